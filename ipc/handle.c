@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/handle.h"
+
+#include <endian.h>
+#include <string.h>
+
+/* The drawing in handle.h. */
+struct wire {
+	uint32_t kind, zero;
+	uint8_t uuid[HANDLE_UUID_BYTES];
+	uint64_t size, offset;
+	uint8_t opaque[HANDLE_OPAQUE_BYTES];
+};
+_Static_assert(sizeof(struct wire) == HANDLE_WIRE_BYTES, "no padding");
+_Static_assert(offsetof(struct wire, opaque) == 40, "as drawn");
+
+static bool is_zero(const uint8_t *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (bytes[i] != 0)
+			return false;
+	return true;
+}
+
+enum handle_refusal handle_check(const struct handle *handle)
+{
+	bool no_uuid = is_zero(handle->uuid, sizeof(handle->uuid));
+	bool no_opaque = is_zero(handle->opaque, sizeof(handle->opaque));
+	uint64_t end;
+
+	if (handle->kind < HANDLE_MEMFD || handle->kind > HANDLE_CUDA_IPC)
+		return HANDLE_KIND;
+	if (handle->size == 0 || __builtin_add_overflow(handle->offset, handle->size, &end) ||
+		end > INT64_MAX)
+		return HANDLE_SIZE;
+	if (no_uuid != (handle->kind == HANDLE_MEMFD))
+		return HANDLE_UUID;
+	if (no_opaque != handle_has_fd(handle))
+		return HANDLE_OPAQUE;
+	return HANDLE_OK;
+}
+
+const char *handle_refusal_text(enum handle_refusal refusal)
+{
+	switch (refusal) {
+	case HANDLE_OK:
+		return "a valid handle";
+	case HANDLE_LENGTH:
+		return "not as long as a handle";
+	case HANDLE_KIND:
+		return "an unknown kind of handle";
+	case HANDLE_PADDING:
+		return "padding that is not zero";
+	case HANDLE_SIZE:
+		return "an impossible size or offset";
+	case HANDLE_UUID:
+		return "a device uuid that does not suit the kind";
+	case HANDLE_OPAQUE:
+		return "opaque bytes that do not suit the kind";
+	}
+	return "?";
+}
+
+bool handle_has_fd(const struct handle *handle)
+{
+	return handle->kind == HANDLE_MEMFD || handle->kind == HANDLE_VMM_FD;
+}
+
+void handle_encode(const struct handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES])
+{
+	struct wire wire = {
+		.kind = htole32(handle->kind),
+		.size = htole64(handle->size),
+		.offset = htole64(handle->offset),
+	};
+
+	memcpy(wire.uuid, handle->uuid, sizeof(wire.uuid));
+	memcpy(wire.opaque, handle->opaque, sizeof(wire.opaque));
+	memcpy(ret, &wire, sizeof(wire));
+}
+
+enum handle_refusal handle_decode(const void *data, size_t size, struct handle *ret)
+{
+	struct wire wire;
+
+	if (size != sizeof(wire))
+		return HANDLE_LENGTH;
+	memcpy(&wire, data, sizeof(wire));
+	if (wire.zero != 0)
+		return HANDLE_PADDING;
+
+	struct handle handle = {
+		.kind = le32toh(wire.kind),
+		.size = le64toh(wire.size),
+		.offset = le64toh(wire.offset),
+	};
+	memcpy(handle.uuid, wire.uuid, sizeof(wire.uuid));
+	memcpy(handle.opaque, wire.opaque, sizeof(wire.opaque));
+
+	enum handle_refusal refusal = handle_check(&handle);
+	if (refusal == HANDLE_OK)
+		*ret = handle;
+	return refusal;
+}

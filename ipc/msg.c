@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/msg.h"
+
+#include <errno.h>
+#include <float.h>
+
+#include "ipc/msg_table.h"
+#include "ipc/status.h"
+
+const char *msg_field_name(unsigned field)
+{
+	switch ((enum msg_field)field) {
+	case MSG_MODEL:
+		return "model";
+	case MSG_SEQUENCE:
+		return "sequence";
+	case MSG_MAX_TOKENS:
+		return "max_tokens";
+	case MSG_TEMPERATURE:
+		return "temperature";
+	case MSG_TOP_K:
+		return "top_k";
+	case MSG_TOP_P:
+		return "top_p";
+	case MSG_MIN_P:
+		return "min_p";
+	case MSG_SEED:
+		return "seed";
+	case MSG_SAMPLING_FLAGS:
+		return "sampling_flags";
+	case MSG_STOP:
+		return "stop";
+	case MSG_FLAGS:
+		return "flags";
+	case MSG_DEADLINE_MS:
+		return "deadline_ms";
+	case MSG_OUTPUTS:
+		return "outputs";
+	case MSG_N_ROWS:
+		return "n_rows";
+	case MSG_N_TOKENS:
+		return "n_tokens";
+	case MSG_VERSION:
+		return "version";
+	case MSG_FEATURES:
+		return "features";
+	case MSG_ENTRIES:
+		return "entries";
+	case MSG_ARENA_BYTES:
+		return "arena_bytes";
+	case MSG_NAME:
+		return "name";
+	case MSG_NONCE:
+		return "nonce";
+	case MSG_MAX_SEQUENCES:
+		return "max_sequences";
+	case MSG_SESSION:
+		return "session";
+	case MSG_MODELS:
+		return "models";
+	case MSG_STATUS:
+		return "status";
+	case MSG_TEXT:
+		return "text";
+	case MSG_VOCAB_SIZE:
+		return "vocab_size";
+	case MSG_HIDDEN_SIZE:
+		return "hidden_size";
+	case MSG_MAX_SEQ_LEN:
+		return "max_seq_len";
+	case MSG_EOS:
+		return "eos";
+	case MSG_BOS:
+		return "bos";
+	case MSG_PAGE_TOKENS:
+		return "page_tokens";
+	}
+	return "?";
+}
+
+/* clang-format off */
+#define U32(name, type, member, least)                                                             \
+	{.field = (name), .kind = MSG_KIND_U32, .offset = offsetof(type, member), .min = (least),  \
+		.max = UINT32_MAX}
+
+/* The least n_tokens and n_rows is checked afterwards: RING_DETAIL_EMPTY says it better. */
+static const struct msg_entry generate_entries[] = {
+	U32(MSG_MODEL, struct msg_generate, model, 0),
+	U32(MSG_SEQUENCE, struct msg_generate, sequence, 0),
+	U32(MSG_N_TOKENS, struct msg_generate, n_tokens, 0),
+	U32(MSG_MAX_TOKENS, struct msg_generate, max_tokens, 1),
+	MSG_SAMPLING_ENTRIES(offsetof(struct msg_generate, sampling)),
+	{.field = MSG_STOP, .kind = MSG_KIND_IDS, .offset = offsetof(struct msg_generate, stop),
+		.n_offset = offsetof(struct msg_generate, n_stop), .capacity = MSG_STOP_MAX},
+	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_generate, flags),
+		.max = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS},
+	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
+};
+static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
+
+static const struct msg_entry step_entries[] = {
+	U32(MSG_MODEL, struct msg_step, model, 0),
+	U32(MSG_N_ROWS, struct msg_step, n_rows, 0),
+	{.field = MSG_OUTPUTS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, outputs),
+		.max = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN},
+	U32(MSG_DEADLINE_MS, struct msg_step, deadline_ms, 0),
+	MSG_SAMPLING_ENTRIES(offsetof(struct msg_step, sampling)),
+};
+static const struct msg_table step_table = MSG_TABLE(struct msg_step, step_entries);
+/* clang-format on */
+
+/* With the model's own sampling the rest but the seed is ignored: it need not even be valid. */
+static struct msg_sampling meaningful(const struct msg_sampling *sampling)
+{
+	if (!(sampling->flags & MSG_SAMPLING_MODEL))
+		return *sampling;
+	return (struct msg_sampling){.seed = sampling->seed, .flags = sampling->flags};
+}
+
+int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t size)
+{
+	struct msg_generate copy = *msg;
+
+	copy.sampling = meaningful(&msg->sampling);
+	return msg_table_encode(&generate_table, &copy, buffer, size);
+}
+
+int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size)
+{
+	struct msg_step copy = *msg;
+
+	copy.sampling = meaningful(&msg->sampling);
+	return msg_table_encode(&step_table, &copy, buffer, size);
+}
+
+static int decode(struct msg_codec *codec, const struct msg_table *table, const void *data,
+	size_t size, void *ret, struct msg_detail *ret_detail)
+{
+	msgpack_object object;
+
+	int r = msg_codec_parse(codec, data, size, MSG_HEADER_MAX, &object, ret_detail);
+	if (r < 0)
+		return r;
+	r = msg_table_decode(table, &object, ret, ret_detail);
+	msg_codec_reset(codec);
+	return r;
+}
+
+static int refuse_empty(struct msg_detail *ret_detail)
+{
+	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_EMPTY};
+	return STATUS_E_INVALID;
+}
+
+int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
+	struct msg_generate *ret, struct msg_detail *ret_detail)
+{
+	struct msg_generate msg;
+
+	int r = decode(codec, &generate_table, data, size, &msg, ret_detail);
+	if (r < 0)
+		return r;
+	if (msg.n_tokens == 0)
+		return refuse_empty(ret_detail);
+	if (msg.max_tokens == 0)
+		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
+	*ret = msg;
+	return 0;
+}
+
+int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_step *ret,
+	struct msg_detail *ret_detail)
+{
+	struct msg_step msg;
+
+	int r = decode(codec, &step_table, data, size, &msg, ret_detail);
+	if (r < 0)
+		return r;
+	if (msg.n_rows == 0)
+		return refuse_empty(ret_detail);
+	if (msg.outputs == 0)
+		return msg_refuse_field(ret_detail, MSG_OUTPUTS);
+	*ret = msg;
+	return 0;
+}
+
+/* ---- where results lie ---- */
+
+static bool part_end(uint64_t start, uint64_t n, uint64_t width, uint64_t *ret)
+{
+	uint64_t bytes, end;
+
+	if (__builtin_mul_overflow(n, width, &bytes) || __builtin_mul_overflow(bytes, 4u, &bytes) ||
+		__builtin_add_overflow(start, bytes, &end) ||
+		__builtin_add_overflow(end, 63u, &end))
+		return false;
+	*ret = end & ~(uint64_t)63;
+	return true;
+}
+
+struct msg_output msg_output_layout(
+	uint64_t n_tokens, uint64_t n_logits, uint32_t vocab, uint64_t n_hidden, uint32_t hidden)
+{
+	struct msg_output output = {0};
+
+	if (!part_end(0, n_tokens, 1, &output.logits) ||
+		!part_end(output.logits, n_logits, vocab, &output.hidden) ||
+		!part_end(output.hidden, n_hidden, hidden, &output.bytes))
+		output.bytes = UINT64_MAX;
+	return output;
+}

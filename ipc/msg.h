@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_IPC_MSG_H
+#define MIMEO_IPC_MSG_H
+
+/*
+ * Typed headers to and from bounded msgpack.
+ *
+ * Written by msgpack-c into the caller's buffer. Read in three moves: wire_check (ipc/wire_check.h)
+ * walks a stranger's bytes linearly and refuses whatever msgpack-c would reserve memory for without
+ * having the bytes; msgpack-c unpacks into the codec's one preallocated zone (no malloc a request);
+ * the fields are taken out by key, unknown keys are refused, each value is checked for type and
+ * range. A decoder returns 0 or a negative status (status.h) and fills *ret_detail.
+ *
+ * A header is a map from small integers (enum msg_field) to values; a field that is zero or empty
+ * is left out. Fields of floats take integers too. What a decoder refuses, it names:
+ *
+ *	RING_DETAIL_HEADER [byte offset]   not msgpack as wire_check.h draws it, too long, or no map
+ *	RING_DETAIL_RANGE [enum msg_field] unknown, twice, of a wrong type, or out of range; 0 if a
+ *	                                   key is no field's number at all
+ *	RING_DETAIL_EMPTY                  no tokens, or no rows
+ *
+ * Requests are refused with E_INVALID. HELLO and WELCOME of another version with E_VERSION,
+ * whatever else is in them, and values [MSG_VERSION, the peer's version]; else a malformed one with
+ * E_PROTOCOL; a HELLO whose field is refused with E_INVALID, such a WELCOME with E_PROTOCOL.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ipc/ring.h"
+
+#define MSG_HEADER_MAX 1024u       /* a request's header */
+#define MSG_SOCKET_MAX (64u << 10) /* a message on a socket, behind its 4-byte length */
+#define MSG_DEPTH_MAX 8
+#define MSG_NAME_MAX 64 /* with terminator */
+#define MSG_STOP_MAX 8
+#define MSG_TEXT_MAX 256
+#define MSG_PROTOCOL_VERSION 1u
+
+enum msg_field {
+	MSG_MODEL = 1,
+	MSG_SEQUENCE,
+	MSG_MAX_TOKENS,
+	MSG_TEMPERATURE,
+	MSG_TOP_K,
+	MSG_TOP_P,
+	MSG_MIN_P,
+	MSG_SEED,
+	MSG_SAMPLING_FLAGS,
+	MSG_STOP,
+	MSG_FLAGS,
+	MSG_DEADLINE_MS,
+	MSG_OUTPUTS,
+	MSG_N_ROWS,
+	MSG_N_TOKENS,
+	/* handshake */
+	MSG_VERSION = 32,
+	MSG_FEATURES,
+	MSG_ENTRIES,
+	MSG_ARENA_BYTES,
+	MSG_NAME,
+	MSG_NONCE,
+	MSG_MAX_SEQUENCES,
+	MSG_SESSION,
+	MSG_MODELS,
+	MSG_STATUS,
+	MSG_TEXT,
+	/* model description */
+	MSG_VOCAB_SIZE = 64,
+	MSG_HIDDEN_SIZE,
+	MSG_MAX_SEQ_LEN,
+	MSG_EOS,
+	MSG_BOS,
+	MSG_PAGE_TOKENS,
+};
+
+/* "max_tokens" for MSG_MAX_TOKENS and so on; "?" if unknown. */
+const char *msg_field_name(unsigned field);
+
+struct msg_detail {
+	uint32_t detail; /* enum ring_detail */
+	int32_t values[4];
+};
+
+/* As struct mimeo_sampling says. */
+struct msg_sampling {
+	float temperature, top_p, min_p;
+	uint32_t top_k;
+	uint64_t seed;
+	uint32_t flags; /* 1: seeded, 2: the model's own */
+};
+#define MSG_SAMPLING_SEEDED 1u
+#define MSG_SAMPLING_MODEL 2u
+
+/* RING_OP_GENERATE. Payload: int32 tokens[n_tokens]. */
+struct msg_generate {
+	uint32_t model, sequence, n_tokens, max_tokens;
+	struct msg_sampling sampling;
+	uint32_t n_stop;
+	int32_t stop[MSG_STOP_MAX];
+	uint32_t flags; /* MSG_GENERATE_... */
+	uint32_t deadline_ms;
+};
+#define MSG_GENERATE_IGNORE_EOS 1u
+#define MSG_GENERATE_PROMPT_LOGITS 2u
+
+/* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */
+struct msg_step {
+	uint32_t model, n_rows, outputs, deadline_ms;
+	struct msg_sampling sampling;
+};
+struct msg_row {
+	uint32_t sequence, n_tokens;
+};
+#define MSG_STEP_TOKENS 1u
+#define MSG_STEP_LOGITS 2u
+#define MSG_STEP_HIDDEN 4u
+
+/* Where results lie in a request's output area; each part starts on a multiple of 64 bytes. */
+struct msg_output {
+	uint64_t tokens, logits, hidden; /* byte offsets from the area's start */
+	uint64_t bytes; /* of the whole area, a multiple of 64; UINT64_MAX: beyond any number */
+};
+/* n_tokens int32, n_logits rows of vocab float32, n_hidden rows of hidden float32. */
+struct msg_output msg_output_layout(
+	uint64_t n_tokens, uint64_t n_logits, uint32_t vocab, uint64_t n_hidden, uint32_t hidden);
+
+struct msg_hello {
+	uint32_t version;
+	uint32_t features; /* 0 */
+	uint32_t entries;
+	uint64_t arena_bytes;
+	char name[32];
+};
+
+struct msg_model {
+	char name[MSG_NAME_MAX];
+	uint32_t vocab_size, hidden_size, max_seq_len, page_tokens;
+	uint32_t n_eos;
+	int32_t eos[MSG_STOP_MAX];
+	int32_t bos;
+	struct msg_sampling sampling;
+};
+
+#define MSG_MODELS_MAX 32
+
+/* Answer to HELLO. Status 0 comes with three fds in SCM_RIGHTS: region, submission doorbell
+ * (client rings), completion doorbell (daemon rings). Otherwise text says what and why. */
+struct msg_welcome {
+	int32_t status;
+	char text[MSG_TEXT_MAX];
+	uint32_t version, features;
+	uint64_t nonce; /* of the daemon's life */
+	uint32_t session, max_sequences, entries;
+	uint64_t arena_bytes;
+	uint32_t n_models;
+	struct msg_model models[MSG_MODELS_MAX];
+};
+
+/* Decoding memory, allocated once: one a thread. */
+struct msg_codec;
+int msg_codec_new(struct msg_codec **ret);
+void msg_codec_free(struct msg_codec *codec);
+
+/* Encoders: bytes written to buffer[size]; -ENOSPC; -EINVAL if n_stop, n_eos or n_models exceeds
+ * its array. No allocation. With MSG_SAMPLING_MODEL only seed and flags are written. Bytes of a
+ * name or text that a decoder would refuse (control characters, broken UTF-8) become '?'. */
+int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t size);
+int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size);
+int msg_hello_encode(const struct msg_hello *msg, void *buffer, size_t size);
+int msg_welcome_encode(const struct msg_welcome *msg, void *buffer, size_t size);
+
+/* Decoders: 0, or a negative status with *ret_detail; *ret is written only on success. `data` must
+ * be private memory: it is read more than once. Absent optional fields are 0. Values that no daemon
+ * would take are refused here (non-finite or negative temperature, top_p or min_p outside [0, 1],
+ * max_tokens 0, no outputs, unknown flags, entries or arena_bytes that no region can have ...).
+ * Requests allocate nothing; the handshake may. */
+int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
+	struct msg_generate *ret, struct msg_detail *ret_detail);
+int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_step *ret,
+	struct msg_detail *ret_detail);
+int msg_hello_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_hello *ret,
+	struct msg_detail *ret_detail);
+int msg_welcome_decode(struct msg_codec *codec, const void *data, size_t size,
+	struct msg_welcome *ret, struct msg_detail *ret_detail);
+
+#endif

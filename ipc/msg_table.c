@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/msg_table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/status.h"
+#include "ipc/wire_check.h"
+
+/*
+ * wire_check bounds the values of n bytes by n. Parsing puts one msgpack_object into the zone for
+ * each value but the outermost (an entry of a map is two), and strings stay where they are; so the
+ * zone's first chunk holds whatever a request's header can contain, and clearing the zone keeps
+ * that chunk. Messages on the socket may need more chunks; clearing frees those.
+ */
+#define ZONE_BYTES (MSG_HEADER_MAX * sizeof(msgpack_object) + MSGPACK_ZONE_ALIGN)
+
+_Static_assert(sizeof(msgpack_object_kv) == 2 * sizeof(msgpack_object), "see ZONE_BYTES");
+_Static_assert(sizeof(msgpack_object) % MSGPACK_ZONE_ALIGN == 0, "no padding in the zone");
+
+struct msg_codec {
+	msgpack_zone zone;
+};
+
+int msg_codec_new(struct msg_codec **ret)
+{
+	struct msg_codec *codec = malloc(sizeof(*codec));
+
+	if (!codec)
+		return -ENOMEM;
+	if (!msgpack_zone_init(&codec->zone, ZONE_BYTES)) {
+		free(codec);
+		return -ENOMEM;
+	}
+	*ret = codec;
+	return 0;
+}
+
+void msg_codec_free(struct msg_codec *codec)
+{
+	if (!codec)
+		return;
+	msgpack_zone_destroy(&codec->zone);
+	free(codec);
+}
+
+void msg_codec_reset(struct msg_codec *codec)
+{
+	msgpack_zone_clear(&codec->zone);
+}
+
+static int refuse_header(struct msg_detail *ret_detail, size_t offset)
+{
+	*ret_detail =
+		(struct msg_detail){.detail = RING_DETAIL_HEADER, .values = {(int32_t)offset}};
+	return STATUS_E_INVALID;
+}
+
+int msg_refuse_field(struct msg_detail *ret_detail, unsigned field)
+{
+	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE, .values = {(int32_t)field}};
+	return STATUS_E_INVALID;
+}
+
+int msg_codec_parse(struct msg_codec *codec, const void *data, size_t size, size_t limit,
+	msgpack_object *ret, struct msg_detail *ret_detail)
+{
+	size_t offset = 0;
+
+	*ret_detail = (struct msg_detail){0};
+	if (size > limit)
+		return refuse_header(ret_detail, limit);
+	if (wire_check(data, size, &offset) != WIRE_OK)
+		return refuse_header(ret_detail, offset);
+
+	offset = 0;
+	if (msgpack_unpack(data, size, &offset, &codec->zone, ret) != MSGPACK_UNPACK_SUCCESS) {
+		msg_codec_reset(codec);
+		return refuse_header(ret_detail, offset);
+	}
+	if (ret->type != MSGPACK_OBJECT_MAP) {
+		msg_codec_reset(codec);
+		return refuse_header(ret_detail, 0);
+	}
+	return 0;
+}
+
+/* ---- text ---- */
+
+/* Bytes of the character at p, or 0 if it is malformed UTF-8 or a control character (names and
+ * texts end up on an operator's terminal). */
+static size_t text_step(const uint8_t *p, size_t left)
+{
+	static const struct {
+		uint8_t first_min, first_max, second_min, second_max, bytes;
+	} forms[] = {
+		{0xc2, 0xc2, 0xa0, 0xbf, 2}, /* from c2 a0: 80 to 9f are controls */
+		{0xc3, 0xdf, 0x80, 0xbf, 2},
+		{0xe0, 0xe0, 0xa0, 0xbf, 3},
+		{0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3}, /* without surrogates */
+		{0xee, 0xef, 0x80, 0xbf, 3},
+		{0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xf1, 0xf3, 0x80, 0xbf, 4},
+		{0xf4, 0xf4, 0x80, 0x8f, 4},
+	};
+
+	if (p[0] < 0x80)
+		return p[0] >= 0x20 && p[0] != 0x7f;
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		if (p[0] < forms[i].first_min || p[0] > forms[i].first_max)
+			continue;
+		if (left < forms[i].bytes || p[1] < forms[i].second_min ||
+			p[1] > forms[i].second_max)
+			return 0;
+		for (size_t k = 2; k < forms[i].bytes; k++)
+			if ((p[k] & 0xc0) != 0x80)
+				return 0;
+		return forms[i].bytes;
+	}
+	return 0;
+}
+
+static bool text_is_clean(const char *text, size_t bytes)
+{
+	for (size_t at = 0; at < bytes;) {
+		size_t step = text_step((const uint8_t *)text + at, bytes - at);
+
+		if (step == 0)
+			return false;
+		at += step;
+	}
+	return true;
+}
+
+/* ---- writing ---- */
+
+struct writer {
+	uint8_t *bytes;
+	size_t size, used;
+};
+
+static int writer_append(void *data, const char *bytes, size_t n)
+{
+	struct writer *writer = data;
+
+	if (n > writer->size - writer->used) {
+		writer->size = writer->used; /* nothing fits behind a gap */
+		return -ENOSPC;
+	}
+	memcpy(writer->bytes + writer->used, bytes, n);
+	writer->used += n;
+	return 0;
+}
+
+/* What a reader would refuse goes as '?', so that a strange program name costs nobody a session. */
+static int put_text(msgpack_packer *packer, const char *text, size_t bytes)
+{
+	int r = msgpack_pack_str(packer, bytes);
+
+	for (size_t at = 0; r == 0 && at < bytes;) {
+		size_t step = text_step((const uint8_t *)text + at, bytes - at);
+
+		r = msgpack_pack_str_body(packer, step ? text + at : "?", step ? step : 1);
+		at += step ? step : 1;
+	}
+	return r;
+}
+
+static uint32_t load_u32(const void *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+/* Elements, bytes or value of a field: 0 if it is to be left out. */
+static uint64_t weight(const struct msg_entry *entry, const uint8_t *msg)
+{
+	uint64_t wide;
+
+	switch ((enum msg_kind)entry->kind) {
+	case MSG_KIND_IDS:
+	case MSG_KIND_LIST:
+		return load_u32(msg + entry->n_offset);
+	case MSG_KIND_TEXT:
+		return strnlen((const char *)msg + entry->offset, entry->capacity);
+	case MSG_KIND_U64:
+		memcpy(&wide, msg + entry->offset, sizeof(wide));
+		return wide;
+	case MSG_KIND_U32:
+	case MSG_KIND_I32:
+	case MSG_KIND_FLAGS:
+	case MSG_KIND_F32:
+		break;
+	}
+	return load_u32(msg + entry->offset);
+}
+
+static int put_map(msgpack_packer *packer, const struct msg_table *table, const uint8_t *msg);
+
+static int put_list(
+	msgpack_packer *packer, const struct msg_entry *entry, const uint8_t *at, uint64_t n)
+{
+	if (n > entry->capacity)
+		return -EINVAL;
+
+	int r = msgpack_pack_array(packer, n);
+	for (uint64_t i = 0; r == 0 && i < n; i++) {
+		if (entry->kind == MSG_KIND_IDS)
+			r = msgpack_pack_int32(packer, (int32_t)load_u32(at + i * sizeof(int32_t)));
+		else
+			r = put_map(packer, entry->element, at + i * entry->element->bytes);
+	}
+	return r;
+}
+
+static int put_value(
+	msgpack_packer *packer, const struct msg_entry *entry, const uint8_t *msg, uint64_t n)
+{
+	const uint8_t *at = msg + entry->offset;
+	float number;
+
+	switch ((enum msg_kind)entry->kind) {
+	case MSG_KIND_U32:
+	case MSG_KIND_FLAGS:
+	case MSG_KIND_U64:
+		return msgpack_pack_uint64(packer, n);
+	case MSG_KIND_I32:
+		return msgpack_pack_int32(packer, (int32_t)(uint32_t)n);
+	case MSG_KIND_F32:
+		memcpy(&number, at, sizeof(number));
+		return msgpack_pack_float(packer, number);
+	case MSG_KIND_TEXT:
+		return put_text(packer, (const char *)at, n);
+	case MSG_KIND_IDS:
+	case MSG_KIND_LIST:
+		return put_list(packer, entry, at, n);
+	}
+	return -EINVAL;
+}
+
+static int put_map(msgpack_packer *packer, const struct msg_table *table, const uint8_t *msg)
+{
+	size_t n_present = 0;
+
+	for (unsigned i = 0; i < table->n_entries; i++)
+		n_present += weight(&table->entries[i], msg) != 0;
+
+	int r = msgpack_pack_map(packer, n_present);
+	for (unsigned i = 0; r == 0 && i < table->n_entries; i++) {
+		const struct msg_entry *entry = &table->entries[i];
+		uint64_t n = weight(entry, msg);
+
+		if (n == 0)
+			continue;
+		r = msgpack_pack_uint8(packer, entry->field);
+		if (r == 0)
+			r = put_value(packer, entry, msg, n);
+	}
+	return r;
+}
+
+int msg_table_encode(const struct msg_table *table, const void *msg, void *buffer, size_t size)
+{
+	struct writer writer = {.bytes = buffer, .size = size};
+	msgpack_packer packer;
+
+	msgpack_packer_init(&packer, &writer, writer_append);
+	int r = put_map(&packer, table, msg);
+	return r < 0 ? r : (int)writer.used;
+}
+
+/* ---- reading ---- */
+
+static bool take_number(const msgpack_object *object, double *ret)
+{
+	switch (object->type) {
+	case MSGPACK_OBJECT_POSITIVE_INTEGER:
+		*ret = (double)object->via.u64;
+		return true;
+	case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+		*ret = (double)object->via.i64;
+		return true;
+	case MSGPACK_OBJECT_FLOAT32:
+	case MSGPACK_OBJECT_FLOAT64:
+		*ret = object->via.f64;
+		return isfinite(*ret);
+	default:
+		return false;
+	}
+}
+
+static bool take_integer(const msgpack_object *object, double min, double max, int64_t *ret)
+{
+	/* No range here exceeds 32 bits: a value that a double rounds lies far outside. */
+	double value;
+
+	if (object->type != MSGPACK_OBJECT_POSITIVE_INTEGER &&
+		object->type != MSGPACK_OBJECT_NEGATIVE_INTEGER)
+		return false;
+	if (!take_number(object, &value) || value < min || value > max)
+		return false;
+	*ret = object->via.i64;
+	return true;
+}
+
+static void store_u32(uint8_t *at, uint32_t value)
+{
+	memcpy(at, &value, sizeof(value));
+}
+
+static bool take_scalar(const struct msg_entry *entry, const msgpack_object *object, uint8_t *at)
+{
+	int64_t integer;
+	double number;
+	float single;
+
+	switch ((enum msg_kind)entry->kind) {
+	case MSG_KIND_U32:
+	case MSG_KIND_I32:
+		if (!take_integer(object, entry->min, entry->max, &integer))
+			return false;
+		store_u32(at, (uint32_t)integer);
+		return true;
+	case MSG_KIND_FLAGS:
+		if (!take_integer(object, 0, UINT32_MAX, &integer) ||
+			((uint32_t)integer & ~(uint32_t)entry->max) != 0)
+			return false;
+		store_u32(at, (uint32_t)integer);
+		return true;
+	case MSG_KIND_U64:
+		if (object->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+			return false;
+		memcpy(at, &object->via.u64, sizeof(uint64_t));
+		return true;
+	case MSG_KIND_F32:
+		if (!take_number(object, &number) || number < entry->min || number > entry->max)
+			return false;
+		single = (float)number;
+		memcpy(at, &single, sizeof(single));
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool take_text(const struct msg_entry *entry, const msgpack_object *object, uint8_t *at)
+{
+	if (object->type != MSGPACK_OBJECT_STR || object->via.str.size >= entry->capacity ||
+		!text_is_clean(object->via.str.ptr, object->via.str.size))
+		return false;
+	if (object->via.str.size > 0)
+		memcpy(at, object->via.str.ptr, object->via.str.size);
+	return true;
+}
+
+/* 0, or E_INVALID about the field or one inside it. */
+static int take_list(const struct msg_entry *entry, const msgpack_object *object, uint8_t *msg,
+	struct msg_detail *ret_detail)
+{
+	const msgpack_object_array *array = &object->via.array;
+	uint8_t *at = msg + entry->offset;
+
+	if (object->type != MSGPACK_OBJECT_ARRAY || array->size > entry->capacity)
+		return msg_refuse_field(ret_detail, entry->field);
+	for (uint32_t i = 0; i < array->size; i++) {
+		int64_t id;
+		int r;
+
+		if (entry->kind == MSG_KIND_IDS) {
+			if (!take_integer(&array->ptr[i], 0, INT32_MAX, &id))
+				return msg_refuse_field(ret_detail, entry->field);
+			store_u32(at + i * sizeof(int32_t), (uint32_t)id);
+			continue;
+		}
+		if (array->ptr[i].type != MSGPACK_OBJECT_MAP)
+			return msg_refuse_field(ret_detail, entry->field);
+		r = msg_table_decode(
+			entry->element, &array->ptr[i], at + i * entry->element->bytes, ret_detail);
+		if (r < 0)
+			return r;
+	}
+	store_u32(msg + entry->n_offset, array->size);
+	return 0;
+}
+
+static int take_value(const struct msg_entry *entry, const msgpack_object *object, uint8_t *msg,
+	struct msg_detail *ret_detail)
+{
+	bool taken;
+
+	if (entry->kind == MSG_KIND_IDS || entry->kind == MSG_KIND_LIST)
+		return take_list(entry, object, msg, ret_detail);
+	if (entry->kind == MSG_KIND_TEXT)
+		taken = take_text(entry, object, msg + entry->offset);
+	else
+		taken = take_scalar(entry, object, msg + entry->offset);
+	return taken ? 0 : msg_refuse_field(ret_detail, entry->field);
+}
+
+int msg_table_decode(const struct msg_table *table, const msgpack_object *object, void *ret_msg,
+	struct msg_detail *ret_detail)
+{
+	uint32_t seen = 0;
+
+	memset(ret_msg, 0, table->bytes);
+	for (uint32_t i = 0; i < object->via.map.size; i++) {
+		const msgpack_object_kv *kv = &object->via.map.ptr[i];
+		unsigned k = 0;
+		int64_t field;
+
+		/* A key that cannot be a field's number is reported as field 0. */
+		if (!take_integer(&kv->key, 0, UINT8_MAX, &field))
+			return msg_refuse_field(ret_detail, 0);
+		while (k < table->n_entries && table->entries[k].field != field)
+			k++;
+		if (k == table->n_entries || (seen & (1u << k)))
+			return msg_refuse_field(ret_detail, (unsigned)field);
+		seen |= 1u << k;
+
+		int r = take_value(&table->entries[k], &kv->val, ret_msg, ret_detail);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}

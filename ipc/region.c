@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+#define REGION_PAGE 4096u
+#define REGION_SEALS (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
+
+_Static_assert(sizeof(struct ring_control) <= REGION_PAGE, "the control block fits its page");
+
+struct layout {
+	uint64_t sqe_offset, cqe_offset, arena_offset, bytes;
+};
+
+static bool power_of_two(uint64_t value)
+{
+	return value != 0 && (value & (value - 1)) == 0;
+}
+
+/* Bounded by RING_ENTRIES_MAX and REGION_ARENA_MAX: no sum here can overflow. */
+static int layout_init(struct layout *ret, uint32_t entries, uint64_t arena_bytes)
+{
+	if (!power_of_two(entries) || entries < RING_ENTRIES_MIN || entries > RING_ENTRIES_MAX)
+		return -EINVAL;
+	if (!power_of_two(arena_bytes) || arena_bytes < REGION_ARENA_MIN ||
+		arena_bytes > REGION_ARENA_MAX)
+		return -EINVAL;
+
+	ret->sqe_offset = REGION_PAGE;
+	ret->cqe_offset = ret->sqe_offset + (uint64_t)entries * sizeof(struct ring_sqe);
+	uint64_t end = ret->cqe_offset + (uint64_t)RING_CQ_ENTRIES(entries) * sizeof(struct ring_cqe);
+	ret->arena_offset = (end + REGION_PAGE - 1) & ~(uint64_t)(REGION_PAGE - 1);
+	ret->bytes = ret->arena_offset + arena_bytes;
+	return 0;
+}
+
+static struct region region_view(
+	int fd, void *base, const struct layout *layout, uint32_t entries, uint64_t arena_bytes)
+{
+	uint8_t *bytes = base;
+
+	return (struct region){
+		.fd = fd,
+		.base = bytes,
+		.bytes = layout->bytes,
+		.arena = bytes + layout->arena_offset,
+		.arena_bytes = arena_bytes,
+		.ring =
+			{
+				.control = base,
+				.sqes = (struct ring_sqe *)(void *)(bytes + layout->sqe_offset),
+				.cqes = (struct ring_cqe *)(void *)(bytes + layout->cqe_offset),
+				.entries = entries,
+			},
+	};
+}
+
+/* Kernels before 6.3 don't know MFD_NOEXEC_SEAL. */
+static int sealable_memfd(void)
+{
+	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd = memfd_create("mimeo-region", flags | MFD_NOEXEC_SEAL);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create("mimeo-region", flags);
+	return fd < 0 ? -errno : fd;
+}
+
+int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes)
+{
+	struct layout layout;
+	int r = layout_init(&layout, entries, arena_bytes);
+	if (r < 0)
+		return r;
+
+	int fd = sealable_memfd();
+	if (fd < 0)
+		return fd;
+	if (ftruncate(fd, (off_t)layout.bytes) < 0 || fcntl(fd, F_ADD_SEALS, REGION_SEALS) < 0) {
+		r = -errno;
+		goto fail;
+	}
+	void *base = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		r = -errno;
+		goto fail;
+	}
+
+	struct ring_control *control = base;
+	control->magic = RING_MAGIC;
+	control->version = RING_VERSION;
+	control->entries = entries;
+	control->region_bytes = layout.bytes;
+	control->sqe_offset = layout.sqe_offset;
+	control->cqe_offset = layout.cqe_offset;
+	control->arena_offset = layout.arena_offset;
+	control->arena_bytes = arena_bytes;
+	*ret = region_view(fd, base, &layout, entries, arena_bytes);
+	return 0;
+fail:
+	close(fd);
+	return r;
+}
+
+/* Line 0 as the daemon wrote it. */
+struct head {
+	uint64_t magic;
+	uint32_t version, entries;
+	uint64_t region_bytes, sqe_offset, cqe_offset, arena_offset, arena_bytes, zero;
+};
+_Static_assert(sizeof(struct head) == 64, "line 0");
+_Static_assert(
+	offsetof(struct head, arena_bytes) == offsetof(struct ring_control, arena_bytes), "line 0");
+
+static int head_check(const struct head *head, size_t file_bytes, struct layout *ret)
+{
+	struct layout layout;
+
+	if (head->magic != RING_MAGIC)
+		return -EPROTO;
+	if (head->version != RING_VERSION)
+		return -EPROTONOSUPPORT;
+	if (layout_init(&layout, head->entries, head->arena_bytes) < 0)
+		return -EPROTO;
+	if (head->region_bytes != layout.bytes || file_bytes != layout.bytes ||
+		head->sqe_offset != layout.sqe_offset || head->cqe_offset != layout.cqe_offset ||
+		head->arena_offset != layout.arena_offset || head->zero != 0)
+		return -EPROTO;
+	*ret = layout;
+	return 0;
+}
+
+/* Every byte of the page behind line 0 is zero, save the index or flag that starts lines 1 to 6. */
+static bool padding_is_zero(const uint8_t *page)
+{
+	for (size_t i = 64; i < REGION_PAGE; i++) {
+		if (i < offsetof(struct ring_control, zero) && i % 64 < sizeof(uint32_t))
+			continue;
+		if (page[i] != 0)
+			return false;
+	}
+	return true;
+}
+
+int region_map(struct region *ret, int fd)
+{
+	struct layout layout;
+	struct head head;
+	struct stat st;
+
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || (seals & REGION_SEALS) != REGION_SEALS || (seals & F_SEAL_WRITE))
+		return -EPROTO;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_size < (off_t)REGION_PAGE)
+		return -EPROTO;
+
+	/* Sealed against resizing by now: these bytes stay, whatever the peer does. */
+	size_t bytes = (size_t)st.st_size;
+	uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	memcpy(&head, base, sizeof(head));
+	atomic_signal_fence(memory_order_seq_cst);
+
+	int r = head_check(&head, bytes, &layout);
+	if (r == 0 && !padding_is_zero(base))
+		r = -EPROTO;
+	if (r < 0) {
+		munmap(base, bytes);
+		return r;
+	}
+	*ret = region_view(fd, base, &layout, head.entries, head.arena_bytes);
+	return 0;
+}
+
+void region_deinit(struct region *region)
+{
+	if (!region || !region->base)
+		return;
+	munmap(region->base, region->bytes);
+	close(region->fd);
+	*region = (struct region){.fd = -1};
+}
+
+void *region_at(const struct region *region, uint32_t offset, uint32_t length)
+{
+	if (length > region->arena_bytes || offset > region->arena_bytes - length)
+		return NULL;
+	return region->arena + offset;
+}

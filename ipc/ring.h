@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_IPC_RING_H
+#define MIMEO_IPC_RING_H
+
+/*
+ * Two SPSC rings in one shared region: submissions from client to daemon, completions back.
+ *
+ * Indices are 32-bit and run freely; an entry's place is index & (length - 1). Each side reads its
+ * own index relaxed (it keeps a private copy and never reads back what it shared), the peer's with
+ * acquire, and publishes with release. A side that wants to sleep, and a side that publishes, work
+ * on two different words, for which acquire and release do not suffice:
+ *
+ *	sleeper:   store NEED_WAKEUP (seq_cst), load every tail (seq_cst), then wait
+ *	publisher: exchange the tail (seq_cst), load NEED_WAKEUP (seq_cst), then ring if it is set
+ *
+ * In the single order of those four operations one of the two loads comes last and sees the other's
+ * store: the sleeper sees the tail, or the publisher sees the flag. They are operations and not
+ * bare fences so that ThreadSanitizer sees them.
+ *
+ * The peer's memory is a stranger's: a peer index is taken once, and an index more than the
+ * ring's length away from our own is -EPROTO; entries are copied out before anything in them is looked at.
+ *
+ * Control page (one writer a cache line; lines of 64 bytes):
+ *
+ *	line 0  daemon, once   magic, version, entries, sizes and offsets of what follows
+ *	line 1  client         submission tail
+ *	line 2  daemon         submission head
+ *	line 3  daemon         daemon's NEED_WAKEUP
+ *	line 4  daemon         completion tail
+ *	line 5  client         completion head
+ *	line 6  client         client's NEED_WAKEUP
+ *	line 7  zero
+ *	...     zero to the page's end
+ *	page 1  submission entries, completion entries, then from a page edge the arena
+ */
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RING_MAGIC 0x6f656d696dULL /* "mimeo" */
+#define RING_VERSION 1u
+#define RING_ENTRIES_MIN 2u
+#define RING_ENTRIES_MAX 4096u
+/* The completion ring is twice as long: one entry for the final completion of each request in flight,
+ * and as many for progress. */
+#define RING_CQ_ENTRIES(entries) (2 * (entries))
+
+enum ring_op {
+	RING_OP_GENERATE = 1,
+	RING_OP_STEP = 2,
+	RING_OP_CANCEL = 3,    /* argument: request index, generation2: its generation */
+	RING_OP_OPEN = 4,      /* sequence: new id, argument: model index */
+	RING_OP_FORK = 5,      /* sequence: parent, argument: child's new id */
+	RING_OP_TRUNCATE = 6,  /* sequence, argument: tokens to keep */
+	RING_OP_CLOSE = 7,     /* sequence */
+	RING_OP_NOP = 8,       /* completes at once: what the ring alone costs */
+};
+
+/* Submission entry. Offsets count from the arena's start, lengths are bytes. */
+struct ring_sqe {
+	uint64_t user_data;
+	uint32_t request;    /* the client's request index, below `entries`; not in flight already */
+	uint32_t generation; /* of that index; free-running */
+	uint16_t op;         /* enum ring_op */
+	uint16_t flags;      /* 0 */
+	uint32_t sequence;   /* session-local id, 1 ... max_sequences */
+	uint32_t argument;   /* see enum ring_op */
+	uint32_t generation2;
+	uint32_t header_offset, header_length;   /* msgpack, GENERATE and STEP */
+	uint32_t payload_offset, payload_length; /* tokens (ipc/msg.h draws the layout) */
+	uint32_t output_offset, output_length;   /* written by the daemon (struct msg_output) */
+	uint32_t reserved[2];                    /* 0 */
+};
+
+enum ring_cqe_kind {
+	RING_CQE_TOKENS = 1, /* progress; n_generated tokens are in the output area */
+	RING_CQE_FINAL = 2,
+};
+
+/* Why a generate request ended; values of enum mimeo_finish. */
+enum ring_finish {
+	RING_FINISH_NONE = 0,
+	RING_FINISH_STOP = 1,
+	RING_FINISH_LENGTH = 2,
+	RING_FINISH_CANCELLED = 3,
+	RING_FINISH_ERROR = 4,
+};
+
+/* What an error is about; values[] as said. */
+enum ring_detail {
+	RING_DETAIL_NONE = 0,
+	RING_DETAIL_TOKEN = 1,        /* [index, token, vocabulary] */
+	RING_DETAIL_LENGTH = 2,       /* [tokens asked in all, most possible] */
+	RING_DETAIL_EMPTY = 3,        /* no tokens, or no rows */
+	RING_DETAIL_MODEL = 4,        /* [index, models served] */
+	RING_DETAIL_SEQUENCE = 5,     /* [id] */
+	RING_DETAIL_HEADER = 6,       /* [byte offset] header is not what msg.h says */
+	RING_DETAIL_RANGE = 7,        /* [enum msg_field] a header field's value is out of range */
+	RING_DETAIL_EXTENT = 8,       /* [offset, length, arena] does not lie in the arena */
+	RING_DETAIL_OUTPUT = 9,       /* [bytes given, bytes needed] */
+	RING_DETAIL_OP = 10,          /* [op] unknown */
+	RING_DETAIL_PAGES = 11,       /* [pages needed, pages free] */
+	RING_DETAIL_KEEP = 12,        /* [tokens to keep, tokens there are] truncate */
+	RING_DETAIL_OPEN_TWICE = 13,  /* [id] the sequence id is in use */
+	RING_DETAIL_ROW_TWICE = 14,   /* [row, id] a step names a sequence twice */
+	RING_DETAIL_ROW_MODEL = 15,   /* [row, id] a sequence of another model */
+	RING_DETAIL_PAYLOAD = 16,     /* [bytes given, bytes needed] */
+	RING_DETAIL_REQUESTS = 17,    /* [rows asked, most possible] */
+};
+
+/* Completion entry. */
+struct ring_cqe {
+	uint64_t user_data;
+	uint32_t request;
+	uint32_t generation;
+	int32_t status; /* 0 or a status of ipc/status.h */
+	uint8_t kind;   /* enum ring_cqe_kind */
+	uint8_t finish; /* enum ring_finish */
+	uint16_t detail; /* enum ring_detail */
+	uint32_t n_prompt;
+	uint32_t n_generated;
+	int32_t values[4];
+	uint32_t reserved[4];
+};
+
+struct ring_control {
+	/* line 0: written once by the daemon, before the client sees the region */
+	alignas(64) uint64_t magic;
+	uint32_t version;
+	uint32_t entries;
+	uint64_t region_bytes;
+	uint64_t sqe_offset, cqe_offset, arena_offset, arena_bytes;
+	/* line 1 */ alignas(64) _Atomic uint32_t sq_tail;
+	/* line 2 */ alignas(64) _Atomic uint32_t sq_head;
+	/* line 3 */ alignas(64) _Atomic uint32_t daemon_need_wakeup;
+	/* line 4 */ alignas(64) _Atomic uint32_t cq_tail;
+	/* line 5 */ alignas(64) _Atomic uint32_t cq_head;
+	/* line 6 */ alignas(64) _Atomic uint32_t client_need_wakeup;
+	/* line 7 */ alignas(64) uint8_t zero[64];
+};
+
+_Static_assert(sizeof(struct ring_sqe) == 64, "a submission entry is one cache line");
+_Static_assert(sizeof(struct ring_cqe) == 64, "a completion entry is one cache line");
+_Static_assert(sizeof(struct ring_control) == 8 * 64, "the control block is eight cache lines");
+_Static_assert(offsetof(struct ring_control, sq_tail) == 64, "line 1");
+_Static_assert(offsetof(struct ring_control, sq_head) == 128, "line 2");
+_Static_assert(offsetof(struct ring_control, daemon_need_wakeup) == 192, "line 3");
+_Static_assert(offsetof(struct ring_control, cq_tail) == 256, "line 4");
+_Static_assert(offsetof(struct ring_control, cq_head) == 320, "line 5");
+_Static_assert(offsetof(struct ring_control, client_need_wakeup) == 384, "line 6");
+
+/*
+ * One side's view. Private memory: sizes are copies, never read back from the region.
+ * sq_seen and cq_seen hold the peer's index as last read: a consumer reads the peer's tail again
+ * only when its copy says empty, a producer the peer's head only when its copy says too little room.
+ */
+struct ring {
+	struct ring_control *control;
+	struct ring_sqe *sqes;
+	struct ring_cqe *cqes;
+	uint32_t entries;
+	uint32_t sq_index; /* client: private tail; daemon: private head */
+	uint32_t sq_published;
+	uint32_t sq_seen;
+	uint32_t cq_index; /* client: private head; daemon: private tail */
+	uint32_t cq_published;
+	uint32_t cq_seen;
+};
+
+/* ---- daemon's side ---- */
+
+/* Copy out the next submission: 1 and *ret, 0 if none, -EPROTO if the tail jumped. The head is
+ * shared by ring_sq_release, so that one store serves a run of entries. */
+int ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
+void ring_sq_release(struct ring *ring);
+/* Free completion entries, or -EPROTO if the client's head jumped. Reads the client's head. */
+int ring_cq_space(struct ring *ring);
+/* Room for n completions: 1, 0, or -EPROTO. Reads the client's head only if the last one read
+ * leaves too little. */
+int ring_cq_room(struct ring *ring, uint32_t n);
+/* Write a completion, after ring_cq_space or ring_cq_room said there is room; seen by the client on
+ * publish. */
+void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe);
+/* Publish what was pushed. True if the client sleeps and its doorbell must be rung. */
+bool ring_cq_publish(struct ring *ring);
+/* Announce sleep; true if submissions wait already (then do not sleep, and take it back). */
+bool ring_daemon_sleep(struct ring *ring);
+void ring_daemon_awake(struct ring *ring);
+
+/* ---- client's side ---- */
+
+/* The entry that the next push fills, or NULL if the ring is full; -EPROTO comes as NULL too. */
+struct ring_sqe *ring_sq_next(struct ring *ring);
+void ring_sq_push(struct ring *ring);
+/* Publish what was pushed. True if the daemon sleeps and its doorbell must be rung. */
+bool ring_sq_publish(struct ring *ring, uint32_t *ret_count);
+/* Copy out the next completion without taking it: 1, 0 if none, -EPROTO. */
+int ring_cq_peek(struct ring *ring, struct ring_cqe *ret);
+void ring_cq_advance(struct ring *ring);
+/* Announce sleep; true if completions wait already. */
+bool ring_client_sleep(struct ring *ring);
+void ring_client_awake(struct ring *ring);
+
+#endif

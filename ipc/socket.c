@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/socket.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ipc/msg.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define LOCK_SUFFIX ".lock"
+
+/* ---- paths ---- */
+
+static const char *environment(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
+static int fits(int length)
+{
+	return length < 0 || length >= SOCKET_PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
+int socket_path(char ret[static SOCKET_PATH_MAX], const char *path)
+{
+	const char *runtime = environment("XDG_RUNTIME_DIR");
+	char buffer[SOCKET_PATH_MAX];
+	int n;
+
+	if (!path)
+		path = environment("MIMEO_SOCKET");
+	if (path)
+		n = snprintf(buffer, sizeof(buffer), "%s", path);
+	else if (runtime)
+		n = snprintf(buffer, sizeof(buffer), "%s/mimeo/mimeod.sock", runtime);
+	else
+		n = snprintf(buffer, sizeof(buffer), "/run/mimeo/mimeod.sock");
+
+	int r = fits(n);
+	if (r == 0)
+		memcpy(ret, buffer, (size_t)n + 1);
+	return r;
+}
+
+int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
+{
+	static const char suffix[] = ".sock";
+	size_t stem = strlen(client_path);
+	const char *tail = "";
+	char buffer[SOCKET_PATH_MAX];
+
+	if (stem >= SOCKET_PATH_MAX)
+		return -ENAMETOOLONG;
+	if (stem >= strlen(suffix) && strcmp(client_path + stem - strlen(suffix), suffix) == 0) {
+		stem -= strlen(suffix);
+		tail = suffix;
+	}
+	int n = snprintf(buffer, sizeof(buffer), "%.*s-admin%s", (int)stem, client_path, tail);
+	int r = fits(n);
+	if (r == 0)
+		memcpy(ret, buffer, (size_t)n + 1);
+	return r;
+}
+
+static int address_init(struct sockaddr_un *ret, const char *path)
+{
+	size_t length = strlen(path);
+
+	_Static_assert(sizeof(ret->sun_path) == SOCKET_PATH_MAX, "sun_path");
+	if (length == 0)
+		return -EINVAL;
+	if (length >= sizeof(ret->sun_path))
+		return -ENAMETOOLONG;
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	memcpy(ret->sun_path, path, length);
+	return 0;
+}
+
+/* ---- time ---- */
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Milliseconds until `deadline`, 0 if it has passed. */
+static int left_ms(int64_t deadline)
+{
+	int64_t left = deadline - now_ms();
+
+	if (left < 0)
+		return 0;
+	return left > INT_MAX ? INT_MAX : (int)left;
+}
+
+/* ---- connecting ---- */
+
+/* Only a send timeout bounds the wait for a place in a full backlog; 0 would be no bound. */
+static int limit_sends(int fd, int ms)
+{
+	struct timeval time = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000L};
+
+	return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) < 0 ? -errno : 0;
+}
+
+static int connect_until(int fd, const struct sockaddr_un *address, int64_t deadline)
+{
+	for (;;) {
+		int ms = left_ms(deadline);
+		int r = limit_sends(fd, ms > 0 ? ms : 1);
+
+		if (r < 0)
+			return r;
+		if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
+			return limit_sends(fd, 0);
+		if (errno == EAGAIN || (errno == EINTR && ms == 0))
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+int socket_connect(const char *path, unsigned timeout_ms)
+{
+	struct sockaddr_un address;
+	int r = address_init(&address, path);
+	if (r < 0)
+		return r;
+
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	r = connect_until(fd, &address, now_ms() + timeout_ms);
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+/* ---- listening ---- */
+
+/* Make the last folder of the path, no others. */
+static int folder_make(const char *path)
+{
+	char folder[SOCKET_PATH_MAX];
+	const char *slash = strrchr(path, '/');
+
+	if (!slash || slash == path)
+		return 0;
+	memcpy(folder, path, (size_t)(slash - path));
+	folder[slash - path] = '\0';
+	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
+		return -errno;
+	return 0;
+}
+
+/* The file stays when the process ends: unlinking it would let two hold "the" lock. */
+static int lock_take(const char *path)
+{
+	char name[SOCKET_PATH_MAX + sizeof(LOCK_SUFFIX)];
+
+	snprintf(name, sizeof(name), "%s%s", path, LOCK_SUFFIX);
+	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		int r = errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
+
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+/* Remove a dead daemon's socket. Called with the lock held. */
+static int leftover_remove(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -ENOTSOCK;
+
+	int fd = socket_connect(path, 0);
+	if (fd >= 0) {
+		close(fd);
+		return -EADDRINUSE;
+	}
+	if (fd == -ETIMEDOUT || fd == -EPROTOTYPE)
+		return -EADDRINUSE;
+	if (fd != -ECONNREFUSED)
+		return fd;
+	if (unlink(path) < 0 && errno != ENOENT)
+		return -errno;
+	return 0;
+}
+
+static int bind_and_listen(int fd, const char *path, const struct sockaddr_un *address)
+{
+	int r;
+
+	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
+		return -errno;
+	/* Nobody connects before listen, so nobody sees the mode that the umask gave. */
+	if (chmod(path, 0660) < 0 || listen(fd, SOMAXCONN) < 0) {
+		r = -errno;
+		unlink(path);
+		return r;
+	}
+	return 0;
+}
+
+int socket_lock(const char *path, int *ret_lock_fd)
+{
+	struct sockaddr_un address;
+	int lock_fd;
+
+	int r = address_init(&address, path);
+	if (r < 0)
+		return r;
+	r = folder_make(path);
+	if (r < 0)
+		return r;
+	lock_fd = lock_take(path);
+	if (lock_fd < 0)
+		return lock_fd;
+	r = leftover_remove(path);
+	if (r < 0) {
+		close(lock_fd);
+		return r;
+	}
+	*ret_lock_fd = lock_fd;
+	return 0;
+}
+
+int socket_bind(const char *path)
+{
+	struct sockaddr_un address;
+
+	int r = address_init(&address, path);
+	if (r < 0)
+		return r;
+	r = leftover_remove(path);
+	if (r < 0)
+		return r;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	r = bind_and_listen(fd, path, &address);
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+int socket_listen(const char *path, int *ret_lock_fd)
+{
+	int lock_fd;
+
+	int r = socket_lock(path, &lock_fd);
+	if (r < 0)
+		return r;
+	int fd = socket_bind(path);
+	if (fd < 0) {
+		close(lock_fd);
+		return fd;
+	}
+	*ret_lock_fd = lock_fd;
+	return fd;
+}
+
+/* ---- the peer ---- */
+
+static int peer_pidfd(int fd, pid_t pid)
+{
+	int pidfd = -1;
+	socklen_t length = sizeof(pidfd);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
+		return pidfd;
+	/* Only a kernel that lacks the option: any other error means that the peer is gone, and its
+	 * number may be another's by now. */
+	if (errno != ENOPROTOOPT || pid <= 0)
+		return -1;
+	return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+int socket_peer(int fd, struct socket_peer *ret)
+{
+	struct ucred credentials;
+	socklen_t length = sizeof(credentials);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0)
+		return -errno;
+	*ret = (struct socket_peer){
+		.uid = credentials.uid,
+		.gid = credentials.gid,
+		.pid = credentials.pid,
+		.pidfd = peer_pidfd(fd, credentials.pid),
+	};
+	return 0;
+}
+
+/* ---- messages ---- */
+
+int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds)
+{
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(int) * SOCKET_FDS_MAX)];
+	} control = {0};
+	uint32_t length = htole32((uint32_t)size);
+	struct iovec parts[] = {
+		{.iov_base = &length, .iov_len = sizeof(length)},
+		{.iov_base = (void *)(uintptr_t)data, .iov_len = size},
+	};
+	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+
+	if (size > MSG_SOCKET_MAX)
+		return -EMSGSIZE;
+	if (n_fds > SOCKET_FDS_MAX)
+		return -EINVAL;
+	if (n_fds > 0) {
+		message.msg_control = &control;
+		message.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+		memcpy(CMSG_DATA(rights), fds, sizeof(int) * n_fds);
+	}
+
+	while (parts[0].iov_len + parts[1].iov_len > 0) {
+		ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		/* The fds went with the first bytes. */
+		message.msg_control = NULL;
+		message.msg_controllen = 0;
+		for (size_t i = 0; i < 2; i++) {
+			size_t sent = (size_t)n < parts[i].iov_len ? (size_t)n : parts[i].iov_len;
+
+			parts[i].iov_base = (uint8_t *)parts[i].iov_base + sent;
+			parts[i].iov_len -= sent;
+			n -= (ssize_t)sent;
+		}
+	}
+	return 0;
+}
+
+/* What one message brought so far. */
+struct delivery {
+	int fds[SOCKET_FDS_MAX];
+	size_t n_fds, fds_max;
+	bool surplus;
+};
+
+static void delivery_close(struct delivery *delivery)
+{
+	while (delivery->n_fds > 0)
+		close(delivery->fds[--delivery->n_fds]);
+}
+
+/* Every fd that the kernel installed is kept or closed, whatever else is wrong. */
+static void delivery_take(struct delivery *delivery, struct msghdr *message)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+			int fd;
+
+			memcpy(&fd, (const uint8_t *)c + at, sizeof(fd));
+			if (delivery->n_fds < delivery->fds_max) {
+				delivery->fds[delivery->n_fds++] = fd;
+			} else {
+				close(fd);
+				delivery->surplus = true;
+			}
+		}
+	}
+}
+
+static int wait_readable(int fd, int64_t deadline)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+	for (;;) {
+		int left = left_ms(deadline);
+		int n = poll(&poll_fd, 1, left);
+
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n == 0 || left == 0)
+			return -ETIMEDOUT;
+	}
+}
+
+/* Fill buffer[size]. 0 or -errno. */
+static int receive_all(
+	int fd, void *buffer, size_t size, struct delivery *delivery, int64_t deadline)
+{
+	for (size_t got = 0; got < size;) {
+		union {
+			struct cmsghdr align;
+			uint8_t bytes[CMSG_SPACE(sizeof(int) * SOCKET_FDS_MAX)];
+		} control;
+		struct iovec rest = {.iov_base = (uint8_t *)buffer + got, .iov_len = size - got};
+		struct msghdr message = {
+			.msg_iov = &rest,
+			.msg_iovlen = 1,
+			.msg_control = &control,
+			.msg_controllen = sizeof(control),
+		};
+
+		int r = wait_readable(fd, deadline);
+		if (r < 0)
+			return r;
+		ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (n < 0)
+			return -errno;
+		delivery_take(delivery, &message);
+		if (delivery->surplus || (message.msg_flags & MSG_CTRUNC))
+			return -EPROTO;
+		if (n == 0)
+			return -ECONNRESET;
+		got += (size_t)n;
+	}
+	return 0;
+}
+
+ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
+	size_t *ret_n_fds, unsigned timeout_ms)
+{
+	struct delivery delivery = {.fds_max = fds_max < SOCKET_FDS_MAX ? fds_max : SOCKET_FDS_MAX};
+	int64_t deadline = now_ms() + timeout_ms;
+	uint32_t length;
+
+	int r = receive_all(fd, &length, sizeof(length), &delivery, deadline);
+	if (r == 0) {
+		length = le32toh(length);
+		r = length > size ? -EMSGSIZE
+				  : receive_all(fd, buffer, length, &delivery, deadline);
+	}
+	if (r < 0) {
+		delivery_close(&delivery);
+		return r;
+	}
+	if (delivery.n_fds > 0)
+		memcpy(ret_fds, delivery.fds, delivery.n_fds * sizeof(int));
+	if (ret_n_fds)
+		*ret_n_fds = delivery.n_fds;
+	return (ssize_t)length;
+}

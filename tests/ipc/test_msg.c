@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/msg.h"
+#include "ipc/region.h"
+#include "ipc/status.h"
+#include "tests/ipc/test.h"
+
+/* ---- counting allocations ---- */
+
+static unsigned long n_allocations;
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+
+#ifdef SANITIZED
+/* A sanitizer brings its own malloc, and a hook. */
+int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
+	void (*free_hook)(const volatile void *));
+
+static void count_malloc(const volatile void *at, size_t size)
+{
+	(void)at;
+	(void)size;
+	n_allocations++;
+}
+
+static void ignore_free(const volatile void *at)
+{
+	(void)at;
+}
+
+static void count_allocations(void)
+{
+	__sanitizer_install_malloc_and_free_hooks(count_malloc, ignore_free);
+}
+#else
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *at, size_t size);
+
+void *malloc(size_t size)
+{
+	n_allocations++;
+	return __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size)
+{
+	n_allocations++;
+	return __libc_calloc(n, size);
+}
+
+void *realloc(void *at, size_t size)
+{
+	n_allocations++;
+	return __libc_realloc(at, size);
+}
+
+static void count_allocations(void)
+{
+}
+#endif
+
+/* ---- helpers ---- */
+
+static struct msg_codec *codec;
+
+static int setup_codec(void **state)
+{
+	(void)state;
+	count_allocations();
+	return msg_codec_new(&codec);
+}
+
+static int teardown_codec(void **state)
+{
+	(void)state;
+	msg_codec_free(codec);
+	msg_codec_free(NULL);
+	return 0;
+}
+
+static struct msg_generate full_generate(void)
+{
+	return (struct msg_generate){
+		.model = 31,
+		.sequence = UINT32_MAX,
+		.n_tokens = 70000,
+		.max_tokens = 1,
+		.sampling = {.temperature = 0.7f,
+			.top_p = 0.95f,
+			.min_p = 0.05f,
+			.top_k = 40,
+			.seed = UINT64_MAX,
+			.flags = MSG_SAMPLING_SEEDED},
+		.n_stop = MSG_STOP_MAX,
+		.stop = {0, 1, 2, 3, 127, 128, 65536, INT32_MAX},
+		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS,
+		.deadline_ms = 60000,
+	};
+}
+
+static struct msg_welcome full_welcome(uint32_t n_models)
+{
+	struct msg_welcome msg = {.version = MSG_PROTOCOL_VERSION,
+		.nonce = 0xfedcba9876543210u,
+		.session = 7,
+		.max_sequences = 256,
+		.entries = 64,
+		.arena_bytes = 8u << 20,
+		.n_models = n_models};
+
+	for (uint32_t i = 0; i < n_models; i++) {
+		struct msg_model *model = &msg.models[i];
+
+		*model = (struct msg_model){.vocab_size = 256 + i,
+			.hidden_size = 64,
+			.max_seq_len = 1024,
+			.page_tokens = 16,
+			.n_eos = i % (MSG_STOP_MAX + 1),
+			.bos = (int32_t)i - 1,
+			.sampling = {.temperature = 1.0f, .top_p = 0.5f}};
+		for (uint32_t k = 0; k < model->n_eos; k++)
+			model->eos[k] = (int32_t)(i + k);
+		memset(model->name, 'a' + (int)(i % 26), MSG_NAME_MAX - 1);
+	}
+	return msg;
+}
+
+static void check_sampling(const struct msg_sampling *a, const struct msg_sampling *b)
+{
+	assert_memory_equal(&a->temperature, &b->temperature, sizeof(float));
+	assert_memory_equal(&a->top_p, &b->top_p, sizeof(float));
+	assert_memory_equal(&a->min_p, &b->min_p, sizeof(float));
+	assert_int_equal(a->top_k, b->top_k);
+	assert_true(a->seed == b->seed);
+	assert_int_equal(a->flags, b->flags);
+}
+
+/* ---- round trips ---- */
+
+static void test_msg_generate_comes_back_as_it_went(void **state)
+{
+	struct msg_generate sent = full_generate(), got;
+	uint8_t bytes[MSG_HEADER_MAX];
+	struct msg_detail detail;
+
+	(void)state;
+	int n = msg_generate_encode(&sent, bytes, sizeof(bytes));
+	assert_true(n > 0);
+	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_int_equal(got.model, sent.model);
+	assert_true(got.sequence == sent.sequence);
+	assert_int_equal(got.n_tokens, sent.n_tokens);
+	assert_int_equal(got.max_tokens, sent.max_tokens);
+	assert_int_equal(got.n_stop, sent.n_stop);
+	assert_memory_equal(got.stop, sent.stop, sizeof(sent.stop));
+	assert_int_equal(got.flags, sent.flags);
+	assert_int_equal(got.deadline_ms, sent.deadline_ms);
+	check_sampling(&got.sampling, &sent.sampling);
+}
+
+static void test_msg_step_comes_back_as_it_went(void **state)
+{
+	struct msg_step got, sent = {.model = 3,
+				     .n_rows = 17,
+				     .outputs = 7,
+				     .deadline_ms = 1,
+				     .sampling = {.temperature = FLT_MIN, .top_k = UINT32_MAX}};
+	uint8_t bytes[MSG_HEADER_MAX];
+	struct msg_detail detail;
+
+	(void)state;
+	int n = msg_step_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(msg_step_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_int_equal(got.model, 3);
+	assert_int_equal(got.n_rows, 17);
+	assert_int_equal(got.outputs, 7);
+	assert_int_equal(got.deadline_ms, 1);
+	check_sampling(&got.sampling, &sent.sampling);
+}
+
+static void test_msg_hello_comes_back_as_it_went(void **state)
+{
+	struct msg_hello got, sent = {.version = MSG_PROTOCOL_VERSION,
+				      .entries = 4096,
+				      .arena_bytes = REGION_ARENA_MAX,
+				      .name = "na\xc3\xafve agent"};
+	uint8_t bytes[256];
+	struct msg_detail detail;
+
+	(void)state;
+	int n = msg_hello_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(msg_hello_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_int_equal(got.entries, 4096);
+	assert_true(got.arena_bytes == REGION_ARENA_MAX);
+	assert_string_equal(got.name, sent.name);
+}
+
+static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **state)
+{
+	static struct msg_welcome sent, got;
+	static uint8_t bytes[MSG_SOCKET_MAX];
+	struct msg_detail detail;
+
+	(void)state;
+	sent = full_welcome(MSG_MODELS_MAX);
+	int n = msg_welcome_encode(&sent, bytes, sizeof(bytes));
+	assert_true(n > 0);
+	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_true(got.nonce == sent.nonce);
+	assert_int_equal(got.session, 7);
+	assert_int_equal(got.max_sequences, 256);
+	assert_int_equal(got.n_models, MSG_MODELS_MAX);
+	for (uint32_t i = 0; i < MSG_MODELS_MAX; i++) {
+		assert_string_equal(got.models[i].name, sent.models[i].name);
+		assert_int_equal(got.models[i].vocab_size, 256 + i);
+		assert_int_equal(got.models[i].page_tokens, 16);
+		assert_int_equal(got.models[i].n_eos, sent.models[i].n_eos);
+		assert_memory_equal(
+			got.models[i].eos, sent.models[i].eos, sizeof(got.models[i].eos));
+		assert_int_equal(got.models[i].bos, (int32_t)i - 1);
+		check_sampling(&got.models[i].sampling, &sent.models[i].sampling);
+	}
+}
+
+static void test_msg_welcome_that_refuses_carries_status_and_text_alone(void **state)
+{
+	static struct msg_welcome got;
+	struct msg_welcome sent = {.status = STATUS_E_QUOTA,
+		.version = MSG_PROTOCOL_VERSION,
+		.text = "user 1000 has 64 sessions"};
+	uint8_t bytes[512];
+	struct msg_detail detail;
+
+	(void)state;
+	int n = msg_welcome_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_int_equal(got.status, STATUS_E_QUOTA);
+	assert_string_equal(got.text, sent.text);
+	assert_int_equal(got.entries, 0);
+}
+
+static void test_msg_models_own_sampling_hides_the_rest_but_the_seed(void **state)
+{
+	struct msg_generate got, sent = full_generate();
+	uint8_t bytes[MSG_HEADER_MAX];
+	struct msg_detail detail;
+
+	(void)state;
+	sent.sampling.temperature = NAN;
+	sent.sampling.top_p = -3;
+	sent.sampling.flags = MSG_SAMPLING_MODEL | MSG_SAMPLING_SEEDED;
+	int n = msg_generate_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_true(got.sampling.temperature == 0 && got.sampling.top_p == 0);
+	assert_int_equal(got.sampling.top_k, 0);
+	assert_true(got.sampling.seed == UINT64_MAX);
+	assert_int_equal(got.sampling.flags, MSG_SAMPLING_MODEL | MSG_SAMPLING_SEEDED);
+}
+
+static void test_msg_text_that_no_decoder_takes_goes_as_question_marks(void **state)
+{
+	struct msg_hello got, sent = {.version = MSG_PROTOCOL_VERSION,
+				      .entries = 2,
+				      .arena_bytes = REGION_ARENA_MIN,
+				      .name = "a\x1b[2J\xff\xc3\xc2\x9b"
+					      "z\xe2\x82"};
+	uint8_t bytes[256];
+	struct msg_detail detail;
+
+	(void)state;
+	int n = msg_hello_encode(&sent, bytes, sizeof(bytes));
+	assert_int_equal(msg_hello_decode(codec, bytes, (size_t)n, &got, &detail), 0);
+	assert_string_equal(got.name, "a?[2J????z??");
+}
+
+/* ---- bounds of the encoders ---- */
+
+static void test_msg_encode_into_every_shorter_buffer_says_no_space(void **state)
+{
+	struct msg_generate msg = full_generate();
+	uint8_t bytes[MSG_HEADER_MAX];
+
+	(void)state;
+	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
+	for (int size = 0; size < n; size++) {
+		memset(bytes, 0x5a, sizeof(bytes));
+		assert_int_equal(msg_generate_encode(&msg, bytes, (size_t)size), -ENOSPC);
+		assert_int_equal(bytes[size], 0x5a);
+	}
+	assert_int_equal(msg_generate_encode(&msg, bytes, (size_t)n), n);
+}
+
+static void test_msg_encode_refuses_counts_beyond_the_arrays(void **state)
+{
+	static struct msg_welcome welcome;
+	static uint8_t bytes[MSG_SOCKET_MAX];
+	struct msg_generate generate = full_generate();
+
+	(void)state;
+	generate.n_stop = MSG_STOP_MAX + 1;
+	assert_int_equal(msg_generate_encode(&generate, bytes, sizeof(bytes)), -EINVAL);
+	welcome = full_welcome(2);
+	welcome.n_models = MSG_MODELS_MAX + 1;
+	assert_int_equal(msg_welcome_encode(&welcome, bytes, sizeof(bytes)), -EINVAL);
+	welcome.n_models = 2;
+	welcome.models[1].n_eos = MSG_STOP_MAX + 1;
+	assert_int_equal(msg_welcome_encode(&welcome, bytes, sizeof(bytes)), -EINVAL);
+}
+
+/* ---- memory ---- */
+
+#define LEAST_STEP "\x82\x0e\x01\x0d\x01"
+
+/* One array a byte: the most objects that a header of that length can make. */
+static size_t densest_header(uint8_t bytes[MSG_HEADER_MAX])
+{
+	size_t n = 0;
+
+	bytes[n++] = 0xde; /* map 16 */
+	bytes[n++] = 0;
+	bytes[n++] = 2;
+	bytes[n++] = MSG_STOP;
+	bytes[n++] = 0xdc; /* array 16 of everything that fits */
+	bytes[n++] = (MSG_HEADER_MAX - 10) >> 8;
+	bytes[n++] = (MSG_HEADER_MAX - 10) & 0xff;
+	memset(bytes + n, 0, MSG_HEADER_MAX - 10);
+	n += MSG_HEADER_MAX - 10;
+	bytes[n++] = MSG_N_TOKENS;
+	bytes[n++] = 1;
+	return n;
+}
+
+static void test_msg_requests_are_read_and_written_without_allocation(void **state)
+{
+	struct msg_generate msg = full_generate(), got;
+	uint8_t bytes[MSG_HEADER_MAX], densest[MSG_HEADER_MAX];
+	size_t densest_n = densest_header(densest);
+	struct msg_detail detail;
+	bool wrong = false;
+
+	(void)state;
+	free(malloc(1));
+	assert_true(n_allocations > 0); /* it does count */
+	n_allocations = 0;
+	for (int i = 0; i < 1000; i++) {
+		int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
+
+		wrong |= msg_generate_decode(codec, bytes, (size_t)n, &got, &detail) != 0;
+		wrong |= msg_step_decode(codec, LEAST_STEP, sizeof(LEAST_STEP) - 1,
+				 &(struct msg_step){0}, &detail) != 0;
+		wrong |= msg_generate_decode(codec, densest, densest_n, &got, &detail) !=
+			 STATUS_E_INVALID;
+		wrong |= detail.detail != RING_DETAIL_RANGE || detail.values[0] != MSG_STOP;
+	}
+	unsigned long n = n_allocations;
+	assert_false(wrong);
+	assert_int_equal(n, 0);
+}
+
+static void test_msg_request_after_a_large_welcome_allocates_nothing(void **state)
+{
+	static struct msg_welcome welcome, got_welcome;
+	static uint8_t bytes[MSG_SOCKET_MAX];
+	uint8_t densest[MSG_HEADER_MAX];
+	size_t densest_n = densest_header(densest);
+	struct msg_generate got;
+	struct msg_detail detail;
+
+	(void)state;
+	welcome = full_welcome(MSG_MODELS_MAX);
+	int n = msg_welcome_encode(&welcome, bytes, sizeof(bytes));
+	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got_welcome, &detail), 0);
+	n_allocations = 0;
+	msg_generate_decode(codec, densest, densest_n, &got, &detail);
+	unsigned long allocated = n_allocations;
+	assert_int_equal(allocated, 0);
+}
+
+/* ---- the rest ---- */
+
+static void test_msg_output_parts_start_on_lines_and_do_not_overlap(void **state)
+{
+	struct msg_output output = msg_output_layout(17, 2, 33, 1, 5);
+
+	(void)state;
+	assert_int_equal(output.tokens, 0);
+	assert_int_equal(output.logits, 128);
+	assert_int_equal(output.hidden, 128 + 320);
+	assert_int_equal(output.bytes, 128 + 320 + 64);
+	output = msg_output_layout(0, 0, 0, 0, 0);
+	assert_int_equal(output.bytes, 0);
+	output = msg_output_layout(0, 1, 16, 0, 1024);
+	assert_int_equal(output.logits, 0);
+	assert_int_equal(output.bytes, 64);
+}
+
+static void test_msg_output_too_large_for_a_number_is_more_than_any_area(void **state)
+{
+	(void)state;
+	assert_true(msg_output_layout(UINT64_MAX, 0, 0, 0, 0).bytes == UINT64_MAX);
+	assert_true(msg_output_layout(0, 1ull << 62, 4, 0, 0).bytes == UINT64_MAX);
+	assert_true(msg_output_layout(UINT64_MAX / 4 - 16, 1, 64, 0, 0).bytes == UINT64_MAX);
+	assert_true(msg_output_layout(0, 0, 0, 1ull << 40, UINT32_MAX).bytes == UINT64_MAX);
+}
+
+static void test_msg_fields_have_names(void **state)
+{
+	(void)state;
+	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
+	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
+	assert_string_equal(msg_field_name(0), "?");
+	for (unsigned i = MSG_MODEL; i <= MSG_N_TOKENS; i++)
+		assert_string_not_equal(msg_field_name(i), "?");
+}
+
+static void test_status_names_and_sentences_come_from_the_list(void **state)
+{
+	(void)state;
+	assert_string_equal(status_name(STATUS_OK), "MIMEO_OK");
+	assert_string_equal(status_name(STATUS_E_DRAINING), "MIMEO_E_DRAINING");
+	assert_string_equal(status_name(-99), "MIMEO_E_?");
+	assert_string_equal(status_sentence(STATUS_OK), "done");
+	assert_string_equal(status_sentence(1), "unknown status");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_msg_generate_comes_back_as_it_went),
+		cmocka_unit_test(test_msg_step_comes_back_as_it_went),
+		cmocka_unit_test(test_msg_hello_comes_back_as_it_went),
+		cmocka_unit_test(test_msg_welcome_of_the_most_models_comes_back_as_it_went),
+		cmocka_unit_test(test_msg_welcome_that_refuses_carries_status_and_text_alone),
+		cmocka_unit_test(test_msg_models_own_sampling_hides_the_rest_but_the_seed),
+		cmocka_unit_test(test_msg_text_that_no_decoder_takes_goes_as_question_marks),
+		cmocka_unit_test(test_msg_encode_into_every_shorter_buffer_says_no_space),
+		cmocka_unit_test(test_msg_encode_refuses_counts_beyond_the_arrays),
+		cmocka_unit_test(test_msg_requests_are_read_and_written_without_allocation),
+		cmocka_unit_test(test_msg_request_after_a_large_welcome_allocates_nothing),
+		cmocka_unit_test(test_msg_output_parts_start_on_lines_and_do_not_overlap),
+		cmocka_unit_test(test_msg_output_too_large_for_a_number_is_more_than_any_area),
+		cmocka_unit_test(test_msg_fields_have_names),
+		cmocka_unit_test(test_status_names_and_sentences_come_from_the_list),
+	};
+
+	return cmocka_run_group_tests_name("msg", tests, setup_codec, teardown_codec);
+}

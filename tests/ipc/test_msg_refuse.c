@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "ipc/msg.h"
+#include "ipc/region.h"
+#include "ipc/status.h"
+#include "tests/ipc/test.h"
+
+/* ---- helpers ---- */
+
+static struct msg_codec *codec;
+
+static int setup_codec(void **state)
+{
+	(void)state;
+	return msg_codec_new(&codec);
+}
+
+static int teardown_codec(void **state)
+{
+	(void)state;
+	msg_codec_free(codec);
+	msg_codec_free(NULL);
+	return 0;
+}
+
+/* Raw bytes of one map: its first bytes, then one more field. */
+struct raw {
+	uint8_t bytes[MSG_SOCKET_MAX];
+	size_t n;
+};
+
+static struct raw raw_with(
+	const char *base, size_t base_n, unsigned key, const char *value, size_t n)
+{
+	static struct raw raw;
+
+	memcpy(raw.bytes, base, base_n);
+	raw.n = base_n;
+	if (value) {
+		raw.bytes[0]++;
+		raw.bytes[raw.n++] = (uint8_t)key;
+		memcpy(raw.bytes + raw.n, value, n);
+		raw.n += n;
+	}
+	return raw;
+}
+
+/* The least that each decoder takes. */
+#define GENERATE "\x82\x0f\x01\x03\x01"
+#define STEP "\x82\x0e\x01\x0d\x01"
+#define HELLO "\x83\x20\x01\x22\x02\x23\xce\0\1\0\0"
+#define WELCOME "\x83\x20\x01\x22\x02\x23\xce\0\1\0\0"
+
+enum kind { GENERATE_MSG, STEP_MSG, HELLO_MSG, WELCOME_MSG };
+
+static int decode(enum kind kind, const void *bytes, size_t n, struct msg_detail *ret_detail)
+{
+	static struct msg_welcome welcome;
+	struct msg_generate generate;
+	struct msg_step step;
+	struct msg_hello hello;
+
+	switch (kind) {
+	case GENERATE_MSG:
+		return msg_generate_decode(codec, bytes, n, &generate, ret_detail);
+	case STEP_MSG:
+		return msg_step_decode(codec, bytes, n, &step, ret_detail);
+	case HELLO_MSG:
+		return msg_hello_decode(codec, bytes, n, &hello, ret_detail);
+	case WELCOME_MSG:
+		return msg_welcome_decode(codec, bytes, n, &welcome, ret_detail);
+	}
+	return 1;
+}
+
+struct extra {
+	unsigned key;
+	const char *value;
+	size_t n;
+};
+#define EXTRA(key, value)                                                                          \
+	{                                                                                          \
+		key, value, sizeof(value) - 1                                                      \
+	}
+
+/* Each value, added to the least message, is accepted (status 0), or refused as that field. */
+static void check_extras(enum kind kind, int status, const struct extra *extras, size_t n)
+{
+	static const struct {
+		const char *bytes;
+		size_t n;
+	} least[] = {{GENERATE, sizeof(GENERATE) - 1}, {STEP, sizeof(STEP) - 1},
+		{HELLO, sizeof(HELLO) - 1}, {WELCOME, sizeof(WELCOME) - 1}};
+
+	for (size_t i = 0; i < n; i++) {
+		struct raw raw = raw_with(least[kind].bytes, least[kind].n, extras[i].key,
+			extras[i].value, extras[i].n);
+		struct msg_detail detail = {.detail = 99};
+		int r = decode(kind, raw.bytes, raw.n, &detail);
+
+		if (r != status)
+			fail_msg("%s (%zu): status %d", msg_field_name(extras[i].key), i, r);
+		assert_int_equal(detail.detail, status ? RING_DETAIL_RANGE : RING_DETAIL_NONE);
+		assert_int_equal(detail.values[0], status ? (int)extras[i].key : 0);
+	}
+}
+
+/* ---- what decoders take and refuse ---- */
+
+static void test_msg_least_messages_are_taken(void **state)
+{
+	struct msg_detail detail;
+
+	(void)state;
+	assert_int_equal(decode(GENERATE_MSG, GENERATE, sizeof(GENERATE) - 1, &detail), 0);
+	assert_int_equal(decode(STEP_MSG, STEP, sizeof(STEP) - 1, &detail), 0);
+	assert_int_equal(decode(HELLO_MSG, HELLO, sizeof(HELLO) - 1, &detail), 0);
+	assert_int_equal(decode(WELCOME_MSG, WELCOME, sizeof(WELCOME) - 1, &detail), 0);
+}
+
+#define F32_INF "\xca\x7f\x80\0\0"
+#define F32_NAN "\xca\x7f\xc0\0\0"
+#define F64_HUGE "\xcb\x7e\x37\xe4\x3c\x88\x00\x75\x9c" /* 1e300 */
+#define F64_NEG_INF "\xcb\xff\xf0\0\0\0\0\0\0"
+#define U64_MAX "\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
+#define U32_PLUS "\xcf\0\0\0\1\0\0\0\0"
+#define F32_ONE "\xca\x3f\x80\0\0"
+#define F64_ABOVE_ONE "\xcb\x3f\xf0\0\0\0\0\0\1"
+
+static void test_msg_request_fields_in_range_are_taken(void **state)
+{
+	static const struct extra extras[] = {
+		EXTRA(MSG_TEMPERATURE, "\x00"),
+		EXTRA(MSG_TEMPERATURE, "\x02"),
+		EXTRA(MSG_TEMPERATURE, U64_MAX),
+		EXTRA(MSG_TEMPERATURE, "\xca\x7f\x7f\xff\xff"),
+		EXTRA(MSG_TOP_P, "\x01"),
+		EXTRA(MSG_TOP_P, F32_ONE),
+		EXTRA(MSG_TOP_P, "\xcb\x3f\xd0\0\0\0\0\0\0"),
+		EXTRA(MSG_TOP_P, "\x00"),
+		EXTRA(MSG_MIN_P, F32_ONE),
+		EXTRA(MSG_TOP_K, "\xce\xff\xff\xff\xff"),
+		EXTRA(MSG_TOP_K, "\xcf\0\0\0\0\0\0\0\5"),
+		EXTRA(MSG_SEED, U64_MAX),
+		EXTRA(MSG_SAMPLING_FLAGS, "\x03"),
+		EXTRA(MSG_STOP, "\x90"),
+		EXTRA(MSG_STOP, "\x92\x00\xce\x7f\xff\xff\xff"),
+		EXTRA(MSG_FLAGS, "\x03"),
+		EXTRA(MSG_MODEL, "\x05"),
+		EXTRA(MSG_DEADLINE_MS, "\xd1\x01\x00"),
+	};
+
+	(void)state;
+	check_extras(GENERATE_MSG, 0, extras, ARRAY_SIZE(extras));
+}
+
+static void test_msg_request_fields_out_of_range_are_refused_by_name(void **state)
+{
+	static const struct extra generate[] = {
+		EXTRA(MSG_TEMPERATURE, F32_INF),
+		EXTRA(MSG_TEMPERATURE, F32_NAN),
+		EXTRA(MSG_TEMPERATURE, F64_HUGE),
+		EXTRA(MSG_TEMPERATURE, F64_NEG_INF),
+		EXTRA(MSG_TEMPERATURE, "\xff"),
+		EXTRA(MSG_TOP_P, "\x02"),
+		EXTRA(MSG_TOP_P, F64_ABOVE_ONE),
+		EXTRA(MSG_TOP_P, "\xff"),
+		EXTRA(MSG_TOP_P, F32_NAN),
+		EXTRA(MSG_MIN_P, "\x02"),
+		EXTRA(MSG_MIN_P, "\xca\xbf\x80\0\0"),
+		EXTRA(MSG_TOP_K, "\xff"),
+		EXTRA(MSG_TOP_K, U32_PLUS),
+		EXTRA(MSG_SEED, "\xff"),
+		EXTRA(MSG_SAMPLING_FLAGS, "\x04"),
+		EXTRA(MSG_SAMPLING_FLAGS, U32_PLUS),
+		EXTRA(MSG_FLAGS, "\x04"),
+		EXTRA(MSG_FLAGS, "\xff"),
+		EXTRA(MSG_STOP, "\x99\0\0\0\0\0\0\0\0\0"),
+		EXTRA(MSG_STOP, "\x91\xff"),
+		EXTRA(MSG_STOP, "\x91\xce\x80\0\0\0"),
+		EXTRA(MSG_MODEL, "\xff"),
+		EXTRA(MSG_MODEL, U64_MAX),
+		EXTRA(MSG_SEQUENCE, "\xd0\x80"),
+		EXTRA(MSG_DEADLINE_MS, U32_PLUS),
+	};
+	static const struct extra step[] = {
+		EXTRA(MSG_TEMPERATURE, F32_NAN), EXTRA(MSG_MODEL, "\xff")};
+
+	(void)state;
+	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));
+	check_extras(STEP_MSG, STATUS_E_INVALID, step, ARRAY_SIZE(step));
+}
+
+static void test_msg_fields_of_a_wrong_type_are_refused_by_name(void **state)
+{
+	static const struct extra extras[] = {
+		EXTRA(MSG_MODEL, "\xc0"),
+		EXTRA(MSG_MODEL, "\xc2"),
+		EXTRA(MSG_MODEL, F32_ONE),
+		EXTRA(MSG_MODEL, "\xa1\x31"),
+		EXTRA(MSG_MODEL, "\x80"),
+		EXTRA(MSG_SEED, F32_ONE),
+		EXTRA(MSG_SEED, "\xc4\x01x"),
+		EXTRA(MSG_TEMPERATURE, "\xc3"),
+		EXTRA(MSG_TEMPERATURE, "\xa1\x31"),
+		EXTRA(MSG_TEMPERATURE, "\x91\x01"),
+		EXTRA(MSG_STOP, "\x01"),
+		EXTRA(MSG_STOP, "\x80"),
+		EXTRA(MSG_STOP, "\x91\x90"),
+		EXTRA(MSG_STOP, "\x91" F32_ONE),
+		EXTRA(MSG_FLAGS, F32_ONE),
+		EXTRA(MSG_FLAGS, "\xc3"),
+	};
+
+	(void)state;
+	check_extras(GENERATE_MSG, STATUS_E_INVALID, extras, ARRAY_SIZE(extras));
+}
+
+static void test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name(void **state)
+{
+	static const struct extra generate[] = {EXTRA(99, "\x01"), EXTRA(0, "\x01"),
+		EXTRA(MSG_OUTPUTS, "\x01"), EXTRA(MSG_VERSION, "\x01"), EXTRA(MSG_N_TOKENS, "\x01"),
+		EXTRA(MSG_MAX_TOKENS, "\x01")};
+	static const struct extra step[] = {
+		EXTRA(MSG_STOP, "\x90"), EXTRA(MSG_OUTPUTS, "\x01"), EXTRA(MSG_N_TOKENS, "\x01")};
+
+	(void)state;
+	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));
+	check_extras(STEP_MSG, STATUS_E_INVALID, step, ARRAY_SIZE(step));
+}
+
+struct refused {
+	enum kind kind;
+	const char *bytes;
+	size_t n;
+	int status;
+	struct msg_detail detail;
+};
+#define REFUSED(kind, bytes, status, detail, ...)                                                  \
+	{                                                                                          \
+		kind, bytes, sizeof(bytes) - 1, status,                                            \
+		{                                                                                  \
+			detail,                                                                    \
+			{                                                                          \
+				__VA_ARGS__                                                        \
+			}                                                                          \
+		}                                                                                  \
+	}
+
+static void check_refused(const struct refused *cases, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct msg_detail detail = {.detail = 99};
+		int r = decode(cases[i].kind, cases[i].bytes, cases[i].n, &detail);
+
+		if (r != cases[i].status)
+			fail_msg("case %zu: status %d", i, r);
+		assert_int_equal(detail.detail, cases[i].detail.detail);
+		assert_memory_equal(detail.values, cases[i].detail.values, sizeof(detail.values));
+	}
+}
+
+static void test_msg_keys_that_are_no_field_numbers_are_refused(void **state)
+{
+	static const struct refused cases[] = {
+		REFUSED(GENERATE_MSG, "\x81\xa1k\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\xff\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\x90\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\xcd\x01\x03\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			0),
+		REFUSED(GENERATE_MSG, "\x81" F32_ONE "\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			0),
+	};
+
+	(void)state;
+	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_missing_or_zero_counts_are_refused(void **state)
+{
+	static const struct refused cases[] = {
+		REFUSED(GENERATE_MSG, "\x80", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(GENERATE_MSG, "\x82\x0f\x00\x03\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY,
+			0),
+		REFUSED(GENERATE_MSG, "\x81\x0f\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			MSG_MAX_TOKENS),
+		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\x00", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			MSG_MAX_TOKENS),
+		REFUSED(STEP_MSG, "\x81\x0d\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(STEP_MSG, "\x82\x0e\x00\x0d\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(STEP_MSG, "\x81\x0e\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_OUTPUTS),
+		REFUSED(STEP_MSG, "\x82\x0e\x01\x0d\x08", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			MSG_OUTPUTS),
+	};
+
+	(void)state;
+	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void **state)
+{
+	static const struct refused cases[] = {
+		REFUSED(GENERATE_MSG, "", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(GENERATE_MSG, "\x92\x01\x02", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\xc1", STATUS_E_INVALID, RING_DETAIL_HEADER,
+			4),
+		REFUSED(GENERATE_MSG, GENERATE "\x00", STATUS_E_INVALID, RING_DETAIL_HEADER, 5),
+		REFUSED(STEP_MSG, "\xdf\xff\xff\xff\xff", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(HELLO_MSG, "garbage", STATUS_E_PROTOCOL, RING_DETAIL_HEADER, 1),
+		REFUSED(WELCOME_MSG, "\x81\x20", STATUS_E_PROTOCOL, RING_DETAIL_HEADER, 0),
+	};
+	static uint8_t bytes[MSG_HEADER_MAX + 1] = {
+		0xc5, (MSG_HEADER_MAX - 2) >> 8, (MSG_HEADER_MAX - 2) & 0xff};
+	struct msg_detail detail;
+
+	(void)state;
+	check_refused(cases, ARRAY_SIZE(cases));
+	assert_int_equal(decode(GENERATE_MSG, bytes, sizeof(bytes), &detail), STATUS_E_INVALID);
+	assert_int_equal(detail.detail, RING_DETAIL_HEADER);
+	assert_int_equal(detail.values[0], MSG_HEADER_MAX);
+}
+
+static void test_msg_handshake_of_another_version_is_named_whatever_else_it_holds(void **state)
+{
+	static const struct refused cases[] = {
+		REFUSED(HELLO_MSG, "\x82\x20\x02\x63\xc0", STATUS_E_VERSION, RING_DETAIL_RANGE,
+			MSG_VERSION, 2),
+		REFUSED(HELLO_MSG, "\x80", STATUS_E_VERSION, RING_DETAIL_RANGE, MSG_VERSION, 0),
+		REFUSED(WELCOME_MSG, "\x82\xa1x\x00\x20" U64_MAX, STATUS_E_VERSION,
+			RING_DETAIL_RANGE, MSG_VERSION, INT32_MAX),
+	};
+
+	(void)state;
+	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
+{
+	static const struct refused cases[] = {
+		REFUSED(HELLO_MSG, "\x81\x20\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			MSG_ENTRIES),
+		REFUSED(HELLO_MSG, "\x83\x20\x01\x22\x03\x23\xce\0\1\0\0", STATUS_E_INVALID,
+			RING_DETAIL_RANGE, MSG_ENTRIES),
+		REFUSED(HELLO_MSG, "\x83\x20\x01\x22\xcd\x20\0\x23\xce\0\1\0\0", STATUS_E_INVALID,
+			RING_DETAIL_RANGE, MSG_ENTRIES),
+		REFUSED(HELLO_MSG, "\x82\x20\x01\x22\x02", STATUS_E_INVALID, RING_DETAIL_RANGE,
+			MSG_ARENA_BYTES),
+		REFUSED(HELLO_MSG, "\x83\x20\x01\x22\x02\x23\xce\0\1\0\1", STATUS_E_INVALID,
+			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
+		REFUSED(HELLO_MSG, "\x83\x20\x01\x22\x02\x23\xce\x80\0\0\0", STATUS_E_INVALID,
+			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
+		REFUSED(HELLO_MSG, "\x84\x20\x01\x22\x02\x23\xce\0\1\0\0\x21\x01", STATUS_E_INVALID,
+			RING_DETAIL_RANGE, MSG_FEATURES),
+	};
+
+	(void)state;
+	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(void **state)
+{
+	static const struct extra bad[] = {
+		EXTRA(MSG_NAME, "\xa2\x1b["),
+		EXTRA(MSG_NAME, "\xa1\0"),
+		EXTRA(MSG_NAME, "\xa1\x7f"),
+		EXTRA(MSG_NAME, "\xa1\xff"),
+		EXTRA(MSG_NAME, "\xa2\xc2\x9b"),
+		EXTRA(MSG_NAME, "\xa2\xc0\x80"),
+		EXTRA(MSG_NAME, "\xa1\xc3"),
+		EXTRA(MSG_NAME, "\xa3\xed\xa0\x80"),
+		EXTRA(MSG_NAME, "\xa3\xe0\x80\x80"),
+		EXTRA(MSG_NAME, "\xa4\xf4\x90\x80\x80"),
+		EXTRA(MSG_NAME, "\xa4\xf0\x80\x80\x80"),
+		EXTRA(MSG_NAME, "\xa3\xe2\x82x"),
+		EXTRA(MSG_NAME, "\xc4\x01x"),
+		EXTRA(MSG_NAME, "\xd9\x20"
+				"aaaaaaaabbbbbbbbccccccccdddddddd"),
+	};
+	static const struct extra good[] = {EXTRA(MSG_NAME, "\xa0"),
+		EXTRA(MSG_NAME, "\xa2\xc2\xa0"), EXTRA(MSG_NAME, "\xa3\xe2\x82\xac"),
+		EXTRA(MSG_NAME, "\xa4\xf0\x9f\x96\xa8"),
+		EXTRA(MSG_NAME, "\xbf"
+				"aaaaaaaabbbbbbbbccccccccddddddd")};
+
+	(void)state;
+	check_extras(HELLO_MSG, STATUS_E_INVALID, bad, ARRAY_SIZE(bad));
+	check_extras(HELLO_MSG, 0, good, ARRAY_SIZE(good));
+}
+
+static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
+{
+	static const struct extra extras[] = {
+		EXTRA(MSG_MODELS, "\x01"),
+		EXTRA(MSG_STATUS, "\x01"),
+		EXTRA(MSG_STATUS, "\xd1\xfe\x00"),
+		EXTRA(MSG_MODELS, "\x91\x01"),
+	};
+	static const struct refused cases[] = {
+		REFUSED(WELCOME_MSG, "\x84\x20\x01\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
+			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
+		REFUSED(WELCOME_MSG, "\x84\x20\x01\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
+			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
+		REFUSED(WELCOME_MSG, "\x84\x20\x01\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
+			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
+		REFUSED(WELCOME_MSG, "\x84\x20\x01\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
+			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
+	};
+
+	(void)state;
+	check_extras(WELCOME_MSG, STATUS_E_PROTOCOL, extras, ARRAY_SIZE(extras));
+	check_refused(cases, ARRAY_SIZE(cases));
+}
+
+static void test_msg_refusal_writes_no_message(void **state)
+{
+	struct msg_generate got, before;
+	struct msg_detail detail;
+
+	(void)state;
+	memset(&got, 0x5a, sizeof(got));
+	before = got;
+	assert_int_equal(msg_generate_decode(codec, "\x82\x0f\x01\x03\x00", 5, &got, &detail),
+		STATUS_E_INVALID);
+	assert_memory_equal(&got, &before, sizeof(got));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_msg_least_messages_are_taken),
+		cmocka_unit_test(test_msg_request_fields_in_range_are_taken),
+		cmocka_unit_test(test_msg_request_fields_out_of_range_are_refused_by_name),
+		cmocka_unit_test(test_msg_fields_of_a_wrong_type_are_refused_by_name),
+		cmocka_unit_test(
+			test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name),
+		cmocka_unit_test(test_msg_keys_that_are_no_field_numbers_are_refused),
+		cmocka_unit_test(test_msg_missing_or_zero_counts_are_refused),
+		cmocka_unit_test(test_msg_bytes_that_are_no_header_are_refused_with_their_offset),
+		cmocka_unit_test(
+			test_msg_handshake_of_another_version_is_named_whatever_else_it_holds),
+		cmocka_unit_test(test_msg_hello_that_no_region_fits_is_refused_by_name),
+		cmocka_unit_test(test_msg_names_with_control_characters_or_broken_utf8_are_refused),
+		cmocka_unit_test(test_msg_welcome_with_a_bad_model_is_a_broken_protocol),
+		cmocka_unit_test(test_msg_refusal_writes_no_message),
+	};
+
+	return cmocka_run_group_tests_name("msg_refuse", tests, setup_codec, teardown_codec);
+}
