@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CPU_CONVERT_H
+#define MIMEO_KERNELS_CPU_CONVERT_H
+
+/*
+ * bf16, f16 and f32 to float32. Every conversion is exact. Runs of CONVERT_BLOCK have a constant
+ * trip count and no branches, which compilers vectorise at -O2 as well.
+ */
+
+#include <string.h>
+
+#include "kernels/ops.h"
+
+#define CONVERT_BLOCK 32
+
+static inline float float_of_bits(uint32_t bits)
+{
+	float value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static inline float bf16_to_f32(uint16_t x)
+{
+	return float_of_bits((uint32_t)x << 16);
+}
+
+/* With the fields moved in place only the exponent's bias is off, by 2^112, for subnormals too
+ * (which are float32's at that point). Infinities and NaNs get their exponent from the mask. */
+static inline float f16_to_f32(uint16_t x)
+{
+	uint32_t magnitude = x & 0x7fffu;
+	uint32_t special = magnitude > 0x7bffu ? 0x7f800000u : 0;
+	float value = float_of_bits(magnitude << 13) * 0x1p112f;
+
+	return float_of_bits(bits_of_float(value) | special | (uint32_t)(x & 0x8000u) << 16);
+}
+
+static inline void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + CONVERT_BLOCK <= n; i += CONVERT_BLOCK)
+		for (size_t j = 0; j < CONVERT_BLOCK; j++)
+			dst[i + j] = bf16_to_f32(src[i + j]);
+	for (; i < n; i++)
+		dst[i] = bf16_to_f32(src[i]);
+}
+
+static inline void f16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + CONVERT_BLOCK <= n; i += CONVERT_BLOCK)
+		for (size_t j = 0; j < CONVERT_BLOCK; j++)
+			dst[i + j] = f16_to_f32(src[i + j]);
+	for (; i < n; i++)
+		dst[i] = f16_to_f32(src[i]);
+}
+
+/* n elements of the weight, from element `first` in row order. */
+static inline void weight_to_f32(float *dst, const struct weight *w, size_t first, size_t n)
+{
+	if (w->dtype == DTYPE_BF16)
+		bf16_to_f32_n(dst, (const uint16_t *)w->data + first, n);
+	else if (w->dtype == DTYPE_F16)
+		f16_to_f32_n(dst, (const uint16_t *)w->data + first, n);
+	else
+		memcpy(dst, (const float *)w->data + first, n * sizeof(*dst));
+}
+
+/* A one-row weight as float32: its own memory where it is that already, else `storage`. */
+static inline const float *weight_vector(const struct weight *w, float *storage)
+{
+	if (w->dtype == DTYPE_F32)
+		return w->data;
+	weight_to_f32(storage, w, 0, w->cols);
+	return storage;
+}
+
+/* True for a weight of a dtype that can be converted and of these dimensions. */
+static inline bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols)
+{
+	return w->data && w->rows == rows && w->cols == cols && rows && cols &&
+	       (w->dtype == DTYPE_F32 || w->dtype == DTYPE_BF16 || w->dtype == DTYPE_F16);
+}
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CPU_CPU_H
+#define MIMEO_KERNELS_CPU_CPU_H
+
+/*
+ * What an op needs of the cpu device: a way to put itself on a stream.
+ *
+ * An op is a static struct cpu_op with a function that runs on the stream's worker. Arguments are
+ * copied by value into the queue node, or into the graph node while the stream captures.
+ */
+
+#include "kernels/device.h"
+
+#define CPU_ARGS_MAX 256
+
+struct cpu_op {
+	const char *name;
+	/* Runs on the worker. `workspace` is the stream's, workspace_bytes of it as asked at launch. */
+	void (*run)(const void *args, void *workspace);
+};
+
+/*
+ * Queue (or record) op with args[bytes] (CPU_ARGS_MAX at most). The first launch of an op on a
+ * device loads it: refused while any stream of this thread captures (DEVICE_E_CAPTURE_UNSUPPORTED,
+ * spoiling the capture) and after lock (DEVICE_E_LOCKED). A workspace larger than the stream has
+ * grows it, under the same two refusals. No allocation, no lock and, while the worker spins, no
+ * system call once loaded.
+ */
+int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args, size_t bytes,
+	size_t workspace_bytes);
+
+/* What a device holds at the moment, so that a test can see that nothing is left. */
+struct cpu_live {
+	uint64_t memory_bytes, host_bytes, registered_bytes;
+	uint64_t reserved_bytes, mapped_bytes;
+	uint64_t exported_bytes, imported_bytes;
+	uint64_t workspace_bytes; /* of its streams */
+	uint64_t streams, events, graphs, graph_execs;
+};
+
+void cpu_device_live(struct device *device, struct cpu_live *ret);
+
+/* The op table of this device (kernels/cpu/ops.c). */
+extern const struct kernel_ops cpu_kernel_ops;
+
+/*
+ * Environment, read here: MIMEO_CPU_FAULT loses the device in place of running an op: "launch:N"
+ * the Nth op that any worker runs, "op:NAME:N" the Nth run of that op; replays, copies and fills
+ * count. From then on queued ops are passed over, queued host functions still run and events still
+ * complete. MIMEO_CPU_POISON=1 poisons mapped memory. -EINVAL: the fault is none of these forms.
+ */
+int cpu_device_new(const struct device_options *options, struct device **ret);
+
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define POISON_MAPPED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POISON_MAPPED true
+#endif
+#endif
+#ifndef POISON_MAPPED
+#define POISON_MAPPED false
+#endif
+
+uint64_t cpu_thread_id(void)
+{
+	static _Atomic uint64_t last;
+	static _Thread_local uint64_t id;
+
+	if (id == 0)
+		id = atomic_fetch_add(&last, 1) + 1;
+	return id;
+}
+
+void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta)
+{
+	pthread_mutex_lock(&device->lock);
+	*counter += (uint64_t)delta;
+	pthread_mutex_unlock(&device->lock);
+}
+
+int cpu_refuse_capture(struct cpu_device *device, int condition)
+{
+	const uint64_t self = cpu_thread_id();
+	bool found = false;
+
+	/* A thread that captures sees its own increment; it need not see others'. */
+	if (atomic_load_explicit(&device->n_captures, memory_order_relaxed) == 0)
+		return 0;
+	pthread_mutex_lock(&device->lock);
+	for (struct stream *stream = device->captures; stream != NULL;
+		stream = stream->capture_next) {
+		if (stream->capture_owner != self)
+			continue;
+		stream_spoil(stream);
+		found = true;
+	}
+	pthread_mutex_unlock(&device->lock);
+	return found ? condition : 0;
+}
+
+int cpu_enter(struct cpu_device *device)
+{
+	int rc = cpu_status(device);
+
+	return rc != 0 ? rc : cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+}
+
+int cpu_enter_growth(struct cpu_device *device)
+{
+	int rc = cpu_enter(device);
+
+	if (rc != 0)
+		return rc;
+	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
+}
+
+/* ---- faults on demand ---- */
+
+/* MIMEO_CPU_FAULT: "launch:N", the Nth op that any worker runs, or "op:NAME:N". */
+static int parse_fault(struct cpu_device *device, const char *text)
+{
+	unsigned long long at;
+	int end = 0;
+
+	if (text == NULL || *text == '\0')
+		return 0;
+	if (sscanf(text, "launch:%llu%n", &at, &end) != 1 &&
+		sscanf(text, "op:%63[^:]:%llu%n", device->fault_op, &at, &end) != 2)
+		return -EINVAL;
+	if (text[end] != '\0' || at == 0)
+		return -EINVAL;
+	device->fault_at = at;
+	return 0;
+}
+
+/* Counts the run; the one that is to lose the device says so once. */
+static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
+{
+	if (device->fault_at == 0)
+		return false;
+	if (device->fault_op[0] != '\0' && strcmp(device->fault_op, op->name) != 0)
+		return false;
+	if (atomic_fetch_add(&device->fault_count, 1) + 1 != device->fault_at)
+		return false;
+	snprintf(device->fault_call, sizeof(device->fault_call), "%s launch", op->name);
+	atomic_store_explicit(&device->lost, DEVICE_E_LOST, memory_order_release);
+	return true;
+}
+
+void cpu_node_run(struct cpu_device *device, const struct cpu_node *node)
+{
+	if (cpu_status(device) == 0 && !fault_due(device, node->op))
+		node->op->run(node->args, node->workspace);
+}
+
+static int device_status(struct device *base)
+{
+	return cpu_status(cpu_device(base));
+}
+
+static void device_last_fault(struct device *base, struct device_fault *ret)
+{
+	struct cpu_device *device = cpu_device(base);
+	int condition = cpu_status(device);
+
+	*ret = (struct device_fault){
+		.condition = condition,
+		.call = condition != 0 ? device->fault_call : NULL,
+	};
+}
+
+/* ---- the device ---- */
+
+static int device_info(struct device *base, struct device_info *ret)
+{
+	struct device_info info = {
+		.name = "cpu",
+		.kind = "cpu",
+		.uuid = {'m', 'i', 'm', 'e', 'o', ' ', 'c', 'p', 'u', ' ', 'd', 'e', 'v', 'i', 'c',
+			'e'},
+		.activation_dtype = DTYPE_F32,
+		.kv_dtype = DTYPE_F32,
+	};
+	int rc = device_status(base);
+
+	if (rc != 0)
+		return rc;
+	machine_memory(&info.total_bytes, &info.free_bytes);
+	*ret = info;
+	return 0;
+}
+
+static int device_lock(struct device *base)
+{
+	struct cpu_device *device = cpu_device(base);
+
+	atomic_store_explicit(&device->locked, true, memory_order_release);
+	return cpu_status(device);
+}
+
+void cpu_device_live(struct device *base, struct cpu_live *ret)
+{
+	struct cpu_device *device = cpu_device(base);
+
+	pthread_mutex_lock(&device->lock);
+	*ret = device->live;
+	pthread_mutex_unlock(&device->lock);
+}
+
+static void device_free(struct device *base)
+{
+	struct cpu_device *device;
+
+	if (base == NULL)
+		return;
+	device = cpu_device(base);
+	pthread_mutex_destroy(&device->lock);
+	free(device);
+}
+
+static const struct device_ops cpu_device_ops = {
+	.free = device_free,
+	.info = device_info,
+	.lock = device_lock,
+	.status = device_status,
+	.last_fault = device_last_fault,
+	.mem_alloc = cpu_mem_alloc,
+	.mem_free = cpu_mem_free,
+	.host_alloc = cpu_host_alloc,
+	.host_free = cpu_host_free,
+	.host_register = cpu_host_register,
+	.host_unregister = cpu_host_unregister,
+	.reserve = cpu_reserve,
+	.map = cpu_map,
+	.unmap = cpu_unmap,
+	.release = cpu_release,
+	.stream_new = cpu_stream_new,
+	.stream_free = cpu_stream_free,
+	.stream_sync = cpu_stream_sync,
+	.stream_query = cpu_stream_query,
+	.stream_wait_event = cpu_stream_wait_event,
+	.stream_host_func = cpu_stream_host_func,
+	.event_new = cpu_event_new,
+	.event_free = cpu_event_free,
+	.event_record = cpu_event_record,
+	.event_query = cpu_event_query,
+	.event_sync = cpu_event_sync,
+	.copy_async = cpu_copy_async,
+	.fill_async = cpu_fill_async,
+	.copy = cpu_copy,
+	.capture_begin = cpu_capture_begin,
+	.capture_end = cpu_capture_end,
+	.capturing = cpu_capturing,
+	.graph_instantiate = cpu_graph_instantiate,
+	.graph_upload = cpu_graph_upload,
+	.graph_launch = cpu_graph_launch,
+	.graph_info = cpu_graph_info,
+	.graph_node_name = cpu_graph_node_name,
+	.graph_free = cpu_graph_free,
+	.graph_exec_free = cpu_graph_exec_free,
+	.export_alloc = cpu_export_alloc,
+	.export_free = cpu_export_free,
+	.import = cpu_import,
+	.import_free = cpu_import_free,
+};
+
+int cpu_device_new(const struct device_options *options, struct device **ret)
+{
+	const char *poison = getenv("MIMEO_CPU_POISON");
+	struct cpu_device *device = aligned_alloc(alignof(struct cpu_device), sizeof(*device));
+	int rc;
+
+	if (device == NULL)
+		return -ENOMEM;
+	memset(device, 0, sizeof(*device));
+	device->base.ops = &cpu_device_ops;
+	device->base.kernels = &cpu_kernel_ops;
+	device->spin_us = options != NULL ? options->spin_us : 0;
+	device->poison_mapped = POISON_MAPPED || (poison != NULL && strcmp(poison, "1") == 0);
+	rc = parse_fault(device, getenv("MIMEO_CPU_FAULT"));
+	if (rc == 0)
+		rc = cpu_load_own(device);
+	if (rc == 0)
+		rc = -pthread_mutex_init(&device->lock, NULL);
+	if (rc != 0) {
+		free(device);
+		return rc;
+	}
+	*ret = &device->base;
+	return 0;
+}

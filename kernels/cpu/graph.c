@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct cpu_node *nodes_new(uint32_t n)
+{
+	return aligned_alloc(alignof(struct cpu_node), n * sizeof(struct cpu_node));
+}
+
+/* ---- recording ---- */
+
+static int graph_grow(struct graph *graph)
+{
+	const uint32_t capacity = graph->capacity == 0 ? 64 : graph->capacity * 2;
+	struct cpu_node *nodes = nodes_new(capacity);
+
+	if (nodes == NULL)
+		return -ENOMEM;
+	if (graph->n_nodes != 0)
+		memcpy(nodes, graph->nodes, graph->n_nodes * sizeof(*nodes));
+	free(graph->nodes);
+	graph->nodes = nodes;
+	graph->capacity = capacity;
+	return 0;
+}
+
+struct cpu_node *graph_record(struct stream *stream)
+{
+	struct graph *graph = stream->capture_graph;
+	struct cpu_node *node;
+
+	if (graph->n_nodes == graph->capacity && graph_grow(graph) != 0) {
+		stream_spoil(stream);
+		return NULL;
+	}
+	node = &graph->nodes[graph->n_nodes++];
+	memset(node, 0, sizeof(*node));
+	node->kind = CPU_NODE_OP;
+	return node;
+}
+
+bool graph_capture_leave(struct stream *stream, struct graph **ret_graph)
+{
+	struct cpu_device *device = stream->device;
+	struct stream **link = &device->captures;
+	int state;
+
+	pthread_mutex_lock(&device->lock);
+	while (*link != stream)
+		link = &(*link)->capture_next;
+	*link = stream->capture_next;
+	state = atomic_exchange(&stream->capture_state, CAPTURE_NONE);
+	pthread_mutex_unlock(&device->lock);
+	atomic_fetch_sub(&device->n_captures, 1);
+	*ret_graph = stream->capture_graph;
+	stream->capture_graph = NULL;
+	return state == CAPTURE_ACTIVE;
+}
+
+bool graph_capture_spoil(struct cpu_device *device, uint64_t capture_id)
+{
+	bool sound = false;
+
+	pthread_mutex_lock(&device->lock);
+	for (struct stream *stream = device->captures; stream != NULL;
+		stream = stream->capture_next) {
+		if (stream->capture_id == capture_id)
+			sound = stream_spoil(stream);
+	}
+	pthread_mutex_unlock(&device->lock);
+	return sound;
+}
+
+int cpu_capture_begin(struct stream *stream)
+{
+	struct cpu_device *device = stream->device;
+	struct graph *graph;
+	int rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (stream_capturing(stream))
+		return DEVICE_E_ILLEGAL_STATE;
+	graph = calloc(1, sizeof(*graph));
+	if (graph == NULL)
+		return -ENOMEM;
+	graph->device = device;
+	stream->capture_graph = graph;
+	stream->capture_owner = cpu_thread_id();
+	atomic_fetch_add(&device->n_captures, 1);
+	pthread_mutex_lock(&device->lock);
+	device->live.graphs++;
+	stream->capture_id = ++device->last_capture_id;
+	stream->capture_next = device->captures;
+	device->captures = stream;
+	atomic_store(&stream->capture_state, CAPTURE_ACTIVE);
+	pthread_mutex_unlock(&device->lock);
+	return 0;
+}
+
+int cpu_capture_end(struct stream *stream, struct graph **ret_graph)
+{
+	const bool own = stream->capture_owner == cpu_thread_id();
+	struct graph *graph;
+	bool sound;
+	int rc = cpu_status(stream->device);
+
+	if (!stream_capturing(stream))
+		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
+	sound = graph_capture_leave(stream, &graph);
+	if (rc == 0 && !own)
+		rc = DEVICE_E_CAPTURE_WRONG_THREAD;
+	if (rc == 0 && !sound)
+		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	if (rc != 0) {
+		cpu_graph_free(graph);
+		return rc;
+	}
+	*ret_graph = graph;
+	return 0;
+}
+
+bool cpu_capturing(struct stream *stream)
+{
+	return stream_capturing(stream);
+}
+
+const char *cpu_graph_node_name(struct graph *graph, uint32_t index)
+{
+	return index < graph->n_nodes ? graph->nodes[index].op->name : NULL;
+}
+
+void cpu_graph_free(struct graph *graph)
+{
+	if (graph == NULL)
+		return;
+	cpu_count(graph->device, &graph->device->live.graphs, -1);
+	free(graph->nodes);
+	free(graph);
+}
+
+/* ---- replay ---- */
+
+int cpu_graph_instantiate(struct device *base, struct graph *graph, struct graph_exec **ret)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct graph_exec *exec;
+	int rc = cpu_enter(device);
+
+	if (rc != 0)
+		return rc;
+	exec = calloc(1, sizeof(*exec));
+	if (exec == NULL)
+		return -ENOMEM;
+	exec->device = device;
+	exec->n_nodes = graph->n_nodes;
+	if (graph->n_nodes != 0) {
+		exec->nodes = nodes_new(graph->n_nodes);
+		if (exec->nodes == NULL) {
+			free(exec);
+			return -ENOMEM;
+		}
+		memcpy(exec->nodes, graph->nodes, graph->n_nodes * sizeof(*exec->nodes));
+	}
+	cpu_count(device, &device->live.graph_execs, 1);
+	*ret = exec;
+	return 0;
+}
+
+void graph_run(struct graph_exec *exec)
+{
+	for (uint32_t i = 0; i < exec->n_nodes; i++)
+		cpu_node_run(exec->device, &exec->nodes[i]);
+}
+
+/* There are no graphs within graphs. */
+static int replay_enter(struct stream *stream)
+{
+	int rc = cpu_status(stream->device);
+
+	if (rc != 0 || !stream_capturing(stream))
+		return rc;
+	stream_spoil(stream);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
+}
+
+int cpu_graph_upload(struct graph_exec *exec, struct stream *stream)
+{
+	(void)exec; /* is where its worker reads it */
+	return replay_enter(stream);
+}
+
+int cpu_graph_launch(struct graph_exec *exec, struct stream *stream)
+{
+	struct cpu_node *node;
+	int rc = replay_enter(stream);
+
+	if (rc != 0)
+		return rc;
+	node = stream_next(stream, CPU_NODE_GRAPH);
+	node->exec = exec;
+	stream_push(stream);
+	return 0;
+}
+
+int cpu_graph_info(struct graph_exec *exec, struct graph_info *ret)
+{
+	int rc = cpu_status(exec->device);
+
+	if (rc != 0)
+		return rc;
+	*ret = (struct graph_info){
+		.n_nodes = exec->n_nodes,
+		.bytes = sizeof(*exec) + (uint64_t)exec->n_nodes * sizeof(*exec->nodes),
+	};
+	return 0;
+}
+
+void cpu_graph_exec_free(struct graph_exec *exec)
+{
+	if (exec == NULL)
+		return;
+	cpu_count(exec->device, &exec->device->live.graph_execs, -1);
+	free(exec->nodes);
+	free(exec);
+}

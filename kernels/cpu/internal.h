@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CPU_INTERNAL_H
+#define MIMEO_KERNELS_CPU_INTERNAL_H
+
+/*
+ * The cpu device's rooms and what they share.
+ *
+ *	device   the table, op registry, the refusals of capture and lock, faults on demand
+ *	launch   ops onto streams: first use, workspaces; copies and fills
+ *	memory   allocations, reservations, export and import
+ *	stream   a worker thread behind a ring of nodes, and waiting for it
+ *	event    a place on a stream's timeline
+ *	graph    recording and replay
+ *	machine  what memory the machine has
+ *
+ * TIMELINES. A stream counts the nodes put on it (`tail`) and its worker counts those it has done
+ * (`completed`), so that a point in a stream is one number, an event is a (timeline, number) pair
+ * in one word, and recording an event costs no node. Timelines belong to the device and only move
+ * forward, also when a later stream takes one over: an event may outlive its stream, and is done.
+ *
+ * A stream is fed by one thread at a time; handing it to another thread needs ordering of the
+ * caller's own. stream_query, stream_sync and the event calls may come from any thread.
+ */
+
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define CPU_STREAMS_MAX 256u
+#define CPU_OPS_MAX 512u      /* distinct ops of one device; a power of two */
+#define CPU_QUEUE_NODES 1024u /* per stream; a power of two. Full: the producer waits */
+
+enum cpu_node_kind {
+	CPU_NODE_OP,
+	CPU_NODE_GRAPH,
+	CPU_NODE_WAIT, /* for another stream's timeline */
+	CPU_NODE_HOST_FUNC,
+	CPU_NODE_STOP,
+};
+
+struct cpu_node {
+	alignas(64) enum cpu_node_kind kind;
+	const struct cpu_op *op;
+	void *workspace;
+	union {
+		alignas(16) uint8_t args[CPU_ARGS_MAX];
+		struct graph_exec *exec;
+		uint64_t mark; /* as in struct event */
+		struct {
+			void (*fn)(void *arg);
+			void *arg;
+		} host_func;
+	};
+};
+
+struct graph {
+	struct cpu_device *device;
+	struct cpu_node *nodes;
+	uint32_t n_nodes, capacity;
+};
+
+struct graph_exec {
+	struct cpu_device *device;
+	struct cpu_node *nodes;
+	uint32_t n_nodes;
+};
+
+/* An eventcount: the worker wakes those who announced themselves in `waiters`. */
+struct timeline {
+	alignas(64) _Atomic uint64_t completed;
+	alignas(64) _Atomic uint32_t waiters;
+	_Atomic uint32_t bell;
+};
+
+enum capture_state { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_SPOILT };
+
+struct workspace {
+	struct workspace *next; /* smaller ones, which queued and recorded nodes may still name */
+	void *memory;
+	size_t bytes;
+};
+
+struct stream {
+	struct cpu_device *device;
+	struct timeline *timeline;
+	struct cpu_node *nodes; /* [CPU_QUEUE_NODES] */
+	pthread_t thread;
+	uint32_t index;               /* of the timeline */
+	struct workspace *workspaces; /* the first is the current one */
+	size_t workspace_bytes;
+	_Atomic int capture_state; /* any thread may spoil, the owner does the rest */
+	uint64_t capture_owner, capture_id;
+	struct graph *capture_graph;
+	struct stream *capture_next; /* the device's list, under its lock */
+	alignas(64) _Atomic uint64_t tail;
+	alignas(64) _Atomic uint32_t need_wakeup;
+};
+
+/*
+ * mark: 0, never recorded; bits 63 ... 48 the timeline, bits 47 ... 0 the point on it; or, with
+ * EVENT_CAPTURED as the timeline, the number of the capture that it was recorded in.
+ */
+#define EVENT_CAPTURED 0xffffu
+struct event {
+	struct cpu_device *device;
+	_Atomic uint64_t mark;
+};
+
+struct allocation; /* memory.c */
+
+struct cpu_device {
+	struct device base;
+	uint32_t spin_us;
+	bool poison_mapped;
+	_Atomic bool locked;
+	_Atomic int lost; /* 0 or the sticky condition */
+	_Atomic uint32_t n_captures;
+	_Atomic(const struct cpu_op *) ops[CPU_OPS_MAX];
+	/* the fault to come: the fault_at'th run of fault_op, or of any op if that is empty */
+	char fault_op[64];
+	uint64_t fault_at; /* 0: none */
+	_Atomic uint64_t fault_count;
+	char fault_call[80];  /* written once, before `lost` */
+	pthread_mutex_t lock; /* of what follows */
+	struct stream *captures;
+	uint64_t last_capture_id;
+	struct allocation *allocations;
+	struct cpu_live live;
+	bool timeline_used[CPU_STREAMS_MAX];
+	struct timeline timelines[CPU_STREAMS_MAX];
+};
+
+static inline struct cpu_device *cpu_device(struct device *device)
+{
+	return (struct cpu_device *)device;
+}
+
+/* ---- device.c ---- */
+
+/* 0 or the sticky condition. */
+static inline int cpu_status(struct cpu_device *device)
+{
+	return atomic_load_explicit(&device->lost, memory_order_acquire);
+}
+
+/* For what a thread may not do while it captures: spoils its captures and returns `condition`. */
+int cpu_refuse_capture(struct cpu_device *device, int condition);
+/* The same, after the sticky condition: the first line of most calls. */
+int cpu_enter(struct cpu_device *device);
+/* cpu_enter for what is also refused after lock. */
+int cpu_enter_growth(struct cpu_device *device);
+/* A number of this thread that no other thread of the process ever has. */
+uint64_t cpu_thread_id(void);
+/* Add to a counter of device->live. */
+void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta);
+/* Run one op unless the device is lost, or is to be lost by it. */
+void cpu_node_run(struct cpu_device *device, const struct cpu_node *node);
+
+/* ---- launch.c ---- */
+
+/* The device's own ops count as loaded from the start. */
+int cpu_load_own(struct cpu_device *device);
+int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes);
+int cpu_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes);
+int cpu_copy(struct device *device, void *dst, const void *src, size_t bytes);
+
+/* ---- machine.c ---- */
+
+/* What the machine (or the cgroup, where that is less) has, and what of it is available. */
+void machine_memory(uint64_t *ret_total, uint64_t *ret_available);
+
+/* ---- memory.c ---- */
+
+int cpu_mem_alloc(struct device *device, size_t bytes, void **ret);
+void cpu_mem_free(struct device *device, void *memory);
+int cpu_host_alloc(struct device *device, size_t bytes, void **ret);
+void cpu_host_free(struct device *device, void *memory);
+int cpu_host_register(struct device *device, void *memory, size_t bytes);
+int cpu_host_unregister(struct device *device, void *memory);
+int cpu_reserve(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
+int cpu_map(struct device *device, void *range, size_t offset, size_t bytes);
+int cpu_unmap(struct device *device, void *range, size_t offset, size_t bytes);
+void cpu_release(struct device *device, void *range, size_t bytes);
+int cpu_export_alloc(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+void cpu_export_free(struct device *device, void *memory);
+int cpu_import(struct device *device, const struct device_handle *handle, void **ret);
+void cpu_import_free(struct device *device, void *memory);
+
+/* ---- stream.c ---- */
+
+/* The node that stream_push publishes; waits for room. */
+struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind);
+void stream_push(struct stream *stream);
+/* Block until the timeline has come to `point`. */
+void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point);
+static inline bool stream_capturing(struct stream *stream)
+{
+	return atomic_load_explicit(&stream->capture_state, memory_order_relaxed) != CAPTURE_NONE;
+}
+
+/* True if the stream's capture was sound until now. */
+static inline bool stream_spoil(struct stream *stream)
+{
+	int active = CAPTURE_ACTIVE;
+
+	return atomic_compare_exchange_strong(&stream->capture_state, &active, CAPTURE_SPOILT);
+}
+
+/* What a call that puts work on the stream has to ask first. */
+static inline int stream_enter(struct stream *stream)
+{
+	int rc = cpu_status(stream->device);
+
+	if (rc == 0 && atomic_load_explicit(&stream->capture_state, memory_order_relaxed) ==
+			       CAPTURE_SPOILT)
+		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	return rc;
+}
+
+int cpu_stream_new(struct device *device, struct stream **ret);
+void cpu_stream_free(struct stream *stream);
+int cpu_stream_sync(struct stream *stream);
+int cpu_stream_query(struct stream *stream);
+int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg);
+
+/* ---- event.c ---- */
+
+int cpu_event_new(struct device *device, struct event **ret);
+void cpu_event_free(struct event *event);
+int cpu_event_record(struct event *event, struct stream *stream);
+int cpu_event_query(struct event *event);
+int cpu_event_sync(struct event *event);
+int cpu_stream_wait_event(struct stream *stream, struct event *event);
+/* The timeline and point that a mark (not of a capture) names. */
+struct timeline *event_timeline(struct cpu_device *device, uint64_t mark, uint64_t *ret_point);
+
+/* ---- graph.c ---- */
+
+/* The next node of the stream's recording, or NULL: no memory, and the capture is spoilt. */
+struct cpu_node *graph_record(struct stream *stream);
+void graph_run(struct graph_exec *exec);
+/* End the stream's capture and take its recording away. True if it was not spoilt. */
+bool graph_capture_leave(struct stream *stream, struct graph **ret_graph);
+/* Spoil the capture of that number. False if it is over or spoilt already. */
+bool graph_capture_spoil(struct cpu_device *device, uint64_t capture_id);
+
+int cpu_capture_begin(struct stream *stream);
+int cpu_capture_end(struct stream *stream, struct graph **ret_graph);
+bool cpu_capturing(struct stream *stream);
+int cpu_graph_instantiate(struct device *device, struct graph *graph, struct graph_exec **ret);
+int cpu_graph_upload(struct graph_exec *exec, struct stream *stream);
+int cpu_graph_launch(struct graph_exec *exec, struct stream *stream);
+int cpu_graph_info(struct graph_exec *exec, struct graph_info *ret);
+const char *cpu_graph_node_name(struct graph *graph, uint32_t index);
+void cpu_graph_free(struct graph *graph);
+void cpu_graph_exec_free(struct graph_exec *exec);
+
+#endif

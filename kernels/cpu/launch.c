@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which ops are loaded: an open-addressed set that only grows ---- */
+
+static size_t op_place(const struct cpu_op *op)
+{
+	return (size_t)(((uintptr_t)op >> 3) * 0x9e3779b97f4a7c15ULL >> 32);
+}
+
+static bool op_loaded(struct cpu_device *device, const struct cpu_op *op)
+{
+	const size_t first = op_place(op);
+
+	for (size_t i = 0; i < CPU_OPS_MAX; i++) {
+		const struct cpu_op *there = atomic_load_explicit(
+			&device->ops[(first + i) % CPU_OPS_MAX], memory_order_acquire);
+
+		if (there == op)
+			return true;
+		if (there == NULL)
+			return false;
+	}
+	return false;
+}
+
+static int op_load(struct cpu_device *device, const struct cpu_op *op)
+{
+	const size_t first = op_place(op);
+
+	for (size_t i = 0; i < CPU_OPS_MAX; i++) {
+		const struct cpu_op *there = NULL;
+
+		if (atomic_compare_exchange_strong(
+			    &device->ops[(first + i) % CPU_OPS_MAX], &there, op) ||
+			there == op)
+			return 0;
+	}
+	return -ENOSPC;
+}
+
+/* ---- launching ---- */
+
+/* Smaller workspaces stay: nodes that are queued or recorded hold their addresses, as on CUDA. */
+static int grow_workspace(struct stream *stream, size_t bytes)
+{
+	struct cpu_device *device = stream->device;
+	struct workspace *workspace = malloc(sizeof(*workspace));
+
+	if (workspace == NULL)
+		return -ENOMEM;
+	if (posix_memalign(&workspace->memory, 256, bytes) != 0) {
+		free(workspace);
+		return DEVICE_E_MEMORY;
+	}
+	memset(workspace->memory, 0xff, bytes);
+	workspace->next = stream->workspaces;
+	workspace->bytes = bytes;
+	stream->workspaces = workspace;
+	stream->workspace_bytes = bytes;
+	cpu_count(device, &device->live.workspace_bytes, (int64_t)bytes);
+	return 0;
+}
+
+int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args, size_t bytes,
+	size_t workspace_bytes)
+{
+	struct cpu_device *device = stream->device;
+	const bool capturing = stream_capturing(stream);
+	struct cpu_node *node;
+	int rc = stream_enter(stream);
+
+	if (rc != 0)
+		return rc;
+	if (bytes > CPU_ARGS_MAX)
+		return -EINVAL;
+	if (!op_loaded(device, op)) {
+		rc = cpu_enter_growth(device);
+		if (rc == 0)
+			rc = op_load(device, op);
+		if (rc != 0)
+			return rc;
+	}
+	if (workspace_bytes > stream->workspace_bytes) {
+		rc = cpu_enter_growth(device);
+		if (rc == 0)
+			rc = grow_workspace(stream, workspace_bytes);
+		if (rc != 0)
+			return rc;
+	}
+	node = capturing ? graph_record(stream) : stream_next(stream, CPU_NODE_OP);
+	if (node == NULL)
+		return -ENOMEM;
+	node->op = op;
+	node->workspace = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
+	if (bytes != 0)
+		memcpy(node->args, args, bytes);
+	if (!capturing)
+		stream_push(stream);
+	return 0;
+}
+
+/* ---- copies and fills ---- */
+
+struct copy_args {
+	void *dst;
+	const void *src;
+	size_t bytes;
+};
+
+static void copy_run(const void *args, void *workspace)
+{
+	const struct copy_args *copy = args;
+
+	(void)workspace;
+	memcpy(copy->dst, copy->src, copy->bytes);
+}
+
+struct fill_args {
+	void *dst;
+	size_t bytes;
+	uint8_t value;
+};
+
+static void fill_run(const void *args, void *workspace)
+{
+	const struct fill_args *fill = args;
+
+	(void)workspace;
+	memset(fill->dst, fill->value, fill->bytes);
+}
+
+static const struct cpu_op copy_op = {.name = "copy", .run = copy_run};
+static const struct cpu_op fill_op = {.name = "fill", .run = fill_run};
+
+int cpu_load_own(struct cpu_device *device)
+{
+	int rc = op_load(device, &copy_op);
+
+	return rc != 0 ? rc : op_load(device, &fill_op);
+}
+
+int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+	const struct copy_args args = {.dst = dst, .src = src, .bytes = bytes};
+
+	if (bytes == 0)
+		return stream_enter(stream);
+	if (dst == NULL || src == NULL)
+		return DEVICE_E_INVALID;
+	return cpu_launch(stream, &copy_op, &args, sizeof(args), 0);
+}
+
+int cpu_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes)
+{
+	const struct fill_args args = {.dst = dst, .bytes = bytes, .value = value};
+
+	if (bytes == 0)
+		return stream_enter(stream);
+	if (dst == NULL)
+		return DEVICE_E_INVALID;
+	return cpu_launch(stream, &fill_op, &args, sizeof(args), 0);
+}
+
+int cpu_copy(struct device *base, void *dst, const void *src, size_t bytes)
+{
+	struct cpu_device *device = cpu_device(base);
+	int rc = cpu_status(device);
+
+	if (rc == 0)
+		rc = cpu_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
+	if (rc != 0 || bytes == 0)
+		return rc;
+	if (dst == NULL || src == NULL)
+		return DEVICE_E_INVALID;
+	memcpy(dst, src, bytes);
+	return 0;
+}

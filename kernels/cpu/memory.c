@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every piece of memory that the device gave out is a record in one list, found by its address and
+ * kind. Device and pinned memory are ordinary allocations of exactly the size asked for, so that
+ * AddressSanitizer sees the first byte beyond.
+ */
+#include "kernels/cpu/internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+#define MEMORY_ALIGN 256
+#define MEMORY_POISON 0xff
+#define RESERVE_GRANULARITY ((size_t)64 * 1024)
+#define EXPORT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+enum allocation_kind {
+	ALLOCATION_MEMORY,
+	ALLOCATION_HOST,
+	ALLOCATION_REGISTERED,
+	ALLOCATION_RESERVED,
+	ALLOCATION_EXPORTED,
+	ALLOCATION_IMPORTED,
+};
+
+struct allocation {
+	struct allocation *next;
+	void *memory;
+	size_t bytes;
+	enum allocation_kind kind;
+	uint8_t *mapped; /* reserved: one byte a granule, 1: mapped */
+};
+
+static uint64_t *live_counter(struct cpu_device *device, enum allocation_kind kind)
+{
+	switch (kind) {
+	case ALLOCATION_MEMORY:
+		return &device->live.memory_bytes;
+	case ALLOCATION_HOST:
+		return &device->live.host_bytes;
+	case ALLOCATION_REGISTERED:
+		return &device->live.registered_bytes;
+	case ALLOCATION_RESERVED:
+		return &device->live.reserved_bytes;
+	case ALLOCATION_EXPORTED:
+		return &device->live.exported_bytes;
+	case ALLOCATION_IMPORTED:
+		break;
+	}
+	return &device->live.imported_bytes;
+}
+
+/* NULL: no memory. */
+static struct allocation *record_new(enum allocation_kind kind, void *memory, size_t bytes)
+{
+	struct allocation *record = calloc(1, sizeof(*record));
+
+	if (record == NULL)
+		return NULL;
+	record->kind = kind;
+	record->memory = memory;
+	record->bytes = bytes;
+	return record;
+}
+
+static void record_add(struct cpu_device *device, struct allocation *record)
+{
+	pthread_mutex_lock(&device->lock);
+	record->next = device->allocations;
+	device->allocations = record;
+	*live_counter(device, record->kind) += record->bytes;
+	pthread_mutex_unlock(&device->lock);
+}
+
+/* The record, off the list; NULL if the device gave out no such memory. */
+static struct allocation *record_take(
+	struct cpu_device *device, enum allocation_kind kind, const void *memory)
+{
+	struct allocation **link = &device->allocations, *record;
+
+	pthread_mutex_lock(&device->lock);
+	while (*link != NULL && ((*link)->memory != memory || (*link)->kind != kind))
+		link = &(*link)->next;
+	record = *link;
+	if (record != NULL) {
+		*link = record->next;
+		*live_counter(device, kind) -= record->bytes;
+	}
+	pthread_mutex_unlock(&device->lock);
+	return record;
+}
+
+/* ---- device and pinned memory ---- */
+
+/* Poisoning touches every page: asking for more than there is must fail here, not kill. */
+static int plain_alloc(
+	struct cpu_device *device, enum allocation_kind kind, size_t bytes, void **ret)
+{
+	struct allocation *record;
+	uint64_t total, available;
+	void *memory;
+	int rc = cpu_enter_growth(device);
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0)
+		return DEVICE_E_INVALID;
+	machine_memory(&total, &available);
+	if (bytes > available || posix_memalign(&memory, MEMORY_ALIGN, bytes) != 0)
+		return DEVICE_E_MEMORY;
+	record = record_new(kind, memory, bytes);
+	if (record == NULL) {
+		free(memory);
+		return -ENOMEM;
+	}
+	memset(memory, MEMORY_POISON, bytes);
+	record_add(device, record);
+	*ret = memory;
+	return 0;
+}
+
+/* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
+static void plain_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
+{
+	struct allocation *record;
+
+	if (memory == NULL)
+		return;
+	cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+	record = record_take(device, kind, memory);
+	assert(record != NULL);
+	if (record == NULL)
+		return;
+	free(record->memory);
+	free(record);
+}
+
+int cpu_mem_alloc(struct device *device, size_t bytes, void **ret)
+{
+	return plain_alloc(cpu_device(device), ALLOCATION_MEMORY, bytes, ret);
+}
+
+void cpu_mem_free(struct device *device, void *memory)
+{
+	plain_free(cpu_device(device), ALLOCATION_MEMORY, memory);
+}
+
+int cpu_host_alloc(struct device *device, size_t bytes, void **ret)
+{
+	return plain_alloc(cpu_device(device), ALLOCATION_HOST, bytes, ret);
+}
+
+void cpu_host_free(struct device *device, void *memory)
+{
+	plain_free(cpu_device(device), ALLOCATION_HOST, memory);
+}
+
+/* ---- registered memory ---- */
+
+static bool overlaps_registered(struct cpu_device *device, uintptr_t start, uintptr_t end)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&device->lock);
+	for (const struct allocation *record = device->allocations; record != NULL;
+		record = record->next) {
+		uintptr_t first = (uintptr_t)record->memory;
+
+		found = found || (record->kind == ALLOCATION_REGISTERED &&
+					 start < first + record->bytes && first < end);
+	}
+	pthread_mutex_unlock(&device->lock);
+	return found;
+}
+
+int cpu_host_register(struct device *base, void *memory, size_t bytes)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct allocation *record;
+	uintptr_t end;
+	int rc = cpu_enter(device);
+
+	if (rc != 0)
+		return rc;
+	if (memory == NULL || bytes == 0 ||
+		__builtin_add_overflow((uintptr_t)memory, bytes, &end) ||
+		overlaps_registered(device, (uintptr_t)memory, end))
+		return DEVICE_E_INVALID;
+	record = record_new(ALLOCATION_REGISTERED, memory, bytes);
+	if (record == NULL)
+		return -ENOMEM;
+	record_add(device, record);
+	return 0;
+}
+
+int cpu_host_unregister(struct device *base, void *memory)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct allocation *record;
+	int rc = cpu_enter(device);
+
+	if (rc != 0)
+		return rc;
+	record = record_take(device, ALLOCATION_REGISTERED, memory);
+	if (record == NULL)
+		return DEVICE_E_INVALID;
+	free(record);
+	return 0;
+}
+
+/* ---- reserved ranges ---- */
+
+int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granularity)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct allocation *record;
+	size_t rounded;
+	void *range;
+	int rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0 || __builtin_add_overflow(bytes, RESERVE_GRANULARITY - 1, &rounded))
+		return DEVICE_E_INVALID;
+	rounded -= rounded % RESERVE_GRANULARITY;
+	range = mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (range == MAP_FAILED)
+		return DEVICE_E_MEMORY;
+	record = record_new(ALLOCATION_RESERVED, range, rounded);
+	if (record != NULL)
+		record->mapped = calloc(rounded / RESERVE_GRANULARITY, 1);
+	if (record == NULL || record->mapped == NULL) {
+		free(record);
+		munmap(range, rounded);
+		return -ENOMEM;
+	}
+	record_add(device, record);
+	*ret = range;
+	*ret_granularity = RESERVE_GRANULARITY;
+	return 0;
+}
+
+/* With the lock held: the range's record if [offset, offset + bytes) lies in it on granules that
+ * are all mapped, or all not. */
+static struct allocation *find_granules(
+	struct cpu_device *device, const void *range, size_t offset, size_t bytes, bool mapped)
+{
+	struct allocation *record = device->allocations;
+	size_t end;
+
+	while (record != NULL && (record->memory != range || record->kind != ALLOCATION_RESERVED))
+		record = record->next;
+	if (record == NULL || bytes == 0 || offset % RESERVE_GRANULARITY != 0 ||
+		bytes % RESERVE_GRANULARITY != 0 || __builtin_add_overflow(offset, bytes, &end) ||
+		end > record->bytes)
+		return NULL;
+	for (size_t i = offset / RESERVE_GRANULARITY; i < end / RESERVE_GRANULARITY; i++) {
+		if ((record->mapped[i] != 0) != mapped)
+			return NULL;
+	}
+	return record;
+}
+
+static void mark_granules(struct cpu_device *device, struct allocation *record, size_t offset,
+	size_t bytes, bool mapped)
+{
+	memset(record->mapped + offset / RESERVE_GRANULARITY, mapped, bytes / RESERVE_GRANULARITY);
+	if (mapped)
+		device->live.mapped_bytes += bytes;
+	else
+		device->live.mapped_bytes -= bytes;
+}
+
+int cpu_map(struct device *base, void *range, size_t offset, size_t bytes)
+{
+	struct cpu_device *device = cpu_device(base);
+	uint8_t *start = (uint8_t *)range + offset;
+	struct allocation *record;
+	uint64_t total, available;
+	int rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	machine_memory(&total, &available);
+	pthread_mutex_lock(&device->lock);
+	record = find_granules(device, range, offset, bytes, false);
+	if (record == NULL)
+		rc = DEVICE_E_INVALID;
+	else if (bytes > available || mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0)
+		rc = DEVICE_E_MEMORY;
+	else
+		mark_granules(device, record, offset, bytes, true);
+	pthread_mutex_unlock(&device->lock);
+	if (rc == 0 && device->poison_mapped)
+		memset(start, MEMORY_POISON, bytes);
+	return rc;
+}
+
+/* A fresh PROT_NONE mapping in its place gives the memory back. */
+static int cover(uint8_t *start, size_t bytes)
+{
+	void *there = mmap(start, bytes, PROT_NONE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return there == MAP_FAILED ? -errno : 0;
+}
+
+int cpu_unmap(struct device *base, void *range, size_t offset, size_t bytes)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct allocation *record;
+	int rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	pthread_mutex_lock(&device->lock);
+	record = find_granules(device, range, offset, bytes, true);
+	rc = record == NULL ? DEVICE_E_INVALID : cover((uint8_t *)range + offset, bytes);
+	if (rc == 0)
+		mark_granules(device, record, offset, bytes, false);
+	pthread_mutex_unlock(&device->lock);
+	return rc;
+}
+
+void cpu_release(struct device *base, void *range, size_t bytes)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct allocation *record;
+	uint64_t mapped = 0;
+
+	(void)bytes; /* the record has it rounded */
+	if (range == NULL)
+		return;
+	record = record_take(device, ALLOCATION_RESERVED, range);
+	assert(record != NULL);
+	if (record == NULL)
+		return;
+	for (size_t i = 0; i < record->bytes / RESERVE_GRANULARITY; i++)
+		mapped += record->mapped[i] * RESERVE_GRANULARITY;
+	cpu_count(device, &device->live.mapped_bytes, -(int64_t)mapped);
+	munmap(record->memory, record->bytes);
+	free(record->mapped);
+	free(record);
+}
+
+/* ---- memory of several processes: sealed memfds ---- */
+
+static const uint8_t handle_magic[16] = "mimeo cpu memfd";
+
+static int sealed_memfd(size_t bytes)
+{
+	int rc, fd = memfd_create(
+			"mimeo-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+
+	if (fd < 0 && errno == EINVAL) /* kernels before 6.3 */
+		fd = memfd_create("mimeo-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, EXPORT_SEALS) != 0) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+static int map_shared(
+	struct cpu_device *device, enum allocation_kind kind, int fd, size_t bytes, void **ret)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct allocation *record;
+
+	if (memory == MAP_FAILED)
+		return errno == ENOMEM ? DEVICE_E_MEMORY : DEVICE_E_INVALID;
+	record = record_new(kind, memory, bytes);
+	if (record == NULL) {
+		munmap(memory, bytes);
+		return -ENOMEM;
+	}
+	record_add(device, record);
+	*ret = memory;
+	return 0;
+}
+
+static void unmap_shared(struct cpu_device *device, enum allocation_kind kind, void *memory)
+{
+	struct allocation *record;
+
+	if (memory == NULL)
+		return;
+	record = record_take(device, kind, memory);
+	assert(record != NULL);
+	if (record == NULL)
+		return;
+	munmap(record->memory, record->bytes);
+	free(record);
+}
+
+int cpu_export_alloc(
+	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	struct cpu_device *device = cpu_device(base);
+	int fd, rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0 || bytes > INT64_MAX)
+		return DEVICE_E_INVALID;
+	fd = sealed_memfd(bytes);
+	if (fd < 0)
+		return fd == -EFBIG || fd == -ENOMEM ? DEVICE_E_MEMORY : fd;
+	rc = map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);
+	if (rc != 0) {
+		close(fd);
+		return rc;
+	}
+	*ret_handle = (struct device_handle){.fd = fd, .size = bytes};
+	memcpy(ret_handle->bytes, handle_magic, sizeof(handle_magic));
+	return 0;
+}
+
+void cpu_export_free(struct device *device, void *memory)
+{
+	unmap_shared(cpu_device(device), ALLOCATION_EXPORTED, memory);
+}
+
+/* A handle comes from a stranger: the file must be one that can no longer change its size. */
+int cpu_import(struct device *base, const struct device_handle *handle, void **ret)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct stat status;
+	int seals, rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0)
+		return DEVICE_E_INVALID;
+	seals = fcntl(handle->fd, F_GET_SEALS);
+	if (seals < 0 || (seals & EXPORT_SEALS) != EXPORT_SEALS)
+		return DEVICE_E_INVALID;
+	if (fstat(handle->fd, &status) != 0 || status.st_size <= 0 ||
+		(uint64_t)status.st_size != handle->size)
+		return DEVICE_E_INVALID;
+	return map_shared(device, ALLOCATION_IMPORTED, handle->fd, (size_t)status.st_size, ret);
+}
+
+void cpu_import_free(struct device *device, void *memory)
+{
+	unmap_shared(cpu_device(device), ALLOCATION_IMPORTED, memory);
+}

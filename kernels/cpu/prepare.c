@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Expands a step's record into the persistent inputs. Everything that a graph of any size may read
+ * is rewritten in each step, the tails with values that do nothing: whatever a larger step left
+ * behind is gone before a smaller one runs. Only the block table is bounded by its readers instead:
+ * a row's entries past its used pages, and rows past the padded count, keep what they had.
+ */
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cpu/launchers.h"
+
+CPU_ARGS_FIT(op_prepare);
+
+struct expansion {
+	const struct op_prepare *args;
+	const struct step_record *record;
+	const struct step_inputs *in;
+	uint32_t n_rows, padded_rows;
+	uint32_t n_tokens; /* written so far */
+	uint32_t max_tokens;
+	uint64_t capacity; /* tokens that a row's pages can hold */
+};
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static int32_t clamp_id(const struct expansion *e, int32_t id)
+{
+	if (id < 0)
+		return 0;
+	return (uint32_t)id < e->in->vocab_size ? id : (int32_t)(e->in->vocab_size - 1);
+}
+
+static bool slot_valid(const struct expansion *e, int32_t slot)
+{
+	return slot >= 0 && (uint32_t)slot < e->in->max_slots;
+}
+
+static int32_t *slot_pages(const struct expansion *e, int32_t slot)
+{
+	return e->in->slot_block_table + (size_t)slot * e->in->max_pages;
+}
+
+/* Pages that don't exist are the null page. */
+static int32_t clamp_page(const struct expansion *e, uint32_t page)
+{
+	return page < e->args->n_pages ? (int32_t)page : 0;
+}
+
+/* Entries past the given ones are the null page. */
+static void apply_init(const struct expansion *e, const struct slot_init *init)
+{
+	uint32_t n = min_u32(init->n_pages, e->in->max_pages);
+	int32_t *pages;
+
+	if (!slot_valid(e, init->slot))
+		return;
+	e->in->slot_sampling[init->slot] = init->sampling;
+	pages = slot_pages(e, init->slot);
+	for (uint32_t i = 0; i < n; i++)
+		pages[i] = clamp_page(e, e->record->pages[(size_t)init->page_offset + i]);
+	memset(pages + n, 0, (e->in->max_pages - n) * sizeof(*pages));
+}
+
+/* `table`: the row's pages, in batch order. */
+static void expand_token(
+	const struct expansion *e, const struct step_row *row, const int32_t *table, uint32_t j)
+{
+	uint32_t t = e->n_tokens + j;
+	uint64_t position = (uint64_t)row->start + j, mapped;
+	bool from_slot = j == 0 && (row->flags & ROW_FROM_SLOT);
+
+	e->in->input_ids[t] =
+		clamp_id(e, from_slot ? e->in->slot_last_token[row->slot] : e->record->ids[t]);
+	if (position >= e->capacity) {
+		e->in->positions[t] = (int32_t)(e->capacity - 1);
+		e->in->slot_mapping[t] = -1;
+		return;
+	}
+	mapped = (uint64_t)table[position / e->in->page_tokens] * e->in->page_tokens +
+		 position % e->in->page_tokens;
+	e->in->positions[t] = (int32_t)position;
+	e->in->slot_mapping[t] = mapped <= INT32_MAX ? (int32_t)mapped : -1;
+}
+
+static void empty_tokens(const struct expansion *e, uint32_t first, uint32_t end)
+{
+	for (uint32_t t = first; t < end; t++) {
+		e->in->input_ids[t] = 0;
+		e->in->positions[t] = 0;
+		e->in->slot_mapping[t] = -1;
+	}
+}
+
+static void empty_row(const struct expansion *e, uint32_t r)
+{
+	e->in->seq_lens[r] = 0;
+	e->in->row_slot[r] = -1;
+	e->in->row_flags[r] = 0;
+}
+
+static void expand_row(struct expansion *e, uint32_t r)
+{
+	const struct step_row *row = &e->record->rows[r];
+	uint32_t n = min_u32(row->n_tokens, e->max_tokens - e->n_tokens);
+	int32_t *table = e->in->block_table + (size_t)r * e->in->max_pages;
+
+	e->in->query_start[r] = (int32_t)e->n_tokens;
+	e->in->logit_index[r] = n ? (int32_t)(e->n_tokens + n - 1) : 0;
+	if (slot_valid(e, row->slot)) {
+		uint64_t length = (uint64_t)row->start + n;
+		uint32_t page_tokens = e->in->page_tokens;
+
+		length = length < e->capacity ? length : e->capacity;
+		e->in->seq_lens[r] = (int32_t)length;
+		e->in->row_slot[r] = row->slot;
+		e->in->row_flags[r] = (int32_t)row->flags;
+		for (uint64_t i = 0; i < (length + page_tokens - 1) / page_tokens; i++)
+			table[i] = clamp_page(e, (uint32_t)slot_pages(e, row->slot)[i]);
+		for (uint32_t j = 0; j < n; j++)
+			expand_token(e, row, table, j);
+	} else {
+		empty_row(e, r);
+		empty_tokens(e, e->n_tokens, e->n_tokens + n);
+		memset(table, 0, e->in->max_pages * sizeof(*table));
+	}
+	e->n_tokens += n;
+}
+
+static void write_tails(const struct expansion *e)
+{
+	const struct step_inputs *in = e->in;
+
+	for (uint32_t r = e->n_rows; r < in->max_rows; r++) {
+		empty_row(e, r);
+		in->logit_index[r] = 0;
+	}
+	for (uint32_t r = e->n_rows; r <= in->max_rows; r++)
+		in->query_start[r] = (int32_t)e->n_tokens;
+	if (e->padded_rows > e->n_rows)
+		memset(in->block_table + (size_t)e->n_rows * in->max_pages, 0,
+			(size_t)(e->padded_rows - e->n_rows) * in->max_pages *
+				sizeof(*in->block_table));
+	empty_tokens(e, e->n_tokens, in->max_tokens);
+}
+
+static void prepare_run(const void *args, void *workspace)
+{
+	const struct op_prepare *a = args;
+	const struct step_record *record = a->record;
+	struct expansion e = {
+		.args = a,
+		.record = record,
+		.in = &a->inputs,
+		.n_rows = min_u32(record->n_rows, a->inputs.max_rows),
+		.padded_rows = min_u32(record->padded_rows, a->inputs.max_rows),
+		.max_tokens = min_u32(record->n_tokens, a->inputs.max_tokens),
+		.capacity = (uint64_t)a->inputs.max_pages * a->inputs.page_tokens,
+	};
+
+	(void)workspace;
+	if (e.capacity > INT32_MAX)
+		e.capacity = INT32_MAX;
+	for (uint32_t i = 0; i < record->n_inits; i++)
+		apply_init(&e, &record->inits[i]);
+	for (uint32_t r = 0; r < e.n_rows; r++)
+		expand_row(&e, r);
+	write_tails(&e);
+}
+
+static const struct cpu_op prepare_op = {.name = "prepare", .run = prepare_run};
+
+int cpu_prepare(struct stream *stream, const struct op_prepare *a)
+{
+	const struct step_inputs *in = &a->inputs;
+
+	if (!a->record || !a->n_pages || !in->max_rows || !in->max_tokens || !in->max_slots)
+		return -EINVAL;
+	if (!in->max_pages || !in->page_tokens || !in->vocab_size)
+		return -EINVAL;
+	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
+		return -EINVAL;
+	if (!in->input_ids || !in->positions || !in->slot_mapping || !in->query_start)
+		return -EINVAL;
+	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
+		return -EINVAL;
+	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
+		return -EINVAL;
+	return CPU_LAUNCH(stream, &prepare_op, a, 0);
+}

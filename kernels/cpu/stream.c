@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A stream is a ring of nodes with one producer and one consumer, its worker. Free places are told
+ * from `tail` (the producer's) and the timeline's `completed` (the worker's).
+ *
+ * Sleeping needs the four operations that ipc/ring.h explains. Here, once each way:
+ *
+ *	worker:   store need_wakeup, load tail, wait     producer: exchange tail, load need_wakeup
+ *	waiter:   add to waiters, load completed, wait   worker: exchange completed, load waiters
+ *
+ * all sequentially consistent, so that one of the two always sees the other.
+ */
+#include "kernels/cpu/internal.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* Spin until *word is at least `point`, for spin_us at most. True if it got there. */
+static bool spin_until(const _Atomic uint64_t *word, uint64_t point, uint32_t spin_us)
+{
+	uint64_t end = 0;
+
+	for (uint32_t n = 0;; n++) {
+		if (atomic_load_explicit(word, memory_order_acquire) >= point)
+			return true;
+		if (spin_us == 0)
+			return false;
+		if (spin_us != UINT32_MAX && n % 64 == 0) {
+			uint64_t now = now_us();
+
+			if (end == 0)
+				end = now + spin_us;
+			else if (now >= end)
+				return false;
+		}
+		relax();
+	}
+}
+
+void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point)
+{
+	if (spin_until(&timeline->completed, point, device->spin_us))
+		return;
+	atomic_fetch_add(&timeline->waiters, 1);
+	for (;;) {
+		uint32_t bell = atomic_load(&timeline->bell);
+
+		if (atomic_load(&timeline->completed) >= point)
+			break;
+		futex_wait(&timeline->bell, bell);
+	}
+	atomic_fetch_sub(&timeline->waiters, 1);
+}
+
+static void timeline_advance(struct timeline *timeline, uint64_t completed)
+{
+	atomic_exchange(&timeline->completed, completed);
+	if (atomic_load(&timeline->waiters) == 0)
+		return;
+	atomic_fetch_add(&timeline->bell, 1);
+	futex_wake(&timeline->bell, INT_MAX);
+}
+
+/* ---- the producer ---- */
+
+static bool queue_full(struct stream *stream, uint64_t tail)
+{
+	const uint64_t completed =
+		atomic_load_explicit(&stream->timeline->completed, memory_order_acquire);
+
+	return tail - completed >= CPU_QUEUE_NODES;
+}
+
+struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind)
+{
+	const uint64_t tail = atomic_load_explicit(&stream->tail, memory_order_relaxed);
+	struct cpu_node *node = &stream->nodes[tail % CPU_QUEUE_NODES];
+
+	for (uint32_t n = 0; queue_full(stream, tail); n++) {
+		if (n < 1000)
+			relax();
+		else
+			sched_yield();
+	}
+	node->kind = kind;
+	return node;
+}
+
+void stream_push(struct stream *stream)
+{
+	const uint64_t tail = atomic_load_explicit(&stream->tail, memory_order_relaxed);
+
+	atomic_exchange(&stream->tail, tail + 1);
+	if (atomic_load(&stream->need_wakeup) != 0 && atomic_exchange(&stream->need_wakeup, 0) != 0)
+		futex_wake(&stream->need_wakeup, 1);
+}
+
+/* ---- the worker ---- */
+
+static void wait_for_node(struct stream *stream, uint64_t done)
+{
+	if (spin_until(&stream->tail, done + 1, stream->device->spin_us))
+		return;
+	for (;;) {
+		atomic_store(&stream->need_wakeup, 1);
+		if (atomic_load(&stream->tail) != done)
+			break;
+		futex_wait(&stream->need_wakeup, 1);
+	}
+	atomic_store_explicit(&stream->need_wakeup, 0, memory_order_relaxed);
+}
+
+static void run_node(struct cpu_device *device, const struct cpu_node *node)
+{
+	struct timeline *timeline;
+	uint64_t point;
+
+	switch (node->kind) {
+	case CPU_NODE_OP:
+		cpu_node_run(device, node);
+		break;
+	case CPU_NODE_GRAPH:
+		graph_run(node->exec);
+		break;
+	case CPU_NODE_WAIT:
+		timeline = event_timeline(device, node->mark, &point);
+		timeline_wait(device, timeline, point);
+		break;
+	case CPU_NODE_HOST_FUNC:
+		node->host_func.fn(node->host_func.arg);
+		break;
+	case CPU_NODE_STOP:
+		break;
+	}
+}
+
+static void *stream_main(void *arg)
+{
+	struct stream *stream = arg;
+	struct timeline *timeline = stream->timeline;
+	uint64_t done = atomic_load_explicit(&timeline->completed, memory_order_relaxed);
+	bool stop = false;
+
+	pthread_setname_np(pthread_self(), "mimeo-lane");
+	while (!stop) {
+		const struct cpu_node *node = &stream->nodes[done % CPU_QUEUE_NODES];
+
+		wait_for_node(stream, done);
+		stop = node->kind == CPU_NODE_STOP;
+		run_node(stream->device, node);
+		timeline_advance(timeline, ++done);
+	}
+	return NULL;
+}
+
+/* ---- life ---- */
+
+static int timeline_take(struct cpu_device *device, struct stream *stream)
+{
+	int rc = -ENOSPC;
+
+	pthread_mutex_lock(&device->lock);
+	for (uint32_t i = 0; i < CPU_STREAMS_MAX && rc != 0; i++) {
+		if (device->timeline_used[i])
+			continue;
+		device->timeline_used[i] = true;
+		device->live.streams++;
+		stream->index = i;
+		stream->timeline = &device->timelines[i];
+		rc = 0;
+	}
+	pthread_mutex_unlock(&device->lock);
+	if (rc == 0)
+		atomic_init(&stream->tail, atomic_load(&stream->timeline->completed));
+	return rc;
+}
+
+static void timeline_give(struct cpu_device *device, struct stream *stream)
+{
+	pthread_mutex_lock(&device->lock);
+	device->timeline_used[stream->index] = false;
+	device->live.streams--;
+	pthread_mutex_unlock(&device->lock);
+}
+
+/* Signals are for the program's own threads. */
+static int start_worker(struct stream *stream)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = -pthread_create(&stream->thread, NULL, stream_main, stream);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
+static struct stream *stream_storage(struct cpu_device *device)
+{
+	struct stream *stream = aligned_alloc(alignof(struct stream), sizeof(*stream));
+
+	if (stream == NULL)
+		return NULL;
+	memset(stream, 0, sizeof(*stream));
+	stream->device = device;
+	stream->nodes =
+		aligned_alloc(alignof(struct cpu_node), CPU_QUEUE_NODES * sizeof(*stream->nodes));
+	if (stream->nodes == NULL) {
+		free(stream);
+		return NULL;
+	}
+	/* Touched now, not on the first round of launches. */
+	memset(stream->nodes, 0, CPU_QUEUE_NODES * sizeof(*stream->nodes));
+	return stream;
+}
+
+static void storage_free(struct stream *stream)
+{
+	struct cpu_device *device = stream->device;
+	struct workspace *workspace;
+
+	while ((workspace = stream->workspaces) != NULL) {
+		stream->workspaces = workspace->next;
+		cpu_count(device, &device->live.workspace_bytes, -(int64_t)workspace->bytes);
+		free(workspace->memory);
+		free(workspace);
+	}
+	free(stream->nodes);
+	free(stream);
+}
+
+int cpu_stream_new(struct device *base, struct stream **ret)
+{
+	struct cpu_device *device = cpu_device(base);
+	struct stream *stream;
+	int rc = cpu_status(device);
+
+	if (rc != 0)
+		return rc;
+	stream = stream_storage(device);
+	if (stream == NULL)
+		return -ENOMEM;
+	rc = timeline_take(device, stream);
+	if (rc != 0)
+		goto no_timeline;
+	rc = start_worker(stream);
+	if (rc != 0)
+		goto no_worker;
+	*ret = stream;
+	return 0;
+
+no_worker:
+	timeline_give(device, stream);
+no_timeline:
+	storage_free(stream);
+	return rc;
+}
+
+void cpu_stream_free(struct stream *stream)
+{
+	if (stream == NULL)
+		return;
+	if (stream_capturing(stream)) {
+		struct graph *graph;
+
+		graph_capture_leave(stream, &graph);
+		cpu_graph_free(graph);
+	}
+	stream_next(stream, CPU_NODE_STOP);
+	stream_push(stream);
+	pthread_join(stream->thread, NULL);
+	timeline_give(stream->device, stream);
+	storage_free(stream);
+}
+
+/* ---- calls ---- */
+
+/* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
+static int ask_enter(struct stream *stream)
+{
+	int rc = cpu_enter(stream->device);
+
+	if (rc != 0)
+		return rc;
+	if (!stream_capturing(stream))
+		return 0;
+	stream_spoil(stream);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
+}
+
+int cpu_stream_sync(struct stream *stream)
+{
+	int rc = ask_enter(stream);
+
+	/* A lost device's streams run empty: after a sync nothing of theirs is in use. */
+	if (rc != 0 && !device_is_lost(rc))
+		return rc;
+	timeline_wait(stream->device, stream->timeline, atomic_load(&stream->tail));
+	return cpu_status(stream->device);
+}
+
+int cpu_stream_query(struct stream *stream)
+{
+	int rc = ask_enter(stream);
+
+	if (rc != 0)
+		return rc;
+	if (atomic_load(&stream->timeline->completed) < atomic_load(&stream->tail))
+		return DEVICE_E_NOT_READY;
+	return cpu_status(stream->device);
+}
+
+int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg)
+{
+	struct cpu_node *node;
+	int rc = stream_enter(stream);
+
+	if (rc != 0)
+		return rc;
+	if (stream_capturing(stream)) {
+		stream_spoil(stream);
+		return DEVICE_E_CAPTURE_UNSUPPORTED;
+	}
+	node = stream_next(stream, CPU_NODE_HOST_FUNC);
+	node->host_func.fn = fn;
+	node->host_func.arg = arg;
+	stream_push(stream);
+	return 0;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/device.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+const char *device_strerror(int rc)
+{
+	const char *words;
+
+	switch (rc) {
+	case 0:
+		return "done";
+	case DEVICE_E_INVALID:
+		return "cudaErrorInvalidValue";
+	case DEVICE_E_MEMORY:
+		return "cudaErrorMemoryAllocation";
+	case DEVICE_E_ILLEGAL_STATE:
+		return "cudaErrorIllegalState";
+	case DEVICE_E_NOT_READY:
+		return "cudaErrorNotReady";
+	case DEVICE_E_ILLEGAL_ADDRESS:
+		return "cudaErrorIllegalAddress";
+	case DEVICE_E_LAUNCH_FAILURE:
+		return "cudaErrorLaunchFailure";
+	case DEVICE_E_CAPTURE_UNSUPPORTED:
+		return "cudaErrorStreamCaptureUnsupported";
+	case DEVICE_E_CAPTURE_INVALIDATED:
+		return "cudaErrorStreamCaptureInvalidated";
+	case DEVICE_E_CAPTURE_UNMATCHED:
+		return "cudaErrorStreamCaptureUnmatched";
+	case DEVICE_E_CAPTURE_ISOLATION:
+		return "cudaErrorStreamCaptureIsolation";
+	case DEVICE_E_CAPTURE_IMPLICIT:
+		return "cudaErrorStreamCaptureImplicit";
+	case DEVICE_E_CAPTURED_EVENT:
+		return "cudaErrorCapturedEvent";
+	case DEVICE_E_CAPTURE_WRONG_THREAD:
+		return "cudaErrorStreamCaptureWrongThread";
+	case DEVICE_E_LOCKED:
+		return "allocation, growth or first use after the device was locked";
+	case DEVICE_E_LOST:
+		return "the device is lost";
+	}
+	words = rc < 0 ? strerrordesc_np(-rc) : NULL;
+	return words != NULL ? words : "unknown device condition";
+}
+
+/* "cuda" or "cuda:N" */
+static bool names_cuda(const char *name)
+{
+	const char *digits = name + 5;
+
+	if (strcmp(name, "cuda") == 0)
+		return true;
+	return strncmp(name, "cuda:", 5) == 0 && *digits != '\0' &&
+	       digits[strspn(digits, "0123456789")] == '\0';
+}
+
+int device_open(const char *name, const struct device_options *options, struct device **ret)
+{
+	if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
+		return cpu_device_new(options, ret);
+	return names_cuda(name) ? -ENOTSUP : -ENODEV;
+}

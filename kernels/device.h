@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_DEVICE_H
+#define MIMEO_KERNELS_DEVICE_H
+
+/*
+ * The device interface: memory, streams, events, capture and graphs, behind one table of functions
+ * with a filling for the CPU (the embedded default and the oracle) and one for CUDA.
+ *
+ * A device is OPENED, memory is ALLOCATED, work is put on STREAMS and runs asynchronously in each
+ * stream's order. Between capture_begin and capture_end a stream records and does not execute; the
+ * recording is INSTANTIATED and then LAUNCHED any number of times, with the addresses and scalars of
+ * capture time. device_lock ends the time of set-up: from then on mem_alloc, host_alloc, growth of
+ * workspaces and the first use of an op are refused (DEVICE_E_LOCKED).
+ *
+ * Returns: 0; a positive enum device_condition, which says what CUDA would say (the values are
+ * CUDA's); or -errno. A lost device (DEVICE_E_LOST and the conditions from 700 to 799) is sticky:
+ * every later call gives the same answer. On the cpu device stream_sync and event_sync wait even
+ * then, so that what the work named may be freed after them.
+ *
+ * Threads: calls on different streams may come from different threads; work is put on one stream
+ * by one thread at a time. A capture belongs to the thread that began it (CUDA's thread-local mode):
+ * calls of other threads are not part of it and do not disturb it, unless they ask how far the
+ * capturing stream, or an event recorded in the capture, is.
+ *
+ * While a thread captures, it may not: allocate, free or register memory; sync or query any stream
+ * or event; instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`;
+ * nor, on the capturing stream, launch or upload a graph, call a host function, or wait on an event
+ * of the outside (waiting on one that was never recorded does nothing). Each of these is refused
+ * with its condition and SPOILS the thread's captures: later work on such a stream gives
+ * DEVICE_E_CAPTURE_INVALIDATED, and so does capture_end. Allowed are launches on other streams,
+ * new streams and events, and reserve, map, unmap, export and import. A capture is of one stream:
+ * another stream that waits on an event recorded in it is refused and spoils it.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum device_condition {
+	DEVICE_E_INVALID = 1,                /* an argument is out of range */
+	DEVICE_E_MEMORY = 2,                 /* out of device memory */
+	DEVICE_E_ILLEGAL_STATE = 401,        /* capture: end without begin, or begin twice */
+	DEVICE_E_NOT_READY = 600,            /* a query: the work has not finished */
+	DEVICE_E_ILLEGAL_ADDRESS = 700,      /* sticky */
+	DEVICE_E_LAUNCH_FAILURE = 719,       /* sticky */
+	DEVICE_E_CAPTURE_UNSUPPORTED = 900,  /* not while the stream captures; spoils the capture */
+	DEVICE_E_CAPTURE_INVALIDATED = 901,  /* the capture was spoilt before */
+	DEVICE_E_CAPTURE_UNMATCHED = 903,    /* ended on a stream that did not begin it */
+	DEVICE_E_CAPTURE_ISOLATION = 905,    /* waiting on an event from outside the capture */
+	DEVICE_E_CAPTURE_IMPLICIT = 906,     /* a blocking copy while capturing */
+	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event recorded in it; spoils it */
+	DEVICE_E_CAPTURE_WRONG_THREAD = 908, /* ended by another thread: no graph, and it is over */
+	DEVICE_E_LOCKED = 10001,             /* allocation, growth or first use after device_lock */
+	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
+};
+
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8 };
+static inline size_t dtype_bytes(enum dtype dtype)
+{
+	return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : dtype == DTYPE_U8 ? 1 : 2;
+}
+
+struct device;
+struct stream;
+struct event;
+struct graph;      /* a recording */
+struct graph_exec; /* an instantiated recording */
+
+struct device_info {
+	char name[64];      /* "cpu", "NVIDIA H200" */
+	char kind[8];       /* "cpu" or "cuda" */
+	uint8_t uuid[16];
+	uint64_t total_bytes, free_bytes; /* device memory; for cpu: what the machine has available */
+	enum dtype activation_dtype, kv_dtype;
+};
+
+struct graph_info {
+	uint32_t n_nodes;
+	uint64_t bytes; /* memory that the executable holds */
+};
+
+/* The last fault: what, where. Static storage of the device. */
+struct device_fault {
+	int condition;
+	const char *call; /* "rms_norm launch" */
+	const char *file; /* may be NULL */
+	int line;
+};
+
+#define DEVICE_HANDLE_BYTES 64
+struct device_handle {
+	uint8_t bytes[DEVICE_HANDLE_BYTES];
+	int fd; /* -1 if the kind has none; owned by the receiver */
+	uint64_t size;
+};
+
+struct device_ops {
+	/* After everything of it has been freed. */
+	void (*free)(struct device *device);
+	int (*info)(struct device *device, struct device_info *ret);
+	/* From here on nothing grows; see the head of this file. */
+	int (*lock)(struct device *device);
+	/* 0, or the sticky condition. */
+	int (*status)(struct device *device);
+	void (*last_fault)(struct device *device, struct device_fault *ret);
+
+	/* Device memory, aligned to 256 bytes, contents undefined (the cpu device poisons it with
+	 * 0xff bytes, a NaN in every float format). mem_free waits for nothing by itself: the caller
+	 * knows that no launched work names the memory. */
+	int (*mem_alloc)(struct device *device, size_t bytes, void **ret);
+	void (*mem_free)(struct device *device, void *memory);
+	/* Page-locked host memory that the device can read and write at the same address; contents
+	 * undefined, on the cpu device poisoned likewise. */
+	int (*host_alloc)(struct device *device, size_t bytes, void **ret);
+	void (*host_free)(struct device *device, void *memory);
+	/* Make memory that came from elsewhere known to the device, and forget it. */
+	int (*host_register)(struct device *device, void *memory, size_t bytes);
+	int (*host_unregister)(struct device *device, void *memory);
+
+	/* Address space without memory, and memory mapped into it later; offsets and sizes are
+	 * multiples of *ret_granularity. Mapping and unmapping are allowed after lock and wait for
+	 * nothing. On the cpu device mapped memory reads as zeros, which cost nothing until touched, or
+	 * as poison in builds with AddressSanitizer and under MIMEO_CPU_POISON=1. */
+	int (*reserve)(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
+	int (*map)(struct device *device, void *range, size_t offset, size_t bytes);
+	int (*unmap)(struct device *device, void *range, size_t offset, size_t bytes);
+	void (*release)(struct device *device, void *range, size_t bytes);
+
+	int (*stream_new)(struct device *device, struct stream **ret);
+	void (*stream_free)(struct stream *stream); /* waits for its work */
+	int (*stream_sync)(struct stream *stream);
+	int (*stream_query)(struct stream *stream); /* 0 idle, DEVICE_E_NOT_READY, or a fault */
+	int (*stream_wait_event)(struct stream *stream, struct event *event);
+	/* Call fn(arg) on a thread of the device's when the stream gets there. It must not call the
+	 * device. Refused while capturing. What was queued runs even when the device is lost. */
+	int (*stream_host_func)(struct stream *stream, void (*fn)(void *arg), void *arg);
+
+	int (*event_new)(struct device *device, struct event **ret);
+	void (*event_free)(struct event *event);
+	int (*event_record)(struct event *event, struct stream *stream);
+	/* An event never recorded is done; one whose last record was in a capture that has ended is
+	 * DEVICE_E_INVALID, here and in event_sync and stream_wait_event. */
+	int (*event_query)(struct event *event);
+	int (*event_sync)(struct event *event);
+
+	/* Copies and fills between any two of device, pinned and pageable host memory. copy_async
+	 * from pageable memory is the caller's risk, as with CUDA. `copy` blocks; never on a lane. */
+	int (*copy_async)(struct stream *stream, void *dst, const void *src, size_t bytes);
+	int (*fill_async)(struct stream *stream, void *dst, uint8_t value, size_t bytes);
+	int (*copy)(struct device *device, void *dst, const void *src, size_t bytes);
+
+	int (*capture_begin)(struct stream *stream);
+	/* *ret_graph is written on success only; a spoilt capture ends with its condition. */
+	int (*capture_end)(struct stream *stream, struct graph **ret_graph);
+	bool (*capturing)(struct stream *stream);
+	int (*graph_instantiate)(struct device *device, struct graph *graph, struct graph_exec **ret);
+	int (*graph_upload)(struct graph_exec *exec, struct stream *stream);
+	int (*graph_launch)(struct graph_exec *exec, struct stream *stream);
+	int (*graph_info)(struct graph_exec *exec, struct graph_info *ret);
+	/* Names of the recorded nodes in order, for tests and `mimeoctl graphs`; NULL past the end. */
+	const char *(*graph_node_name)(struct graph *graph, uint32_t index);
+	void (*graph_free)(struct graph *graph);
+	void (*graph_exec_free)(struct graph_exec *exec); /* no launch of it may be pending */
+
+	/* Memory that other processes may map: allocate and export one (zeroed), import another's;
+	 * allowed after lock. The handle's fd is the caller's in both: export_alloc hands it over,
+	 * import leaves it open. What is not such memory is DEVICE_E_INVALID. */
+	int (*export_alloc)(struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+	void (*export_free)(struct device *device, void *memory);
+	int (*import)(struct device *device, const struct device_handle *handle, void **ret);
+	void (*import_free)(struct device *device, void *memory);
+};
+
+struct kernel_ops;
+
+struct device {
+	const struct device_ops *ops;
+	const struct kernel_ops *kernels; /* kernels/ops.h */
+};
+
+/* "cudaErrorStreamCaptureUnsupported" and the like for a condition; strerror's words for -errno. */
+const char *device_strerror(int rc);
+/* True for conditions after which the device answers nothing else. */
+static inline bool device_is_lost(int rc)
+{
+	return rc == DEVICE_E_LOST || (rc >= 700 && rc < 800);
+}
+
+struct device_options {
+	/* cpu: how long a stream's worker spins for work, and stream_sync and event_sync for its end,
+	 * before they sleep, in microseconds; UINT32_MAX: for ever. */
+	uint32_t spin_us;
+};
+
+/* `name`: "cpu", "cuda", "cuda:N" or "auto" (cuda where there is one, else cpu). -ENODEV: no such
+ * device; -ENOTSUP: built without it. Options NULL: all zero. */
+int device_open(const char *name, const struct device_options *options, struct device **ret);
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_OPS_H
+#define MIMEO_KERNELS_OPS_H
+
+/*
+ * The op table: what a model's forward pass is made of. Each op takes a stream and one struct of
+ * arguments, which is copied; it checks shapes, queues the work (or records it) and returns: 0, a
+ * device_condition, or -EINVAL for shapes that cannot be.
+ *
+ * T: tokens, R: requests; a launch covers the first n rows of buffers of worst-case size, and every
+ * op defines its empty row (no request, no slot, seq_len 0). Activations are device_info's
+ * activation_dtype ("act" below): float32 on the cpu device.
+ */
+
+#include "kernels/device.h"
+
+/* A weight matrix as the checkpoint has it. */
+struct weight {
+	const void *data; /* [rows, cols], rows contiguous */
+	enum dtype dtype; /* F32, BF16 or F16 */
+	uint32_t rows, cols;
+};
+
+/* ---- the step's record and the persistent inputs ---- */
+
+#define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
+#define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
+
+struct step_row {
+	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing anywhere */
+	uint32_t flags;      /* ROW_... */
+	uint32_t n_tokens;   /* its query length, 0 ... */
+	uint32_t start;      /* position of its first token */
+};
+
+struct slot_sampling {
+	float temperature, top_p, min_p; /* temperature 0: greedy; top_p 1, min_p 0: off */
+	uint32_t top_k;                  /* 0: off */
+	uint64_t seed;
+};
+
+/* Sets a slot up for a new request, before the step's rows are expanded. */
+struct slot_init {
+	int32_t slot;
+	uint32_t n_pages;     /* leading entries of the slot's block table */
+	uint32_t page_offset; /* where they begin in step_record.pages */
+	uint32_t reserved;
+	struct slot_sampling sampling;
+};
+
+/* One step as the host writes it into pinned memory. Pointers are into the same pinned slot, which
+ * is not rewritten until the step has completed. */
+struct step_record {
+	uint32_t n_rows, n_tokens;               /* real: R, T */
+	uint32_t padded_rows, padded_tokens;     /* what the graph will run: Rp, Tp */
+	uint32_t n_inits;
+	uint32_t reserved;
+	const struct step_row *rows;             /* [n_rows] */
+	const int32_t *ids;                      /* [n_tokens]; ignored where ROW_FROM_SLOT */
+	const struct slot_init *inits;           /* [n_inits] */
+	const uint32_t *pages;
+};
+
+/* Allocated once at (max_rows, max_tokens); rewritten whole every step by `prepare`, tails too. */
+struct step_inputs {
+	uint32_t max_rows, max_tokens, max_slots;
+	uint32_t max_pages; /* row stride of both block tables */
+	uint32_t page_tokens;
+	uint32_t vocab_size;
+	int32_t *input_ids;      /* [max_tokens]; tail: any id in range (0) */
+	int32_t *positions;      /* [max_tokens]; tail: 0 */
+	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; tail from the real T: -1 */
+	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
+	int32_t *seq_lens;       /* [max_rows] history + query; tail: 0 */
+	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0 */
+	int32_t *row_slot;       /* [max_rows]; tail: -1 */
+	int32_t *row_flags;      /* [max_rows]; tail: 0 */
+	int32_t *logit_index;    /* [max_rows] token index of the row's last token; tail: 0 */
+	/* per slot */
+	int32_t *slot_last_token;          /* [max_slots] */
+	struct slot_sampling *slot_sampling; /* [max_slots] */
+	int32_t *slot_block_table;         /* [max_slots, max_pages] */
+};
+
+/* Applies record.inits, then expands the record into `inputs`. A page index or slot out of range
+ * cannot come: the host made them; ids are clamped into the vocabulary all the same. */
+struct op_prepare {
+	const struct step_record *record; /* pinned */
+	struct step_inputs inputs;
+	uint32_t n_pages; /* pages there are, for the clamp */
+};
+
+/* ---- the model ---- */
+
+struct op_embed { /* out[t] = table[clamp(ids[t])] */
+	struct weight table;  /* [vocab, hidden] */
+	const int32_t *ids;   /* [n_tokens] */
+	void *out;            /* [n_tokens, hidden] act */
+	uint32_t n_tokens;
+};
+
+struct op_rms_norm { /* out = x / rms(x) * weight */
+	const void *x;        /* [n_rows, cols] act */
+	struct weight weight; /* [1, cols] */
+	void *out;            /* [n_rows, cols] act */
+	uint32_t n_rows;
+	float eps;
+};
+
+struct op_add_rms_norm { /* residual += x; out = norm(residual) */
+	const void *x;        /* [n_rows, cols] act */
+	void *residual;       /* [n_rows, cols] act, in place */
+	struct weight weight; /* [1, cols] */
+	void *out;            /* [n_rows, cols] act */
+	uint32_t n_rows;
+	float eps;
+};
+
+struct op_gemm { /* y = x W^T (+ bias); the result of a row does not depend on n_rows */
+	const void *x;      /* [n_rows, w.cols] act */
+	struct weight w;    /* [out, in] */
+	struct weight bias; /* [1, out], data NULL: none */
+	void *y;            /* [n_rows, w.rows] y_dtype */
+	enum dtype y_dtype; /* act or F32 */
+	uint32_t n_rows;
+};
+
+/* Optional per-head RMSNorm of q and k, rotation of q and k (pairs i, i + head_dim / 2), write of k
+ * and v into the cache. slot_mapping -1: the token's k and v are not written. */
+struct op_rope_and_cache {
+	void *qkv;                   /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim] act; q in place */
+	const int32_t *positions;    /* [n_tokens], clamped to [0, max_positions) */
+	const int32_t *slot_mapping; /* [n_tokens] */
+	const float *cos_sin;        /* [max_positions, head_dim]: cos for head_dim/2, then sin */
+	uint32_t max_positions;
+	struct weight q_norm, k_norm; /* [1, head_dim], data NULL: none */
+	float eps;
+	void *kv;                 /* one layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+	uint32_t n_tokens, n_heads, n_kv_heads, head_dim, page_tokens;
+};
+
+struct op_silu_mul { /* out = silu(gate_up[:, :cols]) * gate_up[:, cols:] */
+	const void *gate_up; /* [n_rows, 2 cols] act */
+	void *out;           /* [n_rows, cols] act */
+	uint32_t n_rows, cols;
+};
+
+struct op_gather_rows { /* out[r] = x[clamp(index[r])] */
+	const void *x;        /* [x_rows, cols] act */
+	const int32_t *index; /* [n_rows] */
+	void *out;            /* [n_rows, cols] act */
+	uint32_t n_rows, x_rows, cols;
+};
+
+struct op_to_f32 { /* for results that leave the device */
+	const void *x; /* [n] act */
+	float *out;    /* [n] */
+	uint64_t n;
+};
+
+struct op_copy_pages { /* copy-on-write: for each pair, page dst := page src, one layer */
+	void *kv;
+	uint64_t page_bytes;
+	const uint32_t *pairs; /* [n_pairs, 2] src, dst; pinned, not rewritten until completion */
+	uint32_t n_pairs;
+};
+
+/* ---- sampling ---- */
+
+/*
+ * For each row with a slot and ROW_SAMPLE: sampled[r] and slot_last_token[slot] := the token; other
+ * rows: sampled[r] := -1, no slot is touched. Temperature, then top-k, top-p, min-p, each on what
+ * the one before left, renormalised; the draw is a Gumbel arg-max whose noise is a counter-based
+ * hash of (seed, position, purpose, token), position = the row's sequence length, so a draw does not
+ * depend on the batch. Ties go to the lowest id. Logits that are not finite count as -inf.
+ */
+enum sample_purpose { SAMPLE_TARGET = 0, SAMPLE_DRAFT = 1, SAMPLE_ACCEPT = 2, SAMPLE_RESIDUAL = 3 };
+
+struct op_sample {
+	const float *logits; /* [n_rows, vocab] */
+	uint32_t n_rows, vocab;
+	uint32_t purpose;
+	struct step_inputs inputs; /* row_slot, row_flags, seq_lens, slot_sampling, slot_last_token */
+	int32_t *sampled;          /* [n_rows] */
+};
+
+/* Write the step's results to pinned host memory: the tokens first, then, released, the flag. */
+struct op_outbox {
+	const int32_t *sampled; /* [n_rows] */
+	int32_t *out;           /* [n_rows] pinned */
+	uint64_t *flag;         /* pinned; := step */
+	uint64_t step;
+	uint32_t n_rows;
+};
+
+struct kernel_ops {
+	int (*prepare)(struct stream *stream, const struct op_prepare *args);
+	int (*embed)(struct stream *stream, const struct op_embed *args);
+	int (*rms_norm)(struct stream *stream, const struct op_rms_norm *args);
+	int (*add_rms_norm)(struct stream *stream, const struct op_add_rms_norm *args);
+	int (*gemm)(struct stream *stream, const struct op_gemm *args);
+	int (*rope_and_cache)(struct stream *stream, const struct op_rope_and_cache *args);
+	int (*silu_mul)(struct stream *stream, const struct op_silu_mul *args);
+	int (*gather_rows)(struct stream *stream, const struct op_gather_rows *args);
+	int (*to_f32)(struct stream *stream, const struct op_to_f32 *args);
+	int (*copy_pages)(struct stream *stream, const struct op_copy_pages *args);
+	int (*sample)(struct stream *stream, const struct op_sample *args);
+	int (*outbox)(struct stream *stream, const struct op_outbox *args);
+};
+
+#endif

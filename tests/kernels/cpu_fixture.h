@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
+#define MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
+
+/* A cpu device with two streams and small ops, of which the gate decides when a stream goes on. */
+
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/cpu/cpu.h"
+
+struct fixture {
+	struct device *device;
+	const struct device_ops *ops;
+	struct stream *stream, *other;
+	sem_t entered, open;   /* of the gate */
+	const void *parameter; /* of the test's table entry */
+};
+
+struct trace {
+	uint32_t n;
+	int values[8192];
+};
+
+struct gate_args {
+	sem_t *entered, *open;
+};
+
+static void gate_run(const void *args, void *workspace)
+{
+	const struct gate_args *gate = args;
+
+	sem_post(gate->entered);
+	while (sem_wait(gate->open) != 0)
+		;
+}
+
+struct store_args {
+	int *to;
+	int value;
+};
+
+static void store_run(const void *args, void *workspace)
+{
+	const struct store_args *store = args;
+
+	*store->to = store->value;
+}
+
+struct copy_int_args {
+	int *to;
+	const int *from;
+};
+
+static void copy_int_run(const void *args, void *workspace)
+{
+	const struct copy_int_args *copy = args;
+
+	*copy->to = *copy->from;
+}
+
+struct trace_args {
+	struct trace *trace;
+	int value;
+};
+
+static void trace_run(const void *args, void *workspace)
+{
+	const struct trace_args *append = args;
+
+	append->trace->values[append->trace->n++] = append->value;
+}
+
+struct workspace_args {
+	uint8_t **ret;
+	size_t bytes;
+};
+
+/* Writes the whole of its workspace and says where it is. */
+static void workspace_run(const void *args, void *workspace)
+{
+	const struct workspace_args *use = args;
+
+	memset(workspace, 1, use->bytes);
+	*use->ret = workspace;
+}
+
+static const struct cpu_op gate_op = {.name = "gate", .run = gate_run};
+static const struct cpu_op store_op = {.name = "store", .run = store_run};
+static const struct cpu_op copy_int_op = {.name = "copy_int", .run = copy_int_run};
+static const struct cpu_op trace_op = {.name = "trace", .run = trace_run};
+static const struct cpu_op workspace_op = {.name = "workspace", .run = workspace_run};
+
+static inline int launch_gate(struct fixture *f, struct stream *stream)
+{
+	const struct gate_args args = {.entered = &f->entered, .open = &f->open};
+
+	return cpu_launch(stream, &gate_op, &args, sizeof(args), 0);
+}
+
+static inline int launch_store(struct stream *stream, int *to, int value)
+{
+	const struct store_args args = {.to = to, .value = value};
+
+	return cpu_launch(stream, &store_op, &args, sizeof(args), 0);
+}
+
+static inline int launch_copy_int(struct stream *stream, int *to, const int *from)
+{
+	const struct copy_int_args args = {.to = to, .from = from};
+
+	return cpu_launch(stream, &copy_int_op, &args, sizeof(args), 0);
+}
+
+static inline int launch_trace(struct stream *stream, struct trace *trace, int value)
+{
+	const struct trace_args args = {.trace = trace, .value = value};
+
+	return cpu_launch(stream, &trace_op, &args, sizeof(args), 0);
+}
+
+static inline int launch_workspace(struct stream *stream, uint8_t **ret, size_t bytes)
+{
+	const struct workspace_args args = {.ret = ret, .bytes = bytes};
+
+	return cpu_launch(stream, &workspace_op, &args, sizeof(args), bytes);
+}
+
+static inline void gate_wait(struct fixture *f)
+{
+	while (sem_wait(&f->entered) != 0)
+		;
+}
+
+static inline int fixture_setup_spinning(void **state, uint32_t spin_us)
+{
+	const struct device_options options = {.spin_us = spin_us};
+	struct fixture *f = calloc(1, sizeof(*f));
+	int rc;
+
+	if (f == NULL)
+		return -1;
+	f->parameter = *state;
+	rc = device_open("cpu", &options, &f->device);
+	if (rc != 0) {
+		free(f);
+		return rc;
+	}
+	f->ops = f->device->ops;
+	sem_init(&f->entered, 0, 0);
+	sem_init(&f->open, 0, 0);
+	rc = f->ops->stream_new(f->device, &f->stream);
+	if (rc == 0)
+		rc = f->ops->stream_new(f->device, &f->other);
+	*state = f;
+	return rc;
+}
+
+static inline int fixture_setup(void **state)
+{
+	return fixture_setup_spinning(state, 0);
+}
+
+/* Fails if the device still holds anything. */
+static inline int fixture_teardown(void **state)
+{
+	static const struct cpu_live nothing;
+	struct fixture *f = *state;
+	struct cpu_live live;
+
+	sem_post(&f->open); /* a test that failed may have left the gate closed */
+	f->ops->stream_free(f->other);
+	f->ops->stream_free(f->stream);
+	cpu_device_live(f->device, &live);
+	f->ops->free(f->device);
+	sem_destroy(&f->open);
+	sem_destroy(&f->entered);
+	free(f);
+	return memcmp(&live, &nothing, sizeof(live)) == 0 ? 0 : -1;
+}
+
+#endif

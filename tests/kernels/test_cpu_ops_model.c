@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/cpu_ops_fixture.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#define F(buffer) ((float *)(buffer).data)
+
+/* ---- embed ---- */
+
+/* Every bit pattern of a 16-bit dtype, as a table of 1024 rows of 64. */
+static void check_all_values(enum dtype dtype)
+{
+	enum { ROWS = 1024, COLS = 64 };
+	struct buffer table = buffer_new(ROWS * COLS * 2), ids = buffer_new(ROWS * 4);
+	struct buffer out = buffer_new(ROWS * COLS * sizeof(float));
+	struct op_embed a = {
+		.table = {.data = table.data, .dtype = dtype, .rows = ROWS, .cols = COLS},
+		.ids = ids.data,
+		.out = out.data,
+		.n_tokens = ROWS,
+	};
+
+	for (uint32_t i = 0; i < ROWS * COLS; i++)
+		((uint16_t *)table.data)[i] = (uint16_t)i;
+	for (int32_t i = 0; i < ROWS; i++)
+		((int32_t *)ids.data)[i] = i;
+	RUN(embed, &a);
+	for (uint32_t i = 0; i < ROWS * COLS; i++) {
+		double want = weight_at(&a.table, i / COLS, i % COLS);
+
+		if (isnan(want))
+			assert_true(isnan(F(out)[i]));
+		else
+			assert_true(
+				(double)F(out)[i] == want && !signbit(F(out)[i]) == !signbit(want));
+	}
+	buffer_free(&table);
+	buffer_free(&ids);
+	buffer_free(&out);
+}
+
+static void test_embed_converts_every_bf16_exactly(void **state)
+{
+	(void)state;
+	check_all_values(DTYPE_BF16);
+}
+
+static void test_embed_converts_every_f16_exactly(void **state)
+{
+	(void)state;
+	check_all_values(DTYPE_F16);
+}
+
+static void test_embed_clamps_ids_into_the_vocabulary(void **state)
+{
+	static const int32_t ids[] = {0, 16, 17, -1, INT32_MIN, INT32_MAX, 3};
+	static const uint32_t rows[] = {0, 16, 16, 0, 0, 16, 3};
+	enum { COLS = 45 };
+
+	(void)state;
+	for (size_t d = 0; d < COUNT_OF(weight_dtypes); d++) {
+		struct op_embed a = {.ids = ids, .n_tokens = COUNT_OF(ids)};
+		struct buffer table = random_weight(&a.table, weight_dtypes[d], 17, COLS);
+		struct buffer out = buffer_new(sizeof(float) * COLS * COUNT_OF(ids));
+
+		a.out = out.data;
+		RUN(embed, &a);
+		for (size_t i = 0; i < COLS * COUNT_OF(ids); i++)
+			assert_true(
+				(double)F(out)[i] == weight_at(&a.table, rows[i / COLS], i % COLS));
+		buffer_free(&table);
+		buffer_free(&out);
+	}
+}
+
+/* ---- norms ---- */
+
+static double norm_scale(const float *x, uint32_t n, float eps)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += (double)x[i] * (double)x[i];
+	return 1 / sqrt(sum / n + (double)eps);
+}
+
+static void check_normed(
+	const float *got, const float *x, const struct weight *w, uint32_t n_rows, float eps)
+{
+	for (uint32_t r = 0; r < n_rows; r++) {
+		const float *row = x + (size_t)r * w->cols;
+		double scale = norm_scale(row, w->cols, eps);
+
+		for (uint32_t i = 0; i < w->cols; i++) {
+			double want = (double)row[i] * scale * weight_at(w, 0, i);
+
+			assert_close((double)got[(size_t)r * w->cols + i], want,
+				4e-7 * fabs(want) + 1e-30);
+		}
+	}
+}
+
+static const uint32_t odd_sizes[] = {1, 2, 7, 8, 9, 63, 160, 1001, 4096};
+
+static void test_rms_norm_equals_double_reference(void **state)
+{
+	(void)state;
+	random_state = 10;
+	for (size_t i = 0; i < COUNT_OF(odd_sizes) * 3; i++) {
+		uint32_t n = 1 + random_below(9), cols = odd_sizes[i / 3];
+		struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
+		struct buffer w = random_weight(&a.weight, weight_dtypes[i % 3], 1, cols);
+		struct buffer x = random_floats((size_t)n * cols), out = buffer_new(x.bytes);
+
+		a.x = x.data;
+		a.out = out.data;
+		RUN(rms_norm, &a);
+		check_normed(F(out), F(x), &a.weight, n, a.eps);
+		buffer_free(&w);
+		buffer_free(&x);
+		buffer_free(&out);
+	}
+}
+
+static void test_rms_norm_of_zeroes_is_zero(void **state)
+{
+	struct op_rms_norm a = {.n_rows = 1, .eps = 1e-6f};
+	struct buffer w = random_weight(&a.weight, DTYPE_F32, 1, 19), x = buffer_new(19 * 4);
+
+	(void)state;
+	memset(x.data, 0, x.bytes);
+	a.x = x.data;
+	a.out = x.data;
+	RUN(rms_norm, &a);
+	for (int i = 0; i < 19; i++)
+		assert_true(F(x)[i] == 0);
+	buffer_free(&w);
+	buffer_free(&x);
+}
+
+static void test_add_rms_norm_adds_to_the_residual_and_norms_the_sum(void **state)
+{
+	(void)state;
+	random_state = 11;
+	for (size_t i = 0; i < COUNT_OF(odd_sizes) * 3; i++) {
+		uint32_t n = 1 + random_below(9), cols = odd_sizes[i / 3];
+		struct op_add_rms_norm a = {.n_rows = n, .eps = 1e-6f};
+		struct buffer w = random_weight(&a.weight, weight_dtypes[i % 3], 1, cols);
+		struct buffer x = random_floats((size_t)n * cols), out = buffer_new(x.bytes);
+		struct buffer residual = random_floats((size_t)n * cols), sum = buffer_new(x.bytes);
+
+		for (size_t j = 0; j < (size_t)n * cols; j++)
+			F(sum)[j] = F(residual)[j] + F(x)[j];
+		a.x = x.data;
+		a.residual = residual.data;
+		a.out = out.data;
+		RUN(add_rms_norm, &a);
+		assert_memory_equal(residual.data, sum.data, sum.bytes);
+		check_normed(F(out), F(sum), &a.weight, n, a.eps);
+		buffer_free(&w);
+		buffer_free(&x);
+		buffer_free(&out);
+		buffer_free(&residual);
+		buffer_free(&sum);
+	}
+}
+
+/* ---- rope and cache ---- */
+
+enum { ROPE_TOKENS = 11, ROPE_POSITIONS = 50, ROPE_PAGES = 6, PAGE_TOKENS = 5 };
+
+struct rope_case {
+	uint32_t n_heads, n_kv_heads, head_dim;
+	bool normed;
+	enum dtype norm_dtype;
+};
+
+struct rope {
+	struct op_rope_and_cache args;
+	struct buffer qkv, before, positions, slots, cos_sin, kv, q_norm, k_norm;
+	size_t stride;
+};
+
+static void rope_init(struct rope *rope, const struct rope_case *c)
+{
+	size_t kv_floats = (size_t)ROPE_PAGES * 2 * PAGE_TOKENS * c->n_kv_heads * c->head_dim;
+
+	rope->stride = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+	rope->qkv = random_floats(ROPE_TOKENS * rope->stride);
+	rope->before = buffer_new(rope->qkv.bytes);
+	memcpy(rope->before.data, rope->qkv.data, rope->qkv.bytes);
+	rope->positions = buffer_new(ROPE_TOKENS * 4);
+	rope->slots = buffer_new(ROPE_TOKENS * 4);
+	rope->cos_sin = random_floats((size_t)ROPE_POSITIONS * c->head_dim);
+	rope->kv = buffer_new(kv_floats * sizeof(float));
+	rope->args = (struct op_rope_and_cache){
+		.qkv = rope->qkv.data,
+		.positions = rope->positions.data,
+		.slot_mapping = rope->slots.data,
+		.cos_sin = rope->cos_sin.data,
+		.max_positions = ROPE_POSITIONS,
+		.eps = 1e-6f,
+		.kv = rope->kv.data,
+		.n_tokens = ROPE_TOKENS,
+		.n_heads = c->n_heads,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.page_tokens = PAGE_TOKENS,
+	};
+	rope->q_norm = random_weight(&rope->args.q_norm, c->norm_dtype, 1, c->head_dim);
+	rope->k_norm = random_weight(&rope->args.k_norm, c->norm_dtype, 1, c->head_dim);
+	if (!c->normed)
+		rope->args.q_norm.data = rope->args.k_norm.data = NULL;
+	/* Distinct slots in no order; every third token has none. */
+	for (int32_t t = 0; t < ROPE_TOKENS; t++) {
+		((int32_t *)rope->positions.data)[t] = (int32_t)random_below(ROPE_POSITIONS);
+		((int32_t *)rope->slots.data)[t] =
+			t % 3 == 2 ? -1 : (t * 7 + 4) % (ROPE_PAGES * PAGE_TOKENS);
+	}
+}
+
+static void rope_deinit(struct rope *rope)
+{
+	buffer_free(&rope->qkv);
+	buffer_free(&rope->before);
+	buffer_free(&rope->positions);
+	buffer_free(&rope->slots);
+	buffer_free(&rope->cos_sin);
+	buffer_free(&rope->kv);
+	buffer_free(&rope->q_norm);
+	buffer_free(&rope->k_norm);
+}
+
+/* Element i of a head, normed and turned by the angle of its pair. */
+static double rotated(const struct op_rope_and_cache *a, const float *head,
+	const struct weight *norm, int32_t position, uint32_t i)
+{
+	uint32_t half = a->head_dim / 2, pair = i % half;
+	double scale = norm->data ? norm_scale(head, a->head_dim, a->eps) : 1;
+	double lower = (double)head[pair] * scale, upper = (double)head[pair + half] * scale;
+	double c, s;
+
+	position = position < 0 ? 0 : position >= ROPE_POSITIONS ? ROPE_POSITIONS - 1 : position;
+	c = (double)a->cos_sin[(size_t)position * a->head_dim + pair];
+	s = (double)a->cos_sin[(size_t)position * a->head_dim + half + pair];
+	if (norm->data) {
+		lower *= weight_at(norm, 0, pair);
+		upper *= weight_at(norm, 0, pair + half);
+	}
+	return i < half ? lower * c - upper * s : upper * c + lower * s;
+}
+
+/* q in place, k and v in the cache where a slot names the place, and poison everywhere else. */
+static void rope_check(const struct rope *rope)
+{
+	const struct op_rope_and_cache *a = &rope->args;
+	size_t row = (size_t)a->n_kv_heads * a->head_dim;
+
+	for (uint32_t t = 0; t < ROPE_TOKENS; t++) {
+		const float *before = F(rope->before) + t * rope->stride;
+
+		for (uint32_t i = 0; i < a->n_heads * a->head_dim; i++)
+			assert_close((double)F(rope->qkv)[t * rope->stride + i],
+				rotated(a, before + i / a->head_dim * a->head_dim, &a->q_norm,
+					a->positions[t], i % a->head_dim),
+				1e-5);
+	}
+	for (uint32_t slot = 0; slot < ROPE_PAGES * PAGE_TOKENS; slot++) {
+		size_t page = slot / PAGE_TOKENS, offset = slot % PAGE_TOKENS;
+		const float *k = F(rope->kv) + (page * 2 * PAGE_TOKENS + offset) * row;
+		const float *v = F(rope->kv) + ((page * 2 + 1) * PAGE_TOKENS + offset) * row;
+		const float *from = NULL;
+		int32_t position = 0;
+
+		for (uint32_t t = 0; t < ROPE_TOKENS; t++)
+			if (a->slot_mapping[t] == (int32_t)slot) {
+				from = F(rope->before) + t * rope->stride +
+				       (size_t)a->n_heads * a->head_dim;
+				position = a->positions[t];
+			}
+		for (uint32_t i = 0; i < row; i++) {
+			if (!from) {
+				assert_true(isnan(k[i]) && isnan(v[i]));
+				continue;
+			}
+			assert_close((double)k[i],
+				rotated(a, from + i / a->head_dim * a->head_dim, &a->k_norm,
+					position, i % a->head_dim),
+				1e-5);
+			assert_true(v[i] == from[row + i]);
+		}
+	}
+}
+
+static void test_rope_turns_q_and_caches_k_and_v_at_their_slots_only(void **state)
+{
+	static const struct rope_case cases[] = {
+		{4, 2, 64, false, DTYPE_F32},
+		{1, 1, 2, false, DTYPE_F32},
+		{6, 2, 10, true, DTYPE_BF16},
+		{8, 8, 16, true, DTYPE_F16},
+		{5, 1, 128, true, DTYPE_F32},
+	};
+
+	(void)state;
+	random_state = 20;
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct rope rope;
+
+		rope_init(&rope, &cases[i]);
+		RUN(rope_and_cache, &rope.args);
+		rope_check(&rope);
+		rope_deinit(&rope);
+	}
+}
+
+static void test_rope_without_slots_writes_no_page(void **state)
+{
+	struct rope rope;
+
+	(void)state;
+	random_state = 21;
+	rope_init(&rope, &(struct rope_case){2, 2, 8, true, DTYPE_F32});
+	for (int t = 0; t < ROPE_TOKENS; t++)
+		((int32_t *)rope.slots.data)[t] = t % 2 ? -1 : INT32_MIN;
+	RUN(rope_and_cache, &rope.args);
+	for (size_t i = 0; i < rope.kv.bytes; i++)
+		assert_int_equal(((uint8_t *)rope.kv.data)[i], 0xff);
+	rope_deinit(&rope);
+}
+
+static void test_rope_clamps_positions(void **state)
+{
+	struct rope rope;
+
+	(void)state;
+	random_state = 22;
+	rope_init(&rope, &(struct rope_case){2, 1, 8, false, DTYPE_F32});
+	((int32_t *)rope.positions.data)[0] = -1;
+	((int32_t *)rope.positions.data)[1] = ROPE_POSITIONS;
+	((int32_t *)rope.positions.data)[2] = INT32_MAX;
+	((int32_t *)rope.positions.data)[3] = INT32_MIN;
+	RUN(rope_and_cache, &rope.args);
+	rope_check(&rope);
+	rope_deinit(&rope);
+}
+
+static void test_rope_reaches_slots_beyond_2_32_elements(void **state)
+{
+	enum { DIM = 64, SLOT = 40000003 };
+	size_t bytes = ((size_t)SLOT / 16 + 1) * 2 * 16 * DIM * sizeof(float);
+	float *kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct buffer qkv = random_floats(3 * DIM), cos_sin = random_floats(DIM);
+	int32_t position = 0, slot = SLOT;
+	struct op_rope_and_cache a = {
+		.qkv = qkv.data,
+		.positions = &position,
+		.slot_mapping = &slot,
+		.cos_sin = cos_sin.data,
+		.max_positions = 1,
+		.kv = kv,
+		.n_tokens = 1,
+		.n_heads = 1,
+		.n_kv_heads = 1,
+		.head_dim = DIM,
+		.page_tokens = 16,
+	};
+
+	(void)state;
+	if (kv == MAP_FAILED)
+		skip();
+	RUN(rope_and_cache, &a);
+	assert_memory_equal(kv + ((size_t)SLOT / 16 * 2 * 16 + 16 + SLOT % 16) * DIM,
+		F(qkv) + 2 * DIM, DIM * sizeof(float));
+	munmap(kv, bytes);
+	buffer_free(&qkv);
+	buffer_free(&cos_sin);
+}
+
+/* ---- the rest ---- */
+
+static void test_silu_mul_equals_double_reference(void **state)
+{
+	static const float gates[] = {0, -0.0f, 100, -100, 1e-30f, 88.8f, -88.8f, 3e38f, -3e38f};
+
+	(void)state;
+	random_state = 30;
+	for (size_t c = 0; c < COUNT_OF(odd_sizes); c++) {
+		uint32_t n = 1 + random_below(5), cols = odd_sizes[c];
+		struct buffer in = random_floats((size_t)n * 2 * cols);
+		struct buffer out = buffer_new((size_t)n * cols * sizeof(float));
+		struct op_silu_mul a = {in.data, out.data, n, cols};
+
+		for (size_t i = 0; i < (size_t)n * 2 * cols; i++)
+			F(in)[i] *= 8;
+		for (size_t i = 0; i < COUNT_OF(gates) && i < cols; i++)
+			F(in)[i] = gates[i];
+		RUN(silu_mul, &a);
+		for (size_t i = 0; i < (size_t)n * cols; i++) {
+			const float *row = F(in) + i / cols * 2 * cols;
+			double gate = (double)row[i % cols], up = (double)row[cols + i % cols];
+			double want = gate / (1 + exp(-gate)) * up;
+
+			if (fabs(want) < 1e38)
+				assert_close((double)F(out)[i], want, 1e-6 * fabs(want) + 1e-35);
+		}
+		buffer_free(&in);
+		buffer_free(&out);
+	}
+}
+
+static void test_gather_rows_clamps_indices(void **state)
+{
+	static const int32_t index[] = {4, 0, 4, -7, 5, INT32_MAX, 2};
+	static const uint32_t rows[] = {4, 0, 4, 0, 4, 4, 2};
+	enum { COLS = 13 };
+	struct buffer x = random_floats(5 * COLS);
+	struct buffer out = buffer_new(COUNT_OF(index) * COLS * sizeof(float));
+	struct op_gather_rows a = {x.data, index, out.data, COUNT_OF(index), 5, COLS};
+
+	(void)state;
+	RUN(gather_rows, &a);
+	for (size_t r = 0; r < COUNT_OF(index); r++)
+		assert_memory_equal(F(out) + r * COLS, F(x) + rows[r] * COLS, COLS * sizeof(float));
+	buffer_free(&x);
+	buffer_free(&out);
+}
+
+static void test_to_f32_copies_float32(void **state)
+{
+	struct buffer x = random_floats(77), out = buffer_new(77 * sizeof(float));
+	struct op_to_f32 a = {x.data, out.data, 77};
+
+	(void)state;
+	RUN(to_f32, &a);
+	assert_memory_equal(out.data, x.data, x.bytes);
+	buffer_free(&x);
+	buffer_free(&out);
+}
+
+static void test_copy_pages_touches_destinations_only(void **state)
+{
+	enum { PAGES = 9, BYTES = 1000 };
+	static const uint32_t pairs[] = {1, 5, 2, 8, 1, 3, 7, 7};
+	static const int sources[PAGES] = {0, 1, 2, 1, 4, 1, 6, 7, 2};
+	struct buffer kv = buffer_new(PAGES * BYTES), before = buffer_new(PAGES * BYTES);
+	struct op_copy_pages a = {kv.data, BYTES, pairs, 4};
+
+	(void)state;
+	for (size_t i = 0; i < kv.bytes; i++)
+		((uint8_t *)kv.data)[i] = (uint8_t)random_u32();
+	memcpy(before.data, kv.data, kv.bytes);
+	RUN(copy_pages, &a);
+	for (int p = 0; p < PAGES; p++)
+		assert_memory_equal((uint8_t *)kv.data + p * BYTES,
+			(uint8_t *)before.data + sources[p] * BYTES, BYTES);
+	buffer_free(&kv);
+	buffer_free(&before);
+}
+
+static void test_outbox_delivers_tokens_and_step(void **state)
+{
+	static const int32_t sampled[] = {3, -1, 70000};
+	struct buffer out = buffer_new(sizeof(sampled));
+	uint64_t flag = 6;
+	struct op_outbox a = {sampled, out.data, &flag, UINT64_C(1) << 40, 3};
+
+	(void)state;
+	RUN(outbox, &a);
+	assert_int_equal(__atomic_load_n(&flag, __ATOMIC_ACQUIRE), UINT64_C(1) << 40);
+	assert_memory_equal(out.data, sampled, sizeof(sampled));
+	buffer_free(&out);
+}
+
+static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
+{
+	const struct kernel_ops *ops = device->kernels;
+	float m[8] = {0};
+	int32_t index[8] = {0};
+	struct weight w = {m, DTYPE_F32, 1, 2}, two_rows = {m, DTYPE_F32, 2, 2};
+	struct op_rope_and_cache rope = {
+		.qkv = m,
+		.positions = index,
+		.slot_mapping = index,
+		.cos_sin = m,
+		.max_positions = 1,
+		.kv = m,
+		.n_heads = 2,
+		.n_kv_heads = 1,
+		.head_dim = 2,
+		.page_tokens = 1,
+	};
+	struct op_rope_and_cache odd = rope, groups = rope, pages = rope, norm = rope;
+
+	(void)state;
+	odd.head_dim = 3;
+	groups.n_kv_heads = 3;
+	pages.page_tokens = 0;
+	norm.q_norm = two_rows;
+	assert_int_equal(ops->rope_and_cache(stream, &odd), -EINVAL);
+	assert_int_equal(ops->rope_and_cache(stream, &groups), -EINVAL);
+	assert_int_equal(ops->rope_and_cache(stream, &pages), -EINVAL);
+	assert_int_equal(ops->rope_and_cache(stream, &norm), -EINVAL);
+	assert_int_equal(ops->embed(stream, &(struct op_embed){w, NULL, m, 1}), -EINVAL);
+	assert_int_equal(
+		ops->rms_norm(stream, &(struct op_rms_norm){m, two_rows, m, 1, 0}), -EINVAL);
+	assert_int_equal(ops->rms_norm(stream, &(struct op_rms_norm){m, w, m, 1, -1}), -EINVAL);
+	assert_int_equal(
+		ops->add_rms_norm(stream, &(struct op_add_rms_norm){m, NULL, w, m, 1, 0}), -EINVAL);
+	assert_int_equal(ops->silu_mul(stream, &(struct op_silu_mul){m, m, 1, 0}), -EINVAL);
+	assert_int_equal(
+		ops->gather_rows(stream, &(struct op_gather_rows){m, index, m, 1, 0, 2}), -EINVAL);
+	assert_int_equal(ops->to_f32(stream, &(struct op_to_f32){NULL, m, 1}), -EINVAL);
+	assert_int_equal(ops->copy_pages(stream, &(struct op_copy_pages){m, 4, NULL, 1}), -EINVAL);
+	assert_int_equal(
+		ops->outbox(stream, &(struct op_outbox){index, index, NULL, 1, 1}), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_embed_converts_every_bf16_exactly),
+		cmocka_unit_test(test_embed_converts_every_f16_exactly),
+		cmocka_unit_test(test_embed_clamps_ids_into_the_vocabulary),
+		cmocka_unit_test(test_rms_norm_equals_double_reference),
+		cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
+		cmocka_unit_test(test_add_rms_norm_adds_to_the_residual_and_norms_the_sum),
+		cmocka_unit_test(test_rope_turns_q_and_caches_k_and_v_at_their_slots_only),
+		cmocka_unit_test(test_rope_without_slots_writes_no_page),
+		cmocka_unit_test(test_rope_clamps_positions),
+		cmocka_unit_test(test_rope_reaches_slots_beyond_2_32_elements),
+		cmocka_unit_test(test_silu_mul_equals_double_reference),
+		cmocka_unit_test(test_gather_rows_clamps_indices),
+		cmocka_unit_test(test_to_f32_copies_float32),
+		cmocka_unit_test(test_copy_pages_touches_destinations_only),
+		cmocka_unit_test(test_outbox_delivers_tokens_and_step),
+		cmocka_unit_test(test_model_ops_refuse_shapes_that_cannot_be),
+	};
+
+	return cmocka_run_group_tests_name("cpu ops: model", tests, group_setup, group_teardown);
+}

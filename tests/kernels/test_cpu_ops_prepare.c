@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/cpu_ops_fixture.h"
+
+#include <errno.h>
+
+enum {
+	MAX_ROWS = 7,
+	MAX_TOKENS = 40,
+	MAX_SLOTS = 9,
+	MAX_PAGES = 6,
+	PAGE_TOKENS = 4,
+	VOCAB = 100,
+	N_PAGES = 64,
+	CAPACITY = MAX_PAGES * PAGE_TOKENS,
+};
+
+/* The persistent inputs, each in a poisoned buffer between canaries. */
+struct inputs {
+	struct step_inputs in;
+	struct buffer buffers[12];
+	size_t n_buffers;
+};
+
+static void *inputs_take(struct inputs *inputs, size_t bytes)
+{
+	struct buffer *b = &inputs->buffers[inputs->n_buffers++];
+
+	*b = buffer_new(bytes);
+	return b->data;
+}
+
+static void inputs_init(struct inputs *i)
+{
+	i->n_buffers = 0;
+	i->in = (struct step_inputs){
+		.max_rows = MAX_ROWS,
+		.max_tokens = MAX_TOKENS,
+		.max_slots = MAX_SLOTS,
+		.max_pages = MAX_PAGES,
+		.page_tokens = PAGE_TOKENS,
+		.vocab_size = VOCAB,
+		.input_ids = inputs_take(i, MAX_TOKENS * 4),
+		.positions = inputs_take(i, MAX_TOKENS * 4),
+		.slot_mapping = inputs_take(i, MAX_TOKENS * 4),
+		.query_start = inputs_take(i, (MAX_ROWS + 1) * 4),
+		.seq_lens = inputs_take(i, MAX_ROWS * 4),
+		.block_table = inputs_take(i, MAX_ROWS * MAX_PAGES * 4),
+		.row_slot = inputs_take(i, MAX_ROWS * 4),
+		.row_flags = inputs_take(i, MAX_ROWS * 4),
+		.logit_index = inputs_take(i, MAX_ROWS * 4),
+		.slot_last_token = inputs_take(i, MAX_SLOTS * 4),
+		.slot_sampling = inputs_take(i, MAX_SLOTS * sizeof(struct slot_sampling)),
+		.slot_block_table = inputs_take(i, MAX_SLOTS * MAX_PAGES * 4),
+	};
+	for (int32_t s = 0; s < MAX_SLOTS; s++)
+		i->in.slot_last_token[s] = 50 + s;
+}
+
+static void inputs_deinit(struct inputs *i)
+{
+	while (i->n_buffers)
+		buffer_free(&i->buffers[--i->n_buffers]);
+}
+
+static void prepare(struct inputs *i, const struct step_record *record)
+{
+	struct op_prepare a = {.record = record, .inputs = i->in, .n_pages = N_PAGES};
+
+	RUN(prepare, &a);
+}
+
+/* Slot s gets the pages s * 7 + 1, s * 7 + 2, ... */
+static void init_all_slots(struct inputs *i)
+{
+	struct slot_init inits[MAX_SLOTS] = {0};
+	uint32_t pages[MAX_SLOTS * MAX_PAGES];
+	struct step_record record = {.n_inits = MAX_SLOTS, .inits = inits, .pages = pages};
+
+	for (uint32_t s = 0; s < MAX_SLOTS; s++) {
+		inits[s] = (struct slot_init){
+			.slot = (int32_t)s,
+			.n_pages = MAX_PAGES,
+			.page_offset = s * MAX_PAGES,
+			.sampling = {.seed = s},
+		};
+		for (uint32_t p = 0; p < MAX_PAGES; p++)
+			pages[s * MAX_PAGES + p] = s * 7 + 1 + p;
+	}
+	prepare(i, &record);
+}
+
+/* What the contract says of a consistent record, one value at a time. `ids` is the record's. */
+static void check_step(const struct inputs *i, const struct step_record *record)
+{
+	const struct step_inputs *in = &i->in;
+	uint32_t t = 0;
+
+	for (uint32_t r = 0; r < record->n_rows; r++) {
+		const struct step_row *row = &record->rows[r];
+		bool empty = row->slot < 0;
+		uint32_t length = empty ? 0 : row->start + row->n_tokens;
+
+		assert_int_equal(in->query_start[r], t);
+		assert_int_equal(in->seq_lens[r], length);
+		assert_int_equal(in->row_slot[r], empty ? -1 : row->slot);
+		assert_int_equal(in->row_flags[r], empty ? 0 : row->flags);
+		assert_int_equal(in->logit_index[r], row->n_tokens ? t + row->n_tokens - 1 : 0);
+		for (uint32_t p = 0; p < MAX_PAGES; p++)
+			if (empty || p * PAGE_TOKENS < length)
+				assert_int_equal(in->block_table[r * MAX_PAGES + p],
+					empty ? 0 : (uint32_t)row->slot * 7 + 1 + p);
+		for (uint32_t j = 0; j < row->n_tokens; j++, t++) {
+			uint32_t position = row->start + j;
+			uint32_t page = (uint32_t)row->slot * 7 + 1 + position / PAGE_TOKENS;
+			bool from_slot = row->flags & ROW_FROM_SLOT;
+
+			assert_int_equal(in->positions[t], empty ? 0 : position);
+			assert_int_equal(in->input_ids[t], empty       ? 0
+							   : from_slot ? 50 + row->slot
+								       : record->ids[t]);
+			assert_int_equal(in->slot_mapping[t],
+				empty ? -1
+				      : (int32_t)(page * PAGE_TOKENS + position % PAGE_TOKENS));
+		}
+	}
+	for (uint32_t r = record->n_rows; r <= MAX_ROWS; r++)
+		assert_int_equal(in->query_start[r], t);
+	for (uint32_t r = record->n_rows; r < MAX_ROWS; r++) {
+		assert_int_equal(in->seq_lens[r], 0);
+		assert_int_equal(in->row_slot[r], -1);
+		assert_int_equal(in->row_flags[r], 0);
+		assert_int_equal(in->logit_index[r], 0);
+	}
+	for (uint32_t p = record->n_rows * MAX_PAGES; p < record->padded_rows * MAX_PAGES; p++)
+		assert_int_equal(in->block_table[p], 0);
+	for (; t < MAX_TOKENS; t++) {
+		assert_int_equal(in->input_ids[t], 0);
+		assert_int_equal(in->positions[t], 0);
+		assert_int_equal(in->slot_mapping[t], -1);
+	}
+}
+
+/* The record of `rows`, with ids 0, 1, ...; padded as given. */
+static struct step_record record_of(
+	const struct step_row *rows, uint32_t n_rows, uint32_t padded_rows)
+{
+	static int32_t ids[MAX_TOKENS];
+	struct step_record record = {
+		.n_rows = n_rows,
+		.padded_rows = padded_rows,
+		.rows = rows,
+		.ids = ids,
+	};
+
+	for (int32_t t = 0; t < MAX_TOKENS; t++)
+		ids[t] = t;
+	for (uint32_t r = 0; r < n_rows; r++)
+		record.n_tokens += rows[r].n_tokens;
+	record.padded_tokens = record.n_tokens;
+	return record;
+}
+
+static const struct step_row big_rows[MAX_ROWS] = {
+	{3, ROW_SAMPLE, 9, 0},
+	{0, 0, 6, 5},
+	{8, ROW_SAMPLE, 1, 20},
+	{-1, 0, 2, 9},
+	{5, ROW_SAMPLE | ROW_FROM_SLOT, 1, 23},
+	{2, 0, 20, 3},
+	{1, ROW_SAMPLE, 1, 0},
+};
+static const struct step_row decode_rows[] = {
+	{4, ROW_SAMPLE | ROW_FROM_SLOT, 1, 7},
+	{2, ROW_SAMPLE | ROW_FROM_SLOT, 1, 8},
+	{7, ROW_SAMPLE | ROW_FROM_SLOT, 1, 0},
+};
+
+static void test_prepare_expands_a_step_that_fills_the_inputs(void **state)
+{
+	struct step_record record = record_of(big_rows, MAX_ROWS, MAX_ROWS);
+	struct inputs inputs;
+
+	(void)state;
+	assert_int_equal(record.n_tokens, MAX_TOKENS);
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_small_step_leaves_nothing_of_a_big_one(void **state)
+{
+	static const struct {
+		uint32_t n_rows, padded_rows;
+	} small[] = {{0, 0}, {0, 4}, {1, 1}, {1, 2}, {2, 4}, {3, 3}, {3, 7}};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT_OF(small); i++) {
+		struct step_record record = record_of(big_rows, MAX_ROWS, MAX_ROWS);
+		struct inputs inputs;
+
+		inputs_init(&inputs);
+		init_all_slots(&inputs);
+		prepare(&inputs, &record);
+		record = record_of(decode_rows, small[i].n_rows, small[i].padded_rows);
+		prepare(&inputs, &record);
+		check_step(&inputs, &record);
+		inputs_deinit(&inputs);
+	}
+}
+
+static void test_prepare_random_steps_in_a_row(void **state)
+{
+	struct inputs inputs;
+
+	(void)state;
+	random_state = 40;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	for (int step = 0; step < 500; step++) {
+		struct step_row rows[MAX_ROWS] = {0};
+		uint32_t n_rows = random_below(MAX_ROWS + 1), left = MAX_TOKENS;
+		struct step_record record;
+
+		for (uint32_t r = 0; r < n_rows; r++) {
+			uint32_t n = random_below(left < 12 ? left + 1 : 12);
+
+			left -= n;
+			rows[r] = (struct step_row){
+				.slot = (int32_t)random_below(MAX_SLOTS + 2) - 2,
+				.flags = random_below(2) * ROW_SAMPLE + (n == 1) * ROW_FROM_SLOT,
+				.n_tokens = n,
+				.start = random_below(CAPACITY - n + 1),
+			};
+		}
+		record = record_of(rows, n_rows, n_rows + random_below(MAX_ROWS - n_rows + 1));
+		prepare(&inputs, &record);
+		check_step(&inputs, &record);
+	}
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_takes_a_row_from_slot_without_ids(void **state)
+{
+	struct step_record record = record_of(decode_rows, 3, 3);
+	struct inputs inputs;
+
+	(void)state;
+	record.ids = NULL;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	prepare(&inputs, &record);
+	assert_int_equal(inputs.in.input_ids[0], 54);
+	assert_int_equal(inputs.in.input_ids[1], 52);
+	assert_int_equal(inputs.in.input_ids[2], 57);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_applies_inits_before_the_rows_that_use_them(void **state)
+{
+	static const uint32_t pages[] = {99, 11, 12, 13, 14};
+	struct slot_init init = {
+		.slot = 6,
+		.n_pages = 3,
+		.page_offset = 1,
+		.sampling = {.temperature = 0.5f, .top_p = 0.9f, .top_k = 7, .seed = 123},
+	};
+	struct step_row row = {.slot = 6, .n_tokens = 9};
+	struct step_record record = record_of(&row, 1, 1);
+	struct inputs inputs;
+
+	(void)state;
+	record.n_inits = 1;
+	record.inits = &init;
+	record.pages = pages;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	prepare(&inputs, &record);
+	assert_int_equal(inputs.in.slot_mapping[0], 11 * PAGE_TOKENS);
+	assert_int_equal(inputs.in.slot_mapping[8], 13 * PAGE_TOKENS);
+	assert_int_equal(inputs.in.block_table[2], 13);
+	assert_memory_equal(&inputs.in.slot_sampling[6], &init.sampling, sizeof(init.sampling));
+	for (uint32_t p = 3; p < MAX_PAGES; p++)
+		assert_int_equal(inputs.in.slot_block_table[6 * MAX_PAGES + p], 0);
+	/* Its neighbours keep theirs, and no init touches a last token. */
+	assert_int_equal(inputs.in.slot_block_table[7 * MAX_PAGES], 50);
+	assert_int_equal(inputs.in.slot_block_table[6 * MAX_PAGES - 1], 41);
+	assert_int_equal(inputs.in.slot_last_token[6], 56);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_clamps_ids_into_the_vocabulary(void **state)
+{
+	static const int32_t ids[] = {-1, VOCAB, INT32_MAX, INT32_MIN, VOCAB - 1};
+	static const int32_t clamped[] = {0, VOCAB - 1, VOCAB - 1, 0, VOCAB - 1};
+	static const struct step_row rows[] = {{0, 0, 5, 0}, {1, ROW_FROM_SLOT, 1, 3}};
+	struct step_record record = record_of(rows, 2, 2);
+	struct inputs inputs;
+
+	(void)state;
+	record.ids = ids;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	inputs.in.slot_last_token[1] = -5;
+	prepare(&inputs, &record);
+	for (size_t t = 0; t < COUNT_OF(ids); t++)
+		assert_int_equal(inputs.in.input_ids[t], clamped[t]);
+	assert_int_equal(inputs.in.input_ids[5], 0);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_maps_missing_pages_to_the_null_page(void **state)
+{
+	static const uint32_t pages[] = {5, N_PAGES, UINT32_MAX};
+	struct slot_init init = {.slot = 2, .n_pages = 3};
+	struct step_row row = {.slot = 2, .n_tokens = 10};
+	struct step_record record = record_of(&row, 1, 1);
+	struct inputs inputs;
+
+	(void)state;
+	record.n_inits = 1;
+	record.inits = &init;
+	record.pages = pages;
+	inputs_init(&inputs);
+	prepare(&inputs, &record);
+	assert_int_equal(inputs.in.block_table[0], 5);
+	assert_int_equal(inputs.in.block_table[1], 0);
+	assert_int_equal(inputs.in.block_table[2], 0);
+	assert_int_equal(inputs.in.slot_mapping[3], 5 * PAGE_TOKENS + 3);
+	assert_int_equal(inputs.in.slot_mapping[4], 0);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_stays_inside_the_inputs_whatever_the_record_says(void **state)
+{
+	static const struct step_row rows[MAX_ROWS + 2] = {
+		{1, 0, 3, CAPACITY - 1},
+		{2, 0, 2, UINT32_MAX},
+		{MAX_SLOTS, 0, 1, 0},
+		{INT32_MAX, 0, 1, 0},
+		{3, 0, UINT32_MAX, 0},
+		{4, 0, 1, 0},
+		{5, 0, 1, 0},
+		{6, 0, 1, 0},
+	};
+	struct slot_init inits[] = {{.slot = -1}, {.slot = MAX_SLOTS}};
+	struct step_record record = record_of(rows, 0, UINT32_MAX);
+	struct inputs inputs;
+
+	(void)state;
+	record.n_rows = COUNT_OF(rows);
+	record.n_tokens = MAX_TOKENS;
+	record.n_inits = COUNT_OF(inits);
+	record.inits = inits;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	prepare(&inputs, &record);
+	for (uint32_t t = 0; t < MAX_TOKENS; t++) {
+		assert_in_range(inputs.in.positions[t], 0, CAPACITY - 1);
+		assert_true(inputs.in.slot_mapping[t] >= -1 &&
+			    inputs.in.slot_mapping[t] < N_PAGES * PAGE_TOKENS);
+	}
+	assert_int_equal(inputs.in.slot_mapping[1], -1);
+	assert_int_equal(inputs.in.seq_lens[0], CAPACITY);
+	assert_int_equal(inputs.in.seq_lens[1], CAPACITY);
+	assert_int_equal(inputs.in.row_slot[2], -1);
+	assert_int_equal(inputs.in.row_slot[3], -1);
+	assert_int_equal(inputs.in.query_start[MAX_ROWS], MAX_TOKENS);
+	inputs_deinit(&inputs);
+}
+
+static void test_prepare_refuses_inputs_that_lack_a_buffer(void **state)
+{
+	struct step_record record = {0};
+	struct inputs inputs;
+	struct op_prepare bad[4];
+
+	(void)state;
+	inputs_init(&inputs);
+	for (size_t i = 0; i < COUNT_OF(bad); i++)
+		bad[i] = (struct op_prepare){&record, inputs.in, N_PAGES};
+	bad[0].record = NULL;
+	bad[1].n_pages = 0;
+	bad[2].inputs.slot_block_table = NULL;
+	bad[3].inputs.page_tokens = 0;
+	for (size_t i = 0; i < COUNT_OF(bad); i++)
+		assert_int_equal(device->kernels->prepare(stream, &bad[i]), -EINVAL);
+	inputs_deinit(&inputs);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_prepare_expands_a_step_that_fills_the_inputs),
+		cmocka_unit_test(test_prepare_small_step_leaves_nothing_of_a_big_one),
+		cmocka_unit_test(test_prepare_random_steps_in_a_row),
+		cmocka_unit_test(test_prepare_takes_a_row_from_slot_without_ids),
+		cmocka_unit_test(test_prepare_applies_inits_before_the_rows_that_use_them),
+		cmocka_unit_test(test_prepare_clamps_ids_into_the_vocabulary),
+		cmocka_unit_test(test_prepare_maps_missing_pages_to_the_null_page),
+		cmocka_unit_test(test_prepare_stays_inside_the_inputs_whatever_the_record_says),
+		cmocka_unit_test(test_prepare_refuses_inputs_that_lack_a_buffer),
+	};
+
+	return cmocka_run_group_tests_name("cpu ops: prepare", tests, group_setup, group_teardown);
+}
