@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_ATTENTION_H
+#define MIMEO_ATTENTION_ATTENTION_H
+
+/*
+ * Attention backends: one interface, a registry, and the level of CUDA graphs that each can stand.
+ *
+ * A backend is CHOSEN by name or by `auto`, CHECKED against the model's configuration, and makes a
+ * MANAGER, which owns every persistent buffer that its kernels read (worst-case sizes, fixed
+ * addresses). For each step, and afresh for each warm-up and each capture, the host BUILDS metadata
+ * from the batch and then RUNS it layer by layer; the metadata object is not shared between phases.
+ *
+ * Host scalars that a run would bake into a graph are the worst case and the same in every phase.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+
+enum attention_support {
+	ATTENTION_NEVER = 0,                       /* cannot be captured */
+	ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE = 1, /* batches of one token a request */
+	ATTENTION_UNIFORM_BATCH = 2,               /* batches of one query length */
+	ATTENTION_ALWAYS = 3,                      /* any batch */
+};
+const char *attention_support_name(enum attention_support support);
+
+/* One model's attention, as a backend sees it. */
+struct attention_config {
+	uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+	float scale;             /* of q.k, head_dim^-1/2 as a rule */
+	const uint32_t *windows; /* [n_layers] sliding window in tokens, itself included; 0: none */
+	uint32_t page_tokens;
+	uint32_t max_rows, max_tokens, max_pages; /* as in struct step_inputs */
+	uint32_t max_seq_len;
+	uint32_t max_decode_query; /* longest uniform query: 1, or 1 + draft tokens */
+	enum dtype activation_dtype, kv_dtype;
+	/* Pages of the cache's reservation, the null page counted in: an id in the block table that
+	 * is not below it reads as the null page. 0: not known, only negative ids do. */
+	uint32_t n_kv_pages;
+};
+
+enum attention_phase { ATTENTION_EAGER, ATTENTION_WARM_UP, ATTENTION_CAPTURE, ATTENTION_REPLAY };
+
+/* The batch a build sees: host copies. With FULL graphs the padded numbers are what runs; rows from
+ * n_rows to padded_rows have query and sequence length 0. Arrays live as long as the build call. */
+struct attention_batch {
+	enum attention_phase phase;
+	uint32_t n_rows, n_tokens;           /* real: R, T */
+	uint32_t padded_rows, padded_tokens; /* what runs: Rp, Tp */
+	uint32_t max_query;                  /* of any row */
+	const uint32_t *query_lens;          /* [n_rows] */
+	const uint32_t *seq_lens;            /* [n_rows], history + query */
+};
+
+/* One layer's run. */
+struct attention_args {
+	uint32_t layer;
+	const void *q;     /* [Tp, n_heads, head_dim] act, rows q_stride elements apart */
+	uint32_t q_stride;
+	const void *kv;    /* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+	void *out;         /* [Tp, n_heads * head_dim] act */
+};
+
+struct attention_manager;
+struct attention_metadata;
+
+struct attention_backend {
+	const char *name;
+	/* Its op may be broken out of a breakable graph. A backend that is not marked cannot be
+	 * registered. */
+	bool breaks;
+	/* 0 if it can serve that model, else -ENOTSUP with one sentence in why[size]. */
+	int (*check)(const struct attention_config *config, char *why, size_t size);
+	/* The level in that configuration, and the longest uniform query it holds for. */
+	enum attention_support (*support)(
+		const struct attention_config *config, uint32_t *ret_max_query);
+	/* Allocates all that will ever be needed; before device_lock. `inputs` is copied; its
+	 * buffers outlive the manager. */
+	int (*manager_new)(struct device *device, const struct attention_config *config,
+		const struct step_inputs *inputs, struct attention_manager **ret);
+	void (*manager_free)(struct attention_manager *manager);
+	/* An empty metadata object; several may exist. May allocate host memory. */
+	int (*metadata_new)(struct attention_manager *manager, struct attention_metadata **ret);
+	void (*metadata_free)(struct attention_metadata *metadata);
+	/* Fill it for a batch, from nothing: no state of an earlier build survives. Queues whatever
+	 * writes the persistent buffers. No allocation. */
+	int (*build)(struct attention_metadata *metadata, const struct attention_batch *batch,
+		struct stream *stream);
+	/* Queue (or record) one layer. No allocation. */
+	int (*run)(struct attention_metadata *metadata, struct stream *stream,
+		const struct attention_args *args);
+};
+
+/* ---- registry ---- */
+
+/* -EINVAL if a function is missing, -EPERM if `breaks` is false, -EEXIST. */
+int attention_register(const struct attention_backend *backend);
+/* A backend by name, or NULL. The built-in ones (naive, paged) are always there. */
+const struct attention_backend *attention_find(const char *name);
+/* By index, NULL past the end. */
+const struct attention_backend *attention_get(uint32_t index);
+/* Choose for a model: `name` or "auto" (the one with the highest support level that passes check,
+ * the earlier registered on a tie). why[size] says what was chosen and why, or why not.
+ * 0, -ENOENT (no such backend), -ENOTSUP. A level claimed for uniform batches must come with
+ * max_query >= max_decode_query, else the level is lowered to what holds. */
+int attention_choose(const char *name, const struct attention_config *config,
+	const struct attention_backend **ret, enum attention_support *ret_support, char *why,
+	size_t size);
+
+extern const struct attention_backend attention_naive;
+extern const struct attention_backend attention_paged;
+
+#endif

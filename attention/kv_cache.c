@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: MIT */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "attention/kv_cache.h"
+
+struct kv_cache {
+	struct device *device;
+	struct kv_config config;
+	void **layers;        /* [n_layers] reserved ranges */
+	size_t range_bytes;   /* of each */
+	size_t mapped_bytes;  /* from the front of each */
+	size_t granularity;   /* of mapping */
+	uint32_t n_pages;     /* that exist, the null page counted in */
+	uint32_t n_free;
+	uint32_t *references; /* [max_pages] */
+	uint32_t *free_pages; /* [max_pages] a stack; the page freed last is given first */
+};
+
+uint64_t kv_layer_page_bytes(const struct kv_config *config)
+{
+	return (uint64_t)2 * config->page_tokens * config->n_kv_heads * config->head_dim *
+	       dtype_bytes(config->dtype);
+}
+
+uint64_t kv_page_bytes(const struct kv_config *config)
+{
+	return kv_layer_page_bytes(config) * config->n_layers;
+}
+
+/* ---- memory ---- */
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+	return (bytes + unit - 1) / unit * unit;
+}
+
+/* A range of at least `bytes` that is a multiple of the granularity, which only reserve tells. */
+static int reserve_range(struct kv_cache *cache, size_t bytes, void **ret)
+{
+	const struct device_ops *ops = cache->device->ops;
+	void *range;
+	int rc;
+
+	for (;;) {
+		rc = ops->reserve(cache->device, bytes, &range, &cache->granularity);
+		if (rc != 0)
+			return rc;
+		if (bytes % cache->granularity == 0)
+			break;
+		ops->release(cache->device, range, bytes);
+		bytes = round_up(bytes, cache->granularity);
+	}
+	cache->range_bytes = bytes;
+	*ret = range;
+	return 0;
+}
+
+static void unmap_layers(struct kv_cache *cache, uint32_t n_layers, size_t from, size_t to)
+{
+	for (uint32_t layer = 0; from < to && layer < n_layers; layer++)
+		cache->device->ops->unmap(cache->device, cache->layers[layer], from, to - from);
+}
+
+/* All layers or none. */
+static int map_layers(struct kv_cache *cache, size_t bytes)
+{
+	const struct device_ops *ops = cache->device->ops;
+	size_t from = cache->mapped_bytes, to = round_up(bytes, cache->granularity);
+
+	if (to <= from)
+		return 0;
+	for (uint32_t layer = 0; layer < cache->config.n_layers; layer++) {
+		int rc = ops->map(cache->device, cache->layers[layer], from, to - from);
+
+		if (rc != 0) {
+			unmap_layers(cache, layer, from, to);
+			return rc;
+		}
+	}
+	cache->mapped_bytes = to;
+	return 0;
+}
+
+int kv_cache_map(struct kv_cache *cache, uint32_t n_pages)
+{
+	uint32_t first = cache->n_pages;
+	int rc;
+
+	if (n_pages > cache->config.max_pages)
+		return -EINVAL;
+	if (n_pages <= first)
+		return 0;
+	rc = map_layers(cache, kv_layer_page_bytes(&cache->config) * n_pages);
+	if (rc != 0)
+		return rc;
+	for (uint32_t page = n_pages; page-- > (first ? first : 1);)
+		cache->free_pages[cache->n_free++] = page;
+	cache->n_pages = n_pages;
+	return 0;
+}
+
+static int zero_null_page(struct kv_cache *cache)
+{
+	size_t bytes = kv_layer_page_bytes(&cache->config);
+	void *zeros = calloc(1, bytes);
+	int rc = zeros ? 0 : -ENOMEM;
+
+	for (uint32_t layer = 0; rc == 0 && layer < cache->config.n_layers; layer++)
+		rc = cache->device->ops->copy(cache->device, cache->layers[layer], zeros, bytes);
+	free(zeros);
+	return rc;
+}
+
+static int config_check(const struct kv_config *config, uint32_t n_first)
+{
+	uint64_t bytes;
+
+	if (!config->n_layers || !config->n_kv_heads || !config->head_dim || !config->page_tokens)
+		return -EINVAL;
+	if (config->max_pages > INT32_MAX || n_first >= config->max_pages)
+		return -EINVAL;
+	if (__builtin_mul_overflow((uint64_t)2 * config->page_tokens, config->n_kv_heads, &bytes) ||
+		__builtin_mul_overflow(bytes, config->head_dim, &bytes) ||
+		__builtin_mul_overflow(bytes, dtype_bytes(config->dtype), &bytes) ||
+		__builtin_mul_overflow(bytes, config->max_pages, &bytes) ||
+		__builtin_mul_overflow(bytes, config->n_layers, &bytes) || bytes > PTRDIFF_MAX)
+		return -EINVAL;
+	return 0;
+}
+
+static int cache_fill(struct kv_cache *cache, uint32_t n_first)
+{
+	const struct kv_config *config = &cache->config;
+	int rc;
+
+	cache->layers = calloc(config->n_layers, sizeof(*cache->layers));
+	cache->references = calloc(config->max_pages, sizeof(*cache->references));
+	cache->free_pages = calloc(config->max_pages, sizeof(*cache->free_pages));
+	if (!cache->layers || !cache->references || !cache->free_pages)
+		return -ENOMEM;
+	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
+		rc = reserve_range(cache, kv_layer_page_bytes(config) * config->max_pages,
+			&cache->layers[layer]);
+		if (rc != 0)
+			return rc;
+	}
+	rc = kv_cache_map(cache, n_first + 1);
+	return rc != 0 ? rc : zero_null_page(cache);
+}
+
+int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t n_first,
+	struct kv_cache **ret)
+{
+	struct kv_cache *cache;
+	int rc;
+
+	rc = config_check(config, n_first);
+	if (rc != 0)
+		return rc;
+	cache = calloc(1, sizeof(*cache));
+	if (!cache)
+		return -ENOMEM;
+	cache->device = device;
+	cache->config = *config;
+	rc = cache_fill(cache, n_first);
+	if (rc != 0) {
+		kv_cache_free(cache);
+		return rc;
+	}
+	*ret = cache;
+	return 0;
+}
+
+void kv_cache_free(struct kv_cache *cache)
+{
+	if (!cache)
+		return;
+	if (cache->layers) {
+		unmap_layers(cache, cache->config.n_layers, 0, cache->mapped_bytes);
+		for (uint32_t layer = cache->config.n_layers; layer-- > 0;)
+			if (cache->layers[layer])
+				cache->device->ops->release(cache->device, cache->layers[layer],
+					cache->range_bytes);
+	}
+	free(cache->free_pages);
+	free(cache->references);
+	free(cache->layers);
+	free(cache);
+}
+
+void *kv_layer(const struct kv_cache *cache, uint32_t layer)
+{
+	assert(layer < cache->config.n_layers);
+	return cache->layers[layer];
+}
+
+const struct kv_config *kv_cache_config(const struct kv_cache *cache)
+{
+	return &cache->config;
+}
+
+/* ---- pages ---- */
+
+uint32_t kv_pages_total(const struct kv_cache *cache)
+{
+	return cache->n_pages - 1;
+}
+
+uint32_t kv_pages_free(const struct kv_cache *cache)
+{
+	return cache->n_free;
+}
+
+uint32_t kv_references(const struct kv_cache *cache, uint32_t page)
+{
+	return page < cache->n_pages ? cache->references[page] : 0;
+}
+
+static uint32_t page_take(struct kv_cache *cache)
+{
+	uint32_t page = cache->free_pages[--cache->n_free];
+
+	cache->references[page] = 1;
+	return page;
+}
+
+void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages)
+{
+	for (uint32_t i = 0; i < n_pages; i++) {
+		uint32_t page = pages[i];
+
+		assert(page > 0 && page < cache->n_pages && cache->references[page] > 0);
+		if (--cache->references[page] == 0)
+			cache->free_pages[cache->n_free++] = page;
+	}
+}
+
+/* ---- tables ---- */
+
+int kv_table_init(struct kv_table *table, uint32_t capacity)
+{
+	uint32_t *pages = calloc(capacity ? capacity : 1, sizeof(*pages));
+
+	if (!pages)
+		return -ENOMEM;
+	*table = (struct kv_table){ .pages = pages, .capacity = capacity };
+	return 0;
+}
+
+void kv_table_deinit(struct kv_table *table)
+{
+	if (!table)
+		return;
+	free(table->pages);
+	*table = (struct kv_table){ 0 };
+}
+
+/* Logical pages that hold the first n_tokens. */
+static uint64_t pages_of(const struct kv_cache *cache, uint64_t n_tokens)
+{
+	return (n_tokens + cache->config.page_tokens - 1) / cache->config.page_tokens;
+}
+
+/* What writing tokens [n_tokens, n_tokens + n_new) takes, in logical pages. */
+struct demand {
+	uint64_t first, end; /* pages that will be written */
+	uint32_t n_copies;   /* of them: in the table and shared */
+	uint64_t n_pages;    /* copies and new ones */
+};
+
+static struct demand demand_of(const struct kv_cache *cache, const struct kv_table *table,
+	uint32_t n_tokens, uint32_t n_new)
+{
+	struct demand d = { .first = n_tokens / cache->config.page_tokens };
+
+	d.end = n_new ? pages_of(cache, (uint64_t)n_tokens + n_new) : d.first;
+	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++)
+		if (cache->references[table->pages[i]] > 1)
+			d.n_copies++;
+	d.n_pages = d.n_copies;
+	if (d.end > table->n_pages)
+		d.n_pages += d.end - table->n_pages;
+	return d;
+}
+
+uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
+	uint32_t n_tokens, uint32_t n_new)
+{
+	uint64_t n = demand_of(cache, table, n_tokens, n_new).n_pages;
+
+	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
+	uint32_t (*copies)[2], uint32_t *ret_n_copies)
+{
+	struct demand d = demand_of(cache, table, n_tokens, n_new);
+	uint32_t n_copies = 0;
+
+	if (n_tokens > (uint64_t)table->n_pages * cache->config.page_tokens)
+		return -EINVAL;
+	if (d.n_pages > cache->n_free || d.end > table->capacity)
+		return -ENOSPC;
+	for (uint64_t i = d.first; n_copies < d.n_copies; i++) {
+		uint32_t page = table->pages[i];
+
+		if (cache->references[page] < 2)
+			continue;
+		copies[n_copies][0] = page;
+		copies[n_copies][1] = table->pages[i] = page_take(cache);
+		n_copies++;
+	}
+	while (table->n_pages < d.end)
+		table->pages[table->n_pages++] = page_take(cache);
+	*ret_n_copies = n_copies;
+	return 0;
+}
+
+int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
+	struct kv_table *child)
+{
+	uint64_t n_pages = pages_of(cache, n_tokens);
+
+	if (n_pages > parent->n_pages || child->n_pages != 0)
+		return -EINVAL;
+	if (n_pages > child->capacity)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < n_pages; i++) {
+		child->pages[i] = parent->pages[i];
+		cache->references[parent->pages[i]]++;
+	}
+	child->n_pages = (uint32_t)n_pages;
+	return 0;
+}
+
+uint32_t kv_truncate(
+	struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t *dropped)
+{
+	uint64_t keep = pages_of(cache, n_tokens);
+	uint32_t n_dropped = 0;
+
+	for (uint64_t i = keep; i < table->n_pages; i++)
+		dropped[n_dropped++] = table->pages[i];
+	table->n_pages -= n_dropped;
+	return n_dropped;
+}
+
+/* ---- self-check ---- */
+
+/* Count uses of pages[]; false at a page that is not one. */
+static bool count_uses(
+	const struct kv_cache *cache, uint32_t *uses, const uint32_t *pages, uint32_t n_pages)
+{
+	for (uint32_t i = 0; i < n_pages; i++) {
+		if (pages[i] == 0 || pages[i] >= cache->n_pages)
+			return false;
+		uses[pages[i]]++;
+	}
+	return true;
+}
+
+static int check_uses(const struct kv_cache *cache, const uint32_t *uses, const uint32_t *free_uses,
+	char *why, size_t size)
+{
+	for (uint32_t page = 0; page < cache->n_pages; page++) {
+		uint32_t in_stack = page > 0 && uses[page] == 0;
+
+		if (cache->references[page] != uses[page])
+			snprintf(why, size, "page %u: %u references, %u users", (unsigned int)page,
+				(unsigned int)cache->references[page], (unsigned int)uses[page]);
+		else if (free_uses[page] != in_stack)
+			snprintf(why, size, "page %u: %u users, %u times in the free list",
+				(unsigned int)page, (unsigned int)uses[page],
+				(unsigned int)free_uses[page]);
+		else
+			continue;
+		return -EUCLEAN;
+	}
+	return 0;
+}
+
+int kv_cache_check(const struct kv_cache *cache, const struct kv_table *const *tables,
+	uint32_t n_tables, const uint32_t *held, uint32_t n_held, char *why, size_t size)
+{
+	uint32_t *uses = calloc(2 * (size_t)cache->n_pages, sizeof(*uses));
+	bool counted;
+	int rc = -EUCLEAN;
+
+	if (!uses)
+		return -ENOMEM;
+	counted = count_uses(cache, uses, held, n_held) &&
+		  count_uses(cache, uses + cache->n_pages, cache->free_pages, cache->n_free);
+	for (uint32_t i = 0; counted && i < n_tables; i++)
+		counted = count_uses(cache, uses, tables[i]->pages, tables[i]->n_pages);
+	if (counted)
+		rc = check_uses(cache, uses, uses + cache->n_pages, why, size);
+	else
+		snprintf(why, size, "a page that does not exist is in use");
+	free(uses);
+	return rc;
+}

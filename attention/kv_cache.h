@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_KV_CACHE_H
+#define MIMEO_ATTENTION_KV_CACHE_H
+
+/*
+ * The paged KV cache: host bookkeeping over pages that exist on the device.
+ *
+ * A page holds page_tokens tokens of K and V of all layers. Page 0 is the null page: it is never
+ * given out, and padding points at it. Pages are counted references; a fork shares its parent's
+ * pages, and whoever writes into a shared page first gets a copy of its own (copy-on-write).
+ *
+ * Device memory: one reserved range a layer, [max_pages, 2, page_tokens, n_kv_heads, head_dim], so
+ * that no stride depends on how many pages there are; pages are mapped from the front.
+ *
+ * Threads: the engine's alone. Nothing here waits for the device: whoever lets a page go makes sure
+ * that no launched step names it (kv_release is called when that step has completed).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/device.h"
+
+struct kv_config {
+	uint32_t n_layers, n_kv_heads, head_dim, page_tokens;
+	uint32_t max_pages; /* ceiling of the reservation, the null page counted in */
+	enum dtype dtype;
+};
+
+struct kv_cache;
+
+/* Bytes of one page, all layers; and of one layer's part. */
+uint64_t kv_page_bytes(const struct kv_config *config);
+uint64_t kv_layer_page_bytes(const struct kv_config *config);
+
+/* Reserve the ranges and map the first pages (null page, zeroed, and n_first more). */
+int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t n_first,
+	struct kv_cache **ret);
+void kv_cache_free(struct kv_cache *cache);
+/* Map until n_pages pages exist, the null page counted in; fewer than there are: nothing to do.
+ * Allowed after device_lock. -EINVAL above max_pages; when mapping fails nothing has changed. */
+int kv_cache_map(struct kv_cache *cache, uint32_t n_pages);
+/* Base address of a layer's range. */
+void *kv_layer(const struct kv_cache *cache, uint32_t layer);
+const struct kv_config *kv_cache_config(const struct kv_cache *cache);
+
+uint32_t kv_pages_total(const struct kv_cache *cache); /* without the null page */
+uint32_t kv_pages_free(const struct kv_cache *cache);
+
+/* A sequence's pages in logical order. */
+struct kv_table {
+	uint32_t *pages; /* owned; capacity of max_seq_pages given at init */
+	uint32_t n_pages;
+	uint32_t capacity;
+};
+int kv_table_init(struct kv_table *table, uint32_t capacity);
+/* Gives nothing back: release the pages first. */
+void kv_table_deinit(struct kv_table *table);
+
+/* Pages to have before tokens [n_tokens, n_tokens + n_new) may be written: new ones, and copies of
+ * shared ones among those to be written. */
+uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
+	uint32_t n_tokens, uint32_t n_new);
+/* Have them. Writes (src, dst) pairs to copies[]: the device must copy these pages before it writes
+ * to them. One for each shared page among those to be written: at most one where a sequence grows
+ * at its end, more where it rewrites what it has; room for kv_pages_needed pairs is always enough.
+ * A source keeps its reference until the caller calls kv_release on it, after the copying step has
+ * completed. 0, or -ENOSPC (pages, or the table's capacity) with nothing
+ * changed; -EINVAL if the table does not hold n_tokens. No allocation. */
+int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
+	uint32_t (*copies)[2], uint32_t *ret_n_copies);
+/* The child shares all pages that hold the first n_tokens. -ENOSPC if its capacity is too small,
+ * -EINVAL if it is not empty or the parent does not hold n_tokens; nothing changed then. */
+int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
+	struct kv_table *child);
+/* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (room for n_pages)
+ * and keep their reference until kv_release. */
+uint32_t kv_truncate(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
+	uint32_t *dropped);
+/* Drop one reference each; a page without references is free again. */
+void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages);
+/* References of a page, for tests and checks. */
+uint32_t kv_references(const struct kv_cache *cache, uint32_t page);
+/* For tests: tables[n_tables] and the pages in held[n_held] (dropped or copied from, not released
+ * yet) are all users there are. 0 if each page has as many references as users, and the free list
+ * holds each page without users once; else -EUCLEAN and one sentence in why[size]. Allocates. */
+int kv_cache_check(const struct kv_cache *cache, const struct kv_table *const *tables,
+	uint32_t n_tables, const uint32_t *held, uint32_t n_held, char *why, size_t size);
+
+#endif

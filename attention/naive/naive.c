@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * The reference: the host knows each row's lengths and queues one op for each row of each layer,
+ * with the lengths as scalars. A graph would replay the lengths of its capture for ever, hence the
+ * level NEVER, and a run on a capturing stream is refused.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/gqa.h"
+#include "attention/naive/naive.h"
+
+struct attention_manager {
+	struct gqa_model model;
+	struct device *device;
+	const struct naive_kernels *kernels;
+};
+
+struct attention_metadata {
+	struct attention_manager *manager;
+	bool built;
+	uint32_t n_rows, padded_tokens;
+	uint32_t *query_lens, *seq_lens; /* [max_rows] */
+};
+
+static enum attention_support naive_support(
+	const struct attention_config *config, uint32_t *ret_max_query)
+{
+	(void)config;
+	*ret_max_query = 0;
+	return ATTENTION_NEVER;
+}
+
+static int naive_manager_new(struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, struct attention_manager **ret)
+{
+	struct attention_manager *manager;
+	struct device_info info;
+	int rc;
+
+	rc = device->ops->info(device, &info);
+	if (rc != 0)
+		return rc;
+	if (strcmp(info.kind, "cpu") != 0 || gqa_check(config, NULL, 0) != 0)
+		return -ENOTSUP;
+	manager = calloc(1, sizeof(*manager));
+	if (!manager)
+		return -ENOMEM;
+	rc = gqa_model_init(&manager->model, config, inputs);
+	if (rc != 0) {
+		free(manager);
+		return rc;
+	}
+	manager->device = device;
+	manager->kernels = &naive_cpu_kernels;
+	*ret = manager;
+	return 0;
+}
+
+static void naive_manager_free(struct attention_manager *manager)
+{
+	if (!manager)
+		return;
+	gqa_model_deinit(&manager->model);
+	free(manager);
+}
+
+static void naive_metadata_free(struct attention_metadata *metadata)
+{
+	if (!metadata)
+		return;
+	free(metadata->seq_lens);
+	free(metadata->query_lens);
+	free(metadata);
+}
+
+static int naive_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
+{
+	struct attention_metadata *metadata = calloc(1, sizeof(*metadata));
+	uint32_t max_rows = manager->model.config.max_rows;
+
+	if (!metadata)
+		return -ENOMEM;
+	metadata->manager = manager;
+	metadata->query_lens = calloc(max_rows, sizeof(*metadata->query_lens));
+	metadata->seq_lens = calloc(max_rows, sizeof(*metadata->seq_lens));
+	if (!metadata->query_lens || !metadata->seq_lens) {
+		naive_metadata_free(metadata);
+		return -ENOMEM;
+	}
+	*ret = metadata;
+	return 0;
+}
+
+static int naive_build(struct attention_metadata *metadata, const struct attention_batch *batch,
+	struct stream *stream)
+{
+	int rc;
+
+	(void)stream;
+	metadata->built = false;
+	rc = gqa_batch_check(&metadata->manager->model, batch);
+	if (rc != 0)
+		return rc;
+	for (uint32_t r = 0; r < batch->n_rows; r++) {
+		metadata->query_lens[r] = batch->query_lens[r];
+		metadata->seq_lens[r] = batch->seq_lens[r];
+	}
+	metadata->n_rows = batch->n_rows;
+	metadata->padded_tokens = batch->padded_tokens;
+	metadata->built = true;
+	return 0;
+}
+
+/* Queue a row whose first token is `first`. */
+static int naive_row(struct attention_manager *manager, struct stream *stream,
+	const struct naive_args *layer, uint32_t row, uint32_t first, uint32_t n_query,
+	uint32_t seq_len)
+{
+	const struct attention_config *c = &manager->model.config;
+	struct naive_args args = *layer;
+
+	args.q = (const float *)layer->q + (size_t)first * layer->q_stride;
+	args.out = (float *)layer->out + (size_t)first * c->n_heads * c->head_dim;
+	args.block_table = manager->model.inputs.block_table + (size_t)row * c->max_pages;
+	args.n_query = n_query;
+	args.seq_len = seq_len;
+	return manager->kernels->run(stream, &args);
+}
+
+static int naive_run(struct attention_metadata *metadata, struct stream *stream,
+	const struct attention_args *args)
+{
+	struct attention_manager *manager = metadata->manager;
+	const struct attention_config *c = &manager->model.config;
+	struct naive_args layer;
+	uint32_t first = 0;
+	int rc;
+
+	if (!metadata->built)
+		return -EINVAL;
+	if (manager->device->ops->capturing(stream))
+		return -ENOTSUP;
+	rc = gqa_args_check(&manager->model, args);
+	if (rc != 0)
+		return rc;
+	layer = (struct naive_args){
+		.q = args->q,
+		.kv = args->kv,
+		.out = args->out,
+		.q_stride = args->q_stride,
+		.window = manager->model.windows[args->layer],
+		.n_heads = c->n_heads,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.page_tokens = c->page_tokens,
+		.n_pages = c->n_kv_pages,
+		.max_seq_len = c->max_seq_len,
+		.scale = c->scale,
+	};
+	for (uint32_t r = 0; r < metadata->n_rows; r++) {
+		rc = naive_row(manager, stream, &layer, r, first, metadata->query_lens[r],
+			metadata->seq_lens[r]);
+		if (rc != 0)
+			return rc;
+		first += metadata->query_lens[r];
+	}
+	/* the padding is an empty row; queued even if it has no token, so that the op is loaded by
+	 * a warm-up of any batch */
+	return naive_row(manager, stream, &layer, 0, first, metadata->padded_tokens - first, 0);
+}
+
+const struct attention_backend attention_naive = {
+	.name = "naive",
+	.breaks = true,
+	.check = gqa_check,
+	.support = naive_support,
+	.manager_new = naive_manager_new,
+	.manager_free = naive_manager_free,
+	.metadata_new = naive_metadata_new,
+	.metadata_free = naive_metadata_free,
+	.build = naive_build,
+	.run = naive_run,
+};

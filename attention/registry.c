@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Which backends there are, and which one serves a model.
+ *
+ * A backend's word on its support level is not taken as given. A level that covers uniform batches
+ * must hold for the longest uniform query that this model will decode with; where it doesn't, a
+ * graph captured for that query length would run a kernel outside of what it can do, so the level
+ * is lowered to what does hold before anybody resolves a graph mode from it.
+ */
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attention/attention.h"
+
+#define BACKENDS_MAX 16u
+
+static const struct attention_backend *backends[BACKENDS_MAX] = {
+	&attention_naive,
+	&attention_paged,
+};
+static uint32_t n_backends = 2;
+
+static const char *const support_names[] = {
+	[ATTENTION_NEVER] = "never",
+	[ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE] = "uniform_single_token_decode",
+	[ATTENTION_UNIFORM_BATCH] = "uniform_batch",
+	[ATTENTION_ALWAYS] = "always",
+};
+
+const char *attention_support_name(enum attention_support support)
+{
+	return (unsigned int)support <= ATTENTION_ALWAYS ? support_names[support] : "unknown";
+}
+
+int attention_register(const struct attention_backend *backend)
+{
+	if (!backend->name || !backend->name[0] || !backend->check || !backend->support)
+		return -EINVAL;
+	if (!backend->manager_new || !backend->manager_free || !backend->metadata_new ||
+		!backend->metadata_free || !backend->build || !backend->run)
+		return -EINVAL;
+	if (!backend->breaks)
+		return -EPERM;
+	if (strcmp(backend->name, "auto") == 0 || attention_find(backend->name))
+		return -EEXIST;
+	if (n_backends == BACKENDS_MAX)
+		return -ENOSPC;
+	backends[n_backends++] = backend;
+	return 0;
+}
+
+const struct attention_backend *attention_find(const char *name)
+{
+	for (uint32_t i = 0; i < n_backends; i++)
+		if (strcmp(backends[i]->name, name) == 0)
+			return backends[i];
+	return NULL;
+}
+
+const struct attention_backend *attention_get(uint32_t index)
+{
+	return index < n_backends ? backends[index] : NULL;
+}
+
+/* ---- choice ---- */
+
+/* A sentence under construction in the caller's buffer; cut off where it does not fit. */
+struct sentence {
+	char *text;
+	size_t size, used;
+};
+
+__attribute__((format(printf, 2, 3))) static void say(struct sentence *s, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	if (s->used >= s->size)
+		return;
+	va_start(args, format);
+	n = vsnprintf(s->text + s->used, s->size - s->used, format, args);
+	va_end(args);
+	if (n > 0)
+		s->used += (size_t)n;
+}
+
+struct candidate {
+	const struct attention_backend *backend;
+	enum attention_support claimed, level;
+	uint32_t max_query;
+};
+
+/* The highest level not above the claim that holds for this model's decode queries. */
+static enum attention_support level_that_holds(
+	enum attention_support claimed, uint32_t max_query, uint32_t decode_query)
+{
+	if ((unsigned int)claimed > ATTENTION_ALWAYS || max_query == 0)
+		return ATTENTION_NEVER;
+	if (claimed >= ATTENTION_UNIFORM_BATCH && max_query < decode_query)
+		return ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
+	return claimed;
+}
+
+static int consider(const struct attention_backend *backend, const struct attention_config *config,
+	struct candidate *ret, char *why, size_t size)
+{
+	struct candidate c = { .backend = backend };
+	int rc;
+
+	rc = backend->check(config, why, size);
+	if (rc != 0)
+		return rc;
+	c.claimed = backend->support(config, &c.max_query);
+	c.level = level_that_holds(c.claimed, c.max_query, config->max_decode_query);
+	*ret = c;
+	return 0;
+}
+
+static void say_choice(struct sentence *s, const struct candidate *c, const char *reason,
+	const struct attention_config *config)
+{
+	say(s, "%s, %s: graphs %s", c->backend->name, reason, attention_support_name(c->level));
+	if (c->level == c->claimed)
+		return;
+	say(s, ", lowered from %s: holds for queries of up to %u tokens, decodes take up to %u",
+		attention_support_name(c->claimed), (unsigned int)c->max_query,
+		(unsigned int)config->max_decode_query);
+}
+
+static int choose_named(const char *name, const struct attention_config *config,
+	struct candidate *ret, struct sentence *s)
+{
+	const struct attention_backend *backend = attention_find(name);
+	char reason[256] = "";
+	int rc;
+
+	if (!backend) {
+		say(s, "no attention backend is called %s; there are", name);
+		for (uint32_t i = 0; i < n_backends; i++)
+			say(s, "%s %s", i ? "," : "", backends[i]->name);
+		return -ENOENT;
+	}
+	rc = consider(backend, config, ret, reason, sizeof(reason));
+	if (rc != 0)
+		say(s, "%s cannot serve this model: %s", name, reason);
+	else
+		say_choice(s, ret, "as asked for", config);
+	return rc;
+}
+
+static int choose_best(
+	const struct attention_config *config, struct candidate *ret, struct sentence *s)
+{
+	struct sentence refusals = *s;
+	struct candidate best = { 0 };
+
+	say(&refusals, "no attention backend can serve this model");
+	for (uint32_t i = 0; i < n_backends; i++) {
+		struct candidate c;
+		char reason[256] = "";
+
+		if (consider(backends[i], config, &c, reason, sizeof(reason)) != 0)
+			say(&refusals, "; %s: %s", backends[i]->name, reason);
+		else if (!best.backend || c.level > best.level)
+			best = c;
+	}
+	if (!best.backend)
+		return -ENOTSUP;
+	say_choice(s, &best, "the highest level among those that can serve this model", config);
+	*ret = best;
+	return 0;
+}
+
+int attention_choose(const char *name, const struct attention_config *config,
+	const struct attention_backend **ret, enum attention_support *ret_support, char *why,
+	size_t size)
+{
+	struct sentence s = { .text = why, .size = size };
+	struct candidate chosen;
+	int rc;
+
+	if (strcmp(name, "auto") == 0)
+		rc = choose_best(config, &chosen, &s);
+	else
+		rc = choose_named(name, config, &chosen, &s);
+	if (rc != 0)
+		return rc;
+	*ret = chosen.backend;
+	*ret_support = chosen.level;
+	return 0;
+}

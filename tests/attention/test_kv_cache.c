@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "attention/kv_cache.h"
+
+#define PAGE_TOKENS 4u
+#define N_PAGES 40u /* without the null page */
+
+static struct device *device;
+
+static const struct kv_config config = {
+	.n_layers = 3, .n_kv_heads = 2, .head_dim = 8, .page_tokens = PAGE_TOKENS,
+	.max_pages = 100000, .dtype = DTYPE_F32,
+};
+
+static struct kv_cache *cache_of(uint32_t n_pages)
+{
+	struct kv_cache *cache = NULL;
+
+	assert_int_equal(kv_cache_new(device, &config, n_pages, &cache), 0);
+	return cache;
+}
+
+static struct kv_table table_of(uint32_t capacity)
+{
+	struct kv_table table;
+
+	assert_int_equal(kv_table_init(&table, capacity), 0);
+	return table;
+}
+
+/* Extend where nothing is shared. */
+static void extend(
+	struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new)
+{
+	uint32_t copies[N_PAGES][2], n_copies = 99;
+
+	assert_int_equal(kv_extend(cache, table, n_tokens, n_new, copies, &n_copies), 0);
+	assert_int_equal(n_copies, 0);
+}
+
+static void assert_consistent(const struct kv_cache *cache, const struct kv_table *const *tables,
+	uint32_t n_tables, const uint32_t *held, uint32_t n_held)
+{
+	char why[128] = "";
+
+	if (kv_cache_check(cache, tables, n_tables, held, n_held, why, sizeof(why)) != 0)
+		fail_msg("%s", why);
+}
+
+/* ---- memory ---- */
+
+static void test_page_bytes_are_k_and_v_of_all_layers(void **state)
+{
+	(void)state;
+	assert_int_equal(kv_layer_page_bytes(&config), 2 * 4 * 2 * 8 * 4);
+	assert_int_equal(kv_page_bytes(&config), 3 * 2 * 4 * 2 * 8 * 4);
+}
+
+static void test_map_adds_pages_where_they_are_expected(void **state)
+{
+	struct kv_cache *cache = cache_of(1);
+	uint64_t bytes = kv_layer_page_bytes(&config);
+	uint8_t *base = kv_layer(cache, 2);
+
+	(void)state;
+	assert_int_equal(kv_cache_map(cache, 5000), 0);
+	assert_int_equal(kv_pages_total(cache), 4999);
+	assert_int_equal(kv_pages_free(cache), 4999);
+	assert_ptr_equal(kv_layer(cache, 2), base);
+	for (uint32_t layer = 0; layer < config.n_layers; layer++)
+		memset((uint8_t *)kv_layer(cache, layer) + 4999 * bytes, 1, bytes);
+	assert_consistent(cache, NULL, 0, NULL, 0);
+	kv_cache_free(cache);
+}
+
+static void test_map_of_fewer_pages_changes_nothing(void **state)
+{
+	struct kv_cache *cache = cache_of(9);
+
+	(void)state;
+	assert_int_equal(kv_cache_map(cache, 3), 0);
+	assert_int_equal(kv_pages_total(cache), 9);
+	assert_int_equal(kv_cache_map(cache, config.max_pages + 1), -EINVAL);
+	assert_int_equal(kv_pages_total(cache), 9);
+	kv_cache_free(cache);
+}
+
+static void test_map_works_after_lock(void **state)
+{
+	struct device *own = NULL;
+	struct kv_cache *cache = NULL;
+
+	(void)state;
+	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &own), 0);
+	assert_int_equal(kv_cache_new(own, &config, 1, &cache), 0);
+	assert_int_equal(own->ops->lock(own), 0);
+	assert_int_equal(kv_cache_map(cache, 1000), 0);
+	assert_int_equal(kv_pages_free(cache), 999);
+	kv_cache_free(cache);
+	own->ops->free(own);
+}
+
+/* The device's own map, rationed, and filling what it mapped with NaNs. */
+static const struct device_ops *real_ops;
+static struct device_ops rationed_ops;
+static int maps_left, n_unmaps;
+
+static int rationed_map(struct device *d, void *range, size_t offset, size_t bytes)
+{
+	int rc;
+
+	if (maps_left-- <= 0)
+		return DEVICE_E_MEMORY;
+	rc = real_ops->map(d, range, offset, bytes);
+	if (rc == 0)
+		memset((uint8_t *)range + offset, 0xff, bytes);
+	return rc;
+}
+
+static int counted_unmap(struct device *d, void *range, size_t offset, size_t bytes)
+{
+	n_unmaps++;
+	return real_ops->unmap(d, range, offset, bytes);
+}
+
+static int ration_maps(void **state)
+{
+	(void)state;
+	real_ops = device->ops;
+	rationed_ops = *real_ops;
+	rationed_ops.map = rationed_map;
+	rationed_ops.unmap = counted_unmap;
+	device->ops = &rationed_ops;
+	maps_left = n_unmaps = 0;
+	return 0;
+}
+
+static int end_ration(void **state)
+{
+	(void)state;
+	device->ops = real_ops;
+	return 0;
+}
+
+static void test_null_page_is_zero_in_every_layer(void **state)
+{
+	struct kv_cache *cache;
+
+	(void)state;
+	maps_left = 1000;
+	cache = cache_of(2);
+	for (uint32_t layer = 0; layer < config.n_layers; layer++) {
+		const float *page = kv_layer(cache, layer);
+
+		for (size_t i = 0; i < kv_layer_page_bytes(&config) / sizeof(float); i++)
+			assert_true(page[i] == 0.0f);
+		assert_true(isnan(page[kv_layer_page_bytes(&config) / sizeof(float)]));
+	}
+	kv_cache_free(cache);
+}
+
+static void test_map_that_fails_in_a_later_layer_changes_nothing(void **state)
+{
+	struct kv_cache *cache;
+
+	(void)state;
+	maps_left = (int)config.n_layers;
+	cache = cache_of(1);
+	maps_left = 2;
+	n_unmaps = 0;
+	assert_int_equal(kv_cache_map(cache, 20000), DEVICE_E_MEMORY);
+	assert_int_equal(n_unmaps, 2);
+	assert_int_equal(kv_pages_total(cache), 1);
+	assert_int_equal(kv_pages_free(cache), 1);
+	maps_left = 3;
+	assert_int_equal(kv_cache_map(cache, 20000), 0);
+	assert_int_equal(kv_pages_free(cache), 19999);
+	kv_cache_free(cache);
+}
+
+static void test_cache_that_cannot_map_is_not_made(void **state)
+{
+	struct kv_cache *cache = NULL;
+
+	(void)state;
+	maps_left = 1;
+	assert_int_equal(kv_cache_new(device, &config, 1, &cache), DEVICE_E_MEMORY);
+	assert_null(cache);
+}
+
+static void test_impossible_configurations_are_refused(void **state)
+{
+	struct kv_cache *cache = NULL;
+	struct kv_config bad = config;
+
+	(void)state;
+	assert_int_equal(kv_cache_new(device, &bad, bad.max_pages, &cache), -EINVAL);
+	bad.page_tokens = 0;
+	assert_int_equal(kv_cache_new(device, &bad, 1, &cache), -EINVAL);
+	bad = config;
+	bad.head_dim = bad.n_kv_heads = bad.page_tokens = UINT32_MAX;
+	assert_int_equal(kv_cache_new(device, &bad, 1, &cache), -EINVAL);
+	assert_null(cache);
+}
+
+/* ---- pages ---- */
+
+static void test_null_page_is_never_given_out(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(N_PAGES);
+
+	(void)state;
+	extend(cache, &table, 0, N_PAGES * PAGE_TOKENS);
+	assert_int_equal(kv_pages_free(cache), 0);
+	for (uint32_t i = 0; i < table.n_pages; i++)
+		assert_int_not_equal(table.pages[i], 0);
+	kv_release(cache, table.pages, table.n_pages);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+static void test_pages_are_given_in_order_and_last_freed_first(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table first = table_of(8), second = table_of(8);
+
+	(void)state;
+	extend(cache, &first, 0, 3 * PAGE_TOKENS);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(first.pages[i], i + 1);
+	kv_release(cache, first.pages, first.n_pages);
+	extend(cache, &second, 0, 4 * PAGE_TOKENS);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(second.pages[i], 3 - i);
+	assert_int_equal(second.pages[3], 4);
+	kv_table_deinit(&second);
+	kv_table_deinit(&first);
+	kv_cache_free(cache);
+}
+
+static void test_extend_takes_pages_only_at_their_edges(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(8);
+
+	(void)state;
+	assert_int_equal(kv_pages_needed(cache, &table, 0, 0), 0);
+	assert_int_equal(kv_pages_needed(cache, &table, 0, 1), 1);
+	assert_int_equal(kv_pages_needed(cache, &table, 0, PAGE_TOKENS + 1), 2);
+	extend(cache, &table, 0, 1);
+	for (uint32_t n = 1; n < PAGE_TOKENS; n++) {
+		assert_int_equal(kv_pages_needed(cache, &table, n, 1), 0);
+		extend(cache, &table, n, 1);
+	}
+	assert_int_equal(table.n_pages, 1);
+	extend(cache, &table, PAGE_TOKENS, 1);
+	assert_int_equal(table.n_pages, 2);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+static void test_extend_without_room_changes_nothing(void **state)
+{
+	struct kv_cache *cache = cache_of(3);
+	struct kv_table table = table_of(8), child = table_of(8);
+	uint32_t copies[8][2], n_copies = 77;
+
+	(void)state;
+	extend(cache, &table, 0, 2 * PAGE_TOKENS - 1);
+	assert_int_equal(kv_fork(cache, &table, 2 * PAGE_TOKENS - 1, &child), 0);
+	/* one copy and one new page; there is one page */
+	assert_int_equal(kv_pages_needed(cache, &child, 2 * PAGE_TOKENS - 1, 2), 2);
+	assert_int_equal(
+		kv_extend(cache, &child, 2 * PAGE_TOKENS - 1, 2, copies, &n_copies), -ENOSPC);
+	assert_int_equal(n_copies, 77);
+	assert_int_equal(child.n_pages, 2);
+	assert_memory_equal(child.pages, table.pages, 2 * sizeof(*child.pages));
+	assert_int_equal(kv_pages_free(cache), 1);
+	assert_consistent(
+		cache, (const struct kv_table *const[]){ &table, &child }, 2, NULL, 0);
+	kv_table_deinit(&child);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+static void test_extend_past_capacity_is_refused(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(2);
+	uint32_t copies[8][2], n_copies;
+
+	(void)state;
+	assert_int_equal(
+		kv_extend(cache, &table, 0, 2 * PAGE_TOKENS + 1, copies, &n_copies), -ENOSPC);
+	assert_int_equal(
+		kv_extend(cache, &table, 0, UINT32_MAX, copies, &n_copies), -ENOSPC);
+	assert_int_equal(table.n_pages, 0);
+	assert_int_equal(kv_pages_free(cache), N_PAGES);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+static void test_extend_of_history_that_is_not_there_is_refused(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(8);
+	uint32_t copies[8][2], n_copies;
+
+	(void)state;
+	assert_int_equal(kv_extend(cache, &table, 1, 1, copies, &n_copies), -EINVAL);
+	assert_int_equal(kv_pages_free(cache), N_PAGES);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+/* ---- sharing ---- */
+
+static void test_fork_shares_pages_of_its_tokens_only(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table parent = table_of(8), child = table_of(8);
+
+	(void)state;
+	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
+	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &child), 0);
+	assert_int_equal(child.n_pages, 2);
+	assert_int_equal(kv_references(cache, parent.pages[0]), 2);
+	assert_int_equal(kv_references(cache, parent.pages[1]), 2);
+	assert_int_equal(kv_references(cache, parent.pages[2]), 1);
+	assert_int_equal(kv_pages_free(cache), N_PAGES - 3);
+	kv_table_deinit(&child);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+}
+
+static void test_fork_that_cannot_be_changes_nothing(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table parent = table_of(8), small = table_of(1), full = table_of(8);
+
+	(void)state;
+	extend(cache, &parent, 0, 2 * PAGE_TOKENS);
+	extend(cache, &full, 0, 1);
+	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &small), -ENOSPC);
+	assert_int_equal(kv_fork(cache, &parent, 2 * PAGE_TOKENS + 1, &small), -EINVAL);
+	assert_int_equal(kv_fork(cache, &parent, 1, &full), -EINVAL);
+	assert_int_equal(small.n_pages, 0);
+	assert_consistent(
+		cache, (const struct kv_table *const[]){ &parent, &full }, 2, NULL, 0);
+	kv_table_deinit(&full);
+	kv_table_deinit(&small);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+}
+
+static void test_first_writer_into_a_shared_page_gets_a_copy(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table parent = table_of(8), child = table_of(8);
+	uint32_t copies[8][2], n_copies = 0, shared;
+
+	(void)state;
+	extend(cache, &parent, 0, PAGE_TOKENS + 2);
+	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 2, &child), 0);
+	shared = parent.pages[1];
+	assert_int_equal(kv_pages_needed(cache, &child, PAGE_TOKENS + 2, 1), 1);
+	assert_int_equal(kv_extend(cache, &child, PAGE_TOKENS + 2, 1, copies, &n_copies), 0);
+	assert_int_equal(n_copies, 1);
+	assert_int_equal(copies[0][0], shared);
+	assert_int_equal(copies[0][1], child.pages[1]);
+	assert_int_not_equal(child.pages[1], shared);
+	assert_int_equal(parent.pages[1], shared);
+	assert_int_equal(child.pages[0], parent.pages[0]);
+	/* the source stays until the copying step has completed */
+	assert_int_equal(kv_references(cache, shared), 2);
+	kv_release(cache, &copies[0][0], 1);
+	assert_int_equal(kv_references(cache, shared), 1);
+	extend(cache, &parent, PAGE_TOKENS + 2, 1);
+	kv_table_deinit(&child);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+}
+
+static void test_rewriting_after_truncation_copies_every_shared_page(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table parent = table_of(8), child = table_of(8);
+	uint32_t copies[8][2], n_copies = 0;
+
+	(void)state;
+	extend(cache, &parent, 0, 4 * PAGE_TOKENS);
+	assert_int_equal(kv_fork(cache, &parent, 4 * PAGE_TOKENS, &child), 0);
+	assert_int_equal(kv_pages_needed(cache, &child, 1, 3 * PAGE_TOKENS), 4);
+	assert_int_equal(kv_extend(cache, &child, 1, 3 * PAGE_TOKENS, copies, &n_copies), 0);
+	assert_int_equal(n_copies, 4);
+	for (uint32_t i = 0; i < n_copies; i++) {
+		assert_int_equal(copies[i][0], parent.pages[i]);
+		assert_int_equal(copies[i][1], child.pages[i]);
+	}
+	kv_table_deinit(&child);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+}
+
+static void test_pages_copied_before_are_not_copied_again(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table parent = table_of(8), child = table_of(8);
+	uint32_t copies[8][2], n_copies = 0, own;
+
+	(void)state;
+	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
+	assert_int_equal(kv_fork(cache, &parent, 3 * PAGE_TOKENS, &child), 0);
+	assert_int_equal(kv_extend(cache, &child, 0, 1, copies, &n_copies), 0);
+	assert_int_equal(n_copies, 1);
+	own = child.pages[0];
+	assert_int_equal(kv_extend(cache, &child, 0, 3 * PAGE_TOKENS, copies, &n_copies), 0);
+	assert_int_equal(n_copies, 2);
+	assert_int_equal(copies[0][0], parent.pages[1]);
+	assert_int_equal(copies[1][0], parent.pages[2]);
+	assert_int_equal(child.pages[0], own);
+	kv_table_deinit(&child);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+}
+
+static void test_truncated_pages_stay_until_released(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(8);
+	uint32_t dropped[8];
+
+	(void)state;
+	extend(cache, &table, 0, 4 * PAGE_TOKENS);
+	assert_int_equal(kv_truncate(cache, &table, PAGE_TOKENS + 1, dropped), 2);
+	assert_int_equal(table.n_pages, 2);
+	assert_int_equal(kv_pages_free(cache), N_PAGES - 4);
+	kv_release(cache, dropped, 2);
+	assert_int_equal(kv_pages_free(cache), N_PAGES - 2);
+	assert_int_equal(kv_truncate(cache, &table, 2 * PAGE_TOKENS, dropped), 0);
+	assert_int_equal(kv_truncate(cache, &table, 0, dropped), 2);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+static void test_check_finds_what_is_wrong(void **state)
+{
+	struct kv_cache *cache = cache_of(N_PAGES);
+	struct kv_table table = table_of(8), alias = { 0 };
+	const struct kv_table *tables[] = { &table, &alias };
+	uint32_t null_page = 0;
+	char why[128];
+
+	(void)state;
+	extend(cache, &table, 0, 2 * PAGE_TOKENS);
+	alias = table;
+	assert_int_equal(kv_cache_check(cache, tables, 1, NULL, 0, why, sizeof(why)), 0);
+	/* a page with one reference and two users, or none, and a user of the null page */
+	assert_int_equal(kv_cache_check(cache, tables, 2, NULL, 0, why, sizeof(why)), -EUCLEAN);
+	assert_int_equal(kv_cache_check(cache, tables, 0, NULL, 0, why, sizeof(why)), -EUCLEAN);
+	assert_int_equal(
+		kv_cache_check(cache, tables, 1, &null_page, 1, why, sizeof(why)), -EUCLEAN);
+	kv_table_deinit(&table);
+	kv_cache_free(cache);
+}
+
+/* ---- */
+
+static int open_device(void **state)
+{
+	(void)state;
+	return device_open("cpu", &(struct device_options){ 0 }, &device);
+}
+
+static int close_device(void **state)
+{
+	(void)state;
+	device->ops->free(device);
+	return 0;
+}
+
+#define RATIONED(test) cmocka_unit_test_setup_teardown(test, ration_maps, end_ration)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_page_bytes_are_k_and_v_of_all_layers),
+		cmocka_unit_test(test_map_adds_pages_where_they_are_expected),
+		cmocka_unit_test(test_map_of_fewer_pages_changes_nothing),
+		cmocka_unit_test(test_map_works_after_lock),
+		RATIONED(test_null_page_is_zero_in_every_layer),
+		RATIONED(test_map_that_fails_in_a_later_layer_changes_nothing),
+		RATIONED(test_cache_that_cannot_map_is_not_made),
+		cmocka_unit_test(test_impossible_configurations_are_refused),
+		cmocka_unit_test(test_null_page_is_never_given_out),
+		cmocka_unit_test(test_pages_are_given_in_order_and_last_freed_first),
+		cmocka_unit_test(test_extend_takes_pages_only_at_their_edges),
+		cmocka_unit_test(test_extend_without_room_changes_nothing),
+		cmocka_unit_test(test_extend_past_capacity_is_refused),
+		cmocka_unit_test(test_extend_of_history_that_is_not_there_is_refused),
+		cmocka_unit_test(test_fork_shares_pages_of_its_tokens_only),
+		cmocka_unit_test(test_fork_that_cannot_be_changes_nothing),
+		cmocka_unit_test(test_first_writer_into_a_shared_page_gets_a_copy),
+		cmocka_unit_test(test_rewriting_after_truncation_copies_every_shared_page),
+		cmocka_unit_test(test_pages_copied_before_are_not_copied_again),
+		cmocka_unit_test(test_truncated_pages_stay_until_released),
+		cmocka_unit_test(test_check_finds_what_is_wrong),
+	};
+
+	return cmocka_run_group_tests_name("kv cache", tests, open_device, close_device);
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "attention/attention.h"
+
+/* ---- a backend that only talks ---- */
+
+static enum attention_support claimed_level;
+static uint32_t claimed_query;
+static int fake_refuses;
+
+static int fake_check(const struct attention_config *config, char *why, size_t size)
+{
+	(void)config;
+	if (!fake_refuses)
+		return 0;
+	snprintf(why, size, "not in the mood");
+	return -ENOTSUP;
+}
+
+static enum attention_support fake_support(
+	const struct attention_config *config, uint32_t *ret_max_query)
+{
+	(void)config;
+	*ret_max_query = claimed_query;
+	return claimed_level;
+}
+
+static int fake_manager_new(struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, struct attention_manager **ret)
+{
+	(void)device, (void)config, (void)inputs, (void)ret;
+	return -ENOTSUP;
+}
+
+static void fake_manager_free(struct attention_manager *manager)
+{
+	(void)manager;
+}
+
+static int fake_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
+{
+	(void)manager, (void)ret;
+	return -ENOTSUP;
+}
+
+static void fake_metadata_free(struct attention_metadata *metadata)
+{
+	(void)metadata;
+}
+
+static int fake_build(struct attention_metadata *metadata, const struct attention_batch *batch,
+	struct stream *stream)
+{
+	(void)metadata, (void)batch, (void)stream;
+	return -ENOTSUP;
+}
+
+static int fake_run(struct attention_metadata *metadata, struct stream *stream,
+	const struct attention_args *args)
+{
+	(void)metadata, (void)stream, (void)args;
+	return -ENOTSUP;
+}
+
+#define FAKE(fake_name) \
+	{ \
+		.name = fake_name, .breaks = true, .check = fake_check, .support = fake_support, \
+		.manager_new = fake_manager_new, .manager_free = fake_manager_free, \
+		.metadata_new = fake_metadata_new, .metadata_free = fake_metadata_free, \
+		.build = fake_build, .run = fake_run, \
+	}
+
+/* Registered once; it keeps out of the way unless a test lets it speak. */
+static const struct attention_backend fake = FAKE("fake");
+
+static struct attention_config model(void)
+{
+	return (struct attention_config){
+		.n_layers = 2, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .scale = 0.125f,
+		.page_tokens = 16, .max_rows = 8, .max_tokens = 64, .max_pages = 8,
+		.max_seq_len = 128, .max_decode_query = 1,
+		.activation_dtype = DTYPE_F32, .kv_dtype = DTYPE_F32, .n_kv_pages = 100,
+	};
+}
+
+static int register_fake(void **state)
+{
+	(void)state;
+	fake_refuses = 0;
+	return attention_find("fake") ? 0 : attention_register(&fake);
+}
+
+static int silence_fake(void **state)
+{
+	(void)state;
+	fake_refuses = 1;
+	return 0;
+}
+
+/* ---- registration ---- */
+
+static void test_builtin_backends_are_there(void **state)
+{
+	(void)state;
+	assert_ptr_equal(attention_find("naive"), &attention_naive);
+	assert_ptr_equal(attention_find("paged"), &attention_paged);
+	assert_ptr_equal(attention_get(0), &attention_naive);
+	assert_ptr_equal(attention_get(1), &attention_paged);
+	assert_null(attention_get(1000));
+	assert_null(attention_find("nobody"));
+}
+
+static void test_unmarked_backend_is_refused(void **state)
+{
+	struct attention_backend unmarked = FAKE("unmarked");
+
+	(void)state;
+	unmarked.breaks = false;
+	assert_int_equal(attention_register(&unmarked), -EPERM);
+	assert_null(attention_find("unmarked"));
+}
+
+static void test_incomplete_backend_is_refused(void **state)
+{
+	struct attention_backend incomplete = FAKE("incomplete");
+
+	(void)state;
+	incomplete.metadata_free = NULL;
+	assert_int_equal(attention_register(&incomplete), -EINVAL);
+	incomplete = (struct attention_backend)FAKE("");
+	assert_int_equal(attention_register(&incomplete), -EINVAL);
+	incomplete = (struct attention_backend)FAKE("incomplete");
+	incomplete.run = NULL;
+	assert_int_equal(attention_register(&incomplete), -EINVAL);
+	assert_null(attention_find("incomplete"));
+}
+
+static void test_name_in_use_is_refused(void **state)
+{
+	static const struct attention_backend again = FAKE("paged"), automatic = FAKE("auto");
+
+	(void)state;
+	assert_int_equal(attention_register(&again), -EEXIST);
+	assert_int_equal(attention_register(&automatic), -EEXIST);
+	assert_ptr_equal(attention_find("paged"), &attention_paged);
+}
+
+static void test_registered_backend_is_found(void **state)
+{
+	(void)state;
+	assert_ptr_equal(attention_find("fake"), &fake);
+	assert_int_equal(attention_register(&fake), -EEXIST);
+}
+
+/* ---- choice ---- */
+
+static enum attention_support level_of(const char *name, const struct attention_config *config,
+	char *why, size_t size)
+{
+	const struct attention_backend *backend = NULL;
+	enum attention_support support = ATTENTION_NEVER;
+
+	assert_int_equal(attention_choose(name, config, &backend, &support, why, size), 0);
+	assert_string_equal(backend->name, name);
+	return support;
+}
+
+static void test_auto_takes_highest_level(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support = ATTENTION_NEVER;
+	char why[256] = "";
+
+	(void)state;
+	fake_refuses = 1;
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &attention_paged);
+	assert_int_equal(support, ATTENTION_UNIFORM_BATCH);
+	assert_non_null(strstr(why, "paged"));
+
+	fake_refuses = 0;
+	claimed_level = ATTENTION_ALWAYS;
+	claimed_query = 64;
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &fake);
+	assert_int_equal(support, ATTENTION_ALWAYS);
+}
+
+static void test_auto_takes_earlier_registered_on_a_tie(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[256];
+
+	(void)state;
+	claimed_level = ATTENTION_UNIFORM_BATCH;
+	claimed_query = 64;
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &attention_paged);
+}
+
+static void test_auto_ranks_by_level_that_holds(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[256];
+
+	(void)state;
+	config.max_decode_query = 5;
+	claimed_level = ATTENTION_ALWAYS;
+	claimed_query = 1;
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &attention_paged);
+}
+
+static void test_claim_beyond_ability_is_lowered(void **state)
+{
+	struct attention_config config = model();
+	char why[256] = "";
+
+	(void)state;
+	config.max_decode_query = 5;
+	claimed_level = ATTENTION_UNIFORM_BATCH;
+	claimed_query = 1;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)),
+		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_non_null(strstr(why, "lowered from uniform_batch"));
+	claimed_query = 4;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)),
+		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	claimed_query = 5;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_UNIFORM_BATCH);
+	assert_null(strstr(why, "lowered"));
+}
+
+static void test_claim_without_any_query_is_never(void **state)
+{
+	struct attention_config config = model();
+	char why[256];
+
+	(void)state;
+	claimed_query = 0;
+	claimed_level = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+	claimed_level = ATTENTION_ALWAYS;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+}
+
+static void test_claim_of_unknown_level_is_never(void **state)
+{
+	struct attention_config config = model();
+	char why[256];
+
+	(void)state;
+	claimed_query = 64;
+	claimed_level = (enum attention_support)7;
+	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+}
+
+static void test_paged_is_lowered_for_queries_past_its_limit(void **state)
+{
+	struct attention_config config = model();
+	char why[256];
+
+	(void)state;
+	config.max_decode_query = 16;
+	assert_int_equal(level_of("paged", &config, why, sizeof(why)), ATTENTION_UNIFORM_BATCH);
+	config.max_decode_query = 17;
+	assert_int_equal(level_of("paged", &config, why, sizeof(why)),
+		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+}
+
+static void test_naive_is_never_captured(void **state)
+{
+	struct attention_config config = model();
+	char why[256];
+
+	(void)state;
+	assert_int_equal(level_of("naive", &config, why, sizeof(why)), ATTENTION_NEVER);
+}
+
+static void test_unknown_name_names_those_there_are(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[256] = "";
+
+	(void)state;
+	assert_int_equal(
+		attention_choose("pagde", &config, &backend, &support, why, sizeof(why)), -ENOENT);
+	assert_null(backend);
+	assert_non_null(strstr(why, "pagde"));
+	assert_non_null(strstr(why, "naive, paged"));
+}
+
+static void test_unfit_model_is_refused_with_reasons(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[512] = "";
+
+	(void)state;
+	fake_refuses = 1;
+	config.n_kv_heads = 3;
+	assert_int_equal(
+		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "8 query heads do not divide among 3 kv heads"));
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "naive:"));
+	assert_non_null(strstr(why, "paged:"));
+	assert_non_null(strstr(why, "fake: not in the mood"));
+	assert_null(backend);
+}
+
+static void test_unfit_configurations_are_told_apart(void **state)
+{
+	struct attention_config config = model();
+	char why[256];
+
+	(void)state;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
+	config.max_seq_len = 129;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "129"));
+	config = model();
+	config.kv_dtype = DTYPE_BF16;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "float32"));
+	config = model();
+	config.head_dim = 0;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
+	config = model();
+	config.page_tokens = 0;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
+}
+
+static void test_reason_is_cut_off_at_its_room(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend;
+	enum attention_support support;
+	char why[16];
+
+	(void)state;
+	memset(why, 'x', sizeof(why));
+	assert_int_equal(attention_choose("paged", &config, &backend, &support, why, 8), 0);
+	assert_int_equal(strlen(why), 7);
+	assert_int_equal(why[8], 'x');
+	assert_int_equal(attention_choose("paged", &config, &backend, &support, NULL, 0), 0);
+}
+
+static void test_levels_have_names(void **state)
+{
+	(void)state;
+	assert_string_equal(attention_support_name(ATTENTION_NEVER), "never");
+	assert_string_equal(attention_support_name(ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE),
+		"uniform_single_token_decode");
+	assert_string_equal(attention_support_name(ATTENTION_UNIFORM_BATCH), "uniform_batch");
+	assert_string_equal(attention_support_name(ATTENTION_ALWAYS), "always");
+	assert_string_equal(attention_support_name((enum attention_support)9), "unknown");
+}
+
+#define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, register_fake, silence_fake)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_builtin_backends_are_there),
+		cmocka_unit_test(test_unmarked_backend_is_refused),
+		cmocka_unit_test(test_incomplete_backend_is_refused),
+		cmocka_unit_test(test_name_in_use_is_refused),
+		WITH_FAKE(test_registered_backend_is_found),
+		WITH_FAKE(test_auto_takes_highest_level),
+		WITH_FAKE(test_auto_takes_earlier_registered_on_a_tie),
+		WITH_FAKE(test_auto_ranks_by_level_that_holds),
+		WITH_FAKE(test_claim_beyond_ability_is_lowered),
+		WITH_FAKE(test_claim_without_any_query_is_never),
+		WITH_FAKE(test_claim_of_unknown_level_is_never),
+		cmocka_unit_test(test_paged_is_lowered_for_queries_past_its_limit),
+		cmocka_unit_test(test_naive_is_never_captured),
+		cmocka_unit_test(test_unknown_name_names_those_there_are),
+		WITH_FAKE(test_unfit_model_is_refused_with_reasons),
+		cmocka_unit_test(test_unfit_configurations_are_told_apart),
+		cmocka_unit_test(test_reason_is_cut_off_at_its_room),
+		cmocka_unit_test(test_levels_have_names),
+	};
+
+	return cmocka_run_group_tests_name("attention registry", tests, NULL, NULL);
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/attention/world.h"
+
+#define LAYER 1u
+#define TOLERANCE 2e-6
+
+enum part { PART_Q, PART_K, PART_V };
+
+/* In (-2, 2), by a hash. */
+static float content(uint32_t seed, enum part part, uint32_t position, uint32_t element)
+{
+	uint64_t x = (uint64_t)seed << 40 ^ (uint64_t)part << 36 ^ (uint64_t)position << 16 ^
+		     element;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	x ^= x >> 31;
+	return (float)(x >> 40) * 0x1p-22f - 2.0f;
+}
+
+uint32_t world_draw(struct world *w, uint32_t n)
+{
+	w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(w->random >> 33) % n;
+}
+
+/* ---- making ---- */
+
+static void *world_alloc(struct world *w, size_t n, size_t size)
+{
+	void *memory = NULL;
+
+	assert_int_equal(w->device->ops->mem_alloc(w->device, n * size, &memory), 0);
+	memset(memory, 0xff, n * size);
+	return memory;
+}
+
+void world_init(struct world *w, const char *backend, const struct shape *shape)
+{
+	uint32_t max_pages = (shape->max_seq_len + shape->page_tokens - 1) / shape->page_tokens + 3;
+
+	*w = (struct world){ .random = shape->head_dim + shape->page_tokens * 131u };
+	w->config = (struct attention_config){
+		.n_layers = WORLD_LAYERS,
+		.n_heads = shape->n_heads,
+		.n_kv_heads = shape->n_kv_heads,
+		.head_dim = shape->head_dim,
+		.scale = 1.0f / sqrtf((float)shape->head_dim),
+		.windows = w->windows,
+		.page_tokens = shape->page_tokens,
+		.max_rows = WORLD_ROWS,
+		.max_tokens = WORLD_TOKENS,
+		.max_pages = max_pages,
+		.max_seq_len = shape->max_seq_len,
+		.max_decode_query = 4,
+		.activation_dtype = DTYPE_F32,
+		.kv_dtype = DTYPE_F32,
+	};
+	w->windows[LAYER] = shape->window;
+	w->n_pages = w->config.n_kv_pages = WORLD_ROWS * max_pages + 1;
+	w->width = shape->n_heads * shape->head_dim;
+	w->q_stride = w->width + 2 * shape->n_kv_heads * shape->head_dim;
+	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &w->device), 0);
+	assert_int_equal(w->device->ops->stream_new(w->device, &w->stream), 0);
+	w->inputs = (struct step_inputs){
+		.max_rows = WORLD_ROWS,
+		.max_tokens = WORLD_TOKENS,
+		.max_pages = max_pages,
+		.page_tokens = shape->page_tokens,
+		.query_start = world_alloc(w, WORLD_ROWS + 1, sizeof(int32_t)),
+		.seq_lens = world_alloc(w, WORLD_ROWS, sizeof(int32_t)),
+		.block_table = world_alloc(w, (size_t)WORLD_ROWS * max_pages, sizeof(int32_t)),
+	};
+	w->kv = world_alloc(w,
+		(size_t)w->n_pages * 2 * shape->page_tokens * shape->n_kv_heads * shape->head_dim,
+		sizeof(float));
+	w->q = world_alloc(w, (size_t)WORLD_TOKENS * w->q_stride, sizeof(float));
+	w->out = world_alloc(w, (size_t)WORLD_TOKENS * w->width, sizeof(float));
+	w->backend = attention_find(backend);
+	assert_int_equal(
+		w->backend->manager_new(w->device, &w->config, &w->inputs, &w->manager), 0);
+	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
+}
+
+void world_deinit(struct world *w)
+{
+	const struct device_ops *ops = w->device->ops;
+
+	w->backend->metadata_free(w->metadata);
+	w->backend->manager_free(w->manager);
+	ops->stream_free(w->stream);
+	ops->mem_free(w->device, w->out);
+	ops->mem_free(w->device, w->q);
+	ops->mem_free(w->device, w->kv);
+	ops->mem_free(w->device, w->inputs.block_table);
+	ops->mem_free(w->device, w->inputs.seq_lens);
+	ops->mem_free(w->device, w->inputs.query_start);
+	ops->free(w->device);
+}
+
+/* ---- placing ---- */
+
+static float *cached(struct world *w, int32_t page, uint32_t half, uint32_t offset)
+{
+	const struct attention_config *c = &w->config;
+
+	return w->kv + (((size_t)page * 2 + half) * c->page_tokens + offset) *
+			       (c->n_kv_heads * c->head_dim);
+}
+
+/* Pages in a random order, none twice, never the null page. */
+static void shuffle_pages(struct world *w, int32_t *pages)
+{
+	for (uint32_t i = 0; i < w->n_pages - 1; i++)
+		pages[i] = (int32_t)i + 1;
+	for (uint32_t i = w->n_pages - 2; i > 0; i--) {
+		uint32_t j = world_draw(w, i + 1);
+		int32_t page = pages[i];
+
+		pages[i] = pages[j];
+		pages[j] = page;
+	}
+}
+
+/* One sequence's keys and values; takes its pages from the front of `pages`. */
+static const int32_t *place_row(
+	struct world *w, const struct row *row, int32_t *table, const int32_t *pages)
+{
+	const struct attention_config *c = &w->config;
+
+	for (uint32_t p = 0; p < row->seq_len; p++) {
+		if (p % c->page_tokens == 0)
+			table[p / c->page_tokens] = *pages++;
+		for (uint32_t e = 0; e < c->n_kv_heads * c->head_dim; e++) {
+			int32_t page = table[p / c->page_tokens];
+
+			cached(w, page, 0, p % c->page_tokens)[e] =
+				content(row->seed, PART_K, p, e);
+			cached(w, page, 1, p % c->page_tokens)[e] =
+				content(row->seed, PART_V, p, e);
+		}
+	}
+	return pages;
+}
+
+static void place_queries(struct world *w, const struct row *row, uint32_t first)
+{
+	for (uint32_t j = 0; j < row->n_query; j++)
+		for (uint32_t e = 0; e < w->width; e++)
+			w->q[(size_t)(first + j) * w->q_stride + e] =
+				content(row->seed, PART_Q, row->seq_len - row->n_query + j, e);
+}
+
+static void make_hostile(struct world *w)
+{
+	static const int32_t garbage[] = { -1, INT32_MAX, INT32_MIN, 1 << 20 };
+	const struct attention_config *c = &w->config;
+	size_t row = (size_t)c->n_kv_heads * c->head_dim;
+
+	memset(w->kv, 0xff, w->n_pages * 2 * c->page_tokens * row * sizeof(float));
+	memset(w->q, 0xff, (size_t)WORLD_TOKENS * w->q_stride * sizeof(float));
+	for (uint32_t i = 0; i < WORLD_ROWS * c->max_pages; i++)
+		w->inputs.block_table[i] = garbage[world_draw(w, 4)];
+}
+
+void world_place(struct world *w, const struct row *rows, uint32_t n_rows, uint32_t padded_rows,
+	uint32_t padded_tokens)
+{
+	uint32_t max_pages = w->config.max_pages, n_tokens = 0, max_query = 0;
+	int32_t *shuffled = calloc(w->n_pages, sizeof(*shuffled));
+	const int32_t *pages = shuffled;
+
+	assert_non_null(shuffled);
+	make_hostile(w);
+	shuffle_pages(w, shuffled);
+	for (uint32_t r = 0; r < n_rows; r++) {
+		w->rows[r] = rows[r];
+		w->query_lens[r] = rows[r].n_query;
+		w->seq_lens[r] = rows[r].seq_len;
+		w->inputs.query_start[r] = (int32_t)n_tokens;
+		w->inputs.seq_lens[r] = (int32_t)rows[r].seq_len;
+		pages = place_row(w, &rows[r], w->inputs.block_table + r * max_pages, pages);
+		if (rows[r].seq_len)
+			place_queries(w, &rows[r], n_tokens);
+		n_tokens += rows[r].n_query;
+		max_query = rows[r].n_query > max_query ? rows[r].n_query : max_query;
+	}
+	free(shuffled);
+	for (uint32_t r = n_rows; r < WORLD_ROWS; r++)
+		w->inputs.seq_lens[r] = 0;
+	for (uint32_t r = n_rows; r <= WORLD_ROWS; r++)
+		w->inputs.query_start[r] = (int32_t)n_tokens;
+	w->batch = (struct attention_batch){
+		.n_rows = n_rows,
+		.n_tokens = n_tokens,
+		.padded_rows = padded_rows ? padded_rows : n_rows,
+		.padded_tokens = padded_tokens ? padded_tokens : n_tokens,
+		.max_query = max_query,
+		.query_lens = w->query_lens,
+		.seq_lens = w->seq_lens,
+	};
+}
+
+/* ---- running ---- */
+
+int world_build(struct world *w, enum attention_phase phase)
+{
+	w->batch.phase = phase;
+	return w->backend->build(w->metadata, &w->batch, w->stream);
+}
+
+int world_enqueue(struct world *w, uint32_t layer)
+{
+	return w->backend->run(w->metadata, w->stream, &(struct attention_args){
+		.layer = layer,
+		.q = w->q,
+		.q_stride = w->q_stride,
+		.kv = w->kv,
+		.out = w->out,
+	});
+}
+
+void world_poison_out(struct world *w)
+{
+	memset(w->out, 0xff, (size_t)WORLD_TOKENS * w->width * sizeof(float));
+}
+
+void world_sync(struct world *w)
+{
+	assert_int_equal(w->device->ops->stream_sync(w->stream), 0);
+}
+
+void world_run(struct world *w)
+{
+	world_poison_out(w);
+	assert_int_equal(world_build(w, ATTENTION_EAGER), 0);
+	assert_int_equal(world_enqueue(w, LAYER), 0);
+	world_sync(w);
+}
+
+/* ---- judging ---- */
+
+const float *world_out(const struct world *w, uint32_t row, uint32_t token)
+{
+	for (uint32_t r = 0; r < row; r++)
+		token += w->query_lens[r];
+	return w->out + (size_t)token * w->width;
+}
+
+/* softmax over positions [first, last] by definition, everything in double; into expected[]. */
+static void reference(const struct world *w, const struct row *row, uint32_t last, uint32_t head,
+	double *expected)
+{
+	const struct attention_config *c = &w->config;
+	uint32_t window = w->windows[LAYER], dim = c->head_dim;
+	uint32_t kv_first = head / (c->n_heads / c->n_kv_heads) * dim;
+	uint32_t first = window && last + 1 > window ? last + 1 - window : 0;
+	double total = 0;
+
+	memset(expected, 0, dim * sizeof(*expected));
+	for (uint32_t p = first; p <= last; p++) {
+		double score = 0, weight;
+
+		for (uint32_t d = 0; d < dim; d++)
+			score += (double)content(row->seed, PART_Q, last, head * dim + d) *
+				 (double)content(row->seed, PART_K, p, kv_first + d);
+		weight = exp(score * (double)c->scale);
+		total += weight;
+		for (uint32_t d = 0; d < dim; d++)
+			expected[d] += weight * (double)content(row->seed, PART_V, p, kv_first + d);
+	}
+	for (uint32_t d = 0; d < dim; d++)
+		expected[d] /= total;
+}
+
+static void verify_token(
+	const struct world *w, const struct row *row, uint32_t last, const float *out)
+{
+	double expected[256];
+
+	for (uint32_t h = 0; h < w->config.n_heads; h++) {
+		reference(w, row, last, h, expected);
+		for (uint32_t d = 0; d < w->config.head_dim; d++) {
+			double got = (double)out[h * w->config.head_dim + d];
+
+			if (!(fabs(got - expected[d]) <= TOLERANCE))
+				fail_msg("position %u head %u element %u: %.9g, expected %.9g",
+					last, h, d, got, expected[d]);
+		}
+	}
+}
+
+static void verify_zero(const struct world *w, const float *out)
+{
+	for (uint32_t e = 0; e < w->width; e++)
+		assert_true(out[e] == 0.0f);
+}
+
+void world_verify(const struct world *w)
+{
+	for (uint32_t r = 0; r < w->batch.n_rows; r++) {
+		const struct row *row = &w->rows[r];
+
+		for (uint32_t j = 0; j < row->n_query; j++) {
+			if (row->seq_len == 0)
+				verify_zero(w, world_out(w, r, j));
+			else
+				verify_token(w, row, row->seq_len - row->n_query + j,
+					world_out(w, r, j));
+		}
+	}
+	for (uint32_t t = w->batch.n_tokens; t < w->batch.padded_tokens; t++)
+		verify_zero(w, w->out + (size_t)t * w->width);
+	for (size_t i = (size_t)w->batch.padded_tokens * w->width;
+		i < (size_t)WORLD_TOKENS * w->width; i++)
+		assert_true(isnan(w->out[i]));
+}
