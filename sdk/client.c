@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT */
+#include "sdk/client.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ipc/socket.h"
+#include "ipc/status.h"
+
+#define DEFAULT_ENTRIES 64u
+#define DEFAULT_ARENA_BYTES (8ull << 20)
+#define DEFAULT_TIMEOUT_MS 5000u
+#define DEFAULT_SPIN_US 50u
+#define SPIN_LEAST_CPUS 4 /* below, a spinner takes the CPU that the daemon needs */
+#define SEQUENCES_MOST (1u << 20)
+#define GROWN_BYTES_MOST 4096u
+
+uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+bool config_copy(void *known, size_t known_size, const void *given, size_t least)
+{
+	size_t size;
+
+	memcpy(&size, given, sizeof(size));
+	if (size < least || size > GROWN_BYTES_MOST)
+		return false;
+	for (size_t i = known_size; i < size; i++) {
+		if (((const uint8_t *)given)[i] != 0)
+			return false;
+	}
+	memset(known, 0, known_size);
+	memcpy(known, given, size < known_size ? size : known_size);
+	return true;
+}
+
+/* ---- configuration ---- */
+
+static uint64_t spin_ns(uint32_t spin_us)
+{
+	cpu_set_t cpus;
+
+	if (spin_us == MIMEO_SPIN_FOREVER)
+		return UINT64_MAX;
+	if (spin_us != MIMEO_SPIN_DEFAULT)
+		return spin_us * 1000ull;
+	if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) < SPIN_LEAST_CPUS)
+		return 0;
+	return DEFAULT_SPIN_US * 1000ull;
+}
+
+static uint64_t power_of_two_above(uint64_t value)
+{
+	return value <= 1 ? 1 : 1ull << (64 - __builtin_clzll(value - 1));
+}
+
+/* Fill in the defaults. 0, or INVALID. */
+static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *given)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+
+	if (given && !config_copy(&config, sizeof(config), given, sizeof(config)))
+		return MIMEO_E_INVALID;
+	if (config.entries == 0)
+		config.entries = DEFAULT_ENTRIES;
+	if (config.arena_bytes == 0)
+		config.arena_bytes = DEFAULT_ARENA_BYTES;
+	if (config.connect_timeout_ms == 0)
+		config.connect_timeout_ms = DEFAULT_TIMEOUT_MS;
+	if (!config.name)
+		config.name = program_invocation_short_name;
+
+	if (config.entries < RING_ENTRIES_MIN || config.entries > RING_ENTRIES_MAX ||
+		(config.entries & (config.entries - 1)) != 0)
+		return MIMEO_E_INVALID;
+	if (config.arena_bytes < REGION_ARENA_MIN || config.arena_bytes > REGION_ARENA_MAX)
+		return MIMEO_E_INVALID;
+	if (config.reserved != 0)
+		return MIMEO_E_INVALID;
+	config.arena_bytes = power_of_two_above(config.arena_bytes);
+	*ret = config;
+	return 0;
+}
+
+/* ---- handshake ---- */
+
+/* What a failed call on the way to the daemon means to the caller. */
+static int connect_status(int error)
+{
+	switch (error) {
+	case -EINVAL:
+	case -ENAMETOOLONG:
+		return MIMEO_E_INVALID;
+	case -ENOMEM:
+	case -ENOBUFS:
+	case -EMFILE:
+	case -ENFILE:
+		return MIMEO_E_NO_MEMORY;
+	case -EMSGSIZE:
+	case -EPROTO:
+		return MIMEO_E_PROTOCOL;
+	case -EPROTONOSUPPORT:
+		return MIMEO_E_VERSION;
+	default:
+		return MIMEO_E_UNREACHABLE;
+	}
+}
+
+static int say_hello(int fd, const struct mimeo_config *config)
+{
+	struct msg_hello hello = {
+		.version = MSG_PROTOCOL_VERSION,
+		.entries = config->entries,
+		.arena_bytes = config->arena_bytes,
+	};
+	uint8_t buffer[MSG_HEADER_MAX];
+
+	strncpy(hello.name, config->name, sizeof(hello.name) - 1);
+	int n = msg_hello_encode(&hello, buffer, sizeof(buffer));
+	if (n < 0)
+		return MIMEO_E_INVALID;
+	int r = socket_send(fd, buffer, (size_t)n, NULL, 0);
+	return r < 0 ? connect_status(r) : 0;
+}
+
+static bool is_known(int status)
+{
+	return strcmp(status_name(status), "MIMEO_E_?") != 0;
+}
+
+static int welcome_parse(const void *data, size_t size, struct msg_welcome *ret)
+{
+	struct msg_codec *codec;
+	struct msg_detail detail;
+
+	if (msg_codec_new(&codec) < 0)
+		return MIMEO_E_NO_MEMORY;
+	int r = msg_welcome_decode(codec, data, size, ret, &detail);
+	msg_codec_free(codec);
+	if (r < 0)
+		ret->text[0] = '\0';
+	if (r == 0 && ret->status < 0)
+		r = is_known(ret->status) ? ret->status : MIMEO_E_PROTOCOL;
+	return r;
+}
+
+/* 0 and three fds in `fds`, region and doorbells; or a status and none. */
+static int hear_welcome(int fd, unsigned timeout_ms, struct msg_welcome *ret, int fds[3])
+{
+	int taken[SOCKET_FDS_MAX];
+	size_t n_fds = 0;
+
+	ret->text[0] = '\0';
+	void *buffer = malloc(MSG_SOCKET_MAX);
+	if (!buffer)
+		return MIMEO_E_NO_MEMORY;
+	ssize_t n = socket_receive(
+		fd, buffer, MSG_SOCKET_MAX, taken, SOCKET_FDS_MAX, &n_fds, timeout_ms);
+	if (n < 0) {
+		free(buffer);
+		return connect_status((int)n);
+	}
+	int r = welcome_parse(buffer, (size_t)n, ret);
+	if (r == 0 && n_fds != 3)
+		r = MIMEO_E_PROTOCOL;
+	for (size_t i = 0; i < n_fds; i++) {
+		if (r < 0)
+			close(taken[i]);
+		else
+			fds[i] = taken[i];
+	}
+	free(buffer);
+	return r;
+}
+
+/* ---- the connection's memory ---- */
+
+static void models_init(struct mimeo *m, const struct msg_welcome *welcome)
+{
+	_Static_assert(MIMEO_NAME_MAX == MSG_NAME_MAX, "names");
+	_Static_assert(MIMEO_STOP_MAX == MSG_STOP_MAX, "stop ids");
+
+	m->n_models = welcome->n_models;
+	for (uint32_t i = 0; i < m->n_models; i++) {
+		const struct msg_model *from = &welcome->models[i];
+		struct mimeo_model_info *to = &m->models[i];
+
+		memcpy(to->name, from->name, sizeof(to->name));
+		memcpy(to->eos, from->eos, sizeof(to->eos));
+		to->vocab_size = from->vocab_size;
+		to->hidden_size = from->hidden_size;
+		to->max_seq_len = from->max_seq_len;
+		to->page_tokens = from->page_tokens;
+		to->n_eos = from->n_eos;
+		to->bos = from->bos;
+		to->sampling = (struct mimeo_sampling){
+			.temperature = from->sampling.temperature,
+			.top_p = from->sampling.top_p,
+			.min_p = from->sampling.min_p,
+			.top_k = from->sampling.top_k,
+			.seed = from->sampling.seed,
+			.flags = from->sampling.flags,
+		};
+	}
+}
+
+/* Requests and sequence ids, all free, the lowest to be taken first. */
+static int books_init(struct mimeo *m, uint32_t max_sequences)
+{
+	uint32_t entries = m->region.ring.entries;
+
+	m->max_sequences = max_sequences < SEQUENCES_MOST ? max_sequences : SEQUENCES_MOST;
+	m->requests = calloc(entries, sizeof(*m->requests));
+	m->sequences = calloc((size_t)m->max_sequences + 1, sizeof(*m->sequences));
+	if (!m->requests || !m->sequences || arena_init(&m->arena, m->region.arena_bytes) < 0)
+		return MIMEO_E_NO_MEMORY;
+
+	for (uint32_t i = entries; i-- > 0;) {
+		m->requests[i].m = m;
+		m->requests[i].index = i;
+		m->requests[i].next = m->free;
+		m->free = &m->requests[i];
+	}
+	for (uint32_t id = m->max_sequences; id > 0; id--) {
+		m->sequences[id].next = m->free_sequence;
+		m->free_sequence = id;
+	}
+	return 0;
+}
+
+static int watch(int epoll, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.fd = fd};
+
+	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? MIMEO_E_NO_MEMORY : 0;
+}
+
+static int fds_init(struct mimeo *m)
+{
+	m->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (m->epoll < 0)
+		return MIMEO_E_NO_MEMORY;
+	int r = watch(m->epoll, m->cq_bell, EPOLLIN);
+	return r < 0 ? r : watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
+}
+
+/* Why there is no connection: the daemon's words if it said any, and which socket it was. */
+static void explain(const struct mimeo_config *config, const char *path, int status, const char *text)
+{
+	if (!config->message || !config->message_size)
+		return;
+	if (text[0])
+		snprintf(config->message, config->message_size, "%s", text);
+	else
+		snprintf(config->message, config->message_size, "%s: %s", path,
+			mimeo_strerror(status));
+}
+
+/* `m` comes with fds of -1 and otherwise zeroed; the caller frees it whatever comes of this. */
+static int attach(struct mimeo *m, const struct mimeo_config *config, const char *path,
+	char text[static MSG_TEXT_MAX])
+{
+	struct msg_welcome welcome;
+	int fds[3], r;
+
+	uint64_t start = clock_ns();
+	m->socket = socket_connect(path, config->connect_timeout_ms);
+	if (m->socket < 0)
+		return connect_status(m->socket);
+	r = say_hello(m->socket, config);
+	if (r < 0)
+		return r;
+
+	uint64_t spent_ms = (clock_ns() - start) / 1000000;
+	r = hear_welcome(m->socket,
+		spent_ms < config->connect_timeout_ms
+			? config->connect_timeout_ms - (unsigned)spent_ms : 0,
+		&welcome, fds);
+	if (r < 0) {
+		memcpy(text, welcome.text, MSG_TEXT_MAX);
+		return r;
+	}
+	m->sq_bell = fds[1];
+	m->cq_bell = fds[2];
+	r = region_map(&m->region, fds[0]);
+	if (r < 0) {
+		close(fds[0]);
+		return connect_status(r);
+	}
+	/* A forked child with this mapping would be a second writer of our rings. */
+	madvise(m->region.base, m->region.bytes, MADV_DONTFORK);
+
+	if (welcome.entries != m->region.ring.entries ||
+		welcome.arena_bytes != m->region.arena_bytes)
+		return MIMEO_E_PROTOCOL;
+	models_init(m, &welcome);
+	r = books_init(m, welcome.max_sequences);
+	return r < 0 ? r : fds_init(m);
+}
+
+int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
+{
+	struct mimeo_config resolved;
+	char path[SOCKET_PATH_MAX] = "", text[MSG_TEXT_MAX] = "";
+
+	if (!ret_m)
+		return MIMEO_E_INVALID;
+	int r = config_resolve(&resolved, config);
+	if (r < 0)
+		return r;
+	struct mimeo *m = calloc(1, sizeof(*m));
+	if (!m)
+		return MIMEO_E_NO_MEMORY;
+	m->pid = getpid();
+	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
+	m->spin_ns = spin_ns(resolved.spin_us);
+
+	r = socket_path(path, resolved.socket_path);
+	r = r < 0 ? connect_status(r) : attach(m, &resolved, path, text);
+	if (r < 0) {
+		explain(&resolved, path[0] ? path : "socket path", r, text);
+		mimeo_close(m);
+		return r;
+	}
+	*ret_m = m;
+	return 0;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
+void mimeo_close(struct mimeo *m)
+{
+	if (!m)
+		return;
+	close_fd(m->epoll);
+	arena_deinit(&m->arena);
+	free(m->sequences);
+	free(m->requests);
+	if (m->region.base && m->pid != getpid())
+		close_fd(m->region.fd); /* a forked child never had the mapping */
+	else
+		region_deinit(&m->region);
+	close_fd(m->cq_bell);
+	close_fd(m->sq_bell);
+	close_fd(m->socket);
+	free(m);
+}
+
+int mimeo_fd(struct mimeo *m)
+{
+	m->fd_taken = true;
+	return m->epoll;
+}
+
+/* ---- models ---- */
+
+uint32_t mimeo_model_count(const struct mimeo *m)
+{
+	return m->n_models;
+}
+
+const struct mimeo_model_info *mimeo_model_get(const struct mimeo *m, uint32_t index)
+{
+	return index < m->n_models ? &m->models[index] : NULL;
+}
+
+int mimeo_model_find(const struct mimeo *m, const char *name)
+{
+	for (uint32_t i = 0; name && i < m->n_models; i++) {
+		if (strcmp(m->models[i].name, name) == 0)
+			return (int)i;
+	}
+	return MIMEO_E_UNKNOWN_MODEL;
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+#include "sdk/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "ipc/doorbell.h"
+
+#define LIFE_NS 1000000ull /* how often a spinner looks at the socket */
+#define BELL_NS 50000ull   /* how often at the doorbell, if others poll mimeo_fd */
+#define SPINS_AT_ONCE 64u  /* looks at the ring between two looks at the clock */
+#define SPINS_UNPAUSED 512u
+
+/* Nothing passes the daemon's way from now on; what it has posted is still taken. */
+static void give_up(struct mimeo *m)
+{
+	m->gone = true;
+}
+
+/* The daemon broke the protocol: it counts as gone at once, and learns of it by the hang-up. */
+static void break_off(struct mimeo *m)
+{
+	shutdown(m->socket, SHUT_RDWR);
+	m->gone = true;
+	m->drained = true;
+}
+
+/* ---- a completion becomes an event ---- */
+
+static int hold(struct mimeo *m, struct mimeo_request *request, const struct mimeo_event *event)
+{
+	m->event = *event;
+	m->event.user_data = request->sqe.user_data;
+	m->event.slot = ++m->event_number;
+	m->event_request = request;
+	m->holding = true;
+	return 1;
+}
+
+/* The request that a completion is for, if such a completion can be. */
+static struct mimeo_request *request_of(struct mimeo *m, const struct ring_cqe *cqe)
+{
+	if (cqe->request >= m->region.ring.entries)
+		return NULL;
+	struct mimeo_request *request = &m->requests[cqe->request];
+
+	if (request->state != REQUEST_IN_FLIGHT || request->sqe.generation != cqe->generation)
+		return NULL;
+	if (cqe->kind != RING_CQE_FINAL &&
+		(cqe->kind != RING_CQE_TOKENS || request->sqe.op != RING_OP_GENERATE))
+		return NULL;
+	if (cqe->status > 0 || cqe->finish > MIMEO_FINISH_ERROR)
+		return NULL;
+	/* A step counts no tokens: its sampled ones are one a row. */
+	if (request->sqe.op == RING_OP_GENERATE &&
+		(cqe->n_generated < request->n_reported || cqe->n_generated > request->capacity))
+		return NULL;
+	return request;
+}
+
+static struct mimeo_event event_from(const struct ring_cqe *cqe)
+{
+	return (struct mimeo_event){
+		.kind = cqe->kind == RING_CQE_FINAL ? MIMEO_EVENT_FINAL : MIMEO_EVENT_TOKENS,
+		.status = cqe->status,
+		.finish = cqe->finish,
+		.n_prompt = cqe->n_prompt,
+		.n_generated = cqe->n_generated,
+		.detail = cqe->detail,
+		.detail_values = {cqe->values[0], cqe->values[1], cqe->values[2], cqe->values[3]},
+	};
+}
+
+static int take_generate(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	struct mimeo_event event = event_from(cqe);
+
+	if (cqe->status < 0 && event.finish == MIMEO_FINISH_NONE)
+		event.finish = MIMEO_FINISH_ERROR;
+	event.n_tokens = cqe->n_generated - request->n_reported;
+	if (event.n_tokens > 0)
+		event.tokens = request->tokens + request->n_reported;
+	else if (event.kind == MIMEO_EVENT_TOKENS)
+		return 0;
+	/* The logits are there once a token was drawn from them. */
+	if (event.kind == MIMEO_EVENT_FINAL && request->logits && cqe->n_generated > 0) {
+		event.logits = request->logits;
+		event.n_rows = request->n_rows;
+	}
+	request->n_reported = cqe->n_generated;
+	return hold(m, request, &event);
+}
+
+static int take_step(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	struct mimeo_event event = event_from(cqe);
+
+	event.finish = MIMEO_FINISH_NONE;
+	event.n_generated = 0;
+	if (cqe->status == 0) {
+		event.n_rows = request->n_rows;
+		event.n_tokens = event.n_generated = request->capacity;
+		event.tokens = request->capacity > 0 ? request->tokens : NULL;
+		event.logits = request->logits;
+		event.hidden = request->hidden;
+	}
+	return hold(m, request, &event);
+}
+
+static int take_call(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	struct mimeo_event event = event_from(cqe);
+
+	event.sequence = sequence_completed(m, &request->sqe, cqe->status);
+	if (cqe->status == 0) {
+		request_release(request);
+		return 0;
+	}
+	event.kind = MIMEO_EVENT_SEQUENCE;
+	event.finish = MIMEO_FINISH_NONE;
+	return hold(m, request, &event);
+}
+
+static int take(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	struct mimeo_event event;
+
+	switch (request->sqe.op) {
+	case RING_OP_GENERATE:
+		return take_generate(m, request, cqe);
+	case RING_OP_STEP:
+		return take_step(m, request, cqe);
+	case RING_OP_CANCEL:
+		event = event_from(cqe);
+		event.finish = MIMEO_FINISH_NONE;
+		return hold(m, request, &event);
+	default:
+		return take_call(m, request, cqe);
+	}
+}
+
+/* ---- the ring ---- */
+
+static void disarm(struct mimeo *m)
+{
+	if (!m->armed)
+		return;
+	ring_client_awake(&m->region.ring);
+	m->armed = false;
+	m->bell_due = true;
+}
+
+/* Take completions until one makes an event: 1, or 0 if none does. */
+static int reap(struct mimeo *m)
+{
+	struct ring_cqe cqe;
+	int r;
+
+	if (m->committed && !m->gone && submit_flush(m) < 0)
+		break_off(m);
+	while (!m->drained && (r = ring_cq_peek(&m->region.ring, &cqe)) != 0) {
+		struct mimeo_request *request = r > 0 ? request_of(m, &cqe) : NULL;
+
+		if (!request) {
+			break_off(m);
+			return 0;
+		}
+		ring_cq_advance(&m->region.ring);
+		disarm(m);
+		m->tended_ns = 0;
+		if (take(m, request, &cqe) > 0)
+			return 1;
+	}
+	return 0;
+}
+
+/* One request in flight after the other; sequence calls end in silence. 1, or GONE in the end. */
+static int reap_gone(struct mimeo *m)
+{
+	m->drained = true;
+	while (m->gone_cursor < m->region.ring.entries) {
+		struct mimeo_request *request = &m->requests[m->gone_cursor++];
+
+		if (request->state != REQUEST_IN_FLIGHT && request->state != REQUEST_COMMITTED)
+			continue;
+		if (request->sqe.op != RING_OP_GENERATE && request->sqe.op != RING_OP_STEP &&
+			request->sqe.op != RING_OP_CANCEL)
+			continue;
+		const struct mimeo_event event = {
+			.kind = MIMEO_EVENT_FINAL,
+			.status = MIMEO_E_GONE,
+			.finish = request->sqe.op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR
+			                                              : MIMEO_FINISH_NONE,
+			.n_generated = request->n_reported,
+		};
+		return hold(m, request, &event);
+	}
+	return MIMEO_E_GONE;
+}
+
+/* ---- the fds ---- */
+
+/* Look at socket and doorbell, waiting up to timeout_ms; an interrupted wait is a short one. */
+static void look(struct mimeo *m, int timeout_ms)
+{
+	struct epoll_event events[2];
+	int n = epoll_wait(m->epoll, events, 2, timeout_ms);
+
+	for (int i = 0; i < n; i++) {
+		if (events[i].data.fd == m->socket)
+			give_up(m);
+		else
+			doorbell_clear(m->cq_bell);
+	}
+	if (n >= 0)
+		m->bell_due = false;
+}
+
+/* Nothing waits in the ring: see to the fds if it is time. True if the ring is to be looked at
+ * again. */
+static bool tend(struct mimeo *m)
+{
+	uint64_t now = clock_ns();
+
+	if (m->fd_taken && (m->bell_due || now - m->tended_ns >= BELL_NS)) {
+		m->tended_ns = now;
+		look(m, 0);
+		return true;
+	}
+	if (m->tended_ns == 0) {
+		m->tended_ns = now;
+	} else if (!m->fd_taken && now - m->tended_ns >= LIFE_NS) {
+		struct pollfd socket = {.fd = m->socket, .events = POLLIN | POLLRDHUP};
+
+		m->tended_ns = now;
+		if (poll(&socket, 1, 0) > 0)
+			give_up(m);
+		return m->gone;
+	}
+	return false;
+}
+
+/* Announce sleep; true if completions wait already, and the announcement is taken back. */
+static bool arm(struct mimeo *m)
+{
+	m->armed = true;
+	if (!ring_client_sleep(&m->region.ring))
+		return false;
+	disarm(m);
+	return true;
+}
+
+/* ---- peek, wait, seen ---- */
+
+/* 1, 0 or GONE; the fds looked at when due. */
+static int next(struct mimeo *m)
+{
+	if (m->holding)
+		return 1;
+	if (reap(m) > 0)
+		return 1;
+	if (!m->gone && tend(m) && reap(m) > 0)
+		return 1;
+	return m->gone ? reap_gone(m) : 0;
+}
+
+int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event)
+{
+	int r = next(m);
+
+	/* Once armed, a second look finds nothing new unless it came in between. */
+	while (r == 0 && m->fd_taken && !m->armed) {
+		if (arm(m))
+			r = next(m);
+	}
+	if (r > 0)
+		*ret_event = m->event;
+	return r;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/* Spin until an event comes, `until` passes or the daemon goes. */
+static int spin(struct mimeo *m, uint64_t until)
+{
+	unsigned n = 0;
+	int r;
+
+	do {
+		for (unsigned i = 0; i < SPINS_AT_ONCE; i++) {
+			if (reap(m) > 0)
+				return 1;
+			if (++n > SPINS_UNPAUSED)
+				pause_cpu();
+		}
+		r = next(m);
+	} while (r == 0 && clock_ns() < until);
+	return r;
+}
+
+/* Milliseconds until then, rounded up, for epoll_wait; -1 if never. Requests that wait for room in
+ * the ring are nobody's to announce: then it is 1 at most. */
+static int sleep_ms(const struct mimeo *m, uint64_t now, uint64_t until)
+{
+	if (m->committed)
+		return 1;
+	if (until == UINT64_MAX)
+		return -1;
+	uint64_t ms = (until - now + 999999) / 1000000;
+
+	return ms > INT32_MAX ? INT32_MAX : (int)ms;
+}
+
+int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout_ms)
+{
+	if (timeout_ms == 0)
+		return mimeo_event_peek(m, ret_event);
+
+	int r = next(m);
+	if (r == 0) {
+		uint64_t now = clock_ns();
+		uint64_t until = timeout_ms < 0 ? UINT64_MAX : now + timeout_ms * 1000000ull;
+		uint64_t spin_until = m->spin_ns < until - now ? now + m->spin_ns : until;
+
+		if (m->spin_ns > 0)
+			r = spin(m, spin_until);
+		while (r == 0 && (now = clock_ns()) < until) {
+			if (!arm(m))
+				look(m, sleep_ms(m, now, until));
+			if (!m->fd_taken)
+				disarm(m);
+			r = next(m);
+		}
+	}
+	if (r > 0)
+		*ret_event = m->event;
+	return r;
+}
+
+void mimeo_event_seen(struct mimeo *m, const struct mimeo_event *event)
+{
+	if (!m->holding || !event || event->slot != m->event.slot)
+		return;
+	m->holding = false;
+	if (m->event.kind != MIMEO_EVENT_TOKENS)
+		request_release(m->event_request);
+	m->event_request = NULL;
+}

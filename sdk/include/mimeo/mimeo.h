@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_H
+#define MIMEO_H
+
+/*
+ * libmimeo: the client's face of Mimeo, the shared-memory sidecar for GPU inference.
+ *
+ * A client CONNECTS to mimeod over a Unix socket and from then on talks to it through two rings in
+ * shared memory. It GETS a request, PREPARES it, SUBMITS any number of prepared requests at once,
+ * and takes EVENTS: peek or wait, use, mark as seen. A process that does this needs no GPU context.
+ *
+ *	struct mimeo *m;
+ *	struct mimeo_config config = MIMEO_CONFIG_INIT;
+ *	mimeo_connect(&m, &config);
+ *	struct mimeo_request *r = mimeo_request_get(m);
+ *	struct mimeo_generate g = MIMEO_GENERATE_INIT;
+ *	g.tokens = prompt; g.n_tokens = n; g.max_tokens = 64;
+ *	mimeo_request_prep_generate(r, &g);
+ *	mimeo_submit(m);
+ *	struct mimeo_event e;
+ *	while (mimeo_event_wait(m, &e, -1) == 1) {
+ *		use(e.tokens, e.n_tokens);
+ *		bool last = e.kind == MIMEO_EVENT_FINAL;
+ *		mimeo_event_seen(m, &e);
+ *		if (last)
+ *			break;
+ *	}
+ *	mimeo_close(m);
+ *
+ * Threads: a connection belongs to one thread at a time; different connections are independent.
+ * Forks: in a child a connection's shared memory is absent; mimeo_close is all it may call there.
+ * Blocking: only mimeo_connect and mimeo_event_wait block. Memory: only mimeo_connect allocates.
+ * Errors: every function that can fail returns a negative enum mimeo_status; mimeo_strerror gives
+ * its sentence and the manual page mimeo_status(3) its remedy.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MIMEO_PUBLIC __attribute__((visibility("default")))
+#else
+#define MIMEO_PUBLIC
+#endif
+
+/* ---- statuses, grouped by what they cost ---- */
+
+enum mimeo_status {
+	MIMEO_OK = 0,
+
+	/* one request: -1 ... -99 */
+	MIMEO_E_FULL = -1,             /* no room in the ring or the arena */
+	MIMEO_E_INVALID = -2,          /* an argument is out of range */
+	MIMEO_E_DEADLINE = -3,         /* the request's deadline passed */
+	MIMEO_E_CANCELLED = -4,        /* the request was cancelled */
+	MIMEO_E_TOO_LONG = -5,         /* more tokens than the model or its KV cache can hold */
+	MIMEO_E_NO_MEMORY = -6,        /* no KV pages (step), or no memory in this process */
+	MIMEO_E_UNKNOWN_MODEL = -7,    /* no model of that name or index */
+	MIMEO_E_UNKNOWN_SEQUENCE = -8, /* the sequence is not open in this session */
+	MIMEO_E_UNKNOWN_REQUEST = -9,  /* the request to cancel is not in flight */
+	MIMEO_E_UNSUPPORTED = -10,     /* this daemon or model cannot do that */
+
+	/* this session: -100 ... -199 */
+	MIMEO_E_GONE = -100,     /* the daemon died or closed the session */
+	MIMEO_E_QUOTA = -101,    /* a limit of this user's is reached */
+	MIMEO_E_PROTOCOL = -102, /* bytes that are not Mimeo's protocol */
+
+	/* the daemon: -200 ... -299 */
+	MIMEO_E_UNREACHABLE = -200, /* nobody listens on the socket */
+	MIMEO_E_VERSION = -201,     /* client and daemon speak different versions */
+	MIMEO_E_DEVICE_LOST = -202, /* the device failed; the daemon restarts */
+	MIMEO_E_DRAINING = -203,    /* the daemon takes no new work */
+};
+
+/* Name of a status, e.g. "MIMEO_E_FULL"; "MIMEO_E_?" for an unknown one. Static storage. */
+MIMEO_PUBLIC const char *mimeo_status_name(int status);
+/* One sentence for a status, lower case, without a full stop. Static storage. */
+MIMEO_PUBLIC const char *mimeo_strerror(int status);
+/* Version of the library, e.g. "0.1.0". Static storage. */
+MIMEO_PUBLIC const char *mimeo_version(void);
+
+/* ---- connection ---- */
+
+struct mimeo;
+
+struct mimeo_config {
+	size_t size;             /* sizeof(struct mimeo_config); set by MIMEO_CONFIG_INIT */
+	const char *socket_path; /* NULL: $MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock,
+	                            else /run/mimeo/mimeod.sock */
+	const char *name;        /* shown to operators, up to 31 bytes; NULL: the program's name */
+	uint32_t entries;        /* requests in flight, a power of two, 2 ... 4096; the completion ring
+	                            has twice as many entries; 0: 64 */
+	uint32_t spin_us;        /* how long a wait spins before it sleeps; 0: sleep at once,
+	                            MIMEO_SPIN_DEFAULT: 50, or 0 below 4 CPUs;
+	                            MIMEO_SPIN_FOREVER: never sleep */
+	uint64_t arena_bytes;    /* shared memory for prompts and results, 64 KiB ... 1 GiB, rounded
+	                            up to a power of two; 0: 8 MiB */
+	uint32_t connect_timeout_ms; /* 0: 5000 */
+	uint32_t reserved;           /* 0 */
+	char *message;       /* [message_size] where mimeo_connect writes one sentence that says why it
+	                        failed, with the daemon's own words if it refused; NULL: nowhere */
+	size_t message_size; /* bytes, the terminator counted in; 256 suffice */
+};
+
+#define MIMEO_SPIN_DEFAULT UINT32_MAX
+#define MIMEO_SPIN_FOREVER (UINT32_MAX - 1)
+#define MIMEO_CONFIG_INIT {sizeof(struct mimeo_config), NULL, NULL, 0, MIMEO_SPIN_DEFAULT, 0, 0, 0, NULL, 0}
+
+/*
+ * Connect to the daemon and attach a session.
+ * *ret_m is the caller's, until mimeo_close; written only on success. `config` may be NULL
+ * (all defaults) and is not kept. Blocks for connect_timeout_ms at most. Allocates.
+ * 0, or UNREACHABLE, VERSION, QUOTA, DRAINING, INVALID (a value of config), NO_MEMORY, PROTOCOL.
+ */
+MIMEO_PUBLIC int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config);
+
+/* End the session. Requests in flight are dropped, sequences closed; every pointer that came from
+ * `m` is dead. NULL is fine. Does not block. In a forked child it gives back the child's copies and
+ * leaves the parent's session alone. */
+MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
+
+/*
+ * A file descriptor that polls readable when events wait or the daemon is gone; for poll, epoll and
+ * io_uring. It is the connection's own: do not read, write or close it. Before polling it call
+ * mimeo_event_peek: that arms the wake-up whenever it returns 0. Once the fd was asked for,
+ * the daemon makes a system call for each wake-up, and so does the first peek that finds nothing
+ * after it found something; a caller that spins had better not ask for it.
+ */
+MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
+
+/* ---- models ---- */
+
+#define MIMEO_NAME_MAX 64
+#define MIMEO_STOP_MAX 8
+
+struct mimeo_sampling {
+	float temperature; /* 0: greedy; else > 0, applied first */
+	float top_p;       /* (0, 1]; 0 or 1: off */
+	float min_p;       /* [0, 1]; 0: off */
+	uint32_t top_k;    /* 0: off */
+	uint64_t seed;     /* used if MIMEO_SAMPLING_SEEDED */
+	uint32_t flags;    /* MIMEO_SAMPLING_... */
+	uint32_t reserved; /* 0 */
+};
+
+#define MIMEO_SAMPLING_SEEDED 1u /* draw from `seed`; without it the daemon picks a seed */
+#define MIMEO_SAMPLING_MODEL 2u  /* the model's own defaults; all else but the seed is ignored */
+
+struct mimeo_model_info {
+	char name[MIMEO_NAME_MAX];
+	uint32_t vocab_size;
+	uint32_t hidden_size;
+	uint32_t max_seq_len; /* tokens a sequence may have, prompt and output together */
+	uint32_t n_eos;       /* end-of-sequence ids in eos[] */
+	int32_t eos[MIMEO_STOP_MAX];
+	int32_t bos; /* begin-of-sequence id, or -1 */
+	uint32_t page_tokens;
+	struct mimeo_sampling sampling; /* from generation_config.json; greedy if it has none */
+};
+
+/* Number of models the daemon serves; they are indexed from 0. */
+MIMEO_PUBLIC uint32_t mimeo_model_count(const struct mimeo *m);
+/* The description of a model, or NULL if there is no such index. Lives as long as `m`. */
+MIMEO_PUBLIC const struct mimeo_model_info *mimeo_model_get(const struct mimeo *m, uint32_t index);
+/* The index of the model of that name, or UNKNOWN_MODEL. */
+MIMEO_PUBLIC int mimeo_model_find(const struct mimeo *m, const char *name);
+
+/* ---- sequences: tokens with a KV history, owned by this session ---- */
+
+/*
+ * Open an empty sequence of a model; fork one (the child shares its pages until either writes);
+ * cut one to its first n_tokens tokens; close one. Each takes effect in the order of submission,
+ * after the requests submitted before it on the same sequence have ended, and is published by the
+ * next mimeo_submit. None blocks or allocates. Should the daemon refuse, a MIMEO_EVENT_SEQUENCE
+ * carries the status; success is silent. Closing a sequence does not cancel what it runs.
+ * 0, or FULL (no room in the submission ring: submit, take events, try again), QUOTA (all of the
+ * session's sequences are open), UNKNOWN_MODEL, UNKNOWN_SEQUENCE, GONE.
+ * A sequence whose open or fork was refused is not open. A closed one's id may be given out again.
+ */
+MIMEO_PUBLIC int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence);
+MIMEO_PUBLIC int mimeo_sequence_fork(struct mimeo *m, uint32_t sequence, uint32_t *ret_child);
+MIMEO_PUBLIC int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_tokens);
+MIMEO_PUBLIC int mimeo_sequence_close(struct mimeo *m, uint32_t sequence);
+
+/* ---- requests ---- */
+
+struct mimeo_request;
+
+struct mimeo_generate {
+	size_t size;           /* sizeof(struct mimeo_generate); set by MIMEO_GENERATE_INIT */
+	uint32_t model;        /* index */
+	uint32_t sequence;     /* 0: a sequence for this request alone; else one of that model, to
+	                          which prompt and output are appended */
+	const int32_t *tokens; /* [n_tokens] the prompt; copied by the prepare call */
+	uint32_t n_tokens;     /* 1 ... max_seq_len - max_tokens, the sequence's own counted in */
+	uint32_t max_tokens;   /* token limit of the output, 1 ... */
+	struct mimeo_sampling sampling; /* all zero: greedy */
+	const int32_t *stop;            /* [n_stop] further ids that end the output; copied */
+	uint32_t n_stop;                /* 0 ... MIMEO_STOP_MAX */
+	uint32_t flags;                 /* MIMEO_GENERATE_... */
+	uint32_t deadline_ms;           /* from submission; 0: none */
+	uint32_t reserved;              /* 0 */
+};
+
+#define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */
+#define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
+                                           position, [1, vocab_size], before temperature */
+#define MIMEO_GENERATE_INIT                                                                        \
+	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0}
+
+struct mimeo_step_row {
+	uint32_t sequence;     /* an open sequence of the step's model; once per step */
+	uint32_t n_tokens;     /* 1 ... */
+	const int32_t *tokens; /* [n_tokens] to append; copied by the prepare call */
+};
+
+struct mimeo_step {
+	size_t size; /* sizeof(struct mimeo_step); set by MIMEO_STEP_INIT */
+	uint32_t model;
+	uint32_t n_rows;                   /* 1 ... */
+	const struct mimeo_step_row *rows; /* [n_rows] */
+	uint32_t outputs;                  /* MIMEO_STEP_..., at least one */
+	uint32_t deadline_ms;              /* from submission; 0: none */
+	struct mimeo_sampling sampling;    /* for MIMEO_STEP_TOKENS */
+};
+
+#define MIMEO_STEP_TOKENS 1u /* the token sampled after each row; not appended to the sequence */
+#define MIMEO_STEP_LOGITS 2u /* logits of each row's last position, [n_rows, vocab_size] float32 */
+#define MIMEO_STEP_HIDDEN 4u /* hidden state after the final norm, [n_rows, hidden_size] float32 */
+#define MIMEO_STEP_INIT                                                                            \
+	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}}
+
+/* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in
+ * flight (take events and mark them seen). It belongs to the connection and returns to it when its
+ * final event is marked as seen. */
+MIMEO_PUBLIC struct mimeo_request *mimeo_request_get(struct mimeo *m);
+/* Give back a request that was got and not submitted. */
+MIMEO_PUBLIC void mimeo_request_put(struct mimeo_request *request);
+/* A value of the caller's that every event of the request carries. Before submitting. */
+MIMEO_PUBLIC void mimeo_request_set_data(struct mimeo_request *request, uint64_t user_data);
+/* An id for mimeo_request_prep_cancel, never used twice by a connection. */
+MIMEO_PUBLIC uint64_t mimeo_request_id(const struct mimeo_request *request);
+
+/*
+ * Prepare a request. Parameters and tokens are copied; results are placed in the arena, and stay
+ * until the final event is marked as seen. None blocks, allocates or calls the system.
+ * 0, or INVALID (a value that no daemon would take), FULL (no room in the arena: take events and
+ * mark them seen, or connect with more arena_bytes), TOO_LONG, UNKNOWN_MODEL, UNKNOWN_SEQUENCE.
+ * After an error the request may be prepared again or put back.
+ */
+MIMEO_PUBLIC int mimeo_request_prep_generate(
+	struct mimeo_request *request, const struct mimeo_generate *generate);
+MIMEO_PUBLIC int mimeo_request_prep_step(
+	struct mimeo_request *request, const struct mimeo_step *step);
+/* Cancel the request with that id. Its final event comes with finish CANCELLED and the tokens it
+ * had; the cancel's own event has status 0, or UNKNOWN_REQUEST if it had ended already. */
+MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
+
+/* Publish everything prepared since the last call, in the order of preparation. Returns how many
+ * entries were published (sequence calls counted in), or GONE: what was prepared then stays so, has
+ * no event, and may be put back. Never blocks or allocates; makes a system call only if the daemon
+ * sleeps. */
+MIMEO_PUBLIC int mimeo_submit(struct mimeo *m);
+
+/* ---- events ---- */
+
+enum mimeo_event_kind {
+	MIMEO_EVENT_TOKENS = 1,   /* tokens of a generate request; more events follow */
+	MIMEO_EVENT_FINAL = 2,    /* the last event of a request, a step or a cancel too */
+	MIMEO_EVENT_SEQUENCE = 3, /* a sequence call was refused; `sequence` and `status` */
+};
+
+enum mimeo_finish {
+	MIMEO_FINISH_NONE = 0, /* not a final event, or not a generate request */
+	MIMEO_FINISH_STOP = 1, /* an end-of-sequence or stop id, which is the last token */
+	MIMEO_FINISH_LENGTH = 2,
+	MIMEO_FINISH_CANCELLED = 3,
+	MIMEO_FINISH_ERROR = 4, /* `status` says which */
+};
+
+struct mimeo_event {
+	uint64_t user_data;
+	uint32_t kind;         /* enum mimeo_event_kind */
+	int32_t status;        /* 0, or a negative enum mimeo_status */
+	uint32_t finish;       /* enum mimeo_finish */
+	uint32_t sequence;     /* MIMEO_EVENT_SEQUENCE only */
+	uint32_t n_prompt;     /* prompt tokens of the request, computed so far */
+	uint32_t n_generated;  /* tokens generated so far; in the final event, in all */
+	const int32_t *tokens; /* [n_tokens] new since the request's last event */
+	uint32_t n_tokens;
+	uint32_t n_rows;     /* rows of logits and hidden */
+	const float *logits; /* [n_rows, vocab_size], or NULL; final event only */
+	const float *hidden; /* [n_rows, hidden_size], or NULL; final event only */
+	uint32_t detail;     /* what an error is about; mimeo_event_message tells */
+	uint32_t slot;       /* the library's own */
+	int32_t detail_values[4];
+};
+
+/*
+ * The next event, if there is one: 1 and *ret_event, else 0. The pointers in it stay valid until it
+ * is marked as seen; until then peeking again gives the same event. When the daemon is gone each
+ * request in flight gives one final event with GONE, and after those the call returns GONE; a daemon
+ * that breaks the protocol counts as gone. Sequence calls in flight end in silence. Never blocks or
+ * allocates; when nothing has come for a millisecond it looks at the socket, once a millisecond.
+ */
+MIMEO_PUBLIC int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event);
+/* The same, waiting up to timeout_ms (-1: without limit) : 1, 0 on timeout, or GONE. A signal does
+ * not end the wait. */
+MIMEO_PUBLIC int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout_ms);
+/* Done with the event last peeked or waited for; the final event's request and memory are free
+ * again. */
+MIMEO_PUBLIC void mimeo_event_seen(struct mimeo *m, const struct mimeo_event *event);
+/* Writes one sentence that names what an error event is about ("token 3 is 999, outside the
+ * vocabulary of 256"), cut to `size` bytes with the terminator. Returns its full length. */
+MIMEO_PUBLIC int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/status.h"
+
+#include <stdio.h>
+
+#include <mimeo/mimeo.h>
+
+#include "build-config.h"
+#include "ipc/msg.h"
+
+#define AGREE(name, value, sentence)                                                               \
+	_Static_assert((int)MIMEO_##name == (value), "the public header says the same of " #name);
+STATUS_LIST(AGREE)
+#undef AGREE
+
+const char *mimeo_status_name(int status)
+{
+	return status_name(status);
+}
+
+const char *mimeo_strerror(int status)
+{
+	return status_sentence(status);
+}
+
+const char *mimeo_version(void)
+{
+	return MIMEO_VERSION;
+}
+
+/* ---- what an error event is about ---- */
+
+static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
+{
+	if (event->kind == MIMEO_EVENT_SEQUENCE)
+		return snprintf(buffer, size, "sequence %u: %s", event->sequence,
+			status_sentence(event->status));
+	return snprintf(buffer, size, "%s", status_sentence(event->status));
+}
+
+int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)
+{
+	const int32_t *v = event->detail_values;
+
+	switch ((enum ring_detail)event->detail) {
+	case RING_DETAIL_TOKEN:
+		return snprintf(buffer, size, "token %d is %d, outside the vocabulary of %d", v[0],
+			v[1], v[2]);
+	case RING_DETAIL_LENGTH:
+		return snprintf(buffer, size, "%d tokens asked in all, at most %d are possible",
+			v[0], v[1]);
+	case RING_DETAIL_EMPTY:
+		return snprintf(buffer, size, "the request has no tokens");
+	case RING_DETAIL_MODEL:
+		return snprintf(buffer, size, "no model has index %d: the daemon serves %d", v[0],
+			v[1]);
+	case RING_DETAIL_SEQUENCE:
+		return snprintf(buffer, size, "sequence %d is not open", v[0]);
+	case RING_DETAIL_HEADER:
+		return snprintf(buffer, size, "the header is malformed at byte %d", v[0]);
+	case RING_DETAIL_RANGE:
+		return snprintf(buffer, size, "header field %s is out of range",
+			msg_field_name((unsigned)v[0]));
+	case RING_DETAIL_EXTENT:
+		return snprintf(buffer, size,
+			"offset %u and length %u do not lie in the arena of %u bytes",
+			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2]);
+	case RING_DETAIL_OUTPUT:
+		return snprintf(buffer, size, "the output area has %u bytes and needs %u",
+			(unsigned)v[0], (unsigned)v[1]);
+	case RING_DETAIL_OP:
+		return snprintf(buffer, size, "operation %d is unknown", v[0]);
+	case RING_DETAIL_PAGES:
+		return snprintf(buffer, size, "%d KV pages are needed and %d are free", v[0], v[1]);
+	case RING_DETAIL_KEEP:
+		return snprintf(buffer, size, "%d tokens were to be kept and there are %d", v[0],
+			v[1]);
+	case RING_DETAIL_OPEN_TWICE:
+		return snprintf(buffer, size, "sequence %d is open already", v[0]);
+	case RING_DETAIL_ROW_TWICE:
+		return snprintf(buffer, size, "row %d names sequence %d a second time", v[0], v[1]);
+	case RING_DETAIL_ROW_MODEL:
+		return snprintf(buffer, size, "row %d: sequence %d is another model's", v[0], v[1]);
+	case RING_DETAIL_PAYLOAD:
+		return snprintf(buffer, size, "the payload has %u bytes and needs %u",
+			(unsigned)v[0], (unsigned)v[1]);
+	case RING_DETAIL_REQUESTS:
+		return snprintf(buffer, size, "%d rows asked, at most %d are possible", v[0], v[1]);
+	case RING_DETAIL_NONE:
+		break;
+	}
+	return no_detail(event, buffer, size);
+}
