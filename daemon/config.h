@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_CONFIG_H
+#define MIMEO_DAEMON_CONFIG_H
+
+/*
+ * mimeod's configuration. Each place that says something (the command line, the file) is collected
+ * into a struct config_settings of its own, checked value by value as it is read; config_resolve lays
+ * them over each other and over the defaults and gives one struct config.
+ *
+ * One table (config_keys) describes every key: it makes the file's keys, the command line's options
+ * and the help.
+ *
+ * Functions here return 0, -ENOMEM, or -EINVAL with one sentence in struct config_error that names
+ * the place, the value and what would be accepted.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/graph/mode.h"
+#include "daemon/log.h"
+
+#define CONFIG_MODELS_MAX 32
+#define CONFIG_NAME_MAX 64 /* of a model, with terminator */
+#define CONFIG_CAPTURE_SIZES_MAX 512
+#define CONFIG_SOCKET_MAX 102 /* leaves room for "-admin" in a socket's address */
+#define CONFIG_SPIN_FOREVER UINT32_MAX
+
+struct config_model {
+	char name[CONFIG_NAME_MAX]; /* [A-Za-z0-9._-], not empty */
+	char *dir;
+	enum graph_mode graph_mode;
+	char attention[16]; /* "auto", "naive", "paged" */
+	uint32_t kv_pages;  /* 0: see kv_bytes */
+	uint64_t kv_bytes;  /* 0, with kv_pages 0: a share of what is left of the memory */
+};
+
+struct config {
+	struct config_model models[CONFIG_MODELS_MAX];
+	uint32_t n_models; /* at least 1 */
+	char device[16];   /* "auto", "cpu", "cuda", "cuda:N" */
+	char socket[CONFIG_SOCKET_MAX]; /* "": the default place (ipc/socket.h) */
+	char loop[16];                  /* "": $MIMEO_LOOP decides */
+	/* For all models; each one's own values are in `models`. */
+	enum graph_mode graph_mode;
+	char attention[16];
+	uint32_t kv_pages;
+	uint64_t kv_bytes;
+
+	uint32_t capture_sizes[CONFIG_CAPTURE_SIZES_MAX]; /* as given */
+	uint32_t n_capture_sizes;                         /* 0: the default ladder */
+	uint32_t max_requests, max_batch_tokens;
+	uint32_t page_tokens;
+	uint32_t max_seq_len; /* 0: the model's */
+	uint64_t memory;      /* bytes of device memory; 0: 90 % of what is free */
+	uint32_t max_sessions, max_sessions_per_uid;
+	uint32_t max_sequences; /* a session */
+	uint64_t max_arena_bytes;
+	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
+	uint32_t drain_timeout_s;
+	enum log_level log_level;
+};
+
+struct config_error {
+	char text[512];
+};
+
+enum config_kind {
+	CONFIG_INTEGER,  /* uint32_t */
+	CONFIG_SIZE,     /* uint64_t, bytes */
+	CONFIG_SPIN,     /* uint32_t */
+	CONFIG_CHOICE,   /* char[16] */
+	CONFIG_MODE,     /* enum graph_mode */
+	CONFIG_LEVEL,    /* enum log_level */
+	CONFIG_DEVICE,   /* char[16] */
+	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
+	CONFIG_SIZES,    /* capture_sizes */
+};
+
+struct config_key {
+	const char *name; /* with '_', which an option spells '-' */
+	const char *argument;
+	const char *fallback; /* the default's text; NULL: `nothing` tells what happens */
+	const char *nothing;
+	const char *help;
+	enum config_kind kind;
+	bool per_model;    /* also a key of [model NAME] */
+	size_t offset;     /* in struct config */
+	size_t model_offset; /* in struct config_model */
+	uint64_t min, max; /* of numbers */
+	const char *choices; /* "auto, naive or paged" */
+};
+
+#define CONFIG_N_KEYS 20
+extern const struct config_key config_keys[CONFIG_N_KEYS];
+
+/* ---- what one place says ---- */
+
+struct config_setting {
+	char *value; /* NULL: not given */
+	char *where; /* "--kv-bytes", "mimeod.conf:3: kv_bytes" */
+};
+
+struct config_model_settings {
+	char name[CONFIG_NAME_MAX];
+	char *where; /* that named it first */
+	struct config_setting dir;
+	struct config_setting values[CONFIG_N_KEYS]; /* of those that are per_model */
+};
+
+/* Starts zeroed. */
+struct config_settings {
+	struct config_setting values[CONFIG_N_KEYS];
+	struct config_model_settings models[CONFIG_MODELS_MAX];
+	uint32_t n_models;
+};
+void config_settings_deinit(struct config_settings *settings);
+
+/* Set a key for all models (model NULL) or one; for a model also the key "dir". `where` begins the
+ * error texts. A value given before in the same place is replaced if `again`, else an error. */
+int config_set(struct config_settings *settings, const char *model, const char *key,
+	const char *value, const char *where, bool again, struct config_error *error);
+
+/* Read mimeod.conf. `name` is the file's in error texts. -errno if the file cannot be read. */
+int config_parse_file(struct config_settings *settings, const char *path,
+	struct config_error *error);
+int config_parse_memory(struct config_settings *settings, const char *name, const char *text,
+	size_t length, struct config_error *error);
+
+/* ---- the result ---- */
+
+/* Upper over lower over defaults; for a model, in each place its own value over that for all. A
+ * kv_bytes for all is divided equally among the models without a value of their own. */
+int config_resolve(const struct config_settings *upper, const struct config_settings *lower,
+	struct config *ret, struct config_error *error);
+void config_deinit(struct config *config);
+/* One debug line a setting. */
+void config_describe(const struct config *config);
+
+/* ---- values (config_value.c) ---- */
+
+/* Check the text and write what it says to its place in config, or if `model` is not NULL in there.
+ * False, and nothing written: config_accepted tells what the key takes. */
+bool config_store(const struct config_key *key, const char *text, struct config *config,
+	struct config_model *model);
+const char *config_accepted(const struct config_key *key, char *ret, size_t size);
+/* "64", "16K", "2g": bytes. -EINVAL, -ERANGE. */
+int config_parse_size(const char *text, uint64_t *ret);
+/* The value as text, as the file would spell it. */
+const char *config_show(const struct config_key *key, const struct config *config,
+	const struct config_model *model, char *ret, size_t size);
+
+#endif

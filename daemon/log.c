@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct {
+	const char *name;
+	int priority; /* syslog's */
+} levels[] = {
+	[LOG_LEVEL_ERROR] = { "error", 3 },
+	[LOG_LEVEL_WARN] = { "warn", 4 },
+	[LOG_LEVEL_INFO] = { "info", 6 },
+	[LOG_LEVEL_DEBUG] = { "debug", 7 },
+	[LOG_LEVEL_TRACE] = { "trace", 7 },
+};
+
+enum { N_LEVELS = sizeof(levels) / sizeof(levels[0]) };
+
+static int log_fd = STDERR_FILENO;
+static bool log_journal;
+static _Atomic int log_level = LOG_LEVEL_INFO;
+
+const char *log_level_name(enum log_level level)
+{
+	return levels[level].name;
+}
+
+int log_level_parse(const char *text, enum log_level *ret)
+{
+	for (int i = 0; i < N_LEVELS; i++) {
+		if (strcmp(text, levels[i].name) == 0) {
+			*ret = (enum log_level)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+void log_open(int fd)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	uintmax_t device, inode;
+	struct stat status;
+
+	log_fd = fd;
+	log_journal = stream && sscanf(stream, "%" SCNuMAX ":%" SCNuMAX, &device, &inode) == 2 &&
+		      fstat(fd, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+}
+
+void log_set_level(enum log_level level)
+{
+	atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+bool log_enabled(enum log_level level)
+{
+	return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+/* ---- escaping ---- */
+
+/* Length of the printable UTF-8 character at text, or 0: a control character (the C1 set among them),
+ * an overlong form, a surrogate, beyond U+10FFFF, cut off. */
+static size_t printable_length(const unsigned char *text, size_t left)
+{
+	static const uint32_t smallest[] = { 0, 0, 0xa0, 0x800, 0x10000 };
+	uint32_t c = text[0];
+	size_t n;
+
+	if (c < 0x80)
+		return c >= 0x20 && c != 0x7f;
+	n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+	if (c < 0xc0 || c >= 0xf8 || n > left)
+		return 0;
+	c &= 0x7fu >> n;
+	for (size_t i = 1; i < n; i++) {
+		if ((text[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (text[i] & 0x3fu);
+	}
+	if (c < smallest[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+		return 0;
+	/* Line and paragraph separators, and what turns the writing direction around. */
+	if ((c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+		return 0;
+	return n;
+}
+
+size_t log_escape(const char *text, size_t length, char *ret, size_t size)
+{
+	const unsigned char *bytes = (const unsigned char *)text;
+	size_t used = 0;
+
+	if (size == 0)
+		return 0;
+	for (size_t i = 0; i < length;) {
+		size_t n = printable_length(bytes + i, length - i);
+		char escaped[5];
+		const char *piece = text + i;
+		size_t piece_length = n;
+
+		if (n == 0) {
+			const char *letter = strchr("\nn\tt\rr", bytes[i]);
+
+			if (bytes[i] && bytes[i] < 0x20 && letter)
+				snprintf(escaped, sizeof(escaped), "\\%c", letter[1]);
+			else
+				snprintf(escaped, sizeof(escaped), "\\x%02x", bytes[i]);
+			piece = escaped;
+			piece_length = strlen(escaped);
+			n = 1;
+		}
+		if (used + piece_length >= size)
+			break;
+		memcpy(ret + used, piece, piece_length);
+		used += piece_length;
+		i += n;
+	}
+	ret[used] = '\0';
+	return used;
+}
+
+/* ---- writing ---- */
+
+static size_t put_prefix(enum log_level level, char *line, size_t size)
+{
+	struct timespec now;
+	struct tm local;
+	size_t used;
+
+	if (log_journal)
+		return (size_t)snprintf(line, size, "<%d>", levels[level].priority);
+	clock_gettime(CLOCK_REALTIME, &now);
+	localtime_r(&now.tv_sec, &local);
+	used = strftime(line, size, "%Y-%m-%d %H:%M:%S", &local);
+	return used + (size_t)snprintf(line + used, size - used, ".%03ld %s: ",
+			      now.tv_nsec / 1000000, levels[level].name);
+}
+
+static void write_line(enum log_level level, const char *format, va_list arguments)
+	__attribute__((format(printf, 2, 0)));
+
+static void write_line(enum log_level level, const char *format, va_list arguments)
+{
+	char text[LOG_LINE_MAX], line[LOG_LINE_MAX];
+	int saved_errno = errno;
+	size_t used;
+	int n;
+
+	n = vsnprintf(text, sizeof(text), format, arguments);
+	if (n < 0)
+		n = snprintf(text, sizeof(text), "(no text: %s)", format);
+	if ((size_t)n >= sizeof(text))
+		n = sizeof(text) - 1;
+	used = put_prefix(level, line, sizeof(line));
+	used += log_escape(text, (size_t)n, line + used, sizeof(line) - used);
+	line[used++] = '\n'; /* in the terminator's place */
+	while (write(log_fd, line, used) < 0 && errno == EINTR)
+		;
+	errno = saved_errno;
+}
+
+void log_write(enum log_level level, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	write_line(level, format, arguments);
+	va_end(arguments);
+}
+
+/* ---- limits ---- */
+
+bool log_limit_take(struct log_limit *limit, uint64_t now_ns, uint32_t *ret_dropped)
+{
+	uint64_t began_ns = atomic_load(&limit->began_ns);
+
+	*ret_dropped = 0;
+	if ((began_ns == 0 || now_ns - began_ns >= UINT64_C(1000000000)) &&
+		atomic_compare_exchange_strong(&limit->began_ns, &began_ns, now_ns ? now_ns : 1))
+		atomic_store(&limit->n_written, 0);
+	if (atomic_fetch_add(&limit->n_written, 1) >= limit->per_second) {
+		atomic_fetch_sub(&limit->n_written, 1);
+		atomic_fetch_add(&limit->n_dropped, 1);
+		return false;
+	}
+	*ret_dropped = atomic_exchange(&limit->n_dropped, 0);
+	return true;
+}
+
+void log_limited_write(struct log_limit *limit, enum log_level level, const char *format, ...)
+{
+	struct timespec now;
+	va_list arguments;
+	uint32_t dropped;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (!log_limit_take(limit, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, &dropped))
+		return;
+	if (dropped > 0)
+		log_write(level, "%" PRIu32 " messages like the next one were dropped", dropped);
+	va_start(arguments, format);
+	write_line(level, format, arguments);
+	va_end(arguments);
+}

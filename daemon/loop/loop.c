@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/loop/loop_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <utlist.h>
+
+#define NS_PER_MS UINT64_C(1000000)
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 * NS_PER_MS + (uint64_t)now.tv_nsec;
+}
+
+void loop_set_reason(struct loop *loop, const char *what, int error)
+{
+	snprintf(loop->reason, sizeof(loop->reason), "%s: %s", what, strerror(-error));
+}
+
+static int open_backend(struct loop *loop, const char *name)
+{
+	int r;
+
+	if (strcmp(name, "epoll") != 0) {
+		r = loop_backend_uring.open(loop);
+		if (r == 0) {
+			loop->backend = &loop_backend_uring;
+			return 0;
+		}
+		if (strcmp(name, "auto") != 0)
+			return -ENOTSUP;
+	} else {
+		snprintf(loop->reason, sizeof(loop->reason), "epoll was asked for");
+	}
+	r = loop_backend_epoll.open(loop);
+	if (r == 0)
+		loop->backend = &loop_backend_epoll;
+	return r;
+}
+
+int loop_new(struct loop **ret, const char *name)
+{
+	struct loop *loop;
+	int r;
+
+	if (!name || !*name)
+		name = getenv("MIMEO_LOOP");
+	if (!name || !*name)
+		name = "auto";
+	if (strcmp(name, "auto") != 0 && strcmp(name, "io_uring") != 0 && strcmp(name, "epoll") != 0)
+		return -EINVAL;
+
+	loop = calloc(1, sizeof(*loop));
+	if (!loop)
+		return -ENOMEM;
+	loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (loop->wake_fd < 0) {
+		r = -errno;
+		goto fail;
+	}
+	r = open_backend(loop, name);
+	if (r < 0)
+		goto fail;
+	r = loop_add(loop, loop->wake_fd, EPOLLIN, NULL, NULL, &loop->wake);
+	if (r < 0)
+		goto fail;
+	*ret = loop;
+	return 0;
+fail:
+	loop_free(loop);
+	return r;
+}
+
+void loop_free(struct loop *loop)
+{
+	struct loop_source *source, *next;
+
+	if (!loop)
+		return;
+	if (loop->backend)
+		loop->backend->close(loop);
+	DL_FOREACH_SAFE(loop->polls, source, next)
+		free(source);
+	DL_FOREACH_SAFE(loop->timers, source, next)
+		free(source);
+	if (loop->wake_fd >= 0)
+		close(loop->wake_fd);
+	free(loop);
+}
+
+const char *loop_name(const struct loop *loop)
+{
+	return loop->backend->name;
+}
+
+const char *loop_fallback_reason(const struct loop *loop)
+{
+	return loop->reason;
+}
+
+int loop_add(struct loop *loop, int fd, uint32_t events, loop_callback callback, void *userdata,
+	struct loop_source **ret)
+{
+	struct loop_source *source;
+	int r;
+
+	if (fcntl(fd, F_GETFD) < 0)
+		return -errno;
+	source = calloc(1, sizeof(*source));
+	if (!source)
+		return -ENOMEM;
+	source->fd = fd;
+	source->events = events;
+	source->callback = callback;
+	source->userdata = userdata;
+	r = loop->backend->watch(loop, source);
+	if (r < 0) {
+		free(source);
+		return r;
+	}
+	DL_APPEND(loop->polls, source);
+	*ret = source;
+	return 0;
+}
+
+int loop_add_timer(struct loop *loop, uint64_t period_ms, loop_callback callback, void *userdata,
+	struct loop_source **ret)
+{
+	struct loop_source *source;
+	uint64_t period_ns, deadline_ns;
+
+	if (period_ms == 0 || __builtin_mul_overflow(period_ms, NS_PER_MS, &period_ns) ||
+		__builtin_add_overflow(now_ns(), period_ns, &deadline_ns))
+		return -EINVAL;
+	source = calloc(1, sizeof(*source));
+	if (!source)
+		return -ENOMEM;
+	source->fd = -1;
+	source->period_ns = period_ns;
+	source->deadline_ns = deadline_ns;
+	source->callback = callback;
+	source->userdata = userdata;
+	DL_APPEND(loop->timers, source);
+	*ret = source;
+	return 0;
+}
+
+static void bury(struct loop *loop, struct loop_source **list)
+{
+	struct loop_source *source, *next;
+
+	DL_FOREACH_SAFE(*list, source, next) {
+		if (source->removed && !source->in_kernel) {
+			DL_DELETE(*list, source);
+			free(source);
+			loop->n_removed--;
+		}
+	}
+}
+
+void loop_remove(struct loop *loop, struct loop_source *source)
+{
+	if (!source || source->removed)
+		return;
+	source->removed = true;
+	if (source->fd >= 0)
+		loop->backend->unwatch(loop, source);
+	if (loop->dispatching || source->in_kernel) {
+		loop->n_removed++;
+		return;
+	}
+	if (source->fd >= 0)
+		DL_DELETE(loop->polls, source);
+	else
+		DL_DELETE(loop->timers, source);
+	free(source);
+}
+
+void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t events)
+{
+	if (source->removed || !source->callback)
+		return;
+	loop->n_callbacks++;
+	source->callback(source->userdata, source, events);
+}
+
+/* Timers are kept here and not in the kernel: there are few, and this way both fillings tick alike. */
+static uint64_t wait_ns(const struct loop *loop, int timeout_ms)
+{
+	uint64_t wait = timeout_ms < 0 ? LOOP_WAIT_FOREVER : (uint64_t)timeout_ms * NS_PER_MS;
+	const struct loop_source *timer;
+	uint64_t now;
+
+	if (!loop->timers || wait == 0)
+		return wait;
+	now = now_ns();
+	DL_FOREACH(loop->timers, timer) {
+		uint64_t left = timer->deadline_ns > now ? timer->deadline_ns - now : 0;
+
+		if (left < wait)
+			wait = left;
+	}
+	return wait;
+}
+
+static void run_timers(struct loop *loop)
+{
+	struct loop_source *timer;
+	uint64_t now;
+
+	if (!loop->timers)
+		return;
+	now = now_ns();
+	DL_FOREACH(loop->timers, timer) {
+		if (timer->deadline_ns > now)
+			continue;
+		timer->deadline_ns += timer->period_ns *
+				      ((now - timer->deadline_ns) / timer->period_ns + 1);
+		loop_dispatch(loop, timer, 0);
+	}
+}
+
+int loop_run_once(struct loop *loop, int timeout_ms)
+{
+	int r;
+
+	if (loop->dispatching)
+		return -EBUSY;
+	loop->dispatching = true;
+	loop->n_callbacks = 0;
+	r = loop->backend->wait(loop, wait_ns(loop, timeout_ms));
+	run_timers(loop);
+	loop->dispatching = false;
+	if (loop->n_removed > 0) {
+		bury(loop, &loop->polls);
+		bury(loop, &loop->timers);
+	}
+	return r < 0 ? r : loop->n_callbacks;
+}
+
+void loop_wake(struct loop *loop)
+{
+	const uint64_t one = 1;
+	int saved_errno = errno;
+
+	/* The only failure is a full counter, after 2^64 - 2 wake-ups. */
+	if (write(loop->wake_fd, &one, sizeof(one)) < 0)
+		errno = saved_errno;
+}
+
+void loop_ring(struct loop *loop, int eventfd)
+{
+	loop->backend->ring(loop, eventfd);
+}
+
+void loop_ring_flush(struct loop *loop)
+{
+	loop->backend->ring_flush(loop);
+}
+
+void loop_ring_forget(struct loop *loop, int eventfd)
+{
+	loop->backend->ring_forget(loop, eventfd);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
+#define MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
+
+/* Every claim is tested on both fillings; those about io_uring are skipped where it is refused. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/loop/loop.h"
+
+/* Far above what any step takes: a wait that needs it has failed. */
+#define PATIENCE_MS 10000
+
+struct counter {
+	struct loop *loop;
+	unsigned n;
+	uint32_t events;
+	struct loop_source *victim; /* removed by the callback */
+	struct loop_source *source;
+	int fd; /* read empty by read_all */
+};
+
+static inline struct loop *loop_or_skip(void **state)
+{
+	struct loop *loop = NULL;
+	int r = loop_new(&loop, *state);
+
+	if (r == -ENOTSUP)
+		skip();
+	assert_int_equal(r, 0);
+	return loop;
+}
+
+static inline int bell_new(void)
+{
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+static inline void bell_add(int fd, uint64_t value)
+{
+	assert_int_equal(write(fd, &value, sizeof(value)), sizeof(value));
+}
+
+static inline uint64_t bell_take(int fd)
+{
+	uint64_t value = 0;
+
+	return read(fd, &value, sizeof(value)) == sizeof(value) ? value : 0;
+}
+
+static inline void set_blocking(int fd)
+{
+	assert_int_equal(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK), 0);
+}
+
+static inline void count(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct counter *counter = userdata;
+
+	(void)source;
+	counter->n++;
+	counter->events |= events;
+}
+
+static inline void count_and_remove(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct counter *counter = userdata;
+
+	count(userdata, source, events);
+	loop_remove(counter->loop, counter->victim);
+	counter->victim = NULL;
+}
+
+/* Run until nothing is left to report. */
+static inline void settle(struct loop *loop)
+{
+	while (loop_run_once(loop, 0) > 0)
+		;
+}
+
+static inline void run_until(struct loop *loop, const struct counter *counter, unsigned n)
+{
+	while (counter->n < n)
+		assert_true(loop_run_once(loop, PATIENCE_MS) >= 0);
+}
+
+static inline uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* For the rest of the calling thread: `number` meets `match`, every other system call `other`. */
+static inline void filter(unsigned number, uint32_t match, uint32_t other)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, match),
+		BPF_STMT(BPF_RET | BPF_K, other),
+	};
+	struct sock_fprog program = { sizeof(code) / sizeof(code[0]), code };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+		prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+		_exit(99);
+}
+
+/* As a container's filter does. */
+static inline void refuse(unsigned number)
+{
+	filter(number, SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ALLOW);
+}
+
+/* Run the claim in a process of its own, which says by its exit status which step failed. */
+static inline void in_child(int (*claim)(void))
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		syscall(SYS_exit_group, claim()); /* and no sanitizer's last look */
+	assert_true(pid > 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+#define BOTH(f)                                                                                    \
+	{ #f " (io_uring)", f, NULL, NULL, (void *)"io_uring" },                                   \
+		{ #f " (epoll)", f, NULL, NULL, (void *)"epoll" }
+
+#endif

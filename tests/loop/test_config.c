@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: MIT */
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "daemon/config.h"
+#include "daemon/options.h"
+
+static struct config_error error;
+
+/* A command line in one string, words apart by spaces. */
+static int parse_with(const char *line, const char *file, FILE *out, struct config *ret)
+{
+	char *copy = strdup(line), *argv[64] = { (char *)"mimeod" }, *save = NULL;
+	int argc = 1, r;
+
+	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+		assert_true(argc < 63);
+		argv[argc++] = word;
+	}
+	error.text[0] = '\0';
+	r = options_parse(argc, argv, file, out, ret, &error);
+	free(copy);
+	return r;
+}
+
+static int parse(const char *line, struct config *ret)
+{
+	return parse_with(line, NULL, stdout, ret);
+}
+
+/* `text` as the default configuration file. */
+static int parse_file(const char *text, const char *line, struct config *ret)
+{
+	char path[] = "/tmp/test_config.XXXXXX";
+	int fd = mkstemp(path), r;
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+	r = parse_with(line, path, stdout, ret);
+	unlink(path);
+	return r;
+}
+
+static const struct config_key *key_named(const char *name)
+{
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		if (strcmp(config_keys[i].name, name) == 0)
+			return &config_keys[i];
+	}
+	fail_msg("no key %s", name);
+	return NULL;
+}
+
+static void test_config_defaults(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--model m=/models/m", &config), 0);
+	assert_int_equal(config.n_models, 1);
+	assert_string_equal(config.models[0].name, "m");
+	assert_string_equal(config.models[0].dir, "/models/m");
+	assert_int_equal(config.models[0].graph_mode, GRAPH_FULL_AND_PIECEWISE);
+	assert_string_equal(config.models[0].attention, "auto");
+	assert_int_equal(config.models[0].kv_pages, 0);
+	assert_int_equal(config.models[0].kv_bytes, 0);
+	assert_string_equal(config.device, "auto");
+	assert_string_equal(config.socket, "");
+	assert_string_equal(config.loop, "");
+	assert_int_equal(config.n_capture_sizes, 0);
+	assert_int_equal(config.max_requests, 64);
+	assert_int_equal(config.max_batch_tokens, 512);
+	assert_int_equal(config.page_tokens, 16);
+	assert_int_equal(config.max_seq_len, 0);
+	assert_int_equal(config.memory, 0);
+	assert_int_equal(config.max_sessions, 64);
+	assert_int_equal(config.max_sessions_per_uid, 64);
+	assert_int_equal(config.max_sequences, 256);
+	assert_int_equal(config.max_arena_bytes, 256 << 20);
+	assert_int_equal(config.drain_timeout_s, 30);
+	assert_int_equal(config.log_level, LOG_LEVEL_INFO);
+	assert_true(config.spin_us == 50 || config.spin_us == 0);
+	config_deinit(&config);
+}
+
+/* Each key, with a value it takes, as the file would show it; then values it refuses. */
+static const struct {
+	const char *key, *value, *shown;
+	const char *refused[6];
+} values[] = {
+	{ "device", "cuda:3", "cuda:3", { "gpu", "cuda:", "cuda:x", "cuda:256", "cuda:-1" } },
+	{ "socket", "/run/x.sock", "/run/x.sock",
+		{ "/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+		  "aaaaaaaaaaaaa" } },
+	{ "graph_mode", "full-decode-only", "FULL_DECODE_ONLY", { "fast", "full_", "1" } },
+	{ "attention", "naive", "naive", { "flash", "or", "auto,", "nai", "NAIVE" } },
+	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
+	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },
+	{ "capture_sizes", "8,1,8", "8,1,8", { "0", "1,,2", "1,", ",1", "65537", "1;2" } },
+	{ "max_requests", "4096", "4096", { "0", "4097", "x", "+1", "1e3" } },
+	{ "max_batch_tokens", "65536", "64K", { "0", "65537" } },
+	{ "max_seq_len", "0", "0", { "16777217", "-1" } },
+	{ "page_tokens", "32", "32", { "0", "1025" } },
+	{ "memory", "1T", "1T", { "0", "90%", "-1" } },
+	{ "max_sessions", "1", "1", { "0", "4097" } },
+	{ "max_sessions_per_uid", "2", "2", { "0", "4097" } },
+	{ "max_sequences", "65536", "65536", { "0", "65537" } },
+	{ "max_arena_bytes", "64k", "64K", { "65535", "1025M", "" } },
+	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
+	{ "drain_timeout_s", "0", "0", { "86401", "1s" } },
+	{ "loop", "epoll", "epoll", { "select", "io-uring" } },
+	{ "log_level", "trace", "trace", { "verbose", "5", "TRACE" } },
+};
+enum { N_VALUES = sizeof(values) / sizeof(values[0]) };
+_Static_assert(N_VALUES == CONFIG_N_KEYS, "every key is tested");
+
+static void option_of(const char *key, char *ret, size_t size)
+{
+	snprintf(ret, size, "--%s", key);
+	for (char *at = ret; (at = strchr(at, '_')); at++)
+		*at = '-';
+}
+
+static void test_config_every_key_is_an_option_and_a_key_of_the_file(void **state)
+{
+	struct config config;
+	char text[512], option[64], shown[128];
+
+	(void)state;
+	for (size_t i = 0; i < N_VALUES; i++) {
+		const struct config_key *key = key_named(values[i].key);
+		const char *expected = strcmp(key->name, "max_batch_tokens") ? values[i].shown : "65536";
+
+		option_of(key->name, option, sizeof(option));
+		snprintf(text, sizeof(text), "--model m=d %s %s", option, values[i].value);
+		assert_int_equal(parse(text, &config), 0);
+		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
+		config_deinit(&config);
+
+		snprintf(text, sizeof(text), "[mimeod]\n%s = %s\n", key->name, values[i].value);
+		assert_int_equal(parse_file(text, "--model m=d", &config), 0);
+		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
+		config_deinit(&config);
+	}
+}
+
+static void test_config_refused_values_name_place_value_and_what_is_accepted(void **state)
+{
+	struct config config;
+	char text[512], option[64], accepted[160];
+
+	(void)state;
+	for (size_t i = 0; i < N_VALUES; i++) {
+		const struct config_key *key = key_named(values[i].key);
+
+		option_of(key->name, option, sizeof(option));
+		config_accepted(key, accepted, sizeof(accepted));
+		for (int j = 0; j < 6 && values[i].refused[j]; j++) {
+			const char *value = values[i].refused[j];
+
+			snprintf(text, sizeof(text), "--model m=d %s=%s", option, value);
+			assert_int_equal(parse(text, &config), -EINVAL);
+			assert_memory_equal(error.text, option, strlen(option));
+			assert_non_null(strstr(error.text, accepted));
+			snprintf(text, sizeof(text), "[mimeod]\n\n%s = %s\n", key->name, value);
+			if (strchr(value, ';'))
+				continue; /* begins a comment there only after a space */
+			assert_int_equal(parse_file(text, "--model m=d", &config), -EINVAL);
+			snprintf(text, sizeof(text), ":3: %s: \"", key->name);
+			assert_non_null(strstr(error.text, text));
+			assert_non_null(strstr(error.text, accepted));
+		}
+	}
+}
+
+static void test_config_errors(void **state)
+{
+	static const struct {
+		const char *file, *line, *text;
+	} table[] = {
+		{ "", "", "no model: give one with --model NAME=DIR" },
+		{ "", "--model m", "--model: \"m\" is not NAME=DIR" },
+		{ "", "--model m=", "--model: \"\" is not a folder" },
+		{ "", "--model a/b=d", "--model: \"a/b\" is not a model name" },
+		{ "", "--model =d", "--model: \"\" is not a model name" },
+		{ "", "--model m=a --model m=b", "--model: given twice" },
+		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no folder" },
+		{ "", "--model m=d --bogus", "--bogus: unknown or misused option" },
+		{ "", "--model m=d --max-requests", "--max-requests: needs a value" },
+		{ "", "--model m=d stray", "stray: not an option" },
+		{ "", "--model m=d --kv-pages 3 --kv-bytes 1G", "exclude each other" },
+		{ "", "--model m=d --config /nonexistent/c", "/nonexistent/c: No such file" },
+		{ "max_requests = 1\n", "--model m=d", ":1: a key before the first section" },
+		{ "[mimeod]\nbogus = 1\n", "--model m=d", ":2: bogus: unknown key \"bogus\": known are device" },
+		{ "\n[server]\n", "--model m=d", ":2: unknown section [server]: known are [mimeod]" },
+		{ "[mimeod\n", "--model m=d", ":1: neither \"key = value\" nor" },
+		{ "[mimeod]\nwhat\n", "--model m=d", ":2: neither \"key = value\" nor" },
+		{ "[mimeod]\nloop = epoll\nloop = auto\n", "--model m=d", ":3: loop: given twice" },
+		{ "[mimeod]\nloop = epoll\n  auto\n", "--model m=d", ":3: loop: given twice" },
+		{ "[mimeod]\nkv_pages=1\nkv_bytes=1\n", "--model m=d", ":3: kv_bytes: kv_pages and" },
+		{ "[model m]\ndir=d\nkv_pages=1\nkv_bytes=1\n", "", ":4: kv_bytes: kv_pages and" },
+		{ "[model m]\ndir = d\nmax_requests = 3\n", "", ":3: max_requests: unknown key" },
+		{ "[model ]\ndir = d\n", "", "is not a model name" },
+		{ "[model a b]\ndir = d\n", "", "\"a b\" is not a model name" },
+		{ "[model m]\nattention = naive\n", "", ":2: attention: model \"m\" has no folder" },
+		{ "[model m]\ndir =\n", "", ":2: dir: \"\" is not a folder" },
+	};
+	struct config config;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		assert_true(parse_file(table[i].file, table[i].line, &config) < 0);
+		if (!strstr(error.text, table[i].text))
+			fail_msg("\"%s\" lacks \"%s\"", error.text, table[i].text);
+	}
+}
+
+static void test_config_command_line_beats_the_file(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse_file("[mimeod]\nmax_requests = 3\nmax_sessions = 4\nkv_pages = 9\n"
+				    "attention = naive\n"
+				    "[model m]\ndir = /file/m\nattention = paged\ngraph_mode = none\n"
+				    "[model n]\ndir = /file/n\n",
+				 "--max-requests 5 --model m=/line/m --kv-bytes 100 --attention auto",
+				 &config), 0);
+	assert_int_equal(config.max_requests, 5);
+	assert_int_equal(config.max_sessions, 4);
+	assert_int_equal(config.n_models, 2);
+	assert_string_equal(config.models[0].dir, "/line/m");
+	assert_string_equal(config.models[0].attention, "auto");
+	assert_int_equal(config.models[0].graph_mode, GRAPH_NONE);
+	assert_string_equal(config.models[1].dir, "/file/n");
+	assert_int_equal(config.kv_pages, 0);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(config.models[i].kv_pages, 0);
+		assert_int_equal(config.models[i].kv_bytes, 50);
+	}
+	config_deinit(&config);
+}
+
+static void test_config_own_value_of_a_model_beats_the_one_for_all(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--attention b=naive --graph-mode a=none --attention paged "
+			       "--graph-mode full --kv-bytes 1K --kv-bytes c=7 "
+			       "--model a=/a --model b=/b --model c=/c", &config), 0);
+	assert_string_equal(config.models[0].name, "b"); /* as first named */
+	assert_string_equal(config.models[0].attention, "naive");
+	assert_int_equal(config.models[0].graph_mode, GRAPH_FULL);
+	assert_int_equal(config.models[0].kv_bytes, 512);
+	assert_string_equal(config.models[1].name, "a");
+	assert_string_equal(config.models[1].attention, "paged");
+	assert_int_equal(config.models[1].graph_mode, GRAPH_NONE);
+	assert_int_equal(config.models[1].kv_bytes, 512);
+	assert_int_equal(config.models[2].kv_bytes, 7);
+	config_deinit(&config);
+}
+
+static void test_config_pages_are_for_each_model(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--model a=/a --model b=/b --kv-pages 10 --kv-bytes b=1M", &config), 0);
+	assert_int_equal(config.models[0].kv_pages, 10);
+	assert_int_equal(config.models[1].kv_pages, 0);
+	assert_int_equal(config.models[1].kv_bytes, 1 << 20);
+	config_deinit(&config);
+}
+
+static void test_config_last_option_wins(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--model m=d --max-requests 3 --max-requests 4", &config), 0);
+	assert_int_equal(config.max_requests, 4);
+	config_deinit(&config);
+}
+
+static void test_config_takes_32_models_and_refuses_the_33rd(void **state)
+{
+	struct config config;
+	char text[2048] = "";
+	size_t used = 0;
+
+	(void)state;
+	for (int i = 0; i < CONFIG_MODELS_MAX; i++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "[model m%d]\ndir=d\n", i);
+	assert_int_equal(parse_file(text, "", &config), 0);
+	assert_int_equal(config.n_models, CONFIG_MODELS_MAX);
+	config_deinit(&config);
+	assert_int_equal(parse_file(text, "--model another=d", &config), -EINVAL);
+	assert_non_null(strstr(error.text, "--model: more than 32 models"));
+	snprintf(text + used, sizeof(text) - used, "[model another]\ndir=d\n");
+	assert_int_equal(parse_file(text, "", &config), -EINVAL);
+	assert_non_null(strstr(error.text, ":66: dir: more than 32 models"));
+}
+
+static void test_config_model_names_have_1_to_63_characters(void **state)
+{
+	char name[65], text[256];
+	struct config config;
+
+	(void)state;
+	memset(name, 'n', sizeof(name));
+	name[63] = '\0';
+	snprintf(text, sizeof(text), "[model %s]\ndir=d\n", name);
+	assert_int_equal(parse_file(text, "", &config), 0);
+	assert_string_equal(config.models[0].name, name);
+	config_deinit(&config);
+	name[63] = 'n';
+	name[64] = '\0';
+	snprintf(text, sizeof(text), "[model %s]\ndir=d\n", name);
+	assert_int_equal(parse_file(text, "", &config), -EINVAL);
+	snprintf(text, sizeof(text), "--model %s=d", name);
+	assert_int_equal(parse(text, &config), -EINVAL);
+}
+
+static void test_config_file_long_lines_are_refused_not_cut(void **state)
+{
+	char text[4096] = "[mimeod]\nsocket = ";
+	struct config config;
+
+	(void)state;
+	memset(text + strlen(text), 'x', 3000);
+	assert_int_equal(parse_file(text, "--model m=d", &config), -EINVAL);
+	assert_non_null(strstr(error.text, ":2: a line of more than"));
+}
+
+static void test_config_file_zero_bytes_are_refused(void **state)
+{
+	static const char text[] = "[mimeod]\nloop = epoll\0x\n";
+	struct config_settings settings = { 0 };
+
+	(void)state;
+	assert_int_equal(config_parse_memory(&settings, "c", text, sizeof(text) - 1, &error), -EINVAL);
+	assert_string_equal(error.text, "c:2: a zero byte");
+	config_settings_deinit(&settings);
+}
+
+static void test_config_file_comments_spaces_and_missing_newline_are_fine(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse_file("\xef\xbb\xbf# head\n ; more\n[mimeod]\r\n"
+				    "max_requests=7 ; seven\n\n[model m]\ndir : /a b/c",
+				 "", &config), 0);
+	assert_int_equal(config.max_requests, 7);
+	assert_string_equal(config.models[0].dir, "/a b/c");
+	config_deinit(&config);
+}
+
+static void test_config_sizes_have_suffixes_of_1024(void **state)
+{
+	static const struct {
+		const char *text;
+		int r;
+		uint64_t value;
+	} table[] = {
+		{ "0", 0, 0 },
+		{ "1", 0, 1 },
+		{ "2k", 0, 2048 },
+		{ "3M", 0, 3 << 20 },
+		{ "4g", 0, UINT64_C(4) << 30 },
+		{ "5T", 0, UINT64_C(5) << 40 },
+		{ "18446744073709551615", 0, UINT64_MAX },
+		{ "18446744073709551616", -ERANGE, 0 },
+		{ "16777215T", 0, UINT64_C(16777215) << 40 },
+		{ "16777216T", -ERANGE, 0 },
+		{ "", -EINVAL, 0 },
+		{ "K", -EINVAL, 0 },
+		{ "1KK", -EINVAL, 0 },
+		{ "1P", -EINVAL, 0 },
+		{ " 1", -EINVAL, 0 },
+		{ "0x10", -EINVAL, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		uint64_t value = 0;
+
+		assert_int_equal(config_parse_size(table[i].text, &value), table[i].r);
+		assert_int_equal(value, table[i].value);
+	}
+}
+
+static void test_config_missing_default_file_is_no_error(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse_with("--model m=d", "/nonexistent/c", stdout, &config), 0);
+	config_deinit(&config);
+}
+
+static void test_config_help_and_version_are_written_and_end_it(void **state)
+{
+	struct config config;
+	char *text = NULL, option[64];
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	(void)state;
+	assert_int_equal(parse_with("--help --bogus", NULL, out, &config), OPTIONS_DONE);
+	fflush(out);
+	for (size_t i = 0; i < N_VALUES; i++) {
+		option_of(values[i].key, option, sizeof(option));
+		assert_non_null(strstr(text, option));
+	}
+	rewind(out);
+	assert_int_equal(parse_with("--version", NULL, out, &config), OPTIONS_DONE);
+	fclose(out);
+	assert_memory_equal(text, "mimeod ", 7);
+	free(text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_config_defaults),
+		cmocka_unit_test(test_config_every_key_is_an_option_and_a_key_of_the_file),
+		cmocka_unit_test(test_config_refused_values_name_place_value_and_what_is_accepted),
+		cmocka_unit_test(test_config_errors),
+		cmocka_unit_test(test_config_command_line_beats_the_file),
+		cmocka_unit_test(test_config_own_value_of_a_model_beats_the_one_for_all),
+		cmocka_unit_test(test_config_pages_are_for_each_model),
+		cmocka_unit_test(test_config_last_option_wins),
+		cmocka_unit_test(test_config_takes_32_models_and_refuses_the_33rd),
+		cmocka_unit_test(test_config_model_names_have_1_to_63_characters),
+		cmocka_unit_test(test_config_file_long_lines_are_refused_not_cut),
+		cmocka_unit_test(test_config_file_zero_bytes_are_refused),
+		cmocka_unit_test(test_config_file_comments_spaces_and_missing_newline_are_fine),
+		cmocka_unit_test(test_config_sizes_have_suffixes_of_1024),
+		cmocka_unit_test(test_config_missing_default_file_is_no_error),
+		cmocka_unit_test(test_config_help_and_version_are_written_and_end_it),
+	};
+
+	return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

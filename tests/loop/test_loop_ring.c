@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/loop/loop_fixture.h"
+
+static int ring_without_aio(void)
+{
+	const uint64_t all = UINT64_MAX - 1;
+	struct loop *loop = NULL;
+	int bell = eventfd(0, EFD_NONBLOCK), full = eventfd(0, EFD_NONBLOCK);
+
+	refuse(SYS_io_setup);
+	if (loop_new(&loop, "epoll") != 0 || write(full, &all, sizeof(all)) != sizeof(all) ||
+		fcntl(full, F_SETFL, 0) < 0)
+		return 1;
+	loop_ring(loop, full);
+	loop_ring(loop, bell);
+	loop_ring_flush(loop);
+	if (bell_take(bell) != 1 || bell_take(full) != all)
+		return 2;
+	loop_free(loop);
+	return 0;
+}
+
+static void test_loop_rings_where_aio_is_refused(void **state)
+{
+	(void)state;
+	in_child(ring_without_aio);
+}
+
+struct relay {
+	struct loop *loop;
+	int fd; /* rung by the loop's thread for each event */
+	_Atomic bool stop;
+	struct counter counter;
+};
+
+static void pass_on(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct relay *relay = userdata;
+
+	count(&relay->counter, source, events);
+	loop_ring(relay->loop, relay->fd);
+}
+
+static void *run_relay(void *userdata)
+{
+	struct relay *relay = userdata;
+
+	while (!relay->stop) {
+		assert_true(loop_run_once(relay->loop, -1) >= 0);
+		loop_ring_flush(relay->loop);
+	}
+	return NULL;
+}
+
+/* Filled here, run there, ended by a wake, freed here: as the daemon uses it. */
+static void test_loop_made_by_one_thread_runs_on_another(void **state)
+{
+	struct relay relay = { .loop = loop_or_skip(state), .fd = bell_new() };
+	struct pollfd answer = { .fd = relay.fd, .events = POLLIN };
+	int fd = bell_new();
+	pthread_t thread;
+
+	assert_int_equal(loop_add(relay.loop, fd, EPOLLIN, pass_on, &relay, &relay.counter.source), 0);
+	assert_int_equal(pthread_create(&thread, NULL, run_relay, &relay), 0);
+	for (int i = 0; i < 200; i++) {
+		bell_add(fd, 1);
+		assert_int_equal(poll(&answer, 1, PATIENCE_MS), 1);
+		assert_int_not_equal(bell_take(relay.fd), 0);
+	}
+	relay.stop = true;
+	loop_wake(relay.loop);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	loop_remove(relay.loop, relay.counter.source);
+	loop_free(relay.loop);
+	close(relay.fd);
+	close(fd);
+}
+
+static void test_loop_ring_adds_to_every_doorbell_by_the_flush(void **state)
+{
+	enum { N = 700 }; /* more than any batch */
+	struct loop *loop = loop_or_skip(state);
+	int fds[N];
+
+	for (int i = 0; i < N; i++)
+		fds[i] = bell_new();
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < N; i++)
+			loop_ring(loop, fds[i]);
+		loop_ring_flush(loop);
+		for (int i = 0; i < N; i++)
+			assert_int_equal(bell_take(fds[i]), 1);
+	}
+	loop_free(loop);
+	for (int i = 0; i < N; i++)
+		close(fds[i]);
+}
+
+static void test_loop_ring_of_a_full_doorbell_does_not_block(void **state)
+{
+	struct loop *loop = loop_or_skip(state);
+	int full = bell_new(), other = bell_new();
+
+	bell_add(full, UINT64_MAX - 1);
+	set_blocking(full);
+	for (int i = 0; i < 1000; i++) {
+		loop_ring(loop, full);
+		loop_ring(loop, other);
+		loop_ring_flush(loop);
+		assert_int_equal(bell_take(other), 1);
+	}
+	loop_ring_forget(loop, full);
+	loop_free(loop);
+	close(full);
+	close(other);
+}
+
+static void test_loop_ring_reaches_a_doorbell_made_blocking(void **state)
+{
+	struct loop *loop = loop_or_skip(state);
+	struct pollfd answer = { .fd = bell_new(), .events = POLLIN };
+
+	set_blocking(answer.fd);
+	for (int i = 0; i < 100; i++) {
+		loop_ring(loop, answer.fd);
+		loop_ring_flush(loop);
+		assert_int_equal(poll(&answer, 1, PATIENCE_MS), 1);
+		bell_take(answer.fd);
+	}
+	loop_ring_forget(loop, answer.fd);
+	loop_free(loop);
+	close(answer.fd);
+}
+
+/* A session that jams its doorbell and dies must not silence the next one with the same number. */
+static void test_loop_ring_forget_frees_the_number_for_a_new_doorbell(void **state)
+{
+	struct loop *loop = loop_or_skip(state);
+	int fd = bell_new();
+
+	for (int round = 0; round < 20; round++) {
+		int again;
+
+		bell_add(fd, UINT64_MAX - 1);
+		set_blocking(fd);
+		for (int i = 0; i < 3 * LOOP_RINGS_MAX; i++) {
+			loop_ring(loop, fd);
+			loop_ring_flush(loop);
+		}
+		loop_ring_forget(loop, fd);
+		close(fd);
+		again = bell_new();
+		assert_int_equal(again, fd);
+		loop_ring(loop, fd);
+		loop_ring_flush(loop);
+		assert_int_equal(bell_take(fd), 1);
+	}
+	loop_free(loop);
+	close(fd);
+}
+
+static void test_loop_ring_of_a_closed_fd_spoils_nothing(void **state)
+{
+	struct loop *loop = loop_or_skip(state);
+	int closed = bell_new(), other = bell_new();
+
+	close(closed);
+	loop_ring(loop, -1);
+	loop_ring(loop, closed);
+	loop_ring(loop, other);
+	loop_ring_flush(loop);
+	assert_int_equal(bell_take(other), 1);
+	loop_free(loop);
+	close(other);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_loop_rings_where_aio_is_refused),
+		BOTH(test_loop_made_by_one_thread_runs_on_another),
+		BOTH(test_loop_ring_adds_to_every_doorbell_by_the_flush),
+		BOTH(test_loop_ring_of_a_full_doorbell_does_not_block),
+		BOTH(test_loop_ring_reaches_a_doorbell_made_blocking),
+		BOTH(test_loop_ring_forget_frees_the_number_for_a_new_doorbell),
+		BOTH(test_loop_ring_of_a_closed_fd_spoils_nothing),
+	};
+
+	return cmocka_run_group_tests_name("doorbells", tests, NULL, NULL);
+}
