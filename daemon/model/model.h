@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_MODEL_H
+#define MIMEO_DAEMON_MODEL_MODEL_H
+
+/*
+ * A model: a Hugging Face directory read in three moves, each of which can refuse before the next
+ * one costs anything: CONFIG (config.json, generation_config.json: the family, its sizes, its rope),
+ * TENSORS (safetensors headers: every needed tensor is there with its shape, nothing overlaps or
+ * leaves its file), WEIGHTS (memory taken, bytes read and uploaded). Then it runs FORWARD passes.
+ *
+ * Errors are one sentence naming file and field in a struct model_error.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attention/attention.h"
+#include "kernels/arena.h"
+#include "kernels/ops.h"
+
+struct model_error {
+	char text[512]; /* "/models/x/config.json: rope_scaling.rope_type \"dynamic\" is not ..." */
+};
+
+enum model_family { MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3 };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+
+#define MODEL_EOS_MAX 8
+#define MODEL_HEAD_DIM_MAX 1024
+
+struct model_config {
+	enum model_family family;
+	char architecture[64];
+	uint32_t hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
+	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
+	float rms_norm_eps;
+	bool tie_word_embeddings;
+	bool qkv_bias, o_bias, mlp_bias, qk_norm;
+	uint32_t *windows; /* [n_layers] sliding window, 0: none */
+	struct {
+		enum rope_type type;
+		double theta, factor;
+		double low_freq_factor, high_freq_factor;               /* llama3 */
+		double original_max_position_embeddings;                /* llama3, yarn */
+		double beta_fast, beta_slow, attention_factor;          /* yarn; factor < 0: not given */
+		double mscale, mscale_all_dim;                          /* yarn; < 0: not given */
+		bool truncate;                                          /* yarn */
+	} rope;
+	uint32_t n_eos;
+	int32_t eos[MODEL_EOS_MAX];
+	int32_t bos; /* -1: none */
+	/* generation_config.json's defaults: greedy unless do_sample is true */
+	struct slot_sampling sampling;
+};
+
+int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
+void model_config_deinit(struct model_config *config);
+
+/* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
+void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);
+
+struct model_layer {
+	struct weight input_norm, post_norm; /* [1, hidden] */
+	struct weight qkv, qkv_bias;         /* q, k, v rows one after another */
+	struct weight q_norm, k_norm;        /* data NULL: none */
+	struct weight o, o_bias;
+	struct weight gate_up, gate_up_bias; /* gate rows, then up rows */
+	struct weight down, down_bias;
+};
+
+struct model {
+	struct model_config config;
+	struct device *device;
+	uint32_t max_positions; /* rows of the rope table */
+	enum dtype activation_dtype; /* the device's */
+	struct weight embedding, final_norm, head; /* head may be the embedding */
+	float *cos_sin;          /* device */
+	struct model_layer *layers;
+	void *memory;            /* one device block that holds them all */
+	uint64_t bytes;          /* of that block */
+	double load_seconds;
+	uint64_t file_bytes;     /* read from files */
+	const char *reader;      /* "io_uring" or "pread" */
+};
+
+/* Bytes of device memory that the weights and the rope table will take, from config and safetensors
+ * headers alone; checks every tensor. */
+int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
+	uint64_t *ret_bytes, struct model_error *error);
+/* Read the weights (through io_uring, or pread where it is refused), fuse q, k, v and gate, up, upload.
+ * progress, if not NULL, is called now and then with bytes done and in all. Takes a deep copy of
+ * config. The device is not locked yet. */
+int model_load(struct device *device, const char *directory, const struct model_config *config,
+	uint32_t max_positions, void (*progress)(void *userdata, uint64_t done, uint64_t total),
+	void *userdata, struct model **ret, struct model_error *error);
+void model_free(struct model *model);
+
+/* Scale of q.k: head_dim^-1/2 in these families. */
+float model_attention_scale(const struct model_config *config);
+
+/* ---- forward ---- */
+
+/* Activations at fixed addresses, worst-case sizes: carved once (kernels/arena.h), used by every
+ * pass on the lane, eager or captured; aliased between passes, never inside one. */
+struct model_buffers {
+	void *residual;     /* [max_tokens, hidden] act */
+	void *normed;       /* [max_tokens, hidden] act */
+	void *qkv;          /* [max_tokens, (n_heads + 2 n_kv_heads) * head_dim] act */
+	void *attention;    /* [max_tokens, n_heads * head_dim] act */
+	void *projected;    /* [max_tokens, hidden] act */
+	void *gate_up;      /* [max_tokens, 2 intermediate] act */
+	void *activated;    /* [max_tokens, intermediate] act */
+	void *last_hidden;  /* [max_rows, hidden] act, after the final norm */
+	float *logits;      /* [max_rows, vocab] */
+};
+void model_buffers_carve(const struct model_config *config, uint32_t max_tokens, uint32_t max_rows,
+	enum dtype activation_dtype, struct arena *arena, struct model_buffers *ret);
+
+struct model_pass {
+	const struct step_inputs *inputs;
+	const struct model_buffers *buffers;
+	uint32_t n_tokens, n_rows; /* what to launch: padded under FULL, real when eager */
+	const struct attention_backend *attention;
+	struct attention_metadata *metadata; /* built for this batch */
+	void *const *kv_layers;              /* [n_layers] */
+	uint32_t page_tokens;
+};
+/* Queue (or record) the pass from input_ids to logits of each row's last token. No allocation. */
+int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
+
+#endif

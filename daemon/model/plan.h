@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_PLAN_H
+#define MIMEO_DAEMON_MODEL_PLAN_H
+
+/*
+ * Which tensor of a checkpoint goes where in a model's one block of memory. The same code counts
+ * (arena base NULL) and places, and checks each tensor's presence, shape and dtype on the way.
+ */
+
+#include "daemon/model/model.h"
+#include "daemon/model/safetensors.h"
+#include "kernels/arena.h"
+
+/* One tensor's way into memory. */
+struct plan_placement {
+	const struct safetensors_tensor *tensor;
+	uint8_t *target;
+	enum dtype dtype; /* as it will be: the tensor's, or F32 where fused parts differ */
+};
+
+struct plan {
+	const char *directory; /* for errors */
+	const struct safetensors *checkpoint;
+	struct arena arena;
+	struct plan_placement *placements; /* room for plan_placements_max, NULL: none wanted */
+	uint32_t n_placements;
+	struct model_error *error;
+};
+
+/* Upper bound of placements. */
+uint32_t plan_placements_max(const struct model_config *config);
+/* Fill the model's weights and cos_sin; config, max_positions and layers are already there. */
+int plan_model(struct plan *plan, struct model *model);
+
+#endif

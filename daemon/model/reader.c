@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <inttypes.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/error.h"
+#include "daemon/model/file.h"
+#include "daemon/model/reader.h"
+
+struct chunk {
+	uint32_t segment;
+	uint64_t offset; /* within the segment */
+	size_t bytes, done;
+	char *data;
+};
+
+/* Where the next chunk begins. */
+struct cursor {
+	const struct reader_segment *segments;
+	uint32_t n_segments, segment;
+	uint64_t offset;
+};
+
+static bool cursor_next(struct cursor *cursor, size_t chunk_bytes, struct chunk *ret)
+{
+	const struct reader_segment *s;
+	uint64_t left;
+
+	while (cursor->segment < cursor->n_segments &&
+		cursor->offset == cursor->segments[cursor->segment].bytes) {
+		cursor->segment++;
+		cursor->offset = 0;
+	}
+	if (cursor->segment == cursor->n_segments)
+		return false;
+	s = &cursor->segments[cursor->segment];
+	left = s->bytes - cursor->offset;
+	ret->segment = cursor->segment;
+	ret->offset = cursor->offset;
+	ret->bytes = left < chunk_bytes ? (size_t)left : chunk_bytes;
+	ret->done = 0;
+	cursor->offset += ret->bytes;
+	return true;
+}
+
+/* ---- pread ---- */
+
+static int run_pread(const struct reader_segment *segments, uint32_t n_segments,
+	const struct reader_options *options, struct model_error *error)
+{
+	struct cursor cursor = {.segments = segments, .n_segments = n_segments};
+	struct chunk chunk;
+
+	while (cursor_next(&cursor, options->chunk_bytes, &chunk)) {
+		const struct reader_segment *s = &segments[chunk.segment];
+		int rc = file_read(s->fd, s->path, s->offset + chunk.offset, options->memory, chunk.bytes,
+			error);
+
+		if (!rc)
+			rc = options->deliver(options->userdata, chunk.segment, chunk.offset, options->memory,
+				chunk.bytes);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* ---- io_uring ---- */
+
+struct uring_reader {
+	struct io_uring ring;
+	const struct reader_segment *segments;
+	const struct reader_options *options;
+	struct model_error *error;
+	struct cursor cursor;
+	uint32_t n_pending;
+};
+
+static void queue(struct uring_reader *reader, struct chunk *chunk)
+{
+	const struct reader_segment *s = &reader->segments[chunk->segment];
+	/* there is an entry for each chunk, so one is always free */
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&reader->ring);
+
+	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done, (unsigned)(chunk->bytes - chunk->done),
+		s->offset + chunk->offset + chunk->done);
+	io_uring_sqe_set_data(sqe, chunk);
+	reader->n_pending++;
+}
+
+/* One read's result: 0, or why the reading ends. */
+static int complete(struct uring_reader *reader, struct chunk *chunk, int result)
+{
+	const struct reader_segment *s = &reader->segments[chunk->segment];
+	int rc;
+
+	if (result < 0 && result != -EINTR && result != -EAGAIN)
+		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
+			strerror(-result));
+	if (result == 0)
+		return model_fail(reader->error, -EIO, "%s: ends at byte %" PRIu64 ", it was longer before",
+			s->path, s->offset + chunk->offset + chunk->done);
+	if (result > 0)
+		chunk->done += (size_t)result;
+	if (chunk->done == chunk->bytes) {
+		rc = reader->options->deliver(reader->options->userdata, chunk->segment, chunk->offset,
+			chunk->data, chunk->bytes);
+		if (rc || !cursor_next(&reader->cursor, reader->options->chunk_bytes, chunk))
+			return rc;
+	}
+	queue(reader, chunk);
+	return 0;
+}
+
+/* Reads that the kernel has. */
+static uint32_t under_way(struct uring_reader *reader)
+{
+	return reader->n_pending - io_uring_sq_ready(&reader->ring);
+}
+
+static int submit(struct uring_reader *reader)
+{
+	int rc;
+
+	do
+		rc = io_uring_submit(&reader->ring);
+	while (rc == -EINTR);
+	/* short of memory: the next completion makes room */
+	if (rc >= 0 || ((rc == -EAGAIN || rc == -EBUSY) && under_way(reader)))
+		return 0;
+	return model_fail(reader->error, rc, "io_uring_enter: %s", strerror(-rc));
+}
+
+static int run_uring(struct uring_reader *reader, struct chunk *chunks)
+{
+	const struct reader_options *options = reader->options;
+	struct io_uring_cqe *cqe;
+	int rc = 0, waited;
+
+	for (uint32_t i = 0; i < options->depth; i++) {
+		chunks[i].data = (char *)options->memory + i * options->chunk_bytes;
+		if (!cursor_next(&reader->cursor, options->chunk_bytes, &chunks[i]))
+			break;
+		queue(reader, &chunks[i]);
+	}
+	for (;;) {
+		if (!rc)
+			rc = submit(reader);
+		/* after a failure the reads under way still write into the memory */
+		if (!under_way(reader))
+			return rc;
+		do
+			waited = io_uring_wait_cqe(&reader->ring, &cqe);
+		while (waited == -EINTR);
+		if (waited < 0)
+			return model_fail(reader->error, waited, "io_uring_enter: %s", strerror(-waited));
+		reader->n_pending--;
+		if (!rc)
+			rc = complete(reader, io_uring_cqe_get_data(cqe), cqe->res);
+		io_uring_cqe_seen(&reader->ring, cqe);
+	}
+}
+
+/* Is io_uring wanted, and there? */
+static bool uring_init(struct io_uring *ring, uint32_t depth)
+{
+	const char *loop = getenv("MIMEO_LOOP");
+
+	if (loop && !strcmp(loop, "epoll"))
+		return false;
+	return io_uring_queue_init(depth, ring, 0) == 0;
+}
+
+int reader_run(const struct reader_segment *segments, uint32_t n_segments,
+	const struct reader_options *options, const char **ret_name, struct model_error *error)
+{
+	struct uring_reader reader = {
+		.segments = segments,
+		.options = options,
+		.error = error,
+		.cursor = {.segments = segments, .n_segments = n_segments},
+	};
+	struct chunk *chunks;
+	int rc;
+
+	if (!uring_init(&reader.ring, options->depth)) {
+		if (ret_name)
+			*ret_name = "pread";
+		return run_pread(segments, n_segments, options, error);
+	}
+	if (ret_name)
+		*ret_name = "io_uring";
+	chunks = calloc(options->depth, sizeof(*chunks));
+	rc = chunks ? run_uring(&reader, chunks) : model_fail(error, -ENOMEM, "no memory for reads");
+	io_uring_queue_exit(&reader.ring);
+	free(chunks);
+	return rc;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Frequencies are computed in double, but rounded to float, as is their product with the position:
+ * models were trained, and references computed, with angles of that precision. At position 4000 a
+ * float angle is off by up to 1e-4, which an exact table would not share.
+ */
+
+#include <math.h>
+
+#include "daemon/model/model.h"
+
+#define TWO_PI 6.283185307179586476925
+
+static double base_frequency(const struct model_config *config, uint32_t pair)
+{
+	return pow(config->rope.theta, -2.0 * pair / config->head_dim);
+}
+
+/* Long waves are stretched by the factor, short ones kept, those between blended. */
+static double llama3_frequency(const struct model_config *config, uint32_t pair)
+{
+	double frequency = base_frequency(config, pair);
+	double waves = config->rope.original_max_position_embeddings * frequency / TWO_PI;
+	double low = config->rope.low_freq_factor, high = config->rope.high_freq_factor;
+	double smooth = (waves - low) / (high - low);
+
+	if (waves > high)
+		return frequency;
+	if (waves < low)
+		return frequency / config->rope.factor;
+	return (1 - smooth) * frequency / config->rope.factor + smooth * frequency;
+}
+
+/* The pair, as a real number, whose wave turns `rotations` times within the original length. */
+static double yarn_pair(const struct model_config *config, double rotations)
+{
+	double turns = config->rope.original_max_position_embeddings / (rotations * TWO_PI);
+
+	return config->head_dim * log(turns) / (2 * log(config->rope.theta));
+}
+
+static double yarn_frequency(const struct model_config *config, uint32_t pair)
+{
+	double frequency = base_frequency(config, pair);
+	double low = yarn_pair(config, config->rope.beta_fast);
+	double high = yarn_pair(config, config->rope.beta_slow);
+	double ramp;
+
+	if (config->rope.truncate) {
+		low = floor(low);
+		high = ceil(high);
+	}
+	low = fmax(low, 0);
+	high = fmin(high, config->head_dim - 1.0);
+	if (low == high)
+		high += 0.001;
+	ramp = fmin(fmax((pair - low) / (high - low), 0), 1);
+	return frequency / config->rope.factor * ramp + frequency * (1 - ramp);
+}
+
+static double yarn_magnitude(double factor, double mscale)
+{
+	return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static double attention_factor(const struct model_config *config)
+{
+	if (config->rope.type != ROPE_YARN)
+		return 1.0;
+	if (config->rope.attention_factor >= 0)
+		return config->rope.attention_factor;
+	if (config->rope.mscale > 0 && config->rope.mscale_all_dim > 0)
+		return yarn_magnitude(config->rope.factor, config->rope.mscale) /
+			yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
+	return yarn_magnitude(config->rope.factor, 1);
+}
+
+static double frequency_of(const struct model_config *config, uint32_t pair)
+{
+	switch (config->rope.type) {
+	case ROPE_DEFAULT:
+		break;
+	case ROPE_LINEAR:
+		return base_frequency(config, pair) / config->rope.factor;
+	case ROPE_LLAMA3:
+		return llama3_frequency(config, pair);
+	case ROPE_YARN:
+		return yarn_frequency(config, pair);
+	}
+	return base_frequency(config, pair);
+}
+
+void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret)
+{
+	float frequencies[MODEL_HEAD_DIM_MAX / 2];
+	uint32_t half = config->head_dim / 2;
+	double scale = attention_factor(config);
+
+	for (uint32_t pair = 0; pair < half; pair++)
+		frequencies[pair] = (float)frequency_of(config, pair);
+	for (uint32_t position = 0; position < max_positions; position++) {
+		float *row = ret + (uint64_t)position * config->head_dim;
+
+		for (uint32_t pair = 0; pair < half; pair++) {
+			float angle = (float)position * frequencies[pair];
+
+			row[pair] = (float)(cos(angle) * scale);
+			row[half + pair] = (float)(sin(angle) * scale);
+		}
+	}
+}

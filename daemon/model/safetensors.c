@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/model/error.h"
+#include "daemon/model/field.h"
+#include "daemon/model/file.h"
+#include "daemon/model/safetensors.h"
+#include "daemon/model/safetensors_index.h"
+
+/* ---- one tensor's entry ---- */
+
+static const struct format {
+	const char *name;
+	uint32_t bits;
+	bool usable;
+	enum dtype dtype;
+} formats[] = {
+	{"F32", 32, true, DTYPE_F32}, {"BF16", 16, true, DTYPE_BF16}, {"F16", 16, true, DTYPE_F16},
+	{"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+	{"U16", 16}, {"I16", 16}, {"U32", 32}, {"I32", 32}, {"U64", 64}, {"I64", 64}, {"F64", 64},
+	{"C64", 64}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
+};
+
+/* A tensor under examination, and how errors name it. */
+struct entry {
+	const char *path;
+	const char *name;
+	const json_t *json;
+	uint64_t data_start, data_bytes;
+	struct model_error *error;
+};
+
+__attribute__((format(printf, 2, 3))) static int refuse(const struct entry *entry,
+	const char *format, ...)
+{
+	char why[200];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	return model_fail(entry->error, -EINVAL, "%s: tensor \"%.128s\": %s", entry->path, entry->name,
+		why);
+}
+
+/* Non-negative integer at a list's index. */
+static bool list_u64(const json_t *list, size_t index, uint64_t *ret)
+{
+	const json_t *json = json_array_get(list, index);
+
+	if (!json_is_integer(json) || json_integer_value(json) < 0)
+		return false;
+	*ret = (uint64_t)json_integer_value(json);
+	return true;
+}
+
+static int parse_shape(const struct entry *entry, struct safetensors_tensor *tensor,
+	uint64_t *ret_elements)
+{
+	const json_t *shape = json_object_get(entry->json, "shape");
+	uint64_t elements = 1;
+
+	if (!json_is_array(shape))
+		return refuse(entry, "shape is missing or not a list");
+	if (json_array_size(shape) > SAFETENSORS_DIMS_MAX)
+		return refuse(entry, "shape has more than %d dimensions", SAFETENSORS_DIMS_MAX);
+	tensor->n_dims = (uint32_t)json_array_size(shape);
+	for (uint32_t i = 0; i < tensor->n_dims; i++) {
+		if (!list_u64(shape, i, &tensor->shape[i]))
+			return refuse(entry, "shape[%u] is not a non-negative integer", i);
+		if (__builtin_mul_overflow(elements, tensor->shape[i], &elements))
+			return refuse(entry, "shape overflows");
+	}
+	*ret_elements = elements;
+	return 0;
+}
+
+static int parse_offsets(const struct entry *entry, struct safetensors_tensor *tensor)
+{
+	const json_t *offsets = json_object_get(entry->json, "data_offsets");
+	uint64_t begin, end;
+
+	if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !list_u64(offsets, 0, &begin) ||
+		!list_u64(offsets, 1, &end))
+		return refuse(entry, "data_offsets is not a list of two non-negative integers");
+	if (begin > end)
+		return refuse(entry, "data_offsets %" PRIu64 " to %" PRIu64 " run backwards", begin, end);
+	if (end > entry->data_bytes)
+		return refuse(entry, "data_offsets end at %" PRIu64 ", but the file has %" PRIu64
+			" bytes of data", end, entry->data_bytes);
+	tensor->offset = entry->data_start + begin;
+	tensor->bytes = end - begin;
+	return 0;
+}
+
+static int parse_dtype(const struct entry *entry, uint64_t elements,
+	struct safetensors_tensor *tensor)
+{
+	const char *name = json_string_value(json_object_get(entry->json, "dtype"));
+	uint64_t bits;
+
+	if (!name)
+		return refuse(entry, "dtype is missing or not a string");
+	snprintf(tensor->dtype_name, sizeof(tensor->dtype_name), "%s", name);
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+		if (strcmp(name, formats[i].name))
+			continue;
+		tensor->usable = formats[i].usable;
+		tensor->dtype = formats[i].dtype;
+		if (__builtin_mul_overflow(elements, formats[i].bits, &bits))
+			return refuse(entry, "shape overflows");
+		if (bits % 8 || bits / 8 != tensor->bytes)
+			return refuse(entry, "shape and dtype %s make %" PRIu64 " bits, data_offsets %" PRIu64
+				" bytes", name, bits, tensor->bytes);
+	}
+	return 0;
+}
+
+static int parse_tensor(const struct entry *entry, struct safetensors_tensor *ret)
+{
+	struct safetensors_tensor tensor = {0};
+	uint64_t elements = 0;
+	int rc;
+
+	if (!json_is_object(entry->json))
+		return refuse(entry, "is not an object");
+	rc = parse_shape(entry, &tensor, &elements);
+	if (!rc)
+		rc = parse_offsets(entry, &tensor);
+	if (!rc)
+		rc = parse_dtype(entry, elements, &tensor);
+	if (rc)
+		return rc;
+	tensor.name = strdup(entry->name);
+	if (!tensor.name)
+		return model_fail(entry->error, -ENOMEM, "%s: no memory for its header", entry->path);
+	*ret = tensor;
+	return 0;
+}
+
+/* ---- a header ---- */
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct safetensors_tensor *x = a, *y = b;
+	uint64_t x_end = x->offset + x->bytes, y_end = y->offset + y->bytes;
+
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
+	return x_end < y_end ? -1 : x_end > y_end;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct safetensors_tensor *x = a, *y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+static int check_cover(const char *path, struct safetensors_tensor *tensors, uint32_t n,
+	uint64_t data_start, uint64_t data_bytes, struct model_error *error)
+{
+	uint64_t at = data_start;
+
+	if (n)
+		qsort(tensors, n, sizeof(*tensors), by_offset);
+	for (uint32_t i = 0; i < n; i++) {
+		if (tensors[i].offset < at)
+			return model_fail(error, -EINVAL,
+				"%s: tensor \"%.128s\": data_offsets overlap those of \"%.128s\"", path,
+				tensors[i].name, tensors[i - 1].name);
+		if (tensors[i].offset > at)
+			return model_fail(error, -EINVAL,
+				"%s: tensor \"%.128s\": data_offsets leave a hole of %" PRIu64
+				" bytes before it",
+				path, tensors[i].name, tensors[i].offset - at);
+		at += tensors[i].bytes;
+	}
+	if (at != data_start + data_bytes)
+		return model_fail(error, -EINVAL,
+			"%s: %" PRIu64 " bytes after the last tensor belong to none", path,
+			data_start + data_bytes - at);
+	return 0;
+}
+
+int safetensors_parse(const char *path, const char *header, size_t header_bytes,
+	uint64_t data_start, uint64_t data_bytes, struct safetensors_tensor **ret, uint32_t *ret_n,
+	struct model_error *error)
+{
+	struct entry entry = {
+		.path = path, .data_start = data_start, .data_bytes = data_bytes, .error = error};
+	struct safetensors_tensor *tensors;
+	uint32_t n = 0;
+	const char *name;
+	json_t *json = NULL, *value;
+	int rc;
+
+	if (!header_bytes || header[0] != '{')
+		return model_fail(error, -EINVAL, "%s: header does not begin with {", path);
+	rc = field_parse(path, header, header_bytes, &json, error);
+	if (rc)
+		return rc;
+	tensors = calloc(json_object_size(json) + 1, sizeof(*tensors));
+	if (!tensors)
+		rc = model_fail(error, -ENOMEM, "%s: no memory for its header", path);
+	json_object_foreach(json, name, value) {
+		if (rc)
+			break;
+		if (!strcmp(name, "__metadata__"))
+			continue;
+		entry.name = name;
+		entry.json = value;
+		rc = parse_tensor(&entry, &tensors[n]);
+		n += !rc;
+	}
+	json_decref(json);
+	if (!rc)
+		rc = check_cover(path, tensors, n, data_start, data_bytes, error);
+	if (rc) {
+		safetensors_tensors_free(tensors, n);
+		return rc;
+	}
+	if (n)
+		qsort(tensors, n, sizeof(*tensors), by_name);
+	*ret = tensors;
+	*ret_n = n;
+	return 0;
+}
+
+void safetensors_tensors_free(struct safetensors_tensor *tensors, uint32_t n)
+{
+	for (uint32_t i = 0; tensors && i < n; i++)
+		free(tensors[i].name);
+	free(tensors);
+}
+
+/* ---- files ---- */
+
+static int read_header(const struct safetensors_file *file, struct safetensors_tensor **ret,
+	uint32_t *ret_n, struct model_error *error)
+{
+	uint64_t length;
+	char *header;
+	int rc;
+
+	if (file->size < sizeof(length))
+		return model_fail(error, -EINVAL, "%s: %" PRIu64 " bytes are too few for a header",
+			file->path, file->size);
+	rc = file_read(file->fd, file->path, 0, &length, sizeof(length), error);
+	if (rc)
+		return rc;
+	length = le64toh(length);
+	if (length > SAFETENSORS_HEADER_MAX)
+		return model_fail(error, -EINVAL, "%s: header length %" PRIu64 " exceeds the limit of %u",
+			file->path, length, SAFETENSORS_HEADER_MAX);
+	if (length > file->size - sizeof(length))
+		return model_fail(error, -EINVAL,
+			"%s: header length %" PRIu64 " leaves the file, which has %" PRIu64 " bytes", file->path,
+			length, file->size);
+	header = malloc(length ? length : 1);
+	if (!header)
+		return model_fail(error, -ENOMEM, "%s: no memory for its header", file->path);
+	rc = file_read(file->fd, file->path, sizeof(length), header, length, error);
+	if (!rc)
+		rc = safetensors_parse(file->path, header, length, sizeof(length) + length,
+			file->size - sizeof(length) - length, ret, ret_n, error);
+	free(header);
+	return rc;
+}
+
+/* Append a file and its tensors, as yet unsorted. */
+static int add_file(struct safetensors *s, int directory_fd, const char *directory, const char *name,
+	struct model_error *error)
+{
+	struct safetensors_file *file = &s->files[s->n_files];
+	struct safetensors_tensor *tensors = NULL, *all;
+	uint32_t n = 0;
+	int rc;
+
+	if (asprintf(&file->path, "%s/%s", directory, name) < 0)
+		return model_fail(error, -ENOMEM, "%s: no memory for a path", directory);
+	rc = file_open(directory_fd, file->path, name, &file->fd, &file->size, error);
+	if (rc) {
+		if (rc == -ENOENT)
+			model_fail(error, rc, "%s: does not exist", file->path);
+		free(file->path);
+		return rc;
+	}
+	s->n_files++;
+	rc = read_header(file, &tensors, &n, error);
+	if (rc)
+		return rc;
+	all = reallocarray(s->tensors, (size_t)s->n_tensors + n + 1, sizeof(*all));
+	if (!all) {
+		safetensors_tensors_free(tensors, n);
+		return model_fail(error, -ENOMEM, "%s: no memory for its header", file->path);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		tensors[i].file = s->n_files - 1;
+	memcpy(all + s->n_tensors, tensors, n * sizeof(*all));
+	s->tensors = all;
+	s->n_tensors += n;
+	free(tensors);
+	return 0;
+}
+
+static int sort_all(struct safetensors *s, struct model_error *error)
+{
+	const struct safetensors_tensor *t = s->tensors;
+
+	if (s->n_tensors)
+		qsort(s->tensors, s->n_tensors, sizeof(*s->tensors), by_name);
+	for (uint32_t i = 1; i < s->n_tensors; i++) {
+		if (!strcmp(t[i - 1].name, t[i].name))
+			return model_fail(error, -EINVAL, "%s: tensor \"%.128s\": is in %s too",
+				s->files[t[i].file].path, t[i].name, s->files[t[i - 1].file].path);
+	}
+	return 0;
+}
+
+static int open_shards(struct safetensors *s, int directory_fd, const char *directory,
+	struct model_error *error)
+{
+	struct safetensors_index index;
+	int rc = safetensors_index_load(directory_fd, directory, &index, error);
+
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; !rc && i < index.n_files; i++)
+		rc = add_file(s, directory_fd, directory, index.files[i], error);
+	if (!rc)
+		rc = sort_all(s, error);
+	if (!rc)
+		rc = safetensors_index_check(&index, s, error);
+	safetensors_index_deinit(&index);
+	return rc;
+}
+
+int safetensors_open(const char *directory, struct safetensors *ret, struct model_error *error)
+{
+	struct safetensors s = {0};
+	int rc, fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s", directory,
+			strerror(errno));
+	s.files = calloc(SAFETENSORS_FILES_MAX, sizeof(*s.files));
+	if (!s.files)
+		rc = model_fail(error, -ENOMEM, "%s: no memory for its files", directory);
+	else if (faccessat(fd, "model.safetensors", F_OK, 0) == 0)
+		rc = add_file(&s, fd, directory, "model.safetensors", error);
+	else
+		rc = open_shards(&s, fd, directory, error);
+	close(fd);
+	if (rc)
+		safetensors_deinit(&s);
+	else
+		*ret = s;
+	return rc;
+}
+
+void safetensors_deinit(struct safetensors *safetensors)
+{
+	if (!safetensors)
+		return;
+	safetensors_tensors_free(safetensors->tensors, safetensors->n_tensors);
+	for (uint32_t i = 0; i < safetensors->n_files; i++) {
+		close(safetensors->files[i].fd);
+		free(safetensors->files[i].path);
+	}
+	free(safetensors->files);
+	*safetensors = (struct safetensors){0};
+}
+
+const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
+	const char *name)
+{
+	struct safetensors_tensor key = {.name = (char *)name};
+
+	if (!safetensors->n_tensors)
+		return NULL;
+	return bsearch(&key, safetensors->tensors, safetensors->n_tensors, sizeof(key), by_name);
+}

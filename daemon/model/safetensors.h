@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_SAFETENSORS_H
+#define MIMEO_DAEMON_MODEL_SAFETENSORS_H
+
+/*
+ * Safetensors files: u64 little-endian header length, a JSON header {name: {dtype, shape,
+ * data_offsets}}, the data. A CHECKPOINT is a directory's model.safetensors, or else the shards that
+ * its model.safetensors.index.json names. Opening reads and checks every header; no data is touched.
+ *
+ * As the format demands, the tensors of a file cover its data without overlap, hole or remainder.
+ * A dtype that this reader does not know is an error only when somebody needs the tensor.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/model/model.h"
+
+#define SAFETENSORS_HEADER_MAX (100u << 20)
+#define SAFETENSORS_DIMS_MAX 8
+#define SAFETENSORS_FILES_MAX 512
+
+struct safetensors_tensor {
+	char *name;
+	char dtype_name[16]; /* as written: "BF16" */
+	bool usable;         /* dtype is one of F32, BF16, F16 */
+	enum dtype dtype;    /* if usable */
+	uint32_t n_dims;
+	uint64_t shape[SAFETENSORS_DIMS_MAX];
+	uint32_t file;   /* index into files */
+	uint64_t offset; /* of its first byte, in the file */
+	uint64_t bytes;
+};
+
+struct safetensors_file {
+	char *path; /* for errors */
+	int fd;
+	uint64_t size;
+};
+
+struct safetensors {
+	struct safetensors_file *files;
+	uint32_t n_files;
+	struct safetensors_tensor *tensors; /* sorted by name */
+	uint32_t n_tensors;
+};
+
+int safetensors_open(const char *directory, struct safetensors *ret, struct model_error *error);
+/* Takes a zeroed one. */
+void safetensors_deinit(struct safetensors *safetensors);
+/* NULL if there is none of that name. */
+const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
+	const char *name);
+
+/* Parse a header (without its length) that describes data_bytes of data, which begin at data_start
+ * of their file; tensors come sorted by name, file 0. Free with safetensors_tensors_free. */
+int safetensors_parse(const char *path, const char *header, size_t header_bytes,
+	uint64_t data_start, uint64_t data_bytes, struct safetensors_tensor **ret, uint32_t *ret_n,
+	struct model_error *error);
+void safetensors_tensors_free(struct safetensors_tensor *tensors, uint32_t n);
+
+#endif

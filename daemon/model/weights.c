@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/model/error.h"
+#include "daemon/model/plan.h"
+#include "daemon/model/reader.h"
+#include "kernels/cpu/convert.h"
+
+#define CHUNK_MAX (4u << 20)
+#define CHUNK_MULTIPLE 4096u
+#define READS_IN_FLIGHT 8
+
+/* ---- host side ---- */
+
+static void host_free(struct model *model)
+{
+	if (!model)
+		return;
+	model_config_deinit(&model->config);
+	free(model->layers);
+	free(model);
+}
+
+static struct model *host_new(const struct model_config *config, uint32_t max_positions)
+{
+	struct model *model = calloc(1, sizeof(*model));
+
+	if (!model)
+		return NULL;
+	model->config = *config;
+	model->max_positions = max_positions;
+	model->config.windows = calloc(config->n_layers, sizeof(*config->windows));
+	model->layers = calloc(config->n_layers, sizeof(*model->layers));
+	if (!model->config.windows || !model->layers) {
+		host_free(model);
+		return NULL;
+	}
+	memcpy(model->config.windows, config->windows, config->n_layers * sizeof(*config->windows));
+	return model;
+}
+
+/* An opened checkpoint and a model planned over nothing: the sizes are known, no memory is taken. */
+static int open_and_count(const char *directory, const struct model_config *config,
+	uint32_t max_positions, struct safetensors *ret_checkpoint, struct model **ret_model,
+	uint64_t *ret_bytes, struct model_error *error)
+{
+	struct plan plan = {.directory = directory, .checkpoint = ret_checkpoint, .error = error};
+	struct model *model = host_new(config, max_positions);
+	int rc;
+
+	if (!model)
+		return model_fail(error, -ENOMEM, "%s: no memory for its layers", directory);
+	rc = safetensors_open(directory, ret_checkpoint, error);
+	if (!rc) {
+		rc = plan_model(&plan, model);
+		if (rc)
+			safetensors_deinit(ret_checkpoint);
+	}
+	if (rc) {
+		host_free(model);
+		return rc;
+	}
+	*ret_model = model;
+	*ret_bytes = plan.arena.used;
+	return 0;
+}
+
+int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
+	uint64_t *ret_bytes, struct model_error *error)
+{
+	struct safetensors checkpoint;
+	struct model *model;
+	int rc = open_and_count(directory, config, max_positions, &checkpoint, &model, ret_bytes, error);
+
+	if (rc)
+		return rc;
+	safetensors_deinit(&checkpoint);
+	host_free(model);
+	return 0;
+}
+
+/* ---- from files to the device ---- */
+
+struct upload {
+	struct device *device;
+	const char *directory;
+	struct plan_placement *placements; /* in the order of the files */
+	uint32_t n_placements;
+	void *chunks; /* pinned, READS_IN_FLIGHT of them */
+	size_t chunk_bytes;
+	float *widened; /* a chunk as float32 */
+	void (*progress)(void *userdata, uint64_t done, uint64_t total);
+	void *userdata;
+	uint64_t done, total;
+	struct model_error *error;
+};
+
+static int device_failed(struct model_error *error, const char *directory, const char *what, int rc)
+{
+	return model_fail(error, rc == DEVICE_E_MEMORY ? -ENOMEM : rc < 0 ? rc : -EIO, "%s: %s: %s",
+		directory, what, device_strerror(rc));
+}
+
+static int deliver(void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+{
+	struct upload *upload = userdata;
+	const struct plan_placement *p = &upload->placements[segment];
+	size_t width = dtype_bytes(p->tensor->dtype), n = bytes / width, first = offset / width;
+	int rc;
+
+	if (p->dtype != p->tensor->dtype) {
+		const struct weight source = {.data = data, .dtype = p->tensor->dtype};
+
+		weight_to_f32(upload->widened, &source, 0, n);
+		data = upload->widened;
+	}
+	rc = upload->device->ops->copy(upload->device, p->target + first * dtype_bytes(p->dtype), data,
+		n * dtype_bytes(p->dtype));
+	if (rc)
+		return device_failed(upload->error, upload->directory, "weights cannot be uploaded", rc);
+	upload->done += bytes;
+	if (upload->progress)
+		upload->progress(upload->userdata, upload->done, upload->total);
+	return 0;
+}
+
+static int in_file_order(const void *a, const void *b)
+{
+	const struct safetensors_tensor *x = ((const struct plan_placement *)a)->tensor;
+	const struct safetensors_tensor *y = ((const struct plan_placement *)b)->tensor;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static int read_all(struct upload *upload, const struct safetensors *checkpoint,
+	struct reader_segment *segments, const char **ret_reader)
+{
+	struct reader_options options = {
+		.memory = upload->chunks,
+		.chunk_bytes = upload->chunk_bytes,
+		.depth = READS_IN_FLIGHT,
+		.deliver = deliver,
+		.userdata = upload,
+	};
+
+	for (uint32_t i = 0; i < upload->n_placements; i++) {
+		const struct safetensors_tensor *t = upload->placements[i].tensor;
+
+		segments[i] = (struct reader_segment){
+			.fd = checkpoint->files[t->file].fd,
+			.path = checkpoint->files[t->file].path,
+			.offset = t->offset,
+			.bytes = t->bytes,
+		};
+	}
+	return reader_run(segments, upload->n_placements, &options, ret_reader, upload->error);
+}
+
+/* Chunks no larger than the largest tensor needs. */
+static void size_up(struct upload *upload)
+{
+	uint64_t largest = 0;
+
+	for (uint32_t i = 0; i < upload->n_placements; i++) {
+		uint64_t bytes = upload->placements[i].tensor->bytes;
+
+		upload->total += bytes;
+		largest = bytes > largest ? bytes : largest;
+	}
+	largest = largest > CHUNK_MAX ? CHUNK_MAX : largest + CHUNK_MULTIPLE - 1;
+	upload->chunk_bytes = largest - largest % CHUNK_MULTIPLE;
+}
+
+static int upload_weights(struct upload *upload, const struct safetensors *checkpoint,
+	const char **ret_reader)
+{
+	struct reader_segment *segments = NULL;
+	int rc;
+
+	qsort(upload->placements, upload->n_placements, sizeof(*upload->placements), in_file_order);
+	size_up(upload);
+	rc = upload->device->ops->host_alloc(upload->device, READS_IN_FLIGHT * upload->chunk_bytes,
+		&upload->chunks);
+	if (rc)
+		return device_failed(upload->error, upload->directory, "no pinned memory for reads", rc);
+	segments = calloc(upload->n_placements, sizeof(*segments));
+	upload->widened = malloc(2 * upload->chunk_bytes);
+	if (!segments || !upload->widened)
+		rc = model_fail(upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
+	else
+		rc = read_all(upload, checkpoint, segments, ret_reader);
+	free(upload->widened);
+	free(segments);
+	upload->device->ops->host_free(upload->device, upload->chunks);
+	return rc;
+}
+
+static int upload_rope(const struct model *model, const char *directory, struct model_error *error)
+{
+	size_t bytes = (size_t)model->max_positions * model->config.head_dim * sizeof(float);
+	float *table = malloc(bytes ? bytes : 1);
+	int rc;
+
+	if (!table)
+		return model_fail(error, -ENOMEM, "%s: no memory for a rope table of %zu bytes", directory,
+			bytes);
+	model_rope_fill(&model->config, model->max_positions, table);
+	rc = model->device->ops->copy(model->device, model->cos_sin, table, bytes);
+	free(table);
+	return rc ? device_failed(error, directory, "the rope table cannot be uploaded", rc) : 0;
+}
+
+/* ---- a model ---- */
+
+/* The model has its memory; place and fill it. */
+static int fill(struct model *model, const struct safetensors *checkpoint, struct upload *upload)
+{
+	struct plan plan = {
+		.directory = upload->directory,
+		.checkpoint = checkpoint,
+		.arena = {.base = model->memory, .size = model->bytes},
+		.placements = calloc(plan_placements_max(&model->config), sizeof(*plan.placements)),
+		.error = upload->error,
+	};
+	int rc;
+
+	if (!plan.placements)
+		return model_fail(upload->error, -ENOMEM, "%s: no memory for its layers",
+			upload->directory);
+	rc = plan_model(&plan, model);
+	upload->placements = plan.placements;
+	upload->n_placements = plan.n_placements;
+	if (!rc)
+		rc = upload_weights(upload, checkpoint, &model->reader);
+	if (!rc)
+		rc = upload_rope(model, upload->directory, upload->error);
+	model->file_bytes = upload->done;
+	free(plan.placements);
+	return rc;
+}
+
+static int take_memory(struct model *model, const char *directory, struct model_error *error)
+{
+	struct device_info info;
+	char what[96];
+	int rc = model->device->ops->info(model->device, &info);
+
+	if (rc)
+		return device_failed(error, directory, "the device does not answer", rc);
+	model->activation_dtype = info.activation_dtype;
+	rc = model->device->ops->mem_alloc(model->device, model->bytes, &model->memory);
+	if (!rc)
+		return 0;
+	snprintf(what, sizeof(what), "%" PRIu64 " bytes of device memory are not to be had",
+		model->bytes);
+	return device_failed(error, directory, what, rc);
+}
+
+static double seconds_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+int model_load(struct device *device, const char *directory, const struct model_config *config,
+	uint32_t max_positions, void (*progress)(void *userdata, uint64_t done, uint64_t total),
+	void *userdata, struct model **ret, struct model_error *error)
+{
+	struct upload upload = {
+		.device = device,
+		.directory = directory,
+		.progress = progress,
+		.userdata = userdata,
+		.error = error,
+	};
+	struct safetensors checkpoint;
+	struct model *model;
+	uint64_t bytes;
+	double start = seconds_now();
+	int rc;
+
+	if (!max_positions)
+		return model_fail(error, -EINVAL, "%s: room for 0 positions is none", directory);
+	rc = open_and_count(directory, config, max_positions, &checkpoint, &model, &bytes, error);
+	if (rc)
+		return rc;
+	model->device = device;
+	model->bytes = bytes;
+	rc = take_memory(model, directory, error);
+	if (!rc)
+		rc = fill(model, &checkpoint, &upload);
+	safetensors_deinit(&checkpoint);
+	model->load_seconds = seconds_now() - start;
+	if (rc)
+		model_free(model);
+	else
+		*ret = model;
+	return rc;
+}
+
+void model_free(struct model *model)
+{
+	if (!model)
+		return;
+	if (model->memory)
+		model->device->ops->mem_free(model->device, model->memory);
+	host_free(model);
+}

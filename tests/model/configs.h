@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_MODEL_CONFIGS_H
+#define MIMEO_TESTS_MODEL_CONFIGS_H
+
+/* Small config.json texts, and what must come of them. */
+
+#include "tests/model/fixture.h"
+
+#include <errno.h>
+
+#include "daemon/model/hf_config.h"
+
+#define SIZES                                                                                      \
+	"\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"                     \
+	"\"num_attention_heads\":4,\"vocab_size\":200"
+#define CONFIG(family, more) "{\"architectures\":[\"" family "\"]," SIZES more "}"
+#define LLAMA(more) CONFIG("LlamaForCausalLM", more)
+#define MISTRAL(more) CONFIG("MistralForCausalLM", ",\"num_key_value_heads\":2" more)
+#define QWEN2(more) CONFIG("Qwen2ForCausalLM", ",\"num_key_value_heads\":2" more)
+#define QWEN3(more) CONFIG("Qwen3ForCausalLM", ",\"num_key_value_heads\":2" more)
+
+static inline struct model_config parse(const char *text)
+{
+	struct model_config config = {0};
+	struct model_error error = {""};
+
+	if (hf_config_parse("x/config.json", text, strlen(text), &config, &error))
+		fail_msg("%s", error.text);
+	return config;
+}
+
+static inline void expect_refusal(const char *text, int rc, const char *words)
+{
+	struct model_config config = {.n_layers = 77};
+	struct model_error error = {""};
+
+	assert_int_equal(hf_config_parse("x/config.json", text, strlen(text), &config, &error), rc);
+	assert_contains(error.text, "x/config.json: ");
+	assert_contains(error.text, words);
+	assert_int_equal(config.n_layers, 77);
+}
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_MODEL_RIG_H
+#define MIMEO_TESTS_MODEL_RIG_H
+
+/*
+ * A model with all that a forward pass needs, on the cpu device, and no engine: steps are written by
+ * hand. Sequence s has slot s, and pages that are in no order.
+ */
+
+#include "daemon/model/model.h"
+
+#define RIG_ROWS 4u
+#define RIG_TOKENS 64u
+#define RIG_PAGE_TOKENS 8u
+#define RIG_PAGES_A_ROW 16u
+#define RIG_PAGES (1 + RIG_ROWS * RIG_PAGES_A_ROW)
+#define RIG_LENGTH (RIG_PAGES_A_ROW * RIG_PAGE_TOKENS)
+
+/* What the host writes of a step. */
+struct rig_pinned {
+	struct step_record record;
+	struct step_row rows[RIG_ROWS];
+	int32_t ids[RIG_TOKENS];
+	struct slot_init inits[RIG_ROWS];
+	uint32_t pages[RIG_ROWS * RIG_PAGES_A_ROW];
+};
+
+struct rig {
+	struct device *device;
+	struct stream *stream;
+	struct model *model;
+	struct model_buffers buffers;
+	struct step_inputs inputs;
+	void *memory, **kv;
+	const struct attention_backend *attention;
+	struct attention_manager *manager;
+	struct attention_metadata *metadata;
+	struct rig_pinned *pinned;
+	uint32_t lengths[RIG_ROWS]; /* tokens in the cache, by sequence */
+	float *logits;              /* [RIG_ROWS, vocab] of the last step */
+};
+
+/* Fails the test if anything does. */
+void rig_init(struct rig *rig, const char *directory, const char *attention);
+void rig_deinit(struct rig *rig);
+/* Forget all sequences. */
+void rig_reset(struct rig *rig);
+
+/* One row: append tokens to a sequence. */
+struct rig_row {
+	uint32_t sequence, n_tokens;
+	const int32_t *tokens;
+};
+/* Run one pass; rig->logits has each row's last position. */
+void rig_step(struct rig *rig, const struct rig_row *rows, uint32_t n_rows);
+/* Of row r of the last step. */
+const float *rig_logits(const struct rig *rig, uint32_t row);
+int32_t rig_argmax(const struct rig *rig, uint32_t row);
+
+#endif

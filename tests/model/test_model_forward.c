@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Forward passes against what transformers computed in float32 on the same weights: golden.json of
+ * tinycalc, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
+ */
+
+#include "tests/model/fixture.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "tests/model/rig.h"
+
+#define TOLERANCE 1e-4 /* of the largest logit */
+#define CASES_MAX 8
+#define GREEDY_MAX 256
+#define CHUNK 7
+
+struct reference {
+	json_t *root;
+	uint32_t n_cases;
+	struct reference_case {
+		uint32_t n_prompt, n_greedy;
+		int32_t prompt[RIG_TOKENS], argmax[RIG_TOKENS], greedy[GREEDY_MAX];
+		const json_t *logits;
+	} cases[CASES_MAX];
+};
+
+static uint32_t integers(const json_t *list, int32_t *ret, uint32_t max)
+{
+	uint32_t n = (uint32_t)json_array_size(list);
+
+	assert_in_range(n, 1, max);
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = (int32_t)json_integer_value(json_array_get(list, i));
+	return n;
+}
+
+static void reference_init(struct reference *reference, const char *directory, const char *name)
+{
+	const json_t *cases;
+	char path[600];
+
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	reference->root = json_load_file(path, 0, NULL);
+	if (!reference->root)
+		fail_msg("%s cannot be read", path);
+	cases = json_object_get(reference->root, "cases");
+	reference->n_cases = (uint32_t)json_array_size(cases);
+	assert_in_range(reference->n_cases, 1, CASES_MAX);
+	for (uint32_t i = 0; i < reference->n_cases; i++) {
+		const json_t *json = json_array_get(cases, i);
+		struct reference_case *c = &reference->cases[i];
+
+		c->n_prompt = integers(json_object_get(json, "prompt"), c->prompt, RIG_TOKENS);
+		c->n_greedy = integers(json_object_get(json, "greedy"), c->greedy, GREEDY_MAX);
+		assert_int_equal(integers(json_object_get(json, "argmax_per_position"), c->argmax,
+					 RIG_TOKENS), c->n_prompt);
+		c->logits = json_object_get(json, "logits_last");
+	}
+}
+
+static void reference_deinit(struct reference *reference)
+{
+	json_decref(reference->root);
+}
+
+static void assert_logits(const struct rig *rig, uint32_t row, const json_t *want, const char *what)
+{
+	uint32_t vocab = rig->model->config.vocab_size;
+	const float *have = rig_logits(rig, row);
+	double largest = 0;
+
+	assert_int_equal(json_array_size(want), vocab);
+	for (uint32_t i = 0; i < vocab; i++)
+		largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
+	for (uint32_t i = 0; i < vocab; i++) {
+		double w = json_number_value(json_array_get(want, i));
+
+		if (!(fabs((double)have[i] - w) <= TOLERANCE * largest))
+			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i, (double)have[i], w,
+				largest);
+	}
+}
+
+/* The prompt in steps of `chunk` tokens; every step's last position has the right argmax. */
+static void run_prompt(struct rig *rig, const struct reference_case *c, uint32_t chunk)
+{
+	rig_reset(rig);
+	for (uint32_t at = 0; at < c->n_prompt; at += chunk) {
+		uint32_t n = c->n_prompt - at < chunk ? c->n_prompt - at : chunk;
+
+		rig_step(rig, &(struct rig_row){1, n, c->prompt + at}, 1);
+		assert_int_equal(rig_argmax(rig, 0), c->argmax[at + n - 1]);
+	}
+}
+
+/* As far as the rig's cache goes. */
+static void run_greedy(struct rig *rig, const struct reference_case *c)
+{
+	for (uint32_t i = 0; i < c->n_greedy && rig->lengths[1] < RIG_LENGTH; i++) {
+		int32_t token = rig_argmax(rig, 0);
+
+		assert_int_equal(token, c->greedy[i]);
+		rig_step(rig, &(struct rig_row){1, 1, &token}, 1);
+	}
+}
+
+static void check_model(const char *below, const char *file, const char *attention)
+{
+	static struct reference reference;
+	struct rig rig;
+	char directory[512];
+
+	source_path(below, directory);
+	reference_init(&reference, directory, file);
+	rig_init(&rig, directory, attention);
+	for (uint32_t i = 0; i < reference.n_cases; i++) {
+		const struct reference_case *c = &reference.cases[i];
+
+		run_prompt(&rig, c, c->n_prompt);
+		assert_logits(&rig, 0, c->logits, "whole prompt");
+		run_greedy(&rig, c);
+		run_prompt(&rig, c, CHUNK);
+		assert_logits(&rig, 0, c->logits, "prompt in chunks");
+		run_prompt(&rig, c, 1);
+		assert_logits(&rig, 0, c->logits, "prompt token by token");
+	}
+	rig_deinit(&rig);
+	reference_deinit(&reference);
+}
+
+/* ---- one test a checkpoint and backend ---- */
+
+struct checkpoint {
+	const char *below, *file;
+};
+
+#define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json"}
+static struct checkpoint checkpoints[] = {
+	{"examples/models/tinycalc", "golden.json"},
+	CHECKPOINT("llama-old-rope-theta"),
+	CHECKPOINT("llama-rope-linear"),
+	CHECKPOINT("llama-rope-llama3"),
+	CHECKPOINT("llama-rope-yarn"),
+	CHECKPOINT("llama-rope-yarn-mscale"),
+	CHECKPOINT("llama-head-dim"),
+	CHECKPOINT("llama-tied"),
+	CHECKPOINT("llama-bias"),
+	CHECKPOINT("llama-sharded"),
+	CHECKPOINT("llama-f16"),
+	CHECKPOINT("llama-f32"),
+	CHECKPOINT("mistral-window"),
+	CHECKPOINT("mistral-no-window"),
+	CHECKPOINT("qwen2"),
+	CHECKPOINT("qwen2-window"),
+	CHECKPOINT("qwen2-mixed"),
+	CHECKPOINT("qwen3"),
+	CHECKPOINT("qwen3-bias-window"),
+};
+
+static void test_matches_reference_with_naive_attention(void **state)
+{
+	const struct checkpoint *checkpoint = *state;
+
+	check_model(checkpoint->below, checkpoint->file, "naive");
+}
+
+static void test_matches_reference_with_paged_attention(void **state)
+{
+	const struct checkpoint *checkpoint = *state;
+
+	check_model(checkpoint->below, checkpoint->file, "paged");
+}
+
+/* ---- batches ---- */
+
+static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
+{
+	static struct reference reference;
+	struct rig rig;
+	struct rig_row rows[3];
+	char directory[512];
+
+	source_path(checkpoints[0].below, directory);
+	reference_init(&reference, directory, checkpoints[0].file);
+	rig_init(&rig, directory, "paged");
+	/* 9 + 5 + 13 tokens in one pass, sequences in no order */
+	for (uint32_t i = 0; i < 3; i++)
+		rows[i] = (struct rig_row){
+			(i + 2) % 3, reference.cases[i].n_prompt, reference.cases[i].prompt};
+	rig_step(&rig, rows, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_logits(&rig, i, reference.cases[i].logits, "a row of three");
+	rig_deinit(&rig);
+	reference_deinit(&reference);
+}
+
+static void test_prompt_beside_a_decode_disturbs_neither(void **state)
+{
+	static struct reference reference;
+	const struct reference_case *a = &reference.cases[0], *b = &reference.cases[1];
+	struct rig rig;
+	char directory[512];
+
+	source_path(checkpoints[0].below, directory);
+	reference_init(&reference, directory, checkpoints[0].file);
+	rig_init(&rig, directory, "paged");
+	rig_step(&rig, &(struct rig_row){1, a->n_prompt, a->prompt}, 1);
+	rig_step(&rig, (struct rig_row[]){{1, 1, a->greedy}, {0, b->n_prompt, b->prompt}}, 2);
+	assert_int_equal(rig_argmax(&rig, 0), a->greedy[1]);
+	assert_logits(&rig, 1, b->logits, "the prompt");
+	rig_deinit(&rig);
+	reference_deinit(&reference);
+}
+
+int main(void)
+{
+	enum { N = ARRAY_SIZE(checkpoints) };
+	static struct CMUnitTest tests[2 * N + 2];
+	static char names[2 * N][96];
+
+	for (size_t i = 0; i < 2 * N; i++) {
+		struct checkpoint *checkpoint = &checkpoints[i / 2];
+
+		snprintf(names[i], sizeof(names[i]), "test_%s_matches_reference_with_%s_attention",
+			strrchr(checkpoint->below, '/') + 1, i % 2 ? "paged" : "naive");
+		tests[i] = (struct CMUnitTest){
+			.name = names[i],
+			.test_func = i % 2 ? test_matches_reference_with_paged_attention :
+					     test_matches_reference_with_naive_attention,
+			.initial_state = checkpoint,
+		};
+	}
+	tests[2 * N] = (struct CMUnitTest)cmocka_unit_test(
+		test_rows_of_a_batch_get_the_logits_they_get_alone);
+	tests[2 * N + 1] = (struct CMUnitTest)cmocka_unit_test(
+		test_prompt_beside_a_decode_disturbs_neither);
+	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}

@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/model/fixture.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+#include "daemon/model/safetensors.h"
+
+#define TINYCALC "examples/models/tinycalc"
+#define CHECKPOINTS "tests/data/checkpoints/"
+
+struct loaded {
+	char directory[512];
+	struct device *device;
+	struct model_config config;
+	struct model *model;
+};
+
+static struct loaded load(const char *below)
+{
+	struct loaded l = {0};
+	struct model_error error = {""};
+	const struct device_options options = {.spin_us = 0};
+
+	source_path(below, l.directory);
+	assert_int_equal(device_open("cpu", &options, &l.device), 0);
+	if (model_config_load(l.directory, &l.config, &error) ||
+		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &l.model, &error))
+		fail_msg("%s", error.text);
+	return l;
+}
+
+static void unload(struct loaded *l)
+{
+	model_free(l->model);
+	model_config_deinit(&l->config);
+	l->device->ops->free(l->device);
+}
+
+/* A tensor's bytes as the file has them. */
+static uint8_t *tensor_bytes(const struct loaded *l, const char *name, uint64_t *ret_bytes,
+	enum dtype *ret_dtype)
+{
+	struct safetensors s;
+	struct model_error error = {""};
+	const struct safetensors_tensor *tensor;
+	uint8_t *bytes;
+
+	assert_int_equal(safetensors_open(l->directory, &s, &error), 0);
+	tensor = safetensors_find(&s, name);
+	assert_non_null(tensor);
+	bytes = malloc(tensor->bytes);
+	assert_non_null(bytes);
+	assert_int_equal(pread(s.files[tensor->file].fd, bytes, tensor->bytes, (off_t)tensor->offset),
+		(ssize_t)tensor->bytes);
+	*ret_bytes = tensor->bytes;
+	*ret_dtype = tensor->dtype;
+	safetensors_deinit(&s);
+	return bytes;
+}
+
+/* The tensor's bytes are in the weight, `at` bytes from its beginning. Returns where they end. */
+static uint64_t assert_holds(const struct loaded *l, const struct weight *weight, uint64_t at,
+	const char *name)
+{
+	uint64_t n;
+	enum dtype dtype;
+	uint8_t *want = tensor_bytes(l, name, &n, &dtype), *have = malloc(n);
+
+	assert_non_null(have);
+	assert_int_equal(weight->dtype, dtype);
+	assert_true(at + n <= (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype));
+	assert_int_equal(
+		l->device->ops->copy(l->device, have, (const uint8_t *)weight->data + at, n), 0);
+	assert_memory_equal(have, want, n);
+	free(have);
+	free(want);
+	return at + n;
+}
+
+static void test_tinycalc_is_loaded_byte_for_byte(void **state)
+{
+	struct loaded l = load(TINYCALC);
+	const struct model *m = l.model;
+
+	assert_int_equal(m->config.n_layers, 5);
+	assert_int_equal(m->embedding.rows, 256);
+	assert_int_equal(m->embedding.cols, 160);
+	assert_holds(&l, &m->embedding, 0, "model.embed_tokens.weight");
+	assert_holds(&l, &m->head, 0, "lm_head.weight");
+	assert_holds(&l, &m->final_norm, 0, "model.norm.weight");
+	assert_holds(&l, &m->layers[4].input_norm, 0, "model.layers.4.input_layernorm.weight");
+	assert_holds(&l, &m->layers[4].post_norm, 0, "model.layers.4.post_attention_layernorm.weight");
+	assert_holds(&l, &m->layers[3].o, 0, "model.layers.3.self_attn.o_proj.weight");
+	assert_holds(&l, &m->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
+	assert_null(m->layers[0].qkv_bias.data);
+	assert_null(m->layers[0].q_norm.data);
+	assert_int_equal(m->file_bytes, 3551680 - 8 - 5112);
+	assert_true(m->bytes >= m->file_bytes + 64 * 64 * sizeof(float));
+	unload(&l);
+}
+
+static void test_q_k_v_and_gate_up_are_fused_by_rows(void **state)
+{
+	struct loaded l = load(TINYCALC);
+	const struct model_layer *layer = &l.model->layers[1];
+	uint64_t at;
+
+	assert_int_equal(layer->qkv.rows, (4 + 2 + 2) * 64);
+	assert_int_equal(layer->qkv.cols, 160);
+	at = assert_holds(&l, &layer->qkv, 0, "model.layers.1.self_attn.q_proj.weight");
+	at = assert_holds(&l, &layer->qkv, at, "model.layers.1.self_attn.k_proj.weight");
+	assert_holds(&l, &layer->qkv, at, "model.layers.1.self_attn.v_proj.weight");
+	assert_int_equal(layer->gate_up.rows, 2 * 448);
+	at = assert_holds(&l, &layer->gate_up, 0, "model.layers.1.mlp.gate_proj.weight");
+	assert_holds(&l, &layer->gate_up, at, "model.layers.1.mlp.up_proj.weight");
+	unload(&l);
+}
+
+static void test_biases_are_fused_like_their_weights(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "llama-bias");
+	const struct model_layer *layer = &l.model->layers[1];
+	uint64_t at;
+
+	assert_int_equal(layer->qkv_bias.rows, 1);
+	assert_int_equal(layer->qkv_bias.cols, layer->qkv.rows);
+	at = assert_holds(&l, &layer->qkv_bias, 0, "model.layers.1.self_attn.q_proj.bias");
+	at = assert_holds(&l, &layer->qkv_bias, at, "model.layers.1.self_attn.k_proj.bias");
+	assert_holds(&l, &layer->qkv_bias, at, "model.layers.1.self_attn.v_proj.bias");
+	assert_holds(&l, &layer->o_bias, 0, "model.layers.1.self_attn.o_proj.bias");
+	at = assert_holds(&l, &layer->gate_up_bias, 0, "model.layers.1.mlp.gate_proj.bias");
+	assert_holds(&l, &layer->gate_up_bias, at, "model.layers.1.mlp.up_proj.bias");
+	assert_holds(&l, &layer->down_bias, 0, "model.layers.1.mlp.down_proj.bias");
+	unload(&l);
+}
+
+static void test_fused_parts_of_different_dtypes_become_float32(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "qwen2-mixed");
+	const struct weight *qkv = &l.model->layers[0].qkv;
+	const float *have = qkv->data;
+	uint64_t bytes;
+	enum dtype dtype;
+	uint8_t *q, *v;
+
+	/* q is F32, k is F16, v is BF16; gate is BF16, up is F16 */
+	assert_int_equal(qkv->dtype, DTYPE_F32);
+	assert_int_equal(l.model->layers[0].gate_up.dtype, DTYPE_F32);
+	assert_int_equal(l.model->layers[0].down.dtype, DTYPE_BF16);
+	q = tensor_bytes(&l, "model.layers.0.self_attn.q_proj.weight", &bytes, &dtype);
+	assert_int_equal(dtype, DTYPE_F32);
+	assert_memory_equal(have, q, bytes);
+	v = tensor_bytes(&l, "model.layers.0.self_attn.v_proj.weight", &bytes, &dtype);
+	assert_int_equal(dtype, DTYPE_BF16);
+	have += (size_t)qkv->rows * qkv->cols - bytes / 2;
+	for (uint64_t i = 0; i < bytes / 2; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &have[i], sizeof(bits));
+		assert_int_equal(bits >> 16, v[2 * i] | v[2 * i + 1] << 8);
+		assert_int_equal(bits & 0xffff, 0);
+	}
+	free(q);
+	free(v);
+	unload(&l);
+}
+
+static void test_shards_are_loaded_as_one(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "llama-sharded");
+
+	assert_holds(&l, &l.model->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
+	assert_holds(&l, &l.model->layers[0].o, 0, "model.layers.0.self_attn.o_proj.weight");
+	assert_holds(&l, &l.model->head, 0, "lm_head.weight");
+	unload(&l);
+}
+
+static void test_tied_head_is_the_embedding(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "llama-tied");
+
+	assert_ptr_equal(l.model->head.data, l.model->embedding.data);
+	assert_int_equal(l.model->head.rows, 199);
+	unload(&l);
+}
+
+static void test_model_keeps_its_own_copy_of_the_config(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "mistral-window");
+
+	assert_ptr_not_equal(l.model->config.windows, l.config.windows);
+	assert_int_equal(l.model->config.windows[1], 9);
+	unload(&l);
+}
+
+static void test_measure_is_what_load_takes(void **state)
+{
+	struct loaded l = load(TINYCALC);
+	struct model_error error = {""};
+	uint64_t bytes = 0, longer = 0;
+
+	assert_int_equal(model_measure(l.directory, &l.config, 64, &bytes, &error), 0);
+	assert_int_equal(bytes, l.model->bytes);
+	assert_int_equal(model_measure(l.directory, &l.config, 1064, &longer, &error), 0);
+	assert_int_equal(longer, bytes + 1000 * 64 * sizeof(float));
+	unload(&l);
+}
+
+struct progress {
+	uint64_t done, total;
+	bool backwards;
+};
+
+static void on_progress(void *userdata, uint64_t done, uint64_t total)
+{
+	struct progress *progress = userdata;
+
+	progress->backwards |= done <= progress->done || done > total;
+	progress->done = done;
+	progress->total = total;
+}
+
+static void test_progress_rises_to_the_total(void **state)
+{
+	struct loaded l = load(TINYCALC);
+	struct progress progress = {0};
+	struct model_error error = {""};
+	struct model *again;
+
+	assert_int_equal(model_load(l.device, l.directory, &l.config, 64, on_progress, &progress, &again,
+				 &error), 0);
+	assert_false(progress.backwards);
+	assert_int_equal(progress.done, again->file_bytes);
+	assert_int_equal(progress.total, again->file_bytes);
+	model_free(again);
+	unload(&l);
+}
+
+/* ---- refusals, and models written for them ---- */
+
+/* A model of one layer. The tensor `name` is left out, or has `entry` for dtype and shape. */
+static void write_small(const struct scratch *scratch, const char *name, const char *entry)
+{
+	static const struct {
+		const char *name, *shape;
+		uint32_t elements;
+	} tensors[] = {
+		{"model.embed_tokens.weight", "[6,4]", 24},
+		{"model.norm.weight", "[4]", 4},
+		{"lm_head.weight", "[6,4]", 24},
+		{"model.layers.0.input_layernorm.weight", "[4]", 4},
+		{"model.layers.0.post_attention_layernorm.weight", "[4]", 4},
+		{"model.layers.0.self_attn.q_proj.weight", "[4,4]", 16},
+		{"model.layers.0.self_attn.k_proj.weight", "[4,4]", 16},
+		{"model.layers.0.self_attn.v_proj.weight", "[4,4]", 16},
+		{"model.layers.0.self_attn.o_proj.weight", "[4,4]", 16},
+		{"model.layers.0.mlp.gate_proj.weight", "[2,4]", 8},
+		{"model.layers.0.mlp.up_proj.weight", "[2,4]", 8},
+		{"model.layers.0.mlp.down_proj.weight", "[4,2]", 8},
+	};
+	char header[4096] = "{", usual[64];
+	size_t at = 1, data = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
+		bool chosen = name && !strcmp(name, tensors[i].name);
+		size_t end = data + 2 * tensors[i].elements;
+
+		if (chosen && !entry)
+			continue;
+		snprintf(usual, sizeof(usual), "\"dtype\":\"BF16\",\"shape\":%s", tensors[i].shape);
+		at += (size_t)snprintf(header + at, sizeof(header) - at,
+			"%s\"%s\":{%s,\"data_offsets\":[%zu,%zu]}", at > 1 ? "," : "", tensors[i].name,
+			chosen ? entry : usual, data, end);
+		data = end;
+	}
+	snprintf(header + at, sizeof(header) - at, "}");
+	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
+}
+
+static struct model_config small_config(const struct scratch *scratch, const char *more,
+	const char *intermediate_size)
+{
+	struct model_config config = {0};
+	struct model_error error = {""};
+	char text[512];
+
+	snprintf(text, sizeof(text),
+		"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4,\"intermediate_size\":%s,"
+		"\"num_hidden_layers\":1,\"num_attention_heads\":2,\"vocab_size\":6%s}",
+		intermediate_size, more);
+	scratch_text(scratch, "config.json", text);
+	if (model_config_load(scratch->directory, &config, &error))
+		fail_msg("%s", error.text);
+	return config;
+}
+
+#define WIDE 1000000u /* rows of 4: 8 MB as bf16, several chunks of a bulk read */
+
+static void write_wide(const struct scratch *scratch)
+{
+	char header[2048];
+	size_t at = 0, data = 0;
+	const struct {
+		const char *name, *dtype;
+		uint32_t rows, cols, width;
+	} tensors[] = {
+		{"model.embed_tokens.weight", "BF16", 6, 4, 2},
+		{"model.norm.weight", "BF16", 4, 0, 2},
+		{"model.layers.0.input_layernorm.weight", "BF16", 4, 0, 2},
+		{"model.layers.0.post_attention_layernorm.weight", "BF16", 4, 0, 2},
+		{"model.layers.0.self_attn.q_proj.weight", "BF16", 4, 4, 2},
+		{"model.layers.0.self_attn.k_proj.weight", "BF16", 4, 4, 2},
+		{"model.layers.0.self_attn.v_proj.weight", "BF16", 4, 4, 2},
+		{"model.layers.0.self_attn.o_proj.weight", "BF16", 4, 4, 2},
+		{"model.layers.0.mlp.gate_proj.weight", "BF16", WIDE, 4, 2},
+		{"model.layers.0.mlp.up_proj.weight", "F32", WIDE, 4, 4},
+		{"model.layers.0.mlp.down_proj.weight", "BF16", 4, WIDE, 2},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
+		size_t n = (size_t)tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1);
+		char cols[16] = "";
+
+		if (tensors[i].cols)
+			snprintf(cols, sizeof(cols), ",%u", tensors[i].cols);
+		at += (size_t)snprintf(header + at, sizeof(header) - at,
+			"%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%u%s],\"data_offsets\":[%zu,%zu]}",
+			i ? ',' : '{', tensors[i].name, tensors[i].dtype, tensors[i].rows, cols, data,
+			data + n * tensors[i].width);
+		data += n * tensors[i].width;
+	}
+	snprintf(header + at, sizeof(header) - at, "}");
+	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
+}
+
+static void test_tensors_of_many_chunks_arrive_whole(void **state)
+{
+	struct scratch *scratch = *state;
+	struct model_config config =
+		small_config(scratch, ",\"tie_word_embeddings\":true", "1000000");
+	struct model_error error = {""};
+	const struct device_options options = {.spin_us = 0};
+	struct loaded l = {.config = config};
+	const struct model_layer *layer;
+	uint64_t bytes;
+	enum dtype dtype;
+	uint8_t *gate, *up;
+
+	write_wide(scratch);
+	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
+	assert_int_equal(device_open("cpu", &options, &l.device), 0);
+	if (model_load(l.device, l.directory, &config, 8, NULL, NULL, &l.model, &error))
+		fail_msg("%s", error.text);
+	layer = &l.model->layers[0];
+	assert_holds(&l, &layer->down, 0, "model.layers.0.mlp.down_proj.weight");
+	assert_int_equal(layer->gate_up.dtype, DTYPE_F32);
+	gate = tensor_bytes(&l, "model.layers.0.mlp.gate_proj.weight", &bytes, &dtype);
+	for (size_t i = 0; i < 4 * WIDE; i++) {
+		uint32_t bits = (uint32_t)gate[2 * i] << 16 | (uint32_t)gate[2 * i + 1] << 24;
+
+		if (memcmp((const float *)layer->gate_up.data + i, &bits, sizeof(bits)))
+			fail_msg("element %zu of gate differs", i);
+	}
+	up = tensor_bytes(&l, "model.layers.0.mlp.up_proj.weight", &bytes, &dtype);
+	assert_memory_equal((const float *)layer->gate_up.data + 4 * WIDE, up, bytes);
+	free(gate);
+	free(up);
+	unload(&l);
+}
+
+static void expect_refusal(void **state, const char *more, int want, const char *words)
+{
+	struct scratch *scratch = *state;
+	struct model_config config = small_config(scratch, more, "2");
+	struct model_error error = {""};
+	uint64_t bytes = 77;
+
+	assert_int_equal(model_measure(scratch->directory, &config, 8, &bytes, &error), want);
+	assert_contains(error.text, scratch->directory);
+	assert_contains(error.text, words);
+	assert_int_equal(bytes, 77);
+	model_config_deinit(&config);
+}
+
+static void test_small_model_is_accepted(void **state)
+{
+	struct scratch *scratch = *state;
+	struct model_config config = small_config(scratch, "", "2");
+	struct model_error error = {""};
+	uint64_t bytes = 0;
+
+	write_small(scratch, NULL, NULL);
+	assert_int_equal(model_measure(scratch->directory, &config, 8, &bytes, &error), 0);
+	assert_true(bytes > 0);
+	model_config_deinit(&config);
+}
+
+static void test_missing_tensor_is_named(void **state)
+{
+	write_small(*state, "model.layers.0.self_attn.k_proj.weight", NULL);
+	expect_refusal(state, "", -EINVAL,
+		"model.safetensors: tensor \"model.layers.0.self_attn.k_proj.weight\" is missing");
+}
+
+static void test_missing_layer_is_named(void **state)
+{
+	write_small(*state, NULL, NULL);
+	expect_refusal(state, ",\"mlp_bias\":true", -EINVAL,
+		"tensor \"model.layers.0.mlp.gate_proj.bias\" is missing");
+}
+
+static void test_missing_head_of_an_untied_model_is_named(void **state)
+{
+	write_small(*state, "lm_head.weight", NULL);
+	expect_refusal(state, "", -EINVAL, "tensor \"lm_head.weight\" is missing");
+}
+
+static void test_wrong_shape_is_refused(void **state)
+{
+	write_small(*state, "model.layers.0.mlp.up_proj.weight",
+		"\"dtype\":\"BF16\",\"shape\":[4,2]");
+	expect_refusal(state, "", -EINVAL,
+		"tensor \"model.layers.0.mlp.up_proj.weight\": shape [4, 2] is not [2, 4]");
+}
+
+static void test_wrong_number_of_dimensions_is_refused(void **state)
+{
+	write_small(*state, "model.norm.weight", "\"dtype\":\"BF16\",\"shape\":[4,1]");
+	expect_refusal(state, "", -EINVAL, "tensor \"model.norm.weight\": shape [4, 1] is not [4]");
+}
+
+static void test_needed_tensor_of_another_dtype_is_refused(void **state)
+{
+	write_small(*state, "model.norm.weight", "\"dtype\":\"I16\",\"shape\":[4]");
+	expect_refusal(state, "", -ENOTSUP,
+		"tensor \"model.norm.weight\": dtype I16 is not one of F32, BF16, F16");
+}
+
+static void test_needed_tensor_of_unknown_dtype_is_refused(void **state)
+{
+	write_small(*state, "lm_head.weight", "\"dtype\":\"NF4\",\"shape\":[6,4]");
+	expect_refusal(state, "", -ENOTSUP, "tensor \"lm_head.weight\": dtype NF4 is not one of");
+}
+
+static void test_truncated_file_is_refused(void **state)
+{
+	struct scratch *scratch = *state;
+	struct stat st;
+	char path[256];
+
+	write_small(scratch, NULL, NULL);
+	scratch_path(scratch, "model.safetensors", path);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(truncate(path, st.st_size - 1), 0);
+	expect_refusal(state, "", -EINVAL, "but the file has");
+}
+
+static void test_tied_model_may_have_its_head_alone(void **state)
+{
+	struct scratch *scratch = *state;
+	struct model_config config = small_config(scratch, ",\"tie_word_embeddings\":true", "2");
+	struct model_error error = {""};
+	const struct device_options options = {.spin_us = 0};
+	struct device *device;
+	struct model *model;
+
+	write_small(scratch, "model.embed_tokens.weight", NULL);
+	assert_int_equal(device_open("cpu", &options, &device), 0);
+	if (model_load(device, scratch->directory, &config, 8, NULL, NULL, &model, &error))
+		fail_msg("%s", error.text);
+	assert_ptr_equal(model->head.data, model->embedding.data);
+	model_free(model);
+	device->ops->free(device);
+	model_config_deinit(&config);
+}
+
+static void test_device_without_room_is_named(void **state)
+{
+	struct loaded l = load(TINYCALC);
+	struct model_error error = {""};
+	struct model *model = NULL;
+
+	assert_int_equal(l.device->ops->lock(l.device), 0);
+	assert_true(model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &model, &error) < 0);
+	assert_contains(error.text, "bytes of device memory are not to be had");
+	assert_null(model);
+	unload(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_tinycalc_is_loaded_byte_for_byte),
+		cmocka_unit_test(test_q_k_v_and_gate_up_are_fused_by_rows),
+		cmocka_unit_test(test_biases_are_fused_like_their_weights),
+		cmocka_unit_test(test_fused_parts_of_different_dtypes_become_float32),
+		cmocka_unit_test(test_shards_are_loaded_as_one),
+		cmocka_unit_test(test_tied_head_is_the_embedding),
+		cmocka_unit_test(test_model_keeps_its_own_copy_of_the_config),
+		cmocka_unit_test(test_measure_is_what_load_takes),
+		cmocka_unit_test(test_progress_rises_to_the_total),
+		scratch_test(test_tensors_of_many_chunks_arrive_whole),
+		scratch_test(test_small_model_is_accepted),
+		scratch_test(test_missing_tensor_is_named),
+		scratch_test(test_missing_layer_is_named),
+		scratch_test(test_missing_head_of_an_untied_model_is_named),
+		scratch_test(test_wrong_shape_is_refused),
+		scratch_test(test_wrong_number_of_dimensions_is_refused),
+		scratch_test(test_needed_tensor_of_another_dtype_is_refused),
+		scratch_test(test_needed_tensor_of_unknown_dtype_is_refused),
+		scratch_test(test_truncated_file_is_refused),
+		scratch_test(test_tied_model_may_have_its_head_alone),
+		cmocka_unit_test(test_device_without_room_is_named),
+	};
+
+	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}

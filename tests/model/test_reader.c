@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+
+/* Each claim is tried with io_uring (where the kernel grants it) and with pread. */
+
+#include "tests/model/fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "daemon/model/reader.h"
+
+#define CHUNK 4096
+#define DEPTH 4
+#define FILE_BYTES 100000
+
+struct sink {
+	uint8_t *bytes[3];   /* where each segment goes */
+	uint64_t n_bytes;
+	uint32_t n_chunks, fail_at;
+	bool misaligned;
+};
+
+static int take(void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+{
+	struct sink *sink = userdata;
+
+	if (++sink->n_chunks == sink->fail_at)
+		return -ECANCELED;
+	sink->misaligned |= offset % CHUNK != 0 || bytes > CHUNK;
+	memcpy(sink->bytes[segment] + offset, data, bytes);
+	sink->n_bytes += bytes;
+	return 0;
+}
+
+/* A file whose byte i is hash(i), opened; its contents in ret_contents. */
+static int make_file(const struct scratch *scratch, uint8_t **ret_contents, char path[256])
+{
+	uint8_t *contents = malloc(FILE_BYTES);
+
+	assert_non_null(contents);
+	for (uint32_t i = 0; i < FILE_BYTES; i++)
+		contents[i] = (uint8_t)((i * 2654435761u) >> 24);
+	scratch_write(scratch, "file", contents, FILE_BYTES);
+	scratch_path(scratch, "file", path);
+	*ret_contents = contents;
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int run(const struct reader_segment *segments, uint32_t n, struct sink *sink,
+	const char **ret_name, struct model_error *error)
+{
+	struct reader_options options = {
+		.memory = malloc(CHUNK * DEPTH),
+		.chunk_bytes = CHUNK,
+		.depth = DEPTH,
+		.deliver = take,
+		.userdata = sink,
+	};
+	int rc;
+
+	assert_non_null(options.memory);
+	rc = reader_run(segments, n, &options, ret_name, error);
+	free(options.memory);
+	return rc;
+}
+
+static void check_everything_arrives(void **state)
+{
+	char path[256];
+	uint8_t *contents;
+	int fd = make_file(*state, &contents, path);
+	const struct reader_segment segments[] = {
+		{fd, path, 7, 50001}, {fd, path, 60000, 0}, {fd, path, 61000, 39000}};
+	struct sink sink = {0};
+	struct model_error error = {""};
+	const char *name = NULL;
+
+	for (int i = 0; i < 3; i++) {
+		sink.bytes[i] = calloc(1, segments[i].bytes + 1);
+		assert_non_null(sink.bytes[i]);
+	}
+	assert_int_equal(run(segments, 3, &sink, &name, &error), 0);
+	assert_int_equal(sink.n_bytes, 50001 + 39000);
+	assert_int_equal(sink.n_chunks, 13 + 10);
+	assert_false(sink.misaligned);
+	for (int i = 0; i < 3; i++) {
+		assert_memory_equal(sink.bytes[i], contents + segments[i].offset, segments[i].bytes);
+		free(sink.bytes[i]);
+	}
+	assert_true(!strcmp(name, "pread") || !strcmp(name, "io_uring"));
+	free(contents);
+	close(fd);
+}
+
+static void check_shrunken_file_is_an_error(void **state)
+{
+	char path[256];
+	uint8_t *contents;
+	int fd = make_file(*state, &contents, path);
+	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
+	struct sink sink = {.bytes = {malloc(FILE_BYTES)}};
+	struct model_error error = {""};
+
+	assert_int_equal(truncate(path, 50000), 0);
+	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -EIO);
+	assert_contains(error.text, path);
+	assert_contains(error.text, "ends at byte ");
+	assert_true(sink.n_bytes <= 50000);
+	free(sink.bytes[0]);
+	free(contents);
+	close(fd);
+}
+
+static void check_failed_delivery_ends_the_reading(void **state)
+{
+	char path[256];
+	uint8_t *contents;
+	int fd = make_file(*state, &contents, path);
+	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
+	struct sink sink = {.bytes = {malloc(FILE_BYTES)}, .fail_at = 3};
+	struct model_error error = {""};
+
+	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -ECANCELED);
+	assert_int_equal(sink.n_chunks, 3);
+	free(sink.bytes[0]);
+	free(contents);
+	close(fd);
+}
+
+static void check_unreadable_fd_is_an_error(void **state)
+{
+	char path[256];
+	uint8_t *contents;
+	int fd = make_file(*state, &contents, path), write_only = open(path, O_WRONLY | O_CLOEXEC);
+	const struct reader_segment segment = {write_only, path, 0, 10};
+	struct sink sink = {.bytes = {contents}};
+	struct model_error error = {""};
+
+	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -EBADF);
+	assert_contains(error.text, "cannot be read: Bad file descriptor");
+	free(contents);
+	close(write_only);
+	close(fd);
+}
+
+static void check_nothing_to_read_is_done_at_once(void **state)
+{
+	struct sink sink = {0};
+	struct model_error error = {""};
+
+	assert_int_equal(run(NULL, 0, &sink, NULL, &error), 0);
+	assert_int_equal(sink.n_chunks, 0);
+}
+
+/* ---- both ways ---- */
+
+static int with_auto(void **state)
+{
+	setenv("MIMEO_LOOP", "auto", 1);
+	return scratch_setup(state);
+}
+
+static int with_epoll(void **state)
+{
+	setenv("MIMEO_LOOP", "epoll", 1);
+	return scratch_setup(state);
+}
+
+static void test_epoll_asks_for_pread(void **state)
+{
+	char path[256];
+	uint8_t *contents, byte;
+	int fd = make_file(*state, &contents, path);
+	const struct reader_segment segment = {fd, path, 5, 1};
+	struct sink sink = {.bytes = {&byte}};
+	struct model_error error = {""};
+	const char *name = NULL;
+
+	assert_int_equal(run(&segment, 1, &sink, &name, &error), 0);
+	assert_string_equal(name, "pread");
+	assert_int_equal(byte, contents[5]);
+	free(contents);
+	close(fd);
+}
+
+#define BOTH(claim)                                                                                \
+	{"test_" #claim "_auto", check_##claim, with_auto, scratch_teardown, NULL},                \
+	{                                                                                          \
+		"test_" #claim "_pread", check_##claim, with_epoll, scratch_teardown, NULL         \
+	}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		BOTH(everything_arrives),
+		BOTH(shrunken_file_is_an_error),
+		BOTH(failed_delivery_ends_the_reading),
+		BOTH(unreadable_fd_is_an_error),
+		BOTH(nothing_to_read_is_done_at_once),
+		cmocka_unit_test_setup_teardown(test_epoll_asks_for_pread, with_epoll, scratch_teardown),
+	};
+
+	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
