@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The engine's life and its thread. A turn looks at the mailbox, the rings, the lane and the waiting
+ * requests; when a turn finds nothing the thread spins for a while and then sleeps in its loop,
+ * which holds all doorbells, until a client, the loop thread or the lane wakes it.
+ */
+#include "daemon/engine/state.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_MS 5 /* how late a sleeping engine may notice a deadline, or room in a full ring */
+
+uint64_t engine_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ __volatile__("yield");
+#endif
+}
+
+/* ---- the thread ---- */
+
+/* Sessions whose last step has completed are handed back. */
+static void hand_back(struct engine *engine)
+{
+	for (uint32_t i = 0; i < engine->n_sessions;) {
+		struct session *session = engine->sessions[i];
+
+		if (!session->detached || !engine_session_is_idle(session)) {
+			i++;
+			continue;
+		}
+		engine->sessions[i] = engine->sessions[--engine->n_sessions];
+		atomic_fetch_sub(&engine->stats.n_sessions, 1);
+		report_post(engine, ENGINE_DETACHED, session->port, NULL);
+	}
+}
+
+static void show_counters(struct engine *engine)
+{
+	uint32_t waiting = 0, running = 0, slots = 0;
+
+	for (uint32_t i = 0; i < engine->n_sessions; i++) {
+		struct session *session = engine->sessions[i];
+
+		waiting += session->n_waiting;
+		atomic_store_explicit(&session->port->n_in_flight, session->n_in_flight,
+			memory_order_relaxed);
+		atomic_store_explicit(&session->port->n_waiting, session->n_waiting,
+			memory_order_relaxed);
+	}
+	for (uint32_t i = 0; i < engine->n_runners; i++) {
+		running += engine->runners[i].n_running;
+		slots += engine->runners[i].n_free_slots;
+	}
+	atomic_store_explicit(&engine->stats.n_waiting, waiting, memory_order_relaxed);
+	atomic_store_explicit(&engine->stats.n_running, running, memory_order_relaxed);
+	atomic_store_explicit(&engine->stats.n_slots_free, slots, memory_order_relaxed);
+}
+
+static bool turn(struct engine *engine)
+{
+	bool worked = mailbox_take(engine);
+	int rc;
+
+	for (uint32_t i = 0; i < engine->n_sessions; i++)
+		worked |= intake(engine->sessions[i]);
+	worked |= step_complete(engine);
+	worked |= engine_check_deadlines(engine);
+	if (engine->n_flights && (rc = engine->device->ops->status(engine->device))) {
+		engine_lose_device(engine, rc);
+		worked = true;
+	}
+	if (!engine->lost) {
+		worked |= admit(engine);
+		worked |= step_launch(engine);
+	}
+	if (!worked)
+		return false;
+	engine_publish(engine);
+	hand_back(engine);
+	show_counters(engine);
+	if (engine->draining && !engine->drained && !engine->n_requests) {
+		engine->drained = true;
+		report_post(engine, ENGINE_DRAINED, NULL, NULL);
+	}
+	return true;
+}
+
+/* Something that a sleeping engine would miss? Called with all NEED_WAKEUP flags set. */
+static bool must_not_sleep(struct engine *engine)
+{
+	return atomic_load(&engine->mail_waits) || step_ready(engine) ||
+		(engine->n_flights && engine->device->ops->status(engine->device));
+}
+
+/* The lane wakes the engine behind the oldest step; one launched without a notification gets a
+ * late one, behind everything. */
+static void ask_for_wake_up(struct engine *engine)
+{
+	struct flight *oldest = &engine->flights[engine->first_flight];
+
+	if (!engine->n_flights || oldest->notify)
+		return;
+	oldest->notify = !engine->device->ops->stream_host_func(engine->lane, engine_on_lane, engine);
+}
+
+static void sleep_until_woken(struct engine *engine)
+{
+	bool stay = false, tick = engine->n_deadlines > 0;
+
+	atomic_store(&engine->sleeping, true);
+	ask_for_wake_up(engine);
+	for (uint32_t i = 0; i < engine->n_sessions; i++) {
+		struct session *session = engine->sessions[i];
+
+		if (session->failed || session->detached ||
+			!ring_daemon_sleep(&session->port->region.ring))
+			continue;
+		/* A client that takes completions rings no bell for it. */
+		stay |= !session->stuffed;
+		tick |= session->stuffed;
+	}
+	if (!stay && !must_not_sleep(engine)) {
+		count(&engine->stats.n_sleeps, 1);
+		loop_run_once(engine->loop, tick ? TICK_MS : -1);
+	}
+	for (uint32_t i = 0; i < engine->n_sessions; i++)
+		ring_daemon_awake(&engine->sessions[i]->port->region.ring);
+	atomic_store(&engine->sleeping, false);
+}
+
+static void idle(struct engine *engine)
+{
+	uint64_t now;
+
+	if (engine->options.spin_us == ENGINE_SPIN_FOREVER) {
+		relax();
+		return;
+	}
+	now = engine_now_ns();
+	if (!engine->idle_since_ns)
+		engine->idle_since_ns = now;
+	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000) {
+		relax();
+		return;
+	}
+	engine->slept = true;
+	sleep_until_woken(engine);
+	engine->idle_since_ns = 0;
+}
+
+static void *engine_main(void *arg)
+{
+	struct engine *engine = arg;
+
+	while (!engine->stop) {
+		if (turn(engine))
+			engine->idle_since_ns = 0;
+		else
+			idle(engine);
+	}
+	return NULL;
+}
+
+/* ---- life ---- */
+
+static int set_up(struct engine *engine, struct model_error *error)
+{
+	const struct engine_options *o = &engine->options;
+	int rc = engine->device->ops->stream_new(engine->device, &engine->lane);
+
+	if (rc) {
+		snprintf(error->text, sizeof(error->text), "lane: %s", device_strerror(rc));
+		return rc;
+	}
+	for (uint32_t i = 0; i < o->n_models; i++) {
+		rc = runner_init(&engine->runners[i], engine, &o->models[i], error);
+		engine->n_runners = i + 1;
+		if (rc)
+			return rc;
+		if (o->models[i].max_seq_len > engine->max_seq_len)
+			engine->max_seq_len = o->models[i].max_seq_len;
+		if (engine->runners[i].max_pages > engine->max_pages)
+			engine->max_pages = engine->runners[i].max_pages;
+	}
+	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
+		rc = runner_warm_up(&engine->runners[i], error);
+	if (rc)
+		return rc;
+	rc = engine->device->ops->lock(engine->device);
+	if (rc) {
+		snprintf(error->text, sizeof(error->text), "device lock: %s", device_strerror(rc));
+		return rc;
+	}
+	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
+		rc = runner_capture(&engine->runners[i], error);
+	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
+		rc = runner_map(&engine->runners[i], error);
+	return rc;
+}
+
+static int make_flights(struct engine *engine)
+{
+	uint32_t n = engine->options.max_requests;
+
+	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
+		engine->flights[i].rows = calloc(n, sizeof(*engine->flights[i].rows));
+		engine->flights[i].sources = calloc(n, sizeof(*engine->flights[i].sources));
+		if (!engine->flights[i].rows || !engine->flights[i].sources)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error)
+{
+	struct engine *engine = calloc(1, sizeof(*engine));
+	int rc = -ENOMEM;
+
+	snprintf(error->text, sizeof(error->text), "out of host memory");
+	if (!engine)
+		return -ENOMEM;
+	engine->options = *options;
+	engine->device = options->device;
+	engine->report_fd = -1;
+	engine->admit = true;
+	engine->sleepy = options->spin_us == 0;
+	engine->runners = calloc(options->n_models, sizeof(*engine->runners));
+	if (engine->runners)
+		rc = make_flights(engine);
+	if (!rc)
+		rc = mailbox_init(engine);
+	if (!rc)
+		rc = msg_codec_new(&engine->codec);
+	if (!rc && getrandom(&engine->seed_state, sizeof(engine->seed_state), 0) < 0)
+		rc = -errno;
+	if (!rc) {
+		snprintf(error->text, sizeof(error->text), "the engine's event loop cannot be made");
+		rc = loop_new(&engine->loop, options->loop);
+	}
+	if (!rc)
+		rc = set_up(engine, error);
+	if (rc) {
+		engine_free(engine);
+		return rc;
+	}
+	show_counters(engine);
+	*ret = engine;
+	return 0;
+}
+
+int engine_start(struct engine *engine)
+{
+	sigset_t all, old;
+	int rc;
+
+	/* Signals are the loop thread's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&engine->thread, NULL, engine_main, engine);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		return -rc;
+	pthread_setname_np(engine->thread, "mimeo-engine");
+	engine->started = true;
+	return 0;
+}
+
+void engine_free(struct engine *engine)
+{
+	if (!engine)
+		return;
+	if (engine->started) {
+		engine_post_stop(engine);
+		pthread_join(engine->thread, NULL);
+	}
+	if (engine->lane)
+		engine->device->ops->stream_sync(engine->lane);
+	for (uint32_t i = 0; i < engine->n_runners; i++)
+		runner_deinit(&engine->runners[i]);
+	/* Models of runners that were never made are still ours. */
+	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
+		model_free(engine->options.models[i].model);
+	if (engine->lane)
+		engine->device->ops->stream_free(engine->lane);
+	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
+		free(engine->flights[i].rows);
+		free(engine->flights[i].sources);
+	}
+	loop_free(engine->loop);
+	msg_codec_free(engine->codec);
+	mailbox_deinit(engine);
+	free(engine->runners);
+	free(engine);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_ENGINE_H
+#define MIMEO_DAEMON_ENGINE_ENGINE_H
+
+/*
+ * The engine: one thread that owns the lane. It takes submissions from every session's ring, batches
+ * their rows, replays graphs or runs eager, and posts completions.
+ *
+ * Made by the main thread (allocates, warms up, captures, maps the KV cache), started, then spoken to
+ * through a mailbox: engine_post_* from the loop thread; the engine answers with reports, for which
+ * it rings an eventfd. Counters are atomics that anybody may read at any time.
+ */
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "attention/attention.h"
+#include "daemon/graph/mode.h"
+#include "daemon/model/model.h"
+#include "ipc/region.h"
+
+#define ENGINE_MODELS_MAX 32
+#define ENGINE_SPIN_FOREVER UINT32_MAX
+
+struct engine_model_options {
+	char name[64];
+	struct model *model; /* taken over by the engine */
+	const struct attention_backend *attention;
+	enum attention_support support;
+	struct mode_resolution mode; /* daemon/graph/mode.h */
+	uint32_t max_seq_len;        /* tokens a sequence may have */
+	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
+	uint64_t kv_bytes;
+};
+
+struct engine_options {
+	struct device *device; /* stays the caller's; freed after the engine */
+	uint32_t n_models;
+	struct engine_model_options models[ENGINE_MODELS_MAX];
+	uint32_t max_requests;     /* rows of a step, slots */
+	uint32_t max_batch_tokens; /* tokens of a step */
+	uint32_t page_tokens;
+	uint32_t max_sequences; /* open sequences a session may have */
+	const uint32_t *capture_sizes; /* NULL: the default ladder */
+	uint32_t n_capture_sizes;
+	uint32_t spin_us; /* before the engine sleeps; ENGINE_SPIN_FOREVER */
+	const char *loop; /* "auto", "io_uring", "epoll" */
+};
+
+struct engine;
+
+/*
+ * One attached session as both threads see it. Made by the loop thread (handshake done, region
+ * created), handed over by engine_post_attach, handed back by an ENGINE_DETACHED report; in between
+ * only the engine touches `region` and `engine_private`. Counters: written by the engine.
+ */
+struct engine_port {
+	struct region region;
+	int sq_bell, cq_bell; /* owned by the loop thread; open until DETACHED */
+	uint32_t session;     /* number, never used twice in a daemon's life */
+	pid_t pid;
+	uid_t uid;
+	char name[32];
+	void *userdata; /* the loop thread's */
+	void *engine_private;
+	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens;
+	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
+};
+
+int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
+/* Starts the thread. */
+int engine_start(struct engine *engine);
+/* Stops the thread (after engine_post_stop or at once) and frees all. Ports must be detached. */
+void engine_free(struct engine *engine);
+
+/* ---- mailbox: from the loop thread; allocate, never block on the engine ---- */
+
+int engine_post_attach(struct engine *engine, struct engine_port *port);
+/* Ends all that the session has: requests, sequences, pages, slots. DETACHED follows as soon as no
+ * launched step names any of it. */
+int engine_post_detach(struct engine *engine, struct engine_port *port);
+/* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
+int engine_post_drain(struct engine *engine);
+/* End every request in flight with `status`. */
+int engine_post_abort(struct engine *engine, int status);
+int engine_post_stop(struct engine *engine);
+
+/* ---- reports: to the loop thread ---- */
+
+enum engine_report_kind {
+	ENGINE_DETACHED = 1,    /* port */
+	ENGINE_PROTOCOL = 2,    /* port, text: the client broke the rings; detach it */
+	ENGINE_DRAINED = 3,
+	ENGINE_DEVICE_LOST = 4, /* text; every request has been ended with DEVICE_LOST */
+};
+struct engine_report {
+	enum engine_report_kind kind;
+	struct engine_port *port;
+	char text[256];
+};
+/* Readable (edge) when reports wait. */
+int engine_report_fd(const struct engine *engine);
+/* Take one: true and *ret. */
+bool engine_report_take(struct engine *engine, struct engine_report *ret);
+
+/* ---- counters and facts, from any thread ---- */
+
+struct engine_stats {
+	_Atomic uint64_t n_steps, n_replays, n_shared_replays; /* shared: rows of two processes or more */
+	_Atomic uint64_t n_eager_mode, n_eager_mixed, n_eager_too_wide; /* eager steps by reason */
+	_Atomic uint64_t n_rows, n_padded_rows, n_tokens_in, n_tokens_out, n_discarded_rows;
+	_Atomic uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
+	_Atomic uint64_t n_sleeps;                             /* times the engine slept */
+	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
+	_Atomic int32_t device_condition; /* 0: healthy */
+	_Atomic bool draining;
+};
+const struct engine_stats *engine_stats(const struct engine *engine);
+/* "io_uring" or "epoll", and why not io_uring. */
+const char *engine_loop_name(const struct engine *engine);
+const char *engine_loop_reason(const struct engine *engine);
+
+struct engine_model_facts {
+	const char *name;
+	const struct model *model;
+	const char *attention, *support;
+	const struct mode_resolution *mode;
+	uint32_t max_seq_len, page_tokens, pages_total, pages_free;
+	uint64_t kv_bytes, pool_bytes, graph_bytes;
+	double capture_seconds;
+	uint32_t n_graphs;
+	uint64_t n_tokens_out, n_steps;
+};
+uint32_t engine_n_models(const struct engine *engine);
+void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
+
+struct engine_graph_facts {
+	char mode[24];          /* "FULL" */
+	uint32_t tokens, rows;  /* padded */
+	uint32_t query_len;     /* 0: any */
+	uint32_t n_captures;
+	uint32_t n_nodes;
+	uint64_t bytes;
+	double seconds;
+	uint64_t n_replays, n_shared_replays, n_padded_rows;
+};
+/* False past the last one. */
+bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t index,
+	struct engine_graph_facts *ret);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/engine/state.h"
+
+#include <stdio.h>
+
+const struct engine_stats *engine_stats(const struct engine *engine)
+{
+	return &engine->stats;
+}
+
+const char *engine_loop_name(const struct engine *engine)
+{
+	return loop_name(engine->loop);
+}
+
+const char *engine_loop_reason(const struct engine *engine)
+{
+	return loop_fallback_reason(engine->loop);
+}
+
+uint32_t engine_n_models(const struct engine *engine)
+{
+	return engine->n_runners;
+}
+
+void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
+{
+	const struct runner *runner = &engine->runners[model];
+
+	*ret = (struct engine_model_facts){
+		.name = runner->options.name,
+		.model = runner->model,
+		.attention = runner->options.attention->name,
+		.support = attention_support_name(runner->options.support),
+		.mode = &runner->options.mode,
+		.max_seq_len = runner->options.max_seq_len,
+		.page_tokens = engine->options.page_tokens,
+		.pages_total = kv_pages_total(runner->kv),
+		.pages_free = atomic_load_explicit(&runner->pages_free, memory_order_relaxed),
+		.kv_bytes = kv_pages_total(runner->kv) * kv_page_bytes(kv_cache_config(runner->kv)),
+		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
+		.graph_bytes = runner->graphs.bytes,
+		.capture_seconds = runner->graphs.seconds,
+		.n_graphs = runner->graphs.n,
+		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
+		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
+	};
+}
+
+bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t index,
+	struct engine_graph_facts *ret)
+{
+	const struct graph_set *set = &engine->runners[model].graphs;
+	const struct graph_entry *entry;
+
+	if (index >= set->n)
+		return false;
+	entry = &set->entries[index];
+	*ret = (struct engine_graph_facts){
+		.tokens = entry->descriptor.tokens,
+		.rows = entry->descriptor.rows,
+		.query_len = entry->descriptor.query_len,
+		.n_captures = atomic_load_explicit(&entry->n_captures, memory_order_relaxed),
+		.n_nodes = entry->info.n_nodes,
+		.bytes = entry->info.bytes,
+		.seconds = entry->seconds,
+		.n_replays = atomic_load_explicit(&entry->n_replays, memory_order_relaxed),
+		.n_shared_replays =
+			atomic_load_explicit(&entry->n_shared_replays, memory_order_relaxed),
+		.n_padded_rows = atomic_load_explicit(&entry->n_padded_rows, memory_order_relaxed),
+	};
+	snprintf(ret->mode, sizeof(ret->mode), "%s", graph_mode_name(entry->descriptor.mode));
+	return true;
+}

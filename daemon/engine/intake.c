@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From a session's ring to a request. The shared memory is a stranger's: the entry is copied by
+ * ring_sq_pop, the header into a buffer here, the payload to its place in the session's private
+ * mirror of the arena; all checks and all later use are of the copies. Nothing in the arena is read
+ * twice. Hot path: no allocation, no lock, no system call.
+ */
+#include "daemon/engine/state.h"
+
+#include <string.h>
+
+static struct msg_detail detail(unsigned kind, int64_t a, int64_t b, int64_t c)
+{
+	int64_t v[3] = {a, b, c};
+	struct msg_detail d = {.detail = kind};
+
+	for (int i = 0; i < 3; i++)
+		d.values[i] = v[i] > INT32_MAX ? INT32_MAX : v[i] < INT32_MIN ? INT32_MIN : (int32_t)v[i];
+	return d;
+}
+
+struct refusal {
+	int status;
+	struct msg_detail detail;
+};
+
+static int refuse(struct refusal *refusal, int status, struct msg_detail d)
+{
+	refusal->status = status;
+	refusal->detail = d;
+	return status;
+}
+
+static const void *extent(const struct session *session, uint32_t offset, uint32_t length,
+	uint32_t align, struct refusal *refusal)
+{
+	const void *at = offset % align ? NULL : region_at(&session->port->region, offset, length);
+
+	if (!at)
+		refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EXTENT, offset, length,
+			(int64_t)session->port->region.arena_bytes));
+	return at;
+}
+
+/* The header, copied. */
+static int copy_header(const struct session *session, const struct ring_sqe *sqe,
+	uint8_t header[static MSG_HEADER_MAX], struct refusal *refusal)
+{
+	const void *at;
+
+	if (sqe->header_length > MSG_HEADER_MAX)
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
+	at = extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
+	if (!at)
+		return refusal->status;
+	memcpy(header, at, sqe->header_length);
+	return 0;
+}
+
+/* The payload, copied; the answer is private memory. */
+static const void *copy_payload(struct session *session, const struct ring_sqe *sqe,
+	struct refusal *refusal)
+{
+	const void *at = extent(session, sqe->payload_offset, sqe->payload_length, 4, refusal);
+	uint8_t *private;
+
+	if (!at)
+		return NULL;
+	private = session->mirror + sqe->payload_offset;
+	memcpy(private, at, sqe->payload_length);
+	return private;
+}
+
+static int check_tokens(const struct runner *runner, const int32_t *tokens, uint32_t n,
+	struct refusal *refusal)
+{
+	uint32_t vocab = runner->model->config.vocab_size;
+
+	if (!n)
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EMPTY, 0, 0, 0));
+	for (uint32_t i = 0; i < n; i++) {
+		if ((uint32_t)tokens[i] >= vocab)
+			return refuse(refusal, STATUS_E_INVALID,
+				detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
+	}
+	return 0;
+}
+
+static int find_runner(struct engine *engine, uint32_t model, struct request *request,
+	struct refusal *refusal)
+{
+	if (model >= engine->n_runners)
+		return refuse(refusal, STATUS_E_UNKNOWN_MODEL,
+			detail(RING_DETAIL_MODEL, model, engine->n_runners, 0));
+	request->runner = &engine->runners[model];
+	return 0;
+}
+
+static uint64_t next_seed(struct engine *engine)
+{
+	/* SplitMix64 (Steele, Lea, Flood 2014): seeds for requests that bring none. */
+	uint64_t z = engine->seed_state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+static void set_sampling(struct request *request, const struct msg_sampling *m)
+{
+	struct engine *engine = request->session->engine;
+
+	if (m->flags & MSG_SAMPLING_MODEL) {
+		request->sampling = request->runner->model->config.sampling;
+	} else {
+		request->sampling = (struct slot_sampling){
+			.temperature = m->temperature,
+			.top_p = m->top_p > 0 ? m->top_p : 1,
+			.min_p = m->min_p,
+			.top_k = m->top_k,
+		};
+	}
+	request->sampling.seed = m->flags & MSG_SAMPLING_SEEDED ? m->seed : next_seed(engine);
+}
+
+static void set_deadline(struct request *request, uint32_t deadline_ms)
+{
+	request->deadline_ns = 0;
+	if (!deadline_ms)
+		return;
+	request->deadline_ns = engine_now_ns() + (uint64_t)deadline_ms * 1000000;
+}
+
+static int set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
+	uint64_t n_logits, uint64_t n_hidden, struct refusal *refusal)
+{
+	const struct model_config *c = &request->runner->model->config;
+	struct msg_output layout =
+		msg_output_layout(n_tokens, n_logits, c->vocab_size, n_hidden, c->hidden_size);
+	uint8_t *out;
+
+	if (layout.bytes > sqe->output_length)
+		return refuse(refusal, STATUS_E_INVALID,
+			detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
+	out = (uint8_t *)extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
+	if (!out)
+		return refusal->status;
+	request->out_tokens = (int32_t *)(out + layout.tokens);
+	request->out_logits = (float *)(out + layout.logits);
+	request->out_hidden = (float *)(out + layout.hidden);
+	return 0;
+}
+
+static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+{
+	struct session *session = request->session;
+	struct engine *engine = session->engine;
+	uint8_t header[MSG_HEADER_MAX];
+	struct msg_generate msg;
+	const int32_t *tokens;
+	int rc;
+
+	if (copy_header(session, sqe, header, refusal))
+		return refusal->status;
+	rc = msg_generate_decode(engine->codec, header, sqe->header_length, &msg, &refusal->detail);
+	if (rc)
+		return refusal->status = rc;
+	if (find_runner(engine, msg.model, request, refusal))
+		return refusal->status;
+	tokens = copy_payload(session, sqe, refusal);
+	if (!tokens)
+		return refusal->status;
+	if (sqe->payload_length != (uint64_t)msg.n_tokens * sizeof(*tokens))
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_PAYLOAD,
+			sqe->payload_length, (int64_t)msg.n_tokens * 4, 0));
+	if (check_tokens(request->runner, tokens, msg.n_tokens, refusal))
+		return refusal->status;
+	if (!msg.max_tokens)
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
+	request->want_logits = msg.flags & MSG_GENERATE_PROMPT_LOGITS;
+	request->want_hidden = false;
+	if (set_output(request, sqe, msg.max_tokens, request->want_logits, 0, refusal))
+		return refusal->status;
+	request->sequence = msg.sequence;
+	request->max_tokens = msg.max_tokens;
+	request->n_stop = msg.n_stop;
+	memcpy(request->stop, msg.stop, sizeof(request->stop));
+	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
+	request->n_rows = 1;
+	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, tokens};
+	set_sampling(request, &msg.sampling);
+	set_deadline(request, msg.deadline_ms);
+	return 0;
+}
+
+static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
+	struct refusal *refusal)
+{
+	const uint8_t *payload = copy_payload(request->session, sqe, refusal);
+	uint64_t at = (uint64_t)n_rows * sizeof(struct msg_row);
+
+	if (!payload)
+		return refusal->status;
+	if (at > sqe->payload_length)
+		return refuse(refusal, STATUS_E_INVALID,
+			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+	for (uint32_t i = 0; i < n_rows; i++) {
+		struct msg_row row;
+
+		memcpy(&row, payload + i * sizeof(row), sizeof(row));
+		request->rows[i] = (struct request_row){
+			row.sequence, row.n_tokens, (const int32_t *)(payload + at)};
+		at += (uint64_t)row.n_tokens * sizeof(int32_t);
+		if (at > sqe->payload_length)
+			return refuse(refusal, STATUS_E_INVALID,
+				detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		if (check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
+			return refusal->status;
+	}
+	if (at != sqe->payload_length)
+		return refuse(refusal, STATUS_E_INVALID,
+			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+	return 0;
+}
+
+static int take_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+{
+	struct session *session = request->session;
+	struct engine *engine = session->engine;
+	uint8_t header[MSG_HEADER_MAX];
+	struct msg_step msg;
+	int rc;
+
+	if (copy_header(session, sqe, header, refusal))
+		return refusal->status;
+	rc = msg_step_decode(engine->codec, header, sqe->header_length, &msg, &refusal->detail);
+	if (rc)
+		return refusal->status = rc;
+	if (find_runner(engine, msg.model, request, refusal))
+		return refusal->status;
+	if (!msg.n_rows)
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EMPTY, 0, 0, 0));
+	if (msg.n_rows > engine->options.max_requests)
+		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_REQUESTS, msg.n_rows,
+			engine->options.max_requests, 0));
+	if (take_rows(request, sqe, msg.n_rows, refusal))
+		return refusal->status;
+	request->want_tokens = msg.outputs & MSG_STEP_TOKENS;
+	request->want_logits = msg.outputs & MSG_STEP_LOGITS;
+	request->want_hidden = msg.outputs & MSG_STEP_HIDDEN;
+	if (set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
+		request->want_logits ? msg.n_rows : 0, request->want_hidden ? msg.n_rows : 0, refusal))
+		return refusal->status;
+	request->n_rows = request->n_rows_left = msg.n_rows;
+	set_sampling(request, &msg.sampling);
+	set_deadline(request, msg.deadline_ms);
+	return 0;
+}
+
+/* Cancelling takes effect at once, ahead of what waits. */
+static int take_cancel(struct session *session, const struct ring_sqe *sqe)
+{
+	struct request *target;
+
+	if (sqe->argument >= session->n_requests)
+		return STATUS_E_UNKNOWN_REQUEST;
+	target = &session->requests[sqe->argument];
+	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
+		return STATUS_E_UNKNOWN_REQUEST;
+	request_finish(target, STATUS_E_CANCELLED,
+		target->op == RING_OP_GENERATE ? RING_FINISH_CANCELLED : RING_FINISH_NONE, NULL);
+	return 0;
+}
+
+static bool is_new_work(unsigned op)
+{
+	return op == RING_OP_GENERATE || op == RING_OP_STEP || op == RING_OP_OPEN || op == RING_OP_FORK;
+}
+
+/* 0: the request waits. Otherwise *refusal says why there is none. */
+static int take_request(struct session *session, const struct ring_sqe *sqe, struct refusal *refusal)
+{
+	struct engine *engine = session->engine;
+	struct request *request = &session->requests[sqe->request];
+	int rc = 0;
+
+	if (engine->lost)
+		return refusal->status = STATUS_E_DEVICE_LOST;
+	if (engine->draining && is_new_work(sqe->op))
+		return refusal->status = STATUS_E_DRAINING;
+	request->generation = sqe->generation;
+	request->user_data = sqe->user_data;
+	request->op = sqe->op;
+	request->sequence = sqe->sequence;
+	request->argument = sqe->argument;
+	request->runner = NULL;
+	request->n_prompt = request->n_generated = 0;
+	request->n_rows = 0;
+	request->deadline_ns = 0;
+	request->want_tokens = request->want_logits = request->want_hidden = false;
+	if (sqe->op == RING_OP_GENERATE)
+		rc = take_generate(request, sqe, refusal);
+	else if (sqe->op == RING_OP_STEP)
+		rc = take_step(request, sqe, refusal);
+	if (rc)
+		return rc;
+	if (request->deadline_ns) {
+		if (!engine->n_deadlines++ || request->deadline_ns < engine->next_deadline_ns)
+			engine->next_deadline_ns = request->deadline_ns;
+	}
+	session->n_in_flight++;
+	engine->n_requests++;
+	count(&engine->stats.n_requests, 1);
+	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);
+	engine_session_wait_push(session, request);
+	return 0;
+}
+
+static void take(struct session *session, const struct ring_sqe *sqe)
+{
+	struct refusal refusal = {0};
+
+	if (sqe->request >= session->n_requests ||
+		session->requests[sqe->request].state != REQUEST_FREE) {
+		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
+		return;
+	}
+	switch (sqe->op) {
+	case RING_OP_NOP:
+		break;
+	case RING_OP_CANCEL:
+		refusal.status = take_cancel(session, sqe);
+		break;
+	case RING_OP_GENERATE:
+	case RING_OP_STEP:
+	case RING_OP_OPEN:
+	case RING_OP_FORK:
+	case RING_OP_TRUNCATE:
+	case RING_OP_CLOSE:
+		if (!take_request(session, sqe, &refusal))
+			return;
+		break;
+	default:
+		refuse(&refusal, STATUS_E_INVALID, detail(RING_DETAIL_OP, sqe->op, 0, 0));
+	}
+	post_refusal(session, sqe, refusal.status, &refusal.detail);
+}
+
+bool intake(struct session *session)
+{
+	struct ring *ring = &session->port->region.ring;
+	struct ring_sqe sqe;
+	uint32_t n;
+	int rc = 0;
+
+	if (session->failed || session->detached)
+		return false;
+	session->stuffed = false;
+	/* One ringful a turn: a client that submits without end does not hold up the others. An entry
+	 * is taken when its final completion has room, beside those of the requests in flight. */
+	for (n = 0; n < session->n_requests; n++) {
+		int room = ring_cq_room(ring, session->n_in_flight + 1);
+
+		session->stuffed = room == 0;
+		if (room < 0)
+			engine_session_fail(session, "completion ring: the head is not where it can be");
+		if (room != 1)
+			break;
+		rc = ring_sq_pop(ring, &sqe);
+		if (rc != 1)
+			break;
+		take(session, &sqe);
+		if (session->failed)
+			return true;
+	}
+	if (rc < 0)
+		engine_session_fail(session, "submission ring: the tail is not where it can be");
+	if (n)
+		ring_sq_release(ring);
+	return n > 0;
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A model's place in the engine. Phases: ALLOCATE (runner_init: worst-case sizes; the KV ranges are
+ * reserved, the null page and the warm-up's pages mapped), WARM, LOCK (the engine's), CAPTURE, MAP
+ * (the KV pages). After that nothing a graph reads is ever reallocated.
+ */
+#include "daemon/engine/state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
+
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+static int fail(struct model_error *error, const struct runner *runner, const char *what, int rc)
+{
+	snprintf(error->text, sizeof(error->text), "model %s: %s: %s", runner->options.name, what,
+		device_strerror(rc));
+	return rc;
+}
+
+static struct attention_config attention_config(const struct runner *runner)
+{
+	const struct engine_options *o = &runner->engine->options;
+	const struct model_config *c = &runner->model->config;
+	struct device_info info = {0};
+
+	runner->engine->device->ops->info(runner->engine->device, &info);
+	return (struct attention_config){
+		.n_layers = c->n_layers,
+		.n_heads = c->n_heads,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.scale = model_attention_scale(c),
+		.windows = c->windows,
+		.page_tokens = o->page_tokens,
+		.max_rows = o->max_requests,
+		.max_tokens = o->max_batch_tokens,
+		.max_pages = runner->max_pages,
+		.max_seq_len = runner->options.max_seq_len,
+		.max_decode_query = 1,
+		.activation_dtype = info.activation_dtype,
+		.kv_dtype = info.kv_dtype,
+		.n_kv_pages = kv_cache_config(runner->kv)->max_pages,
+	};
+}
+
+static struct inputs_limits inputs_limits(const struct runner *runner)
+{
+	const struct engine_options *o = &runner->engine->options;
+	const struct model_config *c = &runner->model->config;
+	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
+	uint64_t init_pages = (uint64_t)runner->max_pages * 4;
+
+	if (results < 1)
+		results = 1;
+	if (results > o->max_requests)
+		results = o->max_requests;
+	if (init_pages < o->max_requests)
+		init_pages = o->max_requests;
+	return (struct inputs_limits){
+		.max_rows = o->max_requests,
+		.max_tokens = o->max_batch_tokens,
+		.max_slots = o->max_requests,
+		.max_pages = runner->max_pages,
+		.page_tokens = o->page_tokens,
+		.vocab_size = c->vocab_size,
+		.hidden_size = c->hidden_size,
+		.max_init_pages = (uint32_t)init_pages,
+		.max_results = (uint32_t)results,
+	};
+}
+
+static int allocate_host(struct runner *runner)
+{
+	uint32_t n = runner->engine->options.max_requests;
+
+	runner->query_lens = calloc(n, sizeof(*runner->query_lens));
+	runner->seq_lens = calloc(n, sizeof(*runner->seq_lens));
+	runner->free_slots = calloc(n, sizeof(*runner->free_slots));
+	runner->running = calloc(n, sizeof(struct sequence *));
+	runner->copies = calloc(n, sizeof(*runner->copies));
+	runner->dropped = calloc(runner->max_pages, sizeof(*runner->dropped));
+	runner->context.kv_layers = calloc(runner->model->config.n_layers, sizeof(void *));
+	if (!runner->query_lens || !runner->seq_lens || !runner->free_slots || !runner->running ||
+		!runner->copies || !runner->dropped || !runner->context.kv_layers)
+		return -ENOMEM;
+	/* The lowest slot is given out first. */
+	for (uint32_t i = 0; i < n; i++)
+		runner->free_slots[i] = (int32_t)(n - 1 - i);
+	runner->n_free_slots = n;
+	return 0;
+}
+
+static int allocate_pool(struct runner *runner, enum dtype activation)
+{
+	const struct engine_options *o = &runner->engine->options;
+	const struct model_config *c = &runner->model->config;
+	struct device *device = runner->engine->device;
+	struct arena counting = {0}, arena;
+	int rc;
+
+	model_buffers_carve(c, o->max_batch_tokens, o->max_requests, activation, &counting,
+		&runner->context.buffers);
+	if (counting.failed)
+		return -EOVERFLOW;
+	rc = device->ops->mem_alloc(device, counting.used, &runner->pool);
+	if (rc)
+		return rc;
+	runner->pool_bytes = counting.used;
+	arena = (struct arena){.base = runner->pool, .size = counting.used};
+	model_buffers_carve(c, o->max_batch_tokens, o->max_requests, activation, &arena,
+		&runner->context.buffers);
+	return 0;
+}
+
+/* Pages that the warm-up's one real row may write. */
+static uint32_t warm_up_pages(const struct runner *runner)
+{
+	const struct engine_options *o = &runner->engine->options;
+	uint32_t n = ceil_div(o->max_batch_tokens, o->page_tokens);
+
+	if (n > runner->options.kv_pages)
+		n = runner->options.kv_pages;
+	return n < runner->max_pages ? n : runner->max_pages;
+}
+
+static int allocate_kv(struct runner *runner, enum dtype kv_dtype)
+{
+	struct device *device = runner->engine->device;
+	const struct model_config *c = &runner->model->config;
+	struct kv_config config = {
+		.n_layers = c->n_layers,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.page_tokens = runner->engine->options.page_tokens,
+		.dtype = kv_dtype,
+	};
+	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
+	struct device_info info;
+	int rc = device->ops->info(device, &info);
+
+	if (rc)
+		return rc;
+	if (!runner->options.kv_pages)
+		runner->options.kv_pages = (uint32_t)(runner->options.kv_bytes / page_bytes);
+	if (!runner->options.kv_pages)
+		return -ENOSPC;
+	/* Address space for as many pages as the device could ever hold. */
+	ceiling = info.total_bytes / page_bytes;
+	if (ceiling > INT32_MAX / config.page_tokens)
+		ceiling = INT32_MAX / config.page_tokens;
+	if (ceiling < (uint64_t)runner->options.kv_pages + 1)
+		ceiling = (uint64_t)runner->options.kv_pages + 1;
+	config.max_pages = (uint32_t)ceiling;
+	rc = kv_cache_new(device, &config, warm_up_pages(runner), &runner->kv);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < c->n_layers; i++)
+		runner->context.kv_layers[i] = kv_layer(runner->kv, i);
+	runner->context.kv = runner->kv;
+	return 0;
+}
+
+static int build_ladder(const struct runner *runner, struct ladder *ret, struct model_error *error)
+{
+	const struct engine_options *o = &runner->engine->options;
+	uint32_t bad = 0;
+	int rc;
+
+	if (!o->n_capture_sizes) {
+		ladder_default(ret, o->max_batch_tokens, o->max_requests, 1);
+		return 0;
+	}
+	rc = ladder_user(ret, o->capture_sizes, o->n_capture_sizes, o->max_batch_tokens, &bad);
+	if (rc == -ERANGE)
+		snprintf(error->text, sizeof(error->text),
+			"capture size %u is outside 1 ... %u (max_batch_tokens)", bad,
+			o->max_batch_tokens);
+	else if (rc)
+		snprintf(error->text, sizeof(error->text), "more than %u capture sizes", LADDER_MAX);
+	return rc;
+}
+
+int runner_init(struct runner *runner, struct engine *engine, const struct engine_model_options *options,
+	struct model_error *error)
+{
+	const struct engine_options *o = &engine->options;
+	struct forward_context *context = &runner->context;
+	struct attention_config attention;
+	struct inputs_limits limits;
+	struct device_info info;
+	struct ladder *ladder;
+	int rc;
+
+	*runner = (struct runner){.engine = engine, .options = *options, .model = options->model};
+	runner->max_pages = ceil_div(options->max_seq_len, o->page_tokens);
+	rc = engine->device->ops->info(engine->device, &info);
+	if (rc)
+		return fail(error, runner, "device information", rc);
+	runner->activation_dtype = info.activation_dtype;
+	rc = allocate_host(runner);
+	if (rc)
+		return fail(error, runner, "host memory", rc);
+	limits = inputs_limits(runner);
+	rc = inputs_init(&runner->inputs, engine->device, &limits);
+	if (rc)
+		return fail(error, runner, "persistent inputs", rc);
+	rc = allocate_pool(runner, info.activation_dtype);
+	if (rc)
+		return fail(error, runner, "activation pool", rc);
+	rc = allocate_kv(runner, info.kv_dtype);
+	if (rc)
+		return fail(error, runner, "KV cache", rc);
+	attention = attention_config(runner);
+	rc = options->attention->manager_new(engine->device, &attention, &runner->inputs.persistent,
+		&context->manager);
+	if (rc)
+		return fail(error, runner, "attention buffers", rc);
+	context->device = engine->device;
+	context->model = runner->model;
+	context->attention = options->attention;
+	context->inputs = &runner->inputs;
+	context->page_tokens = o->page_tokens;
+	rc = forward_init(&runner->eager, context, ATTENTION_EAGER);
+	if (!rc)
+		rc = forward_init(&runner->replay, context, ATTENTION_REPLAY);
+	if (rc)
+		return fail(error, runner, "attention state", rc);
+	ladder = calloc(1, sizeof(*ladder));
+	if (!ladder)
+		return fail(error, runner, "host memory", -ENOMEM);
+	rc = build_ladder(runner, ladder, error);
+	if (!rc) {
+		rc = graph_set_init(&runner->graphs, options->mode.resolved, ladder, 1, o->max_requests);
+		if (rc)
+			fail(error, runner, "graph table", rc);
+	}
+	free(ladder);
+	return rc;
+}
+
+/* One eager pass that uses every op for real: a row of as many tokens as a step may have, with
+ * pages of its own, the other rows empty; then the ops that only some steps use. */
+static int warm_up_eager(struct runner *runner)
+{
+	const struct engine_options *o = &runner->engine->options;
+	const struct kernel_ops *kernels = runner->engine->device->kernels;
+	struct stream *lane = runner->engine->lane;
+	uint32_t n_pages = warm_up_pages(runner), n_tokens = n_pages * o->page_tokens;
+	struct inputs_slot *slot = inputs_begin(&runner->inputs, 0);
+	struct slot_sampling sampling = {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f, .top_k = 8};
+	struct step_row row = {.slot = 0, .flags = ROW_SAMPLE};
+	struct step_row empty = {.slot = -1};
+	struct attention_batch batch = {.n_rows = o->max_requests, .padded_rows = o->max_requests};
+	int rc;
+
+	if (!slot)
+		return -EBUSY;
+	if (n_tokens > o->max_batch_tokens)
+		n_tokens = o->max_batch_tokens;
+	if (n_tokens > runner->options.max_seq_len)
+		n_tokens = runner->options.max_seq_len;
+	for (uint32_t i = 0; i < n_pages; i++)
+		runner->dropped[i] = i + 1;
+	inputs_add_init(slot, 0, &sampling, runner->dropped, n_pages);
+	row.n_tokens = n_tokens;
+	memset(inputs_add_row(slot, &row), 0, n_tokens * sizeof(int32_t));
+	for (uint32_t i = 1; i < o->max_requests; i++)
+		inputs_add_row(slot, &empty);
+	memset(runner->query_lens, 0, o->max_requests * sizeof(*runner->query_lens));
+	memset(runner->seq_lens, 0, o->max_requests * sizeof(*runner->seq_lens));
+	runner->query_lens[0] = runner->seq_lens[0] = n_tokens;
+	batch.n_tokens = batch.padded_tokens = batch.max_query = n_tokens;
+	batch.query_lens = runner->query_lens;
+	batch.seq_lens = runner->seq_lens;
+	rc = inputs_prepare(&runner->inputs, slot, lane, o->max_requests, n_tokens, n_pages + 1);
+	if (!rc)
+		rc = forward_build(&runner->eager, &batch, lane);
+	if (!rc)
+		rc = forward_run(&runner->eager, lane, o->max_requests, n_tokens);
+	if (!rc)
+		rc = kernels->to_f32(lane, &(struct op_to_f32){
+			.x = runner->context.buffers.last_hidden,
+			.out = runner->inputs.hidden_f32,
+			.n = runner->model->config.hidden_size,
+		});
+	slot->copies[0][0] = slot->copies[0][1] = 0;
+	if (!rc)
+		rc = kernels->copy_pages(lane, &(struct op_copy_pages){
+			.kv = runner->context.kv_layers[0],
+			.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv)),
+			.pairs = slot->copies[0],
+			.n_pairs = 1,
+		});
+	if (!rc)
+		rc = kernels->outbox(lane, &(struct op_outbox){
+			.sampled = runner->inputs.sampled,
+			.out = slot->sampled,
+			.flag = slot->flag,
+			.n_rows = o->max_requests,
+		});
+	if (!rc)
+		rc = runner->engine->device->ops->stream_sync(lane);
+	return rc;
+}
+
+int runner_warm_up(struct runner *runner, struct model_error *error)
+{
+	int rc = warm_up_eager(runner);
+
+	if (!rc)
+		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane);
+	return rc ? fail(error, runner, "warm-up", rc) : 0;
+}
+
+int runner_capture(struct runner *runner, struct model_error *error)
+{
+	int rc = graph_set_capture(&runner->graphs, &runner->context, runner->engine->lane, NULL, NULL);
+
+	return rc ? fail(error, runner, "capture", rc) : 0;
+}
+
+int runner_map(struct runner *runner, struct model_error *error)
+{
+	int rc = kv_cache_map(runner->kv, runner->options.kv_pages + 1);
+
+	if (rc)
+		return fail(error, runner, "KV pages", rc);
+	atomic_store(&runner->pages_free, kv_pages_free(runner->kv));
+	return 0;
+}
+
+void runner_deinit(struct runner *runner)
+{
+	struct device *device;
+
+	if (!runner || !runner->engine)
+		return;
+	device = runner->engine->device;
+	graph_set_deinit(&runner->graphs, device);
+	forward_deinit(&runner->replay);
+	forward_deinit(&runner->eager);
+	if (runner->context.manager)
+		runner->options.attention->manager_free(runner->context.manager);
+	kv_cache_free(runner->kv);
+	if (runner->pool)
+		device->ops->mem_free(device, runner->pool);
+	inputs_deinit(&runner->inputs);
+	free(runner->context.kv_layers);
+	free(runner->dropped);
+	free(runner->copies);
+	free(runner->running);
+	free(runner->free_slots);
+	free(runner->seq_lens);
+	free(runner->query_lens);
+	model_free(runner->model);
+	*runner = (struct runner){0};
+}

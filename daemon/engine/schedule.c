@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of
+ * rows and tokens, from all sessions alike. Chunks share what is left of the token budget evenly;
+ * the order rotates from step to step. Hot path: no allocation, no lock, no system call.
+ */
+#include "daemon/engine/state.h"
+
+#include <string.h>
+
+/* Positions that are known (to the host, or to the device as a slot's last token), not computed. */
+static uint32_t remaining(const struct sequence *s)
+{
+	return s->n_tokens + s->n_pending - s->n_computed;
+}
+
+static bool may_sample(const struct sequence *s)
+{
+	const struct request *r = s->request;
+
+	return r->op != RING_OP_GENERATE || r->n_generated + s->n_pending < r->max_tokens;
+}
+
+/* One token, and every earlier one computed: a generate request past its prompt, or a client's own
+ * loop appending one token to a history. The last token of a longer prompt is none. */
+static bool is_decode(const struct sequence *s)
+{
+	if (remaining(s) != 1 || !may_sample(s))
+		return false;
+	if (s->request->op == RING_OP_GENERATE)
+		return s->n_computed >= s->target;
+	return s->n_computed > 0 && s->request->rows[s->row].n_tokens == 1;
+}
+
+static bool is_prefill(const struct sequence *s)
+{
+	return remaining(s) > 0 && may_sample(s) && !is_decode(s);
+}
+
+struct builder {
+	struct runner *runner;
+	struct flight *flight;
+	struct batch_shape shape;
+	uint32_t max_rows, max_tokens;
+};
+
+static bool leaves_results(const struct sequence *s)
+{
+	return s->request->want_logits || s->request->want_hidden;
+}
+
+/* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
+static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bool decode)
+{
+	struct runner *runner = b->runner;
+	struct inputs_slot *slot = b->flight->slot;
+	struct flight_row *row = &b->flight->rows[b->flight->n_rows];
+	bool last = s->n_computed + n_tokens == s->n_tokens + s->n_pending;
+	bool reaches_target = s->n_computed < s->target && s->n_computed + n_tokens >= s->target;
+	bool from_slot = decode && s->n_computed >= s->n_tokens;
+	bool result = reaches_target && leaves_results(s);
+	struct step_row step_row = {
+		.slot = s->slot,
+		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (last ? ROW_SAMPLE : 0),
+		.n_tokens = n_tokens,
+		.start = s->n_computed,
+	};
+	int32_t *ids;
+
+	if (!s->slot_ready && !inputs_can_init(&runner->inputs, slot, s->table.n_pages))
+		return false;
+	if (result && slot->n_results == runner->inputs.limits.max_results)
+		return false;
+	if (!s->slot_ready)
+		inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
+	s->slot_ready = true;
+	ids = inputs_add_row(slot, &step_row);
+	if (!from_slot)
+		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
+	else
+		ids[0] = 0;
+	runner->query_lens[b->flight->n_rows] = n_tokens;
+	runner->seq_lens[b->flight->n_rows] = s->n_computed + n_tokens;
+	*row = (struct flight_row){
+		.sequence = s,
+		.sample = last,
+		.last = reaches_target,
+		.result = result ? (int32_t)slot->n_results++ : -1,
+	};
+	b->shape.uniform &= !b->flight->n_rows || b->shape.query_len == n_tokens;
+	b->shape.past_prompt &= decode;
+	b->shape.query_len = n_tokens;
+	b->shape.tokens += n_tokens;
+	b->shape.rows = ++b->flight->n_rows;
+	s->n_computed += n_tokens;
+	/* A step's token is the client's to append. */
+	if (last && s->request->op == RING_OP_GENERATE)
+		s->n_pending++;
+	s->last_step = b->flight->step;
+	return true;
+}
+
+static bool has_room(const struct builder *b)
+{
+	return b->shape.rows < b->max_rows && b->shape.tokens < b->max_tokens;
+}
+
+static struct sequence *at_turn(const struct runner *runner, uint32_t i)
+{
+	return runner->running[(runner->turn + i) % runner->n_running];
+}
+
+static void add_decodes(struct builder *b)
+{
+	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
+		struct sequence *s = at_turn(b->runner, i);
+
+		if (is_decode(s))
+			add_row(b, s, 1, true);
+	}
+}
+
+static void add_chunks(struct builder *b)
+{
+	struct runner *runner = b->runner;
+	uint32_t n_left = 0;
+
+	for (uint32_t i = 0; i < runner->n_running; i++)
+		n_left += is_prefill(runner->running[i]);
+	for (uint32_t i = 0; i < runner->n_running && n_left && has_room(b); i++) {
+		struct sequence *s = at_turn(runner, i);
+		uint32_t budget, share;
+
+		if (!is_prefill(s))
+			continue;
+		budget = b->max_tokens - b->shape.tokens;
+		/* What the ones before did not need falls to those after. */
+		share = (budget + n_left - 1) / n_left;
+		n_left--;
+		if (share > remaining(s))
+			share = remaining(s);
+		add_row(b, s, share, false);
+	}
+}
+
+bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape)
+{
+	struct builder b = {
+		.runner = runner,
+		.flight = flight,
+		.shape = {.uniform = true, .past_prompt = true},
+		.max_rows = runner->engine->options.max_requests,
+		.max_tokens = runner->engine->options.max_batch_tokens,
+	};
+
+	if (!runner->n_running)
+		return false;
+	add_decodes(&b);
+	add_chunks(&b);
+	runner->turn++;
+	*ret_shape = b.shape;
+	return b.shape.rows > 0;
+}

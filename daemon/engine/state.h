@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_STATE_H
+#define MIMEO_DAEMON_ENGINE_STATE_H
+
+/*
+ * The engine's own objects, shared by the files of this folder and by nobody else.
+ *
+ *	engine --< runner   one model: its KV cache, inputs, graphs, and the sequences that run
+ *	       --< session  one client: its ring, its requests by index, its sequences by id
+ *	       --< flight   a launched step whose results have not been read (two at most)
+ *
+ * A request is FREE, WAITING (in its session's list, in order of submission) or RUNNING. A sequence
+ * is IDLE, RUNNING (it has a slot and a request) or RELEASING: its request has ended, but a launched
+ * step still names its slot and pages, so they go back when runner.completed reaches last_step.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/graph/dispatch.h"
+#include "daemon/loop/loop.h"
+#include "ipc/msg.h"
+#include "ipc/status.h"
+
+#define ENGINE_SESSIONS_MAX 1024
+#define ENGINE_FLIGHTS 2 /* steps launched ahead of what the host has read, the current one included */
+
+struct session;
+struct request;
+struct runner;
+
+enum sequence_state { SEQUENCE_IDLE, SEQUENCE_RUNNING, SEQUENCE_RELEASING };
+
+struct sequence {
+	struct session *session;
+	struct runner *runner;
+	enum sequence_state state;
+	bool open;         /* an id of the session's names it */
+	bool ephemeral;    /* lives as long as its one request */
+	bool forget;       /* give all back when released */
+	bool slot_ready;   /* the slot's initialisation is on the lane */
+	int32_t slot;      /* -1: none */
+	int32_t *tokens;   /* [session.max_seq_len] prompt and output that the host knows */
+	uint32_t n_tokens;
+	uint32_t n_computed; /* positions whose K and V are launched */
+	uint32_t n_pending;  /* tokens sampled by launched steps, not read yet */
+	struct kv_table table;
+	struct request *request; /* RUNNING only */
+	uint32_t row;            /* which of the request's */
+	uint32_t target;         /* tokens to compute before the row samples first */
+	uint64_t last_step;      /* the runner's last launched step that names it */
+	uint64_t claim;          /* admission pass in which an earlier request waits for it */
+	struct sequence *next;   /* in runner.releasing */
+};
+
+enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING };
+
+struct request_row {
+	uint32_t sequence; /* id */
+	uint32_t n_tokens;
+	const int32_t *tokens; /* in the session's mirror, validated again when they are taken */
+};
+
+struct request {
+	struct session *session;
+	struct runner *runner;
+	enum request_state state;
+	uint32_t index, generation;
+	uint64_t user_data;
+	uint16_t op;
+	uint32_t sequence, argument; /* as in the entry */
+	struct slot_sampling sampling;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
+	/* generate */
+	uint32_t max_tokens, n_stop, n_prompt, n_generated;
+	int32_t stop[MSG_STOP_MAX];
+	bool ignore_eos;
+	/* both; a generate request has one row */
+	uint32_t n_rows, n_rows_left;
+	struct request_row *rows; /* [max_rows] */
+	bool want_tokens, want_logits, want_hidden;
+	int32_t *out_tokens; /* in the region's arena: written, never read */
+	float *out_logits, *out_hidden;
+	struct request *previous, *next; /* in session.waiting */
+};
+
+struct session {
+	struct engine *engine;
+	struct engine_port *port;
+	struct loop_source *source;
+	bool failed;   /* broke the protocol: its ring is not looked at any more */
+	bool detached; /* being taken apart */
+	bool publish;  /* completions were pushed */
+	bool stuffed;  /* no room for another final completion: its ring is left alone */
+	uint32_t n_in_flight, n_waiting, n_open;
+	uint32_t n_busy; /* sequences that are not IDLE */
+	uint32_t max_sequences, n_requests, max_seq_len;
+	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
+	struct request *requests;   /* [n_requests] */
+	struct request *waiting_first, *waiting_last;
+	uint8_t *mirror; /* private copies of payloads, at their arena offsets */
+	void *memory;
+	size_t memory_bytes;
+};
+
+struct runner {
+	struct engine *engine;
+	struct engine_model_options options;
+	struct model *model;
+	struct kv_cache *kv;
+	struct inputs inputs;
+	void *pool;
+	uint64_t pool_bytes;
+	struct forward_context context;
+	struct forward eager, replay;
+	struct graph_set graphs;
+	uint32_t max_pages; /* of a sequence */
+	enum dtype activation_dtype;
+	uint32_t *query_lens, *seq_lens; /* [max_rows] of the batch being built */
+	int32_t *free_slots;
+	uint32_t n_free_slots;
+	struct sequence **running; /* [max_rows] */
+	uint32_t n_running, turn;
+	struct sequence *releasing;
+	uint32_t (*copies)[2]; /* [max_rows] pages to copy ahead of the next step */
+	uint32_t n_copies;
+	uint32_t *dropped; /* [max_pages] scratch */
+	uint64_t launched, completed; /* step numbers, from 1 */
+	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
+	bool warned_too_wide;
+	_Atomic uint32_t pages_free;
+	_Atomic uint64_t n_tokens_out, n_steps;
+};
+
+struct flight_row {
+	struct sequence *sequence;
+	bool sample;
+	bool last;      /* completes the sequence's target */
+	int32_t result; /* index into the slot's logits and hidden, or -1 */
+};
+
+struct flight {
+	struct runner *runner;
+	struct inputs_slot *slot;
+	uint64_t step;
+	uint32_t n_rows;
+	struct flight_row *rows; /* [max_rows] */
+	uint32_t *sources;       /* [max_rows] copied pages to release */
+	uint32_t n_sources;
+	bool notify; /* a host function wakes the engine behind it */
+};
+
+struct mail;
+
+struct engine {
+	struct engine_options options;
+	struct device *device;
+	struct stream *lane;
+	struct loop *loop;
+	struct msg_codec *codec;
+	pthread_t thread;
+	bool started;
+	struct runner *runners; /* [n_models] */
+	uint32_t n_runners, runner_turn;
+	struct session *sessions[ENGINE_SESSIONS_MAX];
+	uint32_t n_sessions, session_turn;
+	uint32_t max_seq_len, max_pages; /* over all models */
+	struct flight flights[ENGINE_FLIGHTS];
+	uint32_t first_flight, n_flights;
+	bool admit;       /* something changed that waiting requests may wait for */
+	uint64_t pass;    /* admission passes */
+	bool sleepy;      /* spinning did not suffice for the last step: launches come with a notification */
+	bool slept;       /* since the last step was read */
+	bool draining, drained, stop, lost;
+	uint32_t n_deadlines, n_requests;
+	uint64_t next_deadline_ns; /* none is earlier */
+	uint32_t n_ports;          /* attached, as the loop thread counts */
+	uint64_t idle_since_ns;
+	uint64_t seed_state;
+	_Atomic bool sleeping;
+	struct engine_stats stats;
+	/* mailbox.c */
+	pthread_mutex_t lock;
+	struct mail *mail_first, *mail_last;
+	struct mail *reports_first, *reports_last;
+	_Atomic bool mail_waits;
+	int report_fd;
+};
+
+static inline void count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+uint64_t engine_now_ns(void);
+
+/* ---- runner.c ---- */
+int runner_init(struct runner *runner, struct engine *engine, const struct engine_model_options *options,
+	struct model_error *error);
+/* Phases of all runners, in this order: warm_up, (device lock), capture, map. */
+int runner_warm_up(struct runner *runner, struct model_error *error);
+int runner_capture(struct runner *runner, struct model_error *error);
+int runner_map(struct runner *runner, struct model_error *error);
+void runner_deinit(struct runner *runner);
+
+/* ---- session.c ---- */
+/* Called on the loop thread; allocates all that the session will ever need. */
+int engine_session_new(struct engine *engine, struct engine_port *port, struct session **ret);
+void engine_session_free(struct session *session);
+struct sequence *engine_session_sequence(struct session *session, uint32_t id);
+/* The client broke the rings: report it once, look at its ring no more. */
+void engine_session_fail(struct session *session, const char *text);
+/* End its requests without a word, let its sequences go. */
+void engine_session_detach(struct session *session);
+/* Nothing launched names it any more? */
+bool engine_session_is_idle(const struct session *session);
+void engine_session_wait_push(struct session *session, struct request *request);
+void engine_session_wait_remove(struct session *session, struct request *request);
+
+/* ---- sequence.c ---- */
+void sequence_reset(struct sequence *sequence, struct runner *runner);
+/* The request has ended: out of the running ones, back to IDLE when no launched step names it. */
+void sequence_stop(struct sequence *sequence);
+/* Give an IDLE sequence's pages back and forget it. */
+void sequence_forget(struct sequence *sequence);
+/* Show anybody how many pages are free now. */
+void runner_show_pages(struct runner *runner);
+/* After runner.completed has grown. */
+void runner_release(struct runner *runner);
+
+/* ---- intake.c ---- */
+/* Take what the session submitted. True if there was anything. */
+bool intake(struct session *session);
+
+/* ---- admit.c ---- */
+/* Start what may start. True if anything was started or ended. */
+bool admit(struct engine *engine);
+
+/* ---- schedule.c ---- */
+/* Fill the flight with rows that can run now. False if there are none. */
+bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape);
+
+/* ---- step.c ---- */
+/* Launch steps until ENGINE_FLIGHTS are in flight or nothing can run. True if any was launched. */
+bool step_launch(struct engine *engine);
+/* Read the results of completed steps. True if there were any. */
+bool step_complete(struct engine *engine);
+/* A host function for the lane: wakes the engine if it sleeps. */
+void engine_on_lane(void *engine);
+/* The oldest flight's results are there. */
+bool step_ready(const struct engine *engine);
+
+/* ---- finish.c ---- */
+void post_final(struct request *request, int status, unsigned finish, const struct msg_detail *detail);
+/* For a submission that never became a request. */
+void post_refusal(struct session *session, const struct ring_sqe *sqe, int status,
+	const struct msg_detail *detail);
+void post_tokens(struct request *request);
+/* End a WAITING or RUNNING request: stops its sequences, posts the final completion. */
+void request_finish(struct request *request, int status, unsigned finish,
+	const struct msg_detail *detail);
+/* End all of everybody's. */
+void engine_end_all(struct engine *engine, int status);
+/* End what is past its deadline. True if anything was. */
+bool engine_check_deadlines(struct engine *engine);
+void engine_lose_device(struct engine *engine, int rc);
+void engine_publish(struct engine *engine);
+
+/* ---- mailbox.c ---- */
+int mailbox_init(struct engine *engine);
+void mailbox_deinit(struct engine *engine);
+/* Handle what the loop thread posted. True if there was anything. */
+bool mailbox_take(struct engine *engine);
+void report_post(struct engine *engine, enum engine_report_kind kind, struct engine_port *port,
+	const char *text);
+
+#endif

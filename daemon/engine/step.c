@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One step: launch, and read its results. What one decode step costs on the engine's thread:
+ *
+ *	1 prepare launch        record -> persistent inputs, tails padded, slots initialised
+ *	1 metadata build        0 or 1 launch, the backend's
+ *	1 graph launch          model, logits, sampling (eager: one launch an op)
+ *	1 outbox launch         tokens and the step's number to pinned memory
+ *	1 completion per row    64 bytes into the session's ring
+ *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
+ *	  client that sleeps, one notification launch if the engine has slept lately
+ *
+ * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
+ * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
+ */
+#include "daemon/engine/state.h"
+
+#include <string.h>
+
+#include "daemon/log.h"
+
+/* ---- launch ---- */
+
+/* Pairs [from, to) touch no page twice, so that their copies may run in any order. */
+static uint32_t independent_run(const struct runner *runner, uint32_t from)
+{
+	uint32_t to = from;
+
+	for (; to < runner->n_copies; to++) {
+		for (uint32_t i = from; i < to; i++) {
+			if (runner->copies[i][1] == runner->copies[to][0] ||
+				runner->copies[i][1] == runner->copies[to][1])
+				return to;
+		}
+	}
+	return to;
+}
+
+static int launch_copies(struct runner *runner, struct flight *flight)
+{
+	const struct kernel_ops *kernels = runner->engine->device->kernels;
+	struct inputs_slot *slot = flight->slot;
+	uint32_t from = 0;
+	int rc = 0;
+
+	flight->n_sources = 0;
+	memcpy(slot->copies, runner->copies, runner->n_copies * sizeof(runner->copies[0]));
+	while (from < runner->n_copies && !rc) {
+		uint32_t to = independent_run(runner, from);
+
+		for (uint32_t i = from; i < to; i++)
+			flight->sources[flight->n_sources++] = slot->copies[i][0];
+		for (uint32_t layer = 0; layer < runner->model->config.n_layers && !rc; layer++)
+			rc = kernels->copy_pages(runner->engine->lane, &(struct op_copy_pages){
+				.kv = runner->context.kv_layers[layer],
+				.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv)),
+				.pairs = slot->copies[from],
+				.n_pairs = to - from,
+			});
+		from = to;
+	}
+	runner->n_copies = 0;
+	return rc;
+}
+
+static int launch_results(struct runner *runner, struct flight *flight)
+{
+	struct engine *engine = runner->engine;
+	const struct model_config *c = &runner->model->config;
+	struct model_buffers *buffers = &runner->context.buffers;
+	uint64_t hidden_bytes =
+		(uint64_t)c->hidden_size * dtype_bytes(runner->activation_dtype);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < flight->n_rows && !rc; i++) {
+		struct flight_row *row = &flight->rows[i];
+		const struct request *request = row->sequence->request;
+		uint64_t to = (uint64_t)row->result;
+
+		if (row->result < 0)
+			continue;
+		if (request->want_logits)
+			rc = engine->device->ops->copy_async(engine->lane,
+				flight->slot->logits + to * c->vocab_size,
+				buffers->logits + (uint64_t)i * c->vocab_size,
+				(size_t)c->vocab_size * sizeof(float));
+		if (rc || !request->want_hidden)
+			continue;
+		rc = engine->device->kernels->to_f32(engine->lane, &(struct op_to_f32){
+			.x = (uint8_t *)buffers->last_hidden + i * hidden_bytes,
+			.out = runner->inputs.hidden_f32 + (uint64_t)i * c->hidden_size,
+			.n = c->hidden_size,
+		});
+		if (!rc)
+			rc = engine->device->ops->copy_async(engine->lane,
+				flight->slot->hidden + to * c->hidden_size,
+				runner->inputs.hidden_f32 + (uint64_t)i * c->hidden_size,
+				(size_t)c->hidden_size * sizeof(float));
+	}
+	return rc;
+}
+
+static int launch_model(struct runner *runner, struct flight *flight, struct graph_entry *entry)
+{
+	struct stream *lane = runner->engine->lane;
+	const struct step_record *record = flight->slot->record;
+	struct attention_batch batch = {
+		.n_rows = record->n_rows,
+		.n_tokens = record->n_tokens,
+		.padded_rows = entry ? entry->descriptor.rows : record->n_rows,
+		.padded_tokens = entry ? entry->descriptor.tokens : record->n_tokens,
+		.query_lens = runner->query_lens,
+		.seq_lens = runner->seq_lens,
+	};
+	int rc;
+
+	for (uint32_t i = 0; i < record->n_rows; i++) {
+		if (runner->query_lens[i] > batch.max_query)
+			batch.max_query = runner->query_lens[i];
+	}
+	/* Pad before building metadata: planners must see the batch that the graph runs. */
+	rc = inputs_prepare(&runner->inputs, flight->slot, lane, batch.padded_rows,
+		batch.padded_tokens, kv_pages_total(runner->kv) + 1);
+	if (rc)
+		return rc;
+	rc = forward_build(entry ? &runner->replay : &runner->eager, &batch, lane);
+	if (rc)
+		return rc;
+	if (entry)
+		return runner->engine->device->ops->graph_launch(entry->exec, lane);
+	return forward_run(&runner->eager, lane, record->n_rows, record->n_tokens);
+}
+
+void engine_on_lane(void *arg)
+{
+	struct engine *engine = arg;
+
+	if (atomic_load(&engine->sleeping))
+		loop_wake(engine->loop);
+}
+
+static int launch_end(struct runner *runner, struct flight *flight)
+{
+	struct engine *engine = runner->engine;
+	int rc = engine->device->kernels->outbox(engine->lane, &(struct op_outbox){
+		.sampled = runner->inputs.sampled,
+		.out = flight->slot->sampled,
+		.flag = flight->slot->flag,
+		.step = flight->step,
+		.n_rows = flight->n_rows,
+	});
+
+	flight->notify = engine->sleepy;
+	if (!rc && flight->notify)
+		rc = engine->device->ops->stream_host_func(engine->lane, engine_on_lane, engine);
+	return rc;
+}
+
+/* Two processes or more among the rows? */
+static bool is_shared(const struct flight *flight)
+{
+	for (uint32_t i = 1; i < flight->n_rows; i++) {
+		if (flight->rows[i].sequence->session->port->pid !=
+			flight->rows[0].sequence->session->port->pid)
+			return true;
+	}
+	return false;
+}
+
+static void warn_too_wide(struct runner *runner, uint32_t n_rows)
+{
+	if (runner->warned_too_wide)
+		return;
+	runner->warned_too_wide = true;
+	log_warn("model %s: a decode of %u rows is wider than its largest graph, and runs eager",
+		runner->options.name, n_rows);
+}
+
+static void count_step(struct runner *runner, const struct flight *flight, struct graph_entry *entry,
+	enum eager_reason reason)
+{
+	struct engine_stats *stats = &runner->engine->stats;
+	bool shared = is_shared(flight);
+
+	count(&stats->n_steps, 1);
+	count(&runner->n_steps, 1);
+	count(&stats->n_rows, flight->n_rows);
+	count(&stats->n_tokens_in, flight->slot->record->n_tokens);
+	if (entry) {
+		count(&stats->n_replays, 1);
+		count(&stats->n_shared_replays, shared);
+		count(&stats->n_padded_rows, entry->descriptor.rows - flight->n_rows);
+		graph_entry_count(entry, flight->n_rows, shared);
+		return;
+	}
+	if (reason == EAGER_TOO_WIDE)
+		warn_too_wide(runner, flight->n_rows);
+	count(reason == EAGER_MODE ? &stats->n_eager_mode
+		: reason == EAGER_MIXED ? &stats->n_eager_mixed
+		: &stats->n_eager_too_wide, 1);
+}
+
+/* 0 and whether anything was launched, or the device's answer. */
+static int launch(struct runner *runner, bool *ret_launched)
+{
+	struct engine *engine = runner->engine;
+	struct flight *flight =
+		&engine->flights[(engine->first_flight + engine->n_flights) % ENGINE_FLIGHTS];
+	struct graph_entry *entry = NULL;
+	enum eager_reason reason = EAGER_NO;
+	struct batch_shape shape;
+	int rc;
+
+	flight->slot = inputs_begin(&runner->inputs, runner->launched + 1);
+	if (!flight->slot)
+		return 0;
+	flight->runner = runner;
+	flight->step = runner->launched + 1;
+	flight->n_rows = 0;
+	/* Copies go ahead without rows if those that asked for them have ended: they hold pages. */
+	if (!schedule(runner, flight, &shape) && !runner->n_copies) {
+		flight->slot->step = 0;
+		return 0;
+	}
+	if (flight->n_rows)
+		entry = graph_set_dispatch(&runner->graphs, &shape, &reason);
+	runner->launched++;
+	engine->n_flights++;
+	rc = launch_copies(runner, flight);
+	if (!rc && flight->n_rows)
+		rc = launch_model(runner, flight, entry);
+	if (!rc)
+		rc = launch_results(runner, flight);
+	if (!rc)
+		rc = launch_end(runner, flight);
+	if (rc)
+		return rc;
+	if (flight->n_rows)
+		count_step(runner, flight, entry, reason);
+	*ret_launched = true;
+	return 0;
+}
+
+bool step_launch(struct engine *engine)
+{
+	bool any = false;
+
+	/* Models take turns. */
+	for (uint32_t idle = 0; idle < engine->n_runners && engine->n_flights < ENGINE_FLIGHTS;) {
+		bool launched = false;
+		int rc = launch(&engine->runners[engine->runner_turn], &launched);
+
+		engine->runner_turn = (engine->runner_turn + 1) % engine->n_runners;
+		if (rc) {
+			engine_lose_device(engine, rc);
+			return true;
+		}
+		idle = launched ? 0 : idle + 1;
+		any |= launched;
+	}
+	return any;
+}
+
+/* ---- results ---- */
+
+static bool is_stop(const struct request *request, int32_t token)
+{
+	const struct model_config *c = &request->runner->model->config;
+
+	for (uint32_t i = 0; i < c->n_eos && !request->ignore_eos; i++) {
+		if (token == c->eos[i])
+			return true;
+	}
+	for (uint32_t i = 0; i < request->n_stop; i++) {
+		if (token == request->stop[i])
+			return true;
+	}
+	return false;
+}
+
+static void take_token(struct request *request, struct sequence *s, int32_t token)
+{
+	struct engine_port *port = s->session->port;
+
+	s->n_pending--;
+	s->tokens[s->n_tokens++] = token;
+	request->out_tokens[request->n_generated++] = token;
+	count(&s->runner->engine->stats.n_tokens_out, 1);
+	count(&s->runner->n_tokens_out, 1);
+	count(&port->n_tokens, 1);
+	if (is_stop(request, token))
+		request_finish(request, STATUS_OK, RING_FINISH_STOP, NULL);
+	else if (request->n_generated == request->max_tokens)
+		request_finish(request, STATUS_OK, RING_FINISH_LENGTH, NULL);
+	else
+		post_tokens(request);
+}
+
+/* n: prompt tokens of the request computed so far. */
+static void take_prompt(struct request *request, uint32_t n)
+{
+	count(&request->session->port->n_prompt_tokens, n - request->n_prompt);
+	request->n_prompt = n;
+}
+
+static void take_results(const struct flight *flight, const struct flight_row *row,
+	struct request *request, uint32_t to)
+{
+	const struct model_config *c = &flight->runner->model->config;
+	uint64_t from = (uint64_t)row->result;
+
+	if (row->result < 0)
+		return;
+	if (request->want_logits)
+		memcpy(request->out_logits + (uint64_t)to * c->vocab_size,
+			flight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
+	if (request->want_hidden)
+		memcpy(request->out_hidden + (uint64_t)to * c->hidden_size,
+			flight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
+}
+
+static void take_step_row(struct request *request, struct sequence *s, const struct flight_row *row,
+	int32_t token)
+{
+	if (!row->last)
+		return;
+	take_prompt(request, request->n_prompt + request->rows[s->row].n_tokens);
+	if (request->want_tokens)
+		request->out_tokens[s->row] = token;
+	if (!--request->n_rows_left)
+		request_finish(request, STATUS_OK, RING_FINISH_NONE, NULL);
+}
+
+/* Prompt tokens of the request that are computed by now. */
+static uint32_t prompt_done(const struct sequence *s, const struct request *request)
+{
+	uint32_t start = s->target - request->rows[0].n_tokens;
+	uint32_t end = s->n_computed < s->target ? s->n_computed : s->target;
+
+	return end > start ? end - start : 0;
+}
+
+static void take_row(struct flight *flight, uint32_t i)
+{
+	struct flight_row *row = &flight->rows[i];
+	struct sequence *s = row->sequence;
+	struct request *request = s->request;
+
+	if (!request) {
+		count(&flight->runner->engine->stats.n_discarded_rows, 1);
+		return;
+	}
+	take_results(flight, row, request, s->row);
+	if (request->op == RING_OP_STEP) {
+		take_step_row(request, s, row, flight->slot->sampled[i]);
+		return;
+	}
+	take_prompt(request, prompt_done(s, request));
+	if (row->sample)
+		take_token(request, s, flight->slot->sampled[i]);
+}
+
+bool step_ready(const struct engine *engine)
+{
+	return engine->n_flights && inputs_slot_done(engine->flights[engine->first_flight].slot);
+}
+
+bool step_complete(struct engine *engine)
+{
+	bool any = false;
+
+	while (step_ready(engine)) {
+		struct flight *flight = &engine->flights[engine->first_flight];
+		struct runner *runner = flight->runner;
+
+		engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
+		engine->n_flights--;
+		runner->completed = flight->step;
+		for (uint32_t i = 0; i < flight->n_rows; i++)
+			take_row(flight, i);
+		kv_release(runner->kv, flight->sources, flight->n_sources);
+		engine->admit |= flight->n_sources > 0;
+		runner_release(runner);
+		engine->sleepy = engine->slept;
+		engine->slept = false;
+		any = true;
+	}
+	return any;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/graph/inputs.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+#define TAKE(arena, n, pointer) ((pointer) = arena_take((arena), (n), sizeof(*(pointer))))
+
+static void carve_device(struct inputs *inputs, struct arena *arena)
+{
+	const struct inputs_limits *l = &inputs->limits;
+	struct step_inputs *p = &inputs->persistent;
+
+	TAKE(arena, l->max_tokens, p->input_ids);
+	TAKE(arena, l->max_tokens, p->positions);
+	TAKE(arena, l->max_tokens, p->slot_mapping);
+	TAKE(arena, l->max_rows + 1, p->query_start);
+	TAKE(arena, l->max_rows, p->seq_lens);
+	TAKE(arena, (size_t)l->max_rows * l->max_pages, p->block_table);
+	TAKE(arena, l->max_rows, p->row_slot);
+	TAKE(arena, l->max_rows, p->row_flags);
+	TAKE(arena, l->max_rows, p->logit_index);
+	TAKE(arena, l->max_slots, p->slot_last_token);
+	TAKE(arena, l->max_slots, p->slot_sampling);
+	TAKE(arena, (size_t)l->max_slots * l->max_pages, p->slot_block_table);
+	TAKE(arena, (size_t)l->max_rows * l->hidden_size, inputs->hidden_f32);
+	TAKE(arena, l->max_rows, inputs->sampled);
+}
+
+static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
+{
+	const struct inputs_limits *l = &inputs->limits;
+
+	TAKE(arena, 1, slot->record);
+	TAKE(arena, l->max_rows, slot->rows);
+	TAKE(arena, l->max_tokens, slot->ids);
+	TAKE(arena, l->max_rows, slot->inits);
+	TAKE(arena, l->max_init_pages, slot->pages);
+	TAKE(arena, l->max_rows, slot->copies);
+	TAKE(arena, l->max_rows, slot->sampled);
+	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
+	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
+	TAKE(arena, 1, slot->flag);
+}
+
+static void carve_pinned(struct inputs *inputs, struct arena *arena)
+{
+	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
+		carve_slot(inputs, &inputs->slots[i], arena);
+}
+
+static void set_limits(struct inputs *inputs)
+{
+	const struct inputs_limits *l = &inputs->limits;
+	struct step_inputs *p = &inputs->persistent;
+
+	p->max_rows = l->max_rows;
+	p->max_tokens = l->max_tokens;
+	p->max_slots = l->max_slots;
+	p->max_pages = l->max_pages;
+	p->page_tokens = l->page_tokens;
+	p->vocab_size = l->vocab_size;
+}
+
+int inputs_init(struct inputs *inputs, struct device *device, const struct inputs_limits *limits)
+{
+	struct arena counting = {0}, pinned_counting = {0}, arena, pinned;
+	int rc;
+
+	*inputs = (struct inputs){.device = device, .limits = *limits};
+	set_limits(inputs);
+	carve_device(inputs, &counting);
+	carve_pinned(inputs, &pinned_counting);
+	if (counting.failed || pinned_counting.failed)
+		return -EOVERFLOW;
+	inputs->device_bytes = counting.used;
+	inputs->pinned_bytes = pinned_counting.used;
+
+	rc = device->ops->mem_alloc(device, counting.used, &inputs->device_memory);
+	if (rc)
+		return rc;
+	rc = device->ops->host_alloc(device, pinned_counting.used, &inputs->pinned_memory);
+	if (rc) {
+		inputs_deinit(inputs);
+		return rc;
+	}
+	arena = (struct arena){.base = inputs->device_memory, .size = counting.used};
+	pinned = (struct arena){.base = inputs->pinned_memory, .size = pinned_counting.used};
+	carve_device(inputs, &arena);
+	carve_pinned(inputs, &pinned);
+	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
+		*inputs->slots[i].flag = 0;
+	return 0;
+}
+
+void inputs_deinit(struct inputs *inputs)
+{
+	if (!inputs || !inputs->device)
+		return;
+	inputs->device->ops->host_free(inputs->device, inputs->pinned_memory);
+	inputs->device->ops->mem_free(inputs->device, inputs->device_memory);
+	*inputs = (struct inputs){0};
+}
+
+struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
+{
+	struct inputs_slot *slot = &inputs->slots[step % INPUTS_SLOTS];
+
+	if (!inputs_slot_done(slot))
+		return NULL;
+	slot->step = step;
+	*slot->record = (struct step_record){
+		.rows = slot->rows,
+		.ids = slot->ids,
+		.inits = slot->inits,
+		.pages = slot->pages,
+	};
+	slot->n_init_pages = slot->n_copies = slot->n_results = 0;
+	return slot;
+}
+
+int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
+{
+	int32_t *ids = slot->ids + slot->record->n_tokens;
+
+	slot->rows[slot->record->n_rows++] = *row;
+	slot->record->n_tokens += row->n_tokens;
+	return ids;
+}
+
+bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages)
+{
+	return slot->record->n_inits < inputs->limits.max_rows &&
+		n_pages <= inputs->limits.max_init_pages - slot->n_init_pages;
+}
+
+void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
+	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages)
+{
+	memcpy(slot->pages + slot->n_init_pages, pages, n_pages * sizeof(pages[0]));
+	slot->inits[slot->record->n_inits++] = (struct slot_init){
+		.slot = persistent_slot,
+		.n_pages = n_pages,
+		.page_offset = slot->n_init_pages,
+		.sampling = *sampling,
+	};
+	slot->n_init_pages += n_pages;
+}
+
+int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
+	uint32_t padded_rows, uint32_t padded_tokens, uint32_t n_pages)
+{
+	struct op_prepare args = {.inputs = inputs->persistent, .n_pages = n_pages};
+
+	slot->record->padded_rows = padded_rows;
+	slot->record->padded_tokens = padded_tokens;
+	args.record = slot->record;
+	return inputs->device->kernels->prepare(stream, &args);
+}

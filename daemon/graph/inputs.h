@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_GRAPH_INPUTS_H
+#define MIMEO_DAEMON_GRAPH_INPUTS_H
+
+/*
+ * Persistent inputs on the device, and the pinned slots through which the host feeds them.
+ *
+ * A step writes its record into a pinned slot; the prepare op expands it into the persistent inputs,
+ * tails padded in the same launch. INPUTS_SLOTS steps may be in flight: a slot is rewritten only when
+ * its last reader, the step's outbox write, has completed.
+ */
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+
+#define INPUTS_SLOTS 2
+
+struct inputs_limits {
+	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab_size, hidden_size;
+	uint32_t max_init_pages; /* block table entries that one step may set */
+	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
+};
+
+/* One pinned slot. All arrays have worst-case size. */
+struct inputs_slot {
+	struct step_record *record;
+	struct step_row *rows;    /* [max_rows] */
+	int32_t *ids;             /* [max_tokens] */
+	struct slot_init *inits;  /* [max_rows] */
+	uint32_t *pages;          /* [max_init_pages] */
+	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
+	uint32_t n_init_pages, n_copies, n_results;
+	int32_t *sampled;         /* [max_rows], written by the outbox */
+	float *logits;            /* [max_results, vocab] */
+	float *hidden;            /* [max_results, hidden] */
+	uint64_t *flag;           /* the last completed step that used this slot */
+	uint64_t step;            /* the step that uses it now; 0: none yet */
+};
+
+struct inputs {
+	struct device *device;
+	struct inputs_limits limits;
+	struct step_inputs persistent;
+	float *hidden_f32; /* [max_rows, hidden] device, for results */
+	int32_t *sampled;  /* [max_rows] device */
+	void *device_memory, *pinned_memory;
+	uint64_t device_bytes, pinned_bytes;
+	struct inputs_slot slots[INPUTS_SLOTS];
+};
+
+int inputs_init(struct inputs *inputs, struct device *device, const struct inputs_limits *limits);
+void inputs_deinit(struct inputs *inputs);
+
+/* Has the step that last used the slot completed? */
+static inline bool inputs_slot_done(const struct inputs_slot *slot)
+{
+	return __atomic_load_n(slot->flag, __ATOMIC_ACQUIRE) >= slot->step;
+}
+
+/* The slot of a step, emptied; NULL while its last reader is pending. `step` counts from 1. */
+struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step);
+/* Append a row of n_tokens; its ids are to be written to the returned place. The caller keeps to
+ * max_rows and max_tokens. */
+int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row);
+/* Room for a slot's initialisation with n_pages pages? */
+bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages);
+void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
+	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages);
+/* Queue the prepare op for a batch padded to (padded_rows, padded_tokens). */
+int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
+	uint32_t padded_rows, uint32_t padded_tokens, uint32_t n_pages);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/graph/ladder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static void push(struct ladder *ladder, uint32_t size)
+{
+	if (ladder->n < LADDER_MAX && (!ladder->n || ladder->sizes[ladder->n - 1] < size))
+		ladder->sizes[ladder->n++] = size;
+}
+
+void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_requests, uint32_t query)
+{
+	uint64_t widest = (uint64_t)max_requests * query;
+	uint32_t maximum = (uint32_t)(widest > 512 ? widest : 512);
+	/* A very wide maximum coarsens the upper part, so that the list stays within its room. */
+	uint32_t step = 16;
+
+	if (widest > max_batch_tokens || maximum > max_batch_tokens)
+		maximum = max_batch_tokens;
+	while ((maximum - smaller(maximum, 248)) / step > LADDER_MAX / 2)
+		step *= 2;
+	ret->n = 0;
+	for (uint32_t size = 1; size <= 4 && size <= maximum; size *= 2)
+		push(ret, size);
+	for (uint32_t size = 8; size <= 248 && size <= maximum; size += 8)
+		push(ret, size);
+	for (uint32_t size = 256; size <= maximum; size += step)
+		push(ret, size);
+	push(ret, maximum);
+}
+
+static int ascending(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t max_batch_tokens,
+	uint32_t *ret_bad)
+{
+	uint32_t sorted[LADDER_MAX];
+
+	if (n > LADDER_MAX)
+		return -E2BIG;
+	for (size_t i = 0; i < n; i++) {
+		if (!sizes[i] || sizes[i] > max_batch_tokens) {
+			*ret_bad = sizes[i];
+			return -ERANGE;
+		}
+		sorted[i] = sizes[i];
+	}
+	qsort(sorted, n, sizeof(sorted[0]), ascending);
+	ret->n = 0;
+	for (size_t i = 0; i < n; i++)
+		push(ret, sorted[i]);
+	return 0;
+}
+
+struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_requests)
+{
+	uint64_t rows = ((uint64_t)size + query - 1) / query;
+
+	if (rows > max_requests)
+		rows = max_requests;
+	return (struct descriptor){
+		.mode = GRAPH_FULL,
+		.tokens = (uint32_t)rows * query,
+		.rows = (uint32_t)rows,
+		.query_len = query,
+	};
+}
+
+bool descriptor_equal(const struct descriptor *a, const struct descriptor *b)
+{
+	return a->mode == b->mode && a->tokens == b->tokens && a->rows == b->rows &&
+		a->query_len == b->query_len && a->variant == b->variant;
+}
+
+void descriptor_format(const struct descriptor *d, char *buffer, size_t size)
+{
+	if (d->query_len)
+		snprintf(buffer, size, "%s %ux%u", graph_mode_name(d->mode), d->rows, d->query_len);
+	else
+		snprintf(buffer, size, "%s %u", graph_mode_name(d->mode), d->tokens);
+}
+
+uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,
+	struct descriptor *ret)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < ladder->n; i++) {
+		struct descriptor d = descriptor_decode(ladder->sizes[i], query, max_requests);
+
+		if (!n || !descriptor_equal(&ret[n - 1], &d))
+			ret[n++] = d;
+	}
+	return n;
+}
+
+int descriptor_find(const struct descriptor *family, uint32_t n, const struct batch_shape *shape)
+{
+	if (!shape->uniform || !shape->past_prompt || !shape->rows)
+		return -1;
+	for (uint32_t i = 0; i < n; i++) {
+		if (family[i].query_len == shape->query_len && family[i].rows >= shape->rows &&
+			family[i].tokens >= shape->tokens)
+			return (int)i;
+	}
+	return -1;
+}

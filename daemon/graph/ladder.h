@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_GRAPH_LADDER_H
+#define MIMEO_DAEMON_GRAPH_LADDER_H
+
+/*
+ * The ladder of capture sizes, and the descriptors that it gives under a mode. Pure integers.
+ *
+ * A descriptor is the key of a graph. There is one constructor, used for capture, for look-up and
+ * for statistics, so that a graph that was captured is found.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/graph/mode.h"
+
+#define LADDER_MAX 1024
+
+struct ladder {
+	uint32_t n;
+	uint32_t sizes[LADDER_MAX]; /* tokens, ascending, distinct */
+};
+
+/* 1, 2, 4, every 8 to 248, every 16 to min(max_batch_tokens, max(512, max_requests * query)); that
+ * maximum is always a member. */
+void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_requests, uint32_t query);
+/* A user's list: sorted, made distinct, otherwise as given. -ERANGE with *ret_bad: a size outside
+ * 1 ... max_batch_tokens; -E2BIG: more than LADDER_MAX sizes. */
+int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t max_batch_tokens,
+	uint32_t *ret_bad);
+
+struct descriptor {
+	enum graph_mode mode; /* FULL or PIECEWISE */
+	uint32_t tokens;      /* Tp */
+	uint32_t rows;        /* Rp; 0: any */
+	uint32_t query_len;   /* uniform; 0: any */
+	uint32_t variant;     /* 0 */
+};
+
+struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_requests);
+bool descriptor_equal(const struct descriptor *a, const struct descriptor *b);
+/* "FULL 8x1" */
+void descriptor_format(const struct descriptor *d, char *buffer, size_t size);
+
+/* Descriptors of the FULL decode family, ascending and distinct: each size rounded up to a multiple
+ * of query, none wider than max_requests. Number written to ret[LADDER_MAX]. */
+uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,
+	struct descriptor *ret);
+
+/* What a batch looks like to dispatch. */
+struct batch_shape {
+	uint32_t rows, tokens;
+	bool uniform;       /* all rows have the same query length ... */
+	bool past_prompt;   /* ... and every request is past its prompt */
+	uint32_t query_len; /* if uniform */
+};
+
+/* Index of the smallest descriptor of family[n] (ascending) that the batch fits, or -1. */
+int descriptor_find(const struct descriptor *family, uint32_t n, const struct batch_shape *shape);
+
+#endif

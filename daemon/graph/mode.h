@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_GRAPH_MODE_H
+#define MIMEO_DAEMON_GRAPH_MODE_H
+
+/*
+ * Graph modes: what is configured, what it resolves to, and why.
+ *
+ * A configured mode has a part for uniform decode batches and a part for all others. Resolution
+ * lowers it to what the model's attention can stand and what is available; everything downstream
+ * uses the resolved mode. The rules and their order follow vLLM's Model Runner V2 (#42885, #47144,
+ * #44050).
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attention/attention.h"
+
+enum graph_mode {
+	GRAPH_NONE,
+	GRAPH_PIECEWISE,
+	GRAPH_FULL,
+	GRAPH_FULL_DECODE_ONLY,
+	GRAPH_FULL_AND_PIECEWISE,
+};
+
+const char *graph_mode_name(enum graph_mode mode); /* "FULL_AND_PIECEWISE" */
+/* "full_and_piecewise" or "full-and-piecewise", any case; -EINVAL. */
+int graph_mode_parse(const char *text, enum graph_mode *ret);
+/* The concrete mode (NONE, PIECEWISE or FULL) of either part. */
+enum graph_mode graph_mode_decode(enum graph_mode mode);
+enum graph_mode graph_mode_mixed(enum graph_mode mode);
+
+struct mode_request {
+	enum graph_mode configured;
+	enum attention_support support; /* the minimum over all layers' backends */
+	const char *backend;            /* that set the minimum */
+	uint32_t decode_query;          /* 1, or 1 + draft tokens */
+	bool piecewise_available;
+};
+
+struct mode_resolution {
+	enum graph_mode configured, resolved;
+	char reason[160]; /* "as configured", or what lowered it */
+	bool lowered;     /* worth a warning */
+};
+
+/* 0, or -ENOTSUP (FULL asked of a backend that supports NEVER): the reason names the backend. Pure. */
+int mode_resolve(const struct mode_request *request, struct mode_resolution *ret);
+
+#endif
