@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_CTL_ASK_H
+#define MIMEO_DAEMON_CTL_ASK_H
+
+/*
+ * The operators' side of daemon/serve/admin_wire.h: send a request, take the reply, look at its rows.
+ */
+
+#include <msgpack.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ASK_TIMEOUT_MS 10000u
+#define ASK_MESSAGES_MAX 256u /* of one reply */
+
+struct answer {
+	int status;
+	char text[64 << 10];
+	size_t n_rows;
+	const msgpack_object **rows; /* [n_rows] maps, in the messages' memory */
+	msgpack_unpacked *messages;
+	size_t n_messages;
+};
+
+/* Blocking. `session` may be NULL. 0 or -errno. */
+int ask_send(int fd, const char *op, const uint64_t *session);
+/* The whole reply; the answer is the caller's, until answer_free. 0, -EPROTO if it is not a reply, or
+ * -errno (-ECONNRESET: the daemon is gone). */
+int ask_receive(int fd, struct answer **ret);
+void answer_free(struct answer *answer);
+
+/* The value of a row's key, or NULL. */
+const msgpack_object *answer_cell(const struct answer *answer, size_t row, const char *key);
+/* The same as a number or text; `otherwise` if it is not there. Text is cut to size. */
+uint64_t answer_count(const struct answer *answer, size_t row, const char *key, uint64_t otherwise);
+const char *answer_text(
+	const struct answer *answer, size_t row, const char *key, char *buffer, size_t size);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_CTL_LISTING_H
+#define MIMEO_DAEMON_CTL_LISTING_H
+
+/* Which columns a listing has, and its table from a reply. */
+
+#include "daemon/ctl/ask.h"
+#include "daemon/table.h"
+
+struct listing {
+	const char *op; /* as on the wire */
+	const struct table_column *columns;
+	size_t n_columns;
+	unsigned flags;
+};
+
+/* "status", "sessions", "models", "graphs", "metrics"; NULL. */
+const struct listing *listing_find(const char *op);
+/* 0 or -errno. */
+int listing_print(
+	const struct listing *listing, const struct answer *answer, FILE *file, enum table_form form);
+
+#endif

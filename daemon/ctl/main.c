@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "build-config.h"
+#include "daemon/ctl/ask.h"
+#include "daemon/ctl/listing.h"
+#include "ipc/socket.h"
+#include "ipc/status.h"
+
+enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
+
+#define CONNECT_TIMEOUT_MS 5000u
+#define PROGRESS_MS 500
+
+struct options {
+	const char *socket; /* NULL: the default */
+	enum table_form form;
+	const char *op; /* as on the wire */
+	uint64_t session;
+};
+
+static const char help[] =
+	"Usage: mimeoctl [--socket PATH] [--json] COMMAND\n"
+	"Look at and operate mimeod.\n\n"
+	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
+	"                    2 if not serving\n"
+	"  sessions          clients that are attached\n"
+	"  models            models, their attention, graph mode and KV cache\n"
+	"  graphs            captured graphs and their replays\n"
+	"  metrics           all counters in Prometheus' text format\n"
+	"  drain             take no new work, finish what runs, end; waits for it\n"
+	"  sessions kill ID  end a session\n\n"
+	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
+	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
+	"  --json            print JSON: raw numbers, bytes and seconds\n"
+	"  --help            print this and exit\n"
+	"  --version         print the version and exit\n";
+
+/* ---- options ---- */
+
+static int usage(const char *what, const char *argument)
+{
+	fprintf(stderr, "mimeoctl: %s%s%s: see mimeoctl --help\n", what, argument ? ": " : "",
+		argument ? argument : "");
+	return EXIT_USAGE;
+}
+
+static int parse_id(const char *text, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 10);
+	if (errno != 0 || end == text || *end != '\0' || *text < '0' || *text > '9')
+		return -EINVAL;
+	*ret = value;
+	return 0;
+}
+
+/* The words behind the options. -1: go on, else an exit status. */
+static int parse_command(char **words, int n_words, struct options *ret)
+{
+	static const char *const commands[] = {
+		"status", "sessions", "models", "graphs", "metrics", "drain"};
+
+	if (n_words == 0)
+		return usage("a command is missing", NULL);
+	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0) {
+		if (n_words != 3)
+			return usage("sessions kill takes one session number", NULL);
+		if (parse_id(words[2], &ret->session) < 0)
+			return usage("not a session number", words[2]);
+		ret->op = "kill";
+		return -1;
+	}
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (strcmp(words[0], commands[i]) != 0)
+			continue;
+		if (n_words > 1)
+			return usage("one word too many", words[1]);
+		ret->op = commands[i];
+		return -1;
+	}
+	return usage("unknown command", words[0]);
+}
+
+static int parse_options(int argc, char **argv, struct options *ret)
+{
+	static const struct option table[] = {
+		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'v'},
+		{"socket", required_argument, NULL, 's'},
+		{"json", no_argument, NULL, 'j'},
+		{0},
+	};
+	int option;
+
+	opterr = 0;
+	while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
+		switch (option) {
+		case 'h':
+			return fputs(help, stdout) == EOF || fflush(stdout) == EOF ? EXIT_ERROR
+										  : EXIT_DONE;
+		case 'v':
+			return puts("mimeoctl " MIMEO_VERSION) == EOF || fflush(stdout) == EOF
+				? EXIT_ERROR
+				: EXIT_DONE;
+		case 's':
+			ret->socket = optarg;
+			break;
+		case 'j':
+			ret->form = TABLE_AS_JSON;
+			break;
+		default:
+			return usage("unknown option, or one without its value", argv[optind - 1]);
+		}
+	}
+	return parse_command(argv + optind, argc - optind, ret);
+}
+
+/* ---- reaching the daemon ---- */
+
+/* The connection, or -errno after one line that says what to do. */
+static int reach(const struct options *options)
+{
+	char client[SOCKET_PATH_MAX], admin[SOCKET_PATH_MAX];
+
+	int r = socket_path(client, options->socket);
+	if (r == 0)
+		r = socket_admin_path(admin, client);
+	if (r < 0) {
+		fprintf(stderr, "mimeoctl: the socket's path is too long: at most %d bytes\n",
+			SOCKET_PATH_MAX - 1);
+		return r;
+	}
+	int fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
+	if (fd == -EACCES)
+		fprintf(stderr,
+			"mimeoctl: %s: permission denied: be root or the user that mimeod runs as\n",
+			admin);
+	else if (fd < 0)
+		fprintf(stderr,
+			"mimeoctl: no daemon answers on %s (%s): start mimeod, or name its socket "
+			"with --socket\n",
+			admin, strerror(-fd));
+	return fd;
+}
+
+/* The reply, or NULL after one line. */
+static struct answer *ask(int fd, const char *op, const uint64_t *session)
+{
+	struct answer *answer;
+
+	/* a daemon that turns us away closes before it reads: its reply is there all the same */
+	int sent = ask_send(fd, op, session);
+	int r = sent == 0 || sent == -EPIPE ? ask_receive(fd, &answer) : sent;
+	if (r == 0)
+		return answer;
+	if (r == -ECONNRESET || r == -EPIPE)
+		fprintf(stderr, "mimeoctl: the daemon closed the connection\n");
+	else if (r == -EPROTO)
+		fprintf(stderr, "mimeoctl: the daemon's answer is not what this version expects\n");
+	else
+		fprintf(stderr, "mimeoctl: %s\n", strerror(-r));
+	return NULL;
+}
+
+/* ---- commands ---- */
+
+static int exit_status(const struct options *options, const struct answer *answer)
+{
+	char state[16];
+
+	if (strcmp(options->op, "status") != 0)
+		return EXIT_DONE;
+	answer_text(answer, 0, "state", state, sizeof(state));
+	return strcmp(state, "serving") == 0 ? EXIT_DONE : EXIT_NOT_SERVING;
+}
+
+/* A reply that has no rows. */
+static int print_text(const char *text, enum table_form form)
+{
+	static const struct table_column column = {"text", "text", TABLE_TEXT};
+	struct table *table;
+
+	if (form == TABLE_AS_TEXT)
+		return puts(text) == EOF ? -EIO : 0;
+	int r = table_new(&table, &column, 1, TABLE_RECORD);
+	if (r < 0)
+		return r;
+	table_row(table);
+	table_set_text(table, "text", text);
+	r = table_print(table, stdout, form);
+	table_free(table);
+	return r;
+}
+
+static int list(const struct options *options, const struct answer *answer)
+{
+	const struct listing *listing = listing_find(options->op);
+	int r = 0;
+
+	if (!listing)
+		r = print_text(answer->text, options->form);
+	else if (strcmp(options->op, "metrics") == 0 && options->form == TABLE_AS_TEXT)
+		fputs(answer->text, stdout);
+	else
+		r = listing_print(listing, answer, stdout, options->form);
+	if (r == 0 && (fflush(stdout) == EOF || ferror(stdout)))
+		r = -EIO;
+	if (r < 0) {
+		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-r));
+		return EXIT_ERROR;
+	}
+	return exit_status(options, answer);
+}
+
+/* Wait until the daemon closes the connection: it has ended. */
+static int await_end(int fd)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+	bool terminal = isatty(STDOUT_FILENO);
+
+	for (;;) {
+		char byte;
+		int n = poll(&poll_fd, 1, PROGRESS_MS);
+
+		if (n < 0 && errno != EINTR)
+			return EXIT_ERROR;
+		if (n > 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0 && errno != EAGAIN)
+			break;
+		if (n > 0)
+			break;
+		struct answer *answer;
+		if (ask_send(fd, "status", NULL) < 0 || ask_receive(fd, &answer) < 0)
+			break;
+		if (terminal)
+			printf("\rdraining: %" PRIu64 " requests in flight, %" PRIu64
+			       " sessions \033[K",
+				answer_count(answer, 0, "running", 0) +
+					answer_count(answer, 0, "waiting", 0),
+				answer_count(answer, 0, "sessions", 0));
+		fflush(stdout);
+		answer_free(answer);
+	}
+	if (terminal)
+		printf("\r\033[K");
+	return EXIT_DONE;
+}
+
+static int drain(const struct options *options, int fd, const struct answer *answer)
+{
+	bool json = options->form == TABLE_AS_JSON;
+
+	if (!json)
+		puts(answer->text);
+	fflush(stdout);
+	int status = await_end(fd);
+	if (status == EXIT_DONE)
+		puts(json ? "{\"drained\": true}" : "drained: the daemon has ended");
+	return fflush(stdout) == EOF ? EXIT_ERROR : status;
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = {.form = TABLE_AS_TEXT};
+
+	int status = parse_options(argc, argv, &options);
+	if (status >= 0)
+		return status;
+	int fd = reach(&options);
+	if (fd < 0)
+		return EXIT_ERROR;
+	bool kill = strcmp(options.op, "kill") == 0;
+	struct answer *answer = ask(fd, options.op, kill ? &options.session : NULL);
+	if (!answer) {
+		status = EXIT_ERROR;
+	} else if (answer->status < 0) {
+		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text, status_name(answer->status));
+		status = EXIT_ERROR;
+	} else if (strcmp(options.op, "drain") == 0) {
+		status = drain(&options, fd, answer);
+	} else {
+		status = list(&options, answer);
+	}
+	answer_free(answer);
+	close(fd);
+	return status;
+}

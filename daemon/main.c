@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "daemon/log.h"
+#include "daemon/options.h"
+#include "daemon/startup.h"
+
+static int run(const struct config *config)
+{
+	struct startup_error error;
+	struct startup *startup;
+	bool abandoned;
+
+	log_set_level(config->log_level);
+	config_describe(config);
+	if (startup_new(config, &startup, &error) < 0) {
+		log_error("%s", error.text);
+		return MIMEOD_EXIT_ERROR;
+	}
+	int status = startup_serve(startup, &abandoned);
+	/* The engine's thread still works on what the sessions have: no memory may go from under it. */
+	if (abandoned)
+		_exit(status);
+	startup_free(startup);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct config_error error;
+	struct config config;
+
+	log_open(STDERR_FILENO);
+	int r = options_parse(argc, argv, OPTIONS_DEFAULT_CONFIG, stdout, &config, &error);
+	if (r == OPTIONS_DONE)
+		return MIMEOD_EXIT_DONE;
+	if (r < 0) {
+		fprintf(stderr, "mimeod: %s\n", error.text);
+		return MIMEOD_EXIT_USAGE;
+	}
+	int status = run(&config);
+	config_deinit(&config);
+	return status;
+}

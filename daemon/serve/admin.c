@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "daemon/log.h"
+#include "ipc/status.h"
+#include "ipc/wire_check.h"
+
+void operator_free(struct operator *operator)
+{
+	if (!operator)
+		return;
+	struct serve *serve = operator->serve;
+
+	if (operator->source)
+		loop_remove(serve->loop, operator->source);
+	if (operator->replying)
+		reply_deinit(&operator->reply);
+	close(operator->fd);
+	DL_DELETE(serve->operators, operator);
+	serve->n_operators--;
+	free(operator);
+}
+
+/* ---- requests ---- */
+
+struct request {
+	char op[16];
+	uint64_t session;
+	bool has_session;
+};
+
+static bool key_is(const msgpack_object *key, const char *name)
+{
+	return key->type == MSGPACK_OBJECT_STR && key->via.str.size == strlen(name) &&
+		memcmp(key->via.str.ptr, name, key->via.str.size) == 0;
+}
+
+static bool request_fill(struct request *request, const msgpack_object *object)
+{
+	if (object->type != MSGPACK_OBJECT_MAP)
+		return false;
+	for (uint32_t i = 0; i < object->via.map.size; i++) {
+		const msgpack_object *key = &object->via.map.ptr[i].key;
+		const msgpack_object *value = &object->via.map.ptr[i].val;
+
+		if (key_is(key, ADMIN_OP) && value->type == MSGPACK_OBJECT_STR &&
+			value->via.str.size < sizeof(request->op)) {
+			memcpy(request->op, value->via.str.ptr, value->via.str.size);
+			request->op[value->via.str.size] = '\0';
+		} else if (key_is(key, ADMIN_SESSION) &&
+			value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+			request->session = value->via.u64;
+			request->has_session = true;
+		} else {
+			return false;
+		}
+	}
+	return request->op[0] != '\0';
+}
+
+static bool request_parse(struct request *ret, const void *data, size_t size)
+{
+	msgpack_unpacked unpacked;
+	size_t offset = 0;
+
+	*ret = (struct request){0};
+	if (wire_check(data, size, &offset) != WIRE_OK)
+		return false;
+	offset = 0;
+	msgpack_unpacked_init(&unpacked);
+	bool ok = msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
+		request_fill(ret, &unpacked.data);
+	msgpack_unpacked_destroy(&unpacked);
+	return ok;
+}
+
+static void answer_drain(struct serve *serve, struct reply *reply)
+{
+	const struct engine_stats *stats = engine_stats(serve->options.engine);
+	char text[96];
+
+	snprintf(text, sizeof(text), "draining: %u requests in flight",
+		atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting));
+	reply_say(reply, 0, text);
+	serve_drain(serve, "an operator asked for it");
+}
+
+static void answer_kill(struct serve *serve, const struct request *request, struct reply *reply)
+{
+	struct session *session = session_find(serve, request->session);
+	char text[96];
+
+	if (!request->has_session || !session) {
+		snprintf(text, sizeof(text), "no session %llu is open",
+			(unsigned long long)request->session);
+		reply_say(reply, STATUS_E_INVALID, text);
+		return;
+	}
+	snprintf(text, sizeof(text), "session %u (%s, pid %d) is being closed",
+		session->port.session, session->port.name, (int)session->port.pid);
+	log_info("session %u: killed by an operator", session->port.session);
+	session_detach(session, "an operator killed it");
+	reply_say(reply, 0, text);
+}
+
+static void answer(struct serve *serve, const struct request *request, struct reply *reply)
+{
+	static const struct {
+		const char *op;
+		void (*fill)(struct serve *serve, struct reply *reply);
+	} listings[] = {
+		{"status", answer_status},
+		{"sessions", answer_sessions},
+		{"models", answer_models},
+		{"graphs", answer_graphs},
+		{"metrics", answer_metrics},
+	};
+
+	for (size_t i = 0; i < sizeof(listings) / sizeof(listings[0]); i++) {
+		if (strcmp(request->op, listings[i].op) == 0) {
+			listings[i].fill(serve, reply);
+			return;
+		}
+	}
+	if (strcmp(request->op, "drain") == 0)
+		answer_drain(serve, reply);
+	else if (strcmp(request->op, "kill") == 0)
+		answer_kill(serve, request, reply);
+	else
+		reply_say(reply, STATUS_E_UNSUPPORTED, "this daemon knows no such operation");
+}
+
+/* ---- replies ---- */
+
+/* True when all of it is sent; -errno. */
+static int reply_flush(struct operator *operator)
+{
+	const msgpack_sbuffer *out = &operator->reply.out;
+
+	while (operator->n_sent < out->size) {
+		ssize_t n = send(operator->fd, out->data + operator->n_sent,
+			out->size - operator->n_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN ? 0 : -errno;
+		operator->n_sent += (size_t)n;
+	}
+	reply_deinit(&operator->reply);
+	operator->replying = false;
+	operator->deadline_ms = INT64_MAX;
+	return 0;
+}
+
+/* A whole request is there. 0, or -errno: the operator's connection is of no more use. */
+static int respond(struct operator *operator, uint32_t length)
+{
+	struct request request;
+
+	if (!request_parse(&request, operator->bytes + 4, length))
+		return -EPROTO;
+	reply_init(&operator->reply);
+	operator->replying = true;
+	answer(operator->serve, &request, &operator->reply);
+	operator->n_sent = 0;
+	operator->n_bytes = 0;
+	operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
+	int r = reply_end(&operator->reply);
+	return r < 0 ? r : reply_flush(operator);
+}
+
+/* ---- the connection ---- */
+
+/* 1 if a whole request is there, 0 if not yet. */
+static int request_look(const struct operator *operator, uint32_t *ret_length)
+{
+	uint32_t length;
+
+	if (operator->n_bytes < sizeof(length))
+		return 0;
+	memcpy(&length, operator->bytes, sizeof(length));
+	length = le32toh(length);
+	if (length == 0 || length > ADMIN_REQUEST_MAX)
+		return -EPROTO;
+	if (operator->n_bytes < sizeof(length) + length)
+		return 0;
+	if (operator->n_bytes > sizeof(length) + length)
+		return -EPROTO;
+	*ret_length = length;
+	return 1;
+}
+
+/* Take what has come. 0, or -errno. */
+static int receive(struct operator *operator)
+{
+	for (;;) {
+		uint32_t length;
+		ssize_t n = recv(operator->fd, operator->bytes + operator->n_bytes,
+			sizeof(operator->bytes) - operator->n_bytes, MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN ? 0 : -errno;
+		if (n == 0)
+			return -ECONNRESET;
+		if (operator->replying)
+			return -EPROTO;
+		if (operator->n_bytes == 0)
+			operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
+		operator->n_bytes += (uint32_t)n;
+		int r = request_look(operator, &length);
+		if (r > 0)
+			r = respond(operator, length);
+		if (r < 0)
+			return r;
+	}
+}
+
+static void on_operator(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct operator *operator = userdata;
+	int r = 0;
+
+	(void)source;
+	(void)events;
+	if (operator->replying)
+		r = reply_flush(operator);
+	if (r == 0)
+		r = receive(operator);
+	if (r == 0)
+		return;
+	if (r != -ECONNRESET && r != -EPIPE)
+		serve_complain(operator->serve, "operator with pid %d: %s: closed",
+			(int)operator->pid, strerror(-r));
+	operator_free(operator);
+}
+
+void operators_expire(struct serve *serve, int64_t now_ms)
+{
+	struct operator *operator, *next;
+
+	DL_FOREACH_SAFE (serve->operators, operator, next) {
+		if (now_ms < operator->deadline_ms)
+			continue;
+		serve_complain(serve, "operator with pid %d: too slow: closed", (int)operator->pid);
+		operator_free(operator);
+	}
+}
+
+/* Say no, if there is room for it. */
+static void turn_away(struct serve *serve, int fd, int status, const char *text)
+{
+	struct reply reply;
+
+	serve_complain(serve, "operator refused: %s", text);
+	reply_init(&reply);
+	reply_say(&reply, status, text);
+	if (reply_end(&reply) == 0)
+		(void)!send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	reply_deinit(&reply);
+	close(fd);
+}
+
+/* Takes fd over. */
+static void admit(struct serve *serve, int fd)
+{
+	struct socket_peer peer;
+	char text[96];
+
+	if (socket_peer(fd, &peer) < 0) {
+		close(fd);
+		return;
+	}
+	if (peer.pidfd >= 0)
+		close(peer.pidfd);
+	if (peer.uid != 0 && peer.uid != geteuid()) {
+		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
+			(unsigned)peer.uid);
+		turn_away(serve, fd, STATUS_E_UNSUPPORTED, text);
+		return;
+	}
+	struct operator *operator = NULL;
+	if (serve->n_operators < OPERATORS_MAX)
+		operator = calloc(1, sizeof(*operator));
+	if (!operator) {
+		turn_away(serve, fd, STATUS_E_QUOTA, "too many operators are connected");
+		return;
+	}
+	operator->serve = serve;
+	operator->fd = fd;
+	operator->pid = peer.pid;
+	operator->deadline_ms = INT64_MAX;
+	DL_APPEND(serve->operators, operator);
+	serve->n_operators++;
+	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, on_operator, operator,
+		    &operator->source) < 0)
+		operator_free(operator);
+}
+
+void operator_accept(struct serve *serve)
+{
+	uint32_t n_turn = 0;
+	int fd;
+
+	while ((fd = serve_accept(serve, serve->admin_listener, &n_turn)) >= 0)
+		admit(serve, fd);
+}

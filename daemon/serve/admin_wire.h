@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
+#define MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
+
+/*
+ * What mimeod and mimeoctl say to each other on the admin socket: length-prefixed msgpack, as on the
+ * client socket. A request is one map,
+ *
+ *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"|"kill", "session": number}
+ *
+ * ("session" with kill only). A reply is one message or several, each a map of exactly
+ *
+ *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}
+ *
+ * in which "more" says that the next message carries on with further rows. status is 0 or one of
+ * ipc/status.h, and then text says what and why. Keys of rows are strings in a fixed order; values
+ * are strings, unsigned integers or floats. A connection carries any number of requests, one at a
+ * time: a request that comes before the last reply has been taken ends it.
+ */
+
+#include "ipc/msg.h"
+
+#define ADMIN_REQUEST_MAX 1024u      /* bytes behind the length */
+#define ADMIN_REPLY_MAX MSG_SOCKET_MAX /* of one message of a reply */
+
+#define ADMIN_OP "op"
+#define ADMIN_SESSION "session"
+#define ADMIN_STATUS "status"
+#define ADMIN_TEXT "text"
+#define ADMIN_MORE "more"
+#define ADMIN_ROWS "rows"
+
+#endif

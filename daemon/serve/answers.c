@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "build-config.h"
+
+#define ROW(reply, ...)                                                                            \
+	reply_row((reply), (const struct reply_cell[]){__VA_ARGS__},                               \
+		sizeof((const struct reply_cell[]){__VA_ARGS__}) / sizeof(struct reply_cell))
+
+const char *serve_state_name(const struct serve *serve)
+{
+	const struct engine_stats *stats = engine_stats(serve->options.engine);
+
+	if (serve->state == SERVE_FAILED || atomic_load(&stats->device_condition) != 0)
+		return "failed";
+	if (serve->state == SERVE_DRAINING)
+		return "draining";
+	return serve->state == SERVE_SERVING ? "serving" : "starting";
+}
+
+/* Sums over all models. */
+struct totals {
+	uint64_t pages, pages_free, weights_bytes, kv_bytes, pool_bytes, graph_bytes;
+	uint32_t n_graphs;
+	double capture_seconds;
+};
+
+static struct totals totals_of(const struct serve *serve)
+{
+	struct totals totals = {0};
+
+	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(serve->options.engine, i, &facts);
+		totals.pages += facts.pages_total;
+		totals.pages_free += facts.pages_free;
+		totals.weights_bytes += facts.model->bytes;
+		totals.kv_bytes += facts.kv_bytes;
+		totals.pool_bytes += facts.pool_bytes;
+		totals.graph_bytes += facts.graph_bytes;
+		totals.n_graphs += facts.n_graphs;
+		totals.capture_seconds += facts.capture_seconds;
+	}
+	return totals;
+}
+
+void answer_status(struct serve *serve, struct reply *reply)
+{
+	const struct engine *engine = serve->options.engine;
+	const struct engine_stats *stats = engine_stats(engine);
+	struct totals totals = totals_of(serve);
+	const char *reason = engine_loop_reason(engine);
+
+	ROW(reply, CELL_TEXT("state", serve_state_name(serve)),
+		CELL_COUNT("pid", (uint64_t)getpid()),
+		CELL_NUMBER("uptime_s", (double)(serve_now_ms() - serve->started_ms) / 1e3),
+		CELL_TEXT("version", MIMEO_VERSION),
+		CELL_TEXT("socket", serve->socket),
+		CELL_TEXT("device", serve->options.device),
+		CELL_TEXT("loop", engine_loop_name(engine)),
+		CELL_TEXT("loop_reason", reason ? reason : ""),
+		CELL_COUNT("models", engine_n_models(engine)),
+		CELL_COUNT("sessions", serve->n_sessions),
+		CELL_COUNT("handshakes", serve->n_greetings),
+		CELL_COUNT("operators", serve->n_operators),
+		CELL_COUNT("sequences", atomic_load(&stats->n_sequences)),
+		CELL_COUNT("running", atomic_load(&stats->n_running)),
+		CELL_COUNT("waiting", atomic_load(&stats->n_waiting)),
+		CELL_COUNT("requests", atomic_load(&stats->n_requests)),
+		CELL_COUNT("tokens_in", atomic_load(&stats->n_tokens_in)),
+		CELL_COUNT("tokens_out", atomic_load(&stats->n_tokens_out)),
+		CELL_COUNT("steps", atomic_load(&stats->n_steps)),
+		CELL_COUNT("replays", atomic_load(&stats->n_replays)),
+		CELL_COUNT("shared_replays", atomic_load(&stats->n_shared_replays)),
+		CELL_COUNT("eager_mode", atomic_load(&stats->n_eager_mode)),
+		CELL_COUNT("eager_mixed", atomic_load(&stats->n_eager_mixed)),
+		CELL_COUNT("eager_too_wide", atomic_load(&stats->n_eager_too_wide)),
+		CELL_COUNT("graphs", totals.n_graphs),
+		CELL_NUMBER("capture_seconds", totals.capture_seconds),
+		CELL_COUNT("slots_free", atomic_load(&stats->n_slots_free)),
+		CELL_COUNT("slots_total", serve->options.max_requests),
+		CELL_COUNT("pages_free", totals.pages_free),
+		CELL_COUNT("pages_total", totals.pages),
+		CELL_COUNT("weights_bytes", totals.weights_bytes),
+		CELL_COUNT("kv_bytes", totals.kv_bytes),
+		CELL_COUNT("pool_bytes", totals.pool_bytes),
+		CELL_COUNT("graph_bytes", totals.graph_bytes),
+		CELL_COUNT("resident_bytes", resident_bytes()),
+		CELL_COUNT("open_fds", count_open_fds()));
+}
+
+void answer_sessions(struct serve *serve, struct reply *reply)
+{
+	struct session *session;
+	int64_t now = serve_now_ms();
+
+	DL_FOREACH (serve->sessions, session) {
+		struct engine_port *port = &session->port;
+
+		ROW(reply, CELL_COUNT("id", port->session), CELL_COUNT("pid", (uint64_t)port->pid),
+			CELL_COUNT("uid", port->uid), CELL_TEXT("name", port->name),
+			CELL_TEXT("state", session->detaching ? "closing" : "open"),
+			CELL_NUMBER("age_s", (double)(now - session->since_ms) / 1e3),
+			CELL_COUNT("requests", atomic_load(&port->n_requests)),
+			CELL_COUNT("in_flight", atomic_load(&port->n_in_flight)),
+			CELL_COUNT("waiting", atomic_load(&port->n_waiting)),
+			CELL_COUNT("sequences", atomic_load(&port->n_sequences)),
+			CELL_COUNT("pages", atomic_load(&port->n_pages)),
+			CELL_COUNT("prompt_tokens", atomic_load(&port->n_prompt_tokens)),
+			CELL_COUNT("tokens", atomic_load(&port->n_tokens)),
+			CELL_COUNT("arena_bytes", port->region.arena_bytes));
+	}
+}
+
+void answer_models(struct serve *serve, struct reply *reply)
+{
+	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(serve->options.engine, i, &facts);
+		ROW(reply, CELL_TEXT("name", facts.name),
+			CELL_TEXT("architecture", facts.model->config.architecture),
+			CELL_COUNT("weights_bytes", facts.model->bytes),
+			CELL_TEXT("attention", facts.attention),
+			CELL_TEXT("support", facts.support),
+			CELL_TEXT("configured", graph_mode_name(facts.mode->configured)),
+			CELL_TEXT("resolved", graph_mode_name(facts.mode->resolved)),
+			CELL_TEXT("reason", facts.mode->reason),
+			CELL_COUNT("max_seq_len", facts.max_seq_len),
+			CELL_COUNT("page_tokens", facts.page_tokens),
+			CELL_COUNT("pages_free", facts.pages_free),
+			CELL_COUNT("pages_total", facts.pages_total),
+			CELL_COUNT("kv_bytes", facts.kv_bytes),
+			CELL_COUNT("graphs", facts.n_graphs),
+			CELL_NUMBER("capture_seconds", facts.capture_seconds),
+			CELL_COUNT("graph_bytes", facts.graph_bytes),
+			CELL_COUNT("pool_bytes", facts.pool_bytes),
+			CELL_NUMBER("load_seconds", facts.model->load_seconds),
+			CELL_COUNT("steps", facts.n_steps),
+			CELL_COUNT("tokens_out", facts.n_tokens_out));
+	}
+}
+
+void answer_graphs(struct serve *serve, struct reply *reply)
+{
+	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
+		struct engine_model_facts model;
+		struct engine_graph_facts facts;
+
+		engine_model_facts(serve->options.engine, i, &model);
+		for (uint32_t j = 0;
+			engine_graph_facts(serve->options.engine, i, j, &facts); j++) {
+			ROW(reply, CELL_TEXT("model", model.name), CELL_TEXT("mode", facts.mode),
+				CELL_COUNT("tokens", facts.tokens), CELL_COUNT("rows", facts.rows),
+				CELL_COUNT("query_len", facts.query_len),
+				CELL_COUNT("captures", facts.n_captures),
+				CELL_COUNT("nodes", facts.n_nodes),
+				CELL_COUNT("bytes", facts.bytes),
+				CELL_NUMBER("seconds", facts.seconds),
+				CELL_COUNT("replays", facts.n_replays),
+				CELL_COUNT("shared_replays", facts.n_shared_replays),
+				CELL_COUNT("padded_rows", facts.n_padded_rows));
+		}
+	}
+}

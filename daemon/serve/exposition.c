@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/metrics.h"
+#include "ipc/status.h"
+
+uint32_t count_open_fds(void)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	uint32_t n = 0;
+
+	if (!folder)
+		return 0;
+	for (struct dirent *entry; (entry = readdir(folder));)
+		n += entry->d_name[0] != '.';
+	closedir(folder);
+	return n - 1; /* the folder's own */
+}
+
+uint64_t resident_bytes(void)
+{
+	FILE *file = fopen("/proc/self/statm", "re");
+	unsigned long long pages = 0;
+
+	if (!file)
+		return 0;
+	if (fscanf(file, "%*u %llu", &pages) != 1)
+		pages = 0;
+	fclose(file);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- the engine's ---- */
+
+static void collect_steps(const struct engine_stats *stats, struct metrics *metrics)
+{
+	static const char eager[] = "mimeo_eager_steps_total";
+	static const char eager_help[] = "Steps that no graph served, by reason";
+
+#define COUNTER(name, help, member)                                                                \
+	metrics_add(metrics, METRIC_COUNTER, "mimeo_" name "_total", help,                         \
+		(double)atomic_load(&stats->member))
+	COUNTER("steps", "Forward passes", n_steps);
+	COUNTER("replays", "Graph replays", n_replays);
+	COUNTER("shared_replays", "Graph replays that carried rows of several processes",
+		n_shared_replays);
+	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "mode",
+		(double)atomic_load(&stats->n_eager_mode));
+	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "mixed",
+		(double)atomic_load(&stats->n_eager_mixed));
+	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "too_wide",
+		(double)atomic_load(&stats->n_eager_too_wide));
+	COUNTER("rows", "Rows of all steps, without padding", n_rows);
+	COUNTER("padded_rows", "Rows of padding", n_padded_rows);
+	COUNTER("discarded_rows", "Rows computed after their request had ended", n_discarded_rows);
+	COUNTER("tokens_processed", "Tokens taken in", n_tokens_in);
+	COUNTER("tokens_generated", "Tokens generated", n_tokens_out);
+	COUNTER("requests", "Requests taken in", n_requests);
+	COUNTER("requests_finished", "Requests that ended well", n_finished);
+	COUNTER("requests_cancelled", "Requests that were cancelled", n_cancelled);
+	COUNTER("requests_failed", "Requests that ended with an error", n_failed);
+	COUNTER("requests_refused", "Requests that were refused on sight", n_refused);
+	COUNTER("engine_sleeps", "Times the engine thread slept", n_sleeps);
+#undef COUNTER
+}
+
+static void collect_gauges(const struct serve *serve, struct metrics *metrics)
+{
+	const struct engine_stats *stats = engine_stats(serve->options.engine);
+
+#define GAUGE(name, help, value) metrics_add(metrics, METRIC_GAUGE, "mimeo_" name, help, (value))
+	GAUGE("serving", "1 while new sessions and requests are taken",
+		serve->state == SERVE_SERVING);
+	GAUGE("draining", "1 while what runs is finished", serve->state == SERVE_DRAINING);
+	GAUGE("device_healthy", "1 unless the device is lost",
+		atomic_load(&stats->device_condition) == 0);
+	GAUGE("uptime_seconds", "Since the daemon serves",
+		(double)(serve_now_ms() - serve->started_ms) / 1e3);
+	GAUGE("sessions", "Sessions attached", serve->n_sessions);
+	GAUGE("sequences", "Sequences open", atomic_load(&stats->n_sequences));
+	GAUGE("requests_running", "Requests that have a slot", atomic_load(&stats->n_running));
+	GAUGE("requests_waiting", "Requests that wait for one", atomic_load(&stats->n_waiting));
+	GAUGE("slots_free", "Slots for running requests that are free",
+		atomic_load(&stats->n_slots_free));
+	GAUGE("slots_total", "Slots for running requests", serve->options.max_requests);
+	GAUGE("open_fds", "File descriptors open", count_open_fds());
+	GAUGE("resident_bytes", "Memory of the daemon's process", (double)resident_bytes());
+#undef GAUGE
+	metrics_add(metrics, METRIC_COUNTER, "mimeo_sessions_total", "Sessions ever attached",
+		(double)serve->n_sessions_total);
+	metrics_add(metrics, METRIC_COUNTER, "mimeo_sessions_refused_total",
+		"Connections that were refused", (double)serve->n_refused);
+}
+
+/* ---- each model's ---- */
+
+static double graph_captures(const struct engine *engine, uint32_t model)
+{
+	struct engine_graph_facts facts;
+	double n = 0;
+
+	for (uint32_t i = 0; engine_graph_facts(engine, model, i, &facts); i++)
+		n += facts.n_captures;
+	return n;
+}
+
+static double model_value(const struct engine *engine, uint32_t model, unsigned which)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(engine, model, &facts);
+	switch (which) {
+	case 0:
+		return facts.pages_free;
+	case 1:
+		return facts.pages_total;
+	case 2:
+		return graph_captures(engine, model);
+	case 3:
+		return facts.capture_seconds;
+	case 4:
+		return (double)facts.graph_bytes;
+	case 5:
+		return facts.n_graphs;
+	case 6:
+		return (double)facts.kv_bytes;
+	case 7:
+		return (double)facts.pool_bytes;
+	case 8:
+		return (double)facts.model->bytes;
+	default:
+		return (double)facts.n_tokens_out;
+	}
+}
+
+static void collect_models(const struct engine *engine, struct metrics *metrics)
+{
+	static const struct {
+		const char *name, *help;
+		enum metric_type type;
+	} kinds[] = {
+		{"mimeo_pages_free", "KV cache pages that are free", METRIC_GAUGE},
+		{"mimeo_pages_total", "KV cache pages", METRIC_GAUGE},
+		{"mimeo_graph_captures_total", "Graph captures", METRIC_COUNTER},
+		{"mimeo_graph_capture_seconds", "Time spent capturing graphs", METRIC_GAUGE},
+		{"mimeo_graph_bytes", "Memory that graph executables hold", METRIC_GAUGE},
+		{"mimeo_graphs", "Graphs captured", METRIC_GAUGE},
+		{"mimeo_kv_bytes", "Memory of the KV cache", METRIC_GAUGE},
+		{"mimeo_pool_bytes", "Memory of activations and inputs", METRIC_GAUGE},
+		{"mimeo_weights_bytes", "Memory of the weights", METRIC_GAUGE},
+		{"mimeo_model_tokens_generated_total", "Tokens generated by a model",
+			METRIC_COUNTER},
+	};
+
+	for (unsigned which = 0; which < sizeof(kinds) / sizeof(kinds[0]); which++) {
+		for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+			struct engine_model_facts facts;
+
+			engine_model_facts(engine, model, &facts);
+			metrics_add_labelled(metrics, kinds[which].type, kinds[which].name,
+				kinds[which].help, "model", facts.name,
+				model_value(engine, model, which));
+		}
+	}
+}
+
+void exposition_collect(const struct serve *serve, struct metrics *metrics)
+{
+	collect_steps(engine_stats(serve->options.engine), metrics);
+	collect_gauges(serve, metrics);
+	collect_models(serve->options.engine, metrics);
+}
+
+void answer_metrics(struct serve *serve, struct reply *reply)
+{
+	struct metrics *metrics = calloc(1, sizeof(*metrics));
+	char *text = malloc(METRICS_TEXT_MAX);
+
+	if (!metrics || !text) {
+		reply_say(reply, STATUS_E_NO_MEMORY, "no memory for the metrics");
+		goto out;
+	}
+	exposition_collect(serve, metrics);
+	if (metrics_render(metrics, text, METRICS_TEXT_MAX) < 0) {
+		reply_say(reply, STATUS_E_NO_MEMORY, "the metrics exceed a message");
+		goto out;
+	}
+	reply_say(reply, 0, text);
+	for (uint32_t i = 0; i < metrics->n_samples; i++) {
+		const struct metric *metric = &metrics->samples[i];
+
+		reply_row(reply,
+			(const struct reply_cell[]){
+				CELL_TEXT("name", metric->name),
+				CELL_TEXT("type",
+					metric->type == METRIC_COUNTER ? "counter" : "gauge"),
+				CELL_TEXT("label", metric->label),
+				CELL_TEXT("label_value", metric->label_value),
+				CELL_NUMBER("value", metric->value),
+			},
+			5);
+	}
+out:
+	free(text);
+	free(metrics);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "daemon/log.h"
+#include "ipc/region.h"
+#include "ipc/status.h"
+
+/*
+ * From accept to WELCOME. The peer is a stranger: it gets one buffer of HELLO_BYTES_MAX, one deadline,
+ * and a share of the places; whatever it does otherwise, it is answered (if its socket has room) and
+ * closed.
+ */
+
+void greeting_free(struct greeting *greeting)
+{
+	if (!greeting)
+		return;
+	struct serve *serve = greeting->serve;
+
+	if (greeting->source)
+		loop_remove(serve->loop, greeting->source);
+	if (greeting->fd >= 0)
+		close(greeting->fd);
+	if (greeting->peer.pidfd >= 0)
+		close(greeting->peer.pidfd);
+	DL_DELETE(serve->greetings, greeting);
+	serve->n_greetings--;
+	free(greeting);
+}
+
+/* The line in the log, the answer, the end. */
+static void refuse(struct greeting *greeting, int status, const char *text)
+{
+	serve_complain(greeting->serve, "pid %d, uid %u: refused: %s", (int)greeting->peer.pid,
+		(unsigned)greeting->peer.uid, text);
+	greeting->serve->n_refused++;
+	welcome_refuse(greeting->serve, greeting->fd, status, text);
+	greeting_free(greeting);
+}
+
+/* ---- HELLO ---- */
+
+static void describe(int status, const struct msg_detail *detail, char text[static MSG_TEXT_MAX])
+{
+	int field = detail->values[0];
+
+	if (status == STATUS_E_VERSION)
+		snprintf(text, MSG_TEXT_MAX, "the client speaks protocol version %d, the daemon %u",
+			detail->values[1], MSG_PROTOCOL_VERSION);
+	else if (detail->detail == RING_DETAIL_RANGE && field == MSG_ENTRIES)
+		snprintf(text, MSG_TEXT_MAX, "entries is not a power of two from %u to %u",
+			RING_ENTRIES_MIN, RING_ENTRIES_MAX);
+	else if (detail->detail == RING_DETAIL_RANGE && field == MSG_ARENA_BYTES)
+		snprintf(text, MSG_TEXT_MAX, "arena_bytes is not a power of two from %llu to %llu",
+			REGION_ARENA_MIN, REGION_ARENA_MAX);
+	else if (detail->detail == RING_DETAIL_RANGE && field > 0)
+		snprintf(text, MSG_TEXT_MAX, "HELLO's field %s is out of range or unknown",
+			msg_field_name((unsigned)field));
+	else
+		snprintf(text, MSG_TEXT_MAX, "HELLO is not Mimeo's protocol");
+}
+
+/* A whole HELLO is there: a session, or a refusal. */
+static void finish(struct greeting *greeting, uint32_t length)
+{
+	struct serve *serve = greeting->serve;
+	struct session *session;
+	struct msg_hello hello;
+	struct msg_detail detail = {0};
+	char text[MSG_TEXT_MAX];
+
+	int status = msg_hello_decode(serve->codec, greeting->bytes + 4, length, &hello, &detail);
+	if (status < 0)
+		describe(status, &detail, text);
+	else
+		status = welcome_admit(serve, &greeting->peer, &hello, text);
+	if (status < 0) {
+		refuse(greeting, status, text);
+		return;
+	}
+
+	loop_remove(serve->loop, greeting->source);
+	greeting->source = NULL;
+	int r = session_new(serve, greeting->fd, &greeting->peer, &hello, &session);
+	if (r < 0) {
+		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-r));
+		refuse(greeting, STATUS_E_NO_MEMORY, text);
+		return;
+	}
+	greeting->fd = -1;
+	greeting->peer.pidfd = -1;
+	greeting_free(greeting);
+}
+
+/* Look at what has come: true if the greeting is over. */
+static bool advance(struct greeting *greeting)
+{
+	char text[MSG_TEXT_MAX];
+	uint32_t length;
+
+	if (greeting->n_bytes < sizeof(length))
+		return false;
+	memcpy(&length, greeting->bytes, sizeof(length));
+	length = le32toh(length);
+	if (length == 0 || length > HELLO_BYTES_MAX) {
+		snprintf(text, sizeof(text), "a message of %u bytes, where HELLO has 1 to %u",
+			length, HELLO_BYTES_MAX);
+		refuse(greeting, STATUS_E_PROTOCOL, text);
+		return true;
+	}
+	if (greeting->n_bytes < sizeof(length) + length)
+		return false;
+	if (greeting->n_bytes > sizeof(length) + length)
+		refuse(greeting, STATUS_E_PROTOCOL, "bytes after HELLO, before WELCOME");
+	else
+		finish(greeting, length);
+	return true;
+}
+
+static void on_greeting(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct greeting *greeting = userdata;
+
+	(void)source;
+	(void)events;
+	for (;;) {
+		/* Plain recv: descriptors that a stranger sends along are dropped by the kernel. */
+		ssize_t n = recv(greeting->fd, greeting->bytes + greeting->n_bytes,
+			sizeof(greeting->bytes) - greeting->n_bytes, MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0) {
+			if (greeting->n_bytes > 0)
+				serve_complain(greeting->serve, "pid %d, uid %u: left after %u bytes",
+					(int)greeting->peer.pid, (unsigned)greeting->peer.uid,
+					greeting->n_bytes);
+			greeting_free(greeting);
+			return;
+		}
+		greeting->n_bytes += (uint32_t)n;
+		if (advance(greeting))
+			return;
+	}
+}
+
+void greetings_expire(struct serve *serve, int64_t now_ms)
+{
+	struct greeting *greeting, *next;
+	char text[MSG_TEXT_MAX];
+
+	DL_FOREACH_SAFE (serve->greetings, greeting, next) {
+		if (now_ms < greeting->deadline_ms)
+			continue;
+		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u bytes",
+			serve->options.handshake_timeout_ms, greeting->n_bytes);
+		refuse(greeting, STATUS_E_PROTOCOL, text);
+	}
+}
+
+/* ---- accept ---- */
+
+static bool has_place(const struct serve *serve, uid_t uid)
+{
+	const struct greeting *greeting;
+	uint32_t n = 0;
+
+	DL_FOREACH (serve->greetings, greeting)
+		n += greeting->peer.uid == uid;
+	return n < GREETINGS_PER_UID && serve->n_greetings < GREETINGS_MAX;
+}
+
+/* Takes fd over. */
+static void greet(struct serve *serve, int fd)
+{
+	struct socket_peer peer;
+	struct greeting *greeting;
+
+	if (socket_peer(fd, &peer) < 0) {
+		close(fd);
+		return;
+	}
+	bool place = has_place(serve, peer.uid);
+	greeting = place ? calloc(1, sizeof(*greeting)) : NULL;
+	if (!greeting) {
+		const char *text = place ? "no memory for another client"
+					 : "too many clients that have not sent HELLO";
+
+		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
+			(unsigned)peer.uid, text);
+		serve->n_refused++;
+		welcome_refuse(serve, fd, STATUS_E_QUOTA, text);
+		if (peer.pidfd >= 0)
+			close(peer.pidfd);
+		close(fd);
+		return;
+	}
+	greeting->serve = serve;
+	greeting->peer = peer;
+	greeting->fd = fd;
+	greeting->deadline_ms = serve_now_ms() + serve->options.handshake_timeout_ms;
+	DL_APPEND(serve->greetings, greeting);
+	serve->n_greetings++;
+	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, on_greeting, greeting,
+		    &greeting->source) < 0)
+		greeting_free(greeting);
+}
+
+void greeting_accept(struct serve *serve)
+{
+	uint32_t n_turn = 0;
+	int fd;
+
+	while ((fd = serve_accept(serve, serve->listener, &n_turn)) >= 0)
+		greet(serve, fd);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_INTERNAL_H
+#define MIMEO_DAEMON_SERVE_INTERNAL_H
+
+/*
+ * What the files of this room share. All of it belongs to the loop thread.
+ *
+ * A client is a `greeting` from accept until its HELLO is answered, then a `session` until the
+ * engine has handed its port back and the socket is closed. An operator is an `operator` all along.
+ * Each has a bounded number, a bounded buffer and a deadline whenever it is the peer's turn.
+ */
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "daemon/log.h"
+#include "daemon/loop/loop.h"
+#include "daemon/serve/admin_wire.h"
+#include "daemon/serve/reply.h"
+#include "daemon/serve/serve.h"
+#include "ipc/msg.h"
+#include "ipc/socket.h"
+
+#define HANDSHAKE_TIMEOUT_MS 5000u
+#define GREETINGS_MAX 256u
+#define GREETINGS_PER_UID 32u
+#define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
+#define OPERATORS_MAX 16u
+#define ACCEPTS_A_TURN 64u
+#define OPERATOR_TIMEOUT_MS 10000u /* to send the rest of a request, to take a reply */
+#define DETACH_TIMEOUT_MS 5000u    /* for the engine to hand all ports back at the end */
+#define COMPLAINTS_PER_SECOND 5u
+#define METRICS_TEXT_MAX (48u << 10)
+
+struct serve;
+
+struct greeting {
+	struct serve *serve;
+	struct loop_source *source;
+	struct socket_peer peer;
+	int fd;
+	int64_t deadline_ms;
+	uint32_t n_bytes;
+	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one more than allowed, to see that it came */
+	struct greeting *prev, *next;
+};
+
+struct session {
+	struct engine_port port; /* the engine's from attach to DETACHED */
+	struct serve *serve;
+	struct loop_source *source, *pid_source;
+	int fd, pidfd;
+	int64_t since_ms;
+	bool detaching, posted; /* the engine has been asked for it */
+	struct session *prev, *next;
+};
+
+struct operator {
+	struct serve *serve;
+	struct loop_source *source;
+	int fd;
+	pid_t pid;
+	int64_t deadline_ms; /* INT64_MAX: it is nobody's turn */
+	uint32_t n_bytes;
+	uint8_t bytes[4 + ADMIN_REQUEST_MAX + 1];
+	struct reply reply;
+	size_t n_sent;
+	bool replying;
+	struct operator *prev, *next;
+};
+
+enum serve_state { SERVE_STARTING, SERVE_SERVING, SERVE_DRAINING, SERVE_FAILED };
+
+struct serve {
+	struct serve_options options;
+	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
+	struct loop *loop;
+	struct loop_source *listener_source, *admin_source, *report_source, *timer;
+	int listener, admin_listener;
+	struct msg_codec *codec;
+	uint64_t nonce;
+	uint32_t last_session;
+	enum serve_state state;
+	int result;
+	bool done;
+	bool accept_stalled; /* no fd was left: the timer tries again */
+	bool accept_more;    /* more may wait than one turn took */
+	bool ending;         /* all sessions are being detached; done when none is left */
+	int64_t started_ms;
+	int64_t drain_deadline_ms;  /* INT64_MAX: none */
+	int64_t detach_deadline_ms; /* INT64_MAX: none */
+	unsigned signals_seen;
+	struct log_limit complaints;
+	struct greeting *greetings;
+	struct session *sessions;
+	struct operator *operators;
+	uint32_t n_greetings, n_sessions, n_operators;
+	uint64_t n_sessions_total, n_refused;
+	char welcome[4 + MSG_SOCKET_MAX];
+};
+
+/* Log a peer's misbehaviour, unless too much of that was logged lately. */
+#define serve_complain(serve, ...)                                                                 \
+	log_limited(&(serve)->complaints, LOG_LEVEL_WARN, __VA_ARGS__)
+
+/* serve.c */
+int64_t serve_now_ms(void);
+/* Take no new sessions; done when nothing is in flight, or after the drain timeout. */
+void serve_drain(struct serve *serve, const char *why);
+void serve_session_gone(struct serve *serve);
+/* The next connection (nonblocking, close-on-exec), or -EAGAIN when there is none or the turn's share
+ * is taken; notes what is left for later. */
+int serve_accept(struct serve *serve, int listener, uint32_t *n_turn);
+
+/* handshake.c */
+void greeting_accept(struct serve *serve);
+void greeting_free(struct greeting *greeting);
+/* Close those that took too long. */
+void greetings_expire(struct serve *serve, int64_t now_ms);
+
+/* welcome.c */
+/* 0, or a negative status and a text that names the limit. */
+int welcome_admit(struct serve *serve, const struct socket_peer *peer,
+	const struct msg_hello *hello, char text[static MSG_TEXT_MAX]);
+/* Send WELCOME with the session's fds; -EAGAIN if the peer's socket has no room for it. */
+int welcome_send(struct serve *serve, const struct session *session);
+/* Answer HELLO with a refusal, if there is room for it. */
+void welcome_refuse(struct serve *serve, int fd, int status, const char *text);
+
+/* session.c */
+/* Takes fd and pidfd over on success: a session that the engine has. */
+int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
+	const struct msg_hello *hello, struct session **ret);
+/* Ask the engine to let go; the socket closes when it has. */
+void session_detach(struct session *session, const char *why);
+/* The engine has let go. */
+void session_free(struct session *session);
+struct session *session_find(struct serve *serve, uint64_t number);
+/* Ask again where the engine's mailbox had no room. */
+void sessions_retry(struct serve *serve);
+
+/* admin.c */
+void operator_accept(struct serve *serve);
+void operator_free(struct operator *operator);
+void operators_expire(struct serve *serve, int64_t now_ms);
+
+/* answers.c */
+/* Fill the reply to a request. */
+void answer_status(struct serve *serve, struct reply *reply);
+void answer_sessions(struct serve *serve, struct reply *reply);
+void answer_models(struct serve *serve, struct reply *reply);
+void answer_graphs(struct serve *serve, struct reply *reply);
+const char *serve_state_name(const struct serve *serve);
+
+/* exposition.c */
+struct metrics;
+/* Every counter of the daemon. */
+void exposition_collect(const struct serve *serve, struct metrics *metrics);
+void answer_metrics(struct serve *serve, struct reply *reply);
+uint32_t count_open_fds(void);
+uint64_t resident_bytes(void);
+
+/* notify.c: systemd's readiness protocol; nothing without it */
+void notify_ready(const char *status);
+void notify_status(const char *status);
+void notify_stopping(void);
+
+#endif

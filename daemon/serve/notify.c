@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+#include "build-config.h"
+#include "daemon/serve/internal.h"
+
+#if HAVE_SYSTEMD
+
+#include <systemd/sd-daemon.h>
+
+/* What sd_notify returns is left alone: a service manager that does not listen is no error. */
+
+void notify_ready(const char *status)
+{
+	sd_notifyf(0, "READY=1\nSTATUS=%s", status);
+}
+
+void notify_status(const char *status)
+{
+	sd_notifyf(0, "STATUS=%s", status);
+}
+
+void notify_stopping(void)
+{
+	sd_notify(0, "STOPPING=1");
+}
+
+#else
+
+void notify_ready(const char *status)
+{
+	(void)status;
+}
+
+void notify_status(const char *status)
+{
+	(void)status;
+}
+
+void notify_stopping(void)
+{
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/reply.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/serve/admin_wire.h"
+
+/* More than the map, its keys and the numbers around text and rows take. */
+#define ENVELOPE_BYTES 64u
+
+void reply_init(struct reply *reply)
+{
+	*reply = (struct reply){0};
+	msgpack_sbuffer_init(&reply->out);
+	msgpack_sbuffer_init(&reply->rows);
+}
+
+void reply_deinit(struct reply *reply)
+{
+	msgpack_sbuffer_destroy(&reply->out);
+	msgpack_sbuffer_destroy(&reply->rows);
+	free(reply->text);
+	reply->text = NULL;
+}
+
+void reply_say(struct reply *reply, int status, const char *text)
+{
+	free(reply->text);
+	reply->status = status;
+	reply->text = strdup(text);
+	if (!reply->text)
+		reply->error = -ENOMEM;
+}
+
+static const char *reply_text(const struct reply *reply)
+{
+	return reply->text ? reply->text : "";
+}
+
+static int pack_text(msgpack_packer *packer, const char *text)
+{
+	size_t length = strlen(text);
+	int r = msgpack_pack_str(packer, length);
+
+	return r < 0 ? r : msgpack_pack_str_body(packer, text, length);
+}
+
+static int pack_cell(msgpack_packer *packer, const struct reply_cell *cell)
+{
+	int r = pack_text(packer, cell->key);
+
+	if (r < 0)
+		return r;
+	switch (cell->kind) {
+	case REPLY_TEXT:
+		return pack_text(packer, cell->text ? cell->text : "");
+	case REPLY_COUNT:
+		return msgpack_pack_uint64(packer, cell->count);
+	case REPLY_NUMBER:
+		break;
+	}
+	return msgpack_pack_double(packer, cell->number);
+}
+
+/* Close the message that the rows so far make. */
+static int message_end(struct reply *reply, bool more)
+{
+	msgpack_packer packer;
+	uint32_t length = 0;
+	size_t start = reply->out.size;
+
+	int r = msgpack_sbuffer_write(&reply->out, (const char *)&length, sizeof(length));
+	msgpack_packer_init(&packer, &reply->out, msgpack_sbuffer_write);
+	r |= msgpack_pack_map(&packer, 4);
+	r |= pack_text(&packer, ADMIN_STATUS);
+	r |= msgpack_pack_int(&packer, reply->status);
+	r |= pack_text(&packer, ADMIN_TEXT);
+	r |= pack_text(&packer, reply_text(reply));
+	r |= pack_text(&packer, ADMIN_MORE);
+	r |= more ? msgpack_pack_true(&packer) : msgpack_pack_false(&packer);
+	r |= pack_text(&packer, ADMIN_ROWS);
+	r |= msgpack_pack_array(&packer, reply->n_rows);
+	if (reply->rows.size > 0)
+		r |= msgpack_sbuffer_write(&reply->out, reply->rows.data, reply->rows.size);
+	if (r != 0)
+		return -ENOMEM;
+
+	size_t bytes = reply->out.size - start - sizeof(length);
+	if (bytes > ADMIN_REPLY_MAX)
+		return -EMSGSIZE;
+	length = htole32((uint32_t)bytes);
+	memcpy(reply->out.data + start, &length, sizeof(length));
+	msgpack_sbuffer_clear(&reply->rows);
+	reply->n_rows = 0;
+	free(reply->text);
+	reply->text = NULL;
+	return 0;
+}
+
+void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells)
+{
+	msgpack_sbuffer row;
+	msgpack_packer packer;
+
+	if (reply->error < 0)
+		return;
+	msgpack_sbuffer_init(&row);
+	msgpack_packer_init(&packer, &row, msgpack_sbuffer_write);
+	int r = msgpack_pack_map(&packer, n_cells);
+	for (size_t i = 0; i < n_cells && r == 0; i++)
+		r = pack_cell(&packer, &cells[i]);
+	if (r != 0)
+		reply->error = -ENOMEM;
+
+	size_t used = ENVELOPE_BYTES + strlen(reply_text(reply)) + reply->rows.size;
+	if (reply->error == 0 && used + row.size > ADMIN_REPLY_MAX)
+		reply->error = message_end(reply, true);
+	if (reply->error == 0 &&
+		msgpack_sbuffer_write(&reply->rows, row.data, row.size) != 0)
+		reply->error = -ENOMEM;
+	reply->n_rows++;
+	msgpack_sbuffer_destroy(&row);
+}
+
+int reply_end(struct reply *reply)
+{
+	if (reply->error == 0)
+		reply->error = message_end(reply, false);
+	return reply->error;
+}

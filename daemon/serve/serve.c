@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "daemon/log.h"
+#include "ipc/status.h"
+
+int64_t serve_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- signals ---- */
+
+/*
+ * A handler and not a signalfd: the BLAS library starts threads before main does, in which a signal
+ * that is only blocked here would still kill the process.
+ */
+static _Atomic(struct loop *) signal_loop;
+static atomic_uint signal_count;
+static struct sigaction saved_actions[3];
+static const int handled_signals[3] = {SIGTERM, SIGINT, SIGPIPE};
+
+static void on_signal(int number)
+{
+	int saved = errno;
+	struct loop *loop = atomic_load(&signal_loop);
+
+	(void)number;
+	atomic_fetch_add(&signal_count, 1);
+	if (loop)
+		loop_wake(loop);
+	errno = saved;
+}
+
+static void signals_take(struct loop *loop)
+{
+	for (size_t i = 0; i < 3; i++) {
+		struct sigaction action = {
+			.sa_handler = handled_signals[i] == SIGPIPE ? SIG_IGN : on_signal,
+			.sa_flags = SA_RESTART,
+		};
+
+		sigemptyset(&action.sa_mask);
+		sigaction(handled_signals[i], &action, &saved_actions[i]);
+	}
+	atomic_store(&signal_loop, loop);
+}
+
+static void signals_give_back(void)
+{
+	for (size_t i = 0; i < 3; i++)
+		sigaction(handled_signals[i], &saved_actions[i], NULL);
+	atomic_store(&signal_loop, NULL);
+}
+
+static void signals_look(struct serve *serve)
+{
+	unsigned count = atomic_load(&signal_count);
+
+	if (count == serve->signals_seen)
+		return;
+	bool second = serve->signals_seen > 0 || count > 1;
+	serve->signals_seen = count;
+	if (!second) {
+		serve_drain(serve, "a signal came");
+		return;
+	}
+	log_warn("a second signal came: ending at once, sessions cut off: %u",
+		serve->n_sessions);
+	if (serve->n_sessions > 0)
+		serve->result |= SERVE_ABANDONED;
+	serve->done = true;
+}
+
+/* ---- the end ---- */
+
+/* Ask for every port back; the last one that comes ends it. */
+static void end_sessions(struct serve *serve)
+{
+	struct session *session, *next;
+
+	serve->ending = true;
+	serve->drain_deadline_ms = INT64_MAX;
+	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
+	DL_FOREACH_SAFE (serve->sessions, session, next)
+		session_detach(session, "the daemon ends");
+	if (serve->n_sessions == 0)
+		serve->done = true;
+}
+
+void serve_session_gone(struct serve *serve)
+{
+	if (serve->ending && serve->n_sessions == 0)
+		serve->done = true;
+}
+
+void serve_drain(struct serve *serve, const char *why)
+{
+	const struct engine_stats *stats = engine_stats(serve->options.engine);
+	uint32_t n = atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting);
+	char status[96];
+
+	if (serve->state != SERVE_SERVING)
+		return;
+	serve->state = SERVE_DRAINING;
+	serve->drain_deadline_ms = serve_now_ms() + (int64_t)serve->options.drain_timeout_s * 1000;
+	log_info("%s: draining, requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
+	notify_stopping();
+	snprintf(status, sizeof(status), "draining: %u requests in flight", n);
+	notify_status(status);
+	int r = engine_post_drain(serve->options.engine);
+	if (r < 0) {
+		log_error("engine does not drain: %s", strerror(-r));
+		end_sessions(serve);
+	}
+}
+
+static void drain_expire(struct serve *serve)
+{
+	serve->drain_deadline_ms = INT64_MAX;
+	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
+	log_warn("drain took longer than %u s: ending what still runs",
+		serve->options.drain_timeout_s);
+	int r = engine_post_abort(serve->options.engine, STATUS_E_DRAINING);
+	if (r < 0) {
+		log_error("engine does not abort: %s", strerror(-r));
+		end_sessions(serve);
+	}
+}
+
+static void device_lost(struct serve *serve, const char *text)
+{
+	log_error("device lost: %s: every request was ended, the daemon exits", text);
+	serve->state = SERVE_FAILED;
+	serve->result |= SERVE_DEVICE_LOST;
+	notify_status("device lost");
+	notify_stopping();
+	end_sessions(serve);
+}
+
+/* ---- what happens ---- */
+
+int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
+{
+	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		++*n_turn;
+		if (fd >= 0)
+			return fd;
+		if (errno == EAGAIN)
+			return -EAGAIN;
+		if (errno == EINTR || errno == ECONNABORTED)
+			continue;
+		serve_complain(serve, "cannot accept: %s", strerror(errno));
+		serve->accept_stalled = true;
+		return -EAGAIN;
+	}
+	serve->accept_more = listener >= 0;
+	return -EAGAIN;
+}
+
+static void report_handle(struct serve *serve, const struct engine_report *report)
+{
+	struct session *session = report->port ? report->port->userdata : NULL;
+
+	switch (report->kind) {
+	case ENGINE_DETACHED:
+		session_free(session);
+		break;
+	case ENGINE_PROTOCOL:
+		serve_complain(serve, "session %u (%s, pid %d): %s: detached", report->port->session,
+			report->port->name, (int)report->port->pid, report->text);
+		session_detach(session, "it broke the protocol");
+		break;
+	case ENGINE_DRAINED:
+		log_info("drained");
+		end_sessions(serve);
+		break;
+	case ENGINE_DEVICE_LOST:
+		device_lost(serve, report->text);
+		break;
+	}
+}
+
+static void on_report(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct serve *serve = userdata;
+	struct engine_report report;
+
+	(void)source;
+	(void)events;
+	while (engine_report_take(serve->options.engine, &report))
+		report_handle(serve, &report);
+}
+
+static void on_client(void *userdata, struct loop_source *source, uint32_t events)
+{
+	(void)source;
+	(void)events;
+	greeting_accept(userdata);
+}
+
+static void on_operator(void *userdata, struct loop_source *source, uint32_t events)
+{
+	(void)source;
+	(void)events;
+	operator_accept(userdata);
+}
+
+static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct serve *serve = userdata;
+	int64_t now = serve_now_ms();
+
+	(void)source;
+	(void)events;
+	greetings_expire(serve, now);
+	operators_expire(serve, now);
+	sessions_retry(serve);
+	if (now >= serve->drain_deadline_ms)
+		drain_expire(serve);
+	if (now >= serve->detach_deadline_ms && !serve->done) {
+		log_error("sessions that the engine does not let go: %u: giving up on them",
+			serve->n_sessions);
+		serve->result |= SERVE_ABANDONED;
+		serve->done = true;
+	}
+	if (serve->accept_stalled) {
+		serve->accept_stalled = false;
+		serve->accept_more = true;
+	}
+}
+
+/* ---- life ---- */
+
+static int sources_add(struct serve *serve)
+{
+	uint32_t tick = serve->options.handshake_timeout_ms / 4;
+
+	tick = tick < 10 ? 10 : tick > 1000 ? 1000 : tick;
+	int r = loop_add(serve->loop, engine_report_fd(serve->options.engine), EPOLLIN, on_report,
+		serve, &serve->report_source);
+	if (r < 0)
+		return r;
+	return loop_add_timer(serve->loop, tick, on_tick, serve, &serve->timer);
+}
+
+int serve_new(const struct serve_options *options, struct serve **ret)
+{
+	struct serve *serve = calloc(1, sizeof(*serve));
+	if (!serve)
+		return -ENOMEM;
+
+	serve->options = *options;
+	if (serve->options.handshake_timeout_ms == 0)
+		serve->options.handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
+	serve->listener = serve->admin_listener = -1;
+	serve->drain_deadline_ms = serve->detach_deadline_ms = INT64_MAX;
+	serve->started_ms = serve_now_ms();
+	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
+	atomic_store(&signal_count, 0);
+
+	int r = socket_path(serve->socket, options->socket);
+	if (r == 0)
+		r = socket_admin_path(serve->admin_socket, serve->socket);
+	if (r == 0 && getrandom(&serve->nonce, sizeof(serve->nonce), 0) < 0)
+		r = -errno;
+	if (r == 0)
+		r = msg_codec_new(&serve->codec);
+	if (r == 0)
+		r = loop_new(&serve->loop, options->loop);
+	if (r < 0)
+		goto fail;
+	signals_take(serve->loop);
+	r = sources_add(serve);
+	if (r < 0)
+		goto fail;
+	*ret = serve;
+	return 0;
+fail:
+	serve_free(serve);
+	return r;
+}
+
+static void listener_close(struct serve *serve, struct loop_source *source, int fd, const char *path)
+{
+	if (source)
+		loop_remove(serve->loop, source);
+	if (fd >= 0) {
+		unlink(path);
+		close(fd);
+	}
+}
+
+void serve_free(struct serve *serve)
+{
+	struct greeting *greeting, *next_greeting;
+	struct operator *operator, *next_operator;
+
+	if (!serve)
+		return;
+	DL_FOREACH_SAFE (serve->greetings, greeting, next_greeting)
+		greeting_free(greeting);
+	DL_FOREACH_SAFE (serve->operators, operator, next_operator)
+		operator_free(operator);
+	listener_close(serve, serve->listener_source, serve->listener, serve->socket);
+	listener_close(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
+	if (serve->loop) {
+		signals_give_back();
+		if (serve->report_source)
+			loop_remove(serve->loop, serve->report_source);
+		if (serve->timer)
+			loop_remove(serve->loop, serve->timer);
+		loop_free(serve->loop);
+	}
+	msg_codec_free(serve->codec);
+	free(serve);
+}
+
+static int listen_on(struct serve *serve, const char *path, loop_callback callback, int *ret_fd,
+	struct loop_source **ret_source)
+{
+	int fd = socket_bind(path);
+	if (fd < 0)
+		return fd;
+	*ret_fd = fd;
+	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
+}
+
+static void announce(struct serve *serve)
+{
+	struct engine *engine = serve->options.engine;
+	uint32_t n_models = engine_n_models(engine);
+	double seconds = 0;
+	char text[256];
+
+	for (uint32_t i = 0; i < n_models; i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(engine, i, &facts);
+		seconds += facts.capture_seconds;
+	}
+	snprintf(text, sizeof(text),
+		"serving %u model%s on %s (device %s, loop %s, graphs captured in %.2f s)", n_models,
+		n_models == 1 ? "" : "s", serve->socket, serve->options.device,
+		loop_name(serve->loop), seconds);
+	log_info("ready: %s", text);
+	notify_ready(text);
+}
+
+int serve_run(struct serve *serve)
+{
+	int r = listen_on(serve, serve->admin_socket, on_operator, &serve->admin_listener,
+		&serve->admin_source);
+	if (r == 0)
+		r = listen_on(serve, serve->socket, on_client, &serve->listener,
+			&serve->listener_source);
+	if (r < 0)
+		return r;
+	serve->state = SERVE_SERVING;
+	announce(serve);
+
+	while (!serve->done) {
+		signals_look(serve);
+		if (serve->done)
+			break;
+		r = loop_run_once(serve->loop, serve->accept_more ? 0 : -1);
+		if (r < 0 && r != -EINTR) {
+			log_error("loop failed: %s", strerror(-r));
+			return r;
+		}
+		if (serve->accept_more) {
+			serve->accept_more = false;
+			greeting_accept(serve);
+			operator_accept(serve);
+		}
+	}
+	return serve->result;
+}

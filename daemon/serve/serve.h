@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_SERVE_H
+#define MIMEO_DAEMON_SERVE_SERVE_H
+
+/*
+ * The loop thread: accepts clients and operators, shakes hands, hands sessions to the engine and
+ * takes them back, and ends it all in order.
+ *
+ * It serves from serve_run on, until a signal (SIGTERM, SIGINT), `drain` from an operator, or the
+ * loss of the device ends it. The first signal drains: what runs is finished, new sessions get
+ * DRAINING; the second ends at once.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/engine/engine.h"
+
+struct serve_options {
+	struct engine *engine; /* started; stays the caller's, freed after serve */
+	const char *socket;    /* the clients'; the caller holds its lock, and the admin socket's */
+	const char *device;    /* for people: "cpu" */
+	const char *loop;      /* "auto", "io_uring", "epoll" */
+	uint32_t max_sessions, max_sessions_per_uid;
+	uint32_t max_entries;     /* a session's ring */
+	uint64_t max_arena_bytes; /* a session's arena */
+	uint32_t max_sequences;   /* a session's; as the engine has it */
+	uint32_t max_requests;    /* slots, for the counters */
+	uint32_t drain_timeout_s; /* then what still runs is ended with DRAINING */
+	uint32_t handshake_timeout_ms; /* 0: 5000 */
+};
+
+struct serve;
+
+/* Makes the loop and takes the signals over; binds nothing yet. 0 or -errno. */
+int serve_new(const struct serve_options *options, struct serve **ret);
+/* Closes what is open. Sessions that the engine still holds stay allocated: only after
+ * SERVE_ABANDONED are there any, and then the engine must not be freed either. */
+void serve_free(struct serve *serve);
+
+enum serve_result {
+	SERVE_DRAINED = 0,     /* nothing is left */
+	SERVE_DEVICE_LOST = 1, /* every request was ended, every session detached */
+	SERVE_ABANDONED = 2,   /* a second signal, or an engine that does not let go: the engine may
+	                          still hold sessions */
+	SERVE_DEVICE_LOST_ABANDONED = 3, /* both */
+};
+
+/* Bind, accept, serve until it ends. One of enum serve_result, or -errno if it could not start
+ * (-EADDRINUSE: somebody listens on a socket of that name). */
+int serve_run(struct serve *serve);
+
+#endif

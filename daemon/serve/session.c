@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "daemon/log.h"
+#include "ipc/doorbell.h"
+
+/* ---- the end of a session ---- */
+
+static void sources_remove(struct session *session)
+{
+	if (session->source)
+		loop_remove(session->serve->loop, session->source);
+	if (session->pid_source)
+		loop_remove(session->serve->loop, session->pid_source);
+	session->source = session->pid_source = NULL;
+}
+
+static void detach_post(struct session *session)
+{
+	int r = engine_post_detach(session->serve->options.engine, &session->port);
+
+	session->posted = r == 0;
+	if (r < 0)
+		log_warn("session %u: detach has to wait: %s", session->port.session, strerror(-r));
+}
+
+void session_detach(struct session *session, const char *why)
+{
+	if (session->detaching)
+		return;
+	log_debug("session %u: detached: %s", session->port.session, why);
+	session->detaching = true;
+	sources_remove(session);
+	detach_post(session);
+}
+
+void sessions_retry(struct serve *serve)
+{
+	struct session *session;
+
+	DL_FOREACH (serve->sessions, session) {
+		if (session->detaching && !session->posted)
+			detach_post(session);
+	}
+}
+
+static void session_deinit(struct session *session)
+{
+	sources_remove(session);
+	if (session->port.cq_bell >= 0)
+		close(session->port.cq_bell);
+	if (session->port.sq_bell >= 0)
+		close(session->port.sq_bell);
+	region_deinit(&session->port.region);
+}
+
+void session_free(struct session *session)
+{
+	struct serve *serve = session->serve;
+
+	session_deinit(session);
+	if (session->pidfd >= 0)
+		close(session->pidfd);
+	close(session->fd);
+	DL_DELETE(serve->sessions, session);
+	serve->n_sessions--;
+	free(session);
+	serve_session_gone(serve);
+}
+
+/* ---- what ends it ---- */
+
+static void on_socket(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct session *session = userdata;
+	char byte;
+
+	(void)source;
+	(void)events;
+	ssize_t n = recv(session->fd, &byte, 1, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n > 0) {
+		serve_complain(session->serve,
+			"session %u (%s, pid %d): bytes on the socket after WELCOME: detached",
+			session->port.session, session->port.name, (int)session->port.pid);
+		session_detach(session, "it broke the protocol");
+		return;
+	}
+	session_detach(session, "its socket closed");
+}
+
+static void on_pidfd(void *userdata, struct loop_source *source, uint32_t events)
+{
+	(void)source;
+	(void)events;
+	session_detach(userdata, "its process ended");
+}
+
+/* ---- its beginning ---- */
+
+static int port_init(struct engine_port *port, struct serve *serve, const struct socket_peer *peer,
+	const struct msg_hello *hello)
+{
+	int r = region_create(&port->region, hello->entries, hello->arena_bytes);
+	if (r < 0)
+		return r;
+	port->sq_bell = doorbell_new();
+	if (port->sq_bell < 0)
+		return port->sq_bell;
+	port->cq_bell = doorbell_new();
+	if (port->cq_bell < 0)
+		return port->cq_bell;
+	port->session = ++serve->last_session;
+	port->pid = peer->pid;
+	port->uid = peer->uid;
+	snprintf(port->name, sizeof(port->name), "%s", hello->name);
+	return 0;
+}
+
+static int watch(struct session *session)
+{
+	struct loop *loop = session->serve->loop;
+
+	int r = loop_add(loop, session->fd, EPOLLIN | EPOLLRDHUP, on_socket, session,
+		&session->source);
+	if (r == 0 && session->pidfd >= 0)
+		r = loop_add(loop, session->pidfd, EPOLLIN, on_pidfd, session,
+			&session->pid_source);
+	return r;
+}
+
+int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
+	const struct msg_hello *hello, struct session **ret)
+{
+	struct session *session = calloc(1, sizeof(*session));
+	if (!session)
+		return -ENOMEM;
+
+	session->serve = serve;
+	session->fd = fd;
+	session->pidfd = peer->pidfd;
+	session->since_ms = serve_now_ms();
+	session->port.region.fd = session->port.sq_bell = session->port.cq_bell = -1;
+	session->port.userdata = session;
+	int r = port_init(&session->port, serve, peer, hello);
+	if (r == 0)
+		r = watch(session);
+	if (r == 0)
+		r = welcome_send(serve, session);
+	if (r == 0)
+		r = engine_post_attach(serve->options.engine, &session->port);
+	if (r < 0) {
+		session_deinit(session);
+		free(session);
+		return r;
+	}
+	DL_APPEND(serve->sessions, session);
+	serve->n_sessions++;
+	serve->n_sessions_total++;
+	log_debug("session %u: attached: %s, pid %d, uid %u, %u entries, %llu bytes of arena",
+		session->port.session, session->port.name, (int)peer->pid, (unsigned)peer->uid,
+		hello->entries, (unsigned long long)hello->arena_bytes);
+	*ret = session;
+	return 0;
+}
+
+struct session *session_find(struct serve *serve, uint64_t number)
+{
+	struct session *session;
+
+	DL_FOREACH (serve->sessions, session) {
+		if (session->port.session == number && !session->detaching)
+			return session;
+	}
+	return NULL;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/internal.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <utlist.h>
+
+#include "ipc/status.h"
+
+int welcome_admit(struct serve *serve, const struct socket_peer *peer,
+	const struct msg_hello *hello, char text[static MSG_TEXT_MAX])
+{
+	const struct serve_options *options = &serve->options;
+	const struct session *session;
+	uint32_t n_of_uid = 0;
+
+	DL_FOREACH (serve->sessions, session)
+		n_of_uid += session->port.uid == peer->uid;
+	if (serve->state == SERVE_FAILED) {
+		snprintf(text, MSG_TEXT_MAX, "the device failed, the daemon is about to exit");
+		return STATUS_E_DEVICE_LOST;
+	}
+	if (serve->state != SERVE_SERVING) {
+		snprintf(text, MSG_TEXT_MAX, "the daemon is draining and takes no new session");
+		return STATUS_E_DRAINING;
+	}
+	if (serve->n_sessions >= options->max_sessions) {
+		snprintf(text, MSG_TEXT_MAX, "max_sessions is %u, and %u are open",
+			options->max_sessions, serve->n_sessions);
+		return STATUS_E_QUOTA;
+	}
+	if (n_of_uid >= options->max_sessions_per_uid) {
+		snprintf(text, MSG_TEXT_MAX, "max_sessions_per_uid is %u, and uid %u has %u",
+			options->max_sessions_per_uid, (unsigned)peer->uid, n_of_uid);
+		return STATUS_E_QUOTA;
+	}
+	if (hello->entries > options->max_entries) {
+		snprintf(text, MSG_TEXT_MAX, "entries %u exceeds max_entries %u", hello->entries,
+			options->max_entries);
+		return STATUS_E_INVALID;
+	}
+	if (hello->arena_bytes > options->max_arena_bytes) {
+		snprintf(text, MSG_TEXT_MAX,
+			"arena_bytes %" PRIu64 " exceeds max_arena_bytes %" PRIu64,
+			hello->arena_bytes, options->max_arena_bytes);
+		return STATUS_E_INVALID;
+	}
+	return 0;
+}
+
+static void model_describe(const struct engine_model_facts *facts, struct msg_model *ret)
+{
+	const struct model_config *config = &facts->model->config;
+	const struct slot_sampling *sampling = &config->sampling;
+
+	*ret = (struct msg_model){
+		.vocab_size = config->vocab_size,
+		.hidden_size = config->hidden_size,
+		.max_seq_len = facts->max_seq_len,
+		.page_tokens = facts->page_tokens,
+		.bos = config->bos,
+		.sampling = {
+			.temperature = sampling->temperature,
+			.top_p = sampling->top_p,
+			.min_p = sampling->min_p,
+			.top_k = sampling->top_k,
+		},
+	};
+	snprintf(ret->name, sizeof(ret->name), "%s", facts->name);
+	for (uint32_t i = 0; i < config->n_eos && i < MSG_STOP_MAX; i++)
+		ret->eos[ret->n_eos++] = config->eos[i];
+}
+
+/* Into the room behind the length; the bytes of both, or -errno. */
+static int encode(struct serve *serve, const struct msg_welcome *msg)
+{
+	int n = msg_welcome_encode(msg, serve->welcome + 4, sizeof(serve->welcome) - 4);
+	if (n < 0)
+		return n;
+	uint32_t length = htole32((uint32_t)n);
+	memcpy(serve->welcome, &length, sizeof(length));
+	return n + 4;
+}
+
+int welcome_send(struct serve *serve, const struct session *session)
+{
+	const struct engine_port *port = &session->port;
+	const int fds[3] = {port->region.fd, port->sq_bell, port->cq_bell};
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(fds))];
+	} control = {0};
+	struct msg_welcome msg = {
+		.version = MSG_PROTOCOL_VERSION,
+		.nonce = serve->nonce,
+		.session = port->session,
+		.max_sequences = serve->options.max_sequences,
+		.entries = port->region.ring.entries,
+		.arena_bytes = port->region.arena_bytes,
+		.n_models = engine_n_models(serve->options.engine),
+	};
+
+	for (uint32_t i = 0; i < msg.n_models; i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(serve->options.engine, i, &facts);
+		model_describe(&facts, &msg.models[i]);
+	}
+	int n = encode(serve, &msg);
+	if (n < 0)
+		return n;
+
+	struct iovec part = {.iov_base = serve->welcome, .iov_len = (size_t)n};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control.bytes),
+	};
+	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+	rights->cmsg_level = SOL_SOCKET;
+	rights->cmsg_type = SCM_RIGHTS;
+	rights->cmsg_len = CMSG_LEN(sizeof(fds));
+	memcpy(CMSG_DATA(rights), fds, sizeof(fds));
+	ssize_t sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (sent < 0)
+		return -errno;
+	/* The largest WELCOME fits an empty socket: a peer that left no room is not served. */
+	return sent == n ? 0 : -EAGAIN;
+}
+
+void welcome_refuse(struct serve *serve, int fd, int status, const char *text)
+{
+	struct msg_welcome msg = {.status = status, .version = MSG_PROTOCOL_VERSION};
+
+	snprintf(msg.text, sizeof(msg.text), "%s", text);
+	int n = encode(serve, &msg);
+	/* Nobody waits for this: whether it arrives is the peer's own affair. */
+	if (n > 0)
+		(void)!send(fd, serve->welcome, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_STARTUP_H
+#define MIMEO_DAEMON_STARTUP_H
+
+/*
+ * From a configuration to a serving daemon, in the order in which things can be refused cheaply: the
+ * sockets' locks, the device, every model's config, attention and graph mode, the memory budget; only
+ * then are weights read, graphs captured, and the engine started.
+ */
+
+#include "daemon/config.h"
+
+/* Exit statuses of mimeod. */
+#define MIMEOD_EXIT_DONE 0        /* drained */
+#define MIMEOD_EXIT_ERROR 1       /* could not start, or was ended at once by a second signal */
+#define MIMEOD_EXIT_USAGE 2       /* the command line or the configuration is wrong */
+#define MIMEOD_EXIT_DEVICE_LOST 70 /* the device failed: start again */
+
+struct startup;
+
+struct startup_error {
+	char text[640]; /* one sentence */
+};
+
+/* Everything up to a started engine. `config` outlives *ret. 0, or -errno with the error said. */
+int startup_new(const struct config *config, struct startup **ret, struct startup_error *error);
+/* Serve until the end; an exit status. *ret_abandoned: sessions are still in the engine's hands, and
+ * the process has to end without startup_free. */
+int startup_serve(struct startup *startup, bool *ret_abandoned);
+/* Stops the engine and gives everything back. */
+void startup_free(struct startup *startup);
+
+#endif

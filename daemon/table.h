@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_TABLE_H
+#define MIMEO_DAEMON_TABLE_H
+
+/*
+ * Tables for people (aligned text, units made readable) and for programs (JSON, raw numbers).
+ *
+ * A table is MADE from its columns, gets ROWS whose cells are set by the column's key, and is
+ * PRINTED. Errors are sticky: setters return nothing, table_print says what went wrong first.
+ *
+ *	static const struct table_column columns[] = {
+ *		{"name", "NAME", TABLE_TEXT}, {"bytes", "MEMORY", TABLE_BYTES},
+ *	};
+ *	table_new(&table, columns, 2, 0);
+ *	table_row(table);
+ *	table_set_text(table, "name", "tinycalc");
+ *	table_set_count(table, "bytes", 3700000);
+ *	table_print(table, stdout, TABLE_AS_TEXT);
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "daemon/table_format.h"
+
+enum table_unit {
+	TABLE_TEXT,
+	TABLE_COUNT,   /* an integer as it is */
+	TABLE_BYTES,   /* 3.5 MiB */
+	TABLE_SECONDS, /* 12.3 us, 4.56 s, 2h05m */
+	TABLE_NUMBER,  /* three significant digits or more */
+};
+
+struct table_column {
+	const char *key;   /* in JSON, and for the setters */
+	const char *title; /* of the text's column; NULL: in JSON only */
+	enum table_unit unit;
+};
+
+enum table_form { TABLE_AS_TEXT, TABLE_AS_JSON };
+
+/* One row at most: as text a line for each column, as JSON an object instead of an array of them. */
+#define TABLE_RECORD 1u
+
+struct table;
+
+/* `columns` is not copied. 0, -EINVAL, -ENOMEM. */
+int table_new(struct table **ret, const struct table_column *columns, size_t n_columns,
+	unsigned flags);
+void table_free(struct table *table);
+
+/* Begin a row; its cells are empty ("-", in JSON null) until set. */
+void table_row(struct table *table);
+/* Set a cell of the last row; text is copied. Text belongs into TABLE_TEXT columns, numbers into the
+ * others: anything else, or an unknown key, is -EINVAL later. */
+void table_set_text(struct table *table, const char *key, const char *text);
+void table_set_count(struct table *table, const char *key, uint64_t value);
+void table_set_number(struct table *table, const char *key, double value);
+
+/* 0, or the first error: -ENOMEM, -EINVAL, -EIO. */
+int table_print(const struct table *table, FILE *file, enum table_form form);
+
+#endif
