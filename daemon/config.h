@@ -33,7 +33,7 @@ struct config_model {
 	enum graph_mode graph_mode;
 	char attention[16]; /* "auto", "naive", "paged" */
 	uint32_t kv_pages;  /* 0: see kv_bytes */
-	uint64_t kv_bytes;  /* 0, with kv_pages 0: a share of what is left of the memory */
+	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
 };
 
 struct config {

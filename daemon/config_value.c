@@ -22,7 +22,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive or paged" },
 	{ "kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
 		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX },
-	{ "kv_bytes", "SIZE", NULL, "what is left of memory", "bytes of KV cache, divided among the models",
+	{ "kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most", "bytes of KV cache, divided among the models",
 		CONFIG_SIZE, AT_BOTH(kv_bytes), .min = 1, .max = UINT64_MAX },
 	{ "capture_sizes", "LIST", NULL, "a ladder up to max_batch_tokens",
 		"token counts to capture graphs for, separated by commas",

@@ -55,7 +55,7 @@ static void *run_relay(void *userdata)
 /* Filled here, run there, ended by a wake, freed here: as the daemon uses it. */
 static void test_loop_made_by_one_thread_runs_on_another(void **state)
 {
-	struct relay relay = { .loop = loop_or_skip(state), .fd = bell_new() };
+	struct relay relay = { .loop = loop_by_name(state), .fd = bell_new() };
 	struct pollfd answer = { .fd = relay.fd, .events = POLLIN };
 	int fd = bell_new();
 	pthread_t thread;
@@ -79,7 +79,7 @@ static void test_loop_made_by_one_thread_runs_on_another(void **state)
 static void test_loop_ring_adds_to_every_doorbell_by_the_flush(void **state)
 {
 	enum { N = 700 }; /* more than any batch */
-	struct loop *loop = loop_or_skip(state);
+	struct loop *loop = loop_by_name(state);
 	int fds[N];
 
 	for (int i = 0; i < N; i++)
@@ -98,7 +98,7 @@ static void test_loop_ring_adds_to_every_doorbell_by_the_flush(void **state)
 
 static void test_loop_ring_of_a_full_doorbell_does_not_block(void **state)
 {
-	struct loop *loop = loop_or_skip(state);
+	struct loop *loop = loop_by_name(state);
 	int full = bell_new(), other = bell_new();
 
 	bell_add(full, UINT64_MAX - 1);
@@ -117,7 +117,7 @@ static void test_loop_ring_of_a_full_doorbell_does_not_block(void **state)
 
 static void test_loop_ring_reaches_a_doorbell_made_blocking(void **state)
 {
-	struct loop *loop = loop_or_skip(state);
+	struct loop *loop = loop_by_name(state);
 	struct pollfd answer = { .fd = bell_new(), .events = POLLIN };
 
 	set_blocking(answer.fd);
@@ -135,7 +135,7 @@ static void test_loop_ring_reaches_a_doorbell_made_blocking(void **state)
 /* A session that jams its doorbell and dies must not silence the next one with the same number. */
 static void test_loop_ring_forget_frees_the_number_for_a_new_doorbell(void **state)
 {
-	struct loop *loop = loop_or_skip(state);
+	struct loop *loop = loop_by_name(state);
 	int fd = bell_new();
 
 	for (int round = 0; round < 20; round++) {
@@ -161,7 +161,7 @@ static void test_loop_ring_forget_frees_the_number_for_a_new_doorbell(void **sta
 
 static void test_loop_ring_of_a_closed_fd_spoils_nothing(void **state)
 {
-	struct loop *loop = loop_or_skip(state);
+	struct loop *loop = loop_by_name(state);
 	int closed = bell_new(), other = bell_new();
 
 	close(closed);
@@ -186,5 +186,5 @@ int main(void)
 		BOTH(test_loop_ring_of_a_closed_fd_spoils_nothing),
 	};
 
-	return cmocka_run_group_tests_name("doorbells", tests, NULL, NULL);
+	return run_loop_tests("doorbells", tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_BENCH_H
+#define MIMEO_DAEMON_BENCH_BENCH_H
+
+/*
+ * mimeo-bench: what a thing costs, beside the floor measured in the same run.
+ *
+ * The process that the user started measures nothing itself. It STARTS a daemon of its own, if it was
+ * not given one, forks CHILDREN that measure into shared SAMPLES, waits for them with a deadline and
+ * an eye on signals, and REPORTS. So nothing that hangs hangs the bench, and whatever ends it, the
+ * children and the folder of its daemon go.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BENCH_PROCESSES_MAX 64 /* clients of one run, and so rows of one step */
+#define BENCH_RUNS_MAX 16      /* numbers of processes to try */
+
+struct bench_options {
+	const char *socket;     /* of a daemon that runs; NULL: start one */
+	const char *mimeod;     /* the program to start */
+	const char *model_dir;  /* for the daemon to start; with a running one NULL if not given */
+	const char *device;     /* for the daemon to start */
+	const char *model_name; /* which model of a running daemon; NULL: its first */
+	bool json;
+	uint32_t count;     /* round trips of a round, attaches or kills; 0: the bench's default */
+	uint32_t seconds;   /* the most to spend on one row of `ring` */
+	uint32_t timeout_s; /* for one child's work */
+	uint32_t tokens;    /* that each process generates */
+	uint32_t processes[BENCH_RUNS_MAX];
+	uint32_t n_processes;
+};
+
+/* 0; or -errno with one sentence written to standard error, and -EINTR when a signal ended it. */
+int bench_ring(const struct bench_options *options);
+int bench_attach(const struct bench_options *options);
+int bench_share(const struct bench_options *options);
+int bench_kill(const struct bench_options *options);
+
+#endif

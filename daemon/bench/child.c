@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/bench/stats.h"
+
+static sigset_t mask_before;
+static int signals = -1, signal_taken;
+
+int child_supervise(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	signal(SIGPIPE, SIG_IGN);
+	if (sigprocmask(SIG_BLOCK, &set, &mask_before) < 0)
+		return -errno;
+	signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return signals < 0 ? -errno : 0;
+}
+
+int child_signal(void)
+{
+	return signal_taken;
+}
+
+static _Noreturn void child_main(
+	pid_t parent, const int fds[2], int (*run)(void *arg, int fd), void *arg)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	close(fds[0]);
+	if (signals >= 0) {
+		close(signals);
+		sigprocmask(SIG_SETMASK, &mask_before, NULL);
+	}
+	int r = run(arg, fds[1]);
+	fflush(NULL);
+	_exit(r);
+}
+
+int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg)
+{
+	pid_t parent = getpid();
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid == 0)
+		child_main(parent, fds, run, arg);
+	int r = pid < 0 ? -errno : 0;
+	close(fds[1]);
+	if (r < 0)
+		close(fds[0]);
+	else
+		*ret = (struct child){pid, fds[0]};
+	return r;
+}
+
+/* Its pipe has ended, so the child has, or is about to. */
+static int reap(struct child *child)
+{
+	int status = -1;
+
+	while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	close(child->fd);
+	*child = (struct child){0};
+	return status == 0 ? 0 : -ECHILD;
+}
+
+static int take_signal(void)
+{
+	struct signalfd_siginfo info;
+
+	if (read(signals, &info, sizeof(info)) == sizeof(info))
+		signal_taken = (int)info.ssi_signo;
+	return -EINTR;
+}
+
+int child_next(struct child *child, uint64_t deadline_ns)
+{
+	struct pollfd fds[] = {{child->fd, POLLIN, 0}, {signals, POLLIN, 0}};
+
+	for (;;) {
+		uint64_t now = stats_now();
+		uint64_t left_ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+		int n = poll(fds, 2, left_ms < INT32_MAX ? (int)left_ms : INT32_MAX);
+		char byte;
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n > 0 && fds[1].revents)
+			return take_signal();
+		if (n > 0) {
+			ssize_t got = read(child->fd, &byte, 1);
+
+			return got == 1 ? 1 : got == 0 ? reap(child) : -errno;
+		}
+		if (n == 0 && left_ms == 0)
+			return -ETIMEDOUT;
+	}
+}
+
+int child_wait(struct child *child, uint64_t deadline_ns)
+{
+	int r;
+
+	do {
+		r = child_next(child, deadline_ns);
+	} while (r > 0);
+	return r;
+}
+
+void child_kill(struct child *child)
+{
+	if (!child || child->pid <= 0)
+		return;
+	kill(child->pid, SIGKILL);
+	reap(child);
+}
+
+int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32_t timeout_s)
+{
+	struct child child = {0};
+	int r = child_start(&child, run, arg);
+
+	if (r == 0)
+		r = child_wait(&child, stats_now() + timeout_s * 1000000000ull);
+	child_kill(&child);
+	if (r == -ETIMEDOUT)
+		fprintf(stderr, "mimeo-bench: %s: not done within %u s\n", what, timeout_s);
+	else if (r < 0 && r != -EINTR && r != -ECHILD)
+		fprintf(stderr, "mimeo-bench: %s: %s\n", what, strerror(-r));
+	else if (r == -ECHILD)
+		fprintf(stderr, "mimeo-bench: %s: failed\n", what);
+	return r;
+}

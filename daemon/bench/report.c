@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct table_column columns[] = {
+	{"bench", NULL, TABLE_TEXT},
+	{"measure", "MEASURE", TABLE_TEXT},
+	{"samples", "SAMPLES", TABLE_COUNT},
+	{"median_s", "MEDIAN", TABLE_SECONDS},
+	{"p99_s", "P99", TABLE_SECONDS},
+	{"floor_median_s", "FLOOR", TABLE_SECONDS},
+	{"floor_p99_s", "FLOOR P99", TABLE_SECONDS},
+	{"ratio", "RATIO", TABLE_NUMBER},
+	{"target", "TARGET", TABLE_TEXT},
+	{"met", "MET", TABLE_TEXT},
+	{"floor", NULL, TABLE_TEXT},
+	{"target_ratio", NULL, TABLE_NUMBER},
+	{"target_s", NULL, TABLE_NUMBER},
+	{"device", NULL, TABLE_TEXT},
+	{"n_cpus", NULL, TABLE_COUNT},
+	{"loop", NULL, TABLE_TEXT},
+	{"version", NULL, TABLE_TEXT},
+	{"note", NULL, TABLE_TEXT},
+};
+
+unsigned report_n_cpus(void)
+{
+	cpu_set_t cpus;
+
+	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
+}
+
+const char *report_verdict(double value, double most, bool judged)
+{
+	if (!judged || !isfinite(value))
+		return NULL;
+	return value <= most ? "yes" : "no";
+}
+
+void report_add(struct report *report, const struct measure *measure)
+{
+	if (report->n_rows < REPORT_ROWS_MAX)
+		report->rows[report->n_rows++] = *measure;
+}
+
+static void set_target(struct table *table, const struct measure *measure, double median, double ratio)
+{
+	char text[64], seconds[TABLE_FORMAT_MAX];
+	const char *met = NULL;
+
+	if (measure->target_ratio > 0) {
+		snprintf(text, sizeof(text), "ratio <= %g", measure->target_ratio);
+		table_set_text(table, "target", text);
+		table_set_number(table, "target_ratio", measure->target_ratio);
+		met = report_verdict(ratio, measure->target_ratio, !measure->unfit);
+	} else if (measure->target_seconds > 0) {
+		snprintf(text, sizeof(text), "median <= %s",
+			table_format_seconds(seconds, measure->target_seconds));
+		table_set_text(table, "target", text);
+		table_set_number(table, "target_s", measure->target_seconds);
+		met = report_verdict(median, measure->target_seconds, !measure->unfit);
+	}
+	if (met)
+		table_set_text(table, "met", met);
+}
+
+static void set_number(struct table *table, const char *key, double value)
+{
+	if (isfinite(value))
+		table_set_number(table, key, value);
+}
+
+static void fill(struct table *table, const struct report *report, const struct measure *measure,
+	const struct target *target)
+{
+	double median = samples_quantile(measure->result, 0.5);
+	double floor = samples_quantile(measure->floor, 0.5);
+
+	table_row(table);
+	table_set_text(table, "bench", report->bench);
+	table_set_text(table, "measure", measure->name);
+	table_set_count(table, "samples", measure->result->n);
+	set_number(table, "median_s", median);
+	set_number(table, "p99_s", samples_quantile(measure->result, 0.99));
+	set_number(table, "floor_median_s", floor);
+	set_number(table, "floor_p99_s", samples_quantile(measure->floor, 0.99));
+	set_number(table, "ratio", median / floor);
+	set_target(table, measure, median, median / floor);
+	table_set_text(table, "floor", measure->floor_name);
+	table_set_text(table, "device", target->device);
+	table_set_count(table, "n_cpus", report_n_cpus());
+	table_set_text(table, "loop", target->loop);
+	table_set_text(table, "version", target->version);
+	if (measure->note)
+		table_set_text(table, "note", measure->note);
+}
+
+void report_heading(const char *bench, const struct target *target)
+{
+	printf("mimeo-bench %s: device %s, %u CPUs, loop %s, mimeod %s\n", bench, target->device,
+		report_n_cpus(), target->loop, target->version);
+}
+
+static bool has_one_floor(const struct report *report)
+{
+	for (uint32_t i = 1; i < report->n_rows; i++) {
+		if (strcmp(report->rows[i].floor_name, report->rows[0].floor_name) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* What the floors are, and each note once. */
+static void print_notes(const struct report *report)
+{
+	if (has_one_floor(report))
+		printf("floor: %s\n", report->rows[0].floor_name);
+	else
+		for (uint32_t i = 0; i < report->n_rows; i++)
+			printf("floor of \"%s\": %s\n", report->rows[i].name,
+				report->rows[i].floor_name);
+	for (uint32_t i = 0; i < report->n_rows; i++) {
+		const char *note = report->rows[i].note;
+		bool said = !note;
+
+		for (uint32_t j = 0; j < i && !said; j++)
+			said = report->rows[j].note && strcmp(report->rows[j].note, note) == 0;
+		if (!said)
+			printf("note: %s\n", note);
+	}
+}
+
+int report_table(const struct table *table, bool json)
+{
+	int r = table_print(table, stdout, json ? TABLE_AS_JSON : TABLE_AS_TEXT);
+
+	if (r < 0)
+		fprintf(stderr, "mimeo-bench: writing the table: %s\n", strerror(-r));
+	return r;
+}
+
+int report_print(const struct report *report, const struct target *target)
+{
+	struct table *table;
+	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+
+	if (r < 0) {
+		fprintf(stderr, "mimeo-bench: %s\n", strerror(-r));
+		return r;
+	}
+	for (uint32_t i = 0; i < report->n_rows; i++)
+		fill(table, report, &report->rows[i], target);
+	if (!report->json)
+		report_heading(report->bench, target);
+	r = report_table(table, report->json);
+	if (r == 0 && !report->json)
+		print_notes(report);
+	table_free(table);
+	return r;
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reason to exist: N processes with a sequence each, against a bare loop in one process that
+ * replays the same graph for N rows. In steady decode a token's latency is the time of a step, and a
+ * step carries a row of every process.
+ */
+#include "daemon/bench/bench.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/bench/client.h"
+#include "daemon/bench/replay.h"
+#include "daemon/bench/report.h"
+
+#define TARGET_MEDIAN 1.3
+#define TARGET_P99 2.0
+#define FLOOR "the same graph replayed in one process for as many rows, two steps in flight, no ring"
+#define CPU_NOTE "on the cpu device only ratios count"
+#define FEW_CPUS_NOTE                                                                              \
+	"there are fewer CPUs than processes and daemon threads: the clients take turns with the " \
+	"work that they wait for, and the targets are not judged"
+
+static const struct table_column columns[] = {
+	{"bench", NULL, TABLE_TEXT},
+	{"processes", "PROCESSES", TABLE_COUNT},
+	{"tokens", NULL, TABLE_COUNT},
+	{"tokens_per_s", "TOKENS/S", TABLE_NUMBER},
+	{"token_median_s", "TOKEN", TABLE_SECONDS},
+	{"token_p99_s", "P99", TABLE_SECONDS},
+	{"replays", NULL, TABLE_COUNT},
+	{"rows_per_replay", "ROWS/REPLAY", TABLE_NUMBER},
+	{"shared", "SHARED", TABLE_TEXT},
+	{"shared_replays", NULL, TABLE_COUNT},
+	{"floor_tokens_per_s", "FLOOR TOKENS/S", TABLE_NUMBER},
+	{"floor_median_s", "FLOOR", TABLE_SECONDS},
+	{"floor_p99_s", "FLOOR P99", TABLE_SECONDS},
+	{"ratio_median", "RATIO", TABLE_NUMBER},
+	{"ratio_p99", "RATIO P99", TABLE_NUMBER},
+	{"met", "MET", TABLE_TEXT},
+	{"resident_bytes", "DAEMON", TABLE_BYTES},
+	{"floor", NULL, TABLE_TEXT},
+	{"target_ratio_median", NULL, TABLE_NUMBER},
+	{"target_ratio_p99", NULL, TABLE_NUMBER},
+	{"device", NULL, TABLE_TEXT},
+	{"n_cpus", NULL, TABLE_COUNT},
+	{"loop", NULL, TABLE_TEXT},
+	{"version", NULL, TABLE_TEXT},
+	{"note", NULL, TABLE_TEXT},
+};
+
+/* One number of processes. */
+struct share_run {
+	uint32_t n;
+	struct samples *each[BENCH_PROCESSES_MAX]; /* times from token to token, of a process */
+	struct samples *tokens;                    /* of all of them */
+	struct samples *steps;                     /* the floor's */
+	uint64_t ns; /* from the start to the last process's last token */
+	bool counted; /* the daemon's counters are known */
+	uint64_t replays, shared, rows, resident_bytes;
+};
+
+struct share_work {
+	const struct bench_options *options;
+	const struct target *target;
+	struct share_run *run;
+	int go[2]; /* a pipe; its end is the start */
+	uint32_t index;
+};
+
+/* ---- a client ---- */
+
+/* Take what there is now that something is: 1 when the last token is among it. */
+static int take_all(struct mimeo *m, uint32_t *ret_tokens)
+{
+	struct mimeo_event event;
+	int r = client_next(m, &event);
+
+	*ret_tokens = 0;
+	while (r == 0) {
+		bool last = event.kind == MIMEO_EVENT_FINAL;
+
+		*ret_tokens += event.n_tokens;
+		mimeo_event_seen(m, &event);
+		if (last)
+			return 1;
+		if (mimeo_event_peek(m, &event) <= 0)
+			break;
+		if (event.status < 0)
+			r = event.status;
+	}
+	return r;
+}
+
+/* Tokens that come at once share the time since the last ones. */
+static int stream(const struct share_work *work, struct mimeo *m)
+{
+	struct samples *samples = work->run->each[work->index];
+	uint64_t before = 0;
+	uint32_t n_tokens;
+	int r = 0;
+
+	while (r == 0) {
+		r = take_all(m, &n_tokens);
+		uint64_t now = stats_now();
+		/* The first token has the prompt in it. */
+		for (uint32_t i = 0; i < n_tokens && before; i++)
+			samples_add(samples, (now - before) / n_tokens);
+		if (n_tokens > 0)
+			before = now;
+	}
+	return r < 0 ? r : 0;
+}
+
+static int client(void *arg, int fd)
+{
+	const struct share_work *work = arg;
+	struct mimeo *m;
+	char byte;
+
+	close(work->go[1]);
+	if (client_connect(&m, work->target->socket, MIMEO_SPIN_DEFAULT) < 0)
+		return 1;
+	if (write(fd, "", 1) != 1 || read(work->go[0], &byte, 1) != 0)
+		return 1;
+	int r = client_generate(m, work->options->model_name, work->options->tokens);
+	if (r == 0)
+		r = stream(work, m);
+	mimeo_close(m);
+	return r < 0;
+}
+
+/* ---- N of them ---- */
+
+static void close_end(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+static int start_all(struct share_work *work, struct child *children, uint64_t deadline)
+{
+	int r = 0;
+
+	for (work->index = 0; work->index < work->run->n && r == 0; work->index++)
+		r = child_start(&children[work->index], client, work);
+	for (uint32_t i = 0; i < work->run->n && r == 0; i++) {
+		r = child_next(&children[i], deadline);
+		r = r == 1 ? 0 : r == 0 ? -ECHILD : r;
+	}
+	return r;
+}
+
+static int run_clients(struct share_work *work)
+{
+	struct child children[BENCH_PROCESSES_MAX] = {0};
+	uint64_t deadline = stats_now() + work->options->timeout_s * 1000000000ull;
+
+	if (pipe2(work->go, 0) < 0)
+		return -errno;
+	int r = start_all(work, children, deadline);
+	uint64_t start = stats_now();
+	close_end(&work->go[1]);
+	for (uint32_t i = 0; i < work->run->n && r == 0; i++)
+		r = child_wait(&children[i], deadline);
+	work->run->ns = stats_now() - start;
+	for (uint32_t i = 0; i < work->run->n; i++)
+		child_kill(&children[i]);
+	close_end(&work->go[0]);
+	if (r < 0 && r != -EINTR)
+		fprintf(stderr, "mimeo-bench: %u processes: %s\n", work->run->n,
+			r == -ECHILD ? "one of them failed" : strerror(-r));
+	return r;
+}
+
+/* ---- what the daemon counted ---- */
+
+struct counters {
+	uint64_t replays, shared, rows;
+};
+
+static int look(const struct target *target, struct counters *ret)
+{
+	struct answer *answer;
+	int r = target_ask(target, "graphs", &answer);
+
+	if (r < 0)
+		return r;
+	*ret = (struct counters){0};
+	for (size_t i = 0; i < answer->n_rows; i++) {
+		uint64_t replays = answer_count(answer, i, "replays", 0);
+
+		ret->replays += replays;
+		ret->shared += answer_count(answer, i, "shared_replays", 0);
+		ret->rows += replays * answer_count(answer, i, "rows", 0) -
+			answer_count(answer, i, "padded_rows", 0);
+	}
+	answer_free(answer);
+	return 0;
+}
+
+static void count(struct share_run *run, const struct target *target, const struct counters *before)
+{
+	struct counters after;
+	struct answer *answer;
+
+	if (look(target, &after) < 0 || target_ask(target, "status", &answer) < 0)
+		return;
+	run->resident_bytes = answer_count(answer, 0, "resident_bytes", 0);
+	answer_free(answer);
+	run->counted = true;
+	run->replays = after.replays - before->replays;
+	run->shared = after.shared - before->shared;
+	run->rows = after.rows - before->rows;
+}
+
+/* ---- all runs ---- */
+
+static int run_init(struct share_run *run, uint32_t n, uint32_t tokens)
+{
+	run->n = n;
+	run->tokens = samples_new(n * tokens);
+	run->steps = samples_new(tokens);
+	bool ok = run->tokens && run->steps;
+	for (uint32_t i = 0; i < n; i++) {
+		run->each[i] = samples_new(tokens);
+		ok = ok && run->each[i];
+	}
+	return ok ? 0 : -ENOMEM;
+}
+
+static void run_deinit(struct share_run *run)
+{
+	for (uint32_t i = 0; i < run->n; i++)
+		samples_free(run->each[i]);
+	samples_free(run->steps);
+	samples_free(run->tokens);
+}
+
+static int run_one(const struct bench_options *options, const struct target *target,
+	struct share_run *run)
+{
+	struct share_work work = {.options = options, .target = target, .run = run};
+	struct counters before;
+	bool counting = look(target, &before) == 0;
+	int r = run_clients(&work);
+
+	if (r < 0)
+		return r;
+	if (counting)
+		count(run, target, &before);
+	for (uint32_t i = 0; i < run->n; i++)
+		for (uint32_t j = 0; j < run->each[i]->n; j++)
+			samples_add(run->tokens, run->each[i]->ns[j]);
+	return 0;
+}
+
+struct floor_work {
+	const struct bench_options *options;
+	const struct share_run *runs;
+};
+
+static int work_floor(void *arg, int fd)
+{
+	const struct floor_work *work = arg;
+	const struct bench_options *o = work->options;
+	struct replay_run replays[BENCH_RUNS_MAX];
+	char why[512] = "";
+
+	(void)fd;
+	for (uint32_t i = 0; i < o->n_processes; i++)
+		replays[i] = (struct replay_run){work->runs[i].n, work->runs[i].steps};
+	int r = floor_replay(
+		&(struct replay_options){
+			.device = o->device,
+			.model_dir = o->model_dir,
+			.n_prompt = CLIENT_PROMPT_TOKENS,
+			.n_steps = o->tokens - 1,
+			.runs = replays,
+			.n_runs = o->n_processes,
+		},
+		why, sizeof(why));
+	if (r < 0)
+		fprintf(stderr, "mimeo-bench: the floor: %s\n", why);
+	return r < 0;
+}
+
+/* ---- the table ---- */
+
+static void set_number(struct table *table, const char *key, double value)
+{
+	if (isfinite(value))
+		table_set_number(table, key, value);
+}
+
+static void set_counters(struct table *table, const struct share_run *run)
+{
+	char text[32];
+
+	if (!run->counted)
+		return;
+	table_set_count(table, "replays", run->replays);
+	table_set_count(table, "shared_replays", run->shared);
+	table_set_count(table, "resident_bytes", run->resident_bytes);
+	if (run->replays == 0)
+		return;
+	table_set_number(table, "rows_per_replay", (double)run->rows / (double)run->replays);
+	snprintf(text, sizeof(text), "%.1f %%", 100.0 * (double)run->shared / (double)run->replays);
+	table_set_text(table, "shared", text);
+}
+
+static double floor_rate(const struct share_run *run)
+{
+	double seconds = 0;
+
+	for (uint32_t i = 0; i < run->steps->n; i++)
+		seconds += (double)run->steps->ns[i] * 1e-9;
+	return run->steps->n ? run->steps->n * (double)run->n / seconds : NAN;
+}
+
+/* The threads that work for a token: each client, the engine, the lane. */
+static bool is_fit(const struct share_run *run)
+{
+	return report_n_cpus() >= run->n + 2;
+}
+
+static void set_ratios(struct table *table, struct share_run *run)
+{
+	double median = samples_quantile(run->tokens, 0.5), p99 = samples_quantile(run->tokens, 0.99);
+	double floor = samples_quantile(run->steps, 0.5), floor_p99 = samples_quantile(run->steps, 0.99);
+
+	set_number(table, "token_median_s", median);
+	set_number(table, "token_p99_s", p99);
+	set_number(table, "floor_tokens_per_s", floor_rate(run));
+	set_number(table, "floor_median_s", floor);
+	set_number(table, "floor_p99_s", floor_p99);
+	set_number(table, "ratio_median", median / floor);
+	set_number(table, "ratio_p99", p99 / floor_p99);
+	const char *met = report_verdict(median / floor, TARGET_MEDIAN, is_fit(run));
+	const char *met_p99 = report_verdict(p99 / floor_p99, TARGET_P99, is_fit(run));
+	if (met && met_p99)
+		table_set_text(table, "met", strcmp(met, "yes") == 0 ? met_p99 : met);
+}
+
+static void fill(struct table *table, const struct bench_options *options,
+	const struct target *target, struct share_run *run)
+{
+	table_row(table);
+	table_set_text(table, "bench", "share");
+	table_set_count(table, "processes", run->n);
+	table_set_count(table, "tokens", run->n * (uint64_t)options->tokens);
+	table_set_number(table, "tokens_per_s",
+		run->n * (double)options->tokens / ((double)run->ns * 1e-9));
+	set_counters(table, run);
+	set_ratios(table, run);
+	table_set_text(table, "floor", FLOOR);
+	table_set_number(table, "target_ratio_median", TARGET_MEDIAN);
+	table_set_number(table, "target_ratio_p99", TARGET_P99);
+	table_set_text(table, "device", target->device);
+	table_set_count(table, "n_cpus", report_n_cpus());
+	table_set_text(table, "loop", target->loop);
+	table_set_text(table, "version", target->version);
+	if (!is_fit(run))
+		table_set_text(table, "note", FEW_CPUS_NOTE);
+	else if (strncmp(target->device, "cpu", 3) == 0)
+		table_set_text(table, "note", CPU_NOTE);
+}
+
+static void print_notes(const struct bench_options *options, const struct target *target,
+	const struct share_run *runs)
+{
+	bool fit = true, counted = true;
+
+	for (uint32_t i = 0; i < options->n_processes; i++) {
+		fit = fit && is_fit(&runs[i]);
+		counted = counted && runs[i].counted;
+	}
+	printf("floor: %s; targets: ratio <= %g, ratio of the P99s <= %g\n",
+		options->model_dir ? FLOOR : "not measured; --model tells where the model is",
+		TARGET_MEDIAN, TARGET_P99);
+	if (strncmp(target->device, "cpu", 3) == 0)
+		printf("note: %s\n", CPU_NOTE);
+	if (!fit)
+		printf("note: %s\n", FEW_CPUS_NOTE);
+	if (!counted)
+		printf("note: the daemon's counters need its admin socket\n");
+}
+
+static int print(const struct bench_options *options, const struct target *target,
+	struct share_run *runs)
+{
+	struct table *table;
+	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < options->n_processes; i++)
+		fill(table, options, target, &runs[i]);
+	if (!options->json)
+		report_heading("share", target);
+	r = report_table(table, options->json);
+	if (r == 0 && !options->json)
+		print_notes(options, target, runs);
+	table_free(table);
+	return r;
+}
+
+int bench_share(const struct bench_options *options)
+{
+	struct share_run runs[BENCH_RUNS_MAX] = {0};
+	struct floor_work floor = {options, runs};
+	struct target target = {.admin = -1};
+	uint32_t most = 1;
+	int r = 0;
+
+	for (uint32_t i = 0; i < options->n_processes && r == 0; i++) {
+		r = run_init(&runs[i], options->processes[i], options->tokens);
+		most = options->processes[i] > most ? options->processes[i] : most;
+	}
+	if (r == 0)
+		r = target_open(options,
+			&(struct spawn_needs){
+				.kv_pages = most * client_pages(options->tokens),
+				.max_requests = BENCH_PROCESSES_MAX,
+			},
+			&target);
+	for (uint32_t i = 0; i < options->n_processes && r == 0; i++)
+		r = run_one(options, &target, &runs[i]);
+	target_close(&target); /* its memory may be what the floor needs */
+	if (r == 0 && options->model_dir)
+		r = child_run("the floor", work_floor, &floor, options->timeout_s);
+	if (r == 0)
+		r = print(options, &target, runs);
+	for (uint32_t i = 0; i < options->n_processes; i++)
+		run_deinit(&runs[i]);
+	return r;
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/spawn.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/bench/stats.h"
+
+#define READY_PERIOD_NS 20000000ull
+#define CONNECT_TIMEOUT_MS 2000u
+#define TERM_TIMEOUT_NS 10000000000ull
+#define LOG_SHOWN 4096
+
+/* ---- where things are ---- */
+
+/* The first of `places`, relative to this program's folder or (without '^') to the current one. */
+static const char *find(const char *const *places, char *path, size_t size)
+{
+	char self[512];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	self[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	for (; *places; places++) {
+		const char *place = *places;
+
+		if (*place == '^')
+			snprintf(path, size, "%s/%s", self, place + 1);
+		else
+			snprintf(path, size, "%s", place);
+		if (access(path, R_OK) == 0)
+			return path;
+	}
+	return NULL;
+}
+
+const char *spawn_find_mimeod(char *path, size_t size)
+{
+	static const char *const places[] = {"^mimeod", "^../mimeod", "^../sbin/mimeod", NULL};
+
+	return find(places, path, size);
+}
+
+const char *spawn_find_model(char *path, size_t size)
+{
+	static const char *const places[] = {
+		"^../../examples/models/tinycalc",
+		"^../../../examples/models/tinycalc",
+		"^../share/mimeo/models/tinycalc",
+		"examples/models/tinycalc",
+		NULL,
+	};
+
+	return find(places, path, size);
+}
+
+/* ---- starting one ---- */
+
+struct launch {
+	const struct bench_options *options;
+	const struct spawn_needs *needs;
+	const struct target *target;
+};
+
+static int exec_mimeod(void *arg, int fd)
+{
+	const struct launch *launch = arg;
+	const struct bench_options *o = launch->options;
+	const char *argv[24];
+	char model[1024], pages[16], requests[16];
+	int n = 0;
+
+	snprintf(model, sizeof(model), "bench=%s", o->model_dir);
+	snprintf(pages, sizeof(pages), "%u", launch->needs->kv_pages);
+	snprintf(requests, sizeof(requests), "%u", launch->needs->max_requests);
+	argv[n++] = o->mimeod;
+	argv[n++] = "--config";
+	argv[n++] = "/dev/null"; /* not the machine's */
+	argv[n++] = "--model";
+	argv[n++] = model;
+	argv[n++] = "--socket";
+	argv[n++] = launch->target->socket;
+	argv[n++] = "--device";
+	argv[n++] = o->device;
+	argv[n++] = "--kv-pages";
+	argv[n++] = pages;
+	if (launch->needs->max_requests) {
+		argv[n++] = "--max-requests";
+		argv[n++] = requests;
+	}
+	if (launch->needs->spin_us) {
+		argv[n++] = "--spin-us";
+		argv[n++] = launch->needs->spin_us;
+	}
+	argv[n] = NULL;
+
+	int log = open(launch->target->log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (log < 0 || dup2(log, STDERR_FILENO) < 0 || dup2(fd, STDOUT_FILENO) < 0)
+		return 1;
+	execv(o->mimeod, (char *const *)argv);
+	dprintf(STDERR_FILENO, "%s: %s\n", o->mimeod, strerror(errno));
+	return 127;
+}
+
+static void show_log(const struct target *target)
+{
+	char text[LOG_SHOWN];
+	int log = open(target->log, O_RDONLY | O_CLOEXEC);
+
+	if (log < 0)
+		return;
+	off_t end = lseek(log, 0, SEEK_END);
+	ssize_t n = pread(log, text, sizeof(text), end > LOG_SHOWN ? end - LOG_SHOWN : 0);
+	if (n > 0)
+		fwrite(text, 1, (size_t)n, stderr);
+	close(log);
+}
+
+/* It serves when the admin socket takes us. */
+static int await_ready(struct target *target, const char *admin, uint32_t timeout_s)
+{
+	uint64_t now = stats_now(), end = now + timeout_s * 1000000000ull;
+
+	for (; now < end; now = stats_now()) {
+		int r = child_next(&target->child, now + READY_PERIOD_NS);
+
+		if (r == 0)
+			return -ECHILD;
+		if (r < 0 && r != -ETIMEDOUT)
+			return r;
+		target->admin = socket_connect(admin, CONNECT_TIMEOUT_MS);
+		if (target->admin >= 0)
+			return 0;
+	}
+	return -ETIMEDOUT;
+}
+
+static int start(const struct bench_options *options, const struct spawn_needs *needs,
+	struct target *target)
+{
+	struct launch launch = {options, needs, target};
+	const char *place = getenv("TMPDIR");
+	char admin[SOCKET_PATH_MAX];
+
+	/* A socket's path is short, and so is what we put in front of it. */
+	if (!place || *place != '/' || strlen(place) + sizeof("/mimeo-bench-XXXXXX") > 56)
+		place = "/tmp";
+	snprintf(target->folder, sizeof(target->folder), "%s/mimeo-bench-XXXXXX", place);
+	if (!mkdtemp(target->folder)) {
+		int r = -errno;
+
+		fprintf(stderr, "mimeo-bench: %s: %s\n", target->folder, strerror(-r));
+		target->folder[0] = '\0';
+		return r;
+	}
+	snprintf(target->socket, sizeof(target->socket), "%s/mimeod.sock", target->folder);
+	snprintf(target->log, sizeof(target->log), "%s/log", target->folder);
+	int r = socket_admin_path(admin, target->socket);
+	if (r == 0)
+		r = child_start(&target->child, exec_mimeod, &launch);
+	if (r == 0)
+		r = await_ready(target, admin, options->timeout_s);
+	if (r < 0 && r != -EINTR) {
+		fprintf(stderr, "mimeo-bench: %s did not come up: %s\n", options->mimeod,
+			r == -ECHILD ? "it ended" : strerror(-r));
+		show_log(target);
+	}
+	return r;
+}
+
+/* ---- facts ---- */
+
+int target_ask(const struct target *target, const char *op, struct answer **ret)
+{
+	if (target->admin < 0)
+		return -EACCES;
+	int r = ask_send(target->admin, op, NULL);
+	if (r == 0)
+		r = ask_receive(target->admin, ret);
+	if (r == 0 && (*ret)->status < 0) {
+		answer_free(*ret);
+		return -EACCES;
+	}
+	return r;
+}
+
+/* "cpu" says little: the processor's own name tells more. */
+static void add_cpu_name(char *device, size_t size)
+{
+	FILE *file = fopen("/proc/cpuinfo", "re");
+	char line[256], name[96];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "model name : %95[^\n]", name) == 1) {
+			snprintf(device, size, "cpu (%s)", name);
+			break;
+		}
+	}
+	if (file)
+		fclose(file);
+}
+
+static int take_facts(struct target *target)
+{
+	struct answer *answer;
+	int r = target_ask(target, "status", &answer);
+
+	if (r < 0)
+		return r;
+	answer_text(answer, 0, "device", target->device, sizeof(target->device));
+	answer_text(answer, 0, "loop", target->loop, sizeof(target->loop));
+	answer_text(answer, 0, "version", target->version, sizeof(target->version));
+	answer_free(answer);
+	if (strcmp(target->device, "cpu") == 0)
+		add_cpu_name(target->device, sizeof(target->device));
+	return 0;
+}
+
+/* A running daemon's admin socket may be closed to us; then we know less and go on. */
+static int use_running(const struct bench_options *options, struct target *target)
+{
+	char admin[SOCKET_PATH_MAX];
+	int r = socket_path(target->socket, options->socket);
+
+	if (r == 0)
+		r = socket_admin_path(admin, target->socket);
+	if (r < 0) {
+		fprintf(stderr, "mimeo-bench: %s: %s\n", options->socket, strerror(-r));
+		return r;
+	}
+	target->admin = socket_connect(admin, CONNECT_TIMEOUT_MS);
+	if (target->admin >= 0 && take_facts(target) < 0) {
+		close(target->admin);
+		target->admin = -1;
+	}
+	return 0;
+}
+
+int target_open(
+	const struct bench_options *options, const struct spawn_needs *needs, struct target *ret)
+{
+	*ret = (struct target){.admin = -1, .device = "?", .loop = "?", .version = "?"};
+	if (options->socket)
+		return use_running(options, ret);
+	ret->is_private = true;
+	int r = start(options, needs, ret);
+	if (r == 0 && (r = take_facts(ret)) < 0)
+		fprintf(stderr, "mimeo-bench: %s: status: %s\n", ret->socket, strerror(-r));
+	return r;
+}
+
+/* ---- the end ---- */
+
+static void remove_folder(const char *path)
+{
+	DIR *folder = opendir(path);
+
+	if (!folder)
+		return;
+	for (struct dirent *entry; (entry = readdir(folder));)
+		unlinkat(dirfd(folder), entry->d_name, 0);
+	closedir(folder);
+	rmdir(path);
+}
+
+void target_close(struct target *target)
+{
+	if (!target)
+		return;
+	if (target->admin >= 0)
+		close(target->admin);
+	target->admin = -1;
+	if (target->child.pid > 0) {
+		kill(target->child.pid, SIGTERM);
+		child_wait(&target->child, stats_now() + TERM_TIMEOUT_NS);
+	}
+	child_kill(&target->child);
+	if (target->folder[0])
+		remove_folder(target->folder);
+	target->folder[0] = '\0';
+}

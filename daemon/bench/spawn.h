@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_SPAWN_H
+#define MIMEO_DAEMON_BENCH_SPAWN_H
+
+/*
+ * The daemon that is measured: one that runs already, or a private one in a folder of its own, which
+ * is started, waited for, ended with SIGTERM and cleaned up after.
+ */
+
+#include <stdbool.h>
+
+#include "daemon/bench/bench.h"
+#include "daemon/bench/child.h"
+#include "daemon/ctl/ask.h"
+#include "ipc/socket.h"
+
+struct spawn_needs {
+	const char *spin_us; /* for a private daemon; NULL: its default */
+	uint32_t kv_pages;   /* that it needs at least */
+	uint32_t max_requests; /* 0: its default */
+};
+
+struct target {
+	char socket[SOCKET_PATH_MAX];
+	bool is_private;
+	int admin; /* connection to the admin socket; -1: a running daemon that does not let us */
+	char device[128], loop[16], version[32]; /* "?" where they are not known */
+	/* of a private one */
+	char folder[64], log[80];
+	struct child child;
+};
+
+/* 0, or -errno with a sentence on standard error. *ret is to be closed even then. */
+int target_open(
+	const struct bench_options *options, const struct spawn_needs *needs, struct target *ret);
+void target_close(struct target *target);
+
+/* Ask the daemon over its admin socket. 0 or -errno, -EACCES without such a connection. */
+int target_ask(const struct target *target, const char *op, struct answer **ret);
+
+/* Where a private daemon's program and model are, seen from the program that runs; path is returned
+ * if there is such a file. */
+const char *spawn_find_mimeod(char *path, size_t size);
+const char *spawn_find_model(char *path, size_t size);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+static size_t bytes_of(uint32_t capacity)
+{
+	return sizeof(struct samples) + capacity * sizeof(uint64_t);
+}
+
+struct samples *samples_new(uint32_t capacity)
+{
+	/* Populated, so that no page fault falls into what is measured. */
+	struct samples *samples = mmap(NULL, bytes_of(capacity), PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	if (samples == MAP_FAILED)
+		return NULL;
+	samples->capacity = capacity;
+	return samples;
+}
+
+void samples_free(struct samples *samples)
+{
+	if (samples)
+		munmap(samples, bytes_of(samples->capacity));
+}
+
+void samples_add(struct samples *samples, uint64_t ns)
+{
+	if (samples->n == samples->capacity)
+		return;
+	samples->ns[samples->n++] = ns;
+	samples->sorted = false;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+	return (left > right) - (left < right);
+}
+
+double samples_quantile(struct samples *samples, double fraction)
+{
+	if (samples->n == 0)
+		return NAN;
+	if (!samples->sorted)
+		qsort(samples->ns, samples->n, sizeof(samples->ns[0]), compare);
+	samples->sorted = true;
+	double rank = ceil(fraction * samples->n);
+	uint32_t index = rank < 1 ? 0 : rank > samples->n ? samples->n - 1 : (uint32_t)rank - 1;
+	return (double)samples->ns[index] * 1e-9;
+}
+
+uint64_t stats_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}

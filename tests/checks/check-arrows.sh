@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Arrows (includes) only go down, and never in a circle between floors:
+#   ipc, kernels -> nobody;  attention -> kernels;  sdk -> ipc;  daemon -> all of these;
+#   examples -> <mimeo/...> alone;  nobody includes tests or examples.
+set -eu
+cd "${MIMEO_SOURCE:-$(dirname "$0")/../..}"
+
+bad=0
+# folder, extended regular expression of the folders it may include from
+check()
+{
+	lines=$(grep -rnE '^#[[:space:]]*include "[a-z_]+/' --include='*.[ch]' --include='*.cu' \
+		--include='*.cuh' "$1" | grep -vE "#[[:space:]]*include \"($2)/" || true)
+	[ -z "$lines" ] || { echo "$lines"; bad=1; }
+}
+check ipc 'ipc'
+check kernels 'kernels'
+check attention 'attention|kernels'
+check sdk 'sdk|ipc'
+check daemon 'daemon|attention|kernels|ipc|sdk'
+lines=$(grep -rnE '^#[[:space:]]*include "' --include='*.c' examples || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+# Programs that only talk to the daemon use the library's public face.
+lines=$(grep -rnE '^#[[:space:]]*include "(daemon/(engine|graph|model|serve|loop)|attention|kernels|ipc)/' \
+	daemon/run || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+# Within the daemon: policy below does not know the floors above it.
+lines=$(grep -rnE '^#[[:space:]]*include "daemon/(engine|serve)/' daemon/graph daemon/model daemon/loop || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+lines=$(grep -rnE '^#[[:space:]]*include "daemon/serve/' daemon/engine || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+# No CUDA in what a client links, or in the contract.
+lines=$(grep -rnEi '^#[[:space:]]*include <(cuda|cublas)' ipc sdk || true)
+[ -z "$lines" ] || { echo "$lines"; bad=1; }
+
+[ $bad = 0 ] && echo "ok 1 - arrows only go down" || echo "not ok 1 - arrows only go down"
+echo 1..1
+exit $bad

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * config.json of any bytes, then the same bytes as generation_config.json over a sound model. What
+ * is accepted must be safe to compute with: sizes in range, a finite rope table.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/hf_config.h"
+
+#define POSITIONS 3
+
+static void check_sizes(const struct model_config *c)
+{
+	if (!c->hidden_size || !c->n_layers || c->n_layers > 1000 || !c->n_heads || !c->n_kv_heads ||
+		c->n_heads % c->n_kv_heads || c->head_dim < 2 || c->head_dim % 2 ||
+		c->head_dim > MODEL_HEAD_DIM_MAX || !c->vocab_size || !c->max_seq_len || !c->windows ||
+		c->n_eos > MODEL_EOS_MAX || !(c->rms_norm_eps >= 0))
+		abort();
+	for (uint32_t i = 0; i < c->n_eos; i++) {
+		if (c->eos[i] < 0 || (uint32_t)c->eos[i] >= c->vocab_size)
+			abort();
+	}
+	if (c->bos < -1 || (c->bos >= 0 && (uint32_t)c->bos >= c->vocab_size))
+		abort();
+}
+
+static void check_rope(const struct model_config *c)
+{
+	static float table[POSITIONS * MODEL_HEAD_DIM_MAX];
+
+	model_rope_fill(c, POSITIONS, table);
+	for (uint32_t i = 0; i < POSITIONS * c->head_dim; i++) {
+		if (!isfinite(table[i]))
+			abort();
+	}
+}
+
+static void check_sampling(const struct slot_sampling *s)
+{
+	if (!(s->temperature >= 0) || !(s->top_p >= 0 && s->top_p <= 1) ||
+		!(s->min_p >= 0 && s->min_p <= 1))
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	const char *text = (const char *)data;
+	struct model_config config;
+	struct model_error error = {""};
+
+	if (!hf_config_parse("c", text, size, &config, &error)) {
+		check_sizes(&config);
+		check_rope(&config);
+		model_config_deinit(&config);
+	} else if (!*error.text) {
+		abort();
+	}
+	config = (struct model_config){.vocab_size = 100, .bos = -1, .sampling = {.top_p = 1}};
+	error.text[0] = 0;
+	if (!hf_generation_parse("g", text, size, &config, &error))
+		check_sampling(&config.sampling);
+	else if (!*error.text)
+		abort();
+	return 0;
+}

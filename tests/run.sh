@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Installs what is missing, builds, and runs every test: once with the io_uring loop, once with epoll.
+#   ./tests/run.sh           all of it; the last line is "N passed, N failed, N skipped"
+#   ./tests/run.sh --deps    install packages only
+# BUILD=DIR names the build folder (default build-test); MESON_ARGS is given to meson setup.
+set -eu
+cd "$(dirname "$0")/.."
+
+./tests/deps.sh test
+[ "${1-}" != --deps ] || exit 0
+
+build=${BUILD:-build-test}
+archs=
+command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && archs=-Dgpu_archs=90a
+if [ ! -f "$build/build.ninja" ]; then
+	meson setup "$build" --werror -Dman=enabled $archs ${MESON_ARGS-} >"$build.log" 2>&1 ||
+		{ cat "$build.log"; exit 1; }
+	sed -n '/^  Mimeo$/,/^$/p' "$build.log"
+	mv "$build.log" "$build/setup.log"
+fi
+ninja -C "$build" --quiet
+
+failed=0
+for loop in io_uring epoll; do
+	echo "== the suite with the $loop loop"
+	MIMEO_LOOP=$([ $loop = io_uring ] && echo auto || echo epoll) \
+		meson test -C "$build" --no-rebuild --print-errorlogs --logbase "$loop" ${TEST_ARGS-} || failed=1
+done
+python3 tests/tally.py "$build/meson-logs/io_uring.json" "$build/meson-logs/epoll.json" || failed=1
+exit $failed

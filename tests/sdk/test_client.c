@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sdk/session.h"
+
+/* ---- connect ---- */
+
+static int connect_to(const char *path, uint32_t timeout_ms)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m;
+
+	config.socket_path = path;
+	config.connect_timeout_ms = timeout_ms;
+	int r = mimeo_connect(&m, &config);
+	if (r == 0)
+		mimeo_close(m);
+	return r;
+}
+
+static int connect_script(const struct fake_script *script)
+{
+	struct fake fake;
+
+	fake_init(&fake, script);
+	int r = connect_to(fake.path, script && script->silent ? 20 : 0);
+	fake_session(&fake);
+	fake_deinit(&fake);
+	return r;
+}
+
+static void test_connect_without_daemon_is_unreachable(void **state)
+{
+	assert_int_equal(connect_to("/tmp/mimeo-no-such-folder/d.sock", 0), MIMEO_E_UNREACHABLE);
+}
+
+static void test_connect_to_daemon_that_never_answers_times_out(void **state)
+{
+	assert_int_equal(connect_script(&(struct fake_script){.silent = true}),
+		MIMEO_E_UNREACHABLE);
+}
+
+static void test_connect_forwards_the_daemons_refusal(void **state)
+{
+	const int32_t statuses[] = {MIMEO_E_QUOTA, MIMEO_E_DRAINING, MIMEO_E_NO_MEMORY};
+
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(connect_script(
+			&(struct fake_script){.welcome_status = statuses[i]}), statuses[i]);
+}
+
+static void test_connect_gives_the_daemons_own_words_or_names_the_socket(void **state)
+{
+	const struct fake_script script = {
+		.welcome_status = MIMEO_E_QUOTA, .welcome_text = "max_sessions 64 is reached"};
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	char message[256] = "", cut[8] = "";
+	struct mimeo *m;
+	struct fake fake;
+
+	fake_init(&fake, &script);
+	config.socket_path = fake.path;
+	config.message = message;
+	config.message_size = sizeof(message);
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_QUOTA);
+	assert_string_equal(message, script.welcome_text);
+	fake_session(&fake);
+	fake_deinit(&fake);
+
+	config.socket_path = "/tmp/mimeo-no-such-folder/d.sock";
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_UNREACHABLE);
+	assert_non_null(strstr(message, "/tmp/mimeo-no-such-folder/d.sock"));
+	config.message = cut;
+	config.message_size = sizeof(cut);
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_UNREACHABLE);
+	assert_int_equal(strlen(cut), sizeof(cut) - 1);
+}
+
+static void test_connect_to_unknown_refusal_is_protocol(void **state)
+{
+	assert_int_equal(connect_script(&(struct fake_script){.welcome_status = -55}),
+		MIMEO_E_PROTOCOL);
+}
+
+static void test_connect_to_garbage_is_protocol(void **state)
+{
+	const uint8_t garbage[] = {0xdd, 0xff, 0xff, 0xff, 0xff};
+
+	assert_int_equal(connect_script(&(struct fake_script){
+		.raw_welcome = garbage, .raw_welcome_bytes = sizeof(garbage)}), MIMEO_E_PROTOCOL);
+}
+
+static void test_connect_to_another_version_is_version(void **state)
+{
+	const uint8_t other[] = {0x81, MSG_VERSION, 99};
+
+	assert_int_equal(connect_script(&(struct fake_script){
+		.raw_welcome = other, .raw_welcome_bytes = sizeof(other)}), MIMEO_E_VERSION);
+}
+
+static void test_connect_without_all_fds_is_protocol(void **state)
+{
+	assert_int_equal(connect_script(&(struct fake_script){.n_fds = 2}), MIMEO_E_PROTOCOL);
+}
+
+static void test_connect_refuses_a_welcome_that_lies_about_the_region(void **state)
+{
+	assert_int_equal(connect_script(&(struct fake_script){.claim_entries = 128}),
+		MIMEO_E_PROTOCOL);
+}
+
+static void test_connect_refuses_values_out_of_range(void **state)
+{
+	const struct {
+		size_t size;
+		uint32_t entries;
+		uint64_t arena;
+		uint32_t reserved;
+	} cases[] = {
+		{4, 0, 0, 0}, {0, 1, 0, 0}, {0, 3, 0, 0}, {0, 8192, 0, 0}, {0, 0, 1, 0},
+		{0, 0, (1ull << 30) + 1, 0}, {0, 0, 0, 1}};
+	char path[300];
+	struct mimeo *m;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct mimeo_config config = MIMEO_CONFIG_INIT;
+
+		config.size = cases[i].size ? cases[i].size : sizeof(config);
+		config.entries = cases[i].entries;
+		config.arena_bytes = cases[i].arena;
+		config.reserved = cases[i].reserved;
+		assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_INVALID);
+	}
+	memset(path, 'x', sizeof(path) - 1);
+	path[sizeof(path) - 1] = '\0';
+	assert_int_equal(connect_to(path, 0), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_connect(NULL, NULL), MIMEO_E_INVALID);
+}
+
+struct grown {
+	struct mimeo_config config;
+	uint64_t later;
+};
+
+static void test_connect_takes_a_newer_config_whose_new_fields_are_zero(void **state)
+{
+	struct fake fake;
+	struct grown grown = {.config = MIMEO_CONFIG_INIT};
+	struct mimeo *m;
+
+	fake_init(&fake, NULL);
+	grown.config.size = sizeof(grown);
+	grown.config.socket_path = fake.path;
+	assert_int_equal(mimeo_connect(&m, &grown.config), 0);
+	mimeo_close(m);
+	grown.later = 1;
+	assert_int_equal(mimeo_connect(&m, &grown.config), MIMEO_E_INVALID);
+	fake_deinit(&fake);
+}
+
+static void test_connect_asks_for_what_the_config_says(void **state)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct session s;
+
+	config.entries = 16;
+	config.arena_bytes = 100000;
+	config.name = "a name that is much longer than fits the field";
+	session_start(&s, NULL, &config);
+	assert_int_equal(s.fake.hello.entries, 16);
+	assert_int_equal(s.fake.hello.arena_bytes, 131072);
+	assert_string_equal(s.fake.hello.name, "a name that is much longer than");
+	session_stop(&s);
+}
+
+static void test_connect_finds_the_socket_by_environment(void **state)
+{
+	struct fake fake;
+	struct mimeo *m;
+
+	fake_init(&fake, NULL);
+	setenv("MIMEO_SOCKET", fake.path, 1);
+	assert_int_equal(mimeo_connect(&m, NULL), 0);
+	unsetenv("MIMEO_SOCKET");
+	mimeo_close(m);
+	fake_deinit(&fake);
+}
+
+static void test_close_takes_null(void **state)
+{
+	mimeo_close(NULL);
+}
+
+/* ---- after a fork ---- */
+
+/* Where regions are mapped in this process. */
+static unsigned mapped_regions(void *ret[2])
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	unsigned n = 0;
+
+	if (!maps)
+		abort();
+	while (fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "mimeo-region") && n < 2)
+			ret[n++] = (void *)(uintptr_t)strtoull(line, NULL, 16);
+	}
+	fclose(maps);
+	return n;
+}
+
+/* In the child: the fake daemon's mapping is there, the client's is not, and what has taken its
+ * place since survives the close. */
+static int check_child(struct mimeo *m, void *regions[2])
+{
+	void *left[2];
+
+	if (mapped_regions(left) != 1)
+		return 1;
+	void *gone = left[0] == regions[0] ? regions[1] : regions[0];
+	void *page = mmap(gone, 4096, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (page != gone)
+		return 2;
+	mimeo_close(m);
+	return msync(page, 4096, MS_ASYNC) == 0 ? 0 : 3;
+}
+
+static void test_forked_child_lacks_the_shared_memory(void **state)
+{
+	struct session s;
+	void *regions[2];
+	int status;
+
+	session_start(&s, NULL, NULL);
+	assert_int_equal(mapped_regions(regions), 2);
+	pid_t child = fork();
+	if (child == 0)
+		_exit(check_child(s.m, regions));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	session_stop(&s);
+}
+
+static void test_close_in_a_forked_child_leaves_the_parents_session(void **state)
+{
+	struct session s;
+	int status;
+
+	session_start(&s, NULL, NULL);
+	pid_t child = fork();
+	if (child == 0) {
+		mimeo_close(s.m);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+
+	session_generate(&s, 1);
+	assert_int_equal(mimeo_submit(s.m), 1);
+	struct ring_sqe sqe = session_pop(&s);
+	assert_true(fake_answer(&s.fake, &sqe));
+	assert_int_equal(session_wait(&s), 1);
+	assert_int_equal(s.event.tokens[0], 11);
+	session_stop(&s);
+}
+
+/* ---- models ---- */
+
+static void test_models_are_as_the_daemon_describes_them(void **state)
+{
+	struct session s;
+
+	session_start(&s, NULL, NULL);
+	assert_int_equal(mimeo_model_count(s.m), 2);
+	assert_int_equal(mimeo_model_find(s.m, "wide"), 1);
+	assert_int_equal(mimeo_model_find(s.m, "none"), MIMEO_E_UNKNOWN_MODEL);
+	assert_int_equal(mimeo_model_find(s.m, NULL), MIMEO_E_UNKNOWN_MODEL);
+	assert_null(mimeo_model_get(s.m, 2));
+	const struct mimeo_model_info *info = mimeo_model_get(s.m, 0);
+	assert_string_equal(info->name, "count");
+	assert_int_equal(info->vocab_size, FAKE_VOCAB);
+	assert_int_equal(info->hidden_size, FAKE_HIDDEN);
+	assert_int_equal(info->max_seq_len, FAKE_MAX_SEQ_LEN);
+	assert_int_equal(info->n_eos, 1);
+	assert_int_equal(info->eos[0], FAKE_EOS);
+	assert_int_equal(info->bos, FAKE_BOS);
+	assert_int_equal(info->page_tokens, 16);
+	assert_int_equal(info->sampling.top_k, 40);
+	assert_true(info->sampling.temperature == 0.5f);
+	session_stop(&s);
+}
+
+/* ---- statuses ---- */
+
+static void test_every_status_has_a_name_and_a_sentence(void **state)
+{
+	unsigned n = 0;
+
+	for (int status = -300; status <= 0; status++) {
+		bool named = strcmp(mimeo_status_name(status), "MIMEO_E_?") != 0;
+
+		assert_int_equal(named, strcmp(mimeo_strerror(status), "unknown status") != 0);
+		n += named;
+	}
+	assert_int_equal(n, 18);
+	assert_string_equal(mimeo_status_name(MIMEO_OK), "MIMEO_OK");
+	assert_string_equal(mimeo_status_name(MIMEO_E_DRAINING), "MIMEO_E_DRAINING");
+	assert_string_equal(mimeo_status_name(1), "MIMEO_E_?");
+}
+
+static void test_message_names_the_offending_value(void **state)
+{
+	struct mimeo_event event = {.status = MIMEO_E_INVALID, .detail = RING_DETAIL_TOKEN,
+		.detail_values = {3, 999, 256}};
+	char text[100], cut[10];
+
+	int n = mimeo_event_message(&event, text, sizeof(text));
+	assert_string_equal(text, "token 3 is 999, outside the vocabulary of 256");
+	assert_int_equal(n, strlen(text));
+	assert_int_equal(mimeo_event_message(&event, cut, sizeof(cut)), n);
+	assert_string_equal(cut, "token 3 i");
+	event.detail = RING_DETAIL_RANGE;
+	event.detail_values[0] = MSG_TOP_P;
+	mimeo_event_message(&event, text, sizeof(text));
+	assert_string_equal(text, "header field top_p is out of range");
+}
+
+static void test_message_without_detail_is_the_statuss_sentence(void **state)
+{
+	struct mimeo_event event = {.status = MIMEO_E_CANCELLED};
+	char text[100];
+
+	for (event.detail = 0; event.detail < 40; event.detail++) {
+		mimeo_event_message(&event, text, sizeof(text));
+		bool sentence = strcmp(text, mimeo_strerror(event.status)) == 0;
+		assert_int_equal(sentence, event.detail == RING_DETAIL_NONE ||
+			event.detail > RING_DETAIL_REQUESTS);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_connect_without_daemon_is_unreachable),
+		cmocka_unit_test(test_connect_to_daemon_that_never_answers_times_out),
+		cmocka_unit_test(test_connect_forwards_the_daemons_refusal),
+		cmocka_unit_test(test_connect_gives_the_daemons_own_words_or_names_the_socket),
+		cmocka_unit_test(test_connect_to_unknown_refusal_is_protocol),
+		cmocka_unit_test(test_connect_to_garbage_is_protocol),
+		cmocka_unit_test(test_connect_to_another_version_is_version),
+		cmocka_unit_test(test_connect_without_all_fds_is_protocol),
+		cmocka_unit_test(test_connect_refuses_a_welcome_that_lies_about_the_region),
+		cmocka_unit_test(test_connect_refuses_values_out_of_range),
+		cmocka_unit_test(test_connect_takes_a_newer_config_whose_new_fields_are_zero),
+		cmocka_unit_test(test_connect_asks_for_what_the_config_says),
+		cmocka_unit_test(test_connect_finds_the_socket_by_environment),
+		cmocka_unit_test(test_close_takes_null),
+		cmocka_unit_test(test_forked_child_lacks_the_shared_memory),
+		cmocka_unit_test(test_close_in_a_forked_child_leaves_the_parents_session),
+		cmocka_unit_test(test_models_are_as_the_daemon_describes_them),
+		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
+		cmocka_unit_test(test_message_names_the_offending_value),
+		cmocka_unit_test(test_message_without_detail_is_the_statuss_sentence),
+	};
+
+	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);
+}

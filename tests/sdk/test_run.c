@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+
+/* mimeo-run, the program (argv[1] of this test), against a fake daemon that counts. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sdk/session.h"
+
+static const char *program;
+
+struct outcome {
+	int status;
+	char out[4096], err[1024];
+	size_t out_bytes;
+};
+
+static size_t slurp(const char *path, void *buffer, size_t size)
+{
+	FILE *file = fopen(path, "rb");
+	assert_non_null(file);
+	size_t n = fread(buffer, 1, size - 1, file);
+
+	((char *)buffer)[n] = '\0';
+	fclose(file);
+	unlink(path);
+	return n;
+}
+
+/* Run with shell-quoted arguments; standard output and error come back. */
+static struct outcome run_at(const char *folder, const char *socket, const char *arguments)
+{
+	char command[8192], out[100], err[100];
+	struct outcome outcome = {0};
+
+	snprintf(out, sizeof(out), "%s/out", folder);
+	snprintf(err, sizeof(err), "%s/err", folder);
+	snprintf(command, sizeof(command), "'%s' %s%s %s >'%s' 2>'%s' </dev/null", program,
+		socket ? "--socket " : "", socket ? socket : "", arguments, out, err);
+	int status = system(command);
+	assert_true(WIFEXITED(status));
+	outcome.status = WEXITSTATUS(status);
+	outcome.out_bytes = slurp(out, outcome.out, sizeof(outcome.out));
+	slurp(err, outcome.err, sizeof(outcome.err));
+	return outcome;
+}
+
+static void *serve_when_attached(void *argument)
+{
+	struct fake *fake = argument;
+
+	fake_session(fake);
+	fake_serve(fake);
+	return NULL;
+}
+
+static struct outcome run_logits(const struct fake_script *script, const char *arguments,
+	float *ret_logits, size_t *ret_logits_bytes)
+{
+	struct fake fake;
+	pthread_t starter;
+	char line[4096], path[100];
+
+	fake_init(&fake, script);
+	snprintf(path, sizeof(path), "%s/logits", fake.folder);
+	snprintf(line, sizeof(line), "%s %s%s", arguments, ret_logits ? "--logits " : "",
+		ret_logits ? path : "");
+	assert_int_equal(pthread_create(&starter, NULL, serve_when_attached, &fake), 0);
+	struct outcome outcome = run_at(fake.folder, fake.path, line);
+	pthread_join(starter, NULL);
+	if (ret_logits)
+		*ret_logits_bytes = slurp(path, ret_logits, 4096);
+	fake_deinit(&fake);
+	return outcome;
+}
+
+static struct outcome run(const char *arguments)
+{
+	return run_logits(NULL, arguments, NULL, NULL);
+}
+
+static struct outcome run_alone(const char *arguments)
+{
+	char folder[] = "/tmp/mimeo-run-XXXXXX";
+
+	assert_non_null(mkdtemp(folder));
+	struct outcome outcome = run_at(folder, NULL, arguments);
+	rmdir(folder);
+	return outcome;
+}
+
+/* ---- the answer ---- */
+
+static void test_text_is_the_answers_bytes_and_nothing_else(void **state)
+{
+	struct outcome outcome = run("--model count --prompt abc --max-tokens 4");
+
+	assert_int_equal(outcome.status, 0);
+	assert_string_equal(outcome.out, "defg");
+	assert_string_equal(outcome.err, "");
+}
+
+static void test_ids_come_as_one_line(void **state)
+{
+	struct outcome outcome = run("--model count --tokens 7,9 --max-tokens 3 --ids");
+
+	assert_int_equal(outcome.status, 0);
+	assert_string_equal(outcome.out, "10,11,12\n");
+}
+
+static void test_other_vocabularies_print_ids(void **state)
+{
+	struct outcome outcome = run("--model wide --tokens 7,9 --max-tokens 3");
+
+	assert_string_equal(outcome.out, "10,11,12\n");
+}
+
+static void test_end_token_is_left_out_even_if_it_comes_before_the_final_event(void **state)
+{
+	for (uint32_t stride = 0; stride < 4; stride++) {
+		const struct fake_script script = {.tokens_a_completion = stride};
+		struct outcome outcome = run_logits(
+			&script, "--model count --tokens 254 --ids --stop 77", NULL, NULL);
+
+		assert_string_equal(outcome.out, "255,0,1\n");
+	}
+}
+
+static void test_stop_id_is_left_out(void **state)
+{
+	struct outcome outcome = run("--model count --prompt abc --stop 104,103");
+
+	assert_string_equal(outcome.out, "def");
+}
+
+static void test_ignored_end_token_is_part_of_the_answer(void **state)
+{
+	const struct fake_script script = {.tokens_a_completion = 1};
+	struct outcome outcome = run_logits(&script,
+		"--model count --tokens 254 --ids --ignore-eos --max-tokens 6", NULL, NULL);
+
+	assert_string_equal(outcome.out, "255,0,1,2,3,4\n");
+}
+
+static void test_answer_of_the_end_token_alone_is_empty(void **state)
+{
+	assert_string_equal(run("--model count --tokens 1 --ids").out, "\n");
+	assert_int_equal(run("--model count --tokens 1").out_bytes, 0);
+}
+
+static void test_default_limit_is_128_or_what_the_model_has_room_for(void **state)
+{
+	char tokens[2200] = "--model count --ignore-eos --tokens 1";
+
+	assert_int_equal(run("--model count --tokens 50 --ignore-eos").out_bytes, 128);
+	for (unsigned i = 1; i < FAKE_MAX_SEQ_LEN - 10; i++)
+		strcat(tokens, ",1");
+	struct outcome outcome = run(tokens);
+	assert_string_equal(outcome.err, "");
+	assert_int_equal(outcome.out_bytes, 10);
+}
+
+static void test_logits_file_is_raw_floats_of_the_vocabulary(void **state)
+{
+	float logits[1024];
+	size_t bytes;
+	struct outcome outcome = run_logits(
+		NULL, "--model count --prompt a --max-tokens 2", logits, &bytes);
+
+	assert_int_equal(outcome.status, 0);
+	assert_string_equal(outcome.out, "bc");
+	assert_int_equal(bytes, FAKE_VOCAB * sizeof(float));
+	for (unsigned i = 0; i < FAKE_VOCAB; i++)
+		assert_true(logits[i] == (float)i);
+}
+
+/* ---- what goes wrong ---- */
+
+static void test_wrong_usage_exits_2_with_one_line(void **state)
+{
+	const char *const lines[] = {"", "--model m", "--prompt x",
+		"--model m --prompt x --tokens 1", "--model m --tokens 1,", "--model m --tokens ''",
+		"--model m --tokens -1",
+		"--model m --tokens 1 --max-tokens 0", "--model m --tokens 1 --top-p 1.5",
+		"--model m --tokens 1 --temperature nan", "--model m --tokens 1 --sampling none",
+		"--model m --tokens 1 --sampling model --top-k 3", "--model m --tokens 1 --bogus",
+		"--model m --tokens 1 --stop 1,2,3,4,5,6,7,8,9", "--model m --tokens 1 extra",
+		"--model m --tokens 1 --model", "--model m --tokens 1 --timeout 0",
+		"--model m --tokens 1 --logits /no/such/folder/file"};
+
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		struct outcome outcome = run_alone(lines[i]);
+
+		assert_int_equal(outcome.status, 2);
+		assert_int_equal(outcome.out_bytes, 0);
+		assert_memory_equal(outcome.err, "mimeo-run: ", 11);
+		assert_ptr_equal(strchr(outcome.err, '\n'), outcome.err + strlen(outcome.err) - 1);
+	}
+}
+
+static void test_prompt_for_other_vocabularies_says_so(void **state)
+{
+	struct outcome outcome = run("--model wide --prompt abc");
+
+	assert_int_equal(outcome.status, 2);
+	assert_non_null(strstr(outcome.err, "vocabulary of 1000"));
+}
+
+static void test_no_daemon_exits_1(void **state)
+{
+	struct outcome outcome =
+		run_alone("--socket /tmp/mimeo-no-such.sock --model m --tokens 1");
+
+	assert_int_equal(outcome.status, 1);
+	assert_string_equal(outcome.err,
+		"mimeo-run: /tmp/mimeo-no-such.sock: no daemon answers on the socket\n");
+}
+
+static void test_daemon_that_dies_midway_exits_1(void **state)
+{
+	const struct fake_script script = {.tokens_a_completion = 2, .hang_up_midway = true};
+	struct outcome outcome =
+		run_logits(&script, "--model count --prompt abc --max-tokens 9", NULL, NULL);
+
+	assert_int_equal(outcome.status, 1);
+	assert_string_equal(outcome.out, "de");
+	assert_non_null(strstr(outcome.err, "gone"));
+}
+
+static void test_unknown_model_exits_3_and_names_those_served(void **state)
+{
+	struct outcome outcome = run("--model none --tokens 1");
+
+	assert_int_equal(outcome.status, 3);
+	assert_string_equal(outcome.err,
+		"mimeo-run: the daemon serves no model 'none', but count, wide\n");
+}
+
+static void test_refused_token_exits_3_and_is_named(void **state)
+{
+	struct outcome outcome = run("--model count --tokens 5,999");
+
+	assert_int_equal(outcome.status, 3);
+	assert_string_equal(
+		outcome.err, "mimeo-run: token 1 is 999, outside the vocabulary of 256\n");
+}
+
+static void test_too_long_exits_3_and_says_by_what(void **state)
+{
+	struct outcome outcome = run("--model count --tokens 5 --max-tokens 512");
+
+	assert_int_equal(outcome.status, 3);
+	assert_non_null(strstr(outcome.err, "512"));
+}
+
+static void test_help_and_version_go_to_standard_output(void **state)
+{
+	struct outcome help = run_alone("--help"), version = run_alone("--version");
+
+	assert_int_equal(help.status, 0);
+	assert_memory_equal(help.out, "usage: ", 7);
+	assert_int_equal(version.status, 0);
+	assert_memory_equal(version.out, "mimeo-run ", 10);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_text_is_the_answers_bytes_and_nothing_else),
+		cmocka_unit_test(test_ids_come_as_one_line),
+		cmocka_unit_test(test_other_vocabularies_print_ids),
+		cmocka_unit_test(
+			test_end_token_is_left_out_even_if_it_comes_before_the_final_event),
+		cmocka_unit_test(test_stop_id_is_left_out),
+		cmocka_unit_test(test_ignored_end_token_is_part_of_the_answer),
+		cmocka_unit_test(test_answer_of_the_end_token_alone_is_empty),
+		cmocka_unit_test(test_default_limit_is_128_or_what_the_model_has_room_for),
+		cmocka_unit_test(test_logits_file_is_raw_floats_of_the_vocabulary),
+		cmocka_unit_test(test_wrong_usage_exits_2_with_one_line),
+		cmocka_unit_test(test_prompt_for_other_vocabularies_says_so),
+		cmocka_unit_test(test_no_daemon_exits_1),
+		cmocka_unit_test(test_daemon_that_dies_midway_exits_1),
+		cmocka_unit_test(test_unknown_model_exits_3_and_names_those_served),
+		cmocka_unit_test(test_refused_token_exits_3_and_is_named),
+		cmocka_unit_test(test_too_long_exits_3_and_says_by_what),
+		cmocka_unit_test(test_help_and_version_go_to_standard_output),
+	};
+
+	if (argc != 2) {
+		fprintf(stderr, "usage: test_run PROGRAM\n");
+		return 2;
+	}
+	program = argv[1];
+	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);
+}

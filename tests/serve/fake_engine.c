@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+#include "fake_engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ipc/doorbell.h"
+
+#define REPORTS_MAX 1024
+
+struct engine {
+	pthread_mutex_t lock;
+	int report_fd;
+	struct engine_report reports[REPORTS_MAX];
+	unsigned n_reports, n_taken;
+	struct engine_port *last_port;
+	unsigned n_ports;
+	int aborted_with;
+	bool draining;
+	uint32_t n_models, n_graphs;
+	struct engine_stats stats;
+	struct model model;
+	struct mode_resolution mode;
+	char names[ENGINE_MODELS_MAX][64];
+};
+
+struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
+{
+	struct engine *engine = calloc(1, sizeof(*engine));
+
+	if (!engine)
+		abort();
+	pthread_mutex_init(&engine->lock, NULL);
+	engine->report_fd = doorbell_new();
+	engine->n_models = n_models;
+	engine->n_graphs = n_graphs;
+	engine->mode = (struct mode_resolution){
+		.configured = GRAPH_FULL,
+		.resolved = GRAPH_FULL_DECODE_ONLY,
+		.reason = "lowered for the test",
+	};
+	engine->model.bytes = 3700000;
+	engine->model.config = (struct model_config){
+		.architecture = "LlamaForCausalLM",
+		.vocab_size = 256,
+		.hidden_size = 128,
+		.n_eos = 1,
+		.eos = {2},
+		.bos = 1,
+	};
+	/* one as long as names may be */
+	for (uint32_t i = 0; i < n_models; i++)
+		snprintf(engine->names[i], sizeof(engine->names[i]),
+			i == 0 ? "tinycalc" : "model-%u-with-a-name-that-takes-all-the-room-there-is-ab",
+			i);
+	atomic_store(&engine->stats.n_slots_free, 7);
+	return engine;
+}
+
+void engine_free(struct engine *engine)
+{
+	if (!engine)
+		return;
+	close(engine->report_fd);
+	pthread_mutex_destroy(&engine->lock);
+	free(engine);
+}
+
+void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
+	struct engine_port *port, const char *text)
+{
+	struct engine_report report = {.kind = kind, .port = port};
+
+	snprintf(report.text, sizeof(report.text), "%s", text);
+	pthread_mutex_lock(&engine->lock);
+	engine->reports[engine->n_reports++ % REPORTS_MAX] = report;
+	pthread_mutex_unlock(&engine->lock);
+	doorbell_ring(engine->report_fd);
+}
+
+struct engine_port *fake_engine_port(struct engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	struct engine_port *port = engine->last_port;
+	pthread_mutex_unlock(&engine->lock);
+	return port;
+}
+
+unsigned fake_engine_n_ports(struct engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	unsigned n = engine->n_ports;
+	pthread_mutex_unlock(&engine->lock);
+	return n;
+}
+
+int fake_engine_aborted_with(struct engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	int status = engine->aborted_with;
+	pthread_mutex_unlock(&engine->lock);
+	return status;
+}
+
+void fake_engine_set_in_flight(struct engine *engine, uint32_t n)
+{
+	atomic_store(&engine->stats.n_running, n);
+}
+
+/* ---- engine.h ---- */
+
+int engine_post_attach(struct engine *engine, struct engine_port *port)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->last_port = port;
+	engine->n_ports++;
+	pthread_mutex_unlock(&engine->lock);
+	atomic_store(&port->n_tokens, 42);
+	return 0;
+}
+
+int engine_post_detach(struct engine *engine, struct engine_port *port)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->n_ports--;
+	pthread_mutex_unlock(&engine->lock);
+	fake_engine_report(engine, ENGINE_DETACHED, port, "");
+	return 0;
+}
+
+int engine_post_drain(struct engine *engine)
+{
+	engine->draining = true;
+	if (atomic_load(&engine->stats.n_running) == 0)
+		fake_engine_report(engine, ENGINE_DRAINED, NULL, "");
+	return 0;
+}
+
+int engine_post_abort(struct engine *engine, int status)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->aborted_with = status;
+	pthread_mutex_unlock(&engine->lock);
+	atomic_store(&engine->stats.n_running, 0);
+	if (engine->draining)
+		fake_engine_report(engine, ENGINE_DRAINED, NULL, "");
+	return 0;
+}
+
+int engine_report_fd(const struct engine *engine)
+{
+	return engine->report_fd;
+}
+
+bool engine_report_take(struct engine *engine, struct engine_report *ret)
+{
+	pthread_mutex_lock(&engine->lock);
+	bool there = engine->n_taken != engine->n_reports;
+	if (there)
+		*ret = engine->reports[engine->n_taken++ % REPORTS_MAX];
+	pthread_mutex_unlock(&engine->lock);
+	return there;
+}
+
+const struct engine_stats *engine_stats(const struct engine *engine)
+{
+	return &engine->stats;
+}
+
+const char *engine_loop_name(const struct engine *engine)
+{
+	(void)engine;
+	return "epoll";
+}
+
+const char *engine_loop_reason(const struct engine *engine)
+{
+	(void)engine;
+	return "";
+}
+
+uint32_t engine_n_models(const struct engine *engine)
+{
+	return engine->n_models;
+}
+
+void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
+{
+	*ret = (struct engine_model_facts){
+		.name = engine->names[model],
+		.model = &engine->model,
+		.attention = "paged",
+		.support = "UNIFORM_BATCH",
+		.mode = &engine->mode,
+		.max_seq_len = 512,
+		.page_tokens = 16,
+		.pages_total = 100,
+		.pages_free = 90,
+		.kv_bytes = 1 << 20,
+		.capture_seconds = 0.25,
+		.n_graphs = engine->n_graphs,
+	};
+}
+
+bool engine_graph_facts(
+	const struct engine *engine, uint32_t model, uint32_t index, struct engine_graph_facts *ret)
+{
+	(void)model;
+	if (index >= engine->n_graphs)
+		return false;
+	*ret = (struct engine_graph_facts){
+		.mode = "FULL",
+		.tokens = index + 1,
+		.rows = index + 1,
+		.query_len = 1,
+		.n_captures = 1,
+		.n_nodes = 60,
+		.bytes = 5000,
+		.seconds = 0.001,
+		.n_replays = 10,
+	};
+	return true;
+}

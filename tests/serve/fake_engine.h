@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_SERVE_FAKE_ENGINE_H
+#define MIMEO_TESTS_SERVE_FAKE_ENGINE_H
+
+/*
+ * daemon/engine/engine.h's functions without threads, devices and models: ports are attached and
+ * handed back at once, unless a test says otherwise. What a test sets, it sets before serve_run.
+ */
+
+#include <stdbool.h>
+
+#include "daemon/engine/engine.h"
+
+struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs);
+
+/* Reports as the engine thread would send them, from any thread. */
+void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
+	struct engine_port *port, const char *text);
+/* The port attached last, and how many are. */
+struct engine_port *fake_engine_port(struct engine *engine);
+unsigned fake_engine_n_ports(struct engine *engine);
+int fake_engine_aborted_with(struct engine *engine); /* 0: not */
+void fake_engine_set_in_flight(struct engine *engine, uint32_t n); /* no DRAINED until aborted */
+
+#endif

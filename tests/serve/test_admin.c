@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ipc/socket.h"
+#include "ipc/status.h"
+
+static int setup(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int setup_large(void **state)
+{
+	struct harness *harness = harness_new();
+
+	engine_free(harness->engine);
+	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
+	harness->options.engine = harness->engine;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int setup_short_drain(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness->options.drain_timeout_s = 1;
+	harness->options.handshake_timeout_ms = 50; /* and so a fine tick */
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	harness_free(*state);
+	return 0;
+}
+
+static void expect_text(const struct answer *answer, size_t row, const char *key, const char *text)
+{
+	char buffer[256];
+
+	assert_string_equal(answer_text(answer, row, key, buffer, sizeof(buffer)), text);
+}
+
+/* ---- listings ---- */
+
+static void test_status_says_serving_with_its_counters(void **state)
+{
+	struct harness *harness = *state;
+	struct answer *answer = operator_ask(harness, "status", NULL);
+
+	assert_int_equal(answer->status, 0);
+	assert_int_equal(answer->n_rows, 1);
+	expect_text(answer, 0, "state", "serving");
+	expect_text(answer, 0, "device", "cpu");
+	assert_int_equal(answer_count(answer, 0, "pid", 0), getpid());
+	assert_int_equal(answer_count(answer, 0, "slots_free", 0), 7);
+	assert_int_equal(answer_count(answer, 0, "slots_total", 0), 8);
+	assert_int_equal(answer_count(answer, 0, "pages_free", 0), 90);
+	assert_int_equal(answer_count(answer, 0, "weights_bytes", 0), 3700000);
+	answer_free(answer);
+}
+
+static void test_sessions_lists_who_is_attached(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	await_sessions(harness, 1);
+	struct answer *answer = operator_ask(harness, "sessions", NULL);
+	assert_int_equal(answer->n_rows, 1);
+	assert_int_equal(answer_count(answer, 0, "id", 0), client.welcome.session);
+	assert_int_equal(answer_count(answer, 0, "pid", 0), getpid());
+	assert_int_equal(answer_count(answer, 0, "tokens", 0), 42);
+	expect_text(answer, 0, "name", "test");
+	answer_free(answer);
+	client_close(&client);
+}
+
+static void test_models_says_what_the_mode_was_lowered_to(void **state)
+{
+	struct answer *answer = operator_ask(*state, "models", NULL);
+
+	assert_int_equal(answer->n_rows, 1);
+	expect_text(answer, 0, "name", "tinycalc");
+	expect_text(answer, 0, "configured", "FULL");
+	expect_text(answer, 0, "resolved", "FULL_DECODE_ONLY");
+	expect_text(answer, 0, "reason", "lowered for the test");
+	answer_free(answer);
+}
+
+static void test_graphs_lists_each_descriptor(void **state)
+{
+	struct answer *answer = operator_ask(*state, "graphs", NULL);
+
+	assert_int_equal(answer->n_rows, 3);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(answer_count(answer, i, "tokens", 0), i + 1);
+		assert_int_equal(answer_count(answer, i, "captures", 0), 1);
+	}
+	answer_free(answer);
+}
+
+static void test_reply_of_many_messages_has_every_row_once(void **state)
+{
+	struct answer *answer = operator_ask(*state, "graphs", NULL);
+
+	assert_true(answer->n_messages > 1);
+	assert_int_equal(answer->n_rows, 200 * ENGINE_MODELS_MAX);
+	for (size_t i = 0; i < answer->n_rows; i++)
+		assert_int_equal(answer_count(answer, i, "rows", 0), i % 200 + 1);
+	answer_free(answer);
+}
+
+static void test_metrics_are_an_exposition(void **state)
+{
+	struct answer *answer = operator_ask(*state, "metrics", NULL);
+
+	assert_int_equal(answer->status, 0);
+	assert_non_null(strstr(answer->text, "# TYPE mimeo_replays_total counter\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_shared_replays_total 0\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_slots_free 7\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_slots_total 8\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_pages_free{model=\"tinycalc\"} 90\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_graph_captures_total{model=\"tinycalc\"} 3\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_graph_capture_seconds{model=\"tinycalc\"} 0.25\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_sessions 0\n"));
+	assert_true(answer->n_rows > 20);
+	answer_free(answer);
+}
+
+static void test_metrics_of_32_models_fit(void **state)
+{
+	struct answer *answer = operator_ask(*state, "metrics", NULL);
+
+	assert_int_equal(answer->status, 0);
+	assert_true(answer->n_rows > 10 * ENGINE_MODELS_MAX);
+	answer_free(answer);
+}
+
+/* ---- bad operators ---- */
+
+static void test_unknown_operation_is_refused(void **state)
+{
+	struct answer *answer = operator_ask(*state, "reboot", NULL);
+
+	assert_int_equal(answer->status, STATUS_E_UNSUPPORTED);
+	answer_free(answer);
+}
+
+static void test_garbage_from_an_operator_closes_it(void **state)
+{
+	int fd = operator_connect(*state);
+
+	assert_int_equal(send(fd, "\xff\xff\xff\xff????", 8, MSG_NOSIGNAL), 8);
+	expect_closed(fd);
+	close(fd);
+}
+
+static void test_request_that_is_no_map_closes_the_operator(void **state)
+{
+	int fd = operator_connect(*state);
+
+	assert_int_equal(socket_send(fd, "\x93\x01\x02\x03", 4, NULL, 0), 0);
+	expect_closed(fd);
+	close(fd);
+}
+
+static void test_operator_that_never_reads_is_cut_off(void **state)
+{
+	int fd = operator_connect(*state);
+
+	/* each reply has a megabyte: the second request comes while the first is not taken */
+	assert_int_equal(ask_send(fd, "graphs", NULL), 0);
+	while (ask_send(fd, "graphs", NULL) == 0)
+		continue;
+	expect_closed(fd);
+	close(fd);
+}
+
+static void test_operator_may_ask_twice(void **state)
+{
+	struct answer *answer;
+	int fd = operator_connect(*state);
+
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ask_send(fd, "graphs", NULL), 0);
+		assert_int_equal(ask_receive(fd, &answer), 0);
+		assert_int_equal(answer->n_rows, 3);
+		answer_free(answer);
+	}
+	close(fd);
+}
+
+static void test_operators_beyond_16_are_turned_away(void **state)
+{
+	struct answer *answer;
+	int fds[17];
+
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		fds[i] = operator_connect(*state);
+	assert_int_equal(ask_receive(fds[16], &answer), 0);
+	assert_int_equal(answer->status, STATUS_E_QUOTA);
+	answer_free(answer);
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		close(fds[i]);
+}
+
+/* ---- kill ---- */
+
+static void test_kill_closes_that_session(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client, other;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	assert_int_equal(client_attach(harness, &other, &hello), 0);
+	await_sessions(harness, 2);
+	uint64_t id = client.welcome.session;
+	struct answer *answer = operator_ask(harness, "kill", &id);
+	assert_int_equal(answer->status, 0);
+	assert_non_null(strstr(answer->text, "session 1 (test, pid"));
+	answer_free(answer);
+	expect_closed(client.fd);
+	await_sessions(harness, 1);
+	client_close(&client);
+	client_close(&other);
+}
+
+static void test_kill_of_no_session_says_so(void **state)
+{
+	uint64_t id = 4711;
+	struct answer *answer = operator_ask(*state, "kill", &id);
+
+	assert_int_equal(answer->status, STATUS_E_INVALID);
+	assert_string_equal(answer->text, "no session 4711 is open");
+	answer_free(answer);
+}
+
+/* ---- the end ---- */
+
+static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client, late;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	await_sessions(harness, 1);
+	fake_engine_set_in_flight(harness->engine, 2);
+	int fd = operator_connect(harness);
+	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	struct answer *answer;
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	assert_string_equal(answer->text, "draining: 2 requests in flight");
+	answer_free(answer);
+
+	assert_int_equal(client_attach(harness, &late, &hello), STATUS_E_DRAINING);
+	client_close(&late);
+	answer = operator_ask(harness, "status", NULL);
+	expect_text(answer, 0, "state", "draining");
+	assert_int_equal(answer_count(answer, 0, "sessions", 0), 1);
+	answer_free(answer);
+
+	fake_engine_set_in_flight(harness->engine, 0);
+	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
+	expect_closed(client.fd);
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	expect_closed(fd);
+	assert_int_equal(access(harness->socket, F_OK), -1);
+	close(fd);
+	client_close(&client);
+}
+
+static void test_signal_drains(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	expect_closed(client.fd);
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
+	client_close(&client);
+}
+
+static void test_second_signal_ends_at_once(void **state)
+{
+	struct harness *harness = *state;
+
+	fake_engine_set_in_flight(harness->engine, 2);
+	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	struct answer *answer;
+	do {
+		answer = operator_ask(harness, "status", NULL);
+		char buffer[16];
+		bool draining = strcmp(answer_text(answer, 0, "state", buffer, sizeof(buffer)),
+					"draining") == 0;
+
+		answer_free(answer);
+		if (draining)
+			break;
+	} while (true);
+	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
+}
+
+static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
+{
+	struct harness *harness = *state;
+
+	fake_engine_set_in_flight(harness->engine, 2);
+	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
+}
+
+static void test_lost_device_detaches_all_and_has_its_own_result(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	await_sessions(harness, 1);
+	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
+	expect_closed(client.fd);
+	assert_int_equal(harness_join(harness), SERVE_DEVICE_LOST);
+	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
+	client_close(&client);
+}
+
+static void test_second_daemon_on_a_live_socket_is_refused(void **state)
+{
+	struct harness *harness = *state;
+	int lock_fd;
+
+	assert_int_equal(socket_lock(harness->socket, &lock_fd), -EADDRINUSE);
+	await_sessions(harness, 0);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_status_says_serving_with_its_counters),
+		T(test_sessions_lists_who_is_attached),
+		T(test_models_says_what_the_mode_was_lowered_to),
+		T(test_graphs_lists_each_descriptor),
+		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
+		T(test_metrics_are_an_exposition),
+		T_IN(test_metrics_of_32_models_fit, setup_large),
+		T(test_unknown_operation_is_refused),
+		T(test_garbage_from_an_operator_closes_it),
+		T(test_request_that_is_no_map_closes_the_operator),
+		T_IN(test_operator_that_never_reads_is_cut_off, setup_large),
+		T(test_operator_may_ask_twice),
+		T(test_operators_beyond_16_are_turned_away),
+		T(test_kill_closes_that_session),
+		T(test_kill_of_no_session_says_so),
+		T(test_drain_refuses_clients_until_nothing_is_in_flight),
+		T(test_signal_drains),
+		T(test_second_signal_ends_at_once),
+		T_IN(test_drain_that_takes_too_long_aborts_with_draining, setup_short_drain),
+		T(test_lost_device_detaches_all_and_has_its_own_result),
+		T(test_second_daemon_on_a_live_socket_is_refused),
+	};
+
+	return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
+}

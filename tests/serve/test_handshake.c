@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: MIT */
+#include "harness.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ipc/region.h"
+#include "ipc/socket.h"
+#include "ipc/status.h"
+
+static int setup(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int setup_impatient(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness->options.handshake_timeout_ms = 50;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int setup_many(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness->options.max_sessions = harness->options.max_sessions_per_uid = 64;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	harness_free(*state);
+	return 0;
+}
+
+/* How many are open when the daemon has nobody but us. */
+static uint64_t settled_fds(struct harness *harness)
+{
+	for (;;) {
+		struct answer *answer = operator_ask(harness, "status", NULL);
+		bool settled = answer_count(answer, 0, "sessions", 1) == 0 &&
+			answer_count(answer, 0, "handshakes", 1) == 0 &&
+			answer_count(answer, 0, "operators", 2) == 1;
+		uint64_t n = answer_count(answer, 0, "open_fds", 0);
+
+		answer_free(answer);
+		if (settled)
+			return n;
+	}
+}
+
+/* ---- welcome ---- */
+
+static void test_hello_gets_models_limits_and_descriptors(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct region region;
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	assert_int_equal(client.n_fds, 3);
+	assert_int_equal(client.welcome.session, 1);
+	assert_int_equal(client.welcome.entries, 8);
+	assert_int_equal(client.welcome.arena_bytes, REGION_ARENA_MIN);
+	assert_int_equal(client.welcome.max_sequences, 64);
+	assert_int_equal(client.welcome.n_models, 1);
+	assert_string_equal(client.welcome.models[0].name, "tinycalc");
+	assert_int_equal(client.welcome.models[0].vocab_size, 256);
+	assert_int_equal(client.welcome.models[0].eos[0], 2);
+	assert_int_equal(region_map(&region, client.fds[0]), 0);
+	region_deinit(&region);
+	client.fds[0] = dup(client.fds[1]);
+	client_close(&client);
+	await_sessions(harness, 0);
+}
+
+static void test_port_has_the_peer_as_the_kernel_knows_it(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	await_sessions(harness, 1);
+	struct engine_port *port = fake_engine_port(harness->engine);
+	assert_int_equal(port->pid, getpid());
+	assert_int_equal(port->uid, getuid());
+	assert_string_equal(port->name, "test");
+	client_close(&client);
+}
+
+static void test_hello_in_single_bytes_is_welcome(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	uint8_t buffer[260] = {0};
+	struct client client = {.fd = client_connect(harness)};
+
+	int n = msg_hello_encode(&hello, buffer + 4, sizeof(buffer) - 4);
+	buffer[0] = (uint8_t)n;
+	for (int i = 0; i < n + 4; i++)
+		assert_int_equal(send(client.fd, buffer + i, 1, MSG_NOSIGNAL), 1);
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, 0);
+	client_close(&client);
+}
+
+/* ---- what is not a HELLO ---- */
+
+static void test_garbage_is_answered_and_closed(void **state)
+{
+	struct harness *harness = *state;
+	struct client client = {.fd = client_connect(harness)};
+
+	assert_int_equal(send(client.fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_non_null(strstr(client.welcome.text, "1024"));
+	expect_closed(client.fd);
+	client_close(&client);
+}
+
+static void test_msgpack_that_is_no_hello_is_refused(void **state)
+{
+	struct harness *harness = *state;
+	/* an array that claims 2^32 - 1 values */
+	static const uint8_t bomb[] = {5, 0, 0, 0, 0xdd, 0xff, 0xff, 0xff, 0xff};
+	struct client client = {.fd = client_connect(harness)};
+
+	assert_int_equal(send(client.fd, bomb, sizeof(bomb), MSG_NOSIGNAL), sizeof(bomb));
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	expect_closed(client.fd);
+	client_close(&client);
+}
+
+static void test_flood_is_cut_off(void **state)
+{
+	struct harness *harness = *state;
+	static char flood[1 << 16];
+	int fd = client_connect(harness);
+
+	memset(flood, 1, sizeof(flood));
+	while (send(fd, flood, sizeof(flood), MSG_NOSIGNAL) > 0)
+		continue;
+	expect_closed(fd);
+	close(fd);
+	await_sessions(harness, 0);
+}
+
+static void test_bytes_behind_hello_are_refused(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	uint8_t buffer[260] = {0};
+	struct client client = {.fd = client_connect(harness)};
+
+	int n = msg_hello_encode(&hello, buffer + 4, sizeof(buffer) - 4);
+	buffer[0] = (uint8_t)n;
+	assert_int_equal(send(client.fd, buffer, (size_t)n + 5, MSG_NOSIGNAL), n + 5);
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	expect_closed(client.fd);
+	client_close(&client);
+}
+
+static void test_half_a_hello_times_out(void **state)
+{
+	struct harness *harness = *state;
+	static const uint8_t half[] = {60, 0, 0, 0, 0x85};
+	struct client client = {.fd = client_connect(harness)};
+
+	assert_int_equal(send(client.fd, half, sizeof(half), MSG_NOSIGNAL), sizeof(half));
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	expect_closed(client.fd);
+	client_close(&client);
+}
+
+static void test_silence_times_out(void **state)
+{
+	struct harness *harness = *state;
+	int fd = client_connect(harness);
+
+	expect_closed(fd);
+	close(fd);
+}
+
+static void test_silent_crowd_leaves_no_place_and_no_descriptor(void **state)
+{
+	struct harness *harness = *state;
+	uint64_t before = settled_fds(harness);
+	int fds[40];
+	struct client last;
+
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		fds[i] = client_connect(harness);
+	/* of one user 32 may be silent at a time: the ones behind are told */
+	last = (struct client){.fd = fds[39]};
+	client_receive_welcome(&last);
+	assert_int_equal(last.welcome.status, STATUS_E_QUOTA);
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		close(fds[i]);
+	assert_int_equal(settled_fds(harness), before);
+}
+
+static void test_descriptors_sent_along_are_dropped(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	uint64_t before = settled_fds(harness);
+	uint8_t buffer[256];
+	int four[4] = {0, 0, 0, 0};
+	struct client client = {.fd = client_connect(harness)};
+
+	int n = msg_hello_encode(&hello, buffer, sizeof(buffer));
+	assert_int_equal(socket_send(client.fd, buffer, (size_t)n, four, 4), 0);
+	client_receive_welcome(&client);
+	client_close(&client);
+	await_sessions(harness, 0);
+	assert_int_equal(settled_fds(harness), before);
+}
+
+/* ---- limits ---- */
+
+static void test_other_version_is_told_both_versions(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	hello.version = 99;
+	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_VERSION);
+	assert_string_equal(
+		client.welcome.text, "the client speaks protocol version 99, the daemon 1");
+	expect_closed(client.fd);
+	client_close(&client);
+}
+
+static void test_session_beyond_a_users_share_is_refused(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client clients[4];
+
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(client_attach(harness, &clients[i], &hello), 0);
+	assert_int_equal(client_attach(harness, &clients[3], &hello), STATUS_E_QUOTA);
+	assert_non_null(strstr(clients[3].welcome.text, "max_sessions_per_uid is 3"));
+	client_close(&clients[3]);
+	/* a place that is given back can be had */
+	client_close(&clients[0]);
+	await_sessions(harness, 2);
+	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
+	for (size_t i = 0; i < 3; i++)
+		client_close(&clients[i]);
+}
+
+static int setup_few(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness->options.max_sessions = 1;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static void test_session_beyond_all_is_refused(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client first, second;
+
+	assert_int_equal(client_attach(*state, &first, &hello), 0);
+	assert_int_equal(client_attach(*state, &second, &hello), STATUS_E_QUOTA);
+	assert_non_null(strstr(second.welcome.text, "max_sessions is 1"));
+	client_close(&second);
+	client_close(&first);
+}
+
+static void test_too_many_entries_are_refused(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	hello.entries = 256;
+	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_string_equal(client.welcome.text, "entries 256 exceeds max_entries 128");
+	client_close(&client);
+}
+
+static void test_odd_entries_are_refused(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	hello.entries = 7;
+	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_non_null(strstr(client.welcome.text, "entries"));
+	client_close(&client);
+}
+
+static void test_too_large_an_arena_is_refused(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	hello.arena_bytes = 2 << 20;
+	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_string_equal(
+		client.welcome.text, "arena_bytes 2097152 exceeds max_arena_bytes 1048576");
+	client_close(&client);
+}
+
+/* ---- the end of a session ---- */
+
+static void test_byte_after_welcome_ends_that_session_only(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client good, bad;
+
+	assert_int_equal(client_attach(harness, &good, &hello), 0);
+	assert_int_equal(client_attach(harness, &bad, &hello), 0);
+	assert_int_equal(send(bad.fd, "x", 1, MSG_NOSIGNAL), 1);
+	expect_closed(bad.fd);
+	await_sessions(harness, 1);
+	assert_int_equal(recv(good.fd, (char[1]){0}, 1, MSG_DONTWAIT), -1);
+	client_close(&bad);
+	client_close(&good);
+}
+
+static void test_broken_rings_end_that_session(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	await_sessions(harness, 1);
+	fake_engine_report(harness->engine, ENGINE_PROTOCOL, fake_engine_port(harness->engine),
+		"submission tail jumped");
+	expect_closed(client.fd);
+	await_sessions(harness, 0);
+	client_close(&client);
+}
+
+/* The client's socket is open in the test as well, so only the pidfd can tell. */
+static void test_death_is_seen_though_the_socket_stays_open(void **state)
+{
+	struct harness *harness = *state;
+	int pipe_fds[2];
+	char byte;
+
+	assert_int_equal(pipe(pipe_fds), 0);
+	int pair[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		struct client client;
+		struct msg_hello hello = client_hello();
+
+		client_attach(harness, &client, &hello);
+		_exit(socket_send(pair[1], "x", 1, &client.fd, 1) == 0 &&
+				read(pipe_fds[0], &byte, 1) == 1
+			? 0
+			: 1);
+	}
+	int fd, status;
+	size_t n_fds;
+	assert_int_equal(
+		socket_receive(pair[0], &byte, 1, &fd, 1, &n_fds, PATIENCE_MS), 1);
+	await_sessions(harness, 1);
+	assert_int_equal(write(pipe_fds[1], "x", 1), 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	await_sessions(harness, 0);
+	close(fd);
+	close(pair[0]);
+	close(pair[1]);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+}
+
+static void test_descriptors_return_to_their_count_after_200_sessions(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	uint64_t before = settled_fds(harness);
+
+	for (unsigned i = 0; i < 200; i++) {
+		struct client client = {.fd = client_connect(harness)};
+
+		/* every third leaves before its WELCOME, every third breaks the protocol */
+		client_send_hello(client.fd, &hello);
+		if (i % 3 != 0)
+			client_receive_welcome(&client);
+		if (i % 3 == 1)
+			assert_int_equal(send(client.fd, "x", 1, MSG_NOSIGNAL), 1);
+		client_close(&client);
+		if (i % 16 == 0)
+			await_sessions(harness, 0);
+	}
+	await_sessions(harness, 0);
+	assert_int_equal(settled_fds(harness), before);
+	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
+}
+
+static int setup_many_models(void **state)
+{
+	struct harness *harness = harness_new();
+
+	engine_free(harness->engine);
+	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
+	harness->options.engine = harness->engine;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static void test_welcome_holds_32_models(void **state)
+{
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	assert_int_equal(client_attach(*state, &client, &hello), 0);
+	assert_int_equal(client.welcome.n_models, 32);
+	client_close(&client);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_hello_gets_models_limits_and_descriptors),
+		T(test_port_has_the_peer_as_the_kernel_knows_it),
+		T(test_hello_in_single_bytes_is_welcome),
+		T(test_garbage_is_answered_and_closed),
+		T(test_msgpack_that_is_no_hello_is_refused),
+		T(test_flood_is_cut_off),
+		T(test_bytes_behind_hello_are_refused),
+		T_IN(test_half_a_hello_times_out, setup_impatient),
+		T_IN(test_silence_times_out, setup_impatient),
+		T(test_silent_crowd_leaves_no_place_and_no_descriptor),
+		T(test_descriptors_sent_along_are_dropped),
+		T(test_other_version_is_told_both_versions),
+		T(test_session_beyond_a_users_share_is_refused),
+		T_IN(test_session_beyond_all_is_refused, setup_few),
+		T(test_too_many_entries_are_refused),
+		T(test_odd_entries_are_refused),
+		T(test_too_large_an_arena_is_refused),
+		T(test_byte_after_welcome_ends_that_session_only),
+		T(test_broken_rings_end_that_session),
+		T(test_death_is_seen_though_the_socket_stays_open),
+		T_IN(test_descriptors_return_to_their_count_after_200_sessions, setup_many),
+		T_IN(test_welcome_holds_32_models, setup_many_models),
+	};
+
+	return cmocka_run_group_tests_name("serve", tests, NULL, NULL);
+}

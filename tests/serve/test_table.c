@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/ipc/test.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/metrics.h"
+#include "daemon/table.h"
+
+static const struct table_column columns[] = {
+	{"name", "NAME", TABLE_TEXT},
+	{"bytes", "MEMORY", TABLE_BYTES},
+	{"hidden", NULL, TABLE_COUNT},
+	{"took", "TOOK", TABLE_SECONDS},
+};
+
+static struct table *sample(unsigned flags)
+{
+	struct table *table;
+
+	assert_int_equal(table_new(&table, columns, ARRAY_SIZE(columns), flags), 0);
+	table_row(table);
+	table_set_text(table, "name", "tinycalc");
+	table_set_count(table, "bytes", 3700000);
+	table_set_count(table, "hidden", 7);
+	return table;
+}
+
+static char *printed(struct table *table, enum table_form form, int expected)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *file = open_memstream(&text, &size);
+
+	assert_int_equal(table_print(table, file, form), expected);
+	fclose(file);
+	table_free(table);
+	return text;
+}
+
+static void test_text_has_units_and_right_aligned_numbers(void **state)
+{
+	char *text = printed(sample(0), TABLE_AS_TEXT, 0);
+
+	(void)state;
+	assert_string_equal(text, "NAME        MEMORY  TOOK\n"
+				  "tinycalc  3.53 MiB     -\n");
+	free(text);
+}
+
+static void test_json_has_raw_numbers_and_all_columns(void **state)
+{
+	char *text = printed(sample(0), TABLE_AS_JSON, 0);
+
+	(void)state;
+	assert_string_equal(text, "[\n  {\n    \"name\": \"tinycalc\",\n    \"bytes\": 3700000,\n"
+				  "    \"hidden\": 7,\n    \"took\": null\n  }\n]\n");
+	free(text);
+}
+
+static void test_record_is_lines_and_one_object(void **state)
+{
+	char *text = printed(sample(TABLE_RECORD), TABLE_AS_TEXT, 0);
+
+	(void)state;
+	assert_non_null(strstr(text, "NAME    tinycalc\n"));
+	assert_null(strstr(text, "hidden"));
+	free(text);
+	text = printed(sample(TABLE_RECORD), TABLE_AS_JSON, 0);
+	assert_int_equal(text[0], '{');
+	free(text);
+}
+
+static void test_empty_list_is_an_empty_array(void **state)
+{
+	struct table *table;
+
+	(void)state;
+	assert_int_equal(table_new(&table, columns, ARRAY_SIZE(columns), 0), 0);
+	char *text = printed(table, TABLE_AS_JSON, 0);
+	assert_string_equal(text, "[]\n");
+	free(text);
+}
+
+static void test_unknown_key_is_said_when_printing(void **state)
+{
+	struct table *table = sample(0);
+
+	(void)state;
+	table_set_count(table, "nothing", 1);
+	free(printed(table, TABLE_AS_TEXT, -EINVAL));
+}
+
+static void test_text_in_a_number_column_is_said_when_printing(void **state)
+{
+	struct table *table = sample(0);
+
+	(void)state;
+	table_set_text(table, "bytes", "many");
+	free(printed(table, TABLE_AS_JSON, -EINVAL));
+}
+
+static void test_units_change_where_three_digits_end(void **state)
+{
+	char text[TABLE_FORMAT_MAX];
+
+	(void)state;
+	assert_string_equal(table_format_bytes(text, 0), "0 B");
+	assert_string_equal(table_format_bytes(text, 1023), "1023 B");
+	assert_string_equal(table_format_bytes(text, 1024), "1.00 KiB");
+	assert_string_equal(table_format_bytes(text, 3.0 * (1ull << 40)), "3.00 TiB");
+	assert_string_equal(table_format_seconds(text, 0), "0 s");
+	assert_string_equal(table_format_seconds(text, 12.3e-6), "12.3 us");
+	assert_string_equal(table_format_seconds(text, 0.9999), "1.00 s");
+	assert_string_equal(table_format_seconds(text, 59.999), "1m00s");
+	assert_string_equal(table_format_seconds(text, 7500), "2h05m");
+	assert_string_equal(table_format_seconds(text, 273600), "3d04h");
+	assert_string_equal(table_format_number(text, 1234.5), "1234");
+	assert_string_equal(table_format_number(text, 0.5), "0.50");
+}
+
+static void test_exposition_names_each_metric_once_and_escapes_labels(void **state)
+{
+	static struct metrics metrics;
+	char text[512];
+
+	(void)state;
+	metrics = (struct metrics){0};
+	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages", "model", "a\"b\\c\nd", 3);
+	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages", "model", "e", 4);
+	metrics_add(&metrics, METRIC_COUNTER, "m_total", "All", 4503599627370497.0);
+	metrics_add(&metrics, METRIC_GAUGE, "m_seconds", "Time", 0.125);
+	assert_true(metrics_render(&metrics, text, sizeof(text)) > 0);
+	assert_string_equal(text, "# HELP m_pages Pages\n# TYPE m_pages gauge\n"
+				  "m_pages{model=\"a\\\"b\\\\c\\nd\"} 3\nm_pages{model=\"e\"} 4\n"
+				  "# HELP m_total All\n# TYPE m_total counter\n"
+				  "m_total 4503599627370497\n"
+				  "# HELP m_seconds Time\n# TYPE m_seconds gauge\nm_seconds 0.125\n");
+}
+
+static void test_exposition_that_does_not_fit_is_refused(void **state)
+{
+	static struct metrics metrics;
+	char text[40];
+
+	(void)state;
+	metrics = (struct metrics){0};
+	metrics_add(&metrics, METRIC_COUNTER, "m_total", "All there is", 1);
+	assert_int_equal(metrics_render(&metrics, text, sizeof(text)), -ENOSPC);
+}
+
+static void test_metrics_beyond_the_capacity_are_counted(void **state)
+{
+	static struct metrics metrics;
+
+	(void)state;
+	metrics = (struct metrics){0};
+	for (int i = 0; i < METRICS_MAX + 3; i++)
+		metrics_add(&metrics, METRIC_COUNTER, "m_total", "All", i);
+	assert_int_equal(metrics.n_samples, METRICS_MAX);
+	assert_int_equal(metrics.n_dropped, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_text_has_units_and_right_aligned_numbers),
+		cmocka_unit_test(test_json_has_raw_numbers_and_all_columns),
+		cmocka_unit_test(test_record_is_lines_and_one_object),
+		cmocka_unit_test(test_empty_list_is_an_empty_array),
+		cmocka_unit_test(test_unknown_key_is_said_when_printing),
+		cmocka_unit_test(test_text_in_a_number_column_is_said_when_printing),
+		cmocka_unit_test(test_units_change_where_three_digits_end),
+		cmocka_unit_test(test_exposition_names_each_metric_once_and_escapes_labels),
+		cmocka_unit_test(test_exposition_that_does_not_fit_is_refused),
+		cmocka_unit_test(test_metrics_beyond_the_capacity_are_counted),
+	};
+
+	return cmocka_run_group_tests_name("table", tests, NULL, NULL);
+}
