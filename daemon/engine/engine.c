@@ -123,7 +123,8 @@ static void ask_for_wake_up(struct engine *engine)
 
 static void sleep_until_woken(struct engine *engine)
 {
-	bool stay = false, tick = engine->n_deadlines > 0;
+	/* A device that fails may never run the function that was to wake us. */
+	bool stay = false, tick = engine->n_deadlines > 0 || engine->n_flights > 0;
 
 	atomic_store(&engine->sleeping, true);
 	ask_for_wake_up(engine);

@@ -34,5 +34,16 @@ for name in $(grep -ohE '\*?mimeo[a-z_-]*(\.conf)?\*?\([1-8]\)' ./*.scd | tr -d 
 		bad=1
 	fi
 done
+# The built page of each other name says where the page is, and nothing else.
+while read -r name page; do
+	[ "$name" != "$page" ] && [ -f "${MIMEO_BUILD:-/none}/man/$name.3" ] || continue
+	n=$((n + 1))
+	if [ "$(cat "$MIMEO_BUILD/man/$name.3")" = ".so man3/$page.3" ]; then
+		echo "ok $n - $name leads to $page"
+	else
+		echo "not ok $n - $name leads to $page"
+		bad=1
+	fi
+done <aliases.txt
 echo "1..$n"
 exit $bad

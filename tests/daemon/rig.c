@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/daemon/rig.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ipc/doorbell.h"
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+static const char *tinycalc(void)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/examples/models/tinycalc", source ? source : ".");
+	return path;
+}
+
+static uint32_t or_default(uint32_t value, uint32_t fallback)
+{
+	return value ? value : fallback;
+}
+
+/* ---- engine ---- */
+
+static void choose_attention(struct engine_model_options *m, const struct model_config *config,
+	const struct rig_options *o, uint32_t max_requests, uint32_t max_batch_tokens)
+{
+	struct mode_request request = {.configured = o->mode, .decode_query = 1};
+	struct attention_config attention = {
+		.n_layers = config->n_layers,
+		.n_heads = config->n_heads,
+		.n_kv_heads = config->n_kv_heads,
+		.head_dim = config->head_dim,
+		.scale = model_attention_scale(config),
+		.windows = config->windows,
+		.page_tokens = 16,
+		.max_rows = max_requests,
+		.max_tokens = max_batch_tokens,
+		.max_pages = (m->max_seq_len + 15) / 16,
+		.max_seq_len = m->max_seq_len,
+		.max_decode_query = 1,
+	};
+	char why[256];
+
+	assert_int_equal(attention_choose(o->attention ? o->attention : "paged", &attention,
+				 &m->attention, &m->support, why, sizeof(why)), 0);
+	request.support = m->support;
+	request.backend = m->attention->name;
+	assert_int_equal(mode_resolve(&request, &m->mode), 0);
+}
+
+static void load_model(struct rig *rig, const char *folder, struct engine_options *options,
+	uint32_t index, const struct rig_options *o)
+{
+	struct engine_model_options *m = &options->models[index];
+	struct model_error error = {0};
+	struct model_config config;
+
+	assert_int_equal(model_config_load(folder, &config, &error), 0);
+	snprintf(m->name, sizeof(m->name), "tinycalc-%u", index);
+	m->max_seq_len = or_default(o->max_seq_len, 512);
+	m->kv_pages = or_default(o->kv_pages, 512);
+	choose_attention(m, &config, o, options->max_requests, options->max_batch_tokens);
+	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
+		fail_msg("%s", error.text);
+	model_config_deinit(&config);
+}
+
+void rig_open(struct rig *rig, const struct rig_options *o)
+{
+	struct device_options device_options = {.spin_us = 0};
+	struct engine_options options = {
+		.n_models = or_default(o->n_models, 1),
+		.max_requests = or_default(o->max_requests, 16),
+		.max_batch_tokens = or_default(o->max_batch_tokens, 64),
+		.page_tokens = 16,
+		.max_sequences = 32,
+		.capture_sizes = o->capture_sizes,
+		.n_capture_sizes = o->n_capture_sizes,
+		.spin_us = o->spin_us,
+	};
+	const char *folder = o->model ? o->model : tinycalc();
+	struct model_error error = {0};
+
+	*rig = (struct rig){.options = *o};
+	rig->options.max_requests = options.max_requests;
+	rig->options.n_models = options.n_models;
+	pthread_mutex_init(&rig->gate.lock, NULL);
+	pthread_cond_init(&rig->gate.changed, NULL);
+	assert_int_equal(device_open("cpu", &device_options, &rig->device), 0);
+	options.device = rig->device;
+	for (uint32_t i = 0; i < options.n_models; i++)
+		load_model(rig, folder, &options, i, o);
+	if (engine_new(&options, &rig->engine, &error))
+		fail_msg("%s", error.text);
+	assert_int_equal(engine_start(rig->engine), 0);
+}
+
+void rig_close(struct rig *rig)
+{
+	rig_assert_all_free(rig);
+	assert_int_equal(rig->n_ports, 0);
+	engine_free(rig->engine);
+	rig->device->ops->free(rig->device);
+	pthread_cond_destroy(&rig->gate.changed);
+	pthread_mutex_destroy(&rig->gate.lock);
+}
+
+/* ---- the lane ---- */
+
+static void wait_for_slots(struct rig *rig)
+{
+	const uint32_t slots = rig->options.n_models * rig->options.max_requests;
+	double end = now() + RIG_TIMEOUT_S;
+
+	while (engine_stats(rig->engine)->n_slots_free != slots) {
+		if (now() > end)
+			fail_msg("slots do not come back");
+		sched_yield();
+	}
+}
+
+static void wait_at_gate(void *arg)
+{
+	struct rig_gate *gate = arg;
+
+	pthread_mutex_lock(&gate->lock);
+	gate->reached = true;
+	pthread_cond_broadcast(&gate->changed);
+	while (!gate->open)
+		pthread_cond_wait(&gate->changed, &gate->lock);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+void rig_gate_close(struct rig *rig)
+{
+	struct rig_gate *gate = &rig->gate;
+
+	/* The lane is the engine's; it has nothing to do with it as long as all slots are free. */
+	wait_for_slots(rig);
+	gate->open = gate->reached = false;
+	assert_int_equal(rig->device->ops->stream_host_func(rig->engine->lane, wait_at_gate, gate), 0);
+	pthread_mutex_lock(&gate->lock);
+	while (!gate->reached)
+		pthread_cond_wait(&gate->changed, &gate->lock);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+void rig_gate_open(struct rig *rig)
+{
+	pthread_mutex_lock(&rig->gate.lock);
+	rig->gate.open = true;
+	pthread_cond_broadcast(&rig->gate.changed);
+	pthread_mutex_unlock(&rig->gate.lock);
+}
+
+void rig_wait_steps(struct rig *rig, uint64_t n)
+{
+	double end = now() + RIG_TIMEOUT_S;
+
+	while (engine_stats(rig->engine)->n_steps < n) {
+		if (now() > end)
+			fail_msg("%" PRIu64 " steps of %" PRIu64 " were launched",
+				(uint64_t)engine_stats(rig->engine)->n_steps, n);
+		sched_yield();
+	}
+}
+
+void rig_wait_waiting(struct rig *rig, uint32_t n)
+{
+	double end = now() + RIG_TIMEOUT_S;
+
+	while (engine_stats(rig->engine)->n_waiting != n) {
+		if (now() > end)
+			fail_msg("%u requests wait, not %u", engine_stats(rig->engine)->n_waiting, n);
+		sched_yield();
+	}
+}
+
+uint32_t rig_pages_free(struct rig *rig, uint32_t model)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(rig->engine, model, &facts);
+	return facts.pages_free;
+}
+
+static uint32_t pages_missing(struct rig *rig)
+{
+	struct engine_model_facts facts;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < rig->options.n_models; i++) {
+		engine_model_facts(rig->engine, i, &facts);
+		n += facts.pages_total - facts.pages_free;
+	}
+	return n;
+}
+
+void rig_assert_all_free(struct rig *rig)
+{
+	const struct engine_stats *stats = engine_stats(rig->engine);
+	const uint32_t slots = rig->options.n_models * rig->options.max_requests;
+	double end = now() + RIG_TIMEOUT_S;
+
+	while (pages_missing(rig) || stats->n_running || stats->n_sequences || stats->n_waiting ||
+		stats->n_slots_free != slots) {
+		if (now() > end)
+			fail_msg("%u pages are missing, slots %u of %u, running %u, sequences %u, waiting %u",
+				pages_missing(rig), stats->n_slots_free, slots, stats->n_running,
+				stats->n_sequences, stats->n_waiting);
+		sched_yield();
+	}
+}
+
+static void keep(struct rig *rig, const struct engine_report *report)
+{
+	assert_true(rig->n_reports < 64);
+	rig->reports[rig->n_reports++] = *report;
+}
+
+static bool take_kept(struct rig *rig, enum engine_report_kind kind, struct engine_report *ret)
+{
+	for (uint32_t i = 0; i < rig->n_reports; i++) {
+		if (rig->reports[i].kind != kind)
+			continue;
+		*ret = rig->reports[i];
+		rig->reports[i] = rig->reports[--rig->n_reports];
+		return true;
+	}
+	return false;
+}
+
+struct engine_report rig_report(struct rig *rig, enum engine_report_kind kind)
+{
+	struct pollfd poll_fd = {.fd = engine_report_fd(rig->engine), .events = POLLIN};
+	double end = now() + RIG_TIMEOUT_S;
+	struct engine_report report;
+
+	while (!take_kept(rig, kind, &report)) {
+		if (now() > end)
+			fail_msg("no report of kind %d came", kind);
+		poll(&poll_fd, 1, 1000);
+		doorbell_clear(poll_fd.fd);
+		while (engine_report_take(rig->engine, &report))
+			keep(rig, &report);
+	}
+	return report;
+}
+
+/* ---- clients ---- */
+
+void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries)
+{
+	static uint32_t sessions;
+	struct engine_port *port = calloc(1, sizeof(*port));
+
+	assert_non_null(port);
+	*ret = (struct rig_client){.rig = rig, .port = port};
+	assert_int_equal(region_create(&port->region, entries, 1u << 20), 0);
+	port->sq_bell = doorbell_new();
+	port->cq_bell = doorbell_new();
+	port->session = ++sessions;
+	/* Each client counts as a process of its own. */
+	port->pid = (pid_t)port->session;
+	assert_int_equal(region_map(&ret->region, dup(port->region.fd)), 0);
+	assert_int_equal(engine_post_attach(rig->engine, port), 0);
+	rig->n_ports++;
+}
+
+void rig_detach(struct rig_client *client)
+{
+	assert_int_equal(engine_post_detach(client->rig->engine, client->port), 0);
+	rig_detached(client);
+}
+
+void rig_detached(struct rig_client *client)
+{
+	struct engine_report report;
+
+	do {
+		report = rig_report(client->rig, ENGINE_DETACHED);
+		if (report.port != client->port)
+			keep(client->rig, &report);
+	} while (report.port != client->port);
+	region_deinit(&client->region);
+	region_deinit(&client->port->region);
+	close(client->port->sq_bell);
+	close(client->port->cq_bell);
+	free(client->port);
+	client->rig->n_ports--;
+}
+
+static uint32_t take_arena(struct rig_client *client, uint64_t bytes)
+{
+	uint32_t at = (client->used + 63) & ~63u;
+
+	/* Round again from the start: tests keep few requests alive. */
+	if (at + bytes > client->region.arena_bytes)
+		at = 0;
+	assert_true(bytes <= client->region.arena_bytes);
+	client->used = at + (uint32_t)bytes;
+	return at;
+}
+
+static struct rig_request new_request(struct rig_client *client, uint32_t index, unsigned op)
+{
+	struct rig_request request = {.index = index};
+
+	request.sqe.request = index;
+	request.sqe.generation = ++client->generation;
+	request.sqe.op = (uint16_t)op;
+	request.sqe.user_data = 1000 + index;
+	return request;
+}
+
+static void place(struct rig_client *client, struct rig_request *request, const void *header,
+	uint32_t header_length, const void *payload, uint32_t payload_length, uint64_t output)
+{
+	struct ring_sqe *sqe = &request->sqe;
+
+	sqe->header_offset = take_arena(client, MSG_HEADER_MAX);
+	sqe->header_length = header_length;
+	memcpy(client->region.arena + sqe->header_offset, header, header_length);
+	sqe->payload_offset = take_arena(client, payload_length);
+	sqe->payload_length = payload_length;
+	memcpy(client->region.arena + sqe->payload_offset, payload, payload_length);
+	sqe->output_offset = take_arena(client, output);
+	sqe->output_length = (uint32_t)output;
+	memset(client->region.arena + sqe->output_offset, 0xee, output);
+}
+
+struct rig_request rig_generate(struct rig_client *client, uint32_t index, const int32_t *tokens,
+	uint32_t n_tokens, const struct msg_generate *msg)
+{
+	struct rig_request request = new_request(client, index, RING_OP_GENERATE);
+	struct msg_output layout = msg_output_layout(msg->max_tokens,
+		msg->flags & MSG_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
+	uint8_t header[MSG_HEADER_MAX];
+	int length = msg_generate_encode(msg, header, sizeof(header));
+
+	assert_true(length > 0);
+	place(client, &request, header, (uint32_t)length, tokens, n_tokens * 4, layout.bytes);
+	return request;
+}
+
+struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
+	const struct msg_row *rows, const int32_t *tokens)
+{
+	struct rig_request request = new_request(client, index, RING_OP_STEP);
+	struct msg_output layout = msg_output_layout(msg->n_rows, msg->n_rows, 256, msg->n_rows, 160);
+	uint8_t header[MSG_HEADER_MAX], payload[16384];
+	uint32_t at = msg->n_rows * (uint32_t)sizeof(rows[0]), n = 0;
+	int length = msg_step_encode(msg, header, sizeof(header));
+
+	assert_true(length > 0);
+	memcpy(payload, rows, at);
+	for (uint32_t i = 0; i < msg->n_rows; i++)
+		n += rows[i].n_tokens;
+	assert_true(at + n * 4 <= sizeof(payload));
+	memcpy(payload + at, tokens, n * 4);
+	place(client, &request, header, (uint32_t)length, payload, at + n * 4, layout.bytes);
+	return request;
+}
+
+struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned op,
+	uint32_t sequence, uint32_t argument)
+{
+	struct rig_request request = new_request(client, index, op);
+
+	request.sqe.sequence = sequence;
+	request.sqe.argument = argument;
+	return request;
+}
+
+void rig_submit(struct rig_client *client, const struct rig_request *request)
+{
+	struct ring_sqe *sqe = ring_sq_next(&client->region.ring);
+	uint32_t n;
+
+	assert_non_null(sqe);
+	*sqe = request->sqe;
+	ring_sq_push(&client->region.ring);
+	if (ring_sq_publish(&client->region.ring, &n))
+		doorbell_ring(client->port->sq_bell);
+}
+
+static void take(struct rig_result *result, const struct ring_cqe *cqe)
+{
+	assert_false(result->done);
+	assert_true(cqe->n_generated >= result->n_generated);
+	*result = (struct rig_result){
+		.status = cqe->status,
+		.finish = cqe->finish,
+		.detail = cqe->detail,
+		.n_prompt = cqe->n_prompt,
+		.n_generated = cqe->n_generated,
+		.n_events = result->n_events + 1,
+		.done = cqe->kind == RING_CQE_FINAL,
+	};
+	memcpy(result->values, cqe->values, sizeof(result->values));
+}
+
+bool rig_poll(struct rig_client *client, struct rig_result *results)
+{
+	struct ring_cqe cqe;
+	bool any = false;
+	int rc;
+
+	while ((rc = ring_cq_peek(&client->region.ring, &cqe)) == 1) {
+		assert_int_equal(cqe.user_data, 1000 + cqe.request);
+		take(&results[cqe.request], &cqe);
+		ring_cq_advance(&client->region.ring);
+		any = true;
+	}
+	assert_int_equal(rc, 0);
+	return any;
+}
+
+void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t index)
+{
+	double end = now() + RIG_TIMEOUT_S;
+
+	while (!results[index].done) {
+		if (rig_poll(client, results))
+			continue;
+		if (now() > end)
+			fail_msg("request %u did not end", index);
+		sched_yield();
+	}
+}
+
+struct rig_result rig_do(struct rig_client *client, const struct rig_request *request)
+{
+	static struct rig_result results[RING_ENTRIES_MAX];
+
+	results[request->index] = (struct rig_result){0};
+	rig_submit(client, request);
+	rig_wait(client, results, request->index);
+	return results[request->index];
+}
+
+void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t sequence,
+	uint32_t argument)
+{
+	struct rig_request request = rig_call(client, index, op, sequence, argument);
+
+	assert_int_equal(rig_do(client, &request).status, 0);
+}
+
+void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_request *target)
+{
+	struct rig_request cancel = rig_call(client, index, RING_OP_CANCEL, 0, target->index);
+
+	cancel.sqe.generation2 = target->sqe.generation;
+	rig_submit(client, &cancel);
+}
+
+const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request)
+{
+	return (const int32_t *)(client->region.arena + request->sqe.output_offset);
+}
+
+const float *rig_logits(const struct rig_client *client, const struct rig_request *request,
+	const struct msg_output *layout)
+{
+	return (const float *)(client->region.arena + request->sqe.output_offset + layout->logits);
+}
+
+struct msg_generate rig_greedy(uint32_t n_tokens, uint32_t max_tokens)
+{
+	return (struct msg_generate){.n_tokens = n_tokens, .max_tokens = max_tokens};
+}
+
+uint32_t rig_prompt(const char *text, int32_t *ret)
+{
+	uint32_t n = 0;
+
+	ret[n++] = 1;
+	while (*text)
+		ret[n++] = (unsigned char)*text++;
+	return n;
+}
+
+struct rig_request rig_ask(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t flags)
+{
+	struct msg_generate msg = rig_greedy(n_tokens, max_tokens);
+
+	msg.sequence = sequence;
+	msg.flags = flags;
+	return rig_generate(client, index, tokens, n_tokens, &msg);
+}
+
+struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32_t sequence,
+	uint32_t max_tokens)
+{
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("count 4 30\n", tokens);
+
+	return rig_ask(client, index, sequence, tokens, n, max_tokens, MSG_GENERATE_IGNORE_EOS);
+}
+
+struct rig_request rig_ask_text(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const char *text)
+{
+	int32_t tokens[256];
+	uint32_t n = rig_prompt(text, tokens), skip = sequence != 0;
+
+	return rig_ask(client, index, sequence, tokens + skip, n - skip, 40, 0);
+}
+
+struct rig_request rig_step_text(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const char *text, bool first)
+{
+	int32_t tokens[256];
+	uint32_t n = rig_prompt(text, tokens), skip = !first;
+	struct msg_row row = {sequence, n - skip};
+	struct msg_step msg = {.n_rows = 1,
+		.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN};
+
+	return rig_step(client, index, &msg, &row, tokens + skip);
+}
+
+void rig_assert_text(const struct rig_client *client, const struct rig_request *request,
+	const struct rig_result *result, const char *answer)
+{
+	char text[256] = "";
+
+	assert_true(result->done);
+	assert_int_equal(result->status, 0);
+	assert_int_equal(result->finish, RING_FINISH_STOP);
+	for (uint32_t i = 0; i + 1 < result->n_generated; i++)
+		text[i] = (char)rig_tokens(client, request)[i];
+	assert_string_equal(text, answer);
+	assert_int_equal(rig_tokens(client, request)[result->n_generated - 1], 2);
+}
+
+void rig_assert_answer(struct rig_client *client, uint32_t index, const char *prompt,
+	const char *answer)
+{
+	int32_t tokens[256];
+	uint32_t n = rig_prompt(prompt, tokens);
+	struct rig_request request = rig_ask(client, index, 0, tokens, n, 200, 0);
+	struct rig_result result = rig_do(client, &request);
+
+	assert_int_equal(result.n_prompt, n);
+	rig_assert_text(client, &request, &result, answer);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_DAEMON_RIG_H
+#define MIMEO_TESTS_DAEMON_RIG_H
+
+/*
+ * An engine in this process, with tinycalc on the cpu device, and clients that speak to it through
+ * the rings as a stranger would: no socket, no library in between, so that a test can write any
+ * entry it likes.
+ */
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "daemon/engine/state.h"
+#include "ipc/msg.h"
+#include "ipc/status.h"
+
+#define RIG_TIMEOUT_S 60
+#define RIG_OUTPUT_MAX 2048
+#define RIG_CLIENTS_MAX 16
+
+struct rig_options {
+	enum graph_mode mode;
+	const char *attention; /* NULL: paged */
+	const char *model;     /* folder; NULL: tinycalc */
+	uint32_t kv_pages;     /* 0: 512 */
+	uint32_t max_requests, max_batch_tokens; /* 0: 16, 64 */
+	uint32_t n_capture_sizes;
+	const uint32_t *capture_sizes;
+	uint32_t max_seq_len; /* 0: 512 */
+	uint32_t spin_us;
+	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
+};
+
+/* Holds the lane until it is opened. */
+struct rig_gate {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool open, reached;
+};
+
+struct rig {
+	struct device *device;
+	struct rig_options options;
+	struct rig_gate gate;
+	struct engine *engine;
+	struct engine_report reports[64]; /* taken while waiting, but for DETACHED */
+	uint32_t n_reports, n_ports;
+};
+
+struct rig_client {
+	struct rig *rig;
+	struct engine_port *port;
+	struct region region; /* the client's own mapping */
+	uint32_t generation, used; /* bump allocation in the arena */
+};
+
+/* What a request brought. */
+struct rig_result {
+	int32_t status;
+	unsigned finish, detail;
+	int32_t values[4];
+	uint32_t n_prompt, n_generated, n_events; /* completions, the final one counted in */
+	bool done;
+};
+
+/* Where a request's parts lie, for tests that lie about them. */
+struct rig_request {
+	struct ring_sqe sqe;
+	uint32_t index;
+};
+
+void rig_open(struct rig *rig, const struct rig_options *options);
+/* Detaches nobody: clients are closed before. Checks that no page, slot or sequence is missing. */
+void rig_close(struct rig *rig);
+
+void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
+/* Posts the detachment and waits for DETACHED. */
+void rig_detach(struct rig_client *client);
+/* Waits for DETACHED alone. */
+void rig_detached(struct rig_client *client);
+/* Wait for a report of that kind. */
+struct engine_report rig_report(struct rig *rig, enum engine_report_kind kind);
+/* Hold the lane: what is launched from now on waits. The engine has nothing in flight then. */
+void rig_gate_close(struct rig *rig);
+void rig_gate_open(struct rig *rig);
+/* Wait until the engine has launched n steps in all, or has that many requests waiting. */
+void rig_wait_steps(struct rig *rig, uint64_t n);
+void rig_wait_waiting(struct rig *rig, uint32_t n);
+uint32_t rig_pages_free(struct rig *rig, uint32_t model);
+/* All pages and slots are free (waits for it). */
+void rig_assert_all_free(struct rig *rig);
+
+/* ---- requests ---- */
+
+/* Fill an entry: header, tokens and output area in the arena. index: the request index. */
+struct rig_request rig_generate(struct rig_client *client, uint32_t index, const int32_t *tokens,
+	uint32_t n_tokens, const struct msg_generate *msg);
+struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
+	const struct msg_row *rows, const int32_t *tokens);
+struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned op,
+	uint32_t sequence, uint32_t argument);
+/* Write the entry to the ring and publish. */
+void rig_submit(struct rig_client *client, const struct rig_request *request);
+/* Take completions until request `index` has its final one; others' are kept in results[]. */
+void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t index);
+/* The tokens of a request that has ended. */
+const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request);
+const float *rig_logits(const struct rig_client *client, const struct rig_request *request,
+	const struct msg_output *layout);
+
+/* Submit, wait, and give the result: for tests of one request. */
+struct rig_result rig_do(struct rig_client *client, const struct rig_request *request);
+
+/* Take whatever completions there are; true if there was any. */
+bool rig_poll(struct rig_client *client, struct rig_result *results);
+/* Submit a call on a sequence, and expect success. */
+void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t sequence,
+	uint32_t argument);
+/* Submit a cancel of another request, under an index of its own. */
+void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_request *target);
+
+/* A greedy generate message. */
+struct msg_generate rig_greedy(uint32_t n_tokens, uint32_t max_tokens);
+/* Byte 1, then the text. Number of tokens. */
+uint32_t rig_prompt(const char *text, int32_t *ret);
+/* A generate request on an open sequence (0: one of its own). */
+struct rig_request rig_ask(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t flags);
+/* One that runs until its limit, with a prompt of 12 tokens. */
+struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32_t sequence,
+	uint32_t max_tokens);
+/* A generate request of a text, with the begin token in front if the sequence is 0; 40 tokens at most. */
+struct rig_request rig_ask_text(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const char *text);
+/* A step of one row of a text; first: with the begin token in front. All three outputs. */
+struct rig_request rig_step_text(struct rig_client *client, uint32_t index, uint32_t sequence,
+	const char *text, bool first);
+/* The request has ended well, and the text before its end token is the answer. */
+void rig_assert_text(const struct rig_client *client, const struct rig_request *request,
+	const struct rig_result *result, const char *answer);
+/* Ask, and compare the answer with text (which ends by the end token). */
+void rig_assert_answer(struct rig_client *client, uint32_t index, const char *prompt,
+	const char *answer);
+
+#endif

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: MIT */
+/* What strangers may write: each refusal with its status and detail, and nobody else disturbed. */
+#include "tests/daemon/rig.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARENA (1 << 20)
+
+static const struct rig_options two_models = {
+	.mode = GRAPH_FULL_AND_PIECEWISE, .n_models = 2, .kv_pages = 40};
+
+struct expected {
+	int status;
+	unsigned detail;
+	int32_t a, b, c;
+};
+
+static void expect(struct rig_client *client, const struct rig_request *request,
+	struct expected expected)
+{
+	struct rig_result result = rig_do(client, request);
+
+	assert_int_equal(result.status, expected.status);
+	assert_int_equal(result.detail, expected.detail);
+	assert_int_equal(result.values[0], expected.a);
+	assert_int_equal(result.values[1], expected.b);
+	assert_int_equal(result.values[2], expected.c);
+	assert_int_equal(result.n_events, 1);
+	assert_int_equal(result.n_generated, 0);
+	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);
+}
+
+struct fixture {
+	struct rig rig;
+	struct rig_client client, bystander;
+	struct rig_request steady;
+	struct rig_result results[8];
+};
+
+static void set_up(struct fixture *f)
+{
+	*f = (struct fixture){0};
+	rig_open(&f->rig, &two_models);
+	rig_attach(&f->rig, &f->client, 16);
+	rig_attach(&f->rig, &f->bystander, 8);
+	f->steady = rig_ask_text(&f->bystander, 0, 0, "sort 52 17 33\n");
+	rig_submit(&f->bystander, &f->steady);
+}
+
+static void tear_down(struct fixture *f)
+{
+	rig_wait(&f->bystander, f->results, 0);
+	rig_assert_text(&f->bystander, &f->steady, &f->results[0], "17 33 52");
+	rig_assert_answer(&f->client, 1, "9+8=", "17");
+	rig_detach(&f->client);
+	rig_detach(&f->bystander);
+	rig_close(&f->rig);
+}
+
+/* A good request, to be spoilt. */
+static struct rig_request good(struct fixture *f)
+{
+	return rig_ask_text(&f->client, 0, 0, "9+8=");
+}
+
+static struct rig_request good_step(struct fixture *f, const struct msg_row *rows, uint32_t n_rows,
+	const int32_t *tokens)
+{
+	struct msg_step msg = {.n_rows = n_rows, .outputs = MSG_STEP_TOKENS};
+
+	return rig_step(&f->client, 0, &msg, rows, tokens);
+}
+
+static void test_headers_are_refused_by_what_is_wrong(void **state)
+{
+	struct msg_generate msg = rig_greedy(1, 4);
+	const int32_t token = 1;
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	r = good(&f);
+	r.sqe.header_length = MSG_HEADER_MAX + 1;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX});
+	r = good(&f);
+	r.sqe.header_offset = ARENA - 4;
+	r.sqe.header_length = 5;
+	expect(&f.client, &r,
+		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA});
+	r.sqe.header_offset = UINT32_MAX;
+	expect(&f.client, &r,
+		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA});
+	r = good(&f);
+	f.client.region.arena[r.sqe.header_offset] = 0xc1;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, 0});
+	r = good(&f);
+	memcpy(f.client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
+	r.sqe.header_length = 5;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, 0});
+	msg.model = 2;
+	r = rig_generate(&f.client, 0, &token, 1, &msg);
+	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2});
+	tear_down(&f);
+}
+
+static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
+{
+	const int32_t high[] = {1, '9', 256}, low[] = {1, -1};
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	r = good(&f);
+	r.sqe.payload_offset += 2;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT,
+		(int32_t)r.sqe.payload_offset, 20, ARENA});
+	r = good(&f);
+	r.sqe.payload_offset = ARENA - 16;
+	expect(&f.client, &r,
+		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA});
+	r = good(&f);
+	r.sqe.payload_length -= 4;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20});
+	r = good(&f);
+	r.sqe.payload_length += 1;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20});
+	r = rig_ask(&f.client, 0, 0, high, 3, 4, 0);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256});
+	r = rig_ask(&f.client, 0, 0, low, 2, 4, 0);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256});
+	r = good(&f);
+	r.sqe.output_length = 128;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_OUTPUT, 128, 192});
+	r = good(&f);
+	r.sqe.output_offset = ARENA - 64;
+	expect(&f.client, &r,
+		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA});
+	r = good(&f);
+	r.sqe.output_offset += 4;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT,
+		(int32_t)r.sqe.output_offset, 192, ARENA});
+	tear_down(&f);
+}
+
+static void test_steps_are_refused_by_what_is_wrong(void **state)
+{
+	struct msg_row rows[17] = {{1, 2}, {2, 1}};
+	int32_t tokens[600] = {1, '9', '8'};
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 2, 0);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 3, 1);
+	r = good_step(&f, rows, 2, tokens);
+	r.sqe.payload_length = 12;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16});
+	r.sqe.payload_length = 24;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28});
+	r.sqe.payload_length = 32;
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28});
+	rows[1].n_tokens = 0;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EMPTY});
+	rows[1].n_tokens = UINT32_MAX;
+	memcpy(f.client.region.arena + r.sqe.payload_offset, rows, 16);
+	expect(&f.client, &r,
+		(struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX});
+	rows[1] = (struct msg_row){2, 1};
+	tokens[2] = 300;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256});
+	tokens[2] = '8';
+	rows[1].sequence = 1;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1});
+	rows[1].sequence = 3;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3});
+	rows[1].sequence = 4;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4});
+	rows[1].sequence = 33;
+	r = good_step(&f, rows, 2, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33});
+	rows[0].n_tokens = 513;
+	r = good_step(&f, rows, 1, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512});
+	for (uint32_t i = 0; i < 17; i++)
+		rows[i] = (struct msg_row){1, 1};
+	r = good_step(&f, rows, 17, tokens);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_REQUESTS, 17, 16});
+	/* Nothing of all that has left anything in the sequences. */
+	r = rig_ask_text(&f.client, 0, 1, "\n");
+	assert_int_equal(rig_do(&f.client, &r).n_prompt, 1);
+	assert_int_equal(f.client.port->n_in_flight, 0);
+	tear_down(&f);
+}
+
+static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
+{
+	struct msg_generate msg = rig_greedy(1, 4);
+	const int32_t token = 1;
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+#define CALL(op, sequence, argument, ...)                                                           \
+	do {                                                                                        \
+		r = rig_call(&f.client, 0, op, sequence, argument);                                 \
+		expect(&f.client, &r, (struct expected){__VA_ARGS__});                              \
+	} while (0)
+	CALL(RING_OP_OPEN, 1, 2, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
+	CALL(RING_OP_OPEN, 33, 0, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
+	CALL(RING_OP_OPEN, 0, 0, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 0);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 32, 1);
+	CALL(RING_OP_OPEN, 1, 0, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
+	CALL(RING_OP_FORK, 2, 3, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_FORK, 1, 33, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
+	CALL(RING_OP_FORK, 1, 32, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 32);
+	CALL(RING_OP_FORK, 1, 1, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
+	CALL(RING_OP_TRUNCATE, 2, 0, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_TRUNCATE, 1, 1, STATUS_E_INVALID, RING_DETAIL_KEEP, 1, 0);
+	CALL(RING_OP_CLOSE, 2, 0, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_CANCEL, 0, 3, STATUS_E_UNKNOWN_REQUEST);
+	CALL(RING_OP_CANCEL, 0, 16, STATUS_E_UNKNOWN_REQUEST);
+	CALL(99, 0, 0, STATUS_E_INVALID, RING_DETAIL_OP, 99);
+	CALL(RING_OP_NOP, 0, 0, STATUS_OK);
+#undef CALL
+	msg.sequence = 2;
+	r = rig_generate(&f.client, 0, &token, 1, &msg);
+	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2});
+	msg.sequence = 32;
+	r = rig_generate(&f.client, 0, &token, 1, &msg);
+	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32});
+	tear_down(&f);
+}
+
+static void test_refusals_are_counted_apart_from_requests(void **state)
+{
+	const struct engine_stats *stats;
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	rig_wait(&f.bystander, f.results, 0);
+	stats = engine_stats(f.rig.engine);
+	r = good(&f);
+	r.sqe.payload_length = 0;
+	rig_do(&f.client, &r);
+	assert_int_equal(stats->n_refused, 1);
+	assert_int_equal(stats->n_requests, 1);
+	assert_int_equal(stats->n_finished, 1);
+	r = rig_call(&f.client, 0, RING_OP_CLOSE, 1, 0);
+	rig_do(&f.client, &r);
+	assert_int_equal(stats->n_requests, 2);
+	assert_int_equal(stats->n_failed, 1);
+	tear_down(&f);
+}
+
+static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_request first, second, r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	rig_wait(&f.bystander, f.results, 0);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	rig_gate_close(&f.rig);
+	r = rig_ask_text(&f.client, 0, 1, "rev hello\n");
+	first = rig_ask_text(&f.client, 1, 1, "9+8=");
+	rig_submit(&f.client, &r);
+	rig_submit(&f.client, &first); /* waits for the sequence, its tokens in the private copy */
+	rig_wait_waiting(&f.rig, 1);
+	second = first;
+	second.index = second.sqe.request = 2;
+	second.sqe.user_data = 1002;
+	((int32_t *)(f.client.region.arena + first.sqe.payload_offset))[3] = 4000;
+	rig_submit(&f.client, &second);
+	rig_wait(&f.client, results, 2);
+	assert_int_equal(results[2].status, STATUS_E_INVALID);
+	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
+	rig_gate_open(&f.rig);
+	rig_wait(&f.client, results, 1);
+	assert_int_equal(results[1].status, STATUS_E_INVALID);
+	assert_int_equal(results[1].detail, RING_DETAIL_TOKEN);
+	rig_wait(&f.client, results, 0);
+	tear_down(&f);
+}
+
+/* ---- broken rings ---- */
+
+static void assert_protocol(struct fixture *f)
+{
+	struct engine_report report = rig_report(&f->rig, ENGINE_PROTOCOL), more;
+
+	assert_ptr_equal(report.port, f->client.port);
+	assert_true(strlen(report.text) > 0);
+	rig_detach(&f->client);
+	assert_false(engine_report_take(f->rig.engine, &more));
+	assert_int_equal(f->rig.n_reports, 0);
+	rig_attach(&f->rig, &f->client, 16);
+	tear_down(f);
+}
+
+static void jump(_Atomic uint32_t *index, uint32_t by, struct fixture *f)
+{
+	atomic_fetch_add(index, by);
+	/* Whether the engine sleeps or not. */
+	(void)!write(f->client.port->sq_bell, &(uint64_t){1}, 8);
+}
+
+static void test_submission_tail_that_jumps_is_one_report(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	for (uint32_t by = 17; by; by = by == 17 ? 0xffffffff : 0) {
+		struct rig_request r;
+
+		set_up(&f);
+		r = good(&f);
+		assert_int_equal(rig_do(&f.client, &r).status, 0);
+		jump(&f.client.region.ring.control->sq_tail, by, &f);
+		if (by == 17)
+			jump(&f.client.region.ring.control->sq_tail, 1000, &f);
+		assert_protocol(&f);
+	}
+}
+
+static void test_completion_head_that_jumps_is_one_report(void **state)
+{
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	r = good(&f);
+	jump(&f.client.region.ring.control->cq_head, 5, &f);
+	rig_submit(&f.client, &r);
+	assert_protocol(&f);
+}
+
+static void test_index_in_flight_or_out_of_range_is_one_report(void **state)
+{
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	for (uint32_t index = 0; index <= 16; index += 16) {
+		set_up(&f);
+		rig_wait(&f.bystander, f.results, 0);
+		rig_gate_close(&f.rig);
+		r = good(&f);
+		rig_submit(&f.client, &r);
+		r.sqe.request = index;
+		rig_submit(&f.client, &r);
+		rig_submit(&f.client, &r);
+		rig_wait_steps(&f.rig, 1);
+		rig_gate_open(&f.rig);
+		assert_protocol(&f);
+	}
+}
+
+static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
+{
+	struct rig_result results[2] = {0};
+	struct rig_request r, nop;
+	struct rig_client client;
+	struct engine_report report;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &two_models);
+	rig_attach(&rig, &client, 2);
+	r = rig_ask(&client, 0, 0, (int32_t[]){1}, 1, 400, MSG_GENERATE_IGNORE_EOS);
+	rig_submit(&client, &r);
+	/* Progress fills what the final completion leaves. */
+	while (!atomic_load(&client.region.ring.control->cq_tail))
+		sched_yield();
+	nop = rig_call(&client, 1, RING_OP_NOP, 0, 0);
+	rig_submit(&client, &nop);
+	while (!engine_stats(rig.engine)->n_finished)
+		sched_yield();
+	rig_wait(&client, results, 0);
+	rig_wait(&client, results, 1);
+	assert_int_equal(results[0].status, 0);
+	assert_int_equal(results[0].n_generated, 400);
+	assert_int_equal(results[1].status, 0);
+	assert_false(engine_report_take(rig.engine, &report));
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+/* ---- bytes that change while they are read ---- */
+
+struct vandal {
+	pthread_t thread;
+	struct region region;
+	uint32_t bytes; /* of the arena, from its start */
+	_Atomic bool stop;
+};
+
+static void *vandalise(void *arg)
+{
+	struct vandal *v = arg;
+	uint64_t random = 88172645463325252u;
+
+	while (!atomic_load(&v->stop)) {
+		random ^= random << 13;
+		random ^= random >> 7;
+		random ^= random << 17;
+		v->region.arena[random % v->bytes] = (uint8_t)(random >> 32);
+	}
+	return NULL;
+}
+
+static void test_bytes_rewritten_while_they_are_read_harm_nobody(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_request requests[8];
+	static uint8_t good_bytes[1 << 16];
+	struct vandal v = {0};
+	struct fixture f;
+	uint32_t n_ended = 0;
+
+	(void)state;
+	set_up(&f);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	f.client.used = 0;
+	for (uint32_t i = 0; i < 8; i++) {
+		int32_t tokens[] = {1, '9', '+', '8', '='};
+		struct msg_row row = {1, 5};
+		struct msg_step step = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+
+		requests[i] = i % 4 ? rig_ask(&f.client, i, 0, tokens, 5, 4, 0)
+				    : rig_step(&f.client, i, &step, &row, tokens);
+	}
+	v.bytes = f.client.used;
+	assert_true(v.bytes <= sizeof(good_bytes));
+	memcpy(good_bytes, f.client.region.arena, v.bytes);
+	assert_int_equal(region_map(&v.region, dup(f.client.region.fd)), 0);
+	assert_int_equal(pthread_create(&v.thread, NULL, vandalise, &v), 0);
+	for (uint32_t round = 0; round < 300; round++) {
+		for (uint32_t i = 0; i < 8; i++) {
+			results[i] = (struct rig_result){0};
+			/* Most begin as good ones. */
+			if (round % 4)
+				memcpy(f.client.region.arena + requests[i].sqe.header_offset,
+					good_bytes + requests[i].sqe.header_offset,
+					requests[i].sqe.header_length);
+			requests[i].sqe.generation++;
+			rig_submit(&f.client, &requests[i]);
+		}
+		for (uint32_t i = 0; i < 8; i++) {
+			rig_wait(&f.client, results, i);
+			n_ended += results[i].done;
+		}
+	}
+	atomic_store(&v.stop, true);
+	pthread_join(v.thread, NULL);
+	region_deinit(&v.region);
+	assert_int_equal(n_ended, 8 * 300);
+	tear_down(&f);
+}
+
+/* ---- draining, aborting, many sessions ---- */
+
+static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **state)
+{
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	assert_int_equal(engine_post_drain(f.rig.engine), 0);
+	rig_report(&f.rig, ENGINE_DRAINED);
+	r = good(&f);
+	expect(&f.client, &r, (struct expected){STATUS_E_DRAINING});
+	r = rig_call(&f.client, 0, RING_OP_FORK, 1, 2);
+	expect(&f.client, &r, (struct expected){STATUS_E_DRAINING});
+	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, 0);
+	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
+	rig_poll(&f.bystander, f.results);
+	rig_assert_text(&f.bystander, &f.steady, &f.results[0], "17 33 52");
+	rig_detach(&f.client);
+	rig_detach(&f.bystander);
+	rig_close(&f.rig);
+}
+
+static void test_abort_ends_all_with_the_status_given(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_request r;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	rig_wait(&f.bystander, f.results, 0);
+	rig_gate_close(&f.rig);
+	for (uint32_t i = 0; i < 16; i++) {
+		r = rig_ask_text(&f.client, i, 0, "count 4 30\n");
+		rig_submit(&f.client, &r);
+	}
+	rig_wait_steps(&f.rig, 2);
+	while (f.client.port->n_in_flight != 16)
+		sched_yield();
+	assert_int_equal(engine_post_abort(f.rig.engine, STATUS_E_DRAINING), 0);
+	for (uint32_t i = 0; i < 16; i++) {
+		rig_wait(&f.client, results, i);
+		assert_int_equal(results[i].status, STATUS_E_DRAINING);
+	}
+	rig_gate_open(&f.rig);
+	tear_down(&f);
+}
+
+static void test_session_beyond_the_last_place_is_not_taken(void **state)
+{
+	struct engine_port port = {0};
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	f.rig.engine->n_ports += ENGINE_SESSIONS_MAX - 2;
+	assert_int_equal(engine_post_attach(f.rig.engine, &port), -EMFILE);
+	f.rig.engine->n_ports -= ENGINE_SESSIONS_MAX - 2;
+	tear_down(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_headers_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_payloads_and_outputs_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_steps_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_sequence_calls_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_refusals_are_counted_apart_from_requests),
+		cmocka_unit_test(test_two_requests_over_the_same_bytes_cannot_slip_a_token_in),
+		cmocka_unit_test(test_submission_tail_that_jumps_is_one_report),
+		cmocka_unit_test(test_completion_head_that_jumps_is_one_report),
+		cmocka_unit_test(test_index_in_flight_or_out_of_range_is_one_report),
+		cmocka_unit_test(test_slow_reader_with_a_small_ring_is_no_offender),
+		cmocka_unit_test(test_bytes_rewritten_while_they_are_read_harm_nobody),
+		cmocka_unit_test(test_drain_refuses_new_work_and_reports_when_the_old_is_done),
+		cmocka_unit_test(test_abort_ends_all_with_the_status_given),
+		cmocka_unit_test(test_session_beyond_the_last_place_is_not_taken),
+	};
+
+	return cmocka_run_group_tests_name("engine bad", tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/* The device is lost at one op after another while two clients are served. */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/internal.h"
+
+#define PLACES 40 /* tried between the first op and the last */
+
+static const struct rig_options options = {.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 8};
+
+static uint64_t ops_run(const struct rig *rig)
+{
+	const struct cpu_device *device = (const struct cpu_device *)rig->device;
+
+	return atomic_load(&device->fault_count);
+}
+
+#define N_A 7
+#define N_B 3
+
+struct world {
+	struct rig rig;
+	struct rig_client a, b;
+	struct rig_result results_a[16], results_b[16];
+};
+
+static void open_world(struct world *w, const char *fault)
+{
+	*w = (struct world){0};
+	setenv("MIMEO_CPU_FAULT", fault, 1);
+	rig_open(&w->rig, &options);
+	unsetenv("MIMEO_CPU_FAULT");
+	rig_attach(&w->rig, &w->a, 16);
+	rig_attach(&w->rig, &w->b, 16);
+}
+
+/* Everything there is: sequence calls, a copied page, results that leave the device, chunks. */
+static void submit_all(struct world *w)
+{
+	struct rig_request a[N_A] = {
+		rig_call(&w->a, 0, RING_OP_OPEN, 1, 0),
+		rig_step_text(&w->a, 1, 1, "sort 52 17", true),
+		rig_call(&w->a, 2, RING_OP_FORK, 1, 2),
+		rig_ask_text(&w->a, 3, 1, "\n"),
+		rig_ask_text(&w->a, 4, 2, " 3\n"),
+		rig_step_text(&w->a, 5, 1, "9+8=", false),
+		rig_call(&w->a, 6, RING_OP_CLOSE, 1, 0),
+	};
+	struct rig_request b[N_B] = {
+		rig_ask_text(&w->b, 0, 0, "347+586="),
+		rig_ask_text(&w->b, 1, 0, "rev hello\n"),
+		rig_ask_text(&w->b, 2, 0, "9+8="),
+	};
+
+	for (uint32_t i = 0; i < N_A; i++)
+		rig_submit(&w->a, &a[i]);
+	for (uint32_t i = 0; i < N_B; i++)
+		rig_submit(&w->b, &b[i]);
+}
+
+static void wait_all(struct world *w)
+{
+	for (uint32_t i = 0; i < N_A; i++)
+		rig_wait(&w->a, w->results_a, i);
+	for (uint32_t i = 0; i < N_B; i++)
+		rig_wait(&w->b, w->results_b, i);
+}
+
+static void close_world(struct world *w)
+{
+	rig_detach(&w->a);
+	rig_detach(&w->b);
+	rig_close(&w->rig);
+}
+
+static uint32_t count_status(const struct world *w, int status)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < N_A; i++)
+		n += w->results_a[i].status == status;
+	for (uint32_t i = 0; i < N_B; i++)
+		n += w->results_b[i].status == status;
+	return n;
+}
+
+static void assert_lost(struct world *w, const char *call)
+{
+	struct rig_request again = rig_ask_text(&w->b, 4, 0, "9+8=");
+	struct rig_request close = rig_call(&w->a, 7, RING_OP_CLOSE, 2, 0);
+	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
+	struct rig_result result = rig_do(&w->b, &again);
+
+	if (!strstr(report.text, call))
+		fail_msg("%s does not name %s", report.text, call);
+	assert_null(report.port);
+	assert_int_equal(result.status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(result.finish, RING_FINISH_ERROR);
+	assert_int_equal(rig_do(&w->a, &close).status, STATUS_E_DEVICE_LOST);
+	assert_int_not_equal(engine_stats(w->rig.engine)->device_condition, 0);
+	assert_false(engine_report_take(w->rig.engine, &report));
+	assert_int_equal(w->rig.n_reports, 0);
+}
+
+static void lose_at(const char *fault, const char *call)
+{
+	struct world w;
+
+	open_world(&w, fault);
+	submit_all(&w);
+	wait_all(&w);
+	/* Nobody is told of another failure, and somebody is told of this one. */
+	assert_true(count_status(&w, STATUS_E_DEVICE_LOST) > 0);
+	assert_int_equal(count_status(&w, STATUS_E_DEVICE_LOST) + count_status(&w, 0), N_A + N_B);
+	assert_lost(&w, call);
+	close_world(&w);
+}
+
+static void test_device_lost_at_any_op_ends_each_request_once(void **state)
+{
+	struct world w;
+	uint64_t first, last, stride;
+	char fault[64];
+
+	(void)state;
+	open_world(&w, "launch:1000000000");
+	first = ops_run(&w.rig);
+	submit_all(&w);
+	wait_all(&w);
+	assert_int_equal(count_status(&w, 0), N_A + N_B);
+	/* Those behind the last result may go unnoticed, and timing shifts a few. */
+	last = first + (ops_run(&w.rig) - first) / 2;
+	close_world(&w);
+	assert_true(last > first + PLACES);
+	stride = (last - first) / PLACES;
+	for (uint64_t at = first + 1; at < last; at += stride) {
+		snprintf(fault, sizeof(fault), "launch:%llu", (unsigned long long)at);
+		lose_at(fault, " launch");
+	}
+}
+
+static void test_report_names_the_op(void **state)
+{
+	(void)state;
+	/* Set-up runs one outbox, and copies no pages but the warm-up's. */
+	lose_at("op:outbox:2", "outbox launch");
+	lose_at("op:outbox:5", "outbox launch");
+	lose_at("op:copy_pages:2", "copy_pages launch");
+}
+
+/* The lane stands still while the device goes: the engine sleeps over two launched steps. */
+static void test_sleeping_engine_notices_the_loss(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_request request;
+	struct world w;
+
+	(void)state;
+	open_world(&w, "op:outbox:2");
+	rig_gate_close(&w.rig);
+	request = rig_ask_text(&w.b, 0, 0, "347+586=");
+	rig_submit(&w.b, &request);
+	rig_wait_steps(&w.rig, 2);
+	rig_gate_open(&w.rig);
+	rig_wait(&w.b, results, 0);
+	assert_int_equal(results[0].status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(results[0].n_generated, 0);
+	assert_lost(&w, "outbox launch");
+	close_world(&w);
+}
+
+static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_detach(void **state)
+{
+	struct rig_options small = options;
+	struct rig_result results[16] = {0};
+	struct rig_request request;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	small.kv_pages = 6;
+	setenv("MIMEO_CPU_FAULT", "op:outbox:4", 1);
+	rig_open(&rig, &small);
+	unsetenv("MIMEO_CPU_FAULT");
+	rig_attach(&rig, &client, 16);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	request = rig_step_text(&client, 0, 1, "9+8=", true);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	rig_gate_close(&rig);
+	for (uint32_t i = 0; i < 4; i++) {
+		request = rig_ask_text(&client, i, 0, "347+586=");
+		rig_submit(&client, &request);
+	}
+	rig_wait_waiting(&rig, 3);
+	rig_gate_open(&rig);
+	for (uint32_t i = 0; i < 4; i++) {
+		rig_wait(&client, results, i);
+		assert_int_equal(results[i].status, STATUS_E_DEVICE_LOST);
+	}
+	assert_int_equal(engine_stats(rig.engine)->n_sequences, 1);
+	rig_report(&rig, ENGINE_DEVICE_LOST);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
+{
+	struct rig_request request;
+	struct world w;
+
+	(void)state;
+	open_world(&w, "op:outbox:2");
+	rig_gate_close(&w.rig);
+	request = rig_ask_text(&w.b, 0, 0, "347+586=");
+	rig_submit(&w.b, &request);
+	rig_wait_steps(&w.rig, 2);
+	assert_int_equal(engine_post_detach(w.rig.engine, w.b.port), 0);
+	while (engine_stats(w.rig.engine)->n_running)
+		sched_yield();
+	rig_gate_open(&w.rig);
+	rig_detached(&w.b);
+	rig_detach(&w.a);
+	rig_close(&w.rig);
+}
+
+static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_request busy, ask;
+	struct world w;
+
+	(void)state;
+	open_world(&w, "op:outbox:3");
+	rig_ok(&w.a, 0, RING_OP_OPEN, 1, 0);
+	busy = rig_step_text(&w.a, 0, 1, "9+8", true);
+	assert_int_equal(rig_do(&w.a, &busy).status, 0);
+	rig_ok(&w.a, 0, RING_OP_FORK, 1, 2);
+	rig_gate_close(&w.rig);
+	busy = rig_ask_text(&w.a, 0, 0, "347+586=");
+	rig_submit(&w.a, &busy);
+	rig_wait_steps(&w.rig, 3);
+	ask = rig_ask_text(&w.a, 1, 2, "=");
+	rig_submit(&w.a, &ask);
+	while (engine_stats(w.rig.engine)->n_running < 2)
+		sched_yield();
+	rig_gate_open(&w.rig);
+	for (uint32_t i = 0; i < 2; i++) {
+		rig_wait(&w.a, results, i);
+		assert_int_equal(results[i].status, STATUS_E_DEVICE_LOST);
+	}
+	assert_lost(&w, "outbox launch");
+	close_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_device_lost_at_any_op_ends_each_request_once),
+		cmocka_unit_test(test_report_names_the_op),
+		cmocka_unit_test(test_sleeping_engine_notices_the_loss),
+		cmocka_unit_test(
+			test_waiting_requests_and_idle_sequences_survive_the_loss_until_detach),
+		cmocka_unit_test(
+			test_page_whose_copy_was_not_launched_comes_back_after_the_loss),
+		cmocka_unit_test(test_loss_before_a_detach_is_done_does_not_hold_it_up),
+	};
+
+	return cmocka_run_group_tests_name("engine fault", tests, NULL, NULL);
+}

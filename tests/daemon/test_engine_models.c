@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* Two models in one daemon. */
+#include "tests/daemon/rig.h"
+
+static struct rig_options with_pages(uint32_t kv_pages)
+{
+	return (struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = kv_pages};
+}
+
+static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **state)
+{
+	struct rig_options options = with_pages(15);
+	struct rig_result results[16] = {0};
+	struct rig_request requests[16];
+	struct engine_model_facts facts;
+	struct rig_client client;
+	int32_t tokens[64];
+	struct rig rig;
+
+	(void)state;
+	options.n_models = 2;
+	rig_open(&rig, &options);
+	rig_attach(&rig, &client, 16);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 1);
+	requests[0] = rig_ask_text(&client, 0, 1, "x");
+	assert_int_equal(rig_do(&client, &requests[0]).status, STATUS_E_INVALID);
+	/* Model 0 is full with one request; model 1 serves many beside it. */
+	rig_gate_close(&rig);
+	for (uint32_t i = 0; i < 12; i++) {
+		uint32_t n = rig_prompt(i % 2 ? "sort 52 17 33\n" : "347+586=", tokens);
+		struct msg_generate msg = rig_greedy(n, i % 3 ? 40 : 200);
+
+		msg.model = i % 3 != 0;
+		requests[i] = rig_generate(&client, i, tokens, n, &msg);
+		rig_submit(&client, &requests[i]);
+		if (!i)
+			rig_wait_steps(&rig, 1);
+	}
+	/* Of 4 pages each (40 tokens and a prompt of 9 or 15), 3 fit. */
+	rig_wait_waiting(&rig, 3 + 5);
+	assert_int_equal(rig_pages_free(&rig, 0), 1);
+	assert_int_equal(rig_pages_free(&rig, 1), 15 - 3 * 4);
+	rig_gate_open(&rig);
+	for (uint32_t i = 0; i < 12; i++) {
+		rig_wait(&client, results, i);
+		rig_assert_text(&client, &requests[i], &results[i], i % 2 ? "17 33 52" : "933");
+	}
+	engine_model_facts(rig.engine, 0, &facts);
+	assert_int_equal(facts.n_tokens_out, 2 * 4 + 2 * 9);
+	engine_model_facts(rig.engine, 1, &facts);
+	assert_int_equal(facts.n_tokens_out, 4 * 4 + 4 * 9);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_model_without_pages_does_not_hold_up_the_other(void **state)
+{
+	struct rig_options options = with_pages(15);
+	struct rig_result results[8] = {0};
+	struct rig_client holder, client;
+	struct rig_request first, second;
+	struct msg_generate msg;
+	int32_t tokens[64];
+	struct rig rig;
+
+	(void)state;
+	options.n_models = 2;
+	rig_open(&rig, &options);
+	rig_attach(&rig, &holder, 8);
+	rig_attach(&rig, &client, 8);
+	rig_gate_close(&rig);
+	first = rig_endless(&holder, 0, 0, 200);
+	rig_submit(&holder, &first);
+	second = rig_endless(&client, 0, 0, 200);
+	rig_submit(&client, &second); /* the head of model 0 */
+	rig_wait_waiting(&rig, 1);
+	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
+	msg.model = 1;
+	first = rig_generate(&client, 1, tokens, msg.n_tokens, &msg);
+	rig_submit(&client, &first);
+	while (engine_stats(rig.engine)->n_running < 2)
+		sched_yield();
+	assert_int_equal(engine_stats(rig.engine)->n_waiting, 1);
+	rig_gate_open(&rig);
+	rig_wait(&client, results, 1);
+	rig_assert_text(&client, &first, &results[1], "17");
+	rig_wait(&client, results, 0);
+	assert_int_equal(results[0].n_generated, 200);
+	rig_detach(&holder);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_two_models_answer_side_by_side_from_pages_of_their_own),
+		cmocka_unit_test(test_model_without_pages_does_not_hold_up_the_other),
+	};
+
+	return cmocka_run_group_tests_name("engine models", tests, NULL, NULL);
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/daemon/rig.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
+static const struct rig_options eager = {.mode = GRAPH_NONE};
+static const struct rig_options naive = {.mode = GRAPH_NONE, .attention = "naive"};
+
+/* ---- golden.json ---- */
+
+static json_t *golden(void)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char path[512];
+	json_t *root;
+
+	snprintf(path, sizeof(path), "%s/examples/models/tinycalc/golden.json", source ? source : ".");
+	root = json_load_file(path, 0, NULL);
+	assert_non_null(root);
+	return root;
+}
+
+static uint32_t ints(json_t *array, int32_t *ret)
+{
+	uint32_t n = (uint32_t)json_array_size(array);
+
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = (int32_t)json_integer_value(json_array_get(array, i));
+	return n;
+}
+
+static void assert_logits(const float *logits, json_t *expected)
+{
+	double largest = 0, worst = 0;
+
+	for (size_t i = 0; i < 256; i++)
+		largest = fmax(largest, fabs(json_number_value(json_array_get(expected, i))));
+	for (size_t i = 0; i < 256; i++)
+		worst = fmax(worst,
+			fabs(logits[i] - json_number_value(json_array_get(expected, i))));
+	if (!(worst <= 1e-4 * largest))
+		fail_msg("logits differ by %g of %g", worst, largest);
+}
+
+static void assert_case(struct rig_client *client, json_t *item)
+{
+	int32_t prompt[512], greedy[512];
+	uint32_t n = ints(json_object_get(item, "prompt"), prompt);
+	uint32_t n_greedy = ints(json_object_get(item, "greedy"), greedy);
+	struct msg_generate msg = rig_greedy(n, 200);
+	struct msg_output layout = msg_output_layout(200, 1, 256, 0, 160);
+	struct rig_request request;
+	struct rig_result result;
+
+	msg.flags = MSG_GENERATE_PROMPT_LOGITS;
+	request = rig_generate(client, 0, prompt, n, &msg);
+	result = rig_do(client, &request);
+	assert_int_equal(result.status, 0);
+	assert_int_equal(result.finish, RING_FINISH_STOP);
+	assert_int_equal(result.n_generated, n_greedy);
+	assert_memory_equal(rig_tokens(client, &request), greedy, n_greedy * sizeof(greedy[0]));
+	assert_logits(rig_logits(client, &request, &layout), json_object_get(item, "logits_last"));
+}
+
+static void assert_golden(const struct rig_options *options)
+{
+	json_t *root = golden(), *item;
+	struct rig_client client;
+	struct rig rig;
+	size_t i;
+
+	rig_open(&rig, options);
+	rig_attach(&rig, &client, 8);
+	json_array_foreach(json_object_get(root, "cases"), i, item)
+		assert_case(&client, item);
+	rig_detach(&client);
+	rig_close(&rig);
+	json_decref(root);
+}
+
+static void test_golden_logits_and_tokens_with_full_graphs(void **state)
+{
+	(void)state;
+	assert_golden(&full);
+}
+
+static void test_golden_logits_and_tokens_eager(void **state)
+{
+	(void)state;
+	assert_golden(&eager);
+}
+
+static void test_golden_logits_and_tokens_with_naive_attention(void **state)
+{
+	(void)state;
+	assert_golden(&naive);
+}
+
+static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
+{
+	(void)state;
+	for (uint32_t tokens = 1; tokens <= 23; tokens += 2) {
+		struct rig_options options = full;
+		struct rig_client client;
+		struct rig rig;
+
+		options.max_batch_tokens = tokens;
+		options.max_requests = tokens < 4 ? tokens : 4;
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		rig_assert_answer(&client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+}
+
+/* ---- how requests end ---- */
+
+static void test_limit_ends_with_length_and_exactly_that_many_tokens(void **state)
+{
+	struct rig_client client;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("count 4 30\n", tokens);
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	for (uint32_t limit = 1; limit <= 5; limit++) {
+		struct msg_generate msg = rig_greedy(n, limit);
+		struct rig_request request = rig_generate(&client, 0, tokens, n, &msg);
+		struct rig_result result = rig_do(&client, &request);
+
+		assert_int_equal(result.finish, RING_FINISH_LENGTH);
+		assert_int_equal(result.n_generated, limit);
+		assert_memory_equal(rig_tokens(&client, &request),
+			((int32_t[]){'4', ' ', '5', ' ', '6'}), limit * 4);
+	}
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
+{
+	struct rig_client client;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("count 4 30\n", tokens);
+	struct msg_generate msg = rig_greedy(n, 100);
+	struct rig_request request;
+	struct rig_result result;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	msg.n_stop = 8;
+	for (int i = 0; i < 8; i++)
+		msg.stop[i] = 200 + i;
+	msg.stop[7] = '7';
+	request = rig_generate(&client, 0, tokens, n, &msg);
+	result = rig_do(&client, &request);
+	assert_int_equal(result.finish, RING_FINISH_STOP);
+	assert_int_equal(result.n_generated, 7); /* "4 5 6 7" */
+	assert_int_equal(rig_tokens(&client, &request)[6], '7');
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_end_token_is_ignored_on_request(void **state)
+{
+	struct rig_client client;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("1+2=", tokens);
+	struct msg_generate msg = rig_greedy(n, 20);
+	struct rig_request request;
+	struct rig_result result;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	request = rig_generate(&client, 0, tokens, n, &msg);
+	result = rig_do(&client, &request);
+	assert_int_equal(result.finish, RING_FINISH_LENGTH);
+	assert_int_equal(result.n_generated, 20);
+	assert_int_equal(rig_tokens(&client, &request)[1], 2);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_cancel_ends_a_running_request_and_only_that(void **state)
+{
+	struct rig_result results[8] = {0};
+	struct rig_client client;
+	struct rig_request one, two, cancel;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("count 4 30\n", tokens);
+	struct msg_generate msg = rig_greedy(n, 400);
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	one = rig_generate(&client, 0, tokens, n, &msg);
+	rig_submit(&client, &one);
+	msg.flags = 0;
+	two = rig_generate(&client, 1, tokens, n, &msg);
+	rig_submit(&client, &two);
+	cancel = rig_call(&client, 2, RING_OP_CANCEL, 0, 0);
+	cancel.sqe.generation2 = one.sqe.generation;
+	rig_submit(&client, &cancel);
+	for (uint32_t i = 0; i < 3; i++)
+		rig_wait(&client, results, i);
+	assert_int_equal(results[0].status, STATUS_E_CANCELLED);
+	assert_int_equal(results[0].finish, RING_FINISH_CANCELLED);
+	assert_true(results[0].n_generated < 400);
+	assert_int_equal(results[1].status, 0);
+	assert_int_equal(results[1].finish, RING_FINISH_STOP);
+	assert_int_equal(results[2].status, 0);
+	cancel = rig_call(&client, 2, RING_OP_CANCEL, 0, 0);
+	cancel.sqe.generation2 = one.sqe.generation;
+	assert_int_equal(rig_do(&client, &cancel).status, STATUS_E_UNKNOWN_REQUEST);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_deadline_ends_a_request_in_time(void **state)
+{
+	struct rig_client client;
+	struct rig_request request;
+	struct rig_result result;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt("count 4 30\n", tokens);
+	struct msg_generate msg = rig_greedy(n, 490);
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.deadline_ms = 1;
+	request = rig_generate(&client, 0, tokens, n, &msg);
+	result = rig_do(&client, &request);
+	assert_int_equal(result.status, STATUS_E_DEADLINE);
+	assert_int_equal(result.finish, RING_FINISH_ERROR);
+	assert_true(result.n_generated < 490);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+/* ---- strangers ---- */
+
+static void test_answers_among_strangers_equal_those_alone(void **state)
+{
+	static const char *const prompts[] = {"347+586=", "count 97 4\n", "sort 52 17 33\n",
+		"rev hello\n", "9+8=", "count 4 30\n", "rev mimeograph\n", "sort 9 8 7 6 5\n"};
+	int32_t alone[8][256], tokens[64];
+	uint32_t lengths[8];
+	struct rig_result results[4][8];
+	struct rig_request requests[4][8];
+	struct rig_client clients[4];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	for (int c = 0; c < 4; c++)
+		rig_attach(&rig, &clients[c], 16);
+	for (uint32_t i = 0; i < 8; i++) {
+		uint32_t n = rig_prompt(prompts[i], tokens);
+		struct msg_generate msg = rig_greedy(n, 200);
+		struct rig_request request = rig_generate(&clients[0], 0, tokens, n, &msg);
+
+		lengths[i] = rig_do(&clients[0], &request).n_generated;
+		memcpy(alone[i], rig_tokens(&clients[0], &request), lengths[i] * 4);
+	}
+	memset(results, 0, sizeof(results));
+	for (uint32_t i = 0; i < 32; i++) {
+		uint32_t c = i % 4, k = i / 4, n = rig_prompt(prompts[(k + c) % 8], tokens);
+		struct msg_generate msg = rig_greedy(n, 200);
+
+		requests[c][k] = rig_generate(&clients[c], k, tokens, n, &msg);
+		rig_submit(&clients[c], &requests[c][k]);
+	}
+	for (uint32_t c = 0; c < 4; c++) {
+		for (uint32_t k = 0; k < 8; k++) {
+			uint32_t which = (k + c) % 8;
+
+			rig_wait(&clients[c], results[c], k);
+			assert_int_equal(results[c][k].n_generated, lengths[which]);
+			assert_memory_equal(rig_tokens(&clients[c], &requests[c][k]), alone[which],
+				lengths[which] * 4);
+		}
+	}
+	assert_true(engine_stats(rig.engine)->n_shared_replays > 0);
+	for (int c = 0; c < 4; c++)
+		rig_detach(&clients[c]);
+	rig_close(&rig);
+}
+
+static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **state)
+{
+	struct rig_result results[8] = {0};
+	struct rig_request requests[6];
+	struct rig_client client;
+	int32_t tokens[64], first[40];
+	uint32_t n = rig_prompt("rev", tokens);
+	struct msg_generate msg = rig_greedy(n, 40);
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	rig_attach(&rig, &client, 8);
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.sampling = (struct msg_sampling){
+		.temperature = 1.5f, .top_p = 1, .seed = 42, .flags = MSG_SAMPLING_SEEDED};
+	requests[0] = rig_generate(&client, 0, tokens, n, &msg);
+	assert_int_equal(rig_do(&client, &requests[0]).n_generated, 40);
+	memcpy(first, rig_tokens(&client, &requests[0]), sizeof(first));
+	for (uint32_t i = 0; i < 6; i++) {
+		msg.sampling.seed = i % 2 ? 42 : 43 + i;
+		requests[i] = rig_generate(&client, i, tokens, n, &msg);
+		rig_submit(&client, &requests[i]);
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		rig_wait(&client, results, i);
+		assert_int_equal(
+			memcmp(rig_tokens(&client, &requests[i]), first, sizeof(first)) == 0, i % 2);
+	}
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_golden_logits_and_tokens_with_full_graphs),
+		cmocka_unit_test(test_golden_logits_and_tokens_eager),
+		cmocka_unit_test(test_golden_logits_and_tokens_with_naive_attention),
+		cmocka_unit_test(test_prompt_chunks_of_any_size_give_the_same_answer),
+		cmocka_unit_test(test_limit_ends_with_length_and_exactly_that_many_tokens),
+		cmocka_unit_test(test_stop_id_ends_the_output_and_is_its_last_token),
+		cmocka_unit_test(test_end_token_is_ignored_on_request),
+		cmocka_unit_test(test_cancel_ends_a_running_request_and_only_that),
+		cmocka_unit_test(test_deadline_ends_a_request_in_time),
+		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
+		cmocka_unit_test(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
+	};
+
+	return cmocka_run_group_tests_name("engine serve", tests, NULL, NULL);
+}

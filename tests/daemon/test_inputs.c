@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* The persistent inputs and their pinned slots, without an engine. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "daemon/graph/inputs.h"
+
+#define ROWS 8
+#define TOKENS 16
+
+static const struct inputs_limits limits = {
+	.max_rows = ROWS,
+	.max_tokens = TOKENS,
+	.max_slots = ROWS,
+	.max_pages = 4,
+	.page_tokens = 4,
+	.vocab_size = 100,
+	.hidden_size = 8,
+	.max_init_pages = 16,
+	.max_results = 2,
+};
+
+struct fixture {
+	struct device *device;
+	struct stream *lane;
+	struct inputs inputs;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool open;
+};
+
+static void open_gate(struct fixture *f)
+{
+	pthread_mutex_lock(&f->lock);
+	f->open = true;
+	pthread_cond_signal(&f->changed);
+	pthread_mutex_unlock(&f->lock);
+}
+
+static int set_up(void **state)
+{
+	static struct fixture f;
+
+	f = (struct fixture){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+	assert_int_equal(device_open("cpu", NULL, &f.device), 0);
+	assert_int_equal(f.device->ops->stream_new(f.device, &f.lane), 0);
+	assert_int_equal(inputs_init(&f.inputs, f.device, &limits), 0);
+	*state = &f;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	open_gate(f);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	inputs_deinit(&f->inputs);
+	f->device->ops->stream_free(f->lane);
+	f->device->ops->free(f->device);
+	return 0;
+}
+
+static void wait_at_gate(void *arg)
+{
+	struct fixture *f = arg;
+
+	pthread_mutex_lock(&f->lock);
+	while (!f->open)
+		pthread_cond_wait(&f->changed, &f->lock);
+	pthread_mutex_unlock(&f->lock);
+}
+
+/* One row of n tokens, all `id`, on a slot with pages of its own; its outbox behind it. */
+static void launch(struct fixture *f, struct inputs_slot *slot, int32_t persistent, uint32_t n_tokens,
+	uint32_t start, int32_t id, uint32_t padded_rows, uint32_t padded_tokens)
+{
+	const struct slot_sampling sampling = {.top_p = 1};
+	const uint32_t pages[] = {(uint32_t)persistent * 4 + 1, (uint32_t)persistent * 4 + 2,
+		(uint32_t)persistent * 4 + 3, (uint32_t)persistent * 4 + 4};
+	const struct step_row row = {.slot = persistent, .n_tokens = n_tokens, .start = start};
+	int32_t *ids;
+
+	assert_true(inputs_can_init(&f->inputs, slot, 4));
+	inputs_add_init(slot, persistent, &sampling, pages, 4);
+	ids = inputs_add_row(slot, &row);
+	for (uint32_t i = 0; i < n_tokens; i++)
+		ids[i] = id;
+	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane, padded_rows, padded_tokens, 64), 0);
+	assert_int_equal(f->device->kernels->outbox(f->lane, &(struct op_outbox){
+		.sampled = f->inputs.sampled,
+		.out = slot->sampled,
+		.flag = slot->flag,
+		.step = slot->step,
+		.n_rows = 1,
+	}), 0);
+}
+
+static void test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_slot *first, *second;
+	struct step_record before;
+
+	assert_int_equal(f->device->ops->stream_host_func(f->lane, wait_at_gate, f), 0);
+	first = inputs_begin(&f->inputs, 1);
+	assert_non_null(first);
+	launch(f, first, 0, 3, 0, 11, 1, 3);
+	second = inputs_begin(&f->inputs, 2);
+	assert_non_null(second);
+	assert_ptr_not_equal(first, second);
+	launch(f, second, 1, 2, 0, 22, 1, 2);
+	before = *first->record;
+	assert_null(inputs_begin(&f->inputs, 3));
+	assert_null(inputs_begin(&f->inputs, 4));
+	assert_memory_equal(first->record, &before, sizeof(before));
+	assert_int_equal(first->step, 1);
+	assert_false(inputs_slot_done(first));
+	open_gate(f);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	assert_true(inputs_slot_done(first));
+	/* The second step ran on what was written for it. */
+	assert_int_equal(f->inputs.persistent.input_ids[1], 22);
+	assert_int_equal(f->inputs.persistent.query_start[1], 2);
+	assert_ptr_equal(inputs_begin(&f->inputs, 3), first);
+	assert_int_equal(first->record->n_rows, 0);
+	assert_int_equal(first->record->n_inits, 0);
+	assert_false(inputs_slot_done(first));
+}
+
+static void test_slots_do_not_share_memory(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_slot *a = &f->inputs.slots[0], *b = &f->inputs.slots[1];
+	const uint8_t *from = f->inputs.pinned_memory;
+
+	assert_true((uint8_t *)b->record - from >= (uint8_t *)(a->flag + 1) - from);
+	memset(a->rows, 1, ROWS * sizeof(*a->rows));
+	memset(a->ids, 2, TOKENS * sizeof(*a->ids));
+	memset(a->inits, 3, ROWS * sizeof(*a->inits));
+	memset(a->pages, 4, limits.max_init_pages * sizeof(*a->pages));
+	memset(a->copies, 5, ROWS * sizeof(*a->copies));
+	memset(a->sampled, 6, ROWS * sizeof(*a->sampled));
+	memset(a->logits, 7, 2 * limits.vocab_size * sizeof(*a->logits));
+	memset(a->hidden, 8, 2 * limits.hidden_size * sizeof(*a->hidden));
+	assert_int_equal(a->rows[ROWS - 1].slot, 0x01010101);
+	assert_int_equal(a->ids[TOKENS - 1], 0x02020202);
+	assert_int_equal(a->pages[limits.max_init_pages - 1], 0x04040404);
+	assert_int_equal(a->sampled[ROWS - 1], 0x06060606);
+	assert_int_equal(*a->flag, 0);
+	assert_int_equal(*b->flag, 0);
+	assert_true((uint8_t *)(b->flag + 1) <= from + f->inputs.pinned_bytes);
+}
+
+static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
+{
+	struct fixture *f = *state;
+	const struct step_inputs *in = &f->inputs.persistent;
+	const struct slot_sampling sampling = {.top_p = 1};
+	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
+
+	for (uint32_t i = 0; i < ROWS; i++) {
+		const uint32_t page = i + 1;
+		const struct step_row row = {.slot = (int32_t)i, .n_tokens = 2, .flags = ROW_SAMPLE};
+		int32_t *ids;
+
+		inputs_add_init(slot, (int32_t)i, &sampling, &page, 1);
+		ids = inputs_add_row(slot, &row);
+		ids[0] = ids[1] = 50;
+	}
+	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane, ROWS, TOKENS, 64), 0);
+	slot->step = 0;
+	slot = inputs_begin(&f->inputs, 2);
+	launch(f, slot, 3, 1, 5, 33, 4, 4);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	assert_int_equal(in->slot_mapping[0], 14 * 4 + 1);
+	assert_int_equal(in->positions[0], 5);
+	assert_int_equal(in->seq_lens[0], 6);
+	for (uint32_t t = 1; t < TOKENS; t++) {
+		assert_int_equal(in->slot_mapping[t], -1);
+		assert_in_range(in->input_ids[t], 0, 99);
+	}
+	for (uint32_t r = 1; r < ROWS; r++) {
+		assert_int_equal(in->seq_lens[r], 0);
+		assert_int_equal(in->row_slot[r], -1);
+		assert_int_equal(in->row_flags[r], 0);
+		assert_int_equal(in->logit_index[r], 0);
+		assert_int_equal(in->query_start[r], 1);
+	}
+	assert_int_equal(in->query_start[ROWS], 1);
+	for (uint32_t i = 4; i < 16; i++)
+		assert_int_equal(in->block_table[i], 0); /* the padded rows' */
+}
+
+static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
+	const struct slot_sampling sampling = {.top_p = 1};
+	const uint32_t pages[16] = {0};
+
+	assert_true(inputs_can_init(&f->inputs, slot, 16));
+	assert_false(inputs_can_init(&f->inputs, slot, 17));
+	inputs_add_init(slot, 0, &sampling, pages, 13);
+	assert_true(inputs_can_init(&f->inputs, slot, 3));
+	assert_false(inputs_can_init(&f->inputs, slot, 4));
+	for (int i = 1; i < ROWS; i++) {
+		assert_true(inputs_can_init(&f->inputs, slot, 0));
+		inputs_add_init(slot, i, &sampling, pages, 0);
+	}
+	assert_false(inputs_can_init(&f->inputs, slot, 0));
+	slot->step = 0;
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+	const struct CMUnitTest tests[] = {
+		TEST(test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending),
+		TEST(test_slots_do_not_share_memory),
+		TEST(test_small_step_after_a_large_one_sees_nothing_of_it),
+		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
+	};
+
+	return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/graph/dispatch.h"
+
+static bool has(const struct ladder *ladder, uint32_t size)
+{
+	for (uint32_t i = 0; i < ladder->n; i++) {
+		if (ladder->sizes[i] == size)
+			return true;
+	}
+	return false;
+}
+
+static void assert_ascending(const struct ladder *ladder)
+{
+	for (uint32_t i = 1; i < ladder->n; i++)
+		assert_true(ladder->sizes[i - 1] < ladder->sizes[i]);
+}
+
+static void test_ladder_default_has_the_documented_sizes(void **state)
+{
+	struct ladder ladder;
+
+	(void)state;
+	ladder_default(&ladder, 8192, 256, 1);
+	assert_ascending(&ladder);
+	/* 1, 2, 4; 8 ... 248 by 8; 256 ... 512 by 16 */
+	assert_int_equal(ladder.n, 3 + 31 + 17);
+	assert_true(has(&ladder, 1) && has(&ladder, 2) && has(&ladder, 4) && has(&ladder, 8));
+	assert_true(has(&ladder, 248) && has(&ladder, 256) && has(&ladder, 272) && has(&ladder, 512));
+	assert_false(has(&ladder, 3) || has(&ladder, 12) || has(&ladder, 264) || has(&ladder, 528));
+}
+
+static void test_ladder_default_always_holds_its_exact_maximum(void **state)
+{
+	struct ladder ladder;
+
+	(void)state;
+	for (uint32_t maximum = 1; maximum < 700; maximum++) {
+		ladder_default(&ladder, maximum, 16, 1);
+		assert_ascending(&ladder);
+		assert_int_equal(ladder.sizes[ladder.n - 1], maximum < 512 ? maximum : 512);
+	}
+	/* The widest decode is covered. */
+	ladder_default(&ladder, 100000, 700, 5);
+	assert_int_equal(ladder.sizes[ladder.n - 1], 3500);
+	ladder_default(&ladder, 1u << 30, 1u << 20, 1);
+	assert_ascending(&ladder);
+	assert_int_equal(ladder.sizes[ladder.n - 1], 1u << 20);
+}
+
+static void test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept(void **state)
+{
+	const uint32_t sizes[] = {7, 3, 1, 3, 42};
+	struct ladder ladder;
+	uint32_t bad = 0;
+
+	(void)state;
+	assert_int_equal(ladder_user(&ladder, sizes, 5, 64, &bad), 0);
+	assert_int_equal(ladder.n, 4);
+	assert_int_equal(ladder.sizes[0], 1);
+	assert_int_equal(ladder.sizes[1], 3);
+	assert_int_equal(ladder.sizes[2], 7);
+	assert_int_equal(ladder.sizes[3], 42);
+}
+
+static void test_ladder_of_a_user_out_of_range_is_an_error_not_a_drop(void **state)
+{
+	const uint32_t wide[] = {1, 65}, zero[] = {0};
+	struct ladder ladder;
+	uint32_t bad = 0;
+
+	(void)state;
+	assert_int_equal(ladder_user(&ladder, wide, 2, 64, &bad), -ERANGE);
+	assert_int_equal(bad, 65);
+	assert_int_equal(ladder_user(&ladder, zero, 1, 64, &bad), -ERANGE);
+	assert_int_equal(bad, 0);
+	assert_int_equal(ladder_user(&ladder, wide, LADDER_MAX + 1, 64, &bad), -E2BIG);
+}
+
+static void test_decode_family_rounds_up_to_the_query_and_covers_the_widest(void **state)
+{
+	struct descriptor family[LADDER_MAX];
+	struct ladder ladder;
+	uint32_t n;
+
+	(void)state;
+	ladder_default(&ladder, 512, 20, 5);
+	n = ladder_decode_family(&ladder, 5, 20, family);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_int_equal(family[i].mode, GRAPH_FULL);
+		assert_int_equal(family[i].tokens, family[i].rows * 5);
+		assert_int_equal(family[i].query_len, 5);
+		assert_true(!i || family[i - 1].rows < family[i].rows);
+	}
+	assert_int_equal(family[0].rows, 1);
+	assert_int_equal(family[n - 1].rows, 20);
+}
+
+static struct batch_shape decodes(uint32_t rows)
+{
+	return (struct batch_shape){
+		.rows = rows, .tokens = rows, .uniform = true, .past_prompt = true, .query_len = 1};
+}
+
+static void test_dispatch_takes_the_smallest_descriptor_that_fits(void **state)
+{
+	const uint32_t sizes[] = {1, 3, 7};
+	struct descriptor family[LADDER_MAX];
+	struct batch_shape shape;
+	struct ladder ladder;
+	uint32_t bad, n;
+
+	(void)state;
+	assert_int_equal(ladder_user(&ladder, sizes, 3, 64, &bad), 0);
+	n = ladder_decode_family(&ladder, 1, 64, family);
+	for (uint32_t rows = 1; rows <= 7; rows++) {
+		shape = decodes(rows);
+		assert_int_equal(family[descriptor_find(family, n, &shape)].rows,
+			rows <= 1 ? 1 : rows <= 3 ? 3 : 7);
+	}
+	shape = decodes(8);
+	assert_int_equal(descriptor_find(family, n, &shape), -1);
+}
+
+static void test_dispatch_refuses_a_prompt_chunk_that_looks_like_a_decode(void **state)
+{
+	struct descriptor family[LADDER_MAX];
+	struct batch_shape shape = decodes(4);
+	struct ladder ladder;
+	uint32_t n;
+
+	(void)state;
+	ladder_default(&ladder, 512, 64, 1);
+	n = ladder_decode_family(&ladder, 1, 64, family);
+	assert_true(descriptor_find(family, n, &shape) >= 0);
+	shape.past_prompt = false;
+	assert_int_equal(descriptor_find(family, n, &shape), -1);
+	shape = decodes(4);
+	shape.uniform = false;
+	assert_int_equal(descriptor_find(family, n, &shape), -1);
+	shape = decodes(4);
+	shape.query_len = 2;
+	assert_int_equal(descriptor_find(family, n, &shape), -1);
+	shape = decodes(0);
+	assert_int_equal(descriptor_find(family, n, &shape), -1);
+}
+
+static void test_graph_set_is_eager_until_all_is_captured(void **state)
+{
+	struct batch_shape shape = decodes(2);
+	enum eager_reason reason;
+	struct graph_set set;
+	struct ladder ladder;
+
+	(void)state;
+	ladder_default(&ladder, 64, 8, 1);
+	assert_int_equal(graph_set_init(&set, GRAPH_FULL_DECODE_ONLY, &ladder, 1, 8), 0);
+	assert_null(graph_set_dispatch(&set, &shape, &reason));
+	assert_int_equal(reason, EAGER_MODE);
+	set.ready = true;
+	assert_ptr_equal(graph_set_dispatch(&set, &shape, &reason), &set.entries[1]);
+	assert_int_equal(reason, EAGER_NO);
+	shape.past_prompt = false;
+	assert_null(graph_set_dispatch(&set, &shape, &reason));
+	assert_int_equal(reason, EAGER_MIXED);
+	shape = decodes(9);
+	assert_null(graph_set_dispatch(&set, &shape, &reason));
+	assert_int_equal(reason, EAGER_TOO_WIDE);
+	graph_set_deinit(&set, NULL);
+}
+
+static void test_graph_set_has_no_descriptors_under_none(void **state)
+{
+	struct batch_shape shape = decodes(2);
+	enum eager_reason reason;
+	struct graph_set set;
+	struct ladder ladder;
+
+	(void)state;
+	ladder_default(&ladder, 64, 8, 1);
+	assert_int_equal(graph_set_init(&set, GRAPH_NONE, &ladder, 1, 8), 0);
+	assert_int_equal(set.n, 0);
+	set.ready = true;
+	assert_null(graph_set_dispatch(&set, &shape, &reason));
+	assert_int_equal(reason, EAGER_MODE);
+	graph_set_deinit(&set, NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_ladder_default_has_the_documented_sizes),
+		cmocka_unit_test(test_ladder_default_always_holds_its_exact_maximum),
+		cmocka_unit_test(test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept),
+		cmocka_unit_test(test_ladder_of_a_user_out_of_range_is_an_error_not_a_drop),
+		cmocka_unit_test(test_decode_family_rounds_up_to_the_query_and_covers_the_widest),
+		cmocka_unit_test(test_dispatch_takes_the_smallest_descriptor_that_fits),
+		cmocka_unit_test(test_dispatch_refuses_a_prompt_chunk_that_looks_like_a_decode),
+		cmocka_unit_test(test_graph_set_is_eager_until_all_is_captured),
+		cmocka_unit_test(test_graph_set_has_no_descriptors_under_none),
+	};
+
+	return cmocka_run_group_tests_name("ladder", tests, NULL, NULL);
+}
