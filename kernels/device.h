@@ -8,9 +8,9 @@
  *
  * A device is OPENED, memory is ALLOCATED, work is put on STREAMS and runs asynchronously in each
  * stream's order. Between capture_begin and capture_end a stream records and does not execute; the
- * recording is INSTANTIATED and then LAUNCHED any number of times, with the addresses and scalars of
- * capture time. device_lock ends the time of set-up: from then on mem_alloc, host_alloc, growth of
- * workspaces and the first use of an op are refused (DEVICE_E_LOCKED).
+ * recording is INSTANTIATED and then LAUNCHED any number of times, with the addresses and scalars
+ * of capture time. device_lock ends the time of set-up: from then on mem_alloc, host_alloc, growth
+ * of workspaces and the first use of an op are refused (DEVICE_E_LOCKED).
  *
  * Returns: 0; a positive enum device_condition, which says what CUDA would say (the values are
  * CUDA's); or -errno. A lost device (DEVICE_E_LOST and the conditions from 700 to 799) is sticky:
@@ -18,9 +18,9 @@
  * then, so that what the work named may be freed after them.
  *
  * Threads: calls on different streams may come from different threads; work is put on one stream
- * by one thread at a time. A capture belongs to the thread that began it (CUDA's thread-local mode):
- * calls of other threads are not part of it and do not disturb it, unless they ask how far the
- * capturing stream, or an event recorded in the capture, is.
+ * by one thread at a time. A capture belongs to the thread that began it (CUDA's thread-local
+ * mode): calls of other threads are not part of it and do not disturb it, unless they ask how far
+ * the capturing stream, or an event recorded in the capture, is.
  *
  * While a thread captures, it may not: allocate, free or register memory; sync or query any stream
  * or event; instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`;
@@ -48,7 +48,7 @@ enum device_condition {
 	DEVICE_E_CAPTURE_UNMATCHED = 903,    /* ended on a stream that did not begin it */
 	DEVICE_E_CAPTURE_ISOLATION = 905,    /* waiting on an event from outside the capture */
 	DEVICE_E_CAPTURE_IMPLICIT = 906,     /* a blocking copy while capturing */
-	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event recorded in it; spoils it */
+	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event of its own; spoils it */
 	DEVICE_E_CAPTURE_WRONG_THREAD = 908, /* ended by another thread: no graph, and it is over */
 	DEVICE_E_LOCKED = 10001,             /* allocation, growth or first use after device_lock */
 	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
@@ -70,7 +70,7 @@ struct device_info {
 	char name[64];      /* "cpu", "NVIDIA H200" */
 	char kind[8];       /* "cpu" or "cuda" */
 	uint8_t uuid[16];
-	uint64_t total_bytes, free_bytes; /* device memory; for cpu: what the machine has available */
+	uint64_t total_bytes, free_bytes; /* device memory; cpu: what the machine has available */
 	enum dtype activation_dtype, kv_dtype;
 };
 
@@ -105,8 +105,8 @@ struct device_ops {
 	void (*last_fault)(struct device *device, struct device_fault *ret);
 
 	/* Device memory, aligned to 256 bytes, contents undefined (the cpu device poisons it with
-	 * 0xff bytes, a NaN in every float format). mem_free waits for nothing by itself: the caller
-	 * knows that no launched work names the memory. */
+	 * 0xff bytes, a NaN in every float format). mem_free waits for nothing by itself: the
+	 * caller knows that no launched work names the memory. */
 	int (*mem_alloc)(struct device *device, size_t bytes, void **ret);
 	void (*mem_free)(struct device *device, void *memory);
 	/* Page-locked host memory that the device can read and write at the same address; contents
@@ -119,8 +119,8 @@ struct device_ops {
 
 	/* Address space without memory, and memory mapped into it later; offsets and sizes are
 	 * multiples of *ret_granularity. Mapping and unmapping are allowed after lock and wait for
-	 * nothing. On the cpu device mapped memory reads as zeros, which cost nothing until touched, or
-	 * as poison in builds with AddressSanitizer and under MIMEO_CPU_POISON=1. */
+	 * nothing. On the cpu device mapped memory reads as zeros, which cost nothing until
+	 * touched, or as poison in builds with AddressSanitizer and under MIMEO_CPU_POISON=1. */
 	int (*reserve)(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
 	int (*map)(struct device *device, void *range, size_t offset, size_t bytes);
 	int (*unmap)(struct device *device, void *range, size_t offset, size_t bytes);
@@ -144,7 +144,7 @@ struct device_ops {
 	int (*event_sync)(struct event *event);
 
 	/* Copies and fills between any two of device, pinned and pageable host memory. copy_async
-	 * from pageable memory is the caller's risk, as with CUDA. `copy` blocks; never on a lane. */
+	 * from pageable memory is the caller's risk, as on CUDA. `copy` blocks; never on a lane. */
 	int (*copy_async)(struct stream *stream, void *dst, const void *src, size_t bytes);
 	int (*fill_async)(struct stream *stream, void *dst, uint8_t value, size_t bytes);
 	int (*copy)(struct device *device, void *dst, const void *src, size_t bytes);
@@ -153,11 +153,12 @@ struct device_ops {
 	/* *ret_graph is written on success only; a spoilt capture ends with its condition. */
 	int (*capture_end)(struct stream *stream, struct graph **ret_graph);
 	bool (*capturing)(struct stream *stream);
-	int (*graph_instantiate)(struct device *device, struct graph *graph, struct graph_exec **ret);
+	int (*graph_instantiate)(
+		struct device *device, struct graph *graph, struct graph_exec **ret);
 	int (*graph_upload)(struct graph_exec *exec, struct stream *stream);
 	int (*graph_launch)(struct graph_exec *exec, struct stream *stream);
 	int (*graph_info)(struct graph_exec *exec, struct graph_info *ret);
-	/* Names of the recorded nodes in order, for tests and `mimeoctl graphs`; NULL past the end. */
+	/* Names of the recorded nodes in order, for tests; NULL past the end. */
 	const char *(*graph_node_name)(struct graph *graph, uint32_t index);
 	void (*graph_free)(struct graph *graph);
 	void (*graph_exec_free)(struct graph_exec *exec); /* no launch of it may be pending */
@@ -165,7 +166,8 @@ struct device_ops {
 	/* Memory that other processes may map: allocate and export one (zeroed), import another's;
 	 * allowed after lock. The handle's fd is the caller's in both: export_alloc hands it over,
 	 * import leaves it open. What is not such memory is DEVICE_E_INVALID. */
-	int (*export_alloc)(struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+	int (*export_alloc)(
+		struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
 	void (*export_free)(struct device *device, void *memory);
 	int (*import)(struct device *device, const struct device_handle *handle, void **ret);
 	void (*import_free)(struct device *device, void *memory);
@@ -187,8 +189,8 @@ static inline bool device_is_lost(int rc)
 }
 
 struct device_options {
-	/* cpu: how long a stream's worker spins for work, and stream_sync and event_sync for its end,
-	 * before they sleep, in microseconds; UINT32_MAX: for ever. */
+	/* cpu: how long a stream's worker spins for work, and stream_sync and event_sync for its
+	 * end, before they sleep, in microseconds; UINT32_MAX: for ever. */
 	uint32_t spin_us;
 };
 

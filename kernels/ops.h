@@ -27,7 +27,7 @@ struct weight {
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
 
 struct step_row {
-	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing anywhere */
+	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
 	uint32_t flags;      /* ROW_... */
 	uint32_t n_tokens;   /* its query length, 0 ... */
 	uint32_t start;      /* position of its first token */
@@ -69,7 +69,7 @@ struct step_inputs {
 	uint32_t vocab_size;
 	int32_t *input_ids;      /* [max_tokens]; tail: any id in range (0) */
 	int32_t *positions;      /* [max_tokens]; tail: 0 */
-	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; tail from the real T: -1 */
+	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; from the real T: -1 */
 	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
 	int32_t *seq_lens;       /* [max_rows] history + query; tail: 0 */
 	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0 */
@@ -128,14 +128,14 @@ struct op_gemm { /* y = x W^T (+ bias); the result of a row does not depend on n
 /* Optional per-head RMSNorm of q and k, rotation of q and k (pairs i, i + head_dim / 2), write of k
  * and v into the cache. slot_mapping -1: the token's k and v are not written. */
 struct op_rope_and_cache {
-	void *qkv;                   /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim] act; q in place */
+	void *qkv; /* [n_tokens, (n_heads + 2 n_kv_heads) * head_dim] act; q in place */
 	const int32_t *positions;    /* [n_tokens], clamped to [0, max_positions) */
 	const int32_t *slot_mapping; /* [n_tokens] */
 	const float *cos_sin;        /* [max_positions, head_dim]: cos for head_dim/2, then sin */
 	uint32_t max_positions;
 	struct weight q_norm, k_norm; /* [1, head_dim], data NULL: none */
 	float eps;
-	void *kv;                 /* one layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+	void *kv;                 /* a layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
 	uint32_t n_tokens, n_heads, n_kv_heads, head_dim, page_tokens;
 };
 
@@ -171,8 +171,8 @@ struct op_copy_pages { /* copy-on-write: for each pair, page dst := page src, on
  * For each row with a slot and ROW_SAMPLE: sampled[r] and slot_last_token[slot] := the token; other
  * rows: sampled[r] := -1, no slot is touched. Temperature, then top-k, top-p, min-p, each on what
  * the one before left, renormalised; the draw is a Gumbel arg-max whose noise is a counter-based
- * hash of (seed, position, purpose, token), position = the row's sequence length, so a draw does not
- * depend on the batch. Ties go to the lowest id. Logits that are not finite count as -inf.
+ * hash of (seed, position, purpose, token), position = the row's sequence length, so a draw does
+ * not depend on the batch. Ties go to the lowest id. Logits that are not finite count as -inf.
  */
 enum sample_purpose { SAMPLE_TARGET = 0, SAMPLE_DRAFT = 1, SAMPLE_ACCEPT = 2, SAMPLE_RESIDUAL = 3 };
 
@@ -180,7 +180,7 @@ struct op_sample {
 	const float *logits; /* [n_rows, vocab] */
 	uint32_t n_rows, vocab;
 	uint32_t purpose;
-	struct step_inputs inputs; /* row_slot, row_flags, seq_lens, slot_sampling, slot_last_token */
+	struct step_inputs inputs; /* row_slot ... slot_sampling, slot_last_token */
 	int32_t *sampled;          /* [n_rows] */
 };
 

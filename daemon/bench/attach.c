@@ -75,7 +75,8 @@ static int run(const struct bench_options *options, struct attach_work *work)
 {
 	struct report report = {.bench = "attach", .json = options->json};
 	struct target target;
-	struct measure measure = {.result = work->session, .floor = work->floor, .floor_name = FLOOR};
+	struct measure measure = {
+		.result = work->session, .floor = work->floor, .floor_name = FLOOR};
 	int r = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
 
 	work->socket = target.socket;

@@ -5,10 +5,10 @@
 /*
  * mimeo-bench: what a thing costs, beside the floor measured in the same run.
  *
- * The process that the user started measures nothing itself. It STARTS a daemon of its own, if it was
- * not given one, forks CHILDREN that measure into shared SAMPLES, waits for them with a deadline and
- * an eye on signals, and REPORTS. So nothing that hangs hangs the bench, and whatever ends it, the
- * children and the folder of its daemon go.
+ * The process that the user started measures nothing itself. It STARTS a daemon of its own, if it
+ * was not given one, forks CHILDREN that measure into shared SAMPLES, waits for them with a
+ * deadline and an eye on signals, and REPORTS. So nothing that hangs hangs the bench, and whatever
+ * ends it, the children and the folder of its daemon go.
  */
 
 #include <stdbool.h>

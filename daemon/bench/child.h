@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_BENCH_CHILD_H
 
 /*
- * Children under supervision. A child dies with its parent, whatever ends the parent; it says how far
- * it is by bytes on a pipe, whose end tells that it has ended. The parent waits with a deadline and
- * learns of SIGINT, SIGTERM and SIGHUP while it waits.
+ * Children under supervision. A child dies with its parent, whatever ends the parent; it says how
+ * far it is by bytes on a pipe, whose end tells that it has ended. The parent waits with a deadline
+ * and learns of SIGINT, SIGTERM and SIGHUP while it waits.
  */
 
 #include <stdint.h>
@@ -21,11 +21,11 @@ int child_supervise(void);
 /* The signal that child_next returned -EINTR for; 0: none yet. */
 int child_signal(void);
 
-/* Fork; the child runs `run` and ends with what it returns. `fd` is the pipe's writing end, closed on
- * exec. 0 or -errno. */
+/* Fork; the child runs `run` and ends with what it returns. `fd` is the pipe's writing end, closed
+ * on exec. 0 or -errno. */
 int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg);
-/* Wait until stats_now() reaches the deadline: 1 when a byte came, 0 when the child ended well (it is
- * reaped), -ECHILD when it ended otherwise (the same), -ETIMEDOUT, -EINTR on a signal. */
+/* Wait until stats_now() reaches the deadline: 1 when a byte came, 0 when the child ended well (it
+ * is reaped), -ECHILD when it ended otherwise (the same), -ETIMEDOUT, -EINTR on a signal. */
 int child_next(struct child *child, uint64_t deadline_ns);
 /* Wait for its end. As child_next, without the 1. */
 int child_wait(struct child *child, uint64_t deadline_ns);

@@ -23,7 +23,8 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us)
 	return r < 0 ? fail(socket, r) : 0;
 }
 
-static int prepare(struct mimeo *m, uint32_t index, uint32_t n_tokens, struct mimeo_request *request)
+static int prepare(
+	struct mimeo *m, uint32_t index, uint32_t n_tokens, struct mimeo_request *request)
 {
 	const struct mimeo_model_info *info = mimeo_model_get(m, index);
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;

@@ -218,8 +218,8 @@ int floor_attach_start(struct floor_attach *ret, uint64_t region_bytes)
 	if (listener < 0)
 		return -errno;
 	/* Without a path the kernel picks an address that leaves no file behind. */
-	if (bind(listener, (const struct sockaddr *)&nameless, offsetof(struct sockaddr_un, sun_path)) <
-			0 ||
+	if (bind(listener, (const struct sockaddr *)&nameless,
+		    offsetof(struct sockaddr_un, sun_path)) < 0 ||
 		listen(listener, 16) < 0) {
 		int r = -errno;
 

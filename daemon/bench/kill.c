@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How soon what a client had is back when it is killed in the middle of a stream. The daemon is asked
- * without pause, so a time is as exact as one question and its answer.
+ * How soon what a client had is back when it is killed in the middle of a stream. The daemon is
+ * asked without pause, so a time is as exact as one question and its answer.
  */
 #include "daemon/bench/bench.h"
 
@@ -133,8 +133,9 @@ static int kill_once(struct kill_work *work)
 	}
 	r = look(work->target, &during);
 	/* A victim that held nothing would be given back at once. */
-	if (r == 0 && (during.sessions != before.sessions + 1 || during.of[PAGES] >= before.of[PAGES] ||
-		during.of[SLOTS] >= before.of[SLOTS])) {
+	if (r == 0 &&
+		(during.sessions != before.sessions + 1 || during.of[PAGES] >= before.of[PAGES] ||
+			during.of[SLOTS] >= before.of[SLOTS])) {
 		fprintf(stderr, "mimeo-bench: other clients come and go: "
 				"what belonged to the one that was killed cannot be told\n");
 		r = -EBUSY;
@@ -173,8 +174,8 @@ static int run(struct kill_work *work, uint32_t count)
 		.floor = work->floor, .floor_name = FLOOR, .target_seconds = TARGET_SECONDS};
 	struct target target;
 
-	int r = target_open(options, &(struct spawn_needs){.kv_pages = 2 * client_pages(VICTIM_TOKENS)},
-		&target);
+	int r = target_open(options,
+		&(struct spawn_needs){.kv_pages = 2 * client_pages(VICTIM_TOKENS)}, &target);
 	work->target = &target;
 	if (r == 0 && target.admin < 0) {
 		fprintf(stderr, "mimeo-bench: %s: the admin socket is needed and does not answer\n",

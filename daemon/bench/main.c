@@ -193,6 +193,8 @@ static int check(const struct bench *bench, const bool given[N_OPTIONS])
 		if (given[i] && texts[i].bench && strcmp(texts[i].bench, bench->name) != 0)
 			return misuse("--%s is not for this bench", texts[i].name);
 	}
+	if (given[OPT_COUNT] && bench->run == bench_share)
+		return misuse("--count is not for this bench: its size is --tokens");
 	for (size_t i = 0; of_private[i] >= 0 && given[OPT_SOCKET]; i++) {
 		if (given[of_private[i]])
 			return misuse("--%s does not go with --socket", texts[of_private[i]].name);

@@ -49,8 +49,8 @@ static int load(struct bare *bare, struct model_error *error)
 		rc = -ERANGE;
 	}
 	if (!rc)
-		rc = model_load(bare->device, bare->options->model_dir, &config, config.max_seq_len, NULL,
-			NULL, &bare->model, error);
+		rc = model_load(bare->device, bare->options->model_dir, &config, config.max_seq_len,
+			NULL, NULL, &bare->model, error);
 	model_config_deinit(&config);
 	return rc;
 }
@@ -77,14 +77,14 @@ static int take_pool(struct bare *bare, enum dtype activation)
 {
 	struct arena counting = {0}, arena;
 
-	model_buffers_carve(&bare->model->config, MAX_BATCH_TOKENS, MAX_REQUESTS, activation, &counting,
-		&bare->context.buffers);
+	model_buffers_carve(&bare->model->config, MAX_BATCH_TOKENS, MAX_REQUESTS, activation,
+		&counting, &bare->context.buffers);
 	int rc = bare->device->ops->mem_alloc(bare->device, counting.used, &bare->pool);
 	if (rc)
 		return rc;
 	arena = (struct arena){.base = bare->pool, .size = counting.used};
-	model_buffers_carve(&bare->model->config, MAX_BATCH_TOKENS, MAX_REQUESTS, activation, &arena,
-		&bare->context.buffers);
+	model_buffers_carve(&bare->model->config, MAX_BATCH_TOKENS, MAX_REQUESTS, activation,
+		&arena, &bare->context.buffers);
 	return 0;
 }
 
@@ -132,7 +132,8 @@ static int take_attention(struct bare *bare, const struct device_info *info)
 	enum attention_support support;
 	char why[256];
 
-	int rc = attention_choose("auto", &config, &bare->context.attention, &support, why, sizeof(why));
+	int rc = attention_choose(
+		"auto", &config, &bare->context.attention, &support, why, sizeof(why));
 	if (!rc && support == ATTENTION_NEVER)
 		rc = -ENOTSUP;
 	if (!rc)
@@ -214,9 +215,10 @@ static void tear_down(struct bare *bare)
 
 /* ---- the loop ---- */
 
-/* Each row has a slot and pages of its own. What the cache holds before n_prompt is zero, which costs
- * as much to read as anything else. */
-static void fill_first(struct bare *bare, struct inputs_slot *slot, uint32_t n_rows, uint32_t *pages)
+/* Each row has a slot and pages of its own. What the cache holds before n_prompt is as it
+ * was mapped, which costs as much to read as anything else. */
+static void fill_first(
+	struct bare *bare, struct inputs_slot *slot, uint32_t n_rows, uint32_t *pages)
 {
 	const struct slot_sampling greedy = {.top_p = 1};
 
@@ -284,7 +286,7 @@ static int step(struct bare *bare, struct graph_entry *entry, uint64_t number, u
 	return launch(bare, entry, slot, n_rows);
 }
 
-/* Launch step k + 1 before step k has ended, as the engine does; a step's end is seen by its event. */
+/* Launch step k + 1 before step k has ended, as the engine does; an event tells a step's end. */
 static int replay(struct bare *bare, struct graph_entry *entry, const struct replay_run *run,
 	uint64_t *number, uint32_t *pages)
 {

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_BENCH_REPLAY_H
 
 /*
- * The floor of `share`: a bare loop that replays a model's decode graph in this process, for as many
- * rows as there would be clients. No ring, no engine, no scheduling: prepare, replay, outbox, two
- * steps in flight as in the engine.
+ * The floor of `share`: a bare loop that replays a model's decode graph in this process, for as
+ * many rows as there would be clients. No ring, no engine, no scheduling: prepare, replay, outbox,
+ * two steps in flight as in the engine.
  */
 
 #include <stddef.h>
@@ -26,8 +26,8 @@ struct replay_options {
 	uint32_t n_runs;
 };
 
-/* 0, or a negative number with one sentence in why[size]. Opens the device and reads the model: for a
- * process that ends soon after. */
+/* 0, or a negative number with one sentence in why[size]. Opens the device and reads the model: for
+ * a process that ends soon after. */
 int floor_replay(const struct replay_options *options, char *why, size_t size);
 
 #endif

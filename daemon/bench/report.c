@@ -48,7 +48,8 @@ void report_add(struct report *report, const struct measure *measure)
 		report->rows[report->n_rows++] = *measure;
 }
 
-static void set_target(struct table *table, const struct measure *measure, double median, double ratio)
+static void set_target(
+	struct table *table, const struct measure *measure, double median, double ratio)
 {
 	char text[64], seconds[TABLE_FORMAT_MAX];
 	const char *met = NULL;

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_REPORT_H
 
 /*
- * What was measured, beside its floor: a heading, a table, and below it what the floors are and what
- * to keep in mind; or with --json an array of rows that carry all of that.
+ * What was measured, beside its floor: a heading, a table, and below it what the floors are and
+ * what to keep in mind; or with --json an array of rows that carry all of that.
  */
 
 #include "daemon/bench/spawn.h"

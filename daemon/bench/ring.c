@@ -3,8 +3,9 @@
  * What the ring costs: a null request, through library, ring and engine and back, against two
  * processes that pass each other a bare word by the same means.
  *
- * Where the scheduler puts two processes that wake each other, and who else runs, changes a round trip
- * by a factor of ten. So result and floor take turns in rounds, and of each the quickest round counts.
+ * Where the scheduler puts two processes that wake each other, and who else runs, changes a round
+ * trip by a factor of ten. So result and floor take turns in rounds, and of each the quickest round
+ * counts.
  */
 #include "daemon/bench/bench.h"
 
@@ -25,8 +26,8 @@
 #define MIXED_FLOOR "there by a cache line that is spun on, back by an eventfd that is slept on"
 #define EVENTFD_FLOOR "two processes that wake each other by eventfds"
 #define FEW_CPUS                                                                                   \
-	"below 4 CPUs those who spin (client, engine, the cpu device's worker) take CPUs from each " \
-	"other: rows in which the daemon or the client spins are not judged"
+	"below 4 CPUs those who spin (client, engine, the cpu device's worker) take CPUs from "    \
+	"each other: rows in which the daemon or the client spins are not judged"
 #define RUNNING_NOTE "how the daemon waits is its own configuration (spin_us)"
 
 struct ring_case {
@@ -39,7 +40,8 @@ struct ring_case {
 
 static const struct ring_case private_cases[] = {
 	{"both spin", "forever", HOP_LINE, HOP_LINE, MIMEO_SPIN_FOREVER, 2.0, LINE_FLOOR, NULL},
-	{"client asleep, daemon spins", "forever", HOP_LINE, HOP_EVENTFD, 0, 1.5, MIXED_FLOOR, NULL},
+	{"client asleep, daemon spins", "forever", HOP_LINE, HOP_EVENTFD, 0, 1.5, MIXED_FLOOR,
+		NULL},
 	{"both asleep", "0", HOP_EVENTFD, HOP_EVENTFD, 0, 1.5, EVENTFD_FLOOR, NULL},
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The reason to exist: N processes with a sequence each, against a bare loop in one process that
- * replays the same graph for N rows. In steady decode a token's latency is the time of a step, and a
- * step carries a row of every process.
+ * replays the same graph for N rows. In steady decode a token's latency is the time of a step, and
+ * a step carries a row of every process.
  */
 #include "daemon/bench/bench.h"
 
@@ -18,7 +18,8 @@
 
 #define TARGET_MEDIAN 1.3
 #define TARGET_P99 2.0
-#define FLOOR "the same graph replayed in one process for as many rows, two steps in flight, no ring"
+#define FLOOR                                                                                      \
+	"the same graph replayed in one process for as many rows, two steps in flight, no ring"
 #define CPU_NOTE "on the cpu device only ratios count"
 #define FEW_CPUS_NOTE                                                                              \
 	"there are fewer CPUs than processes and daemon threads: the clients take turns with the " \
@@ -100,7 +101,7 @@ static int stream(const struct share_work *work, struct mimeo *m)
 {
 	struct samples *samples = work->run->each[work->index];
 	uint64_t before = 0;
-	uint32_t n_tokens;
+	uint32_t n_tokens, n_all = 0;
 	int r = 0;
 
 	while (r == 0) {
@@ -111,6 +112,13 @@ static int stream(const struct share_work *work, struct mimeo *m)
 			samples_add(samples, (now - before) / n_tokens);
 		if (n_tokens > 0)
 			before = now;
+		n_all += n_tokens;
+	}
+	if (r > 0 && n_all < work->options->tokens) {
+		fprintf(stderr,
+			"mimeo-bench: the model's length leaves room for %u tokens, not %u\n",
+			n_all, work->options->tokens);
+		return -ERANGE;
 	}
 	return r < 0 ? r : 0;
 }
@@ -330,8 +338,10 @@ static bool is_fit(const struct share_run *run)
 
 static void set_ratios(struct table *table, struct share_run *run)
 {
-	double median = samples_quantile(run->tokens, 0.5), p99 = samples_quantile(run->tokens, 0.99);
-	double floor = samples_quantile(run->steps, 0.5), floor_p99 = samples_quantile(run->steps, 0.99);
+	double median = samples_quantile(run->tokens, 0.5);
+	double p99 = samples_quantile(run->tokens, 0.99);
+	double floor = samples_quantile(run->steps, 0.5);
+	double floor_p99 = samples_quantile(run->steps, 0.99);
 
 	set_number(table, "token_median_s", median);
 	set_number(table, "token_p99_s", p99);

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_SPAWN_H
 
 /*
- * The daemon that is measured: one that runs already, or a private one in a folder of its own, which
- * is started, waited for, ended with SIGTERM and cleaned up after.
+ * The daemon that is measured: one that runs already, or a private one in a folder of its own,
+ * which is started, waited for, ended with SIGTERM and cleaned up after.
  */
 
 #include <stdbool.h>

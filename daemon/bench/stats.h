@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_STATS_H
 
 /*
- * Durations, kept in memory that forked children share: a child adds, its parent reads when the child
- * has ended.
+ * Durations, kept in memory that forked children share: a child adds, its parent reads when the
+ * child has ended.
  */
 
 #include <stdbool.h>

@@ -18,11 +18,12 @@ int field_parse(const char *file, const char *text, size_t bytes, json_t **ret,
 	for (size_t i = 0; i < bytes; i++)
 		n_values += text[i] == ',' || text[i] == '[' || text[i] == '{';
 	if (n_values > VALUES_MAX)
-		return model_fail(error, -EINVAL, "%s: holds more than %u values", file, VALUES_MAX);
+		return model_fail(
+			error, -EINVAL, "%s: holds more than %u values", file, VALUES_MAX);
 	json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &reason);
 	if (!json)
-		return model_fail(error, -EINVAL, "%s: line %d: is not valid JSON: %s", file, reason.line,
-			reason.text);
+		return model_fail(error, -EINVAL, "%s: line %d: is not valid JSON: %s", file,
+			reason.line, reason.text);
 	if (!json_is_object(json)) {
 		json_decref(json);
 		return model_fail(error, -EINVAL, "%s: is not a JSON object", file);
@@ -33,7 +34,8 @@ int field_parse(const char *file, const char *text, size_t bytes, json_t **ret,
 
 static int refuse(const struct field_object *object, const char *key, const char *why)
 {
-	return model_fail(object->error, -EINVAL, "%s: %s%s %s", object->file, object->prefix, key, why);
+	return model_fail(
+		object->error, -EINVAL, "%s: %s%s %s", object->file, object->prefix, key, why);
 }
 
 static const json_t *find(const struct field_object *object, const char *key)

@@ -14,17 +14,19 @@ int file_open(int directory_fd, const char *path, const char *name, int *ret_fd,
 	struct model_error *error)
 {
 	struct stat st;
-	int fd = openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc, fd = openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	if (fd < 0 && errno == ENOENT)
 		return -ENOENT;
 	if (fd < 0)
 		return model_fail(error, -errno, "%s: cannot be opened: %s", path, strerror(errno));
-	if (fstat(fd, &st) < 0) {
-		int rc = -errno;
-
+	/* O_NONBLOCK is for the opening, lest a pipe hangs it. Left set, io_uring takes it for a
+	 * wish to be told EAGAIN where the file's disk would have to be waited for. */
+	if (fstat(fd, &st) < 0 || fcntl(fd, F_SETFL, 0) < 0) {
+		rc = model_fail(
+			error, -errno, "%s: cannot be looked at: %s", path, strerror(errno));
 		close(fd);
-		return model_fail(error, rc, "%s: cannot be looked at: %s", path, strerror(-rc));
+		return rc;
 	}
 	if (!S_ISREG(st.st_mode)) {
 		close(fd);
@@ -46,10 +48,12 @@ int file_read(int fd, const char *path, uint64_t offset, void *buffer, size_t by
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return model_fail(error, -errno, "%s: cannot be read: %s", path, strerror(errno));
+			return model_fail(
+				error, -errno, "%s: cannot be read: %s", path, strerror(errno));
 		if (n == 0)
-			return model_fail(error, -EIO, "%s: ends at byte %" PRIu64 ", it was longer before",
-				path, offset + done);
+			return model_fail(error, -EIO,
+				"%s: ends at byte %" PRIu64 ", it was longer before", path,
+				offset + done);
 		done += (size_t)n;
 	}
 	return 0;
@@ -66,8 +70,8 @@ int file_load(int directory_fd, const char *path, const char *name, size_t limit
 	if (rc)
 		return rc;
 	if (size > limit) {
-		rc = model_fail(error, -EFBIG, "%s: %" PRIu64 " bytes exceed the limit of %zu", path, size,
-			limit);
+		rc = model_fail(error, -EFBIG, "%s: %" PRIu64 " bytes exceed the limit of %zu",
+			path, size, limit);
 		goto out;
 	}
 	text = malloc(size ? size : 1);

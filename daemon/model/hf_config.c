@@ -19,7 +19,7 @@
 #include "daemon/model/file.h"
 #include "daemon/model/hf_config.h"
 
-#define FILE_MAX (16u << 20)
+#define FILE_MAX (4u << 20) /* real ones have some kilobytes */
 #define LAYERS_MAX 1000u
 #define HEADS_MAX 4096u
 #define WIDTH_MAX (1u << 20)
@@ -49,8 +49,8 @@ static int find_family(const struct field_object *root, const struct family **re
 	const char *name = json_string_value(json_array_get(list, 0));
 
 	if (!json_is_array(list) || json_array_size(list) != 1 || !name)
-		return model_fail(root->error, -EINVAL, "%s: architectures is not a list of one name",
-			root->file);
+		return model_fail(root->error, -EINVAL,
+			"%s: architectures is not a list of one name", root->file);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
 		if (!strcmp(name, families[i].architecture)) {
 			*ret = &families[i];
@@ -73,8 +73,8 @@ static int check_plain(const struct field_object *root)
 
 	for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++) {
 		if (field_state(root, foreign[i]) == FIELD_THERE)
-			return model_fail(root->error, -ENOTSUP, "%s: %s is not supported", root->file,
-				foreign[i]);
+			return model_fail(root->error, -ENOTSUP, "%s: %s is not supported",
+				root->file, foreign[i]);
 	}
 	rc = field_string(root, "hidden_act", "silu", &act);
 	if (rc)
@@ -100,8 +100,8 @@ static int parse_head_dim(const struct field_object *root, const struct family *
 	if (field_state(root, "head_dim") != FIELD_THERE && absent == derived &&
 		config->hidden_size % config->n_heads)
 		return model_fail(root->error, -EINVAL,
-			"%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is not "
-			"given",
+			"%s: hidden_size %u is not a multiple of num_attention_heads %u, and "
+			"head_dim is not given",
 			root->file, config->hidden_size, config->n_heads);
 	if (config->head_dim < 2 || config->head_dim > MODEL_HEAD_DIM_MAX || config->head_dim % 2)
 		return model_fail(root->error, -EINVAL,
@@ -123,9 +123,10 @@ static int parse_kv_heads(const struct field_object *root, const struct family *
 		return rc;
 	if (config->n_heads % config->n_kv_heads)
 		return model_fail(root->error, -EINVAL,
-			"%s: num_attention_heads %u is not a multiple of num_key_value_heads %u%s", root->file,
-			config->n_heads, config->n_kv_heads,
-			field_state(root, "num_key_value_heads") == FIELD_ABSENT ? ", its default" : "");
+			"%s: num_attention_heads %u is not a multiple of num_key_value_heads %u%s",
+			root->file, config->n_heads, config->n_kv_heads,
+			field_state(root, "num_key_value_heads") == FIELD_ABSENT ? ", its default"
+										 : "");
 	return 0;
 }
 
@@ -136,7 +137,8 @@ static int parse_sizes(const struct field_object *root, const struct family *fam
 	int rc = field_u32_needed(root, "hidden_size", 1, WIDTH_MAX, &config->hidden_size);
 
 	if (!rc)
-		rc = field_u32_needed(root, "intermediate_size", 1, WIDTH_MAX, &config->intermediate_size);
+		rc = field_u32_needed(
+			root, "intermediate_size", 1, WIDTH_MAX, &config->intermediate_size);
 	if (!rc)
 		rc = field_u32_needed(root, "num_hidden_layers", 1, LAYERS_MAX, &config->n_layers);
 	if (!rc)
@@ -176,7 +178,7 @@ static int parse_biases(const struct field_object *root, struct model_config *co
 
 /* ---- sliding windows ---- */
 
-/* The window of the family, 0 if none, and the first layer that slides where layer_types is absent. */
+/* The family's window, 0 if none, and the first layer that slides if layer_types is absent. */
 static int parse_window(const struct field_object *root, const struct family *family,
 	uint32_t *ret_window, uint32_t *ret_first)
 {
@@ -211,7 +213,8 @@ static int layer_type(const struct field_object *root, const struct family *fami
 
 	if (!slides && (!type || strcmp(type, "full_attention")))
 		return model_fail(root->error, -ENOTSUP,
-			"%s: layer_types[%u] \"%.64s\" is neither full_attention nor sliding_attention",
+			"%s: layer_types[%u] \"%.64s\" is neither full_attention nor "
+			"sliding_attention",
 			root->file, layer, type ? type : "(not a string)");
 	if (slides && !window)
 		return model_fail(root->error, -EINVAL,
@@ -219,8 +222,8 @@ static int layer_type(const struct field_object *root, const struct family *fami
 			root->file, layer);
 	if (!slides && window && !free_choice)
 		return model_fail(root->error, -ENOTSUP,
-			"%s: layer_types[%u] is full_attention, but sliding_window %u holds for all layers of "
-			"%s",
+			"%s: layer_types[%u] is full_attention, but sliding_window %u holds for "
+			"all layers of %s",
 			root->file, layer, window, family->architecture);
 	*ret_slides = slides;
 	return 0;
@@ -260,7 +263,8 @@ static int add_eos(const struct field_object *object, const json_t *id, struct m
 
 	if (!json_is_integer(id))
 		return model_fail(object->error, -EINVAL,
-			"%s: eos_token_id is neither an integer nor a list of integers", object->file);
+			"%s: eos_token_id is neither an integer nor a list of integers",
+			object->file);
 	/* an id outside of the vocabulary never comes */
 	if (value < 0 || value >= (json_int_t)config->vocab_size)
 		return 0;
@@ -381,7 +385,8 @@ int hf_config_parse(const char *file, const char *text, size_t bytes, struct mod
 
 	if (rc)
 		return rc;
-	rc = parse_root(&(struct field_object){.json = json, .file = file, .prefix = "", .error = error},
+	rc = parse_root(
+		&(struct field_object){.json = json, .file = file, .prefix = "", .error = error},
 		&config);
 	json_decref(json);
 	if (rc)
@@ -391,8 +396,8 @@ int hf_config_parse(const char *file, const char *text, size_t bytes, struct mod
 	return rc;
 }
 
-int hf_generation_parse(const char *file, const char *text, size_t bytes, struct model_config *config,
-	struct model_error *error)
+int hf_generation_parse(const char *file, const char *text, size_t bytes,
+	struct model_config *config, struct model_error *error)
 {
 	struct model_config copy = *config;
 	struct field_object object;
@@ -419,8 +424,8 @@ int model_config_load(const char *directory, struct model_config *ret, struct mo
 	int rc, fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0)
-		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s", directory,
-			strerror(errno));
+		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s",
+			directory, strerror(errno));
 	snprintf(path, sizeof(path), "%s/config.json", directory);
 	rc = file_load(fd, path, "config.json", FILE_MAX, &text, &bytes, error);
 	if (rc == -ENOENT)

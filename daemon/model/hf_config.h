@@ -11,8 +11,8 @@
 int hf_config_parse(const char *file, const char *text, size_t bytes, struct model_config *ret,
 	struct model_error *error);
 /* generation_config.json, laid over a parsed config, which is unchanged on failure. */
-int hf_generation_parse(const char *file, const char *text, size_t bytes, struct model_config *config,
-	struct model_error *error);
+int hf_generation_parse(const char *file, const char *text, size_t bytes,
+	struct model_config *config, struct model_error *error);
 /* The rope settings of config.json's root object; max_seq_len and head_dim are already there. */
 int hf_rope_parse(const struct field_object *root, struct model_config *config);
 

@@ -2,8 +2,8 @@
 
 /*
  * Rope settings come in two spellings: `rope_theta` and `rope_scaling` at the top level (older), or
- * all of it in `rope_parameters` (newer). Where both are there, transformers lets `rope_scaling` win
- * and takes what it lacks from the top level; so do we.
+ * all of it in `rope_parameters` (newer). Where both are there, transformers lets `rope_scaling`
+ * win and takes what it lacks from the top level; so do we.
  */
 
 #include <errno.h>
@@ -38,7 +38,8 @@ static int check_flat(const struct field_object *settings)
 	json_object_foreach((json_t *)settings->json, key, value) {
 		if (json_is_object(value))
 			return model_fail(settings->error, -EINVAL,
-				"%s: %s%s is an object: rope settings per layer type are not supported",
+				"%s: %s%s is an object: rope settings per layer type are not "
+				"supported",
 				settings->file, settings->prefix, key);
 	}
 	return 0;
@@ -52,8 +53,8 @@ static int check_whole(const struct field_object *object)
 	if (rc || partial == 1.0)
 		return rc;
 	return model_fail(object->error, -ENOTSUP,
-		"%s: %spartial_rotary_factor %g is not supported, only 1 is", object->file, object->prefix,
-		partial);
+		"%s: %spartial_rotary_factor %g is not supported, only 1 is", object->file,
+		object->prefix, partial);
 }
 
 static int parse_type(const struct field_object *settings, enum rope_type *ret)
@@ -81,8 +82,8 @@ static int parse_type(const struct field_object *settings, enum rope_type *ret)
 		settings->prefix, key, name);
 }
 
-static int parse_original_length(const struct field_object *root, const struct field_object *settings,
-	struct model_config *config)
+static int parse_original_length(const struct field_object *root,
+	const struct field_object *settings, struct model_config *config)
 {
 	const char *key = "original_max_position_embeddings";
 	const struct field_object *from =
@@ -104,8 +105,9 @@ static int parse_llama3(const struct field_object *settings, struct model_config
 			&config->rope.high_freq_factor);
 	if (!rc && config->rope.high_freq_factor <= config->rope.low_freq_factor)
 		rc = model_fail(settings->error, -EINVAL,
-			"%s: %shigh_freq_factor %g is not greater than low_freq_factor %g", settings->file,
-			settings->prefix, config->rope.high_freq_factor, config->rope.low_freq_factor);
+			"%s: %shigh_freq_factor %g is not greater than low_freq_factor %g",
+			settings->file, settings->prefix, config->rope.high_freq_factor,
+			config->rope.low_freq_factor);
 	return rc;
 }
 
@@ -169,7 +171,8 @@ int hf_rope_parse(const struct field_object *root, struct model_config *config)
 	case ROPE_DEFAULT:
 		return 0;
 	case ROPE_LINEAR:
-		return field_real_needed(&settings, "factor", 1e-6, FACTOR_MAX, &config->rope.factor);
+		return field_real_needed(
+			&settings, "factor", 1e-6, FACTOR_MAX, &config->rope.factor);
 	case ROPE_LLAMA3:
 		rc = parse_original_length(root, &settings, config);
 		return rc ? rc : parse_llama3(&settings, config);

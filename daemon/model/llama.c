@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The forward pass of the Llama family and its relatives, which differ in data, not in shape: biases
- * and head norms are there or not. The residual stays in one buffer; each norm first adds what the
- * block before it produced.
+ * The forward pass of the Llama family and its relatives, which differ in data, not in shape:
+ * biases and head norms are there or not. The residual stays in one buffer; each norm first adds
+ * what the block before it produced.
  */
 
 #include "daemon/model/model.h"

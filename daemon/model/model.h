@@ -4,9 +4,10 @@
 
 /*
  * A model: a Hugging Face directory read in three moves, each of which can refuse before the next
- * one costs anything: CONFIG (config.json, generation_config.json: the family, its sizes, its rope),
- * TENSORS (safetensors headers: every needed tensor is there with its shape, nothing overlaps or
- * leaves its file), WEIGHTS (memory taken, bytes read and uploaded). Then it runs FORWARD passes.
+ * one costs anything: CONFIG (config.json, generation_config.json: the family, its sizes, its
+ * rope), TENSORS (safetensors headers: every needed tensor is there with its shape, nothing
+ * overlaps or leaves its file), WEIGHTS (memory taken, bytes read and uploaded). Then it runs
+ * FORWARD passes.
  *
  * Errors are one sentence naming file and field in a struct model_error.
  */
@@ -31,7 +32,8 @@ enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 struct model_config {
 	enum model_family family;
 	char architecture[64];
-	uint32_t hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, vocab_size;
+	uint32_t hidden_size, intermediate_size, vocab_size;
+	uint32_t n_layers, n_heads, n_kv_heads, head_dim;
 	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
 	float rms_norm_eps;
 	bool tie_word_embeddings;
@@ -42,7 +44,8 @@ struct model_config {
 		double theta, factor;
 		double low_freq_factor, high_freq_factor;               /* llama3 */
 		double original_max_position_embeddings;                /* llama3, yarn */
-		double beta_fast, beta_slow, attention_factor;          /* yarn; factor < 0: not given */
+		double beta_fast, beta_slow;                            /* yarn */
+		double attention_factor;                                /* yarn; < 0: not given */
 		double mscale, mscale_all_dim;                          /* yarn; < 0: not given */
 		bool truncate;                                          /* yarn */
 	} rope;
@@ -87,9 +90,9 @@ struct model {
  * headers alone; checks every tensor. */
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
 	uint64_t *ret_bytes, struct model_error *error);
-/* Read the weights (through io_uring, or pread where it is refused), fuse q, k, v and gate, up, upload.
- * progress, if not NULL, is called now and then with bytes done and in all. Takes a deep copy of
- * config. The device is not locked yet. */
+/* Read the weights (through io_uring, or pread where it is refused), fuse q, k, v and gate, up,
+ * upload. progress, if not NULL, is called now and then with bytes done and in all. Takes a deep
+ * copy of config. The device is not locked yet. */
 int model_load(struct device *device, const char *directory, const struct model_config *config,
 	uint32_t max_positions, void (*progress)(void *userdata, uint64_t done, uint64_t total),
 	void *userdata, struct model **ret, struct model_error *error);

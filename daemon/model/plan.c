@@ -55,12 +55,13 @@ static int find(const struct plan *plan, const char *name, uint32_t rows, uint32
 
 	if (!tensor)
 		return model_fail(plan->error, -EINVAL, "%s: tensor \"%s\" is missing",
-			plan->checkpoint->n_files == 1 ? plan->checkpoint->files[0].path : plan->directory,
+			plan->checkpoint->n_files == 1 ? plan->checkpoint->files[0].path
+						       : plan->directory,
 			name);
 	if (!tensor->usable)
 		return model_fail(plan->error, -ENOTSUP,
-			"%s: tensor \"%s\": dtype %s is not one of F32, BF16, F16", path_of(plan, tensor),
-			name, tensor->dtype_name);
+			"%s: tensor \"%s\": dtype %s is not one of F32, BF16, F16",
+			path_of(plan, tensor), name, tensor->dtype_name);
 	if (tensor->n_dims != (cols ? 2 : 1) || tensor->shape[0] != rows ||
 		(cols && tensor->shape[1] != cols))
 		return refuse_shape(plan, tensor, rows, cols);
@@ -97,8 +98,10 @@ static int place(struct plan *plan, uint32_t layer, const struct part *parts, ui
 	}
 
 	target = arena_take(&plan->arena, (size_t)rows * (cols ? cols : 1), dtype_bytes(dtype));
-	*ret = (struct weight){
-		.data = target, .dtype = dtype, .rows = cols ? rows : 1, .cols = cols ? cols : rows};
+	*ret = (struct weight){.data = target,
+		.dtype = dtype,
+		.rows = cols ? rows : 1,
+		.cols = cols ? cols : rows};
 	for (uint32_t i = 0; target && plan->placements && i < n_parts; i++) {
 		plan->placements[plan->n_placements++] = (struct plan_placement){
 			.tensor = tensors[i], .target = target, .dtype = dtype};
@@ -117,8 +120,8 @@ static int place_attention(struct plan *plan, const struct model_config *c, uint
 	struct model_layer *l)
 {
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	const struct part weights[] = {{"self_attn.q_proj.weight", q}, {"self_attn.k_proj.weight", kv},
-		{"self_attn.v_proj.weight", kv}};
+	const struct part weights[] = {{"self_attn.q_proj.weight", q},
+		{"self_attn.k_proj.weight", kv}, {"self_attn.v_proj.weight", kv}};
 	const struct part biases[] = {{"self_attn.q_proj.bias", q}, {"self_attn.k_proj.bias", kv},
 		{"self_attn.v_proj.bias", kv}};
 	int rc = place(plan, layer, weights, 3, c->hidden_size, &l->qkv);
@@ -140,14 +143,16 @@ static int place_mlp(struct plan *plan, const struct model_config *c, uint32_t l
 	struct model_layer *l)
 {
 	uint32_t inner = c->intermediate_size;
-	const struct part weights[] = {{"mlp.gate_proj.weight", inner}, {"mlp.up_proj.weight", inner}};
+	const struct part weights[] = {
+		{"mlp.gate_proj.weight", inner}, {"mlp.up_proj.weight", inner}};
 	const struct part biases[] = {{"mlp.gate_proj.bias", inner}, {"mlp.up_proj.bias", inner}};
 	int rc = place(plan, layer, weights, 2, c->hidden_size, &l->gate_up);
 
 	if (!rc && c->mlp_bias)
 		rc = place(plan, layer, biases, 2, 0, &l->gate_up_bias);
 	if (!rc)
-		rc = place_one(plan, layer, "mlp.down_proj.weight", c->hidden_size, inner, &l->down);
+		rc = place_one(
+			plan, layer, "mlp.down_proj.weight", c->hidden_size, inner, &l->down);
 	if (!rc && c->mlp_bias)
 		rc = place_one(plan, layer, "mlp.down_proj.bias", c->hidden_size, 0, &l->down_bias);
 	return rc;
@@ -156,7 +161,8 @@ static int place_mlp(struct plan *plan, const struct model_config *c, uint32_t l
 static int place_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
-	int rc = place_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
+	int rc =
+		place_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
 
 	if (!rc)
 		rc = place_attention(plan, c, layer, l);
@@ -183,8 +189,9 @@ static int place_ends(struct plan *plan, const struct model_config *c, struct mo
 		model->head = model->embedding;
 	else
 		rc = place_one(plan, NO_LAYER, head, c->vocab_size, c->hidden_size, &model->head);
-	return rc ? rc :
-		place_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0, &model->final_norm);
+	return rc ? rc
+		  : place_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0,
+			    &model->final_norm);
 }
 
 int plan_model(struct plan *plan, struct model *model)

@@ -55,12 +55,12 @@ static int run_pread(const struct reader_segment *segments, uint32_t n_segments,
 
 	while (cursor_next(&cursor, options->chunk_bytes, &chunk)) {
 		const struct reader_segment *s = &segments[chunk.segment];
-		int rc = file_read(s->fd, s->path, s->offset + chunk.offset, options->memory, chunk.bytes,
-			error);
+		int rc = file_read(s->fd, s->path, s->offset + chunk.offset, options->memory,
+			chunk.bytes, error);
 
 		if (!rc)
-			rc = options->deliver(options->userdata, chunk.segment, chunk.offset, options->memory,
-				chunk.bytes);
+			rc = options->deliver(options->userdata, chunk.segment, chunk.offset,
+				options->memory, chunk.bytes);
 		if (rc)
 			return rc;
 	}
@@ -84,8 +84,8 @@ static void queue(struct uring_reader *reader, struct chunk *chunk)
 	/* there is an entry for each chunk, so one is always free */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&reader->ring);
 
-	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done, (unsigned)(chunk->bytes - chunk->done),
-		s->offset + chunk->offset + chunk->done);
+	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done,
+		(unsigned)(chunk->bytes - chunk->done), s->offset + chunk->offset + chunk->done);
 	io_uring_sqe_set_data(sqe, chunk);
 	reader->n_pending++;
 }
@@ -100,13 +100,14 @@ static int complete(struct uring_reader *reader, struct chunk *chunk, int result
 		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
 			strerror(-result));
 	if (result == 0)
-		return model_fail(reader->error, -EIO, "%s: ends at byte %" PRIu64 ", it was longer before",
-			s->path, s->offset + chunk->offset + chunk->done);
+		return model_fail(reader->error, -EIO,
+			"%s: ends at byte %" PRIu64 ", it was longer before", s->path,
+			s->offset + chunk->offset + chunk->done);
 	if (result > 0)
 		chunk->done += (size_t)result;
 	if (chunk->done == chunk->bytes) {
-		rc = reader->options->deliver(reader->options->userdata, chunk->segment, chunk->offset,
-			chunk->data, chunk->bytes);
+		rc = reader->options->deliver(reader->options->userdata, chunk->segment,
+			chunk->offset, chunk->data, chunk->bytes);
 		if (rc || !cursor_next(&reader->cursor, reader->options->chunk_bytes, chunk))
 			return rc;
 	}
@@ -155,7 +156,8 @@ static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 			waited = io_uring_wait_cqe(&reader->ring, &cqe);
 		while (waited == -EINTR);
 		if (waited < 0)
-			return model_fail(reader->error, waited, "io_uring_enter: %s", strerror(-waited));
+			return model_fail(
+				reader->error, waited, "io_uring_enter: %s", strerror(-waited));
 		reader->n_pending--;
 		if (!rc)
 			rc = complete(reader, io_uring_cqe_get_data(cqe), cqe->res);
@@ -193,7 +195,8 @@ int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	if (ret_name)
 		*ret_name = "io_uring";
 	chunks = calloc(options->depth, sizeof(*chunks));
-	rc = chunks ? run_uring(&reader, chunks) : model_fail(error, -ENOMEM, "no memory for reads");
+	rc = chunks ? run_uring(&reader, chunks)
+		    : model_fail(error, -ENOMEM, "no memory for reads");
 	io_uring_queue_exit(&reader.ring);
 	free(chunks);
 	return rc;

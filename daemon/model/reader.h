@@ -4,9 +4,9 @@
 
 /*
  * Bulk reads of regular files: segments are cut into chunks, `depth` of which are being read at any
- * time, and each chunk is delivered when it is there, in no particular order. While one is delivered
- * the others go on. Through io_uring; by pread, one chunk at a time, where io_uring is refused or
- * MIMEO_LOOP=epoll.
+ * time, and each chunk is delivered when it is there, in no particular order. While one is
+ * delivered the others go on. Through io_uring; by pread, one chunk at a time, where io_uring is
+ * refused or MIMEO_LOOP=epoll.
  */
 
 #include <stddef.h>
@@ -24,13 +24,14 @@ struct reader_options {
 	void *memory;       /* depth * chunk_bytes */
 	size_t chunk_bytes; /* chunks begin at multiples of it within their segment */
 	uint32_t depth;
-	/* Take `bytes` bytes at `offset` within segment `segment`. Not 0: the reading ends with it. */
-	int (*deliver)(void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes);
+	/* Take `bytes` bytes at `offset` of segment `segment`. Not 0: the reading ends with it. */
+	int (*deliver)(
+		void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes);
 	void *userdata;
 };
 
-/* 0 when everything has been delivered; -errno with a sentence, or what deliver returned. No read is
- * under way on return. *ret_name, if not NULL, says who read: "io_uring" or "pread". */
+/* 0 when everything has been delivered; -errno with a sentence, or what deliver returned. No read
+ * is under way on return. *ret_name, if not NULL, says who read: "io_uring" or "pread". */
 int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	const struct reader_options *options, const char **ret_name, struct model_error *error);
 

@@ -47,8 +47,8 @@ __attribute__((format(printf, 2, 3))) static int refuse(const struct entry *entr
 	va_start(args, format);
 	vsnprintf(why, sizeof(why), format, args);
 	va_end(args);
-	return model_fail(entry->error, -EINVAL, "%s: tensor \"%.128s\": %s", entry->path, entry->name,
-		why);
+	return model_fail(
+		entry->error, -EINVAL, "%s: tensor \"%.128s\": %s", entry->path, entry->name, why);
 }
 
 /* Non-negative integer at a list's index. */
@@ -88,11 +88,12 @@ static int parse_offsets(const struct entry *entry, struct safetensors_tensor *t
 	const json_t *offsets = json_object_get(entry->json, "data_offsets");
 	uint64_t begin, end;
 
-	if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !list_u64(offsets, 0, &begin) ||
-		!list_u64(offsets, 1, &end))
+	if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
+		!list_u64(offsets, 0, &begin) || !list_u64(offsets, 1, &end))
 		return refuse(entry, "data_offsets is not a list of two non-negative integers");
 	if (begin > end)
-		return refuse(entry, "data_offsets %" PRIu64 " to %" PRIu64 " run backwards", begin, end);
+		return refuse(
+			entry, "data_offsets %" PRIu64 " to %" PRIu64 " run backwards", begin, end);
 	if (end > entry->data_bytes)
 		return refuse(entry, "data_offsets end at %" PRIu64 ", but the file has %" PRIu64
 			" bytes of data", end, entry->data_bytes);
@@ -118,8 +119,10 @@ static int parse_dtype(const struct entry *entry, uint64_t elements,
 		if (__builtin_mul_overflow(elements, formats[i].bits, &bits))
 			return refuse(entry, "shape overflows");
 		if (bits % 8 || bits / 8 != tensor->bytes)
-			return refuse(entry, "shape and dtype %s make %" PRIu64 " bits, data_offsets %" PRIu64
-				" bytes", name, bits, tensor->bytes);
+			return refuse(entry,
+				"shape and dtype %s make %" PRIu64 " bits, data_offsets %" PRIu64
+				" bytes",
+				name, bits, tensor->bytes);
 	}
 	return 0;
 }
@@ -141,7 +144,8 @@ static int parse_tensor(const struct entry *entry, struct safetensors_tensor *re
 		return rc;
 	tensor.name = strdup(entry->name);
 	if (!tensor.name)
-		return model_fail(entry->error, -ENOMEM, "%s: no memory for its header", entry->path);
+		return model_fail(
+			entry->error, -ENOMEM, "%s: no memory for its header", entry->path);
 	*ret = tensor;
 	return 0;
 }
@@ -175,8 +179,8 @@ static int check_cover(const char *path, struct safetensors_tensor *tensors, uin
 	for (uint32_t i = 0; i < n; i++) {
 		if (tensors[i].offset < at)
 			return model_fail(error, -EINVAL,
-				"%s: tensor \"%.128s\": data_offsets overlap those of \"%.128s\"", path,
-				tensors[i].name, tensors[i - 1].name);
+				"%s: tensor \"%.128s\": data_offsets overlap those of \"%.128s\"",
+				path, tensors[i].name, tensors[i - 1].name);
 		if (tensors[i].offset > at)
 			return model_fail(error, -EINVAL,
 				"%s: tensor \"%.128s\": data_offsets leave a hole of %" PRIu64
@@ -259,12 +263,14 @@ static int read_header(const struct safetensors_file *file, struct safetensors_t
 		return rc;
 	length = le64toh(length);
 	if (length > SAFETENSORS_HEADER_MAX)
-		return model_fail(error, -EINVAL, "%s: header length %" PRIu64 " exceeds the limit of %u",
-			file->path, length, SAFETENSORS_HEADER_MAX);
+		return model_fail(error, -EINVAL,
+			"%s: header length %" PRIu64 " exceeds the limit of %u", file->path, length,
+			SAFETENSORS_HEADER_MAX);
 	if (length > file->size - sizeof(length))
 		return model_fail(error, -EINVAL,
-			"%s: header length %" PRIu64 " leaves the file, which has %" PRIu64 " bytes", file->path,
-			length, file->size);
+			"%s: header length %" PRIu64 " leaves the file, which has %" PRIu64
+			" bytes",
+			file->path, length, file->size);
 	header = malloc(length ? length : 1);
 	if (!header)
 		return model_fail(error, -ENOMEM, "%s: no memory for its header", file->path);
@@ -277,8 +283,8 @@ static int read_header(const struct safetensors_file *file, struct safetensors_t
 }
 
 /* Append a file and its tensors, as yet unsorted. */
-static int add_file(struct safetensors *s, int directory_fd, const char *directory, const char *name,
-	struct model_error *error)
+static int add_file(struct safetensors *s, int directory_fd, const char *directory,
+	const char *name, struct model_error *error)
 {
 	struct safetensors_file *file = &s->files[s->n_files];
 	struct safetensors_tensor *tensors = NULL, *all;
@@ -350,8 +356,8 @@ int safetensors_open(const char *directory, struct safetensors *ret, struct mode
 	int rc, fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0)
-		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s", directory,
-			strerror(errno));
+		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s",
+			directory, strerror(errno));
 	s.files = calloc(SAFETENSORS_FILES_MAX, sizeof(*s.files));
 	if (!s.files)
 		rc = model_fail(error, -ENOMEM, "%s: no memory for its files", directory);

@@ -4,8 +4,9 @@
 
 /*
  * Safetensors files: u64 little-endian header length, a JSON header {name: {dtype, shape,
- * data_offsets}}, the data. A CHECKPOINT is a directory's model.safetensors, or else the shards that
- * its model.safetensors.index.json names. Opening reads and checks every header; no data is touched.
+ * data_offsets}}, the data. A CHECKPOINT is a directory's model.safetensors, or else the shards
+ * that its model.safetensors.index.json names. Opening reads and checks every header; no data is
+ * touched.
  *
  * As the format demands, the tensors of a file cover its data without overlap, hole or remainder.
  * A dtype that this reader does not know is an error only when somebody needs the tensor.

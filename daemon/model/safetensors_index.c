@@ -36,7 +36,8 @@ static int collect(struct safetensors_index *index, const json_t *map, struct mo
 
 		if (!name || !within_directory(name))
 			return model_fail(error, -EINVAL,
-				"%s: weight_map.%.128s \"%.128s\" is not the name of a file beside it",
+				"%s: weight_map.%.128s \"%.128s\" is not the name of a file "
+				"beside it",
 				index->path, tensor, name ? name : "(not a string)");
 		index->files[index->n_files++] = name;
 	}
@@ -49,8 +50,8 @@ static int collect(struct safetensors_index *index, const json_t *map, struct mo
 	}
 	index->n_files = n;
 	if (n > SAFETENSORS_FILES_MAX)
-		return model_fail(error, -EINVAL, "%s: weight_map names more than %d files", index->path,
-			SAFETENSORS_FILES_MAX);
+		return model_fail(error, -EINVAL, "%s: weight_map names more than %d files",
+			index->path, SAFETENSORS_FILES_MAX);
 	return 0;
 }
 
@@ -80,7 +81,8 @@ int safetensors_index_load(int directory_fd, const char *directory, struct safet
 
 	if (asprintf(&index.path, "%s/" NAME, directory) < 0)
 		return model_fail(error, -ENOMEM, "%s: no memory for a path", directory);
-	rc = file_load(directory_fd, index.path, NAME, SAFETENSORS_HEADER_MAX, &text, &bytes, error);
+	rc = file_load(
+		directory_fd, index.path, NAME, SAFETENSORS_HEADER_MAX, &text, &bytes, error);
 	if (rc == -ENOENT)
 		model_fail(error, rc, "%s: holds neither model.safetensors nor " NAME, directory);
 	if (!rc) {
@@ -116,8 +118,9 @@ int safetensors_index_check(const struct safetensors_index *index,
 		const char *base = path ? strrchr(path, '/') + 1 : NULL;
 
 		if (!base || strcmp(base, json_string_value(value)))
-			return model_fail(error, -EINVAL, "%s: weight_map.%.128s: \"%.128s\" does not hold it",
-				index->path, name, json_string_value(value));
+			return model_fail(error, -EINVAL,
+				"%s: weight_map.%.128s: \"%.128s\" does not hold it", index->path,
+				name, json_string_value(value));
 	}
 	return 0;
 }

@@ -9,7 +9,7 @@
 #include "daemon/model/error.h"
 #include "daemon/model/plan.h"
 #include "daemon/model/reader.h"
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 
 #define CHUNK_MAX (4u << 20)
 #define CHUNK_MULTIPLE 4096u
@@ -44,7 +44,7 @@ static struct model *host_new(const struct model_config *config, uint32_t max_po
 	return model;
 }
 
-/* An opened checkpoint and a model planned over nothing: the sizes are known, no memory is taken. */
+/* An opened checkpoint and a model planned over nothing: sizes are known, no memory is taken. */
 static int open_and_count(const char *directory, const struct model_config *config,
 	uint32_t max_positions, struct safetensors *ret_checkpoint, struct model **ret_model,
 	uint64_t *ret_bytes, struct model_error *error)
@@ -75,7 +75,8 @@ int model_measure(const char *directory, const struct model_config *config, uint
 {
 	struct safetensors checkpoint;
 	struct model *model;
-	int rc = open_and_count(directory, config, max_positions, &checkpoint, &model, ret_bytes, error);
+	int rc = open_and_count(
+		directory, config, max_positions, &checkpoint, &model, ret_bytes, error);
 
 	if (rc)
 		return rc;
@@ -106,7 +107,8 @@ static int device_failed(struct model_error *error, const char *directory, const
 		directory, what, device_strerror(rc));
 }
 
-static int deliver(void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+static int deliver(
+	void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
 {
 	struct upload *upload = userdata;
 	const struct plan_placement *p = &upload->placements[segment];
@@ -119,10 +121,11 @@ static int deliver(void *userdata, uint32_t segment, uint64_t offset, const void
 		weight_to_f32(upload->widened, &source, 0, n);
 		data = upload->widened;
 	}
-	rc = upload->device->ops->copy(upload->device, p->target + first * dtype_bytes(p->dtype), data,
-		n * dtype_bytes(p->dtype));
+	rc = upload->device->ops->copy(upload->device, p->target + first * dtype_bytes(p->dtype),
+		data, n * dtype_bytes(p->dtype));
 	if (rc)
-		return device_failed(upload->error, upload->directory, "weights cannot be uploaded", rc);
+		return device_failed(
+			upload->error, upload->directory, "weights cannot be uploaded", rc);
 	upload->done += bytes;
 	if (upload->progress)
 		upload->progress(upload->userdata, upload->done, upload->total);
@@ -189,11 +192,13 @@ static int upload_weights(struct upload *upload, const struct safetensors *check
 	rc = upload->device->ops->host_alloc(upload->device, READS_IN_FLIGHT * upload->chunk_bytes,
 		&upload->chunks);
 	if (rc)
-		return device_failed(upload->error, upload->directory, "no pinned memory for reads", rc);
+		return device_failed(
+			upload->error, upload->directory, "no pinned memory for reads", rc);
 	segments = calloc(upload->n_placements, sizeof(*segments));
 	upload->widened = malloc(2 * upload->chunk_bytes);
 	if (!segments || !upload->widened)
-		rc = model_fail(upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
+		rc = model_fail(
+			upload->error, -ENOMEM, "%s: no memory for reads", upload->directory);
 	else
 		rc = read_all(upload, checkpoint, segments, ret_reader);
 	free(upload->widened);
@@ -209,8 +214,8 @@ static int upload_rope(const struct model *model, const char *directory, struct 
 	int rc;
 
 	if (!table)
-		return model_fail(error, -ENOMEM, "%s: no memory for a rope table of %zu bytes", directory,
-			bytes);
+		return model_fail(error, -ENOMEM, "%s: no memory for a rope table of %zu bytes",
+			directory, bytes);
 	model_rope_fill(&model->config, model->max_positions, table);
 	rc = model->device->ops->copy(model->device, model->cos_sin, table, bytes);
 	free(table);

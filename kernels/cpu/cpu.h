@@ -15,7 +15,8 @@
 
 struct cpu_op {
 	const char *name;
-	/* Runs on the worker. `workspace` is the stream's, workspace_bytes of it as asked at launch. */
+	/* Runs on the worker. `workspace` is the stream's, workspace_bytes of it as asked at
+	 * launch. */
 	void (*run)(const void *args, void *workspace);
 };
 

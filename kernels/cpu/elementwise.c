@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <math.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 
 CPU_ARGS_FIT(op_embed);

@@ -19,7 +19,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 
 #define CHUNK 8

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/rms.h"
 

@@ -79,8 +79,8 @@ static inline void scratch_text(const struct scratch *scratch, const char *name,
 	scratch_write(scratch, name, text, strlen(text));
 }
 
-/* A safetensors file of that header, the length it claims being `claimed` (UINT64_MAX: the truth), and
- * data_bytes of data: byte i is i modulo 251. */
+/* A safetensors file of that header, the length it claims being `claimed` (UINT64_MAX: the truth),
+ * and data_bytes of data: byte i is i modulo 251. */
 static inline void scratch_safetensors(const struct scratch *scratch, const char *name,
 	const char *header, uint64_t claimed, size_t data_bytes)
 {

@@ -49,7 +49,8 @@ static void take_memory(struct rig *rig)
 	void *pinned;
 
 	rig->kv = calloc(rig->model->config.n_layers, sizeof(*rig->kv));
-	rig->logits = calloc((size_t)RIG_ROWS * rig->model->config.vocab_size, sizeof(*rig->logits));
+	rig->logits =
+		calloc((size_t)RIG_ROWS * rig->model->config.vocab_size, sizeof(*rig->logits));
 	assert_non_null(rig->kv);
 	assert_non_null(rig->logits);
 	carve(rig, &arena);
@@ -97,7 +98,8 @@ void rig_init(struct rig *rig, const char *directory, const char *attention)
 	*rig = (struct rig){0};
 	MUST(device_open("cpu", &options, &rig->device));
 	if (model_config_load(directory, &config, &error) ||
-		model_load(rig->device, directory, &config, RIG_LENGTH, NULL, NULL, &rig->model, &error))
+		model_load(rig->device, directory, &config, RIG_LENGTH, NULL, NULL, &rig->model,
+			&error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
 	take_memory(rig);

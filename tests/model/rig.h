@@ -3,8 +3,8 @@
 #define MIMEO_TESTS_MODEL_RIG_H
 
 /*
- * A model with all that a forward pass needs, on the cpu device, and no engine: steps are written by
- * hand. Sequence s has slot s, and pages that are in no order.
+ * A model with all that a forward pass needs, on the cpu device, and no engine: steps are written
+ * by hand. Sequence s has slot s, and pages that are in no order.
  */
 
 #include "daemon/model/model.h"

@@ -35,7 +35,8 @@ static void test_fields_replace_defaults(void **state)
 	struct model_config c = parse(LLAMA(
 		",\"num_key_value_heads\":2,\"head_dim\":32,\"max_position_embeddings\":99,"
 		"\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"attention_bias\":true,"
-		"\"mlp_bias\":true,\"rope_theta\":5e5,\"attention_dropout\":0.5,\"eos_token_id\":[5,6]"));
+		"\"mlp_bias\":true,\"rope_theta\":5e5,\"attention_dropout\":0.5,"
+		"\"eos_token_id\":[5,6]"));
 
 	assert_int_equal(c.n_kv_heads, 2);
 	assert_int_equal(c.head_dim, 32);
@@ -128,7 +129,8 @@ static void test_qwen_window_needs_use_sliding_window(void **state)
 
 static void test_qwen_layers_from_max_window_layers_slide(void **state)
 {
-	expect_windows(QWEN3(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"),
+	expect_windows(
+		QWEN3(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"),
 		0, 9, 9);
 }
 
@@ -139,9 +141,10 @@ static void test_qwen_max_window_layers_is_28_when_absent(void **state)
 
 static void test_qwen_layer_types_win_over_max_window_layers(void **state)
 {
-	expect_windows(QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1,"
-			     "\"layer_types\":[\"sliding_attention\",\"full_attention\","
-			     "\"sliding_attention\"]"),
+	expect_windows(
+		QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1,"
+		      "\"layer_types\":[\"sliding_attention\",\"full_attention\","
+		      "\"sliding_attention\"]"),
 		9, 0, 9);
 }
 
@@ -174,7 +177,8 @@ static void test_mistral_layer_types_that_contradict_its_window_are_refused(void
 
 static void test_window_of_zero_is_refused(void **state)
 {
-	expect_refusal(MISTRAL(",\"sliding_window\":0"), -EINVAL, "sliding_window 0 is not between 1");
+	expect_refusal(
+		MISTRAL(",\"sliding_window\":0"), -EINVAL, "sliding_window 0 is not between 1");
 }
 
 /* ---- what is refused ---- */
@@ -205,7 +209,8 @@ static void test_quantization_null_is_no_quantization(void **state)
 
 static void test_other_activations_are_refused(void **state)
 {
-	expect_refusal(LLAMA(",\"hidden_act\":\"gelu\""), -ENOTSUP, "hidden_act \"gelu\" is not silu");
+	expect_refusal(
+		LLAMA(",\"hidden_act\":\"gelu\""), -ENOTSUP, "hidden_act \"gelu\" is not silu");
 }
 
 static void test_missing_size_is_refused(void **state)
@@ -228,8 +233,8 @@ static void test_sizes_out_of_range_are_refused(void **state)
 		"hidden_size 0 is not between");
 	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":-3}", -EINVAL,
 		"hidden_size -3 is not between");
-	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4294967297}", -EINVAL,
-		"hidden_size 4294967297 is not between");
+	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4294967297}",
+		-EINVAL, "hidden_size 4294967297 is not between");
 	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,"
 		       "\"intermediate_size\":8,\"num_hidden_layers\":1001}",
 		-EINVAL, "num_hidden_layers 1001 is not between");
@@ -300,7 +305,8 @@ static void test_generation_config_ids_win(void **state)
 
 static void test_generation_config_without_ids_keeps_those_of_config(void **state)
 {
-	struct model_config c = with_generation(LLAMA(",\"eos_token_id\":3"), "{\"eos_token_id\":null}");
+	struct model_config c =
+		with_generation(LLAMA(",\"eos_token_id\":3"), "{\"eos_token_id\":null}");
 
 	assert_int_equal(c.n_eos, 1);
 	assert_int_equal(c.eos[0], 3);
@@ -361,7 +367,8 @@ static void test_do_sample_has_the_defaults_of_generate(void **state)
 static void test_do_sample_takes_what_is_given(void **state)
 {
 	struct model_config c = with_generation(LLAMA(""),
-		"{\"do_sample\":true,\"temperature\":0.5,\"top_k\":0,\"top_p\":0.75,\"min_p\":0.25}");
+		"{\"do_sample\":true,\"temperature\":0.5,\"top_k\":0,\"top_p\":0.75,"
+		"\"min_p\":0.25}");
 
 	assert_true(c.sampling.temperature == 0.5f && c.sampling.top_p == 0.75f);
 	assert_true(c.sampling.min_p == 0.25f);

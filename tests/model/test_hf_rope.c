@@ -70,8 +70,8 @@ static void test_original_length_at_the_top_level_wins(void **state)
 
 static void test_unknown_rope_type_is_refused(void **state)
 {
-	expect_refusal(LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"), -ENOTSUP,
-		"rope_scaling.rope_type \"dynamic\" is not one of");
+	expect_refusal(LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"),
+		-ENOTSUP, "rope_scaling.rope_type \"dynamic\" is not one of");
 }
 
 static void test_rope_without_its_factor_is_refused(void **state)
@@ -82,14 +82,16 @@ static void test_rope_without_its_factor_is_refused(void **state)
 
 static void test_partial_rotary_is_refused_at_either_level(void **state)
 {
-	expect_refusal(LLAMA(",\"partial_rotary_factor\":0.5"), -ENOTSUP, "partial_rotary_factor 0.5");
+	expect_refusal(
+		LLAMA(",\"partial_rotary_factor\":0.5"), -ENOTSUP, "partial_rotary_factor 0.5");
 	expect_refusal(LLAMA(",\"rope_parameters\":{\"partial_rotary_factor\":0.25}"), -ENOTSUP,
 		"rope_parameters.partial_rotary_factor 0.25");
 }
 
 static void test_rope_per_layer_type_is_refused(void **state)
 {
-	expect_refusal(LLAMA(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
+	expect_refusal(
+		LLAMA(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
 		-EINVAL, "rope_parameters.full_attention is an object");
 }
 

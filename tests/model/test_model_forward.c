@@ -79,8 +79,8 @@ static void assert_logits(const struct rig *rig, uint32_t row, const json_t *wan
 		double w = json_number_value(json_array_get(want, i));
 
 		if (!(fabs((double)have[i] - w) <= TOLERANCE * largest))
-			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i, (double)have[i], w,
-				largest);
+			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i,
+				(double)have[i], w, largest);
 	}
 }
 

@@ -51,7 +51,8 @@ static uint8_t *tensor_bytes(const struct loaded *l, const char *name, uint64_t 
 	assert_non_null(tensor);
 	bytes = malloc(tensor->bytes);
 	assert_non_null(bytes);
-	assert_int_equal(pread(s.files[tensor->file].fd, bytes, tensor->bytes, (off_t)tensor->offset),
+	assert_int_equal(
+		pread(s.files[tensor->file].fd, bytes, tensor->bytes, (off_t)tensor->offset),
 		(ssize_t)tensor->bytes);
 	*ret_bytes = tensor->bytes;
 	*ret_dtype = tensor->dtype;
@@ -90,7 +91,8 @@ static void test_tinycalc_is_loaded_byte_for_byte(void **state)
 	assert_holds(&l, &m->head, 0, "lm_head.weight");
 	assert_holds(&l, &m->final_norm, 0, "model.norm.weight");
 	assert_holds(&l, &m->layers[4].input_norm, 0, "model.layers.4.input_layernorm.weight");
-	assert_holds(&l, &m->layers[4].post_norm, 0, "model.layers.4.post_attention_layernorm.weight");
+	assert_holds(
+		&l, &m->layers[4].post_norm, 0, "model.layers.4.post_attention_layernorm.weight");
 	assert_holds(&l, &m->layers[3].o, 0, "model.layers.3.self_attn.o_proj.weight");
 	assert_holds(&l, &m->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
 	assert_null(m->layers[0].qkv_bias.data);
@@ -228,8 +230,9 @@ static void test_progress_rises_to_the_total(void **state)
 	struct model_error error = {""};
 	struct model *again;
 
-	assert_int_equal(model_load(l.device, l.directory, &l.config, 64, on_progress, &progress, &again,
-				 &error), 0);
+	assert_int_equal(model_load(l.device, l.directory, &l.config, 64, on_progress, &progress,
+				 &again, &error),
+		0);
 	assert_false(progress.backwards);
 	assert_int_equal(progress.done, again->file_bytes);
 	assert_int_equal(progress.total, again->file_bytes);
@@ -270,8 +273,8 @@ static void write_small(const struct scratch *scratch, const char *name, const c
 			continue;
 		snprintf(usual, sizeof(usual), "\"dtype\":\"BF16\",\"shape\":%s", tensors[i].shape);
 		at += (size_t)snprintf(header + at, sizeof(header) - at,
-			"%s\"%s\":{%s,\"data_offsets\":[%zu,%zu]}", at > 1 ? "," : "", tensors[i].name,
-			chosen ? entry : usual, data, end);
+			"%s\"%s\":{%s,\"data_offsets\":[%zu,%zu]}", at > 1 ? "," : "",
+			tensors[i].name, chosen ? entry : usual, data, end);
 		data = end;
 	}
 	snprintf(header + at, sizeof(header) - at, "}");
@@ -286,7 +289,8 @@ static struct model_config small_config(const struct scratch *scratch, const cha
 	char text[512];
 
 	snprintf(text, sizeof(text),
-		"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4,\"intermediate_size\":%s,"
+		"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":4,"
+		"\"intermediate_size\":%s,"
 		"\"num_hidden_layers\":1,\"num_attention_heads\":2,\"vocab_size\":6%s}",
 		intermediate_size, more);
 	scratch_text(scratch, "config.json", text);
@@ -326,8 +330,8 @@ static void write_wide(const struct scratch *scratch)
 			snprintf(cols, sizeof(cols), ",%u", tensors[i].cols);
 		at += (size_t)snprintf(header + at, sizeof(header) - at,
 			"%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%u%s],\"data_offsets\":[%zu,%zu]}",
-			i ? ',' : '{', tensors[i].name, tensors[i].dtype, tensors[i].rows, cols, data,
-			data + n * tensors[i].width);
+			i ? ',' : '{', tensors[i].name, tensors[i].dtype, tensors[i].rows, cols,
+			data, data + n * tensors[i].width);
 		data += n * tensors[i].width;
 	}
 	snprintf(header + at, sizeof(header) - at, "}");
@@ -482,7 +486,8 @@ static void test_device_without_room_is_named(void **state)
 	struct model *model = NULL;
 
 	assert_int_equal(l.device->ops->lock(l.device), 0);
-	assert_true(model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &model, &error) < 0);
+	assert_true(
+		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &model, &error) < 0);
 	assert_contains(error.text, "bytes of device memory are not to be had");
 	assert_null(model);
 	unload(&l);

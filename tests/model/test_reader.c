@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include "daemon/model/file.h"
 #include "daemon/model/reader.h"
 
 #define CHUNK 4096
@@ -84,7 +85,8 @@ static void check_everything_arrives(void **state)
 	assert_int_equal(sink.n_chunks, 13 + 10);
 	assert_false(sink.misaligned);
 	for (int i = 0; i < 3; i++) {
-		assert_memory_equal(sink.bytes[i], contents + segments[i].offset, segments[i].bytes);
+		assert_memory_equal(
+			sink.bytes[i], contents + segments[i].offset, segments[i].bytes);
 		free(sink.bytes[i]);
 	}
 	assert_true(!strcmp(name, "pread") || !strcmp(name, "io_uring"));
@@ -183,6 +185,22 @@ static void test_epoll_asks_for_pread(void **state)
 	close(fd);
 }
 
+static void test_opened_file_is_one_that_reads_may_wait_for(void **state)
+{
+	struct scratch *scratch = *state;
+	struct model_error error = {""};
+	char path[256];
+	uint64_t size;
+	int fd;
+
+	scratch_write(scratch, "file", "12345", 5);
+	scratch_path(scratch, "file", path);
+	assert_int_equal(file_open(AT_FDCWD, path, path, &fd, &size, &error), 0);
+	assert_int_equal(size, 5);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+	close(fd);
+}
+
 #define BOTH(claim)                                                                                \
 	{"test_" #claim "_auto", check_##claim, with_auto, scratch_teardown, NULL},                \
 	{                                                                                          \
@@ -197,7 +215,9 @@ int main(void)
 		BOTH(failed_delivery_ends_the_reading),
 		BOTH(unreadable_fd_is_an_error),
 		BOTH(nothing_to_read_is_done_at_once),
-		cmocka_unit_test_setup_teardown(test_epoll_asks_for_pread, with_epoll, scratch_teardown),
+		scratch_test(test_opened_file_is_one_that_reads_may_wait_for),
+		cmocka_unit_test_setup_teardown(
+			test_epoll_asks_for_pread, with_epoll, scratch_teardown),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);

@@ -30,11 +30,12 @@ static void expect_header_refused(void **state, const char *header, size_t data_
 static void test_tensors_are_found_with_shape_dtype_and_place(void **state)
 {
 	struct scratch *scratch = *state;
-	const char *header = "{\"__metadata__\":{\"format\":\"pt\"},"
-			     "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
-			     "\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
-			     "\"none\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[4,4]},"
-			     "\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[28,36]}}";
+	const char *header =
+		"{\"__metadata__\":{\"format\":\"pt\"},"
+		"\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
+		"\"a\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+		"\"none\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[4,4]},"
+		"\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[28,36]}}";
 	struct safetensors s = {0};
 	struct model_error error = {""};
 	const struct safetensors_tensor *b;
@@ -64,7 +65,8 @@ static void test_header_may_be_padded_with_spaces(void **state)
 	struct model_error error = {""};
 
 	scratch_safetensors(scratch, ONE,
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}    ", UINT64_MAX, 1);
+		"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}    ", UINT64_MAX,
+		1);
 	assert_int_equal(safetensors_open(scratch->directory, &s, &error), 0);
 	assert_int_equal(s.n_tensors, 1);
 	safetensors_deinit(&s);
@@ -77,7 +79,8 @@ static void test_unknown_dtype_is_unusable_but_no_error(void **state)
 	struct model_error error = {""};
 
 	scratch_safetensors(scratch, ONE,
-		"{\"a\":{\"dtype\":\"Q3_MAGIC\",\"shape\":[5],\"data_offsets\":[0,3]}}", UINT64_MAX, 3);
+		"{\"a\":{\"dtype\":\"Q3_MAGIC\",\"shape\":[5],\"data_offsets\":[0,3]}}", UINT64_MAX,
+		3);
 	assert_int_equal(safetensors_open(scratch->directory, &s, &error), 0);
 	assert_false(safetensors_find(&s, "a")->usable);
 	assert_string_equal(safetensors_find(&s, "a")->dtype_name, "Q3_MAGIC");
@@ -236,8 +239,8 @@ static void test_tensors_over_the_same_bytes_are_refused(void **state)
 static void test_hole_between_tensors_is_refused(void **state)
 {
 	expect_header_refused(state,
-		"{" TENSOR("a", "U8", "[4]", "[0,4]") "," TENSOR("b", "U8", "[4]", "[6,10]") "}", 10,
-		"tensor \"b\": data_offsets leave a hole of 2 bytes");
+		"{" TENSOR("a", "U8", "[4]", "[0,4]") "," TENSOR("b", "U8", "[4]", "[6,10]") "}",
+		10, "tensor \"b\": data_offsets leave a hole of 2 bytes");
 }
 
 static void test_bytes_after_the_last_tensor_are_refused(void **state)
@@ -255,8 +258,8 @@ static void test_size_that_is_not_shape_times_dtype_is_refused(void **state)
 static void test_shape_whose_product_overflows_is_refused(void **state)
 {
 	/* 2^32 * 2^32 = 0 in 64 bits, which would pass for an empty tensor */
-	expect_header_refused(state, "{" TENSOR("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0,
-		"shape overflows");
+	expect_header_refused(state, "{" TENSOR("a", "U8", "[4294967296,4294967296]", "[0,0]") "}",
+		0, "shape overflows");
 }
 
 static void test_shape_whose_bits_overflow_are_refused(void **state)
@@ -352,8 +355,10 @@ static void test_symlink_to_a_file_is_followed(void **state)
 
 static void write_shards(const struct scratch *scratch, const char *index)
 {
-	scratch_safetensors(scratch, "s1", "{" TENSOR("a", "U8", "[2]", "[0,2]") "}", UINT64_MAX, 2);
-	scratch_safetensors(scratch, "s2", "{" TENSOR("b", "U8", "[3]", "[0,3]") "}", UINT64_MAX, 3);
+	scratch_safetensors(
+		scratch, "s1", "{" TENSOR("a", "U8", "[2]", "[0,2]") "}", UINT64_MAX, 2);
+	scratch_safetensors(
+		scratch, "s2", "{" TENSOR("b", "U8", "[3]", "[0,3]") "}", UINT64_MAX, 3);
 	scratch_text(scratch, INDEX, index);
 }
 
@@ -444,7 +449,8 @@ static void test_513_shards_are_refused(void **state)
 	assert_non_null(index);
 	at = (size_t)snprintf(index, size, "{\"weight_map\":{");
 	for (int i = 0; i < 513; i++)
-		at += (size_t)snprintf(index + at, size - at, "%s\"t%d\":\"s%d\"", i ? "," : "", i, i);
+		at += (size_t)snprintf(
+			index + at, size - at, "%s\"t%d\":\"s%d\"", i ? "," : "", i, i);
 	snprintf(index + at, size - at, "}}");
 	scratch_text(*state, INDEX, index);
 	expect_refusal(*state, "names more than 512 files");

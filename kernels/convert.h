@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_KERNELS_CPU_CONVERT_H
-#define MIMEO_KERNELS_CPU_CONVERT_H
+#ifndef MIMEO_KERNELS_CONVERT_H
+#define MIMEO_KERNELS_CONVERT_H
 
 /*
- * bf16, f16 and f32 to float32. Every conversion is exact. Runs of CONVERT_BLOCK have a constant
- * trip count and no branches, which compilers vectorise at -O2 as well.
+ * bf16, f16 and f32 to float32, on the host. Every conversion is exact. Runs of CONVERT_BLOCK have
+ * a constant trip count and no branches, which compilers vectorise at -O2 as well.
  */
 
 #include <string.h>
