@@ -84,7 +84,8 @@ static int setting_set(struct config_setting *setting, const char *value, const 
 
 static bool is_model_name(const char *name)
 {
-	size_t length = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+	size_t length =
+		strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
 
 	return length > 0 && length < CONFIG_NAME_MAX && !name[length];
 }
@@ -107,8 +108,8 @@ static int need_model(struct config_settings *settings, const char *name, const 
 	if (!model) {
 		if (!is_model_name(name))
 			return fail(error,
-				"%s: \"%.100s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -", where,
-				name, CONFIG_NAME_MAX - 1);
+				"%s: \"%.100s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -",
+				where, name, CONFIG_NAME_MAX - 1);
 		if (settings->n_models == CONFIG_MODELS_MAX)
 			return fail(error, "%s: more than %d models", where, CONFIG_MODELS_MAX);
 		model = &settings->models[settings->n_models];
@@ -212,7 +213,8 @@ static void resolve_globals(const struct config_settings *const *places, struct 
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
 		const char *value = value_of(places, i);
 
-		if (value == config_keys[i].fallback && config_keys[i].kind == CONFIG_SPIN && few_cpus())
+		if (value == config_keys[i].fallback && config_keys[i].kind == CONFIG_SPIN &&
+			few_cpus())
 			value = "0";
 		if (value)
 			config_store(&config_keys[i], value, config, NULL);

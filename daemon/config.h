@@ -4,8 +4,8 @@
 
 /*
  * mimeod's configuration. Each place that says something (the command line, the file) is collected
- * into a struct config_settings of its own, checked value by value as it is read; config_resolve lays
- * them over each other and over the defaults and gives one struct config.
+ * into a struct config_settings of its own, checked value by value as it is read; config_resolve
+ * lays them over each other and over the defaults and gives one struct config.
  *
  * One table (config_keys) describes every key: it makes the file's keys, the command line's options
  * and the help.
@@ -25,6 +25,7 @@
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */
 #define CONFIG_CAPTURE_SIZES_MAX 512
 #define CONFIG_SOCKET_MAX 102 /* leaves room for "-admin" in a socket's address */
+#define CONFIG_SESSIONS_MAX 1024 /* what the engine has places for */
 #define CONFIG_SPIN_FOREVER UINT32_MAX
 
 struct config_model {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * mimeod.conf through inih. inih hands over pairs, not where they stood, cuts long section names and
- * lines without a word, and never mentions a section without keys. So the reader that feeds it its
- * lines counts them, refuses what would be cut, and takes the section's name itself.
+ * mimeod.conf through inih. inih hands over pairs, not where they stood, cuts long section names
+ * and lines without a word, and never mentions a section without keys. So the reader that feeds it
+ * its lines counts them, refuses what would be cut, and takes the section's name itself.
  */
 #include "daemon/config.h"
 
@@ -55,17 +55,18 @@ static void enter_section(struct reading *reading, const char *line)
 		return; /* inih says so */
 	reading->in_section = true;
 	reading->model[0] = '\0';
-	snprintf(name, sizeof(name), "%.*s", length < sizeof(name) ? (int)length : (int)sizeof(name) - 1,
-		line + 1);
+	snprintf(name, sizeof(name), "%.*s",
+		length < sizeof(name) ? (int)length : (int)sizeof(name) - 1, line + 1);
 	if (strcmp(name, "mimeod") == 0)
 		return;
 	if (strncmp(name, "model ", 6) != 0) {
-		fail_here(reading, "unknown section [%s]: known are [mimeod] and [model NAME]", name);
+		fail_here(
+			reading, "unknown section [%s]: known are [mimeod] and [model NAME]", name);
 		return;
 	}
 	if (strlen(name + 6) == 0 || strlen(name + 6) >= CONFIG_NAME_MAX) {
-		fail_here(reading, "\"%s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -", name + 6,
-			CONFIG_NAME_MAX - 1);
+		fail_here(reading, "\"%s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -",
+			name + 6, CONFIG_NAME_MAX - 1);
 		return;
 	}
 	strcpy(reading->model, name + 6);
@@ -108,12 +109,13 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	if (reading->result < 0)
 		return 0;
 	if (!reading->in_section) {
-		fail_here(reading, "a key before the first section: begin with [mimeod] or [model NAME]");
+		fail_here(reading,
+			"a key before the first section: begin with [mimeod] or [model NAME]");
 		return 0;
 	}
 	snprintf(where, sizeof(where), "%.200s:%u: %.60s", reading->name, reading->line, key);
-	reading->result = config_set(reading->settings, reading->model[0] ? reading->model : NULL, key,
-		value ? value : "", where, false, reading->error);
+	reading->result = config_set(reading->settings, reading->model[0] ? reading->model : NULL,
+		key, value ? value : "", where, false, reading->error);
 	return reading->result == 0;
 }
 

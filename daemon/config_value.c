@@ -12,48 +12,50 @@
 	.model_offset = offsetof(struct config_model, field)
 
 const struct config_key config_keys[CONFIG_N_KEYS] = {
-	{ "device", "NAME", "auto", NULL, "where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N",
-		CONFIG_DEVICE, AT(device) },
-	{ "socket", "PATH", NULL, "$MIMEO_SOCKET or the default place", "the clients' socket",
-		CONFIG_SOCKET, AT(socket) },
-	{ "graph_mode", "MODE", "full_and_piecewise", NULL, "which batches replay captured graphs",
-		CONFIG_MODE, AT_BOTH(graph_mode) },
-	{ "attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged",
-		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive or paged" },
-	{ "kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
-		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX },
-	{ "kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most", "bytes of KV cache, divided among the models",
-		CONFIG_SIZE, AT_BOTH(kv_bytes), .min = 1, .max = UINT64_MAX },
-	{ "capture_sizes", "LIST", NULL, "a ladder up to max_batch_tokens",
-		"token counts to capture graphs for, separated by commas",
-		CONFIG_SIZES, AT(capture_sizes), .min = 1, .max = 65536 },
-	{ "max_requests", "N", "64", NULL, "requests that one step may carry",
-		CONFIG_INTEGER, AT(max_requests), .min = 1, .max = 4096 },
-	{ "max_batch_tokens", "N", "512", NULL, "tokens that one step may carry",
-		CONFIG_INTEGER, AT(max_batch_tokens), .min = 1, .max = 65536 },
-	{ "max_seq_len", "N", "0", NULL, "tokens that a sequence may have; 0: what the model allows",
-		CONFIG_INTEGER, AT(max_seq_len), .min = 0, .max = 1u << 24 },
-	{ "page_tokens", "N", "16", NULL, "tokens in a page of the KV cache",
-		CONFIG_INTEGER, AT(page_tokens), .min = 1, .max = 1024 },
-	{ "memory", "SIZE", NULL, "90 % of what is free at start", "device memory to use at most",
-		CONFIG_SIZE, AT(memory), .min = 1, .max = UINT64_MAX },
-	{ "max_sessions", "N", "64", NULL, "clients attached at once",
-		CONFIG_INTEGER, AT(max_sessions), .min = 1, .max = 4096 },
-	{ "max_sessions_per_uid", "N", "64", NULL, "clients of one user attached at once",
-		CONFIG_INTEGER, AT(max_sessions_per_uid), .min = 1, .max = 4096 },
-	{ "max_sequences", "N", "256", NULL, "open sequences a client may have",
-		CONFIG_INTEGER, AT(max_sequences), .min = 1, .max = 65536 },
-	{ "max_arena_bytes", "SIZE", "256M", NULL, "largest arena a client may ask for",
-		CONFIG_SIZE, AT(max_arena_bytes), .min = 65536, .max = UINT64_C(1) << 30 },
-	{ "spin_us", "N", "50", NULL,
-		"microseconds to spin before sleeping (0 below 4 CPUs), or forever",
-		CONFIG_SPIN, AT(spin_us), .min = 0, .max = 1000000 },
-	{ "drain_timeout_s", "N", "30", NULL, "seconds to let requests finish before the end",
-		CONFIG_INTEGER, AT(drain_timeout_s), .min = 0, .max = 86400 },
-	{ "loop", "NAME", NULL, "$MIMEO_LOOP or auto", "event loop: auto, io_uring, epoll",
-		CONFIG_CHOICE, AT(loop), .choices = "auto, io_uring or epoll" },
-	{ "log_level", "LEVEL", "info", NULL, "error, warn, info, debug, trace",
-		CONFIG_LEVEL, AT(log_level) },
+	{"device", "NAME", "auto", NULL,
+		"where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N", CONFIG_DEVICE,
+		AT(device)},
+	{"socket", "PATH", NULL, "$MIMEO_SOCKET or the default place", "the clients' socket",
+		CONFIG_SOCKET, AT(socket)},
+	{"graph_mode", "MODE", "full_and_piecewise", NULL, "which batches replay captured graphs",
+		CONFIG_MODE, AT_BOTH(graph_mode)},
+	{"attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged",
+		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive or paged"},
+	{"kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
+		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX},
+	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
+		"bytes of KV cache, divided among the models", CONFIG_SIZE, AT_BOTH(kv_bytes),
+		.min = 1, .max = UINT64_MAX},
+	{"capture_sizes", "LIST", NULL, "a ladder up to max_batch_tokens",
+		"token counts to capture graphs for, separated by commas", CONFIG_SIZES,
+		AT(capture_sizes), .min = 1, .max = 65536},
+	{"max_requests", "N", "64", NULL, "requests that one step may carry", CONFIG_INTEGER,
+		AT(max_requests), .min = 1, .max = 4096},
+	{"max_batch_tokens", "N", "512", NULL, "tokens that one step may carry", CONFIG_INTEGER,
+		AT(max_batch_tokens), .min = 1, .max = 65536},
+	{"max_seq_len", "N", "0", NULL, "tokens that a sequence may have; 0: what the model allows",
+		CONFIG_INTEGER, AT(max_seq_len), .min = 0, .max = 1u << 24},
+	{"page_tokens", "N", "16", NULL, "tokens in a page of the KV cache", CONFIG_INTEGER,
+		AT(page_tokens), .min = 1, .max = 1024},
+	{"memory", "SIZE", NULL, "90 % of what is free at start", "device memory to use at most",
+		CONFIG_SIZE, AT(memory), .min = 1, .max = UINT64_MAX},
+	{"max_sessions", "N", "64", NULL, "clients attached at once", CONFIG_INTEGER,
+		AT(max_sessions), .min = 1, .max = CONFIG_SESSIONS_MAX},
+	{"max_sessions_per_uid", "N", "64", NULL, "clients of one user attached at once",
+		CONFIG_INTEGER, AT(max_sessions_per_uid), .min = 1, .max = CONFIG_SESSIONS_MAX},
+	{"max_sequences", "N", "256", NULL, "open sequences a client may have", CONFIG_INTEGER,
+		AT(max_sequences), .min = 1, .max = 65536},
+	{"max_arena_bytes", "SIZE", "256M", NULL, "largest arena a client may ask for", CONFIG_SIZE,
+		AT(max_arena_bytes), .min = 65536, .max = UINT64_C(1) << 30},
+	{"spin_us", "N", "50", NULL,
+		"microseconds to spin before sleeping (0 below 4 CPUs), or forever", CONFIG_SPIN,
+		AT(spin_us), .min = 0, .max = 1000000},
+	{"drain_timeout_s", "N", "30", NULL, "seconds to let requests finish before the end",
+		CONFIG_INTEGER, AT(drain_timeout_s), .min = 0, .max = 86400},
+	{"loop", "NAME", NULL, "$MIMEO_LOOP or auto", "event loop: auto, io_uring, epoll",
+		CONFIG_CHOICE, AT(loop), .choices = "auto, io_uring or epoll"},
+	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug, trace", CONFIG_LEVEL,
+		AT(log_level)},
 };
 
 /* Decimal digits only; *end is behind them. */
@@ -89,7 +91,8 @@ int config_parse_size(const char *text, uint64_t *ret)
 		suffix = strchr(suffixes, *end >= 'a' && *end <= 'z' ? *end - 'a' + 'A' : *end);
 		if (!suffix || end[1])
 			return -EINVAL;
-		if (__builtin_mul_overflow(value, UINT64_C(1) << 10 * (suffix - suffixes + 1), &value))
+		if (__builtin_mul_overflow(
+			    value, UINT64_C(1) << 10 * (suffix - suffixes + 1), &value))
 			return -ERANGE;
 	}
 	*ret = value;
@@ -240,7 +243,8 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 		snprintf(ret, size, "%s", key->choices);
 		break;
 	case CONFIG_MODE:
-		snprintf(ret, size, "none, piecewise, full, full_decode_only or full_and_piecewise");
+		snprintf(
+			ret, size, "none, piecewise, full, full_decode_only or full_and_piecewise");
 		break;
 	case CONFIG_LEVEL:
 		snprintf(ret, size, "error, warn, info, debug or trace");
@@ -253,7 +257,8 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
-			"a list of at most %d integers from %" PRIu64 " to %" PRIu64 ", separated by commas",
+			"a list of at most %d integers from %" PRIu64 " to %" PRIu64
+			", separated by commas",
 			CONFIG_CAPTURE_SIZES_MAX, key->min, key->max);
 		break;
 	}

@@ -67,8 +67,8 @@ bool log_enabled(enum log_level level)
 
 /* ---- escaping ---- */
 
-/* Length of the printable UTF-8 character at text, or 0: a control character (the C1 set among them),
- * an overlong form, a surrogate, beyond U+10FFFF, cut off. */
+/* Length of the printable UTF-8 character at text, or 0: a control character (the C1 set among
+ * them), an overlong form, a surrogate, beyond U+10FFFF, cut off. */
 static size_t printable_length(const unsigned char *text, size_t left)
 {
 	static const uint32_t smallest[] = { 0, 0, 0xa0, 0x800, 0x10000 };
@@ -203,7 +203,8 @@ void log_limited_write(struct log_limit *limit, enum log_level level, const char
 	uint32_t dropped;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (!log_limit_take(limit, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, &dropped))
+	if (!log_limit_take(
+		    limit, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, &dropped))
 		return;
 	if (dropped > 0)
 		log_write(level, "%" PRIu32 " messages like the next one were dropped", dropped);

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_LOG_H
 
 /*
- * The daemon's log: one line a message, on standard error, written by one write(2), from any thread.
- * Under systemd's journal a line begins with its priority (sd-daemon(3)), elsewhere with the time and
- * the level.
+ * The daemon's log: one line a message, on standard error, written by one write(2), from any
+ * thread. Under systemd's journal a line begins with its priority (sd-daemon(3)), elsewhere with
+ * the time and the level.
  *
  * Levels: error: cannot go on; warn: unexpected, going on; info: lifecycle; debug: objects; trace:
  * requests. Control characters and broken UTF-8 in the finished line are escaped (\n, \x1b), so a
@@ -59,8 +59,8 @@ size_t log_escape(const char *text, size_t length, char *ret, size_t size);
 
 /* ---- messages that a client can provoke ---- */
 
-/* At most per_second in any second that begins with the first of them; the first message after such a
- * second is preceded by one line that says how many were dropped. */
+/* At most per_second in any second that begins with the first of them; the first message after such
+ * a second is preceded by one line that says how many were dropped. */
 struct log_limit {
 	uint32_t per_second;
 	_Atomic uint64_t began_ns; /* 0: never */

@@ -19,7 +19,8 @@ static int run(const struct config *config)
 		return MIMEOD_EXIT_ERROR;
 	}
 	int status = startup_serve(startup, &abandoned);
-	/* The engine's thread still works on what the sessions have: no memory may go from under it. */
+	/* The engine's thread still works on what the sessions have: no memory may go from under
+	 * it. */
 	if (abandoned)
 		_exit(status);
 	startup_free(startup);

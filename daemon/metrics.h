@@ -4,8 +4,8 @@
 
 /*
  * Samples in a list of fixed capacity, and their text in Prometheus' exposition format. Samples of
- * one metric are added one after another. Names, helps and types are static strings; a label's value
- * lives as long as the list is used.
+ * one metric are added one after another. Names, helps and types are static strings; a label's
+ * value lives as long as the list is used.
  */
 
 #include <stddef.h>

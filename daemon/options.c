@@ -73,7 +73,8 @@ static void print_help(FILE *out, const struct option_table *table)
 	}
 	print_option(out, "help", NULL, "print this and exit\n");
 	print_option(out, "version", NULL, "print the version and exit\n");
-	fprintf(out, "\nSIZE is in bytes, or has a suffix K, M, G or T (powers of 1024). With [NAME=] an "
+	fprintf(out, "\nSIZE is in bytes, or has a suffix K, M, G or T (powers of 1024). With "
+		     "[NAME=] an "
 		     "option\nmeans one model, without it all of them. See mimeod(8) and "
 		     "mimeod.conf(5).\n");
 }
@@ -100,7 +101,8 @@ static int take_model(struct command_line *line, const char *text, struct config
 	const char *dir = split_name(text, name);
 
 	if (!dir) {
-		snprintf(error->text, sizeof(error->text), "--model: \"%.200s\" is not NAME=DIR", text);
+		snprintf(error->text, sizeof(error->text), "--model: \"%.200s\" is not NAME=DIR",
+			text);
 		return -EINVAL;
 	}
 	return config_set(&line->settings, name, "dir", dir, "--model", false, error);
@@ -114,15 +116,16 @@ static int take_key(struct command_line *line, int index, const char *option, co
 	const char *value = key->per_model ? split_name(text, name) : NULL;
 
 	snprintf(where, sizeof(where), "--%s", option);
-	return config_set(&line->settings, value ? name : NULL, key->name, value ? value : text, where,
-		true, error);
+	return config_set(&line->settings, value ? name : NULL, key->name, value ? value : text,
+		where, true, error);
 }
 
 static int refuse(int choice, char **argv, struct config_error *error)
 {
 	/* What getopt complains of is the argument before optind. */
-	snprintf(error->text, sizeof(error->text), choice == ':' ? "%.200s: needs a value; see --help"
-								 : "%.200s: unknown or misused option; see --help",
+	snprintf(error->text, sizeof(error->text),
+		choice == ':' ? "%.200s: needs a value; see --help"
+			      : "%.200s: unknown or misused option; see --help",
 		argv[optind - 1]);
 	return -EINVAL;
 }

@@ -12,9 +12,9 @@
 #define OPTIONS_DONE 1 /* --help or --version was asked for and written */
 
 /*
- * Parse, read the file (--config, else default_config if it exists; NULL: none) and resolve. 0: *ret
- * is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says why, in one
- * sentence. `out` takes help and version. Not thread-safe (getopt).
+ * Parse, read the file (--config, else default_config if it exists; NULL: none) and resolve. 0:
+ * *ret is the caller's to config_deinit. OPTIONS_DONE. -EINVAL and other -errno: error says why, in
+ * one sentence. `out` takes help and version. Not thread-safe (getopt).
  */
 int options_parse(int argc, char **argv, const char *default_config, FILE *out, struct config *ret,
 	struct config_error *error);

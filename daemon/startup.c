@@ -2,7 +2,6 @@
 #include "daemon/startup.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "attention/attention.h"
 #include "attention/kv_cache.h"
+#include "daemon/budget.h"
 #include "daemon/engine/engine.h"
 #include "daemon/log.h"
 #include "daemon/model/model.h"
@@ -23,7 +23,6 @@
 
 #define PROGRESS_NS 2000000000ull  /* between lines in a log */
 #define PROGRESS_TTY_NS 100000000ull
-#define CPU_KV_BYTES_MAX (1ull << 30)
 
 /* One model on its way from a folder to the engine. */
 struct candidate {
@@ -34,9 +33,7 @@ struct candidate {
 	enum attention_support support;
 	struct mode_resolution mode;
 	uint32_t max_seq_len;
-	uint64_t weights_bytes, pool_bytes, page_bytes;
-	uint32_t kv_pages;
-	uint64_t kv_bytes;
+	struct budget_model *memory;
 };
 
 struct startup {
@@ -46,6 +43,7 @@ struct startup {
 	struct device *device;
 	struct device_info info;
 	struct candidate candidates[CONFIG_MODELS_MAX];
+	struct budget_model memory[CONFIG_MODELS_MAX];
 	struct engine_options engine_options;
 	struct engine *engine;
 };
@@ -71,7 +69,8 @@ static int lock_one(const char *path, int *ret_fd, struct startup_error *error)
 
 	if (r == -EADDRINUSE)
 		return refuse(error, r,
-			"%s: another daemon serves there: end it, or choose another --socket", path);
+			"%s: another daemon serves there: end it, or choose another --socket",
+			path);
 	if (r < 0)
 		return refuse(error, r, "%s: cannot make a socket there: %s", path, strerror(-r));
 	return 0;
@@ -85,7 +84,9 @@ static int take_locks(struct startup *startup, struct startup_error *error)
 	if (r == 0)
 		r = socket_admin_path(startup->admin_socket, startup->socket);
 	if (r < 0)
-		return refuse(error, r, "the socket's path is too long");
+		return refuse(error, r, "%s: too long for a socket: with -admin at most %d bytes",
+			startup->socket[0] ? startup->socket : "$MIMEO_SOCKET or $XDG_RUNTIME_DIR",
+			SOCKET_PATH_MAX - 1);
 	r = lock_one(startup->socket, &startup->lock_fd, error);
 	if (r == 0)
 		r = lock_one(startup->admin_socket, &startup->admin_lock_fd, error);
@@ -138,7 +139,8 @@ static int choose_attention(
 		.page_tokens = config->page_tokens,
 		.max_rows = config->max_requests,
 		.max_tokens = config->max_batch_tokens,
-		.max_pages = (candidate->max_seq_len + config->page_tokens - 1) / config->page_tokens,
+		.max_pages =
+			(candidate->max_seq_len + config->page_tokens - 1) / config->page_tokens,
 		.max_seq_len = candidate->max_seq_len,
 		.max_decode_query = 1,
 		.activation_dtype = startup->info.activation_dtype,
@@ -208,7 +210,7 @@ static int examine(
 	if (r < 0)
 		return r;
 	r = model_measure(options->dir, &candidate->config, candidate->max_seq_len,
-		&candidate->weights_bytes, &model_error);
+		&candidate->memory->weights_bytes, &model_error);
 	if (r < 0)
 		return refuse(error, r, "model %s: %s", options->name, model_error.text);
 
@@ -219,107 +221,31 @@ static int examine(
 		.page_tokens = startup->config->page_tokens,
 		.dtype = startup->info.kv_dtype,
 	};
-	candidate->page_bytes = kv_page_bytes(&kv);
-	candidate->pool_bytes = measure_pool(startup, &candidate->config);
+	candidate->memory->page_bytes = kv_page_bytes(&kv);
+	candidate->memory->pool_bytes = measure_pool(startup, &candidate->config);
 	return 0;
 }
 
 /* ---- the memory budget ---- */
 
-static uint64_t budget_of(const struct startup *startup)
-{
-	if (startup->config->memory > 0)
-		return startup->config->memory;
-	return startup->info.free_bytes / 10 * 9;
-}
-
-/* Charge `bytes` of a model to what is left. */
-static int charge(const struct candidate *candidate, uint64_t bytes, const char *what,
-	uint64_t *left, struct startup_error *error)
-{
-	char needed[TABLE_FORMAT_MAX], available[TABLE_FORMAT_MAX];
-
-	if (bytes > *left)
-		return refuse(error, -ENOMEM,
-			"model %s: its %s need %s, and %s of the memory budget are left: "
-			"see --memory",
-			candidate->options->name, what,
-			table_format_bytes(needed, (double)bytes),
-			table_format_bytes(available, (double)*left));
-	*left -= bytes;
-	return 0;
-}
-
-static int charge_kv(struct candidate *candidate, uint64_t share, uint64_t *left,
-	struct startup_error *error)
-{
-	const struct config_model *options = candidate->options;
-	uint64_t bytes = options->kv_bytes > 0 ? options->kv_bytes : share;
-	uint64_t pages = options->kv_pages > 0 ? options->kv_pages : bytes / candidate->page_bytes;
-	uint64_t total;
-
-	if (pages == 0)
-		return refuse(error, -ENOMEM,
-			"model %s: %" PRIu64 " bytes of KV cache hold no page of %" PRIu64
-			" bytes: see --kv-bytes and --kv-pages",
-			options->name, bytes, candidate->page_bytes);
-	if (pages > INT32_MAX)
-		pages = INT32_MAX;
-	/* and the null page */
-	if (__builtin_mul_overflow(pages + 1, candidate->page_bytes, &total))
-		total = UINT64_MAX;
-	candidate->kv_pages = (uint32_t)pages;
-	candidate->kv_bytes = pages * candidate->page_bytes;
-	return charge(candidate, total, "pages of KV cache", left, error);
-}
-
-/* What each model without a KV size of its own gets. */
-static uint64_t kv_share(const struct startup *startup, uint64_t left)
-{
-	const struct config *config = startup->config;
-	uint64_t total = left, reserved = 0;
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < config->n_models; i++) {
-		const struct candidate *candidate = &startup->candidates[i];
-		const struct config_model *options = &config->models[i];
-		uint64_t bytes = options->kv_bytes;
-
-		if (options->kv_pages > 0)
-			bytes = options->kv_pages * candidate->page_bytes;
-		n += bytes == 0;
-		/* the null page, and the sizes that were given */
-		reserved += candidate->page_bytes + bytes;
-	}
-	if (n == 0)
-		return 0;
-	total = reserved < total ? total - reserved : 0;
-	if (strcmp(startup->info.kind, "cpu") == 0) {
-		if (total > startup->info.free_bytes / 8)
-			total = startup->info.free_bytes / 8;
-		if (total > CPU_KV_BYTES_MAX)
-			total = CPU_KV_BYTES_MAX;
-	}
-	return total / n;
-}
-
 static int plan_memory(struct startup *startup, struct startup_error *error)
 {
-	uint32_t n_models = startup->config->n_models;
-	uint64_t left = budget_of(startup);
-	int r = 0;
+	const struct config *config = startup->config;
+	const struct budget budget = {
+		.memory = config->memory,
+		.free_bytes = startup->info.free_bytes,
+		.host = strcmp(startup->info.kind, "cpu") == 0,
+	};
 
-	for (uint32_t i = 0; i < n_models && r == 0; i++) {
-		struct candidate *candidate = &startup->candidates[i];
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		struct budget_model *memory = &startup->memory[i];
 
-		r = charge(candidate, candidate->weights_bytes, "weights", &left, error);
-		if (r == 0)
-			r = charge(candidate, candidate->pool_bytes, "activations", &left, error);
+		memory->name = config->models[i].name;
+		memory->kv_pages = config->models[i].kv_pages;
+		memory->kv_bytes = config->models[i].kv_bytes;
 	}
-	uint64_t share = kv_share(startup, left);
-	for (uint32_t i = 0; i < n_models && r == 0; i++)
-		r = charge_kv(&startup->candidates[i], share, &left, error);
-	return r;
+	return budget_plan(
+		&budget, startup->memory, config->n_models, error->text, sizeof(error->text));
 }
 
 /* ---- weights ---- */
@@ -350,7 +276,8 @@ static void on_progress(void *userdata, uint64_t done, uint64_t total)
 	table_format_bytes(done_text, (double)done);
 	table_format_bytes(total_text, (double)total);
 	if (progress->terminal)
-		fprintf(stderr, "\rmodel %s: %s of %s\033[K", progress->name, done_text, total_text);
+		fprintf(stderr, "\rmodel %s: %s of %s\033[K", progress->name, done_text,
+			total_text);
 	else
 		log_info("model %s: read %s of %s", progress->name, done_text, total_text);
 }
@@ -386,8 +313,8 @@ static int load(struct startup *startup, uint32_t index, struct startup_error *e
 		.support = candidate->support,
 		.mode = candidate->mode,
 		.max_seq_len = candidate->max_seq_len,
-		.kv_pages = candidate->kv_pages,
-		.kv_bytes = candidate->kv_bytes,
+		.kv_pages = candidate->memory->kv_pages,
+		.kv_bytes = candidate->memory->kv_bytes,
 	};
 	snprintf(options->name, sizeof(options->name), "%s", name);
 	startup->engine_options.n_models = index + 1;
@@ -439,6 +366,7 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 		r = open_device(startup, error);
 	for (uint32_t i = 0; i < config->n_models && r == 0; i++) {
 		startup->candidates[i].options = &config->models[i];
+		startup->candidates[i].memory = &startup->memory[i];
 		r = examine(startup, &startup->candidates[i], error);
 	}
 	if (r == 0)

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_STARTUP_H
 
 /*
- * From a configuration to a serving daemon, in the order in which things can be refused cheaply: the
- * sockets' locks, the device, every model's config, attention and graph mode, the memory budget; only
- * then are weights read, graphs captured, and the engine started.
+ * From a configuration to a serving daemon, in the order in which things can be refused cheaply:
+ * the sockets' locks, the device, every model's config, attention and graph mode, the memory
+ * budget; only then are weights read, graphs captured, and the engine started.
  */
 
 #include "daemon/config.h"
@@ -24,8 +24,8 @@ struct startup_error {
 
 /* Everything up to a started engine. `config` outlives *ret. 0, or -errno with the error said. */
 int startup_new(const struct config *config, struct startup **ret, struct startup_error *error);
-/* Serve until the end; an exit status. *ret_abandoned: sessions are still in the engine's hands, and
- * the process has to end without startup_free. */
+/* Serve until the end; an exit status. *ret_abandoned: sessions are still in the engine's hands,
+ * and the process has to end without startup_free. */
 int startup_serve(struct startup *startup, bool *ret_abandoned);
 /* Stops the engine and gives everything back. */
 void startup_free(struct startup *startup);

@@ -40,7 +40,8 @@ struct table_column {
 
 enum table_form { TABLE_AS_TEXT, TABLE_AS_JSON };
 
-/* One row at most: as text a line for each column, as JSON an object instead of an array of them. */
+/* One row at most: as text a line for each column, as JSON an object instead of an array of them.
+ */
 #define TABLE_RECORD 1u
 
 struct table;
@@ -52,8 +53,8 @@ void table_free(struct table *table);
 
 /* Begin a row; its cells are empty ("-", in JSON null) until set. */
 void table_row(struct table *table);
-/* Set a cell of the last row; text is copied. Text belongs into TABLE_TEXT columns, numbers into the
- * others: anything else, or an unknown key, is -EINVAL later. */
+/* Set a cell of the last row; text is copied. Text belongs into TABLE_TEXT columns, numbers into
+ * the others: anything else, or an unknown key, is -EINVAL later. */
 void table_set_text(struct table *table, const char *key, const char *text);
 void table_set_count(struct table *table, const char *key, uint64_t value);
 void table_set_number(struct table *table, const char *key, double value);

@@ -4,7 +4,7 @@
 
 /*
  * A handle of a device buffer: opaque bytes that one process's device exports and another's
- *imports. Nothing here knows a device; kernels/device.h makes and opens what these carry.
+ * imports. Nothing here knows a device; kernels/device.h makes and opens what these carry.
  *
  * Drawn as it travels (little endian, 104 bytes):
  *

@@ -37,7 +37,8 @@ static int layout_init(struct layout *ret, uint32_t entries, uint64_t arena_byte
 
 	ret->sqe_offset = REGION_PAGE;
 	ret->cqe_offset = ret->sqe_offset + (uint64_t)entries * sizeof(struct ring_sqe);
-	uint64_t end = ret->cqe_offset + (uint64_t)RING_CQ_ENTRIES(entries) * sizeof(struct ring_cqe);
+	uint64_t end =
+		ret->cqe_offset + (uint64_t)RING_CQ_ENTRIES(entries) * sizeof(struct ring_cqe);
 	ret->arena_offset = (end + REGION_PAGE - 1) & ~(uint64_t)(REGION_PAGE - 1);
 	ret->bytes = ret->arena_offset + arena_bytes;
 	return 0;

@@ -21,8 +21,9 @@ struct region {
 	struct ring ring;
 };
 
-/* Make, size, seal and map a region. entries: a power of two, RING_ENTRIES_MIN ... MAX; arena_bytes:
- * a power of two, REGION_ARENA_MIN ... MAX; else -EINVAL. On success the caller owns *ret. */
+/* Make, size, seal and map a region. entries: a power of two, RING_ENTRIES_MIN ... MAX;
+ * arena_bytes: a power of two, REGION_ARENA_MIN ... MAX; else -EINVAL. On success the caller owns
+ * *ret. */
 int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes);
 /* Map a region that a daemon made. Takes `fd` over on success. -EPROTO if its seals, size, magic,
  * version (-EPROTONOSUPPORT), offsets or padding are not as ring.h draws them. */
@@ -30,8 +31,8 @@ int region_map(struct region *ret, int fd);
 /* Unmap and close. Zeroed or NULL is fine. */
 void region_deinit(struct region *region);
 
-/* The arena bytes [offset, offset + length), or NULL if they do not lie in it. length 0: the address
- * of offset, which must lie in the arena or at its end. */
+/* The arena bytes [offset, offset + length), or NULL if they do not lie in it. length 0: the
+ * address of offset, which must lie in the arena or at its end. */
 void *region_at(const struct region *region, uint32_t offset, uint32_t length);
 
 #endif

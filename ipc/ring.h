@@ -18,7 +18,8 @@
  * bare fences so that ThreadSanitizer sees them.
  *
  * The peer's memory is a stranger's: a peer index is taken once, and an index more than the
- * ring's length away from our own is -EPROTO; entries are copied out before anything in them is looked at.
+ * ring's length away from our own is -EPROTO; entries are copied out before anything in them is
+ * looked at.
  *
  * Control page (one writer a cache line; lines of 64 bytes):
  *
@@ -44,8 +45,8 @@
 #define RING_VERSION 1u
 #define RING_ENTRIES_MIN 2u
 #define RING_ENTRIES_MAX 4096u
-/* The completion ring is twice as long: one entry for the final completion of each request in flight,
- * and as many for progress. */
+/* The completion ring is twice as long: one entry for the final completion of each request in
+ * flight, and as many for progress. */
 #define RING_CQ_ENTRIES(entries) (2 * (entries))
 
 enum ring_op {
@@ -62,7 +63,7 @@ enum ring_op {
 /* Submission entry. Offsets count from the arena's start, lengths are bytes. */
 struct ring_sqe {
 	uint64_t user_data;
-	uint32_t request;    /* the client's request index, below `entries`; not in flight already */
+	uint32_t request; /* the client's request index, below `entries`; not in flight already */
 	uint32_t generation; /* of that index; free-running */
 	uint16_t op;         /* enum ring_op */
 	uint16_t flags;      /* 0 */
@@ -155,7 +156,8 @@ _Static_assert(offsetof(struct ring_control, client_need_wakeup) == 384, "line 6
 /*
  * One side's view. Private memory: sizes are copies, never read back from the region.
  * sq_seen and cq_seen hold the peer's index as last read: a consumer reads the peer's tail again
- * only when its copy says empty, a producer the peer's head only when its copy says too little room.
+ * only when its copy says empty, a producer the peer's head only when its copy says too little
+ * room.
  */
 struct ring {
 	struct ring_control *control;

@@ -195,6 +195,10 @@ static int lock_take(const char *path)
 	return fd;
 }
 
+/* A killed process that had io_uring leaves its sockets open until the kernel has taken the ring down,
+ * milliseconds after the process is gone: somebody who listens is asked again for so long. */
+#define LEFTOVER_MS 1000
+
 /* Remove a dead daemon's socket. Called with the lock held. */
 static int leftover_remove(const char *path)
 {
@@ -206,6 +210,11 @@ static int leftover_remove(const char *path)
 		return -ENOTSOCK;
 
 	int fd = socket_connect(path, 0);
+	for (unsigned waited_ms = 0; fd >= 0 && waited_ms < LEFTOVER_MS; waited_ms++) {
+		close(fd);
+		usleep(1000);
+		fd = socket_connect(path, 0);
+	}
 	if (fd >= 0) {
 		close(fd);
 		return -EADDRINUSE;

@@ -24,9 +24,9 @@ int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
 int socket_connect(const char *path, unsigned timeout_ms);
 /* Bind and listen, mode 0660; makes the last folder (0755) if it is missing. A socket file on which
  * somebody listens is -EADDRINUSE; a dead one's is taken over: both are decided under a lock file
- * beside it (path + ".lock", held until the process ends; *ret_lock_fd), so two daemons cannot race.
- * The listening fd (close-on-exec, nonblocking), or -errno: -ENOTSOCK if the path is another kind of
- * file, which is left alone; -ENOENT if the folder above the last one is missing. */
+ * beside it (path + ".lock", held until the process ends; *ret_lock_fd), so two daemons cannot
+ * race. The listening fd (close-on-exec, nonblocking), or -errno: -ENOTSOCK if the path is another
+ * kind of file, which is left alone; -ENOENT if the folder above the last one is missing. */
 int socket_listen(const char *path, int *ret_lock_fd);
 /* The two halves of it, for a daemon that must know early that the place is free and accept late:
  * take the lock and remove a dead one's socket (0 or -errno); then, with the lock held, bind and
@@ -43,12 +43,13 @@ struct socket_peer {
 int socket_peer(int fd, struct socket_peer *ret);
 
 /* Send one message with up to SOCKET_FDS_MAX fds. For blocking callers (client, admin tools);
- * the fds stay the caller's. 0 or -errno: -EMSGSIZE above MSG_SOCKET_MAX, -EPIPE without a reader. */
+ * the fds stay the caller's. 0 or -errno: -EMSGSIZE above MSG_SOCKET_MAX, -EPIPE without a reader.
+ */
 int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
 /* Receive one message into buffer[size], and fds (close-on-exec, the caller's to close). The length
  * or -errno: -EMSGSIZE if it does not fit, -ECONNRESET on end of file, -ETIMEDOUT, -EPROTO if more
- * than fds_max fds came. On an error every fd that came is closed, and the stream is of no more use.
- * ret_fds and ret_n_fds may be NULL if fds_max is 0. */
+ * than fds_max fds came. On an error every fd that came is closed, and the stream is of no more
+ * use. ret_fds and ret_n_fds may be NULL if fds_max is 0. */
 ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
 	size_t *ret_n_fds, unsigned timeout_ms);
 

@@ -3,8 +3,8 @@
 #define MIMEO_IPC_STATUS_H
 
 /*
- * The one list of statuses that cross the wire: name, value, sentence. The public header repeats the
- * values (it is self-contained); sdk/status.c asserts that they agree.
+ * The one list of statuses that cross the wire: name, value, sentence. The public header repeats
+ * the values (it is self-contained); sdk/status.c asserts that they agree.
  */
 
 #define STATUS_LIST(X)                                                                             \

@@ -66,8 +66,10 @@ static uint64_t power_of_two_above(uint64_t value)
 	return value <= 1 ? 1 : 1ull << (64 - __builtin_clzll(value - 1));
 }
 
-/* Fill in the defaults. 0, or INVALID. */
-static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *given)
+/* Fill in the defaults. 0, or INVALID and why; *ret is the caller's words as far as they are known.
+ */
+static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *given,
+	char text[static MSG_TEXT_MAX])
 {
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 
@@ -81,17 +83,20 @@ static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *g
 		config.connect_timeout_ms = DEFAULT_TIMEOUT_MS;
 	if (!config.name)
 		config.name = program_invocation_short_name;
+	*ret = config;
 
 	if (config.entries < RING_ENTRIES_MIN || config.entries > RING_ENTRIES_MAX ||
 		(config.entries & (config.entries - 1)) != 0)
-		return MIMEO_E_INVALID;
-	if (config.arena_bytes < REGION_ARENA_MIN || config.arena_bytes > REGION_ARENA_MAX)
-		return MIMEO_E_INVALID;
-	if (config.reserved != 0)
-		return MIMEO_E_INVALID;
-	config.arena_bytes = power_of_two_above(config.arena_bytes);
-	*ret = config;
-	return 0;
+		snprintf(text, MSG_TEXT_MAX, "entries %u is not a power of two from %u to %u",
+			config.entries, RING_ENTRIES_MIN, RING_ENTRIES_MAX);
+	else if (config.arena_bytes < REGION_ARENA_MIN || config.arena_bytes > REGION_ARENA_MAX)
+		snprintf(text, MSG_TEXT_MAX, "arena_bytes %llu is not from %llu to %llu",
+			(unsigned long long)config.arena_bytes, REGION_ARENA_MIN, REGION_ARENA_MAX);
+	else if (config.reserved != 0)
+		snprintf(text, MSG_TEXT_MAX, "reserved is %u and not 0", config.reserved);
+	else
+		ret->arena_bytes = power_of_two_above(config.arena_bytes);
+	return text[0] ? MIMEO_E_INVALID : 0;
 }
 
 /* ---- handshake ---- */
@@ -118,6 +123,8 @@ static int connect_status(int error)
 	}
 }
 
+/* A daemon that turns us away may close before it has our words: its answer is there all the same.
+ */
 static int say_hello(int fd, const struct mimeo_config *config)
 {
 	struct msg_hello hello = {
@@ -132,7 +139,7 @@ static int say_hello(int fd, const struct mimeo_config *config)
 	if (n < 0)
 		return MIMEO_E_INVALID;
 	int r = socket_send(fd, buffer, (size_t)n, NULL, 0);
-	return r < 0 ? connect_status(r) : 0;
+	return r < 0 && r != -EPIPE && r != -ECONNRESET ? connect_status(r) : 0;
 }
 
 static bool is_known(int status)
@@ -256,16 +263,18 @@ static int fds_init(struct mimeo *m)
 	return r < 0 ? r : watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
 }
 
-/* Why there is no connection: the daemon's words if it said any, and which socket it was. */
-static void explain(const struct mimeo_config *config, const char *path, int status, const char *text)
+/* Why there is no connection: what was found out about it, or else which socket it was. */
+static int explain(
+	const struct mimeo_config *config, const char *path, int status, const char *text)
 {
 	if (!config->message || !config->message_size)
-		return;
+		return status;
 	if (text[0])
 		snprintf(config->message, config->message_size, "%s", text);
 	else
 		snprintf(config->message, config->message_size, "%s: %s", path,
 			mimeo_strerror(status));
+	return status;
 }
 
 /* `m` comes with fds of -1 and otherwise zeroed; the caller frees it whatever comes of this. */
@@ -277,8 +286,12 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 
 	uint64_t start = clock_ns();
 	m->socket = socket_connect(path, config->connect_timeout_ms);
-	if (m->socket < 0)
-		return connect_status(m->socket);
+	if (m->socket < 0) {
+		r = connect_status(m->socket);
+		snprintf(text, MSG_TEXT_MAX, "%s: %s: %s", path, mimeo_strerror(r),
+			strerror(-m->socket));
+		return r;
+	}
 	r = say_hello(m->socket, config);
 	if (r < 0)
 		return r;
@@ -312,27 +325,29 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 
 int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 {
-	struct mimeo_config resolved;
-	char path[SOCKET_PATH_MAX] = "", text[MSG_TEXT_MAX] = "";
+	struct mimeo_config resolved = MIMEO_CONFIG_INIT;
+	char path[SOCKET_PATH_MAX] = "socket path", text[MSG_TEXT_MAX] = "";
 
 	if (!ret_m)
 		return MIMEO_E_INVALID;
-	int r = config_resolve(&resolved, config);
+	int r = config_resolve(&resolved, config, text);
 	if (r < 0)
-		return r;
+		return explain(&resolved, path, r, text);
 	struct mimeo *m = calloc(1, sizeof(*m));
 	if (!m)
-		return MIMEO_E_NO_MEMORY;
+		return explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
 	m->pid = getpid();
 	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
 	m->spin_ns = spin_ns(resolved.spin_us);
 
 	r = socket_path(path, resolved.socket_path);
+	if (r < 0)
+		snprintf(text, sizeof(text), "the socket's path has more than %d bytes",
+			SOCKET_PATH_MAX - 1);
 	r = r < 0 ? connect_status(r) : attach(m, &resolved, path, text);
 	if (r < 0) {
-		explain(&resolved, path[0] ? path : "socket path", r, text);
 		mimeo_close(m);
-		return r;
+		return explain(&resolved, path, r, text);
 	}
 	*ret_m = m;
 	return 0;

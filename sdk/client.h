@@ -17,10 +17,11 @@
  * makes the request's entry free: whoever looks for events pushes the rest.
  *
  * Sleeping. `armed` is true while our NEED_WAKEUP is set. mimeo_event_wait sets it before it
- * sleeps; mimeo_event_peek sets it only if the caller has asked for mimeo_fd: otherwise a caller who spins
- * on peek would make the daemon ring the doorbell, by a system call, for every completion. Taking a
- * completion while armed disarms. A ring may come late, after its completion was taken: then the
- * doorbell is up and nothing waits, so `tend` clears it, and looks at the ring again afterwards.
+ * sleeps; mimeo_event_peek sets it only if the caller has asked for mimeo_fd: otherwise a caller
+ * who spins on peek would make the daemon ring the doorbell, by a system call, for every
+ * completion. Taking a completion while armed disarms. A ring may come late, after its completion
+ * was taken: then the doorbell is up and nothing waits, so `tend` clears it, and looks at the ring
+ * again afterwards.
  */
 
 #include <stdbool.h>

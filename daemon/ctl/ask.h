@@ -3,7 +3,8 @@
 #define MIMEO_DAEMON_CTL_ASK_H
 
 /*
- * The operators' side of daemon/serve/admin_wire.h: send a request, take the reply, look at its rows.
+ * The operators' side of daemon/serve/admin_wire.h: send a request, take the reply, look at its
+ * rows.
  */
 
 #include <msgpack.h>
@@ -25,8 +26,8 @@ struct answer {
 
 /* Blocking. `session` may be NULL. 0 or -errno. */
 int ask_send(int fd, const char *op, const uint64_t *session);
-/* The whole reply; the answer is the caller's, until answer_free. 0, -EPROTO if it is not a reply, or
- * -errno (-ECONNRESET: the daemon is gone). */
+/* The whole reply; the answer is the caller's, until answer_free. 0, -EPROTO if it is not a reply,
+ * or -errno (-ECONNRESET: the daemon is gone). */
 int ask_receive(int fd, struct answer **ret);
 void answer_free(struct answer *answer);
 

@@ -132,8 +132,8 @@ const struct listing *listing_find(const char *op)
 	return NULL;
 }
 
-/* An empty text is an empty cell; so is what another version of the daemon leaves out, or has as another
- * type. */
+/* An empty text is an empty cell; so is what another version of the daemon leaves out, or has as
+ * another type. */
 static void fill_cell(struct table *table, const struct table_column *column,
 	const struct answer *answer, size_t row)
 {
@@ -153,8 +153,8 @@ static void fill_cell(struct table *table, const struct table_column *column,
 	}
 }
 
-int listing_print(
-	const struct listing *listing, const struct answer *answer, FILE *file, enum table_form form)
+int listing_print(const struct listing *listing, const struct answer *answer, FILE *file,
+	enum table_form form)
 {
 	struct table *table;
 

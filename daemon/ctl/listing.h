@@ -17,7 +17,7 @@ struct listing {
 /* "status", "sessions", "models", "graphs", "metrics"; NULL. */
 const struct listing *listing_find(const char *op);
 /* 0 or -errno. */
-int listing_print(
-	const struct listing *listing, const struct answer *answer, FILE *file, enum table_form form);
+int listing_print(const struct listing *listing, const struct answer *answer, FILE *file,
+	enum table_form form);
 
 #endif

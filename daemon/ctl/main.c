@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "build-config.h"
@@ -144,7 +143,8 @@ static int reach(const struct options *options)
 	int fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
 	if (fd == -EACCES)
 		fprintf(stderr,
-			"mimeoctl: %s: permission denied: be root or the user that mimeod runs as\n",
+			"mimeoctl: %s: permission denied: be root or the user that mimeod runs "
+			"as\n",
 			admin);
 	else if (fd < 0)
 		fprintf(stderr,
@@ -223,50 +223,68 @@ static int list(const struct options *options, const struct answer *answer)
 	return exit_status(options, answer);
 }
 
-/* Wait until the daemon closes the connection: it has ended. */
-static int await_end(int fd)
+static void show_progress(const struct answer *answer)
+{
+	printf("\rdraining: %" PRIu64 " requests in flight, %" PRIu64 " sessions \033[K",
+		answer_count(answer, 0, "running", 0) + answer_count(answer, 0, "waiting", 0),
+		answer_count(answer, 0, "sessions", 0));
+	fflush(stdout);
+}
+
+/* Between two replies only the connection's end makes it readable. */
+static bool has_ended(int fd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+	return poll(&poll_fd, 1, timeout_ms) > 0;
+}
+
+/* Wait until the daemon closes the connection, and then until its process has ended: only then are
+ * its sockets free for another. 0 or -errno. */
+static int await_end(int fd, int pidfd)
+{
 	bool terminal = isatty(STDOUT_FILENO);
+	int r = 0;
 
-	for (;;) {
-		char byte;
-		int n = poll(&poll_fd, 1, PROGRESS_MS);
+	while (r == 0 && !has_ended(fd, PROGRESS_MS)) {
+		struct answer *answer = NULL;
 
-		if (n < 0 && errno != EINTR)
-			return EXIT_ERROR;
-		if (n > 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0 && errno != EAGAIN)
-			break;
-		if (n > 0)
-			break;
-		struct answer *answer;
-		if (ask_send(fd, "status", NULL) < 0 || ask_receive(fd, &answer) < 0)
-			break;
-		if (terminal)
-			printf("\rdraining: %" PRIu64 " requests in flight, %" PRIu64
-			       " sessions \033[K",
-				answer_count(answer, 0, "running", 0) +
-					answer_count(answer, 0, "waiting", 0),
-				answer_count(answer, 0, "sessions", 0));
-		fflush(stdout);
+		r = ask_send(fd, "status", NULL);
+		if (r == 0)
+			r = ask_receive(fd, &answer);
+		if (r == 0 && terminal)
+			show_progress(answer);
 		answer_free(answer);
 	}
+	if (r == -ECONNRESET || r == -EPIPE)
+		r = 0;
+	while (r == 0 && pidfd >= 0 && !has_ended(pidfd, -1))
+		;
 	if (terminal)
 		printf("\r\033[K");
-	return EXIT_DONE;
+	return r;
 }
 
 static int drain(const struct options *options, int fd, const struct answer *answer)
 {
+	struct socket_peer peer = {.pidfd = -1};
 	bool json = options->form == TABLE_AS_JSON;
 
+	/* Whoever listens is the daemon; where the kernel does not say, its hang-up has to do. */
+	(void)socket_peer(fd, &peer);
 	if (!json)
 		puts(answer->text);
 	fflush(stdout);
-	int status = await_end(fd);
-	if (status == EXIT_DONE)
-		puts(json ? "{\"drained\": true}" : "drained: the daemon has ended");
-	return fflush(stdout) == EOF ? EXIT_ERROR : status;
+	int r = await_end(fd, peer.pidfd);
+	if (peer.pidfd >= 0)
+		close(peer.pidfd);
+	if (r < 0) {
+		fprintf(stderr, "mimeoctl: the daemon drains and no longer answers: %s\n",
+			strerror(-r));
+		return EXIT_ERROR;
+	}
+	puts(json ? "{\"drained\": true}" : "drained: the daemon has ended");
+	return fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
 }
 
 int main(int argc, char **argv)

@@ -58,7 +58,8 @@ int loop_new(struct loop **ret, const char *name)
 		name = getenv("MIMEO_LOOP");
 	if (!name || !*name)
 		name = "auto";
-	if (strcmp(name, "auto") != 0 && strcmp(name, "io_uring") != 0 && strcmp(name, "epoll") != 0)
+	if (strcmp(name, "auto") != 0 && strcmp(name, "io_uring") != 0 &&
+		strcmp(name, "epoll") != 0)
 		return -EINVAL;
 
 	loop = calloc(1, sizeof(*loop));
@@ -195,7 +196,8 @@ void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t event
 	source->callback(source->userdata, source, events);
 }
 
-/* Timers are kept here and not in the kernel: there are few, and this way both fillings tick alike. */
+/* Timers are kept here and not in the kernel: there are few, and this way both fillings tick alike.
+ */
 static uint64_t wait_ns(const struct loop *loop, int timeout_ms)
 {
 	uint64_t wait = timeout_ms < 0 ? LOOP_WAIT_FOREVER : (uint64_t)timeout_ms * NS_PER_MS;

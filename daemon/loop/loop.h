@@ -8,8 +8,8 @@
  *
  * Sources are added with a callback. A poll source is edge-triggered: its callback runs once per
  * wake-up and must take everything that is there, or not care (doorbells are never read).
- * Threads: a loop belongs to one thread, but for loop_wake. It may be made and filled by another one
- * before that thread's first loop_run_once, and freed by another one after its last.
+ * Threads: a loop belongs to one thread, but for loop_wake. It may be made and filled by another
+ * one before that thread's first loop_run_once, and freed by another one after its last.
  */
 
 #include <stdbool.h>
@@ -19,11 +19,12 @@
 struct loop;
 struct loop_source;
 
-/* events: EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR bits; the kernel's answer. A timer's: 0. */
+/* events: EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR bits; the kernel's answer; 0 of a
+ * timer. */
 typedef void (*loop_callback)(void *userdata, struct loop_source *source, uint32_t events);
 
-/* `name`: "auto", "io_uring" or "epoll"; NULL or "": $MIMEO_LOOP, else auto. -ENOTSUP if the one asked
- * for is refused, -EINVAL for other names; auto falls back to epoll. */
+/* `name`: "auto", "io_uring" or "epoll"; NULL or "": $MIMEO_LOOP, else auto. -ENOTSUP if the one
+ * asked for is refused, -EINVAL for other names; auto falls back to epoll. */
 int loop_new(struct loop **ret, const char *name);
 void loop_free(struct loop *loop);
 /* "io_uring" or "epoll", and why it is not io_uring ("io_uring_setup: Operation not permitted"),
@@ -32,9 +33,9 @@ const char *loop_name(const struct loop *loop);
 const char *loop_fallback_reason(const struct loop *loop);
 
 /* Watch fd (the caller's, pollable; -EBADF if it is not open) for events, edge-triggered: what is
- * ready already counts as the first edge, and a callback may come without news. Sources are freed by
- * loop_remove (or loop_free); a source may be removed from within any callback, and gets no callback
- * afterwards. Remove first, then close the fd. */
+ * ready already counts as the first edge, and a callback may come without news. Sources are freed
+ * by loop_remove (or loop_free); a source may be removed from within any callback, and gets no
+ * callback afterwards. Remove first, then close the fd. */
 int loop_add(struct loop *loop, int fd, uint32_t events, loop_callback callback, void *userdata,
 	struct loop_source **ret);
 void loop_remove(struct loop *loop, struct loop_source *source);
@@ -53,11 +54,12 @@ void loop_wake(struct loop *loop);
 /*
  * Ring a doorbell without ever blocking, whatever its holder did to the counter or its flags.
  * io_uring: a write that the kernel moves to a worker if it would block, at most LOOP_RINGS_MAX in
- * flight a doorbell; more are dropped (a full counter wakes its reader as well). epoll: the kernel's
- * own signal to an eventfd (the completion of an empty aio read), which saturates and cannot block;
- * where aio is refused, the counter's room is looked at before a write.
+ * flight a doorbell; more are dropped (a full counter wakes its reader as well). epoll: the
+ * kernel's own signal to an eventfd (the completion of an empty aio read), which saturates and
+ * cannot block; where aio is refused, the counter's room is looked at before a write.
  * Batches: a ring becomes effective by loop_ring_flush at the latest, and the fd stays open until
- * then. Rings that fail (a closed fd) are forgotten. Neither call allocates once it has seen the fd.
+ * then. Rings that fail (a closed fd) are forgotten. Neither call allocates once it has seen the
+ * fd.
  */
 #define LOOP_RINGS_MAX 4
 void loop_ring(struct loop *loop, int eventfd);

@@ -4,9 +4,10 @@
  * The epoll filling. Sources are edge-triggered entries of one epoll fd.
  *
  * Doorbells: write(2) to an eventfd whose holder filled the counter and cleared O_NONBLOCK would
- * block for ever, and looking first leaves a gap in which both can happen. The kernel itself signals
- * eventfds without blocking when an aio request that names one completes, so a ring is an aio read of
- * no bytes; a batch of them is one system call. Only where aio is refused does the look suffice.
+ * block for ever, and looking first leaves a gap in which both can happen. The kernel itself
+ * signals eventfds without blocking when an aio request that names one completes, so a ring is an
+ * aio read of no bytes; a batch of them is one system call. Only where aio is refused does the look
+ * suffice.
  */
 #include "daemon/loop/loop_internal.h"
 

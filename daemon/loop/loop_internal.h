@@ -7,8 +7,8 @@
  * when memory may go; a filling waits and hands events to loop_dispatch.
  *
  * A removed source stays in its list until nothing can name it any more: no callback is running
- * (the batch at hand may hold its address) and the kernel owes no completion (`in_kernel`). So a late
- * completion finds the source, sees `removed` and goes no further.
+ * (the batch at hand may hold its address) and the kernel owes no completion (`in_kernel`). So a
+ * late completion finds the source, sees `removed` and goes no further.
  */
 
 #include <stdbool.h>
@@ -40,8 +40,8 @@ struct loop_backend {
 	int (*watch)(struct loop *loop, struct loop_source *source);
 	/* No event of the source is dispatched afterwards; may leave in_kernel set. */
 	void (*unwatch)(struct loop *loop, struct loop_source *source);
-	/* Wait up to timeout_ns (0: look, LOOP_WAIT_FOREVER), then loop_dispatch what is there. 0, also
-	 * when interrupted or out of time, or -errno. */
+	/* Wait up to timeout_ns (0: look, LOOP_WAIT_FOREVER), then loop_dispatch what is there. 0,
+	 * also when interrupted or out of time, or -errno. */
 	int (*wait)(struct loop *loop, uint64_t timeout_ns);
 	void (*ring)(struct loop *loop, int eventfd);
 	void (*ring_flush)(struct loop *loop);

@@ -4,10 +4,10 @@
  * The io_uring filling. Two rings, both used by the loop's thread alone:
  *
  *   polls  one multishot poll a source. Its user data is the source; 0 marks completions nobody
- *          waits for (cancels). The kernel may end a multishot poll at any time (a completion without
- *          IORING_CQE_F_MORE, e.g. when the completion queue was full): it is armed again.
- *   bells  writes to doorbells. Apart, because their completions must be counted between two turns of
- *          the loop, when no callback may run.
+ *          waits for (cancels). The kernel may end a multishot poll at any time (a completion
+ *          without IORING_CQE_F_MORE, e.g. when the completion queue was full): it is armed again.
+ *   bells  writes to doorbells. Apart, because their completions must be counted between two turns
+ *          of the loop, when no callback may run.
  *
  * Requests belong to the thread that submits them: they end with it, and their completions are made
  * in its context. Hence loop_add only notes what to arm, and the next wait submits.
@@ -51,7 +51,8 @@ static const uint64_t bell_value = 1;
 static int ring_open(struct io_uring *ring, unsigned entries, unsigned completions)
 {
 	struct io_uring_params params = {
-		.flags = IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+		.flags =
+			IORING_SETUP_CQSIZE | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
 		.cq_entries = completions,
 	};
 	int r;
@@ -59,8 +60,9 @@ static int ring_open(struct io_uring *ring, unsigned entries, unsigned completio
 	r = io_uring_queue_init_params(entries, ring, &params);
 	if (r != -EINVAL)
 		return r;
-	/* Before 5.19: completions interrupt the thread instead of waiting for its next system call. */
-	params = (struct io_uring_params){ .flags = IORING_SETUP_CQSIZE, .cq_entries = completions };
+	/* Before 5.19: completions interrupt the thread instead of waiting for its next system
+	 * call. */
+	params = (struct io_uring_params){.flags = IORING_SETUP_CQSIZE, .cq_entries = completions};
 	return io_uring_queue_init_params(entries, ring, &params);
 }
 
@@ -224,8 +226,8 @@ static int uring_wait(struct loop *loop, uint64_t timeout_ns)
 	if (r < 0 && r != -ETIME && r != -EINTR && r != -EAGAIN && r != -EBUSY)
 		return r;
 
-	/* The peek also fetches completions that wait for this thread to enter the kernel. What arrives
-	 * while callbacks run is left to the next turn. */
+	/* The peek also fetches completions that wait for this thread to enter the kernel. What
+	 * arrives while callbacks run is left to the next turn. */
 	if (io_uring_peek_cqe(&uring->polls, &cqe) < 0)
 		return 0;
 	for (n = io_uring_cq_ready(&uring->polls); n > 0; n--) {
@@ -332,7 +334,8 @@ static void uring_ring_forget(struct loop *loop, int eventfd)
 
 		if (!sqe)
 			break;
-		io_uring_prep_cancel64(sqe, (uint64_t)bell->generation << 32 | (uint32_t)eventfd, 0);
+		io_uring_prep_cancel64(
+			sqe, (uint64_t)bell->generation << 32 | (uint32_t)eventfd, 0);
 		io_uring_sqe_set_data64(sqe, BELL_UNTRACKED);
 	}
 	bell->n_in_flight = 0;

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
 
 /*
- * What mimeod and mimeoctl say to each other on the admin socket: length-prefixed msgpack, as on the
- * client socket. A request is one map,
+ * What mimeod and mimeoctl say to each other on the admin socket: length-prefixed msgpack, as on
+ * the client socket. A request is one map,
  *
  *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"|"kill", "session": number}
  *

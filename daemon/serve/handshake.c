@@ -16,9 +16,9 @@
 #include "ipc/status.h"
 
 /*
- * From accept to WELCOME. The peer is a stranger: it gets one buffer of HELLO_BYTES_MAX, one deadline,
- * and a share of the places; whatever it does otherwise, it is answered (if its socket has room) and
- * closed.
+ * From accept to WELCOME. The peer is a stranger: it gets one buffer of HELLO_BYTES_MAX, one
+ * deadline, and a share of the places; whatever it does otherwise, it is answered (if its socket
+ * has room) and closed.
  */
 
 void greeting_free(struct greeting *greeting)
@@ -74,7 +74,6 @@ static void describe(int status, const struct msg_detail *detail, char text[stat
 static void finish(struct greeting *greeting, uint32_t length)
 {
 	struct serve *serve = greeting->serve;
-	struct session *session;
 	struct msg_hello hello;
 	struct msg_detail detail = {0};
 	char text[MSG_TEXT_MAX];
@@ -91,7 +90,7 @@ static void finish(struct greeting *greeting, uint32_t length)
 
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
-	int r = session_new(serve, greeting->fd, &greeting->peer, &hello, &session);
+	int r = session_new(serve, greeting->fd, &greeting->peer, &hello);
 	if (r < 0) {
 		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-r));
 		refuse(greeting, STATUS_E_NO_MEMORY, text);
@@ -144,7 +143,8 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 			return;
 		if (n <= 0) {
 			if (greeting->n_bytes > 0)
-				serve_complain(greeting->serve, "pid %d, uid %u: left after %u bytes",
+				serve_complain(greeting->serve,
+					"pid %d, uid %u: left after %u bytes",
 					(int)greeting->peer.pid, (unsigned)greeting->peer.uid,
 					greeting->n_bytes);
 			greeting_free(greeting);

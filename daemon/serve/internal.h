@@ -108,8 +108,8 @@ int64_t serve_now_ms(void);
 /* Take no new sessions; done when nothing is in flight, or after the drain timeout. */
 void serve_drain(struct serve *serve, const char *why);
 void serve_session_gone(struct serve *serve);
-/* The next connection (nonblocking, close-on-exec), or -EAGAIN when there is none or the turn's share
- * is taken; notes what is left for later. */
+/* The next connection (nonblocking, close-on-exec), or -EAGAIN when there is none or the turn's
+ * share is taken; notes what is left for later. */
 int serve_accept(struct serve *serve, int listener, uint32_t *n_turn);
 
 /* handshake.c */
@@ -128,9 +128,10 @@ int welcome_send(struct serve *serve, const struct session *session);
 void welcome_refuse(struct serve *serve, int fd, int status, const char *text);
 
 /* session.c */
-/* Takes fd and pidfd over on success: a session that the engine has. */
+/* A session that the engine has, and its WELCOME. 0, with fd and pidfd taken over, or -errno with
+ * nothing said to the peer. */
 int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
-	const struct msg_hello *hello, struct session **ret);
+	const struct msg_hello *hello);
 /* Ask the engine to let go; the socket closes when it has. */
 void session_detach(struct session *session, const char *why);
 /* The engine has let go. */

@@ -183,8 +183,9 @@ static void report_handle(struct serve *serve, const struct engine_report *repor
 		session_free(session);
 		break;
 	case ENGINE_PROTOCOL:
-		serve_complain(serve, "session %u (%s, pid %d): %s: detached", report->port->session,
-			report->port->name, (int)report->port->pid, report->text);
+		serve_complain(serve, "session %u (%s, pid %d): %s: detached",
+			report->port->session, report->port->name, (int)report->port->pid,
+			report->text);
 		session_detach(session, "it broke the protocol");
 		break;
 	case ENGINE_DRAINED:
@@ -297,7 +298,8 @@ fail:
 	return r;
 }
 
-static void listener_close(struct serve *serve, struct loop_source *source, int fd, const char *path)
+static void listener_close(
+	struct serve *serve, struct loop_source *source, int fd, const char *path)
 {
 	if (source)
 		loop_remove(serve->loop, source);
@@ -356,8 +358,8 @@ static void announce(struct serve *serve)
 		seconds += facts.capture_seconds;
 	}
 	snprintf(text, sizeof(text),
-		"serving %u model%s on %s (device %s, loop %s, graphs captured in %.2f s)", n_models,
-		n_models == 1 ? "" : "s", serve->socket, serve->options.device,
+		"serving %u model%s on %s (device %s, loop %s, graphs captured in %.2f s)",
+		n_models, n_models == 1 ? "" : "s", serve->socket, serve->options.device,
 		loop_name(serve->loop), seconds);
 	log_info("ready: %s", text);
 	notify_ready(text);

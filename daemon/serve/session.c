@@ -140,7 +140,7 @@ static int watch(struct session *session)
 }
 
 int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
-	const struct msg_hello *hello, struct session **ret)
+	const struct msg_hello *hello)
 {
 	struct session *session = calloc(1, sizeof(*session));
 	if (!session)
@@ -156,8 +156,6 @@ int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
 	if (r == 0)
 		r = watch(session);
 	if (r == 0)
-		r = welcome_send(serve, session);
-	if (r == 0)
 		r = engine_post_attach(serve->options.engine, &session->port);
 	if (r < 0) {
 		session_deinit(session);
@@ -167,10 +165,19 @@ int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
 	DL_APPEND(serve->sessions, session);
 	serve->n_sessions++;
 	serve->n_sessions_total++;
+	/* Last: whoever is welcome has a session, and whoever has none gets one answer that says
+	 * why. */
+	r = welcome_send(serve, session);
+	if (r < 0) {
+		serve_complain(serve,
+			"session %u (%s, pid %d): WELCOME cannot be sent: %s: detached",
+			session->port.session, session->port.name, (int)peer->pid, strerror(-r));
+		session_detach(session, "it was not to be welcomed");
+		return 0;
+	}
 	log_debug("session %u: attached: %s, pid %d, uid %u, %u entries, %llu bytes of arena",
 		session->port.session, session->port.name, (int)peer->pid, (unsigned)peer->uid,
 		hello->entries, (unsigned long long)hello->arena_bytes);
-	*ret = session;
 	return 0;
 }
 

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,10 +79,64 @@ static void test_connect_gives_the_daemons_own_words_or_names_the_socket(void **
 	config.socket_path = "/tmp/mimeo-no-such-folder/d.sock";
 	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_UNREACHABLE);
 	assert_non_null(strstr(message, "/tmp/mimeo-no-such-folder/d.sock"));
+	assert_non_null(strstr(message, strerror(ENOENT)));
 	config.message = cut;
 	config.message_size = sizeof(cut);
 	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_UNREACHABLE);
 	assert_int_equal(strlen(cut), sizeof(cut) - 1);
+}
+
+/* A daemon that has no place for a newcomer says so and closes, before HELLO can have come: here,
+ * in the middle of the client's sending it. */
+static int crowded_listener = -1;
+
+static void turn_away(int listener)
+{
+	const struct msg_welcome welcome = {.version = MSG_PROTOCOL_VERSION,
+		.status = MIMEO_E_QUOTA, .text = "too many clients"};
+	uint8_t buffer[MSG_HEADER_MAX];
+
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	int n = msg_welcome_encode(&welcome, buffer, sizeof(buffer));
+	assert_true(fd >= 0 && n > 0);
+	assert_int_equal(socket_send(fd, buffer, (size_t)n, NULL, 0), 0);
+	close(fd);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	int listener = crowded_listener;
+
+	crowded_listener = -1;
+	if (listener >= 0)
+		turn_away(listener);
+	return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static void test_connect_hears_a_refusal_that_came_before_its_hello(void **state)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	char folder[] = "/tmp/mimeo-sdk-XXXXXX", path[64], lock[80], message[256] = "";
+	struct mimeo *m;
+	int lock_fd;
+
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/d.sock", folder);
+	snprintf(lock, sizeof(lock), "%s.lock", path);
+	int listener = socket_listen(path, &lock_fd);
+	assert_true(fcntl(listener, F_SETFL, 0) == 0);
+	config.socket_path = path;
+	config.message = message;
+	config.message_size = sizeof(message);
+	crowded_listener = listener;
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_QUOTA);
+	assert_int_equal(crowded_listener, -1);
+	assert_string_equal(message, "too many clients");
+	close(listener);
+	close(lock_fd);
+	unlink(path);
+	unlink(lock);
+	rmdir(folder);
 }
 
 static void test_connect_to_unknown_refusal_is_protocol(void **state)
@@ -121,10 +179,13 @@ static void test_connect_refuses_values_out_of_range(void **state)
 		uint32_t entries;
 		uint64_t arena;
 		uint32_t reserved;
+		const char *named;
 	} cases[] = {
-		{4, 0, 0, 0}, {0, 1, 0, 0}, {0, 3, 0, 0}, {0, 8192, 0, 0}, {0, 0, 1, 0},
-		{0, 0, (1ull << 30) + 1, 0}, {0, 0, 0, 1}};
-	char path[300];
+		{4, 0, 0, 0, ""}, {0, 1, 0, 0, "entries 1 "}, {0, 3, 0, 0, "entries 3 "},
+		{0, 8192, 0, 0, "entries 8192 "}, {0, 0, 1, 0, "arena_bytes 1 "},
+		{0, 0, (1ull << 30) + 1, 0, "arena_bytes 1073741825 "},
+		{0, 0, 0, 1, "reserved is 1 "}};
+	char path[300], message[256];
 	struct mimeo *m;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -134,7 +195,11 @@ static void test_connect_refuses_values_out_of_range(void **state)
 		config.entries = cases[i].entries;
 		config.arena_bytes = cases[i].arena;
 		config.reserved = cases[i].reserved;
+		config.message = message;
+		config.message_size = sizeof(message);
+		message[0] = '\0';
 		assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_INVALID);
+		assert_memory_equal(message, cases[i].named, strlen(cases[i].named));
 	}
 	memset(path, 'x', sizeof(path) - 1);
 	path[sizeof(path) - 1] = '\0';
@@ -352,6 +417,7 @@ int main(void)
 		cmocka_unit_test(test_connect_to_daemon_that_never_answers_times_out),
 		cmocka_unit_test(test_connect_forwards_the_daemons_refusal),
 		cmocka_unit_test(test_connect_gives_the_daemons_own_words_or_names_the_socket),
+		cmocka_unit_test(test_connect_hears_a_refusal_that_came_before_its_hello),
 		cmocka_unit_test(test_connect_to_unknown_refusal_is_protocol),
 		cmocka_unit_test(test_connect_to_garbage_is_protocol),
 		cmocka_unit_test(test_connect_to_another_version_is_version),

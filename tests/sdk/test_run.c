@@ -216,7 +216,8 @@ static void test_no_daemon_exits_1(void **state)
 
 	assert_int_equal(outcome.status, 1);
 	assert_string_equal(outcome.err,
-		"mimeo-run: /tmp/mimeo-no-such.sock: no daemon answers on the socket\n");
+		"mimeo-run: /tmp/mimeo-no-such.sock: no daemon answers on the socket: "
+		"No such file or directory\n");
 }
 
 static void test_daemon_that_dies_midway_exits_1(void **state)

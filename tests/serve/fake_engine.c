@@ -18,7 +18,7 @@ struct engine {
 	unsigned n_reports, n_taken;
 	struct engine_port *last_port;
 	unsigned n_ports;
-	int aborted_with;
+	int aborted_with, attach_error;
 	bool draining;
 	uint32_t n_models, n_graphs;
 	struct engine_stats stats;
@@ -54,7 +54,8 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 	/* one as long as names may be */
 	for (uint32_t i = 0; i < n_models; i++)
 		snprintf(engine->names[i], sizeof(engine->names[i]),
-			i == 0 ? "tinycalc" : "model-%u-with-a-name-that-takes-all-the-room-there-is-ab",
+			i == 0 ? "tinycalc"
+			       : "model-%u-with-a-name-that-takes-all-the-room-there-is-ab",
 			i);
 	atomic_store(&engine->stats.n_slots_free, 7);
 	return engine;
@@ -110,16 +111,26 @@ void fake_engine_set_in_flight(struct engine *engine, uint32_t n)
 	atomic_store(&engine->stats.n_running, n);
 }
 
+void fake_engine_refuse_attach(struct engine *engine, int error)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->attach_error = error;
+	pthread_mutex_unlock(&engine->lock);
+}
+
 /* ---- engine.h ---- */
 
 int engine_post_attach(struct engine *engine, struct engine_port *port)
 {
 	pthread_mutex_lock(&engine->lock);
-	engine->last_port = port;
-	engine->n_ports++;
+	int r = engine->attach_error;
+	if (r == 0) {
+		engine->last_port = port;
+		engine->n_ports++;
+	}
 	pthread_mutex_unlock(&engine->lock);
 	atomic_store(&port->n_tokens, 42);
-	return 0;
+	return r;
 }
 
 int engine_post_detach(struct engine *engine, struct engine_port *port)

@@ -19,6 +19,7 @@ void fake_engine_report(struct engine *engine, enum engine_report_kind kind,
 /* The port attached last, and how many are. */
 struct engine_port *fake_engine_port(struct engine *engine);
 unsigned fake_engine_n_ports(struct engine *engine);
+void fake_engine_refuse_attach(struct engine *engine, int error); /* -errno, 0: no more */
 int fake_engine_aborted_with(struct engine *engine); /* 0: not */
 void fake_engine_set_in_flight(struct engine *engine, uint32_t n); /* no DRAINED until aborted */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "harness.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -324,6 +325,23 @@ static void test_too_large_an_arena_is_refused(void **state)
 	client_close(&client);
 }
 
+static void test_session_that_the_engine_refuses_gets_one_answer(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client client;
+	char byte;
+
+	fake_engine_refuse_attach(harness->engine, -ENOMEM);
+	assert_int_equal(client_attach(harness, &client, &hello), STATUS_E_NO_MEMORY);
+	assert_int_equal(client.n_fds, 0);
+	assert_int_equal(recv(client.fd, &byte, 1, 0), 0);
+	client_close(&client);
+	fake_engine_refuse_attach(harness->engine, 0);
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	client_close(&client);
+}
+
 /* ---- the end of a session ---- */
 
 static void test_byte_after_welcome_ends_that_session_only(void **state)
@@ -462,6 +480,7 @@ int main(void)
 		T(test_too_many_entries_are_refused),
 		T(test_odd_entries_are_refused),
 		T(test_too_large_an_arena_is_refused),
+		T(test_session_that_the_engine_refuses_gets_one_answer),
 		T(test_byte_after_welcome_ends_that_session_only),
 		T(test_broken_rings_end_that_session),
 		T(test_death_is_seen_though_the_socket_stays_open),

@@ -134,11 +134,12 @@ static void test_exposition_names_each_metric_once_and_escapes_labels(void **sta
 	metrics_add(&metrics, METRIC_COUNTER, "m_total", "All", 4503599627370497.0);
 	metrics_add(&metrics, METRIC_GAUGE, "m_seconds", "Time", 0.125);
 	assert_true(metrics_render(&metrics, text, sizeof(text)) > 0);
-	assert_string_equal(text, "# HELP m_pages Pages\n# TYPE m_pages gauge\n"
-				  "m_pages{model=\"a\\\"b\\\\c\\nd\"} 3\nm_pages{model=\"e\"} 4\n"
-				  "# HELP m_total All\n# TYPE m_total counter\n"
-				  "m_total 4503599627370497\n"
-				  "# HELP m_seconds Time\n# TYPE m_seconds gauge\nm_seconds 0.125\n");
+	assert_string_equal(text,
+		"# HELP m_pages Pages\n# TYPE m_pages gauge\n"
+		"m_pages{model=\"a\\\"b\\\\c\\nd\"} 3\nm_pages{model=\"e\"} 4\n"
+		"# HELP m_total All\n# TYPE m_total counter\n"
+		"m_total 4503599627370497\n"
+		"# HELP m_seconds Time\n# TYPE m_seconds gauge\nm_seconds 0.125\n");
 }
 
 static void test_exposition_that_does_not_fit_is_refused(void **state)

@@ -92,8 +92,8 @@ struct mimeo_config {
 	const char *socket_path; /* NULL: $MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock,
 	                            else /run/mimeo/mimeod.sock */
 	const char *name;        /* shown to operators, up to 31 bytes; NULL: the program's name */
-	uint32_t entries;        /* requests in flight, a power of two, 2 ... 4096; the completion ring
-	                            has twice as many entries; 0: 64 */
+	uint32_t entries; /* requests in flight, a power of two, 2 ... 4096; the completion ring
+			     has twice as many entries; 0: 64 */
 	uint32_t spin_us;        /* how long a wait spins before it sleeps; 0: sleep at once,
 	                            MIMEO_SPIN_DEFAULT: 50, or 0 below 4 CPUs;
 	                            MIMEO_SPIN_FOREVER: never sleep */
@@ -101,14 +101,17 @@ struct mimeo_config {
 	                            up to a power of two; 0: 8 MiB */
 	uint32_t connect_timeout_ms; /* 0: 5000 */
 	uint32_t reserved;           /* 0 */
-	char *message;       /* [message_size] where mimeo_connect writes one sentence that says why it
-	                        failed, with the daemon's own words if it refused; NULL: nowhere */
+	char *message; /* [message_size] where mimeo_connect writes one sentence that says why it
+			  failed, with the daemon's own words if it refused; NULL: nowhere */
 	size_t message_size; /* bytes, the terminator counted in; 256 suffice */
 };
 
 #define MIMEO_SPIN_DEFAULT UINT32_MAX
 #define MIMEO_SPIN_FOREVER (UINT32_MAX - 1)
-#define MIMEO_CONFIG_INIT {sizeof(struct mimeo_config), NULL, NULL, 0, MIMEO_SPIN_DEFAULT, 0, 0, 0, NULL, 0}
+#define MIMEO_CONFIG_INIT                                                                          \
+	{                                                                                          \
+		sizeof(struct mimeo_config), NULL, NULL, 0, MIMEO_SPIN_DEFAULT, 0, 0, 0, NULL, 0   \
+	}
 
 /*
  * Connect to the daemon and attach a session.
@@ -303,9 +306,10 @@ struct mimeo_event {
 /*
  * The next event, if there is one: 1 and *ret_event, else 0. The pointers in it stay valid until it
  * is marked as seen; until then peeking again gives the same event. When the daemon is gone each
- * request in flight gives one final event with GONE, and after those the call returns GONE; a daemon
- * that breaks the protocol counts as gone. Sequence calls in flight end in silence. Never blocks or
- * allocates; when nothing has come for a millisecond it looks at the socket, once a millisecond.
+ * request in flight gives one final event with GONE, and after those the call returns GONE; a
+ * daemon that breaks the protocol counts as gone. Sequence calls in flight end in silence. Never
+ * blocks or allocates; when nothing has come for a millisecond it looks at the socket, once a
+ * millisecond.
  */
 MIMEO_PUBLIC int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event);
 /* The same, waiting up to timeout_ms (-1: without limit) : 1, 0 on timeout, or GONE. A signal does

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_E2E_CALLS_H
+#define MIMEO_TESTS_E2E_CALLS_H
+
+/* A client's calls, each waited for; what must not happen fails the running test (cmocka). */
+
+#include "tests/e2e/questions.h"
+
+struct mimeo_event wait_event(struct mimeo *m);
+/* The next final or sequence event, marked as seen: what it points to is dead. */
+struct mimeo_event wait_final(struct mimeo *m);
+void submit_generate(struct mimeo *m, const struct mimeo_generate *generate);
+/* What the daemon says to the prompt in the end. */
+struct mimeo_event answer_to(
+	struct mimeo *m, const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens);
+/* One step of one row: its status, and the token sampled (may be NULL). */
+int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, int32_t *ret_token);
+/* Append the tokens to the sequence, and step on until the question's answer is complete. */
+void assert_steps_answer(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n,
+	const struct question *question);
+/* The event's message has the text in it. */
+void assert_message_has(const struct mimeo_event *event, const char *text);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_E2E_DAEMON_H
+#define MIMEO_TESTS_E2E_DAEMON_H
+
+/*
+ * A private mimeod: made in a folder of its own, with options, started, looked at, stopped, killed,
+ * started again. Functions fail the running test (cmocka) if the daemon does not do as it should.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tests/e2e/process.h"
+
+#define DAEMON_OPTIONS_MAX 48
+
+struct mimeo;
+
+struct daemon {
+	char folder[64];
+	char socket[96], log[96];
+	const char *argv[DAEMON_OPTIONS_MAX + 1];
+	unsigned argc;
+	pid_t pid; /* 0: not running */
+	int admin; /* connection to the admin socket, -1: none yet */
+};
+
+/* A folder, and the command line: tinycalc on the cpu device, four graphs, 512 pages. */
+void daemon_init(struct daemon *daemon);
+/* Add an option; a later one replaces an earlier one. The strings must live on. */
+void daemon_option(struct daemon *daemon, const char *name, const char *value);
+/* Kill it if it runs, remove the folder. */
+void daemon_deinit(struct daemon *daemon);
+
+/* Start the process and do not wait. */
+void daemon_launch(struct daemon *daemon);
+/* Start it and wait until it serves. */
+void daemon_start(struct daemon *daemon);
+/* SIGTERM, and it must end with status 0. */
+void daemon_stop(struct daemon *daemon);
+void daemon_kill(struct daemon *daemon);
+/* Wait for its end by itself: its exit status, 128 + a signal, or -1. */
+int daemon_wait(struct daemon *daemon);
+bool daemon_is_alive(const struct daemon *daemon);
+bool daemon_log_has(const struct daemon *daemon, const char *text);
+void daemon_log_show(const struct daemon *daemon);
+
+/* A number of mimeoctl's listing `op`, in the given row; -1 where it is not there. */
+int64_t daemon_number(struct daemon *daemon, const char *op, unsigned row, const char *key);
+/* status, row 0 */
+int64_t daemon_count(struct daemon *daemon, const char *key);
+
+/* What clients hold of the daemon. */
+struct holdings {
+	int64_t pages_free, slots_free, sequences, running, waiting, sessions;
+	int64_t n_fds;
+};
+struct holdings daemon_holdings(struct daemon *daemon);
+/* Wait until they are as they were, else fail the test and say what differs. */
+void daemon_assert_settles(struct daemon *daemon, const struct holdings *before);
+
+/* Attach with these settings (0: default), or fail the test. */
+struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t arena_bytes);
+
+#endif

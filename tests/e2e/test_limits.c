@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT */
+/* What a request or a session may not, what it gets when it tries, and what it may. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/e2e/calls.h"
+#include "tests/e2e/daemon.h"
+
+#define PAGES "24" /* of 16 tokens: 384 */
+#define N_PAGE_TOKENS 16
+#define N_CROWD 40
+
+/* `daemon` has few pages, slots and sessions. */
+static struct daemon daemon_;
+
+static int start(void **state)
+{
+	daemon_init(&daemon_);
+	daemon_option(&daemon_, "--kv-pages", PAGES);
+	daemon_option(&daemon_, "--max-requests", "8");
+	daemon_option(&daemon_, "--max-sessions", "3");
+	*state = &daemon_;
+	daemon_start(&daemon_);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_deinit(&daemon_);
+	return 0;
+}
+
+static struct holdings idle;
+
+static int begin(void **state)
+{
+	*state = &daemon_;
+	assert_true(EVENTUALLY(daemon_count(&daemon_, "sessions") == 0));
+	idle = daemon_holdings(&daemon_);
+	return 0;
+}
+
+/* Whatever was tried, nothing stays behind. */
+static int settle(void **state)
+{
+	(void)state;
+	daemon_assert_settles(&daemon_, &idle);
+	return 0;
+}
+
+/* ---- rings and arena ---- */
+
+static void test_no_more_requests_than_entries_are_given_out(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 4, 0);
+	struct mimeo_request *requests[4];
+	uint32_t sequence;
+
+	for (unsigned i = 0; i < 4; i++)
+		assert_non_null(requests[i] = mimeo_request_get(m));
+	assert_null(mimeo_request_get(m));
+	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), MIMEO_E_FULL);
+	mimeo_request_put(requests[0]);
+	assert_non_null(mimeo_request_get(m));
+	mimeo_close(m);
+}
+
+static void test_full_arena_refuses_a_prompt_and_takes_it_later(void **state)
+{
+	static const int32_t tokens[200] = {1};
+	struct mimeo *m = daemon_connect(*state, 256, 64 << 10);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_request *request;
+	uint32_t n = 0;
+	int r;
+
+	generate.tokens = tokens;
+	generate.n_tokens = 200;
+	generate.max_tokens = 100;
+	while ((r = mimeo_request_prep_generate(request = mimeo_request_get(m), &generate)) == 0)
+		n++;
+	assert_int_equal(r, MIMEO_E_FULL);
+	assert_true(n > 10 && n < 256);
+	assert_int_equal(mimeo_submit(m), n);
+	assert_int_equal(wait_final(m).status, 0);
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	for (uint32_t i = 0; i < n; i++)
+		assert_int_equal(wait_final(m).status, 0);
+	mimeo_close(m);
+}
+
+static void test_slow_reader_loses_no_token(void **state)
+{
+	struct question questions[2];
+	struct reply replies[2] = {0};
+	struct mimeo *slow = daemon_connect(*state, 2, 0), *other = daemon_connect(*state, 0, 0);
+
+	/* More tokens than the completion ring of two has room for, and nobody reads. */
+	questions[0] = questions[1] =
+		question_of("count 97 12\n", "97 98 99 100 101 102 103 104 105 "
+					     "106 107 108");
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(question_prepare(slow, &questions[i], i), 0);
+	assert_int_equal(mimeo_submit(slow), 2);
+	assert_true(EVENTUALLY(
+		daemon_count(*state, "running") == 0 && daemon_count(*state, "waiting") == 0));
+	struct reply reply;
+	assert_int_equal(questions_ask(other, questions, 1, 1, &reply), 0);
+	assert_int_equal(replies_wrong(questions, &reply, 1), 0);
+	assert_int_equal(replies_collect(slow, replies, 2), 0);
+	assert_int_equal(replies_wrong(questions, replies, 2), 0);
+	mimeo_close(slow);
+	mimeo_close(other);
+}
+
+/* ---- what a request may not ---- */
+
+static void test_token_outside_the_vocabulary_is_refused_by_name(void **state)
+{
+	static const int32_t high[] = {1, 2, 256}, low[] = {1, -1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+
+	struct mimeo_event event = answer_to(m, high, 3, 4);
+	assert_int_equal(event.status, MIMEO_E_INVALID);
+	assert_int_equal(event.finish, MIMEO_FINISH_ERROR);
+	assert_message_has(&event, "token 2 is 256");
+	event = answer_to(m, low, 2, 4);
+	assert_int_equal(event.status, MIMEO_E_INVALID);
+	assert_message_has(&event, "token 1 is -1");
+	mimeo_close(m);
+}
+
+static void test_prompt_and_limit_beyond_the_model_are_too_long(void **state)
+{
+	static const int32_t tokens[2048] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_request *request = mimeo_request_get(m);
+
+	generate.tokens = tokens;
+	generate.n_tokens = 2048;
+	generate.max_tokens = 1;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_TOO_LONG);
+	mimeo_request_put(request);
+	mimeo_close(m);
+}
+
+static void test_request_that_no_number_of_free_pages_fits_is_too_long(void **state)
+{
+	static const int32_t tokens[] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+
+	struct mimeo_event event = answer_to(m, tokens, 1, 24 * N_PAGE_TOKENS);
+	assert_int_equal(event.status, MIMEO_E_TOO_LONG);
+	assert_message_has(&event, "25");
+	assert_message_has(&event, PAGES);
+	mimeo_close(m);
+}
+
+static void test_empty_prompt_and_empty_step_are_invalid(void **state)
+{
+	static const int32_t tokens[] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_step empty = MIMEO_STEP_INIT;
+	struct mimeo_request *request = mimeo_request_get(m);
+
+	generate.tokens = tokens;
+	generate.max_tokens = 1;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_INVALID);
+	generate.n_tokens = 1;
+	generate.max_tokens = 0;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_INVALID);
+	empty.outputs = MIMEO_STEP_TOKENS;
+	assert_int_equal(mimeo_request_prep_step(request, &empty), MIMEO_E_INVALID);
+	mimeo_request_put(request);
+	mimeo_close(m);
+}
+
+static void test_unknown_models_and_sequences_are_named(void **state)
+{
+	static const int32_t tokens[] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_request *request = mimeo_request_get(m);
+	uint32_t sequence;
+
+	generate.tokens = tokens;
+	generate.n_tokens = generate.max_tokens = 1;
+	generate.model = 1;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_UNKNOWN_MODEL);
+	generate.model = 0;
+	generate.sequence = 5;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_UNKNOWN_SEQUENCE);
+	mimeo_request_put(request);
+	assert_int_equal(mimeo_sequence_open(m, 1, &sequence), MIMEO_E_UNKNOWN_MODEL);
+	assert_int_equal(mimeo_sequence_close(m, 5), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(mimeo_sequence_fork(m, 5, &sequence), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(mimeo_model_find(m, "tinycalc"), 0);
+	assert_int_equal(mimeo_model_find(m, "other"), MIMEO_E_UNKNOWN_MODEL);
+	mimeo_close(m);
+}
+
+/* ---- pages ---- */
+
+static void test_requests_beyond_the_pages_queue_and_are_all_answered(void **state)
+{
+	static struct question questions[N_CROWD];
+	static struct reply replies[N_CROWD];
+	struct mimeo *m = daemon_connect(*state, 64, 0);
+
+	/* Each wants 13 to 16 of the 24 pages: prompt and token limit. */
+	questions_make(questions, N_CROWD, 77);
+	assert_int_equal(questions_ask(m, questions, N_CROWD, N_CROWD, replies), 0);
+	assert_int_equal(replies_wrong(questions, replies, N_CROWD), 0);
+	mimeo_close(m);
+}
+
+static void test_step_without_pages_gets_no_memory_and_runs_when_some_are_back(void **state)
+{
+	static const int32_t tokens[23 * N_PAGE_TOKENS] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	uint32_t a, b;
+
+	assert_int_equal(mimeo_sequence_open(m, 0, &a), 0);
+	assert_int_equal(mimeo_sequence_open(m, 0, &b), 0);
+	assert_int_equal(step(m, a, tokens, 23 * N_PAGE_TOKENS, NULL), 0);
+	assert_int_equal(step(m, b, tokens, N_PAGE_TOKENS, NULL), 0);
+	assert_int_equal(step(m, b, tokens, 1, NULL), MIMEO_E_NO_MEMORY);
+	assert_int_equal(mimeo_sequence_truncate(m, a, 22 * N_PAGE_TOKENS), 0);
+	assert_int_equal(step(m, b, tokens, 1, NULL), 0);
+	mimeo_close(m);
+}
+
+/* ---- sessions ---- */
+
+static void test_sessions_are_bounded_by_quota(void **state)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m[4];
+
+	config.socket_path = ((struct daemon *)*state)->socket;
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(mimeo_connect(&m[i], &config), 0);
+	assert_int_equal(mimeo_connect(&m[3], &config), MIMEO_E_QUOTA);
+	mimeo_close(m[0]);
+	assert_true(EVENTUALLY(mimeo_connect(&m[0], &config) == 0));
+	for (unsigned i = 0; i < 3; i++)
+		mimeo_close(m[i]);
+}
+
+/* ---- how requests end ---- */
+
+static void test_token_limit_ends_with_length(void **state)
+{
+	const struct question q = question_of("count 97 12\n", "");
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+
+	struct mimeo_event event = answer_to(m, q.prompt, q.n_prompt, 5);
+	assert_int_equal(event.status, 0);
+	assert_int_equal(event.finish, MIMEO_FINISH_LENGTH);
+	assert_int_equal(event.n_generated, 5);
+	assert_int_equal(event.n_prompt, q.n_prompt);
+	mimeo_close(m);
+}
+
+static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
+{
+	static const int32_t stop[] = {200, '9', 201};
+	const struct question asked = question_of("count 397 12\n", "");
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct reply reply = {0};
+
+	generate.tokens = asked.prompt;
+	generate.n_tokens = asked.n_prompt;
+	generate.max_tokens = 50;
+	generate.stop = stop;
+	generate.n_stop = 3;
+	submit_generate(m, &generate);
+	assert_int_equal(replies_collect(m, &reply, 1), 0);
+	assert_int_equal(reply.finish, MIMEO_FINISH_STOP);
+	assert_int_equal(reply.n_tokens, 2);
+	assert_int_equal(reply.tokens[0], '3');
+	assert_int_equal(reply.tokens[1], '9');
+	mimeo_close(m);
+}
+
+static void test_cancelled_stream_ends_with_the_tokens_it_had(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_event event, last = {0};
+	bool cancel_ended = false;
+	uint64_t id;
+
+	assert_int_equal(endless_submit(m, 300, 1, &id), 0);
+	event = wait_event(m);
+	assert_int_equal(event.kind, MIMEO_EVENT_TOKENS);
+	mimeo_event_seen(m, &event);
+	struct mimeo_request *request = mimeo_request_get(m);
+	mimeo_request_set_data(request, 2);
+	assert_int_equal(mimeo_request_prep_cancel(request, id), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	while (!cancel_ended || last.kind == 0) {
+		event = wait_final(m);
+		if (event.user_data == 1)
+			last = event;
+		else
+			cancel_ended = true;
+	}
+	assert_int_equal(event.user_data == 2 ? event.status : 0, 0);
+	assert_int_equal(last.status, MIMEO_E_CANCELLED);
+	assert_int_equal(last.finish, MIMEO_FINISH_CANCELLED);
+	assert_true(last.n_generated >= 1 && last.n_generated < 300);
+	mimeo_close(m);
+}
+
+static void test_cancel_of_what_has_ended_is_an_unknown_request(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	uint64_t id;
+
+	assert_int_equal(endless_submit(m, 1, 1, &id), 0);
+	assert_int_equal(wait_final(m).status, 0);
+	struct mimeo_request *other = mimeo_request_get(m), *request = mimeo_request_get(m);
+	assert_int_equal(mimeo_request_prep_cancel(request, id), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	assert_int_equal(wait_final(m).status, MIMEO_E_UNKNOWN_REQUEST);
+	mimeo_request_put(other);
+	mimeo_close(m);
+}
+
+static void test_cancel_reaches_a_request_that_waits_for_pages(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_event event;
+	uint64_t running, waiting;
+
+	assert_int_equal(endless_submit(m, 350, 1, &running), 0);
+	event = wait_event(m);
+	mimeo_event_seen(m, &event);
+	assert_int_equal(endless_submit(m, 350, 2, &waiting), 0);
+	struct mimeo_request *request = mimeo_request_get(m);
+	mimeo_request_set_data(request, 3);
+	assert_int_equal(mimeo_request_prep_cancel(request, waiting), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	for (unsigned i = 0; i < 3; i++) {
+		event = wait_final(m);
+		assert_int_equal(event.status, event.user_data == 2 ? MIMEO_E_CANCELLED : 0);
+		assert_int_equal(event.n_generated, event.user_data == 1 ? 350 : 0);
+	}
+	mimeo_close(m);
+}
+
+static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
+{
+	static const int32_t tokens[] = {1};
+	static const int32_t held[23 * N_PAGE_TOKENS] = {1};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	uint32_t sequence;
+
+	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
+	assert_int_equal(step(m, sequence, held, 23 * N_PAGE_TOKENS, NULL), 0);
+	generate.tokens = tokens;
+	generate.n_tokens = 1;
+	generate.max_tokens = 100;
+	generate.deadline_ms = 30;
+	submit_generate(m, &generate);
+	struct mimeo_event event = wait_final(m);
+	assert_int_equal(event.status, MIMEO_E_DEADLINE);
+	assert_int_equal(event.finish, MIMEO_FINISH_ERROR);
+	assert_int_equal(event.n_generated, 0);
+	mimeo_close(m);
+}
+
+#define LIMIT(test) cmocka_unit_test_setup_teardown(test, begin, settle)
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		LIMIT(test_no_more_requests_than_entries_are_given_out),
+		LIMIT(test_full_arena_refuses_a_prompt_and_takes_it_later),
+		LIMIT(test_slow_reader_loses_no_token),
+		LIMIT(test_token_outside_the_vocabulary_is_refused_by_name),
+		LIMIT(test_prompt_and_limit_beyond_the_model_are_too_long),
+		LIMIT(test_request_that_no_number_of_free_pages_fits_is_too_long),
+		LIMIT(test_empty_prompt_and_empty_step_are_invalid),
+		LIMIT(test_unknown_models_and_sequences_are_named),
+		LIMIT(test_requests_beyond_the_pages_queue_and_are_all_answered),
+		LIMIT(test_step_without_pages_gets_no_memory_and_runs_when_some_are_back),
+		LIMIT(test_sessions_are_bounded_by_quota),
+		LIMIT(test_token_limit_ends_with_length),
+		LIMIT(test_stop_id_ends_the_output_and_is_its_last_token),
+		LIMIT(test_cancelled_stream_ends_with_the_tokens_it_had),
+		LIMIT(test_cancel_of_what_has_ended_is_an_unknown_request),
+		LIMIT(test_cancel_reaches_a_request_that_waits_for_pages),
+		LIMIT(test_deadline_ends_a_request_that_waits_for_pages),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("limits", tests, start, end);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/* One set of graphs for everybody: captured once, replayed with rows of several processes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "tests/e2e/daemon.h"
+#include "tests/e2e/questions.h"
+
+#define N_COMERS 20
+#define N_AT_ONCE 4
+#define N_QUESTIONS 4
+
+static struct daemon daemon_;
+
+static int setup(void **state)
+{
+	daemon_init(&daemon_);
+	*state = &daemon_;
+	daemon_start(&daemon_);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	daemon_deinit(*state);
+	return 0;
+}
+
+struct visitor {
+	const struct daemon *daemon;
+	uint64_t seed;
+};
+
+/* Come, ask, go. */
+static int visit(void *arg)
+{
+	const struct visitor *visitor = arg;
+	struct question questions[N_QUESTIONS];
+	struct reply replies[N_QUESTIONS];
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m;
+
+	config.socket_path = visitor->daemon->socket;
+	config.connect_timeout_ms = PATIENCE_MS;
+	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
+	questions_make(questions, N_QUESTIONS, visitor->seed);
+	CHILD_EXPECT(questions_ask(m, questions, N_QUESTIONS, N_QUESTIONS, replies) == 0);
+	CHILD_EXPECT(replies_wrong(questions, replies, N_QUESTIONS) == 0);
+	mimeo_close(m);
+	return 0;
+}
+
+static json_t *mimeoctl(struct daemon *daemon, const char *command)
+{
+	static struct program_output output;
+	const char *const argv[] = {
+		build_path("daemon/mimeoctl"), "--socket", daemon->socket, "--json", command, NULL};
+
+	program_run(argv, &output);
+	assert_int_equal(output.status, 0);
+	json_t *json = json_loads(output.text, 0, NULL);
+	assert_non_null(json);
+	return json;
+}
+
+static void test_each_graph_is_captured_once_however_many_clients_come_and_go(void **state)
+{
+	static const int sizes[] = {8, 4, 2, 1};
+	json_int_t replays = 0;
+	json_t *row;
+	size_t i;
+
+	for (unsigned n = 0; n < N_COMERS; n++) {
+		struct visitor visitor = {.daemon = *state, .seed = n};
+		pid_t pid = process_run(visit, &visitor);
+
+		assert_int_equal(process_exit_status(pid, PATIENCE_MS), 0);
+	}
+	json_t *graphs = mimeoctl(*state, "graphs");
+	assert_int_equal(json_array_size(graphs), sizeof(sizes) / sizeof(sizes[0]));
+	json_array_foreach(graphs, i, row)
+	{
+		bool known = false;
+
+		assert_int_equal(json_integer_value(json_object_get(row, "captures")), 1);
+		for (unsigned k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
+			known |= json_integer_value(json_object_get(row, "tokens")) == sizes[k];
+		assert_true(known);
+		replays += json_integer_value(json_object_get(row, "replays"));
+	}
+	assert_true(replays > 0);
+	assert_int_equal(replays, daemon_count(*state, "replays"));
+	json_decref(graphs);
+}
+
+/* Endless requests of several processes that have all begun must meet in a step. */
+static int talk_until_killed(void *arg)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo_event event;
+	struct mimeo *m;
+
+	config.socket_path = ((struct daemon *)arg)->socket;
+	config.connect_timeout_ms = PATIENCE_MS;
+	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
+	CHILD_EXPECT(endless_submit(m, 1000, 0, NULL) == 0);
+	while (mimeo_event_wait(m, &event, -1) == 1) {
+		bool last = event.kind == MIMEO_EVENT_FINAL;
+
+		mimeo_event_seen(m, &event);
+		if (last)
+			CHILD_EXPECT(endless_submit(m, 1000, 0, NULL) == 0);
+	}
+	return 1;
+}
+
+static void test_replays_carry_rows_of_several_processes(void **state)
+{
+	struct daemon *daemon = *state;
+	pid_t pids[N_AT_ONCE];
+
+	for (unsigned i = 0; i < N_AT_ONCE; i++)
+		pids[i] = process_run(talk_until_killed, daemon);
+	assert_true(EVENTUALLY(daemon_count(daemon, "shared_replays") >= 100));
+	for (unsigned i = 0; i < N_AT_ONCE; i++)
+		process_kill(pids[i]);
+	/* Rows of four processes fit the graph of four, and no wider one was ever needed. */
+	json_t *graphs = mimeoctl(daemon, "graphs"), *row;
+	json_int_t shared = 0;
+	size_t i;
+
+	json_array_foreach(graphs, i, row)
+	{
+		json_int_t n = json_integer_value(json_object_get(row, "shared_replays"));
+
+		assert_true(n == 0 || json_integer_value(json_object_get(row, "rows")) > 1);
+		shared += n;
+	}
+	assert_true(shared >= 100);
+	json_decref(graphs);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_each_graph_is_captured_once_however_many_clients_come_and_go),
+		cmocka_unit_test(test_replays_carry_rows_of_several_processes),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("sharing", tests, setup, teardown);
+}

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: MIT */
+/* How a daemon begins and ends: what it refuses to start with, its sockets, drain, device loss. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/e2e/daemon.h"
+#include "tests/e2e/questions.h"
+
+#define EXIT_ERROR 1
+#define EXIT_USAGE 2
+#define EXIT_DEVICE_LOST 70
+
+static int setup(void **state)
+{
+	struct daemon *daemon = calloc(1, sizeof(*daemon));
+
+	daemon_init(daemon);
+	*state = daemon;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	daemon_deinit(*state);
+	free(*state);
+	unsetenv("MIMEO_CPU_FAULT");
+	return 0;
+}
+
+/* The daemon must refuse to start, with that status and a line that has the texts
+ * (NULL-terminated). */
+static void assert_refuses(struct daemon *daemon, int status, const char *const *texts)
+{
+	daemon_launch(daemon);
+	int ended = daemon_wait(daemon);
+	if (ended != status)
+		daemon_log_show(daemon);
+	assert_int_equal(ended, status);
+	for (; *texts; texts++) {
+		if (daemon_log_has(daemon, *texts))
+			continue;
+		daemon_log_show(daemon);
+		fail_msg("the log does not name \"%s\"", *texts);
+	}
+}
+
+#define ASSERT_REFUSES(daemon, status, ...)                                                        \
+	assert_refuses((daemon), (status), (const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- bad options ---- */
+
+static void test_bad_options_are_refused_by_name(void **state)
+{
+	static const char *const bad[][2] = {
+		{"--graph-mode", "sometimes"},
+		{"--capture-sizes", "1,two"},
+		{"--kv-pages", "0"},
+		{"--max-requests", "-1"},
+		{"--attention", "flash"},
+		{"--log-level", "loud"},
+		{"--memory", "12Q"},
+		{"--device", "abacus"},
+		{"--frobnicate", "1"},
+	};
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct program_output output;
+		const struct daemon *daemon = *state;
+		const char *const argv[] = {daemon->argv[0], "--socket", daemon->socket, "--model",
+			"m=/nowhere", bad[i][0], bad[i][1], NULL};
+
+		program_run(argv, &output);
+		assert_int_equal(output.status, EXIT_USAGE);
+		if (!strstr(output.text, bad[i][0]))
+			fail_msg("\"%s\" does not name %s", output.text, bad[i][0]);
+	}
+}
+
+static void test_capture_size_beyond_the_batch_is_an_error(void **state)
+{
+	daemon_option(*state, "--capture-sizes", "1,4096");
+	daemon_option(*state, "--max-batch-tokens", "64");
+	daemon_launch(*state);
+	int status = daemon_wait(*state);
+	assert_true(status == EXIT_ERROR || status == EXIT_USAGE);
+	assert_true(daemon_log_has(*state, "4096"));
+}
+
+static void test_daemon_without_a_model_is_refused(void **state)
+{
+	static struct program_output output;
+	const struct daemon *daemon = *state;
+	const char *const argv[] = {daemon->argv[0], "--socket", daemon->socket, NULL};
+
+	program_run(argv, &output);
+	assert_int_equal(output.status, EXIT_USAGE);
+	assert_non_null(strstr(output.text, "--model"));
+}
+
+/* ---- bad models ---- */
+
+struct model_folder {
+	char path[96], option[128], weights[128], config[128];
+	char *bytes; /* of model.safetensors */
+	size_t size;
+};
+
+/* A copy of tinycalc in the daemon's folder, and the option that serves it. */
+static void model_copy(struct daemon *daemon, struct model_folder *ret)
+{
+	size_t size;
+
+	snprintf(ret->path, sizeof(ret->path), "%s/model", daemon->folder);
+	snprintf(ret->option, sizeof(ret->option), "bad=%s", ret->path);
+	snprintf(ret->weights, sizeof(ret->weights), "%s/model.safetensors", ret->path);
+	snprintf(ret->config, sizeof(ret->config), "%s/config.json", ret->path);
+	assert_int_equal(mkdir(ret->path, 0700), 0);
+	ret->bytes =
+		file_text(source_path("examples/models/tinycalc/model.safetensors"), &ret->size);
+	assert_non_null(ret->bytes);
+	char *config = file_text(source_path("examples/models/tinycalc/config.json"), &size);
+	assert_non_null(config);
+	file_write(ret->config, config, size);
+	free(config);
+	daemon_option(daemon, "--model", ret->option);
+}
+
+static void test_truncated_weights_are_refused_by_file(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	file_write(model.weights, model.bytes, model.size - 1000);
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "model.safetensors");
+	free(model.bytes);
+}
+
+static void test_missing_weights_are_refused_by_file(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "model.safetensors");
+	free(model.bytes);
+}
+
+static void test_header_length_beyond_the_file_is_refused(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	memset(model.bytes, 0xff, 8);
+	file_write(model.weights, model.bytes, model.size);
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "header");
+	free(model.bytes);
+}
+
+static void test_header_that_is_no_json_is_refused(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	memset(model.bytes + 20, '\x01', 40);
+	file_write(model.weights, model.bytes, model.size);
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "JSON");
+	free(model.bytes);
+}
+
+/* Write the weights with another header. */
+static void write_with_header(struct model_folder *model, json_t *header)
+{
+	uint64_t old, length;
+	char *text = json_dumps(header, JSON_COMPACT);
+
+	memcpy(&old, model->bytes, sizeof(old));
+	size_t n = strlen(text);
+	length = (n + 7) & ~(uint64_t)7;
+	size_t data = model->size - 8 - old;
+	char *bytes = calloc(1, 8 + length + data);
+	memcpy(bytes, &length, sizeof(length));
+	memset(bytes + 8, ' ', length);
+	memcpy(bytes + 8, text, n);
+	memcpy(bytes + 8 + length, model->bytes + 8 + old, data);
+	file_write(model->weights, bytes, 8 + length + data);
+	free(bytes);
+	free(text);
+}
+
+static json_t *header_of(const struct model_folder *model)
+{
+	uint64_t length;
+
+	memcpy(&length, model->bytes, sizeof(length));
+	json_t *header = json_loadb(model->bytes + 8, length, 0, NULL);
+	assert_non_null(header);
+	return header;
+}
+
+#define SOME_TENSOR "model.layers.1.mlp.down_proj.weight"
+
+enum lie { OFFSETS_OUTSIDE, OFFSETS_OVERLAP, SHAPE, DTYPE, MISSING };
+
+static void tell(json_t *header, enum lie lie)
+{
+	json_t *tensor = json_object_get(header, SOME_TENSOR);
+	json_t *other = json_object_get(header, "model.layers.2.mlp.down_proj.weight");
+
+	assert_non_null(tensor);
+	assert_non_null(other);
+	if (lie == OFFSETS_OUTSIDE)
+		json_array_set_new(
+			json_object_get(tensor, "data_offsets"), 1, json_integer(INT64_C(1) << 62));
+	else if (lie == OFFSETS_OVERLAP)
+		json_object_set(tensor, "data_offsets", json_object_get(other, "data_offsets"));
+	else if (lie == SHAPE)
+		json_array_set_new(json_object_get(tensor, "shape"), 0, json_integer(161));
+	else if (lie == DTYPE)
+		json_object_set_new(tensor, "dtype", json_string("F32"));
+	else {
+		json_object_set(header, "model.layers.1.mlp.stray.weight", tensor);
+		json_object_del(header, SOME_TENSOR);
+	}
+}
+
+static void check_lie(struct daemon *daemon, enum lie lie)
+{
+	struct model_folder model;
+
+	model_copy(daemon, &model);
+	json_t *header = header_of(&model);
+	tell(header, lie);
+	write_with_header(&model, header);
+	json_decref(header);
+	free(model.bytes);
+	if (lie == OFFSETS_OVERLAP)
+		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", "model.safetensors");
+	else
+		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", SOME_TENSOR);
+}
+
+static void test_tensor_beyond_its_file_is_refused_by_name(void **state)
+{
+	check_lie(*state, OFFSETS_OUTSIDE);
+}
+
+static void test_tensors_that_overlap_are_refused(void **state)
+{
+	check_lie(*state, OFFSETS_OVERLAP);
+}
+
+static void test_tensor_of_another_shape_is_refused_by_name(void **state)
+{
+	check_lie(*state, SHAPE);
+}
+
+static void test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name(void **state)
+{
+	check_lie(*state, DTYPE);
+}
+
+static void test_missing_tensor_is_refused_by_name(void **state)
+{
+	check_lie(*state, MISSING);
+}
+
+static void check_config(struct daemon *daemon, const char *field, json_t *value, const char *text)
+{
+	struct model_folder model;
+
+	model_copy(daemon, &model);
+	file_write(model.weights, model.bytes, model.size);
+	free(model.bytes);
+	json_t *config = json_load_file(model.config, 0, NULL);
+	json_object_set_new(config, field, value);
+	assert_int_equal(json_dump_file(config, model.config, 0), 0);
+	json_decref(config);
+	ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", "config.json", field, text);
+}
+
+static void test_unknown_architecture_is_refused_by_name(void **state)
+{
+	check_config(
+		*state, "architectures", json_pack("[s]", "GPT2LMHeadModel"), "GPT2LMHeadModel");
+}
+
+static void test_unsupported_activation_is_refused_by_name(void **state)
+{
+	check_config(*state, "hidden_act", json_string("gelu"), "gelu");
+}
+
+static void test_unsupported_rope_is_refused_by_name(void **state)
+{
+	check_config(*state, "rope_parameters",
+		json_pack("{ss sf}", "rope_type", "spiral", "rope_theta", 10000.0), "spiral");
+}
+
+static void test_config_that_is_no_json_is_refused_by_file(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	file_write(model.weights, model.bytes, model.size);
+	file_write(model.config, "{\"architectures\": [", 19);
+	free(model.bytes);
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "config.json");
+}
+
+static void test_model_too_large_for_the_memory_is_refused(void **state)
+{
+	daemon_option(*state, "--memory", "1M");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc", "weights", "--memory");
+}
+
+static void test_pages_too_many_for_the_memory_are_refused(void **state)
+{
+	daemon_option(*state, "--memory", "64M");
+	daemon_option(*state, "--kv-pages", "1000000");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc", "KV cache", "--memory");
+}
+
+/* ---- sockets ---- */
+
+static mode_t mode_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	assert_true(S_ISSOCK(st.st_mode));
+	return st.st_mode & 07777;
+}
+
+static void test_sockets_are_for_owner_and_group_only(void **state)
+{
+	struct daemon *daemon = *state;
+	char admin[128];
+
+	umask(0);
+	daemon_start(daemon);
+	snprintf(admin, sizeof(admin), "%s/m-admin.sock", daemon->folder);
+	assert_int_equal(mode_of(daemon->socket), 0660);
+	assert_int_equal(mode_of(admin), 0660);
+	daemon_stop(daemon);
+	assert_int_equal(access(daemon->socket, F_OK), -1);
+	assert_int_equal(access(admin, F_OK), -1);
+}
+
+/* A daemon that takes connections and does not answer them would hang its clients. */
+static void test_socket_accepts_only_when_the_daemon_serves(void **state)
+{
+	struct daemon *daemon = *state;
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m;
+	int r;
+
+	config.socket_path = daemon->socket;
+	daemon_launch(daemon);
+	assert_true(EVENTUALLY((r = mimeo_connect(&m, &config)) != MIMEO_E_UNREACHABLE));
+	assert_int_equal(r, 0);
+	assert_true(daemon_log_has(daemon, "graphs captured in"));
+	assert_int_equal(endless_submit(m, 1, 0, NULL), 0);
+	mimeo_close(m);
+}
+
+static void test_second_daemon_on_a_live_socket_is_refused(void **state)
+{
+	struct daemon *first = *state, second = *first;
+
+	daemon_start(first);
+	struct mimeo *m = daemon_connect(first, 0, 0);
+	snprintf(second.log, sizeof(second.log), "%s/log2", first->folder);
+	second.pid = 0;
+	second.admin = -1;
+	ASSERT_REFUSES(&second, EXIT_ERROR, first->socket, "another daemon");
+
+	struct question question;
+	struct reply reply;
+	questions_make(&question, 1, 5);
+	assert_int_equal(questions_ask(m, &question, 1, 1, &reply), 0);
+	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+	mimeo_close(m);
+	daemon_stop(first);
+}
+
+static void test_dead_daemons_socket_is_taken_over_at_once(void **state)
+{
+	struct daemon *daemon = *state;
+
+	for (unsigned i = 0; i < 5; i++) {
+		daemon_start(daemon);
+		struct mimeo *m = daemon_connect(daemon, 0, 0);
+		daemon_kill(daemon);
+		assert_int_equal(access(daemon->socket, F_OK), 0);
+		mimeo_close(m);
+	}
+	daemon_start(daemon);
+	mimeo_close(daemon_connect(daemon, 0, 0));
+}
+
+static void test_file_in_the_sockets_place_is_left_alone(void **state)
+{
+	struct daemon *daemon = *state;
+	size_t size;
+
+	file_write(daemon->socket, "precious", 8);
+	ASSERT_REFUSES(daemon, EXIT_ERROR, daemon->socket);
+	char *text = file_text(daemon->socket, &size);
+	assert_int_equal(size, 8);
+	assert_memory_equal(text, "precious", 8);
+	free(text);
+}
+
+/* ---- drain ---- */
+
+#define N_DRAINED 3
+#define N_DRAINED_TOKENS 1000
+
+static void test_drain_finishes_what_runs_and_takes_nothing_new(void **state)
+{
+	struct daemon *daemon = *state;
+	uint32_t n_done = 0, n_refused = 0;
+	struct mimeo_event event;
+
+	daemon_start(daemon);
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	for (uint32_t i = 0; i < N_DRAINED; i++)
+		assert_int_equal(endless_submit(m, N_DRAINED_TOKENS, i, NULL), 0);
+	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+	mimeo_event_seen(m, &event);
+	kill(daemon->pid, SIGTERM);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	int late = endless_submit(m, 5, 99, NULL);
+	assert_true(late == 0 || late == MIMEO_E_GONE);
+	while (n_done + n_refused < N_DRAINED + (late == 0)) {
+		assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+		if (event.kind == MIMEO_EVENT_FINAL && event.user_data == 99) {
+			assert_true(
+				event.status == MIMEO_E_DRAINING || event.status == MIMEO_E_GONE);
+			n_refused++;
+		} else if (event.kind == MIMEO_EVENT_FINAL) {
+			assert_int_equal(event.status, 0);
+			assert_int_equal(event.n_generated, N_DRAINED_TOKENS);
+			n_done++;
+		}
+		mimeo_event_seen(m, &event);
+	}
+	assert_int_equal(n_done, N_DRAINED);
+	assert_int_equal(daemon_wait(daemon), 0);
+	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), MIMEO_E_GONE);
+	mimeo_close(m);
+}
+
+static void test_draining_daemon_turns_new_clients_away(void **state)
+{
+	struct daemon *daemon = *state;
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo_event event;
+	struct mimeo *other;
+
+	daemon_start(daemon);
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	assert_int_equal(endless_submit(m, 2000, 0, NULL), 0);
+	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+	mimeo_event_seen(m, &event);
+	kill(daemon->pid, SIGTERM);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	config.socket_path = daemon->socket;
+	int r = mimeo_connect(&other, &config);
+	assert_true(r == MIMEO_E_DRAINING || r == MIMEO_E_UNREACHABLE);
+	mimeo_close(m);
+	assert_int_equal(daemon_wait(daemon), 0);
+}
+
+static void test_second_signal_ends_at_once(void **state)
+{
+	struct daemon *daemon = *state;
+	struct mimeo_event event;
+	uint32_t n_finals = 0;
+	int r;
+
+	daemon_option(daemon, "--drain-timeout-s", "3600");
+	daemon_start(daemon);
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	/* Streams that follow each other would keep the daemon draining for long. */
+	for (uint32_t i = 0; i < 30; i++)
+		assert_int_equal(endless_submit(m, 2000, i, NULL), 0);
+	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+	mimeo_event_seen(m, &event);
+	kill(daemon->pid, SIGTERM);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	kill(daemon->pid, SIGTERM);
+	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
+	while ((r = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
+		n_finals += event.kind == MIMEO_EVENT_FINAL;
+		mimeo_event_seen(m, &event);
+	}
+	assert_int_equal(r, MIMEO_E_GONE);
+	assert_int_equal(n_finals, 30);
+	mimeo_close(m);
+}
+
+/* ---- device loss ---- */
+
+static void test_lost_device_ends_requests_with_its_status_and_the_process_with_70(void **state)
+{
+	struct daemon *daemon = *state;
+	struct mimeo_event event;
+	uint32_t n_lost = 0;
+	int r;
+
+	setenv("MIMEO_CPU_FAULT", "op:outbox:40", 1);
+	daemon_start(daemon);
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(endless_submit(m, 1000, i, NULL), 0);
+	while ((r = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
+		if (event.kind == MIMEO_EVENT_FINAL) {
+			assert_int_equal(event.status, MIMEO_E_DEVICE_LOST);
+			assert_int_equal(event.finish, MIMEO_FINISH_ERROR);
+			n_lost++;
+		}
+		mimeo_event_seen(m, &event);
+	}
+	assert_int_equal(r, MIMEO_E_GONE);
+	assert_int_equal(n_lost, 4);
+	assert_int_equal(daemon_wait(daemon), EXIT_DEVICE_LOST);
+	assert_true(daemon_log_has(daemon, "device lost"));
+	mimeo_close(m);
+}
+
+#define OWN(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		OWN(test_bad_options_are_refused_by_name),
+		OWN(test_capture_size_beyond_the_batch_is_an_error),
+		OWN(test_daemon_without_a_model_is_refused),
+		OWN(test_truncated_weights_are_refused_by_file),
+		OWN(test_missing_weights_are_refused_by_file),
+		OWN(test_header_length_beyond_the_file_is_refused),
+		OWN(test_header_that_is_no_json_is_refused),
+		OWN(test_tensor_beyond_its_file_is_refused_by_name),
+		OWN(test_tensors_that_overlap_are_refused),
+		OWN(test_tensor_of_another_shape_is_refused_by_name),
+		OWN(test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name),
+		OWN(test_missing_tensor_is_refused_by_name),
+		OWN(test_unknown_architecture_is_refused_by_name),
+		OWN(test_unsupported_activation_is_refused_by_name),
+		OWN(test_unsupported_rope_is_refused_by_name),
+		OWN(test_config_that_is_no_json_is_refused_by_file),
+		OWN(test_model_too_large_for_the_memory_is_refused),
+		OWN(test_pages_too_many_for_the_memory_are_refused),
+		OWN(test_sockets_are_for_owner_and_group_only),
+		OWN(test_socket_accepts_only_when_the_daemon_serves),
+		OWN(test_second_daemon_on_a_live_socket_is_refused),
+		OWN(test_dead_daemons_socket_is_taken_over_at_once),
+		OWN(test_file_in_the_sockets_place_is_left_alone),
+		OWN(test_drain_finishes_what_runs_and_takes_nothing_new),
+		OWN(test_draining_daemon_turns_new_clients_away),
+		OWN(test_second_signal_ends_at_once),
+		OWN(test_lost_device_ends_requests_with_its_status_and_the_process_with_70),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("startup", tests, NULL, NULL);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+
+/* mimeoctl against a daemon of a few lines: a process that answers `drain` and then does as a test
+ * says. */
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/serve/admin_wire.h"
+#include "daemon/serve/reply.h"
+#include "ipc/socket.h"
+#include "tests/ipc/test.h"
+
+#define LINGER_US 200000 /* from the hang-up to the process's end */
+
+static const char *mimeoctl; /* the program's path */
+
+struct scene {
+	char folder[64], socket[96], admin_socket[108];
+	int lock_fd;
+};
+
+static int setup(void **state)
+{
+	struct scene *scene = calloc(1, sizeof(*scene));
+
+	assert_non_null(scene);
+	strcpy(scene->folder, "/tmp/mimeo-ctl-XXXXXX");
+	assert_non_null(mkdtemp(scene->folder));
+	snprintf(scene->socket, sizeof(scene->socket), "%s/t.sock", scene->folder);
+	assert_int_equal(socket_admin_path(scene->admin_socket, scene->socket), 0);
+	*state = scene;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct scene *scene = *state;
+	char lock[128];
+
+	snprintf(lock, sizeof(lock), "%s.lock", scene->admin_socket);
+	unlink(lock);
+	unlink(scene->admin_socket);
+	rmdir(scene->folder);
+	free(scene);
+	return 0;
+}
+
+static void must(bool condition)
+{
+	if (!condition)
+		_exit(99);
+}
+
+static void hear(int fd)
+{
+	char request[ADMIN_REQUEST_MAX];
+
+	must(socket_receive(fd, request, sizeof(request), NULL, 0, NULL, 60000) > 0);
+}
+
+static void say(int fd, const char *text)
+{
+	struct reply reply;
+
+	reply_init(&reply);
+	reply_say(&reply, 0, text);
+	must(reply_end(&reply) == 0);
+	must(send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL) == (ssize_t)reply.out.size);
+	reply_deinit(&reply);
+}
+
+/* Takes one operator's `drain`, and then the connection to `then`. Its process. */
+static pid_t daemon_start(struct scene *scene, void (*then)(int fd))
+{
+	int ready[2];
+	char byte = 0;
+
+	assert_int_equal(pipe(ready), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		int listener = socket_listen(scene->admin_socket, &scene->lock_fd);
+		struct pollfd poll_fd = {.fd = listener, .events = POLLIN};
+
+		must(listener >= 0 && write(ready[1], &byte, 1) == 1);
+		must(poll(&poll_fd, 1, -1) == 1);
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		must(fd >= 0);
+		hear(fd);
+		say(fd, "draining: 0 requests in flight");
+		then(fd);
+		_exit(0);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+/* mimeoctl's exit status. */
+static int drain(const struct scene *scene)
+{
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
+			_exit(98);
+		execl(mimeoctl, mimeoctl, "--socket", scene->socket, "drain", (char *)NULL);
+		_exit(98);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void hang_up_and_linger(int fd)
+{
+	close(fd);
+	usleep(LINGER_US);
+}
+
+static void test_drain_returns_only_once_the_process_has_ended(void **state)
+{
+	pid_t daemon = daemon_start(*state, hang_up_and_linger);
+	siginfo_t info = {0};
+
+	assert_int_equal(drain(*state), 0);
+	assert_int_equal(waitid(P_PID, (id_t)daemon, &info, WEXITED | WNOHANG), 0);
+	if (info.si_pid == 0) {
+		kill(daemon, SIGKILL);
+		waitpid(daemon, NULL, 0);
+	}
+	assert_int_equal(info.si_pid, daemon);
+	assert_int_equal(info.si_status, 0);
+}
+
+/* Asked how far it is, it gives no answer that can be understood. */
+static void babble(int fd)
+{
+	hear(fd);
+	must(socket_send(fd, "\xc1", 1, NULL, 0) == 0);
+	must(pause() == -1);
+}
+
+static void test_drain_of_a_daemon_that_stops_answering_is_no_success(void **state)
+{
+	pid_t daemon = daemon_start(*state, babble);
+
+	assert_int_equal(drain(*state), 1);
+	assert_int_equal(waitpid(daemon, NULL, WNOHANG), 0);
+	kill(daemon, SIGKILL);
+	assert_int_equal(waitpid(daemon, NULL, 0), daemon);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			test_drain_returns_only_once_the_process_has_ended, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_drain_of_a_daemon_that_stops_answering_is_no_success, setup, teardown),
+	};
+
+	if (argc != 2)
+		return 2;
+	mimeoctl = argv[1];
+	return cmocka_run_group_tests_name("ctl", tests, NULL, NULL);
+}
