@@ -97,7 +97,7 @@ int budget_plan(const struct budget *budget, struct budget_model *models, uint32
 	for (uint32_t i = 0; i < n_models && r == 0; i++) {
 		r = charge(&models[i], models[i].weights_bytes, "weights", &left, text, size);
 		if (r == 0)
-			r = charge(&models[i], models[i].pool_bytes, "activations", &left, text,
+			r = charge(&models[i], models[i].pool_bytes, "activations and inputs", &left, text,
 				size);
 	}
 	uint64_t share = kv_share(budget, models, n_models, left);

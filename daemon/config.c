@@ -123,6 +123,14 @@ static int need_model(struct config_settings *settings, const char *name, const 
 	return 0;
 }
 
+int config_declare(struct config_settings *settings, const char *name, const char *where,
+	struct config_error *error)
+{
+	struct config_model_settings *model;
+
+	return need_model(settings, name, where, &model, error);
+}
+
 static int unknown_key(const char *where, const char *key, bool of_model,
 	struct config_error *error)
 {
@@ -156,6 +164,9 @@ int config_set(struct config_settings *settings, const char *model_name, const c
 		if (strcmp(key, "dir") == 0) {
 			if (!*value)
 				return fail(error, "%s: \"\" is not a folder", where);
+			if (model->dir.value && !again)
+				return fail(error, "%s: model \"%s\" is given twice", where,
+					model_name);
 			return setting_set(&model->dir, value, where, again, error);
 		}
 	}
@@ -335,6 +346,11 @@ int config_resolve(const struct config_settings *upper, const struct config_sett
 
 	resolve_globals(places, &config);
 	r = resolve_models(places, &config, error);
+	if (r == 0 && config.max_requests > config.max_batch_tokens)
+		r = fail(error,
+			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "
+			"request, so lower --max-requests or raise --max-batch-tokens",
+			config.max_requests, config.max_batch_tokens);
 	if (r < 0) {
 		/* A model that failed half-way may hold its folder. */
 		if (config.n_models < CONFIG_MODELS_MAX)

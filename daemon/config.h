@@ -58,8 +58,9 @@ struct config {
 	uint32_t max_sessions, max_sessions_per_uid;
 	uint32_t max_sequences; /* a session */
 	uint64_t max_arena_bytes;
+	uint64_t max_shared_bytes; /* all sessions' regions, and the engine's copies of them */
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
-	uint32_t drain_timeout_s;
+	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
 };
 
@@ -93,7 +94,7 @@ struct config_key {
 	const char *choices; /* "auto, naive or paged" */
 };
 
-#define CONFIG_N_KEYS 20
+#define CONFIG_N_KEYS 21
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* ---- what one place says ---- */
@@ -123,6 +124,9 @@ void config_settings_deinit(struct config_settings *settings);
 int config_set(struct config_settings *settings, const char *model, const char *key,
 	const char *value, const char *where, bool again, struct config_error *error);
 
+/* Name a model without saying anything of it. */
+int config_declare(struct config_settings *settings, const char *model, const char *where,
+	struct config_error *error);
 /* Read mimeod.conf. `name` is the file's in error texts. -errno if the file cannot be read. */
 int config_parse_file(struct config_settings *settings, const char *path,
 	struct config_error *error);

@@ -70,6 +70,9 @@ static void enter_section(struct reading *reading, const char *line)
 		return;
 	}
 	strcpy(reading->model, name + 6);
+	char where[sizeof(name) + 256];
+	snprintf(where, sizeof(where), "%.200s:%u: [%s]", reading->name, reading->line, name);
+	reading->result = config_declare(reading->settings, reading->model, where, reading->error);
 }
 
 static char *read_line(char *line, int size, void *stream)

@@ -11,6 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ipc/clock.h"
+#include "ipc/text.h"
+
 static const struct {
 	const char *name;
 	int priority; /* syslog's */
@@ -67,53 +70,26 @@ bool log_enabled(enum log_level level)
 
 /* ---- escaping ---- */
 
-/* Length of the printable UTF-8 character at text, or 0: a control character (the C1 set among
- * them), an overlong form, a surrogate, beyond U+10FFFF, cut off. */
-static size_t printable_length(const unsigned char *text, size_t left)
-{
-	static const uint32_t smallest[] = { 0, 0, 0xa0, 0x800, 0x10000 };
-	uint32_t c = text[0];
-	size_t n;
-
-	if (c < 0x80)
-		return c >= 0x20 && c != 0x7f;
-	n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-	if (c < 0xc0 || c >= 0xf8 || n > left)
-		return 0;
-	c &= 0x7fu >> n;
-	for (size_t i = 1; i < n; i++) {
-		if ((text[i] & 0xc0) != 0x80)
-			return 0;
-		c = c << 6 | (text[i] & 0x3fu);
-	}
-	if (c < smallest[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
-		return 0;
-	/* Line and paragraph separators, and what turns the writing direction around. */
-	if ((c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
-		return 0;
-	return n;
-}
-
 size_t log_escape(const char *text, size_t length, char *ret, size_t size)
 {
-	const unsigned char *bytes = (const unsigned char *)text;
 	size_t used = 0;
 
 	if (size == 0)
 		return 0;
 	for (size_t i = 0; i < length;) {
-		size_t n = printable_length(bytes + i, length - i);
+		size_t n = text_step(text + i, length - i);
 		char escaped[5];
 		const char *piece = text + i;
 		size_t piece_length = n;
 
 		if (n == 0) {
-			const char *letter = strchr("\nn\tt\rr", bytes[i]);
+			unsigned char byte = (unsigned char)text[i];
+			const char *letter = strchr("\nn\tt\rr", byte);
 
-			if (bytes[i] && bytes[i] < 0x20 && letter)
+			if (byte && byte < 0x20 && letter)
 				snprintf(escaped, sizeof(escaped), "\\%c", letter[1]);
 			else
-				snprintf(escaped, sizeof(escaped), "\\x%02x", bytes[i]);
+				snprintf(escaped, sizeof(escaped), "\\x%02x", byte);
 			piece = escaped;
 			piece_length = strlen(escaped);
 			n = 1;
@@ -198,13 +174,10 @@ bool log_limit_take(struct log_limit *limit, uint64_t now_ns, uint32_t *ret_drop
 
 void log_limited_write(struct log_limit *limit, enum log_level level, const char *format, ...)
 {
-	struct timespec now;
 	va_list arguments;
 	uint32_t dropped;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (!log_limit_take(
-		    limit, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, &dropped))
+	if (!log_limit_take(limit, clock_ns(), &dropped))
 		return;
 	if (dropped > 0)
 		log_write(level, "%" PRIu32 " messages like the next one were dropped", dropped);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "daemon/interrupt.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
 #include "daemon/startup.h"
@@ -13,6 +14,10 @@ static int run(const struct config *config)
 	bool abandoned;
 
 	log_set_level(config->log_level);
+	if (interrupt_arm() < 0) {
+		log_error("no thread can be started");
+		return MIMEOD_EXIT_ERROR;
+	}
 	config_describe(config);
 	if (startup_new(config, &startup, &error) < 0) {
 		log_error("%s", error.text);

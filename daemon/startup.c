@@ -7,22 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "attention/attention.h"
 #include "attention/kv_cache.h"
 #include "daemon/budget.h"
 #include "daemon/engine/engine.h"
+#include "daemon/interrupt.h"
 #include "daemon/log.h"
 #include "daemon/model/model.h"
+#include "daemon/progress.h"
 #include "daemon/serve/serve.h"
 #include "daemon/table_format.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 
-#define PROGRESS_NS 2000000000ull  /* between lines in a log */
-#define PROGRESS_TTY_NS 100000000ull
+_Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine has a place for each session");
+_Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine has a place for each model");
 
 /* One model on its way from a folder to the engine. */
 struct candidate {
@@ -63,10 +65,31 @@ static int refuse(struct startup_error *error, int r, const char *format, ...)
 
 /* ---- the sockets' places ---- */
 
+/* A lock file that another user's daemon left behind cannot be opened. */
+static bool refuse_strangers_lock(const char *path, struct startup_error *error)
+{
+	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
+	struct stat st;
+
+	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
+	if (lstat(name, &st) < 0 || st.st_uid == geteuid())
+		return false;
+	refuse(error, -EACCES,
+		"%s: the lock file belongs to user %u: remove it if no daemon of theirs serves "
+		"there, or choose another --socket",
+		name, (unsigned)st.st_uid);
+	return true;
+}
+
 static int lock_one(const char *path, int *ret_fd, struct startup_error *error)
 {
 	int r = socket_lock(path, ret_fd);
 
+	if ((r == -EACCES || r == -EPERM) && refuse_strangers_lock(path, error))
+		return r;
+	if (r == -ENOENT)
+		return refuse(error, r,
+			"%s: its folder does not exist: make it, or choose another --socket", path);
 	if (r == -EADDRINUSE)
 		return refuse(error, r,
 			"%s: another daemon serves there: end it, or choose another --socket",
@@ -87,6 +110,10 @@ static int take_locks(struct startup *startup, struct startup_error *error)
 		return refuse(error, r, "%s: too long for a socket: with -admin at most %d bytes",
 			startup->socket[0] ? startup->socket : "$MIMEO_SOCKET or $XDG_RUNTIME_DIR",
 			SOCKET_PATH_MAX - 1);
+	r = socket_folder_make(startup->socket);
+	if (r < 0)
+		return refuse(error, r, "%s: its folder cannot be made: %s", startup->socket,
+			strerror(-r));
 	r = lock_one(startup->socket, &startup->lock_fd, error);
 	if (r == 0)
 		r = lock_one(startup->admin_socket, &startup->admin_lock_fd, error);
@@ -113,7 +140,10 @@ static int open_device(struct startup *startup, struct startup_error *error)
 	if (r == -ENODEV)
 		return refuse(error, r, "device %s: there is none on this machine", name);
 	if (r == -ENOTSUP)
-		return refuse(error, r, "device %s: this build has no such device", name);
+		return refuse(error, r,
+			"device %s: this build has no CUDA device: use a build that has it, which "
+			"meson setup -Dcuda=enabled makes where the version can, or --device cpu",
+			name);
 	if (r != 0)
 		return refuse(error, r, "device %s: %s", name, device_strerror(r));
 	r = startup->device->ops->info(startup->device, &startup->info);
@@ -179,15 +209,27 @@ static int resolve_mode(struct candidate *candidate, struct startup_error *error
 	return 0;
 }
 
-/* Bytes of activations: the carving that the engine will do, run dry. */
-static uint64_t measure_pool(const struct startup *startup, const struct model_config *config)
+static bool on_host(const struct startup *startup)
 {
-	struct model_buffers buffers;
-	struct arena counting = {0};
+	return strcmp(startup->info.kind, "cpu") == 0;
+}
 
-	model_buffers_carve(config, startup->config->max_batch_tokens,
-		startup->config->max_requests, startup->info.activation_dtype, &counting, &buffers);
-	return counting.used;
+/* What the engine will allocate beside weights and pages; on the host the pinned part as well. */
+static int measure(const struct startup *startup, struct candidate *candidate,
+	struct startup_error *error)
+{
+	struct engine_needs needs;
+
+	int r = engine_measure(&startup->engine_options, &candidate->config,
+		candidate->max_seq_len, startup->info.activation_dtype, &needs);
+	if (r < 0)
+		return refuse(error, r,
+			"model %s: its inputs exceed any memory: lower --max-seq-len or "
+			"--max-requests",
+			candidate->options->name);
+	candidate->memory->pool_bytes = needs.pool_bytes + needs.inputs_bytes +
+		(on_host(startup) ? needs.pinned_bytes : 0);
+	return 0;
 }
 
 static int examine(
@@ -202,7 +244,10 @@ static int examine(
 		return refuse(error, r, "model %s: %s", options->name, model_error.text);
 	candidate->has_config = true;
 	candidate->max_seq_len = candidate->config.max_seq_len;
-	if (limit > 0 && limit < candidate->max_seq_len)
+	if (limit > candidate->max_seq_len)
+		log_warn("model %s: max_seq_len %u is more than the model allows: %u is used",
+			options->name, limit, candidate->max_seq_len);
+	else if (limit > 0)
 		candidate->max_seq_len = limit;
 	r = choose_attention(startup, candidate, error);
 	if (r == 0)
@@ -222,8 +267,7 @@ static int examine(
 		.dtype = startup->info.kv_dtype,
 	};
 	candidate->memory->page_bytes = kv_page_bytes(&kv);
-	candidate->memory->pool_bytes = measure_pool(startup, &candidate->config);
-	return 0;
+	return measure(startup, candidate, error);
 }
 
 /* ---- the memory budget ---- */
@@ -234,7 +278,7 @@ static int plan_memory(struct startup *startup, struct startup_error *error)
 	const struct budget budget = {
 		.memory = config->memory,
 		.free_bytes = startup->info.free_bytes,
-		.host = strcmp(startup->info.kind, "cpu") == 0,
+		.host = on_host(startup),
 	};
 
 	for (uint32_t i = 0; i < config->n_models; i++) {
@@ -248,57 +292,53 @@ static int plan_memory(struct startup *startup, struct startup_error *error)
 		&budget, startup->memory, config->n_models, error->text, sizeof(error->text));
 }
 
-/* ---- weights ---- */
-
-struct progress {
-	const char *name;
-	uint64_t last_ns;
-	bool terminal;
-};
-
-static uint64_t now_ns(void)
+/* A sequence cannot be longer than all pages together, and clients are told so. */
+static void limit_length(const struct startup *startup, struct candidate *candidate)
 {
-	struct timespec now;
+	uint64_t most = (uint64_t)candidate->memory->kv_pages * startup->config->page_tokens;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if (most >= candidate->max_seq_len)
+		return;
+	log_warn("model %s: its KV cache of %u pages fits sequences of %u tokens at most, not %u: "
+		 "see --kv-pages, --kv-bytes and --max-seq-len",
+		candidate->options->name, candidate->memory->kv_pages, (uint32_t)most,
+		candidate->max_seq_len);
+	candidate->max_seq_len = (uint32_t)most;
 }
 
-static void on_progress(void *userdata, uint64_t done, uint64_t total)
-{
-	struct progress *progress = userdata;
-	char done_text[TABLE_FORMAT_MAX], total_text[TABLE_FORMAT_MAX];
-	uint64_t now = now_ns();
+/* ---- weights ---- */
 
-	if (now - progress->last_ns < (progress->terminal ? PROGRESS_TTY_NS : PROGRESS_NS))
+struct loading {
+	const char *name;
+	struct progress progress;
+};
+
+static void on_load(void *userdata, uint64_t done, uint64_t total)
+{
+	struct loading *loading = userdata;
+	char done_text[TABLE_FORMAT_MAX], total_text[TABLE_FORMAT_MAX], text[256];
+
+	if (!progress_due(&loading->progress))
 		return;
-	progress->last_ns = now;
-	table_format_bytes(done_text, (double)done);
-	table_format_bytes(total_text, (double)total);
-	if (progress->terminal)
-		fprintf(stderr, "\rmodel %s: %s of %s\033[K", progress->name, done_text,
-			total_text);
-	else
-		log_info("model %s: read %s of %s", progress->name, done_text, total_text);
+	snprintf(text, sizeof(text), "model %s: read %s of %s", loading->name,
+		table_format_bytes(done_text, (double)done),
+		table_format_bytes(total_text, (double)total));
+	progress_show(&loading->progress, text);
 }
 
 static int load(struct startup *startup, uint32_t index, struct startup_error *error)
 {
 	struct candidate *candidate = &startup->candidates[index];
 	const char *name = candidate->options->name;
-	struct progress progress = {
-		.name = name,
-		.last_ns = now_ns(),
-		.terminal = isatty(STDERR_FILENO) && log_enabled(LOG_LEVEL_INFO),
-	};
+	struct loading loading = {.name = name};
 	struct model_error model_error = {.text = ""};
 	struct model *model;
 	char bytes[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
 
+	progress_begin(&loading.progress);
 	int r = model_load(startup->device, candidate->options->dir, &candidate->config,
-		candidate->max_seq_len, on_progress, &progress, &model, &model_error);
-	if (progress.terminal)
-		fputs("\r\033[K", stderr);
+		candidate->max_seq_len, on_load, &loading, &model, &model_error);
+	progress_end(&loading.progress);
 	if (r != 0)
 		return refuse(error, r, "model %s: %s", name, model_error.text);
 	log_info("model %s: %s, %s of weights in %s (%s), attention %s, graph mode %s", name,
@@ -323,11 +363,22 @@ static int load(struct startup *startup, uint32_t index, struct startup_error *e
 
 /* ---- the engine ---- */
 
-static int make_engine(struct startup *startup, struct startup_error *error)
+static void on_engine(void *userdata, const struct engine_progress *engine)
+{
+	char text[256];
+
+	if (!progress_due(userdata))
+		return;
+	snprintf(text, sizeof(text), "model %s: %s %u of %u %s", engine->model,
+		engine->capture ? "captured" : "warmed up", engine->done, engine->total,
+		engine->capture ? "graphs" : "shapes");
+	progress_show(userdata, text);
+}
+
+static void set_engine_options(struct startup *startup)
 {
 	const struct config *config = startup->config;
 	struct engine_options *options = &startup->engine_options;
-	struct model_error model_error = {.text = ""};
 
 	options->device = startup->device;
 	options->max_requests = config->max_requests;
@@ -338,8 +389,19 @@ static int make_engine(struct startup *startup, struct startup_error *error)
 	options->n_capture_sizes = config->n_capture_sizes;
 	options->spin_us = config->spin_us;
 	options->loop = config->loop[0] ? config->loop : NULL;
+}
 
+static int make_engine(struct startup *startup, struct startup_error *error)
+{
+	struct engine_options *options = &startup->engine_options;
+	struct progress progress;
+	struct model_error model_error = {.text = ""};
+
+	progress_begin(&progress);
+	options->progress = on_engine;
+	options->progress_userdata = &progress;
 	int r = engine_new(options, &startup->engine, &model_error);
+	progress_end(&progress);
 	/* the models went with it, whatever came of it */
 	options->n_models = 0;
 	if (r != 0)
@@ -364,6 +426,8 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 	int r = take_locks(startup, error);
 	if (r == 0)
 		r = open_device(startup, error);
+	if (r == 0)
+		set_engine_options(startup);
 	for (uint32_t i = 0; i < config->n_models && r == 0; i++) {
 		startup->candidates[i].options = &config->models[i];
 		startup->candidates[i].memory = &startup->memory[i];
@@ -371,6 +435,8 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 	}
 	if (r == 0)
 		r = plan_memory(startup, error);
+	for (uint32_t i = 0; i < config->n_models && r == 0; i++)
+		limit_length(startup, &startup->candidates[i]);
 	for (uint32_t i = 0; i < config->n_models && r == 0; i++)
 		r = load(startup, i, error);
 	if (r == 0)
@@ -395,6 +461,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.max_sessions_per_uid = config->max_sessions_per_uid,
 		.max_entries = RING_ENTRIES_MAX,
 		.max_arena_bytes = config->max_arena_bytes,
+		.max_shared_bytes = config->max_shared_bytes,
 		.max_sequences = config->max_sequences,
 		.max_requests = config->max_requests * config->n_models,
 		.drain_timeout_s = config->drain_timeout_s,
@@ -403,6 +470,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 
 	*ret_abandoned = false;
 	int r = serve_new(&options, &serve);
+	interrupt_disarm();
 	if (r < 0) {
 		log_error("cannot serve: %s", strerror(-r));
 		return MIMEOD_EXIT_ERROR;
@@ -417,7 +485,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	*ret_abandoned = r & SERVE_ABANDONED;
 	if (r & SERVE_DEVICE_LOST)
 		return MIMEOD_EXIT_DEVICE_LOST;
-	return *ret_abandoned ? MIMEOD_EXIT_ERROR : MIMEOD_EXIT_DONE;
+	return r == SERVE_DRAINED ? MIMEOD_EXIT_DONE : MIMEOD_EXIT_ERROR;
 }
 
 void startup_free(struct startup *startup)
@@ -433,9 +501,7 @@ void startup_free(struct startup *startup)
 	}
 	if (startup->device)
 		startup->device->ops->free(startup->device);
-	if (startup->admin_lock_fd >= 0)
-		close(startup->admin_lock_fd);
-	if (startup->lock_fd >= 0)
-		close(startup->lock_fd);
+	socket_unlock(startup->admin_socket, startup->admin_lock_fd);
+	socket_unlock(startup->socket, startup->lock_fd);
 	free(startup);
 }

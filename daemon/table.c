@@ -172,8 +172,14 @@ static int add_line(struct libscols_table *lines, const char *const *texts, size
 	return r;
 }
 
+static bool is_shown(const struct table_column *column, enum table_form form)
+{
+	return column->title && (!column->wide || form == TABLE_AS_WIDE_TEXT);
+}
+
 /* One line a row. */
-static int fill_list(const struct table *table, struct libscols_table *lines)
+static int fill_list(
+	const struct table *table, struct libscols_table *lines, enum table_form form)
 {
 	int r = 0;
 
@@ -181,7 +187,8 @@ static int fill_list(const struct table *table, struct libscols_table *lines)
 		const struct table_column *column = &table->columns[i];
 		int right = column->unit == TABLE_TEXT ? 0 : SCOLS_FL_RIGHT;
 
-		if (column->title && !scols_table_new_column(lines, column->title, 0, right))
+		if (is_shown(column, form) &&
+			!scols_table_new_column(lines, column->title, 0, right))
 			r = -ENOMEM;
 	}
 	for (size_t row = 0; row < table->n_rows && r == 0; row++) {
@@ -194,7 +201,7 @@ static int fill_list(const struct table *table, struct libscols_table *lines)
 			char buffer[TABLE_FORMAT_MAX];
 			const struct cell *cell = &table->cells[row * table->n_columns + i];
 
-			if (table->columns[i].title)
+			if (is_shown(&table->columns[i], form))
 				r = scols_line_set_data(line, at++,
 					cell_text(cell, table->columns[i].unit, buffer));
 		}
@@ -203,7 +210,8 @@ static int fill_list(const struct table *table, struct libscols_table *lines)
 }
 
 /* One line a column. */
-static int fill_record(const struct table *table, struct libscols_table *lines)
+static int fill_record(
+	const struct table *table, struct libscols_table *lines, enum table_form form)
 {
 	int r = 0;
 
@@ -215,7 +223,7 @@ static int fill_record(const struct table *table, struct libscols_table *lines)
 		char buffer[TABLE_FORMAT_MAX];
 		const struct table_column *column = &table->columns[i];
 
-		if (column->title)
+		if (is_shown(column, form))
 			r = add_line(lines,
 				(const char *[]){column->title,
 					cell_text(&table->cells[i], column->unit, buffer)},
@@ -224,7 +232,7 @@ static int fill_record(const struct table *table, struct libscols_table *lines)
 	return r;
 }
 
-static int print_text(const struct table *table, FILE *file)
+static int print_text(const struct table *table, FILE *file, enum table_form form)
 {
 	struct libscols_table *lines = scols_new_table();
 	if (!lines)
@@ -232,8 +240,8 @@ static int print_text(const struct table *table, FILE *file)
 
 	int r = scols_table_set_column_separator(lines, "  ");
 	if (r == 0)
-		r = table->flags & TABLE_RECORD ? fill_record(table, lines)
-						: fill_list(table, lines);
+		r = table->flags & TABLE_RECORD ? fill_record(table, lines, form)
+						: fill_list(table, lines, form);
 	if (r == 0)
 		r = scols_table_set_stream(lines, file);
 	/* An empty table prints nothing, not even its headings. */
@@ -297,12 +305,31 @@ static int print_json(const struct table *table, FILE *file)
 	return r < 0 || putc('\n', file) == EOF ? -EIO : 0;
 }
 
+int table_write(FILE *file, const char *text, size_t length)
+{
+	errno = 0;
+	if (fwrite(text, 1, length, file) == length && fflush(file) == 0)
+		return 0;
+	return errno > 0 ? -errno : -EIO;
+}
+
+/* By way of memory: the libraries that print do not say why a file could not be written. */
 int table_print(const struct table *table, FILE *file, enum table_form form)
 {
+	size_t length = 0;
+	char *text = NULL;
+
 	if (table->error < 0)
 		return table->error;
-	int r = form == TABLE_AS_JSON ? print_json(table, file) : print_text(table, file);
-	if (r == 0 && fflush(file) == EOF)
-		r = -EIO;
+	FILE *memory = open_memstream(&text, &length);
+	if (!memory)
+		return -ENOMEM;
+	int r = form == TABLE_AS_JSON ? print_json(table, memory)
+				      : print_text(table, memory, form);
+	if (fclose(memory) == EOF && r == 0)
+		r = -ENOMEM;
+	if (r == 0)
+		r = table_write(file, text, length);
+	free(text);
 	return r;
 }

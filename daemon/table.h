@@ -18,6 +18,7 @@
  *	table_print(table, stdout, TABLE_AS_TEXT);
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,9 +37,10 @@ struct table_column {
 	const char *key;   /* in JSON, and for the setters */
 	const char *title; /* of the text's column; NULL: in JSON only */
 	enum table_unit unit;
+	bool wide; /* not in TABLE_AS_TEXT */
 };
 
-enum table_form { TABLE_AS_TEXT, TABLE_AS_JSON };
+enum table_form { TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON };
 
 /* One row at most: as text a line for each column, as JSON an object instead of an array of them.
  */
@@ -59,7 +61,9 @@ void table_set_text(struct table *table, const char *key, const char *text);
 void table_set_count(struct table *table, const char *key, uint64_t value);
 void table_set_number(struct table *table, const char *key, double value);
 
-/* 0, or the first error: -ENOMEM, -EINVAL, -EIO. */
+/* 0, or the first error: -ENOMEM, -EINVAL, or why the file cannot be written (-ENOSPC, ...). */
 int table_print(const struct table *table, FILE *file, enum table_form form);
+/* Text to the file, flushed: 0, or -errno as the file said it. */
+int table_write(FILE *file, const char *text, size_t length);
 
 #endif

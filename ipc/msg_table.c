@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ipc/status.h"
+#include "ipc/text.h"
 #include "ipc/wire_check.h"
 
 /*
@@ -87,54 +88,6 @@ int msg_codec_parse(struct msg_codec *codec, const void *data, size_t size, size
 	return 0;
 }
 
-/* ---- text ---- */
-
-/* Bytes of the character at p, or 0 if it is malformed UTF-8 or a control character (names and
- * texts end up on an operator's terminal). */
-static size_t text_step(const uint8_t *p, size_t left)
-{
-	static const struct {
-		uint8_t first_min, first_max, second_min, second_max, bytes;
-	} forms[] = {
-		{0xc2, 0xc2, 0xa0, 0xbf, 2}, /* from c2 a0: 80 to 9f are controls */
-		{0xc3, 0xdf, 0x80, 0xbf, 2},
-		{0xe0, 0xe0, 0xa0, 0xbf, 3},
-		{0xe1, 0xec, 0x80, 0xbf, 3},
-		{0xed, 0xed, 0x80, 0x9f, 3}, /* without surrogates */
-		{0xee, 0xef, 0x80, 0xbf, 3},
-		{0xf0, 0xf0, 0x90, 0xbf, 4},
-		{0xf1, 0xf3, 0x80, 0xbf, 4},
-		{0xf4, 0xf4, 0x80, 0x8f, 4},
-	};
-
-	if (p[0] < 0x80)
-		return p[0] >= 0x20 && p[0] != 0x7f;
-	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-		if (p[0] < forms[i].first_min || p[0] > forms[i].first_max)
-			continue;
-		if (left < forms[i].bytes || p[1] < forms[i].second_min ||
-			p[1] > forms[i].second_max)
-			return 0;
-		for (size_t k = 2; k < forms[i].bytes; k++)
-			if ((p[k] & 0xc0) != 0x80)
-				return 0;
-		return forms[i].bytes;
-	}
-	return 0;
-}
-
-static bool text_is_clean(const char *text, size_t bytes)
-{
-	for (size_t at = 0; at < bytes;) {
-		size_t step = text_step((const uint8_t *)text + at, bytes - at);
-
-		if (step == 0)
-			return false;
-		at += step;
-	}
-	return true;
-}
-
 /* ---- writing ---- */
 
 struct writer {
@@ -161,7 +114,7 @@ static int put_text(msgpack_packer *packer, const char *text, size_t bytes)
 	int r = msgpack_pack_str(packer, bytes);
 
 	for (size_t at = 0; r == 0 && at < bytes;) {
-		size_t step = text_step((const uint8_t *)text + at, bytes - at);
+		size_t step = text_step(text + at, bytes - at);
 
 		r = msgpack_pack_str_body(packer, step ? text + at : "?", step ? step : 1);
 		at += step ? step : 1;

@@ -44,6 +44,13 @@ static int layout_init(struct layout *ret, uint32_t entries, uint64_t arena_byte
 	return 0;
 }
 
+uint64_t region_bytes(uint32_t entries, uint64_t arena_bytes)
+{
+	struct layout layout;
+
+	return layout_init(&layout, entries, arena_bytes) < 0 ? 0 : layout.bytes;
+}
+
 static struct region region_view(
 	int fd, void *base, const struct layout *layout, uint32_t entries, uint64_t arena_bytes)
 {

@@ -21,6 +21,8 @@ struct region {
 	struct ring ring;
 };
 
+/* Bytes that such a region has; 0 if it cannot be made. */
+uint64_t region_bytes(uint32_t entries, uint64_t arena_bytes);
 /* Make, size, seal and map a region. entries: a power of two, RING_ENTRIES_MIN ... MAX;
  * arena_bytes: a power of two, REGION_ARENA_MIN ... MAX; else -EINVAL. On success the caller owns
  * *ret. */

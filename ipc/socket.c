@@ -15,16 +15,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "ipc/clock.h"
 #include "ipc/msg.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
-
-#define LOCK_SUFFIX ".lock"
 
 /* ---- paths ---- */
 
@@ -99,10 +97,7 @@ static int address_init(struct sockaddr_un *ret, const char *path)
 
 static int64_t now_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	return (int64_t)(clock_ns() / 1000000);
 }
 
 /* Milliseconds until `deadline`, 0 if it has passed. */
@@ -162,37 +157,66 @@ int socket_connect(const char *path, unsigned timeout_ms)
 
 /* ---- listening ---- */
 
-/* Make the last folder of the path, no others. */
-static int folder_make(const char *path)
+int socket_folder_make(const char *path)
 {
 	char folder[SOCKET_PATH_MAX];
-	const char *slash = strrchr(path, '/');
 
-	if (!slash || slash == path)
+	if (environment("MIMEO_SOCKET"))
 		return 0;
-	memcpy(folder, path, (size_t)(slash - path));
-	folder[slash - path] = '\0';
+	int r = socket_path(folder, NULL);
+	if (r < 0 || strcmp(path, folder) != 0)
+		return 0;
+	*strrchr(folder, '/') = '\0';
 	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
 		return -errno;
 	return 0;
 }
 
-/* The file stays when the process ends: unlinking it would let two hold "the" lock. */
+/* Is fd the file of that name? */
+static bool is_named(int fd, const char *name)
+{
+	struct stat ours, there;
+
+	return fstat(fd, &ours) == 0 && lstat(name, &there) == 0 && ours.st_dev == there.st_dev &&
+		ours.st_ino == there.st_ino;
+}
+
+/*
+ * Whoever ends removes the file while it holds the lock. Somebody who had opened it before then gets
+ * the lock of a file without a name, which excludes nobody: it looks again, and takes the new one.
+ */
 static int lock_take(const char *path)
 {
-	char name[SOCKET_PATH_MAX + sizeof(LOCK_SUFFIX)];
+	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
 
-	snprintf(name, sizeof(name), "%s%s", path, LOCK_SUFFIX);
-	int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0)
-		return -errno;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		int r = errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
+	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
+	for (;;) {
+		int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
+		if (fd < 0)
+			return -errno;
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+			int r = errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
+
+			close(fd);
+			return r;
+		}
+		if (is_named(fd, name))
+			return fd;
 		close(fd);
-		return r;
 	}
-	return fd;
+}
+
+void socket_unlock(const char *path, int lock_fd)
+{
+	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
+
+	if (lock_fd < 0)
+		return;
+	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
+	if (is_named(lock_fd, name))
+		unlink(name);
+	close(lock_fd);
 }
 
 /* A killed process that had io_uring leaves its sockets open until the kernel has taken the ring down,
@@ -249,9 +273,6 @@ int socket_lock(const char *path, int *ret_lock_fd)
 	int lock_fd;
 
 	int r = address_init(&address, path);
-	if (r < 0)
-		return r;
-	r = folder_make(path);
 	if (r < 0)
 		return r;
 	lock_fd = lock_take(path);

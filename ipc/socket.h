@@ -13,6 +13,7 @@
 
 #define SOCKET_PATH_MAX 108 /* sun_path, with terminator */
 #define SOCKET_FDS_MAX 4
+#define SOCKET_LOCK_SUFFIX ".lock" /* behind a socket's path: its lock file */
 
 /* `path`, or if NULL $MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else
  * /run/mimeo/mimeod.sock. 0, or -ENAMETOOLONG. */
@@ -22,17 +23,21 @@ int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
 
 /* Connect, blocking for timeout_ms at most. The fd (close-on-exec, blocking), or -errno. */
 int socket_connect(const char *path, unsigned timeout_ms);
-/* Bind and listen, mode 0660; makes the last folder (0755) if it is missing. A socket file on which
- * somebody listens is -EADDRINUSE; a dead one's is taken over: both are decided under a lock file
- * beside it (path + ".lock", held until the process ends; *ret_lock_fd), so two daemons cannot
+/* If `path` is the default place (no $MIMEO_SOCKET): make its folder, mode 0755, if it is missing.
+ * Folders of places that somebody chose are never made. 0 or -errno. */
+int socket_folder_make(const char *path);
+/* Bind and listen, mode 0660. A socket file on which somebody listens is -EADDRINUSE; a dead one's is taken over: both are decided under a lock file
+ * beside it (held until socket_unlock or the end of the process; *ret_lock_fd), so two daemons cannot
  * race. The listening fd (close-on-exec, nonblocking), or -errno: -ENOTSOCK if the path is another
- * kind of file, which is left alone; -ENOENT if the folder above the last one is missing. */
+ * kind of file, which is left alone; -ENOENT if the folder is missing. */
 int socket_listen(const char *path, int *ret_lock_fd);
 /* The two halves of it, for a daemon that must know early that the place is free and accept late:
  * take the lock and remove a dead one's socket (0 or -errno); then, with the lock held, bind and
  * listen (the listening fd or -errno). Same errors. */
 int socket_lock(const char *path, int *ret_lock_fd);
 int socket_bind(const char *path);
+/* Remove the lock file and let the lock go. -1 is fine. */
+void socket_unlock(const char *path, int lock_fd);
 
 struct socket_peer {
 	uid_t uid;

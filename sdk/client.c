@@ -8,9 +8,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <time.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "ipc/clock.h"
 #include "ipc/socket.h"
 #include "ipc/status.h"
 
@@ -21,14 +22,6 @@
 #define SPIN_LEAST_CPUS 4 /* below, a spinner takes the CPU that the daemon needs */
 #define SEQUENCES_MOST (1u << 20)
 #define GROWN_BYTES_MOST 4096u
-
-uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 bool config_copy(void *known, size_t known_size, const void *given, size_t least)
 {
@@ -123,6 +116,19 @@ static int connect_status(int error)
 	}
 }
 
+/* A call on the way to the daemon failed: the status, and in `text` which socket it was and why. */
+static int connect_failed(const char *path, int error, char text[static MSG_TEXT_MAX])
+{
+	int status = connect_status(error);
+	struct stat st;
+
+	/* To connect(2) it is all one: nobody listens there. */
+	const char *why = error == -ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode)
+		? "not a socket" : strerror(-error);
+	snprintf(text, MSG_TEXT_MAX, "%s: %s: %s", path, mimeo_strerror(status), why);
+	return status;
+}
+
 /* A daemon that turns us away may close before it has our words: its answer is there all the same.
  */
 static int say_hello(int fd, const struct mimeo_config *config)
@@ -164,7 +170,8 @@ static int welcome_parse(const void *data, size_t size, struct msg_welcome *ret)
 }
 
 /* 0 and three fds in `fds`, region and doorbells; or a status and none. */
-static int hear_welcome(int fd, unsigned timeout_ms, struct msg_welcome *ret, int fds[3])
+static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
+	int fds[3])
 {
 	int taken[SOCKET_FDS_MAX];
 	size_t n_fds = 0;
@@ -177,7 +184,7 @@ static int hear_welcome(int fd, unsigned timeout_ms, struct msg_welcome *ret, in
 		fd, buffer, MSG_SOCKET_MAX, taken, SOCKET_FDS_MAX, &n_fds, timeout_ms);
 	if (n < 0) {
 		free(buffer);
-		return connect_status((int)n);
+		return connect_failed(path, (int)n, ret->text);
 	}
 	int r = welcome_parse(buffer, (size_t)n, ret);
 	if (r == 0 && n_fds != 3)
@@ -260,7 +267,22 @@ static int fds_init(struct mimeo *m)
 	if (m->epoll < 0)
 		return MIMEO_E_NO_MEMORY;
 	int r = watch(m->epoll, m->cq_bell, EPOLLIN);
-	return r < 0 ? r : watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
+	if (r == 0)
+		r = watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
+	if (r == 0 && m->daemon >= 0)
+		r = watch(m->epoll, m->daemon, EPOLLIN);
+	return r;
+}
+
+/* A killed daemon's socket hangs up when the kernel has taken down all that refers to it, io_uring
+ * among it, tens of milliseconds later; its pidfd tells at once. Without one (an old kernel, a
+ * daemon in a PID namespace of its own) the socket has to do. */
+static void daemon_identify(struct mimeo *m)
+{
+	struct socket_peer peer;
+
+	if (socket_peer(m->socket, &peer) == 0)
+		m->daemon = peer.pidfd;
 }
 
 /* Why there is no connection: what was found out about it, or else which socket it was. */
@@ -286,18 +308,15 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 
 	uint64_t start = clock_ns();
 	m->socket = socket_connect(path, config->connect_timeout_ms);
-	if (m->socket < 0) {
-		r = connect_status(m->socket);
-		snprintf(text, MSG_TEXT_MAX, "%s: %s: %s", path, mimeo_strerror(r),
-			strerror(-m->socket));
-		return r;
-	}
+	if (m->socket < 0)
+		return connect_failed(path, m->socket, text);
+	daemon_identify(m);
 	r = say_hello(m->socket, config);
 	if (r < 0)
 		return r;
 
 	uint64_t spent_ms = (clock_ns() - start) / 1000000;
-	r = hear_welcome(m->socket,
+	r = hear_welcome(m->socket, path,
 		spent_ms < config->connect_timeout_ms
 			? config->connect_timeout_ms - (unsigned)spent_ms : 0,
 		&welcome, fds);
@@ -337,13 +356,15 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 	if (!m)
 		return explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
 	m->pid = getpid();
-	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
+	m->socket = m->sq_bell = m->cq_bell = m->epoll = m->daemon = -1;
 	m->spin_ns = spin_ns(resolved.spin_us);
 
 	r = socket_path(path, resolved.socket_path);
+	if (r == 0 && !path[0])
+		r = -EINVAL;
 	if (r < 0)
-		snprintf(text, sizeof(text), "the socket's path has more than %d bytes",
-			SOCKET_PATH_MAX - 1);
+		snprintf(text, sizeof(text), "the socket's path %s: it has from 1 to %d bytes",
+			r == -EINVAL ? "is empty" : "is too long", SOCKET_PATH_MAX - 1);
 	r = r < 0 ? connect_status(r) : attach(m, &resolved, path, text);
 	if (r < 0) {
 		mimeo_close(m);
@@ -373,6 +394,7 @@ void mimeo_close(struct mimeo *m)
 		region_deinit(&m->region);
 	close_fd(m->cq_bell);
 	close_fd(m->sq_bell);
+	close_fd(m->daemon);
 	close_fd(m->socket);
 	free(m);
 }

@@ -74,6 +74,7 @@ struct mimeo {
 	struct region region;
 	struct arena arena;
 	int socket, sq_bell, cq_bell, epoll;
+	int daemon; /* its pidfd, or -1: the socket alone tells of its death */
 	pid_t pid; /* of the process that connected */
 	uint64_t spin_ns; /* UINT64_MAX: forever */
 
@@ -97,9 +98,6 @@ struct mimeo {
 	uint32_t n_models;
 	struct mimeo_model_info models[MSG_MODELS_MAX];
 };
-
-/* Nanoseconds of the monotonic clock, through the vDSO. */
-uint64_t clock_ns(void);
 
 /* Copy a caller's struct of `size` bytes, as its first field says, into known[known_size], the rest
  * zero. False if it is smaller than `least` or has something where this library knows no field. */

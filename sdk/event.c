@@ -6,9 +6,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "ipc/clock.h"
 #include "ipc/doorbell.h"
 
-#define LIFE_NS 1000000ull /* how often a spinner looks at the socket */
+#define LIFE_NS 1000000ull /* how often a spinner looks whether the daemon lives */
 #define BELL_NS 50000ull   /* how often at the doorbell, if others poll mimeo_fd */
 #define SPINS_AT_ONCE 64u  /* looks at the ring between two looks at the clock */
 #define SPINS_UNPAUSED 512u
@@ -202,17 +203,18 @@ static int reap_gone(struct mimeo *m)
 
 /* ---- the fds ---- */
 
-/* Look at socket and doorbell, waiting up to timeout_ms; an interrupted wait is a short one. */
+/* Look at doorbell, socket and daemon, waiting up to timeout_ms; an interrupted wait is a short
+ * one. */
 static void look(struct mimeo *m, int timeout_ms)
 {
-	struct epoll_event events[2];
-	int n = epoll_wait(m->epoll, events, 2, timeout_ms);
+	struct epoll_event events[3];
+	int n = epoll_wait(m->epoll, events, 3, timeout_ms);
 
 	for (int i = 0; i < n; i++) {
-		if (events[i].data.fd == m->socket)
-			give_up(m);
-		else
+		if (events[i].data.fd == m->cq_bell)
 			doorbell_clear(m->cq_bell);
+		else
+			give_up(m);
 	}
 	if (n >= 0)
 		m->bell_due = false;
@@ -232,10 +234,13 @@ static bool tend(struct mimeo *m)
 	if (m->tended_ns == 0) {
 		m->tended_ns = now;
 	} else if (!m->fd_taken && now - m->tended_ns >= LIFE_NS) {
-		struct pollfd socket = {.fd = m->socket, .events = POLLIN | POLLRDHUP};
+		struct pollfd fds[] = {
+			{.fd = m->socket, .events = POLLIN | POLLRDHUP},
+			{.fd = m->daemon, .events = POLLIN}, /* of -1 poll says nothing */
+		};
 
 		m->tended_ns = now;
-		if (poll(&socket, 1, 0) > 0)
+		if (poll(fds, 2, 0) > 0)
 			give_up(m);
 		return m->gone;
 	}

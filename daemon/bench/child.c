@@ -82,7 +82,7 @@ static int reap(struct child *child)
 		;
 	close(child->fd);
 	*child = (struct child){0};
-	return status == 0 ? 0 : -ECHILD;
+	return status == 0 ? 0 : WIFSIGNALED(status) ? -EFAULT : -ECHILD;
 }
 
 static int take_signal(void)
@@ -146,9 +146,9 @@ int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32
 	child_kill(&child);
 	if (r == -ETIMEDOUT)
 		fprintf(stderr, "mimeo-bench: %s: not done within %u s\n", what, timeout_s);
-	else if (r < 0 && r != -EINTR && r != -ECHILD)
+	else if (r == -EFAULT)
+		fprintf(stderr, "mimeo-bench: %s: ended by a signal\n", what);
+	else if (r < 0 && r != -EINTR && r != -ECHILD) /* -ECHILD: it has said why itself */
 		fprintf(stderr, "mimeo-bench: %s: %s\n", what, strerror(-r));
-	else if (r == -ECHILD)
-		fprintf(stderr, "mimeo-bench: %s: failed\n", what);
 	return r;
 }

@@ -204,6 +204,15 @@ static int check(const struct bench *bench, const bool given[N_OPTIONS])
 	return 0;
 }
 
+static int no_model(void)
+{
+	char places[2048];
+
+	spawn_model_places(places, sizeof(places));
+	fprintf(stderr, "mimeo-bench: there is no model in any of %s; say --model DIR\n", places);
+	return EXIT_FAILED;
+}
+
 static int find_defaults(struct bench_options *options, char *mimeod, char *model, size_t size)
 {
 	if (options->socket)
@@ -215,7 +224,7 @@ static int find_defaults(struct bench_options *options, char *mimeod, char *mode
 	if (!options->mimeod)
 		return misuse("mimeod is not where this program is: say --mimeod FILE");
 	if (!options->model_dir)
-		return misuse("examples/models/tinycalc is not found: say --model DIR");
+		return no_model();
 	return 0;
 }
 

@@ -181,7 +181,7 @@ static int run_clients(struct share_work *work)
 	close_end(&work->go[0]);
 	if (r < 0 && r != -EINTR)
 		fprintf(stderr, "mimeo-bench: %u processes: %s\n", work->run->n,
-			r == -ECHILD ? "one of them failed" : strerror(-r));
+			r == -ECHILD || r == -EFAULT ? "one of them failed" : strerror(-r));
 	return r;
 }
 

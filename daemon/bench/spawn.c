@@ -19,8 +19,8 @@
 
 /* ---- where things are ---- */
 
-/* The first of `places`, relative to this program's folder or (without '^') to the current one. */
-static const char *find(const char *const *places, char *path, size_t size)
+/* A place is relative to this program's folder, or (without '^') to the current one. */
+static void place_resolve(const char *place, char *path, size_t size)
 {
 	char self[512];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -29,13 +29,17 @@ static const char *find(const char *const *places, char *path, size_t size)
 	char *slash = strrchr(self, '/');
 	if (slash)
 		*slash = '\0';
-	for (; *places; places++) {
-		const char *place = *places;
+	if (*place == '^')
+		snprintf(path, size, "%s/%s", self, place + 1);
+	else
+		snprintf(path, size, "%s", place);
+}
 
-		if (*place == '^')
-			snprintf(path, size, "%s/%s", self, place + 1);
-		else
-			snprintf(path, size, "%s", place);
+/* The first of `places` where something is. */
+static const char *find(const char *const *places, char *path, size_t size)
+{
+	for (; *places; places++) {
+		place_resolve(*places, path, size);
 		if (access(path, R_OK) == 0)
 			return path;
 	}
@@ -49,17 +53,30 @@ const char *spawn_find_mimeod(char *path, size_t size)
 	return find(places, path, size);
 }
 
+static const char *const model_places[] = {
+	"^../../examples/models/tinycalc",
+	"^../../../examples/models/tinycalc",
+	"^../share/mimeo/models/tinycalc",
+	"examples/models/tinycalc",
+	NULL,
+};
+
 const char *spawn_find_model(char *path, size_t size)
 {
-	static const char *const places[] = {
-		"^../../examples/models/tinycalc",
-		"^../../../examples/models/tinycalc",
-		"^../share/mimeo/models/tinycalc",
-		"examples/models/tinycalc",
-		NULL,
-	};
+	return find(model_places, path, size);
+}
 
-	return find(places, path, size);
+void spawn_model_places(char *ret, size_t size)
+{
+	char path[600];
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (const char *const *place = model_places; *place && used < size; place++) {
+		place_resolve(*place, path, sizeof(path));
+		used += (size_t)snprintf(ret + used, size - used, "%s%s",
+			place == model_places ? "" : ", ", path);
+	}
 }
 
 /* ---- starting one ---- */
@@ -92,6 +109,8 @@ static int exec_mimeod(void *arg, int fd)
 	argv[n++] = o->device;
 	argv[n++] = "--kv-pages";
 	argv[n++] = pages;
+	argv[n++] = "--max-sessions-per-uid";
+	argv[n++] = "64"; /* BENCH_PROCESSES_MAX */
 	if (launch->needs->max_requests) {
 		argv[n++] = "--max-requests";
 		argv[n++] = requests;
@@ -170,7 +189,7 @@ static int start(const struct bench_options *options, const struct spawn_needs *
 		r = await_ready(target, admin, options->timeout_s);
 	if (r < 0 && r != -EINTR) {
 		fprintf(stderr, "mimeo-bench: %s did not come up: %s\n", options->mimeod,
-			r == -ECHILD ? "it ended" : strerror(-r));
+			r == -ECHILD || r == -EFAULT ? "it ended" : strerror(-r));
 		show_log(target);
 	}
 	return r;

@@ -42,5 +42,7 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
  * if there is such a file. */
 const char *spawn_find_mimeod(char *path, size_t size);
 const char *spawn_find_model(char *path, size_t size);
+/* Where it was looked for, with commas between, cut to size. */
+void spawn_model_places(char *ret, size_t size);
 
 #endif

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
+
+#include "ipc/clock.h"
 
 static size_t bytes_of(uint32_t capacity)
 {
@@ -58,8 +59,5 @@ double samples_quantile(struct samples *samples, double fraction)
 
 uint64_t stats_now(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return clock_ns();
 }

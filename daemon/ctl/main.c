@@ -27,7 +27,7 @@ struct options {
 };
 
 static const char help[] =
-	"Usage: mimeoctl [--socket PATH] [--json] COMMAND\n"
+	"Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n"
 	"Look at and operate mimeod.\n\n"
 	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
 	"                    2 if not serving\n"
@@ -40,6 +40,7 @@ static const char help[] =
 	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
 	"  --json            print JSON: raw numbers, bytes and seconds\n"
+	"  --wide            print all columns, as it is done where no terminal is\n"
 	"  --help            print this and exit\n"
 	"  --version         print the version and exit\n";
 
@@ -98,6 +99,7 @@ static int parse_options(int argc, char **argv, struct options *ret)
 		{"version", no_argument, NULL, 'v'},
 		{"socket", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
+		{"wide", no_argument, NULL, 'w'},
 		{0},
 	};
 	int option;
@@ -117,6 +119,10 @@ static int parse_options(int argc, char **argv, struct options *ret)
 			break;
 		case 'j':
 			ret->form = TABLE_AS_JSON;
+			break;
+		case 'w':
+			if (ret->form != TABLE_AS_JSON)
+				ret->form = TABLE_AS_WIDE_TEXT;
 			break;
 		default:
 			return usage("unknown option, or one without its value", argv[optind - 1]);
@@ -191,8 +197,11 @@ static int print_text(const char *text, enum table_form form)
 	static const struct table_column column = {"text", "text", TABLE_TEXT};
 	struct table *table;
 
-	if (form == TABLE_AS_TEXT)
-		return puts(text) == EOF ? -EIO : 0;
+	if (form != TABLE_AS_JSON) {
+		int written = table_write(stdout, text, strlen(text));
+
+		return written < 0 ? written : table_write(stdout, "\n", 1);
+	}
 	int r = table_new(&table, &column, 1, TABLE_RECORD);
 	if (r < 0)
 		return r;
@@ -210,12 +219,10 @@ static int list(const struct options *options, const struct answer *answer)
 
 	if (!listing)
 		r = print_text(answer->text, options->form);
-	else if (strcmp(options->op, "metrics") == 0 && options->form == TABLE_AS_TEXT)
-		fputs(answer->text, stdout);
+	else if (strcmp(options->op, "metrics") == 0 && options->form != TABLE_AS_JSON)
+		r = table_write(stdout, answer->text, strlen(answer->text));
 	else
 		r = listing_print(listing, answer, stdout, options->form);
-	if (r == 0 && (fflush(stdout) == EOF || ferror(stdout)))
-		r = -EIO;
 	if (r < 0) {
 		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-r));
 		return EXIT_ERROR;
@@ -289,7 +296,9 @@ static int drain(const struct options *options, int fd, const struct answer *ans
 
 int main(int argc, char **argv)
 {
-	struct options options = {.form = TABLE_AS_TEXT};
+	struct options options = {
+		.form = isatty(STDOUT_FILENO) ? TABLE_AS_TEXT : TABLE_AS_WIDE_TEXT,
+	};
 
 	int status = parse_options(argc, argv, &options);
 	if (status >= 0)

@@ -12,18 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "ipc/clock.h"
+
 #define TICK_MS 5 /* how late a sleeping engine may notice a deadline, or room in a full ring */
-
-uint64_t engine_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void relax(void)
 {
@@ -155,7 +148,7 @@ static void idle(struct engine *engine)
 		relax();
 		return;
 	}
-	now = engine_now_ns();
+	now = clock_ns();
 	if (!engine->idle_since_ns)
 		engine->idle_since_ns = now;
 	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000) {

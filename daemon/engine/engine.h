@@ -22,6 +22,7 @@
 #include "ipc/region.h"
 
 #define ENGINE_MODELS_MAX 32
+#define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
 
 struct engine_model_options {
@@ -33,6 +34,12 @@ struct engine_model_options {
 	uint32_t max_seq_len;        /* tokens a sequence may have */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
+};
+
+struct engine_progress {
+	const char *model;
+	bool capture; /* else warm-up */
+	uint32_t done, total;
 };
 
 struct engine_options {
@@ -47,9 +54,28 @@ struct engine_options {
 	uint32_t n_capture_sizes;
 	uint32_t spin_us; /* before the engine sleeps; ENGINE_SPIN_FOREVER */
 	const char *loop; /* "auto", "io_uring", "epoll" */
+	/* Called by engine_new after each shape that was warmed up or captured; NULL is fine. */
+	void (*progress)(void *userdata, const struct engine_progress *progress);
+	void *progress_userdata;
 };
 
 struct engine;
+
+enum engine_report_kind {
+	ENGINE_DETACHED = 1,    /* port */
+	ENGINE_PROTOCOL = 2,    /* port, text: the client broke the rings; detach it */
+	ENGINE_DRAINED = 3,
+	ENGINE_DEVICE_LOST = 4, /* text; every request has been ended with DEVICE_LOST */
+};
+
+/* Each is made at most once for its port or engine, which holds the place for it: reporting cannot
+ * fail. */
+struct engine_report {
+	enum engine_report_kind kind;
+	struct engine_port *port;
+	char text[256];
+	struct engine_report *next; /* the engine's */
+};
 
 /*
  * One attached session as both threads see it. Made by the loop thread (handshake done, region
@@ -65,9 +91,20 @@ struct engine_port {
 	char name[32];
 	void *userdata; /* the loop thread's */
 	void *engine_private;
+	struct engine_report protocol, detached; /* the engine's */
 	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens;
 	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
 };
+
+struct engine_needs {
+	uint64_t pool_bytes;   /* of the device: activations */
+	uint64_t inputs_bytes; /* of the device: persistent inputs */
+	uint64_t pinned_bytes; /* of the host: what feeds them */
+};
+/* What a model takes beside its weights and KV cache, by the options' limits; nothing is allocated.
+ * -EOVERFLOW. */
+int engine_measure(const struct engine_options *options, const struct model_config *config,
+	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret);
 
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
 /* Starts the thread. */
@@ -89,17 +126,6 @@ int engine_post_stop(struct engine *engine);
 
 /* ---- reports: to the loop thread ---- */
 
-enum engine_report_kind {
-	ENGINE_DETACHED = 1,    /* port */
-	ENGINE_PROTOCOL = 2,    /* port, text: the client broke the rings; detach it */
-	ENGINE_DRAINED = 3,
-	ENGINE_DEVICE_LOST = 4, /* text; every request has been ended with DEVICE_LOST */
-};
-struct engine_report {
-	enum engine_report_kind kind;
-	struct engine_port *port;
-	char text[256];
-};
 /* Readable (edge) when reports wait. */
 int engine_report_fd(const struct engine *engine);
 /* Take one: true and *ret. */
@@ -112,6 +138,7 @@ struct engine_stats {
 	_Atomic uint64_t n_eager_mode, n_eager_mixed, n_eager_too_wide; /* eager steps by reason */
 	_Atomic uint64_t n_rows, n_padded_rows, n_tokens_in, n_tokens_out, n_discarded_rows;
 	_Atomic uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
+	_Atomic uint64_t n_aborted; /* requests that engine_post_abort found in flight */
 	_Atomic uint64_t n_sleeps;                             /* times the engine slept */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ipc/clock.h"
+
 static bool push(struct session *session, const struct ring_cqe *cqe, uint32_t n_reserved)
 {
 	struct ring *ring = &session->port->region.ring;
@@ -172,7 +174,7 @@ bool engine_check_deadlines(struct engine *engine)
 
 	if (!engine->n_deadlines)
 		return false;
-	now = engine_now_ns();
+	now = clock_ns();
 	if (now < engine->next_deadline_ns)
 		return false;
 	for (uint32_t i = 0; i < engine->n_sessions; i++) {

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "ipc/clock.h"
+
 static struct msg_detail detail(unsigned kind, int64_t a, int64_t b, int64_t c)
 {
 	int64_t v[3] = {a, b, c};
@@ -128,7 +130,7 @@ static void set_deadline(struct request *request, uint32_t deadline_ms)
 	request->deadline_ns = 0;
 	if (!deadline_ms)
 		return;
-	request->deadline_ns = engine_now_ns() + (uint64_t)deadline_ms * 1000000;
+	request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
 }
 
 static int set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,

@@ -22,7 +22,6 @@ struct mail {
 	int status;
 	struct engine_port *port;
 	struct session *session;
-	struct engine_report report;
 };
 
 int mailbox_init(struct engine *engine)
@@ -45,7 +44,6 @@ static void free_list(struct mail *mail)
 void mailbox_deinit(struct engine *engine)
 {
 	free_list(engine->mail_first);
-	free_list(engine->reports_first);
 	if (engine->report_fd >= 0)
 		close(engine->report_fd);
 	pthread_mutex_destroy(&engine->lock);
@@ -157,6 +155,7 @@ static void handle(struct engine *engine, struct mail *mail)
 		atomic_store(&engine->stats.draining, true);
 		break;
 	case MAIL_ABORT:
+		count(&engine->stats.n_aborted, engine->n_requests);
 		engine_end_all(engine, mail->status);
 		break;
 	case MAIL_STOP:
@@ -186,22 +185,35 @@ bool mailbox_take(struct engine *engine)
 	return true;
 }
 
+static struct engine_report *report_place(
+	struct engine *engine, enum engine_report_kind kind, struct engine_port *port)
+{
+	switch (kind) {
+	case ENGINE_DETACHED:
+		return &port->detached;
+	case ENGINE_PROTOCOL:
+		return &port->protocol;
+	case ENGINE_DRAINED:
+		return &engine->drained_report;
+	case ENGINE_DEVICE_LOST:
+		break;
+	}
+	return &engine->lost_report;
+}
+
 void report_post(struct engine *engine, enum engine_report_kind kind, struct engine_port *port,
 	const char *text)
 {
-	struct mail *mail = calloc(1, sizeof(*mail));
+	struct engine_report *report = report_place(engine, kind, port);
 
-	if (!mail)
-		return;
-	mail->report.kind = kind;
-	mail->report.port = port;
-	snprintf(mail->report.text, sizeof(mail->report.text), "%s", text ? text : "");
+	*report = (struct engine_report){.kind = kind, .port = port};
+	snprintf(report->text, sizeof(report->text), "%s", text ? text : "");
 	pthread_mutex_lock(&engine->lock);
 	if (engine->reports_last)
-		engine->reports_last->next = mail;
+		engine->reports_last->next = report;
 	else
-		engine->reports_first = mail;
-	engine->reports_last = mail;
+		engine->reports_first = report;
+	engine->reports_last = report;
 	pthread_mutex_unlock(&engine->lock);
 	doorbell_ring(engine->report_fd);
 }
@@ -213,19 +225,19 @@ int engine_report_fd(const struct engine *engine)
 
 bool engine_report_take(struct engine *engine, struct engine_report *ret)
 {
-	struct mail *mail;
+	struct engine_report *report;
 
 	pthread_mutex_lock(&engine->lock);
-	mail = engine->reports_first;
-	if (mail)
-		engine->reports_first = mail->next;
+	report = engine->reports_first;
+	if (report)
+		engine->reports_first = report->next;
 	if (!engine->reports_first)
 		engine->reports_last = NULL;
 	pthread_mutex_unlock(&engine->lock);
-	if (!mail)
+	if (!report)
 		return false;
-	*ret = mail->report;
-	free(mail);
+	*ret = *report;
+	ret->next = NULL;
 	if (ret->kind == ENGINE_DETACHED) {
 		engine_session_free(ret->port->engine_private);
 		ret->port->engine_private = NULL;

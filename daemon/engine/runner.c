@@ -51,12 +51,12 @@ static struct attention_config attention_config(const struct runner *runner)
 	};
 }
 
-static struct inputs_limits inputs_limits(const struct runner *runner)
+static struct inputs_limits inputs_limits(const struct engine_options *o,
+	const struct model_config *c, uint32_t max_seq_len)
 {
-	const struct engine_options *o = &runner->engine->options;
-	const struct model_config *c = &runner->model->config;
+	uint32_t max_pages = ceil_div(max_seq_len, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
-	uint64_t init_pages = (uint64_t)runner->max_pages * 4;
+	uint64_t init_pages = (uint64_t)max_pages * 4;
 
 	if (results < 1)
 		results = 1;
@@ -68,13 +68,33 @@ static struct inputs_limits inputs_limits(const struct runner *runner)
 		.max_rows = o->max_requests,
 		.max_tokens = o->max_batch_tokens,
 		.max_slots = o->max_requests,
-		.max_pages = runner->max_pages,
+		.max_pages = max_pages,
 		.page_tokens = o->page_tokens,
 		.vocab_size = c->vocab_size,
 		.hidden_size = c->hidden_size,
 		.max_init_pages = (uint32_t)init_pages,
 		.max_results = (uint32_t)results,
 	};
+}
+
+int engine_measure(const struct engine_options *options, const struct model_config *config,
+	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret)
+{
+	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len);
+	struct engine_needs needs;
+	struct model_buffers buffers;
+	struct arena counting = {0};
+	int rc = inputs_measure(&limits, &needs.inputs_bytes, &needs.pinned_bytes);
+
+	if (rc)
+		return rc;
+	model_buffers_carve(config, options->max_batch_tokens, options->max_requests, activation,
+		&counting, &buffers);
+	if (counting.failed)
+		return -EOVERFLOW;
+	needs.pool_bytes = counting.used;
+	*ret = needs;
+	return 0;
 }
 
 static int allocate_host(struct runner *runner)
@@ -208,7 +228,7 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	rc = allocate_host(runner);
 	if (rc)
 		return fail(error, runner, "host memory", rc);
-	limits = inputs_limits(runner);
+	limits = inputs_limits(o, &runner->model->config, options->max_seq_len);
 	rc = inputs_init(&runner->inputs, engine->device, &limits);
 	if (rc)
 		return fail(error, runner, "persistent inputs", rc);
@@ -311,18 +331,43 @@ static int warm_up_eager(struct runner *runner)
 	return rc;
 }
 
+static void tell(struct runner *runner, bool capture, uint32_t done, uint32_t total)
+{
+	const struct engine_options *o = &runner->engine->options;
+
+	if (o->progress)
+		o->progress(o->progress_userdata, &(struct engine_progress){
+			.model = runner->options.name,
+			.capture = capture,
+			.done = done,
+			.total = total,
+		});
+}
+
+static void on_warm_up(void *userdata, uint32_t done, uint32_t total)
+{
+	tell(userdata, false, done, total);
+}
+
+static void on_capture(void *userdata, uint32_t done, uint32_t total)
+{
+	tell(userdata, true, done, total);
+}
+
 int runner_warm_up(struct runner *runner, struct model_error *error)
 {
 	int rc = warm_up_eager(runner);
 
 	if (!rc)
-		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane);
+		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane,
+			on_warm_up, runner);
 	return rc ? fail(error, runner, "warm-up", rc) : 0;
 }
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
-	int rc = graph_set_capture(&runner->graphs, &runner->context, runner->engine->lane, NULL, NULL);
+	int rc = graph_set_capture(&runner->graphs, &runner->context, runner->engine->lane, on_capture,
+		runner);
 
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }

@@ -23,7 +23,6 @@
 #include "ipc/msg.h"
 #include "ipc/status.h"
 
-#define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_FLIGHTS 2 /* steps launched ahead of what the host has read, the current one included */
 
 struct session;
@@ -183,7 +182,8 @@ struct engine {
 	/* mailbox.c */
 	pthread_mutex_t lock;
 	struct mail *mail_first, *mail_last;
-	struct mail *reports_first, *reports_last;
+	struct engine_report *reports_first, *reports_last;
+	struct engine_report drained_report, lost_report;
 	_Atomic bool mail_waits;
 	int report_fd;
 };
@@ -192,8 +192,6 @@ static inline void count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
-
-uint64_t engine_now_ns(void);
 
 /* ---- runner.c ---- */
 int runner_init(struct runner *runner, struct engine *engine, const struct engine_model_options *options,
@@ -272,6 +270,7 @@ int mailbox_init(struct engine *engine);
 void mailbox_deinit(struct engine *engine);
 /* Handle what the loop thread posted. True if there was anything. */
 bool mailbox_take(struct engine *engine);
+/* Never fails; each kind once for its port or engine. */
 void report_post(struct engine *engine, enum engine_report_kind kind, struct engine_port *port,
 	const char *text);
 

@@ -34,13 +34,16 @@ void graph_set_deinit(struct graph_set *set, struct device *device)
 }
 
 int graph_set_warm_up(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream)
+	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
+	void *userdata)
 {
 	for (uint32_t i = set->n; i-- > 0;) {
 		int rc = capture_warm_up(&set->entries[i], context, stream);
 
 		if (rc)
 			return rc;
+		if (progress)
+			progress(userdata, set->n - i, set->n);
 	}
 	return 0;
 }

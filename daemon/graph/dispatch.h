@@ -28,7 +28,8 @@ void graph_set_deinit(struct graph_set *set, struct device *device);
 
 /* Warm every shape up: what can still grow grows here. Before device_lock. */
 int graph_set_warm_up(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream);
+	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
+	void *userdata);
 /* Capture all, sizes descending, so that the later ones fit in what the earlier ones hold. */
 int graph_set_capture(struct graph_set *set, const struct forward_context *context,
 	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),

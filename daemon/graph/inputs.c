@@ -64,30 +64,40 @@ static void set_limits(struct inputs *inputs)
 	p->vocab_size = l->vocab_size;
 }
 
+int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uint64_t *ret_pinned)
+{
+	struct inputs inputs = {.limits = *limits};
+	struct arena device = {0}, pinned = {0};
+
+	carve_device(&inputs, &device);
+	carve_pinned(&inputs, &pinned);
+	if (device.failed || pinned.failed)
+		return -EOVERFLOW;
+	*ret_device = device.used;
+	*ret_pinned = pinned.used;
+	return 0;
+}
+
 int inputs_init(struct inputs *inputs, struct device *device, const struct inputs_limits *limits)
 {
-	struct arena counting = {0}, pinned_counting = {0}, arena, pinned;
+	struct arena arena, pinned;
 	int rc;
 
 	*inputs = (struct inputs){.device = device, .limits = *limits};
 	set_limits(inputs);
-	carve_device(inputs, &counting);
-	carve_pinned(inputs, &pinned_counting);
-	if (counting.failed || pinned_counting.failed)
-		return -EOVERFLOW;
-	inputs->device_bytes = counting.used;
-	inputs->pinned_bytes = pinned_counting.used;
-
-	rc = device->ops->mem_alloc(device, counting.used, &inputs->device_memory);
+	rc = inputs_measure(limits, &inputs->device_bytes, &inputs->pinned_bytes);
 	if (rc)
 		return rc;
-	rc = device->ops->host_alloc(device, pinned_counting.used, &inputs->pinned_memory);
+	rc = device->ops->mem_alloc(device, inputs->device_bytes, &inputs->device_memory);
+	if (rc)
+		return rc;
+	rc = device->ops->host_alloc(device, inputs->pinned_bytes, &inputs->pinned_memory);
 	if (rc) {
 		inputs_deinit(inputs);
 		return rc;
 	}
-	arena = (struct arena){.base = inputs->device_memory, .size = counting.used};
-	pinned = (struct arena){.base = inputs->pinned_memory, .size = pinned_counting.used};
+	arena = (struct arena){.base = inputs->device_memory, .size = inputs->device_bytes};
+	pinned = (struct arena){.base = inputs->pinned_memory, .size = inputs->pinned_bytes};
 	carve_device(inputs, &arena);
 	carve_pinned(inputs, &pinned);
 	for (unsigned i = 0; i < INPUTS_SLOTS; i++)

@@ -51,6 +51,8 @@ struct inputs {
 	struct inputs_slot slots[INPUTS_SLOTS];
 };
 
+/* Bytes of either memory that inputs_init takes; nothing is allocated. -EOVERFLOW. */
+int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uint64_t *ret_pinned);
 int inputs_init(struct inputs *inputs, struct device *device, const struct inputs_limits *limits);
 void inputs_deinit(struct inputs *inputs);
 

@@ -8,20 +8,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <utlist.h>
 
+#include "ipc/clock.h"
+
 #define NS_PER_MS UINT64_C(1000000)
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 * NS_PER_MS + (uint64_t)now.tv_nsec;
-}
 
 void loop_set_reason(struct loop *loop, const char *what, int error)
 {
@@ -142,7 +135,7 @@ int loop_add_timer(struct loop *loop, uint64_t period_ms, loop_callback callback
 	uint64_t period_ns, deadline_ns;
 
 	if (period_ms == 0 || __builtin_mul_overflow(period_ms, NS_PER_MS, &period_ns) ||
-		__builtin_add_overflow(now_ns(), period_ns, &deadline_ns))
+		__builtin_add_overflow(clock_ns(), period_ns, &deadline_ns))
 		return -EINVAL;
 	source = calloc(1, sizeof(*source));
 	if (!source)
@@ -206,7 +199,7 @@ static uint64_t wait_ns(const struct loop *loop, int timeout_ms)
 
 	if (!loop->timers || wait == 0)
 		return wait;
-	now = now_ns();
+	now = clock_ns();
 	DL_FOREACH(loop->timers, timer) {
 		uint64_t left = timer->deadline_ns > now ? timer->deadline_ns - now : 0;
 
@@ -223,7 +216,7 @@ static void run_timers(struct loop *loop)
 
 	if (!loop->timers)
 		return;
-	now = now_ns();
+	now = clock_ns();
 	DL_FOREACH(loop->timers, timer) {
 		if (timer->deadline_ns > now)
 			continue;

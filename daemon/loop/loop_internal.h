@@ -29,6 +29,7 @@ struct loop_source {
 	struct loop_source *prev, *next;         /* loop->polls, loop->timers */
 	struct loop_source *arm_prev, *arm_next; /* io_uring: polls to arm by the next wait */
 	bool to_arm;
+	uint32_t n_errors; /* io_uring: polls in a row that ended with an error */
 };
 
 /* A filling. All but open run on the loop's thread (see loop.h). */

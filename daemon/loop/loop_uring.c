@@ -28,12 +28,14 @@ enum {
 	POLL_COMPLETIONS = 4096,
 	BELL_ENTRIES = 256,
 	BELL_COMPLETIONS = 2048,
+	POLL_TRIES = 8, /* of a poll that ends with an error each time */
 };
 
 /* One a file descriptor number. */
 struct bell {
 	uint32_t generation; /* tells late completions of a forgotten doorbell */
 	uint32_t n_in_flight;
+	bool owed; /* found no entry to ring with: the next flush does */
 };
 
 struct uring {
@@ -42,6 +44,7 @@ struct uring {
 	struct bell *by_fd;
 	size_t n_by_fd;
 	uint32_t generation;
+	uint32_t n_owed;
 };
 
 #define BELL_UNTRACKED UINT64_MAX
@@ -193,17 +196,24 @@ static void arm(struct uring *uring)
 	}
 }
 
+/* A poll that ends with an error (no memory, an interrupt) is armed again and then tells what it
+ * missed; only one that cannot be armed is the callback's concern. -ECANCELED, not by us: the thread
+ * that armed it has ended. */
 static void complete(struct loop *loop, struct loop_source *source, int res, bool more)
 {
-	bool ended = res == -ECANCELED; /* not by us: the thread that armed it has ended */
-
+	if (res >= 0)
+		source->n_errors = 0;
+	else if (res != -ECANCELED)
+		source->n_errors++;
 	if (!more) {
 		source->in_kernel = false;
-		if (!source->removed && (res >= 0 || ended))
+		if (!source->removed && source->n_errors < POLL_TRIES)
 			uring_watch(loop, source);
 	}
-	if (!ended)
-		loop_dispatch(loop, source, res < 0 ? EPOLLERR : (uint32_t)res);
+	if (res >= 0)
+		loop_dispatch(loop, source, (uint32_t)res);
+	else if (source->n_errors >= POLL_TRIES)
+		loop_dispatch(loop, source, EPOLLERR);
 }
 
 static int uring_wait(struct loop *loop, uint64_t timeout_ns)
@@ -297,8 +307,13 @@ static void uring_ring(struct loop *loop, int eventfd)
 			return;
 	}
 	sqe = next_sqe(&uring->bells);
-	if (!sqe)
+	if (!sqe) {
+		if (bell && !bell->owed) {
+			bell->owed = true;
+			uring->n_owed++;
+		}
 		return;
+	}
 	io_uring_prep_write(sqe, eventfd, &bell_value, sizeof(bell_value), 0);
 	if (bell) {
 		bell->n_in_flight++;
@@ -308,10 +323,33 @@ static void uring_ring(struct loop *loop, int eventfd)
 	}
 }
 
+static void forget_owed(struct uring *uring, struct bell *bell)
+{
+	uring->n_owed -= bell->owed;
+	bell->owed = false;
+}
+
+static void ring_owed(struct loop *loop)
+{
+	struct uring *uring = loop->state;
+
+	for (size_t fd = 0; fd < uring->n_by_fd && uring->n_owed > 0; fd++) {
+		if (!uring->by_fd[fd].owed)
+			continue;
+		forget_owed(uring, &uring->by_fd[fd]);
+		uring_ring(loop, (int)fd);
+		if (uring->by_fd[fd].owed)
+			return; /* still no entry */
+	}
+}
+
 static void uring_ring_flush(struct loop *loop)
 {
 	struct uring *uring = loop->state;
 
+	reap_bells(uring);
+	if (uring->n_owed > 0)
+		ring_owed(loop);
 	if (io_uring_sq_ready(&uring->bells) > 0)
 		io_uring_submit(&uring->bells);
 	reap_bells(uring);
@@ -326,6 +364,7 @@ static void uring_ring_forget(struct loop *loop, int eventfd)
 	if (eventfd < 0 || (size_t)eventfd >= uring->n_by_fd)
 		return;
 	bell = &uring->by_fd[eventfd];
+	forget_owed(uring, bell);
 	if (bell->n_in_flight == 0)
 		return;
 	/* All of them carry the same user data; each cancel takes one. */

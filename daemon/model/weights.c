@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/plan.h"
 #include "daemon/model/reader.h"
+#include "ipc/clock.h"
 #include "kernels/convert.h"
 
 #define CHUNK_MAX (4u << 20)
@@ -270,10 +270,7 @@ static int take_memory(struct model *model, const char *directory, struct model_
 
 static double seconds_now(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+	return (double)clock_ns() * 1e-9;
 }
 
 int model_load(struct device *device, const char *directory, const struct model_config *config,

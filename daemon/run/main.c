@@ -4,15 +4,19 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/run/options.h"
 #include "daemon/run/output.h"
 
 #define MAX_TOKENS_DEFAULT 128u
 #define ENTRIES 4u
+#define CONNECT_MS 5000u
+#define GRACE_MS 1000 /* the daemon keeps the deadline itself: its answer goes before our own */
 
 _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "the file of logits is little endian");
 
@@ -58,6 +62,18 @@ static int limit_resolve(struct run_options *options, const struct mimeo_model_i
 	return RUN_REFUSED;
 }
 
+static int stop_check(const struct run_options *options, const struct mimeo_model_info *model)
+{
+	for (uint32_t i = 0; i < options->n_stop; i++) {
+		if ((uint32_t)options->stop[i] < model->vocab_size)
+			continue;
+		run_complain("--stop: token %d is outside the vocabulary of %u of model %s",
+			options->stop[i], model->vocab_size, model->name);
+		return RUN_REFUSED;
+	}
+	return RUN_OK;
+}
+
 /* ---- connection ---- */
 
 static int connect_status(int status)
@@ -75,6 +91,9 @@ static int connect_to(struct mimeo **ret, const struct run_options *options)
 	config.message_size = sizeof(message);
 	config.name = "mimeo-run";
 	config.entries = ENTRIES;
+	config.connect_timeout_ms = CONNECT_MS;
+	if (options->timeout_ms > 0 && options->timeout_ms < CONNECT_MS)
+		config.connect_timeout_ms = options->timeout_ms;
 	int r = mimeo_connect(ret, &config);
 	if (r == 0)
 		return RUN_OK;
@@ -144,22 +163,43 @@ static int write_logits(FILE *file, const struct run_options *options,
 	return RUN_DAEMON;
 }
 
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* The next event, awaited until then (-1: without limit). RUN_OK, or RUN_DAEMON after a line. */
+static int next_event(struct mimeo *m, int64_t until_ms, struct mimeo_event *ret)
+{
+	int64_t left = until_ms < 0 ? -1 : until_ms - now_ms();
+
+	if (until_ms >= 0 && left < 0)
+		left = 0;
+	int r = mimeo_event_wait(m, ret, left > INT_MAX ? INT_MAX : (int)left);
+	if (r > 0)
+		return RUN_OK;
+	run_complain("%s", r < 0 ? mimeo_strerror(r) : "the daemon does not answer");
+	return RUN_DAEMON;
+}
+
 static int stream(struct mimeo *m, const struct run_options *options,
 	const struct mimeo_model_info *model, FILE *logits)
 {
 	struct run_output output;
 	struct mimeo_event event;
 	char text[256];
-	int r, status;
+	int r;
 
+	int64_t until_ms = options->timeout_ms > 0
+		? now_ms() + options->timeout_ms + GRACE_MS : -1;
 	run_output_init(&output, options, model);
 	do {
-		status = mimeo_event_wait(m, &event, -1);
-		if (status < 0) {
-			run_complain("%s", mimeo_strerror(status));
-			return RUN_DAEMON;
-		}
-		r = run_output_event(&output, &event);
+		r = next_event(m, until_ms, &event);
+		if (r == RUN_OK)
+			r = run_output_event(&output, &event);
 		if (r != RUN_OK)
 			return r;
 		if (event.kind != MIMEO_EVENT_FINAL)
@@ -184,6 +224,8 @@ static int run(struct mimeo *m, struct run_options *options, FILE *logits)
 		return RUN_REFUSED;
 	const struct mimeo_model_info *model = mimeo_model_get(m, (uint32_t)index);
 	int r = options->prompt ? prompt_from_text(options, model) : RUN_OK;
+	if (r == RUN_OK)
+		r = stop_check(options, model);
 	if (r == RUN_OK)
 		r = limit_resolve(options, model);
 	if (r != RUN_OK)

@@ -191,7 +191,8 @@ static int take_timeout(struct run_options *options, const char *text)
 	double seconds = strtod(text, &end);
 
 	if (end == text || *end || !(seconds >= 0.001) || seconds > 4000000) {
-		run_complain("--timeout: '%s' is not a number of seconds", text);
+		run_complain("--timeout: '%s' is not a number of seconds from 0.001 to 4000000",
+			text);
 		return RUN_USAGE;
 	}
 	options->timeout_ms = (uint32_t)(seconds * 1000);

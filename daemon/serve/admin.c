@@ -163,13 +163,29 @@ static int reply_flush(struct operator *operator)
 	return 0;
 }
 
+/* A client that was given the operators' socket is told so, in words of the clients' protocol. */
+static void tell_client(struct operator *operator, uint32_t length)
+{
+	struct msg_hello hello;
+	struct msg_detail detail;
+	char text[MSG_TEXT_MAX];
+
+	if (msg_hello_decode(operator->serve->codec, operator->bytes + 4, length, &hello, &detail) < 0)
+		return;
+	snprintf(text, sizeof(text), "this is the operators' socket; clients attach to %s",
+		operator->serve->socket);
+	welcome_refuse(operator->serve, operator->fd, STATUS_E_PROTOCOL, text);
+}
+
 /* A whole request is there. 0, or -errno: the operator's connection is of no more use. */
 static int respond(struct operator *operator, uint32_t length)
 {
 	struct request request;
 
-	if (!request_parse(&request, operator->bytes + 4, length))
+	if (!request_parse(&request, operator->bytes + 4, length)) {
+		tell_client(operator, length);
 		return -EPROTO;
+	}
 	reply_init(&operator->reply);
 	operator->replying = true;
 	answer(operator->serve, &request, &operator->reply);

@@ -194,14 +194,21 @@ void answer_metrics(struct serve *serve, struct reply *reply)
 	for (uint32_t i = 0; i < metrics->n_samples; i++) {
 		const struct metric *metric = &metrics->samples[i];
 
+		bool counts = metric->type == METRIC_COUNTER;
+		const struct reply_cell value = {
+			.key = "value",
+			.kind = counts ? REPLY_COUNT : REPLY_NUMBER,
+			.count = counts ? (uint64_t)metric->value : 0,
+			.number = metric->value,
+		};
+
 		reply_row(reply,
 			(const struct reply_cell[]){
 				CELL_TEXT("name", metric->name),
-				CELL_TEXT("type",
-					metric->type == METRIC_COUNTER ? "counter" : "gauge"),
+				CELL_TEXT("type", counts ? "counter" : "gauge"),
 				CELL_TEXT("label", metric->label),
 				CELL_TEXT("label_value", metric->label_value),
-				CELL_NUMBER("value", metric->value),
+				value,
 			},
 			5);
 	}

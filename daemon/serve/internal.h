@@ -75,7 +75,7 @@ struct serve {
 	struct serve_options options;
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	struct loop *loop;
-	struct loop_source *listener_source, *admin_source, *report_source, *timer;
+	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
 	int listener, admin_listener;
 	struct msg_codec *codec;
 	uint64_t nonce;
@@ -87,7 +87,6 @@ struct serve {
 	bool accept_more;    /* more may wait than one turn took */
 	bool ending;         /* all sessions are being detached; done when none is left */
 	int64_t started_ms;
-	int64_t drain_deadline_ms;  /* INT64_MAX: none */
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
 	unsigned signals_seen;
 	struct log_limit complaints;

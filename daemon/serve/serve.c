@@ -13,14 +13,12 @@
 #include <utlist.h>
 
 #include "daemon/log.h"
+#include "ipc/clock.h"
 #include "ipc/status.h"
 
 int64_t serve_now_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	return (int64_t)(clock_ns() / 1000000);
 }
 
 /* ---- signals ---- */
@@ -88,13 +86,20 @@ static void signals_look(struct serve *serve)
 
 /* ---- the end ---- */
 
+static void drain_timer_stop(struct serve *serve)
+{
+	if (serve->drain_timer)
+		loop_remove(serve->loop, serve->drain_timer);
+	serve->drain_timer = NULL;
+}
+
 /* Ask for every port back; the last one that comes ends it. */
 static void end_sessions(struct serve *serve)
 {
 	struct session *session, *next;
 
 	serve->ending = true;
-	serve->drain_deadline_ms = INT64_MAX;
+	drain_timer_stop(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	DL_FOREACH_SAFE (serve->sessions, session, next)
 		session_detach(session, "the daemon ends");
@@ -108,6 +113,23 @@ void serve_session_gone(struct serve *serve)
 		serve->done = true;
 }
 
+static void on_drain_timeout(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct serve *serve = userdata;
+
+	(void)source;
+	(void)events;
+	drain_timer_stop(serve);
+	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
+	log_warn("drain took longer than %u s: ending what still runs",
+		serve->options.drain_timeout_s);
+	int r = engine_post_abort(serve->options.engine, STATUS_E_DRAINING);
+	if (r < 0) {
+		log_error("engine does not abort: %s", strerror(-r));
+		end_sessions(serve);
+	}
+}
+
 void serve_drain(struct serve *serve, const char *why)
 {
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
@@ -117,29 +139,34 @@ void serve_drain(struct serve *serve, const char *why)
 	if (serve->state != SERVE_SERVING)
 		return;
 	serve->state = SERVE_DRAINING;
-	serve->drain_deadline_ms = serve_now_ms() + (int64_t)serve->options.drain_timeout_s * 1000;
 	log_info("%s: draining, requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
 	notify_stopping();
 	snprintf(status, sizeof(status), "draining: %u requests in flight", n);
 	notify_status(status);
 	int r = engine_post_drain(serve->options.engine);
+	if (r == 0 && serve->options.drain_timeout_s > 0)
+		r = loop_add_timer(serve->loop, (uint64_t)serve->options.drain_timeout_s * 1000,
+			on_drain_timeout, serve, &serve->drain_timer);
 	if (r < 0) {
 		log_error("engine does not drain: %s", strerror(-r));
 		end_sessions(serve);
 	}
 }
 
-static void drain_expire(struct serve *serve)
+/* Every request has ended, well or cut off. */
+static void drained(struct serve *serve)
 {
-	serve->drain_deadline_ms = INT64_MAX;
-	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
-	log_warn("drain took longer than %u s: ending what still runs",
-		serve->options.drain_timeout_s);
-	int r = engine_post_abort(serve->options.engine, STATUS_E_DRAINING);
-	if (r < 0) {
-		log_error("engine does not abort: %s", strerror(-r));
-		end_sessions(serve);
+	const struct engine_stats *stats = engine_stats(serve->options.engine);
+	uint64_t n = atomic_load(&stats->n_aborted);
+
+	if (n > 0) {
+		log_warn("requests cut off by the drain timeout of %u s: %llu",
+			serve->options.drain_timeout_s, (unsigned long long)n);
+		serve->result |= SERVE_CUT_OFF;
+	} else {
+		log_info("drained");
 	}
+	end_sessions(serve);
 }
 
 static void device_lost(struct serve *serve, const char *text)
@@ -189,8 +216,7 @@ static void report_handle(struct serve *serve, const struct engine_report *repor
 		session_detach(session, "it broke the protocol");
 		break;
 	case ENGINE_DRAINED:
-		log_info("drained");
-		end_sessions(serve);
+		drained(serve);
 		break;
 	case ENGINE_DEVICE_LOST:
 		device_lost(serve, report->text);
@@ -233,8 +259,6 @@ static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
 	greetings_expire(serve, now);
 	operators_expire(serve, now);
 	sessions_retry(serve);
-	if (now >= serve->drain_deadline_ms)
-		drain_expire(serve);
 	if (now >= serve->detach_deadline_ms && !serve->done) {
 		log_error("sessions that the engine does not let go: %u: giving up on them",
 			serve->n_sessions);
@@ -271,7 +295,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	if (serve->options.handshake_timeout_ms == 0)
 		serve->options.handshake_timeout_ms = HANDSHAKE_TIMEOUT_MS;
 	serve->listener = serve->admin_listener = -1;
-	serve->drain_deadline_ms = serve->detach_deadline_ms = INT64_MAX;
+	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
 	atomic_store(&signal_count, 0);
@@ -328,6 +352,7 @@ void serve_free(struct serve *serve)
 			loop_remove(serve->loop, serve->report_source);
 		if (serve->timer)
 			loop_remove(serve->loop, serve->timer);
+		drain_timer_stop(serve);
 		loop_free(serve->loop);
 	}
 	msg_codec_free(serve->codec);

@@ -24,9 +24,10 @@ struct serve_options {
 	uint32_t max_sessions, max_sessions_per_uid;
 	uint32_t max_entries;     /* a session's ring */
 	uint64_t max_arena_bytes; /* a session's arena */
+	uint64_t max_shared_bytes; /* all sessions' regions and the engine's copies of their arenas */
 	uint32_t max_sequences;   /* a session's; as the engine has it */
 	uint32_t max_requests;    /* slots, for the counters */
-	uint32_t drain_timeout_s; /* then what still runs is ended with DRAINING */
+	uint32_t drain_timeout_s; /* then what still runs is ended with DRAINING; 0: no limit */
 	uint32_t handshake_timeout_ms; /* 0: 5000 */
 };
 
@@ -39,14 +40,15 @@ int serve_new(const struct serve_options *options, struct serve **ret);
 void serve_free(struct serve *serve);
 
 enum serve_result {
-	SERVE_DRAINED = 0,     /* nothing is left */
+	SERVE_DRAINED = 0,     /* nothing is left, and all that ran has finished */
 	SERVE_DEVICE_LOST = 1, /* every request was ended, every session detached */
 	SERVE_ABANDONED = 2,   /* a second signal, or an engine that does not let go: the engine may
 	                          still hold sessions */
 	SERVE_DEVICE_LOST_ABANDONED = 3, /* both */
+	SERVE_CUT_OFF = 4, /* beside any of these: the drain timeout ended requests */
 };
 
-/* Bind, accept, serve until it ends. One of enum serve_result, or -errno if it could not start
+/* Bind, accept, serve until it ends. Bits of enum serve_result, or -errno if it could not start
  * (-EADDRINUSE: somebody listens on a socket of that name). */
 int serve_run(struct serve *serve);
 

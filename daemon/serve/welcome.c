@@ -9,7 +9,34 @@
 #include <sys/socket.h>
 #include <utlist.h>
 
+#include "ipc/region.h"
 #include "ipc/status.h"
+
+/* The region, and the engine's private copy of its arena. */
+static uint64_t shared_bytes(uint32_t entries, uint64_t arena_bytes)
+{
+	return region_bytes(entries, arena_bytes) + arena_bytes;
+}
+
+static bool shares_fit(struct serve *serve, const struct msg_hello *hello,
+	char text[static MSG_TEXT_MAX])
+{
+	uint64_t asked = shared_bytes(hello->entries, hello->arena_bytes), used = 0;
+	uint64_t limit = serve->options.max_shared_bytes;
+	const struct session *session;
+
+	DL_FOREACH (serve->sessions, session) {
+		const struct region *region = &session->port.region;
+
+		used += shared_bytes(region->ring.entries, region->arena_bytes);
+	}
+	if (asked <= limit && used <= limit - asked)
+		return true;
+	snprintf(text, MSG_TEXT_MAX,
+		"max_shared_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64 " free", limit, asked,
+		used < limit ? limit - used : 0);
+	return false;
+}
 
 int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 	const struct msg_hello *hello, char text[static MSG_TEXT_MAX])
@@ -49,18 +76,21 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 			hello->arena_bytes, options->max_arena_bytes);
 		return STATUS_E_INVALID;
 	}
-	return 0;
+	return shares_fit(serve, hello, text) ? 0 : STATUS_E_QUOTA;
 }
 
 static void model_describe(const struct engine_model_facts *facts, struct msg_model *ret)
 {
 	const struct model_config *config = &facts->model->config;
 	const struct slot_sampling *sampling = &config->sampling;
+	uint64_t kv_tokens = (uint64_t)facts->pages_total * facts->page_tokens;
 
 	*ret = (struct msg_model){
 		.vocab_size = config->vocab_size,
 		.hidden_size = config->hidden_size,
-		.max_seq_len = facts->max_seq_len,
+		/* A client need not ask for what no number of free pages would fit. */
+		.max_seq_len = kv_tokens < facts->max_seq_len ? (uint32_t)kv_tokens
+							      : facts->max_seq_len,
 		.page_tokens = facts->page_tokens,
 		.bos = config->bos,
 		.sampling = {

@@ -177,6 +177,39 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_int_equal(run("attach --socket /nonexistent/x.sock", "2>&1", output), 1);
 }
 
+static void test_one_failure_is_told_in_one_line(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	(void)state;
+	assert_int_equal(run("ring --socket /nonexistent/x.sock", "2>&1", output), 1);
+	assert_non_null(strstr(output, "/nonexistent/x.sock"));
+	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+}
+
+/* A copy of the program, where nothing is beside it. */
+static void test_missing_model_is_status_1_with_each_place_named(void **state)
+{
+	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
+	const char *build = getenv("MIMEO_BUILD");
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(command, sizeof(command),
+		"mkdir %s/a %s/a/b %s/a/b/c && cp '%s/daemon/mimeo-bench' %s/a/b/c && cd %s && "
+		"LD_LIBRARY_PATH='%s/sdk' a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; "
+		"echo \"status $?\"; cd / && rm -r %s",
+		folder, folder, folder, build ? build : ".", folder, folder, build ? build : ".",
+		folder);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	pclose(pipe);
+	assert_non_null(strstr(output, "a/b/c/../share/mimeo/models/tinycalc"));
+	assert_non_null(strstr(output, "a/b/c/../../examples/models/tinycalc"));
+	assert_non_null(strstr(output, "\nstatus 1\n"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +219,8 @@ int main(void)
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_table_names_device_and_floor),
 		cmocka_unit_test(test_nonsense_is_status_2_and_no_daemon_status_1),
+		cmocka_unit_test(test_one_failure_is_told_in_one_line),
+		cmocka_unit_test(test_missing_model_is_status_1_with_each_place_named),
 	};
 
 	return cmocka_run_group_tests_name("bench", tests, NULL, NULL);

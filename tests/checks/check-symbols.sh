@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Every public function is in the symbol map, in the header, in the manual (man/aliases.txt and the
 # NAME of the page it leads to), and among what the built library exports; and nothing else is.
+# Every member of the header's structs stands in a page of section 3, with its type and with its
+# struct, and every constant of its enums does.
 # The library: the first argument, else sdk/libmimeo.so of $MIMEO_BUILD.
 set -eu
 LC_ALL=C
@@ -55,6 +57,35 @@ if [ -e "$library" ] && command -v nm >/dev/null; then
 else
 	n=$((n + 1))
 	echo "ok $n - the library exports what the symbol map names # SKIP no library, or no nm"
+fi
+# "STRUCT: DECLARATION" for each member of each struct, and "ENUM: NAME" for each constant, spaces
+# and comments evened out. The pages show them in the same form.
+members()
+{
+	sed 's@/\*.*\*/@@; s@/\*.*@@' "$@" | awk '
+		/^(struct|enum) mimeo_[a-z_]* \{/ { within = $1 " " $2; next }
+		/^\}/ { within = "" }
+		within ~ /^struct/ && /^\t[a-z].*;/ { sub(/;.*/, ""); print_member() }
+		within ~ /^enum/ && /^\tMIMEO_/ { sub(/,.*/, ""); print_member() }
+		function print_member() { gsub(/[ \t]+/, " "); print within ":" $0 }' | sort
+}
+members sdk/include/mimeo/mimeo.h >"$work/members"
+members man/*.3.scd >"$work/shown"
+same "the pages (>) show each member and constant of the header's (<) types" members shown
+# In words too: as _member_, underscores escaped, in a page that shows the struct.
+for page in man/*.3.scd; do
+	members "$page" | sed -n 's/^struct [^:]*:.*[ *]\([a-z_]*\)\(\[.*\)\{0,1\}$/\1/p' | sort -u |
+		while read -r member; do
+			grep -qF "_$(echo "$member" | sed 's/_/\\_/g')_" "$page" || echo "$page: $member"
+		done
+done | grep -v ': size$' >"$work/unexplained" || true
+n=$((n + 1))
+if [ -s "$work/unexplained" ]; then
+	echo "not ok $n - each member is explained in the page that shows it"
+	sed 's/^/# /' "$work/unexplained"
+	bad=1
+else
+	echo "ok $n - each member is explained in the page that shows it"
 fi
 echo "1..$n"
 exit $bad

@@ -339,6 +339,35 @@ static void test_submission_tail_that_jumps_is_one_report(void **state)
 	}
 }
 
+/* Linked in calloc's place. */
+static _Atomic bool no_memory;
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+	return no_memory ? NULL : __real_calloc(n, size);
+}
+
+static void test_reports_need_no_memory(void **state)
+{
+	struct engine_report report;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	struct rig_request r = good(&f);
+	assert_int_equal(rig_do(&f.client, &r).status, 0);
+	no_memory = true;
+	jump(&f.client.region.ring.control->sq_tail, 17, &f);
+	report = rig_report(&f.rig, ENGINE_PROTOCOL);
+	rig_detach(&f.client);
+	no_memory = false;
+	assert_int_equal(report.kind, ENGINE_PROTOCOL);
+	rig_attach(&f.rig, &f.client, 16);
+	tear_down(&f);
+}
+
 static void test_completion_head_that_jumps_is_one_report(void **state)
 {
 	struct rig_request r;
@@ -549,6 +578,7 @@ int main(void)
 		cmocka_unit_test(test_refusals_are_counted_apart_from_requests),
 		cmocka_unit_test(test_two_requests_over_the_same_bytes_cannot_slip_a_token_in),
 		cmocka_unit_test(test_submission_tail_that_jumps_is_one_report),
+		cmocka_unit_test(test_reports_need_no_memory),
 		cmocka_unit_test(test_completion_head_that_jumps_is_one_report),
 		cmocka_unit_test(test_index_in_flight_or_out_of_range_is_one_report),
 		cmocka_unit_test(test_slow_reader_with_a_small_ring_is_no_offender),

@@ -154,11 +154,31 @@ static void test_request_that_no_number_of_free_pages_fits_is_too_long(void **st
 {
 	static const int32_t tokens[] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_request *request = mimeo_request_get(m);
+	uint32_t most = mimeo_model_get(m, 0)->max_seq_len;
+	struct mimeo_event event;
 
-	struct mimeo_event event = answer_to(m, tokens, 1, 24 * N_PAGE_TOKENS);
+	assert_int_equal(most, 24 * N_PAGE_TOKENS);
+	generate.tokens = tokens;
+	generate.n_tokens = 1;
+	generate.max_tokens = most;
+	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_TOO_LONG);
+
+	/* What a sequence has already only the daemon counts. */
+	assert_int_equal(mimeo_sequence_open(m, 0, &generate.sequence), 0);
+	for (int i = 0; i < 2; i++) {
+		generate.max_tokens = i == 0 ? 1 : most - 1;
+		assert_int_equal(mimeo_request_prep_generate(request, &generate), 0);
+		assert_int_equal(mimeo_submit(m), i == 0 ? 2 : 1);
+		event = wait_final(m);
+		if (i == 0)
+			assert_int_equal(event.status, 0);
+		request = mimeo_request_get(m);
+	}
 	assert_int_equal(event.status, MIMEO_E_TOO_LONG);
-	assert_message_has(&event, "25");
-	assert_message_has(&event, PAGES);
+	assert_message_has(&event, "386 tokens");
+	assert_message_has(&event, "at most 384");
 	mimeo_close(m);
 }
 

@@ -416,6 +416,70 @@ static void test_file_in_the_sockets_place_is_left_alone(void **state)
 	free(text);
 }
 
+static void test_socket_in_a_missing_folder_is_refused_and_makes_none(void **state)
+{
+	struct daemon *daemon = *state;
+	static char path[128];
+
+	snprintf(path, sizeof(path), "%s/none/m.sock", daemon->folder);
+	daemon_option(daemon, "--socket", path);
+	ASSERT_REFUSES(daemon, EXIT_ERROR, path, "its folder does not exist");
+	snprintf(path, sizeof(path), "%s/none", daemon->folder);
+	assert_int_equal(access(path, F_OK), -1);
+}
+
+static void test_clean_end_leaves_no_lock_files(void **state)
+{
+	struct daemon *daemon = *state;
+	char name[128];
+
+	daemon_start(daemon);
+	snprintf(name, sizeof(name), "%s.lock", daemon->socket);
+	assert_int_equal(access(name, F_OK), 0);
+	daemon_stop(daemon);
+	assert_int_equal(access(name, F_OK), -1);
+	snprintf(name, sizeof(name), "%s/m-admin.sock.lock", daemon->folder);
+	assert_int_equal(access(name, F_OK), -1);
+}
+
+/* ---- lengths ---- */
+
+static void test_length_beyond_the_model_is_warned_of_and_not_used(void **state)
+{
+	struct daemon *daemon = *state;
+
+	daemon_option(daemon, "--max-seq-len", "1000000");
+	daemon_start(daemon);
+	assert_true(daemon_log_has(daemon, "model tinycalc: max_seq_len 1000000 is more than"));
+	int64_t most = daemon_number(daemon, "models", 0, "max_seq_len");
+	assert_true(most > 0 && most < 1000000);
+}
+
+static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **state)
+{
+	struct daemon *daemon = *state;
+
+	daemon_option(daemon, "--kv-pages", "10");
+	daemon_start(daemon);
+	assert_true(daemon_log_has(daemon, "10 pages fits sequences of 160 tokens at most"));
+	assert_int_equal(daemon_number(daemon, "models", 0, "max_seq_len"), 160);
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+	assert_int_equal(mimeo_model_get(m, 0)->max_seq_len, 160);
+	mimeo_close(m);
+}
+
+static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void **state)
+{
+	struct daemon *daemon = *state;
+
+	/* Enough for the weights; the logits of 4096 rows alone take more than the rest. */
+	daemon_option(daemon, "--memory", "32M");
+	daemon_option(daemon, "--max-requests", "4096");
+	daemon_option(daemon, "--max-batch-tokens", "4096");
+	ASSERT_REFUSES(daemon, EXIT_ERROR, "model tinycalc: its activations and inputs need");
+	assert_false(daemon_log_has(daemon, "of weights in"));
+}
+
 /* ---- drain ---- */
 
 #define N_DRAINED 3
@@ -505,6 +569,47 @@ static void test_second_signal_ends_at_once(void **state)
 	mimeo_close(m);
 }
 
+static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1(void **state)
+{
+	struct daemon *daemon = *state;
+	struct mimeo_event event;
+
+	daemon_option(daemon, "--drain-timeout-s", "1");
+	daemon_option(daemon, "--max-requests", "1");
+	daemon_start(daemon);
+	struct mimeo *m = daemon_connect(daemon, 64, 0);
+	/* One after another: far longer than the second that they are given. */
+	for (uint32_t i = 0; i < 60; i++)
+		assert_int_equal(endless_submit(m, 2000, i, NULL), 0);
+	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+	mimeo_event_seen(m, &event);
+	kill(daemon->pid, SIGTERM);
+	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
+	assert_true(daemon_log_has(daemon, "requests cut off by the drain timeout of 1 s: "));
+	assert_false(daemon_log_has(daemon, " drained"));
+	mimeo_close(m);
+}
+
+/* ---- signals before it serves ---- */
+
+static void test_sigterm_before_it_serves_ends_it_with_a_line(void **state)
+{
+	struct daemon *daemon = *state;
+	struct model_folder model;
+
+	/* A config.json that nobody writes: the daemon hangs in the middle of its start. */
+	model_copy(daemon, &model);
+	free(model.bytes);
+	unlink(model.config);
+	assert_int_equal(mkfifo(model.config, 0600), 0);
+	daemon_option(daemon, "--log-level", "debug");
+	daemon_launch(daemon);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "config: model bad: dir")));
+	kill(daemon->pid, SIGTERM);
+	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
+	assert_true(daemon_log_has(daemon, "ended by SIGTERM before serving"));
+}
+
 /* ---- device loss ---- */
 
 static void test_lost_device_ends_requests_with_its_status_and_the_process_with_70(void **state)
@@ -562,9 +667,16 @@ int main(void)
 		OWN(test_second_daemon_on_a_live_socket_is_refused),
 		OWN(test_dead_daemons_socket_is_taken_over_at_once),
 		OWN(test_file_in_the_sockets_place_is_left_alone),
+		OWN(test_socket_in_a_missing_folder_is_refused_and_makes_none),
+		OWN(test_clean_end_leaves_no_lock_files),
+		OWN(test_length_beyond_the_model_is_warned_of_and_not_used),
+		OWN(test_length_beyond_all_pages_is_warned_of_and_not_offered),
+		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_drain_finishes_what_runs_and_takes_nothing_new),
 		OWN(test_draining_daemon_turns_new_clients_away),
 		OWN(test_second_signal_ends_at_once),
+		OWN(test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1),
+		OWN(test_sigterm_before_it_serves_ends_it_with_a_line),
 		OWN(test_lost_device_ends_requests_with_its_status_and_the_process_with_70),
 	};
 

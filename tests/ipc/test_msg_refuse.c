@@ -373,6 +373,8 @@ static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(vo
 		EXTRA(MSG_NAME, "\xa4\xf4\x90\x80\x80"),
 		EXTRA(MSG_NAME, "\xa4\xf0\x80\x80\x80"),
 		EXTRA(MSG_NAME, "\xa3\xe2\x82x"),
+		EXTRA(MSG_NAME, "\xa3\xe2\x80\xae"), /* right to left */
+		EXTRA(MSG_NAME, "\xa3\xe2\x80\xa8"), /* line separator */
 		EXTRA(MSG_NAME, "\xc4\x01x"),
 		EXTRA(MSG_NAME, "\xd9\x20"
 				"aaaaaaaabbbbbbbbccccccccdddddddd"),

@@ -34,6 +34,9 @@ static int setup(void **state)
 	if (!mkdtemp(place.folder))
 		return -1;
 	snprintf(place.path, sizeof(place.path), "%s/run/d.sock", place.folder);
+	char run[SOCKET_PATH_MAX];
+	snprintf(run, sizeof(run), "%s/run", place.folder);
+	mkdir(run, 0700);
 	*state = &place;
 	return 0;
 }
@@ -86,10 +89,9 @@ static int listen_at(const char *path, int *ret_lock_fd)
 	return fd;
 }
 
-static void test_socket_listen_makes_the_folder_and_gives_mode_0660(void **state)
+static void test_socket_listen_gives_mode_0660(void **state)
 {
 	struct place *place = *state;
-	char folder[SOCKET_PATH_MAX];
 	struct stat st;
 	int lock_fd;
 
@@ -99,8 +101,6 @@ static void test_socket_listen_makes_the_folder_and_gives_mode_0660(void **state
 	assert_int_equal(stat(place->path, &st), 0);
 	assert_true(S_ISSOCK(st.st_mode));
 	assert_int_equal(st.st_mode & 07777, 0660);
-	snprintf(folder, sizeof(folder), "%s/run", place->folder);
-	assert_int_equal(stat(folder, &st), 0);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
 	assert_true(fcntl(lock_fd, F_GETFD) & FD_CLOEXEC);
@@ -108,7 +108,7 @@ static void test_socket_listen_makes_the_folder_and_gives_mode_0660(void **state
 	close(lock_fd);
 }
 
-static void test_socket_listen_makes_one_folder_only(void **state)
+static void test_socket_listen_makes_no_folder(void **state)
 {
 	struct place *place = *state;
 	char path[SOCKET_PATH_MAX];
@@ -116,6 +116,74 @@ static void test_socket_listen_makes_one_folder_only(void **state)
 
 	snprintf(path, sizeof(path), "%s/run/deep/d.sock", place->folder);
 	assert_int_equal(socket_listen(path, &lock_fd), -ENOENT);
+}
+
+static void test_socket_folder_is_made_for_the_default_place_only(void **state)
+{
+	struct place *place = *state;
+	char path[SOCKET_PATH_MAX], folder[SOCKET_PATH_MAX];
+	struct stat st;
+
+	snprintf(folder, sizeof(folder), "%s/run", place->folder);
+	setenv("XDG_RUNTIME_DIR", folder, 1);
+	unsetenv("MIMEO_SOCKET");
+	snprintf(path, sizeof(path), "%s/run/other/mimeod.sock", place->folder);
+	assert_int_equal(socket_folder_make(path), 0);
+	snprintf(folder, sizeof(folder), "%s/run/other", place->folder);
+	assert_int_equal(stat(folder, &st), -1);
+
+	assert_int_equal(socket_path(path, NULL), 0);
+	setenv("MIMEO_SOCKET", path, 1);
+	assert_int_equal(socket_folder_make(path), 0);
+	snprintf(folder, sizeof(folder), "%s/run/mimeo", place->folder);
+	assert_int_equal(stat(folder, &st), -1);
+
+	unsetenv("MIMEO_SOCKET");
+	mode_t before = umask(0022);
+	assert_int_equal(socket_folder_make(path), 0);
+	assert_int_equal(socket_folder_make(path), 0);
+	umask(before);
+	assert_int_equal(stat(folder, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0755);
+	assert_int_equal(rmdir(folder), 0);
+	unsetenv("XDG_RUNTIME_DIR");
+}
+
+static void lock_name(const struct place *place, char ret[static SOCKET_PATH_MAX + 8])
+{
+	snprintf(ret, SOCKET_PATH_MAX + 8, "%s" SOCKET_LOCK_SUFFIX, place->path);
+}
+
+static void test_socket_unlock_leaves_no_file_and_frees_the_place(void **state)
+{
+	struct place *place = *state;
+	char name[SOCKET_PATH_MAX + 8];
+	int lock_fd, other;
+
+	lock_name(place, name);
+	assert_int_equal(socket_lock(place->path, &lock_fd), 0);
+	assert_int_equal(access(name, F_OK), 0);
+	socket_unlock(place->path, lock_fd);
+	assert_int_equal(access(name, F_OK), -1);
+	assert_int_equal(socket_lock(place->path, &other), 0);
+	socket_unlock(place->path, other);
+}
+
+/* Who still holds the file of a daemon that has ended holds nothing, and takes nothing away. */
+static void test_socket_lock_of_a_removed_file_is_not_a_lock(void **state)
+{
+	struct place *place = *state;
+	char name[SOCKET_PATH_MAX + 8];
+	int old, new, third;
+
+	lock_name(place, name);
+	assert_int_equal(socket_lock(place->path, &old), 0);
+	assert_int_equal(unlink(name), 0);
+	assert_int_equal(socket_lock(place->path, &new), 0);
+	socket_unlock(place->path, old);
+	assert_int_equal(access(name, F_OK), 0);
+	assert_int_equal(socket_lock(place->path, &third), -EADDRINUSE);
+	socket_unlock(place->path, new);
 }
 
 static void test_socket_of_a_dead_daemon_is_taken_over(void **state)
@@ -532,8 +600,11 @@ static void test_socket_errors_close_the_fds_that_came(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		AT_PLACE(test_socket_listen_makes_the_folder_and_gives_mode_0660),
-		AT_PLACE(test_socket_listen_makes_one_folder_only),
+		AT_PLACE(test_socket_listen_gives_mode_0660),
+		AT_PLACE(test_socket_listen_makes_no_folder),
+		AT_PLACE(test_socket_folder_is_made_for_the_default_place_only),
+		AT_PLACE(test_socket_unlock_leaves_no_file_and_frees_the_place),
+		AT_PLACE(test_socket_lock_of_a_removed_file_is_not_a_lock),
 		AT_PLACE(test_socket_of_a_dead_daemon_is_taken_over),
 		AT_PLACE(test_socket_of_a_live_daemon_is_refused),
 		AT_PLACE(test_socket_of_a_daemon_that_has_the_lock_but_no_socket_yet_is_refused),

@@ -85,9 +85,10 @@ static void test_config_defaults(void **state)
 	assert_int_equal(config.max_seq_len, 0);
 	assert_int_equal(config.memory, 0);
 	assert_int_equal(config.max_sessions, 64);
-	assert_int_equal(config.max_sessions_per_uid, 64);
+	assert_int_equal(config.max_sessions_per_uid, 32);
 	assert_int_equal(config.max_sequences, 256);
 	assert_int_equal(config.max_arena_bytes, 256 << 20);
+	assert_int_equal(config.max_shared_bytes, UINT64_C(2) << 30);
 	assert_int_equal(config.drain_timeout_s, 30);
 	assert_int_equal(config.log_level, LOG_LEVEL_INFO);
 	assert_true(config.spin_us == 50 || config.spin_us == 0);
@@ -117,6 +118,7 @@ static const struct {
 	{ "max_sessions_per_uid", "2", "2", { "0", "1025" } },
 	{ "max_sequences", "65536", "65536", { "0", "65537" } },
 	{ "max_arena_bytes", "64k", "64K", { "65535", "1025M", "" } },
+	{ "max_shared_bytes", "1M", "1M", { "1048575", "-1", "" } },
 	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
 	{ "drain_timeout_s", "0", "0", { "86401", "1s" } },
 	{ "loop", "epoll", "epoll", { "select", "io-uring" } },
@@ -143,13 +145,17 @@ static void test_config_every_key_is_an_option_and_a_key_of_the_file(void **stat
 		const char *expected = strcmp(key->name, "max_batch_tokens") ? values[i].shown : "65536";
 
 		option_of(key->name, option, sizeof(option));
-		snprintf(text, sizeof(text), "--model m=d %s %s", option, values[i].value);
+		/* the largest number of requests needs as many tokens */
+		const char *rest = strcmp(key->name, "max_requests") ? "" : " --max-batch-tokens 4096";
+		snprintf(text, sizeof(text), "--model m=d %s %s%s", option, values[i].value, rest);
 		assert_int_equal(parse(text, &config), 0);
 		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
 		config_deinit(&config);
 
 		snprintf(text, sizeof(text), "[mimeod]\n%s = %s\n", key->name, values[i].value);
-		assert_int_equal(parse_file(text, "--model m=d", &config), 0);
+		char line[64];
+		snprintf(line, sizeof(line), "--model m=d%s", rest);
+		assert_int_equal(parse_file(text, line, &config), 0);
 		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
 		config_deinit(&config);
 	}
@@ -194,7 +200,14 @@ static void test_config_errors(void **state)
 		{ "", "--model m=", "--model: \"\" is not a folder" },
 		{ "", "--model a/b=d", "--model: \"a/b\" is not a model name" },
 		{ "", "--model =d", "--model: \"\" is not a model name" },
-		{ "", "--model m=a --model m=b", "--model: given twice" },
+		{ "", "--model m=a --model m=b", "--model: model \"m\" is given twice" },
+		{ "[model m]\ndir=a\n[model m]\ndir=b\n", "", ":4: dir: model \"m\" is given twice" },
+		{ "[model a]\n", "", ":1: [model a]: model \"a\" has no folder" },
+		{ "[model a]\n[model b]\ndir=b\n", "", ":1: [model a]: model \"a\" has no folder" },
+		{ "", "--model m=d --max-requests 513",
+			"max_requests 513 exceeds max_batch_tokens 512" },
+		{ "[mimeod]\nmax_batch_tokens = 63\n", "--model m=d",
+			"lower --max-requests or raise --max-batch-tokens" },
 		{ "", "--model m=d --attention x=naive", "--attention: model \"x\" has no folder" },
 		{ "", "--model m=d --bogus", "--bogus: unknown or misused option" },
 		{ "", "--model m=d --max-requests", "--max-requests: needs a value" },
@@ -213,7 +226,7 @@ static void test_config_errors(void **state)
 		{ "[model m]\ndir = d\nmax_requests = 3\n", "", ":3: max_requests: unknown key" },
 		{ "[model ]\ndir = d\n", "", "is not a model name" },
 		{ "[model a b]\ndir = d\n", "", "\"a b\" is not a model name" },
-		{ "[model m]\nattention = naive\n", "", ":2: attention: model \"m\" has no folder" },
+		{ "[model m]\nattention = naive\n", "", ":1: [model m]: model \"m\" has no folder" },
 		{ "[model m]\ndir =\n", "", ":2: dir: \"\" is not a folder" },
 	};
 	struct config config;
@@ -310,7 +323,7 @@ static void test_config_takes_32_models_and_refuses_the_33rd(void **state)
 	assert_non_null(strstr(error.text, "--model: more than 32 models"));
 	snprintf(text + used, sizeof(text) - used, "[model another]\ndir=d\n");
 	assert_int_equal(parse_file(text, "", &config), -EINVAL);
-	assert_non_null(strstr(error.text, ":66: dir: more than 32 models"));
+	assert_non_null(strstr(error.text, ":65: [model another]: more than 32 models"));
 }
 
 static void test_config_model_names_have_1_to_63_characters(void **state)

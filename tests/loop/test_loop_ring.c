@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/loop/loop_fixture.h"
 
+struct io_uring;
+
 static int ring_without_aio(void)
 {
 	const uint64_t all = UINT64_MAX - 1;
@@ -174,6 +176,37 @@ static void test_loop_ring_of_a_closed_fd_spoils_nothing(void **state)
 	close(other);
 }
 
+/* The kernel takes nothing: what it refuses stays in the queue, until that is full. */
+static bool kernel_refuses;
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+	return kernel_refuses ? -EAGAIN : __real_io_uring_submit(ring);
+}
+
+static void test_loop_ring_that_found_no_room_is_made_good_by_the_next_flush(void **state)
+{
+	enum { BELLS = 300 }; /* more than the queue has entries */
+	struct loop *loop = loop_by_name(state);
+	int bells[BELLS];
+
+	for (int i = 0; i < BELLS; i++)
+		bells[i] = bell_new();
+	kernel_refuses = true;
+	for (int i = 0; i < BELLS; i++)
+		loop_ring(loop, bells[i]);
+	loop_ring_flush(loop);
+	kernel_refuses = false;
+	loop_ring_flush(loop);
+	for (int i = 0; i < BELLS; i++) {
+		assert_int_equal(bell_take(bells[i]), 1);
+		close(bells[i]);
+	}
+	loop_free(loop);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +217,7 @@ int main(void)
 		BOTH(test_loop_ring_reaches_a_doorbell_made_blocking),
 		BOTH(test_loop_ring_forget_frees_the_number_for_a_new_doorbell),
 		BOTH(test_loop_ring_of_a_closed_fd_spoils_nothing),
+		BOTH(test_loop_ring_that_found_no_room_is_made_good_by_the_next_flush),
 	};
 
 	return run_loop_tests("doorbells", tests, sizeof(tests) / sizeof(tests[0]));

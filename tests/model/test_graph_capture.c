@@ -233,7 +233,7 @@ static int world_teardown(void **state)
 
 static void capture_all(struct world *w)
 {
-	MUST(graph_set_warm_up(&w->graphs, &w->context, w->rig.stream));
+	MUST(graph_set_warm_up(&w->graphs, &w->context, w->rig.stream, NULL, NULL));
 	MUST(w->rig.device->ops->lock(w->rig.device));
 	MUST(graph_set_capture(&w->graphs, &w->context, w->rig.stream, NULL, NULL));
 	assert_int_equal(w->graphs.n, 3);

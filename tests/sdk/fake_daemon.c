@@ -149,10 +149,18 @@ void fake_session(struct fake *fake)
 	pthread_mutex_unlock(&fake->mutex);
 }
 
-void fake_deinit(struct fake *fake)
+void fake_folder_remove(const struct fake *fake)
 {
 	char lock[SOCKET_PATH_MAX + 8];
 
+	snprintf(lock, sizeof(lock), "%s.lock", fake->path);
+	unlink(lock);
+	unlink(fake->path);
+	rmdir(fake->folder);
+}
+
+void fake_deinit(struct fake *fake)
+{
 	atomic_store(&fake->quit, true);
 	doorbell_ring(fake->stop);
 	if (fake->serving) {
@@ -172,10 +180,7 @@ void fake_deinit(struct fake *fake)
 	msg_codec_free(fake->codec);
 	pthread_cond_destroy(&fake->changed);
 	pthread_mutex_destroy(&fake->mutex);
-	snprintf(lock, sizeof(lock), "%s.lock", fake->path);
-	unlink(lock);
-	unlink(fake->path);
-	rmdir(fake->folder);
+	fake_folder_remove(fake);
 }
 
 /* ---- by hand ---- */

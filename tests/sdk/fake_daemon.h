@@ -37,6 +37,7 @@ struct fake_script {
 	size_t raw_welcome_bytes;
 	unsigned n_fds;              /* sent with WELCOME; 0: 3 */
 	bool silent;                 /* never answers HELLO */
+	bool stalled;                /* greets, and then does nothing: the caller heeds it */
 	bool wide;                   /* its second model, of a larger vocabulary, comes first */
 	bool hang_up_midway;         /* after the first tokens of a generate */
 	bool spin;                   /* never sleeps while serving */
@@ -65,6 +66,9 @@ struct fake {
 void fake_init(struct fake *fake, const struct fake_script *script);
 /* Ends serving and the session, removes the folder. */
 void fake_deinit(struct fake *fake);
+/* Remove the folder now: nobody can connect any more. For a process that will not come to
+ * fake_deinit. */
+void fake_folder_remove(const struct fake *fake);
 
 /* Wait until a session stands. Call after mimeo_connect, before any of the following. */
 void fake_session(struct fake *fake);

@@ -53,7 +53,8 @@ static void *serve_when_attached(void *argument)
 	struct fake *fake = argument;
 
 	fake_session(fake);
-	fake_serve(fake);
+	if (!fake->script.stalled)
+		fake_serve(fake);
 	return NULL;
 }
 
@@ -220,6 +221,64 @@ static void test_no_daemon_exits_1(void **state)
 		"No such file or directory\n");
 }
 
+static void test_connection_errors_say_why(void **state)
+{
+	char empty[] = "--socket '' --model m --tokens 1";
+	char lengthy[300] = "--socket /", *end = lengthy + strlen(lengthy);
+
+	assert_string_equal(run_alone("--socket /etc/passwd --model m --tokens 1").err,
+		"mimeo-run: /etc/passwd: no daemon answers on the socket: not a socket\n");
+	assert_string_equal(run_alone("--socket /etc/passwd/x --model m --tokens 1").err,
+		"mimeo-run: /etc/passwd/x: no daemon answers on the socket: Not a directory\n");
+	struct outcome outcome = run_alone(empty);
+	assert_int_equal(outcome.status, 2);
+	assert_string_equal(outcome.err,
+		"mimeo-run: the socket's path is empty: it has from 1 to 107 bytes\n");
+	memset(end, 'x', 107);
+	strcpy(end + 107, " --model m --tokens 1");
+	outcome = run_alone(lengthy);
+	assert_int_equal(outcome.status, 2);
+	assert_string_equal(outcome.err,
+		"mimeo-run: the socket's path is too long: it has from 1 to 107 bytes\n");
+}
+
+static void test_daemon_that_does_not_greet_is_given_up_at_the_timeout(void **state)
+{
+	const struct fake_script script = {.silent = true};
+	struct outcome outcome = run_logits(
+		&script, "--model count --tokens 1 --timeout 0.05", NULL, NULL);
+
+	assert_int_equal(outcome.status, 1);
+	assert_non_null(strstr(outcome.err, "timed out"));
+}
+
+static void test_daemon_that_stops_is_given_up_at_the_timeout(void **state)
+{
+	const struct fake_script script = {.stalled = true};
+	struct outcome outcome = run_logits(
+		&script, "--model count --tokens 1 --timeout 0.05", NULL, NULL);
+
+	assert_int_equal(outcome.status, 1);
+	assert_string_equal(outcome.err, "mimeo-run: the daemon does not answer\n");
+}
+
+static void test_timeout_out_of_range_names_the_range(void **state)
+{
+	struct outcome outcome = run_alone("--model m --tokens 1 --timeout 0.0001");
+
+	assert_int_equal(outcome.status, 2);
+	assert_non_null(strstr(outcome.err, "from 0.001 to 4000000"));
+}
+
+static void test_stop_id_outside_the_vocabulary_is_refused(void **state)
+{
+	struct outcome outcome = run("--model count --tokens 1 --stop 3,256");
+
+	assert_int_equal(outcome.status, 3);
+	assert_string_equal(outcome.err,
+		"mimeo-run: --stop: token 256 is outside the vocabulary of 256 of model count\n");
+}
+
 static void test_daemon_that_dies_midway_exits_1(void **state)
 {
 	const struct fake_script script = {.tokens_a_completion = 2, .hang_up_midway = true};
@@ -283,6 +342,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_wrong_usage_exits_2_with_one_line),
 		cmocka_unit_test(test_prompt_for_other_vocabularies_says_so),
 		cmocka_unit_test(test_no_daemon_exits_1),
+		cmocka_unit_test(test_connection_errors_say_why),
+		cmocka_unit_test(test_daemon_that_does_not_greet_is_given_up_at_the_timeout),
+		cmocka_unit_test(test_daemon_that_stops_is_given_up_at_the_timeout),
+		cmocka_unit_test(test_timeout_out_of_range_names_the_range),
+		cmocka_unit_test(test_stop_id_outside_the_vocabulary_is_refused),
 		cmocka_unit_test(test_daemon_that_dies_midway_exits_1),
 		cmocka_unit_test(test_unknown_model_exits_3_and_names_those_served),
 		cmocka_unit_test(test_refused_token_exits_3_and_is_named),

@@ -155,6 +155,7 @@ int engine_post_abort(struct engine *engine, int status)
 	pthread_mutex_lock(&engine->lock);
 	engine->aborted_with = status;
 	pthread_mutex_unlock(&engine->lock);
+	atomic_store(&engine->stats.n_aborted, atomic_load(&engine->stats.n_running));
 	atomic_store(&engine->stats.n_running, 0);
 	if (engine->draining)
 		fake_engine_report(engine, ENGINE_DRAINED, NULL, "");

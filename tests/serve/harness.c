@@ -41,6 +41,7 @@ struct harness *harness_new(void)
 		.max_sessions_per_uid = 3,
 		.max_entries = 128,
 		.max_arena_bytes = 1 << 20,
+		.max_shared_bytes = 64 << 20,
 		.max_sequences = 64,
 		.max_requests = 8,
 		.drain_timeout_s = 60,

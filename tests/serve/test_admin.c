@@ -146,6 +146,23 @@ static void test_metrics_are_an_exposition(void **state)
 	answer_free(answer);
 }
 
+static void test_metrics_have_whole_counters_and_real_gauges(void **state)
+{
+	struct answer *answer = operator_ask(*state, "metrics", NULL);
+	char type[16];
+
+	for (size_t i = 0; i < answer->n_rows; i++) {
+		const msgpack_object *value = answer_cell(answer, i, "value");
+
+		answer_text(answer, i, "type", type, sizeof(type));
+		if (strcmp(type, "counter") == 0)
+			assert_int_equal(value->type, MSGPACK_OBJECT_POSITIVE_INTEGER);
+		else
+			assert_int_equal(value->type, MSGPACK_OBJECT_FLOAT64);
+	}
+	answer_free(answer);
+}
+
 static void test_metrics_of_32_models_fit(void **state)
 {
 	struct answer *answer = operator_ask(*state, "metrics", NULL);
@@ -181,6 +198,21 @@ static void test_request_that_is_no_map_closes_the_operator(void **state)
 	assert_int_equal(socket_send(fd, "\x93\x01\x02\x03", 4, NULL, 0), 0);
 	expect_closed(fd);
 	close(fd);
+}
+
+static void test_client_on_the_operators_socket_is_told_so(void **state)
+{
+	struct harness *harness = *state;
+	struct client client = {.fd = operator_connect(harness)};
+	struct msg_hello hello = client_hello();
+
+	client_send_hello(client.fd, &hello);
+	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_non_null(strstr(client.welcome.text, "operators' socket"));
+	assert_non_null(strstr(client.welcome.text, harness->socket));
+	expect_closed(client.fd);
+	client_close(&client);
 }
 
 static void test_operator_that_never_reads_is_cut_off(void **state)
@@ -326,13 +358,44 @@ static void test_second_signal_ends_at_once(void **state)
 	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
 }
 
+static int setup_endless_drain(void **state)
+{
+	struct harness *harness = harness_new();
+
+	harness->options.drain_timeout_s = 0;
+	harness->options.handshake_timeout_ms = 40; /* a tick every 10 ms */
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static void test_drain_timeout_of_0_waits_without_limit(void **state)
+{
+	struct harness *harness = *state;
+	struct client silent;
+
+	fake_engine_set_in_flight(harness->engine, 2);
+	struct answer *answer = operator_ask(harness, "drain", NULL);
+	answer_free(answer);
+	/* Ticks have passed when a client that says nothing has been closed. */
+	for (unsigned i = 0; i < 3; i++) {
+		silent = (struct client){.fd = client_connect(harness)};
+		expect_closed(silent.fd);
+		client_close(&silent);
+	}
+	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
+	fake_engine_set_in_flight(harness->engine, 0);
+	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
+	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+}
+
 static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
 {
 	struct harness *harness = *state;
 
 	fake_engine_set_in_flight(harness->engine, 2);
 	assert_int_equal(kill(getpid(), SIGTERM), 0);
-	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_int_equal(harness_join(harness), SERVE_CUT_OFF);
 	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
 }
 
@@ -371,10 +434,12 @@ int main(void)
 		T(test_graphs_lists_each_descriptor),
 		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
 		T(test_metrics_are_an_exposition),
+		T(test_metrics_have_whole_counters_and_real_gauges),
 		T_IN(test_metrics_of_32_models_fit, setup_large),
 		T(test_unknown_operation_is_refused),
 		T(test_garbage_from_an_operator_closes_it),
 		T(test_request_that_is_no_map_closes_the_operator),
+		T(test_client_on_the_operators_socket_is_told_so),
 		T_IN(test_operator_that_never_reads_is_cut_off, setup_large),
 		T(test_operator_may_ask_twice),
 		T(test_operators_beyond_16_are_turned_away),
@@ -384,6 +449,7 @@ int main(void)
 		T(test_signal_drains),
 		T(test_second_signal_ends_at_once),
 		T_IN(test_drain_that_takes_too_long_aborts_with_draining, setup_short_drain),
+		T_IN(test_drain_timeout_of_0_waits_without_limit, setup_endless_drain),
 		T(test_lost_device_detaches_all_and_has_its_own_result),
 		T(test_second_daemon_on_a_live_socket_is_refused),
 	};

@@ -325,6 +325,41 @@ static void test_too_large_an_arena_is_refused(void **state)
 	client_close(&client);
 }
 
+static int setup_little_memory(void **state)
+{
+	struct harness *harness = harness_new();
+
+	/* Two sessions' regions and copies, and a little more. */
+	harness->options.max_shared_bytes =
+		2 * (region_bytes(8, REGION_ARENA_MIN) + REGION_ARENA_MIN) + 4096;
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+static void test_memory_beyond_what_all_may_share_is_refused(void **state)
+{
+	struct harness *harness = *state;
+	struct msg_hello hello = client_hello();
+	struct client clients[3];
+	char asked[64];
+
+	assert_int_equal(hello.entries, 8);
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(client_attach(harness, &clients[i], &hello), 0);
+	assert_int_equal(client_attach(harness, &clients[2], &hello), STATUS_E_QUOTA);
+	assert_non_null(strstr(clients[2].welcome.text, "max_shared_bytes is "));
+	snprintf(asked, sizeof(asked), ": %llu asked, 4096 free",
+		(unsigned long long)(region_bytes(8, REGION_ARENA_MIN) + REGION_ARENA_MIN));
+	assert_non_null(strstr(clients[2].welcome.text, asked));
+	client_close(&clients[2]);
+	client_close(&clients[0]);
+	await_sessions(harness, 1);
+	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
+	client_close(&clients[0]);
+	client_close(&clients[1]);
+}
+
 static void test_session_that_the_engine_refuses_gets_one_answer(void **state)
 {
 	struct harness *harness = *state;
@@ -477,6 +512,7 @@ int main(void)
 		T(test_other_version_is_told_both_versions),
 		T(test_session_beyond_a_users_share_is_refused),
 		T_IN(test_session_beyond_all_is_refused, setup_few),
+		T_IN(test_memory_beyond_what_all_may_share_is_refused, setup_little_memory),
 		T(test_too_many_entries_are_refused),
 		T(test_odd_entries_are_refused),
 		T(test_too_large_an_arena_is_refused),

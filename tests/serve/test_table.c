@@ -61,6 +61,44 @@ static void test_json_has_raw_numbers_and_all_columns(void **state)
 	free(text);
 }
 
+static void test_wide_columns_are_in_the_wide_text_and_in_json_only(void **state)
+{
+	static const struct table_column wide[] = {
+		{"name", "NAME", TABLE_TEXT},
+		{"why", "WHY", TABLE_TEXT, .wide = true},
+	};
+	static const enum table_form forms[] = {
+		TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
+		struct table *table;
+
+		assert_int_equal(table_new(&table, wide, ARRAY_SIZE(wide), 0), 0);
+		table_row(table);
+		table_set_text(table, "name", "a");
+		table_set_text(table, "why", "long story");
+		char *text = printed(table, forms[i], 0);
+		assert_int_equal(strstr(text, "long story") != NULL, forms[i] != TABLE_AS_TEXT);
+		assert_non_null(strstr(text, "a"));
+		free(text);
+	}
+}
+
+static void test_full_disk_is_said_so(void **state)
+{
+	(void)state;
+	for (unsigned form = TABLE_AS_TEXT; form <= TABLE_AS_JSON; form++) {
+		FILE *full = fopen("/dev/full", "w");
+		struct table *table = sample(0);
+
+		assert_non_null(full);
+		assert_int_equal(table_print(table, full, (enum table_form)form), -ENOSPC);
+		table_free(table);
+		fclose(full);
+	}
+}
+
 static void test_record_is_lines_and_one_object(void **state)
 {
 	char *text = printed(sample(TABLE_RECORD), TABLE_AS_TEXT, 0);
@@ -171,6 +209,8 @@ int main(void)
 		cmocka_unit_test(test_text_has_units_and_right_aligned_numbers),
 		cmocka_unit_test(test_json_has_raw_numbers_and_all_columns),
 		cmocka_unit_test(test_record_is_lines_and_one_object),
+		cmocka_unit_test(test_wide_columns_are_in_the_wide_text_and_in_json_only),
+		cmocka_unit_test(test_full_disk_is_said_so),
 		cmocka_unit_test(test_empty_list_is_an_empty_array),
 		cmocka_unit_test(test_unknown_key_is_said_when_printing),
 		cmocka_unit_test(test_text_in_a_number_column_is_said_when_printing),

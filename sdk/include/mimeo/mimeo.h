@@ -99,7 +99,8 @@ struct mimeo_config {
 	                            MIMEO_SPIN_FOREVER: never sleep */
 	uint64_t arena_bytes;    /* shared memory for prompts and results, 64 KiB ... 1 GiB, rounded
 	                            up to a power of two; 0: 8 MiB */
-	uint32_t connect_timeout_ms; /* 0: 5000 */
+	uint32_t connect_timeout_ms; /* how long a daemon that listens may take to answer; one that
+	                                is absent fails at once; 0: 5000 */
 	uint32_t reserved;           /* 0 */
 	char *message; /* [message_size] where mimeo_connect writes one sentence that says why it
 			  failed, with the daemon's own words if it refused; NULL: nowhere */
@@ -127,11 +128,12 @@ MIMEO_PUBLIC int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *
 MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
 
 /*
- * A file descriptor that polls readable when events wait or the daemon is gone; for poll, epoll and
- * io_uring. It is the connection's own: do not read, write or close it. Before polling it call
- * mimeo_event_peek: that arms the wake-up whenever it returns 0. Once the fd was asked for,
- * the daemon makes a system call for each wake-up, and so does the first peek that finds nothing
- * after it found something; a caller that spins had better not ask for it.
+ * A file descriptor that polls readable when events wait or the daemon is gone, an epoll fd over
+ * doorbell, socket and the daemon's pidfd; for poll, epoll and io_uring. It is the connection's own:
+ * do not read, write or close it. Before polling it call mimeo_event_peek: that arms the wake-up
+ * whenever it returns 0. Once the fd was asked for, the daemon makes a system call for each wake-up,
+ * and so does the first peek that finds nothing after it found something; a caller that spins had
+ * better not ask for it.
  */
 MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
 
@@ -308,8 +310,8 @@ struct mimeo_event {
  * is marked as seen; until then peeking again gives the same event. When the daemon is gone each
  * request in flight gives one final event with GONE, and after those the call returns GONE; a
  * daemon that breaks the protocol counts as gone. Sequence calls in flight end in silence. Never
- * blocks or allocates; when nothing has come for a millisecond it looks at the socket, once a
- * millisecond.
+ * blocks or allocates; when nothing has come for a millisecond it looks, once a millisecond,
+ * whether the daemon lives.
  */
 MIMEO_PUBLIC int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event);
 /* The same, waiting up to timeout_ms (-1: without limit) : 1, 0 on timeout, or GONE. A signal does
