@@ -21,8 +21,9 @@ int gqa_check(const struct attention_config *c, char *why, size_t size)
 		snprintf(why, size, "%u pages of %u tokens do not hold a sequence of %u",
 			(unsigned int)c->max_pages, (unsigned int)c->page_tokens,
 			(unsigned int)c->max_seq_len);
-	else if (c->activation_dtype != DTYPE_F32 || c->kv_dtype != DTYPE_F32)
-		snprintf(why, size, "activations and kv cache must be float32");
+	else if (c->activation_dtype != c->kv_dtype ||
+		 (c->kv_dtype != DTYPE_F32 && c->kv_dtype != DTYPE_BF16))
+		snprintf(why, size, "activations and kv cache must both be float32 or bfloat16");
 	else
 		return 0;
 	return -ENOTSUP;

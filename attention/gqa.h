@@ -16,7 +16,7 @@ struct gqa_model {
 	struct step_inputs inputs;
 };
 
-/* 0, or -ENOTSUP and one sentence: sizes that cannot be, or dtypes other than float32. */
+/* 0, or -ENOTSUP and one sentence: sizes that cannot be, or dtypes that no device has. */
 int gqa_check(const struct attention_config *config, char *why, size_t size);
 /* Copies both; -ENOMEM, -EINVAL if the inputs are smaller than the configuration says. */
 int gqa_model_init(struct gqa_model *model, const struct attention_config *config,

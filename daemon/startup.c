@@ -255,7 +255,7 @@ static int examine(
 	if (r < 0)
 		return r;
 	r = model_measure(options->dir, &candidate->config, candidate->max_seq_len,
-		&candidate->memory->weights_bytes, &model_error);
+		startup->info.activation_dtype, &candidate->memory->weights_bytes, &model_error);
 	if (r < 0)
 		return refuse(error, r, "model %s: %s", options->name, model_error.text);
 

@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CONVERT_H
 
 /*
- * bf16, f16 and f32 to float32, on the host. Every conversion is exact. Runs of CONVERT_BLOCK have
+ * bf16, f16 and f32 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK have
  * a constant trip count and no branches, which compilers vectorise at -O2 as well.
  */
 
@@ -43,6 +43,29 @@ static inline float f16_to_f32(uint16_t x)
 	float value = float_of_bits(magnitude << 13) * 0x1p112f;
 
 	return float_of_bits(bits_of_float(value) | special | (uint32_t)(x & 0x8000u) << 16);
+}
+
+/* To nearest, ties to even; a NaN stays one. */
+static inline uint16_t f32_to_bf16(float value)
+{
+	uint32_t bits = bits_of_float(value);
+
+	if ((bits & 0x7fffffffu) > 0x7f800000u)
+		return (uint16_t)(bits >> 16 | 0x40u);
+	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* dst may be src's own memory: bytes of an element are written after it was read. */
+static inline void f32_to_bf16_n(void *dst, const void *src, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		float value;
+		uint16_t narrow;
+
+		memcpy(&value, (const uint8_t *)src + i * sizeof(value), sizeof(value));
+		narrow = f32_to_bf16(value);
+		memcpy((uint8_t *)dst + i * sizeof(narrow), &narrow, sizeof(narrow));
+	}
 }
 
 static inline void bf16_to_f32_n(float *restrict dst, const uint16_t *restrict src, size_t n)

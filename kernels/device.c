@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#ifdef MIMEO_HAVE_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
 
 const char *device_strerror(int rc)
 {
@@ -45,6 +48,10 @@ const char *device_strerror(int rc)
 		return "the device is lost";
 	}
 	words = rc < 0 ? strerrordesc_np(-rc) : NULL;
+#ifdef MIMEO_HAVE_CUDA
+	if (rc > 0 && rc < DEVICE_E_LOCKED)
+		words = cuda_error_name(rc);
+#endif
 	return words != NULL ? words : "unknown device condition";
 }
 
@@ -59,9 +66,28 @@ static bool names_cuda(const char *name)
 	       digits[strspn(digits, "0123456789")] == '\0';
 }
 
+#ifdef MIMEO_HAVE_CUDA
+static int open_cuda(const char *name, const struct device_options *options, struct device **ret)
+{
+	return cuda_device_new(name, options, ret);
+}
+#else
+static int open_cuda(const char *name, const struct device_options *options, struct device **ret)
+{
+	return -ENOTSUP;
+}
+#endif
+
 int device_open(const char *name, const struct device_options *options, struct device **ret)
 {
-	if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
+	int rc;
+
+	if (strcmp(name, "cpu") == 0)
 		return cpu_device_new(options, ret);
-	return names_cuda(name) ? -ENOTSUP : -ENODEV;
+	if (names_cuda(name))
+		return open_cuda(name, options, ret);
+	if (strcmp(name, "auto") != 0)
+		return -ENODEV;
+	rc = open_cuda("cuda", options, ret);
+	return rc == -ENODEV || rc == -ENOTSUP ? cpu_device_new(options, ret) : rc;
 }

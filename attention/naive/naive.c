@@ -7,6 +7,7 @@
  */
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,17 @@ static enum attention_support naive_support(
 	return ATTENTION_NEVER;
 }
 
+/* float32 is the cpu device's; no other has kernels for this backend. */
+static int naive_check(const struct attention_config *config, char *why, size_t size)
+{
+	int rc = gqa_check(config, why, size);
+
+	if (rc != 0 || config->kv_dtype == DTYPE_F32)
+		return rc;
+	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
+	return -ENOTSUP;
+}
+
 static int naive_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
@@ -44,7 +56,7 @@ static int naive_manager_new(struct device *device, const struct attention_confi
 	rc = device->ops->info(device, &info);
 	if (rc != 0)
 		return rc;
-	if (strcmp(info.kind, "cpu") != 0 || gqa_check(config, NULL, 0) != 0)
+	if (strcmp(info.kind, "cpu") != 0 || naive_check(config, NULL, 0) != 0)
 		return -ENOTSUP;
 	manager = calloc(1, sizeof(*manager));
 	if (!manager)
@@ -176,7 +188,7 @@ static int naive_run(struct attention_metadata *metadata, struct stream *stream,
 const struct attention_backend attention_naive = {
 	.name = "naive",
 	.breaks = true,
-	.check = gqa_check,
+	.check = naive_check,
 	.support = naive_support,
 	.manager_new = naive_manager_new,
 	.manager_free = naive_manager_free,

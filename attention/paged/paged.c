@@ -3,7 +3,9 @@
 /*
  * The host side of paged attention. There is little of it, and that is the point: the kernel finds
  * a batch's lengths and pages in the persistent inputs when it runs, so a build keeps nothing but
- * the padded counts, which belong to the graph, and a replay needs no build of its own.
+ * the padded counts, which belong to the graph. What a device wants to work out once a step, from
+ * the same inputs, for all layers, it queues in the build; there, a replay needs the step's build
+ * before it.
  */
 
 #include <errno.h>
@@ -17,6 +19,7 @@ struct attention_manager {
 	struct gqa_model model;
 	struct device *device;
 	const struct paged_kernels *kernels;
+	struct paged_state *state; /* the kernels' own */
 };
 
 struct attention_metadata {
@@ -24,6 +27,7 @@ struct attention_metadata {
 	bool built;
 	bool uniform; /* rows of one query length, no longer than a graph may hold; or empty */
 	uint32_t padded_rows, padded_tokens;
+	uint32_t n_long, max_long_query, max_query; /* as in struct paged_args */
 };
 
 static enum attention_support paged_support(
@@ -36,6 +40,10 @@ static enum attention_support paged_support(
 
 static const struct paged_kernels *kernels_for(const char *kind)
 {
+#ifdef MIMEO_HAVE_CUDA
+	if (strcmp(kind, "cuda") == 0)
+		return &paged_cuda_kernels;
+#endif
 	return strcmp(kind, "cpu") == 0 ? &paged_cpu_kernels : NULL;
 }
 
@@ -51,7 +59,7 @@ static int paged_manager_new(struct device *device, const struct attention_confi
 	if (rc != 0)
 		return rc;
 	kernels = kernels_for(info.kind);
-	if (!kernels || gqa_check(config, NULL, 0) != 0)
+	if (!kernels || gqa_check(config, NULL, 0) != 0 || config->kv_dtype != kernels->dtype)
 		return -ENOTSUP;
 	manager = calloc(1, sizeof(*manager));
 	if (!manager)
@@ -63,6 +71,13 @@ static int paged_manager_new(struct device *device, const struct attention_confi
 	}
 	manager->device = device;
 	manager->kernels = kernels;
+	if (kernels->state_new)
+		rc = kernels->state_new(device, &manager->model, &manager->state);
+	if (rc != 0) {
+		gqa_model_deinit(&manager->model);
+		free(manager);
+		return rc;
+	}
 	*ret = manager;
 	return 0;
 }
@@ -71,6 +86,8 @@ static void paged_manager_free(struct attention_manager *manager)
 {
 	if (!manager)
 		return;
+	if (manager->kernels->state_free)
+		manager->kernels->state_free(manager->state);
 	gqa_model_deinit(&manager->model);
 	free(manager);
 }
@@ -101,16 +118,40 @@ static bool batch_uniform(const struct attention_batch *batch)
 	return true;
 }
 
+static uint32_t longer(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+static void count_queries(struct attention_metadata *metadata, const struct attention_batch *batch)
+{
+	metadata->n_long = metadata->max_long_query = metadata->max_query = 0;
+	for (uint32_t r = 0; r < batch->n_rows; r++) {
+		uint32_t n = batch->query_lens[r];
+
+		if (n > PAGED_MAX_UNIFORM_QUERY) {
+			metadata->n_long++;
+			metadata->max_long_query = longer(metadata->max_long_query, n);
+		} else {
+			metadata->max_query = longer(metadata->max_query, n);
+		}
+	}
+}
+
 static int paged_build(struct attention_metadata *metadata, const struct attention_batch *batch,
 	struct stream *stream)
 {
+	struct attention_manager *manager = metadata->manager;
 	int rc;
 
-	(void)stream;
 	metadata->built = false;
-	rc = gqa_batch_check(&metadata->manager->model, batch);
+	rc = gqa_batch_check(&manager->model, batch);
+	if (rc == 0 && manager->kernels->plan)
+		rc = manager->kernels->plan(
+			manager->state, stream, batch->padded_rows, batch->padded_tokens);
 	if (rc != 0)
 		return rc;
+	count_queries(metadata, batch);
 	metadata->uniform = batch_uniform(batch);
 	metadata->padded_rows = batch->padded_rows;
 	metadata->padded_tokens = batch->padded_tokens;
@@ -134,7 +175,7 @@ static int paged_run(struct attention_metadata *metadata, struct stream *stream,
 	rc = gqa_args_check(&manager->model, args);
 	if (rc != 0)
 		return rc;
-	return manager->kernels->run(stream, &(struct paged_args){
+	return manager->kernels->run(manager->state, stream, &(struct paged_args){
 		.q = args->q,
 		.kv = args->kv,
 		.out = args->out,
@@ -152,6 +193,9 @@ static int paged_run(struct attention_metadata *metadata, struct stream *stream,
 		.page_tokens = c->page_tokens,
 		.n_pages = c->n_kv_pages,
 		.scale = c->scale,
+		.n_long = metadata->n_long,
+		.max_long_query = metadata->max_long_query,
+		.max_query = metadata->max_query,
 	});
 }
 

@@ -2,7 +2,7 @@
 #ifndef MIMEO_ATTENTION_PAGED_PAGED_H
 #define MIMEO_ATTENTION_PAGED_PAGED_H
 
-#include "attention/attention.h"
+#include "attention/gqa.h"
 
 /* The longest query of a uniform batch that a graph may hold. */
 #define PAGED_MAX_UNIFORM_QUERY 16u
@@ -22,13 +22,31 @@ struct paged_args {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	float scale;
+	/* What the host knows of the batch, for the size of a grid; the same at capture and replay:
+	 * rows longer than PAGED_MAX_UNIFORM_QUERY, their longest query, and the others'. */
+	uint32_t n_long, max_long_query, max_query;
 };
+
+/* What a device's filling keeps for a manager; NULL where that is nothing. */
+struct paged_state;
 
 /* A device's filling. */
 struct paged_kernels {
-	int (*run)(struct stream *stream, const struct paged_args *args);
+	enum dtype dtype; /* of activations and cache */
+	/* Allocates what the kernels write to, and loads them; before device_lock. `model` outlives
+	 * the state. Both may be absent, and then there is no state. */
+	int (*state_new)(
+		struct device *device, const struct gqa_model *model, struct paged_state **ret);
+	void (*state_free)(struct paged_state *state);
+	/* Queue what a step needs once, before its first run or replay; may be absent. */
+	int (*plan)(struct paged_state *state, struct stream *stream, uint32_t n_rows,
+		uint32_t n_tokens);
+	int (*run)(struct paged_state *state, struct stream *stream, const struct paged_args *args);
 };
 
 extern const struct paged_kernels paged_cpu_kernels;
+#ifdef MIMEO_HAVE_CUDA
+extern const struct paged_kernels paged_cuda_kernels;
+#endif
 
 #endif

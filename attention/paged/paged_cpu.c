@@ -207,12 +207,14 @@ static void paged_cpu_op_run(const void *args, void *workspace)
 
 static const struct cpu_op paged_op = { .name = "paged_attention", .run = paged_cpu_op_run };
 
-static int paged_cpu_run(struct stream *stream, const struct paged_args *a)
+static int paged_cpu_run(
+	struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
+	(void)state;
 	if (!a->query_start || !a->seq_lens || !a->block_table)
 		return -EINVAL;
 	return cpu_launch(
 		stream, &paged_op, a, sizeof(*a), a->n_heads * sizeof(struct running));
 }
 
-const struct paged_kernels paged_cpu_kernels = { .run = paged_cpu_run };
+const struct paged_kernels paged_cpu_kernels = { .dtype = DTYPE_F32, .run = paged_cpu_run };

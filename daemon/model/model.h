@@ -86,10 +86,10 @@ struct model {
 	const char *reader;      /* "io_uring" or "pread" */
 };
 
-/* Bytes of device memory that the weights and the rope table will take, from config and safetensors
- * headers alone; checks every tensor. */
+/* Bytes of device memory that the weights and the rope table will take on a device of that activation
+ * dtype, from config and safetensors headers alone; checks every tensor. */
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
-	uint64_t *ret_bytes, struct model_error *error);
+	enum dtype activation_dtype, uint64_t *ret_bytes, struct model_error *error);
 /* Read the weights (through io_uring, or pread where it is refused), fuse q, k, v and gate, up,
  * upload. progress, if not NULL, is called now and then with bytes done and in all. Takes a deep
  * copy of config. The device is not locked yet. */

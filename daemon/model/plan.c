@@ -96,6 +96,8 @@ static int place(struct plan *plan, uint32_t layer, const struct part *parts, ui
 		if (tensors[i]->dtype != dtype)
 			dtype = DTYPE_F32;
 	}
+	if (plan->activation_dtype != DTYPE_F32)
+		dtype = plan->activation_dtype;
 
 	target = arena_take(&plan->arena, (size_t)rows * (cols ? cols : 1), dtype_bytes(dtype));
 	*ret = (struct weight){.data = target,

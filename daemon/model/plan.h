@@ -15,11 +15,14 @@
 struct plan_placement {
 	const struct safetensors_tensor *tensor;
 	uint8_t *target;
-	enum dtype dtype; /* as it will be: the tensor's, or F32 where fused parts differ */
+	enum dtype dtype; /* as it will be */
 };
 
 struct plan {
 	const char *directory; /* for errors */
+	/* The device's. Where it is float32, weights keep the checkpoint's dtype (float32 if fused parts
+	 * differ); elsewhere all of them become activations' dtype, which is what its GEMM multiplies. */
+	enum dtype activation_dtype;
 	const struct safetensors *checkpoint;
 	struct arena arena;
 	struct plan_placement *placements; /* room for plan_placements_max, NULL: none wanted */

@@ -46,10 +46,15 @@ static struct model *host_new(const struct model_config *config, uint32_t max_po
 
 /* An opened checkpoint and a model planned over nothing: sizes are known, no memory is taken. */
 static int open_and_count(const char *directory, const struct model_config *config,
-	uint32_t max_positions, struct safetensors *ret_checkpoint, struct model **ret_model,
-	uint64_t *ret_bytes, struct model_error *error)
+	uint32_t max_positions, enum dtype activation_dtype, struct safetensors *ret_checkpoint,
+	struct model **ret_model, uint64_t *ret_bytes, struct model_error *error)
 {
-	struct plan plan = {.directory = directory, .checkpoint = ret_checkpoint, .error = error};
+	struct plan plan = {
+		.directory = directory,
+		.checkpoint = ret_checkpoint,
+		.activation_dtype = activation_dtype,
+		.error = error,
+	};
 	struct model *model = host_new(config, max_positions);
 	int rc;
 
@@ -71,12 +76,12 @@ static int open_and_count(const char *directory, const struct model_config *conf
 }
 
 int model_measure(const char *directory, const struct model_config *config, uint32_t max_positions,
-	uint64_t *ret_bytes, struct model_error *error)
+	enum dtype activation_dtype, uint64_t *ret_bytes, struct model_error *error)
 {
 	struct safetensors checkpoint;
 	struct model *model;
-	int rc = open_and_count(
-		directory, config, max_positions, &checkpoint, &model, ret_bytes, error);
+	int rc = open_and_count(directory, config, max_positions, activation_dtype, &checkpoint, &model,
+		ret_bytes, error);
 
 	if (rc)
 		return rc;
@@ -94,7 +99,7 @@ struct upload {
 	uint32_t n_placements;
 	void *chunks; /* pinned, READS_IN_FLIGHT of them */
 	size_t chunk_bytes;
-	float *widened; /* a chunk as float32 */
+	float *widened; /* a chunk as float32, or narrowed again */
 	void (*progress)(void *userdata, uint64_t done, uint64_t total);
 	void *userdata;
 	uint64_t done, total;
@@ -119,6 +124,9 @@ static int deliver(
 		const struct weight source = {.data = data, .dtype = p->tensor->dtype};
 
 		weight_to_f32(upload->widened, &source, 0, n);
+		/* In place: an element of two bytes is written after the one of four was read. */
+		if (p->dtype == DTYPE_BF16)
+			f32_to_bf16_n(upload->widened, upload->widened, n);
 		data = upload->widened;
 	}
 	rc = upload->device->ops->copy(upload->device, p->target + first * dtype_bytes(p->dtype),
@@ -230,6 +238,7 @@ static int fill(struct model *model, const struct safetensors *checkpoint, struc
 	struct plan plan = {
 		.directory = upload->directory,
 		.checkpoint = checkpoint,
+		.activation_dtype = model->activation_dtype,
 		.arena = {.base = model->memory, .size = model->bytes},
 		.placements = calloc(plan_placements_max(&model->config), sizeof(*plan.placements)),
 		.error = upload->error,
@@ -253,14 +262,9 @@ static int fill(struct model *model, const struct safetensors *checkpoint, struc
 
 static int take_memory(struct model *model, const char *directory, struct model_error *error)
 {
-	struct device_info info;
 	char what[96];
-	int rc = model->device->ops->info(model->device, &info);
+	int rc = model->device->ops->mem_alloc(model->device, model->bytes, &model->memory);
 
-	if (rc)
-		return device_failed(error, directory, "the device does not answer", rc);
-	model->activation_dtype = info.activation_dtype;
-	rc = model->device->ops->mem_alloc(model->device, model->bytes, &model->memory);
 	if (!rc)
 		return 0;
 	snprintf(what, sizeof(what), "%" PRIu64 " bytes of device memory are not to be had",
@@ -285,6 +289,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 		.error = error,
 	};
 	struct safetensors checkpoint;
+	struct device_info info;
 	struct model *model;
 	uint64_t bytes;
 	double start = seconds_now();
@@ -292,10 +297,15 @@ int model_load(struct device *device, const char *directory, const struct model_
 
 	if (!max_positions)
 		return model_fail(error, -EINVAL, "%s: room for 0 positions is none", directory);
-	rc = open_and_count(directory, config, max_positions, &checkpoint, &model, &bytes, error);
+	rc = device->ops->info(device, &info);
+	if (rc)
+		return device_failed(error, directory, "the device does not answer", rc);
+	rc = open_and_count(directory, config, max_positions, info.activation_dtype, &checkpoint, &model,
+		&bytes, error);
 	if (rc)
 		return rc;
 	model->device = device;
+	model->activation_dtype = info.activation_dtype;
 	model->bytes = bytes;
 	rc = take_memory(model, directory, error);
 	if (!rc)

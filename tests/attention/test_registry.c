@@ -342,6 +342,10 @@ static void test_unfit_configurations_are_told_apart(void **state)
 	config.kv_dtype = DTYPE_BF16;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "float32"));
+	config.activation_dtype = DTYPE_BF16;
+	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
+	assert_int_equal(attention_naive.check(&config, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "cpu device"));
 	config = model();
 	config.head_dim = 0;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);

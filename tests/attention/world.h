@@ -15,8 +15,10 @@
 #include "attention/attention.h"
 
 #define WORLD_LAYERS 2u
+#ifndef WORLD_ROWS /* a program may be compiled with larger ones */
 #define WORLD_ROWS 8u
 #define WORLD_TOKENS 160u
+#endif
 
 struct shape {
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens, window, max_seq_len;

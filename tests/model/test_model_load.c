@@ -202,9 +202,9 @@ static void test_measure_is_what_load_takes(void **state)
 	struct model_error error = {""};
 	uint64_t bytes = 0, longer = 0;
 
-	assert_int_equal(model_measure(l.directory, &l.config, 64, &bytes, &error), 0);
+	assert_int_equal(model_measure(l.directory, &l.config, 64, DTYPE_F32, &bytes, &error), 0);
 	assert_int_equal(bytes, l.model->bytes);
-	assert_int_equal(model_measure(l.directory, &l.config, 1064, &longer, &error), 0);
+	assert_int_equal(model_measure(l.directory, &l.config, 1064, DTYPE_F32, &longer, &error), 0);
 	assert_int_equal(longer, bytes + 1000 * 64 * sizeof(float));
 	unload(&l);
 }
@@ -380,7 +380,7 @@ static void expect_refusal(void **state, const char *more, int want, const char 
 	struct model_error error = {""};
 	uint64_t bytes = 77;
 
-	assert_int_equal(model_measure(scratch->directory, &config, 8, &bytes, &error), want);
+	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), want);
 	assert_contains(error.text, scratch->directory);
 	assert_contains(error.text, words);
 	assert_int_equal(bytes, 77);
@@ -395,7 +395,7 @@ static void test_small_model_is_accepted(void **state)
 	uint64_t bytes = 0;
 
 	write_small(scratch, NULL, NULL);
-	assert_int_equal(model_measure(scratch->directory, &config, 8, &bytes, &error), 0);
+	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), 0);
 	assert_true(bytes > 0);
 	model_config_deinit(&config);
 }

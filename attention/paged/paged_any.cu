@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Any model: every head size to PAGED_ANY_HEAD_DIM, every page size, every alignment, any batch.
+ *
+ * Grid tokens x heads, block four warps, which take every fourth key: a lane has head_dim / 32
+ * elements, a score is a sum over the warp. Reads keys and values once a token and head, so it is
+ * slow; it is there so that no model is refused. It finds its row by itself and needs no plan.
+ */
+
+#include "attention/paged/paged_mma.cuh"
+
+#define WARPS 4
+
+struct place {
+	const int32_t *pages; /* the row's */
+	int32_t first, end;   /* positions seen; none: end 0 */
+};
+
+static __device__ int32_t row_end(const paged_args &a, int32_t r)
+{
+	return min(max(a.query_start[r + 1], 0), (int32_t)a.n_tokens);
+}
+
+/* The row of a token is the first that ends past it; ends that decrease count as empty rows. */
+static __device__ place place_of(const paged_args &a, int32_t token)
+{
+	uint64_t capacity = (uint64_t)a.max_pages * a.page_tokens;
+	int32_t low = 0, high = (int32_t)a.n_rows, seq_len, position;
+	place found = {};
+
+	while (low < high) {
+		int32_t middle = (low + high) / 2;
+
+		if (row_end(a, middle) > token)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	if (low == (int32_t)a.n_rows)
+		return found;
+	seq_len = min(max(a.seq_lens[low], 0), (int32_t)min(capacity, (uint64_t)INT32_MAX));
+	position = seq_len - (row_end(a, low) - token);
+	found.pages = a.block_table + (size_t)low * a.max_pages;
+	found.first = window_first(position, a.window);
+	found.end = position + 1;
+	return found;
+}
+
+static __device__ const bf16 *key_at(const paged_args &a, const place &at, int32_t position)
+{
+	uint32_t offset = (uint32_t)position % a.page_tokens;
+	int32_t page = page_clamp(at.pages[(uint32_t)position / a.page_tokens], a.n_pages);
+
+	return (const bf16 *)a.kv + ((size_t)page * 2 * a.page_tokens + offset) *
+					    ((size_t)a.n_kv_heads * a.head_dim);
+}
+
+/* The four warps' sums, each relative to its own highest score, into the output. */
+template <int PER>
+static __device__ void merge(
+	const paged_args &a, float (&acc)[PER], float highest, float sum, bf16 *out)
+{
+	__shared__ float sums[PAGED_ANY_HEAD_DIM], stats[WARPS][2];
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float all = -CUDART_INF_F, total = 0.0f;
+
+	if (lane == 0) {
+		stats[warp][0] = highest;
+		stats[warp][1] = sum;
+	}
+	for (uint32_t d = threadIdx.x; d < a.head_dim; d += WARPS * 32)
+		sums[d] = 0.0f;
+	__syncthreads();
+	for (int w = 0; w < WARPS; w++)
+		all = fmaxf(all, stats[w][0]);
+	for (int w = 0; w < WARPS; w++)
+		if (stats[w][1] > 0.0f)
+			total += stats[w][1] * power_2(stats[w][0] - all);
+	for (int w = 0; w < WARPS; w++) { /* in turn: the order of the sum is fixed */
+		if (w == warp && sum > 0.0f)
+#pragma unroll
+			for (int i = 0; i < PER; i++)
+				if (i * 32 + lane < (int)a.head_dim)
+					sums[i * 32 + lane] += acc[i] * power_2(highest - all);
+		__syncthreads();
+	}
+	for (uint32_t d = threadIdx.x; d < a.head_dim; d += WARPS * 32)
+		out[d] = __float2bfloat16(total > 0.0f ? sums[d] / total : 0.0f);
+}
+
+template <int PER> static __global__ void any_kernel(const __grid_constant__ paged_args a)
+{
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = (int)a.head_dim;
+	uint32_t head = blockIdx.y, kv_head = head / (a.n_heads / a.n_kv_heads);
+	const bf16 *query =
+		(const bf16 *)a.q + (size_t)blockIdx.x * a.q_stride + (size_t)head * dim;
+	size_t to_value = (size_t)a.page_tokens * a.n_kv_heads * dim;
+	place at = place_of(a, (int32_t)blockIdx.x);
+	float q[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
+
+#pragma unroll
+	for (int i = 0; i < PER; i++)
+		q[i] = at.end > 0 && i * 32 + lane < dim
+			       ? __bfloat162float(query[i * 32 + lane]) * a.scale * CUDART_L2E_F
+			       : 0.0f;
+	for (int32_t t = at.first + warp; t < at.end; t += WARPS) {
+		const bf16 *key = key_at(a, at, t) + (size_t)kv_head * dim;
+		float score = 0.0f, keep, weight;
+
+#pragma unroll
+		for (int i = 0; i < PER; i++)
+			if (i * 32 + lane < dim)
+				score += q[i] * __bfloat162float(key[i * 32 + lane]);
+		for (int d = 16; d > 0; d /= 2)
+			score += __shfl_xor_sync(~0u, score, d);
+		keep = power_2(highest - fmaxf(highest, score));
+		highest = fmaxf(highest, score);
+		weight = power_2(score - highest);
+		sum = sum * keep + weight;
+#pragma unroll
+		for (int i = 0; i < PER; i++)
+			if (i * 32 + lane < dim)
+				acc[i] = acc[i] * keep +
+					 weight * __bfloat162float(key[to_value + i * 32 + lane]);
+	}
+	merge<PER>(a, acc, highest, sum,
+		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);
+}
+
+void paged_any_launch(cudaStream_t stream, const struct paged_args *args)
+{
+	dim3 grid(args->n_tokens, args->n_heads);
+
+	if (args->head_dim <= 64)
+		any_kernel<2><<<grid, WARPS * 32, 0, stream>>>(*args);
+	else if (args->head_dim <= 256)
+		any_kernel<8><<<grid, WARPS * 32, 0, stream>>>(*args);
+	else
+		any_kernel<32><<<grid, WARPS * 32, 0, stream>>>(*args);
+}
+
+const void *paged_any_kernel(void)
+{
+	return (const void *)any_kernel<2>;
+}

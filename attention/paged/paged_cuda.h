@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_PAGED_PAGED_CUDA_H
+#define MIMEO_ATTENTION_PAGED_PAGED_CUDA_H
+
+/*
+ * What the host side of paged attention on CUDA and its kernels say to each other.
+ *
+ * Once a step a one-warp PLANNER reads the lengths from the persistent inputs and writes, for each
+ * window that the model's layers have, a plan into the manager's buffer. All layers of the step
+ * read it. Rows of at most PAGED_MAX_UNIFORM_QUERY tokens are the decode kernel's, longer ones the
+ * prefill kernel's.
+ *
+ * Decode: the keys of all its rows, in tiles of PAGED_TILE tokens, are laid end to end on one line,
+ * and the line is cut into n_slots pieces of equal length. A slot is one thread block per kv head:
+ * as many as run at once, so that the grid depends neither on the batch nor on its lengths, and
+ * every block has the same number of bytes to read. A row cut by a slot's edge leaves partials (an
+ * unnormalised sum, with its highest score and sum of weights), which the last of its blocks merges
+ * in the order of the slots.
+ */
+
+#include <stdint.h>
+
+#include "attention/paged/paged.h"
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PAGED_TILE 64
+#define PAGED_M_BLOCK 16 /* packed query rows, (token, head of the group), of a decode block */
+#define PAGED_PLAN_WINDOWS 16
+#define PAGED_ALIGNED __attribute__((aligned(16))) /* for loads of 16 bytes */
+
+struct plan_row {
+	int32_t query_first, n_query, seq_len;
+	int32_t tile_first; /* of the row's tiles, the first that any of its queries sees */
+	int32_t tile_start; /* where tile_first lies on the line; 0 in a long row */
+	int32_t n_tiles;
+	int32_t first; /* the first position that any query sees */
+	int32_t row;
+} PAGED_ALIGNED;
+
+struct plan_slot {
+	struct plan_row row; /* where the slot begins */
+	int32_t index;       /* of that row in rows[] */
+	int32_t tile_begin, tile_end;
+	int32_t tiles_per_slot;
+	int32_t n_zero;
+	int32_t reserved[3];
+} PAGED_ALIGNED;
+
+struct plan_head {
+	int32_t n_long, reserved[3];
+};
+
+/* One window's plan; offsets into it are the same in all plans, plan_bytes apart. */
+struct plan_view {
+	struct plan_head *head;
+	struct plan_slot *slots; /* [n_slots] */
+	struct plan_row *rows;   /* [max_rows] with a query of the decode kernel's and keys */
+	struct plan_row *longs;  /* [max_rows] of the prefill kernel's */
+	int32_t (*zeros)[2];     /* [max_rows + 1] ranges of tokens without keys: first, end */
+};
+
+struct plan_args {
+	const int32_t *query_start, *seq_lens;
+	struct plan_view plan;
+	uint64_t plan_bytes;
+	uint32_t n_rows, n_tokens, n_slots, capacity;
+	uint32_t n_windows;
+	uint32_t windows[PAGED_PLAN_WINDOWS];
+};
+
+struct paged_cuda_args {
+	struct paged_args a;
+	struct plan_view plan;
+	float *partials;    /* [n_slots, 2, n_heads, PAGED_M_BLOCK, head_dim] */
+	float *stats;       /* [n_slots, 2, n_heads, PAGED_M_BLOCK, 2] highest score, sum */
+	uint32_t *counters; /* [max_rows, n_heads] pieces done; 0 between launches */
+	uint32_t n_slots, page_shift;
+	uint32_t m_blocks; /* blocks of packed query rows; the decode launcher sets it */
+};
+
+/* A size that the kernels are compiled for, and what one block of it takes. */
+struct paged_variant {
+	const void *kernel;
+	uint32_t shared_bytes;
+	uint32_t rows; /* packed query rows of a block */
+};
+
+/* The kernel for a head size within so much shared memory a block; false: there is none. */
+bool paged_decode_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
+bool paged_prefill_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
+
+/* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
+void paged_plan_launch(cudaStream_t stream, const struct plan_args *args);
+void paged_decode_launch(cudaStream_t stream, const struct paged_variant *variant,
+	const struct paged_cuda_args *args);
+void paged_prefill_launch(cudaStream_t stream, const struct paged_variant *variant,
+	const struct paged_cuda_args *args);
+/* Any head_dim to PAGED_ANY_HEAD_DIM, any page size, any alignment; slow; needs no plan. */
+#define PAGED_ANY_HEAD_DIM 1024u
+void paged_any_launch(cudaStream_t stream, const struct paged_args *args);
+/* A kernel of the source file, for cuda_launch_begin. */
+const void *paged_plan_kernel(void);
+const void *paged_any_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

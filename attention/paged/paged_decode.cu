@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Decode: rows of up to PAGED_MAX_UNIFORM_QUERY query tokens over the paged cache.
+ *
+ * Grid (n_slots x blocks of PAGED_M_BLOCK packed query rows) x kv heads, block four warps, two
+ * blocks a multiprocessor (one for heads of 256). Blocks of packed rows over the same keys are
+ * neighbours, so that they run together and the second finds the keys in the L2. A block walks its
+ * slot's piece of the line row by row. The four warps take 16 tokens each of a tile and share
+ * nothing until the row ends: each has a ring of STAGES sub-tiles of keys and values that it fills
+ * by 16-byte asynchronous copies, its own running softmax, and its own sum in registers, so no
+ * barrier stands in the stream of bytes. At a row's end the four sums are merged through the ring's
+ * memory.
+ *
+ * Bytes: keys and values of the visible tokens once for each block of packed rows, which is once
+ * where group x query <= 16; per cut row and head 4 head_dim each way for every piece. In flight on
+ * one multiprocessor: (STAGES - 1) x 8 sub-tiles, 128 KB for heads of 128.
+ *
+ * Measured on an H200, 32/8 heads of 128, one token a row: 8.0 us for one row of 1k, 132 us (4.07
+ * TB/s) for 32 rows of 4k. Five tokens a row are two blocks of packed rows and take 1.7 times as
+ * long as one: there the multiprocessor's work on a sub-tile counts, not its bytes.
+ */
+
+#include "attention/paged/paged_mma.cuh"
+
+#define WARPS 4
+#define SUB_TILE 16 /* tokens of a warp */
+#define NEVER (-CUDART_INF_F)
+
+/* Shared memory of one warp. */
+template <int D, int STAGES> struct ring {
+	static constexpr uint32_t pitch = (D + 8) * 2;
+	static constexpr uint32_t half = SUB_TILE * pitch; /* keys; then values */
+	static constexpr uint32_t bytes = STAGES * 2 * half;
+};
+
+/* What one block does in one row: tiles [tile, tile_end) of packed query rows from m_first on. */
+struct segment {
+	plan_row row;
+	int32_t tile, tile_end;
+	int32_t m_first, n_m;
+	int32_t kv_head;
+	int32_t share; /* number of this block among those of the slot */
+};
+
+/* A packed row's running softmax is spread over the four lanes of a quad, each lane has two. */
+template <int D> struct running {
+	float acc[D / 8][4];
+	float highest[2], sum[2]; /* of the raw scores; sum: this lane's columns only */
+	int32_t position[2], first[2]; /* what the two rows see: [first, position] */
+};
+
+/* First token of a warp's i-th sub-tile. */
+static __device__ __forceinline__ int32_t sub_tile_token(const segment &s, int i)
+{
+	return (s.tile + i) * PAGED_TILE + (int)(threadIdx.x / 32) * SUB_TILE;
+}
+
+static __device__ __forceinline__ int32_t sub_tile_page(
+	const paged_cuda_args &p, const segment &s, int i)
+{
+	int32_t token = sub_tile_token(s, i);
+
+	if (token >= s.row.seq_len || s.tile + i >= s.tile_end)
+		return 0;
+	return page_clamp(__ldg(p.a.block_table + (size_t)s.row.row * p.a.max_pages +
+				(token >> p.page_shift)),
+		p.a.n_pages);
+}
+
+/* Queue the copies of one sub-tile; what no query may see comes as zeros. */
+template <int D>
+static __device__ __forceinline__ void sub_tile_load(
+	const paged_cuda_args &p, const segment &s, uint32_t stage, int i, int32_t page)
+{
+	constexpr int chunks = D / 8;
+	constexpr uint32_t pitch = (D + 8) * 2;
+	int lane = threadIdx.x % 32;
+	int32_t token = sub_tile_token(s, i);
+	size_t row = (size_t)p.a.n_kv_heads * D, to_value = row << p.page_shift;
+	const bf16 *keys = (const bf16 *)p.a.kv + ((size_t)page * 2) * to_value +
+			   (token & ((1 << p.page_shift) - 1)) * row + (size_t)s.kv_head * D;
+
+#pragma unroll
+	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
+		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
+		const bf16 *src = keys + r * row + col * 8;
+		uint32_t dst = stage + r * pitch + col * 16;
+		bool seen = token + r >= s.row.first && token + r < s.row.seq_len;
+
+		copy_16(dst, src, seen);
+		copy_16(dst + SUB_TILE * pitch, src + to_value, seen);
+	}
+}
+
+/* The A fragments of 16 packed query rows; rows past the last are zeros. */
+template <int D>
+static __device__ __forceinline__ void query_load(
+	const paged_cuda_args &p, const segment &s, uint32_t (&q)[D / 16][4], running<D> &run)
+{
+	int lane = threadIdx.x % 32;
+	int group = p.a.n_heads / p.a.n_kv_heads;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int m = s.m_first + lane / 4 + half * 8;
+		bool valid = m < s.row.n_query * group;
+		int token = valid ? m / group : 0;
+		int head = s.kv_head * group + (valid ? m % group : 0);
+		const bf16 *src = (const bf16 *)p.a.q +
+				  (size_t)(s.row.query_first + token) * p.a.q_stride +
+				  (size_t)head * D + lane % 4 * 2;
+
+#pragma unroll
+		for (int k = 0; k < D / 16; k++) {
+			q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
+			q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
+		}
+		run.position[half] = valid ? s.row.seq_len - s.row.n_query + token : -1;
+		run.first[half] = window_first(run.position[half], p.a.window);
+	}
+}
+
+/* scores[16 rows, 16 tokens] in two fragments; what is not visible is -inf. */
+template <int D>
+static __device__ __forceinline__ void score(const uint32_t (&q)[D / 16][4], uint32_t keys,
+	int32_t token, const running<D> &run, float (&scores)[2][4])
+{
+	int lane = threadIdx.x % 32;
+	uint32_t address = keys + ((lane & 7) + (lane >> 4) * 8) * ((D + 8) * 2) +
+			   (lane >> 3 & 1) * 16;
+	float odd[2][4] = {};
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k += 2) {
+		uint32_t b[4], b2[4];
+
+		load_4(b, address + k * 32);
+		load_4(b2, address + k * 32 + 32);
+		mma(scores[0], q[k], b[0], b[1]);
+		mma(scores[1], q[k], b[2], b[3]);
+		mma(odd[0], q[k + 1], b2[0], b2[1]);
+		mma(odd[1], q[k + 1], b2[2], b2[3]);
+	}
+#pragma unroll
+	for (int n = 0; n < 2; n++)
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			int32_t position = token + n * 8 + lane % 4 * 2 + (j & 1);
+			bool seen = position <= run.position[j >> 1] &&
+				    position >= run.first[j >> 1];
+
+			scores[n][j] = seen ? scores[n][j] + odd[n][j] : NEVER;
+		}
+}
+
+/* Scores become weights relative to the highest so far; the past is scaled to it. */
+template <int D>
+static __device__ __forceinline__ void weigh(
+	float (&scores)[2][4], float scale_log2, running<D> &run)
+{
+	float keep[2];
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		float highest = fmaxf(fmaxf(scores[0][half * 2], scores[0][half * 2 + 1]),
+			fmaxf(scores[1][half * 2], scores[1][half * 2 + 1]));
+		float base;
+
+		highest = fmaxf(run.highest[half], quad_max(highest));
+		base = highest == NEVER ? 0.0f : highest * scale_log2;
+		keep[half] = power_2(run.highest[half] * scale_log2 - base);
+		run.highest[half] = highest;
+		run.sum[half] *= keep[half];
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (int j = half * 2; j < half * 2 + 2; j++) {
+				scores[n][j] = power_2(scores[n][j] * scale_log2 - base);
+				run.sum[half] += scores[n][j];
+			}
+	}
+	if (__any_sync(~0u, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				run.acc[n][j] *= keep[j >> 1];
+	}
+}
+
+template <int D>
+static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 16][4],
+	uint32_t stage, int32_t token, float scale_log2, running<D> &run)
+{
+	constexpr uint32_t pitch = (D + 8) * 2;
+	int lane = threadIdx.x % 32;
+	uint32_t values = stage + SUB_TILE * pitch + (lane & 15) * pitch + (lane >> 4) * 16;
+	float scores[2][4] = {};
+	uint32_t weights[4];
+
+	score<D>(q, stage, token, run, scores);
+	weigh<D>(scores, scale_log2, run);
+	weights[0] = pack(scores[0][0], scores[0][1]);
+	weights[1] = pack(scores[0][2], scores[0][3]);
+	weights[2] = pack(scores[1][0], scores[1][1]);
+	weights[3] = pack(scores[1][2], scores[1][3]);
+#pragma unroll
+	for (int n = 0; n < D / 8; n += 2) {
+		uint32_t b[4];
+
+		load_4_transposed(b, values + n * 16);
+		mma(run.acc[n], weights, b[0], b[1]);
+		mma(run.acc[n + 1], weights, b[2], b[3]);
+	}
+}
+
+/* One warp's share of a segment. */
+template <int D, int STAGES>
+static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p, const segment &s,
+	uint32_t memory, float scale_log2, running<D> &run)
+{
+	constexpr uint32_t stage_bytes = 2 * ring<D, STAGES>::half;
+	int lane = threadIdx.x % 32, n = s.tile_end - s.tile;
+	int32_t pages = sub_tile_page(p, s, lane), later = sub_tile_page(p, s, 32 + lane);
+	uint32_t q[D / 16][4];
+	int filling = 0, reading = 0;
+
+	auto load = [&](int i) {
+		if (i % 32 == 0 && i > 0) {
+			pages = later;
+			later = sub_tile_page(p, s, i + 32 + lane);
+		}
+		if (i < n)
+			sub_tile_load<D>(p, s, memory + filling * stage_bytes, i,
+				__shfl_sync(~0u, pages, i % 32));
+		copy_commit();
+		filling = filling + 1 == STAGES ? 0 : filling + 1;
+	};
+
+#pragma unroll
+	for (int i = 0; i < STAGES - 1; i++)
+		load(i);
+	query_load<D>(p, s, q, run);
+	for (int i = 0; i < n; i++) {
+		copy_wait<STAGES - 2>();
+		__syncwarp(); /* every lane's copies are here, and nobody reads the stage before */
+		load(i + STAGES - 1);
+		sub_tile_attend<D>(q, memory + reading * stage_bytes, sub_tile_token(s, i),
+			scale_log2, run);
+		reading = reading + 1 == STAGES ? 0 : reading + 1;
+	}
+	copy_wait<0>();
+	__syncwarp();
+}
+
+/* ---- merging ---- */
+
+/* A warp's sums into its own shared memory, [16][D + 4] floats, the softmax into stats. */
+template <int D>
+static __device__ __forceinline__ void publish(running<D> &run, float *sums, float2 *stats)
+{
+	int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int m = lane / 4 + half * 8;
+		float sum = quad_sum(run.sum[half]);
+
+		if (lane % 4 == 0)
+			stats[m] = make_float2(run.highest[half], sum);
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+			*(float2 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 2) = make_float2(
+				run.acc[n][half * 2], run.acc[n][half * 2 + 1]);
+	}
+}
+
+static __device__ __forceinline__ float weight_of(float highest, float all, float scale_log2)
+{
+	return highest == NEVER ? 0.0f : power_2((highest - all) * scale_log2);
+}
+
+static __device__ __forceinline__ void add_scaled(float4 *to, float4 x, float factor)
+{
+	to->x += x.x * factor;
+	to->y += x.y * factor;
+	to->z += x.z * factor;
+	to->w += x.w * factor;
+}
+
+template <int D>
+static __device__ __forceinline__ void out_store(
+	const paged_cuda_args &p, const segment &s, int m, int col, float4 x, float sum)
+{
+	int group = p.a.n_heads / p.a.n_kv_heads;
+	int token = (s.m_first + m) / group, head = s.kv_head * group + (s.m_first + m) % group;
+	float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+	uint2 packed = make_uint2(
+		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
+
+	size_t row = (size_t)(s.row.query_first + token) * p.a.n_heads + head;
+
+	*(uint2 *)((bf16 *)p.a.out + row * D + col) = packed;
+}
+
+/* Index of a slot's partial: `begins` says whether the row begins in that slot. */
+static __device__ __forceinline__ size_t partial_index(
+	const paged_cuda_args &p, const segment &s, int32_t slot, bool begins)
+{
+	return ((size_t)slot * 2 + begins) * p.a.n_heads + s.share;
+}
+
+/* Pieces [first, first + N) of one packed row's four columns, all in flight at once. */
+template <int D, int N> struct pieces {
+	float4 x[N];
+	float2 stats[N];
+};
+
+template <int D, int N>
+static __device__ __forceinline__ void pieces_load(const paged_cuda_args &p, const segment &s,
+	int32_t slot_first, int32_t first, int32_t n_pieces, int m, int col, pieces<D, N> &here)
+{
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		size_t at = partial_index(p, s, slot_first + first + k, first + k == 0) *
+				    PAGED_M_BLOCK + m;
+		bool there = first + k < n_pieces;
+
+		here.stats[k] = there ? __ldcg((const float2 *)p.stats + at)
+				      : make_float2(NEVER, 0.0f);
+		here.x[k] = there ? __ldcg((const float4 *)p.partials + at * (D / 4) + col)
+				  : make_float4(0, 0, 0, 0);
+	}
+}
+
+/* The last block of a cut row: all pieces, in the order of their slots, N a round trip. */
+template <int D, int N>
+static __device__ __forceinline__ void merge_pieces(const paged_cuda_args &p, const segment &s,
+	int32_t slot_first, int32_t n_pieces, float scale_log2)
+{
+	for (int e = threadIdx.x; e < s.n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+		for (int32_t first = 0; first < n_pieces; first += N) {
+			pieces<D, N> here;
+			float before = highest, keep;
+
+			pieces_load<D, N>(p, s, slot_first, first, n_pieces, m, col, here);
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				highest = fmaxf(highest, here.stats[k].x);
+			keep = weight_of(before, highest, scale_log2);
+			x = make_float4(x.x * keep, x.y * keep, x.z * keep, x.w * keep);
+			sum *= keep;
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				float factor = weight_of(here.stats[k].x, highest, scale_log2);
+
+				sum += here.stats[k].y * factor;
+				add_scaled(&x, here.x[k], factor);
+			}
+		}
+		out_store<D>(p, s, m, col * 4, x, sum);
+	}
+}
+
+/* True in the whole block if all other pieces of the row are there. The barriers carry thread 0's
+ * fences to the block: its stores come before its count, its loads after the others' counts. */
+static __device__ bool is_last(const paged_cuda_args &p, const segment &s, int32_t n_pieces)
+{
+	__shared__ uint32_t done;
+
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		__threadfence();
+		/* wraps to 0 at the last, ready for the next launch */
+		done = atomicInc(p.counters + (size_t)s.row.row * p.a.n_heads + s.share,
+			(uint32_t)n_pieces - 1);
+		__threadfence();
+	}
+	__syncthreads();
+	return done == (uint32_t)n_pieces - 1;
+}
+
+/* The four warps' sums become the row's output, or this slot's partial of it. */
+template <int D>
+static __device__ void segment_end(const paged_cuda_args &p, const segment &s,
+	const plan_slot &slot, const float *sums, uint32_t warp_floats, const float2 (*stats)[16],
+	float scale_log2)
+{
+	int32_t n = slot.tiles_per_slot;
+	int32_t slot_first = s.row.tile_start / n;
+	int32_t n_pieces = (s.row.tile_start + s.row.n_tiles - 1) / n - slot_first + 1;
+	int32_t here = blockIdx.x / p.m_blocks;
+	size_t at = partial_index(p, s, here, here == slot_first) * PAGED_M_BLOCK;
+
+	for (int e = threadIdx.x; e < s.n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			highest = fmaxf(highest, stats[w][m].x);
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			float factor = weight_of(stats[w][m].x, highest, scale_log2);
+			const float *one = sums + w * warp_floats + m * (D + 4) + col * 4;
+
+			sum += stats[w][m].y * factor;
+			add_scaled(&x, *(const float4 *)one, factor);
+		}
+		if (n_pieces == 1) {
+			out_store<D>(p, s, m, col * 4, x, sum);
+			continue;
+		}
+		__stcg((float4 *)p.partials + (at + m) * (D / 4) + col, x);
+		if (col == 0)
+			__stcg((float2 *)p.stats + at + m, make_float2(highest, sum));
+	}
+	if (n_pieces == 1 || !is_last(p, s, n_pieces))
+		return;
+	if (n_pieces <= 4)
+		merge_pieces<D, 4>(p, s, slot_first, n_pieces, scale_log2);
+	else
+		merge_pieces<D, 16>(p, s, slot_first, n_pieces, scale_log2);
+}
+
+/* ---- the kernel ---- */
+
+template <int D>
+static __device__ void write_zeros(const paged_cuda_args &p, int32_t n_zero)
+{
+	int width = p.a.n_heads * D, chunks = width / 8;
+
+	for (int32_t z = 0; z < n_zero; z++) {
+		int32_t end = p.plan.zeros[z][1];
+
+		for (int32_t t = p.plan.zeros[z][0] + blockIdx.x; t < end; t += gridDim.x)
+			for (int c = blockIdx.y * WARPS * 32 + threadIdx.x; c < chunks;
+				c += gridDim.y * WARPS * 32)
+				((uint4 *)p.a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
+	}
+}
+
+template <int D, int STAGES>
+static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
+	decode_kernel(const __grid_constant__ paged_cuda_args p)
+{
+	extern __shared__ __align__(16) uint8_t memory[];
+	__shared__ float2 stats[WARPS][PAGED_M_BLOCK];
+	constexpr uint32_t warp_bytes = ring<D, STAGES>::bytes;
+	static_assert(PAGED_M_BLOCK * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
+	uint8_t *mine = memory + threadIdx.x / 32 * warp_bytes;
+	const plan_slot slot = p.plan.slots[blockIdx.x / p.m_blocks];
+	const int group = p.a.n_heads / p.a.n_kv_heads;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
+	plan_row row = slot.row;
+	segment s;
+
+	s.kv_head = blockIdx.y;
+	s.m_first = blockIdx.x % p.m_blocks * PAGED_M_BLOCK;
+	s.share = blockIdx.y * p.m_blocks + blockIdx.x % p.m_blocks;
+	for (int32_t at = slot.tile_begin, index = slot.index; at < slot.tile_end;) {
+		int32_t row_end = row.tile_start + row.n_tiles;
+		int32_t to_tile = row.tile_first - row.tile_start;
+
+		s.row = row;
+		s.tile = at + to_tile;
+		s.tile_end = min(row_end, slot.tile_end) + to_tile;
+		s.n_m = min(row.n_query * group - s.m_first, PAGED_M_BLOCK);
+		at = row_end;
+		if (at < slot.tile_end)
+			row = p.plan.rows[++index];
+		if (s.n_m <= 0)
+			continue;
+
+		running<D> run = {};
+
+		run.highest[0] = run.highest[1] = NEVER;
+		stream_keys<D, STAGES>(p, s, shared_address(mine), scale_log2, run);
+		publish<D>(run, (float *)mine, stats[threadIdx.x / 32]);
+		__syncthreads();
+		segment_end<D>(
+			p, s, slot, (const float *)memory, warp_bytes / 4, stats, scale_log2);
+		__syncthreads();
+	}
+	if (slot.n_zero)
+		write_zeros<D>(p, slot.n_zero);
+}
+
+/* ---- the launcher ---- */
+
+struct choice {
+	uint32_t head_dim;
+	paged_variant variant;
+};
+#define CHOICE(D, STAGES)                                                             \
+	{ D, { (const void *)decode_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,  \
+		     PAGED_M_BLOCK } }
+
+bool paged_decode_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret)
+{
+	static const choice choices[] = {
+		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
+		CHOICE(128, 2), CHOICE(256, 3),
+	};
+
+	for (const choice &c : choices) {
+		if (c.head_dim != head_dim || c.variant.shared_bytes + 1024 > shared_bytes_optin)
+			continue;
+		*ret = c.variant;
+		return true;
+	}
+	return false;
+}
+
+void paged_decode_launch(cudaStream_t stream, const struct paged_variant *variant,
+	const struct paged_cuda_args *args)
+{
+	uint32_t group = args->a.n_heads / args->a.n_kv_heads;
+	uint32_t query = min(args->a.max_query, PAGED_MAX_UNIFORM_QUERY);
+	struct paged_cuda_args p = *args;
+	void *params[] = { &p };
+
+	p.m_blocks = max((group * query + PAGED_M_BLOCK - 1) / PAGED_M_BLOCK, 1u);
+	cudaLaunchKernel(variant->kernel, dim3(p.n_slots * p.m_blocks, p.a.n_kv_heads),
+		dim3(WARPS * 32), params, variant->shared_bytes, stream);
+}

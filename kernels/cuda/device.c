@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ASK_INTERVAL_NS 50000u
+#define OLDEST_ARCH 80u /* bf16 and what the kernels are written with */
+
+uint64_t cuda_thread_id(void)
+{
+	static _Atomic uint64_t last;
+	static _Thread_local uint64_t id;
+
+	if (id == 0)
+		id = atomic_fetch_add(&last, 1) + 1;
+	return id;
+}
+
+int cuda_status(struct cuda_device *device)
+{
+	static _Thread_local int current; /* ordinal + 1 */
+	int rc = cuda_lost(device);
+
+	if (rc != 0 || current == device->ordinal + 1)
+		return rc;
+	rc = CUDA_TRY(&device->base, cudaSetDevice(device->ordinal));
+	if (rc == 0)
+		current = device->ordinal + 1;
+	return rc;
+}
+
+int cuda_refuse_capture(struct cuda_device *device, int condition)
+{
+	const uint64_t self = cuda_thread_id();
+	bool found = false;
+
+	/* A thread that captures sees its own increment; it need not see others'. */
+	if (atomic_load_explicit(&device->n_captures, memory_order_relaxed) == 0)
+		return 0;
+	pthread_mutex_lock(&device->lock);
+	for (struct stream *stream = device->captures; stream != NULL;
+		stream = stream->capture_next) {
+		if (stream->capture_owner != self)
+			continue;
+		stream_spoil(stream);
+		found = true;
+	}
+	pthread_mutex_unlock(&device->lock);
+	return found ? condition : 0;
+}
+
+int cuda_enter(struct cuda_device *device)
+{
+	int rc = cuda_status(device);
+
+	return rc != 0 ? rc : cuda_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+}
+
+int cuda_enter_growth(struct cuda_device *device)
+{
+	int rc = cuda_enter(device);
+
+	if (rc != 0)
+		return rc;
+	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
+}
+
+void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *mode)
+{
+	CUDA_TRY(&device->base, cudaThreadExchangeStreamCaptureMode(mode));
+}
+
+/* ---- the table ---- */
+
+static int device_info(struct device *base, struct device_info *ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct device_info info = {
+		.kind = "cuda",
+		.activation_dtype = DTYPE_BF16,
+		.kv_dtype = DTYPE_BF16,
+	};
+	size_t free_bytes = 0, total_bytes = 0;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	rc = CUDA_TRY(base, cudaMemGetInfo(&free_bytes, &total_bytes));
+	cuda_exchange_mode(device, &mode);
+	if (rc != 0)
+		return rc;
+	snprintf(info.name, sizeof(info.name), "%s", device->name);
+	memcpy(info.uuid, device->uuid, sizeof(info.uuid));
+	info.total_bytes = total_bytes;
+	info.free_bytes = free_bytes;
+	*ret = info;
+	return 0;
+}
+
+static int device_lock(struct device *base)
+{
+	struct cuda_device *device = cuda_device(base);
+	int rc = cuda_status(device);
+
+	if (rc == 0 && !atomic_exchange(&device->locked, true))
+		cuda_gemm_lock(device);
+	return rc;
+}
+
+static bool asked_lately(struct cuda_device *device)
+{
+	struct timespec now;
+	uint64_t now_ns, due_ns = atomic_load_explicit(&device->ask_ns, memory_order_relaxed);
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if (now_ns < due_ns)
+		return true;
+	atomic_store_explicit(&device->ask_ns, now_ns + ASK_INTERVAL_NS, memory_order_relaxed);
+	return false;
+}
+
+/* A fault shows in the next call that asks the context: an idle stream is the cheapest to ask, and
+ * still too dear for those who spin on this. */
+static int device_status(struct device *base)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	int rc = cuda_status(device);
+
+	if (rc != 0 || asked_lately(device))
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	CUDA_TRY(base, cudaStreamQuery(device->utility));
+	cuda_exchange_mode(device, &mode);
+	return cuda_lost(device);
+}
+
+static void device_free(struct device *base)
+{
+	struct cuda_device *device;
+
+	if (base == NULL)
+		return;
+	device = cuda_device(base);
+	cuda_status(device);
+	cuda_gemm_free(device);
+	if (device->utility != NULL)
+		cudaStreamDestroy(device->utility);
+	pthread_mutex_destroy(&device->memory_lock);
+	pthread_mutex_destroy(&device->lock);
+	free(device);
+}
+
+static const struct device_ops cuda_device_ops = {
+	.free = device_free,
+	.info = device_info,
+	.lock = device_lock,
+	.status = device_status,
+	.last_fault = cuda_last_fault,
+	.mem_alloc = cuda_mem_alloc,
+	.mem_free = cuda_mem_free,
+	.host_alloc = cuda_host_alloc,
+	.host_free = cuda_host_free,
+	.host_register = cuda_host_register,
+	.host_unregister = cuda_host_unregister,
+	.reserve = cuda_reserve,
+	.map = cuda_map,
+	.unmap = cuda_unmap,
+	.release = cuda_release,
+	.stream_new = cuda_stream_new,
+	.stream_free = cuda_stream_free,
+	.stream_sync = cuda_stream_sync,
+	.stream_query = cuda_stream_query,
+	.stream_wait_event = cuda_stream_wait_event,
+	.stream_host_func = cuda_stream_host_func,
+	.event_new = cuda_event_new,
+	.event_free = cuda_event_free,
+	.event_record = cuda_event_record,
+	.event_query = cuda_event_query,
+	.event_sync = cuda_event_sync,
+	.copy_async = cuda_copy_async,
+	.fill_async = cuda_fill_async,
+	.copy = cuda_copy,
+	.capture_begin = cuda_capture_begin,
+	.capture_end = cuda_capture_end,
+	.capturing = cuda_capturing,
+	.graph_instantiate = cuda_graph_instantiate,
+	.graph_upload = cuda_graph_upload,
+	.graph_launch = cuda_graph_launch,
+	.graph_info = cuda_graph_info,
+	.graph_node_name = cuda_graph_node_name,
+	.graph_free = cuda_graph_free,
+	.graph_exec_free = cuda_graph_exec_free,
+	.export_alloc = cuda_export_alloc,
+	.export_free = cuda_export_free,
+	.import = cuda_import,
+	.import_free = cuda_import_free,
+};
+
+/* ---- opening ---- */
+
+static int parse_ordinal(const char *name, int *ret)
+{
+	char *end;
+	long ordinal;
+
+	if (strcmp(name, "cuda") == 0) {
+		*ret = 0;
+		return 0;
+	}
+	if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
+		return -EINVAL;
+	errno = 0;
+	ordinal = strtol(name + 5, &end, 10);
+	if (*end != '\0')
+		return -EINVAL;
+	if (errno != 0 || ordinal > INT32_MAX)
+		return -ENODEV;
+	*ret = (int)ordinal;
+	return 0;
+}
+
+/* No driver, one too old for this build, or fewer devices: all the same to who asks. */
+static int find_device(int ordinal)
+{
+	int n = 0;
+	cudaError_t error = cudaGetDeviceCount(&n);
+
+	if (error != cudaSuccess) {
+		cudaGetLastError();
+		return -ENODEV;
+	}
+	return ordinal < n ? 0 : -ENODEV;
+}
+
+static int describe(struct cuda_device *device)
+{
+	struct cudaDeviceProp properties;
+	int rc = CUDA_TRY(&device->base, cudaGetDeviceProperties(&properties, device->ordinal));
+
+	if (rc != 0)
+		return rc;
+	snprintf(device->name, sizeof(device->name), "%.63s", properties.name);
+	memcpy(device->uuid, properties.uuid.bytes, sizeof(device->uuid));
+	device->limits = (struct cuda_limits){
+		.n_sms = (uint32_t)properties.multiProcessorCount,
+		.arch = (uint32_t)(properties.major * 10 + properties.minor),
+		.shared_bytes_optin = (uint32_t)properties.sharedMemPerBlockOptin,
+		.l2_bytes = (uint32_t)properties.l2CacheSize,
+	};
+	if (device->limits.arch < OLDEST_ARCH || !properties.unifiedAddressing ||
+		!properties.canMapHostMemory)
+		return -ENOTSUP;
+	return 0;
+}
+
+static int start(struct cuda_device *device)
+{
+	CUmemAllocationProp properties;
+	int rc = cuda_status(device);
+
+	if (rc == 0)
+		rc = describe(device);
+	if (rc == 0)
+		rc = cuda_driver_load(&device->driver);
+	if (rc != 0)
+		return rc;
+	properties = cuda_range_properties(device, true);
+	rc = CUDA_TRY_DRIVER(
+		&device->base, device->driver.granularity(&device->granularity, &properties,
+				       CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(
+		&device->base, cudaStreamCreateWithFlags(&device->utility, cudaStreamNonBlocking));
+}
+
+int cuda_device_new(const char *name, const struct device_options *options, struct device **ret)
+{
+	struct cuda_device *device;
+	int ordinal, rc = parse_ordinal(name, &ordinal);
+
+	(void)options;
+	if (rc == 0)
+		rc = find_device(ordinal);
+	if (rc != 0)
+		return rc;
+	device = calloc(1, sizeof(*device));
+	if (device == NULL)
+		return -ENOMEM;
+	device->base.ops = &cuda_device_ops;
+	device->base.kernels = &cuda_kernel_ops;
+	device->ordinal = ordinal;
+	device->last_capture_id = EVENT_RECORDED;
+	pthread_mutex_init(&device->lock, NULL);
+	pthread_mutex_init(&device->memory_lock, NULL);
+	rc = start(device);
+	if (rc != 0) {
+		device_free(&device->base);
+		return rc;
+	}
+	*ret = &device->base;
+	return 0;
+}

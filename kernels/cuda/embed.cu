@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Grid: (tokens, packs of a row / 256); block: 256 threads, each one pack of 8 elements; no shared
+ * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows the time
+ * is that of one dependent read (the id, then the row): a thread has one access only, so that a row
+ * costs one round trip whatever its width.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+
+enum { THREADS = 256 };
+
+template <int N> static __global__ void embed(const struct op_embed a)
+{
+	const uint32_t n_packs = a.table.cols / N;
+	size_t row;
+
+	if (blockIdx.x >= a.n_tokens)
+		return;
+	row = (size_t)clamp_index(a.ids[blockIdx.x], a.table.rows) * a.table.cols;
+	for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < n_packs;
+		i += gridDim.y * THREADS) {
+		float v[N];
+
+		load_weight<N>(v, a.table, row + (size_t)i * N);
+		store<N>((bf16 *)a.out + (size_t)blockIdx.x * a.table.cols + (size_t)i * N, v);
+	}
+}
+
+int cuda_embed(struct stream *stream, const struct op_embed *a)
+{
+	const struct weight *table = &a->table;
+	cudaStream_t s;
+	int rc;
+
+	if (!a->ids || !a->out || !weight_is(table, table->rows, table->cols))
+		return -EINVAL;
+	if (a->n_tokens > INT32_MAX)
+		return -EINVAL;
+	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
+	if (rc != 0)
+		return rc;
+	s = cuda_stream(stream);
+	if (table->cols % PACK == 0 && aligned(table->data) && aligned(a->out))
+		embed<PACK><<<row_grid(a->n_tokens, table->cols / PACK, THREADS), THREADS, 0, s>>>(
+			*a);
+	else
+		embed<1><<<row_grid(a->n_tokens, table->cols, THREADS), THREADS, 0, s>>>(*a);
+	return cuda_launch_end(stream, "embed");
+}

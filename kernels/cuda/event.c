@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int cuda_event_new(struct device *base, struct event **ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct event *event;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	event = calloc(1, sizeof(*event));
+	if (event == NULL)
+		return -ENOMEM;
+	event->device = device;
+	cuda_exchange_mode(device, &mode);
+	rc = CUDA_TRY(base, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming));
+	cuda_exchange_mode(device, &mode);
+	if (rc != 0) {
+		free(event);
+		return rc;
+	}
+	*ret = event;
+	return 0;
+}
+
+void cuda_event_free(struct event *event)
+{
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+
+	if (event == NULL)
+		return;
+	cuda_status(event->device);
+	cuda_exchange_mode(event->device, &mode);
+	CUDA_TRY(&event->device->base, cudaEventDestroy(event->handle));
+	cuda_exchange_mode(event->device, &mode);
+	free(event);
+}
+
+int cuda_event_record(struct event *event, struct stream *stream)
+{
+	uint64_t mark = EVENT_RECORDED;
+	int rc = stream_enter(stream);
+
+	if (rc != 0)
+		return rc;
+	if (stream_capturing(stream))
+		mark = stream->capture_id;
+	else
+		rc = CUDA_TRY(&event->device->base, cudaEventRecord(event->handle, stream->handle));
+	if (rc == 0)
+		atomic_store_explicit(&event->mark, mark, memory_order_release);
+	return rc;
+}
+
+/* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
+static int ask_enter(struct event *event, uint64_t mark)
+{
+	int rc;
+
+	if (mark <= EVENT_RECORDED)
+		return cuda_enter(event->device);
+	rc = cuda_status(event->device);
+	if (rc != 0)
+		return rc;
+	return cuda_capture_spoil(event->device, mark) ? DEVICE_E_CAPTURED_EVENT : DEVICE_E_INVALID;
+}
+
+int cuda_event_query(struct event *event)
+{
+	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
+	int rc = ask_enter(event, mark);
+
+	if (rc != 0 || mark == EVENT_NEVER)
+		return rc;
+	return CUDA_TRY(&event->device->base, cudaEventQuery(event->handle));
+}
+
+int cuda_event_sync(struct event *event)
+{
+	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
+	int rc = ask_enter(event, mark);
+
+	if (rc != 0 || mark == EVENT_NEVER)
+		return rc;
+	return CUDA_TRY(&event->device->base, cudaEventSynchronize(event->handle));
+}
+
+/* Within one capture the recording is in order as it is; anything else would need a second stream
+ * in the capture. */
+static int wait_captured(struct stream *stream, uint64_t capture_id)
+{
+	if (stream_capturing(stream) && stream->capture_id == capture_id)
+		return 0;
+	if (!cuda_capture_spoil(stream->device, capture_id))
+		return DEVICE_E_INVALID;
+	stream_spoil(stream);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
+}
+
+int cuda_stream_wait_event(struct stream *stream, struct event *event)
+{
+	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
+	int rc = stream_enter(stream);
+
+	if (rc != 0 || mark == EVENT_NEVER)
+		return rc;
+	if (mark > EVENT_RECORDED)
+		return wait_captured(stream, mark);
+	if (stream_capturing(stream)) {
+		stream_spoil(stream);
+		return DEVICE_E_CAPTURE_ISOLATION;
+	}
+	return CUDA_TRY(
+		&stream->device->base, cudaStreamWaitEvent(stream->handle, event->handle, 0));
+}

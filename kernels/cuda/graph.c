@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* ---- recording ---- */
+
+static cudaError_t captured_graph(cudaStream_t handle, cudaGraph_t *ret)
+{
+	enum cudaStreamCaptureStatus status;
+
+#if CUDART_VERSION >= 13000
+	return cudaStreamGetCaptureInfo(handle, &status, NULL, ret, NULL, NULL, NULL);
+#else
+	return cudaStreamGetCaptureInfo_v2(handle, &status, NULL, ret, NULL, NULL);
+#endif
+}
+
+static int graph_grow(struct graph *graph, size_t n)
+{
+	size_t capacity = graph->capacity == 0 ? 256 : graph->capacity;
+	const char **names;
+
+	while (capacity < n)
+		capacity *= 2;
+	if (capacity == graph->capacity)
+		return 0;
+	names = realloc(graph->names, capacity * sizeof(*names));
+	if (names == NULL)
+		return -ENOMEM;
+	graph->names = names;
+	graph->capacity = (uint32_t)capacity;
+	return 0;
+}
+
+int cuda_graph_mark(struct stream *stream, const char *name)
+{
+	struct graph *graph = stream->capture_graph;
+	struct device *base = &stream->device->base;
+	cudaGraph_t handle = NULL;
+	size_t n = 0;
+	int rc = CUDA_TRY(base, captured_graph(stream->handle, &handle));
+
+	if (rc == 0 && handle == NULL)
+		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	if (rc == 0)
+		rc = CUDA_TRY(base, cudaGraphGetNodes(handle, NULL, &n));
+	if (rc == 0)
+		rc = graph_grow(graph, n);
+	if (rc != 0) {
+		stream_spoil(stream);
+		return rc;
+	}
+	while (graph->n_nodes < n)
+		graph->names[graph->n_nodes++] = name;
+	return 0;
+}
+
+bool cuda_capture_spoil(struct cuda_device *device, uint64_t capture_id)
+{
+	bool sound = false;
+
+	pthread_mutex_lock(&device->lock);
+	for (struct stream *stream = device->captures; stream != NULL;
+		stream = stream->capture_next) {
+		if (stream->capture_id == capture_id)
+			sound = stream_spoil(stream);
+	}
+	pthread_mutex_unlock(&device->lock);
+	return sound;
+}
+
+int cuda_capture_begin(struct stream *stream)
+{
+	struct cuda_device *device = stream->device;
+	struct graph *graph;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (stream_capturing(stream))
+		return DEVICE_E_ILLEGAL_STATE;
+	graph = calloc(1, sizeof(*graph));
+	if (graph == NULL)
+		return -ENOMEM;
+	graph->device = device;
+	rc = CUDA_TRY(&device->base,
+		cudaStreamBeginCapture(stream->handle, cudaStreamCaptureModeThreadLocal));
+	if (rc != 0) {
+		free(graph);
+		return rc;
+	}
+	stream->capture_graph = graph;
+	stream->capture_owner = cuda_thread_id();
+	atomic_fetch_add(&device->n_captures, 1);
+	pthread_mutex_lock(&device->lock);
+	stream->capture_id = ++device->last_capture_id;
+	stream->capture_next = device->captures;
+	device->captures = stream;
+	atomic_store(&stream->capture_state, CAPTURE_ACTIVE);
+	pthread_mutex_unlock(&device->lock);
+	return 0;
+}
+
+/* Take the stream off the list, and its recording away. True if it was not spoilt. */
+static bool capture_leave(struct stream *stream, struct graph **ret_graph)
+{
+	struct cuda_device *device = stream->device;
+	struct stream **link = &device->captures;
+	int state;
+
+	pthread_mutex_lock(&device->lock);
+	while (*link != stream)
+		link = &(*link)->capture_next;
+	*link = stream->capture_next;
+	state = atomic_exchange(&stream->capture_state, CAPTURE_NONE);
+	pthread_mutex_unlock(&device->lock);
+	atomic_fetch_sub(&device->n_captures, 1);
+	*ret_graph = stream->capture_graph;
+	stream->capture_graph = NULL;
+	return state == CAPTURE_ACTIVE;
+}
+
+int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
+{
+	struct device *base = &stream->device->base;
+	const bool own = stream->capture_owner == cuda_thread_id();
+	struct graph *graph;
+	bool sound;
+	int ended, rc = cuda_status(stream->device);
+
+	if (!stream_capturing(stream))
+		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
+	sound = capture_leave(stream, &graph);
+	ended = CUDA_TRY(base, cudaStreamEndCapture(stream->handle, &graph->handle));
+	if (rc == 0 && !own)
+		rc = DEVICE_E_CAPTURE_WRONG_THREAD;
+	if (rc == 0 && !sound)
+		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	if (rc == 0)
+		rc = ended;
+	if (rc != 0) {
+		cuda_graph_free(graph);
+		return rc;
+	}
+	*ret_graph = graph;
+	return 0;
+}
+
+void cuda_capture_drop(struct stream *stream)
+{
+	struct graph *graph;
+
+	capture_leave(stream, &graph);
+	CUDA_TRY(&stream->device->base, cudaStreamEndCapture(stream->handle, &graph->handle));
+	cuda_graph_free(graph);
+}
+
+bool cuda_capturing(struct stream *stream)
+{
+	return stream_capturing(stream);
+}
+
+const char *cuda_graph_node_name(struct graph *graph, uint32_t index)
+{
+	return index < graph->n_nodes ? graph->names[index] : NULL;
+}
+
+void cuda_graph_free(struct graph *graph)
+{
+	if (graph == NULL)
+		return;
+	cuda_status(graph->device);
+	if (graph->handle != NULL)
+		CUDA_TRY(&graph->device->base, cudaGraphDestroy(graph->handle));
+	free(graph->names);
+	free(graph);
+}
+
+/* ---- replay ---- */
+
+static size_t free_memory(struct cuda_device *device)
+{
+	size_t free_bytes = 0, total_bytes;
+
+	CUDA_TRY(&device->base, cudaMemGetInfo(&free_bytes, &total_bytes));
+	return free_bytes;
+}
+
+/* CUDA does not say what an executable holds: what the device has less of, which is in steps of its
+ * allocator and counts what others take meanwhile. */
+static void count_bytes(struct graph_exec *exec, size_t before)
+{
+	size_t after = free_memory(exec->device);
+
+	if (after < before)
+		atomic_fetch_add(&exec->bytes, before - after);
+}
+
+int cuda_graph_instantiate(struct device *base, struct graph *graph, struct graph_exec **ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	struct graph_exec *exec;
+	size_t before;
+	int rc = cuda_enter(device);
+
+	if (rc != 0)
+		return rc;
+	exec = calloc(1, sizeof(*exec));
+	if (exec == NULL)
+		return -ENOMEM;
+	exec->device = device;
+	exec->n_nodes = graph->n_nodes;
+	before = free_memory(device);
+	rc = CUDA_TRY(base, cudaGraphInstantiate(&exec->handle, graph->handle, 0));
+	if (rc != 0) {
+		free(exec);
+		return rc;
+	}
+	count_bytes(exec, before);
+	*ret = exec;
+	return 0;
+}
+
+int cuda_graph_upload(struct graph_exec *exec, struct stream *stream)
+{
+	size_t before;
+	int rc = cuda_enter_eager(stream);
+
+	if (rc != 0)
+		return rc;
+	before = free_memory(exec->device);
+	rc = CUDA_TRY(&exec->device->base, cudaGraphUpload(exec->handle, stream->handle));
+	if (rc == 0)
+		count_bytes(exec, before);
+	return rc;
+}
+
+int cuda_graph_launch(struct graph_exec *exec, struct stream *stream)
+{
+	int rc = cuda_enter_eager(stream);
+
+	return rc != 0 ? rc
+		       : CUDA_TRY(&exec->device->base,
+				 cudaGraphLaunch(exec->handle, stream->handle));
+}
+
+int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret)
+{
+	int rc = cuda_status(exec->device);
+
+	if (rc != 0)
+		return rc;
+	*ret = (struct graph_info){.n_nodes = exec->n_nodes, .bytes = atomic_load(&exec->bytes)};
+	return 0;
+}
+
+void cuda_graph_exec_free(struct graph_exec *exec)
+{
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+
+	if (exec == NULL)
+		return;
+	cuda_status(exec->device);
+	cuda_exchange_mode(exec->device, &mode);
+	CUDA_TRY(&exec->device->base, cudaGraphExecDestroy(exec->handle));
+	cuda_exchange_mode(exec->device, &mode);
+	free(exec);
+}

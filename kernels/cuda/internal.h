@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_INTERNAL_H
+#define MIMEO_KERNELS_CUDA_INTERNAL_H
+
+/*
+ * The CUDA device's rooms and what they share.
+ *
+ *	device   opening, the table, the refusals of capture and lock
+ *	fault    what an error code means, and the first fault that lost the device
+ *	driver   libcuda's functions, looked up at run time: programs start without libcuda
+ *	launch   ops onto streams: first use, workspaces; copies and fills
+ *	memory   device, pinned and registered memory
+ *	range    address space and what is mapped into it
+ *	share    export and import
+ *	stream   streams and host functions
+ *	event    events
+ *	graph    recording and replay
+ *	gemm     cuBLASLt
+ *
+ * What may not be done while a thread captures is decided here, before CUDA sees the call: CUDA
+ * refuses some of it, lets some pass, and invalidates the capture for part of what it refuses. A
+ * stream that was spoilt takes no further work, and its recording is thrown away at capture_end.
+ * For the same reason an event that is recorded in a capture is only marked: a capture is of one
+ * stream, in whose order the mark says all there is to say.
+ */
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/cuda/cuda.h"
+
+#define CUDA_OPS_MAX 512u /* distinct ops of one device; a power of two */
+
+/* libcuda's part. */
+struct driver {
+	__typeof__(&cuMemAddressReserve) address_reserve;
+	__typeof__(&cuMemAddressFree) address_free;
+	__typeof__(&cuMemGetAllocationGranularity) granularity;
+	__typeof__(&cuMemCreate) create;
+	__typeof__(&cuMemRelease) release;
+	__typeof__(&cuMemMap) map;
+	__typeof__(&cuMemUnmap) unmap;
+	__typeof__(&cuMemSetAccess) set_access;
+	__typeof__(&cuMemExportToShareableHandle) export_handle;
+	__typeof__(&cuMemImportFromShareableHandle) import_handle;
+	__typeof__(&cuMemGetAllocationPropertiesFromHandle) properties;
+	__typeof__(&cuMemGetAddressRange) address_range;
+	__typeof__(&cuFuncGetModule) function_module;
+#if CUDA_VERSION >= 12040
+	__typeof__(&cuModuleGetFunctionCount) module_count;
+	__typeof__(&cuModuleEnumerateFunctions) module_functions;
+	__typeof__(&cuFuncLoad) function_load;
+#endif
+};
+
+enum capture_state { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_SPOILT };
+
+struct graph {
+	struct cuda_device *device;
+	cudaGraph_t handle;
+	const char **names; /* [n_nodes] the op that recorded the node */
+	uint32_t n_nodes, capacity;
+};
+
+struct graph_exec {
+	struct cuda_device *device;
+	cudaGraphExec_t handle;
+	uint32_t n_nodes;
+	_Atomic uint64_t bytes;
+};
+
+struct workspace {
+	struct workspace *next; /* smaller ones, which queued and recorded nodes may still name */
+	void *memory;
+	size_t bytes;
+};
+
+struct stream {
+	struct cuda_device *device;
+	cudaStream_t handle;
+	struct workspace *workspaces; /* the first is the current one */
+	size_t workspace_bytes;
+	_Atomic int capture_state; /* any thread may spoil, the owner does the rest */
+	uint64_t capture_owner, capture_id;
+	struct graph *capture_graph;
+	struct stream *capture_next; /* the device's list, under its lock */
+};
+
+#define EVENT_NEVER 0u
+#define EVENT_RECORDED 1u /* larger marks: the number of the capture it was recorded in */
+struct event {
+	struct cuda_device *device;
+	cudaEvent_t handle;
+	_Atomic uint64_t mark;
+};
+
+struct range;  /* range.c */
+struct shared; /* share.c */
+struct gemm;   /* gemm.c */
+
+struct cuda_device {
+	struct device base;
+	int ordinal;
+	uint8_t uuid[16];
+	char name[64];
+	struct cuda_limits limits;
+	struct driver driver;
+	size_t granularity;   /* of mapping */
+	cudaStream_t utility; /* blocking copies, zeroing, asking whether the device lives */
+	_Atomic bool locked;
+	_Atomic int lost;        /* 0 or the sticky condition */
+	_Atomic uint64_t ask_ns; /* when `status` is to ask CUDA again */
+	_Atomic uint32_t n_captures;
+	_Atomic(const char *) ops[CUDA_OPS_MAX];
+	pthread_mutex_t lock; /* of what follows */
+	struct device_fault fault;
+	char fault_call[96];
+	struct stream *captures;
+	uint64_t last_capture_id;
+	struct gemm *gemm;
+	pthread_mutex_t memory_lock; /* of what follows */
+	struct range *ranges;
+	struct shared *shared;
+};
+
+static inline struct cuda_device *cuda_device(struct device *device)
+{
+	return (struct cuda_device *)device;
+}
+
+/* ---- device.c ---- */
+
+static inline int cuda_lost(struct cuda_device *device)
+{
+	return atomic_load_explicit(&device->lost, memory_order_acquire);
+}
+
+/* 0 or the sticky condition; makes the device the calling thread's. */
+int cuda_status(struct cuda_device *device);
+/* For what a thread may not do while it captures: spoils its captures and returns `condition`. */
+int cuda_refuse_capture(struct cuda_device *device, int condition);
+/* Both: the first line of most calls. */
+int cuda_enter(struct cuda_device *device);
+/* cuda_enter for what is also refused after lock. */
+int cuda_enter_growth(struct cuda_device *device);
+/* A number of this thread that no other thread of the process ever has. */
+uint64_t cuda_thread_id(void);
+/* Around calls that are allowed while the thread captures, of which CUDA would think otherwise:
+ * exchanges the thread's capture mode with *mode, which begins as the relaxed one. */
+void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *mode);
+#define CUDA_RELAXED cudaStreamCaptureModeRelaxed
+
+/* ---- fault.c ---- */
+
+void cuda_fault(
+	struct cuda_device *device, int condition, const char *call, const char *file, int line);
+void cuda_last_fault(struct device *device, struct device_fault *ret);
+/* Of the driver's functions, whose codes are the runtime's. */
+#define CUDA_TRY_DRIVER(device, call) CUDA_TRY((device), (cudaError_t)(call))
+
+/* ---- driver.c ---- */
+
+int cuda_driver_load(struct driver *driver);
+
+/* ---- launch.c ---- */
+
+int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes);
+int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes);
+int cuda_copy(struct device *device, void *dst, const void *src, size_t bytes);
+
+/* ---- memory.c ---- */
+
+int cuda_mem_alloc(struct device *device, size_t bytes, void **ret);
+void cuda_mem_free(struct device *device, void *memory);
+int cuda_host_alloc(struct device *device, size_t bytes, void **ret);
+void cuda_host_free(struct device *device, void *memory);
+int cuda_host_register(struct device *device, void *memory, size_t bytes);
+int cuda_host_unregister(struct device *device, void *memory);
+
+/* ---- range.c ---- */
+
+int cuda_reserve(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
+int cuda_map(struct device *device, void *range, size_t offset, size_t bytes);
+int cuda_unmap(struct device *device, void *range, size_t offset, size_t bytes);
+void cuda_release(struct device *device, void *range, size_t bytes);
+/* Properties of this device's memory; `shareable`: that a file descriptor may name it. */
+CUmemAllocationProp cuda_range_properties(const struct cuda_device *device, bool shareable);
+/* Map physical memory at an address of ours for reading and writing. */
+int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t bytes,
+	CUmemGenericAllocationHandle physical);
+
+/* ---- share.c ---- */
+
+int cuda_export_alloc(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+void cuda_export_free(struct device *device, void *memory);
+int cuda_import(struct device *device, const struct device_handle *handle, void **ret);
+void cuda_import_free(struct device *device, void *memory);
+
+/* ---- stream.c ---- */
+
+static inline bool stream_capturing(struct stream *stream)
+{
+	return atomic_load_explicit(&stream->capture_state, memory_order_relaxed) != CAPTURE_NONE;
+}
+
+/* True if the stream's capture was sound until now. */
+static inline bool stream_spoil(struct stream *stream)
+{
+	int active = CAPTURE_ACTIVE;
+
+	return atomic_compare_exchange_strong(&stream->capture_state, &active, CAPTURE_SPOILT);
+}
+
+/* What a call that puts work on the stream has to ask first. */
+static inline int stream_enter(struct stream *stream)
+{
+	int rc = cuda_status(stream->device);
+
+	if (rc == 0 && atomic_load_explicit(&stream->capture_state, memory_order_relaxed) ==
+			       CAPTURE_SPOILT)
+		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	return rc;
+}
+
+/* The same for what a capture cannot hold; spoils it. */
+int cuda_enter_eager(struct stream *stream);
+
+int cuda_stream_new(struct device *device, struct stream **ret);
+void cuda_stream_free(struct stream *stream);
+int cuda_stream_sync(struct stream *stream);
+int cuda_stream_query(struct stream *stream);
+int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg);
+
+/* ---- event.c ---- */
+
+int cuda_event_new(struct device *device, struct event **ret);
+void cuda_event_free(struct event *event);
+int cuda_event_record(struct event *event, struct stream *stream);
+int cuda_event_query(struct event *event);
+int cuda_event_sync(struct event *event);
+int cuda_stream_wait_event(struct stream *stream, struct event *event);
+
+/* ---- graph.c ---- */
+
+/* The nodes recorded since the last mark are of the op `name`. */
+int cuda_graph_mark(struct stream *stream, const char *name);
+/* End the stream's capture and drop its recording. */
+void cuda_capture_drop(struct stream *stream);
+/* Spoil the capture of that number. False if it is over or spoilt already. */
+bool cuda_capture_spoil(struct cuda_device *device, uint64_t capture_id);
+
+int cuda_capture_begin(struct stream *stream);
+int cuda_capture_end(struct stream *stream, struct graph **ret_graph);
+bool cuda_capturing(struct stream *stream);
+int cuda_graph_instantiate(struct device *device, struct graph *graph, struct graph_exec **ret);
+int cuda_graph_upload(struct graph_exec *exec, struct stream *stream);
+int cuda_graph_launch(struct graph_exec *exec, struct stream *stream);
+int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret);
+const char *cuda_graph_node_name(struct graph *graph, uint32_t index);
+void cuda_graph_free(struct graph *graph);
+void cuda_graph_exec_free(struct graph_exec *exec);
+
+/* ---- gemm.c ---- */
+
+/* Give back what only timing needed. */
+void cuda_gemm_lock(struct cuda_device *device);
+void cuda_gemm_free(struct cuda_device *device);
+
+#endif

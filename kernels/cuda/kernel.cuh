@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_KERNEL_CUH
+#define MIMEO_KERNELS_CUDA_KERNEL_CUH
+
+/*
+ * What the kernels share: packs of N activations (8: one access of 16 bytes; 1: any alignment and
+ * any width) with their arithmetic in float32, weights of every dtype, sums over a block, and the
+ * grid of an op that works row by row.
+ */
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <errno.h>
+#include <math.h>
+
+#include "kernels/cuda/launchers.h"
+
+#define PACK 8
+#define WARP 32u
+
+typedef __nv_bfloat16 bf16;
+
+/* ---- device ---- */
+
+__device__ inline void unpack(float *v, const uint4 &raw)
+{
+	const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		v[2 * i] = __uint_as_float(words[i] << 16);
+		v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+	}
+}
+
+template <int N> __device__ inline void load(float (&v)[N], const bf16 *from)
+{
+	if constexpr (N == PACK)
+		unpack(v, *(const uint4 *)from);
+	else
+		v[0] = __bfloat162float(*from);
+}
+
+template <int N> __device__ inline void load(float (&v)[N], const float *from)
+{
+	if constexpr (N == PACK) {
+		*(float4 *)v = *(const float4 *)from;
+		*(float4 *)(v + 4) = *(const float4 *)(from + 4);
+	} else {
+		v[0] = *from;
+	}
+}
+
+template <int N> __device__ inline void load(float (&v)[N], const __half *from)
+{
+	if constexpr (N == PACK) {
+		const uint4 raw = *(const uint4 *)from;
+		const __half *halves = (const __half *)&raw;
+
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			v[i] = __half2float(halves[i]);
+	} else {
+		v[0] = __half2float(*from);
+	}
+}
+
+template <int N> __device__ inline void store(bf16 *to, const float (&v)[N])
+{
+	if constexpr (N == PACK) {
+		uint4 raw;
+		__nv_bfloat162 *pairs = (__nv_bfloat162 *)&raw;
+
+#pragma unroll
+		for (int i = 0; i < N / 2; i++)
+			pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+		*(uint4 *)to = raw;
+	} else {
+		*to = __float2bfloat16_rn(v[0]);
+	}
+}
+
+/* N elements of the weight, from element `first` in row order. */
+template <int N>
+__device__ inline void load_weight(float (&v)[N], const struct weight &w, size_t first)
+{
+	if (w.dtype == DTYPE_BF16)
+		load<N>(v, (const bf16 *)w.data + first);
+	else if (w.dtype == DTYPE_F16)
+		load<N>(v, (const __half *)w.data + first);
+	else
+		load<N>(v, (const float *)w.data + first);
+}
+
+__device__ inline uint32_t clamp_index(int32_t index, uint32_t n)
+{
+	if (index < 0)
+		return 0;
+	return (uint32_t)index < n ? (uint32_t)index : n - 1;
+}
+
+/* The sum over the block in every thread, added up in an order that depends on the block's size
+ * alone. One use a kernel: the partial sums are not guarded against the next. */
+__device__ inline float block_sum(float v)
+{
+	__shared__ float partial[WARP];
+	const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+
+	for (int offset = WARP / 2; offset; offset /= 2)
+		v += __shfl_xor_sync(~0u, v, offset);
+	if (lane == 0)
+		partial[warp] = v;
+	__syncthreads();
+	v = lane < blockDim.x / WARP ? partial[lane] : 0;
+	for (int offset = WARP / 2; offset; offset /= 2)
+		v += __shfl_xor_sync(~0u, v, offset);
+	return v;
+}
+
+/* ---- host ---- */
+
+/* True for a weight of a dtype that kernels convert, of these dimensions. */
+static inline bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols)
+{
+	return w->data && w->rows == rows && w->cols == cols && rows && cols &&
+	       (w->dtype == DTYPE_F32 || w->dtype == DTYPE_BF16 || w->dtype == DTYPE_F16);
+}
+
+static inline bool aligned(const void *memory)
+{
+	return (uintptr_t)memory % 16 == 0;
+}
+
+/* Blocks that give `threads` each one of n; at least one, at most what a grid's y may be. */
+static inline uint32_t blocks_for(uint64_t n, uint32_t threads)
+{
+	const uint64_t blocks = (n + threads - 1) / threads;
+
+	return blocks < 1 ? 1 : blocks > 65535 ? 65535 : (uint32_t)blocks;
+}
+
+/* x: rows (one block at least, which finds no row), y: the packs of a row. */
+static inline dim3 row_grid(uint32_t n_rows, uint32_t n_packs, uint32_t threads)
+{
+	return dim3(n_rows ? n_rows : 1, blocks_for(n_packs, threads));
+}
+
+#endif

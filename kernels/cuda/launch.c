@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+cudaStream_t cuda_stream(struct stream *stream)
+{
+	return stream->handle;
+}
+
+struct device *cuda_stream_device(struct stream *stream)
+{
+	return &stream->device->base;
+}
+
+const struct cuda_limits *cuda_limits(struct stream *stream)
+{
+	return &stream->device->limits;
+}
+
+/* ---- which ops are loaded: an open-addressed set of names that only grows ---- */
+
+static size_t op_place(const char *name)
+{
+	return (size_t)((uintptr_t)name * 0x9e3779b97f4a7c15ULL >> 32);
+}
+
+static bool op_loaded(struct cuda_device *device, const char *name)
+{
+	const size_t first = op_place(name);
+
+	for (size_t i = 0; i < CUDA_OPS_MAX; i++) {
+		const char *there = atomic_load_explicit(
+			&device->ops[(first + i) % CUDA_OPS_MAX], memory_order_acquire);
+
+		if (there == name)
+			return true;
+		if (there == NULL)
+			return false;
+	}
+	return false;
+}
+
+static int op_add(struct cuda_device *device, const char *name)
+{
+	const size_t first = op_place(name);
+
+	for (size_t i = 0; i < CUDA_OPS_MAX; i++) {
+		const char *there = NULL;
+
+		if (atomic_compare_exchange_strong(
+			    &device->ops[(first + i) % CUDA_OPS_MAX], &there, name) ||
+			there == name)
+			return 0;
+	}
+	return -ENOSPC;
+}
+
+/* CUDA loads a kernel when it is first launched or asked about, which may allocate and wait: that
+ * is for the time of set-up, for the variants that warm-up does not come by as well. */
+static int load_module(struct cuda_device *device, cudaFunction_t function)
+{
+#if CUDA_VERSION >= 12040
+	const struct driver *driver = &device->driver;
+	struct device *base = &device->base;
+	CUfunction *functions;
+	CUmodule module;
+	unsigned int n = 0;
+	int rc = CUDA_TRY_DRIVER(base, driver->function_module(&module, (CUfunction)function));
+
+	if (rc == 0)
+		rc = CUDA_TRY_DRIVER(base, driver->module_count(&n, module));
+	if (rc != 0)
+		return rc;
+	functions = calloc(n + 1, sizeof(CUfunction));
+	if (functions == NULL)
+		return -ENOMEM;
+	rc = CUDA_TRY_DRIVER(base, driver->module_functions(functions, n, module));
+	for (unsigned int i = 0; rc == 0 && i < n; i++)
+		rc = CUDA_TRY_DRIVER(base, driver->function_load(functions[i]));
+	free(functions);
+	return rc;
+#else
+	(void)device;
+	(void)function;
+	return 0;
+#endif
+}
+
+static int op_load(struct cuda_device *device, const char *name, const void *kernel)
+{
+	struct cudaFuncAttributes attributes;
+	cudaFunction_t function;
+	int rc = cuda_enter_growth(device);
+
+	if (rc == 0 && kernel != NULL) {
+		rc = CUDA_TRY(&device->base, cudaFuncGetAttributes(&attributes, kernel));
+		if (rc == 0)
+			rc = CUDA_TRY(&device->base, cudaGetFuncBySymbol(&function, kernel));
+		if (rc == 0)
+			rc = load_module(device, function);
+	}
+	return rc != 0 ? rc : op_add(device, name);
+}
+
+/* ---- launching ---- */
+
+int cuda_launch_begin(struct stream *stream, const char *name, const void *kernel)
+{
+	int rc = stream_enter(stream);
+
+	if (rc != 0 || op_loaded(stream->device, name))
+		return rc;
+	return op_load(stream->device, name, kernel);
+}
+
+int cuda_launch_end(struct stream *stream, const char *name)
+{
+	struct cuda_device *device = stream->device;
+	int rc = cuda_condition(cudaGetLastError());
+	char call[80];
+
+	if (rc == 0)
+		return stream_capturing(stream) ? cuda_graph_mark(stream, name) : 0;
+	if (device_is_lost(rc)) {
+		snprintf(call, sizeof(call), "%s launch", name);
+		cuda_fault(device, rc, call, NULL, 0);
+	} else if (stream_capturing(stream)) {
+		stream_spoil(stream);
+	}
+	return rc;
+}
+
+int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
+{
+	struct cuda_device *device = stream->device;
+	struct workspace *workspace;
+	int rc;
+
+	if (bytes <= stream->workspace_bytes) {
+		*ret = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
+		return 0;
+	}
+	rc = cuda_enter_growth(device);
+	if (rc != 0)
+		return rc;
+	workspace = malloc(sizeof(*workspace));
+	if (workspace == NULL)
+		return -ENOMEM;
+	rc = CUDA_TRY(&device->base, cudaMalloc(&workspace->memory, bytes));
+	if (rc != 0) {
+		free(workspace);
+		return rc;
+	}
+	workspace->next = stream->workspaces;
+	workspace->bytes = bytes;
+	stream->workspaces = workspace;
+	stream->workspace_bytes = bytes;
+	*ret = workspace->memory;
+	return 0;
+}
+
+/* ---- copies and fills ---- */
+
+static int queued(struct stream *stream, int rc, const char *name)
+{
+	if (!stream_capturing(stream))
+		return rc;
+	if (rc == 0)
+		return cuda_graph_mark(stream, name);
+	stream_spoil(stream);
+	return rc;
+}
+
+int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+	int rc = stream_enter(stream);
+
+	if (rc != 0 || bytes == 0)
+		return rc;
+	if (dst == NULL || src == NULL)
+		return DEVICE_E_INVALID;
+	rc = CUDA_TRY(&stream->device->base,
+		cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream->handle));
+	return queued(stream, rc, "copy");
+}
+
+int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes)
+{
+	int rc = stream_enter(stream);
+
+	if (rc != 0 || bytes == 0)
+		return rc;
+	if (dst == NULL)
+		return DEVICE_E_INVALID;
+	rc = CUDA_TRY(&stream->device->base, cudaMemsetAsync(dst, value, bytes, stream->handle));
+	return queued(stream, rc, "fill");
+}
+
+/* Not cudaMemcpy: that may return while the last bytes are on their way, in the default stream,
+ * which our streams don't wait for. */
+int cuda_copy(struct device *base, void *dst, const void *src, size_t bytes)
+{
+	struct cuda_device *device = cuda_device(base);
+	int rc = cuda_status(device);
+
+	if (rc == 0)
+		rc = cuda_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
+	if (rc != 0 || bytes == 0)
+		return rc;
+	if (dst == NULL || src == NULL)
+		return DEVICE_E_INVALID;
+	rc = CUDA_TRY(base, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, device->utility));
+	return rc != 0 ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#define HOST_FLAGS (cudaHostAllocPortable | cudaHostAllocMapped)
+
+int cuda_mem_alloc(struct device *base, size_t bytes, void **ret)
+{
+	void *memory;
+	int rc = cuda_enter_growth(cuda_device(base));
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0)
+		return DEVICE_E_INVALID;
+	rc = CUDA_TRY(base, cudaMalloc(&memory, bytes));
+	if (rc == 0)
+		*ret = memory;
+	return rc;
+}
+
+/* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
+static void free_enter(struct cuda_device *device)
+{
+	cuda_status(device);
+	cuda_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+}
+
+void cuda_mem_free(struct device *base, void *memory)
+{
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+
+	if (memory == NULL)
+		return;
+	free_enter(cuda_device(base));
+	cuda_exchange_mode(cuda_device(base), &mode);
+	CUDA_TRY(base, cudaFree(memory));
+	cuda_exchange_mode(cuda_device(base), &mode);
+}
+
+int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
+{
+	void *memory;
+	int rc = cuda_enter_growth(cuda_device(base));
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0)
+		return DEVICE_E_INVALID;
+	rc = CUDA_TRY(base, cudaHostAlloc(&memory, bytes, HOST_FLAGS));
+	if (rc == 0)
+		*ret = memory;
+	return rc;
+}
+
+void cuda_host_free(struct device *base, void *memory)
+{
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+
+	if (memory == NULL)
+		return;
+	free_enter(cuda_device(base));
+	cuda_exchange_mode(cuda_device(base), &mode);
+	CUDA_TRY(base, cudaFreeHost(memory));
+	cuda_exchange_mode(cuda_device(base), &mode);
+}
+
+int cuda_host_register(struct device *base, void *memory, size_t bytes)
+{
+	int rc = cuda_enter(cuda_device(base));
+
+	if (rc != 0)
+		return rc;
+	if (memory == NULL || bytes == 0)
+		return DEVICE_E_INVALID;
+	return CUDA_TRY(base,
+		cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+}
+
+int cuda_host_unregister(struct device *base, void *memory)
+{
+	int rc = cuda_enter(cuda_device(base));
+
+	if (rc != 0)
+		return rc;
+	return memory == NULL ? DEVICE_E_INVALID : CUDA_TRY(base, cudaHostUnregister(memory));
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/launchers.h"
+
+const struct kernel_ops cuda_kernel_ops = {
+	.prepare = cuda_prepare,
+	.embed = cuda_embed,
+	.rms_norm = cuda_rms_norm,
+	.add_rms_norm = cuda_add_rms_norm,
+	.gemm = cuda_gemm,
+	.rope_and_cache = cuda_rope_and_cache,
+	.silu_mul = cuda_silu_mul,
+	.gather_rows = cuda_gather_rows,
+	.to_f32 = cuda_to_f32,
+	.copy_pages = cuda_copy_pages,
+	.sample = cuda_sample,
+	.outbox = cuda_outbox,
+};

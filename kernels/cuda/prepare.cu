@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Grid: 16 blocks; block: 512 threads; shared memory: 29 KB for a tile of 512 rows and one of 256
+ * inits. Reads the record over the bus, in each block; writes 12 bytes for each of max_tokens, 20
+ * for each of max_rows, and the block table rows in use. The time is a chain of reads over the
+ * bus: the record, then its rows and inits, then ids and pages. Hence few blocks, which load
+ * whole tiles side by side into shared memory. On an H200, at 128 decoding rows: 7 us with 4 or
+ * 16 blocks, 13 with one; with 9 inits 12; a prompt of 8192 tokens: 11 us with 16 blocks, 14 with
+ * 4, 30 with one.
+ *
+ * Blocks don't wait for one another, so none reads what this launch writes. Each finds the rows'
+ * token ranges by a scan of its own, and a row whose slot is set up in this very step takes its
+ * pages from the record (the last init of the slot counts) and not from the slot's block table.
+ *
+ * Work is dealt out by what it costs: tokens to threads, each finding its row by bisection; block
+ * table rows to warps, in parts of 256 entries, so that one long row is copied by many.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+
+enum { BLOCKS = 16, THREADS = 512, TILE_ROWS = THREADS, TILE_INITS = 256, DEPTH = 8 };
+
+static const uint32_t PART = WARP * DEPTH, N_WARPS = BLOCKS * THREADS / WARP;
+
+/* Where a row's block table comes from; entries past n_known are the null page. */
+struct source {
+	const uint32_t *pages;
+	uint32_t n_known;
+};
+
+struct tile {
+	struct step_record record;
+	struct step_row rows[TILE_ROWS];
+	struct source sources[TILE_ROWS];
+	uint32_t first[TILE_ROWS + 1]; /* token of each row, and the end */
+	uint64_t warp_sums[THREADS / WARP];
+	struct slot_init inits[TILE_INITS];
+	bool superseded[TILE_INITS];
+};
+
+struct expansion {
+	const struct op_prepare &args;
+	const struct step_inputs &in;
+	struct tile &tile;
+	uint32_t n_rows, padded_rows, max_tokens;
+	uint32_t capacity; /* tokens that a row's pages can hold */
+};
+
+__device__ static uint32_t grid_thread(void)
+{
+	return blockIdx.x * THREADS + threadIdx.x;
+}
+
+/* Neighbours are in different blocks; inits are dealt out from the other end than rows are, so that
+ * their reads over the bus go on side by side. */
+__device__ static uint32_t grid_warp(void)
+{
+	return threadIdx.x / WARP * BLOCKS + blockIdx.x;
+}
+
+__device__ static void load_words(void *to, const void *from, size_t bytes)
+{
+	for (uint32_t i = threadIdx.x; i < bytes / 4; i += THREADS)
+		((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+}
+
+__device__ static int32_t clamp_page(const struct expansion &e, uint32_t page)
+{
+	return page < e.args.n_pages ? (int32_t)page : 0;
+}
+
+__device__ static bool slot_valid(const struct expansion &e, int32_t slot)
+{
+	return slot >= 0 && (uint32_t)slot < e.in.max_slots;
+}
+
+__device__ static uint32_t page_of(const struct source &source, uint32_t i)
+{
+	return i < source.n_known ? source.pages[i] : 0;
+}
+
+/* One part of a table of n entries, by a warp. */
+__device__ static void copy_part(const struct expansion &e, int32_t *to,
+	const struct source &source, uint32_t n, uint32_t part)
+{
+	const uint32_t first = part * PART + threadIdx.x % WARP;
+	uint32_t pages[DEPTH];
+
+#pragma unroll
+	for (uint32_t k = 0; k < DEPTH; k++)
+		pages[k] = first + k * WARP < n ? page_of(source, first + k * WARP) : 0;
+#pragma unroll
+	for (uint32_t k = 0; k < DEPTH; k++)
+		if (first + k * WARP < n)
+			to[first + k * WARP] = clamp_page(e, pages[k]);
+}
+
+__device__ static uint32_t parts_of(uint32_t n)
+{
+	return (n + PART - 1) / PART;
+}
+
+/* ---- inits ---- */
+
+__device__ static struct source init_source(const struct expansion &e, const struct slot_init &init)
+{
+	return {e.tile.record.pages + init.page_offset, min(init.n_pages, e.in.max_pages)};
+}
+
+/* tile.superseded := a later init has the same slot. */
+__device__ static void find_superseded(const struct expansion &e, uint32_t base, uint32_t n)
+{
+	const struct step_record &record = e.tile.record;
+	bool found = false;
+
+	if (threadIdx.x >= n)
+		return;
+	for (uint32_t j = threadIdx.x + 1; j < n; j++)
+		found |= e.tile.inits[j].slot == e.tile.inits[threadIdx.x].slot;
+	for (uint32_t j = base + n; j < record.n_inits; j++)
+		found |= record.inits[j].slot == e.tile.inits[threadIdx.x].slot;
+	e.tile.superseded[threadIdx.x] = found;
+}
+
+__device__ static void apply_inits(const struct expansion &e, uint32_t n)
+{
+	const uint32_t n_parts = parts_of(e.in.max_pages);
+
+	for (uint32_t u = N_WARPS - 1 - grid_warp(); u < n * n_parts; u += N_WARPS) {
+		const struct slot_init &init = e.tile.inits[u / n_parts];
+		const size_t slot = (size_t)init.slot;
+
+		if (!slot_valid(e, init.slot) || e.tile.superseded[u / n_parts])
+			continue;
+		copy_part(e, e.in.slot_block_table + slot * e.in.max_pages, init_source(e, init),
+			e.in.max_pages, u % n_parts);
+		if (u % n_parts == 0 && threadIdx.x % WARP == 0)
+			e.in.slot_sampling[slot] = init.sampling;
+	}
+}
+
+/* ---- rows ---- */
+
+/* tile.first of the tile's n rows, of which the first begins at token `before`; returns the end,
+ * which is not clamped to max_tokens. */
+__device__ static uint64_t scan_rows(const struct expansion &e, uint32_t n, uint64_t before)
+{
+	const uint32_t i = threadIdx.x, lane = i % WARP, warp = i / WARP;
+	uint64_t sum = i < n ? min(e.tile.rows[i].n_tokens, e.max_tokens) : 0;
+	uint64_t total = before, own = before;
+
+	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
+		const uint64_t other = __shfl_up_sync(~0u, sum, offset);
+
+		sum += lane >= offset ? other : 0;
+	}
+	if (lane == WARP - 1)
+		e.tile.warp_sums[warp] = sum;
+	__syncthreads();
+	for (uint32_t w = 0; w < THREADS / WARP; w++) {
+		own += w < warp ? e.tile.warp_sums[w] : 0;
+		total += e.tile.warp_sums[w];
+	}
+	e.tile.first[i + 1] = (uint32_t)min(own + sum, (uint64_t)e.max_tokens);
+	if (i == 0)
+		e.tile.first[0] = (uint32_t)min(before, (uint64_t)e.max_tokens);
+	return total;
+}
+
+/* The source of this thread's row, as far as the tile of inits tells. */
+__device__ static void find_source(const struct expansion &e, uint32_t n_inits, bool first_tile)
+{
+	const int32_t slot = e.tile.rows[threadIdx.x].slot;
+	struct source source = e.tile.sources[threadIdx.x];
+
+	if (first_tile)
+		source = {(const uint32_t *)e.in.slot_block_table + (size_t)slot * e.in.max_pages,
+			e.in.max_pages};
+	for (uint32_t j = 0; j < n_inits; j++)
+		if (e.tile.inits[j].slot == slot)
+			source = init_source(e, e.tile.inits[j]);
+	if (!slot_valid(e, slot))
+		source = {};
+	e.tile.sources[threadIdx.x] = source;
+}
+
+__device__ static uint32_t row_length(const struct expansion &e, uint32_t i)
+{
+	const uint64_t n = e.tile.first[i + 1] - e.tile.first[i];
+
+	return (uint32_t)min(e.tile.rows[i].start + n, (uint64_t)e.capacity);
+}
+
+__device__ static void empty_row(const struct expansion &e, uint32_t r)
+{
+	e.in.seq_lens[r] = 0;
+	e.in.row_slot[r] = -1;
+	e.in.row_flags[r] = 0;
+}
+
+/* r: the row that this thread's tile.rows[threadIdx.x] is. */
+__device__ static void write_row(const struct expansion &e, uint32_t r)
+{
+	const uint32_t i = threadIdx.x, first = e.tile.first[i], end = e.tile.first[i + 1];
+	const struct step_row &row = e.tile.rows[i];
+
+	e.in.query_start[r] = (int32_t)first;
+	e.in.logit_index[r] = end > first ? (int32_t)(end - 1) : 0;
+	if (!slot_valid(e, row.slot)) {
+		empty_row(e, r);
+		return;
+	}
+	e.in.seq_lens[r] = (int32_t)row_length(e, i);
+	e.in.row_slot[r] = row.slot;
+	e.in.row_flags[r] = (int32_t)row.flags;
+}
+
+__device__ static uint32_t pages_of(uint32_t length, uint32_t page_tokens)
+{
+	return length ? (length - 1) / page_tokens + 1 : 0;
+}
+
+/* Entries past the used pages keep what they had, except in an empty row. */
+__device__ static void write_tables(const struct expansion &e, uint32_t base, uint32_t n)
+{
+	const uint32_t n_parts = parts_of(e.in.max_pages);
+
+	for (uint32_t u = grid_warp(); u < n * n_parts; u += N_WARPS) {
+		const uint32_t i = u / n_parts;
+		uint32_t used = e.in.max_pages;
+
+		if (slot_valid(e, e.tile.rows[i].slot))
+			used = pages_of(row_length(e, i), e.in.page_tokens);
+		if (u % n_parts * PART < used)
+			copy_part(e, e.in.block_table + (size_t)(base + i) * e.in.max_pages,
+				e.tile.sources[i], used, u % n_parts);
+	}
+}
+
+/* ---- tokens ---- */
+
+__device__ static void empty_token(const struct expansion &e, uint32_t t)
+{
+	e.in.input_ids[t] = 0;
+	e.in.positions[t] = 0;
+	e.in.slot_mapping[t] = -1;
+}
+
+/* The tile's row that token t is of: the last that begins at t or before. */
+__device__ static uint32_t row_of(const struct expansion &e, uint32_t n, uint32_t t)
+{
+	uint32_t low = 0, high = n;
+
+	while (high - low > 1) {
+		const uint32_t middle = (low + high) / 2;
+
+		if (e.tile.first[middle] <= t)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+__device__ static void write_token(const struct expansion &e, uint32_t n, uint32_t t)
+{
+	const uint32_t i = row_of(e, n, t), page_tokens = e.in.page_tokens;
+	const struct step_row &row = e.tile.rows[i];
+	const uint64_t position = (uint64_t)row.start + (t - e.tile.first[i]);
+	const bool from_slot = t == e.tile.first[i] && (row.flags & ROW_FROM_SLOT);
+	const bool fits = position < e.capacity;
+	uint32_t page;
+	uint64_t mapped;
+	int32_t id;
+
+	if (!slot_valid(e, row.slot)) {
+		empty_token(e, t);
+		return;
+	}
+	/* Both are read before anything is written: one wait for the bus. */
+	id = from_slot ? e.in.slot_last_token[row.slot] : e.tile.record.ids[t];
+	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
+	e.in.input_ids[t] = (int32_t)clamp_index(id, e.in.vocab_size);
+	mapped = (uint64_t)clamp_page(e, page) * page_tokens +
+		 (uint32_t)position % page_tokens;
+	e.in.positions[t] = (int32_t)(fits ? position : e.capacity - 1);
+	e.in.slot_mapping[t] = fits && mapped <= INT32_MAX ? (int32_t)mapped : -1;
+}
+
+__device__ static void write_tails(const struct expansion &e, uint32_t n_tokens)
+{
+	const uint32_t n_parts = parts_of(e.in.max_pages);
+	const uint32_t n_pad = e.padded_rows > e.n_rows ? e.padded_rows - e.n_rows : 0;
+
+	for (uint32_t t = n_tokens + grid_thread(); t < e.in.max_tokens; t += BLOCKS * THREADS)
+		empty_token(e, t);
+	for (uint32_t r = e.n_rows + grid_thread(); r <= e.in.max_rows; r += BLOCKS * THREADS) {
+		e.in.query_start[r] = (int32_t)n_tokens;
+		if (r == e.in.max_rows)
+			break;
+		empty_row(e, r);
+		e.in.logit_index[r] = 0;
+	}
+	for (uint32_t u = grid_warp(); u < n_pad * n_parts; u += N_WARPS)
+		copy_part(e,
+			e.in.block_table + (size_t)(e.n_rows + u / n_parts) * e.in.max_pages, {},
+			e.in.max_pages, u % n_parts);
+}
+
+/* The tile of rows from `base`, and with the first one all inits; returns where its tokens end. */
+__device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base, uint64_t before)
+{
+	const struct step_record &record = e.tile.record;
+	const uint32_t n = min(e.n_rows - base, (uint32_t)TILE_ROWS);
+	uint64_t end = before;
+	uint32_t init = 0;
+
+	load_words(e.tile.rows, record.rows + base, n * sizeof(*e.tile.rows));
+	do {
+		const uint32_t n_inits = min(record.n_inits - init, (uint32_t)TILE_INITS);
+
+		if (init)
+			__syncthreads();
+		load_words(e.tile.inits, record.inits + init, n_inits * sizeof(*e.tile.inits));
+		__syncthreads();
+		if (init == 0)
+			end = scan_rows(e, n, before);
+		if (threadIdx.x < n)
+			find_source(e, n_inits, init == 0);
+		if (base == 0)
+			find_superseded(e, init, n_inits);
+		__syncthreads();
+		if (base == 0)
+			apply_inits(e, n_inits);
+		init += n_inits;
+	} while (init < record.n_inits);
+	if (blockIdx.x == BLOCKS - 1 && threadIdx.x < n)
+		write_row(e, base + threadIdx.x);
+	for (uint32_t t = e.tile.first[0] + grid_thread(); t < e.tile.first[n];
+		t += BLOCKS * THREADS)
+		write_token(e, n, t);
+	write_tables(e, base, n);
+	__syncthreads();
+	return end;
+}
+
+static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepare a)
+{
+	__shared__ struct tile tile;
+	struct expansion e = {a, a.inputs, tile};
+	uint64_t end = 0, capacity = (uint64_t)a.inputs.max_pages * a.inputs.page_tokens;
+	uint32_t base = 0;
+
+	load_words(&tile.record, a.record, sizeof(tile.record));
+	__syncthreads();
+	e.n_rows = min(tile.record.n_rows, a.inputs.max_rows);
+	e.padded_rows = min(tile.record.padded_rows, a.inputs.max_rows);
+	e.max_tokens = min(tile.record.n_tokens, a.inputs.max_tokens);
+	e.capacity = (uint32_t)min(capacity, (uint64_t)INT32_MAX);
+	do {
+		end = expand_tile(e, base, end);
+		base += TILE_ROWS;
+	} while (base < e.n_rows);
+	write_tails(e, (uint32_t)min(end, (uint64_t)e.max_tokens));
+}
+
+int cuda_prepare(struct stream *stream, const struct op_prepare *a)
+{
+	const struct step_inputs *in = &a->inputs;
+	int rc;
+
+	if (!a->record || !a->n_pages || !in->max_rows || !in->max_tokens || !in->max_slots)
+		return -EINVAL;
+	if (!in->max_pages || !in->page_tokens || !in->vocab_size)
+		return -EINVAL;
+	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
+		return -EINVAL;
+	if (!in->input_ids || !in->positions || !in->slot_mapping || !in->query_start)
+		return -EINVAL;
+	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
+		return -EINVAL;
+	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
+		return -EINVAL;
+	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
+	if (rc != 0)
+		return rc;
+	prepare<<<BLOCKS, THREADS, 0, cuda_stream(stream)>>>(*a);
+	return cuda_launch_end(stream, "prepare");
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A range is reserved address space and a list of pieces, one for each call of map: a piece is one
+ * physical allocation, and the driver takes it away whole or not at all. Hence unmap takes a run of
+ * whole pieces, and DEVICE_E_INVALID is the answer to a part of one.
+ */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct piece {
+	struct piece *next;
+	size_t offset, bytes;
+};
+
+struct range {
+	struct range *next;
+	CUdeviceptr address;
+	size_t bytes;
+	struct piece *pieces;
+};
+
+CUmemAllocationProp cuda_range_properties(const struct cuda_device *device, bool shareable)
+{
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = shareable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+						  : CU_MEM_HANDLE_TYPE_NONE,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+	};
+}
+
+int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t bytes,
+	CUmemGenericAllocationHandle physical)
+{
+	const CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	struct device *base = &device->base;
+	int rc = CUDA_TRY_DRIVER(base, device->driver.map(address, bytes, 0, physical, 0));
+
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY_DRIVER(base, device->driver.set_access(address, bytes, &access, 1));
+	if (rc != 0)
+		CUDA_TRY_DRIVER(base, device->driver.unmap(address, bytes));
+	return rc;
+}
+
+int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granularity)
+{
+	struct cuda_device *device = cuda_device(base);
+	struct range *range;
+	size_t rounded;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0 || __builtin_add_overflow(bytes, device->granularity - 1, &rounded))
+		return DEVICE_E_INVALID;
+	range = calloc(1, sizeof(*range));
+	if (range == NULL)
+		return -ENOMEM;
+	range->bytes = rounded - rounded % device->granularity;
+	rc = CUDA_TRY_DRIVER(
+		base, device->driver.address_reserve(&range->address, range->bytes, 0, 0, 0));
+	if (rc != 0) {
+		free(range);
+		return rc;
+	}
+	pthread_mutex_lock(&device->memory_lock);
+	range->next = device->ranges;
+	device->ranges = range;
+	pthread_mutex_unlock(&device->memory_lock);
+	*ret = (void *)(uintptr_t)range->address;
+	*ret_granularity = device->granularity;
+	return 0;
+}
+
+/* With the lock held: the range at that address if [offset, offset + bytes) is of its granules. */
+static struct range *find_range(
+	struct cuda_device *device, const void *address, size_t offset, size_t bytes)
+{
+	struct range *range = device->ranges;
+	size_t end;
+
+	while (range != NULL && range->address != (CUdeviceptr)(uintptr_t)address)
+		range = range->next;
+	if (range == NULL || bytes == 0 || offset % device->granularity != 0 ||
+		bytes % device->granularity != 0 || __builtin_add_overflow(offset, bytes, &end) ||
+		end > range->bytes)
+		return NULL;
+	return range;
+}
+
+/* How much of [offset, offset + bytes) is mapped; *ret_whole: by pieces that lie in it whole. */
+static size_t mapped_within(const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
+{
+	size_t sum = 0, end = offset + bytes;
+
+	*ret_whole = true;
+	for (const struct piece *piece = range->pieces; piece != NULL; piece = piece->next) {
+		size_t piece_end = piece->offset + piece->bytes;
+		size_t from = piece->offset > offset ? piece->offset : offset;
+		size_t to = piece_end < end ? piece_end : end;
+
+		if (from >= to)
+			continue;
+		sum += to - from;
+		if (to - from != piece->bytes)
+			*ret_whole = false;
+	}
+	return sum;
+}
+
+static int map_piece(struct cuda_device *device, struct range *range, size_t offset, size_t bytes)
+{
+	const CUmemAllocationProp properties = cuda_range_properties(device, false);
+	struct device *base = &device->base;
+	struct piece *piece = malloc(sizeof(*piece));
+	CUmemGenericAllocationHandle physical;
+	int rc;
+
+	if (piece == NULL)
+		return -ENOMEM;
+	*piece = (struct piece){.next = range->pieces, .offset = offset, .bytes = bytes};
+	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, bytes, &properties, 0));
+	if (rc == 0) {
+		rc = cuda_range_attach(device, range->address + offset, bytes, physical);
+		/* the mapping keeps it */
+		CUDA_TRY_DRIVER(base, device->driver.release(physical));
+	}
+	if (rc == 0)
+		range->pieces = piece;
+	else
+		free(piece);
+	return rc;
+}
+
+int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct range *range;
+	bool whole;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	pthread_mutex_lock(&device->memory_lock);
+	range = find_range(device, address, offset, bytes);
+	if (range == NULL || mapped_within(range, offset, bytes, &whole) != 0)
+		rc = DEVICE_E_INVALID;
+	else
+		rc = map_piece(device, range, offset, bytes);
+	pthread_mutex_unlock(&device->memory_lock);
+	cuda_exchange_mode(device, &mode);
+	return rc;
+}
+
+/* The pieces within; on a failure those before it are gone. */
+static int unmap_pieces(struct cuda_device *device, struct range *range, size_t offset, size_t end)
+{
+	struct piece **link = &range->pieces;
+
+	while (*link != NULL) {
+		struct piece *piece = *link;
+		int rc;
+
+		if (piece->offset < offset || piece->offset >= end) {
+			link = &piece->next;
+			continue;
+		}
+		rc = CUDA_TRY_DRIVER(&device->base,
+			device->driver.unmap(range->address + piece->offset, piece->bytes));
+		if (rc != 0)
+			return rc;
+		*link = piece->next;
+		free(piece);
+	}
+	return 0;
+}
+
+int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct range *range;
+	bool whole;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	pthread_mutex_lock(&device->memory_lock);
+	range = find_range(device, address, offset, bytes);
+	if (range == NULL || mapped_within(range, offset, bytes, &whole) != bytes || !whole)
+		rc = DEVICE_E_INVALID;
+	else
+		rc = unmap_pieces(device, range, offset, offset + bytes);
+	pthread_mutex_unlock(&device->memory_lock);
+	cuda_exchange_mode(device, &mode);
+	return rc;
+}
+
+/* What a lost device does not take back goes with the process. */
+void cuda_release(struct device *base, void *address, size_t bytes)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct range **link = &device->ranges, *range;
+	struct piece *piece;
+
+	(void)bytes; /* the record has it rounded */
+	if (address == NULL)
+		return;
+	cuda_status(device);
+	cuda_exchange_mode(device, &mode);
+	pthread_mutex_lock(&device->memory_lock);
+	while (*link != NULL && (*link)->address != (CUdeviceptr)(uintptr_t)address)
+		link = &(*link)->next;
+	range = *link;
+	if (range != NULL) {
+		*link = range->next;
+		unmap_pieces(device, range, 0, range->bytes);
+		CUDA_TRY_DRIVER(base, device->driver.address_free(range->address, range->bytes));
+		while ((piece = range->pieces) != NULL) {
+			range->pieces = piece->next;
+			free(piece);
+		}
+		free(range);
+	}
+	pthread_mutex_unlock(&device->memory_lock);
+	cuda_exchange_mode(device, &mode);
+}

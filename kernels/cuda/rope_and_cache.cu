@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Grid: (tokens, heads of q, k and v / heads of a block); block: 128 threads, a power of two of
+ * lanes a head, each a pack of 8 pairs: 4 lanes for head_dim 64, 8 for 128; no shared memory.
+ * Moves q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 *
+ * head_dim of cosines and sines, which all heads of a token share. A decode's row is 2 to 4
+ * blocks and its time one chain of two reads, position then cosines, beside which the heads
+ * themselves are read.
+ *
+ * All heads go through one path: a lane reads its pairs' two halves, normalises them with its
+ * neighbours' sum if the head has a norm, rotates them unless it is of v, and writes q in place,
+ * k and v to the cache.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+
+enum { THREADS = 128 };
+
+/* Square sum of a head over its lanes. */
+template <int N>
+__device__ static float head_sum(
+	const bf16 *lower, const bf16 *upper, uint32_t lane, uint32_t n_lanes, uint32_t n_pairs)
+{
+	float sum = 0;
+
+	for (uint32_t i = lane * N; i < n_pairs; i += n_lanes * N) {
+		float a[N], b[N];
+
+		load<N>(a, lower + i);
+		load<N>(b, upper + i);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum += a[j] * a[j] + b[j] * b[j];
+	}
+	for (uint32_t offset = n_lanes / 2; offset; offset /= 2)
+		sum += __shfl_xor_sync(~0u, sum, offset);
+	return sum;
+}
+
+template <int N>
+__device__ static inline void normalise(
+	float (&v)[N], const struct weight &w, uint32_t at, float scale)
+{
+	float weight[N];
+
+	load_weight<N>(weight, w, at);
+#pragma unroll
+	for (int j = 0; j < N; j++)
+		v[j] = v[j] * scale * weight[j];
+}
+
+template <int N>
+__device__ static inline void rotate(
+	float (&a)[N], float (&b)[N], const float *cos_sin, uint32_t n_pairs)
+{
+	float cosines[N], sines[N];
+
+	load<N>(cosines, cos_sin);
+	load<N>(sines, cos_sin + n_pairs);
+#pragma unroll
+	for (int j = 0; j < N; j++) {
+		const float lower = a[j], upper = b[j];
+
+		a[j] = lower * cosines[j] - upper * sines[j];
+		b[j] = upper * cosines[j] + lower * sines[j];
+	}
+}
+
+/* Where head h of the token's k (or v, counted on) lies in the cache. */
+__device__ static inline bf16 *cached_head(
+	const struct op_rope_and_cache &a, uint32_t slot, uint32_t h)
+{
+	const size_t page = slot / a.page_tokens, offset = slot % a.page_tokens;
+	const uint32_t is_v = h >= a.n_kv_heads, head = is_v ? h - a.n_kv_heads : h;
+
+	return (bf16 *)a.kv + (((page * 2 + is_v) * a.page_tokens + offset) * a.n_kv_heads + head) *
+				      a.head_dim;
+}
+
+template <int N>
+static __global__ void rope_and_cache(const struct op_rope_and_cache a, uint32_t n_lanes)
+{
+	const uint32_t t = blockIdx.x, lane = threadIdx.x % n_lanes, n_pairs = a.head_dim / 2;
+	const uint32_t n_all = a.n_heads + 2 * a.n_kv_heads;
+	const uint32_t h = blockIdx.y * (THREADS / n_lanes) + threadIdx.x / n_lanes;
+	const bool present = t < a.n_tokens && h < n_all, is_q = h < a.n_heads;
+	const bool is_v = h >= a.n_heads + a.n_kv_heads;
+	const struct weight norm = is_q ? a.q_norm : a.k_norm;
+	const bf16 *source = (const bf16 *)a.qkv + ((size_t)t * n_all + h) * a.head_dim;
+	const int32_t slot = present ? a.slot_mapping[t] : -1;
+	const int32_t position = present ? a.positions[t] : 0;
+	const float *cos_sin =
+		a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.head_dim;
+	float scale = 0;
+	bf16 *out;
+
+	/* The sums' shuffles want whole warps, so lanes without a head run along. */
+	if (a.q_norm.data || a.k_norm.data) {
+		const bool normed = present && !is_v && norm.data;
+
+		scale = head_sum<N>(source, source + n_pairs, lane, n_lanes, normed ? n_pairs : 0);
+		scale = rsqrtf(scale / (float)a.head_dim + a.eps);
+	}
+	if (!present || (!is_q && slot < 0))
+		return;
+	out = is_q ? (bf16 *)source : cached_head(a, (uint32_t)slot, h - a.n_heads);
+	for (uint32_t i = lane * N; i < n_pairs; i += n_lanes * N) {
+		float lower[N], upper[N];
+
+		load<N>(lower, source + i);
+		load<N>(upper, source + n_pairs + i);
+		if (!is_v && norm.data) {
+			normalise<N>(lower, norm, i, scale);
+			normalise<N>(upper, norm, n_pairs + i, scale);
+		}
+		if (!is_v)
+			rotate<N>(lower, upper, cos_sin + i, n_pairs);
+		store<N>(out + i, lower);
+		store<N>(out + n_pairs + i, upper);
+	}
+}
+
+template <int N> static void launch(struct stream *stream, const struct op_rope_and_cache *a)
+{
+	const uint32_t n_packs = a->head_dim / 2 / N;
+	const uint32_t n_heads = a->n_heads + 2 * a->n_kv_heads;
+	uint32_t n_lanes = 1;
+
+	while (n_lanes < n_packs && n_lanes < WARP)
+		n_lanes *= 2;
+	rope_and_cache<N><<<row_grid(a->n_tokens, n_heads, THREADS / n_lanes), THREADS, 0,
+		cuda_stream(stream)>>>(*a, n_lanes);
+}
+
+static bool shape_ok(const struct op_rope_and_cache *a)
+{
+	if (!a->qkv || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
+		return false;
+	if (!a->n_heads || !a->n_kv_heads || a->n_heads % a->n_kv_heads || !a->page_tokens)
+		return false;
+	if (!a->head_dim || a->head_dim % 2 || !a->max_positions)
+		return false;
+	if (a->q_norm.data && !weight_is(&a->q_norm, 1, a->head_dim))
+		return false;
+	if (a->k_norm.data && !weight_is(&a->k_norm, 1, a->head_dim))
+		return false;
+	return a->n_tokens <= INT32_MAX && a->n_heads <= UINT16_MAX &&
+	       a->n_kv_heads <= UINT16_MAX / 4;
+}
+
+int cuda_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *a)
+{
+	int rc;
+
+	if (!shape_ok(a))
+		return -EINVAL;
+	rc = cuda_launch_begin(stream, "rope_and_cache", (const void *)rope_and_cache<PACK>);
+	if (rc != 0)
+		return rc;
+	if (a->head_dim % (2 * PACK) == 0 && aligned(a->qkv) && aligned(a->kv) &&
+		aligned(a->cos_sin) && aligned(a->q_norm.data) && aligned(a->k_norm.data))
+		launch<PACK>(stream, a);
+	else
+		launch<1>(stream, a);
+	return cuda_launch_end(stream, "rope_and_cache");
+}

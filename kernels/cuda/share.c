@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory of several processes. Ours is a VMM allocation named by a file descriptor; another's may
+ * also be a cudaMalloc named by a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
+ *
+ * A handle comes from a stranger. That a size claimed is not larger than what there is, the driver
+ * sees to when it maps a descriptor's memory; of an IPC mapping we ask it. No answer to a bad
+ * handle counts as a fault of the device.
+ */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAGIC_BYTES 16
+
+static const uint8_t handle_magic[MAGIC_BYTES] = "mimeo cuda vmm";
+
+enum shared_kind { SHARED_EXPORTED, SHARED_IMPORTED, SHARED_IPC };
+
+struct shared {
+	struct shared *next;
+	enum shared_kind kind;
+	CUdeviceptr address;
+	size_t bytes; /* mapped */
+};
+
+static int shared_add(
+	struct cuda_device *device, enum shared_kind kind, CUdeviceptr address, size_t bytes)
+{
+	struct shared *shared = malloc(sizeof(*shared));
+
+	if (shared == NULL)
+		return -ENOMEM;
+	*shared = (struct shared){.kind = kind, .address = address, .bytes = bytes};
+	pthread_mutex_lock(&device->memory_lock);
+	shared->next = device->shared;
+	device->shared = shared;
+	pthread_mutex_unlock(&device->memory_lock);
+	return 0;
+}
+
+/* Off the list; NULL if there is none at that address. */
+static struct shared *shared_take(struct cuda_device *device, const void *memory, bool exported)
+{
+	struct shared **link = &device->shared, *shared;
+
+	pthread_mutex_lock(&device->memory_lock);
+	while (*link != NULL && ((*link)->address != (CUdeviceptr)(uintptr_t)memory ||
+					((*link)->kind == SHARED_EXPORTED) != exported))
+		link = &(*link)->next;
+	shared = *link;
+	if (shared != NULL)
+		*link = shared->next;
+	pthread_mutex_unlock(&device->memory_lock);
+	return shared;
+}
+
+static int round_up(const struct cuda_device *device, uint64_t bytes, size_t *ret)
+{
+	size_t rounded;
+
+	if (bytes == 0 || __builtin_add_overflow(bytes, device->granularity - 1, &rounded))
+		return DEVICE_E_INVALID;
+	*ret = rounded - rounded % device->granularity;
+	return 0;
+}
+
+/* An address of its own for physical memory. */
+static int place(struct cuda_device *device, CUmemGenericAllocationHandle physical, size_t bytes,
+	CUdeviceptr *ret)
+{
+	struct device *base = &device->base;
+	CUdeviceptr address;
+	int rc = CUDA_TRY_DRIVER(base, device->driver.address_reserve(&address, bytes, 0, 0, 0));
+
+	if (rc != 0)
+		return rc;
+	rc = cuda_range_attach(device, address, bytes, physical);
+	if (rc != 0) {
+		CUDA_TRY_DRIVER(base, device->driver.address_free(address, bytes));
+		return rc;
+	}
+	*ret = address;
+	return 0;
+}
+
+static void displace(struct cuda_device *device, CUdeviceptr address, size_t bytes)
+{
+	CUDA_TRY_DRIVER(&device->base, device->driver.unmap(address, bytes));
+	CUDA_TRY_DRIVER(&device->base, device->driver.address_free(address, bytes));
+}
+
+/* ---- export ---- */
+
+static int zero(struct cuda_device *device, CUdeviceptr address, size_t bytes)
+{
+	struct device *base = &device->base;
+	int rc = CUDA_TRY(
+		base, cudaMemsetAsync((void *)(uintptr_t)address, 0, bytes, device->utility));
+
+	return rc != 0 ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
+}
+
+static int export_placed(struct cuda_device *device, CUmemGenericAllocationHandle physical,
+	size_t rounded, CUdeviceptr *ret, int *ret_fd)
+{
+	CUdeviceptr address;
+	int fd = -1, rc = place(device, physical, rounded, &address);
+
+	if (rc != 0)
+		return rc;
+	rc = zero(device, address, rounded);
+	if (rc == 0)
+		rc = CUDA_TRY_DRIVER(
+			&device->base, device->driver.export_handle(&fd, physical,
+					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	if (rc == 0)
+		rc = shared_add(device, SHARED_EXPORTED, address, rounded);
+	if (rc != 0) {
+		if (fd >= 0)
+			close(fd);
+		displace(device, address, rounded);
+		return rc;
+	}
+	*ret = address;
+	*ret_fd = fd;
+	return 0;
+}
+
+int cuda_export_alloc(
+	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	struct cuda_device *device = cuda_device(base);
+	const CUmemAllocationProp properties = cuda_range_properties(device, true);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	CUmemGenericAllocationHandle physical;
+	CUdeviceptr address = 0;
+	size_t rounded;
+	int fd = -1, rc = cuda_status(device);
+
+	if (rc == 0)
+		rc = round_up(device, bytes, &rounded);
+	if (rc != 0)
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, rounded, &properties, 0));
+	if (rc == 0) {
+		rc = export_placed(device, physical, rounded, &address, &fd);
+		CUDA_TRY_DRIVER(base, device->driver.release(physical));
+	}
+	cuda_exchange_mode(device, &mode);
+	if (rc != 0)
+		return rc;
+	*ret = (void *)(uintptr_t)address;
+	*ret_handle = (struct device_handle){.fd = fd, .size = bytes};
+	memcpy(ret_handle->bytes, handle_magic, sizeof(handle_magic));
+	memcpy(ret_handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid));
+	return 0;
+}
+
+void cuda_export_free(struct device *base, void *memory)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct shared *shared;
+
+	if (memory == NULL)
+		return;
+	shared = shared_take(device, memory, true);
+	if (shared == NULL)
+		return;
+	cuda_status(device);
+	cuda_exchange_mode(device, &mode);
+	displace(device, shared->address, shared->bytes);
+	cuda_exchange_mode(device, &mode);
+	free(shared);
+}
+
+/* ---- import ---- */
+
+/* Whatever CUDA thinks of a stranger's handle, but for a device that is known to be lost. */
+static int stranger(struct cuda_device *device, int error)
+{
+	if (error == 0)
+		return 0;
+	cudaGetLastError();
+	if (cuda_lost(device) != 0)
+		return cuda_lost(device);
+	return error == cudaErrorMemoryAllocation ? DEVICE_E_MEMORY : DEVICE_E_INVALID;
+}
+
+static bool of_this_device(struct cuda_device *device, CUmemGenericAllocationHandle physical)
+{
+	CUmemAllocationProp properties;
+
+	return device->driver.properties(&properties, physical) == CUDA_SUCCESS &&
+	       properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	       properties.location.id == device->ordinal;
+}
+
+static int import_fd(struct cuda_device *device, const struct device_handle *handle,
+	CUdeviceptr *ret, size_t *ret_bytes)
+{
+	CUmemGenericAllocationHandle physical;
+	int rc;
+
+	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0 ||
+		memcmp(handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid)) != 0)
+		return DEVICE_E_INVALID;
+	rc = round_up(device, handle->size, ret_bytes);
+	if (rc == 0)
+		rc = stranger(device,
+			(int)device->driver.import_handle(&physical, (void *)(intptr_t)handle->fd,
+				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	if (rc != 0)
+		return rc;
+	rc = of_this_device(device, physical)
+		     ? stranger(device, place(device, physical, *ret_bytes, ret))
+		     : DEVICE_E_INVALID;
+	device->driver.release(physical);
+	return rc;
+}
+
+static int import_ipc(struct cuda_device *device, const struct device_handle *handle,
+	CUdeviceptr *ret, size_t *ret_bytes)
+{
+	cudaIpcMemHandle_t ipc;
+	CUdeviceptr base;
+	void *memory;
+	int rc;
+
+	_Static_assert(sizeof(ipc) == DEVICE_HANDLE_BYTES, "a CUDA IPC handle fills a handle");
+	memcpy(&ipc, handle->bytes, sizeof(ipc));
+	rc = stranger(
+		device, (int)cudaIpcOpenMemHandle(&memory, ipc, cudaIpcMemLazyEnablePeerAccess));
+	if (rc != 0)
+		return rc;
+	*ret = (CUdeviceptr)(uintptr_t)memory;
+	rc = stranger(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
+	if (rc == 0 && (handle->size == 0 || handle->size > base + *ret_bytes - *ret))
+		rc = DEVICE_E_INVALID;
+	if (rc != 0)
+		cudaIpcCloseMemHandle(memory);
+	return rc;
+}
+
+int cuda_import(struct device *base, const struct device_handle *handle, void **ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	const enum shared_kind kind = handle->fd >= 0 ? SHARED_IMPORTED : SHARED_IPC;
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	CUdeviceptr address;
+	size_t bytes;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	cuda_exchange_mode(device, &mode);
+	if (kind == SHARED_IMPORTED)
+		rc = import_fd(device, handle, &address, &bytes);
+	else
+		rc = import_ipc(device, handle, &address, &bytes);
+	if (rc == 0) {
+		rc = shared_add(device, kind, address, bytes);
+		if (rc == 0)
+			*ret = (void *)(uintptr_t)address;
+		else if (kind == SHARED_IMPORTED)
+			displace(device, address, bytes);
+		else
+			cudaIpcCloseMemHandle((void *)(uintptr_t)address);
+	}
+	cuda_exchange_mode(device, &mode);
+	return rc;
+}
+
+/* An IPC mapping goes away when the GPU has drained, a descriptor's at once. */
+void cuda_import_free(struct device *base, void *memory)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct shared *shared;
+
+	if (memory == NULL)
+		return;
+	shared = shared_take(device, memory, false);
+	if (shared == NULL)
+		return;
+	cuda_status(device);
+	cuda_exchange_mode(device, &mode);
+	if (shared->kind == SHARED_IPC)
+		CUDA_TRY(base, cudaIpcCloseMemHandle(memory));
+	else
+		displace(device, shared->address, shared->bytes);
+	cuda_exchange_mode(device, &mode);
+	free(shared);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int cuda_stream_new(struct device *base, struct stream **ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct stream *stream;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	stream = calloc(1, sizeof(*stream));
+	if (stream == NULL)
+		return -ENOMEM;
+	stream->device = device;
+	cuda_exchange_mode(device, &mode);
+	rc = CUDA_TRY(base, cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking));
+	cuda_exchange_mode(device, &mode);
+	if (rc != 0) {
+		free(stream);
+		return rc;
+	}
+	*ret = stream;
+	return 0;
+}
+
+void cuda_stream_free(struct stream *stream)
+{
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct workspace *workspace;
+	struct device *base;
+
+	if (stream == NULL)
+		return;
+	base = &stream->device->base;
+	cuda_status(stream->device);
+	if (stream_capturing(stream))
+		cuda_capture_drop(stream);
+	cuda_exchange_mode(stream->device, &mode);
+	CUDA_TRY(base, cudaStreamSynchronize(stream->handle));
+	CUDA_TRY(base, cudaStreamDestroy(stream->handle));
+	while ((workspace = stream->workspaces) != NULL) {
+		stream->workspaces = workspace->next;
+		CUDA_TRY(base, cudaFree(workspace->memory));
+		free(workspace);
+	}
+	cuda_exchange_mode(stream->device, &mode);
+	free(stream);
+}
+
+/* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
+static int ask_enter(struct stream *stream)
+{
+	int rc = cuda_enter(stream->device);
+
+	if (rc != 0)
+		return rc;
+	if (!stream_capturing(stream))
+		return 0;
+	stream_spoil(stream);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
+}
+
+int cuda_stream_sync(struct stream *stream)
+{
+	int rc = ask_enter(stream);
+
+	return rc != 0 ? rc
+		       : CUDA_TRY(&stream->device->base, cudaStreamSynchronize(stream->handle));
+}
+
+int cuda_stream_query(struct stream *stream)
+{
+	int rc = ask_enter(stream);
+
+	return rc != 0 ? rc : CUDA_TRY(&stream->device->base, cudaStreamQuery(stream->handle));
+}
+
+int cuda_enter_eager(struct stream *stream)
+{
+	int rc = stream_enter(stream);
+
+	if (rc != 0 || !stream_capturing(stream))
+		return rc;
+	stream_spoil(stream);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
+}
+
+/* ---- host functions ---- */
+
+struct host_call {
+	struct cuda_device *device;
+	void (*fn)(void *arg);
+	void *arg;
+};
+
+static void CUDART_CB call_host(cudaStream_t handle, cudaError_t status, void *data)
+{
+	struct host_call call = *(struct host_call *)data;
+	int condition = cuda_condition(status);
+
+	(void)handle;
+	free(data);
+	if (device_is_lost(condition)) /* whoever is woken by this will ask */
+		cuda_fault(
+			call.device, condition, "work before a host function", __FILE__, __LINE__);
+	call.fn(call.arg);
+}
+
+/* cudaLaunchHostFunc would not call when the device is lost. */
+int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg)
+{
+	struct host_call *call;
+	int rc = cuda_enter_eager(stream);
+
+	if (rc != 0)
+		return rc;
+	call = malloc(sizeof(*call));
+	if (call == NULL)
+		return -ENOMEM;
+	*call = (struct host_call){.device = stream->device, .fn = fn, .arg = arg};
+	rc = CUDA_TRY(
+		&stream->device->base, cudaStreamAddCallback(stream->handle, call_host, call, 0));
+	if (rc != 0)
+		free(call);
+	return rc;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Grid: packs of 8 elements / 256, 65535 blocks at most, which stride; block: 256 threads; no
+ * shared memory. Moves n * 6 bytes: one 16-byte read and two 16-byte writes a pack.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+
+enum { THREADS = 256 };
+
+/* The last n % N elements are the first threads', one each. */
+template <int N> static __global__ void to_f32(const struct op_to_f32 a)
+{
+	const uint64_t n_packs = a.n / N, first = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+	const bf16 *x = (const bf16 *)a.x;
+
+	for (uint64_t i = first; i < n_packs; i += (uint64_t)gridDim.x * THREADS) {
+		float v[N];
+
+		load<N>(v, x + i * N);
+		if constexpr (N == PACK) {
+			((float4 *)a.out)[2 * i] = make_float4(v[0], v[1], v[2], v[3]);
+			((float4 *)a.out)[2 * i + 1] = make_float4(v[4], v[5], v[6], v[7]);
+		} else {
+			a.out[i] = v[0];
+		}
+	}
+	if (first < a.n % N)
+		a.out[n_packs * N + first] = __bfloat162float(x[n_packs * N + first]);
+}
+
+int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
+{
+	cudaStream_t s;
+	int rc;
+
+	if (!a->x || !a->out || a->n > SIZE_MAX / sizeof(float))
+		return -EINVAL;
+	rc = cuda_launch_begin(stream, "to_f32", (const void *)to_f32<PACK>);
+	if (rc != 0)
+		return rc;
+	s = cuda_stream(stream);
+	if (aligned(a->x) && aligned(a->out))
+		to_f32<PACK><<<blocks_for(a->n / PACK, THREADS), THREADS, 0, s>>>(*a);
+	else
+		to_f32<1><<<blocks_for(a->n, THREADS), THREADS, 0, s>>>(*a);
+	return cuda_launch_end(stream, "to_f32");
+}

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/attention/twin.h"
+
+static struct device *shared;
+
+static const struct shape ordinary = {
+	.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .page_tokens = 16, .max_seq_len = 400,
+};
+static const struct shape windowed = {
+	.n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .page_tokens = 64, .window = 77,
+	.max_seq_len = 400,
+};
+static const struct shape slow = {
+	.n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4, .max_seq_len = 150,
+};
+static const struct shape *const shapes[] = { &ordinary, &windowed, &slow };
+#define N_SHAPES (sizeof(shapes) / sizeof(*shapes))
+
+/* ---- right numbers ---- */
+
+static const uint32_t fast_dims[] = { 64, 96, 128, 256 };
+static const uint32_t fast_pages[] = { 16, 32, 64, 128 };
+static const uint32_t slow_dims[] = { 8, 42, 80, 200 };
+static const uint32_t slow_pages[] = { 1, 4, 24, 16 };
+
+static struct shape draw_shape(struct world *dice, const uint32_t *dims, const uint32_t *pages)
+{
+	static const uint32_t groups[] = { 1, 2, 3, 4, 7, 16 };
+	uint32_t n_kv_heads = 1 + world_draw(dice, 3);
+	struct shape shape = {
+		.n_kv_heads = n_kv_heads,
+		.n_heads = n_kv_heads * groups[world_draw(dice, 6)],
+		.head_dim = dims[world_draw(dice, 4)],
+		.page_tokens = pages[world_draw(dice, 4)],
+		.window = world_draw(dice, 2) ? 1 + world_draw(dice, 150) : 0,
+	};
+
+	shape.max_seq_len = 40000 / (shape.head_dim + 60);
+	return shape;
+}
+
+/* A length at the edge of a page or of a tile, or anywhere. */
+static uint32_t draw_length(struct world *dice, const struct shape *shape)
+{
+	uint32_t edge = (1 + world_draw(dice, 2)) * (world_draw(dice, 2) ? 64 : shape->page_tokens);
+	uint32_t length = 1 + world_draw(dice, shape->max_seq_len);
+
+	if (world_draw(dice, 3) == 0)
+		length = edge + world_draw(dice, 3) - 1;
+	return length && length <= shape->max_seq_len ? length : 1;
+}
+
+/* Queries of 0 ... most tokens; one row in eight has no sequence. */
+static uint32_t draw_rows(struct world *dice, const struct shape *shape, uint32_t n_rows,
+	uint32_t most, struct row *rows)
+{
+	uint32_t n_tokens = 0;
+
+	for (uint32_t r = 0; r < n_rows; r++) {
+		uint32_t seq_len = world_draw(dice, 8) ? draw_length(dice, shape) : 0;
+		uint32_t n = world_draw(dice, 2) ? 1 : world_draw(dice, most + 1);
+
+		if (seq_len && n > seq_len)
+			n = seq_len;
+		if (n_tokens + n > WORLD_TOKENS - 20)
+			n = 0;
+		n_tokens += n;
+		rows[r] = (struct row){
+			.seed = world_draw(dice, 1000), .seq_len = seq_len, .n_query = n };
+	}
+	return n_tokens;
+}
+
+static void agree_with_cpu(const uint32_t *dims, const uint32_t *pages, uint32_t most, int rounds)
+{
+	struct world dice = { .random = 7 + most };
+
+	for (int round = 0; round < rounds; round++) {
+		struct shape shape = draw_shape(&dice, dims, pages);
+		struct twin t;
+
+		twin_init(&t, shared, &shape);
+		for (int batch = 0; batch < 2; batch++) {
+			struct row rows[WORLD_ROWS];
+			uint32_t n_rows = world_draw(&dice, batch ? 6 : WORLD_ROWS - 2);
+			uint32_t n_tokens = draw_rows(&dice, &shape, n_rows, most, rows);
+
+			twin_place(&t, rows, n_rows, n_rows + world_draw(&dice, 3),
+				n_tokens + world_draw(&dice, 20));
+			twin_run(&t);
+			twin_verify(&t);
+		}
+		twin_deinit(&t);
+	}
+}
+
+static void test_decode_agrees_with_cpu(void **state)
+{
+	(void)state;
+	agree_with_cpu(fast_dims, fast_pages, 1, 12);
+}
+
+static void test_short_queries_agree_with_cpu(void **state)
+{
+	(void)state;
+	agree_with_cpu(fast_dims, fast_pages, 16, 12);
+}
+
+static void test_mixed_batches_agree_with_cpu(void **state)
+{
+	(void)state;
+	agree_with_cpu(fast_dims, fast_pages, 250, 16);
+}
+
+static void test_sizes_without_a_fast_kernel_agree_with_cpu(void **state)
+{
+	(void)state;
+	agree_with_cpu(slow_dims, slow_pages, 40, 12);
+}
+
+/* One sequence over all slots of the line, and several whose edges lie inside of slots. */
+static void test_long_sequences_cut_in_many_pieces_agree_with_cpu(void **state)
+{
+	static const struct row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 5000 },
+		{ .seed = 2, .n_query = 1, .seq_len = 3 },
+		{ .seed = 3, .n_query = 5, .seq_len = 2777 },
+		{ .seed = 4, .n_query = 1, .seq_len = 4096 },
+	};
+	struct shape shape = ordinary;
+	struct twin t;
+
+	(void)state;
+	shape.max_seq_len = 5000;
+	for (size_t i = 0; i < 4; i++) {
+		shape.head_dim = fast_dims[i];
+		shape.n_heads = i == 1 ? 5 : 8;
+		shape.n_kv_heads = i == 1 ? 5 : 1;
+		twin_init(&t, shared, &shape);
+		for (uint32_t n_rows = 1; n_rows <= 4; n_rows += 3) {
+			twin_place(&t, rows, n_rows, 0, 0);
+			twin_run(&t);
+			twin_verify(&t);
+		}
+		twin_deinit(&t);
+	}
+}
+
+static void test_chunks_of_a_prompt_agree_with_cpu(void **state)
+{
+	static const uint32_t chunks[] = { 129, 1, 17, 64, 16, 63, 2, 108 }; /* 400 */
+	struct twin t;
+
+	(void)state;
+	for (size_t s = 0; s < 2; s++) {
+		uint32_t done = 0;
+
+		twin_init(&t, shared, shapes[s]);
+		for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+			done += chunks[i];
+			twin_place(&t, &(struct row){
+				.seed = 6, .n_query = chunks[i], .seq_len = done }, 1, 0, 0);
+			twin_run(&t);
+			twin_verify(&t);
+		}
+		assert_int_equal(done, 400);
+		twin_deinit(&t);
+	}
+}
+
+static void test_window_is_the_layers_own(void **state)
+{
+	static const struct row rows[] = {
+		{ .seed = 3, .n_query = 1, .seq_len = 390 },
+		{ .seed = 4, .n_query = 30, .seq_len = 390 },
+	};
+	struct twin t;
+
+	(void)state;
+	twin_init(&t, shared, &windowed);
+	twin_place(&t, rows, 2, 0, 0);
+	twin_run(&t);
+	twin_verify(&t);
+	twin_poison_out(&t);
+	assert_int_equal(twin_enqueue(&t, 0), 0); /* the same build: layer 0 has no window */
+	twin_fetch(&t);
+	attention_paged.manager_free(t.w.manager);
+	t.w.windows[1] = 0;
+	assert_int_equal(attention_paged.manager_new(
+		t.w.device, &t.w.config, &t.w.inputs, &t.w.manager), 0);
+	attention_paged.metadata_free(t.w.metadata);
+	assert_int_equal(attention_paged.metadata_new(t.w.manager, &t.w.metadata), 0);
+	twin_verify(&t);
+	twin_deinit(&t);
+}
+
+/* ---- empty rows, padding, lies ---- */
+
+static void test_empty_rows_and_padding_give_zero(void **state)
+{
+	static const struct row rows[] = {
+		{ .seed = 1, .n_query = 2, .seq_len = 0 },
+		{ .seed = 2, .n_query = 3, .seq_len = 10 },
+		{ .seed = 3, .n_query = 0, .seq_len = 7 },
+		{ .seed = 4, .n_query = 1, .seq_len = 0 },
+		{ .seed = 5, .n_query = 40, .seq_len = 0 },
+		{ .seed = 6, .n_query = 40, .seq_len = 50 },
+	};
+	struct twin t;
+
+	(void)state;
+	for (size_t s = 0; s < N_SHAPES; s++) {
+		twin_init(&t, shared, shapes[s]);
+		twin_place(&t, rows, 6, 8, 130);
+		twin_run(&t);
+		twin_verify(&t);
+		twin_place(&t, NULL, 0, 4, 4);
+		twin_run(&t);
+		twin_verify(&t);
+		twin_place(&t, NULL, 0, 0, 0);
+		twin_run(&t);
+		twin_verify(&t);
+		twin_deinit(&t);
+	}
+}
+
+/* As a row of a lying length would have: fewer tokens in all than in its query. */
+static void test_tokens_before_the_sequence_give_zero(void **state)
+{
+	static const uint32_t queries[] = { 2, 30 };
+	struct twin t;
+
+	(void)state;
+	for (size_t s = 0; s < N_SHAPES; s++) {
+		twin_init(&t, shared, shapes[s]);
+		for (size_t i = 0; i < 2; i++) {
+			uint32_t n = queries[i];
+
+			struct row row = { .seed = 9, .n_query = n, .seq_len = n };
+
+			twin_place(&t, &row, 1, 0, 0);
+			t.w.inputs.seq_lens[0] = 1;
+			t.w.seq_lens[0] = 1;
+			twin_upload(&t);
+			twin_run(&t);
+			twin_verify(&t);
+			for (uint32_t e = 0; e < (n - 1) * t.w.width; e++)
+				assert_int_equal(t.got[e], 0);
+			assert_int_not_equal(t.got[(n - 1) * t.w.width], 0);
+		}
+		twin_deinit(&t);
+	}
+}
+
+static void test_page_that_does_not_exist_reads_as_null_page(void **state)
+{
+	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
+	struct twin t;
+
+	(void)state;
+	for (size_t s = 0; s < N_SHAPES; s++) {
+		twin_init(&t, shared, shapes[s]);
+		for (size_t i = 0; i < 8; i++) {
+			uint32_t n = i < 4 ? 1 : 20;
+
+			struct row row = { .seed = 9, .n_query = n, .seq_len = 20 };
+
+			twin_place(&t, &row, 1, 0, 0);
+			memset(t.w.kv, 0, t.kv_elements / t.w.n_pages * sizeof(float));
+			t.w.inputs.block_table[0] = nowhere[i % 4];
+			twin_upload(&t);
+			twin_run(&t);
+			twin_verify(&t);
+		}
+		twin_deinit(&t);
+	}
+}
+
+static void test_lengths_past_the_table_stay_inside_it(void **state)
+{
+	struct row row = { .seed = 9, .n_query = 1, .seq_len = 4 };
+	struct twin t;
+
+	(void)state;
+	for (size_t s = 0; s < N_SHAPES; s++) {
+		twin_init(&t, shared, shapes[s]);
+		twin_place(&t, &row, 1, 0, 0);
+		for (uint32_t i = 0; i < WORLD_ROWS * t.config.max_pages; i++)
+			t.w.inputs.block_table[i] = t.w.inputs.block_table[0];
+		memset(t.w.kv, 0, t.kv_elements * sizeof(float));
+		t.w.inputs.seq_lens[0] = INT32_MAX;
+		t.w.inputs.query_start[1] = INT32_MAX;
+		twin_upload(&t);
+		twin_run(&t);
+		for (uint32_t e = 0; e < t.w.width; e++)
+			assert_int_equal(t.got[e], 0);
+		assert_int_equal(t.got[t.w.width], 0xffff);
+		twin_deinit(&t);
+	}
+}
+
+static void test_same_batch_gives_the_same_bits(void **state)
+{
+	struct row rows[20];
+	uint16_t *first;
+	struct twin t;
+
+	(void)state;
+	for (uint32_t r = 0; r < 20; r++)
+		rows[r] = (struct row){
+			.seed = r, .n_query = r == 7 ? 100 : 1, .seq_len = 100 + 15 * r };
+	twin_init(&t, shared, &ordinary);
+	first = malloc((size_t)WORLD_TOKENS * t.w.width * 2);
+	assert_non_null(first);
+	twin_place(&t, rows, 20, 0, 0);
+	twin_run(&t);
+	memcpy(first, t.got, (size_t)WORLD_TOKENS * t.w.width * 2);
+	for (int i = 0; i < 20; i++) {
+		twin_run(&t);
+		assert_memory_equal(t.got, first, (size_t)WORLD_TOKENS * t.w.width * 2);
+	}
+	free(first);
+	twin_deinit(&t);
+}
+
+/* ---- capture and replay ---- */
+
+static struct device *open_own(void)
+{
+	struct device *device = NULL;
+
+	assert_int_equal(device_open("cuda", NULL, &device), 0);
+	return device;
+}
+
+static struct graph_exec *capture_decode(struct twin *t, uint32_t n_rows, uint32_t n_query)
+{
+	const struct device_ops *ops = t->device->ops;
+	struct row rows[WORLD_ROWS];
+	struct graph *graph = NULL;
+	struct graph_exec *exec = NULL;
+
+	for (uint32_t r = 0; r < n_rows; r++)
+		rows[r] = (struct row){ .seed = r, .n_query = n_query, .seq_len = 0 };
+	twin_place(t, rows, n_rows, 0, 0);
+	assert_int_equal(twin_build(t, ATTENTION_WARM_UP), 0);
+	assert_int_equal(twin_enqueue(t, 1), 0);
+	assert_int_equal(ops->stream_sync(t->stream), 0);
+	assert_int_equal(ops->lock(t->device), 0);
+	assert_int_equal(twin_build(t, ATTENTION_CAPTURE), 0);
+	assert_int_equal(ops->capture_begin(t->stream), 0);
+	assert_int_equal(twin_enqueue(t, 1), 0);
+	assert_int_equal(ops->capture_end(t->stream, &graph), 0);
+	assert_string_equal(ops->graph_node_name(graph, 0), "paged_attention");
+	assert_null(ops->graph_node_name(graph, 1));
+	assert_int_equal(ops->graph_instantiate(t->device, graph, &exec), 0);
+	ops->graph_free(graph);
+	return exec;
+}
+
+static void replay_equals_eager(const struct shape *shape, uint32_t n_query)
+{
+	struct device *device = open_own();
+	struct row rows[5];
+	uint16_t *replayed;
+	struct graph_exec *exec;
+	struct twin t;
+	size_t bytes;
+
+	twin_init(&t, device, shape);
+	bytes = (size_t)WORLD_TOKENS * t.w.width * 2;
+	replayed = malloc(bytes);
+	assert_non_null(replayed);
+	exec = capture_decode(&t, 6, n_query);
+	for (uint32_t r = 0; r < 5; r++)
+		rows[r] = (struct row){
+			.seed = 11 + r,
+			.n_query = n_query,
+			.seq_len = n_query + (r * 97 + 60) % 390,
+		};
+	for (uint32_t n_rows = 0; n_rows <= 5; n_rows++) {
+		twin_place(&t, rows, n_rows, 6, 6 * n_query);
+		twin_poison_out(&t);
+		assert_int_equal(twin_build(&t, ATTENTION_REPLAY), 0);
+		assert_int_equal(device->ops->graph_launch(exec, t.stream), 0);
+		twin_fetch(&t);
+		twin_verify(&t);
+		memcpy(replayed, t.got, bytes);
+		twin_run(&t);
+		assert_memory_equal(t.got, replayed, bytes);
+	}
+	device->ops->graph_exec_free(exec);
+	twin_deinit(&t);
+	free(replayed);
+	device->ops->free(device);
+}
+
+static void test_replay_at_other_lengths_equals_eager(void **state)
+{
+	(void)state;
+	replay_equals_eager(&ordinary, 1);
+	replay_equals_eager(&windowed, 5);
+	replay_equals_eager(&ordinary, 10);
+}
+
+static void test_capture_of_more_than_the_level_is_refused(void **state)
+{
+	struct row row = { .seed = 1, .n_query = 17, .seq_len = 30 };
+	struct graph *graph = NULL;
+	struct twin t;
+
+	(void)state;
+	twin_init(&t, shared, &ordinary);
+	twin_place(&t, &row, 1, 0, 0);
+	assert_int_equal(twin_build(&t, ATTENTION_CAPTURE), 0);
+	assert_int_equal(shared->ops->capture_begin(t.stream), 0);
+	assert_int_equal(twin_enqueue(&t, 1), -ENOTSUP);
+	assert_int_equal(shared->ops->capture_end(t.stream, &graph), 0);
+	shared->ops->graph_free(graph);
+	twin_deinit(&t);
+}
+
+static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
+{
+	struct row row = { .seed = 1, .n_query = 40, .seq_len = 130 };
+
+	(void)state;
+	for (size_t s = 0; s < N_SHAPES; s++) {
+		struct device *device = open_own();
+		struct twin t;
+
+		twin_init(&t, device, shapes[s]);
+		twin_place(&t, NULL, 0, 1, 1);
+		twin_run(&t);
+		assert_int_equal(device->ops->lock(device), 0);
+		twin_place(&t, &row, 1, 0, 0);
+		twin_run(&t);
+		twin_verify(&t);
+		twin_deinit(&t);
+		device->ops->free(device);
+	}
+}
+
+/* ---- refusals ---- */
+
+static void test_naive_refuses_and_says_why(void **state)
+{
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[512] = "";
+	struct twin t;
+
+	(void)state;
+	twin_init(&t, shared, &ordinary);
+	assert_int_equal(attention_naive.check(&t.config, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "cpu device"));
+	assert_int_equal(
+		attention_choose("auto", &t.config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &attention_paged);
+	assert_int_equal(support, ATTENTION_UNIFORM_BATCH);
+	twin_deinit(&t);
+}
+
+static void test_float32_is_refused(void **state)
+{
+	struct attention_manager *manager = NULL;
+	struct twin t;
+
+	(void)state;
+	twin_init(&t, shared, &ordinary);
+	assert_int_equal(attention_paged.manager_new(
+		shared, &t.w.config, &t.inputs, &manager), -ENOTSUP);
+	assert_null(manager);
+	twin_deinit(&t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_decode_agrees_with_cpu),
+		cmocka_unit_test(test_short_queries_agree_with_cpu),
+		cmocka_unit_test(test_mixed_batches_agree_with_cpu),
+		cmocka_unit_test(test_sizes_without_a_fast_kernel_agree_with_cpu),
+		cmocka_unit_test(test_long_sequences_cut_in_many_pieces_agree_with_cpu),
+		cmocka_unit_test(test_chunks_of_a_prompt_agree_with_cpu),
+		cmocka_unit_test(test_window_is_the_layers_own),
+		cmocka_unit_test(test_empty_rows_and_padding_give_zero),
+		cmocka_unit_test(test_tokens_before_the_sequence_give_zero),
+		cmocka_unit_test(test_page_that_does_not_exist_reads_as_null_page),
+		cmocka_unit_test(test_lengths_past_the_table_stay_inside_it),
+		cmocka_unit_test(test_same_batch_gives_the_same_bits),
+		cmocka_unit_test(test_replay_at_other_lengths_equals_eager),
+		cmocka_unit_test(test_capture_of_more_than_the_level_is_refused),
+		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
+		cmocka_unit_test(test_naive_refuses_and_says_why),
+		cmocka_unit_test(test_float32_is_refused),
+	};
+	int failed, rc = device_open("cuda", NULL, &shared);
+
+	if (rc != 0) {
+		printf("1..0 # SKIP no CUDA device: %s\n", device_strerror(rc));
+		return 0;
+	}
+	failed = cmocka_run_group_tests_name("attention on cuda", tests, NULL, NULL);
+	shared->ops->free(shared);
+	return failed;
+}

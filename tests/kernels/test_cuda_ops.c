@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda_ops_fixture.h"
+
+/* A rounding to bf16 is half of 2^-7. The norm of a rounded residual has three: its own, that of
+ * the scale, which a narrow row shares, and the result's. */
+#define ONE_ROUNDING 0.0040
+#define THREE_ROUNDINGS 0.0120
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+static const uint32_t widths[] = {1, 7, 8, 63, 96, 1000, 1001, 2048, 4104, 8192, 8200, 20000};
+static const uint32_t row_counts[] = {0, 1, 3, 17, 130};
+
+static uint32_t any_rows(void)
+{
+	return row_counts[random_below(COUNT_OF(row_counts))];
+}
+
+/* ---- embed ---- */
+
+static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n)
+{
+	struct op_embed a = {.n_tokens = n};
+	struct both table = random_weight(&a.table, dtype, 37, cols), ids, out;
+	int32_t *values = malloc((n + 1) * sizeof(*values));
+
+	assert_non_null(values);
+	for (uint32_t i = 0; i < n; i++)
+		values[i] = i % 5 ? (int32_t)random_below(37) : (int32_t)random_u32();
+	ids = both_of(values, n * sizeof(*values));
+	out = both_new_at(ACT, (size_t)n * cols, random_below(2), false);
+	for (int side = 0; side < N_SIDES; side++) {
+		a.table.data = table.at[side];
+		a.ids = ids.at[side];
+		a.out = out.at[side];
+		RUN(side, embed, &a);
+	}
+	both_check_close(&out, dtype == DTYPE_BF16 ? 0 : ONE_ROUNDING, 1e-30);
+	free(values);
+	both_free(&table);
+	both_free(&ids);
+	both_free(&out);
+}
+
+static void test_embed_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
+		check_embed(dtypes[i % 3], widths[i / 3], any_rows());
+}
+
+/* ---- norms ---- */
+
+static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_place)
+{
+	struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
+	struct both w = random_weight(&a.weight, dtype, 1, cols);
+	struct both x = random_act_at((size_t)n * cols, 4, random_below(2));
+	struct both out = both_new(ACT, (size_t)n * cols);
+
+	for (int side = 0; side < N_SIDES; side++) {
+		a.weight.data = w.at[side];
+		a.x = x.at[side];
+		a.out = in_place ? x.at[side] : out.at[side];
+		RUN(side, rms_norm, &a);
+	}
+	both_check_close(in_place ? &x : &out, ONE_ROUNDING, 1e-6);
+	both_free(&w);
+	both_free(&x);
+	both_free(&out);
+}
+
+static void test_rms_norm_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
+		check_rms_norm(dtypes[i % 3], widths[i / 3], any_rows(), random_below(4) == 0);
+}
+
+static void check_add_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n)
+{
+	struct op_add_rms_norm a = {.n_rows = n, .eps = 1e-6f};
+	struct both w = random_weight(&a.weight, dtype, 1, cols);
+	struct both x = random_act((size_t)n * cols), residual = random_act((size_t)n * cols);
+	struct both out = both_new(ACT, (size_t)n * cols);
+
+	for (int side = 0; side < N_SIDES; side++) {
+		a.weight.data = w.at[side];
+		a.x = x.at[side];
+		a.residual = residual.at[side];
+		a.out = out.at[side];
+		RUN(side, add_rms_norm, &a);
+	}
+	both_check_close(&residual, ONE_ROUNDING, 1e-7);
+	both_check_close(&out, THREE_ROUNDINGS, 1e-4);
+	both_free(&w);
+	both_free(&x);
+	both_free(&residual);
+	both_free(&out);
+}
+
+static void test_add_rms_norm_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
+		check_add_rms_norm(dtypes[i % 3], widths[i / 3], any_rows());
+}
+
+static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
+{
+	enum { ROWS = 9, COLS = 2048 };
+	struct op_rms_norm a = {.eps = 1e-5f};
+	struct both w = random_weight(&a.weight, DTYPE_BF16, 1, COLS), x = random_act(ROWS * COLS);
+	struct both whole = both_new(ACT, ROWS * COLS), single = both_new(ACT, ROWS * COLS);
+	float *want, *got;
+
+	a.weight.data = w.at[CUDA];
+	a.x = x.at[CUDA];
+	a.out = whole.at[CUDA];
+	a.n_rows = ROWS;
+	RUN(CUDA, rms_norm, &a);
+	a.n_rows = 1;
+	for (size_t r = 0; r < ROWS; r++) {
+		a.x = (uint16_t *)x.at[CUDA] + r * COLS;
+		a.out = (uint16_t *)single.at[CUDA] + r * COLS;
+		RUN(CUDA, rms_norm, &a);
+	}
+	want = both_floats(&whole, CUDA);
+	got = both_floats(&single, CUDA);
+	assert_memory_equal(got, want, ROWS * COLS * sizeof(float));
+	free(want);
+	free(got);
+	both_free(&w);
+	both_free(&x);
+	both_free(&whole);
+	both_free(&single);
+}
+
+/* ---- rope and cache ---- */
+
+struct rope_shape {
+	uint32_t n_tokens, n_heads, n_kv_heads, head_dim, page_tokens;
+	int q_norm, k_norm; /* -1: none; else a dtype's index */
+};
+
+static const struct rope_shape rope_shapes[] = {
+	{1, 32, 8, 64, 16, -1, -1},
+	{37, 32, 8, 128, 64, -1, -1},
+	{5, 4, 4, 96, 16, 0, 0},
+	{9, 6, 2, 256, 1, 1, 1},
+	{33, 16, 8, 128, 16, 1, 1},
+	{3, 3, 1, 6, 5, 2, -1},
+	{4, 2, 1, 2, 3, -1, 0},
+	{2, 5, 5, 80, 7, 0, 2},
+	{2, 3, 1, 1024, 2, 1, -1},
+	{0, 8, 8, 64, 16, -1, -1},
+};
+
+enum { ROPE_PAGES = 11, ROPE_POSITIONS = 50 };
+
+static struct both rope_indices(uint32_t n, uint32_t n_slots, bool slots)
+{
+	int32_t *values = malloc((n + 1) * sizeof(*values));
+	struct both b;
+
+	assert_non_null(values);
+	for (uint32_t t = 0; t < n; t++) {
+		if (slots) /* distinct, some absent */
+			values[t] = random_below(5) && t < n_slots
+					    ? (int32_t)((t * 7919u) % n_slots)
+					    : -1;
+		else
+			values[t] = (int32_t)random_below(ROPE_POSITIONS + 20) - 10;
+	}
+	for (uint32_t t = 0; slots && t < n; t++)
+		for (uint32_t u = 0; u < t; u++)
+			if (values[u] == values[t])
+				values[t] = -1;
+	b = both_of(values, n * sizeof(*values));
+	free(values);
+	return b;
+}
+
+static struct both rope_table(uint32_t head_dim)
+{
+	size_t n = (size_t)ROPE_POSITIONS * head_dim;
+	float *values = malloc(n * sizeof(*values));
+	struct both b;
+
+	assert_non_null(values);
+	for (size_t i = 0; i < n; i++)
+		values[i] = random_float();
+	b = both_of(values, n * sizeof(*values));
+	free(values);
+	return b;
+}
+
+static void check_rope(const struct rope_shape *s)
+{
+	uint32_t n_slots = ROPE_PAGES * s->page_tokens;
+	struct op_rope_and_cache a = {
+		.max_positions = ROPE_POSITIONS,
+		.eps = 1e-6f,
+		.n_tokens = s->n_tokens,
+		.n_heads = s->n_heads,
+		.n_kv_heads = s->n_kv_heads,
+		.head_dim = s->head_dim,
+		.page_tokens = s->page_tokens,
+	};
+	struct both q_norm =
+		random_weight(&a.q_norm, dtypes[s->q_norm < 0 ? 0 : s->q_norm], 1, s->head_dim);
+	struct both k_norm =
+		random_weight(&a.k_norm, dtypes[s->k_norm < 0 ? 0 : s->k_norm], 1, s->head_dim);
+	struct both qkv =
+		random_act((size_t)s->n_tokens * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim);
+	struct both kv = both_new(ACT, (size_t)n_slots * 2 * s->n_kv_heads * s->head_dim);
+	struct both positions = rope_indices(s->n_tokens, n_slots, false);
+	struct both slots = rope_indices(s->n_tokens, n_slots, true);
+	struct both cos_sin = rope_table(s->head_dim);
+
+	for (int side = 0; side < N_SIDES; side++) {
+		a.q_norm.data = s->q_norm < 0 ? NULL : q_norm.at[side];
+		a.k_norm.data = s->k_norm < 0 ? NULL : k_norm.at[side];
+		a.qkv = qkv.at[side];
+		a.kv = kv.at[side];
+		a.positions = positions.at[side];
+		a.slot_mapping = slots.at[side];
+		a.cos_sin = cos_sin.at[side];
+		RUN(side, rope_and_cache, &a);
+	}
+	both_check_close(&qkv, ONE_ROUNDING, 1e-5);
+	both_check_close(&kv, ONE_ROUNDING, 1e-5);
+	both_free(&q_norm);
+	both_free(&k_norm);
+	both_free(&qkv);
+	both_free(&kv);
+	both_free(&positions);
+	both_free(&slots);
+	both_free(&cos_sin);
+}
+
+static void test_rope_and_cache_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(rope_shapes); i++)
+		check_rope(&rope_shapes[i]);
+}
+
+/* ---- silu_mul, gather_rows, to_f32 ---- */
+
+static void test_silu_mul_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths); i++) {
+		struct op_silu_mul a = {.n_rows = any_rows(), .cols = widths[i]};
+		size_t n = (size_t)a.n_rows * a.cols;
+		struct both x = random_act_at(2 * n, 20, random_below(2)), out = both_new(ACT, n);
+
+		for (int side = 0; side < N_SIDES; side++) {
+			a.gate_up = x.at[side];
+			a.out = out.at[side];
+			RUN(side, silu_mul, &a);
+		}
+		both_check_close(&out, ONE_ROUNDING, 1e-20);
+		both_free(&x);
+		both_free(&out);
+	}
+}
+
+static void test_silu_mul_of_extremes_is_finite(void **state)
+{
+	static const float values[16] = {
+		-3e38f, -1000, -100, -88, 88, 100, 1000, 3e38f, 1, 1, 1, 1, 1, 1, 1, 1};
+	struct op_silu_mul a = {.n_rows = 1, .cols = 8};
+	struct both x = both_new(ACT, 16), out = both_new(ACT, 8);
+
+	both_put(&x, values);
+	for (int side = 0; side < N_SIDES; side++) {
+		a.gate_up = x.at[side];
+		a.out = out.at[side];
+		RUN(side, silu_mul, &a);
+	}
+	both_check_close(&out, ONE_ROUNDING, 1e-30);
+	both_free(&x);
+	both_free(&out);
+}
+
+static void test_gather_rows_takes_the_same_rows(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths); i++) {
+		struct op_gather_rows a = {.n_rows = any_rows(), .x_rows = 21, .cols = widths[i]};
+		struct both x = random_act_at((size_t)21 * a.cols, 1, random_below(2));
+		struct both out = both_new(ACT, (size_t)a.n_rows * a.cols), index;
+		int32_t values[256];
+
+		for (uint32_t r = 0; r < a.n_rows; r++)
+			values[r] = r % 7 ? (int32_t)random_below(21) : (int32_t)random_u32();
+		index = both_of(values, a.n_rows * 4);
+		for (int side = 0; side < N_SIDES; side++) {
+			a.x = x.at[side];
+			a.index = index.at[side];
+			a.out = out.at[side];
+			RUN(side, gather_rows, &a);
+		}
+		both_check_close(&out, 0, 0);
+		both_free(&x);
+		both_free(&index);
+		both_free(&out);
+	}
+}
+
+static void test_to_f32_is_exact(void **state)
+{
+	static const uint64_t sizes[] = {0, 1, 7, 8, 9, 1000, 2048 * 31 + 5, 3000001};
+
+	for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+		struct op_to_f32 a = {.n = sizes[i]};
+		struct both x = random_act_at(a.n, 1, i % 2), out = both_new(BYTES, a.n * 4);
+
+		for (int side = 0; side < N_SIDES; side++) {
+			a.x = x.at[side];
+			a.out = out.at[side];
+			RUN(side, to_f32, &a);
+		}
+		both_check_equal(&out, "to_f32");
+		both_free(&x);
+		both_free(&out);
+	}
+}
+
+/* ---- copy_pages ---- */
+
+/* Chains, swaps and a page that several pairs write: the pairs' order must show. */
+static void test_copy_pages_keeps_the_order_of_the_pairs(void **state)
+{
+	static const uint64_t page_bytes[] = {1, 33, 64, 4096, 32768, 100000};
+	enum { PAGES = 7, MAX_PAIRS = 600 };
+
+	for (size_t i = 0; i < COUNT_OF(page_bytes) * 3; i++) {
+		struct op_copy_pages a = {.page_bytes = page_bytes[i / 3],
+			.n_pairs = random_below(i % 2 ? MAX_PAIRS + 1 : 24)};
+		struct both pairs = both_new_pinned(MAX_PAIRS * 8), kv;
+		uint8_t *image = malloc(PAGES * a.page_bytes);
+		uint32_t values[2 * MAX_PAIRS];
+
+		assert_non_null(image);
+		for (size_t b = 0; b < PAGES * a.page_bytes; b++)
+			image[b] = (uint8_t)random_u32();
+		for (uint32_t p = 0; p < 2 * MAX_PAIRS; p++)
+			values[p] = random_below(PAGES);
+		both_put(&pairs, values);
+		kv = both_of(image, PAGES * a.page_bytes);
+		for (int side = 0; side < N_SIDES; side++) {
+			a.kv = kv.at[side];
+			a.pairs = pairs.at[side];
+			RUN(side, copy_pages, &a);
+		}
+		both_check_equal(&kv, "pages");
+		free(image);
+		both_free(&pairs);
+		both_free(&kv);
+	}
+}
+
+/* ---- outbox ---- */
+
+static void test_outbox_writes_tokens_and_then_the_flag(void **state)
+{
+	static const uint32_t counts[] = {0, 1, 31, 256, 1000};
+
+	for (size_t i = 0; i < COUNT_OF(counts); i++) {
+		struct op_outbox a = {.step = 7000000000u + i, .n_rows = counts[i]};
+		struct both out = both_new_pinned(a.n_rows * 4), flag = both_new_pinned(8), sampled;
+		int32_t values[1000];
+
+		for (size_t r = 0; r < COUNT_OF(values); r++)
+			values[r] = (int32_t)random_u32();
+		sampled = both_of(values, a.n_rows * 4);
+		for (int side = 0; side < N_SIDES; side++) {
+			a.sampled = sampled.at[side];
+			a.out = out.at[side];
+			a.flag = flag.at[side];
+			RUN(side, outbox, &a);
+			assert_int_equal(*a.flag, a.step);
+			assert_memory_equal(a.out, values, a.n_rows * 4);
+		}
+		both_free(&out);
+		both_free(&flag);
+		both_free(&sampled);
+	}
+}
+
+/* ---- shapes that cannot be ---- */
+
+#define REFUSES(op, ...)                                                                           \
+	for (int side = 0; side < N_SIDES; side++)                                                 \
+	assert_int_equal(                                                                          \
+		devices[side]->kernels->op(streams[side], &(struct op_##op){__VA_ARGS__}),         \
+		-EINVAL)
+
+static void test_shapes_that_cannot_be_are_refused(void **state)
+{
+	float memory[8];
+	int32_t ids[8];
+	struct weight w = {.data = memory, .dtype = DTYPE_F32, .rows = 1, .cols = 8};
+	struct weight bad = {.data = memory, .dtype = DTYPE_I32, .rows = 1, .cols = 8};
+
+	REFUSES(embed, .table = bad, .ids = ids, .out = memory);
+	REFUSES(embed, .table = w, .out = memory);
+	REFUSES(rms_norm, .x = memory, .weight = w, .out = memory, .eps = NAN);
+	REFUSES(rms_norm, .x = memory, .weight = bad, .out = memory);
+	REFUSES(add_rms_norm, .x = memory, .residual = memory, .weight = w, .out = memory);
+	REFUSES(silu_mul, .gate_up = memory, .out = memory);
+	REFUSES(gather_rows, .x = memory, .index = ids, .out = memory, .cols = 1);
+	REFUSES(to_f32, .x = memory);
+	REFUSES(copy_pages, .kv = memory, .page_bytes = 8, .n_pairs = 1);
+	REFUSES(outbox, .sampled = ids, .out = ids);
+	REFUSES(rope_and_cache, .qkv = memory, .positions = ids, .slot_mapping = ids,
+		.cos_sin = memory, .kv = memory, .n_heads = 3, .n_kv_heads = 2, .head_dim = 2,
+		.page_tokens = 1, .max_positions = 1);
+	REFUSES(sample, .logits = memory, .sampled = ids, .vocab = 8, .n_rows = 1);
+	REFUSES(prepare, .n_pages = 1);
+}
+
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_embed_equals_the_oracle),
+	cmocka_unit_test(test_rms_norm_equals_the_oracle),
+	cmocka_unit_test(test_add_rms_norm_equals_the_oracle),
+	cmocka_unit_test(test_rms_norm_of_a_row_does_not_depend_on_the_batch),
+	cmocka_unit_test(test_rope_and_cache_equals_the_oracle),
+	cmocka_unit_test(test_silu_mul_equals_the_oracle),
+	cmocka_unit_test(test_silu_mul_of_extremes_is_finite),
+	cmocka_unit_test(test_gather_rows_takes_the_same_rows),
+	cmocka_unit_test(test_to_f32_is_exact),
+	cmocka_unit_test(test_copy_pages_keeps_the_order_of_the_pairs),
+	cmocka_unit_test(test_outbox_writes_tokens_and_then_the_flag),
+	cmocka_unit_test(test_shapes_that_cannot_be_are_refused),
+};
+
+CUDA_TEST_MAIN("cuda_ops", tests)

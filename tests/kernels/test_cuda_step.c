@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/cuda_ops_fixture.h"
+
+/* Expansion of a step and sampling: on both devices to the last bit. */
+
+/* ---- prepare ---- */
+
+struct limits {
+	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab, n_pages;
+};
+
+enum { N_ARRAYS = 12 };
+
+struct inputs {
+	struct limits limits;
+	struct both arrays[N_ARRAYS];
+};
+
+static const char *const array_names[N_ARRAYS] = {"input_ids", "positions", "slot_mapping",
+	"query_start", "seq_lens", "block_table", "row_slot", "row_flags", "logit_index",
+	"slot_last_token", "slot_sampling", "slot_block_table"};
+
+static void inputs_init(struct inputs *in, const struct limits *l)
+{
+	const size_t words[N_ARRAYS] = {l->max_tokens, l->max_tokens, l->max_tokens,
+		l->max_rows + 1, l->max_rows, l->max_rows * l->max_pages, l->max_rows, l->max_rows,
+		l->max_rows, l->max_slots, l->max_slots * sizeof(struct slot_sampling) / 4,
+		l->max_slots * l->max_pages};
+
+	in->limits = *l;
+	for (size_t i = 0; i < N_ARRAYS; i++)
+		in->arrays[i] = both_new(BYTES, words[i] * 4);
+}
+
+static struct step_inputs inputs_of(const struct inputs *in, int side)
+{
+	const struct limits *l = &in->limits;
+
+	return (struct step_inputs){
+		.max_rows = l->max_rows,
+		.max_tokens = l->max_tokens,
+		.max_slots = l->max_slots,
+		.max_pages = l->max_pages,
+		.page_tokens = l->page_tokens,
+		.vocab_size = l->vocab,
+		.input_ids = in->arrays[0].at[side],
+		.positions = in->arrays[1].at[side],
+		.slot_mapping = in->arrays[2].at[side],
+		.query_start = in->arrays[3].at[side],
+		.seq_lens = in->arrays[4].at[side],
+		.block_table = in->arrays[5].at[side],
+		.row_slot = in->arrays[6].at[side],
+		.row_flags = in->arrays[7].at[side],
+		.logit_index = in->arrays[8].at[side],
+		.slot_last_token = in->arrays[9].at[side],
+		.slot_sampling = in->arrays[10].at[side],
+		.slot_block_table = in->arrays[11].at[side],
+	};
+}
+
+/* The record and what it points to, in one pinned slot of each side. */
+struct pinned_record {
+	struct step_record record;
+	struct step_row rows[1600];
+	struct slot_init inits[700];
+	int32_t ids[9000];
+	uint32_t pages[16000];
+};
+
+struct step_size {
+	uint32_t max_rows, max_row_tokens, max_inits;
+};
+
+static void random_record(
+	struct pinned_record *p, const struct limits *l, const struct step_size *s)
+{
+	uint32_t n_tokens = 0;
+
+	for (size_t i = 0; i < COUNT_OF(p->pages); i++)
+		p->pages[i] = random_below(l->n_pages + 3);
+	for (size_t i = 0; i < COUNT_OF(p->ids); i++)
+		p->ids[i] =
+			random_below(9) ? (int32_t)random_below(l->vocab) : (int32_t)random_u32();
+	p->record = (struct step_record){
+		.n_rows = random_below(s->max_rows + 1), .n_inits = random_below(s->max_inits + 1)};
+	for (uint32_t r = 0; r < p->record.n_rows; r++) {
+		p->rows[r] = (struct step_row){
+			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
+			.flags = random_u32() & (ROW_FROM_SLOT | ROW_SAMPLE),
+			.n_tokens = random_below(s->max_row_tokens + 1),
+			.start = random_below(l->max_pages * l->page_tokens + 2),
+		};
+		n_tokens += p->rows[r].n_tokens;
+	}
+	for (uint32_t i = 0; i < p->record.n_inits; i++)
+		p->inits[i] = (struct slot_init){
+			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
+			.n_pages = random_below(l->max_pages + 3),
+			.page_offset = random_below(COUNT_OF(p->pages) - l->max_pages - 3),
+			.sampling = {.temperature = random_float(), .top_k = random_u32()},
+		};
+	p->record.n_tokens = n_tokens - (n_tokens && !random_below(5) ? 1 : 0);
+	p->record.padded_rows = p->record.n_rows + random_below(5);
+	p->record.padded_tokens = p->record.n_tokens;
+}
+
+static void place_record(const struct pinned_record *p, struct pinned_record *to)
+{
+	memcpy(to, p, sizeof(*to));
+	to->record.rows = to->rows;
+	to->record.ids = to->ids;
+	to->record.inits = to->inits;
+	to->record.pages = to->pages;
+}
+
+static void check_steps(const struct limits *l, const struct step_size *sizes, size_t n)
+{
+	struct both pinned = both_new_pinned(sizeof(struct pinned_record));
+	struct pinned_record *p = malloc(sizeof(*p));
+	struct inputs in;
+	uint32_t *words;
+
+	inputs_init(&in, l);
+	words = malloc(in.arrays[11].n);
+	assert_true(p && words);
+	for (size_t i = 0; i < in.arrays[11].n / 4; i++)
+		words[i] = random_u32() % (l->n_pages + 2);
+	both_put(&in.arrays[11], words); /* pages and last tokens that earlier steps left */
+	both_put(&in.arrays[9], words);
+	for (size_t i = 0; i < n; i++) {
+		random_record(p, l, &sizes[i]);
+		for (int side = 0; side < N_SIDES; side++) {
+			struct op_prepare a = {
+				.inputs = inputs_of(&in, side), .n_pages = l->n_pages};
+
+			place_record(p, pinned.at[side]);
+			a.record = &((struct pinned_record *)pinned.at[side])->record;
+			RUN(side, prepare, &a);
+		}
+		for (size_t k = 0; k < N_ARRAYS; k++)
+			both_check_equal(&in.arrays[k], array_names[k]);
+	}
+	for (size_t k = 0; k < N_ARRAYS; k++)
+		both_free(&in.arrays[k]);
+	both_free(&pinned);
+	free(words);
+	free(p);
+}
+
+static void test_prepare_equals_the_oracle_on_small_steps(void **state)
+{
+	static const struct limits limits = {7, 40, 9, 6, 4, 100, 64};
+	struct step_size sizes[60];
+
+	for (size_t i = 0; i < COUNT_OF(sizes); i++)
+		sizes[i] = (struct step_size){i % 9, 1 + i % 20, i % 5 ? 0 : 12};
+	check_steps(&limits, sizes, COUNT_OF(sizes));
+}
+
+/* Several tiles of rows and inits, long rows, then small steps that must leave nothing behind. */
+static void test_prepare_equals_the_oracle_on_large_steps(void **state)
+{
+	static const struct limits limits = {1500, 8192, 600, 300, 16, 128256, 5000};
+	static const struct step_size sizes[] = {{1500, 8, 700}, {3, 1, 0}, {1500, 5, 300},
+		{2, 4000, 2}, {0, 0, 0}, {600, 12, 700}, {128, 1, 9}, {128, 1, 0}};
+
+	check_steps(&limits, sizes, COUNT_OF(sizes));
+}
+
+static void test_prepare_equals_the_oracle_on_long_rows(void **state)
+{
+	static const struct limits limits = {16, 4096, 16, 900, 4, 32000, 40000};
+	static const struct step_size sizes[] = {{16, 1, 16}, {16, 300, 3}, {4, 1000, 0}};
+
+	check_steps(&limits, sizes, COUNT_OF(sizes));
+}
+
+/* ---- sample ---- */
+
+enum { SAMPLE_ROWS = 48, SAMPLE_SLOTS = 64 };
+
+enum shape { NORMAL, WIDE, TIED, FLAT, BROKEN, NONE_FINITE, N_SHAPES };
+
+static float random_logit(enum shape shape)
+{
+	switch (shape) {
+	case NORMAL:
+		return random_normal() * 3;
+	case WIDE:
+		return random_normal() * 1e4f;
+	case TIED:
+		return roundf(random_normal() * 2);
+	case FLAT:
+		return random_below(2) ? 0.0f : -0.0f;
+	case BROKEN:
+		switch (random_below(8)) {
+		case 0:
+			return NAN;
+		case 1:
+			return INFINITY;
+		case 2:
+			return -INFINITY;
+		case 3:
+			return -3e38f;
+		}
+		return random_normal();
+	default:
+		return random_below(2) ? NAN : INFINITY;
+	}
+}
+
+static struct slot_sampling random_sampling(void)
+{
+	static const float temperatures[] = {0, -1, 1e-45f, 1e-3f, 0.7f, 1, 1, 1, 2, 100, INFINITY};
+	static const float top_ps[] = {1, 1, 1, 0.9f, 0.5f, 0.99f, 0.999f, 0, -1, NAN};
+	static const float min_ps[] = {0, 0, 0, 0.05f, 0.5f, 2, NAN};
+	static const uint32_t top_ks[] = {0, 0, 0, 1, 2, 40, 50, 1000, 5000, 50000, UINT32_MAX};
+
+	return (struct slot_sampling){
+		.temperature = temperatures[random_below(COUNT_OF(temperatures))],
+		.top_p = top_ps[random_below(COUNT_OF(top_ps))],
+		.min_p = min_ps[random_below(COUNT_OF(min_ps))],
+		.top_k = top_ks[random_below(COUNT_OF(top_ks))],
+		.seed = (uint64_t)random_u32() << 32 | random_u32(),
+	};
+}
+
+struct sample_case {
+	struct slot_sampling sampling[SAMPLE_SLOTS];
+	int32_t row_slot[SAMPLE_ROWS], row_flags[SAMPLE_ROWS], seq_lens[SAMPLE_ROWS];
+	int32_t last_token[SAMPLE_SLOTS];
+};
+
+/* Each row has a slot of its own, a few have none or don't sample. */
+static void random_case(struct sample_case *c)
+{
+	for (int32_t s = 0; s < SAMPLE_SLOTS; s++) {
+		c->sampling[s] = random_sampling();
+		c->last_token[s] = -9;
+	}
+	for (int32_t r = 0; r < SAMPLE_ROWS; r++) {
+		c->row_slot[r] = random_below(12) ? (r * 29 + 5) % SAMPLE_SLOTS : -1 - (r & 1);
+		c->row_flags[r] = random_below(12) ? ROW_SAMPLE | (r & 1) : ROW_FROM_SLOT;
+		c->seq_lens[r] = (int32_t)random_below(100000);
+	}
+	c->row_slot[3] = SAMPLE_SLOTS;
+}
+
+static void random_logits(float *logits, uint32_t n_rows, uint32_t vocab)
+{
+	for (uint32_t r = 0; r < n_rows; r++) {
+		enum shape shape = random_below(N_SHAPES);
+
+		for (uint32_t i = 0; i < vocab; i++)
+			logits[(size_t)r * vocab + i] = random_logit(shape);
+	}
+}
+
+/* n_rows rows on both sides. */
+static void check_sample(
+	const struct sample_case *c, const struct both *logits, uint32_t n_rows, uint32_t vocab)
+{
+	struct both sampling = both_of(c->sampling, sizeof(c->sampling));
+	struct both row_slot = both_of(c->row_slot, sizeof(c->row_slot));
+	struct both row_flags = both_of(c->row_flags, sizeof(c->row_flags));
+	struct both seq_lens = both_of(c->seq_lens, sizeof(c->seq_lens));
+	struct both last = both_of(c->last_token, sizeof(c->last_token));
+	struct both sampled = both_new(BYTES, n_rows * 4);
+
+	for (int side = 0; side < N_SIDES; side++) {
+		struct op_sample a = {
+			.logits = logits->at[side],
+			.n_rows = n_rows,
+			.vocab = vocab,
+			.purpose = n_rows % 4,
+			.sampled = sampled.at[side],
+			.inputs = {.max_rows = SAMPLE_ROWS,
+				.max_slots = SAMPLE_SLOTS,
+				.row_slot = row_slot.at[side],
+				.row_flags = row_flags.at[side],
+				.seq_lens = seq_lens.at[side],
+				.slot_sampling = sampling.at[side],
+				.slot_last_token = last.at[side]},
+		};
+
+		RUN(side, sample, &a);
+	}
+	both_check_equal(&sampled, "sampled");
+	both_check_equal(&last, "slot_last_token");
+	both_free(&sampling);
+	both_free(&row_slot);
+	both_free(&row_flags);
+	both_free(&seq_lens);
+	both_free(&last);
+	both_free(&sampled);
+}
+
+static void check_sample_vocab(uint32_t vocab, uint32_t n_rows, int n_cases)
+{
+	float *values = malloc((size_t)n_rows * vocab * sizeof(*values) + 1);
+	struct sample_case c;
+	struct both logits;
+
+	assert_non_null(values);
+	random_logits(values, n_rows, vocab);
+	logits = both_of(values, (size_t)n_rows * vocab * sizeof(*values));
+	while (n_cases--) {
+		random_case(&c);
+		check_sample(&c, &logits, n_rows, vocab);
+	}
+	both_free(&logits);
+	free(values);
+}
+
+static void test_sample_draws_the_oracles_tokens_from_small_vocabularies(void **state)
+{
+	static const uint32_t vocabs[] = {1, 2, 3, 12, 31, 32, 33, 1000, 1025, 4096};
+
+	for (size_t i = 0; i < COUNT_OF(vocabs); i++)
+		check_sample_vocab(vocabs[i], SAMPLE_ROWS, 8);
+}
+
+static void test_sample_draws_the_oracles_tokens_from_large_vocabularies(void **state)
+{
+	check_sample_vocab(4099, SAMPLE_ROWS, 6);
+	check_sample_vocab(32000, 17, 6);
+	check_sample_vocab(128256, 1, 30);
+	check_sample_vocab(128256, 24, 3);
+	check_sample_vocab(151936, 5, 6);
+}
+
+static void test_sample_of_no_rows_writes_nothing(void **state)
+{
+	check_sample_vocab(100, 0, 1);
+}
+
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_prepare_equals_the_oracle_on_small_steps),
+	cmocka_unit_test(test_prepare_equals_the_oracle_on_large_steps),
+	cmocka_unit_test(test_prepare_equals_the_oracle_on_long_rows),
+	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_small_vocabularies),
+	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_large_vocabularies),
+	cmocka_unit_test(test_sample_of_no_rows_writes_nothing),
+};
+
+CUDA_TEST_MAIN("cuda_step", tests)
