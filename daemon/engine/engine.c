@@ -16,6 +16,8 @@
 
 #include "ipc/clock.h"
 
+#define TURNS_UNPAUSED 256
+#define TURNS_A_CLOCK 8
 #define TICK_MS 5 /* how late a sleeping engine may notice a deadline, or room in a full ring */
 
 static void relax(void)
@@ -80,6 +82,9 @@ static bool turn(struct engine *engine)
 		engine_lose_device(engine, rc);
 		worked = true;
 	}
+	/* What is known now is told before the next step is launched: another is in flight already. */
+	if (worked)
+		engine_publish(engine);
 	if (!engine->lost) {
 		worked |= admit(engine);
 		worked |= step_launch(engine);
@@ -140,21 +145,24 @@ static void sleep_until_woken(struct engine *engine)
 	atomic_store(&engine->sleeping, false);
 }
 
+/* Turns that find nothing: the first few at full speed, for a client that answers at once; then with
+ * pauses, looking at the clock now and then. */
 static void idle(struct engine *engine)
 {
 	uint64_t now;
 
-	if (engine->options.spin_us == ENGINE_SPIN_FOREVER) {
-		relax();
-		return;
+	if (engine->options.spin_us) {
+		if (++engine->idle_turns > TURNS_UNPAUSED)
+			relax();
+		if (engine->options.spin_us == ENGINE_SPIN_FOREVER ||
+			engine->idle_turns % TURNS_A_CLOCK)
+			return;
 	}
 	now = clock_ns();
 	if (!engine->idle_since_ns)
 		engine->idle_since_ns = now;
-	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000) {
-		relax();
+	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000)
 		return;
-	}
 	engine->slept = true;
 	sleep_until_woken(engine);
 	engine->idle_since_ns = 0;
@@ -166,7 +174,7 @@ static void *engine_main(void *arg)
 
 	while (!engine->stop) {
 		if (turn(engine))
-			engine->idle_since_ns = 0;
+			engine->idle_since_ns = engine->idle_turns = 0;
 		else
 			idle(engine);
 	}

@@ -17,13 +17,14 @@
 static bool push(struct session *session, const struct ring_cqe *cqe, uint32_t n_reserved)
 {
 	struct ring *ring = &session->port->region.ring;
-	int space = ring_cq_space(ring);
+	/* The client's index is looked at only when the copy of it leaves no room. */
+	int room = ring_cq_room(ring, n_reserved + 1);
 
-	if (space < 0 || (space == 0 && !n_reserved)) {
+	if (room < 0 || (room == 0 && !n_reserved)) {
 		engine_session_fail(session, "completion ring: the head is not where it can be");
 		return false;
 	}
-	if ((uint32_t)space <= n_reserved)
+	if (!room)
 		return false;
 	ring_cq_push(ring, cqe);
 	session->publish = true;

@@ -175,7 +175,7 @@ struct engine {
 	uint32_t n_deadlines, n_requests;
 	uint64_t next_deadline_ns; /* none is earlier */
 	uint32_t n_ports;          /* attached, as the loop thread counts */
-	uint64_t idle_since_ns;
+	uint64_t idle_since_ns, idle_turns;
 	uint64_t seed_state;
 	_Atomic bool sleeping;
 	struct engine_stats stats;

@@ -211,6 +211,8 @@ static int launch(struct runner *runner, bool *ret_launched)
 	struct batch_shape shape;
 	int rc;
 
+	if (!runner->n_running && !runner->n_copies)
+		return 0;
 	flight->slot = inputs_begin(&runner->inputs, runner->launched + 1);
 	if (!flight->slot)
 		return 0;
