@@ -82,7 +82,10 @@ static bool turn(struct engine *engine)
 		engine_lose_device(engine, rc);
 		worked = true;
 	}
-	/* What is known now is told before the next step is launched: another is in flight already. */
+	/* What is known now is told before the next step is launched: another is in flight already. Who
+	 * hears of an end finds it in the counters. */
+	if (worked && engine->admit)
+		show_counters(engine);
 	if (worked)
 		engine_publish(engine);
 	if (!engine->lost) {

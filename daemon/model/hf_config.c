@@ -63,7 +63,7 @@ static int find_family(const struct field_object *root, const struct family **re
 		root->file, name);
 }
 
-/* What would change the arithmetic and is not implemented. */
+/* What would change the arithmetic in ways that are refused here. */
 static int check_plain(const struct field_object *root)
 {
 	static const char *const foreign[] = {

@@ -1,59 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* How a daemon begins and ends: what it refuses to start with, its sockets, drain, device loss. */
-#include <setjmp.h>
+/* How a daemon begins and ends: its options, its sockets, its lengths, drain, device loss. */
 #include <signal.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
-#include <jansson.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
-#include "tests/e2e/daemon.h"
 #include "tests/e2e/questions.h"
+#include "tests/e2e/startup.h"
 
-#define EXIT_ERROR 1
-#define EXIT_USAGE 2
 #define EXIT_DEVICE_LOST 70
-
-static int setup(void **state)
-{
-	struct daemon *daemon = calloc(1, sizeof(*daemon));
-
-	daemon_init(daemon);
-	*state = daemon;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	daemon_deinit(*state);
-	free(*state);
-	unsetenv("MIMEO_CPU_FAULT");
-	return 0;
-}
-
-/* The daemon must refuse to start, with that status and a line that has the texts
- * (NULL-terminated). */
-static void assert_refuses(struct daemon *daemon, int status, const char *const *texts)
-{
-	daemon_launch(daemon);
-	int ended = daemon_wait(daemon);
-	if (ended != status)
-		daemon_log_show(daemon);
-	assert_int_equal(ended, status);
-	for (; *texts; texts++) {
-		if (daemon_log_has(daemon, *texts))
-			continue;
-		daemon_log_show(daemon);
-		fail_msg("the log does not name \"%s\"", *texts);
-	}
-}
-
-#define ASSERT_REFUSES(daemon, status, ...)                                                        \
-	assert_refuses((daemon), (status), (const char *const[]){__VA_ARGS__, NULL})
 
 /* ---- bad options ---- */
 
@@ -102,227 +56,6 @@ static void test_daemon_without_a_model_is_refused(void **state)
 	program_run(argv, &output);
 	assert_int_equal(output.status, EXIT_USAGE);
 	assert_non_null(strstr(output.text, "--model"));
-}
-
-/* ---- bad models ---- */
-
-struct model_folder {
-	char path[96], option[128], weights[128], config[128];
-	char *bytes; /* of model.safetensors */
-	size_t size;
-};
-
-/* A copy of tinycalc in the daemon's folder, and the option that serves it. */
-static void model_copy(struct daemon *daemon, struct model_folder *ret)
-{
-	size_t size;
-
-	snprintf(ret->path, sizeof(ret->path), "%s/model", daemon->folder);
-	snprintf(ret->option, sizeof(ret->option), "bad=%s", ret->path);
-	snprintf(ret->weights, sizeof(ret->weights), "%s/model.safetensors", ret->path);
-	snprintf(ret->config, sizeof(ret->config), "%s/config.json", ret->path);
-	assert_int_equal(mkdir(ret->path, 0700), 0);
-	ret->bytes =
-		file_text(source_path("examples/models/tinycalc/model.safetensors"), &ret->size);
-	assert_non_null(ret->bytes);
-	char *config = file_text(source_path("examples/models/tinycalc/config.json"), &size);
-	assert_non_null(config);
-	file_write(ret->config, config, size);
-	free(config);
-	daemon_option(daemon, "--model", ret->option);
-}
-
-static void test_truncated_weights_are_refused_by_file(void **state)
-{
-	struct model_folder model;
-
-	model_copy(*state, &model);
-	file_write(model.weights, model.bytes, model.size - 1000);
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "model.safetensors");
-	free(model.bytes);
-}
-
-static void test_missing_weights_are_refused_by_file(void **state)
-{
-	struct model_folder model;
-
-	model_copy(*state, &model);
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "model.safetensors");
-	free(model.bytes);
-}
-
-static void test_header_length_beyond_the_file_is_refused(void **state)
-{
-	struct model_folder model;
-
-	model_copy(*state, &model);
-	memset(model.bytes, 0xff, 8);
-	file_write(model.weights, model.bytes, model.size);
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "header");
-	free(model.bytes);
-}
-
-static void test_header_that_is_no_json_is_refused(void **state)
-{
-	struct model_folder model;
-
-	model_copy(*state, &model);
-	memset(model.bytes + 20, '\x01', 40);
-	file_write(model.weights, model.bytes, model.size);
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "JSON");
-	free(model.bytes);
-}
-
-/* Write the weights with another header. */
-static void write_with_header(struct model_folder *model, json_t *header)
-{
-	uint64_t old, length;
-	char *text = json_dumps(header, JSON_COMPACT);
-
-	memcpy(&old, model->bytes, sizeof(old));
-	size_t n = strlen(text);
-	length = (n + 7) & ~(uint64_t)7;
-	size_t data = model->size - 8 - old;
-	char *bytes = calloc(1, 8 + length + data);
-	memcpy(bytes, &length, sizeof(length));
-	memset(bytes + 8, ' ', length);
-	memcpy(bytes + 8, text, n);
-	memcpy(bytes + 8 + length, model->bytes + 8 + old, data);
-	file_write(model->weights, bytes, 8 + length + data);
-	free(bytes);
-	free(text);
-}
-
-static json_t *header_of(const struct model_folder *model)
-{
-	uint64_t length;
-
-	memcpy(&length, model->bytes, sizeof(length));
-	json_t *header = json_loadb(model->bytes + 8, length, 0, NULL);
-	assert_non_null(header);
-	return header;
-}
-
-#define SOME_TENSOR "model.layers.1.mlp.down_proj.weight"
-
-enum lie { OFFSETS_OUTSIDE, OFFSETS_OVERLAP, SHAPE, DTYPE, MISSING };
-
-static void tell(json_t *header, enum lie lie)
-{
-	json_t *tensor = json_object_get(header, SOME_TENSOR);
-	json_t *other = json_object_get(header, "model.layers.2.mlp.down_proj.weight");
-
-	assert_non_null(tensor);
-	assert_non_null(other);
-	if (lie == OFFSETS_OUTSIDE)
-		json_array_set_new(
-			json_object_get(tensor, "data_offsets"), 1, json_integer(INT64_C(1) << 62));
-	else if (lie == OFFSETS_OVERLAP)
-		json_object_set(tensor, "data_offsets", json_object_get(other, "data_offsets"));
-	else if (lie == SHAPE)
-		json_array_set_new(json_object_get(tensor, "shape"), 0, json_integer(161));
-	else if (lie == DTYPE)
-		json_object_set_new(tensor, "dtype", json_string("F32"));
-	else {
-		json_object_set(header, "model.layers.1.mlp.stray.weight", tensor);
-		json_object_del(header, SOME_TENSOR);
-	}
-}
-
-static void check_lie(struct daemon *daemon, enum lie lie)
-{
-	struct model_folder model;
-
-	model_copy(daemon, &model);
-	json_t *header = header_of(&model);
-	tell(header, lie);
-	write_with_header(&model, header);
-	json_decref(header);
-	free(model.bytes);
-	if (lie == OFFSETS_OVERLAP)
-		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", "model.safetensors");
-	else
-		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", SOME_TENSOR);
-}
-
-static void test_tensor_beyond_its_file_is_refused_by_name(void **state)
-{
-	check_lie(*state, OFFSETS_OUTSIDE);
-}
-
-static void test_tensors_that_overlap_are_refused(void **state)
-{
-	check_lie(*state, OFFSETS_OVERLAP);
-}
-
-static void test_tensor_of_another_shape_is_refused_by_name(void **state)
-{
-	check_lie(*state, SHAPE);
-}
-
-static void test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name(void **state)
-{
-	check_lie(*state, DTYPE);
-}
-
-static void test_missing_tensor_is_refused_by_name(void **state)
-{
-	check_lie(*state, MISSING);
-}
-
-static void check_config(struct daemon *daemon, const char *field, json_t *value, const char *text)
-{
-	struct model_folder model;
-
-	model_copy(daemon, &model);
-	file_write(model.weights, model.bytes, model.size);
-	free(model.bytes);
-	json_t *config = json_load_file(model.config, 0, NULL);
-	json_object_set_new(config, field, value);
-	assert_int_equal(json_dump_file(config, model.config, 0), 0);
-	json_decref(config);
-	ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", "config.json", field, text);
-}
-
-static void test_unknown_architecture_is_refused_by_name(void **state)
-{
-	check_config(
-		*state, "architectures", json_pack("[s]", "GPT2LMHeadModel"), "GPT2LMHeadModel");
-}
-
-static void test_unsupported_activation_is_refused_by_name(void **state)
-{
-	check_config(*state, "hidden_act", json_string("gelu"), "gelu");
-}
-
-static void test_unsupported_rope_is_refused_by_name(void **state)
-{
-	check_config(*state, "rope_parameters",
-		json_pack("{ss sf}", "rope_type", "spiral", "rope_theta", 10000.0), "spiral");
-}
-
-static void test_config_that_is_no_json_is_refused_by_file(void **state)
-{
-	struct model_folder model;
-
-	model_copy(*state, &model);
-	file_write(model.weights, model.bytes, model.size);
-	file_write(model.config, "{\"architectures\": [", 19);
-	free(model.bytes);
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "config.json");
-}
-
-static void test_model_too_large_for_the_memory_is_refused(void **state)
-{
-	daemon_option(*state, "--memory", "1M");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc", "weights", "--memory");
-}
-
-static void test_pages_too_many_for_the_memory_are_refused(void **state)
-{
-	daemon_option(*state, "--memory", "64M");
-	daemon_option(*state, "--kv-pages", "1000000");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc", "KV cache", "--memory");
 }
 
 /* ---- sockets ---- */
@@ -468,18 +201,6 @@ static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **sta
 	mimeo_close(m);
 }
 
-static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void **state)
-{
-	struct daemon *daemon = *state;
-
-	/* Enough for the weights; the logits of 4096 rows alone take more than the rest. */
-	daemon_option(daemon, "--memory", "32M");
-	daemon_option(daemon, "--max-requests", "4096");
-	daemon_option(daemon, "--max-batch-tokens", "4096");
-	ASSERT_REFUSES(daemon, EXIT_ERROR, "model tinycalc: its activations and inputs need");
-	assert_false(daemon_log_has(daemon, "of weights in"));
-}
-
 /* ---- drain ---- */
 
 #define N_DRAINED 3
@@ -590,26 +311,6 @@ static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1
 	mimeo_close(m);
 }
 
-/* ---- signals before it serves ---- */
-
-static void test_sigterm_before_it_serves_ends_it_with_a_line(void **state)
-{
-	struct daemon *daemon = *state;
-	struct model_folder model;
-
-	/* A config.json that nobody writes: the daemon hangs in the middle of its start. */
-	model_copy(daemon, &model);
-	free(model.bytes);
-	unlink(model.config);
-	assert_int_equal(mkfifo(model.config, 0600), 0);
-	daemon_option(daemon, "--log-level", "debug");
-	daemon_launch(daemon);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "config: model bad: dir")));
-	kill(daemon->pid, SIGTERM);
-	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
-	assert_true(daemon_log_has(daemon, "ended by SIGTERM before serving"));
-}
-
 /* ---- device loss ---- */
 
 static void test_lost_device_ends_requests_with_its_status_and_the_process_with_70(void **state)
@@ -639,29 +340,12 @@ static void test_lost_device_ends_requests_with_its_status_and_the_process_with_
 	mimeo_close(m);
 }
 
-#define OWN(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		OWN(test_bad_options_are_refused_by_name),
 		OWN(test_capture_size_beyond_the_batch_is_an_error),
 		OWN(test_daemon_without_a_model_is_refused),
-		OWN(test_truncated_weights_are_refused_by_file),
-		OWN(test_missing_weights_are_refused_by_file),
-		OWN(test_header_length_beyond_the_file_is_refused),
-		OWN(test_header_that_is_no_json_is_refused),
-		OWN(test_tensor_beyond_its_file_is_refused_by_name),
-		OWN(test_tensors_that_overlap_are_refused),
-		OWN(test_tensor_of_another_shape_is_refused_by_name),
-		OWN(test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name),
-		OWN(test_missing_tensor_is_refused_by_name),
-		OWN(test_unknown_architecture_is_refused_by_name),
-		OWN(test_unsupported_activation_is_refused_by_name),
-		OWN(test_unsupported_rope_is_refused_by_name),
-		OWN(test_config_that_is_no_json_is_refused_by_file),
-		OWN(test_model_too_large_for_the_memory_is_refused),
-		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_sockets_are_for_owner_and_group_only),
 		OWN(test_socket_accepts_only_when_the_daemon_serves),
 		OWN(test_second_daemon_on_a_live_socket_is_refused),
@@ -671,12 +355,10 @@ int main(void)
 		OWN(test_clean_end_leaves_no_lock_files),
 		OWN(test_length_beyond_the_model_is_warned_of_and_not_used),
 		OWN(test_length_beyond_all_pages_is_warned_of_and_not_offered),
-		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_drain_finishes_what_runs_and_takes_nothing_new),
 		OWN(test_draining_daemon_turns_new_clients_away),
 		OWN(test_second_signal_ends_at_once),
 		OWN(test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1),
-		OWN(test_sigterm_before_it_serves_ends_it_with_a_line),
 		OWN(test_lost_device_ends_requests_with_its_status_and_the_process_with_70),
 	};
 
