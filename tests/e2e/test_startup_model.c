@@ -245,24 +245,6 @@ static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void
 
 /* ---- signals before it serves ---- */
 
-static void test_sigterm_before_it_serves_ends_it_with_a_line(void **state)
-{
-	struct daemon *daemon = *state;
-	struct model_folder model;
-
-	/* A config.json that nobody writes: the daemon hangs in the middle of its start. */
-	model_copy(daemon, &model);
-	free(model.bytes);
-	unlink(model.config);
-	assert_int_equal(mkfifo(model.config, 0600), 0);
-	daemon_option(daemon, "--log-level", "debug");
-	daemon_launch(daemon);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "config: model bad: dir")));
-	kill(daemon->pid, SIGTERM);
-	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
-	assert_true(daemon_log_has(daemon, "ended by SIGTERM before serving"));
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -282,7 +264,6 @@ int main(void)
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
-		OWN(test_sigterm_before_it_serves_ends_it_with_a_line),
 	};
 
 	watchdog(WATCHDOG_SECONDS);
