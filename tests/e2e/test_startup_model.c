@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -245,6 +247,39 @@ static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void
 
 /* ---- signals before it serves ---- */
 
+/* Hold the daemon in the middle of its start-up: true if it had not read the weights yet. */
+static bool held_before_loading(struct daemon *daemon)
+{
+	int status;
+
+	daemon_launch(daemon);
+	if (!EVENTUALLY(daemon_log_has(daemon, "config: device")))
+		fail_msg("mimeod logs nothing");
+	kill(daemon->pid, SIGSTOP);
+	assert_int_equal(waitpid(daemon->pid, &status, WUNTRACED), daemon->pid);
+	assert_true(WIFSTOPPED(status));
+	return !daemon_log_has(daemon, "of weights in");
+}
+
+static void test_signal_before_serving_ends_the_daemon_with_status_1(void **state)
+{
+	struct daemon *daemon = *state;
+
+	daemon_option(daemon, "--log-level", "debug");
+	for (unsigned i = 0; !held_before_loading(daemon); i++) {
+		daemon_kill(daemon);
+		unlink(daemon->log);
+		if (i == 20)
+			fail_msg("mimeod was never seen before it read its weights");
+	}
+	/* All of the loading, the warm-up and the capture are still to come. */
+	kill(daemon->pid, SIGTERM);
+	kill(daemon->pid, SIGCONT);
+	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
+	assert_true(daemon_log_has(daemon, "ended by SIGTERM before serving"));
+	assert_false(daemon_log_has(daemon, "ready:"));
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -264,6 +299,7 @@ int main(void)
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
+		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),
 	};
 
 	watchdog(WATCHDOG_SECONDS);
