@@ -1,16 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The hot path: nothing here allocates, locks, loops or calls the system.
+ * The hot path: nothing here allocates, locks or calls the system.
  *
- * What a message costs in cache-line traffic: its entry, the line of the index that publishes it,
- * and the peer's flag line, which stays shared while the peer is awake. The peer's index on the
- * other side of the ring is looked at once per run of entries (see struct ring).
+ * What a message costs in cache-line traffic: its entry. The line of the tail stays with who writes
+ * it while the peer is awake, the peer's flag line stays shared, and the peer's head is looked at
+ * once per run of entries (see struct ring).
  */
 
 #include <errno.h>
+#include <string.h>
 
 #include "ipc/ring.h"
+
+#define SQE_BYTES offsetof(struct ring_sqe, stamp)
+#define CQE_BYTES offsetof(struct ring_cqe, stamp)
+
+/* Odd, so that memory that was never written, and an entry written and not yet published, has none;
+ * another one in each lap of the ring. */
+static uint32_t stamp_of(uint32_t index)
+{
+	return index << 1 | 1;
+}
+
+/* Acquire pairs with the stores of publish: the rest of the entry comes first. */
+static bool is_stamped(const _Atomic uint32_t *stamp, uint32_t index)
+{
+	return atomic_load_explicit(stamp, memory_order_acquire) == stamp_of(index);
+}
 
 /* Keeps the compiler from reading a copied entry a second time out of the shared memory. */
 static void copied(void)
@@ -18,38 +35,43 @@ static void copied(void)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* The entry to be written next was last read by the peer: have its line to ourselves by the time it is
- * needed. x86-64 without the instruction takes it for a no-op. */
-static void take_line(const void *line)
+static struct ring_sqe *sqe_at(const struct ring *ring, uint32_t index)
 {
-#if defined(__x86_64__)
-	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
-#else
-	__builtin_prefetch(line, 1);
-#endif
+	return &ring->sqes[index & (ring->entries - 1)];
+}
+
+static struct ring_cqe *cqe_at(const struct ring *ring, uint32_t index)
+{
+	return &ring->cqes[index & (RING_CQ_ENTRIES(ring->entries) - 1)];
 }
 
 /* ---- daemon's side ---- */
 
-int ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
+bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
 {
-	if (ring->sq_seen == ring->sq_index) {
-		/* Acquire pairs with the exchange in ring_sq_publish: the entries come first. */
-		uint32_t tail = atomic_load_explicit(&ring->control->sq_tail, memory_order_acquire);
-		uint32_t unreleased = ring->sq_index - ring->sq_published;
+	const struct ring_sqe *sqe = sqe_at(ring, ring->sq_index);
 
-		/* A tail that went back is a jump of nearly 2^32. */
-		if (tail - ring->sq_index > ring->entries - unreleased)
-			return -EPROTO;
-		if (tail == ring->sq_index)
-			return 0;
-		ring->sq_seen = tail;
-	}
-
-	*ret = ring->sqes[ring->sq_index & (ring->entries - 1)];
+	/* Stamps that are renewed while we take entries would otherwise keep us for ever. */
+	if (ring->sq_index - ring->sq_published == ring->entries ||
+		!is_stamped(&sqe->stamp, ring->sq_index))
+		return false;
+	memcpy(ret, sqe, SQE_BYTES);
 	copied();
+	ret->stamp = 0;
 	ring->sq_index++;
-	return 1;
+	return true;
+}
+
+int ring_sq_check(const struct ring *ring)
+{
+	uint32_t tail = atomic_load_explicit(&ring->control->sq_tail, memory_order_acquire);
+	uint32_t unreleased = ring->sq_index - ring->sq_published;
+
+	if (ring->sq_index - tail <= ring->entries)
+		return 0;
+	if (tail - ring->sq_index > ring->entries - unreleased)
+		return -EPROTO;
+	return is_stamped(&sqe_at(ring, ring->sq_index)->stamp, ring->sq_index) ? 0 : -EPROTO;
 }
 
 void ring_sq_release(struct ring *ring)
@@ -85,7 +107,7 @@ int ring_cq_room(struct ring *ring, uint32_t n)
 
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe)
 {
-	ring->cqes[ring->cq_index & (RING_CQ_ENTRIES(ring->entries) - 1)] = *cqe;
+	memcpy(cqe_at(ring, ring->cq_index), cqe, CQE_BYTES);
 	ring->cq_index++;
 }
 
@@ -93,22 +115,20 @@ bool ring_cq_publish(struct ring *ring)
 {
 	if (ring->cq_published == ring->cq_index)
 		return false;
+	for (uint32_t i = ring->cq_published; i != ring->cq_index; i++)
+		atomic_store_explicit(&cqe_at(ring, i)->stamp, stamp_of(i), memory_order_release);
 	ring->cq_published = ring->cq_index;
 	/* Orders the store of the tail before the load of the flag; ring_client_sleep stores the
 	 * flag before it loads the tail. */
 	atomic_exchange_explicit(&ring->control->cq_tail, ring->cq_index, memory_order_seq_cst);
-	bool asleep =
-		atomic_load_explicit(&ring->control->client_need_wakeup, memory_order_seq_cst) != 0;
-
-	take_line(&ring->cqes[ring->cq_index & (RING_CQ_ENTRIES(ring->entries) - 1)]);
-	return asleep;
+	return atomic_load_explicit(&ring->control->client_need_wakeup, memory_order_seq_cst) != 0;
 }
 
 bool ring_daemon_sleep(struct ring *ring)
 {
 	atomic_store_explicit(&ring->control->daemon_need_wakeup, 1, memory_order_seq_cst);
-	return atomic_load_explicit(&ring->control->sq_tail, memory_order_seq_cst) !=
-	       ring->sq_index;
+	(void)atomic_load_explicit(&ring->control->sq_tail, memory_order_seq_cst);
+	return is_stamped(&sqe_at(ring, ring->sq_index)->stamp, ring->sq_index);
 }
 
 void ring_daemon_awake(struct ring *ring)
@@ -118,24 +138,21 @@ void ring_daemon_awake(struct ring *ring)
 
 /* ---- client's side ---- */
 
-struct ring_sqe *ring_sq_next(struct ring *ring)
+int ring_sq_push(struct ring *ring, const struct ring_sqe *sqe)
 {
 	if (ring->sq_index - ring->sq_seen == ring->entries) {
 		/* Acquire pairs with the store in ring_sq_release: the daemon has its copies. */
 		uint32_t head = atomic_load_explicit(&ring->control->sq_head, memory_order_acquire);
 
 		if (head - ring->sq_seen > ring->sq_published - ring->sq_seen)
-			return NULL;
+			return -EPROTO;
 		if (head == ring->sq_seen)
-			return NULL;
+			return 0;
 		ring->sq_seen = head;
 	}
-	return &ring->sqes[ring->sq_index & (ring->entries - 1)];
-}
-
-void ring_sq_push(struct ring *ring)
-{
+	memcpy(sqe_at(ring, ring->sq_index), sqe, SQE_BYTES);
 	ring->sq_index++;
+	return 1;
 }
 
 bool ring_sq_publish(struct ring *ring, uint32_t *ret_count)
@@ -143,33 +160,25 @@ bool ring_sq_publish(struct ring *ring, uint32_t *ret_count)
 	*ret_count = ring->sq_index - ring->sq_published;
 	if (*ret_count == 0)
 		return false;
+	for (uint32_t i = ring->sq_published; i != ring->sq_index; i++)
+		atomic_store_explicit(&sqe_at(ring, i)->stamp, stamp_of(i), memory_order_release);
 	ring->sq_published = ring->sq_index;
 	/* Orders the store of the tail before the load of the flag; ring_daemon_sleep stores the
 	 * flag before it loads the tail. */
 	atomic_exchange_explicit(&ring->control->sq_tail, ring->sq_index, memory_order_seq_cst);
-	bool asleep =
-		atomic_load_explicit(&ring->control->daemon_need_wakeup, memory_order_seq_cst) != 0;
-
-	take_line(&ring->sqes[ring->sq_index & (ring->entries - 1)]);
-	return asleep;
+	return atomic_load_explicit(&ring->control->daemon_need_wakeup, memory_order_seq_cst) != 0;
 }
 
-int ring_cq_peek(struct ring *ring, struct ring_cqe *ret)
+bool ring_cq_peek(const struct ring *ring, struct ring_cqe *ret)
 {
-	if (ring->cq_seen == ring->cq_index) {
-		/* Acquire pairs with the exchange in ring_cq_publish. */
-		uint32_t tail = atomic_load_explicit(&ring->control->cq_tail, memory_order_acquire);
+	const struct ring_cqe *cqe = cqe_at(ring, ring->cq_index);
 
-		if (tail - ring->cq_index > RING_CQ_ENTRIES(ring->entries))
-			return -EPROTO;
-		if (tail == ring->cq_index)
-			return 0;
-		ring->cq_seen = tail;
-	}
-
-	*ret = ring->cqes[ring->cq_index & (RING_CQ_ENTRIES(ring->entries) - 1)];
+	if (!is_stamped(&cqe->stamp, ring->cq_index))
+		return false;
+	memcpy(ret, cqe, CQE_BYTES);
 	copied();
-	return 1;
+	ret->stamp = 0;
+	return true;
 }
 
 void ring_cq_advance(struct ring *ring)
@@ -179,11 +188,23 @@ void ring_cq_advance(struct ring *ring)
 	atomic_store_explicit(&ring->control->cq_head, ring->cq_index, memory_order_release);
 }
 
+int ring_cq_check(const struct ring *ring)
+{
+	uint32_t tail = atomic_load_explicit(&ring->control->cq_tail, memory_order_acquire);
+	uint32_t most = RING_CQ_ENTRIES(ring->entries);
+
+	if (ring->cq_index - tail <= most)
+		return 0;
+	if (tail - ring->cq_index > most)
+		return -EPROTO;
+	return is_stamped(&cqe_at(ring, ring->cq_index)->stamp, ring->cq_index) ? 0 : -EPROTO;
+}
+
 bool ring_client_sleep(struct ring *ring)
 {
 	atomic_store_explicit(&ring->control->client_need_wakeup, 1, memory_order_seq_cst);
-	return atomic_load_explicit(&ring->control->cq_tail, memory_order_seq_cst) !=
-	       ring->cq_index;
+	(void)atomic_load_explicit(&ring->control->cq_tail, memory_order_seq_cst);
+	return is_stamped(&cqe_at(ring, ring->cq_index)->stamp, ring->cq_index);
 }
 
 void ring_client_awake(struct ring *ring)

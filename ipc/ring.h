@@ -7,19 +7,27 @@
  *
  * Indices are 32-bit and run freely; an entry's place is index & (length - 1). Each side reads its
  * own index relaxed (it keeps a private copy and never reads back what it shared), the peer's with
- * acquire, and publishes with release. A side that wants to sleep, and a side that publishes, work
- * on two different words, for which acquire and release do not suffice:
+ * acquire, and publishes with release.
  *
- *	sleeper:   store NEED_WAKEUP (seq_cst), load every tail (seq_cst), then wait
- *	publisher: exchange the tail (seq_cst), load NEED_WAKEUP (seq_cst), then ring if it is set
+ * An entry carries a STAMP, a number made of its index, as its last word: stored with release when
+ * the entry is published, and what a consumer that is awake looks at. So a message between two that
+ * spin moves one cache line, the entry itself, as the barest ping-pong does. The tail says the same
+ * in one word, for sleep: a side that wants to sleep, and a side that publishes, work on two
+ * different words, for which acquire and release do not suffice:
  *
- * In the single order of those four operations one of the two loads comes last and sees the other's
- * store: the sleeper sees the tail, or the publisher sees the flag. They are operations and not
- * bare fences so that ThreadSanitizer sees them.
+ *	sleeper:   store NEED_WAKEUP (seq_cst), load every tail (seq_cst), then wait if the next
+ *	           entry has no stamp
+ *	publisher: store the stamps (release), exchange the tail (seq_cst), load NEED_WAKEUP
+ *	           (seq_cst), then ring if it is set
  *
- * The peer's memory is a stranger's: a peer index is taken once, and an index more than the
- * ring's length away from our own is -EPROTO; entries are copied out before anything in them is
- * looked at.
+ * In the single order of the operations on tail and flag one of the two loads comes last and sees the
+ * other's store: the sleeper sees the tail, and by that the stamps, or the publisher sees the flag.
+ * They are operations and not bare fences so that ThreadSanitizer sees them.
+ *
+ * The peer's memory is a stranger's: a peer index is taken once, and one that cannot be is -EPROTO;
+ * entries are copied out before anything in them is looked at; of stamps that lie, a consumer takes
+ * at most a ringful before it has released. A tail may lag behind the stamps, for the moment between
+ * two stores of the publisher's.
  *
  * Control page (one writer a cache line; lines of 64 bytes):
  *
@@ -42,7 +50,7 @@
 #include <stdint.h>
 
 #define RING_MAGIC 0x6f656d696dULL /* "mimeo" */
-#define RING_VERSION 1u
+#define RING_VERSION 2u
 #define RING_ENTRIES_MIN 2u
 #define RING_ENTRIES_MAX 4096u
 /* The completion ring is twice as long: one entry for the final completion of each request in
@@ -73,7 +81,8 @@ struct ring_sqe {
 	uint32_t header_offset, header_length;   /* msgpack, GENERATE and STEP */
 	uint32_t payload_offset, payload_length; /* tokens (ipc/msg.h draws the layout) */
 	uint32_t output_offset, output_length;   /* written by the daemon (struct msg_output) */
-	uint32_t reserved[2];                    /* 0 */
+	uint32_t reserved;                       /* 0 */
+	_Atomic uint32_t stamp;                  /* ring.c's */
 };
 
 enum ring_cqe_kind {
@@ -124,7 +133,8 @@ struct ring_cqe {
 	uint32_t n_prompt;
 	uint32_t n_generated;
 	int32_t values[4];
-	uint32_t reserved[4];
+	uint32_t reserved[3];
+	_Atomic uint32_t stamp; /* ring.c's */
 };
 
 struct ring_control {
@@ -145,6 +155,8 @@ struct ring_control {
 
 _Static_assert(sizeof(struct ring_sqe) == 64, "a submission entry is one cache line");
 _Static_assert(sizeof(struct ring_cqe) == 64, "a completion entry is one cache line");
+_Static_assert(offsetof(struct ring_sqe, stamp) == 60, "the stamp is the last word");
+_Static_assert(offsetof(struct ring_cqe, stamp) == 60, "the stamp is the last word");
 _Static_assert(sizeof(struct ring_control) == 8 * 64, "the control block is eight cache lines");
 _Static_assert(offsetof(struct ring_control, sq_tail) == 64, "line 1");
 _Static_assert(offsetof(struct ring_control, sq_head) == 128, "line 2");
@@ -155,9 +167,8 @@ _Static_assert(offsetof(struct ring_control, client_need_wakeup) == 384, "line 6
 
 /*
  * One side's view. Private memory: sizes are copies, never read back from the region.
- * sq_seen and cq_seen hold the peer's index as last read: a consumer reads the peer's tail again
- * only when its copy says empty, a producer the peer's head only when its copy says too little
- * room.
+ * sq_seen and cq_seen hold the peer's head as last read: a producer reads it again only when its
+ * copy says too little room.
  */
 struct ring {
 	struct ring_control *control;
@@ -166,18 +177,22 @@ struct ring {
 	uint32_t entries;
 	uint32_t sq_index; /* client: private tail; daemon: private head */
 	uint32_t sq_published;
-	uint32_t sq_seen;
+	uint32_t sq_seen; /* client */
 	uint32_t cq_index; /* client: private head; daemon: private tail */
 	uint32_t cq_published;
-	uint32_t cq_seen;
+	uint32_t cq_seen; /* daemon */
 };
 
 /* ---- daemon's side ---- */
 
-/* Copy out the next submission: 1 and *ret, 0 if none, -EPROTO if the tail jumped. The head is
- * shared by ring_sq_release, so that one store serves a run of entries. */
-int ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
+/* Copy out the next submission: true and *ret, or false if there is none, or none that may be taken
+ * before a release. The head is shared by ring_sq_release, so that one store serves a run of
+ * entries. */
+bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
 void ring_sq_release(struct ring *ring);
+/* 0, or -EPROTO if the tail is where it cannot be, or ahead of what is written. For idle moments: it
+ * costs the client's line. */
+int ring_sq_check(const struct ring *ring);
 /* Free completion entries, or -EPROTO if the client's head jumped. Reads the client's head. */
 int ring_cq_space(struct ring *ring);
 /* Room for n completions: 1, 0, or -EPROTO. Reads the client's head only if the last one read
@@ -194,14 +209,16 @@ void ring_daemon_awake(struct ring *ring);
 
 /* ---- client's side ---- */
 
-/* The entry that the next push fills, or NULL if the ring is full; -EPROTO comes as NULL too. */
-struct ring_sqe *ring_sq_next(struct ring *ring);
-void ring_sq_push(struct ring *ring);
+/* Write a submission: 1, 0 if the ring is full, -EPROTO if it is and the daemon's head jumped; seen
+ * by the daemon on publish. */
+int ring_sq_push(struct ring *ring, const struct ring_sqe *sqe);
 /* Publish what was pushed. True if the daemon sleeps and its doorbell must be rung. */
 bool ring_sq_publish(struct ring *ring, uint32_t *ret_count);
-/* Copy out the next completion without taking it: 1, 0 if none, -EPROTO. */
-int ring_cq_peek(struct ring *ring, struct ring_cqe *ret);
+/* Copy out the next completion without taking it: true and *ret, or false if there is none. */
+bool ring_cq_peek(const struct ring *ring, struct ring_cqe *ret);
 void ring_cq_advance(struct ring *ring);
+/* As ring_sq_check. */
+int ring_cq_check(const struct ring *ring);
 /* Announce sleep; true if completions wait already. */
 bool ring_client_sleep(struct ring *ring);
 void ring_client_awake(struct ring *ring);

@@ -157,12 +157,11 @@ static void disarm(struct mimeo *m)
 static int reap(struct mimeo *m)
 {
 	struct ring_cqe cqe;
-	int r;
 
 	if (m->committed && !m->gone && submit_flush(m) < 0)
 		break_off(m);
-	while (!m->drained && (r = ring_cq_peek(&m->region.ring, &cqe)) != 0) {
-		struct mimeo_request *request = r > 0 ? request_of(m, &cqe) : NULL;
+	while (!m->drained && ring_cq_peek(&m->region.ring, &cqe)) {
+		struct mimeo_request *request = request_of(m, &cqe);
 
 		if (!request) {
 			break_off(m);
@@ -242,6 +241,8 @@ static bool tend(struct mimeo *m)
 		m->tended_ns = now;
 		if (poll(fds, 2, 0) > 0)
 			give_up(m);
+		else if (ring_cq_check(&m->region.ring) < 0)
+			break_off(m);
 		return m->gone;
 	}
 	return false;
@@ -250,8 +251,14 @@ static bool tend(struct mimeo *m)
 /* Announce sleep; true if completions wait already, and the announcement is taken back. */
 static bool arm(struct mimeo *m)
 {
+	bool waits = ring_client_sleep(&m->region.ring);
+
 	m->armed = true;
-	if (!ring_client_sleep(&m->region.ring))
+	if (ring_cq_check(&m->region.ring) < 0) {
+		break_off(m);
+		waits = true;
+	}
+	if (!waits)
 		return false;
 	disarm(m);
 	return true;

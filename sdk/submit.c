@@ -340,14 +340,6 @@ int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id
 
 /* ---- submit ---- */
 
-/* Whether the daemon's head lies outside what we have published. */
-static bool head_jumped(const struct ring *ring)
-{
-	uint32_t head = atomic_load_explicit(&ring->control->sq_head, memory_order_acquire);
-
-	return head - ring->sq_seen > ring->sq_published - ring->sq_seen;
-}
-
 int submit_flush(struct mimeo *m)
 {
 	struct ring *ring = &m->region.ring;
@@ -355,14 +347,12 @@ int submit_flush(struct mimeo *m)
 
 	while (m->committed) {
 		struct mimeo_request *request = m->committed;
-		struct ring_sqe *sqe = ring_sq_next(ring);
+		int r = ring_sq_push(ring, &request->sqe);
 
-		if (!sqe && head_jumped(ring))
-			return -EPROTO;
-		if (!sqe)
+		if (r < 0)
+			return r;
+		if (r == 0)
 			break;
-		*sqe = request->sqe;
-		ring_sq_push(ring);
 		DL_DELETE(m->committed, request);
 		request->state = REQUEST_IN_FLIGHT;
 	}

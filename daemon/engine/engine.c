@@ -122,15 +122,20 @@ static void ask_for_wake_up(struct engine *engine)
 	oldest->notify = !engine->device->ops->stream_host_func(engine->lane, engine_on_lane, engine);
 }
 
-/* While there is work, a completion head is read only when its copy leaves no room; one that is where
- * it cannot be is found here. */
-static void check_heads(struct engine *engine)
+/* While there is work, a client's indices are looked at only where its stamps do not say enough; one
+ * that is where it cannot be is found here. */
+static void check_indices(struct engine *engine)
 {
 	for (uint32_t i = 0; i < engine->n_sessions; i++) {
 		struct session *session = engine->sessions[i];
 
-		if (!session->failed && !session->detached &&
-			ring_cq_space(&session->port->region.ring) < 0)
+		struct ring *ring = &session->port->region.ring;
+
+		if (session->failed || session->detached)
+			continue;
+		if (ring_sq_check(ring) < 0)
+			engine_session_fail(session, "submission ring: the tail is not where it can be");
+		else if (ring_cq_space(ring) < 0)
 			engine_session_fail(session, "completion ring: the head is not where it can be");
 	}
 }
@@ -171,7 +176,7 @@ static void idle(struct engine *engine)
 		if (++engine->idle_turns > TURNS_UNPAUSED)
 			relax();
 		if (engine->idle_turns == TURNS_UNPAUSED)
-			check_heads(engine);
+			check_indices(engine);
 		if (engine->options.spin_us == ENGINE_SPIN_FOREVER ||
 			engine->idle_turns % TURNS_A_CLOCK)
 			return;
@@ -182,7 +187,7 @@ static void idle(struct engine *engine)
 	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000)
 		return;
 	engine->slept = true;
-	check_heads(engine);
+	check_indices(engine);
 	sleep_until_woken(engine);
 	engine->idle_since_ns = 0;
 }

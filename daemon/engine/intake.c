@@ -353,7 +353,6 @@ bool intake(struct session *session)
 	struct ring *ring = &session->port->region.ring;
 	struct ring_sqe sqe;
 	uint32_t n;
-	int rc = 0;
 
 	if (session->failed || session->detached)
 		return false;
@@ -366,17 +365,12 @@ bool intake(struct session *session)
 		session->stuffed = room == 0;
 		if (room < 0)
 			engine_session_fail(session, "completion ring: the head is not where it can be");
-		if (room != 1)
-			break;
-		rc = ring_sq_pop(ring, &sqe);
-		if (rc != 1)
+		if (room != 1 || !ring_sq_pop(ring, &sqe))
 			break;
 		take(session, &sqe);
 		if (session->failed)
 			return true;
 	}
-	if (rc < 0)
-		engine_session_fail(session, "submission ring: the tail is not where it can be");
 	if (n)
 		ring_sq_release(ring);
 	return n > 0;

@@ -326,7 +326,7 @@ static void test_submission_tail_that_jumps_is_one_report(void **state)
 	struct fixture f;
 
 	(void)state;
-	for (uint32_t by = 17; by; by = by == 17 ? 0xffffffff : 0) {
+	for (uint32_t by = 17; by; by = by == 17 ? 0xffffff00 : 0) {
 		struct rig_request r;
 
 		set_up(&f);

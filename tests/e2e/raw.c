@@ -107,12 +107,9 @@ struct ring_sqe raw_generate(struct raw *raw, uint32_t n_tokens, int32_t token, 
 
 void raw_submit(struct raw *raw, const struct ring_sqe *sqe)
 {
-	struct ring_sqe *entry;
 	uint32_t n;
 
-	assert_true(EVENTUALLY((entry = ring_sq_next(&raw->region.ring)) != NULL));
-	*entry = *sqe;
-	ring_sq_push(&raw->region.ring);
+	assert_true(EVENTUALLY(ring_sq_push(&raw->region.ring, sqe) == 1));
 	ring_sq_publish(&raw->region.ring, &n);
 	doorbell_ring(raw->sq_bell);
 }
@@ -121,7 +118,7 @@ struct ring_cqe raw_complete(struct raw *raw)
 {
 	struct ring_cqe cqe;
 
-	assert_true(EVENTUALLY(ring_cq_peek(&raw->region.ring, &cqe) != 0));
+	assert_true(EVENTUALLY(ring_cq_peek(&raw->region.ring, &cqe)));
 	ring_cq_advance(&raw->region.ring);
 	return cqe;
 }

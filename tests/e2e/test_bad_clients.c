@@ -229,7 +229,7 @@ static void expect_session_ends(struct raw *raw)
 
 static void test_submission_tail_that_jumps_ends_the_session(void **state)
 {
-	static const uint32_t jumps[] = {9, 1000, 0x80000000u, 0xffffffffu};
+	static const uint32_t jumps[] = {9, 1000, 0x80000000u, 0xffffff00u};
 	struct scene *scene = *state;
 
 	for (unsigned i = 0; i < sizeof(jumps) / sizeof(jumps[0]); i++) {
@@ -398,10 +398,8 @@ static void test_doorbells_that_are_full_and_block_hold_up_nobody(void **state)
 	}
 	atomic_store(&raw.region.ring.control->client_need_wakeup, 1);
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 100);
-	struct ring_sqe *entry = ring_sq_next(&raw.region.ring);
 	uint32_t n;
-	*entry = sqe;
-	ring_sq_push(&raw.region.ring);
+	assert_int_equal(ring_sq_push(&raw.region.ring, &sqe), 1);
 	ring_sq_publish(&raw.region.ring, &n);
 	/* Whether it is seen or not, the bystander is served. */
 	assert_int_equal(replies_collect(scene->bystander, scene->replies, N_ASKED), 0);
@@ -441,21 +439,18 @@ static void submit_under_fire(struct raw *raw)
 	char byte;
 
 	for (unsigned i = 0; i < 3000; i++) {
-		struct ring_sqe *entry = ring_sq_next(&raw->region.ring);
 		uint32_t n;
 
 		if (recv(raw->socket, &byte, 1, MSG_DONTWAIT) == 0)
 			return;
 		if (i % 8 == 0)
 			raw_generate(raw, 8, 1, 4);
-		if (entry) {
-			sqe.request = i % 8;
-			*entry = sqe;
-			ring_sq_push(&raw->region.ring);
+		sqe.request = i % 8;
+		if (ring_sq_push(&raw->region.ring, &sqe) == 1) {
 			ring_sq_publish(&raw->region.ring, &n);
 			doorbell_ring(raw->sq_bell);
 		}
-		while (ring_cq_peek(&raw->region.ring, &cqe) == 1)
+		while (ring_cq_peek(&raw->region.ring, &cqe))
 			ring_cq_advance(&raw->region.ring);
 	}
 }

@@ -86,10 +86,12 @@ static void run_once(const struct program *program)
 		case 4:
 			atomic_store(&control->client_need_wakeup, operand(program, &at, 1));
 			break;
-		case 5: /* an entry */
-			where = operand(program, &at, 1) % ENTRIES;
-			scribble(program, &at, (uint8_t *)&region.ring.sqes[where],
+		case 5: /* an entry, and most often a stamp that fits one of the next indices */
+			where = epoch + operand(program, &at, 1) % 32;
+			scribble(program, &at, (uint8_t *)&region.ring.sqes[where % ENTRIES],
 				sizeof(struct ring_sqe));
+			if (operand(program, &at, 1) % 8)
+				atomic_store(&region.ring.sqes[where % ENTRIES].stamp, where << 1 | 1);
 			break;
 		case 6: /* the arena */
 			where = operand(program, &at, 1) * 16;
@@ -156,12 +158,11 @@ static void daemon_turns(struct ring *ring)
 {
 	for (int turn = 0; turn < TURNS; turn++) {
 		struct ring_sqe sqe;
-		int r = ring_sq_pop(ring, &sqe);
 
-		CLAIM(r == 1 || r == 0 || r == -EPROTO);
-		if (r < 0)
-			return;
-		if (r == 0) {
+		if (!ring_sq_pop(ring, &sqe)) {
+			int r = ring_sq_check(ring);
+
+			CLAIM(r == 0 || r == -EPROTO);
 			ring_daemon_sleep(ring);
 			ring_daemon_awake(ring);
 			continue;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static void test_connect_gives_the_daemons_own_words_or_names_the_socket(void **
 
 /* A daemon that has no place for a newcomer says so and closes, before HELLO can have come: here,
  * in the middle of the client's sending it. */
-static int crowded_listener = -1;
+static _Atomic int crowded_listener = -1; /* the greeter sends as well */
 
 static void turn_away(int listener)
 {
@@ -105,9 +106,8 @@ static void turn_away(int listener)
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-	int listener = crowded_listener;
+	int listener = atomic_exchange(&crowded_listener, -1);
 
-	crowded_listener = -1;
 	if (listener >= 0)
 		turn_away(listener);
 	return syscall(SYS_sendmsg, fd, message, flags);
