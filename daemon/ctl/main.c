@@ -238,36 +238,47 @@ static void show_progress(const struct answer *answer)
 	fflush(stdout);
 }
 
-/* Between two replies only the connection's end makes it readable. */
-static bool has_ended(int fd, int timeout_ms)
+static bool is_readable(int fd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 
 	return poll(&poll_fd, 1, timeout_ms) > 0;
 }
 
-/* Wait until the daemon closes the connection, and then until its process has ended: only then are
- * its sockets free for another. 0 or -errno. */
-static int await_end(int fd, int pidfd)
+/* What came of the drain, which has no rows; meanwhile ask how far it is. 0 or -errno. */
+static int await_word(int fd, struct answer **ret)
 {
 	bool terminal = isatty(STDOUT_FILENO);
-	int r = 0;
 
-	while (r == 0 && !has_ended(fd, PROGRESS_MS)) {
-		struct answer *answer = NULL;
+	for (;;) {
+		bool asked = !is_readable(fd, PROGRESS_MS);
+		struct answer *answer;
 
-		r = ask_send(fd, "status", NULL);
-		if (r == 0)
+		int r = asked ? ask_send(fd, "status", NULL) : 0;
+		/* Of a daemon that ended meanwhile the word is there to be read. */
+		if (r == 0 || r == -EPIPE)
 			r = ask_receive(fd, &answer);
-		if (r == 0 && terminal)
+		if (r < 0)
+			return r;
+		if (answer->n_rows == 0) {
+			*ret = answer;
+			return 0;
+		}
+		if (terminal)
 			show_progress(answer);
 		answer_free(answer);
 	}
-	if (r == -ECONNRESET || r == -EPIPE)
-		r = 0;
-	while (r == 0 && pidfd >= 0 && !has_ended(pidfd, -1))
+}
+
+/* Wait for the daemon's word, and then until its process has ended: only then are its sockets free
+ * for another. Where the kernel gives no pidfd, its hang-up has to do. */
+static int await_end(int fd, int pidfd, struct answer **ret)
+{
+	int r = await_word(fd, ret);
+
+	while (r == 0 && !is_readable(pidfd >= 0 ? pidfd : fd, -1))
 		;
-	if (terminal)
+	if (isatty(STDOUT_FILENO))
 		printf("\r\033[K");
 	return r;
 }
@@ -276,22 +287,30 @@ static int drain(const struct options *options, int fd, const struct answer *ans
 {
 	struct socket_peer peer = {.pidfd = -1};
 	bool json = options->form == TABLE_AS_JSON;
+	struct answer *word = NULL;
+	int status = EXIT_ERROR;
 
-	/* Whoever listens is the daemon; where the kernel does not say, its hang-up has to do. */
 	(void)socket_peer(fd, &peer);
 	if (!json)
 		puts(answer->text);
 	fflush(stdout);
-	int r = await_end(fd, peer.pidfd);
+	int r = await_end(fd, peer.pidfd, &word);
 	if (peer.pidfd >= 0)
 		close(peer.pidfd);
-	if (r < 0) {
+	if (r == -ECONNRESET)
+		fprintf(stderr,
+			"mimeoctl: the daemon ended and did not say whether it had drained: see "
+			"its log\n");
+	else if (r < 0)
 		fprintf(stderr, "mimeoctl: the daemon drains and no longer answers: %s\n",
 			strerror(-r));
-		return EXIT_ERROR;
-	}
-	puts(json ? "{\"drained\": true}" : "drained: the daemon has ended");
-	return fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
+	else if (word->status < 0)
+		fprintf(stderr, "mimeoctl: the daemon has ended: %s (%s)\n", word->text,
+			status_name(word->status));
+	else if (puts(json ? "{\"drained\": true}" : "drained: the daemon has ended") != EOF)
+		status = EXIT_DONE;
+	answer_free(word);
+	return fflush(stdout) == EOF ? EXIT_ERROR : status;
 }
 
 int main(int argc, char **argv)

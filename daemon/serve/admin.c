@@ -84,14 +84,16 @@ static bool request_parse(struct request *ret, const void *data, size_t size)
 	return ok;
 }
 
-static void answer_drain(struct serve *serve, struct reply *reply)
+static void answer_drain(struct operator *operator)
 {
+	struct serve *serve = operator->serve;
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
 	char text[96];
 
 	snprintf(text, sizeof(text), "draining: %u requests in flight",
 		atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting));
-	reply_say(reply, 0, text);
+	reply_say(&operator->reply, 0, text);
+	operator->drains = true;
 	serve_drain(serve, "an operator asked for it");
 }
 
@@ -113,7 +115,7 @@ static void answer_kill(struct serve *serve, const struct request *request, stru
 	reply_say(reply, 0, text);
 }
 
-static void answer(struct serve *serve, const struct request *request, struct reply *reply)
+static void answer(struct operator *operator, const struct request *request)
 {
 	static const struct {
 		const char *op;
@@ -126,6 +128,9 @@ static void answer(struct serve *serve, const struct request *request, struct re
 		{"metrics", answer_metrics},
 	};
 
+	struct serve *serve = operator->serve;
+	struct reply *reply = &operator->reply;
+
 	for (size_t i = 0; i < sizeof(listings) / sizeof(listings[0]); i++) {
 		if (strcmp(request->op, listings[i].op) == 0) {
 			listings[i].fill(serve, reply);
@@ -133,7 +138,7 @@ static void answer(struct serve *serve, const struct request *request, struct re
 		}
 	}
 	if (strcmp(request->op, "drain") == 0)
-		answer_drain(serve, reply);
+		answer_drain(operator);
 	else if (strcmp(request->op, "kill") == 0)
 		answer_kill(serve, request, reply);
 	else
@@ -188,7 +193,7 @@ static int respond(struct operator *operator, uint32_t length)
 	}
 	reply_init(&operator->reply);
 	operator->replying = true;
-	answer(operator->serve, &request, &operator->reply);
+	answer(operator, &request);
 	operator->n_sent = 0;
 	operator->n_bytes = 0;
 	operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
@@ -275,17 +280,34 @@ void operators_expire(struct serve *serve, int64_t now_ms)
 	}
 }
 
-/* Say no, if there is room for it. */
-static void turn_away(struct serve *serve, int fd, int status, const char *text)
+/* A reply without rows, if there is room for it. */
+static void say(int fd, int status, const char *text)
 {
 	struct reply reply;
 
-	serve_complain(serve, "operator refused: %s", text);
 	reply_init(&reply);
 	reply_say(&reply, status, text);
 	if (reply_end(&reply) == 0)
 		(void)!send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
 	reply_deinit(&reply);
+}
+
+void operators_tell(struct serve *serve, int status, const char *text)
+{
+	struct operator *operator;
+
+	/* One that has not taken its last reply yet sees the end of the connection only. */
+	DL_FOREACH (serve->operators, operator) {
+		if (operator->drains && !operator->replying)
+			say(operator->fd, status, text);
+		operator->drains = false;
+	}
+}
+
+static void turn_away(struct serve *serve, int fd, int status, const char *text)
+{
+	serve_complain(serve, "operator refused: %s", text);
+	say(fd, status, text);
 	close(fd);
 }
 

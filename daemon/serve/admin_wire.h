@@ -16,6 +16,9 @@
  * ipc/status.h, and then text says what and why. Keys of rows are strings in a fixed order; values
  * are strings, unsigned integers or floats. A connection carries any number of requests, one at a
  * time: a request that comes before the last reply has been taken ends it.
+ *
+ * "drain" has two replies: one at once, and one without rows when everything has ended, well (status
+ * 0) or not, before the daemon closes the connection. Other requests may come in between.
  */
 
 #include "ipc/msg.h"

@@ -66,6 +66,7 @@ struct operator {
 	struct reply reply;
 	size_t n_sent;
 	bool replying;
+	bool drains; /* asked for it, and is told what came of it */
 	struct operator *prev, *next;
 };
 
@@ -143,6 +144,8 @@ void sessions_retry(struct serve *serve);
 void operator_accept(struct serve *serve);
 void operator_free(struct operator *operator);
 void operators_expire(struct serve *serve, int64_t now_ms);
+/* Tell those who asked for a drain what came of it. */
+void operators_tell(struct serve *serve, int status, const char *text);
 
 /* answers.c */
 /* Fill the reply to a request. */

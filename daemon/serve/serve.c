@@ -158,14 +158,17 @@ static void drained(struct serve *serve)
 {
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
 	uint64_t n = atomic_load(&stats->n_aborted);
+	char text[96] = "drained";
 
 	if (n > 0) {
-		log_warn("requests cut off by the drain timeout of %u s: %llu",
+		snprintf(text, sizeof(text), "requests cut off by the drain timeout of %u s: %llu",
 			serve->options.drain_timeout_s, (unsigned long long)n);
+		log_warn("%s", text);
 		serve->result |= SERVE_CUT_OFF;
 	} else {
-		log_info("drained");
+		log_info("%s", text);
 	}
+	operators_tell(serve, n > 0 ? STATUS_E_DEADLINE : 0, text);
 	end_sessions(serve);
 }
 
@@ -174,6 +177,7 @@ static void device_lost(struct serve *serve, const char *text)
 	log_error("device lost: %s: every request was ended, the daemon exits", text);
 	serve->state = SERVE_FAILED;
 	serve->result |= SERVE_DEVICE_LOST;
+	operators_tell(serve, STATUS_E_DEVICE_LOST, "device lost: every request was ended");
 	notify_status("device lost");
 	notify_stopping();
 	end_sessions(serve);

@@ -315,6 +315,10 @@ static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
 	fake_engine_set_in_flight(harness->engine, 0);
 	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
 	expect_closed(client.fd);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	assert_int_equal(answer->status, 0);
+	assert_string_equal(answer->text, "drained");
+	answer_free(answer);
 	assert_int_equal(harness_join(harness), SERVE_DRAINED);
 	expect_closed(fd);
 	assert_int_equal(access(harness->socket, F_OK), -1);
@@ -394,7 +398,16 @@ static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
 	struct harness *harness = *state;
 
 	fake_engine_set_in_flight(harness->engine, 2);
-	assert_int_equal(kill(getpid(), SIGTERM), 0);
+	int fd = operator_connect(harness);
+	struct answer *answer;
+	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	answer_free(answer);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	assert_int_equal(answer->status, STATUS_E_DEADLINE);
+	assert_non_null(strstr(answer->text, "cut off"));
+	answer_free(answer);
+	close(fd);
 	assert_int_equal(harness_join(harness), SERVE_CUT_OFF);
 	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
 }

@@ -66,12 +66,12 @@ static void hear(int fd)
 	must(socket_receive(fd, request, sizeof(request), NULL, 0, NULL, 60000) > 0);
 }
 
-static void say(int fd, const char *text)
+static void say(int fd, int status, const char *text)
 {
 	struct reply reply;
 
 	reply_init(&reply);
-	reply_say(&reply, 0, text);
+	reply_say(&reply, status, text);
 	must(reply_end(&reply) == 0);
 	must(send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL) == (ssize_t)reply.out.size);
 	reply_deinit(&reply);
@@ -96,7 +96,7 @@ static pid_t daemon_start(struct scene *scene, void (*then)(int fd))
 		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		must(fd >= 0);
 		hear(fd);
-		say(fd, "draining: 0 requests in flight");
+		say(fd, 0, "draining: 0 requests in flight");
 		then(fd);
 		_exit(0);
 	}
@@ -124,15 +124,16 @@ static int drain(const struct scene *scene)
 	return WEXITSTATUS(status);
 }
 
-static void hang_up_and_linger(int fd)
+static void end_and_linger(int fd)
 {
+	say(fd, 0, "drained");
 	close(fd);
 	usleep(LINGER_US);
 }
 
 static void test_drain_returns_only_once_the_process_has_ended(void **state)
 {
-	pid_t daemon = daemon_start(*state, hang_up_and_linger);
+	pid_t daemon = daemon_start(*state, end_and_linger);
 	siginfo_t info = {0};
 
 	assert_int_equal(drain(*state), 0);
@@ -163,6 +164,29 @@ static void test_drain_of_a_daemon_that_stops_answering_is_no_success(void **sta
 	assert_int_equal(waitpid(daemon, NULL, 0), daemon);
 }
 
+static void cut_off(int fd)
+{
+	say(fd, -8, "requests cut off: 2");
+	close(fd);
+}
+
+static void hang_up(int fd)
+{
+	close(fd);
+}
+
+static void test_drain_that_cut_requests_off_or_says_nothing_is_no_success(void **state)
+{
+	void (*const ends[])(int fd) = {cut_off, hang_up};
+
+	for (unsigned i = 0; i < 2; i++) {
+		pid_t daemon = daemon_start(*state, ends[i]);
+
+		assert_int_equal(drain(*state), 1);
+		assert_int_equal(waitpid(daemon, NULL, 0), daemon);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -170,6 +194,9 @@ int main(int argc, char **argv)
 			test_drain_returns_only_once_the_process_has_ended, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_drain_of_a_daemon_that_stops_answering_is_no_success, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_drain_that_cut_requests_off_or_says_nothing_is_no_success, setup,
+			teardown),
 	};
 
 	if (argc != 2)
