@@ -140,6 +140,34 @@ static void test_loop_is_quiet_without_news(void **state)
 	close(fd);
 }
 
+static void *arm_and_end(void *loop)
+{
+	return (void *)(intptr_t)loop_run_once(loop, 0);
+}
+
+/* The kernel cancels the polls of a thread that ends. */
+static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **state)
+{
+	struct loop *loop = loop_by_name(state);
+	struct counter counter = { 0 };
+	int fd = bell_new();
+	pthread_t thread;
+	void *r;
+
+	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
+	assert_int_equal(pthread_create(&thread, NULL, arm_and_end, loop), 0);
+	assert_int_equal(pthread_join(thread, &r), 0);
+	assert_null(r);
+	settle(loop);
+	assert_int_equal(counter.n, 0);
+	bell_add(fd, 1);
+	run_until(loop, &counter, 1);
+	assert_true(counter.events & EPOLLIN);
+	loop_remove(loop, counter.source);
+	loop_free(loop);
+	close(fd);
+}
+
 static void test_loop_reports_hang_up(void **state)
 {
 	struct loop *loop = loop_by_name(state);
@@ -476,6 +504,7 @@ int main(void)
 		BOTH(test_loop_reports_readiness_from_before_the_add),
 		BOTH(test_loop_each_ring_of_an_unread_doorbell_is_an_event),
 		BOTH(test_loop_is_quiet_without_news),
+		BOTH(test_loop_watches_on_when_the_thread_that_armed_has_ended),
 		BOTH(test_loop_reports_hang_up),
 		BOTH(test_loop_refuses_a_closed_fd),
 		BOTH(test_loop_serves_thousands_of_sources),
