@@ -13,11 +13,13 @@
 
 #include "ipc/ring.h"
 
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "indices and stamps are shared by processes");
+
 #define SQE_BYTES offsetof(struct ring_sqe, stamp)
 #define CQE_BYTES offsetof(struct ring_cqe, stamp)
 
-/* Odd, so that memory that was never written, and an entry written and not yet published, has none;
- * another one in each lap of the ring. */
+/* Odd, so that memory that was never written has none; another one in each lap of the ring, so that an
+ * entry written and not yet published has that of the lap before. */
 static uint32_t stamp_of(uint32_t index)
 {
 	return index << 1 | 1;
@@ -57,7 +59,7 @@ bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
 		return false;
 	memcpy(ret, sqe, SQE_BYTES);
 	copied();
-	ret->stamp = 0;
+	atomic_init(&ret->stamp, 0);
 	ring->sq_index++;
 	return true;
 }
@@ -177,7 +179,7 @@ bool ring_cq_peek(const struct ring *ring, struct ring_cqe *ret)
 		return false;
 	memcpy(ret, cqe, CQE_BYTES);
 	copied();
-	ret->stamp = 0;
+	atomic_init(&ret->stamp, 0);
 	return true;
 }
 

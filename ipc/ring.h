@@ -25,7 +25,7 @@
  * They are operations and not bare fences so that ThreadSanitizer sees them.
  *
  * The peer's memory is a stranger's: a peer index is taken once, and one that cannot be is -EPROTO;
- * entries are copied out before anything in them is looked at; of stamps that lie, a consumer takes
+ * entries are copied out before anything in them is looked at; of stamps that lie, the daemon takes
  * at most a ringful before it has released. A tail may lag behind the stamps, for the moment between
  * two stores of the publisher's.
  *
@@ -203,7 +203,8 @@ int ring_cq_room(struct ring *ring, uint32_t n);
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe);
 /* Publish what was pushed. True if the client sleeps and its doorbell must be rung. */
 bool ring_cq_publish(struct ring *ring);
-/* Announce sleep; true if submissions wait already (then do not sleep, and take it back). */
+/* Announce sleep; true if submissions wait already (then do not sleep, and take it back). After a
+ * release. */
 bool ring_daemon_sleep(struct ring *ring);
 void ring_daemon_awake(struct ring *ring);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "build-config.h"
@@ -270,13 +271,26 @@ static int await_word(int fd, struct answer **ret)
 	}
 }
 
+/* Until the connection ends; what may still come on it is of no interest. */
+static void await_hang_up(int fd)
+{
+	char bytes[256];
+	ssize_t n;
+
+	do {
+		n = recv(fd, bytes, sizeof(bytes), 0);
+	} while (n > 0 || (n < 0 && errno == EINTR));
+}
+
 /* Wait for the daemon's word, and then until its process has ended: only then are its sockets free
  * for another. Where the kernel gives no pidfd, its hang-up has to do. */
 static int await_end(int fd, int pidfd, struct answer **ret)
 {
 	int r = await_word(fd, ret);
 
-	while (r == 0 && !is_readable(pidfd >= 0 ? pidfd : fd, -1))
+	if (r == 0)
+		await_hang_up(fd);
+	while (r == 0 && pidfd >= 0 && !is_readable(pidfd, -1))
 		;
 	if (isatty(STDOUT_FILENO))
 		printf("\r\033[K");

@@ -128,7 +128,6 @@ static void check_indices(struct engine *engine)
 {
 	for (uint32_t i = 0; i < engine->n_sessions; i++) {
 		struct session *session = engine->sessions[i];
-
 		struct ring *ring = &session->port->region.ring;
 
 		if (session->failed || session->detached)

@@ -147,6 +147,29 @@ static void answer(struct operator *operator, const struct request *request)
 
 /* ---- replies ---- */
 
+/* A reply without rows, if there is room for it. */
+static void say(int fd, int status, const char *text)
+{
+	struct reply reply;
+
+	reply_init(&reply);
+	reply_say(&reply, status, text);
+	if (reply_end(&reply) == 0)
+		(void)!send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	reply_deinit(&reply);
+}
+
+/* What came of the drain, to one who asked and has taken every reply before. */
+static void tell(struct operator *operator)
+{
+	const struct serve *serve = operator->serve;
+
+	if (!serve->word.known || !operator->drains || operator->replying)
+		return;
+	operator->drains = false;
+	say(operator->fd, serve->word.status, serve->word.text);
+}
+
 /* True when all of it is sent; -errno. */
 static int reply_flush(struct operator *operator)
 {
@@ -165,6 +188,7 @@ static int reply_flush(struct operator *operator)
 	reply_deinit(&operator->reply);
 	operator->replying = false;
 	operator->deadline_ms = INT64_MAX;
+	tell(operator);
 	return 0;
 }
 
@@ -280,28 +304,15 @@ void operators_expire(struct serve *serve, int64_t now_ms)
 	}
 }
 
-/* A reply without rows, if there is room for it. */
-static void say(int fd, int status, const char *text)
-{
-	struct reply reply;
-
-	reply_init(&reply);
-	reply_say(&reply, status, text);
-	if (reply_end(&reply) == 0)
-		(void)!send(fd, reply.out.data, reply.out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
-	reply_deinit(&reply);
-}
-
 void operators_tell(struct serve *serve, int status, const char *text)
 {
 	struct operator *operator;
 
-	/* One that has not taken its last reply yet sees the end of the connection only. */
-	DL_FOREACH (serve->operators, operator) {
-		if (operator->drains && !operator->replying)
-			say(operator->fd, status, text);
-		operator->drains = false;
-	}
+	serve->word.known = true;
+	serve->word.status = status;
+	snprintf(serve->word.text, sizeof(serve->word.text), "%s", text);
+	DL_FOREACH (serve->operators, operator)
+		tell(operator);
 }
 
 static void turn_away(struct serve *serve, int fd, int status, const char *text)

@@ -66,7 +66,7 @@ struct operator {
 	struct reply reply;
 	size_t n_sent;
 	bool replying;
-	bool drains; /* asked for it, and is told what came of it */
+	bool drains; /* asked for it, and is yet to be told what came of it */
 	struct operator *prev, *next;
 };
 
@@ -83,6 +83,12 @@ struct serve {
 	uint32_t last_session;
 	enum serve_state state;
 	int result;
+	/* What came of a drain, for the operators who asked; said once it is known. */
+	struct {
+		bool known;
+		int status;
+		char text[96];
+	} word;
 	bool done;
 	bool accept_stalled; /* no fd was left: the timer tries again */
 	bool accept_more;    /* more may wait than one turn took */
@@ -144,7 +150,7 @@ void sessions_retry(struct serve *serve);
 void operator_accept(struct serve *serve);
 void operator_free(struct operator *operator);
 void operators_expire(struct serve *serve, int64_t now_ms);
-/* Tell those who asked for a drain what came of it. */
+/* It is known what came of the drain: tell those who asked, and who will ask yet. */
 void operators_tell(struct serve *serve, int status, const char *text);
 
 /* answers.c */

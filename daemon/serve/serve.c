@@ -168,7 +168,7 @@ static void drained(struct serve *serve)
 	} else {
 		log_info("%s", text);
 	}
-	operators_tell(serve, n > 0 ? STATUS_E_DEADLINE : 0, text);
+	operators_tell(serve, n > 0 ? STATUS_E_DRAINING : 0, text);
 	end_sessions(serve);
 }
 

@@ -545,6 +545,86 @@ static void test_ring_two_threads_lose_no_entry_and_no_wakeup(void **state)
 	region_deinit(&stress.pair.region);
 }
 
+/* ---- the order of publishing ---- */
+
+#define ROUNDS 200u
+
+struct order {
+	struct pair pair;
+	_Atomic uint32_t n_taken; /* rounds */
+};
+
+static void *fill_submissions(void *data)
+{
+	struct order *order = data;
+	uint32_t count;
+
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		for (uint32_t i = 0; i < RING_ENTRIES_MAX; i++)
+			(void)ring_sq_push(&order->pair.client, &nop);
+		ring_sq_publish(&order->pair.client, &count);
+		while (atomic_load(&order->n_taken) <= round)
+			;
+	}
+	return NULL;
+}
+
+static void *fill_completions(void *data)
+{
+	struct order *order = data;
+	const struct ring_cqe cqe = {.kind = RING_CQE_FINAL};
+
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		for (uint32_t i = 0; i < RING_ENTRIES_MAX; i++)
+			ring_cq_push(&order->pair.daemon, &cqe);
+		ring_cq_publish(&order->pair.daemon);
+		while (atomic_load(&order->n_taken) <= round)
+			;
+	}
+	return NULL;
+}
+
+/* A sleeper goes by the tail and then by the stamps: of a ringful the last one is looked at first. */
+static void test_ring_tail_is_never_ahead_of_a_stamp(void **state)
+{
+	struct order order = {0};
+	pthread_t thread;
+
+	(void)state;
+	pair_init(&order.pair, RING_ENTRIES_MAX);
+	assert_int_equal(pthread_create(&thread, NULL, fill_submissions, &order), 0);
+	for (uint32_t end = RING_ENTRIES_MAX; end <= ROUNDS * RING_ENTRIES_MAX;
+		end += RING_ENTRIES_MAX) {
+		struct ring last = order.pair.daemon;
+		struct ring_sqe sqe;
+
+		last.sq_index = end - 1;
+		while (atomic_load_explicit(&last.control->sq_tail, memory_order_acquire) != end)
+			;
+		assert_true(ring_sq_pop(&last, &sqe));
+		order.pair.daemon.sq_index = end;
+		ring_sq_release(&order.pair.daemon);
+		atomic_fetch_add(&order.n_taken, 1);
+	}
+	pthread_join(thread, NULL);
+
+	order.n_taken = 0;
+	assert_int_equal(pthread_create(&thread, NULL, fill_completions, &order), 0);
+	for (uint32_t end = RING_ENTRIES_MAX; end <= ROUNDS * RING_ENTRIES_MAX;
+		end += RING_ENTRIES_MAX) {
+		struct ring last = order.pair.client;
+		struct ring_cqe cqe;
+
+		last.cq_index = end - 1;
+		while (atomic_load_explicit(&last.control->cq_tail, memory_order_acquire) != end)
+			;
+		assert_true(ring_cq_peek(&last, &cqe));
+		atomic_fetch_add(&order.n_taken, 1);
+	}
+	pthread_join(thread, NULL);
+	region_deinit(&order.pair.region);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -569,6 +649,7 @@ int main(void)
 		TEST(test_ring_client_refuses_a_daemon_that_jumps),
 		TEST(test_ring_publish_tells_of_a_sleeping_peer),
 		TEST(test_ring_sleep_tells_of_what_waits),
+		cmocka_unit_test(test_ring_tail_is_never_ahead_of_a_stamp),
 		cmocka_unit_test(test_ring_two_threads_lose_no_entry_and_no_wakeup),
 	};
 

@@ -341,6 +341,19 @@ static void test_completion_tail_that_jumps_ends_the_session(void **state)
 	session_stop(&s);
 }
 
+/* One that spins does not look at the tail; now and then it does. */
+static void test_completion_tail_that_jumps_ends_a_spinner(void **state)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct session s;
+
+	config.spin_us = MIMEO_SPIN_FOREVER;
+	session_start(&s, NULL, &config);
+	atomic_store(&s.fake.region.ring.control->cq_tail, 1u << 20);
+	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
+	session_stop(&s);
+}
+
 /* All eight entries published and none taken; a head ahead of the tail frees nothing. */
 static void test_submission_head_that_jumps_ends_the_session(void **state)
 {
@@ -387,6 +400,7 @@ int main(void)
 		cmocka_unit_test(test_unknown_kind_ends_the_session),
 		cmocka_unit_test(test_token_count_that_goes_back_ends_the_session),
 		cmocka_unit_test(test_completion_tail_that_jumps_ends_the_session),
+		cmocka_unit_test(test_completion_tail_that_jumps_ends_a_spinner),
 		cmocka_unit_test(test_submission_head_that_jumps_ends_the_session),
 	};
 

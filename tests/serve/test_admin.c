@@ -404,12 +404,30 @@ static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	answer_free(answer);
 	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_DEADLINE);
+	assert_int_equal(answer->status, STATUS_E_DRAINING);
 	assert_non_null(strstr(answer->text, "cut off"));
 	answer_free(answer);
 	close(fd);
 	assert_int_equal(harness_join(harness), SERVE_CUT_OFF);
 	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
+}
+
+static void test_drain_that_loses_the_device_says_so(void **state)
+{
+	struct harness *harness = *state;
+	struct answer *answer;
+
+	fake_engine_set_in_flight(harness->engine, 2);
+	int fd = operator_connect(harness);
+	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	answer_free(answer);
+	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	assert_int_equal(answer->status, STATUS_E_DEVICE_LOST);
+	answer_free(answer);
+	close(fd);
+	assert_int_equal(harness_join(harness), SERVE_DEVICE_LOST);
 }
 
 static void test_lost_device_detaches_all_and_has_its_own_result(void **state)
@@ -463,6 +481,7 @@ int main(void)
 		T(test_second_signal_ends_at_once),
 		T_IN(test_drain_that_takes_too_long_aborts_with_draining, setup_short_drain),
 		T_IN(test_drain_timeout_of_0_waits_without_limit, setup_endless_drain),
+		T(test_drain_that_loses_the_device_says_so),
 		T(test_lost_device_detaches_all_and_has_its_own_result),
 		T(test_second_daemon_on_a_live_socket_is_refused),
 	};

@@ -16,6 +16,7 @@
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/reply.h"
 #include "ipc/socket.h"
+#include "ipc/status.h"
 #include "tests/ipc/test.h"
 
 #define LINGER_US 200000 /* from the hang-up to the process's end */
@@ -166,7 +167,7 @@ static void test_drain_of_a_daemon_that_stops_answering_is_no_success(void **sta
 
 static void cut_off(int fd)
 {
-	say(fd, -8, "requests cut off: 2");
+	say(fd, STATUS_E_DRAINING, "requests cut off: 2");
 	close(fd);
 }
 
