@@ -22,6 +22,8 @@ const char *device_strerror(int rc)
 		return "cudaErrorMemoryAllocation";
 	case DEVICE_E_ILLEGAL_STATE:
 		return "cudaErrorIllegalState";
+	case DEVICE_E_UNSUPPORTED:
+		return "cudaErrorNotSupported";
 	case DEVICE_E_NOT_READY:
 		return "cudaErrorNotReady";
 	case DEVICE_E_ILLEGAL_ADDRESS:

@@ -40,6 +40,7 @@ enum device_condition {
 	DEVICE_E_INVALID = 1,                /* an argument is out of range */
 	DEVICE_E_MEMORY = 2,                 /* out of device memory */
 	DEVICE_E_ILLEGAL_STATE = 401,        /* capture: end without begin, or begin twice */
+	DEVICE_E_UNSUPPORTED = 801,          /* the device does not know how; not sticky */
 	DEVICE_E_NOT_READY = 600,            /* a query: the work has not finished */
 	DEVICE_E_ILLEGAL_ADDRESS = 700,      /* sticky */
 	DEVICE_E_LAUNCH_FAILURE = 719,       /* sticky */
@@ -142,6 +143,18 @@ struct device_ops {
 	 * DEVICE_E_INVALID, here and in event_sync and stream_wait_event. */
 	int (*event_query)(struct event *event);
 	int (*event_sync)(struct event *event);
+	/*
+	 * An event that other processes may wait for; allowed after lock. *ret_handle names it
+	 * there: on the cpu device by a descriptor (the caller's) of a struct event_page, which they
+	 * can only read; with CUDA by 64 bytes (fd -1) for cudaIpcOpenEventHandle. size is 0. All
+	 * the calls above take it, but it is not recorded in a capture (CAPTURE_UNSUPPORTED, which
+	 * spoils it), and on one stream only. It is freed when the work recorded last is done.
+	 *
+	 * Whoever waits for it waits for the recording that it knows of: a wait for an event never
+	 * recorded ends at once, so others must be told first that it was.
+	 */
+	int (*event_new_shared)(
+		struct device *device, struct event **ret, struct device_handle *ret_handle);
 
 	/* Copies and fills between any two of device, pinned and pageable host memory. copy_async
 	 * from pageable memory is the caller's risk, as on CUDA. `copy` blocks; never on a lane. */
@@ -171,6 +184,27 @@ struct device_ops {
 	void (*export_free)(struct device *device, void *memory);
 	int (*import)(struct device *device, const struct device_handle *handle, void **ret);
 	void (*import_free)(struct device *device, void *memory);
+	/* Bytes from imported memory's start to the end of what the handle names; 0: none of ours. */
+	uint64_t (*import_bytes)(struct device *device, const void *memory);
+	/* The handle of a stranger's descriptor, of which at least `bytes` are wanted: what `import`
+	 * takes, with the fd still the caller's. DEVICE_E_INVALID if there is less, as far as can be
+	 * told before importing it. */
+	int (*handle_of_fd)(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
+	/* Memory named by 64 bytes and no descriptor (CUDA IPC): a block of its own in multiples of
+	 * 2 MiB, zeroed, because such a handle opens the whole block. DEVICE_E_UNSUPPORTED: the
+	 * device has no such handles. Allowed after lock, but allocating may, and export_ipc_free
+	 * and import_free of such memory do, WAIT FOR ALL THE DEVICE'S WORK and hold up launches of
+	 * other threads meanwhile: their caller chooses the moment. */
+	int (*export_ipc_alloc)(
+		struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+	void (*export_ipc_free)(struct device *device, void *memory);
+};
+
+/* What a cpu device's shared event looks like to another process: `recorded` and `completed` count
+ * its recordings and those that the stream has come to; both run freely. The second is a futex.
+ * Written and read atomically. */
+struct event_page {
+	uint32_t recorded, completed;
 };
 
 struct kernel_ops;

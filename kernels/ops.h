@@ -88,6 +88,7 @@ struct op_prepare {
 	const struct step_record *record; /* pinned */
 	struct step_inputs inputs;
 	uint32_t n_pages; /* pages there are, for the clamp */
+	uint64_t *began;  /* pinned; NULL, or := when it began, ns of the device's own clock */
 };
 
 /* ---- the model ---- */
@@ -116,12 +117,24 @@ struct op_add_rms_norm { /* residual += x; out = norm(residual) */
 	float eps;
 };
 
-struct op_gemm { /* y = x W^T (+ bias); the result of a row does not depend on n_rows */
+/* y = x W^T (+ bias). The cpu device's result of a row does not depend on n_rows; CUDA's may. */
+struct op_gemm {
 	const void *x;      /* [n_rows, w.cols] act */
 	struct weight w;    /* [out, in] */
 	struct weight bias; /* [1, out], data NULL: none */
 	void *y;            /* [n_rows, w.rows] y_dtype */
 	enum dtype y_dtype; /* act or F32 */
+	uint32_t n_rows;
+};
+
+/* y = silu(x Wg^T + bg) * (x Wu^T + bu): a gemm and a silu_mul, in one launch where the device can;
+ * then gate_up is not touched. */
+struct op_gated_gemm {
+	const void *x;      /* [n_rows, w.cols] act */
+	struct weight w;    /* [2 cols of y, in]: Wg's rows, then Wu's */
+	struct weight bias; /* [1, w.rows], data NULL: none */
+	void *gate_up;      /* [n_rows, w.rows] act, scratch */
+	void *y;            /* [n_rows, w.rows / 2] act */
 	uint32_t n_rows;
 };
 
@@ -191,6 +204,7 @@ struct op_outbox {
 	uint64_t *flag;         /* pinned; := step */
 	uint64_t step;
 	uint32_t n_rows;
+	uint64_t *ended;        /* pinned; NULL, or := the time ahead of the flag, as op_prepare's */
 };
 
 struct kernel_ops {
@@ -199,6 +213,7 @@ struct kernel_ops {
 	int (*rms_norm)(struct stream *stream, const struct op_rms_norm *args);
 	int (*add_rms_norm)(struct stream *stream, const struct op_add_rms_norm *args);
 	int (*gemm)(struct stream *stream, const struct op_gemm *args);
+	int (*gated_gemm)(struct stream *stream, const struct op_gated_gemm *args);
 	int (*rope_and_cache)(struct stream *stream, const struct op_rope_and_cache *args);
 	int (*silu_mul)(struct stream *stream, const struct op_silu_mul *args);
 	int (*gather_rows)(struct stream *stream, const struct op_gather_rows *args);

@@ -9,6 +9,7 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 #define WARPS 4
 
@@ -96,8 +97,11 @@ template <int PER> static __global__ void any_kernel(const __grid_constant__ pag
 	const bf16 *query =
 		(const bf16 *)a.q + (size_t)blockIdx.x * a.q_stride + (size_t)head * dim;
 	size_t to_value = (size_t)a.page_tokens * a.n_kv_heads * dim;
-	place at = place_of(a, (int32_t)blockIdx.x);
 	float q[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
+	place at;
+
+	overlap_begin();
+	at = place_of(a, (int32_t)blockIdx.x);
 
 #pragma unroll
 	for (int i = 0; i < PER; i++)
@@ -128,16 +132,16 @@ template <int PER> static __global__ void any_kernel(const __grid_constant__ pag
 		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);
 }
 
-void paged_any_launch(cudaStream_t stream, const struct paged_args *args)
+void paged_any_launch(struct stream *stream, const struct paged_args *args)
 {
 	dim3 grid(args->n_tokens, args->n_heads);
 
 	if (args->head_dim <= 64)
-		any_kernel<2><<<grid, WARPS * 32, 0, stream>>>(*args);
+		launch(stream, any_kernel<2>, grid, WARPS * 32, 0, *args);
 	else if (args->head_dim <= 256)
-		any_kernel<8><<<grid, WARPS * 32, 0, stream>>>(*args);
+		launch(stream, any_kernel<8>, grid, WARPS * 32, 0, *args);
 	else
-		any_kernel<32><<<grid, WARPS * 32, 0, stream>>>(*args);
+		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
 }
 
 const void *paged_any_kernel(void)

@@ -10,9 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef MIMEO_PAGED_SM90
+#include <cuda.h>
+#endif
+
 #include "attention/paged/paged_cuda.h"
 
 #define MIN_FAST_PAGE 16u
+#define LARGE_WAVES 3u /* so many blocks a multiprocessor are worth the larger ones */
 
 _Static_assert(sizeof(struct plan_row) == 32 && sizeof(struct plan_slot) == 64 &&
 		       sizeof(struct plan_head) == 16, "the plan is read in pieces of 16 bytes");
@@ -21,19 +26,33 @@ _Static_assert(sizeof(struct plan_row) == 32 && sizeof(struct plan_slot) == 64 &
 static const char name_plan[] = "paged_plan";
 static const char name_run[] = "paged_attention";
 static const char name_prefill[] = "paged_prefill";
+static const char name_prefill_sm90[] = "paged_prefill_sm90";
 static const char name_any[] = "paged_any";
+
+#ifdef MIMEO_PAGED_SM90
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+	const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+	CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+	CUtensorMapFloatOOBfill);
+#else
+typedef int encode_fn(void);
+#endif
 
 struct paged_state {
 	struct device *device;
 	const struct gqa_model *model;
 	bool fast;
 	struct paged_variant decode, prefill;
-	uint32_t n_slots, page_shift;
+	struct paged_variant prefill_large; /* for prompts that fill the device several times */
+	encode_fn *encode; /* of tensor maps; NULL: prefill is not the one of 9.0a */
+	uint32_t n_slots, page_shift, n_sms;
 	uint32_t n_windows, *windows; /* [n_layers] distinct ones first */
 	void *plans;                  /* [n_windows] plan_bytes each */
 	uint64_t plan_bytes;
 	float *partials, *stats;
-	uint32_t *counters;
+	uint32_t *counters; /* and, behind them, the ticket */
+	/* A graph has a plan of its own, so inputs and history may change while one runs. */
+	bool plan_captured;
 };
 
 static uint32_t log2_of(uint32_t power_of_two)
@@ -106,6 +125,58 @@ static int slots_count(struct paged_state *state, uint32_t n_sms)
 	return 0;
 }
 
+#ifdef MIMEO_PAGED_SM90
+/* The kernels of 9.0a, if this is their device and the driver makes tensor maps. */
+static void prefill_choose_sm90(struct paged_state *state, struct stream *stream)
+{
+	const struct cuda_limits *limits = cuda_limits(stream);
+	uint32_t head_dim = state->model->config.head_dim, shared = limits->shared_bytes_optin;
+	enum cudaDriverEntryPointQueryResult found;
+	struct paged_variant variant;
+	void *encode = NULL;
+
+	if (limits->arch != 90 || !paged_prefill_sm90_variant(head_dim, 0, shared, &variant))
+		return;
+#if CUDART_VERSION >= 12050
+	if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+		    cudaEnableDefault, &found) != cudaSuccess)
+		return;
+#else
+	if (cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault,
+		    &found) != cudaSuccess)
+		return;
+#endif
+	if (found != cudaDriverEntryPointSuccess)
+		return;
+	memcpy(&state->encode, &encode, sizeof(encode));
+	state->prefill = state->prefill_large = variant;
+	paged_prefill_sm90_variant(head_dim, variant.rows + 1, shared, &state->prefill_large);
+}
+
+/* 0, or the condition; the driver's codes are the runtime's. Nothing is asked of the device. */
+static int map_make(
+	const struct paged_state *state, const void *kv, struct paged_tensor_map *ret)
+{
+	const struct attention_config *c = &state->model->config;
+	uint32_t n_keys = state->prefill.keys, cols = c->head_dim % 64 ? 32 : 64;
+	uint64_t token = (uint64_t)c->n_kv_heads * c->head_dim * 2;
+	uint64_t n_eights = (uint64_t)c->n_kv_pages * 2 * c->page_tokens / 8;
+	cuuint64_t dims[] = { cols, 8, (uint64_t)c->n_kv_heads * c->head_dim / cols,
+		n_eights && n_eights < INT32_MAX ? n_eights : INT32_MAX };
+	cuuint64_t strides[] = { token, cols * 2, 8 * token };
+	cuuint32_t box[] = { cols, 8, c->head_dim / cols,
+		(c->page_tokens < n_keys ? c->page_tokens : n_keys) / 8 };
+	cuuint32_t steps[] = { 1, 1, 1, 1 };
+
+	_Static_assert(sizeof(CUtensorMap) == sizeof(*ret), "an opaque CUtensorMap");
+	return CUDA_TRY(state->device, (cudaError_t)state->encode((CUtensorMap *)ret,
+		CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)(uintptr_t)kv, dims, strides, box,
+		steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+		cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+		CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+#endif
+
 /* Load all kernels that may serve this model, now: what comes later may not load any. */
 static int kernels_choose(struct paged_state *state, struct stream *stream)
 {
@@ -116,20 +187,29 @@ static int kernels_choose(struct paged_state *state, struct stream *stream)
 	state->fast = c->page_tokens >= MIN_FAST_PAGE && !(c->page_tokens & (c->page_tokens - 1)) &&
 		      paged_decode_variant(c->head_dim, shared, &state->decode) &&
 		      paged_prefill_variant(c->head_dim, shared, &state->prefill);
+	state->prefill_large = state->prefill;
 	if (!state->fast)
 		state->decode.kernel = NULL;
+#ifdef MIMEO_PAGED_SM90
+	if (state->fast)
+		prefill_choose_sm90(state, stream);
+#endif
 	if (rc == 0)
 		rc = cuda_launch_begin(stream, name_run, state->decode.kernel);
 	if (rc != 0 || !state->fast)
 		return rc;
 	state->page_shift = log2_of(c->page_tokens);
+	state->n_sms = cuda_limits(stream)->n_sms;
 	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel());
 	if (rc == 0)
-		rc = cuda_launch_begin(stream, name_prefill, state->prefill.kernel);
+		rc = cuda_launch_begin(stream, state->encode ? name_prefill_sm90 : name_prefill,
+			state->prefill.kernel);
 	if (rc == 0)
 		rc = allow_shared(state, &state->decode);
 	if (rc == 0)
 		rc = allow_shared(state, &state->prefill);
+	if (rc == 0)
+		rc = allow_shared(state, &state->prefill_large);
 	return rc != 0 ? rc : slots_count(state, cuda_limits(stream)->n_sms);
 }
 
@@ -138,7 +218,7 @@ static int buffers_new(struct paged_state *state, struct stream *stream)
 	const struct device_ops *ops = state->device->ops;
 	const struct attention_config *c = &state->model->config;
 	size_t n_partial_rows = (size_t)state->n_slots * 2 * c->n_heads * PAGED_M_BLOCK;
-	size_t counter_bytes = (size_t)c->max_rows * c->n_heads * sizeof(*state->counters);
+	size_t counter_bytes = ((size_t)c->max_rows * c->n_heads + 1) * sizeof(*state->counters);
 	int rc;
 
 	state->plan_bytes = plan_size(state);
@@ -211,6 +291,16 @@ static int state_new(
 
 /* ---- running ---- */
 
+/* The plan and the runs of a step agree on it, for both know the padded number of tokens. */
+static const struct paged_variant *prefill_for(
+	const struct paged_state *state, uint32_t n_tokens)
+{
+	const struct paged_variant *large = &state->prefill_large;
+	uint64_t n_items = (uint64_t)n_tokens * state->model->config.n_heads / large->rows;
+
+	return n_items >= LARGE_WAVES * state->n_sms ? large : &state->prefill;
+}
+
 static int plan(
 	struct paged_state *state, struct stream *stream, uint32_t n_rows, uint32_t n_tokens)
 {
@@ -223,12 +313,15 @@ static int plan(
 		.n_rows = n_rows,
 		.n_tokens = n_tokens,
 		.n_slots = state->n_slots,
+		.group = c->n_heads / c->n_kv_heads,
 		.capacity = capacity < INT32_MAX ? (uint32_t)capacity : INT32_MAX,
 	};
 	int rc;
 
 	if (!state->fast)
 		return 0;
+	args.block_rows = prefill_for(state, n_tokens)->rows;
+	state->plan_captured |= state->device->ops->capturing(stream);
 	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel());
 	for (uint32_t i = 0; rc == 0 && i < state->n_windows; i += args.n_windows) {
 		args.plan = plan_at(state, i);
@@ -236,7 +329,7 @@ static int plan(
 		if (args.n_windows > PAGED_PLAN_WINDOWS)
 			args.n_windows = PAGED_PLAN_WINDOWS;
 		memcpy(args.windows, state->windows + i, args.n_windows * sizeof(*args.windows));
-		paged_plan_launch(cuda_stream(stream), &args);
+		paged_plan_launch(stream, &args);
 		rc = cuda_launch_end(stream, name_plan);
 	}
 	return rc;
@@ -249,38 +342,64 @@ static bool aligned(const struct paged_args *a)
 	return all % 16 == 0 && a->q_stride % 8 == 0;
 }
 
-static void run_fast(
+static int prefill(const struct paged_state *state, struct stream *stream,
+	const struct paged_cuda_args *args)
+{
+#ifdef MIMEO_PAGED_SM90
+	struct paged_tensor_map map;
+	int rc;
+
+	if (state->encode) {
+		rc = map_make(state, args->a.kv, &map);
+		if (rc == 0)
+			paged_prefill_sm90_launch(
+				stream, prefill_for(state, args->a.n_tokens), args, &map);
+		return rc;
+	}
+#endif
+	paged_prefill_launch(stream, &state->prefill, args);
+	return 0;
+}
+
+static int run_fast(
 	const struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
+	const struct attention_config *c = &state->model->config;
 	struct paged_cuda_args args = {
 		.a = *a,
 		.partials = state->partials,
 		.stats = state->stats,
 		.counters = state->counters,
+		.ticket = state->counters + (size_t)c->max_rows * c->n_heads,
 		.n_slots = state->n_slots,
 		.page_shift = state->page_shift,
+		.n_sms = state->n_sms,
+		/* a graph begins when all before it is done, its plan and inputs among that */
+		.early = state->device->ops->capturing(stream) && !state->plan_captured,
 	};
 	uint32_t i = 0;
 
 	while (state->windows[i] != a->window)
 		i++;
 	args.plan = plan_at(state, i);
-	paged_decode_launch(cuda_stream(stream), &state->decode, &args);
-	if (a->n_long)
-		paged_prefill_launch(cuda_stream(stream), &state->prefill, &args);
+	args.alone = a->n_long && a->max_query == 0;
+	if (!args.alone)
+		paged_decode_launch(stream, &state->decode, &args);
+	return a->n_long ? prefill(state, stream, &args) : 0;
 }
 
 static int run(struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
-	int rc = cuda_launch_begin(stream, name_run, state->decode.kernel);
+	int rc = cuda_launch_begin(stream, name_run, state->decode.kernel), ended;
 
 	if (rc != 0 || a->n_tokens == 0)
 		return rc;
 	if (state->fast && aligned(a))
-		run_fast(state, stream, a);
+		rc = run_fast(state, stream, a);
 	else
-		paged_any_launch(cuda_stream(stream), a);
-	return cuda_launch_end(stream, name_run);
+		paged_any_launch(stream, a);
+	ended = cuda_launch_end(stream, name_run);
+	return rc != 0 ? rc : ended;
 }
 
 const struct paged_kernels paged_cuda_kernels = {

@@ -35,7 +35,8 @@ extern "C" {
 struct plan_row {
 	int32_t query_first, n_query, seq_len;
 	int32_t tile_first; /* of the row's tiles, the first that any of its queries sees */
-	int32_t tile_start; /* where tile_first lies on the line; 0 in a long row */
+	int32_t tile_start; /* where tile_first lies on the line; of a long row, its first block's
+	                       place among all blocks of packed rows that the prefill kernel has */
 	int32_t n_tiles;
 	int32_t first; /* the first position that any query sees */
 	int32_t row;
@@ -46,12 +47,15 @@ struct plan_slot {
 	int32_t index;       /* of that row in rows[] */
 	int32_t tile_begin, tile_end;
 	int32_t tiles_per_slot;
-	int32_t n_zero;
+	int32_t n_zero; /* as in the head */
 	int32_t reserved[3];
 } PAGED_ALIGNED;
 
 struct plan_head {
-	int32_t n_long, reserved[3];
+	int32_t n_long;
+	int32_t n_blocks; /* of packed rows, of all long rows, for each kv head */
+	int32_t n_zero;   /* ranges in zeros[] */
+	int32_t reserved;
 };
 
 /* One window's plan; offsets into it are the same in all plans, plan_bytes apart. */
@@ -68,6 +72,7 @@ struct plan_args {
 	struct plan_view plan;
 	uint64_t plan_bytes;
 	uint32_t n_rows, n_tokens, n_slots, capacity;
+	uint32_t group, block_rows; /* query heads of a kv head, packed rows of a prefill block */
 	uint32_t n_windows;
 	uint32_t windows[PAGED_PLAN_WINDOWS];
 };
@@ -78,8 +83,13 @@ struct paged_cuda_args {
 	float *partials;    /* [n_slots, 2, n_heads, PAGED_M_BLOCK, head_dim] */
 	float *stats;       /* [n_slots, 2, n_heads, PAGED_M_BLOCK, 2] highest score, sum */
 	uint32_t *counters; /* [max_rows, n_heads] pieces done; 0 between launches */
-	uint32_t n_slots, page_shift;
+	uint32_t *ticket;   /* of the prefill kernel that draws its work; 0 between launches */
+	uint32_t n_slots, page_shift, n_sms;
 	uint32_t m_blocks; /* blocks of packed query rows; the decode launcher sets it */
+	/* Nothing that runs in one go with this launch writes the plan, the step's inputs, or
+	 * tokens of the cache before each row's query: they are read before overlap_wait. */
+	bool early;
+	bool alone; /* there is no launch of the decode kernel, which would write the zeros */
 };
 
 /* A size that the kernels are compiled for, and what one block of it takes. */
@@ -87,23 +97,38 @@ struct paged_variant {
 	const void *kernel;
 	uint32_t shared_bytes;
 	uint32_t rows; /* packed query rows of a block */
+	uint32_t threads;
+	uint32_t keys; /* tokens of a tile */
 };
+
+/* A layer's cache as the copy engine sees it (CUtensorMap), innermost first: 64 elements (32 where
+ * head_dim is no multiple), 8 tokens, the head_dim / 64 such parts of each of n_kv_heads, all else
+ * by 8 tokens. A box is one head of min(page_tokens, the variant's keys) tokens. */
+struct paged_tensor_map {
+	uint64_t opaque[16];
+} __attribute__((aligned(64)));
 
 /* The kernel for a head size within so much shared memory a block; false: there is none. */
 bool paged_decode_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
 bool paged_prefill_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
+/* The same with blocks of at least `rows` packed query rows; for devices of 9.0 alone, and in a
+ * build with device code for 90a (MIMEO_PAGED_SM90). */
+bool paged_prefill_sm90_variant(uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin,
+	struct paged_variant *ret);
 
 /* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
-void paged_plan_launch(cudaStream_t stream, const struct plan_args *args);
-void paged_decode_launch(cudaStream_t stream, const struct paged_variant *variant,
+void paged_plan_launch(struct stream *stream, const struct plan_args *args);
+void paged_decode_launch(struct stream *stream, const struct paged_variant *variant,
 	const struct paged_cuda_args *args);
-void paged_prefill_launch(cudaStream_t stream, const struct paged_variant *variant,
+void paged_prefill_launch(struct stream *stream, const struct paged_variant *variant,
 	const struct paged_cuda_args *args);
+void paged_prefill_sm90_launch(struct stream *stream, const struct paged_variant *variant,
+	const struct paged_cuda_args *args, const struct paged_tensor_map *map);
 /* Any head_dim to PAGED_ANY_HEAD_DIM, any page size, any alignment; slow; needs no plan. */
 #define PAGED_ANY_HEAD_DIM 1024u
-void paged_any_launch(cudaStream_t stream, const struct paged_args *args);
+void paged_any_launch(struct stream *stream, const struct paged_args *args);
 /* A kernel of the source file, for cuda_launch_begin. */
 const void *paged_plan_kernel(void);
 const void *paged_any_kernel(void);

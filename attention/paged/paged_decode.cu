@@ -12,16 +12,23 @@
  * barrier stands in the stream of bytes. At a row's end the four sums are merged through the ring's
  * memory.
  *
+ * In a graph (`early`) a block does not wait for the kernels before it to find its keys and to
+ * queue the first of them: lengths, pages, the plan and all that history holds were there before
+ * the graph began. Queries and what the step itself puts into the cache come after the wait.
+ *
  * Bytes: keys and values of the visible tokens once for each block of packed rows, which is once
  * where group x query <= 16; per cut row and head 4 head_dim each way for every piece. In flight on
  * one multiprocessor: (STAGES - 1) x 8 sub-tiles, 128 KB for heads of 128.
  *
- * Measured on an H200, 32/8 heads of 128, one token a row: 8.0 us for one row of 1k, 132 us (4.07
- * TB/s) for 32 rows of 4k. Five tokens a row are two blocks of packed rows and take 1.7 times as
- * long as one: there the multiprocessor's work on a sub-tile counts, not its bytes.
+ * Measured on an H200, 32/8 heads of 128, one token a row, layers behind each other in a graph: 5.7
+ * us for one row of 1k (8.1 without overlap), 131 us (4.09 TB/s) for 32 rows of 4k. Five tokens a
+ * row are two blocks of packed rows and take 1.75 times as long as one: there the multiprocessor's
+ * work on a sub-tile counts, not its bytes. Three blocks a multiprocessor with shorter rings are
+ * slower for heads of 64.
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 #define WARPS 4
 #define SUB_TILE 16 /* tokens of a warp */
@@ -41,6 +48,7 @@ struct segment {
 	int32_t m_first, n_m;
 	int32_t kv_head;
 	int32_t share; /* number of this block among those of the slot */
+	bool early;    /* overlap_wait has not been called yet */
 };
 
 /* A packed row's running softmax is spread over the four lanes of a quad, each lane has two. */
@@ -215,6 +223,13 @@ static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 1
 	}
 }
 
+/* May a warp's i-th sub-tile be loaded before the wait? What the step writes may not. */
+static __device__ __forceinline__ bool sub_tile_settled(const segment &s, int i)
+{
+	return sub_tile_token(s, i) + SUB_TILE <= s.row.seq_len - s.row.n_query ||
+	       s.tile + i >= s.tile_end;
+}
+
 /* One warp's share of a segment. */
 template <int D, int STAGES>
 static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p, const segment &s,
@@ -224,7 +239,7 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p, con
 	int lane = threadIdx.x % 32, n = s.tile_end - s.tile;
 	int32_t pages = sub_tile_page(p, s, lane), later = sub_tile_page(p, s, 32 + lane);
 	uint32_t q[D / 16][4];
-	int filling = 0, reading = 0;
+	int filling = 0, reading = 0, settled = 0;
 
 	auto load = [&](int i) {
 		if (i % 32 == 0 && i > 0) {
@@ -238,9 +253,15 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p, con
 		filling = filling + 1 == STAGES ? 0 : filling + 1;
 	};
 
+	if (s.early) {
+		while (settled < STAGES - 1 && sub_tile_settled(s, settled))
+			load(settled++);
+		overlap_wait();
+	}
 #pragma unroll
 	for (int i = 0; i < STAGES - 1; i++)
-		load(i);
+		if (i >= settled)
+			load(i);
 	query_load<D>(p, s, q, run);
 	for (int i = 0; i < n; i++) {
 		copy_wait<STAGES - 2>();
@@ -367,20 +388,28 @@ static __device__ __forceinline__ void merge_pieces(const paged_cuda_args &p, co
 	}
 }
 
-/* True in the whole block if all other pieces of the row are there. The barriers carry thread 0's
- * fences to the block: its stores come before its count, its loads after the others' counts. */
+/* Count one piece; what the block stored before the barrier comes before it, what it loads after
+ * the next one comes after the others' counts. Wraps to 0 at the last, for the next launch. */
+static __device__ __forceinline__ uint32_t count_piece(uint32_t *counter, uint32_t last)
+{
+	uint32_t before;
+
+	asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+		: "=r"(before)
+		: "l"(counter), "r"(last)
+		: "memory");
+	return before;
+}
+
+/* True in the whole block if all other pieces of the row are there. */
 static __device__ bool is_last(const paged_cuda_args &p, const segment &s, int32_t n_pieces)
 {
 	__shared__ uint32_t done;
 
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		__threadfence();
-		/* wraps to 0 at the last, ready for the next launch */
-		done = atomicInc(p.counters + (size_t)s.row.row * p.a.n_heads + s.share,
+	if (threadIdx.x == 0)
+		done = count_piece(p.counters + (size_t)s.row.row * p.a.n_heads + s.share,
 			(uint32_t)n_pieces - 1);
-		__threadfence();
-	}
 	__syncthreads();
 	return done == (uint32_t)n_pieces - 1;
 }
@@ -431,21 +460,6 @@ static __device__ void segment_end(const paged_cuda_args &p, const segment &s,
 
 /* ---- the kernel ---- */
 
-template <int D>
-static __device__ void write_zeros(const paged_cuda_args &p, int32_t n_zero)
-{
-	int width = p.a.n_heads * D, chunks = width / 8;
-
-	for (int32_t z = 0; z < n_zero; z++) {
-		int32_t end = p.plan.zeros[z][1];
-
-		for (int32_t t = p.plan.zeros[z][0] + blockIdx.x; t < end; t += gridDim.x)
-			for (int c = blockIdx.y * WARPS * 32 + threadIdx.x; c < chunks;
-				c += gridDim.y * WARPS * 32)
-				((uint4 *)p.a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
-	}
-}
-
 template <int D, int STAGES>
 static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	decode_kernel(const __grid_constant__ paged_cuda_args p)
@@ -455,15 +469,21 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	constexpr uint32_t warp_bytes = ring<D, STAGES>::bytes;
 	static_assert(PAGED_M_BLOCK * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
 	uint8_t *mine = memory + threadIdx.x / 32 * warp_bytes;
-	const plan_slot slot = p.plan.slots[blockIdx.x / p.m_blocks];
 	const int group = p.a.n_heads / p.a.n_kv_heads;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	plan_row row = slot.row;
+	plan_slot slot;
+	plan_row row;
 	segment s;
 
+	overlap_trigger();
+	if (!p.early)
+		overlap_wait();
+	slot = p.plan.slots[blockIdx.x / p.m_blocks];
+	row = slot.row;
 	s.kv_head = blockIdx.y;
 	s.m_first = blockIdx.x % p.m_blocks * PAGED_M_BLOCK;
 	s.share = blockIdx.y * p.m_blocks + blockIdx.x % p.m_blocks;
+	s.early = p.early;
 	for (int32_t at = slot.tile_begin, index = slot.index; at < slot.tile_end;) {
 		int32_t row_end = row.tile_start + row.n_tiles;
 		int32_t to_tile = row.tile_first - row.tile_start;
@@ -482,14 +502,18 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 
 		run.highest[0] = run.highest[1] = NEVER;
 		stream_keys<D, STAGES>(p, s, shared_address(mine), scale_log2, run);
+		s.early = false;
 		publish<D>(run, (float *)mine, stats[threadIdx.x / 32]);
 		__syncthreads();
 		segment_end<D>(
 			p, s, slot, (const float *)memory, warp_bytes / 4, stats, scale_log2);
 		__syncthreads();
 	}
+	if (s.early)
+		overlap_wait();
 	if (slot.n_zero)
-		write_zeros<D>(p, slot.n_zero);
+		zeros_write(p, slot.n_zero, blockIdx.y * gridDim.x + blockIdx.x,
+			gridDim.x * gridDim.y, threadIdx.x, WARPS * 32);
 }
 
 /* ---- the launcher ---- */
@@ -500,7 +524,7 @@ struct choice {
 };
 #define CHOICE(D, STAGES)                                                             \
 	{ D, { (const void *)decode_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,  \
-		     PAGED_M_BLOCK } }
+		     PAGED_M_BLOCK, WARPS * 32, PAGED_TILE } }
 
 bool paged_decode_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret)
@@ -519,7 +543,7 @@ bool paged_decode_variant(
 	return false;
 }
 
-void paged_decode_launch(cudaStream_t stream, const struct paged_variant *variant,
+void paged_decode_launch(struct stream *stream, const struct paged_variant *variant,
 	const struct paged_cuda_args *args)
 {
 	uint32_t group = args->a.n_heads / args->a.n_kv_heads;
@@ -528,6 +552,6 @@ void paged_decode_launch(cudaStream_t stream, const struct paged_variant *varian
 	void *params[] = { &p };
 
 	p.m_blocks = max((group * query + PAGED_M_BLOCK - 1) / PAGED_M_BLOCK, 1u);
-	cudaLaunchKernel(variant->kernel, dim3(p.n_slots * p.m_blocks, p.a.n_kv_heads),
-		dim3(WARPS * 32), params, variant->shared_bytes, stream);
+	cuda_launch(stream, variant->kernel, dim3(p.n_slots * p.m_blocks, p.a.n_kv_heads),
+		dim3(WARPS * 32), variant->shared_bytes, params);
 }

@@ -7,11 +7,13 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 struct scan {
 	int32_t end;                        /* of the tokens so far */
 	int32_t n_rows, n_long, n_zero;     /* found so far */
-	int32_t n_tiles;
+	int32_t n_tiles;                    /* of rows on the line */
+	int32_t n_blocks;                   /* of long rows */
 };
 
 static __device__ int32_t scan_max(int32_t x, int lane)
@@ -53,7 +55,7 @@ static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, u
 	bool valid = r < a.n_rows;
 	int32_t end = valid ? min(max(a.query_start[r + 1], 0), (int32_t)a.n_tokens) : 0;
 	int32_t seq_len = valid ? min(max(a.seq_lens[r], 0), (int32_t)a.capacity) : 0;
-	int32_t begin, sum, at;
+	int32_t begin, sum, blocks, at;
 	plan_row row;
 
 	end = max(scan_max(end, lane), s->end);
@@ -74,8 +76,15 @@ static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, u
 	bool is_decode = valid && seq_len > 0 && !is_long;
 
 	sum = scan_sum(is_decode ? row.n_tiles : 0, lane);
-	row.tile_start = is_decode ? s->n_tiles + sum - row.n_tiles : 0;
+	row.tile_start = s->n_tiles + sum - row.n_tiles;
 	s->n_tiles += __shfl_sync(~0u, sum, 31);
+	blocks = is_long ? (row.n_query * (int32_t)a.group + (int32_t)a.block_rows - 1) /
+				   (int32_t)a.block_rows
+			 : 0;
+	sum = scan_sum(blocks, lane);
+	if (is_long)
+		row.tile_start = s->n_blocks + sum - blocks;
+	s->n_blocks += __shfl_sync(~0u, sum, 31);
 	s->end = __shfl_sync(~0u, end, 31);
 	at = rank(is_decode, lane, &s->n_rows);
 	if (is_decode)
@@ -126,7 +135,7 @@ static __device__ void cut_line(
 	}
 }
 
-static __global__ void plan_kernel(plan_args a)
+static __global__ void plan_kernel(const __grid_constant__ plan_args a)
 {
 	uint32_t window = a.windows[blockIdx.x];
 	uint64_t offset = blockIdx.x * a.plan_bytes;
@@ -140,6 +149,7 @@ static __global__ void plan_kernel(plan_args a)
 		(int32_t(*)[2])((char *)a.plan.zeros + offset),
 	};
 
+	overlap_begin();
 	for (uint32_t base = 0; base < a.n_rows; base += 32)
 		plan_32_rows(a, plan, window, base, lane, &s);
 	if (s.end < (int32_t)a.n_tokens) { /* padding */
@@ -149,15 +159,18 @@ static __global__ void plan_kernel(plan_args a)
 		}
 		s.n_zero++;
 	}
-	if (lane == 0)
+	if (lane == 0) {
 		plan.head->n_long = s.n_long;
+		plan.head->n_blocks = s.n_blocks;
+		plan.head->n_zero = s.n_zero;
+	}
 	__syncwarp();
 	cut_line(a, plan, s, lane);
 }
 
-void paged_plan_launch(cudaStream_t stream, const plan_args *args)
+void paged_plan_launch(struct stream *stream, const plan_args *args)
 {
-	plan_kernel<<<args->n_windows, 32, 0, stream>>>(*args);
+	launch(stream, plan_kernel, dim3(args->n_windows), dim3(32), 0, *args);
 }
 
 const void *paged_plan_kernel(void)

@@ -15,6 +15,7 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 #define WARPS 4
 #define THREADS (WARPS * 32)
@@ -278,6 +279,11 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	int32_t token, stage = 0;
 	block b;
 
+	overlap_begin();
+	if (p.alone)
+		zeros_write(p, p.plan.head->n_zero,
+			(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x,
+			gridDim.x * gridDim.y * gridDim.z, threadIdx.x, THREADS);
 	if (!block_find<size::rows>(p, b))
 		return;
 #pragma unroll
@@ -323,7 +329,7 @@ struct choice {
 };
 #define CHOICE(D, MT, KEYS)                                                                  \
 	{ D, { (const void *)prefill_kernel<D, MT, KEYS>, tiles<D, MT, KEYS>::bytes,         \
-		     tiles<D, MT, KEYS>::rows } }
+		     tiles<D, MT, KEYS>::rows, THREADS, KEYS } }
 
 bool paged_prefill_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret)
@@ -342,13 +348,13 @@ bool paged_prefill_variant(
 	return false;
 }
 
-void paged_prefill_launch(cudaStream_t stream, const struct paged_variant *variant,
+void paged_prefill_launch(struct stream *stream, const struct paged_variant *variant,
 	const struct paged_cuda_args *args)
 {
 	uint32_t group = args->a.n_heads / args->a.n_kv_heads;
 	uint32_t n_blocks = (args->a.max_long_query * group + variant->rows - 1) / variant->rows;
 	void *params[] = { (void *)args };
 
-	cudaLaunchKernel(variant->kernel, dim3(n_blocks, args->a.n_long, args->a.n_kv_heads),
-		dim3(THREADS), params, variant->shared_bytes, stream);
+	cuda_launch(stream, variant->kernel, dim3(n_blocks, args->a.n_long, args->a.n_kv_heads),
+		dim3(THREADS), variant->shared_bytes, params);
 }

@@ -9,7 +9,8 @@
 
 #include "daemon/graph/capture.h"
 
-enum eager_reason { EAGER_NO, EAGER_MODE, EAGER_MIXED, EAGER_TOO_WIDE };
+/* EMBEDDINGS: a row brings embeddings of its own, for which graphs have no place; the engine's. */
+enum eager_reason { EAGER_NO, EAGER_MODE, EAGER_MIXED, EAGER_TOO_WIDE, EAGER_EMBEDDINGS };
 
 struct graph_set {
 	enum graph_mode mode; /* resolved */

@@ -39,6 +39,8 @@ int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows,
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
+		.embeddings = forward->embeddings,
+		.n_embeddings = forward->n_embeddings,
 	};
 	struct op_sample sample = {
 		.logits = c->buffers.logits,
@@ -50,5 +52,7 @@ int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows,
 	};
 	int rc = model_forward(c->model, stream, &pass);
 
+	forward->embeddings = NULL;
+	forward->n_embeddings = 0;
 	return rc ? rc : c->device->kernels->sample(stream, &sample);
 }

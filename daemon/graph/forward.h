@@ -6,7 +6,7 @@
  * The forward factory: what runs for a descriptor in a phase, with attention state of its own.
  *
  * A backend's metadata may initialise lazily; if warm-up and capture shared the object, a plan made
- * during warm-up would be missing from the graph. So forward_new is called anew for WARM_UP and for
+ * during warm-up would be missing from the graph. So forward_init is called anew for WARM_UP and for
  * CAPTURE, and inputs and metadata are built afresh for each (vLLM #44253, #48261). Both states are
  * kept beside the graph for inspection.
  */
@@ -34,6 +34,9 @@ struct forward {
 	const struct forward_context *context;
 	enum attention_phase phase;
 	struct attention_metadata *metadata;
+	/* Of the next eager pass: set before forward_run, which forgets it. */
+	const struct model_embedding *embeddings; /* [n_embeddings] */
+	uint32_t n_embeddings;
 };
 
 int forward_init(struct forward *forward, const struct forward_context *context,

@@ -43,6 +43,8 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
 	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
 	TAKE(arena, 1, slot->flag);
+	TAKE(arena, 1, slot->began);
+	TAKE(arena, 1, slot->ended);
 }
 
 static void carve_pinned(struct inputs *inputs, struct arena *arena)
@@ -167,5 +169,6 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 	slot->record->padded_rows = padded_rows;
 	slot->record->padded_tokens = padded_tokens;
 	args.record = slot->record;
+	args.began = slot->began;
 	return inputs->device->kernels->prepare(stream, &args);
 }

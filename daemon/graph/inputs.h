@@ -37,6 +37,7 @@ struct inputs_slot {
 	float *logits;            /* [max_results, vocab] */
 	float *hidden;            /* [max_results, hidden] */
 	uint64_t *flag;           /* the last completed step that used this slot */
+	uint64_t *began, *ended;  /* that step's, on the device's clock, ns */
 	uint64_t step;            /* the step that uses it now; 0: none yet */
 };
 

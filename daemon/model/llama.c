@@ -77,6 +77,22 @@ static int embed(const struct forward_state *s)
 		});
 }
 
+/* Over the rows that `embed` made of ids which stand for nothing. */
+static int place_embeddings(const struct forward_state *s)
+{
+	const size_t bytes = s->model->config.hidden_size *
+		dtype_bytes(s->model->activation_dtype);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < s->pass->n_embeddings && !rc; i++) {
+		const struct model_embedding *e = &s->pass->embeddings[i];
+
+		rc = s->model->device->ops->copy_async(s->stream,
+			(uint8_t *)s->b->residual + e->first * bytes, e->from, e->n_tokens * bytes);
+	}
+	return rc;
+}
+
 /* The first layer's norm has nothing to add yet. */
 static int input_norm(const struct forward_state *s, uint32_t layer)
 {
@@ -131,14 +147,16 @@ static int attend(const struct forward_state *s, uint32_t layer)
 		});
 }
 
-static int silu_mul(const struct forward_state *s)
+static int gate_up(const struct forward_state *s, const struct model_layer *layer)
 {
-	return s->ops->silu_mul(s->stream,
-		&(struct op_silu_mul){
+	return s->ops->gated_gemm(s->stream,
+		&(struct op_gated_gemm){
+			.x = s->b->normed,
+			.w = layer->gate_up,
+			.bias = layer->gate_up_bias,
 			.gate_up = s->b->gate_up,
-			.out = s->b->activated,
+			.y = s->b->activated,
 			.n_rows = s->pass->n_tokens,
-			.cols = s->model->config.intermediate_size,
 		});
 }
 
@@ -158,9 +176,7 @@ static int run_layer(const struct forward_state *s, uint32_t layer)
 	if (!rc)
 		rc = add_norm(s, &l->post_norm);
 	if (!rc)
-		rc = gemm(s, s->b->normed, &l->gate_up, &l->gate_up_bias, s->b->gate_up);
-	if (!rc)
-		rc = silu_mul(s);
+		rc = gate_up(s, l);
 	return rc ? rc : gemm(s, s->b->activated, &l->down, &l->down_bias, s->b->projected);
 }
 
@@ -201,6 +217,8 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 	};
 	int rc = embed(&state);
 
+	if (!rc)
+		rc = place_embeddings(&state);
 	for (uint32_t layer = 0; !rc && layer < model->config.n_layers; layer++)
 		rc = run_layer(&state, layer);
 	return rc ? rc : finish(&state);

@@ -52,15 +52,26 @@ static int run_pread(const struct reader_segment *segments, uint32_t n_segments,
 {
 	struct cursor cursor = {.segments = segments, .n_segments = n_segments};
 	struct chunk chunk;
+	uint64_t kept = 0; /* a bit for each of `depth` places, which the chunks take in turn */
+	int rc = 0;
 
-	while (cursor_next(&cursor, options->chunk_bytes, &chunk)) {
+	for (uint64_t i = 0; cursor_next(&cursor, options->chunk_bytes, &chunk); i++) {
 		const struct reader_segment *s = &segments[chunk.segment];
-		int rc = file_read(s->fd, s->path, s->offset + chunk.offset, options->memory,
-			chunk.bytes, error);
+		char *data = (char *)options->memory + i % options->depth * options->chunk_bytes;
 
+		if (i >= options->depth && kept & 1ull << i % options->depth)
+			rc = options->release(options->userdata, data);
 		if (!rc)
-			rc = options->deliver(options->userdata, chunk.segment, chunk.offset,
-				options->memory, chunk.bytes);
+			rc = file_read(s->fd, s->path, s->offset + chunk.offset, data, chunk.bytes,
+				error);
+		if (!rc)
+			rc = options->deliver(options->userdata, chunk.segment, chunk.offset, data,
+				chunk.bytes);
+		kept &= ~(1ull << i % options->depth);
+		if (rc == READER_KEPT) {
+			kept |= 1ull << i % options->depth;
+			rc = 0;
+		}
 		if (rc)
 			return rc;
 	}
@@ -76,8 +87,12 @@ struct uring_reader {
 	struct model_error *error;
 	struct cursor cursor;
 	uint32_t n_pending;
+	struct chunk **kept; /* [depth] a ring of those delivered and kept */
+	uint32_t first_kept, n_kept;
 };
 
+/* Read the chunk. What the page cache holds would be copied here and now, by this one thread: asked
+ * to, the kernel's workers do it, several at once. */
 static void queue(struct uring_reader *reader, struct chunk *chunk)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
@@ -87,14 +102,49 @@ static void queue(struct uring_reader *reader, struct chunk *chunk)
 	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done,
 		(unsigned)(chunk->bytes - chunk->done), s->offset + chunk->offset + chunk->done);
 	io_uring_sqe_set_data(sqe, chunk);
+	io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	reader->n_pending++;
+}
+
+/* The chunk's memory is free: read what comes next into it, if there is anything. */
+static void reuse(struct uring_reader *reader, struct chunk *chunk)
+{
+	if (cursor_next(&reader->cursor, reader->options->chunk_bytes, chunk))
+		queue(reader, chunk);
+}
+
+/* The chunk is there: 0, or why the reading ends. */
+static int deliver(struct uring_reader *reader, struct chunk *chunk)
+{
+	const struct reader_options *o = reader->options;
+	int rc = o->deliver(o->userdata, chunk->segment, chunk->offset, chunk->data, chunk->bytes);
+
+	if (rc == READER_KEPT) {
+		reader->kept[(reader->first_kept + reader->n_kept++) % o->depth] = chunk;
+		return 0;
+	}
+	if (!rc)
+		reuse(reader, chunk);
+	return rc;
+}
+
+static int release_oldest(struct uring_reader *reader)
+{
+	const struct reader_options *o = reader->options;
+	struct chunk *chunk = reader->kept[reader->first_kept];
+	int rc = o->release(o->userdata, chunk->data);
+
+	reader->first_kept = (reader->first_kept + 1) % o->depth;
+	reader->n_kept--;
+	if (!rc)
+		reuse(reader, chunk);
+	return rc;
 }
 
 /* One read's result: 0, or why the reading ends. */
 static int complete(struct uring_reader *reader, struct chunk *chunk, int result)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
-	int rc;
 
 	if (result < 0 && result != -EINTR && result != -EAGAIN)
 		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
@@ -105,12 +155,8 @@ static int complete(struct uring_reader *reader, struct chunk *chunk, int result
 			s->offset + chunk->offset + chunk->done);
 	if (result > 0)
 		chunk->done += (size_t)result;
-	if (chunk->done == chunk->bytes) {
-		rc = reader->options->deliver(reader->options->userdata, chunk->segment,
-			chunk->offset, chunk->data, chunk->bytes);
-		if (rc || !cursor_next(&reader->cursor, reader->options->chunk_bytes, chunk))
-			return rc;
-	}
+	if (chunk->done == chunk->bytes)
+		return deliver(reader, chunk);
 	queue(reader, chunk);
 	return 0;
 }
@@ -149,6 +195,11 @@ static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 	for (;;) {
 		if (!rc)
 			rc = submit(reader);
+		/* Nothing has been read: what was kept may be free by now. */
+		if (!rc && reader->n_kept && io_uring_peek_cqe(&reader->ring, &cqe)) {
+			rc = release_oldest(reader);
+			continue;
+		}
 		/* after a failure the reads under way still write into the memory */
 		if (!under_way(reader))
 			return rc;
@@ -195,9 +246,11 @@ int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	if (ret_name)
 		*ret_name = "io_uring";
 	chunks = calloc(options->depth, sizeof(*chunks));
-	rc = chunks ? run_uring(&reader, chunks)
-		    : model_fail(error, -ENOMEM, "no memory for reads");
+	reader.kept = calloc(options->depth, sizeof(struct chunk *));
+	rc = chunks && reader.kept ? run_uring(&reader, chunks)
+				   : model_fail(error, -ENOMEM, "no memory for reads");
 	io_uring_queue_exit(&reader.ring);
+	free(reader.kept);
 	free(chunks);
 	return rc;
 }

@@ -3,10 +3,12 @@
 #define MIMEO_DAEMON_MODEL_READER_H
 
 /*
- * Bulk reads of regular files: segments are cut into chunks, `depth` of which are being read at any
- * time, and each chunk is delivered when it is there, in no particular order. While one is
- * delivered the others go on. Through io_uring; by pread, one chunk at a time, where io_uring is
- * refused or MIMEO_LOOP=epoll.
+ * Bulk reads of regular files: segments are cut into chunks, `depth` of which are being read or
+ * used at any time, and each chunk is delivered when it is there, in no particular order. While one
+ * is delivered the others go on. Its taker may keep using the chunk's memory when deliver returns
+ * (an upload under way): then it is asked to release it before it is read into again, the one kept
+ * longest first, and not before there is nothing else to do. Through io_uring; by pread, one chunk
+ * at a time, where io_uring is refused or MIMEO_LOOP=epoll.
  */
 
 #include <stddef.h>
@@ -20,13 +22,20 @@ struct reader_segment {
 	uint64_t offset, bytes;
 };
 
+#define READER_DEPTH_MAX 64u
+#define READER_KEPT 1 /* deliver: the memory is still used */
+
 struct reader_options {
 	void *memory;       /* depth * chunk_bytes */
 	size_t chunk_bytes; /* chunks begin at multiples of it within their segment */
-	uint32_t depth;
-	/* Take `bytes` bytes at `offset` of segment `segment`. Not 0: the reading ends with it. */
+	uint32_t depth; /* at most READER_DEPTH_MAX */
+	/* Take `bytes` bytes at `offset` of segment `segment`: 0, or READER_KEPT; anything else ends
+	 * the reading. */
 	int (*deliver)(
 		void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes);
+	/* Wait until kept memory is used no more. Not 0: the reading ends with it. NULL: nothing is
+	 * ever kept. What is still kept when the reading ends is the caller's to wait for. */
+	int (*release)(void *userdata, const void *data);
 	void *userdata;
 };
 

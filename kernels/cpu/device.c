@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define POISON_MAPPED true
@@ -89,6 +91,29 @@ static int parse_fault(struct cpu_device *device, const char *text)
 	return 0;
 }
 
+/* MIMEO_CPU_HOLD: "NAME:PATH", for tests that need work in flight. */
+static int parse_hold(struct cpu_device *device, const char *text)
+{
+	int end = 0;
+
+	if (text == NULL || *text == '\0')
+		return 0;
+	if (sscanf(text, "%63[^:]:%107s%n", device->hold_op, device->hold_path, &end) != 2 ||
+		text[end] != '\0')
+		return -EINVAL;
+	return 0;
+}
+
+static void hold(const struct cpu_device *device, const struct cpu_op *op)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	if (device->hold_op[0] == '\0' || strcmp(device->hold_op, op->name) != 0)
+		return;
+	while (access(device->hold_path, F_OK) == 0)
+		nanosleep(&pause, NULL);
+}
+
 /* Counts the run; the one that is to lose the device says so once. */
 static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
 {
@@ -105,6 +130,7 @@ static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
 
 void cpu_node_run(struct cpu_device *device, const struct cpu_node *node)
 {
+	hold(device, node->op);
 	if (cpu_status(device) == 0 && !fault_due(device, node->op))
 		node->op->run(node->args, node->workspace);
 }
@@ -201,6 +227,7 @@ static const struct device_ops cpu_device_ops = {
 	.event_record = cpu_event_record,
 	.event_query = cpu_event_query,
 	.event_sync = cpu_event_sync,
+	.event_new_shared = cpu_event_new_shared,
 	.copy_async = cpu_copy_async,
 	.fill_async = cpu_fill_async,
 	.copy = cpu_copy,
@@ -218,6 +245,10 @@ static const struct device_ops cpu_device_ops = {
 	.export_free = cpu_export_free,
 	.import = cpu_import,
 	.import_free = cpu_import_free,
+	.import_bytes = cpu_import_bytes,
+	.handle_of_fd = cpu_handle_of_fd,
+	.export_ipc_alloc = cpu_export_ipc_alloc,
+	.export_ipc_free = cpu_export_ipc_free,
 };
 
 int cpu_device_new(const struct device_options *options, struct device **ret)
@@ -234,6 +265,8 @@ int cpu_device_new(const struct device_options *options, struct device **ret)
 	device->spin_us = options != NULL ? options->spin_us : 0;
 	device->poison_mapped = POISON_MAPPED || (poison != NULL && strcmp(poison, "1") == 0);
 	rc = parse_fault(device, getenv("MIMEO_CPU_FAULT"));
+	if (rc == 0)
+		rc = parse_hold(device, getenv("MIMEO_CPU_HOLD"));
 	if (rc == 0)
 		rc = cpu_load_own(device);
 	if (rc == 0)

@@ -86,6 +86,8 @@ static void outbox_run(const void *args, void *workspace)
 
 	(void)workspace;
 	memcpy(a->out, a->sampled, a->n_rows * sizeof(*a->out));
+	if (a->ended)
+		*a->ended = cpu_clock_ns();
 	__atomic_store_n(a->flag, a->step, __ATOMIC_RELEASE);
 }
 

@@ -2,7 +2,17 @@
 #include "kernels/cpu/internal.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 #define POINT_BITS 48
 #define POINT_MASK (((uint64_t)1 << POINT_BITS) - 1)
@@ -48,10 +58,74 @@ int cpu_event_new(struct device *base, struct event **ret)
 	return 0;
 }
 
+/* ---- events that other processes wait for ---- */
+
+/* Two words in a memfd of our own, which others can only map for reading: *ret_page and the fd, or
+ * -errno. */
+static int page_new(struct event_page **ret_page)
+{
+	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	struct event_page *page = MAP_FAILED;
+	int rc, fd = memfd_create("mimeo-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	/* Kernels before 5.1 lack the last one: then a waiter can fool itself, and nobody else. */
+	if (fcntl(fd, F_ADD_SEALS,
+		    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	*ret_page = page;
+	return fd;
+}
+
+int cpu_event_new_shared(
+	struct device *base, struct event **ret, struct device_handle *ret_handle)
+{
+	struct event *event;
+	int fd, rc = cpu_event_new(base, &event);
+
+	if (rc != 0)
+		return rc;
+	fd = page_new(&event->page);
+	if (fd < 0) {
+		cpu_event_free(event);
+		return fd;
+	}
+	cpu_handle_fill(ret_handle, fd, 0);
+	*ret = event;
+	return 0;
+}
+
+/* On the stream's worker. */
+static void complete(void *arg)
+{
+	struct event *event = arg;
+	uint32_t *word = &event->page->completed;
+
+	__atomic_store_n(word, ++event->n_completed, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The recording is counted before there is work that counts it as completed. */
+static int record_shared(struct event *event, struct stream *stream)
+{
+	__atomic_store_n(&event->page->recorded, ++event->n_recorded, __ATOMIC_SEQ_CST);
+	return cpu_stream_host_func(stream, complete, event);
+}
+
 void cpu_event_free(struct event *event)
 {
 	if (event == NULL)
 		return;
+	if (event->page != NULL)
+		munmap(event->page, (size_t)sysconf(_SC_PAGESIZE));
 	cpu_count(event->device, &event->device->live.events, -1);
 	free(event);
 }
@@ -63,6 +137,15 @@ int cpu_event_record(struct event *event, struct stream *stream)
 
 	if (rc != 0)
 		return rc;
+	if (event->page != NULL) {
+		if (stream_capturing(stream)) {
+			stream_spoil(stream);
+			return DEVICE_E_CAPTURE_UNSUPPORTED;
+		}
+		rc = record_shared(event, stream);
+		if (rc != 0)
+			return rc;
+	}
 	if (stream_capturing(stream))
 		mark = make_mark(EVENT_CAPTURED, stream->capture_id);
 	else

@@ -138,3 +138,17 @@ int cpu_gemm(struct stream *stream, const struct op_gemm *a)
 	pthread_once(&once, blas_init);
 	return CPU_LAUNCH(stream, &gemm_op, a, workspace_floats(a->w.cols) * sizeof(float));
 }
+
+int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
+{
+	const struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->gate_up,
+		.y_dtype = DTYPE_F32, .n_rows = a->n_rows};
+	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
+		.n_rows = a->n_rows, .cols = a->w.rows / 2};
+	int rc;
+
+	if (!a->gate_up || !a->y || !a->w.rows || a->w.rows % 2)
+		return -EINVAL;
+	rc = cpu_gemm(stream, &gemm);
+	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
+}

@@ -9,7 +9,7 @@
  *	launch   ops onto streams: first use, workspaces; copies and fills
  *	memory   allocations, reservations, export and import
  *	stream   a worker thread behind a ring of nodes, and waiting for it
- *	event    a place on a stream's timeline
+ *	event    a place on a stream's timeline; one that others wait for counts in a shared page
  *	graph    recording and replay
  *	machine  what memory the machine has
  *
@@ -106,6 +106,9 @@ struct stream {
 struct event {
 	struct cpu_device *device;
 	_Atomic uint64_t mark;
+	struct event_page *page; /* of a shared one: written, never read */
+	uint32_t n_recorded;
+	uint32_t n_completed; /* the stream's worker's */
 };
 
 struct allocation; /* memory.c */
@@ -122,6 +125,7 @@ struct cpu_device {
 	char fault_op[64];
 	uint64_t fault_at; /* 0: none */
 	_Atomic uint64_t fault_count;
+	char hold_op[64], hold_path[108]; /* the op waits while there is such a file; "": none */
 	char fault_call[80];  /* written once, before `lost` */
 	pthread_mutex_t lock; /* of what follows */
 	struct stream *captures;
@@ -188,6 +192,15 @@ int cpu_export_alloc(
 void cpu_export_free(struct device *device, void *memory);
 int cpu_import(struct device *device, const struct device_handle *handle, void **ret);
 void cpu_import_free(struct device *device, void *memory);
+uint64_t cpu_import_bytes(struct device *device, const void *memory);
+int cpu_handle_of_fd(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
+int cpu_export_ipc_alloc(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+void cpu_export_ipc_free(struct device *device, void *memory);
+/* A memfd of that size that can no longer change it, or -errno. */
+int cpu_sealed_memfd(const char *name, size_t bytes);
+/* The handle of memory or an event that an fd names. */
+void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size);
 
 /* ---- stream.c ---- */
 
@@ -229,6 +242,8 @@ int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg
 /* ---- event.c ---- */
 
 int cpu_event_new(struct device *device, struct event **ret);
+int cpu_event_new_shared(
+	struct device *device, struct event **ret, struct device_handle *ret_handle);
 void cpu_event_free(struct event *event);
 int cpu_event_record(struct event *event, struct stream *stream);
 int cpu_event_query(struct event *event);

@@ -9,6 +9,8 @@
  * depends on the number of rows.
  */
 
+#include <time.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
 
@@ -18,12 +20,22 @@ int cpu_rms_norm(struct stream *stream, const struct op_rms_norm *args);
 int cpu_add_rms_norm(struct stream *stream, const struct op_add_rms_norm *args);
 int cpu_gemm(struct stream *stream, const struct op_gemm *args);
 int cpu_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *args);
+int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *args);
 int cpu_silu_mul(struct stream *stream, const struct op_silu_mul *args);
 int cpu_gather_rows(struct stream *stream, const struct op_gather_rows *args);
 int cpu_to_f32(struct stream *stream, const struct op_to_f32 *args);
 int cpu_copy_pages(struct stream *stream, const struct op_copy_pages *args);
 int cpu_sample(struct stream *stream, const struct op_sample *args);
 int cpu_outbox(struct stream *stream, const struct op_outbox *args);
+
+/* The device's clock: what prepare and outbox note. */
+static inline uint64_t cpu_clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 /* CPU_LAUNCH(stream, &op, args, workspace_bytes): args whole, by value. */
 #define CPU_LAUNCH(stream, op, args, workspace_bytes)                                              \

@@ -357,13 +357,12 @@ void cpu_release(struct device *base, void *range, size_t bytes)
 
 static const uint8_t handle_magic[16] = "mimeo cpu memfd";
 
-static int sealed_memfd(size_t bytes)
+int cpu_sealed_memfd(const char *name, size_t bytes)
 {
-	int rc, fd = memfd_create(
-			"mimeo-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	int rc, fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
 	if (fd < 0 && errno == EINVAL) /* kernels before 6.3 */
-		fd = memfd_create("mimeo-buffer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
 	if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, EXPORT_SEALS) != 0) {
@@ -406,6 +405,39 @@ static void unmap_shared(struct cpu_device *device, enum allocation_kind kind, v
 	free(record);
 }
 
+void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
+{
+	*handle = (struct device_handle){.fd = fd, .size = size};
+	memcpy(handle->bytes, handle_magic, sizeof(handle_magic));
+}
+
+int cpu_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_handle *ret)
+{
+	struct stat status;
+	int rc = cpu_status(cpu_device(base));
+
+	if (rc != 0)
+		return rc;
+	if (fstat(fd, &status) != 0 || status.st_size <= 0 || (uint64_t)status.st_size < bytes)
+		return DEVICE_E_INVALID;
+	cpu_handle_fill(ret, fd, (uint64_t)status.st_size);
+	return 0;
+}
+
+/* Everything here has a descriptor. */
+int cpu_export_ipc_alloc(
+	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	int rc = cpu_status(cpu_device(base));
+
+	return rc != 0 ? rc : DEVICE_E_UNSUPPORTED;
+}
+
+void cpu_export_ipc_free(struct device *base, void *memory)
+{
+	assert(memory == NULL);
+}
+
 int cpu_export_alloc(
 	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
@@ -416,7 +448,7 @@ int cpu_export_alloc(
 		return rc;
 	if (bytes == 0 || bytes > INT64_MAX)
 		return DEVICE_E_INVALID;
-	fd = sealed_memfd(bytes);
+	fd = cpu_sealed_memfd("mimeo-buffer", bytes);
 	if (fd < 0)
 		return fd == -EFBIG || fd == -ENOMEM ? DEVICE_E_MEMORY : fd;
 	rc = map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);
@@ -424,8 +456,7 @@ int cpu_export_alloc(
 		close(fd);
 		return rc;
 	}
-	*ret_handle = (struct device_handle){.fd = fd, .size = bytes};
-	memcpy(ret_handle->bytes, handle_magic, sizeof(handle_magic));
+	cpu_handle_fill(ret_handle, fd, bytes);
 	return 0;
 }
 
@@ -457,4 +488,20 @@ int cpu_import(struct device *base, const struct device_handle *handle, void **r
 void cpu_import_free(struct device *device, void *memory)
 {
 	unmap_shared(cpu_device(device), ALLOCATION_IMPORTED, memory);
+}
+
+uint64_t cpu_import_bytes(struct device *base, const void *memory)
+{
+	struct cpu_device *device = cpu_device(base);
+	const struct allocation *record;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&device->lock);
+	record = device->allocations;
+	while (record != NULL &&
+		(record->memory != memory || record->kind != ALLOCATION_IMPORTED))
+		record = record->next;
+	bytes = record != NULL ? record->bytes : 0;
+	pthread_mutex_unlock(&device->lock);
+	return bytes;
 }

@@ -7,6 +7,7 @@ const struct kernel_ops cpu_kernel_ops = {
 	.rms_norm = cpu_rms_norm,
 	.add_rms_norm = cpu_add_rms_norm,
 	.gemm = cpu_gemm,
+	.gated_gemm = cpu_gated_gemm,
 	.rope_and_cache = cpu_rope_and_cache,
 	.silu_mul = cpu_silu_mul,
 	.gather_rows = cpu_gather_rows,

@@ -164,6 +164,8 @@ static void prepare_run(const void *args, void *workspace)
 	};
 
 	(void)workspace;
+	if (a->began)
+		*a->began = cpu_clock_ns();
 	if (e.capacity > INT32_MAX)
 		e.capacity = INT32_MAX;
 	for (uint32_t i = 0; i < record->n_inits; i++)

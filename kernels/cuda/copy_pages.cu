@@ -63,6 +63,7 @@ static __global__ void copy_pages(const struct op_copy_pages a, uint64_t n_packs
 {
 	__shared__ uint32_t pairs[2 * TILE];
 
+	overlap_begin();
 	for (uint32_t base = 0; base < a.n_pairs; base += TILE) {
 		const uint32_t n = min(a.n_pairs - base, (uint32_t)TILE);
 
@@ -79,7 +80,6 @@ static __global__ void copy_pages(const struct op_copy_pages a, uint64_t n_packs
 int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *a)
 {
 	const uint64_t n = a->page_bytes;
-	cudaStream_t s;
 	int rc;
 
 	if (!a->kv || !a->page_bytes || (a->n_pairs && !a->pairs))
@@ -87,11 +87,10 @@ int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *a)
 	rc = cuda_launch_begin(stream, "copy_pages", (const void *)copy_pages<uint4>);
 	if (rc != 0)
 		return rc;
-	s = cuda_stream(stream);
 	if (aligned(a->kv) && n % sizeof(uint4) == 0)
-		copy_pages<uint4><<<blocks_for(n / sizeof(uint4), THREADS), THREADS, 0, s>>>(
-			*a, n / sizeof(uint4));
+		launch(stream, copy_pages<uint4>, blocks_for(n / sizeof(uint4), THREADS), THREADS,
+			0, *a, n / sizeof(uint4));
 	else
-		copy_pages<uint8_t><<<blocks_for(n, THREADS), THREADS, 0, s>>>(*a, n);
+		launch(stream, copy_pages<uint8_t>, blocks_for(n, THREADS), THREADS, 0, *a, n);
 	return cuda_launch_end(stream, "copy_pages");
 }

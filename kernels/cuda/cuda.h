@@ -8,11 +8,31 @@
  *	rc = cuda_launch_begin(stream, "rms_norm", (const void *)some_kernel_of_this_file);
  *	if (rc != 0)
  *		return rc;
- *	kernel<<<grid, block, shared, cuda_stream(stream)>>>(...);
+ *	launch(stream, kernel, grid, block, shared_bytes, ...);
  *	return cuda_launch_end(stream, "rms_norm");
  *
  * with one name for what may be several kernels: it is the op's name in graph_node_name, for each
- * node that the op recorded, and in faults. Names are string literals.
+ * node that the op recorded, and in faults. Names are string literals. `launch` is of overlap.cuh
+ * and goes through cuda_launch.
+ *
+ * OVERLAP. A kernel that was launched through cuda_launch may BEGIN while the kernels before it in
+ * its stream still run (programmatic dependent launch, on 9.0 and newer; eager and in graphs
+ * alike). Its blocks come when all blocks of the kernel before it have called overlap_trigger or
+ * left, and there is room for them. The rule for kernels:
+ *
+ *  1. Every thread of every block calls overlap_wait, on every path, also where there is nothing to
+ *     do. Before it a thread reads only what no launch that may be under way writes: arguments,
+ *     weights, the rope table; it may fetch of them what it will need. It writes no global memory.
+ *  2. overlap_trigger may stand anywhere, also before the wait: it promises nothing. The earlier
+ *     it is called, the earlier the next kernel fetches its weights; the first statement is right
+ *     unless blocks that come early would take the room of this kernel's own.
+ *
+ * Why that is enough: the wait returns when the kernel before has completed and what it wrote is
+ * visible. That one could not complete before its own wait had returned, so everything before it
+ * is complete as well: what a kernel reads, overwrites or keeps as scratch after its wait is
+ * settled, however early it began. Launches that don't go through cuda_launch (cuBLASLt's, copies,
+ * fills), events and host functions wait for all before them to complete, and a kernel behind a
+ * copy or a fill begins when that is done.
  */
 
 #include <cuda_runtime_api.h>
@@ -35,6 +55,14 @@ cudaStream_t cuda_stream(struct stream *stream);
 int cuda_launch_begin(struct stream *stream, const char *name, const void *kernel);
 /* What the launches since begin came to; a fault is recorded as the device's. */
 int cuda_launch_end(struct stream *stream, const char *name);
+
+/*
+ * The door of every launch: between begin and end, which reports what it came to. `params` are the
+ * addresses of the kernel's arguments, which are copied; the kernel obeys the rule of OVERLAP.
+ * Shared memory beyond 48 KiB has been asked for with cudaFuncSetAttribute.
+ */
+void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
+	size_t shared_bytes, void **params);
 
 /*
  * The stream's scratch memory, at least `bytes`, aligned to 256: one op's at a time, contents lost
@@ -69,12 +97,22 @@ struct device *cuda_stream_device(struct stream *stream);
 /* The op table of this device (kernels/cuda/ops.c); gemm is of gemm.cu. */
 extern const struct kernel_ops cuda_kernel_ops;
 int cuda_gemm(struct stream *stream, const struct op_gemm *args);
+int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *args);
+/* For measuring: whose kernels gemm chooses among; CUDA_GEMM_OWN + 1 + i: our i-th variant for a
+ * shape alone. Before its first use on the device. */
+enum cuda_gemm_choice { CUDA_GEMM_ANY, CUDA_GEMM_LIBRARY, CUDA_GEMM_OWN };
+void cuda_gemm_choose(struct device *device, enum cuda_gemm_choice choice);
 
 /*
  * -ENODEV: no driver, or no such device; -EINVAL: `name` is not "cuda" or "cuda:N". -ENOTSUP: no
  * device code in this build for it.
  */
 int cuda_device_new(const char *name, const struct device_options *options, struct device **ret);
+
+#ifdef MIMEO_TEST_FAULTS
+/* How many launches MIMEO_CUDA_FAULT has counted. */
+uint64_t cuda_forced_fault_count(struct device *device);
+#endif
 
 #ifdef __cplusplus
 }

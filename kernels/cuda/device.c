@@ -9,6 +9,8 @@
 
 #define ASK_INTERVAL_NS 50000u
 #define OLDEST_ARCH 80u /* bf16 and what the kernels are written with */
+#define OVERLAP_ARCH 90u
+#define SERIAL_ENV "MIMEO_CUDA_SERIAL" /* set: no overlap, to find out whether it is at fault */
 
 uint64_t cuda_thread_id(void)
 {
@@ -185,6 +187,7 @@ static const struct device_ops cuda_device_ops = {
 	.event_record = cuda_event_record,
 	.event_query = cuda_event_query,
 	.event_sync = cuda_event_sync,
+	.event_new_shared = cuda_event_new_shared,
 	.copy_async = cuda_copy_async,
 	.fill_async = cuda_fill_async,
 	.copy = cuda_copy,
@@ -202,6 +205,10 @@ static const struct device_ops cuda_device_ops = {
 	.export_free = cuda_export_free,
 	.import = cuda_import,
 	.import_free = cuda_import_free,
+	.import_bytes = cuda_import_bytes,
+	.handle_of_fd = cuda_handle_of_fd,
+	.export_ipc_alloc = cuda_export_ipc_alloc,
+	.export_ipc_free = cuda_export_ipc_free,
 };
 
 /* ---- opening ---- */
@@ -255,6 +262,7 @@ static int describe(struct cuda_device *device)
 		.shared_bytes_optin = (uint32_t)properties.sharedMemPerBlockOptin,
 		.l2_bytes = (uint32_t)properties.l2CacheSize,
 	};
+	device->overlap = device->limits.arch >= OVERLAP_ARCH && getenv(SERIAL_ENV) == NULL;
 	if (device->limits.arch < OLDEST_ARCH || !properties.unifiedAddressing ||
 		!properties.canMapHostMemory)
 		return -ENOTSUP;
@@ -278,8 +286,9 @@ static int start(struct cuda_device *device)
 				       CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 	if (rc != 0)
 		return rc;
-	return CUDA_TRY(
+	rc = CUDA_TRY(
 		&device->base, cudaStreamCreateWithFlags(&device->utility, cudaStreamNonBlocking));
+	return rc != 0 ? rc : cuda_forced_fault_open(device);
 }
 
 int cuda_device_new(const char *name, const struct device_options *options, struct device **ret)

@@ -16,6 +16,7 @@ template <int N> static __global__ void embed(const struct op_embed a)
 	const uint32_t n_packs = a.table.cols / N;
 	size_t row;
 
+	overlap_begin();
 	if (blockIdx.x >= a.n_tokens)
 		return;
 	row = (size_t)clamp_index(a.ids[blockIdx.x], a.table.rows) * a.table.cols;
@@ -31,7 +32,6 @@ template <int N> static __global__ void embed(const struct op_embed a)
 int cuda_embed(struct stream *stream, const struct op_embed *a)
 {
 	const struct weight *table = &a->table;
-	cudaStream_t s;
 	int rc;
 
 	if (!a->ids || !a->out || !weight_is(table, table->rows, table->cols))
@@ -41,11 +41,11 @@ int cuda_embed(struct stream *stream, const struct op_embed *a)
 	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
 	if (rc != 0)
 		return rc;
-	s = cuda_stream(stream);
 	if (table->cols % PACK == 0 && aligned(table->data) && aligned(a->out))
-		embed<PACK><<<row_grid(a->n_tokens, table->cols / PACK, THREADS), THREADS, 0, s>>>(
-			*a);
+		launch(stream, embed<PACK>, row_grid(a->n_tokens, table->cols / PACK, THREADS),
+			THREADS, 0, *a);
 	else
-		embed<1><<<row_grid(a->n_tokens, table->cols, THREADS), THREADS, 0, s>>>(*a);
+		launch(stream, embed<1>, row_grid(a->n_tokens, table->cols, THREADS), THREADS, 0,
+			*a);
 	return cuda_launch_end(stream, "embed");
 }

@@ -3,8 +3,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
-int cuda_event_new(struct device *base, struct event **ret)
+static int event_new(struct device *base, unsigned int flags, struct event **ret)
 {
 	struct cuda_device *device = cuda_device(base);
 	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
@@ -18,13 +19,41 @@ int cuda_event_new(struct device *base, struct event **ret)
 		return -ENOMEM;
 	event->device = device;
 	cuda_exchange_mode(device, &mode);
-	rc = CUDA_TRY(base, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming));
+	rc = CUDA_TRY(base, cudaEventCreateWithFlags(&event->handle, flags));
 	cuda_exchange_mode(device, &mode);
 	if (rc != 0) {
 		free(event);
 		return rc;
 	}
 	*ret = event;
+	return 0;
+}
+
+int cuda_event_new(struct device *base, struct event **ret)
+{
+	return event_new(base, cudaEventDisableTiming, ret);
+}
+
+int cuda_event_new_shared(
+	struct device *base, struct event **ret, struct device_handle *ret_handle)
+{
+	struct device_handle handle = {.fd = -1};
+	cudaIpcEventHandle_t ipc;
+	struct event *event;
+	int rc = event_new(base, cudaEventDisableTiming | cudaEventInterprocess, &event);
+
+	if (rc != 0)
+		return rc;
+	event->shared = true;
+	rc = CUDA_TRY(base, cudaIpcGetEventHandle(&ipc, event->handle));
+	if (rc != 0) {
+		cuda_event_free(event);
+		return rc;
+	}
+	_Static_assert(sizeof(ipc) == DEVICE_HANDLE_BYTES, "a CUDA IPC handle fills a handle");
+	memcpy(handle.bytes, &ipc, sizeof(ipc));
+	*ret = event;
+	*ret_handle = handle;
 	return 0;
 }
 
@@ -48,6 +77,10 @@ int cuda_event_record(struct event *event, struct stream *stream)
 
 	if (rc != 0)
 		return rc;
+	if (stream_capturing(stream) && event->shared) {
+		stream_spoil(stream);
+		return DEVICE_E_CAPTURE_UNSUPPORTED;
+	}
 	if (stream_capturing(stream))
 		mark = stream->capture_id;
 	else

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -70,6 +72,54 @@ int cuda_check(
 		cuda_fault(cuda_device(device), condition, call, file, line);
 	return condition;
 }
+
+#ifdef MIMEO_TEST_FAULTS
+cudaError_t cuda_forced_fault_launch(cudaStream_t stream, void *where);
+
+static int parse_forced(struct cuda_device *device, const char *text)
+{
+	unsigned long long at;
+	int end = 0;
+
+	if (text == NULL || *text == '\0')
+		return 0;
+	if (sscanf(text, "launch:%llu%n", &at, &end) != 1 &&
+		sscanf(text, "op:%63[^:]:%llu%n", device->forced_op, &at, &end) != 2)
+		return -EINVAL;
+	if (text[end] != '\0' || at == 0)
+		return -EINVAL;
+	device->forced_at = at;
+	return 0;
+}
+
+int cuda_forced_fault_open(struct cuda_device *device)
+{
+	int rc = parse_forced(device, getenv("MIMEO_CUDA_FAULT"));
+
+	if (rc != 0 || device->forced_at == 0)
+		return rc;
+	/* Loading it later might wait for what is in the lane. */
+	rc = CUDA_TRY(&device->base, cuda_forced_fault_launch(device->utility, NULL));
+	return rc != 0 ? rc : CUDA_TRY(&device->base, cudaStreamSynchronize(device->utility));
+}
+
+int cuda_forced_fault(struct stream *stream, const char *name)
+{
+	struct cuda_device *device = stream->device;
+	void *nowhere = (void *)(uintptr_t)sizeof(int);
+
+	if (device->forced_at == 0 || stream_capturing(stream) ||
+		(device->forced_op[0] != '\0' && strcmp(device->forced_op, name) != 0) ||
+		atomic_fetch_add(&device->n_launches, 1) + 1 != device->forced_at)
+		return 0;
+	return CUDA_TRY(&device->base, cuda_forced_fault_launch(stream->handle, nowhere));
+}
+
+uint64_t cuda_forced_fault_count(struct device *device)
+{
+	return atomic_load(&cuda_device(device)->n_launches);
+}
+#endif
 
 void cuda_last_fault(struct device *base, struct device_fault *ret)
 {

@@ -16,6 +16,7 @@ static __global__ void gather_rows(const struct op_gather_rows a, uint32_t n_pac
 {
 	const T *row;
 
+	overlap_begin();
 	if (blockIdx.x >= a.n_rows)
 		return;
 	row = (const T *)a.x + (size_t)clamp_index(a.index[blockIdx.x], a.x_rows) * n_packs;
@@ -27,7 +28,6 @@ static __global__ void gather_rows(const struct op_gather_rows a, uint32_t n_pac
 int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 {
 	const uint32_t n_packs = a->cols / PACK;
-	cudaStream_t s;
 	int rc;
 
 	if (!a->x || !a->index || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
@@ -35,12 +35,11 @@ int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 	rc = cuda_launch_begin(stream, "gather_rows", (const void *)gather_rows<uint4>);
 	if (rc != 0)
 		return rc;
-	s = cuda_stream(stream);
 	if (a->cols % PACK == 0 && aligned(a->x) && aligned(a->out))
-		gather_rows<uint4><<<row_grid(a->n_rows, n_packs, THREADS), THREADS, 0, s>>>(
-			*a, n_packs);
+		launch(stream, gather_rows<uint4>, row_grid(a->n_rows, n_packs, THREADS), THREADS,
+			0, *a, n_packs);
 	else
-		gather_rows<uint16_t><<<row_grid(a->n_rows, a->cols, THREADS), THREADS, 0, s>>>(
-			*a, a->cols);
+		launch(stream, gather_rows<uint16_t>, row_grid(a->n_rows, a->cols, THREADS),
+			THREADS, 0, *a, a->cols);
 	return cuda_launch_end(stream, "gather_rows");
 }

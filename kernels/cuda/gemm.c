@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * GEMM by cuBLASLt: bf16 in, float32 sums, bf16 or float32 out, 32 MiB of the stream's scratch.
+ * GEMM: bf16 in, float32 sums, bf16 or float32 out, by kernels of our own for few rows (skinny.cu)
+ * and by cuBLASLt, which takes 32 MiB of the stream's scratch.
  *
- * cuBLASLt has dozens of kernels for one product and a heuristic that ranks them unseen. A PLAN is
- * the kernel chosen for a shape class: the matrix, the kind of output, what the addresses are
+ * There are dozens of kernels for one product, and cuBLASLt's heuristic ranks its own unseen. A PLAN
+ * is the WAY chosen for a shape class: the matrix, the kind of output, what the addresses are
  * aligned to, and the number of rows, exact up to 16 and in steps beyond. The first use of a class
- * times the best-ranked candidates on the operands at hand, with a cold L2 since a decode step
+ * times ours and cuBLASLt's best-ranked on the operands at hand, with a cold L2 since a decode step
  * comes back to a matrix after all others; what it chose stays for the life of the device, so that
  * equal shapes give equal bits. After lock and in a capture nothing may be timed: there the plan of
- * a new class is the heuristic's first. Split sums are added in float32, in a fixed order.
+ * a new class is the first of ours, or the heuristic's first. Split sums are added in float32, in a
+ * fixed order.
  *
  * Row-major y = x W^T is column-major y^T = W x^T, with W's memory read as its transpose.
  */
 
 #include "kernels/cuda/internal.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/skinny.h"
 
 #include <cublasLt.h>
 #include <errno.h>
@@ -22,26 +26,36 @@
 
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define PLANS_MAX 4096u /* a power of two */
-#define CANDIDATES 12
+#define LT_CANDIDATES 12
+#define CANDIDATES (LT_CANDIDATES + SKINNY_VARIANTS_MAX)
 #define ROUNDS 5
+#define OVERLAP_GAIN_MS 2e-3f   /* what a launch of ours hides of its start, about */
 #define FLUSH_L2S 2 /* L2s of memory written between two timings */
 
 struct plan_key {
 	uint32_t rows, n, k;
 	uint8_t alignment; /* bytes, of all operands: 2 ... 16 */
-	bool f32, bias;
+	bool f32, bias, gated;
 	bool used;
+};
+
+/* A way to do a product: one of ours, or cuBLASLt's. */
+struct way {
+	bool own;
+	uint8_t variant;
+	cublasLtMatmulAlgo_t algo;
 };
 
 struct plan {
 	struct plan_key key;
-	cublasLtMatmulAlgo_t algo;
+	struct way way;
 };
 
 struct gemm {
 	cublasLtHandle_t handle;
 	pthread_mutex_t lock; /* of what follows */
 	cudaEvent_t start, end;
+	enum cuda_gemm_choice choice;
 	void *flush;
 	size_t flush_bytes;
 	uint32_t n_plans;
@@ -53,7 +67,8 @@ struct product {
 	cublasLtMatmulDescOpaque_t desc;
 	cublasLtMatrixLayoutOpaque_t w, x, y;
 	const struct op_gemm *args;
-	cudaStream_t stream;
+	bool gated; /* ours alone: cuBLASLt has no such product */
+	struct stream *stream;
 	void *workspace;
 };
 
@@ -107,18 +122,24 @@ static int product_init(struct cuda_device *device, struct product *p)
 	return lt_condition(device, s);
 }
 
-static cublasStatus_t product_run(
-	struct gemm *gemm, struct product *p, const cublasLtMatmulAlgo_t *algo)
+static int product_run(struct cuda_device *device, struct product *p, const struct way *way)
 {
 	static const float one = 1.0f, zero = 0.0f;
+	const struct op_gemm *a = p->args;
 
-	return cublasLtMatmul(gemm->handle, &p->desc, &one, p->args->w.data, &p->w, p->args->x,
-		&p->x, &zero, p->args->y, &p->y, p->args->y, &p->y, algo, p->workspace,
-		WORKSPACE_BYTES, p->stream);
+	if (way->own) {
+		int rc = skinny_launch(p->stream, a, way->variant);
+
+		return rc != 0 ? rc : cuda_condition(cudaPeekAtLastError());
+	}
+	return lt_condition(device,
+		cublasLtMatmul(device->gemm->handle, &p->desc, &one, a->w.data, &p->w, a->x, &p->x,
+			&zero, a->y, &p->y, a->y, &p->y, &way->algo, p->workspace, WORKSPACE_BYTES,
+			p->stream->handle));
 }
 
 /* The heuristic's ranking; *ret_n at least 1. */
-static int product_candidates(struct cuda_device *device, struct product *p, uint32_t alignment,
+static int lt_candidates(struct cuda_device *device, struct product *p, uint32_t alignment,
 	int max, cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
 {
 	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
@@ -163,21 +184,22 @@ static int compare_floats(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static int time_once(struct cuda_device *device, struct product *p,
-	const cublasLtMatmulAlgo_t *algo, float *ret_ms)
+static int time_once(
+	struct cuda_device *device, struct product *p, const struct way *way, float *ret_ms)
 {
+	cudaStream_t stream = p->stream->handle;
 	struct gemm *gemm = device->gemm;
 	struct device *base = &device->base;
 	int rc = 0;
 
 	if (gemm->flush != NULL)
-		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, p->stream));
+		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, stream));
 	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventRecord(gemm->start, p->stream));
+		rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
 	if (rc == 0)
-		rc = lt_condition(device, product_run(gemm, p, algo));
+		rc = product_run(device, p, way);
 	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventRecord(gemm->end, p->stream));
+		rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
 	if (rc == 0)
 		rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
 	if (rc == 0)
@@ -186,14 +208,14 @@ static int time_once(struct cuda_device *device, struct product *p,
 }
 
 /* The median; the first run, which loads the kernel, does not count. */
-static int time_algo(struct cuda_device *device, struct product *p,
-	const cublasLtMatmulAlgo_t *algo, float *ret_ms)
+static int time_way(
+	struct cuda_device *device, struct product *p, const struct way *way, float *ret_ms)
 {
 	float ms[ROUNDS], first;
-	int rc = time_once(device, p, algo, &first);
+	int rc = time_once(device, p, way, &first);
 
 	for (int i = 0; rc == 0 && i < ROUNDS; i++)
-		rc = time_once(device, p, algo, &ms[i]);
+		rc = time_once(device, p, way, &ms[i]);
 	if (rc != 0)
 		return rc;
 	qsort(ms, ROUNDS, sizeof(*ms), compare_floats);
@@ -201,17 +223,20 @@ static int time_algo(struct cuda_device *device, struct product *p,
 	return 0;
 }
 
-/* What is not faster by more than the spread does not displace a better-ranked one. */
-static int choose(struct cuda_device *device, struct product *p,
-	const cublasLtMatmulHeuristicResult_t *candidates, int n, int *ret_best)
+/* What is not faster by more than the spread does not displace a better-ranked one, nor does
+ * cuBLASLt displace us for what our overlap is worth, which a kernel alone does not show. */
+static int choose(struct cuda_device *device, struct product *p, const struct way *candidates, int n,
+	int *ret_best)
 {
 	float best_ms = 0, ms;
 	int best = -1, rc = 0;
 
 	for (int i = 0; i < n; i++) {
-		rc = time_algo(device, p, &candidates[i].algo, &ms);
+		rc = time_way(device, p, &candidates[i], &ms);
 		if (device_is_lost(rc))
 			return rc;
+		if (rc == 0 && candidates[i].own)
+			ms -= OVERLAP_GAIN_MS;
 		if (rc == 0 && (best < 0 || ms < best_ms * 0.98f)) {
 			best = i;
 			best_ms = ms;
@@ -259,31 +284,54 @@ static struct plan *plan_find(struct gemm *gemm, const struct plan_key *key)
 		if (!plan->key.used ||
 			(plan->key.rows == key->rows && plan->key.n == key->n &&
 				plan->key.k == key->k && plan->key.alignment == key->alignment &&
-				plan->key.f32 == key->f32 && plan->key.bias == key->bias))
+				plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
+				plan->key.gated == key->gated))
 			return plan;
 	}
 }
 
+/* Ours, then cuBLASLt's; without timing the first of them is taken. */
+static int candidates_find(struct cuda_device *device, struct product *p,
+	const struct plan_key *key, bool timed, struct way *ret, int *ret_n)
+{
+	cublasLtMatmulHeuristicResult_t lt[LT_CANDIDATES];
+	uint8_t own[SKINNY_VARIANTS_MAX];
+	int n = 0, n_lt = 0, rc = 0;
+
+	if (device->gemm->choice != CUDA_GEMM_LIBRARY)
+		n = skinny_variants(p->stream, p->args, p->gated, own);
+	if (device->gemm->choice > CUDA_GEMM_OWN && n > 0) {
+		own[0] = own[(int)(device->gemm->choice - CUDA_GEMM_OWN - 1) % n];
+		n = 1;
+	}
+	for (int i = 0; i < n; i++)
+		ret[i] = (struct way){.own = true, .variant = own[i]};
+	if (!p->gated && (n == 0 || (timed && device->gemm->choice == CUDA_GEMM_ANY)))
+		rc = lt_candidates(device, p, key->alignment, timed ? LT_CANDIDATES : 1, lt, &n_lt);
+	for (int i = 0; rc == 0 && i < n_lt; i++)
+		ret[n + i] = (struct way){.algo = lt[i].algo};
+	*ret_n = n + n_lt;
+	return rc;
+}
+
 static int plan_make(struct cuda_device *device, struct product *p, const struct plan_key *key,
-	cublasLtMatmulAlgo_t *ret)
+	struct way *ret)
 {
 	const bool timed = !atomic_load_explicit(&device->locked, memory_order_acquire) &&
 			   atomic_load(&device->n_captures) == 0;
-	cublasLtMatmulHeuristicResult_t candidates[CANDIDATES];
-	int n, best = 0;
-	int rc = product_candidates(
-		device, p, key->alignment, timed ? CANDIDATES : 1, candidates, &n);
+	struct way candidates[CANDIDATES];
+	int n, best = 0, rc = candidates_find(device, p, key, timed, candidates, &n);
 
 	if (rc == 0 && timed)
 		rc = choose(device, p, candidates, n, &best);
 	if (rc == 0)
-		*ret = candidates[best].algo;
+		*ret = candidates[best];
 	return rc;
 }
 
-/* The class's algorithm. A full table, which takes thousands of shapes, keeps no more. */
+/* The class's way. A full table, which takes thousands of shapes, keeps no more. */
 static int plan_get(struct cuda_device *device, struct product *p, const struct plan_key *key,
-	cublasLtMatmulAlgo_t *ret)
+	struct way *ret)
 {
 	struct gemm *gemm = device->gemm;
 	struct plan *plan;
@@ -292,12 +340,12 @@ static int plan_get(struct cuda_device *device, struct product *p, const struct 
 	pthread_mutex_lock(&gemm->lock);
 	plan = plan_find(gemm, key);
 	if (plan->key.used) {
-		*ret = plan->algo;
+		*ret = plan->way;
 	} else {
 		rc = plan_make(device, p, key, ret);
 		if (rc == 0 && gemm->n_plans < PLANS_MAX - 1) {
 			plan->key = *key;
-			plan->algo = *ret;
+			plan->way = *ret;
 			gemm->n_plans++;
 		}
 	}
@@ -321,6 +369,7 @@ static int gemm_start(struct cuda_device *device)
 	if (rc == 0)
 		rc = CUDA_TRY(base, cudaEventCreate(&gemm->end));
 	pthread_mutex_init(&gemm->lock, NULL);
+	gemm->choice = device->gemm_choice;
 	device->gemm = gemm;
 	if (rc != 0) {
 		cuda_gemm_free(device);
@@ -333,9 +382,19 @@ static int gemm_start(struct cuda_device *device)
 	return cuda_lost(device);
 }
 
-/* Once for the device, before lock: cuda_launch_begin has seen to it. */
-static int gemm_ready(struct cuda_device *device)
+/* The first gated_gemm of many rows may come after lock, which is too late for a first use. */
+static int load_silu_mul(struct stream *stream)
 {
+	void *const unused = stream;
+	const struct op_silu_mul none = {.gate_up = unused, .out = unused, .cols = 8};
+
+	return cuda_silu_mul(stream, &none);
+}
+
+/* Once for the device, before lock: cuda_launch_begin has seen to it. */
+static int gemm_ready(struct stream *stream)
+{
+	struct cuda_device *device = stream->device;
 	static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 	int rc = 0;
 
@@ -343,9 +402,18 @@ static int gemm_ready(struct cuda_device *device)
 	if (device->gemm == NULL)
 		rc = cuda_enter_growth(device);
 	if (rc == 0 && device->gemm == NULL)
+		rc = skinny_start(stream);
+	if (rc == 0 && device->gemm == NULL)
+		rc = load_silu_mul(stream);
+	if (rc == 0 && device->gemm == NULL)
 		rc = gemm_start(device);
 	pthread_mutex_unlock(&starting);
 	return rc;
+}
+
+void cuda_gemm_choose(struct device *device, enum cuda_gemm_choice choice)
+{
+	cuda_device(device)->gemm_choice = choice;
 }
 
 void cuda_gemm_lock(struct cuda_device *device)
@@ -408,40 +476,76 @@ static int run(struct cuda_device *device, struct product *p)
 		.alignment = alignment_of(a),
 		.f32 = a->y_dtype == DTYPE_F32,
 		.bias = a->bias.data != NULL,
+		.gated = p->gated,
 		.used = true,
 	};
 	cublasLtMatmulHeuristicResult_t fallback;
-	cublasLtMatmulAlgo_t algo;
+	struct way way;
 	int n, rc = product_init(device, p);
 
 	if (rc == 0)
-		rc = plan_get(device, p, &key, &algo);
+		rc = plan_get(device, p, &key, &way);
 	if (rc == 0)
-		rc = lt_condition(device, product_run(device->gemm, p, &algo));
-	if (rc != -ENOTSUP && rc != DEVICE_E_INVALID)
+		rc = product_run(device, p, &way);
+	if (p->gated || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
 	/* a kernel need not stand every number of rows of its class */
-	rc = product_candidates(device, p, key.alignment, 1, &fallback, &n);
-	return rc != 0 ? rc : lt_condition(device, product_run(device->gemm, p, &fallback.algo));
+	rc = lt_candidates(device, p, key.alignment, 1, &fallback, &n);
+	way = (struct way){.algo = fallback.algo};
+	return rc != 0 ? rc : product_run(device, p, &way);
+}
+
+static int begin(struct stream *stream, const struct op_gemm *a, void **ret_workspace)
+{
+	int rc = check(a);
+
+	if (rc == 0)
+		rc = cuda_launch_begin(stream, "gemm", skinny_kernel());
+	if (rc == 0)
+		rc = gemm_ready(stream);
+	return rc != 0 ? rc : cuda_workspace(stream, WORKSPACE_BYTES, ret_workspace);
+}
+
+static int queue(struct product *product)
+{
+	struct stream *stream = product->stream;
+	int rc = 0;
+
+	if (product->args->n_rows != 0)
+		rc = run(stream->device, product);
+	if (rc != 0 && stream_capturing(stream))
+		stream_spoil(stream);
+	return rc != 0 ? rc : cuda_launch_end(stream, "gemm");
 }
 
 int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 {
-	struct cuda_device *device = stream->device;
-	struct product product = {.args = a, .stream = stream->handle};
-	int rc = check(a);
+	struct product product = {.args = a, .stream = stream};
+	int rc = begin(stream, a, &product.workspace);
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, "gemm", NULL);
-	if (rc == 0)
-		rc = gemm_ready(device);
-	if (rc == 0)
-		rc = cuda_workspace(stream, WORKSPACE_BYTES, &product.workspace);
+	return rc != 0 ? rc : queue(&product);
+}
+
+/* By our kernels as one launch; what they don't take, as two. */
+int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
+{
+	struct op_gemm gemm = {.x = a->x, .w = a->w, .bias = a->bias, .y = a->y,
+		.y_dtype = DTYPE_BF16, .n_rows = a->n_rows};
+	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
+		.n_rows = a->n_rows, .cols = a->w.rows / 2};
+	struct product product = {.args = &gemm, .gated = true, .stream = stream};
+	uint8_t own[SKINNY_VARIANTS_MAX];
+	int rc;
+
+	if (!a->gate_up || !a->y || a->w.rows % 2 != 0)
+		return -EINVAL;
+	rc = begin(stream, &gemm, &product.workspace);
 	if (rc != 0)
 		return rc;
-	if (a->n_rows != 0)
-		rc = run(device, &product);
-	if (rc != 0 && stream_capturing(stream))
-		stream_spoil(stream);
-	return rc != 0 ? rc : cuda_launch_end(stream, "gemm");
+	if (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
+		skinny_variants(stream, &gemm, true, own) > 0)
+		return queue(&product);
+	gemm.y = a->gate_up;
+	rc = cuda_gemm(stream, &gemm);
+	return rc != 0 ? rc : cuda_silu_mul(stream, &silu_mul);
 }

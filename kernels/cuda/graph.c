@@ -9,9 +9,17 @@
 static cudaError_t captured_graph(cudaStream_t handle, cudaGraph_t *ret)
 {
 	enum cudaStreamCaptureStatus status;
+#if CUDART_VERSION >= 12030
+	/* whoever does not ask for the edges' kinds is refused where they are programmatic ones */
+	const cudaGraphEdgeData *edges;
+	const cudaGraphNode_t *nodes;
+	size_t n;
+#endif
 
 #if CUDART_VERSION >= 13000
-	return cudaStreamGetCaptureInfo(handle, &status, NULL, ret, NULL, NULL, NULL);
+	return cudaStreamGetCaptureInfo(handle, &status, NULL, ret, &nodes, &edges, &n);
+#elif CUDART_VERSION >= 12030
+	return cudaStreamGetCaptureInfo_v3(handle, &status, NULL, ret, &nodes, &edges, &n);
 #else
 	return cudaStreamGetCaptureInfo_v2(handle, &status, NULL, ret, NULL, NULL);
 #endif
@@ -241,6 +249,8 @@ int cuda_graph_launch(struct graph_exec *exec, struct stream *stream)
 {
 	int rc = cuda_enter_eager(stream);
 
+	if (rc == 0)
+		rc = cuda_forced_fault(stream, "graph");
 	return rc != 0 ? rc
 		       : CUDA_TRY(&exec->device->base,
 				 cudaGraphLaunch(exec->handle, stream->handle));

@@ -92,6 +92,7 @@ struct stream {
 struct event {
 	struct cuda_device *device;
 	cudaEvent_t handle;
+	bool shared;
 	_Atomic uint64_t mark;
 };
 
@@ -105,6 +106,7 @@ struct cuda_device {
 	uint8_t uuid[16];
 	char name[64];
 	struct cuda_limits limits;
+	bool overlap; /* kernels may begin before those before them are done */
 	struct driver driver;
 	size_t granularity;   /* of mapping */
 	cudaStream_t utility; /* blocking copies, zeroing, asking whether the device lives */
@@ -119,9 +121,15 @@ struct cuda_device {
 	struct stream *captures;
 	uint64_t last_capture_id;
 	struct gemm *gemm;
+	enum cuda_gemm_choice gemm_choice;
 	pthread_mutex_t memory_lock; /* of what follows */
 	struct range *ranges;
 	struct shared *shared;
+#ifdef MIMEO_TEST_FAULTS
+	char forced_op[64]; /* of MIMEO_CUDA_FAULT; empty: any */
+	uint64_t forced_at; /* 0: none */
+	_Atomic uint64_t n_launches; /* of that op */
+#endif
 };
 
 static inline struct cuda_device *cuda_device(struct device *device)
@@ -158,6 +166,30 @@ void cuda_fault(
 void cuda_last_fault(struct device *device, struct device_fault *ret);
 /* Of the driver's functions, whose codes are the runtime's. */
 #define CUDA_TRY_DRIVER(device, call) CUDA_TRY((device), (cudaError_t)(call))
+
+/*
+ * In builds with -Dtest_faults=true: what MIMEO_CUDA_FAULT says, "launch:N" or "op:NAME:N", is read
+ * when the device is opened; before the Nth launch of anything, or of the op of that name, that is
+ * executed and not recorded, an illegal access goes onto its stream. A replayed graph is one launch,
+ * of the name "graph". What follows is as after a fault that nobody asked for.
+ */
+#ifdef MIMEO_TEST_FAULTS
+int cuda_forced_fault_open(struct cuda_device *device);
+int cuda_forced_fault(struct stream *stream, const char *name);
+#else
+static inline int cuda_forced_fault_open(struct cuda_device *device)
+{
+	(void)device;
+	return 0;
+}
+
+static inline int cuda_forced_fault(struct stream *stream, const char *name)
+{
+	(void)stream;
+	(void)name;
+	return 0;
+}
+#endif
 
 /* ---- driver.c ---- */
 
@@ -197,6 +229,11 @@ int cuda_export_alloc(
 void cuda_export_free(struct device *device, void *memory);
 int cuda_import(struct device *device, const struct device_handle *handle, void **ret);
 void cuda_import_free(struct device *device, void *memory);
+uint64_t cuda_import_bytes(struct device *device, const void *memory);
+int cuda_handle_of_fd(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
+int cuda_export_ipc_alloc(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
+void cuda_export_ipc_free(struct device *device, void *memory);
 
 /* ---- stream.c ---- */
 
@@ -236,6 +273,8 @@ int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *ar
 /* ---- event.c ---- */
 
 int cuda_event_new(struct device *device, struct event **ret);
+int cuda_event_new_shared(
+	struct device *device, struct event **ret, struct device_handle *ret_handle);
 void cuda_event_free(struct event *event);
 int cuda_event_record(struct event *event, struct stream *stream);
 int cuda_event_query(struct event *event);

@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/overlap.cuh"
 
 #define PACK 8
 #define WARP 32u
@@ -97,6 +98,15 @@ __device__ inline uint32_t clamp_index(int32_t index, uint32_t n)
 	if (index < 0)
 		return 0;
 	return (uint32_t)index < n ? (uint32_t)index : n - 1;
+}
+
+/* Nanoseconds of a clock that all multiprocessors share; how fine it steps is the device's affair. */
+__device__ inline uint64_t device_clock_ns()
+{
+	uint64_t ns;
+
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+	return ns;
 }
 
 /* The sum over the block in every thread, added up in an order that depends on the block's size

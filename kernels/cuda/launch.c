@@ -111,9 +111,28 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 {
 	int rc = stream_enter(stream);
 
-	if (rc != 0 || op_loaded(stream->device, name))
-		return rc;
-	return op_load(stream->device, name, kernel);
+	if (rc == 0 && !op_loaded(stream->device, name))
+		rc = op_load(stream->device, name, kernel);
+	return rc != 0 ? rc : cuda_forced_fault(stream, name);
+}
+
+void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
+	size_t shared_bytes, void **params)
+{
+	cudaLaunchAttribute overlap = {
+		.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+		.val = {.programmaticStreamSerializationAllowed = 1},
+	};
+	const cudaLaunchConfig_t config = {
+		.gridDim = grid,
+		.blockDim = block,
+		.dynamicSmemBytes = shared_bytes,
+		.stream = stream->handle,
+		.attrs = &overlap,
+		.numAttrs = stream->device->overlap ? 1 : 0,
+	};
+
+	cudaLaunchKernelExC(&config, kernel, params); /* the end asks for the error */
 }
 
 int cuda_launch_end(struct stream *stream, const char *name)

@@ -7,6 +7,7 @@ const struct kernel_ops cuda_kernel_ops = {
 	.rms_norm = cuda_rms_norm,
 	.add_rms_norm = cuda_add_rms_norm,
 	.gemm = cuda_gemm,
+	.gated_gemm = cuda_gated_gemm,
 	.rope_and_cache = cuda_rope_and_cache,
 	.silu_mul = cuda_silu_mul,
 	.gather_rows = cuda_gather_rows,

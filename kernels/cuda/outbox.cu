@@ -12,10 +12,13 @@ enum { THREADS = 256 };
 
 static __global__ void outbox(const struct op_outbox a)
 {
+	overlap_begin();
 	for (uint32_t i = threadIdx.x; i < a.n_rows; i += THREADS)
 		a.out[i] = a.sampled[i];
 	__syncthreads();
 	if (threadIdx.x == 0) {
+		if (a.ended)
+			*a.ended = device_clock_ns();
 		__threadfence_system();
 		asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(a.flag), "l"(a.step)
 			     : "memory");
@@ -31,6 +34,6 @@ int cuda_outbox(struct stream *stream, const struct op_outbox *a)
 	rc = cuda_launch_begin(stream, "outbox", (const void *)outbox);
 	if (rc != 0)
 		return rc;
-	outbox<<<1, THREADS, 0, cuda_stream(stream)>>>(*a);
+	launch(stream, outbox, 1, THREADS, 0, *a);
 	return cuda_launch_end(stream, "outbox");
 }

@@ -352,6 +352,9 @@ static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepar
 	uint64_t end = 0, capacity = (uint64_t)a.inputs.max_pages * a.inputs.page_tokens;
 	uint32_t base = 0;
 
+	overlap_begin();
+	if (a.began && grid_thread() == 0)
+		*a.began = device_clock_ns();
 	load_words(&tile.record, a.record, sizeof(tile.record));
 	__syncthreads();
 	e.n_rows = min(tile.record.n_rows, a.inputs.max_rows);
@@ -385,6 +388,6 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
 	if (rc != 0)
 		return rc;
-	prepare<<<BLOCKS, THREADS, 0, cuda_stream(stream)>>>(*a);
+	launch(stream, prepare, BLOCKS, THREADS, 0, *a);
 	return cuda_launch_end(stream, "prepare");
 }

@@ -4,8 +4,8 @@
  * Grid: one block a row; block: a thread for each pack of 8 columns, 1024 at most; shared memory:
  * 128 bytes of partial sums. Moves rows * cols * 4 bytes, with the addition rows * cols * 8, and
  * the weight once from memory. Up to 8192 columns a row is one pack a thread and stays in
- * registers between the sum and the scaling, and the weight is fetched before the sum is known:
- * one round trip to memory and one barrier. Wider rows are read a second time, from the cache.
+ * registers between the sum and the scaling, and the weight is fetched before the wait: one round
+ * trip to memory and one barrier. Wider rows are read a second time, from the cache.
  *
  * The sum is float32 in an order that depends on the width alone: a row's bits do not depend on
  * the batch. The residual is rounded to bf16 before it is normalised: what is stored is what
@@ -67,12 +67,14 @@ template <int N, bool ADD> static __global__ void rms_norm(const struct norm a)
 	const bf16 *source = (ADD ? a.residual : a.x) + row;
 	float kept[N] = {}, weight[N] = {}, v[N], sum, scale;
 
+	overlap_trigger();
+	if (first < n_packs)
+		load_weight<N>(weight, a.weight, (size_t)first * N);
+	overlap_wait();
 	if (blockIdx.x >= a.n_rows)
 		return;
-	if (first < n_packs) {
+	if (first < n_packs)
 		take<N, ADD>(kept, a, row + (size_t)first * N);
-		load_weight<N>(weight, a.weight, (size_t)first * N);
-	}
 	sum = square_sum<N>(kept);
 	for (uint32_t i = first + blockDim.x; i < n_packs; i += blockDim.x) {
 		take<N, ADD>(v, a, row + (size_t)i * N);
@@ -99,7 +101,7 @@ template <int N, bool ADD> static void launch(struct stream *stream, const struc
 	const uint32_t n_packs = a->weight.cols / N;
 	const uint32_t threads = n_packs < 1024 ? (n_packs + WARP - 1) / WARP * WARP : 1024;
 
-	rms_norm<N, ADD><<<a->n_rows ? a->n_rows : 1, threads, 0, cuda_stream(stream)>>>(*a);
+	launch(stream, rms_norm<N, ADD>, a->n_rows ? a->n_rows : 1, threads, 0, *a);
 }
 
 template <bool ADD> static void launch_any(struct stream *stream, const struct norm *a)

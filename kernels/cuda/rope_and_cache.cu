@@ -88,13 +88,15 @@ static __global__ void rope_and_cache(const struct op_rope_and_cache a, uint32_t
 	const bool is_v = h >= a.n_heads + a.n_kv_heads;
 	const struct weight norm = is_q ? a.q_norm : a.k_norm;
 	const bf16 *source = (const bf16 *)a.qkv + ((size_t)t * n_all + h) * a.head_dim;
-	const int32_t slot = present ? a.slot_mapping[t] : -1;
-	const int32_t position = present ? a.positions[t] : 0;
-	const float *cos_sin =
-		a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.head_dim;
+	const float *cos_sin;
+	int32_t slot, position;
 	float scale = 0;
 	bf16 *out;
 
+	overlap_begin();
+	slot = present ? a.slot_mapping[t] : -1;
+	position = present ? a.positions[t] : 0;
+	cos_sin = a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.head_dim;
 	/* The sums' shuffles want whole warps, so lanes without a head run along. */
 	if (a.q_norm.data || a.k_norm.data) {
 		const bool normed = present && !is_v && norm.data;
@@ -129,8 +131,8 @@ template <int N> static void launch(struct stream *stream, const struct op_rope_
 
 	while (n_lanes < n_packs && n_lanes < WARP)
 		n_lanes *= 2;
-	rope_and_cache<N><<<row_grid(a->n_tokens, n_heads, THREADS / n_lanes), THREADS, 0,
-		cuda_stream(stream)>>>(*a, n_lanes);
+	launch(stream, rope_and_cache<N>, row_grid(a->n_tokens, n_heads, THREADS / n_lanes),
+		THREADS, 0, *a, n_lanes);
 }
 
 static bool shape_ok(const struct op_rope_and_cache *a)

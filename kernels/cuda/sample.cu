@@ -55,6 +55,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	uint32_t id = 0;
 	uint64_t top;
 
+	overlap_begin();
 	if (r >= a.n_rows)
 		return;
 	if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -148,6 +149,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	struct slot_sampling s;
 	struct sample_row row;
 
+	overlap_begin();
 	if (r >= a.n_rows)
 		return;
 	if (!row_sampled(a, r)) {
@@ -220,7 +222,7 @@ int cuda_sample(struct stream *stream, const struct op_sample *a)
 	if (rc != 0)
 		return rc;
 	grid = dim3(parts.n_splits, a->n_rows ? a->n_rows : 1);
-	find_top<<<grid, SAMPLE_THREADS, 0, cuda_stream(stream)>>>(*a, parts);
-	sample<<<grid, SAMPLE_THREADS, 0, cuda_stream(stream)>>>(*a, parts);
+	launch(stream, find_top, grid, SAMPLE_THREADS, 0, *a, parts);
+	launch(stream, sample, grid, SAMPLE_THREADS, 0, *a, parts);
 	return cuda_launch_end(stream, "sample");
 }

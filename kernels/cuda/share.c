@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory of several processes. Ours is a VMM allocation named by a file descriptor; another's may
- * also be a cudaMalloc named by a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
+ * Memory of several processes: VMM allocations named by a file descriptor, and cudaMalloc's named by
+ * a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
  *
  * A handle comes from a stranger. That a size claimed is not larger than what there is, the driver
  * sees to when it maps a descriptor's memory; of an IPC mapping we ask it. No answer to a bad
@@ -15,10 +15,11 @@
 #include <unistd.h>
 
 #define MAGIC_BYTES 16
+#define IPC_BLOCK_BYTES ((size_t)2 << 20) /* what the driver carves smaller allocations from */
 
 static const uint8_t handle_magic[MAGIC_BYTES] = "mimeo cuda vmm";
 
-enum shared_kind { SHARED_EXPORTED, SHARED_IMPORTED, SHARED_IPC };
+enum shared_kind { SHARED_EXPORTED, SHARED_IMPORTED, SHARED_IPC, SHARED_IPC_EXPORTED };
 
 struct shared {
 	struct shared *next;
@@ -42,14 +43,15 @@ static int shared_add(
 	return 0;
 }
 
-/* Off the list; NULL if there is none at that address. */
-static struct shared *shared_take(struct cuda_device *device, const void *memory, bool exported)
+/* Off the list; NULL if there is none of either kind at that address. */
+static struct shared *shared_take(struct cuda_device *device, const void *memory,
+	enum shared_kind kind, enum shared_kind other)
 {
 	struct shared **link = &device->shared, *shared;
 
 	pthread_mutex_lock(&device->memory_lock);
 	while (*link != NULL && ((*link)->address != (CUdeviceptr)(uintptr_t)memory ||
-					((*link)->kind == SHARED_EXPORTED) != exported))
+					((*link)->kind != kind && (*link)->kind != other)))
 		link = &(*link)->next;
 	shared = *link;
 	if (shared != NULL)
@@ -130,6 +132,28 @@ static int export_placed(struct cuda_device *device, CUmemGenericAllocationHandl
 	return 0;
 }
 
+static void handle_fill(
+	const struct cuda_device *device, struct device_handle *handle, int fd, uint64_t size)
+{
+	*handle = (struct device_handle){.fd = fd, .size = size};
+	memcpy(handle->bytes, handle_magic, sizeof(handle_magic));
+	memcpy(handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid));
+}
+
+/* What the allocation behind it has, only importing it tells. */
+int cuda_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_handle *ret)
+{
+	struct cuda_device *device = cuda_device(base);
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (fd < 0 || bytes == 0)
+		return DEVICE_E_INVALID;
+	handle_fill(device, ret, fd, bytes);
+	return 0;
+}
+
 int cuda_export_alloc(
 	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
@@ -155,9 +179,7 @@ int cuda_export_alloc(
 	if (rc != 0)
 		return rc;
 	*ret = (void *)(uintptr_t)address;
-	*ret_handle = (struct device_handle){.fd = fd, .size = bytes};
-	memcpy(ret_handle->bytes, handle_magic, sizeof(handle_magic));
-	memcpy(ret_handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid));
+	handle_fill(device, ret_handle, fd, bytes);
 	return 0;
 }
 
@@ -169,12 +191,77 @@ void cuda_export_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	shared = shared_take(device, memory, true);
+	shared = shared_take(device, memory, SHARED_EXPORTED, SHARED_EXPORTED);
 	if (shared == NULL)
 		return;
 	cuda_status(device);
 	cuda_exchange_mode(device, &mode);
 	displace(device, shared->address, shared->bytes);
+	cuda_exchange_mode(device, &mode);
+	free(shared);
+}
+
+/* ---- export by CUDA IPC ---- */
+
+static int zero_and_name(
+	struct cuda_device *device, void *memory, size_t bytes, cudaIpcMemHandle_t *ret)
+{
+	int rc = zero(device, (CUdeviceptr)(uintptr_t)memory, bytes);
+
+	if (rc == 0)
+		rc = CUDA_TRY(&device->base, cudaIpcGetMemHandle(ret, memory));
+	if (rc == 0)
+		rc = shared_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
+	return rc;
+}
+
+/* Whoever opens the handle sees the whole block that the driver took it from: so it is as large as
+ * those blocks are. */
+int cuda_export_ipc_alloc(
+	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	cudaIpcMemHandle_t ipc;
+	size_t rounded;
+	void *memory = NULL;
+	int rc = cuda_status(device);
+
+	if (rc != 0)
+		return rc;
+	if (bytes == 0 || __builtin_add_overflow(bytes, IPC_BLOCK_BYTES - 1, &rounded))
+		return DEVICE_E_INVALID;
+	rounded -= rounded % IPC_BLOCK_BYTES;
+	cuda_exchange_mode(device, &mode);
+	rc = CUDA_TRY(base, cudaMalloc(&memory, rounded));
+	if (rc == 0) {
+		rc = zero_and_name(device, memory, rounded, &ipc);
+		if (rc != 0)
+			CUDA_TRY(base, cudaFree(memory));
+	}
+	cuda_exchange_mode(device, &mode);
+	if (rc != 0)
+		return rc;
+	*ret = memory;
+	*ret_handle = (struct device_handle){.fd = -1, .size = bytes};
+	memcpy(ret_handle->bytes, &ipc, sizeof(ipc));
+	return 0;
+}
+
+void cuda_export_ipc_free(struct device *base, void *memory)
+{
+	struct cuda_device *device = cuda_device(base);
+	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
+	struct shared *shared;
+
+	if (memory == NULL)
+		return;
+	shared = shared_take(device, memory, SHARED_IPC_EXPORTED, SHARED_IPC_EXPORTED);
+	if (shared == NULL)
+		return;
+	cuda_status(device);
+	cuda_exchange_mode(device, &mode);
+	CUDA_TRY(base, cudaFree(memory));
 	cuda_exchange_mode(device, &mode);
 	free(shared);
 }
@@ -240,7 +327,9 @@ static int import_ipc(struct cuda_device *device, const struct device_handle *ha
 		return rc;
 	*ret = (CUdeviceptr)(uintptr_t)memory;
 	rc = stranger(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
-	if (rc == 0 && (handle->size == 0 || handle->size > base + *ret_bytes - *ret))
+	if (rc == 0)
+		*ret_bytes -= *ret - base; /* of a handle to the middle of a block, what is behind it */
+	if (rc == 0 && (handle->size == 0 || handle->size > *ret_bytes))
 		rc = DEVICE_E_INVALID;
 	if (rc != 0)
 		cudaIpcCloseMemHandle(memory);
@@ -285,7 +374,7 @@ void cuda_import_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	shared = shared_take(device, memory, false);
+	shared = shared_take(device, memory, SHARED_IMPORTED, SHARED_IPC);
 	if (shared == NULL)
 		return;
 	cuda_status(device);
@@ -296,4 +385,21 @@ void cuda_import_free(struct device *base, void *memory)
 		displace(device, shared->address, shared->bytes);
 	cuda_exchange_mode(device, &mode);
 	free(shared);
+}
+
+uint64_t cuda_import_bytes(struct device *base, const void *memory)
+{
+	struct cuda_device *device = cuda_device(base);
+	const struct shared *shared;
+	uint64_t bytes;
+
+	pthread_mutex_lock(&device->memory_lock);
+	shared = device->shared;
+	while (shared != NULL && (shared->address != (CUdeviceptr)(uintptr_t)memory ||
+					 (shared->kind != SHARED_IMPORTED &&
+						 shared->kind != SHARED_IPC)))
+		shared = shared->next;
+	bytes = shared != NULL ? shared->bytes : 0;
+	pthread_mutex_unlock(&device->memory_lock);
+	return bytes;
 }

@@ -15,6 +15,7 @@ template <int N> static __global__ void silu_mul(const struct op_silu_mul a)
 	const uint32_t n_packs = a.cols / N;
 	const bf16 *row = (const bf16 *)a.gate_up + (size_t)blockIdx.x * 2 * a.cols;
 
+	overlap_begin();
 	if (blockIdx.x >= a.n_rows)
 		return;
 	for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < n_packs;
@@ -32,7 +33,6 @@ template <int N> static __global__ void silu_mul(const struct op_silu_mul a)
 
 int cuda_silu_mul(struct stream *stream, const struct op_silu_mul *a)
 {
-	cudaStream_t s;
 	int rc;
 
 	if (!a->gate_up || !a->out || !a->cols || a->n_rows > INT32_MAX)
@@ -40,10 +40,10 @@ int cuda_silu_mul(struct stream *stream, const struct op_silu_mul *a)
 	rc = cuda_launch_begin(stream, "silu_mul", (const void *)silu_mul<PACK>);
 	if (rc != 0)
 		return rc;
-	s = cuda_stream(stream);
 	if (a->cols % PACK == 0 && aligned(a->gate_up) && aligned(a->out))
-		silu_mul<PACK><<<row_grid(a->n_rows, a->cols / PACK, THREADS), THREADS, 0, s>>>(*a);
+		launch(stream, silu_mul<PACK>, row_grid(a->n_rows, a->cols / PACK, THREADS),
+			THREADS, 0, *a);
 	else
-		silu_mul<1><<<row_grid(a->n_rows, a->cols, THREADS), THREADS, 0, s>>>(*a);
+		launch(stream, silu_mul<1>, row_grid(a->n_rows, a->cols, THREADS), THREADS, 0, *a);
 	return cuda_launch_end(stream, "silu_mul");
 }

@@ -15,6 +15,7 @@ template <int N> static __global__ void to_f32(const struct op_to_f32 a)
 	const uint64_t n_packs = a.n / N, first = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
 	const bf16 *x = (const bf16 *)a.x;
 
+	overlap_begin();
 	for (uint64_t i = first; i < n_packs; i += (uint64_t)gridDim.x * THREADS) {
 		float v[N];
 
@@ -32,7 +33,6 @@ template <int N> static __global__ void to_f32(const struct op_to_f32 a)
 
 int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
 {
-	cudaStream_t s;
 	int rc;
 
 	if (!a->x || !a->out || a->n > SIZE_MAX / sizeof(float))
@@ -40,10 +40,9 @@ int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
 	rc = cuda_launch_begin(stream, "to_f32", (const void *)to_f32<PACK>);
 	if (rc != 0)
 		return rc;
-	s = cuda_stream(stream);
 	if (aligned(a->x) && aligned(a->out))
-		to_f32<PACK><<<blocks_for(a->n / PACK, THREADS), THREADS, 0, s>>>(*a);
+		launch(stream, to_f32<PACK>, blocks_for(a->n / PACK, THREADS), THREADS, 0, *a);
 	else
-		to_f32<1><<<blocks_for(a->n, THREADS), THREADS, 0, s>>>(*a);
+		launch(stream, to_f32<1>, blocks_for(a->n, THREADS), THREADS, 0, *a);
 	return cuda_launch_end(stream, "to_f32");
 }

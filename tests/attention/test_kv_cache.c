@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "attention/kv_cache.h"
+#include "tests/device_memory.h"
 
 #define PAGE_TOKENS 4u
 #define N_PAGES 40u /* without the null page */
@@ -74,7 +75,7 @@ static void test_map_adds_pages_where_they_are_expected(void **state)
 	assert_int_equal(kv_pages_free(cache), 4999);
 	assert_ptr_equal(kv_layer(cache, 2), base);
 	for (uint32_t layer = 0; layer < config.n_layers; layer++)
-		memset((uint8_t *)kv_layer(cache, layer) + 4999 * bytes, 1, bytes);
+		test_fill(device, (uint8_t *)kv_layer(cache, layer) + 4999 * bytes, 1, bytes);
 	assert_consistent(cache, NULL, 0, NULL, 0);
 	kv_cache_free(cache);
 }
@@ -93,11 +94,10 @@ static void test_map_of_fewer_pages_changes_nothing(void **state)
 
 static void test_map_works_after_lock(void **state)
 {
-	struct device *own = NULL;
+	struct device *own = test_device_open(0);
 	struct kv_cache *cache = NULL;
 
 	(void)state;
-	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &own), 0);
 	assert_int_equal(kv_cache_new(own, &config, 1, &cache), 0);
 	assert_int_equal(own->ops->lock(own), 0);
 	assert_int_equal(kv_cache_map(cache, 1000), 0);
@@ -119,7 +119,7 @@ static int rationed_map(struct device *d, void *range, size_t offset, size_t byt
 		return DEVICE_E_MEMORY;
 	rc = real_ops->map(d, range, offset, bytes);
 	if (rc == 0)
-		memset((uint8_t *)range + offset, 0xff, bytes);
+		test_fill(d, (uint8_t *)range + offset, 0xff, bytes);
 	return rc;
 }
 
@@ -156,11 +156,13 @@ static void test_null_page_is_zero_in_every_layer(void **state)
 	maps_left = 1000;
 	cache = cache_of(2);
 	for (uint32_t layer = 0; layer < config.n_layers; layer++) {
-		const float *page = kv_layer(cache, layer);
+		const size_t n = kv_layer_page_bytes(&config) / sizeof(float);
+		float *page = test_fetch(device, kv_layer(cache, layer), (n + 1) * sizeof(float));
 
-		for (size_t i = 0; i < kv_layer_page_bytes(&config) / sizeof(float); i++)
+		for (size_t i = 0; i < n; i++)
 			assert_true(page[i] == 0.0f);
-		assert_true(isnan(page[kv_layer_page_bytes(&config) / sizeof(float)]));
+		assert_true(isnan(page[n]));
+		free(page);
 	}
 	kv_cache_free(cache);
 }
@@ -476,7 +478,8 @@ static void test_check_finds_what_is_wrong(void **state)
 static int open_device(void **state)
 {
 	(void)state;
-	return device_open("cpu", &(struct device_options){ 0 }, &device);
+	device = test_device_open(0);
+	return 0;
 }
 
 static int close_device(void **state)

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "attention/kv_cache.h"
+#include "tests/device_memory.h"
 
 #define PAGE_TOKENS 4u
 #define N_PAGES 40u /* without the null page */
@@ -131,7 +132,7 @@ static int walk_begin(void **state)
 
 	assert_non_null(w);
 	*state = w;
-	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &w->device), 0);
+	w->device = test_device_open(0);
 	assert_int_equal(kv_cache_new(w->device, &config, N_PAGES, &w->cache), 0);
 	for (uint32_t s = 0; s < WALKERS; s++)
 		assert_int_equal(kv_table_init(&w->tables[s], WALK_CAPACITY), 0);

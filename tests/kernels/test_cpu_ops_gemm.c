@@ -274,6 +274,76 @@ static void test_gemm_refuses_shapes_that_cannot_be(void **state)
 		assert_int_equal(device->kernels->gemm(stream, &bad[i]), -EINVAL);
 }
 
+/* ---- gated ---- */
+
+static void check_gated(uint32_t n_rows, uint32_t cols, uint32_t k, bool biased)
+{
+	struct op_gated_gemm a = {.n_rows = n_rows};
+	struct buffer x = random_floats((size_t)n_rows * k);
+	struct buffer w = random_weight(&a.w, DTYPE_BF16, 2 * cols, k);
+	struct buffer bias = random_weight(&a.bias, DTYPE_BF16, 1, 2 * cols);
+	struct buffer gate_up = buffer_new((size_t)n_rows * 2 * cols * sizeof(float));
+	struct buffer y = buffer_new((size_t)n_rows * cols * sizeof(float));
+
+	if (!biased)
+		a.bias.data = NULL;
+	a.x = x.data;
+	a.gate_up = gate_up.data;
+	a.y = y.data;
+	RUN(gated_gemm, &a);
+	for (uint32_t i = 0; i < n_rows * cols; i++) {
+		const float *row = (const float *)x.data + (size_t)(i / cols) * k;
+		double sums[2], magnitude = 1, want;
+
+		for (uint32_t half = 0; half < 2; half++) {
+			const uint32_t out = half * cols + i % cols;
+
+			sums[half] = biased ? weight_at(&a.bias, 0, out) : 0;
+			for (uint32_t c = 0; c < k; c++) {
+				const double term = (double)row[c] * weight_at(&a.w, out, c);
+
+				sums[half] += term;
+				magnitude += fabs(term);
+			}
+		}
+		want = sums[0] / (1 + exp(-sums[0])) * sums[1];
+		assert_close((double)((const float *)y.data)[i], want,
+			4e-6 * magnitude * (1 + fabs(sums[0]) + fabs(sums[1])));
+	}
+	buffer_free(&x);
+	buffer_free(&w);
+	buffer_free(&bias);
+	buffer_free(&gate_up);
+	buffer_free(&y);
+}
+
+static void test_gated_gemm_equals_double_reference(void **state)
+{
+	(void)state;
+	random_state = 11;
+	for (int i = 0; i < 24; i++)
+		check_gated(random_below(12), 1 + random_below(70), 1 + random_below(300), i & 1);
+}
+
+static void test_gated_gemm_refuses_shapes_that_cannot_be(void **state)
+{
+	float memory[16] = {0};
+	const struct op_gated_gemm good = {.x = memory,
+		.w = {memory, DTYPE_F32, 4, 2}, .gate_up = memory, .y = memory, .n_rows = 1};
+	struct op_gated_gemm bad[5];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT_OF(bad); i++)
+		bad[i] = good;
+	bad[0].x = NULL;
+	bad[1].y = NULL;
+	bad[2].gate_up = NULL;
+	bad[3].w.rows = 3;
+	bad[4].bias = (struct weight){memory, DTYPE_F32, 1, 2};
+	for (size_t i = 0; i < COUNT_OF(bad); i++)
+		assert_int_equal(device->kernels->gated_gemm(stream, &bad[i]), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -286,6 +356,8 @@ int main(void)
 		cmocka_unit_test(test_gemm_of_one_row_loads_what_any_number_of_rows_needs),
 		cmocka_unit_test(test_gemm_replay_reads_its_inputs_anew),
 		cmocka_unit_test(test_gemm_refuses_shapes_that_cannot_be),
+		cmocka_unit_test(test_gated_gemm_equals_double_reference),
+		cmocka_unit_test(test_gated_gemm_refuses_shapes_that_cannot_be),
 	};
 
 	return cmocka_run_group_tests_name("cpu ops: gemm", tests, group_setup, group_teardown);

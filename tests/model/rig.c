@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/model/rig.h"
 
+#include "tests/device_memory.h"
 #include "tests/model/fixture.h"
 
 #define MUST(call) assert_int_equal(call, 0)
@@ -38,8 +39,9 @@ static void carve(struct rig *rig, struct arena *arena)
 
 	carve_inputs(rig, arena);
 	for (uint32_t i = 0; i < c->n_layers; i++)
-		rig->kv[i] = arena_take(arena, layer, sizeof(float));
-	model_buffers_carve(c, RIG_TOKENS, RIG_ROWS, DTYPE_F32, arena, &rig->buffers);
+		rig->kv[i] = arena_take(arena, layer, dtype_bytes(rig->info.kv_dtype));
+	model_buffers_carve(
+		c, RIG_TOKENS, RIG_ROWS, rig->info.activation_dtype, arena, &rig->buffers);
 	assert_false(arena->failed);
 }
 
@@ -77,8 +79,8 @@ static void choose_attention(struct rig *rig, const char *name)
 		.max_pages = RIG_PAGES_A_ROW,
 		.max_seq_len = RIG_LENGTH,
 		.max_decode_query = 1,
-		.activation_dtype = DTYPE_F32,
-		.kv_dtype = DTYPE_F32,
+		.activation_dtype = rig->info.activation_dtype,
+		.kv_dtype = rig->info.kv_dtype,
 	};
 	enum attention_support support;
 	char why[256] = "";
@@ -91,12 +93,12 @@ static void choose_attention(struct rig *rig, const char *name)
 
 void rig_init(struct rig *rig, const char *directory, const char *attention)
 {
-	const struct device_options options = {.spin_us = 50};
 	struct model_config config;
 	struct model_error error = {""};
 
 	*rig = (struct rig){0};
-	MUST(device_open("cpu", &options, &rig->device));
+	rig->device = test_device_open(50);
+	rig->info = test_device_info(rig->device);
 	if (model_config_load(directory, &config, &error) ||
 		model_load(rig->device, directory, &config, RIG_LENGTH, NULL, NULL, &rig->model,
 			&error))

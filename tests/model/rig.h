@@ -3,8 +3,8 @@
 #define MIMEO_TESTS_MODEL_RIG_H
 
 /*
- * A model with all that a forward pass needs, on the cpu device, and no engine: steps are written
- * by hand. Sequence s has slot s, and pages that are in no order.
+ * A model with all that a forward pass needs, on the device of MIMEO_DEVICE, and no engine: steps
+ * are written by hand. Sequence s has slot s, and pages that are in no order.
  */
 
 #include "daemon/model/model.h"
@@ -27,6 +27,7 @@ struct rig_pinned {
 
 struct rig {
 	struct device *device;
+	struct device_info info;
 	struct stream *stream;
 	struct model *model;
 	struct model_buffers buffers;

@@ -7,6 +7,7 @@
  * batch's.
  */
 
+#include "tests/device_memory.h"
 #include "tests/model/fixture.h"
 #include "tests/model/rig.h"
 
@@ -14,12 +15,13 @@
 
 #include "daemon/graph/capture.h"
 #include "daemon/graph/dispatch.h"
-#include "kernels/cpu/cpu.h"
 
 #define MUST(call) assert_int_equal(call, 0)
 #define METADATA_MAX 16
 
-/* ---- the backend: paged, and a plan ---- */
+/* ---- the backend: paged, and a plan: a copy of the lengths, which any device can record ---- */
+
+#define PLAN_NODE "copy" /* no other node of a forward pass is one */
 
 struct attention_manager {
 	struct attention_manager *paged;
@@ -38,22 +40,6 @@ struct attention_metadata {
 
 static struct attention_metadata *made[METADATA_MAX];
 static uint32_t n_made;
-
-struct plan_args {
-	int32_t *plan;
-	const int32_t *seq_lens;
-	uint32_t n;
-};
-
-static void plan_run(const void *args, void *workspace)
-{
-	const struct plan_args *a = args;
-
-	(void)workspace;
-	memcpy(a->plan, a->seq_lens, a->n * sizeof(*a->plan));
-}
-
-static const struct cpu_op plan_op = {.name = "plan", .run = plan_run};
 
 static int lazy_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
@@ -111,11 +97,11 @@ static int lazy_run(struct attention_metadata *metadata, struct stream *stream,
 	const struct attention_args *args)
 {
 	const struct attention_manager *manager = metadata->manager;
-	const struct plan_args plan = {manager->plan, manager->seq_lens, RIG_ROWS};
 	int rc = 0;
 
 	if (!metadata->planned)
-		rc = cpu_launch(stream, &plan_op, &plan, sizeof(plan), 0);
+		rc = manager->device->ops->copy_async(stream, manager->plan, manager->seq_lens,
+			RIG_ROWS * sizeof(*manager->plan));
 	metadata->planned = true;
 	return rc ? rc : attention_paged.run(metadata->paged, stream, args);
 }
@@ -175,8 +161,8 @@ static void take_attention(struct world *w)
 		.max_pages = RIG_PAGES_A_ROW,
 		.max_seq_len = RIG_LENGTH,
 		.max_decode_query = 1,
-		.activation_dtype = DTYPE_F32,
-		.kv_dtype = DTYPE_F32,
+		.activation_dtype = w->rig.info.activation_dtype,
+		.kv_dtype = w->rig.info.kv_dtype,
 	};
 
 	n_made = 0;
@@ -201,7 +187,8 @@ static int world_setup(void **state)
 	take_attention(w);
 	MUST(kv_cache_new(w->rig.device,
 		&(struct kv_config){w->rig.model->config.n_layers, w->rig.model->config.n_kv_heads,
-			w->rig.model->config.head_dim, RIG_PAGE_TOKENS, RIG_PAGES, DTYPE_F32},
+			w->rig.model->config.head_dim, RIG_PAGE_TOKENS, RIG_PAGES,
+			w->rig.info.kv_dtype},
 		RIG_PAGES - 1, &w->kv));
 	w->context.device = w->rig.device;
 	w->context.model = w->rig.model;
@@ -257,7 +244,7 @@ static void test_lazy_plan_is_recorded_in_every_graph(void **state)
 
 	capture_all(w);
 	for (uint32_t i = 0; i < w->graphs.n; i++)
-		assert_int_equal(nodes_called(w, w->graphs.entries[i].graph, "plan"), 1);
+		assert_int_equal(nodes_called(w, w->graphs.entries[i].graph, PLAN_NODE), 1);
 }
 
 static void test_warm_up_and_capture_have_states_of_their_own_built_once(void **state)
@@ -302,20 +289,25 @@ static void replay(struct world *w, uint32_t index, uint32_t n_rows, uint32_t st
 	MUST(w->rig.device->ops->stream_sync(w->rig.stream));
 }
 
+/* The length that the last replay's plan has for the row. */
+static int32_t planned(struct world *w, uint32_t row)
+{
+	return test_fetch_int(w->rig.device, w->context.manager->plan + row);
+}
+
 static void test_replay_after_lazy_plan_uses_new_lengths(void **state)
 {
 	struct world *w = *state;
-	const int32_t *plan = w->context.manager->plan;
 
 	capture_all(w);
 	for (uint32_t start = 3; start < 12; start += 4) {
 		replay(w, 2, 3, start);
 		for (uint32_t r = 0; r < 3; r++)
-			assert_int_equal(plan[r], start + r + 1);
-		assert_int_equal(plan[3], 0);
+			assert_int_equal(planned(w, r), start + r + 1);
+		assert_int_equal(planned(w, 3), 0);
 		replay(w, 0, 1, start + 1);
-		assert_int_equal(plan[0], start + 2);
-		assert_int_equal(plan[1], 0);
+		assert_int_equal(planned(w, 0), start + 2);
+		assert_int_equal(planned(w, 1), 0);
 	}
 }
 
@@ -328,10 +320,10 @@ static void test_dropped_graph_is_captured_again_with_its_plan(void **state)
 	capture_drop(entry, w->rig.device);
 	assert_null(entry->exec);
 	MUST(capture_record(entry, &w->context, w->rig.stream));
-	assert_int_equal(nodes_called(w, entry->graph, "plan"), 1);
+	assert_int_equal(nodes_called(w, entry->graph, PLAN_NODE), 1);
 	replay(w, 1, 2, 5);
-	assert_int_equal(w->context.manager->plan[0], 6);
-	assert_int_equal(w->context.manager->plan[1], 7);
+	assert_int_equal(planned(w, 0), 6);
+	assert_int_equal(planned(w, 1), 7);
 }
 
 #define world_test(test) cmocka_unit_test_setup_teardown(test, world_setup, world_teardown)

@@ -3,6 +3,9 @@
 /*
  * Forward passes against what transformers computed in float32 on the same weights: golden.json of
  * tinycalc, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
+ *
+ * On a device with activations in bf16 tokens are compared for the trained model alone: the logits
+ * of random checkpoints lie so close together that rounding chooses among them.
  */
 
 #include "tests/model/fixture.h"
@@ -10,15 +13,22 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "tests/device.h"
 #include "tests/model/rig.h"
 
-#define TOLERANCE 1e-4 /* of the largest logit */
 #define CASES_MAX 8
 #define GREEDY_MAX 256
 #define CHUNK 7
 
+struct checkpoint {
+	const char *below, *file;
+	bool trained;
+};
+
 struct reference {
 	json_t *root;
+	bool same_tokens; /* the device is held to the reference's choice of tokens */
+	double tolerance; /* of logits, of the largest */
 	uint32_t n_cases;
 	struct reference_case {
 		uint32_t n_prompt, n_greedy;
@@ -37,11 +47,14 @@ static uint32_t integers(const json_t *list, int32_t *ret, uint32_t max)
 	return n;
 }
 
-static void reference_init(struct reference *reference, const char *directory, const char *name)
+static void reference_init(
+	struct reference *reference, const char *directory, const char *name, bool trained)
 {
 	const json_t *cases;
 	char path[600];
 
+	reference->same_tokens = trained || !test_on_cuda();
+	reference->tolerance = test_logits_tolerance(trained);
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
 	reference->root = json_load_file(path, 0, NULL);
 	if (!reference->root)
@@ -66,7 +79,8 @@ static void reference_deinit(struct reference *reference)
 	json_decref(reference->root);
 }
 
-static void assert_logits(const struct rig *rig, uint32_t row, const json_t *want, const char *what)
+static void assert_logits(const struct rig *rig, uint32_t row, const struct reference *reference,
+	const json_t *want, const char *what)
 {
 	uint32_t vocab = rig->model->config.vocab_size;
 	const float *have = rig_logits(rig, row);
@@ -78,21 +92,23 @@ static void assert_logits(const struct rig *rig, uint32_t row, const json_t *wan
 	for (uint32_t i = 0; i < vocab; i++) {
 		double w = json_number_value(json_array_get(want, i));
 
-		if (!(fabs((double)have[i] - w) <= TOLERANCE * largest))
+		if (!(fabs((double)have[i] - w) <= reference->tolerance * largest))
 			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i,
 				(double)have[i], w, largest);
 	}
 }
 
 /* The prompt in steps of `chunk` tokens; every step's last position has the right argmax. */
-static void run_prompt(struct rig *rig, const struct reference_case *c, uint32_t chunk)
+static void run_prompt(struct rig *rig, const struct reference *reference,
+	const struct reference_case *c, uint32_t chunk)
 {
 	rig_reset(rig);
 	for (uint32_t at = 0; at < c->n_prompt; at += chunk) {
 		uint32_t n = c->n_prompt - at < chunk ? c->n_prompt - at : chunk;
 
 		rig_step(rig, &(struct rig_row){1, n, c->prompt + at}, 1);
-		assert_int_equal(rig_argmax(rig, 0), c->argmax[at + n - 1]);
+		if (reference->same_tokens)
+			assert_int_equal(rig_argmax(rig, 0), c->argmax[at + n - 1]);
 	}
 }
 
@@ -107,39 +123,39 @@ static void run_greedy(struct rig *rig, const struct reference_case *c)
 	}
 }
 
-static void check_model(const char *below, const char *file, const char *attention)
+static void check_case(
+	struct rig *rig, const struct reference *reference, const struct reference_case *c)
+{
+	run_prompt(rig, reference, c, c->n_prompt);
+	assert_logits(rig, 0, reference, c->logits, "whole prompt");
+	if (reference->same_tokens)
+		run_greedy(rig, c);
+	run_prompt(rig, reference, c, CHUNK);
+	assert_logits(rig, 0, reference, c->logits, "prompt in chunks");
+	run_prompt(rig, reference, c, 1);
+	assert_logits(rig, 0, reference, c->logits, "prompt token by token");
+}
+
+static void check_model(const struct checkpoint *checkpoint, const char *attention)
 {
 	static struct reference reference;
 	struct rig rig;
 	char directory[512];
 
-	source_path(below, directory);
-	reference_init(&reference, directory, file);
+	source_path(checkpoint->below, directory);
+	reference_init(&reference, directory, checkpoint->file, checkpoint->trained);
 	rig_init(&rig, directory, attention);
-	for (uint32_t i = 0; i < reference.n_cases; i++) {
-		const struct reference_case *c = &reference.cases[i];
-
-		run_prompt(&rig, c, c->n_prompt);
-		assert_logits(&rig, 0, c->logits, "whole prompt");
-		run_greedy(&rig, c);
-		run_prompt(&rig, c, CHUNK);
-		assert_logits(&rig, 0, c->logits, "prompt in chunks");
-		run_prompt(&rig, c, 1);
-		assert_logits(&rig, 0, c->logits, "prompt token by token");
-	}
+	for (uint32_t i = 0; i < reference.n_cases; i++)
+		check_case(&rig, &reference, &reference.cases[i]);
 	rig_deinit(&rig);
 	reference_deinit(&reference);
 }
 
 /* ---- one test a checkpoint and backend ---- */
 
-struct checkpoint {
-	const char *below, *file;
-};
-
-#define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json"}
+#define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json", false}
 static struct checkpoint checkpoints[] = {
-	{"examples/models/tinycalc", "golden.json"},
+	{"examples/models/tinycalc", "golden.json", true},
 	CHECKPOINT("llama-old-rope-theta"),
 	CHECKPOINT("llama-rope-linear"),
 	CHECKPOINT("llama-rope-llama3"),
@@ -162,16 +178,12 @@ static struct checkpoint checkpoints[] = {
 
 static void test_matches_reference_with_naive_attention(void **state)
 {
-	const struct checkpoint *checkpoint = *state;
-
-	check_model(checkpoint->below, checkpoint->file, "naive");
+	check_model(*state, "naive");
 }
 
 static void test_matches_reference_with_paged_attention(void **state)
 {
-	const struct checkpoint *checkpoint = *state;
-
-	check_model(checkpoint->below, checkpoint->file, "paged");
+	check_model(*state, "paged");
 }
 
 /* ---- batches ---- */
@@ -184,7 +196,7 @@ static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 	char directory[512];
 
 	source_path(checkpoints[0].below, directory);
-	reference_init(&reference, directory, checkpoints[0].file);
+	reference_init(&reference, directory, checkpoints[0].file, true);
 	rig_init(&rig, directory, "paged");
 	/* 9 + 5 + 13 tokens in one pass, sequences in no order */
 	for (uint32_t i = 0; i < 3; i++)
@@ -192,7 +204,7 @@ static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 			(i + 2) % 3, reference.cases[i].n_prompt, reference.cases[i].prompt};
 	rig_step(&rig, rows, 3);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_logits(&rig, i, reference.cases[i].logits, "a row of three");
+		assert_logits(&rig, i, &reference, reference.cases[i].logits, "a row of three");
 	rig_deinit(&rig);
 	reference_deinit(&reference);
 }
@@ -205,12 +217,12 @@ static void test_prompt_beside_a_decode_disturbs_neither(void **state)
 	char directory[512];
 
 	source_path(checkpoints[0].below, directory);
-	reference_init(&reference, directory, checkpoints[0].file);
+	reference_init(&reference, directory, checkpoints[0].file, true);
 	rig_init(&rig, directory, "paged");
 	rig_step(&rig, &(struct rig_row){1, a->n_prompt, a->prompt}, 1);
 	rig_step(&rig, (struct rig_row[]){{1, 1, a->greedy}, {0, b->n_prompt, b->prompt}}, 2);
 	assert_int_equal(rig_argmax(&rig, 0), a->greedy[1]);
-	assert_logits(&rig, 1, b->logits, "the prompt");
+	assert_logits(&rig, 1, &reference, b->logits, "the prompt");
 	rig_deinit(&rig);
 	reference_deinit(&reference);
 }
@@ -220,6 +232,10 @@ int main(void)
 	enum { N = ARRAY_SIZE(checkpoints) };
 	static struct CMUnitTest tests[2 * N + 2];
 	static char names[2 * N][96];
+	static const struct test_cpu_only only[] = {
+		{"with_naive_attention", "the naive backend is for the cpu device"},
+	};
+	int failed;
 
 	for (size_t i = 0; i < 2 * N; i++) {
 		struct checkpoint *checkpoint = &checkpoints[i / 2];
@@ -237,5 +253,10 @@ int main(void)
 		test_rows_of_a_batch_get_the_logits_they_get_alone);
 	tests[2 * N + 1] = (struct CMUnitTest)cmocka_unit_test(
 		test_prompt_beside_a_decode_disturbs_neither);
-	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+	failed = TEST_RUN_GROUP("model", tests, only, NULL, NULL);
+	for (size_t i = 0; i < N && test_on_cuda(); i++)
+		if (!checkpoints[i].trained)
+			printf("# skipped: greedy tokens of %s: bf16 on a random checkpoint\n",
+				strrchr(checkpoints[i].below, '/') + 1);
+	return failed;
 }

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include "daemon/model/safetensors.h"
+#include "kernels/convert.h"
+#include "tests/device_memory.h"
 
 #define TINYCALC "examples/models/tinycalc"
 #define CHECKPOINTS "tests/data/checkpoints/"
@@ -20,10 +22,9 @@ static struct loaded load(const char *below)
 {
 	struct loaded l = {0};
 	struct model_error error = {""};
-	const struct device_options options = {.spin_us = 0};
 
 	source_path(below, l.directory);
-	assert_int_equal(device_open("cpu", &options, &l.device), 0);
+	l.device = test_device_open(0);
 	if (model_config_load(l.directory, &l.config, &error) ||
 		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &l.model, &error))
 		fail_msg("%s", error.text);
@@ -137,34 +138,53 @@ static void test_biases_are_fused_like_their_weights(void **state)
 	unload(&l);
 }
 
-static void test_fused_parts_of_different_dtypes_become_float32(void **state)
+/* The tensor's elements, which are of that dtype in the file, are in the weight from `at` on, as far
+ * as the weight's own dtype goes. Returns where they end. */
+static size_t assert_converted(const struct loaded *l, const struct weight *weight, size_t at,
+	const char *name, enum dtype want_dtype)
 {
-	struct loaded l = load(CHECKPOINTS "qwen2-mixed");
-	const struct weight *qkv = &l.model->layers[0].qkv;
-	const float *have = qkv->data;
 	uint64_t bytes;
 	enum dtype dtype;
-	uint8_t *q, *v;
+	uint8_t *file = tensor_bytes(l, name, &bytes, &dtype);
+	const struct weight in_file = {.data = file, .dtype = dtype};
+	size_t n = bytes / dtype_bytes(dtype), width = dtype_bytes(weight->dtype);
+	struct weight fetched = *weight;
+	float *want = malloc(n * sizeof(*want)), *have = malloc(n * sizeof(*have));
 
-	/* q is F32, k is F16, v is BF16; gate is BF16, up is F16 */
-	assert_int_equal(qkv->dtype, DTYPE_F32);
-	assert_int_equal(l.model->layers[0].gate_up.dtype, DTYPE_F32);
-	assert_int_equal(l.model->layers[0].down.dtype, DTYPE_BF16);
-	q = tensor_bytes(&l, "model.layers.0.self_attn.q_proj.weight", &bytes, &dtype);
-	assert_int_equal(dtype, DTYPE_F32);
-	assert_memory_equal(have, q, bytes);
-	v = tensor_bytes(&l, "model.layers.0.self_attn.v_proj.weight", &bytes, &dtype);
-	assert_int_equal(dtype, DTYPE_BF16);
-	have += (size_t)qkv->rows * qkv->cols - bytes / 2;
-	for (uint64_t i = 0; i < bytes / 2; i++) {
-		uint32_t bits;
-
-		memcpy(&bits, &have[i], sizeof(bits));
-		assert_int_equal(bits >> 16, v[2 * i] | v[2 * i + 1] << 8);
-		assert_int_equal(bits & 0xffff, 0);
+	assert_int_equal(dtype, want_dtype);
+	assert_non_null(want);
+	assert_non_null(have);
+	assert_true(at + n <= (size_t)weight->rows * weight->cols);
+	fetched.data = test_fetch(l->device, (const uint8_t *)weight->data + at * width, n * width);
+	weight_to_f32(want, &in_file, 0, n);
+	weight_to_f32(have, &fetched, 0, n);
+	for (size_t i = 0; i < n; i++) {
+		if (weight->dtype == DTYPE_BF16)
+			want[i] = bf16_to_f32(f32_to_bf16(want[i]));
+		if (have[i] != want[i])
+			fail_msg("%s: element %zu is %g, not %g", name, i, have[i], want[i]);
 	}
-	free(q);
-	free(v);
+	free((void *)fetched.data);
+	free(have);
+	free(want);
+	free(file);
+	return at + n;
+}
+
+/* float32 where activations are, bf16 elsewhere. */
+static void test_fused_parts_of_different_dtypes_become_one(void **state)
+{
+	struct loaded l = load(CHECKPOINTS "qwen2-mixed");
+	const enum dtype dtype = test_device_info(l.device).activation_dtype;
+	const struct weight *qkv = &l.model->layers[0].qkv;
+	size_t at;
+
+	assert_int_equal(qkv->dtype, dtype);
+	assert_int_equal(l.model->layers[0].gate_up.dtype, dtype);
+	assert_int_equal(l.model->layers[0].down.dtype, DTYPE_BF16);
+	at = assert_converted(&l, qkv, 0, "model.layers.0.self_attn.q_proj.weight", DTYPE_F32);
+	at = assert_converted(&l, qkv, at, "model.layers.0.self_attn.k_proj.weight", DTYPE_F16);
+	assert_converted(&l, qkv, at, "model.layers.0.self_attn.v_proj.weight", DTYPE_BF16);
 	unload(&l);
 }
 
@@ -199,12 +219,13 @@ static void test_model_keeps_its_own_copy_of_the_config(void **state)
 static void test_measure_is_what_load_takes(void **state)
 {
 	struct loaded l = load(TINYCALC);
+	const enum dtype dtype = test_device_info(l.device).activation_dtype;
 	struct model_error error = {""};
 	uint64_t bytes = 0, longer = 0;
 
-	assert_int_equal(model_measure(l.directory, &l.config, 64, DTYPE_F32, &bytes, &error), 0);
+	assert_int_equal(model_measure(l.directory, &l.config, 64, dtype, &bytes, &error), 0);
 	assert_int_equal(bytes, l.model->bytes);
-	assert_int_equal(model_measure(l.directory, &l.config, 1064, DTYPE_F32, &longer, &error), 0);
+	assert_int_equal(model_measure(l.directory, &l.config, 1064, dtype, &longer, &error), 0);
 	assert_int_equal(longer, bytes + 1000 * 64 * sizeof(float));
 	unload(&l);
 }
@@ -344,32 +365,20 @@ static void test_tensors_of_many_chunks_arrive_whole(void **state)
 	struct model_config config =
 		small_config(scratch, ",\"tie_word_embeddings\":true", "1000000");
 	struct model_error error = {""};
-	const struct device_options options = {.spin_us = 0};
 	struct loaded l = {.config = config};
 	const struct model_layer *layer;
-	uint64_t bytes;
-	enum dtype dtype;
-	uint8_t *gate, *up;
+	size_t at;
 
 	write_wide(scratch);
 	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
-	assert_int_equal(device_open("cpu", &options, &l.device), 0);
+	l.device = test_device_open(0);
 	if (model_load(l.device, l.directory, &config, 8, NULL, NULL, &l.model, &error))
 		fail_msg("%s", error.text);
 	layer = &l.model->layers[0];
 	assert_holds(&l, &layer->down, 0, "model.layers.0.mlp.down_proj.weight");
-	assert_int_equal(layer->gate_up.dtype, DTYPE_F32);
-	gate = tensor_bytes(&l, "model.layers.0.mlp.gate_proj.weight", &bytes, &dtype);
-	for (size_t i = 0; i < 4 * WIDE; i++) {
-		uint32_t bits = (uint32_t)gate[2 * i] << 16 | (uint32_t)gate[2 * i + 1] << 24;
-
-		if (memcmp((const float *)layer->gate_up.data + i, &bits, sizeof(bits)))
-			fail_msg("element %zu of gate differs", i);
-	}
-	up = tensor_bytes(&l, "model.layers.0.mlp.up_proj.weight", &bytes, &dtype);
-	assert_memory_equal((const float *)layer->gate_up.data + 4 * WIDE, up, bytes);
-	free(gate);
-	free(up);
+	at = assert_converted(
+		&l, &layer->gate_up, 0, "model.layers.0.mlp.gate_proj.weight", DTYPE_BF16);
+	assert_converted(&l, &layer->gate_up, at, "model.layers.0.mlp.up_proj.weight", DTYPE_F32);
 	unload(&l);
 }
 
@@ -465,12 +474,11 @@ static void test_tied_model_may_have_its_head_alone(void **state)
 	struct scratch *scratch = *state;
 	struct model_config config = small_config(scratch, ",\"tie_word_embeddings\":true", "2");
 	struct model_error error = {""};
-	const struct device_options options = {.spin_us = 0};
 	struct device *device;
 	struct model *model;
 
 	write_small(scratch, "model.embed_tokens.weight", NULL);
-	assert_int_equal(device_open("cpu", &options, &device), 0);
+	device = test_device_open(0);
 	if (model_load(device, scratch->directory, &config, 8, NULL, NULL, &model, &error))
 		fail_msg("%s", error.text);
 	assert_ptr_equal(model->head.data, model->embedding.data);
@@ -499,7 +507,7 @@ int main(void)
 		cmocka_unit_test(test_tinycalc_is_loaded_byte_for_byte),
 		cmocka_unit_test(test_q_k_v_and_gate_up_are_fused_by_rows),
 		cmocka_unit_test(test_biases_are_fused_like_their_weights),
-		cmocka_unit_test(test_fused_parts_of_different_dtypes_become_float32),
+		cmocka_unit_test(test_fused_parts_of_different_dtypes_become_one),
 		cmocka_unit_test(test_shards_are_loaded_as_one),
 		cmocka_unit_test(test_tied_head_is_the_embedding),
 		cmocka_unit_test(test_model_keeps_its_own_copy_of_the_config),

@@ -145,6 +145,100 @@ static void check_unreadable_fd_is_an_error(void **state)
 	close(fd);
 }
 
+/* Keeps each chunk until it is asked for it back, and looks whether it is as it was delivered. */
+struct keeper {
+	const uint8_t *contents;
+	const void *data[DEPTH];
+	uint64_t offset[DEPTH];
+	size_t bytes[DEPTH];
+	uint32_t n_kept, most_kept, n_releases, fail_at;
+	uint64_t n_bytes;
+	bool spoilt, out_of_order;
+};
+
+static int keep(void *userdata, uint32_t segment, uint64_t offset, const void *data, size_t bytes)
+{
+	struct keeper *keeper = userdata;
+
+	(void)segment;
+	if (keeper->n_kept == DEPTH)
+		return -ECANCELED;
+	keeper->data[keeper->n_kept] = data;
+	keeper->offset[keeper->n_kept] = offset;
+	keeper->bytes[keeper->n_kept++] = bytes;
+	keeper->most_kept =
+		keeper->n_kept > keeper->most_kept ? keeper->n_kept : keeper->most_kept;
+	keeper->n_bytes += bytes;
+	return READER_KEPT;
+}
+
+static int let_go(void *userdata, const void *data)
+{
+	struct keeper *keeper = userdata;
+
+	if (++keeper->n_releases == keeper->fail_at)
+		return -ECANCELED;
+	keeper->out_of_order |= keeper->n_kept == 0 || data != keeper->data[0];
+	keeper->spoilt |= memcmp(data, keeper->contents + keeper->offset[0], keeper->bytes[0]) != 0;
+	keeper->n_kept--;
+	memmove(keeper->data, keeper->data + 1, keeper->n_kept * sizeof(keeper->data[0]));
+	memmove(keeper->offset, keeper->offset + 1, keeper->n_kept * sizeof(keeper->offset[0]));
+	memmove(keeper->bytes, keeper->bytes + 1, keeper->n_kept * sizeof(keeper->bytes[0]));
+	return 0;
+}
+
+static int run_keeping(const struct scratch *scratch, struct keeper *keeper)
+{
+	char path[256];
+	uint8_t *contents;
+	int fd = make_file(scratch, &contents, path);
+	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
+	struct model_error error = {""};
+	struct reader_options options = {
+		.memory = malloc(CHUNK * DEPTH),
+		.chunk_bytes = CHUNK,
+		.depth = DEPTH,
+		.deliver = keep,
+		.release = let_go,
+		.userdata = keeper,
+	};
+	int rc;
+
+	assert_non_null(options.memory);
+	keeper->contents = contents;
+	rc = reader_run(&segment, 1, &options, NULL, &error);
+	for (uint32_t i = 0; i < keeper->n_kept; i++)
+		keeper->spoilt |= memcmp(keeper->data[i], contents + keeper->offset[i],
+					  keeper->bytes[i]) != 0;
+	free(options.memory);
+	free(contents);
+	close(fd);
+	return rc;
+}
+
+static void check_kept_memory_is_not_read_into_until_released(void **state)
+{
+	struct keeper keeper = {0};
+
+	assert_int_equal(run_keeping(*state, &keeper), 0);
+	assert_int_equal(keeper.n_bytes, FILE_BYTES);
+	/* 25 chunks, at most 4 of them never asked for again */
+	assert_true(keeper.n_releases >= 25 - DEPTH);
+	assert_true(keeper.most_kept > 0);
+	assert_false(keeper.out_of_order);
+	assert_false(keeper.spoilt);
+}
+
+static void check_failed_release_ends_the_reading(void **state)
+{
+	struct keeper keeper = {.fail_at = 3};
+
+	assert_int_equal(run_keeping(*state, &keeper), -ECANCELED);
+	assert_int_equal(keeper.n_releases, 3);
+	assert_true(keeper.n_bytes < FILE_BYTES);
+	assert_false(keeper.spoilt);
+}
+
 static void check_nothing_to_read_is_done_at_once(void **state)
 {
 	struct sink sink = {0};
@@ -214,6 +308,8 @@ int main(void)
 		BOTH(shrunken_file_is_an_error),
 		BOTH(failed_delivery_ends_the_reading),
 		BOTH(unreadable_fd_is_an_error),
+		BOTH(kept_memory_is_not_read_into_until_released),
+		BOTH(failed_release_ends_the_reading),
 		BOTH(nothing_to_read_is_done_at_once),
 		scratch_test(test_opened_file_is_one_that_reads_may_wait_for),
 		cmocka_unit_test_setup_teardown(

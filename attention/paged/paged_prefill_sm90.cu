@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Prefill on 9.0a: rows of more than PAGED_MAX_UNIFORM_QUERY query tokens, causal, over the paged
+ * cache. The structure is that of FlashAttention-3 (Shah et al., 2024).
+ *
+ * Grid at most a block a multiprocessor, which takes one block of packed query rows and kv head
+ * after the other until none is left; block WGS warpgroups that compute, of 64 packed rows each,
+ * and one that feeds them. Of that, warp 0 loads keys and warp 1 values: a tile of KEYS tokens is a
+ * box a page, one lane each, into a ring. Warp 2 DEALS: it draws the block's next work, so that its
+ * first tile is on its way while the last work's sums are still written. Warp 3 writes the zeros
+ * where no decode kernel does. The computing warpgroups take turns at the tensor cores, so that
+ * one's softmax runs under the others' products; and each has the products of tile i's weights and
+ * values under way while it weighs tile i + 1.
+ *
+ * Tiles come from the last that the work sees down to the first; only those that some query of a
+ * warpgroup does not see whole are masked. A page of no token of the row is not read, and values
+ * past its last token are made zeros, because a weight of 0 would not silence a NaN.
+ *
+ * Work is handed out by an atomic ticket, the longest of a row first; the order has no influence
+ * on what is computed. Flops: 4 head_dim a visible pair of packed row and token.
+ *
+ * Measured on an H200, pages of 16, 32/8 heads, TFLOP/s of what is visible: a prompt of 8k with
+ * heads of 128 652, of 96 562, of 64 511, with 16/4 heads of 256 677; with heads of 128 a prompt of
+ * 2k 439, of 16k 597, a chunk of 512 over 8k 638. With boxes of one atom's width and one warp that
+ * loads it was 521 for pages of 16, and 656 for pages of 64. Three stages are no faster than two,
+ * and sums that are scaled only where they need it are slower.
+ */
+
+#include "attention/paged/paged_sm90_feed.cuh"
+#include "kernels/cuda/overlap.cuh"
+
+#define NEVER (-CUDART_INF_F)
+
+/* Numbered barriers: one for each warpgroup's turn, one for its queries. */
+#define TURN 1
+#define QUERIES 4
+
+/* ---- computing ---- */
+
+template <int D, int KEYS> struct running {
+	float scores[KEYS / 8][4];
+	uint32_t weights[KEYS / 16][4]; /* fragments, bf16 */
+	float sums[D / 8][4];
+	float highest[2], sum[2], keep[2]; /* sum: of this lane's columns only */
+	int32_t position[2];               /* of the lane's two rows; -1: there is no such row */
+	int32_t whole_first, whole_last;   /* tokens that every query of the warpgroup sees */
+};
+
+static __device__ __forceinline__ int warpgroup(void)
+{
+	return __shfl_sync(~0u, threadIdx.x / GROUP, 0);
+}
+
+/* Queue the copies of a warpgroup's queries; packed rows that don't exist are zeros. */
+template <int D>
+static __device__ __forceinline__ void queries_load(
+	const paged_cuda_args &p, const work &w, uint32_t memory)
+{
+	constexpr int chunks = D / 8;
+	int32_t group = p.a.n_heads / p.a.n_kv_heads, first = warpgroup() * 64;
+
+#pragma unroll 4
+	for (int c = threadIdx.x % GROUP; c < 64 * chunks; c += GROUP) {
+		int r = c / chunks, col = c % chunks, m = w.m_first + first + r;
+		bool there = first + r < w.n_rows;
+		const bf16 *src = (const bf16 *)p.a.q;
+
+		if (there)
+			src += (size_t)(w.row.query_first + m / group) * p.a.q_stride +
+			       (size_t)(w.kv_head * group + m % group) * D + col * 8;
+		copy_16(memory + atom<D>::place(r, col), src, there);
+	}
+	copy_commit();
+}
+
+/* What the lane's rows see. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void rows_begin(
+	const paged_cuda_args &p, const work &w, running<D, KEYS> &run)
+{
+	int32_t group = p.a.n_heads / p.a.n_kv_heads, before = w.row.seq_len - w.row.n_query;
+	int32_t first = warpgroup() * 64, n = min(w.n_rows - first, 64);
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int r = threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
+
+		run.position[half] = r < n ? before + (w.m_first + first + r) / group : -1;
+		run.highest[half] = NEVER;
+		run.sum[half] = 0.0f;
+	}
+	run.whole_last = n < 64 ? -1 : before + (w.m_first + first) / group;
+	run.whole_first = n < 64 ? 0
+				 : window_first(before + (w.m_first + first + 63) / group,
+					   p.a.window);
+}
+
+/* Issue queries x keys. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void score(
+	uint32_t queries, uint32_t keys, running<D, KEYS> &run)
+{
+	const uint64_t a = rows_at<D>(queries), b = rows_at<D>(keys);
+	constexpr int steps = atom<D>::cols / 16; /* of an atom */
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		uint32_t at = k / steps * atom<D>::bytes + k % steps * 32;
+
+		product(run.scores, further(a, at), further(b, at), k > 0);
+	}
+	products_commit();
+}
+
+/* Issue weights x values; `add`: to what the sums are. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void add_values(
+	uint32_t values, int add, running<D, KEYS> &run)
+{
+	const uint64_t b = rows_at<D>(values);
+
+#pragma unroll
+	for (int k = 0; k < KEYS / 16; k++) {
+		const uint64_t rows = further(b, k * 16 * D * 2);
+		const int keep = k > 0 ? 1 : add;
+
+		if constexpr (D == 64)
+			product_across_8<0>(run.sums, run.weights[k], rows, keep);
+		else if constexpr (D == 96)
+			product_across_12<0>(run.sums, run.weights[k], rows, keep);
+		else
+			product_across_16<0>(run.sums, run.weights[k], rows, keep);
+		if constexpr (D == 256)
+			product_across_16<16>(run.sums, run.weights[k],
+				further(rows, 2 * atom<D>::bytes), keep);
+	}
+	products_commit();
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void mask(
+	int32_t token, uint32_t window, running<D, KEYS> &run)
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int32_t last = run.position[half] - token - threadIdx.x % 4 * 2;
+		int32_t first = window_first(run.position[half], window) - token -
+				threadIdx.x % 4 * 2;
+
+#pragma unroll
+		for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+			for (int j = 0; j < 2; j++)
+				if (n * 8 + j > last || n * 8 + j < first)
+					run.scores[n][half * 2 + j] = NEVER;
+	}
+}
+
+/* Scores become weights relative to the highest so far; the past is to be scaled by `keep`. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void weigh(float scale_log2, running<D, KEYS> &run)
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		float highest = run.highest[half], base, sum[2] = {};
+
+#pragma unroll
+		for (int n = 0; n < KEYS / 8; n++)
+			highest = fmaxf(highest, fmaxf(run.scores[n][half * 2],
+							 run.scores[n][half * 2 + 1]));
+		highest = quad_max(highest);
+		base = highest == NEVER ? 0.0f : highest * scale_log2;
+		run.keep[half] = power_2(fmaf(run.highest[half], scale_log2, -base));
+		run.highest[half] = highest;
+#pragma unroll
+		for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+			for (int j = 0; j < 2; j++) {
+				float *x = &run.scores[n][half * 2 + j];
+
+				*x = power_2(fmaf(*x, scale_log2, -base));
+				sum[j] += *x;
+			}
+		run.sum[half] = fmaf(run.sum[half], run.keep[half], sum[0] + sum[1]);
+	}
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void weights_pack(running<D, KEYS> &run)
+{
+#pragma unroll
+	for (int k = 0; k < KEYS / 16; k++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			run.weights[k][j] = pack(run.scores[k * 2 + j / 2][j % 2 * 2],
+				run.scores[k * 2 + j / 2][j % 2 * 2 + 1]);
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void sums_scale(running<D, KEYS> &run)
+{
+#pragma unroll
+	for (int n = 0; n < D / 8; n++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			run.sums[n][j] *= run.keep[j / 2];
+}
+
+/* A warpgroup's turn at the tensor cores comes after the one before it, round and round. */
+template <int WGS> static __device__ __forceinline__ void turn_await(void)
+{
+	warps_sync(TURN + warpgroup(), 2 * GROUP);
+}
+
+template <int WGS> static __device__ __forceinline__ void turn_pass(void)
+{
+	int next = warpgroup() + 1;
+
+	warps_arrive(TURN + (next == WGS ? 0 : next), 2 * GROUP);
+}
+
+static __device__ __forceinline__ void give_back(uint64_t *barrier)
+{
+	if (threadIdx.x % 32 == 0)
+		barrier_arrive(shared_address(barrier));
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void tile_weigh(const paged_cuda_args &p, int32_t token,
+	float scale_log2, running<D, KEYS> &run)
+{
+	if (token + KEYS - 1 > run.whole_last || token < run.whole_first)
+		mask<D, KEYS>(token, p.a.window, run);
+	weigh<D, KEYS>(scale_log2, run);
+}
+
+/* All tiles of a work but the last values, which `run.weights` are waiting for. */
+template <int D, int KEYS, int WGS>
+static __device__ __forceinline__ void compute_tiles(const paged_cuda_args &p, const work &w,
+	shared *s, uint32_t queries, uint32_t ring, place<STAGES> &keys_at,
+	place<STAGES> &values_at, running<D, KEYS> &run)
+{
+	using size = sizes<D, KEYS, WGS>;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
+	const uint32_t values = ring + STAGES * size::tile_bytes;
+	int32_t tile = w.tile_end - 1;
+
+	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
+	turn_await<WGS>();
+	products_fence();
+	score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
+	turn_pass<WGS>();
+	products_wait<0>();
+	settle(run.scores);
+	give_back(&s->empty[OF_KEYS][keys_at.index]);
+	keys_at.next();
+	tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
+	weights_pack<D, KEYS>(run);
+	while (--tile >= w.tile_first) {
+		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
+		turn_await<WGS>();
+		products_fence();
+		score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
+		barrier_wait(shared_address(&s->full[OF_VALUES][values_at.index]),
+			values_at.parity);
+		add_values<D, KEYS>(values + values_at.index * size::tile_bytes,
+			tile + 2 < w.tile_end, run);
+		turn_pass<WGS>();
+		products_wait<1>();
+		settle(run.scores);
+		give_back(&s->empty[OF_KEYS][keys_at.index]);
+		keys_at.next();
+		tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
+		products_wait<0>();
+		settle(run.sums);
+		give_back(&s->empty[OF_VALUES][values_at.index]);
+		values_at.next();
+		sums_scale<D, KEYS>(run);
+		weights_pack<D, KEYS>(run);
+	}
+}
+
+/* The last values' products. */
+template <int D, int KEYS, int WGS>
+static __device__ __forceinline__ void compute_rest(const work &w, shared *s, uint32_t values,
+	place<STAGES> &at, running<D, KEYS> &run)
+{
+	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
+	products_fence();
+	add_values<D, KEYS>(values + at.index * sizes<D, KEYS, WGS>::tile_bytes,
+		w.tile_first + 1 < w.tile_end, run);
+	products_wait<0>();
+	settle(run.sums);
+	give_back(&s->empty[OF_VALUES][at.index]);
+	at.next();
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void out_store(
+	const paged_cuda_args &p, const work &w, const running<D, KEYS> &run)
+{
+	int32_t group = p.a.n_heads / p.a.n_kv_heads;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
+		int32_t m = w.m_first + r;
+		float sum = quad_sum(run.sum[half]);
+		float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+		bf16 *out = (bf16 *)p.a.out +
+			    ((size_t)(w.row.query_first + m / group) * p.a.n_heads +
+				    w.kv_head * group + m % group) * D + threadIdx.x % 4 * 2;
+
+		if (r >= w.n_rows)
+			continue;
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+			*(uint32_t *)(out + n * 8) = pack(run.sums[n][half * 2] * factor,
+				run.sums[n][half * 2 + 1] * factor);
+	}
+}
+
+template <int D, int KEYS, int WGS>
+static __device__ void compute(const paged_cuda_args &p, shared *s, uint32_t memory)
+{
+	using size = sizes<D, KEYS, WGS>;
+	const uint32_t queries = memory + warpgroup() * size::group_bytes;
+	const uint32_t ring = memory + WGS * size::group_bytes;
+	place<STAGES> keys_at = {}, values_at = {};
+	place<2> dealt = {};
+	work w = work_take(s, dealt);
+
+	if (warpgroup() == WGS - 1)
+		turn_pass<WGS>();
+	if (w.n_rows)
+		queries_load<D>(p, w, queries);
+	while (w.n_rows) {
+		running<D, KEYS> run = {};
+		work now = w;
+
+		rows_begin<D, KEYS>(p, now, run);
+		copy_wait<0>();
+		stores_fence();
+		warps_sync(QUERIES + warpgroup(), GROUP);
+		if (now.tile_first < now.tile_end)
+			compute_tiles<D, KEYS, WGS>(
+				p, now, s, queries, ring, keys_at, values_at, run);
+		warps_sync(QUERIES + warpgroup(), GROUP); /* nobody reads the queries any more */
+		w = work_take(s, dealt);
+		if (w.n_rows)
+			queries_load<D>(p, w, queries);
+		if (now.tile_first < now.tile_end)
+			compute_rest<D, KEYS, WGS>(
+				now, s, ring + STAGES * size::tile_bytes, values_at, run);
+		out_store<D, KEYS>(p, now, run);
+	}
+	if (warpgroup() == 0)
+		turn_await<WGS>();
+}
+
+/* ---- the kernel ---- */
+
+template <int D, int KEYS, int WGS>
+static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
+	prefill_kernel(const __grid_constant__ paged_cuda_args p,
+		const __grid_constant__ paged_tensor_map map)
+{
+	using size = sizes<D, KEYS, WGS>;
+	extern __shared__ uint8_t unaligned[];
+	__shared__ shared s;
+	const uint32_t memory = (shared_address(unaligned) + ATOM_ALIGN - 1) & ~(ATOM_ALIGN - 1);
+	const uint32_t ring = memory + WGS * size::group_bytes;
+
+	overlap_trigger();
+	if (threadIdx.x == 0)
+		barriers_init(&s, WGS * 4);
+	__syncthreads();
+	overlap_wait();
+	if (warpgroup() < WGS) {
+		registers_take<WGS == 2 ? 232 : 160>();
+		compute<D, KEYS, WGS>(p, &s, memory);
+	} else {
+		int warp = threadIdx.x / 32 % 4;
+
+		registers_give<WGS == 2 ? 40 : 32>();
+		if (warp < 2)
+			load_tiles<D, KEYS, WGS>(
+				p, &map, &s, warp, ring + warp * STAGES * size::tile_bytes);
+		else if (warp == 2 && threadIdx.x % 32 == 0)
+			deal<size::rows, KEYS>(p, &s);
+		else if (warp == 3 && p.alone)
+			zeros_write(p, p.plan.head->n_zero, blockIdx.x, gridDim.x,
+				threadIdx.x % 32, 32);
+	}
+}
+
+/* ---- the launcher ---- */
+
+struct choice {
+	uint32_t head_dim;
+	paged_variant variant;
+};
+#define CHOICE(D, KEYS, WGS)                                                                 \
+	{ D, { (const void *)prefill_kernel<D, KEYS, WGS>, sizes<D, KEYS, WGS>::bytes,       \
+		     sizes<D, KEYS, WGS>::rows, (WGS + 1) * GROUP, KEYS } }
+
+bool paged_prefill_sm90_variant(
+	uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin, struct paged_variant *ret)
+{
+	static const choice choices[] = {
+		CHOICE(64, 128, 2), CHOICE(64, 128, 3), CHOICE(96, 128, 2), CHOICE(128, 128, 2),
+		CHOICE(256, 64, 2),
+	};
+
+	for (const choice &c : choices) {
+		if (c.head_dim != head_dim || c.variant.rows < rows ||
+			c.variant.shared_bytes + 1024 > shared_bytes_optin)
+			continue;
+		*ret = c.variant;
+		return true;
+	}
+	return false;
+}
+
+void paged_prefill_sm90_launch(struct stream *stream, const struct paged_variant *variant,
+	const struct paged_cuda_args *args, const struct paged_tensor_map *map)
+{
+	uint64_t group = args->a.n_heads / args->a.n_kv_heads;
+	uint64_t n_blocks = (args->a.max_long_query * group + variant->rows - 1) / variant->rows;
+	uint64_t n_items = n_blocks * args->a.n_long * args->a.n_kv_heads;
+	void *params[] = { (void *)args, (void *)map };
+
+	cuda_launch(stream, variant->kernel,
+		dim3(n_items < args->n_sms ? (uint32_t)n_items : args->n_sms),
+		dim3(variant->threads), variant->shared_bytes, params);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_PAGED_PAGED_SM90_CUH
+#define MIMEO_ATTENTION_PAGED_PAGED_SM90_CUH
+
+/*
+ * What 9.0a has beyond paged_mma.cuh: barriers in shared memory, the copy engine, and matrix
+ * products of a whole warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+ *
+ * Every operand in shared memory is made of ATOMS: 64 elements, 128 bytes, of each of 8 rows, one
+ * row behind the other, the 16-byte chunk c of row r at place c ^ r of its 128 bytes. So the copy
+ * engine writes them (CU_TENSOR_MAP_SWIZZLE_128B) and so the products read them, free of bank
+ * conflicts; an atom begins at a multiple of its size. Rows of head_dim elements are head_dim / 64
+ * atoms behind each other in memory; the next 8 rows follow. A page is so one box of the copy
+ * engine, whatever its size. Heads that are no multiple of 64 have atoms of 32 elements, 64 bytes,
+ * chunk c of row r at place c ^ r / 2 (CU_TENSOR_MAP_SWIZZLE_64B). Queries and keys are read along
+ * their rows (the product runs over the elements of a row), values across them (over the rows).
+ */
+
+#include "attention/paged/paged_mma.cuh"
+
+#define ATOM_ALIGN 1024u
+
+template <int D> struct atom {
+	static constexpr int cols = D % 64 ? 32 : 64;
+	static constexpr int chunks = cols / 8; /* of 16 bytes, of a row */
+	static constexpr uint32_t row_bytes = cols * 2, bytes = 8 * row_bytes;
+	static constexpr uint32_t n = D / cols; /* of 8 rows */
+	static constexpr uint64_t swizzle = cols == 64 ? 1 : 2; /* as descriptors have it */
+
+	/* Where a chunk of a row of head_dim elements is. */
+	static __device__ __forceinline__ uint32_t place(int row, int chunk)
+	{
+		return (row / 8 * n + chunk / chunks) * bytes + row % 8 * row_bytes +
+		       ((chunk ^ (cols == 64 ? row : row / 2)) % chunks) * 16;
+	}
+};
+
+/* ---- barriers in shared memory ---- */
+
+static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+		: "memory");
+}
+
+/* What one thread initialised, before a __syncthreads, is seen by the copy engine, too. */
+static __device__ __forceinline__ void barrier_init_fence(void)
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Arrive, and let the phase end only after so many bytes were copied. */
+static __device__ __forceinline__ void barrier_arrive_bytes(uint32_t barrier, uint32_t bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+		"r"(bytes)
+		: "memory");
+}
+
+/* Until the phase of this parity has ended; of a new barrier, the one before the first has. */
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+	uint32_t ended;
+
+	do {
+		asm volatile("{\n\t.reg .pred p;\n\t"
+			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+			     "selp.u32 %0, 1, 0, p;\n\t}"
+			: "=r"(ended)
+			: "r"(barrier), "r"(parity)
+			: "memory");
+	} while (!ended);
+}
+
+/* ---- the hardware's numbered barriers, for some warps of a block ---- */
+
+static __device__ __forceinline__ void warps_sync(int number, int threads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void warps_arrive(int number, int threads)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+/* ---- copies ---- */
+
+/* A box of a tensor of four dimensions, the place given in the outer two. */
+static __device__ __forceinline__ void copy_box(
+	uint32_t dst, const void *map, uint32_t barrier, int32_t cols, int32_t rows)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %3, %4, %5}], [%2];" ::"r"(dst), "l"(map), "r"(barrier),
+		"r"(0), "r"(cols), "r"(rows)
+		: "memory");
+}
+
+/* This thread's ordinary stores to shared memory come before what products read there. */
+static __device__ __forceinline__ void stores_fence(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- registers: of what the block was launched with, warpgroups give and take ---- */
+
+template <int N> static __device__ __forceinline__ void registers_give(void)
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void registers_take(void)
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- products ---- */
+
+/* Descriptor of rows of D elements. */
+template <int D> static __device__ __forceinline__ uint64_t rows_at(uint32_t address)
+{
+	return atom<D>::swizzle << 62 | (uint64_t)(atom<D>::n * atom<D>::bytes >> 4) << 32 |
+	       (uint64_t)(atom<D>::bytes >> 4) << 16 | address >> 4;
+}
+
+/* So many bytes further. */
+static __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
+{
+	return descriptor + (bytes >> 4);
+}
+
+/* Before the first product that uses registers which were written. */
+static __device__ __forceinline__ void products_fence(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void products_commit(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most N of the groups of products are under way. */
+template <int N> static __device__ __forceinline__ void products_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Registers of products: not read before here, for all that the compiler knows. */
+template <int N> static __device__ __forceinline__ void settle(float (&x)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			asm volatile("" : "+f"(x[i][j])::"memory");
+}
+
+#define SUMS_4(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])
+#define SUMS_16(x, i) SUMS_4(x, i), SUMS_4(x, i + 1), SUMS_4(x, i + 2), SUMS_4(x, i + 3)
+#define SUMS_32(x, i) SUMS_16(x, i), SUMS_16(x, i + 4)
+#define NUMBERS_32                                                                           \
+	"%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "   \
+	"%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_48                                                                           \
+	NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "     \
+	"%45, %46, %47"
+#define NUMBERS_64                                                                           \
+	NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "     \
+	"%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "   \
+	"%61, %62, %63"
+
+/* c[64, N] = a[64, 16] b[16, N], plus what c was if `add`; c as the fragments of paged_mma.cuh, N /
+ * 8 of them, of 16 rows a warp. a and b are read along their rows. */
+static __device__ __forceinline__ void product(
+	float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
+		     "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
+		: SUMS_32(c, 0)
+		: "l"(a), "l"(b), "r"(add));
+}
+
+static __device__ __forceinline__ void product(
+	float (&c)[16][4], uint64_t a, uint64_t b, int add)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NUMBERS_64
+		     "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
+		: SUMS_32(c, 0), SUMS_32(c, 8)
+		: "l"(a), "l"(b), "r"(add));
+}
+
+/* The same of a in registers, with b read across its rows; N of c's fragments from `first` on. */
+template <int FIRST, int M>
+static __device__ __forceinline__ void product_across_8(
+	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
+		     "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"
+		: SUMS_32(c, FIRST)
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+template <int FIRST, int M>
+static __device__ __forceinline__ void product_across_12(
+	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %53, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NUMBERS_48
+		     "}, {%48, %49, %50, %51}, %52, p, 1, 1, 1;\n\t}"
+		: SUMS_32(c, FIRST), SUMS_16(c, FIRST + 8)
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+template <int FIRST, int M>
+static __device__ __forceinline__ void product_across_16(
+	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NUMBERS_64
+		     "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
+		: SUMS_32(c, FIRST), SUMS_32(c, FIRST + 8)
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_SKINNY_H
+#define MIMEO_KERNELS_CUDA_SKINNY_H
+
+/*
+ * GEMM of few rows, as a decode step has them: the time is that of reading the weights once. One
+ * kernel in VARIANTS, which differ in how many rows of x and of W a block takes at a time; which is
+ * fastest for a shape, gemm.c finds out by timing.
+ */
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SKINNY_VARIANTS_MAX 8
+#define SKINNY_ROWS_MAX 32u
+
+/* Allow the variants their shared memory; before lock. */
+int skinny_start(struct stream *stream);
+/* The variants that can do this product, the likeliest first, into ret[SKINNY_VARIANTS_MAX]; 0: none
+ * can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second. */
+int skinny_variants(
+	struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
+/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
+int skinny_launch(struct stream *stream, const struct op_gemm *args, uint8_t variant);
+/* A kernel of the source file, for cuda_launch_begin. */
+const void *skinny_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

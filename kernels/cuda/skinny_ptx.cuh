@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
+#define MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
+
+/* The instructions that skinny.cu is made of; those of 9.0 only. */
+
+#include <stdint.h>
+
+#if __CUDA_ARCH__ >= 900
+
+__device__ static inline uint32_t shared_address(const void *pointer)
+{
+	return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+__device__ static inline void barrier_init(uint32_t barrier, uint32_t count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count)
+		     : "memory");
+}
+
+__device__ static inline void barrier_arrive(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+		"r"(bytes)
+		: "memory");
+}
+
+__device__ static inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+	uint32_t done = 0;
+
+	while (!done)
+		asm volatile("{\n\t.reg .pred p;\n\t"
+			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+			     "selp.u32 %0, 1, 0, p;\n\t}"
+			     : "=r"(done)
+			     : "r"(barrier), "r"(parity)
+			     : "memory");
+}
+
+__device__ static inline void bulk_copy(
+	uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1], %2, [%3];" ::"r"(to),
+		"l"(from), "r"(bytes), "r"(barrier)
+		: "memory");
+}
+
+__device__ static inline uint4 load_16(uint32_t address)
+{
+	uint4 v;
+
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "r"(address)
+		     : "memory");
+	return v;
+}
+
+/* c[16, 8] += a[16, 16] b[16, 8] */
+__device__ static inline void multiply(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+	uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		: "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+#endif
+
+#endif
