@@ -134,7 +134,7 @@ int config_declare(struct config_settings *settings, const char *name, const cha
 static int unknown_key(const char *where, const char *key, bool of_model,
 	struct config_error *error)
 {
-	char known[400];
+	char known[800];
 	size_t used = (size_t)snprintf(known, sizeof(known), "%s", of_model ? "dir, " : "");
 
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {

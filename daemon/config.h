@@ -59,6 +59,10 @@ struct config {
 	uint32_t max_sequences; /* a session */
 	uint64_t max_arena_bytes;
 	uint64_t max_shared_bytes; /* all sessions' regions, and the engine's copies of them */
+	uint32_t max_client_buffers;      /* device buffers of a session */
+	uint64_t max_client_buffer_bytes; /* theirs */
+	uint64_t max_buffer_bytes;        /* all sessions' */
+	char allow_client_ipc[16];        /* "same-uid", "yes", "no" */
 	uint32_t spin_us; /* CONFIG_SPIN_FOREVER: never sleep */
 	uint32_t drain_timeout_s; /* 0: no limit */
 	enum log_level log_level;
@@ -94,7 +98,7 @@ struct config_key {
 	const char *choices; /* "auto, naive or paged" */
 };
 
-#define CONFIG_N_KEYS 21
+#define CONFIG_N_KEYS 25
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* ---- what one place says ---- */

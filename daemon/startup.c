@@ -48,6 +48,7 @@ struct startup {
 	struct budget_model memory[CONFIG_MODELS_MAX];
 	struct engine_options engine_options;
 	struct engine *engine;
+	struct builder *builder;
 };
 
 static int refuse(struct startup_error *error, int r, const char *format, ...)
@@ -341,9 +342,11 @@ static int load(struct startup *startup, uint32_t index, struct startup_error *e
 	progress_end(&loading.progress);
 	if (r != 0)
 		return refuse(error, r, "model %s: %s", name, model_error.text);
-	log_info("model %s: %s, %s of weights in %s (%s), attention %s, graph mode %s", name,
-		candidate->config.architecture, table_format_bytes(bytes, (double)model->bytes),
+	log_info("model %s: %s, %s of weights in %s (%s, %.2f GB/s), attention %s, graph mode %s",
+		name, candidate->config.architecture,
+		table_format_bytes(bytes, (double)model->bytes),
 		table_format_seconds(seconds, model->load_seconds), model->reader,
+		(double)model->file_bytes * 1e-9 / model->load_seconds,
 		candidate->attention->name, graph_mode_name(candidate->mode.resolved));
 
 	struct engine_model_options *options = &startup->engine_options.models[index];
@@ -406,6 +409,10 @@ static int make_engine(struct startup *startup, struct startup_error *error)
 	options->n_models = 0;
 	if (r != 0)
 		return refuse(error, r, "engine: %s", model_error.text);
+	r = builder_new(startup->device, &engine_stats(startup->engine)->n_in_lane,
+		&startup->builder);
+	if (r < 0)
+		return refuse(error, r, "builder: its thread does not start: %s", strerror(-r));
 	r = engine_start(startup->engine);
 	if (r < 0)
 		return refuse(error, r, "engine: its thread does not start: %s", strerror(-r));
@@ -449,11 +456,24 @@ int startup_new(const struct config *config, struct startup **ret, struct startu
 	return 0;
 }
 
+static enum serve_client_ipc client_ipc(const char *text)
+{
+	if (strcmp(text, "same-uid") == 0)
+		return SERVE_CLIENT_IPC_SAME_UID;
+	return strcmp(text, "yes") == 0 ? SERVE_CLIENT_IPC_YES : SERVE_CLIENT_IPC_NO;
+}
+
 int startup_serve(struct startup *startup, bool *ret_abandoned)
 {
 	const struct config *config = startup->config;
-	const struct serve_options options = {
+	struct serve_options options = {
 		.engine = startup->engine,
+		.builder = startup->builder,
+		.device_kind = startup->info.kind,
+		.max_client_buffers = config->max_client_buffers,
+		.max_client_buffer_bytes = config->max_client_buffer_bytes,
+		.max_buffer_bytes = config->max_buffer_bytes,
+		.allow_client_ipc = client_ipc(config->allow_client_ipc),
 		.socket = startup->socket,
 		.device = startup->info.name,
 		.loop = config->loop[0] ? config->loop : NULL,
@@ -469,6 +489,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	struct serve *serve;
 
 	*ret_abandoned = false;
+	memcpy(options.device_uuid, startup->info.uuid, sizeof(options.device_uuid));
 	int r = serve_new(&options, &serve);
 	interrupt_disarm();
 	if (r < 0) {
@@ -492,6 +513,8 @@ void startup_free(struct startup *startup)
 {
 	if (!startup)
 		return;
+	/* The engine's last step is read: it has no session any more. */
+	builder_free(startup->builder);
 	engine_free(startup->engine);
 	for (uint32_t i = 0; i < startup->engine_options.n_models; i++)
 		model_free(startup->engine_options.models[i].model);

@@ -40,6 +40,18 @@ const char *msg_field_name(unsigned field)
 		return "n_rows";
 	case MSG_N_TOKENS:
 		return "n_tokens";
+	case MSG_LOGITS_BUFFER:
+		return "logits_buffer";
+	case MSG_LOGITS_OFFSET:
+		return "logits_offset";
+	case MSG_HIDDEN_BUFFER:
+		return "hidden_buffer";
+	case MSG_HIDDEN_OFFSET:
+		return "hidden_offset";
+	case MSG_EMBEDDINGS_BUFFER:
+		return "embeddings_buffer";
+	case MSG_EMBEDDINGS_OFFSET:
+		return "embeddings_offset";
 	case MSG_VERSION:
 		return "version";
 	case MSG_FEATURES:
@@ -74,6 +86,20 @@ const char *msg_field_name(unsigned field)
 		return "bos";
 	case MSG_PAGE_TOKENS:
 		return "page_tokens";
+	case MSG_ACTIVATION:
+		return "activation";
+	case MSG_CALL:
+		return "call";
+	case MSG_BUFFER:
+		return "buffer";
+	case MSG_KIND:
+		return "kind";
+	case MSG_BYTES:
+		return "bytes";
+	case MSG_HANDLE:
+		return "handle";
+	case MSG_REQUEST:
+		return "request";
 	}
 	return "?";
 }
@@ -82,6 +108,11 @@ const char *msg_field_name(unsigned field)
 #define U32(name, type, member, least)                                                             \
 	{.field = (name), .kind = MSG_KIND_U32, .offset = offsetof(type, member), .min = (least),  \
 		.max = UINT32_MAX}
+
+#define PLACE(buffer_name, offset_name, type, member)                                              \
+	U32(buffer_name, type, member.buffer, 0),                                                  \
+		{.field = (offset_name), .kind = MSG_KIND_U64,                                     \
+			.offset = offsetof(type, member.offset)}
 
 /* The least n_tokens and n_rows is checked afterwards: RING_DETAIL_EMPTY says it better. */
 static const struct msg_entry generate_entries[] = {
@@ -93,8 +124,10 @@ static const struct msg_entry generate_entries[] = {
 	{.field = MSG_STOP, .kind = MSG_KIND_IDS, .offset = offsetof(struct msg_generate, stop),
 		.n_offset = offsetof(struct msg_generate, n_stop), .capacity = MSG_STOP_MAX},
 	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_generate, flags),
-		.max = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS},
+		.max = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS |
+			MSG_GENERATE_FENCE},
 	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
+	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
 };
 static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
 
@@ -105,6 +138,11 @@ static const struct msg_entry step_entries[] = {
 		.max = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN},
 	U32(MSG_DEADLINE_MS, struct msg_step, deadline_ms, 0),
 	MSG_SAMPLING_ENTRIES(offsetof(struct msg_step, sampling)),
+	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_step, logits),
+	PLACE(MSG_HIDDEN_BUFFER, MSG_HIDDEN_OFFSET, struct msg_step, hidden),
+	PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
+	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, flags),
+		.max = MSG_STEP_FENCE},
 };
 static const struct msg_table step_table = MSG_TABLE(struct msg_step, step_entries);
 /* clang-format on */
@@ -164,6 +202,8 @@ int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 		return refuse_empty(ret_detail);
 	if (msg.max_tokens == 0)
 		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
+	if (msg.logits.buffer != 0 && !(msg.flags & MSG_GENERATE_PROMPT_LOGITS))
+		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
 	*ret = msg;
 	return 0;
 }
@@ -180,6 +220,10 @@ int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, stru
 		return refuse_empty(ret_detail);
 	if (msg.outputs == 0)
 		return msg_refuse_field(ret_detail, MSG_OUTPUTS);
+	if (msg.logits.buffer != 0 && !(msg.outputs & MSG_STEP_LOGITS))
+		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
+	if (msg.hidden.buffer != 0 && !(msg.outputs & MSG_STEP_HIDDEN))
+		return msg_refuse_field(ret_detail, MSG_HIDDEN_BUFFER);
 	*ret = msg;
 	return 0;
 }

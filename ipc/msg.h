@@ -27,6 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ipc/handle.h"
 #include "ipc/ring.h"
 
 #define MSG_HEADER_MAX 1024u       /* a request's header */
@@ -35,6 +36,7 @@
 #define MSG_NAME_MAX 64 /* with terminator */
 #define MSG_STOP_MAX 8
 #define MSG_TEXT_MAX 256
+#define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
 #define MSG_PROTOCOL_VERSION 1u
 
 enum msg_field {
@@ -53,6 +55,12 @@ enum msg_field {
 	MSG_OUTPUTS,
 	MSG_N_ROWS,
 	MSG_N_TOKENS,
+	MSG_LOGITS_BUFFER,
+	MSG_LOGITS_OFFSET,
+	MSG_HIDDEN_BUFFER,
+	MSG_HIDDEN_OFFSET,
+	MSG_EMBEDDINGS_BUFFER,
+	MSG_EMBEDDINGS_OFFSET,
 	/* handshake */
 	MSG_VERSION = 32,
 	MSG_FEATURES,
@@ -72,6 +80,14 @@ enum msg_field {
 	MSG_EOS,
 	MSG_BOS,
 	MSG_PAGE_TOKENS,
+	MSG_ACTIVATION,
+	/* calls */
+	MSG_CALL = 96,
+	MSG_BUFFER,
+	MSG_KIND,
+	MSG_BYTES,
+	MSG_HANDLE,
+	MSG_REQUEST,
 };
 
 /* "max_tokens" for MSG_MAX_TOKENS and so on; "?" if unknown. */
@@ -92,6 +108,13 @@ struct msg_sampling {
 #define MSG_SAMPLING_SEEDED 1u
 #define MSG_SAMPLING_MODEL 2u
 
+/* A place in a device buffer; buffer 0: none. */
+struct msg_place {
+	uint32_t buffer;
+	uint64_t offset; /* bytes, a multiple of MSG_PLACE_ALIGN */
+};
+#define MSG_PLACE_ALIGN 64u
+
 /* RING_OP_GENERATE. Payload: int32 tokens[n_tokens]. */
 struct msg_generate {
 	uint32_t model, sequence, n_tokens, max_tokens;
@@ -100,14 +123,20 @@ struct msg_generate {
 	int32_t stop[MSG_STOP_MAX];
 	uint32_t flags; /* MSG_GENERATE_... */
 	uint32_t deadline_ms;
+	struct msg_place logits; /* for the prompt's logits, in place of the output area */
 };
 #define MSG_GENERATE_IGNORE_EOS 1u
 #define MSG_GENERATE_PROMPT_LOGITS 2u
+#define MSG_GENERATE_FENCE 4u /* record the request's fence when the prompt is computed */
 
 /* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */
 struct msg_step {
 	uint32_t model, n_rows, outputs, deadline_ms;
 	struct msg_sampling sampling;
+	/* Results [n_rows, vocab or hidden] float32, in place of the output area; and the embeddings
+	 * [tokens of all rows, hidden] of the model's activation type, in place of the ids'. */
+	struct msg_place logits, hidden, embeddings;
+	uint32_t flags; /* MSG_STEP_FENCE */
 };
 struct msg_row {
 	uint32_t sequence, n_tokens;
@@ -115,6 +144,7 @@ struct msg_row {
 #define MSG_STEP_TOKENS 1u
 #define MSG_STEP_LOGITS 2u
 #define MSG_STEP_HIDDEN 4u
+#define MSG_STEP_FENCE 1u /* flag: record the request's fence behind the last row's work */
 
 /* Where results lie in a request's output area; each part starts on a multiple of 64 bytes. */
 struct msg_output {
@@ -140,7 +170,11 @@ struct msg_model {
 	int32_t eos[MSG_STOP_MAX];
 	int32_t bos;
 	struct msg_sampling sampling;
+	uint32_t activation; /* MSG_ACTIVATION_... */
 };
+#define MSG_ACTIVATION_F32 0u
+#define MSG_ACTIVATION_BF16 1u
+#define MSG_ACTIVATION_F16 2u
 
 #define MSG_MODELS_MAX 32
 
@@ -157,6 +191,36 @@ struct msg_welcome {
 	struct msg_model models[MSG_MODELS_MAX];
 };
 
+/*
+ * After WELCOME the client may call on the socket, one call at a time; each gets one reply. They
+ * take what may take milliseconds and descriptors: device buffers, and the requests' fences.
+ *
+ *	BUFFER_ALLOC   kind, bytes       -> buffer, handle, fd if the kind has one; kind 0: the one with
+ *	                                    a descriptor that the device has
+ *	BUFFER_IMPORT  handle, its fd    -> buffer
+ *	BUFFER_CLOSE   buffer            -> from now on no request may name it
+ *	FENCE          request index     -> handle of the event that the index's requests record; fd if
+ *	                                    the kind has one. As long as the session.
+ */
+enum msg_call_kind {
+	MSG_CALL_BUFFER_ALLOC = 1,
+	MSG_CALL_BUFFER_IMPORT,
+	MSG_CALL_BUFFER_CLOSE,
+	MSG_CALL_FENCE,
+};
+struct msg_call {
+	uint32_t call; /* enum msg_call_kind */
+	uint32_t buffer, kind /* enum handle_kind */, request;
+	uint64_t bytes;
+	uint8_t handle[HANDLE_WIRE_BYTES]; /* not checked by msg_call_decode: handle_decode does */
+};
+struct msg_reply {
+	int32_t status;
+	char text[MSG_TEXT_MAX]; /* what and why, if it is refused */
+	uint32_t buffer;
+	uint8_t handle[HANDLE_WIRE_BYTES]; /* all zero: none */
+};
+
 /* Decoding memory, allocated once: one a thread. */
 struct msg_codec;
 int msg_codec_new(struct msg_codec **ret);
@@ -169,6 +233,8 @@ int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t siz
 int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size);
 int msg_hello_encode(const struct msg_hello *msg, void *buffer, size_t size);
 int msg_welcome_encode(const struct msg_welcome *msg, void *buffer, size_t size);
+int msg_call_encode(const struct msg_call *msg, void *buffer, size_t size);
+int msg_reply_encode(const struct msg_reply *msg, void *buffer, size_t size);
 
 /* Decoders: 0, or a negative status with *ret_detail; *ret is written only on success. `data` must
  * be private memory: it is read more than once. Absent optional fields are 0. Values that no daemon
@@ -183,5 +249,11 @@ int msg_hello_decode(struct msg_codec *codec, const void *data, size_t size, str
 	struct msg_detail *ret_detail);
 int msg_welcome_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_welcome *ret, struct msg_detail *ret_detail);
+/* A call that is malformed is E_PROTOCOL; of which a field is refused, E_INVALID. A refused reply is
+ * E_PROTOCOL. */
+int msg_call_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_call *ret,
+	struct msg_detail *ret_detail);
+int msg_reply_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_reply *ret,
+	struct msg_detail *ret_detail);
 
 #endif

@@ -38,6 +38,7 @@ static const struct msg_entry model_entries[] = {
 	{.field = MSG_BOS, .kind = MSG_KIND_I32, .offset = offsetof(struct msg_model, bos),
 		.min = -1, .max = INT32_MAX},
 	MSG_SAMPLING_ENTRIES(offsetof(struct msg_model, sampling)),
+	U32(MSG_ACTIVATION, struct msg_model, activation, 0, MSG_ACTIVATION_F16),
 };
 static const struct msg_table model_table = MSG_TABLE(struct msg_model, model_entries);
 

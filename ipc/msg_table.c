@@ -130,6 +130,15 @@ static uint32_t load_u32(const void *at)
 	return value;
 }
 
+static uint64_t any_byte(const uint8_t *bytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (bytes[i] != 0)
+			return n;
+	}
+	return 0;
+}
+
 /* Elements, bytes or value of a field: 0 if it is to be left out. */
 static uint64_t weight(const struct msg_entry *entry, const uint8_t *msg)
 {
@@ -141,6 +150,8 @@ static uint64_t weight(const struct msg_entry *entry, const uint8_t *msg)
 		return load_u32(msg + entry->n_offset);
 	case MSG_KIND_TEXT:
 		return strnlen((const char *)msg + entry->offset, entry->capacity);
+	case MSG_KIND_BYTES:
+		return any_byte(msg + entry->offset, entry->capacity);
 	case MSG_KIND_U64:
 		memcpy(&wide, msg + entry->offset, sizeof(wide));
 		return wide;
@@ -189,6 +200,8 @@ static int put_value(
 		return msgpack_pack_float(packer, number);
 	case MSG_KIND_TEXT:
 		return put_text(packer, (const char *)at, n);
+	case MSG_KIND_BYTES:
+		return msgpack_pack_bin_with_body(packer, at, n);
 	case MSG_KIND_IDS:
 	case MSG_KIND_LIST:
 		return put_list(packer, entry, at, n);
@@ -311,6 +324,14 @@ static bool take_text(const struct msg_entry *entry, const msgpack_object *objec
 	return true;
 }
 
+static bool take_bytes(const struct msg_entry *entry, const msgpack_object *object, uint8_t *at)
+{
+	if (object->type != MSGPACK_OBJECT_BIN || object->via.bin.size != entry->capacity)
+		return false;
+	memcpy(at, object->via.bin.ptr, entry->capacity);
+	return true;
+}
+
 /* 0, or E_INVALID about the field or one inside it. */
 static int take_list(const struct msg_entry *entry, const msgpack_object *object, uint8_t *msg,
 	struct msg_detail *ret_detail)
@@ -348,7 +369,9 @@ static int take_value(const struct msg_entry *entry, const msgpack_object *objec
 
 	if (entry->kind == MSG_KIND_IDS || entry->kind == MSG_KIND_LIST)
 		return take_list(entry, object, msg, ret_detail);
-	if (entry->kind == MSG_KIND_TEXT)
+	if (entry->kind == MSG_KIND_BYTES)
+		taken = take_bytes(entry, object, msg + entry->offset);
+	else if (entry->kind == MSG_KIND_TEXT)
 		taken = take_text(entry, object, msg + entry->offset);
 	else
 		taken = take_scalar(entry, object, msg + entry->offset);

@@ -20,6 +20,7 @@ enum msg_kind {
 	MSG_KIND_F32,   /* float, min ... max, finite; integers are taken too */
 	MSG_KIND_IDS,   /* int32_t[capacity], each 0 ... INT32_MAX, and a uint32_t count */
 	MSG_KIND_TEXT,  /* char[capacity] with terminator: UTF-8 without control characters */
+	MSG_KIND_BYTES, /* uint8_t[capacity], all of them; all zero: left out */
 	MSG_KIND_LIST,  /* struct[capacity] after table `element`, and a uint32_t count */
 };
 

@@ -88,6 +88,9 @@ struct ring_sqe {
 enum ring_cqe_kind {
 	RING_CQE_TOKENS = 1, /* progress; n_generated tokens are in the output area */
 	RING_CQE_FINAL = 2,
+	/* progress; the request's fence has been recorded behind all of its work: wait for it now.
+	 * Where the ring has no room for progress there is none, and the final one comes alone. */
+	RING_CQE_RECORDED = 3,
 };
 
 /* Why a generate request ended; values of enum mimeo_finish. */
@@ -119,6 +122,10 @@ enum ring_detail {
 	RING_DETAIL_ROW_MODEL = 15,   /* [row, id] a sequence of another model */
 	RING_DETAIL_PAYLOAD = 16,     /* [bytes given, bytes needed] */
 	RING_DETAIL_REQUESTS = 17,    /* [rows asked, most possible] */
+	RING_DETAIL_BUFFER = 18,      /* [id] no such device buffer is open */
+	RING_DETAIL_BUFFER_RANGE = 19, /* [id, offset, bytes needed, bytes of the buffer] */
+	RING_DETAIL_BUFFER_OFFSET = 20, /* [id, offset, what it has to be a multiple of] */
+	RING_DETAIL_FENCE = 21,       /* [request index] it has no fence */
 };
 
 /* Completion entry. */

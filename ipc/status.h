@@ -19,6 +19,8 @@
 	X(E_UNKNOWN_SEQUENCE, -8, "the sequence is not open in this session")                      \
 	X(E_UNKNOWN_REQUEST, -9, "the request is not in flight")                                   \
 	X(E_UNSUPPORTED, -10, "this daemon or model cannot do that")                               \
+	X(E_UNKNOWN_BUFFER, -11, "the device buffer is not open in this session")                  \
+	X(E_DENIED, -12, "the daemon's configuration does not allow that")                         \
 	X(E_GONE, -100, "the daemon is gone, or it closed this session")                           \
 	X(E_QUOTA, -101, "a limit of this user or session is reached")                             \
 	X(E_PROTOCOL, -102, "the peer sent what is not Mimeo's protocol")                          \

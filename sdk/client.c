@@ -219,6 +219,7 @@ static void models_init(struct mimeo *m, const struct msg_welcome *welcome)
 		to->page_tokens = from->page_tokens;
 		to->n_eos = from->n_eos;
 		to->bos = from->bos;
+		to->activation = from->activation;
 		to->sampling = (struct mimeo_sampling){
 			.temperature = from->sampling.temperature,
 			.top_p = from->sampling.top_p,
@@ -385,6 +386,7 @@ void mimeo_close(struct mimeo *m)
 	if (!m)
 		return;
 	close_fd(m->epoll);
+	buffers_deinit(m);
 	arena_deinit(&m->arena);
 	free(m->sequences);
 	free(m->requests);

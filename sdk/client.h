@@ -55,6 +55,7 @@ struct mimeo_request {
 	const float *logits, *hidden;
 	uint32_t capacity, n_rows;
 	uint32_t n_reported; /* tokens that events have told of */
+	bool fenced; /* RECORDED is to come */
 };
 
 enum sequence_state {
@@ -95,6 +96,10 @@ struct mimeo {
 	uint32_t gone_cursor;  /* requests below it have had their GONE */
 	uint64_t tended_ns;    /* the fds were looked at; 0: the daemon just showed life */
 
+	struct device_buffer *buffers; /* buffer.c */
+	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not asked for yet; or NULL */
+	char buffer_message[MSG_TEXT_MAX];
+
 	uint32_t n_models;
 	struct mimeo_model_info models[MSG_MODELS_MAX];
 };
@@ -113,6 +118,11 @@ void request_prepare(struct mimeo_request *request);
 void request_release(struct mimeo_request *request);
 /* Push what is committed as far as the ring has room, and publish. 0, or -EPROTO. */
 int submit_flush(struct mimeo *m);
+
+/* ---- buffer.c ---- */
+
+/* Give back what this process has of them; the daemon has its own. */
+void buffers_deinit(struct mimeo *m);
 
 /* ---- sequence.c ---- */
 

@@ -50,7 +50,8 @@ static struct mimeo_request *request_of(struct mimeo *m, const struct ring_cqe *
 	if (request->state != REQUEST_IN_FLIGHT || request->sqe.generation != cqe->generation)
 		return NULL;
 	if (cqe->kind != RING_CQE_FINAL &&
-		(cqe->kind != RING_CQE_TOKENS || request->sqe.op != RING_OP_GENERATE))
+		(cqe->kind != RING_CQE_TOKENS || request->sqe.op != RING_OP_GENERATE) &&
+		(cqe->kind != RING_CQE_RECORDED || !request->fenced))
 		return NULL;
 	if (cqe->status > 0 || cqe->finish > MIMEO_FINISH_ERROR)
 		return NULL;
@@ -124,10 +125,25 @@ static int take_call(struct mimeo *m, struct mimeo_request *request, const struc
 	return hold(m, request, &event);
 }
 
+/* Once a request; what else the completion says, a later one says as well. */
+static int take_recorded(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	const struct mimeo_event event = {
+		.kind = MIMEO_EVENT_RECORDED,
+		.n_prompt = cqe->n_prompt,
+		.n_generated = request->n_reported,
+	};
+
+	request->fenced = false;
+	return hold(m, request, &event);
+}
+
 static int take(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event;
 
+	if (cqe->kind == RING_CQE_RECORDED)
+		return take_recorded(m, request, cqe);
 	switch (request->sqe.op) {
 	case RING_OP_GENERATE:
 		return take_generate(m, request, cqe);
@@ -363,7 +379,7 @@ void mimeo_event_seen(struct mimeo *m, const struct mimeo_event *event)
 	if (!m->holding || !event || event->slot != m->event.slot)
 		return;
 	m->holding = false;
-	if (m->event.kind != MIMEO_EVENT_TOKENS)
+	if (m->event.kind != MIMEO_EVENT_TOKENS && m->event.kind != MIMEO_EVENT_RECORDED)
 		request_release(m->event_request);
 	m->event_request = NULL;
 }

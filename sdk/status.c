@@ -86,6 +86,18 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 			(unsigned)v[0], (unsigned)v[1]);
 	case RING_DETAIL_REQUESTS:
 		return snprintf(buffer, size, "%d rows asked, at most %d are possible", v[0], v[1]);
+	case RING_DETAIL_BUFFER:
+		return snprintf(buffer, size, "device buffer %u is not open", (unsigned)v[0]);
+	case RING_DETAIL_BUFFER_RANGE:
+		return snprintf(buffer, size,
+			"device buffer %u: offset %u and %u bytes exceed its %u bytes",
+			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2], (unsigned)v[3]);
+	case RING_DETAIL_BUFFER_OFFSET:
+		return snprintf(buffer, size, "device buffer %u: offset %u is no multiple of %u",
+			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2]);
+	case RING_DETAIL_FENCE:
+		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
+			"was not called for it");
 	case RING_DETAIL_NONE:
 		break;
 	}

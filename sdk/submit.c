@@ -117,9 +117,22 @@ static struct msg_sampling sampling_to_msg(const struct mimeo_sampling *sampling
 	};
 }
 
+/* Whether the buffer is open and large enough, the daemon says. */
+static bool place_check(const struct mimeo_place *place, bool wanted)
+{
+	return place->reserved == 0 && place->offset % MIMEO_PLACE_ALIGN == 0 &&
+	       (place->buffer == 0 ? place->offset == 0 : wanted);
+}
+
+static struct msg_place place_to_msg(const struct mimeo_place *place)
+{
+	return (struct msg_place){.buffer = place->buffer, .offset = place->offset};
+}
+
 static int generate_check(const struct mimeo *m, const struct mimeo_generate *generate)
 {
-	const uint32_t flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS;
+	const uint32_t flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS |
+		MIMEO_GENERATE_FENCE;
 
 	if (generate->model >= m->n_models)
 		return MIMEO_E_UNKNOWN_MODEL;
@@ -133,6 +146,8 @@ static int generate_check(const struct mimeo *m, const struct mimeo_generate *ge
 	}
 	if ((generate->flags & ~flags) || generate->reserved != 0 ||
 		!sampling_check(&generate->sampling))
+		return MIMEO_E_INVALID;
+	if (!place_check(&generate->logits, generate->flags & MIMEO_GENERATE_PROMPT_LOGITS))
 		return MIMEO_E_INVALID;
 	if ((uint64_t)generate->n_tokens + generate->max_tokens >
 		m->models[generate->model].max_seq_len)
@@ -150,12 +165,17 @@ static int step_check(const struct mimeo *m, const struct mimeo_step *step, uint
 	if (step->model >= m->n_models)
 		return MIMEO_E_UNKNOWN_MODEL;
 	if (!step->rows || step->n_rows == 0 || step->outputs == 0 || (step->outputs & ~outputs) ||
-		!sampling_check(&step->sampling))
+		!sampling_check(&step->sampling) || step->reserved != 0 ||
+		(step->flags & ~MIMEO_STEP_FENCE))
+		return MIMEO_E_INVALID;
+	if (!place_check(&step->logits, step->outputs & MIMEO_STEP_LOGITS) ||
+		!place_check(&step->hidden, step->outputs & MIMEO_STEP_HIDDEN) ||
+		!place_check(&step->embeddings, true))
 		return MIMEO_E_INVALID;
 	for (uint32_t i = 0; i < step->n_rows; i++) {
 		const struct mimeo_step_row *row = &step->rows[i];
 
-		if (row->n_tokens == 0 || !row->tokens)
+		if (row->n_tokens == 0 || (!row->tokens && step->embeddings.buffer == 0))
 			return MIMEO_E_INVALID;
 		int r = sequence_check(m, row->sequence, step->model);
 		if (r < 0)
@@ -214,9 +234,11 @@ int mimeo_request_prep_generate(
 	uint8_t header[MSG_HEADER_MAX], *payload;
 
 	_Static_assert(MIMEO_GENERATE_IGNORE_EOS == MSG_GENERATE_IGNORE_EOS &&
-			       MIMEO_GENERATE_PROMPT_LOGITS == MSG_GENERATE_PROMPT_LOGITS, "flags");
+			       MIMEO_GENERATE_PROMPT_LOGITS == MSG_GENERATE_PROMPT_LOGITS &&
+			       MIMEO_GENERATE_FENCE == MSG_GENERATE_FENCE, "flags");
 	if (!request || request->state != REQUEST_HELD || !given ||
-		!config_copy(&generate, sizeof(generate), given, sizeof(generate)))
+		!config_copy(&generate, sizeof(generate), given,
+			offsetof(struct mimeo_generate, logits)))
 		return MIMEO_E_INVALID;
 	const struct mimeo *m = request->m;
 	int r = generate_check(m, &generate);
@@ -232,6 +254,7 @@ int mimeo_request_prep_generate(
 		.n_stop = generate.n_stop,
 		.flags = generate.flags,
 		.deadline_ms = generate.deadline_ms,
+		.logits = place_to_msg(&generate.logits),
 	};
 	for (uint32_t i = 0; i < generate.n_stop; i++)
 		msg.stop[i] = generate.stop[i];
@@ -239,7 +262,8 @@ int mimeo_request_prep_generate(
 	if (n < 0)
 		return MIMEO_E_INVALID;
 
-	bool logits = generate.flags & MIMEO_GENERATE_PROMPT_LOGITS;
+	bool logits = (generate.flags & MIMEO_GENERATE_PROMPT_LOGITS) &&
+		generate.logits.buffer == 0;
 	struct msg_output output = msg_output_layout(
 		generate.max_tokens, logits, m->models[generate.model].vocab_size, 0, 0);
 	uint64_t bytes = (uint64_t)generate.n_tokens * sizeof(int32_t);
@@ -250,6 +274,7 @@ int mimeo_request_prep_generate(
 	request->sqe.op = RING_OP_GENERATE;
 	request->sqe.sequence = generate.sequence;
 	request->capacity = generate.max_tokens;
+	request->fenced = generate.flags & MIMEO_GENERATE_FENCE;
 	request->n_rows = logits;
 	request->hidden = NULL;
 	if (!logits)
@@ -268,7 +293,10 @@ static void step_payload(uint8_t *payload, const struct mimeo_step *step)
 		size_t bytes = from->n_tokens * sizeof(int32_t);
 
 		memcpy(payload + i * sizeof(row), &row, sizeof(row));
-		memcpy(tokens, from->tokens, bytes);
+		if (from->tokens && step->embeddings.buffer == 0)
+			memcpy(tokens, from->tokens, bytes);
+		else
+			memset(tokens, 0, bytes);
 		tokens += bytes;
 	}
 }
@@ -281,9 +309,11 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 
 	_Static_assert(MIMEO_STEP_TOKENS == MSG_STEP_TOKENS &&
 			       MIMEO_STEP_LOGITS == MSG_STEP_LOGITS &&
-			       MIMEO_STEP_HIDDEN == MSG_STEP_HIDDEN, "outputs");
+			       MIMEO_STEP_HIDDEN == MSG_STEP_HIDDEN &&
+			       MIMEO_STEP_FENCE == MSG_STEP_FENCE &&
+			       MIMEO_PLACE_ALIGN == MSG_PLACE_ALIGN, "outputs");
 	if (!request || request->state != REQUEST_HELD || !given ||
-		!config_copy(&step, sizeof(step), given, sizeof(step)))
+		!config_copy(&step, sizeof(step), given, offsetof(struct mimeo_step, logits)))
 		return MIMEO_E_INVALID;
 	const struct mimeo *m = request->m;
 	int r = step_check(m, &step, &n_tokens);
@@ -296,14 +326,20 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 		.outputs = step.outputs,
 		.deadline_ms = step.deadline_ms,
 		.sampling = sampling_to_msg(&step.sampling),
+		.logits = place_to_msg(&step.logits),
+		.hidden = place_to_msg(&step.hidden),
+		.embeddings = place_to_msg(&step.embeddings),
+		.flags = step.flags,
 	};
 	int n = msg_step_encode(&msg, header, sizeof(header));
 	if (n < 0)
 		return MIMEO_E_INVALID;
 
 	uint32_t n_sampled = step.outputs & MIMEO_STEP_TOKENS ? step.n_rows : 0;
-	uint32_t n_logits = step.outputs & MIMEO_STEP_LOGITS ? step.n_rows : 0;
-	uint32_t n_hidden = step.outputs & MIMEO_STEP_HIDDEN ? step.n_rows : 0;
+	uint32_t n_logits = (step.outputs & MIMEO_STEP_LOGITS) && step.logits.buffer == 0
+		? step.n_rows : 0;
+	uint32_t n_hidden = (step.outputs & MIMEO_STEP_HIDDEN) && step.hidden.buffer == 0
+		? step.n_rows : 0;
 	const struct mimeo_model_info *model = &m->models[step.model];
 	struct msg_output output = msg_output_layout(
 		n_sampled, n_logits, model->vocab_size, n_hidden, model->hidden_size);
@@ -315,6 +351,7 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 	request->sqe.op = RING_OP_STEP;
 	request->capacity = n_sampled;
 	request->n_rows = step.n_rows;
+	request->fenced = step.flags & MIMEO_STEP_FENCE;
 	if (n_logits == 0)
 		request->logits = NULL;
 	if (n_hidden == 0)

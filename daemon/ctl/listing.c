@@ -30,6 +30,7 @@ static const struct table_column status_columns[] = {
 	{"eager_mode", "eager, by mode", TABLE_COUNT},
 	{"eager_mixed", "eager, mixed batch", TABLE_COUNT},
 	{"eager_too_wide", "eager, too wide", TABLE_COUNT},
+	{"eager_embeddings", "eager, embeddings", TABLE_COUNT},
 	{"graphs", "graphs", TABLE_COUNT},
 	{"capture_seconds", "captured in", TABLE_SECONDS},
 	{"slots_free", "slots free", TABLE_COUNT},
@@ -41,7 +42,11 @@ static const struct table_column status_columns[] = {
 	{"pool_bytes", "pool", TABLE_BYTES},
 	{"graph_bytes", "graph memory", TABLE_BYTES},
 	{"resident_bytes", "resident", TABLE_BYTES},
+	{"device_used_bytes", "device memory used", TABLE_BYTES},
 	{"open_fds", "open fds", TABLE_COUNT},
+	{"buffers", "device buffers", TABLE_COUNT},
+	{"buffer_bytes", "device buffers, bytes", TABLE_BYTES},
+	{"buffers_closing", NULL, TABLE_COUNT},
 };
 
 static const struct table_column sessions_columns[] = {
@@ -59,6 +64,8 @@ static const struct table_column sessions_columns[] = {
 	{"prompt_tokens", "PROMPT", TABLE_COUNT},
 	{"tokens", "TOKENS", TABLE_COUNT},
 	{"arena_bytes", "ARENA", TABLE_BYTES},
+	{"buffers", "BUFFERS", TABLE_COUNT, .wide = true},
+	{"buffer_bytes", "IN BUFFERS", TABLE_BYTES, .wide = true},
 };
 
 static const struct table_column models_columns[] = {

@@ -64,6 +64,7 @@ static void show_counters(struct engine *engine)
 		running += engine->runners[i].n_running;
 		slots += engine->runners[i].n_free_slots;
 	}
+	atomic_store_explicit(&engine->stats.n_in_lane, engine->n_flights, memory_order_relaxed);
 	atomic_store_explicit(&engine->stats.n_waiting, waiting, memory_order_relaxed);
 	atomic_store_explicit(&engine->stats.n_running, running, memory_order_relaxed);
 	atomic_store_explicit(&engine->stats.n_slots_free, slots, memory_order_relaxed);
@@ -78,6 +79,8 @@ static bool turn(struct engine *engine)
 		worked |= intake(engine->sessions[i]);
 	worked |= step_complete(engine);
 	worked |= engine_check_deadlines(engine);
+	if (engine->closing)
+		buffers_release(engine);
 	if (engine->n_flights && (rc = engine->device->ops->status(engine->device))) {
 		engine_lose_device(engine, rc);
 		worked = true;
@@ -92,11 +95,16 @@ static bool turn(struct engine *engine)
 		worked |= admit(engine);
 		worked |= step_launch(engine);
 	}
-	if (!worked)
+	if (!worked) {
+		engine->work_since_ns = 0;
 		return false;
+	}
 	engine_publish(engine);
 	hand_back(engine);
 	show_counters(engine);
+	if (engine->work_since_ns)
+		count(&engine->stats.work_ns, clock_ns() - engine->work_since_ns);
+	engine->work_since_ns = 0;
 	if (engine->draining && !engine->drained && !engine->n_requests) {
 		engine->drained = true;
 		report_post(engine, ENGINE_DRAINED, NULL, NULL);
@@ -119,7 +127,7 @@ static void ask_for_wake_up(struct engine *engine)
 
 	if (!engine->n_flights || oldest->notify)
 		return;
-	oldest->notify = !engine->device->ops->stream_host_func(engine->lane, engine_on_lane, engine);
+	oldest->notify = !engine_ask_bell(engine, oldest);
 }
 
 /* While there is work, a client's indices are looked at only where its stamps do not say enough; one
@@ -211,6 +219,10 @@ static int set_up(struct engine *engine, struct model_error *error)
 	const struct engine_options *o = &engine->options;
 	int rc = engine->device->ops->stream_new(engine->device, &engine->lane);
 
+	if (!rc)
+		rc = engine->device->ops->stream_new(engine->device, &engine->bell);
+	for (unsigned i = 0; i < ENGINE_FLIGHTS && !rc; i++)
+		rc = engine->device->ops->event_new(engine->device, &engine->flights[i].end);
 	if (rc) {
 		snprintf(error->text, sizeof(error->text), "lane: %s", device_strerror(rc));
 		return rc;
@@ -323,9 +335,13 @@ void engine_free(struct engine *engine)
 	/* Models of runners that were never made are still ours. */
 	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
 		model_free(engine->options.models[i].model);
+	if (engine->bell)
+		engine->device->ops->stream_free(engine->bell);
 	if (engine->lane)
 		engine->device->ops->stream_free(engine->lane);
 	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
+		if (engine->flights[i].end)
+			engine->device->ops->event_free(engine->flights[i].end);
 		free(engine->flights[i].rows);
 		free(engine->flights[i].sources);
 	}

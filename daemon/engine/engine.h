@@ -24,6 +24,7 @@
 #define ENGINE_MODELS_MAX 32
 #define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
+#define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {
 	char name[64];
@@ -78,6 +79,23 @@ struct engine_report {
 };
 
 /*
+ * A device buffer of a session. The loop thread fills it in and sets `open`; from then on requests
+ * may name it, until the loop thread clears `open` and posts its closing. It comes back by
+ * engine_buffer_take when no request and no launched step names it: only then may its memory go.
+ */
+struct engine_buffer {
+	void *address; /* the loop thread's, until it is open */
+	uint64_t bytes;
+	_Atomic bool open;
+	/* the engine's */
+	struct engine_port *port;
+	uint32_t n_requests;  /* that name it, waiting or running */
+	uint64_t last_launch; /* the last launched step that names it */
+	bool closing;
+	struct engine_buffer *next; /* among those that are closing, then among those to be taken */
+};
+
+/*
  * One attached session as both threads see it. Made by the loop thread (handshake done, region
  * created), handed over by engine_post_attach, handed back by an ENGINE_DETACHED report; in between
  * only the engine touches `region` and `engine_private`. Counters: written by the engine.
@@ -91,6 +109,10 @@ struct engine_port {
 	char name[32];
 	void *userdata; /* the loop thread's */
 	void *engine_private;
+	/* The loop thread's memory until DETACHED, which waits until no launched step names any. */
+	struct engine_buffer *buffers; /* [n_buffers] by id - 1 */
+	uint32_t n_buffers;            /* 0: it may have none */
+	_Atomic(struct event *) *fences; /* [entries] by request index, NULL: none; or NULL */
 	struct engine_report protocol, detached; /* the engine's */
 	_Atomic uint64_t n_requests, n_tokens, n_prompt_tokens;
 	_Atomic uint32_t n_in_flight, n_waiting, n_sequences, n_pages;
@@ -118,6 +140,9 @@ int engine_post_attach(struct engine *engine, struct engine_port *port);
 /* Ends all that the session has: requests, sequences, pages, slots. DETACHED follows as soon as no
  * launched step names any of it. */
 int engine_post_detach(struct engine *engine, struct engine_port *port);
+/* After the buffer's `open` was cleared: have it back, by engine_buffer_take, as soon as nothing
+ * names it. A session that is detached first gives back all at once, and this one not by itself. */
+int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer);
 /* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
 int engine_post_drain(struct engine *engine);
 /* End every request in flight with `status`. */
@@ -131,15 +156,25 @@ int engine_report_fd(const struct engine *engine);
 /* Take one: true and *ret. */
 bool engine_report_take(struct engine *engine, struct engine_report *ret);
 
+/* Take one closed buffer: true, its port and its id. Rings the same fd. */
+bool engine_buffer_take(
+	struct engine *engine, struct engine_port **ret_port, uint32_t *ret_buffer);
+
 /* ---- counters and facts, from any thread ---- */
 
 struct engine_stats {
 	_Atomic uint64_t n_steps, n_replays, n_shared_replays; /* shared: rows of two processes or more */
-	_Atomic uint64_t n_eager_mode, n_eager_mixed, n_eager_too_wide; /* eager steps by reason */
+	/* eager steps by reason */
+	_Atomic uint64_t n_eager_mode, n_eager_mixed, n_eager_too_wide, n_eager_embeddings;
 	_Atomic uint64_t n_rows, n_padded_rows, n_tokens_in, n_tokens_out, n_discarded_rows;
 	_Atomic uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
 	_Atomic uint64_t n_aborted; /* requests that engine_post_abort found in flight */
 	_Atomic uint64_t n_sleeps;                             /* times the engine slept */
+	_Atomic uint64_t lane_ns; /* steps' time on the lane, prepare to outbox, by the device's clock */
+	/* Lane idle ahead of steps that generate on from the step before, and how many such steps. */
+	_Atomic uint64_t gap_ns, n_gaps, long_gap_ns, n_long_gaps;
+	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
+	_Atomic uint32_t n_in_lane; /* steps launched and not read */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */
 	_Atomic bool draining;
@@ -160,6 +195,9 @@ struct engine_model_facts {
 	uint32_t n_graphs;
 	uint64_t n_tokens_out, n_steps;
 };
+/* The device's name, and its memory as it is now. 0, or the device's answer. */
+int engine_device_info(const struct engine *engine, struct device_info *ret);
+
 uint32_t engine_n_models(const struct engine *engine);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
 

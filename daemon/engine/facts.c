@@ -18,6 +18,11 @@ const char *engine_loop_reason(const struct engine *engine)
 	return loop_fallback_reason(engine->loop);
 }
 
+int engine_device_info(const struct engine *engine, struct device_info *ret)
+{
+	return engine->device->ops->info(engine->device, ret);
+}
+
 uint32_t engine_n_models(const struct engine *engine)
 {
 	return engine->n_runners;

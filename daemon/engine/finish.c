@@ -47,6 +47,22 @@ void post_tokens(struct request *request)
 		push(session, &cqe, session->n_in_flight);
 }
 
+void post_recorded(struct request *request)
+{
+	struct session *session = request->session;
+	struct ring_cqe cqe = {
+		.user_data = request->user_data,
+		.request = request->index,
+		.generation = request->generation,
+		.kind = RING_CQE_RECORDED,
+		.n_prompt = request->n_prompt,
+		.n_generated = request->n_generated,
+	};
+
+	if (!session->failed && !session->detached)
+		push(session, &cqe, session->n_in_flight);
+}
+
 static void set_detail(struct ring_cqe *cqe, const struct msg_detail *detail)
 {
 	if (!detail)
@@ -135,6 +151,7 @@ void request_finish(struct request *request, int status, unsigned finish,
 		engine_session_wait_remove(session, request);
 	else
 		stop_sequences(request);
+	request_places_drop(request);
 	post_final(request, status, finish, detail);
 	if (request->deadline_ns)
 		engine->n_deadlines--;
@@ -208,6 +225,9 @@ void engine_lose_device(struct engine *engine, int rc)
 		return;
 	engine->lost = true;
 	atomic_store(&engine->stats.device_condition, rc);
+	/* On the cpu device an op may still run; others answer at once. */
+	engine->device->ops->stream_sync(engine->lane);
+	engine->completed = engine->launched;
 	/* Nothing runs any more, so nothing names a page or a slot. */
 	for (; engine->n_flights; engine->n_flights--) {
 		struct flight *flight = &engine->flights[engine->first_flight];

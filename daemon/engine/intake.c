@@ -133,6 +133,31 @@ static void set_deadline(struct request *request, uint32_t deadline_ms)
 	request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
 }
 
+/* `bytes` a row; rows as they are counted so far. */
+static int take_place(struct request *request, const struct msg_place *place, uint64_t n,
+	uint64_t bytes, struct request_place *ret, struct refusal *refusal)
+{
+	uint64_t total;
+
+	if (__builtin_mul_overflow(n, bytes, &total))
+		total = UINT64_MAX;
+	refusal->status = request_place_take(request, place, total, ret, &refusal->detail);
+	return refusal->status;
+}
+
+static int take_fence(struct request *request, bool wanted, struct refusal *refusal)
+{
+	const struct engine_port *port = request->session->port;
+
+	if (!wanted)
+		return 0;
+	if (port->fences)
+		request->fence = atomic_load_explicit(
+			&port->fences[request->index], memory_order_acquire);
+	return request->fence ? 0 : refuse(refusal, STATUS_E_INVALID,
+		detail(RING_DETAIL_FENCE, request->index, 0, 0));
+}
+
 static int set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
 	uint64_t n_logits, uint64_t n_hidden, struct refusal *refusal)
 {
@@ -181,15 +206,21 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
 	request->want_logits = msg.flags & MSG_GENERATE_PROMPT_LOGITS;
 	request->want_hidden = false;
-	if (set_output(request, sqe, msg.max_tokens, request->want_logits, 0, refusal))
+	if (take_place(request, &msg.logits, 1,
+		    (uint64_t)request->runner->model->config.vocab_size * sizeof(float),
+		    &request->logits, refusal) ||
+		take_fence(request, msg.flags & MSG_GENERATE_FENCE, refusal))
+		return refusal->status;
+	if (set_output(request, sqe, msg.max_tokens,
+		    request->want_logits && !request->logits.at, 0, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
 	request->max_tokens = msg.max_tokens;
 	request->n_stop = msg.n_stop;
 	memcpy(request->stop, msg.stop, sizeof(request->stop));
 	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
-	request->n_rows = 1;
-	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, tokens};
+	request->n_rows = request->n_rows_unlaunched = 1;
+	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	set_sampling(request, &msg.sampling);
 	set_deadline(request, msg.deadline_ms);
 	return 0;
@@ -199,7 +230,8 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 	struct refusal *refusal)
 {
 	const uint8_t *payload = copy_payload(request->session, sqe, refusal);
-	uint64_t at = (uint64_t)n_rows * sizeof(struct msg_row);
+	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
+	uint64_t at = start;
 
 	if (!payload)
 		return refusal->status;
@@ -211,7 +243,8 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 
 		memcpy(&row, payload + i * sizeof(row), sizeof(row));
 		request->rows[i] = (struct request_row){
-			row.sequence, row.n_tokens, (const int32_t *)(payload + at)};
+			row.sequence, row.n_tokens, (uint32_t)((at - start) / sizeof(int32_t)),
+			(const int32_t *)(payload + at)};
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
 			return refuse(refusal, STATUS_E_INVALID,
@@ -223,6 +256,24 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 		return refuse(refusal, STATUS_E_INVALID,
 			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	return 0;
+}
+
+/* Where a step's results go and its embeddings come from, in device buffers. */
+static int take_step_places(struct request *request, const struct msg_step *msg,
+	struct refusal *refusal)
+{
+	const struct model_config *c = &request->runner->model->config;
+	const struct request_row *last = &request->rows[msg->n_rows - 1];
+
+	if (take_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
+		    &request->logits, refusal) ||
+		take_place(request, &msg->hidden, msg->n_rows,
+			(uint64_t)c->hidden_size * sizeof(float), &request->hidden, refusal) ||
+		take_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
+			(uint64_t)c->hidden_size * dtype_bytes(request->runner->activation_dtype),
+			&request->embeddings, refusal))
+		return refusal->status;
+	return take_fence(request, msg->flags & MSG_STEP_FENCE, refusal);
 }
 
 static int take_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
@@ -250,10 +301,13 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 	request->want_tokens = msg.outputs & MSG_STEP_TOKENS;
 	request->want_logits = msg.outputs & MSG_STEP_LOGITS;
 	request->want_hidden = msg.outputs & MSG_STEP_HIDDEN;
-	if (set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
-		request->want_logits ? msg.n_rows : 0, request->want_hidden ? msg.n_rows : 0, refusal))
+	if (take_step_places(request, &msg, refusal))
 		return refusal->status;
-	request->n_rows = request->n_rows_left = msg.n_rows;
+	if (set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
+		request->want_logits && !request->logits.at ? msg.n_rows : 0,
+		request->want_hidden && !request->hidden.at ? msg.n_rows : 0, refusal))
+		return refusal->status;
+	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	set_sampling(request, &msg.sampling);
 	set_deadline(request, msg.deadline_ms);
 	return 0;
@@ -300,12 +354,17 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->n_rows = 0;
 	request->deadline_ns = 0;
 	request->want_tokens = request->want_logits = request->want_hidden = false;
+	request->logits = request->hidden = request->embeddings = (struct request_place){0};
+	request->fence = NULL;
+	request->n_places = 0;
 	if (sqe->op == RING_OP_GENERATE)
 		rc = take_generate(request, sqe, refusal);
 	else if (sqe->op == RING_OP_STEP)
 		rc = take_step(request, sqe, refusal);
-	if (rc)
+	if (rc) {
+		request_places_drop(request);
 		return rc;
+	}
 	if (request->deadline_ns) {
 		if (!engine->n_deadlines++ || request->deadline_ns < engine->next_deadline_ns)
 			engine->next_deadline_ns = request->deadline_ns;

@@ -14,7 +14,14 @@
 
 #include "ipc/doorbell.h"
 
-enum mail_kind { MAIL_ATTACH, MAIL_DETACH, MAIL_DRAIN, MAIL_ABORT, MAIL_STOP };
+enum mail_kind {
+	MAIL_ATTACH,
+	MAIL_DETACH,
+	MAIL_BUFFER_CLOSE,
+	MAIL_DRAIN,
+	MAIL_ABORT,
+	MAIL_STOP,
+};
 
 struct mail {
 	struct mail *next;
@@ -22,6 +29,7 @@ struct mail {
 	int status;
 	struct engine_port *port;
 	struct session *session;
+	uint32_t buffer;
 };
 
 int mailbox_init(struct engine *engine)
@@ -91,6 +99,12 @@ int engine_post_detach(struct engine *engine, struct engine_port *port)
 	return post(engine, (struct mail){.kind = MAIL_DETACH, .port = port});
 }
 
+int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer)
+{
+	return post(engine,
+		(struct mail){.kind = MAIL_BUFFER_CLOSE, .port = port, .buffer = buffer});
+}
+
 int engine_post_drain(struct engine *engine)
 {
 	return post(engine, (struct mail){.kind = MAIL_DRAIN});
@@ -150,6 +164,9 @@ static void handle(struct engine *engine, struct mail *mail)
 	case MAIL_DETACH:
 		detach(engine, mail->port);
 		break;
+	case MAIL_BUFFER_CLOSE:
+		buffer_close(mail->port->engine_private, mail->buffer);
+		break;
 	case MAIL_DRAIN:
 		engine->draining = true;
 		atomic_store(&engine->stats.draining, true);
@@ -183,6 +200,45 @@ bool mailbox_take(struct engine *engine)
 		mail = next;
 	}
 	return true;
+}
+
+void buffer_post(struct engine *engine, struct engine_buffer *buffer)
+{
+	pthread_mutex_lock(&engine->lock);
+	buffer->next = engine->closed;
+	engine->closed = buffer;
+	pthread_mutex_unlock(&engine->lock);
+	doorbell_ring(engine->report_fd);
+}
+
+bool engine_buffer_take(
+	struct engine *engine, struct engine_port **ret_port, uint32_t *ret_buffer)
+{
+	struct engine_buffer *buffer;
+
+	pthread_mutex_lock(&engine->lock);
+	buffer = engine->closed;
+	if (buffer)
+		engine->closed = buffer->next;
+	pthread_mutex_unlock(&engine->lock);
+	if (!buffer)
+		return false;
+	*ret_port = buffer->port;
+	*ret_buffer = (uint32_t)(buffer - buffer->port->buffers) + 1;
+	return true;
+}
+
+/* With the lock held: what a port has not taken it gets with all the rest. */
+static void closed_forget(struct engine *engine, const struct engine_port *port)
+{
+	struct engine_buffer **link = &engine->closed;
+
+	while (*link) {
+		if ((*link)->port == port)
+			*link = (*link)->next;
+		else
+			link = &(*link)->next;
+	}
 }
 
 static struct engine_report *report_place(
@@ -233,6 +289,8 @@ bool engine_report_take(struct engine *engine, struct engine_report *ret)
 		engine->reports_first = report->next;
 	if (!engine->reports_first)
 		engine->reports_last = NULL;
+	if (report && report->kind == ENGINE_DETACHED)
+		closed_forget(engine, report->port);
 	pthread_mutex_unlock(&engine->lock);
 	if (!report)
 		return false;

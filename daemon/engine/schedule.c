@@ -44,9 +44,12 @@ struct builder {
 	uint32_t max_rows, max_tokens;
 };
 
+/* Through the outbox: what goes to a device buffer takes no place there. */
 static bool leaves_results(const struct sequence *s)
 {
-	return s->request->want_logits || s->request->want_hidden;
+	const struct request *r = s->request;
+
+	return (r->want_logits && !r->logits.at) || (r->want_hidden && !r->hidden.at);
 }
 
 /* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
@@ -96,6 +99,9 @@ static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bo
 	/* A step's token is the client's to append. */
 	if (last && s->request->op == RING_OP_GENERATE)
 		s->n_pending++;
+	/* A client's own loop may have kept the lane waiting. */
+	if (decode && s->request->op == RING_OP_GENERATE)
+		b->flight->follows |= s->last_step + 1 == b->flight->step;
 	s->last_step = b->flight->step;
 	return true;
 }

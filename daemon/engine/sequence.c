@@ -77,6 +77,9 @@ void sequence_stop(struct sequence *sequence)
 		i++;
 	for (runner->n_running--; i < runner->n_running; i++)
 		runner->running[i] = runner->running[i + 1];
+	/* Tokens that came as embeddings and were not computed cannot be computed from their ids. */
+	if (sequence->request->embeddings.at && sequence->n_tokens > sequence->n_computed)
+		sequence->n_tokens = sequence->n_computed;
 	sequence->request = NULL;
 	sequence->state = SEQUENCE_RELEASING;
 	if (sequence->last_step <= runner->completed) {

@@ -133,6 +133,7 @@ void engine_session_wait_remove(struct session *session, struct request *request
 
 bool engine_session_is_idle(const struct session *session)
 {
+	/* A step that names a buffer of the session's has rows of it, too. */
 	return session->n_busy == 0;
 }
 
@@ -145,6 +146,7 @@ void engine_session_detach(struct session *session)
 		if (session->requests[i].state != REQUEST_FREE)
 			request_finish(&session->requests[i], STATUS_E_GONE, 0, NULL);
 	}
+	buffers_forget(session);
 	for (uint32_t i = 0; i < n; i++) {
 		struct sequence *s = &session->sequences[i];
 

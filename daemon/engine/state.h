@@ -20,6 +20,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/graph/dispatch.h"
 #include "daemon/loop/loop.h"
+#include "ipc/clock.h"
 #include "ipc/msg.h"
 #include "ipc/status.h"
 
@@ -58,7 +59,14 @@ enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING };
 struct request_row {
 	uint32_t sequence; /* id */
 	uint32_t n_tokens;
+	uint32_t first; /* tokens of the request's rows before it */
 	const int32_t *tokens; /* in the session's mirror, validated again when they are taken */
+};
+
+/* A place in a device buffer, held by the request that names it. */
+struct request_place {
+	struct engine_buffer *buffer; /* NULL: none */
+	uint8_t *at;
 };
 
 struct request {
@@ -81,6 +89,11 @@ struct request {
 	bool want_tokens, want_logits, want_hidden;
 	int32_t *out_tokens; /* in the region's arena: written, never read */
 	float *out_logits, *out_hidden;
+	struct request_place logits, hidden; /* in place of out_logits and out_hidden */
+	struct request_place embeddings;     /* [tokens of all rows, hidden] act, in place of ids' */
+	uint32_t n_places;                   /* of these three that are there */
+	struct event *fence;                 /* to record behind the last row; NULL: none */
+	uint32_t n_rows_unlaunched;          /* whose last token has not been launched */
 	struct request *previous, *next; /* in session.waiting */
 };
 
@@ -125,6 +138,7 @@ struct runner {
 	uint32_t (*copies)[2]; /* [max_rows] pages to copy ahead of the next step */
 	uint32_t n_copies;
 	uint32_t *dropped; /* [max_pages] scratch */
+	struct model_embedding *embeddings; /* [max_rows] of the step being launched */
 	uint64_t launched, completed; /* step numbers, from 1 */
 	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
 	bool warned_too_wide;
@@ -147,7 +161,9 @@ struct flight {
 	struct flight_row *rows; /* [max_rows] */
 	uint32_t *sources;       /* [max_rows] copied pages to release */
 	uint32_t n_sources;
-	bool notify; /* a host function wakes the engine behind it */
+	bool notify;  /* a host function wakes the engine behind it */
+	struct event *end; /* recorded behind it where it is to notify */
+	bool follows; /* a generating row of it was in the runner's step before */
 };
 
 struct mail;
@@ -155,7 +171,7 @@ struct mail;
 struct engine {
 	struct engine_options options;
 	struct device *device;
-	struct stream *lane;
+	struct stream *lane, *bell; /* bell: host functions that wake the engine */
 	struct loop *loop;
 	struct msg_codec *codec;
 	pthread_t thread;
@@ -167,6 +183,8 @@ struct engine {
 	uint32_t max_seq_len, max_pages; /* over all models */
 	struct flight flights[ENGINE_FLIGHTS];
 	uint32_t first_flight, n_flights;
+	uint64_t launched, completed; /* flights, of all runners; they complete in order */
+	struct engine_buffer *closing; /* buffers that something may still name */
 	bool admit;       /* something changed that waiting requests may wait for */
 	uint64_t pass;    /* admission passes */
 	bool sleepy;      /* spinning did not suffice for the last step: launches come with a notification */
@@ -176,6 +194,8 @@ struct engine {
 	uint64_t next_deadline_ns; /* none is earlier */
 	uint32_t n_ports;          /* attached, as the loop thread counts */
 	uint64_t idle_since_ns, idle_turns;
+	uint64_t work_since_ns; /* this turn's work with steps; 0: none yet */
+	uint64_t lane_ended_ns; /* the last step read, on the device's clock */
 	uint64_t seed_state;
 	_Atomic bool sleeping;
 	struct engine_stats stats;
@@ -184,6 +204,7 @@ struct engine {
 	struct mail *mail_first, *mail_last;
 	struct engine_report *reports_first, *reports_last;
 	struct engine_report drained_report, lost_report;
+	struct engine_buffer *closed; /* to be taken by the loop thread */
 	_Atomic bool mail_waits;
 	int report_fd;
 };
@@ -191,6 +212,13 @@ struct engine {
 static inline void count(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* The first work with steps in a turn; its end is the turn's. */
+static inline void engine_work_begins(struct engine *engine)
+{
+	if (!engine->work_since_ns)
+		engine->work_since_ns = clock_ns();
 }
 
 /* ---- runner.c ---- */
@@ -231,6 +259,20 @@ void runner_release(struct runner *runner);
 /* Take what the session submitted. True if there was anything. */
 bool intake(struct session *session);
 
+/* ---- buffer.c ---- */
+/* Find the place and hold its buffer: 0, or a status and what is wrong with it. Of buffer 0: none. */
+int request_place_take(struct request *request, const struct msg_place *place, uint64_t bytes,
+	struct request_place *ret, struct msg_detail *ret_detail);
+/* Let go of the request's buffers. */
+void request_places_drop(struct request *request);
+/* A step that names the request's buffers is being launched. */
+void request_places_launched(struct request *request);
+void buffer_close(struct session *session, uint32_t id);
+/* Forget the closings of a session that is taken apart: its buffers go with it. */
+void buffers_forget(struct session *session);
+/* Hand over what nothing names any more. */
+void buffers_release(struct engine *engine);
+
 /* ---- admit.c ---- */
 /* Start what may start. True if anything was started or ended. */
 bool admit(struct engine *engine);
@@ -244,8 +286,10 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 bool step_launch(struct engine *engine);
 /* Read the results of completed steps. True if there were any. */
 bool step_complete(struct engine *engine);
-/* A host function for the lane: wakes the engine if it sleeps. */
+/* A host function: wakes the engine if it sleeps. */
 void engine_on_lane(void *engine);
+/* Have it called when the lane has done all that is launched. */
+int engine_ask_bell(struct engine *engine, struct flight *flight);
 /* The oldest flight's results are there. */
 bool step_ready(const struct engine *engine);
 
@@ -255,6 +299,8 @@ void post_final(struct request *request, int status, unsigned finish, const stru
 void post_refusal(struct session *session, const struct ring_sqe *sqe, int status,
 	const struct msg_detail *detail);
 void post_tokens(struct request *request);
+/* The request's fence has been recorded. */
+void post_recorded(struct request *request);
 /* End a WAITING or RUNNING request: stops its sequences, posts the final completion. */
 void request_finish(struct request *request, int status, unsigned finish,
 	const struct msg_detail *detail);
@@ -270,6 +316,8 @@ int mailbox_init(struct engine *engine);
 void mailbox_deinit(struct engine *engine);
 /* Handle what the loop thread posted. True if there was anything. */
 bool mailbox_take(struct engine *engine);
+/* Hand a closed buffer to the loop thread. */
+void buffer_post(struct engine *engine, struct engine_buffer *buffer);
 /* Never fails; each kind once for its port or engine. */
 void report_post(struct engine *engine, enum engine_report_kind kind, struct engine_port *port,
 	const char *text);

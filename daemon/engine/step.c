@@ -7,8 +7,11 @@
  *	1 graph launch          model, logits, sampling (eager: one launch an op)
  *	1 outbox launch         tokens and the step's number to pinned memory
  *	1 completion per row    64 bytes into the session's ring
+ *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
+ *	of it and 1 completion more, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, one notification launch if the engine has slept lately
+ *	  client that sleeps, one event and, on the stream beside the lane, a
+ *	  wait and a host function, if the engine has slept lately
  *
  * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
  * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
@@ -63,41 +66,102 @@ static int launch_copies(struct runner *runner, struct flight *flight)
 	return rc;
 }
 
-static int launch_results(struct runner *runner, struct flight *flight)
+/* The logits of the flight's row i, to the request's buffer or the outbox. */
+static int launch_logits(struct runner *runner, struct flight *flight, uint32_t i)
+{
+	const struct flight_row *row = &flight->rows[i];
+	const struct request *request = row->sequence->request;
+	const size_t n = runner->model->config.vocab_size;
+	float *to = request->logits.at
+		? (float *)request->logits.at + row->sequence->row * n
+		: flight->slot->logits + (size_t)row->result * n;
+
+	return runner->engine->device->ops->copy_async(runner->engine->lane, to,
+		runner->context.buffers.logits + i * n, n * sizeof(float));
+}
+
+static int launch_hidden(struct runner *runner, struct flight *flight, uint32_t i)
 {
 	struct engine *engine = runner->engine;
-	const struct model_config *c = &runner->model->config;
-	struct model_buffers *buffers = &runner->context.buffers;
-	uint64_t hidden_bytes =
-		(uint64_t)c->hidden_size * dtype_bytes(runner->activation_dtype);
+	const struct flight_row *row = &flight->rows[i];
+	const struct request *request = row->sequence->request;
+	const size_t n = runner->model->config.hidden_size;
+	float *to = request->hidden.at ? (float *)request->hidden.at + row->sequence->row * n
+				       : runner->inputs.hidden_f32 + i * n;
+	int rc = engine->device->kernels->to_f32(engine->lane, &(struct op_to_f32){
+		.x = (uint8_t *)runner->context.buffers.last_hidden +
+			i * n * dtype_bytes(runner->activation_dtype),
+		.out = to,
+		.n = n,
+	});
+
+	if (rc || request->hidden.at)
+		return rc;
+	return engine->device->ops->copy_async(engine->lane,
+		flight->slot->hidden + (size_t)row->result * n, to, n * sizeof(float));
+}
+
+static int launch_results(struct runner *runner, struct flight *flight)
+{
 	int rc = 0;
 
 	for (uint32_t i = 0; i < flight->n_rows && !rc; i++) {
 		struct flight_row *row = &flight->rows[i];
-		const struct request *request = row->sequence->request;
-		uint64_t to = (uint64_t)row->result;
+		struct request *request = row->sequence->request;
 
-		if (row->result < 0)
+		if (request->n_places)
+			request_places_launched(request);
+		if (!row->last)
 			continue;
 		if (request->want_logits)
-			rc = engine->device->ops->copy_async(engine->lane,
-				flight->slot->logits + to * c->vocab_size,
-				buffers->logits + (uint64_t)i * c->vocab_size,
-				(size_t)c->vocab_size * sizeof(float));
-		if (rc || !request->want_hidden)
-			continue;
-		rc = engine->device->kernels->to_f32(engine->lane, &(struct op_to_f32){
-			.x = (uint8_t *)buffers->last_hidden + i * hidden_bytes,
-			.out = runner->inputs.hidden_f32 + (uint64_t)i * c->hidden_size,
-			.n = c->hidden_size,
-		});
-		if (!rc)
-			rc = engine->device->ops->copy_async(engine->lane,
-				flight->slot->hidden + to * c->hidden_size,
-				runner->inputs.hidden_f32 + (uint64_t)i * c->hidden_size,
-				(size_t)c->hidden_size * sizeof(float));
+			rc = launch_logits(runner, flight, i);
+		if (!rc && request->want_hidden)
+			rc = launch_hidden(runner, flight, i);
+		if (!rc && !--request->n_rows_unlaunched && request->fence)
+			rc = runner->engine->device->ops->event_record(
+				request->fence, runner->engine->lane);
 	}
 	return rc;
+}
+
+/* Whose last row was launched just now: their clients may wait for the fence from now on. */
+static void tell_recorded(const struct flight *flight)
+{
+	for (uint32_t i = 0; i < flight->n_rows; i++) {
+		struct request *request = flight->rows[i].sequence->request;
+
+		if (!flight->rows[i].last || !request->fence || request->n_rows_unlaunched)
+			continue;
+		request->fence = NULL; /* told once, whichever of its rows came last */
+		post_recorded(request);
+	}
+}
+
+/* Embeddings that rows of the flight bring: their number, in runner->embeddings. */
+static uint32_t gather_embeddings(struct runner *runner, const struct flight *flight)
+{
+	const size_t bytes = (size_t)runner->model->config.hidden_size *
+		dtype_bytes(runner->activation_dtype);
+	uint32_t n = 0, token = 0;
+
+	for (uint32_t i = 0; i < flight->n_rows; i++) {
+		const struct step_row *step_row = &flight->slot->rows[i];
+		const struct sequence *s = flight->rows[i].sequence;
+		const struct request *request = s->request;
+
+		if (request->embeddings.at) {
+			const struct request_row *row = &request->rows[s->row];
+			size_t at = row->first + step_row->start - (s->target - row->n_tokens);
+
+			runner->embeddings[n++] = (struct model_embedding){
+				.from = request->embeddings.at + at * bytes,
+				.first = token,
+				.n_tokens = step_row->n_tokens,
+			};
+		}
+		token += step_row->n_tokens;
+	}
+	return n;
 }
 
 static int launch_model(struct runner *runner, struct flight *flight, struct graph_entry *entry)
@@ -139,6 +203,17 @@ void engine_on_lane(void *arg)
 		loop_wake(engine->loop);
 }
 
+/* What waits for a host function is a stream beside the lane: the next step does not. */
+int engine_ask_bell(struct engine *engine, struct flight *flight)
+{
+	const struct device_ops *ops = engine->device->ops;
+	int rc = ops->event_record(flight->end, engine->lane);
+
+	if (!rc)
+		rc = ops->stream_wait_event(engine->bell, flight->end);
+	return rc ? rc : ops->stream_host_func(engine->bell, engine_on_lane, engine);
+}
+
 static int launch_end(struct runner *runner, struct flight *flight)
 {
 	struct engine *engine = runner->engine;
@@ -147,13 +222,12 @@ static int launch_end(struct runner *runner, struct flight *flight)
 		.out = flight->slot->sampled,
 		.flag = flight->slot->flag,
 		.step = flight->step,
+		.ended = flight->slot->ended,
 		.n_rows = flight->n_rows,
 	});
 
 	flight->notify = engine->sleepy;
-	if (!rc && flight->notify)
-		rc = engine->device->ops->stream_host_func(engine->lane, engine_on_lane, engine);
-	return rc;
+	return rc || !flight->notify ? rc : engine_ask_bell(engine, flight);
 }
 
 /* Two processes or more among the rows? */
@@ -197,7 +271,20 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 		warn_too_wide(runner, flight->n_rows);
 	count(reason == EAGER_MODE ? &stats->n_eager_mode
 		: reason == EAGER_MIXED ? &stats->n_eager_mixed
+		: reason == EAGER_EMBEDDINGS ? &stats->n_eager_embeddings
 		: &stats->n_eager_too_wide, 1);
+}
+
+/* The graph that the step takes, or NULL and why. A graph has no place for embeddings. */
+static struct graph_entry *choose_graph(struct runner *runner, const struct flight *flight,
+	const struct batch_shape *shape, enum eager_reason *ret_reason)
+{
+	runner->eager.n_embeddings = gather_embeddings(runner, flight);
+	runner->eager.embeddings = runner->embeddings;
+	if (!runner->eager.n_embeddings)
+		return graph_set_dispatch(&runner->graphs, shape, ret_reason);
+	*ret_reason = EAGER_EMBEDDINGS;
+	return NULL;
 }
 
 /* 0 and whether anything was launched, or the device's answer. */
@@ -213,20 +300,23 @@ static int launch(struct runner *runner, bool *ret_launched)
 
 	if (!runner->n_running && !runner->n_copies)
 		return 0;
+	engine_work_begins(engine);
 	flight->slot = inputs_begin(&runner->inputs, runner->launched + 1);
 	if (!flight->slot)
 		return 0;
 	flight->runner = runner;
 	flight->step = runner->launched + 1;
 	flight->n_rows = 0;
+	flight->follows = false;
 	/* Copies go ahead without rows if those that asked for them have ended: they hold pages. */
 	if (!schedule(runner, flight, &shape) && !runner->n_copies) {
 		flight->slot->step = 0;
 		return 0;
 	}
 	if (flight->n_rows)
-		entry = graph_set_dispatch(&runner->graphs, &shape, &reason);
+		entry = choose_graph(runner, flight, &shape, &reason);
 	runner->launched++;
+	engine->launched++;
 	engine->n_flights++;
 	rc = launch_copies(runner, flight);
 	if (!rc && flight->n_rows)
@@ -237,6 +327,7 @@ static int launch(struct runner *runner, bool *ret_launched)
 		rc = launch_end(runner, flight);
 	if (rc)
 		return rc;
+	tell_recorded(flight);
 	if (flight->n_rows)
 		count_step(runner, flight, entry, reason);
 	*ret_launched = true;
@@ -313,10 +404,10 @@ static void take_results(const struct flight *flight, const struct flight_row *r
 
 	if (row->result < 0)
 		return;
-	if (request->want_logits)
+	if (request->want_logits && !request->logits.at)
 		memcpy(request->out_logits + (uint64_t)to * c->vocab_size,
 			flight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
-	if (request->want_hidden)
+	if (request->want_hidden && !request->hidden.at)
 		memcpy(request->out_hidden + (uint64_t)to * c->hidden_size,
 			flight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
 }
@@ -362,6 +453,30 @@ static void take_row(struct flight *flight, uint32_t i)
 		take_token(request, s, flight->slot->sampled[i]);
 }
 
+/* What the lane did for this step and, if it goes on with rows of the one before, in between. A step
+ * that had to wait for a client says nothing about the engine. */
+static void count_lane(struct engine *engine, const struct flight *flight)
+{
+	uint64_t began = *flight->slot->began, ended = *flight->slot->ended;
+	uint64_t before = engine->lane_ended_ns;
+
+	if (!flight->n_rows)
+		return;
+	engine->lane_ended_ns = ended;
+	count(&engine->stats.lane_ns, ended - began);
+	if (!flight->follows || !before)
+		return;
+	/* The next launch may begin before the last one's very end. */
+	uint64_t gap = began > before ? began - before : 0;
+
+	count(&engine->stats.n_gaps, 1);
+	count(&engine->stats.gap_ns, gap);
+	if (gap <= ENGINE_LONG_GAP_NS)
+		return;
+	count(&engine->stats.n_long_gaps, 1);
+	count(&engine->stats.long_gap_ns, gap);
+}
+
 bool step_ready(const struct engine *engine)
 {
 	return engine->n_flights && inputs_slot_done(engine->flights[engine->first_flight].slot);
@@ -378,14 +493,21 @@ bool step_complete(struct engine *engine)
 		engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
 		engine->n_flights--;
 		runner->completed = flight->step;
+		engine->completed++;
+		engine_work_begins(engine);
+		count_lane(engine, flight);
 		for (uint32_t i = 0; i < flight->n_rows; i++)
 			take_row(flight, i);
 		kv_release(runner->kv, flight->sources, flight->n_sources);
 		engine->admit |= flight->n_sources > 0;
 		runner_release(runner);
+		any = true;
+	}
+	/* Once for all that were read: two steps that ended in one sleep are a reason to be woken
+	 * between the next two. */
+	if (any) {
 		engine->sleepy = engine->slept;
 		engine->slept = false;
-		any = true;
 	}
 	return any;
 }

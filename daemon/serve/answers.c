@@ -49,12 +49,31 @@ static struct totals totals_of(const struct serve *serve)
 	return totals;
 }
 
+/* Of the whole device, whoever uses it; 0 where the device is the host. */
+static uint64_t device_used_bytes(const struct engine *engine)
+{
+	struct device_info info;
+
+	if (engine_device_info(engine, &info) != 0 || strcmp(info.kind, "cpu") == 0)
+		return 0;
+	return info.total_bytes - info.free_bytes;
+}
+
 void answer_status(struct serve *serve, struct reply *reply)
 {
 	const struct engine *engine = serve->options.engine;
 	const struct engine_stats *stats = engine_stats(engine);
 	struct totals totals = totals_of(serve);
 	const char *reason = engine_loop_reason(engine);
+	const struct builder *builder = serve->options.builder;
+	uint64_t held = builder ? builder_bytes(builder) : 0, buffers = 0;
+	const struct session *session;
+
+	DL_FOREACH (serve->sessions, session) {
+		uint64_t bytes;
+
+		buffers += session_buffers_count(session, &bytes);
+	}
 
 	ROW(reply, CELL_TEXT("state", serve_state_name(serve)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
@@ -80,6 +99,7 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("eager_mode", atomic_load(&stats->n_eager_mode)),
 		CELL_COUNT("eager_mixed", atomic_load(&stats->n_eager_mixed)),
 		CELL_COUNT("eager_too_wide", atomic_load(&stats->n_eager_too_wide)),
+		CELL_COUNT("eager_embeddings", atomic_load(&stats->n_eager_embeddings)),
 		CELL_COUNT("graphs", totals.n_graphs),
 		CELL_NUMBER("capture_seconds", totals.capture_seconds),
 		CELL_COUNT("slots_free", atomic_load(&stats->n_slots_free)),
@@ -91,7 +111,10 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("pool_bytes", totals.pool_bytes),
 		CELL_COUNT("graph_bytes", totals.graph_bytes),
 		CELL_COUNT("resident_bytes", resident_bytes()),
-		CELL_COUNT("open_fds", count_open_fds()));
+		CELL_COUNT("device_used_bytes", device_used_bytes(engine)),
+		CELL_COUNT("open_fds", count_open_fds()),
+		CELL_COUNT("buffers", buffers), CELL_COUNT("buffer_bytes", held),
+		CELL_COUNT("buffers_closing", builder ? builder_n_closing(builder) : 0));
 }
 
 void answer_sessions(struct serve *serve, struct reply *reply)
@@ -101,6 +124,8 @@ void answer_sessions(struct serve *serve, struct reply *reply)
 
 	DL_FOREACH (serve->sessions, session) {
 		struct engine_port *port = &session->port;
+		uint64_t bytes;
+		uint32_t n_buffers = session_buffers_count(session, &bytes);
 
 		ROW(reply, CELL_COUNT("id", port->session), CELL_COUNT("pid", (uint64_t)port->pid),
 			CELL_COUNT("uid", port->uid), CELL_TEXT("name", port->name),
@@ -113,7 +138,8 @@ void answer_sessions(struct serve *serve, struct reply *reply)
 			CELL_COUNT("pages", atomic_load(&port->n_pages)),
 			CELL_COUNT("prompt_tokens", atomic_load(&port->n_prompt_tokens)),
 			CELL_COUNT("tokens", atomic_load(&port->n_tokens)),
-			CELL_COUNT("arena_bytes", port->region.arena_bytes));
+			CELL_COUNT("arena_bytes", port->region.arena_bytes),
+			CELL_COUNT("buffers", n_buffers), CELL_COUNT("buffer_bytes", bytes));
 	}
 }
 

@@ -27,6 +27,7 @@
 #define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
 #define OPERATORS_MAX 16u
 #define ACCEPTS_A_TURN 64u
+#define CALLS_A_TURN 8u /* of one session */
 #define OPERATOR_TIMEOUT_MS 10000u /* to send the rest of a request, to take a reply */
 #define DETACH_TIMEOUT_MS 5000u    /* for the engine to hand all ports back at the end */
 #define COMPLAINTS_PER_SECOND 5u
@@ -52,6 +53,9 @@ struct session {
 	int fd, pidfd;
 	int64_t since_ms;
 	bool detaching, posted; /* the engine has been asked for it */
+	bool detached; /* ... and has let go; only the builder is waited for */
+	struct session_buffers *buffers; /* buffers.c */
+	bool calls_more;                 /* its socket has to be looked at again */
 	struct session *prev, *next;
 };
 
@@ -77,6 +81,7 @@ struct serve {
 	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
 	struct loop *loop;
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
+	struct loop_source *builder_source;
 	int listener, admin_listener;
 	struct msg_codec *codec;
 	uint64_t nonce;
@@ -92,6 +97,7 @@ struct serve {
 	bool done;
 	bool accept_stalled; /* no fd was left: the timer tries again */
 	bool accept_more;    /* more may wait than one turn took */
+	bool calls_more;     /* likewise, of a session */
 	bool ending;         /* all sessions are being detached; done when none is left */
 	int64_t started_ms;
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
@@ -145,6 +151,25 @@ void session_free(struct session *session);
 struct session *session_find(struct serve *serve, uint64_t number);
 /* Ask again where the engine's mailbox had no room. */
 void sessions_retry(struct serve *serve);
+
+/* It broke the protocol, and how. */
+void session_break(struct session *session, const char *what);
+
+/* buffers.c */
+int session_buffers_new(struct session *session);
+/* After the engine has let go, and the builder. */
+void session_buffers_free(struct session *session);
+/* A job of the session's is with the builder: it cannot be freed yet. */
+bool session_buffers_busy(const struct session *session);
+uint32_t session_buffers_count(const struct session *session, uint64_t *ret_bytes);
+/* Nothing names the closed buffer any more. */
+void session_buffer_closed(struct session *session, uint32_t id);
+
+/* calls.c */
+void session_on_socket(void *userdata, struct loop_source *source, uint32_t events);
+/* Go on where a turn's share of calls was taken. */
+void sessions_go_on(struct serve *serve);
+void serve_on_builder(void *userdata, struct loop_source *source, uint32_t events);
 
 /* admin.c */
 void operator_accept(struct serve *serve);

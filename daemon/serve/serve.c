@@ -232,9 +232,13 @@ static void on_report(void *userdata, struct loop_source *source, uint32_t event
 {
 	struct serve *serve = userdata;
 	struct engine_report report;
+	struct engine_port *port;
+	uint32_t buffer;
 
 	(void)source;
 	(void)events;
+	while (engine_buffer_take(serve->options.engine, &port, &buffer))
+		session_buffer_closed(port->userdata, buffer);
 	while (engine_report_take(serve->options.engine, &report))
 		report_handle(serve, &report);
 }
@@ -284,6 +288,9 @@ static int sources_add(struct serve *serve)
 	tick = tick < 10 ? 10 : tick > 1000 ? 1000 : tick;
 	int r = loop_add(serve->loop, engine_report_fd(serve->options.engine), EPOLLIN, on_report,
 		serve, &serve->report_source);
+	if (r == 0 && serve->options.builder)
+		r = loop_add(serve->loop, builder_fd(serve->options.builder), EPOLLIN,
+			serve_on_builder, serve, &serve->builder_source);
 	if (r < 0)
 		return r;
 	return loop_add_timer(serve->loop, tick, on_tick, serve, &serve->timer);
@@ -354,6 +361,8 @@ void serve_free(struct serve *serve)
 		signals_give_back();
 		if (serve->report_source)
 			loop_remove(serve->loop, serve->report_source);
+		if (serve->builder_source)
+			loop_remove(serve->loop, serve->builder_source);
 		if (serve->timer)
 			loop_remove(serve->loop, serve->timer);
 		drain_timer_stop(serve);
@@ -410,11 +419,14 @@ int serve_run(struct serve *serve)
 		signals_look(serve);
 		if (serve->done)
 			break;
-		r = loop_run_once(serve->loop, serve->accept_more ? 0 : -1);
+		r = loop_run_once(
+			serve->loop, serve->accept_more || serve->calls_more ? 0 : -1);
 		if (r < 0 && r != -EINTR) {
 			log_error("loop failed: %s", strerror(-r));
 			return r;
 		}
+		if (serve->calls_more)
+			sessions_go_on(serve);
 		if (serve->accept_more) {
 			serve->accept_more = false;
 			greeting_accept(serve);

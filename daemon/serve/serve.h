@@ -14,10 +14,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
+
+/* Whose exported memory the daemon maps: mimeo(7) tells of the risk. */
+enum serve_client_ipc { SERVE_CLIENT_IPC_NO, SERVE_CLIENT_IPC_SAME_UID, SERVE_CLIENT_IPC_YES };
 
 struct serve_options {
 	struct engine *engine; /* started; stays the caller's, freed after serve */
+	struct builder *builder; /* of the engine's device, likewise; NULL: no device buffers */
+	const char *device_kind; /* "cpu" or "cuda"; with a builder */
+	uint8_t device_uuid[16];
+	uint32_t max_client_buffers;      /* open, or not given back yet */
+	uint64_t max_client_buffer_bytes;
+	uint64_t max_buffer_bytes;        /* of all clients */
+	enum serve_client_ipc allow_client_ipc;
 	const char *socket;    /* the clients'; the caller holds its lock, and the admin socket's */
 	const char *device;    /* for people: "cpu" */
 	const char *loop;      /* "auto", "io_uring", "epoll" */

@@ -56,6 +56,7 @@ void sessions_retry(struct serve *serve)
 static void session_deinit(struct session *session)
 {
 	sources_remove(session);
+	session_buffers_free(session);
 	if (session->port.cq_bell >= 0)
 		close(session->port.cq_bell);
 	if (session->port.sq_bell >= 0)
@@ -67,6 +68,9 @@ void session_free(struct session *session)
 {
 	struct serve *serve = session->serve;
 
+	session->detached = true;
+	if (session_buffers_busy(session))
+		return; /* serve_on_builder comes back to it */
 	session_deinit(session);
 	if (session->pidfd >= 0)
 		close(session->pidfd);
@@ -79,24 +83,11 @@ void session_free(struct session *session)
 
 /* ---- what ends it ---- */
 
-static void on_socket(void *userdata, struct loop_source *source, uint32_t events)
+void session_break(struct session *session, const char *what)
 {
-	struct session *session = userdata;
-	char byte;
-
-	(void)source;
-	(void)events;
-	ssize_t n = recv(session->fd, &byte, 1, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n > 0) {
-		serve_complain(session->serve,
-			"session %u (%s, pid %d): bytes on the socket after WELCOME: detached",
-			session->port.session, session->port.name, (int)session->port.pid);
-		session_detach(session, "it broke the protocol");
-		return;
-	}
-	session_detach(session, "its socket closed");
+	serve_complain(session->serve, "session %u (%s, pid %d): %s: detached",
+		session->port.session, session->port.name, (int)session->port.pid, what);
+	session_detach(session, "it broke the protocol");
 }
 
 static void on_pidfd(void *userdata, struct loop_source *source, uint32_t events)
@@ -131,7 +122,7 @@ static int watch(struct session *session)
 {
 	struct loop *loop = session->serve->loop;
 
-	int r = loop_add(loop, session->fd, EPOLLIN | EPOLLRDHUP, on_socket, session,
+	int r = loop_add(loop, session->fd, EPOLLIN | EPOLLRDHUP, session_on_socket, session,
 		&session->source);
 	if (r == 0 && session->pidfd >= 0)
 		r = loop_add(loop, session->pidfd, EPOLLIN, on_pidfd, session,
@@ -153,6 +144,8 @@ int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
 	session->port.region.fd = session->port.sq_bell = session->port.cq_bell = -1;
 	session->port.userdata = session;
 	int r = port_init(&session->port, serve, peer, hello);
+	if (r == 0)
+		r = session_buffers_new(session);
 	if (r == 0)
 		r = watch(session);
 	if (r == 0)

@@ -79,6 +79,12 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 	return shares_fit(serve, hello, text) ? 0 : STATUS_E_QUOTA;
 }
 
+static uint32_t activation_of(const struct model *model)
+{
+	return model->activation_dtype == DTYPE_BF16 ? MSG_ACTIVATION_BF16
+		: model->activation_dtype == DTYPE_F16 ? MSG_ACTIVATION_F16 : MSG_ACTIVATION_F32;
+}
+
 static void model_describe(const struct engine_model_facts *facts, struct msg_model *ret)
 {
 	const struct model_config *config = &facts->model->config;
@@ -93,6 +99,7 @@ static void model_describe(const struct engine_model_facts *facts, struct msg_mo
 							      : facts->max_seq_len,
 		.page_tokens = facts->page_tokens,
 		.bos = config->bos,
+		.activation = activation_of(facts->model),
 		.sampling = {
 			.temperature = sampling->temperature,
 			.top_p = sampling->top_p,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ipc/doorbell.h"
+#include "tests/device_memory.h"
 
 static double now(void)
 {
@@ -35,9 +36,11 @@ static uint32_t or_default(uint32_t value, uint32_t fallback)
 
 /* ---- engine ---- */
 
-static void choose_attention(struct engine_model_options *m, const struct model_config *config,
-	const struct rig_options *o, uint32_t max_requests, uint32_t max_batch_tokens)
+static void choose_attention(struct rig *rig, struct engine_model_options *m,
+	const struct model_config *config, uint32_t max_requests, uint32_t max_batch_tokens)
 {
+	const struct rig_options *o = &rig->options;
+	const struct device_info info = test_device_info(rig->device);
 	struct mode_request request = {.configured = o->mode, .decode_query = 1};
 	struct attention_config attention = {
 		.n_layers = config->n_layers,
@@ -52,6 +55,8 @@ static void choose_attention(struct engine_model_options *m, const struct model_
 		.max_pages = (m->max_seq_len + 15) / 16,
 		.max_seq_len = m->max_seq_len,
 		.max_decode_query = 1,
+		.activation_dtype = info.activation_dtype,
+		.kv_dtype = info.kv_dtype,
 	};
 	char why[256];
 
@@ -73,7 +78,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	snprintf(m->name, sizeof(m->name), "tinycalc-%u", index);
 	m->max_seq_len = or_default(o->max_seq_len, 512);
 	m->kv_pages = or_default(o->kv_pages, 512);
-	choose_attention(m, &config, o, options->max_requests, options->max_batch_tokens);
+	choose_attention(rig, m, &config, options->max_requests, options->max_batch_tokens);
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
@@ -81,7 +86,6 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 
 void rig_open(struct rig *rig, const struct rig_options *o)
 {
-	struct device_options device_options = {.spin_us = 0};
 	struct engine_options options = {
 		.n_models = or_default(o->n_models, 1),
 		.max_requests = or_default(o->max_requests, 16),
@@ -100,7 +104,7 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 	rig->options.n_models = options.n_models;
 	pthread_mutex_init(&rig->gate.lock, NULL);
 	pthread_cond_init(&rig->gate.changed, NULL);
-	assert_int_equal(device_open("cpu", &device_options, &rig->device), 0);
+	rig->device = test_device_open(0);
 	options.device = rig->device;
 	for (uint32_t i = 0; i < options.n_models; i++)
 		load_model(rig, folder, &options, i, o);

@@ -3,9 +3,9 @@
 #define MIMEO_TESTS_DAEMON_RIG_H
 
 /*
- * An engine in this process, with tinycalc on the cpu device, and clients that speak to it through
- * the rings as a stranger would: no socket, no library in between, so that a test can write any
- * entry it likes.
+ * An engine in this process, with tinycalc on the device of MIMEO_DEVICE, and clients that speak to
+ * it through the rings as a stranger would: no socket, no library in between, so that a test can
+ * write any entry it likes.
  */
 
 #include <pthread.h>

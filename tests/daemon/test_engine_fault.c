@@ -1,23 +1,82 @@
 /* SPDX-License-Identifier: MIT */
-/* The device is lost at one op after another while two clients are served. */
+/*
+ * The device is lost at one op after another while two clients are served.
+ *
+ * A process has one CUDA context, and does not get another when that is lost: there each loss has a
+ * process of its own, this program again with arguments. The cpu device counts the ops that its
+ * workers run, the cuda device what is launched.
+ */
 #include "tests/daemon/rig.h"
 
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/cpu/internal.h"
+#include "tests/device.h"
+#if defined(MIMEO_HAVE_CUDA) && defined(MIMEO_TEST_FAULTS)
+#include "kernels/cuda/cuda.h"
+#endif
 
-#define PLACES 40 /* tried between the first op and the last */
+#define PLACES (test_on_cuda() ? 6u : 40u) /* tried between the first op and the last */
 
 static const struct rig_options options = {.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 8};
 
 static uint64_t ops_run(const struct rig *rig)
 {
-	const struct cpu_device *device = (const struct cpu_device *)rig->device;
-
-	return atomic_load(&device->fault_count);
+#if defined(MIMEO_HAVE_CUDA) && defined(MIMEO_TEST_FAULTS)
+	if (test_on_cuda())
+		return cuda_forced_fault_count(rig->device);
+#endif
+	return atomic_load(&((const struct cpu_device *)rig->device)->fault_count);
 }
+
+/* ---- a process for each loss ---- */
+
+static bool apart; /* this is such a process */
+
+/* This program with these arguments; it says what went wrong on standard error, and not in TAP. */
+static void run_apart(char *const argv[])
+{
+	extern char **environ;
+	posix_spawn_file_actions_t actions;
+	int status = -1;
+	pid_t pid;
+
+	fflush(NULL);
+	setenv("CMOCKA_MESSAGE_OUTPUT", "STDOUT", 1);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+	assert_int_equal(posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	setenv("CMOCKA_MESSAGE_OUTPUT", "TAP", 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (status != 0)
+		fail_msg("%s %s: wait status %#x", argv[1], argv[2], status);
+}
+
+/* True: the test of that name was run in a process of its own, and is done. */
+static bool ran_apart(const char *test)
+{
+	char *argv[] = {"test_engine_fault", "test", (char *)(uintptr_t)test, NULL};
+
+	if (!test_on_cuda() || apart)
+		return false;
+	run_apart(argv);
+	return true;
+}
+
+#define APART()                                                                                    \
+	do {                                                                                       \
+		(void)state;                                                                       \
+		if (ran_apart(__func__))                                                           \
+			return;                                                                    \
+	} while (0)
+
+/* ---- two clients, and a device to lose ---- */
 
 #define N_A 7
 #define N_B 3
@@ -31,9 +90,9 @@ struct world {
 static void open_world(struct world *w, const char *fault)
 {
 	*w = (struct world){0};
-	setenv("MIMEO_CPU_FAULT", fault, 1);
+	setenv(test_fault_variable(), fault, 1);
 	rig_open(&w->rig, &options);
-	unsetenv("MIMEO_CPU_FAULT");
+	unsetenv(test_fault_variable());
 	rig_attach(&w->rig, &w->a, 16);
 	rig_attach(&w->rig, &w->b, 16);
 }
@@ -95,7 +154,8 @@ static void assert_lost(struct world *w, const char *call)
 	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
 	struct rig_result result = rig_do(&w->b, &again);
 
-	if (!strstr(report.text, call))
+	/* Work on a GPU fails when nobody looks: who asks next is named. */
+	if (!strstr(report.text, test_on_cuda() ? "cudaError" : call))
 		fail_msg("%s does not name %s", report.text, call);
 	assert_null(report.port);
 	assert_int_equal(result.status, STATUS_E_DEVICE_LOST);
@@ -108,8 +168,13 @@ static void assert_lost(struct world *w, const char *call)
 
 static void lose_at(const char *fault, const char *call)
 {
+	char *argv[] = {"test_engine_fault", "lose", (char *)(uintptr_t)fault, NULL};
 	struct world w;
 
+	if (test_on_cuda() && !apart) {
+		run_apart(argv);
+		return;
+	}
 	open_world(&w, fault);
 	submit_all(&w);
 	wait_all(&w);
@@ -159,7 +224,7 @@ static void test_sleeping_engine_notices_the_loss(void **state)
 	struct rig_request request;
 	struct world w;
 
-	(void)state;
+	APART();
 	open_world(&w, "op:outbox:2");
 	rig_gate_close(&w.rig);
 	request = rig_ask_text(&w.b, 0, 0, "347+586=");
@@ -181,11 +246,11 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
+	APART();
 	small.kv_pages = 6;
-	setenv("MIMEO_CPU_FAULT", "op:outbox:4", 1);
+	setenv(test_fault_variable(), "op:outbox:4", 1);
 	rig_open(&rig, &small);
-	unsetenv("MIMEO_CPU_FAULT");
+	unsetenv(test_fault_variable());
 	rig_attach(&rig, &client, 16);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	request = rig_step_text(&client, 0, 1, "9+8=", true);
@@ -212,7 +277,7 @@ static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
 	struct rig_request request;
 	struct world w;
 
-	(void)state;
+	APART();
 	open_world(&w, "op:outbox:2");
 	rig_gate_close(&w.rig);
 	request = rig_ask_text(&w.b, 0, 0, "347+586=");
@@ -233,7 +298,7 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	struct rig_request busy, ask;
 	struct world w;
 
-	(void)state;
+	APART();
 	open_world(&w, "op:outbox:3");
 	rig_ok(&w.a, 0, RING_OP_OPEN, 1, 0);
 	busy = rig_step_text(&w.a, 0, 1, "9+8", true);
@@ -256,9 +321,14 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	close_world(&w);
 }
 
-int main(void)
+static void lose_at_the_argument(void **state)
 {
-	const struct CMUnitTest tests[] = {
+	lose_at(*state, " launch");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_device_lost_at_any_op_ends_each_request_once),
 		cmocka_unit_test(test_report_names_the_op),
 		cmocka_unit_test(test_sleeping_engine_notices_the_loss),
@@ -268,6 +338,20 @@ int main(void)
 			test_page_whose_copy_was_not_launched_comes_back_after_the_loss),
 		cmocka_unit_test(test_loss_before_a_detach_is_done_does_not_hold_it_up),
 	};
+	static struct CMUnitTest one[1];
+	struct test_cpu_only only[] = {
+		{"test_report_names_the_op", "work on a GPU fails when nobody looks"},
+		{test_can_lose_device() ? NULL : "test_", TEST_CANNOT_LOSE},
+	};
 
-	return cmocka_run_group_tests_name("engine fault", tests, NULL, NULL);
+	if (argc == 3) {
+		apart = true;
+		one[0] = (struct CMUnitTest)cmocka_unit_test_prestate(
+			lose_at_the_argument, argv[2]);
+		for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+			if (strcmp(tests[i].name, argv[2]) == 0)
+				one[0] = tests[i];
+		return cmocka_run_group_tests_name("apart", one, NULL, NULL);
+	}
+	return TEST_RUN_GROUP("engine fault", tests, only, NULL, NULL);
 }

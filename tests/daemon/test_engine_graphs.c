@@ -6,8 +6,11 @@
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tests/device_memory.h"
 
 #define VOCAB 256
 #define MAX_ROWS 16
@@ -256,6 +259,12 @@ static void tear_down(struct hand *h)
 	rig_close(&h->rig);
 }
 
+static void fill(const struct hand *h, void *memory, uint8_t value, size_t bytes)
+{
+	assert_int_equal(h->rig.device->ops->fill_async(h->lane, memory, value, bytes), 0);
+	assert_int_equal(h->rig.device->ops->stream_sync(h->lane), 0);
+}
+
 /* Row i of slot i, on page 2 i + 1 and the next; `entry` NULL: eager. Its logits go to ret. */
 static void run_rows(struct hand *h, uint32_t n, uint32_t n_tokens, uint32_t start,
 	const struct graph_entry *entry, float *ret)
@@ -298,7 +307,8 @@ static void run_rows(struct hand *h, uint32_t n, uint32_t n_tokens, uint32_t sta
 	else
 		assert_int_equal(forward_run(&runner->eager, h->lane, n, n * n_tokens), 0);
 	assert_int_equal(ops->stream_sync(h->lane), 0);
-	memcpy(ret, runner->context.buffers.logits, (size_t)n * VOCAB * sizeof(*ret));
+	test_copy(h->rig.device, ret, runner->context.buffers.logits,
+		(size_t)n * VOCAB * sizeof(*ret));
 }
 
 static const struct graph_entry *entry_of(const struct hand *h, uint32_t rows)
@@ -314,6 +324,56 @@ static const struct graph_entry *entry_of(const struct hand *h, uint32_t rows)
 
 static float logits[MAX_ROWS * VOCAB], others[MAX_ROWS * VOCAB];
 
+/* K, then V, of 16 tokens. */
+struct page_layout {
+	size_t page, half, token;
+};
+
+static struct page_layout page_layout(const struct hand *h)
+{
+	const size_t page = kv_layer_page_bytes(kv_cache_config(h->runner->kv));
+
+	return (struct page_layout){page, page / 2, page / 32};
+}
+
+/* All that no row of n at position 3 has written or will write, and K of that position. */
+static void poison_cache(struct hand *h, uint32_t n)
+{
+	const struct page_layout l = page_layout(h);
+
+	for (uint32_t layer = 0; layer < h->runner->model->config.n_layers; layer++) {
+		uint8_t *kv = h->runner->context.kv_layers[layer];
+
+		fill(h, kv + (2 * n + 1) * l.page, 0x5a, h->layer_bytes - (2 * n + 1) * l.page);
+		for (uint32_t i = 0; i < n; i++)
+			fill(h, kv + (2 * i + 1) * l.page + 3 * l.token, 0x5a, l.token);
+		test_copy(h->rig.device, h->canaries + layer * h->layer_bytes, kv, h->layer_bytes);
+	}
+}
+
+/* n rows have written position 3, and nothing else changed. */
+static void assert_cache(struct hand *h, uint32_t n, uint32_t padded)
+{
+	const struct page_layout l = page_layout(h);
+
+	for (uint32_t layer = 0; layer < h->runner->model->config.n_layers; layer++) {
+		uint8_t *expected = h->canaries + layer * h->layer_bytes;
+		uint8_t *kv = test_fetch(h->rig.device, h->runner->context.kv_layers[layer],
+			h->layer_bytes);
+
+		for (uint32_t i = 0; i < n; i++) {
+			size_t k = (2 * i + 1) * l.page + 3 * l.token;
+
+			assert_memory_not_equal(expected + k, kv + k, l.token);
+			memcpy(expected + k, kv + k, l.token);
+			memcpy(expected + k + l.half, kv + k + l.half, l.token);
+		}
+		if (memcmp(expected, kv, h->layer_bytes))
+			fail_msg("%u rows of %u: layer %u was written elsewhere", n, padded, layer);
+		free(kv);
+	}
+}
+
 static void test_padded_rows_write_nothing_anywhere(void **state)
 {
 	struct hand h;
@@ -322,51 +382,28 @@ static void test_padded_rows_write_nothing_anywhere(void **state)
 	set_up(&h);
 	for (uint32_t n = 1; n < 8; n += 2) {
 		const struct graph_entry *entry = entry_of(&h, n == 1 ? 2 : 8);
-		struct runner *runner = h.runner;
-		const uint32_t n_layers = runner->model->config.n_layers;
-		const size_t page = kv_layer_page_bytes(kv_cache_config(runner->kv));
-		const size_t half = page / 2, token = half / 16; /* K, then V, of 16 tokens */
-		struct slot_sampling sampling[MAX_ROWS];
+		const struct step_inputs *in = &h.runner->inputs.persistent;
+		struct slot_sampling before[MAX_ROWS], after[MAX_ROWS];
+		int32_t last[MAX_ROWS];
 
 		/* A wide step leaves valid slots and pages in all rows; then all is poisoned. */
 		run_rows(&h, MAX_ROWS, 3, 0, NULL, logits);
-		for (uint32_t layer = 0; layer < n_layers; layer++) {
-			uint8_t *kv = runner->context.kv_layers[layer];
-
-			memset(kv + (2 * n + 1) * page, 0x5a, h.layer_bytes - (2 * n + 1) * page);
-			for (uint32_t i = 0; i < n; i++)
-				memset(kv + (2 * i + 1) * page + 3 * token, 0x5a, token);
-			memcpy(h.canaries + layer * h.layer_bytes, kv, h.layer_bytes);
-		}
+		poison_cache(&h, n);
 		for (uint32_t i = 0; i < MAX_ROWS; i++)
-			runner->inputs.persistent.slot_last_token[i] = 1000 + (int32_t)i;
-		memcpy(sampling, runner->inputs.persistent.slot_sampling, sizeof(sampling));
+			last[i] = 1000 + (int32_t)i;
+		test_copy(h.rig.device, in->slot_last_token, last, sizeof(last));
+		test_copy(h.rig.device, before, in->slot_sampling, sizeof(before));
 		run_rows(&h, n, 1, 3, entry, logits);
-		for (uint32_t layer = 0; layer < n_layers; layer++) {
-			const uint8_t *kv = runner->context.kv_layers[layer];
-			uint8_t *expected = h.canaries + layer * h.layer_bytes;
-
-			for (uint32_t i = 0; i < n; i++) {
-				size_t k = (2 * i + 1) * page + 3 * token;
-
-				assert_memory_not_equal(expected + k, kv + k, token);
-				memcpy(expected + k, kv + k, token);
-				memcpy(expected + k + half, kv + k + half, token);
-			}
-			if (memcmp(expected, kv, h.layer_bytes))
-				fail_msg("%u rows of %u: layer %u was written elsewhere", n,
-					entry->descriptor.rows, layer);
-		}
+		assert_cache(&h, n, entry->descriptor.rows);
+		test_copy(h.rig.device, last, in->slot_last_token, sizeof(last));
 		for (uint32_t i = 0; i < MAX_ROWS; i++) {
-			int32_t last = runner->inputs.persistent.slot_last_token[i];
-
 			if (i < n)
-				assert_in_range(last, 0, VOCAB - 1);
+				assert_in_range(last[i], 0, VOCAB - 1);
 			else
-				assert_int_equal(last, 1000 + i);
+				assert_int_equal(last[i], 1000 + i);
 		}
-		assert_memory_equal(
-			sampling, runner->inputs.persistent.slot_sampling, sizeof(sampling));
+		test_copy(h.rig.device, after, in->slot_sampling, sizeof(after));
+		assert_memory_equal(before, after, sizeof(before));
 	}
 	tear_down(&h);
 }
@@ -385,22 +422,26 @@ static void test_nan_in_what_padding_reads_leaves_real_rows_bitwise_unchanged(vo
 
 		run_rows(&h, n, 1, 3, entry, others);
 		for (uint32_t layer = 0; layer < n_layers; layer++)
-			memset(h.runner->context.kv_layers[layer], 0xff, page);
-		memset(h.runner->pool, 0xff, h.runner->pool_bytes);
+			fill(&h, h.runner->context.kv_layers[layer], 0xff, page);
+		fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
 		run_rows(&h, n, 1, 3, entry, logits);
 		assert_memory_equal(logits, others, (size_t)n * VOCAB * sizeof(logits[0]));
 		for (uint32_t layer = 0; layer < n_layers; layer++)
-			memset(h.runner->context.kv_layers[layer], 0, page);
+			fill(&h, h.runner->context.kv_layers[layer], 0, page);
 	}
 	tear_down(&h);
 }
 
 static void assert_close(const float *a, const float *b, uint32_t n)
 {
-	for (uint32_t i = 0; i < n * VOCAB; i++) {
-		float difference = a[i] - b[i];
+	double tolerance = 1e-3, largest = 0;
 
-		if (!(difference < 1e-3f && difference > -1e-3f))
+	for (uint32_t i = 0; i < n * VOCAB; i++)
+		largest = fmax(largest, fabs(b[i]));
+	if (test_on_cuda())
+		tolerance = TEST_LOGITS_CUDA_RANDOM * largest;
+	for (uint32_t i = 0; i < n * VOCAB; i++) {
+		if (!(fabs(a[i] - b[i]) < tolerance))
 			fail_msg("row %u, logit %u: %g and %g", i / VOCAB, i % VOCAB, a[i], b[i]);
 	}
 }

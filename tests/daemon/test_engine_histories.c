@@ -2,7 +2,10 @@
 /* What a sequence remembers: forks, cuts, turns, and what a cancelled request leaves. */
 #include "tests/daemon/rig.h"
 
+#include <math.h>
 #include <string.h>
+
+#include "tests/device.h"
 
 #define LOGITS_TOKENS 8
 
@@ -155,17 +158,29 @@ static struct answer continue_with(struct rig_client *client, uint32_t sequence,
 	return answer;
 }
 
+/*
+ * Where logits depend on how the history was chunked, the first token has to be as good a choice by
+ * the other's logits; what follows it, in texts that the model was not trained for, is not compared.
+ */
 static void assert_same(const struct answer *a, const struct answer *b)
 {
+	double most = -INFINITY, largest = 0, tolerance = 1e-4;
+
+	for (int i = 0; i < 256; i++) {
+		most = fmax(most, b->logits[i]);
+		largest = fmax(largest, fabs(b->logits[i]));
+	}
+	if (test_on_cuda())
+		tolerance = TEST_LOGITS_CUDA_RANDOM * largest;
 	assert_int_equal(a->n, LOGITS_TOKENS);
 	assert_int_equal(b->n, LOGITS_TOKENS);
-	assert_memory_equal(a->tokens, b->tokens, sizeof(a->tokens));
-	for (int i = 0; i < 256; i++) {
-		float difference = a->logits[i] - b->logits[i];
-
-		if (!(difference < 1e-4f && difference > -1e-4f))
+	for (int i = 0; i < 256; i++)
+		if (!(fabs(a->logits[i] - b->logits[i]) < tolerance))
 			fail_msg("logit %d: %g and %g", i, a->logits[i], b->logits[i]);
-	}
+	if (test_on_cuda())
+		assert_true(b->logits[a->tokens[0]] >= most - 2 * tolerance);
+	else
+		assert_memory_equal(a->tokens, b->tokens, sizeof(a->tokens));
 }
 
 static void test_sequence_continued_equals_one_long_prompt(void **state)

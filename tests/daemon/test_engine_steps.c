@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/device_memory.h"
+
 #define VOCAB 256
 #define HIDDEN 160
 #define N_TOKENS 24
@@ -100,6 +102,19 @@ static void loop(struct rig_client *client, const struct msg_sampling *sampling,
 	}
 }
 
+/*
+ * How many of the tokens are compared. Where logits depend on the number of rows, what the model
+ * says past the end of its answer, which it was never trained for, is nobody's promise.
+ */
+static size_t compared(const int32_t *tokens)
+{
+	size_t n = 0;
+
+	while (n < N_TOKENS && (!test_on_cuda() || n == 0 || tokens[n - 1] != 2))
+		n++;
+	return n;
+}
+
 static void assert_loop_equals_generate(const struct rig_options *options,
 	const struct msg_sampling *sampling, const uint32_t *order, uint32_t n_rows, bool own_argmax)
 {
@@ -113,7 +128,8 @@ static void assert_loop_equals_generate(const struct rig_options *options,
 	loop(&client, sampling, order, n_rows, stepped, own_argmax);
 	for (uint32_t i = 0; i < n_rows; i++) {
 		generated(&client, prompts[order[i] - 1], sampling, expected);
-		assert_memory_equal(stepped[order[i] - 1], expected, sizeof(expected));
+		assert_memory_equal(stepped[order[i] - 1], expected,
+			compared(expected) * sizeof(expected[0]));
 	}
 	rig_detach(&client);
 	rig_close(&rig);
@@ -184,6 +200,36 @@ static void test_own_loop_replays_decode_graphs(void **state)
 /* ---- outputs ---- */
 
 /* The logits are what the checkpoint's own output matrix makes of the hidden state. */
+static void assert_logits_of_hidden(const uint16_t *head, const float *hidden, const float *logits)
+{
+	double worst = 0;
+
+	for (uint32_t v = 0; v < VOCAB; v++) {
+		double sum = 0;
+
+		for (uint32_t k = 0; k < HIDDEN; k++) {
+			uint32_t bits = (uint32_t)head[v * HIDDEN + k] << 16;
+			float weight;
+
+			memcpy(&weight, &bits, sizeof(weight));
+			sum += (double)hidden[k] * weight;
+		}
+		worst = fmax(worst, fabs(sum - logits[v]));
+	}
+	assert_true(worst < 1e-3);
+}
+
+static void assert_same_hidden(const float *a, const float *b)
+{
+	double largest = 0, worst = 0;
+
+	for (uint32_t k = 0; k < HIDDEN; k++) {
+		largest = fmax(largest, fabs(a[k]));
+		worst = fmax(worst, fabs(a[k] - b[k]));
+	}
+	assert_true(worst < (test_on_cuda() ? TEST_LOGITS_CUDA * largest : 1e-4));
+}
+
 static void test_hidden_state_is_that_of_each_row(void **state)
 {
 	const uint32_t outputs = MSG_STEP_LOGITS | MSG_STEP_HIDDEN;
@@ -192,10 +238,13 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 	struct rig_client client;
 	int32_t tokens[128];
 	float hidden[2][HIDDEN];
+	uint16_t *head;
 	struct rig rig;
 
 	(void)state;
 	rig_open(&rig, &full);
+	head = test_fetch(rig.device, rig.engine->runners[0].model->head.data,
+		sizeof(*head) * VOCAB * HIDDEN);
 	rig_attach(&rig, &client, 8);
 	open_all(&client, 4);
 	for (uint32_t pass = 0; pass < 2; pass++) {
@@ -210,31 +259,16 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 		assert_int_equal(rig_do(&client, &request).status, 0);
 		out = outputs_of(&client, &request, 2, outputs);
 		for (uint32_t i = 0; i < 2; i++) {
-			const struct model *model = rig.engine->runners[0].model;
 			const float *h = out.hidden + i * HIDDEN;
-			double worst = 0;
 
-			for (uint32_t v = 0; v < VOCAB; v++) {
-				const uint16_t *w = (const uint16_t *)model->head.data + v * HIDDEN;
-				double sum = 0;
-
-				for (uint32_t k = 0; k < HIDDEN; k++) {
-					uint32_t bits = (uint32_t)w[k] << 16;
-					float weight;
-
-					memcpy(&weight, &bits, sizeof(weight));
-					sum += (double)h[k] * weight;
-				}
-				worst = fmax(worst, fabs(sum - out.logits[i * VOCAB + v]));
-			}
-			assert_true(worst < 1e-3);
+			assert_logits_of_hidden(head, h, out.logits + i * VOCAB);
 			if (!pass)
 				memcpy(hidden[i], h, sizeof(hidden[i]));
 			else /* the other order */
-				for (uint32_t k = 0; k < HIDDEN; k++)
-					assert_true(fabsf(hidden[1 - i][k] - h[k]) < 1e-4f);
+				assert_same_hidden(hidden[1 - i], h);
 		}
 	}
+	free(head);
 	rig_detach(&client);
 	rig_close(&rig);
 }
@@ -380,5 +414,10 @@ int main(void)
 		cmocka_unit_test(test_prompt_tokens_are_counted_once),
 	};
 
-	return cmocka_run_group_tests_name("engine steps", tests, NULL, NULL);
+	static const struct test_cpu_only only[] = {
+		{"test_own_loop_with_a_seed_draws_what_generate_draws",
+			"logits depend on the number of rows, and so do draws at temperature 1.3"},
+	};
+
+	return TEST_RUN_GROUP("engine steps", tests, only, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "daemon/graph/inputs.h"
+#include "tests/device_memory.h"
 
 #define ROWS 8
 #define TOKENS 16
@@ -42,30 +43,6 @@ static void open_gate(struct fixture *f)
 	pthread_mutex_unlock(&f->lock);
 }
 
-static int set_up(void **state)
-{
-	static struct fixture f;
-
-	f = (struct fixture){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-	assert_int_equal(device_open("cpu", NULL, &f.device), 0);
-	assert_int_equal(f.device->ops->stream_new(f.device, &f.lane), 0);
-	assert_int_equal(inputs_init(&f.inputs, f.device, &limits), 0);
-	*state = &f;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct fixture *f = *state;
-
-	open_gate(f);
-	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
-	inputs_deinit(&f->inputs);
-	f->device->ops->stream_free(f->lane);
-	f->device->ops->free(f->device);
-	return 0;
-}
-
 static void wait_at_gate(void *arg)
 {
 	struct fixture *f = arg;
@@ -74,6 +51,11 @@ static void wait_at_gate(void *arg)
 	while (!f->open)
 		pthread_cond_wait(&f->changed, &f->lock);
 	pthread_mutex_unlock(&f->lock);
+}
+
+static int32_t fetch(const struct fixture *f, const int32_t *at)
+{
+	return test_fetch_int(f->device, at);
 }
 
 /* One row of n tokens, all `id`, on a slot with pages of its own; its outbox behind it. */
@@ -101,6 +83,41 @@ static void launch(struct fixture *f, struct inputs_slot *slot, int32_t persiste
 	}), 0);
 }
 
+/* An op is loaded when it is first used, which on a GPU waits for all that the device has to do:
+ * not behind a gate. */
+static void load_ops(struct fixture *f)
+{
+	assert_int_equal(inputs_init(&f->inputs, f->device, &limits), 0);
+	launch(f, inputs_begin(&f->inputs, 1), 0, 1, 0, 0, 1, 1);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	inputs_deinit(&f->inputs);
+}
+
+static int set_up(void **state)
+{
+	static struct fixture f;
+
+	f = (struct fixture){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+	f.device = test_device_open(0);
+	assert_int_equal(f.device->ops->stream_new(f.device, &f.lane), 0);
+	load_ops(&f);
+	assert_int_equal(inputs_init(&f.inputs, f.device, &limits), 0);
+	*state = &f;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	open_gate(f);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	inputs_deinit(&f->inputs);
+	f->device->ops->stream_free(f->lane);
+	f->device->ops->free(f->device);
+	return 0;
+}
+
 static void test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending(void **state)
 {
 	struct fixture *f = *state;
@@ -125,8 +142,8 @@ static void test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending(v
 	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
 	assert_true(inputs_slot_done(first));
 	/* The second step ran on what was written for it. */
-	assert_int_equal(f->inputs.persistent.input_ids[1], 22);
-	assert_int_equal(f->inputs.persistent.query_start[1], 2);
+	assert_int_equal(fetch(f, f->inputs.persistent.input_ids + 1), 22);
+	assert_int_equal(fetch(f, f->inputs.persistent.query_start + 1), 2);
 	assert_ptr_equal(inputs_begin(&f->inputs, 3), first);
 	assert_int_equal(first->record->n_rows, 0);
 	assert_int_equal(first->record->n_inits, 0);
@@ -178,23 +195,23 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 	slot = inputs_begin(&f->inputs, 2);
 	launch(f, slot, 3, 1, 5, 33, 4, 4);
 	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
-	assert_int_equal(in->slot_mapping[0], 14 * 4 + 1);
-	assert_int_equal(in->positions[0], 5);
-	assert_int_equal(in->seq_lens[0], 6);
+	assert_int_equal(fetch(f, in->slot_mapping), 14 * 4 + 1);
+	assert_int_equal(fetch(f, in->positions), 5);
+	assert_int_equal(fetch(f, in->seq_lens), 6);
 	for (uint32_t t = 1; t < TOKENS; t++) {
-		assert_int_equal(in->slot_mapping[t], -1);
-		assert_in_range(in->input_ids[t], 0, 99);
+		assert_int_equal(fetch(f, in->slot_mapping + t), -1);
+		assert_in_range(fetch(f, in->input_ids + t), 0, 99);
 	}
 	for (uint32_t r = 1; r < ROWS; r++) {
-		assert_int_equal(in->seq_lens[r], 0);
-		assert_int_equal(in->row_slot[r], -1);
-		assert_int_equal(in->row_flags[r], 0);
-		assert_int_equal(in->logit_index[r], 0);
-		assert_int_equal(in->query_start[r], 1);
+		assert_int_equal(fetch(f, in->seq_lens + r), 0);
+		assert_int_equal(fetch(f, in->row_slot + r), -1);
+		assert_int_equal(fetch(f, in->row_flags + r), 0);
+		assert_int_equal(fetch(f, in->logit_index + r), 0);
+		assert_int_equal(fetch(f, in->query_start + r), 1);
 	}
-	assert_int_equal(in->query_start[ROWS], 1);
+	assert_int_equal(fetch(f, in->query_start + ROWS), 1);
 	for (uint32_t i = 4; i < 16; i++)
-		assert_int_equal(in->block_table[i], 0); /* the padded rows' */
+		assert_int_equal(fetch(f, in->block_table + i), 0); /* the padded rows' */
 }
 
 static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)

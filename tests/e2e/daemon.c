@@ -13,6 +13,7 @@
 
 #include "daemon/ctl/ask.h"
 #include "ipc/socket.h"
+#include "tests/device.h"
 
 void daemon_init(struct daemon *daemon)
 {
@@ -31,7 +32,7 @@ void daemon_init(struct daemon *daemon)
 	daemon->argv[0] = strdup(daemon->argv[0]);
 	daemon_option(daemon, "--socket", daemon->socket);
 	daemon_option(daemon, "--model", model);
-	daemon_option(daemon, "--device", "cpu");
+	daemon_option(daemon, "--device", test_device());
 	daemon_option(daemon, "--capture-sizes", "1,2,4,8");
 	daemon_option(daemon, "--kv-pages", "512");
 }

@@ -26,7 +26,8 @@ struct daemon {
 	int admin; /* connection to the admin socket, -1: none yet */
 };
 
-/* A folder, and the command line: tinycalc on the cpu device, four graphs, 512 pages. */
+/* A folder, and the command line: tinycalc on the device of MIMEO_DEVICE, four graphs, 512
+ * pages. */
 void daemon_init(struct daemon *daemon);
 /* Add an option; a later one replaces an earlier one. The strings must live on. */
 void daemon_option(struct daemon *daemon, const char *name, const char *value);

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "tests/device.h"
 #include "tests/e2e/daemon.h"
 
 #define EXIT_ERROR 1
@@ -30,7 +31,7 @@ static inline int teardown(void **state)
 {
 	daemon_deinit(*state);
 	free(*state);
-	unsetenv("MIMEO_CPU_FAULT");
+	unsetenv(test_fault_variable());
 	return 0;
 }
 

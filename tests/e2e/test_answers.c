@@ -13,6 +13,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "tests/device.h"
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/questions.h"
 
@@ -21,7 +22,6 @@
 #define N_STEPPED 48
 #define N_SINGLE 60
 #define WINDOW 16
-#define TOLERANCE 1e-4 /* of the largest logit */
 
 static struct question questions[N_QUESTIONS];
 
@@ -82,7 +82,7 @@ static void check_logits(const float *logits, uint32_t n, json_t *golden)
 	for (uint32_t i = 0; i < n; i++)
 		worst = fmax(worst,
 			fabs(logits[i] - json_number_value(json_array_get(golden, i))) / largest);
-	assert_true(worst < TOLERANCE);
+	assert_true(worst < test_logits_tolerance(true));
 }
 
 static uint32_t take_tokens(json_t *array, int32_t *ret, uint32_t room)

@@ -11,10 +11,12 @@
 #include <cmocka.h>
 #include <poll.h>
 
+#include "tests/device.h"
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/questions.h"
 
-#define N_KILLS 50
+/* A daemon with a GPU takes seconds to start. */
+#define N_KILLS (test_on_cuda() ? 12u : 50u)
 #define N_STREAMS 3
 #define HANG_MS 10000
 

@@ -320,7 +320,7 @@ static void test_lost_device_ends_requests_with_its_status_and_the_process_with_
 	uint32_t n_lost = 0;
 	int r;
 
-	setenv("MIMEO_CPU_FAULT", "op:outbox:40", 1);
+	setenv(test_fault_variable(), "op:outbox:40", 1);
 	daemon_start(daemon);
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	for (uint32_t i = 0; i < 4; i++)
@@ -362,6 +362,10 @@ int main(void)
 		OWN(test_lost_device_ends_requests_with_its_status_and_the_process_with_70),
 	};
 
+	const struct test_cpu_only only[] = {
+		{test_can_lose_device() ? NULL : "test_lost_device", TEST_CANNOT_LOSE},
+	};
+
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("startup", tests, NULL, NULL);
+	return TEST_RUN_GROUP("startup", tests, only, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A stranger's bytes, through the pre-check and the four decoders.
+ * A stranger's bytes, through the pre-check and the decoders.
  *
  * The first byte picks the decoder. Besides what the sanitizers watch, it is asserted that requests
  * allocate nothing, that msgpack-c takes whatever the pre-check takes, and that a message which a
@@ -113,6 +113,52 @@ static void fuzz_step(const uint8_t *data, size_t size)
 	CLAIM(n > 0);
 	CLAIM(msg_step_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
 	CLAIM(again.n_rows == msg.n_rows && again.outputs == msg.outputs);
+	CLAIM(memcmp(&again.embeddings.offset, &msg.embeddings.offset, sizeof(uint64_t)) == 0);
+	CLAIM(again.logits.buffer == msg.logits.buffer && again.flags == msg.flags);
+	CLAIM(msg.logits.buffer == 0 || (msg.outputs & MSG_STEP_LOGITS));
+	CLAIM(msg.hidden.buffer == 0 || (msg.outputs & MSG_STEP_HIDDEN));
+}
+
+static void fuzz_call(const uint8_t *data, size_t size)
+{
+	struct msg_call msg, again;
+	uint8_t bytes[MSG_CALL_MAX];
+	struct msg_detail detail;
+	struct handle handle;
+
+	n_allocations = 0;
+	int r = msg_call_decode(codec, data, size, &msg, &detail);
+	CLAIM(n_allocations == 0);
+	if (r != 0) {
+		claim_refused(r, &detail);
+		return;
+	}
+	CLAIM(msg.call >= MSG_CALL_BUFFER_ALLOC && msg.call <= MSG_CALL_FENCE);
+	CLAIM(msg.kind <= HANDLE_CUDA_IPC && msg.request < RING_ENTRIES_MAX);
+	if (handle_decode(msg.handle, sizeof(msg.handle), &handle) == HANDLE_OK)
+		CLAIM(handle.offset <= INT64_MAX && handle.size <= INT64_MAX - handle.offset);
+	int n = msg_call_encode(&msg, bytes, sizeof(bytes));
+	CLAIM(n > 0);
+	CLAIM(msg_call_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
+	CLAIM(memcmp(&again, &msg, sizeof(msg)) == 0);
+}
+
+static void fuzz_reply(const uint8_t *data, size_t size)
+{
+	struct msg_reply msg, again;
+	uint8_t bytes[MSG_HEADER_MAX];
+	struct msg_detail detail;
+
+	int r = msg_reply_decode(codec, data, size, &msg, &detail);
+	if (r != 0) {
+		claim_refused(r, &detail);
+		return;
+	}
+	CLAIM(memchr(msg.text, 0, sizeof(msg.text)) && msg.status <= 0);
+	int n = msg_reply_encode(&msg, bytes, sizeof(bytes));
+	CLAIM(n > 0);
+	CLAIM(msg_reply_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
+	CLAIM(memcmp(again.handle, msg.handle, sizeof(msg.handle)) == 0);
 }
 
 static void fuzz_hello(const uint8_t *data, size_t size)
@@ -180,7 +226,7 @@ static void fuzz_wire_check(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static void (*const targets[])(const uint8_t *, size_t) = {
-		fuzz_generate, fuzz_step, fuzz_hello, fuzz_welcome};
+		fuzz_generate, fuzz_step, fuzz_hello, fuzz_welcome, fuzz_call, fuzz_reply};
 
 	if (size == 0)
 		return 0;
@@ -191,7 +237,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t *shrunk = realloc(copy, size > 1 ? size - 1 : 1);
 	CLAIM(shrunk);
 	fuzz_wire_check(shrunk, size - 1);
-	targets[data[0] % 4](shrunk, size - 1);
+	targets[data[0] % (sizeof(targets) / sizeof(targets[0]))](shrunk, size - 1);
 	free(shrunk);
 	return 0;
 }

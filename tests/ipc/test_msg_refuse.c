@@ -146,7 +146,7 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_SAMPLING_FLAGS, "\x03"),
 		EXTRA(MSG_STOP, "\x90"),
 		EXTRA(MSG_STOP, "\x92\x00\xce\x7f\xff\xff\xff"),
-		EXTRA(MSG_FLAGS, "\x03"),
+		EXTRA(MSG_FLAGS, "\x07"),
 		EXTRA(MSG_MODEL, "\x05"),
 		EXTRA(MSG_DEADLINE_MS, "\xd1\x01\x00"),
 	};
@@ -174,7 +174,7 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_SEED, "\xff"),
 		EXTRA(MSG_SAMPLING_FLAGS, "\x04"),
 		EXTRA(MSG_SAMPLING_FLAGS, U32_PLUS),
-		EXTRA(MSG_FLAGS, "\x04"),
+		EXTRA(MSG_FLAGS, "\x08"),
 		EXTRA(MSG_FLAGS, "\xff"),
 		EXTRA(MSG_STOP, "\x99\0\0\0\0\0\0\0\0\0"),
 		EXTRA(MSG_STOP, "\x91\xff"),

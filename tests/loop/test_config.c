@@ -89,6 +89,10 @@ static void test_config_defaults(void **state)
 	assert_int_equal(config.max_sequences, 256);
 	assert_int_equal(config.max_arena_bytes, 256 << 20);
 	assert_int_equal(config.max_shared_bytes, UINT64_C(2) << 30);
+	assert_int_equal(config.max_client_buffers, 64);
+	assert_int_equal(config.max_client_buffer_bytes, 256 << 20);
+	assert_int_equal(config.max_buffer_bytes, UINT64_C(1) << 30);
+	assert_string_equal(config.allow_client_ipc, "same-uid");
 	assert_int_equal(config.drain_timeout_s, 30);
 	assert_int_equal(config.log_level, LOG_LEVEL_INFO);
 	assert_true(config.spin_us == 50 || config.spin_us == 0);
@@ -119,6 +123,10 @@ static const struct {
 	{ "max_sequences", "65536", "65536", { "0", "65537" } },
 	{ "max_arena_bytes", "64k", "64K", { "65535", "1025M", "" } },
 	{ "max_shared_bytes", "1M", "1M", { "1048575", "-1", "" } },
+	{ "max_client_buffers", "0", "0", { "4097", "-1", "" } },
+	{ "max_client_buffer_bytes", "3M", "3M", { "9223372036854775808", "x" } },
+	{ "max_buffer_bytes", "0", "0", { "9223372036854775808", "1B" } },
+	{ "allow_client_ipc", "yes", "yes", { "same", "uid", "YES", "or", "1" } },
 	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
 	{ "drain_timeout_s", "0", "0", { "86401", "1s" } },
 	{ "loop", "epoll", "epoll", { "select", "io-uring" } },

@@ -312,7 +312,12 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(MIMEO_E_INVALID, generate.n_stop = 1);
 	REFUSES(MIMEO_E_INVALID, generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
 	REFUSES(MIMEO_E_INVALID, generate.n_stop = 1; generate.stop = &bad_stop);
-	REFUSES(MIMEO_E_INVALID, generate.flags = 4);
+	REFUSES(MIMEO_E_INVALID, generate.flags = 8);
+	REFUSES(MIMEO_E_INVALID, generate.logits.buffer = 1); /* and none are asked for */
+	REFUSES(MIMEO_E_INVALID, generate.logits.offset = 64);
+	REFUSES(MIMEO_E_INVALID, generate.logits.reserved = 1);
+	REFUSES(MIMEO_E_INVALID, generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
+		generate.logits.buffer = 1; generate.logits.offset = 32);
 	REFUSES(MIMEO_E_INVALID, generate.reserved = 1);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = -1);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = NAN);

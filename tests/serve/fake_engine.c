@@ -111,6 +111,11 @@ void fake_engine_set_in_flight(struct engine *engine, uint32_t n)
 	atomic_store(&engine->stats.n_running, n);
 }
 
+void fake_engine_set_device_condition(struct engine *engine, int condition)
+{
+	atomic_store(&engine->stats.device_condition, condition);
+}
+
 void fake_engine_refuse_attach(struct engine *engine, int error)
 {
 	pthread_mutex_lock(&engine->lock);
@@ -140,6 +145,23 @@ int engine_post_detach(struct engine *engine, struct engine_port *port)
 	pthread_mutex_unlock(&engine->lock);
 	fake_engine_report(engine, ENGINE_DETACHED, port, "");
 	return 0;
+}
+
+int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer)
+{
+	(void)engine;
+	(void)port;
+	(void)buffer;
+	return -ENOTSUP; /* without a builder there are no buffers */
+}
+
+bool engine_buffer_take(
+	struct engine *engine, struct engine_port **ret_port, uint32_t *ret_buffer)
+{
+	(void)engine;
+	(void)ret_port;
+	(void)ret_buffer;
+	return false;
 }
 
 int engine_post_drain(struct engine *engine)
@@ -192,6 +214,13 @@ const char *engine_loop_reason(const struct engine *engine)
 {
 	(void)engine;
 	return "";
+}
+
+int engine_device_info(const struct engine *engine, struct device_info *ret)
+{
+	(void)engine;
+	*ret = (struct device_info){.kind = "cpu"};
+	return 0;
 }
 
 uint32_t engine_n_models(const struct engine *engine)

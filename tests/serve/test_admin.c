@@ -445,6 +445,20 @@ static void test_lost_device_detaches_all_and_has_its_own_result(void **state)
 	client_close(&client);
 }
 
+/* Between the loss and the end of the process, which the engine's last words take. */
+static void test_status_and_metrics_tell_of_a_lost_device(void **state)
+{
+	struct harness *harness = *state;
+
+	fake_engine_set_device_condition(harness->engine, DEVICE_E_ILLEGAL_ADDRESS);
+	struct answer *answer = operator_ask(harness, "status", NULL);
+	expect_text(answer, 0, "state", "failed");
+	answer_free(answer);
+	answer = operator_ask(harness, "metrics", NULL);
+	assert_non_null(strstr(answer->text, "\nmimeo_device_healthy 0\n"));
+	answer_free(answer);
+}
+
 static void test_second_daemon_on_a_live_socket_is_refused(void **state)
 {
 	struct harness *harness = *state;
@@ -483,6 +497,7 @@ int main(void)
 		T_IN(test_drain_timeout_of_0_waits_without_limit, setup_endless_drain),
 		T(test_drain_that_loses_the_device_says_so),
 		T(test_lost_device_detaches_all_and_has_its_own_result),
+		T(test_status_and_metrics_tell_of_a_lost_device),
 		T(test_second_daemon_on_a_live_socket_is_refused),
 	};
 

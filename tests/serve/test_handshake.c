@@ -379,7 +379,8 @@ static void test_session_that_the_engine_refuses_gets_one_answer(void **state)
 
 /* ---- the end of a session ---- */
 
-static void test_byte_after_welcome_ends_that_session_only(void **state)
+/* Nothing that a call can begin with. */
+static void test_junk_after_welcome_ends_that_session_only(void **state)
 {
 	struct harness *harness = *state;
 	struct msg_hello hello = client_hello();
@@ -387,7 +388,7 @@ static void test_byte_after_welcome_ends_that_session_only(void **state)
 
 	assert_int_equal(client_attach(harness, &good, &hello), 0);
 	assert_int_equal(client_attach(harness, &bad, &hello), 0);
-	assert_int_equal(send(bad.fd, "x", 1, MSG_NOSIGNAL), 1);
+	assert_int_equal(send(bad.fd, "junk", 4, MSG_NOSIGNAL), 4);
 	expect_closed(bad.fd);
 	await_sessions(harness, 1);
 	assert_int_equal(recv(good.fd, (char[1]){0}, 1, MSG_DONTWAIT), -1);
@@ -517,7 +518,7 @@ int main(void)
 		T(test_odd_entries_are_refused),
 		T(test_too_large_an_arena_is_refused),
 		T(test_session_that_the_engine_refuses_gets_one_answer),
-		T(test_byte_after_welcome_ends_that_session_only),
+		T(test_junk_after_welcome_ends_that_session_only),
 		T(test_broken_rings_end_that_session),
 		T(test_death_is_seen_though_the_socket_stays_open),
 		T_IN(test_descriptors_return_to_their_count_after_200_sessions, setup_many),

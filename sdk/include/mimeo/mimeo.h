@@ -29,7 +29,8 @@
  *
  * Threads: a connection belongs to one thread at a time; different connections are independent.
  * Forks: in a child a connection's shared memory is absent; mimeo_close is all it may call there.
- * Blocking: only mimeo_connect and mimeo_event_wait block. Memory: only mimeo_connect allocates.
+ * Blocking: only mimeo_connect, mimeo_event_wait and what asks the daemon for device buffers and
+ * fences block. Memory: only mimeo_connect and those calls allocate.
  * Errors: every function that can fail returns a negative enum mimeo_status; mimeo_strerror gives
  * its sentence and the manual page mimeo_status(3) its remedy.
  */
@@ -63,6 +64,8 @@ enum mimeo_status {
 	MIMEO_E_UNKNOWN_SEQUENCE = -8, /* the sequence is not open in this session */
 	MIMEO_E_UNKNOWN_REQUEST = -9,  /* the request to cancel is not in flight */
 	MIMEO_E_UNSUPPORTED = -10,     /* this daemon or model cannot do that */
+	MIMEO_E_UNKNOWN_BUFFER = -11,  /* the device buffer is not open in this session */
+	MIMEO_E_DENIED = -12,          /* the daemon's configuration does not allow that */
 
 	/* this session: -100 ... -199 */
 	MIMEO_E_GONE = -100,     /* the daemon died or closed the session */
@@ -165,6 +168,13 @@ struct mimeo_model_info {
 	int32_t bos; /* begin-of-sequence id, or -1 */
 	uint32_t page_tokens;
 	struct mimeo_sampling sampling; /* from generation_config.json; greedy if it has none */
+	uint32_t activation; /* enum mimeo_activation: what embeddings have to be */
+};
+
+enum mimeo_activation {
+	MIMEO_ACTIVATION_F32 = 0,
+	MIMEO_ACTIVATION_BF16 = 1,
+	MIMEO_ACTIVATION_F16 = 2,
 };
 
 /* Number of models the daemon serves; they are indexed from 0. */
@@ -191,6 +201,76 @@ MIMEO_PUBLIC int mimeo_sequence_fork(struct mimeo *m, uint32_t sequence, uint32_
 MIMEO_PUBLIC int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_tokens);
 MIMEO_PUBLIC int mimeo_sequence_close(struct mimeo *m, uint32_t sequence);
 
+/* ---- device buffers: memory of the daemon's device that both sides see ---- */
+
+enum mimeo_handle_kind {
+	MIMEO_HANDLE_DEFAULT = 0,  /* to allocate: the kind with a descriptor that the device has */
+	MIMEO_HANDLE_MEMFD = 1,    /* descriptor of host memory, on the cpu device */
+	MIMEO_HANDLE_VMM_FD = 2,   /* descriptor of an allocation by cuMemCreate */
+	MIMEO_HANDLE_CUDA_IPC = 3, /* cudaIpcMemHandle_t or cudaIpcEventHandle_t, no descriptor */
+};
+
+/* What names memory or an event of the device to another process. To the library it is opaque:
+ * <mimeo/mimeo-cuda.h> makes device pointers and events of it. */
+struct mimeo_handle {
+	size_t size;        /* sizeof(struct mimeo_handle); set by MIMEO_HANDLE_INIT */
+	uint32_t kind;      /* enum mimeo_handle_kind */
+	int32_t fd;         /* descriptor, or -1 if the kind has none */
+	uint8_t uuid[16];   /* of the device; zero for MEMFD */
+	uint64_t bytes;     /* of the buffer */
+	uint64_t offset;    /* bytes: where it starts in the allocation that is named */
+	uint8_t opaque[64]; /* CUDA_IPC: the driver's handle; else zero */
+};
+#define MIMEO_HANDLE_INIT                                                                          \
+	{                                                                                          \
+		sizeof(struct mimeo_handle), 0, -1, {0}, 0, 0, {0}                                 \
+	}
+
+/* A place in a device buffer. Offsets are multiples of MIMEO_PLACE_ALIGN. */
+struct mimeo_place {
+	uint32_t buffer;   /* 0: none */
+	uint32_t reserved; /* 0 */
+	uint64_t offset;   /* bytes from the buffer's start */
+};
+#define MIMEO_PLACE_ALIGN 64
+
+/*
+ * Have the daemon allocate a buffer of `bytes` zeroed bytes and share it: the preferred way, because
+ * a client's death then leaves nothing behind. `kind`: enum mimeo_handle_kind. *ret_buffer is an id
+ * of this session's, from 1. Blocks until the daemon has answered; allocates.
+ * 0, or UNSUPPORTED (the device has no such kind), QUOTA (a limit, which mimeo_buffer_message names),
+ * NO_MEMORY, INVALID, DEVICE_LOST, GONE.
+ */
+MIMEO_PUBLIC int mimeo_buffer_alloc(
+	struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t *ret_buffer);
+/*
+ * Have the daemon map memory that this process exported. The handle is copied; its fd stays the
+ * caller's and may be closed afterwards. The same memory may be imported many times, with other
+ * offsets: the daemon maps it once. A VMM_FD handle's offset and bytes must reach the end of the
+ * allocation (but for its rounding) the first time: the driver maps the whole or nothing. The memory
+ * must live until the buffer is closed and every request that names it has ended: mimeo(7) tells
+ * what happens otherwise. Blocks, allocates.
+ * 0, or DENIED (allow_client_ipc), INVALID (not such memory, another device's, or smaller than the
+ * handle says), UNSUPPORTED, QUOTA, NO_MEMORY, DEVICE_LOST, GONE.
+ */
+MIMEO_PUBLIC int mimeo_buffer_import(
+	struct mimeo *m, const struct mimeo_handle *handle, uint32_t *ret_buffer);
+/* The handle of a buffer that was allocated here, for this or another process to map. Its fd is the
+ * connection's, open until the buffer is closed. 0, or UNKNOWN_BUFFER (an imported one too). */
+MIMEO_PUBLIC int mimeo_buffer_handle(
+	struct mimeo *m, uint32_t buffer, struct mimeo_handle *ret_handle);
+/* The memory of an allocated MEMFD buffer in this process, until it is closed. The daemon may write
+ * to it while a request that names it is in flight. 0, or UNSUPPORTED (another kind; see
+ * <mimeo/mimeo-cuda.h>), UNKNOWN_BUFFER, NO_MEMORY. */
+MIMEO_PUBLIC int mimeo_buffer_map(struct mimeo *m, uint32_t buffer, void **ret_memory);
+/* Close a buffer: requests can no longer name it. Those in flight that do go on; the daemon gives
+ * the memory back when the last of them has ended, and counts it as held until then. What this
+ * process has mapped by itself stays mapped. Blocks. 0, or UNKNOWN_BUFFER, GONE. */
+MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
+/* What the daemon said when it refused the last of these calls; "" if it did not. Lives until the
+ * next one. */
+MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
+
 /* ---- requests ---- */
 
 struct mimeo_request;
@@ -209,18 +289,22 @@ struct mimeo_generate {
 	uint32_t flags;                 /* MIMEO_GENERATE_... */
 	uint32_t deadline_ms;           /* from submission; 0: none */
 	uint32_t reserved;              /* 0 */
+	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
 };
 
 #define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */
 #define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
                                            position, [1, vocab_size], before temperature */
+#define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
 #define MIMEO_GENERATE_INIT                                                                        \
-	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0}
+	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
+		{0, 0, 0}}
 
 struct mimeo_step_row {
 	uint32_t sequence;     /* an open sequence of the step's model; once per step */
 	uint32_t n_tokens;     /* 1 ... */
-	const int32_t *tokens; /* [n_tokens] to append; copied by the prepare call */
+	const int32_t *tokens; /* [n_tokens] to append; copied by the prepare call; may be NULL if
+	                          the step brings embeddings, and is without meaning then */
 };
 
 struct mimeo_step {
@@ -231,13 +315,26 @@ struct mimeo_step {
 	uint32_t outputs;                  /* MIMEO_STEP_..., at least one */
 	uint32_t deadline_ms;              /* from submission; 0: none */
 	struct mimeo_sampling sampling;    /* for MIMEO_STEP_TOKENS */
+	/* Device buffers for the results, [n_rows, vocab_size] and [n_rows, hidden_size] float32;
+	 * buffer 0: in the event. */
+	struct mimeo_place logits;
+	struct mimeo_place hidden;
+	/* A device buffer with the input embeddings of all rows' tokens, row by row, [tokens,
+	 * hidden_size] of the model's activation type, in place of those of ids; buffer 0: ids.
+	 * They must be there when the step is submitted, and stay until its final event. */
+	struct mimeo_place embeddings;
+	uint32_t flags;    /* MIMEO_STEP_FENCE */
+	uint32_t reserved; /* 0 */
 };
 
 #define MIMEO_STEP_TOKENS 1u /* the token sampled after each row; not appended to the sequence */
 #define MIMEO_STEP_LOGITS 2u /* logits of each row's last position, [n_rows, vocab_size] float32 */
 #define MIMEO_STEP_HIDDEN 4u /* hidden state after the final norm, [n_rows, hidden_size] float32 */
+#define MIMEO_STEP_FENCE 1u  /* flag: record the request's fence behind all of its work, and send
+				MIMEO_EVENT_RECORDED; mimeo_request_fence comes first */
 #define MIMEO_STEP_INIT                                                                            \
-	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}}
+	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0}, \
+		{0, 0, 0}, 0, 0}
 
 /* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in
  * flight (take events and mark them seen). It belongs to the connection and returns to it when its
@@ -265,6 +362,26 @@ MIMEO_PUBLIC int mimeo_request_prep_step(
  * had; the cancel's own event has status 0, or UNKNOWN_REQUEST if it had ended already. */
 MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
 
+/*
+ * The request's fence: an event of the daemon's device that this process can have its own streams
+ * wait for, so that results in a device buffer are used without the host in between. The daemon
+ * records it where MIMEO_STEP_FENCE (MIMEO_GENERATE_FENCE) asks for it, behind the work that writes
+ * the results, and then sends MIMEO_EVENT_RECORDED. WAIT ONLY AFTER THAT (or after the final event):
+ * waiting for an event that is not recorded yet ends at once. The fence is recorded anew by a later
+ * request only after this one's final event was marked as seen.
+ *
+ * *ret_fence is the connection's and stays as it is for as long: one for each request there is, of
+ * which `entries` exist. The first call for a request asks the daemon, blocks and allocates; later
+ * ones do not. A request that is got or prepared. 0, or UNSUPPORTED, NO_MEMORY, DEVICE_LOST,
+ * INVALID, GONE.
+ */
+MIMEO_PUBLIC int mimeo_request_fence(
+	struct mimeo_request *request, const struct mimeo_handle **ret_fence);
+/* Wait, on the host, for what a MEMFD fence was last recorded behind: 1, 0 after timeout_ms (-1:
+ * without limit), or GONE, UNSUPPORTED (another kind; see <mimeo/mimeo-cuda.h>). */
+MIMEO_PUBLIC int mimeo_fence_wait(
+	struct mimeo *m, const struct mimeo_handle *fence, int timeout_ms);
+
 /* Publish everything prepared since the last call, in the order of preparation. Returns how many
  * entries were published (sequence calls counted in), or GONE: what was prepared then stays so, has
  * no event, and may be put back. Never blocks or allocates; makes a system call only if the daemon
@@ -277,6 +394,9 @@ enum mimeo_event_kind {
 	MIMEO_EVENT_TOKENS = 1,   /* tokens of a generate request; more events follow */
 	MIMEO_EVENT_FINAL = 2,    /* the last event of a request, a step or a cancel too */
 	MIMEO_EVENT_SEQUENCE = 3, /* a sequence call was refused; `sequence` and `status` */
+	MIMEO_EVENT_RECORDED = 4, /* the request's fence is recorded: waiting for it has a meaning
+	                             now. More events follow. If events are left lying until the
+	                             ring is full of them, only the final one comes */
 };
 
 enum mimeo_finish {
@@ -298,8 +418,10 @@ struct mimeo_event {
 	const int32_t *tokens; /* [n_tokens] new since the request's last event */
 	uint32_t n_tokens;
 	uint32_t n_rows;     /* rows of logits and hidden */
-	const float *logits; /* [n_rows, vocab_size], or NULL; final event only */
-	const float *hidden; /* [n_rows, hidden_size], or NULL; final event only */
+	const float *logits; /* [n_rows, vocab_size], or NULL (in a device buffer, too); final
+	                        event only */
+	const float *hidden; /* [n_rows, hidden_size], or NULL (in a device buffer, too); final
+	                        event only */
 	uint32_t detail;     /* what an error is about; mimeo_event_message tells */
 	uint32_t slot;       /* the library's own */
 	int32_t detail_values[4];

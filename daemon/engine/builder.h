@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_BUILDER_H
+#define MIMEO_DAEMON_ENGINE_BUILDER_H
+
+/*
+ * The builder: a thread for what may take milliseconds and must hold up neither the loop nor the
+ * lane: memory and events that other processes share are made here, and given back here.
+ *
+ * THE CLOSING QUEUE. What comes to builder_close is named by no launched step any more (the engine's
+ * fence), so a mapping of a descriptor goes at once. Memory of the CUDA IPC kinds is another matter:
+ * giving it back waits for the device to drain and blocks launches from other threads meanwhile. It
+ * waits in the queue until the engine has nothing in its lane, or BUILDER_CLOSE_LIMIT_MS after it
+ * came, whichever is first: a lane that is never empty is held up once for all that is due, and the
+ * memory of dead clients is bounded in time.
+ *
+ * Spoken to by one thread, the loop's. Neither posting nor closing fails or blocks: jobs and closings
+ * bring their own places. Answers ring an eventfd.
+ */
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/device.h"
+
+#define BUILDER_CLOSE_LIMIT_MS 1000u
+
+enum builder_kind {
+	BUILDER_EXPORT,     /* our memory, by descriptor */
+	BUILDER_EXPORT_IPC, /* our memory, by CUDA IPC */
+	BUILDER_IMPORT,     /* another's, by descriptor */
+	BUILDER_IMPORT_IPC, /* another's, by CUDA IPC */
+	BUILDER_FENCE,      /* an event that others wait for */
+};
+
+/* One thing made: memory or an event. Allocated by the caller (malloc); the builder frees it with
+ * what it names. */
+struct builder_thing {
+	enum builder_kind kind;
+	void *address; /* NULL: was never made */
+	struct event *event;
+	uint64_t bytes; /* as counted in builder_bytes */
+	uint64_t since_ns; /* the builder's */
+	struct builder_thing *next;
+};
+
+struct builder_job {
+	struct builder_thing *thing; /* kind and bytes given; address or event made */
+	/* Imports: the handle, of which handle.fd stays the caller's and open; with a descriptor its
+	 * other fields are made here, from `bytes` (of the file, at least). Exports and fences: made
+	 * here, the fd the caller's. */
+	struct device_handle handle;
+	int rc; /* 0, or the device's answer: what was made nevertheless is to be closed */
+	void *userdata;
+	struct builder_job *next;
+};
+
+struct builder;
+
+/* `n_in_lane`: steps in the engine's lane; NULL: there is none. 0 or -errno. */
+int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct builder **ret);
+/* Does what is still queued, waiting for no lane, and ends the thread. Jobs not taken are dropped
+ * with what they made. After the engine's last step, before the device is freed. */
+void builder_free(struct builder *builder);
+
+/* Counts thing->bytes from now on. */
+void builder_post(struct builder *builder, struct builder_job *job);
+/* Readable (edge) when jobs are done. */
+int builder_fd(const struct builder *builder);
+/* Take one that is done, or NULL. Of one that failed and has no address the bytes are no longer
+ * counted, and the thing is the caller's to free; with an address it is for builder_close. */
+struct builder_job *builder_take(struct builder *builder);
+/* Give the thing back and free it. */
+void builder_close(struct builder *builder, struct builder_thing *thing);
+/* Bytes of what is being made, is there, or is not given back yet; and things in the queue. From any
+ * thread. */
+uint64_t builder_bytes(const struct builder *builder);
+uint32_t builder_n_closing(const struct builder *builder);
+
+#endif

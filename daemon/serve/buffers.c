@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/buffers.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#ifndef KCMP_FILE
+#define KCMP_FILE 0
+#endif
+
+/* ---- memory ---- */
+
+static bool is_same_file(int a, int b)
+{
+	struct stat first, second;
+	pid_t self = getpid();
+
+	if (a < 0 || b < 0)
+		return a == b;
+	if (fstat(a, &first) < 0 || fstat(b, &second) < 0 || first.st_dev != second.st_dev ||
+		first.st_ino != second.st_ino)
+		return false;
+	/* A file has an inode of its own; what a driver made may share one with its kind. */
+	return S_ISREG(first.st_mode) ||
+	       syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
+}
+
+/* An import of that very handle with room for it. Memory of a descriptor is imported as far as the
+ * first handle said, so one that goes further is another import. */
+struct memory *buffers_memory_find(
+	struct session_buffers *buffers, const struct handle *handle, int fd, uint64_t end)
+{
+	struct memory *memory;
+
+	DL_FOREACH (buffers->memories, memory) {
+		if (memory->imported && memory->thing->address && end <= memory->bytes &&
+			memory->key.kind == handle->kind &&
+			memcmp(memory->key.opaque, handle->opaque, sizeof(handle->opaque)) == 0 &&
+			is_same_file(memory->fd, fd))
+			return memory;
+	}
+	return NULL;
+}
+
+/* Its last buffer is gone: to the builder, or if it was never made, away. */
+static void memory_drop(struct session *session, struct memory *memory)
+{
+	struct session_buffers *buffers = session->buffers;
+
+	if (--memory->n_buffers > 0)
+		return;
+	DL_DELETE(buffers->memories, memory);
+	buffers->bytes -= memory->thing->bytes;
+	if (memory->thing->address)
+		builder_close(session->serve->options.builder, memory->thing);
+	else
+		free(memory->thing);
+	if (memory->fd >= 0)
+		close(memory->fd);
+	free(memory);
+}
+
+struct memory *buffers_memory_new(
+	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes)
+{
+	struct memory *memory = calloc(1, sizeof(*memory));
+	struct builder_thing *thing = calloc(1, sizeof(*thing));
+
+	if (!memory || !thing) {
+		free(memory);
+		free(thing);
+		return NULL;
+	}
+	thing->kind = kind;
+	thing->bytes = bytes;
+	memory->thing = thing;
+	memory->n_buffers = 1;
+	memory->fd = -1;
+	memory->bytes = bytes;
+	DL_APPEND(buffers->memories, memory);
+	buffers->bytes += bytes;
+	return memory;
+}
+
+/* ---- buffers ---- */
+
+uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory)
+{
+	uint32_t i = 0;
+
+	while (buffers->own[i].state != BUFFER_FREE)
+		i++;
+	buffers->own[i] = (struct buffer){.state = BUFFER_MAKING, .memory = memory};
+	buffers->n_used++;
+	return i + 1;
+}
+
+void buffers_give(struct session *session, uint32_t id)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct buffer *buffer = &buffers->own[id - 1];
+
+	memory_drop(session, buffer->memory);
+	*buffer = (struct buffer){.state = BUFFER_FREE};
+	buffers->n_used--;
+}
+
+void buffers_open(struct session_buffers *buffers, uint32_t id, uint64_t offset,
+	uint64_t bytes)
+{
+	struct engine_buffer *engine = &buffers->engine[id - 1];
+
+	buffers->own[id - 1].state = BUFFER_OPEN;
+	engine->address = (uint8_t *)buffers->own[id - 1].memory->thing->address + offset;
+	engine->bytes = bytes;
+	atomic_store_explicit(&engine->open, true, memory_order_release);
+}
+
+void session_buffer_closed(struct session *session, uint32_t id)
+{
+	buffers_give(session, id);
+}
+
+/* ---- life ---- */
+
+int session_buffers_new(struct session *session)
+{
+	uint32_t n = session->serve->options.builder
+		? session->serve->options.max_client_buffers : 0;
+	uint32_t n_fences = n > 0 ? session->port.region.ring.entries : 0;
+	struct session_buffers *buffers = calloc(1, sizeof(*buffers));
+
+	if (!buffers)
+		return -ENOMEM;
+	buffers->call_fd = -1;
+	buffers->n = n;
+	buffers->n_fences = n_fences;
+	buffers->engine = calloc(n + 1, sizeof(*buffers->engine));
+	buffers->own = calloc(n + 1, sizeof(*buffers->own));
+	buffers->fences = calloc((size_t)n_fences + 1, sizeof(*buffers->fences));
+	buffers->fence_things = calloc((size_t)n_fences + 1, sizeof(struct builder_thing *));
+	session->buffers = buffers;
+	if (!buffers->engine || !buffers->own || !buffers->fences || !buffers->fence_things)
+		return -ENOMEM;
+	session->port.buffers = buffers->engine;
+	session->port.n_buffers = n;
+	session->port.fences = n_fences > 0 ? buffers->fences : NULL;
+	return 0;
+}
+
+bool session_buffers_busy(const struct session *session)
+{
+	return session->buffers && session->buffers->busy;
+}
+
+uint32_t session_buffers_count(const struct session *session, uint64_t *ret_bytes)
+{
+	*ret_bytes = session->buffers->bytes;
+	return session->buffers->n_used;
+}
+
+void session_buffers_free(struct session *session)
+{
+	struct session_buffers *buffers = session->buffers;
+
+	if (!buffers)
+		return;
+	for (uint32_t i = 0; buffers->own && i < buffers->n; i++) {
+		if (buffers->own[i].state != BUFFER_FREE)
+			buffers_give(session, i + 1);
+	}
+	for (uint32_t i = 0; buffers->fence_things && i < buffers->n_fences; i++) {
+		if (buffers->fence_things[i])
+			builder_close(session->serve->options.builder, buffers->fence_things[i]);
+	}
+	if (buffers->call_fd >= 0)
+		close(buffers->call_fd);
+	free(buffers->fence_things);
+	free(buffers->fences);
+	free(buffers->own);
+	free(buffers->engine);
+	free(buffers);
+	session->buffers = NULL;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_BUFFERS_H
+#define MIMEO_DAEMON_SERVE_BUFFERS_H
+
+/*
+ * The books of a session's device buffers, for the two files that keep them: buffers.c has what there
+ * is, calls.c what clients ask for.
+ *
+ * A BUFFER is an id with a place in some MEMORY: one that the builder exported, or a client's that it
+ * imported. A client that brings the same handle again (another offset, say) gets another buffer of
+ * the same memory, as long as any of its buffers is open. Memory goes back to the builder when its
+ * last buffer has come back from the engine, or the whole session has.
+ */
+
+#include "daemon/serve/internal.h"
+#include "ipc/handle.h"
+
+enum buffer_state { BUFFER_FREE, BUFFER_MAKING, BUFFER_OPEN, BUFFER_CLOSING };
+
+struct memory {
+	struct builder_thing *thing;
+	uint32_t n_buffers;
+	bool imported;
+	struct handle key; /* of an import */
+	int fd;            /* its descriptor, kept to know it again; -1: none */
+	uint64_t bytes;    /* that there are */
+	struct memory *prev, *next;
+};
+
+struct buffer {
+	enum buffer_state state;
+	struct memory *memory;
+};
+
+struct session_buffers {
+	struct engine_buffer *engine; /* [n] what the engine sees */
+	struct buffer *own;           /* [n] */
+	uint32_t n, n_used;
+	_Atomic(struct event *) *fences; /* [n_fences] */
+	struct builder_thing **fence_things;
+	uint32_t n_fences;
+	struct memory *memories;
+	uint64_t bytes;
+	/* the call under way */
+	uint8_t call[4 + MSG_CALL_MAX + 1]; /* one more than allowed, to see that it came */
+	uint32_t n_call;
+	int call_fd;
+	bool busy; /* its job is with the builder */
+};
+
+/* An import of that very handle, with room up to `end`; or NULL. */
+struct memory *buffers_memory_find(
+	struct session_buffers *buffers, const struct handle *handle, int fd, uint64_t end);
+/* Memory to be made, of one buffer, its bytes held from now on; or NULL: no memory of ours. */
+struct memory *buffers_memory_new(
+	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes);
+/* A free id, which there is, for that memory. */
+uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory);
+/* Give the id back, and its memory with the last one. */
+void buffers_give(struct session *session, uint32_t id);
+/* Requests may name it from now on. */
+void buffers_open(
+	struct session_buffers *buffers, uint32_t id, uint64_t offset, uint64_t bytes);
+
+#endif

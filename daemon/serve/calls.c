@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Calls on a session's socket: device buffers and fences.
+ *
+ * A client makes one call at a time and waits for its reply; what else it says breaks the protocol.
+ * What may take long is a job for the builder, and the reply goes out when the job comes back.
+ *
+ * Limits: buffers and bytes of a session, bytes of all sessions; bytes count until the builder has
+ * given them back, so that nobody has more by closing in haste.
+ */
+#include "daemon/serve/buffers.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "ipc/status.h"
+
+struct call_job {
+	struct builder_job job; /* first */
+	struct session *session;
+	uint32_t buffer, fence;
+	struct memory *memory;
+	uint64_t offset, bytes;
+	uint8_t uuid[HANDLE_UUID_BYTES];
+	uint32_t kind;
+};
+
+/* ---- replies ---- */
+
+/* One message and perhaps one descriptor, at once: a client that waits for its reply has room for
+ * it. */
+static void reply_send(struct session *session, const struct msg_reply *reply, int fd)
+{
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(fd))];
+	} control = {0};
+	uint8_t bytes[4 + MSG_CALL_MAX];
+	int n = msg_reply_encode(reply, bytes + 4, sizeof(bytes) - 4);
+	uint32_t length = htole32((uint32_t)n);
+	struct iovec part = {.iov_base = bytes, .iov_len = (size_t)n + 4};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+	memcpy(bytes, &length, sizeof(length));
+	if (fd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control.bytes);
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+	}
+	if (n > 0 && sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+			     (ssize_t)part.iov_len)
+		return;
+	session_detach(session, "its socket takes no reply");
+}
+
+static void refuse(struct session *session, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static void refuse(struct session *session, int status, const char *format, ...)
+{
+	struct msg_reply reply = {.status = status};
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(reply.text, sizeof(reply.text), format, arguments);
+	va_end(arguments);
+	log_debug("session %u: refused: %s", session->port.session, reply.text);
+	reply_send(session, &reply, -1);
+}
+
+/* The device's answer to a job. */
+static void refuse_job(struct session *session, const struct call_job *call)
+{
+	int rc = call->job.rc;
+	int status = device_is_lost(rc) ? STATUS_E_DEVICE_LOST
+		: rc == DEVICE_E_MEMORY || rc < 0 ? STATUS_E_NO_MEMORY
+		: rc == DEVICE_E_UNSUPPORTED ? STATUS_E_UNSUPPORTED : STATUS_E_INVALID;
+
+	refuse(session, status, "the device says %s",
+		status == STATUS_E_INVALID ? "that this is no such memory of its own"
+					   : device_strerror(rc));
+}
+
+/* ---- limits ---- */
+
+/* 0, or it was refused. `bytes`: further ones that would be held. */
+static bool has_room(struct session *session, uint64_t bytes)
+{
+	const struct serve_options *options = &session->serve->options;
+	const struct session_buffers *buffers = session->buffers;
+	uint64_t all = builder_bytes(options->builder);
+
+	if (buffers->n_used == buffers->n) {
+		refuse(session, STATUS_E_QUOTA, "max_client_buffers is %u", buffers->n);
+		return false;
+	}
+	if (buffers->bytes > options->max_client_buffer_bytes ||
+		bytes > options->max_client_buffer_bytes - buffers->bytes) {
+		refuse(session, STATUS_E_QUOTA,
+			"max_client_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
+			" held", options->max_client_buffer_bytes, bytes, buffers->bytes);
+		return false;
+	}
+	if (all > options->max_buffer_bytes || bytes > options->max_buffer_bytes - all) {
+		refuse(session, STATUS_E_QUOTA,
+			"max_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
+			" held by all", options->max_buffer_bytes, bytes, all);
+		return false;
+	}
+	return true;
+}
+
+/* ---- jobs ---- */
+
+static bool job_post(struct session *session, struct call_job call, struct builder_thing *thing)
+{
+	struct call_job *copy = malloc(sizeof(*copy));
+
+	if (!copy)
+		return false;
+	*copy = call;
+	copy->session = session;
+	copy->job.thing = thing;
+	session->buffers->busy = true;
+	builder_post(session->serve->options.builder, &copy->job);
+	return true;
+}
+
+static bool on_host(const struct session *session)
+{
+	return strcmp(session->serve->options.device_kind, "cpu") == 0;
+}
+
+static bool is_served(struct session *session, uint32_t kind)
+{
+	if (on_host(session) == (kind == HANDLE_MEMFD))
+		return true;
+	refuse(session, STATUS_E_UNSUPPORTED, "the device, %s, has no buffers of that kind",
+		session->serve->options.device);
+	return false;
+}
+
+static void call_alloc(struct session *session, const struct msg_call *msg)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct call_job call = {.kind = msg->kind, .bytes = msg->bytes};
+
+	if (call.kind == 0)
+		call.kind = on_host(session) ? HANDLE_MEMFD : HANDLE_VMM_FD;
+	if (!is_served(session, call.kind) || !has_room(session, msg->bytes))
+		return;
+	struct memory *memory = buffers_memory_new(buffers,
+		call.kind == HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, msg->bytes);
+	if (!memory) {
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		return;
+	}
+	call.memory = memory;
+	call.buffer = buffers_take(buffers, memory);
+	if (!job_post(session, call, memory->thing)) {
+		buffers_give(session, call.buffer);
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+	}
+}
+
+/* May this client have us map memory of its own? */
+static bool may_import(struct session *session)
+{
+	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
+
+	if (allow == SERVE_CLIENT_IPC_YES ||
+		(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid()))
+		return true;
+	refuse(session, STATUS_E_DENIED, "allow_client_ipc is %s",
+		allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
+	return false;
+}
+
+/* What the handle says of itself, against the device and the descriptor that came with it. */
+static bool handle_is_ours(struct session *session, const struct msg_call *msg, int fd,
+	struct handle *ret)
+{
+	const struct serve_options *options = &session->serve->options;
+	enum handle_refusal refusal = handle_decode(msg->handle, sizeof(msg->handle), ret);
+
+	if (refusal != HANDLE_OK) {
+		refuse(session, STATUS_E_INVALID, "%s", handle_refusal_text(refusal));
+		return false;
+	}
+	if (!is_served(session, ret->kind))
+		return false;
+	if (ret->kind != HANDLE_MEMFD &&
+		memcmp(ret->uuid, options->device_uuid, sizeof(ret->uuid)) != 0) {
+		refuse(session, STATUS_E_INVALID, "the memory is another device's: the uuid");
+		return false;
+	}
+	if (handle_has_fd(ret) != (fd >= 0)) {
+		refuse(session, STATUS_E_INVALID, fd >= 0 ? "a descriptor that the kind has not"
+							  : "no descriptor came with the handle");
+		return false;
+	}
+	return true;
+}
+
+/* Takes *fd over if it keeps it. */
+static void call_import(struct session *session, const struct msg_call *msg, int *fd)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct handle handle;
+
+	if (!may_import(session) || !handle_is_ours(session, msg, *fd, &handle))
+		return;
+	uint64_t end = handle.offset + handle.size; /* handle_check saw that it is a number */
+	struct memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
+	if (!has_room(session, memory ? 0 : end))
+		return;
+	if (memory) {
+		memory->n_buffers++;
+		struct msg_reply reply = {.buffer = buffers_take(buffers, memory)};
+		buffers_open(buffers, reply.buffer, handle.offset, handle.size);
+		reply_send(session, &reply, -1);
+		return;
+	}
+	memory = buffers_memory_new(buffers,
+		handle_has_fd(&handle) ? BUILDER_IMPORT : BUILDER_IMPORT_IPC, end);
+	if (!memory) {
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		return;
+	}
+	memory->imported = true;
+	memory->key = handle;
+	memory->fd = *fd;
+	struct call_job call = {
+		.memory = memory,
+		.buffer = buffers_take(buffers, memory),
+		.offset = handle.offset,
+		.bytes = handle.size,
+		.job.handle = {.fd = *fd, .size = end},
+	};
+	*fd = -1;
+	memcpy(call.job.handle.bytes, handle.opaque, sizeof(handle.opaque));
+	if (!job_post(session, call, memory->thing)) {
+		buffers_give(session, call.buffer);
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+	}
+}
+
+static void call_close(struct session *session, const struct msg_call *msg)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct serve *serve = session->serve;
+
+	if (msg->buffer > buffers->n || buffers->own[msg->buffer - 1].state != BUFFER_OPEN) {
+		refuse(session, STATUS_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
+		return;
+	}
+	struct engine_buffer *engine = &buffers->engine[msg->buffer - 1];
+	atomic_store_explicit(&engine->open, false, memory_order_relaxed);
+	if (engine_post_buffer_close(serve->options.engine, &session->port, msg->buffer) < 0) {
+		atomic_store_explicit(&engine->open, true, memory_order_release);
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		return;
+	}
+	buffers->own[msg->buffer - 1].state = BUFFER_CLOSING;
+	reply_send(session, &(struct msg_reply){.status = 0}, -1);
+}
+
+static void call_fence(struct session *session, const struct msg_call *msg)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct call_job call = {.fence = msg->request + 1};
+
+	if (msg->request >= buffers->n_fences) {
+		refuse(session, STATUS_E_INVALID, "request index %u, of %u", msg->request,
+			buffers->n_fences);
+		return;
+	}
+	if (buffers->fence_things[msg->request]) {
+		refuse(session, STATUS_E_INVALID, "request index %u has had its fence",
+			msg->request);
+		return;
+	}
+	struct builder_thing *thing = calloc(1, sizeof(*thing));
+	if (thing)
+		thing->kind = BUILDER_FENCE;
+	if (!thing || !job_post(session, call, thing)) {
+		free(thing);
+		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+	}
+}
+
+/* ---- a job comes back ---- */
+
+static uint32_t fence_kind(const struct device_handle *handle)
+{
+	return handle->fd >= 0 ? HANDLE_MEMFD : HANDLE_CUDA_IPC;
+}
+
+/* The handle that an export or a fence goes out with. */
+static void reply_made(struct session *session, const struct call_job *call)
+{
+	const struct builder_job *job = &call->job;
+	struct handle handle = {
+		.kind = call->fence ? fence_kind(&job->handle) : call->kind,
+		.size = call->fence ? sizeof(struct event_page) : call->bytes,
+	};
+	struct msg_reply reply = {.buffer = call->buffer};
+
+	if (handle.kind != HANDLE_MEMFD)
+		memcpy(handle.uuid, session->serve->options.device_uuid, sizeof(handle.uuid));
+	if (handle.kind == HANDLE_CUDA_IPC)
+		memcpy(handle.opaque, job->handle.bytes, sizeof(handle.opaque));
+	handle_encode(&handle, reply.handle);
+	reply_send(session, &reply, job->handle.fd);
+	if (job->handle.fd >= 0)
+		close(job->handle.fd);
+}
+
+static void fence_made(struct session *session, const struct call_job *call)
+{
+	struct session_buffers *buffers = session->buffers;
+
+	buffers->fence_things[call->fence - 1] = call->job.thing;
+	atomic_store_explicit(&buffers->fences[call->fence - 1], call->job.thing->event,
+		memory_order_release);
+	reply_made(session, call);
+}
+
+static void job_done(struct call_job *call)
+{
+	struct session *session = call->session;
+	struct session_buffers *buffers = session->buffers;
+
+	buffers->busy = false;
+	if (call->job.rc != 0) {
+		refuse_job(session, call);
+		/* What was mapped before it was refused goes as any other memory does. */
+		if (call->fence)
+			free(call->job.thing);
+		else
+			buffers_give(session, call->buffer);
+	} else if (call->fence) {
+		fence_made(session, call);
+	} else {
+		buffers_open(buffers, call->buffer, call->offset, call->bytes);
+		if (call->memory->imported)
+			reply_send(session, &(struct msg_reply){.buffer = call->buffer}, -1);
+		else
+			reply_made(session, call);
+	}
+	free(call);
+	/* It was only waited for. */
+	if (session->detached)
+		session_free(session);
+}
+
+void serve_on_builder(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct serve *serve = userdata;
+	struct builder_job *job;
+
+	(void)source;
+	(void)events;
+	while ((job = builder_take(serve->options.builder)))
+		job_done((struct call_job *)job);
+}
+
+/* ---- calls ---- */
+
+static void call_take(struct session *session, uint32_t length)
+{
+	struct session_buffers *buffers = session->buffers;
+	struct msg_detail detail = {0};
+	struct msg_call msg;
+	int fd = buffers->call_fd;
+	int status = msg_call_decode(
+		session->serve->codec, buffers->call + 4, length, &msg, &detail);
+
+	buffers->n_call = 0;
+	buffers->call_fd = -1;
+	if (status == STATUS_E_PROTOCOL)
+		session_break(session, "a call that is not Mimeo's protocol");
+	else if (status < 0)
+		refuse(session, status, "the call's field %s is out of range or unknown",
+			msg_field_name((unsigned)detail.values[0]));
+	else if (!session->serve->options.builder)
+		refuse(session, STATUS_E_UNSUPPORTED, "this daemon has no device buffers");
+	else if (session->serve->state == SERVE_FAILED)
+		refuse(session, STATUS_E_DEVICE_LOST, "the device failed");
+	else if (msg.call == MSG_CALL_BUFFER_ALLOC)
+		call_alloc(session, &msg);
+	else if (msg.call == MSG_CALL_BUFFER_IMPORT)
+		call_import(session, &msg, &fd);
+	else if (msg.call == MSG_CALL_BUFFER_CLOSE)
+		call_close(session, &msg);
+	else
+		call_fence(session, &msg);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Look at what has come. False if it broke the protocol. */
+static bool call_advance(struct session *session)
+{
+	struct session_buffers *buffers = session->buffers;
+	uint32_t length;
+
+	if (buffers->busy) {
+		session_break(session, "a call before the reply to the one before");
+		return false;
+	}
+	if (buffers->n_call < sizeof(length))
+		return true;
+	memcpy(&length, buffers->call, sizeof(length));
+	length = le32toh(length);
+	if (length == 0 || length > MSG_CALL_MAX ||
+		buffers->n_call > sizeof(length) + length) {
+		session_break(session, "bytes on the socket that are no call");
+		return false;
+	}
+	if (buffers->n_call == sizeof(length) + length)
+		call_take(session, length);
+	return !session->detaching;
+}
+
+/* One descriptor a call; the kernel drops what has no room here, and says so. */
+static bool rights_take(struct session *session, struct msghdr *message)
+{
+	struct session_buffers *buffers = session->buffers;
+	bool fine = !(message->msg_flags & MSG_CTRUNC);
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+			int fd;
+
+			memcpy(&fd, (const uint8_t *)c + at, sizeof(fd));
+			if (buffers->call_fd < 0) {
+				buffers->call_fd = fd;
+			} else {
+				close(fd);
+				fine = false;
+			}
+		}
+	}
+	if (!fine)
+		session_break(session, "more than one descriptor with a call");
+	return fine;
+}
+
+void session_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+{
+	struct session *session = userdata;
+	struct session_buffers *buffers = session->buffers;
+
+	(void)source;
+	(void)events;
+	for (unsigned n_reads = 0;; n_reads++) {
+		union {
+			struct cmsghdr align;
+			uint8_t bytes[CMSG_SPACE(sizeof(int))];
+		} control;
+		struct iovec rest = {
+			.iov_base = buffers->call + buffers->n_call,
+			.iov_len = sizeof(buffers->call) - buffers->n_call,
+		};
+		struct msghdr message = {
+			.msg_iov = &rest,
+			.msg_iovlen = 1,
+			.msg_control = &control,
+			/* Not its space: with the padding a second one would fit. */
+			.msg_controllen = CMSG_LEN(sizeof(int)),
+		};
+		/* Somebody who is quick to call again has the loop's thread with the others. */
+		if (n_reads == CALLS_A_TURN) {
+			session->calls_more = session->serve->calls_more = true;
+			return;
+		}
+		ssize_t n = recvmsg(session->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0) {
+			session_detach(session, "its socket closed");
+			return;
+		}
+		if (!rights_take(session, &message))
+			return;
+		buffers->n_call += (uint32_t)n;
+		if (!call_advance(session))
+			return;
+	}
+}
+
+void sessions_go_on(struct serve *serve)
+{
+	struct session *session;
+
+	serve->calls_more = false;
+	DL_FOREACH (serve->sessions, session) {
+		if (!session->calls_more || session->detaching)
+			continue;
+		session->calls_more = false;
+		session_on_socket(session, NULL, 0);
+	}
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Device buffers and fences: calls on the socket, one at a time, each waited for. The library knows
+ * no device: handles pass through it as they are, and of memfds alone it can make memory.
+ */
+#include "sdk/client.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "ipc/clock.h"
+#include "ipc/handle.h"
+#include "ipc/socket.h"
+
+#define REPLY_MS 5000u        /* for the rest of a reply that has begun */
+#define LIFE_NS 5000000       /* how often a waiter looks whether the daemon lives */
+
+struct device_buffer {
+	uint32_t id;
+	bool imported;
+	struct mimeo_handle handle;
+	void *memory; /* mapped, or NULL */
+	struct device_buffer *prev, *next;
+};
+
+/* ---- handles ---- */
+
+static struct handle handle_to_wire(const struct mimeo_handle *from)
+{
+	struct handle to = {.kind = from->kind, .size = from->bytes, .offset = from->offset};
+
+	memcpy(to.uuid, from->uuid, sizeof(to.uuid));
+	memcpy(to.opaque, from->opaque, sizeof(to.opaque));
+	return to;
+}
+
+/* The handle in a reply, with the fd that came; false if they do not go together. */
+static bool handle_from_reply(const struct msg_reply *reply, int fd, struct mimeo_handle *ret)
+{
+	struct handle from;
+
+	_Static_assert((int)MIMEO_HANDLE_MEMFD == HANDLE_MEMFD &&
+			       (int)MIMEO_HANDLE_VMM_FD == HANDLE_VMM_FD &&
+			       (int)MIMEO_HANDLE_CUDA_IPC == HANDLE_CUDA_IPC, "kinds");
+	_Static_assert(sizeof(ret->uuid) == HANDLE_UUID_BYTES &&
+			       sizeof(ret->opaque) == HANDLE_OPAQUE_BYTES, "sizes");
+	if (handle_decode(reply->handle, sizeof(reply->handle), &from) != HANDLE_OK ||
+		handle_has_fd(&from) != (fd >= 0))
+		return false;
+	*ret = (struct mimeo_handle){
+		.size = sizeof(*ret),
+		.kind = from.kind,
+		.fd = fd,
+		.bytes = from.size,
+		.offset = from.offset,
+	};
+	memcpy(ret->uuid, from.uuid, sizeof(ret->uuid));
+	memcpy(ret->opaque, from.opaque, sizeof(ret->opaque));
+	return true;
+}
+
+/* ---- calls ---- */
+
+/* Wait until the socket has something, or the daemon is dead. */
+static bool await_reply(const struct mimeo *m)
+{
+	struct pollfd fds[] = {
+		{.fd = m->socket, .events = POLLIN},
+		{.fd = m->daemon, .events = POLLIN}, /* of -1 poll says nothing */
+	};
+
+	while (poll(fds, 2, -1) < 0) {
+		if (errno != EINTR)
+			return false;
+	}
+	return fds[0].revents & POLLIN;
+}
+
+static int reply_parse(const void *data, size_t size, struct msg_reply *ret)
+{
+	struct msg_codec *codec;
+	struct msg_detail detail;
+
+	if (msg_codec_new(&codec) < 0)
+		return MIMEO_E_NO_MEMORY;
+	int r = msg_reply_decode(codec, data, size, ret, &detail);
+	msg_codec_free(codec);
+	return r;
+}
+
+/* The daemon, or what it says, is of no use any more. */
+static int lose(struct mimeo *m, int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+	m->gone = true;
+	return MIMEO_E_GONE;
+}
+
+/* One call and its reply; *ret_fd is the caller's, -1: none came. 0, or a status. */
+static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
+	int *ret_fd)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	size_t n_fds = 0;
+	int n = msg_call_encode(msg, bytes, sizeof(bytes));
+
+	*ret_fd = -1;
+	m->buffer_message[0] = '\0';
+	if (m->gone)
+		return MIMEO_E_GONE;
+	if (n < 0)
+		return MIMEO_E_INVALID;
+	if (socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0) < 0 || !await_reply(m))
+		return lose(m, ret_fd);
+	ssize_t size = socket_receive(
+		m->socket, bytes, sizeof(bytes), ret_fd, 1, &n_fds, REPLY_MS);
+	if (size < 0)
+		return lose(m, ret_fd);
+	int r = reply_parse(bytes, (size_t)size, ret);
+	if (r == MIMEO_E_PROTOCOL)
+		return lose(m, ret_fd);
+	if (r == 0 && ret->status < 0) {
+		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
+		r = ret->status;
+	}
+	if (r < 0 && *ret_fd >= 0) {
+		close(*ret_fd);
+		*ret_fd = -1;
+	}
+	return r;
+}
+
+/* ---- buffers ---- */
+
+static struct device_buffer *find(const struct mimeo *m, uint32_t id)
+{
+	struct device_buffer *buffer;
+
+	DL_FOREACH (m->buffers, buffer) {
+		if (buffer->id == id)
+			return buffer;
+	}
+	return NULL;
+}
+
+static void buffer_free(struct mimeo *m, struct device_buffer *buffer)
+{
+	DL_DELETE(m->buffers, buffer);
+	if (buffer->memory)
+		munmap(buffer->memory, buffer->handle.bytes);
+	if (!buffer->imported && buffer->handle.fd >= 0)
+		close(buffer->handle.fd);
+	free(buffer);
+}
+
+void buffers_deinit(struct mimeo *m)
+{
+	while (m->buffers)
+		buffer_free(m, m->buffers);
+	for (uint32_t i = 0; m->fences && i < m->region.ring.entries; i++) {
+		if (m->fences[i].kind != 0 && m->fences[i].fd >= 0)
+			close(m->fences[i].fd);
+	}
+	free(m->fences);
+	m->fences = NULL;
+}
+
+int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t *ret_buffer)
+{
+	const struct msg_call msg = {
+		.call = MSG_CALL_BUFFER_ALLOC, .kind = kind, .bytes = bytes};
+	struct msg_reply reply;
+	int fd;
+
+	if (kind > MIMEO_HANDLE_CUDA_IPC || bytes == 0 || bytes > INT64_MAX || !ret_buffer)
+		return MIMEO_E_INVALID;
+	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
+	if (!buffer)
+		return MIMEO_E_NO_MEMORY;
+	int r = call(m, &msg, -1, &reply, &fd);
+	if (r == 0 && (reply.buffer == 0 || !handle_from_reply(&reply, fd, &buffer->handle)))
+		r = lose(m, &fd);
+	if (r < 0) {
+		free(buffer);
+		return r;
+	}
+	buffer->id = *ret_buffer = reply.buffer;
+	DL_APPEND(m->buffers, buffer);
+	return 0;
+}
+
+int mimeo_buffer_import(
+	struct mimeo *m, const struct mimeo_handle *given, uint32_t *ret_buffer)
+{
+	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
+	struct mimeo_handle handle;
+	struct msg_reply reply;
+	int fd;
+
+	if (!given || !ret_buffer ||
+		!config_copy(&handle, sizeof(handle), given, sizeof(handle)))
+		return MIMEO_E_INVALID;
+	struct handle wire = handle_to_wire(&handle);
+	if (handle_check(&wire) != HANDLE_OK || handle_has_fd(&wire) != (handle.fd >= 0))
+		return MIMEO_E_INVALID;
+	handle_encode(&wire, msg.handle);
+	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
+	if (!buffer)
+		return MIMEO_E_NO_MEMORY;
+	int r = call(m, &msg, handle.fd, &reply, &fd);
+	if (r == 0 && (reply.buffer == 0 || fd >= 0))
+		r = lose(m, &fd);
+	if (r < 0) {
+		free(buffer);
+		return r;
+	}
+	buffer->imported = true;
+	buffer->id = *ret_buffer = reply.buffer;
+	DL_APPEND(m->buffers, buffer);
+	return 0;
+}
+
+int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_handle)
+{
+	const struct device_buffer *buffer = find(m, id);
+
+	if (!buffer || buffer->imported)
+		return MIMEO_E_UNKNOWN_BUFFER;
+	*ret_handle = buffer->handle;
+	return 0;
+}
+
+int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
+{
+	struct device_buffer *buffer = find(m, id);
+
+	if (!buffer || buffer->imported)
+		return MIMEO_E_UNKNOWN_BUFFER;
+	if (buffer->handle.kind != MIMEO_HANDLE_MEMFD)
+		return MIMEO_E_UNSUPPORTED;
+	if (!buffer->memory) {
+		void *memory = mmap(NULL, buffer->handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+			buffer->handle.fd, (off_t)buffer->handle.offset);
+
+		if (memory == MAP_FAILED)
+			return MIMEO_E_NO_MEMORY;
+		buffer->memory = memory;
+	}
+	*ret_memory = buffer->memory;
+	return 0;
+}
+
+int mimeo_buffer_close(struct mimeo *m, uint32_t id)
+{
+	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
+	struct device_buffer *buffer = find(m, id);
+	struct msg_reply reply;
+	int fd;
+
+	if (!buffer)
+		return MIMEO_E_UNKNOWN_BUFFER;
+	int r = call(m, &msg, -1, &reply, &fd);
+	if (fd >= 0)
+		close(fd);
+	/* With the daemon gone, what there is here goes as well. */
+	if (r == 0 || r == MIMEO_E_GONE)
+		buffer_free(m, buffer);
+	return r;
+}
+
+const char *mimeo_buffer_message(const struct mimeo *m)
+{
+	return m->buffer_message;
+}
+
+/* ---- fences ---- */
+
+int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle **ret_fence)
+{
+	struct msg_call msg = {.call = MSG_CALL_FENCE};
+	struct msg_reply reply;
+	int fd;
+
+	if (!request || !ret_fence ||
+		(request->state != REQUEST_HELD && request->state != REQUEST_PREPARED))
+		return MIMEO_E_INVALID;
+	struct mimeo *m = request->m;
+	if (!m->fences)
+		m->fences = calloc(m->region.ring.entries, sizeof(*m->fences));
+	if (!m->fences)
+		return MIMEO_E_NO_MEMORY;
+	struct mimeo_handle *fence = &m->fences[request->index];
+	msg.request = request->index;
+	if (fence->kind == 0) {
+		int r = call(m, &msg, -1, &reply, &fd);
+
+		if (r < 0)
+			return r;
+		if (!handle_from_reply(&reply, fd, fence)) {
+			fence->kind = 0;
+			return lose(m, &fd);
+		}
+	}
+	*ret_fence = fence;
+	return 0;
+}
+
+/* What a memfd fence has in it (kernels/device.h draws it): both run freely. */
+struct page {
+	uint32_t recorded, completed;
+};
+
+static bool is_alive(const struct mimeo *m)
+{
+	struct pollfd fds[] = {
+		{.fd = m->socket, .events = POLLRDHUP},
+		{.fd = m->daemon, .events = POLLIN},
+	};
+
+	return !m->gone && poll(fds, 2, 0) == 0;
+}
+
+static int wait_for(struct mimeo *m, const struct page *page, uint64_t until)
+{
+	const struct timespec slice = {.tv_nsec = LIFE_NS};
+	uint32_t target = __atomic_load_n(&page->recorded, __ATOMIC_SEQ_CST), seen;
+
+	for (;;) {
+		seen = __atomic_load_n(&page->completed, __ATOMIC_SEQ_CST);
+		if ((int32_t)(seen - target) >= 0)
+			return 1;
+		if (clock_ns() >= until)
+			return 0;
+		if (!is_alive(m))
+			return MIMEO_E_GONE;
+		syscall(SYS_futex, &page->completed, FUTEX_WAIT, seen, &slice, NULL, 0);
+	}
+}
+
+int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int timeout_ms)
+{
+	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+
+	if (!fence || fence->kind != MIMEO_HANDLE_MEMFD)
+		return MIMEO_E_UNSUPPORTED;
+	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
+	if (page == MAP_FAILED)
+		return MIMEO_E_NO_MEMORY;
+	int r = wait_for(m, page,
+		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
+	munmap((void *)(uintptr_t)page, bytes);
+	return r;
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_CUDA_H
+#define MIMEO_CUDA_H
+
+/*
+ * Handles of <mimeo/mimeo.h> as CUDA sees them: all inline, for programs that have CUDA themselves.
+ * The library knows nothing of it. Needs the CUDA toolkit's headers, 12.0 or later, and its runtime
+ * (-lcudart); the driver's functions are looked up at run time.
+ *
+ * ALLOCATED BY THE DAEMON: mimeo_buffer_alloc, mimeo_buffer_handle, mimeo_cuda_map: its results are
+ * then at an address of this process. ALLOCATED HERE: mimeo_cuda_alloc (or cudaMalloc and
+ * mimeo_cuda_export), mimeo_buffer_import.
+ *
+ * A STREAM WAITS for a request's fence: mimeo_request_fence and mimeo_cuda_fence_open once, then for
+ * each request, after MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than
+ * that it would wait for nothing.
+ *
+ * Functions work on the calling thread's current device, which must be the daemon's
+ * (cudaErrorInvalidDevice if it is not), and return a cudaError_t. Outputs are written on success
+ * only. Unmapping CUDA_IPC memory waits for this process's work on the device; unmapping that of a
+ * descriptor does not.
+ */
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <mimeo/mimeo.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory that was mapped or allocated here. */
+struct mimeo_cuda_memory {
+	void *address;     /* of the buffer */
+	void *base;        /* of the mapping it lies in */
+	size_t base_bytes;
+	uint32_t kind;     /* enum mimeo_handle_kind */
+};
+
+/* ---- the driver's functions ---- */
+
+static inline cudaError_t mimeo_cuda_symbol(const char *name, void *ret_function)
+{
+	enum cudaDriverEntryPointQueryResult found;
+	void *function = NULL;
+	cudaError_t error;
+
+#if CUDART_VERSION >= 12050
+	error = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+#else
+	error = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
+#endif
+	if (error != cudaSuccess)
+		return error;
+	if (found != cudaDriverEntryPointSuccess || function == NULL)
+		return cudaErrorNotSupported;
+	memcpy(ret_function, &function, sizeof(function));
+	return cudaSuccess;
+}
+
+/* The current device, with its primary context made current; its uuid. */
+static inline cudaError_t mimeo_cuda_device(int *ret_device, uint8_t ret_uuid[16])
+{
+	struct cudaDeviceProp properties;
+	cudaError_t error = cudaFree(NULL);
+
+	if (error == cudaSuccess)
+		error = cudaGetDevice(ret_device);
+	if (error == cudaSuccess)
+		error = cudaGetDeviceProperties(&properties, *ret_device);
+	if (error == cudaSuccess)
+		memcpy(ret_uuid, &properties.uuid, 16);
+	return error;
+}
+
+static inline cudaError_t mimeo_cuda_check_device(const struct mimeo_handle *handle, int *ret_device)
+{
+	uint8_t uuid[16];
+	cudaError_t error = mimeo_cuda_device(ret_device, uuid);
+
+	if (error != cudaSuccess)
+		return error;
+	return memcmp(uuid, handle->uuid, sizeof(uuid)) == 0 ? cudaSuccess
+							     : cudaErrorInvalidDevice;
+}
+
+/* Memory of that device which a descriptor can name. */
+static inline CUmemAllocationProp mimeo_cuda_properties(int device)
+{
+	CUmemAllocationProp properties;
+
+	memset(&properties, 0, sizeof(properties));
+	properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	properties.location.id = device;
+	properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	return properties;
+}
+
+static inline cudaError_t mimeo_cuda_round(int device, uint64_t bytes, size_t *ret)
+{
+	const CUmemAllocationProp properties = mimeo_cuda_properties(device);
+	__typeof__(&cuMemGetAllocationGranularity) granularity_of;
+	size_t granularity = 0;
+	cudaError_t error = mimeo_cuda_symbol("cuMemGetAllocationGranularity", &granularity_of);
+
+	if (error == cudaSuccess)
+		error = (cudaError_t)granularity_of(
+			&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	if (error == cudaSuccess && (bytes == 0 || bytes > SIZE_MAX - granularity))
+		error = cudaErrorInvalidValue;
+	if (error == cudaSuccess)
+		*ret = ((size_t)bytes + granularity - 1) / granularity * granularity;
+	return error;
+}
+
+static inline cudaError_t mimeo_cuda_unplace(void *base, size_t bytes, int is_mapped)
+{
+	__typeof__(&cuMemUnmap) unmap;
+	__typeof__(&cuMemAddressFree) address_free;
+	cudaError_t error = mimeo_cuda_symbol("cuMemUnmap", &unmap);
+
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemAddressFree", &address_free);
+	if (error == cudaSuccess && is_mapped)
+		error = (cudaError_t)unmap((CUdeviceptr)(uintptr_t)base, bytes);
+	if (error == cudaSuccess)
+		error = (cudaError_t)address_free((CUdeviceptr)(uintptr_t)base, bytes);
+	return error;
+}
+
+/* An address of its own for physical memory, which may be let go afterwards. */
+static inline cudaError_t mimeo_cuda_place(
+	int device, CUmemGenericAllocationHandle physical, size_t bytes, void **ret_base)
+{
+	__typeof__(&cuMemAddressReserve) reserve;
+	__typeof__(&cuMemMap) map;
+	__typeof__(&cuMemSetAccess) set_access;
+	CUmemAccessDesc access;
+	CUdeviceptr base = 0;
+	int is_mapped = 0;
+	cudaError_t error = mimeo_cuda_symbol("cuMemAddressReserve", &reserve);
+
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemMap", &map);
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemSetAccess", &set_access);
+	if (error == cudaSuccess)
+		error = (cudaError_t)reserve(&base, bytes, 0, 0, 0);
+	if (error != cudaSuccess)
+		return error;
+	memset(&access, 0, sizeof(access));
+	access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	access.location.id = device;
+	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	error = (cudaError_t)map(base, bytes, 0, physical, 0);
+	is_mapped = error == cudaSuccess;
+	if (error == cudaSuccess)
+		error = (cudaError_t)set_access(base, bytes, &access, 1);
+	if (error != cudaSuccess) {
+		mimeo_cuda_unplace((void *)(uintptr_t)base, bytes, is_mapped);
+		return error;
+	}
+	*ret_base = (void *)(uintptr_t)base;
+	return cudaSuccess;
+}
+
+/* ---- memory of the daemon's ---- */
+
+static inline cudaError_t mimeo_cuda_map_fd(
+	int device, const struct mimeo_handle *handle, struct mimeo_cuda_memory *ret)
+{
+	__typeof__(&cuMemImportFromShareableHandle) import_handle;
+	__typeof__(&cuMemRelease) release;
+	CUmemGenericAllocationHandle physical;
+	cudaError_t error = mimeo_cuda_symbol("cuMemImportFromShareableHandle", &import_handle);
+
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemRelease", &release);
+	if (error == cudaSuccess)
+		error = mimeo_cuda_round(
+			device, handle->offset + handle->bytes, &ret->base_bytes);
+	if (error == cudaSuccess)
+		error = (cudaError_t)import_handle(&physical, (void *)(intptr_t)handle->fd,
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (error != cudaSuccess)
+		return error;
+	error = mimeo_cuda_place(device, physical, ret->base_bytes, &ret->base);
+	release(physical);
+	return error;
+}
+
+/*
+ * Map the buffer that the handle names into this process. The handle stays the caller's; *ret_memory
+ * is to be given to mimeo_cuda_unmap when no work of this process names it any more.
+ * cudaErrorInvalidDevice: the memory is another device's; cudaErrorNotSupported: of another kind.
+ */
+static inline cudaError_t mimeo_cuda_map(
+	const struct mimeo_handle *handle, struct mimeo_cuda_memory *ret_memory)
+{
+	struct mimeo_cuda_memory memory;
+	cudaIpcMemHandle_t ipc;
+	int device;
+	cudaError_t error;
+
+	if (handle->kind != MIMEO_HANDLE_VMM_FD && handle->kind != MIMEO_HANDLE_CUDA_IPC)
+		return cudaErrorNotSupported;
+	memset(&memory, 0, sizeof(memory));
+	memory.kind = handle->kind;
+	error = mimeo_cuda_check_device(handle, &device);
+	if (error != cudaSuccess)
+		return error;
+	if (handle->kind == MIMEO_HANDLE_VMM_FD) {
+		error = mimeo_cuda_map_fd(device, handle, &memory);
+	} else {
+		memcpy(&ipc, handle->opaque, sizeof(ipc));
+		error = cudaIpcOpenMemHandle(
+			&memory.base, ipc, cudaIpcMemLazyEnablePeerAccess);
+	}
+	if (error != cudaSuccess)
+		return error;
+	memory.address = (char *)memory.base + handle->offset;
+	*ret_memory = memory;
+	return cudaSuccess;
+}
+
+/* Undo mimeo_cuda_map or mimeo_cuda_alloc. */
+static inline cudaError_t mimeo_cuda_unmap(const struct mimeo_cuda_memory *memory)
+{
+	if (memory->kind == MIMEO_HANDLE_CUDA_IPC)
+		return cudaIpcCloseMemHandle(memory->base);
+	return mimeo_cuda_unplace(memory->base, memory->base_bytes, 1);
+}
+
+/* ---- memory of this process ---- */
+
+static inline cudaError_t mimeo_cuda_export_fd(
+	CUmemGenericAllocationHandle physical, struct mimeo_handle *handle)
+{
+	__typeof__(&cuMemExportToShareableHandle) export_handle;
+	cudaError_t error = mimeo_cuda_symbol("cuMemExportToShareableHandle", &export_handle);
+	int fd = -1;
+
+	if (error == cudaSuccess)
+		error = (cudaError_t)export_handle(
+			&fd, physical, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	handle->fd = fd;
+	return error;
+}
+
+/*
+ * Allocate `bytes` (contents undefined) that mimeo_buffer_import takes: a VMM allocation, which stays
+ * alive as long as anybody maps it. The handle's fd is the caller's to close, which may be done once
+ * it is imported.
+ */
+static inline cudaError_t mimeo_cuda_alloc(
+	uint64_t bytes, struct mimeo_cuda_memory *ret_memory, struct mimeo_handle *ret_handle)
+{
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
+	struct mimeo_cuda_memory memory;
+	__typeof__(&cuMemCreate) create;
+	__typeof__(&cuMemRelease) release;
+	CUmemGenericAllocationHandle physical;
+	CUmemAllocationProp properties;
+	int device;
+	cudaError_t error = mimeo_cuda_device(&device, handle.uuid);
+
+	memset(&memory, 0, sizeof(memory));
+	memory.kind = handle.kind = MIMEO_HANDLE_VMM_FD;
+	handle.bytes = bytes;
+	if (error == cudaSuccess)
+		error = mimeo_cuda_round(device, bytes, &memory.base_bytes);
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemCreate", &create);
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemRelease", &release);
+	if (error != cudaSuccess)
+		return error;
+	properties = mimeo_cuda_properties(device);
+	error = (cudaError_t)create(&physical, memory.base_bytes, &properties, 0);
+	if (error != cudaSuccess)
+		return error;
+	error = mimeo_cuda_export_fd(physical, &handle);
+	if (error == cudaSuccess)
+		error = mimeo_cuda_place(device, physical, memory.base_bytes, &memory.base);
+	release(physical);
+	if (error != cudaSuccess) {
+		if (handle.fd >= 0)
+			close(handle.fd);
+		return error;
+	}
+	memory.address = memory.base;
+	*ret_memory = memory;
+	*ret_handle = handle;
+	return cudaSuccess;
+}
+
+/*
+ * The handle of `bytes` at `address`, anywhere in memory from cudaMalloc, for mimeo_buffer_import.
+ * It opens the WHOLE block of the driver's that the address lies in to the daemon, and freeing that
+ * memory while the daemon has it mapped is undefined: mimeo_cuda_alloc has neither trait.
+ */
+static inline cudaError_t mimeo_cuda_export(
+	const void *address, uint64_t bytes, struct mimeo_handle *ret_handle)
+{
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
+	__typeof__(&cuMemGetAddressRange) address_range;
+	cudaIpcMemHandle_t ipc;
+	CUdeviceptr base = 0;
+	size_t base_bytes = 0;
+	int device;
+	cudaError_t error = mimeo_cuda_device(&device, handle.uuid);
+
+	if (error == cudaSuccess)
+		error = mimeo_cuda_symbol("cuMemGetAddressRange", &address_range);
+	if (error == cudaSuccess)
+		error = (cudaError_t)address_range(
+			&base, &base_bytes, (CUdeviceptr)(uintptr_t)address);
+	if (error == cudaSuccess)
+		error = cudaIpcGetMemHandle(&ipc, (void *)(uintptr_t)base);
+	if (error != cudaSuccess)
+		return error;
+	handle.kind = MIMEO_HANDLE_CUDA_IPC;
+	handle.bytes = bytes;
+	handle.offset = (uint64_t)((uintptr_t)address - (uintptr_t)base);
+	if (bytes == 0 || handle.offset > base_bytes || bytes > base_bytes - handle.offset)
+		return cudaErrorInvalidValue;
+	memcpy(handle.opaque, &ipc, sizeof(ipc));
+	*ret_handle = handle;
+	return cudaSuccess;
+}
+
+/* ---- fences ---- */
+
+/* The event of a request's fence in this process: once for each fence, to be destroyed by
+ * cudaEventDestroy. */
+static inline cudaError_t mimeo_cuda_fence_open(
+	const struct mimeo_handle *fence, cudaEvent_t *ret_event)
+{
+	cudaIpcEventHandle_t ipc;
+	int device;
+	cudaError_t error;
+
+	if (fence->kind != MIMEO_HANDLE_CUDA_IPC)
+		return cudaErrorNotSupported;
+	error = mimeo_cuda_check_device(fence, &device);
+	if (error != cudaSuccess)
+		return error;
+	memcpy(&ipc, fence->opaque, sizeof(ipc));
+	return cudaIpcOpenEventHandle(ret_event, ipc);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

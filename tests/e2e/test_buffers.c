@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+/* Results into device buffers and embeddings out of them, on the cpu device. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <sys/mman.h>
+
+#include "tests/e2e/buffer_rows.h"
+
+/* A step of one id: its status. */
+static int step_wait_ids(struct mimeo *m, uint32_t sequence, const int32_t *id)
+{
+	return step(m, sequence, id, 1, NULL);
+}
+
+/* ---- results ---- */
+
+static void test_results_in_a_buffer_are_those_in_the_arena_bit_for_bit(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[N_ROWS];
+	struct results expected;
+	uint8_t *memory;
+	const size_t logits_at = 128, hidden_at = 8192, size = 16384;
+
+	results_make(m, &expected);
+	make_rows(m, rows);
+	step.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN | MIMEO_STEP_TOKENS;
+	step.logits.buffer = step.hidden.buffer = buffer_of(m, size, &memory);
+	step.logits.offset = logits_at;
+	step.hidden.offset = hidden_at;
+	struct mimeo_event event = step_wait(m, &step, rows, N_ROWS);
+	assert_int_equal(event.status, 0);
+	assert_int_equal(event.n_rows, N_ROWS);
+	assert_int_equal(event.n_tokens, N_ROWS);
+	assert_null(event.logits);
+	assert_null(event.hidden);
+	assert_memory_equal(memory + logits_at, expected.logits, sizeof(expected.logits));
+	assert_memory_equal(memory + hidden_at, expected.hidden, sizeof(expected.hidden));
+	assert_zero(memory, logits_at);
+	assert_zero(memory + logits_at + sizeof(expected.logits),
+		hidden_at - logits_at - sizeof(expected.logits));
+	assert_zero(memory + hidden_at + sizeof(expected.hidden),
+		size - hidden_at - sizeof(expected.hidden));
+	mimeo_event_seen(m, &event);
+	mimeo_close(m);
+}
+
+static void test_logits_alone_may_go_to_a_buffer(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[N_ROWS];
+	struct results expected;
+	float *memory;
+
+	results_make(m, &expected);
+	make_rows(m, rows);
+	step.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN;
+	step.logits.buffer = buffer_of(m, sizeof(expected.logits), &memory);
+	struct mimeo_event event = step_wait(m, &step, rows, N_ROWS);
+	assert_int_equal(event.status, 0);
+	assert_memory_equal(memory, expected.logits, sizeof(expected.logits));
+	assert_memory_equal(event.hidden, expected.hidden, sizeof(expected.hidden));
+	mimeo_event_seen(m, &event);
+	mimeo_close(m);
+}
+
+/* A decode step replays a graph; the copy comes behind it. */
+static void test_replayed_decode_leaves_its_logits_in_the_buffer(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {sequence_of(m), 5, tokens}, again = {sequence_of(m), 5, tokens};
+	struct mimeo_event event;
+	float expected[VOCAB], *memory;
+
+	step.outputs = MIMEO_STEP_LOGITS;
+	event = step_wait(m, &step, &row, 1);
+	mimeo_event_seen(m, &event);
+	event = step_wait(m, &step, &again, 1);
+	mimeo_event_seen(m, &event);
+	row.n_tokens = again.n_tokens = 1;
+	row.tokens = again.tokens = tokens + 5;
+	event = step_wait(m, &step, &row, 1);
+	memcpy(expected, event.logits, sizeof(expected));
+	mimeo_event_seen(m, &event);
+	step.logits.buffer = buffer_of(m, sizeof(expected), &memory);
+	int64_t replays = daemon_count(*state, "replays");
+	event = step_wait(m, &step, &again, 1);
+	assert_int_equal(event.status, 0);
+	assert_int_equal(daemon_count(*state, "replays"), replays + 1);
+	assert_memory_equal(memory, expected, sizeof(expected));
+	mimeo_event_seen(m, &event);
+	mimeo_close(m);
+}
+
+static void test_prompt_logits_of_a_generate_go_to_a_buffer(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	float expected[VOCAB], *memory;
+
+	generate.tokens = tokens;
+	generate.n_tokens = 8;
+	generate.max_tokens = 3;
+	generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
+	submit_generate(m, &generate);
+	struct mimeo_event event;
+	while ((event = wait_event(m)).kind != MIMEO_EVENT_FINAL)
+		mimeo_event_seen(m, &event);
+	memcpy(expected, event.logits, sizeof(expected));
+	mimeo_event_seen(m, &event);
+
+	generate.logits.buffer = buffer_of(m, 4096, &memory);
+	generate.logits.offset = 1024;
+	submit_generate(m, &generate);
+	while ((event = wait_event(m)).kind != MIMEO_EVENT_FINAL)
+		mimeo_event_seen(m, &event);
+	assert_int_equal(event.status, 0);
+	assert_null(event.logits);
+	assert_memory_equal(memory + 256, expected, sizeof(expected));
+	mimeo_event_seen(m, &event);
+	mimeo_close(m);
+}
+
+/* ---- what a client exports ---- */
+
+static int memfd_of(size_t bytes, bool sealed)
+{
+	int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	if (sealed)
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+			0);
+	return fd;
+}
+
+static struct mimeo_handle handle_of(int fd, uint64_t offset, uint64_t bytes)
+{
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
+
+	handle.kind = MIMEO_HANDLE_MEMFD;
+	handle.fd = fd;
+	handle.offset = offset;
+	handle.bytes = bytes;
+	return handle;
+}
+
+static void test_same_memory_imported_twice_is_one_import(void **state)
+{
+	const size_t size = 64 << 10;
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	int fd = memfd_of(size, true), other = memfd_of(size, true);
+	/* The first one goes furthest, so that the second finds it large enough. */
+	struct mimeo_handle high = handle_of(fd, 32768, size - 32768);
+	struct mimeo_handle low = handle_of(fd, 4096, 8192), third = handle_of(other, 0, size);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[N_ROWS];
+	struct results expected;
+	uint32_t buffers[3];
+
+	results_make(m, &expected);
+	assert_int_equal(mimeo_buffer_import(m, &high, &buffers[0]), 0);
+	uint32_t n_fds = process_n_fds(daemon_.pid);
+	assert_int_equal(mimeo_buffer_import(m, &low, &buffers[1]), 0);
+	assert_true(EVENTUALLY(process_n_fds(daemon_.pid) == n_fds));
+	assert_int_equal(daemon_count(*state, "buffers"), 2);
+	assert_int_equal(daemon_count(*state, "buffer_bytes"), size);
+	assert_int_equal(mimeo_buffer_import(m, &third, &buffers[2]), 0);
+	assert_int_equal(daemon_count(*state, "buffer_bytes"), 2 * size);
+	assert_int_equal(mimeo_buffer_close(m, buffers[2]), 0);
+	assert_int_equal(mimeo_buffer_close(m, buffers[0]), 0);
+
+	make_rows(m, rows);
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.logits.buffer = buffers[1];
+	step.logits.offset = 64;
+	struct mimeo_event event = step_wait(m, &step, rows, N_ROWS);
+	assert_int_equal(event.status, 0);
+	mimeo_event_seen(m, &event);
+	float got[N_ROWS * VOCAB];
+	assert_int_equal(pread(fd, got, sizeof(got), 4096 + 64), sizeof(got));
+	assert_memory_equal(got, expected.logits, sizeof(got));
+	assert_true(EVENTUALLY(daemon_count(*state, "buffer_bytes") == size));
+	assert_int_equal(mimeo_buffer_close(m, buffers[1]), 0);
+	assert_no_buffers(*state);
+	close(fd);
+	close(other);
+	mimeo_close(m);
+}
+
+static void test_import_refuses_what_is_not_such_memory(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	int fd = memfd_of(4096, true), loose = memfd_of(4096, false);
+	struct mimeo_handle handles[] = {
+		handle_of(fd, 0, 4097),
+		handle_of(fd, 4096, 1),
+		handle_of(loose, 0, 4096),
+		handle_of(STDERR_FILENO, 0, 4096),
+	};
+	uint32_t buffer = 0;
+
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(mimeo_buffer_import(m, &handles[i], &buffer), MIMEO_E_INVALID);
+		assert_non_null(strstr(mimeo_buffer_message(m), "memory"));
+	}
+	assert_int_equal(buffer, 0);
+	/* Memory of another kind than this device's. */
+	struct mimeo_handle cuda = handle_of(-1, 0, 4096);
+	cuda.kind = MIMEO_HANDLE_CUDA_IPC;
+	cuda.uuid[3] = cuda.opaque[5] = 1;
+	assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(
+		mimeo_buffer_alloc(m, MIMEO_HANDLE_CUDA_IPC, 4096, &buffer), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(
+		mimeo_buffer_alloc(m, MIMEO_HANDLE_VMM_FD, 4096, &buffer), MIMEO_E_UNSUPPORTED);
+	/* The session lives on. */
+	struct mimeo_handle good = handle_of(fd, 64, 4032);
+	assert_int_equal(mimeo_buffer_import(m, &good, &buffer), 0);
+	assert_string_equal(mimeo_buffer_message(m), "");
+	assert_int_equal(mimeo_buffer_close(m, buffer), 0);
+	assert_int_equal(mimeo_buffer_close(m, buffer), MIMEO_E_UNKNOWN_BUFFER);
+	close(fd);
+	close(loose);
+	mimeo_close(m);
+}
+
+/* ---- embeddings ---- */
+
+/* Tinycalc's own table, as the cpu device wants it: [VOCAB, HIDDEN] float32. */
+static float *embedding_table(void)
+{
+	size_t size, length;
+	uint8_t *file = (uint8_t *)file_text(
+		source_path("examples/models/tinycalc/model.safetensors"), &size);
+	uint64_t header_bytes, from;
+
+	assert_non_null(file);
+	memcpy(&header_bytes, file, sizeof(header_bytes));
+	json_t *header = json_loadb((char *)file + 8, header_bytes, 0, NULL);
+	json_t *tensor = json_object_get(header, "model.embed_tokens.weight");
+	assert_string_equal(json_string_value(json_object_get(tensor, "dtype")), "BF16");
+	from = (uint64_t)json_integer_value(
+		json_array_get(json_object_get(tensor, "data_offsets"), 0));
+	length = VOCAB * HIDDEN;
+	float *table = malloc(length * sizeof(*table));
+	assert_non_null(table);
+	for (size_t i = 0; i < length; i++) {
+		uint16_t half;
+
+		memcpy(&half, file + 8 + header_bytes + from + i * 2, sizeof(half));
+		uint32_t bits = (uint32_t)half << 16;
+		memcpy(&table[i], &bits, sizeof(bits));
+	}
+	json_decref(header);
+	free(file);
+	return table;
+}
+
+static void embed(const float *table, float *memory)
+{
+	for (unsigned t = 0; t < sizeof(tokens) / sizeof(tokens[0]); t++)
+		memcpy(memory + t * HIDDEN, table + (size_t)tokens[t] * HIDDEN,
+			HIDDEN * sizeof(float));
+}
+
+static void test_embeddings_of_the_table_are_the_ids(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[N_ROWS];
+	struct results expected;
+	float *table = embedding_table(), *memory;
+
+	assert_int_equal(mimeo_model_get(m, 0)->activation, MIMEO_ACTIVATION_F32);
+	results_make(m, &expected);
+	make_rows(m, rows);
+	for (unsigned i = 0; i < N_ROWS; i++)
+		rows[i].tokens = NULL;
+	step.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN;
+	step.embeddings.buffer = buffer_of(m, 1 << 20, &memory);
+	step.embeddings.offset = 640;
+	embed(table, memory + 640 / sizeof(float));
+	int64_t eager = daemon_count(*state, "eager_embeddings");
+	struct mimeo_event event = step_wait(m, &step, rows, N_ROWS);
+	assert_int_equal(event.status, 0);
+	assert_true(daemon_count(*state, "eager_embeddings") > eager);
+	assert_memory_equal(event.logits, expected.logits, sizeof(expected.logits));
+	assert_memory_equal(event.hidden, expected.hidden, sizeof(expected.hidden));
+	mimeo_event_seen(m, &event);
+	free(table);
+	mimeo_close(m);
+}
+
+/* More tokens than a step carries: chunk after chunk finds its own rows, and ids go on from them. */
+static void test_embeddings_are_taken_chunk_by_chunk(void **state)
+{
+	enum { N = 1100 };
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.n_tokens = N};
+	static int32_t ids[N];
+	float *table = embedding_table(), expected[2][VOCAB], *memory;
+	struct mimeo_event event;
+
+	for (int i = 0; i < N; i++)
+		ids[i] = i ? 32 + i * 7 % 90 : 1;
+	step.outputs = MIMEO_STEP_LOGITS;
+	for (int turn = 0; turn < 2; turn++) {
+		step.embeddings.buffer = 0;
+		row = (struct mimeo_step_row){sequence_of(m), N, ids};
+		if (turn == 1) {
+			step.embeddings.buffer = buffer_of(m, N * HIDDEN * sizeof(float), &memory);
+			for (int i = 0; i < N; i++)
+				memcpy(memory + i * HIDDEN, table + (size_t)ids[i] * HIDDEN,
+					HIDDEN * sizeof(float));
+			row.tokens = NULL;
+		}
+		event = step_wait(m, &step, &row, 1);
+		assert_int_equal(event.status, 0);
+		if (turn == 0)
+			memcpy(expected[0], event.logits, sizeof(expected[0]));
+		else
+			assert_memory_equal(event.logits, expected[0], sizeof(expected[0]));
+		mimeo_event_seen(m, &event);
+		/* One token more, by its id. */
+		step.embeddings.buffer = 0;
+		row = (struct mimeo_step_row){row.sequence, 1, &ids[7]};
+		event = step_wait(m, &step, &row, 1);
+		assert_int_equal(event.status, 0);
+		if (turn == 0)
+			memcpy(expected[1], event.logits, sizeof(expected[1]));
+		else
+			assert_memory_equal(event.logits, expected[1], sizeof(expected[1]));
+		mimeo_event_seen(m, &event);
+	}
+	free(table);
+	mimeo_close(m);
+}
+
+/* Two chunks of 512 are launched when the request ends; the third can never be made of ids. */
+static void test_embeddings_that_were_not_computed_are_dropped_with_their_request(void **state)
+{
+	enum { N = 1100 };
+	static const int32_t id = 7;
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.sequence = sequence_of(m), .n_tokens = N};
+	int64_t steps = daemon_count(*state, "steps");
+
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.embeddings.buffer = buffer_of(m, N * HIDDEN * sizeof(float), NULL);
+	uint64_t cancelled = mimeo_request_id(step_prepare(m, &step, &row, 1));
+	lane_hold(*state);
+	assert_true(mimeo_submit(m) >= 1);
+	assert_true(EVENTUALLY(daemon_count(*state, "steps") == steps + 2));
+	assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(m), cancelled), 0);
+	assert_true(mimeo_submit(m) >= 1);
+	assert_int_equal(wait_final(m).status, MIMEO_E_CANCELLED);
+	assert_int_equal(wait_final(m).status, 0);
+	lane_go(*state);
+	assert_int_equal(mimeo_sequence_truncate(m, row.sequence, 1025), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	struct mimeo_event event = wait_event(m);
+	assert_int_equal(event.kind, MIMEO_EVENT_SEQUENCE);
+	assert_message_has(&event, "1025 tokens were to be kept and there are 1024");
+	mimeo_event_seen(m, &event);
+	assert_int_equal(step_wait_ids(m, row.sequence, &id), 0);
+	mimeo_close(m);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		T(test_results_in_a_buffer_are_those_in_the_arena_bit_for_bit),
+		T(test_logits_alone_may_go_to_a_buffer),
+		T(test_replayed_decode_leaves_its_logits_in_the_buffer),
+		T(test_prompt_logits_of_a_generate_go_to_a_buffer),
+		T(test_same_memory_imported_twice_is_one_import),
+		T(test_import_refuses_what_is_not_such_memory),
+		T(test_embeddings_of_the_table_are_the_ids),
+		T(test_embeddings_are_taken_chunk_by_chunk),
+		T(test_embeddings_that_were_not_computed_are_dropped_with_their_request),
+	};
+
+	RUN("buffers", tests);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* Strangers who say on a session's socket what the library would not. */
+#include <endian.h>
+#include <sys/socket.h>
+
+#include "ipc/socket.h"
+#include "ipc/status.h"
+#include "tests/e2e/buffers.h"
+#include "tests/e2e/raw.h"
+
+static size_t raw_call(const struct msg_call *call, uint8_t *bytes, size_t size)
+{
+	int n = msg_call_encode(call, bytes + 4, size - 4);
+	uint32_t length = htole32((uint32_t)n);
+
+	assert_true(n > 0);
+	memcpy(bytes, &length, sizeof(length));
+	return (size_t)n + 4;
+}
+
+static void test_bytes_that_are_no_call_cost_the_session(void **state)
+{
+	static const uint8_t junk[][8] = {
+		{4, 0, 0, 0, 0xc1, 1, 2, 3}, /* not msgpack */
+		{0, 0, 0, 0, 0, 0, 0, 0},    /* no length */
+		{0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0},
+		{1, 0, 0, 0, 0x80, 0x80, 0, 0}, /* more than one call */
+	};
+
+	for (unsigned i = 0; i < sizeof(junk) / sizeof(junk[0]); i++) {
+		struct raw raw;
+
+		raw_attach(&raw, *state, 4);
+		assert_int_equal(send(raw.socket, junk[i], 8, MSG_NOSIGNAL), 8);
+		raw_assert_closed(raw.socket);
+		raw_detach(&raw);
+	}
+}
+
+static void test_second_call_ahead_of_the_first_one_s_reply_costs_the_session(void **state)
+{
+	const struct msg_call call = {.call = MSG_CALL_BUFFER_ALLOC, .bytes = 4096};
+	uint8_t bytes[256];
+	size_t n = raw_call(&call, bytes, sizeof(bytes));
+	struct raw raw;
+
+	raw_attach(&raw, *state, 4);
+	memcpy(bytes + n, bytes, n);
+	assert_int_equal(send(raw.socket, bytes, 2 * n, MSG_NOSIGNAL), 2 * n);
+	raw_assert_closed(raw.socket);
+	raw_detach(&raw);
+}
+
+static void test_descriptors_beyond_one_are_dropped_with_the_session(void **state)
+{
+	const struct msg_call call = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 1};
+	const int fds[] = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
+	uint8_t bytes[MSG_CALL_MAX];
+	int n = msg_call_encode(&call, bytes, sizeof(bytes));
+	struct raw raw;
+
+	raw_attach(&raw, *state, 4);
+	assert_int_equal(socket_send(raw.socket, bytes, (size_t)n, fds, 3), 0);
+	raw_assert_closed(raw.socket);
+	raw_detach(&raw);
+}
+
+/* The first byte brings one, the rest another. */
+static void test_descriptors_come_once_a_call(void **state)
+{
+	const struct msg_call call = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 1};
+	const int fd = STDERR_FILENO;
+	uint8_t bytes[4 + MSG_CALL_MAX];
+	size_t n = raw_call(&call, bytes, sizeof(bytes));
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(fd))];
+	} control = {0};
+	struct raw raw;
+
+	raw_attach(&raw, *state, 4);
+	for (size_t at = 0; at < 2; at++) {
+		struct iovec part = {.iov_base = bytes + at, .iov_len = at == 0 ? 1 : n - 2};
+		struct msghdr message = {
+			.msg_iov = &part,
+			.msg_iovlen = 1,
+			.msg_control = &control,
+			.msg_controllen = sizeof(control.bytes),
+		};
+		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+
+		rights->cmsg_level = SOL_SOCKET;
+		rights->cmsg_type = SCM_RIGHTS;
+		rights->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+		assert_int_equal(
+			sendmsg(raw.socket, &message, MSG_NOSIGNAL), part.iov_len);
+	}
+	raw_assert_closed(raw.socket);
+	raw_detach(&raw);
+}
+
+/* A reply, its status; fields that the library would not send. */
+static int32_t raw_reply(struct raw *raw, const struct msg_call *call, int fd)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	struct msg_codec *codec;
+	struct msg_detail detail;
+	struct msg_reply reply;
+	int n = msg_call_encode(call, bytes, sizeof(bytes));
+
+	assert_int_equal(socket_send(raw->socket, bytes, (size_t)n, &fd, fd >= 0), 0);
+	ssize_t size = socket_receive(raw->socket, bytes, sizeof(bytes), NULL, 0, NULL, PATIENCE_MS);
+	assert_true(size > 0);
+	assert_int_equal(msg_codec_new(&codec), 0);
+	assert_int_equal(msg_reply_decode(codec, bytes, (size_t)size, &reply, &detail), 0);
+	msg_codec_free(codec);
+	return reply.status;
+}
+
+static void test_strange_calls_are_refused_and_cost_nothing_else(void **state)
+{
+	struct msg_call import = {.call = MSG_CALL_BUFFER_IMPORT};
+	struct handle handle = {.kind = HANDLE_MEMFD, .size = 4096};
+	struct msg_call close_unknown = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 3};
+	struct msg_call far = {.call = MSG_CALL_FENCE, .request = 4};
+	struct msg_call unknown = {.call = 9}, nothing = {.call = MSG_CALL_BUFFER_ALLOC};
+	struct msg_call huge = {.call = MSG_CALL_BUFFER_ALLOC, .bytes = UINT64_MAX};
+	struct raw raw;
+
+	raw_attach(&raw, *state, 4);
+	assert_int_equal(raw_reply(&raw, &close_unknown, -1), STATUS_E_UNKNOWN_BUFFER);
+	close_unknown.buffer = UINT32_MAX;
+	assert_int_equal(raw_reply(&raw, &close_unknown, -1), STATUS_E_UNKNOWN_BUFFER);
+	assert_int_equal(raw_reply(&raw, &far, -1), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &unknown, -1), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &nothing, -1), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &huge, -1), STATUS_E_QUOTA);
+	/* No handle; one without its descriptor; a memfd with a device's uuid; too large for 63 bits. */
+	assert_int_equal(raw_reply(&raw, &import, -1), STATUS_E_INVALID);
+	handle_encode(&handle, import.handle);
+	assert_int_equal(raw_reply(&raw, &import, -1), STATUS_E_INVALID);
+	handle.uuid[0] = 1;
+	handle_encode(&handle, import.handle);
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_INVALID);
+	handle = (struct handle){.kind = HANDLE_MEMFD, .size = INT64_MAX, .offset = 64};
+	handle_encode(&handle, import.handle);
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_INVALID);
+	/* Another device's memory. */
+	handle = (struct handle){.kind = HANDLE_VMM_FD, .size = 4096, .uuid = {1}};
+	handle_encode(&handle, import.handle);
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_UNSUPPORTED);
+	raw_assert_alive(&raw);
+	raw_detach(&raw);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		T(test_bytes_that_are_no_call_cost_the_session),
+		T(test_second_call_ahead_of_the_first_one_s_reply_costs_the_session),
+		T(test_descriptors_beyond_one_are_dropped_with_the_session),
+		T(test_descriptors_come_once_a_call),
+		T(test_strange_calls_are_refused_and_cost_nothing_else),
+	};
+
+	RUN("buffers_bad", tests);
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Device buffers on the cuda device: clients with contexts of their own, each a process, because a
+ * context does not survive a fork; this one has none.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <mimeo/mimeo-cuda.h>
+
+#include "tests/device.h"
+#include "tests/e2e/calls.h"
+#include "tests/e2e/daemon.h"
+
+#define HIDDEN 160u
+#define VOCAB 256u
+#define N 64u
+#define N_KILLS 12u
+
+static struct daemon daemon_;
+static int32_t tokens[N];
+
+static int start(void **state)
+{
+	for (uint32_t i = 0; i < N; i++)
+		tokens[i] = i ? 32 + (int32_t)(i * 7 % 90) : 1;
+	daemon_init(&daemon_);
+	daemon_start(&daemon_);
+	*state = &daemon_;
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_deinit(&daemon_);
+	return 0;
+}
+
+static bool no_buffers(void)
+{
+	return daemon_count(&daemon_, "buffers") == 0 &&
+	       daemon_count(&daemon_, "buffer_bytes") == 0 &&
+	       daemon_count(&daemon_, "buffers_closing") == 0;
+}
+
+/* ---- in a client's process ---- */
+
+#define CUDA(call) CHILD_EXPECT((call) == cudaSuccess)
+
+struct client {
+	struct mimeo *m;
+	cudaStream_t stream;
+	cudaEvent_t events[64]; /* by fence, which the library keeps at one address each */
+	const struct mimeo_handle *fences[64];
+	unsigned n_events;
+};
+
+static void client_start(struct client *client)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+
+	*client = (struct client){.n_events = 0};
+	config.socket_path = daemon_.socket;
+	config.connect_timeout_ms = PATIENCE_MS;
+	CHILD_EXPECT(mimeo_connect(&client->m, &config) == 0);
+	CUDA(cudaStreamCreateWithFlags(&client->stream, cudaStreamNonBlocking));
+}
+
+static cudaEvent_t event_of(struct client *client, const struct mimeo_handle *fence)
+{
+	for (unsigned i = 0; i < client->n_events; i++) {
+		if (client->fences[i] == fence)
+			return client->events[i];
+	}
+	CHILD_EXPECT(client->n_events < 64);
+	CUDA(mimeo_cuda_fence_open(fence, &client->events[client->n_events]));
+	client->fences[client->n_events] = fence;
+	return client->events[client->n_events++];
+}
+
+/* One row; the client's stream has its results in order behind it when this returns. */
+static void step_with_fence(struct client *client, struct mimeo_step *step,
+	const struct mimeo_step_row *row)
+{
+	struct mimeo_request *request = mimeo_request_get(client->m);
+	const struct mimeo_handle *fence;
+	struct mimeo_event event;
+
+	step->n_rows = 1;
+	step->rows = row;
+	step->flags = MIMEO_STEP_FENCE;
+	CHILD_EXPECT(request && mimeo_request_fence(request, &fence) == 0);
+	CHILD_EXPECT(mimeo_request_prep_step(request, step) == 0);
+	CHILD_EXPECT(mimeo_submit(client->m) >= 1);
+	CHILD_EXPECT(mimeo_event_wait(client->m, &event, -1) == 1);
+	CHILD_EXPECT(event.kind == MIMEO_EVENT_RECORDED);
+	mimeo_event_seen(client->m, &event);
+	CUDA(cudaStreamWaitEvent(client->stream, event_of(client, fence), 0));
+}
+
+static void await_final(struct client *client, struct mimeo_event *ret)
+{
+	CHILD_EXPECT(mimeo_event_wait(client->m, ret, -1) == 1);
+	CHILD_EXPECT(ret->kind == MIMEO_EVENT_FINAL && ret->status == 0);
+}
+
+/* A step of the tokens on a fresh sequence, its logits through the arena. */
+static void reference(struct client *client, uint32_t n, float logits[static VOCAB])
+{
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.n_tokens = n, .tokens = tokens};
+	struct mimeo_event event;
+
+	CHILD_EXPECT(mimeo_sequence_open(client->m, 0, &row.sequence) == 0);
+	step.n_rows = 1;
+	step.rows = &row;
+	step.outputs = MIMEO_STEP_LOGITS;
+	CHILD_EXPECT(mimeo_request_prep_step(mimeo_request_get(client->m), &step) == 0);
+	CHILD_EXPECT(mimeo_submit(client->m) >= 1);
+	await_final(client, &event);
+	memcpy(logits, event.logits, VOCAB * sizeof(float));
+	mimeo_event_seen(client->m, &event);
+	CHILD_EXPECT(mimeo_sequence_close(client->m, row.sequence) == 0);
+}
+
+/* ---- logits ---- */
+
+static int be_a_reader(void *arg)
+{
+	const uint32_t kind = *(const uint32_t *)arg;
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.tokens = tokens};
+	struct mimeo_cuda_memory memory;
+	struct mimeo_handle handle;
+	struct mimeo_event event;
+	struct client client;
+	float expected[VOCAB], got[VOCAB];
+
+	client_start(&client);
+	CHILD_EXPECT(mimeo_buffer_alloc(client.m, kind, 8192, &step.logits.buffer) == 0);
+	CHILD_EXPECT(mimeo_buffer_handle(client.m, step.logits.buffer, &handle) == 0);
+	CHILD_EXPECT(handle.kind == kind && (handle.fd >= 0) == (kind == MIMEO_HANDLE_VMM_FD));
+	CUDA(mimeo_cuda_map(&handle, &memory));
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.logits.offset = 4096;
+	for (uint32_t n = 1; n <= N; n += 7) {
+		reference(&client, n, expected);
+		CUDA(cudaMemset(memory.address, 0, 8192));
+		CUDA(cudaDeviceSynchronize());
+		row.n_tokens = n;
+		CHILD_EXPECT(mimeo_sequence_open(client.m, 0, &row.sequence) == 0);
+		step_with_fence(&client, &step, &row);
+		CUDA(cudaMemcpyAsync(got, (char *)memory.address + 4096, sizeof(got),
+			cudaMemcpyDeviceToHost, client.stream));
+		CUDA(cudaStreamSynchronize(client.stream));
+		CHILD_EXPECT(memcmp(got, expected, sizeof(got)) == 0);
+		await_final(&client, &event);
+		mimeo_event_seen(client.m, &event);
+		CHILD_EXPECT(mimeo_sequence_close(client.m, row.sequence) == 0);
+	}
+	CUDA(mimeo_cuda_unmap(&memory));
+	CHILD_EXPECT(mimeo_buffer_close(client.m, step.logits.buffer) == 0);
+	mimeo_close(client.m);
+	return 0;
+}
+
+static void assert_reads(uint32_t kind)
+{
+	assert_int_equal(
+		process_exit_status(process_run(be_a_reader, &kind), PATIENCE_MS), 0);
+	assert_true(EVENTUALLY(no_buffers()));
+}
+
+static void test_client_s_stream_reads_logits_from_a_descriptor_s_memory(void **state)
+{
+	(void)state;
+	assert_reads(MIMEO_HANDLE_VMM_FD);
+}
+
+static void test_client_s_stream_reads_logits_from_cuda_ipc_memory(void **state)
+{
+	(void)state;
+	assert_reads(MIMEO_HANDLE_CUDA_IPC);
+}
+
+/* ---- embeddings ---- */
+
+/* Tinycalc's own table as it is: [VOCAB, HIDDEN] bf16. */
+static uint16_t *embedding_table(void)
+{
+	size_t size, bytes = VOCAB * HIDDEN * sizeof(uint16_t);
+	uint8_t *file = (uint8_t *)file_text(
+		source_path("examples/models/tinycalc/model.safetensors"), &size);
+	uint64_t header_bytes, from;
+
+	CHILD_EXPECT(file);
+	memcpy(&header_bytes, file, sizeof(header_bytes));
+	json_t *header = json_loadb((char *)file + 8, header_bytes, 0, NULL);
+	json_t *tensor = json_object_get(header, "model.embed_tokens.weight");
+	from = (uint64_t)json_integer_value(
+		json_array_get(json_object_get(tensor, "data_offsets"), 0));
+	uint16_t *table = malloc(bytes);
+	CHILD_EXPECT(table);
+	memcpy(table, file + 8 + header_bytes + from, bytes);
+	json_decref(header);
+	free(file);
+	return table;
+}
+
+/* Memory of this process's with the tokens' embeddings in it, imported. */
+static uint32_t embeddings_of(struct client *client, bool ipc)
+{
+	uint16_t *table = embedding_table(), rows[N * HIDDEN];
+	struct mimeo_cuda_memory memory;
+	struct mimeo_handle handle;
+	char *address;
+	uint32_t buffer;
+
+	for (uint32_t i = 0; i < N; i++)
+		memcpy(rows + i * HIDDEN, table + (size_t)tokens[i] * HIDDEN, HIDDEN * 2);
+	if (ipc) {
+		/* In the middle of a block, as an allocator's pool would have it. */
+		CUDA(cudaMalloc((void **)&address, 8 << 20));
+		address += 3 << 20;
+		CUDA(mimeo_cuda_export(address, sizeof(rows), &handle));
+		CHILD_EXPECT(handle.offset >= 3 << 20);
+	} else {
+		CUDA(mimeo_cuda_alloc(sizeof(rows), &memory, &handle));
+		address = memory.address;
+	}
+	CUDA(cudaMemcpy(address, rows, sizeof(rows), cudaMemcpyHostToDevice));
+	CUDA(cudaDeviceSynchronize());
+	int r = mimeo_buffer_import(client->m, &handle, &buffer);
+	if (r != 0)
+		fprintf(stderr, "import: %s: %s\n", mimeo_status_name(r),
+			mimeo_buffer_message(client->m));
+	CHILD_EXPECT(r == 0);
+	if (handle.fd >= 0)
+		close(handle.fd);
+	free(table);
+	return buffer;
+}
+
+static int be_an_embedder(void *arg)
+{
+	const bool ipc = *(const uint32_t *)arg == MIMEO_HANDLE_CUDA_IPC;
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.n_tokens = N};
+	struct mimeo_event event;
+	struct client client;
+	float expected[VOCAB];
+
+	client_start(&client);
+	CHILD_EXPECT(mimeo_model_get(client.m, 0)->activation == MIMEO_ACTIVATION_BF16);
+	reference(&client, N, expected);
+	step.embeddings.buffer = embeddings_of(&client, ipc);
+	step.outputs = MIMEO_STEP_LOGITS;
+	CHILD_EXPECT(mimeo_sequence_open(client.m, 0, &row.sequence) == 0);
+	step_with_fence(&client, &step, &row);
+	await_final(&client, &event);
+	CHILD_EXPECT(memcmp(event.logits, expected, sizeof(expected)) == 0);
+	mimeo_event_seen(client.m, &event);
+	CHILD_EXPECT(mimeo_buffer_close(client.m, step.embeddings.buffer) == 0);
+	mimeo_close(client.m);
+	return 0;
+}
+
+static void test_embeddings_of_the_table_are_the_ids_for_both_kinds(void **state)
+{
+	uint32_t kinds[] = {MIMEO_HANDLE_VMM_FD, MIMEO_HANDLE_CUDA_IPC};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(process_exit_status(
+			process_run(be_an_embedder, &kinds[i]), PATIENCE_MS), 0);
+		assert_true(EVENTUALLY(no_buffers()));
+	}
+}
+
+/* ---- death ---- */
+
+struct victim {
+	uint32_t kind;
+	_Atomic uint32_t n_steps;
+};
+
+/* The lane reads this process's memory and writes the daemon's without end. */
+static int be_a_victim(void *arg)
+{
+	struct victim *victim = arg;
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {.n_tokens = N};
+	struct mimeo_event event;
+	struct client client;
+
+	client_start(&client);
+	step.embeddings.buffer = embeddings_of(&client, victim->kind == MIMEO_HANDLE_CUDA_IPC);
+	CHILD_EXPECT(
+		mimeo_buffer_alloc(client.m, victim->kind, 65536, &step.logits.buffer) == 0);
+	step.outputs = MIMEO_STEP_LOGITS;
+	for (;;) {
+		CHILD_EXPECT(mimeo_sequence_open(client.m, 0, &row.sequence) == 0);
+		step_with_fence(&client, &step, &row);
+		await_final(&client, &event);
+		mimeo_event_seen(client.m, &event);
+		CHILD_EXPECT(mimeo_sequence_close(client.m, row.sequence) == 0);
+		atomic_fetch_add(&victim->n_steps, 1);
+	}
+}
+
+static void test_client_killed_while_the_device_reads_its_memory(void **state)
+{
+	struct victim *victim = shared_new(sizeof(*victim));
+	struct question questions[4];
+	struct reply replies[4];
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	const struct holdings before = daemon_holdings(*state);
+
+	for (unsigned round = 0; round < N_KILLS; round++) {
+		victim->kind = round % 2 ? MIMEO_HANDLE_CUDA_IPC : MIMEO_HANDLE_VMM_FD;
+		atomic_store(&victim->n_steps, 0);
+		pid_t pid = process_run(be_a_victim, victim);
+		assert_true(EVENTUALLY(atomic_load(&victim->n_steps) > 20 + round ||
+				       process_exit_status(pid, 0) >= 0));
+		assert_true(atomic_load(&victim->n_steps) > 0);
+		process_kill(pid);
+		questions_make(questions, 4, round);
+		memset(replies, 0, sizeof(replies));
+		assert_int_equal(questions_ask(m, questions, 4, 4, replies), 0);
+		assert_int_equal(replies_wrong(questions, replies, 4), 0);
+		assert_true(EVENTUALLY(no_buffers()));
+		daemon_assert_settles(*state, &before);
+	}
+	mimeo_close(m);
+	shared_free(victim, sizeof(*victim));
+	daemon_stop(*state);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_client_s_stream_reads_logits_from_a_descriptor_s_memory),
+		cmocka_unit_test(test_client_s_stream_reads_logits_from_cuda_ipc_memory),
+		cmocka_unit_test(test_embeddings_of_the_table_are_the_ids_for_both_kinds),
+		cmocka_unit_test(test_client_killed_while_the_device_reads_its_memory),
+	};
+
+	if (!test_on_cuda()) {
+		printf("1..0 # SKIP MIMEO_DEVICE is not cuda\n");
+		return 0;
+	}
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("buffers_cuda", tests, start, end);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * examples/make-checkpoint: what it writes is what mimeod loads, of every family, in one file or in
+ * shards; the weights depend on the seed and on nothing else of how they are made.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <sys/stat.h>
+
+#include "tests/e2e/calls.h"
+#include "tests/e2e/daemon.h"
+
+#define N_TOKENS 12u
+#define VOCAB 256u /* of the shape "tiny" */
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+	(void)state;
+	strcpy(folder, "/tmp/mimeo-make-XXXXXX");
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_models(void **state)
+{
+	char path[96];
+
+	(void)state;
+	for (char name = 'a'; name <= 'h'; name++) {
+		snprintf(path, sizeof(path), "%s/%c", folder, name);
+		folder_remove(path);
+	}
+	folder_remove(folder);
+	return 0;
+}
+
+/* Runs the program with options (NULL: no more of them) for folder/name. */
+static int make(const char *name, const char *const options[6], struct program_output *ret)
+{
+	static char path[96];
+	const char *argv[10] = {build_path("examples/make-checkpoint")};
+	unsigned n = 1;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	for (unsigned i = 0; i < 6 && options[i]; i++)
+		argv[n++] = options[i];
+	argv[n++] = path;
+	argv[n] = NULL;
+	program_run(argv, ret);
+	return ret->status;
+}
+
+static void must_make(const char *name, const char *const options[6])
+{
+	struct program_output output;
+
+	if (make(name, options, &output) != 0)
+		fail_msg("make-checkpoint: %s", output.text);
+}
+
+/* The logits behind a fixed prompt; a few greedy tokens follow it. */
+static void answer(struct mimeo *m, const char *model, float ret[VOCAB])
+{
+	static const int32_t prompt[] = {1, 70, 33, 150, 9, 200};
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	int index = mimeo_model_find(m, model);
+	struct mimeo_event event;
+	uint32_t n_distinct = 0;
+
+	assert_true(index >= 0);
+	generate.model = (uint32_t)index;
+	generate.tokens = prompt;
+	generate.n_tokens = 6;
+	generate.max_tokens = N_TOKENS;
+	generate.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS;
+	submit_generate(m, &generate);
+	for (uint32_t n = 0;;) {
+		event = wait_event(m);
+		assert_int_equal(event.status, 0);
+		for (uint32_t i = 0; i < event.n_tokens; i++)
+			assert_in_range(event.tokens[i], 0, VOCAB - 1);
+		n += event.n_tokens;
+		if (event.kind == MIMEO_EVENT_FINAL) {
+			assert_int_equal(n, N_TOKENS);
+			break;
+		}
+		mimeo_event_seen(m, &event);
+	}
+	assert_non_null(event.logits);
+	for (uint32_t i = 0; i < VOCAB; i++) {
+		/* plausible scales: neither NaN nor so large that one token always wins */
+		assert_true(fabsf(event.logits[i]) < 20);
+		n_distinct += event.logits[i] != event.logits[0];
+	}
+	assert_true(n_distinct > 200);
+	memcpy(ret, event.logits, VOCAB * sizeof(*ret));
+	mimeo_event_seen(m, &event);
+}
+
+static void test_tiny_model_of_each_family_is_served(void **state)
+{
+	static const char *const names[] = {"llama", "mistral", "qwen2", "qwen3"};
+	char models[4][128];
+	struct daemon daemon;
+
+	(void)state;
+	daemon_init(&daemon);
+	for (unsigned i = 0; i < 4; i++) {
+		const char name[2] = {(char)('a' + i), '\0'};
+
+		must_make(name, (const char *const[6]){
+					"--family", names[i], i == 1 ? "--window" : NULL, "9"});
+		snprintf(models[i], sizeof(models[i]), "%s=%s/%s", names[i], folder, name);
+		daemon_option(&daemon, "--model", models[i]);
+	}
+	daemon_start(&daemon);
+	struct mimeo *m = daemon_connect(&daemon, 0, 0);
+	float logits[4][VOCAB], again[VOCAB];
+	for (unsigned i = 0; i < 4; i++)
+		answer(m, names[i], logits[i]);
+	answer(m, names[0], again);
+	assert_memory_equal(logits[0], again, sizeof(again));
+	/* biases and norms of heads are in the weights, and show; the window is longer than the
+	 * prompt */
+	assert_memory_equal(logits[0], logits[1], sizeof(again));
+	assert_memory_not_equal(logits[0], logits[2], sizeof(again));
+	assert_memory_not_equal(logits[0], logits[3], sizeof(again));
+	mimeo_close(m);
+	daemon_stop(&daemon);
+	daemon_deinit(&daemon);
+}
+
+static void test_shards_and_threads_make_no_difference(void **state)
+{
+	char one[128], many[128], index[128];
+	struct stat st;
+	struct daemon daemon;
+
+	(void)state;
+	must_make("a", (const char *const[6]){"--threads", "1", "--seed", "5"});
+	must_make("b",
+		(const char *const[6]){"--threads", "3", "--seed", "5", "--shard-bytes", "50000"});
+	snprintf(index, sizeof(index), "%s/b/model.safetensors.index.json", folder);
+	assert_int_equal(stat(index, &st), 0);
+	snprintf(one, sizeof(one), "one=%s/a", folder);
+	snprintf(many, sizeof(many), "many=%s/b", folder);
+	daemon_init(&daemon);
+	daemon_option(&daemon, "--model", one);
+	daemon_option(&daemon, "--model", many);
+	daemon_start(&daemon);
+	struct mimeo *m = daemon_connect(&daemon, 0, 0);
+	float logits[2][VOCAB];
+	answer(m, "one", logits[0]);
+	answer(m, "many", logits[1]);
+	assert_memory_equal(logits[0], logits[1], sizeof(logits[0]));
+	mimeo_close(m);
+	daemon_stop(&daemon);
+	daemon_deinit(&daemon);
+}
+
+/* The file's bytes. */
+static char *weights_of(const char *name, size_t *ret_size)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s/model.safetensors", folder, name);
+	char *text = file_text(path, ret_size);
+	assert_non_null(text);
+	return text;
+}
+
+static void test_same_seed_same_bytes_and_another_seed_others(void **state)
+{
+	size_t sizes[3];
+
+	(void)state;
+	must_make("a", (const char *const[6]){"--seed", "7", "--threads", "1"});
+	must_make("b", (const char *const[6]){"--seed", "7", "--threads", "4"});
+	must_make("c", (const char *const[6]){"--seed", "8"});
+	char *a = weights_of("a", &sizes[0]), *b = weights_of("b", &sizes[1]);
+	char *c = weights_of("c", &sizes[2]);
+	assert_int_equal(sizes[0], sizes[1]);
+	assert_int_equal(sizes[0], sizes[2]);
+	assert_memory_equal(a, b, sizes[0]);
+	assert_memory_not_equal(a, c, sizes[0]);
+	free(c);
+	free(b);
+	free(a);
+}
+
+static void test_nothing_is_overwritten(void **state)
+{
+	struct program_output output;
+	size_t before, after;
+
+	(void)state;
+	must_make("a", (const char *const[6]){NULL});
+	char *was = weights_of("a", &before);
+	assert_int_equal(make("a", (const char *const[6]){"--seed", "2"}, &output), 1);
+	assert_non_null(strstr(output.text, "/a/model.safetensors: File exists"));
+	char *is = weights_of("a", &after);
+	assert_int_equal(before, after);
+	assert_memory_equal(was, is, before);
+	free(is);
+	free(was);
+}
+
+static void test_nonsense_is_status_2_and_names_the_option(void **state)
+{
+	static const struct {
+		const char *options[6], *text;
+	} cases[] = {
+		{{"--shape", "2B"}, "there is no shape \"2B\""},
+		{{"--family", "gpt2"}, "there is no family \"gpt2\""},
+		{{"--heads", "5"}, "--heads 5 is not a multiple of --kv-heads 2"},
+		{{"--layers", "0"}, "--layers 0: not a number from 1"},
+		{{"--head-dim", "7"}, "--head-dim 7 is odd"},
+		{{"--window", "4"}, "--window is for --family mistral"},
+		{{"--threads", "many"}, "--threads many"},
+	};
+	struct program_output output;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(make("h", cases[i].options, &output), 2);
+		if (!strstr(output.text, cases[i].text))
+			fail_msg("\"%s\" does not name \"%s\"", output.text, cases[i].text);
+	}
+}
+
+#define MAKING(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_models)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		MAKING(test_tiny_model_of_each_family_is_served),
+		MAKING(test_shards_and_threads_make_no_difference),
+		MAKING(test_same_seed_same_bytes_and_another_seed_others),
+		MAKING(test_nothing_is_overwritten),
+		MAKING(test_nonsense_is_status_2_and_names_the_option),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("make-checkpoint", tests, NULL, NULL);
+}

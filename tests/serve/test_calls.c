@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Calls on a session's socket over a builder whose device is a fake CUDA one: it makes nothing, and
+ * takes as long as the test likes.
+ */
+#include <semaphore.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ipc/handle.h"
+#include "ipc/socket.h"
+#include "ipc/status.h"
+
+#include "harness.h"
+
+static const uint8_t uuid[16] = {1, 2, 3};
+static char block[64];
+static sem_t entered, go;
+static _Atomic bool slow;
+static _Atomic int n_live, n_events;
+static _Atomic uint32_t n_in_lane;
+
+static int fake_alloc(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	(void)device;
+	(void)bytes;
+	if (atomic_load(&slow)) {
+		sem_post(&entered);
+		sem_wait(&go);
+	}
+	atomic_fetch_add(&n_live, 1);
+	*ret = block;
+	*ret_handle = (struct device_handle){.fd = -1, .bytes = {5}};
+	return 0;
+}
+
+static void fake_free(struct device *device, void *memory)
+{
+	(void)device;
+	(void)memory;
+	atomic_fetch_sub(&n_live, 1);
+}
+
+static int fake_import(struct device *device, const struct device_handle *handle, void **ret)
+{
+	(void)device;
+	(void)handle;
+	atomic_fetch_add(&n_live, 1);
+	*ret = block;
+	return 0;
+}
+
+static uint64_t fake_import_bytes(struct device *device, const void *memory)
+{
+	(void)device;
+	(void)memory;
+	return 4096;
+}
+
+static int fake_event(struct device *device, struct event **ret, struct device_handle *ret_handle)
+{
+	(void)device;
+	atomic_fetch_add(&n_events, 1);
+	*ret = (struct event *)block;
+	*ret_handle = (struct device_handle){.fd = -1, .bytes = {6}};
+	return 0;
+}
+
+static void fake_event_free(struct event *event)
+{
+	(void)event;
+	atomic_fetch_sub(&n_events, 1);
+}
+
+static const struct device_ops ops = {
+	.export_ipc_alloc = fake_alloc,
+	.export_ipc_free = fake_free,
+	.import = fake_import,
+	.import_bytes = fake_import_bytes,
+	.import_free = fake_free,
+	.event_new_shared = fake_event,
+	.event_free = fake_event_free,
+};
+static struct device device = {.ops = &ops};
+
+struct rig {
+	struct harness *harness;
+	struct builder *builder;
+	struct client client;
+};
+
+static int setup(void **state)
+{
+	struct rig *rig = calloc(1, sizeof(*rig));
+
+	sem_init(&entered, 0, 0);
+	sem_init(&go, 0, 0);
+	atomic_store(&slow, false);
+	atomic_store(&n_in_lane, 0);
+	rig->harness = harness_new();
+	assert_int_equal(builder_new(&device, &n_in_lane, &rig->builder), 0);
+	rig->harness->options.builder = rig->builder;
+	rig->harness->options.device_kind = "cuda";
+	memcpy(rig->harness->options.device_uuid, uuid, sizeof(uuid));
+	rig->harness->options.max_client_buffers = 4;
+	rig->harness->options.max_client_buffer_bytes = 1 << 20;
+	rig->harness->options.max_buffer_bytes = 1 << 20;
+	rig->harness->options.allow_client_ipc = SERVE_CLIENT_IPC_SAME_UID;
+	harness_start(rig->harness);
+	struct msg_hello hello = client_hello();
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+	*state = rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct rig *rig = *state;
+
+	client_close(&rig->client);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(builder_bytes(rig->builder), 0);
+	harness_free(rig->harness);
+	builder_free(rig->builder);
+	assert_int_equal(atomic_load(&n_live), 0);
+	assert_int_equal(atomic_load(&n_events), 0);
+	free(rig);
+	return 0;
+}
+
+static void call_send(struct rig *rig, const struct msg_call *call)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	int n = msg_call_encode(call, bytes, sizeof(bytes));
+
+	assert_true(n > 0);
+	assert_int_equal(socket_send(rig->client.fd, bytes, (size_t)n, NULL, 0), 0);
+}
+
+static struct msg_reply reply_receive(struct rig *rig)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	struct msg_codec *codec;
+	struct msg_detail detail;
+	struct msg_reply reply;
+	ssize_t n = socket_receive(
+		rig->client.fd, bytes, sizeof(bytes), NULL, 0, NULL, PATIENCE_MS);
+
+	assert_true(n > 0);
+	assert_int_equal(msg_codec_new(&codec), 0);
+	assert_int_equal(msg_reply_decode(codec, bytes, (size_t)n, &reply, &detail), 0);
+	msg_codec_free(codec);
+	return reply;
+}
+
+static struct msg_reply call(struct rig *rig, const struct msg_call *msg)
+{
+	call_send(rig, msg);
+	return reply_receive(rig);
+}
+
+static const struct msg_call alloc_call = {
+	.call = MSG_CALL_BUFFER_ALLOC, .kind = HANDLE_CUDA_IPC, .bytes = 4096};
+
+static struct msg_call import_call(uint64_t size, uint64_t offset)
+{
+	struct handle handle = {.kind = HANDLE_CUDA_IPC, .size = size, .offset = offset};
+	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
+
+	memcpy(handle.uuid, uuid, sizeof(handle.uuid));
+	handle.opaque[9] = 1;
+	handle_encode(&handle, msg.handle);
+	return msg;
+}
+
+static void test_handle_goes_out_with_the_device_s_uuid(void **state)
+{
+	struct msg_reply reply = call(*state, &alloc_call);
+	struct handle handle;
+
+	assert_int_equal(reply.status, 0);
+	assert_int_equal(reply.buffer, 1);
+	assert_int_equal(handle_decode(reply.handle, sizeof(reply.handle), &handle), HANDLE_OK);
+	assert_int_equal(handle.kind, HANDLE_CUDA_IPC);
+	assert_int_equal(handle.size, 4096);
+	assert_memory_equal(handle.uuid, uuid, sizeof(uuid));
+	assert_int_equal(handle.opaque[0], 5);
+}
+
+static void test_memory_of_another_device_is_refused(void **state)
+{
+	struct msg_call msg = import_call(64, 0);
+	struct handle handle;
+
+	assert_int_equal(handle_decode(msg.handle, sizeof(msg.handle), &handle), HANDLE_OK);
+	handle.uuid[15] ^= 1;
+	handle_encode(&handle, msg.handle);
+	struct msg_reply reply = call(*state, &msg);
+	assert_int_equal(reply.status, STATUS_E_INVALID);
+	assert_non_null(strstr(reply.text, "uuid"));
+	assert_int_equal(atomic_load(&n_live), 0);
+}
+
+static void test_handle_that_says_more_than_there_is_is_refused(void **state)
+{
+	struct msg_call most = import_call(4096, 0), more = import_call(4096, 1);
+
+	assert_int_equal(call(*state, &more).status, STATUS_E_INVALID);
+	await_count(((struct rig *)*state)->harness, "status", "buffers_closing", 0);
+	assert_int_equal(atomic_load(&n_live), 0);
+	assert_int_equal(call(*state, &most).status, 0);
+}
+
+static void test_same_ipc_handle_is_opened_once(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_call whole = import_call(4096, 0), part = import_call(100, 512);
+
+	assert_int_equal(call(rig, &whole).buffer, 1);
+	assert_int_equal(call(rig, &part).buffer, 2);
+	assert_int_equal(atomic_load(&n_live), 1);
+	await_count(rig->harness, "status", "buffer_bytes", 4096);
+	await_count(rig->harness, "status", "buffers", 2);
+}
+
+/* With the builder at work for the session. */
+static void test_call_while_one_is_worked_on_costs_the_session(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_hello hello = client_hello();
+
+	atomic_store(&slow, true);
+	call_send(rig, &alloc_call);
+	sem_wait(&entered);
+	call_send(rig, &alloc_call);
+	/* It is not forgotten what the builder has of it. */
+	await_count(rig->harness, "sessions", "id", 1);
+	atomic_store(&slow, false);
+	sem_post(&go);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(atomic_load(&n_live), 0);
+	client_close(&rig->client);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+}
+
+static void test_client_that_dies_meanwhile_leaves_nothing(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_hello hello = client_hello();
+
+	atomic_store(&slow, true);
+	call_send(rig, &alloc_call);
+	sem_wait(&entered);
+	client_close(&rig->client);
+	atomic_store(&slow, false);
+	sem_post(&go);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(atomic_load(&n_live), 0);
+	assert_int_equal(builder_bytes(rig->builder), 0);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+}
+
+static void test_fences_end_with_their_session(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_call fence = {.call = MSG_CALL_FENCE, .request = 7};
+	struct msg_hello hello = client_hello();
+
+	assert_int_equal(call(rig, &fence).status, 0);
+	assert_int_equal(call(rig, &fence).status, STATUS_E_INVALID);
+	fence.request = 8; /* of 8 entries */
+	assert_int_equal(call(rig, &fence).status, STATUS_E_INVALID);
+	assert_int_equal(atomic_load(&n_events), 1);
+	client_close(&rig->client);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(atomic_load(&n_events), 0);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+}
+
+static void test_closed_ipc_memory_counts_until_the_lane_is_empty(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_hello hello = client_hello();
+
+	assert_int_equal(call(rig, &alloc_call).status, 0);
+	atomic_store(&n_in_lane, 1);
+	client_close(&rig->client);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 1);
+	assert_int_equal(builder_bytes(rig->builder), 4096);
+	atomic_store(&n_in_lane, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		T(test_handle_goes_out_with_the_device_s_uuid),
+		T(test_memory_of_another_device_is_refused),
+		T(test_handle_that_says_more_than_there_is_is_refused),
+		T(test_same_ipc_handle_is_opened_once),
+		T(test_call_while_one_is_worked_on_costs_the_session),
+		T(test_client_that_dies_meanwhile_leaves_nothing),
+		T(test_fences_end_with_their_session),
+		T(test_closed_ipc_memory_counts_until_the_lane_is_empty),
+	};
+
+	return cmocka_run_group_tests_name("calls", tests, NULL, NULL);
+}
