@@ -36,7 +36,7 @@ static int attach_once(const struct attach_work *work)
 	if (r < 0)
 		return r;
 	samples_add(work->session, stats_now() - start);
-	r = client_generate(m, work->model_name, 2);
+	r = client_generate(m, work->model_name, CLIENT_PROMPT_TOKENS, 2);
 	while (r == 0 && n_tokens < 2) {
 		r = client_next(m, &event);
 		if (r < 0)

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -16,6 +17,20 @@
 
 static sigset_t mask_before;
 static int signals = -1, signal_taken;
+
+void *child_memory(size_t bytes)
+{
+	void *memory =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+void child_memory_free(void *memory, size_t bytes)
+{
+	if (memory)
+		munmap(memory, bytes);
+}
 
 int child_supervise(void)
 {

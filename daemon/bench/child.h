@@ -8,6 +8,7 @@
  * and learns of SIGINT, SIGTERM and SIGHUP while it waits.
  */
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -15,6 +16,10 @@ struct child {
 	pid_t pid; /* 0: none */
 	int fd;    /* the pipe's reading end */
 };
+
+/* Zeroed memory that children share; NULL: there is none. */
+void *child_memory(size_t bytes);
+void child_memory_free(void *memory, size_t bytes);
 
 /* From now on those signals are taken by child_next and nothing else. 0 or -errno. */
 int child_supervise(void);

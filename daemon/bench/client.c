@@ -2,6 +2,7 @@
 #include "daemon/bench/client.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #define TIMEOUT_MS 20000
 #define NO_REQUEST ((uint64_t)UINT32_MAX << 32) /* a generation that no request of ours gets to */
@@ -23,41 +24,46 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us)
 	return r < 0 ? fail(socket, r) : 0;
 }
 
-static int prepare(
-	struct mimeo *m, uint32_t index, uint32_t n_tokens, struct mimeo_request *request)
+/* The library has copied the prompt when it is back. */
+static int prepare(struct mimeo *m, uint32_t index, int32_t *prompt, uint32_t n_prompt,
+	uint32_t n_tokens, struct mimeo_request *request)
 {
 	const struct mimeo_model_info *info = mimeo_model_get(m, index);
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
-	int32_t prompt[CLIENT_PROMPT_TOKENS];
 
 	if (!info)
 		return MIMEO_E_UNKNOWN_MODEL;
-	for (uint32_t i = 0; i < CLIENT_PROMPT_TOKENS; i++)
+	for (uint32_t i = 0; i < n_prompt; i++)
 		prompt[i] = (int32_t)((' ' + i) % info->vocab_size);
 	if (info->bos >= 0)
 		prompt[0] = info->bos;
-	if (info->max_seq_len <= CLIENT_PROMPT_TOKENS)
+	if (info->max_seq_len <= n_prompt)
 		return MIMEO_E_TOO_LONG;
 	generate.model = index;
 	generate.tokens = prompt;
-	generate.n_tokens = CLIENT_PROMPT_TOKENS;
-	generate.max_tokens = info->max_seq_len - CLIENT_PROMPT_TOKENS;
+	generate.n_tokens = n_prompt;
+	generate.max_tokens = info->max_seq_len - n_prompt;
 	if (generate.max_tokens > n_tokens)
 		generate.max_tokens = n_tokens;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	return mimeo_request_prep_generate(request, &generate);
 }
 
-int client_generate(struct mimeo *m, const char *model_name, uint32_t n_tokens)
+int client_generate(
+	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens)
 {
 	int index = model_name ? mimeo_model_find(m, model_name) : 0;
 
 	if (index < 0)
 		return fail(model_name, index);
 	struct mimeo_request *request = mimeo_request_get(m);
-	int r = request ? prepare(m, (uint32_t)index, n_tokens, request) : MIMEO_E_FULL;
+	int32_t *prompt = calloc(n_prompt, sizeof(*prompt));
+	int r = request ? MIMEO_E_NO_MEMORY : MIMEO_E_FULL;
+	if (request && prompt)
+		r = prepare(m, (uint32_t)index, prompt, n_prompt, n_tokens, request);
 	if (r == 0)
 		r = mimeo_submit(m);
+	free(prompt);
 	return r < 0 ? fail("generate", r) : 0;
 }
 

@@ -14,16 +14,17 @@
 #define CLIENT_PAGE_TOKENS 16u /* of a private daemon */
 
 /* Pages that such a sequence needs. */
-static inline uint32_t client_pages(uint32_t n_tokens)
+static inline uint32_t client_pages(uint32_t n_prompt, uint32_t n_tokens)
 {
-	return (CLIENT_PROMPT_TOKENS + n_tokens + CLIENT_PAGE_TOKENS - 1) / CLIENT_PAGE_TOKENS + 1;
+	return (n_prompt + n_tokens + CLIENT_PAGE_TOKENS - 1) / CLIENT_PAGE_TOKENS + 1;
 }
 
 /* 0 or a status. */
 int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us);
-/* Submit a generate request of the fixed prompt for exactly n_tokens tokens, or as many as the
- * model can hold. model_name NULL: the first model. */
-int client_generate(struct mimeo *m, const char *model_name, uint32_t n_tokens);
+/* Submit a generate request of the fixed prompt, cut at n_prompt tokens, for exactly n_tokens
+ * tokens, or as many as the model can hold. model_name NULL: the first model. */
+int client_generate(
+	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens);
 /* The next event: 0, or a status if none comes or it carries an error. */
 int client_next(struct mimeo *m, struct mimeo_event *ret);
 

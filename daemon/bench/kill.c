@@ -69,7 +69,8 @@ static int victim(void *arg, int fd)
 	bool told = false;
 
 	if (client_connect(&m, work->target->socket, MIMEO_SPIN_DEFAULT) < 0 ||
-		client_generate(m, work->options->model_name, VICTIM_TOKENS) < 0)
+		client_generate(
+			m, work->options->model_name, CLIENT_PROMPT_TOKENS, VICTIM_TOKENS) < 0)
 		return 1;
 	while (client_next(m, &event) == 0) {
 		if (!told && event.n_generated >= KILLED_AT)
@@ -175,7 +176,9 @@ static int run(struct kill_work *work, uint32_t count)
 	struct target target;
 
 	int r = target_open(options,
-		&(struct spawn_needs){.kv_pages = 2 * client_pages(VICTIM_TOKENS)}, &target);
+		&(struct spawn_needs){
+			.kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, VICTIM_TOKENS)},
+		&target);
 	work->target = &target;
 	if (r == 0 && target.admin < 0) {
 		fprintf(stderr, "mimeo-bench: %s: the admin socket is needed and does not answer\n",

@@ -3,31 +3,36 @@
 #define MIMEO_DAEMON_BENCH_REPLAY_H
 
 /*
- * The floor of `share`: a bare loop that replays a model's decode graph in this process, for as
- * many rows as there would be clients. No ring, no engine, no scheduling: prepare, replay, outbox,
- * two steps in flight as in the engine.
+ * A bare loop that replays a model's decode graph in this process: what the lane could do if nobody
+ * had to be served. It is the floor of `share` and `gap`, and the result of `decode`.
  */
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/bench/lane.h"
 #include "daemon/bench/stats.h"
+
+#define REPLAY_WARM_UPS 8u
 
 struct replay_run {
 	uint32_t n_rows;
+	uint32_t first;        /* position of the first step, which is not timed yet */
+	uint32_t n_steps;      /* that are timed */
 	struct samples *steps; /* takes the time from one step's end to the next one's */
+	/* NULL, or take the lane's idle time ahead of each, and what the host needs to launch each
+	 */
+	struct samples *gaps, *launches;
 };
 
-struct replay_options {
-	const char *device, *model_dir;
-	uint32_t n_prompt; /* the first step's position */
-	uint32_t n_steps;  /* that are timed */
-	const struct replay_run *runs;
-	uint32_t n_runs;
-};
+/* Positions that a row of the run takes. */
+uint32_t replay_positions(const struct replay_run *run);
+/* On an open lane. 0, -ENOSPC if its pages do not suffice, or what went wrong. */
+int replay_run(struct lane *lane, const struct replay_run *run);
 
-/* 0, or a negative number with one sentence in why[size]. Opens the device and reads the model: for
- * a process that ends soon after. */
-int floor_replay(const struct replay_options *options, char *why, size_t size);
+/* All runs, on a lane of their own. 0, or a negative number with one sentence in why[size]. For a
+ * process that ends soon after. */
+int floor_replay(const char *device, const char *model_dir, const struct replay_run *runs,
+	uint32_t n_runs, char *why, size_t size);
 
 #endif

@@ -18,14 +18,9 @@ static const struct table_column columns[] = {
 	{"ratio", "RATIO", TABLE_NUMBER},
 	{"target", "TARGET", TABLE_TEXT},
 	{"met", "MET", TABLE_TEXT},
-	{"floor", NULL, TABLE_TEXT},
 	{"target_ratio", NULL, TABLE_NUMBER},
 	{"target_s", NULL, TABLE_NUMBER},
-	{"device", NULL, TABLE_TEXT},
-	{"n_cpus", NULL, TABLE_COUNT},
-	{"loop", NULL, TABLE_TEXT},
-	{"version", NULL, TABLE_TEXT},
-	{"note", NULL, TABLE_TEXT},
+	REPORT_COLUMNS,
 };
 
 unsigned report_n_cpus(void)
@@ -70,10 +65,33 @@ static void set_target(
 		table_set_text(table, "met", met);
 }
 
-static void set_number(struct table *table, const char *key, double value)
+void report_number(struct table *table, const char *key, double value)
 {
 	if (isfinite(value))
 		table_set_number(table, key, value);
+}
+
+void report_common(
+	struct table *table, const struct target *target, const char *floor, const char *note)
+{
+	table_set_text(table, "floor", floor);
+	table_set_text(table, "device", target->device);
+	table_set_count(table, "n_cpus", report_n_cpus());
+	table_set_text(table, "loop", target->loop);
+	table_set_text(table, "version", target->version);
+	if (note)
+		table_set_text(table, "note", note);
+}
+
+double report_floor(double bytes, double copy_rate, double flop, double product_rate)
+{
+	return fmax(bytes / copy_rate, flop / product_rate);
+}
+
+void report_rates(const char *floor, double copy_rate, double product_rate)
+{
+	printf("floor: %s; %.3g TB/s read and written, %.3g TFLOP/s\n", floor, copy_rate * 1e-12,
+		product_rate * 1e-12);
 }
 
 static void fill(struct table *table, const struct report *report, const struct measure *measure,
@@ -86,25 +104,23 @@ static void fill(struct table *table, const struct report *report, const struct 
 	table_set_text(table, "bench", report->bench);
 	table_set_text(table, "measure", measure->name);
 	table_set_count(table, "samples", measure->result->n);
-	set_number(table, "median_s", median);
-	set_number(table, "p99_s", samples_quantile(measure->result, 0.99));
-	set_number(table, "floor_median_s", floor);
-	set_number(table, "floor_p99_s", samples_quantile(measure->floor, 0.99));
-	set_number(table, "ratio", median / floor);
+	report_number(table, "median_s", median);
+	report_number(table, "p99_s", samples_quantile(measure->result, 0.99));
+	report_number(table, "floor_median_s", floor);
+	report_number(table, "floor_p99_s", samples_quantile(measure->floor, 0.99));
+	report_number(table, "ratio", median / floor);
 	set_target(table, measure, median, median / floor);
-	table_set_text(table, "floor", measure->floor_name);
-	table_set_text(table, "device", target->device);
-	table_set_count(table, "n_cpus", report_n_cpus());
-	table_set_text(table, "loop", target->loop);
-	table_set_text(table, "version", target->version);
-	if (measure->note)
-		table_set_text(table, "note", measure->note);
+	report_common(table, target, measure->floor_name, measure->note);
 }
 
 void report_heading(const char *bench, const struct target *target)
 {
-	printf("mimeo-bench %s: device %s, %u CPUs, loop %s, mimeod %s\n", bench, target->device,
-		report_n_cpus(), target->loop, target->version);
+	if (target->is_none)
+		printf("mimeo-bench %s: device %s, %u CPUs, in process, version %s\n", bench,
+			target->device, report_n_cpus(), target->version);
+	else
+		printf("mimeo-bench %s: device %s, %u CPUs, loop %s, mimeod %s\n", bench,
+			target->device, report_n_cpus(), target->loop, target->version);
 }
 
 static bool has_one_floor(const struct report *report)

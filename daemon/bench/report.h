@@ -39,8 +39,22 @@ void report_add(struct report *report, const struct measure *measure);
 /* To standard output. 0, or -errno with a sentence on standard error. */
 int report_print(const struct report *report, const struct target *target);
 
-/* The parts of it that a bench with a table of its own uses. */
+/* ---- the parts of it that a bench with a table of its own uses ---- */
+
 void report_heading(const char *bench, const struct target *target);
 int report_table(const struct table *table, bool json);
+/* The last columns of each, and their cells in the last row; note NULL: none. */
+#define REPORT_COLUMNS                                                                             \
+	{"floor", NULL, TABLE_TEXT}, {"device", NULL, TABLE_TEXT}, {"n_cpus", NULL, TABLE_COUNT},  \
+		{"loop", NULL, TABLE_TEXT}, {"version", NULL, TABLE_TEXT},                         \
+		{"note", NULL, TABLE_TEXT}
+void report_common(struct table *table, const struct target *target, const char *floor,
+	const char *note);
+/* Left empty where it is no number. */
+void report_number(struct table *table, const char *key, double value);
+/* Seconds for bytes and operations at these rates, whichever are more. */
+double report_floor(double bytes, double copy_rate, double flop, double product_rate);
+/* What the floor is, with its rates. */
+void report_rates(const char *floor, double copy_rate, double product_rate);
 
 #endif

@@ -10,9 +10,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/bench/client.h"
+#include "daemon/bench/crowd.h"
 #include "daemon/bench/replay.h"
 #include "daemon/bench/report.h"
 
@@ -29,7 +29,9 @@ static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
 	{"processes", "PROCESSES", TABLE_COUNT},
 	{"tokens", NULL, TABLE_COUNT},
+	{"prompt", NULL, TABLE_COUNT},
 	{"tokens_per_s", "TOKENS/S", TABLE_NUMBER},
+	{"overall_tokens_per_s", NULL, TABLE_NUMBER},
 	{"token_median_s", "TOKEN", TABLE_SECONDS},
 	{"token_p99_s", "P99", TABLE_SECONDS},
 	{"replays", NULL, TABLE_COUNT},
@@ -42,148 +44,21 @@ static const struct table_column columns[] = {
 	{"ratio_median", "RATIO", TABLE_NUMBER},
 	{"ratio_p99", "RATIO P99", TABLE_NUMBER},
 	{"met", "MET", TABLE_TEXT},
+	{"device_used_bytes", "DEVICE MEMORY", TABLE_BYTES},
 	{"resident_bytes", "DAEMON", TABLE_BYTES},
-	{"floor", NULL, TABLE_TEXT},
 	{"target_ratio_median", NULL, TABLE_NUMBER},
 	{"target_ratio_p99", NULL, TABLE_NUMBER},
-	{"device", NULL, TABLE_TEXT},
-	{"n_cpus", NULL, TABLE_COUNT},
-	{"loop", NULL, TABLE_TEXT},
-	{"version", NULL, TABLE_TEXT},
-	{"note", NULL, TABLE_TEXT},
+	REPORT_COLUMNS,
 };
 
 /* One number of processes. */
 struct share_run {
-	uint32_t n;
-	struct samples *each[BENCH_PROCESSES_MAX]; /* times from token to token, of a process */
-	struct samples *tokens;                    /* of all of them */
-	struct samples *steps;                     /* the floor's */
-	uint64_t ns; /* from the start to the last process's last token */
-	bool counted; /* the daemon's counters are known */
-	uint64_t replays, shared, rows, resident_bytes;
+	struct crowd crowd;
+	struct samples *tokens; /* times from token to token, of all processes */
+	struct samples *steps;  /* the floor's */
+	bool counted;           /* the daemon's counters are known */
+	uint64_t replays, shared, rows, resident_bytes, device_bytes;
 };
-
-struct share_work {
-	const struct bench_options *options;
-	const struct target *target;
-	struct share_run *run;
-	int go[2]; /* a pipe; its end is the start */
-	uint32_t index;
-};
-
-/* ---- a client ---- */
-
-/* Take what there is now that something is: 1 when the last token is among it. */
-static int take_all(struct mimeo *m, uint32_t *ret_tokens)
-{
-	struct mimeo_event event;
-	int r = client_next(m, &event);
-
-	*ret_tokens = 0;
-	while (r == 0) {
-		bool last = event.kind == MIMEO_EVENT_FINAL;
-
-		*ret_tokens += event.n_tokens;
-		mimeo_event_seen(m, &event);
-		if (last)
-			return 1;
-		if (mimeo_event_peek(m, &event) <= 0)
-			break;
-		if (event.status < 0)
-			r = event.status;
-	}
-	return r;
-}
-
-/* Tokens that come at once share the time since the last ones. */
-static int stream(const struct share_work *work, struct mimeo *m)
-{
-	struct samples *samples = work->run->each[work->index];
-	uint64_t before = 0;
-	uint32_t n_tokens, n_all = 0;
-	int r = 0;
-
-	while (r == 0) {
-		r = take_all(m, &n_tokens);
-		uint64_t now = stats_now();
-		/* The first token has the prompt in it. */
-		for (uint32_t i = 0; i < n_tokens && before; i++)
-			samples_add(samples, (now - before) / n_tokens);
-		if (n_tokens > 0)
-			before = now;
-		n_all += n_tokens;
-	}
-	if (r > 0 && n_all < work->options->tokens) {
-		fprintf(stderr,
-			"mimeo-bench: the model's length leaves room for %u tokens, not %u\n",
-			n_all, work->options->tokens);
-		return -ERANGE;
-	}
-	return r < 0 ? r : 0;
-}
-
-static int client(void *arg, int fd)
-{
-	const struct share_work *work = arg;
-	struct mimeo *m;
-	char byte;
-
-	close(work->go[1]);
-	if (client_connect(&m, work->target->socket, MIMEO_SPIN_DEFAULT) < 0)
-		return 1;
-	if (write(fd, "", 1) != 1 || read(work->go[0], &byte, 1) != 0)
-		return 1;
-	int r = client_generate(m, work->options->model_name, work->options->tokens);
-	if (r == 0)
-		r = stream(work, m);
-	mimeo_close(m);
-	return r < 0;
-}
-
-/* ---- N of them ---- */
-
-static void close_end(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
-static int start_all(struct share_work *work, struct child *children, uint64_t deadline)
-{
-	int r = 0;
-
-	for (work->index = 0; work->index < work->run->n && r == 0; work->index++)
-		r = child_start(&children[work->index], client, work);
-	for (uint32_t i = 0; i < work->run->n && r == 0; i++) {
-		r = child_next(&children[i], deadline);
-		r = r == 1 ? 0 : r == 0 ? -ECHILD : r;
-	}
-	return r;
-}
-
-static int run_clients(struct share_work *work)
-{
-	struct child children[BENCH_PROCESSES_MAX] = {0};
-	uint64_t deadline = stats_now() + work->options->timeout_s * 1000000000ull;
-
-	if (pipe2(work->go, 0) < 0)
-		return -errno;
-	int r = start_all(work, children, deadline);
-	uint64_t start = stats_now();
-	close_end(&work->go[1]);
-	for (uint32_t i = 0; i < work->run->n && r == 0; i++)
-		r = child_wait(&children[i], deadline);
-	work->run->ns = stats_now() - start;
-	for (uint32_t i = 0; i < work->run->n; i++)
-		child_kill(&children[i]);
-	close_end(&work->go[0]);
-	if (r < 0 && r != -EINTR)
-		fprintf(stderr, "mimeo-bench: %u processes: %s\n", work->run->n,
-			r == -ECHILD || r == -EFAULT ? "one of them failed" : strerror(-r));
-	return r;
-}
 
 /* ---- what the daemon counted ---- */
 
@@ -219,6 +94,7 @@ static void count(struct share_run *run, const struct target *target, const stru
 	if (look(target, &after) < 0 || target_ask(target, "status", &answer) < 0)
 		return;
 	run->resident_bytes = answer_count(answer, 0, "resident_bytes", 0);
+	run->device_bytes = answer_count(answer, 0, "device_used_bytes", 0);
 	answer_free(answer);
 	run->counted = true;
 	run->replays = after.replays - before->replays;
@@ -230,21 +106,15 @@ static void count(struct share_run *run, const struct target *target, const stru
 
 static int run_init(struct share_run *run, uint32_t n, uint32_t tokens)
 {
-	run->n = n;
 	run->tokens = samples_new(n * tokens);
 	run->steps = samples_new(tokens);
-	bool ok = run->tokens && run->steps;
-	for (uint32_t i = 0; i < n; i++) {
-		run->each[i] = samples_new(tokens);
-		ok = ok && run->each[i];
-	}
-	return ok ? 0 : -ENOMEM;
+	int r = crowd_init(&run->crowd, n, tokens);
+	return run->tokens && run->steps ? r : -ENOMEM;
 }
 
 static void run_deinit(struct share_run *run)
 {
-	for (uint32_t i = 0; i < run->n; i++)
-		samples_free(run->each[i]);
+	crowd_deinit(&run->crowd);
 	samples_free(run->steps);
 	samples_free(run->tokens);
 }
@@ -252,18 +122,17 @@ static void run_deinit(struct share_run *run)
 static int run_one(const struct bench_options *options, const struct target *target,
 	struct share_run *run)
 {
-	struct share_work work = {.options = options, .target = target, .run = run};
 	struct counters before;
 	bool counting = look(target, &before) == 0;
-	int r = run_clients(&work);
+	int r = crowd_run(&run->crowd, options, target);
 
 	if (r < 0)
 		return r;
 	if (counting)
 		count(run, target, &before);
-	for (uint32_t i = 0; i < run->n; i++)
-		for (uint32_t j = 0; j < run->each[i]->n; j++)
-			samples_add(run->tokens, run->each[i]->ns[j]);
+	for (uint32_t i = 0; i < run->crowd.n; i++)
+		for (uint32_t j = 0; j < run->crowd.each[i]->n; j++)
+			samples_add(run->tokens, run->crowd.each[i]->ns[j]);
 	return 0;
 }
 
@@ -281,29 +150,19 @@ static int work_floor(void *arg, int fd)
 
 	(void)fd;
 	for (uint32_t i = 0; i < o->n_processes; i++)
-		replays[i] = (struct replay_run){work->runs[i].n, work->runs[i].steps};
-	int r = floor_replay(
-		&(struct replay_options){
-			.device = o->device,
-			.model_dir = o->model_dir,
-			.n_prompt = CLIENT_PROMPT_TOKENS,
+		replays[i] = (struct replay_run){
+			.n_rows = work->runs[i].crowd.n,
+			.first = o->prompt,
 			.n_steps = o->tokens - 1,
-			.runs = replays,
-			.n_runs = o->n_processes,
-		},
-		why, sizeof(why));
+			.steps = work->runs[i].steps,
+		};
+	int r = floor_replay(o->device, o->model_dir, replays, o->n_processes, why, sizeof(why));
 	if (r < 0)
 		fprintf(stderr, "mimeo-bench: the floor: %s\n", why);
 	return r < 0;
 }
 
 /* ---- the table ---- */
-
-static void set_number(struct table *table, const char *key, double value)
-{
-	if (isfinite(value))
-		table_set_number(table, key, value);
-}
 
 static void set_counters(struct table *table, const struct share_run *run)
 {
@@ -314,6 +173,8 @@ static void set_counters(struct table *table, const struct share_run *run)
 	table_set_count(table, "replays", run->replays);
 	table_set_count(table, "shared_replays", run->shared);
 	table_set_count(table, "resident_bytes", run->resident_bytes);
+	if (run->device_bytes)
+		table_set_count(table, "device_used_bytes", run->device_bytes);
 	if (run->replays == 0)
 		return;
 	table_set_number(table, "rows_per_replay", (double)run->rows / (double)run->replays);
@@ -327,13 +188,13 @@ static double floor_rate(const struct share_run *run)
 
 	for (uint32_t i = 0; i < run->steps->n; i++)
 		seconds += (double)run->steps->ns[i] * 1e-9;
-	return run->steps->n ? run->steps->n * (double)run->n / seconds : NAN;
+	return run->steps->n ? run->steps->n * (double)run->crowd.n / seconds : NAN;
 }
 
 /* The threads that work for a token: each client, the engine, the lane. */
 static bool is_fit(const struct share_run *run)
 {
-	return report_n_cpus() >= run->n + 2;
+	return report_n_cpus() >= run->crowd.n + 2;
 }
 
 static void set_ratios(struct table *table, struct share_run *run)
@@ -343,13 +204,13 @@ static void set_ratios(struct table *table, struct share_run *run)
 	double floor = samples_quantile(run->steps, 0.5);
 	double floor_p99 = samples_quantile(run->steps, 0.99);
 
-	set_number(table, "token_median_s", median);
-	set_number(table, "token_p99_s", p99);
-	set_number(table, "floor_tokens_per_s", floor_rate(run));
-	set_number(table, "floor_median_s", floor);
-	set_number(table, "floor_p99_s", floor_p99);
-	set_number(table, "ratio_median", median / floor);
-	set_number(table, "ratio_p99", p99 / floor_p99);
+	report_number(table, "token_median_s", median);
+	report_number(table, "token_p99_s", p99);
+	report_number(table, "floor_tokens_per_s", floor_rate(run));
+	report_number(table, "floor_median_s", floor);
+	report_number(table, "floor_p99_s", floor_p99);
+	report_number(table, "ratio_median", median / floor);
+	report_number(table, "ratio_p99", p99 / floor_p99);
 	const char *met = report_verdict(median / floor, TARGET_MEDIAN, is_fit(run));
 	const char *met_p99 = report_verdict(p99 / floor_p99, TARGET_P99, is_fit(run));
 	if (met && met_p99)
@@ -361,23 +222,18 @@ static void fill(struct table *table, const struct bench_options *options,
 {
 	table_row(table);
 	table_set_text(table, "bench", "share");
-	table_set_count(table, "processes", run->n);
-	table_set_count(table, "tokens", run->n * (uint64_t)options->tokens);
-	table_set_number(table, "tokens_per_s",
-		run->n * (double)options->tokens / ((double)run->ns * 1e-9));
+	table_set_count(table, "processes", run->crowd.n);
+	table_set_count(table, "prompt", options->prompt);
+	table_set_count(table, "tokens", run->crowd.n * (uint64_t)options->tokens);
+	report_number(table, "tokens_per_s", crowd_steady_rate(&run->crowd));
+	table_set_number(table, "overall_tokens_per_s",
+		run->crowd.n * (double)options->tokens / ((double)run->crowd.ns * 1e-9));
 	set_counters(table, run);
 	set_ratios(table, run);
-	table_set_text(table, "floor", FLOOR);
 	table_set_number(table, "target_ratio_median", TARGET_MEDIAN);
 	table_set_number(table, "target_ratio_p99", TARGET_P99);
-	table_set_text(table, "device", target->device);
-	table_set_count(table, "n_cpus", report_n_cpus());
-	table_set_text(table, "loop", target->loop);
-	table_set_text(table, "version", target->version);
-	if (!is_fit(run))
-		table_set_text(table, "note", FEW_CPUS_NOTE);
-	else if (strncmp(target->device, "cpu", 3) == 0)
-		table_set_text(table, "note", CPU_NOTE);
+	const char *note = strncmp(target->device, "cpu", 3) == 0 ? CPU_NOTE : NULL;
+	report_common(table, target, FLOOR, is_fit(run) ? note : FEW_CPUS_NOTE);
 }
 
 static void print_notes(const struct bench_options *options, const struct target *target,
@@ -434,8 +290,9 @@ int bench_share(const struct bench_options *options)
 	if (r == 0)
 		r = target_open(options,
 			&(struct spawn_needs){
-				.kv_pages = most * client_pages(options->tokens),
+				.kv_pages = most * client_pages(options->prompt, options->tokens),
 				.max_requests = BENCH_PROCESSES_MAX,
+				.spin_us = options->spin_us,
 			},
 			&target);
 	for (uint32_t i = 0; i < options->n_processes && r == 0; i++)

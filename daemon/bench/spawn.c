@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "build-config.h"
 #include "daemon/bench/stats.h"
 
 #define READY_PERIOD_NS 20000000ull
@@ -49,6 +50,14 @@ static const char *find(const char *const *places, char *path, size_t size)
 const char *spawn_find_mimeod(char *path, size_t size)
 {
 	static const char *const places[] = {"^mimeod", "^../mimeod", "^../sbin/mimeod", NULL};
+
+	return find(places, path, size);
+}
+
+const char *spawn_find_make_checkpoint(char *path, size_t size)
+{
+	static const char *const places[] = {
+		"^../examples/make-checkpoint", "^make-checkpoint", NULL};
 
 	return find(places, path, size);
 }
@@ -227,6 +236,15 @@ static void add_cpu_name(char *device, size_t size)
 		fclose(file);
 }
 
+void target_none(struct target *ret, const char *device)
+{
+	*ret = (struct target){
+		.admin = -1, .is_none = true, .loop = "none", .version = MIMEO_VERSION};
+	snprintf(ret->device, sizeof(ret->device), "%s", device);
+	if (strcmp(device, "cpu") == 0)
+		add_cpu_name(ret->device, sizeof(ret->device));
+}
+
 static int take_facts(struct target *target)
 {
 	struct answer *answer;
@@ -278,7 +296,7 @@ int target_open(
 
 /* ---- the end ---- */
 
-static void remove_folder(const char *path)
+void spawn_remove_folder(const char *path)
 {
 	DIR *folder = opendir(path);
 
@@ -303,6 +321,6 @@ void target_close(struct target *target)
 	}
 	child_kill(&target->child);
 	if (target->folder[0])
-		remove_folder(target->folder);
+		spawn_remove_folder(target->folder);
 	target->folder[0] = '\0';
 }

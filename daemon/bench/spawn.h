@@ -23,6 +23,7 @@ struct spawn_needs {
 struct target {
 	char socket[SOCKET_PATH_MAX];
 	bool is_private;
+	bool is_none; /* there is no daemon: what is measured is in this process */
 	int admin; /* connection to the admin socket; -1: a running daemon that does not let us */
 	char device[128], loop[16], version[32]; /* "?" where they are not known */
 	/* of a private one */
@@ -34,6 +35,8 @@ struct target {
 int target_open(
 	const struct bench_options *options, const struct spawn_needs *needs, struct target *ret);
 void target_close(struct target *target);
+/* For what is measured in this process: no daemon, and a device by its name. */
+void target_none(struct target *ret, const char *device);
 
 /* Ask the daemon over its admin socket. 0 or -errno, -EACCES without such a connection. */
 int target_ask(const struct target *target, const char *op, struct answer **ret);
@@ -42,7 +45,11 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
  * if there is such a file. */
 const char *spawn_find_mimeod(char *path, size_t size);
 const char *spawn_find_model(char *path, size_t size);
+const char *spawn_find_make_checkpoint(char *path, size_t size);
 /* Where it was looked for, with commas between, cut to size. */
 void spawn_model_places(char *ret, size_t size);
+
+/* A folder and the files in it; none is fine. */
+void spawn_remove_folder(const char *path);
 
 #endif

@@ -5,6 +5,7 @@
  * is the machine's affair, and no test's.
  */
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -127,11 +128,203 @@ static void test_share_tells_the_rows_of_its_replays(void **state)
 		assert_true(number(rows, i, "tokens") == 12 * ((double)i + 1));
 		assert_true(number(rows, i, "floor_median_s") > 0);
 		assert_true(number(rows, i, "rows_per_replay") <= (double)i + 1);
+		assert_true(number(rows, i, "prompt") == 16);
+		assert_true(number(rows, i, "overall_tokens_per_s") > 0);
+		assert_true(number(rows, i, "token_median_s") <= number(rows, i, "token_p99_s"));
 	}
 	/* The first token is the prompt's; with one process all others come out of a graph. */
 	assert_true(number(rows, 0, "replays") >= 11);
 	assert_true(number(rows, 0, "shared_replays") == 0);
 	json_decref(rows);
+}
+
+/* Of models that make-checkpoint makes for the run. */
+static json_t *rows_of_tiny(const char *arguments)
+{
+	char all[1024], output[OUTPUT_MAX];
+	json_t *rows;
+
+	snprintf(all, sizeof(all), "--json --device cpu --shape tiny %s", arguments);
+	assert_int_equal(run(all, "", output), 0);
+	rows = json_loads(output, 0, NULL);
+	assert_true(json_is_array(rows));
+	return rows;
+}
+
+static void assert_ratio(const json_t *rows, size_t row, const char *value, const char *floor)
+{
+	double ratio = number(rows, row, value) / number(rows, row, floor);
+
+	assert_true(number(rows, row, value) > 0 && number(rows, row, floor) > 0);
+	assert_true(number(rows, row, "ratio") > 0.999 * ratio);
+	assert_true(number(rows, row, "ratio") < 1.001 * ratio);
+}
+
+/* tiny: 2 layers of 2 heads of keys and values of 16, float32 on the cpu device; weights bf16:
+ * 2 (2 x 64 + 128 x 64 + 64 x 64 + 3 x 160 x 64) elements, the norm's 64, the head's 256 x 64 */
+#define TINY_WEIGHT_BYTES (2 * (2 * (2 * 64 + 192 * 64 + 480 * 64) + 64 + 256 * 64))
+#define TINY_KV_BYTES_A_TOKEN (2 * 2 * 2 * 16 * 4)
+
+static void test_decode_counts_the_bytes_that_its_floor_is_made_of(void **state)
+{
+	json_t *rows = rows_of_tiny("decode --batches 1,3 --contexts 64,100 --count 6");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 4);
+	for (size_t i = 0; i < 4; i++) {
+		double batch = i < 2 ? 1 : 3, context = i % 2 ? 100 : 64;
+		double bytes = TINY_WEIGHT_BYTES + batch * context * TINY_KV_BYTES_A_TOKEN;
+
+		assert_true(number(rows, i, "batch") == batch);
+		assert_true(number(rows, i, "context") == context);
+		assert_true(number(rows, i, "samples") == 6);
+		assert_true(number(rows, i, "weight_bytes") == TINY_WEIGHT_BYTES);
+		assert_true(number(rows, i, "kv_bytes") ==
+			batch * context * TINY_KV_BYTES_A_TOKEN);
+		assert_true(fabs(number(rows, i, "floor_median_s") *
+					    number(rows, i, "copy_bytes_per_s") / bytes -
+				    1) < 1e-6);
+		assert_true(fabs(number(rows, i, "tokens_per_s") *
+					    number(rows, i, "step_median_s") / batch -
+				    1) < 1e-6);
+		assert_ratio(rows, i, "step_median_s", "floor_median_s");
+		assert_true(number(rows, i, "load_bytes") > TINY_WEIGHT_BYTES - 1);
+		assert_true(strncmp(text(rows, i, "device"), "cpu", 3) == 0);
+	}
+	json_decref(rows);
+}
+
+static void test_decode_of_more_than_the_model_takes_is_told(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	(void)state;
+	assert_int_equal(
+		run("--device cpu --shape tiny decode --batches 1 --contexts 4096", "2>&1", output),
+		1);
+	assert_non_null(strstr(output, "the model takes 2048 tokens, not "));
+	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+}
+
+static void test_gemm_has_each_matrix_of_the_model(void **state)
+{
+	static const struct {
+		const char *name;
+		int outputs, inputs;
+	} matrices[] = {{"qkv", 128, 64}, {"o", 64, 64}, {"gate_up", 320, 64}, {"down", 64, 160},
+		{"head", 256, 64}};
+	json_t *rows = rows_of_tiny("gemm --batches 1,5");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 10);
+	for (size_t i = 0; i < 10; i++) {
+		int n = i % 2 ? 5 : 1, out = matrices[i / 2].outputs, in = matrices[i / 2].inputs;
+
+		assert_string_equal(text(rows, i, "matrix"), matrices[i / 2].name);
+		assert_true(number(rows, i, "rows") == n);
+		assert_true(number(rows, i, "outputs") == out && number(rows, i, "inputs") == in);
+		/* the gated one leaves half of what it computes; random weights are float32 there */
+		assert_true(number(rows, i, "bytes") ==
+			4 * (out * in + n * (in + (i / 2 == 2 ? out / 2 : out))));
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
+static void test_attention_has_decodes_and_whole_prompts(void **state)
+{
+	json_t *rows = rows_of_tiny("attention --batches 1,4 --contexts 40 --prompts 48");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 3);
+	for (size_t i = 0; i < 3; i++) {
+		double batch = i == 1 ? 4 : 1, context = i == 2 ? 48 : 40;
+
+		assert_true(number(rows, i, "batch") == batch);
+		assert_true(number(rows, i, "query") == (i == 2 ? 48 : 1));
+		assert_true(number(rows, i, "context") == context);
+		/* one layer's keys and values, float32 */
+		assert_true(number(rows, i, "bytes") == batch * context * 2 * 2 * 16 * 4);
+		assert_string_equal(text(rows, i, "backend"), "paged");
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
+static void test_capture_adds_up_what_each_graph_cost(void **state)
+{
+	json_t *rows = rows_of("capture");
+	size_t n = json_array_size(rows) - 1;
+	double seconds = 0, nodes = 0;
+
+	(void)state;
+	assert_true(n >= 4);
+	for (size_t i = 0; i < n; i++) {
+		seconds += number(rows, i, "seconds");
+		nodes += number(rows, i, "nodes");
+		assert_true(i == 0 || number(rows, i, "rows") > number(rows, i - 1, "rows"));
+		assert_true(number(rows, i, "nodes") > 5 && number(rows, i, "bytes") > 0);
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	assert_string_equal(text(rows, n, "graph"), "all");
+	assert_true(number(rows, n, "nodes") == nodes);
+	assert_true(fabs(number(rows, n, "seconds") / seconds - 1) < 1e-6);
+	assert_non_null(strstr(text(rows, n, "note"), "none later"));
+	json_decref(rows);
+}
+
+static void test_gap_has_one_for_each_step_that_generates_on(void **state)
+{
+	json_t *rows = rows_of("gap --processes 1,2 --tokens 12");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 2);
+	assert_true(number(rows, 0, "gaps") == 11);
+	assert_true(number(rows, 1, "gaps") >= 11 && number(rows, 1, "gaps") <= 22);
+	for (size_t i = 0; i < 2; i++) {
+		assert_true(number(rows, i, "long_gaps") <= number(rows, i, "gaps"));
+		assert_true(number(rows, i, "gap_mean_s") >= 0);
+		assert_true(number(rows, i, "floor_mean_s") >= 0);
+		assert_true(number(rows, i, "step_mean_s") > 0);
+		assert_true(number(rows, i, "engine_s") > 0);
+		assert_true(number(rows, i, "floor_engine_s") > 0);
+		assert_true(number(rows, i, "idle_percent") < 100);
+	}
+	json_decref(rows);
+}
+
+/* Where what a shape's folder was made in is empty again. */
+static void test_made_model_goes_with_the_run(void **state)
+{
+	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
+	const char *build = getenv("MIMEO_BUILD");
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(command, sizeof(command),
+		"TMPDIR=%s '%s/daemon/mimeo-bench' --device cpu --shape tiny decode --batches 1 "
+		"--contexts 16 --count 2 >/dev/null 2>&1; echo \"status $?\"; rmdir %s && echo empty",
+		folder, build ? build : ".", folder);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	pclose(pipe);
+	assert_string_equal(output, "status 0\nempty\n");
+}
+
+static void test_device_that_is_not_there_is_one_line(void **state)
+{
+	static const char *const benches[] = {"decode", "attention", "gemm"};
+	char arguments[128], output[OUTPUT_MAX];
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(arguments, sizeof(arguments), "--device cuda:63 --shape tiny %s",
+			benches[i]);
+		assert_int_equal(run(arguments, "2>&1", output), 1);
+		assert_non_null(strstr(output, "device cuda:63: "));
+		assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+	}
 }
 
 static void test_more_tokens_than_the_model_takes_are_refused(void **state)
@@ -174,6 +367,13 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_int_equal(run("attach --count x", "2>&1", output), 2);
 	assert_int_equal(run("attach --tokens 5", "2>&1", output), 2);
 	assert_int_equal(run("share --count 5", "2>&1", output), 2);
+	assert_int_equal(run("decode --socket /nonexistent/x.sock", "2>&1", output), 2);
+	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
+	assert_int_equal(run("decode --batches 1,,2", "2>&1", output), 2);
+	assert_int_equal(run("decode --batches 513", "2>&1", output), 2);
+	assert_int_equal(run("decode --shape tiny --model /nonexistent", "2>&1", output), 2);
+	assert_int_equal(run("decode --shape 9T", "2>&1", output), 1);
+	assert_non_null(strstr(output, "there is no shape \"9T\""));
 	assert_int_equal(run("attach --socket /nonexistent/x.sock", "2>&1", output), 1);
 }
 
@@ -197,7 +397,8 @@ static void test_missing_model_is_status_1_with_each_place_named(void **state)
 	assert_non_null(mkdtemp(folder));
 	snprintf(command, sizeof(command),
 		"mkdir %s/a %s/a/b %s/a/b/c && cp '%s/daemon/mimeo-bench' %s/a/b/c && cd %s && "
-		"LD_LIBRARY_PATH='%s/sdk' a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; "
+		"LD_LIBRARY_PATH='%s/sdk'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\" "
+		"a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; "
 		"echo \"status $?\"; cd / && rm -r %s",
 		folder, folder, folder, build ? build : ".", folder, folder, build ? build : ".",
 		folder);
@@ -216,6 +417,14 @@ int main(void)
 		cmocka_unit_test(test_attach_prints_each_leg_beside_its_floor),
 		cmocka_unit_test(test_kill_sees_everything_come_back),
 		cmocka_unit_test(test_share_tells_the_rows_of_its_replays),
+		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
+		cmocka_unit_test(test_decode_of_more_than_the_model_takes_is_told),
+		cmocka_unit_test(test_gemm_has_each_matrix_of_the_model),
+		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
+		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
+		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
+		cmocka_unit_test(test_made_model_goes_with_the_run),
+		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_table_names_device_and_floor),
 		cmocka_unit_test(test_nonsense_is_status_2_and_no_daemon_status_1),

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A model's attention, through the backend interface: decode steps for each batch and context, and
+ * whole prompts. Layers take turns, so that their caches together exceed any L2; pages lie
+ * scattered, contents are random. The floor is the larger of two times: keys and values once at a
+ * device copy's bandwidth, operations at the rate of a large product.
+ */
+#include "daemon/bench/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/attention.h"
+#include "daemon/bench/child.h"
+#include "daemon/bench/probe.h"
+#include "daemon/bench/report.h"
+#include "daemon/model/model.h"
+
+#define PAGE_TOKENS 16u
+#define COLD_BYTES (768ull << 20)
+#define COLD_BYTES_HOST (1ull << 20)
+#define LAYERS_MAX 64u
+#define RUNS_MIN 8u
+#define ROWS_MAX (BENCH_RUNS_MAX * BENCH_RUNS_MAX + BENCH_RUNS_MAX)
+#define FLOOR                                                                                      \
+	"keys and values once at the bandwidth of a device copy, or its operations at the rate "   \
+	"of a large product, whichever takes longer"
+#define NO_ROOM "the device has no room for it"
+
+static const struct table_column columns[] = {
+	{"bench", NULL, TABLE_TEXT},
+	{"model", NULL, TABLE_TEXT},
+	{"backend", NULL, TABLE_TEXT},
+	{"heads", NULL, TABLE_COUNT},
+	{"kv_heads", NULL, TABLE_COUNT},
+	{"head_dim", NULL, TABLE_COUNT},
+	{"batch", "BATCH", TABLE_COUNT},
+	{"query", "QUERY", TABLE_COUNT},
+	{"context", "CONTEXT", TABLE_COUNT},
+	{"seconds", "TIME", TABLE_SECONDS},
+	{"tb_per_s", "TB/S", TABLE_NUMBER},
+	{"tflop_per_s", "TFLOP/S", TABLE_NUMBER},
+	{"floor_s", "FLOOR", TABLE_SECONDS},
+	{"ratio", "RATIO", TABLE_NUMBER},
+	{"bytes", NULL, TABLE_COUNT},
+	{"copy_bytes_per_s", NULL, TABLE_NUMBER},
+	{"product_flop_per_s", NULL, TABLE_NUMBER},
+	REPORT_COLUMNS,
+};
+
+struct attention_row {
+	uint32_t batch, query, context;
+	double seconds;
+	uint64_t bytes;
+	bool no_room;
+};
+
+struct attention_facts {
+	char device[64], backend[32];
+	double copy_rate, product_rate;
+	uint32_t n_heads, n_kv_heads, head_dim;
+	struct attention_row rows[ROWS_MAX];
+	uint32_t n_rows;
+};
+
+struct attention_work {
+	const struct bench_options *options;
+	struct attention_facts *facts;
+};
+
+/* ---- one batch ---- */
+
+struct scene {
+	struct probe *probe;
+	struct attention_config config;
+	const struct attention_backend *backend;
+	enum attention_support support;
+	struct step_inputs inputs;
+	struct attention_manager *manager;
+	struct attention_metadata *metadata;
+	struct attention_batch batch;
+	uint32_t *lens;  /* [2 rows] query, then sequence */
+	uint32_t n_runs; /* of layers, one after another */
+	uint64_t layer_bytes;
+	void *kv, *q, *out, *tables;
+};
+
+static void size_up(
+	struct scene *s, const struct attention_facts *facts, const struct attention_row *row)
+{
+	uint64_t cold = s->probe->is_host ? COLD_BYTES_HOST : COLD_BYTES;
+	uint32_t per_row = (row->context + PAGE_TOKENS - 1) / PAGE_TOKENS;
+	uint32_t n_pages = row->batch * per_row + 1;
+	uint64_t layers;
+
+	s->layer_bytes = (uint64_t)n_pages * 2 * PAGE_TOKENS * facts->n_kv_heads * facts->head_dim *
+			 dtype_bytes(s->probe->info.kv_dtype);
+	layers = cold / s->layer_bytes;
+	layers = layers < 2 ? 2 : layers > LAYERS_MAX ? LAYERS_MAX : layers;
+	s->n_runs = layers < RUNS_MIN ? RUNS_MIN : (uint32_t)layers;
+	s->config = (struct attention_config){
+		.n_layers = (uint32_t)layers,
+		.n_heads = facts->n_heads,
+		.n_kv_heads = facts->n_kv_heads,
+		.head_dim = facts->head_dim,
+		.scale = 0.1f,
+		.page_tokens = PAGE_TOKENS,
+		.max_rows = row->batch,
+		.max_tokens = row->batch * row->query,
+		.max_pages = per_row,
+		.max_seq_len = row->context,
+		.max_decode_query = 1,
+		.activation_dtype = s->probe->info.activation_dtype,
+		.kv_dtype = s->probe->info.kv_dtype,
+		.n_kv_pages = n_pages,
+	};
+}
+
+/* Pages in no order; every row's lengths. */
+static int fill_tables(struct scene *s, const struct attention_row *row)
+{
+	const struct device_ops *ops = s->probe->device->ops;
+	uint32_t n = row->batch * s->config.max_pages, seed = 1;
+	int32_t *table = malloc(n * sizeof(*table));
+	int rc = table ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; i < n && !rc; i++)
+		table[i] = (int32_t)(i + 1);
+	for (uint32_t i = n; i > 1 && !rc; i--) {
+		uint32_t j = (seed = seed * 1664525u + 1013904223u) % i;
+		int32_t page = table[i - 1];
+
+		table[i - 1] = table[j];
+		table[j] = page;
+	}
+	if (!rc)
+		rc = ops->copy(s->probe->device, s->inputs.block_table, table, n * sizeof(*table));
+	for (uint32_t i = 0; i <= row->batch && !rc; i++) {
+		int32_t start = (int32_t)(i * row->query);
+
+		rc = ops->copy(s->probe->device, s->inputs.query_start + i, &start, sizeof(start));
+	}
+	if (!rc)
+		rc = ops->copy(s->probe->device, s->inputs.seq_lens, s->lens + row->batch,
+			row->batch * sizeof(*s->lens));
+	free(table);
+	return rc;
+}
+
+static int take_inputs(struct scene *s, const struct attention_row *row)
+{
+	uint64_t rows = row->batch, pages = s->config.max_pages;
+	int rc = s->probe->device->ops->mem_alloc(s->probe->device,
+		(2 * rows + 1 + rows * pages + 256) * sizeof(int32_t), &s->tables);
+
+	if (rc)
+		return rc;
+	s->inputs = (struct step_inputs){
+		.max_rows = row->batch,
+		.max_tokens = s->config.max_tokens,
+		.max_pages = s->config.max_pages,
+		.page_tokens = PAGE_TOKENS,
+		.block_table = s->tables,
+	};
+	/* Each array begins where any vector load may. */
+	s->inputs.seq_lens = s->inputs.block_table + (rows * pages + 63) / 64 * 64;
+	s->inputs.query_start = s->inputs.seq_lens + (rows + 63) / 64 * 64;
+	s->lens = malloc(2 * rows * sizeof(*s->lens));
+	if (!s->lens)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < row->batch; i++) {
+		s->lens[i] = row->query;
+		s->lens[row->batch + i] = row->context;
+	}
+	return fill_tables(s, row);
+}
+
+static int take_buffers(struct scene *s, const struct attention_row *row)
+{
+	uint64_t bytes = (uint64_t)s->config.max_tokens * s->config.n_heads * s->config.head_dim *
+			 dtype_bytes(s->config.activation_dtype);
+	int rc = probe_random(
+		s->probe, s->layer_bytes * s->config.n_layers, s->config.kv_dtype, &s->kv);
+
+	if (!rc)
+		rc = probe_random(s->probe, bytes, s->config.activation_dtype, &s->q);
+	if (!rc)
+		rc = s->probe->device->ops->mem_alloc(s->probe->device, bytes, &s->out);
+	s->batch = (struct attention_batch){
+		.phase = ATTENTION_CAPTURE,
+		.n_rows = row->batch,
+		.n_tokens = s->config.max_tokens,
+		.padded_rows = row->batch,
+		.padded_tokens = s->config.max_tokens,
+		.max_query = row->query,
+		.query_lens = s->lens,
+		.seq_lens = s->lens + row->batch,
+	};
+	return rc;
+}
+
+static void scene_deinit(struct scene *s)
+{
+	const struct device_ops *ops = s->probe->device->ops;
+
+	if (s->metadata)
+		s->backend->metadata_free(s->metadata);
+	if (s->manager)
+		s->backend->manager_free(s->manager);
+	ops->mem_free(s->probe->device, s->out);
+	ops->mem_free(s->probe->device, s->q);
+	ops->mem_free(s->probe->device, s->kv);
+	ops->mem_free(s->probe->device, s->tables);
+	free(s->lens);
+}
+
+static int scene_init(struct scene *s, const struct attention_row *row, struct model_error *error)
+{
+	int rc = attention_choose(
+		"auto", &s->config, &s->backend, &s->support, error->text, sizeof(error->text));
+
+	if (rc)
+		return rc;
+	error->text[0] = '\0'; /* it says why that one */
+	rc = take_inputs(s, row);
+	if (!rc)
+		rc = take_buffers(s, row);
+	if (!rc)
+		rc = s->backend->manager_new(s->probe->device, &s->config, &s->inputs, &s->manager);
+	if (!rc)
+		rc = s->backend->metadata_new(s->manager, &s->metadata);
+	return rc ? rc : s->backend->build(s->metadata, &s->batch, s->probe->stream);
+}
+
+static int queue(void *arg)
+{
+	const struct scene *s = arg;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < s->n_runs && !rc; i++) {
+		uint32_t layer = i % s->config.n_layers;
+
+		rc = s->backend->run(s->metadata, s->probe->stream,
+			&(struct attention_args){
+				.layer = layer,
+				.q = s->q,
+				.q_stride = s->config.n_heads * s->config.head_dim,
+				.kv = (char *)s->kv + layer * s->layer_bytes,
+				.out = s->out,
+			});
+	}
+	return rc;
+}
+
+static int measure(struct probe *probe, struct attention_facts *facts, struct attention_row *row,
+	struct model_error *error)
+{
+	struct scene scene = {.probe = probe};
+	struct device_info now;
+
+	size_up(&scene, facts, row);
+	row->bytes = (uint64_t)row->batch * row->context * 2 * facts->n_kv_heads * facts->head_dim *
+		     dtype_bytes(probe->info.kv_dtype);
+	int rc = probe->device->ops->info(probe->device, &now);
+	if (rc)
+		return rc;
+	row->no_room = scene.layer_bytes * scene.config.n_layers > now.free_bytes / 2;
+	if (row->no_room)
+		return 0;
+	rc = scene_init(&scene, row, error);
+	if (!rc) {
+		bool captured = row->query == 1 ? scene.support > ATTENTION_NEVER
+						: scene.support == ATTENTION_ALWAYS;
+
+		snprintf(facts->backend, sizeof(facts->backend), "%s", scene.backend->name);
+		rc = probe_time(probe, captured, queue, &scene, scene.n_runs, &row->seconds);
+	}
+	scene_deinit(&scene);
+	return rc;
+}
+
+/* ---- all of them ---- */
+
+static int find_heads(const char *dir, struct attention_facts *facts, struct model_error *error)
+{
+	struct model_config config;
+	int rc = model_config_load(dir, &config, error);
+
+	if (rc)
+		return rc;
+	facts->n_heads = config.n_heads;
+	facts->n_kv_heads = config.n_kv_heads;
+	facts->head_dim = config.head_dim;
+	model_config_deinit(&config);
+	return 0;
+}
+
+static int run_all(struct attention_work *work, struct probe *probe, struct model_error *error)
+{
+	struct attention_facts *facts = work->facts;
+	int rc = probe_copy_rate(probe->device, probe->stream, probe->is_host, &facts->copy_rate);
+
+	if (!rc)
+		rc = probe_product_rate(probe);
+	facts->product_rate = probe->product_rate;
+	snprintf(facts->device, sizeof(facts->device), "%s", probe->info.name);
+	for (uint32_t i = 0; i < facts->n_rows && !rc; i++)
+		rc = measure(probe, facts, &facts->rows[i], error);
+	return rc;
+}
+
+static int work_attention(void *arg, int fd)
+{
+	struct attention_work *work = arg;
+	struct model_error error = {""};
+	struct probe probe = {0};
+	int rc = find_heads(work->options->model_dir, work->facts, &error);
+
+	(void)fd;
+	if (!rc)
+		rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
+	if (!rc)
+		rc = run_all(work, &probe, &error);
+	if (rc)
+		fprintf(stderr, "mimeo-bench: attention: %s\n",
+			error.text[0] ? error.text : device_strerror(rc));
+	probe_close(&probe);
+	return rc != 0;
+}
+
+/* Multiplications and additions of scores and sums; under the causal mask the last query token sees
+ * all of the context, the first one so many fewer. */
+static double flop_of(const struct attention_facts *facts, const struct attention_row *row)
+{
+	double query = row->query, seen = row->context - (query - 1) / 2;
+
+	return row->batch * query * seen * facts->n_heads * facts->head_dim * 4;
+}
+
+static void fill(struct table *table, const struct bench_options *options,
+	const struct target *target, const struct attention_facts *facts,
+	const struct attention_row *row)
+{
+	double flop = flop_of(facts, row);
+	double floor =
+		report_floor((double)row->bytes, facts->copy_rate, flop, facts->product_rate);
+
+	table_row(table);
+	table_set_text(table, "bench", "attention");
+	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
+	table_set_text(table, "backend", facts->backend);
+	table_set_count(table, "heads", facts->n_heads);
+	table_set_count(table, "kv_heads", facts->n_kv_heads);
+	table_set_count(table, "head_dim", facts->head_dim);
+	table_set_count(table, "batch", row->batch);
+	table_set_count(table, "query", row->query);
+	table_set_count(table, "context", row->context);
+	table_set_count(table, "bytes", row->bytes);
+	report_number(table, "floor_s", floor);
+	report_number(table, "copy_bytes_per_s", facts->copy_rate);
+	report_number(table, "product_flop_per_s", facts->product_rate);
+	if (!row->no_room) {
+		report_number(table, "seconds", row->seconds);
+		report_number(table, "tb_per_s", (double)row->bytes / row->seconds * 1e-12);
+		report_number(table, "tflop_per_s", flop / row->seconds * 1e-12);
+		report_number(table, "ratio", row->seconds / floor);
+	}
+	report_common(table, target, FLOOR, row->no_room ? NO_ROOM : NULL);
+}
+
+static int print(const struct bench_options *options, const struct attention_facts *facts)
+{
+	struct target target;
+	struct table *table;
+	bool no_room = false;
+	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+
+	if (r < 0)
+		return r;
+	target_none(&target, facts->device);
+	for (uint32_t i = 0; i < facts->n_rows; i++) {
+		fill(table, options, &target, facts, &facts->rows[i]);
+		no_room = no_room || facts->rows[i].no_room;
+	}
+	if (!options->json) {
+		report_heading("attention", &target);
+		printf("%s, %u heads, %u of keys and values, head size %u, pages of %u tokens\n",
+			facts->backend, facts->n_heads, facts->n_kv_heads, facts->head_dim,
+			PAGE_TOKENS);
+	}
+	r = report_table(table, options->json);
+	table_free(table);
+	if (r < 0 || options->json)
+		return r;
+	report_rates(FLOOR, facts->copy_rate, facts->product_rate);
+	if (no_room)
+		printf("note: a dash: %s\n", NO_ROOM);
+	return 0;
+}
+
+static void add(struct attention_facts *facts, uint32_t batch, uint32_t query, uint32_t context)
+{
+	facts->rows[facts->n_rows++] =
+		(struct attention_row){.batch = batch, .query = query, .context = context};
+}
+
+int bench_attention(const struct bench_options *options)
+{
+	struct attention_facts *facts = child_memory(sizeof(*facts));
+	struct attention_work work = {options, facts};
+	int r = facts ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; r == 0 && i < options->n_batches * options->n_contexts; i++)
+		add(facts, options->batches[i / options->n_contexts], 1,
+			options->contexts[i % options->n_contexts]);
+	for (uint32_t i = 0; r == 0 && i < options->n_prompts; i++)
+		add(facts, 1, options->prompts[i], options->prompts[i]);
+	if (r == 0)
+		r = child_run("attention", work_attention, &work, options->timeout_s);
+	if (r == 0)
+		r = print(options, facts);
+	child_memory_free(facts, sizeof(*facts));
+	return r;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the graphs of a daemon cost it: each descriptor's seconds (warm-up, recording,
+ * instantiating, uploading) and bytes, as the daemon itself measured them, and all together. The
+ * floor is what as many nodes of one element take to record, instantiate and upload.
+ */
+#include "daemon/bench/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/bench/child.h"
+#include "daemon/bench/probe.h"
+#include "daemon/bench/report.h"
+
+#define GRAPHS_MAX 1024u
+#define FLOOR "recording, instantiating and uploading a graph of as many nodes of one element"
+#define ROUNDS 5u
+#define LATE_NOTE                                                                                  \
+	"all graphs are captured before the daemon serves, and none later: no capture interrupts " \
+	"serving"
+
+static const struct table_column columns[] = {
+	{"bench", NULL, TABLE_TEXT},
+	{"graph", "GRAPH", TABLE_TEXT},
+	{"rows", "ROWS", TABLE_COUNT},
+	{"query_len", NULL, TABLE_COUNT},
+	{"nodes", "NODES", TABLE_COUNT},
+	{"seconds", "TIME", TABLE_SECONDS},
+	{"floor_s", "FLOOR", TABLE_SECONDS},
+	{"ratio", "RATIO", TABLE_NUMBER},
+	{"bytes", "BYTES", TABLE_BYTES},
+	{"floor_bytes", "FLOOR BYTES", TABLE_BYTES},
+	REPORT_COLUMNS,
+};
+
+struct captured {
+	char mode[24];
+	uint32_t rows, query_len, n_nodes;
+	double seconds, floor_seconds;
+	uint64_t bytes, floor_bytes;
+};
+
+struct capture_facts {
+	struct captured graphs[GRAPHS_MAX];
+	uint32_t n;
+};
+
+struct capture_work {
+	const struct bench_options *options;
+	struct capture_facts *facts;
+};
+
+/* ---- the daemon's ---- */
+
+static double number_of(const struct answer *answer, size_t row, const char *key)
+{
+	const msgpack_object *cell = answer_cell(answer, row, key);
+
+	return cell && (cell->type == MSGPACK_OBJECT_FLOAT64 ||
+			       cell->type == MSGPACK_OBJECT_FLOAT32)
+		       ? cell->via.f64
+		       : 0;
+}
+
+static int take_graphs(const struct target *target, struct capture_facts *facts)
+{
+	struct answer *answer;
+	int r = target_ask(target, "graphs", &answer);
+
+	if (r < 0) {
+		fprintf(stderr, "mimeo-bench: graphs: %s\n", strerror(-r));
+		return r;
+	}
+	for (size_t i = 0; i < answer->n_rows && facts->n < GRAPHS_MAX; i++) {
+		struct captured *graph = &facts->graphs[facts->n++];
+
+		answer_text(answer, i, "mode", graph->mode, sizeof(graph->mode));
+		graph->rows = (uint32_t)answer_count(answer, i, "rows", 0);
+		graph->query_len = (uint32_t)answer_count(answer, i, "query_len", 0);
+		graph->n_nodes = (uint32_t)answer_count(answer, i, "nodes", 0);
+		graph->bytes = answer_count(answer, i, "bytes", 0);
+		graph->seconds = number_of(answer, i, "seconds");
+	}
+	answer_free(answer);
+	return 0;
+}
+
+/* ---- the floor ---- */
+
+struct blank {
+	struct probe probe;
+	void *x; /* one element, and room for its float */
+	float *out;
+};
+
+static int record(struct blank *blank, uint32_t n_nodes, struct graph **ret)
+{
+	const struct device_ops *ops = blank->probe.device->ops;
+	int rc = ops->capture_begin(blank->probe.stream), end;
+
+	for (uint32_t i = 0; i < n_nodes && !rc; i++)
+		rc = blank->probe.device->kernels->to_f32(blank->probe.stream,
+			&(struct op_to_f32){.x = blank->x, .out = blank->out, .n = 1});
+	end = ops->capture_end(blank->probe.stream, ret);
+	if (rc && !end)
+		ops->graph_free(*ret);
+	return rc ? rc : end;
+}
+
+static int capture_blank(struct blank *blank, uint32_t n_nodes, double *ret, uint64_t *ret_bytes)
+{
+	const struct device_ops *ops = blank->probe.device->ops;
+	uint64_t start = stats_now();
+	struct graph_info info = {0};
+	struct graph_exec *exec;
+	struct graph *graph;
+	int rc = record(blank, n_nodes, &graph);
+
+	if (rc)
+		return rc;
+	rc = ops->graph_instantiate(blank->probe.device, graph, &exec);
+	if (!rc) {
+		rc = ops->graph_upload(exec, blank->probe.stream);
+		if (!rc)
+			rc = ops->stream_sync(blank->probe.stream);
+		*ret = (double)(stats_now() - start) * 1e-9;
+		if (!rc)
+			rc = ops->graph_info(exec, &info);
+		ops->graph_exec_free(exec);
+	}
+	*ret_bytes = info.bytes;
+	ops->graph_free(graph);
+	return rc;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* The median; a graph of as many nodes as one before costs what that one did. */
+static int measure_floor(struct blank *blank, struct capture_facts *facts, uint32_t index)
+{
+	struct captured *graph = &facts->graphs[index];
+	double seconds[ROUNDS];
+	int rc = 0;
+
+	for (uint32_t i = 0; i < index; i++) {
+		if (facts->graphs[i].n_nodes != graph->n_nodes)
+			continue;
+		graph->floor_seconds = facts->graphs[i].floor_seconds;
+		graph->floor_bytes = facts->graphs[i].floor_bytes;
+		return 0;
+	}
+	for (uint32_t i = 0; i < ROUNDS && !rc; i++)
+		rc = capture_blank(blank, graph->n_nodes, &seconds[i], &graph->floor_bytes);
+	if (rc)
+		return rc;
+	qsort(seconds, ROUNDS, sizeof(seconds[0]), by_value);
+	graph->floor_seconds = seconds[ROUNDS / 2];
+	return 0;
+}
+
+static int work_floor(void *arg, int fd)
+{
+	struct capture_work *work = arg;
+	struct blank blank = {.out = NULL};
+	char why[512] = "";
+	int rc = probe_open(&blank.probe, work->options->device, why, sizeof(why));
+
+	(void)fd;
+	if (!rc)
+		rc = probe_random(&blank.probe, 512, DTYPE_F32, &blank.x);
+	if (!rc) {
+		blank.out = (float *)((char *)blank.x + 256);
+		/* the op's first use, and the first graph's */
+		rc = blank.probe.device->kernels->to_f32(blank.probe.stream,
+			&(struct op_to_f32){.x = blank.x, .out = blank.out, .n = 1});
+	}
+	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
+		rc = measure_floor(&blank, work->facts, i);
+	if (rc)
+		fprintf(stderr, "mimeo-bench: the floor: %s\n", why[0] ? why : device_strerror(rc));
+	if (blank.probe.device && blank.x)
+		blank.probe.device->ops->mem_free(blank.probe.device, blank.x);
+	probe_close(&blank.probe);
+	return rc != 0;
+}
+
+/* ---- the table ---- */
+
+static void fill(
+	struct table *table, const struct target *target, const struct captured *graph, bool whole)
+{
+	table_row(table);
+	table_set_text(table, "bench", "capture");
+	table_set_text(table, "graph", graph->mode);
+	if (!whole) {
+		table_set_count(table, "rows", graph->rows);
+		table_set_count(table, "query_len", graph->query_len);
+	}
+	table_set_count(table, "nodes", graph->n_nodes);
+	table_set_number(table, "seconds", graph->seconds);
+	table_set_number(table, "floor_s", graph->floor_seconds);
+	report_number(table, "ratio", graph->seconds / graph->floor_seconds);
+	table_set_count(table, "bytes", graph->bytes);
+	table_set_count(table, "floor_bytes", graph->floor_bytes);
+	report_common(table, target, FLOOR, LATE_NOTE);
+}
+
+static int print(const struct bench_options *options, const struct target *target,
+	const struct capture_facts *facts)
+{
+	struct captured all = {.mode = "all"};
+	struct table *table;
+	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < facts->n; i++) {
+		const struct captured *graph = &facts->graphs[i];
+
+		fill(table, target, graph, false);
+		all.n_nodes += graph->n_nodes;
+		all.seconds += graph->seconds;
+		all.floor_seconds += graph->floor_seconds;
+		all.bytes += graph->bytes;
+		all.floor_bytes += graph->floor_bytes;
+	}
+	fill(table, target, &all, true);
+	if (!options->json)
+		report_heading("capture", target);
+	r = report_table(table, options->json);
+	if (r == 0 && !options->json)
+		printf("floor: %s\nnote: %s\n", FLOOR, LATE_NOTE);
+	table_free(table);
+	return r;
+}
+
+int bench_capture(const struct bench_options *options)
+{
+	struct capture_facts *facts = child_memory(sizeof(*facts));
+	struct capture_work work = {options, facts};
+	struct target target = {.admin = -1};
+	int r = facts ? 0 : -ENOMEM;
+
+	if (r == 0)
+		r = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
+	if (r == 0)
+		r = take_graphs(&target, facts);
+	target_close(&target);
+	if (r == 0)
+		r = child_run("the floor", work_floor, &work, options->timeout_s);
+	if (r == 0)
+		r = print(options, &target, facts);
+	child_memory_free(facts, sizeof(*facts));
+	return r;
+}

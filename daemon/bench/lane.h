@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_LANE_H
+#define MIMEO_DAEMON_BENCH_LANE_H
+
+/*
+ * A model on a device in this process, with all that its decode steps need and nothing else: no
+ * engine, no rings. It is OPENED for so many rows of so many positions, graphs are CAPTURED for the
+ * sizes that are wanted, and steps are LAUNCHED and AWAITED, two in flight: what the daemon's lane
+ * does (prepare, metadata, graph, outbox).
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/graph/dispatch.h"
+
+#define LANE_ROWS_MAX 512u
+#define LANE_PAGE_TOKENS 16u
+
+struct lane_options {
+	const char *device, *model_dir;
+	uint32_t max_rows;      /* of a step, at most LANE_ROWS_MAX */
+	uint32_t max_positions; /* of a row */
+	uint32_t max_pages;     /* of all rows; fewer are taken if the device holds no more */
+};
+
+struct lane {
+	struct device *device;
+	struct device_info info;
+	struct stream *stream;
+	struct model *model;
+	struct inputs inputs;
+	struct forward_context context;
+	struct forward replay;
+	struct graph_set graphs;
+	void *pool;
+	uint32_t n_pages; /* that rows may have together */
+	uint64_t next;    /* step's number */
+	bool polls;       /* the end of a step is seen in its flag, as the engine does */
+	struct event *done[INPUTS_SLOTS]; /* where the host should not spin for it */
+	uint32_t query_lens[LANE_ROWS_MAX], seq_lens[LANE_ROWS_MAX];
+	uint32_t *pages; /* [max_positions in pages] scratch */
+};
+
+/* Opens the device and reads the model; the KV cache is full of random numbers. 0, or a device's
+ * condition or -errno with a sentence in *error where there is more to say. *lane is to be closed
+ * even then. */
+int lane_open(struct lane *lane, const struct lane_options *options, struct model_error *error);
+void lane_close(struct lane *lane);
+
+/* The graph for a decode of so many rows, captured if it is not yet; -ERANGE: none is so wide. */
+int lane_graph(struct lane *lane, uint32_t n_rows, struct graph_entry **ret);
+
+/* Pages that a row of so many positions takes. */
+uint32_t lane_row_pages(uint32_t positions);
+
+struct lane_step {
+	struct graph_entry *entry;
+	uint32_t n_rows;
+	uint32_t position;  /* of each row's one token */
+	uint32_t row_pages; /* each row has so many of its own */
+	bool first;         /* sets the rows' slots up */
+};
+/* Launch step lane->next, the one before the last having been awaited; no allocation. */
+int lane_launch(struct lane *lane, const struct lane_step *step);
+/* Wait for the end of a step; its slot says when it began and ended. */
+int lane_await(struct lane *lane, uint64_t number, const struct inputs_slot **ret);
+
+/* Bytes that a step of so many rows at that position must read: each weight once (of the embedding
+ * nothing), each row's keys and values once, as far as windows let it see. */
+uint64_t lane_weight_bytes(const struct model *model);
+uint64_t lane_kv_bytes(const struct lane *lane, uint32_t n_rows, uint32_t seq_len);
+
+#endif

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "build-config.h"
+#include "daemon/bench/client.h"
+#include "daemon/bench/lane.h"
+
+static const struct bench benches[] = {
+	{"ring", "a null request there and back, spinning and asleep", bench_ring, false, false},
+	{"attach", "connect, handshake and first tokens of one more process", bench_attach, false,
+		false},
+	{"share", "N processes with a sequence each, against one loop in process", bench_share,
+		false, false},
+	{"gap", "idle time on the lane between decode steps, and the engine's time", bench_gap,
+		false, false},
+	{"kill", "how soon what a killed client had is back", bench_kill, false, false},
+	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, false,
+		false},
+	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
+		true, false},
+	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
+		true},
+	{"gemm", "a model's matrix products", bench_gemm, true, true},
+};
+#define N_BENCHES (sizeof(benches) / sizeof(benches[0]))
+
+enum {
+	OPT_SOCKET,
+	OPT_SPAWN,
+	OPT_MIMEOD,
+	OPT_MODEL,
+	OPT_SHAPE,
+	OPT_MAKE,
+	OPT_NAME,
+	OPT_DEVICE,
+	OPT_SPIN,
+	OPT_COUNT,
+	OPT_SECONDS,
+	OPT_PROCESSES,
+	OPT_PROMPT,
+	OPT_TOKENS,
+	OPT_BATCHES,
+	OPT_CONTEXTS,
+	OPT_PROMPTS,
+	OPT_TIMEOUT,
+	OPT_JSON,
+	OPT_HELP,
+	OPT_VERSION
+};
+
+#define WITH_DAEMON "ring attach share gap kill capture"
+
+static const struct option_text {
+	const char *name, *argument, *help;
+	const char *benches; /* that take it; NULL: all */
+} texts[] = {
+	[OPT_SOCKET] = {"socket", "PATH", "measure the daemon that listens there", WITH_DAEMON},
+	[OPT_SPAWN] = {"spawn", NULL, "start a private daemon and measure that (default)",
+		WITH_DAEMON},
+	[OPT_MIMEOD] = {"mimeod", "FILE", "program to start (default: beside this one)",
+		WITH_DAEMON},
+	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc)", NULL},
+	[OPT_SHAPE] = {"shape", "NAME", "make a model of that shape for the run: tiny, 1B, 8B",
+		NULL},
+	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../examples)",
+		NULL},
+	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
+		WITH_DAEMON},
+	[OPT_DEVICE] = {"device", "NAME", "device to use or to serve with (default: auto)", NULL},
+	[OPT_SPIN] = {"spin-us", "N", "share, gap: how long the daemon spins, as for mimeod(8)",
+		"share gap"},
+	[OPT_COUNT] = {"count", "N",
+		"round trips a round (4000), attaches (50), kills (30), steps (64)",
+		"ring attach kill decode"},
+	[OPT_SECONDS] = {"seconds", "N", "ring: the most that a row may take (default: 4)", "ring"},
+	[OPT_PROCESSES] = {"processes", "LIST",
+		"share, gap: numbers of processes (default: 1,2,4,8,16)", "share gap"},
+	[OPT_PROMPT] = {"prompt", "N", "share, gap: tokens that each begins with (default: 16)",
+		"share gap"},
+	[OPT_TOKENS] = {"tokens", "N", "share, gap: tokens of each process (default: 200)",
+		"share gap"},
+	[OPT_BATCHES] = {"batches", "LIST",
+		"decode, attention, gemm: numbers of rows (default: 1,8,32,128)",
+		"decode attention gemm"},
+	[OPT_CONTEXTS] = {"contexts", "LIST",
+		"decode, attention: tokens that a row sees (default: 1024)", "decode attention"},
+	[OPT_PROMPTS] = {"prompts", "LIST", "attention: lengths of whole prompts (default: none)",
+		"attention"},
+	[OPT_TIMEOUT] = {"timeout", "N", "seconds after which a step is given up (default: 120)",
+		NULL},
+	[OPT_JSON] = {"json", NULL, "write JSON", NULL},
+	[OPT_HELP] = {"help", NULL, "print this and exit", NULL},
+	[OPT_VERSION] = {"version", NULL, "print the version and exit", NULL},
+};
+#define N_OPTIONS (sizeof(texts) / sizeof(texts[0]))
+
+static void print_help(void)
+{
+	char left[40];
+
+	printf("Usage: mimeo-bench [OPTION]... BENCH\n\n"
+	       "Measure what Mimeo costs, beside the floor that this machine sets.\n\n");
+	for (size_t i = 0; i < N_BENCHES; i++)
+		printf("  %-24s%s\n", benches[i].name, benches[i].help);
+	printf("\n");
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		snprintf(left, sizeof(left), "--%s%s%s", texts[i].name,
+			texts[i].argument ? " " : "", texts[i].argument ? texts[i].argument : "");
+		printf("  %-24s%s\n", left, texts[i].help);
+	}
+	printf("\nExit status: 0 measured, whatever came out; 1 not measured; 2 the command line "
+	       "makes no\nsense. See mimeo-bench(1).\n");
+}
+
+static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *ret)
+{
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	unsigned long value = strtoul(text, &end, 10);
+	if (errno || *end || value < min || value > max)
+		return false;
+	*ret = (uint32_t)value;
+	return true;
+}
+
+static bool parse_list(
+	const char *text, uint32_t max, uint32_t ret[BENCH_RUNS_MAX], uint32_t *ret_n)
+{
+	char copy[256], *rest = copy, *item;
+
+	if (strlen(text) >= sizeof(copy))
+		return false;
+	strcpy(copy, text);
+	*ret_n = 0;
+	while ((item = strsep(&rest, ","))) {
+		if (*ret_n == BENCH_RUNS_MAX || !parse_number(item, 1, max, &ret[(*ret_n)++]))
+			return false;
+	}
+	return true;
+}
+
+static bool take_number(int option, const char *value, struct bench_options *o)
+{
+	switch (option) {
+	case OPT_COUNT:
+		return parse_number(value, 1, 10000000, &o->count);
+	case OPT_SECONDS:
+		return parse_number(value, 1, 3600, &o->seconds);
+	case OPT_PROCESSES:
+		return parse_list(value, BENCH_PROCESSES_MAX, o->processes, &o->n_processes);
+	case OPT_PROMPT:
+		return parse_number(value, 1, 1u << 20, &o->prompt);
+	case OPT_TOKENS:
+		return parse_number(value, 2, 1u << 20, &o->tokens);
+	case OPT_BATCHES:
+		return parse_list(value, 1u << 16, o->batches, &o->n_batches);
+	case OPT_CONTEXTS:
+		return parse_list(value, 1u << 20, o->contexts, &o->n_contexts);
+	case OPT_PROMPTS:
+		return parse_list(value, 1u << 17, o->prompts, &o->n_prompts);
+	case OPT_TIMEOUT:
+		return parse_number(value, 1, 86400, &o->timeout_s);
+	}
+	return true;
+}
+
+/* False: the value is not what the option takes. */
+static bool take(int option, const char *value, struct bench_options *o)
+{
+	const char **const words[N_OPTIONS] = {
+		[OPT_SOCKET] = &o->socket,
+		[OPT_MIMEOD] = &o->mimeod,
+		[OPT_MODEL] = &o->model_dir,
+		[OPT_SHAPE] = &o->shape,
+		[OPT_MAKE] = &o->make_checkpoint,
+		[OPT_NAME] = &o->model_name,
+		[OPT_DEVICE] = &o->device,
+		[OPT_SPIN] = &o->spin_us,
+	};
+
+	if (words[option])
+		*words[option] = value;
+	else if (option == OPT_JSON)
+		o->json = true;
+	else
+		return take_number(option, value, o);
+	return true;
+}
+
+int options_misuse(const char *format, ...)
+{
+	va_list arguments;
+
+	fprintf(stderr, "mimeo-bench: ");
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "; see --help\n");
+	return EXIT_USAGE;
+}
+
+static const struct bench *find_bench(const char *name)
+{
+	for (size_t i = 0; i < N_BENCHES; i++) {
+		if (strcmp(benches[i].name, name) == 0)
+			return &benches[i];
+	}
+	return NULL;
+}
+
+/* 0, EXIT_USAGE, or -1: there is nothing more to do. */
+static int parse(int argc, char **argv, struct bench_options *options, bool given[N_OPTIONS])
+{
+	struct option names[N_OPTIONS + 1] = {0};
+	int option, index;
+
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		names[i] = (struct option){texts[i].name,
+			texts[i].argument ? required_argument : no_argument, NULL, (int)i};
+	while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
+		if (option == '?')
+			return EXIT_USAGE;
+		if (option == OPT_HELP)
+			print_help();
+		if (option == OPT_VERSION)
+			printf("mimeo-bench %s\n", MIMEO_VERSION);
+		if (option == OPT_HELP || option == OPT_VERSION)
+			return -1;
+		given[option] = true;
+		if (!take(option, optarg, options)) {
+			return options_misuse("--%s %s: out of range or not a number",
+				texts[option].name, optarg);
+		}
+	}
+	return 0;
+}
+
+/* A word of a list with blanks between. */
+static bool is_among(const char *word, const char *list)
+{
+	size_t length = strlen(word);
+
+	for (const char *at = list; (at = strstr(at, word)); at += length) {
+		if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length]))
+			return true;
+	}
+	return false;
+}
+
+static int check(
+	const struct bench *bench, const struct bench_options *options, const bool given[N_OPTIONS])
+{
+	static const int of_private[] = {OPT_SPAWN, OPT_MIMEOD, OPT_SHAPE, OPT_SPIN, -1};
+
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		if (given[i] && texts[i].benches && !is_among(bench->name, texts[i].benches))
+			return options_misuse("--%s is not for this bench", texts[i].name);
+	}
+	for (size_t i = 0; of_private[i] >= 0 && given[OPT_SOCKET]; i++) {
+		if (given[of_private[i]])
+			return options_misuse(
+				"--%s does not go with --socket", texts[of_private[i]].name);
+	}
+	if (given[OPT_NAME] && !given[OPT_SOCKET])
+		return options_misuse("--%s needs --socket", texts[OPT_NAME].name);
+	if (given[OPT_SHAPE] && given[OPT_MODEL])
+		return options_misuse("--shape does not go with --model");
+	for (uint32_t i = 0; i < options->n_batches && bench->run == bench_decode; i++) {
+		if (options->batches[i] > LANE_ROWS_MAX)
+			return options_misuse("--batches %u: a step has %u rows at most",
+				options->batches[i], LANE_ROWS_MAX);
+	}
+	return 0;
+}
+
+int options_read(int argc, char **argv, struct bench_options *ret, const struct bench **ret_bench)
+{
+	bool given[N_OPTIONS] = {false};
+
+	*ret = (struct bench_options){
+		.device = "auto",
+		.seconds = 4,
+		.timeout_s = 120,
+		.tokens = 200,
+		.prompt = CLIENT_PROMPT_TOKENS,
+		.processes = {1, 2, 4, 8, 16},
+		.n_processes = 5,
+		.batches = {1, 8, 32, 128},
+		.n_batches = 4,
+		.contexts = {1024},
+		.n_contexts = 1,
+	};
+	int r = parse(argc, argv, ret, given);
+	if (r != 0)
+		return r;
+	const struct bench *bench = optind < argc ? find_bench(argv[optind]) : NULL;
+	if (!bench)
+		return optind < argc ? options_misuse("there is no bench \"%s\"", argv[optind])
+				     : options_misuse("no bench is named");
+	if (optind + 1 < argc)
+		return options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
+	*ret_bench = bench;
+	return check(bench, ret, given);
+}

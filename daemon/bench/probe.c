@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/probe.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/bench/stats.h"
+#include "kernels/convert.h"
+
+#define RANDOM_BYTES (32u << 20)
+#define ROUNDS 9u
+#define COPY_BYTES (1ull << 30)
+#define COPY_BYTES_HOST (32ull << 20)
+#define COPIES 8u
+#define PRODUCT_SIZE 8192u
+#define PRODUCT_SIZE_HOST 384u
+
+int probe_device(
+	const char *name, struct device **ret, struct device_info *ret_info, char *why, size_t size)
+{
+	int rc = device_open(name, NULL, ret);
+
+	if (rc == -ENODEV)
+		snprintf(why, size, "device %s: there is none on this machine", name);
+	else if (rc == -ENOTSUP)
+		snprintf(why, size, "device %s: this build has no CUDA device", name);
+	else if (rc)
+		snprintf(why, size, "device %s: %s", name, device_strerror(rc));
+	return rc ? rc : (*ret)->ops->info(*ret, ret_info);
+}
+
+int probe_open(struct probe *ret, const char *device, char *why, size_t size)
+{
+	*ret = (struct probe){0};
+	int rc = probe_device(device, &ret->device, &ret->info, why, size);
+	if (rc)
+		return rc;
+	ret->is_host = strcmp(ret->info.kind, "cpu") == 0;
+	return ret->device->ops->stream_new(ret->device, &ret->stream);
+}
+
+void probe_close(struct probe *probe)
+{
+	if (!probe->device)
+		return;
+	if (probe->stream)
+		probe->device->ops->stream_free(probe->stream);
+	probe->device->ops->free(probe->device);
+	*probe = (struct probe){0};
+}
+
+/* ---- random memory ---- */
+
+/* Marsaglia's xorshift; the numbers need no quality, only to be unlike zeros. */
+static void randomize(void *memory, size_t bytes, enum dtype dtype)
+{
+	uint64_t x = 88172645463325252u;
+	size_t n = bytes / dtype_bytes(dtype);
+
+	for (size_t i = 0; i < n; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		float value = (float)((double)(int64_t)x * 0x1p-63);
+		if (dtype == DTYPE_F32)
+			((float *)memory)[i] = value;
+		else
+			((uint16_t *)memory)[i] = f32_to_bf16(value);
+	}
+}
+
+/* A block from the host, then copies of it on the device. */
+int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype dtype)
+{
+	uint64_t first = bytes < RANDOM_BYTES ? bytes : RANDOM_BYTES;
+	void *block = malloc(first ? first : 1);
+
+	if (!block)
+		return -ENOMEM;
+	randomize(block, first, dtype);
+	int rc = device->ops->copy(device, memory, block, first);
+	free(block);
+	for (uint64_t at = first; at < bytes && !rc; at += first)
+		rc = device->ops->copy(device, (char *)memory + at, memory,
+			bytes - at < first ? bytes - at : first);
+	return rc;
+}
+
+int probe_random(struct probe *probe, uint64_t bytes, enum dtype dtype, void **ret)
+{
+	void *memory;
+	int rc = probe->device->ops->mem_alloc(probe->device, bytes, &memory);
+
+	if (rc)
+		return rc;
+	rc = probe_fill(probe->device, memory, bytes, dtype);
+	if (rc)
+		probe->device->ops->mem_free(probe->device, memory);
+	else
+		*ret = memory;
+	return rc;
+}
+
+/* ---- time ---- */
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+struct timed {
+	struct device *device;
+	struct stream *stream;
+	struct graph_exec *exec; /* NULL: queue afresh */
+	int (*queue)(void *arg);
+	void *arg;
+};
+
+static int seconds_of(const struct timed *timed, uint32_t n_launches, double *ret)
+{
+	uint64_t start = stats_now();
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n_launches && !rc; i++)
+		rc = timed->exec ? timed->device->ops->graph_launch(timed->exec, timed->stream)
+				 : timed->queue(timed->arg);
+	if (!rc)
+		rc = timed->device->ops->stream_sync(timed->stream);
+	*ret = (double)(stats_now() - start) * 1e-9;
+	return rc;
+}
+
+static int median_of(const struct timed *timed, double *ret)
+{
+	double differences[ROUNDS], once, thrice;
+	int rc = seconds_of(timed, 1, &once);
+
+	for (uint32_t i = 0; i < ROUNDS && !rc; i++) {
+		rc = seconds_of(timed, 1, &once);
+		if (!rc)
+			rc = seconds_of(timed, 3, &thrice);
+		differences[i] = (thrice - once) / 2;
+	}
+	if (rc)
+		return rc;
+	qsort(differences, ROUNDS, sizeof(differences[0]), by_value);
+	*ret = differences[ROUNDS / 2];
+	return 0;
+}
+
+static int record(const struct timed *timed, struct graph **ret)
+{
+	const struct device_ops *ops = timed->device->ops;
+	int rc = ops->capture_begin(timed->stream), end;
+
+	if (rc)
+		return rc;
+	rc = timed->queue(timed->arg);
+	end = ops->capture_end(timed->stream, ret);
+	if (rc && !end)
+		ops->graph_free(*ret);
+	return rc ? rc : end;
+}
+
+int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void *arg, uint32_t n,
+	double *ret_seconds)
+{
+	const struct device_ops *ops = probe->device->ops;
+	struct timed timed = {probe->device, probe->stream, NULL, queue, arg};
+	struct graph *graph = NULL;
+	double seconds = 0;
+	int rc = queue(arg); /* the first use of its ops */
+
+	if (!rc)
+		rc = ops->stream_sync(probe->stream);
+	if (!rc && captured)
+		rc = record(&timed, &graph);
+	if (!rc && captured)
+		rc = ops->graph_instantiate(probe->device, graph, &timed.exec);
+	if (!rc)
+		rc = median_of(&timed, &seconds);
+	if (timed.exec)
+		ops->graph_exec_free(timed.exec);
+	if (graph)
+		ops->graph_free(graph);
+	if (!rc)
+		*ret_seconds = seconds / n;
+	return rc;
+}
+
+/* ---- rates ---- */
+
+struct copying {
+	struct device *device;
+	struct stream *stream;
+	char *memory; /* two buffers */
+	uint64_t bytes;
+};
+
+static int queue_copies(void *arg)
+{
+	const struct copying *copying = arg;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < COPIES && !rc; i++)
+		rc = copying->device->ops->copy_async(copying->stream,
+			copying->memory + (i % 2 ? copying->bytes : 0),
+			copying->memory + (i % 2 ? 0 : copying->bytes), copying->bytes);
+	return rc;
+}
+
+int probe_copy_rate(struct device *device, struct stream *stream, bool is_host, double *ret)
+{
+	struct copying copying = {device, stream, NULL, is_host ? COPY_BYTES_HOST : COPY_BYTES};
+	struct probe probe = {.device = device, .stream = stream};
+	void *memory;
+	double seconds;
+	int rc = probe_random(&probe, 2 * copying.bytes, DTYPE_F32, &memory);
+
+	if (rc)
+		return rc;
+	copying.memory = memory;
+	rc = probe_time(&probe, false, queue_copies, &copying, COPIES, &seconds);
+	device->ops->mem_free(device, memory);
+	if (!rc)
+		*ret = 2 * (double)copying.bytes / seconds;
+	return rc;
+}
+
+struct multiplying {
+	const struct kernel_ops *kernels;
+	struct stream *stream;
+	struct op_gemm gemm;
+};
+
+static int queue_product(void *arg)
+{
+	const struct multiplying *multiplying = arg;
+
+	return multiplying->kernels->gemm(multiplying->stream, &multiplying->gemm);
+}
+
+int probe_product_rate(struct probe *probe)
+{
+	uint32_t size = probe->is_host ? PRODUCT_SIZE_HOST : PRODUCT_SIZE;
+	enum dtype dtype = probe->info.activation_dtype;
+	uint64_t bytes = (uint64_t)size * size * dtype_bytes(dtype);
+	void *memory;
+	double seconds;
+	int rc = probe_random(probe, 3 * bytes, dtype, &memory);
+
+	if (rc)
+		return rc;
+	struct multiplying multiplying = {
+		.kernels = probe->device->kernels,
+		.stream = probe->stream,
+		.gemm = {.x = memory,
+			.w = {(char *)memory + bytes, dtype, size, size},
+			.y = (char *)memory + 2 * bytes,
+			.y_dtype = dtype,
+			.n_rows = size},
+	};
+	rc = probe_time(probe, false, queue_product, &multiplying, 1, &seconds);
+	probe->device->ops->mem_free(probe->device, memory);
+	if (!rc)
+		probe->product_rate = 2.0 * size * size * size / seconds;
+	return rc;
+}
