@@ -4,7 +4,8 @@
 # processes ask it questions at once, checks every answer, and prints one table. Exits 0 only if every
 # answer is right.
 #   ./examples/quickstart.sh
-# PROCESSES (4), QUESTIONS (16 each) and BUILD (build-quickstart) may be set.
+# PROCESSES (4), QUESTIONS (16 each), BUILD (build-quickstart) and MIMEO_DEVICE (auto; cpu, cuda) may be
+# set.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -39,7 +40,7 @@ trap 'exit 1' INT TERM
 
 socket=$run/mimeod.sock
 "$build/daemon/mimeod" --socket "$socket" --model tinycalc=examples/models/tinycalc \
-	--kv-bytes 256M >"$run/log" 2>&1 &
+	--device "${MIMEO_DEVICE:-auto}" --kv-bytes 256M >"$run/log" 2>&1 &
 daemon=$!
 until "$build/daemon/mimeoctl" --socket "$socket" status >/dev/null 2>&1; do
 	kill -0 "$daemon" 2>/dev/null || { cat "$run/log" >&2; exit 1; }

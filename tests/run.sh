@@ -4,6 +4,7 @@
 #   ./tests/run.sh           all of it; the last line is "N passed, N failed, N skipped"
 #   ./tests/run.sh --deps    install packages only
 # BUILD=DIR names the build folder (default build-test); MESON_ARGS is given to meson setup.
+# MIMEO_DEVICE=cuda runs it on a GPU, and fails where there is none; tests/gpu.sh has parts of it.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,7 @@ build=${BUILD:-build-test}
 archs=
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && archs=-Dgpu_archs=90a
 if [ ! -f "$build/build.ninja" ]; then
-	meson setup "$build" --werror -Dman=enabled $archs ${MESON_ARGS-} >"$build.log" 2>&1 ||
+	meson setup "$build" --werror -Dman=enabled -Dtest_faults=true $archs ${MESON_ARGS-} >"$build.log" 2>&1 ||
 		{ cat "$build.log"; exit 1; }
 	sed -n '/^  Mimeo$/,/^$/p' "$build.log"
 	mv "$build.log" "$build/setup.log"

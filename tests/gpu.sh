@@ -1,0 +1,359 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The tests and measurements that want a GPU. Each ends within 8 minutes and prints a short table
+# last, also when it is cut short; the exit status is 0 if everything ran and nothing failed.
+#   tests/gpu.sh ops         every op and the attention backend against the cpu device
+#   tests/gpu.sh serve       whatever of the suite has a device, with MIMEO_DEVICE=cuda
+#   tests/gpu.sh sanitize    compute-sanitizer: memcheck and racecheck of the ops, memcheck of a short
+#                            serving run
+#   tests/gpu.sh bench       every bench of mimeo-bench, beside floors and targets
+# In a source tree it builds first. Where what the build needs is not installed, MIMEO_BUILD names a
+# build folder made elsewhere; libraries that this machine lacks may lie in its lib/.
+#   MIMEO_BUILD (build-gpu)  MIMEO_DEVICE (cuda)  JOBS  LIMIT (450: seconds in all)
+#   ONLY (a regular expression: programs of such names alone)  MIMEO_MODELS (bench: folders, or 1B, 8B)
+#   KEEP (a folder that the full outputs are left in)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+mode=${1-}
+case $mode in
+ops | serve | sanitize | bench) ;;
+*) sed -n '3,17s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
+
+export MIMEO_SOURCE=$PWD MIMEO_DEVICE=${MIMEO_DEVICE:-cuda} CMOCKA_MESSAGE_OUTPUT=TAP
+limit=${LIMIT:-450}
+work=$(mktemp -d)
+mkdir "$work/models"
+order=() pids=()
+exec 3>&1 4>&2
+
+# ---- the table ----
+
+# Passed, failed and skipped of a log in TAP, and a failure if it ended badly without naming one.
+tally() # log, exit status
+{
+	awk -v rc="$2" '
+		/^1\.\.0/ && /SKIP/ { skipped++ }
+		/^# skipped: / { skipped++ }
+		/^ok/ { if (/# *[Ss][Kk][Ii][Pp]/) skipped++; else passed++ }
+		/^not ok/ { failed++ }
+		END {
+			if (rc != 0 && !failed) failed = 1
+			if (rc == 0 && !passed && !skipped) passed = 1
+			printf "%d %d %d\n", passed, failed, skipped
+		}' "$1"
+}
+
+row()
+{
+	printf '%-44s %7s %7s %7s %8s  %s\n' "$@"
+}
+
+table()
+{
+	local name passed failed skipped seconds note bad=0 all=(0 0 0)
+	echo
+	row "program" passed failed skipped seconds ""
+	for name in "${order[@]}"; do
+		if [ -f "$work/$name.result" ]; then
+			read -r passed failed skipped seconds note <"$work/$name.result"
+		else
+			passed=0 failed=0 skipped=0 seconds=- note="not run to its end"
+			bad=1
+		fi
+		row "$name" "$passed" "$failed" "$skipped" "$seconds" "$note"
+		all=($((all[0] + passed)) $((all[1] + failed)) $((all[2] + skipped)))
+	done
+	row "all on $device" "${all[@]}" "$SECONDS" ""
+	[ $bad = 0 ] && [ "${all[1]}" = 0 ] && [ "${#order[@]}" -gt 0 ]
+}
+
+finish()
+{
+	trap - EXIT TERM INT HUP
+	exec >&3 2>&4 # a signal may come where they are redirected
+	[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null
+	wait 2>/dev/null
+	if [ "$mode" = bench ]; then
+		python3 tests/gpu_bench.py "$device" "$work"/*.json
+	else
+		table
+	fi
+	local rc=$?
+	[ -z "${KEEP-}" ] || { mkdir -p "$KEEP" && cp "$work"/*.log "$work"/*.json "$KEEP" 2>/dev/null; }
+	rm -rf "$work"
+	exit $rc
+}
+
+# ---- programs ----
+
+left()
+{
+	echo $((limit - SECONDS))
+}
+
+# Runs one to its end, or to its time's.
+run_one() # name, seconds, command ...
+{
+	local name=$1 most=$2 rc=0 note= start=$EPOCHREALTIME child
+	shift 2
+	timeout -k 5 "$most" "$@" >"$work/$name.log" 2>&1 </dev/null &
+	child=$!
+	trap 'kill $child 2>/dev/null' TERM
+	wait $child || rc=$?
+	[ $rc != 143 ] || note="cut short"
+	[ $rc != 124 ] && [ $rc != 137 ] || note="cut after $most s"
+	if [ "$mode" = sanitize ] && [ -z "$note" ]; then
+		note=$(sed -n 's/.*\(ERROR\|RACECHECK\) SUMMARY: //p' "$work/$name.log" | tail -n 1)
+		[ -n "$note" ] || { note="no summary: not checked"; rc=1; }
+	fi
+	echo "$(tally "$work/$name.log" $rc) $(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }") $note" \
+		>"$work/$name.part"
+	mv "$work/$name.part" "$work/$name.result"
+	if grep -q '^not ok' "$work/$name.log" || [ $rc != 0 ]; then
+		echo "---- $name, status $rc"
+		grep -v '^ok' "$work/$name.log" | tail -n 25
+	fi
+}
+
+# Wait until fewer than n run.
+settle() # n
+{
+	local alive pid
+	while :; do
+		alive=()
+		for pid in ${pids[@]+"${pids[@]}"}; do
+			kill -0 "$pid" 2>/dev/null && alive+=("$pid")
+		done
+		pids=(${alive[@]+"${alive[@]}"})
+		[ ${#pids[@]} -ge "$1" ] || return 0
+		wait -n 2>/dev/null || true
+	done
+}
+
+start() # name, seconds, command ...
+{
+	local name=$1 most=$2
+	shift 2
+	[[ $name =~ ${ONLY-} ]] || return
+	order+=("$name")
+	settle "$jobs"
+	[ "$(left)" -gt 2 ] || return
+	[ "$most" -le "$(left)" ] || most=$(left)
+	run_one "$name" "$most" "$@" &
+	pids+=($!)
+}
+
+programs() # globs below the build folder
+{
+	local glob path
+	for glob in "$@"; do
+		for path in "$build"/tests/$glob; do
+			[ -x "$path" ] && [ -f "$path" ] && echo "$path"
+		done
+	done
+}
+
+ops_programs()
+{
+	programs 'kernels/test_cuda_*' 'attention/test_*cuda*'
+}
+
+# What has a device, the slowest first.
+serve_programs()
+{
+	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
+		'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench'
+}
+
+# ---- compute-sanitizer ----
+
+# Refusals that a test provokes are errors of the API to it; only what kernels do counts here.
+sanitizer()
+{
+	compute-sanitizer --target-processes application-only --report-api-errors no --error-exitcode 99 \
+		--print-limit 10 "$@"
+}
+
+# The slowest first. cuBLASLt's kernels are not ours to check, and racecheck breaks down over them.
+start_sanitizers()
+{
+	local path tool name
+	for tool in racecheck memcheck; do
+		for name in test_cuda_step test_attention_cuda; do
+			start_sanitizer $tool $(ops_programs | grep "/$name\$")
+		done
+	done
+	start "memcheck serving" 240 bash -c serving_under_memcheck
+	for path in $(ops_programs | grep -v -e '/test_cuda_step$' -e '/test_attention_cuda$'); do
+		case $path in
+		*/test_cuda_gemm)
+			start_sanitizer memcheck "$path" --kernel-name-exclude kns=nvjet
+			start_sanitizer racecheck "$path" --kernel-name kns=skinny
+			;;
+		*)
+			start_sanitizer memcheck "$path"
+			start_sanitizer racecheck "$path"
+			;;
+		esac
+	done
+}
+
+start_sanitizer() # tool, program, arguments of compute-sanitizer
+{
+	local tool=$1 path=${2-}
+	[ -n "$path" ] || return 0
+	shift 2
+	start "$tool $(basename "$path")" 400 bash -c 'sanitizer "$@"' - --tool "$tool" "$@" "$path"
+}
+
+# A daemon under memcheck, two clients that check every answer, an orderly end.
+serving_under_memcheck()
+{
+	local folder pid rc=0 daemon
+	folder=$(mktemp -d)
+	sanitizer --tool memcheck "$build/daemon/mimeod" --device "$MIMEO_DEVICE" --socket "$folder/m.sock" \
+		--model "tinycalc=$MIMEO_SOURCE/examples/models/tinycalc" --capture-sizes 1,2,4 --kv-pages 256 &
+	daemon=$!
+	trap 'kill $daemon $(cat "$folder/pid" 2>/dev/null) 2>/dev/null; rm -rf "$folder"' EXIT
+	until "$build/daemon/mimeoctl" --socket "$folder/m.sock" --json status >"$folder/status" 2>/dev/null; do
+		kill -0 $daemon 2>/dev/null || return 1
+		sleep 0.2
+	done
+	sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$folder/status" | head -1 >"$folder/pid"
+	"$build/examples/quickstart" --socket "$folder/m.sock" --processes 2 --questions 8 || rc=1
+	pid=$(cat "$folder/pid")
+	kill -TERM "$pid" || rc=1
+	wait $daemon || rc=$?
+	rm -rf "$folder"
+	trap - EXIT
+	echo "serving ended with status $rc"
+	[ $rc = 0 ] && echo "ok 1 - serving" || echo "not ok 1 - serving"
+	return $rc
+}
+
+# ---- benches ----
+
+benches()
+{
+	"$build/daemon/mimeo-bench" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
+}
+
+# What a bench is run with: models (a folder, or a shape that is made once), then its own options.
+models_of() # bench
+{
+	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
+	case $1 in
+	decode) echo 1B 8B ;;
+	attention | gemm | share | gap) echo 1B ;;
+	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
+	esac
+}
+
+options_of() # bench
+{
+	case $1 in
+	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
+	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
+	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
+	esac
+}
+
+model_folder() # folder or shape
+{
+	local folder=$work/models/$1
+	[ ! -d "$1" ] || { echo "$1"; return; }
+	[ -d "$folder" ] || "$build/examples/make-checkpoint" --shape "$1" "$folder" >&2 || return
+	echo "$folder"
+}
+
+# Runs a command that `finish` can end; its status.
+watched()
+{
+	local most
+	most=$(left)
+	[ "$most" -le 120 ] || most=120
+	timeout -k 5 "$most" "$@" </dev/null &
+	pids=($!)
+	wait "${pids[0]}"
+}
+
+run_bench() # bench, model
+{
+	local name folder
+	name=$1-$(basename "$2")
+	echo "$1, $(basename "$2") ..."
+	folder=$(model_folder "$2") || { echo "  no model $2"; return; }
+	du -sb "$folder" | cut -f 1 >"$work/$name.bytes"
+	if watched "$build/daemon/mimeo-bench" --json --device "$MIMEO_DEVICE" --model "$folder" \
+		$(options_of "$1") "$1" >"$work/$name.part" 2>"$work/$name.log"; then
+		mv "$work/$name.part" "$work/$name.json"
+	else
+		echo "  not measured:"
+		sed 's/^/  /' "$work/$name.log" | tail -n 3
+	fi
+}
+
+# "null" stands for what is not measured yet.
+run_benches()
+{
+	local bench model plan=() one
+	for bench in $(benches); do
+		[[ $bench =~ ${ONLY-} ]] || continue
+		for model in $(models_of "$bench"); do
+			plan+=("$bench $model")
+			echo null >"$work/$bench-$(basename "$model").json"
+		done
+	done
+	for one in ${plan[@]+"${plan[@]}"}; do
+		[ "$(left)" -le 5 ] || run_bench ${one%% *} "${one#* }"
+	done
+}
+
+# ---- what there is to run, and where ----
+
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+[ -n "$device" ] || { echo "no GPU: nvidia-smi names none" >&2; exit 1; }
+
+if [ -n "${MIMEO_BUILD-}" ]; then
+	build=$(cd "$MIMEO_BUILD" && pwd) || exit 1
+else
+	build=$PWD/build-gpu
+	if [ ! -f "$build/build.ninja" ]; then
+		arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+		[ "$arch" -lt 90 ] || arch=${arch}a
+		meson setup "$build" -Dcuda=enabled -Dgpu_archs="$arch" -Dtest_faults=true -Dman=disabled \
+			>"$work/setup.log" 2>&1 || { cat "$work/setup.log"; exit 1; }
+	fi
+	ninja -C "$build" --quiet || exit 1
+	SECONDS=0
+fi
+export MIMEO_BUILD=$build
+export LD_LIBRARY_PATH=$build/lib:$build/sdk${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+jobs=${JOBS:-$(($(nproc) / 4 > 0 ? $(nproc) / 4 : 1))}
+trap finish EXIT
+trap 'echo "cut short" >&4; exit 1' TERM INT HUP
+
+case $mode in
+ops)
+	for path in $(ops_programs); do
+		start "$(basename "$path")" 180 "$path"
+	done
+	;;
+serve)
+	for path in $(serve_programs); do
+		start "$(basename "$path")" 240 "$path"
+	done
+	;;
+sanitize)
+	export -f sanitizer serving_under_memcheck
+	export build
+	start_sanitizers
+	;;
+bench)
+	run_benches
+	;;
+esac
+settle 1
+exit 0
