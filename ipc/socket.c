@@ -220,8 +220,10 @@ void socket_unlock(const char *path, int lock_fd)
 }
 
 /* A killed process that had io_uring leaves its sockets open until the kernel has taken the ring down,
- * milliseconds after the process is gone: somebody who listens is asked again for so long. */
-#define LEFTOVER_MS 1000
+ * milliseconds after the process is gone, and more on a busy machine: somebody who listens is asked
+ * again for so long. A daemon would hold the lock. */
+#define LEFTOVER_MS 5000
+#define LEFTOVER_PAUSE_MS 2
 
 /* Remove a dead daemon's socket. Called with the lock held. */
 static int leftover_remove(const char *path)
@@ -234,9 +236,9 @@ static int leftover_remove(const char *path)
 		return -ENOTSOCK;
 
 	int fd = socket_connect(path, 0);
-	for (unsigned waited_ms = 0; fd >= 0 && waited_ms < LEFTOVER_MS; waited_ms++) {
+	for (unsigned ms = 0; fd >= 0 && ms < LEFTOVER_MS; ms += LEFTOVER_PAUSE_MS) {
 		close(fd);
-		usleep(1000);
+		usleep(1000 * LEFTOVER_PAUSE_MS);
 		fd = socket_connect(path, 0);
 	}
 	if (fd >= 0) {
