@@ -89,7 +89,9 @@ struct attention_backend {
 	 * writes the persistent buffers. No allocation. */
 	int (*build)(struct attention_metadata *metadata, const struct attention_batch *batch,
 		struct stream *stream);
-	/* Queue (or record) one layer. No allocation. */
+	/* Queue (or record) one layer. No allocation. A capture that holds a run and no build must
+	 * not write the inputs, the block tables or older tokens: replayed, the run may read them
+	 * before what the graph has ahead of it is done. A build is queued before each replay. */
 	int (*run)(struct attention_metadata *metadata, struct stream *stream,
 		const struct attention_args *args);
 };

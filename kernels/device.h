@@ -40,10 +40,10 @@ enum device_condition {
 	DEVICE_E_INVALID = 1,                /* an argument is out of range */
 	DEVICE_E_MEMORY = 2,                 /* out of device memory */
 	DEVICE_E_ILLEGAL_STATE = 401,        /* capture: end without begin, or begin twice */
-	DEVICE_E_UNSUPPORTED = 801,          /* the device does not know how; not sticky */
 	DEVICE_E_NOT_READY = 600,            /* a query: the work has not finished */
 	DEVICE_E_ILLEGAL_ADDRESS = 700,      /* sticky */
 	DEVICE_E_LAUNCH_FAILURE = 719,       /* sticky */
+	DEVICE_E_UNSUPPORTED = 801,          /* the device does not know how; not sticky */
 	DEVICE_E_CAPTURE_UNSUPPORTED = 900,  /* not while the stream captures; spoils the capture */
 	DEVICE_E_CAPTURE_INVALIDATED = 901,  /* the capture was spoilt before */
 	DEVICE_E_CAPTURE_UNMATCHED = 903,    /* ended on a stream that did not begin it */
@@ -148,7 +148,7 @@ struct device_ops {
 	 * there: on the cpu device by a descriptor (the caller's) of a struct event_page, which they
 	 * can only read; with CUDA by 64 bytes (fd -1) for cudaIpcOpenEventHandle. size is 0. All
 	 * the calls above take it, but it is not recorded in a capture (CAPTURE_UNSUPPORTED, which
-	 * spoils it), and on one stream only. It is freed when the work recorded last is done.
+	 * spoils it), and on one stream only. Its owner frees it when the work recorded last is done.
 	 *
 	 * Whoever waits for it waits for the recording that it knows of: a wait for an event never
 	 * recorded ends at once, so others must be told first that it was.

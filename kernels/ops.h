@@ -14,7 +14,8 @@
 
 #include "kernels/device.h"
 
-/* A weight matrix as the checkpoint has it. */
+/* A weight matrix as the checkpoint has it. An op may read it before earlier work of its stream is
+ * done: none of that may write it. */
 struct weight {
 	const void *data; /* [rows, cols], rows contiguous */
 	enum dtype dtype; /* F32, BF16 or F16 */
@@ -128,7 +129,7 @@ struct op_gemm {
 };
 
 /* y = silu(x Wg^T + bg) * (x Wu^T + bu): a gemm and a silu_mul, in one launch where the device can;
- * then gate_up is not touched. */
+ * then gate_up is not touched, and gate and up are not rounded in between. */
 struct op_gated_gemm {
 	const void *x;      /* [n_rows, w.cols] act */
 	struct weight w;    /* [2 cols of y, in]: Wg's rows, then Wu's */

@@ -140,12 +140,14 @@ static void prefill_choose_sm90(struct paged_state *state, struct stream *stream
 #if CUDART_VERSION >= 12050
 	if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
 		    cudaEnableDefault, &found) != cudaSuccess)
-		return;
 #else
 	if (cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault,
 		    &found) != cudaSuccess)
-		return;
 #endif
+	{
+		cudaGetLastError();
+		return;
+	}
 	if (found != cudaDriverEntryPointSuccess)
 		return;
 	memcpy(&state->encode, &encode, sizeof(encode));

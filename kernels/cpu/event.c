@@ -66,21 +66,19 @@ static int page_new(struct event_page **ret_page)
 {
 	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 	struct event_page *page = MAP_FAILED;
-	int rc, fd = memfd_create("mimeo-event", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int rc, fd = cpu_memfd("mimeo-event", bytes, F_SEAL_SHRINK | F_SEAL_GROW);
 
 	if (fd < 0)
-		return -errno;
-	if (ftruncate(fd, (off_t)bytes) == 0)
-		page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		return fd;
+	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED) {
 		rc = -errno;
 		close(fd);
 		return rc;
 	}
 	/* Kernels before 5.1 lack the last one: then a waiter can fool itself, and nobody else. */
-	if (fcntl(fd, F_ADD_SEALS,
-		    F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);
 	*ret_page = page;
 	return fd;
 }
@@ -116,8 +114,13 @@ static void complete(void *arg)
 /* The recording is counted before there is work that counts it as completed. */
 static int record_shared(struct event *event, struct stream *stream)
 {
+	int rc;
+
 	__atomic_store_n(&event->page->recorded, ++event->n_recorded, __ATOMIC_SEQ_CST);
-	return cpu_stream_host_func(stream, complete, event);
+	rc = cpu_stream_host_func(stream, complete, event);
+	if (rc != 0) /* nobody waits for what never comes */
+		__atomic_store_n(&event->page->recorded, --event->n_recorded, __ATOMIC_SEQ_CST);
+	return rc;
 }
 
 void cpu_event_free(struct event *event)

@@ -197,8 +197,8 @@ int cpu_handle_of_fd(struct device *device, int fd, uint64_t bytes, struct devic
 int cpu_export_ipc_alloc(
 	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
 void cpu_export_ipc_free(struct device *device, void *memory);
-/* A memfd of that size that can no longer change it, or -errno. */
-int cpu_sealed_memfd(const char *name, size_t bytes);
+/* A memfd of that size with these seals, or -errno. */
+int cpu_memfd(const char *name, size_t bytes, int seals);
 /* The handle of memory or an event that an fd names. */
 void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size);
 

@@ -357,7 +357,7 @@ void cpu_release(struct device *base, void *range, size_t bytes)
 
 static const uint8_t handle_magic[16] = "mimeo cpu memfd";
 
-int cpu_sealed_memfd(const char *name, size_t bytes)
+int cpu_memfd(const char *name, size_t bytes, int seals)
 {
 	int rc, fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
@@ -365,7 +365,7 @@ int cpu_sealed_memfd(const char *name, size_t bytes)
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, EXPORT_SEALS) != 0) {
+	if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, seals) != 0) {
 		rc = -errno;
 		close(fd);
 		return rc;
@@ -448,7 +448,7 @@ int cpu_export_alloc(
 		return rc;
 	if (bytes == 0 || bytes > INT64_MAX)
 		return DEVICE_E_INVALID;
-	fd = cpu_sealed_memfd("mimeo-buffer", bytes);
+	fd = cpu_memfd("mimeo-buffer", bytes, EXPORT_SEALS);
 	if (fd < 0)
 		return fd == -EFBIG || fd == -ENOMEM ? DEVICE_E_MEMORY : fd;
 	rc = map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);

@@ -75,6 +75,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret);
 struct cuda_limits {
 	uint32_t n_sms;
 	uint32_t arch;               /* 90 for 9.0 */
+	uint32_t code_arch;          /* of this build's code that runs on it: less, if that is PTX's */
 	uint32_t shared_bytes_optin; /* per block, for kernels that ask for more than 48 KiB */
 	uint32_t l2_bytes;
 };
@@ -94,7 +95,7 @@ int cuda_condition(cudaError_t error);
 const char *cuda_error_name(int condition);
 struct device *cuda_stream_device(struct stream *stream);
 
-/* The op table of this device (kernels/cuda/ops.c); gemm is of gemm.cu. */
+/* The op table of this device (kernels/cuda/ops.c); both products are of gemm.c. */
 extern const struct kernel_ops cuda_kernel_ops;
 int cuda_gemm(struct stream *stream, const struct op_gemm *args);
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *args);

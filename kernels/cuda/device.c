@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
+#include "kernels/cuda/skinny.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -247,11 +248,29 @@ static int find_device(int ordinal)
 	return ordinal < n ? 0 : -ENODEV;
 }
 
+/* What __CUDA_ARCH__ was for the code that the driver takes: an older one's PTX runs on newer devices,
+ * and then what is written for those is not in it. */
+static int find_code(struct cuda_device *device, uint32_t *ret_arch)
+{
+	struct cudaFuncAttributes code;
+	cudaError_t error = cudaFuncGetAttributes(&code, skinny_kernel());
+
+	if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorUnsupportedPtxVersion) {
+		cudaGetLastError();
+		return -ENOTSUP;
+	}
+	*ret_arch = (uint32_t)code.ptxVersion;
+	return CUDA_TRY(&device->base, error);
+}
+
 static int describe(struct cuda_device *device)
 {
 	struct cudaDeviceProp properties;
+	uint32_t code_arch = 0;
 	int rc = CUDA_TRY(&device->base, cudaGetDeviceProperties(&properties, device->ordinal));
 
+	if (rc == 0)
+		rc = find_code(device, &code_arch);
 	if (rc != 0)
 		return rc;
 	snprintf(device->name, sizeof(device->name), "%.63s", properties.name);
@@ -259,10 +278,11 @@ static int describe(struct cuda_device *device)
 	device->limits = (struct cuda_limits){
 		.n_sms = (uint32_t)properties.multiProcessorCount,
 		.arch = (uint32_t)(properties.major * 10 + properties.minor),
+		.code_arch = code_arch,
 		.shared_bytes_optin = (uint32_t)properties.sharedMemPerBlockOptin,
 		.l2_bytes = (uint32_t)properties.l2CacheSize,
 	};
-	device->overlap = device->limits.arch >= OVERLAP_ARCH && getenv(SERIAL_ENV) == NULL;
+	device->overlap = code_arch >= OVERLAP_ARCH && getenv(SERIAL_ENV) == NULL;
 	if (device->limits.arch < OLDEST_ARCH || !properties.unifiedAddressing ||
 		!properties.canMapHostMemory)
 		return -ENOTSUP;

@@ -15,7 +15,7 @@
  *	stream   streams and host functions
  *	event    events
  *	graph    recording and replay
- *	gemm     cuBLASLt
+ *	gemm     products: which of cuBLASLt's kernels and of skinny's, and their launch
  *
  * What may not be done while a thread captures is decided here, before CUDA sees the call: CUDA
  * refuses some of it, lets some pass, and invalidates the capture for part of what it refuses. A

@@ -311,6 +311,24 @@ static int import_fd(struct cuda_device *device, const struct device_handle *han
 	return rc;
 }
 
+/* Of another GPU the driver would map it all the same. */
+static bool memory_is_ours(struct cuda_device *device, const void *memory)
+{
+	struct cudaPointerAttributes attributes;
+
+	if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+		cudaGetLastError();
+		return false;
+	}
+	return attributes.device == device->ordinal;
+}
+
+static void close_ipc(void *memory)
+{
+	if (cudaIpcCloseMemHandle(memory) != cudaSuccess)
+		cudaGetLastError();
+}
+
 static int import_ipc(struct cuda_device *device, const struct device_handle *handle,
 	CUdeviceptr *ret, size_t *ret_bytes)
 {
@@ -329,10 +347,11 @@ static int import_ipc(struct cuda_device *device, const struct device_handle *ha
 	rc = stranger(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
 	if (rc == 0)
 		*ret_bytes -= *ret - base; /* of a handle to the middle of a block, what is behind it */
-	if (rc == 0 && (handle->size == 0 || handle->size > *ret_bytes))
+	if (rc == 0 && (handle->size == 0 || handle->size > *ret_bytes ||
+			       !memory_is_ours(device, memory)))
 		rc = DEVICE_E_INVALID;
 	if (rc != 0)
-		cudaIpcCloseMemHandle(memory);
+		close_ipc(memory);
 	return rc;
 }
 
@@ -359,7 +378,7 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 		else if (kind == SHARED_IMPORTED)
 			displace(device, address, bytes);
 		else
-			cudaIpcCloseMemHandle((void *)(uintptr_t)address);
+			close_ipc((void *)(uintptr_t)address);
 	}
 	cuda_exchange_mode(device, &mode);
 	return rc;

@@ -7,8 +7,8 @@
  * Grid: a block a multiprocessor, each with every gridDim-th TILE of R rows of W; block: eight warps
  * that multiply and one that fetches; shared memory: x, and a ring of stages. A stage is KC columns
  * of a tile's rows, a bulk copy each: of 2 KB at least, since a multiprocessor starts one in some 50
- * ns (copies of 1 KB: 2.4 TB/s, of 2 KB 4.4). Where x is too large to stay, its columns come with
- * each stage. What the ring holds of W is asked for before the wait for the kernel before: it comes
+ * ns (copies of 1 KB: 2.4 TB/s, of 2 KB 4.4). Where x is too large to stay, of a product that is not
+ * gated and up to 16 rows, its columns come with each stage. What the ring holds of W is asked for before the wait for the kernel before: it comes
  * while that one ends.
  *
  * The warps share out a stage's columns in steps of 64 and multiply on the tensor cores, x as the
@@ -426,7 +426,7 @@ static bool plan_make(
 	bool x_stays = true;
 	uint32_t n = stages_in(v, a, n_rows, true, large ? WHOLE_BYTES : BLOCK_BYTES);
 
-	if (n * v->r * v->kc * 2 < RING_WANTED)
+	if (n < 2 || n * v->r * v->kc * 2 < RING_WANTED)
 		n = stages_in(v, a, n_rows, true, WHOLE_BYTES);
 	if (n < 2 && v->m <= 16 && !v->gated) {
 		x_stays = false;
@@ -449,11 +449,19 @@ const void *skinny_kernel(void)
 	return (const void *)variants[0].kernel;
 }
 
+/* Has the device what the variants are made of, and room for them? */
+static bool able(struct stream *stream)
+{
+	const struct cuda_limits *limits = cuda_limits(stream);
+
+	return limits->code_arch >= 90 && limits->shared_bytes_optin >= WHOLE_BYTES + 1024;
+}
+
 int skinny_start(struct stream *stream)
 {
 	int rc = 0;
 
-	if (cuda_limits(stream)->arch < 90)
+	if (!able(stream))
 		return 0;
 	for (uint32_t i = 0; rc == 0 && i < N_VARIANTS; i++)
 		rc = CUDA_TRY(cuda_stream_device(stream),
@@ -464,7 +472,7 @@ int skinny_start(struct stream *stream)
 
 static bool can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (cuda_limits(stream)->arch < 90 || a->n_rows > SKINNY_ROWS_MAX)
+	if (!able(stream) || a->n_rows > SKINNY_ROWS_MAX)
 		return false;
 	/* beyond 16 rows cuBLASLt and a silu_mul are as fast */
 	if (gated && (a->n_rows > 16 || a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16))
@@ -506,7 +514,8 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	struct skinny_args args = {};
 	struct plan plan;
 
-	if (!plan_make(v, a, a->n_rows, &plan))
+	/* a class of gemm.c's may have operands that are aligned otherwise */
+	if (!can(stream, a, v->gated) || !plan_make(v, a, a->n_rows, &plan))
 		return -ENOTSUP;
 	args.w = (const bf16 *)a->w.data;
 	args.x = (const bf16 *)a->x;
