@@ -337,6 +337,23 @@ static int resolve_models(const struct config_settings *const *places, struct co
 	return 0;
 }
 
+/* What the keys say of each other. */
+static int check_steps(const struct config *config, struct config_error *error)
+{
+	if (config->max_requests > config->max_batch_tokens)
+		return fail(error,
+			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "
+			"request, so lower --max-requests or raise --max-batch-tokens",
+			config->max_requests, config->max_batch_tokens);
+	for (uint32_t i = 0; i < config->n_capture_sizes; i++) {
+		if (config->capture_sizes[i] > config->max_batch_tokens)
+			return fail(error,
+				"capture_sizes: %u exceeds max_batch_tokens %u: no step is so wide",
+				config->capture_sizes[i], config->max_batch_tokens);
+	}
+	return 0;
+}
+
 int config_resolve(const struct config_settings *upper, const struct config_settings *lower,
 	struct config *ret, struct config_error *error)
 {
@@ -346,11 +363,8 @@ int config_resolve(const struct config_settings *upper, const struct config_sett
 
 	resolve_globals(places, &config);
 	r = resolve_models(places, &config, error);
-	if (r == 0 && config.max_requests > config.max_batch_tokens)
-		r = fail(error,
-			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "
-			"request, so lower --max-requests or raise --max-batch-tokens",
-			config.max_requests, config.max_batch_tokens);
+	if (r == 0)
+		r = check_steps(&config, error);
 	if (r < 0) {
 		/* A model that failed half-way may hold its folder. */
 		if (config.n_models < CONFIG_MODELS_MAX)

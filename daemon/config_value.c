@@ -26,7 +26,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
 		"bytes of KV cache, divided among the models", CONFIG_SIZE, AT_BOTH(kv_bytes),
 		.min = 1, .max = UINT64_MAX},
-	{"capture_sizes", "LIST", NULL, "a ladder up to max_batch_tokens",
+	{"capture_sizes", "LIST", NULL, "a ladder up to max_requests, the widest step of single tokens",
 		"token counts to capture graphs for, separated by commas", CONFIG_SIZES,
 		AT(capture_sizes), .min = 1, .max = 65536},
 	{"max_requests", "N", "64", NULL, "requests that one step may carry", CONFIG_INTEGER,

@@ -4,7 +4,7 @@
 # processes ask it questions at once, checks every answer, and prints one table. Exits 0 only if every
 # answer is right.
 #   ./examples/quickstart.sh
-# PROCESSES (4), QUESTIONS (16 each), BUILD (build-quickstart) and MIMEO_DEVICE (auto; cpu, cuda) may be
+# PROCESSES (4), QUESTIONS (16 each, 64 at most), BUILD (build-quickstart) and MIMEO_DEVICE (auto; cpu, cuda) may be
 # set.
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ if [ ! -f "$build/build.ninja" ]; then
 	meson setup "$build" --buildtype=debugoptimized $cuda >"$build.log" 2>&1 || { cat "$build.log"; exit 1; }
 	mv "$build.log" "$build/setup.log"
 fi
-ninja -C "$build" --quiet
+ninja -C "$build" --quiet >"$build/build.log" || { cat "$build/build.log"; exit 1; }
 
 run=$(mktemp -d)
 daemon=
@@ -50,7 +50,8 @@ done
 echo "asking $processes processes x $questions questions ..."
 status=0
 "$build/examples/quickstart" --socket "$socket" --processes "$processes" --questions "$questions" \
-	>"$run/clients" || status=1
+	>"$run/clients" || status=$?
+[ "$status" != 2 ] || exit 1 # it has said what it was asked for
 "$build/daemon/mimeoctl" --socket "$socket" metrics >"$run/metrics"
 
 # The sum over a metric's labels.

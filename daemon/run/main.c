@@ -97,7 +97,10 @@ static int connect_to(struct mimeo **ret, const struct run_options *options)
 	int r = mimeo_connect(ret, &config);
 	if (r == 0)
 		return RUN_OK;
-	run_complain("%s", message[0] ? message : mimeo_strerror(r));
+	run_complain("%s%s", message[0] ? message : mimeo_strerror(r),
+		strstr(message, "Permission denied")
+			? ": be the daemon's user, or in its group"
+			: "");
 	return connect_status(r);
 }
 

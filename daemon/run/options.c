@@ -20,7 +20,7 @@ static const char usage[] =
 	"  --max-tokens N      most tokens to generate (default 128, or what there is room for)\n"
 	"  --ignore-eos        go on after an end token\n"
 	"  --stop IDS          further token ids that end the answer, up to 8\n"
-	"  --temperature T     sample; 0 is greedy, the default\n"
+	"  --temperature T     0 is greedy, the default without sampling options; 1 with\n"
 	"  --top-k K           sample from the K likeliest tokens\n"
 	"  --top-p P           sample from the likeliest tokens that together have probability P\n"
 	"  --min-p P           sample from tokens at least P times as likely as the likeliest\n"

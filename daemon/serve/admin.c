@@ -337,7 +337,7 @@ static void admit(struct serve *serve, int fd)
 	if (peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);
-		turn_away(serve, fd, STATUS_E_UNSUPPORTED, text);
+		turn_away(serve, fd, STATUS_E_DENIED, text);
 		return;
 	}
 	struct operator *operator = NULL;

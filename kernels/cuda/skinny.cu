@@ -8,8 +8,8 @@
  * that multiply and one that fetches; shared memory: x, and a ring of stages. A stage is KC columns
  * of a tile's rows, a bulk copy each: of 2 KB at least, since a multiprocessor starts one in some 50
  * ns (copies of 1 KB: 2.4 TB/s, of 2 KB 4.4). Where x is too large to stay, of a product that is not
- * gated and up to 16 rows, its columns come with each stage. What the ring holds of W is asked for before the wait for the kernel before: it comes
- * while that one ends.
+ * gated and up to 16 rows, its columns come with each stage. What the ring holds of W is asked for
+ * before the wait for the kernel before: it comes while that one ends.
  *
  * The warps share out a stage's columns in steps of 64 and multiply on the tensor cores, x as the
  * 16-row operand and W as the 8-column one. At a tile's end the eight sums meet in shared memory
