@@ -48,5 +48,6 @@ int bench_attention(const struct bench_options *options);
 int bench_gemm(const struct bench_options *options);
 int bench_capture(const struct bench_options *options);
 int bench_gap(const struct bench_options *options);
+int bench_buffer(const struct bench_options *options);
 
 #endif

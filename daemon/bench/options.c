@@ -23,6 +23,7 @@ static const struct bench benches[] = {
 	{"kill", "how soon what a killed client had is back", bench_kill, false, false},
 	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, false,
 		false},
+	{"buffer", "device buffers: making, using and closing them", bench_buffer, false, false},
 	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
 		true, false},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
@@ -55,7 +56,7 @@ enum {
 	OPT_VERSION
 };
 
-#define WITH_DAEMON "ring attach share gap kill capture"
+#define WITH_DAEMON "ring attach share gap kill capture buffer"
 
 static const struct option_text {
 	const char *name, *argument, *help;
@@ -77,8 +78,8 @@ static const struct option_text {
 	[OPT_SPIN] = {"spin-us", "N", "share, gap: how long the daemon spins, as for mimeod(8)",
 		"share gap"},
 	[OPT_COUNT] = {"count", "N",
-		"round trips a round (4000), attaches (50), kills (30), steps (64)",
-		"ring attach kill decode"},
+		"round trips a round (4000), attaches (50), kills (30), steps (64), buffers (20)",
+		"ring attach kill decode buffer"},
 	[OPT_SECONDS] = {"seconds", "N", "ring: the most that a row may take (default: 4)", "ring"},
 	[OPT_PROCESSES] = {"processes", "LIST",
 		"share, gap: numbers of processes (default: 1,2,4,8,16)", "share gap"},

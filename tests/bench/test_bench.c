@@ -293,6 +293,65 @@ static void test_gap_has_one_for_each_step_that_generates_on(void **state)
 	json_decref(rows);
 }
 
+/* Each size of each call comes in pairs: made, closed. */
+static void assert_calls(const json_t *rows, size_t first, const char *const names[2])
+{
+	static const double bytes[] = {4096, 2 << 20, 64 << 20};
+
+	for (size_t i = 0; i < 6; i++) {
+		const char *name = text(rows, first + i, "measure");
+
+		assert_ptr_equal(strstr(name, names[i % 2]), name);
+		assert_true(number(rows, first + i, "bytes") == bytes[i / 2]);
+		assert_true(number(rows, first + i, "samples") == 2);
+	}
+}
+
+/* In the arena; in a buffer until the fence; until the end. */
+static void assert_steps(const json_t *rows, size_t first, int batch)
+{
+	const double bytes = batch * 256 * sizeof(float);
+
+	for (size_t i = first; i < first + 3; i++) {
+		double more = number(rows, i, "median_s") - number(rows, i, "floor_median_s");
+
+		assert_true(number(rows, i, "samples") == 20);
+		assert_true(number(rows, i, "n_rows") == batch);
+		assert_true(number(rows, i, "bytes") == bytes);
+		assert_true(number(rows, i, "saved_bytes") == (i == first ? 0 : bytes));
+		assert_true(fabs(number(rows, i, "extra_s") - more) < 1e-9);
+	}
+	assert_non_null(strstr(text(rows, first, "measure"), "in the arena"));
+	assert_non_null(strstr(text(rows, first + 1, "measure"), "to the fence"));
+	assert_true(number(rows, first + 1, "median_s") <= number(rows, first + 2, "median_s"));
+}
+
+static void test_buffer_has_calls_steps_and_gaps_beside_their_floors(void **state)
+{
+	static const char *const own[] = {"allocate memfd", "close memfd"};
+	static const char *const imported[] = {"import memfd", "close imported memfd"};
+	json_t *rows = rows_of("buffer --count 2");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 20);
+	for (size_t i = 0; i < 20; i++) {
+		assert_ratio(rows, i, "median_s", "floor_median_s");
+		assert_true(number(rows, i, "median_s") <= number(rows, i, "p99_s"));
+		assert_true(*text(rows, i, "floor") != '\0');
+	}
+	assert_calls(rows, 0, own);
+	assert_calls(rows, 6, imported);
+	assert_steps(rows, 12, 1);
+	assert_steps(rows, 15, 8);
+	assert_string_equal(text(rows, 18, "measure"), "longest gap, nothing closed");
+	assert_string_equal(text(rows, 19, "measure"), "longest gap, descriptors closed");
+	for (size_t i = 18; i < 20; i++)
+		assert_true(number(rows, i, "samples") == 5);
+	/* The longest of a round is one of the gaps that are its floor. */
+	assert_true(number(rows, 18, "median_s") >= number(rows, 18, "floor_median_s"));
+	json_decref(rows);
+}
+
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
@@ -423,6 +482,7 @@ int main(void)
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
 		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
 		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
+		cmocka_unit_test(test_buffer_has_calls_steps_and_gaps_beside_their_floors),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
