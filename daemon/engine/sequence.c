@@ -68,6 +68,11 @@ static void release(struct sequence *sequence)
 	runner->engine->admit = true;
 }
 
+uint32_t sequence_request_start(const struct sequence *sequence)
+{
+	return sequence->target - sequence->request->rows[sequence->row].n_tokens;
+}
+
 void sequence_stop(struct sequence *sequence)
 {
 	struct runner *runner = sequence->runner;
@@ -77,9 +82,14 @@ void sequence_stop(struct sequence *sequence)
 		i++;
 	for (runner->n_running--; i < runner->n_running; i++)
 		runner->running[i] = runner->running[i + 1];
-	/* Tokens that came as embeddings and were not computed cannot be computed from their ids. */
-	if (sequence->request->embeddings.at && sequence->n_tokens > sequence->n_computed)
-		sequence->n_tokens = sequence->n_computed;
+	/* Tokens that came as embeddings and were not computed cannot be computed from their ids; those of
+	 * earlier requests can. */
+	if (sequence->request->embeddings.at && sequence->n_tokens > sequence->n_computed) {
+		uint32_t begin = sequence_request_start(sequence);
+
+		sequence->n_tokens =
+			sequence->n_computed > begin ? sequence->n_computed : begin;
+	}
 	sequence->request = NULL;
 	sequence->state = SEQUENCE_RELEASING;
 	if (sequence->last_step <= runner->completed) {

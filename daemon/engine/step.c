@@ -18,6 +18,7 @@
  */
 #include "daemon/engine/state.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "daemon/log.h"
@@ -137,29 +138,42 @@ static void tell_recorded(const struct flight *flight)
 	}
 }
 
+/* The embeddings of a row's chunk, which begins with the step's token `first`. Tokens of earlier
+ * requests that were not computed yet lie before the request's own: those have ids. True if the chunk
+ * comes as far as the request's own. */
+static bool embeddings_of(const struct runner *runner, const struct sequence *s,
+	const struct step_row *chunk, uint32_t first, struct model_embedding *ret)
+{
+	const struct request *request = s->request;
+	const struct request_row *row = &request->rows[s->row];
+	uint32_t begin = sequence_request_start(s);
+	uint32_t n_ids = chunk->start < begin ? begin - chunk->start : 0;
+
+	if (chunk->n_tokens <= n_ids)
+		return false;
+	uint64_t at = row->first + (uint64_t)(chunk->start + n_ids - begin);
+	assert(at + chunk->n_tokens - n_ids <= (uint64_t)row->first + row->n_tokens);
+	*ret = (struct model_embedding){
+		.from = request->embeddings.at + at * runner->model->config.hidden_size *
+			dtype_bytes(runner->activation_dtype),
+		.first = first + n_ids,
+		.n_tokens = chunk->n_tokens - n_ids,
+	};
+	return true;
+}
+
 /* Embeddings that rows of the flight bring: their number, in runner->embeddings. */
 static uint32_t gather_embeddings(struct runner *runner, const struct flight *flight)
 {
-	const size_t bytes = (size_t)runner->model->config.hidden_size *
-		dtype_bytes(runner->activation_dtype);
 	uint32_t n = 0, token = 0;
 
 	for (uint32_t i = 0; i < flight->n_rows; i++) {
-		const struct step_row *step_row = &flight->slot->rows[i];
+		const struct step_row *chunk = &flight->slot->rows[i];
 		const struct sequence *s = flight->rows[i].sequence;
-		const struct request *request = s->request;
 
-		if (request->embeddings.at) {
-			const struct request_row *row = &request->rows[s->row];
-			size_t at = row->first + step_row->start - (s->target - row->n_tokens);
-
-			runner->embeddings[n++] = (struct model_embedding){
-				.from = request->embeddings.at + at * bytes,
-				.first = token,
-				.n_tokens = step_row->n_tokens,
-			};
-		}
-		token += step_row->n_tokens;
+		if (s->request->embeddings.at)
+			n += embeddings_of(runner, s, chunk, token, &runner->embeddings[n]);
+		token += chunk->n_tokens;
 	}
 	return n;
 }
@@ -427,7 +441,7 @@ static void take_step_row(struct request *request, struct sequence *s, const str
 /* Prompt tokens of the request that are computed by now. */
 static uint32_t prompt_done(const struct sequence *s, const struct request *request)
 {
-	uint32_t start = s->target - request->rows[0].n_tokens;
+	uint32_t start = sequence_request_start(s);
 	uint32_t end = s->n_computed < s->target ? s->n_computed : s->target;
 
 	return end > start ? end - start : 0;
