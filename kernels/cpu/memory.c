@@ -411,16 +411,26 @@ void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
 	memcpy(handle->bytes, handle_magic, sizeof(handle_magic));
 }
 
+/* A stranger's file: it must be one of at least so many bytes that can no longer change its size. Seals
+ * are asked for first, because that asks no file system, and only memory has them. */
+static bool is_sealed_memory(int fd, uint64_t bytes)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat status;
+
+	return seals >= 0 && (seals & EXPORT_SEALS) == EXPORT_SEALS && fstat(fd, &status) == 0 &&
+		status.st_size > 0 && (uint64_t)status.st_size >= bytes;
+}
+
 int cpu_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_handle *ret)
 {
-	struct stat status;
 	int rc = cpu_status(cpu_device(base));
 
 	if (rc != 0)
 		return rc;
-	if (fstat(fd, &status) != 0 || status.st_size <= 0 || (uint64_t)status.st_size < bytes)
+	if (bytes == 0 || !is_sealed_memory(fd, bytes))
 		return DEVICE_E_INVALID;
-	cpu_handle_fill(ret, fd, (uint64_t)status.st_size);
+	cpu_handle_fill(ret, fd, bytes);
 	return 0;
 }
 
@@ -465,24 +475,18 @@ void cpu_export_free(struct device *device, void *memory)
 	unmap_shared(cpu_device(device), ALLOCATION_EXPORTED, memory);
 }
 
-/* A handle comes from a stranger: the file must be one that can no longer change its size. */
+/* Maps what the handle says and no more of the file, however large that is. */
 int cpu_import(struct device *base, const struct device_handle *handle, void **ret)
 {
 	struct cpu_device *device = cpu_device(base);
-	struct stat status;
-	int seals, rc = cpu_status(device);
+	int rc = cpu_status(device);
 
 	if (rc != 0)
 		return rc;
-	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0)
+	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0 || handle->size == 0 ||
+		!is_sealed_memory(handle->fd, handle->size))
 		return DEVICE_E_INVALID;
-	seals = fcntl(handle->fd, F_GET_SEALS);
-	if (seals < 0 || (seals & EXPORT_SEALS) != EXPORT_SEALS)
-		return DEVICE_E_INVALID;
-	if (fstat(handle->fd, &status) != 0 || status.st_size <= 0 ||
-		(uint64_t)status.st_size != handle->size)
-		return DEVICE_E_INVALID;
-	return map_shared(device, ALLOCATION_IMPORTED, handle->fd, (size_t)status.st_size, ret);
+	return map_shared(device, ALLOCATION_IMPORTED, handle->fd, handle->size, ret);
 }
 
 void cpu_import_free(struct device *device, void *memory)
