@@ -18,11 +18,19 @@
 
 #define N_TOKENS 24u
 #define N_STEPS 8u
+#define N_ENTRIES 4u /* requests of the connection, so as many fences at most */
+
+struct opened {
+	const struct mimeo_handle *fence;
+	cudaEvent_t event;
+};
 
 struct run {
 	struct mimeo *m;
 	uint32_t model, vocab;
 	cudaStream_t stream;
+	struct opened opened[N_ENTRIES];
+	uint32_t n_opened;
 	float *mine, *reference; /* [vocab] host */
 	float worst;             /* largest difference, as a part of the largest logit */
 };
@@ -51,6 +59,8 @@ static int await(struct mimeo *m, uint32_t kind, struct mimeo_event *ret)
 
 		if (r < 0)
 			return r;
+		if (r == 0)
+			continue;
 		if (ret->status < 0)
 			return ret->status;
 		if (ret->kind == kind)
@@ -70,7 +80,7 @@ static int step_by_host(struct run *run, const struct mimeo_step_row *row)
 	step.n_rows = 1;
 	step.rows = row;
 	step.outputs = MIMEO_STEP_LOGITS;
-	int r = mimeo_request_prep_step(request, &step);
+	int r = request ? mimeo_request_prep_step(request, &step) : MIMEO_E_FULL;
 	if (r == 0)
 		r = mimeo_submit(run->m);
 	if (r >= 0)
@@ -82,15 +92,38 @@ static int step_by_host(struct run *run, const struct mimeo_step_row *row)
 	return 0;
 }
 
+/* The event of the request's fence: opened once, kept for when the same request is got again. */
+static int event_of(struct run *run, struct mimeo_request *request, cudaEvent_t *ret_event)
+{
+	const struct mimeo_handle *fence;
+	struct opened *opened = run->opened;
+
+	int r = request ? mimeo_request_fence(request, &fence) : MIMEO_E_FULL;
+	if (r < 0)
+		return fail_mimeo("fence", r);
+	while (opened < run->opened + run->n_opened && opened->fence != fence)
+		opened++;
+	if (opened == run->opened + run->n_opened) {
+		cudaError_t error = mimeo_cuda_fence_open(fence, &opened->event);
+
+		if (error != cudaSuccess)
+			return fail_cuda("event of the fence", error);
+		opened->fence = fence;
+		run->n_opened++;
+	}
+	*ret_event = opened->event;
+	return 0;
+}
+
 /* The same into the buffer. What follows in this process's stream starts when the logits are there;
  * here that is a copy to the host, to look at them. */
 static int step_by_device(struct run *run, const struct mimeo_step_row *row, uint32_t buffer,
-	const float *logits, cudaEvent_t *event_of_fence)
+	const float *logits)
 {
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_request *request = mimeo_request_get(run->m);
-	const struct mimeo_handle *fence;
 	struct mimeo_event event;
+	cudaEvent_t done;
 
 	step.model = run->model;
 	step.n_rows = 1;
@@ -98,14 +131,9 @@ static int step_by_device(struct run *run, const struct mimeo_step_row *row, uin
 	step.outputs = MIMEO_STEP_LOGITS;
 	step.logits.buffer = buffer;
 	step.flags = MIMEO_STEP_FENCE;
-	int r = mimeo_request_fence(request, &fence);
-	if (r < 0)
-		return fail_mimeo("fence", r);
-	/* One request at a time here, so it is always the same fence. */
-	cudaError_t error = *event_of_fence == NULL ? mimeo_cuda_fence_open(fence, event_of_fence)
-						    : cudaSuccess;
-	if (error != cudaSuccess)
-		return fail_cuda("event of the fence", error);
+	int r = event_of(run, request, &done);
+	if (r != 0)
+		return r;
 	r = mimeo_request_prep_step(request, &step);
 	if (r == 0)
 		r = mimeo_submit(run->m);
@@ -114,7 +142,7 @@ static int step_by_device(struct run *run, const struct mimeo_step_row *row, uin
 	if (r < 0)
 		return fail_mimeo("step into the buffer", r);
 	mimeo_event_seen(run->m, &event);
-	error = cudaStreamWaitEvent(run->stream, *event_of_fence, 0);
+	cudaError_t error = cudaStreamWaitEvent(run->stream, done, 0);
 	if (error == cudaSuccess)
 		error = cudaMemcpyAsync(run->mine, logits, run->vocab * sizeof(float),
 			cudaMemcpyDeviceToHost, run->stream);
@@ -150,7 +178,6 @@ static int compare_steps(struct run *run, uint32_t buffer, const float *logits)
 {
 	int32_t tokens[N_TOKENS];
 	struct mimeo_step_row rows[2];
-	cudaEvent_t event_of_fence = NULL;
 	int r = 0;
 
 	for (uint32_t i = 0; i < N_TOKENS; i++)
@@ -163,7 +190,7 @@ static int compare_steps(struct run *run, uint32_t buffer, const float *logits)
 	if (r < 0)
 		return fail_mimeo("sequence", r);
 	for (uint32_t i = 0; i < N_STEPS && r == 0; i++) {
-		r = step_by_device(run, &rows[0], buffer, logits, &event_of_fence);
+		r = step_by_device(run, &rows[0], buffer, logits);
 		if (r == 0)
 			r = step_by_host(run, &rows[1]);
 		if (r == 0)
@@ -171,8 +198,8 @@ static int compare_steps(struct run *run, uint32_t buffer, const float *logits)
 		rows[0].n_tokens = rows[1].n_tokens = 1;
 		rows[0].tokens = rows[1].tokens = &tokens[i + 1];
 	}
-	if (event_of_fence != NULL)
-		cudaEventDestroy(event_of_fence);
+	for (uint32_t i = 0; i < run->n_opened; i++)
+		cudaEventDestroy(run->opened[i].event);
 	return r;
 }
 
@@ -235,7 +262,7 @@ int main(int argc, char **argv)
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	uint32_t kind = MIMEO_HANDLE_VMM_FD;
 	const char *model = NULL;
-	char message[256];
+	char message[256] = "";
 	struct mimeo *m;
 
 	for (int i = 1; i < argc; i++) {
@@ -253,9 +280,11 @@ int main(int argc, char **argv)
 	}
 	config.message = message;
 	config.message_size = sizeof(message);
-	if (mimeo_connect(&m, &config) < 0)
-		return fail("connect", message);
-	int r = with_model(m, model, kind);
+	config.entries = N_ENTRIES;
+	int r = mimeo_connect(&m, &config);
+	if (r < 0)
+		return fail("connect", *message ? message : mimeo_strerror(r));
+	r = with_model(m, model, kind);
 	mimeo_close(m);
 	return r;
 }

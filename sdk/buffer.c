@@ -6,6 +6,7 @@
 #include "sdk/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdio.h>
@@ -31,6 +32,15 @@ struct device_buffer {
 	void *memory; /* mapped, or NULL */
 	struct device_buffer *prev, *next;
 };
+
+/* ---- what mimeo_buffer_message says ---- */
+
+/* A refusal of the library's own. */
+static int refuse(struct mimeo *m, int status, const char *text)
+{
+	snprintf(m->buffer_message, sizeof(m->buffer_message), "%s", text);
+	return status;
+}
 
 /* ---- handles ---- */
 
@@ -107,6 +117,17 @@ static int lose(struct mimeo *m, int *fd)
 	return MIMEO_E_GONE;
 }
 
+/* Whether a failed send was the descriptor's fault: the kernel refuses one before any byte went. */
+static int send_status(struct mimeo *m, int error)
+{
+	if (error == -EBADF || error == -EINVAL)
+		return refuse(m, MIMEO_E_INVALID, "the handle's descriptor cannot be sent");
+	if (error == -ETOOMANYREFS)
+		return refuse(m, MIMEO_E_NO_MEMORY,
+			"too many descriptors of this user's are under way");
+	return 0;
+}
+
 /* One call and its reply; *ret_fd is the caller's, -1: none came. 0, or a status. */
 static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
 	int *ret_fd)
@@ -120,14 +141,18 @@ static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_
 	if (m->gone)
 		return MIMEO_E_GONE;
 	if (n < 0)
-		return MIMEO_E_INVALID;
-	if (socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0) < 0 || !await_reply(m))
+		return refuse(m, MIMEO_E_INVALID, "a value out of range");
+	int r = socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0);
+	int status = fd >= 0 ? send_status(m, r) : 0;
+	if (status < 0)
+		return status;
+	if (r < 0 || !await_reply(m))
 		return lose(m, ret_fd);
 	ssize_t size = socket_receive(
 		m->socket, bytes, sizeof(bytes), ret_fd, 1, &n_fds, REPLY_MS);
 	if (size < 0)
 		return lose(m, ret_fd);
-	int r = reply_parse(bytes, (size_t)size, ret);
+	r = reply_parse(bytes, (size_t)size, ret);
 	if (r == MIMEO_E_PROTOCOL)
 		return lose(m, ret_fd);
 	if (r == 0 && ret->status < 0) {
@@ -143,14 +168,29 @@ static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_
 
 /* ---- buffers ---- */
 
-static struct device_buffer *find(const struct mimeo *m, uint32_t id)
+/* Or NULL, and the message says so. */
+static struct device_buffer *find(struct mimeo *m, uint32_t id)
 {
 	struct device_buffer *buffer;
 
+	m->buffer_message[0] = '\0';
 	DL_FOREACH (m->buffers, buffer) {
 		if (buffer->id == id)
 			return buffer;
 	}
+	snprintf(m->buffer_message, sizeof(m->buffer_message), "buffer %u is not open", id);
+	return NULL;
+}
+
+/* The same, of one that was allocated here. */
+static struct device_buffer *find_own(struct mimeo *m, uint32_t id)
+{
+	struct device_buffer *buffer = find(m, id);
+
+	if (!buffer || !buffer->imported)
+		return buffer;
+	snprintf(m->buffer_message, sizeof(m->buffer_message),
+		"buffer %u was imported: its memory is the caller's own", id);
 	return NULL;
 }
 
@@ -183,11 +223,14 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 	struct msg_reply reply;
 	int fd;
 
-	if (kind > MIMEO_HANDLE_CUDA_IPC || bytes == 0 || bytes > INT64_MAX || !ret_buffer)
-		return MIMEO_E_INVALID;
+	if (kind > MIMEO_HANDLE_CUDA_IPC)
+		return refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
+	if (bytes == 0 || bytes > INT64_MAX || !ret_buffer)
+		return refuse(m, MIMEO_E_INVALID,
+			ret_buffer ? "an impossible size" : "nowhere to write the id");
 	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return MIMEO_E_NO_MEMORY;
+		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	int r = call(m, &msg, -1, &reply, &fd);
 	if (r == 0 && (reply.buffer == 0 || !handle_from_reply(&reply, fd, &buffer->handle)))
 		r = lose(m, &fd);
@@ -200,6 +243,27 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 	return 0;
 }
 
+/* What is wrong with the handle as far as it can be told here, or NULL. Of the kinds of a device
+ * that only the daemon knows, it tells the rest: above all, whether its device has them. */
+static const char *import_refusal(const struct mimeo_handle *handle, const struct handle *wire)
+{
+	enum handle_refusal refusal = handle_check(wire);
+
+	if (handle->kind == MIMEO_HANDLE_DEFAULT)
+		return "MIMEO_HANDLE_DEFAULT is for mimeo_buffer_alloc: an import says its kind";
+	if (refusal != HANDLE_OK &&
+		(handle->kind == MIMEO_HANDLE_MEMFD ||
+			(refusal != HANDLE_UUID && refusal != HANDLE_OPAQUE)))
+		return handle_refusal_text(refusal);
+	if (handle->offset % MIMEO_PLACE_ALIGN != 0)
+		return "the handle's offset is no multiple of 64";
+	if (handle->kind == MIMEO_HANDLE_MEMFD && handle->fd < 0)
+		return "the handle has no descriptor";
+	if (handle->fd >= 0 && fcntl(handle->fd, F_GETFD) < 0)
+		return "the handle's descriptor is not open";
+	return NULL;
+}
+
 int mimeo_buffer_import(
 	struct mimeo *m, const struct mimeo_handle *given, uint32_t *ret_buffer)
 {
@@ -210,14 +274,16 @@ int mimeo_buffer_import(
 
 	if (!given || !ret_buffer ||
 		!config_copy(&handle, sizeof(handle), given, sizeof(handle)))
-		return MIMEO_E_INVALID;
+		return refuse(m, MIMEO_E_INVALID,
+			"no handle, or not one that MIMEO_HANDLE_INIT began");
 	struct handle wire = handle_to_wire(&handle);
-	if (handle_check(&wire) != HANDLE_OK || handle_has_fd(&wire) != (handle.fd >= 0))
-		return MIMEO_E_INVALID;
+	const char *refusal = import_refusal(&handle, &wire);
+	if (refusal)
+		return refuse(m, MIMEO_E_INVALID, refusal);
 	handle_encode(&wire, msg.handle);
 	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return MIMEO_E_NO_MEMORY;
+		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	int r = call(m, &msg, handle.fd, &reply, &fd);
 	if (r == 0 && (reply.buffer == 0 || fd >= 0))
 		r = lose(m, &fd);
@@ -233,9 +299,9 @@ int mimeo_buffer_import(
 
 int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_handle)
 {
-	const struct device_buffer *buffer = find(m, id);
+	const struct device_buffer *buffer = find_own(m, id);
 
-	if (!buffer || buffer->imported)
+	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	*ret_handle = buffer->handle;
 	return 0;
@@ -243,18 +309,19 @@ int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_h
 
 int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 {
-	struct device_buffer *buffer = find(m, id);
+	struct device_buffer *buffer = find_own(m, id);
 
-	if (!buffer || buffer->imported)
+	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	if (buffer->handle.kind != MIMEO_HANDLE_MEMFD)
-		return MIMEO_E_UNSUPPORTED;
+		return refuse(m, MIMEO_E_UNSUPPORTED,
+			"memory of a device: mimeo_cuda_map maps it");
 	if (!buffer->memory) {
 		void *memory = mmap(NULL, buffer->handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			buffer->handle.fd, (off_t)buffer->handle.offset);
 
 		if (memory == MAP_FAILED)
-			return MIMEO_E_NO_MEMORY;
+			return refuse(m, MIMEO_E_NO_MEMORY, "no room to map the buffer");
 		buffer->memory = memory;
 	}
 	*ret_memory = buffer->memory;
@@ -292,14 +359,18 @@ int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle
 	struct msg_reply reply;
 	int fd;
 
-	if (!request || !ret_fence ||
-		(request->state != REQUEST_HELD && request->state != REQUEST_PREPARED))
+	if (!request)
 		return MIMEO_E_INVALID;
 	struct mimeo *m = request->m;
+	m->buffer_message[0] = '\0';
+	if (!ret_fence ||
+		(request->state != REQUEST_HELD && request->state != REQUEST_PREPARED))
+		return refuse(m, MIMEO_E_INVALID,
+			"the request was submitted, or is nobody's: its fence comes before");
 	if (!m->fences)
 		m->fences = calloc(m->region.ring.entries, sizeof(*m->fences));
 	if (!m->fences)
-		return MIMEO_E_NO_MEMORY;
+		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	struct mimeo_handle *fence = &m->fences[request->index];
 	msg.request = request->index;
 	if (fence->kind == 0) {
@@ -352,11 +423,13 @@ int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int time
 {
 	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 
+	m->buffer_message[0] = '\0';
 	if (!fence || fence->kind != MIMEO_HANDLE_MEMFD)
-		return MIMEO_E_UNSUPPORTED;
+		return refuse(m, MIMEO_E_UNSUPPORTED,
+			"a fence of a device: mimeo_cuda_fence_open makes an event of it");
 	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
 	if (page == MAP_FAILED)
-		return MIMEO_E_NO_MEMORY;
+		return refuse(m, MIMEO_E_NO_MEMORY, "no room to map the fence");
 	int r = wait_for(m, page,
 		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
 	munmap((void *)(uintptr_t)page, bytes);

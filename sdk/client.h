@@ -22,6 +22,11 @@
  * completion. Taking a completion while armed disarms. A ring may come late, after its completion
  * was taken: then the doorbell is up and nothing waits, so `tend` clears it, and looks at the ring
  * again afterwards.
+ *
+ * Silence. A sequence call that succeeds makes no event, and the entry it took is free only when its
+ * completion is taken. So a call that finds no entry (or no id) free takes those at the ring's head
+ * itself, and a wait ends when nothing is left in flight and some of it has ended in silence:
+ * otherwise who waits for entries by waiting for an event would wait for good.
  */
 
 #include <stdbool.h>
@@ -81,6 +86,8 @@ struct mimeo {
 
 	struct mimeo_request *requests; /* [region.ring.entries] */
 	struct mimeo_request *free, *prepared, *committed;
+	uint32_t n_in_flight; /* committed ones too */
+	bool silence; /* a sequence call has succeeded since the last wait for events */
 
 	struct sequence *sequences; /* [max_sequences + 1], 0 is none */
 	uint32_t max_sequences, free_sequence;
@@ -118,6 +125,12 @@ void request_prepare(struct mimeo_request *request);
 void request_release(struct mimeo_request *request);
 /* Push what is committed as far as the ring has room, and publish. 0, or -EPROTO. */
 int submit_flush(struct mimeo *m);
+
+/* ---- event.c ---- */
+
+/* Take the completions at the ring's head that make no event. Hot path: does not block, allocate or
+ * call the system. */
+void events_take_silent(struct mimeo *m);
 
 /* ---- buffer.c ---- */
 

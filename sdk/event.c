@@ -118,6 +118,7 @@ static int take_call(struct mimeo *m, struct mimeo_request *request, const struc
 	event.sequence = sequence_completed(m, &request->sqe, cqe->status);
 	if (cqe->status == 0) {
 		request_release(request);
+		m->silence = true;
 		return 0;
 	}
 	event.kind = MIMEO_EVENT_SEQUENCE;
@@ -190,6 +191,37 @@ static int reap(struct mimeo *m)
 			return 1;
 	}
 	return 0;
+}
+
+static bool is_silent(const struct mimeo_request *request, const struct ring_cqe *cqe)
+{
+	switch (request->sqe.op) {
+	case RING_OP_OPEN:
+	case RING_OP_FORK:
+	case RING_OP_TRUNCATE:
+	case RING_OP_CLOSE:
+		return cqe->status == 0;
+	default:
+		return false;
+	}
+}
+
+/* What breaks the protocol is left to whoever looks for events. A doorbell that was rung for what
+ * is taken here stays up, so nobody's wake-up is lost. */
+void events_take_silent(struct mimeo *m)
+{
+	struct ring_cqe cqe;
+
+	while (!m->drained && ring_cq_peek(&m->region.ring, &cqe)) {
+		struct mimeo_request *request = request_of(m, &cqe);
+
+		if (!request || !is_silent(request, &cqe))
+			return;
+		ring_cq_advance(&m->region.ring);
+		disarm(m);
+		m->tended_ns = 0;
+		take_call(m, request, &cqe);
+	}
 }
 
 /* One request in flight after the other; sequence calls end in silence. 1, or GONE in the end. */
@@ -317,7 +349,13 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Spin until an event comes, `until` passes or the daemon goes. */
+/* All that was in flight has ended, some of it in silence: no event will come. */
+static bool is_over(const struct mimeo *m)
+{
+	return m->silence && m->n_in_flight == 0;
+}
+
+/* Spin until an event comes or none will, `until` passes or the daemon goes. */
 static int spin(struct mimeo *m, uint64_t until)
 {
 	unsigned n = 0;
@@ -331,7 +369,7 @@ static int spin(struct mimeo *m, uint64_t until)
 				pause_cpu();
 		}
 		r = next(m);
-	} while (r == 0 && clock_ns() < until);
+	} while (r == 0 && !is_over(m) && clock_ns() < until);
 	return r;
 }
 
@@ -354,14 +392,14 @@ int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout
 		return mimeo_event_peek(m, ret_event);
 
 	int r = next(m);
-	if (r == 0) {
+	if (r == 0 && !is_over(m)) {
 		uint64_t now = clock_ns();
 		uint64_t until = timeout_ms < 0 ? UINT64_MAX : now + timeout_ms * 1000000ull;
 		uint64_t spin_until = m->spin_ns < until - now ? now + m->spin_ns : until;
 
 		if (m->spin_ns > 0)
 			r = spin(m, spin_until);
-		while (r == 0 && (now = clock_ns()) < until) {
+		while (r == 0 && !is_over(m) && (now = clock_ns()) < until) {
 			if (!arm(m))
 				look(m, sleep_ms(m, now, until));
 			if (!m->fd_taken)
@@ -369,6 +407,7 @@ int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout
 			r = next(m);
 		}
 	}
+	m->silence = false;
 	if (r > 0)
 		*ret_event = m->event;
 	return r;

@@ -14,20 +14,27 @@ int sequence_check(const struct mimeo *m, uint32_t sequence, uint32_t model)
 	return m->sequences[sequence].model == model ? 0 : MIMEO_E_INVALID;
 }
 
-/* A prepared call, or NULL. */
-static struct mimeo_request *call(
-	struct mimeo *m, enum ring_op op, uint32_t sequence, uint32_t argument)
+/* A prepared call; there is an entry for it. */
+static void call(struct mimeo *m, enum ring_op op, uint32_t sequence, uint32_t argument)
 {
 	struct mimeo_request *request = request_take(m);
 
-	if (!request)
-		return NULL;
 	request->sqe.op = (uint16_t)op;
 	request->sqe.sequence = sequence;
 	request->sqe.argument = argument;
 	m->sequences[sequence].n_calls++;
 	request_prepare(request);
-	return request;
+}
+
+/* Whether there is an entry for a call, and an id if it makes a sequence: 0, FULL or QUOTA. Calls
+ * that succeeded unnoticed give theirs back first. */
+static int room_check(struct mimeo *m, bool makes)
+{
+	if (!m->free || (makes && m->free_sequence == 0))
+		events_take_silent(m);
+	if (makes && m->free_sequence == 0)
+		return MIMEO_E_QUOTA;
+	return m->free ? 0 : MIMEO_E_FULL;
 }
 
 static uint32_t id_take(struct mimeo *m, uint32_t model)
@@ -45,10 +52,9 @@ int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence)
 		return MIMEO_E_GONE;
 	if (model >= m->n_models)
 		return MIMEO_E_UNKNOWN_MODEL;
-	if (m->free_sequence == 0)
-		return MIMEO_E_QUOTA;
-	if (!m->free)
-		return MIMEO_E_FULL;
+	int r = room_check(m, true);
+	if (r < 0)
+		return r;
 	uint32_t id = id_take(m, model);
 	call(m, RING_OP_OPEN, id, model);
 	*ret_sequence = id;
@@ -61,10 +67,9 @@ int mimeo_sequence_fork(struct mimeo *m, uint32_t sequence, uint32_t *ret_child)
 		return MIMEO_E_GONE;
 	if (!is_open(m, sequence))
 		return MIMEO_E_UNKNOWN_SEQUENCE;
-	if (m->free_sequence == 0)
-		return MIMEO_E_QUOTA;
-	if (!m->free)
-		return MIMEO_E_FULL;
+	int r = room_check(m, true);
+	if (r < 0)
+		return r;
 	uint32_t child = id_take(m, m->sequences[sequence].model);
 	call(m, RING_OP_FORK, sequence, child);
 	m->sequences[child].n_calls++;
@@ -78,7 +83,11 @@ static int call_on_open(struct mimeo *m, enum ring_op op, uint32_t sequence, uin
 		return MIMEO_E_GONE;
 	if (!is_open(m, sequence))
 		return MIMEO_E_UNKNOWN_SEQUENCE;
-	return call(m, op, sequence, argument) ? 0 : MIMEO_E_FULL;
+	int r = room_check(m, false);
+	if (r < 0)
+		return r;
+	call(m, op, sequence, argument);
+	return 0;
 }
 
 int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_tokens)

@@ -30,6 +30,12 @@ const char *mimeo_version(void)
 
 /* ---- what an error event is about ---- */
 
+/* Values are of 32 bits: a larger one comes as the largest. */
+static const char *at_least(int32_t value)
+{
+	return value == INT32_MAX ? "at least " : "";
+}
+
 static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	if (event->kind == MIMEO_EVENT_SEQUENCE)
@@ -90,11 +96,12 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 		return snprintf(buffer, size, "device buffer %u is not open", (unsigned)v[0]);
 	case RING_DETAIL_BUFFER_RANGE:
 		return snprintf(buffer, size,
-			"device buffer %u: offset %u and %u bytes exceed its %u bytes",
-			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2], (unsigned)v[3]);
+			"device buffer %u: offset %s%u and %s%u bytes exceed its %s%u bytes",
+			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], at_least(v[2]),
+			(unsigned)v[2], at_least(v[3]), (unsigned)v[3]);
 	case RING_DETAIL_BUFFER_OFFSET:
-		return snprintf(buffer, size, "device buffer %u: offset %u is no multiple of %u",
-			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2]);
+		return snprintf(buffer, size, "device buffer %u: offset %s%u is no multiple of %u",
+			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
 	case RING_DETAIL_FENCE:
 		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
 			"was not called for it");

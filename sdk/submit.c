@@ -50,6 +50,8 @@ void request_release(struct mimeo_request *request)
 		DL_DELETE(m->prepared, request);
 	if (request->state == REQUEST_COMMITTED)
 		DL_DELETE(m->committed, request);
+	if (request->state == REQUEST_COMMITTED || request->state == REQUEST_IN_FLIGHT)
+		m->n_in_flight--;
 	arena_give(&m->arena, request->block);
 	request->block = (struct arena_block){0};
 	request->state = REQUEST_FREE;
@@ -59,6 +61,8 @@ void request_release(struct mimeo_request *request)
 
 struct mimeo_request *mimeo_request_get(struct mimeo *m)
 {
+	if (!m->free)
+		events_take_silent(m);
 	return request_take(m);
 }
 
@@ -156,6 +160,21 @@ static int generate_check(const struct mimeo *m, const struct mimeo_generate *ge
 		       ? 0 : sequence_check(m, generate->sequence, generate->model);
 }
 
+/* Two results of a step that would be written over each other. That they lie in one buffer can be
+ * seen here; of two buffers of the same memory nobody knows. */
+static bool results_overlap(const struct mimeo *m, const struct mimeo_step *step)
+{
+	const struct mimeo_model_info *model = &m->models[step->model];
+	const struct mimeo_place *logits = &step->logits, *hidden = &step->hidden;
+	uint64_t n_logits = (uint64_t)step->n_rows * model->vocab_size * sizeof(float);
+	uint64_t n_hidden = (uint64_t)step->n_rows * model->hidden_size * sizeof(float);
+
+	if (logits->buffer == 0 || logits->buffer != hidden->buffer)
+		return false;
+	return logits->offset < hidden->offset ? hidden->offset - logits->offset < n_logits
+					       : logits->offset - hidden->offset < n_hidden;
+}
+
 /* 0 and the tokens of all rows. */
 static int step_check(const struct mimeo *m, const struct mimeo_step *step, uint64_t *ret_n_tokens)
 {
@@ -170,7 +189,7 @@ static int step_check(const struct mimeo *m, const struct mimeo_step *step, uint
 		return MIMEO_E_INVALID;
 	if (!place_check(&step->logits, step->outputs & MIMEO_STEP_LOGITS) ||
 		!place_check(&step->hidden, step->outputs & MIMEO_STEP_HIDDEN) ||
-		!place_check(&step->embeddings, true))
+		!place_check(&step->embeddings, true) || results_overlap(m, step))
 		return MIMEO_E_INVALID;
 	for (uint32_t i = 0; i < step->n_rows; i++) {
 		const struct mimeo_step_row *row = &step->rows[i];
@@ -409,6 +428,7 @@ int mimeo_submit(struct mimeo *m)
 		request->state = REQUEST_COMMITTED;
 		n++;
 	}
+	m->n_in_flight += (uint32_t)n;
 	DL_CONCAT(m->committed, m->prepared);
 	m->prepared = NULL;
 	/* A daemon that broke the ring is found gone by the next look for events. */

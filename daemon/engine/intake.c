@@ -204,6 +204,11 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 		return refusal->status;
 	if (!msg.max_tokens)
 		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
+	for (uint32_t i = 0; i < msg.n_stop; i++) {
+		if ((uint32_t)msg.stop[i] >= request->runner->model->config.vocab_size)
+			return refuse(refusal, STATUS_E_INVALID,
+				detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
+	}
 	request->want_logits = msg.flags & MSG_GENERATE_PROMPT_LOGITS;
 	request->want_hidden = false;
 	if (take_place(request, &msg.logits, 1,

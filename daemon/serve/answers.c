@@ -66,14 +66,8 @@ void answer_status(struct serve *serve, struct reply *reply)
 	struct totals totals = totals_of(serve);
 	const char *reason = engine_loop_reason(engine);
 	const struct builder *builder = serve->options.builder;
-	uint64_t held = builder ? builder_bytes(builder) : 0, buffers = 0;
-	const struct session *session;
-
-	DL_FOREACH (serve->sessions, session) {
-		uint64_t bytes;
-
-		buffers += session_buffers_count(session, &bytes);
-	}
+	uint64_t held = builder ? builder_bytes(builder) : 0;
+	uint32_t n_closing, buffers = serve_buffers(serve, &n_closing);
 
 	ROW(reply, CELL_TEXT("state", serve_state_name(serve)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
@@ -114,7 +108,7 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("device_used_bytes", device_used_bytes(engine)),
 		CELL_COUNT("open_fds", count_open_fds()),
 		CELL_COUNT("buffers", buffers), CELL_COUNT("buffer_bytes", held),
-		CELL_COUNT("buffers_closing", builder ? builder_n_closing(builder) : 0));
+		CELL_COUNT("buffers_closing", n_closing));
 }
 
 void answer_sessions(struct serve *serve, struct reply *reply)

@@ -2,6 +2,9 @@
 #include "daemon/serve/buffers.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +14,9 @@
 
 #ifndef KCMP_FILE
 #define KCMP_FILE 0
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
 /* ---- memory ---- */
@@ -45,6 +51,32 @@ struct memory *buffers_memory_find(
 			return memory;
 	}
 	return NULL;
+}
+
+/* The device says no more than that it will not have it. This looks for the first thing that is wrong
+ * and decides nothing. */
+void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat status;
+
+	if (seals < 0)
+		snprintf(ret_text, size, "the descriptor is no memfd's");
+	else if (~seals & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		snprintf(ret_text, size, "the memfd lacks seals:%s%s%s",
+			seals & F_SEAL_SHRINK ? "" : " F_SEAL_SHRINK",
+			seals & F_SEAL_GROW ? "" : " F_SEAL_GROW",
+			seals & F_SEAL_SEAL ? "" : " F_SEAL_SEAL");
+	else if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
+		snprintf(ret_text, size, "the memfd is sealed against writing");
+	else if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+		snprintf(ret_text, size, "the descriptor is not open for reading and writing");
+	else if (fstat(fd, &status) == 0 && (uint64_t)status.st_size < end)
+		snprintf(ret_text, size,
+			"the memfd has %" PRIu64 " bytes, and the handle ends at %" PRIu64,
+			(uint64_t)status.st_size, end);
+	else
+		snprintf(ret_text, size, "the memfd cannot be mapped");
 }
 
 /* Its last buffer is gone: to the builder, or if it was never made, away. */
@@ -162,6 +194,36 @@ uint32_t session_buffers_count(const struct session *session, uint64_t *ret_byte
 {
 	*ret_bytes = session->buffers->bytes;
 	return session->buffers->n_used;
+}
+
+/* A session that ends gives all it has back. */
+static uint32_t n_closing(const struct session *session)
+{
+	const struct session_buffers *buffers = session->buffers;
+	uint32_t n = 0;
+
+	if (!session->detaching) {
+		for (uint32_t i = 0; i < buffers->n; i++)
+			n += buffers->own[i].state == BUFFER_CLOSING;
+		return n;
+	}
+	for (uint32_t i = 0; i < buffers->n_fences; i++)
+		n += buffers->fence_things[i] != NULL;
+	return n + buffers->n_used;
+}
+
+uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing)
+{
+	const struct builder *builder = serve->options.builder;
+	const struct session *session;
+	uint32_t n = 0;
+
+	*ret_n_closing = builder ? builder_n_closing(builder) : 0;
+	DL_FOREACH (serve->sessions, session) {
+		n += session->buffers->n_used;
+		*ret_n_closing += n_closing(session);
+	}
+	return n;
 }
 
 void session_buffers_free(struct session *session)

@@ -51,6 +51,8 @@ struct session_buffers {
 /* An import of that very handle, with room up to `end`; or NULL. */
 struct memory *buffers_memory_find(
 	struct session_buffers *buffers, const struct handle *handle, int fd, uint64_t end);
+/* One sentence on why the device refused this descriptor as a memfd that goes as far as `end`. */
+void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text);
 /* Memory to be made, of one buffer, its bytes held from now on; or NULL: no memory of ours. */
 struct memory *buffers_memory_new(
 	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes);

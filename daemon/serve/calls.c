@@ -88,6 +88,14 @@ static void refuse_job(struct session *session, const struct call_job *call)
 		: rc == DEVICE_E_MEMORY || rc < 0 ? STATUS_E_NO_MEMORY
 		: rc == DEVICE_E_UNSUPPORTED ? STATUS_E_UNSUPPORTED : STATUS_E_INVALID;
 
+	if (status == STATUS_E_INVALID && call->memory && call->memory->imported &&
+		call->memory->key.kind == HANDLE_MEMFD) {
+		char text[MSG_TEXT_MAX];
+
+		buffers_explain_memfd(call->memory->fd, call->memory->bytes, sizeof(text), text);
+		refuse(session, status, "%s", text);
+		return;
+	}
 	refuse(session, status, "the device says %s",
 		status == STATUS_E_INVALID ? "that this is no such memory of its own"
 					   : device_strerror(rc));
@@ -194,13 +202,23 @@ static bool handle_is_ours(struct session *session, const struct msg_call *msg, 
 {
 	const struct serve_options *options = &session->serve->options;
 	enum handle_refusal refusal = handle_decode(msg->handle, sizeof(msg->handle), ret);
+	uint32_t kind;
 
+	/* Of a kind that is not served the rest is of no interest. */
+	memcpy(&kind, msg->handle, sizeof(kind));
+	kind = le32toh(kind);
+	if (kind >= HANDLE_MEMFD && kind <= HANDLE_CUDA_IPC && !is_served(session, kind))
+		return false;
 	if (refusal != HANDLE_OK) {
 		refuse(session, STATUS_E_INVALID, "%s", handle_refusal_text(refusal));
 		return false;
 	}
-	if (!is_served(session, ret->kind))
+	/* A place is aligned if the buffer is; allocations are, by far. */
+	if (ret->offset % MSG_PLACE_ALIGN != 0) {
+		refuse(session, STATUS_E_INVALID, "the handle's offset %" PRIu64
+			" is no multiple of %u", ret->offset, MSG_PLACE_ALIGN);
 		return false;
+	}
 	if (ret->kind != HANDLE_MEMFD &&
 		memcmp(ret->uuid, options->device_uuid, sizeof(ret->uuid)) != 0) {
 		refuse(session, STATUS_E_INVALID, "the memory is another device's: the uuid");

@@ -98,10 +98,13 @@ static void collect_gauges(const struct serve *serve, struct metrics *metrics)
 		atomic_load(&stats->n_slots_free));
 	GAUGE("slots_total", "Slots for running requests", serve->options.max_requests);
 	if (serve->options.builder) {
-		GAUGE("buffer_bytes", "Device buffers of all clients",
+		uint32_t n_closing, n_buffers = serve_buffers(serve, &n_closing);
+
+		GAUGE("buffers", "Device buffers of all clients", n_buffers);
+		GAUGE("buffer_bytes", "Memory of all clients' device buffers",
 			(double)builder_bytes(serve->options.builder));
 		GAUGE("buffers_closing", "Device buffers and fences to be given back",
-			builder_n_closing(serve->options.builder));
+			n_closing);
 	}
 	GAUGE("open_fds", "File descriptors open", count_open_fds());
 	GAUGE("resident_bytes", "Memory of the daemon's process", (double)resident_bytes());

@@ -162,6 +162,9 @@ void session_buffers_free(struct session *session);
 /* A job of the session's is with the builder: it cannot be freed yet. */
 bool session_buffers_busy(const struct session *session);
 uint32_t session_buffers_count(const struct session *session, uint64_t *ret_bytes);
+/* Of all sessions: buffers, and buffers and fences that are to be given back: those that wait for the
+ * last step that names them, and those in the builder's queue. */
+uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing);
 /* Nothing names the closed buffer any more. */
 void session_buffer_closed(struct session *session, uint32_t id);
 

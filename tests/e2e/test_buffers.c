@@ -131,6 +131,14 @@ static int memfd_of(size_t bytes, bool sealed)
 	return fd;
 }
 
+static int memfd_sealed(size_t bytes, int seals)
+{
+	int fd = memfd_of(bytes, false);
+
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
 static struct mimeo_handle handle_of(int fd, uint64_t offset, uint64_t bytes)
 {
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
@@ -188,25 +196,56 @@ static void test_same_memory_imported_twice_is_one_import(void **state)
 static void test_import_refuses_what_is_not_such_memory(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	int fd = memfd_of(4096, true), loose = memfd_of(4096, false);
-	struct mimeo_handle handles[] = {
-		handle_of(fd, 0, 4097),
-		handle_of(fd, 4096, 1),
-		handle_of(loose, 0, 4096),
-		handle_of(STDERR_FILENO, 0, 4096),
+	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	int fd = memfd_of(4096, true), loose = memfd_of(4096, false), pipes[2];
+	int half = memfd_sealed(4096, F_SEAL_SHRINK), fixed = memfd_sealed(4096, all | F_SEAL_WRITE);
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int read_only = open(path, O_RDONLY | O_CLOEXEC);
+	assert_int_equal(pipe(pipes), 0);
+	const struct {
+		struct mimeo_handle handle;
+		const char *text;
+	} cases[] = {
+		{handle_of(fd, 0, 4097), "has 4096 bytes, and the handle ends at 4097"},
+		{handle_of(fd, 4096, 1), "has 4096 bytes, and the handle ends at 4097"},
+		{handle_of(loose, 0, 4096), "lacks seals: F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL"},
+		{handle_of(half, 0, 4096), "lacks seals: F_SEAL_GROW F_SEAL_SEAL"},
+		{handle_of(fixed, 0, 4096), "sealed against writing"},
+		{handle_of(read_only, 0, 4096), "reading and writing"},
+		{handle_of(pipes[1], 0, 4096), "no memfd"},
+		{handle_of(1000, 0, 4096), "not open"},
+		{handle_of(fd, 4, 64), "no multiple of 64"},
 	};
 	uint32_t buffer = 0;
 
-	for (unsigned i = 0; i < 4; i++) {
-		assert_int_equal(mimeo_buffer_import(m, &handles[i], &buffer), MIMEO_E_INVALID);
-		assert_non_null(strstr(mimeo_buffer_message(m), "memory"));
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(
+			mimeo_buffer_import(m, &cases[i].handle, &buffer), MIMEO_E_INVALID);
+		assert_non_null(strstr(mimeo_buffer_message(m), cases[i].text));
 	}
 	assert_int_equal(buffer, 0);
+	close(half);
+	close(fixed);
+	close(read_only);
+	close(pipes[0]);
+	close(pipes[1]);
 	/* Memory of another kind than this device's. */
 	struct mimeo_handle cuda = handle_of(-1, 0, 4096);
 	cuda.kind = MIMEO_HANDLE_CUDA_IPC;
 	cuda.uuid[3] = cuda.opaque[5] = 1;
 	assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer), MIMEO_E_UNSUPPORTED);
+	/* However little of it was filled in. */
+	for (uint32_t kind = MIMEO_HANDLE_VMM_FD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
+		for (int i = 0; i < 2; i++) {
+			cuda = handle_of(i == 0 ? -1 : fd, 0, 4096);
+			cuda.kind = kind;
+			assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer),
+				MIMEO_E_UNSUPPORTED);
+			assert_non_null(strstr(mimeo_buffer_message(m), "kind"));
+		}
+	}
 	assert_int_equal(
 		mimeo_buffer_alloc(m, MIMEO_HANDLE_CUDA_IPC, 4096, &buffer), MIMEO_E_UNSUPPORTED);
 	assert_int_equal(

@@ -43,7 +43,7 @@ static void test_place_outside_its_buffer_costs_the_request_alone(void **state)
 		const char *text;
 	} cases[] = {
 		{mine, 128, MIMEO_E_INVALID, "exceed its 1088 bytes"},
-		{mine, UINT64_MAX - 63, MIMEO_E_INVALID, "exceed"},
+		{mine, UINT64_MAX - 63, MIMEO_E_INVALID, "offset at least 2147483647 and"},
 		{mine, 1ull << 40, MIMEO_E_INVALID, "exceed"},
 		{mine + 1, 0, MIMEO_E_UNKNOWN_BUFFER, "is not open"},
 		{BUFFERS_MAX + 1, 0, MIMEO_E_UNKNOWN_BUFFER, "is not open"},
@@ -88,6 +88,20 @@ static void test_library_refuses_a_place_that_no_daemon_would_take(void **state)
 	step = good;
 	step.hidden.buffer = good.logits.buffer; /* and no hidden state is asked for */
 	assert_int_equal(mimeo_request_prep_step(request, &step), MIMEO_E_INVALID);
+	/* A row of logits is 1024 bytes, of hidden state fewer: they would overlap. */
+	step = good;
+	step.outputs |= MIMEO_STEP_HIDDEN;
+	step.hidden.buffer = good.logits.buffer;
+	for (uint64_t at = 0; at < 1024; at += 512) {
+		step.hidden.offset = at;
+		assert_int_equal(
+			mimeo_request_prep_step(request, &step), MIMEO_E_INVALID);
+		step.logits.offset = 64;
+		step.hidden.offset = 0;
+		assert_int_equal(
+			mimeo_request_prep_step(request, &step), MIMEO_E_INVALID);
+		step.logits.offset = 0;
+	}
 	step = good;
 	step.flags = 2;
 	assert_int_equal(mimeo_request_prep_step(request, &step), MIMEO_E_INVALID);
@@ -157,6 +171,7 @@ static void test_buffer_closed_in_flight_lives_until_the_step_is_done(void **sta
 	pause_ms(20);
 	assert_int_equal(daemon_count(*state, "buffers"), 1);
 	assert_int_equal(daemon_count(*state, "buffer_bytes"), 4096);
+	assert_int_equal(daemon_count(*state, "buffers_closing"), 1);
 	assert_true(memory[0] == 0);
 	lane_go(*state);
 	event = wait_final(m);
@@ -228,8 +243,10 @@ static void test_session_that_ends_in_flight_leaves_nothing(void **state)
 	buffer_of(m, 4096, NULL);
 	mimeo_close(m);
 	pause_ms(20);
-	/* The lane still names it. */
+	/* The lane still names it; with the other buffer and the fence it waits for that. */
 	assert_int_equal(daemon_count(*state, "buffer_bytes"), 8192);
+	assert_int_equal(daemon_count(*state, "buffers"), 2);
+	assert_int_equal(daemon_count(*state, "buffers_closing"), 3);
 	lane_go(*state);
 	assert_no_buffers(*state);
 	munmap(memory, 4096);

@@ -135,6 +135,26 @@ static void test_token_outside_the_vocabulary_is_refused_by_name(void **state)
 	mimeo_close(m);
 }
 
+static void test_stop_id_outside_the_vocabulary_is_refused_by_name(void **state)
+{
+	static const int32_t prompt[] = {1, '9'}, stop[] = {255, 256};
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+
+	generate.tokens = prompt;
+	generate.n_tokens = 2;
+	generate.max_tokens = 1;
+	generate.stop = stop;
+	for (generate.n_stop = 1; generate.n_stop <= 2; generate.n_stop++) {
+		submit_generate(m, &generate);
+		struct mimeo_event event = wait_final(m);
+		assert_int_equal(event.status, generate.n_stop == 1 ? 0 : MIMEO_E_INVALID);
+		if (generate.n_stop == 2)
+			assert_message_has(&event, "field stop is out of range");
+	}
+	mimeo_close(m);
+}
+
 static void test_prompt_and_limit_beyond_the_model_are_too_long(void **state)
 {
 	static const int32_t tokens[2048] = {1};
@@ -408,6 +428,7 @@ int main(void)
 		LIMIT(test_full_arena_refuses_a_prompt_and_takes_it_later),
 		LIMIT(test_slow_reader_loses_no_token),
 		LIMIT(test_token_outside_the_vocabulary_is_refused_by_name),
+		LIMIT(test_stop_id_outside_the_vocabulary_is_refused_by_name),
 		LIMIT(test_prompt_and_limit_beyond_the_model_are_too_long),
 		LIMIT(test_request_that_no_number_of_free_pages_fits_is_too_long),
 		LIMIT(test_empty_prompt_and_empty_step_are_invalid),

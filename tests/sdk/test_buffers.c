@@ -176,7 +176,11 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 		handle = good;                                                                     \
 		change;                                                                            \
 		assert_int_equal(mimeo_buffer_import(s.m, &handle, &buffer), MIMEO_E_INVALID);     \
+		assert_string_not_equal(mimeo_buffer_message(s.m), "");                            \
 	} while (0)
+	REFUSES(handle.fd = 1000); /* not open */
+	REFUSES(handle.offset = 4);
+	REFUSES(handle.offset = 63);
 	REFUSES(handle.size = 8);
 	REFUSES(handle.kind = 0);
 	REFUSES(handle.kind = 4);
@@ -192,6 +196,52 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 	/* Nothing was sent. */
 	char byte;
 	assert_int_equal(recv(s.fake.socket, &byte, 1, MSG_DONTWAIT), -1);
+	/* And the session goes on. */
+	buffer_of(&s, 1);
+	session_stop(&s);
+}
+
+/* Not the daemon's, of another call. */
+static void test_library_s_own_refusals_have_words_of_their_own(void **state)
+{
+	const struct msg_reply no = {.status = STATUS_E_QUOTA, .text = "max_buffer_bytes is 1G"};
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
+	const struct mimeo_handle fence = {.kind = MIMEO_HANDLE_CUDA_IPC}, *unused;
+	struct session s;
+	uint32_t id;
+	void *memory;
+
+	(void)state;
+	start(&s);
+	uint32_t mine = buffer_of(&s, 1);
+#define SAYS(call, status, text)                                                                   \
+	do {                                                                                       \
+		answer_with(&s, &no);                                                              \
+		assert_int_equal(mimeo_buffer_alloc(s.m, 0, 64, &id), MIMEO_E_QUOTA);              \
+		assert_int_equal(call, status);                                                    \
+		assert_non_null(strstr(mimeo_buffer_message(s.m), text));                          \
+	} while (0)
+	SAYS(mimeo_buffer_alloc(s.m, 9, 64, &id), MIMEO_E_INVALID, "kind");
+	SAYS(mimeo_buffer_alloc(s.m, 0, 0, &id), MIMEO_E_INVALID, "size");
+	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "MIMEO_HANDLE_DEFAULT");
+	handle.kind = MIMEO_HANDLE_MEMFD;
+	handle.bytes = 64;
+	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "no descriptor");
+	handle.fd = 1000;
+	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "not open");
+	handle.offset = 8;
+	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "offset");
+	SAYS(mimeo_buffer_close(s.m, 77), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
+	SAYS(mimeo_buffer_handle(s.m, 77, &handle), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
+	SAYS(mimeo_buffer_map(s.m, mine, &memory), MIMEO_E_UNSUPPORTED, "mimeo_cuda_map");
+	SAYS(mimeo_request_fence(mimeo_request_get(s.m), NULL), MIMEO_E_INVALID, "fence");
+	SAYS(mimeo_fence_wait(s.m, &fence, 0), MIMEO_E_UNSUPPORTED, "fence");
+#undef SAYS
+	/* And what goes well has none. */
+	answer_with(&s, &no);
+	assert_int_equal(mimeo_request_fence(mimeo_request_get(s.m), &unused), MIMEO_E_QUOTA);
+	assert_int_equal(mimeo_buffer_handle(s.m, mine, &handle), 0);
+	assert_string_equal(mimeo_buffer_message(s.m), "");
 	session_stop(&s);
 }
 
@@ -307,6 +357,7 @@ int main(void)
 		cmocka_unit_test(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone),
 		cmocka_unit_test(test_calls_to_a_daemon_that_hung_up_are_gone),
 		cmocka_unit_test(test_import_refuses_what_no_daemon_would_take),
+		cmocka_unit_test(test_library_s_own_refusals_have_words_of_their_own),
 		cmocka_unit_test(test_recorded_is_an_event_and_not_the_last),
 		cmocka_unit_test(test_recorded_that_cannot_be_breaks_off),
 		cmocka_unit_test(test_fence_is_asked_for_once_a_request),

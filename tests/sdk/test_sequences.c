@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: MIT */
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "ipc/clock.h"
 #include "tests/sdk/session.h"
 
 static void start(struct session *s)
@@ -53,6 +58,187 @@ static void test_sequence_calls_need_a_credit(void **state)
 	while (mimeo_request_get(s.m))
 		;
 	assert_int_equal(mimeo_sequence_open(s.m, 0, &id), MIMEO_E_FULL);
+	session_stop(&s);
+}
+
+/* All entries are taken by calls whose answers are there, and nobody has looked for events. */
+static uint32_t fill_with_answered_calls(struct session *s)
+{
+	struct ring_sqe sqe;
+	uint32_t id;
+
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &id), 0);
+	for (int i = 1; i < 8; i++)
+		assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), 0);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), MIMEO_E_FULL);
+	mimeo_submit(s->m);
+	while (fake_pop(&s->fake, &sqe))
+		session_final(s, &sqe, 0);
+	return id;
+}
+
+static void test_calls_take_the_entries_of_calls_that_succeeded(void **state)
+{
+	for (int what = 0; what < 5; what++) {
+		struct session s;
+		uint32_t other;
+
+		start(&s);
+		uint32_t id = fill_with_answered_calls(&s);
+		if (what == 0)
+			assert_int_equal(mimeo_sequence_open(s.m, 0, &other), 0);
+		else if (what == 1)
+			assert_int_equal(mimeo_sequence_fork(s.m, id, &other), 0);
+		else if (what == 2)
+			assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
+		else if (what == 3)
+			assert_int_equal(mimeo_sequence_close(s.m, id), 0);
+		else
+			assert_non_null(mimeo_request_get(s.m));
+		session_stop(&s);
+	}
+}
+
+static void test_open_takes_the_id_of_a_close_that_succeeded(void **state)
+{
+	const struct fake_script script = {.max_sequences = 1};
+	struct session s;
+	struct ring_sqe sqe;
+	uint32_t id;
+
+	session_start(&s, &script, NULL);
+	mimeo_sequence_open(s.m, 0, &id);
+	mimeo_sequence_close(s.m, id);
+	mimeo_submit(s.m);
+	while (fake_pop(&s.fake, &sqe))
+		session_final(&s, &sqe, 0);
+	assert_int_equal(mimeo_sequence_open(s.m, 0, &id), 0);
+	session_stop(&s);
+}
+
+/* An event that is held, or the next in the ring, stays what it is. */
+static void test_events_are_not_taken_by_calls_that_need_an_entry(void **state)
+{
+	struct session s;
+	uint32_t id;
+
+	start(&s);
+	mimeo_sequence_open(s.m, 0, &id);
+	session_generate(&s, 3);
+	while (mimeo_request_get(s.m))
+		;
+	mimeo_submit(s.m);
+	struct ring_sqe open = session_pop(&s), generate = session_pop(&s);
+	session_final(&s, &open, 0);
+	session_tokens(&s, &generate, 1);
+	struct ring_cqe cqe = fake_final(&generate);
+	cqe.status = MIMEO_E_DEADLINE;
+	cqe.n_generated = 1;
+	fake_push(&s.fake, &cqe);
+	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
+	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_FULL);
+	assert_int_equal(session_peek(&s), 1);
+	assert_int_equal(s.event.n_tokens, 1);
+	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_FULL);
+	session_seen(&s);
+	assert_int_equal(session_peek(&s), 1);
+	assert_int_equal(s.event.status, MIMEO_E_DEADLINE);
+	session_seen(&s);
+	session_stop(&s);
+}
+
+/* The wake-up that was armed came for what is taken without a look for events: it stays. */
+static void test_silence_that_a_call_takes_leaves_the_descriptor_readable(void **state)
+{
+	struct session s;
+	uint32_t id;
+
+	start(&s);
+	struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
+	mimeo_sequence_open(s.m, 0, &id);
+	session_generate(&s, 3);
+	while (mimeo_request_get(s.m))
+		;
+	mimeo_submit(s.m);
+	struct ring_sqe open = session_pop(&s), generate = session_pop(&s);
+	assert_int_equal(session_peek(&s), 0);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	session_final(&s, &open, 0);
+	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
+	session_final(&s, &generate, 0);
+	assert_int_equal(poll(&fd, 1, 0), 1);
+	assert_int_equal(session_peek(&s), 1);
+	session_seen(&s);
+	/* And it is armed anew. */
+	assert_int_equal(session_peek(&s), 0);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	session_stop(&s);
+}
+
+static void test_wait_ends_when_all_that_was_in_flight_ended_in_silence(void **state)
+{
+	static const uint32_t spins[] = {0, 50, MIMEO_SPIN_FOREVER};
+
+	for (int i = 0; i < 3; i++) {
+		struct mimeo_config config = MIMEO_CONFIG_INIT;
+		struct session s;
+
+		config.entries = 8;
+		config.arena_bytes = 64u << 10;
+		config.spin_us = spins[i];
+		session_start(&s, NULL, &config);
+		uint32_t id = fill_with_answered_calls(&s);
+		/* Not one of the peeks that took them, but the wait tells of it; and only once. */
+		if (i == 1)
+			assert_int_equal(session_peek(&s), 0);
+		alarm(20);
+		assert_int_equal(session_wait(&s), 0);
+		alarm(0);
+		assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
+		uint64_t start = clock_ns();
+		assert_int_equal(mimeo_event_wait(s.m, &s.event, 20), 0);
+		assert_true(clock_ns() - start >= 19000000);
+		session_stop(&s);
+	}
+}
+
+static void *answer_later(void *argument)
+{
+	struct session *s = argument;
+	struct ring_sqe sqe;
+
+	usleep(20000);
+	while (fake_pop(&s->fake, &sqe)) {
+		if (sqe.op == RING_OP_GENERATE)
+			usleep(20000);
+		session_final(s, &sqe, 0);
+	}
+	return NULL;
+}
+
+static void test_wait_goes_on_past_silence_while_an_event_may_come(void **state)
+{
+	struct session s;
+	pthread_t thread;
+	uint32_t id;
+
+	start(&s);
+	mimeo_sequence_open(s.m, 0, &id);
+	session_generate(&s, 3);
+	mimeo_submit(s.m);
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &s), 0);
+	alarm(20);
+	assert_int_equal(session_wait(&s), 1);
+	assert_int_equal(s.event.user_data, 103);
+	session_seen(&s);
+	pthread_join(thread, NULL);
+	/* Asleep when the answer comes. */
+	mimeo_sequence_truncate(s.m, id, 0);
+	mimeo_submit(s.m);
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &s), 0);
+	assert_int_equal(session_wait(&s), 0);
+	alarm(0);
+	pthread_join(thread, NULL);
 	session_stop(&s);
 }
 
@@ -209,6 +395,12 @@ int main(void)
 		cmocka_unit_test(
 			test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees),
 		cmocka_unit_test(test_sequence_calls_need_a_credit),
+		cmocka_unit_test(test_calls_take_the_entries_of_calls_that_succeeded),
+		cmocka_unit_test(test_open_takes_the_id_of_a_close_that_succeeded),
+		cmocka_unit_test(test_events_are_not_taken_by_calls_that_need_an_entry),
+		cmocka_unit_test(test_silence_that_a_call_takes_leaves_the_descriptor_readable),
+		cmocka_unit_test(test_wait_ends_when_all_that_was_in_flight_ended_in_silence),
+		cmocka_unit_test(test_wait_goes_on_past_silence_while_an_event_may_come),
 		cmocka_unit_test(
 			test_successful_sequence_calls_are_silent_and_return_their_credits),
 		cmocka_unit_test(test_refused_sequence_calls_return_their_credits_when_seen),

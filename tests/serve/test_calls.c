@@ -206,12 +206,40 @@ static void test_memory_of_another_device_is_refused(void **state)
 
 static void test_handle_that_says_more_than_there_is_is_refused(void **state)
 {
-	struct msg_call most = import_call(4096, 0), more = import_call(4096, 1);
+	struct msg_call most = import_call(4096, 0), more = import_call(4096, 64);
 
 	assert_int_equal(call(*state, &more).status, STATUS_E_INVALID);
 	await_count(((struct rig *)*state)->harness, "status", "buffers_closing", 0);
 	assert_int_equal(atomic_load(&n_live), 0);
 	assert_int_equal(call(*state, &most).status, 0);
+}
+
+/* A place's offset counts from the buffer's start: kernels would read and write misaligned. */
+static void test_buffer_that_starts_misaligned_is_refused(void **state)
+{
+	static const uint64_t offsets[] = {1, 4, 32, 65};
+
+	for (unsigned i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+		struct msg_call msg = import_call(64, offsets[i]);
+		struct msg_reply reply = call(*state, &msg);
+
+		assert_int_equal(reply.status, STATUS_E_INVALID);
+		assert_non_null(strstr(reply.text, "no multiple of 64"));
+	}
+	assert_int_equal(atomic_load(&n_live), 0);
+	/* Nor as more of memory that is there already. */
+	struct msg_call whole = import_call(4096, 0), part = import_call(64, 8);
+	assert_int_equal(call(*state, &whole).status, 0);
+	assert_int_equal(call(*state, &part).status, STATUS_E_INVALID);
+}
+
+static void test_kind_that_the_device_has_not_is_told_before_all_else(void **state)
+{
+	struct handle memfd = {.kind = HANDLE_MEMFD, .size = 0, .offset = 3, .uuid = {9}};
+	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
+
+	handle_encode(&memfd, msg.handle);
+	assert_int_equal(call(*state, &msg).status, STATUS_E_UNSUPPORTED);
 }
 
 static void test_same_ipc_handle_is_opened_once(void **state)
@@ -224,6 +252,20 @@ static void test_same_ipc_handle_is_opened_once(void **state)
 	assert_int_equal(atomic_load(&n_live), 1);
 	await_count(rig->harness, "status", "buffer_bytes", 4096);
 	await_count(rig->harness, "status", "buffers", 2);
+}
+
+static void test_metrics_tell_how_many_buffers_there_are(void **state)
+{
+	struct rig *rig = *state;
+	struct answer *answer;
+
+	assert_int_equal(call(rig, &alloc_call).status, 0);
+	assert_int_equal(call(rig, &alloc_call).status, 0);
+	answer = operator_ask(rig->harness, "metrics", NULL);
+	assert_non_null(strstr(answer->text, "\nmimeo_buffers 2\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_buffer_bytes 8192\n"));
+	assert_non_null(strstr(answer->text, "\nmimeo_buffers_closing 0\n"));
+	answer_free(answer);
 }
 
 /* With the builder at work for the session. */
@@ -307,7 +349,10 @@ int main(void)
 		T(test_handle_goes_out_with_the_device_s_uuid),
 		T(test_memory_of_another_device_is_refused),
 		T(test_handle_that_says_more_than_there_is_is_refused),
+		T(test_buffer_that_starts_misaligned_is_refused),
+		T(test_kind_that_the_device_has_not_is_told_before_all_else),
 		T(test_same_ipc_handle_is_opened_once),
+		T(test_metrics_tell_how_many_buffers_there_are),
 		T(test_call_while_one_is_worked_on_costs_the_session),
 		T(test_client_that_dies_meanwhile_leaves_nothing),
 		T(test_fences_end_with_their_session),

@@ -11,9 +11,13 @@
  * then at an address of this process. ALLOCATED HERE: mimeo_cuda_alloc (or cudaMalloc and
  * mimeo_cuda_export), mimeo_buffer_import.
  *
- * A STREAM WAITS for a request's fence: mimeo_request_fence and mimeo_cuda_fence_open once, then for
- * each request, after MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than
- * that it would wait for nothing.
+ * A STREAM WAITS for a request's fence: mimeo_request_fence for each request that is got, before it is
+ * submitted, mimeo_cuda_fence_open once for each fence (its pointer tells), then after
+ * MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than that it would wait for
+ * nothing.
+ *
+ * THE END: destroy the events, unmap, then mimeo_buffer_close: of CUDA_IPC memory the daemon must not
+ * free what is still mapped here; of VMM_FD memory either may come first.
  *
  * Functions work on the calling thread's current device, which must be the daemon's
  * (cudaErrorInvalidDevice if it is not), and return a cudaError_t. Outputs are written on success
@@ -299,7 +303,8 @@ static inline cudaError_t mimeo_cuda_alloc(
 }
 
 /*
- * The handle of `bytes` at `address`, anywhere in memory from cudaMalloc, for mimeo_buffer_import.
+ * The handle of `bytes` at `address`, anywhere in memory from cudaMalloc on a multiple of
+ * MIMEO_PLACE_ALIGN in its allocation (else cudaErrorInvalidValue), for mimeo_buffer_import.
  * It opens the WHOLE block of the driver's that the address lies in to the daemon, and freeing that
  * memory while the daemon has it mapped is undefined: mimeo_cuda_alloc has neither trait.
  */
@@ -326,7 +331,8 @@ static inline cudaError_t mimeo_cuda_export(
 	handle.kind = MIMEO_HANDLE_CUDA_IPC;
 	handle.bytes = bytes;
 	handle.offset = (uint64_t)((uintptr_t)address - (uintptr_t)base);
-	if (bytes == 0 || handle.offset > base_bytes || bytes > base_bytes - handle.offset)
+	if (bytes == 0 || handle.offset > base_bytes || bytes > base_bytes - handle.offset ||
+		handle.offset % MIMEO_PLACE_ALIGN != 0)
 		return cudaErrorInvalidValue;
 	memcpy(handle.opaque, &ipc, sizeof(ipc));
 	*ret_handle = handle;

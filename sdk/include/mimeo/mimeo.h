@@ -192,8 +192,10 @@ MIMEO_PUBLIC int mimeo_model_find(const struct mimeo *m, const char *name);
  * after the requests submitted before it on the same sequence have ended, and is published by the
  * next mimeo_submit. None blocks or allocates. Should the daemon refuse, a MIMEO_EVENT_SEQUENCE
  * carries the status; success is silent. Closing a sequence does not cancel what it runs.
- * 0, or FULL (no room in the submission ring: submit, take events, try again), QUOTA (all of the
- * session's sequences are open), UNKNOWN_MODEL, UNKNOWN_SEQUENCE, GONE.
+ * 0, or FULL (as many requests and sequence calls as `entries` are in use: submit, wait for an event,
+ * mark it seen, try again), QUOTA (all of the session's sequences are open, or closed and the daemon
+ * has not answered), UNKNOWN_MODEL, UNKNOWN_SEQUENCE, GONE. What calls that succeeded have given back
+ * is found without looking for events.
  * A sequence whose open or fork was refused is not open. A closed one's id may be given out again.
  */
 MIMEO_PUBLIC int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence);
@@ -218,7 +220,8 @@ struct mimeo_handle {
 	int32_t fd;         /* descriptor, or -1 if the kind has none */
 	uint8_t uuid[16];   /* of the device; zero for MEMFD */
 	uint64_t bytes;     /* of the buffer */
-	uint64_t offset;    /* bytes: where it starts in the allocation that is named */
+	uint64_t offset;    /* bytes: where it starts in the allocation that is named; a multiple of
+			       MIMEO_PLACE_ALIGN */
 	uint8_t opaque[64]; /* CUDA_IPC: the driver's handle; else zero */
 };
 #define MIMEO_HANDLE_INIT                                                                          \
@@ -238,6 +241,7 @@ struct mimeo_place {
  * Have the daemon allocate a buffer of `bytes` zeroed bytes and share it: the preferred way, because
  * a client's death then leaves nothing behind. `kind`: enum mimeo_handle_kind. *ret_buffer is an id
  * of this session's, from 1. Blocks until the daemon has answered; allocates.
+ * Ids of closed buffers are given out again.
  * 0, or UNSUPPORTED (the device has no such kind), QUOTA (a limit, which mimeo_buffer_message names),
  * NO_MEMORY, INVALID, DEVICE_LOST, GONE.
  */
@@ -250,8 +254,9 @@ MIMEO_PUBLIC int mimeo_buffer_alloc(
  * allocation (but for its rounding) the first time: the driver maps the whole or nothing. The memory
  * must live until the buffer is closed and every request that names it has ended: mimeo(7) tells
  * what happens otherwise. Blocks, allocates.
- * 0, or DENIED (allow_client_ipc), INVALID (not such memory, another device's, or smaller than the
- * handle says), UNSUPPORTED, QUOTA, NO_MEMORY, DEVICE_LOST, GONE.
+ * 0, or DENIED (allow_client_ipc), INVALID (not such memory, another device's, smaller than the handle
+ * says, an offset that is no multiple of MIMEO_PLACE_ALIGN, a descriptor that is not open; the message
+ * says which), UNSUPPORTED (the device has no such kind), QUOTA, NO_MEMORY, DEVICE_LOST, GONE.
  */
 MIMEO_PUBLIC int mimeo_buffer_import(
 	struct mimeo *m, const struct mimeo_handle *handle, uint32_t *ret_buffer);
@@ -264,11 +269,13 @@ MIMEO_PUBLIC int mimeo_buffer_handle(
  * <mimeo/mimeo-cuda.h>), UNKNOWN_BUFFER, NO_MEMORY. */
 MIMEO_PUBLIC int mimeo_buffer_map(struct mimeo *m, uint32_t buffer, void **ret_memory);
 /* Close a buffer: requests can no longer name it. Those in flight that do go on; the daemon gives
- * the memory back when the last of them has ended, and counts it as held until then. What this
- * process has mapped by itself stays mapped. Blocks. 0, or UNKNOWN_BUFFER, GONE. */
+ * the memory back when the last of them has ended, and counts it as held until then. What
+ * mimeo_buffer_map gave is unmapped, and the handle's fd is closed; what this process has mapped by
+ * itself stays mapped: unmap CUDA_IPC memory first. Blocks. 0, or UNKNOWN_BUFFER, NO_MEMORY,
+ * DEVICE_LOST, GONE (then what there was of it here is gone as well). */
 MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
-/* What the daemon said when it refused the last of these calls; "" if it did not. Lives until the
- * next one. */
+/* Why the last of these calls, or of those for fences, was refused, by the daemon or by the library;
+ * "" if it was not, or with GONE. Lives until the next one. */
 MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
 
 /* ---- requests ---- */
@@ -336,9 +343,11 @@ struct mimeo_step {
 	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0}, \
 		{0, 0, 0}, 0, 0}
 
-/* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in
- * flight (take events and mark them seen). It belongs to the connection and returns to it when its
- * final event is marked as seen. */
+/* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in use,
+ * sequence calls counted in (wait for an event, mark it seen, try again). It is one of the `entries`
+ * that the connection has, which one is not defined, and returns to them when its final event is
+ * marked as seen: the same pointer is given out again, and stands for the same one for as long as the
+ * connection lives. */
 MIMEO_PUBLIC struct mimeo_request *mimeo_request_get(struct mimeo *m);
 /* Give back a request that was got and not submitted. */
 MIMEO_PUBLIC void mimeo_request_put(struct mimeo_request *request);
@@ -370,10 +379,11 @@ MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64
  * waiting for an event that is not recorded yet ends at once. The fence is recorded anew by a later
  * request only after this one's final event was marked as seen.
  *
- * *ret_fence is the connection's and stays as it is for as long: one for each request there is, of
- * which `entries` exist. The first call for a request asks the daemon, blocks and allocates; later
- * ones do not. A request that is got or prepared. 0, or UNSUPPORTED, NO_MEMORY, DEVICE_LOST,
- * INVALID, GONE.
+ * *ret_fence is the connection's and stays as it is for as long: one for each of the `entries`
+ * requests, so that the pointer tells them apart. Call it for each request that is got, before it is
+ * submitted with the flag: without a fence the daemon refuses it (INVALID). The first call for one of
+ * the `entries` asks the daemon, blocks and allocates; later ones do not. 0, or UNSUPPORTED,
+ * NO_MEMORY, DEVICE_LOST, INVALID (a request that is neither got nor prepared), GONE.
  */
 MIMEO_PUBLIC int mimeo_request_fence(
 	struct mimeo_request *request, const struct mimeo_handle **ret_fence);
@@ -437,7 +447,9 @@ struct mimeo_event {
  */
 MIMEO_PUBLIC int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event);
 /* The same, waiting up to timeout_ms (-1: without limit) : 1, 0 on timeout, or GONE. A signal does
- * not end the wait. */
+ * not end the wait. It is 0 ahead of time, once, when nothing is in flight any more and a sequence
+ * call has succeeded, which is silent, since the last wait: no event would come. With nothing ever
+ * submitted it waits for the time, or for the daemon's end. */
 MIMEO_PUBLIC int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout_ms);
 /* Done with the event last peeked or waited for; the final event's request and memory are free
  * again. */
