@@ -70,6 +70,7 @@ static void launched(const struct request_place *place, uint64_t launch)
 
 void request_places_launched(struct request *request)
 {
+	request->last_launch = request->session->engine->launched;
 	const uint64_t launch = request->session->engine->launched;
 
 	launched(&request->logits, launch);

@@ -141,25 +141,89 @@ static void count_end(struct engine *engine, int status)
 		count(&engine->stats.n_failed, 1);
 }
 
+static void end(struct request *request, int status, unsigned finish,
+	const struct msg_detail *detail)
+{
+	struct engine *engine = request->session->engine;
+
+	request_places_drop(request);
+	post_final(request, status, finish, detail);
+	request->state = REQUEST_FREE;
+	request->session->n_in_flight--;
+	engine->n_requests--;
+	count_end(engine, status);
+	engine->admit = true;
+}
+
+static void end_later(struct request *request, int status, unsigned finish,
+	const struct msg_detail *detail)
+{
+	struct engine *engine = request->session->engine;
+
+	request->state = REQUEST_ENDING;
+	request->end.status = status;
+	request->end.finish = finish;
+	request->end.has_detail = detail != NULL;
+	if (detail)
+		request->end.detail = *detail;
+	request->end.next = engine->ending;
+	engine->ending = request;
+}
+
+/* Off the list, at its link. */
+static void end_now(struct request **link)
+{
+	struct request *request = *link;
+
+	*link = request->end.next;
+	end(request, request->end.status, request->end.finish,
+		request->end.has_detail ? &request->end.detail : NULL);
+}
+
+void requests_end(struct engine *engine)
+{
+	struct request **link = &engine->ending;
+
+	while (*link) {
+		if ((*link)->last_launch > engine->completed)
+			link = &(*link)->end.next;
+		else
+			end_now(link);
+	}
+}
+
+/* Its session lets go of everything, and hears nothing. */
+static void end_unheard(struct request *request)
+{
+	struct request **link = &request->session->engine->ending;
+
+	while (*link != request)
+		link = &(*link)->end.next;
+	end_now(link);
+}
+
 void request_finish(struct request *request, int status, unsigned finish,
 	const struct msg_detail *detail)
 {
 	struct session *session = request->session;
 	struct engine *engine = session->engine;
 
+	if (request->state == REQUEST_ENDING) {
+		if (session->detached)
+			end_unheard(request);
+		return;
+	}
 	if (request->state == REQUEST_WAITING)
 		engine_session_wait_remove(session, request);
 	else
 		stop_sequences(request);
-	request_places_drop(request);
-	post_final(request, status, finish, detail);
 	if (request->deadline_ns)
 		engine->n_deadlines--;
-	request->state = REQUEST_FREE;
-	session->n_in_flight--;
-	engine->n_requests--;
-	count_end(engine, status);
-	engine->admit = true;
+	request->deadline_ns = 0;
+	if (request->n_places && request->last_launch > engine->completed && !session->detached)
+		end_later(request, status, finish, detail);
+	else
+		end(request, status, finish, detail);
 }
 
 static unsigned finish_of(const struct request *request, int status)
@@ -228,6 +292,7 @@ void engine_lose_device(struct engine *engine, int rc)
 	/* On the cpu device an op may still run; others answer at once. */
 	engine->device->ops->stream_sync(engine->lane);
 	engine->completed = engine->launched;
+	requests_end(engine);
 	/* Nothing runs any more, so nothing names a page or a slot. */
 	for (; engine->n_flights; engine->n_flights--) {
 		struct flight *flight = &engine->flights[engine->first_flight];

@@ -362,6 +362,7 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->logits = request->hidden = request->embeddings = (struct request_place){0};
 	request->fence = NULL;
 	request->n_places = 0;
+	request->last_launch = 0;
 	if (sqe->op == RING_OP_GENERATE)
 		rc = take_generate(request, sqe, refusal);
 	else if (sqe->op == RING_OP_STEP)

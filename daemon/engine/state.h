@@ -54,7 +54,9 @@ struct sequence {
 	struct sequence *next;   /* in runner.releasing */
 };
 
-enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING };
+/* ENDING: it has ended, but a launched step still names buffers of its client's: nobody is told before
+ * that step has completed, because from then on they are the client's to use. */
+enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDING };
 
 struct request_row {
 	uint32_t sequence; /* id */
@@ -92,6 +94,14 @@ struct request {
 	struct request_place logits, hidden; /* in place of out_logits and out_hidden */
 	struct request_place embeddings;     /* [tokens of all rows, hidden] act, in place of ids' */
 	uint32_t n_places;                   /* of these three that are there */
+	uint64_t last_launch;                /* the last launched step that names them */
+	struct { /* of one that is ENDING */
+		int status;
+		unsigned finish;
+		bool has_detail;
+		struct msg_detail detail;
+		struct request *next;
+	} end;
 	struct event *fence;                 /* to record behind the last row; NULL: none */
 	uint32_t n_rows_unlaunched;          /* whose last token has not been launched */
 	struct request *previous, *next; /* in session.waiting */
@@ -185,6 +195,7 @@ struct engine {
 	uint32_t first_flight, n_flights;
 	uint64_t launched, completed; /* flights, of all runners; they complete in order */
 	struct engine_buffer *closing; /* buffers that something may still name */
+	struct request *ending;
 	bool admit;       /* something changed that waiting requests may wait for */
 	uint64_t pass;    /* admission passes */
 	bool sleepy;      /* spinning did not suffice for the last step: launches come with a notification */
@@ -306,6 +317,8 @@ void post_recorded(struct request *request);
 /* End a WAITING or RUNNING request: stops its sequences, posts the final completion. */
 void request_finish(struct request *request, int status, unsigned finish,
 	const struct msg_detail *detail);
+/* Tell of those whose last step has completed. */
+void requests_end(struct engine *engine);
 /* End all of everybody's. */
 void engine_end_all(struct engine *engine, int status);
 /* End what is past its deadline. True if anything was. */

@@ -520,6 +520,7 @@ bool step_complete(struct engine *engine)
 	/* Once for all that were read: two steps that ended in one sleep are a reason to be woken
 	 * between the next two. */
 	if (any) {
+		requests_end(engine);
 		engine->sleepy = engine->slept;
 		engine->slept = false;
 	}

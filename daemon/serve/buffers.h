@@ -32,13 +32,16 @@ struct buffer {
 	struct memory *memory;
 };
 
+#define SESSION_FENCES_MAX 64u
+
 struct session_buffers {
 	struct engine_buffer *engine; /* [n] what the engine sees */
 	struct buffer *own;           /* [n] */
 	uint32_t n, n_used;
 	_Atomic(struct event *) *fences; /* [n_fences] */
 	struct builder_thing **fence_things;
-	uint32_t n_fences;
+	uint32_t n_fences;      /* requests that may have one */
+	uint32_t n_fences_made; /* SESSION_FENCES_MAX at most: each is the kernel's or the driver's */
 	struct memory *memories;
 	uint64_t bytes;
 	/* the call under way */

@@ -310,6 +310,10 @@ static void call_fence(struct session *session, const struct msg_call *msg)
 			msg->request);
 		return;
 	}
+	if (buffers->n_fences_made == SESSION_FENCES_MAX) {
+		refuse(session, STATUS_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
+		return;
+	}
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
 	if (thing)
 		thing->kind = BUILDER_FENCE;
@@ -350,6 +354,7 @@ static void fence_made(struct session *session, const struct call_job *call)
 {
 	struct session_buffers *buffers = session->buffers;
 
+	buffers->n_fences_made++;
 	buffers->fence_things[call->fence - 1] = call->job.thing;
 	atomic_store_explicit(&buffers->fences[call->fence - 1], call->job.thing->event,
 		memory_order_release);

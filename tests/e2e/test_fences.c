@@ -126,6 +126,53 @@ static void test_slow_reader_gets_the_final_event_without_recorded(void **state)
 	mimeo_close(m);
 }
 
+/* From the final event on, whatever it says, the buffer is the client's to use. */
+static void test_cancelled_request_ends_when_the_lane_has_left_its_buffer(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[N_ROWS];
+	uint8_t *memory, mine[sizeof(float) * VOCAB];
+	struct mimeo_event event;
+
+	memset(mine, 0x55, sizeof(mine));
+	make_rows(m, rows);
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.logits.buffer = buffer_of(m, N_ROWS * sizeof(mine), &memory);
+	lane_hold(*state);
+	struct mimeo_request *request = step_prepare(m, &step, rows, N_ROWS);
+	struct mimeo_request *cancel = mimeo_request_get(m);
+	assert_true(mimeo_submit(m) >= 1);
+	assert_true(EVENTUALLY(daemon_count(*state, "running") == N_ROWS));
+	assert_int_equal(mimeo_event_wait(m, &event, 20), 0);
+	assert_int_equal(mimeo_request_prep_cancel(cancel, mimeo_request_id(request)), 0);
+	mimeo_request_set_data(cancel, 77);
+	assert_int_equal(mimeo_submit(m), 1);
+	event = wait_event(m);
+	assert_int_equal(event.user_data, 77);
+	mimeo_event_seen(m, &event);
+	assert_int_equal(mimeo_event_wait(m, &event, 50), 0);
+	lane_go(*state);
+	assert_int_equal(wait_final(m).status, MIMEO_E_CANCELLED);
+	memcpy(memory, mine, sizeof(mine));
+	pause_ms(20);
+	assert_memory_equal(memory, mine, sizeof(mine));
+	close_rows(m, rows);
+	mimeo_close(m);
+}
+
+static void test_session_has_64_fences_at_most(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 128, 0);
+	const struct mimeo_handle *fence;
+
+	for (int i = 0; i < 64; i++)
+		assert_int_equal(mimeo_request_fence(mimeo_request_get(m), &fence), 0);
+	assert_int_equal(mimeo_request_fence(mimeo_request_get(m), &fence), MIMEO_E_QUOTA);
+	assert_non_null(strstr(mimeo_buffer_message(m), "64 fences"));
+	mimeo_close(m);
+}
+
 static void test_step_whose_request_has_no_fence_is_refused(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -148,6 +195,8 @@ int main(void)
 		T(test_waiting_for_the_fence_waits_for_a_lane_that_is_late),
 		T(test_fence_is_recorded_behind_the_last_chunk_of_the_last_row),
 		T(test_slow_reader_gets_the_final_event_without_recorded),
+		T(test_cancelled_request_ends_when_the_lane_has_left_its_buffer),
+		T(test_session_has_64_fences_at_most),
 		T(test_step_whose_request_has_no_fence_is_refused),
 	};
 

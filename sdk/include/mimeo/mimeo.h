@@ -383,7 +383,8 @@ MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64
  * requests, so that the pointer tells them apart. Call it for each request that is got, before it is
  * submitted with the flag: without a fence the daemon refuses it (INVALID). The first call for one of
  * the `entries` asks the daemon, blocks and allocates; later ones do not. 0, or UNSUPPORTED,
- * NO_MEMORY, DEVICE_LOST, INVALID (a request that is neither got nor prepared), GONE.
+ * NO_MEMORY, QUOTA (64 a connection), DEVICE_LOST, INVALID (a request that is neither got nor
+ * prepared), GONE.
  */
 MIMEO_PUBLIC int mimeo_request_fence(
 	struct mimeo_request *request, const struct mimeo_handle **ret_fence);
