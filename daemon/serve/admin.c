@@ -25,7 +25,7 @@ void operator_free(struct operator *operator)
 		loop_remove(serve->loop, operator->source);
 	if (operator->replying)
 		reply_deinit(&operator->reply);
-	close(operator->fd);
+	closer_hang_up(serve->closer, operator->fd, operator->uid);
 	DL_DELETE(serve->operators, operator);
 	serve->n_operators--;
 	free(operator);
@@ -251,13 +251,11 @@ static int receive(struct operator *operator)
 {
 	for (;;) {
 		uint32_t length;
-		ssize_t n = recv(operator->fd, operator->bytes + operator->n_bytes,
-			sizeof(operator->bytes) - operator->n_bytes, MSG_DONTWAIT);
+		ssize_t n = closer_peek_receive(operator->fd, operator->bytes + operator->n_bytes,
+			sizeof(operator->bytes) - operator->n_bytes);
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n < 0)
-			return errno == EAGAIN ? 0 : -errno;
+			return n == -EAGAIN ? 0 : (int)n;
 		if (n == 0)
 			return -ECONNRESET;
 		if (operator->replying)
@@ -315,11 +313,11 @@ void operators_tell(struct serve *serve, int status, const char *text)
 		tell(operator);
 }
 
-static void turn_away(struct serve *serve, int fd, int status, const char *text)
+static void turn_away(struct serve *serve, int fd, uid_t uid, int status, const char *text)
 {
 	serve_complain(serve, "operator refused: %s", text);
 	say(fd, status, text);
-	close(fd);
+	closer_hang_up(serve->closer, fd, uid);
 }
 
 /* Takes fd over. */
@@ -329,7 +327,7 @@ static void admit(struct serve *serve, int fd)
 	char text[96];
 
 	if (socket_peer(fd, &peer) < 0) {
-		close(fd);
+		closer_hang_up(serve->closer, fd, (uid_t)-1);
 		return;
 	}
 	if (peer.pidfd >= 0)
@@ -337,19 +335,20 @@ static void admit(struct serve *serve, int fd)
 	if (peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);
-		turn_away(serve, fd, STATUS_E_DENIED, text);
+		turn_away(serve, fd, peer.uid, STATUS_E_DENIED, text);
 		return;
 	}
 	struct operator *operator = NULL;
 	if (serve->n_operators < OPERATORS_MAX)
 		operator = calloc(1, sizeof(*operator));
 	if (!operator) {
-		turn_away(serve, fd, STATUS_E_QUOTA, "too many operators are connected");
+		turn_away(serve, fd, peer.uid, STATUS_E_QUOTA, "too many operators are connected");
 		return;
 	}
 	operator->serve = serve;
 	operator->fd = fd;
 	operator->pid = peer.pid;
+	operator->uid = peer.uid;
 	operator->deadline_ms = INT64_MAX;
 	DL_APPEND(serve->operators, operator);
 	serve->n_operators++;

@@ -28,12 +28,13 @@ static bool is_same_file(int a, int b)
 
 	if (a < 0 || b < 0)
 		return a == b;
-	if (fstat(a, &first) < 0 || fstat(b, &second) < 0 || first.st_dev != second.st_dev ||
-		first.st_ino != second.st_ino)
-		return false;
-	/* A file has an inode of its own; what a driver made may share one with its kind. */
-	return S_ISREG(first.st_mode) ||
-	       syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
+	if (syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0)
+		return true;
+	/* Two openings of one memfd. Of no other file is the inode asked for: its file system may not
+	 * answer. */
+	return fcntl(a, F_GET_SEALS) >= 0 && fcntl(b, F_GET_SEALS) >= 0 &&
+		fstat(a, &first) == 0 && fstat(b, &second) == 0 &&
+		first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 /* An import of that very handle with room for it. Memory of a descriptor is imported as far as the
@@ -93,7 +94,7 @@ static void memory_drop(struct session *session, struct memory *memory)
 	else
 		free(memory->thing);
 	if (memory->fd >= 0)
-		close(memory->fd);
+		closer_take(session->serve->closer, memory->fd, session->port.uid);
 	free(memory);
 }
 
@@ -241,7 +242,7 @@ void session_buffers_free(struct session *session)
 			builder_close(session->serve->options.builder, buffers->fence_things[i]);
 	}
 	if (buffers->call_fd >= 0)
-		close(buffers->call_fd);
+		closer_take(session->serve->closer, buffers->call_fd, session->port.uid);
 	free(buffers->fence_things);
 	free(buffers->fences);
 	free(buffers->own);

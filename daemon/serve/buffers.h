@@ -63,6 +63,8 @@ struct memory *buffers_memory_new(
 uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory);
 /* Give the id back, and its memory with the last one. */
 void buffers_give(struct session *session, uint32_t id);
+/* calls.c: do the call that is whole, of so many bytes behind its length. */
+void session_call(struct session *session, uint32_t length);
 /* Requests may name it from now on. */
 void buffers_open(
 	struct session_buffers *buffers, uint32_t id, uint64_t offset, uint64_t bytes);

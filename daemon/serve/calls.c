@@ -163,7 +163,8 @@ static bool is_served(struct session *session, uint32_t kind)
 static void call_alloc(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
-	struct call_job call = {.kind = msg->kind, .bytes = msg->bytes};
+	struct call_job call = {
+		.kind = msg->kind, .bytes = msg->bytes, .job.handle.fd = -1};
 
 	if (call.kind == 0)
 		call.kind = on_host(session) ? HANDLE_MEMFD : HANDLE_VMM_FD;
@@ -183,16 +184,21 @@ static void call_alloc(struct session *session, const struct msg_call *msg)
 	}
 }
 
-/* May this client have us map memory of its own? */
-static bool may_import(struct session *session)
+bool session_may_import(const struct session *session)
 {
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
-	if (allow == SERVE_CLIENT_IPC_YES ||
-		(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid()))
+	return allow == SERVE_CLIENT_IPC_YES ||
+		(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid());
+}
+
+static bool may_import(struct session *session)
+{
+	if (session_may_import(session))
 		return true;
 	refuse(session, STATUS_E_DENIED, "allow_client_ipc is %s",
-		allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
+		session->serve->options.allow_client_ipc == SERVE_CLIENT_IPC_NO
+			? "no" : "same-uid, and yours is another");
 	return false;
 }
 
@@ -298,7 +304,7 @@ static void call_close(struct session *session, const struct msg_call *msg)
 static void call_fence(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
-	struct call_job call = {.fence = msg->request + 1};
+	struct call_job call = {.fence = msg->request + 1, .job.handle.fd = -1};
 
 	if (msg->request >= buffers->n_fences) {
 		refuse(session, STATUS_E_INVALID, "request index %u, of %u", msg->request,
@@ -402,7 +408,7 @@ void serve_on_builder(void *userdata, struct loop_source *source, uint32_t event
 
 /* ---- calls ---- */
 
-static void call_take(struct session *session, uint32_t length)
+void session_call(struct session *session, uint32_t length)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct msg_detail detail = {0};
@@ -431,114 +437,5 @@ static void call_take(struct session *session, uint32_t length)
 	else
 		call_fence(session, &msg);
 	if (fd >= 0)
-		close(fd);
-}
-
-/* Look at what has come. False if it broke the protocol. */
-static bool call_advance(struct session *session)
-{
-	struct session_buffers *buffers = session->buffers;
-	uint32_t length;
-
-	if (buffers->busy) {
-		session_break(session, "a call before the reply to the one before");
-		return false;
-	}
-	if (buffers->n_call < sizeof(length))
-		return true;
-	memcpy(&length, buffers->call, sizeof(length));
-	length = le32toh(length);
-	if (length == 0 || length > MSG_CALL_MAX ||
-		buffers->n_call > sizeof(length) + length) {
-		session_break(session, "bytes on the socket that are no call");
-		return false;
-	}
-	if (buffers->n_call == sizeof(length) + length)
-		call_take(session, length);
-	return !session->detaching;
-}
-
-/* One descriptor a call; the kernel drops what has no room here, and says so. */
-static bool rights_take(struct session *session, struct msghdr *message)
-{
-	struct session_buffers *buffers = session->buffers;
-	bool fine = !(message->msg_flags & MSG_CTRUNC);
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
-			int fd;
-
-			memcpy(&fd, (const uint8_t *)c + at, sizeof(fd));
-			if (buffers->call_fd < 0) {
-				buffers->call_fd = fd;
-			} else {
-				close(fd);
-				fine = false;
-			}
-		}
-	}
-	if (!fine)
-		session_break(session, "more than one descriptor with a call");
-	return fine;
-}
-
-void session_on_socket(void *userdata, struct loop_source *source, uint32_t events)
-{
-	struct session *session = userdata;
-	struct session_buffers *buffers = session->buffers;
-
-	(void)source;
-	(void)events;
-	for (unsigned n_reads = 0;; n_reads++) {
-		union {
-			struct cmsghdr align;
-			uint8_t bytes[CMSG_SPACE(sizeof(int))];
-		} control;
-		struct iovec rest = {
-			.iov_base = buffers->call + buffers->n_call,
-			.iov_len = sizeof(buffers->call) - buffers->n_call,
-		};
-		struct msghdr message = {
-			.msg_iov = &rest,
-			.msg_iovlen = 1,
-			.msg_control = &control,
-			/* Not its space: with the padding a second one would fit. */
-			.msg_controllen = CMSG_LEN(sizeof(int)),
-		};
-		/* Somebody who is quick to call again has the loop's thread with the others. */
-		if (n_reads == CALLS_A_TURN) {
-			session->calls_more = session->serve->calls_more = true;
-			return;
-		}
-		ssize_t n = recvmsg(session->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno == EAGAIN)
-			return;
-		if (n <= 0) {
-			session_detach(session, "its socket closed");
-			return;
-		}
-		if (!rights_take(session, &message))
-			return;
-		buffers->n_call += (uint32_t)n;
-		if (!call_advance(session))
-			return;
-	}
-}
-
-void sessions_go_on(struct serve *serve)
-{
-	struct session *session;
-
-	serve->calls_more = false;
-	DL_FOREACH (serve->sessions, session) {
-		if (!session->calls_more || session->detaching)
-			continue;
-		session->calls_more = false;
-		session_on_socket(session, NULL, 0);
-	}
+		closer_take(session->serve->closer, fd, session->port.uid);
 }

@@ -30,7 +30,7 @@ void greeting_free(struct greeting *greeting)
 	if (greeting->source)
 		loop_remove(serve->loop, greeting->source);
 	if (greeting->fd >= 0)
-		close(greeting->fd);
+		closer_hang_up(serve->closer, greeting->fd, greeting->peer.uid);
 	if (greeting->peer.pidfd >= 0)
 		close(greeting->peer.pidfd);
 	DL_DELETE(serve->greetings, greeting);
@@ -133,14 +133,15 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 	(void)source;
 	(void)events;
 	for (;;) {
-		/* Plain recv: descriptors that a stranger sends along are dropped by the kernel. */
-		ssize_t n = recv(greeting->fd, greeting->bytes + greeting->n_bytes,
-			sizeof(greeting->bytes) - greeting->n_bytes, MSG_DONTWAIT);
+		ssize_t n = closer_peek_receive(greeting->fd, greeting->bytes + greeting->n_bytes,
+			sizeof(greeting->bytes) - greeting->n_bytes);
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno == EAGAIN)
+		if (n == -EAGAIN)
 			return;
+		if (n == -EBADMSG) {
+			refuse(greeting, STATUS_E_PROTOCOL, "descriptors came with HELLO");
+			return;
+		}
 		if (n <= 0) {
 			if (greeting->n_bytes > 0)
 				serve_complain(greeting->serve,
@@ -172,14 +173,15 @@ void greetings_expire(struct serve *serve, int64_t now_ms)
 
 /* ---- accept ---- */
 
-static bool has_place(const struct serve *serve, uid_t uid)
+static bool has_place(struct serve *serve, uid_t uid)
 {
 	const struct greeting *greeting;
 	uint32_t n = 0;
 
 	DL_FOREACH (serve->greetings, greeting)
 		n += greeting->peer.uid == uid;
-	return n < GREETINGS_PER_UID && serve->n_greetings < GREETINGS_MAX;
+	return n < GREETINGS_PER_UID && serve->n_greetings < GREETINGS_MAX &&
+		!serve_is_clogged(serve, uid);
 }
 
 /* Takes fd over. */
@@ -189,14 +191,16 @@ static void greet(struct serve *serve, int fd)
 	struct greeting *greeting;
 
 	if (socket_peer(fd, &peer) < 0) {
-		close(fd);
+		closer_hang_up(serve->closer, fd, (uid_t)-1);
 		return;
 	}
 	bool place = has_place(serve, peer.uid);
 	greeting = place ? calloc(1, sizeof(*greeting)) : NULL;
 	if (!greeting) {
 		const char *text = place ? "no memory for another client"
-					 : "too many clients that have not sent HELLO";
+			: serve_is_clogged(serve, peer.uid)
+			? "descriptors that your clients sent do not close"
+			: "too many clients that have not sent HELLO";
 
 		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
 			(unsigned)peer.uid, text);
@@ -204,7 +208,7 @@ static void greet(struct serve *serve, int fd)
 		welcome_refuse(serve, fd, STATUS_E_QUOTA, text);
 		if (peer.pidfd >= 0)
 			close(peer.pidfd);
-		close(fd);
+		closer_hang_up(serve->closer, fd, peer.uid);
 		return;
 	}
 	greeting->serve = serve;

@@ -16,6 +16,7 @@
 #include "daemon/log.h"
 #include "daemon/loop/loop.h"
 #include "daemon/serve/admin_wire.h"
+#include "daemon/serve/closer.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/serve.h"
 #include "ipc/msg.h"
@@ -56,6 +57,7 @@ struct session {
 	bool detached; /* ... and has let go; only the builder is waited for */
 	struct session_buffers *buffers; /* buffers.c */
 	bool calls_more;                 /* its socket has to be looked at again */
+	struct closer_item *dropping;    /* ... once the closer has read it; NULL: it does not */
 	struct session *prev, *next;
 };
 
@@ -64,6 +66,7 @@ struct operator {
 	struct loop_source *source;
 	int fd;
 	pid_t pid;
+	uid_t uid;
 	int64_t deadline_ms; /* INT64_MAX: it is nobody's turn */
 	uint32_t n_bytes;
 	uint8_t bytes[4 + ADMIN_REQUEST_MAX + 1];
@@ -83,6 +86,7 @@ struct serve {
 	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
 	struct loop_source *builder_source;
 	int listener, admin_listener;
+	struct closer *closer;
 	struct msg_codec *codec;
 	uint64_t nonce;
 	uint32_t last_session;
@@ -98,11 +102,12 @@ struct serve {
 	bool accept_stalled; /* no fd was left: the timer tries again */
 	bool accept_more;    /* more may wait than one turn took */
 	bool calls_more;     /* likewise, of a session */
+	uint32_t n_dropping; /* sessions whose socket the closer reads */
 	bool ending;         /* all sessions are being detached; done when none is left */
 	int64_t started_ms;
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
 	unsigned signals_seen;
-	struct log_limit complaints;
+	struct log_limit complaints, clogged;
 	struct greeting *greetings;
 	struct session *sessions;
 	struct operator *operators;
@@ -123,6 +128,9 @@ void serve_session_gone(struct serve *serve);
 /* The next connection (nonblocking, close-on-exec), or -EAGAIN when there is none or the turn's
  * share is taken; notes what is left for later. */
 int serve_accept(struct serve *serve, int listener, uint32_t *n_turn);
+/* Too many descriptors of this user's, or of all, wait to be closed: what hangs is nobody's loss but
+ * theirs who made it so. */
+bool serve_is_clogged(struct serve *serve, uid_t uid);
 
 /* handshake.c */
 void greeting_accept(struct serve *serve);
@@ -168,10 +176,16 @@ uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing);
 /* Nothing names the closed buffer any more. */
 void session_buffer_closed(struct session *session, uint32_t id);
 
-/* calls.c */
+/* receive.c */
 void session_on_socket(void *userdata, struct loop_source *source, uint32_t events);
 /* Go on where a turn's share of calls was taken. */
 void sessions_go_on(struct serve *serve);
+/* Go on where the closer has dropped a session's descriptors. */
+void sessions_dropped(struct serve *serve);
+
+/* calls.c */
+/* May this client have us map memory of its own? */
+bool session_may_import(const struct session *session);
 void serve_on_builder(void *userdata, struct loop_source *source, uint32_t events);
 
 /* admin.c */

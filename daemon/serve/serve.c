@@ -187,6 +187,13 @@ static void device_lost(struct serve *serve, const char *text)
 
 int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
 {
+	if (listener == serve->listener && closer_n(serve->closer) >= CLOSER_MAX) {
+		log_limited(&serve->clogged, LOG_LEVEL_WARN,
+			"descriptors of clients that do not close: %u: accepting nobody before some "
+			"do", CLOSER_MAX);
+		serve->accept_stalled = true;
+		return -EAGAIN;
+	}
 	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {
 		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -203,6 +210,11 @@ int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
 	}
 	serve->accept_more = listener >= 0;
 	return -EAGAIN;
+}
+
+bool serve_is_clogged(struct serve *serve, uid_t uid)
+{
+	return closer_n_of(serve->closer, uid) >= CLOSER_MAX_PER_UID;
 }
 
 static void report_handle(struct serve *serve, const struct engine_report *report)
@@ -267,6 +279,7 @@ static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
 	greetings_expire(serve, now);
 	operators_expire(serve, now);
 	sessions_retry(serve);
+	closer_tick(serve->closer);
 	if (now >= serve->detach_deadline_ms && !serve->done) {
 		log_error("sessions that the engine does not let go: %u: giving up on them",
 			serve->n_sessions);
@@ -309,6 +322,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->detach_deadline_ms = INT64_MAX;
 	serve->started_ms = serve_now_ms();
 	serve->complaints.per_second = COMPLAINTS_PER_SECOND;
+	serve->clogged.per_second = 1;
 	atomic_store(&signal_count, 0);
 
 	int r = socket_path(serve->socket, options->socket);
@@ -320,6 +334,8 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 		r = msg_codec_new(&serve->codec);
 	if (r == 0)
 		r = loop_new(&serve->loop, options->loop);
+	if (r == 0)
+		r = closer_new(&serve->closer, serve->loop);
 	if (r < 0)
 		goto fail;
 	signals_take(serve->loop);
@@ -340,7 +356,8 @@ static void listener_close(
 		loop_remove(serve->loop, source);
 	if (fd >= 0) {
 		unlink(path);
-		close(fd);
+		/* With the connections that nobody accepted. */
+		closer_take(serve->closer, fd, (uid_t)-1);
 	}
 }
 
@@ -357,6 +374,7 @@ void serve_free(struct serve *serve)
 		operator_free(operator);
 	listener_close(serve, serve->listener_source, serve->listener, serve->socket);
 	listener_close(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
+	closer_free(serve->closer);
 	if (serve->loop) {
 		signals_give_back();
 		if (serve->report_source)
@@ -425,6 +443,8 @@ int serve_run(struct serve *serve)
 			log_error("loop failed: %s", strerror(-r));
 			return r;
 		}
+		if (serve->n_dropping > 0)
+			sessions_dropped(serve);
 		if (serve->calls_more)
 			sessions_go_on(serve);
 		if (serve->accept_more) {

@@ -81,6 +81,31 @@ void raw_detach(struct raw *raw)
 	close(raw->socket);
 }
 
+size_t raw_call(const struct msg_call *call, uint8_t *bytes, size_t size)
+{
+	int n = msg_call_encode(call, bytes + 4, size - 4);
+	uint32_t length = htole32((uint32_t)n);
+
+	assert_true(n > 0);
+	memcpy(bytes, &length, sizeof(length));
+	return (size_t)n + 4;
+}
+
+struct msg_reply raw_hear_reply(struct raw *raw)
+{
+	uint8_t bytes[MSG_CALL_MAX];
+	struct msg_codec *codec;
+	struct msg_detail detail;
+	struct msg_reply reply;
+
+	ssize_t size = socket_receive(raw->socket, bytes, sizeof(bytes), NULL, 0, NULL, PATIENCE_MS);
+	assert_true(size > 0);
+	assert_int_equal(msg_codec_new(&codec), 0);
+	assert_int_equal(msg_reply_decode(codec, bytes, (size_t)size, &reply, &detail), 0);
+	msg_codec_free(codec);
+	return reply;
+}
+
 struct ring_sqe raw_generate(struct raw *raw, uint32_t n_tokens, int32_t token, uint32_t max_tokens)
 {
 	const struct msg_generate generate = {

@@ -25,6 +25,11 @@ size_t raw_hello(uint8_t *buffer, size_t size, uint32_t entries);
 void raw_attach(struct raw *raw, const struct daemon *daemon, uint32_t entries);
 void raw_detach(struct raw *raw);
 
+/* A call with its length in front; its size. */
+size_t raw_call(const struct msg_call *call, uint8_t *bytes, size_t size);
+/* The reply to a call, without a descriptor. */
+struct msg_reply raw_hear_reply(struct raw *raw);
+
 /* Fill the arena's first kilobytes with a generate request for n_tokens of `token`, and an entry
  * that names it. */
 struct ring_sqe raw_generate(

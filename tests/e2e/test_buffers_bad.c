@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Strangers who say on a session's socket what the library would not. */
-#include <endian.h>
 #include <sys/socket.h>
 
 #include "ipc/socket.h"
 #include "ipc/status.h"
 #include "tests/e2e/buffers.h"
 #include "tests/e2e/raw.h"
-
-static size_t raw_call(const struct msg_call *call, uint8_t *bytes, size_t size)
-{
-	int n = msg_call_encode(call, bytes + 4, size - 4);
-	uint32_t length = htole32((uint32_t)n);
-
-	assert_true(n > 0);
-	memcpy(bytes, &length, sizeof(length));
-	return (size_t)n + 4;
-}
 
 static void test_bytes_that_are_no_call_cost_the_session(void **state)
 {
@@ -104,18 +93,10 @@ static void test_descriptors_come_once_a_call(void **state)
 static int32_t raw_reply(struct raw *raw, const struct msg_call *call, int fd)
 {
 	uint8_t bytes[MSG_CALL_MAX];
-	struct msg_codec *codec;
-	struct msg_detail detail;
-	struct msg_reply reply;
 	int n = msg_call_encode(call, bytes, sizeof(bytes));
 
 	assert_int_equal(socket_send(raw->socket, bytes, (size_t)n, &fd, fd >= 0), 0);
-	ssize_t size = socket_receive(raw->socket, bytes, sizeof(bytes), NULL, 0, NULL, PATIENCE_MS);
-	assert_true(size > 0);
-	assert_int_equal(msg_codec_new(&codec), 0);
-	assert_int_equal(msg_reply_decode(codec, bytes, (size_t)size, &reply, &detail), 0);
-	msg_codec_free(codec);
-	return reply.status;
+	return raw_hear_reply(raw).status;
 }
 
 static void test_strange_calls_are_refused_and_cost_nothing_else(void **state)

@@ -218,7 +218,7 @@ static void test_silent_crowd_leaves_no_place_and_no_descriptor(void **state)
 	assert_int_equal(settled_fds(harness), before);
 }
 
-static void test_descriptors_sent_along_are_dropped(void **state)
+static void test_descriptors_that_come_with_hello_cost_the_connection(void **state)
 {
 	struct harness *harness = *state;
 	struct msg_hello hello = client_hello();
@@ -230,6 +230,9 @@ static void test_descriptors_sent_along_are_dropped(void **state)
 	int n = msg_hello_encode(&hello, buffer, sizeof(buffer));
 	assert_int_equal(socket_send(client.fd, buffer, (size_t)n, four, 4), 0);
 	client_receive_welcome(&client);
+	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_string_equal(client.welcome.text, "descriptors came with HELLO");
+	expect_closed(client.fd);
 	client_close(&client);
 	await_sessions(harness, 0);
 	assert_int_equal(settled_fds(harness), before);
@@ -509,7 +512,7 @@ int main(void)
 		T_IN(test_half_a_hello_times_out, setup_impatient),
 		T_IN(test_silence_times_out, setup_impatient),
 		T(test_silent_crowd_leaves_no_place_and_no_descriptor),
-		T(test_descriptors_sent_along_are_dropped),
+		T(test_descriptors_that_come_with_hello_cost_the_connection),
 		T(test_other_version_is_told_both_versions),
 		T(test_session_beyond_a_users_share_is_refused),
 		T_IN(test_session_beyond_all_is_refused, setup_few),

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Clients that send descriptors whose close takes for ever (a socket that lingers), at every place
+ * where a daemon could come to close them. Each time somebody else comes afterwards, attaches and
+ * asks a question, and when the close ends all is back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "daemon/serve/closer.h"
+#include "ipc/socket.h"
+#include "ipc/status.h"
+#include "tests/e2e/questions.h"
+#include "tests/e2e/raw.h"
+#include "tests/lingering.h"
+
+static struct daemon daemon_;
+
+struct scene {
+	struct lingering lingering;
+	struct holdings before;
+};
+
+static int start(void **state)
+{
+	(void)state;
+	daemon_init(&daemon_);
+	daemon_start(&daemon_);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	daemon_deinit(&daemon_);
+	return 0;
+}
+
+/* With nobody attached any more. */
+static struct holdings holdings(struct daemon *daemon)
+{
+	assert_true(EVENTUALLY(daemon_count(daemon, "sessions") == 0));
+	return daemon_holdings(daemon);
+}
+
+static struct scene scene_begin(struct daemon *daemon)
+{
+	struct scene scene = {.before = holdings(daemon)};
+
+	lingering_open(&scene.lingering);
+	return scene;
+}
+
+static void assert_serves(struct daemon *daemon)
+{
+	struct question question;
+	struct reply reply = {0};
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+
+	questions_make(&question, 1, 7);
+	assert_int_equal(question_prepare(m, &question, 0), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	assert_int_equal(replies_collect(m, &reply, 1), 0);
+	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+	mimeo_close(m);
+}
+
+/* The daemon stands still meanwhile: if it were the first to close, ours would be the copy that
+ * lingers. */
+static void daemon_pause(struct daemon *daemon)
+{
+	int status;
+
+	assert_int_equal(kill(daemon->pid, SIGSTOP), 0);
+	assert_int_equal(waitpid(daemon->pid, &status, WUNTRACED), daemon->pid);
+	assert_true(WIFSTOPPED(status));
+}
+
+static void daemon_go_on(struct daemon *daemon)
+{
+	assert_int_equal(kill(daemon->pid, SIGCONT), 0);
+}
+
+static void give(struct daemon *daemon, struct lingering *lingering, int socket, const void *bytes,
+	size_t n)
+{
+	daemon_pause(daemon);
+	lingering_give(lingering, socket, bytes, n);
+	daemon_go_on(daemon);
+}
+
+/* The close hangs, nobody else does; then it ends, and nothing is left of it. */
+static void scene_end(struct scene *scene, struct daemon *daemon)
+{
+	struct pollfd peer = {.fd = scene->lingering.peer, .events = POLLRDHUP};
+
+	assert_serves(daemon);
+	assert_int_equal(poll(&peer, 1, 0), 0);
+	lingering_let_go(&scene->lingering);
+	daemon_assert_settles(daemon, &scene->before);
+}
+
+/* ---- before a session ---- */
+
+static void test_with_hello(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	uint8_t hello[MSG_HEADER_MAX];
+	size_t n = raw_hello(hello, sizeof(hello), 4);
+	int fd = raw_connect(&daemon_);
+
+	(void)state;
+	give(&daemon_, &scene.lingering, fd, hello, n);
+	raw_assert_closed(fd);
+	close(fd);
+	scene_end(&scene, &daemon_);
+}
+
+/* The daemon stands still while it is sent, and its sender is gone before it goes on. */
+static void test_unread_on_a_connection_that_has_hung_up(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	int fd = raw_connect(&daemon_);
+
+	(void)state;
+	daemon_pause(&daemon_);
+	lingering_give(&scene.lingering, fd, "x", 1);
+	close(fd);
+	daemon_go_on(&daemon_);
+	scene_end(&scene, &daemon_);
+}
+
+static void test_behind_garbage(void **state)
+{
+	static const uint8_t garbage[4] = {0xff, 0xff, 0xff, 0xff};
+	struct scene scene = scene_begin(&daemon_);
+	int fd = raw_connect(&daemon_);
+
+	(void)state;
+	daemon_pause(&daemon_);
+	assert_int_equal(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
+	lingering_give(&scene.lingering, fd, "x", 1);
+	daemon_go_on(&daemon_);
+	raw_assert_closed(fd);
+	close(fd);
+	scene_end(&scene, &daemon_);
+}
+
+static void test_on_the_operators_socket(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	char path[SOCKET_PATH_MAX];
+
+	(void)state;
+	assert_int_equal(socket_admin_path(path, daemon_.socket), 0);
+	int fd = socket_connect(path, PATIENCE_MS);
+	assert_true(fd >= 0);
+	give(&daemon_, &scene.lingering, fd, "x", 1);
+	raw_assert_closed(fd);
+	close(fd);
+	scene_end(&scene, &daemon_);
+}
+
+/* ---- in a session ---- */
+
+static size_t import_call(uint8_t *bytes, size_t size)
+{
+	struct msg_call call = {.call = MSG_CALL_BUFFER_IMPORT};
+	const struct handle handle = {.kind = HANDLE_MEMFD, .size = 4096};
+
+	handle_encode(&handle, call.handle);
+	return raw_call(&call, bytes, size);
+}
+
+static void test_in_a_call(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	struct raw raw;
+
+	(void)state;
+	raw_attach(&raw, &daemon_, 4);
+	give(&daemon_, &scene.lingering, raw.socket, call, n);
+	struct msg_reply reply = raw_hear_reply(&raw);
+	assert_int_equal(reply.status, STATUS_E_INVALID);
+	assert_string_equal(reply.text, "the descriptor is no memfd's");
+	raw_assert_alive(&raw);
+	raw_detach(&raw);
+	scene_end(&scene, &daemon_);
+}
+
+static void test_second_one_in_a_call(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	const int fds[] = {STDERR_FILENO, scene.lingering.fd};
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	struct raw raw;
+
+	(void)state;
+	raw_attach(&raw, &daemon_, 4);
+	daemon_pause(&daemon_);
+	send_with(raw.socket, call, n, fds, 2);
+	close(scene.lingering.fd);
+	daemon_go_on(&daemon_);
+	raw_assert_closed(raw.socket);
+	raw_detach(&raw);
+	scene_end(&scene, &daemon_);
+}
+
+static void test_unread_in_a_session_that_has_hung_up(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	struct raw raw;
+
+	(void)state;
+	raw_attach(&raw, &daemon_, 4);
+	daemon_pause(&daemon_);
+	assert_int_equal(send(raw.socket, "\xff\xff\xff\xff", 4, MSG_NOSIGNAL), 4);
+	lingering_give(&scene.lingering, raw.socket, "x", 1);
+	raw_detach(&raw);
+	daemon_go_on(&daemon_);
+	scene_end(&scene, &daemon_);
+}
+
+/* A daemon that maps nobody's memory takes nobody's descriptors. */
+static void strict_start(struct daemon *daemon)
+{
+	daemon_init(daemon);
+	daemon_option(daemon, "--allow-client-ipc", "no");
+	daemon_start(daemon);
+}
+
+static void test_where_none_are_taken_the_call_is_refused_once_it_has_closed(void **state)
+{
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	struct daemon strict;
+	struct raw raw;
+
+	(void)state;
+	strict_start(&strict);
+	struct scene scene = scene_begin(&strict);
+	raw_attach(&raw, &strict, 4);
+	/* In two halves, each with one. */
+	give(&strict, &scene.lingering, raw.socket, call, 3);
+	send_with(raw.socket, call + 3, n - 3, &(int){STDERR_FILENO}, 1);
+	assert_serves(&strict);
+	raw_assert_alive(&raw);
+	lingering_let_go(&scene.lingering);
+	assert_int_equal(raw_hear_reply(&raw).status, STATUS_E_DENIED);
+	raw_assert_alive(&raw);
+	raw_detach(&raw);
+	daemon_assert_settles(&strict, &scene.before);
+	daemon_stop(&strict);
+	daemon_deinit(&strict);
+}
+
+static void test_where_none_are_taken_a_session_can_end_meanwhile(void **state)
+{
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	struct daemon strict;
+	struct raw raw;
+
+	(void)state;
+	strict_start(&strict);
+	struct scene scene = scene_begin(&strict);
+	raw_attach(&raw, &strict, 4);
+	give(&strict, &scene.lingering, raw.socket, call, n);
+	assert_serves(&strict);
+	raw_detach(&raw);
+	assert_true(EVENTUALLY(daemon_count(&strict, "sessions") == scene.before.sessions));
+	scene_end(&scene, &strict);
+	daemon_stop(&strict);
+	daemon_deinit(&strict);
+}
+
+/* ---- too many, and the end ---- */
+
+static void connect_refused(struct daemon *daemon, const char *why)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	char message[256];
+	struct mimeo *m;
+
+	config.socket_path = daemon->socket;
+	config.message = message;
+	config.message_size = sizeof(message);
+	assert_int_equal(mimeo_connect(&m, &config), MIMEO_E_QUOTA);
+	assert_non_null(strstr(message, why));
+}
+
+/* All at once: a stop interrupts what lingers already. */
+static void test_user_with_too_many_is_refused_until_they_close(void **state)
+{
+	const struct holdings before = holdings(&daemon_);
+	struct lingering lingering[CLOSER_MAX_PER_UID + 1];
+	int fds[CLOSER_MAX_PER_UID + 1];
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	const size_t n_fds = sizeof(fds) / sizeof(fds[0]);
+	struct raw bad, other;
+
+	(void)state;
+	raw_attach(&bad, &daemon_, 4);
+	raw_attach(&other, &daemon_, 4);
+	for (size_t i = 0; i < n_fds; i++) {
+		lingering_open(&lingering[i]);
+		fds[i] = lingering[i].fd;
+	}
+	daemon_pause(&daemon_);
+	send_with(bad.socket, call, n, fds, n_fds);
+	for (size_t i = 0; i < n_fds; i++)
+		close(fds[i]);
+	daemon_go_on(&daemon_);
+	raw_assert_closed(bad.socket);
+	raw_detach(&bad);
+	connect_refused(&daemon_, "descriptors that your clients sent do not close");
+	/* Who is attached is served on, unless it brings more. */
+	raw_assert_alive(&other);
+	send_with(other.socket, call, n, &(int){STDERR_FILENO}, 1);
+	raw_assert_closed(other.socket);
+	raw_detach(&other);
+	/* In the order in which they are closed: the call's own goes with its session. */
+	for (size_t i = 1; i <= n_fds; i++)
+		lingering_let_go(&lingering[i % n_fds]);
+	daemon_assert_settles(&daemon_, &before);
+	assert_serves(&daemon_);
+}
+
+/* Of one user so many threads hang, and what else has to be closed waits behind them: all but what
+ * the first turns of accepting brought. */
+static void test_with_too_many_nobody_is_accepted_until_some_close(void **state)
+{
+	const struct holdings before = holdings(&daemon_);
+	struct lingering lingering[CLOSER_THREADS_PER_UID];
+	uint8_t hello[MSG_HEADER_MAX];
+	size_t n = raw_hello(hello, sizeof(hello), 4);
+	struct pollfd late = {.events = POLLIN};
+
+	(void)state;
+	for (uint32_t i = 0; i < CLOSER_THREADS_PER_UID; i++)
+		lingering_open(&lingering[i]);
+	daemon_pause(&daemon_);
+	for (uint32_t i = 0; i < CLOSER_MAX + 200; i++) {
+		int fd = raw_connect(&daemon_);
+
+		if (i < CLOSER_THREADS_PER_UID)
+			lingering_give(&lingering[i], fd, "x", 1);
+		else
+			send_with(fd, "x", 1, &(int){STDERR_FILENO}, 1);
+		close(fd);
+	}
+	late.fd = raw_connect(&daemon_);
+	assert_int_equal(send(late.fd, hello, n, MSG_NOSIGNAL), n);
+	daemon_go_on(&daemon_);
+	assert_true(EVENTUALLY(daemon_log_has(&daemon_, "accepting nobody before some do")));
+	assert_true(daemon_count(&daemon_, "sessions") >= 0); /* operators are */
+	assert_int_equal(poll(&late, 1, 200), 0);
+	for (uint32_t i = 0; i < CLOSER_THREADS_PER_UID; i++)
+		lingering_let_go(&lingering[i]);
+	assert_int_equal(poll(&late, 1, (int)PATIENCE_MS), 1);
+	close(late.fd);
+	daemon_assert_settles(&daemon_, &before);
+	assert_serves(&daemon_);
+}
+
+static void test_daemon_ends_in_order_over_one_that_hangs(void **state)
+{
+	struct scene scene = scene_begin(&daemon_);
+	int fd = raw_connect(&daemon_);
+
+	(void)state;
+	give(&daemon_, &scene.lingering, fd, "x", 1);
+	raw_assert_closed(fd);
+	close(fd);
+	daemon_stop(&daemon_);
+	assert_true(daemon_log_has(&daemon_, "descriptors of clients that do not close: 1"));
+	lingering_let_go(&scene.lingering);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_with_hello),
+		cmocka_unit_test(test_unread_on_a_connection_that_has_hung_up),
+		cmocka_unit_test(test_behind_garbage),
+		cmocka_unit_test(test_on_the_operators_socket),
+		cmocka_unit_test(test_in_a_call),
+		cmocka_unit_test(test_second_one_in_a_call),
+		cmocka_unit_test(test_unread_in_a_session_that_has_hung_up),
+		cmocka_unit_test(test_where_none_are_taken_the_call_is_refused_once_it_has_closed),
+		cmocka_unit_test(test_where_none_are_taken_a_session_can_end_meanwhile),
+		cmocka_unit_test(test_user_with_too_many_is_refused_until_they_close),
+		cmocka_unit_test(test_with_too_many_nobody_is_accepted_until_some_close),
+		cmocka_unit_test(test_daemon_ends_in_order_over_one_that_hangs),
+	};
+
+	watchdog(WATCHDOG_SECONDS);
+	return cmocka_run_group_tests_name("strange_descriptors", tests, start, end);
+}

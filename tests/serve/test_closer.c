@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/serve/closer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "daemon/loop/loop.h"
+#include "tests/lingering.h"
+
+#define PATIENCE_MS 60000
+#define HERE 1000u /* users */
+#define THERE 1001u
+
+static struct loop *loop;
+
+static int start(void **state)
+{
+	struct closer *closer;
+
+	assert_int_equal(loop_new(&loop, NULL), 0);
+	assert_int_equal(closer_new(&closer, loop), 0);
+	*state = closer;
+	return 0;
+}
+
+static int end(void **state)
+{
+	closer_free(*state);
+	loop_free(loop);
+	return 0;
+}
+
+static void await_closed(struct closer *closer, uid_t uid, uint32_t n)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	for (int ms = 0; closer_n_of(closer, uid) != n && ms < PATIENCE_MS; ms++)
+		nanosleep(&pause, NULL);
+	assert_int_equal(closer_n_of(closer, uid), n);
+}
+
+static bool is_hung_up(int fd, int ms)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
+
+	return poll(&poll_fd, 1, ms) == 1 && poll_fd.revents & (POLLRDHUP | POLLHUP);
+}
+
+static void pair(int ret[2])
+{
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ret), 0);
+}
+
+static void test_memfd_is_closed_at_once(void **state)
+{
+	int fd = memfd_create("memfd", MFD_CLOEXEC);
+
+	assert_true(fd >= 0);
+	closer_take(*state, fd, HERE);
+	assert_int_equal(closer_n(*state), 0);
+	assert_int_equal(close(fd), -1);
+}
+
+static void test_close_that_takes_long_is_waited_for_by_nobody(void **state)
+{
+	struct lingering lingering;
+
+	lingering_open(&lingering);
+	closer_take(*state, lingering.fd, HERE);
+	assert_int_equal(closer_n_of(*state, HERE), 1);
+	assert_false(is_hung_up(lingering.peer, 0)); /* it has yet to read what was sent */
+	lingering_let_go(&lingering);
+	await_closed(*state, HERE, 0);
+}
+
+/* Beyond the threads that one user may have. */
+static void test_user_whose_closes_hang_holds_up_no_other(void **state)
+{
+	struct lingering hanging[CLOSER_THREADS_PER_UID + 4];
+	struct lingering other;
+	const size_t n = sizeof(hanging) / sizeof(hanging[0]);
+	int sockets[2];
+
+	for (size_t i = 0; i < n; i++) {
+		lingering_open(&hanging[i]);
+		closer_take(*state, hanging[i].fd, HERE);
+	}
+	lingering_open(&other);
+	closer_take(*state, other.fd, THERE);
+	pair(sockets);
+	closer_take(*state, sockets[0], THERE);
+	assert_true(is_hung_up(sockets[1], PATIENCE_MS));
+	await_closed(*state, THERE, 1);
+	lingering_let_go(&other);
+	await_closed(*state, THERE, 0);
+	assert_int_equal(closer_n_of(*state, HERE), n);
+	for (size_t i = 0; i < n; i++)
+		lingering_let_go(&hanging[i]);
+	await_closed(*state, HERE, 0);
+	close(sockets[1]);
+}
+
+static void test_connection_with_nothing_unread_is_closed_at_once(void **state)
+{
+	int sockets[2];
+
+	pair(sockets);
+	closer_hang_up(*state, sockets[0], HERE);
+	assert_int_equal(closer_n(*state), 0);
+	assert_true(is_hung_up(sockets[1], 0));
+	close(sockets[1]);
+}
+
+static void test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters(void **state)
+{
+	struct lingering lingering;
+	int sockets[2];
+
+	pair(sockets);
+	lingering_open(&lingering);
+	lingering_give(&lingering, sockets[1], "x", 1);
+	closer_hang_up(*state, sockets[0], HERE);
+	assert_true(is_hung_up(sockets[1], 0)); /* the peer does not wait for it either */
+	assert_int_equal(send(sockets[1], "x", 1, MSG_NOSIGNAL), -1);
+	assert_int_equal(closer_n(*state), 1);
+	lingering_let_go(&lingering);
+	await_closed(*state, HERE, 0);
+	close(sockets[1]);
+}
+
+static void test_bytes_are_received_and_descriptors_are_not(void **state)
+{
+	struct lingering lingering;
+	char bytes[16];
+	int sockets[2];
+
+	(void)state;
+	pair(sockets);
+	assert_int_equal(closer_peek_receive(sockets[0], bytes, sizeof(bytes)), -EAGAIN);
+	assert_int_equal(send(sockets[1], "hello", 5, 0), 5);
+	assert_int_equal(closer_peek_receive(sockets[0], bytes, sizeof(bytes)), 5);
+	assert_memory_equal(bytes, "hello", 5);
+	lingering_open(&lingering);
+	send_with(sockets[1], "fd", 2, &lingering.fd, 1);
+	assert_int_equal(closer_peek_receive(sockets[0], bytes, sizeof(bytes)), -EBADMSG);
+	assert_int_equal(closer_peek_receive(sockets[0], bytes, sizeof(bytes)), -EBADMSG);
+	/* Ours is the last copy again: it does not linger once it is read. */
+	close(sockets[0]);
+	assert_int_equal(send(sockets[1], "x", 1, MSG_NOSIGNAL), -1);
+	close(sockets[1]);
+	shutdown(lingering.fd, SHUT_WR);
+	lingering_let_go(&lingering);
+	close(lingering.fd);
+}
+
+static bool await_received(
+	struct closer *closer, struct closer_item *item, void *bytes, ssize_t *ret_n)
+{
+	for (int i = 0; i < PATIENCE_MS / 10; i++) {
+		loop_run_once(loop, 10); /* woken, or in time anyway */
+		if (closer_received(closer, item, bytes, ret_n))
+			return true;
+	}
+	return false;
+}
+
+static void test_descriptors_are_dropped_and_their_bytes_kept(void **state)
+{
+	struct lingering lingering;
+	struct closer_item *item;
+	char bytes[16];
+	int sockets[2];
+	ssize_t n;
+
+	pair(sockets);
+	lingering_open(&lingering);
+	lingering_give(&lingering, sockets[1], "call", 4);
+	item = closer_receive(*state, sockets[0], sizeof(bytes), HERE);
+	assert_non_null(item);
+	assert_false(closer_received(*state, item, bytes, &n));
+	lingering_let_go(&lingering);
+	assert_true(await_received(*state, item, bytes, &n));
+	assert_int_equal(n, 4);
+	assert_memory_equal(bytes, "call", 4);
+	assert_int_equal(closer_n(*state), 0);
+	/* The socket is still open, and its owner's. */
+	assert_int_equal(send(sockets[1], "x", 1, MSG_NOSIGNAL), 1);
+	close(sockets[0]);
+	close(sockets[1]);
+}
+
+static void test_connection_can_end_while_its_descriptors_are_dropped(void **state)
+{
+	struct lingering lingering;
+	struct closer_item *item;
+	int sockets[2];
+
+	pair(sockets);
+	lingering_open(&lingering);
+	lingering_give(&lingering, sockets[1], "call", 4);
+	item = closer_receive(*state, sockets[0], 16, HERE);
+	assert_non_null(item);
+	closer_abandon(*state, item);
+	assert_true(is_hung_up(sockets[1], 0));
+	lingering_let_go(&lingering);
+	await_closed(*state, HERE, 0);
+	assert_int_equal(send(sockets[1], "x", 1, MSG_NOSIGNAL), -1);
+	close(sockets[1]);
+}
+
+static void test_end_waits_a_while_for_what_hangs_and_no_longer(void **state)
+{
+	struct timespec before, after;
+	struct lingering lingering;
+	struct closer *closer;
+
+	(void)state;
+	assert_int_equal(closer_new(&closer, loop), 0);
+	lingering_open(&lingering);
+	closer_take(closer, lingering.fd, HERE);
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	closer_free(closer);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	int64_t ms = (after.tv_sec - before.tv_sec) * 1000 +
+		(after.tv_nsec - before.tv_nsec) / 1000000;
+	assert_true(ms >= CLOSER_STOP_MS - 1);
+	assert_true(ms < LINGER_SECONDS * 1000 / 2);
+	lingering_let_go(&lingering);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memfd_is_closed_at_once),
+		cmocka_unit_test(test_close_that_takes_long_is_waited_for_by_nobody),
+		cmocka_unit_test(test_user_whose_closes_hang_holds_up_no_other),
+		cmocka_unit_test(test_connection_with_nothing_unread_is_closed_at_once),
+		cmocka_unit_test(test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters),
+		cmocka_unit_test(test_bytes_are_received_and_descriptors_are_not),
+		cmocka_unit_test(test_descriptors_are_dropped_and_their_bytes_kept),
+		cmocka_unit_test(test_connection_can_end_while_its_descriptors_are_dropped),
+		cmocka_unit_test(test_end_waits_a_while_for_what_hangs_and_no_longer),
+	};
+
+	return cmocka_run_group_tests_name("closer", tests, start, end);
+}
