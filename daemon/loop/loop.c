@@ -191,9 +191,8 @@ void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t event
 
 /* Timers are kept here and not in the kernel: there are few, and this way both fillings tick alike.
  */
-static uint64_t wait_ns(const struct loop *loop, int timeout_ms)
+static uint64_t wait_ns(const struct loop *loop, uint64_t wait)
 {
-	uint64_t wait = timeout_ms < 0 ? LOOP_WAIT_FOREVER : (uint64_t)timeout_ms * NS_PER_MS;
 	const struct loop_source *timer;
 	uint64_t now;
 
@@ -228,13 +227,19 @@ static void run_timers(struct loop *loop)
 
 int loop_run_once(struct loop *loop, int timeout_ms)
 {
+	return loop_run_for(
+		loop, timeout_ms < 0 ? LOOP_WAIT_FOREVER : (uint64_t)timeout_ms * NS_PER_MS);
+}
+
+int loop_run_for(struct loop *loop, uint64_t timeout_ns)
+{
 	int r;
 
 	if (loop->dispatching)
 		return -EBUSY;
 	loop->dispatching = true;
 	loop->n_callbacks = 0;
-	r = loop->backend->wait(loop, wait_ns(loop, timeout_ms));
+	r = loop->backend->wait(loop, wait_ns(loop, timeout_ns));
 	run_timers(loop);
 	loop->dispatching = false;
 	if (loop->n_removed > 0) {

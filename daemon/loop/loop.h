@@ -48,6 +48,9 @@ int loop_add_timer(struct loop *loop, uint64_t period_ms, loop_callback callback
  * Number of callbacks run (0: the time is up, a signal or a loop_wake came), or -errno: -EBUSY from
  * within a callback. With io_uring a look that finds nothing makes no system call. */
 int loop_run_once(struct loop *loop, int timeout_ms);
+/* The same with a time in nanoseconds (UINT64_MAX: without limit), which is not rounded up: how late
+ * it ends is the kernel's affair, and of the thread's timer slack (prctl(2)). */
+int loop_run_for(struct loop *loop, uint64_t timeout_ns);
 /* End the current or next wait at once; from any thread, and async-signal-safe. */
 void loop_wake(struct loop *loop);
 

@@ -21,6 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define NS_PER_MS UINT64_C(1000000)
+#define NS_PER_S UINT64_C(1000000000)
+
 enum {
 	WAIT_EVENTS = 256,
 	BATCH = 64,
@@ -89,14 +92,32 @@ static void epoll_unwatch(struct loop *loop, struct loop_source *source)
 	epoll_ctl(epoll->fd, EPOLL_CTL_DEL, source->fd, NULL);
 }
 
+/* epoll_wait counts milliseconds, and epoll_pwait2 is not everywhere. Positive: something is there. */
+static int wait_finely(const struct epoll *epoll, uint64_t timeout_ns)
+{
+	struct pollfd poll_fd = { .fd = epoll->fd, .events = POLLIN };
+	const struct timespec timeout = {
+		.tv_sec = (time_t)(timeout_ns / NS_PER_S),
+		.tv_nsec = (long)(timeout_ns % NS_PER_S),
+	};
+	int n = ppoll(&poll_fd, 1, &timeout, NULL);
+
+	return n >= 0 ? n : errno == EINTR ? 0 : -errno;
+}
+
 static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
 {
 	struct epoll *epoll = loop->state;
 	struct epoll_event events[WAIT_EVENTS];
 	int timeout_ms = -1, n;
 
-	if (timeout_ns != LOOP_WAIT_FOREVER) {
-		uint64_t ms = timeout_ns / 1000000 + (timeout_ns % 1000000 != 0);
+	if (timeout_ns != LOOP_WAIT_FOREVER && timeout_ns % NS_PER_MS != 0) {
+		n = wait_finely(epoll, timeout_ns);
+		if (n <= 0)
+			return n;
+		timeout_ms = 0;
+	} else if (timeout_ns != LOOP_WAIT_FOREVER) {
+		uint64_t ms = timeout_ns / NS_PER_MS;
 
 		timeout_ms = ms > INT32_MAX ? INT32_MAX : (int)ms;
 	}

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/loop/loop_fixture.h"
 
+#include "ipc/clock.h"
+
 /* ---- choice ---- */
 
 static void test_loop_has_the_name_asked_for(void **state)
@@ -457,6 +459,42 @@ static void test_loop_wait_ends_in_time(void **state)
 	loop_free(loop);
 }
 
+/* On a busy machine some of them end late. */
+static void test_loop_wait_below_a_millisecond_is_not_rounded_up(void **state)
+{
+	struct loop *loop = loop_by_name(state);
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 50; i++) {
+		uint64_t start = clock_ns(), waited;
+
+		assert_int_equal(loop_run_for(loop, 200000), 0);
+		waited = clock_ns() - start;
+		least = waited < least ? waited : least;
+	}
+	assert_in_range(least, 100000, 999999);
+	loop_free(loop);
+}
+
+static void test_loop_wait_below_a_millisecond_ends_with_an_event(void **state)
+{
+	struct loop *loop = loop_by_name(state);
+	struct counter counter = { 0 };
+	int fd = bell_new();
+
+	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
+	settle(loop);
+	bell_add(fd, 1);
+	for (uint64_t end = clock_ns() + PATIENCE_MS * 1000000ull; counter.n == 0;) {
+		assert_true(clock_ns() < end);
+		assert_true(loop_run_for(loop, 500000) >= 0);
+	}
+	assert_int_equal(counter.n, 1);
+	loop_remove(loop, counter.source);
+	loop_free(loop);
+	close(fd);
+}
+
 static void test_loop_wake_before_the_wait_ends_it(void **state)
 {
 	struct loop *loop = loop_by_name(state);
@@ -520,6 +558,8 @@ int main(void)
 		BOTH(test_loop_timer_may_remove_itself_and_others),
 		BOTH(test_loop_refuses_impossible_periods),
 		BOTH(test_loop_wait_ends_in_time),
+		BOTH(test_loop_wait_below_a_millisecond_is_not_rounded_up),
+		BOTH(test_loop_wait_below_a_millisecond_ends_with_an_event),
 		BOTH(test_loop_wake_before_the_wait_ends_it),
 		BOTH(test_loop_wake_works_from_a_signal_handler),
 	};
