@@ -239,12 +239,14 @@ static int print(const struct bench_options *options, const struct target *targe
 	if (r < 0 || options->json)
 		return r;
 	printf("floor: %s\n",
-		options->model_dir ? FLOOR : "not measured; --model tells where the model is");
+		options->model_dir ? FLOOR : REPORT_NO_FLOOR ", and launch is the floor's too");
 	printf("engine: time a step of its turns that launched or read one; launch: what the bare "
 	       "loop needs to launch one; engine cpu: all that the engine's thread ran a step, "
 	       "spinning included\n");
 	if (strncmp(target->device, "cpu", 3) == 0)
 		printf("note: %s\n", CPU_NOTE);
+	if (!runs[0].daemon.cpu_ns)
+		printf("note: the kernel does not tell us what the daemon's threads ran\n");
 	return 0;
 }
 

@@ -12,6 +12,9 @@
 #include "daemon/table.h"
 
 #define REPORT_ROWS_MAX 32
+/* In place of the floor's name, where a bench went without. */
+#define REPORT_NO_FLOOR                                                                            \
+	"not measured, so there is no ratio, and no verdict on one; --model tells where the model is"
 
 struct measure {
 	const char *name;

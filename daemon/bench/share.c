@@ -239,21 +239,23 @@ static void fill(struct table *table, const struct bench_options *options,
 static void print_notes(const struct bench_options *options, const struct target *target,
 	const struct share_run *runs)
 {
-	bool fit = true, counted = true;
+	bool fit = true, counted = true, memory = true;
 
 	for (uint32_t i = 0; i < options->n_processes; i++) {
 		fit = fit && is_fit(&runs[i]);
 		counted = counted && runs[i].counted;
+		memory = memory && runs[i].device_bytes;
 	}
 	printf("floor: %s; targets: ratio <= %g, ratio of the P99s <= %g\n",
-		options->model_dir ? FLOOR : "not measured; --model tells where the model is",
-		TARGET_MEDIAN, TARGET_P99);
+		options->model_dir ? FLOOR : REPORT_NO_FLOOR, TARGET_MEDIAN, TARGET_P99);
 	if (strncmp(target->device, "cpu", 3) == 0)
 		printf("note: %s\n", CPU_NOTE);
 	if (!fit)
 		printf("note: %s\n", FEW_CPUS_NOTE);
 	if (!counted)
-		printf("note: the daemon's counters need its admin socket\n");
+		printf("note: what the daemon is and counts comes over its admin socket\n");
+	else if (!memory)
+		printf("note: this device has no memory of its own to tell of\n");
 }
 
 static int print(const struct bench_options *options, const struct target *target,

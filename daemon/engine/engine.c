@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The engine's life and its thread. A turn looks at the mailbox, the rings, the lane and the waiting
- * requests; when a turn finds nothing the thread spins for a while and then sleeps in its loop,
- * which holds all doorbells, until a client, the loop thread or the lane wakes it.
+ * requests; when a turn finds nothing the thread waits for something to do (idle.c).
  */
 #include "daemon/engine/state.h"
 
@@ -15,19 +14,6 @@
 #include <unistd.h>
 
 #include "ipc/clock.h"
-
-#define TURNS_UNPAUSED 256
-#define TURNS_A_CLOCK 8
-#define TICK_MS 5 /* how late a sleeping engine may notice a deadline, or room in a full ring */
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ __volatile__("yield");
-#endif
-}
 
 /* ---- the thread ---- */
 
@@ -112,100 +98,14 @@ static bool turn(struct engine *engine)
 	return true;
 }
 
-/* Something that a sleeping engine would miss? Called with all NEED_WAKEUP flags set. */
-static bool must_not_sleep(struct engine *engine)
-{
-	return atomic_load(&engine->mail_waits) || step_ready(engine) ||
-		(engine->n_flights && engine->device->ops->status(engine->device));
-}
-
-/* The lane wakes the engine behind the oldest step; one launched without a notification gets a
- * late one, behind everything. */
-static void ask_for_wake_up(struct engine *engine)
-{
-	struct flight *oldest = &engine->flights[engine->first_flight];
-
-	if (!engine->n_flights || oldest->notify)
-		return;
-	oldest->notify = !engine_ask_bell(engine, oldest);
-}
-
-/* While there is work, a client's indices are looked at only where its stamps do not say enough; one
- * that is where it cannot be is found here. */
-static void check_indices(struct engine *engine)
-{
-	for (uint32_t i = 0; i < engine->n_sessions; i++) {
-		struct session *session = engine->sessions[i];
-		struct ring *ring = &session->port->region.ring;
-
-		if (session->failed || session->detached)
-			continue;
-		if (ring_sq_check(ring) < 0)
-			engine_session_fail(session, "submission ring: the tail is not where it can be");
-		else if (ring_cq_space(ring) < 0)
-			engine_session_fail(session, "completion ring: the head is not where it can be");
-	}
-}
-
-static void sleep_until_woken(struct engine *engine)
-{
-	/* A device that fails may never run the function that was to wake us. */
-	bool stay = false, tick = engine->n_deadlines > 0 || engine->n_flights > 0;
-
-	atomic_store(&engine->sleeping, true);
-	ask_for_wake_up(engine);
-	for (uint32_t i = 0; i < engine->n_sessions; i++) {
-		struct session *session = engine->sessions[i];
-
-		if (session->failed || session->detached ||
-			!ring_daemon_sleep(&session->port->region.ring))
-			continue;
-		/* A client that takes completions rings no bell for it. */
-		stay |= !session->stuffed;
-		tick |= session->stuffed;
-	}
-	if (!stay && !must_not_sleep(engine)) {
-		count(&engine->stats.n_sleeps, 1);
-		loop_run_once(engine->loop, tick ? TICK_MS : -1);
-	}
-	for (uint32_t i = 0; i < engine->n_sessions; i++)
-		ring_daemon_awake(&engine->sessions[i]->port->region.ring);
-	atomic_store(&engine->sleeping, false);
-}
-
-/* Turns that find nothing: the first few at full speed, for a client that answers at once; then with
- * pauses, looking at the clock now and then. */
-static void idle(struct engine *engine)
-{
-	uint64_t now;
-
-	if (engine->options.spin_us) {
-		if (++engine->idle_turns > TURNS_UNPAUSED)
-			relax();
-		if (engine->idle_turns == TURNS_UNPAUSED)
-			check_indices(engine);
-		if (engine->options.spin_us == ENGINE_SPIN_FOREVER ||
-			engine->idle_turns % TURNS_A_CLOCK)
-			return;
-	}
-	now = clock_ns();
-	if (!engine->idle_since_ns)
-		engine->idle_since_ns = now;
-	if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * 1000)
-		return;
-	engine->slept = true;
-	check_indices(engine);
-	sleep_until_woken(engine);
-	engine->idle_since_ns = 0;
-}
-
 static void *engine_main(void *arg)
 {
 	struct engine *engine = arg;
 
+	idle_init();
 	while (!engine->stop) {
 		if (turn(engine))
-			engine->idle_since_ns = engine->idle_turns = 0;
+			idle_reset(engine);
 		else
 			idle(engine);
 	}

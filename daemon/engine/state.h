@@ -173,6 +173,8 @@ struct flight {
 	uint32_t n_sources;
 	bool notify;  /* a host function wakes the engine behind it */
 	struct event *end; /* recorded behind it where it is to notify */
+	struct graph_entry *entry; /* NULL: eager */
+	uint64_t expected_ns; /* the lane's time for the last steps like it; 0: there was none */
 	bool follows; /* a generating row of it was in the runner's step before */
 };
 
@@ -205,6 +207,10 @@ struct engine {
 	uint64_t next_deadline_ns; /* none is earlier */
 	uint32_t n_ports;          /* attached, as the loop thread counts */
 	uint64_t idle_since_ns, idle_turns;
+	bool watching; /* the last look found nothing, and was just now */
+	bool lag_known;
+	uint64_t lane_lag_ns;   /* the host's clock less the lane's */
+	uint64_t lane_since_ns; /* when the oldest flight began, on the host's clock */
 	uint64_t work_since_ns; /* this turn's work with steps; 0: none yet */
 	uint64_t lane_ended_ns; /* the last step read, on the device's clock */
 	uint64_t seed_state;
@@ -299,12 +305,22 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 bool step_launch(struct engine *engine);
 /* Read the results of completed steps. True if there were any. */
 bool step_complete(struct engine *engine);
-/* A host function: wakes the engine if it sleeps. */
-void engine_on_lane(void *engine);
-/* Have it called when the lane has done all that is launched. */
-int engine_ask_bell(struct engine *engine, struct flight *flight);
 /* The oldest flight's results are there. */
 bool step_ready(const struct engine *engine);
+
+/* ---- idle.c ---- */
+/* On the engine's thread, before all others. */
+void idle_init(void);
+/* A turn found something to do. */
+void idle_reset(struct engine *engine);
+/* A turn found nothing: wait for something, or return to look again. */
+void idle(struct engine *engine);
+/* The step before the oldest flight has been read; its end on the lane's clock. */
+void idle_follow(struct engine *engine, uint64_t ended_ns);
+/* What is launched now runs at once. */
+void idle_begin(struct engine *engine);
+/* Is the engine to be woken behind a step that is expected to take so long? */
+bool idle_wants_bell(const struct engine *engine, uint64_t expected_ns);
 
 /* ---- finish.c ---- */
 void post_final(struct request *request, int status, unsigned finish, const struct msg_detail *detail);

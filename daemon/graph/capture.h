@@ -18,6 +18,7 @@ struct graph_entry {
 	struct graph_exec *exec;         /* NULL: not captured */
 	struct graph_info info;
 	double seconds; /* warm-up to upload */
+	uint64_t lane_ns; /* what its last replays took; 0: there was none; its replayer's alone */
 	/* Written by the engine, read by anybody. */
 	_Atomic uint32_t n_captures;
 	_Atomic uint64_t n_replays, n_shared_replays, n_padded_rows;

@@ -84,6 +84,15 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 	return index < 0 ? NULL : &set->entries[index];
 }
 
+/* One replay that somebody else held up says little about the next. */
+void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
+{
+	if (entry->lane_ns && lane_ns > entry->lane_ns)
+		entry->lane_ns += (lane_ns - entry->lane_ns) / 8;
+	else
+		entry->lane_ns = lane_ns;
+}
+
 void graph_entry_count(struct graph_entry *entry, uint32_t n_rows, bool shared)
 {
 	atomic_fetch_add_explicit(&entry->n_replays, 1, memory_order_relaxed);

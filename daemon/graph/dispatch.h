@@ -39,6 +39,8 @@ int graph_set_capture(struct graph_set *set, const struct forward_context *conte
 /* The graph for a batch, or NULL with the reason. No side effects. */
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason);
+/* A replay of entry has taken the lane so long: entry->lane_ns follows, downwards at once. */
+void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
 /* Count a replay of entry that carried n_rows real rows, of two processes or more if shared. */
 void graph_entry_count(struct graph_entry *entry, uint32_t n_rows, bool shared);
 

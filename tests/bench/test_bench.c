@@ -400,6 +400,20 @@ static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 	assert_non_null(strstr(output, "the model's length leaves room for"));
 }
 
+static void test_share_says_why_a_column_is_empty(void **state)
+{
+	char arguments[1024], output[OUTPUT_MAX];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	(void)state;
+	snprintf(arguments, sizeof(arguments),
+		"--device cpu --model '%s/examples/models/tinycalc' share --processes 1 --tokens 4",
+		source ? source : ".");
+	assert_int_equal(run(arguments, "", output), 0);
+	assert_non_null(strstr(output, "DEVICE MEMORY"));
+	assert_non_null(strstr(output, "\nnote: this device has no memory of its own"));
+}
+
 static void test_table_names_device_and_floor(void **state)
 {
 	char arguments[1024], output[OUTPUT_MAX];
@@ -486,6 +500,7 @@ int main(void)
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
+		cmocka_unit_test(test_share_says_why_a_column_is_empty),
 		cmocka_unit_test(test_table_names_device_and_floor),
 		cmocka_unit_test(test_nonsense_is_status_2_and_no_daemon_status_1),
 		cmocka_unit_test(test_one_failure_is_told_in_one_line),

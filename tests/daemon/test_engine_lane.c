@@ -2,6 +2,8 @@
 /* What the engine counts of its lane and of its own time, against what was asked of it. */
 #include "tests/daemon/rig.h"
 
+#include <time.h>
+
 #include "ipc/clock.h"
 
 #define N_TOKENS 20u
@@ -87,40 +89,132 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 	end(&rig, &client);
 }
 
-/* Two steps that nobody asked to be told of end while the engine sleeps over them: from then on it
- * asks, or it would sleep over every second step and leave the lane idle until it woke. */
-static void sleep_over_two_steps(struct rig *rig, struct rig_client *client)
-{
-	struct rig_result results[16] = {0};
-	struct rig_request request = rig_endless(client, 0, 0, 2);
+/* ---- how the engine waits for the lane ---- */
 
-	assert_false(rig->engine->sleepy);
-	rig_gate_close(rig);
-	rig_submit(client, &request);
-	rig_wait_steps(rig, 2);
-	while (!atomic_load(&rig->engine->sleeping))
-		sched_yield();
-	rig_gate_open(rig);
-	rig_wait(client, results, 0);
-	assert_int_equal(results[0].n_generated, 2);
-	/* written before the last completion was published */
-	assert_true(rig->engine->sleepy);
+static void open_to_sleep(struct rig *rig, struct rig_client *client)
+{
+	struct rig_options options = full;
+
+	options.spin_us = 20; /* well below a step */
+	rig_open(rig, &options);
+	rig_attach(rig, client, 16);
 }
 
-static void test_engine_that_slept_over_two_steps_is_woken_between_the_next(void **state)
+static void wait_until_asleep(struct rig *rig)
+{
+	while (!atomic_load(&rig->engine->sleeping))
+		sched_yield();
+}
+
+/* Launch the request into a lane that is held, and wait until the engine has gone to sleep. */
+static void launch_held(struct rig *rig, struct rig_client *client,
+	const struct rig_request *request, uint64_t n_steps)
+{
+	uint64_t before = value(&rig->engine->stats.n_steps);
+
+	rig_gate_close(rig);
+	rig_submit(client, request);
+	rig_wait_steps(rig, before + n_steps);
+	wait_until_asleep(rig);
+}
+
+/* Or it would sleep over every second step, and leave the lane idle until it woke. */
+static void test_engine_that_has_slept_is_woken_behind_each_step_of_unknown_length(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		struct rig_options options = full;
+		struct rig_result results[16] = {0};
 		struct rig_client client;
+		struct rig_request request;
 		struct rig rig;
 
-		options.spin_us = 20; /* well below a step */
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 16);
-		sleep_over_two_steps(&rig, &client);
+		open_to_sleep(&rig, &client);
+		wait_until_asleep(&rig);
+		request = rig_endless(&client, 0, 0, 2);
+		launch_held(&rig, &client, &request, 2);
+		/* a prompt, and a graph that was never replayed */
+		for (unsigned k = 0; k < 2; k++) {
+			assert_int_equal(rig.engine->flights[k].expected_ns, 0);
+			assert_true(rig.engine->flights[k].notify);
+		}
+		rig_gate_open(&rig);
+		rig_wait(&client, results, 0);
+		assert_int_equal(results[0].n_generated, 2);
 		end(&rig, &client);
 	}
+}
+
+/* The client's own loop: a prompt, then a token a step. */
+static void step_once(struct rig_client *client, bool first)
+{
+	struct rig_request request = rig_step_text(client, 0, 1, "7", first);
+
+	assert_int_equal(rig_do(client, &request).status, STATUS_OK);
+}
+
+/* Held far longer than it is expected to take, it is looked for again and again; the lane is asked
+ * for nothing. */
+static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
+{
+	struct rig_result results[16] = {0};
+	struct rig_client client;
+	struct rig_request request;
+	struct rig rig;
+
+	(void)state;
+	open_to_sleep(&rig, &client);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	step_once(&client, true);
+	step_once(&client, false);
+	request = rig_step_text(&client, 0, 1, "7", false);
+	launch_held(&rig, &client, &request, 1);
+	const struct flight *held = &rig.engine->flights[rig.engine->first_flight];
+	uint64_t n_sleeps = value(&rig.engine->stats.n_sleeps);
+
+	assert_true(held->expected_ns > 0);
+	while (value(&rig.engine->stats.n_sleeps) < n_sleeps + 3)
+		sched_yield();
+	wait_until_asleep(&rig);
+	assert_false(held->notify);
+	rig_gate_open(&rig);
+	rig_wait(&client, results, 0);
+	assert_int_equal(results[0].status, STATUS_OK);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	end(&rig, &client);
+}
+
+static void test_idle_engine_sleeps_without_end(void **state)
+{
+	struct timespec while_idle = {.tv_nsec = 100000000};
+	struct rig_client client;
+	struct rig rig;
+	uint64_t n_sleeps;
+
+	(void)state;
+	open_to_sleep(&rig, &client);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	step_once(&client, true);
+	step_once(&client, false);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	wait_until_asleep(&rig);
+	n_sleeps = value(&rig.engine->stats.n_sleeps);
+	nanosleep(&while_idle, NULL);
+	/* the bell of the last step may still come */
+	assert_true(value(&rig.engine->stats.n_sleeps) <= n_sleeps + 1);
+	end(&rig, &client);
+}
+
+static void test_replays_that_were_held_up_hardly_count(void **state)
+{
+	struct graph_entry entry = {.lane_ns = 0};
+
+	(void)state;
+	graph_entry_timed(&entry, 800);
+	assert_int_equal(entry.lane_ns, 800);
+	graph_entry_timed(&entry, 1600);
+	assert_int_equal(entry.lane_ns, 900);
+	graph_entry_timed(&entry, 700);
+	assert_int_equal(entry.lane_ns, 700);
 }
 
 int main(void)
@@ -129,7 +223,11 @@ int main(void)
 		cmocka_unit_test(test_each_step_that_generates_on_has_one_gap_ahead),
 		cmocka_unit_test(test_steps_and_gaps_fill_the_time_that_they_took_and_no_more),
 		cmocka_unit_test(test_clients_own_loop_has_no_gaps),
-		cmocka_unit_test(test_engine_that_slept_over_two_steps_is_woken_between_the_next),
+		cmocka_unit_test(
+			test_engine_that_has_slept_is_woken_behind_each_step_of_unknown_length),
+		cmocka_unit_test(test_replay_of_known_length_is_awaited_by_the_clock),
+		cmocka_unit_test(test_idle_engine_sleeps_without_end),
+		cmocka_unit_test(test_replays_that_were_held_up_hardly_count),
 	};
 
 	return cmocka_run_group_tests_name("engine_lane", tests, NULL, NULL);
