@@ -476,6 +476,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.allow_client_ipc = client_ipc(config->allow_client_ipc),
 		.socket = startup->socket,
 		.device = startup->info.name,
+		.buffer_granularity = startup->info.export_granularity,
 		.loop = config->loop[0] ? config->loop : NULL,
 		.max_sessions = config->max_sessions,
 		.max_sessions_per_uid = config->max_sessions_per_uid,

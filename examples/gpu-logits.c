@@ -13,6 +13,7 @@
  */
 #include <mimeo/mimeo-cuda.h>
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -51,7 +52,8 @@ static int fail_cuda(const char *what, cudaError_t error)
 	return fail(what, cudaGetErrorString(error));
 }
 
-/* The next event of that kind; others of the request are passed over. */
+/* The next event of that kind, or the last one, which the device's work is before as well; others of the
+ * request are passed over. */
 static int await(struct mimeo *m, uint32_t kind, struct mimeo_event *ret)
 {
 	for (;;) {
@@ -63,7 +65,7 @@ static int await(struct mimeo *m, uint32_t kind, struct mimeo_event *ret)
 			continue;
 		if (ret->status < 0)
 			return ret->status;
-		if (ret->kind == kind)
+		if (ret->kind == kind || ret->kind == MIMEO_EVENT_FINAL)
 			return 0;
 		mimeo_event_seen(m, ret);
 	}
@@ -141,19 +143,21 @@ static int step_by_device(struct run *run, const struct mimeo_step_row *row, uin
 		r = await(run->m, MIMEO_EVENT_RECORDED, &event);
 	if (r < 0)
 		return fail_mimeo("step into the buffer", r);
-	mimeo_event_seen(run->m, &event);
+	bool last = event.kind == MIMEO_EVENT_FINAL;
 	cudaError_t error = cudaStreamWaitEvent(run->stream, done, 0);
 	if (error == cudaSuccess)
 		error = cudaMemcpyAsync(run->mine, logits, run->vocab * sizeof(float),
 			cudaMemcpyDeviceToHost, run->stream);
 	if (error == cudaSuccess)
 		error = cudaStreamSynchronize(run->stream);
+	mimeo_event_seen(run->m, &event);
 	if (error != cudaSuccess)
 		return fail_cuda("copy of the logits", error);
-	r = await(run->m, MIMEO_EVENT_FINAL, &event);
+	r = last ? 0 : await(run->m, MIMEO_EVENT_FINAL, &event);
 	if (r < 0)
 		return fail_mimeo("end of the step", r);
-	mimeo_event_seen(run->m, &event);
+	if (!last)
+		mimeo_event_seen(run->m, &event);
 	return 0;
 }
 
@@ -206,7 +210,7 @@ static int compare_steps(struct run *run, uint32_t buffer, const float *logits)
 static int with_buffer(struct run *run, uint32_t kind)
 {
 	struct mimeo_cuda_memory memory;
-	struct mimeo_handle handle;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	uint32_t buffer;
 
 	int r = mimeo_buffer_alloc(run->m, kind, run->vocab * sizeof(float), &buffer);

@@ -413,12 +413,20 @@ struct delivery {
 	int fds[SOCKET_FDS_MAX];
 	size_t n_fds, fds_max;
 	bool surplus;
+	bool lost; /* this process had no number for one */
 };
 
 static void delivery_close(struct delivery *delivery)
 {
 	while (delivery->n_fds > 0)
 		close(delivery->fds[--delivery->n_fds]);
+}
+
+/* What was lost stands in its place. */
+static void delivery_fill(struct delivery *delivery)
+{
+	while (delivery->lost && delivery->n_fds < delivery->fds_max)
+		delivery->fds[delivery->n_fds++] = -EMFILE;
 }
 
 /* Every fd that the kernel installed is kept or closed, whatever else is wrong. */
@@ -484,7 +492,8 @@ static int receive_all(
 		if (n < 0)
 			return -errno;
 		delivery_take(delivery, &message);
-		if (delivery->surplus || (message.msg_flags & MSG_CTRUNC))
+		delivery->lost |= message.msg_flags & MSG_CTRUNC;
+		if (delivery->surplus || (delivery->lost && delivery->n_fds == delivery->fds_max))
 			return -EPROTO;
 		if (n == 0)
 			return -ECONNRESET;
@@ -510,6 +519,7 @@ ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t f
 		delivery_close(&delivery);
 		return r;
 	}
+	delivery_fill(&delivery);
 	if (delivery.n_fds > 0)
 		memcpy(ret_fds, delivery.fds, delivery.n_fds * sizeof(int));
 	if (ret_n_fds)

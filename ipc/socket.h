@@ -53,8 +53,9 @@ int socket_peer(int fd, struct socket_peer *ret);
 int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
 /* Receive one message into buffer[size], and fds (close-on-exec, the caller's to close). The length
  * or -errno: -EMSGSIZE if it does not fit, -ECONNRESET on end of file, -ETIMEDOUT, -EPROTO if more
- * than fds_max fds came. On an error every fd that came is closed, and the stream is of no more
- * use. ret_fds and ret_n_fds may be NULL if fds_max is 0. */
+ * than fds_max fds came. Where this process has no descriptor left for some that came, the places in
+ * ret_fds up to fds_max have -EMFILE. On an error every fd that came is closed, and the stream is of no
+ * more use. ret_fds and ret_n_fds may be NULL if fds_max is 0. */
 ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
 	size_t *ret_n_fds, unsigned timeout_ms);
 

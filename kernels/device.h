@@ -73,6 +73,7 @@ struct device_info {
 	uint8_t uuid[16];
 	uint64_t total_bytes, free_bytes; /* device memory; cpu: what the machine has available */
 	enum dtype activation_dtype, kv_dtype;
+	uint64_t export_granularity; /* bytes that are exported are multiples of it */
 };
 
 struct graph_info {

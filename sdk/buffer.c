@@ -159,11 +159,28 @@ static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_
 		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
 		r = ret->status;
 	}
-	if (r < 0 && *ret_fd >= 0) {
+	if (r == 0 && *ret_fd == -EMFILE)
+		r = refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
+	if (r < 0 && *ret_fd >= 0)
 		close(*ret_fd);
+	if (r < 0)
 		*ret_fd = -1;
-	}
 	return r;
+}
+
+/* A buffer that the daemon made and nobody here can name. */
+static void disown(struct mimeo *m, uint32_t id)
+{
+	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
+	char why[sizeof(m->buffer_message)];
+	struct msg_reply reply;
+	int fd;
+
+	memcpy(why, m->buffer_message, sizeof(why));
+	call(m, &msg, -1, &reply, &fd);
+	if (fd >= 0)
+		close(fd);
+	memcpy(m->buffer_message, why, sizeof(why));
 }
 
 /* ---- buffers ---- */
@@ -220,7 +237,7 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 {
 	const struct msg_call msg = {
 		.call = MSG_CALL_BUFFER_ALLOC, .kind = kind, .bytes = bytes};
-	struct msg_reply reply;
+	struct msg_reply reply = {.buffer = 0};
 	int fd;
 
 	if (kind > MIMEO_HANDLE_CUDA_IPC)
@@ -234,6 +251,8 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 	int r = call(m, &msg, -1, &reply, &fd);
 	if (r == 0 && (reply.buffer == 0 || !handle_from_reply(&reply, fd, &buffer->handle)))
 		r = lose(m, &fd);
+	if (r == MIMEO_E_NO_MEMORY && reply.status == 0 && reply.buffer != 0)
+		disown(m, reply.buffer);
 	if (r < 0) {
 		free(buffer);
 		return r;
@@ -303,7 +322,9 @@ int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_h
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
-	*ret_handle = buffer->handle;
+	if (!config_answer(ret_handle, &buffer->handle, sizeof(buffer->handle)))
+		return refuse(m, MIMEO_E_INVALID,
+			"nowhere to write the handle, or not one that MIMEO_HANDLE_INIT began");
 	return 0;
 }
 

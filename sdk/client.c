@@ -39,6 +39,21 @@ bool config_copy(void *known, size_t known_size, const void *given, size_t least
 	return true;
 }
 
+bool config_answer(void *given, const void *known, size_t known_size)
+{
+	size_t size;
+
+	if (!given)
+		return false;
+	memcpy(&size, given, sizeof(size));
+	if (size < sizeof(size) || size > GROWN_BYTES_MOST)
+		return false;
+	memset(given, 0, size);
+	memcpy(given, known, size < known_size ? size : known_size);
+	memcpy(given, &size, sizeof(size));
+	return true;
+}
+
 /* ---- configuration ---- */
 
 static uint64_t spin_ns(uint32_t spin_us)
@@ -187,13 +202,17 @@ static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct ms
 		return connect_failed(path, (int)n, ret->text);
 	}
 	int r = welcome_parse(buffer, (size_t)n, ret);
+	if (r == 0 && n_fds > 0 && taken[n_fds - 1] == -EMFILE) {
+		snprintf(ret->text, sizeof(ret->text), "this process has no descriptor left");
+		r = MIMEO_E_NO_MEMORY;
+	}
 	if (r == 0 && n_fds != 3)
 		r = MIMEO_E_PROTOCOL;
 	for (size_t i = 0; i < n_fds; i++) {
-		if (r < 0)
-			close(taken[i]);
-		else
+		if (r == 0)
 			fds[i] = taken[i];
+		else if (taken[i] >= 0)
+			close(taken[i]);
 	}
 	free(buffer);
 	return r;

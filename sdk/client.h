@@ -114,6 +114,9 @@ struct mimeo {
 /* Copy a caller's struct of `size` bytes, as its first field says, into known[known_size], the rest
  * zero. False if it is smaller than `least` or has something where this library knows no field. */
 bool config_copy(void *known, size_t known_size, const void *given, size_t least);
+/* The other way: as much of known[known_size] as the caller's struct has room for by its first field,
+ * the rest of it zero. False if it is NULL or its size is impossible. */
+bool config_answer(void *given, const void *known, size_t known_size);
 
 /* ---- submit.c ---- */
 

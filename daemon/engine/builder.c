@@ -32,6 +32,7 @@ struct builder {
 	pthread_cond_t changed;
 	struct jobs posted, done;
 	struct things closing, waiting; /* waiting: for the lane */
+	bool made;             /* the last thing done was a job: what closes goes before the next */
 	bool stop;
 };
 
@@ -184,22 +185,28 @@ static void wait_for_news(struct builder *builder)
 	pthread_cond_timedwait(&builder->changed, &builder->lock, &until);
 }
 
-/* With the lock held, which is let go meanwhile: do one thing that can be done now. */
+/* The next to be given back now, or NULL. */
+static struct builder_thing *next_closing(struct builder *builder)
+{
+	struct builder_thing *thing;
+
+	while ((thing = things_pop(&builder->closing)) && waits_for_the_lane(thing))
+		things_push(&builder->waiting, thing);
+	return thing ? thing : is_due(builder) ? things_pop(&builder->waiting) : NULL;
+}
+
+/* With the lock held, which is let go meanwhile: do one thing that can be done now. Making and giving
+ * back take turns where both have something to do: neither client waits for another's endless calls. */
 static bool work(struct builder *builder)
 {
-	struct builder_job *job = jobs_pop(&builder->posted);
-	struct builder_thing *thing = NULL;
+	struct builder_thing *thing = builder->made ? next_closing(builder) : NULL;
+	struct builder_job *job = thing ? NULL : jobs_pop(&builder->posted);
 
-	if (!job)
-		thing = things_pop(&builder->closing);
-	if (thing && waits_for_the_lane(thing)) {
-		things_push(&builder->waiting, thing);
-		return true;
-	}
-	if (!job && !thing && is_due(builder))
-		thing = things_pop(&builder->waiting);
+	if (!job && !thing)
+		thing = next_closing(builder);
 	if (!job && !thing)
 		return false;
+	builder->made = job;
 	pthread_mutex_unlock(&builder->lock);
 	if (job)
 		job->rc = make(builder->device, job);

@@ -12,6 +12,9 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#ifndef F_DUPFD_QUERY
+#define F_DUPFD_QUERY 1027 /* Linux 6.10 */
+#endif
 #ifndef KCMP_FILE
 #define KCMP_FILE 0
 #endif
@@ -21,14 +24,23 @@
 
 /* ---- memory ---- */
 
+/* Copies of one descriptor? Where no filter lets the kernel say so, it is another's, and the memory is
+ * mapped once more. */
+static bool is_copy(int a, int b)
+{
+	pid_t self = getpid();
+	int r = fcntl(a, F_DUPFD_QUERY, b);
+
+	return r >= 0 ? r == 1 : syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
+}
+
 static bool is_same_file(int a, int b)
 {
 	struct stat first, second;
-	pid_t self = getpid();
 
 	if (a < 0 || b < 0)
 		return a == b;
-	if (syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0)
+	if (is_copy(a, b))
 		return true;
 	/* Two openings of one memfd. Of no other file is the inode asked for: its file system may not
 	 * answer. */

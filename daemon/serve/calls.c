@@ -160,6 +160,17 @@ static bool is_served(struct session *session, uint32_t kind)
 	return false;
 }
 
+/* What the device takes for so many bytes, or UINT64_MAX. */
+static uint64_t rounded(const struct serve *serve, uint64_t bytes)
+{
+	uint64_t granularity = serve->options.buffer_granularity;
+	uint64_t over = granularity > 0 ? bytes % granularity : 0;
+
+	if (over > 0 && __builtin_add_overflow(bytes, granularity - over, &bytes))
+		return UINT64_MAX;
+	return bytes;
+}
+
 static void call_alloc(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
@@ -168,10 +179,11 @@ static void call_alloc(struct session *session, const struct msg_call *msg)
 
 	if (call.kind == 0)
 		call.kind = on_host(session) ? HANDLE_MEMFD : HANDLE_VMM_FD;
-	if (!is_served(session, call.kind) || !has_room(session, msg->bytes))
+	uint64_t bytes = rounded(session->serve, msg->bytes);
+	if (!is_served(session, call.kind) || !has_room(session, bytes))
 		return;
 	struct memory *memory = buffers_memory_new(buffers,
-		call.kind == HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, msg->bytes);
+		call.kind == HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
 	if (!memory) {
 		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
 		return;
@@ -426,14 +438,14 @@ void session_call(struct session *session, uint32_t length)
 			msg_field_name((unsigned)detail.values[0]));
 	else if (!session->serve->options.builder)
 		refuse(session, STATUS_E_UNSUPPORTED, "this daemon has no device buffers");
+	else if (msg.call == MSG_CALL_BUFFER_CLOSE)
+		call_close(session, &msg);
 	else if (session->serve->state == SERVE_FAILED)
 		refuse(session, STATUS_E_DEVICE_LOST, "the device failed");
 	else if (msg.call == MSG_CALL_BUFFER_ALLOC)
 		call_alloc(session, &msg);
 	else if (msg.call == MSG_CALL_BUFFER_IMPORT)
 		call_import(session, &msg, &fd);
-	else if (msg.call == MSG_CALL_BUFFER_CLOSE)
-		call_close(session, &msg);
 	else
 		call_fence(session, &msg);
 	if (fd >= 0)

@@ -28,6 +28,7 @@ struct serve_options {
 	uint32_t max_client_buffers;      /* open, or not given back yet */
 	uint64_t max_client_buffer_bytes;
 	uint64_t max_buffer_bytes;        /* of all clients */
+	uint64_t buffer_granularity;      /* what is allocated counts in multiples of it; 0: bytes */
 	enum serve_client_ipc allow_client_ipc;
 	const char *socket;    /* the clients'; the caller holds its lock, and the admin socket's */
 	const char *device;    /* for people: "cpu" */

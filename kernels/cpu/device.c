@@ -162,6 +162,7 @@ static int device_info(struct device *base, struct device_info *ret)
 			'e'},
 		.activation_dtype = DTYPE_F32,
 		.kv_dtype = DTYPE_F32,
+		.export_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
 	};
 	int rc = device_status(base);
 

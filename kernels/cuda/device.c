@@ -87,6 +87,7 @@ static int device_info(struct device *base, struct device_info *ret)
 		.kind = "cuda",
 		.activation_dtype = DTYPE_BF16,
 		.kv_dtype = DTYPE_BF16,
+		.export_granularity = device->granularity,
 	};
 	size_t free_bytes = 0, total_bytes = 0;
 	int rc = cuda_status(device);

@@ -21,6 +21,8 @@ static _Atomic int answer; /* of what is asked of the device next */
 static _Atomic uint64_t ipc_freed_ns;
 static _Atomic uint64_t there_is;
 static char block[64];
+static _Atomic bool shut, at_the_gate; /* exports wait until it is open */
+static _Atomic int n_exports_before_free;
 
 static int fake_export(
 	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle)
@@ -31,6 +33,8 @@ static int fake_export(
 	(void)bytes;
 	if (rc != 0)
 		return rc;
+	for (; atomic_load(&shut); nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL))
+		atomic_store(&at_the_gate, true);
 	atomic_fetch_add(&n_exports, 1);
 	*ret = block;
 	*ret_handle = (struct device_handle){.fd = -1};
@@ -41,6 +45,7 @@ static void fake_export_free(struct device *device, void *memory)
 {
 	(void)device;
 	assert_ptr_equal(memory, block);
+	atomic_store(&n_exports_before_free, atomic_load(&n_exports));
 	atomic_fetch_add(&n_export_frees, 1);
 }
 
@@ -193,6 +198,33 @@ static void test_bytes_count_from_the_order_until_they_are_given_back(void **sta
 	assert_int_equal(n_import_frees, 1);
 }
 
+/* Behind a job that takes long, something to give back and two more jobs. */
+static void test_what_is_given_back_takes_turns_with_what_is_made(void **state)
+{
+	struct builder *builder = *state;
+	struct builder_thing *things[3], *first = made(builder, BUILDER_EXPORT, 1);
+
+	atomic_store(&at_the_gate, false);
+	atomic_store(&shut, true);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1));
+	EVENTUALLY(atomic_load(&at_the_gate));
+	builder_close(builder, first);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1));
+	builder_post(builder, job_of(BUILDER_EXPORT, 1));
+	atomic_store(&shut, false);
+	for (int i = 0; i < 3; i++) {
+		struct builder_job *job = done(builder);
+
+		things[i] = job->thing;
+		free(job);
+	}
+	EVENTUALLY(builder_n_closing(builder) == 0);
+	assert_int_equal(n_exports_before_free, 2);
+	for (int i = 0; i < 3; i++)
+		builder_close(builder, things[i]);
+	EVENTUALLY(builder_bytes(builder) == 0);
+}
+
 static void test_what_the_device_refuses_counts_for_nothing(void **state)
 {
 	struct builder *builder = *state;
@@ -306,6 +338,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		T(test_bytes_count_from_the_order_until_they_are_given_back),
+		T(test_what_is_given_back_takes_turns_with_what_is_made),
 		T(test_what_the_device_refuses_counts_for_nothing),
 		T(test_only_what_waits_for_the_device_waits_for_an_empty_lane),
 		T(test_import_that_is_too_small_is_refused_and_closed_by_the_queue),

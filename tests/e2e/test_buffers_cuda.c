@@ -137,7 +137,7 @@ static int be_a_reader(void *arg)
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row row = {.tokens = tokens};
 	struct mimeo_cuda_memory memory;
-	struct mimeo_handle handle;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	struct mimeo_event event;
 	struct client client;
 	float expected[VOCAB], got[VOCAB];
@@ -218,7 +218,7 @@ static uint32_t embeddings_of(struct client *client, bool ipc)
 {
 	uint16_t *table = embedding_table(), rows[N * HIDDEN];
 	struct mimeo_cuda_memory memory;
-	struct mimeo_handle handle;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	char *address;
 	uint32_t buffer;
 

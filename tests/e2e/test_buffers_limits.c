@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "tests/e2e/buffers.h"
 
@@ -124,7 +125,7 @@ static void test_library_refuses_a_place_that_no_daemon_would_take(void **state)
 
 static float *memory_of(struct mimeo *m, uint32_t buffer, size_t bytes)
 {
-	struct mimeo_handle handle;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 
 	assert_int_equal(mimeo_buffer_handle(m, buffer, &handle), 0);
 	float *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, handle.fd, 0);
@@ -366,6 +367,27 @@ static void test_limits_are_named_and_end_with_what_is_closed(void **state)
 	mimeo_close(other);
 }
 
+/* The daemon has made it by then: it is given back. */
+static void test_client_without_a_descriptor_for_its_buffer_is_told_and_lives(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	struct rlimit before, tight;
+	uint32_t buffer;
+	int next = dup(STDERR_FILENO);
+
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	tight = (struct rlimit){.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	int r = mimeo_buffer_alloc(m, 0, 4096, &buffer);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	assert_int_equal(r, MIMEO_E_NO_MEMORY);
+	assert_string_equal(mimeo_buffer_message(m), "this process has no descriptor left");
+	assert_no_buffers(*state);
+	buffer_of(m, 4096, NULL);
+	mimeo_close(m);
+}
+
 static void test_client_s_memory_is_not_mapped_where_that_is_not_allowed(void **state)
 {
 	struct daemon strict;
@@ -471,6 +493,7 @@ int main(void)
 		T(test_session_that_ends_in_flight_leaves_nothing),
 		T(test_killed_client_gives_back_buffers_bytes_and_descriptors),
 		T(test_limits_are_named_and_end_with_what_is_closed),
+		T(test_client_without_a_descriptor_for_its_buffer_is_told_and_lives),
 		T(test_client_s_memory_is_not_mapped_where_that_is_not_allowed),
 		T(test_lost_device_ends_the_step_and_the_daemon_with_its_buffers),
 		T(test_dead_daemon_ends_a_wait_for_its_fence),

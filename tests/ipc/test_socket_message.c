@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -231,6 +232,32 @@ static void test_socket_fds_spread_over_a_message_count_together(void **state)
 	assert_int_equal(count_fds(), fds);
 }
 
+/* The message is there, and what came is told from what did not. */
+static void test_socket_fds_without_a_number_here_are_told(void **state)
+{
+	int pair[2], got[SOCKET_FDS_MAX], sent[2] = {STDIN_FILENO, STDERR_FILENO};
+	struct rlimit before, tight;
+	size_t n_fds = 0;
+	char buffer[8];
+
+	(void)state;
+	pair_open(pair);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	tight = (struct rlimit){.rlim_cur = (rlim_t)pair[1] + 2, .rlim_max = before.rlim_max};
+	assert_int_equal(socket_send(pair[0], "two", 3, sent, 2), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	ssize_t n = socket_receive(pair[1], buffer, sizeof(buffer), got, 3, &n_fds, LONG_MS);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	assert_int_equal(n, 3);
+	assert_memory_equal(buffer, "two", 3);
+	assert_int_equal(n_fds, 3);
+	assert_true(got[0] >= 0);
+	assert_int_equal(got[1], -EMFILE);
+	assert_int_equal(got[2], -EMFILE);
+	close(got[0]);
+	pair_close(pair);
+}
+
 static void test_socket_errors_close_the_fds_that_came(void **state)
 {
 	int fds = count_fds();
@@ -270,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_socket_send_without_a_reader_raises_no_signal),
 		cmocka_unit_test(test_socket_surplus_fds_are_refused_and_none_leaks),
 		cmocka_unit_test(test_socket_fds_spread_over_a_message_count_together),
+		cmocka_unit_test(test_socket_fds_without_a_number_here_are_told),
 		cmocka_unit_test(test_socket_errors_close_the_fds_that_came),
 	};
 

@@ -64,7 +64,7 @@ static struct msg_call heard(struct session *s)
 static void test_handle_passes_through_as_it_is(void **state)
 {
 	const struct handle expected = ipc_handle();
-	struct mimeo_handle handle;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	struct session s;
 	void *memory;
 
@@ -85,6 +85,17 @@ static void test_handle_passes_through_as_it_is(void **state)
 	assert_memory_equal(handle.opaque, expected.opaque, sizeof(handle.opaque));
 	assert_int_equal(mimeo_buffer_map(s.m, buffer, &memory), MIMEO_E_UNSUPPORTED);
 	assert_int_equal(mimeo_buffer_handle(s.m, 8, &handle), MIMEO_E_UNKNOWN_BUFFER);
+	/* A caller that knows less of it has what it knows, and one that says nothing has nothing. */
+	struct mimeo_handle known = MIMEO_HANDLE_INIT;
+	known.size = offsetof(struct mimeo_handle, opaque);
+	memset(known.opaque, 7, sizeof(known.opaque));
+	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &known), 0);
+	assert_int_equal(known.size, offsetof(struct mimeo_handle, opaque));
+	assert_int_equal(known.offset, 512);
+	assert_int_equal(known.opaque[0], 7);
+	known.size = 0;
+	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &known), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_buffer_handle(s.m, buffer, NULL), MIMEO_E_INVALID);
 	answer_with(&s, &(struct msg_reply){.status = 0});
 	assert_int_equal(mimeo_buffer_close(s.m, buffer), 0);
 	assert_int_equal(heard(&s).buffer, 7);

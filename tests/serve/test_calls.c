@@ -105,6 +105,7 @@ static int setup(void **state)
 	rig->harness->options.device_kind = "cuda";
 	memcpy(rig->harness->options.device_uuid, uuid, sizeof(uuid));
 	rig->harness->options.max_client_buffers = 4;
+	rig->harness->options.buffer_granularity = 4096;
 	rig->harness->options.max_client_buffer_bytes = 1 << 20;
 	rig->harness->options.max_buffer_bytes = 1 << 20;
 	rig->harness->options.allow_client_ipc = SERVE_CLIENT_IPC_SAME_UID;
@@ -341,6 +342,25 @@ static void test_closed_ipc_memory_counts_until_the_lane_is_empty(void **state)
 	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
 }
 
+/* So much of the device is gone, whatever was asked. */
+static void test_memory_counts_as_the_device_takes_it(void **state)
+{
+	struct rig *rig = *state;
+	struct msg_call odd = alloc_call;
+
+	odd.bytes = 1;
+	assert_int_equal(call(rig, &odd).status, 0);
+	await_count(rig->harness, "status", "buffer_bytes", 4096);
+	odd.bytes = (1 << 20) - 4096 + 1;
+	struct msg_reply reply = call(rig, &odd);
+	assert_int_equal(reply.status, STATUS_E_QUOTA);
+	assert_non_null(strstr(reply.text, "max_client_buffer_bytes is 1048576: 1048576 asked"));
+	odd.bytes = INT64_MAX;
+	assert_int_equal(call(rig, &odd).status, STATUS_E_QUOTA);
+	odd.bytes = (1 << 20) - 4096;
+	assert_int_equal(call(rig, &odd).status, 0);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -352,6 +372,7 @@ int main(void)
 		T(test_buffer_that_starts_misaligned_is_refused),
 		T(test_kind_that_the_device_has_not_is_told_before_all_else),
 		T(test_same_ipc_handle_is_opened_once),
+		T(test_memory_counts_as_the_device_takes_it),
 		T(test_metrics_tell_how_many_buffers_there_are),
 		T(test_call_while_one_is_worked_on_costs_the_session),
 		T(test_client_that_dies_meanwhile_leaves_nothing),

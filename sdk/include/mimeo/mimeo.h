@@ -260,8 +260,9 @@ MIMEO_PUBLIC int mimeo_buffer_alloc(
  */
 MIMEO_PUBLIC int mimeo_buffer_import(
 	struct mimeo *m, const struct mimeo_handle *handle, uint32_t *ret_buffer);
-/* The handle of a buffer that was allocated here, for this or another process to map. Its fd is the
- * connection's, open until the buffer is closed. 0, or UNKNOWN_BUFFER (an imported one too). */
+/* The handle of a buffer that was allocated here, for this or another process to map, into one that
+ * MIMEO_HANDLE_INIT began. Its fd is the connection's, open until the buffer is closed. 0, or
+ * UNKNOWN_BUFFER (an imported one too), INVALID. */
 MIMEO_PUBLIC int mimeo_buffer_handle(
 	struct mimeo *m, uint32_t buffer, struct mimeo_handle *ret_handle);
 /* The memory of an allocated MEMFD buffer in this process, until it is closed. The daemon may write
