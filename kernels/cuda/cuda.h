@@ -63,6 +63,30 @@ int cuda_launch_end(struct stream *stream, const char *name);
  */
 void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
 	size_t shared_bytes, void **params);
+/* The same in clusters of so many neighbouring blocks, which the grid is a multiple of; 9.0 on. */
+void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
+	uint32_t cluster, size_t shared_bytes, void **params);
+
+/* A matrix as the copy engine of 9.0 sees it (CUtensorMap), for a kernel's arguments. */
+struct cuda_tensor_map {
+	uint64_t opaque[16];
+} __attribute__((aligned(64)));
+/*
+ * Of bf16, rows contiguous, cols a multiple of 8, aligned to 16 bytes; boxes of box_rows (256 at
+ * most) by 64 columns, in shared memory with CU_TENSOR_MAP_SWIZZLE_128B, zeros beyond the matrix.
+ * Nothing is asked of the device.
+ */
+int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
+	uint32_t box_rows, struct cuda_tensor_map *ret);
+
+/*
+ * The step's inputs (struct step_inputs) are written by `prepare`, which says so. Settled: nothing
+ * writes them that runs in one go with what is put on the stream now, so that a kernel may read them
+ * before overlap_wait. It is so in a capture without a prepare: a graph begins when all before it is
+ * done, and a kernel behind a recorded copy or fill when that is.
+ */
+void cuda_inputs_written(struct stream *stream);
+bool cuda_inputs_settled(struct stream *stream);
 
 /*
  * The stream's scratch memory, at least `bytes`, aligned to 256: one op's at a time, contents lost

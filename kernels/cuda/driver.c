@@ -44,6 +44,7 @@ int cuda_driver_load(struct driver *driver)
 		{"cuMemGetAllocationPropertiesFromHandle", 12000, &driver->properties},
 		{"cuMemGetAddressRange", 12000, &driver->address_range},
 		{"cuFuncGetModule", 12000, &driver->function_module},
+		{"cuTensorMapEncodeTiled", 12000, &driver->tensor_map_tiled},
 #if CUDA_VERSION >= 12040
 		{"cuModuleGetFunctionCount", 12040, &driver->module_count},
 		{"cuModuleEnumerateFunctions", 12040, &driver->module_functions},

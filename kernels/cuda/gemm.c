@@ -2,7 +2,7 @@
 
 /*
  * GEMM: bf16 in, float32 sums, bf16 or float32 out, by kernels of our own for few rows (skinny.cu)
- * and by cuBLASLt, which takes 32 MiB of the stream's scratch.
+ * and some more (wide.cu), and by cuBLASLt, which takes 32 MiB of the stream's scratch.
  *
  * There are dozens of kernels for one product, and cuBLASLt's heuristic ranks its own unseen. A PLAN
  * is the WAY chosen for a shape class: the matrix, the kind of output, what the addresses are
@@ -19,6 +19,7 @@
 #include "kernels/cuda/internal.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/skinny.h"
+#include "kernels/cuda/wide.h"
 
 #include <cublasLt.h>
 #include <errno.h>
@@ -27,7 +28,8 @@
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define PLANS_MAX 4096u /* a power of two */
 #define LT_CANDIDATES 12
-#define CANDIDATES (LT_CANDIDATES + SKINNY_VARIANTS_MAX)
+#define OWN_MAX (SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX)
+#define CANDIDATES (LT_CANDIDATES + OWN_MAX)
 #define ROUNDS 5
 #define OVERLAP_GAIN_MS 2e-3f   /* what a launch of ours hides of its start, about */
 #define FLUSH_L2S 2 /* L2s of memory written between two timings */
@@ -41,7 +43,7 @@ struct plan_key {
 
 /* A way to do a product: one of ours, or cuBLASLt's. */
 struct way {
-	bool own;
+	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE } kind;
 	uint8_t variant;
 	cublasLtMatmulAlgo_t algo;
 };
@@ -122,13 +124,39 @@ static int product_init(struct cuda_device *device, struct product *p)
 	return lt_condition(device, s);
 }
 
+static int own_launch(const struct product *p, const struct way *way)
+{
+#ifdef MIMEO_CUDA_SM90A
+	if (way->kind == WAY_WIDE)
+		return wide_launch(p->stream, p->args, p->gated, way->variant);
+#endif
+	return skinny_launch(p->stream, p->args, way->variant);
+}
+
+/* Our ways to do a product, the likeliest first. */
+static int own_ways(
+	struct stream *stream, const struct op_gemm *a, bool gated, struct way ret[OWN_MAX])
+{
+	uint8_t variants[OWN_MAX];
+	int n = skinny_variants(stream, a, gated, variants), n_wide = 0;
+
+	for (int i = 0; i < n; i++)
+		ret[i] = (struct way){.kind = WAY_SKINNY, .variant = variants[i]};
+#ifdef MIMEO_CUDA_SM90A
+	n_wide = wide_variants(stream, a, gated, variants);
+#endif
+	for (int i = 0; i < n_wide; i++)
+		ret[n + i] = (struct way){.kind = WAY_WIDE, .variant = variants[i]};
+	return n + n_wide;
+}
+
 static int product_run(struct cuda_device *device, struct product *p, const struct way *way)
 {
 	static const float one = 1.0f, zero = 0.0f;
 	const struct op_gemm *a = p->args;
 
-	if (way->own) {
-		int rc = skinny_launch(p->stream, a, way->variant);
+	if (way->kind != WAY_LIBRARY) {
+		int rc = own_launch(p, way);
 
 		/* taken, so that another way may be tried */
 		return rc != 0 ? rc : cuda_condition(cudaGetLastError());
@@ -240,7 +268,7 @@ static int choose(struct cuda_device *device, struct product *p, const struct wa
 		if (rc != 0)
 			continue;
 		const float spread_ms = ms * 0.02f;
-		if (candidates[i].own)
+		if (candidates[i].kind != WAY_LIBRARY)
 			ms -= gain_ms;
 		if (best < 0 || ms + spread_ms < best_ms) {
 			best = i;
@@ -300,17 +328,14 @@ static int candidates_find(struct cuda_device *device, struct product *p,
 	const struct plan_key *key, bool timed, struct way *ret, int *ret_n)
 {
 	cublasLtMatmulHeuristicResult_t lt[LT_CANDIDATES];
-	uint8_t own[SKINNY_VARIANTS_MAX];
 	int n = 0, n_lt = 0, rc = 0;
 
 	if (device->gemm->choice != CUDA_GEMM_LIBRARY)
-		n = skinny_variants(p->stream, p->args, p->gated, own);
+		n = own_ways(p->stream, p->args, p->gated, ret);
 	if (device->gemm->choice > CUDA_GEMM_OWN && n > 0) {
-		own[0] = own[(int)(device->gemm->choice - CUDA_GEMM_OWN - 1) % n];
+		ret[0] = ret[(int)(device->gemm->choice - CUDA_GEMM_OWN - 1) % n];
 		n = 1;
 	}
-	for (int i = 0; i < n; i++)
-		ret[i] = (struct way){.own = true, .variant = own[i]};
 	if (!p->gated && (n == 0 || (timed && device->gemm->choice == CUDA_GEMM_ANY)))
 		rc = lt_candidates(device, p, key->alignment, timed ? LT_CANDIDATES : 1, lt, &n_lt);
 	for (int i = 0; rc == 0 && i < n_lt; i++)
@@ -408,6 +433,10 @@ static int gemm_ready(struct stream *stream)
 		rc = cuda_enter_growth(device);
 	if (rc == 0 && device->gemm == NULL)
 		rc = skinny_start(stream);
+#ifdef MIMEO_CUDA_SM90A
+	if (rc == 0 && device->gemm == NULL)
+		rc = wide_start(stream);
+#endif
 	if (rc == 0 && device->gemm == NULL)
 		rc = load_silu_mul(stream);
 	if (rc == 0 && device->gemm == NULL)
@@ -531,6 +560,17 @@ int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 	return rc != 0 ? rc : queue(&product);
 }
 
+static bool gated_in_one(struct stream *stream, const struct op_gemm *a)
+{
+	uint8_t skinny[SKINNY_VARIANTS_MAX];
+
+#ifdef MIMEO_CUDA_SM90A
+	if (wide_can(stream, a, true))
+		return true;
+#endif
+	return skinny_variants(stream, a, true, skinny) > 0;
+}
+
 /* By our kernels as one launch; what they don't take, as two. */
 int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 {
@@ -539,7 +579,6 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	const struct op_silu_mul silu_mul = {.gate_up = a->gate_up, .out = a->y,
 		.n_rows = a->n_rows, .cols = a->w.rows / 2};
 	struct product product = {.args = &gemm, .gated = true, .stream = stream};
-	uint8_t own[SKINNY_VARIANTS_MAX];
 	int rc;
 
 	if (!a->gate_up || !a->y || a->w.rows % 2 != 0)
@@ -548,7 +587,7 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	if (rc != 0)
 		return rc;
 	if (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
-		skinny_variants(stream, &gemm, true, own) > 0)
+		gated_in_one(stream, &gemm))
 		return queue(&product);
 	gemm.y = a->gate_up;
 	product.gated = false;

@@ -100,6 +100,7 @@ int cuda_capture_begin(struct stream *stream)
 		return rc;
 	}
 	stream->capture_graph = graph;
+	stream->inputs_recorded = false;
 	stream->capture_owner = cuda_thread_id();
 	atomic_fetch_add(&device->n_captures, 1);
 	pthread_mutex_lock(&device->lock);

@@ -15,7 +15,8 @@
  *	stream   streams and host functions
  *	event    events
  *	graph    recording and replay
- *	gemm     products: which of cuBLASLt's kernels and of skinny's, and their launch
+ *	gemm     products: which of cuBLASLt's kernels, of skinny's and of wide's, and their launch
+ *	tensor_map  matrices as the copy engine of 9.0 sees them
  *
  * What may not be done while a thread captures is decided here, before CUDA sees the call: CUDA
  * refuses some of it, lets some pass, and invalidates the capture for part of what it refuses. A
@@ -47,6 +48,7 @@ struct driver {
 	__typeof__(&cuMemGetAllocationPropertiesFromHandle) properties;
 	__typeof__(&cuMemGetAddressRange) address_range;
 	__typeof__(&cuFuncGetModule) function_module;
+	__typeof__(&cuTensorMapEncodeTiled) tensor_map_tiled;
 #if CUDA_VERSION >= 12040
 	__typeof__(&cuModuleGetFunctionCount) module_count;
 	__typeof__(&cuModuleEnumerateFunctions) module_functions;
@@ -85,6 +87,7 @@ struct stream {
 	uint64_t capture_owner, capture_id;
 	struct graph *capture_graph;
 	struct stream *capture_next; /* the device's list, under its lock */
+	bool inputs_recorded; /* what is being captured writes the step's inputs */
 };
 
 #define EVENT_NEVER 0u

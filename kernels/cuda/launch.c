@@ -116,23 +116,42 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 	return rc != 0 ? rc : cuda_forced_fault(stream, name);
 }
 
-void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
-	size_t shared_bytes, void **params)
+static void launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
+	uint32_t cluster, size_t shared_bytes, void **params)
 {
-	cudaLaunchAttribute overlap = {
-		.id = cudaLaunchAttributeProgrammaticStreamSerialization,
-		.val = {.programmaticStreamSerializationAllowed = 1},
-	};
-	const cudaLaunchConfig_t config = {
+	cudaLaunchAttribute attributes[2];
+	cudaLaunchConfig_t config = {
 		.gridDim = grid,
 		.blockDim = block,
 		.dynamicSmemBytes = shared_bytes,
 		.stream = stream->handle,
-		.attrs = &overlap,
-		.numAttrs = stream->device->overlap ? 1 : 0,
+		.attrs = attributes,
 	};
 
+	if (stream->device->overlap)
+		attributes[config.numAttrs++] = (cudaLaunchAttribute){
+			.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+			.val = {.programmaticStreamSerializationAllowed = 1},
+		};
+	if (cluster > 1)
+		attributes[config.numAttrs++] = (cudaLaunchAttribute){
+			.id = cudaLaunchAttributeClusterDimension,
+			.val = {.clusterDim = {cluster, 1, 1}},
+		};
 	cudaLaunchKernelExC(&config, kernel, params); /* the end asks for the error */
+}
+
+void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
+	size_t shared_bytes, void **params)
+{
+	launch(stream, kernel, grid, block, 1, shared_bytes, params);
+}
+
+void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
+	uint32_t cluster, size_t shared_bytes, void **params)
+{
+	launch(stream, kernel, (struct dim3){grid, 1, 1}, (struct dim3){block, 1, 1}, cluster,
+		shared_bytes, params);
 }
 
 int cuda_launch_end(struct stream *stream, const char *name)
@@ -150,6 +169,16 @@ int cuda_launch_end(struct stream *stream, const char *name)
 		stream_spoil(stream);
 	}
 	return rc;
+}
+
+void cuda_inputs_written(struct stream *stream)
+{
+	stream->inputs_recorded = true;
+}
+
+bool cuda_inputs_settled(struct stream *stream)
+{
+	return stream_capturing(stream) && !stream->inputs_recorded;
 }
 
 int cuda_workspace(struct stream *stream, size_t bytes, void **ret)

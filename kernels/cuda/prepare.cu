@@ -388,6 +388,7 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
 	if (rc != 0)
 		return rc;
+	cuda_inputs_written(stream);
 	launch(stream, prepare, BLOCKS, THREADS, 0, *a);
 	return cuda_launch_end(stream, "prepare");
 }

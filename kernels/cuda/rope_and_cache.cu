@@ -5,8 +5,9 @@
  * lanes a head, each a pack of 8 pairs: 4 lanes for head_dim 64, 8 for 128; no shared memory.
  * Moves q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 *
  * head_dim of cosines and sines, which all heads of a token share. A decode's row is 2 to 4
- * blocks and its time one chain of two reads, position then cosines, beside which the heads
- * themselves are read.
+ * blocks. In a graph (`early`) position, slot and a lane's first cosines and sines are read before
+ * the wait for the kernel before, which leaves one round trip behind it, of the heads: 0.8 us in
+ * place of 1.1 for one row on an H200.
  *
  * All heads go through one path: a lane reads its pairs' two halves, normalises them with its
  * neighbours' sum if the head has a norm, rotates them unless it is of v, and writes q in place,
@@ -50,20 +51,27 @@ __device__ static inline void normalise(
 		v[j] = v[j] * scale * weight[j];
 }
 
-template <int N>
-__device__ static inline void rotate(
-	float (&a)[N], float (&b)[N], const float *cos_sin, uint32_t n_pairs)
-{
+/* Of N pairs. */
+template <int N> struct angles {
 	float cosines[N], sines[N];
+};
 
-	load<N>(cosines, cos_sin);
-	load<N>(sines, cos_sin + n_pairs);
+template <int N>
+__device__ static inline void load_angles(angles<N> &to, const float *cos_sin, uint32_t n_pairs)
+{
+	load<N>(to.cosines, cos_sin);
+	load<N>(to.sines, cos_sin + n_pairs);
+}
+
+template <int N>
+__device__ static inline void rotate(float (&a)[N], float (&b)[N], const angles<N> &by)
+{
 #pragma unroll
 	for (int j = 0; j < N; j++) {
 		const float lower = a[j], upper = b[j];
 
-		a[j] = lower * cosines[j] - upper * sines[j];
-		b[j] = upper * cosines[j] + lower * sines[j];
+		a[j] = lower * by.cosines[j] - upper * by.sines[j];
+		b[j] = upper * by.cosines[j] + lower * by.sines[j];
 	}
 }
 
@@ -79,7 +87,8 @@ __device__ static inline bf16 *cached_head(
 }
 
 template <int N>
-static __global__ void rope_and_cache(const struct op_rope_and_cache a, uint32_t n_lanes)
+static __global__ void rope_and_cache(
+	const struct op_rope_and_cache a, uint32_t n_lanes, bool early)
 {
 	const uint32_t t = blockIdx.x, lane = threadIdx.x % n_lanes, n_pairs = a.head_dim / 2;
 	const uint32_t n_all = a.n_heads + 2 * a.n_kv_heads;
@@ -90,13 +99,20 @@ static __global__ void rope_and_cache(const struct op_rope_and_cache a, uint32_t
 	const bf16 *source = (const bf16 *)a.qkv + ((size_t)t * n_all + h) * a.head_dim;
 	const float *cos_sin;
 	int32_t slot, position;
+	angles<N> first = {}, by;
 	float scale = 0;
 	bf16 *out;
 
-	overlap_begin();
+	overlap_trigger();
+	if (!early)
+		overlap_wait();
 	slot = present ? a.slot_mapping[t] : -1;
 	position = present ? a.positions[t] : 0;
 	cos_sin = a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.head_dim;
+	if (!is_v && lane * N < n_pairs)
+		load_angles<N>(first, cos_sin + lane * N, n_pairs);
+	if (early)
+		overlap_wait();
 	/* The sums' shuffles want whole warps, so lanes without a head run along. */
 	if (a.q_norm.data || a.k_norm.data) {
 		const bool normed = present && !is_v && norm.data;
@@ -116,8 +132,11 @@ static __global__ void rope_and_cache(const struct op_rope_and_cache a, uint32_t
 			normalise<N>(lower, norm, i, scale);
 			normalise<N>(upper, norm, n_pairs + i, scale);
 		}
+		by = first;
+		if (!is_v && i != lane * N)
+			load_angles<N>(by, cos_sin + i, n_pairs);
 		if (!is_v)
-			rotate<N>(lower, upper, cos_sin + i, n_pairs);
+			rotate<N>(lower, upper, by);
 		store<N>(out + i, lower);
 		store<N>(out + n_pairs + i, upper);
 	}
@@ -132,7 +151,7 @@ template <int N> static void launch(struct stream *stream, const struct op_rope_
 	while (n_lanes < n_packs && n_lanes < WARP)
 		n_lanes *= 2;
 	launch(stream, rope_and_cache<N>, row_grid(a->n_tokens, n_heads, THREADS / n_lanes),
-		THREADS, 0, *a, n_lanes);
+		THREADS, 0, *a, n_lanes, cuda_inputs_settled(stream));
 }
 
 static bool shape_ok(const struct op_rope_and_cache *a)

@@ -28,7 +28,7 @@ static const struct shape shapes[] = {
 };
 
 /* Behind cuda_gemm_choice's, the variants of ours one by one. */
-enum { N_VARIANTS = 4, N_SIDES = CUDA_GEMM_OWN + 1 + N_VARIANTS };
+enum { N_VARIANTS = 9, N_SIDES = CUDA_GEMM_OWN + 1 + N_VARIANTS };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 static struct device *devices[N_SIDES];

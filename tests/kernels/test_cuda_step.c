@@ -175,6 +175,77 @@ static void test_prepare_equals_the_oracle_on_long_rows(void **state)
 	check_steps(&limits, sizes, COUNT_OF(sizes));
 }
 
+/* rope_and_cache reads positions early in a graph, but not in one that writes them. The table's
+ * cosine of a position is the position, so that a head of ones becomes it. */
+static void check_recorded_prepare(int side, struct pinned_record *p)
+{
+	enum { HEAD = 16, POSITIONS = 8, N = 3 * HEAD };
+	static const struct limits limits = {4, 8, 4, 4, 4, 100, 16};
+	const struct device_ops *ops = devices[side]->ops;
+	const struct kernel_ops *kernels = devices[side]->kernels;
+	struct both qkv = both_new(ACT, N), kv = both_new(ACT, 16 * 2 * 4 * HEAD), table;
+	float ones[N], angles[POSITIONS * HEAD] = {0}, *got;
+	struct graph_exec *exec;
+	struct graph *graph;
+	struct inputs in;
+
+	inputs_init(&in, &limits);
+	for (size_t i = 0; i < N; i++)
+		ones[i] = 1;
+	for (size_t i = 0; i < COUNT_OF(angles); i++)
+		angles[i] = i % HEAD < HEAD / 2 ? (float)(i / HEAD) : 0;
+	table = both_of(angles, sizeof(angles));
+	const struct op_prepare prepare = {
+		.record = &p->record, .inputs = inputs_of(&in, side), .n_pages = limits.n_pages};
+	const struct op_rope_and_cache rope = {.qkv = qkv.at[side], .kv = kv.at[side],
+		.positions = prepare.inputs.positions, .slot_mapping = prepare.inputs.slot_mapping,
+		.cos_sin = table.at[side], .max_positions = POSITIONS, .n_tokens = 1, .n_heads = 1,
+		.n_kv_heads = 1, .head_dim = HEAD, .page_tokens = limits.page_tokens};
+
+	RUN(side, prepare, &prepare);
+	RUN(side, rope_and_cache, &rope);
+	assert_int_equal(ops->capture_begin(streams[side]), 0);
+	assert_int_equal(kernels->prepare(streams[side], &prepare), 0);
+	assert_int_equal(kernels->rope_and_cache(streams[side], &rope), 0);
+	assert_int_equal(ops->capture_end(streams[side], &graph), 0);
+	assert_int_equal(ops->graph_instantiate(devices[side], graph, &exec), 0);
+	for (uint32_t i = 0; i < 40; i++) {
+		both_put(&qkv, ones);
+		p->rows[0].start = i * 3 % POSITIONS;
+		assert_int_equal(ops->graph_launch(exec, streams[side]), 0);
+		assert_int_equal(ops->stream_sync(streams[side]), 0);
+		got = both_floats(&qkv, side);
+		for (size_t k = 0; k < HEAD; k++)
+			assert_int_equal((int)got[k], i * 3 % POSITIONS);
+		free(got);
+	}
+	ops->graph_exec_free(exec);
+	ops->graph_free(graph);
+	for (size_t k = 0; k < N_ARRAYS; k++)
+		both_free(&in.arrays[k]);
+	both_free(&qkv);
+	both_free(&kv);
+	both_free(&table);
+}
+
+static void test_rope_behind_a_recorded_prepare_uses_its_positions(void **state)
+{
+	struct both pinned = both_new_pinned(sizeof(struct pinned_record));
+	struct pinned_record *record = calloc(1, sizeof(*record));
+
+	assert_non_null(record);
+	record->record = (struct step_record){
+		.n_rows = 1, .n_tokens = 1, .padded_rows = 1, .padded_tokens = 1, .n_inits = 1};
+	record->rows[0].n_tokens = 1;
+	for (int side = 0; side < N_SIDES; side++) {
+		place_record(record, pinned.at[side]);
+		check_recorded_prepare(side, pinned.at[side]);
+	}
+	both_free(&pinned);
+	free(record);
+	(void)state;
+}
+
 /* ---- sample ---- */
 
 enum { SAMPLE_ROWS = 48, SAMPLE_SLOTS = 64 };
@@ -338,6 +409,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_small_steps),
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_large_steps),
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_long_rows),
+	cmocka_unit_test(test_rope_behind_a_recorded_prepare_uses_its_positions),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_small_vocabularies),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_large_vocabularies),
 	cmocka_unit_test(test_sample_of_no_rows_writes_nothing),

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/internal.h"
+
+_Static_assert(sizeof(struct cuda_tensor_map) == sizeof(CUtensorMap), "an opaque CUtensorMap");
+
+int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
+	uint32_t box_rows, struct cuda_tensor_map *ret)
+{
+	const struct driver *driver = &stream->device->driver;
+	const cuuint64_t dims[] = {cols, rows}, strides[] = {(cuuint64_t)cols * 2};
+	const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
+	struct cuda_tensor_map map;
+	int rc = CUDA_TRY_DRIVER(&stream->device->base,
+		driver->tensor_map_tiled((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+			(void *)(uintptr_t)matrix, dims, strides, box, steps,
+			CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+			CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+
+	if (rc == 0)
+		*ret = map;
+	return rc;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_WIDE_H
+#define MIMEO_KERNELS_CUDA_WIDE_H
+
+/*
+ * GEMM of more rows than skinny's and fewer than would keep the tensor cores busy: the time is
+ * still that of reading the weights once, if what surrounds it is hidden. For devices of 9.0 alone,
+ * in a build with device code for 90a (MIMEO_CUDA_SM90A). VARIANTS differ in how the blocks share
+ * out a product; which is fastest for a shape, gemm.c finds out by timing.
+ */
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WIDE_VARIANTS_MAX 8
+#define WIDE_ROWS_MIN 17u
+#define WIDE_ROWS_MAX 64u
+
+#ifdef MIMEO_CUDA_SM90A
+
+/* Load the kernels and allow them their shared memory; before lock. */
+int wide_start(struct stream *stream);
+bool wide_can(struct stream *stream, const struct op_gemm *args, bool gated);
+/* The variants that can do this product, the likeliest first, into ret[WIDE_VARIANTS_MAX]; 0: none
+ * can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second.
+ */
+int wide_variants(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
+/* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
+int wide_launch(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant);
+/* A kernel of the source file, for cuda_launch_begin. */
+const void *wide_kernel(void);
+
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_WIDE_PTX_CUH
+#define MIMEO_KERNELS_CUDA_WIDE_PTX_CUH
+
+/*
+ * What wide.cu takes of 9.0a beyond skinny_ptx.cuh: boxes of a matrix by the copy engine, products
+ * of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"), clusters of blocks.
+ *
+ * Operands lie in shared memory as the copy engine writes them with CU_TENSOR_MAP_SWIZZLE_128B: 64
+ * columns, 128 bytes, of each row, one row behind the other, the 16-byte chunk c of row r at place
+ * c ^ r % 8. They begin at multiples of 1024 bytes.
+ */
+
+#include "kernels/cuda/skinny_ptx.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* ---- boxes ---- */
+
+/* So that the first box of a matrix does not wait for its map. */
+__device__ static inline void prefetch_map(const void *map)
+{
+	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ static inline void copy_box(
+	uint32_t to, const void *map, uint32_t barrier, uint32_t col, uint32_t row)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+		     "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+		     "l"(map), "r"(barrier), "r"(col), "r"(row)
+		     : "memory");
+}
+
+/* ---- clusters ---- */
+
+/* All threads of all blocks; shared memory written before is seen by all after. */
+__device__ static inline void cluster_meet(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+		     "barrier.cluster.wait.acquire.aligned;" ::
+			     : "memory");
+}
+
+/* The same place in another block's shared memory. */
+__device__ static inline uint32_t of_block(uint32_t address, uint32_t rank)
+{
+	uint32_t there;
+
+	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+	return there;
+}
+
+__device__ static inline float4 load_of_block(uint32_t address)
+{
+	float4 v;
+
+	asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+		     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+		     : "r"(address)
+		     : "memory");
+	return v;
+}
+
+/* ---- products ---- */
+
+/* Descriptor of rows of 128 bytes; a step of 16 columns further is 2 more. */
+__device__ static inline uint64_t rows_at(uint32_t address)
+{
+	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | address >> 4;
+}
+
+/* Before the first product that uses registers which were written. */
+__device__ static inline void products_fence(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ static inline void products_commit(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most N of the groups of products are under way. */
+template <int N> __device__ static inline void products_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Registers of products: not read before here, for all that the compiler knows. */
+template <int N> __device__ static inline void settle(float (&x)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			asm volatile("" : "+f"(x[i][j])::"memory");
+}
+
+#define SUMS_4(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])
+#define SUMS_16(x, i) SUMS_4(x, i), SUMS_4(x, i + 1), SUMS_4(x, i + 2), SUMS_4(x, i + 3)
+#define SUMS_32(x, i) SUMS_16(x, i), SUMS_16(x, i + 4)
+#define NUMBERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NUMBERS_32                                                                                 \
+	NUMBERS_16                                                                                 \
+		", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+
+/* c[64, 8 M] += a[64, 16] b[16, 8 M]; c: M fragments, of 16 rows a warp. */
+__device__ static inline void product(float (&c)[4][4], uint64_t a, uint64_t b)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NUMBERS_16
+		     "}, %16, %17, p, 1, 1, 0, 0;\n\t}"
+		     : SUMS_16(c, 0)
+		     : "l"(a), "l"(b), "r"(1));
+}
+
+__device__ static inline void product(float (&c)[8][4], uint64_t a, uint64_t b)
+{
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
+		     "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
+		     : SUMS_32(c, 0)
+		     : "l"(a), "l"(b), "r"(1));
+}
+
+#endif
+
+#endif

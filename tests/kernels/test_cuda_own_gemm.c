@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Our own products, each variant of skinny.cu and wide.cu by itself, against sums in double
+ * precision over random numbers.
+ */
+#include "tests/kernels/cuda_fixture.h"
+
+#include <math.h>
+#include <time.h>
+
+static uint16_t bf16_of(float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static size_t aligned(size_t bytes)
+{
+	return (bytes + 255) / 256 * 256;
+}
+
+/* Nearly normal: the sum of four numbers between -1/2 and 1/2, of variance 1. */
+static double normal(uint64_t *state)
+{
+	double sum = -2;
+
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	for (int i = 0; i < 4; i++)
+		sum += (double)((*state ^ *state >> 31) >> (12 * i) & 0xfff) / 4096;
+	return sum * 1.7320508075688772;
+}
+
+struct shape_case {
+	uint32_t rows, n, k;
+	bool f32, bias, gated;
+};
+
+struct sample {
+	uint16_t *x, *w, *bias;
+	float *bias32;
+	uint8_t *memory; /* on the device: x, w, bias, gate_up, y */
+	size_t w_at, bias_at, gate_up_at, y_at, y_bytes;
+};
+
+static uint16_t *random_bf16(size_t n, double scale, uint64_t *state)
+{
+	uint16_t *values = calloc(n, sizeof(*values));
+
+	assert_non_null(values);
+	for (size_t i = 0; i < n; i++)
+		values[i] = bf16_of((float)(scale * normal(state)));
+	return values;
+}
+
+static float widened(uint16_t half)
+{
+	uint32_t bits = (uint32_t)half << 16;
+	float value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static struct sample sample_new(struct fixture *f, const struct shape_case *c, uint64_t *state)
+{
+	struct sample s = {.w_at = aligned((size_t)c->rows * c->k * 2)};
+	const uint32_t y_cols = c->gated ? c->n / 2 : c->n;
+	void *memory;
+
+	s.x = random_bf16((size_t)c->rows * c->k, 1, state);
+	s.w = random_bf16((size_t)c->n * c->k, 1 / sqrt((double)c->k), state);
+	s.bias = random_bf16(c->n, 1, state);
+	s.bias32 = calloc(c->n, sizeof(*s.bias32));
+	assert_non_null(s.bias32);
+	for (uint32_t i = 0; i < c->n; i++)
+		s.bias32[i] = widened(s.bias[i]);
+	s.bias_at = s.w_at + aligned((size_t)c->n * c->k * 2);
+	s.gate_up_at = s.bias_at + aligned((size_t)c->n * 4);
+	s.y_at = s.gate_up_at + aligned((size_t)c->rows * c->n * 2);
+	s.y_bytes = (size_t)c->rows * y_cols * (c->f32 ? 4 : 2);
+	assert_int_equal(f->ops->mem_alloc(f->device, s.y_at + s.y_bytes + 64, &memory), 0);
+	s.memory = memory;
+	f->ops->copy(f->device, s.memory, s.x, (size_t)c->rows * c->k * 2);
+	f->ops->copy(f->device, s.memory + s.w_at, s.w, (size_t)c->n * c->k * 2);
+	f->ops->copy(f->device, s.memory + s.bias_at, c->f32 ? (void *)s.bias32 : (void *)s.bias,
+		(size_t)c->n * (c->f32 ? 4 : 2));
+	return s;
+}
+
+static void sample_free(struct fixture *f, struct sample *s)
+{
+	f->ops->mem_free(f->device, s->memory);
+	free(s->x);
+	free(s->w);
+	free(s->bias);
+	free(s->bias32);
+}
+
+static int sample_queue(struct fixture *f, const struct shape_case *c, const struct sample *s)
+{
+	const struct weight w = {
+		.data = s->memory + s->w_at, .dtype = DTYPE_BF16, .rows = c->n, .cols = c->k};
+	const struct weight bias = {.data = c->bias ? s->memory + s->bias_at : NULL,
+		.dtype = c->f32 ? DTYPE_F32 : DTYPE_BF16,
+		.rows = 1,
+		.cols = c->n};
+	const struct op_gemm gemm = {.x = s->memory,
+		.w = w,
+		.bias = bias,
+		.y = s->memory + s->y_at,
+		.y_dtype = bias.dtype,
+		.n_rows = c->rows};
+	const struct op_gated_gemm gated = {.x = s->memory,
+		.w = w,
+		.bias = bias,
+		.gate_up = s->memory + s->gate_up_at,
+		.y = s->memory + s->y_at,
+		.n_rows = c->rows};
+
+	return c->gated ? f->device->kernels->gated_gemm(f->stream, &gated)
+			: f->device->kernels->gemm(f->stream, &gemm);
+}
+
+static double exact(const struct shape_case *c, const struct sample *s, uint32_t r, uint32_t col)
+{
+	double sum = c->bias ? s->bias32[col] : 0;
+
+	for (uint32_t i = 0; i < c->k; i++)
+		sum += (double)widened(s->x[(size_t)r * c->k + i]) *
+		       (double)widened(s->w[(size_t)col * c->k + i]);
+	return sum;
+}
+
+/* Of a large matrix only every 31st column is looked at. */
+static uint32_t column_step(const struct shape_case *c)
+{
+	return (uint64_t)c->n * c->k > 1u << 24 ? 31 : 1;
+}
+
+static uint32_t columns_of(const struct shape_case *c)
+{
+	return c->gated ? c->n / 2 : c->n;
+}
+
+static double *expected_new(const struct shape_case *c, const struct sample *s)
+{
+	const uint32_t cols = columns_of(c);
+	double *want = calloc((size_t)c->rows * cols, sizeof(*want)), *at = want;
+
+	assert_non_null(want);
+	for (uint32_t r = 0; r < c->rows; r++)
+		for (uint32_t col = 0; col < cols; col += column_step(c)) {
+			const double y = exact(c, s, r, col);
+
+			*at++ = c->gated ? y / (1 + exp(-y)) * exact(c, s, r, col + cols) : y;
+		}
+	return want;
+}
+
+/* |y - want| / |want|; NaN where an element was not written. */
+static double distance(const struct shape_case *c, const double *want, const uint8_t *bytes)
+{
+	const uint32_t cols = columns_of(c);
+	double off = 0, all = 0;
+
+	for (uint32_t r = 0; r < c->rows; r++)
+		for (uint32_t col = 0; col < cols; col += column_step(c), want++) {
+			const size_t at = (size_t)r * cols + col;
+			const double got = c->f32 ? (double)((const float *)bytes)[at]
+						  : (double)widened(((const uint16_t *)bytes)[at]);
+
+			off += (got - *want) * (got - *want);
+			all += *want * *want;
+		}
+	return sqrt(off / all);
+}
+
+/* Checks it eagerly and replayed; the second has the bits of the first. */
+static void check_sample(struct fixture *f, int variant, const struct shape_case *c,
+	const struct sample *s, const double *want)
+{
+	uint8_t *bytes = calloc(2, s->y_bytes + 64), *again = bytes + s->y_bytes + 64;
+	uint8_t *y = s->memory + s->y_at;
+	struct graph_exec *exec;
+	struct graph *graph;
+	double off;
+
+	assert_non_null(bytes);
+	f->ops->fill_async(f->stream, y, 0xff, s->y_bytes + 64);
+	assert_int_equal(sample_queue(f, c, s), 0);
+	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	assert_int_equal(f->ops->copy(f->device, bytes, y, s->y_bytes + 64), 0);
+	off = distance(c, want, bytes);
+	if (!(off < (c->f32 ? 1e-5 : c->gated ? 8e-3 : 4e-3)))
+		fail_msg("variant %d, %u rows, [%u, %u]%s%s%s: off by %g", variant, c->rows, c->n,
+			c->k, c->f32 ? " f32" : "", c->bias ? " bias" : "",
+			c->gated ? " gated" : "", off);
+	for (int i = 0; i < 64; i++)
+		assert_int_equal(bytes[s->y_bytes + (size_t)i], 0xff);
+	assert_int_equal(f->ops->capture_begin(f->stream), 0);
+	for (int i = 0; i < 3; i++) /* each behind another of its kind: launches overlap */
+		assert_int_equal(sample_queue(f, c, s), 0);
+	assert_int_equal(f->ops->capture_end(f->stream, &graph), 0);
+	assert_int_equal(f->ops->graph_instantiate(f->device, graph, &exec), 0);
+	f->ops->fill_async(f->stream, y, 0xff, s->y_bytes + 64);
+	assert_int_equal(f->ops->graph_launch(exec, f->stream), 0);
+	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	assert_int_equal(f->ops->copy(f->device, again, y, s->y_bytes + 64), 0);
+	assert_memory_equal(again, bytes, s->y_bytes + 64);
+	f->ops->graph_exec_free(exec);
+	f->ops->graph_free(graph);
+	free(bytes);
+}
+
+struct shapes {
+	uint32_t n_rows, n_shapes;
+	const uint32_t *rows;
+	const uint32_t (*shapes)[2]; /* n, k */
+	int first, n_devices;        /* variants; -1: the one that is taken */
+	bool gated;
+};
+
+/* A device for each variant, so that what is expected is worked out once. */
+static void check_shapes(struct fixture *f, const struct shapes *t)
+{
+	uint64_t seed = (uint64_t)time(NULL);
+	void *devices[8];
+
+	print_message("# seed %llu\n", (unsigned long long)seed);
+	for (int i = 0; i < t->n_devices; i++) {
+		assert_int_equal(fixture_setup(&devices[i]), 0);
+		cuda_gemm_choose(((struct fixture *)devices[i])->device,
+			(enum cuda_gemm_choice)(CUDA_GEMM_OWN + 1 + t->first + i));
+	}
+	for (uint32_t i = 0; i < t->n_rows * t->n_shapes; i++) {
+		const uint32_t row = i / t->n_shapes, *shape = t->shapes[i % t->n_shapes];
+		const struct shape_case c = {.rows = t->rows[row],
+			.n = shape[0],
+			.k = shape[1],
+			.f32 = !t->gated && (i + row) & 1,
+			.bias = i & (t->gated ? 1 : 2),
+			.gated = t->gated};
+		struct sample s = sample_new(f, &c, &seed);
+		double *want = expected_new(&c, &s);
+
+		for (int v = 0; v < t->n_devices; v++)
+			check_sample(devices[v], t->first + v, &c, &s, want);
+		free(want);
+		sample_free(f, &s);
+	}
+	for (int i = 0; i < t->n_devices; i++)
+		assert_int_equal(fixture_teardown(&devices[i]), 0);
+}
+
+static void test_each_variant_for_few_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {1, 2, 5, 8, 9, 16},
+			      shapes[][2] = {{8, 64}, {24, 64}, {100, 128}, {2120, 2048},
+				      {144, 4160}, {272, 8192}, {1, 14336}};
+
+	check_shapes(*state, &(struct shapes){6, 7, rows, shapes, 0, 4, false});
+}
+
+static void test_each_variant_for_more_rows_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {17, 29, 32, 40, 64},
+			      shapes[][2] = {{2, 64}, {100, 72}, {130, 200}, {392, 1032},
+				      {272, 4096}, {264, 2056}, {17000, 128}};
+
+	check_shapes(*state, &(struct shapes){5, 7, rows, shapes, 0, 8, false});
+}
+
+static void test_each_variant_of_the_gated_gemm_is_right(void **state)
+{
+	static const uint32_t rows[] = {1, 3, 8, 13, 16, 24, 40},
+			      shapes[][2] = {
+				      {16, 64}, {48, 2048}, {96, 2112}, {4400, 1024}, {17600, 128}};
+
+	check_shapes(*state, &(struct shapes){7, 5, rows, shapes, -1, 7, true});
+}
+
+/* 64 MiB: what is so large has a deeper ring, with x beside it, and more variants when gated. */
+static void test_each_variant_for_a_large_matrix_is_the_product(void **state)
+{
+	static const uint32_t rows[] = {5, 13, 33}, shapes[][2] = {{16512, 2048}};
+
+	check_shapes(*state, &(struct shapes){3, 1, rows, shapes, 0, 4, false});
+	check_shapes(*state, &(struct shapes){3, 1, rows, shapes, 0, 4, true});
+}
+
+static void test_what_none_of_ours_can_is_right(void **state)
+{
+	static const uint32_t rows[] = {1, 5, 16, 29, 64, 65, 99},
+			      shapes[][2] = {
+				      {8, 32}, {100, 96}, {96, 2080}, {22, 64}, {64, 36}, {50, 33}};
+
+	check_shapes(*state, &(struct shapes){7, 6, rows, shapes, -1, 1, false});
+	check_shapes(*state, &(struct shapes){7, 6, rows, shapes, -1, 1, true});
+}
+
+/* A hazard of overlap: each product reads what the one before wrote and writes what it read. */
+static void check_chain(struct fixture *f, uint32_t rows)
+{
+	enum { N = 512, LINKS = 200, ROWS_MAX = 24 };
+	const size_t bytes = 2 * N * rows;
+	uint64_t seed = 7;
+	uint16_t *w = random_bf16(N * N, 1 / sqrt((double)N), &seed);
+	uint16_t *x = random_bf16(N * rows, 1, &seed), results[2][ROWS_MAX * N];
+	void *memory;
+	uint8_t *at;
+
+	assert_int_equal(f->ops->mem_alloc(f->device, 2 * N * N + 2 * bytes, &memory), 0);
+	at = memory;
+	f->ops->copy(f->device, at, w, 2 * N * N);
+	for (int serial = 0; serial < 2; serial++) {
+		f->ops->copy(f->device, at + 2 * N * N, x, bytes);
+		for (size_t i = 0; i < LINKS; i++) {
+			uint8_t *from = at + 2 * N * N + i % 2 * bytes;
+			uint8_t *to = at + 2 * N * N + (i + 1) % 2 * bytes;
+			const struct op_gemm a = {.x = from,
+				.y = to,
+				.y_dtype = DTYPE_BF16,
+				.w = {at, DTYPE_BF16, N, N},
+				.n_rows = rows};
+
+			assert_int_equal(f->device->kernels->gemm(f->stream, &a), 0);
+			if (serial)
+				assert_int_equal(f->ops->stream_sync(f->stream), 0);
+		}
+		assert_int_equal(f->ops->stream_sync(f->stream), 0);
+		f->ops->copy(f->device, results[serial], at + 2 * N * N + LINKS % 2 * bytes, bytes);
+	}
+	assert_memory_equal(results[0], results[1], bytes);
+	f->ops->mem_free(f->device, memory);
+	free(w);
+	free(x);
+}
+
+static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(void **state)
+{
+	for (int variant = 0; variant < 8; variant++) {
+		void *device = NULL;
+
+		assert_int_equal(fixture_setup(&device), 0);
+		cuda_gemm_choose(((struct fixture *)device)->device,
+			(enum cuda_gemm_choice)(CUDA_GEMM_OWN + 1 + variant));
+		check_chain(device, 8);
+		check_chain(device, 24);
+		assert_int_equal(fixture_teardown(&device), 0);
+	}
+	(void)state;
+}
+
+#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+
+/* An argument is a pattern of tests to run: cuBLASLt is used in those without "variant" only. */
+int main(int argc, char **argv)
+{
+	static const struct CMUnitTest tests[] = {
+		ON_DEVICE(test_each_variant_for_few_rows_is_the_product),
+		ON_DEVICE(test_each_variant_for_more_rows_is_the_product),
+		ON_DEVICE(test_each_variant_of_the_gated_gemm_is_right),
+		ON_DEVICE(test_each_variant_for_a_large_matrix_is_the_product),
+		ON_DEVICE(test_what_none_of_ours_can_is_right),
+		cmocka_unit_test(
+			test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return no_cuda() ? 0 : cmocka_run_group_tests_name("cuda_own_gemm", tests, NULL, NULL);
+}
