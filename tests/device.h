@@ -42,6 +42,7 @@ static inline bool test_on_cuda(void)
 #define TEST_LOGITS_CPU 1e-4
 #define TEST_LOGITS_CUDA 2e-2
 #define TEST_LOGITS_CUDA_RANDOM 5e-2
+#define TEST_LOGITS_CUDA_BIASED 1e-1
 
 static inline double test_logits_tolerance(bool trained)
 {
