@@ -20,6 +20,9 @@
 #include "ipc/clock.h"
 #include "ipc/msg.h"
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -324,6 +327,22 @@ int socket_listen(const char *path, int *ret_lock_fd)
 	}
 	*ret_lock_fd = lock_fd;
 	return fd;
+}
+
+/* ---- what strangers may send ---- */
+
+void socket_keep_order(int fd)
+{
+	const int on = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));
+}
+
+void socket_pass_rights(int fd, bool pass)
+{
+	const int value = pass;
+
+	setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &value, sizeof(value));
 }
 
 /* ---- the peer ---- */

@@ -7,6 +7,7 @@
  * bytes), file descriptors in SCM_RIGHTS, and the peer as the kernel knows it.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -38,6 +39,13 @@ int socket_lock(const char *path, int *ret_lock_fd);
 int socket_bind(const char *path);
 /* Remove the lock file and let the lock go. -1 is fine. */
 void socket_unlock(const char *path, int lock_fd);
+
+/* For sockets that strangers send to. Out-of-band bytes come in line, and so do not vanish, with the
+ * descriptors that they bring, where others are received. */
+void socket_keep_order(int fd);
+/* Whether anybody may send descriptors to it, or, of a listener, to what it accepts; who tries gets
+ * EPERM. Where the kernel has no such option (before Linux 6.16) everybody may. */
+void socket_pass_rights(int fd, bool pass);
 
 struct socket_peer {
 	uid_t uid;

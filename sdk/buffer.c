@@ -122,6 +122,10 @@ static int send_status(struct mimeo *m, int error)
 {
 	if (error == -EBADF || error == -EINVAL)
 		return refuse(m, MIMEO_E_INVALID, "the handle's descriptor cannot be sent");
+	/* Its kernel says so before the daemon does. */
+	if (error == -EPERM)
+		return refuse(m, MIMEO_E_DENIED,
+			"the daemon takes no descriptor of yours: allow_client_ipc");
 	if (error == -ETOOMANYREFS)
 		return refuse(m, MIMEO_E_NO_MEMORY,
 			"too many descriptors of this user's are under way");

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -62,7 +63,8 @@ static inline void lingering_let_go(struct lingering *lingering)
 }
 
 /* n bytes, and the descriptors in `fds` with the first of them. */
-static inline void send_with(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
+static inline ssize_t send_with_flags_status(int socket, const void *bytes, size_t n, const int *fds,
+	size_t n_fds, int flags)
 {
 	union {
 		struct cmsghdr align;
@@ -81,7 +83,20 @@ static inline void send_with(int socket, const void *bytes, size_t n, const int 
 	rights->cmsg_type = SCM_RIGHTS;
 	rights->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
 	memcpy(CMSG_DATA(rights), fds, n_fds * sizeof(int));
-	assert_int_equal(sendmsg(socket, &message, MSG_NOSIGNAL), (ssize_t)n);
+	ssize_t sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
+	return sent < 0 ? -errno : sent;
+}
+
+static inline void send_with_flags(int socket, const void *bytes, size_t n, const int *fds,
+	size_t n_fds, int flags)
+{
+	assert_int_equal(
+		send_with_flags_status(socket, bytes, n, fds, n_fds, flags), (ssize_t)n);
+}
+
+static inline void send_with(int socket, const void *bytes, size_t n, const int *fds, size_t n_fds)
+{
+	send_with_flags(socket, bytes, n, fds, n_fds, 0);
 }
 
 /* Likewise, and the socket's message has the only copy; who reads it must not yet. */

@@ -48,6 +48,7 @@ struct session_buffers {
 	uint8_t call[4 + MSG_CALL_MAX + 1]; /* one more than allowed, to see that it came */
 	uint32_t n_call;
 	int call_fd;
+	bool clogged; /* its descriptor was not taken: too many wait to be closed */
 	bool busy; /* its job is with the builder */
 };
 
@@ -63,8 +64,6 @@ struct memory *buffers_memory_new(
 uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory);
 /* Give the id back, and its memory with the last one. */
 void buffers_give(struct session *session, uint32_t id);
-/* calls.c: do the call that is whole, of so many bytes behind its length. */
-void session_call(struct session *session, uint32_t length);
 /* Requests may name it from now on. */
 void buffers_open(
 	struct session_buffers *buffers, uint32_t id, uint64_t offset, uint64_t bytes);

@@ -200,17 +200,24 @@ bool session_may_import(const struct session *session)
 {
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
-	return allow == SERVE_CLIENT_IPC_YES ||
-		(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid());
+	return session->serve->options.builder &&
+		(allow == SERVE_CLIENT_IPC_YES ||
+			(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid()));
 }
 
-static bool may_import(struct session *session)
+/* Or it was refused. */
+static bool may_import(struct session *session, bool clogged)
 {
-	if (session_may_import(session))
+	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
+
+	if (!session_may_import(session))
+		refuse(session, STATUS_E_DENIED, "allow_client_ipc is %s",
+			allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
+	else if (clogged)
+		refuse(session, STATUS_E_QUOTA,
+			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
+	else
 		return true;
-	refuse(session, STATUS_E_DENIED, "allow_client_ipc is %s",
-		session->serve->options.allow_client_ipc == SERVE_CLIENT_IPC_NO
-			? "no" : "same-uid, and yours is another");
 	return false;
 }
 
@@ -250,13 +257,14 @@ static bool handle_is_ours(struct session *session, const struct msg_call *msg, 
 	return true;
 }
 
-/* Takes *fd over if it keeps it. */
-static void call_import(struct session *session, const struct msg_call *msg, int *fd)
+/* Takes *fd over if it keeps it; clogged: there may have been one that was not taken. */
+static void call_import(
+	struct session *session, const struct msg_call *msg, int *fd, bool clogged)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct handle handle;
 
-	if (!may_import(session) || !handle_is_ours(session, msg, *fd, &handle))
+	if (!may_import(session, clogged) || !handle_is_ours(session, msg, *fd, &handle))
 		return;
 	uint64_t end = handle.offset + handle.size; /* handle_check saw that it is a number */
 	struct memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
@@ -429,8 +437,11 @@ void session_call(struct session *session, uint32_t length)
 	int status = msg_call_decode(
 		session->serve->codec, buffers->call + 4, length, &msg, &detail);
 
+	bool clogged = buffers->clogged;
+
 	buffers->n_call = 0;
 	buffers->call_fd = -1;
+	buffers->clogged = false;
 	if (status == STATUS_E_PROTOCOL)
 		session_break(session, "a call that is not Mimeo's protocol");
 	else if (status < 0)
@@ -445,7 +456,7 @@ void session_call(struct session *session, uint32_t length)
 	else if (msg.call == MSG_CALL_BUFFER_ALLOC)
 		call_alloc(session, &msg);
 	else if (msg.call == MSG_CALL_BUFFER_IMPORT)
-		call_import(session, &msg, &fd);
+		call_import(session, &msg, &fd, clogged);
 	else
 		call_fence(session, &msg);
 	if (fd >= 0)

@@ -106,8 +106,8 @@ static void collect_gauges(const struct serve *serve, struct metrics *metrics)
 		GAUGE("buffers_closing", "Device buffers and fences to be given back",
 			n_closing);
 	}
-	GAUGE("descriptors_closing", "Descriptors that clients sent, or that lie in their sockets, whose "
-		"close has not ended", closer_n(serve->closer));
+	GAUGE("descriptors_closing", "Closes of what clients sent, or of sockets in which it lies, that have "
+		"not ended", closer_n(serve->closer));
 	GAUGE("open_fds", "File descriptors open", count_open_fds());
 	GAUGE("resident_bytes", "Memory of the daemon's process", (double)resident_bytes());
 #undef GAUGE

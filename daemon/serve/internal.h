@@ -58,6 +58,7 @@ struct session {
 	struct session_buffers *buffers; /* buffers.c */
 	bool calls_more;                 /* its socket has to be looked at again */
 	struct closer_item *dropping;    /* ... once the closer has read it; NULL: it does not */
+	bool hung_up;                    /* its client has; there may be something to read yet */
 	struct session *prev, *next;
 };
 
@@ -128,8 +129,8 @@ void serve_session_gone(struct serve *serve);
 /* The next connection (nonblocking, close-on-exec), or -EAGAIN when there is none or the turn's
  * share is taken; notes what is left for later. */
 int serve_accept(struct serve *serve, int listener, uint32_t *n_turn);
-/* Too many descriptors of this user's, or of all, wait to be closed: what hangs is nobody's loss but
- * theirs who made it so. */
+/* Too many descriptors of this user's wait to be closed: what hangs is nobody's loss but theirs who
+ * made it so. */
 bool serve_is_clogged(struct serve *serve, uid_t uid);
 
 /* handshake.c */
@@ -184,6 +185,8 @@ void sessions_go_on(struct serve *serve);
 void sessions_dropped(struct serve *serve);
 
 /* calls.c */
+/* Do the call that is whole in session->buffers, of so many bytes behind its length. */
+void session_call(struct session *session, uint32_t length);
 /* May this client have us map memory of its own? */
 bool session_may_import(const struct session *session);
 void serve_on_builder(void *userdata, struct loop_source *source, uint32_t events);

@@ -2,8 +2,8 @@
 /*
  * What comes on a session's socket, until it is a whole call.
  *
- * The bytes may bring descriptors. Of a client that may not have its memory mapped none is taken: the
- * closer drops them. Of others one is kept for the call, and the closer has the rest.
+ * The bytes may bring descriptors. Then it is the closer that receives them, and the session waits: of
+ * a client that may not have its memory mapped none is kept, of others one for the call.
  */
 #include "daemon/serve/buffers.h"
 
@@ -13,10 +13,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <utlist.h>
-
-#include "ipc/status.h"
-
-#define RIGHTS_MAX 253 /* SCM_MAX_FD: the kernel brings no more at a time, and so drops none */
 
 /* Look at what has come. False if it broke the protocol. */
 static bool call_advance(struct session *session)
@@ -42,74 +38,7 @@ static bool call_advance(struct session *session)
 	return !session->detaching;
 }
 
-/* Its user may send descriptors no more, before some have closed. */
-static bool is_clogged(struct session *session)
-{
-	if (!serve_is_clogged(session->serve, session->port.uid))
-		return false;
-	session_break(session, "descriptors that its user sent do not close");
-	return true;
-}
-
-/* Keep the first descriptor of the call. */
-static bool rights_take(struct session *session, struct msghdr *message)
-{
-	struct session_buffers *buffers = session->buffers;
-	struct closer *closer = session->serve->closer;
-	bool surplus = false;
-	uint32_t n = 0;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
-			int fd;
-
-			memcpy(&fd, (const uint8_t *)c + at, sizeof(fd));
-			if (buffers->call_fd < 0) {
-				buffers->call_fd = fd;
-			} else {
-				closer_take(closer, fd, session->port.uid);
-				surplus = true;
-			}
-			n++;
-		}
-	}
-	if (surplus)
-		session_break(session, "more than one descriptor with a call");
-	return !surplus && (n == 0 || !is_clogged(session));
-}
-
-static ssize_t receive_rights(struct session *session, void *bytes, size_t size)
-{
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(RIGHTS_MAX * sizeof(int))];
-	} control;
-	struct iovec part = {.iov_base = bytes, .iov_len = size};
-	struct msghdr message = {
-		.msg_iov = &part,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	ssize_t n;
-
-	do
-		n = recvmsg(session->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return -errno;
-	if (!rights_take(session, &message))
-		return -EPROTO;
-	/* There was room: the kernel had no number for it. Without it the call will be refused. */
-	if (message.msg_flags & MSG_CTRUNC)
-		serve_complain(session->serve, "session %u: no descriptor is left for what it sent",
-			session->port.session);
-	return n;
-}
-
-/* Bytes and descriptors, or that there are none now. */
+/* Bytes, or that there are none now. With descriptors beside them it is the closer that receives. */
 static ssize_t receive(struct session *session)
 {
 	struct session_buffers *buffers = session->buffers;
@@ -117,14 +46,12 @@ static ssize_t receive(struct session *session)
 	uint8_t *bytes = buffers->call + buffers->n_call;
 	size_t size = sizeof(buffers->call) - buffers->n_call;
 
-	if (session_may_import(session))
-		return receive_rights(session, bytes, size);
 	ssize_t n = closer_peek_receive(session->fd, bytes, size);
 	if (n != -EBADMSG)
 		return n;
-	if (is_clogged(session))
-		return -EPROTO;
-	session->dropping = closer_receive(serve->closer, session->fd, size, session->port.uid);
+	buffers->clogged |= serve_is_clogged(serve, session->port.uid);
+	session->dropping = closer_receive(serve->closer, session->fd, size,
+		session_may_import(session) && !buffers->clogged, session->port.uid);
 	if (!session->dropping)
 		return -ENOMEM;
 	serve->n_dropping++;
@@ -134,8 +61,6 @@ static ssize_t receive(struct session *session)
 /* False when the session is over. */
 static bool take(struct session *session, ssize_t n)
 {
-	if (n == -EPROTO)
-		return false;
 	if (n <= 0) {
 		session_detach(session, "its socket closed");
 		return false;
@@ -149,9 +74,7 @@ void session_on_socket(void *userdata, struct loop_source *source, uint32_t even
 	struct session *session = userdata;
 
 	(void)source;
-	/* It need not be read for that. */
-	if (session->dropping && events & (EPOLLRDHUP | EPOLLHUP))
-		session_detach(session, "its socket closed");
+	session->hung_up |= events & (EPOLLRDHUP | EPOLLHUP);
 	for (unsigned n_reads = 0; !session->dropping; n_reads++) {
 		/* Somebody who is quick to call again has the loop's thread with the others. */
 		if (n_reads == CALLS_A_TURN) {
@@ -159,9 +82,14 @@ void session_on_socket(void *userdata, struct loop_source *source, uint32_t even
 			return;
 		}
 		ssize_t n = receive(session);
+		if (n == -EAGAIN && session->dropping)
+			break;
 		if (n == -EAGAIN || !take(session, n))
 			return;
 	}
+	/* Its end is not waited for until the descriptors are dropped. */
+	if (session->hung_up)
+		session_detach(session, "its socket closed");
 }
 
 void sessions_go_on(struct serve *serve)
@@ -177,21 +105,41 @@ void sessions_go_on(struct serve *serve)
 	}
 }
 
+/* The call's descriptor, of which there is one. False when the session is over. */
+static bool descriptor_take(struct session *session, const struct closer_result *result)
+{
+	struct session_buffers *buffers = session->buffers;
+	bool surplus = result->surplus || (result->fd >= 0 && buffers->call_fd >= 0);
+
+	if (result->fd >= 0 && buffers->call_fd < 0)
+		buffers->call_fd = result->fd;
+	else if (result->fd >= 0)
+		closer_take(session->serve->closer, result->fd, session->port.uid);
+	if (surplus)
+		session_break(session, "more than one descriptor with a call");
+	/* Without it the call will be refused. */
+	if (result->lost)
+		serve_complain(session->serve, "session %u: no descriptor is left for what it sent",
+			session->port.session);
+	return !surplus;
+}
+
 void sessions_dropped(struct serve *serve)
 {
 	struct session *session;
 
 	DL_FOREACH (serve->sessions, session) {
 		struct session_buffers *buffers = session->buffers;
-		ssize_t n;
+		struct closer_result result;
 
 		if (session->detaching || !session->dropping ||
 			!closer_received(serve->closer, session->dropping,
-				buffers->call + buffers->n_call, &n))
+				buffers->call + buffers->n_call, &result))
 			continue;
 		session->dropping = NULL;
 		serve->n_dropping--;
-		if (n == -EAGAIN || take(session, n))
+		if (descriptor_take(session, &result) &&
+			(result.n == -EAGAIN || take(session, result.n)))
 			session_on_socket(session, NULL, 0);
 	}
 }

@@ -198,8 +198,10 @@ int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
 		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		++*n_turn;
-		if (fd >= 0)
+		if (fd >= 0) {
+			socket_keep_order(fd);
 			return fd;
+		}
 		if (errno == EAGAIN)
 			return -EAGAIN;
 		if (errno == EINTR || errno == ECONNABORTED)
@@ -397,6 +399,7 @@ static int listen_on(struct serve *serve, const char *path, loop_callback callba
 	if (fd < 0)
 		return fd;
 	*ret_fd = fd;
+	socket_pass_rights(fd, false);
 	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
 }
 

@@ -170,6 +170,8 @@ int session_new(struct serve *serve, int fd, const struct socket_peer *peer,
 	DL_APPEND(serve->sessions, session);
 	serve->n_sessions++;
 	serve->n_sessions_total++;
+	if (session_may_import(session))
+		socket_pass_rights(fd, true);
 	/* Last: whoever is welcome has a session, and whoever has none gets one answer that says
 	 * why. */
 	r = welcome_send(serve, session);

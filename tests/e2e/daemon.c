@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/e2e/daemon.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <cmocka.h>
 #include <mimeo/mimeo.h>
@@ -69,6 +74,26 @@ void daemon_deinit(struct daemon *daemon)
 
 /* ---- its life ---- */
 
+/* From here on the process has no SO_PASSRIGHTS. */
+static void forget_pass_rights(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 83, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = sizeof(filter) / sizeof(filter[0]), .filter = filter};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+		prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0) {
+		perror("seccomp");
+		_exit(127);
+	}
+}
+
 void daemon_launch(struct daemon *daemon)
 {
 	assert_int_equal(daemon->pid, 0);
@@ -80,6 +105,8 @@ void daemon_launch(struct daemon *daemon)
 	dup2(log, STDERR_FILENO);
 	/* Connections of the test's own stay the test's. */
 	close_range(STDERR_FILENO + 1, ~0u, 0);
+	if (daemon->takes_rights)
+		forget_pass_rights();
 	execv(daemon->argv[0], (char *const *)(uintptr_t)daemon->argv);
 	perror(daemon->argv[0]);
 	_exit(127);

@@ -24,6 +24,7 @@ struct daemon {
 	unsigned argc;
 	pid_t pid; /* 0: not running */
 	int admin; /* connection to the admin socket, -1: none yet */
+	bool takes_rights; /* as on kernels before 6.16, where anybody may send descriptors */
 };
 
 /* A folder, and the command line: tinycalc on the device of MIMEO_DEVICE, four graphs, 512

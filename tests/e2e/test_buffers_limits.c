@@ -403,7 +403,8 @@ static void test_client_s_memory_is_not_mapped_where_that_is_not_allowed(void **
 	handle.bytes = 4096;
 	handle.fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	assert_int_equal(mimeo_buffer_import(m, &handle, &buffer), MIMEO_E_DENIED);
-	assert_string_equal(mimeo_buffer_message(m), "allow_client_ipc is no");
+	/* The daemon says it, or since Linux 6.16 the kernel. */
+	assert_non_null(strstr(mimeo_buffer_message(m), "allow_client_ipc"));
 	/* What the daemon allocates is another matter. */
 	buffer_of(m, 4096, NULL);
 	close(handle.fd);

@@ -12,6 +12,7 @@
 
 #define PATIENCE_MS 60000
 #define HERE 1000u /* users */
+#define N_QUEUED 5000
 #define THERE 1001u
 
 static struct loop *loop;
@@ -54,13 +55,13 @@ static void pair(int ret[2])
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ret), 0);
 }
 
-static void test_memfd_is_closed_at_once(void **state)
+static void test_what_closes_is_closed(void **state)
 {
 	int fd = memfd_create("memfd", MFD_CLOEXEC);
 
 	assert_true(fd >= 0);
 	closer_take(*state, fd, HERE);
-	assert_int_equal(closer_n(*state), 0);
+	await_closed(*state, HERE, 0);
 	assert_int_equal(close(fd), -1);
 }
 
@@ -103,11 +104,54 @@ static void test_user_whose_closes_hang_holds_up_no_other(void **state)
 	close(sockets[1]);
 }
 
-static void test_connection_with_nothing_unread_is_closed_at_once(void **state)
+/* A signal ends it, which is not sent before its time. */
+static void test_close_that_takes_too_long_is_interrupted(void **state)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+	struct lingering lingering;
+	int ms = 0;
+
+	lingering_open(&lingering);
+	closer_take(*state, lingering.fd, HERE);
+	closer_tick(*state);
+	nanosleep(&pause, NULL);
+	assert_int_equal(closer_n_of(*state, HERE), 1);
+	for (; closer_n_of(*state, HERE) > 0 && ms < PATIENCE_MS; ms += 10) {
+		nanosleep(&pause, NULL);
+		closer_tick(*state);
+	}
+	assert_int_equal(closer_n_of(*state, HERE), 0);
+	lingering_let_go(&lingering);
+}
+
+/* Thousands wait behind the threads that one user may have. */
+static void test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one(void **state)
+{
+	struct lingering hanging[CLOSER_THREADS_PER_UID];
+	struct timespec before, after;
+
+	for (size_t i = 0; i < CLOSER_THREADS_PER_UID; i++) {
+		lingering_open(&hanging[i]);
+		closer_take(*state, hanging[i].fd, HERE);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	for (int i = 0; i < N_QUEUED; i++)
+		closer_take(*state, -1, HERE); /* which close(2) refuses */
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	assert_int_equal(closer_n_of(*state, HERE), N_QUEUED + CLOSER_THREADS_PER_UID);
+	/* A look at all of them each time would be a hundred times as much. */
+	assert_true(after.tv_sec - before.tv_sec < 30);
+	for (size_t i = 0; i < CLOSER_THREADS_PER_UID; i++)
+		lingering_let_go(&hanging[i]);
+	await_closed(*state, HERE, 0);
+}
+
+static void test_connection_is_closed_at_once_with_bytes_that_nobody_read(void **state)
 {
 	int sockets[2];
 
 	pair(sockets);
+	assert_int_equal(send(sockets[1], "unread", 6, 0), 6);
 	closer_hang_up(*state, sockets[0], HERE);
 	assert_int_equal(closer_n(*state), 0);
 	assert_true(is_hung_up(sockets[1], 0));
@@ -121,6 +165,7 @@ static void test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters(voi
 
 	pair(sockets);
 	lingering_open(&lingering);
+	assert_int_equal(send(sockets[1], "bytes ahead of it", 17, 0), 17);
 	lingering_give(&lingering, sockets[1], "x", 1);
 	closer_hang_up(*state, sockets[0], HERE);
 	assert_true(is_hung_up(sockets[1], 0)); /* the peer does not wait for it either */
@@ -157,11 +202,11 @@ static void test_bytes_are_received_and_descriptors_are_not(void **state)
 }
 
 static bool await_received(
-	struct closer *closer, struct closer_item *item, void *bytes, ssize_t *ret_n)
+	struct closer *closer, struct closer_item *item, void *bytes, struct closer_result *ret)
 {
 	for (int i = 0; i < PATIENCE_MS / 10; i++) {
 		loop_run_once(loop, 10); /* woken, or in time anyway */
-		if (closer_received(closer, item, bytes, ret_n))
+		if (closer_received(closer, item, bytes, ret))
 			return true;
 	}
 	return false;
@@ -171,24 +216,74 @@ static void test_descriptors_are_dropped_and_their_bytes_kept(void **state)
 {
 	struct lingering lingering;
 	struct closer_item *item;
+	struct closer_result result;
 	char bytes[16];
 	int sockets[2];
-	ssize_t n;
 
 	pair(sockets);
 	lingering_open(&lingering);
 	lingering_give(&lingering, sockets[1], "call", 4);
-	item = closer_receive(*state, sockets[0], sizeof(bytes), HERE);
+	item = closer_receive(*state, sockets[0], sizeof(bytes), false, HERE);
 	assert_non_null(item);
-	assert_false(closer_received(*state, item, bytes, &n));
+	assert_false(closer_received(*state, item, bytes, &result));
 	lingering_let_go(&lingering);
-	assert_true(await_received(*state, item, bytes, &n));
-	assert_int_equal(n, 4);
+	assert_true(await_received(*state, item, bytes, &result));
+	assert_int_equal(result.n, 4);
+	assert_int_equal(result.fd, -1);
+	assert_false(result.surplus);
 	assert_memory_equal(bytes, "call", 4);
 	assert_int_equal(closer_n(*state), 0);
 	/* The socket is still open, and its owner's. */
 	assert_int_equal(send(sockets[1], "x", 1, MSG_NOSIGNAL), 1);
 	close(sockets[0]);
+	close(sockets[1]);
+}
+
+static void test_one_descriptor_is_kept_where_one_is_wanted(void **state)
+{
+	struct closer_result result;
+	struct closer_item *item;
+	struct lingering lingering;
+	char bytes[16];
+	int sockets[2];
+
+	pair(sockets);
+	lingering_open(&lingering);
+	const int fds[] = {sockets[1], lingering.fd};
+	for (size_t n = 1; n <= 2; n++) {
+		send_with(sockets[1], "call", 4, fds, n);
+		if (n == 2)
+			close(lingering.fd);
+		item = closer_receive(*state, sockets[0], sizeof(bytes), true, HERE);
+		if (n == 2)
+			lingering_let_go(&lingering);
+		assert_true(await_received(*state, item, bytes, &result));
+		assert_int_equal(result.n, 4);
+		assert_true(result.fd >= 0);
+		assert_int_equal(result.surplus, n == 2);
+		assert_false(result.lost);
+		close(result.fd);
+	}
+	close(sockets[0]);
+	close(sockets[1]);
+}
+
+/* Here, with the one that was kept for nobody. */
+static void test_connection_can_end_when_its_descriptor_has_been_kept(void **state)
+{
+	struct closer_item *item;
+	int sockets[2], ends[2];
+
+	pair(sockets);
+	pair(ends);
+	send_with(sockets[1], "call", 4, &ends[0], 1);
+	close(ends[0]);
+	item = closer_receive(*state, sockets[0], 16, true, HERE);
+	loop_run_once(loop, PATIENCE_MS); /* it has come back */
+	closer_abandon(*state, item);
+	await_closed(*state, HERE, 0);
+	assert_true(is_hung_up(ends[1], PATIENCE_MS));
+	close(ends[1]);
 	close(sockets[1]);
 }
 
@@ -201,7 +296,7 @@ static void test_connection_can_end_while_its_descriptors_are_dropped(void **sta
 	pair(sockets);
 	lingering_open(&lingering);
 	lingering_give(&lingering, sockets[1], "call", 4);
-	item = closer_receive(*state, sockets[0], 16, HERE);
+	item = closer_receive(*state, sockets[0], 16, false, HERE);
 	assert_non_null(item);
 	closer_abandon(*state, item);
 	assert_true(is_hung_up(sockets[1], 0));
@@ -211,7 +306,7 @@ static void test_connection_can_end_while_its_descriptors_are_dropped(void **sta
 	close(sockets[1]);
 }
 
-static void test_end_waits_a_while_for_what_hangs_and_no_longer(void **state)
+static void test_end_waits_a_while_for_what_hangs_and_interrupts_it(void **state)
 {
 	struct timespec before, after;
 	struct lingering lingering;
@@ -234,15 +329,19 @@ static void test_end_waits_a_while_for_what_hangs_and_no_longer(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memfd_is_closed_at_once),
+		cmocka_unit_test(test_what_closes_is_closed),
 		cmocka_unit_test(test_close_that_takes_long_is_waited_for_by_nobody),
 		cmocka_unit_test(test_user_whose_closes_hang_holds_up_no_other),
-		cmocka_unit_test(test_connection_with_nothing_unread_is_closed_at_once),
+		cmocka_unit_test(test_close_that_takes_too_long_is_interrupted),
+		cmocka_unit_test(test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one),
+		cmocka_unit_test(test_connection_is_closed_at_once_with_bytes_that_nobody_read),
 		cmocka_unit_test(test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters),
 		cmocka_unit_test(test_bytes_are_received_and_descriptors_are_not),
 		cmocka_unit_test(test_descriptors_are_dropped_and_their_bytes_kept),
+		cmocka_unit_test(test_one_descriptor_is_kept_where_one_is_wanted),
+		cmocka_unit_test(test_connection_can_end_when_its_descriptor_has_been_kept),
 		cmocka_unit_test(test_connection_can_end_while_its_descriptors_are_dropped),
-		cmocka_unit_test(test_end_waits_a_while_for_what_hangs_and_no_longer),
+		cmocka_unit_test(test_end_waits_a_while_for_what_hangs_and_interrupts_it),
 	};
 
 	return cmocka_run_group_tests_name("closer", tests, start, end);

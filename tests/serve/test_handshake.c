@@ -228,11 +228,15 @@ static void test_descriptors_that_come_with_hello_cost_the_connection(void **sta
 	struct client client = {.fd = client_connect(harness)};
 
 	int n = msg_hello_encode(&hello, buffer, sizeof(buffer));
-	assert_int_equal(socket_send(client.fd, buffer, (size_t)n, four, 4), 0);
-	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
-	assert_string_equal(client.welcome.text, "descriptors came with HELLO");
-	expect_closed(client.fd);
+	int r = socket_send(client.fd, buffer, (size_t)n, four, 4);
+	/* Since Linux 6.16 they do not even come. */
+	assert_true(r == 0 || r == -EPERM);
+	if (r == 0) {
+		client_receive_welcome(&client);
+		assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+		assert_string_equal(client.welcome.text, "descriptors came with HELLO");
+		expect_closed(client.fd);
+	}
 	client_close(&client);
 	await_sessions(harness, 0);
 	assert_int_equal(settled_fds(harness), before);
