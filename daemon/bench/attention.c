@@ -8,6 +8,7 @@
 #include "daemon/bench/bench.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,14 +40,7 @@ static const struct table_column columns[] = {
 	{"batch", "BATCH", TABLE_COUNT},
 	{"query", "QUERY", TABLE_COUNT},
 	{"context", "CONTEXT", TABLE_COUNT},
-	{"seconds", "TIME", TABLE_SECONDS},
-	{"tb_per_s", "TB/S", TABLE_NUMBER},
-	{"tflop_per_s", "TFLOP/S", TABLE_NUMBER},
-	{"floor_s", "FLOOR", TABLE_SECONDS},
-	{"ratio", "RATIO", TABLE_NUMBER},
-	{"bytes", NULL, TABLE_COUNT},
-	{"copy_bytes_per_s", NULL, TABLE_NUMBER},
-	{"product_flop_per_s", NULL, TABLE_NUMBER},
+	REPORT_COST_COLUMNS,
 	REPORT_COLUMNS,
 };
 
@@ -59,7 +53,7 @@ struct attention_row {
 
 struct attention_facts {
 	char device[64], backend[32];
-	double copy_rate, product_rate;
+	struct probe_rates rates;
 	uint32_t n_heads, n_kv_heads, head_dim;
 	struct attention_row rows[ROWS_MAX];
 	uint32_t n_rows;
@@ -300,11 +294,9 @@ static int find_heads(const char *dir, struct attention_facts *facts, struct mod
 static int run_all(struct attention_work *work, struct probe *probe, struct model_error *error)
 {
 	struct attention_facts *facts = work->facts;
-	int rc = probe_copy_rate(probe->device, probe->stream, probe->is_host, &facts->copy_rate);
+	int rc = probe_rates(probe);
 
-	if (!rc)
-		rc = probe_product_rate(probe);
-	facts->product_rate = probe->product_rate;
+	facts->rates = probe->rates;
 	snprintf(facts->device, sizeof(facts->device), "%s", probe->info.name);
 	for (uint32_t i = 0; i < facts->n_rows && !rc; i++)
 		rc = measure(probe, facts, &facts->rows[i], error);
@@ -323,11 +315,9 @@ static int work_attention(void *arg, int fd)
 		rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
 	if (!rc)
 		rc = run_all(work, &probe, &error);
-	if (rc)
-		fprintf(stderr, "mimeo-bench: attention: %s\n",
-			error.text[0] ? error.text : device_strerror(rc));
+	rc = report_outcome("attention", rc, error.text);
 	probe_close(&probe);
-	return rc != 0;
+	return rc;
 }
 
 /* Multiplications and additions of scores and sums; under the causal mask the last query token sees
@@ -343,13 +333,9 @@ static void fill(struct table *table, const struct bench_options *options,
 	const struct target *target, const struct attention_facts *facts,
 	const struct attention_row *row)
 {
-	double flop = flop_of(facts, row);
-	double floor =
-		report_floor((double)row->bytes, facts->copy_rate, flop, facts->product_rate);
-
 	table_row(table);
 	table_set_text(table, "bench", "attention");
-	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
+	report_model(table, options);
 	table_set_text(table, "backend", facts->backend);
 	table_set_count(table, "heads", facts->n_heads);
 	table_set_count(table, "kv_heads", facts->n_kv_heads);
@@ -357,16 +343,12 @@ static void fill(struct table *table, const struct bench_options *options,
 	table_set_count(table, "batch", row->batch);
 	table_set_count(table, "query", row->query);
 	table_set_count(table, "context", row->context);
-	table_set_count(table, "bytes", row->bytes);
-	report_number(table, "floor_s", floor);
-	report_number(table, "copy_bytes_per_s", facts->copy_rate);
-	report_number(table, "product_flop_per_s", facts->product_rate);
-	if (!row->no_room) {
-		report_number(table, "seconds", row->seconds);
-		report_number(table, "tb_per_s", (double)row->bytes / row->seconds * 1e-12);
-		report_number(table, "tflop_per_s", flop / row->seconds * 1e-12);
-		report_number(table, "ratio", row->seconds / floor);
-	}
+	report_cost(table, &facts->rates,
+		&(struct report_cost){
+			.bytes = row->bytes,
+			.flop = flop_of(facts, row),
+			.seconds = row->no_room ? NAN : row->seconds,
+		});
 	report_common(table, target, FLOOR, row->no_room ? NO_ROOM : NULL);
 }
 
@@ -394,7 +376,7 @@ static int print(const struct bench_options *options, const struct attention_fac
 	table_free(table);
 	if (r < 0 || options->json)
 		return r;
-	report_rates(FLOOR, facts->copy_rate, facts->product_rate);
+	report_rates(FLOOR, &facts->rates);
 	if (no_room)
 		printf("note: a dash: %s\n", NO_ROOM);
 	return 0;

@@ -145,10 +145,7 @@ static int print(const struct buffer_bench *bench, const struct target *target)
 	if (r < 0)
 		return r;
 	fill_all(table, target, bench);
-	if (!bench->options->json)
-		report_heading("buffer", target);
-	r = report_table(table, bench->options->json);
-	table_free(table);
+	r = report_whole(table, "buffer", target, bench->options->json);
 	if (r < 0 || bench->options->json)
 		return r;
 	printf("floor of calls: " CALL_FLOOR "\n"

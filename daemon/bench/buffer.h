@@ -76,7 +76,6 @@ void buffer_floor_stop(struct buffer_floor *floor);
  * error. */
 int buffer_floor_open(struct buffer_floor *floor, const char *device);
 void buffer_floor_close(struct buffer_floor *floor);
-void buffer_floor_fail(int rc, const char *why);
 /* Make the memory and give it back, once. 0, a device's condition or -errno. */
 int buffer_floor_once(const struct buffer_floor *floor, enum buffer_way way, uint64_t bytes,
 	struct buffer_calls *ret);

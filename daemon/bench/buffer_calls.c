@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "daemon/bench/client.h"
+#include "daemon/bench/report.h"
 
 #define BACK_NS 5000000000ull /* for what was closed to come back */
 #define PAUSE_NS 1000000
@@ -120,9 +121,7 @@ static int measure_once(
 	if (r < 0)
 		return buffer_fail(m, "a buffer", r);
 	int rc = buffer_floor_once(&bench->floor, way, buffer_sizes[i], &bench->floors[way][i]);
-	if (rc)
-		buffer_floor_fail(rc, "");
-	return rc ? -1 : 0;
+	return -report_outcome("the floor", rc, "");
 }
 
 static int measure_way(struct buffer_bench *bench, struct mimeo *m, enum buffer_way way)

@@ -7,11 +7,11 @@
 #include "daemon/bench/buffer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "daemon/bench/probe.h"
+#include "daemon/bench/report.h"
 #include "ipc/socket.h"
 
 #define MESSAGE_BYTES 128u /* about as long as calls and replies with a handle are */
@@ -137,14 +137,8 @@ int buffer_floor_open(struct buffer_floor *floor, const char *device)
 
 	close(floor->ends[1]);
 	floor->ends[1] = -1;
-	if (rc)
-		buffer_floor_fail(rc, why);
+	report_outcome("the floor", rc, why);
 	return rc;
-}
-
-void buffer_floor_fail(int rc, const char *why)
-{
-	fprintf(stderr, "mimeo-bench: the floor: %s\n", *why ? why : device_strerror(rc));
 }
 
 void buffer_floor_close(struct buffer_floor *floor)

@@ -184,12 +184,11 @@ static int work_floor(void *arg, int fd)
 	}
 	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
 		rc = measure_floor(&blank, work->facts, i);
-	if (rc)
-		fprintf(stderr, "mimeo-bench: the floor: %s\n", why[0] ? why : device_strerror(rc));
+	rc = report_outcome("the floor", rc, why);
 	if (blank.probe.device && blank.x)
 		blank.probe.device->ops->mem_free(blank.probe.device, blank.x);
 	probe_close(&blank.probe);
-	return rc != 0;
+	return rc;
 }
 
 /* ---- the table ---- */
@@ -233,12 +232,9 @@ static int print(const struct bench_options *options, const struct target *targe
 		all.floor_bytes += graph->floor_bytes;
 	}
 	fill(table, target, &all, true);
-	if (!options->json)
-		report_heading("capture", target);
-	r = report_table(table, options->json);
+	r = report_whole(table, "capture", target, options->json);
 	if (r == 0 && !options->json)
 		printf("floor: %s\nnote: %s\n", FLOOR, LATE_NOTE);
-	table_free(table);
 	return r;
 }
 

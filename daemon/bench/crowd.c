@@ -32,6 +32,21 @@ void crowd_deinit(struct crowd *crowd)
 	crowd->n = 0;
 }
 
+int crowd_target(const struct bench_options *options, struct target *ret)
+{
+	uint32_t most = 1;
+
+	for (uint32_t i = 0; i < options->n_processes; i++)
+		most = options->processes[i] > most ? options->processes[i] : most;
+	return target_open(options,
+		&(struct spawn_needs){
+			.kv_pages = most * client_pages(options->prompt, options->tokens),
+			.max_requests = BENCH_PROCESSES_MAX,
+			.spin_us = options->spin_us,
+		},
+		ret);
+}
+
 /* ---- a client ---- */
 
 struct crowd_work {

@@ -21,6 +21,8 @@ struct crowd {
 /* 0 or -ENOMEM; to be deinitialised even then. */
 int crowd_init(struct crowd *crowd, uint32_t n, uint32_t tokens);
 void crowd_deinit(struct crowd *crowd);
+/* The daemon for a crowd of each number of processes that is asked for; as target_open. */
+int crowd_target(const struct bench_options *options, struct target *ret);
 /* 0, or -errno with a sentence on standard error. */
 int crowd_run(
 	struct crowd *crowd, const struct bench_options *options, const struct target *target);

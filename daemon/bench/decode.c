@@ -92,13 +92,8 @@ static struct lane_options lane_for(const struct decode_work *work)
 
 	for (uint32_t i = 0; i < work->facts->n_runs; i++) {
 		const struct replay_run run = replay_of(work->options, &work->facts->runs[i]);
-		uint32_t positions = replay_positions(&run);
-		uint32_t pages = run.n_rows * lane_row_pages(positions);
 
-		needs.max_rows = run.n_rows > needs.max_rows ? run.n_rows : needs.max_rows;
-		if (positions > needs.max_positions)
-			needs.max_positions = positions;
-		needs.max_pages = pages > needs.max_pages ? pages : needs.max_pages;
+		replay_needs(&run, &needs);
 	}
 	return needs;
 }
@@ -118,8 +113,8 @@ static int copy_rate(struct decode_work *work, char *why, size_t size)
 	int rc = probe_open(&probe, work->options->device, why, size);
 
 	if (!rc)
-		rc = probe_copy_rate(
-			probe.device, probe.stream, probe.is_host, &work->facts->copy_rate);
+		rc = probe_copy_rate(&probe);
+	work->facts->copy_rate = probe.rates.copy;
 	snprintf(work->facts->device, sizeof(work->facts->device), "%s", probe.info.name);
 	probe_close(&probe);
 	return rc;
@@ -156,11 +151,9 @@ static int work_decode(void *arg, int fd)
 		rc = lane_open(&lane, &options, &error);
 	if (!rc)
 		rc = run_all(work, &lane);
-	if (rc)
-		fprintf(stderr, "mimeo-bench: decode: %s\n",
-			error.text[0] ? error.text : device_strerror(rc));
+	rc = report_outcome("decode", rc, error.text);
 	lane_close(&lane);
-	return rc != 0;
+	return rc;
 }
 
 /* ---- the table ---- */
@@ -174,7 +167,7 @@ static void fill(struct table *table, const struct bench_options *options,
 
 	table_row(table);
 	table_set_text(table, "bench", "decode");
-	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
+	report_model(table, options);
 	table_set_count(table, "batch", run->batch);
 	table_set_count(table, "context", run->context);
 	table_set_count(table, "samples", run->steps->n);
@@ -208,10 +201,7 @@ static int print(const struct bench_options *options, const struct decode_facts 
 		fill(table, options, &target, facts, &facts->runs[i]);
 		no_room = no_room || facts->runs[i].no_room;
 	}
-	if (!options->json)
-		report_heading("decode", &target);
-	r = report_table(table, options->json);
-	table_free(table);
+	r = report_whole(table, "decode", &target, options->json);
 	if (r < 0 || options->json)
 		return r;
 	printf("floor: %s, %.3g TB/s read and written\n", FLOOR, facts->copy_rate * 1e-12);

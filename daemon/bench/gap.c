@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/bench/client.h"
 #include "daemon/bench/crowd.h"
 #include "daemon/bench/replay.h"
 #include "daemon/bench/report.h"
@@ -52,11 +51,6 @@ struct gap_run {
 	struct crowd crowd;
 	struct counters daemon;
 	struct samples *steps, *gaps, *launches; /* the floors' */
-};
-
-struct gap_work {
-	const struct bench_options *options;
-	struct gap_run *runs;
 };
 
 /* ---- the daemon's ---- */
@@ -153,27 +147,17 @@ static int run_one(
 	return 0;
 }
 
-static int work_floor(void *arg, int fd)
+static int measure_floors(const struct bench_options *options, const struct gap_run *runs)
 {
-	const struct gap_work *work = arg;
-	const struct bench_options *o = work->options;
-	struct replay_run replays[BENCH_RUNS_MAX];
-	char why[512] = "";
+	struct replay_run replays[BENCH_RUNS_MAX] = {0};
 
-	(void)fd;
-	for (uint32_t i = 0; i < o->n_processes; i++)
+	for (uint32_t i = 0; i < options->n_processes; i++)
 		replays[i] = (struct replay_run){
-			.n_rows = o->processes[i],
-			.first = o->prompt,
-			.n_steps = o->tokens - 1,
-			.steps = work->runs[i].steps,
-			.gaps = work->runs[i].gaps,
-			.launches = work->runs[i].launches,
+			.steps = runs[i].steps,
+			.gaps = runs[i].gaps,
+			.launches = runs[i].launches,
 		};
-	int r = floor_replay(o->device, o->model_dir, replays, o->n_processes, why, sizeof(why));
-	if (r < 0)
-		fprintf(stderr, "mimeo-bench: the floor: %s\n", why);
-	return r < 0;
+	return replay_floors(options, replays);
 }
 
 /* ---- the table ---- */
@@ -232,10 +216,7 @@ static int print(const struct bench_options *options, const struct target *targe
 		return r;
 	for (uint32_t i = 0; i < options->n_processes; i++)
 		fill(table, target, &runs[i]);
-	if (!options->json)
-		report_heading("gap", target);
-	r = report_table(table, options->json);
-	table_free(table);
+	r = report_whole(table, "gap", target, options->json);
 	if (r < 0 || options->json)
 		return r;
 	printf("floor: %s\n",
@@ -252,18 +233,8 @@ static int print(const struct bench_options *options, const struct target *targe
 
 static int run_all(const struct bench_options *options, struct gap_run *runs, struct target *target)
 {
-	uint32_t most = 1;
-	int r = 0;
+	int r = crowd_target(options, target);
 
-	for (uint32_t i = 0; i < options->n_processes; i++)
-		most = options->processes[i] > most ? options->processes[i] : most;
-	r = target_open(options,
-		&(struct spawn_needs){
-			.kv_pages = most * client_pages(options->prompt, options->tokens),
-			.max_requests = BENCH_PROCESSES_MAX,
-			.spin_us = options->spin_us,
-		},
-		target);
 	for (uint32_t i = 0; i < options->n_processes && r == 0; i++)
 		r = run_one(options, target, &runs[i]);
 	target_close(target); /* its memory may be what the floor needs */
@@ -273,7 +244,6 @@ static int run_all(const struct bench_options *options, struct gap_run *runs, st
 int bench_gap(const struct bench_options *options)
 {
 	struct gap_run runs[BENCH_RUNS_MAX] = {0};
-	struct gap_work work = {options, runs};
 	struct target target = {.admin = -1};
 	int r = 0;
 
@@ -287,7 +257,7 @@ int bench_gap(const struct bench_options *options)
 	if (r == 0)
 		r = run_all(options, runs, &target);
 	if (r == 0 && options->model_dir)
-		r = child_run("the floor", work_floor, &work, options->timeout_s);
+		r = measure_floors(options, runs);
 	if (r == 0)
 		r = print(options, &target, runs);
 	for (uint32_t i = 0; i < options->n_processes; i++) {

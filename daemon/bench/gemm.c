@@ -32,14 +32,7 @@ static const struct table_column columns[] = {
 	{"rows", "ROWS", TABLE_COUNT},
 	{"outputs", "OUT", TABLE_COUNT},
 	{"inputs", "IN", TABLE_COUNT},
-	{"seconds", "TIME", TABLE_SECONDS},
-	{"tb_per_s", "TB/S", TABLE_NUMBER},
-	{"tflop_per_s", "TFLOP/S", TABLE_NUMBER},
-	{"floor_s", "FLOOR", TABLE_SECONDS},
-	{"ratio", "RATIO", TABLE_NUMBER},
-	{"bytes", NULL, TABLE_COUNT},
-	{"copy_bytes_per_s", NULL, TABLE_NUMBER},
-	{"product_flop_per_s", NULL, TABLE_NUMBER},
+	REPORT_COST_COLUMNS,
 	REPORT_COLUMNS,
 };
 
@@ -58,7 +51,7 @@ struct gemm_row {
 
 struct gemm_facts {
 	char device[64];
-	double copy_rate, product_rate;
+	struct probe_rates rates;
 	struct matrix matrices[SHAPES];
 	struct gemm_row rows[SHAPES * BENCH_RUNS_MAX];
 	uint32_t n_rows;
@@ -183,12 +176,9 @@ static int measure(struct probe *probe, const struct matrix *matrix, struct gemm
 static int run_all(struct gemm_work *work, struct probe *probe)
 {
 	struct gemm_facts *facts = work->facts;
-	int rc = probe_copy_rate(probe->device, probe->stream, probe->is_host, &probe->copy_rate);
+	int rc = probe_rates(probe);
 
-	if (!rc)
-		rc = probe_product_rate(probe);
-	facts->copy_rate = probe->copy_rate;
-	facts->product_rate = probe->product_rate;
+	facts->rates = probe->rates;
 	snprintf(facts->device, sizeof(facts->device), "%s", probe->info.name);
 	for (uint32_t i = 0; i < facts->n_rows && !rc; i++)
 		rc = measure(probe, &facts->matrices[facts->rows[i].matrix], &facts->rows[i]);
@@ -207,36 +197,29 @@ static int work_gemm(void *arg, int fd)
 		rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
 	if (!rc)
 		rc = run_all(work, &probe);
-	if (rc)
-		fprintf(stderr, "mimeo-bench: gemm: %s\n",
-			error.text[0] ? error.text : device_strerror(rc));
+	rc = report_outcome("gemm", rc, error.text);
 	probe_close(&probe);
-	return rc != 0;
+	return rc;
 }
 
 static void fill(struct table *table, const struct bench_options *options,
 	const struct target *target, const struct gemm_facts *facts, const struct gemm_row *row)
 {
 	const struct matrix *matrix = &facts->matrices[row->matrix];
-	double flop = 2.0 * row->n_rows * matrix->outputs * matrix->inputs;
-	double floor =
-		report_floor((double)row->bytes, facts->copy_rate, flop, facts->product_rate);
 
 	table_row(table);
 	table_set_text(table, "bench", "gemm");
-	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
+	report_model(table, options);
 	table_set_text(table, "matrix", matrix->name);
 	table_set_count(table, "rows", row->n_rows);
 	table_set_count(table, "outputs", matrix->outputs);
 	table_set_count(table, "inputs", matrix->inputs);
-	report_number(table, "seconds", row->seconds);
-	report_number(table, "tb_per_s", (double)row->bytes / row->seconds * 1e-12);
-	report_number(table, "tflop_per_s", flop / row->seconds * 1e-12);
-	report_number(table, "floor_s", floor);
-	report_number(table, "ratio", row->seconds / floor);
-	table_set_count(table, "bytes", row->bytes);
-	report_number(table, "copy_bytes_per_s", facts->copy_rate);
-	report_number(table, "product_flop_per_s", facts->product_rate);
+	report_cost(table, &facts->rates,
+		&(struct report_cost){
+			.bytes = row->bytes,
+			.flop = 2.0 * row->n_rows * matrix->outputs * matrix->inputs,
+			.seconds = row->seconds,
+		});
 	report_common(table, target, FLOOR, NULL);
 }
 
@@ -251,12 +234,9 @@ static int print(const struct bench_options *options, const struct gemm_facts *f
 	target_none(&target, facts->device);
 	for (uint32_t i = 0; i < facts->n_rows; i++)
 		fill(table, options, &target, facts, &facts->rows[i]);
-	if (!options->json)
-		report_heading("gemm", &target);
-	r = report_table(table, options->json);
-	table_free(table);
+	r = report_whole(table, "gemm", &target, options->json);
 	if (r == 0 && !options->json)
-		report_rates(FLOOR, facts->copy_rate, facts->product_rate);
+		report_rates(FLOOR, &facts->rates);
 	return r;
 }
 

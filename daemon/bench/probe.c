@@ -213,21 +213,21 @@ static int queue_copies(void *arg)
 	return rc;
 }
 
-int probe_copy_rate(struct device *device, struct stream *stream, bool is_host, double *ret)
+int probe_copy_rate(struct probe *probe)
 {
-	struct copying copying = {device, stream, NULL, is_host ? COPY_BYTES_HOST : COPY_BYTES};
-	struct probe probe = {.device = device, .stream = stream};
+	struct copying copying = {
+		probe->device, probe->stream, NULL, probe->is_host ? COPY_BYTES_HOST : COPY_BYTES};
 	void *memory;
 	double seconds;
-	int rc = probe_random(&probe, 2 * copying.bytes, DTYPE_F32, &memory);
+	int rc = probe_random(probe, 2 * copying.bytes, DTYPE_F32, &memory);
 
 	if (rc)
 		return rc;
 	copying.memory = memory;
-	rc = probe_time(&probe, false, queue_copies, &copying, COPIES, &seconds);
-	device->ops->mem_free(device, memory);
+	rc = probe_time(probe, false, queue_copies, &copying, COPIES, &seconds);
+	probe->device->ops->mem_free(probe->device, memory);
 	if (!rc)
-		*ret = 2 * (double)copying.bytes / seconds;
+		probe->rates.copy = 2 * (double)copying.bytes / seconds;
 	return rc;
 }
 
@@ -244,7 +244,7 @@ static int queue_product(void *arg)
 	return multiplying->kernels->gemm(multiplying->stream, &multiplying->gemm);
 }
 
-int probe_product_rate(struct probe *probe)
+static int measure_product(struct probe *probe)
 {
 	uint32_t size = probe->is_host ? PRODUCT_SIZE_HOST : PRODUCT_SIZE;
 	enum dtype dtype = probe->info.activation_dtype;
@@ -267,6 +267,13 @@ int probe_product_rate(struct probe *probe)
 	rc = probe_time(probe, false, queue_product, &multiplying, 1, &seconds);
 	probe->device->ops->mem_free(probe->device, memory);
 	if (!rc)
-		probe->product_rate = 2.0 * size * size * size / seconds;
+		probe->rates.product = 2.0 * size * size * size / seconds;
 	return rc;
+}
+
+int probe_rates(struct probe *probe)
+{
+	int rc = probe_copy_rate(probe);
+
+	return rc ? rc : measure_product(probe);
 }

@@ -13,13 +13,17 @@
 
 #include "kernels/ops.h"
 
+struct probe_rates {
+	double copy;    /* bytes read and written a second by a large device copy */
+	double product; /* operations a second of a large GEMM */
+};
+
 struct probe {
 	struct device *device;
 	struct device_info info;
 	struct stream *stream;
-	bool is_host;        /* the cpu device: sizes that it does in no time */
-	double copy_rate;    /* bytes read and written a second by a large device copy */
-	double product_rate; /* operations a second of a large GEMM */
+	bool is_host; /* the cpu device: sizes that it does in no time */
+	struct probe_rates rates;
 };
 
 /* Open a device, or say in why[size] what is missing: one sentence. */
@@ -33,9 +37,9 @@ int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype d
 /* Device memory full of them. */
 int probe_random(struct probe *probe, uint64_t bytes, enum dtype dtype, void **ret);
 
-/* Measure the rates; each takes memory and gives it back. */
-int probe_copy_rate(struct device *device, struct stream *stream, bool is_host, double *ret);
-int probe_product_rate(struct probe *probe);
+/* Measure the rate of copies, or both; it takes memory and gives it back. */
+int probe_copy_rate(struct probe *probe);
+int probe_rates(struct probe *probe);
 
 /*
  * Seconds that one of `n` operations takes which queue(arg) puts on the probe's stream, in a graph

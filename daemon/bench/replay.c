@@ -2,8 +2,9 @@
 #include "daemon/bench/replay.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
+
+#include "daemon/bench/child.h"
+#include "daemon/bench/report.h"
 
 uint32_t replay_positions(const struct replay_run *run)
 {
@@ -68,31 +69,51 @@ int replay_run(struct lane *lane, const struct replay_run *run)
 	return rc;
 }
 
-int floor_replay(const char *device, const char *model_dir, const struct replay_run *runs,
-	uint32_t n_runs, char *why, size_t size)
+void replay_needs(const struct replay_run *run, struct lane_options *options)
 {
-	struct lane_options options = {.device = device, .model_dir = model_dir};
-	struct lane *lane = calloc(1, sizeof(*lane));
+	uint32_t positions = replay_positions(run);
+	uint32_t pages = run->n_rows * lane_row_pages(positions);
+
+	options->max_rows = run->n_rows > options->max_rows ? run->n_rows : options->max_rows;
+	options->max_positions =
+		positions > options->max_positions ? positions : options->max_positions;
+	options->max_pages = pages > options->max_pages ? pages : options->max_pages;
+}
+
+/* ---- the floor of what is served ---- */
+
+struct floor_work {
+	const struct bench_options *options;
+	const struct replay_run *runs;
+};
+
+static int work_floors(void *arg, int fd)
+{
+	static struct lane lane;
+	const struct floor_work *work = arg;
+	const struct bench_options *o = work->options;
+	struct lane_options needs = {.device = o->device, .model_dir = o->model_dir};
 	struct model_error error = {""};
 
-	if (!lane)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < n_runs; i++) {
-		uint32_t positions = replay_positions(&runs[i]);
-		uint32_t pages = runs[i].n_rows * lane_row_pages(positions);
+	(void)fd;
+	for (uint32_t i = 0; i < o->n_processes; i++)
+		replay_needs(&work->runs[i], &needs);
+	int rc = lane_open(&lane, &needs, &error);
+	for (uint32_t i = 0; i < o->n_processes && !rc; i++)
+		rc = replay_run(&lane, &work->runs[i]);
+	rc = report_outcome("the floor", rc, error.text);
+	lane_close(&lane);
+	return rc;
+}
 
-		options.max_rows =
-			runs[i].n_rows > options.max_rows ? runs[i].n_rows : options.max_rows;
-		options.max_positions =
-			positions > options.max_positions ? positions : options.max_positions;
-		options.max_pages = pages > options.max_pages ? pages : options.max_pages;
+int replay_floors(const struct bench_options *options, struct replay_run *runs)
+{
+	struct floor_work work = {options, runs};
+
+	for (uint32_t i = 0; i < options->n_processes; i++) {
+		runs[i].n_rows = options->processes[i];
+		runs[i].first = options->prompt;
+		runs[i].n_steps = options->tokens - 1;
 	}
-	int rc = lane_open(lane, &options, &error);
-	for (uint32_t i = 0; i < n_runs && !rc; i++)
-		rc = replay_run(lane, &runs[i]);
-	if (rc)
-		snprintf(why, size, "%s", error.text[0] ? error.text : device_strerror(rc));
-	lane_close(lane);
-	free(lane);
-	return rc ? -EIO : 0;
+	return child_run("the floor", work_floors, &work, options->timeout_s);
 }

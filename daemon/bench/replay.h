@@ -7,9 +7,9 @@
  * had to be served. It is the floor of `share` and `gap`, and the result of `decode`.
  */
 
-#include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/bench/bench.h"
 #include "daemon/bench/lane.h"
 #include "daemon/bench/stats.h"
 
@@ -30,9 +30,12 @@ uint32_t replay_positions(const struct replay_run *run);
 /* On an open lane. 0, -ENOSPC if its pages do not suffice, or what went wrong. */
 int replay_run(struct lane *lane, const struct replay_run *run);
 
-/* All runs, on a lane of their own. 0, or a negative number with one sentence in why[size]. For a
- * process that ends soon after. */
-int floor_replay(const char *device, const char *model_dir, const struct replay_run *runs,
-	uint32_t n_runs, char *why, size_t size);
+/* Widen the options of a lane so that it holds the run. */
+void replay_needs(const struct replay_run *run, struct lane_options *options);
+
+/* The floor of each number of processes asked for: as many rows in a child, on a lane of its own;
+ * runs[options->n_processes] say what takes the times, the rest is filled in. 0, or -errno with a
+ * sentence on standard error. */
+int replay_floors(const struct bench_options *options, struct replay_run *runs);
 
 #endif

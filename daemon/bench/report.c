@@ -83,15 +83,31 @@ void report_common(
 		table_set_text(table, "note", note);
 }
 
-double report_floor(double bytes, double copy_rate, double flop, double product_rate)
+void report_model(struct table *table, const struct bench_options *options)
 {
-	return fmax(bytes / copy_rate, flop / product_rate);
+	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
 }
 
-void report_rates(const char *floor, double copy_rate, double product_rate)
+void report_cost(
+	struct table *table, const struct probe_rates *rates, const struct report_cost *cost)
 {
-	printf("floor: %s; %.3g TB/s read and written, %.3g TFLOP/s\n", floor, copy_rate * 1e-12,
-		product_rate * 1e-12);
+	double bytes = (double)cost->bytes;
+	double floor = fmax(bytes / rates->copy, cost->flop / rates->product);
+
+	report_number(table, "seconds", cost->seconds);
+	report_number(table, "tb_per_s", bytes / cost->seconds * 1e-12);
+	report_number(table, "tflop_per_s", cost->flop / cost->seconds * 1e-12);
+	report_number(table, "floor_s", floor);
+	report_number(table, "ratio", cost->seconds / floor);
+	table_set_count(table, "bytes", cost->bytes);
+	report_number(table, "copy_bytes_per_s", rates->copy);
+	report_number(table, "product_flop_per_s", rates->product);
+}
+
+void report_rates(const char *floor, const struct probe_rates *rates)
+{
+	printf("floor: %s; %.3g TB/s read and written, %.3g TFLOP/s\n", floor, rates->copy * 1e-12,
+		rates->product * 1e-12);
 }
 
 static void fill(struct table *table, const struct report *report, const struct measure *measure,
@@ -161,6 +177,22 @@ int report_table(const struct table *table, bool json)
 	return r;
 }
 
+int report_whole(struct table *table, const char *bench, const struct target *target, bool json)
+{
+	if (!json)
+		report_heading(bench, target);
+	int r = report_table(table, json);
+	table_free(table);
+	return r;
+}
+
+int report_outcome(const char *what, int rc, const char *why)
+{
+	if (rc)
+		fprintf(stderr, "mimeo-bench: %s: %s\n", what, *why ? why : device_strerror(rc));
+	return rc != 0;
+}
+
 int report_print(const struct report *report, const struct target *target)
 {
 	struct table *table;
@@ -172,11 +204,8 @@ int report_print(const struct report *report, const struct target *target)
 	}
 	for (uint32_t i = 0; i < report->n_rows; i++)
 		fill(table, report, &report->rows[i], target);
-	if (!report->json)
-		report_heading(report->bench, target);
-	r = report_table(table, report->json);
+	r = report_whole(table, report->bench, target, report->json);
 	if (r == 0 && !report->json)
 		print_notes(report);
-	table_free(table);
 	return r;
 }

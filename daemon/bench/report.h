@@ -7,6 +7,7 @@
  * what to keep in mind; or with --json an array of rows that carry all of that.
  */
 
+#include "daemon/bench/probe.h"
 #include "daemon/bench/spawn.h"
 #include "daemon/bench/stats.h"
 #include "daemon/table.h"
@@ -46,6 +47,11 @@ int report_print(const struct report *report, const struct target *target);
 
 void report_heading(const char *bench, const struct target *target);
 int report_table(const struct table *table, bool json);
+/* Heading and table; the table is freed. */
+int report_whole(struct table *table, const char *bench, const struct target *target, bool json);
+/* What a child that measures ends with: 0, or 1 and a sentence on standard error, which is why, or
+ * if that is empty what rc says. */
+int report_outcome(const char *what, int rc, const char *why);
 /* The last columns of each, and their cells in the last row; note NULL: none. */
 #define REPORT_COLUMNS                                                                             \
 	{"floor", NULL, TABLE_TEXT}, {"device", NULL, TABLE_TEXT}, {"n_cpus", NULL, TABLE_COUNT},  \
@@ -55,9 +61,27 @@ void report_common(struct table *table, const struct target *target, const char 
 	const char *note);
 /* Left empty where it is no number. */
 void report_number(struct table *table, const char *key, double value);
-/* Seconds for bytes and operations at these rates, whichever are more. */
-double report_floor(double bytes, double copy_rate, double flop, double product_rate);
+/* The model that an in-process bench is about. */
+void report_model(struct table *table, const struct bench_options *options);
+
+/*
+ * Something with a floor by the device's rates: the time that its bytes or its operations take at
+ * them, whichever takes longer. The columns, in this order, and their cells in the last row;
+ * seconds NAN: not measured.
+ */
+#define REPORT_COST_COLUMNS                                                                        \
+	{"seconds", "TIME", TABLE_SECONDS}, {"tb_per_s", "TB/S", TABLE_NUMBER},                    \
+		{"tflop_per_s", "TFLOP/S", TABLE_NUMBER}, {"floor_s", "FLOOR", TABLE_SECONDS},     \
+		{"ratio", "RATIO", TABLE_NUMBER}, {"bytes", NULL, TABLE_COUNT},                    \
+		{"copy_bytes_per_s", NULL, TABLE_NUMBER},                                          \
+		{"product_flop_per_s", NULL, TABLE_NUMBER}
+struct report_cost {
+	uint64_t bytes;
+	double flop, seconds;
+};
+void report_cost(
+	struct table *table, const struct probe_rates *rates, const struct report_cost *cost);
 /* What the floor is, with its rates. */
-void report_rates(const char *floor, double copy_rate, double product_rate);
+void report_rates(const char *floor, const struct probe_rates *rates);
 
 #endif

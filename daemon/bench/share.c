@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/bench/client.h"
 #include "daemon/bench/crowd.h"
 #include "daemon/bench/replay.h"
 #include "daemon/bench/report.h"
@@ -136,30 +135,13 @@ static int run_one(const struct bench_options *options, const struct target *tar
 	return 0;
 }
 
-struct floor_work {
-	const struct bench_options *options;
-	const struct share_run *runs;
-};
-
-static int work_floor(void *arg, int fd)
+static int measure_floors(const struct bench_options *options, const struct share_run *runs)
 {
-	const struct floor_work *work = arg;
-	const struct bench_options *o = work->options;
-	struct replay_run replays[BENCH_RUNS_MAX];
-	char why[512] = "";
+	struct replay_run replays[BENCH_RUNS_MAX] = {0};
 
-	(void)fd;
-	for (uint32_t i = 0; i < o->n_processes; i++)
-		replays[i] = (struct replay_run){
-			.n_rows = work->runs[i].crowd.n,
-			.first = o->prompt,
-			.n_steps = o->tokens - 1,
-			.steps = work->runs[i].steps,
-		};
-	int r = floor_replay(o->device, o->model_dir, replays, o->n_processes, why, sizeof(why));
-	if (r < 0)
-		fprintf(stderr, "mimeo-bench: the floor: %s\n", why);
-	return r < 0;
+	for (uint32_t i = 0; i < options->n_processes; i++)
+		replays[i] = (struct replay_run){.steps = runs[i].steps};
+	return replay_floors(options, replays);
 }
 
 /* ---- the table ---- */
@@ -268,40 +250,27 @@ static int print(const struct bench_options *options, const struct target *targe
 		return r;
 	for (uint32_t i = 0; i < options->n_processes; i++)
 		fill(table, options, target, &runs[i]);
-	if (!options->json)
-		report_heading("share", target);
-	r = report_table(table, options->json);
+	r = report_whole(table, "share", target, options->json);
 	if (r == 0 && !options->json)
 		print_notes(options, target, runs);
-	table_free(table);
 	return r;
 }
 
 int bench_share(const struct bench_options *options)
 {
 	struct share_run runs[BENCH_RUNS_MAX] = {0};
-	struct floor_work floor = {options, runs};
 	struct target target = {.admin = -1};
-	uint32_t most = 1;
 	int r = 0;
 
-	for (uint32_t i = 0; i < options->n_processes && r == 0; i++) {
+	for (uint32_t i = 0; i < options->n_processes && r == 0; i++)
 		r = run_init(&runs[i], options->processes[i], options->tokens);
-		most = options->processes[i] > most ? options->processes[i] : most;
-	}
 	if (r == 0)
-		r = target_open(options,
-			&(struct spawn_needs){
-				.kv_pages = most * client_pages(options->prompt, options->tokens),
-				.max_requests = BENCH_PROCESSES_MAX,
-				.spin_us = options->spin_us,
-			},
-			&target);
+		r = crowd_target(options, &target);
 	for (uint32_t i = 0; i < options->n_processes && r == 0; i++)
 		r = run_one(options, &target, &runs[i]);
 	target_close(&target); /* its memory may be what the floor needs */
 	if (r == 0 && options->model_dir)
-		r = child_run("the floor", work_floor, &floor, options->timeout_s);
+		r = measure_floors(options, runs);
 	if (r == 0)
 		r = print(options, &target, runs);
 	for (uint32_t i = 0; i < options->n_processes; i++)
