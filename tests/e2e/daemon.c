@@ -289,3 +289,47 @@ struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t a
 	}
 	return m;
 }
+
+/* ---- one daemon for all tests of a program ---- */
+
+struct daemon group_daemon;
+struct holdings group_idle;
+
+int group_daemon_start_with(void **state, const char *const *options)
+{
+	daemon_init(&group_daemon);
+	for (; *options; options += 2)
+		daemon_option(&group_daemon, options[0], options[1]);
+	*state = &group_daemon;
+	daemon_start(&group_daemon);
+	return 0;
+}
+
+int group_daemon_start(void **state)
+{
+	static const char *const none[] = {NULL};
+
+	return group_daemon_start_with(state, none);
+}
+
+int group_daemon_end(void **state)
+{
+	(void)state;
+	daemon_deinit(&group_daemon);
+	return 0;
+}
+
+int group_daemon_begin(void **state)
+{
+	*state = &group_daemon;
+	assert_true(EVENTUALLY(daemon_count(&group_daemon, "sessions") == 0));
+	group_idle = daemon_holdings(&group_daemon);
+	return 0;
+}
+
+int group_daemon_settle(void **state)
+{
+	(void)state;
+	daemon_assert_settles(&group_daemon, &group_idle);
+	return 0;
+}

@@ -62,6 +62,19 @@ struct holdings daemon_holdings(struct daemon *daemon);
 /* Wait until they are as they were, else fail the test and say what differs. */
 void daemon_assert_settles(struct daemon *daemon, const struct holdings *before);
 
+/*
+ * One daemon for all tests of a program. The first two are a group's setup and teardown: made with
+ * these options (name, value, ..., NULL) or none, started, and *state of each test. The others are
+ * a test's own: whatever it tried, what clients hold of the daemon is in the end what it was.
+ */
+extern struct daemon group_daemon;
+extern struct holdings group_idle; /* when the test began */
+int group_daemon_start_with(void **state, const char *const *options);
+int group_daemon_start(void **state);
+int group_daemon_end(void **state);
+int group_daemon_begin(void **state);
+int group_daemon_settle(void **state);
+
 /* Attach with these settings (0: default), or fail the test. */
 struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t arena_bytes);
 

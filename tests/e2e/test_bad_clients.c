@@ -24,8 +24,6 @@
 #define N_FLOOD 300
 #define N_GREETINGS_A_USER 32 /* connections without a HELLO that the daemon keeps */
 
-static struct daemon daemon_;
-
 struct scene {
 	struct daemon *daemon;
 	struct mimeo *bystander;
@@ -34,32 +32,17 @@ struct scene {
 	struct holdings before;
 };
 
-static int start(void **state)
-{
-	daemon_init(&daemon_);
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
-
-static int end(void **state)
-{
-	(void)state;
-	daemon_deinit(&daemon_);
-	return 0;
-}
-
 /* The bystander attaches and asks; its answers are looked at in the end. */
 static int begin_scene(void **state)
 {
 	static uint64_t seed;
 	struct scene *scene = calloc(1, sizeof(*scene));
 
-	scene->daemon = &daemon_;
+	scene->daemon = &group_daemon;
 	/* The last scene's bystander has left. */
-	assert_true(EVENTUALLY(daemon_count(&daemon_, "sessions") == 0));
-	scene->bystander = daemon_connect(&daemon_, 0, 0);
-	scene->before = daemon_holdings(&daemon_);
+	assert_true(EVENTUALLY(daemon_count(&group_daemon, "sessions") == 0));
+	scene->bystander = daemon_connect(&group_daemon, 0, 0);
+	scene->before = daemon_holdings(&group_daemon);
 	questions_make(scene->questions, N_ASKED, ++seed);
 	for (uint32_t i = 0; i < N_ASKED; i++)
 		assert_int_equal(question_prepare(scene->bystander, &scene->questions[i], i), 0);
@@ -499,5 +482,6 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("bad_clients", tests, start, end);
+	return cmocka_run_group_tests_name(
+		"bad_clients", tests, group_daemon_start, group_daemon_end);
 }

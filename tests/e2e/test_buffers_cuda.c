@@ -22,31 +22,20 @@
 #define N 64u
 #define N_KILLS 12u
 
-static struct daemon daemon_;
 static int32_t tokens[N];
 
 static int start(void **state)
 {
 	for (uint32_t i = 0; i < N; i++)
 		tokens[i] = i ? 32 + (int32_t)(i * 7 % 90) : 1;
-	daemon_init(&daemon_);
-	daemon_start(&daemon_);
-	*state = &daemon_;
-	return 0;
-}
-
-static int end(void **state)
-{
-	(void)state;
-	daemon_deinit(&daemon_);
-	return 0;
+	return group_daemon_start(state);
 }
 
 static bool no_buffers(void)
 {
-	return daemon_count(&daemon_, "buffers") == 0 &&
-	       daemon_count(&daemon_, "buffer_bytes") == 0 &&
-	       daemon_count(&daemon_, "buffers_closing") == 0;
+	return daemon_count(&group_daemon, "buffers") == 0 &&
+	       daemon_count(&group_daemon, "buffer_bytes") == 0 &&
+	       daemon_count(&group_daemon, "buffers_closing") == 0;
 }
 
 /* ---- in a client's process ---- */
@@ -66,7 +55,7 @@ static void client_start(struct client *client)
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 
 	*client = (struct client){.n_events = 0};
-	config.socket_path = daemon_.socket;
+	config.socket_path = group_daemon.socket;
 	config.connect_timeout_ms = PATIENCE_MS;
 	CHILD_EXPECT(mimeo_connect(&client->m, &config) == 0);
 	CUDA(cudaStreamCreateWithFlags(&client->stream, cudaStreamNonBlocking));
@@ -356,5 +345,5 @@ int main(void)
 		return 0;
 	}
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("buffers_cuda", tests, start, end);
+	return cmocka_run_group_tests_name("buffers_cuda", tests, start, group_daemon_end);
 }

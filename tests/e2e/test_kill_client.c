@@ -15,22 +15,6 @@
 #define N_ASKED 4
 #define N_STREAMS 3
 
-static struct daemon daemon_;
-
-static int setup(void **state)
-{
-	daemon_init(&daemon_);
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	daemon_deinit(*state);
-	return 0;
-}
-
 struct victim {
 	const struct daemon *daemon;
 	unsigned round;
@@ -104,5 +88,6 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("kill_client", tests, setup, teardown);
+	return cmocka_run_group_tests_name(
+		"kill_client", tests, group_daemon_start, group_daemon_end);
 }

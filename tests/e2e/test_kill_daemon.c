@@ -22,22 +22,6 @@
 
 enum manner { SLEEPING, SPINNING, PEEKING, POLLING, N_MANNERS };
 
-static struct daemon daemon_;
-
-static int setup(void **state)
-{
-	daemon_init(&daemon_);
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	daemon_deinit(*state);
-	return 0;
-}
-
 struct shared {
 	_Atomic uint64_t killed_ns; /* 0: not yet */
 	_Atomic uint32_t n_ready;
@@ -230,5 +214,6 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("kill_daemon", tests, setup, teardown);
+	return cmocka_run_group_tests_name(
+		"kill_daemon", tests, group_daemon_start, group_daemon_end);
 }

@@ -13,43 +13,13 @@
 #define N_PAGE_TOKENS 16
 #define N_CROWD 40
 
-/* `daemon` has few pages, slots and sessions. */
-static struct daemon daemon_;
-
+/* Few pages, slots and sessions. */
 static int start(void **state)
 {
-	daemon_init(&daemon_);
-	daemon_option(&daemon_, "--kv-pages", PAGES);
-	daemon_option(&daemon_, "--max-requests", "8");
-	daemon_option(&daemon_, "--max-sessions", "3");
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
+	static const char *const options[] = {
+		"--kv-pages", PAGES, "--max-requests", "8", "--max-sessions", "3", NULL};
 
-static int end(void **state)
-{
-	(void)state;
-	daemon_deinit(&daemon_);
-	return 0;
-}
-
-static struct holdings idle;
-
-static int begin(void **state)
-{
-	*state = &daemon_;
-	assert_true(EVENTUALLY(daemon_count(&daemon_, "sessions") == 0));
-	idle = daemon_holdings(&daemon_);
-	return 0;
-}
-
-/* Whatever was tried, nothing stays behind. */
-static int settle(void **state)
-{
-	(void)state;
-	daemon_assert_settles(&daemon_, &idle);
-	return 0;
+	return group_daemon_start_with(state, options);
 }
 
 /* ---- rings and arena ---- */
@@ -419,7 +389,7 @@ static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
 	mimeo_close(m);
 }
 
-#define LIMIT(test) cmocka_unit_test_setup_teardown(test, begin, settle)
+#define LIMIT(test) cmocka_unit_test_setup_teardown(test, group_daemon_begin, group_daemon_settle)
 
 int main(void)
 {
@@ -445,5 +415,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("limits", tests, start, end);
+	return cmocka_run_group_tests_name("limits", tests, start, group_daemon_end);
 }

@@ -11,40 +11,11 @@
 
 #define N_PAGE_TOKENS 16
 
-static struct daemon daemon_;
-
 static int start(void **state)
 {
-	daemon_init(&daemon_);
-	daemon_option(&daemon_, "--max-sequences", "6");
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
+	static const char *const options[] = {"--max-sequences", "6", NULL};
 
-static int end(void **state)
-{
-	(void)state;
-	daemon_deinit(&daemon_);
-	return 0;
-}
-
-static struct holdings idle;
-
-static int begin(void **state)
-{
-	*state = &daemon_;
-	assert_true(EVENTUALLY(daemon_count(&daemon_, "sessions") == 0));
-	idle = daemon_holdings(&daemon_);
-	return 0;
-}
-
-/* Whatever was done, nothing stays behind. */
-static int settle(void **state)
-{
-	(void)state;
-	daemon_assert_settles(&daemon_, &idle);
-	return 0;
+	return group_daemon_start_with(state, options);
 }
 
 static void test_forks_diverge_and_both_are_right(void **state)
@@ -74,10 +45,10 @@ static void test_fork_shares_its_parents_pages(void **state)
 	assert_int_equal(mimeo_sequence_fork(m, parent, &child), 0);
 	/* The child writes into the last page, and only that one is copied. */
 	assert_int_equal(step(m, child, tokens, 1, NULL), 0);
-	assert_true(EVENTUALLY(daemon_count(*state, "pages_free") == idle.pages_free - 11));
+	assert_true(EVENTUALLY(daemon_count(*state, "pages_free") == group_idle.pages_free - 11));
 	assert_int_equal(mimeo_sequence_close(m, parent), 0);
 	assert_int_equal(mimeo_submit(m), 1);
-	assert_true(EVENTUALLY(daemon_count(*state, "pages_free") == idle.pages_free - 10));
+	assert_true(EVENTUALLY(daemon_count(*state, "pages_free") == group_idle.pages_free - 10));
 	mimeo_close(m);
 }
 
@@ -152,7 +123,8 @@ static void test_open_sequences_are_bounded_by_quota(void **state)
 	mimeo_close(m);
 }
 
-#define SEQUENCE(test) cmocka_unit_test_setup_teardown(test, begin, settle)
+#define SEQUENCE(test)                                                                             \
+	cmocka_unit_test_setup_teardown(test, group_daemon_begin, group_daemon_settle)
 
 int main(void)
 {
@@ -166,5 +138,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("sequences", tests, start, end);
+	return cmocka_run_group_tests_name("sequences", tests, start, group_daemon_end);
 }

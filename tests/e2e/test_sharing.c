@@ -14,22 +14,6 @@
 #define N_AT_ONCE 4
 #define N_QUESTIONS 4
 
-static struct daemon daemon_;
-
-static int setup(void **state)
-{
-	daemon_init(&daemon_);
-	*state = &daemon_;
-	daemon_start(&daemon_);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	daemon_deinit(*state);
-	return 0;
-}
-
 struct visitor {
 	const struct daemon *daemon;
 	uint64_t seed;
@@ -152,5 +136,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("sharing", tests, setup, teardown);
+	return cmocka_run_group_tests_name("sharing", tests, group_daemon_start, group_daemon_end);
 }
