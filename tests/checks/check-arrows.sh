@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Arrows (includes) only go down, and never in a circle between floors:
 #   ipc, kernels -> nobody;  attention -> kernels;  sdk -> ipc;  daemon -> all of these;
-#   examples -> <mimeo/...> alone;  nobody includes tests or examples.
+#   examples -> <mimeo/...> and themselves;  nobody includes tests or examples.
 set -eu
 cd "${MIMEO_SOURCE:-$(dirname "$0")/../..}"
 
@@ -19,7 +19,7 @@ check kernels 'kernels'
 check attention 'attention|kernels'
 check sdk 'sdk|ipc'
 check daemon 'daemon|attention|kernels|ipc|sdk'
-lines=$(grep -rnE '^#[[:space:]]*include "' --include='*.c' examples || true)
+lines=$(grep -rnE '^#[[:space:]]*include "' --include='*.[ch]' examples | grep -v '#include "examples/' || true)
 [ -z "$lines" ] || { echo "$lines"; bad=1; }
 # Programs that only talk to the daemon use the library's public face.
 lines=$(grep -rnE '^#[[:space:]]*include "(daemon/(engine|graph|model|serve|loop)|attention|kernels|ipc)/' \

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Writes a Hugging Face model directory of any size with seeded random weights: config.json and
+ * bf16 safetensors, in shards with an index where they exceed --shard-bytes. For measuring and for
+ * tests: what such a model says means nothing, but it takes the time and memory of a real one.
+ *
+ * config.json comes last: a directory that has it is whole.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "examples/make-checkpoint/files.h"
+#include "examples/make-checkpoint/model.h"
+#include "examples/make-checkpoint/weights.h"
+
+struct order {
+	struct model model;
+	struct weights_options weights;
+	bool config_only;
+};
+
+enum option_name {
+	OPT_SHAPE = N_NUMBERS,
+	OPT_FAMILY,
+	OPT_SEED,
+	OPT_SHARD_BYTES,
+	OPT_THREADS,
+	OPT_CONFIG_ONLY,
+	OPT_HELP,
+	OPT_VERSION,
+	N_OPTIONS
+};
+
+static const struct option names[N_OPTIONS + 1] = {
+	[HIDDEN] = {"hidden", required_argument, NULL, HIDDEN},
+	[LAYERS] = {"layers", required_argument, NULL, LAYERS},
+	[HEADS] = {"heads", required_argument, NULL, HEADS},
+	[KV_HEADS] = {"kv-heads", required_argument, NULL, KV_HEADS},
+	[HEAD_DIM] = {"head-dim", required_argument, NULL, HEAD_DIM},
+	[INNER] = {"inner", required_argument, NULL, INNER},
+	[VOCAB] = {"vocab", required_argument, NULL, VOCAB},
+	[MAX_LENGTH] = {"max-length", required_argument, NULL, MAX_LENGTH},
+	[TIED] = {"tied", required_argument, NULL, TIED},
+	[WINDOW] = {"window", required_argument, NULL, WINDOW},
+	[OPT_SHAPE] = {"shape", required_argument, NULL, OPT_SHAPE},
+	[OPT_FAMILY] = {"family", required_argument, NULL, OPT_FAMILY},
+	[OPT_SEED] = {"seed", required_argument, NULL, OPT_SEED},
+	[OPT_SHARD_BYTES] = {"shard-bytes", required_argument, NULL, OPT_SHARD_BYTES},
+	[OPT_THREADS] = {"threads", required_argument, NULL, OPT_THREADS},
+	[OPT_CONFIG_ONLY] = {"config-only", no_argument, NULL, OPT_CONFIG_ONLY},
+	[OPT_HELP] = {"help", no_argument, NULL, OPT_HELP},
+	[OPT_VERSION] = {"version", no_argument, NULL, OPT_VERSION},
+};
+
+static void print_help(void)
+{
+	printf("Usage: make-checkpoint [OPTION]... DIRECTORY\n\n"
+	       "Write a Hugging Face model directory with seeded random bf16 weights.\n\n"
+	       "  --shape NAME       tiny (default), 1B (Llama-3.2-1B), 8B (Llama-3.1-8B)\n"
+	       "  --family NAME      llama (default), mistral, qwen2, qwen3\n"
+	       "  --hidden N, --layers N, --heads N, --kv-heads N, --head-dim N, --inner N,\n"
+	       "  --vocab N, --max-length N\n"
+	       "                     sizes in place of the shape's\n"
+	       "  --tied 0|1         the head is the embedding\n"
+	       "  --window N         mistral: sliding window in tokens (default: 0, none)\n"
+	       "  --seed N           of the weights (default: 1)\n"
+	       "  --shard-bytes N    the most tensor bytes of a file (default: 4000000000)\n"
+	       "  --threads N        (default: as many as CPUs)\n"
+	       "  --config-only      write config.json and no weights\n"
+	       "  --help             print this and exit\n"
+	       "  --version          print the version and exit\n\n"
+	       "The directory is made if it is missing; nothing in it is overwritten. Exit status: "
+	       "0 done;\n1 a file could not be written; 2 the command line makes no sense.\n");
+}
+
+static bool parse(const char *text, uint64_t most, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno && *ret <= most;
+}
+
+/* What a number may be; a model that Mimeo would refuse is not made. */
+static int take_number(enum number number, const char *text, uint32_t *ret)
+{
+	static const uint32_t most[N_NUMBERS] = {
+		1 << 20, LAYERS_MAX, 4096, 4096, 1024, 1 << 20, 1 << 24, 1 << 28, 1, 1 << 28};
+	uint64_t value;
+
+	if (!parse(text, most[number], &value) ||
+		(value == 0 && number != TIED && number != WINDOW))
+		return fail("--%s %s: not a number from %d to %u", names[number].name, text,
+			number != TIED && number != WINDOW, most[number]);
+	*ret = (uint32_t)value;
+	return 0;
+}
+
+static int take_other(struct order *order, int option, const char *text)
+{
+	uint64_t value;
+
+	if (option == OPT_SHAPE)
+		return 0; /* taken before */
+	if (option == OPT_FAMILY)
+		return model_take_family(&order->model, text);
+	if (option == OPT_CONFIG_ONLY) {
+		order->config_only = true;
+		return 0;
+	}
+	if (!parse(text, option == OPT_THREADS ? THREADS_MAX : UINT64_MAX, &value) ||
+		(value == 0 && option != OPT_SEED))
+		return fail("--%s %s: out of range or not a number", names[option].name, text);
+	if (option == OPT_SEED)
+		order->weights.seed = value;
+	else if (option == OPT_SHARD_BYTES)
+		order->weights.shard_bytes = value;
+	else
+		order->weights.n_threads = (uint32_t)value;
+	return 0;
+}
+
+/* 0, -1 with a sentence, or 1: there is nothing more to do. */
+static int read_options(struct order *order, int argc, char **argv)
+{
+	uint32_t given[N_NUMBERS];
+	bool is_given[N_NUMBERS] = {false};
+	int option, r = 0;
+
+	model_take_shape(&order->model, "tiny");
+	while (r == 0 && (option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		if (option == '?')
+			return -1;
+		if (option == OPT_HELP)
+			print_help();
+		if (option == OPT_VERSION)
+			printf("make-checkpoint %s\n", MIMEO_VERSION);
+		if (option == OPT_HELP || option == OPT_VERSION)
+			return 1;
+		if (option == OPT_SHAPE)
+			r = model_take_shape(&order->model, optarg);
+		else if (option < N_NUMBERS) {
+			r = take_number((enum number)option, optarg, &given[option]);
+			is_given[option] = true;
+		} else
+			r = take_other(order, option, optarg);
+	}
+	for (int i = 0; i < N_NUMBERS && r == 0; i++)
+		order->model.shape.n[i] = is_given[i] ? given[i] : order->model.shape.n[i];
+	if (r == 0 && optind + 1 != argc)
+		r = fail(optind == argc ? "no directory is named; see --help"
+					: "one directory at a time; see --help");
+	return r == 0 ? model_check(&order->model) : r;
+}
+
+/* ---- a checkpoint ---- */
+
+static int make(const struct order *order)
+{
+	const char *directory = order->weights.directory;
+	const struct model *model = &order->model;
+	uint32_t n_files = 0;
+	double start = weights_now();
+
+	if (strlen(directory) > 4096)
+		return fail("%.64s...: %s", directory, strerror(ENAMETOOLONG));
+	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
+		return fail("%s: %s", directory, strerror(errno));
+	if (!order->config_only && weights_write(model, &order->weights, &n_files) < 0)
+		return -1;
+	if (file_write_text(directory, "config.json", model_print_config, model) < 0)
+		return -1;
+	double seconds = weights_now() - start;
+	printf("%s: %s, ", directory, model_architecture(model));
+	if (order->config_only)
+		printf("config.json alone\n");
+	else
+		printf("%" PRIu64 " bytes in %u tensors and %u file%s, %.2f s (%.2f GB/s)\n",
+			model->bytes, model->n_tensors, n_files, n_files > 1 ? "s" : "", seconds,
+			(double)model->bytes * 1e-9 / seconds);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	struct order order = {.weights = {.seed = 1, .shard_bytes = 4000000000}};
+	int r = read_options(&order, argc, argv);
+
+	if (r != 0)
+		return r < 0 ? 2 : 0;
+	if (order.weights.n_threads == 0)
+		order.weights.n_threads = n_cpus < 1 ? 1 : n_cpus > 64 ? 64 : (uint32_t)n_cpus;
+	order.weights.directory = argv[optind];
+	r = model_list(&order.model);
+	if (r == 0)
+		r = make(&order);
+	model_deinit(&order.model);
+	return r < 0 ? 1 : 0;
+}

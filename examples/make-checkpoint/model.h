@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_EXAMPLES_MAKE_CHECKPOINT_MODEL_H
+#define MIMEO_EXAMPLES_MAKE_CHECKPOINT_MODEL_H
+
+/*
+ * What there is to make: a family, the numbers of a shape, and what follows from both, which is the
+ * list of tensors and config.json.
+ *
+ * Each matrix is normal with variance 1 / columns, those that write the residual smaller by the
+ * root of twice the layers (as GPT-2 does), norms are 1 +- 0.1, biases +- 0.1: activations and
+ * logits keep the size of one at any depth.
+ */
+
+#include <stdint.h>
+#include <stdio.h>
+
+#define LAYERS_MAX 1000u
+
+enum family { LLAMA, MISTRAL, QWEN2, QWEN3, N_FAMILIES };
+
+enum number {
+	HIDDEN,
+	LAYERS,
+	HEADS,
+	KV_HEADS,
+	HEAD_DIM,
+	INNER,
+	VOCAB,
+	MAX_LENGTH,
+	TIED,
+	WINDOW,
+	N_NUMBERS
+};
+
+struct shape {
+	const char *name;
+	uint32_t n[N_NUMBERS];          /* WINDOW 0: none */
+	double rope_theta, rope_factor; /* factor 0: plain */
+};
+
+struct tensor {
+	char name[80];
+	uint64_t rows, cols; /* rows 0: a vector */
+	double deviation, mean;
+};
+
+struct model {
+	enum family family;
+	struct shape shape;
+	struct tensor *tensors; /* in the order of the files */
+	uint32_t n_tensors;
+	uint64_t bytes; /* of all tensors */
+};
+
+/* By name. 0, or -1 with a sentence. */
+int model_take_family(struct model *model, const char *name);
+int model_take_shape(struct model *model, const char *name);
+/* What the numbers have to do with each other, and rope scaling, which is Llama's. 0, or -1 with a
+ * sentence. */
+int model_check(struct model *model);
+/* The class by its name in transformers. */
+const char *model_architecture(const struct model *model);
+/* Fill in the tensors: 0, or -1 with a sentence. */
+int model_list(struct model *model);
+void model_deinit(struct model *model);
+/* config.json; arg: a struct model */
+void model_print_config(const void *arg, FILE *file);
+
+static inline uint64_t tensor_elements(const struct tensor *tensor)
+{
+	return (tensor->rows ? tensor->rows : 1) * tensor->cols;
+}
+
+#endif
