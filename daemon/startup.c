@@ -159,26 +159,15 @@ static int choose_attention(
 	const struct startup *startup, struct candidate *candidate, struct startup_error *error)
 {
 	const struct config *config = startup->config;
-	const struct model_config *model = &candidate->config;
-	const struct attention_config attention = {
-		.n_layers = model->n_layers,
-		.n_heads = model->n_heads,
-		.n_kv_heads = model->n_kv_heads,
-		.head_dim = model->head_dim,
-		.scale = model_attention_scale(model),
-		.windows = model->windows,
-		.page_tokens = config->page_tokens,
-		.max_rows = config->max_requests,
-		.max_tokens = config->max_batch_tokens,
-		.max_pages =
-			(candidate->max_seq_len + config->page_tokens - 1) / config->page_tokens,
-		.max_seq_len = candidate->max_seq_len,
-		.max_decode_query = 1,
-		.activation_dtype = startup->info.activation_dtype,
-		.kv_dtype = startup->info.kv_dtype,
-	};
+	struct attention_config attention = model_attention(&candidate->config, &startup->info);
 	char why[256] = "";
 
+	attention.page_tokens = config->page_tokens;
+	attention.max_rows = config->max_requests;
+	attention.max_tokens = config->max_batch_tokens;
+	attention.max_pages =
+		(candidate->max_seq_len + config->page_tokens - 1) / config->page_tokens;
+	attention.max_seq_len = candidate->max_seq_len;
 	int r = attention_choose(candidate->options->attention, &attention, &candidate->attention,
 		&candidate->support, why, sizeof(why));
 	if (r < 0)
@@ -260,13 +249,8 @@ static int examine(
 	if (r < 0)
 		return refuse(error, r, "model %s: %s", options->name, model_error.text);
 
-	const struct kv_config kv = {
-		.n_layers = candidate->config.n_layers,
-		.n_kv_heads = candidate->config.n_kv_heads,
-		.head_dim = candidate->config.head_dim,
-		.page_tokens = startup->config->page_tokens,
-		.dtype = startup->info.kv_dtype,
-	};
+	const struct kv_config kv =
+		model_kv(&candidate->config, &startup->info, startup->config->page_tokens);
 	candidate->memory->page_bytes = kv_page_bytes(&kv);
 	return measure(startup, candidate, error);
 }

@@ -86,13 +86,7 @@ static int fill_cache(struct lane *lane, const struct kv_config *config)
 static int take_cache(struct lane *lane, uint32_t n_pages)
 {
 	const struct model_config *c = &lane->model->config;
-	struct kv_config config = {
-		.n_layers = c->n_layers,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.page_tokens = LANE_PAGE_TOKENS,
-		.dtype = lane->info.kv_dtype,
-	};
+	struct kv_config config = model_kv(c, &lane->info, LANE_PAGE_TOKENS);
 	struct device_info now;
 
 	int rc = lane->device->ops->info(lane->device, &now);
@@ -112,26 +106,16 @@ static int take_cache(struct lane *lane, uint32_t n_pages)
 static int take_attention(struct lane *lane, uint32_t max_rows)
 {
 	const struct model_config *c = &lane->model->config;
-	const struct attention_config config = {
-		.n_layers = c->n_layers,
-		.n_heads = c->n_heads,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.scale = model_attention_scale(c),
-		.windows = c->windows,
-		.page_tokens = LANE_PAGE_TOKENS,
-		.max_rows = max_rows,
-		.max_tokens = MAX_BATCH_TOKENS,
-		.max_pages = lane->inputs.limits.max_pages,
-		.max_seq_len = c->max_seq_len,
-		.max_decode_query = 1,
-		.activation_dtype = lane->info.activation_dtype,
-		.kv_dtype = lane->info.kv_dtype,
-		.n_kv_pages = lane->n_pages + 1,
-	};
+	struct attention_config config = model_attention(c, &lane->info);
 	enum attention_support support;
 	char why[256];
 
+	config.page_tokens = LANE_PAGE_TOKENS;
+	config.max_rows = max_rows;
+	config.max_tokens = MAX_BATCH_TOKENS;
+	config.max_pages = lane->inputs.limits.max_pages;
+	config.max_seq_len = c->max_seq_len;
+	config.n_kv_pages = lane->n_pages + 1;
 	int rc = attention_choose(
 		"auto", &config, &lane->context.attention, &support, why, sizeof(why));
 	if (!rc && support == ATTENTION_NEVER)

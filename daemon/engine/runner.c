@@ -25,30 +25,19 @@ static int fail(struct model_error *error, const struct runner *runner, const ch
 	return rc;
 }
 
-static struct attention_config attention_config(const struct runner *runner)
+static struct attention_config attention_config(
+	const struct runner *runner, const struct device_info *info)
 {
 	const struct engine_options *o = &runner->engine->options;
-	const struct model_config *c = &runner->model->config;
-	struct device_info info = {0};
+	struct attention_config config = model_attention(&runner->model->config, info);
 
-	runner->engine->device->ops->info(runner->engine->device, &info);
-	return (struct attention_config){
-		.n_layers = c->n_layers,
-		.n_heads = c->n_heads,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.scale = model_attention_scale(c),
-		.windows = c->windows,
-		.page_tokens = o->page_tokens,
-		.max_rows = o->max_requests,
-		.max_tokens = o->max_batch_tokens,
-		.max_pages = runner->max_pages,
-		.max_seq_len = runner->options.max_seq_len,
-		.max_decode_query = 1,
-		.activation_dtype = info.activation_dtype,
-		.kv_dtype = info.kv_dtype,
-		.n_kv_pages = kv_cache_config(runner->kv)->max_pages,
-	};
+	config.page_tokens = o->page_tokens;
+	config.max_rows = o->max_requests;
+	config.max_tokens = o->max_batch_tokens;
+	config.max_pages = runner->max_pages;
+	config.max_seq_len = runner->options.max_seq_len;
+	config.n_kv_pages = kv_cache_config(runner->kv)->max_pages;
+	return config;
 }
 
 static struct inputs_limits inputs_limits(const struct engine_options *o,
@@ -153,35 +142,24 @@ static uint32_t warm_up_pages(const struct runner *runner)
 	return n < runner->max_pages ? n : runner->max_pages;
 }
 
-static int allocate_kv(struct runner *runner, enum dtype kv_dtype)
+static int allocate_kv(struct runner *runner, const struct device_info *info)
 {
-	struct device *device = runner->engine->device;
 	const struct model_config *c = &runner->model->config;
-	struct kv_config config = {
-		.n_layers = c->n_layers,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.page_tokens = runner->engine->options.page_tokens,
-		.dtype = kv_dtype,
-	};
+	struct kv_config config = model_kv(c, info, runner->engine->options.page_tokens);
 	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
-	struct device_info info;
-	int rc = device->ops->info(device, &info);
 
-	if (rc)
-		return rc;
 	if (!runner->options.kv_pages)
 		runner->options.kv_pages = (uint32_t)(runner->options.kv_bytes / page_bytes);
 	if (!runner->options.kv_pages)
 		return -ENOSPC;
 	/* Address space for as many pages as the device could ever hold. */
-	ceiling = info.total_bytes / page_bytes;
+	ceiling = info->total_bytes / page_bytes;
 	if (ceiling > INT32_MAX / config.page_tokens)
 		ceiling = INT32_MAX / config.page_tokens;
 	if (ceiling < (uint64_t)runner->options.kv_pages + 1)
 		ceiling = (uint64_t)runner->options.kv_pages + 1;
 	config.max_pages = (uint32_t)ceiling;
-	rc = kv_cache_new(device, &config, warm_up_pages(runner), &runner->kv);
+	int rc = kv_cache_new(runner->engine->device, &config, warm_up_pages(runner), &runner->kv);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < c->n_layers; i++)
@@ -237,10 +215,10 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	rc = allocate_pool(runner, info.activation_dtype);
 	if (rc)
 		return fail(error, runner, "activation pool", rc);
-	rc = allocate_kv(runner, info.kv_dtype);
+	rc = allocate_kv(runner, &info);
 	if (rc)
 		return fail(error, runner, "KV cache", rc);
-	attention = attention_config(runner);
+	attention = attention_config(runner, &info);
 	rc = options->attention->manager_new(engine->device, &attention, &runner->inputs.persistent,
 		&context->manager);
 	if (rc)

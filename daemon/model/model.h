@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "attention/attention.h"
+#include "attention/kv_cache.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
 
@@ -98,8 +99,13 @@ int model_load(struct device *device, const char *directory, const struct model_
 	void *userdata, struct model **ret, struct model_error *error);
 void model_free(struct model *model);
 
-/* Scale of q.k: head_dim^-1/2 in these families. */
-float model_attention_scale(const struct model_config *config);
+/* The model as attention and the KV cache see it on that device, decode queries of one token. What
+ * the caller decides is 0 yet: of attention page_tokens, max_rows, max_tokens, max_pages,
+ * max_seq_len, n_kv_pages; of the cache max_pages. `windows` is the config's. */
+struct attention_config model_attention(
+	const struct model_config *config, const struct device_info *info);
+struct kv_config model_kv(
+	const struct model_config *config, const struct device_info *info, uint32_t page_tokens);
 
 /* ---- forward ---- */
 

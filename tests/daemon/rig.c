@@ -42,24 +42,14 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 	const struct rig_options *o = &rig->options;
 	const struct device_info info = test_device_info(rig->device);
 	struct mode_request request = {.configured = o->mode, .decode_query = 1};
-	struct attention_config attention = {
-		.n_layers = config->n_layers,
-		.n_heads = config->n_heads,
-		.n_kv_heads = config->n_kv_heads,
-		.head_dim = config->head_dim,
-		.scale = model_attention_scale(config),
-		.windows = config->windows,
-		.page_tokens = 16,
-		.max_rows = max_requests,
-		.max_tokens = max_batch_tokens,
-		.max_pages = (m->max_seq_len + 15) / 16,
-		.max_seq_len = m->max_seq_len,
-		.max_decode_query = 1,
-		.activation_dtype = info.activation_dtype,
-		.kv_dtype = info.kv_dtype,
-	};
+	struct attention_config attention = model_attention(config, &info);
 	char why[256];
 
+	attention.page_tokens = 16;
+	attention.max_rows = max_requests;
+	attention.max_tokens = max_batch_tokens;
+	attention.max_pages = (m->max_seq_len + 15) / 16;
+	attention.max_seq_len = m->max_seq_len;
 	assert_int_equal(attention_choose(o->attention ? o->attention : "paged", &attention,
 				 &m->attention, &m->support, why, sizeof(why)), 0);
 	request.support = m->support;

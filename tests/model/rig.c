@@ -63,25 +63,21 @@ static void take_memory(struct rig *rig)
 	rig->pinned = pinned;
 }
 
+struct attention_config rig_attention(const struct rig *rig)
+{
+	struct attention_config config = model_attention(&rig->model->config, &rig->info);
+
+	config.page_tokens = RIG_PAGE_TOKENS;
+	config.max_rows = RIG_ROWS;
+	config.max_tokens = RIG_TOKENS;
+	config.max_pages = RIG_PAGES_A_ROW;
+	config.max_seq_len = RIG_LENGTH;
+	return config;
+}
+
 static void choose_attention(struct rig *rig, const char *name)
 {
-	const struct model_config *c = &rig->model->config;
-	const struct attention_config config = {
-		.n_layers = c->n_layers,
-		.n_heads = c->n_heads,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.scale = model_attention_scale(c),
-		.windows = c->windows,
-		.page_tokens = RIG_PAGE_TOKENS,
-		.max_rows = RIG_ROWS,
-		.max_tokens = RIG_TOKENS,
-		.max_pages = RIG_PAGES_A_ROW,
-		.max_seq_len = RIG_LENGTH,
-		.max_decode_query = 1,
-		.activation_dtype = rig->info.activation_dtype,
-		.kv_dtype = rig->info.kv_dtype,
-	};
+	const struct attention_config config = rig_attention(rig);
 	enum attention_support support;
 	char why[256] = "";
 

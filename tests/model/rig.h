@@ -44,6 +44,8 @@ struct rig {
 /* Fails the test if anything does. */
 void rig_init(struct rig *rig, const char *directory, const char *attention);
 void rig_deinit(struct rig *rig);
+/* The model's attention in these sizes. */
+struct attention_config rig_attention(const struct rig *rig);
 /* Forget all sequences. */
 void rig_reset(struct rig *rig);
 

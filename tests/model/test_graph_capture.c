@@ -148,22 +148,7 @@ static void take_inputs(struct world *w)
 
 static void take_attention(struct world *w)
 {
-	const struct model_config *c = &w->rig.model->config;
-	const struct attention_config config = {
-		.n_layers = c->n_layers,
-		.n_heads = c->n_heads,
-		.n_kv_heads = c->n_kv_heads,
-		.head_dim = c->head_dim,
-		.scale = model_attention_scale(c),
-		.page_tokens = RIG_PAGE_TOKENS,
-		.max_rows = RIG_ROWS,
-		.max_tokens = RIG_TOKENS,
-		.max_pages = RIG_PAGES_A_ROW,
-		.max_seq_len = RIG_LENGTH,
-		.max_decode_query = 1,
-		.activation_dtype = w->rig.info.activation_dtype,
-		.kv_dtype = w->rig.info.kv_dtype,
-	};
+	const struct attention_config config = rig_attention(&w->rig);
 
 	n_made = 0;
 	MUST(lazy.manager_new(
