@@ -303,6 +303,8 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 /* ---- step.c ---- */
 /* Launch steps until ENGINE_FLIGHTS are in flight or nothing can run. True if any was launched. */
 bool step_launch(struct engine *engine);
+
+/* ---- results.c ---- */
 /* Read the results of completed steps. True if there were any. */
 bool step_complete(struct engine *engine);
 /* The oldest flight's results are there. */

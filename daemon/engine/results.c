@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The results of completed steps, oldest first: tokens, logits and hidden states go from the
+ * outbox to the requests that the rows are of, and what the step held goes back. No allocation, no
+ * lock; a system call only for a client that sleeps (the head of step.c has the whole account).
+ */
+#include "daemon/engine/state.h"
+
+#include <string.h>
+
+static bool is_stop(const struct request *request, int32_t token)
+{
+	const struct model_config *c = &request->runner->model->config;
+
+	for (uint32_t i = 0; i < c->n_eos && !request->ignore_eos; i++) {
+		if (token == c->eos[i])
+			return true;
+	}
+	for (uint32_t i = 0; i < request->n_stop; i++) {
+		if (token == request->stop[i])
+			return true;
+	}
+	return false;
+}
+
+static void take_token(struct request *request, struct sequence *s, int32_t token)
+{
+	struct engine_port *port = s->session->port;
+
+	s->n_pending--;
+	s->tokens[s->n_tokens++] = token;
+	request->out_tokens[request->n_generated++] = token;
+	count(&s->runner->engine->stats.n_tokens_out, 1);
+	count(&s->runner->n_tokens_out, 1);
+	count(&port->n_tokens, 1);
+	if (is_stop(request, token))
+		request_finish(request, STATUS_OK, RING_FINISH_STOP, NULL);
+	else if (request->n_generated == request->max_tokens)
+		request_finish(request, STATUS_OK, RING_FINISH_LENGTH, NULL);
+	else
+		post_tokens(request);
+}
+
+/* n: prompt tokens of the request computed so far. */
+static void take_prompt(struct request *request, uint32_t n)
+{
+	count(&request->session->port->n_prompt_tokens, n - request->n_prompt);
+	request->n_prompt = n;
+}
+
+static void take_results(const struct flight *flight, const struct flight_row *row,
+	struct request *request, uint32_t to)
+{
+	const struct model_config *c = &flight->runner->model->config;
+	uint64_t from = (uint64_t)row->result;
+
+	if (row->result < 0)
+		return;
+	if (request->want_logits && !request->logits.at)
+		memcpy(request->out_logits + (uint64_t)to * c->vocab_size,
+			flight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
+	if (request->want_hidden && !request->hidden.at)
+		memcpy(request->out_hidden + (uint64_t)to * c->hidden_size,
+			flight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
+}
+
+static void take_step_row(struct request *request, struct sequence *s, const struct flight_row *row,
+	int32_t token)
+{
+	if (!row->last)
+		return;
+	take_prompt(request, request->n_prompt + request->rows[s->row].n_tokens);
+	if (request->want_tokens)
+		request->out_tokens[s->row] = token;
+	if (!--request->n_rows_left)
+		request_finish(request, STATUS_OK, RING_FINISH_NONE, NULL);
+}
+
+/* Prompt tokens of the request that are computed by now. */
+static uint32_t prompt_done(const struct sequence *s, const struct request *request)
+{
+	uint32_t start = sequence_request_start(s);
+	uint32_t end = s->n_computed < s->target ? s->n_computed : s->target;
+
+	return end > start ? end - start : 0;
+}
+
+static void take_row(struct flight *flight, uint32_t i)
+{
+	struct flight_row *row = &flight->rows[i];
+	struct sequence *s = row->sequence;
+	struct request *request = s->request;
+
+	if (!request) {
+		count(&flight->runner->engine->stats.n_discarded_rows, 1);
+		return;
+	}
+	take_results(flight, row, request, s->row);
+	if (request->op == RING_OP_STEP) {
+		take_step_row(request, s, row, flight->slot->sampled[i]);
+		return;
+	}
+	take_prompt(request, prompt_done(s, request));
+	if (row->sample)
+		take_token(request, s, flight->slot->sampled[i]);
+}
+
+/* What the lane did for this step and, if it goes on with rows of the one before, in between. A step
+ * that had to wait for a client says nothing about the engine. */
+static void count_lane(struct engine *engine, const struct flight *flight)
+{
+	uint64_t began = *flight->slot->began, ended = *flight->slot->ended;
+	uint64_t before = engine->lane_ended_ns;
+
+	idle_follow(engine, ended);
+	if (!flight->n_rows)
+		return;
+	engine->lane_ended_ns = ended;
+	if (flight->entry && ended > began)
+		graph_entry_timed(flight->entry, ended - began);
+	count(&engine->stats.lane_ns, ended - began);
+	if (!flight->follows || !before)
+		return;
+	/* The next launch may begin before the last one's very end. */
+	uint64_t gap = began > before ? began - before : 0;
+
+	count(&engine->stats.n_gaps, 1);
+	count(&engine->stats.gap_ns, gap);
+	if (gap <= ENGINE_LONG_GAP_NS)
+		return;
+	count(&engine->stats.n_long_gaps, 1);
+	count(&engine->stats.long_gap_ns, gap);
+}
+
+bool step_ready(const struct engine *engine)
+{
+	return engine->n_flights && inputs_slot_done(engine->flights[engine->first_flight].slot);
+}
+
+bool step_complete(struct engine *engine)
+{
+	bool any = false;
+
+	while (step_ready(engine)) {
+		struct flight *flight = &engine->flights[engine->first_flight];
+		struct runner *runner = flight->runner;
+
+		engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
+		engine->n_flights--;
+		runner->completed = flight->step;
+		engine->completed++;
+		engine_work_begins(engine);
+		count_lane(engine, flight);
+		for (uint32_t i = 0; i < flight->n_rows; i++)
+			take_row(flight, i);
+		kv_release(runner->kv, flight->sources, flight->n_sources);
+		engine->admit |= flight->n_sources > 0;
+		runner_release(runner);
+		any = true;
+	}
+	/* Once for all that were read: two steps that ended in one sleep are a reason to be woken
+	 * between the next two. */
+	if (any) {
+		requests_end(engine);
+		engine->sleepy = engine->slept;
+		engine->slept = false;
+	}
+	return any;
+}
