@@ -9,6 +9,7 @@
  */
 
 #include "daemon/config.h"
+#include "daemon/startup_error.h"
 
 /* Exit statuses of mimeod. */
 #define MIMEOD_EXIT_DONE 0        /* drained: everything that ran has finished */
@@ -17,10 +18,6 @@
 #define MIMEOD_EXIT_DEVICE_LOST 70 /* the device failed: start again */
 
 struct startup;
-
-struct startup_error {
-	char text[640]; /* one sentence */
-};
 
 /* Everything up to a started engine. `config` outlives *ret. 0, or -errno with the error said. */
 int startup_new(const struct config *config, struct startup **ret, struct startup_error *error);

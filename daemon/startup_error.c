@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/startup_error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+int startup_refuse(struct startup_error *error, int r, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(error->text, sizeof(error->text), format, arguments);
+	va_end(arguments);
+	return r < 0 ? r : -EIO;
+}

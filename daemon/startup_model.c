@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/startup_model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "attention/kv_cache.h"
+#include "daemon/log.h"
+#include "daemon/progress.h"
+#include "daemon/table_format.h"
+
+/* ---- before its weights ---- */
+
+static int choose_attention(struct startup_model *model, const struct config *config,
+	const struct device_info *info, struct startup_error *error)
+{
+	struct attention_config attention = model_attention(&model->config, info);
+	char why[256] = "";
+
+	attention.page_tokens = config->page_tokens;
+	attention.max_rows = config->max_requests;
+	attention.max_tokens = config->max_batch_tokens;
+	attention.max_pages = (model->max_seq_len + config->page_tokens - 1) / config->page_tokens;
+	attention.max_seq_len = model->max_seq_len;
+
+	int r = attention_choose(model->options->attention, &attention, &model->attention,
+		&model->support, why, sizeof(why));
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: attention %s: %s", model->options->name,
+			model->options->attention, why);
+	log_debug("model %s: attention: %s", model->options->name, why);
+	return 0;
+}
+
+static int resolve_mode(struct startup_model *model, struct startup_error *error)
+{
+	const struct mode_request request = {
+		.configured = model->options->graph_mode,
+		.support = model->support,
+		.backend = model->attention->name,
+		.decode_query = 1,
+		.piecewise_available = false,
+	};
+	const char *name = model->options->name;
+
+	int r = mode_resolve(&request, &model->mode);
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: graph mode %s: %s", name,
+			graph_mode_name(request.configured), model->mode.reason);
+	if (model->mode.lowered)
+		log_warn("model %s: graph mode %s becomes %s: %s", name,
+			graph_mode_name(model->mode.configured),
+			graph_mode_name(model->mode.resolved), model->mode.reason);
+	return 0;
+}
+
+/* What the engine will allocate beside weights and pages; on the host the pinned part as well. */
+static int measure(struct startup_model *model, const struct device_info *info,
+	const struct engine_options *engine, struct startup_error *error)
+{
+	struct engine_needs needs;
+
+	int r = engine_measure(
+		engine, &model->config, model->max_seq_len, info->activation_dtype, &needs);
+	if (r < 0)
+		return startup_refuse(error, r,
+			"model %s: its inputs exceed any memory: lower --max-seq-len or "
+			"--max-requests",
+			model->options->name);
+	model->memory->pool_bytes = needs.pool_bytes + needs.inputs_bytes +
+				    (strcmp(info->kind, "cpu") == 0 ? needs.pinned_bytes : 0);
+	return 0;
+}
+
+int startup_model_examine(struct startup_model *model, const struct config *config,
+	const struct device_info *info, const struct engine_options *engine,
+	struct startup_error *error)
+{
+	const struct config_model *options = model->options;
+	uint32_t limit = config->max_seq_len;
+	struct model_error model_error = {.text = ""};
+
+	int r = model_config_load(options->dir, &model->config, &model_error);
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: %s", options->name, model_error.text);
+	model->has_config = true;
+	model->max_seq_len = model->config.max_seq_len;
+	if (limit > model->max_seq_len)
+		log_warn("model %s: max_seq_len %u is more than the model allows: %u is used",
+			options->name, limit, model->max_seq_len);
+	else if (limit > 0)
+		model->max_seq_len = limit;
+	r = choose_attention(model, config, info, error);
+	if (r == 0)
+		r = resolve_mode(model, error);
+	if (r < 0)
+		return r;
+	r = model_measure(options->dir, &model->config, model->max_seq_len, info->activation_dtype,
+		&model->memory->weights_bytes, &model_error);
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: %s", options->name, model_error.text);
+
+	const struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
+	model->memory->page_bytes = kv_page_bytes(&kv);
+	return measure(model, info, engine, error);
+}
+
+void startup_model_cut(struct startup_model *model, uint32_t page_tokens)
+{
+	uint64_t most = (uint64_t)model->memory->kv_pages * page_tokens;
+
+	if (most >= model->max_seq_len)
+		return;
+	log_warn("model %s: its KV cache of %u pages fits sequences of %u tokens at most, not %u: "
+		 "see --kv-pages, --kv-bytes and --max-seq-len",
+		model->options->name, model->memory->kv_pages, (uint32_t)most, model->max_seq_len);
+	model->max_seq_len = (uint32_t)most;
+}
+
+/* ---- weights ---- */
+
+struct loading {
+	const char *name;
+	struct progress progress;
+};
+
+static void on_load(void *userdata, uint64_t done, uint64_t total)
+{
+	struct loading *loading = userdata;
+	char done_text[TABLE_FORMAT_MAX], total_text[TABLE_FORMAT_MAX], text[256];
+
+	if (!progress_due(&loading->progress))
+		return;
+	snprintf(text, sizeof(text), "model %s: read %s of %s", loading->name,
+		table_format_bytes(done_text, (double)done),
+		table_format_bytes(total_text, (double)total));
+	progress_show(&loading->progress, text);
+}
+
+int startup_model_load(const struct startup_model *model, struct device *device,
+	struct engine_model_options *ret, struct startup_error *error)
+{
+	const char *name = model->options->name;
+	struct loading loading = {.name = name};
+	struct model_error model_error = {.text = ""};
+	struct model *loaded;
+	char bytes[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
+
+	progress_begin(&loading.progress);
+	int r = model_load(device, model->options->dir, &model->config, model->max_seq_len, on_load,
+		&loading, &loaded, &model_error);
+	progress_end(&loading.progress);
+	if (r != 0)
+		return startup_refuse(error, r, "model %s: %s", name, model_error.text);
+	log_info("model %s: %s, %s of weights in %s (%s, %.2f GB/s), attention %s, graph mode %s",
+		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->bytes),
+		table_format_seconds(seconds, loaded->load_seconds), loaded->reader,
+		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention->name,
+		graph_mode_name(model->mode.resolved));
+
+	*ret = (struct engine_model_options){
+		.model = loaded,
+		.attention = model->attention,
+		.support = model->support,
+		.mode = model->mode,
+		.max_seq_len = model->max_seq_len,
+		.kv_pages = model->memory->kv_pages,
+		.kv_bytes = model->memory->kv_bytes,
+	};
+	snprintf(ret->name, sizeof(ret->name), "%s", name);
+	return 0;
+}
+
+void startup_model_deinit(struct startup_model *model)
+{
+	if (model->has_config)
+		model_config_deinit(&model->config);
+	model->has_config = false;
+}

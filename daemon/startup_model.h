@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_STARTUP_MODEL_H
+#define MIMEO_DAEMON_STARTUP_MODEL_H
+
+/*
+ * One model on its way from a folder to the engine: EXAMINED while nothing of it costs anything
+ * (config, attention, graph mode, what its weights, a page and its activations take), CUT to the
+ * sequences that the pages it was given hold, LOADED.
+ */
+
+#include "attention/attention.h"
+#include "daemon/budget.h"
+#include "daemon/config.h"
+#include "daemon/engine/engine.h"
+#include "daemon/model/model.h"
+#include "daemon/startup_error.h"
+
+struct startup_model {
+	const struct config_model *options;
+	struct model_config config;
+	bool has_config;
+	const struct attention_backend *attention;
+	enum attention_support support;
+	struct mode_resolution mode;
+	uint32_t max_seq_len;
+	struct budget_model *memory; /* examined: what it takes; planned: what it gets */
+};
+
+/* model->options and ->memory are set. 0, or -errno with the error said; to be deinitialised even
+ * then. `engine`: the options that all models share. */
+int startup_model_examine(struct startup_model *model, const struct config *config,
+	const struct device_info *info, const struct engine_options *engine,
+	struct startup_error *error);
+/* A sequence cannot be longer than all pages together, and clients are told so. */
+void startup_model_cut(struct startup_model *model, uint32_t page_tokens);
+/* Read the weights, and say how far that is; the model in *ret is the caller's. 0, or -errno with
+ * the error said. */
+int startup_model_load(const struct startup_model *model, struct device *device,
+	struct engine_model_options *ret, struct startup_error *error);
+/* Zeroed is fine. */
+void startup_model_deinit(struct startup_model *model);
+
+#endif
