@@ -27,12 +27,7 @@ static const struct table_column columns[] = {
 	{"measure", "MEASURE", TABLE_TEXT},
 	{"bytes", NULL, TABLE_COUNT},
 	{"n_rows", NULL, TABLE_COUNT},
-	{"samples", "SAMPLES", TABLE_COUNT},
-	{"median_s", "MEDIAN", TABLE_SECONDS},
-	{"p99_s", "P99", TABLE_SECONDS},
-	{"floor_median_s", "FLOOR", TABLE_SECONDS},
-	{"floor_p99_s", "FLOOR P99", TABLE_SECONDS},
-	{"ratio", "RATIO", TABLE_NUMBER},
+	REPORT_SAMPLES_COLUMNS,
 	{"extra_s", "MORE", TABLE_SECONDS},
 	{"saved_bytes", "SAVED", TABLE_BYTES},
 	REPORT_COLUMNS,
@@ -67,17 +62,10 @@ static const char *const closing_names[BUFFER_CLOSINGS] = {
 static void fill(struct table *table, const struct target *target, const char *name,
 	struct samples *result, struct samples *floor, const char *floor_name)
 {
-	double median = samples_quantile(result, 0.5), least = samples_quantile(floor, 0.5);
-
 	table_row(table);
 	table_set_text(table, "bench", "buffer");
 	table_set_text(table, "measure", name);
-	table_set_count(table, "samples", result->n);
-	report_number(table, "median_s", median);
-	report_number(table, "p99_s", samples_quantile(result, 0.99));
-	report_number(table, "floor_median_s", least);
-	report_number(table, "floor_p99_s", samples_quantile(floor, 0.99));
-	report_number(table, "ratio", median / least);
+	report_samples(table, result, floor);
 	report_common(table, target, floor_name,
 		strncmp(target->device, "cpu", 3) == 0 ? CPU_NOTE : NULL);
 }

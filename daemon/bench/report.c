@@ -10,12 +10,7 @@
 static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
 	{"measure", "MEASURE", TABLE_TEXT},
-	{"samples", "SAMPLES", TABLE_COUNT},
-	{"median_s", "MEDIAN", TABLE_SECONDS},
-	{"p99_s", "P99", TABLE_SECONDS},
-	{"floor_median_s", "FLOOR", TABLE_SECONDS},
-	{"floor_p99_s", "FLOOR P99", TABLE_SECONDS},
-	{"ratio", "RATIO", TABLE_NUMBER},
+	REPORT_SAMPLES_COLUMNS,
 	{"target", "TARGET", TABLE_TEXT},
 	{"met", "MET", TABLE_TEXT},
 	{"target_ratio", NULL, TABLE_NUMBER},
@@ -83,6 +78,18 @@ void report_common(
 		table_set_text(table, "note", note);
 }
 
+void report_samples(struct table *table, struct samples *result, struct samples *floor)
+{
+	double median = samples_quantile(result, 0.5), least = samples_quantile(floor, 0.5);
+
+	table_set_count(table, "samples", result->n);
+	report_number(table, "median_s", median);
+	report_number(table, "p99_s", samples_quantile(result, 0.99));
+	report_number(table, "floor_median_s", least);
+	report_number(table, "floor_p99_s", samples_quantile(floor, 0.99));
+	report_number(table, "ratio", median / least);
+}
+
 void report_model(struct table *table, const struct bench_options *options)
 {
 	table_set_text(table, "model", options->shape ? options->shape : options->model_dir);
@@ -119,12 +126,7 @@ static void fill(struct table *table, const struct report *report, const struct 
 	table_row(table);
 	table_set_text(table, "bench", report->bench);
 	table_set_text(table, "measure", measure->name);
-	table_set_count(table, "samples", measure->result->n);
-	report_number(table, "median_s", median);
-	report_number(table, "p99_s", samples_quantile(measure->result, 0.99));
-	report_number(table, "floor_median_s", floor);
-	report_number(table, "floor_p99_s", samples_quantile(measure->floor, 0.99));
-	report_number(table, "ratio", median / floor);
+	report_samples(table, measure->result, measure->floor);
 	set_target(table, measure, median, median / floor);
 	report_common(table, target, measure->floor_name, measure->note);
 }

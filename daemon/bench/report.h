@@ -61,6 +61,13 @@ void report_common(struct table *table, const struct target *target, const char 
 	const char *note);
 /* Left empty where it is no number. */
 void report_number(struct table *table, const char *key, double value);
+/* Durations beside their floor's: the columns, in this order, and their cells in the last row. */
+#define REPORT_SAMPLES_COLUMNS                                                                     \
+	{"samples", "SAMPLES", TABLE_COUNT}, {"median_s", "MEDIAN", TABLE_SECONDS},                \
+		{"p99_s", "P99", TABLE_SECONDS}, {"floor_median_s", "FLOOR", TABLE_SECONDS},       \
+		{"floor_p99_s", "FLOOR P99", TABLE_SECONDS}, {"ratio", "RATIO", TABLE_NUMBER}
+void report_samples(struct table *table, struct samples *result, struct samples *floor);
+
 /* The model that an in-process bench is about. */
 void report_model(struct table *table, const struct bench_options *options);
 
