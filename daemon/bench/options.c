@@ -70,7 +70,7 @@ static const struct option_text {
 	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc)", NULL},
 	[OPT_SHAPE] = {"shape", "NAME", "make a model of that shape for the run: tiny, 1B, 8B",
 		NULL},
-	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../examples)",
+	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)",
 		NULL},
 	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
 		WITH_DAEMON},

@@ -58,8 +58,8 @@ int shape_make(const struct bench_options *options, bool config_only, struct sha
 	if (!program)
 		program = spawn_find_make_checkpoint(path, sizeof(path));
 	if (!program) {
-		fprintf(stderr, "mimeo-bench: make-checkpoint is not in ../examples: say "
-				"--make-checkpoint FILE\n");
+		fprintf(stderr, "mimeo-bench: make-checkpoint is neither in ../libexec/mimeo "
+				"nor in ../examples: say --make-checkpoint FILE\n");
 		return -ENOENT;
 	}
 	int r = take_folder(ret);

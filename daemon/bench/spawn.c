@@ -57,7 +57,8 @@ const char *spawn_find_mimeod(char *path, size_t size)
 const char *spawn_find_make_checkpoint(char *path, size_t size)
 {
 	static const char *const places[] = {
-		"^../examples/make-checkpoint", "^make-checkpoint", NULL};
+		"^../examples/make-checkpoint", "^../libexec/mimeo/make-checkpoint",
+		"^make-checkpoint", NULL};
 
 	return find(places, path, size);
 }
