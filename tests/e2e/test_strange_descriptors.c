@@ -12,6 +12,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "daemon/serve/closer.h"
@@ -21,6 +23,8 @@
 #include "tests/e2e/questions.h"
 #include "tests/e2e/raw.h"
 #include "tests/lingering.h"
+
+#define OTHER_USER 1001u
 
 static struct daemon daemon_;
 
@@ -473,6 +477,48 @@ static void test_who_may_not_send_descriptors_is_told_so_by_the_kernel(void **st
 	daemon_deinit(&strict);
 }
 
+/* As another user: what the daemon allocates it may have, and what it brings is refused. */
+static int other_user(void *arg)
+{
+	const struct daemon *daemon = arg;
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
+	struct mimeo *m;
+	uint32_t buffer;
+
+	CHILD_EXPECT(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
+	CHILD_EXPECT(setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
+	config.socket_path = daemon->socket;
+	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
+	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 4096, &buffer) == 0);
+	handle.kind = MIMEO_HANDLE_MEMFD;
+	handle.bytes = 4096;
+	handle.fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHILD_EXPECT(mimeo_buffer_import(m, &handle, &buffer) == MIMEO_E_DENIED);
+	CHILD_EXPECT(!daemon->takes_rights || strcmp(mimeo_buffer_message(m),
+		"allow_client_ipc is same-uid, and yours is another") == 0);
+	mimeo_close(m);
+	return 0;
+}
+
+static void test_another_user_s_memory_is_not_mapped_by_default(void **state)
+{
+	struct daemon daemon;
+
+	(void)state;
+	for (int old = 0; old <= 1; old++) {
+		daemon_init(&daemon);
+		daemon.takes_rights = old;
+		daemon_start(&daemon);
+		assert_int_equal(chmod(daemon.folder, 0711), 0);
+		assert_int_equal(chmod(daemon.socket, 0666), 0);
+		assert_int_equal(
+			process_exit_status(process_run(other_user, &daemon), PATIENCE_MS), 0);
+		daemon_stop(&daemon);
+		daemon_deinit(&daemon);
+	}
+}
+
 static bool kernel_has_pass_rights(void)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -482,9 +528,11 @@ static bool kernel_has_pass_rights(void)
 	return has;
 }
 
+#define TESTS_MAX 32
+
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {
+	static const struct CMUnitTest always[] = {
 		cmocka_unit_test(test_with_hello),
 		cmocka_unit_test(test_unread_on_a_connection_that_has_hung_up),
 		cmocka_unit_test(test_behind_garbage),
@@ -493,22 +541,37 @@ int main(void)
 		cmocka_unit_test(test_in_a_call),
 		cmocka_unit_test(test_second_one_in_a_call),
 		cmocka_unit_test(test_unread_in_a_session_that_has_hung_up),
-		cmocka_unit_test(test_where_none_are_taken_the_call_is_refused_once_it_has_closed),
+		cmocka_unit_test(
+			test_where_none_are_taken_the_call_is_refused_once_it_has_closed),
 		cmocka_unit_test(test_where_none_are_taken_a_session_can_end_meanwhile),
 		cmocka_unit_test(test_user_with_too_many_is_refused_until_they_close),
 		cmocka_unit_test(test_with_too_many_nobody_is_accepted_until_some_close),
 		cmocka_unit_test(test_daemon_ends_in_order_over_one_that_hangs),
-		cmocka_unit_test(test_who_may_not_send_descriptors_is_told_so_by_the_kernel),
 	};
-	const size_t n = sizeof(tests) / sizeof(tests[0]);
-	const bool newer = kernel_has_pass_rights();
+	const struct {
+		struct CMUnitTest test;
+		bool possible;
+		const char *needs;
+	} some[] = {
+		{cmocka_unit_test(
+			 test_who_may_not_send_descriptors_is_told_so_by_the_kernel),
+			kernel_has_pass_rights(), "Linux 6.16"},
+		{cmocka_unit_test(test_another_user_s_memory_is_not_mapped_by_default),
+			geteuid() == 0, "root, to be another user"},
+	};
+	struct CMUnitTest tests[TESTS_MAX];
+	size_t n = sizeof(always) / sizeof(always[0]);
 
-
+	memcpy(tests, always, sizeof(always));
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		if (some[i].possible)
+			tests[n++] = some[i].test;
+	}
 	watchdog(WATCHDOG_SECONDS);
-	int failed = _cmocka_run_group_tests(
-		"strange_descriptors", tests, newer ? n : n - 1, start, end);
-	if (!newer)
-		printf("# skipped: test_who_may_not_send_descriptors_is_told_so_by_the_kernel: "
-			"needs Linux 6.16\n");
+	int failed = _cmocka_run_group_tests("strange_descriptors", tests, n, start, end);
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		if (!some[i].possible)
+			printf("# skipped: %s: needs %s\n", some[i].test.name, some[i].needs);
+	}
 	return failed;
 }
