@@ -263,7 +263,9 @@ static int bind_and_listen(int fd, const char *path, const struct sockaddr_un *a
 
 	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
 		return -errno;
-	/* Nobody connects before listen, so nobody sees the mode that the umask gave. */
+	/* Nobody connects before listen, so nobody sees the mode that the umask gave, nor sends
+	 * descriptors that are not wanted. */
+	socket_pass_rights(fd, false);
 	if (chmod(path, 0660) < 0 || listen(fd, SOMAXCONN) < 0) {
 		r = -errno;
 		unlink(path);

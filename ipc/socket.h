@@ -34,7 +34,8 @@ int socket_folder_make(const char *path);
 int socket_listen(const char *path, int *ret_lock_fd);
 /* The two halves of it, for a daemon that must know early that the place is free and accept late:
  * take the lock and remove a dead one's socket (0 or -errno); then, with the lock held, bind and
- * listen (the listening fd or -errno). Same errors. */
+ * listen (the listening fd or -errno). Same errors. Where the kernel lets it, whoever connects may send
+ * no descriptors before socket_pass_rights says so. */
 int socket_lock(const char *path, int *ret_lock_fd);
 int socket_bind(const char *path);
 /* Remove the lock file and let the lock go. -1 is fine. */

@@ -101,12 +101,14 @@ static void memory_drop(struct session *session, struct memory *memory)
 		return;
 	DL_DELETE(buffers->memories, memory);
 	buffers->bytes -= memory->thing->bytes;
+	if (memory->fd >= 0 && memory->thing->address)
+		closer_take_known(session->serve->closer, memory->fd, session->port.uid);
+	else if (memory->fd >= 0)
+		closer_take(session->serve->closer, memory->fd, session->port.uid);
 	if (memory->thing->address)
 		builder_close(session->serve->options.builder, memory->thing);
 	else
 		free(memory->thing);
-	if (memory->fd >= 0)
-		closer_take(session->serve->closer, memory->fd, session->port.uid);
 	free(memory);
 }
 

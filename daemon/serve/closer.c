@@ -18,16 +18,17 @@
 #include "ipc/clock.h"
 
 #define STACK_BYTES (256u << 10)
+#define INTERRUPT_MS 100u /* how often, at the end */
 #define DRAIN_READS 64 /* of a socket that is hung up, before it is left to a thread */
 
 enum item_kind { ITEM_CLOSE, ITEM_RECEIVE };
 
-/* In a list of its user's while it waits, in `busy` while a thread has it, else in none. */
+/* In a list of its user's while it waits, in `busy` while a thread has it, in `done` behind that. */
 struct closer_item {
 	enum item_kind kind;
 	int fd;
 	struct user *user;
-	bool is_busy, done;
+	bool is_busy, done, counted;
 	pthread_t thread; /* busy */
 	uint64_t since_ns;
 	/* ITEM_RECEIVE; what it has kept goes with it if it is to be closed after all */
@@ -40,7 +41,7 @@ struct closer_item {
 
 struct user {
 	uid_t uid;
-	uint32_t n, n_busy;
+	uint32_t n, n_counted, n_busy;
 	struct closer_item *waiting; /* oldest first */
 	struct user *prev, *next;
 };
@@ -51,8 +52,8 @@ struct closer {
 	pthread_mutex_t lock; /* of what follows; held for no call that may sleep */
 	pthread_cond_t emptied;
 	struct user *users; /* whose turn it is first */
-	struct closer_item *busy;
-	uint32_t n_items, n_threads, n_starting;
+	struct closer_item *busy, *done;
+	uint32_t n_items, n_counted, n_threads, n_starting;
 	bool orphaned; /* the last thread frees it */
 };
 
@@ -100,6 +101,10 @@ static void item_free(struct closer *closer, struct closer_item *item)
 	struct user *user = item->user;
 
 	closer->n_items--;
+	user->n_counted -= item->counted;
+	closer->n_counted -= item->counted;
+	if (item->counted && closer->n_counted == CLOSER_MAX - 1 && closer->loop)
+		loop_wake(closer->loop);
 	if (--user->n == 0) {
 		DL_DELETE(closer->users, user);
 		free(user);
@@ -229,13 +234,15 @@ static void item_work(struct closer *closer, struct closer_item *item)
 		return;
 	}
 	item->result = result;
-	if (item->kind == ITEM_CLOSE) { /* it was abandoned meanwhile */
+	/* Abandoned meanwhile, or nobody is left to ask for it. */
+	if (item->kind == ITEM_CLOSE || !closer->loop) {
+		item->kind = ITEM_CLOSE;
 		DL_APPEND(item->user->waiting, item);
 		return;
 	}
 	item->done = true;
-	if (closer->loop)
-		loop_wake(closer->loop);
+	DL_APPEND(closer->done, item);
+	loop_wake(closer->loop);
 }
 
 static void closer_destroy(struct closer *closer)
@@ -293,7 +300,7 @@ void closer_tick(struct closer *closer)
 
 /* ---- work for them ---- */
 
-static struct closer_item *item_new(enum item_kind kind, int fd, size_t size)
+static struct closer_item *item_new(enum item_kind kind, int fd, size_t size, bool counted)
 {
 	struct closer_item *item = calloc(1, sizeof(*item) + size);
 
@@ -302,6 +309,7 @@ static struct closer_item *item_new(enum item_kind kind, int fd, size_t size)
 	item->kind = kind;
 	item->fd = fd;
 	item->size = size;
+	item->counted = counted;
 	item->result.fd = -1;
 	return item;
 }
@@ -310,27 +318,40 @@ static struct closer_item *item_new(enum item_kind kind, int fd, size_t size)
 static bool item_post(struct closer *closer, struct closer_item *item, uid_t uid)
 {
 	pthread_mutex_lock(&closer->lock);
-	item->user = user_get(closer, uid);
-	if (item->user) {
-		item->user->n++;
-		DL_APPEND(item->user->waiting, item);
+	struct user *user = item->user = user_get(closer, uid);
+	if (user) {
+		user->n++;
+		user->n_counted += item->counted;
 		closer->n_items++;
+		closer->n_counted += item->counted;
+		DL_APPEND(user->waiting, item);
 	}
 	pthread_mutex_unlock(&closer->lock);
-	if (item->user)
+	/* The item may be gone already. */
+	if (user)
 		threads_start(closer);
-	return item->user;
+	return user;
 }
 
-void closer_take(struct closer *closer, int fd, uid_t uid)
+static void take(struct closer *closer, int fd, uid_t uid, bool counted)
 {
-	struct closer_item *item = item_new(ITEM_CLOSE, fd, 0);
+	struct closer_item *item = item_new(ITEM_CLOSE, fd, 0, counted);
 
 	/* Without memory for a list's entry there is no better place left than this one. */
 	if (!item || !item_post(closer, item, uid)) {
 		free(item);
 		close(fd);
 	}
+}
+
+void closer_take(struct closer *closer, int fd, uid_t uid)
+{
+	take(closer, fd, uid, true);
+}
+
+void closer_take_known(struct closer *closer, int fd, uid_t uid)
+{
+	take(closer, fd, uid, false);
 }
 
 void closer_hang_up(struct closer *closer, int fd, uid_t uid)
@@ -372,7 +393,7 @@ ssize_t closer_peek_receive(int fd, void *buffer, size_t size)
 struct closer_item *closer_receive(
 	struct closer *closer, int fd, size_t size, bool keep, uid_t uid)
 {
-	struct closer_item *item = item_new(ITEM_RECEIVE, fd, size);
+	struct closer_item *item = item_new(ITEM_RECEIVE, fd, size, true);
 
 	if (!item)
 		return NULL;
@@ -389,6 +410,7 @@ bool closer_received(struct closer *closer, struct closer_item *item, void *buff
 	pthread_mutex_lock(&closer->lock);
 	bool done = item->done;
 	if (done) {
+		DL_DELETE(closer->done, item);
 		*ret = item->result;
 		if (ret->n > 0)
 			memcpy(buffer, item->bytes, (size_t)ret->n);
@@ -398,15 +420,22 @@ bool closer_received(struct closer *closer, struct closer_item *item, void *buff
 	return done;
 }
 
+/* With the lock. */
+static void close_done(struct closer *closer, struct closer_item *item)
+{
+	DL_DELETE(closer->done, item);
+	item->kind = ITEM_CLOSE;
+	item->done = false;
+	DL_APPEND(item->user->waiting, item);
+}
+
 void closer_abandon(struct closer *closer, struct closer_item *item)
 {
 	shutdown(item->fd, SHUT_RDWR);
 	pthread_mutex_lock(&closer->lock);
 	item->kind = ITEM_CLOSE;
-	if (item->done) {
-		item->done = false;
-		DL_APPEND(item->user->waiting, item);
-	}
+	if (item->done)
+		close_done(closer, item);
 	pthread_mutex_unlock(&closer->lock);
 	threads_start(closer);
 }
@@ -414,7 +443,7 @@ void closer_abandon(struct closer *closer, struct closer_item *item)
 uint32_t closer_n(struct closer *closer)
 {
 	pthread_mutex_lock(&closer->lock);
-	uint32_t n = closer->n_items;
+	uint32_t n = closer->n_counted;
 	pthread_mutex_unlock(&closer->lock);
 	return n;
 }
@@ -423,7 +452,7 @@ uint32_t closer_n_of(struct closer *closer, uid_t uid)
 {
 	pthread_mutex_lock(&closer->lock);
 	const struct user *user = user_find(closer, uid);
-	uint32_t n = user ? user->n : 0;
+	uint32_t n = user ? user->n_counted : 0;
 	pthread_mutex_unlock(&closer->lock);
 	return n;
 }
@@ -450,13 +479,16 @@ int closer_new(struct closer **ret, struct loop *loop)
 }
 
 /* True if all is closed and all threads have ended. With the lock. */
-static bool await_end(struct closer *closer)
+static bool await_end(struct closer *closer, uint32_t ms)
 {
 	struct timespec until;
 	int r = 0;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += CLOSER_STOP_MS / 1000;
+	until.tv_sec += ms / 1000;
+	until.tv_nsec += ms % 1000 * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
 	while ((closer->n_items > 0 || closer->n_threads > 0) && r == 0)
 		r = pthread_cond_timedwait(&closer->emptied, &closer->lock, &until);
 	return closer->n_items == 0 && closer->n_threads == 0;
@@ -466,12 +498,19 @@ void closer_free(struct closer *closer)
 {
 	if (!closer)
 		return;
-	threads_start(closer);
 	pthread_mutex_lock(&closer->lock);
 	closer->loop = NULL;
-	if (!await_end(closer))
+	while (closer->done)
+		close_done(closer, closer->done);
+	pthread_mutex_unlock(&closer->lock);
+	threads_start(closer);
+	pthread_mutex_lock(&closer->lock);
+	bool ended = await_end(closer, CLOSER_STOP_MS);
+	for (uint32_t ms = 0; !ended && ms < CLOSER_STOP_MS; ms += INTERRUPT_MS) {
 		interrupt(closer, 0);
-	if (closer->n_items > 0 && !await_end(closer))
+		ended = await_end(closer, INTERRUPT_MS);
+	}
+	if (closer->n_items > 0)
 		log_warn("descriptors of clients that do not close: %u", closer->n_items);
 	bool orphaned = closer->orphaned = closer->n_threads > 0;
 	if (!orphaned)

@@ -15,7 +15,8 @@
  * Threads: as many as something hangs, at most CLOSER_THREADS, of one user CLOSER_THREADS_PER_UID;
  * what waits behind them stays open. What hangs for CLOSER_PATIENCE_MS gets a signal (SIGURG), which
  * ends a lingering close and most others; of a file system that cannot be interrupted it does not.
- * Threads end when there is nothing to do. All calls are the loop thread's; none of them blocks.
+ * Threads end when there is nothing to do. All calls are the loop thread's; none of them waits, but a
+ * thread may have to be made.
  */
 
 #include <stdbool.h>
@@ -36,12 +37,15 @@ struct loop;
 /* `loop` is woken when a closer_receive has come back. One at a time in a process: SIGURG is its own
  * meanwhile. 0 or -errno. */
 int closer_new(struct closer **ret, struct loop *loop);
-/* Waits CLOSER_STOP_MS for what hangs, and then leaves it to the end of the process. Before the loop
- * is freed. */
+/* Waits CLOSER_STOP_MS for what hangs, interrupts it for as long, and leaves the rest to the end of the
+ * process. Items of closer_receive are void. Before the loop is freed. */
 void closer_free(struct closer *closer);
 
 /* Close a descriptor that came over a socket of this user's. */
 void closer_take(struct closer *closer, int fd, uid_t uid);
+/* The same of one that the device took for memory: it takes its time, and does not hang, and so is not
+ * counted against its user. */
+void closer_take_known(struct closer *closer, int fd, uid_t uid);
 /* End a connection: the peer sees it now; the socket is closed, here if no descriptor lies in it. The
  * loop watches it no longer. */
 void closer_hang_up(struct closer *closer, int fd, uid_t uid);
@@ -67,8 +71,8 @@ bool closer_received(struct closer *closer, struct closer_item *item, void *buff
 /* Hang up instead of waiting for it: socket and item are the closer's. */
 void closer_abandon(struct closer *closer, struct closer_item *item);
 
-/* What is not let go of yet, descriptors, and sockets and messages with descriptors in them: all, or
- * one user's. */
+/* What is counted and not let go of yet, descriptors, and sockets and messages with descriptors in
+ * them: all, or one user's. The loop is woken when there are less than CLOSER_MAX again. */
 uint32_t closer_n(struct closer *closer);
 uint32_t closer_n_of(struct closer *closer, uid_t uid);
 /* Now and then: start threads that could not be started, interrupt what hangs. */

@@ -101,6 +101,7 @@ struct serve {
 	} word;
 	bool done;
 	bool accept_stalled; /* no fd was left: the timer tries again */
+	bool accept_clogged; /* likewise, until the closer has less to do */
 	bool accept_more;    /* more may wait than one turn took */
 	bool calls_more;     /* likewise, of a session */
 	uint32_t n_dropping; /* sessions whose socket the closer reads */

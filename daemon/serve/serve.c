@@ -2,6 +2,7 @@
 #include "daemon/serve/internal.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,18 +30,21 @@ int64_t serve_now_ms(void)
  */
 static _Atomic(struct loop *) signal_loop;
 static atomic_uint signal_count;
+static atomic_uint signal_inside; /* handlers that run, on whatever thread */
 static struct sigaction saved_actions[3];
 static const int handled_signals[3] = {SIGTERM, SIGINT, SIGPIPE};
 
 static void on_signal(int number)
 {
 	int saved = errno;
-	struct loop *loop = atomic_load(&signal_loop);
 
 	(void)number;
+	atomic_fetch_add(&signal_inside, 1);
+	struct loop *loop = atomic_load(&signal_loop);
 	atomic_fetch_add(&signal_count, 1);
 	if (loop)
 		loop_wake(loop);
+	atomic_fetch_sub(&signal_inside, 1);
 	errno = saved;
 }
 
@@ -63,6 +67,9 @@ static void signals_give_back(void)
 	for (size_t i = 0; i < 3; i++)
 		sigaction(handled_signals[i], &saved_actions[i], NULL);
 	atomic_store(&signal_loop, NULL);
+	/* One that has the loop's address yet may wake it yet. */
+	while (atomic_load(&signal_inside) > 0)
+		sched_yield();
 }
 
 static void signals_look(struct serve *serve)
@@ -191,7 +198,7 @@ int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
 		log_limited(&serve->clogged, LOG_LEVEL_WARN,
 			"descriptors of clients that do not close: %u: accepting nobody before some "
 			"do", CLOSER_MAX);
-		serve->accept_stalled = true;
+		serve->accept_clogged = true;
 		return -EAGAIN;
 	}
 	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {
@@ -399,7 +406,6 @@ static int listen_on(struct serve *serve, const char *path, loop_callback callba
 	if (fd < 0)
 		return fd;
 	*ret_fd = fd;
-	socket_pass_rights(fd, false);
 	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
 }
 
@@ -448,6 +454,10 @@ int serve_run(struct serve *serve)
 		}
 		if (serve->n_dropping > 0)
 			sessions_dropped(serve);
+		if (serve->accept_clogged && closer_n(serve->closer) < CLOSER_MAX) {
+			serve->accept_clogged = false;
+			serve->accept_more = true;
+		}
 		if (serve->calls_more)
 			sessions_go_on(serve);
 		if (serve->accept_more) {

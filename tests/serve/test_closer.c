@@ -8,14 +8,17 @@
 #include <time.h>
 
 #include "daemon/loop/loop.h"
+#include "ipc/clock.h"
 #include "tests/lingering.h"
 
 #define PATIENCE_MS 60000
 #define HERE 1000u /* users */
-#define N_QUEUED 5000
+#define N_CHUNK 1000
+#define N_CHUNKS 50
 #define THERE 1001u
 
 static struct loop *loop;
+static struct closer *closer_; /* the group's, until its last test */
 
 static int start(void **state)
 {
@@ -23,13 +26,14 @@ static int start(void **state)
 
 	assert_int_equal(loop_new(&loop, NULL), 0);
 	assert_int_equal(closer_new(&closer, loop), 0);
-	*state = closer;
+	*state = closer_ = closer;
 	return 0;
 }
 
 static int end(void **state)
 {
-	closer_free(*state);
+	(void)state;
+	closer_free(closer_);
 	loop_free(loop);
 	return 0;
 }
@@ -72,7 +76,6 @@ static void test_close_that_takes_long_is_waited_for_by_nobody(void **state)
 	lingering_open(&lingering);
 	closer_take(*state, lingering.fd, HERE);
 	assert_int_equal(closer_n_of(*state, HERE), 1);
-	assert_false(is_hung_up(lingering.peer, 0)); /* it has yet to read what was sent */
 	lingering_let_go(&lingering);
 	await_closed(*state, HERE, 0);
 }
@@ -128,19 +131,24 @@ static void test_close_that_takes_too_long_is_interrupted(void **state)
 static void test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one(void **state)
 {
 	struct lingering hanging[CLOSER_THREADS_PER_UID];
-	struct timespec before, after;
 
 	for (size_t i = 0; i < CLOSER_THREADS_PER_UID; i++) {
 		lingering_open(&hanging[i]);
 		closer_take(*state, hanging[i].fd, HERE);
 	}
-	clock_gettime(CLOCK_MONOTONIC, &before);
-	for (int i = 0; i < N_QUEUED; i++)
-		closer_take(*state, -1, HERE); /* which close(2) refuses */
-	clock_gettime(CLOCK_MONOTONIC, &after);
-	assert_int_equal(closer_n_of(*state, HERE), N_QUEUED + CLOSER_THREADS_PER_UID);
-	/* A look at all of them each time would be a hundred times as much. */
-	assert_true(after.tv_sec - before.tv_sec < 30);
+	uint64_t first = UINT64_MAX, last = UINT64_MAX;
+	for (int chunk = 0; chunk < N_CHUNKS; chunk++) {
+		uint64_t began = clock_ns(), *least = chunk < N_CHUNKS / 5 ? &first : &last;
+
+		for (int i = 0; i < N_CHUNK; i++)
+			closer_take(*state, -1, HERE); /* which close(2) refuses */
+		uint64_t took = clock_ns() - began;
+		if (chunk < N_CHUNKS / 5 || chunk >= N_CHUNKS - N_CHUNKS / 5)
+			*least = took < *least ? took : *least;
+	}
+	assert_int_equal(closer_n_of(*state, HERE), N_CHUNKS * N_CHUNK + CLOSER_THREADS_PER_UID);
+	/* A look at all of them each time would be some hundred times as much. */
+	assert_true(last < 10 * first);
 	for (size_t i = 0; i < CLOSER_THREADS_PER_UID; i++)
 		lingering_let_go(&hanging[i]);
 	await_closed(*state, HERE, 0);
@@ -278,6 +286,7 @@ static void test_connection_can_end_when_its_descriptor_has_been_kept(void **sta
 	pair(ends);
 	send_with(sockets[1], "call", 4, &ends[0], 1);
 	close(ends[0]);
+	loop_run_once(loop, 0); /* the wakes of other tests */
 	item = closer_receive(*state, sockets[0], 16, true, HERE);
 	loop_run_once(loop, PATIENCE_MS); /* it has come back */
 	closer_abandon(*state, item);
@@ -310,20 +319,31 @@ static void test_end_waits_a_while_for_what_hangs_and_interrupts_it(void **state
 {
 	struct timespec before, after;
 	struct lingering lingering;
-	struct closer *closer;
+	int sockets[2], ends[2];
 
-	(void)state;
-	assert_int_equal(closer_new(&closer, loop), 0);
+	/* One that has come back and that nobody asked for, with what it kept. */
+	pair(sockets);
+	pair(ends);
+	send_with(sockets[1], "call", 4, &ends[0], 1);
+	close(ends[0]);
+	loop_run_once(loop, 0);
+	assert_non_null(closer_receive(*state, sockets[0], 16, true, HERE));
+	loop_run_once(loop, PATIENCE_MS);
 	lingering_open(&lingering);
-	closer_take(closer, lingering.fd, HERE);
+	closer_take(*state, lingering.fd, HERE);
 	clock_gettime(CLOCK_MONOTONIC, &before);
-	closer_free(closer);
+	closer_free(*state);
+	closer_ = NULL;
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	int64_t ms = (after.tv_sec - before.tv_sec) * 1000 +
 		(after.tv_nsec - before.tv_nsec) / 1000000;
 	assert_true(ms >= CLOSER_STOP_MS - 1);
 	assert_true(ms < LINGER_SECONDS * 1000 / 2);
 	lingering_let_go(&lingering);
+	assert_true(is_hung_up(ends[1], 0));
+	assert_true(is_hung_up(sockets[1], 0));
+	close(ends[1]);
+	close(sockets[1]);
 }
 
 int main(void)
