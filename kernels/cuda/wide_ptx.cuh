@@ -12,6 +12,7 @@
  */
 
 #include "kernels/cuda/skinny_ptx.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -69,41 +70,6 @@ __device__ static inline uint64_t rows_at(uint32_t address)
 {
 	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | address >> 4;
 }
-
-/* Before the first product that uses registers which were written. */
-__device__ static inline void products_fence(void)
-{
-	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ static inline void products_commit(void)
-{
-	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* Until at most N of the groups of products are under way. */
-template <int N> __device__ static inline void products_wait(void)
-{
-	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
-
-/* Registers of products: not read before here, for all that the compiler knows. */
-template <int N> __device__ static inline void settle(float (&x)[N][4])
-{
-#pragma unroll
-	for (int i = 0; i < N; i++)
-#pragma unroll
-		for (int j = 0; j < 4; j++)
-			asm volatile("" : "+f"(x[i][j])::"memory");
-}
-
-#define SUMS_4(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])
-#define SUMS_16(x, i) SUMS_4(x, i), SUMS_4(x, i + 1), SUMS_4(x, i + 2), SUMS_4(x, i + 3)
-#define SUMS_32(x, i) SUMS_16(x, i), SUMS_16(x, i + 4)
-#define NUMBERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NUMBERS_32                                                                                 \
-	NUMBERS_16                                                                                 \
-		", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 
 /* c[64, 8 M] += a[64, 16] b[16, 8 M]; c: M fragments, of 16 rows a warp. */
 __device__ static inline void product(float (&c)[4][4], uint64_t a, uint64_t b)
