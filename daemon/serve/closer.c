@@ -28,7 +28,7 @@ struct closer_item {
 	enum item_kind kind;
 	int fd;
 	struct user *user;
-	bool is_busy, done, counted;
+	bool done, counted;
 	pthread_t thread; /* busy */
 	uint64_t since_ns;
 	/* ITEM_RECEIVE; what it has kept goes with it if it is to be closed after all */
@@ -172,7 +172,6 @@ static struct closer_item *item_begin(struct closer *closer)
 	DL_DELETE(closer->users, user);
 	DL_APPEND(closer->users, user);
 	user->n_busy++;
-	item->is_busy = true;
 	item->thread = pthread_self();
 	item->since_ns = clock_ns();
 	DL_APPEND(closer->busy, item);
@@ -228,7 +227,6 @@ static void item_work(struct closer *closer, struct closer_item *item)
 	pthread_mutex_lock(&closer->lock);
 	DL_DELETE(closer->busy, item);
 	item->user->n_busy--;
-	item->is_busy = false;
 	if (!receives) {
 		item_free(closer, item);
 		return;
