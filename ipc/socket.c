@@ -20,9 +20,6 @@
 #include "ipc/clock.h"
 #include "ipc/msg.h"
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83
-#endif
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #define SOCKET_PATH_MAX 108 /* sun_path, with terminator */
@@ -44,6 +45,9 @@ void socket_unlock(const char *path, int lock_fd);
 /* For sockets that strangers send to. Out-of-band bytes come in line, and so do not vanish, with the
  * descriptors that they bring, where others are received. */
 void socket_keep_order(int fd);
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 /* Whether anybody may send descriptors to it, or, of a listener, to what it accepts; who tries gets
  * EPERM. Where the kernel has no such option (before Linux 6.16) everybody may. */
 void socket_pass_rights(int fd, bool pass);

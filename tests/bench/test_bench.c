@@ -40,16 +40,25 @@ static int run(const char *arguments, const char *outputs, char output[OUTPUT_MA
 	return WEXITSTATUS(status);
 }
 
-/* The rows that a bench of the shipped model writes as JSON. */
-static json_t *rows_of(const char *arguments)
+/* A bench of the shipped model, which must succeed. */
+static void run_shipped(const char *arguments, char output[OUTPUT_MAX])
 {
 	const char *source = getenv("MIMEO_SOURCE");
+	char all[1024];
+
+	snprintf(all, sizeof(all), "--device cpu --model '%s/examples/models/tinycalc' %s",
+		source ? source : ".", arguments);
+	assert_int_equal(run(all, "", output), 0);
+}
+
+/* The rows that it writes as JSON. */
+static json_t *rows_of(const char *arguments)
+{
 	char all[1024], output[OUTPUT_MAX];
 	json_t *rows;
 
-	snprintf(all, sizeof(all), "--json --device cpu --model '%s/examples/models/tinycalc' %s",
-		source ? source : ".", arguments);
-	assert_int_equal(run(all, "", output), 0);
+	snprintf(all, sizeof(all), "--json %s", arguments);
+	run_shipped(all, output);
 	rows = json_loads(output, 0, NULL);
 	assert_true(json_is_array(rows));
 	return rows;
@@ -402,28 +411,20 @@ static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 
 static void test_share_says_why_a_column_is_empty(void **state)
 {
-	char arguments[1024], output[OUTPUT_MAX];
-	const char *source = getenv("MIMEO_SOURCE");
+	char output[OUTPUT_MAX];
 
 	(void)state;
-	snprintf(arguments, sizeof(arguments),
-		"--device cpu --model '%s/examples/models/tinycalc' share --processes 1 --tokens 4",
-		source ? source : ".");
-	assert_int_equal(run(arguments, "", output), 0);
+	run_shipped("share --processes 1 --tokens 4", output);
 	assert_non_null(strstr(output, "DEVICE MEMORY"));
 	assert_non_null(strstr(output, "\nnote: this device has no memory of its own"));
 }
 
 static void test_table_names_device_and_floor(void **state)
 {
-	char arguments[1024], output[OUTPUT_MAX];
-	const char *source = getenv("MIMEO_SOURCE");
+	char output[OUTPUT_MAX];
 
 	(void)state;
-	snprintf(arguments, sizeof(arguments),
-		"--device cpu --model '%s/examples/models/tinycalc' attach --count 1",
-		source ? source : ".");
-	assert_int_equal(run(arguments, "", output), 0);
+	run_shipped("attach --count 1", output);
 	assert_non_null(strstr(output, "mimeo-bench attach: device cpu"));
 	assert_non_null(strstr(output, "MEDIAN"));
 	assert_non_null(strstr(output, "\nfloor: connecting to a Unix socket"));

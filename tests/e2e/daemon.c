@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 #include <mimeo/mimeo.h>
@@ -81,7 +82,7 @@ static void forget_pass_rights(void)
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 83, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
@@ -189,6 +190,20 @@ void daemon_kill(struct daemon *daemon)
 	process_kill(daemon->pid);
 	daemon->pid = 0;
 	admin_close(daemon);
+}
+
+void daemon_pause(struct daemon *daemon)
+{
+	int status;
+
+	assert_int_equal(kill(daemon->pid, SIGSTOP), 0);
+	assert_int_equal(waitpid(daemon->pid, &status, WUNTRACED), daemon->pid);
+	assert_true(WIFSTOPPED(status));
+}
+
+void daemon_go_on(struct daemon *daemon)
+{
+	assert_int_equal(kill(daemon->pid, SIGCONT), 0);
 }
 
 bool daemon_is_alive(const struct daemon *daemon)

@@ -44,6 +44,9 @@ void daemon_stop(struct daemon *daemon);
 void daemon_kill(struct daemon *daemon);
 /* Wait for its end by itself: its exit status, 128 + a signal, or -1. */
 int daemon_wait(struct daemon *daemon);
+/* Stop the process where it is (SIGSTOP), and wait until it stands; let it go on. */
+void daemon_pause(struct daemon *daemon);
+void daemon_go_on(struct daemon *daemon);
 bool daemon_is_alive(const struct daemon *daemon);
 bool daemon_log_has(const struct daemon *daemon, const char *text);
 void daemon_log_show(const struct daemon *daemon);

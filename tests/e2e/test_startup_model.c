@@ -250,14 +250,10 @@ static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void
 /* Hold the daemon in the middle of its start-up: true if it had not read the weights yet. */
 static bool held_before_loading(struct daemon *daemon)
 {
-	int status;
-
 	daemon_launch(daemon);
 	if (!EVENTUALLY(daemon_log_has(daemon, "config: device")))
 		fail_msg("mimeod logs nothing");
-	kill(daemon->pid, SIGSTOP);
-	assert_int_equal(waitpid(daemon->pid, &status, WUNTRACED), daemon->pid);
-	assert_true(WIFSTOPPED(status));
+	daemon_pause(daemon);
 	return !daemon_log_has(daemon, "of weights in");
 }
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_E2E_STRANGE_H
+#define MIMEO_TESTS_E2E_STRANGE_H
+
+/*
+ * A daemon that clients send strange descriptors to, somebody who is served meanwhile, and what is
+ * there when it is over. Functions fail the running test (cmocka).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ipc/socket.h"
+#include "ipc/status.h"
+#include "tests/e2e/questions.h"
+#include "tests/e2e/raw.h"
+#include "tests/lingering.h"
+
+/* The group's. */
+static struct daemon daemon_;
+
+/* On a kernel where anybody may send descriptors. */
+static inline int start(void **state)
+{
+	(void)state;
+	daemon_init(&daemon_);
+	daemon_.takes_rights = true;
+	daemon_start(&daemon_);
+	return 0;
+}
+
+static inline int end(void **state)
+{
+	(void)state;
+	daemon_deinit(&daemon_);
+	return 0;
+}
+
+/* With nobody attached any more. */
+static inline struct holdings holdings(struct daemon *daemon)
+{
+	assert_true(EVENTUALLY(daemon_count(daemon, "sessions") == 0));
+	return daemon_holdings(daemon);
+}
+
+static inline void assert_serves(struct daemon *daemon)
+{
+	struct question question;
+	struct reply reply = {0};
+	struct mimeo *m = daemon_connect(daemon, 0, 0);
+
+	questions_make(&question, 1, 7);
+	assert_int_equal(question_prepare(m, &question, 0), 0);
+	assert_int_equal(mimeo_submit(m), 1);
+	assert_int_equal(replies_collect(m, &reply, 1), 0);
+	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+	mimeo_close(m);
+}
+
+/* The daemon stands still meanwhile: if it were the first to close, ours would be the copy that
+ * lingers. */
+static inline void give(struct daemon *daemon, struct lingering *lingering, int socket, const void *bytes,
+	size_t n)
+{
+	daemon_pause(daemon);
+	lingering_give(lingering, socket, bytes, n);
+	daemon_go_on(daemon);
+}
+
+static inline size_t import_call(uint8_t *bytes, size_t size)
+{
+	struct msg_call call = {.call = MSG_CALL_BUFFER_IMPORT};
+	const struct handle handle = {.kind = HANDLE_MEMFD, .size = 4096};
+
+	handle_encode(&handle, call.handle);
+	return raw_call(&call, bytes, size);
+}
+
+/* A daemon that maps nobody's memory takes nobody's descriptors. */
+static inline void strict_start(struct daemon *daemon)
+{
+	daemon_init(daemon);
+	daemon->takes_rights = true;
+	daemon_option(daemon, "--allow-client-ipc", "no");
+	daemon_start(daemon);
+}
+
+#endif
