@@ -299,6 +299,7 @@ static int resolve_model(const struct config_settings *const *places, const char
 	strcpy(model->name, name);
 	config->n_models++;
 	resolve_model_key(places, find_key("graph_mode"), config, model);
+	resolve_model_key(places, find_key("breakable"), config, model);
 	resolve_model_key(places, find_key("attention"), config, model);
 	return 0;
 }

@@ -32,6 +32,7 @@ struct config_model {
 	char name[CONFIG_NAME_MAX]; /* [A-Za-z0-9._-], not empty */
 	char *dir;
 	enum graph_mode graph_mode;
+	char breakable[16]; /* "yes", "no" */
 	char attention[16]; /* "auto", "naive", "paged" */
 	uint32_t kv_pages;  /* 0: see kv_bytes */
 	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
@@ -45,12 +46,14 @@ struct config {
 	char loop[16];                  /* "": $MIMEO_LOOP decides */
 	/* For all models; each one's own values are in `models`. */
 	enum graph_mode graph_mode;
+	char breakable[16];
 	char attention[16];
 	uint32_t kv_pages;
 	uint64_t kv_bytes;
 
 	uint32_t capture_sizes[CONFIG_CAPTURE_SIZES_MAX]; /* as given */
 	uint32_t n_capture_sizes;                         /* 0: the default ladder */
+	char capture[16];                                 /* "eager", "lazy" */
 	uint32_t max_requests, max_batch_tokens;
 	uint32_t page_tokens;
 	uint32_t max_seq_len; /* 0: the model's */
@@ -98,7 +101,7 @@ struct config_key {
 	const char *choices; /* "auto, naive or paged" */
 };
 
-#define CONFIG_N_KEYS 25
+#define CONFIG_N_KEYS 27
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* ---- what one place says ---- */

@@ -39,7 +39,8 @@ static int resolve_mode(struct startup_model *model, struct startup_error *error
 		.support = model->support,
 		.backend = model->attention->name,
 		.decode_query = 1,
-		.piecewise_available = false,
+		.piecewise_available = model->attention->breaks &&
+			strcmp(model->options->breakable, "yes") == 0,
 	};
 	const char *name = model->options->name;
 

@@ -65,6 +65,8 @@ static int take_pool(struct lane *lane, uint32_t max_rows)
 	int rc = lane->device->ops->mem_alloc(lane->device, counting.used, &lane->pool);
 	if (rc)
 		return rc;
+	lane->context.pool = lane->pool;
+	lane->context.pool_bytes = counting.used;
 	arena = (struct arena){.base = lane->pool, .size = counting.used};
 	model_buffers_carve(&lane->model->config, MAX_BATCH_TOKENS, max_rows, activation, &arena,
 		&lane->context.buffers);
@@ -136,7 +138,6 @@ static int take_graphs(struct lane *lane, uint32_t max_rows)
 	ladder_default(ladder, MAX_BATCH_TOKENS, max_rows, 1);
 	int rc = graph_set_init(&lane->graphs, GRAPH_FULL_DECODE_ONLY, ladder, 1, max_rows);
 	free(ladder);
-	lane->graphs.ready = true;
 	return rc;
 }
 
@@ -176,7 +177,7 @@ int lane_open(struct lane *lane, const struct lane_options *o, struct model_erro
 	lane->context.inputs = &lane->inputs;
 	lane->context.page_tokens = LANE_PAGE_TOKENS;
 	lane->pages = calloc(lane_row_pages(o->max_positions), sizeof(*lane->pages));
-	rc = lane->pages ? forward_init(&lane->replay, &lane->context, ATTENTION_REPLAY) : -ENOMEM;
+	rc = lane->pages ? executor_init(&lane->executor, &lane->context) : -ENOMEM;
 	return rc ? rc : take_graphs(lane, o->max_rows);
 }
 
@@ -187,7 +188,7 @@ void lane_close(struct lane *lane)
 	if (lane->stream)
 		lane->device->ops->stream_sync(lane->stream);
 	graph_set_deinit(&lane->graphs, lane->device);
-	forward_deinit(&lane->replay);
+	executor_deinit(&lane->executor);
 	if (lane->context.manager)
 		lane->context.attention->manager_free(lane->context.manager);
 	kv_cache_free(lane->context.kv);
@@ -214,8 +215,8 @@ int lane_graph(struct lane *lane, uint32_t n_rows, struct graph_entry **ret)
 	struct graph_entry *entry = graph_set_dispatch(&lane->graphs, &shape, &reason);
 	int rc = entry ? 0 : -ERANGE;
 
-	if (!rc && !entry->exec)
-		rc = capture_record(entry, &lane->context, lane->stream);
+	if (!rc && reason == EAGER_NOT_CAPTURED)
+		rc = capture_now(entry, &lane->executor.breakable, lane->stream);
 	if (!rc)
 		*ret = entry;
 	return rc;
@@ -253,15 +254,6 @@ static void fill_rows(struct lane *lane, struct inputs_slot *slot, const struct 
 
 static int queue(struct lane *lane, const struct lane_step *step, struct inputs_slot *slot)
 {
-	struct attention_batch batch = {
-		.n_rows = step->n_rows,
-		.n_tokens = step->n_rows,
-		.padded_rows = step->entry->descriptor.rows,
-		.padded_tokens = step->entry->descriptor.tokens,
-		.max_query = 1,
-		.query_lens = lane->query_lens,
-		.seq_lens = lane->seq_lens,
-	};
 	const struct op_outbox outbox = {
 		.sampled = lane->inputs.sampled,
 		.out = slot->sampled,
@@ -270,13 +262,9 @@ static int queue(struct lane *lane, const struct lane_step *step, struct inputs_
 		.ended = slot->ended,
 		.n_rows = step->n_rows,
 	};
-	int rc = inputs_prepare(&lane->inputs, slot, lane->stream, batch.padded_rows,
-		batch.padded_tokens, kv_pages_total(lane->context.kv) + 1);
+	int rc = executor_run(&lane->executor, step->entry, slot, lane->query_lens, lane->seq_lens,
+		lane->stream);
 
-	if (!rc)
-		rc = forward_build(&lane->replay, &batch, lane->stream);
-	if (!rc)
-		rc = lane->device->ops->graph_launch(step->entry->exec, lane->stream);
 	if (!rc)
 		rc = lane->device->kernels->outbox(lane->stream, &outbox);
 	if (!rc && !lane->polls)

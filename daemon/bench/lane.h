@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "daemon/graph/dispatch.h"
+#include "daemon/graph/execute.h"
 
 #define LANE_ROWS_MAX 512u
 #define LANE_PAGE_TOKENS 16u
@@ -31,7 +32,7 @@ struct lane {
 	struct model *model;
 	struct inputs inputs;
 	struct forward_context context;
-	struct forward replay;
+	struct executor executor;
 	struct graph_set graphs;
 	void *pool;
 	uint32_t n_pages; /* that rows may have together */

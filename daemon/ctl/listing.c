@@ -30,6 +30,7 @@ static const struct table_column status_columns[] = {
 	{"eager_mode", "eager, by mode", TABLE_COUNT},
 	{"eager_mixed", "eager, mixed batch", TABLE_COUNT},
 	{"eager_too_wide", "eager, too wide", TABLE_COUNT},
+	{"eager_not_captured", "eager, not captured", TABLE_COUNT},
 	{"eager_embeddings", "eager, embeddings", TABLE_COUNT},
 	{"graphs", "graphs", TABLE_COUNT},
 	{"capture_seconds", "captured in", TABLE_SECONDS},

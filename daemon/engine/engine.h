@@ -164,8 +164,7 @@ bool engine_buffer_take(
 
 struct engine_stats {
 	_Atomic uint64_t n_steps, n_replays, n_shared_replays; /* shared: rows of two processes or more */
-	/* eager steps by reason */
-	_Atomic uint64_t n_eager_mode, n_eager_mixed, n_eager_too_wide, n_eager_embeddings;
+	_Atomic uint64_t n_eager[N_EAGER_REASONS]; /* eager steps by reason */
 	_Atomic uint64_t n_rows, n_padded_rows, n_tokens_in, n_tokens_out, n_discarded_rows;
 	_Atomic uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
 	_Atomic uint64_t n_aborted; /* requests that engine_post_abort found in flight */
@@ -192,8 +191,9 @@ struct engine_model_facts {
 	uint32_t max_seq_len, page_tokens, pages_total, pages_free;
 	uint64_t kv_bytes, pool_bytes, graph_bytes;
 	double capture_seconds;
-	uint32_t n_graphs;
+	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps;
+	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 };
 /* The device's name, and its memory as it is now. 0, or the device's answer. */
 int engine_device_info(const struct engine *engine, struct device_info *ret);
@@ -203,10 +203,11 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 
 struct engine_graph_facts {
 	char mode[24];          /* "FULL" */
-	uint32_t tokens, rows;  /* padded */
+	const char *state;      /* "ready" */
+	uint32_t tokens, rows;  /* padded; rows 0: any */
 	uint32_t query_len;     /* 0: any */
-	uint32_t n_captures;
-	uint32_t n_nodes;
+	uint32_t n_captures, n_drops;
+	uint32_t n_nodes, n_segments;
 	uint64_t bytes;
 	double seconds;
 	uint64_t n_replays, n_shared_replays, n_padded_rows;

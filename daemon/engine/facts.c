@@ -31,6 +31,7 @@ uint32_t engine_n_models(const struct engine *engine)
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	const struct runner *runner = &engine->runners[model];
+	const struct graph_set *graphs = &runner->graphs;
 
 	*ret = (struct engine_model_facts){
 		.name = runner->options.name,
@@ -44,12 +45,20 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.pages_free = atomic_load_explicit(&runner->pages_free, memory_order_relaxed),
 		.kv_bytes = kv_pages_total(runner->kv) * kv_page_bytes(kv_cache_config(runner->kv)),
 		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
-		.graph_bytes = runner->graphs.bytes,
-		.capture_seconds = runner->graphs.seconds,
-		.n_graphs = runner->graphs.n,
+		.n_graphs = graphs->n,
 		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
 		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
 	};
+	for (uint32_t i = 0; i < graphs->n; i++) {
+		const struct graph_entry *entry = &graphs->entries[i];
+
+		ret->n_ready += graph_entry_state(entry) == GRAPH_READY;
+		ret->graph_bytes += atomic_load_explicit(&entry->bytes, memory_order_relaxed);
+		ret->capture_seconds +=
+			(double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9;
+	}
+	for (unsigned i = 0; i < N_EAGER_REASONS; i++)
+		ret->n_eager[i] = atomic_load_explicit(&runner->n_eager[i], memory_order_relaxed);
 }
 
 bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t index,
@@ -62,13 +71,16 @@ bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t in
 		return false;
 	entry = &set->entries[index];
 	*ret = (struct engine_graph_facts){
+		.state = graph_state_name(graph_entry_state(entry)),
 		.tokens = entry->descriptor.tokens,
 		.rows = entry->descriptor.rows,
 		.query_len = entry->descriptor.query_len,
 		.n_captures = atomic_load_explicit(&entry->n_captures, memory_order_relaxed),
-		.n_nodes = entry->info.n_nodes,
-		.bytes = entry->info.bytes,
-		.seconds = entry->seconds,
+		.n_drops = atomic_load_explicit(&entry->n_drops, memory_order_relaxed),
+		.n_nodes = atomic_load_explicit(&entry->n_nodes, memory_order_relaxed),
+		.n_segments = atomic_load_explicit(&entry->n_segments, memory_order_relaxed),
+		.bytes = atomic_load_explicit(&entry->bytes, memory_order_relaxed),
+		.seconds = (double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9,
 		.n_replays = atomic_load_explicit(&entry->n_replays, memory_order_relaxed),
 		.n_shared_replays =
 			atomic_load_explicit(&entry->n_shared_replays, memory_order_relaxed),

@@ -228,9 +228,9 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	context->attention = options->attention;
 	context->inputs = &runner->inputs;
 	context->page_tokens = o->page_tokens;
-	rc = forward_init(&runner->eager, context, ATTENTION_EAGER);
-	if (!rc)
-		rc = forward_init(&runner->replay, context, ATTENTION_REPLAY);
+	context->pool = runner->pool;
+	context->pool_bytes = runner->pool_bytes;
+	rc = executor_init(&runner->executor, context);
 	if (rc)
 		return fail(error, runner, "attention state", rc);
 	ladder = calloc(1, sizeof(*ladder));
@@ -258,7 +258,6 @@ static int warm_up_eager(struct runner *runner)
 	struct slot_sampling sampling = {.temperature = 1, .top_p = 0.9f, .min_p = 0.01f, .top_k = 8};
 	struct step_row row = {.slot = 0, .flags = ROW_SAMPLE};
 	struct step_row empty = {.slot = -1};
-	struct attention_batch batch = {.n_rows = o->max_requests, .padded_rows = o->max_requests};
 	int rc;
 
 	if (!slot)
@@ -277,14 +276,7 @@ static int warm_up_eager(struct runner *runner)
 	memset(runner->query_lens, 0, o->max_requests * sizeof(*runner->query_lens));
 	memset(runner->seq_lens, 0, o->max_requests * sizeof(*runner->seq_lens));
 	runner->query_lens[0] = runner->seq_lens[0] = n_tokens;
-	batch.n_tokens = batch.padded_tokens = batch.max_query = n_tokens;
-	batch.query_lens = runner->query_lens;
-	batch.seq_lens = runner->seq_lens;
-	rc = inputs_prepare(&runner->inputs, slot, lane, o->max_requests, n_tokens, n_pages + 1);
-	if (!rc)
-		rc = forward_build(&runner->eager, &batch, lane);
-	if (!rc)
-		rc = forward_run(&runner->eager, lane, o->max_requests, n_tokens);
+	rc = executor_run(&runner->executor, NULL, slot, runner->query_lens, runner->seq_lens, lane);
 	if (!rc)
 		rc = kernels->to_f32(lane, &(struct op_to_f32){
 			.x = runner->context.buffers.last_hidden,
@@ -346,8 +338,8 @@ int runner_warm_up(struct runner *runner, struct model_error *error)
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
-	int rc = graph_set_capture(&runner->graphs, &runner->context, runner->engine->lane, on_capture,
-		runner);
+	int rc = graph_set_capture(&runner->graphs, &runner->executor.breakable, runner->engine->lane,
+		on_capture, runner);
 
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }
@@ -370,8 +362,7 @@ void runner_deinit(struct runner *runner)
 		return;
 	device = runner->engine->device;
 	graph_set_deinit(&runner->graphs, device);
-	forward_deinit(&runner->replay);
-	forward_deinit(&runner->eager);
+	executor_deinit(&runner->executor);
 	if (runner->context.manager)
 		runner->options.attention->manager_free(runner->context.manager);
 	kv_cache_free(runner->kv);

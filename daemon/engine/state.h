@@ -19,6 +19,7 @@
 
 #include "daemon/engine/engine.h"
 #include "daemon/graph/dispatch.h"
+#include "daemon/graph/execute.h"
 #include "daemon/loop/loop.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
@@ -135,7 +136,7 @@ struct runner {
 	void *pool;
 	uint64_t pool_bytes;
 	struct forward_context context;
-	struct forward eager, replay;
+	struct executor executor;
 	struct graph_set graphs;
 	uint32_t max_pages; /* of a sequence */
 	enum dtype activation_dtype;
@@ -154,6 +155,7 @@ struct runner {
 	bool warned_too_wide;
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
+	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 };
 
 struct flight_row {

@@ -177,37 +177,6 @@ static uint32_t gather_embeddings(struct runner *runner, const struct flight *fl
 	return n;
 }
 
-static int launch_model(struct runner *runner, struct flight *flight, struct graph_entry *entry)
-{
-	struct stream *lane = runner->engine->lane;
-	const struct step_record *record = flight->slot->record;
-	struct attention_batch batch = {
-		.n_rows = record->n_rows,
-		.n_tokens = record->n_tokens,
-		.padded_rows = entry ? entry->descriptor.rows : record->n_rows,
-		.padded_tokens = entry ? entry->descriptor.tokens : record->n_tokens,
-		.query_lens = runner->query_lens,
-		.seq_lens = runner->seq_lens,
-	};
-	int rc;
-
-	for (uint32_t i = 0; i < record->n_rows; i++) {
-		if (runner->query_lens[i] > batch.max_query)
-			batch.max_query = runner->query_lens[i];
-	}
-	/* Pad before building metadata: planners must see the batch that the graph runs. */
-	rc = inputs_prepare(&runner->inputs, flight->slot, lane, batch.padded_rows,
-		batch.padded_tokens, kv_pages_total(runner->kv) + 1);
-	if (rc)
-		return rc;
-	rc = forward_build(entry ? &runner->replay : &runner->eager, &batch, lane);
-	if (rc)
-		return rc;
-	if (entry)
-		return runner->engine->device->ops->graph_launch(entry->exec, lane);
-	return forward_run(&runner->eager, lane, record->n_rows, record->n_tokens);
-}
-
 /* On a thread of the device's. */
 static void on_lane(void *arg)
 {
@@ -255,38 +224,37 @@ static bool is_shared(const struct flight *flight)
 	return false;
 }
 
-static void warn_too_wide(struct runner *runner, uint32_t n_rows)
+static void warn_too_wide(struct runner *runner, uint32_t n_tokens)
 {
 	if (runner->warned_too_wide)
 		return;
 	runner->warned_too_wide = true;
-	log_warn("model %s: a decode of %u rows is wider than its largest graph, and runs eager",
-		runner->options.name, n_rows);
+	log_warn("model %s: a batch of %u tokens is wider than its widest graph, and runs eager, as all "
+		"such do", runner->options.name, n_tokens);
 }
 
 static void count_step(struct runner *runner, const struct flight *flight, struct graph_entry *entry,
 	enum eager_reason reason)
 {
 	struct engine_stats *stats = &runner->engine->stats;
+	uint32_t n_tokens = flight->slot->record->n_tokens;
 	bool shared = is_shared(flight);
 
 	count(&stats->n_steps, 1);
 	count(&runner->n_steps, 1);
 	count(&stats->n_rows, flight->n_rows);
-	count(&stats->n_tokens_in, flight->slot->record->n_tokens);
+	count(&stats->n_tokens_in, n_tokens);
 	if (entry) {
 		count(&stats->n_replays, 1);
 		count(&stats->n_shared_replays, shared);
-		count(&stats->n_padded_rows, entry->descriptor.rows - flight->n_rows);
-		graph_entry_count(entry, flight->n_rows, shared);
+		count(&stats->n_padded_rows, graph_entry_padding(entry, n_tokens));
+		graph_entry_count(entry, n_tokens, shared);
 		return;
 	}
 	if (reason == EAGER_TOO_WIDE)
-		warn_too_wide(runner, flight->n_rows);
-	count(reason == EAGER_MODE ? &stats->n_eager_mode
-		: reason == EAGER_MIXED ? &stats->n_eager_mixed
-		: reason == EAGER_EMBEDDINGS ? &stats->n_eager_embeddings
-		: &stats->n_eager_too_wide, 1);
+		warn_too_wide(runner, n_tokens);
+	count(&stats->n_eager[reason], 1);
+	count(&runner->n_eager[reason], 1);
 }
 
 /* The graph that the step takes, or NULL and why. A graph has no place for embeddings. Rows that
@@ -296,12 +264,17 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 static struct graph_entry *choose_graph(struct runner *runner, const struct flight *flight,
 	const struct batch_shape *shape, enum eager_reason *ret_reason)
 {
-	runner->eager.n_embeddings = gather_embeddings(runner, flight);
-	runner->eager.embeddings = runner->embeddings;
-	if (!runner->eager.n_embeddings)
-		return graph_set_dispatch(&runner->graphs, shape, ret_reason);
-	*ret_reason = EAGER_EMBEDDINGS;
-	return NULL;
+	struct forward *eager = &runner->executor.eager;
+	struct graph_entry *entry;
+
+	eager->n_embeddings = gather_embeddings(runner, flight);
+	eager->embeddings = runner->embeddings;
+	if (eager->n_embeddings) {
+		*ret_reason = EAGER_EMBEDDINGS;
+		return NULL;
+	}
+	entry = graph_set_dispatch(&runner->graphs, shape, ret_reason);
+	return *ret_reason == EAGER_NO ? entry : NULL;
 }
 
 /* 0 and whether anything was launched, or the device's answer. */
@@ -343,7 +316,8 @@ static int launch(struct runner *runner, bool *ret_launched)
 	engine->n_flights++;
 	rc = launch_copies(runner, flight);
 	if (!rc && flight->n_rows)
-		rc = launch_model(runner, flight, entry);
+		rc = executor_run(&runner->executor, entry, flight->slot, runner->query_lens,
+			runner->seq_lens, engine->lane);
 	if (!rc)
 		rc = launch_results(runner, flight);
 	if (!rc)

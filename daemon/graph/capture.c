@@ -7,58 +7,87 @@
 
 #include "ipc/clock.h"
 
-static double now_seconds(void)
+static const char *const state_names[] = {
+	[GRAPH_EMPTY] = "empty",
+	[GRAPH_WANTED] = "wanted",
+	[GRAPH_BUILDING] = "building",
+	[GRAPH_READY] = "ready",
+	[GRAPH_DROPPING] = "dropping",
+	[GRAPH_FAILED] = "failed",
+};
+
+const char *graph_state_name(enum graph_state state)
 {
-	return (double)clock_ns() * 1e-9;
+	return (unsigned)state <= GRAPH_FAILED ? state_names[state] : "?";
 }
 
-int capture_dummy_batch(const struct forward_context *context, struct stream *stream,
-	uint32_t n_rows, uint32_t query_len, struct attention_batch *ret, uint32_t *lens_storage)
+static void set_state(struct graph_entry *entry, enum graph_state state)
 {
-	struct inputs *inputs = context->inputs;
-	/* Set-up is synchronous, so slot 0 is always free: step 0 asks for no flag. */
-	struct inputs_slot *slot = inputs_begin(inputs, 0);
+	atomic_store_explicit(&entry->state, (int)state, memory_order_release);
+}
+
+/* ---- the dummy batch ---- */
+
+static uint32_t dummy_rows(const struct forward_context *context, const struct descriptor *d)
+{
+	uint32_t max_rows = context->inputs->limits.max_rows;
+
+	if (d->rows)
+		return d->rows;
+	return d->tokens < max_rows ? d->tokens : max_rows;
+}
+
+int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
+	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens)
+{
+	/* Nothing is in flight, so slot 0 is free: step 0 asks for no flag. */
+	struct inputs_slot *slot = inputs_begin(context->inputs, 0);
+	uint32_t n_rows = dummy_rows(context, descriptor), left = descriptor->tokens;
+	struct attention_batch batch = {
+		.n_rows = n_rows,
+		.n_tokens = descriptor->tokens,
+		.query_lens = lens,
+		.seq_lens = lens + n_rows,
+	};
 
 	if (!slot)
 		return -EBUSY;
 	for (uint32_t i = 0; i < n_rows; i++) {
-		struct step_row row = {.slot = -1, .n_tokens = query_len};
-		int32_t *ids = inputs_add_row(slot, &row);
+		uint32_t rows_left = n_rows - i, n = (left + rows_left - 1) / rows_left;
+		struct step_row row = {.slot = -1, .n_tokens = n};
 
-		memset(ids, 0, query_len * sizeof(ids[0]));
-		lens_storage[i] = query_len;
-		lens_storage[n_rows + i] = 0;
+		memset(inputs_add_row(slot, &row), 0, n * sizeof(int32_t));
+		lens[i] = n;
+		lens[n_rows + i] = 0;
+		left -= n;
+		if (n > batch.max_query)
+			batch.max_query = n;
 	}
-	*ret = (struct attention_batch){
-		.n_rows = n_rows,
-		.n_tokens = n_rows * query_len,
-		.padded_rows = n_rows,
-		.padded_tokens = n_rows * query_len,
-		.max_query = query_len,
-		.query_lens = lens_storage,
-		.seq_lens = lens_storage + n_rows,
-	};
-	return inputs_prepare(inputs, slot, stream, n_rows, n_rows * query_len,
-		kv_pages_total(context->kv) + 1);
+	*ret_slot = slot;
+	*ret = batch;
+	return 0;
 }
 
 /* Inputs and metadata, from nothing, for a forward that was made for this phase alone. */
 static int build(struct forward *forward, const struct descriptor *d, struct stream *stream)
 {
-	uint32_t *lens = calloc(2 * (size_t)d->rows, sizeof(*lens));
+	uint32_t *lens = calloc(2 * (size_t)dummy_rows(forward->context, d), sizeof(*lens));
 	struct attention_batch batch;
+	struct inputs_slot *slot;
 	int rc;
 
 	if (!lens)
 		return -ENOMEM;
-	rc = capture_dummy_batch(forward->context, stream, d->rows, d->query_len, &batch, lens);
+	rc = capture_dummy_batch(forward->context, d, &slot, &batch, lens);
 	if (!rc)
-		rc = forward_build(forward, &batch, stream);
+		rc = forward_build(forward, slot, d, &batch, stream);
 	if (!rc)
 		rc = forward->context->device->ops->stream_sync(stream);
 	free(lens);
 	return rc;
 }
+
+/* ---- the three moves ---- */
 
 int capture_warm_up(struct graph_entry *entry, const struct forward_context *context,
 	struct stream *stream)
@@ -71,30 +100,23 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 	if (!rc)
 		rc = build(&entry->warm_up, d, stream);
 	if (!rc)
-		rc = forward_run(&entry->warm_up, stream, d->rows, d->tokens);
+		rc = forward_model(&entry->warm_up, d, stream);
+	if (!rc)
+		rc = forward_sample(&entry->warm_up, d, dummy_rows(context, d), stream);
 	if (!rc)
 		rc = context->device->ops->stream_sync(stream);
 	return rc;
 }
 
-static int record(struct graph_entry *entry, const struct forward_context *context,
-	struct stream *stream)
+static int record_whole(struct graph_entry *entry, struct stream *stream)
 {
-	const struct device_ops *ops = context->device->ops;
-	const struct descriptor *d = &entry->descriptor;
+	const struct device_ops *ops = entry->capture.context->device->ops;
 	struct graph *graph = NULL;
-	int rc, end;
+	int rc = ops->capture_begin(stream), end;
 
-	forward_deinit(&entry->capture);
-	rc = forward_init(&entry->capture, context, ATTENTION_CAPTURE);
-	if (!rc)
-		rc = build(&entry->capture, d, stream);
 	if (rc)
 		return rc;
-	rc = ops->capture_begin(stream);
-	if (rc)
-		return rc;
-	rc = forward_run(&entry->capture, stream, d->rows, d->tokens);
+	rc = forward_run(&entry->capture, &entry->descriptor, stream);
 	end = ops->capture_end(stream, &graph);
 	if (rc || end) {
 		if (!end)
@@ -105,31 +127,69 @@ static int record(struct graph_entry *entry, const struct forward_context *conte
 	return 0;
 }
 
-int capture_record(struct graph_entry *entry, const struct forward_context *context,
-	struct stream *stream)
+int capture_record(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
 {
-	const struct device_ops *ops = context->device->ops;
-	double start = now_seconds();
 	int rc;
 
-	capture_drop(entry, context->device);
-	rc = capture_warm_up(entry, context, stream);
+	forward_deinit(&entry->capture);
+	rc = forward_init(&entry->capture, runner->context, ATTENTION_CAPTURE);
 	if (!rc)
-		rc = record(entry, context, stream);
+		rc = build(&entry->capture, &entry->descriptor, stream);
+	if (rc)
+		return rc;
+	if (entry->descriptor.mode == GRAPH_PIECEWISE)
+		return breakable_record(
+			runner, &entry->pieces, &entry->capture, &entry->descriptor, stream);
+	return record_whole(entry, stream);
+}
+
+static int instantiate_whole(struct graph_entry *entry, struct device *device,
+	struct stream *stream, struct graph_info *ret)
+{
+	int rc = device->ops->graph_instantiate(device, entry->graph, &entry->exec);
+
 	if (!rc)
-		rc = ops->graph_instantiate(context->device, entry->graph, &entry->exec);
+		rc = device->ops->graph_upload(entry->exec, stream);
+	return rc ? rc : device->ops->graph_info(entry->exec, ret);
+}
+
+int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream)
+{
+	bool pieces = entry->descriptor.mode == GRAPH_PIECEWISE;
+	struct graph_info info;
+	int rc = pieces ? breakable_instantiate(&entry->pieces, device, stream, &info)
+			: instantiate_whole(entry, device, stream, &info);
+
 	if (!rc)
-		rc = ops->graph_upload(entry->exec, stream);
+		rc = device->ops->stream_sync(stream);
+	if (rc)
+		return rc;
+	atomic_store_explicit(&entry->n_nodes, info.n_nodes, memory_order_relaxed);
+	atomic_store_explicit(&entry->n_segments, pieces ? entry->pieces.n_breaks + 1 : 1,
+		memory_order_relaxed);
+	atomic_store_explicit(&entry->bytes, info.bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&entry->n_captures, 1, memory_order_relaxed);
+	set_state(entry, GRAPH_READY);
+	return 0;
+}
+
+int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
+{
+	struct device *device = runner->context->device;
+	uint64_t start = clock_ns();
+	int rc;
+
+	capture_drop(entry, device);
+	rc = capture_warm_up(entry, runner->context, stream);
 	if (!rc)
-		rc = ops->graph_info(entry->exec, &entry->info);
+		rc = capture_record(entry, runner, stream);
 	if (!rc)
-		rc = ops->stream_sync(stream);
+		rc = capture_instantiate(entry, device, stream);
 	if (rc) {
-		capture_drop(entry, context->device);
+		capture_drop(entry, device);
 		return rc;
 	}
-	entry->seconds = now_seconds() - start;
-	atomic_fetch_add_explicit(&entry->n_captures, 1, memory_order_relaxed);
+	atomic_store_explicit(&entry->capture_ns, clock_ns() - start, memory_order_relaxed);
 	return 0;
 }
 
@@ -141,6 +201,9 @@ void capture_drop(struct graph_entry *entry, struct device *device)
 		device->ops->graph_free(entry->graph);
 	entry->exec = NULL;
 	entry->graph = NULL;
+	breakable_free(&entry->pieces, device);
 	forward_deinit(&entry->capture);
 	forward_deinit(&entry->warm_up);
+	atomic_store_explicit(&entry->bytes, 0, memory_order_relaxed);
+	set_state(entry, GRAPH_EMPTY);
 }

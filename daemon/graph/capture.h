@@ -3,37 +3,65 @@
 #define MIMEO_DAEMON_GRAPH_CAPTURE_H
 
 /*
- * Capturing one descriptor: build and an eager warm-up run on a dummy batch of empty rows, the
- * device synchronised, build again with a state of its own, capture, instantiate, upload.
+ * One descriptor's graph, in three moves: WARM UP (build for a dummy batch of empty rows, an eager run,
+ * the device synchronised), RECORD (build again with a state of its own, capture) and INSTANTIATE
+ * (instantiate, upload). Recording does not execute: outputs are undefined until the first replay.
  */
 
 #include <stdatomic.h>
 
-#include "daemon/graph/forward.h"
+#include "daemon/graph/breakable.h"
+
+/* Who may move it on stands behind each. */
+enum graph_state {
+	GRAPH_EMPTY,    /* never captured, or dropped: engine */
+	GRAPH_WANTED,   /* to be recorded when the lane can be spared: engine */
+	GRAPH_BUILDING, /* recorded, being instantiated: builder */
+	GRAPH_READY,    /* engine */
+	GRAPH_DROPPING, /* being destroyed: builder */
+	GRAPH_FAILED,   /* could not be captured; not asked for again by a step: engine */
+};
+const char *graph_state_name(enum graph_state state); /* "ready" */
 
 struct graph_entry {
 	struct descriptor descriptor;
 	struct forward warm_up, capture; /* their states, kept for inspection */
-	struct graph *graph;             /* the recording, kept to name its nodes */
-	struct graph_exec *exec;         /* NULL: not captured */
-	struct graph_info info;
-	double seconds; /* warm-up to upload */
-	uint64_t lane_ns; /* what its last replays took; 0: there was none; its replayer's alone */
-	/* Written by the engine, read by anybody. */
-	_Atomic uint32_t n_captures;
+	struct graph *graph;             /* FULL: the recording, kept to name its nodes */
+	struct graph_exec *exec;         /* FULL: NULL if it is not instantiated */
+	struct breakable pieces;         /* PIECEWISE */
+	/* The engine's alone. */
+	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
+	uint64_t last_launch; /* the last launched step that replays it */
+	uint32_t generation;  /* of the last replay */
+	/* Read by anybody; written by whoever may move the state on. */
+	_Atomic int state; /* enum graph_state */
+	_Atomic uint32_t n_nodes, n_segments, n_captures, n_drops;
+	_Atomic uint64_t bytes, capture_ns; /* warm-up to upload, without waiting */
 	_Atomic uint64_t n_replays, n_shared_replays, n_padded_rows;
 };
 
-/* Run every shape that can grow a workspace, eager, before device_lock: the descriptor's own. */
+static inline enum graph_state graph_entry_state(const struct graph_entry *entry)
+{
+	return (enum graph_state)atomic_load_explicit(&entry->state, memory_order_acquire);
+}
+
+/* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
+ * so many tokens can have, of its query length, or the tokens spread evenly. `lens` is room for two
+ * numbers a row of the widest batch, and lives as long as *ret. -EBUSY: steps are in flight. */
+int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
+	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens);
+
+/* An eager run of the descriptor's dummy batch with a state of its own, to its end. Before device_lock
+ * it makes room for whatever this shape needs. */
 int capture_warm_up(struct graph_entry *entry, const struct forward_context *context,
 	struct stream *stream);
-/* After device_lock, or before; entry->descriptor says what. */
-int capture_record(struct graph_entry *entry, const struct forward_context *context,
-	struct stream *stream);
+/* Record; nothing may be in flight. */
+int capture_record(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
+/* Instantiate what was recorded, upload it, and wait for that; READY. From any thread. */
+int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream);
+/* All three. On failure the entry is EMPTY. */
+int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
+/* Destroy graph and states; EMPTY. No launch of it may be pending. From any thread. */
 void capture_drop(struct graph_entry *entry, struct device *device);
-
-/* Fill the next pinned slot with n_rows empty rows of query_len tokens each, and queue prepare. */
-int capture_dummy_batch(const struct forward_context *context, struct stream *stream,
-	uint32_t n_rows, uint32_t query_len, struct attention_batch *ret, uint32_t *lens_storage);
 
 #endif

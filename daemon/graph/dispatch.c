@@ -4,19 +4,36 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* ---- the set ---- */
+
+static void make_families(struct graph_set *set, const struct ladder *ladder, uint32_t decode_query,
+	uint32_t max_requests)
+{
+	enum graph_mode mixed = graph_mode_mixed(set->mode);
+
+	/* Where everything runs full, decodes need no graphs of their own. */
+	if (graph_mode_decode(set->mode) == GRAPH_FULL && mixed != GRAPH_FULL)
+		set->n_decode = ladder_decode_family(
+			ladder, decode_query, max_requests, set->descriptors);
+	set->n = set->n_decode;
+	if (mixed != GRAPH_NONE)
+		set->n += ladder_mixed_family(
+			ladder, mixed, max_requests, set->descriptors + set->n);
+}
+
 int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
 	uint32_t decode_query, uint32_t max_requests)
 {
 	*set = (struct graph_set){.mode = resolved};
-	if (graph_mode_decode(resolved) != GRAPH_FULL)
+	if (resolved == GRAPH_NONE)
 		return 0;
-	set->entries = calloc(ladder->n, sizeof(*set->entries));
-	set->descriptors = calloc(LADDER_MAX, sizeof(*set->descriptors));
+	set->entries = calloc(2 * (size_t)ladder->n, sizeof(*set->entries));
+	set->descriptors = calloc(2 * (size_t)ladder->n, sizeof(*set->descriptors));
 	if (!set->entries || !set->descriptors) {
 		graph_set_deinit(set, NULL);
 		return -ENOMEM;
 	}
-	set->n = ladder_decode_family(ladder, decode_query, max_requests, set->descriptors);
+	make_families(set, ladder, decode_query, max_requests);
 	for (uint32_t i = 0; i < set->n; i++)
 		set->entries[i].descriptor = set->descriptors[i];
 	return 0;
@@ -34,8 +51,7 @@ void graph_set_deinit(struct graph_set *set, struct device *device)
 }
 
 int graph_set_warm_up(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
-	void *userdata)
+	struct stream *stream, graph_progress *progress, void *userdata)
 {
 	for (uint32_t i = set->n; i-- > 0;) {
 		int rc = capture_warm_up(&set->entries[i], context, stream);
@@ -48,41 +64,59 @@ int graph_set_warm_up(struct graph_set *set, const struct forward_context *conte
 	return 0;
 }
 
-int graph_set_capture(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
-	void *userdata)
+int graph_set_capture(struct graph_set *set, struct breakable_runner *runner, struct stream *stream,
+	graph_progress *progress, void *userdata)
 {
 	for (uint32_t i = set->n; i-- > 0;) {
-		int rc = capture_record(&set->entries[i], context, stream);
+		int rc = capture_now(&set->entries[i], runner, stream);
 
 		if (rc)
 			return rc;
-		set->seconds += set->entries[i].seconds;
-		set->bytes += set->entries[i].info.bytes;
 		if (progress)
 			progress(userdata, set->n - i, set->n);
 	}
-	set->ready = true;
 	return 0;
 }
+
+/* ---- dispatch ---- */
 
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason)
 {
-	int index;
+	bool decode = batch_is_decode(shape);
+	struct graph_entry *entry = NULL;
+	int index = -1;
 
-	if (graph_mode_decode(set->mode) != GRAPH_FULL || !set->ready) {
+	if (decode && set->n_decode) {
+		index = descriptor_find(set->descriptors, set->n_decode, shape);
+		if (index >= 0)
+			entry = &set->entries[index];
+	}
+	if (!entry && set->n > set->n_decode) {
+		index = descriptor_find(
+			set->descriptors + set->n_decode, set->n - set->n_decode, shape);
+		if (index >= 0)
+			entry = &set->entries[set->n_decode + (uint32_t)index];
+	}
+	if (entry)
+		*ret_reason = graph_entry_state(entry) == GRAPH_READY ? EAGER_NO : EAGER_NOT_CAPTURED;
+	else if (!set->n)
 		*ret_reason = EAGER_MODE;
-		return NULL;
-	}
-	if (!shape->uniform || !shape->past_prompt) {
-		*ret_reason = EAGER_MIXED;
-		return NULL;
-	}
-	index = descriptor_find(set->descriptors, set->n, shape);
-	*ret_reason = index < 0 ? EAGER_TOO_WIDE : EAGER_NO;
-	return index < 0 ? NULL : &set->entries[index];
+	else
+		*ret_reason = !decode && set->n == set->n_decode ? EAGER_MIXED : EAGER_TOO_WIDE;
+	return entry;
 }
+
+struct graph_entry *graph_set_find(struct graph_set *set, const struct descriptor *descriptor)
+{
+	for (uint32_t i = 0; i < set->n; i++) {
+		if (descriptor_equal(&set->descriptors[i], descriptor))
+			return &set->entries[i];
+	}
+	return NULL;
+}
+
+/* ---- counters ---- */
 
 /* One replay that somebody else held up says little about the next. */
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
@@ -93,10 +127,10 @@ void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
 		entry->lane_ns = lane_ns;
 }
 
-void graph_entry_count(struct graph_entry *entry, uint32_t n_rows, bool shared)
+void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared)
 {
 	atomic_fetch_add_explicit(&entry->n_replays, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->n_shared_replays, shared, memory_order_relaxed);
-	atomic_fetch_add_explicit(&entry->n_padded_rows, entry->descriptor.rows - n_rows,
+	atomic_fetch_add_explicit(&entry->n_padded_rows, graph_entry_padding(entry, n_tokens),
 		memory_order_relaxed);
 }

@@ -3,24 +3,24 @@
 #define MIMEO_DAEMON_GRAPH_DISPATCH_H
 
 /*
- * A model's graphs, and which one a batch takes. One place decides; the answer is a captured graph
- * with its padded numbers, or eager with the reason, unpadded.
+ * A model's graphs, and which one a batch takes. One place decides; the answer is a graph with its
+ * padded numbers, or eager with the reason, unpadded.
+ *
+ * Two families, each ascending: the first for uniform decodes, where the resolved mode has graphs of
+ * their own for them, the second for everything else. A decode looks into the first before the second:
+ * it prefers a wider full graph to a narrower piecewise one (vLLM #53407).
  */
 
 #include "daemon/graph/capture.h"
 
-/* EMBEDDINGS: a row brings embeddings of its own, for which graphs have no place; the engine's. */
-enum eager_reason { EAGER_NO, EAGER_MODE, EAGER_MIXED, EAGER_TOO_WIDE, EAGER_EMBEDDINGS };
-
 struct graph_set {
 	enum graph_mode mode; /* resolved */
-	uint32_t n;
-	struct graph_entry *entries;    /* [n] ascending */
+	uint32_t n, n_decode; /* [0, n_decode) for decodes, [n_decode, n) for everything */
+	struct graph_entry *entries;    /* [n] */
 	struct descriptor *descriptors; /* [n] the same keys */
-	bool ready;                     /* all captured */
-	double seconds;                 /* of capture, all */
-	uint64_t bytes;
 };
+
+typedef void graph_progress(void *userdata, uint32_t done, uint32_t total);
 
 /* Descriptors of the resolved mode; captures nothing. */
 int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
@@ -29,19 +29,26 @@ void graph_set_deinit(struct graph_set *set, struct device *device);
 
 /* Warm every shape up: what can still grow grows here. Before device_lock. */
 int graph_set_warm_up(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
-	void *userdata);
-/* Capture all, sizes descending, so that the later ones fit in what the earlier ones hold. */
-int graph_set_capture(struct graph_set *set, const struct forward_context *context,
-	struct stream *stream, void (*progress)(void *userdata, uint32_t done, uint32_t total),
-	void *userdata);
+	struct stream *stream, graph_progress *progress, void *userdata);
+/* Capture all, PIECEWISE before FULL, sizes descending, so that later ones fit in what earlier ones
+ * hold. */
+int graph_set_capture(struct graph_set *set, struct breakable_runner *runner, struct stream *stream,
+	graph_progress *progress, void *userdata);
 
-/* The graph for a batch, or NULL with the reason. No side effects. */
+/* The graph that a batch fits, and whether it can be replayed: EAGER_NO, or EAGER_NOT_CAPTURED; NULL
+ * with the reason if none fits. No side effects. */
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason);
+/* The entry of that key, or NULL. */
+struct graph_entry *graph_set_find(struct graph_set *set, const struct descriptor *descriptor);
 /* A replay of entry has taken the lane so long: entry->lane_ns follows, downwards at once. */
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
-/* Count a replay of entry that carried n_rows real rows, of two processes or more if shared. */
-void graph_entry_count(struct graph_entry *entry, uint32_t n_rows, bool shared);
+/* Token rows that the graph computes for nothing. */
+static inline uint32_t graph_entry_padding(const struct graph_entry *entry, uint32_t n_tokens)
+{
+	return entry->descriptor.tokens - n_tokens;
+}
+/* Count a replay of entry that carried n_tokens real token rows, of two processes or more if shared. */
+void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/forward.h"
 
+#include <errno.h>
+
 int forward_init(struct forward *forward, const struct forward_context *context,
 	enum attention_phase phase)
 {
@@ -21,19 +23,47 @@ void forward_deinit(struct forward *forward)
 	*forward = (struct forward){0};
 }
 
-int forward_build(struct forward *forward, struct attention_batch *batch, struct stream *stream)
+void forward_pad(const struct descriptor *descriptor, struct attention_batch *batch)
 {
-	batch->phase = forward->phase;
-	return forward->context->attention->build(forward->metadata, batch, stream);
+	bool full = descriptor->mode == GRAPH_FULL;
+
+	batch->padded_rows = full ? descriptor->rows : batch->n_rows;
+	batch->padded_tokens = full ? descriptor->tokens : batch->n_tokens;
 }
 
-int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows, uint32_t n_tokens)
+int forward_build(struct forward *forward, struct inputs_slot *slot,
+	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream)
 {
 	const struct forward_context *c = forward->context;
-	struct model_pass pass = {
+	int rc;
+
+	batch->phase = forward->phase;
+	/* Pad before building metadata: planners must see the batch that the graph runs. */
+	forward_pad(descriptor, batch);
+	rc = inputs_prepare(c->inputs, slot, stream, descriptor, batch->padded_rows,
+		kv_pages_total(c->kv) + 1);
+	if (rc)
+		return rc;
+	forward->built = *descriptor;
+	return c->attention->build(forward->metadata, batch, stream);
+}
+
+int forward_check(const struct forward *forward, const struct descriptor *descriptor)
+{
+	return descriptor_equal(&forward->built, descriptor) &&
+			descriptor_equal(&forward->context->inputs->built, descriptor)
+		? 0 : -ESTALE;
+}
+
+static struct model_pass pass_of(
+	const struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows)
+{
+	const struct forward_context *c = forward->context;
+
+	return (struct model_pass){
 		.inputs = &c->inputs->persistent,
 		.buffers = &c->buffers,
-		.n_tokens = n_tokens,
+		.n_tokens = descriptor->tokens,
 		.n_rows = n_rows,
 		.attention = c->attention,
 		.metadata = forward->metadata,
@@ -41,8 +71,29 @@ int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows,
 		.page_tokens = c->page_tokens,
 		.embeddings = forward->embeddings,
 		.n_embeddings = forward->n_embeddings,
+		.attend = forward->attend,
+		.attend_userdata = forward->attend_userdata,
 	};
-	struct op_sample sample = {
+}
+
+int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
+{
+	const struct model_pass pass = pass_of(forward, descriptor, 0);
+	int rc = forward_check(forward, descriptor);
+
+	if (!rc)
+		rc = model_forward(forward->context->model, stream, &pass);
+	forward->embeddings = NULL;
+	forward->n_embeddings = 0;
+	return rc;
+}
+
+int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream)
+{
+	const struct forward_context *c = forward->context;
+	const struct model_pass pass = pass_of(forward, descriptor, n_rows);
+	const struct op_sample sample = {
 		.logits = c->buffers.logits,
 		.n_rows = n_rows,
 		.vocab = c->model->config.vocab_size,
@@ -50,9 +101,14 @@ int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows,
 		.inputs = c->inputs->persistent,
 		.sampled = c->inputs->sampled,
 	};
-	int rc = model_forward(c->model, stream, &pass);
+	int rc = model_logits(c->model, stream, &pass);
 
-	forward->embeddings = NULL;
-	forward->n_embeddings = 0;
 	return rc ? rc : c->device->kernels->sample(stream, &sample);
+}
+
+int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
+{
+	int rc = forward_model(forward, descriptor, stream);
+
+	return rc ? rc : forward_sample(forward, descriptor, descriptor->rows, stream);
 }

@@ -9,6 +9,9 @@
  * during warm-up would be missing from the graph. So forward_init is called anew for WARM_UP and for
  * CAPTURE, and inputs and metadata are built afresh for each (vLLM #44253, #48261). Both states are
  * kept beside the graph for inspection.
+ *
+ * Inputs and metadata carry the descriptor that they were last built for; what runs on those of
+ * another is -ESTALE.
  */
 
 #include "attention/attention.h"
@@ -24,7 +27,9 @@ struct forward_context {
 	const struct attention_backend *attention;
 	struct attention_manager *manager;
 	struct inputs *inputs;
-	struct model_buffers buffers;
+	struct model_buffers buffers; /* in the pool */
+	const void *pool;
+	uint64_t pool_bytes;
 	struct kv_cache *kv;
 	void **kv_layers; /* [n_layers] */
 	uint32_t page_tokens;
@@ -34,6 +39,10 @@ struct forward {
 	const struct forward_context *context;
 	enum attention_phase phase;
 	struct attention_metadata *metadata;
+	struct descriptor built; /* what the metadata was last built for */
+	/* NULL, or what takes the place of the backend's run, layer by layer. */
+	int (*attend)(void *userdata, const struct attention_args *args);
+	void *attend_userdata;
 	/* Of the next eager pass: set before forward_run, which forgets it. */
 	const struct model_embedding *embeddings; /* [n_embeddings] */
 	uint32_t n_embeddings;
@@ -43,9 +52,22 @@ int forward_init(struct forward *forward, const struct forward_context *context,
 	enum attention_phase phase);
 void forward_deinit(struct forward *forward);
 
-/* Build the metadata for a batch; its phase is set here. No allocation. */
-int forward_build(struct forward *forward, struct attention_batch *batch, struct stream *stream);
-/* Queue (or record) the model and the sampling for n_rows rows of n_tokens tokens. No allocation. */
-int forward_run(struct forward *forward, struct stream *stream, uint32_t n_rows, uint32_t n_tokens);
+/* A batch as it will run under a descriptor: where FULL runs it, padded; for everybody else attention
+ * sees what is real. */
+void forward_pad(const struct descriptor *descriptor, struct attention_batch *batch);
+/* Queue what writes the persistent inputs from the slot's record, and build the metadata, both padded
+ * as the descriptor says. The batch's real numbers, lengths and longest query are given; phase and
+ * padded numbers are set here. No allocation. */
+int forward_build(struct forward *forward, struct inputs_slot *slot,
+	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream);
+/* 0, or -ESTALE: inputs or metadata are another descriptor's. */
+int forward_check(const struct forward *forward, const struct descriptor *descriptor);
+/* Queue (or record) the model for what was built, up to each token's hidden state. No allocation. */
+int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
+/* Then logits and sampling of n_rows rows. No allocation. */
+int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream);
+/* Both, for as many rows as the descriptor has. */
+int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
 
 #endif

@@ -162,12 +162,13 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 }
 
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
-	uint32_t padded_rows, uint32_t padded_tokens, uint32_t n_pages)
+	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages)
 {
 	struct op_prepare args = {.inputs = inputs->persistent, .n_pages = n_pages};
 
+	inputs->built = *descriptor;
 	slot->record->padded_rows = padded_rows;
-	slot->record->padded_tokens = padded_tokens;
+	slot->record->padded_tokens = descriptor->tokens;
 	args.record = slot->record;
 	args.began = slot->began;
 	return inputs->device->kernels->prepare(stream, &args);

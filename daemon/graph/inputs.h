@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/graph/ladder.h"
 #include "kernels/ops.h"
 
 #define INPUTS_SLOTS 2
@@ -49,6 +50,7 @@ struct inputs {
 	int32_t *sampled;  /* [max_rows] device */
 	void *device_memory, *pinned_memory;
 	uint64_t device_bytes, pinned_bytes;
+	struct descriptor built; /* what they were last written for */
 	struct inputs_slot slots[INPUTS_SLOTS];
 };
 
@@ -72,8 +74,8 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row);
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages);
 void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages);
-/* Queue the prepare op for a batch padded to (padded_rows, padded_tokens). */
+/* Queue the prepare op for a batch padded to padded_rows and the descriptor's tokens. */
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
-	uint32_t padded_rows, uint32_t padded_tokens, uint32_t n_pages);
+	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages);
 
 #endif

@@ -80,6 +80,20 @@ struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_
 	};
 }
 
+struct descriptor descriptor_mixed(enum graph_mode mode, uint32_t size, uint32_t max_requests)
+{
+	return (struct descriptor){
+		.mode = mode,
+		.tokens = size,
+		.rows = mode == GRAPH_FULL ? smaller(size, max_requests) : 0,
+	};
+}
+
+struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens)
+{
+	return (struct descriptor){.mode = GRAPH_NONE, .tokens = tokens, .rows = rows};
+}
+
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b)
 {
 	return a->mode == b->mode && a->tokens == b->tokens && a->rows == b->rows &&
@@ -92,6 +106,24 @@ void descriptor_format(const struct descriptor *d, char *buffer, size_t size)
 		snprintf(buffer, size, "%s %ux%u", graph_mode_name(d->mode), d->rows, d->query_len);
 	else
 		snprintf(buffer, size, "%s %u", graph_mode_name(d->mode), d->tokens);
+}
+
+int descriptor_parse(const char *text, uint32_t max_requests, struct descriptor *ret)
+{
+	unsigned first = 0, query = 0;
+	enum graph_mode mode;
+	char name[24];
+	int end = 0, n = sscanf(text, "%23s %9u%nx%9u%n", name, &first, &end, &query, &end);
+
+	if (n < 2 || text[end] || strpbrk(text, "+-") || !first || graph_mode_parse(name, &mode))
+		return -EINVAL;
+	if (n == 3 && query && mode == GRAPH_FULL && first <= max_requests)
+		*ret = descriptor_decode(first * query, query, max_requests);
+	else if (n == 2 && (mode == GRAPH_FULL || mode == GRAPH_PIECEWISE))
+		*ret = descriptor_mixed(mode, first, max_requests);
+	else
+		return -EINVAL;
+	return 0;
 }
 
 uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,
@@ -108,14 +140,36 @@ uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint3
 	return n;
 }
 
+uint32_t ladder_mixed_family(const struct ladder *ladder, enum graph_mode mode,
+	uint32_t max_requests, struct descriptor *ret)
+{
+	for (uint32_t i = 0; i < ladder->n; i++)
+		ret[i] = descriptor_mixed(mode, ladder->sizes[i], max_requests);
+	return ladder->n;
+}
+
+static bool fits(const struct descriptor *d, const struct batch_shape *shape)
+{
+	if (d->query_len && (!batch_is_decode(shape) || d->query_len != shape->query_len))
+		return false;
+	return d->tokens >= shape->tokens && (!d->rows || d->rows >= shape->rows);
+}
+
 int descriptor_find(const struct descriptor *family, uint32_t n, const struct batch_shape *shape)
 {
-	if (!shape->uniform || !shape->past_prompt || !shape->rows)
+	uint32_t from = 0, to = n;
+
+	if (!shape->rows)
 		return -1;
-	for (uint32_t i = 0; i < n; i++) {
-		if (family[i].query_len == shape->query_len && family[i].rows >= shape->rows &&
-			family[i].tokens >= shape->tokens)
-			return (int)i;
+	while (from < to) { /* the first with tokens enough */
+		uint32_t middle = from + (to - from) / 2;
+
+		if (family[middle].tokens < shape->tokens)
+			from = middle + 1;
+		else
+			to = middle;
 	}
-	return -1;
+	while (from < n && !fits(&family[from], shape))
+		from++;
+	return from < n ? (int)from : -1;
 }

@@ -31,22 +31,31 @@ int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t ma
 	uint32_t *ret_bad);
 
 struct descriptor {
-	enum graph_mode mode; /* FULL or PIECEWISE */
+	enum graph_mode mode; /* FULL or PIECEWISE; NONE: a batch that runs eager, not padded */
 	uint32_t tokens;      /* Tp */
 	uint32_t rows;        /* Rp; 0: any */
 	uint32_t query_len;   /* uniform; 0: any */
 	uint32_t variant;     /* 0 */
 };
 
+/* FULL, for uniform decodes: the size rounded up to a multiple of query, at most max_requests rows. */
 struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_requests);
+/* FULL or PIECEWISE, for any batch: as many rows as so many tokens can have, or with PIECEWISE, whose
+ * graphs know no rows, any. */
+struct descriptor descriptor_mixed(enum graph_mode mode, uint32_t size, uint32_t max_requests);
+/* Of a batch that runs as it is. */
+struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens);
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b);
-/* "FULL 8x1" */
+/* "FULL 8x1", "FULL 64", "PIECEWISE 64", "NONE 64" */
 void descriptor_format(const struct descriptor *d, char *buffer, size_t size);
+/* What descriptor_format writes, in any case; -EINVAL. rows of "FULL 64" is as descriptor_mixed has it. */
+int descriptor_parse(const char *text, uint32_t max_requests, struct descriptor *ret);
 
-/* Descriptors of the FULL decode family, ascending and distinct: each size rounded up to a multiple
- * of query, none wider than max_requests. Number written to ret[LADDER_MAX]. */
+/* Descriptors of a family, ascending and distinct; the number written to ret[LADDER_MAX]. */
 uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,
 	struct descriptor *ret);
+uint32_t ladder_mixed_family(const struct ladder *ladder, enum graph_mode mode,
+	uint32_t max_requests, struct descriptor *ret);
 
 /* What a batch looks like to dispatch. */
 struct batch_shape {
@@ -55,6 +64,13 @@ struct batch_shape {
 	bool past_prompt;   /* ... and every request is past its prompt */
 	uint32_t query_len; /* if uniform */
 };
+
+/* A decode: nothing but uniform queries, all of them past their prompts. Shape alone does not prove
+ * it: a prompt's chunk looks the same (vLLM #51865). */
+static inline bool batch_is_decode(const struct batch_shape *shape)
+{
+	return shape->uniform && shape->past_prompt;
+}
 
 /* Index of the smallest descriptor of family[n] (ascending) that the batch fits, or -1. */
 int descriptor_find(const struct descriptor *family, uint32_t n, const struct batch_shape *shape);

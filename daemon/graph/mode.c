@@ -61,6 +61,20 @@ enum graph_mode graph_mode_mixed(enum graph_mode mode)
 	return mode;
 }
 
+static const char *const reason_names[N_EAGER_REASONS] = {
+	[EAGER_NO] = "none",
+	[EAGER_MODE] = "mode",
+	[EAGER_MIXED] = "mixed",
+	[EAGER_TOO_WIDE] = "too_wide",
+	[EAGER_NOT_CAPTURED] = "not_captured",
+	[EAGER_EMBEDDINGS] = "embeddings",
+};
+
+const char *eager_reason_name(enum eager_reason reason)
+{
+	return reason < N_EAGER_REASONS ? reason_names[reason] : "?";
+}
+
 static void lower(struct mode_resolution *r, enum graph_mode to, const char *why, const char *backend)
 {
 	r->resolved = to;
@@ -112,4 +126,11 @@ int mode_resolve(const struct mode_request *request, struct mode_resolution *ret
 		without_piecewise(&r);
 	*ret = r;
 	return 0;
+}
+
+enum graph_mode mode_resolve_draft(enum graph_mode target, enum attention_support support)
+{
+	if (graph_mode_decode(target) != GRAPH_FULL || support == ATTENTION_NEVER)
+		return GRAPH_NONE;
+	return GRAPH_FULL_DECODE_ONLY;
 }

@@ -31,6 +31,18 @@ int graph_mode_parse(const char *text, enum graph_mode *ret);
 enum graph_mode graph_mode_decode(enum graph_mode mode);
 enum graph_mode graph_mode_mixed(enum graph_mode mode);
 
+/* Why a step ran without a graph. EMBEDDINGS: a row brings embeddings of its own, for which graphs have no place; the engine's. */
+enum eager_reason {
+	EAGER_NO,
+	EAGER_MODE,         /* the mode has no graphs */
+	EAGER_MIXED,        /* none for batches that are not decodes */
+	EAGER_TOO_WIDE,     /* wider than the widest */
+	EAGER_NOT_CAPTURED, /* its graph is not captured yet, or was dropped */
+	EAGER_EMBEDDINGS,
+	N_EAGER_REASONS,
+};
+const char *eager_reason_name(enum eager_reason reason); /* "too_wide" */
+
 struct mode_request {
 	enum graph_mode configured;
 	enum attention_support support; /* the minimum over all layers' backends */
@@ -44,6 +56,11 @@ struct mode_resolution {
 	char reason[160]; /* "as configured", or what lowered it */
 	bool lowered;     /* worth a warning */
 };
+
+/* The mode of a draft's decodes beside a target of that resolved mode, `support` being the draft's own
+ * with queries of one token: FULL_DECODE_ONLY or NONE, never PIECEWISE, which pads tokens and not
+ * requests, so that metadata for each request would be read stale (vLLM #39773). Pure. */
+enum graph_mode mode_resolve_draft(enum graph_mode target, enum attention_support support);
 
 /* 0, or -ENOTSUP (FULL asked of a backend that supports NEVER): the reason names the backend. Pure. */
 int mode_resolve(const struct mode_request *request, struct mode_resolution *ret);

@@ -136,15 +136,17 @@ static int rope_and_cache(const struct forward_state *s, uint32_t layer)
 static int attend(const struct forward_state *s, uint32_t layer)
 {
 	const struct model_config *c = &s->model->config;
+	const struct attention_args args = {
+		.layer = layer,
+		.q = s->b->qkv,
+		.q_stride = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim,
+		.kv = s->pass->kv_layers[layer],
+		.out = s->b->attention,
+	};
 
-	return s->pass->attention->run(s->pass->metadata, s->stream,
-		&(struct attention_args){
-			.layer = layer,
-			.q = s->b->qkv,
-			.q_stride = (c->n_heads + 2 * c->n_kv_heads) * c->head_dim,
-			.kv = s->pass->kv_layers[layer],
-			.out = s->b->attention,
-		});
+	if (s->pass->attend)
+		return s->pass->attend(s->pass->attend_userdata, &args);
+	return s->pass->attention->run(s->pass->metadata, s->stream, &args);
 }
 
 static int gate_up(const struct forward_state *s, const struct model_layer *layer)
@@ -180,9 +182,21 @@ static int run_layer(const struct forward_state *s, uint32_t layer)
 	return rc ? rc : gemm(s, s->b->activated, &l->down, &l->down_bias, s->b->projected);
 }
 
-/* From the last layer's output to each row's logits. */
-static int finish(const struct forward_state *s)
+static struct forward_state begin(
+	const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
+	return (struct forward_state){
+		.model = model,
+		.ops = model->device->kernels,
+		.stream = stream,
+		.pass = pass,
+		.b = pass->buffers,
+	};
+}
+
+int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass)
+{
+	const struct forward_state state = begin(model, stream, pass), *s = &state;
 	const struct model_config *c = &s->model->config;
 	const struct op_gather_rows gather = {
 		.x = s->b->normed,
@@ -199,27 +213,19 @@ static int finish(const struct forward_state *s)
 		.y_dtype = DTYPE_F32,
 		.n_rows = s->pass->n_rows,
 	};
-	int rc = add_norm(s, &s->model->final_norm);
+	int rc = s->ops->gather_rows(s->stream, &gather);
 
-	if (!rc)
-		rc = s->ops->gather_rows(s->stream, &gather);
 	return rc ? rc : s->ops->gemm(s->stream, &head);
 }
 
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
-	const struct forward_state state = {
-		.model = model,
-		.ops = model->device->kernels,
-		.stream = stream,
-		.pass = pass,
-		.b = pass->buffers,
-	};
+	const struct forward_state state = begin(model, stream, pass);
 	int rc = embed(&state);
 
 	if (!rc)
 		rc = place_embeddings(&state);
 	for (uint32_t layer = 0; !rc && layer < model->config.n_layers; layer++)
 		rc = run_layer(&state, layer);
-	return rc ? rc : finish(&state);
+	return rc ? rc : add_norm(&state, &model->final_norm);
 }

@@ -141,8 +141,13 @@ struct model_pass {
 	uint32_t page_tokens;
 	const struct model_embedding *embeddings; /* [n_embeddings]; not for a pass to be recorded */
 	uint32_t n_embeddings;
+	/* NULL, or what takes the place of attention->run, layer by layer. */
+	int (*attend)(void *userdata, const struct attention_args *args);
+	void *attend_userdata;
 };
-/* Queue (or record) the pass from input_ids to logits of each row's last token. No allocation. */
+/* Queue (or record) the pass from input_ids to the normed hidden state of each token. No allocation. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
+/* From there to the logits of each row's last token. */
+int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass);
 
 #endif

@@ -49,14 +49,9 @@ static void collect_steps(const struct engine_stats *stats, struct metrics *metr
 	COUNTER("replays", "Graph replays", n_replays);
 	COUNTER("shared_replays", "Graph replays that carried rows of several processes",
 		n_shared_replays);
-	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "mode",
-		(double)atomic_load(&stats->n_eager_mode));
-	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "mixed",
-		(double)atomic_load(&stats->n_eager_mixed));
-	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "too_wide",
-		(double)atomic_load(&stats->n_eager_too_wide));
-	metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason", "embeddings",
-		(double)atomic_load(&stats->n_eager_embeddings));
+	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++)
+		metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason",
+			eager_reason_name(reason), (double)atomic_load(&stats->n_eager[reason]));
 	COUNTER("rows", "Rows of all steps, without padding", n_rows);
 	COUNTER("padded_rows", "Rows of padding", n_padded_rows);
 	COUNTER("discarded_rows", "Rows computed after their request had ended", n_discarded_rows);

@@ -73,7 +73,8 @@ static void launch(struct fixture *f, struct inputs_slot *slot, int32_t persiste
 	ids = inputs_add_row(slot, &row);
 	for (uint32_t i = 0; i < n_tokens; i++)
 		ids[i] = id;
-	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane, padded_rows, padded_tokens, 64), 0);
+	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane,
+		&(struct descriptor){.mode = GRAPH_FULL, .tokens = padded_tokens}, padded_rows, 64), 0);
 	assert_int_equal(f->device->kernels->outbox(f->lane, &(struct op_outbox){
 		.sampled = f->inputs.sampled,
 		.out = slot->sampled,
@@ -190,7 +191,8 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 		ids = inputs_add_row(slot, &row);
 		ids[0] = ids[1] = 50;
 	}
-	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane, ROWS, TOKENS, 64), 0);
+	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane,
+		&(struct descriptor){.mode = GRAPH_FULL, .tokens = TOKENS}, ROWS, 64), 0);
 	slot->step = 0;
 	slot = inputs_begin(&f->inputs, 2);
 	launch(f, slot, 3, 1, 5, 33, 4, 4);

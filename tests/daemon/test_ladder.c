@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/graph/dispatch.h"
@@ -153,28 +154,145 @@ static void test_dispatch_refuses_a_prompt_chunk_that_looks_like_a_decode(void *
 	assert_int_equal(descriptor_find(family, n, &shape), -1);
 }
 
-static void test_graph_set_is_eager_until_all_is_captured(void **state)
+static void make_set(struct graph_set *set, enum graph_mode mode, bool ready)
 {
-	struct batch_shape shape = decodes(2);
-	enum eager_reason reason;
-	struct graph_set set;
 	struct ladder ladder;
 
-	(void)state;
 	ladder_default(&ladder, 64, 8, 1);
-	assert_int_equal(graph_set_init(&set, GRAPH_FULL_DECODE_ONLY, &ladder, 1, 8), 0);
-	assert_null(graph_set_dispatch(&set, &shape, &reason));
-	assert_int_equal(reason, EAGER_MODE);
-	set.ready = true;
-	assert_ptr_equal(graph_set_dispatch(&set, &shape, &reason), &set.entries[1]);
-	assert_int_equal(reason, EAGER_NO);
-	shape.past_prompt = false;
-	assert_null(graph_set_dispatch(&set, &shape, &reason));
-	assert_int_equal(reason, EAGER_MIXED);
-	shape = decodes(9);
-	assert_null(graph_set_dispatch(&set, &shape, &reason));
-	assert_int_equal(reason, EAGER_TOO_WIDE);
+	assert_int_equal(graph_set_init(set, mode, &ladder, 1, 8), 0);
+	for (uint32_t i = 0; ready && i < set->n; i++)
+		atomic_store(&set->entries[i].state, GRAPH_READY);
+}
+
+/* "FULL 4x1", or the reason why not. */
+static const char *taken(const struct graph_set *set, struct batch_shape shape, char buffer[32])
+{
+	enum eager_reason reason;
+	const struct graph_entry *entry = graph_set_dispatch(set, &shape, &reason);
+
+	if (reason != EAGER_NO)
+		return eager_reason_name(reason);
+	descriptor_format(&entry->descriptor, buffer, 32);
+	return buffer;
+}
+
+static struct batch_shape mixed(uint32_t rows, uint32_t tokens)
+{
+	return (struct batch_shape){.rows = rows, .tokens = tokens};
+}
+
+static void test_each_mode_takes_the_graphs_that_it_has(void **state)
+{
+	static const struct {
+		enum graph_mode mode;
+		const char *decode, *decode_5, *prompt, *wide;
+	} expected[] = {
+		{GRAPH_NONE, "mode", "mode", "mode", "mode"},
+		{GRAPH_PIECEWISE, "PIECEWISE 2", "PIECEWISE 8", "PIECEWISE 16", "too_wide"},
+		{GRAPH_FULL, "FULL 2", "FULL 8", "FULL 16", "too_wide"},
+		{GRAPH_FULL_DECODE_ONLY, "FULL 2x1", "FULL 8x1", "mixed", "mixed"},
+		{GRAPH_FULL_AND_PIECEWISE, "FULL 2x1", "FULL 8x1", "PIECEWISE 16", "too_wide"},
+	};
+	struct graph_set set;
+	char text[32];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+		make_set(&set, expected[i].mode, true);
+		assert_string_equal(taken(&set, decodes(2), text), expected[i].decode);
+		assert_string_equal(taken(&set, decodes(5), text), expected[i].decode_5);
+		assert_string_equal(taken(&set, mixed(2, 9), text), expected[i].prompt);
+		assert_string_equal(taken(&set, mixed(2, 65), text), expected[i].wide);
+		graph_set_deinit(&set, NULL);
+	}
+}
+
+static void test_graph_set_is_eager_until_all_is_captured(void **state)
+{
+	struct graph_set set;
+	char text[32];
+
+	(void)state;
+	make_set(&set, GRAPH_FULL_DECODE_ONLY, false);
+	assert_string_equal(taken(&set, decodes(2), text), "not_captured");
+	atomic_store(&set.entries[1].state, GRAPH_READY);
+	assert_string_equal(taken(&set, decodes(2), text), "FULL 2x1");
+	assert_string_equal(taken(&set, decodes(1), text), "not_captured");
+	assert_string_equal(taken(&set, decodes(9), text), "too_wide");
 	graph_set_deinit(&set, NULL);
+}
+
+/* F11: a wider full graph shadows a piecewise one that fits better. */
+static void test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one(void **state)
+{
+	const uint32_t sizes[] = {3, 7, 12};
+	struct graph_set set;
+	struct ladder ladder;
+	uint32_t bad;
+	char text[32];
+
+	(void)state;
+	assert_int_equal(ladder_user(&ladder, sizes, 3, 64, &bad), 0);
+	/* Decodes of two tokens: rounded up, the full graphs are 4, 8 and 12 wide. */
+	assert_int_equal(graph_set_init(&set, GRAPH_FULL_AND_PIECEWISE, &ladder, 2, 8), 0);
+	for (uint32_t i = 0; i < set.n; i++)
+		atomic_store(&set.entries[i].state, GRAPH_READY);
+	for (uint32_t rows = 1; rows <= 6; rows++) {
+		struct batch_shape shape = {rows, 2 * rows, true, true, 2};
+		char expected[32];
+
+		snprintf(expected, sizeof(expected), "FULL %ux2", rows <= 2 ? 2 : rows <= 4 ? 4 : 6);
+		assert_string_equal(taken(&set, shape, text), expected);
+		shape.past_prompt = false;
+		snprintf(expected, sizeof(expected), "PIECEWISE %u",
+			rows <= 1 ? 3 : rows <= 3 ? 7 : 12);
+		assert_string_equal(taken(&set, shape, text), expected);
+	}
+	graph_set_deinit(&set, NULL);
+}
+
+/* F28 */
+static void test_dispatch_never_takes_a_graph_of_fewer_requests(void **state)
+{
+	struct descriptor family[LADDER_MAX];
+	struct batch_shape shape;
+	struct ladder ladder;
+	uint32_t n;
+
+	(void)state;
+	ladder_default(&ladder, 512, 8, 1);
+	n = ladder_mixed_family(&ladder, GRAPH_FULL, 8, family);
+	for (uint32_t tokens = 1; tokens <= 512; tokens++) {
+		for (uint32_t rows = 1; rows <= 9; rows++) {
+			int index;
+
+			shape = mixed(rows, tokens);
+			index = descriptor_find(family, n, &shape);
+			assert_true(index >= 0 || rows > 8);
+			if (index >= 0)
+				assert_true(family[index].rows >= rows);
+		}
+	}
+}
+
+static void test_descriptors_are_read_as_they_are_written(void **state)
+{
+	const struct descriptor all[] = {
+		descriptor_decode(8, 1, 64), descriptor_decode(10, 5, 64),
+		descriptor_mixed(GRAPH_FULL, 128, 64), descriptor_mixed(GRAPH_PIECEWISE, 128, 64)};
+	const char *const bad[] = {"", "FULL", "FULL 0", "FULL 8x", "FULL 8x0", "FULL 65x1", "NONE 8",
+		"PIECEWISE 8x1", "FULL 8x1 ", "FULL_DECODE_ONLY 8", "FULL -1"};
+	struct descriptor read;
+	char text[32];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		descriptor_format(&all[i], text, sizeof(text));
+		assert_int_equal(descriptor_parse(text, 64, &read), 0);
+		assert_true(descriptor_equal(&all[i], &read));
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(descriptor_parse(bad[i], 64, &read), -EINVAL);
 }
 
 static void test_graph_set_has_no_descriptors_under_none(void **state)
@@ -188,7 +306,6 @@ static void test_graph_set_has_no_descriptors_under_none(void **state)
 	ladder_default(&ladder, 64, 8, 1);
 	assert_int_equal(graph_set_init(&set, GRAPH_NONE, &ladder, 1, 8), 0);
 	assert_int_equal(set.n, 0);
-	set.ready = true;
 	assert_null(graph_set_dispatch(&set, &shape, &reason));
 	assert_int_equal(reason, EAGER_MODE);
 	graph_set_deinit(&set, NULL);
@@ -204,7 +321,11 @@ int main(void)
 		cmocka_unit_test(test_decode_family_rounds_up_to_the_query_and_covers_the_widest),
 		cmocka_unit_test(test_dispatch_takes_the_smallest_descriptor_that_fits),
 		cmocka_unit_test(test_dispatch_refuses_a_prompt_chunk_that_looks_like_a_decode),
+		cmocka_unit_test(test_each_mode_takes_the_graphs_that_it_has),
 		cmocka_unit_test(test_graph_set_is_eager_until_all_is_captured),
+		cmocka_unit_test(test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one),
+		cmocka_unit_test(test_dispatch_never_takes_a_graph_of_fewer_requests),
+		cmocka_unit_test(test_descriptors_are_read_as_they_are_written),
 		cmocka_unit_test(test_graph_set_has_no_descriptors_under_none),
 	};
 

@@ -252,6 +252,7 @@ static void queue_forward(struct bench *b)
 	};
 
 	must(model_forward(&b->model, b->stream, &pass), "forward");
+	must(model_logits(&b->model, b->stream, &pass), "logits");
 }
 
 static void queue_sample(struct bench *b)

@@ -109,6 +109,8 @@ static const struct {
 		{ "/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 		  "aaaaaaaaaaaaa" } },
 	{ "graph_mode", "full-decode-only", "FULL_DECODE_ONLY", { "fast", "full_", "1" } },
+	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
+	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "attention", "naive", "naive", { "flash", "or", "auto,", "nai", "NAIVE" } },
 	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
 	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },

@@ -190,6 +190,7 @@ void rig_step(struct rig *rig, const struct rig_row *rows, uint32_t n_rows)
 			.record = &p->record, .inputs = rig->inputs, .n_pages = RIG_PAGES}));
 	build(rig, rows, n_rows);
 	MUST(model_forward(rig->model, rig->stream, &pass));
+	MUST(model_logits(rig->model, rig->stream, &pass));
 	MUST(rig->device->ops->stream_sync(rig->stream));
 	MUST(rig->device->ops->copy(rig->device, rig->logits, rig->buffers.logits,
 		(size_t)n_rows * rig->model->config.vocab_size * sizeof(float)));

@@ -125,7 +125,7 @@ struct world {
 	struct forward_context context;
 	struct kv_cache *kv;
 	struct graph_set graphs;
-	void *pool;
+	struct breakable_runner runner;
 };
 
 static void take_inputs(struct world *w)
@@ -183,6 +183,7 @@ static int world_setup(void **state)
 	w->context.kv = w->kv;
 	w->context.kv_layers = w->rig.kv;
 	w->context.page_tokens = RIG_PAGE_TOKENS;
+	breakable_runner_init(&w->runner, &w->context);
 	MUST(ladder_user(ladder, sizes, 3, RIG_TOKENS, &bad));
 	MUST(graph_set_init(&w->graphs, GRAPH_FULL_DECODE_ONLY, ladder, 1, RIG_ROWS));
 	free(ladder);
@@ -207,7 +208,7 @@ static void capture_all(struct world *w)
 {
 	MUST(graph_set_warm_up(&w->graphs, &w->context, w->rig.stream, NULL, NULL));
 	MUST(w->rig.device->ops->lock(w->rig.device));
-	MUST(graph_set_capture(&w->graphs, &w->context, w->rig.stream, NULL, NULL));
+	MUST(graph_set_capture(&w->graphs, &w->runner, w->rig.stream, NULL, NULL));
 	assert_int_equal(w->graphs.n, 3);
 }
 
@@ -268,8 +269,8 @@ static void replay(struct world *w, uint32_t index, uint32_t n_rows, uint32_t st
 		inputs_add_init(slot, (int32_t)r, &greedy, pages, 2);
 		*inputs_add_row(slot, &row) = 1;
 	}
-	MUST(inputs_prepare(&w->inputs, slot, w->rig.stream, w->graphs.descriptors[index].rows,
-		w->graphs.descriptors[index].tokens, RIG_PAGES));
+	MUST(inputs_prepare(&w->inputs, slot, w->rig.stream, &w->graphs.descriptors[index],
+		w->graphs.descriptors[index].rows, RIG_PAGES));
 	MUST(w->rig.device->ops->graph_launch(w->graphs.entries[index].exec, w->rig.stream));
 	MUST(w->rig.device->ops->stream_sync(w->rig.stream));
 }
@@ -304,7 +305,7 @@ static void test_dropped_graph_is_captured_again_with_its_plan(void **state)
 	capture_all(w);
 	capture_drop(entry, w->rig.device);
 	assert_null(entry->exec);
-	MUST(capture_record(entry, &w->context, w->rig.stream));
+	MUST(capture_now(entry, &w->runner, w->rig.stream));
 	assert_int_equal(nodes_called(w, entry->graph, PLAN_NODE), 1);
 	replay(w, 1, 2, 5);
 	assert_int_equal(planned(w, 0), 6);

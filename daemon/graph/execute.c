@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/graph/execute.h"
+
+int executor_init(struct executor *executor, const struct forward_context *context)
+{
+	int rc = forward_init(&executor->eager, context, ATTENTION_EAGER);
+
+	if (!rc)
+		rc = forward_init(&executor->replay, context, ATTENTION_REPLAY);
+	if (!rc)
+		breakable_runner_init(&executor->breakable, context);
+	return rc;
+}
+
+void executor_deinit(struct executor *executor)
+{
+	forward_deinit(&executor->replay);
+	forward_deinit(&executor->eager);
+}
+
+static int run_whole(struct executor *executor, const struct graph_entry *entry, struct stream *stream)
+{
+	int rc = forward_check(&executor->replay, &entry->descriptor);
+
+	return rc ? rc : executor->replay.context->device->ops->graph_launch(entry->exec, stream);
+}
+
+static int run_pieces(struct executor *executor, const struct graph_entry *entry, uint32_t n_rows,
+	struct stream *stream)
+{
+	int rc = forward_check(&executor->eager, &entry->descriptor);
+
+	if (!rc)
+		rc = breakable_replay(
+			&executor->breakable, &entry->pieces, &executor->eager, stream);
+	return rc ? rc : forward_sample(&executor->eager, &entry->descriptor, n_rows, stream);
+}
+
+int executor_run(struct executor *executor, const struct graph_entry *entry, struct inputs_slot *slot,
+	const uint32_t *query_lens, const uint32_t *seq_lens, struct stream *stream)
+{
+	const struct step_record *record = slot->record;
+	const struct descriptor descriptor = entry ? entry->descriptor
+		: descriptor_eager(record->n_rows, record->n_tokens);
+	struct forward *forward =
+		descriptor.mode == GRAPH_FULL ? &executor->replay : &executor->eager;
+	struct attention_batch batch = {
+		.n_rows = record->n_rows,
+		.n_tokens = record->n_tokens,
+		.query_lens = query_lens,
+		.seq_lens = seq_lens,
+	};
+	int rc;
+
+	for (uint32_t i = 0; i < record->n_rows; i++) {
+		if (query_lens[i] > batch.max_query)
+			batch.max_query = query_lens[i];
+	}
+	rc = forward_build(forward, slot, &descriptor, &batch, stream);
+	if (rc)
+		return rc;
+	switch (descriptor.mode) {
+	case GRAPH_FULL:
+		return run_whole(executor, entry, stream);
+	case GRAPH_PIECEWISE:
+		return run_pieces(executor, entry, record->n_rows, stream);
+	default:
+		return forward_run(forward, &descriptor, stream);
+	}
+}
