@@ -94,17 +94,22 @@ static const struct table_column models_columns[] = {
 
 static const struct table_column graphs_columns[] = {
 	{"model", "MODEL", TABLE_TEXT},
-	{"mode", "MODE", TABLE_TEXT},
-	{"tokens", "TOKENS", TABLE_COUNT},
-	{"rows", "ROWS", TABLE_COUNT},
-	{"query_len", "QUERY", TABLE_COUNT},
+	{"graph", "GRAPH", TABLE_TEXT},
+	{"mode", NULL, TABLE_TEXT},
+	{"state", "STATE", TABLE_TEXT},
+	{"tokens", NULL, TABLE_COUNT},
+	{"rows", NULL, TABLE_COUNT},
+	{"query_len", NULL, TABLE_COUNT},
 	{"captures", "CAPTURES", TABLE_COUNT},
-	{"nodes", "NODES", TABLE_COUNT},
+	{"drops", "DROPS", TABLE_COUNT, .wide = true},
+	{"segments", "SEGMENTS", TABLE_COUNT, .wide = true},
+	{"nodes", "NODES", TABLE_COUNT, .wide = true},
 	{"bytes", "MEMORY", TABLE_BYTES},
 	{"seconds", "CAPTURED IN", TABLE_SECONDS},
 	{"replays", "REPLAYS", TABLE_COUNT},
 	{"shared_replays", "SHARED", TABLE_COUNT},
 	{"padded_rows", "PADDED ROWS", TABLE_COUNT},
+	{"eager_steps", "EAGER STEPS", TABLE_COUNT},
 };
 
 /* As JSON only: for people there is the exposition. */

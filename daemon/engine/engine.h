@@ -202,6 +202,7 @@ uint32_t engine_n_models(const struct engine *engine);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
 
 struct engine_graph_facts {
+	char name[32];          /* "FULL 8x1" */
 	char mode[24];          /* "FULL" */
 	const char *state;      /* "ready" */
 	uint32_t tokens, rows;  /* padded; rows 0: any */

@@ -87,5 +87,6 @@ bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t in
 		.n_padded_rows = atomic_load_explicit(&entry->n_padded_rows, memory_order_relaxed),
 	};
 	snprintf(ret->mode, sizeof(ret->mode), "%s", graph_mode_name(entry->descriptor.mode));
+	descriptor_format(&entry->descriptor, ret->name, sizeof(ret->name));
 	return true;
 }

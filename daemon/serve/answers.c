@@ -167,6 +167,19 @@ void answer_models(struct serve *serve, struct reply *reply)
 	}
 }
 
+/* What no graph served, a row for each reason that there was. */
+static void answer_eager(const struct engine_model_facts *model, struct reply *reply)
+{
+	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++) {
+		if (!model->n_eager[reason])
+			continue;
+		ROW(reply, CELL_TEXT("model", model->name), CELL_TEXT("graph", "none"),
+			CELL_TEXT("mode", graph_mode_name(GRAPH_NONE)),
+			CELL_TEXT("state", eager_reason_name((enum eager_reason)reason)),
+			CELL_COUNT("eager_steps", model->n_eager[reason]));
+	}
+}
+
 void answer_graphs(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
@@ -176,10 +189,13 @@ void answer_graphs(struct serve *serve, struct reply *reply)
 		engine_model_facts(serve->options.engine, i, &model);
 		for (uint32_t j = 0;
 			engine_graph_facts(serve->options.engine, i, j, &facts); j++) {
-			ROW(reply, CELL_TEXT("model", model.name), CELL_TEXT("mode", facts.mode),
+			ROW(reply, CELL_TEXT("model", model.name), CELL_TEXT("graph", facts.name),
+				CELL_TEXT("mode", facts.mode), CELL_TEXT("state", facts.state),
 				CELL_COUNT("tokens", facts.tokens), CELL_COUNT("rows", facts.rows),
 				CELL_COUNT("query_len", facts.query_len),
 				CELL_COUNT("captures", facts.n_captures),
+				CELL_COUNT("drops", facts.n_drops),
+				CELL_COUNT("segments", facts.n_segments),
 				CELL_COUNT("nodes", facts.n_nodes),
 				CELL_COUNT("bytes", facts.bytes),
 				CELL_NUMBER("seconds", facts.seconds),
@@ -187,5 +203,6 @@ void answer_graphs(struct serve *serve, struct reply *reply)
 				CELL_COUNT("shared_replays", facts.n_shared_replays),
 				CELL_COUNT("padded_rows", facts.n_padded_rows));
 		}
+		answer_eager(&model, reply);
 	}
 }

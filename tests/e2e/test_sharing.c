@@ -55,6 +55,7 @@ static void test_each_graph_is_captured_once_however_many_clients_come_and_go(vo
 {
 	static const int sizes[] = {8, 4, 2, 1};
 	json_int_t replays = 0;
+	size_t n_graphs = 0;
 	json_t *row;
 	size_t i;
 
@@ -65,17 +66,25 @@ static void test_each_graph_is_captured_once_however_many_clients_come_and_go(vo
 		assert_int_equal(process_exit_status(pid, PATIENCE_MS), 0);
 	}
 	json_t *graphs = mimeoctl(*state, "graphs");
-	assert_int_equal(json_array_size(graphs), sizeof(sizes) / sizeof(sizes[0]));
 	json_array_foreach(graphs, i, row)
 	{
 		bool known = false;
 
+		/* prompts wider than the widest have a row of their own, and nothing else has */
+		if (!json_is_integer(json_object_get(row, "captures"))) {
+			assert_string_equal(
+				json_string_value(json_object_get(row, "state")), "too_wide");
+			continue;
+		}
+		n_graphs++;
 		assert_int_equal(json_integer_value(json_object_get(row, "captures")), 1);
 		for (unsigned k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
 			known |= json_integer_value(json_object_get(row, "tokens")) == sizes[k];
 		assert_true(known);
 		replays += json_integer_value(json_object_get(row, "replays"));
 	}
+	/* of each size one for decodes and one in pieces */
+	assert_int_equal(n_graphs, 2 * sizeof(sizes) / sizeof(sizes[0]));
 	assert_true(replays > 0);
 	assert_int_equal(replays, daemon_count(*state, "replays"));
 	json_decref(graphs);
@@ -121,7 +130,7 @@ static void test_replays_carry_rows_of_several_processes(void **state)
 	{
 		json_int_t n = json_integer_value(json_object_get(row, "shared_replays"));
 
-		assert_true(n == 0 || json_integer_value(json_object_get(row, "rows")) > 1);
+		assert_true(n == 0 || json_integer_value(json_object_get(row, "tokens")) > 1);
 		shared += n;
 	}
 	assert_true(shared >= 100);
