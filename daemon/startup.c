@@ -198,6 +198,7 @@ static void set_engine_options(struct startup *startup)
 	options->max_sequences = config->max_sequences;
 	options->capture_sizes = config->n_capture_sizes > 0 ? config->capture_sizes : NULL;
 	options->n_capture_sizes = config->n_capture_sizes;
+	options->lazy_capture = strcmp(config->capture, "lazy") == 0;
 	options->spin_us = config->spin_us;
 	options->loop = config->loop[0] ? config->loop : NULL;
 }
@@ -222,7 +223,7 @@ static int make_engine(struct startup *startup, struct startup_error *error)
 	if (r < 0)
 		return startup_refuse(
 			error, r, "builder: its thread does not start: %s", strerror(-r));
-	r = engine_start(startup->engine);
+	r = engine_start(startup->engine, startup->builder);
 	if (r < 0)
 		return startup_refuse(
 			error, r, "engine: its thread does not start: %s", strerror(-r));
@@ -315,7 +316,8 @@ void startup_free(struct startup *startup)
 {
 	if (!startup)
 		return;
-	/* The engine's last step is read: it has no session any more. */
+	/* The engine hands over no more, and has no session: its last step is read. */
+	engine_stop(startup->engine);
 	builder_free(startup->builder);
 	engine_free(startup->engine);
 	for (uint32_t i = 0; i < startup->engine_options.n_models; i++)

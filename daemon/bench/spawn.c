@@ -211,7 +211,7 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
 {
 	if (target->admin < 0)
 		return -EACCES;
-	int r = ask_send(target->admin, op, NULL);
+	int r = ask_send(target->admin, &(struct ask){.op = op});
 	if (r == 0)
 		r = ask_receive(target->admin, ret);
 	if (r == 0 && (*ret)->status < 0) {

@@ -14,19 +14,28 @@ static void pack_text(msgpack_packer *packer, const char *text)
 	msgpack_pack_str_with_body(packer, text, strlen(text));
 }
 
-int ask_send(int fd, const char *op, const uint64_t *session)
+static void pack_pair(msgpack_packer *packer, const char *key, const char *text)
+{
+	if (!text)
+		return;
+	pack_text(packer, key);
+	pack_text(packer, text);
+}
+
+int ask_send(int fd, const struct ask *ask)
 {
 	msgpack_sbuffer buffer;
 	msgpack_packer packer;
 
 	msgpack_sbuffer_init(&buffer);
 	msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
-	msgpack_pack_map(&packer, session ? 2 : 1);
-	pack_text(&packer, ADMIN_OP);
-	pack_text(&packer, op);
-	if (session) {
+	msgpack_pack_map(&packer, 1 + ask->has_session + !!ask->model + !!ask->graph);
+	pack_pair(&packer, ADMIN_OP, ask->op);
+	pack_pair(&packer, ADMIN_MODEL, ask->model);
+	pack_pair(&packer, ADMIN_GRAPH, ask->graph);
+	if (ask->has_session) {
 		pack_text(&packer, ADMIN_SESSION);
-		msgpack_pack_uint64(&packer, *session);
+		msgpack_pack_uint64(&packer, ask->session);
 	}
 	int r = socket_send(fd, buffer.data, buffer.size, NULL, 0);
 	msgpack_sbuffer_destroy(&buffer);

@@ -24,8 +24,15 @@ struct answer {
 	size_t n_messages;
 };
 
-/* Blocking. `session` may be NULL. 0 or -errno. */
-int ask_send(int fd, const char *op, const uint64_t *session);
+/* What is asked; NULL or has_session false: that key is left out. */
+struct ask {
+	const char *op, *model, *graph;
+	uint64_t session;
+	bool has_session;
+};
+
+/* Blocking. 0 or -errno. */
+int ask_send(int fd, const struct ask *ask);
 /* The whole reply; the answer is the caller's, until answer_free. 0, -EPROTO if it is not a reply,
  * or -errno (-ECONNRESET: the daemon is gone). */
 int ask_receive(int fd, struct answer **ret);

@@ -12,6 +12,7 @@
 #include "build-config.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/listing.h"
+#include "daemon/ctl/order.h"
 #include "ipc/socket.h"
 #include "ipc/status.h"
 
@@ -23,8 +24,8 @@ enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 struct options {
 	const char *socket; /* NULL: the default */
 	enum table_form form;
-	const char *op; /* as on the wire */
-	uint64_t session;
+	struct ask ask;
+	char graph[64];
 };
 
 static const char help[] =
@@ -34,10 +35,15 @@ static const char help[] =
 	"                    2 if not serving\n"
 	"  sessions          clients that are attached\n"
 	"  models            models, their attention, graph mode and KV cache\n"
-	"  graphs            captured graphs and their replays\n"
+	"  graphs            captured graphs and their replays, and what ran without one\n"
 	"  metrics           all counters in Prometheus' text format\n"
 	"  drain             take no new work, finish what runs, end; waits for it\n"
-	"  sessions kill ID  end a session\n\n"
+	"  sessions kill ID  end a session\n"
+	"  graphs capture GRAPH | all\n"
+	"                    capture graphs that are not there, as they are listed\n"
+	"  graphs drop GRAPH | all | idle\n"
+	"                    drop graphs; idle: what no step has replayed since the last time\n\n"
+	"  --model NAME      graphs capture, drop: of that model only\n"
 	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
 	"  --json            print JSON: raw numbers, bytes and seconds\n"
@@ -66,6 +72,22 @@ static int parse_id(const char *text, uint64_t *ret)
 	return 0;
 }
 
+/* "drop FULL 8x1": a graph's name has a space, and may come as one word or two. */
+static int parse_order(char **words, int n_words, struct options *ret)
+{
+	if (strcmp(words[0], "capture") != 0 && strcmp(words[0], "drop") != 0)
+		return usage("one word too many", words[0]);
+	if (n_words < 2 || n_words > 3)
+		return usage("which graph? One of mimeoctl graphs, or all, behind", words[0]);
+	int n = snprintf(ret->graph, sizeof(ret->graph), n_words == 2 ? "%s" : "%s %s", words[1],
+		n_words == 2 ? "" : words[2]);
+	if (n >= 32)
+		return usage("no graph has so long a name", words[1]);
+	ret->ask.op = words[0];
+	ret->ask.graph = ret->graph;
+	return -1;
+}
+
 /* The words behind the options. -1: go on, else an exit status. */
 static int parse_command(char **words, int n_words, struct options *ret)
 {
@@ -77,17 +99,22 @@ static int parse_command(char **words, int n_words, struct options *ret)
 	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0) {
 		if (n_words != 3)
 			return usage("sessions kill takes one session number", NULL);
-		if (parse_id(words[2], &ret->session) < 0)
+		if (parse_id(words[2], &ret->ask.session) < 0)
 			return usage("not a session number", words[2]);
-		ret->op = "kill";
+		ret->ask.op = "kill";
+		ret->ask.has_session = true;
 		return -1;
 	}
+	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
+		return parse_order(words + 1, n_words - 1, ret);
+	if (ret->ask.model)
+		return usage("--model goes with graphs capture and graphs drop", NULL);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		if (strcmp(words[0], commands[i]) != 0)
 			continue;
 		if (n_words > 1)
 			return usage("one word too many", words[1]);
-		ret->op = commands[i];
+		ret->ask.op = commands[i];
 		return -1;
 	}
 	return usage("unknown command", words[0]);
@@ -101,6 +128,7 @@ static int parse_options(int argc, char **argv, struct options *ret)
 		{"socket", required_argument, NULL, 's'},
 		{"json", no_argument, NULL, 'j'},
 		{"wide", no_argument, NULL, 'w'},
+		{"model", required_argument, NULL, 'm'},
 		{0},
 	};
 	int option;
@@ -117,6 +145,9 @@ static int parse_options(int argc, char **argv, struct options *ret)
 				: EXIT_DONE;
 		case 's':
 			ret->socket = optarg;
+			break;
+		case 'm':
+			ret->ask.model = optarg;
 			break;
 		case 'j':
 			ret->form = TABLE_AS_JSON;
@@ -162,12 +193,12 @@ static int reach(const struct options *options)
 }
 
 /* The reply, or NULL after one line. */
-static struct answer *ask(int fd, const char *op, const uint64_t *session)
+static struct answer *ask(int fd, const struct ask *ask)
 {
 	struct answer *answer;
 
 	/* a daemon that turns us away closes before it reads: its reply is there all the same */
-	int sent = ask_send(fd, op, session);
+	int sent = ask_send(fd, ask);
 	int r = sent == 0 || sent == -EPIPE ? ask_receive(fd, &answer) : sent;
 	if (r == 0)
 		return answer;
@@ -186,7 +217,7 @@ static int exit_status(const struct options *options, const struct answer *answe
 {
 	char state[16];
 
-	if (strcmp(options->op, "status") != 0)
+	if (strcmp(options->ask.op, "status") != 0)
 		return EXIT_DONE;
 	answer_text(answer, 0, "state", state, sizeof(state));
 	return strcmp(state, "serving") == 0 ? EXIT_DONE : EXIT_NOT_SERVING;
@@ -215,12 +246,12 @@ static int print_text(const char *text, enum table_form form)
 
 static int list(const struct options *options, const struct answer *answer)
 {
-	const struct listing *listing = listing_find(options->op);
+	const struct listing *listing = listing_find(options->ask.op);
 	int r = 0;
 
 	if (!listing)
 		r = print_text(answer->text, options->form);
-	else if (strcmp(options->op, "metrics") == 0 && options->form != TABLE_AS_JSON)
+	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
 		r = table_write(stdout, answer->text, strlen(answer->text));
 	else
 		r = listing_print(listing, answer, stdout, options->form);
@@ -255,7 +286,7 @@ static int await_word(int fd, struct answer **ret)
 		bool asked = !is_readable(fd, PROGRESS_MS);
 		struct answer *answer;
 
-		int r = asked ? ask_send(fd, "status", NULL) : 0;
+		int r = asked ? ask_send(fd, &(struct ask){.op = "status"}) : 0;
 		/* Of a daemon that ended meanwhile the word is there to be read. */
 		if (r == 0 || r == -EPIPE)
 			r = ask_receive(fd, &answer);
@@ -327,6 +358,22 @@ static int drain(const struct options *options, int fd, const struct answer *ans
 	return fflush(stdout) == EOF ? EXIT_ERROR : status;
 }
 
+/* What came of an order about graphs: all of them, as they are now. */
+static int show_order(struct options *options, int fd)
+{
+	struct answer *answer = NULL;
+	int r = order_await(fd, &answer), status = EXIT_ERROR;
+
+	if (r < 0)
+		fprintf(stderr, "mimeoctl: %s\n", r == -ETIMEDOUT
+			? "a minute has not sufficed; the daemon goes on" : strerror(-r));
+	options->ask.op = "graphs";
+	if (answer)
+		status = list(options, answer);
+	answer_free(answer);
+	return r < 0 ? EXIT_ERROR : status;
+}
+
 int main(int argc, char **argv)
 {
 	struct options options = {
@@ -339,15 +386,16 @@ int main(int argc, char **argv)
 	int fd = reach(&options);
 	if (fd < 0)
 		return EXIT_ERROR;
-	bool kill = strcmp(options.op, "kill") == 0;
-	struct answer *answer = ask(fd, options.op, kill ? &options.session : NULL);
+	struct answer *answer = ask(fd, &options.ask);
 	if (!answer) {
 		status = EXIT_ERROR;
 	} else if (answer->status < 0) {
 		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text, status_name(answer->status));
 		status = EXIT_ERROR;
-	} else if (strcmp(options.op, "drain") == 0) {
+	} else if (strcmp(options.ask.op, "drain") == 0) {
 		status = drain(&options, fd, answer);
+	} else if (options.ask.graph) {
+		status = show_order(&options, fd);
 	} else {
 		status = list(&options, answer);
 	}

@@ -30,7 +30,10 @@ struct builder {
 	_Atomic uint32_t n_closing;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
-	struct jobs posted, done;
+	struct jobs posted, done, starved; /* starved: wait for memory */
+	struct builder_task *tasks_first, *tasks_last;
+	bool (*relieve)(void *userdata);
+	void *relieve_userdata;
 	struct things closing, waiting; /* waiting: for the lane */
 	bool made;             /* the last thing done was a job: what closes goes before the next */
 	bool stop;
@@ -157,6 +160,15 @@ static void give_back(struct builder *builder, struct builder_thing *thing)
 
 /* ---- the thread ---- */
 
+/* With the lock held. */
+static void retry_starved(struct builder *builder)
+{
+	struct builder_job *job;
+
+	while ((job = jobs_pop(&builder->starved)))
+		jobs_push(&builder->posted, job);
+}
+
 static bool is_due(const struct builder *builder)
 {
 	const struct builder_thing *oldest = builder->waiting.first;
@@ -195,10 +207,54 @@ static struct builder_thing *next_closing(struct builder *builder)
 	return thing ? thing : is_due(builder) ? things_pop(&builder->waiting) : NULL;
 }
 
+/* With the lock held, which is let go meanwhile: run a task. */
+static bool work_task(struct builder *builder)
+{
+	struct builder_task *task = builder->tasks_first;
+
+	if (!task)
+		return false;
+	builder->tasks_first = task->next;
+	if (!task->next)
+		builder->tasks_last = NULL;
+	pthread_mutex_unlock(&builder->lock);
+	task->run(task);
+	pthread_mutex_lock(&builder->lock);
+	return true;
+}
+
+/* The device had no memory for it: is it worth waiting for what others give back? Not with the lock. */
+static bool may_wait(struct builder *builder, struct builder_job *job)
+{
+	if (job->rc != DEVICE_E_MEMORY || job->thing->address || job->again || !builder->relieve)
+		return false;
+	job->again = true;
+	return true;
+}
+
+/* With the lock held: the job is done, or waits for memory, which is asked for without the lock. */
+static void put_job(struct builder *builder, struct builder_job *job)
+{
+	if (!builder->stop && may_wait(builder, job)) {
+		jobs_push(&builder->starved, job);
+		pthread_mutex_unlock(&builder->lock);
+		bool asked = builder->relieve(builder->relieve_userdata);
+		pthread_mutex_lock(&builder->lock);
+		if (!asked)
+			retry_starved(builder);
+		return;
+	}
+	jobs_push(&builder->done, job);
+	doorbell_ring(builder->fd);
+}
+
 /* With the lock held, which is let go meanwhile: do one thing that can be done now. Making and giving
  * back take turns where both have something to do: neither client waits for another's endless calls. */
 static bool work(struct builder *builder)
 {
+	if (work_task(builder))
+		return true;
+
 	struct builder_thing *thing = builder->made ? next_closing(builder) : NULL;
 	struct builder_job *job = thing ? NULL : jobs_pop(&builder->posted);
 
@@ -213,10 +269,8 @@ static bool work(struct builder *builder)
 	else
 		give_back(builder, thing);
 	pthread_mutex_lock(&builder->lock);
-	if (job) {
-		jobs_push(&builder->done, job);
-		doorbell_ring(builder->fd);
-	}
+	if (job)
+		put_job(builder, job);
 	return true;
 }
 
@@ -226,8 +280,8 @@ static void *builder_main(void *arg)
 
 	pthread_mutex_lock(&builder->lock);
 	while (work(builder) || !builder->stop) {
-		if (!builder->posted.first && !builder->closing.first && !builder->stop &&
-			!is_due(builder))
+		if (!builder->posted.first && !builder->closing.first && !builder->tasks_first &&
+			!builder->stop && !is_due(builder))
 			wait_for_news(builder);
 	}
 	pthread_mutex_unlock(&builder->lock);
@@ -285,6 +339,7 @@ void builder_free(struct builder *builder)
 		return;
 	pthread_mutex_lock(&builder->lock);
 	builder->stop = true;
+	retry_starved(builder);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 	pthread_join(builder->thread, NULL);
@@ -305,7 +360,38 @@ void builder_free(struct builder *builder)
 	free(builder);
 }
 
+/* ---- from any thread ---- */
+
+void builder_post_task(struct builder *builder, struct builder_task *task)
+{
+	task->next = NULL;
+	pthread_mutex_lock(&builder->lock);
+	if (builder->tasks_last)
+		builder->tasks_last->next = task;
+	else
+		builder->tasks_first = task;
+	builder->tasks_last = task;
+	pthread_cond_signal(&builder->changed);
+	pthread_mutex_unlock(&builder->lock);
+}
+
+void builder_relieved(struct builder *builder)
+{
+	pthread_mutex_lock(&builder->lock);
+	retry_starved(builder);
+	pthread_cond_signal(&builder->changed);
+	pthread_mutex_unlock(&builder->lock);
+}
+
 /* ---- the loop thread's side ---- */
+
+void builder_on_pressure(struct builder *builder, bool (*relieve)(void *userdata), void *userdata)
+{
+	pthread_mutex_lock(&builder->lock);
+	builder->relieve = relieve;
+	builder->relieve_userdata = userdata;
+	pthread_mutex_unlock(&builder->lock);
+}
 
 void builder_post(struct builder *builder, struct builder_job *job)
 {

@@ -13,8 +13,9 @@
  * came, whichever is first: a lane that is never empty is held up once for all that is due, and the
  * memory of dead clients is bounded in time.
  *
- * Spoken to by one thread, the loop's. Neither posting nor closing fails or blocks: jobs and closings
- * bring their own places. Answers ring an eventfd.
+ * Spoken to by one thread, the loop's, but where it says otherwise: the engine hands over what graphs
+ * need. Neither posting nor closing fails or blocks: jobs and closings bring their own places. Answers
+ * ring an eventfd.
  */
 
 #include <stdatomic.h>
@@ -52,7 +53,14 @@ struct builder_job {
 	struct device_handle handle;
 	int rc; /* 0, or the device's answer: what was made nevertheless is to be closed */
 	void *userdata;
+	bool again; /* the builder's: it was tried before */
 	struct builder_job *next;
+};
+
+/* A piece of work that another thread hands over, whole: it stays that thread's. */
+struct builder_task {
+	void (*run)(struct builder_task *task); /* on the builder's thread */
+	struct builder_task *next;              /* the builder's */
 };
 
 struct builder;
@@ -62,6 +70,15 @@ int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct
 /* Does what is still queued, waiting for no lane, and ends the thread. Jobs not taken are dropped
  * with what they made. After the engine's last step, before the device is freed. */
 void builder_free(struct builder *builder);
+
+/* Where the device has no memory for a job, `relieve` is called on the builder's thread, and if it
+ * returns true the job waits for builder_relieved and is tried once more. Before the first job. */
+void builder_on_pressure(
+	struct builder *builder, bool (*relieve)(void *userdata), void *userdata);
+/* From any thread. */
+void builder_relieved(struct builder *builder);
+/* From any thread; tasks run in order, ahead of jobs and closings. */
+void builder_post_task(struct builder *builder, struct builder_task *task);
 
 /* Counts thing->bytes from now on. */
 void builder_post(struct builder *builder, struct builder_job *job);

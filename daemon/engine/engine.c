@@ -77,9 +77,11 @@ static bool turn(struct engine *engine)
 		show_counters(engine);
 	if (worked)
 		engine_publish(engine);
+	worked |= late_turn(engine);
 	if (!engine->lost) {
 		worked |= admit(engine);
-		worked |= step_launch(engine);
+		if (!engine->late.n_wanted || !late_wants_lane(engine))
+			worked |= step_launch(engine);
 	}
 	if (!worked) {
 		engine->work_since_ns = 0;
@@ -121,6 +123,8 @@ static int set_up(struct engine *engine, struct model_error *error)
 
 	if (!rc)
 		rc = engine->device->ops->stream_new(engine->device, &engine->bell);
+	if (!rc)
+		rc = engine->device->ops->stream_new(engine->device, &engine->late.stream);
 	for (unsigned i = 0; i < ENGINE_FLIGHTS && !rc; i++)
 		rc = engine->device->ops->event_new(engine->device, &engine->flights[i].end);
 	if (rc) {
@@ -146,7 +150,7 @@ static int set_up(struct engine *engine, struct model_error *error)
 		snprintf(error->text, sizeof(error->text), "device lock: %s", device_strerror(rc));
 		return rc;
 	}
-	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
+	for (uint32_t i = 0; i < engine->n_runners && !rc && !o->lazy_capture; i++)
 		rc = runner_capture(&engine->runners[i], error);
 	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
 		rc = runner_map(&engine->runners[i], error);
@@ -178,6 +182,7 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 	engine->device = options->device;
 	engine->report_fd = -1;
 	engine->admit = true;
+	engine->late.generation = 1;
 	engine->sleepy = options->spin_us == 0;
 	engine->runners = calloc(options->n_models, sizeof(*engine->runners));
 	if (engine->runners)
@@ -203,11 +208,19 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 	return 0;
 }
 
-int engine_start(struct engine *engine)
+/* On the builder's thread. */
+static bool relieve(void *userdata)
+{
+	return engine_post_relieve(userdata) == 0;
+}
+
+int engine_start(struct engine *engine, struct builder *builder)
 {
 	sigset_t all, old;
 	int rc;
 
+	engine->late.builder = builder;
+	builder_on_pressure(builder, relieve, engine);
 	/* Signals are the loop thread's. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -220,14 +233,20 @@ int engine_start(struct engine *engine)
 	return 0;
 }
 
+void engine_stop(struct engine *engine)
+{
+	if (!engine || !engine->started)
+		return;
+	engine_post_stop(engine);
+	pthread_join(engine->thread, NULL);
+	engine->started = false;
+}
+
 void engine_free(struct engine *engine)
 {
 	if (!engine)
 		return;
-	if (engine->started) {
-		engine_post_stop(engine);
-		pthread_join(engine->thread, NULL);
-	}
+	engine_stop(engine);
 	if (engine->lane)
 		engine->device->ops->stream_sync(engine->lane);
 	for (uint32_t i = 0; i < engine->n_runners; i++)
@@ -235,6 +254,8 @@ void engine_free(struct engine *engine)
 	/* Models of runners that were never made are still ours. */
 	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
 		model_free(engine->options.models[i].model);
+	if (engine->late.stream)
+		engine->device->ops->stream_free(engine->late.stream);
 	if (engine->bell)
 		engine->device->ops->stream_free(engine->bell);
 	if (engine->lane)

@@ -53,6 +53,7 @@ struct engine_options {
 	uint32_t max_sequences; /* open sequences a session may have */
 	const uint32_t *capture_sizes; /* NULL: the default ladder */
 	uint32_t n_capture_sizes;
+	bool lazy_capture; /* at first use, and not by engine_new */
 	uint32_t spin_us; /* before the engine sleeps; ENGINE_SPIN_FOREVER */
 	const char *loop; /* "auto", "io_uring", "epoll" */
 	/* Called by engine_new after each shape that was warmed up or captured; NULL is fine. */
@@ -129,9 +130,13 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret);
 
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
-/* Starts the thread. */
-int engine_start(struct engine *engine);
-/* Stops the thread (after engine_post_stop or at once) and frees all. Ports must be detached. */
+struct builder;
+/* Starts the thread. The builder instantiates and destroys graphs for it from now on, and has idle ones
+ * dropped where it lacks memory; it is freed after engine_stop and before engine_free. */
+int engine_start(struct engine *engine, struct builder *builder);
+/* Stops the thread, after engine_post_stop or at once. Ports must be detached. */
+void engine_stop(struct engine *engine);
+/* engine_stop, and frees all. */
 void engine_free(struct engine *engine);
 
 /* ---- mailbox: from the loop thread; allocate, never block on the engine ---- */
@@ -148,6 +153,21 @@ int engine_post_drain(struct engine *engine);
 /* End every request in flight with `status`. */
 int engine_post_abort(struct engine *engine, int status);
 int engine_post_stop(struct engine *engine);
+
+/* DROP_IDLE: those that no step has replayed since the last time; they are one generation, so it goes
+ * for all graphs of all models. */
+enum engine_graph_order { ENGINE_GRAPH_CAPTURE, ENGINE_GRAPH_DROP, ENGINE_GRAPH_DROP_IDLE };
+#define ENGINE_ALL UINT32_MAX
+
+struct engine_graphs_order {
+	enum engine_graph_order order;
+	uint32_t model, graph; /* indices, as in engine_graph_facts, or ENGINE_ALL */
+};
+/* Captures what is not there, drops what is; what is being built or dropped stays as it is. What came
+ * of it is to be seen in engine_graph_facts. */
+int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order);
+/* The device is out of memory: idle graphs go, then builder_relieved. From any thread. */
+int engine_post_relieve(struct engine *engine);
 
 /* ---- reports: to the loop thread ---- */
 
@@ -173,6 +193,8 @@ struct engine_stats {
 	/* Lane idle ahead of steps that generate on from the step before, and how many such steps. */
 	_Atomic uint64_t gap_ns, n_gaps, long_gap_ns, n_long_gaps;
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
+	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
+	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
 	_Atomic uint32_t n_in_lane; /* steps launched and not read */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */

@@ -21,6 +21,8 @@ enum mail_kind {
 	MAIL_DRAIN,
 	MAIL_ABORT,
 	MAIL_STOP,
+	MAIL_GRAPHS,
+	MAIL_RELIEVE,
 };
 
 struct mail {
@@ -30,6 +32,7 @@ struct mail {
 	struct engine_port *port;
 	struct session *session;
 	uint32_t buffer;
+	struct engine_graphs_order graphs;
 };
 
 int mailbox_init(struct engine *engine)
@@ -120,6 +123,16 @@ int engine_post_stop(struct engine *engine)
 	return post(engine, (struct mail){.kind = MAIL_STOP});
 }
 
+int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order)
+{
+	return post(engine, (struct mail){.kind = MAIL_GRAPHS, .graphs = *order});
+}
+
+int engine_post_relieve(struct engine *engine)
+{
+	return post(engine, (struct mail){.kind = MAIL_RELIEVE});
+}
+
 /* The doorbell's only work is to end the wait. */
 static void on_doorbell(void *userdata, struct loop_source *source, uint32_t events)
 {
@@ -177,6 +190,12 @@ static void handle(struct engine *engine, struct mail *mail)
 		break;
 	case MAIL_STOP:
 		engine->stop = true;
+		break;
+	case MAIL_GRAPHS:
+		late_order(engine, &mail->graphs);
+		break;
+	case MAIL_RELIEVE:
+		late_relieve(engine);
 		break;
 	}
 }

@@ -124,6 +124,8 @@ static void count_lane(struct engine *engine, const struct flight *flight)
 	/* The next launch may begin before the last one's very end. */
 	uint64_t gap = began > before ? began - before : 0;
 
+	if (late_in_gap(engine) && gap > atomic_load(&engine->stats.late_gap_ns))
+		atomic_store(&engine->stats.late_gap_ns, gap);
 	count(&engine->stats.n_gaps, 1);
 	count(&engine->stats.gap_ns, gap);
 	if (gap <= ENGINE_LONG_GAP_NS)

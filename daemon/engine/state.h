@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
 #include "daemon/graph/dispatch.h"
 #include "daemon/graph/execute.h"
@@ -180,6 +181,25 @@ struct flight {
 	bool follows; /* a generating row of it was in the runner's step before */
 };
 
+/* Captures and drops while serving: late.c. */
+struct late {
+	struct builder_task base; /* first */
+	struct builder *builder;
+	struct stream *stream; /* the builder's, for uploads */
+	/* of the one task that the builder has, if busy */
+	bool busy;
+	struct runner *runner;
+	struct graph_entry *entry;
+	int task, rc;
+	_Atomic bool done;
+	/* the engine's alone */
+	uint32_t n_wanted, n_dropping; /* entries in that state which the builder does not have */
+	bool relieving;                /* the builder waits for memory */
+	uint32_t generation;           /* of replays, from 1 */
+	uint64_t next_ns;              /* no capture before, while rows run */
+	uint64_t window;               /* the last launch whose gap a capture may have caused */
+};
+
 struct mail;
 
 struct engine {
@@ -215,6 +235,7 @@ struct engine {
 	uint64_t lane_since_ns; /* when the oldest flight began, on the host's clock */
 	uint64_t work_since_ns; /* this turn's work with steps; 0: none yet */
 	uint64_t lane_ended_ns; /* the last step read, on the device's clock */
+	struct late late;
 	uint64_t seed_state;
 	_Atomic bool sleeping;
 	struct engine_stats stats;
@@ -305,6 +326,19 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 /* ---- step.c ---- */
 /* Launch steps until ENGINE_FLIGHTS are in flight or nothing can run. True if any was launched. */
 bool step_launch(struct engine *engine);
+
+/* ---- late.c ---- */
+/* Go on with captures and drops. True if anything moved. */
+bool late_turn(struct engine *engine);
+/* Is the next step to wait until the lane is empty, because a capture is due? */
+bool late_wants_lane(const struct engine *engine);
+/* May the gap ahead of the step that was read last be a capture's? */
+bool late_in_gap(const struct engine *engine);
+/* A step could have replayed it. */
+void late_want(struct runner *runner, struct graph_entry *entry);
+/* The builder needs memory. */
+void late_relieve(struct engine *engine);
+void late_order(struct engine *engine, const struct engine_graphs_order *order);
 
 /* ---- results.c ---- */
 /* Read the results of completed steps. True if there were any. */

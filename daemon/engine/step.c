@@ -249,6 +249,8 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 		count(&stats->n_shared_replays, shared);
 		count(&stats->n_padded_rows, graph_entry_padding(entry, n_tokens));
 		graph_entry_count(entry, n_tokens, shared);
+		entry->last_launch = runner->engine->launched;
+		entry->generation = runner->engine->late.generation;
 		return;
 	}
 	if (reason == EAGER_TOO_WIDE)
@@ -274,6 +276,8 @@ static struct graph_entry *choose_graph(struct runner *runner, const struct flig
 		return NULL;
 	}
 	entry = graph_set_dispatch(&runner->graphs, shape, ret_reason);
+	if (*ret_reason == EAGER_NOT_CAPTURED)
+		late_want(runner, entry);
 	return *ret_reason == EAGER_NO ? entry : NULL;
 }
 

@@ -21,11 +21,6 @@ const char *graph_state_name(enum graph_state state)
 	return (unsigned)state <= GRAPH_FAILED ? state_names[state] : "?";
 }
 
-static void set_state(struct graph_entry *entry, enum graph_state state)
-{
-	atomic_store_explicit(&entry->state, (int)state, memory_order_release);
-}
-
 /* ---- the dummy batch ---- */
 
 static uint32_t dummy_rows(const struct forward_context *context, const struct descriptor *d)
@@ -169,7 +164,7 @@ int capture_instantiate(struct graph_entry *entry, struct device *device, struct
 		memory_order_relaxed);
 	atomic_store_explicit(&entry->bytes, info.bytes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->n_captures, 1, memory_order_relaxed);
-	set_state(entry, GRAPH_READY);
+	graph_entry_set_state(entry, GRAPH_READY);
 	return 0;
 }
 
@@ -205,5 +200,5 @@ void capture_drop(struct graph_entry *entry, struct device *device)
 	forward_deinit(&entry->capture);
 	forward_deinit(&entry->warm_up);
 	atomic_store_explicit(&entry->bytes, 0, memory_order_relaxed);
-	set_state(entry, GRAPH_EMPTY);
+	graph_entry_set_state(entry, GRAPH_EMPTY);
 }

@@ -45,6 +45,11 @@ static inline enum graph_state graph_entry_state(const struct graph_entry *entry
 	return (enum graph_state)atomic_load_explicit(&entry->state, memory_order_acquire);
 }
 
+static inline void graph_entry_set_state(struct graph_entry *entry, enum graph_state state)
+{
+	atomic_store_explicit(&entry->state, (int)state, memory_order_release);
+}
+
 /* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
  * so many tokens can have, of its query length, or the tokens spread evenly. `lens` is room for two
  * numbers a row of the widest batch, and lives as long as *ret. -EBUSY: steps are in flight. */

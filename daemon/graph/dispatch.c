@@ -107,15 +107,6 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 	return entry;
 }
 
-struct graph_entry *graph_set_find(struct graph_set *set, const struct descriptor *descriptor)
-{
-	for (uint32_t i = 0; i < set->n; i++) {
-		if (descriptor_equal(&set->descriptors[i], descriptor))
-			return &set->entries[i];
-	}
-	return NULL;
-}
-
 /* ---- counters ---- */
 
 /* One replay that somebody else held up says little about the next. */

@@ -39,8 +39,6 @@ int graph_set_capture(struct graph_set *set, struct breakable_runner *runner, st
  * with the reason if none fits. No side effects. */
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason);
-/* The entry of that key, or NULL. */
-struct graph_entry *graph_set_find(struct graph_set *set, const struct descriptor *descriptor);
 /* A replay of entry has taken the lane so long: entry->lane_ns follows, downwards at once. */
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
 /* Token rows that the graph computes for nothing. */

@@ -108,24 +108,6 @@ void descriptor_format(const struct descriptor *d, char *buffer, size_t size)
 		snprintf(buffer, size, "%s %u", graph_mode_name(d->mode), d->tokens);
 }
 
-int descriptor_parse(const char *text, uint32_t max_requests, struct descriptor *ret)
-{
-	unsigned first = 0, query = 0;
-	enum graph_mode mode;
-	char name[24];
-	int end = 0, n = sscanf(text, "%23s %9u%nx%9u%n", name, &first, &end, &query, &end);
-
-	if (n < 2 || text[end] || strpbrk(text, "+-") || !first || graph_mode_parse(name, &mode))
-		return -EINVAL;
-	if (n == 3 && query && mode == GRAPH_FULL && first <= max_requests)
-		*ret = descriptor_decode(first * query, query, max_requests);
-	else if (n == 2 && (mode == GRAPH_FULL || mode == GRAPH_PIECEWISE))
-		*ret = descriptor_mixed(mode, first, max_requests);
-	else
-		return -EINVAL;
-	return 0;
-}
-
 uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,
 	struct descriptor *ret)
 {

@@ -48,8 +48,6 @@ struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens);
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b);
 /* "FULL 8x1", "FULL 64", "PIECEWISE 64", "NONE 64" */
 void descriptor_format(const struct descriptor *d, char *buffer, size_t size);
-/* What descriptor_format writes, in any case; -EINVAL. rows of "FULL 64" is as descriptor_mixed has it. */
-int descriptor_parse(const char *text, uint32_t max_requests, struct descriptor *ret);
 
 /* Descriptors of a family, ascending and distinct; the number written to ret[LADDER_MAX]. */
 uint32_t ladder_decode_family(const struct ladder *ladder, uint32_t query, uint32_t max_requests,

@@ -33,19 +33,23 @@ void operator_free(struct operator *operator)
 
 /* ---- requests ---- */
 
-struct request {
-	char op[16];
-	uint64_t session;
-	bool has_session;
-};
-
 static bool key_is(const msgpack_object *key, const char *name)
 {
 	return key->type == MSGPACK_OBJECT_STR && key->via.str.size == strlen(name) &&
 		memcmp(key->via.str.ptr, name, key->via.str.size) == 0;
 }
 
-static bool request_fill(struct request *request, const msgpack_object *object)
+/* A text that has room in text[size], with its end; else false. */
+static bool take_text(const msgpack_object *value, char *text, size_t size)
+{
+	if (value->type != MSGPACK_OBJECT_STR || value->via.str.size >= size)
+		return false;
+	memcpy(text, value->via.str.ptr, value->via.str.size);
+	text[value->via.str.size] = '\0';
+	return true;
+}
+
+static bool request_fill(struct operator_request *request, const msgpack_object *object)
 {
 	if (object->type != MSGPACK_OBJECT_MAP)
 		return false;
@@ -53,27 +57,27 @@ static bool request_fill(struct request *request, const msgpack_object *object)
 		const msgpack_object *key = &object->via.map.ptr[i].key;
 		const msgpack_object *value = &object->via.map.ptr[i].val;
 
-		if (key_is(key, ADMIN_OP) && value->type == MSGPACK_OBJECT_STR &&
-			value->via.str.size < sizeof(request->op)) {
-			memcpy(request->op, value->via.str.ptr, value->via.str.size);
-			request->op[value->via.str.size] = '\0';
-		} else if (key_is(key, ADMIN_SESSION) &&
-			value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+		if (key_is(key, ADMIN_SESSION) && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
 			request->session = value->via.u64;
 			request->has_session = true;
-		} else {
+		} else if (!(key_is(key, ADMIN_OP) &&
+				   take_text(value, request->op, sizeof(request->op))) &&
+			!(key_is(key, ADMIN_MODEL) &&
+				take_text(value, request->model, sizeof(request->model))) &&
+			!(key_is(key, ADMIN_GRAPH) &&
+				take_text(value, request->graph, sizeof(request->graph)))) {
 			return false;
 		}
 	}
 	return request->op[0] != '\0';
 }
 
-static bool request_parse(struct request *ret, const void *data, size_t size)
+static bool request_parse(struct operator_request *ret, const void *data, size_t size)
 {
 	msgpack_unpacked unpacked;
 	size_t offset = 0;
 
-	*ret = (struct request){0};
+	*ret = (struct operator_request){0};
 	if (wire_check(data, size, &offset) != WIRE_OK)
 		return false;
 	offset = 0;
@@ -97,7 +101,7 @@ static void answer_drain(struct operator *operator)
 	serve_drain(serve, "an operator asked for it");
 }
 
-static void answer_kill(struct serve *serve, const struct request *request, struct reply *reply)
+static void answer_kill(struct serve *serve, const struct operator_request *request, struct reply *reply)
 {
 	struct session *session = session_find(serve, request->session);
 	char text[96];
@@ -115,7 +119,7 @@ static void answer_kill(struct serve *serve, const struct request *request, stru
 	reply_say(reply, 0, text);
 }
 
-static void answer(struct operator *operator, const struct request *request)
+static void answer(struct operator *operator, const struct operator_request *request)
 {
 	static const struct {
 		const char *op;
@@ -141,6 +145,8 @@ static void answer(struct operator *operator, const struct request *request)
 		answer_drain(operator);
 	else if (strcmp(request->op, "kill") == 0)
 		answer_kill(serve, request, reply);
+	else if (strcmp(request->op, "capture") == 0 || strcmp(request->op, "drop") == 0)
+		answer_order(serve, request, reply);
 	else
 		reply_say(reply, STATUS_E_UNSUPPORTED, "this daemon knows no such operation");
 }
@@ -209,7 +215,7 @@ static void tell_client(struct operator *operator, uint32_t length)
 /* A whole request is there. 0, or -errno: the operator's connection is of no more use. */
 static int respond(struct operator *operator, uint32_t length)
 {
-	struct request request;
+	struct operator_request request;
 
 	if (!request_parse(&request, operator->bytes + 4, length)) {
 		tell_client(operator, length);

@@ -6,9 +6,12 @@
  * What mimeod and mimeoctl say to each other on the admin socket: length-prefixed msgpack, as on
  * the client socket. A request is one map,
  *
- *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"|"kill", "session": number}
+ *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"}
+ *	{"op": "kill", "session": number}
+ *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
- * ("session" with kill only). A reply is one message or several, each a map of exactly
+ * ("model" left out: all of them; a graph's name is what "graphs" calls it; "idle" with drop only, and
+ * for all models). "capture" and "drop" have no rows: what comes of them, "graphs" shows. A reply is one message or several, each a map of exactly
  *
  *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}
  *
@@ -28,6 +31,8 @@
 
 #define ADMIN_OP "op"
 #define ADMIN_SESSION "session"
+#define ADMIN_MODEL "model"
+#define ADMIN_GRAPH "graph"
 #define ADMIN_STATUS "status"
 #define ADMIN_TEXT "text"
 #define ADMIN_MORE "more"

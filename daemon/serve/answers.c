@@ -25,7 +25,7 @@ const char *serve_state_name(const struct serve *serve)
 /* Sums over all models. */
 struct totals {
 	uint64_t pages, pages_free, weights_bytes, kv_bytes, pool_bytes, graph_bytes;
-	uint32_t n_graphs;
+	uint32_t n_graphs, n_ready;
 	double capture_seconds;
 };
 
@@ -44,6 +44,7 @@ static struct totals totals_of(const struct serve *serve)
 		totals.pool_bytes += facts.pool_bytes;
 		totals.graph_bytes += facts.graph_bytes;
 		totals.n_graphs += facts.n_graphs;
+		totals.n_ready += facts.n_ready;
 		totals.capture_seconds += facts.capture_seconds;
 	}
 	return totals;
@@ -95,7 +96,9 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("eager_too_wide", atomic_load(&stats->n_eager[EAGER_TOO_WIDE])),
 		CELL_COUNT("eager_not_captured", atomic_load(&stats->n_eager[EAGER_NOT_CAPTURED])),
 		CELL_COUNT("eager_embeddings", atomic_load(&stats->n_eager[EAGER_EMBEDDINGS])),
-		CELL_COUNT("graphs", totals.n_graphs),
+		CELL_COUNT("graphs", totals.n_graphs), CELL_COUNT("graphs_ready", totals.n_ready),
+		CELL_COUNT("late_captures", atomic_load(&stats->n_late_captures)),
+		CELL_NUMBER("late_gap_s", (double)atomic_load(&stats->late_gap_ns) * 1e-9),
 		CELL_NUMBER("capture_seconds", totals.capture_seconds),
 		CELL_COUNT("slots_free", atomic_load(&stats->n_slots_free)),
 		CELL_COUNT("slots_total", serve->options.max_requests),
@@ -158,6 +161,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("pages_total", facts.pages_total),
 			CELL_COUNT("kv_bytes", facts.kv_bytes),
 			CELL_COUNT("graphs", facts.n_graphs),
+			CELL_COUNT("graphs_ready", facts.n_ready),
 			CELL_NUMBER("capture_seconds", facts.capture_seconds),
 			CELL_COUNT("graph_bytes", facts.graph_bytes),
 			CELL_COUNT("pool_bytes", facts.pool_bytes),

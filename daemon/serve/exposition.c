@@ -70,6 +70,8 @@ static void collect_steps(const struct engine_stats *stats, struct metrics *metr
 	COUNTER("lane_gap_nanoseconds", "Time that the device was idle ahead of those", gap_ns);
 	COUNTER("lane_long_gaps", "Those with more than 10 microseconds of it", n_long_gaps);
 	COUNTER("lane_long_gap_nanoseconds", "Idle time ahead of those", long_gap_ns);
+	COUNTER("late_captures", "Graphs captured while serving", n_late_captures);
+	COUNTER("late_capture_nanoseconds", "Time of their turns on the engine", late_capture_ns);
 #undef COUNTER
 }
 
@@ -141,7 +143,7 @@ static double model_value(const struct engine *engine, uint32_t model, unsigned 
 	case 4:
 		return (double)facts.graph_bytes;
 	case 5:
-		return facts.n_graphs;
+		return facts.n_ready;
 	case 6:
 		return (double)facts.kv_bytes;
 	case 7:

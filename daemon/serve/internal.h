@@ -199,6 +199,16 @@ void operators_expire(struct serve *serve, int64_t now_ms);
 /* It is known what came of the drain: tell those who asked, and who will ask yet. */
 void operators_tell(struct serve *serve, int status, const char *text);
 
+struct operator_request {
+	char op[16];
+	uint64_t session;
+	bool has_session;
+	char model[64], graph[32]; /* "": not given */
+};
+
+/* orders.c */
+void answer_order(struct serve *serve, const struct operator_request *request, struct reply *reply);
+
 /* answers.c */
 /* Fill the reply to a request. */
 void answer_status(struct serve *serve, struct reply *reply);

@@ -85,6 +85,7 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		.max_sequences = 32,
 		.capture_sizes = o->capture_sizes,
 		.n_capture_sizes = o->n_capture_sizes,
+		.lazy_capture = o->lazy_capture,
 		.spin_us = o->spin_us,
 	};
 	const char *folder = o->model ? o->model : tinycalc();
@@ -101,13 +102,16 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		load_model(rig, folder, &options, i, o);
 	if (engine_new(&options, &rig->engine, &error))
 		fail_msg("%s", error.text);
-	assert_int_equal(engine_start(rig->engine), 0);
+	assert_int_equal(builder_new(rig->device, &rig->engine->stats.n_in_lane, &rig->builder), 0);
+	assert_int_equal(engine_start(rig->engine, rig->builder), 0);
 }
 
 void rig_close(struct rig *rig)
 {
 	rig_assert_all_free(rig);
 	assert_int_equal(rig->n_ports, 0);
+	engine_stop(rig->engine);
+	builder_free(rig->builder);
 	engine_free(rig->engine);
 	rig->device->ops->free(rig->device);
 	pthread_cond_destroy(&rig->gate.changed);

@@ -32,6 +32,7 @@ struct rig_options {
 	uint32_t max_requests, max_batch_tokens; /* 0: 16, 64 */
 	uint32_t n_capture_sizes;
 	const uint32_t *capture_sizes;
+	bool lazy_capture;
 	uint32_t max_seq_len; /* 0: 512 */
 	uint32_t spin_us;
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
@@ -49,6 +50,7 @@ struct rig {
 	struct rig_options options;
 	struct rig_gate gate;
 	struct engine *engine;
+	struct builder *builder;
 	struct engine_report reports[64]; /* taken while waiting, but for DETACHED */
 	uint32_t n_reports, n_ports;
 };

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -238,6 +239,101 @@ static void test_what_the_device_refuses_counts_for_nothing(void **state)
 	free(job);
 }
 
+static _Atomic uint32_t n_asked;
+
+/* userdata: what it answers. */
+static bool relieve(void *userdata)
+{
+	atomic_fetch_add(&n_asked, 1);
+	return userdata != NULL;
+}
+
+static void test_job_without_memory_waits_until_some_was_given_back(void **state)
+{
+	struct builder *builder = *state;
+
+	atomic_store(&n_asked, 0);
+	builder_on_pressure(builder, relieve, &n_asked);
+	atomic_store(&answer, DEVICE_E_MEMORY);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	EVENTUALLY(atomic_load(&n_asked) == 1);
+	assert_null(builder_take(builder));
+	atomic_store(&answer, 0);
+	builder_relieved(builder);
+	struct builder_job *job = done(builder);
+	assert_int_equal(job->rc, 0);
+	builder_close(builder, job->thing);
+	free(job);
+	EVENTUALLY(builder_bytes(builder) == 0);
+}
+
+static void test_job_is_tried_twice_and_not_more(void **state)
+{
+	struct builder *builder = *state;
+
+	atomic_store(&n_asked, 0);
+	builder_on_pressure(builder, relieve, &n_asked);
+	atomic_store(&answer, DEVICE_E_MEMORY);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	EVENTUALLY(atomic_load(&n_asked) == 1);
+	builder_relieved(builder);
+	struct builder_job *job = done(builder);
+	assert_int_equal(job->rc, DEVICE_E_MEMORY);
+	assert_int_equal(n_asked, 1);
+	free(job->thing);
+	free(job);
+	/* Where nobody can be asked, once. */
+	builder_on_pressure(builder, relieve, NULL);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	EVENTUALLY((job = builder_take(builder)));
+	assert_int_equal(job->rc, DEVICE_E_MEMORY);
+	free(job->thing);
+	free(job);
+	assert_int_equal(builder_bytes(builder), 0);
+}
+
+static void test_end_frees_a_job_that_still_waits_for_memory(void **state)
+{
+	struct builder *builder;
+
+	(void)state;
+	atomic_store(&n_asked, 0);
+	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
+	builder_on_pressure(builder, relieve, &n_asked);
+	atomic_store(&answer, DEVICE_E_MEMORY);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	EVENTUALLY(atomic_load(&n_asked) == 1);
+	builder_free(builder);
+	atomic_store(&answer, 0);
+}
+
+struct counted_task {
+	struct builder_task base;
+	_Atomic uint32_t n_runs;
+};
+
+static void run_counted(struct builder_task *task)
+{
+	atomic_fetch_add(&((struct counted_task *)task)->n_runs, 1);
+}
+
+static void test_tasks_run_once_each_and_before_the_end(void **state)
+{
+	static struct counted_task tasks[100];
+	struct builder *builder;
+
+	(void)state;
+	memset(tasks, 0, sizeof(tasks));
+	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
+	for (int i = 0; i < 100; i++) {
+		tasks[i].base.run = run_counted;
+		builder_post_task(builder, &tasks[i].base);
+	}
+	builder_free(builder);
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(tasks[i].n_runs, 1);
+}
+
 /* Both sorts come while the lane is busy: a mapping goes, what would wait for the device stays. */
 static void test_only_what_waits_for_the_device_waits_for_an_empty_lane(void **state)
 {
@@ -344,6 +440,10 @@ int main(void)
 		T(test_import_that_is_too_small_is_refused_and_closed_by_the_queue),
 		T(test_lane_that_is_never_empty_is_held_up_at_the_limit),
 		T(test_other_jobs_do_not_wait_behind_what_waits_for_the_lane),
+		T(test_job_without_memory_waits_until_some_was_given_back),
+		T(test_job_is_tried_twice_and_not_more),
+		cmocka_unit_test(test_end_frees_a_job_that_still_waits_for_memory),
+		cmocka_unit_test(test_tasks_run_once_each_and_before_the_end),
 		cmocka_unit_test(test_end_gives_all_back_whatever_the_lane_does),
 	};
 

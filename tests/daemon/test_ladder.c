@@ -275,26 +275,6 @@ static void test_dispatch_never_takes_a_graph_of_fewer_requests(void **state)
 	}
 }
 
-static void test_descriptors_are_read_as_they_are_written(void **state)
-{
-	const struct descriptor all[] = {
-		descriptor_decode(8, 1, 64), descriptor_decode(10, 5, 64),
-		descriptor_mixed(GRAPH_FULL, 128, 64), descriptor_mixed(GRAPH_PIECEWISE, 128, 64)};
-	const char *const bad[] = {"", "FULL", "FULL 0", "FULL 8x", "FULL 8x0", "FULL 65x1", "NONE 8",
-		"PIECEWISE 8x1", "FULL 8x1 ", "FULL_DECODE_ONLY 8", "FULL -1"};
-	struct descriptor read;
-	char text[32];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		descriptor_format(&all[i], text, sizeof(text));
-		assert_int_equal(descriptor_parse(text, 64, &read), 0);
-		assert_true(descriptor_equal(&all[i], &read));
-	}
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		assert_int_equal(descriptor_parse(bad[i], 64, &read), -EINVAL);
-}
-
 static void test_graph_set_has_no_descriptors_under_none(void **state)
 {
 	struct batch_shape shape = decodes(2);
@@ -325,7 +305,6 @@ int main(void)
 		cmocka_unit_test(test_graph_set_is_eager_until_all_is_captured),
 		cmocka_unit_test(test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one),
 		cmocka_unit_test(test_dispatch_never_takes_a_graph_of_fewer_requests),
-		cmocka_unit_test(test_descriptors_are_read_as_they_are_written),
 		cmocka_unit_test(test_graph_set_has_no_descriptors_under_none),
 	};
 

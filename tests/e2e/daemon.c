@@ -130,7 +130,7 @@ static struct answer *ask(struct daemon *daemon, const char *op)
 
 	if (!admin_open(daemon))
 		return NULL;
-	if (ask_send(daemon->admin, op, NULL) < 0 || ask_receive(daemon->admin, &answer) < 0) {
+	if (ask_send(daemon->admin, &(struct ask){.op = op}) < 0 || ask_receive(daemon->admin, &answer) < 0) {
 		admin_close(daemon);
 		return NULL;
 	}

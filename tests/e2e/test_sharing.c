@@ -38,17 +38,24 @@ static int visit(void *arg)
 	return 0;
 }
 
-static json_t *mimeoctl(struct daemon *daemon, const char *command)
+/* `what`, `which`: further words, or NULL. */
+static json_t *mimeoctl_order(
+	struct daemon *daemon, const char *command, const char *what, const char *which)
 {
 	static struct program_output output;
-	const char *const argv[] = {
-		build_path("daemon/mimeoctl"), "--socket", daemon->socket, "--json", command, NULL};
+	const char *const argv[] = {build_path("daemon/mimeoctl"), "--socket", daemon->socket,
+		"--json", command, what, which, NULL};
 
 	program_run(argv, &output);
 	assert_int_equal(output.status, 0);
 	json_t *json = json_loads(output.text, 0, NULL);
 	assert_non_null(json);
 	return json;
+}
+
+static json_t *mimeoctl(struct daemon *daemon, const char *command)
+{
+	return mimeoctl_order(daemon, command, NULL, NULL);
 }
 
 static void test_each_graph_is_captured_once_however_many_clients_come_and_go(void **state)
@@ -137,11 +144,45 @@ static void test_replays_carry_rows_of_several_processes(void **state)
 	json_decref(graphs);
 }
 
+static size_t count_graphs(const json_t *graphs, const char *state)
+{
+	json_t *row;
+	size_t i, n = 0;
+
+	json_array_foreach(graphs, i, row)
+		n += strcmp(json_string_value(json_object_get(row, "state")), state) == 0;
+	return n;
+}
+
+static void test_operator_drops_and_captures_graphs_while_clients_run(void **state)
+{
+	struct daemon *daemon = *state;
+	pid_t pids[2];
+
+	for (unsigned i = 0; i < 2; i++)
+		pids[i] = process_run(talk_until_killed, daemon);
+	assert_true(EVENTUALLY(daemon_count(daemon, "running") == 2));
+	json_t *graphs = mimeoctl_order(daemon, "graphs", "drop", "PIECEWISE 8");
+	assert_true(count_graphs(graphs, "empty") >= 1);
+	json_decref(graphs);
+	json_decref(mimeoctl_order(daemon, "graphs", "drop", "all"));
+	graphs = mimeoctl_order(daemon, "graphs", "capture", "all");
+	assert_int_equal(count_graphs(graphs, "ready"), 8);
+	json_decref(graphs);
+	assert_int_equal(daemon_count(daemon, "graphs_ready"), 8);
+	assert_true(daemon_count(daemon, "late_captures") >= 8);
+	json_int_t replays = daemon_count(daemon, "shared_replays");
+	assert_true(EVENTUALLY(daemon_count(daemon, "shared_replays") > replays));
+	for (unsigned i = 0; i < 2; i++)
+		process_kill(pids[i]);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_each_graph_is_captured_once_however_many_clients_come_and_go),
 		cmocka_unit_test(test_replays_carry_rows_of_several_processes),
+		cmocka_unit_test(test_operator_drops_and_captures_graphs_while_clients_run),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

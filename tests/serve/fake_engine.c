@@ -20,6 +20,8 @@ struct engine {
 	unsigned n_ports;
 	int aborted_with, attach_error;
 	bool draining;
+	struct engine_graphs_order order;
+	unsigned n_orders;
 	uint32_t n_models, n_graphs;
 	struct engine_stats stats;
 	struct model model;
@@ -184,6 +186,24 @@ int engine_post_abort(struct engine *engine, int status)
 	return 0;
 }
 
+int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order)
+{
+	pthread_mutex_lock(&engine->lock);
+	engine->order = *order;
+	engine->n_orders++;
+	pthread_mutex_unlock(&engine->lock);
+	return 0;
+}
+
+unsigned fake_engine_orders(struct engine *engine, struct engine_graphs_order *ret_last)
+{
+	pthread_mutex_lock(&engine->lock);
+	unsigned n = engine->n_orders;
+	*ret_last = engine->order;
+	pthread_mutex_unlock(&engine->lock);
+	return n;
+}
+
 int engine_report_fd(const struct engine *engine)
 {
 	return engine->report_fd;
@@ -262,6 +282,8 @@ bool engine_graph_facts(
 		.bytes = 5000,
 		.seconds = 0.001,
 		.n_replays = 10,
+		.state = "ready",
 	};
+	snprintf(ret->name, sizeof(ret->name), "FULL %ux1", index + 1);
 	return true;
 }

@@ -21,6 +21,8 @@ struct engine_port *fake_engine_port(struct engine *engine);
 unsigned fake_engine_n_ports(struct engine *engine);
 void fake_engine_refuse_attach(struct engine *engine, int error); /* -errno, 0: no more */
 int fake_engine_aborted_with(struct engine *engine); /* 0: not */
+/* Orders about graphs, and the last of them. */
+unsigned fake_engine_orders(struct engine *engine, struct engine_graphs_order *ret_last);
 /* As when the engine has seen that the device is lost, before it reports so. */
 void fake_engine_set_device_condition(struct engine *engine, int condition);
 void fake_engine_set_in_flight(struct engine *engine, uint32_t n); /* no DRAINED until aborted */

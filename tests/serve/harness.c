@@ -192,7 +192,10 @@ struct answer *operator_ask(struct harness *harness, const char *op, const uint6
 	struct answer *answer;
 	int fd = operator_connect(harness);
 
-	assert_int_equal(ask_send(fd, op, session), 0);
+	const struct ask ask = {
+		.op = op, .has_session = session != NULL, .session = session ? *session : 0};
+
+	assert_int_equal(ask_send(fd, &ask), 0);
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	close(fd);
 	return answer;

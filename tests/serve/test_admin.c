@@ -116,6 +116,66 @@ static void test_graphs_lists_each_descriptor(void **state)
 	answer_free(answer);
 }
 
+/* The status that the order was answered with. */
+static int give_order(struct harness *harness, struct ask ask)
+{
+	int fd = operator_connect(harness), status;
+	struct answer *answer;
+
+	assert_int_equal(ask_send(fd, &ask), 0);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	status = answer->status;
+	assert_int_equal(answer->n_rows, 0);
+	answer_free(answer);
+	close(fd);
+	return status;
+}
+
+static void test_orders_about_graphs_reach_the_engine_as_they_are_meant(void **state)
+{
+	static const struct {
+		struct ask ask;
+		struct engine_graphs_order order;
+	} orders[] = {
+		{{.op = "capture", .graph = "all"}, {ENGINE_GRAPH_CAPTURE, ENGINE_ALL, ENGINE_ALL}},
+		{{.op = "drop", .graph = "all", .model = "tinycalc"},
+			{ENGINE_GRAPH_DROP, 0, ENGINE_ALL}},
+		{{.op = "drop", .graph = "idle"}, {ENGINE_GRAPH_DROP_IDLE, ENGINE_ALL, ENGINE_ALL}},
+		{{.op = "drop", .graph = "full 2X1"}, {ENGINE_GRAPH_DROP, 0, 1}},
+		{{.op = "capture", .graph = "FULL 3x1", .model = "tinycalc"},
+			{ENGINE_GRAPH_CAPTURE, 0, 2}},
+	};
+	struct harness *harness = *state;
+
+	for (unsigned i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+		struct engine_graphs_order last;
+
+		assert_int_equal(give_order(harness, orders[i].ask), 0);
+		assert_int_equal(fake_engine_orders(harness->engine, &last), i + 1);
+		assert_int_equal(last.order, orders[i].order.order);
+		assert_int_equal(last.model, orders[i].order.model);
+		assert_int_equal(last.graph, orders[i].order.graph);
+	}
+}
+
+static void test_orders_about_graphs_that_there_are_not_are_refused(void **state)
+{
+	static const struct ask orders[] = {
+		{.op = "drop", .graph = "FULL 4x1"},
+		{.op = "drop", .graph = ""},
+		{.op = "drop"},
+		{.op = "capture", .graph = "idle"},
+		{.op = "drop", .graph = "idle", .model = "tinycalc"},
+		{.op = "capture", .graph = "all", .model = "other"},
+	};
+	struct harness *harness = *state;
+	struct engine_graphs_order last;
+
+	for (unsigned i = 0; i < sizeof(orders) / sizeof(orders[0]); i++)
+		assert_int_equal(give_order(harness, orders[i]), STATUS_E_INVALID);
+	assert_int_equal(fake_engine_orders(harness->engine, &last), 0);
+}
+
 static void test_reply_of_many_messages_has_every_row_once(void **state)
 {
 	struct answer *answer = operator_ask(*state, "graphs", NULL);
@@ -220,8 +280,8 @@ static void test_operator_that_never_reads_is_cut_off(void **state)
 	int fd = operator_connect(*state);
 
 	/* each reply has a megabyte: the second request comes while the first is not taken */
-	assert_int_equal(ask_send(fd, "graphs", NULL), 0);
-	while (ask_send(fd, "graphs", NULL) == 0)
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "graphs"}), 0);
+	while (ask_send(fd, &(struct ask){.op = "graphs"}) == 0)
 		continue;
 	expect_closed(fd);
 	close(fd);
@@ -233,7 +293,7 @@ static void test_operator_may_ask_twice(void **state)
 	int fd = operator_connect(*state);
 
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(ask_send(fd, "graphs", NULL), 0);
+		assert_int_equal(ask_send(fd, &(struct ask){.op = "graphs"}), 0);
 		assert_int_equal(ask_receive(fd, &answer), 0);
 		assert_int_equal(answer->n_rows, 3);
 		answer_free(answer);
@@ -299,7 +359,7 @@ static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
 	await_sessions(harness, 1);
 	fake_engine_set_in_flight(harness->engine, 2);
 	int fd = operator_connect(harness);
-	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
 	struct answer *answer;
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	assert_string_equal(answer->text, "draining: 2 requests in flight");
@@ -400,7 +460,7 @@ static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
 	fake_engine_set_in_flight(harness->engine, 2);
 	int fd = operator_connect(harness);
 	struct answer *answer;
-	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	answer_free(answer);
 	assert_int_equal(ask_receive(fd, &answer), 0);
@@ -419,7 +479,7 @@ static void test_drain_that_loses_the_device_says_so(void **state)
 
 	fake_engine_set_in_flight(harness->engine, 2);
 	int fd = operator_connect(harness);
-	assert_int_equal(ask_send(fd, "drain", NULL), 0);
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	answer_free(answer);
 	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
@@ -477,6 +537,8 @@ int main(void)
 		T(test_sessions_lists_who_is_attached),
 		T(test_models_says_what_the_mode_was_lowered_to),
 		T(test_graphs_lists_each_descriptor),
+		T(test_orders_about_graphs_reach_the_engine_as_they_are_meant),
+		T(test_orders_about_graphs_that_there_are_not_are_refused),
 		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
 		T(test_metrics_are_an_exposition),
 		T(test_metrics_have_whole_counters_and_real_gauges),

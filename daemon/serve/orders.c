@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* Operators' orders about graphs: which are meant, and on to the engine. */
+#include "daemon/serve/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "daemon/log.h"
+#include "ipc/status.h"
+
+/* The model's index, ENGINE_ALL for no name, or engine_n_models for one that there is not. */
+static uint32_t find_model(const struct engine *engine, const char *name)
+{
+	uint32_t n = engine_n_models(engine);
+
+	if (!name[0])
+		return ENGINE_ALL;
+	for (uint32_t i = 0; i < n; i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(engine, i, &facts);
+		if (strcmp(facts.name, name) == 0)
+			return i;
+	}
+	return n;
+}
+
+static bool find_graph(
+	const struct engine *engine, uint32_t model, const char *name, uint32_t *ret_graph)
+{
+	struct engine_graph_facts facts;
+
+	for (uint32_t i = 0; engine_graph_facts(engine, model, i, &facts); i++) {
+		*ret_graph = i;
+		if (strcasecmp(facts.name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* One order to each model that has such a graph. Their number, or a status. */
+static int order_by_name(const struct serve *serve, struct engine_graphs_order order, const char *name)
+{
+	uint32_t n = engine_n_models(serve->options.engine), wanted = order.model;
+	int n_found = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if ((wanted != ENGINE_ALL && wanted != i) ||
+			!find_graph(serve->options.engine, i, name, &order.graph))
+			continue;
+		order.model = i;
+		if (engine_post_graphs(serve->options.engine, &order) < 0)
+			return STATUS_E_NO_MEMORY;
+		n_found++;
+	}
+	return n_found;
+}
+
+static int order_all(const struct serve *serve, const struct engine_graphs_order *order)
+{
+	return engine_post_graphs(serve->options.engine, order) < 0 ? STATUS_E_NO_MEMORY : 1;
+}
+
+void answer_order(struct serve *serve, const struct operator_request *request, struct reply *reply)
+{
+	bool capture = strcmp(request->op, "capture") == 0, idle = strcmp(request->graph, "idle") == 0;
+	struct engine_graphs_order order = {
+		.order = capture ? ENGINE_GRAPH_CAPTURE
+			: idle ? ENGINE_GRAPH_DROP_IDLE : ENGINE_GRAPH_DROP,
+		.model = find_model(serve->options.engine, request->model),
+		.graph = ENGINE_ALL,
+	};
+	char text[192];
+	int n;
+
+	if (order.model == engine_n_models(serve->options.engine)) {
+		snprintf(text, sizeof(text), "no model is called %s: see mimeoctl models", request->model);
+		reply_say(reply, STATUS_E_INVALID, text);
+		return;
+	}
+	if (idle && (capture || request->model[0])) {
+		reply_say(reply, STATUS_E_INVALID, "idle graphs are dropped, and of all models at once");
+		return;
+	}
+	n = idle || strcmp(request->graph, "all") == 0
+		? order_all(serve, &order) : order_by_name(serve, order, request->graph);
+	if (n > 0)
+		snprintf(text, sizeof(text), "%s: %s", request->op, request->graph);
+	else if (n == 0)
+		snprintf(text, sizeof(text), "no graph is called \"%s\": see mimeoctl graphs",
+			request->graph);
+	else
+		snprintf(text, sizeof(text), "out of host memory");
+	if (n > 0)
+		log_info("graphs: an operator asked to %s: %s", request->op, request->graph);
+	reply_say(reply, n > 0 ? 0 : n < 0 ? n : STATUS_E_INVALID, text);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT */
+/* Graphs that are captured and dropped while requests run. */
+#include "tests/daemon/rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VOCAB 256
+#define PATIENCE_MS 20000
+
+static const struct rig_options eager = {.mode = GRAPH_FULL_AND_PIECEWISE};
+static const struct rig_options lazy = {.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true};
+
+/* ---- what is there ---- */
+
+static uint32_t count_graphs(struct rig *rig, const char *state)
+{
+	struct engine_graph_facts facts;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
+		n += !state || strcmp(facts.state, state) == 0;
+	return n;
+}
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Wait until so many are in that state. */
+static void await_graphs(struct rig *rig, const char *state, uint32_t n)
+{
+	for (int ms = 0; count_graphs(rig, state) != n; ms++) {
+		if (ms == PATIENCE_MS)
+			fail_msg("%u graphs are %s, not %u", count_graphs(rig, state), state, n);
+		nap();
+	}
+}
+
+/* Nothing is being captured or dropped. */
+static void await_rest(struct rig *rig)
+{
+	await_graphs(rig, "wanted", 0);
+	await_graphs(rig, "building", 0);
+	await_graphs(rig, "dropping", 0);
+}
+
+static uint64_t n_uncaptured(struct rig *rig)
+{
+	return atomic_load(&engine_stats(rig->engine)->n_eager[EAGER_NOT_CAPTURED]);
+}
+
+static uint64_t n_replays(struct rig *rig)
+{
+	return atomic_load(&engine_stats(rig->engine)->n_replays);
+}
+
+static void order(struct rig *rig, enum engine_graph_order what, uint32_t graph)
+{
+	const struct engine_graphs_order o = {what, ENGINE_ALL, graph};
+
+	assert_int_equal(engine_post_graphs(rig->engine, &o), 0);
+}
+
+static uint32_t index_of(struct rig *rig, const char *name, struct engine_graph_facts *ret)
+{
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, ret); i++) {
+		if (strcmp(ret->name, name) == 0)
+			return i;
+	}
+	fail_msg("no graph is called %s", name);
+	return 0;
+}
+
+/* ---- lazy capture ---- */
+
+static void test_lazily_a_batch_runs_eager_until_its_graph_is_there(void **state)
+{
+	struct engine_graph_facts facts;
+	struct rig_client client;
+	uint64_t uncaptured, replays;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &lazy);
+	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
+	rig_attach(&rig, &client, 8);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	assert_true(n_uncaptured(&rig) > 0);
+	await_rest(&rig);
+	/* the prompt's and the decodes' */
+	assert_int_equal(count_graphs(&rig, "ready"), 2);
+	uncaptured = n_uncaptured(&rig);
+	replays = n_replays(&rig);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	assert_int_equal(n_uncaptured(&rig), uncaptured);
+	assert_true(n_replays(&rig) > replays);
+	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++)
+		assert_int_equal(facts.n_captures, strcmp(facts.state, "ready") == 0);
+	assert_int_equal(engine_stats(rig.engine)->n_late_captures, 2);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+/* ---- memory ---- */
+
+static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it(void **state)
+{
+	struct engine_graph_facts facts;
+	struct rig_client client;
+	struct rig rig;
+	uint32_t n;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	rig_attach(&rig, &client, 8);
+	n = count_graphs(&rig, NULL);
+	assert_int_equal(count_graphs(&rig, "ready"), n);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	/* What was replayed stays ... */
+	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	await_graphs(&rig, "ready", 2);
+	await_rest(&rig);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	assert_int_equal(n_uncaptured(&rig), 0);
+	/* ... and what was not since then goes too. */
+	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	await_graphs(&rig, "empty", n);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	assert_true(n_uncaptured(&rig) > 0);
+	await_graphs(&rig, "ready", 2);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	index_of(&rig, "FULL 1x1", &facts);
+	assert_int_equal(facts.n_captures, 2);
+	assert_int_equal(facts.n_drops, 1);
+	index_of(&rig, "FULL 16x1", &facts);
+	assert_int_equal(facts.n_captures, 1);
+	assert_int_equal(facts.bytes, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static int (*real_export)(struct device *, size_t, void **, struct device_handle *);
+static _Atomic uint32_t n_refusals;
+
+static int export_without_memory(
+	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle)
+{
+	if (atomic_fetch_add(&n_refusals, 1) == 0)
+		return DEVICE_E_MEMORY;
+	return real_export(device, bytes, ret, ret_handle);
+}
+
+static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state)
+{
+	struct builder_job job = {.thing = NULL}, *done;
+	struct builder_thing *thing = calloc(1, sizeof(*thing));
+	const struct device_ops *ops;
+	struct device_ops scarce;
+	struct rig rig;
+
+	(void)state;
+	assert_non_null(thing);
+	rig_open(&rig, &eager);
+	ops = rig.device->ops;
+	scarce = *ops;
+	real_export = ops->export_alloc;
+	scarce.export_alloc = export_without_memory;
+	rig.device->ops = &scarce;
+	atomic_store(&n_refusals, 0);
+	*thing = (struct builder_thing){.kind = BUILDER_EXPORT, .bytes = 4096};
+	job.thing = thing;
+	builder_post(rig.builder, &job);
+	while (!(done = builder_take(rig.builder)))
+		nap();
+	assert_ptr_equal(done, &job);
+	assert_int_equal(job.rc, 0);
+	assert_int_equal(atomic_load(&n_refusals), 2);
+	/* None had been replayed: when the memory was there, all of them had gone. */
+	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
+	rig.device->ops = ops;
+	if (job.handle.fd >= 0)
+		close(job.handle.fd);
+	builder_close(rig.builder, thing);
+	rig_close(&rig);
+}
+
+/* ---- dropping ---- */
+
+/* Logits of one step over sequences 1 ... n, each one token longer than before. */
+static void step_logits(struct rig_client *client, uint32_t n, float *ret)
+{
+	struct msg_step msg = {.n_rows = n, .outputs = MSG_STEP_LOGITS};
+	struct msg_row rows[4];
+	int32_t tokens[4];
+	struct rig_request request;
+	struct msg_output layout;
+
+	for (uint32_t i = 0; i < n; i++) {
+		rows[i] = (struct msg_row){i + 1, 1};
+		tokens[i] = 'x';
+	}
+	request = rig_step(client, 0, &msg, rows, tokens);
+	assert_int_equal(rig_do(client, &request).status, 0);
+	layout = msg_output_layout(0, n, VOCAB, 0, 128);
+	memcpy(ret, rig_logits(client, &request, &layout), n * VOCAB * sizeof(float));
+}
+
+static void open_histories(struct rig_client *client, uint32_t n)
+{
+	for (uint32_t i = 1; i <= n; i++) {
+		struct rig_request request;
+
+		rig_ok(client, 0, RING_OP_OPEN, i, 0);
+		request = rig_step_text(client, 0, i, "count 3 ", true);
+		assert_int_equal(rig_do(client, &request).status, 0);
+	}
+}
+
+static void close_histories(struct rig_client *client, uint32_t n)
+{
+	for (uint32_t i = 1; i <= n; i++)
+		rig_ok(client, 0, RING_OP_CLOSE, i, 0);
+}
+
+static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
+{
+	static float before[3][2 * VOCAB], after[3][2 * VOCAB];
+	static const char *const dropped[] = {"FULL 16x1", "FULL 1x1", "PIECEWISE 64"};
+	struct engine_graph_facts facts;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	rig_attach(&rig, &client, 8);
+	for (int round = 0; round < 2; round++) {
+		open_histories(&client, 2);
+		for (int i = 0; i < 3; i++) {
+			if (round)
+				order(&rig, ENGINE_GRAPH_DROP, index_of(&rig, dropped[i], &facts));
+			if (round)
+				await_graphs(&rig, "empty", (uint32_t)i + 1);
+			step_logits(&client, 2, round ? after[i] : before[i]);
+		}
+		close_histories(&client, 2);
+	}
+	assert_memory_equal(before, after, sizeof(before));
+	index_of(&rig, "FULL 2x1", &facts);
+	assert_int_equal(facts.n_replays, 6);
+	assert_int_equal(facts.n_captures, 1);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **state)
+{
+	struct engine_graph_facts facts;
+	struct rig_result results[1] = {0};
+	struct rig_request request;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	rig_attach(&rig, &client, 8);
+	rig_gate_close(&rig);
+	request = rig_ask_text(&client, 0, 0, "9+8=");
+	rig_submit(&client, &request);
+	rig_wait_steps(&rig, 2); /* the prompt's, and a decode's */
+	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(&rig, "dropping", 2);
+	for (int i = 0; i < 20; i++)
+		nap();
+	assert_int_equal(count_graphs(&rig, "dropping"), 2);
+	rig_gate_open(&rig);
+	rig_wait(&client, results, 0);
+	rig_assert_text(&client, &request, &results[0], "17");
+	rig_detach(&client);
+	await_rest(&rig);
+	index_of(&rig, "FULL 1x1", &facts);
+	assert_int_equal(facts.n_drops, 1);
+	rig_close(&rig);
+}
+
+/* ---- capturing beside requests ---- */
+
+static void test_captures_beside_a_running_request_change_none_of_its_tokens(void **state)
+{
+	static int32_t alone[300];
+	struct rig_result results[1] = {0};
+	struct rig_request request;
+	struct rig_client client;
+	struct rig rig;
+	uint32_t n;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	rig_attach(&rig, &client, 8);
+	n = count_graphs(&rig, NULL);
+	for (int round = 0; round < 2; round++) {
+		request = rig_endless(&client, 0, 0, 300);
+		results[0] = (struct rig_result){0};
+		rig_submit(&client, &request);
+		if (round) {
+			order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+			order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		}
+		rig_wait(&client, results, 0);
+		assert_int_equal(results[0].n_generated, 300);
+		if (!round)
+			memcpy(alone, rig_tokens(&client, &request), sizeof(alone));
+	}
+	assert_memory_equal(alone, rig_tokens(&client, &request), sizeof(alone));
+	await_rest(&rig);
+	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(&rig, "ready", n);
+	assert_true(engine_stats(rig.engine)->n_late_captures >= n);
+	assert_true(engine_stats(rig.engine)->late_capture_ns > 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_order_taken_back_captures_nothing(void **state)
+{
+	struct rig_result results[1] = {0};
+	struct rig_request request;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &lazy);
+	rig_attach(&rig, &client, 8);
+	rig_gate_close(&rig);
+	request = rig_ask_text(&client, 0, 0, "9+8=");
+	rig_submit(&client, &request);
+	rig_wait_steps(&rig, 1);
+	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(&rig, "wanted", count_graphs(&rig, NULL));
+	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(&rig, "wanted", 0);
+	assert_int_equal(engine_stats(rig.engine)->n_late_captures, 0);
+	rig_gate_open(&rig);
+	rig_wait(&client, results, 0);
+	rig_assert_text(&client, &request, &results[0], "17");
+	rig_detach(&client);
+	await_rest(&rig);
+	rig_close(&rig);
+}
+
+static void test_engine_can_end_while_graphs_are_wanted(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		rig_open(&rig, &lazy);
+		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		if (i)
+			await_graphs(&rig, "ready", (uint32_t)i);
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_lazily_a_batch_runs_eager_until_its_graph_is_there),
+		cmocka_unit_test(
+			test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it),
+		cmocka_unit_test(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs),
+		cmocka_unit_test(test_dropping_graphs_leaves_what_they_shared_intact),
+		cmocka_unit_test(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
+		cmocka_unit_test(test_captures_beside_a_running_request_change_none_of_its_tokens),
+		cmocka_unit_test(test_order_taken_back_captures_nothing),
+		cmocka_unit_test(test_engine_can_end_while_graphs_are_wanted),
+	};
+
+	return cmocka_run_group_tests_name("engine_late", tests, NULL, NULL);
+}
