@@ -32,6 +32,11 @@ struct step_row {
 	uint32_t flags;      /* ROW_... */
 	uint32_t n_tokens;   /* its query length, 0 ... */
 	uint32_t start;      /* position of its first token */
+	/* Embeddings in place of ids, [n_tokens - n_ids, hidden] act on the device, or NULL: none. To
+	 * stay until the step has completed. None where ROW_FROM_SLOT. */
+	const void *embeddings;
+	uint32_t n_ids;      /* leading tokens that have ids all the same */
+	uint32_t reserved;
 };
 
 struct slot_sampling {
@@ -68,7 +73,9 @@ struct step_inputs {
 	uint32_t max_pages; /* row stride of both block tables */
 	uint32_t page_tokens;
 	uint32_t vocab_size;
+	uint32_t embedding_bytes; /* of a token: hidden act */
 	int32_t *input_ids;      /* [max_tokens]; tail: any id in range (0) */
+	const void **embedding_from; /* [max_tokens] or NULL: the id's; tail: NULL */
 	int32_t *positions;      /* [max_tokens]; tail: 0 */
 	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; from the real T: -1 */
 	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
@@ -94,9 +101,10 @@ struct op_prepare {
 
 /* ---- the model ---- */
 
-struct op_embed { /* out[t] = table[clamp(ids[t])] */
+struct op_embed { /* out[t] = from[t] ? *from[t] : table[clamp(ids[t])] */
 	struct weight table;  /* [vocab, hidden] */
 	const int32_t *ids;   /* [n_tokens] */
+	const void *const *from; /* [n_tokens] of [hidden] act, as aligned as one, or NULL; NULL: none */
 	void *out;            /* [n_tokens, hidden] act */
 	uint32_t n_tokens;
 };

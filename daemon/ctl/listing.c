@@ -31,7 +31,6 @@ static const struct table_column status_columns[] = {
 	{"eager_mixed", "eager, mixed batch", TABLE_COUNT},
 	{"eager_too_wide", "eager, too wide", TABLE_COUNT},
 	{"eager_not_captured", "eager, not captured", TABLE_COUNT},
-	{"eager_embeddings", "eager, embeddings", TABLE_COUNT},
 	{"graphs", "graphs", TABLE_COUNT},
 	{"graphs_ready", "graphs captured", TABLE_COUNT},
 	{"late_captures", "captures while serving", TABLE_COUNT},

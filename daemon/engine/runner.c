@@ -96,11 +96,9 @@ static int allocate_host(struct runner *runner)
 	runner->running = calloc(n, sizeof(struct sequence *));
 	runner->copies = calloc(n, sizeof(*runner->copies));
 	runner->dropped = calloc(runner->max_pages, sizeof(*runner->dropped));
-	runner->embeddings = calloc(n, sizeof(*runner->embeddings));
 	runner->context.kv_layers = calloc(runner->model->config.n_layers, sizeof(void *));
 	if (!runner->query_lens || !runner->seq_lens || !runner->free_slots || !runner->running ||
-		!runner->copies || !runner->dropped || !runner->embeddings ||
-		!runner->context.kv_layers)
+		!runner->copies || !runner->dropped || !runner->context.kv_layers)
 		return -ENOMEM;
 	/* The lowest slot is given out first. */
 	for (uint32_t i = 0; i < n; i++)
@@ -370,7 +368,6 @@ void runner_deinit(struct runner *runner)
 		device->ops->mem_free(device, runner->pool);
 	inputs_deinit(&runner->inputs);
 	free(runner->context.kv_layers);
-	free(runner->embeddings);
 	free(runner->dropped);
 	free(runner->copies);
 	free(runner->running);

@@ -6,6 +6,7 @@
  */
 #include "daemon/engine/state.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Positions that are known (to the host, or to the device as a slot's last token), not computed. */
@@ -52,6 +53,24 @@ static bool leaves_results(const struct sequence *s)
 	return (r->want_logits && !r->logits.at) || (r->want_hidden && !r->hidden.at);
 }
 
+/* Where the embeddings lie that the request brings for the row. Tokens of earlier requests that were
+ * not computed yet come before the request's own: those have ids, and a chunk may have no others. */
+static void place_embeddings(
+	const struct runner *runner, const struct sequence *s, struct step_row *row)
+{
+	const struct request *request = s->request;
+	const struct request_row *own = &request->rows[s->row];
+	uint32_t begin = sequence_request_start(s);
+	uint32_t n_ids = row->start < begin ? begin - row->start : 0;
+
+	if (row->n_tokens <= n_ids)
+		return;
+	uint64_t at = own->first + (uint64_t)(row->start + n_ids - begin);
+	assert(at + row->n_tokens - n_ids <= (uint64_t)own->first + own->n_tokens);
+	row->embeddings = request->embeddings.at + at * runner->inputs.persistent.embedding_bytes;
+	row->n_ids = n_ids;
+}
+
 /* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
 static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
@@ -77,6 +96,8 @@ static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bo
 	if (!s->slot_ready)
 		inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
 	s->slot_ready = true;
+	if (s->request->embeddings.at)
+		place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
 	if (!from_slot)
 		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));

@@ -150,7 +150,6 @@ struct runner {
 	uint32_t (*copies)[2]; /* [max_rows] pages to copy ahead of the next step */
 	uint32_t n_copies;
 	uint32_t *dropped; /* [max_pages] scratch */
-	struct model_embedding *embeddings; /* [max_rows] of the step being launched */
 	uint64_t launched, completed; /* step numbers, from 1 */
 	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
 	bool warned_too_wide;

@@ -19,7 +19,6 @@
  */
 #include "daemon/engine/state.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "daemon/log.h"
@@ -137,46 +136,6 @@ static void tell_recorded(const struct flight *flight)
 	}
 }
 
-/* The embeddings of a row's chunk, which begins with the step's token `first`. Tokens of earlier
- * requests that were not computed yet lie before the request's own: those have ids. True if the chunk
- * comes as far as the request's own. */
-static bool embeddings_of(const struct runner *runner, const struct sequence *s,
-	const struct step_row *chunk, uint32_t first, struct model_embedding *ret)
-{
-	const struct request *request = s->request;
-	const struct request_row *row = &request->rows[s->row];
-	uint32_t begin = sequence_request_start(s);
-	uint32_t n_ids = chunk->start < begin ? begin - chunk->start : 0;
-
-	if (chunk->n_tokens <= n_ids)
-		return false;
-	uint64_t at = row->first + (uint64_t)(chunk->start + n_ids - begin);
-	assert(at + chunk->n_tokens - n_ids <= (uint64_t)row->first + row->n_tokens);
-	*ret = (struct model_embedding){
-		.from = request->embeddings.at + at * runner->model->config.hidden_size *
-			dtype_bytes(runner->activation_dtype),
-		.first = first + n_ids,
-		.n_tokens = chunk->n_tokens - n_ids,
-	};
-	return true;
-}
-
-/* Embeddings that rows of the flight bring: their number, in runner->embeddings. */
-static uint32_t gather_embeddings(struct runner *runner, const struct flight *flight)
-{
-	uint32_t n = 0, token = 0;
-
-	for (uint32_t i = 0; i < flight->n_rows; i++) {
-		const struct step_row *chunk = &flight->slot->rows[i];
-		const struct sequence *s = flight->rows[i].sequence;
-
-		if (s->request->embeddings.at)
-			n += embeddings_of(runner, s, chunk, token, &runner->embeddings[n]);
-		token += chunk->n_tokens;
-	}
-	return n;
-}
-
 /* On a thread of the device's. */
 static void on_lane(void *arg)
 {
@@ -259,23 +218,12 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 	count(&runner->n_eager[reason], 1);
 }
 
-/* The graph that the step takes, or NULL and why. A graph has no place for embeddings. Rows that
- * bring some get no step of their own all the same: the weights would be read once more, which is a
- * whole step for everybody, while an eager step is 10 to 12 % longer than a graph's (1B model, H200,
- * 1 and 8 rows). */
-static struct graph_entry *choose_graph(struct runner *runner, const struct flight *flight,
-	const struct batch_shape *shape, enum eager_reason *ret_reason)
+/* The graph that the step takes, or NULL and why. */
+static struct graph_entry *choose_graph(
+	struct runner *runner, const struct batch_shape *shape, enum eager_reason *ret_reason)
 {
-	struct forward *eager = &runner->executor.eager;
-	struct graph_entry *entry;
+	struct graph_entry *entry = graph_set_dispatch(&runner->graphs, shape, ret_reason);
 
-	eager->n_embeddings = gather_embeddings(runner, flight);
-	eager->embeddings = runner->embeddings;
-	if (eager->n_embeddings) {
-		*ret_reason = EAGER_EMBEDDINGS;
-		return NULL;
-	}
-	entry = graph_set_dispatch(&runner->graphs, shape, ret_reason);
 	if (*ret_reason == EAGER_NOT_CAPTURED)
 		late_want(runner, entry);
 	return *ret_reason == EAGER_NO ? entry : NULL;
@@ -310,7 +258,7 @@ static int launch(struct runner *runner, bool *ret_launched)
 		return 0;
 	}
 	if (flight->n_rows)
-		entry = choose_graph(runner, flight, &shape, &reason);
+		entry = choose_graph(runner, &shape, &reason);
 	flight->entry = entry;
 	flight->expected_ns = entry ? entry->lane_ns : 0;
 	if (!engine->n_flights)

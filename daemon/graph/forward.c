@@ -69,8 +69,6 @@ static struct model_pass pass_of(
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
-		.embeddings = forward->embeddings,
-		.n_embeddings = forward->n_embeddings,
 		.attend = forward->attend,
 		.attend_userdata = forward->attend_userdata,
 	};
@@ -83,8 +81,6 @@ int forward_model(struct forward *forward, const struct descriptor *descriptor, 
 
 	if (!rc)
 		rc = model_forward(forward->context->model, stream, &pass);
-	forward->embeddings = NULL;
-	forward->n_embeddings = 0;
 	return rc;
 }
 

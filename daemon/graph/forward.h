@@ -43,9 +43,6 @@ struct forward {
 	/* NULL, or what takes the place of the backend's run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
-	/* Of the next eager pass: set before forward_run, which forgets it. */
-	const struct model_embedding *embeddings; /* [n_embeddings] */
-	uint32_t n_embeddings;
 };
 
 int forward_init(struct forward *forward, const struct forward_context *context,

@@ -14,6 +14,7 @@ static void carve_device(struct inputs *inputs, struct arena *arena)
 	struct step_inputs *p = &inputs->persistent;
 
 	TAKE(arena, l->max_tokens, p->input_ids);
+	TAKE(arena, l->max_tokens, p->embedding_from);
 	TAKE(arena, l->max_tokens, p->positions);
 	TAKE(arena, l->max_tokens, p->slot_mapping);
 	TAKE(arena, l->max_rows + 1, p->query_start);
@@ -53,7 +54,7 @@ static void carve_pinned(struct inputs *inputs, struct arena *arena)
 		carve_slot(inputs, &inputs->slots[i], arena);
 }
 
-static void set_limits(struct inputs *inputs)
+static void set_limits(struct inputs *inputs, enum dtype activation)
 {
 	const struct inputs_limits *l = &inputs->limits;
 	struct step_inputs *p = &inputs->persistent;
@@ -64,6 +65,7 @@ static void set_limits(struct inputs *inputs)
 	p->max_pages = l->max_pages;
 	p->page_tokens = l->page_tokens;
 	p->vocab_size = l->vocab_size;
+	p->embedding_bytes = l->hidden_size * (uint32_t)dtype_bytes(activation);
 }
 
 int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uint64_t *ret_pinned)
@@ -83,10 +85,14 @@ int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uin
 int inputs_init(struct inputs *inputs, struct device *device, const struct inputs_limits *limits)
 {
 	struct arena arena, pinned;
+	struct device_info info;
 	int rc;
 
 	*inputs = (struct inputs){.device = device, .limits = *limits};
-	set_limits(inputs);
+	rc = device->ops->info(device, &info);
+	if (rc)
+		return rc;
+	set_limits(inputs, info.activation_dtype);
 	rc = inputs_measure(limits, &inputs->device_bytes, &inputs->pinned_bytes);
 	if (rc)
 		return rc;

@@ -67,7 +67,6 @@ static const char *const reason_names[N_EAGER_REASONS] = {
 	[EAGER_MIXED] = "mixed",
 	[EAGER_TOO_WIDE] = "too_wide",
 	[EAGER_NOT_CAPTURED] = "not_captured",
-	[EAGER_EMBEDDINGS] = "embeddings",
 };
 
 const char *eager_reason_name(enum eager_reason reason)

@@ -31,14 +31,13 @@ int graph_mode_parse(const char *text, enum graph_mode *ret);
 enum graph_mode graph_mode_decode(enum graph_mode mode);
 enum graph_mode graph_mode_mixed(enum graph_mode mode);
 
-/* Why a step ran without a graph. EMBEDDINGS: a row brings embeddings of its own, for which graphs have no place; the engine's. */
+/* Why a step ran without a graph. */
 enum eager_reason {
 	EAGER_NO,
 	EAGER_MODE,         /* the mode has no graphs */
 	EAGER_MIXED,        /* none for batches that are not decodes */
 	EAGER_TOO_WIDE,     /* wider than the widest */
 	EAGER_NOT_CAPTURED, /* its graph is not captured yet, or was dropped */
-	EAGER_EMBEDDINGS,
 	N_EAGER_REASONS,
 };
 const char *eager_reason_name(enum eager_reason reason); /* "too_wide" */

@@ -72,25 +72,10 @@ static int embed(const struct forward_state *s)
 		&(struct op_embed){
 			.table = s->model->embedding,
 			.ids = s->pass->inputs->input_ids,
+			.from = s->pass->inputs->embedding_from,
 			.out = s->b->residual,
 			.n_tokens = s->pass->n_tokens,
 		});
-}
-
-/* Over the rows that `embed` made of ids which stand for nothing. */
-static int place_embeddings(const struct forward_state *s)
-{
-	const size_t bytes = s->model->config.hidden_size *
-		dtype_bytes(s->model->activation_dtype);
-	int rc = 0;
-
-	for (uint32_t i = 0; i < s->pass->n_embeddings && !rc; i++) {
-		const struct model_embedding *e = &s->pass->embeddings[i];
-
-		rc = s->model->device->ops->copy_async(s->stream,
-			(uint8_t *)s->b->residual + e->first * bytes, e->from, e->n_tokens * bytes);
-	}
-	return rc;
 }
 
 /* The first layer's norm has nothing to add yet. */
@@ -223,8 +208,6 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 	const struct forward_state state = begin(model, stream, pass);
 	int rc = embed(&state);
 
-	if (!rc)
-		rc = place_embeddings(&state);
 	for (uint32_t layer = 0; !rc && layer < model->config.n_layers; layer++)
 		rc = run_layer(&state, layer);
 	return rc ? rc : add_norm(&state, &model->final_norm);

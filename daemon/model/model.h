@@ -125,12 +125,6 @@ struct model_buffers {
 void model_buffers_carve(const struct model_config *config, uint32_t max_tokens, uint32_t max_rows,
 	enum dtype activation_dtype, struct arena *arena, struct model_buffers *ret);
 
-/* Tokens whose embeddings are given, in place of their ids' rows of the table. */
-struct model_embedding {
-	const void *from; /* [n_tokens, hidden] act, device */
-	uint32_t first, n_tokens; /* of the batch */
-};
-
 struct model_pass {
 	const struct step_inputs *inputs;
 	const struct model_buffers *buffers;
@@ -139,13 +133,11 @@ struct model_pass {
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */
 	uint32_t page_tokens;
-	const struct model_embedding *embeddings; /* [n_embeddings]; not for a pass to be recorded */
-	uint32_t n_embeddings;
 	/* NULL, or what takes the place of attention->run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
 };
-/* Queue (or record) the pass from input_ids to the normed hidden state of each token. No allocation. */
+/* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token. No allocation. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
 /* From there to the logits of each row's last token. */
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass);

@@ -95,7 +95,6 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("eager_mixed", atomic_load(&stats->n_eager[EAGER_MIXED])),
 		CELL_COUNT("eager_too_wide", atomic_load(&stats->n_eager[EAGER_TOO_WIDE])),
 		CELL_COUNT("eager_not_captured", atomic_load(&stats->n_eager[EAGER_NOT_CAPTURED])),
-		CELL_COUNT("eager_embeddings", atomic_load(&stats->n_eager[EAGER_EMBEDDINGS])),
 		CELL_COUNT("graphs", totals.n_graphs), CELL_COUNT("graphs_ready", totals.n_ready),
 		CELL_COUNT("late_captures", atomic_load(&stats->n_late_captures)),
 		CELL_NUMBER("late_gap_s", (double)atomic_load(&stats->late_gap_ns) * 1e-9),

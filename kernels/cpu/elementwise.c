@@ -25,9 +25,15 @@ static void embed_run(const void *args, void *workspace)
 	size_t cols = a->table.cols;
 
 	(void)workspace;
-	for (size_t t = 0; t < a->n_tokens; t++)
-		weight_to_f32((float *)a->out + t * cols, &a->table,
-			clamp_index(a->ids[t], a->table.rows) * cols, cols);
+	for (size_t t = 0; t < a->n_tokens; t++) {
+		float *out = (float *)a->out + t * cols;
+
+		if (a->from && a->from[t])
+			memcpy(out, a->from[t], cols * sizeof(float));
+		else
+			weight_to_f32(out, &a->table,
+				clamp_index(a->ids[t], a->table.rows) * cols, cols);
+	}
 }
 
 static void silu_mul_run(const void *args, void *workspace)

@@ -67,6 +67,15 @@ static void apply_init(const struct expansion *e, const struct slot_init *init)
 	memset(pages + n, 0, (e->in->max_pages - n) * sizeof(*pages));
 }
 
+/* Where the embedding of the row's token j is given, or NULL. */
+static const void *given_embedding(
+	const struct expansion *e, const struct step_row *row, uint32_t j)
+{
+	if (!row->embeddings || j < row->n_ids || (row->flags & ROW_FROM_SLOT))
+		return NULL;
+	return (const uint8_t *)row->embeddings + (size_t)(j - row->n_ids) * e->in->embedding_bytes;
+}
+
 /* `table`: the row's pages, in batch order. */
 static void expand_token(
 	const struct expansion *e, const struct step_row *row, const int32_t *table, uint32_t j)
@@ -77,6 +86,7 @@ static void expand_token(
 
 	e->in->input_ids[t] =
 		clamp_id(e, from_slot ? e->in->slot_last_token[row->slot] : e->record->ids[t]);
+	e->in->embedding_from[t] = given_embedding(e, row, j);
 	if (position >= e->capacity) {
 		e->in->positions[t] = (int32_t)(e->capacity - 1);
 		e->in->slot_mapping[t] = -1;
@@ -92,6 +102,7 @@ static void empty_tokens(const struct expansion *e, uint32_t first, uint32_t end
 {
 	for (uint32_t t = first; t < end; t++) {
 		e->in->input_ids[t] = 0;
+		e->in->embedding_from[t] = NULL;
 		e->in->positions[t] = 0;
 		e->in->slot_mapping[t] = -1;
 	}
@@ -187,7 +198,9 @@ int cpu_prepare(struct stream *stream, const struct op_prepare *a)
 		return -EINVAL;
 	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
 		return -EINVAL;
-	if (!in->input_ids || !in->positions || !in->slot_mapping || !in->query_start)
+	if (!in->input_ids || !in->embedding_from || !in->embedding_bytes)
+		return -EINVAL;
+	if (!in->positions || !in->slot_mapping || !in->query_start)
 		return -EINVAL;
 	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
 		return -EINVAL;

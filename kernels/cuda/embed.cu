@@ -4,28 +4,48 @@
  * Grid: (tokens, packs of a row / 256); block: 256 threads, each one pack of 8 elements; no shared
  * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows the time
  * is that of one dependent read (the id, then the row): a thread has one access only, so that a row
- * costs one round trip whatever its width.
+ * costs one round trip whatever its width. Where a given embedding lies is read beside the id. The
+ * launcher sees no given embedding, so whether one can be read in packs is found out here.
  */
 
 #include "kernels/cuda/kernel.cuh"
 
 enum { THREADS = 256 };
 
+/* Bit for bit; `to` is aligned to N elements, `from` to one. */
+template <int N> __device__ static void copy_pack(bf16 *to, const bf16 *from)
+{
+	if (N == PACK && (uintptr_t)from % 16 == 0) {
+		*(uint4 *)to = *(const uint4 *)from;
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		to[i] = from[i];
+}
+
 template <int N> static __global__ void embed(const struct op_embed a)
 {
 	const uint32_t n_packs = a.table.cols / N;
+	const bf16 *from;
 	size_t row;
 
 	overlap_begin();
 	if (blockIdx.x >= a.n_tokens)
 		return;
+	from = a.from ? (const bf16 *)a.from[blockIdx.x] : NULL;
 	row = (size_t)clamp_index(a.ids[blockIdx.x], a.table.rows) * a.table.cols;
 	for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < n_packs;
 		i += gridDim.y * THREADS) {
+		bf16 *out = (bf16 *)a.out + (size_t)blockIdx.x * a.table.cols + (size_t)i * N;
 		float v[N];
 
+		if (from != NULL) {
+			copy_pack<N>(out, from + (size_t)i * N);
+			continue;
+		}
 		load_weight<N>(v, a.table, row + (size_t)i * N);
-		store<N>((bf16 *)a.out + (size_t)blockIdx.x * a.table.cols + (size_t)i * N, v);
+		store<N>(out, v);
 	}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: 16 blocks; block: 512 threads; shared memory: 29 KB for a tile of 512 rows and one of 256
- * inits. Reads the record over the bus, in each block; writes 12 bytes for each of max_tokens, 20
+ * Grid: 16 blocks; block: 512 threads; shared memory: 37 KB for a tile of 512 rows and one of 256
+ * inits. Reads the record over the bus, in each block; writes 20 bytes for each of max_tokens, 20
  * for each of max_rows, and the block table rows in use. The time is a chain of reads over the
  * bus: the record, then its rows and inits, then ids and pages. Hence few blocks, which load
  * whole tiles side by side into shared memory. On an H200, at 128 decoding rows: 7 us with 4 or
@@ -59,10 +59,12 @@ __device__ static uint32_t grid_warp(void)
 	return threadIdx.x / WARP * BLOCKS + blockIdx.x;
 }
 
-__device__ static void load_words(void *to, const void *from, size_t bytes)
+/* 8 bytes a thread: 128 rows in one round trip. */
+template <typename T> __device__ static void load_all(T *to, const T *from, uint32_t n)
 {
-	for (uint32_t i = threadIdx.x; i < bytes / 4; i += THREADS)
-		((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+	static_assert(sizeof(T) % 8 == 0 && alignof(T) == 8, "is copied in words of 8 bytes");
+	for (uint32_t i = threadIdx.x; i < n * (sizeof(T) / 8); i += THREADS)
+		((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
 }
 
 __device__ static int32_t clamp_page(const struct expansion &e, uint32_t page)
@@ -243,6 +245,7 @@ __device__ static void write_tables(const struct expansion &e, uint32_t base, ui
 __device__ static void empty_token(const struct expansion &e, uint32_t t)
 {
 	e.in.input_ids[t] = 0;
+	e.in.embedding_from[t] = NULL;
 	e.in.positions[t] = 0;
 	e.in.slot_mapping[t] = -1;
 }
@@ -261,6 +264,15 @@ __device__ static uint32_t row_of(const struct expansion &e, uint32_t n, uint32_
 			high = middle;
 	}
 	return low;
+}
+
+/* Where the embedding of the row's token j is given, or NULL. */
+__device__ static const void *given_embedding(
+	const struct expansion &e, const struct step_row &row, uint32_t j)
+{
+	if (!row.embeddings || j < row.n_ids || (row.flags & ROW_FROM_SLOT))
+		return NULL;
+	return (const uint8_t *)row.embeddings + (size_t)(j - row.n_ids) * e.in.embedding_bytes;
 }
 
 __device__ static void write_token(const struct expansion &e, uint32_t n, uint32_t t)
@@ -282,6 +294,7 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	id = from_slot ? e.in.slot_last_token[row.slot] : e.tile.record.ids[t];
 	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
 	e.in.input_ids[t] = (int32_t)clamp_index(id, e.in.vocab_size);
+	e.in.embedding_from[t] = given_embedding(e, row, t - e.tile.first[i]);
 	mapped = (uint64_t)clamp_page(e, page) * page_tokens +
 		 (uint32_t)position % page_tokens;
 	e.in.positions[t] = (int32_t)(fits ? position : e.capacity - 1);
@@ -316,13 +329,13 @@ __device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base,
 	uint64_t end = before;
 	uint32_t init = 0;
 
-	load_words(e.tile.rows, record.rows + base, n * sizeof(*e.tile.rows));
+	load_all(e.tile.rows, record.rows + base, n);
 	do {
 		const uint32_t n_inits = min(record.n_inits - init, (uint32_t)TILE_INITS);
 
 		if (init)
 			__syncthreads();
-		load_words(e.tile.inits, record.inits + init, n_inits * sizeof(*e.tile.inits));
+		load_all(e.tile.inits, record.inits + init, n_inits);
 		__syncthreads();
 		if (init == 0)
 			end = scan_rows(e, n, before);
@@ -355,7 +368,7 @@ static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepar
 	overlap_begin();
 	if (a.began && grid_thread() == 0)
 		*a.began = device_clock_ns();
-	load_words(&tile.record, a.record, sizeof(tile.record));
+	load_all(&tile.record, a.record, 1);
 	__syncthreads();
 	e.n_rows = min(tile.record.n_rows, a.inputs.max_rows);
 	e.padded_rows = min(tile.record.padded_rows, a.inputs.max_rows);
@@ -379,7 +392,9 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 		return -EINVAL;
 	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
 		return -EINVAL;
-	if (!in->input_ids || !in->positions || !in->slot_mapping || !in->query_start)
+	if (!in->input_ids || !in->embedding_from || !in->embedding_bytes)
+		return -EINVAL;
+	if (!in->positions || !in->slot_mapping || !in->query_start)
 		return -EINVAL;
 	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
 		return -EINVAL;

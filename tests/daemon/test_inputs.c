@@ -58,6 +58,14 @@ static int32_t fetch(const struct fixture *f, const int32_t *at)
 	return test_fetch_int(f->device, at);
 }
 
+static const uint8_t *fetch_from(const struct fixture *f, uint32_t token)
+{
+	const uint8_t *from;
+
+	test_copy(f->device, &from, f->inputs.persistent.embedding_from + token, sizeof(from));
+	return from;
+}
+
 /* One row of n tokens, all `id`, on a slot with pages of its own; its outbox behind it. */
 static void launch(struct fixture *f, struct inputs_slot *slot, int32_t persistent, uint32_t n_tokens,
 	uint32_t start, int32_t id, uint32_t padded_rows, uint32_t padded_tokens)
@@ -180,11 +188,13 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 	struct fixture *f = *state;
 	const struct step_inputs *in = &f->inputs.persistent;
 	const struct slot_sampling sampling = {.top_p = 1};
+	static const uint8_t given[64];
 	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
 
 	for (uint32_t i = 0; i < ROWS; i++) {
 		const uint32_t page = i + 1;
-		const struct step_row row = {.slot = (int32_t)i, .n_tokens = 2, .flags = ROW_SAMPLE};
+		const struct step_row row = {.slot = (int32_t)i, .n_tokens = 2, .flags = ROW_SAMPLE,
+			.embeddings = given};
 		int32_t *ids;
 
 		inputs_add_init(slot, (int32_t)i, &sampling, &page, 1);
@@ -203,6 +213,7 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 	for (uint32_t t = 1; t < TOKENS; t++) {
 		assert_int_equal(fetch(f, in->slot_mapping + t), -1);
 		assert_in_range(fetch(f, in->input_ids + t), 0, 99);
+		assert_null(fetch_from(f, t));
 	}
 	for (uint32_t r = 1; r < ROWS; r++) {
 		assert_int_equal(fetch(f, in->seq_lens + r), 0);
@@ -214,6 +225,25 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 	assert_int_equal(fetch(f, in->query_start + ROWS), 1);
 	for (uint32_t i = 4; i < 16; i++)
 		assert_int_equal(fetch(f, in->block_table + i), 0); /* the padded rows' */
+}
+
+static void test_embeddings_of_a_row_lie_a_hidden_state_apart(void **state)
+{
+	struct fixture *f = *state;
+	static const uint8_t given[256]; /* which nobody reads */
+	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
+	const struct step_row row = {.slot = 0, .n_tokens = 4, .embeddings = given, .n_ids = 1};
+	const size_t bytes = limits.hidden_size *
+		dtype_bytes(test_device_info(f->device).activation_dtype);
+
+	memset(inputs_add_row(slot, &row), 0, row.n_tokens * sizeof(int32_t));
+	launch(f, slot, 1, 2, 0, 7, 2, 6);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	assert_null(fetch_from(f, 0));
+	for (uint32_t t = 1; t < 4; t++)
+		assert_ptr_equal(fetch_from(f, t), given + (t - 1) * bytes);
+	for (uint32_t t = 4; t < TOKENS; t++)
+		assert_null(fetch_from(f, t));
 }
 
 static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)
@@ -243,6 +273,7 @@ int main(void)
 		TEST(test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending),
 		TEST(test_slots_do_not_share_memory),
 		TEST(test_small_step_after_a_large_one_sees_nothing_of_it),
+		TEST(test_embeddings_of_a_row_lie_a_hidden_state_apart),
 		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
 	};
 

@@ -99,8 +99,8 @@ static void await_final(struct client *client, struct mimeo_event *ret)
 	CHILD_EXPECT(ret->kind == MIMEO_EVENT_FINAL && ret->status == 0);
 }
 
-/* A step of the tokens on a fresh sequence, its logits through the arena. */
-static void reference(struct client *client, uint32_t n, float logits[static VOCAB])
+/* A step of the tokens on a fresh sequence, its logits through the arena: the sequence. */
+static uint32_t reference(struct client *client, uint32_t n, float logits[static VOCAB])
 {
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row row = {.n_tokens = n, .tokens = tokens};
@@ -115,7 +115,7 @@ static void reference(struct client *client, uint32_t n, float logits[static VOC
 	await_final(client, &event);
 	memcpy(logits, event.logits, VOCAB * sizeof(float));
 	mimeo_event_seen(client->m, &event);
-	CHILD_EXPECT(mimeo_sequence_close(client->m, row.sequence) == 0);
+	return row.sequence;
 }
 
 /* ---- logits ---- */
@@ -139,7 +139,8 @@ static int be_a_reader(void *arg)
 	step.outputs = MIMEO_STEP_LOGITS;
 	step.logits.offset = 4096;
 	for (uint32_t n = 1; n <= N; n += 7) {
-		reference(&client, n, expected);
+		CHILD_EXPECT(mimeo_sequence_close(
+				     client.m, reference(&client, n, expected)) == 0);
 		CUDA(cudaMemset(memory.address, 0, 8192));
 		CUDA(cudaDeviceSynchronize());
 		row.n_tokens = n;
@@ -236,6 +237,27 @@ static uint32_t embeddings_of(struct client *client, bool ipc)
 	return buffer;
 }
 
+/* One token more, tokens[5], by its id or its embedding. */
+static void append_one(
+	struct client *client, uint32_t sequence, uint32_t buffer, float logits[static VOCAB])
+{
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row row = {sequence, 1, buffer ? NULL : &tokens[5]};
+	struct mimeo_event event;
+
+	step.n_rows = 1;
+	step.rows = &row;
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.embeddings.buffer = buffer;
+	step.embeddings.offset = buffer ? 5 * HIDDEN * sizeof(uint16_t) : 0;
+	CHILD_EXPECT(mimeo_request_prep_step(mimeo_request_get(client->m), &step) == 0);
+	CHILD_EXPECT(mimeo_submit(client->m) >= 1);
+	await_final(client, &event);
+	memcpy(logits, event.logits, VOCAB * sizeof(float));
+	mimeo_event_seen(client->m, &event);
+}
+
+/* Two steps of a prompt, eager, and four that append. */
 static int be_an_embedder(void *arg)
 {
 	const bool ipc = *(const uint32_t *)arg == MIMEO_HANDLE_CUDA_IPC;
@@ -243,11 +265,12 @@ static int be_an_embedder(void *arg)
 	struct mimeo_step_row row = {.n_tokens = N};
 	struct mimeo_event event;
 	struct client client;
-	float expected[VOCAB];
+	float expected[VOCAB], logits[VOCAB];
+	uint32_t by_id;
 
 	client_start(&client);
 	CHILD_EXPECT(mimeo_model_get(client.m, 0)->activation == MIMEO_ACTIVATION_BF16);
-	reference(&client, N, expected);
+	by_id = reference(&client, N, expected);
 	step.embeddings.buffer = embeddings_of(&client, ipc);
 	step.outputs = MIMEO_STEP_LOGITS;
 	CHILD_EXPECT(mimeo_sequence_open(client.m, 0, &row.sequence) == 0);
@@ -255,7 +278,13 @@ static int be_an_embedder(void *arg)
 	await_final(&client, &event);
 	CHILD_EXPECT(memcmp(event.logits, expected, sizeof(expected)) == 0);
 	mimeo_event_seen(client.m, &event);
+	append_one(&client, by_id, 0, expected);
+	append_one(&client, row.sequence, step.embeddings.buffer, logits);
+	CHILD_EXPECT(memcmp(logits, expected, sizeof(expected)) == 0);
 	CHILD_EXPECT(mimeo_buffer_close(client.m, step.embeddings.buffer) == 0);
+	append_one(&client, by_id, 0, expected);
+	append_one(&client, row.sequence, 0, logits);
+	CHILD_EXPECT(memcmp(logits, expected, sizeof(expected)) == 0);
 	mimeo_close(client.m);
 	return 0;
 }
@@ -266,9 +295,14 @@ static void test_embeddings_of_the_table_are_the_ids_for_both_kinds(void **state
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
+		int64_t steps = daemon_count(&group_daemon, "steps");
+		int64_t replays = daemon_count(&group_daemon, "replays");
+
 		assert_int_equal(process_exit_status(
 			process_run(be_an_embedder, &kinds[i]), PATIENCE_MS), 0);
 		assert_true(EVENTUALLY(no_buffers()));
+		assert_int_equal(daemon_count(&group_daemon, "steps") - steps, 6);
+		assert_int_equal(daemon_count(&group_daemon, "replays") - replays, 4);
 	}
 }
 

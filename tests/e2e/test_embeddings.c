@@ -67,10 +67,8 @@ static void test_embeddings_of_the_table_are_the_ids(void **state)
 	step.embeddings.buffer = buffer_of(m, 1 << 20, &memory);
 	step.embeddings.offset = 640;
 	embed(table, memory + 640 / sizeof(float));
-	int64_t eager = daemon_count(*state, "eager_embeddings");
 	struct mimeo_event event = step_wait(m, &step, rows, N_ROWS);
 	assert_int_equal(event.status, 0);
-	assert_true(daemon_count(*state, "eager_embeddings") > eager);
 	assert_memory_equal(event.logits, expected.logits, sizeof(expected.logits));
 	assert_memory_equal(event.hidden, expected.hidden, sizeof(expected.hidden));
 	mimeo_event_seen(m, &event);
@@ -240,6 +238,222 @@ static void test_embeddings_go_on_behind_a_cancelled_prompt(void **state)
 	mimeo_close(m);
 }
 
+/* ---- in graphs: tokens appended to histories ---- */
+
+enum { HISTORIES = 4 };
+
+static const int32_t appended[] = {'7', '1', '2', ' '};
+
+/* Memory with the embeddings of the appended ones. */
+static uint32_t appended_buffer(struct mimeo *m, const float *table)
+{
+	float *memory;
+	uint32_t buffer = buffer_of(m, sizeof(appended) / sizeof(appended[0]) * HIDDEN * sizeof(float),
+		&memory);
+
+	for (size_t i = 0; i < sizeof(appended) / sizeof(appended[0]); i++)
+		memcpy(memory + i * HIDDEN, table + (size_t)appended[i] * HIDDEN,
+			HIDDEN * sizeof(float));
+	return buffer;
+}
+
+/* Fresh sequences of some tokens each, all computed. */
+static void histories_make(struct mimeo *m, uint32_t ret[static HISTORIES])
+{
+	for (uint32_t i = 0; i < HISTORIES; i++) {
+		ret[i] = sequence_of(m);
+		assert_int_equal(step(m, ret[i], tokens + i, 5, NULL), 0);
+	}
+}
+
+/* Prepared: a row of each of n sequences, which appends appended[first], appended[first + 1], ...;
+ * out of the buffer, or by ids. */
+static struct mimeo_request *append_prepare(
+	struct mimeo *m, const uint32_t *sequences, uint32_t n, uint32_t first, uint32_t buffer)
+{
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct mimeo_step_row rows[HISTORIES];
+
+	for (uint32_t i = 0; i < n; i++)
+		rows[i] = (struct mimeo_step_row){
+			sequences[i], 1, buffer ? NULL : &appended[first + i]};
+	step.outputs = MIMEO_STEP_LOGITS;
+	step.embeddings.buffer = buffer;
+	step.embeddings.offset = buffer ? first * HIDDEN * sizeof(float) : 0;
+	return step_prepare(m, &step, rows, n);
+}
+
+/* The final event of a request of n rows: its status; its logits to ret. */
+static int append_wait(struct mimeo *m, uint32_t n, float *ret)
+{
+	struct mimeo_event event = wait_event(m);
+	int status = event.status;
+
+	assert_int_equal(event.kind, MIMEO_EVENT_FINAL);
+	if (status == 0)
+		memcpy(ret, event.logits, n * VOCAB * sizeof(float));
+	mimeo_event_seen(m, &event);
+	return status;
+}
+
+static void append(struct mimeo *m, const uint32_t *sequences, uint32_t n, uint32_t first,
+	uint32_t buffer, float *ret)
+{
+	append_prepare(m, sequences, n, first, buffer);
+	assert_true(mimeo_submit(m) >= 1);
+	assert_int_equal(append_wait(m, n, ret), 0);
+}
+
+struct served {
+	int64_t steps, replays;
+};
+
+static struct served served(struct daemon *daemon)
+{
+	return (struct served){daemon_count(daemon, "steps"), daemon_count(daemon, "replays")};
+}
+
+/* So many steps since, and each of them a graph's. */
+static void assert_replayed(struct daemon *daemon, const struct served *since, int64_t n)
+{
+	const struct served now = served(daemon);
+
+	assert_int_equal(now.steps - since->steps, n);
+	assert_int_equal(now.replays - since->replays, n);
+}
+
+/* And ids go on in the same graph, at the same place of the batch. */
+static void test_embedding_appended_to_a_history_replays_a_graph(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	float *table = embedding_table(), logits[2][3][VOCAB];
+	uint32_t buffer = appended_buffer(m, table), histories[HISTORIES];
+
+	for (int turn = 0; turn < 2; turn++) {
+		histories_make(m, histories);
+		struct served before = served(*state);
+		for (uint32_t i = 0; i < 3; i++)
+			append(m, histories, 1, i, turn == 1 && i < 2 ? buffer : 0,
+				logits[turn][i]);
+		assert_replayed(*state, &before, 3);
+	}
+	assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
+	free(table);
+	mimeo_close(m);
+}
+
+/* Two held steps fill the lane; then a row by its embedding and one by its id, of two requests. */
+static void append_side_by_side(struct daemon *daemon, struct mimeo *m, const uint32_t *histories,
+	uint32_t buffer, float ret[static 2 * VOCAB])
+{
+	struct served before = served(daemon);
+	float held[VOCAB];
+
+	lane_hold(daemon);
+	for (uint32_t i = 0; i < 2; i++) {
+		append_prepare(m, &histories[2 + i], 1, 3, 0);
+		assert_true(mimeo_submit(m) >= 1);
+		assert_true(EVENTUALLY(daemon_count(daemon, "steps") == before.steps + 1 + i));
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		mimeo_request_set_data(
+			append_prepare(m, &histories[i], 1, i, i == 0 ? buffer : 0), i);
+	assert_true(mimeo_submit(m) >= 1);
+	assert_true(EVENTUALLY(daemon_count(daemon, "running") == 4));
+	lane_go(daemon);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(append_wait(m, 1, held), 0);
+	for (uint32_t i = 0; i < 2; i++) { /* in any order */
+		struct mimeo_event event = wait_event(m);
+
+		assert_int_equal(event.status, 0);
+		memcpy(ret + event.user_data * VOCAB, event.logits, VOCAB * sizeof(float));
+		mimeo_event_seen(m, &event);
+	}
+	assert_replayed(daemon, &before, 3);
+}
+
+static void test_neighbours_of_an_embedding_in_a_graph_are_their_ids(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	float *table = embedding_table(), logits[2][2 * VOCAB];
+	uint32_t buffer = appended_buffer(m, table), histories[HISTORIES];
+
+	for (int turn = 0; turn < 2; turn++) {
+		histories_make(m, histories);
+		append_side_by_side(*state, m, histories, turn == 1 ? buffer : 0, logits[turn]);
+	}
+	assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
+	free(table);
+	mimeo_close(m);
+}
+
+/* Three rows run in the graph of four, whose fourth token was an embedding: the memory is gone. */
+static void test_padding_behind_embeddings_reads_nothing_of_their_buffer(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	float *table = embedding_table(), logits[2][HISTORIES * VOCAB], four[HISTORIES * VOCAB];
+	uint32_t histories[HISTORIES];
+
+	for (int turn = 0; turn < 2; turn++) {
+		uint32_t buffer = turn == 1 ? appended_buffer(m, table) : 0;
+
+		histories_make(m, histories);
+		struct served before = served(*state);
+		append(m, histories, 4, 0, buffer, four);
+		if (buffer)
+			assert_int_equal(mimeo_buffer_close(m, buffer), 0);
+		assert_no_buffers(*state);
+		append(m, histories, 3, 1, 0, logits[turn]);
+		assert_replayed(*state, &before, 2);
+	}
+	assert_memory_equal(logits[1], logits[0], 3 * VOCAB * sizeof(float));
+	free(table);
+	mimeo_close(m);
+}
+
+/* A held step is ahead of it in the lane: its embedding has not been read yet. */
+static void test_closed_buffer_lives_until_the_graph_has_read_it(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	float *table = embedding_table(), expected[VOCAB], logits[VOCAB];
+	uint32_t histories[HISTORIES];
+
+	histories_make(m, histories);
+	append(m, histories, 1, 0, 0, expected);
+	for (int cancel = 0; cancel < 2; cancel++) {
+		uint32_t buffer = appended_buffer(m, table);
+
+		histories_make(m, histories);
+		struct served before = served(*state);
+		lane_hold(*state);
+		append_prepare(m, &histories[1], 1, 3, 0);
+		assert_true(mimeo_submit(m) >= 1);
+		assert_true(EVENTUALLY(daemon_count(*state, "steps") == before.steps + 1));
+		uint64_t id = mimeo_request_id(append_prepare(m, histories, 1, 0, buffer));
+		assert_true(mimeo_submit(m) >= 1);
+		assert_true(EVENTUALLY(daemon_count(*state, "steps") == before.steps + 2));
+		if (cancel) {
+			assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(m), id), 0);
+			assert_true(mimeo_submit(m) >= 1);
+			assert_int_equal(wait_final(m).status, 0); /* the cancel's own */
+		}
+		assert_int_equal(mimeo_buffer_close(m, buffer), 0);
+		pause_ms(20);
+		assert_int_equal(daemon_count(*state, "buffers"), 1);
+		assert_int_equal(daemon_count(*state, "buffers_closing"), 1);
+		lane_go(*state);
+		assert_int_equal(wait_final(m).status, 0); /* the held one's */
+		assert_int_equal(append_wait(m, 1, logits), cancel ? MIMEO_E_CANCELLED : 0);
+		if (!cancel)
+			assert_memory_equal(logits, expected, sizeof(expected));
+		assert_replayed(*state, &before, 2);
+		assert_no_buffers(*state);
+	}
+	free(table);
+	mimeo_close(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -248,6 +462,10 @@ int main(void)
 		T(test_embeddings_that_were_not_computed_are_dropped_with_their_request),
 		T(test_embeddings_go_on_behind_a_generated_token),
 		T(test_embeddings_go_on_behind_a_cancelled_prompt),
+		T(test_embedding_appended_to_a_history_replays_a_graph),
+		T(test_neighbours_of_an_embedding_in_a_graph_are_their_ids),
+		T(test_padding_behind_embeddings_reads_nothing_of_their_buffer),
+		T(test_closed_buffer_lives_until_the_graph_has_read_it),
 	};
 
 	RUN("embeddings", tests);

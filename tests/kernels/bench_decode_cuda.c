@@ -115,6 +115,8 @@ static void inputs_make(struct bench *b)
 		.max_rows = MAX_ROWS, .max_tokens = MAX_ROWS, .max_slots = MAX_ROWS,
 		.max_pages = per_row, .page_tokens = PAGE_TOKENS,
 		.vocab_size = b->model.config.vocab_size,
+		.embedding_bytes = b->model.config.hidden_size * 2,
+		.embedding_from = alloc(b, MAX_ROWS * sizeof(void *)),
 		.input_ids = alloc(b, MAX_ROWS * 4), .positions = alloc(b, MAX_ROWS * 4),
 		.slot_mapping = alloc(b, MAX_ROWS * 4), .query_start = alloc(b, MAX_ROWS * 4 + 4),
 		.seq_lens = alloc(b, MAX_ROWS * 4),

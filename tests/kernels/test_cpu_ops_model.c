@@ -74,6 +74,42 @@ static void test_embed_clamps_ids_into_the_vocabulary(void **state)
 	}
 }
 
+/* Given ones lie anywhere, and their ids stand for nothing; the others are the table's. */
+static void test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others(void **state)
+{
+	static const int32_t ids[] = {3, -1, 16, INT32_MAX, 0, 7};
+	static const bool is_given[] = {false, true, false, true, true, false};
+	enum { COLS = 45, N = COUNT_OF(ids), BYTES = COLS * sizeof(float) };
+	const void *from[N] = {NULL};
+
+	(void)state;
+	for (size_t d = 0; d < COUNT_OF(weight_dtypes); d++) {
+		struct op_embed a = {.ids = ids, .from = from, .n_tokens = N};
+		struct buffer table = random_weight(&a.table, weight_dtypes[d], 17, COLS);
+		struct buffer out = buffer_new(N * BYTES), given = buffer_new(N * BYTES + 3);
+
+		for (size_t i = 0; i < N * BYTES; i++)
+			((uint8_t *)given.data)[i] = (uint8_t)random_u32();
+		for (size_t t = 0; t < N; t++)
+			if (is_given[t])
+				from[t] = (uint8_t *)given.data + (N - 1 - t) * BYTES + t % 4;
+		a.out = out.data;
+		RUN(embed, &a);
+		for (size_t t = 0; t < N; t++) {
+			const float *row = F(out) + t * COLS;
+
+			if (is_given[t])
+				assert_memory_equal(row, from[t], BYTES);
+			for (size_t i = 0; i < COLS && !is_given[t]; i++)
+				assert_true((double)row[i] ==
+					weight_at(&a.table, (size_t)ids[t], i));
+		}
+		buffer_free(&table);
+		buffer_free(&out);
+		buffer_free(&given);
+	}
+}
+
 /* ---- norms ---- */
 
 static double norm_scale(const float *x, uint32_t n, float eps)
@@ -502,7 +538,7 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_int_equal(ops->rope_and_cache(stream, &groups), -EINVAL);
 	assert_int_equal(ops->rope_and_cache(stream, &pages), -EINVAL);
 	assert_int_equal(ops->rope_and_cache(stream, &norm), -EINVAL);
-	assert_int_equal(ops->embed(stream, &(struct op_embed){w, NULL, m, 1}), -EINVAL);
+	assert_int_equal(ops->embed(stream, &(struct op_embed){w, NULL, NULL, m, 1}), -EINVAL);
 	assert_int_equal(
 		ops->rms_norm(stream, &(struct op_rms_norm){m, two_rows, m, 1, 0}), -EINVAL);
 	assert_int_equal(ops->rms_norm(stream, &(struct op_rms_norm){m, w, m, 1, -1}), -EINVAL);
@@ -523,6 +559,7 @@ int main(void)
 		cmocka_unit_test(test_embed_converts_every_bf16_exactly),
 		cmocka_unit_test(test_embed_converts_every_f16_exactly),
 		cmocka_unit_test(test_embed_clamps_ids_into_the_vocabulary),
+		cmocka_unit_test(test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others),
 		cmocka_unit_test(test_rms_norm_equals_double_reference),
 		cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
 		cmocka_unit_test(test_add_rms_norm_adds_to_the_residual_and_norms_the_sum),

@@ -12,12 +12,16 @@ enum {
 	VOCAB = 100,
 	N_PAGES = 64,
 	CAPACITY = MAX_PAGES * PAGE_TOKENS,
+	EMBEDDING_BYTES = 12,
 };
+
+/* Nobody reads it: of a row's embeddings only the addresses matter. */
+static const uint8_t given[2 * MAX_TOKENS * EMBEDDING_BYTES];
 
 /* The persistent inputs, each in a poisoned buffer between canaries. */
 struct inputs {
 	struct step_inputs in;
-	struct buffer buffers[12];
+	struct buffer buffers[13];
 	size_t n_buffers;
 };
 
@@ -39,7 +43,9 @@ static void inputs_init(struct inputs *i)
 		.max_pages = MAX_PAGES,
 		.page_tokens = PAGE_TOKENS,
 		.vocab_size = VOCAB,
+		.embedding_bytes = EMBEDDING_BYTES,
 		.input_ids = inputs_take(i, MAX_TOKENS * 4),
+		.embedding_from = inputs_take(i, MAX_TOKENS * sizeof(void *)),
 		.positions = inputs_take(i, MAX_TOKENS * 4),
 		.slot_mapping = inputs_take(i, MAX_TOKENS * 4),
 		.query_start = inputs_take(i, (MAX_ROWS + 1) * 4),
@@ -113,8 +119,13 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 			uint32_t position = row->start + j;
 			uint32_t page = (uint32_t)row->slot * 7 + 1 + position / PAGE_TOKENS;
 			bool from_slot = row->flags & ROW_FROM_SLOT;
+			bool has_id = empty || from_slot || !row->embeddings || j < row->n_ids;
 
 			assert_int_equal(in->positions[t], empty ? 0 : position);
+			assert_ptr_equal(in->embedding_from[t],
+				has_id ? NULL
+				       : (const uint8_t *)row->embeddings +
+						 (j - row->n_ids) * EMBEDDING_BYTES);
 			assert_int_equal(in->input_ids[t], empty       ? 0
 							   : from_slot ? 50 + row->slot
 								       : record->ids[t]);
@@ -135,6 +146,7 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 		assert_int_equal(in->block_table[p], 0);
 	for (; t < MAX_TOKENS; t++) {
 		assert_int_equal(in->input_ids[t], 0);
+		assert_null(in->embedding_from[t]);
 		assert_int_equal(in->positions[t], 0);
 		assert_int_equal(in->slot_mapping[t], -1);
 	}
@@ -160,14 +172,15 @@ static struct step_record record_of(
 	return record;
 }
 
+/* Embeddings: of some tokens, of none that a row has, of an empty row, of a slot's token, of all. */
 static const struct step_row big_rows[MAX_ROWS] = {
-	{3, ROW_SAMPLE, 9, 0},
-	{0, 0, 6, 5},
+	{3, ROW_SAMPLE, 9, 0, given, 4},
+	{0, 0, 6, 5, given + EMBEDDING_BYTES, 6},
 	{8, ROW_SAMPLE, 1, 20},
-	{-1, 0, 2, 9},
-	{5, ROW_SAMPLE | ROW_FROM_SLOT, 1, 23},
-	{2, 0, 20, 3},
-	{1, ROW_SAMPLE, 1, 0},
+	{-1, 0, 2, 9, given},
+	{5, ROW_SAMPLE | ROW_FROM_SLOT, 1, 23, given},
+	{2, 0, 20, 3, given + 7},
+	{1, ROW_SAMPLE, 1, 0, given + 64},
 };
 static const struct step_row decode_rows[] = {
 	{4, ROW_SAMPLE | ROW_FROM_SLOT, 1, 7},
@@ -232,6 +245,8 @@ static void test_prepare_random_steps_in_a_row(void **state)
 				.flags = random_below(2) * ROW_SAMPLE + (n == 1) * ROW_FROM_SLOT,
 				.n_tokens = n,
 				.start = random_below(CAPACITY - n + 1),
+				.embeddings = random_below(2) ? given + random_below(99) : NULL,
+				.n_ids = random_below(4),
 			};
 		}
 		record = record_of(rows, n_rows, n_rows + random_below(MAX_ROWS - n_rows + 1));
@@ -339,7 +354,7 @@ static void test_prepare_stays_inside_the_inputs_whatever_the_record_says(void *
 		{2, 0, 2, UINT32_MAX},
 		{MAX_SLOTS, 0, 1, 0},
 		{INT32_MAX, 0, 1, 0},
-		{3, 0, UINT32_MAX, 0},
+		{3, 0, UINT32_MAX, 0, given, UINT32_MAX},
 		{4, 0, 1, 0},
 		{5, 0, 1, 0},
 		{6, 0, 1, 0},
@@ -358,6 +373,7 @@ static void test_prepare_stays_inside_the_inputs_whatever_the_record_says(void *
 	prepare(&inputs, &record);
 	for (uint32_t t = 0; t < MAX_TOKENS; t++) {
 		assert_in_range(inputs.in.positions[t], 0, CAPACITY - 1);
+		assert_null(inputs.in.embedding_from[t]);
 		assert_true(inputs.in.slot_mapping[t] >= -1 &&
 			    inputs.in.slot_mapping[t] < N_PAGES * PAGE_TOKENS);
 	}
@@ -374,7 +390,7 @@ static void test_prepare_refuses_inputs_that_lack_a_buffer(void **state)
 {
 	struct step_record record = {0};
 	struct inputs inputs;
-	struct op_prepare bad[4];
+	struct op_prepare bad[6];
 
 	(void)state;
 	inputs_init(&inputs);
@@ -384,6 +400,8 @@ static void test_prepare_refuses_inputs_that_lack_a_buffer(void **state)
 	bad[1].n_pages = 0;
 	bad[2].inputs.slot_block_table = NULL;
 	bad[3].inputs.page_tokens = 0;
+	bad[4].inputs.embedding_from = NULL;
+	bad[5].inputs.embedding_bytes = 0;
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		assert_int_equal(device->kernels->prepare(stream, &bad[i]), -EINVAL);
 	inputs_deinit(&inputs);

@@ -17,10 +17,33 @@ static uint32_t any_rows(void)
 
 /* ---- embed ---- */
 
-static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n)
+/* Some tokens' embeddings are given, at any element of `given`: as `from` is to have it. */
+static struct both random_from(const struct both *given, uint32_t cols, uint32_t n)
+{
+	struct both from = both_new(BYTES, n * sizeof(void *));
+
+	for (uint32_t t = 0; t < n; t++) {
+		size_t element = random_below((uint32_t)given->n - cols + 1);
+		bool is_given = random_below(3);
+
+		if (random_below(2))
+			element -= element % 8;
+		for (int side = 0; side < N_SIDES; side++) {
+			const uint8_t *at = is_given ? (uint8_t *)given->at[side] +
+							      element * (side == CPU ? 4 : 2)
+						     : NULL;
+
+			both_copy(side, (uint8_t *)from.at[side] + t * sizeof(at), &at, sizeof(at));
+		}
+	}
+	return from;
+}
+
+static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_given)
 {
 	struct op_embed a = {.n_tokens = n};
 	struct both table = random_weight(&a.table, dtype, 37, cols), ids, out;
+	struct both given = random_act((size_t)cols * 5 + 1), from = random_from(&given, cols, n);
 	int32_t *values = malloc((n + 1) * sizeof(*values));
 
 	assert_non_null(values);
@@ -31,12 +54,15 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n)
 	for (int side = 0; side < N_SIDES; side++) {
 		a.table.data = table.at[side];
 		a.ids = ids.at[side];
+		a.from = some_given ? from.at[side] : NULL;
 		a.out = out.at[side];
 		RUN(side, embed, &a);
 	}
 	both_check_close(&out, dtype == DTYPE_BF16 ? 0 : ONE_ROUNDING, 1e-30);
 	free(values);
 	both_free(&table);
+	both_free(&given);
+	both_free(&from);
 	both_free(&ids);
 	both_free(&out);
 }
@@ -44,7 +70,13 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n)
 static void test_embed_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
-		check_embed(dtypes[i % 3], widths[i / 3], any_rows());
+		check_embed(dtypes[i % 3], widths[i / 3], any_rows(), false);
+}
+
+static void test_embed_of_given_embeddings_equals_the_oracle(void **state)
+{
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
+		check_embed(dtypes[i % 3], widths[i / 3], any_rows(), true);
 }
 
 /* ---- norms ---- */
@@ -448,6 +480,7 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
 
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_embed_equals_the_oracle),
+	cmocka_unit_test(test_embed_of_given_embeddings_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_equals_the_oracle),
 	cmocka_unit_test(test_add_rms_norm_equals_the_oracle),
 	cmocka_unit_test(test_rms_norm_of_a_row_does_not_depend_on_the_batch),

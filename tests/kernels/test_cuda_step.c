@@ -9,7 +9,7 @@ struct limits {
 	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab, n_pages;
 };
 
-enum { N_ARRAYS = 12 };
+enum { N_ARRAYS = 13, EMBEDDING_BYTES = 96 };
 
 struct inputs {
 	struct limits limits;
@@ -18,14 +18,14 @@ struct inputs {
 
 static const char *const array_names[N_ARRAYS] = {"input_ids", "positions", "slot_mapping",
 	"query_start", "seq_lens", "block_table", "row_slot", "row_flags", "logit_index",
-	"slot_last_token", "slot_sampling", "slot_block_table"};
+	"slot_last_token", "slot_sampling", "slot_block_table", "embedding_from"};
 
 static void inputs_init(struct inputs *in, const struct limits *l)
 {
 	const size_t words[N_ARRAYS] = {l->max_tokens, l->max_tokens, l->max_tokens,
 		l->max_rows + 1, l->max_rows, l->max_rows * l->max_pages, l->max_rows, l->max_rows,
 		l->max_rows, l->max_slots, l->max_slots * sizeof(struct slot_sampling) / 4,
-		l->max_slots * l->max_pages};
+		l->max_slots * l->max_pages, l->max_tokens * sizeof(void *) / 4};
 
 	in->limits = *l;
 	for (size_t i = 0; i < N_ARRAYS; i++)
@@ -43,6 +43,7 @@ static struct step_inputs inputs_of(const struct inputs *in, int side)
 		.max_pages = l->max_pages,
 		.page_tokens = l->page_tokens,
 		.vocab_size = l->vocab,
+		.embedding_bytes = EMBEDDING_BYTES,
 		.input_ids = in->arrays[0].at[side],
 		.positions = in->arrays[1].at[side],
 		.slot_mapping = in->arrays[2].at[side],
@@ -55,6 +56,7 @@ static struct step_inputs inputs_of(const struct inputs *in, int side)
 		.slot_last_token = in->arrays[9].at[side],
 		.slot_sampling = in->arrays[10].at[side],
 		.slot_block_table = in->arrays[11].at[side],
+		.embedding_from = in->arrays[12].at[side],
 	};
 }
 
@@ -89,6 +91,11 @@ static void random_record(
 			.flags = random_u32() & (ROW_FROM_SLOT | ROW_SAMPLE),
 			.n_tokens = random_below(s->max_row_tokens + 1),
 			.start = random_below(l->max_pages * l->page_tokens + 2),
+			/* Only the address matters. */
+			.embeddings = random_below(2)
+				? (void *)((uintptr_t)1 << 40 | random_below(1 << 20))
+				: NULL,
+			.n_ids = random_below(4) * random_below(s->max_row_tokens + 1),
 		};
 		n_tokens += p->rows[r].n_tokens;
 	}

@@ -17,7 +17,10 @@ static void carve_inputs(struct rig *rig, struct arena *arena)
 		.max_pages = RIG_PAGES_A_ROW,
 		.page_tokens = RIG_PAGE_TOKENS,
 		.vocab_size = rig->model->config.vocab_size,
+		.embedding_bytes = rig->model->config.hidden_size *
+			(uint32_t)dtype_bytes(rig->info.activation_dtype),
 		.input_ids = arena_take(arena, RIG_TOKENS, sizeof(int32_t)),
+		.embedding_from = arena_take(arena, RIG_TOKENS, sizeof(void *)),
 		.positions = arena_take(arena, RIG_TOKENS, sizeof(int32_t)),
 		.slot_mapping = arena_take(arena, RIG_TOKENS, sizeof(int32_t)),
 		.query_start = arena_take(arena, RIG_ROWS + 1, sizeof(int32_t)),
