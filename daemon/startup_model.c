@@ -166,6 +166,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		.mode = model->mode,
 		.max_seq_len = model->max_seq_len,
 		.kv_pages = model->memory->kv_pages,
+		.kv_exact = model->options->kv_pages > 0,
 		.kv_bytes = model->memory->kv_bytes,
 	};
 	snprintf(ret->name, sizeof(ret->name), "%s", name);

@@ -35,6 +35,7 @@ struct engine_model_options {
 	uint32_t max_seq_len;        /* tokens a sequence may have */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
+	bool kv_exact; /* fewer pages are an error, not a warning */
 };
 
 struct engine_progress {

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/log.h"
+
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
 
 static uint32_t ceil_div(uint32_t a, uint32_t b)
@@ -342,10 +344,33 @@ int runner_capture(struct runner *runner, struct model_error *error)
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }
 
+/* Pages that fit in what weights, pool and graphs have left of the device, at most those wanted. */
+static int fit_pages(const struct runner *runner, uint32_t *ret)
+{
+	struct device *device = runner->engine->device;
+	uint64_t page_bytes = kv_page_bytes(kv_cache_config(runner->kv)), n;
+	struct device_info info;
+	int rc = device->ops->info(device, &info);
+
+	if (rc)
+		return rc;
+	/* the null page and the warm-up's are there already */
+	n = info.free_bytes / page_bytes + kv_pages_total(runner->kv);
+	*ret = n < runner->options.kv_pages ? (uint32_t)n : runner->options.kv_pages;
+	return 0;
+}
+
 int runner_map(struct runner *runner, struct model_error *error)
 {
-	int rc = kv_cache_map(runner->kv, runner->options.kv_pages + 1);
+	uint32_t n = runner->options.kv_pages;
+	int rc = runner->options.kv_exact ? 0 : fit_pages(runner, &n);
 
+	if (!rc && n < runner->options.kv_pages)
+		log_warn("model %s: KV cache: %u pages fit in what is left of the device, not %u",
+			runner->options.name, n, runner->options.kv_pages);
+	runner->options.kv_pages = n;
+	if (!rc)
+		rc = kv_cache_map(runner->kv, n + 1);
 	if (rc)
 		return fail(error, runner, "KV pages", rc);
 	atomic_store(&runner->pages_free, kv_pages_free(runner->kv));
