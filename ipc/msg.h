@@ -178,8 +178,11 @@ struct msg_model {
 
 #define MSG_MODELS_MAX 32
 
-/* Answer to HELLO. Status 0 comes with three fds in SCM_RIGHTS: region, submission doorbell
- * (client rings), completion doorbell (daemon rings). Otherwise text says what and why. */
+/* Answer to HELLO. Status 0 comes with MSG_WELCOME_FDS fds in SCM_RIGHTS: region, submission doorbell
+ * (client rings), completion doorbell (daemon rings); and with all or none of MSG_LIFE_FDS more, each
+ * of which polls readable once the daemon is dead. Otherwise text says what and why. */
+#define MSG_WELCOME_FDS 3u
+#define MSG_LIFE_FDS 2u
 struct msg_welcome {
 	int32_t status;
 	char text[MSG_TEXT_MAX];

@@ -14,7 +14,7 @@
 #include <sys/types.h>
 
 #define SOCKET_PATH_MAX 108 /* sun_path, with terminator */
-#define SOCKET_FDS_MAX 4
+#define SOCKET_FDS_MAX 5
 #define SOCKET_LOCK_SUFFIX ".lock" /* behind a socket's path: its lock file */
 
 /* `path`, or if NULL $MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else

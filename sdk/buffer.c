@@ -83,12 +83,10 @@ static bool handle_from_reply(const struct msg_reply *reply, int fd, struct mime
 /* Wait until the socket has something, or the daemon is dead. */
 static bool await_reply(const struct mimeo *m)
 {
-	struct pollfd fds[] = {
-		{.fd = m->socket, .events = POLLIN},
-		{.fd = m->daemon, .events = POLLIN}, /* of -1 poll says nothing */
-	};
+	struct pollfd fds[WATCHED];
 
-	while (poll(fds, 2, -1) < 0) {
+	client_watch(m, POLLIN, fds);
+	while (poll(fds, WATCHED, -1) < 0) {
 		if (errno != EINTR)
 			return false;
 	}
@@ -419,12 +417,10 @@ struct page {
 
 static bool is_alive(const struct mimeo *m)
 {
-	struct pollfd fds[] = {
-		{.fd = m->socket, .events = POLLRDHUP},
-		{.fd = m->daemon, .events = POLLIN},
-	};
+	struct pollfd fds[WATCHED];
 
-	return !m->gone && poll(fds, 2, 0) == 0;
+	client_watch(m, POLLRDHUP, fds);
+	return !m->gone && poll(fds, WATCHED, 0) == 0;
 }
 
 static int wait_for(struct mimeo *m, const struct page *page, uint64_t until)

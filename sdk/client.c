@@ -22,6 +22,7 @@
 #define SPIN_LEAST_CPUS 4 /* below, a spinner takes the CPU that the daemon needs */
 #define SEQUENCES_MOST (1u << 20)
 #define GROWN_BYTES_MOST 4096u
+#define WELCOME_FDS_MAX (MSG_WELCOME_FDS + MSG_LIFE_FDS)
 
 bool config_copy(void *known, size_t known_size, const void *given, size_t least)
 {
@@ -184,11 +185,11 @@ static int welcome_parse(const void *data, size_t size, struct msg_welcome *ret)
 	return r;
 }
 
-/* 0 and three fds in `fds`, region and doorbells; or a status and none. */
+/* 0 and the fds that come with it, those that may lack -1; or a status and none. */
 static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
-	int fds[3])
+	int fds[static WELCOME_FDS_MAX])
 {
-	int taken[SOCKET_FDS_MAX];
+	int taken[WELCOME_FDS_MAX];
 	size_t n_fds = 0;
 
 	ret->text[0] = '\0';
@@ -196,7 +197,7 @@ static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct ms
 	if (!buffer)
 		return MIMEO_E_NO_MEMORY;
 	ssize_t n = socket_receive(
-		fd, buffer, MSG_SOCKET_MAX, taken, SOCKET_FDS_MAX, &n_fds, timeout_ms);
+		fd, buffer, MSG_SOCKET_MAX, taken, WELCOME_FDS_MAX, &n_fds, timeout_ms);
 	if (n < 0) {
 		free(buffer);
 		return connect_failed(path, (int)n, ret->text);
@@ -206,12 +207,12 @@ static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct ms
 		snprintf(ret->text, sizeof(ret->text), "this process has no descriptor left");
 		r = MIMEO_E_NO_MEMORY;
 	}
-	if (r == 0 && n_fds != 3)
+	if (r == 0 && n_fds != MSG_WELCOME_FDS && n_fds != WELCOME_FDS_MAX)
 		r = MIMEO_E_PROTOCOL;
-	for (size_t i = 0; i < n_fds; i++) {
+	for (size_t i = 0; i < WELCOME_FDS_MAX; i++) {
 		if (r == 0)
-			fds[i] = taken[i];
-		else if (taken[i] >= 0)
+			fds[i] = i < n_fds ? taken[i] : -1;
+		else if (i < n_fds && taken[i] >= 0)
 			close(taken[i]);
 	}
 	free(buffer);
@@ -289,20 +290,32 @@ static int fds_init(struct mimeo *m)
 	int r = watch(m->epoll, m->cq_bell, EPOLLIN);
 	if (r == 0)
 		r = watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
-	if (r == 0 && m->daemon >= 0)
-		r = watch(m->epoll, m->daemon, EPOLLIN);
+	for (size_t i = 0; r == 0 && i < MSG_LIFE_FDS; i++) {
+		if (m->lives[i] >= 0)
+			r = watch(m->epoll, m->lives[i], EPOLLIN);
+	}
 	return r;
 }
 
-/* A killed daemon's socket hangs up when the kernel has taken down all that refers to it, io_uring
- * among it, tens of milliseconds later; its pidfd tells at once. Without one (an old kernel, a
- * daemon in a PID namespace of its own) the socket has to do. */
-static void daemon_identify(struct mimeo *m)
+void client_watch(const struct mimeo *m, short events, struct pollfd ret[static WATCHED])
+{
+	ret[0] = (struct pollfd){.fd = m->socket, .events = events};
+	/* Of -1 poll says nothing. */
+	for (size_t i = 0; i < MSG_LIFE_FDS; i++)
+		ret[1 + i] = (struct pollfd){.fd = m->lives[i], .events = POLLIN};
+}
+
+/* A killed daemon's socket hangs up when the kernel has taken down its memory, its threads and all
+ * that refers to the socket, io_uring among it: 100 ms later and more. What came with WELCOME tells at
+ * once (daemon/serve/life.h). A daemon whose kernel is too old for that sent nothing: then its process's
+ * pidfd, which is sooner than a socket that io_uring has, and the socket have to do. */
+static void lives_init(struct mimeo *m, const int fds[static MSG_LIFE_FDS])
 {
 	struct socket_peer peer;
 
-	if (socket_peer(m->socket, &peer) == 0)
-		m->daemon = peer.pidfd;
+	memcpy(m->lives, fds, sizeof(m->lives));
+	if (m->lives[0] < 0 && socket_peer(m->socket, &peer) == 0)
+		m->lives[0] = peer.pidfd;
 }
 
 /* Why there is no connection: what was found out about it, or else which socket it was. */
@@ -324,13 +337,12 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 	char text[static MSG_TEXT_MAX])
 {
 	struct msg_welcome welcome;
-	int fds[3], r;
+	int fds[WELCOME_FDS_MAX], r;
 
 	uint64_t start = clock_ns();
 	m->socket = socket_connect(path, config->connect_timeout_ms);
 	if (m->socket < 0)
 		return connect_failed(path, m->socket, text);
-	daemon_identify(m);
 	r = say_hello(m->socket, config);
 	if (r < 0)
 		return r;
@@ -346,6 +358,7 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 	}
 	m->sq_bell = fds[1];
 	m->cq_bell = fds[2];
+	lives_init(m, fds + MSG_WELCOME_FDS);
 	r = region_map(&m->region, fds[0]);
 	if (r < 0) {
 		close(fds[0]);
@@ -376,7 +389,8 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 	if (!m)
 		return explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
 	m->pid = getpid();
-	m->socket = m->sq_bell = m->cq_bell = m->epoll = m->daemon = -1;
+	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
+	memset(m->lives, -1, sizeof(m->lives));
 	m->spin_ns = spin_ns(resolved.spin_us);
 
 	r = socket_path(path, resolved.socket_path);
@@ -415,7 +429,8 @@ void mimeo_close(struct mimeo *m)
 		region_deinit(&m->region);
 	close_fd(m->cq_bell);
 	close_fd(m->sq_bell);
-	close_fd(m->daemon);
+	for (size_t i = 0; i < MSG_LIFE_FDS; i++)
+		close_fd(m->lives[i]);
 	close_fd(m->socket);
 	free(m);
 }

@@ -29,6 +29,7 @@
  * otherwise who waits for entries by waiting for an event would wait for good.
  */
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -80,7 +81,7 @@ struct mimeo {
 	struct region region;
 	struct arena arena;
 	int socket, sq_bell, cq_bell, epoll;
-	int daemon; /* its pidfd, or -1: the socket alone tells of its death */
+	int lives[MSG_LIFE_FDS]; /* tell of the daemon's death before the socket does; -1: none */
 	pid_t pid; /* of the process that connected */
 	uint64_t spin_ns; /* UINT64_MAX: forever */
 
@@ -117,6 +118,12 @@ bool config_copy(void *known, size_t known_size, const void *given, size_t least
 /* The other way: as much of known[known_size] as the caller's struct has room for by its first field,
  * the rest of it zero. False if it is NULL or its size is impossible. */
 bool config_answer(void *given, const void *known, size_t known_size);
+
+/* ---- client.c ---- */
+
+/* Poll the socket for these events, and what else tells of the daemon's death. */
+#define WATCHED (1 + MSG_LIFE_FDS)
+void client_watch(const struct mimeo *m, short events, struct pollfd ret[static WATCHED]);
 
 /* ---- submit.c ---- */
 

@@ -254,8 +254,8 @@ static int reap_gone(struct mimeo *m)
  * one. */
 static void look(struct mimeo *m, int timeout_ms)
 {
-	struct epoll_event events[3];
-	int n = epoll_wait(m->epoll, events, 3, timeout_ms);
+	struct epoll_event events[1 + WATCHED];
+	int n = epoll_wait(m->epoll, events, 1 + WATCHED, timeout_ms);
 
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.fd == m->cq_bell)
@@ -281,13 +281,11 @@ static bool tend(struct mimeo *m)
 	if (m->tended_ns == 0) {
 		m->tended_ns = now;
 	} else if (!m->fd_taken && now - m->tended_ns >= LIFE_NS) {
-		struct pollfd fds[] = {
-			{.fd = m->socket, .events = POLLIN | POLLRDHUP},
-			{.fd = m->daemon, .events = POLLIN}, /* of -1 poll says nothing */
-		};
+		struct pollfd fds[WATCHED];
 
 		m->tended_ns = now;
-		if (poll(fds, 2, 0) > 0)
+		client_watch(m, POLLIN | POLLRDHUP, fds);
+		if (poll(fds, WATCHED, 0) > 0)
 			give_up(m);
 		else if (ring_cq_check(&m->region.ring) < 0)
 			break_off(m);

@@ -17,6 +17,7 @@
 #include "daemon/loop/loop.h"
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/closer.h"
+#include "daemon/serve/life.h"
 #include "daemon/serve/reply.h"
 #include "daemon/serve/serve.h"
 #include "ipc/msg.h"
@@ -88,6 +89,7 @@ struct serve {
 	struct loop_source *builder_source;
 	int listener, admin_listener;
 	struct closer *closer;
+	struct life *life;
 	struct msg_codec *codec;
 	uint64_t nonce;
 	uint32_t last_session;

@@ -345,6 +345,8 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 		r = loop_new(&serve->loop, options->loop);
 	if (r == 0)
 		r = closer_new(&serve->closer, serve->loop);
+	if (r == 0)
+		r = life_new(&serve->life);
 	if (r < 0)
 		goto fail;
 	signals_take(serve->loop);
@@ -395,6 +397,7 @@ void serve_free(struct serve *serve)
 		drain_timer_stop(serve);
 		loop_free(serve->loop);
 	}
+	life_free(serve->life);
 	msg_codec_free(serve->codec);
 	free(serve);
 }

@@ -126,7 +126,8 @@ static int encode(struct serve *serve, const struct msg_welcome *msg)
 int welcome_send(struct serve *serve, const struct session *session)
 {
 	const struct engine_port *port = &session->port;
-	const int fds[3] = {port->region.fd, port->sq_bell, port->cq_bell};
+	int fds[MSG_WELCOME_FDS + MSG_LIFE_FDS] = {port->region.fd, port->sq_bell, port->cq_bell};
+	size_t n_fds = MSG_WELCOME_FDS + life_fds(serve->life, fds + MSG_WELCOME_FDS);
 	union {
 		struct cmsghdr align;
 		uint8_t bytes[CMSG_SPACE(sizeof(fds))];
@@ -156,13 +157,13 @@ int welcome_send(struct serve *serve, const struct session *session)
 		.msg_iov = &part,
 		.msg_iovlen = 1,
 		.msg_control = &control,
-		.msg_controllen = sizeof(control.bytes),
+		.msg_controllen = CMSG_SPACE(n_fds * sizeof(int)),
 	};
 	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
 	rights->cmsg_level = SOL_SOCKET;
 	rights->cmsg_type = SCM_RIGHTS;
-	rights->cmsg_len = CMSG_LEN(sizeof(fds));
-	memcpy(CMSG_DATA(rights), fds, sizeof(fds));
+	rights->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+	memcpy(CMSG_DATA(rights), fds, n_fds * sizeof(int));
 	ssize_t sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent < 0)
 		return -errno;

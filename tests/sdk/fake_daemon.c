@@ -95,8 +95,10 @@ static void greet(struct fake *fake, int socket)
 		n = msg_welcome_encode(&welcome, buffer, MSG_SOCKET_MAX);
 		must(n >= 0, "welcome");
 	}
-	int fds[] = {fake->region.fd, fake->sq_bell, fake->cq_bell};
-	n_fds = welcome.status < 0 ? 0 : fake->script.n_fds ? fake->script.n_fds : 3;
+	const int fds[] = {fake->region.fd, fake->sq_bell, fake->cq_bell, fake->lives[0],
+		fake->lives[1]};
+	n_fds = fake->script.lives ? MSG_WELCOME_FDS + MSG_LIFE_FDS : MSG_WELCOME_FDS;
+	n_fds = welcome.status < 0 ? 0 : fake->script.n_fds ? fake->script.n_fds : n_fds;
 	if (!fake->script.silent)
 		must(socket_send(socket, data, (size_t)n, fds, n_fds) == 0, "send");
 	free(buffer);
@@ -134,6 +136,8 @@ void fake_init(struct fake *fake, const struct fake_script *script)
 	fake->listener = socket_listen(fake->path, &fake->lock);
 	must(fake->listener >= 0, "listen");
 	fake->stop = doorbell_new();
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++)
+		fake->lives[i] = doorbell_new();
 	must(msg_codec_new(&fake->codec) == 0, "codec");
 	pthread_mutex_init(&fake->mutex, NULL);
 	pthread_cond_init(&fake->changed, NULL);
@@ -174,6 +178,8 @@ void fake_deinit(struct fake *fake)
 		close(fake->sq_bell);
 		close(fake->cq_bell);
 	}
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++)
+		close(fake->lives[i]);
 	close(fake->listener);
 	close(fake->lock);
 	close(fake->stop);
@@ -220,6 +226,11 @@ void fake_hang_up(struct fake *fake)
 	if (fake->socket >= 0)
 		close(fake->socket);
 	fake->socket = -1;
+}
+
+void fake_life_end(struct fake *fake, unsigned which)
+{
+	doorbell_ring(fake->lives[which]);
 }
 
 void fake_say(struct fake *fake, const void *data, size_t size)

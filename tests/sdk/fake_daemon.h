@@ -35,7 +35,8 @@ struct fake_script {
 	uint32_t tokens_a_completion; /* of a generate; 0: all in the final one */
 	const void *raw_welcome;     /* sent in WELCOME's place */
 	size_t raw_welcome_bytes;
-	unsigned n_fds;              /* sent with WELCOME; 0: 3 */
+	unsigned n_fds;              /* sent with WELCOME; 0: 3, with lives 5 */
+	bool lives;                  /* it sends what tells of its death (fake_life_end) */
 	bool silent;                 /* never answers HELLO */
 	bool stalled;                /* greets, and then does nothing: the caller heeds it */
 	bool wide;                   /* its second model, of a larger vocabulary, comes first */
@@ -56,6 +57,7 @@ struct fake {
 	/* the session, under the mutex until greeted, the server's or the test's afterwards */
 	bool greeted;
 	int socket, sq_bell, cq_bell;
+	int lives[MSG_LIFE_FDS]; /* with script.lives */
 	struct region region;
 	struct msg_hello hello;
 	struct msg_codec *codec;
@@ -84,6 +86,8 @@ void fake_write(struct fake *fake, const struct ring_sqe *sqe, uint32_t n_tokens
 bool fake_answer(struct fake *fake, const struct ring_sqe *sqe);
 void fake_ring(struct fake *fake);
 void fake_hang_up(struct fake *fake);
+/* One of the two that tell of its death does, while the socket is open yet. */
+void fake_life_end(struct fake *fake, unsigned which);
 /* Send bytes on the socket. */
 void fake_say(struct fake *fake, const void *data, size_t size);
 void fake_serve(struct fake *fake);

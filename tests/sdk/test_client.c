@@ -164,6 +164,7 @@ static void test_connect_to_another_version_is_version(void **state)
 static void test_connect_without_all_fds_is_protocol(void **state)
 {
 	assert_int_equal(connect_script(&(struct fake_script){.n_fds = 2}), MIMEO_E_PROTOCOL);
+	assert_int_equal(connect_script(&(struct fake_script){.n_fds = 4}), MIMEO_E_PROTOCOL);
 }
 
 static void test_connect_refuses_a_welcome_that_lies_about_the_region(void **state)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/sdk/session.h"
@@ -83,6 +84,135 @@ static void test_fd_polls_readable_when_the_daemon_dies(void **state)
 	assert_int_equal(poll(&fd, 1, -1), 1);
 	assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
 	assert_int_equal(poll(&fd, 1, 0), 1);
+	session_stop(&s);
+}
+
+/* ---- a killed daemon, whose socket outlives it ---- */
+
+static const struct fake_script with_lives = {.lives = true};
+
+static void *end_a_life_when_it_sleeps(void *argument)
+{
+	struct session *s = argument;
+	struct ring_control *control = s->fake.region.ring.control;
+
+	while (!atomic_load(&control->client_need_wakeup))
+		usleep(100);
+	fake_life_end(&s->fake, 1);
+	return NULL;
+}
+
+static void test_sleeper_learns_of_a_death_before_the_socket_hangs_up(void **state)
+{
+	struct session s;
+	pthread_t killer;
+
+	session_start(&s, &with_lives, NULL);
+	session_generate(&s, 4);
+	mimeo_submit(s.m);
+	assert_int_equal(pthread_create(&killer, NULL, end_a_life_when_it_sleeps, &s), 0);
+	expect_gone(&s, 104);
+	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
+	pthread_join(killer, NULL);
+	session_stop(&s);
+}
+
+static void test_spinner_learns_of_a_death_by_either_life(void **state)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct session s;
+
+	config.spin_us = MIMEO_SPIN_FOREVER;
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
+		session_start(&s, &with_lives, &config);
+		fake_life_end(&s.fake, i);
+		assert_int_equal(session_wait(&s), MIMEO_E_GONE);
+		session_stop(&s);
+	}
+}
+
+static void test_peeker_learns_of_a_death_by_either_life(void **state)
+{
+	struct session s;
+
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
+		session_start(&s, &with_lives, NULL);
+		assert_int_equal(session_peek(&s), 0);
+		fake_life_end(&s.fake, i);
+		assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
+		session_stop(&s);
+	}
+}
+
+static void test_poller_learns_of_a_death_by_either_life(void **state)
+{
+	struct session s;
+
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
+		session_start(&s, &with_lives, NULL);
+		struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
+		assert_int_equal(session_peek(&s), 0);
+		assert_int_equal(poll(&fd, 1, 0), 0);
+		fake_life_end(&s.fake, i);
+		assert_int_equal(poll(&fd, 1, -1), 1);
+		assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
+		session_stop(&s);
+	}
+}
+
+static void *end_a_life_of(void *argument)
+{
+	struct session *s = argument;
+	struct pollfd fd = {.fd = s->fake.socket, .events = POLLIN};
+
+	assert_int_equal(poll(&fd, 1, -1), 1); /* the call */
+	fake_life_end(&s->fake, 0);
+	return NULL;
+}
+
+static void test_call_on_the_socket_ends_with_the_daemons_life(void **state)
+{
+	uint32_t buffer;
+	struct session s;
+	pthread_t killer;
+
+	session_start(&s, &with_lives, NULL);
+	assert_int_equal(pthread_create(&killer, NULL, end_a_life_of, &s), 0);
+	assert_int_equal(
+		mimeo_buffer_alloc(s.m, MIMEO_HANDLE_MEMFD, 4096, &buffer), MIMEO_E_GONE);
+	pthread_join(killer, NULL);
+	session_stop(&s);
+}
+
+/* A fence is recorded, and the daemon is dead before it completes. */
+static void test_fence_wait_ends_with_the_daemons_life(void **state)
+{
+	struct mimeo_handle fence = MIMEO_HANDLE_INIT;
+	const uint32_t recorded = 1;
+	struct session s;
+
+	session_start(&s, &with_lives, NULL);
+	fence.kind = MIMEO_HANDLE_MEMFD;
+	fence.fd = memfd_create("fence", MFD_CLOEXEC);
+	assert_int_equal(ftruncate(fence.fd, sysconf(_SC_PAGESIZE)), 0);
+	assert_int_equal(pwrite(fence.fd, &recorded, sizeof(recorded), 0), sizeof(recorded));
+	assert_int_equal(mimeo_fence_wait(s.m, &fence, 1), 0);
+	fake_life_end(&s.fake, 1);
+	assert_int_equal(mimeo_fence_wait(s.m, &fence, -1), MIMEO_E_GONE);
+	close(fence.fd);
+	session_stop(&s);
+}
+
+static void test_session_goes_on_while_the_daemon_lives(void **state)
+{
+	struct session s;
+
+	session_start(&s, &with_lives, NULL);
+	fake_serve(&s.fake);
+	session_generate(&s, 4);
+	mimeo_submit(s.m);
+	assert_int_equal(session_wait(&s), 1);
+	assert_int_equal(s.event.n_generated, 4);
 	session_stop(&s);
 }
 
@@ -384,6 +514,13 @@ int main(void)
 		cmocka_unit_test(test_wait_that_spins_forever_ends_when_the_daemon_dies),
 		cmocka_unit_test(test_peek_spinner_learns_that_the_daemon_died),
 		cmocka_unit_test(test_fd_polls_readable_when_the_daemon_dies),
+		cmocka_unit_test(test_sleeper_learns_of_a_death_before_the_socket_hangs_up),
+		cmocka_unit_test(test_spinner_learns_of_a_death_by_either_life),
+		cmocka_unit_test(test_peeker_learns_of_a_death_by_either_life),
+		cmocka_unit_test(test_poller_learns_of_a_death_by_either_life),
+		cmocka_unit_test(test_call_on_the_socket_ends_with_the_daemons_life),
+		cmocka_unit_test(test_fence_wait_ends_with_the_daemons_life),
+		cmocka_unit_test(test_session_goes_on_while_the_daemon_lives),
 		cmocka_unit_test(test_each_request_in_flight_ends_once_read_or_not),
 		cmocka_unit_test(test_what_the_daemon_posted_before_it_died_is_delivered),
 		cmocka_unit_test(test_completion_that_comes_after_the_end_is_ignored),

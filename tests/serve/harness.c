@@ -137,8 +137,8 @@ void client_receive_welcome(struct client *client)
 	struct msg_codec *codec;
 	struct msg_detail detail;
 
-	ssize_t n = socket_receive(client->fd, buffer, sizeof(buffer), client->fds, 3,
-		&client->n_fds, PATIENCE_MS);
+	ssize_t n = socket_receive(client->fd, buffer, sizeof(buffer), client->fds,
+		SOCKET_FDS_MAX, &client->n_fds, PATIENCE_MS);
 	assert_true(n > 0);
 	assert_int_equal(msg_codec_new(&codec), 0);
 	assert_int_equal(

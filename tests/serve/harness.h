@@ -12,6 +12,7 @@
 #include "daemon/ctl/ask.h"
 #include "daemon/serve/serve.h"
 #include "ipc/msg.h"
+#include "ipc/socket.h"
 #include "tests/ipc/test.h"
 
 #include "fake_engine.h"
@@ -41,7 +42,7 @@ void harness_free(struct harness *harness);
 
 struct client {
 	int fd;
-	int fds[3];
+	int fds[SOCKET_FDS_MAX]; /* as they came with WELCOME */
 	size_t n_fds;
 	struct msg_welcome welcome;
 };

@@ -2,11 +2,13 @@
 #include "harness.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/serve/life.h"
 #include "ipc/region.h"
 #include "ipc/socket.h"
 #include "ipc/status.h"
@@ -72,7 +74,7 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	struct client client;
 
 	assert_int_equal(client_attach(harness, &client, &hello), 0);
-	assert_int_equal(client.n_fds, 3);
+	assert_true(client.n_fds >= MSG_WELCOME_FDS);
 	assert_int_equal(client.welcome.session, 1);
 	assert_int_equal(client.welcome.entries, 8);
 	assert_int_equal(client.welcome.arena_bytes, REGION_ARENA_MIN);
@@ -86,6 +88,39 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	client.fds[0] = dup(client.fds[1]);
 	client_close(&client);
 	await_sessions(harness, 0);
+}
+
+static size_t count_life_fds(void)
+{
+	struct life *life;
+	int fds[MSG_LIFE_FDS];
+
+	assert_int_equal(life_new(&life), 0);
+	size_t n = life_fds(life, fds);
+	life_free(life);
+	return n;
+}
+
+/* As many as this kernel has. */
+static void test_welcome_brings_what_tells_of_the_daemons_end(void **state)
+{
+	struct harness *harness = harness_new();
+	struct msg_hello hello = client_hello();
+	struct client client;
+
+	harness_start(harness);
+	assert_int_equal(client_attach(harness, &client, &hello), 0);
+	assert_int_equal(client.n_fds, MSG_WELCOME_FDS + count_life_fds());
+	for (unsigned ended = 0; ended < 2; ended++) {
+		for (size_t i = MSG_WELCOME_FDS; i < client.n_fds; i++) {
+			struct pollfd fd = {.fd = client.fds[i], .events = POLLIN};
+
+			assert_int_equal(poll(&fd, 1, ended ? PATIENCE_MS : 0), ended);
+		}
+		if (!ended)
+			harness_free(harness);
+	}
+	client_close(&client);
 }
 
 static void test_port_has_the_peer_as_the_kernel_knows_it(void **state)
@@ -507,6 +542,7 @@ int main(void)
 #define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_hello_gets_models_limits_and_descriptors),
+		cmocka_unit_test(test_welcome_brings_what_tells_of_the_daemons_end),
 		T(test_port_has_the_peer_as_the_kernel_knows_it),
 		T(test_hello_in_single_bytes_is_welcome),
 		T(test_garbage_is_answered_and_closed),

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_LIFE_H
+#define MIMEO_DAEMON_SERVE_LIFE_H
+
+/*
+ * What tells clients at once that the daemon is dead.
+ *
+ * A killed process takes its memory apart before it closes its files, and its pidfd tells last of
+ * all: with a gigabyte mapped, or what CUDA maps, that is 100 ms. But each of its threads ends on
+ * its own, and only the last that does takes the memory apart; the others just let go of it. So a
+ * thread that does nothing is dead within a millisecond or so, and a pidfd of that thread
+ * (PIDFD_THREAD) polls readable then. Two such threads, because one may be the last: then the other
+ * was not.
+ *
+ * All clients get the same two descriptors. A pidfd cannot be written, shut down, made readable or
+ * kept from becoming so by those who have it; signals through it take the right to kill the daemon.
+ */
+
+#include <stddef.h>
+
+#include "ipc/msg.h"
+
+struct life;
+
+/* Starts the threads. 0 or -errno. */
+int life_new(struct life **ret);
+/* Ends them: the pidfds that clients hold tell that. */
+void life_free(struct life *life);
+
+/* The pidfds, the life's own; either tells of the daemon's death. How many: MSG_LIFE_FDS, or 0
+ * where the kernel has none of threads (before Linux 6.9). */
+size_t life_fds(const struct life *life, int ret[static MSG_LIFE_FDS]);
+
+#endif
