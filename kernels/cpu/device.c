@@ -19,16 +19,6 @@
 #define POISON_MAPPED false
 #endif
 
-uint64_t cpu_thread_id(void)
-{
-	static _Atomic uint64_t last;
-	static _Thread_local uint64_t id;
-
-	if (id == 0)
-		id = atomic_fetch_add(&last, 1) + 1;
-	return id;
-}
-
 void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta)
 {
 	pthread_mutex_lock(&device->lock);
@@ -38,22 +28,7 @@ void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta)
 
 int cpu_refuse_capture(struct cpu_device *device, int condition)
 {
-	const uint64_t self = cpu_thread_id();
-	bool found = false;
-
-	/* A thread that captures sees its own increment; it need not see others'. */
-	if (atomic_load_explicit(&device->n_captures, memory_order_relaxed) == 0)
-		return 0;
-	pthread_mutex_lock(&device->lock);
-	for (struct stream *stream = device->captures; stream != NULL;
-		stream = stream->capture_next) {
-		if (stream->capture_owner != self)
-			continue;
-		stream_spoil(stream);
-		found = true;
-	}
-	pthread_mutex_unlock(&device->lock);
-	return found ? condition : 0;
+	return captures_spoil_own(&device->captures) ? condition : 0;
 }
 
 int cpu_enter(struct cpu_device *device)
@@ -197,6 +172,7 @@ static void device_free(struct device *base)
 	if (base == NULL)
 		return;
 	device = cpu_device(base);
+	captures_deinit(&device->captures);
 	pthread_mutex_destroy(&device->lock);
 	free(device);
 }
@@ -276,6 +252,7 @@ int cpu_device_new(const struct device_options *options, struct device **ret)
 		free(device);
 		return rc;
 	}
+	captures_init(&device->captures, 0);
 	*ret = &device->base;
 	return 0;
 }

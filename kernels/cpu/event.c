@@ -150,7 +150,7 @@ int cpu_event_record(struct event *event, struct stream *stream)
 			return rc;
 	}
 	if (stream_capturing(stream))
-		mark = make_mark(EVENT_CAPTURED, stream->capture_id);
+		mark = make_mark(EVENT_CAPTURED, stream->capture.id);
 	else
 		mark = make_mark(
 			stream->index, atomic_load_explicit(&stream->tail, memory_order_relaxed));
@@ -168,7 +168,7 @@ static int ask_enter(struct event *event, uint64_t mark)
 	rc = cpu_status(event->device);
 	if (rc != 0)
 		return rc;
-	return graph_capture_spoil(event->device, mark & POINT_MASK) ? DEVICE_E_CAPTURED_EVENT
+	return captures_spoil(&event->device->captures, mark & POINT_MASK) ? DEVICE_E_CAPTURED_EVENT
 								     : DEVICE_E_INVALID;
 }
 
@@ -204,9 +204,9 @@ static int wait_captured(struct stream *stream, uint64_t mark)
 {
 	const uint64_t capture_id = mark & POINT_MASK;
 
-	if (stream_capturing(stream) && stream->capture_id == capture_id)
+	if (stream_capturing(stream) && stream->capture.id == capture_id)
 		return 0;
-	if (!graph_capture_spoil(stream->device, capture_id))
+	if (!captures_spoil(&stream->device->captures, capture_id))
 		return DEVICE_E_INVALID;
 	stream_spoil(stream);
 	return DEVICE_E_CAPTURE_UNSUPPORTED;

@@ -42,38 +42,6 @@ struct cpu_node *graph_record(struct stream *stream)
 	return node;
 }
 
-bool graph_capture_leave(struct stream *stream, struct graph **ret_graph)
-{
-	struct cpu_device *device = stream->device;
-	struct stream **link = &device->captures;
-	int state;
-
-	pthread_mutex_lock(&device->lock);
-	while (*link != stream)
-		link = &(*link)->capture_next;
-	*link = stream->capture_next;
-	state = atomic_exchange(&stream->capture_state, CAPTURE_NONE);
-	pthread_mutex_unlock(&device->lock);
-	atomic_fetch_sub(&device->n_captures, 1);
-	*ret_graph = stream->capture_graph;
-	stream->capture_graph = NULL;
-	return state == CAPTURE_ACTIVE;
-}
-
-bool graph_capture_spoil(struct cpu_device *device, uint64_t capture_id)
-{
-	bool sound = false;
-
-	pthread_mutex_lock(&device->lock);
-	for (struct stream *stream = device->captures; stream != NULL;
-		stream = stream->capture_next) {
-		if (stream->capture_id == capture_id)
-			sound = stream_spoil(stream);
-	}
-	pthread_mutex_unlock(&device->lock);
-	return sound;
-}
-
 int cpu_capture_begin(struct stream *stream)
 {
 	struct cpu_device *device = stream->device;
@@ -88,39 +56,45 @@ int cpu_capture_begin(struct stream *stream)
 	if (graph == NULL)
 		return -ENOMEM;
 	graph->device = device;
+	cpu_count(device, &device->live.graphs, 1);
 	stream->capture_graph = graph;
-	stream->capture_owner = cpu_thread_id();
-	atomic_fetch_add(&device->n_captures, 1);
-	pthread_mutex_lock(&device->lock);
-	device->live.graphs++;
-	stream->capture_id = ++device->last_capture_id;
-	stream->capture_next = device->captures;
-	device->captures = stream;
-	atomic_store(&stream->capture_state, CAPTURE_ACTIVE);
-	pthread_mutex_unlock(&device->lock);
+	captures_begin(&device->captures, &stream->capture);
 	return 0;
+}
+
+/* The recording; its capture is over. *ret_rc: captures_end's. */
+static struct graph *take_recording(struct stream *stream, int *ret_rc)
+{
+	struct graph *graph = stream->capture_graph;
+
+	*ret_rc = captures_end(&stream->device->captures, &stream->capture);
+	stream->capture_graph = NULL;
+	return graph;
 }
 
 int cpu_capture_end(struct stream *stream, struct graph **ret_graph)
 {
-	const bool own = stream->capture_owner == cpu_thread_id();
 	struct graph *graph;
-	bool sound;
-	int rc = cpu_status(stream->device);
+	int ended, rc = cpu_status(stream->device);
 
 	if (!stream_capturing(stream))
 		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
-	sound = graph_capture_leave(stream, &graph);
-	if (rc == 0 && !own)
-		rc = DEVICE_E_CAPTURE_WRONG_THREAD;
-	if (rc == 0 && !sound)
-		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	graph = take_recording(stream, &ended);
+	if (rc == 0)
+		rc = ended;
 	if (rc != 0) {
 		cpu_graph_free(graph);
 		return rc;
 	}
 	*ret_graph = graph;
 	return 0;
+}
+
+void cpu_capture_drop(struct stream *stream)
+{
+	int ended;
+
+	cpu_graph_free(take_recording(stream, &ended));
 }
 
 bool cpu_capturing(struct stream *stream)

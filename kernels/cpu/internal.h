@@ -26,6 +26,7 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
+#include "kernels/captures.h"
 #include "kernels/cpu/cpu.h"
 
 #define CPU_STREAMS_MAX 256u
@@ -74,8 +75,6 @@ struct timeline {
 	_Atomic uint32_t bell;
 };
 
-enum capture_state { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_SPOILT };
-
 struct workspace {
 	struct workspace *next; /* smaller ones, which queued and recorded nodes may still name */
 	void *memory;
@@ -90,10 +89,8 @@ struct stream {
 	uint32_t index;               /* of the timeline */
 	struct workspace *workspaces; /* the first is the current one */
 	size_t workspace_bytes;
-	_Atomic int capture_state; /* any thread may spoil, the owner does the rest */
-	uint64_t capture_owner, capture_id;
+	struct capture capture;
 	struct graph *capture_graph;
-	struct stream *capture_next; /* the device's list, under its lock */
 	alignas(64) _Atomic uint64_t tail;
 	alignas(64) _Atomic uint32_t need_wakeup;
 };
@@ -119,7 +116,7 @@ struct cpu_device {
 	bool poison_mapped;
 	_Atomic bool locked;
 	_Atomic int lost; /* 0 or the sticky condition */
-	_Atomic uint32_t n_captures;
+	struct captures captures;
 	_Atomic(const struct cpu_op *) ops[CPU_OPS_MAX];
 	/* the fault to come: the fault_at'th run of fault_op, or of any op if that is empty */
 	char fault_op[64];
@@ -128,8 +125,6 @@ struct cpu_device {
 	char hold_op[64], hold_path[108]; /* the op waits while there is such a file; "": none */
 	char fault_call[80];  /* written once, before `lost` */
 	pthread_mutex_t lock; /* of what follows */
-	struct stream *captures;
-	uint64_t last_capture_id;
 	struct allocation *allocations;
 	struct cpu_live live;
 	bool timeline_used[CPU_STREAMS_MAX];
@@ -155,8 +150,6 @@ int cpu_refuse_capture(struct cpu_device *device, int condition);
 int cpu_enter(struct cpu_device *device);
 /* cpu_enter for what is also refused after lock. */
 int cpu_enter_growth(struct cpu_device *device);
-/* A number of this thread that no other thread of the process ever has. */
-uint64_t cpu_thread_id(void);
 /* Add to a counter of device->live. */
 void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta);
 /* Run one op unless the device is lost, or is to be lost by it. */
@@ -211,15 +204,13 @@ void stream_push(struct stream *stream);
 void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point);
 static inline bool stream_capturing(struct stream *stream)
 {
-	return atomic_load_explicit(&stream->capture_state, memory_order_relaxed) != CAPTURE_NONE;
+	return capture_is_on(&stream->capture);
 }
 
 /* True if the stream's capture was sound until now. */
 static inline bool stream_spoil(struct stream *stream)
 {
-	int active = CAPTURE_ACTIVE;
-
-	return atomic_compare_exchange_strong(&stream->capture_state, &active, CAPTURE_SPOILT);
+	return capture_spoil(&stream->capture);
 }
 
 /* What a call that puts work on the stream has to ask first. */
@@ -227,8 +218,7 @@ static inline int stream_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);
 
-	if (rc == 0 && atomic_load_explicit(&stream->capture_state, memory_order_relaxed) ==
-			       CAPTURE_SPOILT)
+	if (rc == 0 && capture_is_spoilt(&stream->capture))
 		rc = DEVICE_E_CAPTURE_INVALIDATED;
 	return rc;
 }
@@ -257,10 +247,8 @@ struct timeline *event_timeline(struct cpu_device *device, uint64_t mark, uint64
 /* The next node of the stream's recording, or NULL: no memory, and the capture is spoilt. */
 struct cpu_node *graph_record(struct stream *stream);
 void graph_run(struct graph_exec *exec);
-/* End the stream's capture and take its recording away. True if it was not spoilt. */
-bool graph_capture_leave(struct stream *stream, struct graph **ret_graph);
-/* Spoil the capture of that number. False if it is over or spoilt already. */
-bool graph_capture_spoil(struct cpu_device *device, uint64_t capture_id);
+/* End the stream's capture and drop its recording. */
+void cpu_capture_drop(struct stream *stream);
 
 int cpu_capture_begin(struct stream *stream);
 int cpu_capture_end(struct stream *stream, struct graph **ret_graph);

@@ -296,12 +296,8 @@ void cpu_stream_free(struct stream *stream)
 {
 	if (stream == NULL)
 		return;
-	if (stream_capturing(stream)) {
-		struct graph *graph;
-
-		graph_capture_leave(stream, &graph);
-		cpu_graph_free(graph);
-	}
+	if (stream_capturing(stream))
+		cpu_capture_drop(stream);
 	stream_next(stream, CPU_NODE_STOP);
 	stream_push(stream);
 	pthread_join(stream->thread, NULL);

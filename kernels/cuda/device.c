@@ -13,16 +13,6 @@
 #define OVERLAP_ARCH 90u
 #define SERIAL_ENV "MIMEO_CUDA_SERIAL" /* set: no overlap, to find out whether it is at fault */
 
-uint64_t cuda_thread_id(void)
-{
-	static _Atomic uint64_t last;
-	static _Thread_local uint64_t id;
-
-	if (id == 0)
-		id = atomic_fetch_add(&last, 1) + 1;
-	return id;
-}
-
 int cuda_status(struct cuda_device *device)
 {
 	static _Thread_local int current; /* ordinal + 1 */
@@ -38,22 +28,7 @@ int cuda_status(struct cuda_device *device)
 
 int cuda_refuse_capture(struct cuda_device *device, int condition)
 {
-	const uint64_t self = cuda_thread_id();
-	bool found = false;
-
-	/* A thread that captures sees its own increment; it need not see others'. */
-	if (atomic_load_explicit(&device->n_captures, memory_order_relaxed) == 0)
-		return 0;
-	pthread_mutex_lock(&device->lock);
-	for (struct stream *stream = device->captures; stream != NULL;
-		stream = stream->capture_next) {
-		if (stream->capture_owner != self)
-			continue;
-		stream_spoil(stream);
-		found = true;
-	}
-	pthread_mutex_unlock(&device->lock);
-	return found ? condition : 0;
+	return captures_spoil_own(&device->captures) ? condition : 0;
 }
 
 int cuda_enter(struct cuda_device *device)
@@ -159,6 +134,7 @@ static void device_free(struct device *base)
 		cudaStreamDestroy(device->utility);
 	pthread_mutex_destroy(&device->memory_lock);
 	pthread_mutex_destroy(&device->lock);
+	captures_deinit(&device->captures);
 	free(device);
 }
 
@@ -328,7 +304,7 @@ int cuda_device_new(const char *name, const struct device_options *options, stru
 	device->base.ops = &cuda_device_ops;
 	device->base.kernels = &cuda_kernel_ops;
 	device->ordinal = ordinal;
-	device->last_capture_id = EVENT_RECORDED;
+	captures_init(&device->captures, EVENT_RECORDED);
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_mutex_init(&device->memory_lock, NULL);
 	rc = start(device);

@@ -82,7 +82,7 @@ int cuda_event_record(struct event *event, struct stream *stream)
 		return DEVICE_E_CAPTURE_UNSUPPORTED;
 	}
 	if (stream_capturing(stream))
-		mark = stream->capture_id;
+		mark = stream->capture.id;
 	else
 		rc = CUDA_TRY(&event->device->base, cudaEventRecord(event->handle, stream->handle));
 	if (rc == 0)
@@ -100,7 +100,7 @@ static int ask_enter(struct event *event, uint64_t mark)
 	rc = cuda_status(event->device);
 	if (rc != 0)
 		return rc;
-	return cuda_capture_spoil(event->device, mark) ? DEVICE_E_CAPTURED_EVENT : DEVICE_E_INVALID;
+	return captures_spoil(&event->device->captures, mark) ? DEVICE_E_CAPTURED_EVENT : DEVICE_E_INVALID;
 }
 
 int cuda_event_query(struct event *event)
@@ -127,9 +127,9 @@ int cuda_event_sync(struct event *event)
  * in the capture. */
 static int wait_captured(struct stream *stream, uint64_t capture_id)
 {
-	if (stream_capturing(stream) && stream->capture_id == capture_id)
+	if (stream_capturing(stream) && stream->capture.id == capture_id)
 		return 0;
-	if (!cuda_capture_spoil(stream->device, capture_id))
+	if (!captures_spoil(&stream->device->captures, capture_id))
 		return DEVICE_E_INVALID;
 	stream_spoil(stream);
 	return DEVICE_E_CAPTURE_UNSUPPORTED;

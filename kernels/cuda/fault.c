@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 /*
  * After these the context answers nothing else. The runtime's numbers from 700 to 799 hold some
@@ -92,10 +94,32 @@ static int parse_forced(struct cuda_device *device, const char *text)
 	return 0;
 }
 
+static int parse_hold(struct cuda_device *device, const char *text)
+{
+	int end = 0;
+
+	if (text == NULL || *text == '\0')
+		return 0;
+	if (sscanf(text, "%63[^:]:%107s%n", device->hold_op, device->hold_path, &end) != 2 ||
+		text[end] != '\0')
+		return -EINVAL;
+	return 0;
+}
+
+static void hold(void *path)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+
+	while (access(path, F_OK) == 0)
+		nanosleep(&pause, NULL);
+}
+
 int cuda_forced_fault_open(struct cuda_device *device)
 {
 	int rc = parse_forced(device, getenv("MIMEO_CUDA_FAULT"));
 
+	if (rc == 0)
+		rc = parse_hold(device, getenv("MIMEO_CUDA_HOLD"));
 	if (rc != 0 || device->forced_at == 0)
 		return rc;
 	/* Loading it later might wait for what is in the lane. */
@@ -107,11 +131,17 @@ int cuda_forced_fault(struct stream *stream, const char *name)
 {
 	struct cuda_device *device = stream->device;
 	void *nowhere = (void *)(uintptr_t)sizeof(int);
+	int rc = 0;
 
-	if (device->forced_at == 0 || stream_capturing(stream) ||
+	if (stream_capturing(stream))
+		return 0;
+	if (device->hold_op[0] != '\0' && strcmp(device->hold_op, name) == 0)
+		rc = CUDA_TRY(&device->base,
+			cudaLaunchHostFunc(stream->handle, hold, device->hold_path));
+	if (rc != 0 || device->forced_at == 0 ||
 		(device->forced_op[0] != '\0' && strcmp(device->forced_op, name) != 0) ||
 		atomic_fetch_add(&device->n_launches, 1) + 1 != device->forced_at)
-		return 0;
+		return rc;
 	return CUDA_TRY(&device->base, cuda_forced_fault_launch(stream->handle, nowhere));
 }
 

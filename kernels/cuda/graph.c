@@ -65,20 +65,6 @@ int cuda_graph_mark(struct stream *stream, const char *name)
 	return 0;
 }
 
-bool cuda_capture_spoil(struct cuda_device *device, uint64_t capture_id)
-{
-	bool sound = false;
-
-	pthread_mutex_lock(&device->lock);
-	for (struct stream *stream = device->captures; stream != NULL;
-		stream = stream->capture_next) {
-		if (stream->capture_id == capture_id)
-			sound = stream_spoil(stream);
-	}
-	pthread_mutex_unlock(&device->lock);
-	return sound;
-}
-
 int cuda_capture_begin(struct stream *stream)
 {
 	struct cuda_device *device = stream->device;
@@ -101,52 +87,31 @@ int cuda_capture_begin(struct stream *stream)
 	}
 	stream->capture_graph = graph;
 	stream->inputs_recorded = false;
-	stream->capture_owner = cuda_thread_id();
-	atomic_fetch_add(&device->n_captures, 1);
-	pthread_mutex_lock(&device->lock);
-	stream->capture_id = ++device->last_capture_id;
-	stream->capture_next = device->captures;
-	device->captures = stream;
-	atomic_store(&stream->capture_state, CAPTURE_ACTIVE);
-	pthread_mutex_unlock(&device->lock);
+	captures_begin(&device->captures, &stream->capture);
 	return 0;
 }
 
-/* Take the stream off the list, and its recording away. True if it was not spoilt. */
-static bool capture_leave(struct stream *stream, struct graph **ret_graph)
+/* The recording; its capture is over. *ret_rc: captures_end's, or what CUDA says. */
+static struct graph *take_recording(struct stream *stream, int *ret_rc)
 {
-	struct cuda_device *device = stream->device;
-	struct stream **link = &device->captures;
-	int state;
+	struct graph *graph = stream->capture_graph;
+	int rc = captures_end(&stream->device->captures, &stream->capture);
+	int ended = CUDA_TRY(&stream->device->base,
+		cudaStreamEndCapture(stream->handle, &graph->handle));
 
-	pthread_mutex_lock(&device->lock);
-	while (*link != stream)
-		link = &(*link)->capture_next;
-	*link = stream->capture_next;
-	state = atomic_exchange(&stream->capture_state, CAPTURE_NONE);
-	pthread_mutex_unlock(&device->lock);
-	atomic_fetch_sub(&device->n_captures, 1);
-	*ret_graph = stream->capture_graph;
+	*ret_rc = rc != 0 ? rc : ended;
 	stream->capture_graph = NULL;
-	return state == CAPTURE_ACTIVE;
+	return graph;
 }
 
 int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
 {
-	struct device *base = &stream->device->base;
-	const bool own = stream->capture_owner == cuda_thread_id();
 	struct graph *graph;
-	bool sound;
 	int ended, rc = cuda_status(stream->device);
 
 	if (!stream_capturing(stream))
 		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
-	sound = capture_leave(stream, &graph);
-	ended = CUDA_TRY(base, cudaStreamEndCapture(stream->handle, &graph->handle));
-	if (rc == 0 && !own)
-		rc = DEVICE_E_CAPTURE_WRONG_THREAD;
-	if (rc == 0 && !sound)
-		rc = DEVICE_E_CAPTURE_INVALIDATED;
+	graph = take_recording(stream, &ended);
 	if (rc == 0)
 		rc = ended;
 	if (rc != 0) {
@@ -159,11 +124,9 @@ int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
 
 void cuda_capture_drop(struct stream *stream)
 {
-	struct graph *graph;
+	int ended;
 
-	capture_leave(stream, &graph);
-	CUDA_TRY(&stream->device->base, cudaStreamEndCapture(stream->handle, &graph->handle));
-	cuda_graph_free(graph);
+	cuda_graph_free(take_recording(stream, &ended));
 }
 
 bool cuda_capturing(struct stream *stream)

@@ -15,7 +15,7 @@
  *	stream   streams and host functions
  *	event    events
  *	graph    recording and replay
- *	gemm     products: which of cuBLASLt's kernels, of skinny's and of wide's, and their launch
+ *	gemm     products, by cuBLASLt's kernels and by skinny's and wide's; its rooms are in gemm.h
  *	tensor_map  matrices as the copy engine of 9.0 sees them
  *
  * What may not be done while a thread captures is decided here, before CUDA sees the call: CUDA
@@ -29,6 +29,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/captures.h"
 #include "kernels/cuda/cuda.h"
 
 #define CUDA_OPS_MAX 512u /* distinct ops of one device; a power of two */
@@ -56,8 +57,6 @@ struct driver {
 #endif
 };
 
-enum capture_state { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_SPOILT };
-
 struct graph {
 	struct cuda_device *device;
 	cudaGraph_t handle;
@@ -83,10 +82,8 @@ struct stream {
 	cudaStream_t handle;
 	struct workspace *workspaces; /* the first is the current one */
 	size_t workspace_bytes;
-	_Atomic int capture_state; /* any thread may spoil, the owner does the rest */
-	uint64_t capture_owner, capture_id;
+	struct capture capture;
 	struct graph *capture_graph;
-	struct stream *capture_next; /* the device's list, under its lock */
 	bool inputs_recorded; /* what is being captured writes the step's inputs */
 };
 
@@ -101,7 +98,7 @@ struct event {
 
 struct range;  /* range.c */
 struct shared; /* share.c */
-struct gemm;   /* gemm.c */
+struct gemm;   /* gemm.h */
 
 struct cuda_device {
 	struct device base;
@@ -116,13 +113,11 @@ struct cuda_device {
 	_Atomic bool locked;
 	_Atomic int lost;        /* 0 or the sticky condition */
 	_Atomic uint64_t ask_ns; /* when `status` is to ask CUDA again */
-	_Atomic uint32_t n_captures;
+	struct captures captures;
 	_Atomic(const char *) ops[CUDA_OPS_MAX];
 	pthread_mutex_t lock; /* of what follows */
 	struct device_fault fault;
 	char fault_call[96];
-	struct stream *captures;
-	uint64_t last_capture_id;
 	struct gemm *gemm;
 	enum cuda_gemm_choice gemm_choice;
 	pthread_mutex_t memory_lock; /* of what follows */
@@ -132,6 +127,7 @@ struct cuda_device {
 	char forced_op[64]; /* of MIMEO_CUDA_FAULT; empty: any */
 	uint64_t forced_at; /* 0: none */
 	_Atomic uint64_t n_launches; /* of that op */
+	char hold_op[64], hold_path[108]; /* of MIMEO_CUDA_HOLD; "": none */
 #endif
 };
 
@@ -155,8 +151,6 @@ int cuda_refuse_capture(struct cuda_device *device, int condition);
 int cuda_enter(struct cuda_device *device);
 /* cuda_enter for what is also refused after lock. */
 int cuda_enter_growth(struct cuda_device *device);
-/* A number of this thread that no other thread of the process ever has. */
-uint64_t cuda_thread_id(void);
 /* Around calls that are allowed while the thread captures, of which CUDA would think otherwise:
  * exchanges the thread's capture mode with *mode, which begins as the relaxed one. */
 void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *mode);
@@ -174,7 +168,8 @@ void cuda_last_fault(struct device *device, struct device_fault *ret);
  * In builds with -Dtest_faults=true: what MIMEO_CUDA_FAULT says, "launch:N" or "op:NAME:N", is read
  * when the device is opened; before the Nth launch of anything, or of the op of that name, that is
  * executed and not recorded, an illegal access goes onto its stream. A replayed graph is one launch,
- * of the name "graph". What follows is as after a fault that nobody asked for.
+ * of the name "graph". What follows is as after a fault that nobody asked for. MIMEO_CUDA_HOLD,
+ * "NAME:PATH", has the stream wait before every such launch of that op while the file exists.
  */
 #ifdef MIMEO_TEST_FAULTS
 int cuda_forced_fault_open(struct cuda_device *device);
@@ -242,15 +237,13 @@ void cuda_export_ipc_free(struct device *device, void *memory);
 
 static inline bool stream_capturing(struct stream *stream)
 {
-	return atomic_load_explicit(&stream->capture_state, memory_order_relaxed) != CAPTURE_NONE;
+	return capture_is_on(&stream->capture);
 }
 
 /* True if the stream's capture was sound until now. */
 static inline bool stream_spoil(struct stream *stream)
 {
-	int active = CAPTURE_ACTIVE;
-
-	return atomic_compare_exchange_strong(&stream->capture_state, &active, CAPTURE_SPOILT);
+	return capture_spoil(&stream->capture);
 }
 
 /* What a call that puts work on the stream has to ask first. */
@@ -258,8 +251,7 @@ static inline int stream_enter(struct stream *stream)
 {
 	int rc = cuda_status(stream->device);
 
-	if (rc == 0 && atomic_load_explicit(&stream->capture_state, memory_order_relaxed) ==
-			       CAPTURE_SPOILT)
+	if (rc == 0 && capture_is_spoilt(&stream->capture))
 		rc = DEVICE_E_CAPTURE_INVALIDATED;
 	return rc;
 }
@@ -290,8 +282,6 @@ int cuda_stream_wait_event(struct stream *stream, struct event *event);
 int cuda_graph_mark(struct stream *stream, const char *name);
 /* End the stream's capture and drop its recording. */
 void cuda_capture_drop(struct stream *stream);
-/* Spoil the capture of that number. False if it is over or spoilt already. */
-bool cuda_capture_spoil(struct cuda_device *device, uint64_t capture_id);
 
 int cuda_capture_begin(struct stream *stream);
 int cuda_capture_end(struct stream *stream, struct graph **ret_graph);

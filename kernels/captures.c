@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/captures.h"
+
+#include "kernels/device.h"
+
+/* A number of this thread that no other thread of the process ever has. */
+static uint64_t thread_id(void)
+{
+	static _Atomic uint64_t last;
+	static _Thread_local uint64_t id;
+
+	if (id == 0)
+		id = atomic_fetch_add(&last, 1) + 1;
+	return id;
+}
+
+void captures_init(struct captures *captures, uint64_t last_id)
+{
+	*captures = (struct captures){.last_id = last_id};
+	pthread_mutex_init(&captures->lock, NULL);
+}
+
+void captures_deinit(struct captures *captures)
+{
+	pthread_mutex_destroy(&captures->lock);
+}
+
+void captures_begin(struct captures *captures, struct capture *capture)
+{
+	capture->owner = thread_id();
+	atomic_fetch_add(&captures->n, 1);
+	pthread_mutex_lock(&captures->lock);
+	capture->id = ++captures->last_id;
+	capture->next = captures->first;
+	captures->first = capture;
+	atomic_store(&capture->state, CAPTURE_ACTIVE);
+	pthread_mutex_unlock(&captures->lock);
+}
+
+int captures_end(struct captures *captures, struct capture *capture)
+{
+	struct capture **link = &captures->first;
+	int state;
+
+	pthread_mutex_lock(&captures->lock);
+	while (*link != capture)
+		link = &(*link)->next;
+	*link = capture->next;
+	state = atomic_exchange(&capture->state, CAPTURE_NONE);
+	pthread_mutex_unlock(&captures->lock);
+	atomic_fetch_sub(&captures->n, 1);
+	if (capture->owner != thread_id())
+		return DEVICE_E_CAPTURE_WRONG_THREAD;
+	return state == CAPTURE_ACTIVE ? 0 : DEVICE_E_CAPTURE_INVALIDATED;
+}
+
+bool captures_spoil(struct captures *captures, uint64_t id)
+{
+	bool sound = false;
+
+	pthread_mutex_lock(&captures->lock);
+	for (struct capture *capture = captures->first; capture != NULL; capture = capture->next) {
+		if (capture->id == id)
+			sound = capture_spoil(capture);
+	}
+	pthread_mutex_unlock(&captures->lock);
+	return sound;
+}
+
+bool captures_spoil_own(struct captures *captures)
+{
+	const uint64_t self = thread_id();
+	bool found = false;
+
+	/* A thread that captures sees its own increment; it need not see others'. */
+	if (atomic_load_explicit(&captures->n, memory_order_relaxed) == 0)
+		return false;
+	pthread_mutex_lock(&captures->lock);
+	for (struct capture *capture = captures->first; capture != NULL; capture = capture->next) {
+		if (capture->owner != self)
+			continue;
+		capture_spoil(capture);
+		found = true;
+	}
+	pthread_mutex_unlock(&captures->lock);
+	return found;
+}

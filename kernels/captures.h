@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CAPTURES_H
+#define MIMEO_KERNELS_CAPTURES_H
+
+/*
+ * Which streams of a device capture, for which threads, and whether what they record is still
+ * sound: the same on every device. Recording itself is the device's.
+ *
+ * What may not be done during a capture spoils it: the stream takes no further work, and its
+ * recording is thrown away at the end. Any thread may spoil; the rest is done by the thread that
+ * feeds the stream.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum capture_state { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_SPOILT };
+
+/* A stream's; zeroed: it does not capture. */
+struct capture {
+	_Atomic int state;
+	uint64_t owner, id;   /* the thread's number, and its own, which no other capture has */
+	struct capture *next; /* in the device's list, under its lock */
+};
+
+/* A device's. */
+struct captures {
+	_Atomic uint32_t n;
+	pthread_mutex_t lock; /* of what follows */
+	struct capture *first;
+	uint64_t last_id;
+};
+
+/* Ids begin behind `last_id`. */
+void captures_init(struct captures *captures, uint64_t last_id);
+void captures_deinit(struct captures *captures);
+
+/* ---- one ---- */
+
+static inline bool capture_is_on(const struct capture *capture)
+{
+	return atomic_load_explicit(&capture->state, memory_order_relaxed) != CAPTURE_NONE;
+}
+
+static inline bool capture_is_spoilt(const struct capture *capture)
+{
+	return atomic_load_explicit(&capture->state, memory_order_relaxed) == CAPTURE_SPOILT;
+}
+
+/* True if it was sound until now. */
+static inline bool capture_spoil(struct capture *capture)
+{
+	int active = CAPTURE_ACTIVE;
+
+	return atomic_compare_exchange_strong(&capture->state, &active, CAPTURE_SPOILT);
+}
+
+/* ---- a device's ---- */
+
+/* The stream captures from now on, for this thread. */
+void captures_begin(struct captures *captures, struct capture *capture);
+/* No longer. 0, DEVICE_E_CAPTURE_WRONG_THREAD, or DEVICE_E_CAPTURE_INVALIDATED: it was spoilt. */
+int captures_end(struct captures *captures, struct capture *capture);
+
+static inline bool captures_any(const struct captures *captures)
+{
+	return atomic_load(&captures->n) != 0;
+}
+
+/* Spoil the capture of that id. False if it is over or spoilt already. */
+bool captures_spoil(struct captures *captures, uint64_t id);
+/* Spoil all of this thread's; false if it has none. Cheap while nobody captures. */
+bool captures_spoil_own(struct captures *captures);
+
+#endif
