@@ -176,11 +176,10 @@ sanitizer()
 		--print-limit 10 "$@"
 }
 
-# The slowest first. cuBLASLt's kernels are not ours to check. racecheck is left out where there are
-# products: it breaks down where one of cuBLASLt's kernels runs, be it excluded by name or not, and of
-# skinny's it reports each reuse of a ring's stage, whose order a barrier in shared memory holds: one
-# lane arrives for its warp behind __syncwarp. Built so that all lanes arrive, which is slower, it has
-# nothing to report.
+# The slowest first. cuBLASLt's kernels are not ours to check, and racecheck breaks down where one of
+# them runs, be it excluded by name or not. Our products it sees in test_cuda_race, which launches them
+# by themselves and in a form that racecheck follows: kernels/cuda/racecheck.cuh says what that leaves
+# out.
 start_sanitizers()
 {
 	local path tool name

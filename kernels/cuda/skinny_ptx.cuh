@@ -24,6 +24,22 @@ __device__ static inline void barrier_arrive(uint32_t barrier)
 	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/*
+ * Of a warp, which counts as WARP_ARRIVALS: one lane arrives for all, behind an order of the warp's
+ * own. In a build for racecheck (racecheck.cuh) every lane arrives for itself.
+ */
+#ifdef MIMEO_RACECHECK
+enum { WARP_ARRIVALS = 32 };
+#else
+enum { WARP_ARRIVALS = 1 };
+#endif
+
+__device__ static inline void barrier_arrive_warp(uint32_t barrier)
+{
+	if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0)
+		barrier_arrive(barrier);
+}
+
 __device__ static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
 {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),

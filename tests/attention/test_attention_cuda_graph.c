@@ -2,31 +2,7 @@
 
 /* Capture and replay of paged attention on CUDA, as an engine records its layers. */
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
-#include "tests/attention/twin.h"
-
-static struct device *shared;
-
-static const struct shape ordinary = {
-	.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .page_tokens = 16, .max_seq_len = 400,
-};
-static const struct shape windowed = {
-	.n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .page_tokens = 64, .window = 77,
-	.max_seq_len = 400,
-};
-static const struct shape slow = {
-	.n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4, .max_seq_len = 150,
-};
-static const struct shape *const shapes[] = { &ordinary, &windowed, &slow };
-#define N_SHAPES (sizeof(shapes) / sizeof(*shapes))
+#include "tests/attention/cuda_group.h"
 
 /* ---- replay against eager ---- */
 
@@ -334,13 +310,6 @@ int main(void)
 		cmocka_unit_test(test_capture_of_more_than_the_level_is_refused),
 		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
 	};
-	int failed, rc = device_open("cuda", NULL, &shared);
 
-	if (rc != 0) {
-		printf("1..0 # SKIP no CUDA device: %s\n", device_strerror(rc));
-		return 0;
-	}
-	failed = cmocka_run_group_tests_name("attention in graphs on cuda", tests, NULL, NULL);
-	shared->ops->free(shared);
-	return failed;
+	return CUDA_GROUP_RUN("attention in graphs on cuda", tests);
 }

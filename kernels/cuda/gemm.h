@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_GEMM_H
+#define MIMEO_KERNELS_CUDA_GEMM_H
+
+/*
+ * What gemm's rooms share.
+ *
+ *	gemm          the two ops, and the device's part of it all
+ *	gemm_plan     which way for which shape: timing, and keeping what was chosen
+ *	gemm_product  one product, and the ways to do it: kernels of our own, and cuBLASLt's
+ */
+
+#include <cublasLt.h>
+
+#include "kernels/cuda/internal.h"
+#include "kernels/cuda/skinny.h"
+#include "kernels/cuda/wide.h"
+
+#define GEMM_WORKSPACE_BYTES ((size_t)32 << 20)
+#define GEMM_PLANS_MAX 4096u /* a power of two */
+#define GEMM_LIBRARY_WAYS 12
+#define GEMM_OWN_WAYS (SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX)
+#define GEMM_WAYS (GEMM_LIBRARY_WAYS + GEMM_OWN_WAYS)
+#define GEMM_FLUSH_L2S 2u /* L2s of memory written between two timings */
+
+/* A way to do a product: one of ours, or cuBLASLt's. */
+struct gemm_way {
+	enum { WAY_LIBRARY, WAY_SKINNY, WAY_WIDE } kind;
+	uint8_t variant;
+	cublasLtMatmulAlgo_t algo;
+};
+
+/* A shape class. */
+struct gemm_key {
+	uint32_t rows, n, k;
+	uint8_t alignment; /* bytes, of all operands: 2 ... 16 */
+	bool f32, bias, gated;
+	bool used;
+};
+
+struct gemm_plan {
+	struct gemm_key key;
+	struct gemm_way way;
+};
+
+/* A device's. */
+struct gemm {
+	cublasLtHandle_t handle;
+	pthread_mutex_t lock; /* of what follows */
+	cudaEvent_t start, end;
+	enum cuda_gemm_choice choice;
+	void *flush; /* NULL: none, or given back at lock */
+	size_t flush_bytes;
+	uint32_t n_plans;
+	struct gemm_plan plans[GEMM_PLANS_MAX];
+};
+
+/* One product as cuBLASLt takes it; nothing of it is on the heap. */
+struct gemm_product {
+	cublasLtMatmulDescOpaque_t desc;
+	cublasLtMatrixLayoutOpaque_t w, x, y;
+	const struct op_gemm *args;
+	bool gated; /* ours alone: cuBLASLt has no such product */
+	struct stream *stream;
+	void *workspace; /* of GEMM_WORKSPACE_BYTES */
+};
+
+/* ---- gemm_product.c ---- */
+
+/* Of args, fill in what cuBLASLt wants. */
+int gemm_product_init(struct gemm_product *p);
+/* Put it on its stream. -ENOTSUP, DEVICE_E_INVALID: not in this way. */
+int gemm_product_run(struct gemm_product *p, const struct gemm_way *way);
+/* Our ways to do it, the likeliest first; how many. */
+int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS]);
+/* cuBLASLt's, as its heuristic ranks them, into ret[max], GEMM_LIBRARY_WAYS at most; *ret_n is 1 at
+ * least. */
+int gemm_library_ways(struct gemm_product *p, uint32_t alignment, int max, struct gemm_way *ret,
+	int *ret_n);
+/* 0, an enum device_condition, or -errno. */
+int gemm_condition(struct cuda_device *device, cublasStatus_t status);
+
+/* ---- gemm_plan.c ---- */
+
+/* The class that it is of. */
+struct gemm_key gemm_key_of(const struct gemm_product *p);
+/* The class's way: chosen now if there is none yet. */
+int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret);
+
+#endif

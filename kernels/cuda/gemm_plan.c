@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * There are dozens of kernels for one product, and cuBLASLt's heuristic ranks its own unseen. A
+ * plan is the way chosen for a shape class: the matrix, the kind of output, what the addresses are
+ * aligned to, and the number of rows, exact up to 16 and in steps beyond. The first use of a class
+ * times ours and cuBLASLt's best-ranked on the operands at hand, with a cold L2 since a decode step
+ * comes back to a matrix after all others; what it chose stays for the life of the device, so that
+ * equal shapes give equal bits. After lock and in a capture nothing may be timed: there the plan of
+ * a new class is the first of ours, or the heuristic's first.
+ */
+
+#include "kernels/cuda/gemm.h"
+
+#include <stdlib.h>
+
+#define ROUNDS 5
+#define OVERLAP_GAIN_MS 2e-3f /* what a launch of ours hides of its start, about */
+
+/* ---- choosing by time ---- */
+
+static int compare_floats(const void *left, const void *right)
+{
+	float a = *(const float *)left, b = *(const float *)right;
+
+	return (a > b) - (a < b);
+}
+
+static int time_once(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+{
+	cudaStream_t stream = p->stream->handle;
+	struct gemm *gemm = p->stream->device->gemm;
+	struct device *base = &p->stream->device->base;
+	int rc = 0;
+
+	if (gemm->flush != NULL)
+		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, stream));
+	if (rc == 0)
+		rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
+	if (rc == 0)
+		rc = gemm_product_run(p, way);
+	if (rc == 0)
+		rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
+	if (rc == 0)
+		rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
+	if (rc == 0)
+		rc = CUDA_TRY(base, cudaEventElapsedTime(ret_ms, gemm->start, gemm->end));
+	return rc;
+}
+
+/* The median; the first run, which loads the kernel, does not count. */
+static int time_way(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+{
+	float ms[ROUNDS], first;
+	int rc = time_once(p, way, &first);
+
+	for (int i = 0; rc == 0 && i < ROUNDS; i++)
+		rc = time_once(p, way, &ms[i]);
+	if (rc != 0)
+		return rc;
+	qsort(ms, ROUNDS, sizeof(*ms), compare_floats);
+	*ret_ms = ms[ROUNDS / 2];
+	return 0;
+}
+
+/* What is not faster by more than the spread does not displace a better-ranked one, nor does
+ * cuBLASLt displace us for what our overlap is worth, which a kernel alone does not show. */
+static int choose(struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
+{
+	const float gain_ms = p->stream->device->overlap ? OVERLAP_GAIN_MS : 0;
+	float best_ms = 0, ms;
+	int best = -1, rc = 0;
+
+	for (int i = 0; i < n; i++) {
+		rc = time_way(p, &candidates[i], &ms);
+		if (device_is_lost(rc))
+			return rc;
+		if (rc != 0)
+			continue;
+		const float spread_ms = ms * 0.02f;
+		if (candidates[i].kind != WAY_LIBRARY)
+			ms -= gain_ms;
+		if (best < 0 || ms + spread_ms < best_ms) {
+			best = i;
+			best_ms = ms;
+		}
+	}
+	if (best < 0)
+		return rc;
+	*ret_best = best;
+	return 0;
+}
+
+/* ---- plans ---- */
+
+/* The classes are at least as fine as the sizes that graphs are captured for. */
+static uint32_t rows_class(uint32_t rows)
+{
+	uint32_t step = 1;
+
+	if (rows > 512)
+		step = (0x80000000u >> __builtin_clz(rows)) / 4;
+	else if (rows > 256)
+		step = 16;
+	else if (rows > 16)
+		step = 8;
+	return rows > UINT32_MAX - step ? rows : (rows + step - 1) / step * step;
+}
+
+static uint8_t alignment_of(const struct op_gemm *a)
+{
+	uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->w.data | (uintptr_t)a->y |
+			 (uintptr_t)a->bias.data | 16u;
+
+	return (uint8_t)(bits & -bits);
+}
+
+struct gemm_key gemm_key_of(const struct gemm_product *p)
+{
+	const struct op_gemm *a = p->args;
+
+	return (struct gemm_key){
+		.rows = rows_class(a->n_rows),
+		.n = a->w.rows,
+		.k = a->w.cols,
+		.alignment = alignment_of(a),
+		.f32 = a->y_dtype == DTYPE_F32,
+		.bias = a->bias.data != NULL,
+		.gated = p->gated,
+		.used = true,
+	};
+}
+
+static struct gemm_plan *plan_find(struct gemm *gemm, const struct gemm_key *key)
+{
+	uint64_t hash =
+		(((uint64_t)key->rows * 0x9e3779b97f4a7c15ULL) ^ key->n) * 0xbf58476d1ce4e5b9ULL;
+	uint32_t place = (uint32_t)((hash ^ key->k) * 0x94d049bb133111ebULL >> 40);
+
+	for (;; place++) {
+		struct gemm_plan *plan = &gemm->plans[place % GEMM_PLANS_MAX];
+
+		if (!plan->key.used ||
+			(plan->key.rows == key->rows && plan->key.n == key->n &&
+				plan->key.k == key->k && plan->key.alignment == key->alignment &&
+				plan->key.f32 == key->f32 && plan->key.bias == key->bias &&
+				plan->key.gated == key->gated))
+			return plan;
+	}
+}
+
+/* Ours, then cuBLASLt's; without timing the first of them is taken. */
+static int candidates_find(struct gemm_product *p, const struct gemm_key *key, bool timed,
+	struct gemm_way ret[GEMM_WAYS], int *ret_n)
+{
+	const enum cuda_gemm_choice choice = p->stream->device->gemm->choice;
+	int n = 0, n_library = 0, rc = 0;
+
+	if (choice != CUDA_GEMM_LIBRARY)
+		n = gemm_own_ways(p, ret);
+	if (choice > CUDA_GEMM_OWN && n > 0) {
+		ret[0] = ret[(int)(choice - CUDA_GEMM_OWN - 1) % n];
+		n = 1;
+	}
+	if (!p->gated && (n == 0 || (timed && choice == CUDA_GEMM_ANY)))
+		rc = gemm_library_ways(
+			p, key->alignment, timed ? GEMM_LIBRARY_WAYS : 1, ret + n, &n_library);
+	*ret_n = n + n_library;
+	return rc;
+}
+
+static int plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+{
+	struct cuda_device *device = p->stream->device;
+	const bool timed = !atomic_load_explicit(&device->locked, memory_order_acquire) &&
+			   !captures_any(&device->captures);
+	struct gemm_way candidates[GEMM_WAYS];
+	int n, best = 0, rc = candidates_find(p, key, timed, candidates, &n);
+
+	if (rc == 0 && timed)
+		rc = choose(p, candidates, n, &best);
+	if (rc == 0)
+		*ret = candidates[best];
+	return rc;
+}
+
+/* A full table, which takes thousands of shapes, keeps no more. */
+int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+{
+	struct gemm *gemm = p->stream->device->gemm;
+	struct gemm_plan *plan;
+	int rc = 0;
+
+	pthread_mutex_lock(&gemm->lock);
+	plan = plan_find(gemm, key);
+	if (plan->key.used) {
+		*ret = plan->way;
+	} else {
+		rc = plan_make(p, key, ret);
+		if (rc == 0 && gemm->n_plans < GEMM_PLANS_MAX - 1) {
+			plan->key = *key;
+			plan->way = *ret;
+			gemm->n_plans++;
+		}
+	}
+	pthread_mutex_unlock(&gemm->lock);
+	return rc;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * One product, and the ways to do it. cuBLASLt's split sums are added in float32, in a fixed order.
+ *
+ * Row-major y = x W^T is column-major y^T = W x^T, with W's memory read as its transpose.
+ */
+
+#include "kernels/cuda/gemm.h"
+
+#include <errno.h>
+
+int gemm_condition(struct cuda_device *device, cublasStatus_t status)
+{
+	int rc;
+
+	switch (status) {
+	case CUBLAS_STATUS_SUCCESS:
+		return 0;
+	case CUBLAS_STATUS_ALLOC_FAILED:
+		return DEVICE_E_MEMORY;
+	case CUBLAS_STATUS_INVALID_VALUE:
+		return DEVICE_E_INVALID;
+	case CUBLAS_STATUS_NOT_SUPPORTED:
+	case CUBLAS_STATUS_ARCH_MISMATCH:
+		return -ENOTSUP;
+	default:
+		rc = CUDA_TRY(&device->base, cudaGetLastError());
+		return rc != 0 ? rc : -EIO;
+	}
+}
+
+int gemm_product_init(struct gemm_product *p)
+{
+	const struct op_gemm *a = p->args;
+	const cublasOperation_t transposed = CUBLAS_OP_T;
+	const cublasLtEpilogue_t epilogue =
+		a->bias.data != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+	const cudaDataType_t y_type = a->y_dtype == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+	const uint64_t n = a->w.rows, k = a->w.cols;
+	cublasStatus_t s = cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(
+			&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(
+			&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+	if (s == CUBLAS_STATUS_SUCCESS && a->bias.data != NULL)
+		s = cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+			&a->bias.data, sizeof(a->bias.data));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&p->w, CUDA_R_16BF, k, n, (int64_t)k);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&p->x, CUDA_R_16BF, k, a->n_rows, (int64_t)k);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&p->y, y_type, n, a->n_rows, (int64_t)n);
+	return gemm_condition(p->stream->device, s);
+}
+
+static int own_launch(const struct gemm_product *p, const struct gemm_way *way)
+{
+#ifdef MIMEO_CUDA_SM90A
+	if (way->kind == WAY_WIDE)
+		return wide_launch(p->stream, p->args, p->gated, way->variant);
+#endif
+	return skinny_launch(p->stream, p->args, way->variant);
+}
+
+int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAYS])
+{
+	uint8_t variants[GEMM_OWN_WAYS];
+	int n = skinny_variants(p->stream, p->args, p->gated, variants), n_wide = 0;
+
+	for (int i = 0; i < n; i++)
+		ret[i] = (struct gemm_way){.kind = WAY_SKINNY, .variant = variants[i]};
+#ifdef MIMEO_CUDA_SM90A
+	n_wide = wide_variants(p->stream, p->args, p->gated, variants);
+#endif
+	for (int i = 0; i < n_wide; i++)
+		ret[n + i] = (struct gemm_way){.kind = WAY_WIDE, .variant = variants[i]};
+	return n + n_wide;
+}
+
+int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
+{
+	static const float one = 1.0f, zero = 0.0f;
+	struct cuda_device *device = p->stream->device;
+	const struct op_gemm *a = p->args;
+
+	if (way->kind != WAY_LIBRARY) {
+		int rc = own_launch(p, way);
+
+		/* taken, so that another way may be tried */
+		return rc != 0 ? rc : cuda_condition(cudaGetLastError());
+	}
+	return gemm_condition(device,
+		cublasLtMatmul(device->gemm->handle, &p->desc, &one, a->w.data, &p->w, a->x, &p->x,
+			&zero, a->y, &p->y, a->y, &p->y, &way->algo, p->workspace,
+			GEMM_WORKSPACE_BYTES, p->stream->handle));
+}
+
+int gemm_library_ways(struct gemm_product *p, uint32_t alignment, int max, struct gemm_way *ret,
+	int *ret_n)
+{
+	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+	};
+	const uint32_t reductions =
+		CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	const size_t workspace = GEMM_WORKSPACE_BYTES;
+	struct cuda_device *device = p->stream->device;
+	cublasLtMatmulHeuristicResult_t found[GEMM_LIBRARY_WAYS];
+	cublasLtMatmulPreferenceOpaque_t preference;
+	cublasStatus_t s = cublasLtMatmulPreferenceInit(&preference);
+	int n = 0;
+
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulPreferenceSetAttribute(&preference,
+			CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulPreferenceSetAttribute(&preference,
+			CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+			sizeof(reductions));
+	for (size_t i = 0; s == CUBLAS_STATUS_SUCCESS && i < sizeof(aligned) / sizeof(*aligned);
+		i++)
+		s = cublasLtMatmulPreferenceSetAttribute(
+			&preference, aligned[i], &alignment, sizeof(alignment));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulAlgoGetHeuristic(device->gemm->handle, &p->desc, &p->w, &p->x,
+			&p->y, &p->y, &preference, max, found, &n);
+	if (s == CUBLAS_STATUS_SUCCESS && n == 0)
+		s = CUBLAS_STATUS_NOT_SUPPORTED;
+	for (int i = 0; i < n; i++)
+		ret[i] = (struct gemm_way){.algo = found[i].algo};
+	*ret_n = n;
+	return gemm_condition(device, s);
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CUDA_SKINNY_CUH
+#define MIMEO_KERNELS_CUDA_SKINNY_CUH
+
+/*
+ * y = x W^T (+ bias) for few rows, bf16 in, float32 sums, bf16 or float32 out; GATED: y = silu(gate)
+ * * up of a W whose first half of rows are the gates', a tile of half gate and half up rows.
+ *
+ * Grid: a block a multiprocessor, each with every gridDim-th TILE of R rows of W; block: eight warps
+ * that multiply and one that fetches; shared memory: x, and a ring of stages. A stage is KC columns
+ * of a tile's rows, a bulk copy each: of 2 KB at least, since a multiprocessor starts one in some 50
+ * ns (copies of 1 KB: 2.4 TB/s, of 2 KB 4.4). Where x is too large to stay, of a product that is not
+ * gated and up to 16 rows, its columns come with each stage. What the ring holds of W is asked for
+ * before the wait for the kernel before: it comes while that one ends.
+ *
+ * The warps share out a stage's columns in steps of 64 and multiply on the tensor cores, x as the
+ * 16-row operand and W as the 8-column one. At a tile's end the eight sums meet in shared memory
+ * and are added in the order of the warps: the bits depend on the variant alone.
+ *
+ * Bytes: W once from memory; x once a block from the L2, or once a tile where it does not stay. On
+ * an H200, one row: 8.4 MB 3.6 us, 67 MB 17.8, 1.05 GB 235 (4.48 TB/s); eight rows 3.8, 18.2, 247;
+ * cuBLASLt 6.1, 19.2, 243 and 6.1, 19.3, 244.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/skinny_ptx.cuh"
+
+enum { WARPS = 8, PRODUCER = WARPS, THREADS = (WARPS + 1) * 32, STEP = 64, STAGES_MAX = 32 };
+
+struct skinny_args {
+	const bf16 *w, *x;
+	const void *bias; /* of y's type, or NULL */
+	void *y;
+	uint32_t n, k, n_rows;
+	uint32_t n_stages;
+	uint32_t x_bytes; /* of shared memory for all of x; 0: it comes with the stages */
+	bool f32;
+};
+
+/* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
+template <int M, int R, int KC> struct shape {
+	static constexpr uint32_t pitch = KC * 2;
+	static constexpr uint32_t w_bytes = R * pitch;
+	static constexpr uint32_t n_sums = M * R;
+	static constexpr uint32_t n_buffers = n_sums <= 256 ? 2 : 1;
+	static constexpr uint32_t sum_bytes = n_buffers * WARPS * n_sums * 4;
+	static_assert(KC % (STEP * WARPS) == 0, "the warps share a stage out evenly");
+};
+
+#if __CUDA_ARCH__ >= 900
+
+/* What a block knows of its shared memory and its share of the work. */
+struct block {
+	uint32_t ring, stage_bytes;
+	uint32_t x; /* all of x, or 0 */
+	uint32_t full, empty, x_full;
+	uint32_t n_chunks, n_iterations;
+};
+
+/* Where iteration `it` of this block is: its tile and its columns. */
+struct place {
+	uint32_t tile, chunk;
+};
+
+__device__ static inline place place_of(const block &b, uint32_t it)
+{
+	return {blockIdx.x + it / b.n_chunks * gridDim.x, it % b.n_chunks};
+}
+
+/* ---- the warp that fetches ---- */
+
+template <int KC> __device__ static inline uint32_t chunk_bytes(const skinny_args &a, place p)
+{
+	return min((uint32_t)KC, a.k - p.chunk * KC) * 2;
+}
+
+template <class S, int R, int KC, bool GATED>
+__device__ static inline void fetch_w(
+	const skinny_args &a, const block &b, place p, uint32_t s, uint32_t lane)
+{
+	constexpr int GROUP = GATED ? R / 2 : R; /* rows that lie together */
+	const uint32_t bytes = chunk_bytes<KC>(a, p), full = b.full + s * 8;
+	const uint32_t row = min(p.tile * GROUP + lane % GROUP, a.n - 1) +
+			     (lane < GROUP ? 0 : a.n);
+	const bool whole = KC == a.k && p.tile * GROUP + GROUP <= a.n;
+	/* whole rows are one piece of memory */
+	const uint32_t n_rows = whole ? GROUP : 1;
+
+	if (lane == 0)
+		barrier_expect(full, bytes * (R + (b.x ? 0 : a.n_rows)));
+	__syncwarp();
+	if (lane < R && lane % n_rows == 0)
+		bulk_copy(b.ring + s * b.stage_bytes + lane * S::pitch,
+			a.w + (size_t)row * a.k + p.chunk * KC, bytes * n_rows, full);
+}
+
+/* Its columns of x, for where x does not stay. */
+template <class S, int KC>
+__device__ static inline void fetch_x(
+	const skinny_args &a, const block &b, place p, uint32_t s, uint32_t lane)
+{
+	if (lane < a.n_rows)
+		bulk_copy(b.ring + s * b.stage_bytes + S::w_bytes + lane * S::pitch,
+			a.x + (size_t)lane * a.k + p.chunk * KC, chunk_bytes<KC>(a, p),
+			b.full + s * 8);
+}
+
+/* x is one piece of memory, and so it lies in shared memory. */
+__device__ static inline void fetch_all_x(const skinny_args &a, const block &b)
+{
+	barrier_expect(b.x_full, a.k * 2 * a.n_rows);
+	bulk_copy(b.x, a.x, a.k * 2 * a.n_rows, b.x_full);
+}
+
+template <class S, int R, int KC, bool GATED>
+__device__ static inline void fetch(const skinny_args &a, const block &b)
+{
+	const uint32_t lane = threadIdx.x % WARP, first = min(b.n_iterations, a.n_stages);
+	uint32_t s = 0, parity = 0;
+
+	for (uint32_t it = 0; it < first; it++)
+		fetch_w<S, R, KC, GATED>(a, b, place_of(b, it), it, lane);
+	overlap_wait();
+	for (uint32_t it = 0; !b.x && it < first; it++)
+		fetch_x<S, KC>(a, b, place_of(b, it), it, lane);
+	for (uint32_t it = first; it < b.n_iterations; it++) {
+		barrier_wait(b.empty + s * 8, parity);
+		fetch_w<S, R, KC, GATED>(a, b, place_of(b, it), s, lane);
+		if (!b.x)
+			fetch_x<S, KC>(a, b, place_of(b, it), s, lane);
+		if (++s == a.n_stages) {
+			s = 0;
+			parity ^= 1;
+		}
+	}
+}
+
+/* ---- the warps that multiply ---- */
+
+/*
+ * 64 columns of a row: a lane has 8 of the first 32 and 8 of the second, as its quad has them in
+ * turn. Lanes of odd rows read the halves the other way round, so that eight lanes, which are two
+ * rows, meet no bank twice although rows lie multiples of 128 bytes apart.
+ */
+struct pack64 {
+	uint4 first, second;
+};
+
+__device__ static inline pack64 load_64(uint32_t row, uint32_t offset, bool odd)
+{
+	const uint4 u = load_16(row + (offset ^ (odd ? 64 : 0)));
+	const uint4 v = load_16(row + (offset ^ (odd ? 0 : 64)));
+	pack64 p;
+
+	p.first.x = odd ? v.x : u.x;
+	p.first.y = odd ? v.y : u.y;
+	p.first.z = odd ? v.z : u.z;
+	p.first.w = odd ? v.w : u.w;
+	p.second.x = odd ? u.x : v.x;
+	p.second.y = odd ? u.y : v.y;
+	p.second.z = odd ? u.z : v.z;
+	p.second.w = odd ? u.w : v.w;
+	return p;
+}
+
+/* Over 32 columns: the tensor core adds columns up in any order, if x and W agree on it. */
+template <int N>
+__device__ static inline void multiply_32(
+	float (&sums)[N][4], const uint4 &lower, const uint4 &upper, const uint4 (&w)[N])
+{
+#pragma unroll
+	for (int n = 0; n < N; n++)
+		multiply(sums[n], lower.x, upper.x, lower.y, upper.y, w[n].x, w[n].y);
+#pragma unroll
+	for (int n = 0; n < N; n++)
+		multiply(sums[n], lower.z, upper.z, lower.w, upper.w, w[n].z, w[n].w);
+}
+
+/* One warp's columns of a stage; rows of x that are not there are read as the last. */
+template <class S, int M, int R, int KC>
+__device__ static inline void multiply_stage(float (&sums)[(M + 15) / 16][R / 8][4], uint32_t w,
+	uint32_t x, uint32_t x_pitch, uint32_t n_rows, uint32_t n_steps)
+{
+	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane / 4;
+	const bool odd = row % 2;
+
+#pragma unroll
+	for (int i = 0; i < KC / STEP / WARPS; i++) {
+		const uint32_t col = (i * WARPS + warp) * STEP * 2 + lane % 4 * 16;
+		uint4 first[R / 8], second[R / 8];
+
+		if (i * WARPS + warp >= n_steps)
+			break;
+#pragma unroll
+		for (int n = 0; n < R / 8; n++) {
+			const pack64 p = load_64(w + (n * 8 + row) * S::pitch, col, odd);
+
+			first[n] = p.first;
+			second[n] = p.second;
+		}
+#pragma unroll
+		for (int m = 0; m < (M + 15) / 16; m++) {
+			const pack64 lower = load_64(
+				x + min(m * 16 + row, n_rows - 1) * x_pitch, col, odd);
+			pack64 upper = {};
+
+			if (M > 8)
+				upper = load_64(
+					x + min(m * 16 + 8 + row, n_rows - 1) * x_pitch, col, odd);
+			multiply_32<R / 8>(sums[m], lower.first, upper.first, first);
+			multiply_32<R / 8>(sums[m], lower.second, upper.second, second);
+		}
+	}
+}
+
+/* Among the warps that multiply. */
+__device__ static inline void meet(void)
+{
+	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
+}
+
+template <int M, int R>
+__device__ static inline void leave_sums(float *to, const float (&sums)[(M + 15) / 16][R / 8][4])
+{
+	const uint32_t lane = threadIdx.x % WARP;
+
+#pragma unroll
+	for (int m = 0; m < (M + 15) / 16; m++)
+#pragma unroll
+		for (int n = 0; n < R / 8; n++) {
+			float *at = to + (m * 16 + lane / 4) * R + n * 8 + lane % 4 * 2;
+
+			*(float2 *)at = make_float2(sums[m][n][0], sums[m][n][1]);
+			if (M > 8)
+				*(float2 *)(at + 8 * R) =
+					make_float2(sums[m][n][2], sums[m][n][3]);
+		}
+}
+
+/* Over the warps, of one element of the tile; with the bias of W's row. */
+template <int M, int R>
+__device__ static inline float sum_of(
+	const skinny_args &a, const float *sums, uint32_t element, uint32_t row)
+{
+	float sum = 0;
+
+#pragma unroll
+	for (int w = 0; w < WARPS; w++)
+		sum += sums[w * M * R + element];
+	if (a.bias)
+		sum += a.f32 ? ((const float *)a.bias)[row]
+			     : __bfloat162float(((const bf16 *)a.bias)[row]);
+	return sum;
+}
+
+/* A tile into y: R columns of it, or half as many of silu(gate) * up. */
+template <int M, int R, bool GATED>
+__device__ static inline void store_tile(const skinny_args &a, const float *sums, uint32_t tile)
+{
+	constexpr int COLS = GATED ? R / 2 : R;
+
+	for (uint32_t i = threadIdx.x; i < a.n_rows * COLS; i += WARPS * WARP) {
+		const uint32_t element = i / COLS * R + i % COLS, col = tile * COLS + i % COLS;
+		const size_t at = (size_t)(i / COLS) * a.n + col;
+		float v;
+
+		if (col >= a.n)
+			continue;
+		v = sum_of<M, R>(a, sums, element, col);
+		if (GATED)
+			v = v / (1.0f + __expf(-v)) *
+			    sum_of<M, R>(a, sums, element + COLS, a.n + col);
+		if (a.f32)
+			((float *)a.y)[at] = v;
+		else
+			((bf16 *)a.y)[at] = __float2bfloat16_rn(v);
+	}
+}
+
+template <class S, int M, int R, int KC, bool GATED>
+__device__ static inline void multiply_all(const skinny_args &a, const block &b, float *sum_memory)
+{
+	const uint32_t warp = threadIdx.x / WARP;
+	float sums[(M + 15) / 16][R / 8][4] = {};
+	uint32_t s = 0, parity = 0, buffer = 0;
+
+	if (b.x && threadIdx.x == 0)
+		fetch_all_x(a, b);
+	if (b.x)
+		barrier_wait(b.x_full, 0);
+	for (uint32_t it = 0; it < b.n_iterations; it++) {
+		const place p = place_of(b, it);
+		const uint32_t stage = b.ring + s * b.stage_bytes;
+
+		barrier_wait(b.full + s * 8, parity);
+		multiply_stage<S, M, R, KC>(sums, stage,
+			b.x ? b.x + p.chunk * KC * 2 : stage + S::w_bytes, b.x ? a.k * 2 : S::pitch,
+			a.n_rows, (a.k - p.chunk * KC) / STEP);
+		__syncwarp();
+		barrier_arrive_warp(b.empty + s * 8);
+		if (++s == a.n_stages) {
+			s = 0;
+			parity ^= 1;
+		}
+		if (p.chunk != b.n_chunks - 1)
+			continue;
+		float *tile_sums = sum_memory + buffer * WARPS * S::n_sums;
+
+		if (S::n_buffers == 1)
+			meet(); /* the tile before has been stored */
+		leave_sums<M, R>(tile_sums + warp * S::n_sums, sums);
+		meet();
+		store_tile<M, R, GATED>(a, tile_sums, p.tile);
+		memset(sums, 0, sizeof(sums));
+		if (S::n_buffers == 2)
+			buffer ^= 1;
+	}
+}
+
+__device__ static inline void barriers_init(const block &b, uint32_t n_stages)
+{
+	if (threadIdx.x == 0) {
+		for (uint32_t s = 0; s < n_stages; s++) {
+			barrier_init(b.full + s * 8, 1);
+			barrier_init(b.empty + s * 8, WARPS * WARP_ARRIVALS);
+		}
+		barrier_init(b.x_full, 1);
+		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+	}
+	__syncthreads();
+}
+
+#endif
+
+template <int M, int R, int KC, bool GATED>
+static __global__ void __launch_bounds__(THREADS) skinny(const __grid_constant__ skinny_args a)
+{
+#if __CUDA_ARCH__ >= 900
+	typedef shape<M, R, KC> S;
+	extern __shared__ __align__(128) uint8_t memory[];
+	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX + 1];
+	constexpr int COLS = GATED ? R / 2 : R;
+	const uint32_t n_tiles = (a.n + COLS - 1) / COLS;
+	block b;
+
+	overlap_trigger();
+	b.stage_bytes = S::w_bytes + (a.x_bytes ? 0 : a.n_rows * S::pitch);
+	b.ring = shared_address(memory) + a.x_bytes;
+	b.x = a.x_bytes ? shared_address(memory) : 0;
+	b.full = shared_address(barriers);
+	b.empty = b.full + STAGES_MAX * 8;
+	b.x_full = b.empty + STAGES_MAX * 8;
+	b.n_chunks = (a.k + KC - 1) / KC;
+	b.n_iterations = ((n_tiles - 1 - blockIdx.x) / gridDim.x + 1) * b.n_chunks;
+	barriers_init(b, a.n_stages);
+	if (threadIdx.x / WARP == PRODUCER) {
+		fetch<S, R, KC, GATED>(a, b);
+	} else {
+		overlap_wait();
+		multiply_all<S, M, R, KC, GATED>(
+			a, b, (float *)(memory + a.x_bytes + a.n_stages * b.stage_bytes));
+	}
+#endif
+}
+
+#endif
