@@ -145,20 +145,21 @@ static int step_by_device(struct run *run, const struct mimeo_step_row *row, uin
 		return fail_mimeo("step into the buffer", r);
 	bool last = event.kind == MIMEO_EVENT_FINAL;
 	cudaError_t error = cudaStreamWaitEvent(run->stream, done, 0);
+	/* Kernels that read the logits would follow here. The host waits for the final event before it
+	 * waits for the stream: a daemon that is killed leaves the stream waiting for ever. */
+	if (!last) {
+		mimeo_event_seen(run->m, &event);
+		r = await(run->m, MIMEO_EVENT_FINAL, &event);
+	}
+	if (r < 0)
+		return fail_mimeo("end of the step", r);
 	if (error == cudaSuccess)
 		error = cudaMemcpyAsync(run->mine, logits, run->vocab * sizeof(float),
 			cudaMemcpyDeviceToHost, run->stream);
 	if (error == cudaSuccess)
 		error = cudaStreamSynchronize(run->stream);
 	mimeo_event_seen(run->m, &event);
-	if (error != cudaSuccess)
-		return fail_cuda("copy of the logits", error);
-	r = last ? 0 : await(run->m, MIMEO_EVENT_FINAL, &event);
-	if (r < 0)
-		return fail_mimeo("end of the step", r);
-	if (!last)
-		mimeo_event_seen(run->m, &event);
-	return 0;
+	return error == cudaSuccess ? 0 : fail_cuda("copy of the logits", error);
 }
 
 static void compare(struct run *run)
@@ -224,10 +225,10 @@ static int with_buffer(struct run *run, uint32_t kind)
 	if (error != cudaSuccess)
 		return fail_cuda("mapping of the buffer", error);
 	r = compare_steps(run, buffer, (const float *)memory.address);
+	if (r != 0)
+		return r; /* unmapping might wait for the stream; the process's end does not */
 	mimeo_cuda_unmap(&memory);
 	mimeo_buffer_close(run->m, buffer);
-	if (r != 0)
-		return r;
 	printf("steps %u\nvocabulary %u\nlargest_difference %.3g\n", N_STEPS, run->vocab,
 		(double)run->worst);
 	/* Both runs are bf16; a batch of another shape may round another way. */

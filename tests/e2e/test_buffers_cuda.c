@@ -11,14 +11,12 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include <mimeo/mimeo-cuda.h>
-
 #include "tests/device.h"
 #include "tests/e2e/calls.h"
+#include "tests/e2e/cuda_client.h"
 #include "tests/e2e/daemon.h"
 
 #define HIDDEN 160u
-#define VOCAB 256u
 #define N 64u
 #define N_KILLS 12u
 
@@ -38,87 +36,7 @@ static bool no_buffers(void)
 	       daemon_count(&group_daemon, "buffers_closing") == 0;
 }
 
-/* ---- in a client's process ---- */
-
-#define CUDA(call) CHILD_EXPECT((call) == cudaSuccess)
-
-struct client {
-	struct mimeo *m;
-	cudaStream_t stream;
-	cudaEvent_t events[64]; /* by fence, which the library keeps at one address each */
-	const struct mimeo_handle *fences[64];
-	unsigned n_events;
-};
-
-static void client_start(struct client *client)
-{
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-
-	*client = (struct client){.n_events = 0};
-	config.socket_path = group_daemon.socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	CHILD_EXPECT(mimeo_connect(&client->m, &config) == 0);
-	CUDA(cudaStreamCreateWithFlags(&client->stream, cudaStreamNonBlocking));
-}
-
-static cudaEvent_t event_of(struct client *client, const struct mimeo_handle *fence)
-{
-	for (unsigned i = 0; i < client->n_events; i++) {
-		if (client->fences[i] == fence)
-			return client->events[i];
-	}
-	CHILD_EXPECT(client->n_events < 64);
-	CUDA(mimeo_cuda_fence_open(fence, &client->events[client->n_events]));
-	client->fences[client->n_events] = fence;
-	return client->events[client->n_events++];
-}
-
-/* One row; the client's stream has its results in order behind it when this returns. */
-static void step_with_fence(struct client *client, struct mimeo_step *step,
-	const struct mimeo_step_row *row)
-{
-	struct mimeo_request *request = mimeo_request_get(client->m);
-	const struct mimeo_handle *fence;
-	struct mimeo_event event;
-
-	step->n_rows = 1;
-	step->rows = row;
-	step->flags = MIMEO_STEP_FENCE;
-	CHILD_EXPECT(request && mimeo_request_fence(request, &fence) == 0);
-	CHILD_EXPECT(mimeo_request_prep_step(request, step) == 0);
-	CHILD_EXPECT(mimeo_submit(client->m) >= 1);
-	CHILD_EXPECT(mimeo_event_wait(client->m, &event, -1) == 1);
-	CHILD_EXPECT(event.kind == MIMEO_EVENT_RECORDED);
-	mimeo_event_seen(client->m, &event);
-	CUDA(cudaStreamWaitEvent(client->stream, event_of(client, fence), 0));
-}
-
-static void await_final(struct client *client, struct mimeo_event *ret)
-{
-	CHILD_EXPECT(mimeo_event_wait(client->m, ret, -1) == 1);
-	CHILD_EXPECT(ret->kind == MIMEO_EVENT_FINAL && ret->status == 0);
-}
-
-/* A step of the tokens on a fresh sequence, its logits through the arena: the sequence. */
-static uint32_t reference(struct client *client, uint32_t n, float logits[static VOCAB])
-{
-	struct mimeo_step step = MIMEO_STEP_INIT;
-	struct mimeo_step_row row = {.n_tokens = n, .tokens = tokens};
-	struct mimeo_event event;
-
-	CHILD_EXPECT(mimeo_sequence_open(client->m, 0, &row.sequence) == 0);
-	step.n_rows = 1;
-	step.rows = &row;
-	step.outputs = MIMEO_STEP_LOGITS;
-	CHILD_EXPECT(mimeo_request_prep_step(mimeo_request_get(client->m), &step) == 0);
-	CHILD_EXPECT(mimeo_submit(client->m) >= 1);
-	await_final(client, &event);
-	memcpy(logits, event.logits, VOCAB * sizeof(float));
-	mimeo_event_seen(client->m, &event);
-	return row.sequence;
-}
-
-/* ---- logits ---- */
+/* ---- logits; in a client's process, as all that is called be_... ---- */
 
 static int be_a_reader(void *arg)
 {
@@ -131,7 +49,7 @@ static int be_a_reader(void *arg)
 	struct client client;
 	float expected[VOCAB], got[VOCAB];
 
-	client_start(&client);
+	client_start(&client, group_daemon.socket);
 	CHILD_EXPECT(mimeo_buffer_alloc(client.m, kind, 8192, &step.logits.buffer) == 0);
 	CHILD_EXPECT(mimeo_buffer_handle(client.m, step.logits.buffer, &handle) == 0);
 	CHILD_EXPECT(handle.kind == kind && (handle.fd >= 0) == (kind == MIMEO_HANDLE_VMM_FD));
@@ -139,8 +57,7 @@ static int be_a_reader(void *arg)
 	step.outputs = MIMEO_STEP_LOGITS;
 	step.logits.offset = 4096;
 	for (uint32_t n = 1; n <= N; n += 7) {
-		CHILD_EXPECT(mimeo_sequence_close(
-				     client.m, reference(&client, n, expected)) == 0);
+		reference(&client, tokens, n, expected);
 		CUDA(cudaMemset(memory.address, 0, 8192));
 		CUDA(cudaDeviceSynchronize());
 		row.n_tokens = n;
@@ -268,9 +185,9 @@ static int be_an_embedder(void *arg)
 	float expected[VOCAB], logits[VOCAB];
 	uint32_t by_id;
 
-	client_start(&client);
+	client_start(&client, group_daemon.socket);
 	CHILD_EXPECT(mimeo_model_get(client.m, 0)->activation == MIMEO_ACTIVATION_BF16);
-	by_id = reference(&client, N, expected);
+	by_id = reference_kept(&client, tokens, N, expected);
 	step.embeddings.buffer = embeddings_of(&client, ipc);
 	step.outputs = MIMEO_STEP_LOGITS;
 	CHILD_EXPECT(mimeo_sequence_open(client.m, 0, &row.sequence) == 0);
@@ -322,7 +239,7 @@ static int be_a_victim(void *arg)
 	struct mimeo_event event;
 	struct client client;
 
-	client_start(&client);
+	client_start(&client, group_daemon.socket);
 	step.embeddings.buffer = embeddings_of(&client, victim->kind == MIMEO_HANDLE_CUDA_IPC);
 	CHILD_EXPECT(
 		mimeo_buffer_alloc(client.m, victim->kind, 65536, &step.logits.buffer) == 0);

@@ -14,7 +14,9 @@
  * A STREAM WAITS for a request's fence: mimeo_request_fence for each request that is got, before it is
  * submitted, mimeo_cuda_fence_open once for each fence (its pointer tells), then after
  * MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than that it would wait for
- * nothing.
+ * nothing. If the daemon is killed before the device has come to the fence, the stream waits for ever,
+ * and so does what waits for it or for the whole device on the host, cudaFree for one: take the final
+ * event first, and after MIMEO_E_GONE leave the stream (destroy it; other streams work).
  *
  * THE END: destroy the events, unmap, then mimeo_buffer_close: of CUDA_IPC memory the daemon must not
  * free what is still mapped here; of VMM_FD memory either may come first.
