@@ -248,7 +248,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
-	attention | gemm | share | gap) echo 1B ;;
+	attention | gemm | share | gap | modes) echo 1B ;;
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
 }

@@ -23,10 +23,10 @@ DECODE_MS = {
 SHARE_TOKENS = {1: 1200, 2: 2300, 4: 4400, 8: 8500, 16: 15000}
 DECODE_CONTEXT = 1024
 
-FIGURES = ("median_s", "step_median_s", "seconds", "token_median_s", "gap_mean_s")
+FIGURES = ("median_s", "step_median_s", "seconds", "token_median_s", "gap_mean_s", "full_s", "step_mean_s")
 FLOORS = ("floor_median_s", "floor_s", "floor_mean_s")
 RATIOS = ("ratio", "ratio_median")
-LABELS = ("measure", "graph", "matrix", "processes", "batch", "query", "rows", "context")
+LABELS = ("part", "mode", "measure", "graph", "matrix", "processes", "batch", "query", "rows", "context")
 
 
 def first(row, keys):
@@ -76,12 +76,20 @@ def target(bench, row, shape):
 def figure_text(row):
     text = seconds(first(row, FIGURES))
     rate = row.get("tokens_per_s")
-    return text + (", %.4g tokens/s" % rate if rate else "")
+    text += ", %.4g tokens/s" % rate if rate else ""
+    if row.get("against_none"):
+        text += ", %.3g of NONE" % row["against_none"]
+    if row.get("break_s") is not None:
+        text += ", in pieces %s, eager %s, a break %.3g us" % (
+            seconds(row["piecewise_s"]), seconds(row["none_s"]), row["break_s"] * 1e6)
+    return text
 
 
 def label(name, row):
     parts = [name]
     for key in LABELS:
+        if key in ("mode", "rows") and row.get("graph"):
+            continue  # its name says it
         value = row.get(key)
         if isinstance(value, str):
             parts.append(value)
@@ -97,6 +105,8 @@ def rows_of(path):
     bench = name.split("-")[0]
     if rows is None:
         return [(name, "not measured", "-", "-", "-", "-")], False
+    if bench == "capture":
+        rows = rows[-1:]  # all graphs together: the table is to be short
     return [
         (
             label(name, row),

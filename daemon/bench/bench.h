@@ -49,5 +49,6 @@ int bench_gemm(const struct bench_options *options);
 int bench_capture(const struct bench_options *options);
 int bench_gap(const struct bench_options *options);
 int bench_buffer(const struct bench_options *options);
+int bench_modes(const struct bench_options *options);
 
 #endif

@@ -2,7 +2,8 @@
 /*
  * What the graphs of a daemon cost it: each descriptor's seconds (warm-up, recording,
  * instantiating, uploading) and bytes, as the daemon itself measured them, and all together. The
- * floor is what as many nodes of one element take to record, instantiate and upload.
+ * floor is what as many nodes of one element take to record, instantiate and upload, in as many
+ * segments.
  */
 #include "daemon/bench/bench.h"
 
@@ -16,7 +17,8 @@
 #include "daemon/bench/report.h"
 
 #define GRAPHS_MAX 1024u
-#define FLOOR "recording, instantiating and uploading a graph of as many nodes of one element"
+#define FLOOR                                                                                      \
+	"recording, instantiating and uploading as many nodes of one element, in as many segments"
 #define ROUNDS 5u
 #define LATE_NOTE                                                                                  \
 	"all graphs are captured before the daemon serves, and none later: no capture interrupts " \
@@ -25,8 +27,11 @@
 static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
 	{"graph", "GRAPH", TABLE_TEXT},
-	{"rows", "ROWS", TABLE_COUNT},
+	{"mode", NULL, TABLE_TEXT},
+	{"tokens", NULL, TABLE_COUNT},
+	{"rows", NULL, TABLE_COUNT},
 	{"query_len", NULL, TABLE_COUNT},
+	{"segments", "SEGMENTS", TABLE_COUNT},
 	{"nodes", "NODES", TABLE_COUNT},
 	{"seconds", "TIME", TABLE_SECONDS},
 	{"floor_s", "FLOOR", TABLE_SECONDS},
@@ -37,8 +42,9 @@ static const struct table_column columns[] = {
 };
 
 struct captured {
-	char mode[24];
-	uint32_t rows, query_len, n_nodes;
+	char name[40], mode[24];
+	uint32_t tokens, rows, query_len; /* rows, query_len: 0, any */
+	uint32_t n_segments, n_nodes;
 	double seconds, floor_seconds;
 	uint64_t bytes, floor_bytes;
 };
@@ -55,16 +61,20 @@ struct capture_work {
 
 /* ---- the daemon's ---- */
 
-static double number_of(const struct answer *answer, size_t row, const char *key)
+static void take(struct captured *graph, const struct answer *answer, size_t row)
 {
-	const msgpack_object *cell = answer_cell(answer, row, key);
-
-	return cell && (cell->type == MSGPACK_OBJECT_FLOAT64 ||
-			       cell->type == MSGPACK_OBJECT_FLOAT32)
-		       ? cell->via.f64
-		       : 0;
+	answer_text(answer, row, "graph", graph->name, sizeof(graph->name));
+	answer_text(answer, row, "mode", graph->mode, sizeof(graph->mode));
+	graph->tokens = (uint32_t)answer_count(answer, row, "tokens", 0);
+	graph->rows = (uint32_t)answer_count(answer, row, "rows", 0);
+	graph->query_len = (uint32_t)answer_count(answer, row, "query_len", 0);
+	graph->n_segments = (uint32_t)answer_count(answer, row, "segments", 0);
+	graph->n_nodes = (uint32_t)answer_count(answer, row, "nodes", 0);
+	graph->bytes = answer_count(answer, row, "bytes", 0);
+	graph->seconds = answer_number(answer, row, "seconds");
 }
 
+/* What counts eager steps is no graph, and what is not captured, or was dropped, costs nothing. */
 static int take_graphs(const struct target *target, struct capture_facts *facts)
 {
 	struct answer *answer;
@@ -75,14 +85,11 @@ static int take_graphs(const struct target *target, struct capture_facts *facts)
 		return r;
 	}
 	for (size_t i = 0; i < answer->n_rows && facts->n < GRAPHS_MAX; i++) {
-		struct captured *graph = &facts->graphs[facts->n++];
+		char state[24];
 
-		answer_text(answer, i, "mode", graph->mode, sizeof(graph->mode));
-		graph->rows = (uint32_t)answer_count(answer, i, "rows", 0);
-		graph->query_len = (uint32_t)answer_count(answer, i, "query_len", 0);
-		graph->n_nodes = (uint32_t)answer_count(answer, i, "nodes", 0);
-		graph->bytes = answer_count(answer, i, "bytes", 0);
-		graph->seconds = number_of(answer, i, "seconds");
+		answer_text(answer, i, "state", state, sizeof(state));
+		if (strcmp(state, "ready") == 0)
+			take(&facts->graphs[facts->n++], answer, i);
 	}
 	answer_free(answer);
 	return 0;
@@ -110,29 +117,54 @@ static int record(struct blank *blank, uint32_t n_nodes, struct graph **ret)
 	return rc ? rc : end;
 }
 
-static int capture_blank(struct blank *blank, uint32_t n_nodes, double *ret, uint64_t *ret_bytes)
+/* One segment; *ret_exec is the caller's, and the bytes are added. */
+static int capture_segment(struct blank *blank, uint32_t n_nodes, struct graph_exec **ret_exec,
+	uint64_t *bytes)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
-	uint64_t start = stats_now();
 	struct graph_info info = {0};
-	struct graph_exec *exec;
+	struct graph_exec *exec = NULL;
 	struct graph *graph;
 	int rc = record(blank, n_nodes, &graph);
 
 	if (rc)
 		return rc;
 	rc = ops->graph_instantiate(blank->probe.device, graph, &exec);
-	if (!rc) {
+	if (!rc)
 		rc = ops->graph_upload(exec, blank->probe.stream);
-		if (!rc)
-			rc = ops->stream_sync(blank->probe.stream);
-		*ret = (double)(stats_now() - start) * 1e-9;
-		if (!rc)
-			rc = ops->graph_info(exec, &info);
-		ops->graph_exec_free(exec);
-	}
-	*ret_bytes = info.bytes;
+	if (!rc)
+		rc = ops->graph_info(exec, &info);
 	ops->graph_free(graph);
+	*bytes += info.bytes;
+	*ret_exec = exec;
+	return rc;
+}
+
+/* The graph's nodes spread evenly over its segments. */
+static int capture_blank(struct blank *blank, const struct captured *graph, double *ret_seconds,
+	uint64_t *ret_bytes)
+{
+	const struct device_ops *ops = blank->probe.device->ops;
+	struct graph_exec **execs = calloc(graph->n_segments, sizeof(struct graph_exec *));
+	uint32_t left = graph->n_nodes;
+	uint64_t start = stats_now(), bytes = 0;
+	int rc = execs ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; i < graph->n_segments && !rc; i++) {
+		uint32_t n = left / (graph->n_segments - i);
+
+		rc = capture_segment(blank, n, &execs[i], &bytes);
+		left -= n;
+	}
+	if (!rc)
+		rc = ops->stream_sync(blank->probe.stream);
+	*ret_seconds = (double)(stats_now() - start) * 1e-9;
+	*ret_bytes = bytes;
+	for (uint32_t i = 0; execs && i < graph->n_segments; i++) {
+		if (execs[i])
+			ops->graph_exec_free(execs[i]);
+	}
+	free(execs);
 	return rc;
 }
 
@@ -143,7 +175,7 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The median; a graph of as many nodes as one before costs what that one did. */
+/* The median; a graph of as many nodes and segments as one before costs what that one did. */
 static int measure_floor(struct blank *blank, struct capture_facts *facts, uint32_t index)
 {
 	struct captured *graph = &facts->graphs[index];
@@ -151,14 +183,15 @@ static int measure_floor(struct blank *blank, struct capture_facts *facts, uint3
 	int rc = 0;
 
 	for (uint32_t i = 0; i < index; i++) {
-		if (facts->graphs[i].n_nodes != graph->n_nodes)
+		if (facts->graphs[i].n_nodes != graph->n_nodes ||
+			facts->graphs[i].n_segments != graph->n_segments)
 			continue;
 		graph->floor_seconds = facts->graphs[i].floor_seconds;
 		graph->floor_bytes = facts->graphs[i].floor_bytes;
 		return 0;
 	}
 	for (uint32_t i = 0; i < ROUNDS && !rc; i++)
-		rc = capture_blank(blank, graph->n_nodes, &seconds[i], &graph->floor_bytes);
+		rc = capture_blank(blank, graph, &seconds[i], &graph->floor_bytes);
 	if (rc)
 		return rc;
 	qsort(seconds, ROUNDS, sizeof(seconds[0]), by_value);
@@ -198,11 +231,14 @@ static void fill(
 {
 	table_row(table);
 	table_set_text(table, "bench", "capture");
-	table_set_text(table, "graph", graph->mode);
+	table_set_text(table, "graph", graph->name);
 	if (!whole) {
+		table_set_text(table, "mode", graph->mode);
+		table_set_count(table, "tokens", graph->tokens);
 		table_set_count(table, "rows", graph->rows);
 		table_set_count(table, "query_len", graph->query_len);
 	}
+	table_set_count(table, "segments", graph->n_segments);
 	table_set_count(table, "nodes", graph->n_nodes);
 	table_set_number(table, "seconds", graph->seconds);
 	table_set_number(table, "floor_s", graph->floor_seconds);
@@ -215,7 +251,7 @@ static void fill(
 static int print(const struct bench_options *options, const struct target *target,
 	const struct capture_facts *facts)
 {
-	struct captured all = {.mode = "all"};
+	struct captured all = {.name = "all"};
 	struct table *table;
 	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
 
@@ -225,6 +261,7 @@ static int print(const struct bench_options *options, const struct target *targe
 		const struct captured *graph = &facts->graphs[i];
 
 		fill(table, target, graph, false);
+		all.n_segments += graph->n_segments;
 		all.n_nodes += graph->n_nodes;
 		all.seconds += graph->seconds;
 		all.floor_seconds += graph->floor_seconds;

@@ -79,7 +79,8 @@ static int take_all(struct mimeo *m, uint32_t *ret_tokens)
 	return r;
 }
 
-static int stream(const struct crowd_work *work, struct mimeo *m)
+static int stream(
+	const struct crowd_work *work, const struct crowd_request *request, struct mimeo *m)
 {
 	struct samples *at = work->crowd->at[work->index], *each = work->crowd->each[work->index];
 	uint64_t before = 0;
@@ -98,19 +99,36 @@ static int stream(const struct crowd_work *work, struct mimeo *m)
 			before = now;
 		n_all += n_tokens;
 	}
-	if (r > 0 && n_all < work->options->tokens) {
+	if (r > 0 && n_all < request->tokens) {
 		fprintf(stderr,
 			"mimeo-bench: the model's length leaves room for %u tokens, not %u\n",
-			n_all, work->options->tokens);
+			n_all, request->tokens);
 		return -ERANGE;
 	}
 	return r < 0 ? r : 0;
 }
 
+static int ask_all(const struct crowd_work *work, struct mimeo *m)
+{
+	const struct bench_options *o = work->options;
+	const struct crowd *crowd = work->crowd;
+	const struct crowd_request one = {o->prompt, o->tokens}, *requests = &one;
+	uint32_t n = crowd->requests ? crowd->n_requests : 1;
+	int r = 0;
+
+	if (crowd->requests)
+		requests = crowd->requests + (size_t)work->index * n;
+	for (uint32_t i = 0; i < n && r == 0; i++) {
+		r = client_generate(m, o->model_name, requests[i].prompt, requests[i].tokens);
+		if (r == 0)
+			r = stream(work, &requests[i], m);
+	}
+	return r;
+}
+
 static int client(void *arg, int fd)
 {
 	const struct crowd_work *work = arg;
-	const struct bench_options *o = work->options;
 	struct mimeo *m;
 	char byte;
 
@@ -119,9 +137,7 @@ static int client(void *arg, int fd)
 		return 1;
 	if (write(fd, "", 1) != 1 || read(work->go[0], &byte, 1) != 0)
 		return 1;
-	int r = client_generate(m, o->model_name, o->prompt, o->tokens);
-	if (r == 0)
-		r = stream(work, m);
+	int r = ask_all(work, m);
 	mimeo_close(m);
 	return r < 0;
 }

@@ -4,17 +4,26 @@
 
 /*
  * N processes with a sequence each, started together: each attaches, waits for the start, submits
- * one prompt, and takes its tokens as they come.
+ * one prompt, or several, each when the answer to the one before is whole, and takes its tokens as
+ * they come.
  */
 
 #include "daemon/bench/spawn.h"
 #include "daemon/bench/stats.h"
 
+struct crowd_request {
+	uint32_t prompt, tokens;
+};
+
 struct crowd {
-	uint32_t n, tokens;
+	uint32_t n, tokens; /* tokens: of a process in all, at most */
+	/* [n, n_requests] the caller's, process by process; NULL: one each, as the options say */
+	const struct crowd_request *requests;
+	uint32_t n_requests;
 	struct samples *at[BENCH_PROCESSES_MAX];   /* when each token came, of a process */
-	struct samples *each[BENCH_PROCESSES_MAX]; /* times from token to token; tokens that come
-						      together share the time since the last */
+	struct samples *each[BENCH_PROCESSES_MAX]; /* times from token to token of a request; tokens
+						      that come together share the time since
+						      the last */
 	uint64_t ns;                               /* from the start to the last process's end */
 };
 

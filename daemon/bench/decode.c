@@ -77,6 +77,7 @@ static struct replay_run replay_of(
 	uint32_t before = n_steps(options) / 2 + REPLAY_WARM_UPS + 1;
 
 	return (struct replay_run){
+		.mode = GRAPH_FULL,
 		.n_rows = run->batch,
 		.first = run->context > before ? run->context - before : 0,
 		.n_steps = n_steps(options),

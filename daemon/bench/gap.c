@@ -55,18 +55,6 @@ struct gap_run {
 
 /* ---- the daemon's ---- */
 
-static uint64_t metric(const struct answer *answer, const char *name)
-{
-	char text[64];
-
-	for (size_t i = 0; i < answer->n_rows; i++) {
-		answer_text(answer, i, "name", text, sizeof(text));
-		if (strcmp(text, name) == 0)
-			return answer_count(answer, i, "value", 0);
-	}
-	return 0;
-}
-
 /* What the engine's thread has run, spinning included; 0 where the kernel does not tell us. */
 static uint64_t thread_ns(uint64_t pid)
 {
@@ -109,13 +97,13 @@ static int look(const struct target *target, struct counters *ret)
 	r = target_ask(target, "metrics", &answer);
 	if (r < 0)
 		return r;
-	ret->gaps = metric(answer, "mimeo_lane_gaps_total");
-	ret->gap_ns = metric(answer, "mimeo_lane_gap_nanoseconds_total");
-	ret->long_gaps = metric(answer, "mimeo_lane_long_gaps_total");
-	ret->long_gap_ns = metric(answer, "mimeo_lane_long_gap_nanoseconds_total");
-	ret->lane_ns = metric(answer, "mimeo_lane_nanoseconds_total");
-	ret->work_ns = metric(answer, "mimeo_engine_work_nanoseconds_total");
-	ret->steps = metric(answer, "mimeo_steps_total");
+	ret->gaps = answer_metric(answer, "mimeo_lane_gaps_total");
+	ret->gap_ns = answer_metric(answer, "mimeo_lane_gap_nanoseconds_total");
+	ret->long_gaps = answer_metric(answer, "mimeo_lane_long_gaps_total");
+	ret->long_gap_ns = answer_metric(answer, "mimeo_lane_long_gap_nanoseconds_total");
+	ret->lane_ns = answer_metric(answer, "mimeo_lane_nanoseconds_total");
+	ret->work_ns = answer_metric(answer, "mimeo_engine_work_nanoseconds_total");
+	ret->steps = answer_metric(answer, "mimeo_steps_total");
 	answer_free(answer);
 	return 0;
 }

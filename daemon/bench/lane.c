@@ -128,7 +128,7 @@ static int take_attention(struct lane *lane, uint32_t max_rows)
 	return rc;
 }
 
-/* The daemon's ladder. */
+/* The daemon's ladder and its default mode: for a decode there is one graph of each kind. */
 static int take_graphs(struct lane *lane, uint32_t max_rows)
 {
 	struct ladder *ladder = malloc(sizeof(*ladder));
@@ -136,7 +136,7 @@ static int take_graphs(struct lane *lane, uint32_t max_rows)
 	if (!ladder)
 		return -ENOMEM;
 	ladder_default(ladder, MAX_BATCH_TOKENS, max_rows, 1);
-	int rc = graph_set_init(&lane->graphs, GRAPH_FULL_DECODE_ONLY, ladder, 1, max_rows);
+	int rc = graph_set_init(&lane->graphs, GRAPH_FULL_AND_PIECEWISE, ladder, 1, max_rows);
 	free(ladder);
 	return rc;
 }
@@ -208,13 +208,18 @@ void lane_close(struct lane *lane)
 	*lane = (struct lane){0};
 }
 
-int lane_graph(struct lane *lane, uint32_t n_rows, struct graph_entry **ret)
+int lane_graph(struct lane *lane, uint32_t n_rows, enum graph_mode mode, struct graph_entry **ret)
 {
-	const struct batch_shape shape = {n_rows, n_rows, true, true, 1};
-	enum eager_reason reason;
-	struct graph_entry *entry = graph_set_dispatch(&lane->graphs, &shape, &reason);
-	int rc = entry ? 0 : -ERANGE;
+	/* One that is not past its prompts takes the graphs that serve any batch. */
+	const struct batch_shape shape = {n_rows, n_rows, true, mode == GRAPH_FULL, 1};
+	enum eager_reason reason = EAGER_NO;
+	struct graph_entry *entry = NULL;
+	int rc = 0;
 
+	if (mode != GRAPH_NONE) {
+		entry = graph_set_dispatch(&lane->graphs, &shape, &reason);
+		rc = entry ? 0 : -ERANGE;
+	}
 	if (!rc && reason == EAGER_NOT_CAPTURED)
 		rc = capture_now(entry, &lane->executor.breakable, lane->stream);
 	if (!rc)
@@ -336,4 +341,22 @@ uint64_t lane_kv_bytes(const struct lane *lane, uint32_t n_rows, uint32_t seq_le
 		bytes += n_rows * a_token * seen;
 	}
 	return bytes;
+}
+
+static double elements(const struct weight *weight)
+{
+	return weight->data ? (double)weight->rows * weight->cols : 0;
+}
+
+double lane_token_flop(const struct model *model)
+{
+	double n = 0;
+
+	for (uint32_t i = 0; i < model->config.n_layers; i++) {
+		const struct model_layer *l = &model->layers[i];
+
+		n += elements(&l->qkv) + elements(&l->o) + elements(&l->gate_up) +
+			elements(&l->down);
+	}
+	return 2 * n;
 }

@@ -49,14 +49,16 @@ struct lane {
 int lane_open(struct lane *lane, const struct lane_options *options, struct model_error *error);
 void lane_close(struct lane *lane);
 
-/* The graph for a decode of so many rows, captured if it is not yet; -ERANGE: none is so wide. */
-int lane_graph(struct lane *lane, uint32_t n_rows, struct graph_entry **ret);
+/* The graph for a decode of so many rows, FULL or PIECEWISE, captured if it is not yet; NONE: NULL,
+ * which steps take as eager. -ERANGE: none is so wide. */
+int lane_graph(
+	struct lane *lane, uint32_t n_rows, enum graph_mode mode, struct graph_entry **ret);
 
 /* Pages that a row of so many positions takes. */
 uint32_t lane_row_pages(uint32_t positions);
 
 struct lane_step {
-	struct graph_entry *entry;
+	struct graph_entry *entry; /* NULL: eager */
 	uint32_t n_rows;
 	uint32_t position;  /* of each row's one token */
 	uint32_t row_pages; /* each row has so many of its own */
@@ -71,5 +73,7 @@ int lane_await(struct lane *lane, uint64_t number, const struct inputs_slot **re
  * nothing), each row's keys and values once, as far as windows let it see. */
 uint64_t lane_weight_bytes(const struct model *model);
 uint64_t lane_kv_bytes(const struct lane *lane, uint32_t n_rows, uint32_t seq_len);
+/* Operations of all layers' products for one token: attention and the head not counted. */
+double lane_token_flop(const struct model *model);
 
 #endif

@@ -24,6 +24,8 @@ static const struct bench benches[] = {
 	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, false,
 		false},
 	{"buffer", "device buffers: making, using and closing them", bench_buffer, false, false},
+	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager",
+		bench_modes, false, false},
 	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
 		true, false},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
@@ -57,6 +59,7 @@ enum {
 };
 
 #define WITH_DAEMON "ring attach share gap kill capture buffer"
+#define WITH_PRIVATE WITH_DAEMON " modes"
 
 static const struct option_text {
 	const char *name, *argument, *help;
@@ -64,9 +67,9 @@ static const struct option_text {
 } texts[] = {
 	[OPT_SOCKET] = {"socket", "PATH", "measure the daemon that listens there", WITH_DAEMON},
 	[OPT_SPAWN] = {"spawn", NULL, "start a private daemon and measure that (default)",
-		WITH_DAEMON},
+		WITH_PRIVATE},
 	[OPT_MIMEOD] = {"mimeod", "FILE", "program to start (default: beside this one)",
-		WITH_DAEMON},
+		WITH_PRIVATE},
 	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc)", NULL},
 	[OPT_SHAPE] = {"shape", "NAME", "make a model of that shape for the run: tiny, 1B, 8B",
 		NULL},
@@ -75,23 +78,29 @@ static const struct option_text {
 	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
 		WITH_DAEMON},
 	[OPT_DEVICE] = {"device", "NAME", "device to use or to serve with (default: auto)", NULL},
-	[OPT_SPIN] = {"spin-us", "N", "share, gap: how long the daemon spins, as for mimeod(8)",
-		"share gap"},
+	[OPT_SPIN] = {"spin-us", "N",
+		"share, gap, modes: how long the daemon spins, as for mimeod(8)",
+		"share gap modes"},
 	[OPT_COUNT] = {"count", "N",
 		"round trips a round (4000), attaches (50), kills (30), steps (64), buffers (20)",
-		"ring attach kill decode buffer"},
+		"ring attach kill decode buffer modes"},
 	[OPT_SECONDS] = {"seconds", "N", "ring: the most that a row may take (default: 4)", "ring"},
 	[OPT_PROCESSES] = {"processes", "LIST",
-		"share, gap: numbers of processes (default: 1,2,4,8,16)", "share gap"},
-	[OPT_PROMPT] = {"prompt", "N", "share, gap: tokens that each begins with (default: 16)",
-		"share gap"},
-	[OPT_TOKENS] = {"tokens", "N", "share, gap: tokens of each process (default: 200)",
-		"share gap"},
+		"share, gap, modes: numbers of processes (default: 1,2,4,8,16; modes: 8)",
+		"share gap modes"},
+	[OPT_PROMPT] = {"prompt", "N",
+		"share, gap: tokens that each begins with (16); modes: longest prompt (1000)",
+		"share gap modes"},
+	[OPT_TOKENS] = {"tokens", "N",
+		"share, gap: tokens of each process (200); modes: longest answer (200)",
+		"share gap modes"},
 	[OPT_BATCHES] = {"batches", "LIST",
-		"decode, attention, gemm: numbers of rows (default: 1,8,32,128)",
-		"decode attention gemm"},
+		"decode, attention, gemm, modes: numbers of rows (default: 1,8,32,128; modes: "
+		"1,2,4,8,16,32,64)",
+		"decode attention gemm modes"},
 	[OPT_CONTEXTS] = {"contexts", "LIST",
-		"decode, attention: tokens that a row sees (default: 1024)", "decode attention"},
+		"decode, attention, modes: tokens that a row sees (default: 1024)",
+		"decode attention modes"},
 	[OPT_PROMPTS] = {"prompts", "LIST", "attention: lengths of whole prompts (default: none)",
 		"attention"},
 	[OPT_TIMEOUT] = {"timeout", "N", "seconds after which a step is given up (default: 120)",
@@ -276,12 +285,30 @@ static int check(
 		return options_misuse("--%s needs --socket", texts[OPT_NAME].name);
 	if (given[OPT_SHAPE] && given[OPT_MODEL])
 		return options_misuse("--shape does not go with --model");
-	for (uint32_t i = 0; i < options->n_batches && bench->run == bench_decode; i++) {
+	bool has_lane = bench->run == bench_decode || bench->run == bench_modes;
+	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
 		if (options->batches[i] > LANE_ROWS_MAX)
 			return options_misuse("--batches %u: a step has %u rows at most",
 				options->batches[i], LANE_ROWS_MAX);
 	}
 	return 0;
+}
+
+/* `modes` has a load of its own, and the batches that graphs in pieces are judged at. */
+static void fill_modes(struct bench_options *o, const bool given[N_OPTIONS])
+{
+	static const uint32_t batches[] = {1, 2, 4, 8, 16, 32, 64};
+
+	if (!given[OPT_PROCESSES]) {
+		o->processes[0] = 8;
+		o->n_processes = 1;
+	}
+	if (!given[OPT_PROMPT])
+		o->prompt = 1000;
+	if (!given[OPT_BATCHES]) {
+		memcpy(o->batches, batches, sizeof(batches));
+		o->n_batches = sizeof(batches) / sizeof(batches[0]);
+	}
 }
 
 int options_read(int argc, char **argv, struct bench_options *ret, const struct bench **ret_bench)
@@ -311,5 +338,7 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 	if (optind + 1 < argc)
 		return options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
 	*ret_bench = bench;
+	if (bench->run == bench_modes)
+		fill_modes(ret, given);
 	return check(bench, ret, given);
 }

@@ -55,7 +55,7 @@ int replay_run(struct lane *lane, const struct replay_run *run)
 
 	if ((uint64_t)run->n_rows * step.row_pages > lane->n_pages)
 		return -ENOSPC;
-	int rc = lane_graph(lane, run->n_rows, &step.entry);
+	int rc = lane_graph(lane, run->n_rows, run->mode, &step.entry);
 	for (uint32_t i = 0; i <= n && !rc; i++) {
 		step.position = run->first + i;
 		step.first = i == 0;
@@ -111,6 +111,7 @@ int replay_floors(const struct bench_options *options, struct replay_run *runs)
 	struct floor_work work = {options, runs};
 
 	for (uint32_t i = 0; i < options->n_processes; i++) {
+		runs[i].mode = GRAPH_FULL;
 		runs[i].n_rows = options->processes[i];
 		runs[i].first = options->prompt;
 		runs[i].n_steps = options->tokens - 1;

@@ -4,7 +4,8 @@
 
 /*
  * A bare loop that replays a model's decode graph in this process: what the lane could do if nobody
- * had to be served. It is the floor of `share` and `gap`, and the result of `decode`.
+ * had to be served. It is the floor of `share` and `gap`, and the result of `decode`; `modes` also
+ * has it run a graph in pieces, and none.
  */
 
 #include <stdint.h>
@@ -16,6 +17,7 @@
 #define REPLAY_WARM_UPS 8u
 
 struct replay_run {
+	enum graph_mode mode; /* FULL, PIECEWISE, or NONE: eager */
 	uint32_t n_rows;
 	uint32_t first;        /* position of the first step, which is not timed yet */
 	uint32_t n_steps;      /* that are timed */

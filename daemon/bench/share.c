@@ -34,7 +34,7 @@ static const struct table_column columns[] = {
 	{"token_median_s", "TOKEN", TABLE_SECONDS},
 	{"token_p99_s", "P99", TABLE_SECONDS},
 	{"replays", NULL, TABLE_COUNT},
-	{"rows_per_replay", "ROWS/REPLAY", TABLE_NUMBER},
+	{"rows_per_step", "ROWS/STEP", TABLE_NUMBER},
 	{"shared", "SHARED", TABLE_TEXT},
 	{"shared_replays", NULL, TABLE_COUNT},
 	{"floor_tokens_per_s", "FLOOR TOKENS/S", TABLE_NUMBER},
@@ -56,31 +56,26 @@ struct share_run {
 	struct samples *tokens; /* times from token to token, of all processes */
 	struct samples *steps;  /* the floor's */
 	bool counted;           /* the daemon's counters are known */
-	uint64_t replays, shared, rows, resident_bytes, device_bytes;
+	uint64_t n_steps, rows, replays, shared, resident_bytes, device_bytes;
 };
 
 /* ---- what the daemon counted ---- */
 
 struct counters {
-	uint64_t replays, shared, rows;
+	uint64_t steps, rows, replays, shared;
 };
 
 static int look(const struct target *target, struct counters *ret)
 {
 	struct answer *answer;
-	int r = target_ask(target, "graphs", &answer);
+	int r = target_ask(target, "metrics", &answer);
 
 	if (r < 0)
 		return r;
-	*ret = (struct counters){0};
-	for (size_t i = 0; i < answer->n_rows; i++) {
-		uint64_t replays = answer_count(answer, i, "replays", 0);
-
-		ret->replays += replays;
-		ret->shared += answer_count(answer, i, "shared_replays", 0);
-		ret->rows += replays * answer_count(answer, i, "rows", 0) -
-			answer_count(answer, i, "padded_rows", 0);
-	}
+	ret->steps = answer_metric(answer, "mimeo_steps_total");
+	ret->rows = answer_metric(answer, "mimeo_rows_total");
+	ret->replays = answer_metric(answer, "mimeo_replays_total");
+	ret->shared = answer_metric(answer, "mimeo_shared_replays_total");
 	answer_free(answer);
 	return 0;
 }
@@ -96,6 +91,7 @@ static void count(struct share_run *run, const struct target *target, const stru
 	run->device_bytes = answer_count(answer, 0, "device_used_bytes", 0);
 	answer_free(answer);
 	run->counted = true;
+	run->n_steps = after.steps - before->steps;
 	run->replays = after.replays - before->replays;
 	run->shared = after.shared - before->shared;
 	run->rows = after.rows - before->rows;
@@ -157,9 +153,10 @@ static void set_counters(struct table *table, const struct share_run *run)
 	table_set_count(table, "resident_bytes", run->resident_bytes);
 	if (run->device_bytes)
 		table_set_count(table, "device_used_bytes", run->device_bytes);
+	if (run->n_steps > 0)
+		table_set_number(table, "rows_per_step", (double)run->rows / (double)run->n_steps);
 	if (run->replays == 0)
 		return;
-	table_set_number(table, "rows_per_replay", (double)run->rows / (double)run->replays);
 	snprintf(text, sizeof(text), "%.1f %%", 100.0 * (double)run->shared / (double)run->replays);
 	table_set_text(table, "shared", text);
 }

@@ -125,6 +125,10 @@ static int exec_mimeod(void *arg, int fd)
 		argv[n++] = "--max-requests";
 		argv[n++] = requests;
 	}
+	if (launch->needs->graph_mode) {
+		argv[n++] = "--graph-mode";
+		argv[n++] = launch->needs->graph_mode;
+	}
 	if (launch->needs->spin_us) {
 		argv[n++] = "--spin-us";
 		argv[n++] = launch->needs->spin_us;
@@ -219,6 +223,28 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
 		return -EACCES;
 	}
 	return r;
+}
+
+uint64_t answer_metric(const struct answer *answer, const char *name)
+{
+	char text[64];
+
+	for (size_t i = 0; i < answer->n_rows; i++) {
+		answer_text(answer, i, "name", text, sizeof(text));
+		if (strcmp(text, name) == 0)
+			return answer_count(answer, i, "value", 0);
+	}
+	return 0;
+}
+
+double answer_number(const struct answer *answer, size_t row, const char *key)
+{
+	const msgpack_object *cell = answer_cell(answer, row, key);
+
+	return cell && (cell->type == MSGPACK_OBJECT_FLOAT64 ||
+			       cell->type == MSGPACK_OBJECT_FLOAT32)
+		       ? cell->via.f64
+		       : 0;
 }
 
 /* "cpu" says little: the processor's own name tells more. */

@@ -18,6 +18,7 @@ struct spawn_needs {
 	const char *spin_us; /* for a private daemon; NULL: its default */
 	uint32_t kv_pages;   /* that it needs at least */
 	uint32_t max_requests; /* 0: its default */
+	const char *graph_mode; /* NULL: its default */
 };
 
 struct target {
@@ -40,6 +41,10 @@ void target_none(struct target *ret, const char *device);
 
 /* Ask the daemon over its admin socket. 0 or -errno, -EACCES without such a connection. */
 int target_ask(const struct target *target, const char *op, struct answer **ret);
+/* A counter without labels of an answer to "metrics"; 0 if there is none of that name. */
+uint64_t answer_metric(const struct answer *answer, const char *name);
+/* A number that may have a fraction; 0 if it is not there. */
+double answer_number(const struct answer *answer, size_t row, const char *key);
 
 /* Where a private daemon's program and model are, seen from the program that runs; path is returned
  * if there is such a file. */

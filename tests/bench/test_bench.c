@@ -8,6 +8,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -136,7 +137,7 @@ static void test_share_tells_the_rows_of_its_replays(void **state)
 		assert_true(number(rows, i, "processes") == (double)i + 1);
 		assert_true(number(rows, i, "tokens") == 12 * ((double)i + 1));
 		assert_true(number(rows, i, "floor_median_s") > 0);
-		assert_true(number(rows, i, "rows_per_replay") <= (double)i + 1);
+		assert_true(number(rows, i, "rows_per_step") <= (double)i + 1);
 		assert_true(number(rows, i, "prompt") == 16);
 		assert_true(number(rows, i, "overall_tokens_per_s") > 0);
 		assert_true(number(rows, i, "token_median_s") <= number(rows, i, "token_p99_s"));
@@ -260,23 +261,46 @@ static void test_attention_has_decodes_and_whole_prompts(void **state)
 	json_decref(rows);
 }
 
+/* A graph of decodes: whole, of as many rows as tokens. One in pieces: of any rows, with a break in
+ * each of tinycalc's 5 layers. */
+static void assert_captured(const json_t *rows, size_t i)
+{
+	char name[40];
+	bool whole = strcmp(text(rows, i, "mode"), "FULL") == 0;
+	unsigned tokens = (unsigned)number(rows, i, "tokens");
+
+	snprintf(name, sizeof(name), whole ? "FULL %ux1" : "PIECEWISE %u", tokens);
+	assert_string_equal(text(rows, i, "graph"), name);
+	assert_true(number(rows, i, "rows") == (whole ? tokens : 0));
+	assert_true(number(rows, i, "query_len") == whole);
+	assert_true(number(rows, i, "segments") == (whole ? 1 : 6));
+	assert_true(number(rows, i, "nodes") > 5 && number(rows, i, "bytes") > 0);
+	assert_ratio(rows, i, "seconds", "floor_s");
+	/* Ascending, first the whole ones, then those in pieces. */
+	if (i == 0 || strcmp(text(rows, i - 1, "mode"), text(rows, i, "mode")) != 0)
+		assert_true(tokens == 1 && whole == (i == 0));
+	else
+		assert_true(tokens > number(rows, i - 1, "tokens"));
+}
+
 static void test_capture_adds_up_what_each_graph_cost(void **state)
 {
 	json_t *rows = rows_of("capture");
 	size_t n = json_array_size(rows) - 1;
-	double seconds = 0, nodes = 0;
+	double seconds = 0, nodes = 0, segments = 0;
 
 	(void)state;
 	assert_true(n >= 4);
 	for (size_t i = 0; i < n; i++) {
+		assert_captured(rows, i);
 		seconds += number(rows, i, "seconds");
+		segments += number(rows, i, "segments");
 		nodes += number(rows, i, "nodes");
-		assert_true(i == 0 || number(rows, i, "rows") > number(rows, i - 1, "rows"));
-		assert_true(number(rows, i, "nodes") > 5 && number(rows, i, "bytes") > 0);
-		assert_ratio(rows, i, "seconds", "floor_s");
 	}
+	assert_string_equal(text(rows, n - 1, "mode"), "PIECEWISE");
 	assert_string_equal(text(rows, n, "graph"), "all");
 	assert_true(number(rows, n, "nodes") == nodes);
+	assert_true(number(rows, n, "segments") == segments);
 	assert_true(fabs(number(rows, n, "seconds") / seconds - 1) < 1e-6);
 	assert_non_null(strstr(text(rows, n, "note"), "none later"));
 	json_decref(rows);
@@ -298,6 +322,93 @@ static void test_gap_has_one_for_each_step_that_generates_on(void **state)
 		assert_true(number(rows, i, "engine_s") > 0);
 		assert_true(number(rows, i, "floor_engine_s") > 0);
 		assert_true(number(rows, i, "idle_percent") < 100);
+	}
+	json_decref(rows);
+}
+
+static double cell(const json_t *rows, size_t row, const char *key)
+{
+	const json_t *value = json_object_get(json_array_get(rows, row), key);
+
+	return json_is_null(value) ? NAN : number(rows, row, key);
+}
+
+/* What does not depend on the mode: what was asked for, and that every token came. */
+static void assert_served(const json_t *rows, size_t i)
+{
+	double step = number(rows, i, "step_mean_s");
+	double asked = number(rows, i, "prompt_tokens") + number(rows, i, "tokens");
+
+	assert_string_equal(text(rows, i, "part"), "load");
+	assert_string_equal(text(rows, i, "resolved"), text(rows, i, "mode"));
+	assert_true(number(rows, i, "processes") == 2 && number(rows, i, "requests") == 8);
+	assert_true(number(rows, i, "prompt_tokens") == number(rows, 0, "prompt_tokens"));
+	assert_true(number(rows, i, "tokens") == number(rows, 0, "tokens"));
+	assert_true(number(rows, i, "token_median_s") <= number(rows, i, "token_p99_s"));
+	assert_true(number(rows, i, "startup_s") > number(rows, i, "capture_s"));
+	assert_true(fabs(number(rows, i, "against_none") * number(rows, 0, "tokens_per_s") /
+				    number(rows, i, "tokens_per_s") -
+			    1) < 1e-6);
+	assert_true(fabs(number(rows, i, "ratio") * number(rows, i, "floor_s") / step - 1) < 1e-6);
+	/* All of a request goes through the model but its last token; a step or two too many may. */
+	assert_true(number(rows, i, "tokens_taken_in") >= asked - 8);
+	assert_true(number(rows, i, "tokens_taken_in") <= asked + 8);
+	/* Two processes: no step gives more than two tokens. */
+	assert_true(number(rows, i, "steps") >= number(rows, i, "tokens") / 2);
+}
+
+static void test_modes_serve_the_same_load_with_the_graphs_that_they_have(void **state)
+{
+	static const char *const modes[] = {
+		"NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"};
+	json_t *rows = rows_of(
+		"modes --processes 2 --prompt 64 --tokens 16 --batches 1 --contexts 16 --count 2");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 6);
+	for (size_t i = 0; i < 4; i++) {
+		assert_string_equal(text(rows, i, "mode"), modes[i]);
+		assert_served(rows, i);
+	}
+	/* Without graphs, nothing is padded and all is eager; with both kinds, nothing is. */
+	assert_true(number(rows, 0, "graphs") == 0 && number(rows, 0, "padded_percent") == 0);
+	assert_true(number(rows, 0, "eager_steps") == number(rows, 0, "steps"));
+	assert_true(number(rows, 1, "eager_steps") == 0);
+	assert_ptr_equal(strstr(text(rows, 2, "eager"), "mixed "), text(rows, 2, "eager"));
+	assert_true(number(rows, 2, "eager_steps") < number(rows, 2, "steps"));
+	assert_true(number(rows, 3, "eager_steps") == 0);
+	assert_string_equal(text(rows, 3, "met"), "yes");
+	assert_true(number(rows, 3, "graphs") ==
+		number(rows, 1, "graphs") + number(rows, 2, "graphs"));
+	/* The paged backend takes no mixed batch in a graph: told, and not measured twice. */
+	assert_string_equal(text(rows, 4, "mode"), "FULL");
+	assert_string_equal(text(rows, 4, "resolved"), "FULL_AND_PIECEWISE");
+	assert_non_null(strstr(text(rows, 4, "reason"), "paged"));
+	assert_true(isnan(cell(rows, 4, "tokens_per_s")));
+	json_decref(rows);
+}
+
+static void test_modes_tell_the_price_of_a_break(void **state)
+{
+	json_t *rows = rows_of(
+		"modes --processes 1 --prompt 8 --tokens 4 --batches 1,3 --contexts 64 --count 6");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 7);
+	for (size_t i = 5; i < 7; i++) {
+		double more = number(rows, i, "piecewise_s") - number(rows, i, "full_s");
+
+		assert_string_equal(text(rows, i, "part"), "decode");
+		assert_true(number(rows, i, "batch") == (i == 5 ? 1 : 3));
+		assert_true(number(rows, i, "context") == 64);
+		assert_true(number(rows, i, "samples") == 6);
+		assert_true(number(rows, i, "breaks") == 5);
+		assert_true(fabs(number(rows, i, "break_s") * 5 - more) < 1e-9);
+		assert_ratio(rows, i, "full_s", "floor_s");
+		assert_true(number(rows, i, "none_s") > 0);
+		assert_true(number(rows, i, "full_launch_s") > 0);
+		assert_true(number(rows, i, "piecewise_launch_s") > 0);
+		assert_true(number(rows, i, "none_launch_s") > 0);
 	}
 	json_decref(rows);
 }
@@ -445,6 +556,8 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
 	assert_int_equal(run("decode --batches 1,,2", "2>&1", output), 2);
 	assert_int_equal(run("decode --batches 513", "2>&1", output), 2);
+	assert_int_equal(run("modes --batches 513", "2>&1", output), 2);
+	assert_int_equal(run("modes --socket /nonexistent/x.sock", "2>&1", output), 2);
 	assert_int_equal(run("decode --shape tiny --model /nonexistent", "2>&1", output), 2);
 	assert_int_equal(run("decode --shape 9T", "2>&1", output), 1);
 	assert_non_null(strstr(output, "there is no shape \"9T\""));
@@ -498,6 +611,8 @@ int main(void)
 		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
 		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
 		cmocka_unit_test(test_buffer_has_calls_steps_and_gaps_beside_their_floors),
+		cmocka_unit_test(test_modes_serve_the_same_load_with_the_graphs_that_they_have),
+		cmocka_unit_test(test_modes_tell_the_price_of_a_break),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
