@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What one more process costs: from mimeo_connect to the session, to its first token, and to its
- * second, which is the first that comes out of a captured graph.
+ * second, which is the first of a decode, and comes out of a captured graph.
  */
 #include "daemon/bench/bench.h"
 
@@ -91,7 +91,7 @@ static int run(const struct bench_options *options, struct attach_work *work)
 	measure.name = "to the first token";
 	measure.result = work->first;
 	report_add(&report, &measure);
-	measure.name = "to the first token of a graph";
+	measure.name = "to the first decoded token";
 	measure.result = work->second;
 	report_add(&report, &measure);
 	return report_print(&report, &target);

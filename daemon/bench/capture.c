@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the graphs of a daemon cost it: each descriptor's seconds (warm-up, recording,
+ * What the graphs of a daemon cost it: each descriptor's seconds (recording,
  * instantiating, uploading) and bytes, as the daemon itself measured them, and all together. The
  * floor is what as many nodes of one element take to record, instantiate and upload, in as many
- * segments.
+ * segments. Then what captures cost those who are served meanwhile: capture_late.c.
  */
 #include "daemon/bench/bench.h"
 
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/bench/capture_late.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"
@@ -21,8 +22,10 @@
 	"recording, instantiating and uploading as many nodes of one element, in as many segments"
 #define ROUNDS 5u
 #define LATE_NOTE                                                                                  \
-	"all graphs are captured before the daemon serves, and none later: no capture interrupts " \
-	"serving"
+	"while serving: the longest time that the device stood idle between two steps of a stream " \
+	"because a graph was captured beside it; its floor is what a capture takes of the engine, "  \
+	"on average"
+#define NO_LATE_NOTE "captures while serving are measured on a private daemon only"
 
 static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
@@ -52,6 +55,7 @@ struct captured {
 struct capture_facts {
 	struct captured graphs[GRAPHS_MAX];
 	uint32_t n;
+	struct capture_late late;
 };
 
 struct capture_work {
@@ -245,6 +249,18 @@ static void fill(
 	report_number(table, "ratio", graph->seconds / graph->floor_seconds);
 	table_set_count(table, "bytes", graph->bytes);
 	table_set_count(table, "floor_bytes", graph->floor_bytes);
+	report_common(table, target, FLOOR, NULL);
+}
+
+static void fill_late(
+	struct table *table, const struct target *target, const struct capture_late *late)
+{
+	table_row(table);
+	table_set_text(table, "bench", "capture");
+	table_set_text(table, "graph", "while serving");
+	table_set_number(table, "seconds", late->gap_seconds);
+	table_set_number(table, "floor_s", late->turn_seconds);
+	report_number(table, "ratio", late->gap_seconds / late->turn_seconds);
 	report_common(table, target, FLOOR, LATE_NOTE);
 }
 
@@ -269,9 +285,11 @@ static int print(const struct bench_options *options, const struct target *targe
 		all.floor_bytes += graph->floor_bytes;
 	}
 	fill(table, target, &all, true);
+	if (facts->late.n)
+		fill_late(table, target, &facts->late);
 	r = report_whole(table, "capture", target, options->json);
 	if (r == 0 && !options->json)
-		printf("floor: %s\nnote: %s\n", FLOOR, LATE_NOTE);
+		printf("floor: %s\nnote: %s\n", FLOOR, facts->late.n ? LATE_NOTE : NO_LATE_NOTE);
 	return r;
 }
 
@@ -286,6 +304,8 @@ int bench_capture(const struct bench_options *options)
 		r = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
 	if (r == 0)
 		r = take_graphs(&target, facts);
+	if (r == 0 && target.is_private && facts->n)
+		r = capture_late_measure(options, &target, &facts->late);
 	target_close(&target);
 	if (r == 0)
 		r = child_run("the floor", work_floor, &work, options->timeout_s);

@@ -172,20 +172,17 @@ int capture_now(struct graph_entry *entry, struct breakable_runner *runner, stru
 {
 	struct device *device = runner->context->device;
 	uint64_t start = clock_ns();
-	int rc;
+	int rc = entry->warm_up.context ? 0 : capture_warm_up(entry, runner->context, stream);
 
-	capture_drop(entry, device);
-	rc = capture_warm_up(entry, runner->context, stream);
 	if (!rc)
 		rc = capture_record(entry, runner, stream);
 	if (!rc)
 		rc = capture_instantiate(entry, device, stream);
-	if (rc) {
+	if (rc)
 		capture_drop(entry, device);
-		return rc;
-	}
-	atomic_store_explicit(&entry->capture_ns, clock_ns() - start, memory_order_relaxed);
-	return 0;
+	else
+		atomic_store_explicit(&entry->capture_ns, clock_ns() - start, memory_order_relaxed);
+	return rc;
 }
 
 void capture_drop(struct graph_entry *entry, struct device *device)

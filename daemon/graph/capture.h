@@ -36,7 +36,7 @@ struct graph_entry {
 	/* Read by anybody; written by whoever may move the state on. */
 	_Atomic int state; /* enum graph_state */
 	_Atomic uint32_t n_nodes, n_segments, n_captures, n_drops;
-	_Atomic uint64_t bytes, capture_ns; /* warm-up to upload, without waiting */
+	_Atomic uint64_t bytes, capture_ns; /* recording to upload; while serving, the warm-up too */
 	_Atomic uint64_t n_replays, n_shared_replays, n_padded_rows;
 };
 
@@ -64,7 +64,7 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 int capture_record(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
 /* Instantiate what was recorded, upload it, and wait for that; READY. From any thread. */
 int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream);
-/* All three. On failure the entry is EMPTY. */
+/* What there is still to do of the three. On failure the entry is EMPTY. */
 int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
 /* Destroy graph and states; EMPTY. No launch of it may be pending. From any thread. */
 void capture_drop(struct graph_entry *entry, struct device *device);

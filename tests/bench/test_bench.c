@@ -45,7 +45,7 @@ static int run(const char *arguments, const char *outputs, char output[OUTPUT_MA
 static void run_shipped(const char *arguments, char output[OUTPUT_MAX])
 {
 	const char *source = getenv("MIMEO_SOURCE");
-	char all[1024];
+	char all[2048];
 
 	snprintf(all, sizeof(all), "--device cpu --model '%s/examples/models/tinycalc' %s",
 		source ? source : ".", arguments);
@@ -103,7 +103,7 @@ static void assert_measured(const json_t *rows, const char *const *measures, siz
 static void test_attach_prints_each_leg_beside_its_floor(void **state)
 {
 	static const char *const measures[] = {
-		"connect and handshake", "to the first token", "to the first token of a graph"};
+		"connect and handshake", "to the first token", "to the first decoded token"};
 	json_t *rows = rows_of("attach --count 2");
 
 	(void)state;
@@ -286,7 +286,7 @@ static void assert_captured(const json_t *rows, size_t i)
 static void test_capture_adds_up_what_each_graph_cost(void **state)
 {
 	json_t *rows = rows_of("capture");
-	size_t n = json_array_size(rows) - 1;
+	size_t n = json_array_size(rows) - 2;
 	double seconds = 0, nodes = 0, segments = 0;
 
 	(void)state;
@@ -302,7 +302,9 @@ static void test_capture_adds_up_what_each_graph_cost(void **state)
 	assert_true(number(rows, n, "nodes") == nodes);
 	assert_true(number(rows, n, "segments") == segments);
 	assert_true(fabs(number(rows, n, "seconds") / seconds - 1) < 1e-6);
-	assert_non_null(strstr(text(rows, n, "note"), "none later"));
+	assert_string_equal(text(rows, n + 1, "graph"), "while serving");
+	assert_non_null(strstr(text(rows, n + 1, "note"), "stood idle"));
+	assert_ratio(rows, n + 1, "seconds", "floor_s");
 	json_decref(rows);
 }
 
