@@ -33,6 +33,7 @@ static const struct table_column status_columns[] = {
 	{"eager_not_captured", "eager, not captured", TABLE_COUNT},
 	{"graphs", "graphs", TABLE_COUNT},
 	{"graphs_ready", "graphs captured", TABLE_COUNT},
+	{"graph_orders", NULL, TABLE_COUNT},
 	{"late_captures", "captures while serving", TABLE_COUNT},
 	{"late_gap_s", "longest gap of one", TABLE_SECONDS},
 	{"capture_seconds", "captured in", TABLE_SECONDS},

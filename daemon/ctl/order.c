@@ -25,6 +25,26 @@ static size_t count_moving(const struct answer *answer)
 	return n;
 }
 
+static int take(int fd, const char *op, struct answer **ret)
+{
+	int r = ask_send(fd, &(struct ask){.op = op});
+
+	return r < 0 ? r : ask_receive(fd, ret);
+}
+
+/* Orders that the engine has not come to; then what is in motion is not all that will be. */
+static int count_orders(int fd, size_t *ret)
+{
+	struct answer *status;
+	int r = take(fd, "status", &status);
+
+	if (r < 0)
+		return r;
+	*ret = answer_count(status, 0, "graph_orders", 0);
+	answer_free(status);
+	return 0;
+}
+
 int order_await(int fd, struct answer **ret)
 {
 	uint64_t end = clock_ns() + ORDER_WAIT_MS * UINT64_C(1000000);
@@ -32,17 +52,18 @@ int order_await(int fd, struct answer **ret)
 
 	for (;;) {
 		struct answer *answer;
-		int r = ask_send(fd, &(struct ask){.op = "graphs"});
+		size_t n_orders;
+		int r = count_orders(fd, &n_orders);
 
 		if (r == 0)
-			r = ask_receive(fd, &answer);
+			r = take(fd, "graphs", &answer);
 		if (r < 0)
 			return r;
-		size_t n = count_moving(answer);
+		size_t n = n_orders + count_moving(answer);
 		bool late = clock_ns() >= end;
 
 		if (terminal)
-			printf(n ? "\rgraphs still to be captured or dropped: %zu \033[K" : "\r\033[K", n);
+			printf(n ? "\rgraphs to be captured or dropped: %zu \033[K" : "\r\033[K", n);
 		fflush(stdout);
 		if (n == 0 || late) {
 			*ret = answer;

@@ -34,6 +34,7 @@ struct builder {
 	struct builder_task *tasks_first, *tasks_last;
 	bool (*relieve)(void *userdata);
 	void *relieve_userdata;
+	uint64_t relief_ns; /* the last; 0: there was none */
 	struct things closing, waiting; /* waiting: for the lane */
 	bool made;             /* the last thing done was a job: what closes goes before the next */
 	bool stop;
@@ -223,11 +224,16 @@ static bool work_task(struct builder *builder)
 	return true;
 }
 
-/* The device had no memory for it: is it worth waiting for what others give back? Not with the lock. */
+/* The device had no memory for it: may it wait for what others give back? With the lock held. */
 static bool may_wait(struct builder *builder, struct builder_job *job)
 {
+	uint64_t now = clock_ns();
+
 	if (job->rc != DEVICE_E_MEMORY || job->thing->address || job->again || !builder->relieve)
 		return false;
+	if (builder->relief_ns && now - builder->relief_ns < BUILDER_RELIEF_MS * UINT64_C(1000000))
+		return false;
+	builder->relief_ns = now;
 	job->again = true;
 	return true;
 }

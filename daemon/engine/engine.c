@@ -80,7 +80,7 @@ static bool turn(struct engine *engine)
 	worked |= late_turn(engine);
 	if (!engine->lost) {
 		worked |= admit(engine);
-		if (!engine->late.n_wanted || !late_wants_lane(engine))
+		if (!late_wants_lane(engine))
 			worked |= step_launch(engine);
 	}
 	if (!worked) {
@@ -182,7 +182,8 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 	engine->device = options->device;
 	engine->report_fd = -1;
 	engine->admit = true;
-	engine->late.generation = 1;
+	engine->late.engine = engine;
+	engine->late.generation_ns = ENGINE_GENERATION_NS;
 	engine->sleepy = options->spin_us == 0;
 	engine->runners = calloc(options->n_models, sizeof(*engine->runners));
 	if (engine->runners)

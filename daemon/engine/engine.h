@@ -24,6 +24,7 @@
 #define ENGINE_MODELS_MAX 32
 #define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
+#define ENGINE_GENERATION_NS UINT64_C(10000000000) /* of graphs' use */
 #define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {
@@ -155,8 +156,7 @@ int engine_post_drain(struct engine *engine);
 int engine_post_abort(struct engine *engine, int status);
 int engine_post_stop(struct engine *engine);
 
-/* DROP_IDLE: those that no step has replayed since the last time; they are one generation, so it goes
- * for all graphs of all models. */
+/* DROP_IDLE: of all models those that no step has replayed in this generation and the one before. */
 enum engine_graph_order { ENGINE_GRAPH_CAPTURE, ENGINE_GRAPH_DROP, ENGINE_GRAPH_DROP_IDLE };
 #define ENGINE_ALL UINT32_MAX
 
@@ -196,6 +196,7 @@ struct engine_stats {
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
+	_Atomic uint32_t n_graph_orders; /* posted and not obeyed yet */
 	_Atomic uint32_t n_in_lane; /* steps launched and not read */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */

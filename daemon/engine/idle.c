@@ -112,7 +112,7 @@ static void check_indices(struct engine *engine)
 static void sleep_until_woken(struct engine *engine, uint64_t limit_ns)
 {
 	/* A device that fails may never run the function that was to wake us. */
-	bool stay = false, tick = engine->n_deadlines > 0 || engine->n_flights > 0;
+	bool stay = false, tick = engine->n_deadlines || engine->n_flights || engine->late.wanted;
 
 	engine->slept = true;
 	engine->watching = false;

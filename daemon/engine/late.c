@@ -7,39 +7,43 @@
  *	  +------------------ builder <-- DROPPING <--engine: idle, or by order--+
  *
  * Warm-up and recording take one turn on the engine, with nothing in the lane; instantiating, uploading
- * and destroying are the builder's, one graph at a time. A turn is paid back before the next: while
- * rows run, captures have at most one part in LATE_SHARE + 1 of the engine's time. Until its graph is
- * there, a batch runs eager.
+ * and destroying are the builder's, one graph at a time. A turn is paid back before the next: captures
+ * have at most one part in LATE_SHARE + 1 of the engine's time, but when no request was there for
+ * QUIET_NS. Until its graph is there, a batch runs eager.
  *
- * Idle graphs are dropped when the device is out of memory, by generation: those that no step has
- * replayed since the last time. A step that wants one again has it captured again.
+ * Idle graphs are dropped when the device is out of memory for a client's buffer, by generation: those
+ * that no step has replayed in this one and the one before. A step that wants one again has it captured
+ * again. A capture that finds no memory itself is tried again by a step RETRY_NS later.
  *
  * Dropping frees a graph and its states, never what graphs share: pool, inputs, workspaces, buffers of
  * the attention manager.
  */
 #include "daemon/engine/state.h"
 
+#include <utlist.h>
+
 #include "daemon/log.h"
 
 #define LATE_SHARE 4u
+#define QUIET_NS UINT64_C(100000000)
+#define RETRY_NS UINT64_C(1000000000)
 
 enum late_task { LATE_BUILD, LATE_DROP };
+enum late_wish { WISH_NONE, WISH_CAPTURE, WISH_DROP };
 
 /* ---- on the builder's thread ---- */
 
 static void run_task(struct builder_task *task)
 {
 	struct late *late = (struct late *)task; /* its first member */
-	struct engine *engine = late->runner->engine;
-	struct device *device = engine->device;
+	struct engine *engine = late->engine;
 	uint64_t start = clock_ns();
 
 	late->rc = 0;
 	if (late->task == LATE_DROP) {
-		atomic_fetch_add(&late->entry->n_drops, 1);
-		capture_drop(late->entry, device);
+		capture_drop(late->entry, engine->device);
 	} else {
-		late->rc = capture_instantiate(late->entry, device, late->stream);
+		late->rc = capture_instantiate(late->entry, engine->device, late->stream);
 		atomic_fetch_add(&late->entry->capture_ns, clock_ns() - start);
 	}
 	atomic_store(&late->done, true);
@@ -47,14 +51,10 @@ static void run_task(struct builder_task *task)
 	loop_wake(engine->loop);
 }
 
-/* ---- the engine's turns ---- */
-
-static void post_task(struct engine *engine, struct runner *runner, struct graph_entry *entry,
-	enum late_task task)
+static void post_task(struct engine *engine, struct graph_entry *entry, enum late_task task)
 {
 	struct late *late = &engine->late;
 
-	late->runner = runner;
 	late->entry = entry;
 	late->task = task;
 	late->busy = true;
@@ -63,15 +63,117 @@ static void post_task(struct engine *engine, struct runner *runner, struct graph
 	builder_post_task(late->builder, &late->base);
 }
 
-static void fail_capture(struct runner *runner, struct graph_entry *entry, int rc)
+/* ---- wanting and dropping ---- */
+
+static void want(struct late *late, struct graph_entry *entry)
+{
+	graph_entry_set_state(entry, GRAPH_WANTED);
+	DL_APPEND(late->wanted, entry);
+}
+
+static void drop(struct late *late, struct graph_entry *entry)
+{
+	graph_entry_set_state(entry, GRAPH_DROPPING);
+	DL_APPEND(late->dropping, entry);
+}
+
+void late_want(struct runner *runner, struct graph_entry *entry)
+{
+	struct engine *engine = runner->engine;
+
+	if (graph_entry_state(entry) == GRAPH_EMPTY && engine->work_since_ns >= entry->retry_ns)
+		want(&engine->late, entry);
+}
+
+/* What is being built or destroyed is seen to when that is done. */
+static void obey_capture(struct late *late, struct graph_entry *entry)
+{
+	enum graph_state state = graph_entry_state(entry);
+
+	if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
+		want(late, entry);
+	else
+		entry->wish = WISH_CAPTURE;
+}
+
+static void obey_drop(struct late *late, struct graph_entry *entry)
+{
+	enum graph_state state = graph_entry_state(entry);
+
+	if (state == GRAPH_WANTED) {
+		DL_DELETE(late->wanted, entry);
+		graph_entry_set_state(entry, GRAPH_EMPTY);
+	} else if (state == GRAPH_READY || state == GRAPH_FAILED) {
+		drop(late, entry);
+	} else {
+		entry->wish = WISH_DROP;
+	}
+}
+
+static void grant_wish(struct late *late, struct graph_entry *entry)
+{
+	int wish = entry->wish;
+
+	entry->wish = WISH_NONE;
+	if (wish == WISH_CAPTURE)
+		obey_capture(late, entry);
+	else if (wish == WISH_DROP)
+		obey_drop(late, entry);
+}
+
+/* ---- what came of a task ---- */
+
+static const char *name_of(const struct graph_entry *entry, char buffer[static 32])
+{
+	descriptor_format(&entry->descriptor, buffer, 32);
+	return buffer;
+}
+
+/* Its remains are the builder's to destroy; what it is then: `failed`. */
+static void fail_capture(struct engine *engine, struct graph_entry *entry, int rc)
 {
 	char name[32];
 
-	descriptor_format(&entry->descriptor, name, sizeof(name));
-	log_warn("model %s: graph %s cannot be captured: %s: its batches run eager",
-		runner->options.name, name, device_strerror(rc));
-	capture_drop(entry, runner->engine->device);
-	graph_entry_set_state(entry, GRAPH_FAILED);
+	entry->failed = rc != DEVICE_E_MEMORY;
+	entry->retry_ns = clock_ns() + RETRY_NS;
+	if (entry->failed)
+		log_warn("graph %s cannot be captured: %s: its batches run eager; mimeoctl graphs "
+			"capture tries again", name_of(entry, name), device_strerror(rc));
+	else
+		log_warn("graph %s finds no memory on the device: its batches run eager until it is "
+			"tried again; fewer --capture-sizes or KV pages leave more",
+			name_of(entry, name));
+	drop(&engine->late, entry);
+}
+
+static void take_build(struct engine *engine, struct graph_entry *entry)
+{
+	struct late *late = &engine->late;
+	char name[32];
+
+	late->window = engine->launched + ENGINE_FLIGHTS;
+	entry->used_ns = clock_ns();
+	if (late->rc) {
+		fail_capture(engine, entry, late->rc);
+		return;
+	}
+	entry->failed = false;
+	log_debug("graph %s: captured while serving", name_of(entry, name));
+	grant_wish(late, entry);
+}
+
+static void take_drop(struct engine *engine, struct graph_entry *entry)
+{
+	char name[32];
+
+	if (entry->failed) {
+		graph_entry_set_state(entry, GRAPH_FAILED);
+		entry->failed = false;
+	} else {
+		atomic_fetch_add(&entry->n_drops, 1);
+		log_debug("graph %s: dropped", name_of(entry, name));
+	}
+	grant_wish(&engine->late, entry);
 }
 
 static bool take_result(struct engine *engine)
@@ -81,49 +183,26 @@ static bool take_result(struct engine *engine)
 	if (!late->busy || !atomic_load(&late->done))
 		return false;
 	late->busy = false;
-	late->entry->generation = late->generation;
-	if (late->rc)
-		fail_capture(late->runner, late->entry, late->rc);
-	late->window = engine->launched + ENGINE_FLIGHTS;
+	if (late->task == LATE_BUILD)
+		take_build(engine, late->entry);
+	else
+		take_drop(engine, late->entry);
 	return true;
 }
 
-/* The widest of the first model that has one in that state, and may be touched. */
-static struct graph_entry *next_in(struct engine *engine, enum graph_state state,
-	struct runner **ret_runner)
-{
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		struct graph_set *set = &engine->runners[i].graphs;
-
-		for (uint32_t j = set->n; j-- > 0;) {
-			if (graph_entry_state(&set->entries[j]) != state ||
-				set->entries[j].last_launch > engine->completed)
-				continue;
-			*ret_runner = &engine->runners[i];
-			return &set->entries[j];
-		}
-	}
-	return NULL;
-}
+/* ---- the engine's turns ---- */
 
 static bool drop_next(struct engine *engine)
 {
-	struct runner *runner;
-	struct graph_entry *entry = engine->late.n_dropping
-		? next_in(engine, GRAPH_DROPPING, &runner) : NULL;
+	struct late *late = &engine->late;
+	struct graph_entry *entry;
 
-	if (!entry)
-		return false;
-	engine->late.n_dropping--;
-	post_task(engine, runner, entry, LATE_DROP);
-	return true;
-}
-
-static bool anything_runs(const struct engine *engine)
-{
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		if (engine->runners[i].n_running)
-			return true;
+	DL_FOREACH (late->dropping, entry) {
+		if (entry->last_launch > engine->completed)
+			continue;
+		DL_DELETE(late->dropping, entry);
+		post_task(engine, entry, LATE_DROP);
+		return true;
 	}
 	return false;
 }
@@ -131,48 +210,50 @@ static bool anything_runs(const struct engine *engine)
 bool late_wants_lane(const struct engine *engine)
 {
 	const struct late *late = &engine->late;
+	uint64_t now;
 
-	return late->n_wanted && !late->busy &&
-		(clock_ns() >= late->next_ns || !anything_runs(engine));
+	if (!late->wanted || late->busy || late->relieving || late->dropping)
+		return false;
+	now = clock_ns();
+	return now >= late->next_ns || (!engine->n_requests && now - late->active_ns > QUIET_NS);
 }
 
-static int capture(struct runner *runner, struct graph_entry *entry)
+static int capture(struct engine *engine, struct graph_entry *entry)
 {
-	struct stream *lane = runner->engine->lane;
-	int rc = capture_warm_up(entry, &runner->context, lane);
+	struct runner *runner = &engine->runners[entry->owner];
+	int rc = capture_warm_up(entry, &runner->context, engine->lane);
 
-	return rc ? rc : capture_record(entry, &runner->executor.breakable, lane);
+	return rc ? rc : capture_record(entry, &runner->executor.breakable, engine->lane);
 }
 
 static bool capture_next(struct engine *engine)
 {
 	struct late *late = &engine->late;
-	uint64_t start = clock_ns(), took;
-	struct graph_entry *entry;
-	struct runner *runner;
+	struct graph_entry *entry = late->wanted;
+	uint64_t start, took;
 	int rc;
 
 	if (engine->n_flights || !late_wants_lane(engine))
 		return false;
-	entry = next_in(engine, GRAPH_WANTED, &runner);
-	if (!entry)
-		return false;
-	late->n_wanted--;
-	late->window = UINT64_MAX;
+	DL_DELETE(late->wanted, entry);
 	graph_entry_set_state(entry, GRAPH_BUILDING);
-	rc = capture(runner, entry);
+	/* The closing queue must not take the lane for empty. */
+	atomic_store(&engine->stats.n_in_lane, 1);
+	start = clock_ns();
+	rc = capture(engine, entry);
 	took = clock_ns() - start;
+	atomic_store(&engine->stats.n_in_lane, 0);
 	late->next_ns = start + took + LATE_SHARE * took;
+	late->window = rc ? engine->launched + ENGINE_FLIGHTS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
 	count(&engine->stats.late_capture_ns, took);
-	if (!rc)
-		count(&engine->stats.n_late_captures, 1);
+	count(&engine->stats.n_late_captures, !rc);
 	if (rc && engine->device->ops->status(engine->device))
 		engine_lose_device(engine, rc);
 	else if (rc)
-		fail_capture(runner, entry, rc);
+		fail_capture(engine, entry, rc);
 	else
-		post_task(engine, runner, entry, LATE_BUILD);
+		post_task(engine, entry, LATE_BUILD);
 	return true;
 }
 
@@ -181,12 +262,12 @@ bool late_turn(struct engine *engine)
 	struct late *late = &engine->late;
 	bool worked;
 
-	if (!late->busy && !late->n_wanted && !late->n_dropping && !late->relieving)
+	if (!late->busy && !late->wanted && !late->dropping && !late->relieving)
 		return false;
 	worked = take_result(engine);
 	if (!late->busy && !engine->lost)
 		worked |= drop_next(engine) || capture_next(engine);
-	if (late->relieving && (engine->lost || (!late->busy && !late->n_dropping))) {
+	if (late->relieving && (engine->lost || (!late->busy && !late->dropping))) {
 		late->relieving = false;
 		builder_relieved(late->builder);
 	}
@@ -200,75 +281,56 @@ bool late_in_gap(const struct engine *engine)
 
 /* ---- what is asked for ---- */
 
-static bool want(struct runner *runner, struct graph_entry *entry)
+/* What no step has replayed in this generation and the one before. */
+static uint32_t drop_idle(struct engine *engine)
 {
-	graph_entry_set_state(entry, GRAPH_WANTED);
-	runner->engine->late.n_wanted++;
-	return true;
-}
+	struct late *late = &engine->late;
+	uint64_t generation = clock_ns() / late->generation_ns;
+	uint32_t n = 0;
 
-void late_want(struct runner *runner, struct graph_entry *entry)
-{
-	if (graph_entry_state(entry) == GRAPH_EMPTY)
-		want(runner, entry);
-}
-
-static void drop(struct runner *runner, struct graph_entry *entry)
-{
-	enum graph_state state = graph_entry_state(entry);
-
-	if (state == GRAPH_WANTED) {
-		graph_entry_set_state(entry, GRAPH_EMPTY);
-		runner->engine->late.n_wanted--;
-	} else if (state == GRAPH_READY) {
-		graph_entry_set_state(entry, GRAPH_DROPPING);
-		runner->engine->late.n_dropping++;
-	}
-}
-
-static void drop_idle(struct engine *engine)
-{
 	for (uint32_t i = 0; i < engine->n_runners; i++) {
 		struct graph_set *set = &engine->runners[i].graphs;
 
 		for (uint32_t j = 0; j < set->n; j++) {
-			if (set->entries[j].generation != engine->late.generation)
-				drop(&engine->runners[i], &set->entries[j]);
+			struct graph_entry *entry = &set->entries[j];
+
+			if (graph_entry_state(entry) != GRAPH_READY ||
+				entry->used_ns / late->generation_ns + 1 >= generation)
+				continue;
+			drop(late, entry);
+			n++;
 		}
 	}
-	engine->late.generation++;
+	return n;
 }
 
 void late_relieve(struct engine *engine)
 {
-	drop_idle(engine);
+	uint32_t n = engine->lost ? 0 : drop_idle(engine);
+
 	engine->late.relieving = true;
-	log_info("the device is out of memory: %u idle graphs are dropped", engine->late.n_dropping);
-}
-
-static void obey(struct runner *runner, struct graph_entry *entry, enum engine_graph_order order)
-{
-	enum graph_state state = graph_entry_state(entry);
-
-	if (order == ENGINE_GRAPH_DROP)
-		drop(runner, entry);
-	else if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
-		want(runner, entry);
+	if (n)
+		log_info("the device is out of memory for a buffer: %u idle graphs are dropped", n);
 }
 
 void late_order(struct engine *engine, const struct engine_graphs_order *order)
 {
-	if (order->order == ENGINE_GRAPH_DROP_IDLE) {
+	struct late *late = &engine->late;
+
+	if (order->order == ENGINE_GRAPH_DROP_IDLE)
 		drop_idle(engine);
-		return;
-	}
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
+	for (uint32_t i = 0; order->order != ENGINE_GRAPH_DROP_IDLE && i < engine->n_runners; i++) {
 		struct graph_set *set = &engine->runners[i].graphs;
 
-		for (uint32_t j = 0; j < set->n; j++) {
-			if ((order->model == ENGINE_ALL || order->model == i) &&
-				(order->graph == ENGINE_ALL || order->graph == j))
-				obey(&engine->runners[i], &set->entries[j], order->order);
+		for (uint32_t j = set->n; j-- > 0;) {
+			if ((order->model != ENGINE_ALL && order->model != i) ||
+				(order->graph != ENGINE_ALL && order->graph != j))
+				continue;
+			if (order->order == ENGINE_GRAPH_CAPTURE)
+				obey_capture(late, &set->entries[j]);
+			else
+				obey_drop(late, &set->entries[j]);
 		}
 	}
+	atomic_fetch_sub(&engine->stats.n_graph_orders, 1);
 }

@@ -125,7 +125,11 @@ int engine_post_stop(struct engine *engine)
 
 int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order)
 {
-	return post(engine, (struct mail){.kind = MAIL_GRAPHS, .graphs = *order});
+	atomic_fetch_add(&engine->stats.n_graph_orders, 1);
+	int rc = post(engine, (struct mail){.kind = MAIL_GRAPHS, .graphs = *order});
+	if (rc)
+		atomic_fetch_sub(&engine->stats.n_graph_orders, 1);
+	return rc;
 }
 
 int engine_post_relieve(struct engine *engine)

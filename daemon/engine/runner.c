@@ -243,6 +243,8 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 			fail(error, runner, "graph table", rc);
 	}
 	free(ladder);
+	for (uint32_t i = 0; !rc && i < runner->graphs.n; i++)
+		runner->graphs.entries[i].owner = (uint32_t)(runner - engine->runners);
 	return rc;
 }
 

@@ -38,7 +38,7 @@ static bool is_prefill(const struct sequence *s)
 	return remaining(s) > 0 && may_sample(s) && !is_decode(s);
 }
 
-struct builder {
+struct batch {
 	struct runner *runner;
 	struct flight *flight;
 	struct batch_shape shape;
@@ -72,7 +72,7 @@ static void place_embeddings(
 }
 
 /* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
-static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bool decode)
+static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
 	struct runner *runner = b->runner;
 	struct inputs_slot *slot = b->flight->slot;
@@ -127,7 +127,7 @@ static bool add_row(struct builder *b, struct sequence *s, uint32_t n_tokens, bo
 	return true;
 }
 
-static bool has_room(const struct builder *b)
+static bool has_room(const struct batch *b)
 {
 	return b->shape.rows < b->max_rows && b->shape.tokens < b->max_tokens;
 }
@@ -137,7 +137,7 @@ static struct sequence *at_turn(const struct runner *runner, uint32_t i)
 	return runner->running[(runner->turn + i) % runner->n_running];
 }
 
-static void add_decodes(struct builder *b)
+static void add_decodes(struct batch *b)
 {
 	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
 		struct sequence *s = at_turn(b->runner, i);
@@ -147,7 +147,7 @@ static void add_decodes(struct builder *b)
 	}
 }
 
-static void add_chunks(struct builder *b)
+static void add_chunks(struct batch *b)
 {
 	struct runner *runner = b->runner;
 	uint32_t n_left = 0;
@@ -172,7 +172,7 @@ static void add_chunks(struct builder *b)
 
 bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape)
 {
-	struct builder b = {
+	struct batch b = {
 		.runner = runner,
 		.flight = flight,
 		.shape = {.uniform = true, .past_prompt = true},

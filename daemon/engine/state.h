@@ -183,20 +183,21 @@ struct flight {
 /* Captures and drops while serving: late.c. */
 struct late {
 	struct builder_task base; /* first */
+	struct engine *engine;
 	struct builder *builder;
 	struct stream *stream; /* the builder's, for uploads */
 	/* of the one task that the builder has, if busy */
 	bool busy;
-	struct runner *runner;
 	struct graph_entry *entry;
 	int task, rc;
 	_Atomic bool done;
 	/* the engine's alone */
-	uint32_t n_wanted, n_dropping; /* entries in that state which the builder does not have */
-	bool relieving;                /* the builder waits for memory */
-	uint32_t generation;           /* of replays, from 1 */
-	uint64_t next_ns;              /* no capture before, while rows run */
-	uint64_t window;               /* the last launch whose gap a capture may have caused */
+	struct graph_entry *wanted, *dropping; /* in order; the builder's is in neither */
+	bool relieving;         /* the builder waits for memory */
+	uint64_t generation_ns; /* its length */
+	uint64_t active_ns;     /* a step was launched */
+	uint64_t next_ns;       /* no capture before, while requests come */
+	uint64_t window;        /* the last launch whose gap a capture may have caused */
 };
 
 struct mail;

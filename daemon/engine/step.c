@@ -199,6 +199,7 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 	uint32_t n_tokens = flight->slot->record->n_tokens;
 	bool shared = is_shared(flight);
 
+	runner->engine->late.active_ns = runner->engine->work_since_ns;
 	count(&stats->n_steps, 1);
 	count(&runner->n_steps, 1);
 	count(&stats->n_rows, flight->n_rows);
@@ -209,7 +210,7 @@ static void count_step(struct runner *runner, const struct flight *flight, struc
 		count(&stats->n_padded_rows, graph_entry_padding(entry, n_tokens));
 		graph_entry_count(entry, n_tokens, shared);
 		entry->last_launch = runner->engine->launched;
-		entry->generation = runner->engine->late.generation;
+		entry->used_ns = runner->engine->work_since_ns;
 		return;
 	}
 	if (reason == EAGER_TOO_WIDE)

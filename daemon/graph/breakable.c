@@ -14,7 +14,7 @@ void breakable_runner_init(struct breakable_runner *runner, const struct forward
 
 void breakable_free(struct breakable *breakable, struct device *device)
 {
-	for (uint32_t i = 0; breakable->graphs && i <= breakable->n_breaks; i++) {
+	for (uint32_t i = 0; breakable->graphs && breakable->execs && i <= breakable->n_breaks; i++) {
 		if (breakable->execs[i])
 			device->ops->graph_exec_free(breakable->execs[i]);
 		if (breakable->graphs[i])
@@ -31,7 +31,6 @@ void breakable_free(struct breakable *breakable, struct device *device)
 static int reserve(struct breakable *breakable, uint32_t max_breaks)
 {
 	*breakable = (struct breakable){
-		.max_breaks = max_breaks,
 		.breaks = calloc(max_breaks, sizeof(*breakable->breaks)),
 		.graphs = calloc((size_t)max_breaks + 1, sizeof(struct graph *)),
 		.execs = calloc((size_t)max_breaks + 1, sizeof(struct graph_exec *)),
@@ -39,11 +38,11 @@ static int reserve(struct breakable *breakable, uint32_t max_breaks)
 	return breakable->breaks && breakable->graphs && breakable->execs ? 0 : -ENOMEM;
 }
 
-static bool in_pool(const struct forward_context *context, const void *address)
+static bool in_pool(const struct forward_context *context, const void *address, uint64_t bytes)
 {
 	uintptr_t pool = (uintptr_t)context->pool, at = (uintptr_t)address;
 
-	return at >= pool && at - pool < context->pool_bytes;
+	return at >= pool && bytes <= context->pool_bytes && at - pool <= context->pool_bytes - bytes;
 }
 
 static int end_segment(const struct breakable_runner *runner)
@@ -59,11 +58,15 @@ static int on_break(void *userdata, const struct attention_args *args)
 	struct breakable_runner *runner = userdata;
 	const struct forward_context *context = runner->context;
 	struct breakable *b = runner->recording;
+	const struct model *model = context->model;
+	uint64_t row = (uint64_t)runner->n_tokens * dtype_bytes(model->activation_dtype);
+	uint64_t q_bytes = row * args->q_stride;
+	uint64_t out_bytes = row * model->config.n_heads * model->config.head_dim;
 	int rc;
 
-	if (b->n_breaks == b->max_breaks)
+	if (b->n_breaks == runner->max_breaks)
 		return -E2BIG;
-	if (!in_pool(context, args->q) || !in_pool(context, args->out))
+	if (!in_pool(context, args->q, q_bytes) || !in_pool(context, args->out, out_bytes))
 		return -EFAULT;
 	rc = end_segment(runner);
 	if (!rc)
@@ -99,6 +102,7 @@ int breakable_record(struct breakable_runner *runner, struct breakable *ret, str
 	runner->recording = &breakable;
 	runner->forward = forward;
 	runner->stream = stream;
+	runner->n_tokens = descriptor->tokens;
 	forward->attend = on_break;
 	forward->attend_userdata = runner;
 	if (!rc)

@@ -13,8 +13,8 @@
  * that runs, of its real rows and tokens. So one list serves every batch of so many tokens, however they
  * are spread over rows. The model alone is in it, logits and sampling are not: they go by rows.
  *
- * A break reads and writes the pool at the addresses that it had when it was recorded; one that names
- * memory elsewhere is refused, because nobody would keep that until the replay. (The idea: vLLM's
+ * A break reads queries from and writes to the pool, at the addresses that it had when it was recorded;
+ * one that names memory elsewhere is refused, because nobody would keep that until the replay. (The idea: vLLM's
  * breakable graphs, #44050, #54127.)
  *
  * The runner is made once, at set-up, and bound to the pool. The engine's thread alone uses it.
@@ -25,16 +25,17 @@
 struct breakable_runner {
 	const struct forward_context *context;
 	uint32_t max_breaks; /* of a pass: its layers */
-	uint64_t n_replays, n_breaks;
+	uint64_t n_replays, n_breaks; /* of replays, for tests */
 	/* of the pass that is being recorded */
 	struct breakable *recording;
 	struct forward *forward;
 	struct stream *stream;
+	uint32_t n_tokens; /* padded */
 };
 
 /* One descriptor's. All zero: nothing is recorded. */
 struct breakable {
-	uint32_t n_breaks, max_breaks;
+	uint32_t n_breaks;
 	struct attention_args *breaks; /* [n_breaks] by value, as recorded */
 	struct graph **graphs;         /* [n_breaks + 1] */
 	struct graph_exec **execs;     /* [n_breaks + 1]; NULL: not instantiated */

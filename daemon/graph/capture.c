@@ -197,5 +197,8 @@ void capture_drop(struct graph_entry *entry, struct device *device)
 	forward_deinit(&entry->capture);
 	forward_deinit(&entry->warm_up);
 	atomic_store_explicit(&entry->bytes, 0, memory_order_relaxed);
+	atomic_store_explicit(&entry->n_nodes, 0, memory_order_relaxed);
+	atomic_store_explicit(&entry->n_segments, 0, memory_order_relaxed);
+	atomic_store_explicit(&entry->capture_ns, 0, memory_order_relaxed);
 	graph_entry_set_state(entry, GRAPH_EMPTY);
 }

@@ -4,7 +4,7 @@
 
 /*
  * One descriptor's graph, in three moves: WARM UP (build for a dummy batch of empty rows, an eager run,
- * the device synchronised), RECORD (build again with a state of its own, capture) and INSTANTIATE
+ * the lane synchronised, which alone has work then), RECORD (build again with a state of its own, capture) and INSTANTIATE
  * (instantiate, upload). Recording does not execute: outputs are undefined until the first replay.
  */
 
@@ -19,7 +19,7 @@ enum graph_state {
 	GRAPH_BUILDING, /* recorded, being instantiated: builder */
 	GRAPH_READY,    /* engine */
 	GRAPH_DROPPING, /* being destroyed: builder */
-	GRAPH_FAILED,   /* could not be captured; not asked for again by a step: engine */
+	GRAPH_FAILED,   /* could not be captured, and no step asks again: engine */
 };
 const char *graph_state_name(enum graph_state state); /* "ready" */
 
@@ -29,10 +29,15 @@ struct graph_entry {
 	struct graph *graph;             /* FULL: the recording, kept to name its nodes */
 	struct graph_exec *exec;         /* FULL: NULL if it is not instantiated */
 	struct breakable pieces;         /* PIECEWISE */
-	/* The engine's alone. */
+	/* The engine's alone, the latter ones those of engine/late.c. */
 	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
 	uint64_t last_launch; /* the last launched step that replays it */
-	uint32_t generation;  /* of the last replay */
+	uint64_t used_ns;     /* when that was launched, or it was captured */
+	uint64_t retry_ns;    /* no step has it captured before */
+	uint32_t owner;       /* index of its model */
+	int wish;             /* what is asked for while it is being built or destroyed */
+	bool failed;          /* what it will be when it is destroyed */
+	struct graph_entry *prev, *next; /* among those wanted, or being dropped */
 	/* Read by anybody; written by whoever may move the state on. */
 	_Atomic int state; /* enum graph_state */
 	_Atomic uint32_t n_nodes, n_segments, n_captures, n_drops;

@@ -96,6 +96,7 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("eager_too_wide", atomic_load(&stats->n_eager[EAGER_TOO_WIDE])),
 		CELL_COUNT("eager_not_captured", atomic_load(&stats->n_eager[EAGER_NOT_CAPTURED])),
 		CELL_COUNT("graphs", totals.n_graphs), CELL_COUNT("graphs_ready", totals.n_ready),
+		CELL_COUNT("graph_orders", atomic_load(&stats->n_graph_orders)),
 		CELL_COUNT("late_captures", atomic_load(&stats->n_late_captures)),
 		CELL_NUMBER("late_gap_s", (double)atomic_load(&stats->late_gap_ns) * 1e-9),
 		CELL_NUMBER("capture_seconds", totals.capture_seconds),

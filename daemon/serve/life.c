@@ -22,7 +22,7 @@
 struct pulse {
 	pthread_t thread;
 	sem_t known, over;
-	int pidfd; /* or -errno */
+	pid_t tid;
 };
 
 struct life {
@@ -39,11 +39,8 @@ static void await(sem_t *semaphore)
 static void *pulse_main(void *userdata)
 {
 	struct pulse *pulse = userdata;
-	pid_t self = (pid_t)syscall(SYS_gettid);
 
-	pulse->pidfd = (int)syscall(SYS_pidfd_open, self, PIDFD_THREAD);
-	if (pulse->pidfd < 0)
-		pulse->pidfd = -errno;
+	pulse->tid = (pid_t)syscall(SYS_gettid);
 	sem_post(&pulse->known);
 	await(&pulse->over);
 	return NULL;
@@ -75,8 +72,6 @@ static void pulse_end(struct pulse *pulse)
 {
 	sem_post(&pulse->over);
 	pthread_join(pulse->thread, NULL);
-	if (pulse->pidfd >= 0)
-		close(pulse->pidfd);
 	sem_destroy(&pulse->over);
 	sem_destroy(&pulse->known);
 }
@@ -95,9 +90,6 @@ int life_new(struct life **ret)
 			life_free(life);
 			return r;
 		}
-		if (pulse->pidfd < 0)
-			log_debug("no pidfd of a thread: %s: clients learn late of a kill",
-				strerror(-pulse->pidfd));
 	}
 	*ret = life;
 	return 0;
@@ -112,14 +104,20 @@ void life_free(struct life *life)
 	free(life);
 }
 
-size_t life_fds(const struct life *life, int ret[static MSG_LIFE_FDS])
+size_t life_open(const struct life *life, int ret[static MSG_LIFE_FDS])
 {
+	static struct log_limit limit = LOG_LIMIT(1);
 	int fds[MSG_LIFE_FDS];
 
-	for (size_t i = 0; i < MSG_LIFE_FDS; i++) {
-		if (life->pulses[i].pidfd < 0)
-			return 0;
-		fds[i] = life->pulses[i].pidfd;
+	for (size_t n = 0; n < MSG_LIFE_FDS; n++) {
+		fds[n] = (int)syscall(SYS_pidfd_open, life->pulses[n].tid, PIDFD_THREAD);
+		if (fds[n] >= 0)
+			continue;
+		log_limited(&limit, LOG_LEVEL_DEBUG,
+			"no pidfd of a thread: %s: a client learns late of a kill", strerror(errno));
+		while (n > 0)
+			close(fds[--n]);
+		return 0;
 	}
 	memcpy(ret, fds, sizeof(fds));
 	return MSG_LIFE_FDS;

@@ -12,8 +12,10 @@
  * (PIDFD_THREAD) polls readable then. Two such threads, because one may be the last: then the other
  * was not.
  *
- * All clients get the same two descriptors. A pidfd cannot be written, shut down, made readable or
- * kept from becoming so by those who have it; signals through it take the right to kill the daemon.
+ * Each client gets pidfds that were opened for it alone: of one that all share, the kernel lets so many
+ * epolls look (500 that are looked at themselves), and one client could use that up for the others. A
+ * pidfd cannot be written, shut down, made readable or kept from becoming so by those who have it;
+ * signals through it take the right to kill the daemon.
  */
 
 #include <stddef.h>
@@ -27,8 +29,8 @@ int life_new(struct life **ret);
 /* Ends them: the pidfds that clients hold tell that. */
 void life_free(struct life *life);
 
-/* The pidfds, the life's own; either tells of the daemon's death. How many: MSG_LIFE_FDS, or 0
- * where the kernel has none of threads (before Linux 6.9). */
-size_t life_fds(const struct life *life, int ret[static MSG_LIFE_FDS]);
+/* New pidfds, the caller's; either tells of the daemon's death. How many: MSG_LIFE_FDS, or 0 where the
+ * kernel has none of threads (before Linux 6.9) or this process may have no more descriptors. */
+size_t life_open(const struct life *life, int ret[static MSG_LIFE_FDS]);
 
 #endif

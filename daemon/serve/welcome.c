@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <utlist.h>
 
 #include "ipc/region.h"
@@ -123,11 +124,18 @@ static int encode(struct serve *serve, const struct msg_welcome *msg)
 	return n + 4;
 }
 
+static void close_all(const int *fds, size_t n)
+{
+	while (n > 0)
+		close(fds[--n]);
+}
+
 int welcome_send(struct serve *serve, const struct session *session)
 {
 	const struct engine_port *port = &session->port;
 	int fds[MSG_WELCOME_FDS + MSG_LIFE_FDS] = {port->region.fd, port->sq_bell, port->cq_bell};
-	size_t n_fds = MSG_WELCOME_FDS + life_fds(serve->life, fds + MSG_WELCOME_FDS);
+	size_t n_lives = life_open(serve->life, fds + MSG_WELCOME_FDS);
+	size_t n_fds = MSG_WELCOME_FDS + n_lives;
 	union {
 		struct cmsghdr align;
 		uint8_t bytes[CMSG_SPACE(sizeof(fds))];
@@ -149,8 +157,10 @@ int welcome_send(struct serve *serve, const struct session *session)
 		model_describe(&facts, &msg.models[i]);
 	}
 	int n = encode(serve, &msg);
-	if (n < 0)
+	if (n < 0) {
+		close_all(fds + MSG_WELCOME_FDS, n_lives);
 		return n;
+	}
 
 	struct iovec part = {.iov_base = serve->welcome, .iov_len = (size_t)n};
 	struct msghdr message = {
@@ -165,8 +175,10 @@ int welcome_send(struct serve *serve, const struct session *session)
 	rights->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
 	memcpy(CMSG_DATA(rights), fds, n_fds * sizeof(int));
 	ssize_t sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	int error = errno;
+	close_all(fds + MSG_WELCOME_FDS, n_lives);
 	if (sent < 0)
-		return -errno;
+		return -error;
 	/* The largest WELCOME fits an empty socket: a peer that left no room is not served. */
 	return sent == n ? 0 : -EAGAIN;
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -73,7 +74,7 @@ static _Noreturn void be_a_victim(int socket)
 	int fds[MSG_LIFE_FDS];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	must(life_new(&life) == 0 && life_fds(life, fds) == MSG_LIFE_FDS);
+	must(life_new(&life) == 0 && life_open(life, fds) == MSG_LIFE_FDS);
 	void *held =
 		mmap(NULL, HELD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	must(held != MAP_FAILED);
@@ -182,14 +183,13 @@ static void test_life_shows_until_it_is_freed(void **state)
 	int fds[MSG_LIFE_FDS];
 
 	assert_int_equal(life_new(&life), 0);
-	assert_int_equal(life_fds(life, fds), MSG_LIFE_FDS);
+	assert_int_equal(life_open(life, fds), MSG_LIFE_FDS);
 	assert_int_equal(is_readable(fds[0], 0), 0);
 	assert_int_equal(is_readable(fds[1], 0), 0);
-	int held[] = {dup(fds[0]), dup(fds[1])};
 	life_free(life);
 	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
-		assert_int_equal(is_readable(held[i], PATIENCE_MS), 1);
-		close(held[i]);
+		assert_int_equal(is_readable(fds[i], PATIENCE_MS), 1);
+		close(fds[i]);
 	}
 }
 
@@ -201,35 +201,71 @@ static void test_freed_life_leaves_no_thread_and_no_descriptor(void **state)
 
 	assert_int_equal(life_new(&life), 0);
 	assert_int_equal(count_entries("/proc/self/task"), n_threads + MSG_LIFE_FDS);
-	assert_int_equal(count_entries("/proc/self/fd"), n_fds + MSG_LIFE_FDS);
+	assert_int_equal(count_entries("/proc/self/fd"), n_fds);
 	life_free(life);
 	assert_int_equal(count_entries("/proc/self/task"), n_threads);
 	assert_int_equal(count_entries("/proc/self/fd"), n_fds);
 }
 
-/* One description serves all clients: what one of them tries with it, others must not notice. */
+static int nested[2 * 601];
+static unsigned n_nested_fds;
+
+/* Watch it from n epolls, each of which is watched by another: how many could be. */
+static unsigned nest_epolls(int fd, unsigned n)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	unsigned i;
+
+	for (i = 0; i < n; i++) {
+		int inner = epoll_create1(EPOLL_CLOEXEC), outer = epoll_create1(EPOLL_CLOEXEC);
+
+		assert_true(inner >= 0 && outer >= 0);
+		nested[n_nested_fds++] = inner;
+		nested[n_nested_fds++] = outer;
+		if (epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event) < 0 ||
+			epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) < 0)
+			break;
+	}
+	return i;
+}
+
+static void close_nested(void)
+{
+	while (n_nested_fds > 0)
+		close(nested[--n_nested_fds]);
+}
+
+/* What one client tries with its own, others must not notice. */
 static void test_who_has_the_descriptor_can_neither_end_nor_keep_the_life(void **state)
 {
 	struct life *life;
-	int fds[MSG_LIFE_FDS];
+	int fds[MSG_LIFE_FDS], others[MSG_LIFE_FDS];
 	char path[64];
 
 	assert_int_equal(life_new(&life), 0);
-	assert_int_equal(life_fds(life, fds), MSG_LIFE_FDS);
-	int mine = dup(fds[0]), theirs = dup(fds[0]);
+	assert_int_equal(life_open(life, fds), MSG_LIFE_FDS);
+	assert_int_equal(life_open(life, others), MSG_LIFE_FDS);
+	int mine = fds[0], theirs = others[0];
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", mine);
 	int again = open(path, O_RDWR | O_CLOEXEC); /* some kernels give another pidfd */
 	assert_true(write(mine, "x", 1) < 0);
 	assert_true(read(mine, path, 1) < 0);
 	assert_true(shutdown(mine, SHUT_RDWR) < 0);
 	fcntl(mine, F_SETFL, O_NONBLOCK | O_ASYNC);
+	/* The kernel lets no more than 500 epolls that are watched themselves watch one description. */
+	unsigned n_nested = nest_epolls(mine, 600);
+	assert_true(n_nested < 600);
+	assert_int_equal(nest_epolls(theirs, 1), 1);
+	close_nested();
 	assert_int_equal(is_readable(theirs, 0), 0);
 	life_free(life);
 	assert_int_equal(is_readable(theirs, PATIENCE_MS), 1);
 	if (again >= 0)
 		close(again);
-	close(mine);
-	close(theirs);
+	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
+		close(fds[i]);
+		close(others[i]);
+	}
 }
 
 static volatile sig_atomic_t n_handled;
@@ -281,7 +317,9 @@ static bool has_pidfds(void)
 
 	if (life_new(&life) < 0)
 		return true; /* which the tests will tell of */
-	size_t n = life_fds(life, fds);
+	size_t n = life_open(life, fds);
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
 	life_free(life);
 	return n > 0;
 }
