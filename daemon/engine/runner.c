@@ -13,11 +13,17 @@
 
 #include "daemon/log.h"
 
+#define DECODE_QUERY 1u /* tokens of a decode's row */
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
 
 static uint32_t ceil_div(uint32_t a, uint32_t b)
 {
 	return a / b + (a % b != 0);
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
 }
 
 static int fail(struct model_error *error, const struct runner *runner, const char *what, int rc)
@@ -175,7 +181,7 @@ static int build_ladder(const struct runner *runner, struct ladder *ret, struct 
 	int rc;
 
 	if (!o->n_capture_sizes) {
-		ladder_default(ret, o->max_batch_tokens, o->max_requests, 1);
+		ladder_default(ret, o->max_batch_tokens, o->max_requests, DECODE_QUERY);
 		return 0;
 	}
 	rc = ladder_user(ret, o->capture_sizes, o->n_capture_sizes, o->max_batch_tokens, &bad);
@@ -238,7 +244,8 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 		return fail(error, runner, "host memory", -ENOMEM);
 	rc = build_ladder(runner, ladder, error);
 	if (!rc) {
-		rc = graph_set_init(&runner->graphs, options->mode.resolved, ladder, 1, o->max_requests);
+		rc = graph_set_init(&runner->graphs, options->mode.resolved, ladder, DECODE_QUERY,
+			smaller(o->max_requests, o->max_batch_tokens / DECODE_QUERY));
 		if (rc)
 			fail(error, runner, "graph table", rc);
 	}

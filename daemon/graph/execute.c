@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/execute.h"
 
+#include <errno.h>
+
 int executor_init(struct executor *executor, const struct forward_context *context)
 {
 	int rc = forward_init(&executor->eager, context, ATTENTION_EAGER);
@@ -52,6 +54,8 @@ int executor_run(struct executor *executor, const struct graph_entry *entry, str
 	};
 	int rc;
 
+	if (record->n_tokens > descriptor.tokens)
+		return -EINVAL;
 	for (uint32_t i = 0; i < record->n_rows; i++) {
 		if (query_lens[i] > batch.max_query)
 			batch.max_query = query_lens[i];

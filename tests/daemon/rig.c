@@ -54,7 +54,7 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 				 &m->attention, &m->support, why, sizeof(why)), 0);
 	request.support = m->support;
 	request.backend = m->attention->name;
-	request.piecewise_available = true;
+	request.piecewise_available = !o->no_pieces;
 	assert_int_equal(mode_resolve(&request, &m->mode), 0);
 }
 

@@ -36,6 +36,7 @@ struct rig_options {
 	uint32_t max_seq_len; /* 0: 512 */
 	uint32_t spin_us;
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
+	bool no_pieces;    /* piecewise graphs are not available */
 };
 
 /* Holds the lane until it is opened. */

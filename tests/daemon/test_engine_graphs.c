@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Which graph a step takes, and what a padded replay touches. The second half drives the lane by
- * hand, with the engine's own inputs, graphs and KV cache, while the engine has nothing to do.
- */
+/* Which graph a step takes, how that is counted, and when graphs and pages come. */
+#include "tests/daemon/always.h"
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/device_memory.h"
 
-#define VOCAB 256
 #define MAX_ROWS 16
 
 static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
@@ -243,231 +238,6 @@ static void test_full_with_a_backend_that_cannot_is_an_error_that_names_it(void 
 	assert_non_null(strstr(resolution.reason, "naive"));
 }
 
-/* ---- by hand ---- */
-
-struct hand {
-	struct rig rig;
-	struct runner *runner;
-	struct stream *lane;
-	size_t layer_bytes; /* mapped, null page counted in */
-	uint8_t *canaries;  /* [n_layers, layer_bytes] */
-};
-
-static void set_up(struct hand *h)
-{
-	struct rig_options options = full;
-
-	options.kv_pages = 64;
-	*h = (struct hand){0};
-	rig_open(&h->rig, &options);
-	h->runner = &h->rig.engine->runners[0];
-	h->lane = h->rig.engine->lane;
-	h->layer_bytes = 65 * kv_layer_page_bytes(kv_cache_config(h->runner->kv));
-	h->canaries = malloc(h->layer_bytes * h->runner->model->config.n_layers);
-	assert_non_null(h->canaries);
-}
-
-static void tear_down(struct hand *h)
-{
-	free(h->canaries);
-	rig_close(&h->rig);
-}
-
-static void fill(const struct hand *h, void *memory, uint8_t value, size_t bytes)
-{
-	assert_int_equal(h->rig.device->ops->fill_async(h->lane, memory, value, bytes), 0);
-	assert_int_equal(h->rig.device->ops->stream_sync(h->lane), 0);
-}
-
-/* Row i of slot i, on page 2 i + 1 and the next; `entry` NULL: eager. Its logits go to ret. */
-static void run_rows(struct hand *h, uint32_t n, uint32_t n_tokens, uint32_t start,
-	const struct graph_entry *entry, float *ret)
-{
-	struct runner *runner = h->runner;
-	const struct device_ops *ops = h->rig.device->ops;
-	struct inputs_slot *slot = inputs_begin(&runner->inputs, 0);
-	const struct slot_sampling greedy = {.top_p = 1};
-	uint32_t query_lens[MAX_ROWS], seq_lens[MAX_ROWS];
-
-	assert_non_null(slot);
-	for (uint32_t i = 0; i < n; i++) {
-		const uint32_t pages[] = {2 * i + 1, 2 * i + 2};
-		const struct step_row row = {
-			.slot = (int32_t)i, .n_tokens = n_tokens, .start = start, .flags = ROW_SAMPLE};
-		int32_t *ids;
-
-		inputs_add_init(slot, (int32_t)i, &greedy, pages, 2);
-		ids = inputs_add_row(slot, &row);
-		for (uint32_t k = 0; k < n_tokens; k++)
-			ids[k] = (int32_t)('0' + (i + k + start) % 10);
-		query_lens[i] = n_tokens;
-		seq_lens[i] = start + n_tokens;
-	}
-	assert_int_equal(
-		executor_run(&runner->executor, entry, slot, query_lens, seq_lens, h->lane), 0);
-	assert_int_equal(ops->stream_sync(h->lane), 0);
-	test_copy(h->rig.device, ret, runner->context.buffers.logits,
-		(size_t)n * VOCAB * sizeof(*ret));
-}
-
-static const struct graph_entry *entry_of(const struct hand *h, uint32_t rows)
-{
-	const struct graph_set *set = &h->runner->graphs;
-
-	for (uint32_t i = 0; i < set->n; i++)
-		if (set->entries[i].descriptor.rows == rows && set->entries[i].descriptor.query_len)
-			return &set->entries[i];
-	fail_msg("no graph of %u rows", rows);
-	return NULL;
-}
-
-static float logits[MAX_ROWS * VOCAB], others[MAX_ROWS * VOCAB];
-
-/* K, then V, of 16 tokens. */
-struct page_layout {
-	size_t page, half, token;
-};
-
-static struct page_layout page_layout(const struct hand *h)
-{
-	const size_t page = kv_layer_page_bytes(kv_cache_config(h->runner->kv));
-
-	return (struct page_layout){page, page / 2, page / 32};
-}
-
-/* All that no row of n at position 3 has written or will write, and K of that position. */
-static void poison_cache(struct hand *h, uint32_t n)
-{
-	const struct page_layout l = page_layout(h);
-
-	for (uint32_t layer = 0; layer < h->runner->model->config.n_layers; layer++) {
-		uint8_t *kv = h->runner->context.kv_layers[layer];
-
-		fill(h, kv + (2 * n + 1) * l.page, 0x5a, h->layer_bytes - (2 * n + 1) * l.page);
-		for (uint32_t i = 0; i < n; i++)
-			fill(h, kv + (2 * i + 1) * l.page + 3 * l.token, 0x5a, l.token);
-		test_copy(h->rig.device, h->canaries + layer * h->layer_bytes, kv, h->layer_bytes);
-	}
-}
-
-/* n rows have written position 3, and nothing else changed. */
-static void assert_cache(struct hand *h, uint32_t n, uint32_t padded)
-{
-	const struct page_layout l = page_layout(h);
-
-	for (uint32_t layer = 0; layer < h->runner->model->config.n_layers; layer++) {
-		uint8_t *expected = h->canaries + layer * h->layer_bytes;
-		uint8_t *kv = test_fetch(h->rig.device, h->runner->context.kv_layers[layer],
-			h->layer_bytes);
-
-		for (uint32_t i = 0; i < n; i++) {
-			size_t k = (2 * i + 1) * l.page + 3 * l.token;
-
-			assert_memory_not_equal(expected + k, kv + k, l.token);
-			memcpy(expected + k, kv + k, l.token);
-			memcpy(expected + k + l.half, kv + k + l.half, l.token);
-		}
-		if (memcmp(expected, kv, h->layer_bytes))
-			fail_msg("%u rows of %u: layer %u was written elsewhere", n, padded, layer);
-		free(kv);
-	}
-}
-
-static void test_padded_rows_write_nothing_anywhere(void **state)
-{
-	struct hand h;
-
-	(void)state;
-	set_up(&h);
-	for (uint32_t n = 1; n < 8; n += 2) {
-		const struct graph_entry *entry = entry_of(&h, n == 1 ? 2 : 8);
-		const struct step_inputs *in = &h.runner->inputs.persistent;
-		struct slot_sampling before[MAX_ROWS], after[MAX_ROWS];
-		int32_t last[MAX_ROWS];
-
-		/* A wide step leaves valid slots and pages in all rows; then all is poisoned. */
-		run_rows(&h, MAX_ROWS, 3, 0, NULL, logits);
-		poison_cache(&h, n);
-		for (uint32_t i = 0; i < MAX_ROWS; i++)
-			last[i] = 1000 + (int32_t)i;
-		test_copy(h.rig.device, in->slot_last_token, last, sizeof(last));
-		test_copy(h.rig.device, before, in->slot_sampling, sizeof(before));
-		run_rows(&h, n, 1, 3, entry, logits);
-		assert_cache(&h, n, entry->descriptor.rows);
-		test_copy(h.rig.device, last, in->slot_last_token, sizeof(last));
-		for (uint32_t i = 0; i < MAX_ROWS; i++) {
-			if (i < n)
-				assert_in_range(last[i], 0, VOCAB - 1);
-			else
-				assert_int_equal(last[i], 1000 + i);
-		}
-		test_copy(h.rig.device, after, in->slot_sampling, sizeof(after));
-		assert_memory_equal(before, after, sizeof(before));
-	}
-	tear_down(&h);
-}
-
-static void test_nan_in_what_padding_reads_leaves_real_rows_bitwise_unchanged(void **state)
-{
-	struct hand h;
-
-	(void)state;
-	set_up(&h);
-	run_rows(&h, MAX_ROWS, 3, 0, NULL, logits);
-	for (uint32_t n = 1; n < 16; n += 4) {
-		const struct graph_entry *entry = entry_of(&h, n == 1 ? 2 : n < 8 ? 8 : 16);
-		const size_t page = kv_layer_page_bytes(kv_cache_config(h.runner->kv));
-		const uint32_t n_layers = h.runner->model->config.n_layers;
-
-		run_rows(&h, n, 1, 3, entry, others);
-		for (uint32_t layer = 0; layer < n_layers; layer++)
-			fill(&h, h.runner->context.kv_layers[layer], 0xff, page);
-		fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
-		run_rows(&h, n, 1, 3, entry, logits);
-		assert_memory_equal(logits, others, (size_t)n * VOCAB * sizeof(logits[0]));
-		for (uint32_t layer = 0; layer < n_layers; layer++)
-			fill(&h, h.runner->context.kv_layers[layer], 0, page);
-	}
-	tear_down(&h);
-}
-
-static void assert_close(const float *a, const float *b, uint32_t n)
-{
-	double tolerance = 1e-3, largest = 0;
-
-	for (uint32_t i = 0; i < n * VOCAB; i++)
-		largest = fmax(largest, fabs(b[i]));
-	if (test_on_cuda())
-		tolerance = TEST_LOGITS_CUDA_RANDOM * largest;
-	for (uint32_t i = 0; i < n * VOCAB; i++) {
-		if (!(fabs(a[i] - b[i]) < tolerance))
-			fail_msg("row %u, logit %u: %g and %g", i / VOCAB, i % VOCAB, a[i], b[i]);
-	}
-}
-
-/* Small ones were captured last, in memory that large ones hold too. */
-static void test_every_graph_equals_eager_whichever_was_captured_or_replayed_before(void **state)
-{
-	static const uint32_t order[] = {16, 1, 8, 2, 16, 4, 16, 1, 2, 4, 8, 16};
-	uint32_t start = 3;
-	struct hand h;
-
-	(void)state;
-	set_up(&h);
-	run_rows(&h, MAX_ROWS, 3, 0, NULL, others);
-	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++, start++) {
-		/* All rows grow by one eagerly, then the same position again by the graph. */
-		run_rows(&h, MAX_ROWS, 1, start, NULL, others);
-		run_rows(&h, order[i], 1, start, entry_of(&h, order[i]), logits);
-		assert_close(logits, others, order[i]);
-		if (order[i] > 1) { /* padded by one */
-			run_rows(&h, order[i] - 1, 1, start, entry_of(&h, order[i]), logits);
-			assert_close(logits, others, order[i] - 1);
-		}
-	}
-	tear_down(&h);
-}
-
 static void test_replays_among_several_processes_are_counted_as_shared(void **state)
 {
 	const struct engine_stats *stats;
@@ -504,6 +274,149 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	rig_close(&rig);
 }
 
+/* F10: what was captured under a key is found under it, and every step is counted once. */
+static void test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps(void **state)
+{
+	static const struct rig_options each[] = {{.mode = GRAPH_NONE}, {.mode = GRAPH_PIECEWISE},
+		{.mode = GRAPH_FULL_DECODE_ONLY}, {.mode = GRAPH_FULL_AND_PIECEWISE},
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true},
+		{.mode = GRAPH_FULL, .attention = "always"}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+		uint64_t replays = 0, padded = 0, tokens = 0;
+		const struct engine_stats *stats;
+		struct engine_graph_facts facts;
+		struct rig_client client;
+		struct rig rig;
+
+		if (each[i].attention && test_on_cuda())
+			continue; /* no backend there is ALWAYS */
+		rig_open(&rig, &each[i]);
+		stats = engine_stats(rig.engine);
+		rig_attach(&rig, &client, 8);
+		rig_assert_answer(&client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
+		rig_assert_answer(&client, 0, "9+8=", "17");
+		rig_detach(&client);
+		for (uint32_t k = 0; engine_graph_facts(rig.engine, 0, k, &facts); k++) {
+			replays += facts.n_replays;
+			padded += facts.n_padded_rows;
+			tokens += facts.n_replays * facts.tokens;
+		}
+		assert_int_equal(stats->n_replays, replays);
+		assert_int_equal(stats->n_replays + n_eager(stats), stats->n_steps);
+		assert_int_equal(stats->n_padded_rows, padded);
+		assert_true(!replays == (each[i].mode == GRAPH_NONE));
+		if (!n_eager(stats))
+			assert_int_equal(tokens - padded, stats->n_tokens_in);
+		else
+			assert_true(each[i].mode == GRAPH_NONE || each[i].no_pieces ||
+				each[i].mode == GRAPH_FULL_DECODE_ONLY);
+		rig_close(&rig);
+	}
+}
+
+/* ---- phases ---- */
+
+static struct {
+	uint32_t n_captures, n_maps, n_captures_before_map;
+	uint32_t n_captured;
+	struct descriptor captured[64]; /* in their order */
+	uint32_t pages_before, pages_at_capture, pages_asked;
+	uint64_t graph_bytes;
+} phases;
+
+int __real_graph_set_capture(struct graph_set *set, struct breakable_runner *runner,
+	struct stream *stream, graph_progress *progress, void *userdata);
+int __wrap_graph_set_capture(struct graph_set *set, struct breakable_runner *runner,
+	struct stream *stream, graph_progress *progress, void *userdata);
+int __real_capture_now(
+	struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
+int __wrap_capture_now(
+	struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
+int __real_kv_cache_map(struct kv_cache *kv, uint32_t n_pages);
+int __wrap_kv_cache_map(struct kv_cache *kv, uint32_t n_pages);
+
+int __wrap_graph_set_capture(struct graph_set *set, struct breakable_runner *runner,
+	struct stream *stream, graph_progress *progress, void *userdata)
+{
+	int rc = __real_graph_set_capture(set, runner, stream, progress, userdata);
+
+	phases.n_captures++;
+	phases.pages_at_capture = kv_pages_total(runner->context->kv);
+	for (uint32_t i = 0; i < set->n; i++)
+		phases.graph_bytes += set->entries[i].bytes;
+	return rc;
+}
+
+int __wrap_capture_now(
+	struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
+{
+	if (phases.n_captured < sizeof(phases.captured) / sizeof(phases.captured[0]))
+		phases.captured[phases.n_captured++] = entry->descriptor;
+	return __real_capture_now(entry, runner, stream);
+}
+
+int __wrap_kv_cache_map(struct kv_cache *kv, uint32_t n_pages)
+{
+	phases.n_maps++;
+	phases.n_captures_before_map = phases.n_captures;
+	phases.pages_before = kv_pages_total(kv);
+	phases.pages_asked = n_pages;
+	return __real_kv_cache_map(kv, n_pages);
+}
+
+/* F14: so that what is left for pages is known when they are mapped. */
+static void test_pages_are_mapped_when_all_graphs_have_taken_their_memory(void **state)
+{
+	struct engine_model_facts model;
+	struct engine_graph_facts facts;
+	uint64_t bytes = 0;
+	struct rig rig;
+
+	(void)state;
+	memset(&phases, 0, sizeof(phases));
+	rig_open(&rig, &full);
+	assert_int_equal(phases.n_captures, 1);
+	assert_int_equal(phases.n_maps, 1);
+	assert_int_equal(phases.n_captures_before_map, 1);
+	/* A batch's worth, for the warm-up; then all, and the null page. */
+	assert_int_equal(phases.pages_at_capture, 64 / 16);
+	assert_int_equal(phases.pages_before, 64 / 16);
+	assert_int_equal(phases.pages_asked, 512 + 1);
+	assert_int_equal(rig_pages_free(&rig, 0), 512);
+	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++) {
+		assert_string_equal(facts.state, "ready");
+		assert_true(test_on_cuda() || facts.bytes > 0);
+		bytes += facts.bytes;
+	}
+	engine_model_facts(rig.engine, 0, &model);
+	assert_int_equal(model.graph_bytes, bytes);
+	assert_int_equal(phases.graph_bytes, bytes);
+	assert_int_equal(model.n_ready, model.n_graphs);
+	rig_close(&rig);
+}
+
+static void test_pieces_are_captured_before_full_graphs_and_large_ones_before_small(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	memset(&phases, 0, sizeof(phases));
+	rig_open(&rig, &full);
+	assert_int_equal(phases.n_captured, n_graphs(&rig));
+	for (uint32_t i = 1; i < phases.n_captured; i++) {
+		const struct descriptor *a = &phases.captured[i - 1], *b = &phases.captured[i];
+
+		if (a->mode == b->mode)
+			assert_true(a->tokens > b->tokens);
+		else
+			assert_true(a->mode == GRAPH_PIECEWISE && b->mode == GRAPH_FULL);
+	}
+	assert_int_equal(phases.captured[0].mode, GRAPH_PIECEWISE);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -513,12 +426,13 @@ int main(void)
 		cmocka_unit_test(test_without_graphs_all_steps_are_counted_as_eager_by_mode),
 		cmocka_unit_test(test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph),
 		cmocka_unit_test(test_full_with_a_backend_that_cannot_is_an_error_that_names_it),
-		cmocka_unit_test(test_padded_rows_write_nothing_anywhere),
-		cmocka_unit_test(test_nan_in_what_padding_reads_leaves_real_rows_bitwise_unchanged),
-		cmocka_unit_test(
-			test_every_graph_equals_eager_whichever_was_captured_or_replayed_before),
 		cmocka_unit_test(test_replays_among_several_processes_are_counted_as_shared),
+		cmocka_unit_test(test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps),
+		cmocka_unit_test(
+			test_pieces_are_captured_before_full_graphs_and_large_ones_before_small),
+		cmocka_unit_test(test_pages_are_mapped_when_all_graphs_have_taken_their_memory),
 	};
 
+	always_register();
 	return cmocka_run_group_tests_name("engine graphs", tests, NULL, NULL);
 }

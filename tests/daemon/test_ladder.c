@@ -251,6 +251,68 @@ static void test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one(v
 	graph_set_deinit(&set, NULL);
 }
 
+/* F8: with K drafts a decode has 1 + K tokens, and so may the tail of a prompt. */
+static void test_prompt_tails_of_any_length_take_no_decode_graph(void **state)
+{
+	enum eager_reason reason;
+	struct graph_set set;
+	struct ladder ladder;
+
+	(void)state;
+	ladder_default(&ladder, 64, 8, 5);
+	for (uint32_t drafts = 0; drafts <= 4; drafts++) {
+		assert_int_equal(graph_set_init(&set, GRAPH_FULL_AND_PIECEWISE, &ladder,
+					 1 + drafts, 8), 0);
+		for (uint32_t i = 0; i < set.n; i++)
+			atomic_store(&set.entries[i].state, GRAPH_READY);
+		for (uint32_t tail = 1; tail <= drafts + 2; tail++) {
+			for (uint32_t rows = 1; rows <= 8; rows++) {
+				struct batch_shape shape = {rows, rows * tail, true, false, tail};
+				const struct graph_entry *entry =
+					graph_set_dispatch(&set, &shape, &reason);
+
+				assert_int_equal(reason, EAGER_NO);
+				assert_int_equal(entry->descriptor.mode, GRAPH_PIECEWISE);
+				/* The same shape past its prompt takes one, if it is a decode's. */
+				shape.past_prompt = true;
+				entry = graph_set_dispatch(&set, &shape, &reason);
+				assert_int_equal(reason, EAGER_NO);
+				assert_int_equal(entry->descriptor.mode,
+					tail == 1 + drafts ? GRAPH_FULL : GRAPH_PIECEWISE);
+			}
+		}
+		graph_set_deinit(&set, NULL);
+	}
+}
+
+/* F9: a graph of a part of a request is none. */
+static void test_decode_graphs_hold_whole_requests_whatever_the_ladder(void **state)
+{
+	struct descriptor family[LADDER_MAX];
+	struct ladder ladder;
+	uint32_t bad;
+
+	(void)state;
+	for (uint32_t query = 1; query <= 16; query++) {
+		for (uint32_t size = 1; size <= 40; size++) {
+			const uint32_t sizes[] = {size, 41};
+			struct batch_shape shape = {1, query, true, true, query};
+			uint32_t n;
+
+			assert_int_equal(ladder_user(&ladder, sizes, 2, 64, &bad), 0);
+			n = ladder_decode_family(&ladder, query, 64, family);
+			assert_in_range(n, 1, 2);
+			for (uint32_t i = 0; i < n; i++) {
+				assert_int_equal(family[i].tokens, family[i].rows * query);
+				assert_int_equal(family[i].query_len, query);
+			}
+			assert_in_range(family[0].tokens, size, size + query - 1);
+			for (; shape.tokens <= 41; shape.rows++, shape.tokens += query)
+				assert_true(descriptor_find(family, n, &shape) >= 0);
+		}
+	}
+}
+
 /* F28 */
 static void test_dispatch_never_takes_a_graph_of_fewer_requests(void **state)
 {
@@ -304,6 +366,8 @@ int main(void)
 		cmocka_unit_test(test_each_mode_takes_the_graphs_that_it_has),
 		cmocka_unit_test(test_graph_set_is_eager_until_all_is_captured),
 		cmocka_unit_test(test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one),
+		cmocka_unit_test(test_prompt_tails_of_any_length_take_no_decode_graph),
+		cmocka_unit_test(test_decode_graphs_hold_whole_requests_whatever_the_ladder),
 		cmocka_unit_test(test_dispatch_never_takes_a_graph_of_fewer_requests),
 		cmocka_unit_test(test_graph_set_has_no_descriptors_under_none),
 	};

@@ -98,6 +98,33 @@ static void test_mode_reason_names_the_backend_that_lowered_it(void **state)
 	assert_string_equal(r.reason, "as configured");
 }
 
+/* F5: all of its inputs. */
+static void test_draft_decodes_are_full_or_eager_and_never_in_pieces(void **state)
+{
+	static const struct {
+		enum graph_mode target, drafts;
+	} drafts[] = {
+		{GRAPH_NONE, GRAPH_NONE},
+		{GRAPH_PIECEWISE, GRAPH_NONE},
+		{GRAPH_FULL, GRAPH_FULL_DECODE_ONLY},
+		{GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_DECODE_ONLY},
+		{GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(drafts) / sizeof(drafts[0]); i++) {
+		assert_int_equal(mode_resolve_draft(drafts[i].target, ATTENTION_NEVER), GRAPH_NONE);
+		for (enum attention_support support = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
+			support <= ATTENTION_ALWAYS; support++) {
+			enum graph_mode mode = mode_resolve_draft(drafts[i].target, support);
+
+			assert_int_equal(mode, drafts[i].drafts);
+			assert_int_not_equal(graph_mode_decode(mode), GRAPH_PIECEWISE);
+			assert_int_equal(graph_mode_mixed(mode), GRAPH_NONE);
+		}
+	}
+}
+
 static void test_mode_names_parse_with_dashes_and_in_any_case(void **state)
 {
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL,
@@ -134,6 +161,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mode_resolves_over_its_whole_input_space),
 		cmocka_unit_test(test_mode_reason_names_the_backend_that_lowered_it),
+		cmocka_unit_test(test_draft_decodes_are_full_or_eager_and_never_in_pieces),
 		cmocka_unit_test(test_mode_names_parse_with_dashes_and_in_any_case),
 		cmocka_unit_test(test_mode_parts_are_concrete),
 	};

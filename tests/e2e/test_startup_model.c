@@ -245,6 +245,22 @@ static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void
 	assert_false(daemon_log_has(daemon, "of weights in"));
 }
 
+/* ---- graphs ---- */
+
+static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading(void **state)
+{
+	struct daemon *daemon = *state;
+
+	daemon_option(daemon, "--graph-mode", "full");
+	daemon_option(daemon, "--attention", "naive");
+	if (test_on_cuda()) /* which has no such backend at all */
+		ASSERT_REFUSES(daemon, EXIT_ERROR, "model tinycalc: attention naive");
+	else
+		ASSERT_REFUSES(daemon, EXIT_ERROR,
+			"model tinycalc: graph mode FULL: attention backend naive cannot run in a graph");
+	assert_false(daemon_log_has(daemon, "of weights in"));
+}
+
 /* ---- signals before it serves ---- */
 
 /* Hold the daemon in the middle of its start-up: true if it had not read the weights yet. */
@@ -295,6 +311,7 @@ int main(void)
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
+		OWN(test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading),
 		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),
 	};
 

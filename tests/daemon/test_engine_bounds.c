@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/* What graphs and steps may not do: outgrow their memory, their backend, or what was built for them.
+ * The lane is driven by hand. */
+#include "tests/daemon/hand.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/device.h"
+
+static const struct rig_options both = {.mode = GRAPH_FULL_AND_PIECEWISE};
+
+static float logits[HAND_ROWS * HAND_VOCAB], expected[HAND_ROWS * HAND_VOCAB];
+
+/* A part of the pool: so many rows of that many bytes. */
+struct extent {
+	const void *at;
+	size_t bytes;
+};
+
+static int by_address(const void *a, const void *b)
+{
+	const struct extent *x = a, *y = b;
+
+	return (x->at > y->at) - (x->at < y->at);
+}
+
+/* What a pass of so many padded tokens and rows touches. */
+static void extents_of(const struct hand *h, uint32_t tokens, uint32_t rows, struct extent ret[9])
+{
+	const struct model_config *c = &h->runner->model->config;
+	const struct model_buffers *b = &h->runner->context.buffers;
+	const size_t act = tokens * dtype_bytes(h->runner->activation_dtype);
+	const size_t q = act * c->n_heads * c->head_dim, kv = act * c->n_kv_heads * c->head_dim;
+	const struct extent all[9] = {
+		{b->residual, act * c->hidden_size}, {b->normed, act * c->hidden_size},
+		{b->qkv, q + 2 * kv}, {b->attention, q}, {b->projected, act * c->hidden_size},
+		{b->gate_up, 2 * act * c->intermediate_size},
+		{b->activated, act * c->intermediate_size},
+		{b->last_hidden, act / tokens * rows * c->hidden_size},
+		{b->logits, (size_t)rows * c->vocab_size * sizeof(float)},
+	};
+
+	memcpy(ret, all, sizeof(all));
+	qsort(ret, 9, sizeof(all[0]), by_address);
+}
+
+/* F12 */
+static void test_widest_graph_has_room_for_its_padding(void **state)
+{
+	struct rig_options options = {
+		.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 50, .max_requests = 5};
+	const struct hand_row row = {0, 1, 0};
+	struct extent extents[9];
+	struct hand h;
+
+	(void)state;
+	hand_open(&h, &options);
+	for (uint32_t i = 0; i < h.runner->graphs.n; i++) {
+		const struct graph_entry *entry = &h.runner->graphs.entries[i];
+		const struct descriptor *d = &entry->descriptor;
+		uintptr_t free_from = (uintptr_t)h.runner->pool;
+
+		assert_true(d->tokens <= h.runner->inputs.limits.max_tokens);
+		assert_true(d->rows <= h.runner->inputs.limits.max_rows);
+		extents_of(&h, d->tokens, d->rows ? d->rows : 5, extents);
+		for (uint32_t k = 0; k < 9; k++) {
+			assert_true((uintptr_t)extents[k].at >= free_from);
+			free_from = (uintptr_t)extents[k].at + extents[k].bytes;
+		}
+		assert_true(free_from <= (uintptr_t)h.runner->pool + h.runner->pool_bytes);
+		/* One token, and all the rest padding. */
+		hand_run(&h, &row, 1, NULL, expected);
+		hand_poison(&h, &row, 1);
+		hand_run(&h, &row, 1, entry, logits);
+		hand_assert_written(&h, &row, 1, "one token");
+		hand_assert_logits(logits, expected, 1, "one token");
+	}
+	assert_int_equal(h.runner->graphs.descriptors[h.runner->graphs.n - 1].tokens, 50);
+	hand_close(&h);
+}
+
+/* F13, by the backend itself: paged attention holds queries of 16 tokens at most in a graph. */
+static void test_decodes_longer_than_the_backend_holds_are_not_captured(void **state)
+{
+	struct breakable_runner *breakable;
+	struct graph_entry entry = {.descriptor = descriptor_decode(17, 17, 1)};
+	struct hand h;
+
+	(void)state;
+	hand_open(&h, &both);
+	breakable = &h.runner->executor.breakable;
+	assert_int_equal(capture_now(&entry, breakable, h.lane), -ENOTSUP);
+	assert_null(entry.exec);
+	assert_int_equal(graph_entry_state(&entry), GRAPH_EMPTY);
+	assert_false(h.rig.device->ops->capturing(h.lane));
+	entry.descriptor = descriptor_decode(16, 16, 1);
+	assert_int_equal(capture_now(&entry, breakable, h.lane), 0);
+	hand_run(&h, &(struct hand_row){0, 16, 0}, 1, NULL, expected);
+	hand_run(&h, &(struct hand_row){0, 16, 0}, 1, &entry, logits);
+	hand_assert_logits(logits, expected, 1, "16 tokens a row");
+	capture_drop(&entry, h.rig.device);
+	hand_close(&h);
+}
+
+/* F3: a few tokens may need more of something than many. */
+static void test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for(void **state)
+{
+	struct rig_options options = {.mode = GRAPH_NONE};
+	struct hand h;
+
+	(void)state;
+	hand_open(&h, &options);
+	for (uint32_t n = 1; n <= HAND_ROWS; n++) {
+		for (uint32_t each = HAND_TOKENS / n; each > 0; each = each * 2 / 3) {
+			struct hand_row rows[HAND_ROWS];
+
+			for (uint32_t i = 0; i < n; i++)
+				rows[i] = (struct hand_row){(int32_t)i, each, HAND_TOKENS - each};
+			assert_int_equal(hand_try(&h, rows, n, NULL), 0);
+		}
+	}
+	hand_close(&h);
+}
+
+static void test_step_does_not_run_on_what_was_built_for_another_descriptor(void **state)
+{
+	struct hand_row rows[] = {{0, 1, 3}, {1, 1, 3}};
+	const struct descriptor *two, *four;
+	struct forward *replay, *eager;
+	struct hand h;
+
+	(void)state;
+	hand_open(&h, &both);
+	replay = &h.runner->executor.replay;
+	eager = &h.runner->executor.eager;
+	hand_prefill(&h, HAND_ROWS, 3);
+	two = &h.runner->graphs.descriptors[1];
+	four = &h.runner->graphs.descriptors[2];
+	hand_run(&h, rows, 2, &h.runner->graphs.entries[1], NULL);
+	assert_int_equal(forward_check(replay, two), 0);
+	assert_int_equal(forward_check(replay, four), -ESTALE);
+	/* Inputs of this step, metadata of an earlier one. */
+	assert_int_equal(forward_check(eager, two), -ESTALE);
+	hand_run(&h, rows, 2, &h.runner->graphs.entries[2], NULL);
+	assert_int_equal(forward_check(replay, two), -ESTALE);
+	/* Metadata of that descriptor, inputs of another. */
+	hand_run(&h, rows, 2, NULL, NULL);
+	assert_int_equal(forward_check(replay, four), -ESTALE);
+	hand_poison(&h, rows, 2);
+	assert_int_equal(forward_run(replay, four, h.lane), -ESTALE);
+	assert_int_equal(forward_run(eager, four, h.lane), -ESTALE);
+	assert_int_equal(h.rig.device->ops->stream_sync(h.lane), 0);
+	hand_assert_written(&h, NULL, 0, "stale");
+	hand_close(&h);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_widest_graph_has_room_for_its_padding),
+		cmocka_unit_test(test_decodes_longer_than_the_backend_holds_are_not_captured),
+		cmocka_unit_test(test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for),
+		cmocka_unit_test(test_step_does_not_run_on_what_was_built_for_another_descriptor),
+	};
+
+	return cmocka_run_group_tests_name("engine bounds", tests, NULL, NULL);
+}
