@@ -204,6 +204,16 @@ const struct kv_config *kv_cache_config(const struct kv_cache *cache)
 
 /* ---- pages ---- */
 
+uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes)
+{
+	uint64_t layer = bytes / cache->config.n_layers / cache->granularity * cache->granularity;
+	uint64_t n = (cache->mapped_bytes + layer) / kv_layer_page_bytes(&cache->config);
+
+	if (n > cache->config.max_pages)
+		n = cache->config.max_pages;
+	return n ? (uint32_t)n - 1 : 0;
+}
+
 uint32_t kv_pages_total(const struct kv_cache *cache)
 {
 	return cache->n_pages - 1;

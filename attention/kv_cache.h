@@ -46,6 +46,9 @@ void *kv_layer(const struct kv_cache *cache, uint32_t layer);
 const struct kv_config *kv_cache_config(const struct kv_cache *cache);
 
 uint32_t kv_pages_total(const struct kv_cache *cache); /* without the null page */
+/* Pages that there would be in all, without the null page, if so many more bytes of the device were
+ * mapped: whole granules, the same in each layer. */
+uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes);
 uint32_t kv_pages_free(const struct kv_cache *cache);
 
 /* A sequence's pages in logical order. */

@@ -20,12 +20,13 @@ enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 
 #define CONNECT_TIMEOUT_MS 5000u
 #define PROGRESS_MS 500
+#define GRAPH_NAME_MAX 32 /* with its end */
 
 struct options {
 	const char *socket; /* NULL: the default */
 	enum table_form form;
 	struct ask ask;
-	char graph[64];
+	char graph[2 * GRAPH_NAME_MAX];
 };
 
 static const char help[] =
@@ -81,7 +82,7 @@ static int parse_order(char **words, int n_words, struct options *ret)
 		return usage("which graph? One of mimeoctl graphs, or all, behind", words[0]);
 	int n = snprintf(ret->graph, sizeof(ret->graph), n_words == 2 ? "%s" : "%s %s", words[1],
 		n_words == 2 ? "" : words[2]);
-	if (n >= 32)
+	if (n >= GRAPH_NAME_MAX)
 		return usage("no graph has so long a name", words[1]);
 	ret->ask.op = words[0];
 	ret->ask.graph = ret->graph;
@@ -96,6 +97,10 @@ static int parse_command(char **words, int n_words, struct options *ret)
 
 	if (n_words == 0)
 		return usage("a command is missing", NULL);
+	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
+		return parse_order(words + 1, n_words - 1, ret);
+	if (ret->ask.model)
+		return usage("--model goes with graphs capture and graphs drop", NULL);
 	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0) {
 		if (n_words != 3)
 			return usage("sessions kill takes one session number", NULL);
@@ -105,10 +110,6 @@ static int parse_command(char **words, int n_words, struct options *ret)
 		ret->ask.has_session = true;
 		return -1;
 	}
-	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
-		return parse_order(words + 1, n_words - 1, ret);
-	if (ret->ask.model)
-		return usage("--model goes with graphs capture and graphs drop", NULL);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		if (strcmp(words[0], commands[i]) != 0)
 			continue;
@@ -244,6 +245,17 @@ static int print_text(const char *text, enum table_form form)
 	return r;
 }
 
+/* What an answer says beside its rows stands above them. */
+static int print_listing(
+	const struct listing *listing, const struct answer *answer, enum table_form form)
+{
+	int r = 0;
+
+	if (answer->text[0] && form != TABLE_AS_JSON)
+		r = print_text(answer->text, form);
+	return r < 0 ? r : listing_print(listing, answer, stdout, form);
+}
+
 static int list(const struct options *options, const struct answer *answer)
 {
 	const struct listing *listing = listing_find(options->ask.op);
@@ -254,7 +266,7 @@ static int list(const struct options *options, const struct answer *answer)
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
 		r = table_write(stdout, answer->text, strlen(answer->text));
 	else
-		r = listing_print(listing, answer, stdout, options->form);
+		r = print_listing(listing, answer, options->form);
 	if (r < 0) {
 		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-r));
 		return EXIT_ERROR;
@@ -370,6 +382,11 @@ static int show_order(struct options *options, int fd)
 	options->ask.op = "graphs";
 	if (answer)
 		status = list(options, answer);
+	if (answer && order_failed(answer)) {
+		fprintf(stderr, "mimeoctl: graphs that are failed could not be captured: see the "
+			"daemon's log\n");
+		status = EXIT_ERROR;
+	}
 	answer_free(answer);
 	return r < 0 ? EXIT_ERROR : status;
 }

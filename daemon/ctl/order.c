@@ -11,18 +11,27 @@
 
 #define LOOK_MS 50
 
-static size_t count_moving(const struct answer *answer)
+static size_t count_in(const struct answer *answer, const char *wanted)
 {
-	static const char *const moving[] = {"wanted", "building", "dropping"};
 	size_t n = 0;
 	char state[32];
 
 	for (size_t i = 0; i < answer->n_rows; i++) {
 		answer_text(answer, i, "state", state, sizeof(state));
-		for (size_t j = 0; j < sizeof(moving) / sizeof(moving[0]); j++)
-			n += strcmp(state, moving[j]) == 0;
+		n += strcmp(state, wanted) == 0;
 	}
 	return n;
+}
+
+static size_t count_moving(const struct answer *answer)
+{
+	return count_in(answer, "wanted") + count_in(answer, "building") +
+		count_in(answer, "dropping");
+}
+
+bool order_failed(const struct answer *answer)
+{
+	return count_in(answer, "failed") > 0;
 }
 
 static int take(int fd, const char *op, struct answer **ret)

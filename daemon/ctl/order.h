@@ -11,4 +11,7 @@
  * caller's. 0, -ETIMEDOUT with an answer all the same, or -errno. */
 int order_await(int fd, struct answer **ret);
 
+/* Is one of the graphs failed? */
+bool order_failed(const struct answer *answer);
+
 #endif

@@ -90,23 +90,21 @@ static void obey_capture(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
+	entry->wish = state == GRAPH_DROPPING ? WISH_CAPTURE : WISH_NONE;
 	if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
 		want(late, entry);
-	else
-		entry->wish = WISH_CAPTURE;
 }
 
 static void obey_drop(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
+	entry->wish = state == GRAPH_BUILDING ? WISH_DROP : WISH_NONE;
 	if (state == GRAPH_WANTED) {
 		DL_DELETE(late->wanted, entry);
 		graph_entry_set_state(entry, GRAPH_EMPTY);
 	} else if (state == GRAPH_READY || state == GRAPH_FAILED) {
 		drop(late, entry);
-	} else {
-		entry->wish = WISH_DROP;
 	}
 }
 

@@ -14,6 +14,8 @@
 #include "daemon/log.h"
 
 #define DECODE_QUERY 1u /* tokens of a decode's row */
+#define RESERVE_BYTES_MAX (256ull << 20)
+#define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
 
 static uint32_t ceil_div(uint32_t a, uint32_t b)
@@ -353,19 +355,44 @@ int runner_capture(struct runner *runner, struct model_error *error)
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }
 
-/* Pages that fit in what weights, pool and graphs have left of the device, at most those wanted. */
+/* Of the device's memory, for what comes after the KV pages: captures while serving, clients' buffers,
+ * what the driver takes for itself. */
+static uint64_t reserve_of(const struct engine *engine, const struct device_info *info)
+{
+	uint64_t bytes = info->free_bytes / 20;
+
+	if (bytes > RESERVE_BYTES_MAX)
+		bytes = RESERVE_BYTES_MAX;
+	for (uint32_t i = 0; engine->options.lazy_capture && i < engine->n_runners; i++)
+		bytes += engine->runners[i].graphs.n * LAZY_GRAPH_BYTES;
+	return bytes;
+}
+
+static uint64_t wanted_bytes(const struct runner *runner)
+{
+	return runner->options.kv_pages * kv_page_bytes(kv_cache_config(runner->kv));
+}
+
+/* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
+ * those wanted: models that are not mapped yet share it in proportion to what they want. */
 static int fit_pages(const struct runner *runner, uint32_t *ret)
 {
-	struct device *device = runner->engine->device;
-	uint64_t page_bytes = kv_page_bytes(kv_cache_config(runner->kv)), n;
+	const struct engine *engine = runner->engine;
+	uint64_t all = 0, left, reserve;
 	struct device_info info;
-	int rc = device->ops->info(device, &info);
+	uint32_t n;
+	int rc = engine->device->ops->info(engine->device, &info);
 
 	if (rc)
 		return rc;
-	/* the null page and the warm-up's are there already */
-	n = info.free_bytes / page_bytes + kv_pages_total(runner->kv);
-	*ret = n < runner->options.kv_pages ? (uint32_t)n : runner->options.kv_pages;
+	for (const struct runner *r = runner; r < engine->runners + engine->n_runners; r++)
+		all += wanted_bytes(r);
+	reserve = reserve_of(engine, &info);
+	left = info.free_bytes > reserve ? info.free_bytes - reserve : 0;
+	if (all > left)
+		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)all));
+	n = kv_pages_within(runner->kv, left);
+	*ret = smaller(n, runner->options.kv_pages);
 	return 0;
 }
 
@@ -375,8 +402,9 @@ int runner_map(struct runner *runner, struct model_error *error)
 	int rc = runner->options.kv_exact ? 0 : fit_pages(runner, &n);
 
 	if (!rc && n < runner->options.kv_pages)
-		log_warn("model %s: KV cache: %u pages fit in what is left of the device, not %u",
-			runner->options.name, n, runner->options.kv_pages);
+		log_warn("model %s: KV cache: %u pages fit in what graphs have left of the device, not "
+			"%u: fewer capture sizes or models leave more", runner->options.name, n,
+			runner->options.kv_pages);
 	runner->options.kv_pages = n;
 	if (!rc)
 		rc = kv_cache_map(runner->kv, n + 1);

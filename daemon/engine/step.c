@@ -5,7 +5,8 @@
  *
  *	1 prepare launch        record -> persistent inputs, tails padded, slots initialised
  *	1 metadata build        0 or 1 launch, the backend's
- *	1 graph launch          model, logits, sampling (eager: one launch an op)
+ *	1 graph launch          model, logits, sampling (in pieces: one more than there are layers,
+ *	                        an attention for each layer, logits and sampling; eager: one an op)
  *	1 outbox launch         tokens and the step's number to pinned memory
  *	1 completion per row    64 bytes into the session's ring
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording

@@ -6,7 +6,8 @@
  * One step of a model, from its record to its sampled tokens: eager, in pieces, or as one graph. Which
  * of the three runs a step is decided here and nowhere else, by its descriptor's mode alone.
  *
- * Hot path: no allocation, no lock, no system call.
+ * Hot path: no allocation, no system call, and no lock but one of CUDA's products that are not in a
+ * graph: logits of a step in pieces, and eager steps.
  */
 
 #include "daemon/graph/capture.h"

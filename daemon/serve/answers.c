@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -184,6 +185,24 @@ static void answer_eager(const struct engine_model_facts *model, struct reply *r
 	}
 }
 
+/* Above the rows, what each model's mode became and why. */
+static void say_modes(const struct serve *serve, struct reply *reply)
+{
+	char text[ENGINE_MODELS_MAX * 300];
+	size_t used = 0;
+
+	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(serve->options.engine, i, &facts);
+		used += (size_t)snprintf(text + used, sizeof(text) - used,
+			"%s%s: graph mode %s, configured %s: %s", i ? "\n" : "", facts.name,
+			graph_mode_name(facts.mode->resolved),
+			graph_mode_name(facts.mode->configured), facts.mode->reason);
+	}
+	reply_say(reply, 0, text);
+}
+
 void answer_graphs(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
@@ -209,4 +228,5 @@ void answer_graphs(struct serve *serve, struct reply *reply)
 		}
 		answer_eager(&model, reply);
 	}
+	say_modes(serve, reply);
 }

@@ -53,7 +53,7 @@ static void collect_steps(const struct engine_stats *stats, struct metrics *metr
 		metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason",
 			eager_reason_name(reason), (double)atomic_load(&stats->n_eager[reason]));
 	COUNTER("rows", "Rows of all steps, without padding", n_rows);
-	COUNTER("padded_rows", "Rows of padding", n_padded_rows);
+	COUNTER("padded_rows", "Token rows that replays computed for padding", n_padded_rows);
 	COUNTER("discarded_rows", "Rows computed after their request had ended", n_discarded_rows);
 	COUNTER("tokens_processed", "Tokens taken in", n_tokens_in);
 	COUNTER("tokens_generated", "Tokens generated", n_tokens_out);

@@ -97,6 +97,8 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 	pthread_mutex_init(&rig->gate.lock, NULL);
 	pthread_cond_init(&rig->gate.changed, NULL);
 	rig->device = test_device_open(0);
+	if (o->on_device)
+		o->on_device(rig->device);
 	options.device = rig->device;
 	for (uint32_t i = 0; i < options.n_models; i++)
 		load_model(rig, folder, &options, i, o);

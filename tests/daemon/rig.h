@@ -33,6 +33,7 @@ struct rig_options {
 	uint32_t n_capture_sizes;
 	const uint32_t *capture_sizes;
 	bool lazy_capture;
+	void (*on_device)(struct device *device); /* before the engine is made */
 	uint32_t max_seq_len; /* 0: 512 */
 	uint32_t spin_us;
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */

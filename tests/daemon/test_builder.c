@@ -282,14 +282,29 @@ static void test_job_is_tried_twice_and_not_more(void **state)
 	assert_int_equal(n_asked, 1);
 	free(job->thing);
 	free(job);
-	/* Where nobody can be asked, once. */
-	builder_on_pressure(builder, relieve, NULL);
+	/* So soon after, nobody is asked again. */
 	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
-	EVENTUALLY((job = builder_take(builder)));
+	job = done(builder);
 	assert_int_equal(job->rc, DEVICE_E_MEMORY);
+	assert_int_equal(n_asked, 1);
 	free(job->thing);
 	free(job);
 	assert_int_equal(builder_bytes(builder), 0);
+}
+
+static void test_job_without_memory_fails_at_once_where_nobody_can_be_asked(void **state)
+{
+	struct builder *builder = *state;
+
+	atomic_store(&n_asked, 0);
+	builder_on_pressure(builder, relieve, NULL);
+	atomic_store(&answer, DEVICE_E_MEMORY);
+	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	struct builder_job *job = done(builder);
+	assert_int_equal(job->rc, DEVICE_E_MEMORY);
+	assert_int_equal(n_asked, 1);
+	free(job->thing);
+	free(job);
 }
 
 static void test_end_frees_a_job_that_still_waits_for_memory(void **state)
@@ -442,6 +457,7 @@ int main(void)
 		T(test_other_jobs_do_not_wait_behind_what_waits_for_the_lane),
 		T(test_job_without_memory_waits_until_some_was_given_back),
 		T(test_job_is_tried_twice_and_not_more),
+		T(test_job_without_memory_fails_at_once_where_nobody_can_be_asked),
 		cmocka_unit_test(test_end_frees_a_job_that_still_waits_for_memory),
 		cmocka_unit_test(test_tasks_run_once_each_and_before_the_end),
 		cmocka_unit_test(test_end_gives_all_back_whatever_the_lane_does),

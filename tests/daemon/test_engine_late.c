@@ -120,14 +120,17 @@ static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it
 	n = count_graphs(&rig, NULL);
 	assert_int_equal(count_graphs(&rig, "ready"), n);
 	rig_assert_answer(&client, 0, "9+8=", "17");
-	/* What was replayed stays ... */
-	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	/* What was replayed a moment ago stays, however often memory is short ... */
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(engine_post_relieve(rig.engine), 0);
 	await_graphs(&rig, "ready", 2);
 	await_rest(&rig);
 	rig_assert_answer(&client, 0, "9+8=", "17");
 	assert_int_equal(n_uncaptured(&rig), 0);
-	/* ... and what was not since then goes too. */
-	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	/* ... and goes when it is a generation old. */
+	rig.engine->late.generation_ns = 1000000;
+	for (int i = 0; i < 5; i++)
+		nap();
 	assert_int_equal(engine_post_relieve(rig.engine), 0);
 	await_graphs(&rig, "empty", n);
 	rig_assert_answer(&client, 0, "9+8=", "17");
@@ -175,8 +178,10 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 	*thing = (struct builder_thing){.kind = BUILDER_EXPORT, .bytes = 4096};
 	job.thing = thing;
 	builder_post(rig.builder, &job);
-	while (!(done = builder_take(rig.builder)))
+	for (int ms = 0; !(done = builder_take(rig.builder)); ms++) {
+		assert_true(ms < PATIENCE_MS);
 		nap();
+	}
 	assert_ptr_equal(done, &job);
 	assert_int_equal(job.rc, 0);
 	assert_int_equal(atomic_load(&n_refusals), 2);
@@ -307,20 +312,71 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 		results[0] = (struct rig_result){0};
 		rig_submit(&client, &request);
 		if (round) {
+			rig_wait_steps(&rig, engine_stats(rig.engine)->n_steps + 3);
 			order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 			order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 		}
 		rig_wait(&client, results, 0);
 		assert_int_equal(results[0].n_generated, 300);
+		assert_true(!round || engine_stats(rig.engine)->n_late_captures > 1);
 		if (!round)
 			memcpy(alone, rig_tokens(&client, &request), sizeof(alone));
 	}
 	assert_memory_equal(alone, rig_tokens(&client, &request), sizeof(alone));
-	await_rest(&rig);
-	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	/* The order came while they were being dropped: it holds. */
 	await_graphs(&rig, "ready", n);
 	assert_true(engine_stats(rig.engine)->n_late_captures >= n);
 	assert_true(engine_stats(rig.engine)->late_capture_ns > 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void **state)
+{
+	struct rig rig;
+	uint32_t n;
+
+	(void)state;
+	rig_open(&rig, &lazy);
+	n = count_graphs(&rig, NULL);
+	for (int i = 0; i < 3; i++) {
+		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		await_graphs(&rig, "ready", n > 4 ? 4 : n);
+		order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+		await_graphs(&rig, "empty", n);
+		await_rest(&rig);
+	}
+	rig_close(&rig);
+}
+
+/* A loop of the client's own: between its steps nothing runs. */
+static void test_captures_take_a_share_of_the_time_while_requests_come(void **state)
+{
+	struct timespec begin, end;
+	struct rig_client client;
+	struct rig rig;
+	double wall;
+
+	(void)state;
+	rig_open(&rig, &lazy);
+	rig_attach(&rig, &client, 8);
+	open_histories(&client, 1);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	for (uint32_t i = 0; count_graphs(&rig, "ready") < count_graphs(&rig, NULL); i++) {
+		static float logits[VOCAB];
+
+		step_logits(&client, 1, logits);
+		if (i % 200 == 199) {
+			close_histories(&client, 1);
+			open_histories(&client, 1);
+		}
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	wall = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+	/* a fifth; what the builder does beside is not counted */
+	assert_true((double)engine_stats(rig.engine)->late_capture_ns < wall / 3);
+	close_histories(&client, 1);
 	rig_detach(&client);
 	rig_close(&rig);
 }
@@ -376,6 +432,8 @@ int main(void)
 		cmocka_unit_test(test_dropping_graphs_leaves_what_they_shared_intact),
 		cmocka_unit_test(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
 		cmocka_unit_test(test_captures_beside_a_running_request_change_none_of_its_tokens),
+		cmocka_unit_test(test_drop_of_what_is_being_built_takes_effect_when_it_is_built),
+		cmocka_unit_test(test_captures_take_a_share_of_the_time_while_requests_come),
 		cmocka_unit_test(test_order_taken_back_captures_nothing),
 		cmocka_unit_test(test_engine_can_end_while_graphs_are_wanted),
 	};

@@ -91,11 +91,68 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	rig_close(&rig);
 }
 
+/* ---- a device with little memory ---- */
+
+#define LEFT_BYTES (24ull << 20)
+
+static const struct device_ops *real;
+static struct device_ops scarce;
+static uint64_t mapped_bytes;
+
+static int scarce_info(struct device *device, struct device_info *ret)
+{
+	int rc = real->info(device, ret);
+
+	ret->free_bytes = LEFT_BYTES - mapped_bytes;
+	return rc;
+}
+
+static int scarce_map(struct device *device, void *range, size_t offset, size_t bytes)
+{
+	assert_true(bytes <= LEFT_BYTES - mapped_bytes);
+	mapped_bytes += bytes;
+	return real->map(device, range, offset, bytes);
+}
+
+static void make_scarce(struct device *device)
+{
+	real = device->ops;
+	scarce = *real;
+	scarce.info = scarce_info;
+	scarce.map = scarce_map;
+	device->ops = &scarce;
+	mapped_bytes = 0;
+}
+
+/* F14: what graphs and all else have left is what the pages get, and not all of it. */
+static void test_pages_are_as_many_as_fit_in_what_is_left_for_both_models(void **state)
+{
+	struct rig_options options = with_pages(100000);
+	struct engine_model_facts facts[2];
+	struct rig rig;
+
+	(void)state;
+	options.n_models = 2;
+	options.on_device = make_scarce;
+	rig_open(&rig, &options);
+	for (uint32_t i = 0; i < 2; i++) {
+		engine_model_facts(rig.engine, i, &facts[i]);
+		assert_in_range(facts[i].pages_total, 100, 99999);
+	}
+	/* in equal parts, but for the granules that they are mapped in */
+	assert_true(facts[0].pages_total < facts[1].pages_total * 3 / 2);
+	assert_true(facts[1].pages_total < facts[0].pages_total * 3 / 2);
+	assert_true(mapped_bytes > LEFT_BYTES / 2);
+	assert_true(mapped_bytes < LEFT_BYTES - LEFT_BYTES / 40);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_two_models_answer_side_by_side_from_pages_of_their_own),
 		cmocka_unit_test(test_model_without_pages_does_not_hold_up_the_other),
+		cmocka_unit_test(test_pages_are_as_many_as_fit_in_what_is_left_for_both_models),
 	};
 
 	return cmocka_run_group_tests_name("engine models", tests, NULL, NULL);
