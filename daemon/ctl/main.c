@@ -374,6 +374,7 @@ static int drain(const struct options *options, int fd, const struct answer *ans
 static int show_order(struct options *options, int fd)
 {
 	struct answer *answer = NULL;
+	bool capture = strcmp(options->ask.op, "capture") == 0;
 	int r = order_await(fd, &answer), status = EXIT_ERROR;
 
 	if (r < 0)
@@ -382,7 +383,7 @@ static int show_order(struct options *options, int fd)
 	options->ask.op = "graphs";
 	if (answer)
 		status = list(options, answer);
-	if (answer && order_failed(answer)) {
+	if (answer && capture && order_failed(answer)) {
 		fprintf(stderr, "mimeoctl: graphs that are failed could not be captured: see the "
 			"daemon's log\n");
 		status = EXIT_ERROR;

@@ -231,9 +231,10 @@ static bool may_wait(struct builder *builder, struct builder_job *job)
 
 	if (job->rc != DEVICE_E_MEMORY || job->thing->address || job->again || !builder->relieve)
 		return false;
-	if (builder->relief_ns && now - builder->relief_ns < BUILDER_RELIEF_MS * UINT64_C(1000000))
+	if (!builder->starved.first && builder->relief_ns && now - builder->relief_ns < BUILDER_RELIEF_MS * UINT64_C(1000000))
 		return false;
-	builder->relief_ns = now;
+	if (!builder->starved.first)
+		builder->relief_ns = now;
 	job->again = true;
 	return true;
 }
@@ -241,8 +242,12 @@ static bool may_wait(struct builder *builder, struct builder_job *job)
 /* With the lock held: the job is done, or waits for memory, which is asked for without the lock. */
 static void put_job(struct builder *builder, struct builder_job *job)
 {
+	bool others_wait = builder->starved.first;
+
 	if (!builder->stop && may_wait(builder, job)) {
 		jobs_push(&builder->starved, job);
+		if (others_wait)
+			return;
 		pthread_mutex_unlock(&builder->lock);
 		bool asked = builder->relieve(builder->relieve_userdata);
 		pthread_mutex_lock(&builder->lock);

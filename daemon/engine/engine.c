@@ -80,7 +80,7 @@ static bool turn(struct engine *engine)
 	worked |= late_turn(engine);
 	if (!engine->lost) {
 		worked |= admit(engine);
-		if (!late_wants_lane(engine))
+		if (!engine->late.due)
 			worked |= step_launch(engine);
 	}
 	if (!worked) {

@@ -13,13 +13,15 @@
  *
  * Idle graphs are dropped when the device is out of memory for a client's buffer, by generation: those
  * that no step has replayed in this one and the one before. A step that wants one again has it captured
- * again. A capture that finds no memory itself is tried again by a step RETRY_NS later.
+ * again. A capture that finds no memory itself has idle graphs dropped, and is tried again by a step
+ * RETRY_NS later, then twice that, and so on; one that an operator ordered is FAILED at once.
  *
  * Dropping frees a graph and its states, never what graphs share: pool, inputs, workspaces, buffers of
  * the attention manager.
  */
 #include "daemon/engine/state.h"
 
+#include <errno.h>
 #include <utlist.h>
 
 #include "daemon/log.h"
@@ -27,6 +29,7 @@
 #define LATE_SHARE 4u
 #define QUIET_NS UINT64_C(100000000)
 #define RETRY_NS UINT64_C(1000000000)
+#define RETRY_MAX_NS UINT64_C(64000000000)
 
 enum late_task { LATE_BUILD, LATE_DROP };
 enum late_wish { WISH_NONE, WISH_CAPTURE, WISH_DROP };
@@ -91,6 +94,7 @@ static void obey_capture(struct late *late, struct graph_entry *entry)
 	enum graph_state state = graph_entry_state(entry);
 
 	entry->wish = state == GRAPH_DROPPING ? WISH_CAPTURE : WISH_NONE;
+	entry->ordered = state != GRAPH_READY;
 	if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
 		want(late, entry);
 }
@@ -100,6 +104,8 @@ static void obey_drop(struct late *late, struct graph_entry *entry)
 	enum graph_state state = graph_entry_state(entry);
 
 	entry->wish = state == GRAPH_BUILDING ? WISH_DROP : WISH_NONE;
+	entry->ordered = entry->failed = false;
+	entry->retry_ns = entry->pause_ns = 0;
 	if (state == GRAPH_WANTED) {
 		DL_DELETE(late->wanted, entry);
 		graph_entry_set_state(entry, GRAPH_EMPTY);
@@ -119,6 +125,29 @@ static void grant_wish(struct late *late, struct graph_entry *entry)
 		obey_drop(late, entry);
 }
 
+/* What no step has replayed in this generation and the one before. */
+static uint32_t drop_idle(struct engine *engine)
+{
+	struct late *late = &engine->late;
+	uint64_t generation = clock_ns() / late->generation_ns;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < engine->n_runners; i++) {
+		struct graph_set *set = &engine->runners[i].graphs;
+
+		for (uint32_t j = 0; j < set->n; j++) {
+			struct graph_entry *entry = &set->entries[j];
+
+			if (graph_entry_state(entry) != GRAPH_READY ||
+				entry->used_ns / late->generation_ns + 1 >= generation)
+				continue;
+			drop(late, entry);
+			n++;
+		}
+	}
+	return n;
+}
+
 /* ---- what came of a task ---- */
 
 static const char *name_of(const struct graph_entry *entry, char buffer[static 32])
@@ -127,20 +156,26 @@ static const char *name_of(const struct graph_entry *entry, char buffer[static 3
 	return buffer;
 }
 
-/* Its remains are the builder's to destroy; what it is then: `failed`. */
+/* Its remains are the builder's to destroy. */
 static void fail_capture(struct engine *engine, struct graph_entry *entry, int rc)
 {
+	static struct log_limit limit = LOG_LIMIT(1);
+	bool memory = rc == DEVICE_E_MEMORY || rc == -ENOMEM;
 	char name[32];
 
-	entry->failed = rc != DEVICE_E_MEMORY;
-	entry->retry_ns = clock_ns() + RETRY_NS;
-	if (entry->failed)
-		log_warn("graph %s cannot be captured: %s: its batches run eager; mimeoctl graphs "
-			"capture tries again", name_of(entry, name), device_strerror(rc));
-	else
-		log_warn("graph %s finds no memory on the device: its batches run eager until it is "
-			"tried again; fewer --capture-sizes or KV pages leave more",
-			name_of(entry, name));
+	entry->remains = true;
+	entry->failed = !memory || entry->ordered;
+	entry->ordered = false;
+	entry->pause_ns = entry->pause_ns ? 2 * entry->pause_ns : RETRY_NS;
+	if (entry->pause_ns > RETRY_MAX_NS)
+		entry->pause_ns = RETRY_MAX_NS;
+	entry->retry_ns = clock_ns() + entry->pause_ns;
+	if (memory)
+		drop_idle(engine);
+	log_limited(&limit, LOG_LEVEL_WARN,
+		"graph %s cannot be captured: %s: its batches run eager%s", name_of(entry, name),
+		device_strerror(rc), entry->failed ? ", until mimeoctl graphs capture tries again"
+			: " until it is tried again; fewer --capture-sizes or KV pages leave memory");
 	drop(&engine->late, entry);
 }
 
@@ -152,10 +187,15 @@ static void take_build(struct engine *engine, struct graph_entry *entry)
 	late->window = engine->launched + ENGINE_FLIGHTS;
 	entry->used_ns = clock_ns();
 	if (late->rc) {
+		if (engine->device->ops->status(engine->device))
+			engine_lose_device(engine, late->rc);
 		fail_capture(engine, entry, late->rc);
 		return;
 	}
-	entry->failed = false;
+	graph_entry_set_state(entry, GRAPH_READY);
+	entry->ordered = false;
+	entry->pause_ns = 0;
+	count(&engine->stats.n_late_captures, 1);
 	log_debug("graph %s: captured while serving", name_of(entry, name));
 	grant_wish(late, entry);
 }
@@ -164,13 +204,12 @@ static void take_drop(struct engine *engine, struct graph_entry *entry)
 {
 	char name[32];
 
-	if (entry->failed) {
-		graph_entry_set_state(entry, GRAPH_FAILED);
-		entry->failed = false;
-	} else {
+	graph_entry_set_state(entry, entry->failed ? GRAPH_FAILED : GRAPH_EMPTY);
+	if (!entry->remains) {
 		atomic_fetch_add(&entry->n_drops, 1);
 		log_debug("graph %s: dropped", name_of(entry, name));
 	}
+	entry->remains = entry->failed = false;
 	grant_wish(&engine->late, entry);
 }
 
@@ -205,12 +244,13 @@ static bool drop_next(struct engine *engine)
 	return false;
 }
 
-bool late_wants_lane(const struct engine *engine)
+static bool is_due(const struct engine *engine)
 {
 	const struct late *late = &engine->late;
 	uint64_t now;
 
-	if (!late->wanted || late->busy || late->relieving || late->dropping)
+	if (!late->wanted || late->busy || late->relieving || late->dropping || engine->draining ||
+		engine->lost)
 		return false;
 	now = clock_ns();
 	return now >= late->next_ns || (!engine->n_requests && now - late->active_ns > QUIET_NS);
@@ -219,9 +259,13 @@ bool late_wants_lane(const struct engine *engine)
 static int capture(struct engine *engine, struct graph_entry *entry)
 {
 	struct runner *runner = &engine->runners[entry->owner];
-	int rc = capture_warm_up(entry, &runner->context, engine->lane);
+	int rc = capture_warm_up(entry, &runner->context, engine->lane), end;
 
-	return rc ? rc : capture_record(entry, &runner->executor.breakable, engine->lane);
+	if (!rc)
+		rc = capture_record(entry, &runner->executor.breakable, engine->lane);
+	/* What was queued before it failed may still read its states, and slot 0. */
+	end = engine->device->ops->stream_sync(engine->lane);
+	return rc ? rc : end;
 }
 
 static bool capture_next(struct engine *engine)
@@ -231,8 +275,9 @@ static bool capture_next(struct engine *engine)
 	uint64_t start, took;
 	int rc;
 
-	if (engine->n_flights || !late_wants_lane(engine))
+	if (!late->due || engine->n_flights)
 		return false;
+	late->due = false;
 	DL_DELETE(late->wanted, entry);
 	graph_entry_set_state(entry, GRAPH_BUILDING);
 	/* The closing queue must not take the lane for empty. */
@@ -241,11 +286,11 @@ static bool capture_next(struct engine *engine)
 	rc = capture(engine, entry);
 	took = clock_ns() - start;
 	atomic_store(&engine->stats.n_in_lane, 0);
+	engine->work_since_ns = 0; /* steps' work is what counts there */
 	late->next_ns = start + took + LATE_SHARE * took;
 	late->window = rc ? engine->launched + ENGINE_FLIGHTS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
 	count(&engine->stats.late_capture_ns, took);
-	count(&engine->stats.n_late_captures, !rc);
 	if (rc && engine->device->ops->status(engine->device))
 		engine_lose_device(engine, rc);
 	else if (rc)
@@ -260,9 +305,11 @@ bool late_turn(struct engine *engine)
 	struct late *late = &engine->late;
 	bool worked;
 
+	late->due = false;
 	if (!late->busy && !late->wanted && !late->dropping && !late->relieving)
 		return false;
 	worked = take_result(engine);
+	late->due = is_due(engine);
 	if (!late->busy && !engine->lost)
 		worked |= drop_next(engine) || capture_next(engine);
 	if (late->relieving && (engine->lost || (!late->busy && !late->dropping))) {
@@ -278,29 +325,6 @@ bool late_in_gap(const struct engine *engine)
 }
 
 /* ---- what is asked for ---- */
-
-/* What no step has replayed in this generation and the one before. */
-static uint32_t drop_idle(struct engine *engine)
-{
-	struct late *late = &engine->late;
-	uint64_t generation = clock_ns() / late->generation_ns;
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		struct graph_set *set = &engine->runners[i].graphs;
-
-		for (uint32_t j = 0; j < set->n; j++) {
-			struct graph_entry *entry = &set->entries[j];
-
-			if (graph_entry_state(entry) != GRAPH_READY ||
-				entry->used_ns / late->generation_ns + 1 >= generation)
-				continue;
-			drop(late, entry);
-			n++;
-		}
-	}
-	return n;
-}
 
 void late_relieve(struct engine *engine)
 {

@@ -368,31 +368,33 @@ static uint64_t reserve_of(const struct engine *engine, const struct device_info
 	return bytes;
 }
 
+/* What its KV pages still take of the device. */
 static uint64_t wanted_bytes(const struct runner *runner)
 {
-	return runner->options.kv_pages * kv_page_bytes(kv_cache_config(runner->kv));
+	uint32_t there = kv_pages_total(runner->kv), wanted = runner->options.kv_pages;
+
+	return wanted > there ? (wanted - there) * kv_page_bytes(kv_cache_config(runner->kv)) : 0;
 }
 
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
- * those wanted: models that are not mapped yet share it in proportion to what they want. */
+ * those wanted. Of the models that are not mapped yet, those that want exactly so many get them, and the
+ * others share the rest in proportion to what they want. */
 static int fit_pages(const struct runner *runner, uint32_t *ret)
 {
 	const struct engine *engine = runner->engine;
-	uint64_t all = 0, left, reserve;
+	uint64_t sharing = 0, taken, left;
 	struct device_info info;
-	uint32_t n;
 	int rc = engine->device->ops->info(engine->device, &info);
 
 	if (rc)
 		return rc;
+	taken = reserve_of(engine, &info);
 	for (const struct runner *r = runner; r < engine->runners + engine->n_runners; r++)
-		all += wanted_bytes(r);
-	reserve = reserve_of(engine, &info);
-	left = info.free_bytes > reserve ? info.free_bytes - reserve : 0;
-	if (all > left)
-		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)all));
-	n = kv_pages_within(runner->kv, left);
-	*ret = smaller(n, runner->options.kv_pages);
+		*(r->options.kv_exact ? &taken : &sharing) += wanted_bytes(r);
+	left = info.free_bytes > taken ? info.free_bytes - taken : 0;
+	if (sharing > left)
+		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)sharing));
+	*ret = smaller(kv_pages_within(runner->kv, left), runner->options.kv_pages);
 	return 0;
 }
 

@@ -194,6 +194,7 @@ struct late {
 	/* the engine's alone */
 	struct graph_entry *wanted, *dropping; /* in order; the builder's is in neither */
 	bool relieving;         /* the builder waits for memory */
+	bool due;               /* a capture waits for the lane, and no step is launched before */
 	uint64_t generation_ns; /* its length */
 	uint64_t active_ns;     /* a step was launched */
 	uint64_t next_ns;       /* no capture before, while requests come */
@@ -330,8 +331,6 @@ bool step_launch(struct engine *engine);
 /* ---- late.c ---- */
 /* Go on with captures and drops. True if anything moved. */
 bool late_turn(struct engine *engine);
-/* Is the next step to wait until the lane is empty, because a capture is due? */
-bool late_wants_lane(const struct engine *engine);
 /* May the gap ahead of the step that was read last be a capture's? */
 bool late_in_gap(const struct engine *engine);
 /* A step could have replayed it. */

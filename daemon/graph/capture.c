@@ -164,7 +164,6 @@ int capture_instantiate(struct graph_entry *entry, struct device *device, struct
 		memory_order_relaxed);
 	atomic_store_explicit(&entry->bytes, info.bytes, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->n_captures, 1, memory_order_relaxed);
-	graph_entry_set_state(entry, GRAPH_READY);
 	return 0;
 }
 
@@ -182,6 +181,7 @@ int capture_now(struct graph_entry *entry, struct breakable_runner *runner, stru
 		capture_drop(entry, device);
 	else
 		atomic_store_explicit(&entry->capture_ns, clock_ns() - start, memory_order_relaxed);
+	graph_entry_set_state(entry, rc ? GRAPH_EMPTY : GRAPH_READY);
 	return rc;
 }
 
@@ -200,5 +200,4 @@ void capture_drop(struct graph_entry *entry, struct device *device)
 	atomic_store_explicit(&entry->n_nodes, 0, memory_order_relaxed);
 	atomic_store_explicit(&entry->n_segments, 0, memory_order_relaxed);
 	atomic_store_explicit(&entry->capture_ns, 0, memory_order_relaxed);
-	graph_entry_set_state(entry, GRAPH_EMPTY);
 }

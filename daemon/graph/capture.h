@@ -12,14 +12,14 @@
 
 #include "daemon/graph/breakable.h"
 
-/* Who may move it on stands behind each. */
+/* Moved on by the engine alone. */
 enum graph_state {
-	GRAPH_EMPTY,    /* never captured, or dropped: engine */
-	GRAPH_WANTED,   /* to be recorded when the lane can be spared: engine */
-	GRAPH_BUILDING, /* recorded, being instantiated: builder */
-	GRAPH_READY,    /* engine */
-	GRAPH_DROPPING, /* being destroyed: builder */
-	GRAPH_FAILED,   /* could not be captured, and no step asks again: engine */
+	GRAPH_EMPTY,    /* never captured, or dropped */
+	GRAPH_WANTED,   /* to be recorded when the lane can be spared */
+	GRAPH_BUILDING, /* being recorded and instantiated */
+	GRAPH_READY,
+	GRAPH_DROPPING, /* to be destroyed, or being so */
+	GRAPH_FAILED,   /* could not be captured, and no step asks again */
 };
 const char *graph_state_name(enum graph_state state); /* "ready" */
 
@@ -33,10 +33,12 @@ struct graph_entry {
 	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
 	uint64_t last_launch; /* the last launched step that replays it */
 	uint64_t used_ns;     /* when that was launched, or it was captured */
-	uint64_t retry_ns;    /* no step has it captured before */
-	uint32_t owner;       /* index of its model */
-	int wish;             /* what is asked for while it is being built or destroyed */
-	bool failed;          /* what it will be when it is destroyed */
+	uint64_t retry_ns, pause_ns; /* no step has it captured before; the pause that led to it */
+	uint32_t owner;              /* index of its model */
+	int wish;        /* what is asked for while it is being built or destroyed */
+	bool ordered;    /* an operator asked for the capture */
+	bool remains;    /* what is to be destroyed is a capture's that failed ... */
+	bool failed;     /* ... for good */
 	struct graph_entry *prev, *next; /* among those wanted, or being dropped */
 	/* Read by anybody; written by whoever may move the state on. */
 	_Atomic int state; /* enum graph_state */
@@ -67,11 +69,11 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 	struct stream *stream);
 /* Record; nothing may be in flight. */
 int capture_record(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
-/* Instantiate what was recorded, upload it, and wait for that; READY. From any thread. */
+/* Instantiate what was recorded, upload it, and wait for that. From any thread. */
 int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream);
-/* What there is still to do of the three. On failure the entry is EMPTY. */
+/* What there is still to do of the three; READY, or EMPTY. */
 int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
-/* Destroy graph and states; EMPTY. No launch of it may be pending. From any thread. */
+/* Destroy graph and states. No launch of it may be pending. From any thread. */
 void capture_drop(struct graph_entry *entry, struct device *device);
 
 #endif

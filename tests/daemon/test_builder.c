@@ -18,6 +18,7 @@
 
 static _Atomic uint32_t n_in_lane;
 static _Atomic uint32_t n_exports, n_export_frees, n_ipc_frees, n_import_frees, n_event_frees;
+static _Atomic uint32_t n_refusals;
 static _Atomic int answer; /* of what is asked of the device next */
 static _Atomic uint64_t ipc_freed_ns;
 static _Atomic uint64_t there_is;
@@ -32,8 +33,10 @@ static int fake_export(
 
 	(void)device;
 	(void)bytes;
-	if (rc != 0)
+	if (rc != 0) {
+		atomic_fetch_add(&n_refusals, 1);
 		return rc;
+	}
 	for (; atomic_load(&shut); nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL))
 		atomic_store(&at_the_gate, true);
 	atomic_fetch_add(&n_exports, 1);
@@ -267,6 +270,32 @@ static void test_job_without_memory_waits_until_some_was_given_back(void **state
 	EVENTUALLY(builder_bytes(builder) == 0);
 }
 
+static void test_jobs_without_memory_wait_for_the_same_relief(void **state)
+{
+	struct builder *builder = *state;
+
+	atomic_store(&n_asked, 0);
+	atomic_store(&n_refusals, 0);
+	builder_on_pressure(builder, relieve, &n_asked);
+	atomic_store(&answer, DEVICE_E_MEMORY);
+	for (int i = 0; i < 3; i++)
+		builder_post(builder, job_of(BUILDER_EXPORT, 1000));
+	EVENTUALLY(atomic_load(&n_asked) == 1);
+	EVENTUALLY(atomic_load(&n_refusals) == 3);
+	assert_null(builder_take(builder));
+	atomic_store(&answer, 0);
+	builder_relieved(builder);
+	for (int i = 0; i < 3; i++) {
+		struct builder_job *job = done(builder);
+
+		assert_int_equal(job->rc, 0);
+		builder_close(builder, job->thing);
+		free(job);
+	}
+	assert_int_equal(n_asked, 1);
+	EVENTUALLY(builder_bytes(builder) == 0);
+}
+
 static void test_job_is_tried_twice_and_not_more(void **state)
 {
 	struct builder *builder = *state;
@@ -456,6 +485,7 @@ int main(void)
 		T(test_lane_that_is_never_empty_is_held_up_at_the_limit),
 		T(test_other_jobs_do_not_wait_behind_what_waits_for_the_lane),
 		T(test_job_without_memory_waits_until_some_was_given_back),
+		T(test_jobs_without_memory_wait_for_the_same_relief),
 		T(test_job_is_tried_twice_and_not_more),
 		T(test_job_without_memory_fails_at_once_where_nobody_can_be_asked),
 		cmocka_unit_test(test_end_frees_a_job_that_still_waits_for_memory),

@@ -194,6 +194,115 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 	rig_close(&rig);
 }
 
+/* ---- captures that fail ---- */
+
+static const struct device_ops *real;
+static struct device_ops failing;
+static _Atomic int failure;      /* what instantiating answers; 0: what the device does */
+static _Atomic uint32_t n_tries;
+
+static int failing_instantiate(
+	struct device *device, struct graph *graph, struct graph_exec **ret)
+{
+	int rc = atomic_load(&failure);
+
+	atomic_fetch_add(&n_tries, 1);
+	return rc ? rc : real->graph_instantiate(device, graph, ret);
+}
+
+static void make_failing(struct device *device)
+{
+	real = device->ops;
+	failing = *real;
+	failing.graph_instantiate = failing_instantiate;
+	device->ops = &failing;
+	atomic_store(&n_tries, 0);
+}
+
+static void open_failing(struct rig *rig, struct rig_client *client, int rc)
+{
+	struct rig_options options = lazy;
+
+	options.on_device = make_failing;
+	atomic_store(&failure, rc);
+	rig_open(rig, &options);
+	rig_attach(rig, client, 8);
+}
+
+static void test_capture_without_memory_is_tried_again_by_a_later_step(void **state)
+{
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	open_failing(&rig, &client, DEVICE_E_MEMORY);
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	await_rest(&rig);
+	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
+	assert_int_equal(atomic_load(&n_tries), 2);
+	/* not at once */
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	await_rest(&rig);
+	assert_int_equal(atomic_load(&n_tries), 2);
+	atomic_store(&failure, 0);
+	for (int ms = 0; count_graphs(&rig, "ready") < 2; ms += 10) {
+		assert_true(ms < PATIENCE_MS);
+		rig_assert_answer(&client, 0, "9+8=", "17");
+		await_rest(&rig);
+		nap();
+	}
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_capture_that_the_device_refuses_is_failed_until_it_is_ordered(void **state)
+{
+	struct engine_graph_facts facts;
+	struct rig_client client;
+	struct rig rig;
+	uint32_t index;
+
+	(void)state;
+	open_failing(&rig, &client, DEVICE_E_INVALID);
+	for (int i = 0; i < 3; i++) {
+		rig_assert_answer(&client, 0, "9+8=", "17");
+		await_rest(&rig);
+		assert_int_equal(count_graphs(&rig, "failed"), 2);
+		assert_int_equal(atomic_load(&n_tries), 2);
+	}
+	index = index_of(&rig, "FULL 1x1", &facts);
+	assert_int_equal(facts.n_captures, 0);
+	assert_int_equal(facts.n_drops, 0);
+	atomic_store(&failure, 0);
+	order(&rig, ENGINE_GRAPH_CAPTURE, index);
+	await_graphs(&rig, "ready", 1);
+	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(&rig, "empty", count_graphs(&rig, NULL));
+	rig_assert_answer(&client, 0, "9+8=", "17");
+	await_graphs(&rig, "ready", 2);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_ordered_capture_without_memory_is_failed(void **state)
+{
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	open_failing(&rig, &client, DEVICE_E_MEMORY);
+	for (int i = 0; i < 3; i++) {
+		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		await_graphs(&rig, "failed", count_graphs(&rig, NULL));
+		await_rest(&rig);
+	}
+	atomic_store(&failure, 0);
+	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(&rig, "ready", count_graphs(&rig, NULL));
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
 /* ---- dropping ---- */
 
 /* Logits of one step over sequences 1 ... n, each one token longer than before. */
@@ -429,6 +538,9 @@ int main(void)
 		cmocka_unit_test(
 			test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it),
 		cmocka_unit_test(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs),
+		cmocka_unit_test(test_capture_without_memory_is_tried_again_by_a_later_step),
+		cmocka_unit_test(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered),
+		cmocka_unit_test(test_ordered_capture_without_memory_is_failed),
 		cmocka_unit_test(test_dropping_graphs_leaves_what_they_shared_intact),
 		cmocka_unit_test(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
 		cmocka_unit_test(test_captures_beside_a_running_request_change_none_of_its_tokens),
