@@ -184,6 +184,7 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 	engine->admit = true;
 	engine->late.engine = engine;
 	engine->late.generation_ns = ENGINE_GENERATION_NS;
+	engine->late.quiet_ns = ENGINE_QUIET_NS;
 	engine->sleepy = options->spin_us == 0;
 	engine->runners = calloc(options->n_models, sizeof(*engine->runners));
 	if (engine->runners)

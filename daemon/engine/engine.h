@@ -25,6 +25,7 @@
 #define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
 #define ENGINE_GENERATION_NS UINT64_C(10000000000) /* of graphs' use */
+#define ENGINE_QUIET_NS UINT64_C(100000000) /* without a step: nobody is held up by a capture */
 #define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {

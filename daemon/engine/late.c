@@ -9,7 +9,7 @@
  * Warm-up and recording take one turn on the engine, with nothing in the lane; instantiating, uploading
  * and destroying are the builder's, one graph at a time. A turn is paid back before the next: captures
  * have at most one part in LATE_SHARE + 1 of the engine's time, but when no request was there for
- * QUIET_NS. Until its graph is there, a batch runs eager.
+ * quiet_ns. Until its graph is there, a batch runs eager.
  *
  * Idle graphs are dropped when the device is out of memory for a client's buffer, by generation: those
  * that no step has replayed in this one and the one before. A step that wants one again has it captured
@@ -27,7 +27,6 @@
 #include "daemon/log.h"
 
 #define LATE_SHARE 4u
-#define QUIET_NS UINT64_C(100000000)
 #define RETRY_NS UINT64_C(1000000000)
 #define RETRY_MAX_NS UINT64_C(64000000000)
 
@@ -253,7 +252,7 @@ static bool is_due(const struct engine *engine)
 		engine->lost)
 		return false;
 	now = clock_ns();
-	return now >= late->next_ns || (!engine->n_requests && now - late->active_ns > QUIET_NS);
+	return now >= late->next_ns || (!engine->n_requests && now - late->active_ns > late->quiet_ns);
 }
 
 static int capture(struct engine *engine, struct graph_entry *entry)
