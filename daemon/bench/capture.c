@@ -26,6 +26,7 @@
 	"because a graph was captured beside it; its floor is what a capture takes of the engine, "  \
 	"on average"
 #define NO_LATE_NOTE "captures while serving are measured on a private daemon only"
+#define LATE_FLOOR "what a capture takes of the engine, on average"
 
 static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
@@ -261,7 +262,7 @@ static void fill_late(
 	table_set_number(table, "seconds", late->gap_seconds);
 	table_set_number(table, "floor_s", late->turn_seconds);
 	report_number(table, "ratio", late->gap_seconds / late->turn_seconds);
-	report_common(table, target, FLOOR, LATE_NOTE);
+	report_common(table, target, LATE_FLOOR, LATE_NOTE);
 }
 
 static int print(const struct bench_options *options, const struct target *target,

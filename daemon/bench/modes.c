@@ -131,7 +131,7 @@ static void set_steps(struct table *table, const struct modes_run *run,
 	double step = (double)load->lane_ns * 1e-9 / (double)load->steps;
 	double padded = (double)load->padded_rows;
 	double floor = load_floor(run->lane, load);
-	char text[160];
+	char text[256];
 	uint64_t eager = describe_eager(load, text, sizeof(text));
 
 	table_set_count(table, "steps", load->steps);

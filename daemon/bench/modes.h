@@ -30,7 +30,7 @@ struct modes_load {
 struct modes_daemon {
 	enum graph_mode mode; /* configured */
 	bool measured;        /* false: it becomes what another row shows, or is refused */
-	char resolved[24], reason[160];
+	char resolved[24], reason[256];
 	double startup_seconds, capture_seconds;
 	uint64_t capture_bytes, n_graphs;
 	struct modes_load loads[BENCH_RUNS_MAX]; /* [options->n_processes] */

@@ -43,7 +43,7 @@ static const char help[] =
 	"  graphs capture GRAPH | all\n"
 	"                    capture graphs that are not there, as they are listed\n"
 	"  graphs drop GRAPH | all | idle\n"
-	"                    drop graphs; idle: what no step has replayed since the last time\n\n"
+	"                    drop graphs; idle: what no step has replayed for 10 to 20 s\n\n"
 	"  --model NAME      graphs capture, drop: of that model only\n"
 	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
@@ -378,8 +378,10 @@ static int show_order(struct options *options, int fd)
 	int r = order_await(fd, &answer), status = EXIT_ERROR;
 
 	if (r < 0)
-		fprintf(stderr, "mimeoctl: %s\n", r == -ETIMEDOUT
-			? "a minute has not sufficed; the daemon goes on" : strerror(-r));
+		fprintf(stderr, "mimeoctl: %s\n",
+			r == -ETIMEDOUT ? "a minute has not sufficed; the daemon goes on"
+			: r == -EPIPE || r == -ECONNRESET ? "the daemon ended meanwhile"
+			: strerror(-r));
 	options->ask.op = "graphs";
 	if (answer)
 		status = list(options, answer);

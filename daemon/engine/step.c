@@ -189,8 +189,9 @@ static void warn_too_wide(struct runner *runner, uint32_t n_tokens)
 	if (runner->warned_too_wide)
 		return;
 	runner->warned_too_wide = true;
-	log_warn("model %s: a batch of %u tokens is wider than its widest graph, and runs eager, as all "
-		"such do", runner->options.name, n_tokens);
+	log_warn("model %s: a batch of %u tokens is wider than its widest graph, of %u, and runs eager, as "
+		"all such do: capture_sizes up to max_batch_tokens mend it", runner->options.name,
+		n_tokens, runner->graphs.n ? runner->graphs.descriptors[runner->graphs.n - 1].tokens : 0);
 }
 
 static void count_step(struct runner *runner, const struct flight *flight, struct graph_entry *entry,

@@ -90,10 +90,19 @@ static void without_piecewise(struct mode_resolution *r)
 	if (r->resolved != GRAPH_FULL_AND_PIECEWISE && r->resolved != GRAPH_PIECEWISE)
 		return;
 	if (!r->lowered)
-		snprintf(r->reason, sizeof(r->reason), "piecewise graphs are not available");
+		snprintf(r->reason, sizeof(r->reason), "breakable = no: there are no piecewise graphs");
 	/* The default asks for both and is content with one; who names PIECEWISE gets a warning. */
 	r->lowered |= r->resolved == GRAPH_PIECEWISE;
 	r->resolved = to;
+}
+
+/* It would have been higher with piecewise graphs. */
+static void blame_breakable(struct mode_resolution *r)
+{
+	size_t used = strlen(r->reason);
+
+	snprintf(r->reason + used, sizeof(r->reason) - used,
+		"; breakable = no: there are no piecewise graphs");
 }
 
 int mode_resolve(const struct mode_request *request, struct mode_resolution *ret)
@@ -107,7 +116,8 @@ int mode_resolve(const struct mode_request *request, struct mode_resolution *ret
 
 	if (r.resolved == GRAPH_FULL && request->support != ATTENTION_ALWAYS) {
 		if (request->support == ATTENTION_NEVER) {
-			lower(&r, GRAPH_FULL, "cannot run in a graph, and the mode FULL demands it",
+			lower(&r, GRAPH_FULL, "cannot run in a graph, and the mode FULL demands it: "
+				"ask for piecewise, or another attention",
 				request->backend);
 			*ret = r;
 			return -ENOTSUP;
@@ -121,8 +131,13 @@ int mode_resolve(const struct mode_request *request, struct mode_resolution *ret
 		request->support < ATTENTION_UNIFORM_BATCH)
 		lower(&r, fallback, "takes one token a request in a graph, and decoding needs more",
 			request->backend);
-	if (!request->piecewise_available)
+	if (!request->piecewise_available) {
+		bool lowered = r.lowered;
+
 		without_piecewise(&r);
+		if (lowered)
+			blame_breakable(&r);
+	}
 	*ret = r;
 	return 0;
 }

@@ -52,7 +52,7 @@ struct mode_request {
 
 struct mode_resolution {
 	enum graph_mode configured, resolved;
-	char reason[160]; /* "as configured", or what lowered it */
+	char reason[240]; /* "as configured", or what lowered it */
 	bool lowered;     /* worth a warning */
 };
 

@@ -188,7 +188,7 @@ static void answer_eager(const struct engine_model_facts *model, struct reply *r
 /* Above the rows, what each model's mode became and why. */
 static void say_modes(const struct serve *serve, struct reply *reply)
 {
-	char text[ENGINE_MODELS_MAX * 300];
+	char text[ENGINE_MODELS_MAX * 384];
 	size_t used = 0;
 
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {

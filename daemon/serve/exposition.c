@@ -168,7 +168,7 @@ static void collect_models(const struct engine *engine, struct metrics *metrics)
 		{"mimeo_pages_free", "KV cache pages that are free", METRIC_GAUGE},
 		{"mimeo_pages_total", "KV cache pages", METRIC_GAUGE},
 		{"mimeo_graph_captures_total", "Graph captures", METRIC_COUNTER},
-		{"mimeo_graph_capture_seconds", "Time spent capturing graphs", METRIC_GAUGE},
+		{"mimeo_graph_capture_seconds", "What capturing the graphs that are there took", METRIC_GAUGE},
 		{"mimeo_graph_bytes", "Memory that graph executables hold", METRIC_GAUGE},
 		{"mimeo_graphs", "Graphs captured", METRIC_GAUGE},
 		{"mimeo_kv_bytes", "Memory of the KV cache", METRIC_GAUGE},

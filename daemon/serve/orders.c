@@ -80,7 +80,9 @@ void answer_order(struct serve *serve, const struct operator_request *request, s
 		return;
 	}
 	if (idle && (capture || request->model[0])) {
-		reply_say(reply, STATUS_E_INVALID, "idle graphs are dropped, and of all models at once");
+		reply_say(reply, STATUS_E_INVALID, capture
+			? "idle goes with drop: idle graphs are captured already"
+			: "idle goes without a model: idle graphs are dropped of all at once");
 		return;
 	}
 	n = idle || strcmp(request->graph, "all") == 0
@@ -88,11 +90,12 @@ void answer_order(struct serve *serve, const struct operator_request *request, s
 	if (n > 0)
 		snprintf(text, sizeof(text), "%s: %s", request->op, request->graph);
 	else if (n == 0)
-		snprintf(text, sizeof(text), "no graph is called \"%s\": see mimeoctl graphs",
-			request->graph);
+		snprintf(text, sizeof(text), "no graph of %s%s is called \"%s\": see mimeoctl graphs",
+			request->model[0] ? "model " : "any model", request->model, request->graph);
 	else
 		snprintf(text, sizeof(text), "out of host memory");
 	if (n > 0)
-		log_info("graphs: an operator asked to %s: %s", request->op, request->graph);
+		log_info("graphs: an operator asked to %s: %s%s%s", request->op, request->graph,
+			request->model[0] ? " of model " : "", request->model);
 	reply_say(reply, n > 0 ? 0 : n < 0 ? n : STATUS_E_INVALID, text);
 }

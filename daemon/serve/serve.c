@@ -416,6 +416,7 @@ static void announce(struct serve *serve)
 {
 	struct engine *engine = serve->options.engine;
 	uint32_t n_models = engine_n_models(engine);
+	uint32_t n_graphs = 0, n_ready = 0;
 	double seconds = 0;
 	char text[256];
 
@@ -424,11 +425,13 @@ static void announce(struct serve *serve)
 
 		engine_model_facts(engine, i, &facts);
 		seconds += facts.capture_seconds;
+		n_graphs += facts.n_graphs;
+		n_ready += facts.n_ready;
 	}
 	snprintf(text, sizeof(text),
-		"serving %u model%s on %s (device %s, loop %s, graphs captured in %.2f s)",
+		"serving %u model%s on %s (device %s, loop %s, %u of %u graphs captured in %.2f s)",
 		n_models, n_models == 1 ? "" : "s", serve->socket, serve->options.device,
-		loop_name(serve->loop), seconds);
+		loop_name(serve->loop), n_ready, n_graphs, seconds);
 	log_info("ready: %s", text);
 	notify_ready(text);
 }
