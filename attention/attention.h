@@ -72,6 +72,8 @@ struct attention_backend {
 	/* Its op may be broken out of a breakable graph. A backend that is not marked cannot be
 	 * registered. */
 	bool breaks;
+	/* It honours the rows' masks (struct slot_mask). The others know causal alone. */
+	bool masks;
 	/* 0 if it can serve that model, else -ENOTSUP with one sentence in why[size]. */
 	int (*check)(const struct attention_config *config, char *why, size_t size);
 	/* The level in that configuration, and the longest uniform query it holds for. */
@@ -100,19 +102,21 @@ struct attention_backend {
 
 /* -EINVAL if a function is missing, -EPERM if `breaks` is false, -EEXIST. */
 int attention_register(const struct attention_backend *backend);
-/* A backend by name, or NULL. The built-in ones (naive, paged) are always there. */
+/* A backend by name, or NULL. The built-in ones (naive, paged, flex) are always there. */
 const struct attention_backend *attention_find(const char *name);
 /* By index, NULL past the end. */
 const struct attention_backend *attention_get(uint32_t index);
-/* Choose for a model: `name` or "auto" (the one with the highest support level that passes check,
- * the earlier registered on a tie). why[size] says what was chosen and why, or why not.
- * 0, -ENOENT (no such backend), -ENOTSUP. A level claimed for uniform batches must come with
- * max_query >= max_decode_query, else the level is lowered to what holds. */
+/* Choose for a model: `name` or "auto": the one with the highest support level that passes check,
+ * the earlier registered on a tie; but one with masks only where no other can be captured at all,
+ * because a model whose requests bring none pays for its lists of blocks. why[size] says what was
+ * chosen and why, or why not. 0, -ENOENT (no such backend), -ENOTSUP. A level claimed for uniform
+ * batches must come with max_query >= max_decode_query, else the level is lowered to what holds. */
 int attention_choose(const char *name, const struct attention_config *config,
 	const struct attention_backend **ret, enum attention_support *ret_support, char *why,
 	size_t size);
 
 extern const struct attention_backend attention_naive;
 extern const struct attention_backend attention_paged;
+extern const struct attention_backend attention_flex;
 
 #endif

@@ -21,8 +21,9 @@
 static const struct attention_backend *backends[BACKENDS_MAX] = {
 	&attention_naive,
 	&attention_paged,
+	&attention_flex,
 };
-static uint32_t n_backends = 2;
+static uint32_t n_backends = 3;
 
 static const char *const support_names[] = {
 	[ATTENTION_NEVER] = "never",
@@ -152,6 +153,18 @@ static int choose_named(const char *name, const struct attention_config *config,
 	return rc;
 }
 
+/* The higher level; but one with masks, slower without them, only where the other has no graphs. */
+static bool is_better(const struct candidate *c, const struct candidate *best)
+{
+	if (!best->backend)
+		return true;
+	if (c->backend->masks && !best->backend->masks && best->level != ATTENTION_NEVER)
+		return false;
+	if (!c->backend->masks && best->backend->masks && c->level != ATTENTION_NEVER)
+		return true;
+	return c->level > best->level;
+}
+
 static int choose_best(
 	const struct attention_config *config, struct candidate *ret, struct sentence *s)
 {
@@ -165,12 +178,14 @@ static int choose_best(
 
 		if (consider(backends[i], config, &c, reason, sizeof(reason)) != 0)
 			say(&refusals, "; %s: %s", backends[i]->name, reason);
-		else if (!best.backend || c.level > best.level)
+		else if (is_better(&c, &best))
 			best = c;
 	}
 	if (!best.backend)
 		return -ENOTSUP;
-	say_choice(s, &best, "the highest level among those that can serve this model", config);
+	say_choice(s, &best, best.backend->masks
+			? "none without masks that can serve this model can be captured"
+			: "the highest level among those that can serve this model", config);
 	*ret = best;
 	return 0;
 }

@@ -52,6 +52,14 @@ const char *msg_field_name(unsigned field)
 		return "embeddings_buffer";
 	case MSG_EMBEDDINGS_OFFSET:
 		return "embeddings_offset";
+	case MSG_MASK:
+		return "mask";
+	case MSG_MASK_WINDOW:
+		return "mask_window";
+	case MSG_MASK_SINKS:
+		return "mask_sinks";
+	case MSG_MASK_PREFIX:
+		return "mask_prefix";
 	case MSG_VERSION:
 		return "version";
 	case MSG_FEATURES:
@@ -114,6 +122,13 @@ const char *msg_field_name(unsigned field)
 		{.field = (offset_name), .kind = MSG_KIND_U64,                                     \
 			.offset = offsetof(type, member.offset)}
 
+#define MASK(type, last)                                                                           \
+	{.field = MSG_MASK, .kind = MSG_KIND_U32, .offset = offsetof(type, mask.kind),             \
+		.max = (last)},                                                                    \
+		U32(MSG_MASK_WINDOW, type, mask.window, 0),                                        \
+		U32(MSG_MASK_SINKS, type, mask.sinks, 0),                                          \
+		U32(MSG_MASK_PREFIX, type, mask.prefix, 0)
+
 /* The least n_tokens and n_rows is checked afterwards: RING_DETAIL_EMPTY says it better. */
 static const struct msg_entry generate_entries[] = {
 	U32(MSG_MODEL, struct msg_generate, model, 0),
@@ -128,6 +143,7 @@ static const struct msg_entry generate_entries[] = {
 			MSG_GENERATE_FENCE},
 	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
 	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
+	MASK(struct msg_generate, MSG_MASK_DOCUMENTS_KIND),
 };
 static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
 
@@ -143,6 +159,7 @@ static const struct msg_entry step_entries[] = {
 	PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
 	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, flags),
 		.max = MSG_STEP_FENCE},
+	MASK(struct msg_step, MSG_MASK_TREE_KIND),
 };
 static const struct msg_table step_table = MSG_TABLE(struct msg_step, step_entries);
 /* clang-format on */
@@ -190,6 +207,21 @@ static int refuse_empty(struct msg_detail *ret_detail)
 	return STATUS_E_INVALID;
 }
 
+/* A number that the kind lacks, or one that it has no use for: 0, or E_INVALID. */
+static int check_mask(const struct msg_mask *mask, struct msg_detail *ret_detail)
+{
+	bool window = mask->kind == MSG_MASK_WINDOW_KIND;
+	bool prefix = mask->kind == MSG_MASK_PREFIX_KIND;
+
+	if (window != (mask->window != 0))
+		return msg_refuse_field(ret_detail, MSG_MASK_WINDOW);
+	if (!window && mask->sinks != 0)
+		return msg_refuse_field(ret_detail, MSG_MASK_SINKS);
+	if (prefix != (mask->prefix != 0))
+		return msg_refuse_field(ret_detail, MSG_MASK_PREFIX);
+	return 0;
+}
+
 int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_generate *ret, struct msg_detail *ret_detail)
 {
@@ -204,6 +236,9 @@ int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
 	if (msg.logits.buffer != 0 && !(msg.flags & MSG_GENERATE_PROMPT_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
+	r = check_mask(&msg.mask, ret_detail);
+	if (r < 0)
+		return r;
 	*ret = msg;
 	return 0;
 }
@@ -224,6 +259,9 @@ int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, stru
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
 	if (msg.hidden.buffer != 0 && !(msg.outputs & MSG_STEP_HIDDEN))
 		return msg_refuse_field(ret_detail, MSG_HIDDEN_BUFFER);
+	r = check_mask(&msg.mask, ret_detail);
+	if (r < 0)
+		return r;
 	*ret = msg;
 	return 0;
 }

@@ -61,6 +61,10 @@ enum msg_field {
 	MSG_HIDDEN_OFFSET,
 	MSG_EMBEDDINGS_BUFFER,
 	MSG_EMBEDDINGS_OFFSET,
+	MSG_MASK,
+	MSG_MASK_WINDOW,
+	MSG_MASK_SINKS,
+	MSG_MASK_PREFIX,
 	/* handshake */
 	MSG_VERSION = 32,
 	MSG_FEATURES,
@@ -115,6 +119,25 @@ struct msg_place {
 };
 #define MSG_PLACE_ALIGN 64u
 
+/* As struct mimeo_mask says. With DOCUMENTS or TREE the payload goes on with a uint64 for each token of
+ * the request, at any multiple of 4 bytes. */
+struct msg_mask {
+	uint32_t kind; /* MSG_MASK_..._KIND */
+	uint32_t window, sinks, prefix;
+};
+#define MSG_MASK_CAUSAL_KIND 0u
+#define MSG_MASK_WINDOW_KIND 1u
+#define MSG_MASK_PREFIX_KIND 2u
+#define MSG_MASK_DOCUMENTS_KIND 3u /* the last one of a generate request */
+#define MSG_MASK_TREE_KIND 4u
+#define MSG_TREE_MAX 64u /* tokens of a row under TREE */
+
+/* Does the payload have words? */
+static inline int msg_mask_has_words(const struct msg_mask *mask)
+{
+	return mask->kind == MSG_MASK_DOCUMENTS_KIND || mask->kind == MSG_MASK_TREE_KIND;
+}
+
 /* RING_OP_GENERATE. Payload: int32 tokens[n_tokens]. */
 struct msg_generate {
 	uint32_t model, sequence, n_tokens, max_tokens;
@@ -124,6 +147,7 @@ struct msg_generate {
 	uint32_t flags; /* MSG_GENERATE_... */
 	uint32_t deadline_ms;
 	struct msg_place logits; /* for the prompt's logits, in place of the output area */
+	struct msg_mask mask;
 };
 #define MSG_GENERATE_IGNORE_EOS 1u
 #define MSG_GENERATE_PROMPT_LOGITS 2u
@@ -137,6 +161,7 @@ struct msg_step {
 	 * [tokens of all rows, hidden] of the model's activation type, in place of the ids'. */
 	struct msg_place logits, hidden, embeddings;
 	uint32_t flags; /* MSG_STEP_FENCE */
+	struct msg_mask mask; /* of each row */
 };
 struct msg_row {
 	uint32_t sequence, n_tokens;

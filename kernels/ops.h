@@ -26,6 +26,7 @@ struct weight {
 
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
+#define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, told by their words */
 
 struct step_row {
 	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
@@ -36,7 +37,29 @@ struct step_row {
 	 * stay until the step has completed. None where ROW_FROM_SLOT. */
 	const void *embeddings;
 	uint32_t n_ids;      /* leading tokens that have ids all the same */
-	uint32_t reserved;
+	uint32_t tree;       /* ROW_TREE: where it begins */
+	const uint64_t *words; /* [n_tokens] for the slot's mask, in the pinned slot; NULL: all 0 */
+};
+
+/*
+ * What a sequence's tokens see, for attention backends that read it; the others know causal alone.
+ * A token sees itself whatever the mask says. Positions count from the sequence's first token; a
+ * layer's own window holds beside any of these.
+ */
+enum mask_kind {
+	MASK_CAUSAL = 0,    /* itself and all before it */
+	MASK_WINDOW = 1,    /* of those the last `window`, itself included, and the sinks [0, end) */
+	MASK_PREFIX = 2,    /* causal, but a token of [begin, end) sees all up to `end` */
+	MASK_DOCUMENTS = 3, /* causal, from its document's first position on: its word */
+	MASK_TREE = 4,      /* from `begin` on: all before it, and begin + i if bit i of its word is */
+};
+#define MASK_KINDS 5u
+#define MASK_TREE_MAX 64u /* tokens of a tree */
+
+struct slot_mask {
+	uint32_t kind; /* enum mask_kind */
+	uint32_t window;
+	uint32_t begin, end;
 };
 
 struct slot_sampling {
@@ -52,6 +75,7 @@ struct slot_init {
 	uint32_t page_offset; /* where they begin in step_record.pages */
 	uint32_t reserved;
 	struct slot_sampling sampling;
+	struct slot_mask mask;
 };
 
 /* One step as the host writes it into pinned memory. Pointers are into the same pinned slot, which
@@ -76,7 +100,7 @@ struct step_inputs {
 	uint32_t embedding_bytes; /* of a token: hidden act */
 	int32_t *input_ids;      /* [max_tokens]; tail: any id in range (0) */
 	const void **embedding_from; /* [max_tokens] or NULL: the id's; tail: NULL */
-	int32_t *positions;      /* [max_tokens]; tail: 0 */
+	int32_t *positions;      /* [max_tokens] to rotate by, in a tree by depth; tail: 0 */
 	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; from the real T: -1 */
 	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
 	int32_t *seq_lens;       /* [max_rows] history + query; tail: 0 */
@@ -88,6 +112,9 @@ struct step_inputs {
 	int32_t *slot_last_token;          /* [max_slots] */
 	struct slot_sampling *slot_sampling; /* [max_slots] */
 	int32_t *slot_block_table;         /* [max_slots, max_pages] */
+	/* For masks; both NULL: nobody reads them. */
+	struct slot_mask *slot_mask;       /* [max_slots] */
+	uint64_t *mask_words;              /* [max_tokens]; tail: 0 */
 };
 
 /* Applies record.inits, then expands the record into `inputs`. A page index or slot out of range

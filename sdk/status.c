@@ -102,6 +102,13 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 	case RING_DETAIL_BUFFER_OFFSET:
 		return snprintf(buffer, size, "device buffer %u: offset %s%u is no multiple of %u",
 			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
+	case RING_DETAIL_MASK:
+		return snprintf(buffer, size,
+			"mask %d: the model's attention backend has no masks but the causal one", v[0]);
+	case RING_DETAIL_MASK_TOKENS:
+		return snprintf(buffer, size,
+			"row %d: its mask is over %d tokens, and %d is the most possible", v[0], v[1],
+			v[2]);
 	case RING_DETAIL_FENCE:
 		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
 			"was not called for it");

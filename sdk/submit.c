@@ -4,7 +4,7 @@
  * Requests on their way out. A request's block in the arena holds, each part on a multiple of 64
  * bytes, its header, its payload, and the output area that the daemon fills:
  *
- *	| msgpack header | tokens (a step: rows, then tokens) | struct msg_output |
+ *	| msgpack header | tokens (a step: rows, then tokens), a mask's words | struct msg_output |
  */
 
 #include <errno.h>
@@ -133,6 +133,46 @@ static struct msg_place place_to_msg(const struct mimeo_place *place)
 	return (struct msg_place){.buffer = place->buffer, .offset = place->offset};
 }
 
+/* Whether the model's attention has masks, and how many tokens a step may have, the daemon says. */
+static bool mask_check(const struct mimeo_mask *mask, uint32_t last_kind)
+{
+	bool window = mask->kind == MIMEO_MASK_WINDOW, prefix = mask->kind == MIMEO_MASK_PREFIX;
+	bool words = mask->kind == MIMEO_MASK_DOCUMENTS || mask->kind == MIMEO_MASK_TREE;
+
+	return mask->kind <= last_kind && window == (mask->window != 0) &&
+	       (window || mask->sinks == 0) && prefix == (mask->prefix != 0) &&
+	       words == (mask->words != NULL);
+}
+
+/* A row of so many tokens under the mask? */
+static bool mask_row_check(const struct mimeo_mask *mask, uint32_t n_tokens)
+{
+	return mask->prefix <= n_tokens &&
+	       (mask->kind != MIMEO_MASK_TREE || n_tokens <= MIMEO_TREE_MAX);
+}
+
+static struct msg_mask mask_to_msg(const struct mimeo_mask *mask)
+{
+	_Static_assert((int)MIMEO_MASK_CAUSAL == (int)MSG_MASK_CAUSAL_KIND &&
+			       (int)MIMEO_MASK_WINDOW == (int)MSG_MASK_WINDOW_KIND &&
+			       (int)MIMEO_MASK_PREFIX == (int)MSG_MASK_PREFIX_KIND &&
+			       (int)MIMEO_MASK_DOCUMENTS == (int)MSG_MASK_DOCUMENTS_KIND &&
+			       (int)MIMEO_MASK_TREE == (int)MSG_MASK_TREE_KIND &&
+			       MIMEO_TREE_MAX == MSG_TREE_MAX, "masks");
+
+	return (struct msg_mask){
+		.kind = mask->kind,
+		.window = mask->window,
+		.sinks = mask->sinks,
+		.prefix = mask->prefix,
+	};
+}
+
+static uint64_t mask_bytes(const struct mimeo_mask *mask, uint64_t n_tokens)
+{
+	return mask->words ? n_tokens * sizeof(*mask->words) : 0;
+}
+
 static int generate_check(const struct mimeo *m, const struct mimeo_generate *generate)
 {
 	const uint32_t flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS |
@@ -151,7 +191,9 @@ static int generate_check(const struct mimeo *m, const struct mimeo_generate *ge
 	if ((generate->flags & ~flags) || generate->reserved != 0 ||
 		!sampling_check(&generate->sampling))
 		return MIMEO_E_INVALID;
-	if (!place_check(&generate->logits, generate->flags & MIMEO_GENERATE_PROMPT_LOGITS))
+	if (!place_check(&generate->logits, generate->flags & MIMEO_GENERATE_PROMPT_LOGITS) ||
+		!mask_check(&generate->mask, MIMEO_MASK_DOCUMENTS) ||
+		!mask_row_check(&generate->mask, generate->n_tokens))
 		return MIMEO_E_INVALID;
 	if ((uint64_t)generate->n_tokens + generate->max_tokens >
 		m->models[generate->model].max_seq_len)
@@ -189,12 +231,14 @@ static int step_check(const struct mimeo *m, const struct mimeo_step *step, uint
 		return MIMEO_E_INVALID;
 	if (!place_check(&step->logits, step->outputs & MIMEO_STEP_LOGITS) ||
 		!place_check(&step->hidden, step->outputs & MIMEO_STEP_HIDDEN) ||
-		!place_check(&step->embeddings, true) || results_overlap(m, step))
+		!place_check(&step->embeddings, true) || results_overlap(m, step) ||
+		!mask_check(&step->mask, MIMEO_MASK_TREE))
 		return MIMEO_E_INVALID;
 	for (uint32_t i = 0; i < step->n_rows; i++) {
 		const struct mimeo_step_row *row = &step->rows[i];
 
-		if (row->n_tokens == 0 || (!row->tokens && step->embeddings.buffer == 0))
+		if (row->n_tokens == 0 || (!row->tokens && step->embeddings.buffer == 0) ||
+			!mask_row_check(&step->mask, row->n_tokens))
 			return MIMEO_E_INVALID;
 		int r = sequence_check(m, row->sequence, step->model);
 		if (r < 0)
@@ -274,6 +318,7 @@ int mimeo_request_prep_generate(
 		.flags = generate.flags,
 		.deadline_ms = generate.deadline_ms,
 		.logits = place_to_msg(&generate.logits),
+		.mask = mask_to_msg(&generate.mask),
 	};
 	for (uint32_t i = 0; i < generate.n_stop; i++)
 		msg.stop[i] = generate.stop[i];
@@ -286,10 +331,13 @@ int mimeo_request_prep_generate(
 	struct msg_output output = msg_output_layout(
 		generate.max_tokens, logits, m->models[generate.model].vocab_size, 0, 0);
 	uint64_t bytes = (uint64_t)generate.n_tokens * sizeof(int32_t);
-	r = place(request, header, (size_t)n, bytes, &output, &payload);
+	uint64_t words = mask_bytes(&generate.mask, generate.n_tokens);
+	r = place(request, header, (size_t)n, bytes + words, &output, &payload);
 	if (r < 0)
 		return r;
 	memcpy(payload, generate.tokens, bytes);
+	if (words > 0)
+		memcpy(payload + bytes, generate.mask.words, words);
 	request->sqe.op = RING_OP_GENERATE;
 	request->sqe.sequence = generate.sequence;
 	request->capacity = generate.max_tokens;
@@ -349,6 +397,7 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 		.hidden = place_to_msg(&step.hidden),
 		.embeddings = place_to_msg(&step.embeddings),
 		.flags = step.flags,
+		.mask = mask_to_msg(&step.mask),
 	};
 	int n = msg_step_encode(&msg, header, sizeof(header));
 	if (n < 0)
@@ -363,10 +412,13 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 	struct msg_output output = msg_output_layout(
 		n_sampled, n_logits, model->vocab_size, n_hidden, model->hidden_size);
 	uint64_t bytes = step.n_rows * sizeof(struct msg_row) + n_tokens * sizeof(int32_t);
-	r = place(request, header, (size_t)n, bytes, &output, &payload);
+	uint64_t words = mask_bytes(&step.mask, n_tokens);
+	r = place(request, header, (size_t)n, bytes + words, &output, &payload);
 	if (r < 0)
 		return r;
 	step_payload(payload, &step);
+	if (words > 0)
+		memcpy(payload + bytes, step.mask.words, words);
 	request->sqe.op = RING_OP_STEP;
 	request->capacity = n_sampled;
 	request->n_rows = step.n_rows;

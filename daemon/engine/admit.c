@@ -114,6 +114,7 @@ static void run(struct sequence *sequence, struct request *request, uint32_t row
 	sequence->request = request;
 	sequence->row = row;
 	sequence->target = sequence->n_tokens;
+	sequence->document = 0;
 	sequence->n_pending = 0;
 	runner->running[runner->n_running++] = sequence;
 }

@@ -178,6 +178,38 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
+/* Rows and model are there. */
+static int take_mask(struct request *request, const struct msg_mask *mask, struct refusal *refusal)
+{
+	uint32_t most = request->session->engine->options.max_batch_tokens;
+
+	_Static_assert((int)MSG_MASK_CAUSAL_KIND == MASK_CAUSAL &&
+		(int)MSG_MASK_WINDOW_KIND == MASK_WINDOW &&
+		(int)MSG_MASK_PREFIX_KIND == MASK_PREFIX &&
+		(int)MSG_MASK_DOCUMENTS_KIND == MASK_DOCUMENTS &&
+		(int)MSG_MASK_TREE_KIND == MASK_TREE && MSG_TREE_MAX == MASK_TREE_MAX, "masks");
+	request->mask = *mask;
+	if (mask->kind && !request->runner->options.attention->masks)
+		return refuse(refusal, STATUS_E_UNSUPPORTED, detail(RING_DETAIL_MASK, mask->kind, 0, 0));
+	if (mask->prefix > most)
+		return refuse(refusal, STATUS_E_TOO_LONG,
+			detail(RING_DETAIL_MASK_TOKENS, 0, mask->prefix, most));
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		if (mask->prefix > request->rows[i].n_tokens)
+			return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_MASK_TOKENS, i,
+				mask->prefix, request->rows[i].n_tokens));
+		if (mask->kind == MSG_MASK_TREE_KIND && request->rows[i].n_tokens > MSG_TREE_MAX)
+			return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_MASK_TOKENS, i,
+				request->rows[i].n_tokens, MSG_TREE_MAX));
+	}
+	return 0;
+}
+
+static uint64_t words_bytes(const struct msg_mask *mask, uint64_t n_tokens)
+{
+	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
+}
+
 static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct session *session = request->session;
@@ -185,6 +217,7 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	uint8_t header[MSG_HEADER_MAX];
 	struct msg_generate msg;
 	const int32_t *tokens;
+	uint64_t bytes;
 	int rc;
 
 	if (copy_header(session, sqe, header, refusal))
@@ -197,9 +230,10 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	tokens = copy_payload(session, sqe, refusal);
 	if (!tokens)
 		return refusal->status;
-	if (sqe->payload_length != (uint64_t)msg.n_tokens * sizeof(*tokens))
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_PAYLOAD,
-			sqe->payload_length, (int64_t)msg.n_tokens * 4, 0));
+	bytes = (uint64_t)msg.n_tokens * sizeof(*tokens) + words_bytes(&msg.mask, msg.n_tokens);
+	if (sqe->payload_length != bytes)
+		return refuse(refusal, STATUS_E_INVALID,
+			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
 	if (check_tokens(request->runner, tokens, msg.n_tokens, refusal))
 		return refusal->status;
 	if (!msg.max_tokens)
@@ -226,13 +260,15 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
+	if (msg_mask_has_words(&msg.mask))
+		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
 	set_sampling(request, &msg.sampling);
 	set_deadline(request, msg.deadline_ms);
-	return 0;
+	return take_mask(request, &msg.mask, refusal);
 }
 
 static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
-	struct refusal *refusal)
+	const struct msg_mask *mask, struct refusal *refusal)
 {
 	const uint8_t *payload = copy_payload(request->session, sqe, refusal);
 	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
@@ -257,6 +293,9 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 		if (check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
 			return refusal->status;
 	}
+	if (msg_mask_has_words(mask))
+		request->mask_words = payload + at;
+	at += words_bytes(mask, (at - start) / sizeof(int32_t));
 	if (at != sqe->payload_length)
 		return refuse(refusal, STATUS_E_INVALID,
 			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
@@ -301,7 +340,7 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 	if (msg.n_rows > engine->options.max_requests)
 		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_REQUESTS, msg.n_rows,
 			engine->options.max_requests, 0));
-	if (take_rows(request, sqe, msg.n_rows, refusal))
+	if (take_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
 	request->want_tokens = msg.outputs & MSG_STEP_TOKENS;
 	request->want_logits = msg.outputs & MSG_STEP_LOGITS;
@@ -315,7 +354,7 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
 	set_sampling(request, &msg.sampling);
 	set_deadline(request, msg.deadline_ms);
-	return 0;
+	return take_mask(request, &msg.mask, refusal);
 }
 
 /* Cancelling takes effect at once, ahead of what waits. */
@@ -358,6 +397,8 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->n_prompt = request->n_generated = 0;
 	request->n_rows = 0;
 	request->deadline_ns = 0;
+	request->mask = (struct msg_mask){0};
+	request->mask_words = NULL;
 	request->want_tokens = request->want_logits = request->want_hidden = false;
 	request->logits = request->hidden = request->embeddings = (struct request_place){0};
 	request->fence = NULL;

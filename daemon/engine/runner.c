@@ -51,7 +51,7 @@ static struct attention_config attention_config(
 }
 
 static struct inputs_limits inputs_limits(const struct engine_options *o,
-	const struct model_config *c, uint32_t max_seq_len)
+	const struct model_config *c, uint32_t max_seq_len, bool masks)
 {
 	uint32_t max_pages = ceil_div(max_seq_len, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
@@ -73,13 +73,15 @@ static struct inputs_limits inputs_limits(const struct engine_options *o,
 		.hidden_size = c->hidden_size,
 		.max_init_pages = (uint32_t)init_pages,
 		.max_results = (uint32_t)results,
+		.masks = masks,
 	};
 }
 
 int engine_measure(const struct engine_options *options, const struct model_config *config,
 	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret)
 {
-	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len);
+	/* Those of masks are small, and counted whether the model has any or not. */
+	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len, true);
 	struct engine_needs needs;
 	struct model_buffers buffers;
 	struct arena counting = {0};
@@ -216,7 +218,8 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	rc = allocate_host(runner);
 	if (rc)
 		return fail(error, runner, "host memory", rc);
-	limits = inputs_limits(o, &runner->model->config, options->max_seq_len);
+	limits = inputs_limits(
+		o, &runner->model->config, options->max_seq_len, options->attention->masks);
 	rc = inputs_init(&runner->inputs, engine->device, &limits);
 	if (rc)
 		return fail(error, runner, "persistent inputs", rc);

@@ -2,7 +2,11 @@
 /*
  * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of
  * rows and tokens, from all sessions alike. Chunks share what is left of the token budget evenly;
- * the order rotates from step to step. Hot path: no allocation, no lock, no system call.
+ * the order rotates from step to step. A prefix whose tokens see one another both ways is not cut: a
+ * chunk takes all of it, or waits; one that found no room goes ahead of the decodes in the next step,
+ * of that kind one a step at most, and never in two steps running.
+ *
+ * Hot path: no allocation, no lock, no system call.
  */
 #include "daemon/engine/state.h"
 
@@ -71,6 +75,66 @@ static void place_embeddings(
 	row->n_ids = n_ids;
 }
 
+/* The row's mask, by positions of the sequence. */
+static struct slot_mask mask_of(const struct sequence *s)
+{
+	const struct msg_mask *m = &s->request->mask;
+	uint32_t begin = sequence_request_start(s);
+	struct slot_mask mask = {.kind = m->kind, .window = m->window, .begin = begin};
+
+	mask.end = m->kind == MSG_MASK_WINDOW_KIND ? m->sinks : begin + m->prefix;
+	return mask;
+}
+
+/* The word of the own token i, which is the client's and may be anything: of a tree's, only tokens
+ * before it count, and itself. */
+static uint64_t tree_word(const uint8_t *words, uint32_t i)
+{
+	uint64_t word;
+
+	memcpy(&word, words + (size_t)i * sizeof(word), sizeof(word));
+	return (word & (((uint64_t)1 << i) - 1)) | (uint64_t)1 << i;
+}
+
+/* Does another document begin with the own token i? */
+static bool is_document_start(const uint8_t *words, uint32_t i)
+{
+	const uint8_t *at = words + (size_t)i * sizeof(uint64_t);
+
+	return i == 0 || memcmp(at, at - sizeof(uint64_t), sizeof(uint64_t)) != 0;
+}
+
+/* The words that the row's mask wants. Tokens of earlier requests have none (0); those that are
+ * generated belong to the last document. */
+static void place_words(
+	struct sequence *s, const struct inputs_slot *slot, struct step_row *row)
+{
+	const struct request_row *own = &s->request->rows[s->row];
+	const uint8_t *words = s->request->mask_words + (size_t)own->first * sizeof(uint64_t);
+	bool tree = s->request->mask.kind == MSG_MASK_TREE_KIND;
+	uint32_t begin = sequence_request_start(s);
+	uint64_t *to = inputs_next_words(slot);
+
+	for (uint32_t j = 0; j < row->n_tokens; j++) {
+		uint32_t position = row->start + j, i = position - begin;
+
+		if (position >= begin && i < own->n_tokens && !tree && is_document_start(words, i))
+			s->document = position;
+		to[j] = position < begin ? 0 : tree ? tree_word(words, i) : s->document;
+	}
+	row->words = to;
+	row->tree = begin;
+	row->flags |= tree ? ROW_TREE : 0;
+}
+
+static void add_init(struct inputs_slot *slot, const struct sequence *s)
+{
+	const struct slot_mask mask = mask_of(s);
+
+	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
+	inputs_set_mask(slot, &mask);
+}
+
 /* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
 static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
@@ -94,8 +158,10 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 	if (result && slot->n_results == runner->inputs.limits.max_results)
 		return false;
 	if (!s->slot_ready)
-		inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
+		add_init(slot, s);
 	s->slot_ready = true;
+	if (s->request->mask_words)
+		place_words(s, slot, &step_row);
 	if (s->request->embeddings.at)
 		place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
@@ -137,13 +203,50 @@ static struct sequence *at_turn(const struct runner *runner, uint32_t i)
 	return runner->running[(runner->turn + i) % runner->n_running];
 }
 
+/* It has a row in this step already. */
+static bool is_in(const struct batch *b, const struct sequence *s)
+{
+	return s->last_step == b->flight->step;
+}
+
 static void add_decodes(struct batch *b)
 {
 	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
 		struct sequence *s = at_turn(b->runner, i);
 
-		if (is_decode(s))
+		if (is_decode(s) && !is_in(b, s))
 			add_row(b, s, 1, true);
+	}
+}
+
+/* Where the request's prefix ends, if it is not computed yet and has to be in one piece; else 0. */
+static uint32_t whole_end(const struct sequence *s)
+{
+	uint32_t end = sequence_request_start(s) + s->request->mask.prefix;
+
+	return s->request->mask.prefix && s->n_computed < end ? end : 0;
+}
+
+/* As much of a share as does not cut the prefix, or the whole prefix, if the budget has it. */
+static uint32_t uncut(const struct sequence *s, uint32_t share, uint32_t budget)
+{
+	uint32_t end = whole_end(s), begin = sequence_request_start(s);
+
+	if (!end || s->n_computed + share <= begin || s->n_computed + share >= end)
+		return share;
+	return end - s->n_computed <= budget ? end - s->n_computed : begin - s->n_computed;
+}
+
+/* A prefix that has waited. All its tokens before are computed. */
+static void add_whole(struct batch *b)
+{
+	for (uint32_t i = 0; i < b->runner->n_running; i++) {
+		struct sequence *s = at_turn(b->runner, i);
+
+		if (!whole_end(s) || s->n_computed != sequence_request_start(s))
+			continue;
+		add_row(b, s, s->request->mask.prefix, false);
+		return;
 	}
 }
 
@@ -153,12 +256,12 @@ static void add_chunks(struct batch *b)
 	uint32_t n_left = 0;
 
 	for (uint32_t i = 0; i < runner->n_running; i++)
-		n_left += is_prefill(runner->running[i]);
+		n_left += is_prefill(runner->running[i]) && !is_in(b, runner->running[i]);
 	for (uint32_t i = 0; i < runner->n_running && n_left && has_room(b); i++) {
 		struct sequence *s = at_turn(runner, i);
 		uint32_t budget, share;
 
-		if (!is_prefill(s))
+		if (!is_prefill(s) || is_in(b, s))
 			continue;
 		budget = b->max_tokens - b->shape.tokens;
 		/* What the ones before did not need falls to those after. */
@@ -166,7 +269,11 @@ static void add_chunks(struct batch *b)
 		n_left--;
 		if (share > remaining(s))
 			share = remaining(s);
-		add_row(b, s, share, false);
+		share = uncut(s, share, budget);
+		if (share)
+			add_row(b, s, share, false);
+		else
+			runner->whole_waits = true;
 	}
 }
 
@@ -179,11 +286,17 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 		.max_rows = runner->engine->options.max_requests,
 		.max_tokens = runner->engine->options.max_batch_tokens,
 	};
+	bool whole;
 
 	if (!runner->n_running)
 		return false;
+	whole = runner->whole_waits;
+	if (whole)
+		add_whole(&b);
 	add_decodes(&b);
 	add_chunks(&b);
+	/* Decodes go first in every second step at least. */
+	runner->whole_waits &= !whole;
 	runner->turn++;
 	*ret_shape = b.shape;
 	return b.shape.rows > 0;

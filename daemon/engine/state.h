@@ -51,6 +51,7 @@ struct sequence {
 	struct request *request; /* RUNNING only */
 	uint32_t row;            /* which of the request's */
 	uint32_t target;         /* tokens to compute before the row samples first */
+	uint32_t document;       /* of the last token that was launched: where its document begins */
 	uint64_t last_step;      /* the runner's last launched step that names it */
 	uint64_t claim;          /* admission pass in which an earlier request waits for it */
 	struct sequence *next;   /* in runner.releasing */
@@ -82,6 +83,8 @@ struct request {
 	uint16_t op;
 	uint32_t sequence, argument; /* as in the entry */
 	struct slot_sampling sampling;
+	struct msg_mask mask;
+	const uint8_t *mask_words; /* uint64 [tokens of all rows] in the session's mirror; NULL: none */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	/* generate */
 	uint32_t max_tokens, n_stop, n_prompt, n_generated;
@@ -153,6 +156,7 @@ struct runner {
 	uint64_t launched, completed; /* step numbers, from 1 */
 	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
 	bool warned_too_wide;
+	bool whole_waits; /* what must be computed in one step had no room in the last one */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];

@@ -26,6 +26,10 @@ static void carve_device(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, l->max_slots, p->slot_last_token);
 	TAKE(arena, l->max_slots, p->slot_sampling);
 	TAKE(arena, (size_t)l->max_slots * l->max_pages, p->slot_block_table);
+	if (l->masks) {
+		TAKE(arena, l->max_slots, p->slot_mask);
+		TAKE(arena, l->max_tokens, p->mask_words);
+	}
 	TAKE(arena, (size_t)l->max_rows * l->hidden_size, inputs->hidden_f32);
 	TAKE(arena, l->max_rows, inputs->sampled);
 }
@@ -37,6 +41,8 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 	TAKE(arena, 1, slot->record);
 	TAKE(arena, l->max_rows, slot->rows);
 	TAKE(arena, l->max_tokens, slot->ids);
+	if (l->masks)
+		TAKE(arena, l->max_tokens, slot->words);
 	TAKE(arena, l->max_rows, slot->inits);
 	TAKE(arena, l->max_init_pages, slot->pages);
 	TAKE(arena, l->max_rows, slot->copies);
@@ -148,6 +154,11 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
 	return ids;
 }
 
+uint64_t *inputs_next_words(const struct inputs_slot *slot)
+{
+	return slot->words + slot->record->n_tokens;
+}
+
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages)
 {
 	return slot->record->n_inits < inputs->limits.max_rows &&
@@ -165,6 +176,11 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 		.sampling = *sampling,
 	};
 	slot->n_init_pages += n_pages;
+}
+
+void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask)
+{
+	slot->inits[slot->record->n_inits - 1].mask = *mask;
 }
 
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,

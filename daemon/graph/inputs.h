@@ -23,6 +23,7 @@ struct inputs_limits {
 	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab_size, hidden_size;
 	uint32_t max_init_pages; /* block table entries that one step may set */
 	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
+	bool masks;              /* somebody reads masks; else there is no place for them */
 };
 
 /* One pinned slot. All arrays have worst-case size. */
@@ -30,6 +31,7 @@ struct inputs_slot {
 	struct step_record *record;
 	struct step_row *rows;    /* [max_rows] */
 	int32_t *ids;             /* [max_tokens] */
+	uint64_t *words;          /* [max_tokens] of masks, if the limits say so */
 	struct slot_init *inits;  /* [max_rows] */
 	uint32_t *pages;          /* [max_init_pages] */
 	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
@@ -70,10 +72,14 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step);
 /* Append a row of n_tokens; its ids are to be written to the returned place. The caller keeps to
  * max_rows and max_tokens. */
 int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row);
+/* Where the words of the row that is appended next may lie, as many as it has tokens; limits.masks. */
+uint64_t *inputs_next_words(const struct inputs_slot *slot);
 /* Room for a slot's initialisation with n_pages pages? */
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages);
 void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages);
+/* The mask of the slot whose initialisation was added last; without it: causal. */
+void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask);
 /* Queue the prepare op for a batch padded to padded_rows and the descriptor's tokens. */
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
 	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages);

@@ -61,6 +61,8 @@ static void apply_init(const struct expansion *e, const struct slot_init *init)
 	if (!slot_valid(e, init->slot))
 		return;
 	e->in->slot_sampling[init->slot] = init->sampling;
+	if (e->in->slot_mask)
+		e->in->slot_mask[init->slot] = init->mask;
 	pages = slot_pages(e, init->slot);
 	for (uint32_t i = 0; i < n; i++)
 		pages[i] = clamp_page(e, e->record->pages[(size_t)init->page_offset + i]);
@@ -76,6 +78,16 @@ static const void *given_embedding(
 	return (const uint8_t *)row->embeddings + (size_t)(j - row->n_ids) * e->in->embedding_bytes;
 }
 
+/* A tree's tokens lie one behind the other in the cache, and stand as deep as they have ancestors. */
+static uint64_t rotary_position(const struct step_row *row, uint32_t j)
+{
+	uint64_t position = (uint64_t)row->start + j;
+
+	if (!(row->flags & ROW_TREE) || !row->words || !row->words[j] || position < row->tree)
+		return position;
+	return row->tree + (uint64_t)__builtin_popcountll(row->words[j]) - 1;
+}
+
 /* `table`: the row's pages, in batch order. */
 static void expand_token(
 	const struct expansion *e, const struct step_row *row, const int32_t *table, uint32_t j)
@@ -87,6 +99,8 @@ static void expand_token(
 	e->in->input_ids[t] =
 		clamp_id(e, from_slot ? e->in->slot_last_token[row->slot] : e->record->ids[t]);
 	e->in->embedding_from[t] = given_embedding(e, row, j);
+	if (e->in->mask_words)
+		e->in->mask_words[t] = row->words ? row->words[j] : 0;
 	if (position >= e->capacity) {
 		e->in->positions[t] = (int32_t)(e->capacity - 1);
 		e->in->slot_mapping[t] = -1;
@@ -94,7 +108,8 @@ static void expand_token(
 	}
 	mapped = (uint64_t)table[position / e->in->page_tokens] * e->in->page_tokens +
 		 position % e->in->page_tokens;
-	e->in->positions[t] = (int32_t)position;
+	position = rotary_position(row, j);
+	e->in->positions[t] = (int32_t)(position < e->capacity ? position : e->capacity - 1);
 	e->in->slot_mapping[t] = mapped <= INT32_MAX ? (int32_t)mapped : -1;
 }
 
@@ -105,6 +120,8 @@ static void empty_tokens(const struct expansion *e, uint32_t first, uint32_t end
 		e->in->embedding_from[t] = NULL;
 		e->in->positions[t] = 0;
 		e->in->slot_mapping[t] = -1;
+		if (e->in->mask_words)
+			e->in->mask_words[t] = 0;
 	}
 }
 
@@ -205,6 +222,8 @@ int cpu_prepare(struct stream *stream, const struct op_prepare *a)
 	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
 		return -EINVAL;
 	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
+		return -EINVAL;
+	if (!in->slot_mask != !in->mask_words)
 		return -EINVAL;
 	return CPU_LAUNCH(stream, &prepare_op, a, 0);
 }

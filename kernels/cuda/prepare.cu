@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: 16 blocks; block: 512 threads; shared memory: 37 KB for a tile of 512 rows and one of 256
- * inits. Reads the record over the bus, in each block; writes 20 bytes for each of max_tokens, 20
+ * Grid: 16 blocks; block: 512 threads; shared memory: 45 KB for a tile of 512 rows and one of 256
+ * inits. Reads the record over the bus, in each block; writes 28 bytes for each of max_tokens, 20
  * for each of max_rows, and the block table rows in use. The time is a chain of reads over the
  * bus: the record, then its rows and inits, then ids and pages. Hence few blocks, which load
  * whole tiles side by side into shared memory. On an H200, at 128 decoding rows: 7 us with 4 or
@@ -137,8 +137,11 @@ __device__ static void apply_inits(const struct expansion &e, uint32_t n)
 			continue;
 		copy_part(e, e.in.slot_block_table + slot * e.in.max_pages, init_source(e, init),
 			e.in.max_pages, u % n_parts);
-		if (u % n_parts == 0 && threadIdx.x % WARP == 0)
+		if (u % n_parts == 0 && threadIdx.x % WARP == 0) {
 			e.in.slot_sampling[slot] = init.sampling;
+			if (e.in.slot_mask)
+				e.in.slot_mask[slot] = init.mask;
+		}
 	}
 }
 
@@ -248,6 +251,8 @@ __device__ static void empty_token(const struct expansion &e, uint32_t t)
 	e.in.embedding_from[t] = NULL;
 	e.in.positions[t] = 0;
 	e.in.slot_mapping[t] = -1;
+	if (e.in.mask_words)
+		e.in.mask_words[t] = 0;
 }
 
 /* The tile's row that token t is of: the last that begins at t or before. */
@@ -282,8 +287,9 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	const uint64_t position = (uint64_t)row.start + (t - e.tile.first[i]);
 	const bool from_slot = t == e.tile.first[i] && (row.flags & ROW_FROM_SLOT);
 	const bool fits = position < e.capacity;
+	const bool tree = (row.flags & ROW_TREE) && position >= row.tree;
 	uint32_t page;
-	uint64_t mapped;
+	uint64_t mapped, word = 0, rotary = position;
 	int32_t id;
 
 	if (!slot_valid(e, row.slot)) {
@@ -293,11 +299,19 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	/* Both are read before anything is written: one wait for the bus. */
 	id = from_slot ? e.in.slot_last_token[row.slot] : e.tile.record.ids[t];
 	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
+	if (row.words)
+		word = row.words[t - e.tile.first[i]];
+	/* a tree's tokens stand as deep as they have ancestors */
+	if (tree && word)
+		rotary = row.tree + (uint64_t)__popcll(word) - 1;
+	if (e.in.mask_words)
+		e.in.mask_words[t] = word;
 	e.in.input_ids[t] = (int32_t)clamp_index(id, e.in.vocab_size);
 	e.in.embedding_from[t] = given_embedding(e, row, t - e.tile.first[i]);
 	mapped = (uint64_t)clamp_page(e, page) * page_tokens +
 		 (uint32_t)position % page_tokens;
-	e.in.positions[t] = (int32_t)(fits ? position : e.capacity - 1);
+	e.in.positions[t] =
+		(int32_t)(fits && rotary < e.capacity ? rotary : e.capacity - 1);
 	e.in.slot_mapping[t] = fits && mapped <= INT32_MAX ? (int32_t)mapped : -1;
 }
 
@@ -399,6 +413,8 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
 		return -EINVAL;
 	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
+		return -EINVAL;
+	if (!in->slot_mask != !in->mask_words)
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
 	if (rc != 0)

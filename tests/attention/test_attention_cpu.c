@@ -10,7 +10,9 @@
 
 #include "tests/attention/world.h"
 
-static const char *const backends[] = { "naive", "paged" };
+static const char *const backends[] = { "naive", "paged", "flex" };
+
+#define N_BACKENDS (sizeof(backends) / sizeof(*backends))
 
 static const struct shape ordinary = {
 	.n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4, .max_seq_len = 150,
@@ -106,6 +108,12 @@ static void test_paged_agrees_with_dense_reference(void **state)
 	agree_with_dense("paged");
 }
 
+static void test_flex_agrees_with_dense_reference(void **state)
+{
+	(void)state;
+	agree_with_dense("flex");
+}
+
 static void test_window_is_the_layers_own(void **state)
 {
 	struct world w;
@@ -113,7 +121,7 @@ static void test_window_is_the_layers_own(void **state)
 	float *all;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &windowed);
 		all = calloc(w.width, sizeof(float));
 		world_place(&w, &row, 1, 0, 0);
@@ -140,7 +148,7 @@ static void test_window_of_one_sees_only_itself(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &shape);
 		world_place(&w, &row, 1, 0, 0);
 		world_run(&w);
@@ -162,7 +170,7 @@ static void test_empty_rows_and_padding_give_zero(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		world_place(&w, rows, 4, 8, 16);
 		world_run(&w);
@@ -176,7 +184,7 @@ static void test_idle_batch_writes_zero_padding(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		world_place(&w, NULL, 0, 4, 4);
 		world_run(&w);
@@ -193,7 +201,7 @@ static void test_tokens_before_the_sequence_give_zero(void **state)
 	float *expected;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		expected = calloc(w.width, sizeof(float));
 		world_place(&w, &row, 1, 0, 0);
@@ -215,7 +223,7 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		for (size_t i = 0; i < 4; i++) {
 			world_place(&w, &row, 1, 0, 0);
@@ -289,7 +297,7 @@ static void bits_ignore_company(const char *backend, const struct shape *shape)
 static void test_bits_do_not_depend_on_the_batch(void **state)
 {
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		bits_ignore_company(backends[b], &ordinary);
 		bits_ignore_company(backends[b], &windowed);
 	}
@@ -321,7 +329,7 @@ static void bits_ignore_chunks(const char *backend, const struct shape *shape)
 static void test_bits_do_not_depend_on_the_chunking(void **state)
 {
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		bits_ignore_chunks(backends[b], &ordinary);
 		bits_ignore_chunks(backends[b], &windowed);
 	}
@@ -362,7 +370,7 @@ static void test_rebuild_forgets_the_batch_before(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		world_place(&w, big, 2, 4, 20);
 		world_run(&w);
@@ -383,7 +391,7 @@ static void test_contradicting_batches_are_refused(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		for (int fault = 0; fault < 7; fault++) {
 			world_place(&w, &row, 1, 2, 4);
@@ -406,7 +414,7 @@ static void test_runs_of_layers_that_are_not_there_are_refused(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		assert_int_equal(world_enqueue(&w, 1), -EINVAL); /* nothing built */
 		world_place(&w, &row, 1, 0, 0);
@@ -433,7 +441,7 @@ static void test_device_without_kernels_is_refused(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < N_BACKENDS; b++) {
 		world_init(&w, backends[b], &ordinary);
 		assert_int_equal(
 			w.backend->manager_new(&other, &w.config, &w.inputs, &manager), -ENOTSUP);
@@ -447,6 +455,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_naive_agrees_with_dense_reference),
 		cmocka_unit_test(test_paged_agrees_with_dense_reference),
+		cmocka_unit_test(test_flex_agrees_with_dense_reference),
 		cmocka_unit_test(test_window_is_the_layers_own),
 		cmocka_unit_test(test_window_of_one_sees_only_itself),
 		cmocka_unit_test(test_empty_rows_and_padding_give_zero),

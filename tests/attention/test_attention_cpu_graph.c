@@ -10,7 +10,7 @@
 
 #include "tests/attention/world.h"
 
-static const char *const backends[] = { "naive", "paged" };
+static const char *const backends[] = { "naive", "paged", "flex" };
 
 static const struct shape ordinary = {
 	.n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4, .max_seq_len = 150,
@@ -156,7 +156,7 @@ static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < sizeof(backends) / sizeof(*backends); b++) {
 		world_init(&w, backends[b], &ordinary);
 		world_place(&w, NULL, 0, 1, 1);
 		world_run(&w);

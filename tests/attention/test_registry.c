@@ -76,8 +76,23 @@ static int fake_run(struct attention_metadata *metadata, struct stream *stream,
 		.build = fake_build, .run = fake_run, \
 	}
 
-/* Registered once; it keeps out of the way unless a test lets it speak. */
+/* Registered once; they keep out of the way unless a test lets them speak. */
 static const struct attention_backend fake = FAKE("fake");
+
+#define ODD_HEADS 5 /* that no built-in backend can serve */
+
+static int masked_check(const struct attention_config *config, char *why, size_t size)
+{
+	(void)why, (void)size;
+	return config->n_kv_heads == ODD_HEADS ? 0 : -ENOTSUP;
+}
+
+static enum attention_support masked_support(
+	const struct attention_config *config, uint32_t *ret_max_query)
+{
+	*ret_max_query = config->max_tokens;
+	return ATTENTION_ALWAYS;
+}
 
 static struct attention_config model(void)
 {
@@ -112,6 +127,7 @@ static void test_builtin_backends_are_there(void **state)
 	assert_ptr_equal(attention_find("paged"), &attention_paged);
 	assert_ptr_equal(attention_get(0), &attention_naive);
 	assert_ptr_equal(attention_get(1), &attention_paged);
+	assert_ptr_equal(attention_find("flex"), &attention_flex);
 	assert_null(attention_get(1000));
 	assert_null(attention_find("nobody"));
 }
@@ -193,6 +209,56 @@ static void test_auto_takes_highest_level(void **state)
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
 	assert_ptr_equal(backend, &fake);
 	assert_int_equal(support, ATTENTION_ALWAYS);
+}
+
+static void test_auto_prefers_paged_to_flex_for_all_its_level(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support = ATTENTION_NEVER;
+	char why[256] = "";
+
+	(void)state;
+	fake_refuses = 1;
+	assert_int_equal(level_of("flex", &config, why, sizeof(why)), ATTENTION_ALWAYS);
+	for (config.max_decode_query = 1; config.max_decode_query <= 64;
+		config.max_decode_query *= 8) {
+		assert_int_equal(
+			attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+		assert_ptr_equal(backend, &attention_paged);
+	}
+}
+
+/* Whichever was registered first. */
+static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
+{
+	static struct attention_backend masked = FAKE("masked"), late = FAKE("late");
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support = ATTENTION_NEVER;
+	char why[256] = "";
+
+	(void)state;
+	masked.masks = true;
+	masked.check = masked_check;
+	masked.support = masked_support;
+	late.check = masked_check;
+	assert_int_equal(attention_register(&masked), 0);
+	assert_int_equal(attention_register(&late), 0);
+	config.n_kv_heads = ODD_HEADS;
+	claimed_query = 64;
+	for (fake_refuses = 0; fake_refuses < 2; fake_refuses++) {
+		for (int level = ATTENTION_NEVER; level <= ATTENTION_UNIFORM_BATCH; level++) {
+			claimed_level = (enum attention_support)level;
+			assert_int_equal(attention_choose("auto", &config, &backend, &support, why,
+						 sizeof(why)), 0);
+			assert_ptr_equal(backend, level == ATTENTION_NEVER ? &masked
+						  : fake_refuses           ? &late
+									   : &fake);
+			assert_int_equal(
+				strstr(why, "none without masks") != NULL, backend == &masked);
+		}
+	}
 }
 
 static void test_auto_takes_earlier_registered_on_a_tie(void **state)
@@ -391,6 +457,8 @@ int main(void)
 		cmocka_unit_test(test_name_in_use_is_refused),
 		WITH_FAKE(test_registered_backend_is_found),
 		WITH_FAKE(test_auto_takes_highest_level),
+		WITH_FAKE(test_auto_prefers_paged_to_flex_for_all_its_level),
+		WITH_FAKE(test_auto_takes_masks_where_none_without_has_graphs),
 		WITH_FAKE(test_auto_takes_earlier_registered_on_a_tie),
 		WITH_FAKE(test_auto_ranks_by_level_that_holds),
 		WITH_FAKE(test_claim_beyond_ability_is_lowered),

@@ -78,6 +78,10 @@ void world_init(struct world *w, const char *backend, const struct shape *shape)
 		.query_start = world_alloc(w, WORLD_ROWS + 1, sizeof(int32_t)),
 		.seq_lens = world_alloc(w, WORLD_ROWS, sizeof(int32_t)),
 		.block_table = world_alloc(w, (size_t)WORLD_ROWS * max_pages, sizeof(int32_t)),
+		.max_slots = WORLD_ROWS,
+		.row_slot = world_alloc(w, WORLD_ROWS, sizeof(int32_t)),
+		.slot_mask = world_alloc(w, WORLD_ROWS, sizeof(struct slot_mask)),
+		.mask_words = world_alloc(w, WORLD_TOKENS, sizeof(uint64_t)),
 	};
 	w->kv = world_alloc(w,
 		(size_t)w->n_pages * 2 * shape->page_tokens * shape->n_kv_heads * shape->head_dim,
@@ -94,12 +98,16 @@ void world_deinit(struct world *w)
 {
 	const struct device_ops *ops = w->device->ops;
 
+	world_sync(w); /* a build may have queued work */
 	w->backend->metadata_free(w->metadata);
 	w->backend->manager_free(w->manager);
 	ops->stream_free(w->stream);
 	ops->mem_free(w->device, w->out);
 	ops->mem_free(w->device, w->q);
 	ops->mem_free(w->device, w->kv);
+	ops->mem_free(w->device, w->inputs.mask_words);
+	ops->mem_free(w->device, w->inputs.slot_mask);
+	ops->mem_free(w->device, w->inputs.row_slot);
 	ops->mem_free(w->device, w->inputs.block_table);
 	ops->mem_free(w->device, w->inputs.seq_lens);
 	ops->mem_free(w->device, w->inputs.query_start);
@@ -159,6 +167,17 @@ static void place_queries(struct world *w, const struct row *row, uint32_t first
 				content(row->seed, PART_Q, row->seq_len - row->n_query + j, e);
 }
 
+static void place_mask(struct world *w, const struct row *row, uint32_t r, uint32_t first)
+{
+	uint32_t slot = WORLD_ROWS - 1 - r;
+
+	w->inputs.row_slot[r] = (int32_t)slot;
+	w->inputs.slot_mask[slot] = row->mask;
+	for (uint32_t j = 0; j < row->n_query && row->seq_len; j++)
+		w->inputs.mask_words[first + j] =
+			row->words ? row->words[row->seq_len - row->n_query + j] : 0;
+}
+
 static void make_hostile(struct world *w)
 {
 	static const int32_t garbage[] = { -1, INT32_MAX, INT32_MIN, 1 << 20 };
@@ -167,6 +186,8 @@ static void make_hostile(struct world *w)
 
 	memset(w->kv, 0xff, w->n_pages * 2 * c->page_tokens * row * sizeof(float));
 	memset(w->q, 0xff, (size_t)WORLD_TOKENS * w->q_stride * sizeof(float));
+	memset(w->inputs.slot_mask, 0xff, WORLD_ROWS * sizeof(struct slot_mask));
+	memset(w->inputs.mask_words, 0, WORLD_TOKENS * sizeof(uint64_t));
 	for (uint32_t i = 0; i < WORLD_ROWS * c->max_pages; i++)
 		w->inputs.block_table[i] = garbage[world_draw(w, 4)];
 }
@@ -188,14 +209,17 @@ void world_place(struct world *w, const struct row *rows, uint32_t n_rows, uint3
 		w->inputs.query_start[r] = (int32_t)n_tokens;
 		w->inputs.seq_lens[r] = (int32_t)rows[r].seq_len;
 		pages = place_row(w, &rows[r], w->inputs.block_table + r * max_pages, pages);
+		place_mask(w, &rows[r], r, n_tokens);
 		if (rows[r].seq_len)
 			place_queries(w, &rows[r], n_tokens);
 		n_tokens += rows[r].n_query;
 		max_query = rows[r].n_query > max_query ? rows[r].n_query : max_query;
 	}
 	free(shuffled);
-	for (uint32_t r = n_rows; r < WORLD_ROWS; r++)
+	for (uint32_t r = n_rows; r < WORLD_ROWS; r++) {
 		w->inputs.seq_lens[r] = 0;
+		w->inputs.row_slot[r] = -1;
+	}
 	for (uint32_t r = n_rows; r <= WORLD_ROWS; r++)
 		w->inputs.query_start[r] = (int32_t)n_tokens;
 	w->batch = (struct attention_batch){
@@ -255,20 +279,48 @@ const float *world_out(const struct world *w, uint32_t row, uint32_t token)
 	return w->out + (size_t)token * w->width;
 }
 
-/* softmax over positions [first, last] by definition, everything in double; into expected[]. */
+/* Masks, by their definition in kernels/ops.h: does the token at q see the one at k? */
+static bool sees(const struct world *w, const struct row *row, uint32_t q, uint32_t k)
+{
+	const struct slot_mask *m = &row->mask;
+	uint64_t word = row->words ? row->words[q] : 0;
+	uint32_t window = w->windows[LAYER];
+
+	if (q == k)
+		return true;
+	if (window && k + window <= q)
+		return false;
+	switch (m->kind) {
+	case MASK_WINDOW:
+		return k < q && (k < m->end || k + m->window > q);
+	case MASK_PREFIX:
+		return k < q || (q >= m->begin && k < m->end && q < m->end);
+	case MASK_DOCUMENTS:
+		return k < q && k >= word;
+	case MASK_TREE:
+		if (q < m->begin)
+			return k < q;
+		return k < m->begin || (k - m->begin < 64 && (word >> (k - m->begin) & 1));
+	default:
+		return k < q;
+	}
+}
+
+/* softmax over what is seen by definition, everything in double; into expected[]. */
 static void reference(const struct world *w, const struct row *row, uint32_t last, uint32_t head,
 	double *expected)
 {
 	const struct attention_config *c = &w->config;
-	uint32_t window = w->windows[LAYER], dim = c->head_dim;
+	uint32_t dim = c->head_dim;
 	uint32_t kv_first = head / (c->n_heads / c->n_kv_heads) * dim;
-	uint32_t first = window && last + 1 > window ? last + 1 - window : 0;
 	double total = 0;
 
 	memset(expected, 0, dim * sizeof(*expected));
-	for (uint32_t p = first; p <= last; p++) {
+	for (uint32_t p = 0; p < row->seq_len; p++) {
 		double score = 0, weight;
 
+		if (!sees(w, row, last, p))
+			continue;
 		for (uint32_t d = 0; d < dim; d++)
 			score += (double)content(row->seed, PART_Q, last, head * dim + d) *
 				 (double)content(row->seed, PART_K, p, kv_first + d);

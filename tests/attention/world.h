@@ -7,7 +7,7 @@
  * a dense double reference that knows nothing of pages.
  *
  * The keys, values and queries of a sequence are a function of (its seed, position, element), so
- * the same token can be put into any batch. Whatever no reader may look at is hostile: cache
+ * the same token can be put into any batch. Row r has the slot WORLD_ROWS - 1 - r. Whatever no reader may look at is hostile: cache
  * slots that no token occupies and queries of no token are NaN, outputs are NaN before a run, and
  * block table entries past the used pages are garbage.
  */
@@ -26,6 +26,8 @@ struct shape {
 
 struct row {
 	uint32_t seed, n_query, seq_len;
+	struct slot_mask mask;  /* for backends that read it */
+	const uint64_t *words;  /* [seq_len] by position; NULL: all 0 */
 };
 
 struct world {

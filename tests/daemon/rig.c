@@ -371,6 +371,7 @@ struct rig_request rig_step(struct rig_client *client, uint32_t index, const str
 	memcpy(payload, rows, at);
 	for (uint32_t i = 0; i < msg->n_rows; i++)
 		n += rows[i].n_tokens;
+	n *= msg_mask_has_words(&msg->mask) ? 3 : 1;
 	assert_true(at + n * 4 <= sizeof(payload));
 	memcpy(payload + at, tokens, n * 4);
 	place(client, &request, header, (uint32_t)length, payload, at + n * 4, layout.bytes);

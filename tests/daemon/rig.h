@@ -105,6 +105,7 @@ void rig_assert_all_free(struct rig *rig);
 /* Fill an entry: header, tokens and output area in the arena. index: the request index. */
 struct rig_request rig_generate(struct rig_client *client, uint32_t index, const int32_t *tokens,
 	uint32_t n_tokens, const struct msg_generate *msg);
+/* Behind the tokens lie the words, if the mask has any. */
 struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
 	const struct msg_row *rows, const int32_t *tokens);
 struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned op,

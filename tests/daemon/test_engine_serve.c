@@ -11,6 +11,7 @@
 static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
 static const struct rig_options eager = {.mode = GRAPH_NONE};
 static const struct rig_options naive = {.mode = GRAPH_NONE, .attention = "naive"};
+static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
 
 /* ---- golden.json ---- */
 
@@ -100,6 +101,12 @@ static void test_golden_logits_and_tokens_with_naive_attention(void **state)
 {
 	(void)state;
 	assert_golden(&naive);
+}
+
+static void test_golden_logits_and_tokens_with_flex_attention(void **state)
+{
+	(void)state;
+	assert_golden(&flex);
 }
 
 static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
@@ -344,6 +351,7 @@ int main(void)
 		cmocka_unit_test(test_golden_logits_and_tokens_with_full_graphs),
 		cmocka_unit_test(test_golden_logits_and_tokens_eager),
 		cmocka_unit_test(test_golden_logits_and_tokens_with_naive_attention),
+		cmocka_unit_test(test_golden_logits_and_tokens_with_flex_attention),
 		cmocka_unit_test(test_prompt_chunks_of_any_size_give_the_same_answer),
 		cmocka_unit_test(test_limit_ends_with_length_and_exactly_that_many_tokens),
 		cmocka_unit_test(test_stop_id_ends_the_output_and_is_its_last_token),
@@ -356,6 +364,7 @@ int main(void)
 
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
+		{"with_flex_attention", "the flex backend is for the cpu device"},
 		{"test_seeded_sampling_does_not_depend_on_who_shares_the_step",
 			"logits depend on the number of rows, and so do draws at temperature 1.5"},
 	};

@@ -24,6 +24,7 @@ static const struct inputs_limits limits = {
 	.hidden_size = 8,
 	.max_init_pages = 16,
 	.max_results = 2,
+	.masks = true,
 };
 
 struct fixture {
@@ -168,6 +169,7 @@ static void test_slots_do_not_share_memory(void **state)
 	assert_true((uint8_t *)b->record - from >= (uint8_t *)(a->flag + 1) - from);
 	memset(a->rows, 1, ROWS * sizeof(*a->rows));
 	memset(a->ids, 2, TOKENS * sizeof(*a->ids));
+	memset(a->words, 9, TOKENS * sizeof(*a->words));
 	memset(a->inits, 3, ROWS * sizeof(*a->inits));
 	memset(a->pages, 4, limits.max_init_pages * sizeof(*a->pages));
 	memset(a->copies, 5, ROWS * sizeof(*a->copies));
@@ -176,6 +178,7 @@ static void test_slots_do_not_share_memory(void **state)
 	memset(a->hidden, 8, 2 * limits.hidden_size * sizeof(*a->hidden));
 	assert_int_equal(a->rows[ROWS - 1].slot, 0x01010101);
 	assert_int_equal(a->ids[TOKENS - 1], 0x02020202);
+	assert_true(a->words[TOKENS - 1] == 0x0909090909090909u);
 	assert_int_equal(a->pages[limits.max_init_pages - 1], 0x04040404);
 	assert_int_equal(a->sampled[ROWS - 1], 0x06060606);
 	assert_int_equal(*a->flag, 0);
@@ -246,6 +249,62 @@ static void test_embeddings_of_a_row_lie_a_hidden_state_apart(void **state)
 		assert_null(fetch_from(f, t));
 }
 
+static uint64_t fetch_word(const struct fixture *f, uint32_t token)
+{
+	uint64_t word;
+
+	test_copy(f->device, &word, f->inputs.persistent.mask_words + token, sizeof(word));
+	return word;
+}
+
+static void test_masks_and_words_arrive_and_are_gone_with_their_step(void **state)
+{
+	struct fixture *f = *state;
+	const struct slot_mask given = {.kind = MASK_PREFIX, .begin = 3, .end = 7};
+	const struct slot_sampling sampling = {.top_p = 1};
+	const uint32_t page = 9;
+	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
+	struct step_row row = {.slot = 5, .n_tokens = 4};
+	struct slot_mask masks[ROWS];
+
+	launch(f, slot, 1, 2, 0, 7, 1, 2);
+	inputs_add_init(slot, 5, &sampling, &page, 1);
+	inputs_set_mask(slot, &given);
+	row.words = inputs_next_words(slot);
+	for (uint32_t i = 0; i < 4; i++)
+		inputs_next_words(slot)[i] = 100 + i;
+	memset(inputs_add_row(slot, &row), 0, 4 * sizeof(int32_t));
+	assert_int_equal(inputs_prepare(&f->inputs, slot, f->lane,
+		&(struct descriptor){.mode = GRAPH_FULL, .tokens = TOKENS}, ROWS, 64), 0);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	test_copy(f->device, masks, f->inputs.persistent.slot_mask, sizeof(masks));
+	assert_memory_equal(&masks[5], &given, sizeof(given));
+	assert_int_equal(masks[1].kind, MASK_CAUSAL);
+	for (uint32_t t = 0; t < TOKENS; t++)
+		assert_true(fetch_word(f, t) == (t >= 2 && t < 6 ? 98 + t : 0));
+	slot->step = 0;
+	launch(f, inputs_begin(&f->inputs, 2), 3, 3, 0, 33, 1, 3);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	for (uint32_t t = 0; t < TOKENS; t++)
+		assert_true(fetch_word(f, t) == 0);
+}
+
+static void test_inputs_without_masks_have_no_place_for_them(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_limits without = limits;
+	struct inputs inputs;
+
+	without.masks = false;
+	assert_int_equal(inputs_init(&inputs, f->device, &without), 0);
+	assert_null(inputs.persistent.slot_mask);
+	assert_null(inputs.persistent.mask_words);
+	assert_null(inputs.slots[0].words);
+	assert_true(inputs.device_bytes < f->inputs.device_bytes);
+	assert_true(inputs.pinned_bytes < f->inputs.pinned_bytes);
+	inputs_deinit(&inputs);
+}
+
 static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)
 {
 	struct fixture *f = *state;
@@ -274,6 +333,8 @@ int main(void)
 		TEST(test_slots_do_not_share_memory),
 		TEST(test_small_step_after_a_large_one_sees_nothing_of_it),
 		TEST(test_embeddings_of_a_row_lie_a_hidden_state_apart),
+		TEST(test_masks_and_words_arrive_and_are_gone_with_their_step),
+		TEST(test_inputs_without_masks_have_no_place_for_them),
 		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
 	};
 

@@ -70,6 +70,14 @@ static void claim_sampling(const struct msg_sampling *sampling)
 	CLAIM(sampling->flags <= 3);
 }
 
+static void claim_mask(const struct msg_mask *mask, uint32_t last)
+{
+	CLAIM(mask->kind <= last);
+	CLAIM((mask->kind == MSG_MASK_WINDOW_KIND) == (mask->window > 0));
+	CLAIM(mask->kind == MSG_MASK_WINDOW_KIND || mask->sinks == 0);
+	CLAIM((mask->kind == MSG_MASK_PREFIX_KIND) == (mask->prefix > 0));
+}
+
 static void fuzz_generate(const uint8_t *data, size_t size)
 {
 	struct msg_generate msg, again;
@@ -84,6 +92,7 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 		return;
 	}
 	claim_sampling(&msg.sampling);
+	claim_mask(&msg.mask, MSG_MASK_DOCUMENTS_KIND);
 	CLAIM(msg.n_tokens > 0 && msg.max_tokens > 0 && msg.n_stop <= MSG_STOP_MAX);
 	for (uint32_t i = 0; i < msg.n_stop; i++)
 		CLAIM(msg.stop[i] >= 0);
@@ -108,6 +117,7 @@ static void fuzz_step(const uint8_t *data, size_t size)
 		return;
 	}
 	claim_sampling(&msg.sampling);
+	claim_mask(&msg.mask, MSG_MASK_TREE_KIND);
 	CLAIM(msg.n_rows > 0 && msg.outputs > 0 && msg.outputs <= 7);
 	int n = msg_step_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);

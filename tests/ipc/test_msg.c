@@ -108,6 +108,7 @@ static struct msg_generate full_generate(void)
 		.stop = {0, 1, 2, 3, 127, 128, 65536, INT32_MAX},
 		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS,
 		.deadline_ms = 60000,
+		.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 4},
 	};
 }
 
@@ -168,6 +169,7 @@ static void test_msg_generate_comes_back_as_it_went(void **state)
 	assert_memory_equal(got.stop, sent.stop, sizeof(sent.stop));
 	assert_int_equal(got.flags, sent.flags);
 	assert_int_equal(got.deadline_ms, sent.deadline_ms);
+	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
 
@@ -177,6 +179,7 @@ static void test_msg_step_comes_back_as_it_went(void **state)
 				     .n_rows = 17,
 				     .outputs = 7,
 				     .deadline_ms = 1,
+				     .mask = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 9},
 				     .sampling = {.temperature = FLT_MIN, .top_k = UINT32_MAX}};
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
@@ -188,6 +191,7 @@ static void test_msg_step_comes_back_as_it_went(void **state)
 	assert_int_equal(got.n_rows, 17);
 	assert_int_equal(got.outputs, 7);
 	assert_int_equal(got.deadline_ms, 1);
+	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
 
@@ -422,7 +426,7 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
 	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
 	assert_string_equal(msg_field_name(0), "?");
-	for (unsigned i = MSG_MODEL; i <= MSG_N_TOKENS; i++)
+	for (unsigned i = MSG_MODEL; i <= MSG_MASK_PREFIX; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
 }
 

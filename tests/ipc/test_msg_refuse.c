@@ -149,6 +149,11 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_FLAGS, "\x07"),
 		EXTRA(MSG_MODEL, "\x05"),
 		EXTRA(MSG_DEADLINE_MS, "\xd1\x01\x00"),
+		EXTRA(MSG_MASK, "\x00"),
+		EXTRA(MSG_MASK, "\x03"),
+		EXTRA(MSG_MASK_WINDOW, "\x00"),
+		EXTRA(MSG_MASK_SINKS, "\x00"),
+		EXTRA(MSG_MASK_PREFIX, "\x00"),
 	};
 
 	(void)state;
@@ -183,13 +188,66 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_MODEL, U64_MAX),
 		EXTRA(MSG_SEQUENCE, "\xd0\x80"),
 		EXTRA(MSG_DEADLINE_MS, U32_PLUS),
+		EXTRA(MSG_MASK, "\x04"), /* a tree is a step's */
+		EXTRA(MSG_MASK, "\xff"),
+		EXTRA(MSG_MASK_WINDOW, "\x01"), /* without its kind */
+		EXTRA(MSG_MASK_WINDOW, U32_PLUS),
+		EXTRA(MSG_MASK_SINKS, "\x01"),
+		EXTRA(MSG_MASK_PREFIX, "\x01"),
 	};
-	static const struct extra step[] = {
-		EXTRA(MSG_TEMPERATURE, F32_NAN), EXTRA(MSG_MODEL, "\xff")};
+	static const struct extra step[] = {EXTRA(MSG_TEMPERATURE, F32_NAN),
+		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01")};
 
 	(void)state;
 	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));
 	check_extras(STEP_MSG, STATUS_E_INVALID, step, ARRAY_SIZE(step));
+}
+
+/* Each kind of mask has its number, and no other's. */
+static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
+{
+	static const struct {
+		struct msg_mask mask;
+		unsigned refused; /* 0: taken */
+	} cases[] = {
+		{{MSG_MASK_CAUSAL_KIND, 0, 0, 0}, 0},
+		{{MSG_MASK_CAUSAL_KIND, 0, 0, 1}, MSG_MASK_PREFIX},
+		{{MSG_MASK_WINDOW_KIND, 1, 0, 0}, 0},
+		{{MSG_MASK_WINDOW_KIND, 1, 9, 0}, 0},
+		{{MSG_MASK_WINDOW_KIND, 0, 9, 0}, MSG_MASK_WINDOW},
+		{{MSG_MASK_WINDOW_KIND, 1, 9, 1}, MSG_MASK_PREFIX},
+		{{MSG_MASK_PREFIX_KIND, 0, 0, 5}, 0},
+		{{MSG_MASK_PREFIX_KIND, 0, 0, 0}, MSG_MASK_PREFIX},
+		{{MSG_MASK_PREFIX_KIND, 2, 0, 5}, MSG_MASK_WINDOW},
+		{{MSG_MASK_PREFIX_KIND, 0, 2, 5}, MSG_MASK_SINKS},
+		{{MSG_MASK_DOCUMENTS_KIND, 0, 0, 0}, 0},
+		{{MSG_MASK_DOCUMENTS_KIND, 2, 0, 0}, MSG_MASK_WINDOW},
+		{{MSG_MASK_TREE_KIND, 0, 0, 0}, 0}, /* of a step */
+		{{MSG_MASK_TREE_KIND, 0, 0, 3}, MSG_MASK_PREFIX},
+		{{MSG_MASK_TREE_KIND + 1, 0, 0, 0}, MSG_MASK},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		const struct msg_generate generate = {
+			.n_tokens = 9, .max_tokens = 1, .mask = cases[i].mask};
+		const struct msg_step step = {.n_rows = 1, .outputs = 1, .mask = cases[i].mask};
+		bool tree = cases[i].mask.kind == MSG_MASK_TREE_KIND;
+
+		for (enum kind kind = GENERATE_MSG; kind <= STEP_MSG; kind++) {
+			unsigned refused = kind == GENERATE_MSG && tree ? MSG_MASK
+									: cases[i].refused;
+			uint8_t bytes[MSG_HEADER_MAX];
+			struct msg_detail detail = {0};
+			int n = kind == GENERATE_MSG
+				? msg_generate_encode(&generate, bytes, sizeof(bytes))
+				: msg_step_encode(&step, bytes, sizeof(bytes));
+
+			assert_int_equal(decode(kind, bytes, (size_t)n, &detail),
+				refused ? STATUS_E_INVALID : 0);
+			assert_int_equal(detail.values[0], refused);
+		}
+	}
 }
 
 static void test_msg_fields_of_a_wrong_type_are_refused_by_name(void **state)
@@ -433,6 +491,7 @@ int main(void)
 		cmocka_unit_test(test_msg_least_messages_are_taken),
 		cmocka_unit_test(test_msg_request_fields_in_range_are_taken),
 		cmocka_unit_test(test_msg_request_fields_out_of_range_are_refused_by_name),
+		cmocka_unit_test(test_msg_masks_have_the_numbers_of_their_kind),
 		cmocka_unit_test(test_msg_fields_of_a_wrong_type_are_refused_by_name),
 		cmocka_unit_test(
 			test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name),

@@ -18,10 +18,13 @@ enum {
 /* Nobody reads it: of a row's embeddings only the addresses matter. */
 static const uint8_t given[2 * MAX_TOKENS * EMBEDDING_BYTES];
 
+/* Masks' words. */
+static const uint64_t words[] = {1, 3, 5, 11, 0, UINT64_MAX, 7, 1u << 9, 0xf0f0, 2, 1, 4};
+
 /* The persistent inputs, each in a poisoned buffer between canaries. */
 struct inputs {
 	struct step_inputs in;
-	struct buffer buffers[13];
+	struct buffer buffers[15];
 	size_t n_buffers;
 };
 
@@ -57,6 +60,8 @@ static void inputs_init(struct inputs *i)
 		.slot_last_token = inputs_take(i, MAX_SLOTS * 4),
 		.slot_sampling = inputs_take(i, MAX_SLOTS * sizeof(struct slot_sampling)),
 		.slot_block_table = inputs_take(i, MAX_SLOTS * MAX_PAGES * 4),
+		.slot_mask = inputs_take(i, MAX_SLOTS * sizeof(struct slot_mask)),
+		.mask_words = inputs_take(i, MAX_TOKENS * sizeof(uint64_t)),
 	};
 	for (int32_t s = 0; s < MAX_SLOTS; s++)
 		i->in.slot_last_token[s] = 50 + s;
@@ -95,6 +100,18 @@ static void init_all_slots(struct inputs *i)
 	prepare(i, &record);
 }
 
+static uint32_t rotary_position(const struct step_row *row, uint32_t j)
+{
+	uint32_t position = row->start + j, depth = 0;
+
+	if (!(row->flags & ROW_TREE) || position < row->tree || !row->words || !row->words[j])
+		return position;
+	for (uint64_t word = row->words[j]; word; word >>= 1)
+		depth += word & 1;
+	position = row->tree + depth - 1;
+	return position < CAPACITY ? position : CAPACITY - 1;
+}
+
 /* What the contract says of a consistent record, one value at a time. `ids` is the record's. */
 static void check_step(const struct inputs *i, const struct step_record *record)
 {
@@ -121,7 +138,9 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 			bool from_slot = row->flags & ROW_FROM_SLOT;
 			bool has_id = empty || from_slot || !row->embeddings || j < row->n_ids;
 
-			assert_int_equal(in->positions[t], empty ? 0 : position);
+			assert_int_equal(in->positions[t], empty ? 0 : rotary_position(row, j));
+			assert_true(in->mask_words[t] ==
+				    (!empty && row->words ? row->words[j] : 0));
 			assert_ptr_equal(in->embedding_from[t],
 				has_id ? NULL
 				       : (const uint8_t *)row->embeddings +
@@ -149,6 +168,7 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 		assert_null(in->embedding_from[t]);
 		assert_int_equal(in->positions[t], 0);
 		assert_int_equal(in->slot_mapping[t], -1);
+		assert_true(in->mask_words[t] == 0);
 	}
 }
 
@@ -180,7 +200,7 @@ static const struct step_row big_rows[MAX_ROWS] = {
 	{-1, 0, 2, 9, given},
 	{5, ROW_SAMPLE | ROW_FROM_SLOT, 1, 23, given},
 	{2, 0, 20, 3, given + 7},
-	{1, ROW_SAMPLE, 1, 0, given + 64},
+	{1, ROW_SAMPLE | ROW_TREE, 1, 0, given + 64, 0, 0, words + 3},
 };
 static const struct step_row decode_rows[] = {
 	{4, ROW_SAMPLE | ROW_FROM_SLOT, 1, 7},
@@ -247,7 +267,11 @@ static void test_prepare_random_steps_in_a_row(void **state)
 				.start = random_below(CAPACITY - n + 1),
 				.embeddings = random_below(2) ? given + random_below(99) : NULL,
 				.n_ids = random_below(4),
+				.tree = random_below(CAPACITY),
+				.words = random_below(2) ? words : NULL,
 			};
+			if (random_below(2))
+				rows[r].flags |= ROW_TREE;
 		}
 		record = record_of(rows, n_rows, n_rows + random_below(MAX_ROWS - n_rows + 1));
 		prepare(&inputs, &record);
@@ -280,6 +304,7 @@ static void test_prepare_applies_inits_before_the_rows_that_use_them(void **stat
 		.n_pages = 3,
 		.page_offset = 1,
 		.sampling = {.temperature = 0.5f, .top_p = 0.9f, .top_k = 7, .seed = 123},
+		.mask = {MASK_PREFIX, 3, 4, 5},
 	};
 	struct step_row row = {.slot = 6, .n_tokens = 9};
 	struct step_record record = record_of(&row, 1, 1);
@@ -296,12 +321,37 @@ static void test_prepare_applies_inits_before_the_rows_that_use_them(void **stat
 	assert_int_equal(inputs.in.slot_mapping[8], 13 * PAGE_TOKENS);
 	assert_int_equal(inputs.in.block_table[2], 13);
 	assert_memory_equal(&inputs.in.slot_sampling[6], &init.sampling, sizeof(init.sampling));
+	assert_memory_equal(&inputs.in.slot_mask[6], &init.mask, sizeof(init.mask));
+	assert_int_equal(inputs.in.slot_mask[7].kind, MASK_CAUSAL);
 	for (uint32_t p = 3; p < MAX_PAGES; p++)
 		assert_int_equal(inputs.in.slot_block_table[6 * MAX_PAGES + p], 0);
 	/* Its neighbours keep theirs, and no init touches a last token. */
 	assert_int_equal(inputs.in.slot_block_table[7 * MAX_PAGES], 50);
 	assert_int_equal(inputs.in.slot_block_table[6 * MAX_PAGES - 1], 41);
 	assert_int_equal(inputs.in.slot_last_token[6], 56);
+	inputs_deinit(&inputs);
+}
+
+/* As for a model whose attention has no masks. */
+static void test_prepare_without_masks_needs_no_place_for_them(void **state)
+{
+	struct step_record record = record_of(big_rows, MAX_ROWS, MAX_ROWS);
+	struct inputs inputs;
+
+	(void)state;
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	memset(inputs.in.mask_words, 7, MAX_TOKENS * sizeof(uint64_t));
+	struct step_inputs without = inputs.in;
+	without.slot_mask = NULL;
+	without.mask_words = NULL;
+	struct op_prepare a = {.record = &record, .inputs = without, .n_pages = N_PAGES};
+	RUN(prepare, &a);
+	for (uint32_t t = 0; t < MAX_TOKENS; t++)
+		assert_true(inputs.in.mask_words[t] == 0x0707070707070707u);
+	memset(inputs.in.mask_words, 0, MAX_TOKENS * sizeof(uint64_t));
+	inputs.in.mask_words[MAX_TOKENS - 1] = words[3];
+	check_step(&inputs, &record);
 	inputs_deinit(&inputs);
 }
 
@@ -390,7 +440,7 @@ static void test_prepare_refuses_inputs_that_lack_a_buffer(void **state)
 {
 	struct step_record record = {0};
 	struct inputs inputs;
-	struct op_prepare bad[6];
+	struct op_prepare bad[8];
 
 	(void)state;
 	inputs_init(&inputs);
@@ -402,6 +452,8 @@ static void test_prepare_refuses_inputs_that_lack_a_buffer(void **state)
 	bad[3].inputs.page_tokens = 0;
 	bad[4].inputs.embedding_from = NULL;
 	bad[5].inputs.embedding_bytes = 0;
+	bad[6].inputs.slot_mask = NULL;
+	bad[7].inputs.mask_words = NULL;
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		assert_int_equal(device->kernels->prepare(stream, &bad[i]), -EINVAL);
 	inputs_deinit(&inputs);
@@ -415,6 +467,7 @@ int main(void)
 		cmocka_unit_test(test_prepare_random_steps_in_a_row),
 		cmocka_unit_test(test_prepare_takes_a_row_from_slot_without_ids),
 		cmocka_unit_test(test_prepare_applies_inits_before_the_rows_that_use_them),
+		cmocka_unit_test(test_prepare_without_masks_needs_no_place_for_them),
 		cmocka_unit_test(test_prepare_clamps_ids_into_the_vocabulary),
 		cmocka_unit_test(test_prepare_maps_missing_pages_to_the_null_page),
 		cmocka_unit_test(test_prepare_stays_inside_the_inputs_whatever_the_record_says),

@@ -9,7 +9,7 @@ struct limits {
 	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab, n_pages;
 };
 
-enum { N_ARRAYS = 13, EMBEDDING_BYTES = 96 };
+enum { N_ARRAYS = 15, EMBEDDING_BYTES = 96 };
 
 struct inputs {
 	struct limits limits;
@@ -18,14 +18,16 @@ struct inputs {
 
 static const char *const array_names[N_ARRAYS] = {"input_ids", "positions", "slot_mapping",
 	"query_start", "seq_lens", "block_table", "row_slot", "row_flags", "logit_index",
-	"slot_last_token", "slot_sampling", "slot_block_table", "embedding_from"};
+	"slot_last_token", "slot_sampling", "slot_block_table", "embedding_from", "slot_mask",
+	"mask_words"};
 
 static void inputs_init(struct inputs *in, const struct limits *l)
 {
 	const size_t words[N_ARRAYS] = {l->max_tokens, l->max_tokens, l->max_tokens,
 		l->max_rows + 1, l->max_rows, l->max_rows * l->max_pages, l->max_rows, l->max_rows,
 		l->max_rows, l->max_slots, l->max_slots * sizeof(struct slot_sampling) / 4,
-		l->max_slots * l->max_pages, l->max_tokens * sizeof(void *) / 4};
+		l->max_slots * l->max_pages, l->max_tokens * sizeof(void *) / 4,
+		l->max_slots * sizeof(struct slot_mask) / 4, l->max_tokens * 2};
 
 	in->limits = *l;
 	for (size_t i = 0; i < N_ARRAYS; i++)
@@ -57,6 +59,8 @@ static struct step_inputs inputs_of(const struct inputs *in, int side)
 		.slot_sampling = in->arrays[10].at[side],
 		.slot_block_table = in->arrays[11].at[side],
 		.embedding_from = in->arrays[12].at[side],
+		.slot_mask = in->arrays[13].at[side],
+		.mask_words = in->arrays[14].at[side],
 	};
 }
 
@@ -67,6 +71,7 @@ struct pinned_record {
 	struct slot_init inits[700];
 	int32_t ids[9000];
 	uint32_t pages[16000];
+	uint64_t words[4096];
 };
 
 struct step_size {
@@ -83,12 +88,14 @@ static void random_record(
 	for (size_t i = 0; i < COUNT_OF(p->ids); i++)
 		p->ids[i] =
 			random_below(9) ? (int32_t)random_below(l->vocab) : (int32_t)random_u32();
+	for (size_t i = 0; i < COUNT_OF(p->words); i++)
+		p->words[i] = random_below(9) ? (uint64_t)random_u32() << 32 | random_u32() : 0;
 	p->record = (struct step_record){
 		.n_rows = random_below(s->max_rows + 1), .n_inits = random_below(s->max_inits + 1)};
 	for (uint32_t r = 0; r < p->record.n_rows; r++) {
 		p->rows[r] = (struct step_row){
 			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
-			.flags = random_u32() & (ROW_FROM_SLOT | ROW_SAMPLE),
+			.flags = random_u32() & (ROW_FROM_SLOT | ROW_SAMPLE | ROW_TREE),
 			.n_tokens = random_below(s->max_row_tokens + 1),
 			.start = random_below(l->max_pages * l->page_tokens + 2),
 			/* Only the address matters. */
@@ -96,6 +103,8 @@ static void random_record(
 				? (void *)((uintptr_t)1 << 40 | random_below(1 << 20))
 				: NULL,
 			.n_ids = random_below(4) * random_below(s->max_row_tokens + 1),
+			.tree = random_below(l->max_pages * l->page_tokens + 2),
+			.words = random_below(2) ? p->words + random_below(64) : NULL,
 		};
 		n_tokens += p->rows[r].n_tokens;
 	}
@@ -105,6 +114,7 @@ static void random_record(
 			.n_pages = random_below(l->max_pages + 3),
 			.page_offset = random_below(COUNT_OF(p->pages) - l->max_pages - 3),
 			.sampling = {.temperature = random_float(), .top_k = random_u32()},
+			.mask = {random_below(MASK_KINDS), random_u32(), random_u32(), random_u32()},
 		};
 	p->record.n_tokens = n_tokens - (n_tokens && !random_below(5) ? 1 : 0);
 	p->record.padded_rows = p->record.n_rows + random_below(5);
@@ -118,6 +128,9 @@ static void place_record(const struct pinned_record *p, struct pinned_record *to
 	to->record.ids = to->ids;
 	to->record.inits = to->inits;
 	to->record.pages = to->pages;
+	for (uint32_t r = 0; r < p->record.n_rows; r++)
+		if (p->rows[r].words)
+			to->rows[r].words = to->words + (p->rows[r].words - p->words);
 }
 
 static void check_steps(const struct limits *l, const struct step_size *sizes, size_t n)

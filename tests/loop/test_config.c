@@ -111,7 +111,7 @@ static const struct {
 	{ "graph_mode", "full-decode-only", "FULL_DECODE_ONLY", { "fast", "full_", "1" } },
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
-	{ "attention", "naive", "naive", { "flash", "or", "auto,", "nai", "NAIVE" } },
+	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
 	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
 	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },
 	{ "capture_sizes", "8,1,8", "8,1,8", { "0", "1,,2", "1,", ",1", "65537", "1;2" } },

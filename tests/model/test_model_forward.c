@@ -190,6 +190,11 @@ static void test_matches_reference_with_paged_attention(void **state)
 	check_model(*state, "paged");
 }
 
+static void test_matches_reference_with_flex_attention(void **state)
+{
+	check_model(*state, "flex");
+}
+
 /* ---- batches ---- */
 
 static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
@@ -234,28 +239,37 @@ static void test_prompt_beside_a_decode_disturbs_neither(void **state)
 int main(void)
 {
 	enum { N = ARRAY_SIZE(checkpoints) };
-	static struct CMUnitTest tests[2 * N + 2];
-	static char names[2 * N][96];
+	enum { BACKENDS = 3 };
+	static const struct {
+		const char *name;
+		void (*test)(void **state);
+	} backends[BACKENDS] = {
+		{"naive", test_matches_reference_with_naive_attention},
+		{"paged", test_matches_reference_with_paged_attention},
+		{"flex", test_matches_reference_with_flex_attention},
+	};
+	static struct CMUnitTest tests[BACKENDS * N + 2];
+	static char names[BACKENDS * N][96];
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
+		{"with_flex_attention", "the flex backend is for the cpu device"},
 	};
 	int failed;
 
-	for (size_t i = 0; i < 2 * N; i++) {
-		struct checkpoint *checkpoint = &checkpoints[i / 2];
+	for (size_t i = 0; i < BACKENDS * N; i++) {
+		struct checkpoint *checkpoint = &checkpoints[i / BACKENDS];
 
 		snprintf(names[i], sizeof(names[i]), "test_%s_matches_reference_with_%s_attention",
-			strrchr(checkpoint->below, '/') + 1, i % 2 ? "paged" : "naive");
+			strrchr(checkpoint->below, '/') + 1, backends[i % BACKENDS].name);
 		tests[i] = (struct CMUnitTest){
 			.name = names[i],
-			.test_func = i % 2 ? test_matches_reference_with_paged_attention :
-					     test_matches_reference_with_naive_attention,
+			.test_func = backends[i % BACKENDS].test,
 			.initial_state = checkpoint,
 		};
 	}
-	tests[2 * N] = (struct CMUnitTest)cmocka_unit_test(
+	tests[BACKENDS * N] = (struct CMUnitTest)cmocka_unit_test(
 		test_rows_of_a_batch_get_the_logits_they_get_alone);
-	tests[2 * N + 1] = (struct CMUnitTest)cmocka_unit_test(
+	tests[BACKENDS * N + 1] = (struct CMUnitTest)cmocka_unit_test(
 		test_prompt_beside_a_decode_disturbs_neither);
 	failed = TEST_RUN_GROUP("model", tests, only, NULL, NULL);
 	for (size_t i = 0; i < N && test_on_cuda(); i++)

@@ -75,6 +75,73 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	session_stop(&s);
 }
 
+/* The words lie behind the tokens, all rows' behind all rows'. */
+static void test_masks_arrive_as_they_were_prepared(void **state)
+{
+	const uint64_t words[] = {7, UINT64_MAX, 9};
+	const int32_t tokens[] = {3, 4, 30};
+	struct mimeo_generate generate = small_generate();
+	struct mimeo_step step = MIMEO_STEP_INIT;
+	struct msg_generate msg;
+	uint32_t a, b;
+	struct session s;
+
+	start(&s);
+	generate.mask = (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2};
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+	generate.mask = (struct mimeo_mask){.kind = MIMEO_MASK_DOCUMENTS, .words = words};
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+	assert_int_equal(mimeo_sequence_open(s.m, 0, &a), 0);
+	assert_int_equal(mimeo_sequence_open(s.m, 0, &b), 0);
+	const struct mimeo_step_row rows[] = {{a, 2, tokens}, {b, 1, tokens + 2}};
+	step.n_rows = 2;
+	step.rows = rows;
+	step.outputs = MIMEO_STEP_TOKENS;
+	step.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE, .words = words};
+	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
+	assert_int_equal(mimeo_submit(s.m), 5);
+	struct ring_sqe sqe = session_pop(&s);
+	decode_generate(&s, &sqe, &msg);
+	assert_int_equal(msg.mask.kind, MSG_MASK_WINDOW_KIND);
+	assert_int_equal(msg.mask.window, 9);
+	assert_int_equal(msg.mask.sinks, 2);
+	assert_int_equal(sqe.payload_length, 12);
+	sqe = session_pop(&s);
+	decode_generate(&s, &sqe, &msg);
+	assert_int_equal(msg.mask.kind, MSG_MASK_DOCUMENTS_KIND);
+	assert_int_equal(sqe.payload_length, 12 + 24);
+	const uint8_t *payload =
+		region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
+	assert_memory_equal(payload, generate.tokens, 12);
+	assert_memory_equal(payload + 12, words, 24);
+	for (int i = 0; i < 3; i++)
+		sqe = session_pop(&s);
+	assert_int_equal(sqe.op, RING_OP_STEP);
+	assert_int_equal(sqe.payload_length, 2 * sizeof(struct msg_row) + 12 + 24);
+	payload = region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
+	assert_memory_equal(payload + 2 * sizeof(struct msg_row), tokens, 12);
+	assert_memory_equal(payload + 2 * sizeof(struct msg_row) + 12, words, 24);
+	session_stop(&s);
+}
+
+/* Compiled before there were masks: the struct ends where they begin. */
+static void test_requests_of_programs_older_than_masks_are_causal(void **state)
+{
+	struct mimeo_generate generate = small_generate();
+	struct msg_generate msg;
+	struct session s;
+
+	start(&s);
+	generate.size = offsetof(struct mimeo_generate, mask);
+	generate.mask.kind = 77;
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+	assert_int_equal(mimeo_submit(s.m), 1);
+	struct ring_sqe sqe = session_pop(&s);
+	decode_generate(&s, &sqe, &msg);
+	assert_int_equal(msg.mask.kind, MSG_MASK_CAUSAL_KIND);
+	session_stop(&s);
+}
+
 static void test_step_gives_sampled_tokens_logits_and_hidden_of_each_row(void **state)
 {
 	const int32_t tokens[] = {3, 4, 30};
@@ -295,6 +362,7 @@ static void test_full_arena_refuses_until_a_final_event_is_seen(void **state)
 static void test_generate_refuses_values_no_daemon_would_take(void **state)
 {
 	const int32_t bad_stop = -1;
+	const uint64_t words[3] = {0};
 	struct session s;
 
 	start(&s);
@@ -327,6 +395,14 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(MIMEO_E_INVALID, generate.sampling.min_p = -0.5f);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.flags = 4);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.reserved = 4);
+	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_TREE; generate.mask.words = words);
+	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_WINDOW);
+	REFUSES(MIMEO_E_INVALID, generate.mask.window = 3);
+	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 4);
+	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 2;
+		generate.mask.sinks = 1);
+	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_DOCUMENTS);
+	REFUSES(MIMEO_E_INVALID, generate.mask.words = words);
 	REFUSES(MIMEO_E_UNKNOWN_MODEL, generate.model = 2);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, generate.sequence = 1);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, generate.sequence = UINT32_MAX);
@@ -341,6 +417,7 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 static void test_step_refuses_values_no_daemon_would_take(void **state)
 {
 	const int32_t token = 3;
+	const uint64_t words[1] = {0};
 	uint32_t sequence, other;
 	struct session s;
 
@@ -367,6 +444,11 @@ static void test_step_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(MIMEO_E_INVALID, row.tokens = NULL);
 	REFUSES(MIMEO_E_INVALID, row.sequence = other);
 	REFUSES(MIMEO_E_INVALID, step.sampling.top_p = 2);
+	REFUSES(MIMEO_E_INVALID, step.mask.kind = 5);
+	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_TREE);
+	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_TREE; step.mask.words = words;
+		row.n_tokens = MIMEO_TREE_MAX + 1);
+	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_PREFIX; step.mask.prefix = 2);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, row.sequence = 0);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, row.sequence = 7);
 	REFUSES(MIMEO_E_UNKNOWN_MODEL, step.model = 5);
@@ -408,6 +490,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_generate_arrives_as_it_was_prepared),
+		cmocka_unit_test(test_masks_arrive_as_they_were_prepared),
+		cmocka_unit_test(test_requests_of_programs_older_than_masks_are_causal),
 		cmocka_unit_test(test_step_gives_sampled_tokens_logits_and_hidden_of_each_row),
 		cmocka_unit_test(test_step_without_logits_gives_none),
 		cmocka_unit_test(test_nothing_is_published_before_submit),

@@ -279,6 +279,43 @@ MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
  * "" if it was not, or with GONE. Lives until the next one. */
 MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
 
+/* ---- masks: which tokens of its sequence a token attends to ---- */
+
+/*
+ * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
+ * others a request with any but CAUSAL is refused (UNSUPPORTED). A mask is the request's: it decides
+ * for the tokens that the request computes, those that it generates among them; of the sequence's
+ * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
+ * windows hold beside any mask, counted in the order of the sequence.
+ */
+enum mimeo_mask_kind {
+	MIMEO_MASK_CAUSAL = 0,    /* all tokens before it */
+	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
+	                             first ones of the sequence */
+	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
+	                             its rows) see one another in both directions. They are
+	                             computed in one step: more than the daemon's
+	                             max_batch_tokens are refused (TOO_LONG) */
+	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Neighbours with the same
+	                             word are of one document; a row begins a new one; generated
+	                             tokens are the last one's */
+	MIMEO_MASK_TREE = 4,      /* steps only, rows of MIMEO_TREE_MAX tokens at most: all that the
+	                             sequence had before, and of the row's own tokens token i if bit
+	                             i of the word is set. Only bits of tokens before it count. A
+	                             token's position is that of the row's first token, and one more
+	                             for each of the row's tokens before it that it sees */
+};
+#define MIMEO_TREE_MAX 64
+
+struct mimeo_mask {
+	uint32_t kind;   /* enum mimeo_mask_kind */
+	uint32_t window; /* WINDOW: 1 ...; else 0 */
+	uint32_t sinks;  /* WINDOW: 0 ...; else 0 */
+	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
+	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], rows one after the
+	                          other; copied by the prepare call; else NULL */
+};
+
 /* ---- requests ---- */
 
 struct mimeo_request;
@@ -298,6 +335,7 @@ struct mimeo_generate {
 	uint32_t deadline_ms;           /* from submission; 0: none */
 	uint32_t reserved;              /* 0 */
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
+	struct mimeo_mask mask;         /* all zero: causal */
 };
 
 #define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */
@@ -306,7 +344,7 @@ struct mimeo_generate {
 #define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
 #define MIMEO_GENERATE_INIT                                                                        \
 	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
-		{0, 0, 0}}
+		{0, 0, 0}, {0, 0, 0, 0, NULL}}
 
 struct mimeo_step_row {
 	uint32_t sequence;     /* an open sequence of the step's model; once per step */
@@ -333,6 +371,7 @@ struct mimeo_step {
 	struct mimeo_place embeddings;
 	uint32_t flags;    /* MIMEO_STEP_FENCE */
 	uint32_t reserved; /* 0 */
+	struct mimeo_mask mask; /* of each row; all zero: causal */
 };
 
 #define MIMEO_STEP_TOKENS 1u /* the token sampled after each row; not appended to the sequence */
@@ -342,7 +381,7 @@ struct mimeo_step {
 				MIMEO_EVENT_RECORDED; mimeo_request_fence comes first */
 #define MIMEO_STEP_INIT                                                                            \
 	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0}, \
-		{0, 0, 0}, 0, 0}
+		{0, 0, 0}, 0, 0, {0, 0, 0, 0, NULL}}
 
 /* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in use,
  * sequence calls counted in (wait for an event, mark it seen, try again). It is one of the `entries`

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_FLEX_FLEX_H
+#define MIMEO_ATTENTION_FLEX_FLEX_H
+
+/*
+ * Attention under a block mask: the idea is PyTorch's FlexAttention's (Dong et al., 2024, arXiv
+ * 2412.05496); that a paged cache's mask comes straight from lengths and tables, vLLM's.
+ *
+ * Queries are taken in BLOCKS of at most FLEX_QUERIES tokens of one row, or of the padding; keys in
+ * blocks of FLEX_KEYS positions. Once a step, a device op reads the step's persistent inputs (the
+ * lengths, each row's mask, each token's word) and writes a PLAN: for each block of queries the list
+ * of key blocks that any of them sees, in order, with a bit that says whether all see all of it.
+ * There, the runs of the layers leave the mask aside. Layers of different windows have different
+ * plans.
+ *
+ * A block of queries is one row's, so that its list is no longer than one row's blocks; hence there
+ * are up to max_rows of them (and one of padding) more than tokens would make.
+ *
+ * Lists name blocks by their place in the sequence. Pages are looked up in the row's block table, in
+ * order, up to the row's length: no inverse table is needed, and what a table has past its used
+ * columns is never looked at. A list of n ends with -1 at n: a kernel may fetch one ahead.
+ */
+
+#include "attention/gqa.h"
+
+#define FLEX_QUERIES 16u
+#define FLEX_KEYS 32u
+
+/* A block of queries: tokens [first, first + n_tokens) of the batch. Those whose position is below
+ * 0 (padding, tokens ahead of their sequence) see nothing: their output is 0. */
+struct flex_block {
+	int32_t row; /* -1: padding, or no block */
+	int32_t first, n_tokens;
+	int32_t position; /* of the first token */
+	int32_t seq_len;
+	int32_t reserved;
+};
+
+/* Entries of a list. */
+#define FLEX_ENTRY(block, whole) ((int32_t)((uint32_t)(block) << 1 | (uint32_t)(whole)))
+#define FLEX_ENTRY_BLOCK(entry) ((uint32_t)(entry) >> 1)
+#define FLEX_ENTRY_WHOLE(entry) (((uint32_t)(entry) & 1) != 0)
+
+/* One window's plan. Rewritten whole by every build: past the batch's blocks, rows of -1 and empty
+ * lists. */
+struct flex_plan {
+	struct flex_block *blocks; /* [max_blocks] */
+	int32_t *counts;           /* [max_blocks] of key blocks */
+	int32_t *indices;          /* [max_blocks, max_keys + 1] FLEX_ENTRY..., then -1 */
+};
+
+/* What the op reads of the step, and the worst-case sizes, the same in every step. */
+struct flex_inputs {
+	const int32_t *query_start, *seq_lens, *row_slot;
+	const struct slot_mask *slot_mask; /* [max_slots] or NULL: all causal */
+	const uint64_t *mask_words;        /* [max_tokens] */
+	uint32_t max_slots, max_blocks;
+	uint32_t max_keys; /* key blocks of a row */
+	uint32_t capacity; /* tokens that a row's pages can hold */
+};
+
+struct flex_plan_args {
+	struct flex_inputs in;
+	struct flex_plan plan;
+	uint32_t n_rows, n_tokens; /* padded */
+	uint32_t window;           /* the layers' own; 0: none */
+};
+
+/* One layer of a whole batch. */
+struct flex_args {
+	struct flex_inputs in;
+	struct flex_plan plan;
+	const void *q;              /* [n_tokens, n_heads, head_dim] act, q_stride elements apart */
+	const void *kv;             /* [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
+	void *out;                  /* [n_tokens, n_heads * head_dim] act */
+	const int32_t *block_table; /* [n_rows, max_pages] only entries of used pages are read */
+	uint32_t q_stride, max_pages;
+	uint32_t n_blocks; /* of queries, as many as a batch of that size can have */
+	uint32_t window;
+	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
+	uint32_t n_pages; /* of the cache; ids outside are the null page; 0: not known */
+	float scale;
+};
+
+/* Blocks of queries that a batch of so many rows and tokens, padding counted in, can have. */
+static inline uint64_t flex_blocks(uint32_t n_rows, uint32_t n_tokens)
+{
+	return (uint64_t)n_tokens / FLEX_QUERIES + n_rows + 1;
+}
+
+struct flex_kernels {
+	int (*plan)(struct stream *stream, const struct flex_plan_args *args);
+	int (*run)(struct stream *stream, const struct flex_args *args);
+};
+
+extern const struct flex_kernels flex_cpu_kernels;
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Block masks on the host. Each token is computed alone, over the key blocks of its plan's list in
+ * order; of a block that is not seen whole, the keys that it sees are picked first, so that the
+ * softmax has the same keys in the same tiles as if the mask were written out. Under a causal mask
+ * the result is the paged backend's to the last bit, and whoever shares the batch.
+ */
+
+#include <errno.h>
+#include <string.h>
+
+#include "attention/flex/flex.h"
+#include "attention/flex/mask.h"
+#include "attention/gqa_cpu.h"
+#include "kernels/cpu/cpu.h"
+
+_Static_assert(sizeof(struct flex_args) <= CPU_ARGS_MAX, "flex_args outgrows a queue node");
+_Static_assert(sizeof(struct flex_plan_args) <= CPU_ARGS_MAX, "flex_plan_args does");
+_Static_assert(FLEX_KEYS == GQA_TILE, "a block of keys is a tile of the softmax");
+
+static uint32_t clamp(int32_t value, uint32_t low, uint32_t high)
+{
+	if (value < 0 || (uint32_t)value < low)
+		return low;
+	return mask_min((uint32_t)value, high);
+}
+
+static const struct slot_mask *row_mask(const struct flex_inputs *in, int32_t row)
+{
+	static const struct slot_mask causal = { .kind = MASK_CAUSAL };
+	int32_t slot;
+
+	if (!in->slot_mask || row < 0)
+		return &causal;
+	slot = in->row_slot[row];
+	return slot >= 0 && (uint32_t)slot < in->max_slots ? &in->slot_mask[slot] : &causal;
+}
+
+/* Of the block's token i, whose position is not below 0. */
+static struct mask_view token_view(
+	const struct flex_inputs *in, const struct flex_block *block, int32_t i, uint32_t window)
+{
+	uint64_t word = in->slot_mask ? in->mask_words[block->first + i] : 0;
+
+	return mask_view_of(row_mask(in, block->row), word, (uint32_t)(block->position + i),
+		(uint32_t)block->seq_len, window);
+}
+
+/* ---- the plan ---- */
+
+struct planner {
+	const struct flex_plan_args *args;
+	uint32_t n_blocks; /* written so far */
+};
+
+static enum mask_block views_block(
+	const struct mask_view *views, uint32_t n, uint32_t from, uint32_t end)
+{
+	bool some = false, all = true;
+
+	for (uint32_t i = 0; i < n; i++) {
+		enum mask_block seen = mask_view_block(&views[i], from, end);
+
+		some |= seen != MASK_BLOCK_NONE;
+		all &= seen == MASK_BLOCK_ALL;
+	}
+	if (!some)
+		return MASK_BLOCK_NONE;
+	return all ? MASK_BLOCK_ALL : MASK_BLOCK_SOME;
+}
+
+static int32_t *list_of(const struct flex_inputs *in, const struct flex_plan *plan, uint32_t block)
+{
+	return plan->indices + (size_t)block * ((size_t)in->max_keys + 1);
+}
+
+/* The key blocks that any of the views sees. */
+static void write_list(const struct flex_plan_args *a, uint32_t block, uint32_t seq_len,
+	const struct mask_view *views, uint32_t n_views)
+{
+	int32_t *list = list_of(&a->in, &a->plan, block);
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < a->in.max_keys && k * FLEX_KEYS < seq_len; k++) {
+		uint32_t from = k * FLEX_KEYS, end = mask_min(from + FLEX_KEYS, seq_len);
+		enum mask_block seen = views_block(views, n_views, from, end);
+
+		if (seen != MASK_BLOCK_NONE)
+			list[n++] = FLEX_ENTRY(k, seen == MASK_BLOCK_ALL);
+	}
+	list[n] = -1;
+	a->plan.counts[block] = (int32_t)n;
+}
+
+static void write_block(struct planner *p, const struct flex_block *block)
+{
+	const struct flex_plan_args *a = p->args;
+	struct mask_view views[FLEX_QUERIES];
+	uint32_t n_views = 0;
+
+	if (p->n_blocks == a->in.max_blocks)
+		return;
+	for (int32_t i = 0; i < block->n_tokens; i++)
+		if (block->position + i >= 0)
+			views[n_views++] = token_view(&a->in, block, i, a->window);
+	a->plan.blocks[p->n_blocks] = *block;
+	write_list(a, p->n_blocks, n_views ? (uint32_t)block->seq_len : 0, views, n_views);
+	p->n_blocks++;
+}
+
+/* The tokens [begin, end) of a row, or of the padding, in blocks. */
+static void write_blocks(
+	struct planner *p, int32_t row, uint32_t begin, uint32_t end, uint32_t seq_len)
+{
+	for (uint32_t t = begin; t < end; t += FLEX_QUERIES)
+		write_block(p, &(struct flex_block){
+			.row = row,
+			.first = (int32_t)t,
+			.n_tokens = (int32_t)mask_min(end - t, FLEX_QUERIES),
+			.position = (int32_t)seq_len - (int32_t)(end - t),
+			.seq_len = (int32_t)seq_len,
+		});
+}
+
+static void flex_plan_run(const void *args, void *workspace)
+{
+	const struct flex_plan_args *a = args;
+	struct planner p = { .args = a };
+	uint32_t begin = 0;
+
+	(void)workspace;
+	for (uint32_t r = 0; r < a->n_rows; r++) {
+		uint32_t end = clamp(a->in.query_start[r + 1], begin, a->n_tokens);
+
+		write_blocks(&p, (int32_t)r, begin, end,
+			clamp(a->in.seq_lens[r], 0, a->in.capacity));
+		begin = end;
+	}
+	write_blocks(&p, -1, begin, a->n_tokens, 0);
+	while (p.n_blocks < a->in.max_blocks)
+		write_block(&p, &(struct flex_block){ .row = -1 });
+}
+
+/* ---- a layer ---- */
+
+struct layer {
+	const struct flex_args *args;
+	struct gqa_cache cache;
+	struct gqa_running *running; /* [n_heads] */
+};
+
+/* Leave the keys of the tile that the view sees; it begins at position `from`. */
+static void pick(struct gqa_tile *tile, const struct mask_view *view, uint32_t from)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < tile->n; i++)
+		if (mask_sees(view, from + i))
+			tile->keys[n++] = tile->keys[i];
+	tile->n = n;
+}
+
+static void token_attend(const struct layer *l, const struct flex_block *block,
+	const int32_t *list, int32_t i, float *out)
+{
+	const struct flex_args *a = l->args;
+	const struct mask_view view = token_view(&a->in, block, i, a->window);
+	const int32_t *pages = a->block_table + (size_t)block->row * a->max_pages;
+	const float *q = (const float *)a->q + (size_t)(block->first + i) * a->q_stride;
+	struct gqa_tile tile;
+
+	gqa_begin(l->running, a->n_heads, out, a->head_dim);
+	for (; *list >= 0; list++) {
+		uint32_t from = FLEX_ENTRY_BLOCK(*list) * FLEX_KEYS;
+
+		gqa_tile_load(&tile, &l->cache, pages, from,
+			mask_min(from + FLEX_KEYS, (uint32_t)block->seq_len));
+		if (!FLEX_ENTRY_WHOLE(*list))
+			pick(&tile, &view, from);
+		if (tile.n)
+			gqa_tile_attend(
+				&tile, &l->cache, a->scale, q, a->n_heads, l->running, out);
+	}
+	gqa_end(l->running, a->n_heads, out, a->head_dim);
+}
+
+static void block_attend(const struct layer *l, uint32_t b)
+{
+	const struct flex_args *a = l->args;
+	const struct flex_block *block = &a->plan.blocks[b];
+	const int32_t *list = list_of(&a->in, &a->plan, b);
+	size_t width = (size_t)a->n_heads * a->head_dim;
+
+	for (int32_t i = 0; i < block->n_tokens; i++) {
+		float *out = (float *)a->out + (size_t)(block->first + i) * width;
+
+		if (block->position + i < 0)
+			memset(out, 0, width * sizeof(*out));
+		else
+			token_attend(l, block, list, i, out);
+	}
+}
+
+static void flex_op_run(const void *args, void *workspace)
+{
+	const struct flex_args *a = args;
+	const struct layer layer = {
+		.args = a,
+		.cache = {
+			.kv = a->kv,
+			.page_tokens = a->page_tokens,
+			.n_kv_heads = a->n_kv_heads,
+			.head_dim = a->head_dim,
+			.n_pages = a->n_pages,
+		},
+		.running = workspace,
+	};
+
+	for (uint32_t b = 0; b < a->n_blocks; b++)
+		block_attend(&layer, b);
+}
+
+static const struct cpu_op plan_op = { .name = "flex_plan", .run = flex_plan_run };
+static const struct cpu_op flex_op = { .name = "flex_attention", .run = flex_op_run };
+
+static int plan(struct stream *stream, const struct flex_plan_args *a)
+{
+	return cpu_launch(stream, &plan_op, a, sizeof(*a), 0);
+}
+
+static int run(struct stream *stream, const struct flex_args *a)
+{
+	if (a->n_blocks > a->in.max_blocks)
+		return -EINVAL;
+	return cpu_launch(
+		stream, &flex_op, a, sizeof(*a), a->n_heads * sizeof(struct gqa_running));
+}
+
+const struct flex_kernels flex_cpu_kernels = { .plan = plan, .run = run };

@@ -1,0 +1,683 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Attention under masks, on the cpu device: the requests' own, in graphs and without, against a dense
+ * reference; what may not be cut into chunks; and what is refused.
+ */
+#include "tests/daemon/rig.h"
+
+#include <string.h>
+
+#include "tests/dense.h"
+#include "tests/device.h"
+
+#define TOLERANCE TEST_LOGITS_CPU
+#define N_MAX 128
+
+static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
+
+/* ---- the dense reference ---- */
+
+/* A mask, by what the public header says. begin: the request's first token. */
+struct mask {
+	struct msg_mask msg;
+	uint32_t begin;
+	uint64_t words[N_MAX]; /* by position */
+};
+
+static bool same_document(const struct mask *m, uint32_t q, uint32_t k)
+{
+	for (; q > k; q--)
+		if (q == m->begin || m->words[q] != m->words[q - 1])
+			return false;
+	return true;
+}
+
+static bool sees(const void *mask, uint32_t q, uint32_t k)
+{
+	const struct mask *m = mask;
+	uint32_t end = m->begin + m->msg.prefix;
+
+	if (q == k)
+		return true;
+	switch (m->msg.kind) {
+	case MSG_MASK_WINDOW_KIND:
+		return k < q && (k < m->msg.sinks || q - k < m->msg.window);
+	case MSG_MASK_PREFIX_KIND:
+		return k < q || (q >= m->begin && q < end && k < end);
+	case MSG_MASK_DOCUMENTS_KIND:
+		return k < q && (q < m->begin || (k >= m->begin && same_document(m, q, k)));
+	case MSG_MASK_TREE_KIND:
+		if (k >= q || q < m->begin || k < m->begin)
+			return k < q;
+		return m->words[q] >> (k - m->begin) & 1;
+	default:
+		return k < q;
+	}
+}
+
+/* ---- asking ---- */
+
+/* A prompt without sense, the begin token in front. */
+static void nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
+{
+	for (uint32_t i = 0; i < n; i++)
+		tokens[i] = i ? (int32_t)(32 + (i * 7 + seed * 13) % 90) : 1;
+}
+
+/* Documents of 5, 6, 7, ... tokens. */
+static void number_documents(struct mask *m, uint32_t n)
+{
+	uint32_t left = 5, size = 5;
+
+	for (uint32_t i = 0, document = 9; i < N_MAX; i++, left--) {
+		if (left == 0) {
+			left = ++size;
+			document ^= 0x80; /* any other number */
+		}
+		m->words[i] = i < n ? document : m->words[n - 1];
+	}
+}
+
+/* Tokens, then words. */
+static uint32_t with_words(const struct mask *m, const int32_t *tokens, uint32_t n, int32_t *payload)
+{
+	memcpy(payload, tokens, n * sizeof(*tokens));
+	memcpy(payload + n, m->words + m->begin, n * sizeof(m->words[0]));
+	return msg_mask_has_words(&m->msg) ? 3 * n : n;
+}
+
+static struct rig_request ask(struct rig_client *client, uint32_t index, const int32_t *tokens,
+	uint32_t n, uint32_t max_tokens, const struct mask *m)
+{
+	struct msg_generate msg = rig_greedy(n, max_tokens);
+	int32_t payload[3 * N_MAX];
+
+	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.mask = m->msg;
+	return rig_generate(client, index, payload, with_words(m, tokens, n, payload), &msg);
+}
+
+/* The reference's, by the greedy tokens that it was first asked about. */
+struct answer {
+	double logits[DENSE_VOCAB];
+	int32_t tokens[8];
+	bool known;
+};
+
+/* The prompt's logits; and each token that follows, as far as the reference is sure of it. */
+static void learn(const struct dense *dense, const struct mask *m, const int32_t *prompt, uint32_t n,
+	const int32_t *generated, uint32_t n_generated, struct answer *ret)
+{
+	int32_t tokens[N_MAX];
+	uint32_t n_sure = 0;
+
+	memcpy(tokens, prompt, n * sizeof(*tokens));
+	memcpy(tokens + n, generated, n_generated * sizeof(*tokens));
+	for (uint32_t i = 0; i < n_generated; i++) {
+		double logits[DENSE_VOCAB];
+		int32_t next;
+
+		dense_logits(dense, tokens, NULL, n + i, sees, m, logits);
+		if (i == 0)
+			memcpy(ret->logits, logits, sizeof(logits));
+		next = dense_next(logits, 1e-3);
+		if (next >= 0)
+			assert_int_equal(tokens[n + i], next);
+		n_sure += next >= 0;
+	}
+	assert_true(n_sure > 0);
+	memcpy(ret->tokens, generated, n_generated * sizeof(*generated));
+	ret->known = true;
+}
+
+static void check_answer(const struct dense *dense, const struct rig_client *client,
+	const struct rig_request *request, const struct mask *m, const int32_t *prompt, uint32_t n,
+	uint32_t n_generated, struct answer *answer)
+{
+	struct msg_output layout = msg_output_layout(n_generated, 1, 256, 0, 160);
+
+	if (!answer->known)
+		learn(dense, m, prompt, n, rig_tokens(client, request), n_generated, answer);
+	dense_check(answer->logits, rig_logits(client, request, &layout), TOLERANCE);
+	assert_memory_equal(rig_tokens(client, request), answer->tokens,
+		n_generated * sizeof(answer->tokens[0]));
+}
+
+#define N_PROMPT 40u
+#define N_GENERATED 6u
+
+static struct mask masks[] = {
+	{.msg = {.kind = MSG_MASK_CAUSAL_KIND}},
+	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 7}},
+	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 6, .sinks = 3}},
+	{.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 33}},
+	{.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = N_PROMPT}},
+	{.msg = {.kind = MSG_MASK_DOCUMENTS_KIND}},
+};
+#define N_MASKS (sizeof(masks) / sizeof(masks[0]))
+
+static struct answer answers[N_MASKS];
+
+static void check_masks(const struct dense *dense, const struct rig_options *options)
+{
+	struct rig_client client, stranger;
+	struct rig_result results[8] = {0};
+	struct rig_request endless, requests[N_MASKS];
+	int32_t prompts[N_MASKS][N_PROMPT];
+	struct rig rig;
+
+	rig_open(&rig, options);
+	rig_attach(&rig, &client, 8);
+	rig_attach(&rig, &stranger, 8);
+	endless = rig_endless(&stranger, 0, 0, 300);
+	rig_submit(&stranger, &endless);
+	for (uint32_t i = 0; i < N_MASKS; i++) {
+		nonsense(prompts[i], N_PROMPT, i);
+		number_documents(&masks[i], N_PROMPT);
+		requests[i] = ask(&client, i, prompts[i], N_PROMPT, N_GENERATED, &masks[i]);
+		rig_submit(&client, &requests[i]);
+	}
+	for (uint32_t i = 0; i < N_MASKS; i++) {
+		rig_wait(&client, results, i);
+		assert_int_equal(results[i].status, 0);
+		check_answer(dense, &client, &requests[i], &masks[i], prompts[i], N_PROMPT,
+			N_GENERATED, &answers[i]);
+	}
+	rig_detach(&client);
+	rig_detach(&stranger);
+	rig_close(&rig);
+}
+
+static void test_masks_of_requests_agree_with_a_dense_reference_in_every_mode(void **state)
+{
+	static const enum graph_mode modes[] = {GRAPH_FULL, GRAPH_NONE, GRAPH_PIECEWISE,
+		GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY};
+	struct dense dense;
+
+	(void)state;
+	dense_open(&dense);
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		struct rig_options options = flex;
+
+		options.mode = modes[i];
+		check_masks(&dense, &options);
+	}
+	dense_close(&dense);
+}
+
+/* Steps of 41 tokens: the prompts are cut, but for the prefixes, which are not. */
+static void test_masks_agree_with_a_dense_reference_in_small_steps(void **state)
+{
+	struct rig_options options = flex;
+	struct dense dense;
+
+	(void)state;
+	options.max_batch_tokens = N_PROMPT + 1;
+	dense_open(&dense);
+	check_masks(&dense, &options);
+	dense_close(&dense);
+}
+
+/* ---- causal ---- */
+
+static const char *const questions[][2] = {
+	{"347+586=", "933"}, {"sort 52 17 33 8 91\n", "8 17 33 52 91"}, {"rev mimeograph\n", "hpargoemim"},
+};
+
+static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices(void **state)
+{
+	static const enum graph_mode modes[] = {GRAPH_FULL, GRAPH_NONE, GRAPH_PIECEWISE,
+		GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		struct rig_options options = flex;
+		struct engine_graph_facts facts;
+		struct rig_client client;
+		struct rig rig;
+
+		options.mode = modes[i];
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		assert_int_equal(rig.engine->runners[0].options.mode.resolved, modes[i]);
+		for (size_t q = 0; q < 3; q++)
+			rig_assert_answer(&client, 0, questions[q][0], questions[q][1]);
+		for (uint32_t g = 0; modes[i] == GRAPH_FULL &&
+			engine_graph_facts(rig.engine, 0, g, &facts); g++) {
+			assert_string_equal(facts.mode, "FULL");
+			assert_int_equal(facts.query_len, 0);
+		}
+		if (modes[i] == GRAPH_FULL)
+			assert_int_equal(engine_stats(rig.engine)->n_replays,
+				engine_stats(rig.engine)->n_steps);
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+}
+
+/* The logits and tokens of a request under flex and under paged, to the last bit. */
+static void test_causal_requests_get_what_paged_gives(void **state)
+{
+	float logits[2][256];
+	int32_t prompt[N_PROMPT], tokens[2][N_GENERATED];
+
+	(void)state;
+	nonsense(prompt, N_PROMPT, 3);
+	for (int i = 0; i < 2; i++) {
+		struct rig_options options = {.mode = GRAPH_NONE, .attention = i ? "flex" : "paged"};
+		struct msg_output layout = msg_output_layout(N_GENERATED, 1, 256, 0, 160);
+		struct rig_client client;
+		struct rig_request request;
+		struct rig rig;
+
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		request = ask(&client, 0, prompt, N_PROMPT, N_GENERATED, &masks[0]);
+		assert_int_equal(rig_do(&client, &request).status, 0);
+		memcpy(logits[i], rig_logits(&client, &request, &layout), sizeof(logits[i]));
+		memcpy(tokens[i], rig_tokens(&client, &request), sizeof(tokens[i]));
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+	assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
+	assert_memory_equal(tokens[1], tokens[0], sizeof(tokens[0]));
+}
+
+/* ---- steps ---- */
+
+/* Append tokens to sequence 1, under the mask; *ret_logits of the last. */
+static void append(struct rig_client *client, const struct mask *m, const int32_t *tokens, uint32_t n,
+	float ret_logits[static 256])
+{
+	struct msg_row row = {1, n};
+	struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_LOGITS, .mask = m->msg};
+	struct msg_output layout = msg_output_layout(0, 1, 256, 0, 160);
+	int32_t payload[3 * N_MAX];
+	struct rig_request request;
+
+	with_words(m, tokens, n, payload);
+	request = rig_step(client, 0, &msg, &row, payload);
+	assert_int_equal(rig_do(client, &request).status, 0);
+	memcpy(ret_logits, rig_logits(client, &request, &layout), 256 * sizeof(float));
+}
+
+/*
+ * A tree behind a history of 12 tokens, its nodes in the order of their parents; the bits of each token's
+ * word are its ancestors, and some of tokens that come later, which do not count. The last node's logits
+ * are those of its path, whose tokens stand one behind the other.
+ */
+static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
+{
+	static const int parents[] = {-1, 0, 0, 1, 2, 2, 4, 3, 6};
+	enum { HISTORY = 12, NODES = sizeof(parents) / sizeof(parents[0]) };
+	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = HISTORY};
+	int32_t tokens[HISTORY + NODES], path[HISTORY + NODES];
+	uint32_t positions[HISTORY + NODES], n_path = HISTORY;
+	float logits[256], expected[256];
+	double reference[DENSE_VOCAB];
+	struct rig_client client;
+	struct dense dense;
+	struct rig rig;
+
+	(void)state;
+	nonsense(tokens, HISTORY + NODES, 5);
+	memcpy(path, tokens, HISTORY * sizeof(*tokens));
+	for (uint32_t i = 0; i < HISTORY; i++)
+		positions[i] = i;
+	for (int i = 0; i < NODES; i++) {
+		uint64_t above = parents[i] < 0 ? 0 : tree.words[HISTORY + parents[i]];
+
+		tree.words[HISTORY + i] = above | (uint64_t)1 << i;
+		positions[HISTORY + i] =
+			HISTORY + (uint32_t)__builtin_popcountll(tree.words[HISTORY + i]) - 1;
+		if (i == NODES - 1)
+			for (int k = 0; k < NODES; k++)
+				if (tree.words[HISTORY + i] >> k & 1)
+					path[n_path++] = tokens[HISTORY + k];
+	}
+	assert_int_equal(n_path, HISTORY + 5);
+	dense_open(&dense);
+	dense_logits(&dense, tokens, positions, HISTORY + NODES, sees, &tree, reference);
+	for (int i = 0; i < NODES - 1; i++)
+		tree.words[HISTORY + i] |= (uint64_t)0xff00 << i;
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	append(&client, &masks[0], tokens, HISTORY, logits);
+	append(&client, &tree, tokens + HISTORY, NODES, logits);
+	dense_check(reference, logits, TOLERANCE);
+	/* back to the history, and the path alone */
+	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, HISTORY);
+	append(&client, &masks[0], path + HISTORY, n_path - HISTORY, expected);
+	for (int i = 0; i < 256; i++)
+		reference[i] = (double)expected[i];
+	dense_check(reference, logits, TOLERANCE);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+	dense_close(&dense);
+}
+
+/* Each row of a step has words and a prefix of its own; documents do not see what the sequence had. */
+static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
+{
+	static const uint32_t kinds[] = {MSG_MASK_DOCUMENTS_KIND, MSG_MASK_PREFIX_KIND};
+	enum { ROWS = 3, N = 20, HISTORY = 4 };
+	struct dense dense;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	dense_open(&dense);
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	for (size_t k = 0; k < 2; k++) {
+		struct msg_step msg = {.n_rows = ROWS, .outputs = MSG_STEP_LOGITS};
+		struct msg_output layout = msg_output_layout(0, ROWS, 256, 0, 160);
+		int32_t tokens[ROWS][HISTORY + N], payload[3 * ROWS * N];
+		struct mask m[ROWS] = {0};
+		struct msg_row rows[ROWS];
+		struct rig_request request;
+		float logits[256];
+
+		msg.mask = (struct msg_mask){.kind = kinds[k], .prefix = k ? N - 2 : 0};
+		for (uint32_t i = 0; i < ROWS; i++) {
+			rows[i] = (struct msg_row){i + 1, N};
+			nonsense(tokens[i], HISTORY + N, i + 20);
+			m[i].msg = msg.mask;
+			m[i].begin = HISTORY;
+			for (uint32_t p = HISTORY; p < HISTORY + N; p++)
+				m[i].words[p] = (p + i) / 8;
+			rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
+			request = rig_step(&client, 0,
+				&(struct msg_step){.n_rows = 1, .outputs = MSG_STEP_LOGITS},
+				&(struct msg_row){i + 1, HISTORY}, tokens[i]);
+			assert_int_equal(rig_do(&client, &request).status, 0);
+			memcpy(payload + i * N, tokens[i] + HISTORY, N * sizeof(payload[0]));
+			memcpy(payload + ROWS * N + i * 2 * N, m[i].words + HISTORY,
+				N * sizeof(m[i].words[0]));
+		}
+		request = rig_step(&client, 0, &msg, rows, payload);
+		assert_int_equal(rig_do(&client, &request).status, 0);
+		for (uint32_t i = 0; i < ROWS; i++) {
+			double expected[DENSE_VOCAB];
+
+			dense_logits(&dense, tokens[i], NULL, HISTORY + N, sees, &m[i], expected);
+			memcpy(logits, rig_logits(&client, &request, &layout) + i * 256,
+				sizeof(logits));
+			dense_check(expected, logits, TOLERANCE);
+			rig_ok(&client, 0, RING_OP_CLOSE, i + 1, 0);
+		}
+	}
+	rig_detach(&client);
+	rig_close(&rig);
+	dense_close(&dense);
+}
+
+/* ---- what is not cut ---- */
+
+/* A generated token that was not computed comes ahead of the prefix, and makes both too long for one
+ * step: the prefix then has the next one for itself. */
+static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **state)
+{
+	struct rig_options options = flex;
+	struct mask m = {.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 24}};
+	int32_t tokens[N_MAX];
+	struct rig_request request;
+	struct rig_client client;
+	struct dense dense;
+	struct answer answer = {.known = false};
+	struct msg_generate msg;
+	struct rig rig;
+
+	(void)state;
+	options.max_batch_tokens = 24;
+	options.max_requests = 4;
+	rig_open(&rig, &options);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	nonsense(tokens, 8, 2);
+	request = rig_ask(&client, 0, 1, tokens, 8, 1, MSG_GENERATE_IGNORE_EOS);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	tokens[8] = rig_tokens(&client, &request)[0];
+	nonsense(tokens + 9, 26, 4);
+	m.begin = 9;
+	msg = rig_greedy(26, N_GENERATED);
+	msg.sequence = 1;
+	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.mask = m.msg;
+	request = rig_generate(&client, 0, tokens + 9, 26, &msg);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	dense_open(&dense);
+	check_answer(&dense, &client, &request, &m, tokens, 9 + 26, N_GENERATED, &answer);
+	dense_close(&dense);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+/* The index of the request that ends next. */
+static uint32_t next_final(struct rig_client *client)
+{
+	struct ring_cqe cqe;
+
+	for (;;) {
+		while (!ring_cq_peek(&client->region.ring, &cqe))
+			sched_yield();
+		ring_cq_advance(&client->region.ring);
+		if (cqe.kind != RING_CQE_FINAL)
+			continue;
+		assert_int_equal(cqe.status, 0);
+		return cqe.request;
+	}
+}
+
+enum { LONGEST = 16, PREFIXES = 10 };
+
+/* Decodes of so many tokens beside prefixes that fill a step; order[]: the requests as they end, the
+ * decodes' indices from PREFIXES on. */
+static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, uint32_t *order)
+{
+	struct rig_options options = flex;
+	struct mask m = {.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = LONGEST}};
+	int32_t prompt[LONGEST];
+	struct rig_client client;
+	struct rig_request request;
+	struct rig rig;
+
+	options.max_batch_tokens = LONGEST;
+	nonsense(prompt, LONGEST, 8);
+	rig_open(&rig, &options);
+	rig_attach(&rig, &client, 32);
+	rig_gate_close(&rig);
+	for (uint32_t i = 0; i < n_decodes; i++) {
+		request = rig_endless(&client, PREFIXES + i, 0, n_tokens);
+		rig_submit(&client, &request);
+	}
+	rig_wait_steps(&rig, 1);
+	for (uint32_t i = 0; i < PREFIXES; i++) {
+		request = ask(&client, i, prompt, LONGEST, 1, &m);
+		rig_submit(&client, &request);
+	}
+	rig_wait_waiting(&rig, 0);
+	rig_gate_open(&rig);
+	for (uint32_t i = 0; i < n_decodes + PREFIXES; i++)
+		order[i] = next_final(&client);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_prefix_that_fills_a_step_does_not_starve_beside_decodes(void **state)
+{
+	uint32_t order[PREFIXES + 6];
+
+	(void)state;
+	run_prefixes_beside_decodes(6, 60, order);
+	for (uint32_t i = 0; i < PREFIXES + 6; i++)
+		assert_int_equal(order[i] < PREFIXES, i < PREFIXES);
+}
+
+static void test_prefixes_that_fill_steps_leave_some_to_decodes(void **state)
+{
+	uint32_t order[PREFIXES + 1];
+
+	(void)state;
+	run_prefixes_beside_decodes(1, 6, order);
+	assert_in_range(order[PREFIXES], 0, PREFIXES - 1);
+}
+
+/* ---- refusals ---- */
+
+struct expected {
+	int status;
+	unsigned detail;
+	int32_t a, b, c;
+};
+
+static void expect(struct rig_client *client, const struct rig_request *request,
+	struct expected expected)
+{
+	struct rig_result result = rig_do(client, request);
+
+	assert_int_equal(result.status, expected.status);
+	assert_int_equal(result.detail, expected.detail);
+	assert_int_equal(result.values[0], expected.a);
+	assert_int_equal(result.values[1], expected.b);
+	assert_int_equal(result.values[2], expected.c);
+}
+
+#define INVALID(...) {STATUS_E_INVALID, __VA_ARGS__}
+#define REFUSE(...) ((struct expected)INVALID(__VA_ARGS__))
+
+static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
+{
+	static const struct {
+		struct msg_mask mask;
+		struct expected expected;
+	} cases[] = {
+		{{.kind = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK)}, /* a tree: steps only */
+		{{.kind = UINT32_MAX}, INVALID(RING_DETAIL_RANGE, MSG_MASK)},
+		{{.kind = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
+		{{.window = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
+		{{.kind = 2, .prefix = 3, .sinks = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_SINKS)},
+		{{.kind = 2}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
+		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
+		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10)},
+		{{.kind = 2, .prefix = 65},
+			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64}},
+		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
+	};
+	int32_t tokens[10];
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	nonsense(tokens, 10, 1);
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct msg_generate msg = rig_greedy(10, 4);
+		struct rig_request request;
+
+		msg.mask = cases[i].mask;
+		request = rig_generate(&client, 0, tokens, 10, &msg);
+		expect(&client, &request, cases[i].expected);
+	}
+	rig_assert_answer(&client, 1, "9+8=", "17");
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
+{
+	struct msg_row rows[] = {{1, 3}, {2, 65}};
+	struct msg_step msg = {.n_rows = 2, .outputs = MSG_STEP_LOGITS};
+	int32_t payload[3 * 68];
+	struct rig_client client;
+	struct rig_request request;
+	struct rig rig;
+
+	(void)state;
+	nonsense(payload, 68, 1);
+	memset(payload + 68, 0, 2 * 68 * sizeof(payload[0]));
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&client, 0, RING_OP_OPEN, 2, 0);
+	msg.mask = (struct msg_mask){.kind = 5};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64));
+	request.sqe.payload_length -= 4;
+	expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = 4};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3));
+	rows[1].n_tokens = 64;
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_masks_are_refused_where_attention_has_none(void **state)
+{
+	static const char *const backends[] = {"paged", "naive"};
+	int32_t payload[30];
+
+	(void)state;
+	nonsense(payload, 10, 1);
+	memset(payload + 10, 0, 20 * sizeof(payload[0]));
+	for (size_t b = 0; b < 2; b++) {
+		struct rig_options options = {.mode = GRAPH_NONE, .attention = backends[b]};
+		struct rig_client client;
+		struct rig rig;
+
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		for (size_t i = 1; i < N_MASKS; i++) {
+			struct msg_generate msg = rig_greedy(10, 4);
+			struct rig_request request;
+
+			msg.mask = masks[i].msg;
+			request = rig_generate(&client, 0, payload,
+				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
+			expect(&client, &request, (struct expected){STATUS_E_UNSUPPORTED,
+				RING_DETAIL_MASK, (int32_t)masks[i].msg.kind});
+		}
+		rig_assert_answer(&client, 1, "9+8=", "17");
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			test_masks_of_requests_agree_with_a_dense_reference_in_every_mode),
+		cmocka_unit_test(test_masks_agree_with_a_dense_reference_in_small_steps),
+		cmocka_unit_test(
+			test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices),
+		cmocka_unit_test(test_causal_requests_get_what_paged_gives),
+		cmocka_unit_test(test_tree_gives_its_last_node_the_logits_of_the_path),
+		cmocka_unit_test(test_each_row_of_a_step_has_its_part_of_the_mask),
+		cmocka_unit_test(test_prefix_behind_a_token_that_was_not_computed_is_whole),
+		cmocka_unit_test(test_prefix_that_fills_a_step_does_not_starve_beside_decodes),
+		cmocka_unit_test(test_prefixes_that_fill_steps_leave_some_to_decodes),
+		cmocka_unit_test(test_malformed_masks_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_malformed_masks_of_steps_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # flex has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine: masks", tests, NULL, NULL);
+}
