@@ -27,9 +27,20 @@ enum attention_support {
 };
 const char *attention_support_name(enum attention_support support);
 
+/*
+ * Latent attention (MLA, arXiv:2405.04434): the cache holds, of each token, `rank` columns from which
+ * the keys and values of all heads are expanded, k_h = [W_UK_h c, r] and v_h = W_UV_h c, and `rope`
+ * columns r that all keys share. It is one KV head of rank + rope columns, without values.
+ */
+struct attention_latent {
+	uint32_t rank;          /* 0: the attention is not latent */
+	uint32_t nope, rope, v; /* per head: of a query [nope, rope], of a value v */
+};
+
 /* One model's attention, as a backend sees it. */
 struct attention_config {
-	uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+	uint32_t n_layers, n_heads, n_kv_heads, head_dim; /* latent: 1 KV head of rank + rope */
+	struct attention_latent latent;
 	float scale;             /* of q.k, head_dim^-1/2 as a rule */
 	const uint32_t *windows; /* [n_layers] sliding window in tokens, itself included; 0: none */
 	uint32_t page_tokens;
@@ -58,10 +69,16 @@ struct attention_batch {
 /* One layer's run. */
 struct attention_args {
 	uint32_t layer;
-	const void *q;     /* [Tp, n_heads, head_dim] act, rows q_stride elements apart */
+	/* [Tp, n_heads, head_dim] act, rows q_stride elements apart; latent: [Tp, n_heads, nope + rope],
+	 * rotated, not absorbed */
+	const void *q;
 	uint32_t q_stride;
-	const void *kv;    /* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv */
-	void *out;         /* [Tp, n_heads * head_dim] act */
+	/* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv; latent: [n_pages, page_tokens,
+	 * rank + rope] */
+	const void *kv;
+	void *out;         /* [Tp, n_heads * head_dim] act; latent: [Tp, n_heads * v] */
+	/* latent: [n_heads * (nope + v), rank], of each head W_UK's rows, then W_UV's; as long as graphs */
+	const struct weight *kv_b;
 };
 
 struct attention_manager;
@@ -102,7 +119,7 @@ struct attention_backend {
 
 /* -EINVAL if a function is missing, -EPERM if `breaks` is false, -EEXIST. */
 int attention_register(const struct attention_backend *backend);
-/* A backend by name, or NULL. The built-in ones (naive, paged, flex) are always there. */
+/* A backend by name, or NULL. The built-in ones (the externs below) are always there. */
 const struct attention_backend *attention_find(const char *name);
 /* By index, NULL past the end. */
 const struct attention_backend *attention_get(uint32_t index);
@@ -118,5 +135,7 @@ int attention_choose(const char *name, const struct attention_config *config,
 extern const struct attention_backend attention_naive;
 extern const struct attention_backend attention_paged;
 extern const struct attention_backend attention_flex;
+extern const struct attention_backend attention_mla;
+extern const struct attention_backend attention_mla_planned;
 
 #endif

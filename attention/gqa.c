@@ -8,6 +8,14 @@
 
 int gqa_check(const struct attention_config *c, char *why, size_t size)
 {
+	if (!c->latent.rank)
+		return gqa_check_sizes(c, why, size);
+	snprintf(why, size, "its attention is latent (MLA), and the cache holds no values");
+	return -ENOTSUP;
+}
+
+int gqa_check_sizes(const struct attention_config *c, char *why, size_t size)
+{
 	if (!c->n_layers || !c->n_heads || !c->head_dim || !c->max_rows || !c->max_tokens)
 		snprintf(why, size, "layers, heads, head_dim, rows and tokens must not be 0");
 	else if (!c->n_kv_heads || c->n_heads % c->n_kv_heads)
@@ -71,6 +79,16 @@ int gqa_batch_check(const struct gqa_model *model, const struct attention_batch 
 		n_tokens += batch->query_lens[r];
 	}
 	return n_tokens == batch->n_tokens ? 0 : -EINVAL;
+}
+
+bool gqa_batch_uniform(const struct attention_batch *batch, uint32_t max_query)
+{
+	if (batch->max_query > max_query)
+		return false;
+	for (uint32_t r = 0; r < batch->n_rows; r++)
+		if (batch->query_lens[r] && batch->query_lens[r] != batch->max_query)
+			return false;
+	return true;
 }
 
 int gqa_args_check(const struct gqa_model *model, const struct attention_args *args)

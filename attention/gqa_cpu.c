@@ -3,8 +3,6 @@
 /*
  * All heads pass over a tile before the next one, so that its keys are looked up in the block table
  * once, and heads of one group find them in the cache.
- *
- * Sums over head_dim are written with vectors: left to itself, -O2 keeps partial sums in memory.
  */
 
 #include "attention/gqa_cpu.h"
@@ -12,59 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#define VEC 4u
-#define LANES (4 * VEC)
-
-/* What every machine has registers for; at any float's address. */
-typedef float vec __attribute__((vector_size(VEC * sizeof(float)), aligned(4), may_alias));
-
-/* LANES partial sums, folded in an order that n alone decides. */
-static float dot(const float *a, const float *b, size_t n)
-{
-	vec sums[LANES / VEC] = { 0 };
-	float sum = 0;
-	size_t i = 0;
-
-	for (; i + LANES <= n; i += LANES)
-		for (size_t j = 0; j < LANES / VEC; j++)
-			sums[j] += *(const vec *)(a + i + j * VEC) *
-				   *(const vec *)(b + i + j * VEC);
-	for (; i < n; i++)
-		sum += a[i] * b[i];
-	sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-	return sum + ((sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]));
-}
-
-/* acc += the weighted sum of rows[n_rows], n elements of each from `first` on; four at a time. */
-static void add_weighted(float *acc, const float *const *rows, size_t first, const float *weights,
-	uint32_t n_rows, size_t n)
-{
-	uint32_t r = 0;
-
-	for (; r + 4 <= n_rows; r += 4) {
-		const float *x[4] = { rows[r] + first, rows[r + 1] + first, rows[r + 2] + first,
-			rows[r + 3] + first };
-		size_t i = 0;
-
-		for (; i + VEC <= n; i += VEC)
-			*(vec *)(acc + i) += (*(const vec *)(x[0] + i) * weights[r] +
-						     *(const vec *)(x[1] + i) * weights[r + 1]) +
-					     (*(const vec *)(x[2] + i) * weights[r + 2] +
-						     *(const vec *)(x[3] + i) * weights[r + 3]);
-		for (; i < n; i++)
-			acc[i] += (x[0][i] * weights[r] + x[1][i] * weights[r + 1]) +
-				  (x[2][i] * weights[r + 2] + x[3][i] * weights[r + 3]);
-	}
-	for (; r < n_rows; r++)
-		for (size_t i = 0; i < n; i++)
-			acc[i] += rows[r][first + i] * weights[r];
-}
-
-static void scale_by(float *x, float factor, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		x[i] *= factor;
-}
+#include "attention/vector_cpu.h"
 
 void gqa_tile_load(struct gqa_tile *tile, const struct gqa_cache *cache, const int32_t *pages,
 	uint32_t first, uint32_t end)
@@ -99,18 +45,18 @@ static void head_attend(const struct gqa_tile *tile, float scale, const float *q
 	float scores[GQA_TILE], highest = run->highest, keep, sum;
 
 	for (uint32_t i = 0; i < tile->n; i++) {
-		scores[i] = scale * dot(q, tile->keys[i] + first, n);
+		scores[i] = scale * vector_dot(q, tile->keys[i] + first, n);
 		highest = scores[i] > highest ? scores[i] : highest;
 	}
 	keep = expf(run->highest - highest); /* 0 at the first tile, whose past is -inf */
 	if (keep != 1.0f)
-		scale_by(acc, keep, n);
+		vector_scale(acc, keep, n);
 	sum = run->sum * keep;
 	for (uint32_t i = 0; i < tile->n; i++) {
 		scores[i] = expf(scores[i] - highest);
 		sum += scores[i];
 	}
-	add_weighted(acc, tile->keys, first + tile->to_value, scores, tile->n, n);
+	vector_add_weighted(acc, tile->keys, first + tile->to_value, scores, tile->n, n);
 	run->highest = highest;
 	run->sum = sum;
 }
@@ -129,5 +75,5 @@ void gqa_end(
 	const struct gqa_running *running, uint32_t n_heads, float *out, uint32_t head_dim)
 {
 	for (size_t h = 0; h < n_heads; h++)
-		scale_by(out + h * head_dim, 1.0f / running[h].sum, head_dim);
+		vector_scale(out + h * head_dim, 1.0f / running[h].sum, head_dim);
 }

@@ -19,9 +19,15 @@ struct kv_cache {
 	uint32_t *free_pages; /* [max_pages] a stack; the page freed last is given first */
 };
 
+/* Keys, and values if there are any. */
+static uint64_t kinds(const struct kv_config *config)
+{
+	return config->keys_only ? 1 : 2;
+}
+
 uint64_t kv_layer_page_bytes(const struct kv_config *config)
 {
-	return (uint64_t)2 * config->page_tokens * config->n_kv_heads * config->head_dim *
+	return kinds(config) * config->page_tokens * config->n_kv_heads * config->head_dim *
 	       dtype_bytes(config->dtype);
 }
 
@@ -122,7 +128,7 @@ static int config_check(const struct kv_config *config, uint32_t n_first)
 		return -EINVAL;
 	if (config->max_pages > INT32_MAX || n_first >= config->max_pages)
 		return -EINVAL;
-	if (__builtin_mul_overflow((uint64_t)2 * config->page_tokens, config->n_kv_heads, &bytes) ||
+	if (__builtin_mul_overflow(kinds(config) * config->page_tokens, config->n_kv_heads, &bytes) ||
 		__builtin_mul_overflow(bytes, config->head_dim, &bytes) ||
 		__builtin_mul_overflow(bytes, dtype_bytes(config->dtype), &bytes) ||
 		__builtin_mul_overflow(bytes, config->max_pages, &bytes) ||

@@ -5,7 +5,7 @@
 /*
  * The paged KV cache: host bookkeeping over pages that exist on the device.
  *
- * A page holds page_tokens tokens of K and V of all layers. Page 0 is the null page: it is never
+ * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null page: it is never
  * given out, and padding points at it. Pages are counted references; a fork shares its parent's
  * pages, and whoever writes into a shared page first gets a copy of its own (copy-on-write).
  *
@@ -26,6 +26,7 @@ struct kv_config {
 	uint32_t n_layers, n_kv_heads, head_dim, page_tokens;
 	uint32_t max_pages; /* ceiling of the reservation, the null page counted in */
 	enum dtype dtype;
+	bool keys_only; /* rows of one kind: [max_pages, page_tokens, n_kv_heads, head_dim] */
 };
 
 struct kv_cache;

@@ -22,8 +22,10 @@ static const struct attention_backend *backends[BACKENDS_MAX] = {
 	&attention_naive,
 	&attention_paged,
 	&attention_flex,
+	&attention_mla,
+	&attention_mla_planned,
 };
-static uint32_t n_backends = 3;
+static uint32_t n_backends = 5;
 
 static const char *const support_names[] = {
 	[ATTENTION_NEVER] = "never",

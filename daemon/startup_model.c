@@ -15,7 +15,7 @@ static int choose_attention(struct startup_model *model, const struct config *co
 	const struct device_info *info, struct startup_error *error)
 {
 	struct attention_config attention = model_attention(&model->config, info);
-	char why[256] = "";
+	char why[512] = "";
 
 	attention.page_tokens = config->page_tokens;
 	attention.max_rows = config->max_requests;

@@ -139,7 +139,7 @@ struct op_embed { /* out[t] = from[t] ? *from[t] : table[clamp(ids[t])] */
 struct op_rms_norm { /* out = x / rms(x) * weight */
 	const void *x;        /* [n_rows, cols] act */
 	struct weight weight; /* [1, cols] */
-	void *out;            /* [n_rows, cols] act */
+	void *out;            /* [n_rows, cols] act; may be x */
 	uint32_t n_rows;
 	float eps;
 };
@@ -193,6 +193,108 @@ struct op_silu_mul { /* out = silu(gate_up[:, :cols]) * gate_up[:, cols:] */
 	void *out;           /* [n_rows, cols] act */
 	uint32_t n_rows, cols;
 };
+
+/* ---- latent attention (MLA) ---- */
+
+/*
+ * What a token's latent attention has ahead of attention: the RMSNorm of its latent, the rotation of
+ * its key's rope part and of those of its queries, and the write of latent and key into the cache,
+ * which holds both as one row. slot_mapping -1: nothing is written there.
+ */
+struct op_mla_rope_and_cache {
+	void *q;          /* [n_tokens, n_heads, nope + rope] act; rope parts in place */
+	const void *kv_a; /* [n_tokens, rank + rope] act: the latent, then the key's rope part */
+	const int32_t *positions;    /* [n_tokens], clamped to [0, max_positions) */
+	const int32_t *slot_mapping; /* [n_tokens] */
+	const float *cos_sin;        /* [max_positions, rope]: cos for rope/2, then sin */
+	uint32_t max_positions;
+	struct weight norm; /* [1, rank] */
+	float eps;
+	void *kv;           /* a layer: [n_pages, page_tokens, rank + rope] kv */
+	uint32_t n_tokens, n_heads, nope, rope, rank, page_tokens;
+	bool interleaved;   /* pairs (2i, 2i + 1), else (i, i + rope / 2) */
+};
+
+/* A product a head: y[t, h] = x[t, h] W_h^T, or x[t, h] W_h if `transposed`. W_h is head_n rows of w
+ * from h * head_rows + head_first on. The cpu device's result of a row does not depend on n_rows. */
+struct op_head_gemm {
+	const void *x;   /* act; row t, head h at t * x_stride + h * x_head_stride elements */
+	struct weight w; /* [n_heads * head_rows, cols] */
+	void *y;         /* act; likewise */
+	uint32_t x_stride, x_head_stride, y_stride, y_head_stride;
+	uint32_t head_rows, head_first, head_n;
+	uint32_t n_rows, n_heads;
+	bool transposed;
+};
+
+/* ---- mixture of experts ---- */
+
+/*
+ * A token's experts are chosen, pairs (token, choice) are sorted by expert, and products run over
+ * each expert's pairs: all of it on the device, in buffers and grids that the number of tokens alone
+ * sizes, so that a graph replays it whatever was chosen. Pair p is token p / n_active's choice
+ * p % n_active; what is computed for it lies in row p.
+ */
+
+enum moe_score { MOE_SOFTMAX, MOE_SIGMOID };
+
+/*
+ * The n_active experts with the highest score (softmax or sigmoid of the logit, plus the bias if
+ * there is one), among those of the n_groups_active groups that score highest; ties go to the lowest
+ * index. A group's score is the highest of its experts', or the sum of the two highest. The weight
+ * is the score without the bias, by their sum if `normalise`, times `scale`.
+ */
+struct op_moe_route {
+	const float *logits; /* [n_tokens, n_experts] */
+	struct weight bias;  /* [1, n_experts], data NULL: none */
+	const int32_t *slot_mapping; /* [n_tokens]; -1: padding, which no expert sees */
+	int32_t *experts;    /* [n_tokens, n_active], by falling score; -1: none */
+	float *weights;      /* [n_tokens, n_active]; 0: none */
+	uint32_t n_tokens, n_experts, n_active;
+	uint32_t n_groups, n_groups_active; /* n_experts a multiple of n_groups */
+	enum moe_score score;
+	bool group_top_two, normalise;
+	float scale;
+};
+
+struct op_moe_group {
+	const int32_t *experts; /* [n_tokens, n_active] */
+	int32_t *expert_start;  /* [n_experts + 1] expert e's pairs begin at expert_start[e] */
+	int32_t *pairs;         /* [n_tokens * n_active] by expert, then ascending; tail: -1 */
+	uint32_t n_tokens, n_active, n_experts;
+};
+
+/* For each expert's pairs: y[p] = x[p / x_div] W_e^T. A pair of no expert leaves its row alone. The cpu
+ * device's result of a row depends on nothing but the row and its expert. */
+struct op_expert_gemm {
+	const void *x;    /* [n_tokens * n_active / x_div, w.cols] act */
+	uint32_t x_div;   /* n_active: a row a token; 1: a row a pair */
+	struct weight w;  /* [n_experts * out, in] */
+	const int32_t *expert_start, *pairs; /* of op_moe_group */
+	void *y;          /* [n_tokens * n_active, out] act */
+	uint32_t n_tokens, n_active, n_experts;
+};
+
+/* y[p] = silu(x W_gate^T) * (x W_up^T) with x = x[p / n_active]; as op_gated_gemm is to op_gemm. */
+struct op_expert_gated_gemm {
+	const void *x;    /* [n_tokens, w.cols] act */
+	struct weight w;  /* [n_experts * 2 cols of y, in]: of each expert W_gate's rows, then W_up's */
+	const int32_t *expert_start, *pairs;
+	void *gate_up;    /* [n_tokens * n_active, 2 cols of y] act, scratch */
+	void *y;          /* [n_tokens * n_active, cols of y] act; a pair of no expert: anything */
+	uint32_t n_tokens, n_active, n_experts;
+};
+
+struct op_moe_combine { /* out[t] = base[t] + sum of weights[p] * y[p] over t's pairs with an expert */
+	const void *base;       /* [n_tokens, cols] act, or NULL: 0; may be out */
+	const void *y;          /* [n_tokens * n_active, cols] act */
+	const int32_t *experts; /* [n_tokens, n_active] */
+	const float *weights;   /* [n_tokens, n_active] */
+	void *out;              /* [n_tokens, cols] act */
+	uint32_t n_tokens, n_active, cols;
+};
+
+/* ---- results and pages ---- */
 
 struct op_gather_rows { /* out[r] = x[clamp(index[r])] */
 	const void *x;        /* [x_rows, cols] act */
@@ -257,6 +359,15 @@ struct kernel_ops {
 	int (*copy_pages)(struct stream *stream, const struct op_copy_pages *args);
 	int (*sample)(struct stream *stream, const struct op_sample *args);
 	int (*outbox)(struct stream *stream, const struct op_outbox *args);
+	/* NULL where the device does not know how; model_load refuses a model that needs them. All or
+	 * none of latent attention's, all or none of the experts'. */
+	int (*mla_rope_and_cache)(struct stream *stream, const struct op_mla_rope_and_cache *args);
+	int (*head_gemm)(struct stream *stream, const struct op_head_gemm *args);
+	int (*moe_route)(struct stream *stream, const struct op_moe_route *args);
+	int (*moe_group)(struct stream *stream, const struct op_moe_group *args);
+	int (*expert_gemm)(struct stream *stream, const struct op_expert_gemm *args);
+	int (*expert_gated_gemm)(struct stream *stream, const struct op_expert_gated_gemm *args);
+	int (*moe_combine)(struct stream *stream, const struct op_moe_combine *args);
 };
 
 #endif

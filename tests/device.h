@@ -93,7 +93,7 @@ static inline int test_run_group(const char *group, const struct CMUnitTest *tes
 	const struct test_cpu_only *only, size_t n_only, CMFixtureFunction setup,
 	CMFixtureFunction teardown)
 {
-	struct CMUnitTest kept[TEST_GROUP_MAX];
+	struct CMUnitTest kept[TEST_GROUP_MAX] = {0};
 	size_t n_kept = 0;
 	int failed;
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "attention/gqa.h"
+#include "attention/mla/mla.h"
 #include "attention/naive/naive.h"
 
 struct attention_manager {
@@ -38,7 +39,7 @@ static enum attention_support naive_support(
 /* float32 is the cpu device's; no other has kernels for this backend. */
 static int naive_check(const struct attention_config *config, char *why, size_t size)
 {
-	int rc = gqa_check(config, why, size);
+	int rc = config->latent.rank ? mla_check(config, why, size) : gqa_check(config, why, size);
 
 	if (rc != 0 || config->kv_dtype == DTYPE_F32)
 		return rc;
@@ -127,43 +128,24 @@ static int naive_build(struct attention_metadata *metadata, const struct attenti
 	return 0;
 }
 
-/* Queue a row whose first token is `first`. */
-static int naive_row(struct attention_manager *manager, struct stream *stream,
-	const struct naive_args *layer, uint32_t row, uint32_t first, uint32_t n_query,
-	uint32_t seq_len)
+/* A row as the host knows it; its tokens begin with `first`. */
+struct row {
+	uint32_t index, first, n_query, seq_len;
+};
+
+static int gqa_row(const struct attention_manager *manager, struct stream *stream,
+	const struct attention_args *args, const struct row *row)
 {
 	const struct attention_config *c = &manager->model.config;
-	struct naive_args args = *layer;
 
-	args.q = (const float *)layer->q + (size_t)first * layer->q_stride;
-	args.out = (float *)layer->out + (size_t)first * c->n_heads * c->head_dim;
-	args.block_table = manager->model.inputs.block_table + (size_t)row * c->max_pages;
-	args.n_query = n_query;
-	args.seq_len = seq_len;
-	return manager->kernels->run(stream, &args);
-}
-
-static int naive_run(struct attention_metadata *metadata, struct stream *stream,
-	const struct attention_args *args)
-{
-	struct attention_manager *manager = metadata->manager;
-	const struct attention_config *c = &manager->model.config;
-	struct naive_args layer;
-	uint32_t first = 0;
-	int rc;
-
-	if (!metadata->built)
-		return -EINVAL;
-	if (manager->device->ops->capturing(stream))
-		return -ENOTSUP;
-	rc = gqa_args_check(&manager->model, args);
-	if (rc != 0)
-		return rc;
-	layer = (struct naive_args){
-		.q = args->q,
+	return manager->kernels->run(stream, &(struct naive_args){
+		.q = (const float *)args->q + (size_t)row->first * args->q_stride,
 		.kv = args->kv,
-		.out = args->out,
+		.out = (float *)args->out + (size_t)row->first * c->n_heads * c->head_dim,
+		.block_table = manager->model.inputs.block_table + (size_t)row->index * c->max_pages,
 		.q_stride = args->q_stride,
+		.n_query = row->n_query,
+		.seq_len = row->seq_len,
 		.window = manager->model.windows[args->layer],
 		.n_heads = c->n_heads,
 		.n_kv_heads = c->n_kv_heads,
@@ -172,17 +154,73 @@ static int naive_run(struct attention_metadata *metadata, struct stream *stream,
 		.n_pages = c->n_kv_pages,
 		.max_seq_len = c->max_seq_len,
 		.scale = c->scale,
-	};
+	});
+}
+
+static int mla_row(const struct attention_manager *manager, struct stream *stream,
+	const struct attention_args *args, const struct row *row)
+{
+	const struct attention_config *c = &manager->model.config;
+
+	return manager->kernels->run_mla(stream, &(struct naive_mla_args){
+		.q = (const float *)args->q + (size_t)row->first * args->q_stride,
+		.kv = args->kv,
+		.out = (float *)args->out + (size_t)row->first * c->n_heads * c->latent.v,
+		.block_table = manager->model.inputs.block_table + (size_t)row->index * c->max_pages,
+		.kv_b = *args->kv_b,
+		.latent = c->latent,
+		.q_stride = args->q_stride,
+		.n_query = row->n_query,
+		.seq_len = row->seq_len,
+		.n_heads = c->n_heads,
+		.page_tokens = c->page_tokens,
+		.n_pages = c->n_kv_pages,
+		.max_seq_len = c->max_seq_len,
+		.scale = c->scale,
+	});
+}
+
+static int queue_row(const struct attention_manager *manager, struct stream *stream,
+	const struct attention_args *args, const struct row *row)
+{
+	return manager->model.config.latent.rank ? mla_row(manager, stream, args, row)
+						 : gqa_row(manager, stream, args, row);
+}
+
+static int args_check(const struct attention_manager *manager, const struct attention_args *args)
+{
+	const struct attention_config *c = &manager->model.config;
+
+	return c->latent.rank ? mla_args_check(c, args) : gqa_args_check(&manager->model, args);
+}
+
+static int naive_run(struct attention_metadata *metadata, struct stream *stream,
+	const struct attention_args *args)
+{
+	struct attention_manager *manager = metadata->manager;
+	struct row row = { 0 };
+	int rc;
+
+	if (!metadata->built)
+		return -EINVAL;
+	if (manager->device->ops->capturing(stream))
+		return -ENOTSUP;
+	rc = args_check(manager, args);
+	if (rc != 0)
+		return rc;
 	for (uint32_t r = 0; r < metadata->n_rows; r++) {
-		rc = naive_row(manager, stream, &layer, r, first, metadata->query_lens[r],
-			metadata->seq_lens[r]);
+		row.index = r;
+		row.n_query = metadata->query_lens[r];
+		row.seq_len = metadata->seq_lens[r];
+		rc = queue_row(manager, stream, args, &row);
 		if (rc != 0)
 			return rc;
-		first += metadata->query_lens[r];
+		row.first += row.n_query;
 	}
 	/* the padding is an empty row; queued even if it has no token, so that the op is loaded by
 	 * a warm-up of any batch */
-	return naive_row(manager, stream, &layer, 0, first, metadata->padded_tokens - first, 0);
+	row = (struct row){ .first = row.first, .n_query = metadata->padded_tokens - row.first };
+	return queue_row(manager, stream, args, &row);
 }
 
 const struct attention_backend attention_naive = {

@@ -107,4 +107,7 @@ static int naive_cpu_run(struct stream *stream, const struct naive_args *a)
 		((size_t)a->max_seq_len + a->head_dim) * sizeof(double));
 }
 
-const struct naive_kernels naive_cpu_kernels = { .run = naive_cpu_run };
+const struct naive_kernels naive_cpu_kernels = {
+	.run = naive_cpu_run,
+	.run_mla = naive_mla_cpu_run,
+};

@@ -108,16 +108,6 @@ static void paged_metadata_free(struct attention_metadata *metadata)
 	free(metadata);
 }
 
-static bool batch_uniform(const struct attention_batch *batch)
-{
-	if (batch->max_query > PAGED_MAX_UNIFORM_QUERY)
-		return false;
-	for (uint32_t r = 0; r < batch->n_rows; r++)
-		if (batch->query_lens[r] && batch->query_lens[r] != batch->max_query)
-			return false;
-	return true;
-}
-
 static uint32_t longer(uint32_t a, uint32_t b)
 {
 	return a > b ? a : b;
@@ -152,7 +142,7 @@ static int paged_build(struct attention_metadata *metadata, const struct attenti
 	if (rc != 0)
 		return rc;
 	count_queries(metadata, batch);
-	metadata->uniform = batch_uniform(batch);
+	metadata->uniform = gqa_batch_uniform(batch, PAGED_MAX_UNIFORM_QUERY);
 	metadata->padded_rows = batch->padded_rows;
 	metadata->padded_tokens = batch->padded_tokens;
 	metadata->built = true;

@@ -17,6 +17,7 @@
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"
+#include "daemon/model/error.h"
 #include "daemon/model/model.h"
 
 #define PAGE_TOKENS 16u
@@ -284,11 +285,15 @@ static int find_heads(const char *dir, struct attention_facts *facts, struct mod
 
 	if (rc)
 		return rc;
+	if (config.latent.rank)
+		rc = model_fail(error, -ENOTSUP,
+			"%s: its attention is latent, and what is measured here is grouped-query "
+			"attention", dir);
 	facts->n_heads = config.n_heads;
 	facts->n_kv_heads = config.n_kv_heads;
 	facts->head_dim = config.head_dim;
 	model_config_deinit(&config);
-	return 0;
+	return rc;
 }
 
 static int run_all(struct attention_work *work, struct probe *probe, struct model_error *error)

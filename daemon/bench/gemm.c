@@ -14,6 +14,7 @@
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"
+#include "daemon/model/error.h"
 #include "daemon/model/model.h"
 
 #define SHAPES 5u
@@ -69,6 +70,12 @@ static int find_matrices(const char *dir, struct matrix ret[SHAPES], struct mode
 
 	if (rc)
 		return rc;
+	if (c.latent.rank) {
+		model_config_deinit(&c);
+		return model_fail(error, -ENOTSUP,
+			"%s: its attention is latent, and the products measured here are those of "
+			"models with q, k and v", dir);
+	}
 	uint32_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
 	const struct matrix all[SHAPES] = {
 		{"qkv", q + 2 * kv, c.hidden_size, false},

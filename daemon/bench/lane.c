@@ -321,10 +321,16 @@ uint64_t lane_weight_bytes(const struct model *model)
 		const struct model_layer *l = &model->layers[i];
 		const struct weight *const all[] = {&l->input_norm, &l->post_norm, &l->qkv,
 			&l->qkv_bias, &l->q_norm, &l->k_norm, &l->o, &l->o_bias, &l->gate_up,
-			&l->gate_up_bias, &l->down, &l->down_bias};
+			&l->gate_up_bias, &l->down, &l->down_bias, &l->q_a, &l->q_a_bias, &l->q_a_norm,
+			&l->q, &l->kv_a, &l->kv_a_bias, &l->kv_a_norm, &l->kv_b, &l->router,
+			&l->router_bias};
 
 		for (size_t j = 0; j < sizeof(all) / sizeof(all[0]); j++)
 			bytes += weight_bytes(all[j]);
+		/* of the experts what one token sees, the least that a step reads */
+		if (l->router.data)
+			bytes += (weight_bytes(&l->expert_gate_up) + weight_bytes(&l->expert_down)) /
+				model->config.experts.n * model->config.experts.n_active;
 	}
 	return bytes;
 }
@@ -332,7 +338,8 @@ uint64_t lane_weight_bytes(const struct model *model)
 uint64_t lane_kv_bytes(const struct lane *lane, uint32_t n_rows, uint32_t seq_len)
 {
 	const struct model_config *c = &lane->model->config;
-	uint64_t a_token = 2ull * c->n_kv_heads * c->head_dim * dtype_bytes(lane->info.kv_dtype);
+	const struct kv_config kv = model_kv(c, &lane->info, 1);
+	uint64_t a_token = kv_layer_page_bytes(&kv);
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < c->n_layers; i++) {

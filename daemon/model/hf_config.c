@@ -21,8 +21,6 @@
 
 #define FILE_MAX (4u << 20) /* real ones have some kilobytes */
 #define LAYERS_MAX 1000u
-#define HEADS_MAX 4096u
-#define WIDTH_MAX (1u << 20)
 #define VOCAB_MAX (1u << 24)
 #define LENGTH_MAX (1u << 28)
 
@@ -41,7 +39,14 @@ static const struct family families[] = {
 	{"MistralForCausalLM", MODEL_MISTRAL, 8, 0, 4096 * 32, 1, 2, 4096},
 	{"Qwen2ForCausalLM", MODEL_QWEN2, 32, 0, 32768, -1, -1, 4096},
 	{"Qwen3ForCausalLM", MODEL_QWEN3, 32, 128, 32768, -1, -1, 4096},
+	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
+	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
 };
+
+static bool is_deepseek(const struct family *family)
+{
+	return family->family == MODEL_DEEPSEEK_V2 || family->family == MODEL_DEEPSEEK_V3;
+}
 
 static int find_family(const struct field_object *root, const struct family **ret)
 {
@@ -59,7 +64,7 @@ static int find_family(const struct field_object *root, const struct family **re
 	}
 	return model_fail(root->error, -ENOTSUP,
 		"%s: architectures \"%.64s\" is not one of LlamaForCausalLM, MistralForCausalLM, "
-		"Qwen2ForCausalLM, Qwen3ForCausalLM",
+		"Qwen2ForCausalLM, Qwen3ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM",
 		root->file, name);
 }
 
@@ -118,7 +123,7 @@ static int parse_kv_heads(const struct field_object *root, const struct family *
 
 	if (family->n_kv_heads && field_state(root, "num_key_value_heads") == FIELD_ABSENT)
 		absent = family->n_kv_heads;
-	rc = field_u32(root, "num_key_value_heads", 1, HEADS_MAX, absent, &config->n_kv_heads);
+	rc = field_u32(root, "num_key_value_heads", 1, HF_HEADS_MAX, absent, &config->n_kv_heads);
 	if (rc)
 		return rc;
 	if (config->n_heads % config->n_kv_heads)
@@ -130,25 +135,34 @@ static int parse_kv_heads(const struct field_object *root, const struct family *
 	return 0;
 }
 
+static int parse_heads(const struct field_object *root, const struct family *family,
+	struct model_config *config)
+{
+	int rc;
+
+	if (is_deepseek(family))
+		return hf_deepseek_parse(root, config);
+	rc = parse_head_dim(root, family, config);
+	return rc ? rc : parse_kv_heads(root, family, config);
+}
+
 static int parse_sizes(const struct field_object *root, const struct family *family,
 	struct model_config *config)
 {
 	double eps = 0;
-	int rc = field_u32_needed(root, "hidden_size", 1, WIDTH_MAX, &config->hidden_size);
+	int rc = field_u32_needed(root, "hidden_size", 1, HF_WIDTH_MAX, &config->hidden_size);
 
 	if (!rc)
 		rc = field_u32_needed(
-			root, "intermediate_size", 1, WIDTH_MAX, &config->intermediate_size);
+			root, "intermediate_size", 1, HF_WIDTH_MAX, &config->intermediate_size);
 	if (!rc)
 		rc = field_u32_needed(root, "num_hidden_layers", 1, LAYERS_MAX, &config->n_layers);
 	if (!rc)
-		rc = field_u32_needed(root, "num_attention_heads", 1, HEADS_MAX, &config->n_heads);
+		rc = field_u32_needed(root, "num_attention_heads", 1, HF_HEADS_MAX, &config->n_heads);
 	if (!rc)
 		rc = field_u32_needed(root, "vocab_size", 1, VOCAB_MAX, &config->vocab_size);
 	if (!rc)
-		rc = parse_head_dim(root, family, config);
-	if (!rc)
-		rc = parse_kv_heads(root, family, config);
+		rc = parse_heads(root, family, config);
 	if (!rc)
 		rc = field_u32(root, "max_position_embeddings", 1, LENGTH_MAX, family->max_seq_len,
 			&config->max_seq_len);
@@ -166,9 +180,9 @@ static int parse_biases(const struct field_object *root, struct model_config *co
 	bool attention = false;
 	int rc = 0;
 
-	if (config->family == MODEL_LLAMA || config->family == MODEL_QWEN3)
+	if (config->family != MODEL_MISTRAL && config->family != MODEL_QWEN2)
 		rc = field_bool(root, "attention_bias", false, &attention);
-	if (!rc && config->family == MODEL_LLAMA)
+	if (!rc && (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2))
 		rc = field_bool(root, "mlp_bias", false, &config->mlp_bias);
 	config->qkv_bias = attention || config->family == MODEL_QWEN2;
 	config->o_bias = attention;
@@ -185,7 +199,7 @@ static int parse_window(const struct field_object *root, const struct family *fa
 	uint32_t absent = field_state(root, "sliding_window") == FIELD_ABSENT ?
 		family->sliding_window : 0;
 	uint32_t first = 0, window = 0;
-	bool use = family->family != MODEL_LLAMA;
+	bool use = family->family != MODEL_LLAMA && !is_deepseek(family);
 	int rc = 0;
 
 	if (family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3) {

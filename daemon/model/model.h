@@ -24,17 +24,43 @@ struct model_error {
 	char text[512]; /* "/models/x/config.json: rope_scaling.rope_type \"dynamic\" is not ..." */
 };
 
-enum model_family { MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3 };
+enum model_family {
+	MODEL_LLAMA,
+	MODEL_MISTRAL,
+	MODEL_QWEN2,
+	MODEL_QWEN3,
+	MODEL_DEEPSEEK_V2,
+	MODEL_DEEPSEEK_V3,
+};
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 #define MODEL_EOS_MAX 8
 #define MODEL_HEAD_DIM_MAX 1024
 
+#define MODEL_EXPERTS_MAX 1024
+
+/* Experts of the layers that have them; the other layers' are dense. */
+struct model_experts {
+	uint32_t n;               /* 0: all layers are dense */
+	uint32_t n_active, n_shared;
+	uint32_t intermediate_size; /* of one */
+	uint32_t first_layer, layer_step; /* layer l has them if l >= first_layer and step divides l */
+	uint32_t n_groups, n_groups_active;
+	enum moe_score score;
+	bool group_top_two, choice_bias, normalise;
+	float scale;
+};
+
 struct model_config {
 	enum model_family family;
 	char architecture[64];
 	uint32_t hidden_size, intermediate_size, vocab_size;
-	uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+	uint32_t n_layers, n_heads;
+	uint32_t n_kv_heads, head_dim; /* latent attention: 1, and what rope turns of a head */
+	struct attention_latent latent; /* rank 0: the attention is not latent */
+	uint32_t q_rank;                /* latent attention: 0, or the queries have a latent too */
+	bool rope_interleaved;          /* latent attention: pairs (2i, 2i + 1) */
+	struct model_experts experts;
 	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
 	float rms_norm_eps;
 	bool tie_word_embeddings;
@@ -59,17 +85,30 @@ struct model_config {
 
 int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
+bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
 
 /* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);
+/* yarn's g(m) = 0.1 m ln(factor) + 1, or 1 where nothing is stretched. */
+double model_yarn_magnitude(double factor, double mscale);
 
 struct model_layer {
 	struct weight input_norm, post_norm; /* [1, hidden] */
 	struct weight qkv, qkv_bias;         /* q, k, v rows one after another */
 	struct weight q_norm, k_norm;        /* data NULL: none */
 	struct weight o, o_bias;
-	struct weight gate_up, gate_up_bias; /* gate rows, then up rows */
+	struct weight gate_up, gate_up_bias; /* gate rows, then up rows; with experts the shared ones' */
 	struct weight down, down_bias;
+	/* latent attention, in place of qkv */
+	struct weight q_a, q_a_bias, q_a_norm; /* data NULL: q is of the hidden state itself */
+	struct weight q;                       /* [n_heads * (nope + rope), q_rank or hidden] */
+	struct weight kv_a, kv_a_bias;         /* [rank + rope, hidden] */
+	struct weight kv_a_norm;               /* [1, rank] */
+	struct weight kv_b;                    /* [n_heads * (nope + v), rank] */
+	/* experts; data NULL: a dense layer */
+	struct weight router;                     /* [n, hidden] */
+	struct weight router_bias;                /* [1, n] float32; for choosing */
+	struct weight expert_gate_up, expert_down; /* one expert below another */
 };
 
 struct model {
@@ -121,6 +160,19 @@ struct model_buffers {
 	void *activated;    /* [max_tokens, intermediate] act */
 	void *last_hidden;  /* [max_rows, hidden] act, after the final norm */
 	float *logits;      /* [max_rows, vocab] */
+	/* latent attention: qkv is q, [max_tokens, n_heads * (nope + rope)]; attention is
+	 * [max_tokens, n_heads * v] */
+	void *q_a;          /* [max_tokens, q_rank] act, NULL if q has none */
+	void *kv_a;         /* [max_tokens, rank + rope] act */
+	/* experts, by pair of token and choice (kernels/ops.h) */
+	float *router;           /* [max_tokens, n] */
+	int32_t *experts;        /* [max_tokens, n_active] */
+	float *expert_weights;   /* [max_tokens, n_active] */
+	int32_t *expert_start;   /* [n + 1] */
+	int32_t *pairs;          /* [max_tokens * n_active] */
+	void *expert_gate_up;    /* [max_tokens * n_active, 2 intermediate] act */
+	void *expert_activated;  /* [max_tokens * n_active, intermediate] act */
+	void *expert_out;        /* [max_tokens * n_active, hidden] act */
 };
 void model_buffers_carve(const struct model_config *config, uint32_t max_tokens, uint32_t max_rows,
 	enum dtype activation_dtype, struct arena *arena, struct model_buffers *ret);

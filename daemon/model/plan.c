@@ -8,9 +8,10 @@
 #include "daemon/model/plan.h"
 
 #define NO_LAYER UINT32_MAX
-#define PARTS_MAX 3
-/* norms 4, q, k, v, o, gate, up, down and a bias of each */
-#define PLACEMENTS_PER_LAYER 18
+/* norms 4, q, k, v, o, gate, up, down and a bias of each; or norms 4, q_a, q, kv_a, kv_b, o, gate, up,
+ * down and biases, router and its bias, and of each expert three */
+#define PLACEMENTS_PER_LAYER 20
+#define PLACEMENTS_PER_EXPERT 3
 #define PLACEMENTS_BESIDE 3
 
 /* A tensor's rows in a weight; for vectors, its length. */
@@ -21,7 +22,9 @@ struct part {
 
 uint32_t plan_placements_max(const struct model_config *config)
 {
-	return config->n_layers * PLACEMENTS_PER_LAYER + PLACEMENTS_BESIDE;
+	return config->n_layers *
+			(PLACEMENTS_PER_LAYER + config->experts.n * PLACEMENTS_PER_EXPERT) +
+		PLACEMENTS_BESIDE;
 }
 
 static const char *path_of(const struct plan *plan, const struct safetensors_tensor *tensor)
@@ -69,47 +72,90 @@ static int find(const struct plan *plan, const char *name, uint32_t rows, uint32
 	return 0;
 }
 
+/* What one weight is made of: parts one after another, or, of n_experts experts, each one's parts. */
+struct recipe {
+	uint32_t layer; /* NO_LAYER: the parts' names are whole */
+	const struct part *parts;
+	uint32_t n_parts, n_experts;
+	uint32_t cols; /* 0: a vector */
+	bool as_f32;   /* whatever the device's activations are */
+};
+
+static int find_part(const struct plan *plan, const struct recipe *recipe, uint32_t i,
+	const struct safetensors_tensor **ret)
+{
+	const struct part *part = &recipe->parts[i % recipe->n_parts];
+	char name[96];
+
+	if (recipe->layer == NO_LAYER)
+		snprintf(name, sizeof(name), "%s", part->name);
+	else if (recipe->n_experts)
+		snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s", recipe->layer,
+			i / recipe->n_parts, part->name);
+	else
+		snprintf(name, sizeof(name), "model.layers.%u.%s", recipe->layer, part->name);
+	return find(plan, name, part->rows, recipe->cols, ret);
+}
+
+/* The dtype that all of them will have. */
+static int choose_dtype(const struct plan *plan, const struct recipe *recipe, uint32_t n,
+	uint32_t *ret_rows, enum dtype *ret)
+{
+	const struct safetensors_tensor *tensor;
+	enum dtype dtype = DTYPE_F32;
+	uint32_t rows = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		int rc = find_part(plan, recipe, i, &tensor);
+
+		if (rc)
+			return rc;
+		if (!i)
+			dtype = tensor->dtype;
+		else if (tensor->dtype != dtype)
+			dtype = DTYPE_F32;
+		rows += recipe->parts[i % recipe->n_parts].rows;
+	}
+	if (plan->activation_dtype != DTYPE_F32)
+		dtype = plan->activation_dtype;
+	*ret = recipe->as_f32 ? DTYPE_F32 : dtype;
+	*ret_rows = rows;
+	return 0;
+}
+
+static int place_recipe(struct plan *plan, const struct recipe *recipe, struct weight *ret)
+{
+	uint32_t n = recipe->n_parts * (recipe->n_experts ? recipe->n_experts : 1), rows;
+	size_t cols = recipe->cols ? recipe->cols : 1;
+	enum dtype dtype;
+	uint8_t *target;
+	int rc = choose_dtype(plan, recipe, n, &rows, &dtype);
+
+	if (rc)
+		return rc;
+	target = arena_take(&plan->arena, rows * cols, dtype_bytes(dtype));
+	*ret = (struct weight){.data = target,
+		.dtype = dtype,
+		.rows = recipe->cols ? rows : 1,
+		.cols = recipe->cols ? recipe->cols : rows};
+	for (uint32_t i = 0; !rc && target && plan->placements && i < n; i++) {
+		const struct safetensors_tensor *tensor = NULL;
+
+		rc = find_part(plan, recipe, i, &tensor);
+		plan->placements[plan->n_placements++] = (struct plan_placement){
+			.tensor = tensor, .target = target, .dtype = dtype};
+		target += recipe->parts[i % recipe->n_parts].rows * cols * dtype_bytes(dtype);
+	}
+	return rc;
+}
+
 /* Parts one after another as one weight; cols 0: as one vector. */
 static int place(struct plan *plan, uint32_t layer, const struct part *parts, uint32_t n_parts,
 	uint32_t cols, struct weight *ret)
 {
-	const struct safetensors_tensor *tensors[PARTS_MAX] = {0};
-	char name[96];
-	uint32_t rows = 0;
-	enum dtype dtype;
-	uint8_t *target;
-
-	for (uint32_t i = 0; i < n_parts; i++) {
-		int rc;
-
-		if (layer == NO_LAYER)
-			snprintf(name, sizeof(name), "%s", parts[i].name);
-		else
-			snprintf(name, sizeof(name), "model.layers.%u.%s", layer, parts[i].name);
-		rc = find(plan, name, parts[i].rows, cols, &tensors[i]);
-		if (rc)
-			return rc;
-		rows += parts[i].rows;
-	}
-	dtype = tensors[0]->dtype;
-	for (uint32_t i = 1; i < n_parts; i++) {
-		if (tensors[i]->dtype != dtype)
-			dtype = DTYPE_F32;
-	}
-	if (plan->activation_dtype != DTYPE_F32)
-		dtype = plan->activation_dtype;
-
-	target = arena_take(&plan->arena, (size_t)rows * (cols ? cols : 1), dtype_bytes(dtype));
-	*ret = (struct weight){.data = target,
-		.dtype = dtype,
-		.rows = cols ? rows : 1,
-		.cols = cols ? cols : rows};
-	for (uint32_t i = 0; target && plan->placements && i < n_parts; i++) {
-		plan->placements[plan->n_placements++] = (struct plan_placement){
-			.tensor = tensors[i], .target = target, .dtype = dtype};
-		target += (size_t)parts[i].rows * (cols ? cols : 1) * dtype_bytes(dtype);
-	}
-	return 0;
+	return place_recipe(plan,
+		&(struct recipe){.layer = layer, .parts = parts, .n_parts = n_parts, .cols = cols},
+		ret);
 }
 
 static int place_one(struct plan *plan, uint32_t layer, const char *name, uint32_t rows,
@@ -141,23 +187,99 @@ static int place_attention(struct plan *plan, const struct model_config *c, uint
 	return rc;
 }
 
-static int place_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
+/* Queries may have a latent of their own; biases are on what reads the hidden state, and on o. */
+static int place_query(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
-	uint32_t inner = c->intermediate_size;
-	const struct part weights[] = {
-		{"mlp.gate_proj.weight", inner}, {"mlp.up_proj.weight", inner}};
-	const struct part biases[] = {{"mlp.gate_proj.bias", inner}, {"mlp.up_proj.bias", inner}};
-	int rc = place(plan, layer, weights, 2, c->hidden_size, &l->gate_up);
+	uint32_t q = c->n_heads * (c->latent.nope + c->latent.rope);
+	int rc;
 
-	if (!rc && c->mlp_bias)
-		rc = place(plan, layer, biases, 2, 0, &l->gate_up_bias);
+	if (!c->q_rank)
+		return place_one(
+			plan, layer, "self_attn.q_proj.weight", q, c->hidden_size, &l->q);
+	rc = place_one(plan, layer, "self_attn.q_a_proj.weight", c->q_rank, c->hidden_size, &l->q_a);
+	if (!rc && c->o_bias)
+		rc = place_one(plan, layer, "self_attn.q_a_proj.bias", c->q_rank, 0, &l->q_a_bias);
 	if (!rc)
 		rc = place_one(
-			plan, layer, "mlp.down_proj.weight", c->hidden_size, inner, &l->down);
-	if (!rc && c->mlp_bias)
-		rc = place_one(plan, layer, "mlp.down_proj.bias", c->hidden_size, 0, &l->down_bias);
+			plan, layer, "self_attn.q_a_layernorm.weight", c->q_rank, 0, &l->q_a_norm);
+	return rc ? rc : place_one(plan, layer, "self_attn.q_b_proj.weight", q, c->q_rank, &l->q);
+}
+
+static int place_latent_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
+	struct model_layer *l)
+{
+	const struct attention_latent *a = &c->latent;
+	uint32_t kv = a->rank + a->rope;
+	int rc = place_query(plan, c, layer, l);
+
+	if (!rc)
+		rc = place_one(plan, layer, "self_attn.kv_a_proj_with_mqa.weight", kv,
+			c->hidden_size, &l->kv_a);
+	if (!rc && c->o_bias)
+		rc = place_one(
+			plan, layer, "self_attn.kv_a_proj_with_mqa.bias", kv, 0, &l->kv_a_bias);
+	if (!rc)
+		rc = place_one(
+			plan, layer, "self_attn.kv_a_layernorm.weight", a->rank, 0, &l->kv_a_norm);
+	if (!rc)
+		rc = place_one(plan, layer, "self_attn.kv_b_proj.weight",
+			c->n_heads * (a->nope + a->v), a->rank, &l->kv_b);
+	if (!rc)
+		rc = place_one(plan, layer, "self_attn.o_proj.weight", c->hidden_size,
+			c->n_heads * a->v, &l->o);
+	if (!rc && c->o_bias)
+		rc = place_one(plan, layer, "self_attn.o_proj.bias", c->hidden_size, 0, &l->o_bias);
 	return rc;
+}
+
+static int place_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
+	const char *prefix, uint32_t inner, struct model_layer *l)
+{
+	char gate[64], up[64], down[64];
+	struct part parts[] = {{gate, inner}, {up, inner}};
+	int rc;
+
+	snprintf(gate, sizeof(gate), "%s.gate_proj.weight", prefix);
+	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
+	snprintf(down, sizeof(down), "%s.down_proj.weight", prefix);
+	rc = place(plan, layer, parts, 2, c->hidden_size, &l->gate_up);
+	if (!rc)
+		rc = place_one(plan, layer, down, c->hidden_size, inner, &l->down);
+	if (rc || !c->mlp_bias)
+		return rc;
+	snprintf(gate, sizeof(gate), "%s.gate_proj.bias", prefix);
+	snprintf(up, sizeof(up), "%s.up_proj.bias", prefix);
+	snprintf(down, sizeof(down), "%s.down_proj.bias", prefix);
+	rc = place(plan, layer, parts, 2, 0, &l->gate_up_bias);
+	return rc ? rc : place_one(plan, layer, down, c->hidden_size, 0, &l->down_bias);
+}
+
+static int place_experts(struct plan *plan, const struct model_config *c, uint32_t layer,
+	struct model_layer *l)
+{
+	const struct model_experts *e = &c->experts;
+	const struct part bias = {"mlp.gate.e_score_correction_bias", e->n};
+	const struct part gate_up[] = {{"gate_proj.weight", e->intermediate_size},
+		{"up_proj.weight", e->intermediate_size}};
+	const struct part down = {"down_proj.weight", c->hidden_size};
+	struct recipe recipe = {.layer = layer, .parts = &bias, .n_parts = 1, .as_f32 = true};
+	int rc = place_one(plan, layer, "mlp.gate.weight", e->n, c->hidden_size, &l->router);
+
+	if (!rc && e->choice_bias)
+		rc = place_recipe(plan, &recipe, &l->router_bias);
+	recipe = (struct recipe){.layer = layer, .parts = gate_up, .n_parts = 2, .n_experts = e->n,
+		.cols = c->hidden_size};
+	if (!rc)
+		rc = place_recipe(plan, &recipe, &l->expert_gate_up);
+	recipe.parts = &down;
+	recipe.n_parts = 1;
+	recipe.cols = e->intermediate_size;
+	if (!rc)
+		rc = place_recipe(plan, &recipe, &l->expert_down);
+	if (rc || !e->n_shared)
+		return rc;
+	return place_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, l);
 }
 
 static int place_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
@@ -167,11 +289,16 @@ static int place_layer(struct plan *plan, const struct model_config *c, uint32_t
 		place_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
 
 	if (!rc)
-		rc = place_attention(plan, c, layer, l);
+		rc = c->latent.rank ? place_latent_attention(plan, c, layer, l)
+				    : place_attention(plan, c, layer, l);
 	if (!rc)
 		rc = place_one(plan, layer, "post_attention_layernorm.weight", c->hidden_size, 0,
 			&l->post_norm);
-	return rc ? rc : place_mlp(plan, c, layer, l);
+	if (rc)
+		return rc;
+	return model_layer_has_experts(c, layer)
+		? place_experts(plan, c, layer, l)
+		: place_mlp(plan, c, layer, "mlp", c->intermediate_size, l);
 }
 
 /* With a tied head either name may stand for both; where both are there, each is used as it is. */

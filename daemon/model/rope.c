@@ -59,7 +59,7 @@ static double yarn_frequency(const struct model_config *config, uint32_t pair)
 	return frequency / config->rope.factor * ramp + frequency * (1 - ramp);
 }
 
-static double yarn_magnitude(double factor, double mscale)
+double model_yarn_magnitude(double factor, double mscale)
 {
 	return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
 }
@@ -71,9 +71,9 @@ static double attention_factor(const struct model_config *config)
 	if (config->rope.attention_factor >= 0)
 		return config->rope.attention_factor;
 	if (config->rope.mscale > 0 && config->rope.mscale_all_dim > 0)
-		return yarn_magnitude(config->rope.factor, config->rope.mscale) /
-			yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
-	return yarn_magnitude(config->rope.factor, 1);
+		return model_yarn_magnitude(config->rope.factor, config->rope.mscale) /
+			model_yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
+	return model_yarn_magnitude(config->rope.factor, 1);
 }
 
 static double frequency_of(const struct model_config *config, uint32_t pair)

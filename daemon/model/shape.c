@@ -3,6 +3,31 @@
 
 #include <math.h>
 
+bool model_layer_has_experts(const struct model_config *config, uint32_t layer)
+{
+	const struct model_experts *e = &config->experts;
+
+	return e->n && layer >= e->first_layer && layer % e->layer_step == 0;
+}
+
+/* A row of the cache, of one KV head. */
+static uint32_t kv_dim(const struct model_config *config)
+{
+	return config->latent.rank ? config->latent.rank + config->latent.rope : config->head_dim;
+}
+
+/* Stretched by yarn, DeepSeek's models sharpen the softmax as well. */
+static float scale(const struct model_config *config)
+{
+	double m = 1;
+
+	if (!config->latent.rank)
+		return 1.0f / sqrtf((float)config->head_dim);
+	if (config->rope.type == ROPE_YARN && config->rope.mscale_all_dim > 0)
+		m = model_yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
+	return (float)(m * m / sqrt((double)config->latent.nope + config->latent.rope));
+}
+
 struct attention_config model_attention(
 	const struct model_config *config, const struct device_info *info)
 {
@@ -10,8 +35,9 @@ struct attention_config model_attention(
 		.n_layers = config->n_layers,
 		.n_heads = config->n_heads,
 		.n_kv_heads = config->n_kv_heads,
-		.head_dim = config->head_dim,
-		.scale = 1.0f / sqrtf((float)config->head_dim), /* in all these families */
+		.head_dim = kv_dim(config),
+		.latent = config->latent,
+		.scale = scale(config),
 		.windows = config->windows,
 		.max_decode_query = 1,
 		.activation_dtype = info->activation_dtype,
@@ -25,8 +51,9 @@ struct kv_config model_kv(
 	return (struct kv_config){
 		.n_layers = config->n_layers,
 		.n_kv_heads = config->n_kv_heads,
-		.head_dim = config->head_dim,
+		.head_dim = kv_dim(config),
 		.page_tokens = page_tokens,
 		.dtype = info->kv_dtype,
+		.keys_only = config->latent.rank != 0,
 	};
 }

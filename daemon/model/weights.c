@@ -382,6 +382,25 @@ static double seconds_now(void)
 	return (double)clock_ns() * 1e-9;
 }
 
+/* Before anything is read or taken. */
+static int check_ops(const struct device *device, const char *directory,
+	const struct model_config *config, const char *kind, struct model_error *error)
+{
+	const struct kernel_ops *ops = device->kernels;
+	const char *lacking = NULL;
+
+	if (config->latent.rank && !(ops->mla_rope_and_cache && ops->head_gemm))
+		lacking = "latent attention";
+	else if (config->experts.n && !(ops->moe_route && ops->moe_group && ops->expert_gemm &&
+				ops->expert_gated_gemm && ops->moe_combine))
+		lacking = "experts";
+	if (!lacking)
+		return 0;
+	return model_fail(error, -ENOTSUP,
+		"%s: architectures \"%s\" needs %s, which the %s device does not compute yet",
+		directory, config->architecture, lacking, kind);
+}
+
 int model_load(struct device *device, const char *directory, const struct model_config *config,
 	uint32_t max_positions, void (*progress)(void *userdata, uint64_t done, uint64_t total),
 	void *userdata, struct model **ret, struct model_error *error)
@@ -405,6 +424,9 @@ int model_load(struct device *device, const char *directory, const struct model_
 	rc = device->ops->info(device, &info);
 	if (rc)
 		return device_failed(error, directory, "the device does not answer", rc);
+	rc = check_ops(device, directory, config, info.kind, error);
+	if (rc)
+		return rc;
 	rc = open_and_count(directory, config, max_positions, info.activation_dtype, &checkpoint, &model,
 		&bytes, error);
 	if (rc)

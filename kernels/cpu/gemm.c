@@ -1,30 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
-/*
- * GEMM by OpenBLAS whose rows do not depend on the batch.
- *
- * A BLAS picks its kernel by the shape of the call, and kernels differ in the order of their sums:
- * one call for all rows would give a row other bits at another batch size. So the product is cut
- * into calls of one shape: CHUNK rows of x against PANEL rows of W, over BLOCK columns at a time.
- * Rows that a last chunk or panel lacks are zeroes. Only the last block of columns is shorter, and
- * that depends on the layer alone.
- *
- * Every block of weights is converted to float32 once and used by all chunks. The sizes are the
- * fastest on a machine with AVX-512, where OpenBLAS multiplies small matrices (up to 100^3)
- * without packing them: 80 GFLOP/s on one core at 64 rows against 20 with the columns in one piece
- * of 8192. With AVX2 kernels CHUNK 8 is 1.4 times as fast as 4; beyond 8, single rows get slow.
- */
+/* The product of one weight and all rows; panel.h says how its rows keep their bits in any batch. */
 
-#include <cblas.h>
 #include <errno.h>
 #include <pthread.h>
 
-#include "kernels/convert.h"
-#include "kernels/cpu/launchers.h"
-
-#define CHUNK 8
-#define PANEL 32
-#define BLOCK 1024
+#include "kernels/cpu/panel.h"
 
 CPU_ARGS_FIT(op_gemm);
 
@@ -62,16 +43,6 @@ static const float *load_panel(const struct weight *w, uint32_t first, uint32_t 
 	return storage;
 }
 
-static void multiply(const float *x, const float *panel, uint32_t k, float *sums)
-{
-	for (uint32_t first = 0; first < k; first += BLOCK) {
-		uint32_t n = k - first < BLOCK ? k - first : BLOCK;
-
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, CHUNK, PANEL, (int)n, 1.0f,
-			x + first, (int)k, panel + first, (int)k, first ? 1.0f : 0.0f, sums, PANEL);
-	}
-}
-
 static void store(const struct op_gemm *a, uint32_t first_row, uint32_t n_rows, uint32_t first_col,
 	uint32_t n_cols, const struct gemm_workspace *ws)
 {
@@ -107,11 +78,11 @@ static void gemm_run(const void *args, void *workspace)
 		if (a->bias.data)
 			weight_to_f32(ws.bias, &a->bias, col, n_cols);
 		for (; row + CHUNK <= a->n_rows; row += CHUNK) {
-			multiply(x + (size_t)row * k, panel, k, ws.sums);
+			panel_multiply(x + (size_t)row * k, panel, k, ws.sums);
 			store(a, row, CHUNK, col, n_cols, &ws);
 		}
 		if (n_tail) {
-			multiply(ws.tail, panel, k, ws.sums);
+			panel_multiply(ws.tail, panel, k, ws.sums);
 			store(a, row, n_tail, col, n_cols, &ws);
 		}
 	}
@@ -120,22 +91,27 @@ static void gemm_run(const void *args, void *workspace)
 static const struct cpu_op gemm_op = {.name = "gemm", .run = gemm_run};
 
 /* A stream is one thread; OpenBLAS's own would also split a row's sums by the number of CPUs. */
-static void blas_init(void)
+static void blas_init_once(void)
 {
 	openblas_set_num_threads(1);
 }
 
-int cpu_gemm(struct stream *stream, const struct op_gemm *a)
+void panel_blas_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+	pthread_once(&once, blas_init_once);
+}
+
+int cpu_gemm(struct stream *stream, const struct op_gemm *a)
+{
 	if (!a->x || !a->y || a->y_dtype != DTYPE_F32)
 		return -EINVAL;
 	if (!weight_is(&a->w, a->w.rows, a->w.cols) || a->w.cols > INT32_MAX)
 		return -EINVAL;
 	if (a->bias.data && !weight_is(&a->bias, 1, a->w.rows))
 		return -EINVAL;
-	pthread_once(&once, blas_init);
+	panel_blas_init();
 	return CPU_LAUNCH(stream, &gemm_op, a, workspace_floats(a->w.cols) * sizeof(float));
 }
 

@@ -27,6 +27,13 @@ int cpu_to_f32(struct stream *stream, const struct op_to_f32 *args);
 int cpu_copy_pages(struct stream *stream, const struct op_copy_pages *args);
 int cpu_sample(struct stream *stream, const struct op_sample *args);
 int cpu_outbox(struct stream *stream, const struct op_outbox *args);
+int cpu_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *args);
+int cpu_head_gemm(struct stream *stream, const struct op_head_gemm *args);
+int cpu_moe_route(struct stream *stream, const struct op_moe_route *args);
+int cpu_moe_group(struct stream *stream, const struct op_moe_group *args);
+int cpu_expert_gemm(struct stream *stream, const struct op_expert_gemm *args);
+int cpu_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *args);
+int cpu_moe_combine(struct stream *stream, const struct op_moe_combine *args);
 
 /* The device's clock: what prepare and outbox note. */
 static inline uint64_t cpu_clock_ns(void)

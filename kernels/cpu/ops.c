@@ -15,4 +15,11 @@ const struct kernel_ops cpu_kernel_ops = {
 	.copy_pages = cpu_copy_pages,
 	.sample = cpu_sample,
 	.outbox = cpu_outbox,
+	.mla_rope_and_cache = cpu_mla_rope_and_cache,
+	.head_gemm = cpu_head_gemm,
+	.moe_route = cpu_moe_route,
+	.moe_group = cpu_moe_group,
+	.expert_gemm = cpu_expert_gemm,
+	.expert_gated_gemm = cpu_expert_gated_gemm,
+	.moe_combine = cpu_moe_combine,
 };

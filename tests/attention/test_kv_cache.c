@@ -63,6 +63,23 @@ static void test_page_bytes_are_k_and_v_of_all_layers(void **state)
 	assert_int_equal(kv_page_bytes(&config), 3 * 2 * 4 * 2 * 8 * 4);
 }
 
+/* What a page is copied and counted by is half as large; everything else does not look inside. */
+static void test_page_bytes_without_values_are_those_of_keys(void **state)
+{
+	struct kv_config keys = config;
+	struct kv_cache *cache = NULL;
+
+	(void)state;
+	keys.keys_only = true;
+	assert_int_equal(kv_layer_page_bytes(&keys), 4 * 2 * 8 * 4);
+	assert_int_equal(kv_page_bytes(&keys), 3 * 4 * 2 * 8 * 4);
+	assert_int_equal(kv_cache_new(device, &keys, 8, &cache), 0);
+	for (uint32_t layer = 0; layer < keys.n_layers; layer++)
+		test_fill(device, (uint8_t *)kv_layer(cache, layer) + 8 * kv_layer_page_bytes(&keys),
+			1, kv_layer_page_bytes(&keys));
+	kv_cache_free(cache);
+}
+
 static void test_map_adds_pages_where_they_are_expected(void **state)
 {
 	struct kv_cache *cache = cache_of(1);
@@ -495,6 +512,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_page_bytes_are_k_and_v_of_all_layers),
+		cmocka_unit_test(test_page_bytes_without_values_are_those_of_keys),
 		cmocka_unit_test(test_map_adds_pages_where_they_are_expected),
 		cmocka_unit_test(test_map_of_fewer_pages_changes_nothing),
 		cmocka_unit_test(test_map_works_after_lock),

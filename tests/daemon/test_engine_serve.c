@@ -15,13 +15,21 @@ static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"}
 
 /* ---- golden.json ---- */
 
-static json_t *golden(void)
+static const char *shipped(const char *name)
 {
+	static char path[512];
 	const char *source = getenv("MIMEO_SOURCE");
-	char path[512];
+
+	snprintf(path, sizeof(path), "%s/examples/models/%s", source ? source : ".", name);
+	return path;
+}
+
+static json_t *golden(const char *folder)
+{
+	char path[600];
 	json_t *root;
 
-	snprintf(path, sizeof(path), "%s/examples/models/tinycalc/golden.json", source ? source : ".");
+	snprintf(path, sizeof(path), "%s/golden.json", folder);
 	root = json_load_file(path, 0, NULL);
 	assert_non_null(root);
 	return root;
@@ -71,7 +79,7 @@ static void assert_case(struct rig_client *client, json_t *item)
 
 static void assert_golden(const struct rig_options *options)
 {
-	json_t *root = golden(), *item;
+	json_t *root = golden(options->model ? options->model : shipped("tinycalc")), *item;
 	struct rig_client client;
 	struct rig rig;
 	size_t i;
@@ -107,6 +115,49 @@ static void test_golden_logits_and_tokens_with_flex_attention(void **state)
 {
 	(void)state;
 	assert_golden(&flex);
+}
+
+/* ---- latent attention and experts, in every mode ---- */
+
+struct latent_case {
+	const char *model, *attention;
+	enum graph_mode mode;
+};
+
+static const struct latent_case latent_cases[] = {
+	{"tinycalc-mla", "naive", GRAPH_NONE},
+	{"tinycalc-mla", "naive", GRAPH_PIECEWISE},
+	{"tinycalc-mla", "mla", GRAPH_NONE},
+	{"tinycalc-mla", "mla", GRAPH_PIECEWISE},
+	{"tinycalc-mla", "mla", GRAPH_FULL_DECODE_ONLY},
+	{"tinycalc-mla", "mla", GRAPH_FULL_AND_PIECEWISE},
+	{"tinycalc-mla", "mla_planned", GRAPH_NONE},
+	{"tinycalc-mla", "mla_planned", GRAPH_PIECEWISE},
+	{"tinycalc-mla", "mla_planned", GRAPH_FULL_DECODE_ONLY},
+	{"tinycalc-mla", "mla_planned", GRAPH_FULL_AND_PIECEWISE},
+	{"tinycalc-moe", "naive", GRAPH_NONE},
+	{"tinycalc-moe", "mla", GRAPH_NONE},
+	{"tinycalc-moe", "mla", GRAPH_PIECEWISE},
+	{"tinycalc-moe", "mla", GRAPH_FULL_DECODE_ONLY},
+	{"tinycalc-moe", "mla", GRAPH_FULL_AND_PIECEWISE},
+	{"tinycalc-moe", "mla_planned", GRAPH_PIECEWISE},
+	{"tinycalc-moe", "mla_planned", GRAPH_FULL_AND_PIECEWISE},
+};
+
+enum { N_LATENT = sizeof(latent_cases) / sizeof(latent_cases[0]), N_TESTS = 11 + 2 * N_LATENT };
+
+static struct rig_options latent_options(const struct latent_case *which)
+{
+	return (struct rig_options){.model = shipped(which->model),
+		.attention = which->attention,
+		.mode = which->mode};
+}
+
+static void test_latent_golden_logits_and_tokens(void **state)
+{
+	const struct rig_options options = latent_options(*state);
+
+	assert_golden(&options);
 }
 
 static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
@@ -265,7 +316,7 @@ static void test_deadline_ends_a_request_in_time(void **state)
 
 /* ---- strangers ---- */
 
-static void test_answers_among_strangers_equal_those_alone(void **state)
+static void check_strangers(const struct rig_options *options)
 {
 	static const char *const prompts[] = {"347+586=", "count 97 4\n", "sort 52 17 33\n",
 		"rev hello\n", "9+8=", "count 4 30\n", "rev mimeograph\n", "sort 9 8 7 6 5\n"};
@@ -276,8 +327,7 @@ static void test_answers_among_strangers_equal_those_alone(void **state)
 	struct rig_client clients[4];
 	struct rig rig;
 
-	(void)state;
-	rig_open(&rig, &full);
+	rig_open(&rig, options);
 	for (int c = 0; c < 4; c++)
 		rig_attach(&rig, &clients[c], 16);
 	for (uint32_t i = 0; i < 8; i++) {
@@ -306,10 +356,24 @@ static void test_answers_among_strangers_equal_those_alone(void **state)
 				lengths[which] * 4);
 		}
 	}
-	assert_true(engine_stats(rig.engine)->n_shared_replays > 0);
+	assert_int_equal(engine_stats(rig.engine)->n_shared_replays > 0,
+		options->mode != GRAPH_NONE);
 	for (int c = 0; c < 4; c++)
 		rig_detach(&clients[c]);
 	rig_close(&rig);
+}
+
+static void test_answers_among_strangers_equal_those_alone(void **state)
+{
+	(void)state;
+	check_strangers(&full);
+}
+
+static void test_latent_answers_among_strangers_equal_those_alone(void **state)
+{
+	const struct rig_options options = latent_options(*state);
+
+	check_strangers(&options);
 }
 
 static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **state)
@@ -345,9 +409,29 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 	rig_close(&rig);
 }
 
+/* Two tests a case, which are named for it. */
+static void add_latent(struct CMUnitTest *tests, char (*names)[160])
+{
+	static const struct CMUnitTest each[] = {
+		cmocka_unit_test(test_latent_golden_logits_and_tokens),
+		cmocka_unit_test(test_latent_answers_among_strangers_equal_those_alone),
+	};
+
+	for (size_t i = 0; i < 2 * N_LATENT; i++) {
+		const struct latent_case *which = &latent_cases[i / 2];
+
+		tests[i] = each[i % 2];
+		snprintf(names[i], sizeof(names[i]), "%s_of_%s_with_%s_attention_%s", tests[i].name,
+			which->model, which->attention, graph_mode_name(which->mode));
+		tests[i].name = names[i];
+		tests[i].initial_state = (void *)(uintptr_t)which;
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
+	static char names[2 * N_LATENT][160];
+	static struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_golden_logits_and_tokens_with_full_graphs),
 		cmocka_unit_test(test_golden_logits_and_tokens_eager),
 		cmocka_unit_test(test_golden_logits_and_tokens_with_naive_attention),
@@ -360,6 +444,7 @@ int main(void)
 		cmocka_unit_test(test_deadline_ends_a_request_in_time),
 		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
 		cmocka_unit_test(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
+		[N_TESTS - 1] = {0},
 	};
 
 	static const struct test_cpu_only only[] = {
@@ -367,7 +452,9 @@ int main(void)
 		{"with_flex_attention", "the flex backend is for the cpu device"},
 		{"test_seeded_sampling_does_not_depend_on_who_shares_the_step",
 			"logits depend on the number of rows, and so do draws at temperature 1.5"},
+		{"test_latent_", "latent attention has no kernels for cuda yet"},
 	};
 
+	add_latent(tests + N_TESTS - 2 * N_LATENT, names);
 	return TEST_RUN_GROUP("engine serve", tests, only, NULL, NULL);
 }

@@ -15,8 +15,8 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig,
+                          MistralConfig, Qwen2Config, Qwen3Config)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "checkpoints")
@@ -34,6 +34,12 @@ def rope(kind, **more):
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+
+# Latent attention and experts; the dimensions all differ, so that none can stand for another.
+LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, kv_lora_rank=24, q_lora_rank=20,
+              qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=8,
+              num_experts_per_tok=3, n_shared_experts=2, moe_intermediate_size=16,
+              first_k_dense_replace=1)
 
 # name: (class, sizes and fields, what to switch off, how to write config.json, prompt length, dtypes)
 CASES = {
@@ -72,6 +78,24 @@ CASES = {
     "llama-f16": (LlamaConfig, dict(), None, "old", 26, "f16"),
     "llama-f32": (LlamaConfig, dict(hidden_size=40, intermediate_size=72), None, "new", 33, "f32"),
     "qwen2-mixed": (Qwen2Config, dict(num_key_value_heads=4), None, "new", 19, "mixed"),
+    "deepseek-v2": (DeepseekV2Config, LATENT | dict(attention_bias=True, mlp_bias=True,
+                                                    routed_scaling_factor=1.7),
+                    dict(routed_scaling_factor=1.0), "new", 30, "bf16"),
+    "deepseek-v2-groups": (DeepseekV2Config, LATENT | dict(
+        q_lora_rank=None, n_shared_experts=1, topk_method="group_limited_greedy", n_group=4,
+        topk_group=2, routed_scaling_factor=16.0, rms_norm_eps=1e-3),
+        dict(topk_method="greedy"), "old", 27, "bf16"),
+    "deepseek-v2-yarn": (DeepseekV2Config, LATENT | dict(
+        first_k_dense_replace=3, rope_parameters=YARN | dict(factor=8.0, mscale=0.707,
+                                                             mscale_all_dim=1.3)),
+        dict(rope_parameters=YARN | dict(factor=8.0)), "old-type", 60, "bf16"),
+    "deepseek-v3": (DeepseekV3Config, LATENT | dict(
+        n_group=4, topk_group=2, rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0)),
+        dict(topk_group=4), "old-type", 45, "bf16"),
+    "deepseek-v3-halves": (DeepseekV3Config, LATENT | dict(
+        q_lora_rank=None, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=False,
+        routed_scaling_factor=1.0, rope_interleave=False), dict(rope_interleave=True), "new", 33,
+        "bf16"),
 }
 
 TORCH = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -87,10 +111,13 @@ def randomise(model, seed):
             p.data = 0.5 * noise
         elif "embed_tokens" in name:
             p.data = 0.4 * noise
-        elif "q_proj" in name or "k_proj" in name:
+        elif "q_proj" in name or "k_proj" in name or name.endswith("mlp.gate.weight"):
             p.data = 0.3 * noise
         else:
             p.data = 0.2 * noise
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.data = 0.4 * torch.randn(b.shape, generator=gen)
 
 
 def rewrite_config(path, style):
@@ -113,6 +140,8 @@ def rewrite_config(path, style):
 
 
 def dtype_of(kind, name):
+    if name.endswith("e_score_correction_bias"):
+        return torch.float32
     if kind != "mixed":
         return TORCH.get(kind, torch.bfloat16)
     if "q_proj" in name or "layernorm" in name:

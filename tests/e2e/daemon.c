@@ -21,9 +21,15 @@
 #include "ipc/socket.h"
 #include "tests/device.h"
 
+const char *test_model(void)
+{
+	const char *name = getenv("MIMEO_MODEL");
+
+	return name && *name ? name : "tinycalc";
+}
+
 void daemon_init(struct daemon *daemon)
 {
-	static char model[4096 + 16];
 	const char *folder = getenv("TMPDIR");
 
 	*daemon = (struct daemon){.admin = -1};
@@ -33,11 +39,11 @@ void daemon_init(struct daemon *daemon)
 		fail_msg("no folder %s", daemon->folder);
 	snprintf(daemon->socket, sizeof(daemon->socket), "%s/m.sock", daemon->folder);
 	snprintf(daemon->log, sizeof(daemon->log), "%s/log", daemon->folder);
-	snprintf(model, sizeof(model), "tinycalc=%s", source_path("examples/models/tinycalc"));
 	daemon->argv[daemon->argc++] = build_path("daemon/mimeod");
 	daemon->argv[0] = strdup(daemon->argv[0]);
 	daemon_option(daemon, "--socket", daemon->socket);
-	daemon_option(daemon, "--model", model);
+	daemon_option(daemon, "--model", "");
+	daemon_model(daemon, test_model());
 	daemon_option(daemon, "--device", test_device());
 	daemon_option(daemon, "--capture-sizes", "1,2,4,8");
 	daemon_option(daemon, "--kv-pages", "512");
@@ -54,6 +60,19 @@ void daemon_option(struct daemon *daemon, const char *name, const char *value)
 	assert_true(daemon->argc + 2 <= DAEMON_OPTIONS_MAX);
 	daemon->argv[daemon->argc++] = name;
 	daemon->argv[daemon->argc++] = value;
+}
+
+void daemon_model(struct daemon *daemon, const char *name)
+{
+	static char model[4096 + 64];
+	char below[128];
+
+	snprintf(below, sizeof(below), "examples/models/%s", name);
+	snprintf(model, sizeof(model), "%s=%s", name, source_path(below));
+	for (unsigned i = 1; i + 1 < daemon->argc; i += 2) {
+		if (strcmp(daemon->argv[i], "--model") == 0)
+			daemon->argv[i + 1] = model;
+	}
 }
 
 static void admin_close(struct daemon *daemon)

@@ -27,11 +27,15 @@ struct daemon {
 	bool takes_rights; /* as on kernels before 6.16, where anybody may send descriptors */
 };
 
-/* A folder, and the command line: tinycalc on the device of MIMEO_DEVICE, four graphs, 512
+/* The model of MIMEO_MODEL, one of those in examples/models; tinycalc unless it says another. */
+const char *test_model(void);
+/* A folder, and the command line: that model on the device of MIMEO_DEVICE, four graphs, 512
  * pages. */
 void daemon_init(struct daemon *daemon);
 /* Add an option; a later one replaces an earlier one. The strings must live on. */
 void daemon_option(struct daemon *daemon, const char *name, const char *value);
+/* Another of the shipped models in its place; the last one named is every daemon's. */
+void daemon_model(struct daemon *daemon, const char *name);
 /* Kill it if it runs, remove the folder. */
 void daemon_deinit(struct daemon *daemon);
 

@@ -125,8 +125,10 @@ static void check_case(struct mimeo *m, json_t *golden)
 
 static void test_golden_cases_agree(void **state)
 {
-	json_t *golden =
-		json_load_file(source_path("examples/models/tinycalc/golden.json"), 0, NULL);
+	char below[128];
+
+	snprintf(below, sizeof(below), "examples/models/%s/golden.json", test_model());
+	json_t *golden = json_load_file(source_path(below), 0, NULL);
 	json_t *cases = json_object_get(golden, "cases"), *one;
 	struct mimeo *m = daemon_connect(*state, 0, 0);
 	size_t i;

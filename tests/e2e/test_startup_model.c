@@ -218,6 +218,19 @@ static void test_config_that_is_no_json_is_refused_by_file(void **state)
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "config.json");
 }
 
+/* ---- attention ---- */
+
+static void test_attention_of_another_kind_than_the_models_is_refused_with_the_reason(void **state)
+{
+	daemon_option(*state, "--attention", "mla_planned");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention mla_planned",
+		"its attention is not latent");
+	daemon_model(*state, "tinycalc-mla");
+	daemon_option(*state, "--attention", "paged");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention paged",
+		"its attention is latent");
+}
+
 /* ---- memory ---- */
 
 static void test_model_too_large_for_the_memory_is_refused(void **state)
@@ -308,6 +321,7 @@ int main(void)
 		OWN(test_unsupported_activation_is_refused_by_name),
 		OWN(test_unsupported_rope_is_refused_by_name),
 		OWN(test_config_that_is_no_json_is_refused_by_file),
+		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),

@@ -29,6 +29,28 @@ static void check_sizes(const struct model_config *c)
 		abort();
 }
 
+/* What model_buffers_carve and the experts' ops count on. */
+static void check_latent(const struct model_config *c)
+{
+	const struct model_experts *e = &c->experts;
+
+	if (!c->latent.rank) {
+		if (e->n || c->q_rank)
+			abort();
+		return;
+	}
+	if (c->n_kv_heads != 1 || !c->latent.nope || !c->latent.v || c->latent.rope != c->head_dim)
+		abort();
+	if (!e->n)
+		return;
+	if (e->n > MODEL_EXPERTS_MAX || !e->n_active || !e->intermediate_size || !e->layer_step ||
+		!e->n_groups || e->n % e->n_groups || !e->n_groups_active ||
+		e->n_groups_active > e->n_groups ||
+		e->n_active > e->n / e->n_groups * e->n_groups_active ||
+		(e->group_top_two && e->n / e->n_groups < 2) || !isfinite(e->scale))
+		abort();
+}
+
 static void check_rope(const struct model_config *c)
 {
 	static float table[POSITIONS * MODEL_HEAD_DIM_MAX];
@@ -56,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!hf_config_parse("c", text, size, &config, &error)) {
 		check_sizes(&config);
+		check_latent(&config);
 		check_rope(&config);
 		model_config_deinit(&config);
 	} else if (!*error.text) {

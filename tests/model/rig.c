@@ -38,11 +38,11 @@ static void carve_inputs(struct rig *rig, struct arena *arena)
 static void carve(struct rig *rig, struct arena *arena)
 {
 	const struct model_config *c = &rig->model->config;
-	size_t layer = (size_t)RIG_PAGES * 2 * RIG_PAGE_TOKENS * c->n_kv_heads * c->head_dim;
+	const struct kv_config kv = model_kv(c, &rig->info, RIG_PAGE_TOKENS);
 
 	carve_inputs(rig, arena);
 	for (uint32_t i = 0; i < c->n_layers; i++)
-		rig->kv[i] = arena_take(arena, layer, dtype_bytes(rig->info.kv_dtype));
+		rig->kv[i] = arena_take(arena, RIG_PAGES, kv_layer_page_bytes(&kv));
 	model_buffers_carve(
 		c, RIG_TOKENS, RIG_ROWS, rig->info.activation_dtype, arena, &rig->buffers);
 	assert_false(arena->failed);

@@ -2,7 +2,7 @@
 
 /*
  * Forward passes against what transformers computed in float32 on the same weights: golden.json of
- * tinycalc, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
+ * the tinycalc models, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
  *
  * On a device with activations in bf16 tokens are compared for the trained model alone: the logits
  * of random checkpoints lie so close together that rounding chooses among them.
@@ -22,7 +22,7 @@
 
 struct checkpoint {
 	const char *below, *file;
-	bool trained;
+	bool trained, latent;
 };
 
 struct reference {
@@ -157,9 +157,12 @@ static void check_model(const struct checkpoint *checkpoint, const char *attenti
 
 /* ---- one test a checkpoint and backend ---- */
 
-#define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json", false}
+#define CHECKPOINT(name) {"tests/data/checkpoints/" name, "reference.json", false, false}
+#define LATENT(name) {"tests/data/checkpoints/" name, "reference.json", false, true}
 static struct checkpoint checkpoints[] = {
-	{"examples/models/tinycalc", "golden.json", true},
+	{"examples/models/tinycalc", "golden.json", true, false},
+	{"examples/models/tinycalc-mla", "golden.json", true, true},
+	{"examples/models/tinycalc-moe", "golden.json", true, true},
 	CHECKPOINT("llama-old-rope-theta"),
 	CHECKPOINT("llama-rope-linear"),
 	CHECKPOINT("llama-rope-llama3"),
@@ -178,21 +181,25 @@ static struct checkpoint checkpoints[] = {
 	CHECKPOINT("qwen2-mixed"),
 	CHECKPOINT("qwen3"),
 	CHECKPOINT("qwen3-bias-window"),
+	LATENT("deepseek-v2"),
+	LATENT("deepseek-v2-groups"),
+	LATENT("deepseek-v2-yarn"),
+	LATENT("deepseek-v3"),
+	LATENT("deepseek-v3-halves"),
 };
 
-static void test_matches_reference_with_naive_attention(void **state)
-{
-	check_model(*state, "naive");
-}
+/* A case of the group: a checkpoint with a backend. */
+struct pairing {
+	const struct checkpoint *checkpoint;
+	const char *attention;
+	char name[96];
+};
 
-static void test_matches_reference_with_paged_attention(void **state)
+static void test_matches_reference(void **state)
 {
-	check_model(*state, "paged");
-}
+	const struct pairing *pairing = *state;
 
-static void test_matches_reference_with_flex_attention(void **state)
-{
-	check_model(*state, "flex");
+	check_model(pairing->checkpoint, pairing->attention);
 }
 
 /* ---- batches ---- */
@@ -236,42 +243,51 @@ static void test_prompt_beside_a_decode_disturbs_neither(void **state)
 	reference_deinit(&reference);
 }
 
+#define BACKENDS_MAX 3
+
+/* Every backend that can serve the checkpoint. */
+static uint32_t pair_up(const struct checkpoint *checkpoint, struct pairing *ret)
+{
+	static const char *const backends[2][BACKENDS_MAX] = {
+		{"naive", "paged", "flex"}, {"naive", "mla", "mla_planned"}};
+	uint32_t n = 0;
+
+	for (; n < BACKENDS_MAX && backends[checkpoint->latent][n]; n++) {
+		ret[n].checkpoint = checkpoint;
+		ret[n].attention = backends[checkpoint->latent][n];
+		snprintf(ret[n].name, sizeof(ret[n].name),
+			"test_%s_matches_reference_with_%s_attention",
+			strrchr(checkpoint->below, '/') + 1, ret[n].attention);
+	}
+	return n;
+}
+
 int main(void)
 {
 	enum { N = ARRAY_SIZE(checkpoints) };
-	enum { BACKENDS = 3 };
-	static const struct {
-		const char *name;
-		void (*test)(void **state);
-	} backends[BACKENDS] = {
-		{"naive", test_matches_reference_with_naive_attention},
-		{"paged", test_matches_reference_with_paged_attention},
-		{"flex", test_matches_reference_with_flex_attention},
-	};
-	static struct CMUnitTest tests[BACKENDS * N + 2];
-	static char names[BACKENDS * N][96];
+	static struct pairing pairings[BACKENDS_MAX * N];
+	static struct CMUnitTest tests[BACKENDS_MAX * N + 2];
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
 		{"with_flex_attention", "the flex backend is for the cpu device"},
+		{"with_mla", "latent attention has no kernels for cuda yet"},
 	};
+	uint32_t n = 0;
 	int failed;
 
-	for (size_t i = 0; i < BACKENDS * N; i++) {
-		struct checkpoint *checkpoint = &checkpoints[i / BACKENDS];
-
-		snprintf(names[i], sizeof(names[i]), "test_%s_matches_reference_with_%s_attention",
-			strrchr(checkpoint->below, '/') + 1, backends[i % BACKENDS].name);
+	for (size_t i = 0; i < N; i++)
+		n += pair_up(&checkpoints[i], &pairings[n]);
+	for (uint32_t i = 0; i < n; i++)
 		tests[i] = (struct CMUnitTest){
-			.name = names[i],
-			.test_func = backends[i % BACKENDS].test,
-			.initial_state = checkpoint,
+			.name = pairings[i].name,
+			.test_func = test_matches_reference,
+			.initial_state = &pairings[i],
 		};
-	}
-	tests[BACKENDS * N] = (struct CMUnitTest)cmocka_unit_test(
+	tests[n] = (struct CMUnitTest)cmocka_unit_test(
 		test_rows_of_a_batch_get_the_logits_they_get_alone);
-	tests[BACKENDS * N + 1] = (struct CMUnitTest)cmocka_unit_test(
+	tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(
 		test_prompt_beside_a_decode_disturbs_neither);
-	failed = TEST_RUN_GROUP("model", tests, only, NULL, NULL);
+	failed = test_run_group("model", tests, n + 2, only, ARRAY_SIZE(only), NULL, NULL);
 	for (size_t i = 0; i < N && test_on_cuda(); i++)
 		if (!checkpoints[i].trained)
 			printf("# skipped: greedy tokens of %s: bf16 on a random checkpoint\n",

@@ -1,84 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/model/fixture.h"
+#include "tests/model/loaded.h"
 
 #include <errno.h>
 #include <sys/stat.h>
 
-#include "daemon/model/safetensors.h"
 #include "kernels/convert.h"
-#include "tests/device_memory.h"
 
 #define TINYCALC "examples/models/tinycalc"
 #define CHECKPOINTS "tests/data/checkpoints/"
-
-struct loaded {
-	char directory[512];
-	struct device *device;
-	struct model_config config;
-	struct model *model;
-};
-
-static struct loaded load(const char *below)
-{
-	struct loaded l = {0};
-	struct model_error error = {""};
-
-	source_path(below, l.directory);
-	l.device = test_device_open(0);
-	if (model_config_load(l.directory, &l.config, &error) ||
-		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &l.model, &error))
-		fail_msg("%s", error.text);
-	return l;
-}
-
-static void unload(struct loaded *l)
-{
-	model_free(l->model);
-	model_config_deinit(&l->config);
-	l->device->ops->free(l->device);
-}
-
-/* A tensor's bytes as the file has them. */
-static uint8_t *tensor_bytes(const struct loaded *l, const char *name, uint64_t *ret_bytes,
-	enum dtype *ret_dtype)
-{
-	struct safetensors s;
-	struct model_error error = {""};
-	const struct safetensors_tensor *tensor;
-	uint8_t *bytes;
-
-	assert_int_equal(safetensors_open(l->directory, &s, &error), 0);
-	tensor = safetensors_find(&s, name);
-	assert_non_null(tensor);
-	bytes = malloc(tensor->bytes);
-	assert_non_null(bytes);
-	assert_int_equal(
-		pread(s.files[tensor->file].fd, bytes, tensor->bytes, (off_t)tensor->offset),
-		(ssize_t)tensor->bytes);
-	*ret_bytes = tensor->bytes;
-	*ret_dtype = tensor->dtype;
-	safetensors_deinit(&s);
-	return bytes;
-}
-
-/* The tensor's bytes are in the weight, `at` bytes from its beginning. Returns where they end. */
-static uint64_t assert_holds(const struct loaded *l, const struct weight *weight, uint64_t at,
-	const char *name)
-{
-	uint64_t n;
-	enum dtype dtype;
-	uint8_t *want = tensor_bytes(l, name, &n, &dtype), *have = malloc(n);
-
-	assert_non_null(have);
-	assert_int_equal(weight->dtype, dtype);
-	assert_true(at + n <= (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype));
-	assert_int_equal(
-		l->device->ops->copy(l->device, have, (const uint8_t *)weight->data + at, n), 0);
-	assert_memory_equal(have, want, n);
-	free(have);
-	free(want);
-	return at + n;
-}
 
 static void test_tinycalc_is_loaded_byte_for_byte(void **state)
 {

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * The host side of latent attention, of two backends that differ in how stage 1 finds its work.
+ *
+ * `mla`: every token has the same number of splits, those past its keys being empty; lengths are read
+ * from the persistent inputs by the kernel, and a build keeps the padded counts alone.
+ *
+ * `mla_planned`: a kernel lists the splits that are not empty, once a step, into a persistent buffer
+ * (the pattern of FlashMLA's tile scheduler). The plan is LAZY: it is queued by the first run after a
+ * build, and the metadata object remembers that it was. An object that outlives its batch would leave
+ * the plan out of a graph, and replays would run on another batch's; hence the rule that objects are
+ * made anew for warm-up and for capture, and that every build forgets.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/mla/mla.h"
+
+struct attention_manager {
+	struct gqa_model model;
+	struct device *device;
+	const struct mla_kernels *kernels;
+	bool planned;
+	void *memory;
+	struct mla_workspace work;
+};
+
+struct attention_metadata {
+	struct attention_manager *manager;
+	bool built;
+	bool uniform;   /* rows of one query length, no longer than a graph may hold; or empty */
+	bool plan_done; /* queued, or recorded, since the build */
+	uint32_t padded_rows, padded_tokens;
+};
+
+/* ---- configuration ---- */
+
+int mla_check(const struct attention_config *c, char *why, size_t size)
+{
+	const struct attention_latent *l = &c->latent;
+
+	if (!l->rank) {
+		snprintf(why, size, "its attention is not latent (MLA)");
+		return -ENOTSUP;
+	}
+	if (!l->nope || !l->rope || !l->v || c->n_kv_heads != 1 ||
+		c->head_dim != (uint64_t)l->rank + l->rope ||
+		(uint64_t)c->n_heads * ((uint64_t)l->nope + l->rope + l->v) > INT32_MAX) {
+		snprintf(why, size, "latent attention of rank %u with heads of %u + %u and %u is none",
+			(unsigned int)l->rank, (unsigned int)l->nope, (unsigned int)l->rope,
+			(unsigned int)l->v);
+		return -ENOTSUP;
+	}
+	for (uint32_t i = 0; c->windows && i < c->n_layers; i++) {
+		if (c->windows[i]) {
+			snprintf(why, size, "latent attention has no sliding window");
+			return -ENOTSUP;
+		}
+	}
+	return gqa_check_sizes(c, why, size);
+}
+
+/* float32 is the cpu device's; no other has kernels for these backends. */
+static int mla_device_check(const struct attention_config *config, char *why, size_t size)
+{
+	int rc = mla_check(config, why, size);
+
+	if (rc != 0 || config->kv_dtype == DTYPE_F32)
+		return rc;
+	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
+	return -ENOTSUP;
+}
+
+static enum attention_support mla_support(
+	const struct attention_config *config, uint32_t *ret_max_query)
+{
+	(void)config;
+	*ret_max_query = MLA_MAX_UNIFORM_QUERY;
+	return ATTENTION_UNIFORM_BATCH;
+}
+
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+struct mla_sizes mla_sizes(const struct attention_config *config, const struct mla_kernels *kernels)
+{
+	uint32_t keys = ceil_div(config->max_seq_len, kernels->max_splits);
+	struct mla_sizes sizes = { .split_keys = ceil_div(keys, MLA_TILE) * MLA_TILE };
+
+	sizes.n_splits = ceil_div(config->max_seq_len, sizes.split_keys);
+	sizes.chunk_tokens = config->max_tokens < kernels->chunk_tokens ?
+		config->max_tokens : kernels->chunk_tokens;
+	return sizes;
+}
+
+void mla_workspace_carve(const struct attention_config *config, const struct mla_kernels *kernels,
+	bool planned, struct arena *arena, struct mla_workspace *ret)
+{
+	const struct mla_sizes sizes = mla_sizes(config, kernels);
+	size_t heads = (size_t)sizes.chunk_tokens * config->n_heads, rank = config->latent.rank;
+
+	*ret = (struct mla_workspace){
+		.latent = arena_take(arena, heads, rank * dtype_bytes(config->activation_dtype)),
+		.partial = arena_take(arena, heads, sizes.n_splits * rank * sizeof(float)),
+		.lse = arena_take(arena, heads, sizes.n_splits * sizeof(float)),
+	};
+	if (!planned)
+		return;
+	ret->plan.token_items =
+		arena_take(arena, (size_t)config->max_tokens + 1, sizeof(*ret->plan.token_items));
+	ret->plan.items = arena_take(
+		arena, config->max_tokens, sizes.n_splits * sizeof(*ret->plan.items));
+}
+
+/* ---- managers ---- */
+
+static const struct mla_kernels *kernels_for(const char *kind)
+{
+	return strcmp(kind, "cpu") == 0 ? &mla_cpu_kernels : NULL;
+}
+
+static int take_workspace(struct attention_manager *manager)
+{
+	const struct attention_config *c = &manager->model.config;
+	struct arena arena = { 0 };
+	int rc;
+
+	mla_workspace_carve(c, manager->kernels, manager->planned, &arena, &manager->work);
+	if (arena.failed)
+		return -EOVERFLOW;
+	rc = manager->device->ops->mem_alloc(manager->device, arena.used, &manager->memory);
+	if (rc != 0)
+		return rc;
+	arena = (struct arena){ .base = manager->memory, .size = arena.used };
+	mla_workspace_carve(c, manager->kernels, manager->planned, &arena, &manager->work);
+	return 0;
+}
+
+static int manager_new(struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, bool planned, struct attention_manager **ret)
+{
+	struct attention_manager *manager;
+	const struct mla_kernels *kernels;
+	struct device_info info;
+	int rc;
+
+	rc = device->ops->info(device, &info);
+	if (rc != 0)
+		return rc;
+	kernels = kernels_for(info.kind);
+	if (!kernels || !device->kernels->head_gemm || mla_check(config, NULL, 0) != 0 ||
+		config->kv_dtype != kernels->dtype)
+		return -ENOTSUP;
+	manager = calloc(1, sizeof(*manager));
+	if (!manager)
+		return -ENOMEM;
+	rc = gqa_model_init(&manager->model, config, inputs);
+	if (rc != 0) {
+		free(manager);
+		return rc;
+	}
+	manager->device = device;
+	manager->kernels = kernels;
+	manager->planned = planned;
+	rc = take_workspace(manager);
+	if (rc != 0) {
+		gqa_model_deinit(&manager->model);
+		free(manager);
+		return rc;
+	}
+	*ret = manager;
+	return 0;
+}
+
+static int mla_manager_new(struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, struct attention_manager **ret)
+{
+	return manager_new(device, config, inputs, false, ret);
+}
+
+static int mla_planned_manager_new(struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, struct attention_manager **ret)
+{
+	return manager_new(device, config, inputs, true, ret);
+}
+
+static void mla_manager_free(struct attention_manager *manager)
+{
+	if (!manager)
+		return;
+	manager->device->ops->mem_free(manager->device, manager->memory);
+	gqa_model_deinit(&manager->model);
+	free(manager);
+}
+
+/* ---- metadata ---- */
+
+static int mla_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
+{
+	struct attention_metadata *metadata = calloc(1, sizeof(*metadata));
+
+	if (!metadata)
+		return -ENOMEM;
+	metadata->manager = manager;
+	*ret = metadata;
+	return 0;
+}
+
+static void mla_metadata_free(struct attention_metadata *metadata)
+{
+	free(metadata);
+}
+
+static int mla_build(struct attention_metadata *metadata, const struct attention_batch *batch,
+	struct stream *stream)
+{
+	int rc;
+
+	(void)stream;
+	metadata->built = false;
+	rc = gqa_batch_check(&metadata->manager->model, batch);
+	if (rc != 0)
+		return rc;
+	metadata->uniform = gqa_batch_uniform(batch, MLA_MAX_UNIFORM_QUERY);
+	metadata->plan_done = false;
+	metadata->padded_rows = batch->padded_rows;
+	metadata->padded_tokens = batch->padded_tokens;
+	metadata->built = true;
+	return 0;
+}
+
+/* ---- a layer ---- */
+
+int mla_args_check(const struct attention_config *c, const struct attention_args *args)
+{
+	const struct attention_latent *l = &c->latent;
+
+	if (args->layer >= c->n_layers || !args->q || !args->kv || !args->out || !args->kv_b)
+		return -EINVAL;
+	if (args->q_stride < c->n_heads * (l->nope + l->rope))
+		return -EINVAL;
+	return args->kv_b->rows == c->n_heads * (l->nope + l->v) && args->kv_b->cols == l->rank ?
+		0 : -EINVAL;
+}
+
+/* The chunk's queries into the latent space: q_h W_UK_h. */
+static int absorb(const struct kernel_ops *ops, struct stream *stream, const struct mla_args *a,
+	const struct attention_latent *l, const struct weight *kv_b)
+{
+	return ops->head_gemm(stream, &(struct op_head_gemm){
+		.x = a->q,
+		.w = *kv_b,
+		.y = a->work.latent,
+		.x_stride = a->q_stride,
+		.x_head_stride = l->nope + l->rope,
+		.y_stride = a->n_heads * l->rank,
+		.y_head_stride = l->rank,
+		.head_rows = l->nope + l->v,
+		.head_n = l->nope,
+		.n_rows = a->n_tokens,
+		.n_heads = a->n_heads,
+		.transposed = true,
+	});
+}
+
+/* The chunk's averages into values: W_UV_h o_h. */
+static int expand(const struct kernel_ops *ops, struct stream *stream, const struct mla_args *a,
+	const struct attention_latent *l, const struct weight *kv_b, void *out)
+{
+	return ops->head_gemm(stream, &(struct op_head_gemm){
+		.x = a->work.latent,
+		.w = *kv_b,
+		.y = out,
+		.x_stride = a->n_heads * l->rank,
+		.x_head_stride = l->rank,
+		.y_stride = a->n_heads * l->v,
+		.y_head_stride = l->v,
+		.head_rows = l->nope + l->v,
+		.head_first = l->nope,
+		.head_n = l->v,
+		.n_rows = a->n_tokens,
+		.n_heads = a->n_heads,
+	});
+}
+
+static struct mla_args args_of(
+	const struct attention_metadata *metadata, const struct attention_args *args)
+{
+	const struct attention_manager *manager = metadata->manager;
+	const struct attention_config *c = &manager->model.config;
+	const struct step_inputs *inputs = &manager->model.inputs;
+
+	return (struct mla_args){
+		.q = args->q,
+		.kv = args->kv,
+		.work = manager->work,
+		.query_start = inputs->query_start,
+		.seq_lens = inputs->seq_lens,
+		.block_table = inputs->block_table,
+		.q_stride = args->q_stride,
+		.max_pages = c->max_pages,
+		.max_seq_len = c->max_seq_len,
+		.n_rows = metadata->padded_rows,
+		.n_tokens = metadata->padded_tokens,
+		.n_heads = c->n_heads,
+		.rank = c->latent.rank,
+		.nope = c->latent.nope,
+		.rope = c->latent.rope,
+		.page_tokens = c->page_tokens,
+		.n_pages = c->n_kv_pages,
+		.sizes = mla_sizes(c, manager->kernels),
+		.scale = c->scale,
+	};
+}
+
+/* Tokens from `first` on, as many as the workspace holds. */
+static int run_chunk(struct attention_manager *manager, struct stream *stream,
+	const struct mla_args *all, const struct attention_args *args, uint32_t first)
+{
+	const struct attention_config *c = &manager->model.config;
+	const struct kernel_ops *ops = manager->device->kernels;
+	size_t act = dtype_bytes(c->activation_dtype);
+	struct mla_args a = *all;
+	int rc;
+
+	a.first_token = first;
+	a.n_tokens = all->n_tokens - first;
+	if (a.n_tokens > a.sizes.chunk_tokens)
+		a.n_tokens = a.sizes.chunk_tokens;
+	a.q = (const uint8_t *)all->q + (size_t)first * all->q_stride * act;
+	rc = absorb(ops, stream, &a, &c->latent, args->kv_b);
+	if (rc == 0)
+		rc = manager->kernels->split(stream, &a, manager->planned);
+	if (rc == 0)
+		rc = manager->kernels->merge(stream, &a, manager->planned);
+	return rc != 0 ? rc : expand(ops, stream, &a, &c->latent, args->kv_b,
+		(uint8_t *)args->out + (size_t)first * c->n_heads * c->latent.v * act);
+}
+
+static int mla_run(struct attention_metadata *metadata, struct stream *stream,
+	const struct attention_args *args)
+{
+	struct attention_manager *manager = metadata->manager;
+	struct mla_args all;
+	uint32_t first = 0;
+	int rc;
+
+	if (!metadata->built)
+		return -EINVAL;
+	/* a graph of any other batch is more than the level promises */
+	if (!metadata->uniform && manager->device->ops->capturing(stream))
+		return -ENOTSUP;
+	rc = mla_args_check(&manager->model.config, args);
+	if (rc != 0)
+		return rc;
+	all = args_of(metadata, args);
+	if (manager->planned && !metadata->plan_done) {
+		rc = manager->kernels->plan(stream, &all);
+		metadata->plan_done = rc == 0;
+	}
+	/* once also for no tokens, so that a warm-up of any batch loads every op */
+	do {
+		if (rc == 0)
+			rc = run_chunk(manager, stream, &all, args, first);
+		first += all.sizes.chunk_tokens;
+	} while (rc == 0 && first < all.n_tokens);
+	return rc;
+}
+
+const struct attention_backend attention_mla = {
+	.name = "mla",
+	.breaks = true,
+	.check = mla_device_check,
+	.support = mla_support,
+	.manager_new = mla_manager_new,
+	.manager_free = mla_manager_free,
+	.metadata_new = mla_metadata_new,
+	.metadata_free = mla_metadata_free,
+	.build = mla_build,
+	.run = mla_run,
+};
+
+const struct attention_backend attention_mla_planned = {
+	.name = "mla_planned",
+	.breaks = true,
+	.check = mla_device_check,
+	.support = mla_support,
+	.manager_new = mla_planned_manager_new,
+	.manager_free = mla_manager_free,
+	.metadata_new = mla_metadata_new,
+	.metadata_free = mla_metadata_free,
+	.build = mla_build,
+	.run = mla_run,
+};

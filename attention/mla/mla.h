@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_MLA_MLA_H
+#define MIMEO_ATTENTION_MLA_MLA_H
+
+/*
+ * Latent attention with absorbed weights, in two stages. A head's query is taken into the latent space,
+ * q_h W_UK_h, where the cached row is key and value of all heads at once; what comes out is expanded by
+ * W_UV_h at the end (DeepSeek-V2, arXiv:2405.04434, section 2.1). A token's keys are cut into splits of
+ * mla_sizes.split_keys, so that a long sequence is more than one block's work: stage 1 attends within a
+ * split and leaves its average and its log-sum-exp, stage 2 weighs the splits (flash decoding).
+ *
+ * Rows are flattened: each token of the batch is a query of its own, with the keys that it may see. So
+ * decodes, verifications of q > 1 and prompt chunks are one thing; prompts too are absorbed, a chunk of
+ * mla_sizes.chunk_tokens after another through the same workspace.
+ */
+
+#include "attention/gqa.h"
+#include "kernels/arena.h"
+
+/* The longest query of a uniform batch that a graph may hold. */
+#define MLA_MAX_UNIFORM_QUERY 16u
+/* split_keys is a multiple of it. */
+#define MLA_TILE 32u
+
+/* What sizes everything, for the reserve and for the run: a function of the configuration and of the
+ * device's limits alone. */
+struct mla_sizes {
+	uint32_t split_keys, n_splits; /* n_splits * split_keys >= max_seq_len */
+	uint32_t chunk_tokens;         /* tokens that the workspace holds */
+};
+
+/* A split that is not empty. */
+struct mla_item {
+	int32_t row, token, split;
+	int32_t end; /* of its keys, exclusive; they begin at split * split_keys */
+};
+
+/* The work of a step, token by token: for `mla_planned`. */
+struct mla_plan {
+	int32_t *token_items;   /* [max_tokens + 1] where a token's items begin */
+	struct mla_item *items; /* [max_tokens * n_splits] */
+};
+
+/* Device memory, as sizes say. */
+struct mla_workspace {
+	void *latent;   /* [chunk_tokens, n_heads, rank] act: queries, then averages over all keys */
+	float *partial; /* [chunk_tokens, n_heads, n_splits, rank] averages over a split's keys */
+	float *lse;     /* [chunk_tokens, n_heads, n_splits] log-sum-exp of a split's scores, or -inf */
+	struct mla_plan plan; /* NULL in `mla` */
+};
+
+/* One chunk of one layer. What differs from step to step is read on the device when the kernel runs. */
+struct mla_args {
+	const void *q;              /* [n_tokens, n_heads, nope + rope] act, rows q_stride apart */
+	const void *kv;             /* [n_pages, page_tokens, rank + rope] kv */
+	struct mla_workspace work;
+	const int32_t *query_start; /* [n_rows + 1] */
+	const int32_t *seq_lens;    /* [n_rows] history + query; 0: an empty row, its output is 0 */
+	const int32_t *block_table; /* [n_rows, max_pages] only entries of used pages are read */
+	uint32_t q_stride, max_pages, max_seq_len;
+	uint32_t n_rows;               /* padded */
+	uint32_t first_token, n_tokens; /* the chunk's; tokens past query_start[n_rows] get 0 */
+	uint32_t n_heads, rank, nope, rope, page_tokens;
+	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
+	struct mla_sizes sizes;
+	float scale;
+};
+
+/* A device's filling. `planned` ones take their work from args.work.plan, the others from lengths. */
+struct mla_kernels {
+	enum dtype dtype; /* of activations and cache */
+	uint32_t max_splits, chunk_tokens;
+	/* Fill the plan for tokens [0, first_token + n_tokens). */
+	int (*plan)(struct stream *stream, const struct mla_args *args);
+	/* Stage 1: latent -> partial, lse. */
+	int (*split)(struct stream *stream, const struct mla_args *args, bool planned);
+	/* Stage 2: partial, lse -> latent. */
+	int (*merge)(struct stream *stream, const struct mla_args *args, bool planned);
+};
+
+extern const struct mla_kernels mla_cpu_kernels;
+
+/* 0, or -ENOTSUP and one sentence. */
+int mla_check(const struct attention_config *config, char *why, size_t size);
+/* 0, or -EINVAL. */
+int mla_args_check(const struct attention_config *config, const struct attention_args *args);
+struct mla_sizes mla_sizes(
+	const struct attention_config *config, const struct mla_kernels *kernels);
+/* Reserve (arena without a base) and place; `planned`: with a plan. */
+void mla_workspace_carve(const struct attention_config *config, const struct mla_kernels *kernels,
+	bool planned, struct arena *arena, struct mla_workspace *ret);
+
+/* ---- the cpu filling's own ---- */
+
+/* The keys that the row's token sees, `left` tokens from the row's last one, itself counted in. */
+static inline uint32_t mla_visible(const struct mla_args *a, uint32_t row, uint32_t left)
+{
+	int32_t n = a->seq_lens[row];
+	uint32_t seq_len = n < 0 ? 0 : (uint32_t)n;
+
+	if (seq_len > a->max_seq_len)
+		seq_len = a->max_seq_len;
+	return seq_len >= left ? seq_len - left + 1 : 0;
+}
+
+int mla_cpu_plan(struct stream *stream, const struct mla_args *args);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_PASS_H
+#define MIMEO_DAEMON_MODEL_PASS_H
+
+/*
+ * One forward pass as the families' layers see it (llama.c, deepseek.c), and the pieces that they have
+ * in common (forward.c). The residual stays in one buffer; each norm first adds what the block before
+ * it left in `projected`. Each call queues, or records, and returns what the op does.
+ */
+
+#include "daemon/model/model.h"
+
+struct pass {
+	const struct model *model;
+	const struct kernel_ops *ops;
+	struct stream *stream;
+	const struct model_pass *pass;
+	const struct model_buffers *b;
+};
+
+/* y = x w^T + bias, for every token. */
+int pass_gemm(const struct pass *s, const void *x, const struct weight *w, const struct weight *bias,
+	void *y);
+int pass_norm(
+	const struct pass *s, const void *x, const struct weight *weight, float eps, void *out);
+/* The layer's first norm into `normed`. */
+int pass_input_norm(const struct pass *s, uint32_t layer);
+/* normed = norm(residual += projected) */
+int pass_add_norm(const struct pass *s, const struct weight *weight);
+/* Of q in `qkv`, rows q_stride apart, into `attention`. */
+int pass_attend(const struct pass *s, uint32_t layer, uint32_t q_stride);
+/* projected = down(silu(gate normed) * (up normed)) */
+int pass_mlp(const struct pass *s, const struct model_layer *layer);
+
+/* From `residual` and `projected` of the layer before to those of the next. */
+int llama_layer(const struct pass *s, uint32_t layer);
+int deepseek_layer(const struct pass *s, uint32_t layer);
+
+#endif

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/attention/latent.h"
+
+#define TOLERANCE 1e-5
+
+enum part { PART_Q, PART_KV, PART_W };
+
+/* In (-1, 1), by a hash. */
+static float content(uint32_t seed, enum part part, uint32_t position, uint32_t element)
+{
+	uint64_t x = (uint64_t)seed << 44 ^ (uint64_t)part << 40 ^ (uint64_t)position << 20 ^
+		     element;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	x ^= x >> 31;
+	return (float)(x >> 40) * 0x1p-23f - 1.0f;
+}
+
+uint32_t latent_draw(struct latent_world *w, uint32_t n)
+{
+	w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(w->random >> 33) % n;
+}
+
+/* ---- making ---- */
+
+static void *take(struct latent_world *w, size_t n, size_t size)
+{
+	void *memory = NULL;
+
+	assert_int_equal(w->device->ops->mem_alloc(w->device, n * size, &memory), 0);
+	memset(memory, 0xff, n * size);
+	return memory;
+}
+
+static void take_inputs(struct latent_world *w)
+{
+	const struct attention_config *c = &w->config;
+
+	w->inputs = (struct step_inputs){
+		.max_rows = LATENT_ROWS,
+		.max_tokens = LATENT_TOKENS,
+		.max_pages = c->max_pages,
+		.page_tokens = c->page_tokens,
+		.query_start = take(w, LATENT_ROWS + 1, sizeof(int32_t)),
+		.seq_lens = take(w, LATENT_ROWS, sizeof(int32_t)),
+		.block_table = take(w, (size_t)LATENT_ROWS * c->max_pages, sizeof(int32_t)),
+	};
+}
+
+static void take_weight(struct latent_world *w)
+{
+	const struct attention_latent *l = &w->config.latent;
+	uint32_t rows = w->config.n_heads * (l->nope + l->v);
+	float *data = take(w, (size_t)rows * l->rank, sizeof(float));
+
+	for (uint32_t r = 0; r < rows; r++)
+		for (uint32_t i = 0; i < l->rank; i++)
+			data[r * l->rank + i] = content(0, PART_W, r, i);
+	w->kv_b = (struct weight){
+		.data = data, .dtype = DTYPE_F32, .rows = rows, .cols = l->rank };
+}
+
+void latent_init(struct latent_world *w, const char *backend, const struct latent_shape *s)
+{
+	*w = (struct latent_world){ .random = s->rank + s->page_tokens * 131u };
+	w->config = (struct attention_config){
+		.n_layers = LATENT_LAYERS,
+		.n_heads = s->n_heads,
+		.n_kv_heads = 1,
+		.head_dim = s->rank + s->rope,
+		.latent = { .rank = s->rank, .nope = s->nope, .rope = s->rope, .v = s->v },
+		.scale = 1.0f / sqrtf((float)(s->nope + s->rope)),
+		.page_tokens = s->page_tokens,
+		.max_rows = LATENT_ROWS,
+		.max_tokens = LATENT_TOKENS,
+		.max_pages = (s->max_seq_len + s->page_tokens - 1) / s->page_tokens + 3,
+		.max_seq_len = s->max_seq_len,
+		.max_decode_query = 4,
+		.activation_dtype = DTYPE_F32,
+		.kv_dtype = DTYPE_F32,
+	};
+	w->n_pages = w->config.n_kv_pages = LATENT_ROWS * w->config.max_pages + 1;
+	w->q_width = s->n_heads * (s->nope + s->rope);
+	w->out_width = s->n_heads * s->v;
+	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &w->device), 0);
+	assert_int_equal(w->device->ops->stream_new(w->device, &w->stream), 0);
+	take_inputs(w);
+	take_weight(w);
+	w->kv = take(w, (size_t)w->n_pages * s->page_tokens * w->config.head_dim, sizeof(float));
+	w->q = take(w, (size_t)LATENT_TOKENS * w->q_width, sizeof(float));
+	w->out = take(w, (size_t)LATENT_TOKENS * w->out_width, sizeof(float));
+	w->backend = attention_find(backend);
+	assert_non_null(w->backend);
+	assert_int_equal(
+		w->backend->manager_new(w->device, &w->config, &w->inputs, &w->manager), 0);
+	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
+}
+
+void latent_deinit(struct latent_world *w)
+{
+	const struct device_ops *ops = w->device->ops;
+
+	w->backend->metadata_free(w->metadata);
+	w->backend->manager_free(w->manager);
+	ops->stream_free(w->stream);
+	ops->mem_free(w->device, w->out);
+	ops->mem_free(w->device, w->q);
+	ops->mem_free(w->device, w->kv);
+	ops->mem_free(w->device, (void *)(uintptr_t)w->kv_b.data);
+	ops->mem_free(w->device, w->inputs.block_table);
+	ops->mem_free(w->device, w->inputs.seq_lens);
+	ops->mem_free(w->device, w->inputs.query_start);
+	ops->free(w->device);
+}
+
+/* ---- placing ---- */
+
+static void make_hostile(struct latent_world *w)
+{
+	static const int32_t garbage[] = { -1, INT32_MAX, INT32_MIN, 1 << 20 };
+	const struct attention_config *c = &w->config;
+
+	memset(w->kv, 0xff, (size_t)w->n_pages * c->page_tokens * c->head_dim * sizeof(float));
+	memset(w->q, 0xff, (size_t)LATENT_TOKENS * w->q_width * sizeof(float));
+	for (uint32_t i = 0; i < LATENT_ROWS * c->max_pages; i++)
+		w->inputs.block_table[i] = garbage[latent_draw(w, 4)];
+}
+
+/* A page that no row has yet: rows take every LATENT_ROWSth one, from the back. */
+static void place_row(struct latent_world *w, uint32_t index, const struct latent_row *row)
+{
+	const struct attention_config *c = &w->config;
+	int32_t *table = w->inputs.block_table + index * c->max_pages;
+
+	for (uint32_t p = 0; p < row->seq_len; p++) {
+		float *cached;
+
+		if (p % c->page_tokens == 0)
+			table[p / c->page_tokens] = (int32_t)(w->n_pages - 1 -
+				(p / c->page_tokens) * LATENT_ROWS - index);
+		cached = w->kv + ((size_t)table[p / c->page_tokens] * c->page_tokens +
+					 p % c->page_tokens) * c->head_dim;
+		for (uint32_t e = 0; e < c->head_dim; e++)
+			cached[e] = content(row->seed, PART_KV, p, e);
+	}
+}
+
+static void place_queries(struct latent_world *w, const struct latent_row *row, uint32_t first)
+{
+	for (uint32_t j = 0; j < row->n_query; j++)
+		for (uint32_t e = 0; e < w->q_width; e++)
+			w->q[(size_t)(first + j) * w->q_width + e] =
+				content(row->seed, PART_Q, row->seq_len - row->n_query + j, e);
+}
+
+void latent_place(struct latent_world *w, const struct latent_row *rows, uint32_t n_rows,
+	uint32_t padded_rows, uint32_t padded_tokens)
+{
+	uint32_t n_tokens = 0, max_query = 0;
+
+	make_hostile(w);
+	for (uint32_t r = 0; r < n_rows; r++) {
+		w->rows[r] = rows[r];
+		w->query_lens[r] = rows[r].n_query;
+		w->seq_lens[r] = rows[r].seq_len;
+		w->inputs.query_start[r] = (int32_t)n_tokens;
+		w->inputs.seq_lens[r] = (int32_t)rows[r].seq_len;
+		place_row(w, r, &rows[r]);
+		if (rows[r].seq_len)
+			place_queries(w, &rows[r], n_tokens);
+		n_tokens += rows[r].n_query;
+		max_query = rows[r].n_query > max_query ? rows[r].n_query : max_query;
+	}
+	for (uint32_t r = n_rows; r < LATENT_ROWS; r++)
+		w->inputs.seq_lens[r] = 0;
+	for (uint32_t r = n_rows; r <= LATENT_ROWS; r++)
+		w->inputs.query_start[r] = (int32_t)n_tokens;
+	w->batch = (struct attention_batch){
+		.n_rows = n_rows,
+		.n_tokens = n_tokens,
+		.padded_rows = padded_rows ? padded_rows : n_rows,
+		.padded_tokens = padded_tokens ? padded_tokens : n_tokens,
+		.max_query = max_query,
+		.query_lens = w->query_lens,
+		.seq_lens = w->seq_lens,
+	};
+}
+
+/* ---- running ---- */
+
+int latent_build(struct latent_world *w, enum attention_phase phase)
+{
+	w->batch.phase = phase;
+	return w->backend->build(w->metadata, &w->batch, w->stream);
+}
+
+int latent_enqueue(struct latent_world *w)
+{
+	return w->backend->run(w->metadata, w->stream, &(struct attention_args){
+		.layer = 1,
+		.q = w->q,
+		.q_stride = w->q_width,
+		.kv = w->kv,
+		.out = w->out,
+		.kv_b = &w->kv_b,
+	});
+}
+
+void latent_poison_out(struct latent_world *w)
+{
+	memset(w->out, 0xff, (size_t)LATENT_TOKENS * w->out_width * sizeof(float));
+}
+
+void latent_run(struct latent_world *w)
+{
+	latent_poison_out(w);
+	assert_int_equal(latent_build(w, ATTENTION_EAGER), 0);
+	assert_int_equal(latent_enqueue(w), 0);
+	assert_int_equal(w->device->ops->stream_sync(w->stream), 0);
+}
+
+/* ---- judging ---- */
+
+float *latent_out(const struct latent_world *w, uint32_t row, uint32_t token)
+{
+	for (uint32_t r = 0; r < row; r++)
+		token += w->query_lens[r];
+	return w->out + (size_t)token * w->out_width;
+}
+
+/* Row r of W_UK (or W_UV) times the latent of a position. */
+static double expand(const struct latent_world *w, uint32_t seed, uint32_t position, uint32_t r)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < w->config.latent.rank; i++)
+		sum += (double)content(0, PART_W, r, i) *
+		       (double)content(seed, PART_KV, position, i);
+	return sum;
+}
+
+static double score(
+	const struct latent_world *w, uint32_t seed, uint32_t last, uint32_t head, uint32_t p)
+{
+	const struct attention_latent *l = &w->config.latent;
+	uint32_t q = head * (l->nope + l->rope), row = head * (l->nope + l->v);
+	double sum = 0;
+
+	for (uint32_t i = 0; i < l->nope; i++)
+		sum += (double)content(seed, PART_Q, last, q + i) * expand(w, seed, p, row + i);
+	for (uint32_t i = 0; i < l->rope; i++)
+		sum += (double)content(seed, PART_Q, last, q + l->nope + i) *
+		       (double)content(seed, PART_KV, p, l->rank + i);
+	return sum * (double)w->config.scale;
+}
+
+static void verify_head(const struct latent_world *w, const struct latent_row *row, uint32_t last,
+	uint32_t head, const float *out)
+{
+	const struct attention_latent *l = &w->config.latent;
+	uint32_t first_value = head * (l->nope + l->v) + l->nope;
+	double sums[64] = { 0 }, total = 0;
+
+	assert_true(l->v <= 64);
+	for (uint32_t p = 0; p <= last; p++) {
+		double weight = exp(score(w, row->seed, last, head, p));
+
+		total += weight;
+		for (uint32_t i = 0; i < l->v; i++)
+			sums[i] += weight * expand(w, row->seed, p, first_value + i);
+	}
+	for (uint32_t i = 0; i < l->v; i++) {
+		if (!(fabs((double)out[i] - sums[i] / total) <= TOLERANCE))
+			fail_msg("position %u head %u element %u: %.9g, expected %.9g", last, head, i,
+				(double)out[i], sums[i] / total);
+	}
+}
+
+static void verify_zero(const struct latent_world *w, const float *out)
+{
+	for (uint32_t e = 0; e < w->out_width; e++)
+		assert_true(out[e] == 0.0f);
+}
+
+void latent_verify(const struct latent_world *w)
+{
+	for (uint32_t r = 0; r < w->batch.n_rows; r++) {
+		const struct latent_row *row = &w->rows[r];
+
+		for (uint32_t j = 0; j < row->n_query; j++) {
+			const float *out = latent_out(w, r, j);
+
+			if (!row->seq_len)
+				verify_zero(w, out);
+			for (uint32_t h = 0; row->seq_len && h < w->config.n_heads; h++)
+				verify_head(w, row, row->seq_len - row->n_query + j, h,
+					out + (size_t)h * w->config.latent.v);
+		}
+	}
+	for (uint32_t t = w->batch.n_tokens; t < w->batch.padded_tokens; t++)
+		verify_zero(w, w->out + (size_t)t * w->out_width);
+	for (size_t i = (size_t)w->batch.padded_tokens * w->out_width;
+		i < (size_t)LATENT_TOKENS * w->out_width; i++)
+		assert_true(isnan(w->out[i]));
+}

@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "tests/attention/latent.h"
+
+#define N_BACKENDS 3
+#define N_MLA 2 /* of these, those that graphs may hold */
+
+static const char *const backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
+
+/* Splits of 64 keys, five of them. */
+static const struct latent_shape ordinary = {
+	.n_heads = 3, .rank = 20, .nope = 6, .rope = 4, .v = 7, .page_tokens = 4,
+	.max_seq_len = 300,
+};
+
+/* ---- right numbers ---- */
+
+static struct latent_shape draw_shape(struct latent_world *dice)
+{
+	static const uint32_t page_tokens[] = { 1, 4, 16 }, lengths[] = { 40, 130, 300 };
+
+	return (struct latent_shape){
+		.n_heads = 1 + latent_draw(dice, 4),
+		.rank = 1 + latent_draw(dice, 40),
+		.nope = 1 + latent_draw(dice, 8),
+		.rope = 2 * (1 + latent_draw(dice, 4)),
+		.v = 1 + latent_draw(dice, 10),
+		.page_tokens = page_tokens[latent_draw(dice, 3)],
+		.max_seq_len = lengths[latent_draw(dice, 3)],
+	};
+}
+
+/* At the edge of a page, a tile or a split, at the very end, or anywhere. */
+static uint32_t draw_length(struct latent_world *dice, const struct latent_shape *shape)
+{
+	uint32_t edge = (1 + latent_draw(dice, 4)) * (latent_draw(dice, 2) ? 32 : shape->page_tokens);
+	uint32_t n = edge + latent_draw(dice, 2);
+
+	switch (latent_draw(dice, 4)) {
+	case 0:
+		n = edge - latent_draw(dice, 2);
+		break;
+	case 1:
+		return shape->max_seq_len;
+	case 2:
+		return 1 + latent_draw(dice, shape->max_seq_len);
+	}
+	return n < 1 ? 1 : n < shape->max_seq_len ? n : shape->max_seq_len;
+}
+
+/* 0 ... 4 rows, one in four empty, decodes and chunks. */
+static uint32_t draw_rows(
+	struct latent_world *dice, const struct latent_shape *shape, struct latent_row *rows)
+{
+	uint32_t n_rows = latent_draw(dice, 5);
+
+	for (uint32_t r = 0; r < n_rows; r++) {
+		uint32_t seq_len = latent_draw(dice, 4) ? draw_length(dice, shape) : 0;
+		uint32_t most = seq_len && seq_len < 12 ? seq_len : 12;
+
+		rows[r] = (struct latent_row){
+			.seed = 1 + latent_draw(dice, 1000),
+			.seq_len = seq_len,
+			.n_query = latent_draw(dice, 2) ? 1 : latent_draw(dice, most + 1),
+		};
+	}
+	return n_rows;
+}
+
+static void agree_with_dense(const char *backend)
+{
+	struct latent_world dice = { .random = 7 };
+
+	for (int round = 0; round < 40; round++) {
+		struct latent_shape shape = draw_shape(&dice);
+		struct latent_world w;
+
+		latent_init(&w, backend, &shape);
+		for (int batch = 0; batch < 2; batch++) {
+			struct latent_row rows[LATENT_ROWS];
+			uint32_t n_rows = draw_rows(&dice, &shape, rows), n_tokens = 0;
+
+			for (uint32_t r = 0; r < n_rows; r++)
+				n_tokens += rows[r].n_query;
+			latent_place(&w, rows, n_rows, n_rows + latent_draw(&dice, 3),
+				n_tokens + latent_draw(&dice, 9));
+			latent_run(&w);
+			latent_verify(&w);
+		}
+		latent_deinit(&w);
+	}
+}
+
+static void test_mla_agrees_with_dense_reference(void **state)
+{
+	(void)state;
+	agree_with_dense("mla");
+}
+
+static void test_mla_planned_agrees_with_dense_reference(void **state)
+{
+	(void)state;
+	agree_with_dense("mla_planned");
+}
+
+static void test_naive_expansion_agrees_with_dense_reference(void **state)
+{
+	(void)state;
+	agree_with_dense("naive");
+}
+
+static void test_prompt_longer_than_the_workspace_goes_chunk_by_chunk(void **state)
+{
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 50 },
+		{ .seed = 2, .n_query = 140, .seq_len = 150 },
+		{ .seed = 3, .n_query = 2, .seq_len = 2 },
+	};
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		assert_true(140 > 2 * mla_sizes(&w.config, &mla_cpu_kernels).chunk_tokens);
+		latent_place(&w, rows, 3, 4, 150);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+/* ---- empty rows and padding ---- */
+
+static void test_empty_rows_splits_and_padding_give_zero(void **state)
+{
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 2, .seq_len = 0 },
+		{ .seed = 2, .n_query = 3, .seq_len = 10 },
+		{ .seed = 3, .n_query = 0, .seq_len = 7 },
+		{ .seed = 4, .n_query = 1, .seq_len = 0 },
+	};
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, rows, 4, 8, 16);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_place(&w, NULL, 0, 4, 4);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+/* What a long batch left in the workspace is not seen by a short one. */
+static void test_short_batch_after_a_long_one_sees_its_own_splits(void **state)
+{
+	static const struct latent_row big[] = {
+		{ .seed = 1, .n_query = 9, .seq_len = 300 }, { .seed = 2, .n_query = 9, .seq_len = 299 },
+	};
+	static const struct latent_row small = { .seed = 3, .n_query = 1, .seq_len = 5 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, big, 2, 4, 20);
+		latent_run(&w);
+		latent_place(&w, &small, 1, 2, 3);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+static void test_page_that_does_not_exist_reads_as_null_page(void **state)
+{
+	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
+	struct latent_row row = { .seed = 9, .n_query = 1, .seq_len = 4 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		for (size_t i = 0; i < 4; i++) {
+			latent_place(&w, &row, 1, 0, 0);
+			memset(w.kv, 0, sizeof(float) * 4 * w.config.head_dim);
+			w.inputs.block_table[0] = nowhere[i];
+			latent_run(&w);
+			for (uint32_t e = 0; e < w.out_width; e++)
+				assert_true(w.out[e] == 0.0f);
+		}
+		latent_deinit(&w);
+	}
+}
+
+static void test_lengths_past_the_maximum_stay_inside(void **state)
+{
+	struct latent_row row = { .seed = 9, .n_query = 1, .seq_len = 4 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, &row, 1, 0, 0);
+		for (uint32_t i = 0; i < LATENT_ROWS * w.config.max_pages; i++)
+			w.inputs.block_table[i] = w.inputs.block_table[0];
+		w.inputs.seq_lens[0] = INT32_MAX;
+		latent_run(&w);
+		/* every key is one of the cached four: a number for the token, nothing past it */
+		assert_false(isnan(w.out[0]));
+		assert_true(isnan(w.out[w.out_width]));
+		latent_deinit(&w);
+	}
+}
+
+/* ---- a token's bits are its own ---- */
+
+static const struct latent_row crowd[] = {
+	{ .seed = 1, .n_query = 5, .seq_len = 71 },
+	{ .seed = 2, .n_query = 0, .seq_len = 0 },
+	{ .seed = 3, .n_query = 1, .seq_len = 300 },
+	{ .seed = 4, .n_query = 70, .seq_len = 70 },
+	{ .seed = 5, .n_query = 1, .seq_len = 1 },
+};
+
+static void test_bits_do_not_depend_on_the_batch(void **state)
+{
+	float *alone = calloc(LATENT_TOKENS * 32, sizeof(float));
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		for (uint32_t r = 0; r < 5; r++) {
+			size_t n = crowd[r].n_query * w.out_width;
+
+			latent_place(&w, &crowd[r], 1, 0, 0);
+			latent_run(&w);
+			memcpy(alone, latent_out(&w, 0, 0), n * sizeof(float));
+			latent_place(&w, crowd, 5, 8, 90);
+			latent_run(&w);
+			assert_memory_equal(latent_out(&w, r, 0), alone, n * sizeof(float));
+		}
+		latent_deinit(&w);
+	}
+	free(alone);
+}
+
+static void test_bits_do_not_depend_on_the_chunking(void **state)
+{
+	static const uint32_t chunks[] = { 33, 1, 7, 40, 1, 1, 32, 5 }; /* 120 */
+	float *whole = calloc(LATENT_TOKENS * 32, sizeof(float));
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		uint32_t done = 0;
+
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(
+			&w, &(struct latent_row){ .seed = 6, .n_query = 120, .seq_len = 120 }, 1, 0, 0);
+		latent_run(&w);
+		memcpy(whole, w.out, 120 * w.out_width * sizeof(float));
+		for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+			done += chunks[i];
+			latent_place(&w,
+				&(struct latent_row){ .seed = 6, .n_query = chunks[i], .seq_len = done },
+				1, 0, 0);
+			latent_run(&w);
+			assert_memory_equal(w.out, whole + (size_t)(done - chunks[i]) * w.out_width,
+				chunks[i] * w.out_width * sizeof(float));
+		}
+		assert_int_equal(done, 120);
+		latent_deinit(&w);
+	}
+	free(whole);
+}
+
+static void test_mla_planned_gives_the_bits_of_mla(void **state)
+{
+	float *planned = calloc(LATENT_TOKENS * 32, sizeof(float));
+	struct latent_world w;
+
+	(void)state;
+	latent_init(&w, "mla_planned", &ordinary);
+	latent_place(&w, crowd, 5, 8, 90);
+	latent_run(&w);
+	memcpy(planned, w.out, 90 * w.out_width * sizeof(float));
+	latent_deinit(&w);
+	latent_init(&w, "mla", &ordinary);
+	latent_place(&w, crowd, 5, 8, 90);
+	latent_run(&w);
+	assert_memory_equal(w.out, planned, 90 * w.out_width * sizeof(float));
+	latent_deinit(&w);
+	free(planned);
+}
+
+/* ---- capture and replay ---- */
+
+/* A graph of two layers, of n_rows rows of n_query tokens, warmed up with an object of its own. */
+static struct graph *capture_decode(struct latent_world *w, uint32_t n_rows, uint32_t n_query)
+{
+	const struct device_ops *ops = w->device->ops;
+	struct latent_row rows[LATENT_ROWS];
+	struct graph *graph = NULL;
+
+	for (uint32_t r = 0; r < n_rows; r++)
+		rows[r] = (struct latent_row){ .seed = 1 + r, .n_query = n_query, .seq_len = n_query };
+	latent_place(w, rows, n_rows, 0, 0);
+	assert_int_equal(latent_build(w, ATTENTION_WARM_UP), 0);
+	assert_int_equal(latent_enqueue(w), 0);
+	assert_int_equal(ops->stream_sync(w->stream), 0);
+	assert_int_equal(ops->lock(w->device), 0);
+	w->backend->metadata_free(w->metadata);
+	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
+	assert_int_equal(latent_build(w, ATTENTION_CAPTURE), 0);
+	assert_int_equal(ops->capture_begin(w->stream), 0);
+	assert_int_equal(latent_enqueue(w), 0);
+	assert_int_equal(latent_enqueue(w), 0);
+	assert_int_equal(ops->capture_end(w->stream, &graph), 0);
+	return graph;
+}
+
+static void test_replay_at_other_lengths_equals_eager(void **state)
+{
+	static const struct latent_row rows[] = {
+		{ .seed = 11, .n_query = 2, .seq_len = 297 },
+		{ .seed = 12, .n_query = 2, .seq_len = 2 },
+		{ .seed = 13, .n_query = 2, .seq_len = 65 },
+	};
+	float *replayed = calloc(LATENT_TOKENS * 32, sizeof(float));
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		struct graph_exec *exec = NULL;
+		struct graph *graph;
+
+		latent_init(&w, backends[b], &ordinary);
+		graph = capture_decode(&w, 4, 2);
+		assert_int_equal(w.device->ops->graph_instantiate(w.device, graph, &exec), 0);
+		w.device->ops->graph_free(graph);
+		for (uint32_t n_rows = 0; n_rows <= 3; n_rows++) {
+			latent_place(&w, rows, n_rows, 4, 8);
+			latent_poison_out(&w);
+			assert_int_equal(w.device->ops->graph_launch(exec, w.stream), 0);
+			assert_int_equal(w.device->ops->stream_sync(w.stream), 0);
+			latent_verify(&w);
+			memcpy(replayed, w.out, 8 * w.out_width * sizeof(float));
+			latent_run(&w);
+			assert_memory_equal(w.out, replayed, 8 * w.out_width * sizeof(float));
+		}
+		w.device->ops->graph_exec_free(exec);
+		latent_deinit(&w);
+	}
+	free(replayed);
+}
+
+static uint32_t nodes_called(struct latent_world *w, struct graph *graph, const char *name)
+{
+	const char *node;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; (node = w->device->ops->graph_node_name(graph, i)); i++)
+		n += strcmp(node, name) == 0;
+	return n;
+}
+
+static void test_lazy_plan_is_recorded_once_for_all_layers_of_a_graph(void **state)
+{
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		struct graph *graph;
+
+		latent_init(&w, backends[b], &ordinary);
+		graph = capture_decode(&w, 4, 1);
+		assert_int_equal(nodes_called(&w, graph, "mla_plan"), b == 1);
+		assert_int_equal(nodes_called(&w, graph, "mla_split"), 2);
+		assert_int_equal(nodes_called(&w, graph, "mla_merge"), 2);
+		w.device->ops->graph_free(graph);
+		latent_deinit(&w);
+	}
+}
+
+static int run_captured(struct latent_world *w)
+{
+	const struct device_ops *ops = w->device->ops;
+	struct graph *graph = NULL;
+	int rc;
+
+	assert_int_equal(latent_build(w, ATTENTION_CAPTURE), 0);
+	assert_int_equal(ops->capture_begin(w->stream), 0);
+	rc = latent_enqueue(w);
+	assert_int_equal(ops->capture_end(w->stream, &graph), 0);
+	ops->graph_free(graph);
+	return rc;
+}
+
+static void test_no_more_than_the_level_is_captured(void **state)
+{
+	static const struct latent_row mixed[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 9 }, { .seed = 2, .n_query = 3, .seq_len = 9 },
+	};
+	static const struct latent_row longest = { .seed = 1, .n_query = 16, .seq_len = 30 };
+	static const struct latent_row too_long = { .seed = 1, .n_query = 17, .seq_len = 30 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, mixed, 2, 0, 0);
+		latent_run(&w);
+		assert_int_equal(run_captured(&w), -ENOTSUP);
+		latent_place(&w, &longest, 1, 0, 0);
+		assert_int_equal(run_captured(&w), b < N_MLA ? 0 : -ENOTSUP);
+		latent_place(&w, &too_long, 1, 0, 0);
+		assert_int_equal(run_captured(&w), -ENOTSUP);
+		latent_deinit(&w);
+	}
+}
+
+static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
+{
+	struct latent_row row = { .seed = 1, .n_query = 100, .seq_len = 300 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, NULL, 0, 1, 1);
+		latent_run(&w);
+		assert_int_equal(w.device->ops->lock(w.device), 0);
+		latent_place(&w, &row, 1, 0, 0);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+/* ---- sizes ---- */
+
+static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(void **state)
+{
+	struct attention_config config = { .max_tokens = 40 };
+
+	(void)state;
+	for (config.max_seq_len = 1; config.max_seq_len < 5000; config.max_seq_len++) {
+		struct mla_sizes s = mla_sizes(&config, &mla_cpu_kernels);
+
+		assert_int_equal(s.split_keys % MLA_TILE, 0);
+		assert_in_range(s.n_splits, 1, mla_cpu_kernels.max_splits);
+		assert_true(s.n_splits * s.split_keys >= config.max_seq_len);
+		assert_int_equal(s.chunk_tokens, 40);
+	}
+}
+
+/* ---- refusals ---- */
+
+static void refused(const struct attention_config *config, const char *words)
+{
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		char why[256] = "";
+
+		assert_int_equal(
+			attention_find(backends[b])->check(config, why, sizeof(why)), -ENOTSUP);
+		if (!strstr(why, words))
+			fail_msg("%s: \"%s\" does not say \"%s\"", backends[b], why, words);
+	}
+}
+
+static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **state)
+{
+	uint32_t windows[LATENT_LAYERS] = { 0, 7 };
+	struct attention_config config;
+	struct latent_world w;
+
+	(void)state;
+	latent_init(&w, "mla", &ordinary);
+	config = w.config;
+	latent_deinit(&w);
+	config.windows = windows;
+	refused(&config, "no sliding window");
+	config.windows = NULL;
+	config.n_kv_heads = 3;
+	refused(&config, "rank 20 with heads of 6 + 4 and 7");
+	config.n_kv_heads = 1;
+	config.max_pages = 3;
+	refused(&config, "3 pages of 4 tokens");
+	config.max_pages = 75;
+	config.kv_dtype = config.activation_dtype = DTYPE_BF16;
+	refused(&config, "cpu device alone");
+}
+
+static void test_each_kind_of_attention_is_refused_by_the_others_backends(void **state)
+{
+	const struct attention_backend *chosen;
+	enum attention_support level;
+	struct attention_config config;
+	struct latent_world w;
+	char why[512] = "";
+
+	(void)state;
+	latent_init(&w, "mla", &ordinary);
+	config = w.config;
+	latent_deinit(&w);
+	assert_int_equal(attention_choose("paged", &config, &chosen, &level, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "its attention is latent"));
+	assert_int_equal(attention_choose("auto", &config, &chosen, &level, why, sizeof(why)), 0);
+	assert_ptr_equal(chosen, &attention_mla);
+	assert_int_equal(level, ATTENTION_UNIFORM_BATCH);
+	config.latent.rank = 0;
+	for (size_t b = 0; b < N_MLA; b++) {
+		assert_int_equal(attention_choose(backends[b], &config, &chosen, &level, why,
+					 sizeof(why)), -ENOTSUP);
+		assert_non_null(strstr(why, "not latent"));
+	}
+	assert_int_equal(attention_choose("auto", &config, &chosen, &level, why, sizeof(why)), 0);
+	assert_ptr_not_equal(chosen, &attention_mla);
+}
+
+static void test_arguments_of_another_shape_are_refused(void **state)
+{
+	struct latent_row row = { .seed = 3, .n_query = 2, .seq_len = 5 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_BACKENDS; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, &row, 1, 2, 4);
+		assert_int_equal(latent_enqueue(&w), -EINVAL); /* nothing built */
+		assert_int_equal(latent_build(&w, ATTENTION_EAGER), 0);
+		w.kv_b.rows--;
+		assert_int_equal(latent_enqueue(&w), -EINVAL);
+		w.kv_b.rows++;
+		w.q_width--;
+		assert_int_equal(latent_enqueue(&w), -EINVAL);
+		w.q_width++;
+		assert_int_equal(latent_enqueue(&w), 0);
+		assert_int_equal(w.device->ops->stream_sync(w.stream), 0);
+		latent_deinit(&w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_mla_agrees_with_dense_reference),
+		cmocka_unit_test(test_mla_planned_agrees_with_dense_reference),
+		cmocka_unit_test(test_naive_expansion_agrees_with_dense_reference),
+		cmocka_unit_test(test_prompt_longer_than_the_workspace_goes_chunk_by_chunk),
+		cmocka_unit_test(test_empty_rows_splits_and_padding_give_zero),
+		cmocka_unit_test(test_short_batch_after_a_long_one_sees_its_own_splits),
+		cmocka_unit_test(test_page_that_does_not_exist_reads_as_null_page),
+		cmocka_unit_test(test_lengths_past_the_maximum_stay_inside),
+		cmocka_unit_test(test_bits_do_not_depend_on_the_batch),
+		cmocka_unit_test(test_bits_do_not_depend_on_the_chunking),
+		cmocka_unit_test(test_mla_planned_gives_the_bits_of_mla),
+		cmocka_unit_test(test_replay_at_other_lengths_equals_eager),
+		cmocka_unit_test(test_lazy_plan_is_recorded_once_for_all_layers_of_a_graph),
+		cmocka_unit_test(test_no_more_than_the_level_is_captured),
+		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
+		cmocka_unit_test(test_splits_cover_the_longest_sequence_and_no_more_than_the_limit),
+		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
+		cmocka_unit_test(test_each_kind_of_attention_is_refused_by_the_others_backends),
+		cmocka_unit_test(test_arguments_of_another_shape_are_refused),
+	};
+
+	return cmocka_run_group_tests_name("attention latent", tests, NULL, NULL);
+}

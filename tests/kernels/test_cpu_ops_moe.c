@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: MIT */
+/* Routing, grouping, products of experts and their sum, each against a plain loop. */
+#include "tests/kernels/cpu_ops_fixture.h"
+
+#include <errno.h>
+
+#define F(buffer) ((float *)(buffer).data)
+#define I(buffer) ((int32_t *)(buffer).data)
+#define EXPERTS_MAX 64
+
+/* ---- routing ---- */
+
+struct route_case {
+	struct op_moe_route a;
+	struct buffer logits, bias, experts, weights, slots;
+};
+
+static struct route_case route_new(const struct op_moe_route *shape, bool biased)
+{
+	struct route_case c = {.a = *shape};
+	size_t pairs = (size_t)shape->n_tokens * shape->n_active;
+
+	c.logits = random_floats((size_t)shape->n_tokens * shape->n_experts);
+	for (size_t i = 0; i < (size_t)shape->n_tokens * shape->n_experts; i++)
+		F(c.logits)[i] *= 3;
+	c.experts = buffer_new(pairs * sizeof(int32_t));
+	c.weights = buffer_new(pairs * sizeof(float));
+	c.slots = buffer_new(shape->n_tokens * sizeof(int32_t));
+	memset(c.slots.data, 0, c.slots.bytes);
+	if (biased)
+		c.bias = random_weight(&c.a.bias, DTYPE_F32, 1, shape->n_experts);
+	c.a.logits = c.logits.data;
+	c.a.experts = c.experts.data;
+	c.a.weights = c.weights.data;
+	c.a.slot_mapping = c.slots.data;
+	return c;
+}
+
+static void route_free(struct route_case *c)
+{
+	buffer_free(&c->logits);
+	buffer_free(&c->experts);
+	buffer_free(&c->weights);
+	buffer_free(&c->slots);
+	if (c->bias.base)
+		buffer_free(&c->bias);
+}
+
+static void scores_of(const struct op_moe_route *a, const float *logits, double *scores)
+{
+	double sum = 0;
+
+	for (uint32_t e = 0; e < a->n_experts; e++)
+		sum += exp((double)logits[e]);
+	for (uint32_t e = 0; e < a->n_experts; e++)
+		scores[e] = a->score == MOE_SOFTMAX ? exp((double)logits[e]) / sum
+						    : 1 / (1 + exp(-(double)logits[e]));
+}
+
+/* How many of the n values are ahead of value i. */
+static uint32_t ahead(const double *values, uint32_t n, uint32_t i)
+{
+	uint32_t count = 0;
+
+	for (uint32_t j = 0; j < n; j++)
+		count += values[j] > values[i] || (values[j] == values[i] && j < i);
+	return count;
+}
+
+static double group_score(const struct op_moe_route *a, const double *choice, uint32_t n)
+{
+	double first = -INFINITY, second = -INFINITY;
+
+	for (uint32_t e = 0; e < n; e++) {
+		uint32_t before = ahead(choice, n, e);
+
+		first = before == 0 ? choice[e] : first;
+		second = before == 1 ? choice[e] : second;
+	}
+	return a->group_top_two ? first + second : first;
+}
+
+/* The choice by rank: an expert is chosen if fewer than n_active of those in play are ahead. */
+static void check_token(const struct route_case *c, uint32_t t)
+{
+	const struct op_moe_route *a = &c->a;
+	double scores[EXPERTS_MAX], choice[EXPERTS_MAX], groups[EXPERTS_MAX], sum = 0;
+	uint32_t n = a->n_experts / a->n_groups;
+	const int32_t *experts = I(c->experts) + t * a->n_active;
+
+	scores_of(a, F(c->logits) + t * a->n_experts, scores);
+	for (uint32_t e = 0; e < a->n_experts; e++)
+		choice[e] = scores[e] + (a->bias.data ? weight_at(&a->bias, 0, e) : 0);
+	for (uint32_t g = 0; g < a->n_groups; g++)
+		groups[g] = group_score(a, choice + g * n, n);
+	for (uint32_t e = 0; e < a->n_experts; e++)
+		if (ahead(groups, a->n_groups, e / n) >= a->n_groups_active)
+			choice[e] = -INFINITY;
+	for (uint32_t e = 0; e < a->n_experts; e++) {
+		uint32_t rank = ahead(choice, a->n_experts, e);
+
+		if (rank < a->n_active) {
+			assert_int_equal(experts[rank], e);
+			sum += scores[e];
+		}
+	}
+	for (uint32_t i = 0; i < a->n_active; i++) {
+		double weight = scores[experts[i]] / (a->normalise ? sum : 1) * (double)a->scale;
+
+		assert_close((double)F(c->weights)[t * a->n_active + i], weight,
+			2e-6 * fabs((double)a->scale));
+	}
+}
+
+static void check_route(const struct op_moe_route *shape, bool biased)
+{
+	struct route_case c = route_new(shape, biased);
+
+	RUN(moe_route, &c.a);
+	for (uint32_t t = 0; t < shape->n_tokens; t++)
+		check_token(&c, t);
+	route_free(&c);
+}
+
+static void test_route_equals_a_plain_loop(void **state)
+{
+	static const struct op_moe_route shapes[] = {
+		{.n_experts = 8, .n_active = 2, .n_groups = 1, .n_groups_active = 1, .scale = 1},
+		{.n_experts = 64, .n_active = 6, .n_groups = 1, .n_groups_active = 1, .scale = 16},
+		{.n_experts = 16, .n_active = 5, .n_groups = 8, .n_groups_active = 3, .scale = 2},
+		{.n_experts = 12, .n_active = 12, .n_groups = 3, .n_groups_active = 3, .scale = -1},
+		{.n_experts = 1, .n_active = 1, .n_groups = 1, .n_groups_active = 1, .scale = 1},
+		{.n_experts = 12, .n_active = 6, .n_groups = 6, .n_groups_active = 3, .scale = 1},
+	};
+
+	(void)state;
+	random_state = 1;
+	for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+		for (unsigned flags = 0; flags < 16; flags++) {
+			struct op_moe_route shape = shapes[i];
+
+			shape.n_tokens = 25;
+			shape.score = flags & 1 ? MOE_SIGMOID : MOE_SOFTMAX;
+			shape.normalise = flags & 2;
+			shape.group_top_two = flags & 4 && shape.n_experts / shape.n_groups > 1;
+			check_route(&shape, flags & 8);
+		}
+	}
+}
+
+static const struct op_moe_route grouped = {.n_tokens = 6, .n_experts = 8, .n_active = 3,
+	.n_groups = 4, .n_groups_active = 2, .score = MOE_SIGMOID, .group_top_two = true, .scale = 1};
+
+static void test_route_sends_padding_to_no_expert(void **state)
+{
+	struct route_case c;
+
+	(void)state;
+	c = route_new(&grouped, false);
+	for (uint32_t t = 0; t < 6; t++)
+		I(c.slots)[t] = t % 2 ? -1 : 77;
+	RUN(moe_route, &c.a);
+	for (uint32_t i = 0; i < 18; i++) {
+		if (i / 3 % 2) {
+			assert_int_equal(I(c.experts)[i], -1);
+			assert_true(F(c.weights)[i] == 0);
+		} else {
+			assert_in_range(I(c.experts)[i], 0, 7);
+		}
+	}
+	route_free(&c);
+}
+
+static void test_route_breaks_ties_by_the_lowest_index(void **state)
+{
+	struct route_case c;
+
+	(void)state;
+	c = route_new(&grouped, false);
+	for (uint32_t i = 0; i < 48; i++)
+		F(c.logits)[i] = 0.5f;
+	RUN(moe_route, &c.a);
+	for (uint32_t i = 0; i < 18; i++)
+		assert_int_equal(I(c.experts)[i], i % 3);
+	route_free(&c);
+}
+
+/* Whatever a broken activation brings, ids are in range and none comes twice. */
+static void test_route_of_logits_that_are_no_numbers_names_experts(void **state)
+{
+	static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
+
+	(void)state;
+	random_state = 5;
+	for (unsigned flags = 0; flags < 4; flags++) {
+		for (size_t b = 0; b < COUNT_OF(bad); b++) {
+			struct op_moe_route shape = grouped;
+			struct route_case c;
+
+			shape.score = flags & 1 ? MOE_SIGMOID : MOE_SOFTMAX;
+			c = route_new(&shape, flags & 2);
+			for (uint32_t i = 0; flags & 2 && i < 8; i++)
+				F(c.bias)[i] = i % 2 ? 3e38f : bad[b];
+			for (uint32_t i = 0; i < 48; i++)
+				F(c.logits)[i] = i % 8 <= i / 8 ? bad[b] : F(c.logits)[i];
+			RUN(moe_route, &c.a);
+			for (uint32_t t = 0; t < 6; t++) {
+				uint32_t seen = 0;
+
+				for (uint32_t i = 0; i < 3; i++) {
+					assert_in_range(I(c.experts)[t * 3 + i], 0, 7);
+					seen |= 1u << I(c.experts)[t * 3 + i];
+				}
+				assert_int_equal(__builtin_popcount(seen), 3);
+			}
+			route_free(&c);
+		}
+	}
+}
+
+/* Two that make a group's score may add up to infinity. */
+static void test_route_keeps_to_its_groups_where_scores_are_huge(void **state)
+{
+	static const float bias[] = {3.3e38f, 3e38f, 3.2e38f, 3e38f, 3.1e38f, 3e38f, 3e38f, 3e38f};
+	struct route_case c;
+
+	(void)state;
+	c = route_new(&grouped, true);
+	memcpy(c.bias.data, bias, sizeof(bias));
+	RUN(moe_route, &c.a);
+	for (uint32_t t = 0; t < 6; t++) {
+		uint32_t groups = 0;
+
+		for (uint32_t i = 0; i < 3; i++)
+			groups |= 1u << I(c.experts)[t * 3 + i] / 2;
+		assert_int_equal(__builtin_popcount(groups), 2);
+	}
+	route_free(&c);
+}
+
+static void test_route_refuses_groups_that_cannot_be(void **state)
+{
+	struct route_case c;
+
+	(void)state;
+	c = route_new(&grouped, false);
+	for (int fault = 0; fault < 7; fault++) {
+		struct op_moe_route a = c.a;
+
+		a.n_groups = fault == 0 ? 3 : fault == 1 ? 0 : fault == 2 ? 8 : 4;
+		a.n_groups_active = fault == 3 ? 5 : fault == 4 ? 1 : 2;
+		a.n_active = fault == 5 ? 5 : 3;
+		a.slot_mapping = fault == 6 ? NULL : c.a.slot_mapping;
+		assert_int_equal(device->kernels->moe_route(stream, &a), -EINVAL);
+	}
+	route_free(&c);
+}
+
+/* ---- grouping ---- */
+
+enum { TOKENS = 23, ACTIVE = 3, EXPERTS = 5, PAIRS = TOKENS * ACTIVE };
+
+struct group_case {
+	struct op_moe_group a;
+	struct buffer experts, start, pairs;
+};
+
+/* Random ids, some of them of no expert; expert 2 has no pair. */
+static struct group_case group_new(void)
+{
+	static const int32_t ids[] = {0, 1, 3, 4, -1, 4, 4};
+	struct group_case c = {
+		.experts = buffer_new(PAIRS * sizeof(int32_t)),
+		.start = buffer_new((EXPERTS + 1) * sizeof(int32_t)),
+		.pairs = buffer_new(PAIRS * sizeof(int32_t)),
+	};
+
+	for (uint32_t p = 0; p < PAIRS; p++)
+		I(c.experts)[p] = ids[random_below(COUNT_OF(ids))];
+	c.a = (struct op_moe_group){.experts = c.experts.data, .expert_start = c.start.data,
+		.pairs = c.pairs.data, .n_tokens = TOKENS, .n_active = ACTIVE, .n_experts = EXPERTS};
+	return c;
+}
+
+static void group_free(struct group_case *c)
+{
+	buffer_free(&c->experts);
+	buffer_free(&c->start);
+	buffer_free(&c->pairs);
+}
+
+static void test_group_lists_each_experts_pairs_in_order(void **state)
+{
+	struct group_case c;
+	int32_t at = 0;
+
+	(void)state;
+	random_state = 6;
+	c = group_new();
+	I(c.experts)[7] = EXPERTS; /* as -1 */
+	I(c.experts)[8] = INT32_MIN;
+	RUN(moe_group, &c.a);
+	for (int32_t e = 0; e < EXPERTS; e++) {
+		assert_int_equal(I(c.start)[e], at);
+		for (int32_t p = 0; p < PAIRS; p++)
+			if (I(c.experts)[p] == e)
+				assert_int_equal(I(c.pairs)[at++], p);
+	}
+	assert_int_equal(I(c.start)[EXPERTS], at);
+	assert_true(at < PAIRS);
+	for (; at < PAIRS; at++)
+		assert_int_equal(I(c.pairs)[at], -1);
+	group_free(&c);
+}
+
+static void test_group_of_no_tokens_is_empty(void **state)
+{
+	struct group_case c;
+
+	(void)state;
+	c = group_new();
+	c.a.n_tokens = 0;
+	RUN(moe_group, &c.a);
+	for (int32_t e = 0; e <= EXPERTS; e++)
+		assert_int_equal(I(c.start)[e], 0);
+	group_free(&c);
+}
+
+/* ---- products ---- */
+
+/* y[p][c] of an expert's pair, from row x. */
+static void check_product(const struct weight *w, const float *x, uint32_t first, uint32_t n,
+	const float *y)
+{
+	for (uint32_t c = 0; c < n; c++) {
+		double sum = 0, magnitude = 0;
+
+		for (uint32_t i = 0; i < w->cols; i++) {
+			double term = (double)x[i] * weight_at(w, first + c, i);
+
+			sum += term;
+			magnitude += fabs(term);
+		}
+		assert_close((double)y[c], sum, 2e-6 * magnitude);
+	}
+}
+
+static void check_expert_gemm(
+	const struct group_case *g, enum dtype dtype, uint32_t out, uint32_t in, uint32_t x_div)
+{
+	struct op_expert_gemm a = {.x_div = x_div, .expert_start = g->start.data,
+		.pairs = g->pairs.data, .n_tokens = TOKENS, .n_active = ACTIVE, .n_experts = EXPERTS};
+	struct buffer w = random_weight(&a.w, dtype, EXPERTS * out, in);
+	struct buffer x = random_floats((size_t)PAIRS / x_div * in);
+	struct buffer y = buffer_new((size_t)PAIRS * out * sizeof(float));
+
+	a.x = x.data;
+	a.y = y.data;
+	RUN(expert_gemm, &a);
+	for (uint32_t p = 0; p < PAIRS; p++) {
+		int32_t e = I(g->experts)[p];
+
+		if (e >= 0)
+			check_product(&a.w, F(x) + p / x_div * in, (uint32_t)e * out, out,
+				F(y) + p * out);
+		else
+			assert_true(isnan(F(y)[p * out]));
+	}
+	buffer_free(&w);
+	buffer_free(&x);
+	buffer_free(&y);
+}
+
+static void test_expert_gemm_equals_a_plain_loop(void **state)
+{
+	struct group_case g;
+
+	(void)state;
+	random_state = 7;
+	g = group_new();
+	RUN(moe_group, &g.a);
+	for (size_t d = 0; d < COUNT_OF(weight_dtypes); d++) {
+		check_expert_gemm(&g, weight_dtypes[d], 48, 16, ACTIVE);
+		check_expert_gemm(&g, weight_dtypes[d], 33, 70, 1);
+		check_expert_gemm(&g, weight_dtypes[d], 1, 1025, ACTIVE);
+	}
+	group_free(&g);
+}
+
+static void test_expert_gemm_row_is_bitwise_the_same_in_any_batch(void **state)
+{
+	enum { OUT = 40, IN = 50 };
+	int32_t start[2] = {0, 1}, pair = 0;
+	struct op_expert_gemm a = {.x_div = 1, .n_tokens = TOKENS, .n_active = ACTIVE,
+		.n_experts = EXPERTS};
+	struct buffer w, x, y, one;
+	struct group_case g;
+
+	(void)state;
+	random_state = 8;
+	g = group_new();
+	w = random_weight(&a.w, DTYPE_BF16, EXPERTS * OUT, IN);
+	x = random_floats(PAIRS * IN);
+	y = buffer_new(PAIRS * OUT * sizeof(float));
+	one = buffer_new(OUT * sizeof(float));
+	RUN(moe_group, &g.a);
+	a.x = x.data;
+	a.y = y.data;
+	a.expert_start = g.start.data;
+	a.pairs = g.pairs.data;
+	RUN(expert_gemm, &a);
+	for (uint32_t p = 0; p < PAIRS; p++) {
+		int32_t e = I(g.experts)[p];
+		struct op_expert_gemm alone = {.x = F(x) + p * IN, .x_div = 1, .expert_start = start,
+			.pairs = &pair, .y = one.data, .n_tokens = 1, .n_active = 1, .n_experts = 1};
+
+		if (e < 0)
+			continue;
+		alone.w = (struct weight){(uint16_t *)w.data + (size_t)e * OUT * IN, DTYPE_BF16, OUT, IN};
+		RUN(expert_gemm, &alone);
+		assert_memory_equal(F(y) + p * OUT, one.data, OUT * sizeof(float));
+	}
+	buffer_free(&w);
+	buffer_free(&x);
+	buffer_free(&y);
+	buffer_free(&one);
+	group_free(&g);
+}
+
+static void test_expert_gated_gemm_is_silu_of_gate_times_up(void **state)
+{
+	enum { OUT = 20, IN = 30 };
+	struct op_expert_gated_gemm a = {.n_tokens = TOKENS, .n_active = ACTIVE, .n_experts = EXPERTS};
+	struct buffer w, x, gate_up, y;
+	struct group_case g;
+
+	(void)state;
+	random_state = 9;
+	g = group_new();
+	w = random_weight(&a.w, DTYPE_BF16, EXPERTS * 2 * OUT, IN);
+	x = random_floats(TOKENS * IN);
+	gate_up = buffer_new(PAIRS * 2 * OUT * sizeof(float));
+	y = buffer_new(PAIRS * OUT * sizeof(float));
+	RUN(moe_group, &g.a);
+	a.x = x.data;
+	a.y = y.data;
+	a.gate_up = gate_up.data;
+	a.expert_start = g.start.data;
+	a.pairs = g.pairs.data;
+	RUN(expert_gated_gemm, &a);
+	for (uint32_t p = 0; p < PAIRS; p++) {
+		const float *row = F(x) + p / ACTIVE * IN;
+		uint32_t first = (uint32_t)I(g.experts)[p] * 2 * OUT;
+
+		for (uint32_t c = 0; c < OUT && I(g.experts)[p] >= 0; c++) {
+			double gate = 0, up = 0;
+
+			for (uint32_t i = 0; i < IN; i++) {
+				gate += (double)row[i] * weight_at(&a.w, first + c, i);
+				up += (double)row[i] * weight_at(&a.w, first + OUT + c, i);
+			}
+			assert_close((double)F(y)[p * OUT + c], gate / (1 + exp(-gate)) * up, 1e-4);
+		}
+	}
+	buffer_free(&w);
+	buffer_free(&x);
+	buffer_free(&gate_up);
+	buffer_free(&y);
+	group_free(&g);
+}
+
+static void test_products_of_other_shapes_are_refused(void **state)
+{
+	struct op_expert_gemm a = {.n_tokens = TOKENS, .n_active = ACTIVE};
+	struct group_case g;
+	struct buffer w, x;
+
+	(void)state;
+	g = group_new();
+	w = random_weight(&a.w, DTYPE_F32, EXPERTS * 4, 8);
+	x = random_floats(PAIRS * 8);
+	a.x = a.y = x.data;
+	a.expert_start = g.start.data;
+	a.pairs = g.pairs.data;
+	for (int fault = 0; fault < 4; fault++) {
+		a.n_experts = fault == 0 ? 3 : fault == 1 ? 0 : EXPERTS;
+		a.x_div = fault == 2 ? 2 : 1;
+		a.pairs = fault == 3 ? NULL : g.pairs.data;
+		assert_int_equal(device->kernels->expert_gemm(stream, &a), -EINVAL);
+	}
+	buffer_free(&w);
+	buffer_free(&x);
+	group_free(&g);
+}
+
+/* ---- the sum ---- */
+
+static void check_combine(const struct group_case *g, bool based, bool in_place)
+{
+	enum { COLS = 37 };
+	struct buffer base = random_floats(TOKENS * COLS), kept = buffer_new(base.bytes);
+	struct buffer y = random_floats(PAIRS * COLS), weights = random_floats(PAIRS);
+	struct buffer out = buffer_new(base.bytes);
+	struct op_moe_combine a = {.base = based ? base.data : NULL, .y = y.data,
+		.experts = g->experts.data, .weights = weights.data,
+		.out = in_place ? base.data : out.data, .n_tokens = TOKENS, .n_active = ACTIVE,
+		.cols = COLS};
+
+	memcpy(kept.data, base.data, base.bytes);
+	for (uint32_t p = 0; p < PAIRS; p++) /* nobody has written what no expert computes */
+		for (uint32_t i = 0; I(g->experts)[p] < 0 && i < COLS; i++)
+			F(y)[p * COLS + i] = NAN;
+	RUN(moe_combine, &a);
+	for (uint32_t i = 0; i < TOKENS * COLS; i++) {
+		double sum = based ? (double)F(kept)[i] : 0;
+
+		for (uint32_t j = 0; j < ACTIVE; j++) {
+			uint32_t p = i / COLS * ACTIVE + j;
+
+			if (I(g->experts)[p] >= 0)
+				sum += (double)F(weights)[p] * (double)F(y)[p * COLS + i % COLS];
+		}
+		assert_close((double)((float *)a.out)[i], sum, 1e-6);
+	}
+	buffer_free(&base);
+	buffer_free(&kept);
+	buffer_free(&y);
+	buffer_free(&weights);
+	buffer_free(&out);
+}
+
+static void test_combine_weighs_what_experts_computed_and_nothing_else(void **state)
+{
+	struct group_case g;
+
+	(void)state;
+	random_state = 10;
+	g = group_new();
+	check_combine(&g, false, false);
+	check_combine(&g, true, false);
+	check_combine(&g, true, true);
+	group_free(&g);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_route_equals_a_plain_loop),
+		cmocka_unit_test(test_route_sends_padding_to_no_expert),
+		cmocka_unit_test(test_route_breaks_ties_by_the_lowest_index),
+		cmocka_unit_test(test_route_of_logits_that_are_no_numbers_names_experts),
+		cmocka_unit_test(test_route_keeps_to_its_groups_where_scores_are_huge),
+		cmocka_unit_test(test_route_refuses_groups_that_cannot_be),
+		cmocka_unit_test(test_group_lists_each_experts_pairs_in_order),
+		cmocka_unit_test(test_group_of_no_tokens_is_empty),
+		cmocka_unit_test(test_expert_gemm_equals_a_plain_loop),
+		cmocka_unit_test(test_expert_gemm_row_is_bitwise_the_same_in_any_batch),
+		cmocka_unit_test(test_expert_gated_gemm_is_silu_of_gate_times_up),
+		cmocka_unit_test(test_products_of_other_shapes_are_refused),
+		cmocka_unit_test(test_combine_weighs_what_experts_computed_and_nothing_else),
+	};
+
+	return cmocka_run_group_tests_name("cpu ops: experts", tests, group_setup, group_teardown);
+}
