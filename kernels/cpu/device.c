@@ -49,54 +49,10 @@ int cpu_enter_growth(struct cpu_device *device)
 
 /* ---- faults on demand ---- */
 
-/* MIMEO_CPU_FAULT: "launch:N", the Nth op that any worker runs, or "op:NAME:N". */
-static int parse_fault(struct cpu_device *device, const char *text)
-{
-	unsigned long long at;
-	int end = 0;
-
-	if (text == NULL || *text == '\0')
-		return 0;
-	if (sscanf(text, "launch:%llu%n", &at, &end) != 1 &&
-		sscanf(text, "op:%63[^:]:%llu%n", device->fault_op, &at, &end) != 2)
-		return -EINVAL;
-	if (text[end] != '\0' || at == 0)
-		return -EINVAL;
-	device->fault_at = at;
-	return 0;
-}
-
-/* MIMEO_CPU_HOLD: "NAME:PATH", for tests that need work in flight. */
-static int parse_hold(struct cpu_device *device, const char *text)
-{
-	int end = 0;
-
-	if (text == NULL || *text == '\0')
-		return 0;
-	if (sscanf(text, "%63[^:]:%107s%n", device->hold_op, device->hold_path, &end) != 2 ||
-		text[end] != '\0')
-		return -EINVAL;
-	return 0;
-}
-
-static void hold(const struct cpu_device *device, const struct cpu_op *op)
-{
-	const struct timespec pause = {.tv_nsec = 1000000};
-
-	if (device->hold_op[0] == '\0' || strcmp(device->hold_op, op->name) != 0)
-		return;
-	while (access(device->hold_path, F_OK) == 0)
-		nanosleep(&pause, NULL);
-}
-
 /* Counts the run; the one that is to lose the device says so once. */
 static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
 {
-	if (device->fault_at == 0)
-		return false;
-	if (device->fault_op[0] != '\0' && strcmp(device->fault_op, op->name) != 0)
-		return false;
-	if (atomic_fetch_add(&device->fault_count, 1) + 1 != device->fault_at)
+	if (!forced_due(&device->forced, op->name))
 		return false;
 	snprintf(device->fault_call, sizeof(device->fault_call), "%s launch", op->name);
 	atomic_store_explicit(&device->lost, DEVICE_E_LOST, memory_order_release);
@@ -105,7 +61,8 @@ static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
 
 void cpu_node_run(struct cpu_device *device, const struct cpu_node *node)
 {
-	hold(device, node->op);
+	if (forced_holds(&device->forced, node->op->name))
+		forced_wait(device->forced.hold_path);
 	if (cpu_status(device) == 0 && !fault_due(device, node->op))
 		node->op->run(node->args, node->workspace);
 }
@@ -241,9 +198,7 @@ int cpu_device_new(const struct device_options *options, struct device **ret)
 	device->base.kernels = &cpu_kernel_ops;
 	device->spin_us = options != NULL ? options->spin_us : 0;
 	device->poison_mapped = POISON_MAPPED || (poison != NULL && strcmp(poison, "1") == 0);
-	rc = parse_fault(device, getenv("MIMEO_CPU_FAULT"));
-	if (rc == 0)
-		rc = parse_hold(device, getenv("MIMEO_CPU_HOLD"));
+	rc = forced_parse(&device->forced, getenv("MIMEO_CPU_FAULT"), getenv("MIMEO_CPU_HOLD"));
 	if (rc == 0)
 		rc = cpu_load_own(device);
 	if (rc == 0)

@@ -27,6 +27,7 @@
 #include <stdatomic.h>
 
 #include "kernels/captures.h"
+#include "kernels/forced.h"
 #include "kernels/cpu/cpu.h"
 
 #define CPU_STREAMS_MAX 256u
@@ -118,11 +119,7 @@ struct cpu_device {
 	_Atomic int lost; /* 0 or the sticky condition */
 	struct captures captures;
 	_Atomic(const struct cpu_op *) ops[CPU_OPS_MAX];
-	/* the fault to come: the fault_at'th run of fault_op, or of any op if that is empty */
-	char fault_op[64];
-	uint64_t fault_at; /* 0: none */
-	_Atomic uint64_t fault_count;
-	char hold_op[64], hold_path[108]; /* the op waits while there is such a file; "": none */
+	struct forced forced; /* MIMEO_CPU_FAULT, MIMEO_CPU_HOLD */
 	char fault_call[80];  /* written once, before `lost` */
 	pthread_mutex_t lock; /* of what follows */
 	struct allocation *allocations;

@@ -78,49 +78,12 @@ int cuda_check(
 #ifdef MIMEO_TEST_FAULTS
 cudaError_t cuda_forced_fault_launch(cudaStream_t stream, void *where);
 
-static int parse_forced(struct cuda_device *device, const char *text)
-{
-	unsigned long long at;
-	int end = 0;
-
-	if (text == NULL || *text == '\0')
-		return 0;
-	if (sscanf(text, "launch:%llu%n", &at, &end) != 1 &&
-		sscanf(text, "op:%63[^:]:%llu%n", device->forced_op, &at, &end) != 2)
-		return -EINVAL;
-	if (text[end] != '\0' || at == 0)
-		return -EINVAL;
-	device->forced_at = at;
-	return 0;
-}
-
-static int parse_hold(struct cuda_device *device, const char *text)
-{
-	int end = 0;
-
-	if (text == NULL || *text == '\0')
-		return 0;
-	if (sscanf(text, "%63[^:]:%107s%n", device->hold_op, device->hold_path, &end) != 2 ||
-		text[end] != '\0')
-		return -EINVAL;
-	return 0;
-}
-
-static void hold(void *path)
-{
-	const struct timespec pause = {.tv_nsec = 1000000};
-
-	while (access(path, F_OK) == 0)
-		nanosleep(&pause, NULL);
-}
-
 int cuda_forced_fault_open(struct cuda_device *device)
 {
-	int rc = parse_forced(device, getenv("MIMEO_CUDA_FAULT"));
+	int rc = forced_parse(
+		&device->forced, getenv("MIMEO_CUDA_FAULT"), getenv("MIMEO_CUDA_HOLD"));
 
-	if (rc == 0)
-		rc = parse_hold(device, getenv("MIMEO_CUDA_HOLD"));
-	if (rc != 0 || device->forced_at == 0)
+	if (rc != 0 || device->forced.at == 0)
 		return rc;
 	/* Loading it later might wait for what is in the lane. */
 	rc = CUDA_TRY(&device->base, cuda_forced_fault_launch(device->utility, NULL));
@@ -135,19 +98,17 @@ int cuda_forced_fault(struct stream *stream, const char *name)
 
 	if (stream_capturing(stream))
 		return 0;
-	if (device->hold_op[0] != '\0' && strcmp(device->hold_op, name) == 0)
-		rc = CUDA_TRY(&device->base,
-			cudaLaunchHostFunc(stream->handle, hold, device->hold_path));
-	if (rc != 0 || device->forced_at == 0 ||
-		(device->forced_op[0] != '\0' && strcmp(device->forced_op, name) != 0) ||
-		atomic_fetch_add(&device->n_launches, 1) + 1 != device->forced_at)
+	if (forced_holds(&device->forced, name))
+		rc = CUDA_TRY(&device->base, cudaLaunchHostFunc(stream->handle, forced_wait,
+						     device->forced.hold_path));
+	if (rc != 0 || !forced_due(&device->forced, name))
 		return rc;
 	return CUDA_TRY(&device->base, cuda_forced_fault_launch(stream->handle, nowhere));
 }
 
 uint64_t cuda_forced_fault_count(struct device *device)
 {
-	return atomic_load(&cuda_device(device)->n_launches);
+	return atomic_load(&cuda_device(device)->forced.n_runs);
 }
 #endif
 

@@ -30,6 +30,7 @@
 #include <stdatomic.h>
 
 #include "kernels/captures.h"
+#include "kernels/forced.h"
 #include "kernels/cuda/cuda.h"
 
 #define CUDA_OPS_MAX 512u /* distinct ops of one device; a power of two */
@@ -124,10 +125,7 @@ struct cuda_device {
 	struct range *ranges;
 	struct shared *shared;
 #ifdef MIMEO_TEST_FAULTS
-	char forced_op[64]; /* of MIMEO_CUDA_FAULT; empty: any */
-	uint64_t forced_at; /* 0: none */
-	_Atomic uint64_t n_launches; /* of that op */
-	char hold_op[64], hold_path[108]; /* of MIMEO_CUDA_HOLD; "": none */
+	struct forced forced; /* MIMEO_CUDA_FAULT, MIMEO_CUDA_HOLD */
 #endif
 };
 

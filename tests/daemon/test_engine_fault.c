@@ -31,7 +31,7 @@ static uint64_t ops_run(const struct rig *rig)
 	if (test_on_cuda())
 		return cuda_forced_fault_count(rig->device);
 #endif
-	return atomic_load(&((const struct cpu_device *)rig->device)->fault_count);
+	return atomic_load(&((const struct cpu_device *)rig->device)->forced.n_runs);
 }
 
 /* ---- a process for each loss ---- */
