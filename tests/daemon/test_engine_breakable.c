@@ -4,7 +4,6 @@
  * Attention is paged's with a mark: work that the host does anew at each call, and whose trace is in
  * the logits.
  */
-#include "tests/daemon/always.h"
 #include "tests/daemon/hand.h"
 
 #include <errno.h>
@@ -315,7 +314,7 @@ static void test_full_graphs_and_eager_steps_never_go_through_the_breakable_runn
 /* Under a mode that is FULL throughout, the runner has nothing to do at all. */
 static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_runner(void **state)
 {
-	const struct rig_options options = {.mode = GRAPH_FULL, .attention = "always"};
+	const struct rig_options options = {.mode = GRAPH_FULL, .attention = "flex"};
 	struct graph_entry *entry;
 	struct hand h;
 
@@ -324,7 +323,7 @@ static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_run
 	hand_prefill(&h, 3, 8);
 	entry = hand_graph(&h, mixed, 3, false);
 	assert_int_equal(entry->descriptor.mode, GRAPH_FULL);
-	assert_int_equal(nodes_called(&h, entry->graph, "paged_attention"), n_layers(&h));
+	assert_int_equal(nodes_called(&h, entry->graph, "flex_attention"), n_layers(&h));
 	hand_run(&h, mixed, 3, entry, NULL);
 	assert_int_equal(h.runner->executor.breakable.n_replays, 0);
 	assert_int_equal(h.runner->executor.breakable.n_breaks, 0);
@@ -350,10 +349,9 @@ int main(void)
 		{"test_backend_with_host_side_work_is_captured_in_pieces_alone",
 			"the naive backend is for the cpu device"},
 		{"test_mixed_batches_of_full_graphs",
-			"no backend of the cuda device claims the level ALWAYS"},
+			"flex, whose level is ALWAYS, has no kernels for the cuda device"},
 	};
 
-	always_register();
 	register_marked();
 	return TEST_RUN_GROUP("engine breakable", tests, only, NULL, NULL);
 }

@@ -3,7 +3,6 @@
  * A step under each kind of graph against the same step eager, and what its padding touches. The
  * lane is driven by hand.
  */
-#include "tests/daemon/always.h"
 #include "tests/daemon/hand.h"
 
 #include <errno.h>
@@ -28,7 +27,7 @@ static const struct kind queries = {
 static const struct kind pieces = {
 	"PIECEWISE", {.mode = GRAPH_FULL_AND_PIECEWISE}, GRAPH_PIECEWISE, 0};
 static const struct kind whole = {
-	"FULL, any batch", {.mode = GRAPH_FULL, .attention = "always"}, GRAPH_FULL, 0};
+	"FULL, any batch", {.mode = GRAPH_FULL, .attention = "flex"}, GRAPH_FULL, 0};
 
 static const uint32_t query_sizes[] = {3, 6, 13}; /* of 4: graphs of 4, 8 and 16 tokens */
 
@@ -380,11 +379,10 @@ int main(void)
 		cmocka_unit_test(test_pieces_take_as_many_rows_as_they_have_tokens),
 	};
 	static const struct test_cpu_only only[] = {
-		{"FULL, any batch", "no backend of the cuda device claims the level ALWAYS"},
+		{"FULL, any batch", "flex, whose level is ALWAYS, has no kernels for the cuda device"},
 		{"test_full_graphs_of_any_batch",
-			"no backend of the cuda device claims the level ALWAYS"},
+			"flex, whose level is ALWAYS, has no kernels for the cuda device"},
 	};
 
-	always_register();
 	return TEST_RUN_GROUP("engine executor", tests, only, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Which graph a step takes, how that is counted, and when graphs and pages come. */
-#include "tests/daemon/always.h"
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
@@ -280,7 +279,7 @@ static void test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps(void **s
 	static const struct rig_options each[] = {{.mode = GRAPH_NONE}, {.mode = GRAPH_PIECEWISE},
 		{.mode = GRAPH_FULL_DECODE_ONLY}, {.mode = GRAPH_FULL_AND_PIECEWISE},
 		{.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true},
-		{.mode = GRAPH_FULL, .attention = "always"}};
+		{.mode = GRAPH_FULL, .attention = "flex"}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
@@ -433,6 +432,5 @@ int main(void)
 		cmocka_unit_test(test_pages_are_mapped_when_all_graphs_have_taken_their_memory),
 	};
 
-	always_register();
 	return cmocka_run_group_tests_name("engine graphs", tests, NULL, NULL);
 }

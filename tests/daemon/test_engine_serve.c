@@ -144,7 +144,7 @@ static const struct latent_case latent_cases[] = {
 	{"tinycalc-moe", "mla_planned", GRAPH_FULL_AND_PIECEWISE},
 };
 
-enum { N_LATENT = sizeof(latent_cases) / sizeof(latent_cases[0]), N_TESTS = 11 + 2 * N_LATENT };
+enum { N_LATENT = sizeof(latent_cases) / sizeof(latent_cases[0]), N_TESTS = 12 + 2 * N_LATENT };
 
 static struct rig_options latent_options(const struct latent_case *which)
 {
