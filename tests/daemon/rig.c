@@ -450,6 +450,27 @@ struct rig_result rig_do(struct rig_client *client, const struct rig_request *re
 	return results[request->index];
 }
 
+void rig_expect(struct rig_client *client, const struct rig_request *request,
+	struct rig_expected expected)
+{
+	struct rig_result result = rig_do(client, request);
+
+	assert_int_equal(result.status, expected.status);
+	assert_int_equal(result.detail, expected.detail);
+	assert_int_equal(result.values[0], expected.a);
+	assert_int_equal(result.values[1], expected.b);
+	assert_int_equal(result.values[2], expected.c);
+	assert_int_equal(result.n_events, 1);
+	assert_int_equal(result.n_generated, 0);
+	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);
+}
+
+void rig_nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
+{
+	for (uint32_t i = 0; i < n; i++)
+		tokens[i] = i ? (int32_t)(32 + (i * 7 + seed * 13) % 90) : 1;
+}
+
 void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t sequence,
 	uint32_t argument)
 {

@@ -122,6 +122,17 @@ const float *rig_logits(const struct rig_client *client, const struct rig_reques
 /* Submit, wait, and give the result: for tests of one request. */
 struct rig_result rig_do(struct rig_client *client, const struct rig_request *request);
 
+/* What a request is refused with, and nothing else of it. */
+struct rig_expected {
+	int status;
+	unsigned detail;
+	int32_t a, b, c;
+};
+void rig_expect(struct rig_client *client, const struct rig_request *request,
+	struct rig_expected expected);
+/* A prompt without sense, the begin token in front. */
+void rig_nonsense(int32_t *tokens, uint32_t n, uint32_t seed);
+
 /* Take whatever completions there are; true if there was any. */
 bool rig_poll(struct rig_client *client, struct rig_result *results);
 /* Submit a call on a sequence, and expect success. */

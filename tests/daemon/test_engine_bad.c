@@ -11,26 +11,7 @@
 static const struct rig_options two_models = {
 	.mode = GRAPH_FULL_AND_PIECEWISE, .n_models = 2, .kv_pages = 40};
 
-struct expected {
-	int status;
-	unsigned detail;
-	int32_t a, b, c;
-};
-
-static void expect(struct rig_client *client, const struct rig_request *request,
-	struct expected expected)
-{
-	struct rig_result result = rig_do(client, request);
-
-	assert_int_equal(result.status, expected.status);
-	assert_int_equal(result.detail, expected.detail);
-	assert_int_equal(result.values[0], expected.a);
-	assert_int_equal(result.values[1], expected.b);
-	assert_int_equal(result.values[2], expected.c);
-	assert_int_equal(result.n_events, 1);
-	assert_int_equal(result.n_generated, 0);
-	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);
-}
+#define refused(f, r, ...) rig_expect(&(f)->client, r, (struct rig_expected){__VA_ARGS__})
 
 struct fixture {
 	struct rig rig;
@@ -84,25 +65,23 @@ static void test_headers_are_refused_by_what_is_wrong(void **state)
 	set_up(&f);
 	r = good(&f);
 	r.sqe.header_length = MSG_HEADER_MAX + 1;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
 	r = good(&f);
 	r.sqe.header_offset = ARENA - 4;
 	r.sqe.header_length = 5;
-	expect(&f.client, &r,
-		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
 	r.sqe.header_offset = UINT32_MAX;
-	expect(&f.client, &r,
-		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
 	r = good(&f);
 	f.client.region.arena[r.sqe.header_offset] = 0xc1;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, 0});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, 0);
 	r = good(&f);
 	memcpy(f.client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
 	r.sqe.header_length = 5;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_HEADER, 0});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, 0);
 	msg.model = 2;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2});
+	refused(&f, &r, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
 	tear_down(&f);
 }
 
@@ -116,33 +95,29 @@ static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
 	set_up(&f);
 	r = good(&f);
 	r.sqe.payload_offset += 2;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT,
-		(int32_t)r.sqe.payload_offset, 20, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
 	r = good(&f);
 	r.sqe.payload_offset = ARENA - 16;
-	expect(&f.client, &r,
-		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
 	r = good(&f);
 	r.sqe.payload_length -= 4;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
 	r = good(&f);
 	r.sqe.payload_length += 1;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
 	r = rig_ask(&f.client, 0, 0, high, 3, 4, 0);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
 	r = rig_ask(&f.client, 0, 0, low, 2, 4, 0);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
 	r = good(&f);
 	r.sqe.output_length = 128;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_OUTPUT, 128, 192});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
 	r = good(&f);
 	r.sqe.output_offset = ARENA - 64;
-	expect(&f.client, &r,
-		(struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
 	r = good(&f);
 	r.sqe.output_offset += 4;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EXTENT,
-		(int32_t)r.sqe.output_offset, 192, ARENA});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
 	tear_down(&f);
 }
 
@@ -160,42 +135,41 @@ static void test_steps_are_refused_by_what_is_wrong(void **state)
 	rig_ok(&f.client, 0, RING_OP_OPEN, 3, 1);
 	r = good_step(&f, rows, 2, tokens);
 	r.sqe.payload_length = 12;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
 	r.sqe.payload_length = 24;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
 	r.sqe.payload_length = 32;
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
 	rows[1].n_tokens = 0;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_EMPTY});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EMPTY);
 	rows[1].n_tokens = UINT32_MAX;
 	memcpy(f.client.region.arena + r.sqe.payload_offset, rows, 16);
-	expect(&f.client, &r,
-		(struct expected){STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
 	rows[1] = (struct msg_row){2, 1};
 	tokens[2] = 300;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
 	tokens[2] = '8';
 	rows[1].sequence = 1;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
 	rows[1].sequence = 3;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
 	rows[1].sequence = 4;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4});
+	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
 	rows[1].sequence = 33;
 	r = good_step(&f, rows, 2, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33});
+	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
 	rows[0].n_tokens = 513;
 	r = good_step(&f, rows, 1, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512});
+	refused(&f, &r, STATUS_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
 	for (uint32_t i = 0; i < 17; i++)
 		rows[i] = (struct msg_row){1, 1};
 	r = good_step(&f, rows, 17, tokens);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_REQUESTS, 17, 16});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
 	/* Nothing of all that has left anything in the sequences. */
 	r = rig_ask_text(&f.client, 0, 1, "\n");
 	assert_int_equal(rig_do(&f.client, &r).n_prompt, 1);
@@ -215,7 +189,7 @@ static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 #define CALL(op, sequence, argument, ...)                                                           \
 	do {                                                                                        \
 		r = rig_call(&f.client, 0, op, sequence, argument);                                 \
-		expect(&f.client, &r, (struct expected){__VA_ARGS__});                              \
+		refused(&f, &r, __VA_ARGS__);                                                    \
 	} while (0)
 	CALL(RING_OP_OPEN, 1, 2, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
 	CALL(RING_OP_OPEN, 33, 0, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
@@ -237,10 +211,10 @@ static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 #undef CALL
 	msg.sequence = 2;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	expect(&f.client, &r, (struct expected){STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2});
+	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
 	msg.sequence = 32;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	expect(&f.client, &r, (struct expected){STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32});
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32);
 	tear_down(&f);
 }
 
@@ -517,9 +491,9 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 	assert_int_equal(engine_post_drain(f.rig.engine), 0);
 	rig_report(&f.rig, ENGINE_DRAINED);
 	r = good(&f);
-	expect(&f.client, &r, (struct expected){STATUS_E_DRAINING});
+	refused(&f, &r, STATUS_E_DRAINING);
 	r = rig_call(&f.client, 0, RING_OP_FORK, 1, 2);
-	expect(&f.client, &r, (struct expected){STATUS_E_DRAINING});
+	refused(&f, &r, STATUS_E_DRAINING);
 	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, 0);
 	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
 	rig_poll(&f.bystander, f.results);

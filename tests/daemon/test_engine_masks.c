@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Attention under masks, on the cpu device: the requests' own, in graphs and without, against a dense
- * reference; what may not be cut into chunks; and what is refused.
+ * reference; and what may not be cut into chunks.
  */
 #include "tests/daemon/rig.h"
 
@@ -56,13 +56,6 @@ static bool sees(const void *mask, uint32_t q, uint32_t k)
 }
 
 /* ---- asking ---- */
-
-/* A prompt without sense, the begin token in front. */
-static void nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
-{
-	for (uint32_t i = 0; i < n; i++)
-		tokens[i] = i ? (int32_t)(32 + (i * 7 + seed * 13) % 90) : 1;
-}
 
 /* Documents of 5, 6, 7, ... tokens. */
 static void number_documents(struct mask *m, uint32_t n)
@@ -172,7 +165,7 @@ static void check_masks(const struct dense *dense, const struct rig_options *opt
 	endless = rig_endless(&stranger, 0, 0, 300);
 	rig_submit(&stranger, &endless);
 	for (uint32_t i = 0; i < N_MASKS; i++) {
-		nonsense(prompts[i], N_PROMPT, i);
+		rig_nonsense(prompts[i], N_PROMPT, i);
 		number_documents(&masks[i], N_PROMPT);
 		requests[i] = ask(&client, i, prompts[i], N_PROMPT, N_GENERATED, &masks[i]);
 		rig_submit(&client, &requests[i]);
@@ -262,7 +255,7 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 	int32_t prompt[N_PROMPT], tokens[2][N_GENERATED];
 
 	(void)state;
-	nonsense(prompt, N_PROMPT, 3);
+	rig_nonsense(prompt, N_PROMPT, 3);
 	for (int i = 0; i < 2; i++) {
 		struct rig_options options = {.mode = GRAPH_NONE, .attention = i ? "flex" : "paged"};
 		struct msg_output layout = msg_output_layout(N_GENERATED, 1, 256, 0, 160);
@@ -320,7 +313,7 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 	struct rig rig;
 
 	(void)state;
-	nonsense(tokens, HISTORY + NODES, 5);
+	rig_nonsense(tokens, HISTORY + NODES, 5);
 	memcpy(path, tokens, HISTORY * sizeof(*tokens));
 	for (uint32_t i = 0; i < HISTORY; i++)
 		positions[i] = i;
@@ -383,7 +376,7 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 		msg.mask = (struct msg_mask){.kind = kinds[k], .prefix = k ? N - 2 : 0};
 		for (uint32_t i = 0; i < ROWS; i++) {
 			rows[i] = (struct msg_row){i + 1, N};
-			nonsense(tokens[i], HISTORY + N, i + 20);
+			rig_nonsense(tokens[i], HISTORY + N, i + 20);
 			m[i].msg = msg.mask;
 			m[i].begin = HISTORY;
 			for (uint32_t p = HISTORY; p < HISTORY + N; p++)
@@ -436,11 +429,11 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	nonsense(tokens, 8, 2);
+	rig_nonsense(tokens, 8, 2);
 	request = rig_ask(&client, 0, 1, tokens, 8, 1, MSG_GENERATE_IGNORE_EOS);
 	assert_int_equal(rig_do(&client, &request).status, 0);
 	tokens[8] = rig_tokens(&client, &request)[0];
-	nonsense(tokens + 9, 26, 4);
+	rig_nonsense(tokens + 9, 26, 4);
 	m.begin = 9;
 	msg = rig_greedy(26, N_GENERATED);
 	msg.sequence = 1;
@@ -486,7 +479,7 @@ static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, u
 	struct rig rig;
 
 	options.max_batch_tokens = LONGEST;
-	nonsense(prompt, LONGEST, 8);
+	rig_nonsense(prompt, LONGEST, 8);
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 32);
 	rig_gate_close(&rig);
@@ -526,136 +519,6 @@ static void test_prefixes_that_fill_steps_leave_some_to_decodes(void **state)
 	assert_in_range(order[PREFIXES], 0, PREFIXES - 1);
 }
 
-/* ---- refusals ---- */
-
-struct expected {
-	int status;
-	unsigned detail;
-	int32_t a, b, c;
-};
-
-static void expect(struct rig_client *client, const struct rig_request *request,
-	struct expected expected)
-{
-	struct rig_result result = rig_do(client, request);
-
-	assert_int_equal(result.status, expected.status);
-	assert_int_equal(result.detail, expected.detail);
-	assert_int_equal(result.values[0], expected.a);
-	assert_int_equal(result.values[1], expected.b);
-	assert_int_equal(result.values[2], expected.c);
-}
-
-#define INVALID(...) {STATUS_E_INVALID, __VA_ARGS__}
-#define REFUSE(...) ((struct expected)INVALID(__VA_ARGS__))
-
-static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
-{
-	static const struct {
-		struct msg_mask mask;
-		struct expected expected;
-	} cases[] = {
-		{{.kind = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK)}, /* a tree: steps only */
-		{{.kind = UINT32_MAX}, INVALID(RING_DETAIL_RANGE, MSG_MASK)},
-		{{.kind = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
-		{{.window = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
-		{{.kind = 2, .prefix = 3, .sinks = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_SINKS)},
-		{{.kind = 2}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
-		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
-		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10)},
-		{{.kind = 2, .prefix = 65},
-			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64}},
-		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
-	};
-	int32_t tokens[10];
-	struct rig_client client;
-	struct rig rig;
-
-	(void)state;
-	nonsense(tokens, 10, 1);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct msg_generate msg = rig_greedy(10, 4);
-		struct rig_request request;
-
-		msg.mask = cases[i].mask;
-		request = rig_generate(&client, 0, tokens, 10, &msg);
-		expect(&client, &request, cases[i].expected);
-	}
-	rig_assert_answer(&client, 1, "9+8=", "17");
-	rig_detach(&client);
-	rig_close(&rig);
-}
-
-static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
-{
-	struct msg_row rows[] = {{1, 3}, {2, 65}};
-	struct msg_step msg = {.n_rows = 2, .outputs = MSG_STEP_LOGITS};
-	int32_t payload[3 * 68];
-	struct rig_client client;
-	struct rig_request request;
-	struct rig rig;
-
-	(void)state;
-	nonsense(payload, 68, 1);
-	memset(payload + 68, 0, 2 * 68 * sizeof(payload[0]));
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&client, 0, RING_OP_OPEN, 2, 0);
-	msg.mask = (struct msg_mask){.kind = 5};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64));
-	request.sqe.payload_length -= 4;
-	expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = 4};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3));
-	rows[1].n_tokens = 64;
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
-	rig_detach(&client);
-	rig_close(&rig);
-}
-
-static void test_masks_are_refused_where_attention_has_none(void **state)
-{
-	static const char *const backends[] = {"paged", "naive"};
-	int32_t payload[30];
-
-	(void)state;
-	nonsense(payload, 10, 1);
-	memset(payload + 10, 0, 20 * sizeof(payload[0]));
-	for (size_t b = 0; b < 2; b++) {
-		struct rig_options options = {.mode = GRAPH_NONE, .attention = backends[b]};
-		struct rig_client client;
-		struct rig rig;
-
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
-		for (size_t i = 1; i < N_MASKS; i++) {
-			struct msg_generate msg = rig_greedy(10, 4);
-			struct rig_request request;
-
-			msg.mask = masks[i].msg;
-			request = rig_generate(&client, 0, payload,
-				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
-			expect(&client, &request, (struct expected){STATUS_E_UNSUPPORTED,
-				RING_DETAIL_MASK, (int32_t)masks[i].msg.kind});
-		}
-		rig_assert_answer(&client, 1, "9+8=", "17");
-		rig_detach(&client);
-		rig_close(&rig);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -670,9 +533,6 @@ int main(void)
 		cmocka_unit_test(test_prefix_behind_a_token_that_was_not_computed_is_whole),
 		cmocka_unit_test(test_prefix_that_fills_a_step_does_not_starve_beside_decodes),
 		cmocka_unit_test(test_prefixes_that_fill_steps_leave_some_to_decodes),
-		cmocka_unit_test(test_malformed_masks_are_refused_by_what_is_wrong),
-		cmocka_unit_test(test_malformed_masks_of_steps_are_refused_by_what_is_wrong),
-		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
 	};
 
 	if (test_on_cuda()) {

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/* Masks that are refused: each by what is wrong, and nobody else disturbed. */
+#include "tests/daemon/rig.h"
+
+#include <string.h>
+
+#include "tests/device.h"
+
+static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
+
+#define INVALID(...) {STATUS_E_INVALID, __VA_ARGS__}
+#define REFUSE(...) ((struct rig_expected)INVALID(__VA_ARGS__))
+
+static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
+{
+	static const struct {
+		struct msg_mask mask;
+		struct rig_expected expected;
+	} cases[] = {
+		{{.kind = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK)}, /* a tree: steps only */
+		{{.kind = UINT32_MAX}, INVALID(RING_DETAIL_RANGE, MSG_MASK)},
+		{{.kind = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
+		{{.window = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
+		{{.kind = 2, .prefix = 3, .sinks = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_SINKS)},
+		{{.kind = 2}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
+		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
+		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10)},
+		{{.kind = 2, .prefix = 65},
+			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64}},
+		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
+	};
+	int32_t tokens[10];
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	rig_nonsense(tokens, 10, 1);
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct msg_generate msg = rig_greedy(10, 4);
+		struct rig_request request;
+
+		msg.mask = cases[i].mask;
+		request = rig_generate(&client, 0, tokens, 10, &msg);
+		rig_expect(&client, &request, cases[i].expected);
+	}
+	rig_assert_answer(&client, 1, "9+8=", "17");
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
+{
+	struct msg_row rows[] = {{1, 3}, {2, 65}};
+	struct msg_step msg = {.n_rows = 2, .outputs = MSG_STEP_LOGITS};
+	int32_t payload[3 * 68];
+	struct rig_client client;
+	struct rig_request request;
+	struct rig rig;
+
+	(void)state;
+	rig_nonsense(payload, 68, 1);
+	memset(payload + 68, 0, 2 * 68 * sizeof(payload[0]));
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&client, 0, RING_OP_OPEN, 2, 0);
+	msg.mask = (struct msg_mask){.kind = 5};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64));
+	request.sqe.payload_length -= 4;
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = 4};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3));
+	rows[1].n_tokens = 64;
+	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	request = rig_step(&client, 0, &msg, rows, payload);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+static void test_masks_are_refused_where_attention_has_none(void **state)
+{
+	static const char *const backends[] = {"paged", "naive"};
+	static const struct msg_mask masks[] = {
+		{.kind = MSG_MASK_WINDOW_KIND, .window = 9},
+		{.kind = MSG_MASK_PREFIX_KIND, .prefix = 8},
+		{.kind = MSG_MASK_DOCUMENTS_KIND},
+	};
+	int32_t payload[30];
+
+	(void)state;
+	rig_nonsense(payload, 10, 1);
+	memset(payload + 10, 0, 20 * sizeof(payload[0]));
+	for (size_t b = 0; b < 2; b++) {
+		struct rig_options options = {.mode = GRAPH_NONE, .attention = backends[b]};
+		struct rig_client client;
+		struct rig rig;
+
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
+			struct msg_generate msg = rig_greedy(10, 4);
+			struct rig_request request;
+
+			msg.mask = masks[i];
+			request = rig_generate(&client, 0, payload,
+				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
+			rig_expect(&client, &request, (struct rig_expected){STATUS_E_UNSUPPORTED,
+				RING_DETAIL_MASK, (int32_t)masks[i].kind});
+		}
+		rig_assert_answer(&client, 1, "9+8=", "17");
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_malformed_masks_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_malformed_masks_of_steps_are_refused_by_what_is_wrong),
+		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # flex has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine: refused masks", tests, NULL, NULL);
+}
