@@ -51,6 +51,7 @@ struct attention_config {
 	/* Pages of the cache's reservation, the null page counted in: an id in the block table that
 	 * is not below it reads as the null page. 0: not known, only negative ids do. */
 	uint32_t n_kv_pages;
+	bool masks; /* not all rows are causal: a backend without masks will not do */
 };
 
 enum attention_phase { ATTENTION_EAGER, ATTENTION_WARM_UP, ATTENTION_CAPTURE, ATTENTION_REPLAY };

@@ -117,6 +117,10 @@ static int consider(const struct attention_backend *backend, const struct attent
 	rc = backend->check(config, why, size);
 	if (rc != 0)
 		return rc;
+	if (config->masks && !backend->masks) {
+		snprintf(why, size, "it knows the causal mask alone");
+		return -ENOTSUP;
+	}
 	c.claimed = backend->support(config, &c.max_query);
 	c.level = level_that_holds(c.claimed, c.max_query, config->max_decode_query);
 	*ret = c;
@@ -185,7 +189,8 @@ static int choose_best(
 	}
 	if (!best.backend)
 		return -ENOTSUP;
-	say_choice(s, &best, best.backend->masks
+	say_choice(s, &best, config->masks ? "the one with masks that can serve this model"
+			: best.backend->masks
 			? "none without masks that can serve this model can be captured"
 			: "the highest level among those that can serve this model", config);
 	*ret = best;

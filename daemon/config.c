@@ -301,6 +301,7 @@ static int resolve_model(const struct config_settings *const *places, const char
 	resolve_model_key(places, find_key("graph_mode"), config, model);
 	resolve_model_key(places, find_key("breakable"), config, model);
 	resolve_model_key(places, find_key("attention"), config, model);
+	resolve_model_key(places, find_key("mask"), config, model);
 	return 0;
 }
 

@@ -20,6 +20,7 @@
 
 #include "daemon/graph/mode.h"
 #include "daemon/log.h"
+#include "daemon/mask_text.h"
 
 #define CONFIG_MODELS_MAX 32
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */
@@ -33,7 +34,8 @@ struct config_model {
 	char *dir;
 	enum graph_mode graph_mode;
 	char breakable[16]; /* "yes", "no" */
-	char attention[16]; /* "auto", "naive", "paged" */
+	char attention[16]; /* "auto", "naive", "paged", ... */
+	struct msg_mask mask; /* of requests that bring none */
 	uint32_t kv_pages;  /* 0: see kv_bytes */
 	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
 };
@@ -48,6 +50,7 @@ struct config {
 	enum graph_mode graph_mode;
 	char breakable[16];
 	char attention[16];
+	struct msg_mask mask;
 	uint32_t kv_pages;
 	uint64_t kv_bytes;
 
@@ -81,6 +84,7 @@ enum config_kind {
 	CONFIG_SPIN,     /* uint32_t */
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
+	CONFIG_MASK,     /* struct msg_mask */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
@@ -101,7 +105,7 @@ struct config_key {
 	const char *choices; /* "auto, naive or paged" */
 };
 
-#define CONFIG_N_KEYS 27
+#define CONFIG_N_KEYS 28
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* ---- what one place says ---- */

@@ -23,6 +23,8 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT_BOTH(breakable), .choices = "yes or no"},
 	{"attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged, flex, mla, mla_planned",
 		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive, paged, flex, mla or mla_planned"},
+	{"mask", "MASK", "causal", NULL, "of requests that bring none: causal, window:N, window:N+SINKS, prefix",
+		CONFIG_MASK, AT_BOTH(mask)},
 	{"kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
 		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX},
 	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
@@ -217,6 +219,8 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 		return true;
 	case CONFIG_MODE:
 		return graph_mode_parse(text, place) == 0;
+	case CONFIG_MASK:
+		return mask_text_parse(text, place);
 	case CONFIG_LEVEL:
 		return log_level_parse(text, place) == 0;
 	case CONFIG_SIZES:
@@ -261,6 +265,9 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 		snprintf(
 			ret, size, "none, piecewise, full, full_decode_only or full_and_piecewise");
 		break;
+	case CONFIG_MASK:
+		snprintf(ret, size, MASK_TEXT_ACCEPTED);
+		break;
 	case CONFIG_LEVEL:
 		snprintf(ret, size, "error, warn, info, debug or trace");
 		break;
@@ -295,6 +302,7 @@ const char *config_show(const struct config_key *key, const struct config *confi
 {
 	const void *place = model ? (const char *)model + key->model_offset
 				  : (const char *)config + key->offset;
+	char mask[MASK_TEXT_MAX];
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
@@ -316,6 +324,9 @@ const char *config_show(const struct config_key *key, const struct config *confi
 		break;
 	case CONFIG_MODE:
 		snprintf(ret, size, "%s", graph_mode_name(*(const enum graph_mode *)place));
+		break;
+	case CONFIG_MASK:
+		snprintf(ret, size, "%s", mask_text(place, mask));
 		break;
 	case CONFIG_LEVEL:
 		snprintf(ret, size, "%s", log_level_name(*(const enum log_level *)place));

@@ -22,13 +22,14 @@ static int choose_attention(struct startup_model *model, const struct config *co
 	attention.max_tokens = config->max_batch_tokens;
 	attention.max_pages = (model->max_seq_len + config->page_tokens - 1) / config->page_tokens;
 	attention.max_seq_len = model->max_seq_len;
+	attention.masks = model->options->mask.kind != MSG_MASK_DEFAULT_KIND;
 
 	int r = attention_choose(model->options->attention, &attention, &model->attention,
 		&model->support, why, sizeof(why));
 	if (r < 0)
 		return startup_refuse(error, r, "model %s: attention %s: %s", model->options->name,
 			model->options->attention, why);
-	log_debug("model %s: attention: %s", model->options->name, why);
+	log_info("model %s: attention: %s", model->options->name, why);
 	return 0;
 }
 
@@ -164,6 +165,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		.attention = model->attention,
 		.support = model->support,
 		.mode = model->mode,
+		.mask = model->options->mask,
 		.max_seq_len = model->max_seq_len,
 		.kv_pages = model->memory->kv_pages,
 		.kv_exact = model->options->kv_pages > 0,

@@ -125,7 +125,7 @@ struct msg_mask {
 	uint32_t kind; /* MSG_MASK_..._KIND */
 	uint32_t window, sinks, prefix;
 };
-#define MSG_MASK_CAUSAL_KIND 0u
+#define MSG_MASK_DEFAULT_KIND 0u /* the model's: causal, unless its operator said otherwise */
 #define MSG_MASK_WINDOW_KIND 1u
 #define MSG_MASK_PREFIX_KIND 2u
 #define MSG_MASK_DOCUMENTS_KIND 3u /* the last one of a generate request */

@@ -153,7 +153,7 @@ static bool mask_row_check(const struct mimeo_mask *mask, uint32_t n_tokens)
 
 static struct msg_mask mask_to_msg(const struct mimeo_mask *mask)
 {
-	_Static_assert((int)MIMEO_MASK_CAUSAL == (int)MSG_MASK_CAUSAL_KIND &&
+	_Static_assert((int)MIMEO_MASK_DEFAULT == (int)MSG_MASK_DEFAULT_KIND &&
 			       (int)MIMEO_MASK_WINDOW == (int)MSG_MASK_WINDOW_KIND &&
 			       (int)MIMEO_MASK_PREFIX == (int)MSG_MASK_PREFIX_KIND &&
 			       (int)MIMEO_MASK_DOCUMENTS == (int)MSG_MASK_DOCUMENTS_KIND &&

@@ -78,6 +78,7 @@ static const struct table_column models_columns[] = {
 	{"weights_bytes", "WEIGHTS", TABLE_BYTES},
 	{"attention", "ATTENTION", TABLE_TEXT},
 	{"support", "SUPPORT", TABLE_TEXT, .wide = true},
+	{"mask", "MASK", TABLE_TEXT, .wide = true},
 	{"configured", "CONFIGURED", TABLE_TEXT, .wide = true},
 	{"resolved", "RESOLVED", TABLE_TEXT},
 	{"reason", "REASON", TABLE_TEXT, .wide = true},

@@ -19,6 +19,7 @@
 #include "attention/attention.h"
 #include "daemon/graph/mode.h"
 #include "daemon/model/model.h"
+#include "ipc/msg.h"
 #include "ipc/region.h"
 
 #define ENGINE_MODELS_MAX 32
@@ -34,6 +35,7 @@ struct engine_model_options {
 	const struct attention_backend *attention;
 	enum attention_support support;
 	struct mode_resolution mode; /* daemon/graph/mode.h */
+	struct msg_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
 	uint32_t max_seq_len;        /* tokens a sequence may have */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
@@ -213,6 +215,7 @@ struct engine_model_facts {
 	const struct model *model;
 	const char *attention, *support;
 	const struct mode_resolution *mode;
+	const struct msg_mask *mask; /* of requests that bring none */
 	uint32_t max_seq_len, page_tokens, pages_total, pages_free;
 	uint64_t kv_bytes, pool_bytes, graph_bytes;
 	double capture_seconds;

@@ -39,6 +39,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.attention = runner->options.attention->name,
 		.support = attention_support_name(runner->options.support),
 		.mode = &runner->options.mode,
+		.mask = &runner->options.mask,
 		.max_seq_len = runner->options.max_seq_len,
 		.page_tokens = engine->options.page_tokens,
 		.pages_total = kv_pages_total(runner->kv),

@@ -178,18 +178,34 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
+/* The model's, for a request that brings none: a prefix is all that each row has. */
+static int take_default_mask(struct request *request, struct refusal *refusal)
+{
+	uint32_t most = request->session->engine->options.max_batch_tokens;
+
+	request->mask = request->runner->options.mask;
+	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
+		if (request->rows[i].n_tokens > most)
+			return refuse(refusal, STATUS_E_TOO_LONG, detail(RING_DETAIL_MASK_TOKENS, i,
+				request->rows[i].n_tokens, most));
+	}
+	return 0;
+}
+
 /* Rows and model are there. */
 static int take_mask(struct request *request, const struct msg_mask *mask, struct refusal *refusal)
 {
 	uint32_t most = request->session->engine->options.max_batch_tokens;
 
-	_Static_assert((int)MSG_MASK_CAUSAL_KIND == MASK_CAUSAL &&
+	_Static_assert((int)MSG_MASK_DEFAULT_KIND == MASK_CAUSAL &&
 		(int)MSG_MASK_WINDOW_KIND == MASK_WINDOW &&
 		(int)MSG_MASK_PREFIX_KIND == MASK_PREFIX &&
 		(int)MSG_MASK_DOCUMENTS_KIND == MASK_DOCUMENTS &&
 		(int)MSG_MASK_TREE_KIND == MASK_TREE && MSG_TREE_MAX == MASK_TREE_MAX, "masks");
+	if (mask->kind == MSG_MASK_DEFAULT_KIND)
+		return take_default_mask(request, refusal);
 	request->mask = *mask;
-	if (mask->kind && !request->runner->options.attention->masks)
+	if (!request->runner->options.attention->masks)
 		return refuse(refusal, STATUS_E_UNSUPPORTED, detail(RING_DETAIL_MASK, mask->kind, 0, 0));
 	if (mask->prefix > most)
 		return refuse(refusal, STATUS_E_TOO_LONG,

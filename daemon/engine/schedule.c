@@ -82,7 +82,7 @@ static struct slot_mask mask_of(const struct sequence *s)
 	uint32_t begin = sequence_request_start(s);
 	struct slot_mask mask = {.kind = m->kind, .window = m->window, .begin = begin};
 
-	mask.end = m->kind == MSG_MASK_WINDOW_KIND ? m->sinks : begin + m->prefix;
+	mask.end = m->kind == MSG_MASK_WINDOW_KIND ? m->sinks : begin + sequence_prefix(s);
 	return mask;
 }
 
@@ -222,9 +222,9 @@ static void add_decodes(struct batch *b)
 /* Where the request's prefix ends, if it is not computed yet and has to be in one piece; else 0. */
 static uint32_t whole_end(const struct sequence *s)
 {
-	uint32_t end = sequence_request_start(s) + s->request->mask.prefix;
+	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
 
-	return s->request->mask.prefix && s->n_computed < end ? end : 0;
+	return prefix && s->n_computed < end ? end : 0;
 }
 
 /* As much of a share as does not cut the prefix, or the whole prefix, if the budget has it. */
@@ -245,7 +245,7 @@ static void add_whole(struct batch *b)
 
 		if (!whole_end(s) || s->n_computed != sequence_request_start(s))
 			continue;
-		add_row(b, s, s->request->mask.prefix, false);
+		add_row(b, s, sequence_prefix(s), false);
 		return;
 	}
 }

@@ -73,6 +73,14 @@ uint32_t sequence_request_start(const struct sequence *sequence)
 	return sequence->target - sequence->request->rows[sequence->row].n_tokens;
 }
 
+uint32_t sequence_prefix(const struct sequence *sequence)
+{
+	const struct request *request = sequence->request;
+	uint32_t n_tokens = request->rows[sequence->row].n_tokens;
+
+	return request->mask.prefix < n_tokens ? request->mask.prefix : n_tokens;
+}
+
 void sequence_stop(struct sequence *sequence)
 {
 	struct runner *runner = sequence->runner;

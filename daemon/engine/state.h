@@ -294,6 +294,8 @@ void engine_session_wait_remove(struct session *session, struct request *request
 void sequence_reset(struct sequence *sequence, struct runner *runner);
 /* Where the tokens begin that the sequence's request brought: before them all may be computed, or not. */
 uint32_t sequence_request_start(const struct sequence *sequence);
+/* Tokens from there on that see one another in both directions. */
+uint32_t sequence_prefix(const struct sequence *sequence);
 /* The request has ended: out of the running ones, back to IDLE when no launched step names it. */
 void sequence_stop(struct sequence *sequence);
 /* Give an IDLE sequence's pages back and forget it. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "daemon/mask_text.h"
 #include "daemon/serve/internal.h"
 
 #include <stdio.h>
@@ -146,6 +147,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts facts;
+		char mask[MASK_TEXT_MAX];
 
 		engine_model_facts(serve->options.engine, i, &facts);
 		ROW(reply, CELL_TEXT("name", facts.name),
@@ -153,6 +155,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("weights_bytes", facts.model->bytes),
 			CELL_TEXT("attention", facts.attention),
 			CELL_TEXT("support", facts.support),
+			CELL_TEXT("mask", mask_text(facts.mask, mask)),
 			CELL_TEXT("configured", graph_mode_name(facts.mode->configured)),
 			CELL_TEXT("resolved", graph_mode_name(facts.mode->resolved)),
 			CELL_TEXT("reason", facts.mode->reason),

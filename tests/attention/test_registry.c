@@ -396,6 +396,25 @@ static void test_unfit_model_is_refused_with_reasons(void **state)
 	assert_null(backend);
 }
 
+static void test_masks_are_for_those_that_have_them(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[512] = "";
+
+	(void)state;
+	fake_refuses = 1;
+	config.masks = true;
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_ptr_equal(backend, &attention_flex);
+	assert_non_null(strstr(why, "the one with masks"));
+	assert_int_equal(
+		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_non_null(strstr(why, "it knows the causal mask alone"));
+}
+
 static void test_unfit_configurations_are_told_apart(void **state)
 {
 	struct attention_config config = model();
@@ -470,6 +489,7 @@ int main(void)
 		cmocka_unit_test(test_naive_is_never_captured),
 		cmocka_unit_test(test_unknown_name_names_those_there_are),
 		WITH_FAKE(test_unfit_model_is_refused_with_reasons),
+		cmocka_unit_test(test_masks_are_for_those_that_have_them),
 		cmocka_unit_test(test_unfit_configurations_are_told_apart),
 		cmocka_unit_test(test_reason_is_cut_off_at_its_room),
 		cmocka_unit_test(test_levels_have_names),

@@ -69,6 +69,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	snprintf(m->name, sizeof(m->name), "tinycalc-%u", index);
 	m->max_seq_len = or_default(o->max_seq_len, 512);
 	m->kv_pages = or_default(o->kv_pages, 512);
+	m->mask = o->mask;
 	choose_attention(rig, m, &config, options->max_requests, options->max_batch_tokens);
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);

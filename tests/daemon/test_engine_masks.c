@@ -140,7 +140,7 @@ static void check_answer(const struct dense *dense, const struct rig_client *cli
 #define N_GENERATED 6u
 
 static struct mask masks[] = {
-	{.msg = {.kind = MSG_MASK_CAUSAL_KIND}},
+	{.msg = {.kind = MSG_MASK_DEFAULT_KIND}},
 	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 7}},
 	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 6, .sinks = 3}},
 	{.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 33}},
@@ -208,6 +208,45 @@ static void test_masks_agree_with_a_dense_reference_in_small_steps(void **state)
 	options.max_batch_tokens = N_PROMPT + 1;
 	dense_open(&dense);
 	check_masks(&dense, &options);
+	dense_close(&dense);
+}
+
+static void test_requests_without_a_mask_get_the_models_and_others_their_own(void **state)
+{
+	static const struct msg_mask models[] = {
+		{.kind = MSG_MASK_WINDOW_KIND, .window = 9, .sinks = 2},
+		{.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX},
+	};
+	const struct mask none = {0}, *asked[] = {&none, &masks[1]};
+	int32_t prompt[N_PROMPT];
+	struct dense dense;
+
+	(void)state;
+	rig_nonsense(prompt, N_PROMPT, 3);
+	dense_open(&dense);
+	for (size_t i = 0; i < 2; i++) {
+		struct rig_options options = flex;
+		struct mask model = {.msg = models[i]};
+		struct rig_client client;
+		struct rig rig;
+
+		if (model.msg.prefix)
+			model.msg.prefix = N_PROMPT;
+		options.mask = models[i];
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		for (size_t j = 0; j < 2; j++) {
+			const struct rig_request request =
+				ask(&client, 0, prompt, N_PROMPT, N_GENERATED, asked[j]);
+			struct answer answer = {0};
+
+			assert_int_equal(rig_do(&client, &request).status, 0);
+			check_answer(&dense, &client, &request, j == 0 ? &model : &masks[1],
+				prompt, N_PROMPT, N_GENERATED, &answer);
+		}
+		rig_detach(&client);
+		rig_close(&rig);
+	}
 	dense_close(&dense);
 }
 
@@ -525,6 +564,7 @@ int main(void)
 		cmocka_unit_test(
 			test_masks_of_requests_agree_with_a_dense_reference_in_every_mode),
 		cmocka_unit_test(test_masks_agree_with_a_dense_reference_in_small_steps),
+		cmocka_unit_test(test_requests_without_a_mask_get_the_models_and_others_their_own),
 		cmocka_unit_test(
 			test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices),
 		cmocka_unit_test(test_causal_requests_get_what_paged_gives),

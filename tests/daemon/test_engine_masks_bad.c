@@ -50,6 +50,30 @@ static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 	rig_close(&rig);
 }
 
+static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefixes(void **state)
+{
+	struct rig_options options = flex;
+	struct msg_generate msg = rig_greedy(65, 4);
+	int32_t tokens[65];
+	struct rig_client client;
+	struct rig_request request;
+	struct rig rig;
+
+	(void)state;
+	options.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX};
+	rig_nonsense(tokens, 65, 1);
+	rig_open(&rig, &options);
+	rig_attach(&rig, &client, 8);
+	request = rig_generate(&client, 0, tokens, 65, &msg);
+	rig_expect(&client, &request, (struct rig_expected){STATUS_E_TOO_LONG,
+		RING_DETAIL_MASK_TOKENS, 0, 65, 64});
+	msg.n_tokens = 64;
+	request = rig_generate(&client, 0, tokens, 64, &msg);
+	assert_int_equal(rig_do(&client, &request).status, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
 static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
 {
 	struct msg_row rows[] = {{1, 3}, {2, 65}};
@@ -127,6 +151,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_malformed_masks_are_refused_by_what_is_wrong),
+		cmocka_unit_test(
+			test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefixes),
 		cmocka_unit_test(test_malformed_masks_of_steps_are_refused_by_what_is_wrong),
 		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
 	};

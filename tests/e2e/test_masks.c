@@ -90,7 +90,7 @@ static void test_masks_agree_with_a_dense_reference(void **state)
 {
 	static const struct mimeo_mask masks[] = {
 		{.kind = MIMEO_MASK_PREFIX, .prefix = N_PROMPT},
-		{.kind = MIMEO_MASK_CAUSAL},
+		{.kind = MIMEO_MASK_DEFAULT},
 		{.kind = MIMEO_MASK_WINDOW, .window = 8, .sinks = 2},
 		{.kind = MIMEO_MASK_PREFIX, .prefix = 30},
 	};

@@ -233,6 +233,18 @@ static void test_attention_of_another_kind_than_the_models_is_refused_with_the_r
 
 /* ---- memory ---- */
 
+static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reason(void **state)
+{
+	daemon_option(*state, "--mask", "window:8");
+	daemon_option(*state, "--attention", "paged");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention paged",
+		"it knows the causal mask alone");
+	daemon_model(*state, "tinycalc-mla");
+	daemon_option(*state, "--attention", "auto");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention auto",
+		"mla: it knows the causal mask alone");
+}
+
 static void test_model_too_large_for_the_memory_is_refused(void **state)
 {
 	daemon_option(*state, "--memory", "1M");
@@ -322,6 +334,7 @@ int main(void)
 		OWN(test_unsupported_rope_is_refused_by_name),
 		OWN(test_config_that_is_no_json_is_refused_by_file),
 		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
+		OWN(test_mask_that_the_attention_does_not_know_is_refused_with_the_reason),
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),

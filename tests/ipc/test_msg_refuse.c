@@ -210,8 +210,8 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 		struct msg_mask mask;
 		unsigned refused; /* 0: taken */
 	} cases[] = {
-		{{MSG_MASK_CAUSAL_KIND, 0, 0, 0}, 0},
-		{{MSG_MASK_CAUSAL_KIND, 0, 0, 1}, MSG_MASK_PREFIX},
+		{{MSG_MASK_DEFAULT_KIND, 0, 0, 0}, 0},
+		{{MSG_MASK_DEFAULT_KIND, 0, 0, 1}, MSG_MASK_PREFIX},
 		{{MSG_MASK_WINDOW_KIND, 1, 0, 0}, 0},
 		{{MSG_MASK_WINDOW_KIND, 1, 9, 0}, 0},
 		{{MSG_MASK_WINDOW_KIND, 0, 9, 0}, MSG_MASK_WINDOW},

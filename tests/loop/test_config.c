@@ -112,6 +112,8 @@ static const struct {
 	{ "breakable", "no", "no", { "maybe", "or", "1", "YES" } },
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
+	{ "mask", "window:128+4", "window:128+4",
+		{ "window", "window:0", "window:8+", "window:8+4+", "prefix:3", "tree" } },
 	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
 	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },
 	{ "capture_sizes", "8,1,8", "8,1,8", { "0", "1,,2", "1,", ",1", "65537", "1;2" } },

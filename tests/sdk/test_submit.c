@@ -138,7 +138,7 @@ static void test_requests_of_programs_older_than_masks_are_causal(void **state)
 	assert_int_equal(mimeo_submit(s.m), 1);
 	struct ring_sqe sqe = session_pop(&s);
 	decode_generate(&s, &sqe, &msg);
-	assert_int_equal(msg.mask.kind, MSG_MASK_CAUSAL_KIND);
+	assert_int_equal(msg.mask.kind, MSG_MASK_DEFAULT_KIND);
 	session_stop(&s);
 }
 

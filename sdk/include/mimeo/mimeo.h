@@ -283,13 +283,13 @@ MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
 
 /*
  * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
- * others a request with any but CAUSAL is refused (UNSUPPORTED). A mask is the request's: it decides
+ * others a request with any but DEFAULT is refused (UNSUPPORTED). A mask is the request's: it decides
  * for the tokens that the request computes, those that it generates among them; of the sequence's
  * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
  * windows hold beside any mask, counted in the order of the sequence.
  */
 enum mimeo_mask_kind {
-	MIMEO_MASK_CAUSAL = 0,    /* all tokens before it */
+	MIMEO_MASK_DEFAULT = 0,   /* the model's: all tokens before it, or what mimeod --mask says */
 	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
 	                             first ones of the sequence */
 	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
@@ -335,7 +335,7 @@ struct mimeo_generate {
 	uint32_t deadline_ms;           /* from submission; 0: none */
 	uint32_t reserved;              /* 0 */
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
-	struct mimeo_mask mask;         /* all zero: causal */
+	struct mimeo_mask mask;         /* all zero: the model's, as a rule causal */
 };
 
 #define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */

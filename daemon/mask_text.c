@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/mask_text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Digits, of 1 to UINT32_MAX, and then one of `ends`. */
+static bool parse_tokens(const char **at, const char *ends, uint32_t *ret)
+{
+	unsigned long long value;
+	char *end;
+
+	if (**at < '0' || **at > '9')
+		return false;
+	errno = 0;
+	value = strtoull(*at, &end, 10);
+	if (errno || !value || value > UINT32_MAX || !strchr(ends, *end))
+		return false;
+	*ret = (uint32_t)value;
+	*at = end;
+	return true;
+}
+
+bool mask_text_parse(const char *text, struct msg_mask *ret)
+{
+	struct msg_mask mask = {.kind = MSG_MASK_DEFAULT_KIND};
+	const char *at = text + strlen("window:");
+
+	if (strcmp(text, "prefix") == 0) {
+		mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX};
+	} else if (strncmp(text, "window:", strlen("window:")) == 0) {
+		mask.kind = MSG_MASK_WINDOW_KIND;
+		if (!parse_tokens(&at, "+", &mask.window)) /* strchr finds the end, too */
+			return false;
+		if (*at++ == '+' && !parse_tokens(&at, "", &mask.sinks))
+			return false;
+	} else if (strcmp(text, "causal") != 0) {
+		return false;
+	}
+	*ret = mask;
+	return true;
+}
+
+const char *mask_text(const struct msg_mask *mask, char ret[MASK_TEXT_MAX])
+{
+	const char *name = mask->kind == MSG_MASK_PREFIX_KIND ? "prefix" : "causal";
+
+	if (mask->kind != MSG_MASK_WINDOW_KIND)
+		snprintf(ret, MASK_TEXT_MAX, "%s", name);
+	else if (mask->sinks)
+		snprintf(ret, MASK_TEXT_MAX, "window:%" PRIu32 "+%" PRIu32, mask->window, mask->sinks);
+	else
+		snprintf(ret, MASK_TEXT_MAX, "window:%" PRIu32, mask->window);
+	return ret;
+}
