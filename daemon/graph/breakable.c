@@ -61,7 +61,7 @@ static int on_break(void *userdata, const struct attention_args *args)
 	const struct model *model = context->model;
 	uint64_t row = (uint64_t)runner->n_tokens * dtype_bytes(model->activation_dtype);
 	uint64_t q_bytes = row * args->q_stride;
-	uint64_t out_bytes = row * model->config.n_heads * model->config.head_dim;
+	uint64_t out_bytes = row * model_attention_width(&model->config);
 	int rc;
 
 	if (b->n_breaks == runner->max_breaks)

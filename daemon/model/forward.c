@@ -10,7 +10,6 @@ static void carve_latent(const struct model_config *config, size_t max_tokens, s
 
 	ret->qkv = arena_take(
 		arena, max_tokens, (size_t)config->n_heads * (l->nope + l->rope) * act);
-	ret->attention = arena_take(arena, max_tokens, (size_t)config->n_heads * l->v * act);
 	ret->kv_a = arena_take(arena, max_tokens, ((size_t)l->rank + l->rope) * act);
 	if (config->q_rank)
 		ret->q_a = arena_take(arena, max_tokens, config->q_rank * act);
@@ -23,7 +22,6 @@ static void carve_heads(const struct model_config *config, size_t max_tokens, si
 	size_t kv = (size_t)config->n_kv_heads * config->head_dim * act;
 
 	ret->qkv = arena_take(arena, max_tokens, q + 2 * kv);
-	ret->attention = arena_take(arena, max_tokens, q);
 }
 
 static void carve_experts(const struct model_config *config, size_t max_tokens, size_t act,
@@ -62,15 +60,16 @@ void model_buffers_carve(const struct model_config *config, uint32_t max_tokens,
 		.projected = arena_take(arena, max_tokens, hidden),
 		.gate_up = arena_take(arena, max_tokens, 2 * inner),
 		.activated = arena_take(arena, max_tokens, inner),
-		.last_hidden = arena_take(arena, max_rows, hidden),
-		.logits = arena_take(arena, max_rows, config->vocab_size * sizeof(float)),
 	};
+	ret->attention = arena_take(arena, max_tokens, model_attention_width(config) * act);
 	if (config->latent.rank)
 		carve_latent(config, max_tokens, act, arena, ret);
 	else
 		carve_heads(config, max_tokens, act, arena, ret);
 	if (config->experts.n)
 		carve_experts(config, max_tokens, act, arena, ret);
+	ret->last_hidden = arena_take(arena, max_rows, hidden);
+	ret->logits = arena_take(arena, max_rows, config->vocab_size * sizeof(float));
 }
 
 /* ---- pieces of a layer ---- */

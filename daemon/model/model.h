@@ -86,6 +86,8 @@ struct model_config {
 int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
+/* Elements of a token's attention, all heads'. */
+uint32_t model_attention_width(const struct model_config *config);
 
 /* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_DAEMON_LOAD_H
+#define MIMEO_TESTS_DAEMON_LOAD_H
+
+/*
+ * The general oracle: short and long requests of several clients, arriving in the middle of each
+ * other's steps, against each of them alone without graphs.
+ *
+ * On the cpu device prompts are well-formed or noise of hundreds of tokens. On cuda, where a row's
+ * logits depend on how many share the step, they are well-formed, so that margins are wide.
+ */
+
+#include "tests/daemon/rig.h"
+
+/* Make up the requests, and answer each alone, eager. model: a folder, or NULL: tinycalc; attention
+ * as in struct rig_options. */
+void load_make(const char *model, const char *attention);
+
+struct load_ladder {
+	const char *name;
+	uint32_t n, sizes[3]; /* n 0: the default */
+};
+#define LOAD_LADDERS 3u
+extern const struct load_ladder load_ladders[LOAD_LADDERS];
+
+/* Run the load all together, and every ninth request, from count % 9 on, alone: the same tokens. Steps
+ * have `chunk` tokens at most. With the default ladder, nothing is eager that the mode has graphs for. */
+void load_run(const struct rig_options *options, enum graph_mode resolved,
+	const struct load_ladder *ladder, uint32_t chunk, uint32_t count);
+
+#endif

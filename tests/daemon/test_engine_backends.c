@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The same requests give the same tokens with every attention backend that can serve the model, under
+ * every mode (load.h). What they are compared with is computed by another backend, on the cpu device by
+ * the reference: latent attention by expansion, and the keys' and values' of flex by paged.
+ */
+#include "tests/daemon/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/device.h"
+
+struct backend_case {
+	const char *attention;
+	enum graph_mode mode;
+	uint32_t chunk, ladder;
+};
+
+static const char *folder_of(const char *model)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/examples/models/%s", source ? source : ".", model);
+	return path;
+}
+
+static void run_cases(const char *model, const struct backend_case *cases, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const struct rig_options options = {
+			.model = model, .attention = cases[i].attention, .mode = cases[i].mode};
+
+		load_run(&options, cases[i].mode, &load_ladders[cases[i].ladder],
+			cases[i].chunk, i);
+	}
+}
+
+#define RUN_CASES(model, cases) run_cases(model, cases, sizeof(cases) / sizeof((cases)[0]))
+
+static void check_latent(const char *model)
+{
+	static const struct backend_case cases[] = {
+		{"mla", GRAPH_NONE, 64, 0},
+		{"mla", GRAPH_PIECEWISE, 7, 1},
+		{"mla", GRAPH_PIECEWISE, 512, 0},
+		{"mla", GRAPH_FULL_DECODE_ONLY, 64, 2},
+		{"mla", GRAPH_FULL_AND_PIECEWISE, 64, 0},
+		{"mla", GRAPH_FULL_AND_PIECEWISE, 7, 1},
+		{"mla_planned", GRAPH_NONE, 512, 0},
+		{"mla_planned", GRAPH_PIECEWISE, 64, 0},
+		{"mla_planned", GRAPH_FULL_DECODE_ONLY, 512, 0},
+		{"mla_planned", GRAPH_FULL_AND_PIECEWISE, 512, 0},
+		{"mla_planned", GRAPH_FULL_AND_PIECEWISE, 64, 2},
+		{"mla_planned", GRAPH_FULL_AND_PIECEWISE, 1, 0},
+	};
+
+	load_make(model, test_on_cuda() ? "mla" : "naive");
+	RUN_CASES(model, cases);
+}
+
+static void test_latent_attention_gives_the_tokens_of_expansion_in_every_mode(void **state)
+{
+	(void)state;
+	check_latent(folder_of("tinycalc-mla"));
+}
+
+static void test_experts_give_the_tokens_of_expansion_in_every_mode(void **state)
+{
+	(void)state;
+	check_latent(folder_of("tinycalc-moe"));
+}
+
+static void test_flex_gives_the_tokens_of_paged_in_every_mode(void **state)
+{
+	static const struct backend_case cases[] = {
+		{"flex", GRAPH_NONE, 64, 0},
+		{"flex", GRAPH_PIECEWISE, 7, 1},
+		{"flex", GRAPH_PIECEWISE, 64, 0},
+		{"flex", GRAPH_FULL_DECODE_ONLY, 64, 0},
+		{"flex", GRAPH_FULL_AND_PIECEWISE, 64, 2},
+		{"flex", GRAPH_FULL_AND_PIECEWISE, 512, 0},
+		{"flex", GRAPH_FULL, 64, 0},
+		{"flex", GRAPH_FULL, 7, 1},
+	};
+
+	(void)state;
+	load_make(NULL, "paged");
+	RUN_CASES(NULL, cases);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_latent_attention_gives_the_tokens_of_expansion_in_every_mode),
+		cmocka_unit_test(test_experts_give_the_tokens_of_expansion_in_every_mode),
+		cmocka_unit_test(test_flex_gives_the_tokens_of_paged_in_every_mode),
+	};
+
+	return cmocka_run_group_tests_name("engine backends", tests, NULL, NULL);
+}
