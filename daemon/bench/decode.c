@@ -89,7 +89,9 @@ static struct replay_run replay_of(
 static struct lane_options lane_for(const struct decode_work *work)
 {
 	struct lane_options needs = {
-		.device = work->options->device, .model_dir = work->options->model_dir};
+		.device = work->options->device,
+		.model_dir = work->options->model_dir,
+		.attention = work->options->attention};
 
 	for (uint32_t i = 0; i < work->facts->n_runs; i++) {
 		const struct replay_run run = replay_of(work->options, &work->facts->runs[i]);

@@ -105,27 +105,28 @@ static int take_cache(struct lane *lane, uint32_t n_pages)
 	return rc ? rc : fill_cache(lane, &config);
 }
 
-static int take_attention(struct lane *lane, uint32_t max_rows)
+static int take_attention(
+	struct lane *lane, const struct lane_options *options, struct model_error *error)
 {
 	const struct model_config *c = &lane->model->config;
 	struct attention_config config = model_attention(c, &lane->info);
 	enum attention_support support;
-	char why[256];
 
 	config.page_tokens = LANE_PAGE_TOKENS;
-	config.max_rows = max_rows;
+	config.max_rows = options->max_rows;
 	config.max_tokens = MAX_BATCH_TOKENS;
 	config.max_pages = lane->inputs.limits.max_pages;
 	config.max_seq_len = c->max_seq_len;
 	config.n_kv_pages = lane->n_pages + 1;
-	int rc = attention_choose(
-		"auto", &config, &lane->context.attention, &support, why, sizeof(why));
+	int rc = attention_choose(options->attention, &config, &lane->context.attention, &support,
+		error->text, sizeof(error->text));
 	if (!rc && support == ATTENTION_NEVER)
 		rc = -ENOTSUP;
-	if (!rc)
-		rc = lane->context.attention->manager_new(
-			lane->device, &config, &lane->inputs.persistent, &lane->context.manager);
-	return rc;
+	if (rc)
+		return rc;
+	error->text[0] = '\0'; /* it said why that one */
+	return lane->context.attention->manager_new(
+		lane->device, &config, &lane->inputs.persistent, &lane->context.manager);
 }
 
 /* The daemon's ladder and its default mode: for a decode there is one graph of each kind. */
@@ -169,7 +170,7 @@ int lane_open(struct lane *lane, const struct lane_options *o, struct model_erro
 	if (!rc)
 		rc = take_cache(lane, o->max_pages);
 	if (!rc)
-		rc = take_attention(lane, o->max_rows);
+		rc = take_attention(lane, o, error);
 	if (rc)
 		return rc;
 	lane->context.device = lane->device;

@@ -20,6 +20,7 @@
 
 struct lane_options {
 	const char *device, *model_dir;
+	const char *attention; /* backend, or "auto" */
 	uint32_t max_rows;      /* of a step, at most LANE_ROWS_MAX */
 	uint32_t max_positions; /* of a row */
 	uint32_t max_pages;     /* of all rows; fewer are taken if the device holds no more */

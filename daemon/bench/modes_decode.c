@@ -117,7 +117,9 @@ static int work_lane(void *arg, int fd)
 	const struct lane_work *work = arg;
 	struct modes_lane *facts = work->facts;
 	struct lane_options needs = {
-		.device = work->options->device, .model_dir = work->options->model_dir};
+		.device = work->options->device,
+		.model_dir = work->options->model_dir,
+		.attention = work->options->attention};
 	struct model_error error = {""};
 	int rc = take_rates(work, error.text, sizeof(error.text));
 

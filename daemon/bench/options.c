@@ -44,6 +44,7 @@ enum {
 	OPT_NAME,
 	OPT_DEVICE,
 	OPT_SPIN,
+	OPT_ATTENTION,
 	OPT_COUNT,
 	OPT_SECONDS,
 	OPT_PROCESSES,
@@ -81,6 +82,8 @@ static const struct option_text {
 	[OPT_SPIN] = {"spin-us", "N",
 		"share, gap, modes: how long the daemon spins, as for mimeod(8)",
 		"share gap modes"},
+	[OPT_ATTENTION] = {"attention", "NAME",
+		"attention backend, as for mimeod(8) (default: auto)", WITH_PRIVATE " decode attention"},
 	[OPT_COUNT] = {"count", "N",
 		"round trips a round (4000), attaches (50), kills (30), steps (64), buffers (20)",
 		"ring attach kill decode buffer modes"},
@@ -196,6 +199,7 @@ static bool take(int option, const char *value, struct bench_options *o)
 		[OPT_NAME] = &o->model_name,
 		[OPT_DEVICE] = &o->device,
 		[OPT_SPIN] = &o->spin_us,
+		[OPT_ATTENTION] = &o->attention,
 	};
 
 	if (words[option])
@@ -270,7 +274,8 @@ static bool is_among(const char *word, const char *list)
 static int check(
 	const struct bench *bench, const struct bench_options *options, const bool given[N_OPTIONS])
 {
-	static const int of_private[] = {OPT_SPAWN, OPT_MIMEOD, OPT_SHAPE, OPT_SPIN, -1};
+	static const int of_private[] = {OPT_SPAWN, OPT_MIMEOD, OPT_SHAPE, OPT_SPIN,
+		OPT_ATTENTION, -1};
 
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		if (given[i] && texts[i].benches && !is_among(bench->name, texts[i].benches))
@@ -317,6 +322,7 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 
 	*ret = (struct bench_options){
 		.device = "auto",
+		.attention = "auto",
 		.seconds = 4,
 		.timeout_s = 120,
 		.tokens = 200,

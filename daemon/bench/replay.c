@@ -92,7 +92,8 @@ static int work_floors(void *arg, int fd)
 	static struct lane lane;
 	const struct floor_work *work = arg;
 	const struct bench_options *o = work->options;
-	struct lane_options needs = {.device = o->device, .model_dir = o->model_dir};
+	struct lane_options needs = {
+		.device = o->device, .model_dir = o->model_dir, .attention = o->attention};
 	struct model_error error = {""};
 
 	(void)fd;

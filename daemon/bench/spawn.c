@@ -101,7 +101,7 @@ static int exec_mimeod(void *arg, int fd)
 {
 	const struct launch *launch = arg;
 	const struct bench_options *o = launch->options;
-	const char *argv[24];
+	const char *argv[26];
 	char model[1024], pages[16], requests[16];
 	int n = 0;
 
@@ -117,6 +117,8 @@ static int exec_mimeod(void *arg, int fd)
 	argv[n++] = launch->target->socket;
 	argv[n++] = "--device";
 	argv[n++] = o->device;
+	argv[n++] = "--attention";
+	argv[n++] = o->attention;
 	argv[n++] = "--kv-pages";
 	argv[n++] = pages;
 	argv[n++] = "--max-sessions-per-uid";

@@ -87,7 +87,10 @@ int model_config_load(const char *directory, struct model_config *ret, struct mo
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
 /* Elements of a token's attention, all heads'. */
-uint32_t model_attention_width(const struct model_config *config);
+static inline uint32_t model_attention_width(const struct model_config *config)
+{
+	return config->n_heads * (config->latent.rank ? config->latent.v : config->head_dim);
+}
 
 /* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);

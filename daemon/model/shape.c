@@ -3,11 +3,6 @@
 
 #include <math.h>
 
-uint32_t model_attention_width(const struct model_config *config)
-{
-	return config->n_heads * (config->latent.rank ? config->latent.v : config->head_dim);
-}
-
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer)
 {
 	const struct model_experts *e = &config->experts;
