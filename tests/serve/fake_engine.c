@@ -26,6 +26,7 @@ struct engine {
 	struct engine_stats stats;
 	struct model model;
 	struct mode_resolution mode;
+	struct msg_mask mask;
 	char names[ENGINE_MODELS_MAX][64];
 };
 
@@ -256,6 +257,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.attention = "paged",
 		.support = "UNIFORM_BATCH",
 		.mode = &engine->mode,
+		.mask = &engine->mask,
 		.max_seq_len = 512,
 		.page_tokens = 16,
 		.pages_total = 100,
