@@ -27,11 +27,12 @@ static bool parse_tokens(const char **at, const char *ends, uint32_t *ret)
 bool mask_text_parse(const char *text, struct msg_mask *ret)
 {
 	struct msg_mask mask = {.kind = MSG_MASK_DEFAULT_KIND};
-	const char *at = text + strlen("window:");
 
 	if (strcmp(text, "prefix") == 0) {
 		mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX};
 	} else if (strncmp(text, "window:", strlen("window:")) == 0) {
+		const char *at = text + strlen("window:");
+
 		mask.kind = MSG_MASK_WINDOW_KIND;
 		if (!parse_tokens(&at, "+", &mask.window)) /* strchr finds the end, too */
 			return false;

@@ -224,7 +224,7 @@ static uint32_t whole_end(const struct sequence *s)
 {
 	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
 
-	return prefix && s->n_computed < end ? end : 0;
+	return prefix > 1 && s->n_computed < end ? end : 0; /* one token cannot be cut */
 }
 
 /* As much of a share as does not cut the prefix, or the whole prefix, if the budget has it. */

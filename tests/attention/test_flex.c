@@ -452,8 +452,10 @@ static void test_worst_batch_fits_the_plan(void **state)
 		b++;
 	assert_int_equal(b, 2 * WORLD_ROWS);
 	assert_true(b <= flex_blocks(WORLD_ROWS, 17 * WORLD_ROWS));
-	for (uint32_t i = 0; i < b; i++)
+	for (uint32_t i = 0; i < b; i++) {
 		assert_in_range(m.counts[i], 5, PLAN_KEYS);
+		assert_int_equal(m.blocks[i].seq_len, w.config.max_pages * w.config.page_tokens);
+	}
 	world_run(&w);
 	world_deinit(&w);
 }
@@ -597,7 +599,7 @@ static void test_cache_past_2_31_elements_is_addressed_in_64_bits(void **state)
  * them are looked at. */
 static void test_lists_past_2_31_elements_are_addressed_in_64_bits(void **state)
 {
-	enum { KEYS = (1 << 20) - 1, BLOCKS = 3000 };
+	enum { KEYS = (1 << 20) - 1, BLOCKS = 4200 }; /* beyond 2^32, too */
 	const size_t bytes = (size_t)BLOCKS * (KEYS + 1) * sizeof(int32_t);
 	struct row row = { .seed = 9, .n_query = 1, .seq_len = 1 };
 	int32_t *indices = mmap(NULL, bytes, PROT_READ | PROT_WRITE,

@@ -231,8 +231,6 @@ static void test_attention_of_another_kind_than_the_models_is_refused_with_the_r
 		"its attention is latent");
 }
 
-/* ---- memory ---- */
-
 static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reason(void **state)
 {
 	daemon_option(*state, "--mask", "window:8");
@@ -244,6 +242,8 @@ static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reaso
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention auto",
 		"mla: it knows the causal mask alone");
 }
+
+/* ---- memory ---- */
 
 static void test_model_too_large_for_the_memory_is_refused(void **state)
 {

@@ -238,6 +238,39 @@ static void test_route_keeps_to_its_groups_where_scores_are_huge(void **state)
 	route_free(&c);
 }
 
+/* Beyond what exp of a float can be: 90 and more, up or down. */
+static void test_route_of_large_logits_equals_a_plain_loop(void **state)
+{
+	struct route_case c;
+
+	(void)state;
+	for (int sign = -1; sign <= 1; sign += 2) {
+		c = route_new(&grouped, false);
+		c.a.score = MOE_SOFTMAX;
+		for (uint32_t i = 0; i < 48; i++)
+			F(c.logits)[i] += 300.0f * (float)sign;
+		RUN(moe_route, &c.a);
+		for (uint32_t t = 0; t < 6; t++)
+			check_token(&c, t);
+		route_free(&c);
+	}
+}
+
+static void test_route_of_no_scores_at_all_weighs_nothing(void **state)
+{
+	struct route_case c;
+
+	(void)state;
+	c = route_new(&grouped, false);
+	c.a.normalise = true;
+	for (uint32_t i = 0; i < 48; i++)
+		F(c.logits)[i] = -200;
+	RUN(moe_route, &c.a);
+	for (uint32_t i = 0; i < 18; i++)
+		assert_true(F(c.weights)[i] == 0);
+	route_free(&c);
+}
+
 static void test_route_refuses_groups_that_cannot_be(void **state)
 {
 	struct route_case c;
@@ -249,7 +282,7 @@ static void test_route_refuses_groups_that_cannot_be(void **state)
 
 		a.n_groups = fault == 0 ? 3 : fault == 1 ? 0 : fault == 2 ? 8 : 4;
 		a.n_groups_active = fault == 3 ? 5 : fault == 4 ? 1 : 2;
-		a.n_active = fault == 5 ? 5 : 3;
+		a.n_active = fault == 2 ? 2 : fault == 5 ? 5 : 3; /* 2: but one expert a group */
 		a.slot_mapping = fault == 6 ? NULL : c.a.slot_mapping;
 		assert_int_equal(device->kernels->moe_route(stream, &a), -EINVAL);
 	}
@@ -299,6 +332,7 @@ static void test_group_lists_each_experts_pairs_in_order(void **state)
 	c = group_new();
 	I(c.experts)[7] = EXPERTS; /* as -1 */
 	I(c.experts)[8] = INT32_MIN;
+	memset(c.pairs.data, 0x11, c.pairs.bytes); /* a poisoned tail would already be -1 */
 	RUN(moe_group, &c.a);
 	for (int32_t e = 0; e < EXPERTS; e++) {
 		assert_int_equal(I(c.start)[e], at);
@@ -313,12 +347,14 @@ static void test_group_lists_each_experts_pairs_in_order(void **state)
 	group_free(&c);
 }
 
-static void test_group_of_no_tokens_is_empty(void **state)
+static void test_group_of_no_tokens_is_empty_and_of_too_many_is_refused(void **state)
 {
 	struct group_case c;
 
 	(void)state;
 	c = group_new();
+	c.a.n_tokens = INT32_MAX / ACTIVE + 1; /* pairs that 32 bits do not count */
+	assert_int_equal(device->kernels->moe_group(stream, &c.a), -EINVAL);
 	c.a.n_tokens = 0;
 	RUN(moe_group, &c.a);
 	for (int32_t e = 0; e <= EXPERTS; e++)
@@ -550,9 +586,11 @@ int main(void)
 		cmocka_unit_test(test_route_breaks_ties_by_the_lowest_index),
 		cmocka_unit_test(test_route_of_logits_that_are_no_numbers_names_experts),
 		cmocka_unit_test(test_route_keeps_to_its_groups_where_scores_are_huge),
+		cmocka_unit_test(test_route_of_large_logits_equals_a_plain_loop),
+		cmocka_unit_test(test_route_of_no_scores_at_all_weighs_nothing),
 		cmocka_unit_test(test_route_refuses_groups_that_cannot_be),
 		cmocka_unit_test(test_group_lists_each_experts_pairs_in_order),
-		cmocka_unit_test(test_group_of_no_tokens_is_empty),
+		cmocka_unit_test(test_group_of_no_tokens_is_empty_and_of_too_many_is_refused),
 		cmocka_unit_test(test_expert_gemm_equals_a_plain_loop),
 		cmocka_unit_test(test_expert_gemm_row_is_bitwise_the_same_in_any_batch),
 		cmocka_unit_test(test_expert_gated_gemm_is_silu_of_gate_times_up),
