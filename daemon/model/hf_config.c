@@ -184,6 +184,10 @@ static int parse_biases(const struct field_object *root, struct model_config *co
 		rc = field_bool(root, "attention_bias", false, &attention);
 	if (!rc && (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2))
 		rc = field_bool(root, "mlp_bias", false, &config->mlp_bias);
+	/* transformers adds the last bias of an MLP of width 0 */
+	if (!rc && config->mlp_bias && config->experts.n && !config->experts.n_shared)
+		rc = model_fail(root->error, -ENOTSUP,
+			"%s: mlp_bias is not supported without n_shared_experts", root->file);
 	config->qkv_bias = attention || config->family == MODEL_QWEN2;
 	config->o_bias = attention;
 	config->qk_norm = config->family == MODEL_QWEN3;

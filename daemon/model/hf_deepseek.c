@@ -4,7 +4,8 @@
  * What DeepSeek's two families add to config.json: latent attention and experts. Defaults are those
  * of transformers' configuration classes, as in hf_config.c, and so is what is made of a field: V2
  * does not look at norm_topk_prob, for one. Fields that only the models' own code reads
- * (moe_layer_freq, scoring_func) are obeyed where they are there.
+ * (moe_layer_freq, scoring_func) are obeyed where they are there. num_key_value_heads is not read:
+ * kv_b makes keys for every head, and there are files that say otherwise without meaning it.
  */
 
 #include <errno.h>
@@ -52,26 +53,30 @@ static int parse_count(const struct field_object *root, const char *key, uint32_
 	return field_u32(root, key, 0, max, field_state(root, key) == FIELD_NULL ? 0 : absent, ret);
 }
 
+/* Likewise, null being false. */
+static int parse_flag(const struct field_object *root, const char *key, bool absent, bool *ret)
+{
+	return field_bool(root, key, absent && field_state(root, key) != FIELD_NULL, ret);
+}
+
 /* ---- latent attention ---- */
 
-static int check_kv_heads(const struct field_object *root, const struct model_config *config)
+/* Some models of the V2 family have plain attention, and zeros for the sizes of latents. */
+static int check_latent(const struct field_object *root)
 {
-	uint32_t n;
-	int rc = field_u32(
-		root, "num_key_value_heads", 1, HF_HEADS_MAX, config->n_heads, &n);
+	bool latent;
+	int rc = field_bool(root, "use_mla", true, &latent);
 
-	if (rc || n == config->n_heads)
+	if (rc || latent)
 		return rc;
 	return model_fail(root->error, -ENOTSUP,
-		"%s: num_key_value_heads %u is not num_attention_heads %u: latent attention has "
-		"a key a head",
-		root->file, n, config->n_heads);
+		"%s: use_mla false is not supported: only latent attention is", root->file);
 }
 
 static int parse_latent(const struct field_object *root, struct model_config *config)
 {
 	struct attention_latent *latent = &config->latent;
-	int rc = check_kv_heads(root, config);
+	int rc = check_latent(root);
 
 	if (!rc)
 		rc = parse_count(root, "q_lora_rank", HF_WIDTH_MAX, 1536, &config->q_rank);
@@ -88,7 +93,7 @@ static int parse_latent(const struct field_object *root, struct model_config *co
 			"%s: qk_rope_head_dim %u is not an even number", root->file, latent->rope);
 	config->rope_interleaved = true;
 	if (!rc && config->family == MODEL_DEEPSEEK_V3)
-		rc = field_bool(root, "rope_interleave", true, &config->rope_interleaved);
+		rc = parse_flag(root, "rope_interleave", true, &config->rope_interleaved);
 	config->n_kv_heads = 1;
 	config->head_dim = latent->rope;
 	return rc;
@@ -164,18 +169,27 @@ static int parse_groups(const struct field_object *root, const struct defaults *
 	return 0;
 }
 
-/* In which layers, how many, and how large. */
-static int parse_expert_sizes(const struct field_object *root, const struct defaults *defaults,
-	struct model_experts *e)
+/* In which layers. A model whose layers are all dense has no experts, and no other field counts. */
+static int parse_expert_layers(const struct field_object *root, const struct defaults *defaults,
+	const struct model_config *config, struct model_experts *e)
 {
 	int rc = field_u32(root, "first_k_dense_replace", 0, INT32_MAX, defaults->first_layer,
 		&e->first_layer);
 
-	if (!rc)
-		rc = field_u32(root, "moe_layer_freq", 1, INT32_MAX, 1, &e->layer_step);
-	if (!rc)
-		rc = parse_count(
-			root, "n_shared_experts", MODEL_EXPERTS_MAX, defaults->n_shared, &e->n_shared);
+	if (!rc && e->first_layer >= config->n_layers)
+		*e = (struct model_experts){0};
+	if (rc || !e->n)
+		return rc;
+	return field_u32(root, "moe_layer_freq", 1, INT32_MAX, 1, &e->layer_step);
+}
+
+/* How many, and how large. */
+static int parse_expert_sizes(const struct field_object *root, const struct defaults *defaults,
+	struct model_experts *e)
+{
+	int rc = parse_count(
+		root, "n_shared_experts", MODEL_EXPERTS_MAX, defaults->n_shared, &e->n_shared);
+
 	if (!rc)
 		rc = field_u32(root, "moe_intermediate_size", 1, HF_WIDTH_MAX / 64,
 			defaults->expert_size, &e->intermediate_size);
@@ -197,6 +211,8 @@ static int parse_experts(const struct field_object *root, struct model_config *c
 	int rc = parse_count(
 		root, "n_routed_experts", MODEL_EXPERTS_MAX, defaults->n_experts, &e->n);
 
+	if (!rc && e->n)
+		rc = parse_expert_layers(root, defaults, config, e);
 	if (rc || !e->n)
 		return rc;
 	rc = parse_expert_sizes(root, defaults, e);
@@ -207,11 +223,8 @@ static int parse_experts(const struct field_object *root, struct model_config *c
 	if (!rc)
 		rc = field_real(root, "routed_scaling_factor", -1e6, 1e6, scale, &scale);
 	if (!rc && config->family == MODEL_DEEPSEEK_V3)
-		rc = field_bool(root, "norm_topk_prob", defaults->normalise, &e->normalise);
+		rc = parse_flag(root, "norm_topk_prob", defaults->normalise, &e->normalise);
 	e->scale = (float)scale;
-	/* a model whose layers are all dense has no experts, whatever the fields say */
-	if (!rc && e->first_layer >= config->n_layers)
-		*e = (struct model_experts){0};
 	return rc;
 }
 

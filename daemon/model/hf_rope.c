@@ -131,10 +131,8 @@ static int parse_yarn(const struct field_object *settings, struct model_config *
 	if (!rc)
 		rc = field_real(settings, "mscale", 0, FACTOR_MAX, -1, &config->rope.mscale);
 	if (!rc)
-		rc = field_real(settings, "mscale_all_dim", 0, FACTOR_MAX, -1,
-			&config->rope.mscale_all_dim);
-	if (!rc)
-		rc = field_bool(settings, "truncate", true, &config->rope.truncate);
+		rc = field_bool(settings, "truncate", field_state(settings, "truncate") != FIELD_NULL,
+			&config->rope.truncate);
 	/* zero means the default, as absence does */
 	if (!rc && config->rope.beta_fast == 0)
 		config->rope.beta_fast = BETA_FAST_DEFAULT;
@@ -164,6 +162,10 @@ int hf_rope_parse(const struct field_object *root, struct model_config *config)
 		rc = field_real(&settings, "rope_theta", 1.0001, 1e15, theta, &config->rope.theta);
 	if (!rc)
 		rc = parse_type(&settings, &config->rope.type);
+	/* latent attention looks at it whatever stretches the positions */
+	if (!rc && config->rope.type != ROPE_DEFAULT)
+		rc = field_real(&settings, "mscale_all_dim", 0, FACTOR_MAX, -1,
+			&config->rope.mscale_all_dim);
 	if (rc)
 		return rc;
 

@@ -73,7 +73,8 @@ struct model_config {
 		double original_max_position_embeddings;                /* llama3, yarn */
 		double beta_fast, beta_slow;                            /* yarn */
 		double attention_factor;                                /* yarn; < 0: not given */
-		double mscale, mscale_all_dim;                          /* yarn; < 0: not given */
+		double mscale;                                          /* yarn; < 0: not given */
+		double mscale_all_dim;       /* yarn; latent attention of any type; < 0: not given */
 		bool truncate;                                          /* yarn */
 	} rope;
 	uint32_t n_eos;

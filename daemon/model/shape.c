@@ -16,14 +16,14 @@ static uint32_t kv_dim(const struct model_config *config)
 	return config->latent.rank ? config->latent.rank + config->latent.rope : config->head_dim;
 }
 
-/* Stretched by yarn, DeepSeek's models sharpen the softmax as well. */
+/* Stretched, by yarn or otherwise, DeepSeek's models sharpen the softmax as well. */
 static float scale(const struct model_config *config)
 {
 	double m = 1;
 
 	if (!config->latent.rank)
 		return 1.0f / sqrtf((float)config->head_dim);
-	if (config->rope.type == ROPE_YARN && config->rope.mscale_all_dim > 0)
+	if (config->rope.type != ROPE_DEFAULT && config->rope.mscale_all_dim > 0)
 		m = model_yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
 	return (float)(m * m / sqrt((double)config->latent.nope + config->latent.rope));
 }

@@ -76,6 +76,48 @@ static void test_null_query_rank_experts_and_shared_experts_are_none(void **stat
 	model_config_deinit(&c);
 }
 
+/* As Python reads null where it wants a flag; only absence is the default. */
+static void test_null_flags_are_false(void **state)
+{
+	struct model_config c = parse(V3(",\"norm_topk_prob\":null,\"rope_interleave\":null"));
+
+	assert_false(c.experts.normalise || c.rope_interleaved);
+	model_config_deinit(&c);
+	c = parse(V3(""));
+	assert_true(c.experts.normalise && c.rope_interleaved);
+	model_config_deinit(&c);
+}
+
+static void test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_looked_at(void **state)
+{
+	struct model_config c = parse("{\"architectures\":[\"DeepseekV2ForCausalLM\"]," DEEP
+				      "\"num_hidden_layers\":6,\"first_k_dense_replace\":6}");
+
+	assert_int_equal(c.experts.n, 0);
+	model_config_deinit(&c);
+	/* V3's default of 8 groups does not go with 8 experts */
+	c = parse(V3(EIGHT ",\"first_k_dense_replace\":7,\"num_experts_per_tok\":null"));
+	assert_int_equal(c.experts.n, 0);
+	assert_int_equal(c.experts.first_layer, 0);
+	model_config_deinit(&c);
+}
+
+static void test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says(void **state)
+{
+	static const char *const said[] = {"1", "2", "3", "128", "null"};
+	char text[600];
+
+	for (size_t i = 0; i < ARRAY_SIZE(said); i++) {
+		struct model_config c;
+
+		snprintf(text, sizeof(text), V3(",\"num_key_value_heads\":%s"), said[i]);
+		c = parse(text);
+		assert_int_equal(c.n_heads, 4);
+		assert_int_equal(c.n_kv_heads, 1); /* the cache's */
+		model_config_deinit(&c);
+	}
+}
+
 static void test_experts_are_in_every_so_manieth_layer_from_the_first_on(void **state)
 {
 	struct model_config c = parse(V2(",\"first_k_dense_replace\":1,\"moe_layer_freq\":2"));
@@ -125,8 +167,29 @@ static void test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude(void *
 	assert_true(fabs((double)model_attention(&c, &info).scale - m * m / sqrt(192)) < 1e-7);
 	c.rope.mscale_all_dim = -1;
 	assert_true(fabs((double)model_attention(&c, &info).scale - 1 / sqrt(192)) < 1e-7);
-	c.rope.mscale_all_dim = 0.5;
-	c.rope.type = ROPE_LINEAR;
+	model_config_deinit(&c);
+}
+
+static void test_other_ways_of_stretching_sharpen_it_too(void **state)
+{
+	static const char *const stretched[] = {
+		"\"type\":\"linear\",\"factor\":8", "\"rope_type\":\"llama3\",\"factor\":8,"
+		"\"low_freq_factor\":1,\"high_freq_factor\":4"};
+	const struct device_info info = {.kv_dtype = DTYPE_F32};
+	double m = 0.1 * 0.707 * log(8) + 1;
+	struct model_config c;
+	char text[600];
+
+	for (size_t i = 0; i < ARRAY_SIZE(stretched); i++) {
+		snprintf(text, sizeof(text), V2(",\"rope_scaling\":{%s,\"mscale_all_dim\":0.707}"),
+			stretched[i]);
+		c = parse(text);
+		assert_true(fabs((double)model_attention(&c, &info).scale - m * m / sqrt(192)) <
+			1e-7);
+		model_config_deinit(&c);
+	}
+	c = parse(V2(",\"rope_scaling\":{\"type\":\"default\",\"factor\":8,"
+		     "\"mscale_all_dim\":1}"));
 	assert_true(fabs((double)model_attention(&c, &info).scale - 1 / sqrt(192)) < 1e-7);
 	model_config_deinit(&c);
 }
@@ -140,6 +203,8 @@ static void test_biases_of_attention_and_mlp_are_read(void **state)
 	c = parse(V3(",\"mlp_bias\":true,\"rope_interleave\":false")); /* V3 has no such field */
 	assert_false(c.o_bias || c.mlp_bias || c.rope_interleaved);
 	model_config_deinit(&c);
+	expect_refusal(V2(",\"mlp_bias\":true,\"n_shared_experts\":0"), -ENOTSUP,
+		"mlp_bias is not supported without n_shared_experts");
 }
 
 static void test_methods_of_choice_that_are_not_known_are_refused(void **state)
@@ -175,8 +240,8 @@ static void test_groups_that_cannot_be_are_refused(void **state)
 
 static void test_heads_that_cannot_be_are_refused(void **state)
 {
-	expect_refusal(V2(",\"num_key_value_heads\":2"), -ENOTSUP,
-		"num_key_value_heads 2 is not num_attention_heads 4");
+	expect_refusal(V2(",\"use_mla\":false,\"qk_nope_head_dim\":0,\"v_head_dim\":0"),
+		-ENOTSUP, "use_mla false is not supported");
 	expect_refusal(V2(",\"qk_rope_head_dim\":7"), -EINVAL, "qk_rope_head_dim 7 is not an even");
 	expect_refusal(V2(",\"kv_lora_rank\":0"), -EINVAL, "kv_lora_rank 0 is not between");
 	expect_refusal(V2(",\"v_head_dim\":0"), -EINVAL, "v_head_dim 0 is not between");
@@ -193,10 +258,15 @@ int main(void)
 		cmocka_unit_test(test_v2_defaults_are_those_of_its_class),
 		cmocka_unit_test(test_v3_defaults_are_those_of_its_class),
 		cmocka_unit_test(test_null_query_rank_experts_and_shared_experts_are_none),
+		cmocka_unit_test(test_null_flags_are_false),
+		cmocka_unit_test(
+			test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_looked_at),
+		cmocka_unit_test(test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says),
 		cmocka_unit_test(test_experts_are_in_every_so_manieth_layer_from_the_first_on),
 		cmocka_unit_test(test_groups_count_only_where_the_method_says_so),
 		cmocka_unit_test(test_v2_does_not_normalise_whatever_is_asked_and_v3_does_as_asked),
 		cmocka_unit_test(test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude),
+		cmocka_unit_test(test_other_ways_of_stretching_sharpen_it_too),
 		cmocka_unit_test(test_biases_of_attention_and_mlp_are_read),
 		cmocka_unit_test(test_methods_of_choice_that_are_not_known_are_refused),
 		cmocka_unit_test(test_groups_that_cannot_be_are_refused),

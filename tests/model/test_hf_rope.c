@@ -48,6 +48,15 @@ static void test_yarn_defaults(void **state)
 	model_config_deinit(&c);
 }
 
+static void test_yarn_null_truncate_is_false(void **state)
+{
+	struct model_config c = parse(LLAMA(
+		",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":null}"));
+
+	assert_false(c.rope.truncate);
+	model_config_deinit(&c);
+}
+
 static void test_yarn_null_factor_is_the_ratio_of_lengths(void **state)
 {
 	struct model_config c = parse(LLAMA(
@@ -114,6 +123,7 @@ int main(void)
 		cmocka_unit_test(test_rope_parameters_of_newer_files_are_read),
 		cmocka_unit_test(test_rope_scaling_wins_over_rope_parameters),
 		cmocka_unit_test(test_yarn_defaults),
+		cmocka_unit_test(test_yarn_null_truncate_is_false),
 		cmocka_unit_test(test_yarn_null_factor_is_the_ratio_of_lengths),
 		cmocka_unit_test(test_original_length_at_the_top_level_wins),
 		cmocka_unit_test(test_unknown_rope_type_is_refused),
