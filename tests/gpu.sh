@@ -157,7 +157,7 @@ programs() # globs below the build folder
 
 ops_programs()
 {
-	programs 'kernels/test_cuda_*' 'attention/test_*cuda*'
+	programs 'kernels/test_cuda_*' 'attention/test_*cuda*' 'attention/test_mla_*'
 }
 
 # What has a device, the slowest first.
@@ -191,7 +191,7 @@ start_sanitizers()
 	start "memcheck serving" 240 bash -c serving_under_memcheck
 	for path in $(ops_programs | grep -v -e '/test_cuda_step$' -e '/test_attention_cuda$'); do
 		case $path in
-		*/test_cuda_gemm | */test_cuda_own_gemm)
+		*/test_cuda_gemm | */test_cuda_own_gemm | */test_mla_prompt)
 			start_sanitizer memcheck "$path" --kernel-name-exclude kns=nvjet
 			;;
 		*)

@@ -3,6 +3,11 @@
 /*
  * The host side of latent attention, of two backends that differ in how stage 1 finds its work.
  *
+ * Rows of more than MLA_MAX_UNIFORM_QUERY query tokens are prompts, and not absorbed where that
+ * pays: a build cuts the batch into segments, a run gives each to mla_prompt.h or to the two stages.
+ * A uniform batch has no prompts, so graphs hold the two stages alone; prompts run eagerly, or at a
+ * break.
+ *
  * `mla`: every token has the same number of splits, those past its keys being empty; lengths are read
  * from the persistent inputs by the kernel, and a build keeps the padded counts alone.
  *
@@ -19,22 +24,27 @@
 #include <string.h>
 
 #include "attention/mla/mla.h"
+#include "attention/mla/mla_segments.h"
 
 struct attention_manager {
 	struct gqa_model model;
 	struct device *device;
 	const struct mla_kernels *kernels;
 	bool planned;
+	bool loaded; /* both ways have been, by the first eager run */
 	void *memory;
 	struct mla_workspace work;
+	struct mla_prompt *prompt;
 };
 
 struct attention_metadata {
 	struct attention_manager *manager;
 	bool built;
 	bool uniform;   /* rows of one query length, no longer than a graph may hold; or empty */
+	bool planned;   /* the stages take their work from a plan: of a batch that is all theirs */
 	bool plan_done; /* queued, or recorded, since the build */
 	uint32_t padded_rows, padded_tokens;
+	struct mla_segments segments;
 };
 
 /* ---- configuration ---- */
@@ -142,6 +152,17 @@ static int take_workspace(struct attention_manager *manager)
 	return 0;
 }
 
+static void mla_manager_free(struct attention_manager *manager)
+{
+	if (!manager)
+		return;
+	mla_prompt_free(manager->prompt);
+	if (manager->memory)
+		manager->device->ops->mem_free(manager->device, manager->memory);
+	gqa_model_deinit(&manager->model);
+	free(manager);
+}
+
 static int manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, bool planned, struct attention_manager **ret)
 {
@@ -169,9 +190,11 @@ static int manager_new(struct device *device, const struct attention_config *con
 	manager->kernels = kernels;
 	manager->planned = planned;
 	rc = take_workspace(manager);
+	if (rc == 0)
+		rc = mla_prompt_new(device, &manager->model.config,
+			mla_prompt_kernels_for(info.kind), &manager->prompt);
 	if (rc != 0) {
-		gqa_model_deinit(&manager->model);
-		free(manager);
+		mla_manager_free(manager);
 		return rc;
 	}
 	*ret = manager;
@@ -190,15 +213,6 @@ static int mla_planned_manager_new(struct device *device, const struct attention
 	return manager_new(device, config, inputs, true, ret);
 }
 
-static void mla_manager_free(struct attention_manager *manager)
-{
-	if (!manager)
-		return;
-	manager->device->ops->mem_free(manager->device, manager->memory);
-	gqa_model_deinit(&manager->model);
-	free(manager);
-}
-
 /* ---- metadata ---- */
 
 static int mla_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
@@ -207,6 +221,11 @@ static int mla_metadata_new(struct attention_manager *manager, struct attention_
 
 	if (!metadata)
 		return -ENOMEM;
+	if (mla_segments_init(&metadata->segments, mla_prompt_kernels_of(manager->prompt),
+		    manager->model.config.max_rows) != 0) {
+		free(metadata);
+		return -ENOMEM;
+	}
 	metadata->manager = manager;
 	*ret = metadata;
 	return 0;
@@ -214,6 +233,9 @@ static int mla_metadata_new(struct attention_manager *manager, struct attention_
 
 static void mla_metadata_free(struct attention_metadata *metadata)
 {
+	if (!metadata)
+		return;
+	mla_segments_deinit(&metadata->segments);
 	free(metadata);
 }
 
@@ -231,6 +253,8 @@ static int mla_build(struct attention_metadata *metadata, const struct attention
 	metadata->plan_done = false;
 	metadata->padded_rows = batch->padded_rows;
 	metadata->padded_tokens = batch->padded_tokens;
+	mla_segments_cut(&metadata->segments, batch);
+	metadata->planned = metadata->manager->planned && metadata->segments.n_prompts == 0;
 	metadata->built = true;
 	return 0;
 }
@@ -319,9 +343,15 @@ static struct mla_args args_of(
 	};
 }
 
-/* Tokens from `first` on, as many as the workspace holds. */
-static int run_chunk(struct attention_manager *manager, struct stream *stream,
-	const struct mla_args *all, const struct attention_args *args, uint32_t first)
+/* Tokens that are absorbed. */
+struct absorbed {
+	uint32_t first, end;
+	bool planned;
+};
+
+/* The first of them, as many as the workspace holds. */
+static int run_chunk(const struct attention_manager *manager, struct stream *stream,
+	const struct mla_args *all, const struct attention_args *args, struct absorbed tokens)
 {
 	const struct attention_config *c = &manager->model.config;
 	const struct kernel_ops *ops = manager->device->kernels;
@@ -329,18 +359,71 @@ static int run_chunk(struct attention_manager *manager, struct stream *stream,
 	struct mla_args a = *all;
 	int rc;
 
-	a.first_token = first;
-	a.n_tokens = all->n_tokens - first;
+	a.first_token = tokens.first;
+	a.n_tokens = tokens.end - tokens.first;
 	if (a.n_tokens > a.sizes.chunk_tokens)
 		a.n_tokens = a.sizes.chunk_tokens;
-	a.q = (const uint8_t *)all->q + (size_t)first * all->q_stride * act;
+	a.q = (const uint8_t *)all->q + (size_t)tokens.first * all->q_stride * act;
 	rc = absorb(ops, stream, &a, &c->latent, args->kv_b);
 	if (rc == 0)
-		rc = manager->kernels->split(stream, &a, manager->planned);
+		rc = manager->kernels->split(stream, &a, tokens.planned);
 	if (rc == 0)
-		rc = manager->kernels->merge(stream, &a, manager->planned);
+		rc = manager->kernels->merge(stream, &a, tokens.planned);
 	return rc != 0 ? rc : expand(ops, stream, &a, &c->latent, args->kv_b,
-		(uint8_t *)args->out + (size_t)first * c->n_heads * c->latent.v * act);
+		(uint8_t *)args->out + (size_t)tokens.first * c->n_heads * c->latent.v * act);
+}
+
+static int plan(
+	struct attention_metadata *metadata, struct stream *stream, const struct mla_args *all)
+{
+	int rc;
+
+	if (!metadata->planned || metadata->plan_done)
+		return 0;
+	rc = metadata->manager->kernels->plan(stream, all);
+	metadata->plan_done = rc == 0;
+	return rc;
+}
+
+/* The first eager run, whatever its batch, loads what any later one may need. */
+static int load(struct attention_metadata *metadata, struct stream *stream,
+	const struct mla_args *all, const struct attention_args *args)
+{
+	struct attention_manager *manager = metadata->manager;
+	struct mla_args none = *all;
+	int rc = 0;
+
+	if (manager->loaded || manager->device->ops->capturing(stream))
+		return 0;
+	none.n_tokens = 0;
+	if (manager->planned)
+		rc = manager->kernels->plan(stream, &none);
+	if (rc == 0 && manager->planned)
+		rc = run_chunk(manager, stream, &none, args, (struct absorbed){ .planned = true });
+	if (rc == 0)
+		rc = run_chunk(manager, stream, &none, args, (struct absorbed){ 0 });
+	if (rc == 0)
+		rc = mla_prompt_load(manager->prompt, stream, args->kv_b);
+	manager->loaded = rc == 0;
+	return rc;
+}
+
+static int run_segment(struct attention_metadata *metadata, struct stream *stream,
+	const struct mla_args *all, const struct attention_args *args,
+	const struct mla_segment *segment)
+{
+	struct attention_manager *manager = metadata->manager;
+	struct absorbed tokens = { segment->first, segment->end, metadata->planned };
+	int rc;
+
+	if (segment->n_prompts)
+		return mla_prompt_run(manager->prompt, stream, args, all->block_table,
+			metadata->segments.prompts + segment->first_prompt, segment->n_prompts);
+	do {
+		rc = run_chunk(manager, stream, all, args, tokens);
+		tokens.first += all->sizes.chunk_tokens;
+	} while (rc == 0 && tokens.first < tokens.end);
+	return rc;
 }
 
 static int mla_run(struct attention_metadata *metadata, struct stream *stream,
@@ -348,7 +431,6 @@ static int mla_run(struct attention_metadata *metadata, struct stream *stream,
 {
 	struct attention_manager *manager = metadata->manager;
 	struct mla_args all;
-	uint32_t first = 0;
 	int rc;
 
 	if (!metadata->built)
@@ -360,16 +442,11 @@ static int mla_run(struct attention_metadata *metadata, struct stream *stream,
 	if (rc != 0)
 		return rc;
 	all = args_of(metadata, args);
-	if (manager->planned && !metadata->plan_done) {
-		rc = manager->kernels->plan(stream, &all);
-		metadata->plan_done = rc == 0;
-	}
-	/* once also for no tokens, so that a warm-up of any batch loads every op */
-	do {
-		if (rc == 0)
-			rc = run_chunk(manager, stream, &all, args, first);
-		first += all.sizes.chunk_tokens;
-	} while (rc == 0 && first < all.n_tokens);
+	rc = load(metadata, stream, &all, args);
+	if (rc == 0)
+		rc = plan(metadata, stream, &all);
+	for (uint32_t i = 0; rc == 0 && i < metadata->segments.n; i++)
+		rc = run_segment(metadata, stream, &all, args, &metadata->segments.segments[i]);
 	return rc;
 }
 

@@ -10,8 +10,9 @@
  * split and leaves its average and its log-sum-exp, stage 2 weighs the splits (flash decoding).
  *
  * Rows are flattened: each token of the batch is a query of its own, with the keys that it may see. So
- * decodes, verifications of q > 1 and prompt chunks are one thing; prompts too are absorbed, a chunk of
- * mla_sizes.chunk_tokens after another through the same workspace.
+ * decodes and verifications of q > 1 are one thing, a chunk of mla_sizes.chunk_tokens after another
+ * through the same workspace. Rows of more than MLA_MAX_UNIFORM_QUERY query tokens are prompts, whose
+ * keys are expanded instead (mla_prompt.h); mla_segments.h says which tokens go which way.
  */
 
 #include "attention/gqa.h"

@@ -11,18 +11,7 @@
  * reader waits for full, a writer for empty; on a new ring, empty counts as ended already.
  */
 
-#include "attention/paged/paged_sm90.cuh"
-
-#define STAGES 2
-#define GROUP 128 /* threads of a warpgroup */
-
-/* Shared memory: queries [WGS][64 rows], keys [STAGES][KEYS rows], values the same; atoms. */
-template <int D, int KEYS, int WGS> struct sizes {
-	static constexpr int rows = WGS * 64;
-	static constexpr uint32_t group_bytes = 64 * D * 2; /* a warpgroup's queries */
-	static constexpr uint32_t tile_bytes = KEYS * D * 2;
-	static constexpr uint32_t bytes = WGS * group_bytes + 2 * STAGES * tile_bytes + ATOM_ALIGN;
-};
+#include "attention/paged/paged_sm90_rows.cuh"
 
 /* A block of packed query rows of one kv head, and the tiles that they see; n_rows 0: there is no
  * more work. */
@@ -40,19 +29,6 @@ struct shared {
 	uint64_t edge; /* values that are here, but not clean */
 };
 enum { OF_KEYS, OF_VALUES };
-
-/* Where in a ring of N a producer or consumer stands. */
-template <int N> struct place {
-	uint32_t index, parity;
-
-	__device__ __forceinline__ void next(void)
-	{
-		if (++index == N) {
-			index = 0;
-			parity ^= 1;
-		}
-	}
-};
 
 /* One thread, before a __syncthreads; n_warps: that compute. */
 static __device__ void barriers_init(shared *s, int n_warps)

@@ -224,6 +224,56 @@ static void test_lengths_past_the_maximum_stay_inside(void **state)
 	}
 }
 
+/* ---- both ways in one batch ---- */
+
+/* Rows that are absorbed, before and behind a prompt, which is not. */
+static void test_more_short_rows_than_the_workspace_holds_go_chunk_by_chunk(void **state)
+{
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 16, .seq_len = 270 },
+		{ .seed = 2, .n_query = 15, .seq_len = 15 },
+		{ .seed = 3, .n_query = 17, .seq_len = 40 },
+		{ .seed = 4, .n_query = 16, .seq_len = 17 },
+		{ .seed = 5, .n_query = 16, .seq_len = 90 },
+		{ .seed = 6, .n_query = 16, .seq_len = 31 },
+		{ .seed = 7, .n_query = 16, .seq_len = 64 },
+		{ .seed = 8, .n_query = 16, .seq_len = 18 },
+	};
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, rows, 8, 8, LATENT_TOKENS);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+static void test_prompts_beside_decodes_and_padding_agree_with_dense_reference(void **state)
+{
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 33 },
+		{ .seed = 2, .n_query = 60, .seq_len = 300 },
+		{ .seed = 3, .n_query = 40, .seq_len = 40 },
+		{ .seed = 4, .n_query = 0, .seq_len = 9 },
+		{ .seed = 5, .n_query = 17, .seq_len = 0 },
+		{ .seed = 6, .n_query = 4, .seq_len = 200 },
+		{ .seed = 7, .n_query = 20, .seq_len = 257 },
+	};
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, rows, 7, 8, 150);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
 /* ---- a token's bits are its own ---- */
 
 static const struct latent_row crowd[] = {
@@ -257,10 +307,36 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
 	free(alone);
 }
 
-static void test_bits_do_not_depend_on_the_chunking(void **state)
+/* The outputs of one sequence's 120 tokens, n at a time. */
+static void run_chunks_of(struct latent_world *w, uint32_t n, float *ret)
 {
-	static const uint32_t chunks[] = { 33, 1, 7, 40, 1, 1, 32, 5 }; /* 120 */
+	for (uint32_t done = n; done <= 120; done += n) {
+		latent_place(w,
+			&(struct latent_row){ .seed = 6, .n_query = n, .seq_len = done }, 1, 0, 0);
+		latent_run(w);
+		memcpy(ret + (size_t)(done - n) * w->out_width, w->out,
+			n * w->out_width * sizeof(float));
+	}
+}
+
+static double difference(const float *a, const float *b, size_t n)
+{
+	double most = 0;
+
+	for (size_t i = 0; i < n; i++)
+		most = fmax(most, fabs((double)a[i] - (double)b[i]));
+	return most;
+}
+
+/*
+ * Each of the two ways that mla has gives a token the same bits in any chunk that goes it. Between
+ * the ways, which a chunk's length decides, there is rounding and no more; naive has one way.
+ */
+static void test_bits_do_not_depend_on_the_chunking_but_by_the_way(void **state)
+{
+	static const uint32_t chunks[] = { 33, 1, 7, 16, 17, 1, 40, 5 }; /* 120 */
 	float *whole = calloc(LATENT_TOKENS * 32, sizeof(float));
+	float *single = calloc(LATENT_TOKENS * 32, sizeof(float));
 	struct latent_world w;
 
 	(void)state;
@@ -268,41 +344,44 @@ static void test_bits_do_not_depend_on_the_chunking(void **state)
 		uint32_t done = 0;
 
 		latent_init(&w, backends[b], &ordinary);
-		latent_place(
-			&w, &(struct latent_row){ .seed = 6, .n_query = 120, .seq_len = 120 }, 1, 0, 0);
-		latent_run(&w);
-		memcpy(whole, w.out, 120 * w.out_width * sizeof(float));
-		for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
-			done += chunks[i];
-			latent_place(&w,
-				&(struct latent_row){ .seed = 6, .n_query = chunks[i], .seq_len = done },
-				1, 0, 0);
+		run_chunks_of(&w, 120, whole);
+		run_chunks_of(&w, 1, single);
+		assert_true(difference(whole, single, 120 * w.out_width) <= (b < N_MLA ? 2e-6 : 0));
+		for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); done += chunks[i++]) {
+			latent_place(&w, &(struct latent_row){ .seed = 6, .n_query = chunks[i],
+				.seq_len = done + chunks[i] }, 1, 0, 0);
 			latent_run(&w);
-			assert_memory_equal(w.out, whole + (size_t)(done - chunks[i]) * w.out_width,
+			assert_memory_equal(w.out,
+				(chunks[i] > MLA_MAX_UNIFORM_QUERY ? whole : single) +
+					(size_t)done * w.out_width,
 				chunks[i] * w.out_width * sizeof(float));
 		}
 		assert_int_equal(done, 120);
 		latent_deinit(&w);
 	}
+	free(single);
 	free(whole);
 }
 
+/* Also of a batch with prompts, which goes without a plan. */
 static void test_mla_planned_gives_the_bits_of_mla(void **state)
 {
 	float *planned = calloc(LATENT_TOKENS * 32, sizeof(float));
 	struct latent_world w;
 
 	(void)state;
-	latent_init(&w, "mla_planned", &ordinary);
-	latent_place(&w, crowd, 5, 8, 90);
-	latent_run(&w);
-	memcpy(planned, w.out, 90 * w.out_width * sizeof(float));
-	latent_deinit(&w);
-	latent_init(&w, "mla", &ordinary);
-	latent_place(&w, crowd, 5, 8, 90);
-	latent_run(&w);
-	assert_memory_equal(w.out, planned, 90 * w.out_width * sizeof(float));
-	latent_deinit(&w);
+	for (uint32_t n_rows = 3; n_rows <= 5; n_rows += 2) {
+		latent_init(&w, "mla_planned", &ordinary);
+		latent_place(&w, crowd, n_rows, 8, 90);
+		latent_run(&w);
+		memcpy(planned, w.out, 90 * w.out_width * sizeof(float));
+		latent_deinit(&w);
+		latent_init(&w, "mla", &ordinary);
+		latent_place(&w, crowd, n_rows, 8, 90);
+		latent_run(&w);
+		assert_memory_equal(w.out, planned, 90 * w.out_width * sizeof(float));
+		latent_deinit(&w);
+	}
 	free(planned);
 }
 
@@ -450,6 +529,25 @@ static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 	}
 }
 
+static void test_warm_up_by_a_prompt_alone_loads_what_decodes_need(void **state)
+{
+	static const struct latent_row prompt = { .seed = 1, .n_query = 100, .seq_len = 300 };
+	static const struct latent_row decode = { .seed = 2, .n_query = 2, .seq_len = 70 };
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &ordinary);
+		latent_place(&w, &prompt, 1, 0, 0);
+		latent_run(&w);
+		assert_int_equal(w.device->ops->lock(w.device), 0);
+		latent_place(&w, &decode, 1, 0, 0);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
 /* ---- sizes ---- */
 
 static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(void **state)
@@ -565,13 +663,16 @@ int main(void)
 		cmocka_unit_test(test_short_batch_after_a_long_one_sees_its_own_splits),
 		cmocka_unit_test(test_page_that_does_not_exist_reads_as_null_page),
 		cmocka_unit_test(test_lengths_past_the_maximum_stay_inside),
+		cmocka_unit_test(test_more_short_rows_than_the_workspace_holds_go_chunk_by_chunk),
+		cmocka_unit_test(test_prompts_beside_decodes_and_padding_agree_with_dense_reference),
 		cmocka_unit_test(test_bits_do_not_depend_on_the_batch),
-		cmocka_unit_test(test_bits_do_not_depend_on_the_chunking),
+		cmocka_unit_test(test_bits_do_not_depend_on_the_chunking_but_by_the_way),
 		cmocka_unit_test(test_mla_planned_gives_the_bits_of_mla),
 		cmocka_unit_test(test_replay_at_other_lengths_equals_eager),
 		cmocka_unit_test(test_lazy_plan_is_recorded_once_for_all_layers_of_a_graph),
 		cmocka_unit_test(test_no_more_than_the_level_is_captured),
 		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
+		cmocka_unit_test(test_warm_up_by_a_prompt_alone_loads_what_decodes_need),
 		cmocka_unit_test(test_splits_cover_the_longest_sequence_and_no_more_than_the_limit),
 		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
 		cmocka_unit_test(test_each_kind_of_attention_is_refused_by_the_others_backends),

@@ -409,6 +409,30 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 	rig_close(&rig);
 }
 
+/* Of 20 tokens: absorbed, expanded, or expanded but for the last ones. */
+static void test_latent_prompt_chunks_of_either_way_give_the_same_answer(void **state)
+{
+	static const uint32_t budgets[] = {7, 16, 17, 19, 64};
+	static const char *const backends[] = {"mla", "mla_planned"};
+
+	(void)state;
+	for (uint32_t i = 0; i < 10; i++) {
+		const struct latent_case which = {
+			"tinycalc-mla", backends[i % 2], GRAPH_FULL_AND_PIECEWISE};
+		struct rig_options options = latent_options(&which);
+		struct rig_client client;
+		struct rig rig;
+
+		options.max_batch_tokens = budgets[i / 2];
+		options.max_requests = 4;
+		rig_open(&rig, &options);
+		rig_attach(&rig, &client, 8);
+		rig_assert_answer(&client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
+		rig_detach(&client);
+		rig_close(&rig);
+	}
+}
+
 /* Two tests a case, which are named for it. */
 static void add_latent(struct CMUnitTest *tests, char (*names)[160])
 {
@@ -444,6 +468,7 @@ int main(void)
 		cmocka_unit_test(test_deadline_ends_a_request_in_time),
 		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
 		cmocka_unit_test(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
+		cmocka_unit_test(test_latent_prompt_chunks_of_either_way_give_the_same_answer),
 	};
 	enum { N_FIXED = sizeof(fixed) / sizeof(fixed[0]) };
 	static struct CMUnitTest tests[N_FIXED + 2 * N_LATENT];

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Prompts that are not absorbed, of any model: the keys' way from the pages, and attention of any
+ * head sizes to MLA_PROMPT_ANY_DIM.
+ *
+ * Gather: a thread 16 bytes, where sizes and addresses allow it, of a row of the chunk; what a key
+ * takes in the cache is read and written once.
+ *
+ * Attention: grid queries x heads x pieces, block four warps, which take every fourth key: a lane
+ * has every 32nd element, a score is a sum over the warp. Reads all keys once a query and head, so
+ * it is slow; it is there so that no model is refused.
+ */
+
+#include <cuda_bf16.h>
+#include <math_constants.h>
+
+#include "attention/mla/mla_prompt_cuda.h"
+#include "kernels/cuda/overlap.cuh"
+
+#define GATHER_THREADS 256u
+#define WARPS 4
+
+typedef __nv_bfloat16 bf16;
+
+/* ---- gather ---- */
+
+/* The piece that a row of the chunk belongs to. */
+static __device__ const mla_prompt_piece &piece_of(const mla_prompt_args &a, uint32_t row)
+{
+	uint32_t i = a.n_pieces - 1;
+
+	while (a.pieces[i].key_row > row)
+		i--;
+	return a.pieces[i];
+}
+
+/* A key's row in the cache; NULL: the chunk's row is padding. */
+static __device__ const bf16 *cached(const mla_prompt_args &a, uint32_t row)
+{
+	const mla_prompt_piece &piece = piece_of(a, row);
+	uint32_t k = row - piece.key_row, position = piece.first_key + k;
+	int32_t page;
+
+	if (k >= piece.n_keys)
+		return NULL;
+	page = a.block_table[(size_t)piece.row * a.max_pages + position / a.page_tokens];
+	if (page < 0 || (a.n_pages && (uint32_t)page >= a.n_pages))
+		page = 0;
+	return (const bf16 *)a.kv +
+	       ((size_t)page * a.page_tokens + position % a.page_tokens) * (a.rank + a.rope);
+}
+
+/* T: what a thread moves. */
+template <typename T>
+static __global__ void __launch_bounds__(GATHER_THREADS)
+	gather_kernel(const __grid_constant__ mla_prompt_args a, uint32_t n_rows)
+{
+	const uint32_t per = sizeof(T) / sizeof(bf16), rank = a.rank / per, rope = a.rope / per;
+	const uint64_t at = (uint64_t)blockIdx.x * GATHER_THREADS + threadIdx.x;
+	const uint32_t row = (uint32_t)(at / (rank + rope)), part = (uint32_t)(at % (rank + rope));
+	const bf16 *key;
+	T value = {};
+
+	overlap_begin();
+	if (row >= n_rows)
+		return;
+	key = cached(a, row);
+	if (key)
+		value = ((const T *)key)[part];
+	if (part < rank)
+		((T *)a.work.latents)[(size_t)row * rank + part] = value;
+	else
+		((T *)a.work.ropes)[(size_t)row * rope + part - rank] = value;
+}
+
+void mla_prompt_gather_launch(
+	struct stream *stream, const struct mla_prompt_args *args, uint32_t n_rows)
+{
+	uint64_t n = (uint64_t)n_rows * (args->rank + args->rope);
+	bool packs = args->rank % 8 == 0 && args->rope % 8 == 0 && (uintptr_t)args->kv % 16 == 0;
+
+	if (packs)
+		n /= 8;
+	dim3 grid((uint32_t)((n + GATHER_THREADS - 1) / GATHER_THREADS));
+	if (packs)
+		launch(stream, gather_kernel<uint4>, grid, GATHER_THREADS, 0, *args, n_rows);
+	else
+		launch(stream, gather_kernel<uint16_t>, grid, GATHER_THREADS, 0, *args, n_rows);
+}
+
+/* ---- attention ---- */
+
+static __device__ __forceinline__ float power_2(float x)
+{
+	return x == -CUDART_INF_F ? 0.0f : exp2f(x);
+}
+
+/* The highest score of all, and the sum of weights relative to it. */
+struct merged {
+	float highest, total;
+};
+
+/* The four warps' sums, each relative to its own highest score, into `sums`. */
+template <int PER>
+static __device__ merged merge(
+	uint32_t v, const float (&acc)[PER], float highest, float sum, float *sums)
+{
+	__shared__ float stats[WARPS][2];
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	merged all = { -CUDART_INF_F, 0.0f };
+
+	if (lane == 0) {
+		stats[warp][0] = highest;
+		stats[warp][1] = sum;
+	}
+	for (uint32_t d = threadIdx.x; d < v; d += WARPS * 32)
+		sums[d] = 0.0f;
+	__syncthreads();
+	for (int w = 0; w < WARPS; w++)
+		all.highest = fmaxf(all.highest, stats[w][0]);
+	for (int w = 0; w < WARPS; w++)
+		if (stats[w][1] > 0.0f)
+			all.total += stats[w][1] * power_2(stats[w][0] - all.highest);
+	for (int w = 0; w < WARPS; w++) { /* in turn: the order of the sum is fixed */
+		float scale = power_2(highest - all.highest);
+
+		if (w == warp && sum > 0.0f)
+#pragma unroll
+			for (int i = 0; i < PER; i++)
+				if (i * 32 + lane < (int)v)
+					sums[i * 32 + lane] += acc[i] * scale;
+		__syncthreads();
+	}
+	return all;
+}
+
+/* The block's sums go to the output, or are kept; with what was kept before. */
+static __device__ void finish(const mla_prompt_args &a, const mla_prompt_piece &piece,
+	uint32_t query, uint32_t head, const float *sums, merged now)
+{
+	const size_t at = ((size_t)piece.state + query) * a.n_heads + head;
+	const bool complete = piece.position + query < piece.first_key + piece.n_keys;
+	float *kept = a.work.sums + at * a.v, *stats = a.work.stats + at * 2;
+	bf16 *out = (bf16 *)a.out + ((size_t)(piece.query + query) * a.n_heads + head) * a.v;
+	float highest = now.highest, total = now.total, of_now = 1.0f, of_past = 0.0f;
+
+	if (piece.first_key) {
+		highest = fmaxf(stats[0], now.highest);
+		of_now = power_2(now.highest - highest);
+		of_past = power_2(stats[0] - highest);
+		total = now.total * of_now + stats[1] * of_past;
+	}
+	for (uint32_t d = threadIdx.x; d < a.v; d += WARPS * 32) {
+		float x = sums[d] * of_now;
+
+		if (piece.first_key)
+			x += kept[d] * of_past;
+		if (complete)
+			out[d] = __float2bfloat16(total > 0.0f ? x / total : 0.0f);
+		else
+			kept[d] = x;
+	}
+	__syncthreads(); /* all have read the state */
+	if (!complete && threadIdx.x == 0) {
+		stats[0] = highest;
+		stats[1] = total;
+	}
+}
+
+template <int PER>
+static __global__ void any_kernel(const __grid_constant__ mla_prompt_args a)
+{
+	__shared__ float sums[MLA_PROMPT_ANY_DIM];
+	const mla_prompt_piece &piece = a.pieces[blockIdx.z];
+	const uint32_t query = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32;
+	const uint32_t dim = a.nope + a.rope, seen = piece.position - piece.first_key + query + 1;
+	const uint32_t n_keys = min(seen, piece.n_keys);
+	const bf16 *q = (const bf16 *)a.q + (size_t)(piece.query + query) * a.q_stride + head * dim;
+	const bf16 *keys = (const bf16 *)a.work.expanded, *ropes = (const bf16 *)a.work.ropes;
+	float element[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
+
+	overlap_begin();
+	if (query >= piece.n_query)
+		return;
+#pragma unroll
+	for (int i = 0; i < PER; i++)
+		element[i] = i * 32 + lane < dim
+				     ? __bfloat162float(q[i * 32 + lane]) * a.scale * CUDART_L2E_F
+				     : 0.0f;
+	for (uint32_t k = threadIdx.x / 32; k < n_keys; k += WARPS) {
+		const size_t row = piece.key_row + k;
+		const bf16 *key = keys + (row * a.n_heads + head) * (a.nope + a.v);
+		const bf16 *rope = ropes + row * a.rope;
+		float score = 0.0f, keep, weight;
+
+#pragma unroll
+		for (int i = 0; i < PER; i++) {
+			uint32_t e = i * 32 + lane;
+
+			if (e < dim)
+				score += element[i] *
+					 __bfloat162float(e < a.nope ? key[e] : rope[e - a.nope]);
+		}
+		for (int d = 16; d > 0; d /= 2)
+			score += __shfl_xor_sync(~0u, score, d);
+		keep = power_2(highest - fmaxf(highest, score));
+		highest = fmaxf(highest, score);
+		weight = power_2(score - highest);
+		sum = sum * keep + weight;
+#pragma unroll
+		for (int i = 0; i < PER; i++)
+			if (i * 32 + lane < a.v)
+				acc[i] = acc[i] * keep +
+					 weight * __bfloat162float(key[a.nope + i * 32 + lane]);
+	}
+	finish(a, piece, query, head, sums, merge<PER>(a.v, acc, highest, sum, sums));
+}
+
+void mla_prompt_any_launch(struct stream *stream, const struct mla_prompt_args *args)
+{
+	uint32_t dim = args->nope + args->rope > args->v ? args->nope + args->rope : args->v;
+	dim3 grid(0, args->n_heads, args->n_pieces);
+
+	for (uint32_t i = 0; i < args->n_pieces; i++)
+		if (args->pieces[i].n_query > grid.x)
+			grid.x = args->pieces[i].n_query;
+	if (dim <= 64)
+		launch(stream, any_kernel<2>, grid, WARPS * 32, 0, *args);
+	else if (dim <= 256)
+		launch(stream, any_kernel<8>, grid, WARPS * 32, 0, *args);
+	else
+		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
+}
+
+const void *mla_prompt_any_kernel(void)
+{
+	return (const void *)any_kernel<2>;
+}

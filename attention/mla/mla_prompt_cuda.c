@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * The host side of prompts that are not absorbed, on CUDA: which kernel serves a model, and its
+ * launches. The tensor maps are of the workspace, which does not move, so they are made once.
+ *
+ * Few queries over many keys do not pay: a block of queries and a head is one block's work, and all
+ * the keys are expanded. Microseconds of a layer with DeepSeek-V2-Lite's sizes on an H200, expanded
+ * and absorbed: 32 tokens over 1024 keys 29 and 23, over 8192 170 and 59; 64 tokens alone 13 and
+ * 21, over 1024 29 and 30, over 8192 167 and 100; 96 tokens over 2048 50 and 58, over 8192 168 and
+ * 176; 512 tokens over 8192 165 and 664.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "attention/mla/mla_prompt_cuda.h"
+
+/* Pointers tell ops apart. */
+static const char name_gather[] = "mla_prompt_gather";
+static const char name_attend[] = "mla_prompt";
+#ifdef MIMEO_PAGED_SM90
+static const char name_sm90[] = "mla_prompt_sm90";
+#endif
+
+struct mla_prompt_state {
+	struct device *device;
+	bool tuned;
+	struct mla_prompt_variant variant;
+	struct cuda_tensor_map expanded, ropes;
+	uint32_t *ticket;
+};
+
+/* ---- making ---- */
+
+#ifdef MIMEO_PAGED_SM90
+static int ticket_new(struct mla_prompt_state *state, struct stream *stream)
+{
+	const struct device_ops *ops = state->device->ops;
+	int rc = ops->mem_alloc(state->device, sizeof(*state->ticket), (void **)&state->ticket);
+
+	return rc != 0 ? rc : ops->fill_async(stream, state->ticket, 0, sizeof(*state->ticket));
+}
+
+static int tune(struct mla_prompt_state *state, struct stream *stream,
+	const struct attention_config *c, const struct mla_prompt_sizes *sizes,
+	const struct mla_prompt_workspace *work)
+{
+	const struct cuda_limits *limits = cuda_limits(stream);
+	uint32_t cols = c->n_heads * (c->latent.nope + c->latent.v);
+	int rc;
+
+	if (limits->arch != 90 || !mla_prompt_sm90_variant(&c->latent,
+					  limits->shared_bytes_optin, &state->variant))
+		return 0;
+	rc = cuda_launch_begin(stream, name_sm90, state->variant.kernel);
+	if (rc == 0)
+		rc = CUDA_TRY(state->device, cudaFuncSetAttribute(state->variant.kernel,
+			cudaFuncAttributeMaxDynamicSharedMemorySize,
+			(int)state->variant.shared_bytes));
+	if (rc == 0)
+		rc = cuda_tensor_map(stream, work->expanded, sizes->n_keys, cols,
+			MLA_PROMPT_GRANULE, &state->expanded);
+	if (rc == 0)
+		rc = cuda_tensor_map(stream, work->ropes, sizes->n_keys, c->latent.rope,
+			MLA_PROMPT_GRANULE, &state->ropes);
+	if (rc == 0)
+		rc = ticket_new(state, stream);
+	state->tuned = rc == 0;
+	return rc;
+}
+#endif
+
+static void state_free(struct mla_prompt_state *state)
+{
+	if (!state)
+		return;
+	if (state->ticket)
+		state->device->ops->mem_free(state->device, state->ticket);
+	free(state);
+}
+
+static int state_load(struct mla_prompt_state *state, const struct attention_config *config,
+	const struct mla_prompt_sizes *sizes, const struct mla_prompt_workspace *work)
+{
+	const struct device_ops *ops = state->device->ops;
+	struct stream *stream;
+	int rc = ops->stream_new(state->device, &stream);
+
+	if (rc != 0)
+		return rc;
+	rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
+	if (rc == 0)
+		rc = cuda_launch_begin(stream, name_attend, mla_prompt_any_kernel());
+#ifdef MIMEO_PAGED_SM90
+	if (rc == 0)
+		rc = tune(state, stream, config, sizes, work);
+#else
+	(void)config, (void)sizes, (void)work;
+#endif
+	if (rc == 0)
+		rc = ops->stream_sync(stream);
+	ops->stream_free(stream);
+	return rc;
+}
+
+static int state_new(struct device *device, const struct attention_config *config,
+	const struct mla_prompt_sizes *sizes, const struct mla_prompt_workspace *work,
+	struct mla_prompt_state **ret)
+{
+	const struct attention_latent *l = &config->latent;
+	struct mla_prompt_state *state;
+	int rc;
+
+	if ((uint64_t)l->nope + l->rope > MLA_PROMPT_ANY_DIM || l->v > MLA_PROMPT_ANY_DIM)
+		return -ENOTSUP;
+	state = calloc(1, sizeof(*state));
+	if (!state)
+		return -ENOMEM;
+	state->device = device;
+	rc = state_load(state, config, sizes, work);
+	if (rc != 0) {
+		state_free(state);
+		return rc;
+	}
+	*ret = state;
+	return 0;
+}
+
+/* ---- running ---- */
+
+static int gather(
+	struct mla_prompt_state *state, struct stream *stream, const struct mla_prompt_args *a)
+{
+	int rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
+	const struct mla_prompt_piece *last;
+
+	(void)state;
+	if (rc != 0 || !a->n_pieces)
+		return rc;
+	last = &a->pieces[a->n_pieces - 1];
+	mla_prompt_gather_launch(stream, a, last->key_row +
+		(last->n_keys + MLA_PROMPT_GRANULE - 1) / MLA_PROMPT_GRANULE * MLA_PROMPT_GRANULE);
+	return cuda_launch_end(stream, name_gather);
+}
+
+#ifdef MIMEO_PAGED_SM90
+static bool aligned(const struct mla_prompt_args *a)
+{
+	return (uintptr_t)a->q % 16 == 0 && (uintptr_t)a->out % 16 == 0 && a->q_stride % 8 == 0;
+}
+
+static void attend_tuned(const struct mla_prompt_state *state, struct stream *stream,
+	const struct mla_prompt_args *a)
+{
+	struct mla_prompt_cuda_args args = { .a = *a, .ticket = state->ticket };
+	uint32_t rows = state->variant.rows;
+
+	for (uint32_t i = 0; i < a->n_pieces; i++)
+		args.n_items += (a->pieces[i].n_query + rows - 1) / rows * a->n_heads;
+	mla_prompt_sm90_launch(
+		stream, &state->variant, &args, &state->expanded, &state->ropes);
+}
+#endif
+
+static int attend(
+	struct mla_prompt_state *state, struct stream *stream, const struct mla_prompt_args *a)
+{
+	const char *name = name_attend;
+	int rc;
+
+#ifdef MIMEO_PAGED_SM90
+	if (state->tuned && aligned(a))
+		name = name_sm90;
+#endif
+	rc = cuda_launch_begin(stream, name,
+		name == name_attend ? mla_prompt_any_kernel() : state->variant.kernel);
+	if (rc != 0 || !a->n_pieces)
+		return rc;
+#ifdef MIMEO_PAGED_SM90
+	if (name == name_sm90)
+		attend_tuned(state, stream, a);
+	else
+#endif
+		mla_prompt_any_launch(stream, a);
+	return cuda_launch_end(stream, name);
+}
+
+const struct mla_prompt_kernels mla_prompt_cuda_kernels = {
+	.dtype = DTYPE_BF16,
+	.granule = MLA_PROMPT_GRANULE,
+	.max_keys = 8192,
+	.expanded_bytes = (uint64_t)256 << 20,
+	.sums_bytes = (uint64_t)256 << 20,
+	.many_queries = 96,
+	.few_keys = 1024,
+	.state_new = state_new,
+	.state_free = state_free,
+	.gather = gather,
+	.attend = attend,
+};
