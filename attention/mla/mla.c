@@ -19,6 +19,7 @@
  */
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,14 +75,22 @@ int mla_check(const struct attention_config *c, char *why, size_t size)
 	return gqa_check_sizes(c, why, size);
 }
 
-/* float32 is the cpu device's; no other has kernels for these backends. */
+/* float32 is the cpu device's, bf16 cuda's. */
 static int mla_device_check(const struct attention_config *config, char *why, size_t size)
 {
 	int rc = mla_check(config, why, size);
 
 	if (rc != 0 || config->kv_dtype == DTYPE_F32)
 		return rc;
+#ifdef MIMEO_HAVE_CUDA
+	if (config->head_dim <= MLA_CUDA_WIDTH_MAX)
+		return 0;
+	snprintf(why, size, "cached rows of %u + %u columns are more than the %u of cuda's kernels",
+		(unsigned int)config->latent.rank, (unsigned int)config->latent.rope,
+		(unsigned int)MLA_CUDA_WIDTH_MAX);
+#else
 	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
+#endif
 	return -ENOTSUP;
 }
 
@@ -98,40 +107,107 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
 	return a / b + (a % b != 0);
 }
 
-struct mla_sizes mla_sizes(const struct attention_config *config, const struct mla_kernels *kernels)
+/* Splits of each of n tokens: as many as the slots have room for at once, because each costs a partial
+ * result. Of more tokens than slots, so many that a last round which leaves slots idle is short beside
+ * the others; that round takes half of a full one's time at least, a block alone being twice as fast as
+ * one of all, and the partial results a part of all (both as measured on an H200). */
+static uint32_t splits_for(uint32_t n, uint32_t n_slots, uint32_t most)
 {
-	uint32_t keys = ceil_div(config->max_seq_len, kernels->max_splits);
-	struct mla_sizes sizes = { .split_keys = ceil_div(keys, MLA_TILE) * MLA_TILE };
+	uint32_t best = n_slots / n;
+	double least = INFINITY;
 
+	if (best >= 1)
+		return best < most ? best : most;
+	for (uint32_t s = 1; s <= 8 && s <= most; s++) {
+		double rounds = (double)n * s / n_slots, last = rounds - floor(rounds), cost;
+
+		cost = (floor(rounds) + (last > 0 ? fmax(last, 0.5) : 0)) / rounds;
+		cost += s > 1 ? 0.06 + 0.01 * s : 0;
+		if (cost < least) {
+			least = cost;
+			best = s;
+		}
+	}
+	return best;
+}
+
+struct mla_sizes mla_sizes(const struct attention_config *config, const struct mla_kernels *kernels,
+	uint32_t n_tokens)
+{
+	struct mla_sizes sizes = {
+		.chunk_tokens = config->max_tokens < kernels->chunk_tokens ?
+			config->max_tokens : kernels->chunk_tokens,
+	};
+	uint32_t n_splits = kernels->max_splits;
+
+	if (kernels->n_blocks) {
+		uint32_t parts = ceil_div(config->n_heads, kernels->block_heads), n = n_tokens;
+
+		n = n > sizes.chunk_tokens ? sizes.chunk_tokens : n;
+		sizes.n_slots = parts < kernels->n_blocks ? kernels->n_blocks / parts : 1;
+		n_splits = n ? splits_for(n, sizes.n_slots, kernels->max_splits) : n_splits;
+	}
+	sizes.split_keys =
+		ceil_div(ceil_div(config->max_seq_len, n_splits), MLA_TILE) * MLA_TILE;
 	sizes.n_splits = ceil_div(config->max_seq_len, sizes.split_keys);
-	sizes.chunk_tokens = config->max_tokens < kernels->chunk_tokens ?
-		config->max_tokens : kernels->chunk_tokens;
 	return sizes;
+}
+
+/* Splits of all tokens of a chunk, at most, whatever number of them there is. Where n_blocks decides,
+ * an only split has no part in it: it is the result. A slot has two: the end of one token's keys and
+ * the beginning of another's. */
+static uint32_t partials_max(
+	const struct attention_config *config, const struct mla_kernels *kernels, bool planned)
+{
+	struct mla_sizes sizes = mla_sizes(config, kernels, 0);
+	uint32_t most = planned ? 2 * sizes.n_slots : 0;
+
+	for (uint32_t n = 1; n <= sizes.chunk_tokens; n++) {
+		uint32_t n_splits = mla_sizes(config, kernels, n).n_splits;
+
+		if ((n_splits > 1 || !kernels->n_blocks) && n * n_splits > most)
+			most = n * n_splits;
+	}
+	return most;
+}
+
+static void plan_carve(const struct attention_config *config, const struct mla_sizes *sizes,
+	struct arena *arena, struct mla_plan *ret)
+{
+	if (sizes->n_slots) {
+		ret->tokens = arena_take(arena, sizes->chunk_tokens, sizeof(*ret->tokens));
+		ret->slots = arena_take(arena, sizes->n_slots, sizeof(*ret->slots));
+		return;
+	}
+	ret->token_items =
+		arena_take(arena, (size_t)config->max_tokens + 1, sizeof(*ret->token_items));
+	ret->items = arena_take(arena, config->max_tokens, sizes->n_splits * sizeof(*ret->items));
 }
 
 void mla_workspace_carve(const struct attention_config *config, const struct mla_kernels *kernels,
 	bool planned, struct arena *arena, struct mla_workspace *ret)
 {
-	const struct mla_sizes sizes = mla_sizes(config, kernels);
+	const struct mla_sizes sizes = mla_sizes(config, kernels, 0);
 	size_t heads = (size_t)sizes.chunk_tokens * config->n_heads, rank = config->latent.rank;
+	size_t partials = (size_t)partials_max(config, kernels, planned) * config->n_heads;
 
 	*ret = (struct mla_workspace){
 		.latent = arena_take(arena, heads, rank * dtype_bytes(config->activation_dtype)),
-		.partial = arena_take(arena, heads, sizes.n_splits * rank * sizeof(float)),
-		.lse = arena_take(arena, heads, sizes.n_splits * sizeof(float)),
+		.partial = arena_take(arena, partials, rank * sizeof(float)),
+		.lse = arena_take(arena, partials, sizeof(float)),
 	};
-	if (!planned)
-		return;
-	ret->plan.token_items =
-		arena_take(arena, (size_t)config->max_tokens + 1, sizeof(*ret->plan.token_items));
-	ret->plan.items = arena_take(
-		arena, config->max_tokens, sizes.n_splits * sizeof(*ret->plan.items));
+	if (planned)
+		plan_carve(config, &sizes, arena, &ret->plan);
 }
 
 /* ---- managers ---- */
 
-static const struct mla_kernels *kernels_for(const char *kind)
+const struct mla_kernels *mla_kernels_for(const char *kind)
 {
+#ifdef MIMEO_HAVE_CUDA
+	if (strcmp(kind, "cuda") == 0)
+		return &mla_cuda_kernels;
+#endif
 	return strcmp(kind, "cpu") == 0 ? &mla_cpu_kernels : NULL;
 }
 
@@ -174,8 +250,8 @@ static int manager_new(struct device *device, const struct attention_config *con
 	rc = device->ops->info(device, &info);
 	if (rc != 0)
 		return rc;
-	kernels = kernels_for(info.kind);
-	if (!kernels || !device->kernels->head_gemm || mla_check(config, NULL, 0) != 0 ||
+	kernels = mla_kernels_for(info.kind);
+	if (!kernels || !device->kernels->head_gemm || mla_device_check(config, NULL, 0) != 0 ||
 		config->kv_dtype != kernels->dtype)
 		return -ENOTSUP;
 	manager = calloc(1, sizeof(*manager));
@@ -190,6 +266,8 @@ static int manager_new(struct device *device, const struct attention_config *con
 	manager->kernels = kernels;
 	manager->planned = planned;
 	rc = take_workspace(manager);
+	if (rc == 0 && kernels->load)
+		rc = kernels->load(device);
 	if (rc == 0)
 		rc = mla_prompt_new(device, &manager->model.config,
 			mla_prompt_kernels_for(info.kind), &manager->prompt);
@@ -332,13 +410,14 @@ static struct mla_args args_of(
 		.max_seq_len = c->max_seq_len,
 		.n_rows = metadata->padded_rows,
 		.n_tokens = metadata->padded_tokens,
+		.step_tokens = metadata->padded_tokens,
 		.n_heads = c->n_heads,
 		.rank = c->latent.rank,
 		.nope = c->latent.nope,
 		.rope = c->latent.rope,
 		.page_tokens = c->page_tokens,
 		.n_pages = c->n_kv_pages,
-		.sizes = mla_sizes(c, manager->kernels),
+		.sizes = mla_sizes(c, manager->kernels, metadata->padded_tokens),
 		.scale = c->scale,
 	};
 }
@@ -363,6 +442,7 @@ static int run_chunk(const struct attention_manager *manager, struct stream *str
 	a.n_tokens = tokens.end - tokens.first;
 	if (a.n_tokens > a.sizes.chunk_tokens)
 		a.n_tokens = a.sizes.chunk_tokens;
+	a.sizes = mla_sizes(c, manager->kernels, a.n_tokens);
 	a.q = (const uint8_t *)all->q + (size_t)tokens.first * all->q_stride * act;
 	rc = absorb(ops, stream, &a, &c->latent, args->kv_b);
 	if (rc == 0)

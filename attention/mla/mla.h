@@ -23,11 +23,12 @@
 /* split_keys is a multiple of it. */
 #define MLA_TILE 32u
 
-/* What sizes everything, for the reserve and for the run: a function of the configuration and of the
- * device's limits alone. */
+/* What sizes everything, for the reserve and for the run: a function of the configuration, of the
+ * device's limits and of how many tokens there are, padding among them, alone. */
 struct mla_sizes {
 	uint32_t split_keys, n_splits; /* n_splits * split_keys >= max_seq_len */
 	uint32_t chunk_tokens;         /* tokens that the workspace holds */
+	uint32_t n_slots;              /* equal pieces of a plan's line of tiles; 0: it lists splits */
 };
 
 /* A split that is not empty. */
@@ -36,15 +37,33 @@ struct mla_item {
 	int32_t end; /* of its keys, exclusive; they begin at split * split_keys */
 };
 
-/* The work of a step, token by token: for `mla_planned`. */
+/* A token, its keys laid behind those of the tokens before it on a line of tiles. */
+struct mla_token {
+	int32_t row, n_keys;
+	int32_t tile_start; /* where on the line */
+	int32_t n_tiles;
+} __attribute__((aligned(16)));
+
+/* A piece of that line. */
+struct mla_slot {
+	int32_t token; /* that tile_begin is of */
+	int32_t tile_begin, tile_end;
+	/* The same in all; 0: each slot is one whole token, because they are few and much alike. */
+	int32_t tiles_per_slot;
+} __attribute__((aligned(16)));
+
+/* The work of a step: for `mla_planned`, as a list of splits, or as a line cut into slots. */
 struct mla_plan {
-	int32_t *token_items;   /* [max_tokens + 1] where a token's items begin */
-	struct mla_item *items; /* [max_tokens * n_splits] */
+	int32_t *token_items;     /* [max_tokens + 1] where a token's items begin */
+	struct mla_item *items;   /* [max_tokens * n_splits] */
+	struct mla_token *tokens; /* [chunk_tokens]; NULL: no slots */
+	struct mla_slot *slots;   /* [n_slots] */
 };
 
 /* Device memory, as sizes say. */
 struct mla_workspace {
 	void *latent;   /* [chunk_tokens, n_heads, rank] act: queries, then averages over all keys */
+	/* For the worst case over all numbers of tokens. A filling may keep both to itself. */
 	float *partial; /* [chunk_tokens, n_heads, n_splits, rank] averages over a split's keys */
 	float *lse;     /* [chunk_tokens, n_heads, n_splits] log-sum-exp of a split's scores, or -inf */
 	struct mla_plan plan; /* NULL in `mla` */
@@ -61,6 +80,7 @@ struct mla_args {
 	uint32_t q_stride, max_pages, max_seq_len;
 	uint32_t n_rows;               /* padded */
 	uint32_t first_token, n_tokens; /* the chunk's; tokens past query_start[n_rows] get 0 */
+	uint32_t step_tokens;          /* padded, of all chunks: what a plan is of */
 	uint32_t n_heads, rank, nope, rope, page_tokens;
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	struct mla_sizes sizes;
@@ -71,6 +91,12 @@ struct mla_args {
 struct mla_kernels {
 	enum dtype dtype; /* of activations and cache */
 	uint32_t max_splits, chunk_tokens;
+	/* Blocks that run at once, and the heads that one of them takes: there are as many splits as
+	 * fill them, and so fewer where there are more tokens; an only split is the result and needs no
+	 * stage 2. 0: max_splits always, so that a token's splits are its own. */
+	uint32_t n_blocks, block_heads;
+	/* Load all that may ever be launched; before lock. NULL: there is nothing. */
+	int (*load)(struct device *device);
 	/* Fill the plan for tokens [0, first_token + n_tokens). */
 	int (*plan)(struct stream *stream, const struct mla_args *args);
 	/* Stage 1: latent -> partial, lse. */
@@ -80,13 +106,20 @@ struct mla_kernels {
 };
 
 extern const struct mla_kernels mla_cpu_kernels;
+#ifdef MIMEO_HAVE_CUDA
+extern const struct mla_kernels mla_cuda_kernels;
+#define MLA_CUDA_WIDTH_MAX 4096u /* of a cached row, rank and rope */
+#endif
+/* By device_info's kind; NULL: it has none. */
+const struct mla_kernels *mla_kernels_for(const char *kind);
 
 /* 0, or -ENOTSUP and one sentence. */
 int mla_check(const struct attention_config *config, char *why, size_t size);
 /* 0, or -EINVAL. */
 int mla_args_check(const struct attention_config *config, const struct attention_args *args);
-struct mla_sizes mla_sizes(
-	const struct attention_config *config, const struct mla_kernels *kernels);
+/* n_tokens: of the chunk, padded. */
+struct mla_sizes mla_sizes(const struct attention_config *config,
+	const struct mla_kernels *kernels, uint32_t n_tokens);
 /* Reserve (arena without a base) and place; `planned`: with a plan. */
 void mla_workspace_carve(const struct attention_config *config, const struct mla_kernels *kernels,
 	bool planned, struct arena *arena, struct mla_workspace *ret);

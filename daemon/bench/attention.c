@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "attention/attention.h"
+#include "daemon/bench/attention_mla.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"
@@ -395,6 +396,8 @@ static void add(struct attention_facts *facts, uint32_t batch, uint32_t query, u
 
 int bench_attention(const struct bench_options *options)
 {
+	if (bench_is_mla(options))
+		return bench_attention_mla(options);
 	struct attention_facts *facts = child_memory(sizeof(*facts));
 	struct attention_work work = {options, facts};
 	int r = facts ? 0 : -ENOMEM;

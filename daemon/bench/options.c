@@ -53,6 +53,9 @@ enum {
 	OPT_BATCHES,
 	OPT_CONTEXTS,
 	OPT_PROMPTS,
+	OPT_HEADS,
+	OPT_RANK,
+	OPT_ROPE,
 	OPT_TIMEOUT,
 	OPT_JSON,
 	OPT_HELP,
@@ -106,6 +109,10 @@ static const struct option_text {
 		"decode attention modes"},
 	[OPT_PROMPTS] = {"prompts", "LIST", "attention: lengths of whole prompts (default: none)",
 		"attention"},
+	[OPT_HEADS] = {"heads", "N", "attention: heads of latent attention (default: 16)",
+		"attention"},
+	[OPT_RANK] = {"rank", "N", "attention: its latent columns (default: 512)", "attention"},
+	[OPT_ROPE] = {"rope", "N", "attention: its rotated columns (default: 64)", "attention"},
 	[OPT_TIMEOUT] = {"timeout", "N", "seconds after which a step is given up (default: 120)",
 		NULL},
 	[OPT_JSON] = {"json", NULL, "write JSON", NULL},
@@ -181,6 +188,12 @@ static bool take_number(int option, const char *value, struct bench_options *o)
 		return parse_list(value, 1u << 20, o->contexts, &o->n_contexts);
 	case OPT_PROMPTS:
 		return parse_list(value, 1u << 17, o->prompts, &o->n_prompts);
+	case OPT_HEADS:
+		return parse_number(value, 1, 1024, &o->heads);
+	case OPT_RANK:
+		return parse_number(value, 8, 4096, &o->rank);
+	case OPT_ROPE:
+		return parse_number(value, 2, 4096, &o->rope);
 	case OPT_TIMEOUT:
 		return parse_number(value, 1, 86400, &o->timeout_s);
 	}
@@ -323,6 +336,9 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 	*ret = (struct bench_options){
 		.device = "auto",
 		.attention = "auto",
+		.heads = 16,
+		.rank = 512,
+		.rope = 64,
 		.seconds = 4,
 		.timeout_s = 120,
 		.tokens = 200,

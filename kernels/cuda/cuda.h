@@ -78,6 +78,14 @@ struct cuda_tensor_map {
  */
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
+/*
+ * The same in four dimensions, for boxes of whole rows in shared memory as atoms of 8 rows by 64
+ * columns, those of the same 8 rows behind each other: {64 columns, 8 rows, cols / 64, rows / 8}. A
+ * box is {64, 8, cols / 64, box_rows / 8}. cols a multiple of 64, box_rows and rows of 8; rows 0: not
+ * known.
+ */
+int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t rows, uint32_t cols,
+	uint32_t box_rows, struct cuda_tensor_map *ret);
 
 /*
  * The step's inputs (struct step_inputs) are written by `prepare`, which says so. Settled: nothing

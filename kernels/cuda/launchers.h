@@ -25,6 +25,8 @@ int cuda_to_f32(struct stream *stream, const struct op_to_f32 *args);
 int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *args);
 int cuda_sample(struct stream *stream, const struct op_sample *args);
 int cuda_outbox(struct stream *stream, const struct op_outbox *args);
+int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *args);
+int cuda_head_gemm(struct stream *stream, const struct op_head_gemm *args);
 
 #ifdef __cplusplus
 }

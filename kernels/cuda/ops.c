@@ -15,4 +15,6 @@ const struct kernel_ops cuda_kernel_ops = {
 	.copy_pages = cuda_copy_pages,
 	.sample = cuda_sample,
 	.outbox = cuda_outbox,
+	.mla_rope_and_cache = cuda_mla_rope_and_cache,
+	.head_gemm = cuda_head_gemm,
 };

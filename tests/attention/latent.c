@@ -8,21 +8,48 @@
 #include <cmocka.h>
 
 #include "tests/attention/latent.h"
+#include "tests/device_memory.h"
 
 #define TOLERANCE 1e-5
+/* bf16: the absorbed query, the weights, the average and the value are rounded, 2^-9 each; as a part
+ * of the values' magnitude */
+#define TOLERANCE_CUDA 1.5e-2
+
+#define LATENT_WIDTH 640u /* of rows of the reference */
 
 enum part { PART_Q, PART_KV, PART_W };
+
+static uint16_t bf16_bits(float value)
+{
+	uint32_t word;
+
+	if (isnan(value))
+		return 0xffff;
+	memcpy(&word, &value, sizeof(word));
+	return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+static float bf16_value(uint16_t bits)
+{
+	uint32_t word = (uint32_t)bits << 16;
+	float value;
+
+	memcpy(&value, &word, sizeof(value));
+	return value;
+}
 
 /* In (-1, 1), by a hash. */
 static float content(uint32_t seed, enum part part, uint32_t position, uint32_t element)
 {
 	uint64_t x = (uint64_t)seed << 44 ^ (uint64_t)part << 40 ^ (uint64_t)position << 20 ^
 		     element;
+	float value;
 
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
 	x ^= x >> 31;
-	return (float)(x >> 40) * 0x1p-23f - 1.0f;
+	value = (float)(x >> 40) * 0x1p-23f - 1.0f;
+	return test_on_cuda() ? bf16_value(bf16_bits(value)) : value;
 }
 
 uint32_t latent_draw(struct latent_world *w, uint32_t n)
@@ -33,41 +60,99 @@ uint32_t latent_draw(struct latent_world *w, uint32_t n)
 
 /* ---- making ---- */
 
-static void *take(struct latent_world *w, size_t n, size_t size)
+static void *take(struct latent_world *w, size_t bytes)
 {
 	void *memory = NULL;
 
-	assert_int_equal(w->device->ops->mem_alloc(w->device, n * size, &memory), 0);
-	memset(memory, 0xff, n * size);
+	assert_int_equal(w->device->ops->mem_alloc(w->device, bytes, &memory), 0);
+	test_fill(w->device, memory, 0xff, bytes);
 	return memory;
+}
+
+static void *image(size_t n)
+{
+	void *memory = malloc(n * 4 + 1);
+
+	assert_non_null(memory);
+	memset(memory, 0xff, n * 4);
+	return memory;
+}
+
+/* Floats go as what the device has of activations. */
+static void upload(struct latent_world *w, void *to, const float *from, size_t n)
+{
+	uint16_t *halves;
+
+	if (!test_on_cuda()) {
+		test_copy(w->device, to, from, n * sizeof(*from));
+		return;
+	}
+	halves = malloc(n * sizeof(*halves) + 1);
+	assert_non_null(halves);
+	for (size_t i = 0; i < n; i++)
+		halves[i] = bf16_bits(from[i]);
+	test_copy(w->device, to, halves, n * sizeof(*halves));
+	free(halves);
+}
+
+static size_t act_bytes(void)
+{
+	return test_on_cuda() ? 2 : 4;
+}
+
+static size_t kv_elements(const struct latent_world *w)
+{
+	return (size_t)w->n_pages * w->config.page_tokens * w->config.head_dim;
 }
 
 static void take_inputs(struct latent_world *w)
 {
 	const struct attention_config *c = &w->config;
+	size_t n_entries = (size_t)LATENT_ROWS * c->max_pages;
 
 	w->inputs = (struct step_inputs){
 		.max_rows = LATENT_ROWS,
 		.max_tokens = LATENT_TOKENS,
 		.max_pages = c->max_pages,
 		.page_tokens = c->page_tokens,
-		.query_start = take(w, LATENT_ROWS + 1, sizeof(int32_t)),
-		.seq_lens = take(w, LATENT_ROWS, sizeof(int32_t)),
-		.block_table = take(w, (size_t)LATENT_ROWS * c->max_pages, sizeof(int32_t)),
+		.query_start = take(w, (LATENT_ROWS + 1) * sizeof(int32_t)),
+		.seq_lens = take(w, LATENT_ROWS * sizeof(int32_t)),
+		.block_table = take(w, n_entries * sizeof(int32_t)),
 	};
+	w->tables = (struct step_inputs){
+		.query_start = image(LATENT_ROWS + 1),
+		.seq_lens = image(LATENT_ROWS),
+		.block_table = image(n_entries),
+	};
+}
+
+static void take_buffers(struct latent_world *w)
+{
+	w->kv = image(kv_elements(w));
+	w->q = image((size_t)LATENT_TOKENS * w->q_width);
+	w->out = image((size_t)LATENT_TOKENS * w->out_width);
+	w->device_kv = take(w, kv_elements(w) * act_bytes());
+	w->device_q = take(w, (size_t)LATENT_TOKENS * w->q_width * act_bytes());
+	w->device_out = take(w, (size_t)LATENT_TOKENS * w->out_width * act_bytes());
 }
 
 static void take_weight(struct latent_world *w)
 {
 	const struct attention_latent *l = &w->config.latent;
 	uint32_t rows = w->config.n_heads * (l->nope + l->v);
-	float *data = take(w, (size_t)rows * l->rank, sizeof(float));
+	void *data = take(w, (size_t)rows * l->rank * act_bytes());
 
+	w->w = image((size_t)rows * l->rank);
 	for (uint32_t r = 0; r < rows; r++)
 		for (uint32_t i = 0; i < l->rank; i++)
-			data[r * l->rank + i] = content(0, PART_W, r, i);
+			w->w[(size_t)r * l->rank + i] = content(0, PART_W, r, i);
+	upload(w, data, w->w, (size_t)rows * l->rank);
 	w->kv_b = (struct weight){
-		.data = data, .dtype = DTYPE_F32, .rows = rows, .cols = l->rank };
+		.data = data,
+		.dtype = test_on_cuda() ? DTYPE_BF16 : DTYPE_F32,
+		.rows = rows,
+		.cols = l->rank,
+	};
 }
 
 void latent_init(struct latent_world *w, const char *backend, const struct latent_shape *s)
@@ -86,19 +171,17 @@ void latent_init(struct latent_world *w, const char *backend, const struct laten
 		.max_pages = (s->max_seq_len + s->page_tokens - 1) / s->page_tokens + 3,
 		.max_seq_len = s->max_seq_len,
 		.max_decode_query = 4,
-		.activation_dtype = DTYPE_F32,
-		.kv_dtype = DTYPE_F32,
+		.activation_dtype = test_on_cuda() ? DTYPE_BF16 : DTYPE_F32,
+		.kv_dtype = test_on_cuda() ? DTYPE_BF16 : DTYPE_F32,
 	};
 	w->n_pages = w->config.n_kv_pages = LATENT_ROWS * w->config.max_pages + 1;
 	w->q_width = s->n_heads * (s->nope + s->rope);
 	w->out_width = s->n_heads * s->v;
-	assert_int_equal(device_open("cpu", &(struct device_options){ 0 }, &w->device), 0);
+	w->device = test_device_open(0);
 	assert_int_equal(w->device->ops->stream_new(w->device, &w->stream), 0);
 	take_inputs(w);
 	take_weight(w);
-	w->kv = take(w, (size_t)w->n_pages * s->page_tokens * w->config.head_dim, sizeof(float));
-	w->q = take(w, (size_t)LATENT_TOKENS * w->q_width, sizeof(float));
-	w->out = take(w, (size_t)LATENT_TOKENS * w->out_width, sizeof(float));
+	take_buffers(w);
 	w->backend = attention_find(backend);
 	assert_non_null(w->backend);
 	assert_int_equal(
@@ -113,14 +196,21 @@ void latent_deinit(struct latent_world *w)
 	w->backend->metadata_free(w->metadata);
 	w->backend->manager_free(w->manager);
 	ops->stream_free(w->stream);
-	ops->mem_free(w->device, w->out);
-	ops->mem_free(w->device, w->q);
-	ops->mem_free(w->device, w->kv);
+	ops->mem_free(w->device, w->device_out);
+	ops->mem_free(w->device, w->device_q);
+	ops->mem_free(w->device, w->device_kv);
 	ops->mem_free(w->device, (void *)(uintptr_t)w->kv_b.data);
 	ops->mem_free(w->device, w->inputs.block_table);
 	ops->mem_free(w->device, w->inputs.seq_lens);
 	ops->mem_free(w->device, w->inputs.query_start);
 	ops->free(w->device);
+	free(w->tables.block_table);
+	free(w->tables.seq_lens);
+	free(w->tables.query_start);
+	free(w->w);
+	free(w->out);
+	free(w->q);
+	free(w->kv);
 }
 
 /* ---- placing ---- */
@@ -130,17 +220,17 @@ static void make_hostile(struct latent_world *w)
 	static const int32_t garbage[] = { -1, INT32_MAX, INT32_MIN, 1 << 20 };
 	const struct attention_config *c = &w->config;
 
-	memset(w->kv, 0xff, (size_t)w->n_pages * c->page_tokens * c->head_dim * sizeof(float));
+	memset(w->kv, 0xff, kv_elements(w) * sizeof(float));
 	memset(w->q, 0xff, (size_t)LATENT_TOKENS * w->q_width * sizeof(float));
 	for (uint32_t i = 0; i < LATENT_ROWS * c->max_pages; i++)
-		w->inputs.block_table[i] = garbage[latent_draw(w, 4)];
+		w->tables.block_table[i] = garbage[latent_draw(w, 4)];
 }
 
 /* A page that no row has yet: rows take every LATENT_ROWSth one, from the back. */
 static void place_row(struct latent_world *w, uint32_t index, const struct latent_row *row)
 {
 	const struct attention_config *c = &w->config;
-	int32_t *table = w->inputs.block_table + index * c->max_pages;
+	int32_t *table = w->tables.block_table + index * c->max_pages;
 
 	for (uint32_t p = 0; p < row->seq_len; p++) {
 		float *cached;
@@ -173,8 +263,8 @@ void latent_place(struct latent_world *w, const struct latent_row *rows, uint32_
 		w->rows[r] = rows[r];
 		w->query_lens[r] = rows[r].n_query;
 		w->seq_lens[r] = rows[r].seq_len;
-		w->inputs.query_start[r] = (int32_t)n_tokens;
-		w->inputs.seq_lens[r] = (int32_t)rows[r].seq_len;
+		w->tables.query_start[r] = (int32_t)n_tokens;
+		w->tables.seq_lens[r] = (int32_t)rows[r].seq_len;
 		place_row(w, r, &rows[r]);
 		if (rows[r].seq_len)
 			place_queries(w, &rows[r], n_tokens);
@@ -182,9 +272,9 @@ void latent_place(struct latent_world *w, const struct latent_row *rows, uint32_
 		max_query = rows[r].n_query > max_query ? rows[r].n_query : max_query;
 	}
 	for (uint32_t r = n_rows; r < LATENT_ROWS; r++)
-		w->inputs.seq_lens[r] = 0;
+		w->tables.seq_lens[r] = 0;
 	for (uint32_t r = n_rows; r <= LATENT_ROWS; r++)
-		w->inputs.query_start[r] = (int32_t)n_tokens;
+		w->tables.query_start[r] = (int32_t)n_tokens;
 	w->batch = (struct attention_batch){
 		.n_rows = n_rows,
 		.n_tokens = n_tokens,
@@ -194,9 +284,39 @@ void latent_place(struct latent_world *w, const struct latent_row *rows, uint32_
 		.query_lens = w->query_lens,
 		.seq_lens = w->seq_lens,
 	};
+	latent_upload(w);
 }
 
 /* ---- running ---- */
+
+void latent_upload(struct latent_world *w)
+{
+	const struct step_inputs *from = &w->tables, *to = &w->inputs;
+
+	assert_int_equal(w->device->ops->stream_sync(w->stream), 0);
+	test_copy(w->device, to->query_start, from->query_start,
+		(LATENT_ROWS + 1) * sizeof(*from->query_start));
+	test_copy(w->device, to->seq_lens, from->seq_lens, LATENT_ROWS * sizeof(*from->seq_lens));
+	test_copy(w->device, to->block_table, from->block_table,
+		(size_t)LATENT_ROWS * w->config.max_pages * sizeof(*from->block_table));
+	upload(w, w->device_kv, w->kv, kv_elements(w));
+	upload(w, w->device_q, w->q,
+		(size_t)LATENT_TOKENS * w->config.n_heads *
+			(w->config.latent.nope + w->config.latent.rope));
+}
+
+void latent_fetch(struct latent_world *w)
+{
+	size_t n = (size_t)LATENT_TOKENS * w->out_width;
+	void *copy;
+
+	assert_int_equal(w->device->ops->stream_sync(w->stream), 0);
+	copy = test_fetch(w->device, w->device_out, n * act_bytes());
+	for (size_t i = 0; i < n; i++)
+		w->out[i] = test_on_cuda() ? bf16_value(((uint16_t *)copy)[i])
+					   : ((float *)copy)[i];
+	free(copy);
+}
 
 int latent_build(struct latent_world *w, enum attention_phase phase)
 {
@@ -208,25 +328,27 @@ int latent_enqueue(struct latent_world *w)
 {
 	return w->backend->run(w->metadata, w->stream, &(struct attention_args){
 		.layer = 1,
-		.q = w->q,
+		.q = w->device_q,
 		.q_stride = w->q_width,
-		.kv = w->kv,
-		.out = w->out,
+		.kv = w->device_kv,
+		.out = w->device_out,
 		.kv_b = &w->kv_b,
 	});
 }
 
 void latent_poison_out(struct latent_world *w)
 {
-	memset(w->out, 0xff, (size_t)LATENT_TOKENS * w->out_width * sizeof(float));
+	test_fill(w->device, w->device_out, 0xff,
+		(size_t)LATENT_TOKENS * w->out_width * act_bytes());
 }
 
 void latent_run(struct latent_world *w)
 {
+	latent_upload(w);
 	latent_poison_out(w);
 	assert_int_equal(latent_build(w, ATTENTION_EAGER), 0);
 	assert_int_equal(latent_enqueue(w), 0);
-	assert_int_equal(w->device->ops->stream_sync(w->stream), 0);
+	latent_fetch(w);
 }
 
 /* ---- judging ---- */
@@ -238,30 +360,36 @@ float *latent_out(const struct latent_world *w, uint32_t row, uint32_t token)
 	return w->out + (size_t)token * w->out_width;
 }
 
-/* Row r of W_UK (or W_UV) times the latent of a position. */
-static double expand(const struct latent_world *w, uint32_t seed, uint32_t position, uint32_t r)
+/* Row r of W_UK (or W_UV) times a latent. */
+static double expand(const struct latent_world *w, const float *latent, uint32_t r)
 {
+	uint32_t rank = w->config.latent.rank;
 	double sum = 0;
 
-	for (uint32_t i = 0; i < w->config.latent.rank; i++)
-		sum += (double)content(0, PART_W, r, i) *
-		       (double)content(seed, PART_KV, position, i);
+	for (uint32_t i = 0; i < rank; i++)
+		sum += (double)w->w[(size_t)r * rank + i] * (double)latent[i];
 	return sum;
 }
 
+/* Of a query [nope, rope] with what is cached of a position. */
 static double score(
-	const struct latent_world *w, uint32_t seed, uint32_t last, uint32_t head, uint32_t p)
+	const struct latent_world *w, const float *query, const float *cached, uint32_t head)
 {
 	const struct attention_latent *l = &w->config.latent;
-	uint32_t q = head * (l->nope + l->rope), row = head * (l->nope + l->v);
 	double sum = 0;
 
 	for (uint32_t i = 0; i < l->nope; i++)
-		sum += (double)content(seed, PART_Q, last, q + i) * expand(w, seed, p, row + i);
+		sum += (double)query[i] * expand(w, cached, head * (l->nope + l->v) + i);
 	for (uint32_t i = 0; i < l->rope; i++)
-		sum += (double)content(seed, PART_Q, last, q + l->nope + i) *
-		       (double)content(seed, PART_KV, p, l->rank + i);
+		sum += (double)query[l->nope + i] * (double)cached[l->rank + i];
 	return sum * (double)w->config.scale;
+}
+
+static void fill(float *to, uint32_t n, uint32_t seed, enum part part, uint32_t p, uint32_t first)
+{
+	assert_true(n <= LATENT_WIDTH);
+	for (uint32_t i = 0; i < n; i++)
+		to[i] = content(seed, part, p, first + i);
 }
 
 static void verify_head(const struct latent_world *w, const struct latent_row *row, uint32_t last,
@@ -269,18 +397,28 @@ static void verify_head(const struct latent_world *w, const struct latent_row *r
 {
 	const struct attention_latent *l = &w->config.latent;
 	uint32_t first_value = head * (l->nope + l->v) + l->nope;
-	double sums[64] = { 0 }, total = 0;
+	double sums[64] = { 0 }, total = 0, magnitude = 0;
+	float query[LATENT_WIDTH], cached[LATENT_WIDTH];
 
 	assert_true(l->v <= 64);
+	fill(query, l->nope + l->rope, row->seed, PART_Q, last, head * (l->nope + l->rope));
 	for (uint32_t p = 0; p <= last; p++) {
-		double weight = exp(score(w, row->seed, last, head, p));
+		double weight;
 
+		fill(cached, l->rank + l->rope, row->seed, PART_KV, p, 0);
+		weight = exp(score(w, query, cached, head));
 		total += weight;
-		for (uint32_t i = 0; i < l->v; i++)
-			sums[i] += weight * expand(w, row->seed, p, first_value + i);
+		for (uint32_t i = 0; i < l->v; i++) {
+			double value = expand(w, cached, first_value + i);
+
+			sums[i] += weight * value;
+			magnitude += weight * fabs(value) / l->v;
+		}
 	}
 	for (uint32_t i = 0; i < l->v; i++) {
-		if (!(fabs((double)out[i] - sums[i] / total) <= TOLERANCE))
+		double limit = test_on_cuda() ? TOLERANCE_CUDA * magnitude / total : TOLERANCE;
+
+		if (!(fabs((double)out[i] - sums[i] / total) <= limit))
 			fail_msg("position %u head %u element %u: %.9g, expected %.9g", last, head, i,
 				(double)out[i], sums[i] / total);
 	}

@@ -7,12 +7,16 @@
  * function of (its sequence's seed, position, element); whatever no reader may look at is NaN, block
  * table entries past the used pages are garbage; and a dense double reference that expands keys and
  * values, and knows nothing of pages, splits or absorption.
+ *
+ * It is a world of the device of tests/device.h. Tests write and read images on the host, which go to
+ * the device with latent_place, latent_run or latent_upload, and of which `out` comes back with
+ * latent_run or latent_fetch. On cuda what there is are numbers that bf16 has.
  */
 
 #include "attention/mla/mla.h"
 
 #define LATENT_ROWS 8u
-#define LATENT_TOKENS 160u
+#define LATENT_TOKENS 700u
 #define LATENT_LAYERS 2u
 
 struct latent_shape {
@@ -32,7 +36,9 @@ struct latent_world {
 	struct attention_manager *manager;
 	struct attention_metadata *metadata;
 	uint32_t n_pages, q_width, out_width;
-	float *kv, *q, *out;
+	float *kv, *q, *out, *w; /* images */
+	struct step_inputs tables; /* of inputs' query_start, seq_lens, block_table */
+	void *device_kv, *device_q, *device_out;
 	struct weight kv_b;
 	uint64_t random;
 	/* the batch */
@@ -48,6 +54,8 @@ uint32_t latent_draw(struct latent_world *w, uint32_t n);
 /* Write a batch as `prepare` would. Padded counts of 0: what is real. */
 void latent_place(struct latent_world *w, const struct latent_row *rows, uint32_t n_rows,
 	uint32_t padded_rows, uint32_t padded_tokens);
+void latent_upload(struct latent_world *w);
+void latent_fetch(struct latent_world *w);
 int latent_build(struct latent_world *w, enum attention_phase phase);
 int latent_enqueue(struct latent_world *w);
 /* Build, run, wait; `out` is NaN before. */

@@ -9,17 +9,36 @@
 #include <cmocka.h>
 
 #include "tests/attention/latent.h"
+#include "tests/device.h"
 
 #define N_BACKENDS 3
 #define N_MLA 2 /* of these, those that graphs may hold */
 
 static const char *const backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
 
+/* Of them, those that the device has kernels for. */
+static size_t n_backends(void)
+{
+	return test_on_cuda() ? N_MLA : N_BACKENDS;
+}
+
+static const struct mla_kernels *kernels(void)
+{
+	return mla_kernels_for(test_on_cuda() ? "cuda" : "cpu");
+}
+
 /* Splits of 64 keys, five of them. */
 static const struct latent_shape ordinary = {
 	.n_heads = 3, .rank = 20, .nope = 6, .rope = 4, .v = 7, .page_tokens = 4,
 	.max_seq_len = 300,
 };
+
+/* DeepSeek's rank and rope, for which a device may have kernels of their own. */
+static const struct latent_shape deepseek = {
+	.n_heads = 3, .rank = 512, .nope = 8, .rope = 64, .v = 8, .page_tokens = 16,
+	.max_seq_len = 300,
+};
+static const struct latent_shape *const both_shapes[] = { &ordinary, &deepseek };
 
 /* ---- right numbers ---- */
 
@@ -117,20 +136,87 @@ static void test_naive_expansion_agrees_with_dense_reference(void **state)
 	agree_with_dense("naive");
 }
 
+/* DeepSeek's rank and rope, for which a device may have kernels of their own: more heads than a block
+ * takes, numbers of them that fill none, pages of several sizes. */
+static void test_sizes_of_deepseek_agree_with_dense_reference(void **state)
+{
+	static const struct latent_shape shapes[] = {
+		{ .n_heads = 16, .page_tokens = 16, .max_seq_len = 1000 },
+		{ .n_heads = 3, .page_tokens = 64, .max_seq_len = 300 },
+		{ .n_heads = 37, .page_tokens = 8, .max_seq_len = 200 },
+		{ .n_heads = 2, .page_tokens = 24, .max_seq_len = 100 },
+	};
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 97 },
+		{ .seed = 2, .n_query = 0, .seq_len = 0 },
+		{ .seed = 3, .n_query = 4, .seq_len = 66 },
+		{ .seed = 4, .n_query = 1, .seq_len = 1 },
+		{ .seed = 5, .n_query = 1, .seq_len = 0 },
+		{ .seed = 6, .n_query = 1, .seq_len = 1000 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes) * N_MLA; i++) {
+		struct latent_shape shape = shapes[i / N_MLA];
+		struct latent_world w;
+
+		shape.rank = 512;
+		shape.rope = 64;
+		shape.nope = 16;
+		shape.v = 8;
+		latent_init(&w, backends[i % N_MLA], &shape);
+		latent_place(&w, rows, shape.max_seq_len == 1000 ? 6 : 5, 8, 12);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_place(&w, &rows[2], 1, 1, 4);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
+/* So many tokens that each is one split, or one that is cut off in the middle. */
+static void test_many_tokens_at_the_sizes_of_deepseek_agree_with_dense_reference(void **state)
+{
+	static const struct latent_shape shape = {
+		.n_heads = 2, .rank = 512, .nope = 8, .rope = 64, .v = 8, .page_tokens = 16,
+		.max_seq_len = 150,
+	};
+	static const struct latent_row rows[] = {
+		{ .seed = 1, .n_query = 130, .seq_len = 131 },
+		{ .seed = 2, .n_query = 7, .seq_len = 140 },
+	};
+	struct latent_world w;
+
+	(void)state;
+	for (size_t b = 0; b < N_MLA; b++) {
+		latent_init(&w, backends[b], &shape);
+		latent_place(&w, rows, 2, 3, 140);
+		latent_run(&w);
+		latent_verify(&w);
+		latent_place(&w, rows + 1, 1, 3, 300); /* padding, most of it */
+		latent_run(&w);
+		latent_verify(&w);
+		latent_deinit(&w);
+	}
+}
+
 static void test_prompt_longer_than_the_workspace_goes_chunk_by_chunk(void **state)
 {
 	static const struct latent_row rows[] = {
 		{ .seed = 1, .n_query = 1, .seq_len = 50 },
 		{ .seed = 2, .n_query = 140, .seq_len = 150 },
 		{ .seed = 3, .n_query = 2, .seq_len = 2 },
+		{ .seed = 4, .n_query = 280, .seq_len = 290 },
+		{ .seed = 5, .n_query = 260, .seq_len = 260 },
 	};
 	struct latent_world w;
 
 	(void)state;
 	for (size_t b = 0; b < N_MLA; b++) {
 		latent_init(&w, backends[b], &ordinary);
-		assert_true(140 > 2 * mla_sizes(&w.config, &mla_cpu_kernels).chunk_tokens);
-		latent_place(&w, rows, 3, 4, 150);
+		assert_true(683 > mla_sizes(&w.config, kernels(), 683).chunk_tokens);
+		latent_place(&w, rows, 5, 6, 690);
 		latent_run(&w);
 		latent_verify(&w);
 		latent_deinit(&w);
@@ -150,8 +236,8 @@ static void test_empty_rows_splits_and_padding_give_zero(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < 2 * n_backends(); b++) {
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		latent_place(&w, rows, 4, 8, 16);
 		latent_run(&w);
 		latent_verify(&w);
@@ -172,8 +258,8 @@ static void test_short_batch_after_a_long_one_sees_its_own_splits(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < 2 * N_MLA; b++) {
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		latent_place(&w, big, 2, 4, 20);
 		latent_run(&w);
 		latent_place(&w, &small, 1, 2, 3);
@@ -190,12 +276,12 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < 2 * n_backends(); b++) {
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		for (size_t i = 0; i < 4; i++) {
 			latent_place(&w, &row, 1, 0, 0);
 			memset(w.kv, 0, sizeof(float) * 4 * w.config.head_dim);
-			w.inputs.block_table[0] = nowhere[i];
+			w.tables.block_table[0] = nowhere[i];
 			latent_run(&w);
 			for (uint32_t e = 0; e < w.out_width; e++)
 				assert_true(w.out[e] == 0.0f);
@@ -206,18 +292,20 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 
 static void test_lengths_past_the_maximum_stay_inside(void **state)
 {
-	struct latent_row row = { .seed = 9, .n_query = 1, .seq_len = 4 };
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < 2 * N_MLA; b++) {
+		struct latent_row row = {
+			.seed = 9, .n_query = 1, .seq_len = both_shapes[b % 2]->page_tokens };
+
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		latent_place(&w, &row, 1, 0, 0);
 		for (uint32_t i = 0; i < LATENT_ROWS * w.config.max_pages; i++)
-			w.inputs.block_table[i] = w.inputs.block_table[0];
-		w.inputs.seq_lens[0] = INT32_MAX;
+			w.tables.block_table[i] = w.tables.block_table[0];
+		w.tables.seq_lens[0] = INT32_MAX;
 		latent_run(&w);
-		/* every key is one of the cached four: a number for the token, nothing past it */
+		/* every key is one of the first page's: a number for the token, nothing past it */
 		assert_false(isnan(w.out[0]));
 		assert_true(isnan(w.out[w.out_width]));
 		latent_deinit(&w);
@@ -290,7 +378,7 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		latent_init(&w, backends[b], &ordinary);
 		for (uint32_t r = 0; r < 5; r++) {
 			size_t n = crowd[r].n_query * w.out_width;
@@ -340,7 +428,7 @@ static void test_bits_do_not_depend_on_the_chunking_but_by_the_way(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		uint32_t done = 0;
 
 		latent_init(&w, backends[b], &ordinary);
@@ -422,11 +510,11 @@ static void test_replay_at_other_lengths_equals_eager(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_MLA; b++) {
+	for (size_t b = 0; b < 2 * N_MLA; b++) {
 		struct graph_exec *exec = NULL;
 		struct graph *graph;
 
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		graph = capture_decode(&w, 4, 2);
 		assert_int_equal(w.device->ops->graph_instantiate(w.device, graph, &exec), 0);
 		w.device->ops->graph_free(graph);
@@ -434,7 +522,7 @@ static void test_replay_at_other_lengths_equals_eager(void **state)
 			latent_place(&w, rows, n_rows, 4, 8);
 			latent_poison_out(&w);
 			assert_int_equal(w.device->ops->graph_launch(exec, w.stream), 0);
-			assert_int_equal(w.device->ops->stream_sync(w.stream), 0);
+			latent_fetch(&w);
 			latent_verify(&w);
 			memcpy(replayed, w.out, 8 * w.out_width * sizeof(float));
 			latent_run(&w);
@@ -498,7 +586,7 @@ static void test_no_more_than_the_level_is_captured(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		latent_init(&w, backends[b], &ordinary);
 		latent_place(&w, mixed, 2, 0, 0);
 		latent_run(&w);
@@ -517,8 +605,8 @@ static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < 2 * n_backends(); b++) {
+		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
 		latent_place(&w, NULL, 0, 1, 1);
 		latent_run(&w);
 		assert_int_equal(w.device->ops->lock(w.device), 0);
@@ -556,7 +644,7 @@ static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(vo
 
 	(void)state;
 	for (config.max_seq_len = 1; config.max_seq_len < 5000; config.max_seq_len++) {
-		struct mla_sizes s = mla_sizes(&config, &mla_cpu_kernels);
+		struct mla_sizes s = mla_sizes(&config, &mla_cpu_kernels, 1 + config.max_seq_len % 90);
 
 		assert_int_equal(s.split_keys % MLA_TILE, 0);
 		assert_in_range(s.n_splits, 1, mla_cpu_kernels.max_splits);
@@ -565,11 +653,66 @@ static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(vo
 	}
 }
 
+/* What a filling's block count makes of splits: the workspace that is reserved holds any batch's. */
+static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **state)
+{
+	static const uint32_t heads[] = { 1, 16, 33, 128, 5000 }, lengths[] = { 1, 70, 4096, 163840 };
+	const struct mla_kernels blocks = {
+		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
+
+	(void)state;
+	for (uint32_t i = 0; i < 40; i++) {
+		struct attention_config config = {
+			.n_heads = heads[i % 5],
+			.latent.rank = 1,
+			.max_seq_len = lengths[i / 5 % 4],
+			.max_tokens = 700,
+			.activation_dtype = DTYPE_F32,
+		};
+		bool planned = i >= 20;
+		struct mla_workspace work = { 0 };
+		struct arena arena = { 0 };
+		uint64_t room;
+
+		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
+		arena = (struct arena){ .base = (void *)(uintptr_t)4096, .size = arena.used };
+		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
+		room = (uint64_t)((uintptr_t)work.lse - (uintptr_t)work.partial) / sizeof(float);
+		for (uint32_t n = 1; n <= 700; n++) {
+			struct mla_sizes s = mla_sizes(&config, &blocks, n);
+			uint64_t rows = n < s.chunk_tokens ? n : s.chunk_tokens;
+
+			assert_true((uint64_t)s.n_splits * s.split_keys >= config.max_seq_len);
+			assert_in_range(s.n_splits, 1, 128);
+			if (s.n_splits > 1)
+				assert_true(rows * s.n_splits * config.n_heads <= room);
+			if (planned)
+				assert_true(2ull * s.n_slots * config.n_heads <= room);
+		}
+	}
+}
+
+static void test_more_tokens_have_fewer_splits(void **state)
+{
+	const struct attention_config config = {
+		.n_heads = 16, .max_seq_len = 16384, .max_tokens = 512 };
+	const struct mla_kernels blocks = {
+		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
+
+	(void)state;
+	assert_int_equal(mla_sizes(&config, &blocks, 1).n_splits, 128);
+	assert_int_equal(mla_sizes(&config, &blocks, 32).n_splits, 4);
+	assert_int_equal(mla_sizes(&config, &blocks, 128).n_splits, 1);
+	assert_in_range(mla_sizes(&config, &blocks, 136).n_splits, 2, 8); /* one would be two rounds */
+	assert_int_equal(mla_sizes(&config, &blocks, 500).n_splits, 1);
+}
+
 /* ---- refusals ---- */
 
-static void refused(const struct attention_config *config, const char *words)
+static void refused_by(
+	size_t first, size_t end, const struct attention_config *config, const char *words)
 {
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = first; b < end; b++) {
 		char why[256] = "";
 
 		assert_int_equal(
@@ -577,6 +720,11 @@ static void refused(const struct attention_config *config, const char *words)
 		if (!strstr(why, words))
 			fail_msg("%s: \"%s\" does not say \"%s\"", backends[b], why, words);
 	}
+}
+
+static void refused(const struct attention_config *config, const char *words)
+{
+	refused_by(0, N_BACKENDS, config, words);
 }
 
 static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **state)
@@ -599,7 +747,14 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	refused(&config, "3 pages of 4 tokens");
 	config.max_pages = 75;
 	config.kv_dtype = config.activation_dtype = DTYPE_BF16;
-	refused(&config, "cpu device alone");
+	refused_by(N_MLA, N_BACKENDS, &config, "cpu device alone");
+#ifdef MIMEO_HAVE_CUDA
+	config.latent.rank = MLA_CUDA_WIDTH_MAX;
+	config.head_dim = config.latent.rank + config.latent.rope;
+	refused_by(0, N_MLA, &config, "more than the 4096 of cuda's kernels");
+#else
+	refused_by(0, N_MLA, &config, "cpu device alone");
+#endif
 }
 
 static void test_each_kind_of_attention_is_refused_by_the_others_backends(void **state)
@@ -635,7 +790,7 @@ static void test_arguments_of_another_shape_are_refused(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		latent_init(&w, backends[b], &ordinary);
 		latent_place(&w, &row, 1, 2, 4);
 		assert_int_equal(latent_enqueue(&w), -EINVAL); /* nothing built */
@@ -658,6 +813,9 @@ int main(void)
 		cmocka_unit_test(test_mla_agrees_with_dense_reference),
 		cmocka_unit_test(test_mla_planned_agrees_with_dense_reference),
 		cmocka_unit_test(test_naive_expansion_agrees_with_dense_reference),
+		cmocka_unit_test(test_sizes_of_deepseek_agree_with_dense_reference),
+		cmocka_unit_test(
+			test_many_tokens_at_the_sizes_of_deepseek_agree_with_dense_reference),
 		cmocka_unit_test(test_prompt_longer_than_the_workspace_goes_chunk_by_chunk),
 		cmocka_unit_test(test_empty_rows_splits_and_padding_give_zero),
 		cmocka_unit_test(test_short_batch_after_a_long_one_sees_its_own_splits),
@@ -674,10 +832,18 @@ int main(void)
 		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
 		cmocka_unit_test(test_warm_up_by_a_prompt_alone_loads_what_decodes_need),
 		cmocka_unit_test(test_splits_cover_the_longest_sequence_and_no_more_than_the_limit),
+		cmocka_unit_test(test_workspace_holds_the_splits_of_every_number_of_tokens),
+		cmocka_unit_test(test_more_tokens_have_fewer_splits),
 		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
 		cmocka_unit_test(test_each_kind_of_attention_is_refused_by_the_others_backends),
 		cmocka_unit_test(test_arguments_of_another_shape_are_refused),
 	};
 
-	return cmocka_run_group_tests_name("attention latent", tests, NULL, NULL);
+	static const struct test_cpu_only only[] = {
+		{"test_naive_expansion", "the naive backend is for the cpu device"},
+		{"test_bits_do_not_depend", "splits are cut by how many tokens a step has"},
+		{"test_mla_planned_gives_the_bits_of_mla", "they cut keys at different places"},
+	};
+
+	return TEST_RUN_GROUP("attention latent", tests, only, NULL, NULL);
 }

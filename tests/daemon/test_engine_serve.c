@@ -478,7 +478,6 @@ int main(void)
 		{"with_flex_attention", "the flex backend is for the cpu device"},
 		{"test_seeded_sampling_does_not_depend_on_who_shares_the_step",
 			"logits depend on the number of rows, and so do draws at temperature 1.5"},
-		{"test_latent_", "latent attention has no kernels for cuda yet"},
 	};
 
 	memcpy(tests, fixed, sizeof(fixed));

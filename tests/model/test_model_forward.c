@@ -270,7 +270,6 @@ int main(void)
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
 		{"with_flex_attention", "the flex backend is for the cpu device"},
-		{"with_mla", "latent attention has no kernels for cuda yet"},
 	};
 	uint32_t n = 0;
 	int failed;

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_ATTENTION_MLA_H
+#define MIMEO_DAEMON_BENCH_ATTENTION_MLA_H
+
+#include "daemon/bench/bench.h"
+
+/* Does --backend name one of latent attention? */
+bool bench_is_mla(const struct bench_options *options);
+/* `attention` for it; as bench.h's. */
+int bench_attention_mla(const struct bench_options *options);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Grid: (tokens, 1 + blocks of the queries' pairs); block: 128 threads; no shared memory but the
+ * sum's. A token's first block norms its latent, a pack of 8 columns a thread where the rank and the
+ * addresses allow it, and rotates its key; the others rotate two pairs of the queries a thread. Moves
+ * (2 n_heads * rope + 2 (rank + rope)) * 2 bytes a token: 6.4 KB for 16 heads of 64 over a rank of
+ * 512, so what counts is round trips: position, slot and angles are fetched ahead of the wait in a
+ * graph (`early`), which leaves one.
+ */
+
+#include "kernels/cuda/kernel.cuh"
+
+enum { THREADS = 128, PAIRS = 2 /* of a thread */ };
+
+__device__ static inline const float *angles_of(
+	const struct op_mla_rope_and_cache &a, int32_t position)
+{
+	return a.cos_sin + (size_t)clamp_index(position, a.max_positions) * a.rope;
+}
+
+/* Where pair i of `rope` columns is, and how far apart its two are. */
+__device__ static inline uint32_t pair_at(const struct op_mla_rope_and_cache &a, uint32_t i)
+{
+	return a.interleaved ? 2 * i : i;
+}
+
+__device__ static inline void rotate(
+	bf16 *to, const bf16 *from, uint32_t apart, float cosine, float sine)
+{
+	const float first = __bfloat162float(from[0]), second = __bfloat162float(from[apart]);
+
+	to[0] = __float2bfloat16_rn(first * cosine - second * sine);
+	to[apart] = __float2bfloat16_rn(second * cosine + first * sine);
+}
+
+template <int N>
+__device__ static void cache_row(
+	const struct op_mla_rope_and_cache &a, uint32_t t, int32_t slot, const float *angles)
+{
+	const size_t width = (size_t)a.rank + a.rope;
+	const bf16 *from = (const bf16 *)a.kv_a + t * width;
+	const uint32_t apart = a.interleaved ? 1 : a.rope / 2;
+	bf16 *to;
+	float sum = 0, scale;
+
+	for (uint32_t i = threadIdx.x * N; i < a.rank; i += THREADS * N) {
+		float v[N];
+
+		load<N>(v, from + i);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			sum += v[j] * v[j];
+	}
+	scale = rsqrtf(block_sum(sum) / (float)a.rank + a.eps);
+	if (slot < 0)
+		return;
+	to = (bf16 *)a.kv + (size_t)(uint32_t)slot * width;
+	for (uint32_t i = threadIdx.x * N; i < a.rank; i += THREADS * N) {
+		float v[N], weight[N];
+
+		load<N>(v, from + i);
+		load_weight<N>(weight, a.norm, i);
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			v[j] = v[j] * scale * weight[j];
+		store<N>(to + i, v);
+	}
+	for (uint32_t i = threadIdx.x; i < a.rope / 2; i += THREADS)
+		rotate(to + a.rank + pair_at(a, i), from + a.rank + pair_at(a, i), apart, angles[i],
+			angles[a.rope / 2 + i]);
+}
+
+template <int N>
+static __global__ void mla_rope_and_cache(const struct op_mla_rope_and_cache a, bool early)
+{
+	const uint32_t t = blockIdx.x, half = a.rope / 2, n_pairs = a.n_heads * half;
+	const uint32_t apart = a.interleaved ? 1 : half;
+	const bool present = t < a.n_tokens;
+	const float *angles;
+	float cosines[PAIRS], sines[PAIRS];
+	int32_t slot, position;
+
+	overlap_trigger();
+	if (!early)
+		overlap_wait();
+	slot = present ? a.slot_mapping[t] : -1;
+	position = present ? a.positions[t] : 0;
+	angles = angles_of(a, position);
+	if (blockIdx.y == 0) {
+		if (early)
+			overlap_wait();
+		if (present)
+			cache_row<N>(a, t, slot, angles);
+		return;
+	}
+#pragma unroll
+	for (int k = 0; k < PAIRS; k++) {
+		const uint32_t i = ((blockIdx.y - 1) * PAIRS + k) * THREADS + threadIdx.x;
+
+		cosines[k] = angles[i % half];
+		sines[k] = angles[half + i % half];
+	}
+	if (early)
+		overlap_wait();
+#pragma unroll
+	for (int k = 0; k < PAIRS; k++) {
+		const uint32_t i = ((blockIdx.y - 1) * PAIRS + k) * THREADS + threadIdx.x;
+		bf16 *q = (bf16 *)a.q + ((size_t)t * a.n_heads + i / half) * (a.nope + a.rope) +
+			  a.nope + pair_at(a, i % half);
+
+		if (present && i < n_pairs)
+			rotate(q, q, apart, cosines[k], sines[k]);
+	}
+}
+
+static bool shape_ok(const struct op_mla_rope_and_cache *a)
+{
+	if (!a->q || !a->kv_a || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
+		return false;
+	if (!a->n_heads || !a->rope || a->rope % 2 || !a->page_tokens || !a->max_positions)
+		return false;
+	if (!weight_is(&a->norm, 1, a->rank) || !isfinite(a->eps) || a->eps < 0)
+		return false;
+	return a->n_tokens <= INT32_MAX &&
+	       (uint64_t)a->n_heads * (a->rope / 2) <= 65534ull * THREADS * PAIRS;
+}
+
+int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *a)
+{
+	const bool early = cuda_inputs_settled(stream);
+	dim3 grid;
+	int rc;
+
+	if (!shape_ok(a))
+		return -EINVAL;
+	rc = cuda_launch_begin(
+		stream, "mla_rope_and_cache", (const void *)mla_rope_and_cache<PACK>);
+	if (rc != 0)
+		return rc;
+	grid = row_grid(a->n_tokens, a->n_heads * (a->rope / 2), THREADS * PAIRS);
+	grid.y++;
+	if (a->rank % PACK == 0 && a->rope % PACK == 0 && aligned(a->kv_a) && aligned(a->kv) &&
+		aligned(a->norm.data))
+		launch(stream, mla_rope_and_cache<PACK>, grid, THREADS, 0, *a, early);
+	else
+		launch(stream, mla_rope_and_cache<1>, grid, THREADS, 0, *a, early);
+	return cuda_launch_end(stream, "mla_rope_and_cache");
+}
