@@ -22,8 +22,8 @@ static const struct attention_backend *backends[BACKENDS_MAX] = {
 	&attention_naive,
 	&attention_paged,
 	&attention_flex,
-	&attention_mla,
 	&attention_mla_planned,
+	&attention_mla,
 };
 static uint32_t n_backends = 5;
 

@@ -465,7 +465,7 @@ static void fill(struct table *table, const struct bench_options *o, const struc
 {
 	table_row(table);
 	table_set_text(table, "bench", "attention");
-	table_set_text(table, "backend", o->backend);
+	table_set_text(table, "backend", o->attention);
 	table_set_count(table, "heads", o->heads);
 	table_set_count(table, "rank", o->rank);
 	table_set_count(table, "rope", o->rope);

@@ -48,6 +48,7 @@ int bench_kill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);
 int bench_attention(const struct bench_options *options);
 int bench_gemm(const struct bench_options *options);
+int bench_experts(const struct bench_options *options);
 int bench_capture(const struct bench_options *options);
 int bench_gap(const struct bench_options *options);
 int bench_buffer(const struct bench_options *options);

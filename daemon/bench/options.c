@@ -31,6 +31,8 @@ static const struct bench benches[] = {
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
 		true},
 	{"gemm", "a model's matrix products", bench_gemm, true, true},
+	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,
+		true, true},
 };
 #define N_BENCHES (sizeof(benches) / sizeof(benches[0]))
 
@@ -75,8 +77,8 @@ static const struct option_text {
 	[OPT_MIMEOD] = {"mimeod", "FILE", "program to start (default: beside this one)",
 		WITH_PRIVATE},
 	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc)", NULL},
-	[OPT_SHAPE] = {"shape", "NAME", "make a model of that shape for the run: tiny, 1B, 8B",
-		NULL},
+	[OPT_SHAPE] = {"shape", "NAME",
+		"make a model of that shape for the run: tiny, 1B, 8B, V2-Lite", NULL},
 	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)",
 		NULL},
 	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
@@ -101,9 +103,9 @@ static const struct option_text {
 		"share, gap: tokens of each process (200); modes: longest answer (200)",
 		"share gap modes"},
 	[OPT_BATCHES] = {"batches", "LIST",
-		"decode, attention, gemm, modes: numbers of rows (default: 1,8,32,128; modes: "
-		"1,2,4,8,16,32,64)",
-		"decode attention gemm modes"},
+		"decode, attention, gemm, experts, modes: numbers of rows (default: 1,8,32,128; "
+		"modes: 1,2,4,8,16,32,64)",
+		"decode attention gemm experts modes"},
 	[OPT_CONTEXTS] = {"contexts", "LIST",
 		"decode, attention, modes: tokens that a row sees (default: 1024)",
 		"decode attention modes"},

@@ -22,7 +22,7 @@
 struct order {
 	struct model model;
 	struct weights_options weights;
-	bool config_only;
+	bool config_only, family_given;
 };
 
 enum option_name {
@@ -48,6 +48,18 @@ static const struct option names[N_OPTIONS + 1] = {
 	[MAX_LENGTH] = {"max-length", required_argument, NULL, MAX_LENGTH},
 	[TIED] = {"tied", required_argument, NULL, TIED},
 	[WINDOW] = {"window", required_argument, NULL, WINDOW},
+	[RANK] = {"rank", required_argument, NULL, RANK},
+	[Q_RANK] = {"q-rank", required_argument, NULL, Q_RANK},
+	[NOPE] = {"nope", required_argument, NULL, NOPE},
+	[ROPE] = {"rope", required_argument, NULL, ROPE},
+	[VALUE] = {"value", required_argument, NULL, VALUE},
+	[EXPERTS] = {"experts", required_argument, NULL, EXPERTS},
+	[ACTIVE] = {"active", required_argument, NULL, ACTIVE},
+	[SHARED] = {"shared", required_argument, NULL, SHARED},
+	[EXPERT_INNER] = {"expert-inner", required_argument, NULL, EXPERT_INNER},
+	[GROUPS] = {"groups", required_argument, NULL, GROUPS},
+	[GROUPS_ACTIVE] = {"groups-active", required_argument, NULL, GROUPS_ACTIVE},
+	[DENSE] = {"dense", required_argument, NULL, DENSE},
 	[OPT_SHAPE] = {"shape", required_argument, NULL, OPT_SHAPE},
 	[OPT_FAMILY] = {"family", required_argument, NULL, OPT_FAMILY},
 	[OPT_SEED] = {"seed", required_argument, NULL, OPT_SEED},
@@ -62,12 +74,19 @@ static void print_help(void)
 {
 	printf("Usage: make-checkpoint [OPTION]... DIRECTORY\n\n"
 	       "Write a Hugging Face model directory with seeded random bf16 weights.\n\n"
-	       "  --shape NAME       tiny (default), 1B (Llama-3.2-1B), 8B (Llama-3.1-8B)\n"
-	       "  --family NAME      llama (default), mistral, qwen2, qwen3\n"
+	       "  --shape NAME       tiny (default), 1B (Llama-3.2-1B), 8B (Llama-3.1-8B),\n"
+	       "                     V2-Lite (DeepSeek-V2-Lite)\n"
+	       "  --family NAME      llama (default), mistral, qwen2, qwen3, deepseek_v2\n"
+	       "                     (V2-Lite's default), deepseek_v3\n"
 	       "  --hidden N, --layers N, --heads N, --kv-heads N, --head-dim N, --inner N,\n"
 	       "  --vocab N, --max-length N\n"
 	       "                     sizes in place of the shape's\n"
 	       "  --tied 0|1         the head is the embedding\n"
+	       "  --rank N, --q-rank N, --nope N, --rope N, --value N\n"
+	       "                     deepseek: latent attention (--q-rank 0: queries have none)\n"
+	       "  --experts N, --active N, --shared N, --expert-inner N, --groups N,\n"
+	       "  --groups-active N  deepseek: experts of a layer, those that a token sees, ...\n"
+	       "  --dense N          deepseek: layers without experts, the first ones\n"
 	       "  --window N         mistral: sliding window in tokens (default: 0, none)\n"
 	       "  --seed N           of the weights (default: 1)\n"
 	       "  --shard-bytes N    the most tensor bytes of a file (default: 4000000000)\n"
@@ -92,13 +111,16 @@ static bool parse(const char *text, uint64_t most, uint64_t *ret)
 static int take_number(enum number number, const char *text, uint32_t *ret)
 {
 	static const uint32_t most[N_NUMBERS] = {
-		1 << 20, LAYERS_MAX, 4096, 4096, 1024, 1 << 20, 1 << 24, 1 << 28, 1, 1 << 28};
+		1 << 20, LAYERS_MAX, 4096, 4096, 1024, 1 << 20, 1 << 24, 1 << 28, 1, 1 << 28,
+		1 << 14, 1 << 14, 1024, 1024, 1024, 1024, 1024, 1024, 1 << 18, 1024, 1024,
+		LAYERS_MAX};
+	bool may_be_none = number == TIED || number == WINDOW || number == Q_RANK ||
+			   number == SHARED || number == DENSE;
 	uint64_t value;
 
-	if (!parse(text, most[number], &value) ||
-		(value == 0 && number != TIED && number != WINDOW))
+	if (!parse(text, most[number], &value) || (value == 0 && !may_be_none))
 		return fail("--%s %s: not a number from %d to %u", names[number].name, text,
-			number != TIED && number != WINDOW, most[number]);
+			!may_be_none, most[number]);
 	*ret = (uint32_t)value;
 	return 0;
 }
@@ -109,8 +131,10 @@ static int take_other(struct order *order, int option, const char *text)
 
 	if (option == OPT_SHAPE)
 		return 0; /* taken before */
-	if (option == OPT_FAMILY)
+	if (option == OPT_FAMILY) {
+		order->family_given = true;
 		return model_take_family(&order->model, text);
+	}
 	if (option == OPT_CONFIG_ONLY) {
 		order->config_only = true;
 		return 0;
@@ -152,8 +176,14 @@ static int read_options(struct order *order, int argc, char **argv)
 		} else
 			r = take_other(order, option, optarg);
 	}
-	for (int i = 0; i < N_NUMBERS && r == 0; i++)
+	if (r == 0 && !order->family_given)
+		order->model.family = order->model.shape.family;
+	for (int i = 0; i < N_NUMBERS && r == 0; i++) {
 		order->model.shape.n[i] = is_given[i] ? given[i] : order->model.shape.n[i];
+		if (is_given[i] && i >= RANK && !model_is_deepseek(&order->model))
+			r = fail("--%s is for the families deepseek_v2 and deepseek_v3",
+				names[i].name);
+	}
 	if (r == 0 && optind + 1 != argc)
 		r = fail(optind == argc ? "no directory is named; see --help"
 					: "one directory at a time; see --help");

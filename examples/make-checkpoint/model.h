@@ -11,12 +11,13 @@
  * logits keep the size of one at any depth.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #define LAYERS_MAX 1000u
 
-enum family { LLAMA, MISTRAL, QWEN2, QWEN3, N_FAMILIES };
+enum family { LLAMA, MISTRAL, QWEN2, QWEN3, DEEPSEEK_V2, DEEPSEEK_V3, N_FAMILIES };
 
 enum number {
 	HIDDEN,
@@ -29,11 +30,25 @@ enum number {
 	MAX_LENGTH,
 	TIED,
 	WINDOW,
+	/* DeepSeek's: latent attention, then experts */
+	RANK,
+	Q_RANK, /* 0: queries have no latent */
+	NOPE,
+	ROPE,
+	VALUE,
+	EXPERTS, /* of a layer */
+	ACTIVE,
+	SHARED,
+	EXPERT_INNER,
+	GROUPS,
+	GROUPS_ACTIVE,
+	DENSE, /* layers without experts, the first ones */
 	N_NUMBERS
 };
 
 struct shape {
 	const char *name;
+	enum family family;             /* where none is named */
 	uint32_t n[N_NUMBERS];          /* WINDOW 0: none */
 	double rope_theta, rope_factor; /* factor 0: plain */
 };
@@ -55,6 +70,7 @@ struct model {
 /* By name. 0, or -1 with a sentence. */
 int model_take_family(struct model *model, const char *name);
 int model_take_shape(struct model *model, const char *name);
+bool model_is_deepseek(const struct model *model);
 /* What the numbers have to do with each other, and rope scaling, which is Llama's. 0, or -1 with a
  * sentence. */
 int model_check(struct model *model);

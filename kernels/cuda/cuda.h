@@ -57,6 +57,13 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 int cuda_launch_end(struct stream *stream, const char *name);
 
 /*
+ * For kernels of so much shared memory, more than 48 KiB: between begin and the first launch. Done
+ * once for a name of its own on a device, under the two refusals of begin.
+ */
+int cuda_allow_shared(struct stream *stream, const char *name, const void *const *kernels,
+	uint32_t n, uint32_t shared_bytes);
+
+/*
  * The door of every launch: between begin and end, which reports what it came to. `params` are the
  * addresses of the kernel's arguments, which are copied; the kernel obeys the rule of OVERLAP.
  * Shared memory beyond 48 KiB has been asked for with cudaFuncSetAttribute.
@@ -78,6 +85,12 @@ struct cuda_tensor_map {
  */
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
+#define CUDA_TENSOR_DIMS_MAX 5
+/* The same of more dimensions than two, the first of 64 columns a box and contiguous; strides in
+ * bytes, multiples of 16, from the second dimension on. */
+int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
+	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+	struct cuda_tensor_map *ret);
 /*
  * The same in four dimensions, for boxes of whole rows in shared memory as atoms of 8 rows by 64
  * columns, those of the same 8 rows behind each other: {64 columns, 8 rows, cols / 64, rows / 8}. A

@@ -116,6 +116,22 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 	return rc != 0 ? rc : cuda_forced_fault(stream, name);
 }
 
+int cuda_allow_shared(struct stream *stream, const char *name, const void *const *kernels,
+	uint32_t n, uint32_t shared_bytes)
+{
+	struct cuda_device *device = stream->device;
+	int rc;
+
+	if (op_loaded(device, name))
+		return 0;
+	rc = cuda_enter_growth(device);
+	for (uint32_t i = 0; rc == 0 && i < n; i++)
+		rc = CUDA_TRY(&device->base,
+			cudaFuncSetAttribute(kernels[i],
+				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
+	return rc != 0 ? rc : op_add(device, name);
+}
+
 static void launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
 	uint32_t cluster, size_t shared_bytes, void **params)
 {

@@ -27,6 +27,11 @@ int cuda_sample(struct stream *stream, const struct op_sample *args);
 int cuda_outbox(struct stream *stream, const struct op_outbox *args);
 int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *args);
 int cuda_head_gemm(struct stream *stream, const struct op_head_gemm *args);
+int cuda_moe_route(struct stream *stream, const struct op_moe_route *args);
+int cuda_moe_group(struct stream *stream, const struct op_moe_group *args);
+int cuda_expert_gemm(struct stream *stream, const struct op_expert_gemm *args);
+int cuda_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *args);
+int cuda_moe_combine(struct stream *stream, const struct op_moe_combine *args);
 
 #ifdef __cplusplus
 }

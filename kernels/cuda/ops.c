@@ -17,4 +17,9 @@ const struct kernel_ops cuda_kernel_ops = {
 	.outbox = cuda_outbox,
 	.mla_rope_and_cache = cuda_mla_rope_and_cache,
 	.head_gemm = cuda_head_gemm,
+	.moe_route = cuda_moe_route,
+	.moe_group = cuda_moe_group,
+	.expert_gemm = cuda_expert_gemm,
+	.expert_gated_gemm = cuda_expert_gated_gemm,
+	.moe_combine = cuda_moe_combine,
 };

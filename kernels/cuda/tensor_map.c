@@ -3,16 +3,16 @@
 
 _Static_assert(sizeof(struct cuda_tensor_map) == sizeof(CUtensorMap), "an opaque CUtensorMap");
 
-int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
-	uint32_t box_rows, struct cuda_tensor_map *ret)
+int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
+	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+	struct cuda_tensor_map *ret)
 {
+	static const cuuint32_t steps[CUDA_TENSOR_DIMS_MAX] = {1, 1, 1, 1, 1};
 	const struct driver *driver = &stream->device->driver;
-	const cuuint64_t dims[] = {cols, rows}, strides[] = {(cuuint64_t)cols * 2};
-	const cuuint32_t box[] = {64, box_rows}, steps[] = {1, 1};
 	struct cuda_tensor_map map;
 	int rc = CUDA_TRY_DRIVER(&stream->device->base,
-		driver->tensor_map_tiled((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-			(void *)(uintptr_t)matrix, dims, strides, box, steps,
+		driver->tensor_map_tiled((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+			n_dims, (void *)(uintptr_t)memory, dims, strides, box, steps,
 			CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
 			CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 
@@ -21,23 +21,23 @@ int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, ui
 	return rc;
 }
 
+int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
+	uint32_t box_rows, struct cuda_tensor_map *ret)
+{
+	const uint64_t dims[] = {cols, rows}, strides[] = {(uint64_t)cols * 2};
+	const uint32_t box[] = {64, box_rows};
+
+	return cuda_tensor_map_of(stream, matrix, 2, dims, strides, box, ret);
+}
+
 int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret)
 {
-	const struct driver *driver = &stream->device->driver;
 	const uint64_t row_bytes = (uint64_t)cols * 2, eights = rows / 8;
-	const cuuint64_t dims[] = {
+	const uint64_t dims[] = {
 		64, 8, cols / 64, eights && eights < INT32_MAX ? eights : INT32_MAX};
-	const cuuint64_t strides[] = {row_bytes, 128, 8 * row_bytes};
-	const cuuint32_t box[] = {64, 8, cols / 64, box_rows / 8}, steps[] = {1, 1, 1, 1};
-	struct cuda_tensor_map map;
-	int rc = CUDA_TRY_DRIVER(&stream->device->base,
-		driver->tensor_map_tiled((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4,
-			(void *)(uintptr_t)matrix, dims, strides, box, steps,
-			CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-			CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+	const uint64_t strides[] = {row_bytes, 128, 8 * row_bytes};
+	const uint32_t box[] = {64, 8, cols / 64, box_rows / 8};
 
-	if (rc == 0)
-		*ret = map;
-	return rc;
+	return cuda_tensor_map_of(stream, matrix, 4, dims, strides, box, ret);
 }

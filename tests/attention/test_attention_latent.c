@@ -772,7 +772,7 @@ static void test_each_kind_of_attention_is_refused_by_the_others_backends(void *
 	assert_int_equal(attention_choose("paged", &config, &chosen, &level, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "its attention is latent"));
 	assert_int_equal(attention_choose("auto", &config, &chosen, &level, why, sizeof(why)), 0);
-	assert_ptr_equal(chosen, &attention_mla);
+	assert_ptr_equal(chosen, &attention_mla_planned);
 	assert_int_equal(level, ATTENTION_UNIFORM_BATCH);
 	config.latent.rank = 0;
 	for (size_t b = 0; b < N_MLA; b++) {

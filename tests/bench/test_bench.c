@@ -241,6 +241,49 @@ static void test_gemm_has_each_matrix_of_the_model(void **state)
 	json_decref(rows);
 }
 
+/* Of the shipped model with experts: each op, and all of them at once, whose costs are the sums. */
+static void test_experts_has_each_op_and_all_of_them(void **state)
+{
+	static const char *const ops[] = {
+		"route", "group", "gate_up", "down", "combine", "all of them"};
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+	json_t *rows;
+
+	(void)state;
+	snprintf(arguments, sizeof(arguments),
+		"--json --device cpu --model '%s/examples/models/tinycalc-moe' experts "
+		"--batches 1,5",
+		source ? source : ".");
+	assert_int_equal(run(arguments, "", output), 0);
+	rows = json_loads(output, 0, NULL);
+	assert_int_equal(json_array_size(rows), 12);
+	for (size_t i = 0; i < 12; i++) {
+		double chosen = number(rows, i, "experts"), bytes = 0;
+
+		assert_string_equal(text(rows, i, "op"), ops[i % 6]);
+		assert_true(number(rows, i, "tokens") == (i < 6 ? 1 : 5));
+		/* two of eight a token */
+		assert_true(i < 6 ? chosen == 2 : chosen >= 2 && chosen <= 8);
+		for (size_t j = i - i % 6; i % 6 == 5 && j < i; j++)
+			bytes += number(rows, j, "bytes");
+		assert_true(i % 6 != 5 || number(rows, i, "bytes") == bytes);
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	/* gate and up of two experts, 96 by 160; a token, and 96 numbers a pair */
+	assert_true(number(rows, 2, "bytes") == 4 * (2 * 2 * 96 * 160 + 160 + 2 * 96));
+	json_decref(rows);
+}
+
+static void test_experts_of_a_model_without_them_is_refused(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	(void)state;
+	assert_int_equal(run("--device cpu --shape tiny experts", "2>&1", output), 1);
+	assert_non_null(strstr(output, "it has no experts"));
+}
+
 static void test_attention_has_decodes_and_whole_prompts(void **state)
 {
 	json_t *rows = rows_of_tiny("attention --batches 1,4 --contexts 40 --prompts 48");
@@ -609,6 +652,8 @@ int main(void)
 		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
 		cmocka_unit_test(test_decode_of_more_than_the_model_takes_is_told),
 		cmocka_unit_test(test_gemm_has_each_matrix_of_the_model),
+		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
+		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
 		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
 		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),

@@ -135,6 +135,39 @@ static void test_tiny_model_of_each_family_is_served(void **state)
 	daemon_deinit(&daemon);
 }
 
+/* Routed, grouped and shared experts, and both ways to make a query. */
+static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
+{
+	static const char *const options[3][6] = {
+		{"--family", "deepseek_v2"},
+		{"--family", "deepseek_v2", "--q-rank", "0", "--groups", "1"},
+		{"--family", "deepseek_v3"},
+	};
+	char models[3][128], name[2] = "a";
+	float logits[3][VOCAB], again[VOCAB];
+	struct daemon daemon;
+
+	(void)state;
+	daemon_init(&daemon);
+	for (unsigned i = 0; i < 3; i++, name[0]++) {
+		must_make(name, options[i]);
+		snprintf(models[i], sizeof(models[i]), "%s=%s/%s", name, folder, name);
+		daemon_option(&daemon, "--model", models[i]);
+	}
+	daemon_start(&daemon);
+	struct mimeo *m = daemon_connect(&daemon, 0, 0);
+	answer(m, "a", logits[0]);
+	answer(m, "b", logits[1]);
+	answer(m, "c", logits[2]);
+	answer(m, "a", again);
+	assert_memory_equal(logits[0], again, sizeof(again));
+	assert_memory_not_equal(logits[0], logits[1], sizeof(again));
+	assert_memory_not_equal(logits[0], logits[2], sizeof(again));
+	mimeo_close(m);
+	daemon_stop(&daemon);
+	daemon_deinit(&daemon);
+}
+
 static void test_shards_and_threads_make_no_difference(void **state)
 {
 	char one[128], many[128], index[128];
@@ -222,6 +255,16 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 		{{"--head-dim", "7"}, "--head-dim 7 is odd"},
 		{{"--window", "4"}, "--window is for --family mistral"},
 		{{"--threads", "many"}, "--threads many"},
+		{{"--rank", "8"}, "--rank is for the families deepseek_v2 and deepseek_v3"},
+		{{"--family", "deepseek_v2", "--rope", "7"}, "--rope 7 is odd"},
+		{{"--family", "deepseek_v2", "--groups", "3"},
+			"--experts 8 is not a multiple of --groups 3"},
+		{{"--family", "deepseek_v3", "--active", "5"},
+			"--active 5 is more than the experts of --groups-active 1 groups"},
+		{{"--family", "deepseek_v3", "--groups", "8", "--groups-active", "8"},
+			"--groups 8 leaves groups of one expert"},
+		{{"--family", "deepseek_v2", "--groups-active", "3"},
+			"--groups-active 3 is more than --groups 2"},
 	};
 	struct program_output output;
 
@@ -239,6 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		MAKING(test_tiny_model_of_each_family_is_served),
+		MAKING(test_tiny_model_of_each_deepseek_family_is_served),
 		MAKING(test_shards_and_threads_make_no_difference),
 		MAKING(test_same_seed_same_bytes_and_another_seed_others),
 		MAKING(test_nothing_is_overwritten),
