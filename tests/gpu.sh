@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # The tests and measurements that want a GPU. Each ends within 8 minutes and prints a short table
 # last, also when it is cut short; the exit status is 0 if everything ran and nothing failed.
-#   tests/gpu.sh ops         every op and the attention backend against the cpu device
+#   tests/gpu.sh ops         every op and the attention backends against references
 #   tests/gpu.sh serve       whatever of the suite has a device, with MIMEO_DEVICE=cuda
 #   tests/gpu.sh sanitize    compute-sanitizer: memcheck and racecheck of the ops, memcheck of a short
 #                            serving run
@@ -157,7 +157,8 @@ programs() # globs below the build folder
 
 ops_programs()
 {
-	programs 'kernels/test_cuda_*' 'attention/test_*cuda*' 'attention/test_mla_*'
+	programs 'kernels/test_cuda_*' 'attention/test_*cuda*' 'attention/test_flex*' 'attention/test_mla_*' \
+		'attention/test_*latent*'
 }
 
 # What has a device, the slowest first.

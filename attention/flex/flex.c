@@ -19,6 +19,7 @@ struct attention_manager {
 	struct gqa_model model;
 	struct device *device;
 	const struct flex_kernels *kernels;
+	struct flex_state *state; /* the kernels' own */
 	struct flex_inputs in;
 	void *memory;
 	uint32_t *windows; /* [n_plans] of the layers, each once */
@@ -39,16 +40,15 @@ static enum attention_support flex_support(
 	return ATTENTION_ALWAYS;
 }
 
-/* float32 is the cpu device's; no other has kernels for this backend. */
 static int flex_check(const struct attention_config *config, char *why, size_t size)
 {
 	int rc = gqa_check(config, why, size);
 
 	if (rc != 0)
 		return rc;
-	if (config->kv_dtype != DTYPE_F32)
-		snprintf(why, size,
-			"it runs on the cpu device alone, and the kv cache is not float32");
+	if (config->kv_dtype == DTYPE_BF16 && config->head_dim > FLEX_BF16_HEAD_DIM)
+		snprintf(why, size, "heads of %u elements in bfloat16 are larger than %u",
+			(unsigned int)config->head_dim, FLEX_BF16_HEAD_DIM);
 	else if ((uint64_t)config->max_pages * config->page_tokens > INT32_MAX)
 		snprintf(why, size, "%u pages of %u tokens a sequence are too many",
 			(unsigned int)config->max_pages, (unsigned int)config->page_tokens);
@@ -58,6 +58,15 @@ static int flex_check(const struct attention_config *config, char *why, size_t s
 }
 
 /* ---- the manager ---- */
+
+const struct flex_kernels *flex_kernels_for(const char *kind)
+{
+#ifdef MIMEO_HAVE_CUDA
+	if (strcmp(kind, "cuda") == 0)
+		return &flex_cuda_kernels;
+#endif
+	return strcmp(kind, "cpu") == 0 ? &flex_cpu_kernels : NULL;
+}
 
 static uint32_t plan_index(const struct attention_manager *manager, uint32_t window)
 {
@@ -96,7 +105,7 @@ static void carve(struct attention_manager *manager, struct arena *arena)
 	}
 }
 
-/* Blocks of padding and no keys: a run without a build finds no work rather than garbage. */
+/* Empty blocks: a run without a build finds no work rather than garbage. */
 static int plans_empty(struct attention_manager *manager, size_t bytes)
 {
 	const struct device_ops *ops = manager->device->ops;
@@ -132,6 +141,8 @@ static void flex_manager_free(struct attention_manager *manager)
 {
 	if (!manager)
 		return;
+	if (manager->kernels->state_free)
+		manager->kernels->state_free(manager->state);
 	if (manager->memory)
 		manager->device->ops->mem_free(manager->device, manager->memory);
 	free(manager->plans);
@@ -140,27 +151,30 @@ static void flex_manager_free(struct attention_manager *manager)
 	free(manager);
 }
 
-static struct flex_inputs inputs_of(
+struct flex_inputs flex_inputs_of(const struct flex_kernels *kernels,
 	const struct attention_config *c, const struct step_inputs *inputs)
 {
 	uint32_t capacity = c->max_pages * c->page_tokens;
-
-	return (struct flex_inputs){
+	struct flex_inputs in = {
 		.query_start = inputs->query_start,
 		.seq_lens = inputs->seq_lens,
 		.row_slot = inputs->row_slot,
 		.slot_mask = inputs->slot_mask,
 		.mask_words = inputs->mask_words,
 		.max_slots = inputs->max_slots,
-		.max_blocks = (uint32_t)flex_blocks(c->max_rows, c->max_tokens),
-		.max_keys = (capacity - 1) / FLEX_KEYS + 1,
 		.capacity = capacity,
 	};
+
+	kernels->geometry(c, &in.n_queries, &in.n_keys);
+	in.max_blocks = (uint32_t)flex_blocks(in.n_queries, c->max_rows, c->max_tokens);
+	in.max_keys = (capacity - 1) / in.n_keys + 1;
+	return in;
 }
 
 static int flex_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
+	const struct flex_kernels *kernels;
 	struct attention_manager *manager;
 	struct device_info info;
 	int rc;
@@ -168,23 +182,27 @@ static int flex_manager_new(struct device *device, const struct attention_config
 	rc = device->ops->info(device, &info);
 	if (rc != 0)
 		return rc;
-	if (strcmp(info.kind, "cpu") != 0 || flex_check(config, NULL, 0) != 0)
+	kernels = flex_kernels_for(info.kind);
+	if (!kernels || flex_check(config, NULL, 0) != 0 || config->kv_dtype != kernels->dtype)
 		return -ENOTSUP;
 	if (inputs->slot_mask && (!inputs->mask_words || !inputs->row_slot))
 		return -EINVAL;
-	if (flex_blocks(config->max_rows, config->max_tokens) > INT32_MAX)
+	if (flex_blocks(1, config->max_rows, config->max_tokens) > INT32_MAX)
 		return -EOVERFLOW;
 	manager = calloc(1, sizeof(*manager));
 	if (!manager)
 		return -ENOMEM;
 	manager->device = device;
-	manager->kernels = &flex_cpu_kernels;
-	manager->in = inputs_of(config, inputs);
+	manager->kernels = kernels;
+	manager->in = flex_inputs_of(kernels, config, inputs);
 	rc = gqa_model_init(&manager->model, config, inputs);
 	if (rc == 0)
 		rc = plans_find(manager);
 	if (rc == 0)
 		rc = plans_new(manager);
+	if (rc == 0 && kernels->state_new)
+		rc = kernels->state_new(
+			device, &manager->model, &manager->in, manager->n_plans, &manager->state);
 	if (rc != 0) {
 		flex_manager_free(manager);
 		return rc;
@@ -220,9 +238,10 @@ static int flex_build(struct attention_metadata *metadata, const struct attentio
 	metadata->built = false;
 	rc = gqa_batch_check(&manager->model, batch);
 	for (uint32_t i = 0; rc == 0 && i < manager->n_plans; i++)
-		rc = manager->kernels->plan(stream, &(struct flex_plan_args){
+		rc = manager->kernels->plan(manager->state, stream, &(struct flex_plan_args){
 			.in = manager->in,
 			.plan = manager->plans[i],
+			.index = i,
 			.n_rows = batch->padded_rows,
 			.n_tokens = batch->padded_tokens,
 			.window = manager->windows[i],
@@ -240,7 +259,7 @@ static int flex_run(struct attention_metadata *metadata, struct stream *stream,
 {
 	const struct attention_manager *manager = metadata->manager;
 	const struct attention_config *c = &manager->model.config;
-	uint32_t window;
+	uint32_t window, index;
 	int rc;
 
 	if (!metadata->built)
@@ -249,16 +268,20 @@ static int flex_run(struct attention_metadata *metadata, struct stream *stream,
 	if (rc != 0)
 		return rc;
 	window = manager->model.windows[args->layer];
-	return manager->kernels->run(stream, &(struct flex_args){
+	index = plan_index(manager, window);
+	return manager->kernels->run(manager->state, stream, &(struct flex_args){
 		.in = manager->in,
-		.plan = manager->plans[plan_index(manager, window)],
+		.plan = manager->plans[index],
+		.index = index,
 		.q = args->q,
 		.kv = args->kv,
 		.out = args->out,
 		.block_table = manager->model.inputs.block_table,
 		.q_stride = args->q_stride,
 		.max_pages = c->max_pages,
-		.n_blocks = (uint32_t)flex_blocks(metadata->padded_rows, metadata->padded_tokens),
+		.n_tokens = metadata->padded_tokens,
+		.n_blocks = (uint32_t)flex_blocks(manager->in.n_queries, metadata->padded_rows,
+			metadata->padded_tokens),
 		.window = window,
 		.n_heads = c->n_heads,
 		.n_kv_heads = c->n_kv_heads,

@@ -6,12 +6,12 @@
  * Attention under a block mask: the idea is PyTorch's FlexAttention's (Dong et al., 2024, arXiv
  * 2412.05496); that a paged cache's mask comes straight from lengths and tables, vLLM's.
  *
- * Queries are taken in BLOCKS of at most FLEX_QUERIES tokens of one row, or of the padding; keys in
- * blocks of FLEX_KEYS positions. Once a step, a device op reads the step's persistent inputs (the
- * lengths, each row's mask, each token's word) and writes a PLAN: for each block of queries the list
- * of key blocks that any of them sees, in order, with a bit that says whether all see all of it.
- * There, the runs of the layers leave the mask aside. Layers of different windows have different
- * plans.
+ * Queries are taken in BLOCKS of at most n_queries tokens of one row, or of the padding; keys in
+ * blocks of n_keys positions; both are the device's choice for a model. Once a step, a device op
+ * reads the step's persistent inputs (the lengths, each row's mask, each token's word) and writes a
+ * PLAN: for each block of queries the list of key blocks that any of them sees, in order, with a bit
+ * that says that all see all of it, as far as the sequence goes. There, the runs of the layers leave
+ * the mask aside. Layers of different windows have different plans.
  *
  * A block of queries is one row's, so that its list is no longer than one row's blocks; hence there
  * are up to max_rows of them (and one of padding) more than tokens would make.
@@ -23,9 +23,6 @@
 
 #include "attention/gqa.h"
 
-#define FLEX_QUERIES 16u
-#define FLEX_KEYS 32u
-
 /* A block of queries: tokens [first, first + n_tokens) of the batch. Those whose position is below
  * 0 (padding, tokens ahead of their sequence) see nothing: their output is 0. */
 struct flex_block {
@@ -33,7 +30,7 @@ struct flex_block {
 	int32_t first, n_tokens;
 	int32_t position; /* of the first token */
 	int32_t seq_len;
-	int32_t reserved;
+	int32_t history; /* positions before it are older than the step; below 0: none */
 };
 
 /* Entries of a list. */
@@ -55,13 +52,17 @@ struct flex_inputs {
 	const struct slot_mask *slot_mask; /* [max_slots] or NULL: all causal */
 	const uint64_t *mask_words;        /* [max_tokens] */
 	uint32_t max_slots, max_blocks;
+	uint32_t n_queries, n_keys; /* of a block */
 	uint32_t max_keys; /* key blocks of a row */
 	uint32_t capacity; /* tokens that a row's pages can hold */
 };
 
+#define FLEX_BF16_HEAD_DIM 1024u /* the largest that kernels for bfloat16 take */
+
 struct flex_plan_args {
 	struct flex_inputs in;
 	struct flex_plan plan;
+	uint32_t index;            /* of the plan among the manager's */
 	uint32_t n_rows, n_tokens; /* padded */
 	uint32_t window;           /* the layers' own; 0: none */
 };
@@ -75,6 +76,8 @@ struct flex_args {
 	void *out;                  /* [n_tokens, n_heads * head_dim] act */
 	const int32_t *block_table; /* [n_rows, max_pages] only entries of used pages are read */
 	uint32_t q_stride, max_pages;
+	uint32_t index;    /* of the plan among the manager's */
+	uint32_t n_tokens; /* padded, as in the build */
 	uint32_t n_blocks; /* of queries, as many as a batch of that size can have */
 	uint32_t window;
 	uint32_t n_heads, n_kv_heads, head_dim, page_tokens;
@@ -83,16 +86,41 @@ struct flex_args {
 };
 
 /* Blocks of queries that a batch of so many rows and tokens, padding counted in, can have. */
-static inline uint64_t flex_blocks(uint32_t n_rows, uint32_t n_tokens)
+static inline uint64_t flex_blocks(uint32_t n_queries, uint32_t n_rows, uint32_t n_tokens)
 {
-	return (uint64_t)n_tokens / FLEX_QUERIES + n_rows + 1;
+	return (uint64_t)n_tokens / n_queries + n_rows + 1;
 }
 
+/* What a device's filling keeps for a manager; NULL where that is nothing. */
+struct flex_state;
+
+/* A device's filling. */
 struct flex_kernels {
-	int (*plan)(struct stream *stream, const struct flex_plan_args *args);
-	int (*run)(struct stream *stream, const struct flex_args *args);
+	enum dtype dtype; /* of activations and cache */
+	/* What blocks hold for a model that flex_check let pass. */
+	void (*geometry)(
+		const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys);
+	/* Allocates what the kernels write to beside the plans, and loads them; before device_lock.
+	 * `model` outlives the state. Both may be absent, and then there is no state. */
+	int (*state_new)(struct device *device, const struct gqa_model *model,
+		const struct flex_inputs *in, uint32_t n_plans, struct flex_state **ret);
+	void (*state_free)(struct flex_state *state);
+	/* Queue the op that makes a plan; a layer under one. */
+	int (*plan)(struct flex_state *state, struct stream *stream,
+		const struct flex_plan_args *args);
+	int (*run)(struct flex_state *state, struct stream *stream, const struct flex_args *args);
 };
 
 extern const struct flex_kernels flex_cpu_kernels;
+#ifdef MIMEO_HAVE_CUDA
+extern const struct flex_kernels flex_cuda_kernels;
+#endif
+
+/* The filling for a kind of device (struct device_info), or NULL. */
+const struct flex_kernels *flex_kernels_for(const char *kind);
+
+/* What both ops read of a manager's inputs. */
+struct flex_inputs flex_inputs_of(const struct flex_kernels *kernels,
+	const struct attention_config *config, const struct step_inputs *inputs);
 
 #endif

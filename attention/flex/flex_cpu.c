@@ -17,7 +17,9 @@
 
 _Static_assert(sizeof(struct flex_args) <= CPU_ARGS_MAX, "flex_args outgrows a queue node");
 _Static_assert(sizeof(struct flex_plan_args) <= CPU_ARGS_MAX, "flex_plan_args does");
-_Static_assert(FLEX_KEYS == GQA_TILE, "a block of keys is a tile of the softmax");
+
+#define FLEX_QUERIES 16u
+#define FLEX_KEYS GQA_TILE /* a block of keys is a tile of the softmax */
 
 static uint32_t clamp(int32_t value, uint32_t low, uint32_t high)
 {
@@ -120,6 +122,7 @@ static void write_blocks(
 			.n_tokens = (int32_t)mask_min(end - t, FLEX_QUERIES),
 			.position = (int32_t)seq_len - (int32_t)(end - t),
 			.seq_len = (int32_t)seq_len,
+			.history = (int32_t)seq_len - (int32_t)(end - begin),
 		});
 }
 
@@ -224,17 +227,33 @@ static void flex_op_run(const void *args, void *workspace)
 static const struct cpu_op plan_op = { .name = "flex_plan", .run = flex_plan_run };
 static const struct cpu_op flex_op = { .name = "flex_attention", .run = flex_op_run };
 
-static int plan(struct stream *stream, const struct flex_plan_args *a)
+static void geometry(
+	const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys)
 {
+	(void)config;
+	*ret_queries = FLEX_QUERIES;
+	*ret_keys = FLEX_KEYS;
+}
+
+static int plan(
+	struct flex_state *state, struct stream *stream, const struct flex_plan_args *a)
+{
+	(void)state;
 	return cpu_launch(stream, &plan_op, a, sizeof(*a), 0);
 }
 
-static int run(struct stream *stream, const struct flex_args *a)
+static int run(struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
+	(void)state;
 	if (a->n_blocks > a->in.max_blocks)
 		return -EINVAL;
 	return cpu_launch(
 		stream, &flex_op, a, sizeof(*a), a->n_heads * sizeof(struct gqa_running));
 }
 
-const struct flex_kernels flex_cpu_kernels = { .plan = plan, .run = run };
+const struct flex_kernels flex_cpu_kernels = {
+	.dtype = DTYPE_F32,
+	.geometry = geometry,
+	.plan = plan,
+	.run = run,
+};

@@ -5,7 +5,8 @@
 /*
  * Masks as small programs. A program (struct slot_mask, one a slot) and a token's word make the
  * VIEW of that token: the keys that it sees, as two ranges and a few bits. From views follows all
- * else: whether a key is seen, and whether a block of keys is seen by nobody, in part, or whole.
+ * else: whether a key is seen, which of 64 are, and whether a block of keys is seen by nobody, in
+ * part, or whole. Devices compile the same functions.
  *
  * In views every bound lies within the sequence, whatever the program's numbers are, and the token
  * itself is always seen: there is no row without a key, hence no 0/0.
@@ -14,6 +15,12 @@
 #include <stdbool.h>
 
 #include "kernels/ops.h"
+
+#ifdef __CUDACC__
+#define MASK_FUNCTION static inline __host__ __device__
+#else
+#define MASK_FUNCTION static inline
+#endif
 
 /* Keys are positions of the sequence. */
 struct mask_view {
@@ -26,33 +33,33 @@ struct mask_view {
 
 enum mask_block { MASK_BLOCK_NONE, MASK_BLOCK_SOME, MASK_BLOCK_ALL };
 
-static inline uint32_t mask_min(uint32_t a, uint32_t b)
+MASK_FUNCTION uint32_t mask_min(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
 
-static inline uint32_t mask_max(uint32_t a, uint32_t b)
+MASK_FUNCTION uint32_t mask_max(uint32_t a, uint32_t b)
 {
 	return a > b ? a : b;
 }
 
 /* The lowest n bits. */
-static inline uint64_t mask_low_bits(uint32_t n)
+MASK_FUNCTION uint64_t mask_low_bits(uint32_t n)
 {
 	return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
 
 /* The first position of a window's that ends with the token. */
-static inline uint32_t mask_window_first(uint32_t position, uint32_t window)
+MASK_FUNCTION uint32_t mask_window_first(uint32_t position, uint32_t window)
 {
 	return position >= window ? position + 1 - window : 0;
 }
 
 /* The view of the token at `position`, below seq_len. window: the layer's own, 0: none. */
-static inline struct mask_view mask_view_of(const struct slot_mask *mask, uint64_t word,
+MASK_FUNCTION struct mask_view mask_view_of(const struct slot_mask *mask, uint64_t word,
 	uint32_t position, uint32_t seq_len, uint32_t window)
 {
-	struct mask_view view = { .end = position + 1 };
+	struct mask_view view = { 0, 0, 0, position + 1, 0, 0 };
 
 	if (window)
 		view.low = mask_window_first(position, window);
@@ -82,7 +89,7 @@ static inline struct mask_view mask_view_of(const struct slot_mask *mask, uint64
 	return view;
 }
 
-static inline bool mask_sees(const struct mask_view *view, uint32_t key)
+MASK_FUNCTION bool mask_sees(const struct mask_view *view, uint32_t key)
 {
 	if (key < view->low)
 		return false;
@@ -91,8 +98,29 @@ static inline bool mask_sees(const struct mask_view *view, uint32_t key)
 	return key >= view->tree && key - view->tree < 64 && (view->bits >> (key - view->tree) & 1);
 }
 
+/* Of the 64 keys from `from` on, those in [begin, end). */
+MASK_FUNCTION uint64_t mask_range_bits(uint32_t from, uint32_t begin, uint32_t end)
+{
+	if (end <= from)
+		return 0;
+	return mask_low_bits(end - from) & ~mask_low_bits(begin > from ? begin - from : 0);
+}
+
+/* The 64 keys from `from` on, a bit each: mask_sees of all of them. */
+MASK_FUNCTION uint64_t mask_view_bits(const struct mask_view *view, uint32_t from)
+{
+	uint64_t seen = mask_range_bits(from, view->first, view->end) |
+			mask_range_bits(from, 0, view->sinks);
+
+	if (view->tree >= from)
+		seen |= view->tree - from < 64 ? view->bits << (view->tree - from) : 0;
+	else
+		seen |= from - view->tree < 64 ? view->bits >> (from - view->tree) : 0;
+	return view->low > from ? seen & ~mask_low_bits(view->low - from) : seen;
+}
+
 /* Is a bit of [from, end) set? */
-static inline bool mask_has_bits(const struct mask_view *view, uint32_t from, uint32_t end)
+MASK_FUNCTION bool mask_has_bits(const struct mask_view *view, uint32_t from, uint32_t end)
 {
 	if (end <= view->tree || !view->bits)
 		return false;
@@ -103,7 +131,7 @@ static inline bool mask_has_bits(const struct mask_view *view, uint32_t from, ui
 
 /* How much of the keys [from, end) is seen. Where two parts of a view meet, SOME may be said of all
  * of them. */
-static inline enum mask_block mask_view_block(
+MASK_FUNCTION enum mask_block mask_view_block(
 	const struct mask_view *view, uint32_t from, uint32_t end)
 {
 	uint32_t seen = mask_max(from, view->low);
@@ -114,6 +142,80 @@ static inline enum mask_block mask_view_block(
 		return MASK_BLOCK_ALL;
 	if (seen < view->sinks || (view->first < end && seen < view->end) ||
 		mask_has_bits(view, seen, end))
+		return MASK_BLOCK_SOME;
+	return MASK_BLOCK_NONE;
+}
+
+/*
+ * What the views of neighbouring tokens of one row come to, so that a block of keys is asked about
+ * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
+ * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again. ALL
+ * is said if the same part of every view has the whole block.
+ */
+struct mask_union {
+	uint32_t first, end;   /* what any view's range has of what its layer's window leaves */
+	uint32_t sinks_low, sinks;
+	uint32_t tree;
+	uint64_t bits;
+	uint32_t low_max, first_max, end_min, sinks_min; /* for ALL */
+};
+
+MASK_FUNCTION struct mask_union mask_union_none(void)
+{
+	struct mask_union none = { UINT32_MAX, 0, UINT32_MAX, 0, 0, 0, 0, 0, UINT32_MAX,
+		UINT32_MAX };
+
+	return none;
+}
+
+/* Of either kind: a view as a union of one. */
+MASK_FUNCTION struct mask_union mask_union_of(const struct mask_view *view)
+{
+	struct mask_union one = mask_union_none();
+
+	one.first = mask_max(view->first, view->low);
+	one.end = view->end;
+	if (view->low < view->sinks) {
+		one.sinks_low = view->low;
+		one.sinks = view->sinks;
+	}
+	one.bits = view->bits;
+	if (view->low > view->tree)
+		one.bits &= ~mask_low_bits(view->low - view->tree);
+	one.tree = one.bits ? view->tree : 0;
+	one.low_max = view->low;
+	one.first_max = view->first;
+	one.end_min = view->end;
+	one.sinks_min = view->sinks;
+	return one;
+}
+
+/* Trees of one row are at the same place. */
+MASK_FUNCTION void mask_union_add(struct mask_union *to, const struct mask_union *other)
+{
+	to->first = mask_min(to->first, other->first);
+	to->end = mask_max(to->end, other->end);
+	to->sinks_low = mask_min(to->sinks_low, other->sinks_low);
+	to->sinks = mask_max(to->sinks, other->sinks);
+	to->tree = mask_max(to->tree, other->tree);
+	to->bits |= other->bits;
+	to->low_max = mask_max(to->low_max, other->low_max);
+	to->first_max = mask_max(to->first_max, other->first_max);
+	to->end_min = mask_min(to->end_min, other->end_min);
+	to->sinks_min = mask_min(to->sinks_min, other->sinks_min);
+}
+
+/* Of all the views, how much of the keys [from, end), 64 at most. */
+MASK_FUNCTION enum mask_block mask_union_block(
+	const struct mask_union *views, uint32_t from, uint32_t end)
+{
+	const struct mask_view seen = { 0, 0, views->first, views->end, views->tree, views->bits };
+
+	if (from >= views->low_max && (end <= views->sinks_min ||
+		(from >= views->first_max && end <= views->end_min)))
+		return MASK_BLOCK_ALL;
+	if ((views->first < end && from < views->end) ||
+		(views->sinks_low < end && from < views->sinks) || mask_has_bits(&seen, from, end))
 		return MASK_BLOCK_SOME;
 	return MASK_BLOCK_NONE;
 }

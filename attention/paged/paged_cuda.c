@@ -10,11 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef MIMEO_PAGED_SM90
-#include <cuda.h>
-#endif
-
 #include "attention/paged/paged_cuda.h"
+#include "attention/paged/paged_map.h"
 
 #define MIN_FAST_PAGE 16u
 #define LARGE_WAVES 3u /* so many blocks a multiprocessor are worth the larger ones */
@@ -29,22 +26,13 @@ static const char name_prefill[] = "paged_prefill";
 static const char name_prefill_sm90[] = "paged_prefill_sm90";
 static const char name_any[] = "paged_any";
 
-#ifdef MIMEO_PAGED_SM90
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-	const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-	CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-	CUtensorMapFloatOOBfill);
-#else
-typedef int encode_fn(void);
-#endif
-
 struct paged_state {
 	struct device *device;
 	const struct gqa_model *model;
 	bool fast;
 	struct paged_variant decode, prefill;
 	struct paged_variant prefill_large; /* for prompts that fill the device several times */
-	encode_fn *encode; /* of tensor maps; NULL: prefill is not the one of 9.0a */
+	paged_encode_fn *encode; /* of tensor maps; NULL: prefill is not the one of 9.0a */
 	uint32_t n_slots, page_shift, n_sms;
 	uint32_t n_windows, *windows; /* [n_layers] distinct ones first */
 	void *plans;                  /* [n_windows] plan_bytes each */
@@ -131,51 +119,15 @@ static void prefill_choose_sm90(struct paged_state *state, struct stream *stream
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 	uint32_t head_dim = state->model->config.head_dim, shared = limits->shared_bytes_optin;
-	enum cudaDriverEntryPointQueryResult found;
 	struct paged_variant variant;
-	void *encode = NULL;
 
 	if (limits->arch != 90 || !paged_prefill_sm90_variant(head_dim, 0, shared, &variant))
 		return;
-#if CUDART_VERSION >= 12050
-	if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
-		    cudaEnableDefault, &found) != cudaSuccess)
-#else
-	if (cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault,
-		    &found) != cudaSuccess)
-#endif
-	{
-		cudaGetLastError();
+	state->encode = paged_map_encode();
+	if (!state->encode)
 		return;
-	}
-	if (found != cudaDriverEntryPointSuccess)
-		return;
-	memcpy(&state->encode, &encode, sizeof(encode));
 	state->prefill = state->prefill_large = variant;
 	paged_prefill_sm90_variant(head_dim, variant.rows + 1, shared, &state->prefill_large);
-}
-
-/* 0, or the condition; the driver's codes are the runtime's. Nothing is asked of the device. */
-static int map_make(
-	const struct paged_state *state, const void *kv, struct paged_tensor_map *ret)
-{
-	const struct attention_config *c = &state->model->config;
-	uint32_t n_keys = state->prefill.keys, cols = c->head_dim % 64 ? 32 : 64;
-	uint64_t token = (uint64_t)c->n_kv_heads * c->head_dim * 2;
-	uint64_t n_eights = (uint64_t)c->n_kv_pages * 2 * c->page_tokens / 8;
-	cuuint64_t dims[] = { cols, 8, (uint64_t)c->n_kv_heads * c->head_dim / cols,
-		n_eights && n_eights < INT32_MAX ? n_eights : INT32_MAX };
-	cuuint64_t strides[] = { token, cols * 2, 8 * token };
-	cuuint32_t box[] = { cols, 8, c->head_dim / cols,
-		(c->page_tokens < n_keys ? c->page_tokens : n_keys) / 8 };
-	cuuint32_t steps[] = { 1, 1, 1, 1 };
-
-	_Static_assert(sizeof(CUtensorMap) == sizeof(*ret), "an opaque CUtensorMap");
-	return CUDA_TRY(state->device, (cudaError_t)state->encode((CUtensorMap *)ret,
-		CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)(uintptr_t)kv, dims, strides, box,
-		steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-		cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-		CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 #endif
 
@@ -352,7 +304,8 @@ static int prefill(const struct paged_state *state, struct stream *stream,
 	int rc;
 
 	if (state->encode) {
-		rc = map_make(state, args->a.kv, &map);
+		rc = paged_map_make(state->device, state->encode, &state->model->config,
+			args->a.kv, state->prefill.keys, &map);
 		if (rc == 0)
 			paged_prefill_sm90_launch(
 				stream, prefill_for(state, args->a.n_tokens), args, &map);

@@ -101,9 +101,7 @@ struct paged_variant {
 	uint32_t keys; /* tokens of a tile */
 };
 
-/* A layer's cache as the copy engine sees it (CUtensorMap), innermost first: 64 elements (32 where
- * head_dim is no multiple), 8 tokens, the head_dim / 64 such parts of each of n_kv_heads, all else
- * by 8 tokens. A box is one head of min(page_tokens, the variant's keys) tokens. */
+/* A layer's cache as the copy engine sees it: paged_map.h. */
 struct paged_tensor_map {
 	uint64_t opaque[16];
 } __attribute__((aligned(64)));

@@ -31,39 +31,6 @@
 
 /* ---- merging ---- */
 
-/* A warp's sums into its own shared memory, [16][D + 4] floats, the softmax into stats. */
-template <int D>
-static __device__ __forceinline__ void publish(running<D> &run, float *sums, float2 *stats)
-{
-	int lane = threadIdx.x % 32;
-
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int m = lane / 4 + half * 8;
-		float sum = quad_sum(run.sum[half]);
-
-		if (lane % 4 == 0)
-			stats[m] = make_float2(run.highest[half], sum);
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-			*(float2 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 2) = make_float2(
-				run.acc[n][half * 2], run.acc[n][half * 2 + 1]);
-	}
-}
-
-static __device__ __forceinline__ float weight_of(float highest, float all, float scale_log2)
-{
-	return highest == NEVER ? 0.0f : power_2((highest - all) * scale_log2);
-}
-
-static __device__ __forceinline__ void add_scaled(float4 *to, float4 x, float factor)
-{
-	to->x += x.x * factor;
-	to->y += x.y * factor;
-	to->z += x.z * factor;
-	to->w += x.w * factor;
-}
-
 template <int D>
 static __device__ __forceinline__ void out_store(
 	const paged_cuda_args &p, const segment &s, int m, int col, float4 x, float sum)
@@ -140,19 +107,6 @@ static __device__ __forceinline__ void merge_pieces(const paged_cuda_args &p, co
 		}
 		out_store<D>(p, s, m, col * 4, x, sum);
 	}
-}
-
-/* Count one piece; what the block stored before the barrier comes before it, what it loads after
- * the next one comes after the others' counts. Wraps to 0 at the last, for the next launch. */
-static __device__ __forceinline__ uint32_t count_piece(uint32_t *counter, uint32_t last)
-{
-	uint32_t before;
-
-	asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
-		: "=r"(before)
-		: "l"(counter), "r"(last)
-		: "memory");
-	return before;
 }
 
 /* True in the whole block if all other pieces of the row are there. */

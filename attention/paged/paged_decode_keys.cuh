@@ -7,19 +7,8 @@
  * of sub-tiles and its running softmax. The whole is told in paged_decode.cu.
  */
 
-#include "attention/paged/paged_mma.cuh"
+#include "attention/paged/paged_decode_rows.cuh"
 #include "kernels/cuda/overlap.cuh"
-
-#define WARPS 4
-#define SUB_TILE 16 /* tokens of a warp */
-#define NEVER (-CUDART_INF_F)
-
-/* Shared memory of one warp. */
-template <int D, int STAGES> struct ring {
-	static constexpr uint32_t pitch = (D + 8) * 2;
-	static constexpr uint32_t half = SUB_TILE * pitch; /* keys; then values */
-	static constexpr uint32_t bytes = STAGES * 2 * half;
-};
 
 /* What one block does in one row: tiles [tile, tile_end) of packed query rows from m_first on. */
 struct segment {
@@ -31,11 +20,8 @@ struct segment {
 	bool early;    /* overlap_wait has not been called yet */
 };
 
-/* A packed row's running softmax is spread over the four lanes of a quad, each lane has two. */
-template <int D> struct running {
-	float acc[D / 8][4];
-	float highest[2], sum[2]; /* of the raw scores; sum: this lane's columns only */
-	int32_t position[2], first[2]; /* what the two rows see: [first, position] */
+template <int D> struct running : row_sums<D> {
+	int32_t position[2], first[2]; /* what the lane's two rows see: [first, position] */
 };
 
 /* First token of a warp's i-th sub-tile. */
@@ -109,27 +95,13 @@ static __device__ __forceinline__ void query_load(
 	}
 }
 
-/* scores[16 rows, 16 tokens] in two fragments; what is not visible is -inf. */
+/* What is not visible is -inf. */
 template <int D>
-static __device__ __forceinline__ void score(const uint32_t (&q)[D / 16][4], uint32_t keys,
+static __device__ __forceinline__ void mask(
 	int32_t token, const running<D> &run, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;
-	uint32_t address = keys + ((lane & 7) + (lane >> 4) * 8) * ((D + 8) * 2) +
-			   (lane >> 3 & 1) * 16;
-	float odd[2][4] = {};
 
-#pragma unroll
-	for (int k = 0; k < D / 16; k += 2) {
-		uint32_t b[4], b2[4];
-
-		load_4(b, address + k * 32);
-		load_4(b2, address + k * 32 + 32);
-		mma(scores[0], q[k], b[0], b[1]);
-		mma(scores[1], q[k], b[2], b[3]);
-		mma(odd[0], q[k + 1], b2[0], b2[1]);
-		mma(odd[1], q[k + 1], b2[2], b2[3]);
-	}
 #pragma unroll
 	for (int n = 0; n < 2; n++)
 #pragma unroll
@@ -138,69 +110,20 @@ static __device__ __forceinline__ void score(const uint32_t (&q)[D / 16][4], uin
 			bool seen = position <= run.position[j >> 1] &&
 				    position >= run.first[j >> 1];
 
-			scores[n][j] = seen ? scores[n][j] + odd[n][j] : NEVER;
+			scores[n][j] = seen ? scores[n][j] : NEVER;
 		}
-}
-
-/* Scores become weights relative to the highest so far; the past is scaled to it. */
-template <int D>
-static __device__ __forceinline__ void weigh(
-	float (&scores)[2][4], float scale_log2, running<D> &run)
-{
-	float keep[2];
-
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		float highest = fmaxf(fmaxf(scores[0][half * 2], scores[0][half * 2 + 1]),
-			fmaxf(scores[1][half * 2], scores[1][half * 2 + 1]));
-		float base;
-
-		highest = fmaxf(run.highest[half], quad_max(highest));
-		base = highest == NEVER ? 0.0f : highest * scale_log2;
-		keep[half] = power_2(run.highest[half] * scale_log2 - base);
-		run.highest[half] = highest;
-		run.sum[half] *= keep[half];
-#pragma unroll
-		for (int n = 0; n < 2; n++)
-#pragma unroll
-			for (int j = half * 2; j < half * 2 + 2; j++) {
-				scores[n][j] = power_2(scores[n][j] * scale_log2 - base);
-				run.sum[half] += scores[n][j];
-			}
-	}
-	if (__any_sync(~0u, keep[0] != 1.0f || keep[1] != 1.0f)) {
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-				run.acc[n][j] *= keep[j >> 1];
-	}
 }
 
 template <int D>
 static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 16][4],
 	uint32_t stage, int32_t token, float scale_log2, running<D> &run)
 {
-	constexpr uint32_t pitch = (D + 8) * 2;
-	int lane = threadIdx.x % 32;
-	uint32_t values = stage + SUB_TILE * pitch + (lane & 15) * pitch + (lane >> 4) * 16;
 	float scores[2][4] = {};
-	uint32_t weights[4];
 
-	score<D>(q, stage, token, run, scores);
+	score<D>(q, stage, scores);
+	mask<D>(token, run, scores);
 	weigh<D>(scores, scale_log2, run);
-	weights[0] = pack(scores[0][0], scores[0][1]);
-	weights[1] = pack(scores[0][2], scores[0][3]);
-	weights[2] = pack(scores[1][0], scores[1][1]);
-	weights[3] = pack(scores[1][2], scores[1][3]);
-#pragma unroll
-	for (int n = 0; n < D / 8; n += 2) {
-		uint32_t b[4];
-
-		load_4_transposed(b, values + n * 16);
-		mma(run.acc[n], weights, b[0], b[1]);
-		mma(run.acc[n + 1], weights, b[2], b[3]);
-	}
+	add_values<D>(scores, stage + ring<D, 1>::half, run);
 }
 
 /* May a warp's i-th sub-tile be loaded before the wait? What the step writes may not. */

@@ -3,7 +3,8 @@
  * A model's attention, through the backend interface: decode steps for each batch and context, and
  * whole prompts. Layers take turns, so that their caches together exceed any L2; pages lie
  * scattered, contents are random. The floor is the larger of two times: keys and values once at a
- * device copy's bandwidth, operations at the rate of a large product.
+ * device copy's bandwidth, operations at the rate of a large product; of what the mask lets be seen.
+ * Beside it stands what the backend queues once a step for all layers: its plan.
  */
 #include "daemon/bench/bench.h"
 
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "attention/attention.h"
+#include "daemon/bench/attention_mask.h"
 #include "daemon/bench/attention_mla.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
@@ -26,6 +28,7 @@
 #define COLD_BYTES_HOST (1ull << 20)
 #define LAYERS_MAX 64u
 #define RUNS_MIN 8u
+#define PLANS 8u /* in one measurement */
 #define ROWS_MAX (BENCH_RUNS_MAX * BENCH_RUNS_MAX + BENCH_RUNS_MAX)
 #define FLOOR                                                                                      \
 	"keys and values once at the bandwidth of a device copy, or its operations at the rate "   \
@@ -36,6 +39,7 @@ static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
 	{"model", NULL, TABLE_TEXT},
 	{"backend", NULL, TABLE_TEXT},
+	{"mask", NULL, TABLE_TEXT},
 	{"heads", NULL, TABLE_COUNT},
 	{"kv_heads", NULL, TABLE_COUNT},
 	{"head_dim", NULL, TABLE_COUNT},
@@ -43,13 +47,15 @@ static const struct table_column columns[] = {
 	{"query", "QUERY", TABLE_COUNT},
 	{"context", "CONTEXT", TABLE_COUNT},
 	REPORT_COST_COLUMNS,
+	{"plan_s", "PLAN", TABLE_SECONDS},
 	REPORT_COLUMNS,
 };
 
 struct attention_row {
 	uint32_t batch, query, context;
-	double seconds;
+	double seconds, plan_seconds;
 	uint64_t bytes;
+	double pairs; /* of tokens and what they see */
 	bool no_room;
 };
 
@@ -57,6 +63,7 @@ struct attention_facts {
 	char device[64], backend[32];
 	struct probe_rates rates;
 	uint32_t n_heads, n_kv_heads, head_dim;
+	struct bench_mask mask;
 	struct attention_row rows[ROWS_MAX];
 	uint32_t n_rows;
 };
@@ -70,6 +77,7 @@ struct attention_work {
 
 struct scene {
 	struct probe *probe;
+	const struct bench_mask *mask;
 	struct attention_config config;
 	const struct attention_backend *backend;
 	enum attention_support support;
@@ -78,6 +86,7 @@ struct scene {
 	struct attention_metadata *metadata;
 	struct attention_batch batch;
 	uint32_t *lens;  /* [2 rows] query, then sequence */
+	void *masks;     /* programs and words; NULL: nobody reads them */
 	uint32_t n_runs; /* of layers, one after another */
 	uint64_t layer_bytes;
 	void *kv, *q, *out, *tables;
@@ -145,6 +154,38 @@ static int fill_tables(struct scene *s, const struct attention_row *row)
 	return rc;
 }
 
+/* Every row's mask and every token's word, of a backend that honours them. */
+static int take_masks(struct scene *s, const struct attention_row *row)
+{
+	const struct device_ops *ops = s->probe->device->ops;
+	uint32_t n_tokens = s->config.max_tokens, first = row->context - row->query;
+	/* words first, for their alignment; then programs, then each row's slot */
+	size_t words = n_tokens * sizeof(uint64_t);
+	size_t bytes = words + row->batch * (sizeof(struct slot_mask) + sizeof(int32_t));
+	uint64_t *host = malloc(bytes);
+	struct slot_mask *programs = (struct slot_mask *)(host + n_tokens);
+	int32_t *slots = (int32_t *)(programs + row->batch);
+	int rc = host ? ops->mem_alloc(s->probe->device, bytes, &s->masks) : -ENOMEM;
+
+	if (rc) {
+		free(host);
+		return rc;
+	}
+	for (uint32_t t = 0; t < n_tokens; t++)
+		host[t] = bench_mask_word(s->mask, first + t % row->query, row->context);
+	for (uint32_t r = 0; r < row->batch; r++) {
+		programs[r] = bench_mask_program(s->mask, row->context);
+		slots[r] = (int32_t)r;
+	}
+	rc = ops->copy(s->probe->device, s->masks, host, bytes);
+	s->inputs.max_slots = row->batch;
+	s->inputs.mask_words = s->masks;
+	s->inputs.slot_mask = (struct slot_mask *)((char *)s->masks + words);
+	s->inputs.row_slot = (int32_t *)(s->inputs.slot_mask + row->batch);
+	free(host);
+	return rc;
+}
+
 static int take_inputs(struct scene *s, const struct attention_row *row)
 {
 	uint64_t rows = row->batch, pages = s->config.max_pages;
@@ -208,19 +249,28 @@ static void scene_deinit(struct scene *s)
 	ops->mem_free(s->probe->device, s->out);
 	ops->mem_free(s->probe->device, s->q);
 	ops->mem_free(s->probe->device, s->kv);
+	ops->mem_free(s->probe->device, s->masks);
 	ops->mem_free(s->probe->device, s->tables);
 	free(s->lens);
 }
 
-static int scene_init(struct scene *s, const struct attention_row *row, struct model_error *error)
+static int scene_init(struct scene *s, const struct bench_options *options,
+	const struct attention_row *row, struct model_error *error)
 {
-	int rc = attention_choose(
-		"auto", &s->config, &s->backend, &s->support, error->text, sizeof(error->text));
+	int rc = attention_choose(options->attention, &s->config, &s->backend, &s->support,
+		error->text, sizeof(error->text));
 
 	if (rc)
 		return rc;
+	if (s->mask->kind != MASK_CAUSAL && !s->backend->masks) {
+		snprintf(error->text, sizeof(error->text),
+			"the %s backend knows the causal mask alone", s->backend->name);
+		return -ENOTSUP;
+	}
 	error->text[0] = '\0'; /* it says why that one */
 	rc = take_inputs(s, row);
+	if (!rc && s->backend->masks)
+		rc = take_masks(s, row);
 	if (!rc)
 		rc = take_buffers(s, row);
 	if (!rc)
@@ -250,28 +300,45 @@ static int queue(void *arg)
 	return rc;
 }
 
-static int measure(struct probe *probe, struct attention_facts *facts, struct attention_row *row,
+static int queue_plan(void *arg)
+{
+	const struct scene *s = arg;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < PLANS && !rc; i++)
+		rc = s->backend->build(s->metadata, &s->batch, s->probe->stream);
+	return rc;
+}
+
+static int measure(struct probe *probe, struct attention_work *work, struct attention_row *row,
 	struct model_error *error)
 {
-	struct scene scene = {.probe = probe};
+	struct attention_facts *facts = work->facts;
+	struct scene scene = {.probe = probe, .mask = &facts->mask};
+	struct bench_mask_cost cost = bench_mask_cost(&facts->mask, row->query, row->context);
 	struct device_info now;
 
 	size_up(&scene, facts, row);
-	row->bytes = (uint64_t)row->batch * row->context * 2 * facts->n_kv_heads * facts->head_dim *
+	row->bytes = row->batch * cost.keys * 2 * facts->n_kv_heads * facts->head_dim *
 		     dtype_bytes(probe->info.kv_dtype);
+	row->pairs = row->batch * cost.pairs;
 	int rc = probe->device->ops->info(probe->device, &now);
 	if (rc)
 		return rc;
 	row->no_room = scene.layer_bytes * scene.config.n_layers > now.free_bytes / 2;
 	if (row->no_room)
 		return 0;
-	rc = scene_init(&scene, row, error);
+	rc = scene_init(&scene, work->options, row, error);
 	if (!rc) {
 		bool captured = row->query == 1 ? scene.support > ATTENTION_NEVER
 						: scene.support == ATTENTION_ALWAYS;
 
 		snprintf(facts->backend, sizeof(facts->backend), "%s", scene.backend->name);
 		rc = probe_time(probe, captured, queue, &scene, scene.n_runs, &row->seconds);
+		/* last: a graph with a plan of its own changes how layers run */
+		if (!rc)
+			rc = probe_time(probe, scene.support > ATTENTION_NEVER, queue_plan, &scene,
+				PLANS, &row->plan_seconds);
 	}
 	scene_deinit(&scene);
 	return rc;
@@ -305,7 +372,7 @@ static int run_all(struct attention_work *work, struct probe *probe, struct mode
 	facts->rates = probe->rates;
 	snprintf(facts->device, sizeof(facts->device), "%s", probe->info.name);
 	for (uint32_t i = 0; i < facts->n_rows && !rc; i++)
-		rc = measure(probe, facts, &facts->rows[i], error);
+		rc = measure(probe, work, &facts->rows[i], error);
 	return rc;
 }
 
@@ -326,13 +393,10 @@ static int work_attention(void *arg, int fd)
 	return rc;
 }
 
-/* Multiplications and additions of scores and sums; under the causal mask the last query token sees
- * all of the context, the first one so many fewer. */
+/* Multiplications and additions of scores and sums. */
 static double flop_of(const struct attention_facts *facts, const struct attention_row *row)
 {
-	double query = row->query, seen = row->context - (query - 1) / 2;
-
-	return row->batch * query * seen * facts->n_heads * facts->head_dim * 4;
+	return row->pairs * facts->n_heads * facts->head_dim * 4;
 }
 
 static void fill(struct table *table, const struct bench_options *options,
@@ -343,6 +407,7 @@ static void fill(struct table *table, const struct bench_options *options,
 	table_set_text(table, "bench", "attention");
 	report_model(table, options);
 	table_set_text(table, "backend", facts->backend);
+	table_set_text(table, "mask", options->mask ? options->mask : "causal");
 	table_set_count(table, "heads", facts->n_heads);
 	table_set_count(table, "kv_heads", facts->n_kv_heads);
 	table_set_count(table, "head_dim", facts->head_dim);
@@ -355,6 +420,7 @@ static void fill(struct table *table, const struct bench_options *options,
 			.flop = flop_of(facts, row),
 			.seconds = row->no_room ? NAN : row->seconds,
 		});
+	report_number(table, "plan_s", row->no_room ? NAN : row->plan_seconds);
 	report_common(table, target, FLOOR, row->no_room ? NO_ROOM : NULL);
 }
 
@@ -374,9 +440,10 @@ static int print(const struct bench_options *options, const struct attention_fac
 	}
 	if (!options->json) {
 		report_heading("attention", &target);
-		printf("%s, %u heads, %u of keys and values, head size %u, pages of %u tokens\n",
-			facts->backend, facts->n_heads, facts->n_kv_heads, facts->head_dim,
-			PAGE_TOKENS);
+		printf("%s, %s, %u heads, %u of keys and values, head size %u, pages of %u "
+		       "tokens\n",
+			facts->backend, options->mask ? options->mask : "causal", facts->n_heads,
+			facts->n_kv_heads, facts->head_dim, PAGE_TOKENS);
 	}
 	r = report_table(table, options->json);
 	table_free(table);
@@ -402,9 +469,15 @@ int bench_attention(const struct bench_options *options)
 	struct attention_work work = {options, facts};
 	int r = facts ? 0 : -ENOMEM;
 
-	for (uint32_t i = 0; r == 0 && i < options->n_batches * options->n_contexts; i++)
-		add(facts, options->batches[i / options->n_contexts], 1,
-			options->contexts[i % options->n_contexts]);
+	if (r == 0)
+		bench_mask_parse(options->mask, &facts->mask);
+	for (uint32_t i = 0; r == 0 && i < options->n_batches * options->n_contexts; i++) {
+		uint32_t context = options->contexts[i % options->n_contexts];
+		uint32_t query = bench_mask_query(&facts->mask);
+
+		add(facts, options->batches[i / options->n_contexts],
+			query < context ? query : context, context);
+	}
 	for (uint32_t i = 0; r == 0 && i < options->n_prompts; i++)
 		add(facts, 1, options->prompts[i], options->prompts[i]);
 	if (r == 0)

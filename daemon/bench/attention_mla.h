@@ -4,7 +4,7 @@
 
 #include "daemon/bench/bench.h"
 
-/* Does --backend name one of latent attention? */
+/* Does --attention name one of latent attention? */
 bool bench_is_mla(const struct bench_options *options);
 /* `attention` for it; as bench.h's. */
 int bench_attention_mla(const struct bench_options *options);

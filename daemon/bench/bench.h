@@ -27,6 +27,7 @@ struct bench_options {
 	const char *make_checkpoint; /* the program that makes it; NULL: find it */
 	const char *spin_us;    /* for the daemon to start; NULL: its default */
 	const char *attention;  /* backend, for the daemon to start or in process */
+	const char *mask;       /* that attention is measured under; NULL: causal */
 	bool json;
 	uint32_t count; /* round trips of a round, attaches, kills, steps; 0: the bench's default */
 	uint32_t seconds;   /* the most to spend on one row of `ring` */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "build-config.h"
+#include "daemon/bench/attention_mask.h"
 #include "daemon/bench/client.h"
 #include "daemon/bench/lane.h"
 
@@ -58,6 +59,7 @@ enum {
 	OPT_HEADS,
 	OPT_RANK,
 	OPT_ROPE,
+	OPT_MASK,
 	OPT_TIMEOUT,
 	OPT_JSON,
 	OPT_HELP,
@@ -115,6 +117,9 @@ static const struct option_text {
 		"attention"},
 	[OPT_RANK] = {"rank", "N", "attention: its latent columns (default: 512)", "attention"},
 	[OPT_ROPE] = {"rope", "N", "attention: its rotated columns (default: 64)", "attention"},
+	[OPT_MASK] = {"mask", "MASK",
+		"attention: causal, window:N, prefix:N, documents:N, tree:N (default: causal)",
+		"attention"},
 	[OPT_TIMEOUT] = {"timeout", "N", "seconds after which a step is given up (default: 120)",
 		NULL},
 	[OPT_JSON] = {"json", NULL, "write JSON", NULL},
@@ -215,6 +220,7 @@ static bool take(int option, const char *value, struct bench_options *o)
 		[OPT_DEVICE] = &o->device,
 		[OPT_SPIN] = &o->spin_us,
 		[OPT_ATTENTION] = &o->attention,
+		[OPT_MASK] = &o->mask,
 	};
 
 	if (words[option])
@@ -305,6 +311,9 @@ static int check(
 		return options_misuse("--%s needs --socket", texts[OPT_NAME].name);
 	if (given[OPT_SHAPE] && given[OPT_MODEL])
 		return options_misuse("--shape does not go with --model");
+	struct bench_mask mask;
+	if (!bench_mask_parse(options->mask, &mask))
+		return options_misuse("--mask %s: no such mask", options->mask);
 	bool has_lane = bench->run == bench_decode || bench->run == bench_modes;
 	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
 		if (options->batches[i] > LANE_ROWS_MAX)

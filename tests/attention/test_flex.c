@@ -1,93 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention under block masks, on the cpu device. */
-#include <errno.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <cmocka.h>
+/* Attention under block masks: right numbers, whatever a program says. */
+#include "tests/attention/flex_group.h"
 
-#include "attention/flex/flex.h"
-#include "attention/flex/mask.h"
-#include "tests/attention/world.h"
-
-#define LENGTH 150u
-#define LAYER 1u
-
-static const struct shape ordinary = {
-	.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .page_tokens = 4, .max_seq_len = LENGTH,
-};
-
-/* ---- drawing ---- */
-
-/* At the edge of a page, of a block of keys, or anywhere in [1, LENGTH]. */
-static uint32_t draw_length(struct world *dice, uint32_t page_tokens)
-{
-	uint32_t unit = world_draw(dice, 2) ? FLEX_KEYS : page_tokens;
-	uint32_t edge = (1 + world_draw(dice, 4)) * unit;
-
-	switch (world_draw(dice, 3)) {
-	case 0:
-		return 1 + world_draw(dice, LENGTH);
-	case 1:
-		return edge > 1 ? edge - 1 : 1;
-	default:
-		return edge + world_draw(dice, 2);
-	}
-}
-
-static struct slot_mask draw_mask(struct world *dice, uint32_t seq_len)
-{
-	struct slot_mask mask = {
-		.kind = world_draw(dice, MASK_KINDS),
-		.window = 1 + world_draw(dice, 70),
-		.begin = world_draw(dice, seq_len + 1),
-	};
-
-	mask.end = mask.begin + world_draw(dice, seq_len + 1 - mask.begin);
-	if (mask.kind == MASK_WINDOW)
-		mask.end = world_draw(dice, 40);
-	return mask;
-}
-
-/* Documents and trees; the others don't look. */
-static void draw_words(struct world *dice, const struct slot_mask *mask, uint64_t *words)
-{
-	uint64_t start = 0;
-
-	for (uint32_t p = 0; p < LENGTH; p++) {
-		if (world_draw(dice, 10) == 0)
-			start = p;
-		words[p] = start;
-		if (mask->kind == MASK_TREE)
-			words[p] = (uint64_t)world_draw(dice, UINT32_MAX) << 32 ^
-				   world_draw(dice, UINT32_MAX);
-	}
-}
-
-static uint32_t draw_rows(struct world *dice, uint32_t page_tokens, struct row *rows,
-	uint64_t (*words)[LENGTH])
-{
-	uint32_t n_rows = 1 + world_draw(dice, 4);
-
-	for (uint32_t r = 0; r < n_rows; r++) {
-		uint32_t seq_len = draw_length(dice, page_tokens);
-
-		rows[r] = (struct row){
-			.seed = world_draw(dice, 1000),
-			.seq_len = seq_len,
-			.n_query = 1 + world_draw(dice, seq_len < 39 ? seq_len : 39),
-			.mask = draw_mask(dice, seq_len),
-			.words = words[r],
-		};
-		draw_words(dice, &rows[r].mask, words[r]);
-	}
-	return n_rows;
-}
+#define FLEX_WIDTH 512u /* of FLEX_ORDINARY's outputs */
 
 /* ---- right numbers ---- */
 
@@ -98,21 +13,81 @@ static void test_masks_agree_with_dense_reference(void **state)
 	struct world dice = { .random = 11 };
 
 	(void)state;
-	for (int round = 0; round < 80; round++) {
-		struct shape shape = ordinary;
-		struct row rows[WORLD_ROWS];
-		uint32_t n_rows;
+	for (uint32_t round = 0; round < 6 * N_FLEX_SHAPES; round++) {
+		struct shape shape = flex_shapes[round % N_FLEX_SHAPES];
 		struct world w;
 
-		shape.page_tokens = page_tokens[world_draw(&dice, 4)];
-		shape.window = world_draw(&dice, 3) ? 0 : 1 + world_draw(&dice, 60);
-		world_init(&w, "flex", &shape);
-		n_rows = draw_rows(&dice, shape.page_tokens, rows, words);
-		world_place(&w, rows, n_rows, n_rows + world_draw(&dice, 3), WORLD_TOKENS);
-		world_run(&w);
-		world_verify(&w);
+		if (shape.head_dim == 16)
+			shape.page_tokens = page_tokens[world_draw(&dice, 4)];
+		shape.window = world_draw(&dice, 3) ? 0 : 1 + world_draw(&dice, 120);
+		world_init_on(&w, flex_device, "flex", &shape);
+		for (int batch = 0; batch < 2; batch++) {
+			struct row rows[WORLD_ROWS];
+			uint32_t n_rows = flex_draw_rows(&dice, shape.page_tokens, rows, words);
+
+			world_place(&w, rows, n_rows, n_rows + world_draw(&dice, 3), WORLD_TOKENS);
+			world_run(&w);
+			world_verify(&w);
+		}
 		world_deinit(&w);
 	}
+}
+
+/* Sequences of many cuts: one alone, and several whose edges lie anywhere. */
+static void test_long_sequences_agree_with_dense_reference(void **state)
+{
+	static uint64_t words[5000];
+	const struct row rows[] = {
+		{ .seed = 1, .n_query = 1, .seq_len = 5000 },
+		{ .seed = 2, .n_query = 1, .seq_len = 3 },
+		{ .seed = 3, .n_query = 5, .seq_len = 2777,
+			.mask = { .kind = MASK_WINDOW, .window = 1500, .end = 70 } },
+		{ .seed = 4, .n_query = 40, .seq_len = 4096,
+			.mask = { .kind = MASK_DOCUMENTS }, .words = words },
+	};
+	struct world w;
+
+	(void)state;
+	for (uint32_t p = 1000; p < 5000; p++)
+		words[p] = p < 4080 ? 1000 : 4070;
+	for (size_t i = 1; i < 5; i++) {
+		struct shape shape = flex_shapes[i];
+
+		shape.max_seq_len = 5000;
+		world_init_on(&w, flex_device, "flex", &shape);
+		for (uint32_t n_rows = 1; n_rows <= 4; n_rows += 3) {
+			world_place(&w, rows, n_rows, 0, 0);
+			world_run(&w);
+			world_verify(&w);
+		}
+		world_deinit(&w);
+	}
+}
+
+/* More blocks of queries than a device has multiprocessors, each of several tiles. */
+static void test_prompts_of_many_blocks_agree_with_dense_reference(void **state)
+{
+	static uint64_t words[LENGTH];
+	const struct shape shape = { .n_heads = 48, .n_kv_heads = 6, .head_dim = 64,
+		.page_tokens = 16, .max_seq_len = LENGTH };
+	const struct row rows[] = {
+		{ .seed = 1, .n_query = 290, .seq_len = LENGTH },
+		{ .seed = 2, .n_query = 1, .seq_len = 77 },
+		{ .seed = 3, .n_query = 119, .seq_len = 250,
+			.mask = { .kind = MASK_TREE, .begin = 186 }, .words = words },
+	};
+	struct world w;
+
+	(void)state;
+	for (uint32_t p = 0; p < LENGTH; p++)
+		words[p] = (uint64_t)p * 0x9e3779b97f4a7c15u;
+	world_init_on(&w, flex_device, "flex", &shape);
+	world_place(&w, rows, 3, 4, WORLD_TOKENS);
+	for (int i = 0; i < 2; i++) { /* what the first left behind is no harm */
+		world_run(&w);
+		world_verify(&w);
+	}
+	world_deinit(&w);
 }
 
 /* One row, one mask: the outputs against the reference. */
@@ -120,7 +95,7 @@ static void verify_one(const struct row *row)
 {
 	struct world w;
 
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
 	world_place(&w, row, 1, 0, 0);
 	world_run(&w);
 	world_verify(&w);
@@ -142,7 +117,7 @@ static void test_each_mask_differs_from_causal_where_it_says(void **state)
 		[MASK_WINDOW] = { 0, 59 }, [MASK_PREFIX] = { 5, 38 },
 		[MASK_DOCUMENTS] = { 30, 59 }, [MASK_TREE] = { 11, 59 },
 	};
-	float *causal = calloc(WORLD_TOKENS * 64, sizeof(float));
+	float *causal = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
 
 	(void)state;
 	for (uint32_t p = 70; p < LENGTH; p++)
@@ -152,7 +127,7 @@ static void test_each_mask_differs_from_causal_where_it_says(void **state)
 
 		row.mask = masks[kind];
 		verify_one(&row);
-		world_init(&w, "flex", &ordinary);
+		world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
 		world_place(&w, &row, 1, 0, 0);
 		if (kind == MASK_TREE) /* each token of the tree sees itself alone of them */
 			for (uint32_t t = 0; t < 60; t++)
@@ -169,6 +144,7 @@ static void test_each_mask_differs_from_causal_where_it_says(void **state)
 	free(causal);
 }
 
+/* What the cpu device promises, on it; another's backends differ in how they cut. */
 static void test_causal_is_paged_to_the_last_bit(void **state)
 {
 	static const struct row rows[] = {
@@ -178,11 +154,11 @@ static void test_causal_is_paged_to_the_last_bit(void **state)
 		{ .seed = 4, .n_query = 17, .seq_len = 17 },
 		{ .seed = 5, .n_query = 33, .seq_len = 96 },
 	};
-	float *paged = calloc(WORLD_TOKENS * 64, sizeof(float));
+	float *paged = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
 
 	(void)state;
 	for (uint32_t window = 0; window < 80; window += 37) {
-		struct shape shape = ordinary;
+		struct shape shape = *FLEX_ORDINARY;
 
 		shape.window = window;
 		for (int flex = 0; flex < 2; flex++) {
@@ -206,18 +182,18 @@ static void test_causal_is_paged_to_the_last_bit(void **state)
 static void test_bits_depend_on_what_is_seen_alone(void **state)
 {
 	struct row row = { .seed = 6, .n_query = 90, .seq_len = 90 };
-	struct shape windowed = ordinary;
-	float *expected = calloc(WORLD_TOKENS * 64, sizeof(float));
+	struct shape windowed = *FLEX_ORDINARY;
+	float *expected = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
 	struct world w;
 
 	(void)state;
 	windowed.window = 21;
-	world_init(&w, "flex", &windowed);
+	world_init_on(&w, flex_device, "flex", &windowed);
 	world_place(&w, &row, 1, 0, 0);
 	world_run(&w);
 	memcpy(expected, w.out, 90 * w.width * sizeof(float));
 	world_deinit(&w);
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
 	row.mask = (struct slot_mask){ .kind = MASK_WINDOW, .window = 21 };
 	world_place(&w, &row, 1, 0, 0);
 	world_run(&w);
@@ -272,6 +248,44 @@ static void test_views_of_hostile_programs_stay_within_the_sequence(void **state
 	}
 }
 
+static void test_bits_and_unions_say_what_views_do(void **state)
+{
+	struct world dice = { .random = 12 };
+
+	(void)state;
+	for (int round = 0; round < 4000; round++) {
+		struct slot_mask mask = world_draw(&dice, 2) ? draw_hostile(&dice)
+			: (struct slot_mask){ world_draw(&dice, MASK_KINDS),
+				1 + world_draw(&dice, 99), world_draw(&dice, LENGTH),
+				world_draw(&dice, LENGTH) };
+		uint32_t seq_len = 1 + world_draw(&dice, LENGTH), from = world_draw(&dice, LENGTH);
+		uint32_t first = world_draw(&dice, seq_len), end = from + 1 + world_draw(&dice, 64);
+		uint32_t window = world_draw(&dice, 2) ? 0 : 1 + world_draw(&dice, LENGTH);
+		struct mask_union views = mask_union_none();
+		bool some = false, all = true;
+
+		for (uint32_t p = first; p < seq_len && p < first + 33; p++) {
+			uint64_t word = (uint64_t)world_draw(&dice, UINT32_MAX) << 33 ^
+					world_draw(&dice, LENGTH);
+			struct mask_view view = mask_view_of(&mask, word, p, seq_len, window);
+			struct mask_union one = mask_union_of(&view);
+			uint64_t bits = mask_view_bits(&view, from);
+
+			for (uint32_t i = 0; i < 64; i++) {
+				assert_int_equal(bits >> i & 1, mask_sees(&view, from + i));
+				some |= from + i < end && (bits >> i & 1);
+				all &= from + i >= end || (bits >> i & 1);
+			}
+			mask_union_add(&views, &one);
+		}
+		assert_int_equal(mask_union_block(&views, from, end) != MASK_BLOCK_NONE, some);
+		if (mask_union_block(&views, from, end) == MASK_BLOCK_ALL)
+			assert_true(all);
+		else if (all && mask.kind == MASK_PREFIX)
+			fail_msg("a prefix that all see is not said to be");
+	}
+}
+
 static void test_hostile_programs_see_nothing_outside_the_sequence(void **state)
 {
 	static uint64_t words[LENGTH];
@@ -279,9 +293,9 @@ static void test_hostile_programs_see_nothing_outside_the_sequence(void **state)
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
-	for (int round = 0; round < 1000; round++) {
-		uint32_t seq_len = draw_length(&dice, 4);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	for (int round = 0; round < 200; round++) {
+		uint32_t seq_len = flex_draw_length(&dice, 4);
 		struct row row = {
 			.seed = 1, .seq_len = seq_len,
 			.n_query = 1 + world_draw(&dice, seq_len < 9 ? seq_len : 9),
@@ -306,7 +320,7 @@ static void test_rows_of_no_slot_are_causal(void **state)
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
 	for (size_t i = 0; i < 4; i++) {
 		world_place(&w, &row, 1, 0, 0);
 		for (uint32_t s = 0; s < WORLD_ROWS; s++)
@@ -319,318 +333,84 @@ static void test_rows_of_no_slot_are_causal(void **state)
 	world_deinit(&w);
 }
 
-/* ---- the plan ---- */
 
-enum { PLAN_BLOCKS = WORLD_TOKENS / FLEX_QUERIES + WORLD_ROWS + 1, PLAN_KEYS = 6, CANARY = 77 };
-
-struct plan_memory {
-	struct flex_block blocks[PLAN_BLOCKS + 1];
-	int32_t counts[PLAN_BLOCKS + 1];
-	int32_t indices[PLAN_BLOCKS * (PLAN_KEYS + 1) + 1];
-};
-
-/* The plan of what was placed last, in memory of the test's own, with canaries behind each part. */
-static void make_plan(struct world *w, struct plan_memory *m, uint32_t window)
+/* A row of fewer tokens in all than in its query: the first are not the sequence's. */
+static void test_tokens_before_the_sequence_give_zero(void **state)
 {
-	const struct flex_plan_args args = {
-		.in = {
-			.query_start = w->inputs.query_start,
-			.seq_lens = w->inputs.seq_lens,
-			.row_slot = w->inputs.row_slot,
-			.slot_mask = w->inputs.slot_mask,
-			.mask_words = w->inputs.mask_words,
-			.max_slots = WORLD_ROWS,
-			.max_blocks = PLAN_BLOCKS,
-			.max_keys = PLAN_KEYS,
-			.capacity = w->config.max_pages * w->config.page_tokens,
-		},
-		.plan = { m->blocks, m->counts, m->indices },
-		.n_rows = w->batch.padded_rows,
-		.n_tokens = w->batch.padded_tokens,
-		.window = window,
-	};
-
-	memset(m, CANARY, sizeof(*m));
-	assert_int_equal(flex_cpu_kernels.plan(w->stream, &args), 0);
-	world_sync(w);
-	assert_int_equal(m->blocks[PLAN_BLOCKS].row, 0x01010101 * CANARY);
-	assert_int_equal(m->counts[PLAN_BLOCKS], 0x01010101 * CANARY);
-	assert_int_equal(m->indices[PLAN_BLOCKS * (PLAN_KEYS + 1)], 0x01010101 * CANARY);
-}
-
-static void verify_list(const struct world *w, const struct plan_memory *m, uint32_t b)
-{
-	const struct flex_block *block = &m->blocks[b];
-	const struct row *row = &w->rows[block->row];
-	const int32_t *list = m->indices + b * (PLAN_KEYS + 1);
-	uint32_t n = 0;
-
-	for (uint32_t k = 0; k * FLEX_KEYS < row->seq_len; k++) {
-		bool some = false, all = true;
-
-		for (int32_t t = 0; t < block->n_tokens; t++) {
-			uint32_t q = (uint32_t)(block->position + t);
-			struct mask_view view = mask_view_of(&row->mask,
-				row->words ? row->words[q] : 0, q, row->seq_len, 0);
-
-			for (uint32_t i = k * FLEX_KEYS;
-				i < (k + 1) * FLEX_KEYS && i < row->seq_len; i++) {
-				some |= mask_sees(&view, i);
-				all &= mask_sees(&view, i);
-			}
-		}
-		if (!some)
-			continue;
-		assert_int_equal(FLEX_ENTRY_BLOCK(list[n]), k);
-		if (FLEX_ENTRY_WHOLE(list[n]))
-			assert_true(all);
-		else if (row->mask.kind == MASK_CAUSAL || row->mask.kind == MASK_PREFIX)
-			assert_false(all);
-		n++;
-	}
-	assert_int_equal(m->counts[b], n);
-	assert_int_equal(list[n], -1);
-}
-
-static void test_plan_lists_the_key_blocks_that_are_seen_and_ends_with_a_sentinel(void **state)
-{
-	static uint64_t words[WORLD_ROWS][LENGTH];
-	static struct plan_memory m;
-	struct world dice = { .random = 5 };
+	static const uint32_t queries[] = { 2, 30 };
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
-	for (int round = 0; round < 60; round++) {
-		struct row rows[WORLD_ROWS];
-		uint32_t n_rows = draw_rows(&dice, 4, rows, words), token = 0, b = 0;
+	for (uint32_t s = 0; s < 2 * N_FLEX_SHAPES; s++) {
+		uint32_t n = queries[s / N_FLEX_SHAPES];
+		struct row row = { .seed = 9, .n_query = n, .seq_len = n };
 
-		world_place(&w, rows, n_rows, WORLD_ROWS, WORLD_TOKENS);
-		make_plan(&w, &m, 0);
-		for (; m.blocks[b].row >= 0; b++) {
-			const struct flex_block *block = &m.blocks[b];
-			const struct row *row = &w.rows[block->row];
-
-			assert_int_equal(block->first, token);
-			assert_in_range(block->n_tokens, 1, FLEX_QUERIES);
-			assert_int_equal(block->seq_len, row->seq_len);
-			assert_int_equal(block->position, row->seq_len - row->n_query + token -
-				(uint32_t)w.inputs.query_start[block->row]);
-			verify_list(&w, &m, b);
-			token += (uint32_t)block->n_tokens;
-		}
-		assert_int_equal(token, w.batch.n_tokens);
-		for (; b < PLAN_BLOCKS; b++) {
-			assert_int_equal(m.blocks[b].row, -1);
-			assert_int_equal(m.counts[b], 0);
-			assert_int_equal(m.indices[b * (PLAN_KEYS + 1)], -1);
-			token += (uint32_t)m.blocks[b].n_tokens;
-		}
-		assert_int_equal(token, WORLD_TOKENS);
-	}
-	world_deinit(&w);
-}
-
-/* As many blocks of queries as a batch can have, each with every block of keys in its list. */
-static void test_worst_batch_fits_the_plan(void **state)
-{
-	static struct plan_memory m;
-	struct row rows[WORLD_ROWS];
-	uint32_t b = 0;
-	struct world w;
-
-	(void)state;
-	world_init(&w, "flex", &ordinary);
-	for (uint32_t r = 0; r < WORLD_ROWS; r++)
-		rows[r] = (struct row){ .seed = r, .n_query = 17, .seq_len = LENGTH,
-			.mask = { .kind = MASK_PREFIX, .begin = 0, .end = LENGTH } };
-	world_place(&w, rows, WORLD_ROWS, 0, 0);
-	for (uint32_t r = 0; r < WORLD_ROWS; r++)
-		w.inputs.seq_lens[r] = INT32_MAX;
-	make_plan(&w, &m, 0);
-	while (m.blocks[b].row >= 0)
-		b++;
-	assert_int_equal(b, 2 * WORLD_ROWS);
-	assert_true(b <= flex_blocks(WORLD_ROWS, 17 * WORLD_ROWS));
-	for (uint32_t i = 0; i < b; i++) {
-		assert_in_range(m.counts[i], 5, PLAN_KEYS);
-		assert_int_equal(m.blocks[i].seq_len, w.config.max_pages * w.config.page_tokens);
-	}
-	world_run(&w);
-	world_deinit(&w);
-}
-
-/* ---- graphs ---- */
-
-static struct graph_exec *capture(struct world *w, uint32_t n_rows, uint32_t n_tokens)
-{
-	const struct device_ops *ops = w->device->ops;
-	struct graph *graph = NULL;
-	struct graph_exec *exec = NULL;
-
-	world_place(w, NULL, 0, n_rows, n_tokens);
-	assert_int_equal(world_build(w, ATTENTION_WARM_UP), 0);
-	assert_int_equal(world_enqueue(w, LAYER), 0);
-	world_sync(w);
-	assert_int_equal(ops->lock(w->device), 0);
-	assert_int_equal(world_build(w, ATTENTION_CAPTURE), 0);
-	world_sync(w);
-	assert_int_equal(ops->capture_begin(w->stream), 0);
-	assert_int_equal(world_enqueue(w, LAYER), 0);
-	assert_int_equal(ops->capture_end(w->stream, &graph), 0);
-	assert_string_equal(ops->graph_node_name(graph, 0), "flex_attention");
-	assert_null(ops->graph_node_name(graph, 1));
-	assert_int_equal(ops->graph_instantiate(w->device, graph, &exec), 0);
-	ops->graph_free(graph);
-	return exec;
-}
-
-/* Captured with nothing to do; decodes beside chunks, each under a mask of its own. */
-static void test_replay_of_mixed_batches_and_masks_equals_eager(void **state)
-{
-	static uint64_t words[WORLD_ROWS][LENGTH];
-	float *replayed = calloc(WORLD_TOKENS * 64, sizeof(float));
-	struct world dice = { .random = 21 };
-	struct graph_exec *exec;
-	struct world w;
-
-	(void)state;
-	world_init(&w, "flex", &ordinary);
-	exec = capture(&w, WORLD_ROWS, WORLD_TOKENS);
-	for (int round = 0; round < 20; round++) {
-		struct row rows[WORLD_ROWS];
-		uint32_t n_rows = draw_rows(&dice, 4, rows, words);
-
-		if (round == 10)
-			n_rows = 0;
-		world_place(&w, rows, n_rows, WORLD_ROWS, WORLD_TOKENS);
-		world_poison_out(&w);
-		assert_int_equal(world_build(&w, ATTENTION_REPLAY), 0);
-		assert_int_equal(w.device->ops->graph_launch(exec, w.stream), 0);
-		world_sync(&w);
-		world_verify(&w);
-		memcpy(replayed, w.out, WORLD_TOKENS * w.width * sizeof(float));
-		world_place(&w, rows, n_rows, 0, 0);
+		world_init_on(&w, flex_device, "flex", &flex_shapes[s % N_FLEX_SHAPES]);
+		world_place(&w, &row, 1, 0, 0);
+		w.inputs.seq_lens[0] = 1;
+		w.seq_lens[0] = 1;
 		world_run(&w);
-		assert_memory_equal(
-			w.out, replayed, w.batch.n_tokens * w.width * sizeof(float));
-	}
-	w.device->ops->graph_exec_free(exec);
-	world_deinit(&w);
-	free(replayed);
-}
-
-/* Nothing is left of the big batch's plan for the small one, although both have the same padding. */
-static void test_small_batch_after_a_big_one_has_a_plan_of_its_own(void **state)
-{
-	struct row big[WORLD_ROWS], small = { .seed = 40, .n_query = 1, .seq_len = 3 };
-	struct graph_exec *exec;
-	struct world w;
-
-	(void)state;
-	for (uint32_t r = 0; r < WORLD_ROWS; r++)
-		big[r] = (struct row){ .seed = r, .n_query = 20, .seq_len = LENGTH };
-	world_init(&w, "flex", &ordinary);
-	exec = capture(&w, WORLD_ROWS, WORLD_TOKENS);
-	for (int turn = 0; turn < 2; turn++) {
-		world_place(&w, turn ? &small : big, turn ? 1 : WORLD_ROWS, WORLD_ROWS,
-			WORLD_TOKENS);
-		world_poison_out(&w);
-		assert_int_equal(world_build(&w, ATTENTION_REPLAY), 0);
-		assert_int_equal(w.device->ops->graph_launch(exec, w.stream), 0);
-		world_sync(&w);
-		world_verify(&w);
-	}
-	w.device->ops->graph_exec_free(exec);
-	world_deinit(&w);
-}
-
-/* ---- a cache beyond 2^31 elements ---- */
-
-#define FAR_PAGE (1u << 20) /* of 2 x 16 x 2 x 64 elements: the cache's element 2^32 */
-
-/* Every second page of the row goes behind element 2^31, the others behind 2^32. */
-static void move_far(struct world *w, float *far, const struct row *row)
-{
-	const struct attention_config *c = &w->config;
-	size_t page = (size_t)2 * c->page_tokens * c->n_kv_heads * c->head_dim;
-
-	for (uint32_t i = 0; i * c->page_tokens < row->seq_len; i++) {
-		int32_t *entry = &w->inputs.block_table[i];
-		int32_t to = *entry + (int32_t)(i % 2 ? FAR_PAGE : FAR_PAGE / 2);
-
-		memcpy(far + (size_t)to * page, w->kv + (size_t)*entry * page,
-			page * sizeof(float));
-		*entry = to;
+		for (uint32_t e = 0; e < (n - 1) * w.width; e++)
+			assert_true(w.out[e] == 0.0f);
+		/* the last token sees the first key alone, and the output is its value */
+		for (uint32_t e = 0; e < w.config.head_dim; e++)
+			assert_true(world_out(&w, 0, n - 1)[e] != 0.0f);
+		world_deinit(&w);
 	}
 }
 
-static void test_cache_past_2_31_elements_is_addressed_in_64_bits(void **state)
+static void test_pages_that_do_not_exist_read_as_the_null_page(void **state)
 {
-	const struct shape shape = { .n_heads = 2, .n_kv_heads = 2, .head_dim = 64,
-		.page_tokens = 16, .max_seq_len = LENGTH };
-	const size_t bytes = (size_t)(FAR_PAGE + 1024) * 4096 * sizeof(float);
-	struct row row = { .seed = 9, .n_query = 20, .seq_len = 140,
-		.mask = { .kind = MASK_WINDOW, .window = 50, .end = 20 } };
-	float *near, *far = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
 	struct world w;
 
 	(void)state;
-	assert_ptr_not_equal(far, MAP_FAILED);
-	world_init(&w, "flex", &shape);
-	w.backend->metadata_free(w.metadata);
-	w.backend->manager_free(w.manager);
-	w.config.n_kv_pages = FAR_PAGE + 1024;
-	assert_int_equal(w.backend->manager_new(w.device, &w.config, &w.inputs, &w.manager), 0);
-	assert_int_equal(w.backend->metadata_new(w.manager, &w.metadata), 0);
-	world_place(&w, &row, 1, 0, 0);
-	move_far(&w, far, &row);
-	near = w.kv;
-	w.kv = far;
-	world_run(&w);
-	world_verify(&w);
-	w.kv = near;
-	world_deinit(&w);
-	munmap(far, bytes);
+	for (uint32_t s = 0; s < N_FLEX_SHAPES; s++) {
+		world_init_on(&w, flex_device, "flex", &flex_shapes[s]);
+		for (uint32_t i = 0; i < 8; i++) {
+			uint32_t n = w.config.page_tokens < 20 ? w.config.page_tokens : 20;
+			struct row row = { .seed = 9, .n_query = i < 4 ? 1 : n, .seq_len = n };
+			size_t page = (size_t)2 * w.config.page_tokens * w.config.n_kv_heads *
+				      w.config.head_dim;
+
+			world_place(&w, &row, 1, 0, 0);
+			for (size_t e = 0; e < page; e++)
+				w.kv[e] = 0.5f;
+			w.inputs.block_table[0] = nowhere[i % 4];
+			world_run(&w);
+			for (uint32_t e = 0; e < row.n_query * w.width; e++)
+				assert_true(fabsf(w.out[e] - 0.5f) < 1e-5f);
+		}
+		world_deinit(&w);
+	}
 }
 
-/* A plan of a whole deployment: its lists together are beyond 2^31 elements. Only the places of two of
- * them are looked at. */
-static void test_lists_past_2_31_elements_are_addressed_in_64_bits(void **state)
+static void test_same_batch_gives_the_same_bits(void **state)
 {
-	enum { KEYS = (1 << 20) - 1, BLOCKS = 4200 }; /* beyond 2^32, too */
-	const size_t bytes = (size_t)BLOCKS * (KEYS + 1) * sizeof(int32_t);
-	struct row row = { .seed = 9, .n_query = 1, .seq_len = 1 };
-	int32_t *indices = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	struct flex_block *blocks = calloc(BLOCKS, sizeof(*blocks));
-	int32_t *counts = calloc(BLOCKS, sizeof(*counts));
-	struct world w;
+	static uint64_t words[WORLD_ROWS][LENGTH];
+	struct world dice = { .random = 77 }, w;
+	float *first = calloc((size_t)WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
 
 	(void)state;
-	assert_ptr_not_equal(indices, MAP_FAILED);
-	assert_non_null(blocks);
-	assert_non_null(counts);
-	world_init(&w, "flex", &ordinary);
-	world_place(&w, &row, 1, 0, 0);
-	assert_int_equal(flex_cpu_kernels.plan(w.stream, &(struct flex_plan_args){
-		.in = {
-			.query_start = w.inputs.query_start, .seq_lens = w.inputs.seq_lens,
-			.max_blocks = BLOCKS, .max_keys = KEYS, .capacity = INT32_MAX,
-		},
-		.plan = { blocks, counts, indices },
-		.n_rows = 1,
-		.n_tokens = 1,
-	}), 0);
-	world_sync(&w);
-	assert_int_equal(indices[0], FLEX_ENTRY(0, true));
-	assert_int_equal(indices[1], -1);
-	assert_int_equal(indices[(size_t)(BLOCKS - 1) * (KEYS + 1)], -1);
+	assert_non_null(first);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	for (int round = 0; round < 5; round++) {
+		struct row rows[WORLD_ROWS];
+		uint32_t n_rows = flex_draw_rows(&dice, 16, rows, words);
+
+		for (int i = 0; i < 5; i++) {
+			size_t bytes;
+
+			world_place(&w, rows, n_rows, 0, 0);
+			world_run(&w);
+			bytes = w.batch.n_tokens * w.width * sizeof(float);
+			if (i == 0)
+				memcpy(first, w.out, bytes);
+			assert_memory_equal(w.out, first, bytes);
+		}
+	}
 	world_deinit(&w);
-	free(counts);
-	free(blocks);
-	munmap(indices, bytes);
+	free(first);
 }
 
 /* ---- what it takes ---- */
@@ -643,15 +423,17 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
 	config = w.config;
 	assert_int_equal(w.backend->check(&config, why, sizeof(why)), 0);
 	assert_int_equal(w.backend->support(&config, &max_query), ATTENTION_ALWAYS);
 	assert_int_equal(max_query, WORLD_TOKENS);
 	assert_true(w.backend->masks);
 	config.kv_dtype = config.activation_dtype = DTYPE_BF16;
+	assert_int_equal(w.backend->check(&config, why, sizeof(why)), 0);
+	config.head_dim = 1025;
 	assert_int_equal(w.backend->check(&config, why, sizeof(why)), -ENOTSUP);
-	assert_non_null(strstr(why, "cpu device alone"));
+	assert_non_null(strstr(why, "1025"));
 	config = w.config;
 	config.max_pages = INT32_MAX / config.page_tokens + 1;
 	assert_int_equal(w.backend->check(&config, why, sizeof(why)), -ENOTSUP);
@@ -659,25 +441,45 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	world_deinit(&w);
 }
 
+static void test_cache_of_the_other_devices_format_is_refused(void **state)
+{
+	struct attention_manager *manager = NULL;
+	struct attention_config config;
+	struct world w;
+
+	(void)state;
+	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	config = w.config;
+	config.kv_dtype = config.activation_dtype = w.is_cuda ? DTYPE_F32 : DTYPE_BF16;
+	assert_int_equal(w.backend->manager_new(w.device, &config, &w.at_device, &manager),
+		-ENOTSUP);
+	assert_null(manager);
+	world_deinit(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_masks_agree_with_dense_reference),
+		cmocka_unit_test(test_long_sequences_agree_with_dense_reference),
+		cmocka_unit_test(test_prompts_of_many_blocks_agree_with_dense_reference),
 		cmocka_unit_test(test_each_mask_differs_from_causal_where_it_says),
 		cmocka_unit_test(test_causal_is_paged_to_the_last_bit),
 		cmocka_unit_test(test_bits_depend_on_what_is_seen_alone),
 		cmocka_unit_test(test_views_of_hostile_programs_stay_within_the_sequence),
+		cmocka_unit_test(test_bits_and_unions_say_what_views_do),
 		cmocka_unit_test(test_hostile_programs_see_nothing_outside_the_sequence),
 		cmocka_unit_test(test_rows_of_no_slot_are_causal),
-		cmocka_unit_test(
-			test_plan_lists_the_key_blocks_that_are_seen_and_ends_with_a_sentinel),
-		cmocka_unit_test(test_worst_batch_fits_the_plan),
-		cmocka_unit_test(test_replay_of_mixed_batches_and_masks_equals_eager),
-		cmocka_unit_test(test_small_batch_after_a_big_one_has_a_plan_of_its_own),
-		cmocka_unit_test(test_cache_past_2_31_elements_is_addressed_in_64_bits),
-		cmocka_unit_test(test_lists_past_2_31_elements_are_addressed_in_64_bits),
+		cmocka_unit_test(test_tokens_before_the_sequence_give_zero),
+		cmocka_unit_test(test_pages_that_do_not_exist_read_as_the_null_page),
+		cmocka_unit_test(test_same_batch_gives_the_same_bits),
 		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
+		cmocka_unit_test(test_cache_of_the_other_devices_format_is_refused),
+	};
+	static const struct test_cpu_only only[] = {
+		{ NULL, NULL },
 	};
 
-	return cmocka_run_group_tests_name("attention under block masks", tests, NULL, NULL);
+	return TEST_RUN_GROUP("attention under block masks", tests, only, flex_device_open,
+		flex_device_free);
 }

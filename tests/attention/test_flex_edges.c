@@ -9,12 +9,12 @@
 #include <cmocka.h>
 
 #include "attention/flex/flex.h"
-#include "tests/attention/world.h"
+#include "tests/attention/flex_group.h"
 
-#define LENGTH 150u
+#define EDGE_LENGTH 150u
 
 static const struct shape ordinary = {
-	.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .page_tokens = 4, .max_seq_len = LENGTH,
+	.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .page_tokens = 4, .max_seq_len = EDGE_LENGTH,
 };
 
 /* The backend anew, with the configuration as it is now. */
@@ -36,7 +36,7 @@ static void test_sequence_as_long_as_its_pages_is_seen_to_its_end(void **state)
 	(void)state;
 	world_init(&w, "flex", &ordinary);
 	row.seq_len = w.config.max_seq_len = w.config.max_pages * w.config.page_tokens;
-	assert_true(row.seq_len % FLEX_KEYS > 0);
+	assert_true(row.seq_len % flex_inputs_in(&w).n_keys > 0);
 	remake(&w);
 	world_place(&w, &row, 1, 0, 0);
 	world_run(&w);
@@ -74,7 +74,7 @@ static void test_scores_beyond_the_range_of_exp_give_what_the_formula_gives(void
 {
 	static const char *const backends[] = { "naive", "paged", "flex" };
 	static const struct row rows[] = {
-		{ .seed = 1, .n_query = 4, .seq_len = LENGTH },
+		{ .seed = 1, .n_query = 4, .seq_len = EDGE_LENGTH },
 		{ .seed = 2, .n_query = 9, .seq_len = 9 },
 	};
 	float *expected = calloc((size_t)WORLD_TOKENS * 64, sizeof(float));

@@ -304,6 +304,29 @@ static void test_attention_has_decodes_and_whole_prompts(void **state)
 	json_decref(rows);
 }
 
+/* Two rows of one token, and a prompt of 48 under windows of 8: the first seven tokens see less. */
+static void test_attention_under_a_mask_counts_what_is_seen(void **state)
+{
+	json_t *rows = rows_of_tiny("attention --attention flex --mask window:8 --batches 2 "
+				    "--contexts 40 --prompts 48");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 2);
+	for (size_t i = 0; i < 2; i++) {
+		double keys = i ? 48 : 2 * 8, pairs = i ? 48 * 8 - 28 : 2 * 8;
+		double flop = number(rows, i, "tflop_per_s") * 1e12 * number(rows, i, "seconds");
+
+		assert_string_equal(text(rows, i, "backend"), "flex");
+		assert_string_equal(text(rows, i, "mask"), "window:8");
+		assert_true(number(rows, i, "bytes") == keys * 2 * 2 * 16 * 4);
+		/* four heads of 16 */
+		assert_true(fabs(flop - pairs * 4 * 16 * 4) < 1);
+		assert_true(number(rows, i, "plan_s") >= 0);
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
 /* A graph of decodes: whole, of as many rows as tokens. One in pieces: of any rows, with a break in
  * each of tinycalc's 5 layers. */
 static void assert_captured(const json_t *rows, size_t i)
@@ -600,6 +623,13 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_int_equal(run("decode --socket /nonexistent/x.sock", "2>&1", output), 2);
 	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
 	assert_int_equal(run("decode --batches 1,,2", "2>&1", output), 2);
+	assert_int_equal(run("gemm --attention flex", "2>&1", output), 2);
+	assert_int_equal(run("attention --mask window", "2>&1", output), 2);
+	assert_int_equal(run("attention --mask tree:65", "2>&1", output), 2);
+	assert_non_null(strstr(output, "--mask tree:65: no such mask"));
+	assert_int_equal(run("attention --attention melt", "2>&1", output), 1);
+	assert_int_equal(run("attention --attention paged --mask window:4", "2>&1", output), 1);
+	assert_non_null(strstr(output, "the paged backend knows the causal mask alone"));
 	assert_int_equal(run("decode --batches 513", "2>&1", output), 2);
 	assert_int_equal(run("modes --batches 513", "2>&1", output), 2);
 	assert_int_equal(run("modes --socket /nonexistent/x.sock", "2>&1", output), 2);
@@ -655,6 +685,7 @@ int main(void)
 		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
+		cmocka_unit_test(test_attention_under_a_mask_counts_what_is_seen),
 		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
 		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
 		cmocka_unit_test(test_buffer_has_calls_steps_and_gaps_beside_their_floors),

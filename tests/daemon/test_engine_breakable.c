@@ -323,7 +323,8 @@ static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_run
 	hand_prefill(&h, 3, 8);
 	entry = hand_graph(&h, mixed, 3, false);
 	assert_int_equal(entry->descriptor.mode, GRAPH_FULL);
-	assert_int_equal(nodes_called(&h, entry->graph, "flex_attention"), n_layers(&h));
+	if (!test_on_cuda()) /* where the op has one name */
+		assert_int_equal(nodes_called(&h, entry->graph, "flex_attention"), n_layers(&h));
 	hand_run(&h, mixed, 3, entry, NULL);
 	assert_int_equal(h.runner->executor.breakable.n_replays, 0);
 	assert_int_equal(h.runner->executor.breakable.n_breaks, 0);
@@ -348,8 +349,6 @@ int main(void)
 	static const struct test_cpu_only only[] = {
 		{"test_backend_with_host_side_work_is_captured_in_pieces_alone",
 			"the naive backend is for the cpu device"},
-		{"test_mixed_batches_of_full_graphs",
-			"flex, whose level is ALWAYS, has no kernels for the cuda device"},
 	};
 
 	register_marked();

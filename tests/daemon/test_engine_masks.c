@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Attention under masks, on the cpu device: the requests' own, in graphs and without, against a dense
+ * Attention under masks: the requests' own, in graphs and without, against a dense
  * reference; and what may not be cut into chunks.
  */
 #include "tests/daemon/rig.h"
@@ -10,7 +10,10 @@
 #include "tests/dense.h"
 #include "tests/device.h"
 
-#define TOLERANCE TEST_LOGITS_CPU
+/* Prompts without sense are to a trained model what any are to a random one. */
+#define TOLERANCE test_logits_tolerance(false)
+/* The reference is sure of a token that leads by more: of what activations in bf16 may turn round. */
+#define MARGIN (test_on_cuda() ? 1.0 : 1e-3)
 #define N_MAX 128
 
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
@@ -113,7 +116,7 @@ static void learn(const struct dense *dense, const struct mask *m, const int32_t
 		dense_logits(dense, tokens, NULL, n + i, sees, m, logits);
 		if (i == 0)
 			memcpy(ret->logits, logits, sizeof(logits));
-		next = dense_next(logits, 1e-3);
+		next = dense_next(logits, MARGIN);
 		if (next >= 0)
 			assert_int_equal(tokens[n + i], next);
 		n_sure += next >= 0;
@@ -129,7 +132,8 @@ static void check_answer(const struct dense *dense, const struct rig_client *cli
 {
 	struct msg_output layout = msg_output_layout(n_generated, 1, 256, 0, 160);
 
-	if (!answer->known)
+	/* of the cuda device logits depend on the number of rows: asked about each time */
+	if (!answer->known || test_on_cuda())
 		learn(dense, m, prompt, n, rig_tokens(client, request), n_generated, answer);
 	dense_check(answer->logits, rig_logits(client, request, &layout), TOLERANCE);
 	assert_memory_equal(rig_tokens(client, request), answer->tokens,
@@ -287,9 +291,10 @@ static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_s
 	}
 }
 
-/* The logits and tokens of a request under flex and under paged, to the last bit. */
+/* The logits and tokens of a request under flex and under paged: on the cpu device to the last bit. */
 static void test_causal_requests_get_what_paged_gives(void **state)
 {
+	double expected[DENSE_VOCAB];
 	float logits[2][256];
 	int32_t prompt[N_PROMPT], tokens[2][N_GENERATED];
 
@@ -311,8 +316,13 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 		rig_detach(&client);
 		rig_close(&rig);
 	}
-	assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
-	assert_memory_equal(tokens[1], tokens[0], sizeof(tokens[0]));
+	for (int i = 0; i < 256; i++)
+		expected[i] = (double)logits[0][i];
+	dense_check(expected, logits[1], TOLERANCE);
+	if (!test_on_cuda()) {
+		assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
+		assert_memory_equal(tokens[1], tokens[0], sizeof(tokens[0]));
+	}
 }
 
 /* ---- steps ---- */
@@ -575,9 +585,5 @@ int main(void)
 		cmocka_unit_test(test_prefixes_that_fill_steps_leave_some_to_decodes),
 	};
 
-	if (test_on_cuda()) {
-		printf("1..0 # flex has no kernels for cuda\n");
-		return 0;
-	}
 	return cmocka_run_group_tests_name("engine: masks", tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 	(void)state;
 	rig_nonsense(payload, 10, 1);
 	memset(payload + 10, 0, 20 * sizeof(payload[0]));
-	for (size_t b = 0; b < 2; b++) {
+	for (size_t b = 0; b < (test_on_cuda() ? 1 : 2); b++) { /* naive is for the cpu device */
 		struct rig_options options = {.mode = GRAPH_NONE, .attention = backends[b]};
 		struct rig_client client;
 		struct rig rig;
@@ -157,9 +157,5 @@ int main(void)
 		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
 	};
 
-	if (test_on_cuda()) {
-		printf("1..0 # flex has no kernels for cuda\n");
-		return 0;
-	}
 	return cmocka_run_group_tests_name("engine: refused masks", tests, NULL, NULL);
 }

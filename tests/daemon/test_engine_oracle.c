@@ -113,8 +113,6 @@ int main(void)
 			test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eager),
 	};
 	static const struct test_cpu_only only[] = {
-		{"test_load_under_full_gives",
-			"flex, whose level is ALWAYS, has no kernels for the cuda device"},
 		{"test_load_with_host_side_attention", "the naive backend is for the cpu device"},
 	};
 

@@ -475,7 +475,6 @@ int main(void)
 
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
-		{"with_flex_attention", "the flex backend is for the cpu device"},
 		{"test_seeded_sampling_does_not_depend_on_who_shares_the_step",
 			"logits depend on the number of rows, and so do draws at temperature 1.5"},
 	};

@@ -269,7 +269,6 @@ int main(void)
 	static struct CMUnitTest tests[BACKENDS_MAX * N + 2];
 	static const struct test_cpu_only only[] = {
 		{"with_naive_attention", "the naive backend is for the cpu device"},
-		{"with_flex_attention", "the flex backend is for the cpu device"},
 	};
 	uint32_t n = 0;
 	int failed;

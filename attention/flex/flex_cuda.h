@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_FLEX_FLEX_CUDA_H
+#define MIMEO_ATTENTION_FLEX_FLEX_CUDA_H
+
+/*
+ * What the host side of block masks on CUDA and its kernels say to each other.
+ *
+ * Queries are PACKED: of a block's tokens and one kv head's group of heads, packed row m is token
+ * m / group, head m % group. A block has FLEX_PACKED packed rows of each kv head at most, and a
+ * block of keys has FLEX_TILE positions.
+ *
+ * Beside the lists a build writes a SCHEDULE. Blocks with keys are of two sorts. Those of rows of at
+ * most short_query tokens are SPLIT: for each of them, each kv head and each 16 of its packed rows,
+ * the key blocks of its list are laid end to end on one line, and the line is cut into n_slots
+ * pieces of equal length, one a team of four warps, as many as run at once. Blocks of longer rows
+ * are LONG: with one kv head each is a work of the kernel of 9.0a, which has both sorts; but where
+ * works are fewer than half the thread blocks, their lists are cut into pieces of equal length too.
+ * What a cut divides leaves partials (an unnormalised sum, with its highest score and sum of
+ * weights), which the last of its pieces merges in their order. Without that kernel all are split.
+ */
+
+#include <stdint.h>
+
+#include "attention/flex/flex.h"
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLEX_PACKED 128u /* packed rows of a block */
+#define FLEX_PART 16u    /* of them, in a tensor core's tile */
+#define FLEX_TILE 64u    /* positions of a block of keys */
+#define FLEX_PIECE 8     /* key blocks that a piece of a long block has at least; even */
+#define FLEX_PIECES_OF_BLOCK 2 /* pieces of long blocks at most, for each thread block */
+#define FLEX_ALIGNED __attribute__((aligned(16))) /* for loads of 16 bytes */
+
+/* A block of queries, all that a kernel wants of it. */
+struct flex_work {
+	struct flex_block block;
+	int32_t index;     /* of the block, and of its list */
+	int32_t n_entries; /* of the list */
+	struct slot_mask mask;
+	int64_t start;   /* of a split block: where the line has its first tile */
+	int32_t n_items; /* of a split block: kv heads x parts; 0: it is long */
+	int32_t reserved;
+} FLEX_ALIGNED;
+
+struct flex_slot {
+	struct flex_work work; /* where the slot begins */
+	int64_t begin, end;    /* tiles of the line */
+	int32_t next;          /* in splits[], behind that work */
+	int32_t n_zero;        /* as in the head */
+	int32_t tiles_per_slot;
+	int32_t reserved;
+} FLEX_ALIGNED;
+
+struct flex_head {
+	int32_t n_long;
+	int32_t n_zero;   /* ranges in zeros[] */
+	int32_t n_pieces; /* 0: no long block's list is cut */
+	int32_t reserved;
+};
+
+/* Entries [entry, end) of a long block's list, for one kv head. */
+struct flex_piece {
+	int32_t work; /* in longs[] */
+	int32_t kv_head, entry, end;
+	int32_t first, n; /* of the pieces of the list */
+	int32_t reserved[2];
+} FLEX_ALIGNED;
+
+struct flex_schedule {
+	struct flex_head *head;
+	struct flex_slot *slots;  /* [n_slots] */
+	struct flex_work *works;  /* [max_blocks] by block; between the plan kernel's own blocks */
+	struct flex_work *splits; /* [max_blocks] */
+	struct flex_work *longs;  /* [max_blocks] in the order of the batch */
+	struct flex_piece *pieces; /* [FLEX_PIECES_OF_BLOCK * n_blocks] where long blocks are cut */
+	int32_t (*zeros)[2];      /* [max_blocks + 1] ranges of tokens without keys: first, end */
+	uint32_t *done;           /* blocks of the plan kernel; 0 between launches */
+};
+
+struct flex_cuda_plan_args {
+	struct flex_plan_args a;
+	struct flex_schedule to;
+	uint32_t n_slots, n_kv_heads, group, short_query;
+	uint32_t n_blocks; /* of the kernel that has long blocks; 0: there is none */
+};
+
+struct flex_cuda_args {
+	struct flex_args a;
+	struct flex_schedule from;
+	float *partials;    /* [n_slots, 2, FLEX_PART, head_dim] */
+	float *stats;       /* [n_slots, 2, FLEX_PART, 2] highest score, sum */
+	uint32_t *counters; /* [n_slots] pieces done of what begins there; 0 between launches */
+	float *long_partials;    /* [n_pieces, FLEX_PACKED, head_dim] */
+	float *long_stats;       /* [n_pieces, FLEX_PACKED, 2] */
+	uint32_t *long_counters; /* [n_pieces, 2] by first piece and warpgroup; as above */
+	uint32_t *ticket;        /* of the kernel of 9.0a; 0 between launches */
+	uint32_t n_slots, page_shift;
+	/* Nothing that runs in one go with this launch writes the plan, the step's inputs, or
+	 * tokens of the cache before each row's query: they are read before overlap_wait. */
+	bool early;
+};
+
+/* A size that the kernels are compiled for, and what one thread block of it takes. */
+struct flex_variant {
+	const void *kernel;
+	uint32_t shared_bytes, threads;
+	uint32_t slots; /* of the line */
+};
+
+/* The kernel for a head size within so much shared memory a block; false: there is none. */
+bool flex_split_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret);
+/* Of the kernel for both sorts of blocks; for devices of 9.0 alone, and in a build with device code
+ * for 90a (MIMEO_PAGED_SM90). */
+bool flex_mixed_sm90_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret);
+
+/* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
+void flex_plan_launch(struct stream *stream, const struct flex_cuda_plan_args *args);
+void flex_split_launch(struct stream *stream, const struct flex_variant *variant,
+	const struct flex_cuda_args *args);
+void flex_mixed_sm90_launch(struct stream *stream, const struct flex_variant *variant,
+	const struct flex_cuda_args *args, const void *tensor_map);
+/* Any head_dim to FLEX_BF16_HEAD_DIM, any page size, any alignment; slow; needs no schedule. */
+void flex_any_launch(struct stream *stream, const struct flex_args *args);
+/* A kernel of the source file, for cuda_launch_begin. */
+const void *flex_plan_kernel(void);
+const void *flex_any_kernel(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

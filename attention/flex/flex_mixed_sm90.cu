@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Block masks on 9.0a for any batch: split blocks, then long ones, by lists.
+ *
+ * Grid a block a multiprocessor, block two warpgroups that compute and one that feeds them. First
+ * the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the block
+ * takes one block of queries and kv head after the other until none is left, a warpgroup 64 packed
+ * rows: the structure is that of paged_prefill_sm90.cu, which tells it, and the products and the
+ * softmax are the same code. What differs is which keys come. A tile is the keys of
+ * KEYS / FLEX_TILE entries of the list, one behind the other in shared memory wherever they lie in
+ * the sequence; a box is a page's part of one entry. Beside the tile lie its entries: computing
+ * warps mask those that are not seen whole, a lane 64 bits of each of its two rows at a time, from
+ * the rows' views in shared memory. What a tile has no entry for is nobody's: its scores are masked
+ * and its values made zeros.
+ *
+ * Work is handed out by an atomic ticket, a row's last blocks first, because under a causal mask
+ * they see most; the order has no influence on what is computed. Where works are so few that more
+ * than half of the thread blocks would have none, they are pieces of lists, merged as those of the
+ * line are.
+ *
+ * A token's result depends on its own row, and by the places of cuts on what else is in the batch:
+ * in the order of float32 sums, and in what its weights are rounded relative to, no further. A long
+ * row in a batch where no list is cut has what it has in any other such batch. The same batch gives
+ * the same bits, whatever the padding and whichever graph. Flops: 4 head_dim a pair of packed row
+ * and listed key.
+ *
+ * Measured on an H200, pages of 16, 32/8 heads of 128, layers behind each other in a graph: causal
+ * prompts of 8k 543 TFLOP/s of what is seen, of 16k 569; 8k under a window of 1024 393; decodes 8 x
+ * 1k 12.1 us, 32 x 1k 34.3, 32 x 4k 131 (4.1 TB/s); trees of 8 tokens behind 4k, one 19 us, 32 of
+ * them 138 (3.9 TB/s), where parts of 16 packed rows took 264; one tree of 64 behind 32k 78 us.
+ * With the two sorts in two launches, decodes 32 x 1k took 38.4 us.
+ */
+
+#include "attention/flex/flex_mixed_merge.cuh"
+
+/* ---- computing ---- */
+
+/* Queue the copies of a warpgroup's queries; packed rows that don't exist are zeros. */
+template <int D>
+static __device__ __forceinline__ void queries_load(
+	const flex_cuda_args &p, const task &w, uint32_t memory)
+{
+	constexpr int chunks = D / 8;
+	int32_t group = p.a.n_heads / p.a.n_kv_heads, first = warpgroup() * 64;
+
+#pragma unroll 4
+	for (int c = threadIdx.x % GROUP; c < 64 * chunks; c += GROUP) {
+		int r = c / chunks, col = c % chunks, m = first + r;
+		bool there = m < w.n_rows;
+		const bf16 *src = (const bf16 *)p.a.q;
+
+		if (there)
+			src += (size_t)(w.block.first + m / group) * p.a.q_stride +
+			       (size_t)(w.kv_head * group + m % group) * D + col * 8;
+		copy_16(memory + atom<D>::place(r, col), src, there);
+	}
+	copy_commit();
+}
+
+/* A warpgroup's rows begin, and their views go to shared memory. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void rows_begin(
+	const flex_cuda_args &p, const task &w, mask_view *views, tile_rows<D, KEYS> &run)
+{
+	int32_t group = p.a.n_heads / p.a.n_kv_heads, r = threadIdx.x % GROUP;
+	int32_t m = warpgroup() * 64 + r;
+
+	if (r < 64)
+		views[m] = view_of(
+			p.a, w.block, w.mask, m < w.n_rows ? m / group : w.block.n_tokens);
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		run.highest[half] = NEVER;
+		run.sum[half] = 0.0f;
+	}
+}
+
+/* What the lane's two rows don't see of a tile is -inf. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void mask(
+	const mask_view *views, const int32_t *entries, tile_rows<D, KEYS> &run)
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		mask_view view = views[threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8];
+
+#pragma unroll
+		for (int nth = 0; nth < KEYS / (int)FLEX_TILE; nth++) {
+			int32_t entry = entries[nth];
+			uint64_t seen = entry < 0 ? 0
+						  : mask_view_bits(&view,
+							    FLEX_ENTRY_BLOCK(entry) * FLEX_TILE);
+			uint32_t low = (uint32_t)seen >> threadIdx.x % 4 * 2;
+			uint32_t high = (uint32_t)(seen >> 32) >> threadIdx.x % 4 * 2;
+
+#pragma unroll
+			for (int n = 0; n < (int)FLEX_TILE / 8; n++)
+#pragma unroll
+				for (int j = 0; j < 2; j++)
+					if (!((n < 4 ? low : high) >> (n % 4 * 8 + j) & 1))
+						run.scores[nth * (FLEX_TILE / 8) + n][half * 2 + j] =
+							NEVER;
+		}
+	}
+}
+
+template <int ENTRIES>
+static __device__ __forceinline__ bool tile_whole(const int32_t *entries, int32_t seq_len)
+{
+	bool whole = true;
+
+#pragma unroll
+	for (int nth = 0; nth < ENTRIES; nth++)
+		whole = whole && entries[nth] >= 0 && entry_whole(entries[nth], seq_len);
+	return whole;
+}
+
+/* Scores of the stage's tile, masked and weighed; its keys go back to the ring. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void tile_weigh(int32_t seq_len,
+	shared<KEYS / FLEX_TILE> *s, place<STAGES> &keys_at, float scale_log2,
+	tile_rows<D, KEYS> &run)
+{
+	constexpr int n = KEYS / FLEX_TILE;
+	int32_t entries[n];
+
+#pragma unroll
+	for (int nth = 0; nth < n; nth++)
+		entries[nth] = s->entries[keys_at.index][nth];
+	__syncwarp();
+	if (threadIdx.x % 32 == 0)
+		barrier_arrive(shared_address(&s->empty[OF_KEYS][keys_at.index]));
+	keys_at.next();
+	if (!tile_whole<n>(entries, seq_len))
+		mask<D, KEYS>(s->views, entries, run);
+	weigh<D, KEYS>(scale_log2, run);
+}
+
+/* All tiles of a work but the last values, which `run.weights` are waiting for. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void compute_tiles(const flex_cuda_args &p, int32_t seq_len,
+	int32_t n_tiles, shared<KEYS / FLEX_TILE> *s, uint32_t queries, uint32_t ring,
+	place<STAGES> &keys_at, place<STAGES> &values_at, tile_rows<D, KEYS> &run)
+{
+	using size = sizes<D, KEYS, WGS>;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
+	const uint32_t values = ring + STAGES * size::tile_bytes;
+
+	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
+	turn_await<WGS>();
+	products_fence();
+	score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
+	turn_pass<WGS>();
+	products_wait<0>();
+	settle(run.scores);
+	tile_weigh<D, KEYS>(seq_len, s, keys_at, scale_log2, run);
+	weights_pack<D, KEYS>(run);
+	for (int32_t tile = 1; tile < n_tiles; tile++) {
+		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
+		turn_await<WGS>();
+		products_fence();
+		score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
+		barrier_wait(shared_address(&s->full[OF_VALUES][values_at.index]),
+			values_at.parity);
+		products_fence(); /* or the compiler, which would say it too late, keeps all apart */
+		add_values<D, KEYS>(
+			values + values_at.index * size::tile_bytes, tile > 1, run);
+		turn_pass<WGS>();
+		products_wait<1>();
+		settle(run.scores);
+		tile_weigh<D, KEYS>(seq_len, s, keys_at, scale_log2, run);
+		products_wait<0>();
+		settle(run.sums);
+		give_back(&s->empty[OF_VALUES][values_at.index]);
+		values_at.next();
+		sums_scale<D, KEYS>(run);
+		weights_pack<D, KEYS>(run);
+	}
+}
+
+/* The last values' products. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void compute_rest(int32_t n_tiles,
+	shared<KEYS / FLEX_TILE> *s, uint32_t values, place<STAGES> &at, tile_rows<D, KEYS> &run)
+{
+	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
+	products_fence();
+	add_values<D, KEYS>(
+		values + at.index * sizes<D, KEYS, WGS>::tile_bytes, n_tiles > 1, run);
+	products_wait<0>();
+	settle(run.sums);
+	give_back(&s->empty[OF_VALUES][at.index]);
+	at.next();
+}
+
+template <int D, int KEYS>
+static __device__ __forceinline__ void out_store(
+	const flex_cuda_args &p, const task &w, const tile_rows<D, KEYS> &run)
+{
+	int32_t group = p.a.n_heads / p.a.n_kv_heads;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int m = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
+		float sum = quad_sum(run.sum[half]);
+		float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+		bf16 *out = (bf16 *)p.a.out +
+			    ((size_t)(w.block.first + m / group) * p.a.n_heads +
+				    w.kv_head * group + m % group) * D + threadIdx.x % 4 * 2;
+
+		if (m >= w.n_rows)
+			continue;
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+			*(uint32_t *)(out + n * 8) = pack(run.sums[n][half * 2] * factor,
+				run.sums[n][half * 2 + 1] * factor);
+	}
+}
+
+/* Works have one tile at least: those without keys are not dealt. */
+template <int D, int KEYS>
+static __device__ __forceinline__ void compute(
+	const flex_cuda_args &p, shared<KEYS / FLEX_TILE> *s, uint32_t memory)
+{
+	using size = sizes<D, KEYS, WGS>;
+	constexpr int entries = KEYS / FLEX_TILE;
+	const uint32_t queries = memory + warpgroup() * size::group_bytes;
+	const uint32_t ring = memory + WGS * size::group_bytes;
+	place<STAGES> keys_at = {}, values_at = {};
+	place<2> dealt = {};
+	const task *now = task_await(s, dealt);
+
+	if (warpgroup() == WGS - 1)
+		turn_pass<WGS>();
+	if (now->n_rows)
+		queries_load<D>(p, *now, queries);
+	while (now->n_rows) {
+		tile_rows<D, KEYS> run = {};
+		place<2> following = dealt;
+		int32_t n_tiles = (now->n_entries + entries - 1) / entries;
+		int32_t seq_len = now->block.seq_len;
+		const task *then;
+
+		rows_begin<D, KEYS>(p, *now, s->views, run);
+		copy_wait<0>();
+		stores_fence();
+		warps_sync(QUERIES + warpgroup(), GROUP);
+		compute_tiles<D, KEYS>(
+			p, seq_len, n_tiles, s, queries, ring, keys_at, values_at, run);
+		/* nobody reads the queries and views any more */
+		warps_sync(QUERIES + warpgroup(), GROUP);
+		following.next();
+		then = task_await(s, following);
+		if (then->n_rows)
+			queries_load<D>(p, *then, queries);
+		compute_rest<D, KEYS>(
+			n_tiles, s, ring + STAGES * size::tile_bytes, values_at, run);
+		if (__shfl_sync(~0u, now->n_pieces, 0) == 1)
+			out_store<D, KEYS>(p, *now, run);
+		else
+			piece_store<D, KEYS>(p, *now, s, run);
+		barrier_arrive(shared_address(&s->task_empty[dealt.index]));
+		dealt = following;
+		now = then;
+	}
+	if (warpgroup() == 0)
+		turn_await<WGS>();
+}
+
+/* ---- the kernel ---- */
+
+/* TEAMS: of warpgroups that compute, so many have a slot of the line first, with rings of SPLIT
+ * stages where the tiles come later. */
+template <int D, int KEYS, int TEAMS, int SPLIT> struct memory_of {
+	static constexpr uint32_t team_bytes = WARPS * ring<D, SPLIT>::bytes;
+	static constexpr uint32_t tiles_bytes = sizes<D, KEYS, WGS>::bytes;
+	static constexpr uint32_t bytes = TEAMS * team_bytes + ATOM_ALIGN > tiles_bytes
+						  ? TEAMS * team_bytes + ATOM_ALIGN
+						  : tiles_bytes;
+};
+
+/* From here on the copy engine writes where the teams' rings were. Of those who neither write nor
+ * read there: arrive. */
+static __device__ __forceinline__ void slots_await(void)
+{
+	stores_fence();
+	warps_sync(0, (WGS + 1) * GROUP);
+}
+
+static __device__ __forceinline__ void slots_arrive(void)
+{
+	warps_arrive(0, (WGS + 1) * GROUP);
+}
+
+template <int D, int KEYS, int TEAMS, int SPLIT>
+static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
+	mixed_kernel(const __grid_constant__ flex_cuda_args p,
+		const __grid_constant__ paged_tensor_map map)
+{
+	using size = sizes<D, KEYS, WGS>;
+	using rings = memory_of<D, KEYS, TEAMS, SPLIT>;
+	extern __shared__ uint8_t unaligned[];
+	__shared__ shared<KEYS / FLEX_TILE> s;
+	__shared__ team teams[TEAMS];
+	const uint32_t skip = -shared_address(unaligned) & (ATOM_ALIGN - 1);
+	const uint32_t memory = shared_address(unaligned) + skip;
+	const uint32_t ring_at = memory + WGS * size::group_bytes;
+
+	overlap_trigger();
+	if (threadIdx.x == 0)
+		barriers_init(&s);
+	__syncthreads();
+	if (warpgroup() < WGS) {
+		const int wg = warpgroup();
+
+		registers_take<232>();
+		if (wg < TEAMS)
+			slot_attend<D, SPLIT>(p, blockIdx.x * TEAMS + wg,
+				unaligned + skip + wg * rings::team_bytes, &teams[wg]);
+		else
+			overlap_wait();
+		slots_await();
+		compute<D, KEYS>(p, &s, memory);
+	} else {
+		int warp = threadIdx.x / 32 % 4;
+
+		registers_give<40>();
+		overlap_wait();
+		if (warp < 2) {
+			slots_await();
+			load_tiles<D, KEYS>(
+				p, &map, &s, warp, ring_at + warp * STAGES * size::tile_bytes);
+		} else {
+			slots_arrive();
+			if (warp == 2 && threadIdx.x % 32 == 0)
+				deal(p, &s);
+		}
+	}
+}
+
+/* ---- the launcher ---- */
+
+struct choice {
+	uint32_t head_dim;
+	flex_variant variant;
+};
+#define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
+	{ D, { (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \
+		     memory_of<D, KEYS, TEAMS, SPLIT>::bytes, (WGS + 1) * GROUP, TEAMS } }
+
+bool flex_mixed_sm90_variant(
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret)
+{
+	static const choice choices[] = {
+		CHOICE(64, 128, 2, 6), CHOICE(96, 128, 2, 4), CHOICE(128, 128, 2, 3),
+		CHOICE(256, 64, 1, 3),
+	};
+
+	for (const choice &c : choices) {
+		if (c.head_dim != head_dim || c.variant.shared_bytes + 12288 > shared_bytes_optin)
+			continue;
+		*ret = c.variant;
+		return true;
+	}
+	return false;
+}
+
+void flex_mixed_sm90_launch(struct stream *stream, const struct flex_variant *variant,
+	const struct flex_cuda_args *args, const void *tensor_map)
+{
+	void *params[] = { (void *)args, (void *)tensor_map };
+
+	cuda_launch(stream, variant->kernel, dim3(args->n_slots / variant->slots),
+		dim3(variant->threads), variant->shared_bytes, params);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Block masks over the paged cache for blocks of few queries, by lists.
+ *
+ * Grid n_slots, block four warps, two blocks a multiprocessor (one for heads of 256), all there at
+ * once. A block walks its slot's piece of the line, list after list. Of each 64 keys the four warps
+ * take 16 each and share nothing until the list ends, or the slot: so no barrier stands in the
+ * stream of bytes. The structure, the bytes in flight and what is fetched before overlap_wait are
+ * those of paged_decode.cu, with which it shares all that does not depend on who sees what. Beyond
+ * it, kv heads and parts of 16 packed rows lie on the line as well: what is host's there, because
+ * the grid follows the batch's longest query, must here hold for any batch.
+ *
+ * Each row of scores has its view in shared memory. Blocks of keys that all see whole don't look at
+ * it; of the others 16 bits say which scores become -inf.
+ *
+ * Bytes: keys and values of the listed blocks once for each 16 packed rows (the second finds them in
+ * the L2); for a list that is cut, 4 head_dim a packed row each way for every piece.
+ *
+ * A token's result depends on its own row's list, and by the places of the line's cuts on what else
+ * is in the batch: as in paged_decode.cu, in the order of float32 sums, no further. The same batch
+ * gives the same bits.
+ */
+
+#include "attention/flex/flex_split.cuh"
+
+template <int D, int STAGES>
+static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
+	split_kernel(const __grid_constant__ flex_cuda_args p)
+{
+	extern __shared__ __align__(16) uint8_t memory[];
+	__shared__ team own;
+
+	overlap_trigger();
+	slot_attend<D, STAGES>(p, blockIdx.x, memory, &own);
+}
+
+/* ---- the launcher ---- */
+
+struct choice {
+	uint32_t head_dim;
+	flex_variant variant;
+};
+#define CHOICE(D, STAGES)                                                                    \
+	{ D, { (const void *)split_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,          \
+		     WARPS * 32, 1 } }
+
+bool flex_split_variant(uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret)
+{
+	static const choice choices[] = {
+		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
+		CHOICE(128, 2), CHOICE(256, 3),
+	};
+
+	for (const choice &c : choices) {
+		if (c.head_dim != head_dim || c.variant.shared_bytes + 4096 > shared_bytes_optin)
+			continue;
+		*ret = c.variant;
+		return true;
+	}
+	return false;
+}
+
+void flex_split_launch(struct stream *stream, const struct flex_variant *variant,
+	const struct flex_cuda_args *args)
+{
+	void *params[] = { (void *)args };
+
+	cuda_launch(stream, variant->kernel, dim3(args->n_slots), dim3(variant->threads),
+		variant->shared_bytes, params);
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_FLEX_FLEX_SPLIT_CUH
+#define MIMEO_ATTENTION_FLEX_FLEX_SPLIT_CUH
+
+/*
+ * Split blocks: a slot of the line, by a TEAM of four warps. The whole is told in flex_split.cu.
+ */
+
+#include "attention/flex/flex_split_keys.cuh"
+
+/* A team's own in shared memory, beside its four rings. */
+struct team {
+	mask_view views[WARPS][FLEX_PART];
+	float2 stats[WARPS][FLEX_PART];
+	uint32_t done;
+};
+
+/* Barriers of teams: 6 and 7, for the kernel of 9.0a has others of its own. */
+static __device__ __forceinline__ void team_sync(void)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(6 + threadIdx.x / (WARPS * 32)), "n"(WARPS * 32)
+		: "memory");
+}
+
+static __device__ __forceinline__ int split_thread(void)
+{
+	return threadIdx.x % (WARPS * 32);
+}
+
+/* ---- merging ---- */
+
+/* Which slots have pieces of an item. */
+struct pieces {
+	int32_t first, n; /* slots */
+};
+
+static __device__ __forceinline__ pieces pieces_of(const piece &s, int32_t tiles_per_slot)
+{
+	int32_t first = (int32_t)(s.item_start / tiles_per_slot);
+	int64_t last = (s.item_start + s.work.n_entries - 1) / tiles_per_slot;
+
+	return { first, (int32_t)last - first + 1 };
+}
+
+/* A slot's partial of an item: one that begins there is its second. */
+static __device__ __forceinline__ size_t partial_index(int32_t slot, bool begins)
+{
+	return ((size_t)slot * 2 + begins) * FLEX_PART;
+}
+
+/* Four columns of a packed row. */
+template <int D>
+static __device__ __forceinline__ void packed_store(const flex_cuda_args &p,
+	const flex_block &block, int32_t kv_head, int packed, int col, float4 x, float sum)
+{
+	int group = p.a.n_heads / p.a.n_kv_heads;
+	size_t row = (size_t)(block.first + packed / group) * p.a.n_heads + kv_head * group +
+		     packed % group;
+	float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+
+	*(uint2 *)((bf16 *)p.a.out + row * D + col) = make_uint2(
+		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
+}
+
+/* By a team, n_m rows of n pieces in their order, N of them a round trip. at(k): the place of piece
+ * k's rows; store(m, column, sums, sum of weights). */
+template <int D, int N, typename At, typename Store>
+static __device__ __forceinline__ void merge_pieces(const float *partials, const float *all_stats,
+	int32_t n_m, int32_t n, float scale_log2, At at, Store store)
+{
+	for (int e = split_thread(); e < n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+		for (int32_t first = 0; first < n; first += N) {
+			float before = highest, keep;
+			float2 stats[N];
+			float4 sums[N];
+
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				size_t row = at(first + k) + m;
+				bool there = first + k < n;
+
+				stats[k] = there ? __ldcg((const float2 *)all_stats + row)
+						 : make_float2(NEVER, 0.0f);
+				sums[k] = there ? __ldcg((const float4 *)partials +
+							 row * (D / 4) + col)
+						: make_float4(0, 0, 0, 0);
+			}
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				highest = fmaxf(highest, stats[k].x);
+			keep = weight_of(before, highest, scale_log2);
+			x = make_float4(x.x * keep, x.y * keep, x.z * keep, x.w * keep);
+			sum *= keep;
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				float factor = weight_of(stats[k].x, highest, scale_log2);
+
+				sum += stats[k].y * factor;
+				add_scaled(&x, sums[k], factor);
+			}
+		}
+		store(m, col * 4, x, sum);
+	}
+}
+
+/* True in the whole team if all other of n pieces are there. Inlined: where products of warpgroups
+ * are under way no function may be called, or they no longer overlap. */
+static __device__ __forceinline__ bool is_last(uint32_t *counter, int32_t n, uint32_t *shared_done)
+{
+	team_sync();
+	if (split_thread() == 0)
+		*shared_done = count_piece(counter, (uint32_t)n - 1);
+	team_sync();
+	return __shfl_sync(~0u, *shared_done, 0) == (uint32_t)n - 1;
+}
+
+/* The four warps' sums become the item's output, or this slot's partial of it. */
+template <int D>
+static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const piece &s, int32_t slot,
+	const pieces &all, const float *sums, uint32_t warp_floats, team *t, float scale_log2)
+{
+	size_t here = partial_index(slot, slot == all.first);
+	auto at = [&](int32_t k) { return partial_index(all.first + k, k == 0); };
+	auto store = [&](int m, int col, float4 x, float sum) {
+		packed_store<D>(p, s.work.block, s.kv_head, s.m_first + m, col, x, sum);
+	};
+
+	for (int e = split_thread(); e < s.n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			highest = fmaxf(highest, t->stats[w][m].x);
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			float factor = weight_of(t->stats[w][m].x, highest, scale_log2);
+			const float *one = sums + w * warp_floats + m * (D + 4) + col * 4;
+
+			sum += t->stats[w][m].y * factor;
+			add_scaled(&x, *(const float4 *)one, factor);
+		}
+		if (all.n == 1) {
+			store(m, col * 4, x, sum);
+			continue;
+		}
+		__stcg((float4 *)p.partials + (here + m) * (D / 4) + col, x);
+		if (col == 0)
+			__stcg((float2 *)p.stats + here + m, make_float2(highest, sum));
+	}
+	/* no other item begins in that slot and goes on past it */
+	if (all.n == 1 || !is_last(p.counters + all.first, all.n, &t->done))
+		return;
+	if (all.n <= 4)
+		merge_pieces<D, 4>(p.partials, p.stats, s.n_m, all.n, scale_log2, at, store);
+	else
+		merge_pieces<D, 16>(p.partials, p.stats, s.n_m, all.n, scale_log2, at, store);
+}
+
+/* ---- a slot ---- */
+
+/* The piece at a place of the line, which the slot has up to `end`. */
+static __device__ __forceinline__ void piece_find(
+	const flex_cuda_args &p, const flex_work &w, int64_t at, int64_t end, piece &s)
+{
+	int group = p.a.n_heads / p.a.n_kv_heads;
+	int32_t parts = w.n_items / (int32_t)p.a.n_kv_heads;
+	int32_t item = (int32_t)((at - w.start) / w.n_entries);
+
+	s.work = w;
+	s.item_start = w.start + (int64_t)item * w.n_entries;
+	s.entry = (int32_t)(at - s.item_start);
+	s.end = (int32_t)min((int64_t)w.n_entries, end - s.item_start);
+	s.kv_head = item / parts;
+	s.m_first = item % parts * (int32_t)FLEX_PART;
+	s.n_m = min(w.block.n_tokens * group - s.m_first, (int32_t)FLEX_PART);
+}
+
+static __device__ __forceinline__ void zeros_write(const flex_cuda_args &p, int32_t slot, int32_t n_zero)
+{
+	uint32_t chunks = p.a.n_heads * p.a.head_dim / 8;
+
+	for (int32_t z = 0; z < n_zero; z++) {
+		uint32_t end = p.from.zeros[z][1];
+
+		for (uint32_t t = p.from.zeros[z][0] + slot; t < end; t += p.n_slots)
+			for (uint32_t c = split_thread(); c < chunks; c += WARPS * 32)
+				((uint4 *)p.a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
+	}
+}
+
+/* All of a slot; overlap_wait is called in it, by every thread. memory: of the team's rings. */
+template <int D, int STAGES>
+static __device__ __forceinline__ void slot_attend(
+	const flex_cuda_args &p, int32_t index, uint8_t *memory, team *t)
+{
+	constexpr uint32_t warp_bytes = ring<D, STAGES>::bytes;
+	static_assert(FLEX_PART * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
+	const int warp = split_thread() / 32;
+	uint8_t *mine = memory + warp * warp_bytes;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
+	flex_slot slot;
+	flex_work work;
+	piece s;
+
+	if (!p.early)
+		overlap_wait();
+	slot = p.from.slots[index];
+	work = slot.work;
+	s.early = p.early;
+	for (int64_t at = slot.begin; at < slot.end;) {
+		row_sums<D> run = {};
+
+		piece_find(p, work, at, slot.end, s);
+		at += s.end - s.entry;
+		if (at < slot.end && at == work.start + (int64_t)work.n_entries * work.n_items)
+			work = p.from.splits[slot.next++];
+		run.highest[0] = run.highest[1] = NEVER;
+		stream_keys<D, STAGES>(
+			p, s, shared_address(mine), t->views[warp], scale_log2, run);
+		s.early = false;
+		publish<D>(run, (float *)mine, t->stats[warp]);
+		team_sync();
+		piece_end<D>(p, s, index, pieces_of(s, slot.tiles_per_slot), (const float *)memory,
+			warp_bytes / 4, t, scale_log2);
+		team_sync();
+	}
+	if (s.early)
+		overlap_wait();
+	zeros_write(p, index, slot.n_zero);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_FLEX_FLEX_SPLIT_KEYS_CUH
+#define MIMEO_ATTENTION_FLEX_FLEX_SPLIT_KEYS_CUH
+
+/*
+ * Split blocks, until a piece ends: a warp's walk along a list, with its ring of sub-tiles and its
+ * running softmax. The whole is told in flex_split.cu.
+ */
+
+#include "attention/flex/flex_views.cuh"
+#include "attention/paged/paged_decode_rows.cuh"
+#include "kernels/cuda/overlap.cuh"
+
+/* A piece: entries [entry, end) of a work's list, for one kv head and 16 packed rows from m_first. */
+struct piece {
+	flex_work work;
+	int32_t entry, end;
+	int32_t kv_head, m_first, n_m;
+	int64_t item_start; /* of the whole list, on the line */
+	bool early;         /* overlap_wait has not been called yet */
+};
+
+/* 32 sub-tiles of a warp, a lane each: the entry, -1 past the piece, and the page that has it. */
+struct ahead {
+	int32_t entry, page;
+};
+
+/* First token of the warp's 16 in an entry's block of keys. */
+static __device__ __forceinline__ int32_t sub_tile_token(int32_t entry)
+{
+	return (int32_t)(FLEX_ENTRY_BLOCK(entry) * FLEX_TILE) +
+	       (int32_t)(threadIdx.x / 32 % WARPS) * SUB_TILE;
+}
+
+static __device__ __forceinline__ ahead look_ahead(
+	const flex_cuda_args &p, const piece &s, const int32_t *list, int i)
+{
+	ahead found = { -1, 0 };
+	int32_t token;
+
+	i += s.entry + threadIdx.x % 32;
+	if (i >= s.end)
+		return found;
+	found.entry = __ldg(list + i);
+	token = sub_tile_token(found.entry);
+	if (token < s.work.block.seq_len)
+		found.page = page_clamp(__ldg(p.a.block_table +
+					      (size_t)s.work.block.row * p.a.max_pages +
+					      (token >> p.page_shift)),
+			p.a.n_pages);
+	return found;
+}
+
+/* Queue the copies of one sub-tile; what is beyond the sequence comes as zeros. */
+template <int D>
+static __device__ __forceinline__ void sub_tile_load(
+	const flex_cuda_args &p, const piece &s, uint32_t stage, int32_t token, int32_t page)
+{
+	constexpr int chunks = D / 8;
+	constexpr uint32_t pitch = (D + 8) * 2;
+	int lane = threadIdx.x % 32;
+	size_t row = (size_t)p.a.n_kv_heads * D, to_value = row << p.page_shift;
+	const bf16 *keys = (const bf16 *)p.a.kv + ((size_t)page * 2) * to_value +
+			   (token & ((1 << p.page_shift) - 1)) * row + (size_t)s.kv_head * D;
+
+#pragma unroll
+	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
+		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
+		const bf16 *src = keys + r * row + col * 8;
+		uint32_t dst = stage + r * pitch + col * 16;
+		bool there = token + r < s.work.block.seq_len;
+
+		copy_16(dst, src, there);
+		copy_16(dst + SUB_TILE * pitch, src + to_value, there);
+	}
+}
+
+/* The A fragments of 16 packed query rows, zeros past the last, and what the rows see. */
+template <int D>
+static __device__ __forceinline__ void query_load(const flex_cuda_args &p, const piece &s,
+	uint32_t (&q)[D / 16][4], mask_view *views)
+{
+	int lane = threadIdx.x % 32;
+	int group = p.a.n_heads / p.a.n_kv_heads;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int m = lane / 4 + half * 8, packed = s.m_first + m;
+		bool valid = m < s.n_m;
+		int token = valid ? packed / group : 0;
+		int head = s.kv_head * group + (valid ? packed % group : 0);
+		const bf16 *src = (const bf16 *)p.a.q +
+				  (size_t)(s.work.block.first + token) * p.a.q_stride +
+				  (size_t)head * D + lane % 4 * 2;
+
+#pragma unroll
+		for (int k = 0; k < D / 16; k++) {
+			q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
+			q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
+		}
+	}
+	__syncwarp(); /* nobody looks at the views of the piece before */
+	if (lane < (int)FLEX_PART)
+		views[lane] = view_of(p.a, s.work.block, s.work.mask,
+			lane < s.n_m ? (s.m_first + lane) / group : s.work.block.n_tokens);
+	__syncwarp();
+}
+
+/* What a row does not see is -inf. */
+static __device__ __forceinline__ void mask(
+	const mask_view *views, int32_t token, float (&scores)[2][4])
+{
+	int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		mask_view view = views[lane / 4 + half * 8];
+		uint32_t seen = (uint32_t)mask_view_bits(&view, (uint32_t)token) >> lane % 4 * 2;
+
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (int j = 0; j < 2; j++)
+				if (!(seen >> (n * 8 + j) & 1))
+					scores[n][half * 2 + j] = NEVER;
+	}
+}
+
+/* May a sub-tile be loaded before the wait? What the step writes may not. */
+static __device__ __forceinline__ bool settled(const piece &s, int32_t entry)
+{
+	return entry < 0 || sub_tile_token(entry) + SUB_TILE <= s.work.block.history;
+}
+
+/* One warp's share of a piece. */
+template <int D, int STAGES>
+static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, const piece &s,
+	uint32_t memory, mask_view *views, float scale_log2, row_sums<D> &run)
+{
+	constexpr uint32_t half = ring<D, STAGES>::half, stage_bytes = 2 * half;
+	const int32_t *list = list_of(p.a, s.work.index);
+	int n = s.end - s.entry;
+	ahead now = look_ahead(p, s, list, 0), later = look_ahead(p, s, list, 32);
+	uint32_t q[D / 16][4];
+	int32_t entries = now.entry; /* of the sub-tiles that are read */
+	int filling = 0, reading = 0, early = 0;
+
+	auto load = [&](int i) {
+		if (i % 32 == 0 && i > 0) {
+			now = later;
+			later = look_ahead(p, s, list, i + 32);
+		}
+		if (i < n) {
+			int32_t entry = __shfl_sync(~0u, now.entry, i % 32);
+			int32_t page = __shfl_sync(~0u, now.page, i % 32);
+
+			sub_tile_load<D>(p, s, memory + filling * stage_bytes,
+				sub_tile_token(entry), page);
+		}
+		copy_commit();
+		filling = filling + 1 == STAGES ? 0 : filling + 1;
+	};
+
+	if (s.early) {
+		while (early < STAGES - 1 && settled(s, __shfl_sync(~0u, now.entry, early)))
+			load(early++);
+		overlap_wait();
+	}
+#pragma unroll
+	for (int i = 0; i < STAGES - 1; i++)
+		if (i >= early)
+			load(i);
+	query_load<D>(p, s, q, views);
+	for (int i = 0; i < n; i++) {
+		uint32_t stage = memory + reading * stage_bytes;
+		float scores[2][4] = {};
+		int32_t entry;
+
+		if (i % 32 == 0)
+			entries = now.entry; /* the loads are fewer than 32 ahead */
+		entry = __shfl_sync(~0u, entries, i % 32);
+		copy_wait<STAGES - 2>();
+		__syncwarp(); /* every lane's copies are here, and nobody reads the stage before */
+		load(i + STAGES - 1);
+		score<D>(q, stage, scores);
+		if (!entry_whole(entry, s.work.block.seq_len))
+			mask(views, sub_tile_token(entry), scores);
+		weigh<D>(scores, scale_log2, run);
+		add_values<D>(scores, stage + half, run);
+		reading = reading + 1 == STAGES ? 0 : reading + 1;
+	}
+	copy_wait<0>();
+	__syncwarp();
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_ATTENTION_PAGED_PAGED_DECODE_ROWS_CUH
+#define MIMEO_ATTENTION_PAGED_PAGED_DECODE_ROWS_CUH
+
+/*
+ * What kernels for few queries have in common, whatever they say who sees what: a warp's ring of
+ * sub-tiles, its running softmax over 16 packed query rows, and what it takes to merge sums. The
+ * whole is told in paged_decode.cu; attention under block masks (attention/flex) has the same.
+ */
+
+#include "attention/paged/paged_mma.cuh"
+
+#define WARPS 4
+#define SUB_TILE 16 /* tokens of a warp */
+#define NEVER (-CUDART_INF_F)
+
+/* Shared memory of one warp. */
+template <int D, int STAGES> struct ring {
+	static constexpr uint32_t pitch = (D + 8) * 2;
+	static constexpr uint32_t half = SUB_TILE * pitch; /* keys; then values */
+	static constexpr uint32_t bytes = STAGES * 2 * half;
+};
+
+/* A packed row's running softmax is spread over the four lanes of a quad, each lane has two. */
+template <int D> struct row_sums {
+	float acc[D / 8][4];
+	float highest[2], sum[2]; /* of the raw scores; sum: this lane's columns only */
+};
+
+/* scores[16 rows, 16 tokens] in two fragments. */
+template <int D>
+static __device__ __forceinline__ void score(
+	const uint32_t (&q)[D / 16][4], uint32_t keys, float (&scores)[2][4])
+{
+	int lane = threadIdx.x % 32;
+	uint32_t address = keys + ((lane & 7) + (lane >> 4) * 8) * ((D + 8) * 2) +
+			   (lane >> 3 & 1) * 16;
+	float odd[2][4] = {};
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k += 2) {
+		uint32_t b[4], b2[4];
+
+		load_4(b, address + k * 32);
+		load_4(b2, address + k * 32 + 32);
+		mma(scores[0], q[k], b[0], b[1]);
+		mma(scores[1], q[k], b[2], b[3]);
+		mma(odd[0], q[k + 1], b2[0], b2[1]);
+		mma(odd[1], q[k + 1], b2[2], b2[3]);
+	}
+#pragma unroll
+	for (int n = 0; n < 2; n++)
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			scores[n][j] += odd[n][j];
+}
+
+/* Scores become weights relative to the highest so far; the past is scaled to it. */
+template <int D>
+static __device__ __forceinline__ void weigh(
+	float (&scores)[2][4], float scale_log2, row_sums<D> &run)
+{
+	float keep[2];
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		float highest = fmaxf(fmaxf(scores[0][half * 2], scores[0][half * 2 + 1]),
+			fmaxf(scores[1][half * 2], scores[1][half * 2 + 1]));
+		float base;
+
+		highest = fmaxf(run.highest[half], quad_max(highest));
+		base = highest == NEVER ? 0.0f : highest * scale_log2;
+		keep[half] = power_2(run.highest[half] * scale_log2 - base);
+		run.highest[half] = highest;
+		run.sum[half] *= keep[half];
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (int j = half * 2; j < half * 2 + 2; j++) {
+				scores[n][j] = power_2(scores[n][j] * scale_log2 - base);
+				run.sum[half] += scores[n][j];
+			}
+	}
+	if (__any_sync(~0u, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				run.acc[n][j] *= keep[j >> 1];
+	}
+}
+
+/* Weights x values of a sub-tile. */
+template <int D>
+static __device__ __forceinline__ void add_values(
+	const float (&scores)[2][4], uint32_t values, row_sums<D> &run)
+{
+	constexpr uint32_t pitch = (D + 8) * 2;
+	int lane = threadIdx.x % 32;
+	uint32_t address = values + (lane & 15) * pitch + (lane >> 4) * 16;
+	uint32_t weights[4];
+
+	weights[0] = pack(scores[0][0], scores[0][1]);
+	weights[1] = pack(scores[0][2], scores[0][3]);
+	weights[2] = pack(scores[1][0], scores[1][1]);
+	weights[3] = pack(scores[1][2], scores[1][3]);
+#pragma unroll
+	for (int n = 0; n < D / 8; n += 2) {
+		uint32_t b[4];
+
+		load_4_transposed(b, address + n * 16);
+		mma(run.acc[n], weights, b[0], b[1]);
+		mma(run.acc[n + 1], weights, b[2], b[3]);
+	}
+}
+
+/* ---- merging ---- */
+
+/* A warp's sums into its own shared memory, [16][D + 4] floats, the softmax into stats. */
+template <int D>
+static __device__ __forceinline__ void publish(row_sums<D> &run, float *sums, float2 *stats)
+{
+	int lane = threadIdx.x % 32;
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int m = lane / 4 + half * 8;
+		float sum = quad_sum(run.sum[half]);
+
+		if (lane % 4 == 0)
+			stats[m] = make_float2(run.highest[half], sum);
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+			*(float2 *)(sums + m * (D + 4) + n * 8 + lane % 4 * 2) = make_float2(
+				run.acc[n][half * 2], run.acc[n][half * 2 + 1]);
+	}
+}
+
+static __device__ __forceinline__ float weight_of(float highest, float all, float scale_log2)
+{
+	return highest == NEVER ? 0.0f : power_2((highest - all) * scale_log2);
+}
+
+static __device__ __forceinline__ void add_scaled(float4 *to, float4 x, float factor)
+{
+	to->x += x.x * factor;
+	to->y += x.y * factor;
+	to->z += x.z * factor;
+	to->w += x.w * factor;
+}
+
+/* Count one piece; what the block stored before the barrier comes before it, what it loads after
+ * the next one comes after the others' counts. Wraps to 0 at the last, for the next launch. */
+static __device__ __forceinline__ uint32_t count_piece(uint32_t *counter, uint32_t last)
+{
+	uint32_t before;
+
+	asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+		: "=r"(before)
+		: "l"(counter), "r"(last)
+		: "memory");
+	return before;
+}
+
+#endif
