@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_BENCH_RUN_H
+#define MIMEO_TESTS_BENCH_RUN_H
+
+/* mimeo-bench as a user runs it, and what it writes as JSON. */
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#define OUTPUT_MAX 65536
+
+/* Run it with these arguments: its exit status, and what it wrote to both outputs or to one. */
+int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX]);
+/* A bench of the shipped model, which must succeed. */
+void run_shipped(const char *arguments, char output[OUTPUT_MAX]);
+/* The rows that it writes as JSON; of the shipped model, or of one that make-checkpoint makes for the run. */
+json_t *rows_of(const char *arguments);
+json_t *rows_of_tiny(const char *arguments);
+double number(const json_t *rows, size_t row, const char *key);
+const char *text(const json_t *rows, size_t row, const char *key);
+/* n rows: so many samples each, a median that is not above the P99, and the same of its floor. */
+void assert_measured(const json_t *rows, const char *const *measures, size_t n, int samples);
+/* The row's ratio is that of the two. */
+void assert_ratio(const json_t *rows, size_t row, const char *value, const char *floor);
+
+#endif
