@@ -39,7 +39,8 @@ static __device__ __forceinline__ void long_merge(
 	const flex_cuda_args &p, const task &w, int32_t n_m, float (*factors)[64])
 {
 	constexpr int n = 64 * D / 4 / GROUP; /* of four columns, of a thread */
-	constexpr int batch = n < 8 ? n : 8;
+	constexpr int batch = n % 8 ? 4 : 8;
+	static_assert(n % batch == 0, "no batch is cut");
 	const int wg = warpgroup(), thread = split_thread();
 	const size_t row = (size_t)w.first * FLEX_PACKED + wg * 64;
 	const float4 *partials = (const float4 *)p.long_partials + row * (D / 4) + thread;

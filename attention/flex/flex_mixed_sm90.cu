@@ -341,24 +341,29 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 
 /* ---- the launcher ---- */
 
+static constexpr size_t ALIGNMENT = 128; /* what the two objects may lose between them */
+
 struct choice {
 	uint32_t head_dim;
+	size_t static_bytes; /* of shared memory, beside the variant's */
 	flex_variant variant;
 };
 #define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
-	{ D, { (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \
+	{ D, sizeof(shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(team) + ALIGNMENT,            \
+		{ (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \
 		     memory_of<D, KEYS, TEAMS, SPLIT>::bytes, (WGS + 1) * GROUP, TEAMS } }
 
 bool flex_mixed_sm90_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret)
 {
 	static const choice choices[] = {
-		CHOICE(64, 128, 2, 6), CHOICE(96, 128, 2, 4), CHOICE(128, 128, 2, 3),
+		CHOICE(64, 128, 2, 5), CHOICE(96, 128, 2, 4), CHOICE(128, 128, 2, 3),
 		CHOICE(256, 64, 1, 3),
 	};
 
 	for (const choice &c : choices) {
-		if (c.head_dim != head_dim || c.variant.shared_bytes + 12288 > shared_bytes_optin)
+		if (c.head_dim != head_dim ||
+			c.variant.shared_bytes + c.static_bytes > shared_bytes_optin)
 			continue;
 		*ret = c.variant;
 		return true;

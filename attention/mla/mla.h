@@ -5,9 +5,10 @@
 /*
  * Latent attention with absorbed weights, in two stages. A head's query is taken into the latent space,
  * q_h W_UK_h, where the cached row is key and value of all heads at once; what comes out is expanded by
- * W_UV_h at the end (DeepSeek-V2, arXiv:2405.04434, section 2.1). A token's keys are cut into splits of
- * mla_sizes.split_keys, so that a long sequence is more than one block's work: stage 1 attends within a
- * split and leaves its average and its log-sum-exp, stage 2 weighs the splits (flash decoding).
+ * W_UV_h at the end (DeepSeek-V2, arXiv:2405.04434, section 2.1). A token's keys are cut into splits, so
+ * that a long sequence is more than one block's work: stage 1 attends within a split and leaves its
+ * average and its log-sum-exp, stage 2 weighs the splits (flash decoding). The cpu device's splits are of
+ * mla_sizes.split_keys, whatever the batch; CUDA's are n_splits equal parts of the token's own keys.
  *
  * Rows are flattened: each token of the batch is a query of its own, with the keys that it may see. So
  * decodes and verifications of q > 1 are one thing, a chunk of mla_sizes.chunk_tokens after another

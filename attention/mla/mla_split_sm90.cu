@@ -3,7 +3,7 @@
 /*
  * Stage 1 on 9.0a, for rows of 512 + 64 columns. Grid: one block a multiprocessor at most, for each
  * set of 16 or 32 heads; block: a warpgroup that computes and a warp that copies. Shared memory: two
- * stages of 64 keys, 72 KB each, the queries, the weights; 165 KB.
+ * stages of 64 keys, 72 KB each, the queries, the weights; 165 KB, of 32 heads 185.
  *
  * Keys are the tall side of both products, heads the narrow one, so that 16 heads fill a product:
  *

@@ -5,8 +5,8 @@
  * sum's. A token's first block norms its latent, a pack of 8 columns a thread where the rank and the
  * addresses allow it, and rotates its key; the others rotate two pairs of the queries a thread. Moves
  * (2 n_heads * rope + 2 (rank + rope)) * 2 bytes a token: 6.4 KB for 16 heads of 64 over a rank of
- * 512, so what counts is round trips: position, slot and angles are fetched ahead of the wait in a
- * graph (`early`), which leaves one.
+ * 512, so what counts is round trips: position and slot are fetched ahead of the wait in a graph
+ * (`early`), and by the queries' blocks the angles too.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -10,10 +10,17 @@
 #include <cmocka.h>
 
 #include "tests/attention/latent.h"
+#include "tests/device.h"
 
 #define N_BACKENDS 3
 
 static const char *const backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
+
+/* The last one is for the cpu device. */
+static size_t n_backends(void)
+{
+	return test_on_cuda() ? N_BACKENDS - 1 : N_BACKENDS;
+}
 
 /* Splits of 64 keys, five of them. */
 static const struct latent_shape ordinary = {
@@ -32,7 +39,7 @@ static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		latent_init(&w, backends[b], &ordinary);
 		latent_place(&w, rows, 3, 4, 80);
 		latent_run(&w);
@@ -85,7 +92,7 @@ static void test_warm_up_of_no_tokens_loads_what_later_ones_need(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		latent_init(&w, backends[b], &ordinary);
 		latent_place(&w, NULL, 0, 0, 0);
 		latent_run(&w);
@@ -104,7 +111,7 @@ static void test_sizes_that_contradict_each_other_or_overflow_are_refused(void *
 
 	(void)state;
 	latent_init(&w, "mla", &ordinary);
-	for (size_t b = 0; b < N_BACKENDS; b++) {
+	for (size_t b = 0; b < n_backends(); b++) {
 		const struct attention_backend *backend = attention_find(backends[b]);
 		char why[256] = "";
 
@@ -132,5 +139,9 @@ int main(void)
 		cmocka_unit_test(test_sizes_that_contradict_each_other_or_overflow_are_refused),
 	};
 
-	return cmocka_run_group_tests_name("latent attention at its edges", tests, NULL, NULL);
+	static const struct test_cpu_only only[] = {
+		{ "test_scores_beyond", "the naive backend is for the cpu device" },
+	};
+
+	return TEST_RUN_GROUP("latent attention at its edges", tests, only, NULL, NULL);
 }
