@@ -257,16 +257,13 @@ static void scene_deinit(struct scene *s)
 static int scene_init(struct scene *s, const struct bench_options *options,
 	const struct attention_row *row, struct model_error *error)
 {
-	int rc = attention_choose(options->attention, &s->config, &s->backend, &s->support,
-		error->text, sizeof(error->text));
+	int rc;
 
+	s->config.masks = s->mask->kind != MASK_CAUSAL;
+	rc = attention_choose(options->attention, &s->config, &s->backend, &s->support,
+		error->text, sizeof(error->text));
 	if (rc)
 		return rc;
-	if (s->mask->kind != MASK_CAUSAL && !s->backend->masks) {
-		snprintf(error->text, sizeof(error->text),
-			"the %s backend knows the causal mask alone", s->backend->name);
-		return -ENOTSUP;
-	}
 	error->text[0] = '\0'; /* it says why that one */
 	rc = take_inputs(s, row);
 	if (!rc && s->backend->masks)

@@ -10,6 +10,7 @@
 
 #include "build-config.h"
 #include "daemon/bench/attention_mask.h"
+#include "daemon/bench/attention_mla.h"
 #include "daemon/bench/client.h"
 #include "daemon/bench/lane.h"
 
@@ -313,7 +314,12 @@ static int check(
 		return options_misuse("--shape does not go with --model");
 	struct bench_mask mask;
 	if (!bench_mask_parse(options->mask, &mask))
-		return options_misuse("--mask %s: no such mask", options->mask);
+		return options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
+			"documents:N and tree:N, N 1 or more, of trees 64 at most", options->mask);
+	if (bench->run == bench_attention && bench_is_mla(options) &&
+		(given[OPT_MASK] || given[OPT_PROMPTS]))
+		return options_misuse("--%s is not for latent attention",
+			texts[given[OPT_MASK] ? OPT_MASK : OPT_PROMPTS].name);
 	bool has_lane = bench->run == bench_decode || bench->run == bench_modes;
 	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
 		if (options->batches[i] > LANE_ROWS_MAX)
