@@ -396,10 +396,14 @@ static double flop_of(const struct attention_facts *facts, const struct attentio
 	return row->pairs * facts->n_heads * facts->head_dim * 4;
 }
 
-static void fill(struct table *table, const struct bench_options *options,
-	const struct target *target, const struct attention_facts *facts,
-	const struct attention_row *row)
+static void fill(
+	struct table *table, const struct target *target, const void *userdata, uint32_t i)
 {
+	const struct attention_work *work = userdata;
+	const struct bench_options *options = work->options;
+	const struct attention_facts *facts = work->facts;
+	const struct attention_row *row = &facts->rows[i];
+
 	table_row(table);
 	table_set_text(table, "bench", "attention");
 	report_model(table, options);
@@ -421,35 +425,32 @@ static void fill(struct table *table, const struct bench_options *options,
 	report_common(table, target, FLOOR, row->no_room ? NO_ROOM : NULL);
 }
 
-static int print(const struct bench_options *options, const struct attention_facts *facts)
+static int print(const struct attention_work *work)
 {
-	struct target target;
-	struct table *table;
+	const struct attention_facts *facts = work->facts;
+	const struct bench_options *options = work->options;
+	char line[160];
 	bool no_room = false;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
 
-	if (r < 0)
-		return r;
-	target_none(&target, facts->device);
-	for (uint32_t i = 0; i < facts->n_rows; i++) {
-		fill(table, options, &target, facts, &facts->rows[i]);
+	for (uint32_t i = 0; i < facts->n_rows; i++)
 		no_room = no_room || facts->rows[i].no_room;
-	}
-	if (!options->json) {
-		report_heading("attention", &target);
-		printf("%s, %s, %u heads, %u of keys and values, head size %u, pages of %u "
-		       "tokens\n",
-			facts->backend, options->mask ? options->mask : "causal", facts->n_heads,
-			facts->n_kv_heads, facts->head_dim, PAGE_TOKENS);
-	}
-	r = report_table(table, options->json);
-	table_free(table);
-	if (r < 0 || options->json)
-		return r;
-	report_rates(FLOOR, &facts->rates);
-	if (no_room)
-		printf("note: a dash: %s\n", NO_ROOM);
-	return 0;
+	snprintf(line, sizeof(line),
+		"%s, %s, %u heads, %u of keys and values, head size %u, pages of %u tokens",
+		facts->backend, options->mask ? options->mask : "causal", facts->n_heads,
+		facts->n_kv_heads, facts->head_dim, PAGE_TOKENS);
+	return report_costs(&(struct report_costs){
+		.bench = "attention",
+		.device = facts->device,
+		.floor = FLOOR,
+		.line = line,
+		.note = no_room ? "a dash: " NO_ROOM : NULL,
+		.rates = &facts->rates,
+		.columns = columns,
+		.n_columns = sizeof(columns) / sizeof(columns[0]),
+		.n_rows = facts->n_rows,
+		.fill = fill,
+		.userdata = work,
+	}, work->options->json);
 }
 
 static void add(struct attention_facts *facts, uint32_t batch, uint32_t query, uint32_t context)
@@ -480,7 +481,7 @@ int bench_attention(const struct bench_options *options)
 	if (r == 0)
 		r = child_run("attention", work_attention, &work, options->timeout_s);
 	if (r == 0)
-		r = print(options, facts);
+		r = print(&work);
 	child_memory_free(facts, sizeof(*facts));
 	return r;
 }

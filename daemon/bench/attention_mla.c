@@ -460,9 +460,14 @@ static int work_mla(void *arg, int fd)
 	return rc;
 }
 
-static void fill(struct table *table, const struct bench_options *o, const struct target *target,
-	const struct mla_facts *facts, const struct mla_row *row)
+static void fill(
+	struct table *table, const struct target *target, const void *userdata, uint32_t i)
 {
+	const struct mla_work *work = userdata;
+	const struct bench_options *o = work->options;
+	const struct mla_facts *facts = work->facts;
+	const struct mla_row *row = &facts->rows[i];
+
 	table_row(table);
 	table_set_text(table, "bench", "attention");
 	table_set_text(table, "backend", o->attention);
@@ -481,34 +486,30 @@ static void fill(struct table *table, const struct bench_options *o, const struc
 	report_common(table, target, FLOOR, row->no_room ? NO_ROOM : NULL);
 }
 
-static int print(const struct bench_options *options, const struct mla_facts *facts)
+static int print(const struct mla_work *work)
 {
-	struct target target;
-	struct table *table;
+	const struct mla_facts *facts = work->facts;
+	const struct bench_options *o = work->options;
+	char line[160];
 	bool no_room = false;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
 
-	if (r < 0)
-		return r;
-	target_none(&target, facts->device);
-	for (uint32_t i = 0; i < facts->n_rows; i++) {
-		fill(table, options, &target, facts, &facts->rows[i]);
+	for (uint32_t i = 0; i < facts->n_rows; i++)
 		no_room = no_room || facts->rows[i].no_room;
-	}
-	if (!options->json) {
-		report_heading("attention", &target);
-		printf("%s, %u heads of %u + %u and %u, rank %u, pages of %u tokens\n",
-			options->attention, options->heads, NOPE, options->rope, VALUE, options->rank,
-			PAGE_TOKENS);
-	}
-	r = report_table(table, options->json);
-	table_free(table);
-	if (r < 0 || options->json)
-		return r;
-	report_rates(FLOOR, &facts->rates);
-	if (no_room)
-		printf("note: a dash: %s\n", NO_ROOM);
-	return 0;
+	snprintf(line, sizeof(line), "%s, %u heads of %u + %u and %u, rank %u, pages of %u tokens",
+		o->attention, o->heads, NOPE, o->rope, VALUE, o->rank, PAGE_TOKENS);
+	return report_costs(&(struct report_costs){
+		.bench = "attention",
+		.device = facts->device,
+		.floor = FLOOR,
+		.line = line,
+		.note = no_room ? "a dash: " NO_ROOM : NULL,
+		.rates = &facts->rates,
+		.columns = columns,
+		.n_columns = sizeof(columns) / sizeof(columns[0]),
+		.n_rows = facts->n_rows,
+		.fill = fill,
+		.userdata = work,
+	}, work->options->json);
 }
 
 int bench_attention_mla(const struct bench_options *options)
@@ -520,7 +521,7 @@ int bench_attention_mla(const struct bench_options *options)
 	if (r == 0)
 		r = child_run("attention", work_mla, &work, options->timeout_s);
 	if (r == 0)
-		r = print(options, facts);
+		r = print(&work);
 	child_memory_free(facts, sizeof(*facts));
 	return r;
 }

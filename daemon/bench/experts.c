@@ -384,10 +384,14 @@ static int work_experts(void *arg, int fd)
 
 /* ---- what comes out ---- */
 
-static void fill(struct table *table, const struct bench_options *options,
-	const struct target *target, const struct experts_facts *facts,
-	const struct experts_row *row)
+static void fill(
+	struct table *table, const struct target *target, const void *userdata, uint32_t i)
 {
+	const struct experts_work *work = userdata;
+	const struct bench_options *options = work->options;
+	const struct experts_facts *facts = work->facts;
+	const struct experts_row *row = &facts->rows[i];
+
 	table_row(table);
 	table_set_text(table, "bench", "experts");
 	report_model(table, options);
@@ -400,21 +404,21 @@ static void fill(struct table *table, const struct bench_options *options,
 	report_common(table, target, FLOOR, NULL);
 }
 
-static int print(const struct bench_options *options, const struct experts_facts *facts)
+static int print(const struct experts_work *work)
 {
-	struct target target;
-	struct table *table;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+	const struct experts_facts *facts = work->facts;
 
-	if (r < 0)
-		return r;
-	target_none(&target, facts->device);
-	for (uint32_t i = 0; i < facts->n_rows; i++)
-		fill(table, options, &target, facts, &facts->rows[i]);
-	r = report_whole(table, "experts", &target, options->json);
-	if (r == 0 && !options->json)
-		report_rates(FLOOR, &facts->rates);
-	return r;
+	return report_costs(&(struct report_costs){
+		.bench = "experts",
+		.device = facts->device,
+		.floor = FLOOR,
+		.rates = &facts->rates,
+		.columns = columns,
+		.n_columns = sizeof(columns) / sizeof(columns[0]),
+		.n_rows = facts->n_rows,
+		.fill = fill,
+		.userdata = work,
+	}, work->options->json);
 }
 
 int bench_experts(const struct bench_options *options)
@@ -431,7 +435,7 @@ int bench_experts(const struct bench_options *options)
 	if (r == 0)
 		r = child_run("experts", work_experts, &work, options->timeout_s);
 	if (r == 0)
-		r = print(options, facts);
+		r = print(&work);
 	child_memory_free(facts, sizeof(*facts));
 	return r;
 }

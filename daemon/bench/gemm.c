@@ -209,9 +209,13 @@ static int work_gemm(void *arg, int fd)
 	return rc;
 }
 
-static void fill(struct table *table, const struct bench_options *options,
-	const struct target *target, const struct gemm_facts *facts, const struct gemm_row *row)
+static void fill(
+	struct table *table, const struct target *target, const void *userdata, uint32_t i)
 {
+	const struct gemm_work *work = userdata;
+	const struct bench_options *options = work->options;
+	const struct gemm_facts *facts = work->facts;
+	const struct gemm_row *row = &facts->rows[i];
 	const struct matrix *matrix = &facts->matrices[row->matrix];
 
 	table_row(table);
@@ -230,21 +234,21 @@ static void fill(struct table *table, const struct bench_options *options,
 	report_common(table, target, FLOOR, NULL);
 }
 
-static int print(const struct bench_options *options, const struct gemm_facts *facts)
+static int print(const struct gemm_work *work)
 {
-	struct target target;
-	struct table *table;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
+	const struct gemm_facts *facts = work->facts;
 
-	if (r < 0)
-		return r;
-	target_none(&target, facts->device);
-	for (uint32_t i = 0; i < facts->n_rows; i++)
-		fill(table, options, &target, facts, &facts->rows[i]);
-	r = report_whole(table, "gemm", &target, options->json);
-	if (r == 0 && !options->json)
-		report_rates(FLOOR, &facts->rates);
-	return r;
+	return report_costs(&(struct report_costs){
+		.bench = "gemm",
+		.device = facts->device,
+		.floor = FLOOR,
+		.rates = &facts->rates,
+		.columns = columns,
+		.n_columns = sizeof(columns) / sizeof(columns[0]),
+		.n_rows = facts->n_rows,
+		.fill = fill,
+		.userdata = work,
+	}, work->options->json);
 }
 
 int bench_gemm(const struct bench_options *options)
@@ -261,7 +265,7 @@ int bench_gemm(const struct bench_options *options)
 	if (r == 0)
 		r = child_run("gemm", work_gemm, &work, options->timeout_s);
 	if (r == 0)
-		r = print(options, facts);
+		r = print(&work);
 	child_memory_free(facts, sizeof(*facts));
 	return r;
 }

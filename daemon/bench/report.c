@@ -188,6 +188,31 @@ int report_whole(struct table *table, const char *bench, const struct target *ta
 	return r;
 }
 
+int report_costs(const struct report_costs *report, bool json)
+{
+	struct target target;
+	struct table *table;
+	int r = table_new(&table, report->columns, report->n_columns, 0);
+
+	if (r < 0)
+		return r;
+	target_none(&target, report->device);
+	for (uint32_t i = 0; i < report->n_rows; i++)
+		report->fill(table, &target, report->userdata, i);
+	if (!json)
+		report_heading(report->bench, &target);
+	if (!json && report->line)
+		printf("%s\n", report->line);
+	r = report_table(table, json);
+	table_free(table);
+	if (r < 0 || json)
+		return r;
+	report_rates(report->floor, report->rates);
+	if (report->note)
+		printf("note: %s\n", report->note);
+	return 0;
+}
+
 int report_outcome(const char *what, int rc, const char *why)
 {
 	if (rc)

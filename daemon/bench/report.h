@@ -91,4 +91,21 @@ void report_cost(
 /* What the floor is, with its rates. */
 void report_rates(const char *floor, const struct probe_rates *rates);
 
+/* A whole report of such rows. */
+struct report_costs {
+	const char *bench, *device, *floor;
+	const char *line; /* below the heading; NULL: none */
+	const char *note; /* below the table; NULL: none */
+	const struct probe_rates *rates;
+	const struct table_column *columns;
+	size_t n_columns;
+	uint32_t n_rows;
+	/* One row, from its table_row on. */
+	void (*fill)(struct table *table, const struct target *target, const void *userdata,
+		uint32_t row);
+	const void *userdata;
+};
+/* To standard output. 0, or -errno. */
+int report_costs(const struct report_costs *report, bool json);
+
 #endif
