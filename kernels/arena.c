@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/arena.h"
 
+#include <errno.h>
+
+#include "kernels/device.h"
+
 void *arena_take(struct arena *arena, size_t n, size_t size)
 {
 	size_t start, bytes, end;
@@ -19,4 +23,25 @@ void *arena_take(struct arena *arena, size_t n, size_t size)
 fail:
 	arena->failed = true;
 	return NULL;
+}
+
+int arena_alloc(struct device *device, void (*carve)(void *userdata, struct arena *arena),
+	void *userdata, void **ret, size_t *ret_bytes)
+{
+	struct arena counting = { 0 }, placing;
+	void *memory;
+	int rc;
+
+	carve(userdata, &counting);
+	if (counting.failed)
+		return -EOVERFLOW;
+	rc = device->ops->mem_alloc(device, counting.used, &memory);
+	if (rc != 0)
+		return rc;
+	placing = (struct arena){ .base = memory, .size = counting.used };
+	carve(userdata, &placing);
+	*ret = memory;
+	if (ret_bytes)
+		*ret_bytes = counting.used;
+	return 0;
 }

@@ -92,8 +92,9 @@ static int plans_find(struct attention_manager *manager)
 	return 0;
 }
 
-static void carve(struct attention_manager *manager, struct arena *arena)
+static void carve(void *userdata, struct arena *arena)
 {
+	struct attention_manager *manager = userdata;
 	size_t n = manager->in.max_blocks, stride = (size_t)manager->in.max_keys + 1;
 
 	for (uint32_t i = 0; i < manager->n_plans; i++) {
@@ -123,18 +124,10 @@ static int plans_empty(struct attention_manager *manager, size_t bytes)
 
 static int plans_new(struct attention_manager *manager)
 {
-	struct arena counting = { 0 }, arena;
-	int rc;
+	size_t bytes;
+	int rc = arena_alloc(manager->device, carve, manager, &manager->memory, &bytes);
 
-	carve(manager, &counting);
-	if (counting.failed)
-		return -EOVERFLOW;
-	rc = manager->device->ops->mem_alloc(manager->device, counting.used, &manager->memory);
-	if (rc != 0)
-		return rc;
-	arena = (struct arena){ .base = manager->memory, .size = counting.used };
-	carve(manager, &arena);
-	return plans_empty(manager, counting.used);
+	return rc != 0 ? rc : plans_empty(manager, bytes);
 }
 
 static void flex_manager_free(struct attention_manager *manager)

@@ -141,9 +141,9 @@ static int kernels_choose(struct flex_state *state, struct stream *stream)
 	return rc != 0 ? rc : mixed_choose(state, stream);
 }
 
-/* Once to count, once to place. */
-static void carve(struct flex_state *state, struct arena *arena)
+static void carve(void *userdata, struct arena *arena)
 {
+	struct flex_state *state = userdata;
 	size_t n_rows = (size_t)state->n_slots * 2 * FLEX_PART, n = state->max_blocks;
 	size_t n_pieces = (size_t)state->n_blocks * FLEX_PIECES_OF_BLOCK;
 	size_t n_long_rows = n_pieces * FLEX_PACKED;
@@ -173,21 +173,14 @@ static void carve(struct flex_state *state, struct arena *arena)
 static int buffers_new(struct flex_state *state, struct stream *stream)
 {
 	const struct device_ops *ops = state->device->ops;
-	struct arena counting = { 0 }, arena;
 	int rc;
 
 	state->schedules = calloc(state->n_plans, sizeof(*state->schedules));
 	if (!state->schedules)
 		return -ENOMEM;
-	carve(state, &counting);
-	if (counting.failed)
-		return -EOVERFLOW;
-	state->bytes = counting.used;
-	rc = ops->mem_alloc(state->device, state->bytes, &state->memory);
+	rc = arena_alloc(state->device, carve, state, &state->memory, &state->bytes);
 	if (rc != 0)
 		return rc;
-	arena = (struct arena){ .base = state->memory, .size = state->bytes };
-	carve(state, &arena);
 	rc = ops->fill_async(stream, state->memory, 0, state->bytes);
 	return rc != 0 ? rc : ops->stream_sync(stream);
 }

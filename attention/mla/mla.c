@@ -211,21 +211,12 @@ const struct mla_kernels *mla_kernels_for(const char *kind)
 	return strcmp(kind, "cpu") == 0 ? &mla_cpu_kernels : NULL;
 }
 
-static int take_workspace(struct attention_manager *manager)
+static void carve(void *userdata, struct arena *arena)
 {
-	const struct attention_config *c = &manager->model.config;
-	struct arena arena = { 0 };
-	int rc;
+	struct attention_manager *manager = userdata;
 
-	mla_workspace_carve(c, manager->kernels, manager->planned, &arena, &manager->work);
-	if (arena.failed)
-		return -EOVERFLOW;
-	rc = manager->device->ops->mem_alloc(manager->device, arena.used, &manager->memory);
-	if (rc != 0)
-		return rc;
-	arena = (struct arena){ .base = manager->memory, .size = arena.used };
-	mla_workspace_carve(c, manager->kernels, manager->planned, &arena, &manager->work);
-	return 0;
+	mla_workspace_carve(&manager->model.config, manager->kernels, manager->planned, arena,
+		&manager->work);
 }
 
 static void mla_manager_free(struct attention_manager *manager)
@@ -265,7 +256,7 @@ static int manager_new(struct device *device, const struct attention_config *con
 	manager->device = device;
 	manager->kernels = kernels;
 	manager->planned = planned;
-	rc = take_workspace(manager);
+	rc = arena_alloc(device, carve, manager, &manager->memory, NULL);
 	if (rc == 0 && kernels->load)
 		rc = kernels->load(device);
 	if (rc == 0)

@@ -73,8 +73,9 @@ struct mla_prompt_sizes mla_prompt_sizes(
 	return sizes;
 }
 
-static void carve(struct mla_prompt *prompt, struct arena *arena)
+static void carve(void *userdata, struct arena *arena)
 {
+	struct mla_prompt *prompt = userdata;
 	const struct attention_config *c = prompt->config;
 	const struct mla_prompt_sizes *s = &prompt->sizes;
 	size_t act = dtype_bytes(c->activation_dtype);
@@ -103,22 +104,6 @@ const struct mla_prompt_kernels *mla_prompt_kernels_for(const char *kind)
 	return strcmp(kind, "cpu") == 0 ? &mla_prompt_cpu_kernels : NULL;
 }
 
-static int take_workspace(struct mla_prompt *prompt)
-{
-	struct arena arena = { 0 };
-	int rc;
-
-	carve(prompt, &arena);
-	if (arena.failed)
-		return -EOVERFLOW;
-	rc = prompt->device->ops->mem_alloc(prompt->device, arena.used, &prompt->memory);
-	if (rc != 0)
-		return rc;
-	arena = (struct arena){ .base = prompt->memory, .size = arena.used };
-	carve(prompt, &arena);
-	return 0;
-}
-
 int mla_prompt_new(struct device *device, const struct attention_config *config,
 	const struct mla_prompt_kernels *kernels, struct mla_prompt **ret)
 {
@@ -134,7 +119,7 @@ int mla_prompt_new(struct device *device, const struct attention_config *config,
 	prompt->config = config;
 	prompt->kernels = kernels;
 	prompt->sizes = mla_prompt_sizes(config, kernels);
-	rc = take_workspace(prompt);
+	rc = arena_alloc(device, carve, prompt, &prompt->memory, NULL);
 	if (rc == 0 && kernels->state_new)
 		rc = kernels->state_new(
 			device, config, &prompt->sizes, &prompt->work, &prompt->state);

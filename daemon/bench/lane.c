@@ -55,21 +55,29 @@ static int take_inputs(struct lane *lane, const struct lane_options *options)
 	return inputs_init(&lane->inputs, lane->device, &limits);
 }
 
+struct pool_carving {
+	struct lane *lane;
+	uint32_t max_rows;
+};
+
+static void carve_pool(void *userdata, struct arena *arena)
+{
+	const struct pool_carving *c = userdata;
+
+	model_buffers_carve(&c->lane->model->config, MAX_BATCH_TOKENS, c->max_rows,
+		c->lane->info.activation_dtype, arena, &c->lane->context.buffers);
+}
+
 static int take_pool(struct lane *lane, uint32_t max_rows)
 {
-	enum dtype activation = lane->info.activation_dtype;
-	struct arena counting = {0}, arena;
+	struct pool_carving carving = {lane, max_rows};
+	size_t bytes;
+	int rc = arena_alloc(lane->device, carve_pool, &carving, &lane->pool, &bytes);
 
-	model_buffers_carve(&lane->model->config, MAX_BATCH_TOKENS, max_rows, activation, &counting,
-		&lane->context.buffers);
-	int rc = lane->device->ops->mem_alloc(lane->device, counting.used, &lane->pool);
 	if (rc)
 		return rc;
 	lane->context.pool = lane->pool;
-	lane->context.pool_bytes = counting.used;
-	arena = (struct arena){.base = lane->pool, .size = counting.used};
-	model_buffers_carve(&lane->model->config, MAX_BATCH_TOKENS, max_rows, activation, &arena,
-		&lane->context.buffers);
+	lane->context.pool_bytes = bytes;
 	return 0;
 }
 

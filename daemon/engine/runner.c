@@ -119,26 +119,24 @@ static int allocate_host(struct runner *runner)
 	return 0;
 }
 
-static int allocate_pool(struct runner *runner, enum dtype activation)
+static void carve_pool(void *userdata, struct arena *arena)
 {
+	struct runner *runner = userdata;
 	const struct engine_options *o = &runner->engine->options;
-	const struct model_config *c = &runner->model->config;
-	struct device *device = runner->engine->device;
-	struct arena counting = {0}, arena;
-	int rc;
 
-	model_buffers_carve(c, o->max_batch_tokens, o->max_requests, activation, &counting,
-		&runner->context.buffers);
-	if (counting.failed)
-		return -EOVERFLOW;
-	rc = device->ops->mem_alloc(device, counting.used, &runner->pool);
-	if (rc)
-		return rc;
-	runner->pool_bytes = counting.used;
-	arena = (struct arena){.base = runner->pool, .size = counting.used};
-	model_buffers_carve(c, o->max_batch_tokens, o->max_requests, activation, &arena,
-		&runner->context.buffers);
-	return 0;
+	model_buffers_carve(&runner->model->config, o->max_batch_tokens, o->max_requests,
+		runner->activation_dtype, arena, &runner->context.buffers);
+}
+
+static int allocate_pool(struct runner *runner)
+{
+	size_t bytes;
+	int rc = arena_alloc(
+		runner->engine->device, carve_pool, runner, &runner->pool, &bytes);
+
+	if (!rc)
+		runner->pool_bytes = bytes;
+	return rc;
 }
 
 /* Pages that the warm-up's one real row may write. */
@@ -223,7 +221,7 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	rc = inputs_init(&runner->inputs, engine->device, &limits);
 	if (rc)
 		return fail(error, runner, "persistent inputs", rc);
-	rc = allocate_pool(runner, info.activation_dtype);
+	rc = allocate_pool(runner);
 	if (rc)
 		return fail(error, runner, "activation pool", rc);
 	rc = allocate_kv(runner, &info);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdalign.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <cmocka.h>
 
 #include "kernels/arena.h"
+#include "kernels/cpu/cpu.h"
 
 static alignas(ARENA_ALIGN) uint8_t block[4 * ARENA_ALIGN];
 
@@ -87,6 +89,51 @@ static void test_arena_rounding_overflow_fails(void **state)
 	assert_true(arena.failed);
 }
 
+struct carving {
+	uint32_t n_runs;
+	size_t n; /* of the one thing taken */
+	void *at;
+};
+
+static void carve_one(void *userdata, struct arena *arena)
+{
+	struct carving *carving = userdata;
+
+	carving->n_runs++;
+	carving->at = arena_take(arena, carving->n, 3);
+}
+
+static void test_arena_of_a_device_is_placed_as_it_was_counted(void **state)
+{
+	struct carving carving = {.n = 100};
+	struct device *device;
+	void *memory;
+	size_t bytes;
+
+	assert_int_equal(cpu_device_new(NULL, &device), 0);
+	assert_int_equal(arena_alloc(device, carve_one, &carving, &memory, &bytes), 0);
+	assert_int_equal(carving.n_runs, 2);
+	assert_ptr_equal(carving.at, memory);
+	assert_int_equal(bytes, 300);
+	device->ops->mem_free(device, memory);
+	device->ops->free(device);
+}
+
+static void test_arena_that_overflows_takes_nothing_of_the_device(void **state)
+{
+	struct carving carving = {.n = SIZE_MAX / 2};
+	struct device *device;
+	void *memory = block;
+	size_t bytes = 7;
+
+	assert_int_equal(cpu_device_new(NULL, &device), 0);
+	assert_int_equal(arena_alloc(device, carve_one, &carving, &memory, &bytes), -EOVERFLOW);
+	assert_int_equal(carving.n_runs, 1);
+	assert_ptr_equal(memory, block);
+	assert_int_equal(bytes, 7);
+	device->ops->free(device);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -96,6 +143,8 @@ int main(void)
 		cmocka_unit_test(test_arena_product_overflow_fails_when_counting),
 		cmocka_unit_test(test_arena_sum_overflow_fails_when_counting),
 		cmocka_unit_test(test_arena_rounding_overflow_fails),
+		cmocka_unit_test(test_arena_of_a_device_is_placed_as_it_was_counted),
+		cmocka_unit_test(test_arena_that_overflows_takes_nothing_of_the_device),
 	};
 
 	return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
