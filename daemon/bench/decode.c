@@ -53,7 +53,7 @@ struct decode_run {
 
 /* Shared with the child that fills it. */
 struct decode_facts {
-	char device[64], reader[16];
+	char device[64], reader[32];
 	double copy_rate, load_seconds;
 	uint64_t weight_bytes, load_bytes;
 	struct decode_run runs[BENCH_RUNS_MAX * BENCH_RUNS_MAX];

@@ -129,7 +129,7 @@ struct model {
 	uint64_t bytes;          /* of that block */
 	double load_seconds;
 	uint64_t file_bytes;     /* read from files */
-	const char *reader;      /* "io_uring" or "pread" */
+	const char *reader;      /* "io_uring", "io_uring without workers" or "pread" (reader.h) */
 };
 
 /* Bytes of device memory that the weights and the rope table will take on a device of that activation

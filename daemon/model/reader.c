@@ -86,7 +86,8 @@ struct uring_reader {
 	const struct reader_options *options;
 	struct model_error *error;
 	struct cursor cursor;
-	uint32_t n_pending;
+	uint32_t n_pending; /* reads and, after a stall, cancels */
+	bool stalled;
 	struct chunk **kept; /* [depth] a ring of those delivered and kept */
 	uint32_t first_kept, n_kept;
 };
@@ -96,13 +97,13 @@ struct uring_reader {
 static void queue(struct uring_reader *reader, struct chunk *chunk)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
-	/* there is an entry for each chunk, so one is always free */
+	/* there are entries for a read and a cancel of each chunk, so one is always free */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&reader->ring);
 
 	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done,
 		(unsigned)(chunk->bytes - chunk->done), s->offset + chunk->offset + chunk->done);
 	io_uring_sqe_set_data(sqe, chunk);
-	io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+	io_uring_sqe_set_flags(sqe, reader->stalled ? 0 : IOSQE_ASYNC);
 	reader->n_pending++;
 }
 
@@ -146,7 +147,8 @@ static int complete(struct uring_reader *reader, struct chunk *chunk, int result
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
 
-	if (result < 0 && result != -EINTR && result != -EAGAIN)
+	/* -ECANCELED: by take_back */
+	if (result < 0 && result != -EINTR && result != -EAGAIN && result != -ECANCELED)
 		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
 			strerror(-result));
 	if (result == 0)
@@ -180,6 +182,41 @@ static int submit(struct uring_reader *reader)
 	return model_fail(reader->error, rc, "io_uring_enter: %s", strerror(-rc));
 }
 
+/* No read has ended for long. Those that a worker has begun end on their own or with -EINTR, the others
+ * with -ECANCELED; all but the former are queued again. */
+static void take_back(struct uring_reader *reader, struct chunk *chunks)
+{
+	struct io_uring_sqe *sqe;
+
+	reader->stalled = true;
+	for (uint32_t i = 0; i < reader->options->depth; i++) {
+		sqe = io_uring_get_sqe(&reader->ring);
+		if (!sqe)
+			break;
+		io_uring_prep_cancel(sqe, &chunks[i], 0);
+		io_uring_sqe_set_data(sqe, NULL);
+		reader->n_pending++;
+	}
+	io_uring_submit(&reader->ring);
+}
+
+/* Until something has ended, or -ETIME: that was not for stall_ms. */
+static int wait_for_one(struct uring_reader *reader, struct io_uring_cqe **ret)
+{
+	uint32_t limit_ms = reader->options->stall_ms ? reader->options->stall_ms : READER_STALL_MS;
+	struct __kernel_timespec limit = {
+		.tv_sec = limit_ms / 1000,
+		.tv_nsec = (long long)(limit_ms % 1000) * 1000000,
+	};
+	int rc;
+
+	do
+		rc = io_uring_wait_cqe_timeout(
+			&reader->ring, ret, reader->stalled ? NULL : &limit);
+	while (rc == -EINTR);
+	return rc;
+}
+
 static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 {
 	const struct reader_options *options = reader->options;
@@ -203,27 +240,34 @@ static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 		/* after a failure the reads under way still write into the memory */
 		if (!under_way(reader))
 			return rc;
-		do
-			waited = io_uring_wait_cqe(&reader->ring, &cqe);
-		while (waited == -EINTR);
+		waited = wait_for_one(reader, &cqe);
+		if (waited == -ETIME) {
+			take_back(reader, chunks);
+			continue;
+		}
 		if (waited < 0)
 			return model_fail(
 				reader->error, waited, "io_uring_enter: %s", strerror(-waited));
 		reader->n_pending--;
-		if (!rc)
+		if (!rc && io_uring_cqe_get_data(cqe))
 			rc = complete(reader, io_uring_cqe_get_data(cqe), cqe->res);
 		io_uring_cqe_seen(&reader->ring, cqe);
 	}
 }
 
-/* Is io_uring wanted, and there? */
+/* Is io_uring wanted, and there? Without EXT_ARG (Linux 5.11) a limited wait would take an entry. */
 static bool uring_init(struct io_uring *ring, uint32_t depth)
 {
 	const char *loop = getenv("MIMEO_LOOP");
 
 	if (loop && !strcmp(loop, "epoll"))
 		return false;
-	return io_uring_queue_init(depth, ring, 0) == 0;
+	if (io_uring_queue_init(2 * depth, ring, 0))
+		return false;
+	if (ring->features & IORING_FEAT_EXT_ARG)
+		return true;
+	io_uring_queue_exit(ring);
+	return false;
 }
 
 int reader_run(const struct reader_segment *segments, uint32_t n_segments,
@@ -249,6 +293,8 @@ int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	reader.kept = calloc(options->depth, sizeof(struct chunk *));
 	rc = chunks && reader.kept ? run_uring(&reader, chunks)
 				   : model_fail(error, -ENOMEM, "no memory for reads");
+	if (ret_name && reader.stalled)
+		*ret_name = "io_uring without workers";
 	io_uring_queue_exit(&reader.ring);
 	free(reader.kept);
 	free(chunks);

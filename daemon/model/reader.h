@@ -9,6 +9,10 @@
  * (an upload under way): then it is asked to release it before it is read into again, the one kept
  * longest first, and not before there is nothing else to do. Through io_uring; by pread, one chunk
  * at a time, where io_uring is refused or MIMEO_LOOP=epoll.
+ *
+ * Reads go to the kernel's workers, of which several copy at once. Should none of them end a read for
+ * stall_ms, what they have is taken back, and the reading goes on without them: seen on Linux 6.18, where
+ * a thread whose workers had all gone got no new ones, and its reads were never begun.
  */
 
 #include <stddef.h>
@@ -23,12 +27,14 @@ struct reader_segment {
 };
 
 #define READER_DEPTH_MAX 64u
+#define READER_STALL_MS 1000u
 #define READER_KEPT 1 /* deliver: the memory is still used */
 
 struct reader_options {
 	void *memory;       /* depth * chunk_bytes */
 	size_t chunk_bytes; /* chunks begin at multiples of it within their segment */
 	uint32_t depth; /* at most READER_DEPTH_MAX */
+	uint32_t stall_ms; /* 0: READER_STALL_MS */
 	/* Take `bytes` bytes at `offset` of segment `segment`: 0, or READER_KEPT; anything else ends
 	 * the reading. */
 	int (*deliver)(
@@ -40,7 +46,8 @@ struct reader_options {
 };
 
 /* 0 when everything has been delivered; -errno with a sentence, or what deliver returned. No read
- * is under way on return. *ret_name, if not NULL, says who read: "io_uring" or "pread". */
+ * is under way on return. *ret_name, if not NULL, says who read: "io_uring", "io_uring without workers" (of
+ * the kernel's, which stalled) or "pread". */
 int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	const struct reader_options *options, const char **ret_name, struct model_error *error);
 

@@ -6,6 +6,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "daemon/model/file.h"
 #include "daemon/model/reader.h"
@@ -248,6 +251,73 @@ static void check_nothing_to_read_is_done_at_once(void **state)
 	assert_int_equal(sink.n_chunks, 0);
 }
 
+/* ---- a stall ---- */
+
+#define STALL_MS 50
+#define LATE_MS 400
+
+struct writer {
+	pthread_t thread;
+	int fd;
+	const uint8_t *contents;
+};
+
+static void *write_late(void *arg)
+{
+	const struct writer *writer = arg;
+	const struct timespec delay = {.tv_nsec = LATE_MS * 1000000};
+
+	nanosleep(&delay, NULL);
+	assert_int_equal(write(writer->fd, writer->contents, CHUNK), CHUNK);
+	return NULL;
+}
+
+/* A pipe that stays empty for LATE_MS holds up the one worker that reads it; a file is read beside it. */
+static const char *read_beside_a_late_pipe(const struct scratch *scratch)
+{
+	char path[256];
+	uint8_t *contents, *memory = malloc(CHUNK * DEPTH);
+	int ends[2], fd = make_file(scratch, &contents, path);
+	struct sink sink = {.bytes = {calloc(1, CHUNK), calloc(1, FILE_BYTES)}};
+	const struct reader_options options = {.memory = memory, .chunk_bytes = CHUNK, .depth = DEPTH,
+		.stall_ms = STALL_MS, .deliver = take, .userdata = &sink};
+	struct writer writer = {.contents = contents};
+	struct model_error error = {""};
+	const char *name = NULL;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	writer.fd = ends[1];
+	const struct reader_segment segments[] = {
+		{ends[0], "pipe", 0, CHUNK}, {fd, path, 0, FILE_BYTES}};
+
+	assert_int_equal(pthread_create(&writer.thread, NULL, write_late, &writer), 0);
+	assert_int_equal(reader_run(segments, 2, &options, &name, &error), 0);
+	assert_int_equal(pthread_join(writer.thread, NULL), 0);
+	assert_int_equal(sink.n_bytes, CHUNK + FILE_BYTES);
+	assert_memory_equal(sink.bytes[0], contents, CHUNK);
+	assert_memory_equal(sink.bytes[1], contents, FILE_BYTES);
+	for (int i = 0; i < 2; i++) {
+		free(sink.bytes[i]);
+		close(ends[i]);
+	}
+	free(memory);
+	free(contents);
+	close(fd);
+	return name;
+}
+
+static void test_reads_that_workers_do_not_end_are_done_without_them(void **state)
+{
+	struct sink nothing = {0};
+	struct model_error error = {""};
+	const char *name = NULL;
+
+	assert_int_equal(run(NULL, 0, &nothing, &name, &error), 0);
+	if (!strcmp(name, "pread"))
+		skip(); /* no io_uring here */
+	assert_string_equal(read_beside_a_late_pipe(*state), "io_uring without workers");
+}
+
 /* ---- both ways ---- */
 
 static int with_auto(void **state)
@@ -312,6 +382,9 @@ int main(void)
 		BOTH(failed_release_ends_the_reading),
 		BOTH(nothing_to_read_is_done_at_once),
 		scratch_test(test_opened_file_is_one_that_reads_may_wait_for),
+		cmocka_unit_test_setup_teardown(
+			test_reads_that_workers_do_not_end_are_done_without_them, with_auto,
+			scratch_teardown),
 		cmocka_unit_test_setup_teardown(
 			test_epoll_asks_for_pread, with_epoll, scratch_teardown),
 	};
