@@ -17,6 +17,25 @@
 
 #define LATENT_WIDTH 640u /* of rows of the reference */
 
+const char *const latent_backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
+
+size_t latent_n_backends(void)
+{
+	return test_on_cuda() ? N_MLA : N_BACKENDS;
+}
+
+const struct latent_shape latent_ordinary = {
+	.n_heads = 3, .rank = 20, .nope = 6, .rope = 4, .v = 7, .page_tokens = 4,
+	.max_seq_len = 300,
+};
+
+const struct latent_shape latent_deepseek = {
+	.n_heads = 3, .rank = 512, .nope = 8, .rope = 64, .v = 8, .page_tokens = 16,
+	.max_seq_len = 300,
+};
+
+const struct latent_shape *const latent_shapes[2] = { &latent_ordinary, &latent_deepseek };
+
 enum part { PART_Q, PART_KV, PART_W };
 
 static uint16_t bf16_bits(float value)

@@ -27,6 +27,19 @@ struct latent_row {
 	uint32_t seed, n_query, seq_len;
 };
 
+/* The backends that serve latent attention; the first N_MLA are those that graphs may hold. */
+#define N_BACKENDS 3
+#define N_MLA 2
+extern const char *const latent_backends[N_BACKENDS];
+/* Of them, those that the device has kernels for. */
+size_t latent_n_backends(void);
+
+/* Splits of 64 keys, five of them. */
+extern const struct latent_shape latent_ordinary;
+/* DeepSeek's rank and rope, for which a device may have kernels of their own. */
+extern const struct latent_shape latent_deepseek;
+extern const struct latent_shape *const latent_shapes[2]; /* both */
+
 struct latent_world {
 	struct device *device;
 	struct stream *stream;

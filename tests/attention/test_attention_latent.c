@@ -11,34 +11,10 @@
 #include "tests/attention/latent.h"
 #include "tests/device.h"
 
-#define N_BACKENDS 3
-#define N_MLA 2 /* of these, those that graphs may hold */
-
-static const char *const backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
-
-/* Of them, those that the device has kernels for. */
-static size_t n_backends(void)
-{
-	return test_on_cuda() ? N_MLA : N_BACKENDS;
-}
-
 static const struct mla_kernels *kernels(void)
 {
 	return mla_kernels_for(test_on_cuda() ? "cuda" : "cpu");
 }
-
-/* Splits of 64 keys, five of them. */
-static const struct latent_shape ordinary = {
-	.n_heads = 3, .rank = 20, .nope = 6, .rope = 4, .v = 7, .page_tokens = 4,
-	.max_seq_len = 300,
-};
-
-/* DeepSeek's rank and rope, for which a device may have kernels of their own. */
-static const struct latent_shape deepseek = {
-	.n_heads = 3, .rank = 512, .nope = 8, .rope = 64, .v = 8, .page_tokens = 16,
-	.max_seq_len = 300,
-};
-static const struct latent_shape *const both_shapes[] = { &ordinary, &deepseek };
 
 /* ---- right numbers ---- */
 
@@ -164,7 +140,7 @@ static void test_sizes_of_deepseek_agree_with_dense_reference(void **state)
 		shape.rope = 64;
 		shape.nope = 16;
 		shape.v = 8;
-		latent_init(&w, backends[i % N_MLA], &shape);
+		latent_init(&w, latent_backends[i % N_MLA], &shape);
 		latent_place(&w, rows, shape.max_seq_len == 1000 ? 6 : 5, 8, 12);
 		latent_run(&w);
 		latent_verify(&w);
@@ -190,7 +166,7 @@ static void test_many_tokens_at_the_sizes_of_deepseek_agree_with_dense_reference
 
 	(void)state;
 	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &shape);
+		latent_init(&w, latent_backends[b], &shape);
 		latent_place(&w, rows, 2, 3, 140);
 		latent_run(&w);
 		latent_verify(&w);
@@ -214,7 +190,7 @@ static void test_prompt_longer_than_the_workspace_goes_chunk_by_chunk(void **sta
 
 	(void)state;
 	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		assert_true(683 > mla_sizes(&w.config, kernels(), 683).chunk_tokens);
 		latent_place(&w, rows, 5, 6, 690);
 		latent_run(&w);
@@ -236,8 +212,8 @@ static void test_empty_rows_splits_and_padding_give_zero(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2 * n_backends(); b++) {
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
+	for (size_t b = 0; b < 2 * latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b / 2], latent_shapes[b % 2]);
 		latent_place(&w, rows, 4, 8, 16);
 		latent_run(&w);
 		latent_verify(&w);
@@ -259,7 +235,7 @@ static void test_short_batch_after_a_long_one_sees_its_own_splits(void **state)
 
 	(void)state;
 	for (size_t b = 0; b < 2 * N_MLA; b++) {
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
+		latent_init(&w, latent_backends[b / 2], latent_shapes[b % 2]);
 		latent_place(&w, big, 2, 4, 20);
 		latent_run(&w);
 		latent_place(&w, &small, 1, 2, 3);
@@ -276,8 +252,8 @@ static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < 2 * n_backends(); b++) {
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
+	for (size_t b = 0; b < 2 * latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b / 2], latent_shapes[b % 2]);
 		for (size_t i = 0; i < 4; i++) {
 			latent_place(&w, &row, 1, 0, 0);
 			memset(w.kv, 0, sizeof(float) * 4 * w.config.head_dim);
@@ -297,9 +273,9 @@ static void test_lengths_past_the_maximum_stay_inside(void **state)
 	(void)state;
 	for (size_t b = 0; b < 2 * N_MLA; b++) {
 		struct latent_row row = {
-			.seed = 9, .n_query = 1, .seq_len = both_shapes[b % 2]->page_tokens };
+			.seed = 9, .n_query = 1, .seq_len = latent_shapes[b % 2]->page_tokens };
 
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
+		latent_init(&w, latent_backends[b / 2], latent_shapes[b % 2]);
 		latent_place(&w, &row, 1, 0, 0);
 		for (uint32_t i = 0; i < LATENT_ROWS * w.config.max_pages; i++)
 			w.tables.block_table[i] = w.tables.block_table[0];
@@ -331,7 +307,7 @@ static void test_more_short_rows_than_the_workspace_holds_go_chunk_by_chunk(void
 
 	(void)state;
 	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		latent_place(&w, rows, 8, 8, LATENT_TOKENS);
 		latent_run(&w);
 		latent_verify(&w);
@@ -354,7 +330,7 @@ static void test_prompts_beside_decodes_and_padding_agree_with_dense_reference(v
 
 	(void)state;
 	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		latent_place(&w, rows, 7, 8, 150);
 		latent_run(&w);
 		latent_verify(&w);
@@ -378,8 +354,8 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		for (uint32_t r = 0; r < 5; r++) {
 			size_t n = crowd[r].n_query * w.out_width;
 
@@ -428,10 +404,10 @@ static void test_bits_do_not_depend_on_the_chunking_but_by_the_way(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
+	for (size_t b = 0; b < latent_n_backends(); b++) {
 		uint32_t done = 0;
 
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		run_chunks_of(&w, 120, whole);
 		run_chunks_of(&w, 1, single);
 		assert_true(difference(whole, single, 120 * w.out_width) <= (b < N_MLA ? 2e-6 : 0));
@@ -459,252 +435,18 @@ static void test_mla_planned_gives_the_bits_of_mla(void **state)
 
 	(void)state;
 	for (uint32_t n_rows = 3; n_rows <= 5; n_rows += 2) {
-		latent_init(&w, "mla_planned", &ordinary);
+		latent_init(&w, "mla_planned", &latent_ordinary);
 		latent_place(&w, crowd, n_rows, 8, 90);
 		latent_run(&w);
 		memcpy(planned, w.out, 90 * w.out_width * sizeof(float));
 		latent_deinit(&w);
-		latent_init(&w, "mla", &ordinary);
+		latent_init(&w, "mla", &latent_ordinary);
 		latent_place(&w, crowd, n_rows, 8, 90);
 		latent_run(&w);
 		assert_memory_equal(w.out, planned, 90 * w.out_width * sizeof(float));
 		latent_deinit(&w);
 	}
 	free(planned);
-}
-
-/* ---- capture and replay ---- */
-
-/* A graph of two layers, of n_rows rows of n_query tokens, warmed up with an object of its own. */
-static struct graph *capture_decode(struct latent_world *w, uint32_t n_rows, uint32_t n_query)
-{
-	const struct device_ops *ops = w->device->ops;
-	struct latent_row rows[LATENT_ROWS];
-	struct graph *graph = NULL;
-
-	for (uint32_t r = 0; r < n_rows; r++)
-		rows[r] = (struct latent_row){ .seed = 1 + r, .n_query = n_query, .seq_len = n_query };
-	latent_place(w, rows, n_rows, 0, 0);
-	assert_int_equal(latent_build(w, ATTENTION_WARM_UP), 0);
-	assert_int_equal(latent_enqueue(w), 0);
-	assert_int_equal(ops->stream_sync(w->stream), 0);
-	assert_int_equal(ops->lock(w->device), 0);
-	w->backend->metadata_free(w->metadata);
-	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
-	assert_int_equal(latent_build(w, ATTENTION_CAPTURE), 0);
-	assert_int_equal(ops->capture_begin(w->stream), 0);
-	assert_int_equal(latent_enqueue(w), 0);
-	assert_int_equal(latent_enqueue(w), 0);
-	assert_int_equal(ops->capture_end(w->stream, &graph), 0);
-	return graph;
-}
-
-static void test_replay_at_other_lengths_equals_eager(void **state)
-{
-	static const struct latent_row rows[] = {
-		{ .seed = 11, .n_query = 2, .seq_len = 297 },
-		{ .seed = 12, .n_query = 2, .seq_len = 2 },
-		{ .seed = 13, .n_query = 2, .seq_len = 65 },
-	};
-	float *replayed = calloc(LATENT_TOKENS * 32, sizeof(float));
-	struct latent_world w;
-
-	(void)state;
-	for (size_t b = 0; b < 2 * N_MLA; b++) {
-		struct graph_exec *exec = NULL;
-		struct graph *graph;
-
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
-		graph = capture_decode(&w, 4, 2);
-		assert_int_equal(w.device->ops->graph_instantiate(w.device, graph, &exec), 0);
-		w.device->ops->graph_free(graph);
-		for (uint32_t n_rows = 0; n_rows <= 3; n_rows++) {
-			latent_place(&w, rows, n_rows, 4, 8);
-			latent_poison_out(&w);
-			assert_int_equal(w.device->ops->graph_launch(exec, w.stream), 0);
-			latent_fetch(&w);
-			latent_verify(&w);
-			memcpy(replayed, w.out, 8 * w.out_width * sizeof(float));
-			latent_run(&w);
-			assert_memory_equal(w.out, replayed, 8 * w.out_width * sizeof(float));
-		}
-		w.device->ops->graph_exec_free(exec);
-		latent_deinit(&w);
-	}
-	free(replayed);
-}
-
-static uint32_t nodes_called(struct latent_world *w, struct graph *graph, const char *name)
-{
-	const char *node;
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; (node = w->device->ops->graph_node_name(graph, i)); i++)
-		n += strcmp(node, name) == 0;
-	return n;
-}
-
-static void test_lazy_plan_is_recorded_once_for_all_layers_of_a_graph(void **state)
-{
-	struct latent_world w;
-
-	(void)state;
-	for (size_t b = 0; b < N_MLA; b++) {
-		struct graph *graph;
-
-		latent_init(&w, backends[b], &ordinary);
-		graph = capture_decode(&w, 4, 1);
-		assert_int_equal(nodes_called(&w, graph, "mla_plan"), b == 1);
-		assert_int_equal(nodes_called(&w, graph, "mla_split"), 2);
-		assert_int_equal(nodes_called(&w, graph, "mla_merge"), 2);
-		w.device->ops->graph_free(graph);
-		latent_deinit(&w);
-	}
-}
-
-static int run_captured(struct latent_world *w)
-{
-	const struct device_ops *ops = w->device->ops;
-	struct graph *graph = NULL;
-	int rc;
-
-	assert_int_equal(latent_build(w, ATTENTION_CAPTURE), 0);
-	assert_int_equal(ops->capture_begin(w->stream), 0);
-	rc = latent_enqueue(w);
-	assert_int_equal(ops->capture_end(w->stream, &graph), 0);
-	ops->graph_free(graph);
-	return rc;
-}
-
-static void test_no_more_than_the_level_is_captured(void **state)
-{
-	static const struct latent_row mixed[] = {
-		{ .seed = 1, .n_query = 1, .seq_len = 9 }, { .seed = 2, .n_query = 3, .seq_len = 9 },
-	};
-	static const struct latent_row longest = { .seed = 1, .n_query = 16, .seq_len = 30 };
-	static const struct latent_row too_long = { .seed = 1, .n_query = 17, .seq_len = 30 };
-	struct latent_world w;
-
-	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
-		latent_init(&w, backends[b], &ordinary);
-		latent_place(&w, mixed, 2, 0, 0);
-		latent_run(&w);
-		assert_int_equal(run_captured(&w), -ENOTSUP);
-		latent_place(&w, &longest, 1, 0, 0);
-		assert_int_equal(run_captured(&w), b < N_MLA ? 0 : -ENOTSUP);
-		latent_place(&w, &too_long, 1, 0, 0);
-		assert_int_equal(run_captured(&w), -ENOTSUP);
-		latent_deinit(&w);
-	}
-}
-
-static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
-{
-	struct latent_row row = { .seed = 1, .n_query = 100, .seq_len = 300 };
-	struct latent_world w;
-
-	(void)state;
-	for (size_t b = 0; b < 2 * n_backends(); b++) {
-		latent_init(&w, backends[b / 2], both_shapes[b % 2]);
-		latent_place(&w, NULL, 0, 1, 1);
-		latent_run(&w);
-		assert_int_equal(w.device->ops->lock(w.device), 0);
-		latent_place(&w, &row, 1, 0, 0);
-		latent_run(&w);
-		latent_verify(&w);
-		latent_deinit(&w);
-	}
-}
-
-static void test_warm_up_by_a_prompt_alone_loads_what_decodes_need(void **state)
-{
-	static const struct latent_row prompt = { .seed = 1, .n_query = 100, .seq_len = 300 };
-	static const struct latent_row decode = { .seed = 2, .n_query = 2, .seq_len = 70 };
-	struct latent_world w;
-
-	(void)state;
-	for (size_t b = 0; b < N_MLA; b++) {
-		latent_init(&w, backends[b], &ordinary);
-		latent_place(&w, &prompt, 1, 0, 0);
-		latent_run(&w);
-		assert_int_equal(w.device->ops->lock(w.device), 0);
-		latent_place(&w, &decode, 1, 0, 0);
-		latent_run(&w);
-		latent_verify(&w);
-		latent_deinit(&w);
-	}
-}
-
-/* ---- sizes ---- */
-
-static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(void **state)
-{
-	struct attention_config config = { .max_tokens = 40 };
-
-	(void)state;
-	for (config.max_seq_len = 1; config.max_seq_len < 5000; config.max_seq_len++) {
-		struct mla_sizes s = mla_sizes(&config, &mla_cpu_kernels, 1 + config.max_seq_len % 90);
-
-		assert_int_equal(s.split_keys % MLA_TILE, 0);
-		assert_in_range(s.n_splits, 1, mla_cpu_kernels.max_splits);
-		assert_true(s.n_splits * s.split_keys >= config.max_seq_len);
-		assert_int_equal(s.chunk_tokens, 40);
-	}
-}
-
-/* What a filling's block count makes of splits: the workspace that is reserved holds any batch's. */
-static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **state)
-{
-	static const uint32_t heads[] = { 1, 16, 33, 128, 5000 }, lengths[] = { 1, 70, 4096, 163840 };
-	const struct mla_kernels blocks = {
-		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
-
-	(void)state;
-	for (uint32_t i = 0; i < 40; i++) {
-		struct attention_config config = {
-			.n_heads = heads[i % 5],
-			.latent.rank = 1,
-			.max_seq_len = lengths[i / 5 % 4],
-			.max_tokens = 700,
-			.activation_dtype = DTYPE_F32,
-		};
-		bool planned = i >= 20;
-		struct mla_workspace work = { 0 };
-		struct arena arena = { 0 };
-		uint64_t room;
-
-		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
-		arena = (struct arena){ .base = (void *)(uintptr_t)4096, .size = arena.used };
-		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
-		room = (uint64_t)((uintptr_t)work.lse - (uintptr_t)work.partial) / sizeof(float);
-		for (uint32_t n = 1; n <= 700; n++) {
-			struct mla_sizes s = mla_sizes(&config, &blocks, n);
-			uint64_t rows = n < s.chunk_tokens ? n : s.chunk_tokens;
-
-			assert_true((uint64_t)s.n_splits * s.split_keys >= config.max_seq_len);
-			assert_in_range(s.n_splits, 1, 128);
-			if (s.n_splits > 1)
-				assert_true(rows * s.n_splits * config.n_heads <= room);
-			if (planned)
-				assert_true(2ull * s.n_slots * config.n_heads <= room);
-		}
-	}
-}
-
-static void test_more_tokens_have_fewer_splits(void **state)
-{
-	const struct attention_config config = {
-		.n_heads = 16, .max_seq_len = 16384, .max_tokens = 512 };
-	const struct mla_kernels blocks = {
-		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
-
-	(void)state;
-	assert_int_equal(mla_sizes(&config, &blocks, 1).n_splits, 128);
-	assert_int_equal(mla_sizes(&config, &blocks, 32).n_splits, 4);
-	assert_int_equal(mla_sizes(&config, &blocks, 128).n_splits, 1);
-	assert_in_range(mla_sizes(&config, &blocks, 136).n_splits, 2, 8); /* one would be two rounds */
-	assert_int_equal(mla_sizes(&config, &blocks, 500).n_splits, 1);
 }
 
 /* ---- refusals ---- */
@@ -716,9 +458,9 @@ static void refused_by(
 		char why[256] = "";
 
 		assert_int_equal(
-			attention_find(backends[b])->check(config, why, sizeof(why)), -ENOTSUP);
+			attention_find(latent_backends[b])->check(config, why, sizeof(why)), -ENOTSUP);
 		if (!strstr(why, words))
-			fail_msg("%s: \"%s\" does not say \"%s\"", backends[b], why, words);
+			fail_msg("%s: \"%s\" does not say \"%s\"", latent_backends[b], why, words);
 	}
 }
 
@@ -734,7 +476,7 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	struct latent_world w;
 
 	(void)state;
-	latent_init(&w, "mla", &ordinary);
+	latent_init(&w, "mla", &latent_ordinary);
 	config = w.config;
 	latent_deinit(&w);
 	config.windows = windows;
@@ -766,7 +508,7 @@ static void test_each_kind_of_attention_is_refused_by_the_others_backends(void *
 	char why[512] = "";
 
 	(void)state;
-	latent_init(&w, "mla", &ordinary);
+	latent_init(&w, "mla", &latent_ordinary);
 	config = w.config;
 	latent_deinit(&w);
 	assert_int_equal(attention_choose("paged", &config, &chosen, &level, why, sizeof(why)), -ENOTSUP);
@@ -776,7 +518,7 @@ static void test_each_kind_of_attention_is_refused_by_the_others_backends(void *
 	assert_int_equal(level, ATTENTION_UNIFORM_BATCH);
 	config.latent.rank = 0;
 	for (size_t b = 0; b < N_MLA; b++) {
-		assert_int_equal(attention_choose(backends[b], &config, &chosen, &level, why,
+		assert_int_equal(attention_choose(latent_backends[b], &config, &chosen, &level, why,
 					 sizeof(why)), -ENOTSUP);
 		assert_non_null(strstr(why, "not latent"));
 	}
@@ -790,8 +532,8 @@ static void test_arguments_of_another_shape_are_refused(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		latent_place(&w, &row, 1, 2, 4);
 		assert_int_equal(latent_enqueue(&w), -EINVAL); /* nothing built */
 		assert_int_equal(latent_build(&w, ATTENTION_EAGER), 0);
@@ -826,14 +568,6 @@ int main(void)
 		cmocka_unit_test(test_bits_do_not_depend_on_the_batch),
 		cmocka_unit_test(test_bits_do_not_depend_on_the_chunking_but_by_the_way),
 		cmocka_unit_test(test_mla_planned_gives_the_bits_of_mla),
-		cmocka_unit_test(test_replay_at_other_lengths_equals_eager),
-		cmocka_unit_test(test_lazy_plan_is_recorded_once_for_all_layers_of_a_graph),
-		cmocka_unit_test(test_no_more_than_the_level_is_captured),
-		cmocka_unit_test(test_warm_up_of_any_batch_loads_what_later_ones_need),
-		cmocka_unit_test(test_warm_up_by_a_prompt_alone_loads_what_decodes_need),
-		cmocka_unit_test(test_splits_cover_the_longest_sequence_and_no_more_than_the_limit),
-		cmocka_unit_test(test_workspace_holds_the_splits_of_every_number_of_tokens),
-		cmocka_unit_test(test_more_tokens_have_fewer_splits),
 		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
 		cmocka_unit_test(test_each_kind_of_attention_is_refused_by_the_others_backends),
 		cmocka_unit_test(test_arguments_of_another_shape_are_refused),

@@ -12,22 +12,6 @@
 #include "tests/attention/latent.h"
 #include "tests/device.h"
 
-#define N_BACKENDS 3
-
-static const char *const backends[N_BACKENDS] = { "mla", "mla_planned", "naive" };
-
-/* The last one is for the cpu device. */
-static size_t n_backends(void)
-{
-	return test_on_cuda() ? N_BACKENDS - 1 : N_BACKENDS;
-}
-
-/* Splits of 64 keys, five of them. */
-static const struct latent_shape ordinary = {
-	.n_heads = 3, .rank = 20, .nope = 6, .rope = 4, .v = 7, .page_tokens = 4,
-	.max_seq_len = 300,
-};
-
 /* A row that says more tokens than its sequence has: the first ones have no position, and see nothing. */
 static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 {
@@ -39,8 +23,8 @@ static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		latent_place(&w, rows, 3, 4, 80);
 		latent_run(&w);
 		latent_verify(&w);
@@ -71,7 +55,7 @@ static void test_scores_beyond_the_range_of_exp_give_what_expansion_gives(void *
 
 	(void)state;
 	for (size_t b = N_BACKENDS; b-- > 0;) {
-		latent_init(&w, backends[b], &ordinary);
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		rescale(&w, 100);
 		latent_place(&w, rows, 3, 0, 0);
 		latent_run(&w);
@@ -92,8 +76,8 @@ static void test_warm_up_of_no_tokens_loads_what_later_ones_need(void **state)
 	struct latent_world w;
 
 	(void)state;
-	for (size_t b = 0; b < n_backends(); b++) {
-		latent_init(&w, backends[b], &ordinary);
+	for (size_t b = 0; b < latent_n_backends(); b++) {
+		latent_init(&w, latent_backends[b], &latent_ordinary);
 		latent_place(&w, NULL, 0, 0, 0);
 		latent_run(&w);
 		assert_int_equal(w.device->ops->lock(w.device), 0);
@@ -110,9 +94,9 @@ static void test_sizes_that_contradict_each_other_or_overflow_are_refused(void *
 	struct latent_world w;
 
 	(void)state;
-	latent_init(&w, "mla", &ordinary);
-	for (size_t b = 0; b < n_backends(); b++) {
-		const struct attention_backend *backend = attention_find(backends[b]);
+	latent_init(&w, "mla", &latent_ordinary);
+	for (size_t b = 0; b < latent_n_backends(); b++) {
+		const struct attention_backend *backend = attention_find(latent_backends[b]);
 		char why[256] = "";
 
 		config = w.config;
