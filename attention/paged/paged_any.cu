@@ -8,10 +8,8 @@
  * slow; it is there so that no model is refused. It finds its row by itself and needs no plan.
  */
 
-#include "attention/paged/paged_mma.cuh"
+#include "attention/paged/paged_any.cuh"
 #include "kernels/cuda/overlap.cuh"
-
-#define WARPS 4
 
 struct place {
 	const int32_t *pages; /* the row's */
@@ -57,42 +55,9 @@ static __device__ const bf16 *key_at(const paged_args &a, const place &at, int32
 					    ((size_t)a.n_kv_heads * a.head_dim);
 }
 
-/* The four warps' sums, each relative to its own highest score, into the output. */
-template <int PER>
-static __device__ void merge(
-	const paged_args &a, float (&acc)[PER], float highest, float sum, bf16 *out)
-{
-	__shared__ float sums[PAGED_ANY_HEAD_DIM], stats[WARPS][2];
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	float all = -CUDART_INF_F, total = 0.0f;
-
-	if (lane == 0) {
-		stats[warp][0] = highest;
-		stats[warp][1] = sum;
-	}
-	for (uint32_t d = threadIdx.x; d < a.head_dim; d += WARPS * 32)
-		sums[d] = 0.0f;
-	__syncthreads();
-	for (int w = 0; w < WARPS; w++)
-		all = fmaxf(all, stats[w][0]);
-	for (int w = 0; w < WARPS; w++)
-		if (stats[w][1] > 0.0f)
-			total += stats[w][1] * power_2(stats[w][0] - all);
-	for (int w = 0; w < WARPS; w++) { /* in turn: the order of the sum is fixed */
-		if (w == warp && sum > 0.0f)
-#pragma unroll
-			for (int i = 0; i < PER; i++)
-				if (i * 32 + lane < (int)a.head_dim)
-					sums[i * 32 + lane] += acc[i] * power_2(highest - all);
-		__syncthreads();
-	}
-	for (uint32_t d = threadIdx.x; d < a.head_dim; d += WARPS * 32)
-		out[d] = __float2bfloat16(total > 0.0f ? sums[d] / total : 0.0f);
-}
-
 template <int PER> static __global__ void any_kernel(const __grid_constant__ paged_args a)
 {
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = (int)a.head_dim;
+	int warp = threadIdx.x / 32, dim = (int)a.head_dim;
 	uint32_t head = blockIdx.y, kv_head = head / (a.n_heads / a.n_kv_heads);
 	const bf16 *query =
 		(const bf16 *)a.q + (size_t)blockIdx.x * a.q_stride + (size_t)head * dim;
@@ -102,33 +67,11 @@ template <int PER> static __global__ void any_kernel(const __grid_constant__ pag
 
 	overlap_begin();
 	at = place_of(a, (int32_t)blockIdx.x);
-
-#pragma unroll
-	for (int i = 0; i < PER; i++)
-		q[i] = at.end > 0 && i * 32 + lane < dim
-			       ? __bfloat162float(query[i * 32 + lane]) * a.scale * CUDART_L2E_F
-			       : 0.0f;
-	for (int32_t t = at.first + warp; t < at.end; t += WARPS) {
-		const bf16 *key = key_at(a, at, t) + (size_t)kv_head * dim;
-		float score = 0.0f, keep, weight;
-
-#pragma unroll
-		for (int i = 0; i < PER; i++)
-			if (i * 32 + lane < dim)
-				score += q[i] * __bfloat162float(key[i * 32 + lane]);
-		for (int d = 16; d > 0; d /= 2)
-			score += __shfl_xor_sync(~0u, score, d);
-		keep = power_2(highest - fmaxf(highest, score));
-		highest = fmaxf(highest, score);
-		weight = power_2(score - highest);
-		sum = sum * keep + weight;
-#pragma unroll
-		for (int i = 0; i < PER; i++)
-			if (i * 32 + lane < dim)
-				acc[i] = acc[i] * keep +
-					 weight * __bfloat162float(key[to_value + i * 32 + lane]);
-	}
-	merge<PER>(a, acc, highest, sum,
+	any_load(q, query, dim, a.scale, at.end > 0);
+	for (int32_t t = at.first + warp; t < at.end; t += WARPS)
+		any_take(key_at(a, at, t) + (size_t)kv_head * dim, to_value, dim, q, acc, highest,
+			sum);
+	any_merge<PER, PAGED_ANY_HEAD_DIM>(dim, acc, highest, sum,
 		(bf16 *)a.out + ((size_t)blockIdx.x * a.n_heads + head) * dim);
 }
 
