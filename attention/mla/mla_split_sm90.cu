@@ -38,48 +38,6 @@
 #error "for 90a alone"
 #endif
 
-/* ---- products; the first operand is the tall one ---- */
-
-/* c[64, 8 M] = a[64, 16] b[16, 8 M], plus what c was if `add`; both read along their rows. */
-static __device__ __forceinline__ void product_along(
-	float (&c)[2][4], uint64_t a, uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-		     "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0;\n\t}"
-		: SUMS_4(c, 0), SUMS_4(c, 1)
-		: "l"(a), "l"(b), "r"(add));
-}
-
-static __device__ __forceinline__ void product_along(
-	float (&c)[4][4], uint64_t a, uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NUMBERS_16
-		     "}, %16, %17, p, 1, 1, 0, 0;\n\t}"
-		: SUMS_16(c, 0)
-		: "l"(a), "l"(b), "r"(add));
-}
-
-/* c += a b with a read across its rows. */
-static __device__ __forceinline__ void product_across(float (&c)[2][4], uint64_t a, uint64_t b)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-		     "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 1, 0;\n\t}"
-		: SUMS_4(c, 0), SUMS_4(c, 1)
-		: "l"(a), "l"(b), "r"(1));
-}
-
-static __device__ __forceinline__ void product_across(float (&c)[4][4], uint64_t a, uint64_t b)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NUMBERS_16
-		     "}, %16, %17, p, 1, 1, 1, 0;\n\t}"
-		: SUMS_16(c, 0)
-		: "l"(a), "l"(b), "r"(1));
-}
-
 /* Four 8x8 matrices of fragments, each stored with its columns as rows of 16 bytes. */
 static __device__ __forceinline__ void store_4_transposed(
 	uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
@@ -149,7 +107,7 @@ static __device__ __forceinline__ void score(
 	products_fence();
 #pragma unroll
 	for (int k = 0; k < (int)WIDTH / 16; k++)
-		product_along(s, further(keys, k / 4 * 1024 + k % 4 * 32),
+		product(s, further(keys, k / 4 * 1024 + k % 4 * 32),
 			further(queries, k / 4 * 1024 + k % 4 * 32), k != 0);
 	products_commit();
 	products_wait<0>();

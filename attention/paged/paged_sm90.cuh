@@ -135,68 +135,23 @@ static __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t
 	return descriptor + (bytes >> 4);
 }
 
-#define NUMBERS_48                                                                           \
-	NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "     \
-	"%45, %46, %47"
-#define NUMBERS_64                                                                           \
-	NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "     \
-	"%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "   \
-	"%61, %62, %63"
+/* c[64, N] = a[64, 16] b[16, N], plus what c was if `add`, of a in registers, with b read across its rows;
+ * N / 8 of c's fragments from FIRST on. */
+#define DEFINE_PRODUCT_ACROSS(name, cols, numbers, a_at, b_at, add_at, ...)                        \
+	template <int FIRST, int M>                                                                \
+	static __device__ __forceinline__ void name(                                               \
+		float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)                     \
+	{                                                                                          \
+		asm volatile(PRODUCT(cols, numbers, a_at, b_at, add_at, "1")                       \
+			     : __VA_ARGS__                                                         \
+			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));      \
+	}
 
-/* c[64, N] = a[64, 16] b[16, N], plus what c was if `add`; c as the fragments of paged_mma.cuh, N /
- * 8 of them, of 16 rows a warp. a and b are read along their rows. */
-static __device__ __forceinline__ void product(
-	float (&c)[8][4], uint64_t a, uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
-		     "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
-		: SUMS_32(c, 0)
-		: "l"(a), "l"(b), "r"(add));
-}
-
-static __device__ __forceinline__ void product(
-	float (&c)[16][4], uint64_t a, uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NUMBERS_64
-		     "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
-		: SUMS_32(c, 0), SUMS_32(c, 8)
-		: "l"(a), "l"(b), "r"(add));
-}
-
-/* The same of a in registers, with b read across its rows; N of c's fragments from `first` on. */
-template <int FIRST, int M>
-static __device__ __forceinline__ void product_across_8(
-	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
-		     "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"
-		: SUMS_32(c, FIRST)
-		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-template <int FIRST, int M>
-static __device__ __forceinline__ void product_across_12(
-	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %53, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" NUMBERS_48
-		     "}, {%48, %49, %50, %51}, %52, p, 1, 1, 1;\n\t}"
-		: SUMS_32(c, FIRST), SUMS_16(c, FIRST + 8)
-		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-template <int FIRST, int M>
-static __device__ __forceinline__ void product_across_16(
-	float (&c)[M][4], const uint32_t (&a)[4], uint64_t b, int add)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NUMBERS_64
-		     "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
-		: SUMS_32(c, FIRST), SUMS_32(c, FIRST + 8)
-		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
+DEFINE_PRODUCT_ACROSS(product_across_8, "64", NUMBERS_32, "{%32, %33, %34, %35}", "%36", "%37",
+	SUMS_32(c, FIRST))
+DEFINE_PRODUCT_ACROSS(product_across_12, "96", NUMBERS_48, "{%48, %49, %50, %51}", "%52", "%53",
+	SUMS_48(c, FIRST))
+DEFINE_PRODUCT_ACROSS(product_across_16, "128", NUMBERS_64, "{%64, %65, %66, %67}", "%68", "%69",
+	SUMS_64(c, FIRST))
 
 #endif

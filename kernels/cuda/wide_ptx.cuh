@@ -89,25 +89,6 @@ __device__ static inline uint64_t rows_at(uint32_t address)
 	return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | address >> 4;
 }
 
-/* c[64, 8 M] += a[64, 16] b[16, 8 M]; c: M fragments, of 16 rows a warp. */
-__device__ static inline void product(float (&c)[4][4], uint64_t a, uint64_t b)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NUMBERS_16
-		     "}, %16, %17, p, 1, 1, 0, 0;\n\t}"
-		     : SUMS_16(c, 0)
-		     : "l"(a), "l"(b), "r"(1));
-}
-
-__device__ static inline void product(float (&c)[8][4], uint64_t a, uint64_t b)
-{
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-		     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NUMBERS_32
-		     "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
-		     : SUMS_32(c, 0)
-		     : "l"(a), "l"(b), "r"(1));
-}
-
 #endif
 
 #endif
