@@ -116,6 +116,24 @@ static void test_thousands_of_tokens_agree_with_dense_reference(void **state)
 	prompt_deinit(&w);
 }
 
+/* A block of cuda's kernel takes one after the other, and the tickets start over with each launch; an H200
+ * has 132 blocks. */
+static void test_more_items_than_blocks_agree_with_dense_reference(void **state)
+{
+	const struct prompt_shape many = {
+		.n_heads = test_on_cuda() ? 20 : 2, .rank = 64, .nope = 128, .rope = 64, .v = 128,
+		.page_tokens = 16, .max_seq_len = 1500 };
+	static const struct prompt_row rows[] = { { .seed = 1, .n_query = 1000, .seq_len = 1000 },
+		{ .seed = 2, .n_query = 300, .seq_len = 1400 } };
+	struct prompt_world w;
+
+	(void)state;
+	prompt_init(&w, &many);
+	for (int i = 0; i < 3; i++)
+		prompt_check(&w, rows, 2);
+	prompt_deinit(&w);
+}
+
 /* More of them than a chunk has pieces, and more keys than it holds. */
 static void test_many_short_prompts_share_chunks(void **state)
 {
@@ -338,6 +356,7 @@ int main(void)
 		cmocka_unit_test(test_tuned_sizes_agree_with_dense_reference),
 		cmocka_unit_test(test_tuned_sizes_in_small_chunks_agree_with_dense_reference),
 		cmocka_unit_test(test_thousands_of_tokens_agree_with_dense_reference),
+		cmocka_unit_test(test_more_items_than_blocks_agree_with_dense_reference),
 		cmocka_unit_test(test_many_short_prompts_share_chunks),
 		cmocka_unit_test(test_pages_beyond_two_to_the_31_elements),
 		cmocka_unit_test(test_tokens_before_the_first_are_zero),
