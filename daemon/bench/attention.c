@@ -352,8 +352,8 @@ static int find_heads(const char *dir, struct attention_facts *facts, struct mod
 		return rc;
 	if (config.latent.rank)
 		rc = model_fail(error, -ENOTSUP,
-			"%s: its attention is latent, and what is measured here is grouped-query "
-			"attention", dir);
+			"%s: its attention is latent: --attention mla or mla_planned measures it",
+			dir);
 	facts->n_heads = config.n_heads;
 	facts->n_kv_heads = config.n_kv_heads;
 	facts->head_dim = config.head_dim;
@@ -461,7 +461,14 @@ static void add(struct attention_facts *facts, uint32_t batch, uint32_t query, u
 
 int bench_attention(const struct bench_options *options)
 {
-	if (bench_is_mla(options))
+	bool means_mla = bench_means_mla(options);
+
+	if (means_mla && (options->mask || options->n_prompts)) {
+		fprintf(stderr, "mimeo-bench: attention: --%s is not for latent attention, which the "
+			"model's is\n", options->mask ? "mask" : "prompts");
+		return -EINVAL;
+	}
+	if (means_mla || bench_is_mla(options))
 		return bench_attention_mla(options);
 	struct attention_facts *facts = child_memory(sizeof(*facts));
 	struct attention_work work = {options, facts};

@@ -25,10 +25,9 @@
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"
 #include "daemon/model/error.h"
+#include "daemon/model/model.h"
 
 #define PAGE_TOKENS 16u
-#define NOPE 128u
-#define VALUE 128u
 #define COLD_BYTES (768ull << 20)
 #define COLD_BYTES_HOST (1ull << 20)
 #define LAYERS_MAX 64u
@@ -65,6 +64,8 @@ struct mla_row {
 };
 
 struct mla_facts {
+	uint32_t heads;
+	struct attention_latent latent;
 	char device[64];
 	struct probe_rates rates;
 	struct mla_row rows[ROWS_MAX];
@@ -76,10 +77,66 @@ struct mla_work {
 	struct mla_facts *facts;
 };
 
+/* ---- whose sizes ---- */
+
 bool bench_is_mla(const struct bench_options *options)
 {
 	return strcmp(options->attention, attention_mla.name) == 0 ||
 	       strcmp(options->attention, attention_mla_planned.name) == 0;
+}
+
+/* The one that `auto` chooses for latent attention. */
+static const char *backend_of(const struct bench_options *options)
+{
+	return bench_is_mla(options) ? options->attention : attention_mla_planned.name;
+}
+
+/* Of the model that the command line names: 0, and heads 0 if none is named or it is not latent. */
+static int model_sizes(const struct bench_options *options, uint32_t *ret_heads,
+	struct attention_latent *ret, struct model_error *error)
+{
+	struct model_config config;
+	int rc;
+
+	*ret_heads = 0;
+	if (!options->model_named)
+		return 0;
+	rc = model_config_load(options->model_dir, &config, error);
+	if (rc)
+		return rc;
+	*ret_heads = config.latent.rank ? config.n_heads : 0;
+	*ret = config.latent;
+	model_config_deinit(&config);
+	return 0;
+}
+
+bool bench_means_mla(const struct bench_options *options)
+{
+	struct attention_latent latent;
+	struct model_error error;
+	uint32_t heads;
+
+	return strcmp(options->attention, "auto") == 0 &&
+	       model_sizes(options, &heads, &latent, &error) == 0 && heads;
+}
+
+/* What is given, else the model's, else DeepSeek-V2-Lite's. */
+static int find_sizes(
+	const struct bench_options *o, struct mla_facts *facts, struct model_error *error)
+{
+	int rc = model_sizes(o, &facts->heads, &facts->latent, error);
+
+	if (rc)
+		return rc;
+	if (!facts->heads) {
+		facts->heads = 16;
+		facts->latent = (struct attention_latent){
+			.rank = 512, .nope = 128, .rope = 64, .v = 128};
+	}
+	facts->heads = o->heads ? o->heads : facts->heads;
+	facts->latent.rank = o->rank ? o->rank : facts->latent.rank;
+	facts->latent.rope = o->rope ? o->rope : facts->latent.rope;
+	return 0;
 }
 
 /* ---- one batch ---- */
@@ -101,18 +158,19 @@ struct scene {
 	bool planned;
 };
 
-static void size_up(struct scene *s, const struct bench_options *o, uint32_t batch, uint32_t context)
+static void size_up(struct scene *s, const struct mla_facts *facts, uint32_t batch, uint32_t context)
 {
+	const struct attention_latent *l = &facts->latent;
 	uint64_t cold = s->probe->is_host ? COLD_BYTES_HOST : COLD_BYTES;
-	uint32_t per_row = (context + PAGE_TOKENS - 1) / PAGE_TOKENS, width = o->rank + o->rope;
+	uint32_t per_row = (context + PAGE_TOKENS - 1) / PAGE_TOKENS, width = l->rank + l->rope;
 	enum dtype dtype = s->probe->info.kv_dtype;
 
 	s->config = (struct attention_config){
-		.n_heads = o->heads,
+		.n_heads = facts->heads,
 		.n_kv_heads = 1,
 		.head_dim = width,
-		.latent = {.rank = o->rank, .nope = NOPE, .rope = o->rope, .v = VALUE},
-		.scale = 1.0f / sqrtf((float)(NOPE + o->rope)),
+		.latent = *l,
+		.scale = 1.0f / sqrtf((float)(l->nope + l->rope)),
 		.page_tokens = PAGE_TOKENS,
 		.max_rows = batch,
 		.max_tokens = batch,
@@ -125,7 +183,7 @@ static void size_up(struct scene *s, const struct bench_options *o, uint32_t bat
 	};
 	s->kv_bytes = (uint64_t)s->config.n_kv_pages * PAGE_TOKENS * width * dtype_bytes(dtype);
 	s->weight_bytes =
-		(uint64_t)o->heads * (NOPE + VALUE) * o->rank * dtype_bytes(dtype);
+		(uint64_t)facts->heads * (l->nope + l->v) * l->rank * dtype_bytes(dtype);
 	s->n_layers = cold / s->kv_bytes < 2 ? 2 : (uint32_t)(cold / s->kv_bytes);
 	s->n_layers = s->n_layers > LAYERS_MAX ? LAYERS_MAX : s->n_layers;
 	s->n_weights = cold / s->weight_bytes < 2 ? 2 : (uint32_t)(cold / s->weight_bytes);
@@ -296,7 +354,7 @@ static struct weight weight_of(const struct scene *s, uint32_t i)
 	return (struct weight){
 		.data = (char *)s->weights + (i % s->n_weights) * s->weight_bytes,
 		.dtype = s->config.kv_dtype,
-		.rows = s->config.n_heads * (NOPE + VALUE),
+		.rows = s->config.n_heads * (s->config.latent.nope + s->config.latent.v),
 		.cols = s->config.latent.rank,
 	};
 }
@@ -382,10 +440,14 @@ static void cost(const struct scene *s, struct mla_row *row)
 	}
 	if (row->part == LAYER)
 		row->bytes += s->weight_bytes;
+	uint32_t wide = row->part == EXPAND ? l->v : l->nope;
 	if (row->part == ABSORB || row->part == EXPAND)
-		row->bytes += s->weight_bytes / 2 + heads * (l->rank + NOPE) * width;
+		row->bytes += s->weight_bytes / (l->nope + l->v) * wide +
+			      heads * (l->rank + wide) * width;
+	if (row->part == LAYER)
+		wide = l->nope + l->v;
 	if (row->part >= LAYER && row->part != PLAN)
-		row->flop += (double)heads * l->rank * NOPE * (row->part == LAYER ? 4 : 2);
+		row->flop += (double)heads * l->rank * wide * 2;
 }
 
 static int measure(struct scene *s, struct mla_row *row)
@@ -409,9 +471,9 @@ static int run_batch(struct mla_work *work, struct probe *probe, uint32_t batch,
 	struct device_info now;
 	int rc = probe->device->ops->info(probe->device, &now);
 
-	s.backend = attention_find(work->options->attention);
+	s.backend = attention_find(backend_of(work->options));
 	s.planned = s.backend == &attention_mla_planned;
-	size_up(&s, work->options, batch, context);
+	size_up(&s, facts, batch, context);
 	bool no_room = !rc && s.kv_bytes * s.n_layers > now.free_bytes / 2;
 	if (!rc && !no_room)
 		rc = scene_init(&s, batch, context, error);
@@ -450,9 +512,11 @@ static int work_mla(void *arg, int fd)
 	struct mla_work *work = arg;
 	struct model_error error = {""};
 	struct probe probe = {0};
-	int rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
+	int rc = find_sizes(work->options, work->facts, &error);
 
 	(void)fd;
+	if (!rc)
+		rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
 	if (!rc)
 		rc = run_all(work, &probe, &error);
 	rc = report_outcome("attention", rc, error.text);
@@ -464,16 +528,15 @@ static void fill(
 	struct table *table, const struct target *target, const void *userdata, uint32_t i)
 {
 	const struct mla_work *work = userdata;
-	const struct bench_options *o = work->options;
 	const struct mla_facts *facts = work->facts;
 	const struct mla_row *row = &facts->rows[i];
 
 	table_row(table);
 	table_set_text(table, "bench", "attention");
-	table_set_text(table, "backend", o->attention);
-	table_set_count(table, "heads", o->heads);
-	table_set_count(table, "rank", o->rank);
-	table_set_count(table, "rope", o->rope);
+	table_set_text(table, "backend", backend_of(work->options));
+	table_set_count(table, "heads", facts->heads);
+	table_set_count(table, "rank", facts->latent.rank);
+	table_set_count(table, "rope", facts->latent.rope);
 	table_set_text(table, "part", part_names[row->part]);
 	table_set_count(table, "batch", row->batch);
 	table_set_count(table, "context", row->context);
@@ -489,14 +552,14 @@ static void fill(
 static int print(const struct mla_work *work)
 {
 	const struct mla_facts *facts = work->facts;
-	const struct bench_options *o = work->options;
+	const struct attention_latent *l = &facts->latent;
 	char line[160];
 	bool no_room = false;
 
 	for (uint32_t i = 0; i < facts->n_rows; i++)
 		no_room = no_room || facts->rows[i].no_room;
 	snprintf(line, sizeof(line), "%s, %u heads of %u + %u and %u, rank %u, pages of %u tokens",
-		o->attention, o->heads, NOPE, o->rope, VALUE, o->rank, PAGE_TOKENS);
+		backend_of(work->options), facts->heads, l->nope, l->rope, l->v, l->rank, PAGE_TOKENS);
 	return report_costs(&(struct report_costs){
 		.bench = "attention",
 		.device = facts->device,

@@ -32,7 +32,8 @@ struct bench_options {
 	uint32_t count; /* round trips of a round, attaches, kills, steps; 0: the bench's default */
 	uint32_t seconds;   /* the most to spend on one row of `ring` */
 	uint32_t timeout_s; /* for one child's work */
-	uint32_t heads, rank, rope; /* of latent attention */
+	uint32_t heads, rank, rope; /* of latent attention; 0: the model's that is named, or the usual */
+	bool model_named;           /* by --model or --shape */
 	uint32_t tokens;    /* that each process generates */
 	uint32_t prompt;    /* tokens that each process begins with */
 	uint32_t processes[BENCH_RUNS_MAX], n_processes;

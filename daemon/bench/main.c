@@ -7,11 +7,16 @@
 #include "daemon/bench/shape.h"
 #include "daemon/bench/spawn.h"
 
-static int no_model(void)
+static const char *default_model(const struct bench *bench)
+{
+	return bench->run == bench_experts ? "tinycalc-moe" : "tinycalc";
+}
+
+static int no_model(const char *name)
 {
 	char places[2048];
 
-	spawn_model_places(places, sizeof(places));
+	spawn_model_places(name, places, sizeof(places));
 	fprintf(stderr, "mimeo-bench: there is no model in any of %s; say --model DIR\n", places);
 	return EXIT_FAILED;
 }
@@ -24,11 +29,11 @@ static int find_defaults(const struct bench *bench, struct bench_options *option
 	if (!options->mimeod && !bench->in_process)
 		options->mimeod = spawn_find_mimeod(mimeod, size);
 	if (!options->model_dir && !options->shape)
-		options->model_dir = spawn_find_model(model, size);
+		options->model_dir = spawn_find_model(default_model(bench), model, size);
 	if (!options->mimeod && !bench->in_process)
 		return options_misuse("mimeod is not where this program is: say --mimeod FILE");
 	if (!options->model_dir && !options->shape)
-		return no_model();
+		return no_model(default_model(bench));
 	return 0;
 }
 

@@ -79,7 +79,8 @@ static const struct option_text {
 		WITH_PRIVATE},
 	[OPT_MIMEOD] = {"mimeod", "FILE", "program to start (default: beside this one)",
 		WITH_PRIVATE},
-	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc)", NULL},
+	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc; experts: tinycalc-moe)",
+		NULL},
 	[OPT_SHAPE] = {"shape", "NAME",
 		"make a model of that shape for the run: tiny, 1B, 8B, V2-Lite", NULL},
 	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)",
@@ -114,10 +115,10 @@ static const struct option_text {
 		"decode attention modes"},
 	[OPT_PROMPTS] = {"prompts", "LIST", "attention: lengths of whole prompts (default: none)",
 		"attention"},
-	[OPT_HEADS] = {"heads", "N", "attention: heads of latent attention (default: 16)",
+	[OPT_HEADS] = {"heads", "N", "attention: heads of latent attention (default: the model's, or 16)",
 		"attention"},
-	[OPT_RANK] = {"rank", "N", "attention: its latent columns (default: 512)", "attention"},
-	[OPT_ROPE] = {"rope", "N", "attention: its rotated columns (default: 64)", "attention"},
+	[OPT_RANK] = {"rank", "N", "attention: its latent columns (default: the model's, or 512)", "attention"},
+	[OPT_ROPE] = {"rope", "N", "attention: its rotated columns (default: the model's, or 64)", "attention"},
 	[OPT_MASK] = {"mask", "MASK",
 		"attention: causal, window:N, prefix:N, documents:N, tree:N (default: causal)",
 		"attention"},
@@ -353,9 +354,6 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 	*ret = (struct bench_options){
 		.device = "auto",
 		.attention = "auto",
-		.heads = 16,
-		.rank = 512,
-		.rope = 64,
 		.seconds = 4,
 		.timeout_s = 120,
 		.tokens = 200,
@@ -379,5 +377,6 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 	*ret_bench = bench;
 	if (bench->run == bench_modes)
 		fill_modes(ret, given);
+	ret->model_named = given[OPT_MODEL] || given[OPT_SHAPE];
 	return check(bench, ret, given);
 }

@@ -64,28 +64,36 @@ const char *spawn_find_make_checkpoint(char *path, size_t size)
 }
 
 static const char *const model_places[] = {
-	"^../../examples/models/tinycalc",
-	"^../../../examples/models/tinycalc",
-	"^../share/mimeo/models/tinycalc",
-	"examples/models/tinycalc",
+	"^../../examples/models",
+	"^../../../examples/models",
+	"^../share/mimeo/models",
+	"examples/models",
 	NULL,
 };
 
-const char *spawn_find_model(char *path, size_t size)
+const char *spawn_find_model(const char *name, char *path, size_t size)
 {
-	return find(model_places, path, size);
+	char folder[600];
+
+	for (const char *const *place = model_places; *place; place++) {
+		place_resolve(*place, folder, sizeof(folder));
+		if ((size_t)snprintf(path, size, "%s/%s", folder, name) < size &&
+			access(path, R_OK) == 0)
+			return path;
+	}
+	return NULL;
 }
 
-void spawn_model_places(char *ret, size_t size)
+void spawn_model_places(const char *name, char *ret, size_t size)
 {
-	char path[600];
+	char folder[600];
 	size_t used = 0;
 
 	ret[0] = '\0';
 	for (const char *const *place = model_places; *place && used < size; place++) {
-		place_resolve(*place, path, sizeof(path));
-		used += (size_t)snprintf(ret + used, size - used, "%s%s",
-			place == model_places ? "" : ", ", path);
+		place_resolve(*place, folder, sizeof(folder));
+		used += (size_t)snprintf(ret + used, size - used, "%s%s/%s",
+			place == model_places ? "" : ", ", folder, name);
 	}
 }
 

@@ -49,10 +49,10 @@ double answer_number(const struct answer *answer, size_t row, const char *key);
 /* Where a private daemon's program and model are, seen from the program that runs; path is returned
  * if there is such a file. */
 const char *spawn_find_mimeod(char *path, size_t size);
-const char *spawn_find_model(char *path, size_t size);
+const char *spawn_find_model(const char *name, char *path, size_t size);
 const char *spawn_find_make_checkpoint(char *path, size_t size);
 /* Where it was looked for, with commas between, cut to size. */
-void spawn_model_places(char *ret, size_t size);
+void spawn_model_places(const char *name, char *ret, size_t size);
 
 /* A folder and the files in it; none is fine. */
 void spawn_remove_folder(const char *path);

@@ -183,6 +183,10 @@ static int read_options(struct order *order, int argc, char **argv)
 		if (is_given[i] && i >= RANK && !model_is_deepseek(&order->model))
 			r = fail("--%s is for the families deepseek_v2 and deepseek_v3",
 				names[i].name);
+		else if (is_given[i] && (i == KV_HEADS || i == HEAD_DIM) &&
+			 model_is_deepseek(&order->model))
+			r = fail("--%s is not for the families deepseek_v2 and deepseek_v3: --rank, "
+				 "--nope, --rope and --value size their heads", names[i].name);
 	}
 	if (r == 0 && optind + 1 != argc)
 		r = fail(optind == argc ? "no directory is named; see --help"

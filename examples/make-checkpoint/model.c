@@ -76,6 +76,8 @@ static int check_deepseek(const struct model *model)
 
 	if (n[ROPE] % 2 != 0)
 		return fail("--rope %u is odd", n[ROPE]);
+	if (n[DENSE] > n[LAYERS])
+		return fail("--dense %u is more than --layers %u", n[DENSE], n[LAYERS]);
 	if (n[EXPERTS] % n[GROUPS] != 0)
 		return fail("--experts %u is not a multiple of --groups %u", n[EXPERTS], n[GROUPS]);
 	if (n[GROUPS_ACTIVE] > n[GROUPS])

@@ -75,6 +75,69 @@ static void test_gemm_has_each_matrix_of_the_model(void **state)
 	json_decref(rows);
 }
 
+/* Of tinycalc-mla. */
+enum { MLA_HEADS = 4, MLA_RANK = 64, MLA_ROPE = 32 };
+
+/* Options and a bench, of a model that is shipped or, without one, of what it finds. */
+static json_t *rows_of_shipped(const char *model, const char *bench)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+	json_t *rows;
+
+	snprintf(arguments, sizeof(arguments), "--json --device cpu %s%s%s %s",
+		model ? "--model " : "", model && source ? source : "", model ? model : "", bench);
+	assert_int_equal(run(arguments, "", output), 0);
+	rows = json_loads(output, 0, NULL);
+	assert_non_null(rows);
+	return rows;
+}
+
+static void test_experts_finds_the_shipped_model_that_has_them(void **state)
+{
+	json_t *rows = rows_of_shipped(NULL, "experts --batches 1");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 6);
+	assert_non_null(strstr(text(rows, 0, "model"), "examples/models/tinycalc-moe"));
+	json_decref(rows);
+}
+
+/* Heads, rank and rope of a latent model that is named are its own, but for what is given beside. */
+static void test_attention_of_a_latent_model_has_its_sizes(void **state)
+{
+	static const char *const benches[] = {"attention --batches 2 --contexts 24",
+		"attention --batches 2 --contexts 24 --attention mla --rank 32"};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla", benches[i]);
+
+		assert_string_equal(text(rows, 0, "backend"), i ? "mla" : "mla_planned");
+		assert_true(number(rows, 0, "heads") == MLA_HEADS);
+		assert_true(number(rows, 0, "rank") == (i ? 32 : MLA_RANK));
+		assert_true(number(rows, 0, "rope") == MLA_ROPE);
+		assert_string_equal(text(rows, 0, "part"), "attend");
+		/* the cached rows of two sequences, float32 */
+		assert_true(number(rows, 0, "bytes") ==
+			2 * 24 * ((i ? 32 : MLA_RANK) + MLA_ROPE) * 4);
+		json_decref(rows);
+	}
+}
+
+static void test_attention_of_a_latent_model_refuses_masks(void **state)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+
+	(void)state;
+	snprintf(arguments, sizeof(arguments),
+		"--device cpu --model '%s/examples/models/tinycalc-mla' attention --mask window:4",
+		source ? source : ".");
+	assert_int_equal(run(arguments, "2>&1", output), 1);
+	assert_non_null(strstr(output, "--mask is not for latent attention, which the model's is"));
+}
+
 /* Of the shipped model with experts: each op, and all of them at once, whose costs are the sums. */
 static void test_experts_has_each_op_and_all_of_them(void **state)
 {
@@ -168,6 +231,9 @@ int main(void)
 		cmocka_unit_test(test_decode_of_more_than_the_model_takes_is_told),
 		cmocka_unit_test(test_gemm_has_each_matrix_of_the_model),
 		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
+		cmocka_unit_test(test_experts_finds_the_shipped_model_that_has_them),
+		cmocka_unit_test(test_attention_of_a_latent_model_has_its_sizes),
+		cmocka_unit_test(test_attention_of_a_latent_model_refuses_masks),
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
 		cmocka_unit_test(test_attention_under_a_mask_counts_what_is_seen),

@@ -265,6 +265,10 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 			"--groups 8 leaves groups of one expert"},
 		{{"--family", "deepseek_v2", "--groups-active", "3"},
 			"--groups-active 3 is more than --groups 2"},
+		{{"--family", "deepseek_v3", "--kv-heads", "2"},
+			"--kv-heads is not for the families deepseek_v2 and deepseek_v3"},
+		{{"--family", "deepseek_v2", "--dense", "9", "--layers", "2"},
+			"--dense 9 is more than --layers 2"},
 	};
 	struct program_output output;
 
