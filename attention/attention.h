@@ -127,8 +127,9 @@ const struct attention_backend *attention_get(uint32_t index);
 /* Choose for a model: `name` or "auto": the one with the highest support level that passes check,
  * the earlier registered on a tie; but one with masks only where no other can be captured at all,
  * because a model whose requests bring none pays for its lists of blocks. why[size] says what was
- * chosen and why, or why not. 0, -ENOENT (no such backend), -ENOTSUP. A level claimed for uniform
- * batches must come with max_query >= max_decode_query, else the level is lowered to what holds. */
+ * chosen and why, or in one sentence what cannot serve the model, why, and which could. 0, -ENOENT
+ * (no such backend), -ENOTSUP. A level claimed for uniform batches must come with max_query >=
+ * max_decode_query, else the level is lowered to what holds. */
 int attention_choose(const char *name, const struct attention_config *config,
 	const struct attention_backend **ret, enum attention_support *ret_support, char *why,
 	size_t size);

@@ -118,7 +118,7 @@ static int consider(const struct attention_backend *backend, const struct attent
 	if (rc != 0)
 		return rc;
 	if (config->masks && !backend->masks) {
-		snprintf(why, size, "it knows the causal mask alone");
+		snprintf(why, size, "it has no mask but the causal one");
 		return -ENOTSUP;
 	}
 	c.claimed = backend->support(config, &c.max_query);
@@ -138,6 +138,39 @@ static void say_choice(struct sentence *s, const struct candidate *c, const char
 		(unsigned int)config->max_decode_query);
 }
 
+/* "; paged and naive can", by those that pass; false if none does. */
+static bool say_who_can(
+	struct sentence *s, const struct attention_config *config, const char *with)
+{
+	struct candidate ignored;
+	uint32_t who[BACKENDS_MAX], n = 0;
+	char reason[256];
+
+	for (uint32_t i = 0; i < n_backends; i++) {
+		if (consider(backends[i], config, &ignored, reason, sizeof(reason)) == 0)
+			who[n++] = i;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		say(s, "%s%s", i == 0 ? "; " : i + 1 < n ? ", " : " and ", backends[who[i]]->name);
+	if (n)
+		say(s, " can%s", with);
+	return n > 0;
+}
+
+/* By whom it could be served with the causal mask, where no mask but that is in the way. */
+static bool say_who_can_without_mask(struct sentence *s, const struct attention_config *config)
+{
+	struct attention_config causal = *config;
+
+	causal.masks = false;
+	return config->masks && say_who_can(s, &causal, " with the causal mask");
+}
+
+static const char *with_mask(const struct attention_config *config)
+{
+	return config->masks ? " with a mask that is not causal" : "";
+}
+
 static int choose_named(const char *name, const struct attention_config *config,
 	struct candidate *ret, struct sentence *s)
 {
@@ -153,9 +186,11 @@ static int choose_named(const char *name, const struct attention_config *config,
 	}
 	rc = consider(backend, config, ret, reason, sizeof(reason));
 	if (rc != 0)
-		say(s, "%s cannot serve this model: %s", name, reason);
+		say(s, "attention %s cannot serve it%s: %s", name, with_mask(config), reason);
 	else
 		say_choice(s, ret, "as asked for", config);
+	if (rc != 0 && !say_who_can(s, config, "") && !say_who_can_without_mask(s, config))
+		say(s, "; no other can either");
 	return rc;
 }
 
@@ -177,7 +212,7 @@ static int choose_best(
 	struct sentence refusals = *s;
 	struct candidate best = { 0 };
 
-	say(&refusals, "no attention backend can serve this model");
+	say(&refusals, "no attention backend can serve it%s", with_mask(config));
 	for (uint32_t i = 0; i < n_backends; i++) {
 		struct candidate c;
 		char reason[256] = "";
@@ -187,8 +222,10 @@ static int choose_best(
 		else if (is_better(&c, &best))
 			best = c;
 	}
-	if (!best.backend)
+	if (!best.backend) {
+		say_who_can_without_mask(&refusals, config);
 		return -ENOTSUP;
+	}
 	say_choice(s, &best, config->masks ? "the one with masks that can serve this model"
 			: best.backend->masks
 			? "none without masks that can serve this model can be captured"

@@ -405,9 +405,9 @@ int runner_map(struct runner *runner, struct model_error *error)
 	int rc = runner->options.kv_exact ? 0 : fit_pages(runner, &n);
 
 	if (!rc && n < runner->options.kv_pages)
-		log_warn("model %s: KV cache: %u pages fit in what graphs have left of the device, not "
+		log_warn("model %s: KV cache: %u page%s in what graphs have left of the device, not "
 			"%u: fewer capture sizes or models leave more", runner->options.name, n,
-			runner->options.kv_pages);
+			n == 1 ? " fits" : "s fit", runner->options.kv_pages);
 	runner->options.kv_pages = n;
 	if (!rc)
 		rc = kv_cache_map(runner->kv, n + 1);

@@ -91,8 +91,7 @@ static void without_piecewise(struct mode_resolution *r)
 		return;
 	if (!r->lowered)
 		snprintf(r->reason, sizeof(r->reason), "breakable = no: there are no piecewise graphs");
-	/* The default asks for both and is content with one; who names PIECEWISE gets a warning. */
-	r->lowered |= r->resolved == GRAPH_PIECEWISE;
+	r->lowered = true;
 	r->resolved = to;
 }
 

@@ -2,14 +2,15 @@
 
 /*
  * What DeepSeek's two families add to config.json: latent attention and experts. Defaults are those
- * of transformers' configuration classes, as in hf_config.c, and so is what is made of a field: V2
- * does not look at norm_topk_prob, for one. Fields that only the models' own code reads
- * (moe_layer_freq, scoring_func) are obeyed where they are there. num_key_value_heads is not read:
+ * of transformers' configuration classes, as in hf_config.c, and so is what is made of a field. Fields
+ * that only the models' own code reads (moe_layer_freq, scoring_func) are obeyed where they are there;
+ * where the two disagree the load says so (parse_v2_normalise). num_key_value_heads is not read:
  * kv_b makes keys for every head, and there are files that say otherwise without meaning it.
  */
 
 #include <errno.h>
 #include <float.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "daemon/model/error.h"
@@ -59,6 +60,19 @@ static int parse_flag(const struct field_object *root, const char *key, bool abs
 	return field_bool(root, key, absent && field_state(root, key) != FIELD_NULL, ret);
 }
 
+/* Sizes that the file leaves out, so that who hears of a wrong shape hears of them. */
+static void note_default(const struct field_object *root, const char *key, uint32_t value,
+	struct model_config *config)
+{
+	enum field_state state = field_state(root, key);
+	size_t used = strlen(config->assumed);
+
+	/* null, where it is not the default, says that there is none of it */
+	if (state == FIELD_ABSENT || (state == FIELD_NULL && value))
+		snprintf(config->assumed + used, sizeof(config->assumed) - used, "%s%s %u",
+			used ? ", " : "", key, value);
+}
+
 /* ---- latent attention ---- */
 
 /* Some models of the V2 family have plain attention, and zeros for the sizes of latents. */
@@ -96,6 +110,11 @@ static int parse_latent(const struct field_object *root, struct model_config *co
 		rc = parse_flag(root, "rope_interleave", true, &config->rope_interleaved);
 	config->n_kv_heads = 1;
 	config->head_dim = latent->rope;
+	note_default(root, "q_lora_rank", config->q_rank, config);
+	note_default(root, "kv_lora_rank", latent->rank, config);
+	note_default(root, "qk_nope_head_dim", latent->nope, config);
+	note_default(root, "qk_rope_head_dim", latent->rope, config);
+	note_default(root, "v_head_dim", latent->v, config);
 	return rc;
 }
 
@@ -201,6 +220,14 @@ static int parse_expert_sizes(const struct field_object *root, const struct defa
 	return rc;
 }
 
+/* V2's norm_topk_prob: its authors' code divides the chosen experts' weights by their sum, and does not
+ * scale them then; transformers' class of the family, which this follows, leaves the field aside, and
+ * scales. No model of the authors' has it true; whoever loads one that has hears which way it goes. */
+static int parse_v2_normalise(const struct field_object *root, struct model_experts *e)
+{
+	return parse_flag(root, "norm_topk_prob", false, &e->normalise_ignored);
+}
+
 static int parse_experts(const struct field_object *root, struct model_config *config)
 {
 	const struct defaults *defaults =
@@ -216,6 +243,9 @@ static int parse_experts(const struct field_object *root, struct model_config *c
 	if (rc || !e->n)
 		return rc;
 	rc = parse_expert_sizes(root, defaults, e);
+	note_default(root, "n_routed_experts", e->n, config);
+	note_default(root, "n_shared_experts", e->n_shared, config);
+	note_default(root, "moe_intermediate_size", e->intermediate_size, config);
 	if (!rc)
 		rc = parse_method(root, defaults, config, &grouped);
 	if (!rc)
@@ -224,6 +254,8 @@ static int parse_experts(const struct field_object *root, struct model_config *c
 		rc = field_real(root, "routed_scaling_factor", -1e6, 1e6, scale, &scale);
 	if (!rc && config->family == MODEL_DEEPSEEK_V3)
 		rc = parse_flag(root, "norm_topk_prob", defaults->normalise, &e->normalise);
+	else if (!rc)
+		rc = parse_v2_normalise(root, e);
 	e->scale = (float)scale;
 	return rc;
 }

@@ -48,6 +48,7 @@ struct model_experts {
 	uint32_t n_groups, n_groups_active;
 	enum moe_score score;
 	bool group_top_two, choice_bias, normalise;
+	bool normalise_ignored; /* the file asks for it, and transformers' class leaves that aside */
 	float scale;
 };
 
@@ -61,6 +62,7 @@ struct model_config {
 	uint32_t q_rank;                /* latent attention: 0, or the queries have a latent too */
 	bool rope_interleaved;          /* latent attention: pairs (2i, 2i + 1) */
 	struct model_experts experts;
+	char assumed[192];    /* sizes that are a default, as text: "kv_lora_rank 512, v_head_dim 128" */
 	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
 	float rms_norm_eps;
 	bool tie_word_embeddings;
@@ -117,6 +119,14 @@ struct model_layer {
 	struct weight expert_gate_up, expert_down; /* one expert below another */
 };
 
+/* Tensors of its files that a model has no use for: a wrong config.json often shows there. */
+struct model_unused {
+	uint32_t n;       /* those below not counted in */
+	char first[96];   /* the name of one of these, cut */
+	uint32_t n_buffers;    /* of rotary frequencies, which config.json says: no weights */
+	uint32_t n_prediction; /* of layers behind the last that predict further tokens */
+};
+
 struct model {
 	struct model_config config;
 	struct device *device;
@@ -127,9 +137,11 @@ struct model {
 	struct model_layer *layers;
 	void *memory;            /* one device block that holds them all */
 	uint64_t bytes;          /* of that block */
+	uint64_t weights_bytes;  /* of that without the rope table, which max_positions sizes */
 	double load_seconds;
 	uint64_t file_bytes;     /* read from files */
 	const char *reader;      /* "io_uring", "io_uring without workers" or "pread" (reader.h) */
+	struct model_unused unused;
 };
 
 /* Bytes of device memory that the weights and the rope table will take on a device of that activation

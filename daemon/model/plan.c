@@ -46,8 +46,9 @@ static int refuse_shape(const struct plan *plan, const struct safetensors_tensor
 	else
 		snprintf(want, sizeof(want), "%u", rows);
 	return model_fail(plan->error, -EINVAL,
-		"%s: tensor \"%s\": shape [%s] is not [%s], which the configuration makes it",
-		path_of(plan, tensor), tensor->name, have, want);
+		"%s: tensor \"%s\": shape [%s] is not [%s], which the configuration makes it%s%s",
+		path_of(plan, tensor), tensor->name, have, want,
+		plan->assumed[0] ? ", with defaults for what it leaves out: " : "", plan->assumed);
 }
 
 /* The tensor, checked; cols 0: a vector of `rows` elements. */
@@ -326,12 +327,15 @@ static int place_ends(struct plan *plan, const struct model_config *c, struct mo
 int plan_model(struct plan *plan, struct model *model)
 {
 	const struct model_config *c = &model->config;
-	int rc = place_ends(plan, c, model);
+	int rc;
 
+	plan->assumed = c->assumed;
+	rc = place_ends(plan, c, model);
 	for (uint32_t layer = 0; !rc && layer < c->n_layers; layer++)
 		rc = place_layer(plan, c, layer, &model->layers[layer]);
 	if (rc)
 		return rc;
+	model->weights_bytes = plan->arena.used;
 	model->cos_sin = arena_take(&plan->arena, (size_t)model->max_positions * c->head_dim,
 		sizeof(float));
 	if (plan->arena.failed)

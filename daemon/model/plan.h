@@ -24,6 +24,7 @@ struct plan {
 	 * differ); elsewhere all of them become activations' dtype, which is what its GEMM multiplies. */
 	enum dtype activation_dtype;
 	const struct safetensors *checkpoint;
+	const char *assumed; /* plan_model's: as in struct model_config */
 	struct arena arena;
 	struct plan_placement *placements; /* room for plan_placements_max, NULL: none wanted */
 	uint32_t n_placements;
@@ -34,5 +35,7 @@ struct plan {
 uint32_t plan_placements_max(const struct model_config *config);
 /* Fill the model's weights and cos_sin; config, max_positions and layers are already there. */
 int plan_model(struct plan *plan, struct model *model);
+/* The checkpoint's tensors that a plan with placements has placed nowhere. 0, or -ENOMEM. */
+int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret);
 
 #endif

@@ -355,6 +355,9 @@ static int fill(struct model *model, const struct safetensors *checkpoint, struc
 	rc = plan_model(&plan, model);
 	upload->placements = plan.placements;
 	upload->n_placements = plan.n_placements;
+	if (!rc && plan_unused(&plan, &model->config, &model->unused))
+		rc = model_fail(upload->error, -ENOMEM, "%s: no memory for its layers",
+			upload->directory);
 	if (!rc)
 		rc = begin_rope(&rope, model, upload->directory, upload->error);
 	if (!rc)

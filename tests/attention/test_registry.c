@@ -387,13 +387,44 @@ static void test_unfit_model_is_refused_with_reasons(void **state)
 	config.n_kv_heads = 3;
 	assert_int_equal(
 		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_non_null(strstr(why, "8 query heads do not divide among 3 kv heads"));
+	assert_string_equal(why, "attention paged cannot serve it: 8 query heads do not divide among 3 "
+		"kv heads; no other can either");
 	assert_int_equal(
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_non_null(strstr(why, "naive:"));
+	assert_memory_equal(why, "no attention backend can serve it; naive: ", 42);
 	assert_non_null(strstr(why, "paged:"));
 	assert_non_null(strstr(why, "fake: not in the mood"));
 	assert_null(backend);
+}
+
+static void test_refusal_names_those_that_would_do(void **state)
+{
+	struct attention_config config = model();
+	const struct attention_backend *backend = NULL;
+	enum attention_support support;
+	char why[512] = "";
+
+	(void)state;
+	fake_refuses = 1;
+	assert_int_equal(
+		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_memory_equal(why, "attention mla cannot serve it: its attention is not latent (MLA); ", 65);
+	assert_non_null(strstr(why, "paged"));
+	assert_null(strstr(why, "mla_planned"));
+	assert_null(strstr(why, "fake"));
+	/* None of latent attention has masks: then it is the mask that has to go. */
+	config.latent = (struct attention_latent){.rank = 32, .nope = 16, .rope = 8, .v = 16};
+	config.head_dim = 40;
+	config.n_kv_heads = 1;
+	config.masks = true;
+	assert_int_equal(
+		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_string_equal(why, "attention mla cannot serve it with a mask that is not causal: it has "
+		"no mask but the causal one; naive, mla_planned and mla can with the causal mask");
+	assert_int_equal(
+		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_memory_equal(why, "no attention backend can serve it with a mask that is not causal", 64);
+	assert_non_null(strstr(why, "; naive, mla_planned and mla can with the causal mask"));
 }
 
 static void test_masks_are_for_those_that_have_them(void **state)
@@ -412,7 +443,8 @@ static void test_masks_are_for_those_that_have_them(void **state)
 	assert_non_null(strstr(why, "the one with masks"));
 	assert_int_equal(
 		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_non_null(strstr(why, "it knows the causal mask alone"));
+	assert_string_equal(why, "attention paged cannot serve it with a mask that is not causal: it has "
+		"no mask but the causal one; flex can");
 }
 
 static void test_unfit_configurations_are_told_apart(void **state)
@@ -489,6 +521,7 @@ int main(void)
 		cmocka_unit_test(test_naive_is_never_captured),
 		cmocka_unit_test(test_unknown_name_names_those_there_are),
 		WITH_FAKE(test_unfit_model_is_refused_with_reasons),
+		WITH_FAKE(test_refusal_names_those_that_would_do),
 		cmocka_unit_test(test_masks_are_for_those_that_have_them),
 		cmocka_unit_test(test_unfit_configurations_are_told_apart),
 		cmocka_unit_test(test_reason_is_cut_off_at_its_room),

@@ -98,6 +98,24 @@ static void test_mode_reason_names_the_backend_that_lowered_it(void **state)
 	assert_string_equal(r.reason, "as configured");
 }
 
+/* The default mode as well, whoever asked for it. */
+static void test_mode_lowered_for_want_of_pieces_is_worth_a_warning(void **state)
+{
+	struct expectation e = {.support = ATTENTION_UNIFORM_BATCH};
+	struct mode_resolution r;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		e.configured = i ? GRAPH_PIECEWISE : GRAPH_FULL_AND_PIECEWISE;
+		resolve(&e, 1, false, &r);
+		assert_true(r.lowered);
+		assert_non_null(strstr(r.reason, "breakable = no"));
+	}
+	e.configured = GRAPH_FULL_DECODE_ONLY;
+	resolve(&e, 1, false, &r);
+	assert_false(r.lowered);
+}
+
 /* F5: all of its inputs. */
 static void test_draft_decodes_are_full_or_eager_and_never_in_pieces(void **state)
 {
@@ -161,6 +179,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mode_resolves_over_its_whole_input_space),
 		cmocka_unit_test(test_mode_reason_names_the_backend_that_lowered_it),
+		cmocka_unit_test(test_mode_lowered_for_want_of_pieces_is_worth_a_warning),
 		cmocka_unit_test(test_draft_decodes_are_full_or_eager_and_never_in_pieces),
 		cmocka_unit_test(test_mode_names_parse_with_dashes_and_in_any_case),
 		cmocka_unit_test(test_mode_parts_are_concrete),

@@ -218,29 +218,50 @@ static void test_config_that_is_no_json_is_refused_by_file(void **state)
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "config.json");
 }
 
+/* Of the files' five layers the configuration leaves the last one out. */
+static void test_tensors_without_a_use_are_warned_of(void **state)
+{
+	struct model_folder model;
+
+	model_copy(*state, &model);
+	file_write(model.weights, model.bytes, model.size);
+	free(model.bytes);
+	json_t *config = json_load_file(model.config, 0, NULL);
+	json_int_t n = json_integer_value(json_object_get(config, "num_hidden_layers"));
+	json_object_set_new(config, "num_hidden_layers", json_integer(n - 1));
+	assert_int_equal(json_dump_file(config, model.config, 0), 0);
+	json_decref(config);
+	daemon_start(*state);
+	assert_true(daemon_log_has(*state, "model bad: 9 tensors of its files are not used, the first is "
+		"\"model.layers.4.input_layernorm.weight\": config.json may be another model's"));
+	assert_false(daemon_log_has(*state, "model tinycalc: 9 tensors"));
+}
+
 /* ---- attention ---- */
 
 static void test_attention_of_another_kind_than_the_models_is_refused_with_the_reason(void **state)
 {
 	daemon_option(*state, "--attention", "mla_planned");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention mla_planned",
-		"its attention is not latent");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention mla_planned cannot serve it: "
+		"its attention is not latent (MLA); ", "paged");
 	daemon_model(*state, "tinycalc-mla");
 	daemon_option(*state, "--attention", "paged");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention paged",
-		"its attention is latent");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention paged cannot serve it: "
+		"its attention is latent (MLA), and the cache holds no values; ",
+		"mla_planned and mla can");
 }
 
 static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reason(void **state)
 {
 	daemon_option(*state, "--mask", "window:8");
 	daemon_option(*state, "--attention", "paged");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention paged",
-		"it knows the causal mask alone");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention paged cannot serve it with a "
+		"mask that is not causal: it has no mask but the causal one; flex can");
 	daemon_model(*state, "tinycalc-mla");
 	daemon_option(*state, "--attention", "auto");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention auto",
-		"mla: it knows the causal mask alone");
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: no attention backend can serve it "
+		"with a mask that is not causal", "mla: it has no mask but the causal one",
+		"mla_planned and mla can with the causal mask");
 }
 
 /* ---- memory ---- */
@@ -284,6 +305,14 @@ static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading
 		ASSERT_REFUSES(daemon, EXIT_ERROR,
 			"model tinycalc: graph mode FULL: attention backend naive cannot run in a graph");
 	assert_false(daemon_log_has(daemon, "of weights in"));
+}
+
+static void test_mode_lowered_for_want_of_pieces_is_warned_of(void **state)
+{
+	daemon_option(*state, "--breakable", "no");
+	daemon_start(*state);
+	assert_true(daemon_log_has(*state, "graph mode FULL_AND_PIECEWISE becomes FULL_DECODE_ONLY: "
+		"breakable = no: there are no piecewise graphs"));
 }
 
 /* ---- signals before it serves ---- */
@@ -333,12 +362,14 @@ int main(void)
 		OWN(test_unsupported_activation_is_refused_by_name),
 		OWN(test_unsupported_rope_is_refused_by_name),
 		OWN(test_config_that_is_no_json_is_refused_by_file),
+		OWN(test_tensors_without_a_use_are_warned_of),
 		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
 		OWN(test_mask_that_the_attention_does_not_know_is_refused_with_the_reason),
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading),
+		OWN(test_mode_lowered_for_want_of_pieces_is_warned_of),
 		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),
 	};
 

@@ -146,10 +146,13 @@ static void test_groups_count_only_where_the_method_says_so(void **state)
 	model_config_deinit(&c);
 }
 
-static void test_v2_does_not_normalise_whatever_is_asked_and_v3_does_as_asked(void **state)
+static void test_v2_does_not_normalise_and_v3_does_as_asked(void **state)
 {
-	struct model_config c = parse(V2(",\"norm_topk_prob\":true"));
+	struct model_config c = parse(V2(",\"norm_topk_prob\":false"));
 
+	assert_false(c.experts.normalise);
+	model_config_deinit(&c);
+	c = parse(V2(",\"norm_topk_prob\":null"));
 	assert_false(c.experts.normalise);
 	model_config_deinit(&c);
 	c = parse(V3(",\"norm_topk_prob\":false"));
@@ -218,6 +221,35 @@ static void test_methods_of_choice_that_are_not_known_are_refused(void **state)
 	expect_refusal(V3(",\"scoring_func\":3"), -EINVAL, "scoring_func is not");
 }
 
+/* The authors' code and transformers' make different things of it. */
+static void test_v2_that_asks_for_normalised_weights_is_noted(void **state)
+{
+	struct model_config c = parse(V2(",\"norm_topk_prob\":true"));
+
+	assert_false(c.experts.normalise);
+	assert_true(c.experts.normalise_ignored);
+	model_config_deinit(&c);
+	c = parse(V2(",\"norm_topk_prob\":false"));
+	assert_false(c.experts.normalise_ignored);
+	model_config_deinit(&c);
+	c = parse(V3(",\"norm_topk_prob\":true"));
+	assert_true(c.experts.normalise);
+	assert_false(c.experts.normalise_ignored);
+	model_config_deinit(&c);
+	expect_refusal(V2(",\"norm_topk_prob\":\"yes\""), -EINVAL, "norm_topk_prob is neither true nor false");
+	expect_refusal(V3(",\"norm_topk_prob\":1"), -EINVAL, "norm_topk_prob is neither true nor false");
+}
+
+static void test_sizes_left_out_are_kept_as_text(void **state)
+{
+	struct model_config c = parse(V3(",\"q_lora_rank\":null,\"kv_lora_rank\":null,"
+		"\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"n_shared_experts\":1"));
+
+	assert_string_equal(c.assumed, "kv_lora_rank 512, v_head_dim 128, n_routed_experts 256, "
+		"moe_intermediate_size 2048");
+	model_config_deinit(&c);
+}
+
 static void test_groups_that_cannot_be_are_refused(void **state)
 {
 	expect_refusal(V3(EIGHT ",\"num_experts_per_tok\":2,\"n_group\":5"), -EINVAL,
@@ -264,11 +296,13 @@ int main(void)
 		cmocka_unit_test(test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says),
 		cmocka_unit_test(test_experts_are_in_every_so_manieth_layer_from_the_first_on),
 		cmocka_unit_test(test_groups_count_only_where_the_method_says_so),
-		cmocka_unit_test(test_v2_does_not_normalise_whatever_is_asked_and_v3_does_as_asked),
+		cmocka_unit_test(test_v2_does_not_normalise_and_v3_does_as_asked),
 		cmocka_unit_test(test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude),
 		cmocka_unit_test(test_other_ways_of_stretching_sharpen_it_too),
 		cmocka_unit_test(test_biases_of_attention_and_mlp_are_read),
 		cmocka_unit_test(test_methods_of_choice_that_are_not_known_are_refused),
+		cmocka_unit_test(test_v2_that_asks_for_normalised_weights_is_noted),
+		cmocka_unit_test(test_sizes_left_out_are_kept_as_text),
 		cmocka_unit_test(test_groups_that_cannot_be_are_refused),
 		cmocka_unit_test(test_heads_that_cannot_be_are_refused),
 	};

@@ -122,6 +122,23 @@ static void test_missing_expert_is_named(void **state)
 	unload(&l);
 }
 
+static void test_wrong_shape_tells_of_sizes_that_are_defaults(void **state)
+{
+	struct model_error error = {""};
+	struct loaded l = load(MOE);
+	uint64_t bytes;
+
+	(void)state;
+	assert_string_equal(l.config.assumed, "");
+	strcpy(l.config.assumed, "kv_lora_rank 512");
+	l.config.latent.rank = 512;
+	assert_int_equal(
+		model_measure(l.directory, &l.config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
+	assert_contains(error.text, "which the configuration makes it, with defaults for what it leaves "
+		"out: kv_lora_rank 512");
+	unload(&l);
+}
+
 /* A device whose op table ends before the one that is taken out. */
 static void expect_lacking(struct loaded *l, const struct kernel_ops *ops, const char *what)
 {
@@ -176,6 +193,7 @@ int main(void)
 		cmocka_unit_test(test_experts_are_one_weight_gate_and_up_of_each_together),
 		cmocka_unit_test(test_bias_of_the_choice_stays_float32_where_activations_are_not),
 		cmocka_unit_test(test_missing_expert_is_named),
+		cmocka_unit_test(test_wrong_shape_tells_of_sizes_that_are_defaults),
 		cmocka_unit_test(test_device_that_lacks_an_op_of_the_model_is_refused),
 		cmocka_unit_test(test_cache_has_a_row_of_latent_and_rope_and_no_values),
 	};

@@ -192,8 +192,10 @@ static void test_progress_rises_to_the_total(void **state)
 
 /* ---- refusals, and models written for them ---- */
 
-/* A model of one layer. The tensor `name` is left out, or has `entry` for dtype and shape. */
-static void write_small(const struct scratch *scratch, const char *name, const char *entry)
+/* A model of one layer. The tensor `name` is left out, or has `entry` for dtype and shape; behind the
+ * model's come those of `more`, up to NULL. */
+static void write_small_and(const struct scratch *scratch, const char *name, const char *entry,
+	const char *const *more)
 {
 	static const struct {
 		const char *name, *shape;
@@ -227,8 +229,17 @@ static void write_small(const struct scratch *scratch, const char *name, const c
 			tensors[i].name, chosen ? entry : usual, data, end);
 		data = end;
 	}
+	for (; *more; more++, data += 4)
+		at += (size_t)snprintf(header + at, sizeof(header) - at,
+			",\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", *more,
+			data, data + 4);
 	snprintf(header + at, sizeof(header) - at, "}");
 	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
+}
+
+static void write_small(const struct scratch *scratch, const char *name, const char *entry)
+{
+	write_small_and(scratch, name, entry, (const char *const[]){NULL});
 }
 
 static struct model_config small_config(const struct scratch *scratch, const char *more,
@@ -309,6 +320,75 @@ static void test_tensors_of_many_chunks_arrive_whole(void **state)
 		&l, &layer->gate_up, 0, "model.layers.0.mlp.gate_proj.weight", DTYPE_BF16);
 	assert_converted(&l, &layer->gate_up, at, "model.layers.0.mlp.up_proj.weight", DTYPE_F32);
 	unload(&l);
+}
+
+/* Which the rope table does, and with it the memory that both take. */
+static void test_bytes_of_weights_do_not_depend_on_the_positions(void **state)
+{
+	struct scratch *scratch = *state;
+	struct model_error error = {""};
+	uint64_t weights[2], all[2];
+
+	write_small(scratch, NULL, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct loaded l = {.config = small_config(scratch, "", "2")};
+
+		l.device = test_device_open(0);
+		if (model_load(l.device, scratch->directory, &l.config, i ? 4096 : 8, NULL, NULL,
+			    &l.model, &error))
+			fail_msg("%s", error.text);
+		weights[i] = l.model->weights_bytes;
+		all[i] = l.model->bytes;
+		unload(&l);
+	}
+	assert_true(weights[0] > 0 && weights[0] < all[0]);
+	assert_int_equal(weights[0], weights[1]);
+	assert_true(all[0] < all[1]);
+}
+
+/* A model of its files, and of `more`: what it says of those that it has no use for. */
+static struct model_unused unused_of(struct scratch *scratch, const char *const *more)
+{
+	struct model_error error = {""};
+	struct loaded l = {.config = small_config(scratch, "", "2")};
+	struct model_unused unused;
+
+	write_small_and(scratch, NULL, NULL, more);
+	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
+	l.device = test_device_open(0);
+	if (model_load(l.device, l.directory, &l.config, 8, NULL, NULL, &l.model, &error))
+		fail_msg("%s", error.text);
+	unused = l.model->unused;
+	unload(&l);
+	return unused;
+}
+
+static void test_tensors_without_a_use_are_counted_and_the_first_is_named(void **state)
+{
+	struct model_unused unused = unused_of(*state, (const char *const[]){
+		"model.layers.1.mlp.up_proj.weight", "model.layers.0.self_attn.q_norm.weight",
+		"model.layers.0.self_attn.rotary_emb.inv_freq", NULL});
+
+	assert_int_equal(unused.n, 2);
+	assert_string_equal(unused.first, "model.layers.0.self_attn.q_norm.weight");
+	assert_int_equal(unused.n_buffers, 1);
+	assert_int_equal(unused.n_prediction, 0);
+	unused = unused_of(*state, (const char *const[]){NULL});
+	assert_int_equal(unused.n, 0);
+	assert_int_equal(unused.n_buffers, 0);
+}
+
+/* Such a layer is told by its projection: a layer of the model's that the configuration leaves out has
+ * none. */
+static void test_layers_that_predict_further_tokens_are_told_apart(void **state)
+{
+	struct model_unused unused = unused_of(*state, (const char *const[]){
+		"model.layers.1.eh_proj.weight", "model.layers.1.mlp.up_proj.weight",
+		"model.layers.2.mlp.up_proj.weight", NULL});
+
+	assert_int_equal(unused.n, 1);
+	assert_string_equal(unused.first, "model.layers.2.mlp.up_proj.weight");
+	assert_int_equal(unused.n_prediction, 2);
 }
 
 static void expect_refusal(void **state, const char *more, int want, const char *words)
@@ -443,6 +523,9 @@ int main(void)
 		cmocka_unit_test(test_measure_is_what_load_takes),
 		cmocka_unit_test(test_progress_rises_to_the_total),
 		scratch_test(test_tensors_of_many_chunks_arrive_whole),
+		scratch_test(test_bytes_of_weights_do_not_depend_on_the_positions),
+		scratch_test(test_tensors_without_a_use_are_counted_and_the_first_is_named),
+		scratch_test(test_layers_that_predict_further_tokens_are_told_apart),
 		scratch_test(test_small_model_is_accepted),
 		scratch_test(test_missing_tensor_is_named),
 		scratch_test(test_missing_layer_is_named),
