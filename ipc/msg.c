@@ -96,6 +96,10 @@ const char *msg_field_name(unsigned field)
 		return "page_tokens";
 	case MSG_ACTIVATION:
 		return "activation";
+	case MSG_MASKS:
+		return "masks";
+	case MSG_MAX_BATCH_TOKENS:
+		return "max_batch_tokens";
 	case MSG_CALL:
 		return "call";
 	case MSG_BUFFER:
@@ -112,6 +116,23 @@ const char *msg_field_name(unsigned field)
 	return "?";
 }
 
+const char *msg_mask_name(unsigned kind)
+{
+	switch (kind) {
+	case MSG_MASK_DEFAULT_KIND:
+		return "default";
+	case MSG_MASK_WINDOW_KIND:
+		return "window";
+	case MSG_MASK_PREFIX_KIND:
+		return "prefix";
+	case MSG_MASK_DOCUMENTS_KIND:
+		return "documents";
+	case MSG_MASK_TREE_KIND:
+		return "tree";
+	}
+	return "?";
+}
+
 /* clang-format off */
 #define U32(name, type, member, least)                                                             \
 	{.field = (name), .kind = MSG_KIND_U32, .offset = offsetof(type, member), .min = (least),  \
@@ -121,13 +142,6 @@ const char *msg_field_name(unsigned field)
 	U32(buffer_name, type, member.buffer, 0),                                                  \
 		{.field = (offset_name), .kind = MSG_KIND_U64,                                     \
 			.offset = offsetof(type, member.offset)}
-
-#define MASK(type, last)                                                                           \
-	{.field = MSG_MASK, .kind = MSG_KIND_U32, .offset = offsetof(type, mask.kind),             \
-		.max = (last)},                                                                    \
-		U32(MSG_MASK_WINDOW, type, mask.window, 0),                                        \
-		U32(MSG_MASK_SINKS, type, mask.sinks, 0),                                          \
-		U32(MSG_MASK_PREFIX, type, mask.prefix, 0)
 
 /* The least n_tokens and n_rows is checked afterwards: RING_DETAIL_EMPTY says it better. */
 static const struct msg_entry generate_entries[] = {
@@ -143,7 +157,7 @@ static const struct msg_entry generate_entries[] = {
 			MSG_GENERATE_FENCE},
 	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
 	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
-	MASK(struct msg_generate, MSG_MASK_DOCUMENTS_KIND),
+	MSG_MASK_ENTRIES(offsetof(struct msg_generate, mask), MSG_MASK_DOCUMENTS_KIND),
 };
 static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
 
@@ -159,7 +173,7 @@ static const struct msg_entry step_entries[] = {
 	PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
 	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, flags),
 		.max = MSG_STEP_FENCE},
-	MASK(struct msg_step, MSG_MASK_TREE_KIND),
+	MSG_MASK_ENTRIES(offsetof(struct msg_step, mask), MSG_MASK_TREE_KIND),
 };
 static const struct msg_table step_table = MSG_TABLE(struct msg_step, step_entries);
 /* clang-format on */
@@ -207,18 +221,24 @@ static int refuse_empty(struct msg_detail *ret_detail)
 	return STATUS_E_INVALID;
 }
 
-/* A number that the kind lacks, or one that it has no use for: 0, or E_INVALID. */
-static int check_mask(const struct msg_mask *mask, struct msg_detail *ret_detail)
+static int refuse_mask(struct msg_detail *ret_detail, unsigned field, uint32_t value, uint32_t kind)
+{
+	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE,
+		.values = {(int32_t)field, (int32_t)value, (int32_t)kind}};
+	return STATUS_E_INVALID;
+}
+
+int msg_mask_check(const struct msg_mask *mask, struct msg_detail *ret_detail)
 {
 	bool window = mask->kind == MSG_MASK_WINDOW_KIND;
 	bool prefix = mask->kind == MSG_MASK_PREFIX_KIND;
 
 	if (window != (mask->window != 0))
-		return msg_refuse_field(ret_detail, MSG_MASK_WINDOW);
+		return refuse_mask(ret_detail, MSG_MASK_WINDOW, mask->window, mask->kind);
 	if (!window && mask->sinks != 0)
-		return msg_refuse_field(ret_detail, MSG_MASK_SINKS);
+		return refuse_mask(ret_detail, MSG_MASK_SINKS, mask->sinks, mask->kind);
 	if (prefix != (mask->prefix != 0))
-		return msg_refuse_field(ret_detail, MSG_MASK_PREFIX);
+		return refuse_mask(ret_detail, MSG_MASK_PREFIX, mask->prefix, mask->kind);
 	return 0;
 }
 
@@ -236,7 +256,7 @@ int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
 	if (msg.logits.buffer != 0 && !(msg.flags & MSG_GENERATE_PROMPT_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
-	r = check_mask(&msg.mask, ret_detail);
+	r = msg_mask_check(&msg.mask, ret_detail);
 	if (r < 0)
 		return r;
 	*ret = msg;
@@ -259,7 +279,7 @@ int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, stru
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
 	if (msg.hidden.buffer != 0 && !(msg.outputs & MSG_STEP_HIDDEN))
 		return msg_refuse_field(ret_detail, MSG_HIDDEN_BUFFER);
-	r = check_mask(&msg.mask, ret_detail);
+	r = msg_mask_check(&msg.mask, ret_detail);
 	if (r < 0)
 		return r;
 	*ret = msg;

@@ -16,7 +16,8 @@
  *
  *	RING_DETAIL_HEADER [byte offset]   not msgpack as wire_check.h draws it, too long, or no map
  *	RING_DETAIL_RANGE [enum msg_field] unknown, twice, of a wrong type, or out of range; 0 if a
- *	                                   key is no field's number at all
+ *	                                   key is no field's number at all. Of a mask's numbers
+ *	                                   [field, its value, the mask's kind]
  *	RING_DETAIL_EMPTY                  no tokens, or no rows
  *
  * Requests are refused with E_INVALID. HELLO and WELCOME of another version with E_VERSION,
@@ -37,7 +38,7 @@
 #define MSG_STOP_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
-#define MSG_PROTOCOL_VERSION 1u
+#define MSG_PROTOCOL_VERSION 2u
 
 enum msg_field {
 	MSG_MODEL = 1,
@@ -85,6 +86,8 @@ enum msg_field {
 	MSG_BOS,
 	MSG_PAGE_TOKENS,
 	MSG_ACTIVATION,
+	MSG_MASKS,
+	MSG_MAX_BATCH_TOKENS,
 	/* calls */
 	MSG_CALL = 96,
 	MSG_BUFFER,
@@ -131,6 +134,9 @@ struct msg_mask {
 #define MSG_MASK_DOCUMENTS_KIND 3u /* the last one of a generate request */
 #define MSG_MASK_TREE_KIND 4u
 #define MSG_TREE_MAX 64u /* tokens of a row under TREE */
+
+/* "default", "window", "prefix", "documents", "tree"; "?" if unknown. */
+const char *msg_mask_name(unsigned kind);
 
 /* Does the payload have words? */
 static inline int msg_mask_has_words(const struct msg_mask *mask)
@@ -196,6 +202,11 @@ struct msg_model {
 	int32_t bos;
 	struct msg_sampling sampling;
 	uint32_t activation; /* MSG_ACTIVATION_... */
+	uint32_t masks;      /* 1: requests may bring some; else 0 */
+	/* Of requests that bring none: DEFAULT (causal), WINDOW or PREFIX, which is UINT32_MAX: all of
+	 * a row's tokens. */
+	struct msg_mask mask;
+	uint32_t max_batch_tokens; /* of a step: what a prefix has to fit */
 };
 #define MSG_ACTIVATION_F32 0u
 #define MSG_ACTIVATION_BF16 1u

@@ -39,6 +39,9 @@ static const struct msg_entry model_entries[] = {
 		.min = -1, .max = INT32_MAX},
 	MSG_SAMPLING_ENTRIES(offsetof(struct msg_model, sampling)),
 	U32(MSG_ACTIVATION, struct msg_model, activation, 0, MSG_ACTIVATION_F16),
+	U32(MSG_MASKS, struct msg_model, masks, 0, 1),
+	MSG_MASK_ENTRIES(offsetof(struct msg_model, mask), MSG_MASK_PREFIX_KIND),
+	U32(MSG_MAX_BATCH_TOKENS, struct msg_model, max_batch_tokens, 1, INT32_MAX),
 };
 static const struct msg_table model_table = MSG_TABLE(struct msg_model, model_entries);
 
@@ -145,7 +148,9 @@ static int model_check(const struct msg_model *model, struct msg_detail *ret_det
 		return msg_refuse_field(ret_detail, MSG_MAX_SEQ_LEN);
 	if (model->page_tokens == 0)
 		return msg_refuse_field(ret_detail, MSG_PAGE_TOKENS);
-	return 0;
+	if (model->max_batch_tokens == 0)
+		return msg_refuse_field(ret_detail, MSG_MAX_BATCH_TOKENS);
+	return msg_mask_check(&model->mask, ret_detail);
 }
 
 /* What a session needs; a refusal carries status and text only. */

@@ -64,6 +64,17 @@ struct msg_table {
 	{.field = MSG_SAMPLING_FLAGS, .kind = MSG_KIND_FLAGS,                                      \
 		.max = MSG_SAMPLING_SEEDED | MSG_SAMPLING_MODEL,                                   \
 		.offset = (base) + offsetof(struct msg_sampling, flags)}
+
+/* The mask's fields of a message that has a struct msg_mask at `base`, of kinds up to `last`. */
+#define MSG_MASK_ENTRIES(base, last)                                                               \
+	{.field = MSG_MASK, .kind = MSG_KIND_U32, .max = (last),                                   \
+		.offset = (base) + offsetof(struct msg_mask, kind)},                               \
+	{.field = MSG_MASK_WINDOW, .kind = MSG_KIND_U32, .max = UINT32_MAX,                        \
+		.offset = (base) + offsetof(struct msg_mask, window)},                             \
+	{.field = MSG_MASK_SINKS, .kind = MSG_KIND_U32, .max = UINT32_MAX,                         \
+		.offset = (base) + offsetof(struct msg_mask, sinks)},                              \
+	{.field = MSG_MASK_PREFIX, .kind = MSG_KIND_U32, .max = UINT32_MAX,                        \
+		.offset = (base) + offsetof(struct msg_mask, prefix)}
 /* clang-format on */
 
 /* Bytes written, -ENOSPC, or -EINVAL if a count exceeds its capacity. */
@@ -82,5 +93,8 @@ int msg_table_decode(const struct msg_table *table, const msgpack_object *object
 
 /* E_INVALID, for a field's value. */
 int msg_refuse_field(struct msg_detail *ret_detail, unsigned field);
+
+/* A number that the kind lacks, or one that it has no use for: 0, or E_INVALID. */
+int msg_mask_check(const struct msg_mask *mask, struct msg_detail *ret_detail);
 
 #endif

@@ -126,8 +126,9 @@ enum ring_detail {
 	RING_DETAIL_BUFFER_RANGE = 19, /* [id, offset, bytes needed, bytes of the buffer] */
 	RING_DETAIL_BUFFER_OFFSET = 20, /* [id, offset, what it has to be a multiple of] */
 	RING_DETAIL_FENCE = 21,       /* [request index] it has no fence */
-	RING_DETAIL_MASK = 22,        /* [mask] the model's attention knows causal alone */
-	RING_DETAIL_MASK_TOKENS = 23, /* [row, tokens under its mask, most possible] */
+	RING_DETAIL_MASK = 22,        /* [mask, 12 bytes: name of the model's attention backend, which
+	                                 knows causal alone] */
+	RING_DETAIL_MASK_TOKENS = 23, /* [row, tokens under its mask, most possible, mask] */
 };
 
 /* Completion entry. */

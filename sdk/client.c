@@ -240,6 +240,14 @@ static void models_init(struct mimeo *m, const struct msg_welcome *welcome)
 		to->n_eos = from->n_eos;
 		to->bos = from->bos;
 		to->activation = from->activation;
+		to->masks = from->masks;
+		to->mask = (struct mimeo_mask){
+			.kind = from->mask.kind,
+			.window = from->mask.window,
+			.sinks = from->mask.sinks,
+			.prefix = from->mask.prefix,
+		};
+		to->max_batch_tokens = from->max_batch_tokens;
 		to->sampling = (struct mimeo_sampling){
 			.temperature = from->sampling.temperature,
 			.top_p = from->sampling.top_p,

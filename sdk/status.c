@@ -2,11 +2,13 @@
 #include "ipc/status.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <mimeo/mimeo.h>
 
 #include "build-config.h"
 #include "ipc/msg.h"
+#include "ipc/text.h"
 
 #define AGREE(name, value, sentence)                                                               \
 	_Static_assert((int)MIMEO_##name == (value), "the public header says the same of " #name);
@@ -44,6 +46,52 @@ static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
 	return snprintf(buffer, size, "%s", status_sentence(event->status));
 }
 
+/* A header's field: [field], and of a mask's numbers [field, value, the mask's kind]. */
+static int about_field(const int32_t *v, char *buffer, size_t size)
+{
+	const char *name = msg_field_name((unsigned)v[0]);
+
+	if (v[0] != MSG_MASK_WINDOW && v[0] != MSG_MASK_SINKS && v[0] != MSG_MASK_PREFIX)
+		return snprintf(buffer, size, "header field %s is out of range", name);
+	if (v[1] == 0)
+		return snprintf(buffer, size, "%s is 0, and a mask of kind %s needs 1 or more", name,
+			msg_mask_name((unsigned)v[2]));
+	return snprintf(buffer, size, "%s is %u, and a mask of kind %s has none", name,
+		(unsigned)v[1], msg_mask_name((unsigned)v[2]));
+}
+
+/* [mask, 12 bytes of the attention backend's name] */
+static int about_mask(const int32_t *v, char *buffer, size_t size)
+{
+	char attention[3 * sizeof(*v) + 1] = "";
+
+	memcpy(attention, &v[1], sizeof(attention) - 1);
+	if (!text_is_clean(attention, strlen(attention)))
+		attention[0] = '\0';
+	return snprintf(buffer, size,
+		"mask %s: the model's attention backend%s%s%s knows the causal mask alone; the operator "
+		"gives a model masks by --attention flex, unless its attention is latent",
+		msg_mask_name((unsigned)v[0]), attention[0] ? " (" : "", attention,
+		attention[0] ? ")" : "");
+}
+
+/* [row, tokens, most possible, mask]; the status tells which limit it is. */
+static int about_mask_tokens(const struct mimeo_event *event, char *buffer, size_t size)
+{
+	const int32_t *v = event->detail_values;
+
+	if (v[3] == MSG_MASK_TREE_KIND)
+		return snprintf(buffer, size,
+			"row %d: its %d tokens are more than the %d of a tree (MIMEO_TREE_MAX)", v[0],
+			v[1], v[2]);
+	if (event->status == MIMEO_E_TOO_LONG)
+		return snprintf(buffer, size,
+			"row %d: its prefix of %d tokens has to fit one step, and the daemon's "
+			"max_batch_tokens is %d", v[0], v[1], v[2]);
+	return snprintf(buffer, size, "row %d: mask_prefix %d is more than its %d tokens", v[0], v[1],
+		v[2]);
+}
+
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	const int32_t *v = event->detail_values;
@@ -65,8 +113,7 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 	case RING_DETAIL_HEADER:
 		return snprintf(buffer, size, "the header is malformed at byte %d", v[0]);
 	case RING_DETAIL_RANGE:
-		return snprintf(buffer, size, "header field %s is out of range",
-			msg_field_name((unsigned)v[0]));
+		return about_field(v, buffer, size);
 	case RING_DETAIL_EXTENT:
 		return snprintf(buffer, size,
 			"offset %u and length %u do not lie in the arena of %u bytes",
@@ -103,12 +150,9 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 		return snprintf(buffer, size, "device buffer %u: offset %s%u is no multiple of %u",
 			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
 	case RING_DETAIL_MASK:
-		return snprintf(buffer, size,
-			"mask %d: the model's attention backend has no masks but the causal one", v[0]);
+		return about_mask(v, buffer, size);
 	case RING_DETAIL_MASK_TOKENS:
-		return snprintf(buffer, size,
-			"row %d: its mask is over %d tokens, and %d is the most possible", v[0], v[1],
-			v[2]);
+		return about_mask_tokens(event, buffer, size);
 	case RING_DETAIL_FENCE:
 		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
 			"was not called for it");

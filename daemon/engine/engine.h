@@ -214,9 +214,10 @@ struct engine_model_facts {
 	const char *name;
 	const struct model *model;
 	const char *attention, *support;
+	bool masks; /* requests may bring some */
 	const struct mode_resolution *mode;
 	const struct msg_mask *mask; /* of requests that bring none */
-	uint32_t max_seq_len, page_tokens, pages_total, pages_free;
+	uint32_t max_seq_len, max_batch_tokens, page_tokens, pages_total, pages_free;
 	uint64_t kv_bytes, pool_bytes, graph_bytes;
 	double capture_seconds;
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */

@@ -178,6 +178,27 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
+/* More of the row's tokens under its mask than there can be: TOO_LONG where a daemon with another limit
+ * would take them. */
+static int refuse_tokens(struct refusal *refusal, int status, const struct msg_mask *mask, uint32_t row,
+	uint32_t n_tokens, uint32_t most)
+{
+	struct msg_detail d = detail(RING_DETAIL_MASK_TOKENS, row, n_tokens, most);
+
+	d.values[3] = (int32_t)mask->kind;
+	return refuse(refusal, status, d);
+}
+
+/* The model's attention has no masks: which one it is. */
+static int refuse_mask(struct refusal *refusal, const struct msg_mask *mask, const char *attention)
+{
+	struct msg_detail d = detail(RING_DETAIL_MASK, mask->kind, 0, 0);
+	size_t length = strlen(attention), room = sizeof(d.values) - sizeof(d.values[0]);
+
+	memcpy(&d.values[1], attention, length < room ? length : room);
+	return refuse(refusal, STATUS_E_UNSUPPORTED, d);
+}
+
 /* The model's, for a request that brings none: a prefix is all that each row has. */
 static int take_default_mask(struct request *request, struct refusal *refusal)
 {
@@ -186,8 +207,8 @@ static int take_default_mask(struct request *request, struct refusal *refusal)
 	request->mask = request->runner->options.mask;
 	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
 		if (request->rows[i].n_tokens > most)
-			return refuse(refusal, STATUS_E_TOO_LONG, detail(RING_DETAIL_MASK_TOKENS, i,
-				request->rows[i].n_tokens, most));
+			return refuse_tokens(refusal, STATUS_E_TOO_LONG, &request->mask, i,
+				request->rows[i].n_tokens, most);
 	}
 	return 0;
 }
@@ -195,6 +216,7 @@ static int take_default_mask(struct request *request, struct refusal *refusal)
 /* Rows and model are there. */
 static int take_mask(struct request *request, const struct msg_mask *mask, struct refusal *refusal)
 {
+	const struct attention_backend *attention = request->runner->options.attention;
 	uint32_t most = request->session->engine->options.max_batch_tokens;
 
 	_Static_assert((int)MSG_MASK_DEFAULT_KIND == MASK_CAUSAL &&
@@ -205,18 +227,17 @@ static int take_mask(struct request *request, const struct msg_mask *mask, struc
 	if (mask->kind == MSG_MASK_DEFAULT_KIND)
 		return take_default_mask(request, refusal);
 	request->mask = *mask;
-	if (!request->runner->options.attention->masks)
-		return refuse(refusal, STATUS_E_UNSUPPORTED, detail(RING_DETAIL_MASK, mask->kind, 0, 0));
+	if (!attention->masks)
+		return refuse_mask(refusal, mask, attention->name);
 	if (mask->prefix > most)
-		return refuse(refusal, STATUS_E_TOO_LONG,
-			detail(RING_DETAIL_MASK_TOKENS, 0, mask->prefix, most));
+		return refuse_tokens(refusal, STATUS_E_TOO_LONG, mask, 0, mask->prefix, most);
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		if (mask->prefix > request->rows[i].n_tokens)
-			return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_MASK_TOKENS, i,
-				mask->prefix, request->rows[i].n_tokens));
-		if (mask->kind == MSG_MASK_TREE_KIND && request->rows[i].n_tokens > MSG_TREE_MAX)
-			return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_MASK_TOKENS, i,
-				request->rows[i].n_tokens, MSG_TREE_MAX));
+		uint32_t n = request->rows[i].n_tokens;
+
+		if (mask->prefix > n)
+			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, mask->prefix, n);
+		if (mask->kind == MSG_MASK_TREE_KIND && n > MSG_TREE_MAX)
+			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, n, MSG_TREE_MAX);
 	}
 	return 0;
 }

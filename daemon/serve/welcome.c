@@ -101,6 +101,9 @@ static void model_describe(const struct engine_model_facts *facts, struct msg_mo
 		.page_tokens = facts->page_tokens,
 		.bos = config->bos,
 		.activation = activation_of(facts->model),
+		.masks = facts->masks,
+		.mask = *facts->mask,
+		.max_batch_tokens = facts->max_batch_tokens,
 		.sampling = {
 			.temperature = sampling->temperature,
 			.top_p = sampling->top_p,

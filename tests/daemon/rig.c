@@ -461,6 +461,7 @@ void rig_expect(struct rig_client *client, const struct rig_request *request,
 	assert_int_equal(result.values[0], expected.a);
 	assert_int_equal(result.values[1], expected.b);
 	assert_int_equal(result.values[2], expected.c);
+	assert_int_equal(result.values[3], expected.d);
 	assert_int_equal(result.n_events, 1);
 	assert_int_equal(result.n_generated, 0);
 	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);

@@ -127,7 +127,7 @@ struct rig_result rig_do(struct rig_client *client, const struct rig_request *re
 struct rig_expected {
 	int status;
 	unsigned detail;
-	int32_t a, b, c;
+	int32_t a, b, c, d;
 };
 void rig_expect(struct rig_client *client, const struct rig_request *request,
 	struct rig_expected expected);

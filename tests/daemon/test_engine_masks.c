@@ -400,6 +400,87 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 	dense_close(&dense);
 }
 
+/* Nodes of a tree: a chain of three, which stands first, and two branches off it. */
+static const uint64_t branched[] = {0, 1, 3, 1, 9};
+
+enum { BRANCH_HISTORY = 12, BRANCH_NODES = 5, BRANCH_CHAIN = 3, BRANCH_LATER = 2,
+	BRANCH_TOKENS = BRANCH_HISTORY + BRANCH_NODES + BRANCH_LATER };
+
+static struct mask branched_tree(void)
+{
+	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = BRANCH_HISTORY};
+
+	memcpy(tree.words + BRANCH_HISTORY, branched, sizeof(branched));
+	return tree;
+}
+
+/* What follows a tree stands behind the last of its tokens in the sequence, however deep that is, and
+ * sees all of them, those of other branches too. */
+static void test_tokens_behind_a_tree_are_behind_all_of_it_and_see_all_of_it(void **state)
+{
+	struct mask tree = branched_tree();
+	uint32_t positions[BRANCH_TOKENS];
+	int32_t tokens[BRANCH_TOKENS];
+	double reference[DENSE_VOCAB];
+	struct rig_client client;
+	struct dense dense;
+	float logits[256];
+	struct rig rig;
+
+	(void)state;
+	rig_nonsense(tokens, BRANCH_TOKENS, 5);
+	for (uint32_t i = 0; i < BRANCH_TOKENS; i++)
+		positions[i] = i;
+	for (uint32_t i = 0; i < BRANCH_NODES; i++)
+		positions[BRANCH_HISTORY + i] =
+			BRANCH_HISTORY + (uint32_t)__builtin_popcountll(branched[i]);
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	append(&client, &masks[0], tokens, BRANCH_HISTORY, logits);
+	append(&client, &tree, tokens + BRANCH_HISTORY, BRANCH_NODES, logits);
+	append(&client, &masks[0], tokens + BRANCH_TOKENS - BRANCH_LATER, BRANCH_LATER, logits);
+	for (uint32_t i = BRANCH_TOKENS - BRANCH_LATER; i < BRANCH_TOKENS; i++)
+		tree.words[i] = UINT64_MAX;
+	dense_open(&dense);
+	dense_logits(&dense, tokens, positions, BRANCH_TOKENS, sees, &tree, reference);
+	dense_check(reference, logits, TOLERANCE);
+	dense_close(&dense);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
+/* The chain that stands first is what it had been alone, once the rest is cut off. */
+static void test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain(void **state)
+{
+	const struct mask tree = branched_tree();
+	const uint32_t n_kept = BRANCH_HISTORY + BRANCH_CHAIN;
+	int32_t tokens[BRANCH_TOKENS];
+	double reference[DENSE_VOCAB];
+	struct rig_client client;
+	struct dense dense;
+	float logits[256];
+	struct rig rig;
+
+	(void)state;
+	rig_nonsense(tokens, BRANCH_TOKENS, 6);
+	rig_open(&rig, &flex);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	append(&client, &masks[0], tokens, BRANCH_HISTORY, logits);
+	append(&client, &tree, tokens + BRANCH_HISTORY, BRANCH_NODES, logits);
+	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, n_kept);
+	append(&client, &masks[0], tokens + n_kept, BRANCH_LATER, logits);
+	dense_open(&dense);
+	dense_logits(&dense, tokens, NULL, n_kept + BRANCH_LATER, sees, &masks[0], reference);
+	dense_check(reference, logits, TOLERANCE);
+	dense_close(&dense);
+	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
 /* Each row of a step has words and a prefix of its own; documents do not see what the sequence had. */
 static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 {
@@ -579,6 +660,8 @@ int main(void)
 			test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices),
 		cmocka_unit_test(test_causal_requests_get_what_paged_gives),
 		cmocka_unit_test(test_tree_gives_its_last_node_the_logits_of_the_path),
+		cmocka_unit_test(test_tokens_behind_a_tree_are_behind_all_of_it_and_see_all_of_it),
+		cmocka_unit_test(test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain),
 		cmocka_unit_test(test_each_row_of_a_step_has_its_part_of_the_mask),
 		cmocka_unit_test(test_prefix_behind_a_token_that_was_not_computed_is_whole),
 		cmocka_unit_test(test_prefix_that_fills_a_step_does_not_starve_beside_decodes),

@@ -19,14 +19,14 @@ static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 	} cases[] = {
 		{{.kind = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK)}, /* a tree: steps only */
 		{{.kind = UINT32_MAX}, INVALID(RING_DETAIL_RANGE, MSG_MASK)},
-		{{.kind = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
-		{{.window = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW)},
-		{{.kind = 2, .prefix = 3, .sinks = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_SINKS)},
-		{{.kind = 2}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
-		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX)},
-		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10)},
+		{{.kind = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW, 0, 1)},
+		{{.window = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_WINDOW, 4, 0)},
+		{{.kind = 2, .prefix = 3, .sinks = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK_SINKS, 4, 2)},
+		{{.kind = 2}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX, 0, 2)},
+		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX, 1, 1)},
+		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10, 2)},
 		{{.kind = 2, .prefix = 65},
-			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64}},
+			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64, 2}},
 		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
 	};
 	int32_t tokens[10];
@@ -66,7 +66,7 @@ static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefi
 	rig_attach(&rig, &client, 8);
 	request = rig_generate(&client, 0, tokens, 65, &msg);
 	rig_expect(&client, &request, (struct rig_expected){STATUS_E_TOO_LONG,
-		RING_DETAIL_MASK_TOKENS, 0, 65, 64});
+		RING_DETAIL_MASK_TOKENS, 0, 65, 64, MSG_MASK_PREFIX_KIND});
 	msg.n_tokens = 64;
 	request = rig_generate(&client, 0, tokens, 64, &msg);
 	assert_int_equal(rig_do(&client, &request).status, 0);
@@ -95,12 +95,12 @@ static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **st
 	rig_expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
 	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
 	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64));
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64, MSG_MASK_TREE_KIND));
 	request.sqe.payload_length -= 4;
 	rig_expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
 	msg.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = 4};
 	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3));
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MSG_MASK_PREFIX_KIND));
 	rows[1].n_tokens = 64;
 	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
 	request = rig_step(&client, 0, &msg, rows, payload);
@@ -134,12 +134,14 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 		for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
 			struct msg_generate msg = rig_greedy(10, 4);
 			struct rig_request request;
+			int32_t name[3] = {0};
 
+			memcpy(name, backends[b], strlen(backends[b]));
 			msg.mask = masks[i];
 			request = rig_generate(&client, 0, payload,
 				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
 			rig_expect(&client, &request, (struct rig_expected){STATUS_E_UNSUPPORTED,
-				RING_DETAIL_MASK, (int32_t)masks[i].kind});
+				RING_DETAIL_MASK, (int32_t)masks[i].kind, name[0], name[1], name[2]});
 		}
 		rig_assert_answer(&client, 1, "9+8=", "17");
 		rig_detach(&client);

@@ -165,7 +165,7 @@ static void test_prefix_longer_than_a_step_is_refused_with_the_limit(void **stat
 	submit_generate(m, &generate);
 	event = wait_final(m);
 	assert_int_equal(event.status, MIMEO_E_TOO_LONG);
-	assert_message_has(&event, "65 tokens, and " MAX_BATCH " is the most possible");
+	assert_message_has(&event, "has to fit one step, and the daemon's max_batch_tokens is " MAX_BATCH);
 	generate.mask.prefix = 64;
 	submit_generate(m, &generate);
 	assert_int_equal(wait_final(m).status, 0);
@@ -191,7 +191,9 @@ static void test_daemon_with_other_attention_refuses_masks(void **state)
 	assert_int_equal(mimeo_submit(m), 1);
 	event = wait_final(m);
 	assert_int_equal(event.status, MIMEO_E_UNSUPPORTED);
-	assert_message_has(&event, "no masks but the causal one");
+	assert_message_has(&event, "mask window: the model's attention backend (");
+	assert_message_has(&event, "--attention flex");
+	assert_int_equal(mimeo_model_get(m, 0)->masks, 0);
 	assert_int_equal(questions_ask(m, &asked, 1, 1, &reply), 0);
 	assert_true(reply_is_right(&asked, &reply));
 	mimeo_close(m);

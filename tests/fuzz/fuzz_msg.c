@@ -209,6 +209,9 @@ static void fuzz_welcome(const uint8_t *data, size_t size)
 		CLAIM(memchr(msg.models[i].name, 0, MSG_NAME_MAX));
 		CLAIM(msg.models[i].n_eos <= MSG_STOP_MAX && msg.models[i].bos >= -1);
 		claim_sampling(&msg.models[i].sampling);
+		if (msg.status == 0)
+			claim_mask(&msg.models[i].mask, MSG_MASK_PREFIX_KIND);
+		CLAIM(msg.status != 0 || msg.models[i].max_batch_tokens > 0);
 	}
 	int n = msg_welcome_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);

@@ -129,6 +129,9 @@ static struct msg_welcome full_welcome(uint32_t n_models)
 			.hidden_size = 64,
 			.max_seq_len = 1024,
 			.page_tokens = 16,
+			.masks = i % 2,
+			.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 1 + i},
+			.max_batch_tokens = 1 + i,
 			.n_eos = i % (MSG_STOP_MAX + 1),
 			.bos = (int32_t)i - 1,
 			.sampling = {.temperature = 1.0f, .top_p = 0.5f}};
@@ -236,6 +239,10 @@ static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **sta
 			got.models[i].eos, sent.models[i].eos, sizeof(got.models[i].eos));
 		assert_int_equal(got.models[i].bos, (int32_t)i - 1);
 		check_sampling(&got.models[i].sampling, &sent.models[i].sampling);
+		assert_int_equal(got.models[i].masks, i % 2);
+		assert_memory_equal(
+			&got.models[i].mask, &sent.models[i].mask, sizeof(got.models[i].mask));
+		assert_int_equal(got.models[i].max_batch_tokens, 1 + i);
 	}
 }
 
@@ -428,6 +435,10 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_field_name(0), "?");
 	for (unsigned i = MSG_MODEL; i <= MSG_MASK_PREFIX; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
+	assert_string_equal(msg_field_name(MSG_MAX_BATCH_TOKENS), "max_batch_tokens");
+	for (unsigned kind = 0; kind <= MSG_MASK_TREE_KIND; kind++)
+		assert_string_not_equal(msg_mask_name(kind), "?");
+	assert_string_equal(msg_mask_name(MSG_MASK_TREE_KIND + 1), "?");
 }
 
 static void test_status_names_and_sentences_come_from_the_list(void **state)

@@ -33,6 +33,7 @@ static struct msg_model model(const char *name, uint32_t vocab)
 		.eos = {FAKE_EOS},
 		.bos = FAKE_BOS,
 		.sampling = {.temperature = 0.5f, .top_k = 40},
+		.max_batch_tokens = FAKE_BATCH_TOKENS,
 	};
 
 	snprintf(model.name, sizeof(model.name), "%s", name);
@@ -56,6 +57,10 @@ static struct msg_welcome welcome_of(const struct fake *fake, const struct msg_h
 		snprintf(welcome.text, sizeof(welcome.text), "%s", fake->script.welcome_text);
 	welcome.models[fake->script.wide] = model("count", FAKE_VOCAB);
 	welcome.models[!fake->script.wide] = model("wide", 1000);
+	for (uint32_t i = 0; i < welcome.n_models; i++) {
+		welcome.models[i].masks = !fake->script.no_masks;
+		welcome.models[i].mask = fake->script.default_mask;
+	}
 	return welcome;
 }
 
@@ -283,6 +288,8 @@ static struct msg_generate generate_of(struct fake *fake, const struct ring_sqe 
 	int r = msg_generate_decode(fake->codec, header, sqe->header_length, &generate, &detail);
 	must(r == 0, "a generate header that does not decode");
 	must(sqe->payload_length == generate.n_tokens * sizeof(int32_t), "payload length");
+	if (fake->script.ret_mask)
+		*fake->script.ret_mask = generate.mask;
 	return generate;
 }
 

@@ -24,6 +24,7 @@
 #define FAKE_VOCAB 256u
 #define FAKE_HIDDEN 16u
 #define FAKE_MAX_SEQ_LEN 512u
+#define FAKE_BATCH_TOKENS 64u
 #define FAKE_BOS 1
 #define FAKE_EOS 2
 
@@ -43,6 +44,9 @@ struct fake_script {
 	bool hang_up_midway;         /* after the first tokens of a generate */
 	bool spin;                   /* never sleeps while serving */
 	uint32_t claim_entries;      /* WELCOME's entries; 0: the truth */
+	bool no_masks;               /* its models take none */
+	struct msg_mask default_mask; /* of its models */
+	struct msg_mask *ret_mask;   /* where that of a generate it serves goes; NULL: nowhere */
 };
 
 struct fake {

@@ -363,6 +363,32 @@ static void test_models_are_as_the_daemon_describes_them(void **state)
 	session_stop(&s);
 }
 
+static void test_models_tell_of_masks_and_what_a_prefix_has_to_fit(void **state)
+{
+	const struct fake_script script = {
+		.default_mask = {.kind = MSG_MASK_WINDOW_KIND, .window = 9, .sinks = 2}};
+	const struct mimeo_model_info *info;
+	struct session s;
+
+	session_start(&s, NULL, NULL);
+	info = mimeo_model_get(s.m, 1);
+	assert_int_equal(info->masks, 1);
+	assert_int_equal(info->mask.kind, MIMEO_MASK_DEFAULT);
+	assert_int_equal(info->max_batch_tokens, FAKE_BATCH_TOKENS);
+	session_stop(&s);
+	session_start(&s, &script, NULL);
+	info = mimeo_model_get(s.m, 0);
+	assert_int_equal(info->mask.kind, MIMEO_MASK_WINDOW);
+	assert_int_equal(info->mask.window, 9);
+	assert_int_equal(info->mask.sinks, 2);
+	assert_int_equal(info->mask.prefix, 0);
+	assert_null(info->mask.words);
+	session_stop(&s);
+	session_start(&s, &(struct fake_script){.no_masks = true}, NULL);
+	assert_int_equal(mimeo_model_get(s.m, 0)->masks, 0);
+	session_stop(&s);
+}
+
 /* ---- statuses ---- */
 
 static void test_every_status_has_a_name_and_a_sentence(void **state)
@@ -396,6 +422,46 @@ static void test_message_names_the_offending_value(void **state)
 	event.detail_values[0] = MSG_TOP_P;
 	mimeo_event_message(&event, text, sizeof(text));
 	assert_string_equal(text, "header field top_p is out of range");
+}
+
+static void assert_message(
+	int status, uint32_t detail, const int32_t values[4], const char *expected)
+{
+	struct mimeo_event event = {.status = status, .detail = detail};
+	char text[256];
+
+	memcpy(event.detail_values, values, sizeof(event.detail_values));
+	mimeo_event_message(&event, text, sizeof(text));
+	assert_string_equal(text, expected);
+}
+
+static void test_message_about_a_mask_names_field_value_limit_and_remedy(void **state)
+{
+	int32_t paged[4] = {MSG_MASK_WINDOW_KIND}, forged[4] = {MSG_MASK_TREE_KIND, 0x1b};
+
+	memcpy(&paged[1], "paged", 5);
+	assert_message(MIMEO_E_UNSUPPORTED, RING_DETAIL_MASK, paged,
+		"mask window: the model's attention backend (paged) knows the causal mask alone; the "
+		"operator gives a model masks by --attention flex, unless its attention is latent");
+	assert_message(MIMEO_E_UNSUPPORTED, RING_DETAIL_MASK, forged,
+		"mask tree: the model's attention backend knows the causal mask alone; the operator "
+		"gives a model masks by --attention flex, unless its attention is latent");
+	assert_message(MIMEO_E_TOO_LONG, RING_DETAIL_MASK_TOKENS,
+		(int32_t[4]){2, 65, 64, MSG_MASK_PREFIX_KIND},
+		"row 2: its prefix of 65 tokens has to fit one step, and the daemon's "
+		"max_batch_tokens is 64");
+	assert_message(MIMEO_E_INVALID, RING_DETAIL_MASK_TOKENS,
+		(int32_t[4]){1, 9, 4, MSG_MASK_PREFIX_KIND},
+		"row 1: mask_prefix 9 is more than its 4 tokens");
+	assert_message(MIMEO_E_INVALID, RING_DETAIL_MASK_TOKENS,
+		(int32_t[4]){0, 65, 64, MSG_MASK_TREE_KIND},
+		"row 0: its 65 tokens are more than the 64 of a tree (MIMEO_TREE_MAX)");
+	assert_message(MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		(int32_t[4]){MSG_MASK_WINDOW, 0, MSG_MASK_WINDOW_KIND},
+		"mask_window is 0, and a mask of kind window needs 1 or more");
+	assert_message(MIMEO_E_INVALID, RING_DETAIL_RANGE,
+		(int32_t[4]){MSG_MASK_SINKS, -1, MSG_MASK_PREFIX_KIND},
+		"mask_sinks is 4294967295, and a mask of kind prefix has none");
 }
 
 static void test_message_without_detail_is_the_statuss_sentence(void **state)
@@ -432,8 +498,10 @@ int main(void)
 		cmocka_unit_test(test_forked_child_lacks_the_shared_memory),
 		cmocka_unit_test(test_close_in_a_forked_child_leaves_the_parents_session),
 		cmocka_unit_test(test_models_are_as_the_daemon_describes_them),
+		cmocka_unit_test(test_models_tell_of_masks_and_what_a_prefix_has_to_fit),
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
 		cmocka_unit_test(test_message_names_the_offending_value),
+		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),
 		cmocka_unit_test(test_message_without_detail_is_the_statuss_sentence),
 	};
 

@@ -54,6 +54,7 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 		.eos = {2},
 		.bos = 1,
 	};
+	engine->mask = (struct msg_mask){MSG_MASK_WINDOW_KIND, .window = 128, .sinks = 4};
 	/* one as long as names may be */
 	for (uint32_t i = 0; i < n_models; i++)
 		snprintf(engine->names[i], sizeof(engine->names[i]),
@@ -254,11 +255,13 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 	*ret = (struct engine_model_facts){
 		.name = engine->names[model],
 		.model = &engine->model,
-		.attention = "paged",
+		.attention = "flex",
 		.support = "UNIFORM_BATCH",
 		.mode = &engine->mode,
 		.mask = &engine->mask,
 		.max_seq_len = 512,
+		.masks = true,
+		.max_batch_tokens = 2048,
 		.page_tokens = 16,
 		.pages_total = 100,
 		.pages_free = 90,

@@ -83,6 +83,11 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	assert_string_equal(client.welcome.models[0].name, "tinycalc");
 	assert_int_equal(client.welcome.models[0].vocab_size, 256);
 	assert_int_equal(client.welcome.models[0].eos[0], 2);
+	assert_int_equal(client.welcome.models[0].max_batch_tokens, 2048);
+	assert_int_equal(client.welcome.models[0].masks, 1);
+	assert_int_equal(client.welcome.models[0].mask.kind, MSG_MASK_WINDOW_KIND);
+	assert_int_equal(client.welcome.models[0].mask.window, 128);
+	assert_int_equal(client.welcome.models[0].mask.sinks, 4);
 	assert_int_equal(region_map(&region, client.fds[0]), 0);
 	region_deinit(&region);
 	client.fds[0] = dup(client.fds[1]);
@@ -289,7 +294,7 @@ static void test_other_version_is_told_both_versions(void **state)
 	hello.version = 99;
 	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_VERSION);
 	assert_string_equal(
-		client.welcome.text, "the client speaks protocol version 99, the daemon 1");
+		client.welcome.text, "the client speaks protocol version 99, the daemon 2");
 	expect_closed(client.fd);
 	client_close(&client);
 }

@@ -140,6 +140,45 @@ MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
  */
 MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
 
+/* ---- masks: which tokens of its sequence a token attends to ---- */
+
+/*
+ * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
+ * others a request with any but DEFAULT is refused (UNSUPPORTED). A mask is the request's: it decides
+ * for the tokens that the request computes, those that it generates among them; of the sequence's
+ * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
+ * windows hold beside any mask, counted in the order of the sequence.
+ */
+enum mimeo_mask_kind {
+	MIMEO_MASK_DEFAULT = 0,   /* the model's: all tokens before it, or what mimeod --mask says */
+	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
+	                             first ones of the sequence */
+	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
+	                             its rows) see one another in both directions. They are
+	                             computed in one step: more than the daemon's
+	                             max_batch_tokens are refused (TOO_LONG) */
+	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Neighbours with the same
+	                             word are of one document; a row begins a new one; generated
+	                             tokens are the last one's */
+	MIMEO_MASK_TREE = 4,      /* steps only, rows of MIMEO_TREE_MAX tokens at most: all that the
+	                             sequence had before, and of the row's own tokens token i if bit
+	                             i of the word is set. Only bits of tokens before it count. A
+	                             token's position is that of the row's first token, and one more
+	                             for each of the row's tokens before it that it sees. Results
+	                             are the last token's; what is appended later stands behind all
+	                             of the row's tokens and sees all of them: cut them off first */
+};
+#define MIMEO_TREE_MAX 64
+
+struct mimeo_mask {
+	uint32_t kind;   /* enum mimeo_mask_kind */
+	uint32_t window; /* WINDOW: 1 ...; else 0 */
+	uint32_t sinks;  /* WINDOW: 0 ...; else 0 */
+	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
+	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], rows one after the
+	                          other; copied by the prepare call; else NULL */
+};
+
 /* ---- models ---- */
 
 #define MIMEO_NAME_MAX 64
@@ -158,6 +197,7 @@ struct mimeo_sampling {
 #define MIMEO_SAMPLING_SEEDED 1u /* draw from `seed`; without it the daemon picks a seed */
 #define MIMEO_SAMPLING_MODEL 2u  /* the model's own defaults; all else but the seed is ignored */
 
+/* The library's own, seen by pointer alone: later versions add fields at its end. */
 struct mimeo_model_info {
 	char name[MIMEO_NAME_MAX];
 	uint32_t vocab_size;
@@ -169,6 +209,11 @@ struct mimeo_model_info {
 	uint32_t page_tokens;
 	struct mimeo_sampling sampling; /* from generation_config.json; greedy if it has none */
 	uint32_t activation; /* enum mimeo_activation: what embeddings have to be */
+	uint32_t masks;      /* 1: its requests may bring masks; 0: they are refused */
+	/* Of requests that bring none (`mimeod --mask`): DEFAULT is causal here, and a PREFIX has
+	 * prefix UINT32_MAX, all tokens of each row. */
+	struct mimeo_mask mask;
+	uint32_t max_batch_tokens; /* of a step, whoever shares it: what a prefix has to fit */
 };
 
 enum mimeo_activation {
@@ -278,43 +323,6 @@ MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
 /* Why the last of these calls, or of those for fences, was refused, by the daemon or by the library;
  * "" if it was not, or with GONE. Lives until the next one. */
 MIMEO_PUBLIC const char *mimeo_buffer_message(const struct mimeo *m);
-
-/* ---- masks: which tokens of its sequence a token attends to ---- */
-
-/*
- * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
- * others a request with any but DEFAULT is refused (UNSUPPORTED). A mask is the request's: it decides
- * for the tokens that the request computes, those that it generates among them; of the sequence's
- * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
- * windows hold beside any mask, counted in the order of the sequence.
- */
-enum mimeo_mask_kind {
-	MIMEO_MASK_DEFAULT = 0,   /* the model's: all tokens before it, or what mimeod --mask says */
-	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
-	                             first ones of the sequence */
-	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
-	                             its rows) see one another in both directions. They are
-	                             computed in one step: more than the daemon's
-	                             max_batch_tokens are refused (TOO_LONG) */
-	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Neighbours with the same
-	                             word are of one document; a row begins a new one; generated
-	                             tokens are the last one's */
-	MIMEO_MASK_TREE = 4,      /* steps only, rows of MIMEO_TREE_MAX tokens at most: all that the
-	                             sequence had before, and of the row's own tokens token i if bit
-	                             i of the word is set. Only bits of tokens before it count. A
-	                             token's position is that of the row's first token, and one more
-	                             for each of the row's tokens before it that it sees */
-};
-#define MIMEO_TREE_MAX 64
-
-struct mimeo_mask {
-	uint32_t kind;   /* enum mimeo_mask_kind */
-	uint32_t window; /* WINDOW: 1 ...; else 0 */
-	uint32_t sinks;  /* WINDOW: 0 ...; else 0 */
-	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
-	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], rows one after the
-	                          other; copied by the prepare call; else NULL */
-};
 
 /* ---- requests ---- */
 
