@@ -35,7 +35,7 @@ struct config_model {
 	enum graph_mode graph_mode;
 	char breakable[16]; /* "yes", "no" */
 	char attention[16]; /* "auto", "naive", "paged", ... */
-	struct msg_mask mask; /* of requests that bring none */
+	struct mask_text mask; /* of requests that bring none */
 	uint32_t kv_pages;  /* 0: see kv_bytes */
 	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
 };
@@ -50,7 +50,7 @@ struct config {
 	enum graph_mode graph_mode;
 	char breakable[16];
 	char attention[16];
-	struct msg_mask mask;
+	struct mask_text mask;
 	uint32_t kv_pages;
 	uint64_t kv_bytes;
 
@@ -84,7 +84,7 @@ enum config_kind {
 	CONFIG_SPIN,     /* uint32_t */
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
-	CONFIG_MASK,     /* struct msg_mask */
+	CONFIG_MASK,     /* struct mask_text */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Digits, of 1 to UINT32_MAX, and then one of `ends`. */
-static bool parse_tokens(const char **at, const char *ends, uint32_t *ret)
+/* Digits, of `least` to UINT32_MAX, and then one of `ends`. */
+static bool parse_tokens(const char **at, const char *ends, uint32_t least, uint32_t *ret)
 {
 	unsigned long long value;
 	char *end;
@@ -17,26 +17,25 @@ static bool parse_tokens(const char **at, const char *ends, uint32_t *ret)
 		return false;
 	errno = 0;
 	value = strtoull(*at, &end, 10);
-	if (errno || !value || value > UINT32_MAX || !strchr(ends, *end))
+	if (errno || value < least || value > UINT32_MAX || !strchr(ends, *end))
 		return false;
 	*ret = (uint32_t)value;
 	*at = end;
 	return true;
 }
 
-bool mask_text_parse(const char *text, struct msg_mask *ret)
+bool mask_text_parse(const char *text, struct mask_text *ret)
 {
-	struct msg_mask mask = {.kind = MSG_MASK_DEFAULT_KIND};
+	struct mask_text mask = {0};
 
 	if (strcmp(text, "prefix") == 0) {
-		mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX};
+		mask.prefix = UINT32_MAX;
 	} else if (strncmp(text, "window:", strlen("window:")) == 0) {
 		const char *at = text + strlen("window:");
 
-		mask.kind = MSG_MASK_WINDOW_KIND;
-		if (!parse_tokens(&at, "+", &mask.window)) /* strchr finds the end, too */
+		if (!parse_tokens(&at, "+", 1, &mask.window)) /* strchr finds the end, too */
 			return false;
-		if (*at++ == '+' && !parse_tokens(&at, "", &mask.sinks))
+		if (*at++ == '+' && !parse_tokens(&at, "", 0, &mask.sinks))
 			return false;
 	} else if (strcmp(text, "causal") != 0) {
 		return false;
@@ -45,12 +44,10 @@ bool mask_text_parse(const char *text, struct msg_mask *ret)
 	return true;
 }
 
-const char *mask_text(const struct msg_mask *mask, char ret[MASK_TEXT_MAX])
+const char *mask_text(const struct mask_text *mask, char ret[MASK_TEXT_MAX])
 {
-	const char *name = mask->kind == MSG_MASK_PREFIX_KIND ? "prefix" : "causal";
-
-	if (mask->kind != MSG_MASK_WINDOW_KIND)
-		snprintf(ret, MASK_TEXT_MAX, "%s", name);
+	if (!mask->window)
+		snprintf(ret, MASK_TEXT_MAX, "%s", mask->prefix ? "prefix" : "causal");
 	else if (mask->sinks)
 		snprintf(ret, MASK_TEXT_MAX, "window:%" PRIu32 "+%" PRIu32, mask->window, mask->sinks);
 	else

@@ -11,6 +11,17 @@
 
 /* ---- before its weights ---- */
 
+static struct msg_mask mask_of(const struct mask_text *text)
+{
+	return (struct msg_mask){
+		.kind = text->window ? MSG_MASK_WINDOW_KIND
+			: text->prefix ? MSG_MASK_PREFIX_KIND : MSG_MASK_DEFAULT_KIND,
+		.window = text->window,
+		.sinks = text->sinks,
+		.prefix = text->prefix,
+	};
+}
+
 static int choose_attention(struct startup_model *model, const struct config *config,
 	const struct device_info *info, struct startup_error *error)
 {
@@ -22,13 +33,12 @@ static int choose_attention(struct startup_model *model, const struct config *co
 	attention.max_tokens = config->max_batch_tokens;
 	attention.max_pages = (model->max_seq_len + config->page_tokens - 1) / config->page_tokens;
 	attention.max_seq_len = model->max_seq_len;
-	attention.masks = model->options->mask.kind != MSG_MASK_DEFAULT_KIND;
+	attention.masks = mask_of(&model->options->mask).kind != MSG_MASK_DEFAULT_KIND;
 
 	int r = attention_choose(model->options->attention, &attention, &model->attention,
 		&model->support, why, sizeof(why));
 	if (r < 0)
-		return startup_refuse(error, r, "model %s: attention %s: %s", model->options->name,
-			model->options->attention, why);
+		return startup_refuse(error, r, "model %s: %s", model->options->name, why);
 	log_info("model %s: attention: %s", model->options->name, why);
 	return 0;
 }
@@ -113,9 +123,10 @@ void startup_model_cut(struct startup_model *model, uint32_t page_tokens)
 
 	if (most >= model->max_seq_len)
 		return;
-	log_warn("model %s: its KV cache of %u pages fits sequences of %u tokens at most, not %u: "
+	log_warn("model %s: its KV cache of %u page%s fits sequences of %u tokens at most, not %u: "
 		 "see --kv-pages, --kv-bytes and --max-seq-len",
-		model->options->name, model->memory->kv_pages, (uint32_t)most, model->max_seq_len);
+		model->options->name, model->memory->kv_pages,
+		model->memory->kv_pages == 1 ? "" : "s", (uint32_t)most, model->max_seq_len);
 	model->max_seq_len = (uint32_t)most;
 }
 
@@ -139,6 +150,22 @@ static void on_load(void *userdata, uint64_t done, uint64_t total)
 	progress_show(&loading->progress, text);
 }
 
+/* What of its files the model has no use for. */
+static void tell_unused(const char *name, const struct model_unused *unused)
+{
+	if (unused->n)
+		log_warn("model %s: %u tensor%s of its files %s not used, the first is \"%s\": "
+			 "config.json may be another model's",
+			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
+			unused->first);
+	if (unused->n_prediction)
+		log_info("model %s: %u tensors of layers that predict further tokens are not used",
+			name, unused->n_prediction);
+	if (unused->n_buffers)
+		log_debug("model %s: %u buffers of rotary frequencies are not used", name,
+			unused->n_buffers);
+}
+
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error)
 {
@@ -155,17 +182,22 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	if (r != 0)
 		return startup_refuse(error, r, "model %s: %s", name, model_error.text);
 	log_info("model %s: %s, %s of weights in %s (%s, %.2f GB/s), attention %s, graph mode %s",
-		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->bytes),
+		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->weights_bytes),
 		table_format_seconds(seconds, loaded->load_seconds), loaded->reader,
 		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention->name,
 		graph_mode_name(model->mode.resolved));
 
+	if (model->config.experts.normalise_ignored)
+		log_warn("model %s: norm_topk_prob is not obeyed in %s, as transformers does not: experts' "
+			 "weights are scaled and not normalised, where the model's own code normalises "
+			 "them", name, model->config.architecture);
+	tell_unused(name, &loaded->unused);
 	*ret = (struct engine_model_options){
 		.model = loaded,
 		.attention = model->attention,
 		.support = model->support,
 		.mode = model->mode,
-		.mask = model->options->mask,
+		.mask = mask_of(&model->options->mask),
 		.max_seq_len = model->max_seq_len,
 		.kv_pages = model->memory->kv_pages,
 		.kv_exact = model->options->kv_pages > 0,

@@ -74,6 +74,47 @@ static int stop_check(const struct run_options *options, const struct mimeo_mode
 	return RUN_OK;
 }
 
+/* What the daemon would refuse, told in the words of the command line. */
+static int mask_check(const struct run_options *options, const struct mimeo_model_info *model)
+{
+	const struct mask_text *mask = &options->mask;
+
+	if (!options->mask_text)
+		return RUN_OK;
+	if (!model->masks && (mask->window || mask->prefix)) {
+		run_complain("--mask %s: the attention of model %s has the causal mask alone: mimeod "
+			     "gives it others by --attention flex, unless it is latent",
+			options->mask_text, model->name);
+		return RUN_REFUSED;
+	}
+	if (mask->prefix && options->n_tokens > model->max_batch_tokens) {
+		run_complain("--mask %s: the prompt has %u tokens and has to fit one step, of which "
+			     "mimeod's --max-batch-tokens is %u",
+			options->mask_text, options->n_tokens, model->max_batch_tokens);
+		return RUN_REFUSED;
+	}
+	return RUN_OK;
+}
+
+/* Causal goes as the default where that is what it means, else as a window that ends nowhere. */
+static struct mimeo_mask mask_of(
+	const struct run_options *options, const struct mimeo_model_info *model)
+{
+	const struct mask_text *mask = &options->mask;
+
+	if (!options->mask_text)
+		return (struct mimeo_mask){.kind = MIMEO_MASK_DEFAULT};
+	if (mask->window)
+		return (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = mask->window,
+			.sinks = mask->sinks};
+	if (mask->prefix)
+		return (struct mimeo_mask){
+			.kind = MIMEO_MASK_PREFIX, .prefix = options->n_tokens};
+	return model->mask.kind == MIMEO_MASK_DEFAULT
+		? (struct mimeo_mask){.kind = MIMEO_MASK_DEFAULT}
+		: (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = model->max_seq_len};
+}
+
 /* ---- connection ---- */
 
 static int connect_status(int status)
@@ -134,6 +175,7 @@ static int submit(
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 	struct mimeo_request *request = mimeo_request_get(m);
 
+	generate.mask = mask_of(options, mimeo_model_get(m, model));
 	generate.model = model;
 	generate.tokens = options->tokens;
 	generate.n_tokens = options->n_tokens;
@@ -231,6 +273,8 @@ static int run(struct mimeo *m, struct run_options *options, FILE *logits)
 		r = stop_check(options, model);
 	if (r == RUN_OK)
 		r = limit_resolve(options, model);
+	if (r == RUN_OK)
+		r = mask_check(options, model);
 	if (r != RUN_OK)
 		return r;
 

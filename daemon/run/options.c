@@ -26,6 +26,7 @@ static const char usage[] =
 	"  --min-p P           sample from tokens at least P times as likely as the likeliest\n"
 	"  --seed N            repeatable sampling\n"
 	"  --sampling model    the model's own sampling defaults\n"
+	"  --mask MASK         what tokens attend to: causal, window:N, window:N+SINKS or prefix\n"
 	"  --logits FILE       write the logits of the last prompt position, raw float32\n"
 	"  --ids               print token ids instead of text\n"
 	"  --timeout SECONDS   give up after that long\n"
@@ -45,6 +46,7 @@ enum option_key {
 	OPT_MIN_P,
 	OPT_SEED,
 	OPT_SAMPLING,
+	OPT_MASK,
 	OPT_LOGITS,
 	OPT_IDS,
 	OPT_TIMEOUT,
@@ -66,6 +68,7 @@ static const struct option long_options[] = {
 	{"min-p", required_argument, NULL, OPT_MIN_P},
 	{"seed", required_argument, NULL, OPT_SEED},
 	{"sampling", required_argument, NULL, OPT_SAMPLING},
+	{"mask", required_argument, NULL, OPT_MASK},
 	{"logits", required_argument, NULL, OPT_LOGITS},
 	{"ids", no_argument, NULL, OPT_IDS},
 	{"timeout", required_argument, NULL, OPT_TIMEOUT},
@@ -185,6 +188,15 @@ static int take_tokens(struct run_options *options, const char *text)
 	return take_ids("tokens", text, tokens, (uint32_t)most, &options->n_tokens);
 }
 
+static int take_mask(struct run_options *options, const char *text)
+{
+	options->mask_text = text;
+	if (mask_text_parse(text, &options->mask))
+		return RUN_OK;
+	run_complain("--mask: '%s' is not " MASK_TEXT_ACCEPTED, text);
+	return RUN_USAGE;
+}
+
 static int take_timeout(struct run_options *options, const char *text)
 {
 	char *end;
@@ -245,6 +257,8 @@ static int take_option(struct run_options *o, struct given *given, int option, c
 			return RUN_OK;
 		run_complain("--sampling: '%s' is not 'model'", value);
 		return RUN_USAGE;
+	case OPT_MASK:
+		return take_mask(o, value);
 	case OPT_LOGITS:
 		o->logits = value;
 		return RUN_OK;

@@ -8,6 +8,8 @@
 
 #include <mimeo/mimeo.h>
 
+#include "daemon/mask_text.h"
+
 enum run_exit {
 	RUN_OK = 0,
 	RUN_DAEMON = 1,  /* unreachable or gone; or output that cannot be written */
@@ -25,6 +27,8 @@ struct run_options {
 	int32_t stop[MIMEO_STOP_MAX];
 	uint32_t n_stop;
 	struct mimeo_sampling sampling;
+	const char *mask_text; /* NULL: the model's */
+	struct mask_text mask;
 	bool ignore_eos, ids;
 	bool done; /* --help or --version: nothing left to do */
 };

@@ -143,6 +143,12 @@ void answer_sessions(struct serve *serve, struct reply *reply)
 	}
 }
 
+static const char *mask_of(const struct engine_model_facts *facts, char ret[MASK_TEXT_MAX])
+{
+	return mask_text(&(struct mask_text){facts->mask->window, facts->mask->sinks,
+			facts->mask->prefix}, ret);
+}
+
 void answer_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
@@ -155,7 +161,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("weights_bytes", facts.model->bytes),
 			CELL_TEXT("attention", facts.attention),
 			CELL_TEXT("support", facts.support),
-			CELL_TEXT("mask", mask_text(facts.mask, mask)),
+			CELL_TEXT("mask", mask_of(&facts, mask)),
 			CELL_TEXT("configured", graph_mode_name(facts.mode->configured)),
 			CELL_TEXT("resolved", graph_mode_name(facts.mode->resolved)),
 			CELL_TEXT("reason", facts.mode->reason),

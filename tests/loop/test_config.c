@@ -113,7 +113,7 @@ static const struct {
 	{ "capture", "lazy", "lazy", { "never", "or", "0" } },
 	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
 	{ "mask", "window:128+4", "window:128+4",
-		{ "window", "window:0", "window:8+", "window:8+4+", "prefix:3", "tree" } },
+		{ "window", "window:0", "window:8+", "window:8+4+", "window:8+-1", "tree" } },
 	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
 	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },
 	{ "capture_sizes", "8,1,8", "8,1,8", { "0", "1,,2", "1,", ",1", "65537", "1;2" } },
@@ -309,6 +309,17 @@ static void test_config_pages_are_for_each_model(void **state)
 	config_deinit(&config);
 }
 
+static void test_config_mask_of_a_window_may_say_that_it_has_no_sinks(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--model m=d --mask window:8+0", &config), 0);
+	assert_int_equal(config.mask.window, 8);
+	assert_int_equal(config.mask.sinks, 0);
+	config_deinit(&config);
+}
+
 static void test_config_last_option_wins(void **state)
 {
 	struct config config;
@@ -467,6 +478,7 @@ int main(void)
 		cmocka_unit_test(test_config_command_line_beats_the_file),
 		cmocka_unit_test(test_config_own_value_of_a_model_beats_the_one_for_all),
 		cmocka_unit_test(test_config_pages_are_for_each_model),
+		cmocka_unit_test(test_config_mask_of_a_window_may_say_that_it_has_no_sinks),
 		cmocka_unit_test(test_config_last_option_wins),
 		cmocka_unit_test(test_config_takes_32_models_and_refuses_the_33rd),
 		cmocka_unit_test(test_config_model_names_have_1_to_63_characters),

@@ -316,6 +316,86 @@ static void test_too_long_exits_3_and_says_by_what(void **state)
 	assert_non_null(strstr(outcome.err, "512"));
 }
 
+/* ---- masks ---- */
+
+static struct msg_mask mask_sent(const struct msg_mask *models, const char *arguments)
+{
+	struct msg_mask mask = {.kind = 99};
+	const struct fake_script script = {.default_mask = *models, .ret_mask = &mask};
+	struct outcome outcome = run_logits(&script, arguments, NULL, NULL);
+
+	assert_string_equal(outcome.err, "");
+	assert_int_equal(outcome.status, 0);
+	return mask;
+}
+
+static void assert_mask(struct msg_mask mask, uint32_t kind, uint32_t window, uint32_t sinks,
+	uint32_t prefix)
+{
+	assert_int_equal(mask.kind, kind);
+	assert_int_equal(mask.window, window);
+	assert_int_equal(mask.sinks, sinks);
+	assert_int_equal(mask.prefix, prefix);
+}
+
+#define ASK "--model count --tokens 7,8,9 --max-tokens 2"
+
+static void test_mask_goes_as_it_is_written(void **state)
+{
+	const struct msg_mask causal = {0};
+
+	assert_mask(mask_sent(&causal, ASK), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask causal"), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8"), MSG_MASK_WINDOW_KIND, 8, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8+0"), MSG_MASK_WINDOW_KIND, 8, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8+4"), MSG_MASK_WINDOW_KIND, 8, 4, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask prefix"), MSG_MASK_PREFIX_KIND, 0, 0, 3);
+}
+
+/* The default is not causal there: a window as long as any sequence is. */
+static void test_causal_mask_is_had_of_a_model_with_another_default(void **state)
+{
+	const struct msg_mask window = {.kind = MSG_MASK_WINDOW_KIND, .window = 2};
+
+	assert_mask(mask_sent(&window, ASK), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
+	assert_mask(mask_sent(&window, ASK " --mask causal"), MSG_MASK_WINDOW_KIND,
+		FAKE_MAX_SEQ_LEN, 0, 0);
+}
+
+static void test_mask_that_is_none_exits_2_and_names_those_there_are(void **state)
+{
+	struct outcome outcome = run_alone(ASK " --mask tree");
+
+	assert_int_equal(outcome.status, 2);
+	assert_string_equal(outcome.err, "mimeo-run: --mask: 'tree' is not causal, window:N (N from 1 "
+		"to 4294967295), window:N+SINKS (SINKS from 0) or prefix\n");
+}
+
+static void test_mask_that_the_model_does_not_take_exits_3_with_the_remedy(void **state)
+{
+	const struct fake_script script = {.no_masks = true};
+	struct outcome outcome = run_logits(&script, ASK " --mask window:8", NULL, NULL);
+
+	assert_int_equal(outcome.status, 3);
+	assert_string_equal(outcome.err, "mimeo-run: --mask window:8: the attention of model count has "
+		"the causal mask alone: mimeod gives it others by --attention flex, unless it is latent\n");
+	assert_int_equal(run_logits(&script, ASK " --mask causal", NULL, NULL).status, 0);
+}
+
+static void test_prefix_longer_than_a_step_exits_3_with_the_limit(void **state)
+{
+	char line[1024] = "--model count --max-tokens 2 --mask prefix --tokens 7";
+
+	for (uint32_t i = 1; i < FAKE_BATCH_TOKENS; i++)
+		strcat(line, ",7");
+	assert_int_equal(run(line).status, 0);
+	strcat(line, ",7");
+	struct outcome outcome = run(line);
+	assert_int_equal(outcome.status, 3);
+	assert_string_equal(outcome.err, "mimeo-run: --mask prefix: the prompt has 65 tokens and has to "
+		"fit one step, of which mimeod's --max-batch-tokens is 64\n");
+}
+
 static void test_help_and_version_go_to_standard_output(void **state)
 {
 	struct outcome help = run_alone("--help"), version = run_alone("--version");
@@ -351,6 +431,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_unknown_model_exits_3_and_names_those_served),
 		cmocka_unit_test(test_refused_token_exits_3_and_is_named),
 		cmocka_unit_test(test_too_long_exits_3_and_says_by_what),
+		cmocka_unit_test(test_mask_goes_as_it_is_written),
+		cmocka_unit_test(test_causal_mask_is_had_of_a_model_with_another_default),
+		cmocka_unit_test(test_mask_that_is_none_exits_2_and_names_those_there_are),
+		cmocka_unit_test(test_mask_that_the_model_does_not_take_exits_3_with_the_remedy),
+		cmocka_unit_test(test_prefix_longer_than_a_step_exits_3_with_the_limit),
 		cmocka_unit_test(test_help_and_version_go_to_standard_output),
 	};
 
