@@ -40,6 +40,16 @@ static void await_graphs(struct rig *rig, const char *state, uint32_t n)
 	}
 }
 
+/* Wait until so many are captured, or more: a test that is not scheduled may miss the moment. */
+static void await_ready(struct rig *rig, uint32_t n)
+{
+	for (int ms = 0; count_graphs(rig, "ready") < n; ms++) {
+		if (ms == PATIENCE_MS)
+			fail_msg("%u graphs are ready, not %u", count_graphs(rig, "ready"), n);
+		nap();
+	}
+}
+
 /* Nothing is being captured or dropped. */
 static void await_rest(struct rig *rig)
 {
@@ -450,7 +460,7 @@ static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void 
 	n = count_graphs(&rig, NULL);
 	for (int i = 0; i < 3; i++) {
 		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-		await_graphs(&rig, "ready", n > 4 ? 4 : n);
+		await_ready(&rig, n > 4 ? 4 : n);
 		order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 		await_graphs(&rig, "empty", n);
 		await_rest(&rig);
