@@ -3,60 +3,14 @@
  * Attention under masks: the requests' own, in graphs and without, against a dense
  * reference; and what may not be cut into chunks.
  */
-#include "tests/daemon/rig.h"
+#include "tests/daemon/masks.h"
 
 #include <string.h>
 
-#include "tests/dense.h"
-#include "tests/device.h"
-
-/* Prompts without sense are to a trained model what any are to a random one. */
-#define TOLERANCE test_logits_tolerance(false)
 /* The reference is sure of a token that leads by more: of what activations in bf16 may turn round. */
 #define MARGIN (test_on_cuda() ? 1.0 : 1e-3)
-#define N_MAX 128
 
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
-
-/* ---- the dense reference ---- */
-
-/* A mask, by what the public header says. begin: the request's first token. */
-struct mask {
-	struct msg_mask msg;
-	uint32_t begin;
-	uint64_t words[N_MAX]; /* by position */
-};
-
-static bool same_document(const struct mask *m, uint32_t q, uint32_t k)
-{
-	for (; q > k; q--)
-		if (q == m->begin || m->words[q] != m->words[q - 1])
-			return false;
-	return true;
-}
-
-static bool sees(const void *mask, uint32_t q, uint32_t k)
-{
-	const struct mask *m = mask;
-	uint32_t end = m->begin + m->msg.prefix;
-
-	if (q == k)
-		return true;
-	switch (m->msg.kind) {
-	case MSG_MASK_WINDOW_KIND:
-		return k < q && (k < m->msg.sinks || q - k < m->msg.window);
-	case MSG_MASK_PREFIX_KIND:
-		return k < q || (q >= m->begin && q < end && k < end);
-	case MSG_MASK_DOCUMENTS_KIND:
-		return k < q && (q < m->begin || (k >= m->begin && same_document(m, q, k)));
-	case MSG_MASK_TREE_KIND:
-		if (k >= q || q < m->begin || k < m->begin)
-			return k < q;
-		return m->words[q] >> (k - m->begin) & 1;
-	default:
-		return k < q;
-	}
-}
 
 /* ---- asking ---- */
 
@@ -65,7 +19,7 @@ static void number_documents(struct mask *m, uint32_t n)
 {
 	uint32_t left = 5, size = 5;
 
-	for (uint32_t i = 0, document = 9; i < N_MAX; i++, left--) {
+	for (uint32_t i = 0, document = 9; i < MASK_TOKENS_MAX; i++, left--) {
 		if (left == 0) {
 			left = ++size;
 			document ^= 0x80; /* any other number */
@@ -74,23 +28,15 @@ static void number_documents(struct mask *m, uint32_t n)
 	}
 }
 
-/* Tokens, then words. */
-static uint32_t with_words(const struct mask *m, const int32_t *tokens, uint32_t n, int32_t *payload)
-{
-	memcpy(payload, tokens, n * sizeof(*tokens));
-	memcpy(payload + n, m->words + m->begin, n * sizeof(m->words[0]));
-	return msg_mask_has_words(&m->msg) ? 3 * n : n;
-}
-
 static struct rig_request ask(struct rig_client *client, uint32_t index, const int32_t *tokens,
 	uint32_t n, uint32_t max_tokens, const struct mask *m)
 {
 	struct msg_generate msg = rig_greedy(n, max_tokens);
-	int32_t payload[3 * N_MAX];
+	int32_t payload[3 * MASK_TOKENS_MAX];
 
 	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
 	msg.mask = m->msg;
-	return rig_generate(client, index, payload, with_words(m, tokens, n, payload), &msg);
+	return rig_generate(client, index, payload, mask_payload(m, tokens, n, payload), &msg);
 }
 
 /* The reference's, by the greedy tokens that it was first asked about. */
@@ -104,7 +50,7 @@ struct answer {
 static void learn(const struct dense *dense, const struct mask *m, const int32_t *prompt, uint32_t n,
 	const int32_t *generated, uint32_t n_generated, struct answer *ret)
 {
-	int32_t tokens[N_MAX];
+	int32_t tokens[MASK_TOKENS_MAX];
 	uint32_t n_sure = 0;
 
 	memcpy(tokens, prompt, n * sizeof(*tokens));
@@ -113,7 +59,7 @@ static void learn(const struct dense *dense, const struct mask *m, const int32_t
 		double logits[DENSE_VOCAB];
 		int32_t next;
 
-		dense_logits(dense, tokens, NULL, n + i, sees, m, logits);
+		dense_logits(dense, tokens, NULL, n + i, mask_sees, m, logits);
 		if (i == 0)
 			memcpy(ret->logits, logits, sizeof(logits));
 		next = dense_next(logits, MARGIN);
@@ -135,7 +81,7 @@ static void check_answer(const struct dense *dense, const struct rig_client *cli
 	/* of the cuda device logits depend on the number of rows: asked about each time */
 	if (!answer->known || test_on_cuda())
 		learn(dense, m, prompt, n, rig_tokens(client, request), n_generated, answer);
-	dense_check(answer->logits, rig_logits(client, request, &layout), TOLERANCE);
+	dense_check(answer->logits, rig_logits(client, request, &layout), MASK_TOLERANCE);
 	assert_memory_equal(rig_tokens(client, request), answer->tokens,
 		n_generated * sizeof(answer->tokens[0]));
 }
@@ -318,223 +264,11 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 	}
 	for (int i = 0; i < 256; i++)
 		expected[i] = (double)logits[0][i];
-	dense_check(expected, logits[1], TOLERANCE);
+	dense_check(expected, logits[1], MASK_TOLERANCE);
 	if (!test_on_cuda()) {
 		assert_memory_equal(logits[1], logits[0], sizeof(logits[0]));
 		assert_memory_equal(tokens[1], tokens[0], sizeof(tokens[0]));
 	}
-}
-
-/* ---- steps ---- */
-
-/* Append tokens to sequence 1, under the mask; *ret_logits of the last. */
-static void append(struct rig_client *client, const struct mask *m, const int32_t *tokens, uint32_t n,
-	float ret_logits[static 256])
-{
-	struct msg_row row = {1, n};
-	struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_LOGITS, .mask = m->msg};
-	struct msg_output layout = msg_output_layout(0, 1, 256, 0, 160);
-	int32_t payload[3 * N_MAX];
-	struct rig_request request;
-
-	with_words(m, tokens, n, payload);
-	request = rig_step(client, 0, &msg, &row, payload);
-	assert_int_equal(rig_do(client, &request).status, 0);
-	memcpy(ret_logits, rig_logits(client, &request, &layout), 256 * sizeof(float));
-}
-
-/*
- * A tree behind a history of 12 tokens, its nodes in the order of their parents; the bits of each token's
- * word are its ancestors, and some of tokens that come later, which do not count. The last node's logits
- * are those of its path, whose tokens stand one behind the other.
- */
-static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
-{
-	static const int parents[] = {-1, 0, 0, 1, 2, 2, 4, 3, 6};
-	enum { HISTORY = 12, NODES = sizeof(parents) / sizeof(parents[0]) };
-	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = HISTORY};
-	int32_t tokens[HISTORY + NODES], path[HISTORY + NODES];
-	uint32_t positions[HISTORY + NODES], n_path = HISTORY;
-	float logits[256], expected[256];
-	double reference[DENSE_VOCAB];
-	struct rig_client client;
-	struct dense dense;
-	struct rig rig;
-
-	(void)state;
-	rig_nonsense(tokens, HISTORY + NODES, 5);
-	memcpy(path, tokens, HISTORY * sizeof(*tokens));
-	for (uint32_t i = 0; i < HISTORY; i++)
-		positions[i] = i;
-	for (int i = 0; i < NODES; i++) {
-		uint64_t above = parents[i] < 0 ? 0 : tree.words[HISTORY + parents[i]];
-
-		tree.words[HISTORY + i] = above | (uint64_t)1 << i;
-		positions[HISTORY + i] =
-			HISTORY + (uint32_t)__builtin_popcountll(tree.words[HISTORY + i]) - 1;
-		if (i == NODES - 1)
-			for (int k = 0; k < NODES; k++)
-				if (tree.words[HISTORY + i] >> k & 1)
-					path[n_path++] = tokens[HISTORY + k];
-	}
-	assert_int_equal(n_path, HISTORY + 5);
-	dense_open(&dense);
-	dense_logits(&dense, tokens, positions, HISTORY + NODES, sees, &tree, reference);
-	for (int i = 0; i < NODES - 1; i++)
-		tree.words[HISTORY + i] |= (uint64_t)0xff00 << i;
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	append(&client, &masks[0], tokens, HISTORY, logits);
-	append(&client, &tree, tokens + HISTORY, NODES, logits);
-	dense_check(reference, logits, TOLERANCE);
-	/* back to the history, and the path alone */
-	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, HISTORY);
-	append(&client, &masks[0], path + HISTORY, n_path - HISTORY, expected);
-	for (int i = 0; i < 256; i++)
-		reference[i] = (double)expected[i];
-	dense_check(reference, logits, TOLERANCE);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_detach(&client);
-	rig_close(&rig);
-	dense_close(&dense);
-}
-
-/* Nodes of a tree: a chain of three, which stands first, and two branches off it. */
-static const uint64_t branched[] = {0, 1, 3, 1, 9};
-
-enum { BRANCH_HISTORY = 12, BRANCH_NODES = 5, BRANCH_CHAIN = 3, BRANCH_LATER = 2,
-	BRANCH_TOKENS = BRANCH_HISTORY + BRANCH_NODES + BRANCH_LATER };
-
-static struct mask branched_tree(void)
-{
-	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = BRANCH_HISTORY};
-
-	memcpy(tree.words + BRANCH_HISTORY, branched, sizeof(branched));
-	return tree;
-}
-
-/* What follows a tree stands behind the last of its tokens in the sequence, however deep that is, and
- * sees all of them, those of other branches too. */
-static void test_tokens_behind_a_tree_are_behind_all_of_it_and_see_all_of_it(void **state)
-{
-	struct mask tree = branched_tree();
-	uint32_t positions[BRANCH_TOKENS];
-	int32_t tokens[BRANCH_TOKENS];
-	double reference[DENSE_VOCAB];
-	struct rig_client client;
-	struct dense dense;
-	float logits[256];
-	struct rig rig;
-
-	(void)state;
-	rig_nonsense(tokens, BRANCH_TOKENS, 5);
-	for (uint32_t i = 0; i < BRANCH_TOKENS; i++)
-		positions[i] = i;
-	for (uint32_t i = 0; i < BRANCH_NODES; i++)
-		positions[BRANCH_HISTORY + i] =
-			BRANCH_HISTORY + (uint32_t)__builtin_popcountll(branched[i]);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	append(&client, &masks[0], tokens, BRANCH_HISTORY, logits);
-	append(&client, &tree, tokens + BRANCH_HISTORY, BRANCH_NODES, logits);
-	append(&client, &masks[0], tokens + BRANCH_TOKENS - BRANCH_LATER, BRANCH_LATER, logits);
-	for (uint32_t i = BRANCH_TOKENS - BRANCH_LATER; i < BRANCH_TOKENS; i++)
-		tree.words[i] = UINT64_MAX;
-	dense_open(&dense);
-	dense_logits(&dense, tokens, positions, BRANCH_TOKENS, sees, &tree, reference);
-	dense_check(reference, logits, TOLERANCE);
-	dense_close(&dense);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_detach(&client);
-	rig_close(&rig);
-}
-
-/* The chain that stands first is what it had been alone, once the rest is cut off. */
-static void test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain(void **state)
-{
-	const struct mask tree = branched_tree();
-	const uint32_t n_kept = BRANCH_HISTORY + BRANCH_CHAIN;
-	int32_t tokens[BRANCH_TOKENS];
-	double reference[DENSE_VOCAB];
-	struct rig_client client;
-	struct dense dense;
-	float logits[256];
-	struct rig rig;
-
-	(void)state;
-	rig_nonsense(tokens, BRANCH_TOKENS, 6);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	append(&client, &masks[0], tokens, BRANCH_HISTORY, logits);
-	append(&client, &tree, tokens + BRANCH_HISTORY, BRANCH_NODES, logits);
-	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, n_kept);
-	append(&client, &masks[0], tokens + n_kept, BRANCH_LATER, logits);
-	dense_open(&dense);
-	dense_logits(&dense, tokens, NULL, n_kept + BRANCH_LATER, sees, &masks[0], reference);
-	dense_check(reference, logits, TOLERANCE);
-	dense_close(&dense);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_detach(&client);
-	rig_close(&rig);
-}
-
-/* Each row of a step has words and a prefix of its own; documents do not see what the sequence had. */
-static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
-{
-	static const uint32_t kinds[] = {MSG_MASK_DOCUMENTS_KIND, MSG_MASK_PREFIX_KIND};
-	enum { ROWS = 3, N = 20, HISTORY = 4 };
-	struct dense dense;
-	struct rig_client client;
-	struct rig rig;
-
-	(void)state;
-	dense_open(&dense);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	for (size_t k = 0; k < 2; k++) {
-		struct msg_step msg = {.n_rows = ROWS, .outputs = MSG_STEP_LOGITS};
-		struct msg_output layout = msg_output_layout(0, ROWS, 256, 0, 160);
-		int32_t tokens[ROWS][HISTORY + N], payload[3 * ROWS * N];
-		struct mask m[ROWS] = {0};
-		struct msg_row rows[ROWS];
-		struct rig_request request;
-		float logits[256];
-
-		msg.mask = (struct msg_mask){.kind = kinds[k], .prefix = k ? N - 2 : 0};
-		for (uint32_t i = 0; i < ROWS; i++) {
-			rows[i] = (struct msg_row){i + 1, N};
-			rig_nonsense(tokens[i], HISTORY + N, i + 20);
-			m[i].msg = msg.mask;
-			m[i].begin = HISTORY;
-			for (uint32_t p = HISTORY; p < HISTORY + N; p++)
-				m[i].words[p] = i ? (p + i) / 8 : 5; /* row 0: one alone */
-			rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
-			request = rig_step(&client, 0,
-				&(struct msg_step){.n_rows = 1, .outputs = MSG_STEP_LOGITS},
-				&(struct msg_row){i + 1, HISTORY}, tokens[i]);
-			assert_int_equal(rig_do(&client, &request).status, 0);
-			memcpy(payload + i * N, tokens[i] + HISTORY, N * sizeof(payload[0]));
-			memcpy(payload + ROWS * N + i * 2 * N, m[i].words + HISTORY,
-				N * sizeof(m[i].words[0]));
-		}
-		request = rig_step(&client, 0, &msg, rows, payload);
-		assert_int_equal(rig_do(&client, &request).status, 0);
-		for (uint32_t i = 0; i < ROWS; i++) {
-			double expected[DENSE_VOCAB];
-
-			dense_logits(&dense, tokens[i], NULL, HISTORY + N, sees, &m[i], expected);
-			memcpy(logits, rig_logits(&client, &request, &layout) + i * 256,
-				sizeof(logits));
-			dense_check(expected, logits, TOLERANCE);
-			rig_ok(&client, 0, RING_OP_CLOSE, i + 1, 0);
-		}
-	}
-	rig_detach(&client);
-	rig_close(&rig);
-	dense_close(&dense);
 }
 
 /* ---- what is not cut ---- */
@@ -545,7 +279,7 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 {
 	struct rig_options options = flex;
 	struct mask m = {.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 24}};
-	int32_t tokens[N_MAX];
+	int32_t tokens[MASK_TOKENS_MAX];
 	struct rig_request request;
 	struct rig_client client;
 	struct dense dense;
@@ -659,10 +393,6 @@ int main(void)
 		cmocka_unit_test(
 			test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices),
 		cmocka_unit_test(test_causal_requests_get_what_paged_gives),
-		cmocka_unit_test(test_tree_gives_its_last_node_the_logits_of_the_path),
-		cmocka_unit_test(test_tokens_behind_a_tree_are_behind_all_of_it_and_see_all_of_it),
-		cmocka_unit_test(test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain),
-		cmocka_unit_test(test_each_row_of_a_step_has_its_part_of_the_mask),
 		cmocka_unit_test(test_prefix_behind_a_token_that_was_not_computed_is_whole),
 		cmocka_unit_test(test_prefix_that_fills_a_step_does_not_starve_beside_decodes),
 		cmocka_unit_test(test_prefixes_that_fill_steps_leave_some_to_decodes),

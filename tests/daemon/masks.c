@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/daemon/masks.h"
+
+#include <string.h>
+
+static bool same_document(const struct mask *m, uint32_t q, uint32_t k)
+{
+	for (; q > k; q--)
+		if (q == m->begin || m->words[q] != m->words[q - 1])
+			return false;
+	return true;
+}
+
+bool mask_sees(const void *mask, uint32_t q, uint32_t k)
+{
+	const struct mask *m = mask;
+	uint32_t end = m->begin + m->msg.prefix;
+
+	if (q == k)
+		return true;
+	switch (m->msg.kind) {
+	case MSG_MASK_WINDOW_KIND:
+		return k < q && (k < m->msg.sinks || q - k < m->msg.window);
+	case MSG_MASK_PREFIX_KIND:
+		return k < q || (q >= m->begin && q < end && k < end);
+	case MSG_MASK_DOCUMENTS_KIND:
+		return k < q && (q < m->begin || (k >= m->begin && same_document(m, q, k)));
+	case MSG_MASK_TREE_KIND:
+		if (k >= q || q < m->begin || k < m->begin)
+			return k < q;
+		return m->words[q] >> (k - m->begin) & 1;
+	default:
+		return k < q;
+	}
+}
+
+uint32_t mask_payload(const struct mask *m, const int32_t *tokens, uint32_t n, int32_t *payload)
+{
+	memcpy(payload, tokens, n * sizeof(*tokens));
+	memcpy(payload + n, m->words + m->begin, n * sizeof(m->words[0]));
+	return msg_mask_has_words(&m->msg) ? 3 * n : n;
+}
