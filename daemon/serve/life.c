@@ -40,6 +40,7 @@ static void *pulse_main(void *userdata)
 {
 	struct pulse *pulse = userdata;
 
+	pthread_setname_np(pthread_self(), LIFE_THREAD_NAME);
 	pulse->tid = (pid_t)syscall(SYS_gettid);
 	sem_post(&pulse->known);
 	await(&pulse->over);

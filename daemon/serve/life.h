@@ -24,6 +24,8 @@
 
 struct life;
 
+#define LIFE_THREAD_NAME "mimeo-life" /* in /proc/PID/task/TID/comm */
+
 /* Starts the threads. 0 or -errno. */
 int life_new(struct life **ret);
 /* Ends them: the pidfds that clients hold tell that. */
