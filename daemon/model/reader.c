@@ -142,13 +142,19 @@ static int release_oldest(struct uring_reader *reader)
 	return rc;
 }
 
+/* Of a read that did nothing: is it to be done again? -ECANCELED: by take_back. */
+static bool is_to_repeat(const struct uring_reader *reader, int result)
+{
+	return result == -EINTR || result == -EAGAIN ||
+	       (result == -ECANCELED && reader->stalled);
+}
+
 /* One read's result: 0, or why the reading ends. */
 static int complete(struct uring_reader *reader, struct chunk *chunk, int result)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
 
-	/* -ECANCELED: by take_back */
-	if (result < 0 && result != -EINTR && result != -EAGAIN && result != -ECANCELED)
+	if (result < 0 && !is_to_repeat(reader, result))
 		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
 			strerror(-result));
 	if (result == 0)
