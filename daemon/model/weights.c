@@ -356,7 +356,7 @@ static int fill(struct model *model, const struct safetensors *checkpoint, struc
 	upload->placements = plan.placements;
 	upload->n_placements = plan.n_placements;
 	if (!rc && plan_unused(&plan, &model->config, &model->unused))
-		rc = model_fail(upload->error, -ENOMEM, "%s: no memory for its layers",
+		rc = model_fail(upload->error, -ENOMEM, "%s: no memory to look through its tensors",
 			upload->directory);
 	if (!rc)
 		rc = begin_rope(&rope, model, upload->directory, upload->error);
