@@ -23,7 +23,7 @@ static void remake(struct world *w)
 	w->backend->metadata_free(w->metadata);
 	w->backend->manager_free(w->manager);
 	assert_int_equal(
-		w->backend->manager_new(w->device, &w->config, &w->inputs, &w->manager), 0);
+		w->backend->manager_new(w->device, &w->config, &w->at_device, &w->manager), 0);
 	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
 }
 
@@ -34,7 +34,7 @@ static void test_sequence_as_long_as_its_pages_is_seen_to_its_end(void **state)
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", &ordinary);
 	row.seq_len = w.config.max_seq_len = w.config.max_pages * w.config.page_tokens;
 	assert_true(row.seq_len % flex_inputs_in(&w).n_keys > 0);
 	remake(&w);
@@ -54,7 +54,7 @@ static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", &ordinary);
 	world_place(&w, rows, 2, 4, 60);
 	world_run(&w);
 	for (uint32_t r = 0; r < 2; r++) {
@@ -77,24 +77,18 @@ static void test_scores_beyond_the_range_of_exp_give_what_the_formula_gives(void
 		{ .seed = 1, .n_query = 4, .seq_len = EDGE_LENGTH },
 		{ .seed = 2, .n_query = 9, .seq_len = 9 },
 	};
-	float *expected = calloc((size_t)WORLD_TOKENS * 64, sizeof(float));
 	struct world w;
 
 	(void)state;
-	for (size_t b = 0; b < 3; b++) {
-		world_init(&w, backends[b], &ordinary);
+	for (size_t b = test_on_cuda() ? 1 : 0; b < 3; b++) {
+		world_init_on(&w, flex_device, backends[b], &ordinary);
 		w.config.scale *= 400;
 		remake(&w);
 		world_place(&w, rows, 2, 0, 0);
 		world_run(&w);
-		for (size_t i = 0; i < 13 * w.width; i++) {
-			if (b == 0)
-				expected[i] = w.out[i];
-			assert_true(fabsf(w.out[i] - expected[i]) <= 1e-3f);
-		}
+		world_verify(&w);
 		world_deinit(&w);
 	}
-	free(expected);
 }
 
 static void test_runs_without_a_build_and_of_other_shapes_are_refused(void **state)
@@ -103,7 +97,7 @@ static void test_runs_without_a_build_and_of_other_shapes_are_refused(void **sta
 	struct world w;
 
 	(void)state;
-	world_init(&w, "flex", &ordinary);
+	world_init_on(&w, flex_device, "flex", &ordinary);
 	world_place(&w, &row, 1, 0, 0);
 	assert_int_equal(world_enqueue(&w, 1), -EINVAL); /* nothing built */
 	assert_int_equal(world_build(&w, ATTENTION_EAGER), 0);
@@ -123,6 +117,10 @@ int main(void)
 			test_scores_beyond_the_range_of_exp_give_what_the_formula_gives),
 		cmocka_unit_test(test_runs_without_a_build_and_of_other_shapes_are_refused),
 	};
+	static const struct test_cpu_only only[] = {
+		{ NULL, NULL },
+	};
 
-	return cmocka_run_group_tests_name("block masks at their edges", tests, NULL, NULL);
+	return TEST_RUN_GROUP("block masks at their edges", tests, only, flex_device_open,
+		flex_device_free);
 }

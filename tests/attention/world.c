@@ -506,14 +506,24 @@ static void dense_deinit(struct dense *d)
 	free(d->values);
 }
 
-/* softmax over what is seen by definition, everything in double; into expected[]. */
+static double score_of(const double *q, const double *key, const struct attention_config *c)
+{
+	double score = 0;
+
+	for (uint32_t e = 0; e < c->head_dim; e++)
+		score += q[e] * key[e];
+	return score * (double)c->scale;
+}
+
+/* softmax over what is seen by definition, everything in double; into expected[]. Weights are relative to
+ * the highest score so far: scores may be beyond exp. */
 static void reference(const struct world *w, const struct row *row, const struct dense *d,
 	uint32_t last, uint32_t head, double *expected)
 {
 	const struct attention_config *c = &w->config;
 	uint32_t dim = c->head_dim, width = c->n_kv_heads * dim;
 	uint32_t kv_first = head / (c->n_heads / c->n_kv_heads) * dim;
-	double total = 0, q[256];
+	double total = 0, highest = -INFINITY, q[256];
 
 	memset(expected, 0, dim * sizeof(*expected));
 	for (uint32_t e = 0; e < dim; e++)
@@ -521,16 +531,16 @@ static void reference(const struct world *w, const struct row *row, const struct
 	for (uint32_t p = 0; p < row->seq_len; p++) {
 		const double *key = d->keys + (size_t)p * width + kv_first;
 		const double *value = d->values + (size_t)p * width + kv_first;
-		double score = 0, weight;
+		double score = score_of(q, key, c), before, weight;
 
 		if (!sees(w, row, last, p))
 			continue;
+		before = score > highest ? exp(highest - score) : 1;
+		highest = fmax(score, highest);
+		weight = exp(score - highest);
+		total = total * before + weight;
 		for (uint32_t e = 0; e < dim; e++)
-			score += q[e] * key[e];
-		weight = exp(score * (double)c->scale);
-		total += weight;
-		for (uint32_t e = 0; e < dim; e++)
-			expected[e] += weight * value[e];
+			expected[e] = expected[e] * before + weight * value[e];
 	}
 	for (uint32_t e = 0; e < dim; e++)
 		expected[e] /= total;
