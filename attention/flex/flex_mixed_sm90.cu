@@ -116,23 +116,29 @@ static __device__ __forceinline__ bool tile_whole(const int32_t *entries, int32_
 	return whole;
 }
 
+/* The entries of a tile of keys, read by the lane that gives its place back: one thread's order, which
+ * racecheck sees, and the products run meanwhile. */
+template <int ENTRIES>
+static __device__ __forceinline__ void entries_read(
+	const int32_t *from, int32_t (&entries)[ENTRIES])
+{
+#pragma unroll
+	for (int nth = 0; nth < ENTRIES; nth++) {
+		int32_t entry = threadIdx.x % 32 == 0 ? from[nth] : 0;
+
+		entries[nth] = __shfl_sync(~0u, entry, 0);
+	}
+}
+
 /* Scores of the stage's tile, masked and weighed; its keys go back to the ring. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void tile_weigh(int32_t seq_len,
-	shared<KEYS / FLEX_TILE> *s, place<STAGES> &keys_at, float scale_log2,
+template <int D, int KEYS, int ENTRIES>
+static __device__ __forceinline__ void tile_weigh(int32_t seq_len, shared<ENTRIES> *s,
+	const int32_t (&entries)[ENTRIES], place<STAGES> &keys_at, float scale_log2,
 	tile_rows<D, KEYS> &run)
 {
-	constexpr int n = KEYS / FLEX_TILE;
-	int32_t entries[n];
-
-#pragma unroll
-	for (int nth = 0; nth < n; nth++)
-		entries[nth] = s->entries[keys_at.index][nth];
-	__syncwarp();
-	if (threadIdx.x % 32 == 0)
-		barrier_arrive(shared_address(&s->empty[OF_KEYS][keys_at.index]));
+	give_back(&s->empty[OF_KEYS][keys_at.index]);
 	keys_at.next();
-	if (!tile_whole<n>(entries, seq_len))
+	if (!tile_whole<ENTRIES>(entries, seq_len))
 		mask<D, KEYS>(s->views, entries, run);
 	weigh<D, KEYS>(scale_log2, run);
 }
@@ -146,15 +152,17 @@ static __device__ __forceinline__ void compute_tiles(const flex_cuda_args &p, in
 	using size = sizes<D, KEYS, WGS>;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	const uint32_t values = ring + STAGES * size::tile_bytes;
+	int32_t entries[KEYS / FLEX_TILE];
 
 	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
 	turn_await<WGS>();
 	products_fence();
 	score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
 	turn_pass<WGS>();
+	entries_read(s->entries[keys_at.index], entries);
 	products_wait<0>();
 	settle(run.scores);
-	tile_weigh<D, KEYS>(seq_len, s, keys_at, scale_log2, run);
+	tile_weigh<D, KEYS>(seq_len, s, entries, keys_at, scale_log2, run);
 	weights_pack<D, KEYS>(run);
 	for (int32_t tile = 1; tile < n_tiles; tile++) {
 		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
@@ -167,9 +175,10 @@ static __device__ __forceinline__ void compute_tiles(const flex_cuda_args &p, in
 		add_values<D, KEYS>(
 			values + values_at.index * size::tile_bytes, tile > 1, run);
 		turn_pass<WGS>();
+		entries_read(s->entries[keys_at.index], entries);
 		products_wait<1>();
 		settle(run.scores);
-		tile_weigh<D, KEYS>(seq_len, s, keys_at, scale_log2, run);
+		tile_weigh<D, KEYS>(seq_len, s, entries, keys_at, scale_log2, run);
 		products_wait<0>();
 		settle(run.sums);
 		give_back(&s->empty[OF_VALUES][values_at.index]);
