@@ -33,6 +33,7 @@
 struct buffer_board {
 	_Atomic uint32_t round;  /* enum buffer_closing + 1; 0: none, nothing is kept */
 	_Atomic uint32_t tokens; /* that have come; runs freely */
+	_Atomic uint32_t gaps;   /* of rounds; runs freely */
 	_Atomic bool stop;       /* by the bench, or by who generates: it cannot go on */
 };
 
@@ -101,8 +102,10 @@ static void keep(struct generator *g, uint64_t gap)
 		g->round = round;
 		g->longest = 0;
 	}
-	if (round && gap > g->longest)
-		g->longest = gap;
+	if (round && gap) {
+		g->longest = gap > g->longest ? gap : g->longest;
+		atomic_fetch_add(&g->work->board->gaps, 1);
+	}
 	if (round == BUFFER_NOTHING + 1 && gap)
 		samples_add(bench->usual, gap);
 }
@@ -179,14 +182,12 @@ static void pause_ms(uint32_t ms)
 	nanosleep(&time, NULL);
 }
 
-/* Until what was done before is no part of a gap any more. 0, or -1, which somebody has told. */
-static int settle(struct buffer_board *board)
+/* Until so many more have come. 0, or -1, which somebody has told. */
+static int await(struct buffer_board *board, const _Atomic uint32_t *counter, uint32_t since, uint32_t n)
 {
-	uint32_t tokens = atomic_load(&board->tokens);
 	uint64_t until = stats_now() + FLOW_NS;
 
-	pause_ms(SETTLE_MS);
-	while (atomic_load(&board->tokens) - tokens < SETTLE_TOKENS) {
+	while (atomic_load(counter) - since < n) {
 		if (atomic_load(&board->stop))
 			return -1;
 		if (stats_now() >= until) {
@@ -198,6 +199,15 @@ static int settle(struct buffer_board *board)
 	return 0;
 }
 
+/* Until what was done before is no part of a gap any more. */
+static int settle(struct buffer_board *board)
+{
+	uint32_t tokens = atomic_load(&board->tokens);
+
+	pause_ms(SETTLE_MS);
+	return await(board, &board->tokens, tokens, SETTLE_TOKENS);
+}
+
 static uint32_t kind_of(enum buffer_closing closing)
 {
 	return closing == BUFFER_HANDLES ? MIMEO_HANDLE_CUDA_IPC : MIMEO_HANDLE_DEFAULT;
@@ -206,7 +216,7 @@ static uint32_t kind_of(enum buffer_closing closing)
 static int play(
 	struct buffer_board *board, struct mimeo *m, enum buffer_closing closing, uint32_t ms)
 {
-	uint32_t buffers[CLOSED], n = closing == BUFFER_NOTHING ? 0 : CLOSED;
+	uint32_t buffers[CLOSED], n = closing == BUFFER_NOTHING ? 0 : CLOSED, gaps;
 	int r = 0;
 
 	for (uint32_t i = 0; i < n && r == 0; i++)
@@ -215,12 +225,16 @@ static int play(
 		return buffer_fail(m, "a buffer", r);
 	if (settle(board) < 0)
 		return -1;
+	gaps = atomic_load(&board->gaps);
 	atomic_store(&board->round, closing + 1);
 	for (uint32_t i = 0; i < n && r == 0; i++)
 		r = mimeo_buffer_close(m, buffers[i]);
 	if (r < 0)
 		return buffer_fail(m, "closing a buffer", r);
 	pause_ms(ms);
+	/* a round without a gap is none: on a busy machine no token may have come yet */
+	if (await(board, &board->gaps, gaps, 1) < 0)
+		return -1;
 	atomic_store(&board->round, 0);
 	return settle(board);
 }

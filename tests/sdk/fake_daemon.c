@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +133,8 @@ static void *greeter(void *argument)
 
 void fake_init(struct fake *fake, const struct fake_script *script)
 {
+	sigset_t all, before;
+
 	*fake = (struct fake){
 		.folder = "/tmp/mimeo-fake-XXXXXX", .socket = -1, .sq_bell = -1, .cq_bell = -1};
 	if (script)
@@ -146,7 +149,11 @@ void fake_init(struct fake *fake, const struct fake_script *script)
 	must(msg_codec_new(&fake->codec) == 0, "codec");
 	pthread_mutex_init(&fake->mutex, NULL);
 	pthread_cond_init(&fake->changed, NULL);
+	/* a test's signals are for who waits in the library */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	must(pthread_create(&fake->greeter, NULL, greeter, fake) == 0, "thread");
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void fake_session(struct fake *fake)
