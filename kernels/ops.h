@@ -27,6 +27,7 @@ struct weight {
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
 #define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, told by their words */
+#define ROW_VERIFY 8u    /* decode: the slot's last token and its drafts, from slot_length on */
 
 struct step_row {
 	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
@@ -39,6 +40,7 @@ struct step_row {
 	uint32_t n_ids;      /* leading tokens that have ids all the same */
 	uint32_t tree;       /* ROW_TREE: where it begins */
 	const uint64_t *words; /* [n_tokens] for the slot's mask, in the pinned slot; NULL: all 0 */
+	int32_t next_id;     /* speculation: the id behind the row's last, if it is known; else -1 */
 };
 
 /*
@@ -73,7 +75,7 @@ struct slot_init {
 	int32_t slot;
 	uint32_t n_pages;     /* leading entries of the slot's block table */
 	uint32_t page_offset; /* where they begin in step_record.pages */
-	uint32_t reserved;
+	uint32_t n_drafts;    /* drafts that its steps may have, 0 ... step_inputs.max_drafts */
 	struct slot_sampling sampling;
 	struct slot_mask mask;
 };
@@ -107,7 +109,9 @@ struct step_inputs {
 	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0 */
 	int32_t *row_slot;       /* [max_rows]; tail: -1 */
 	int32_t *row_flags;      /* [max_rows]; tail: 0 */
-	int32_t *logit_index;    /* [max_rows] token index of the row's last token; tail: 0 */
+	int32_t *next_ids;       /* [max_rows] step_row's next_id; tail: -1; with max_drafts 0 NULL */
+	int32_t *logit_index;    /* [max_rows, 1 + max_drafts] token index of the row's last token; of
+	                            a row to verify, all its tokens'; tail, and what is left over: 0 */
 	/* per slot */
 	int32_t *slot_last_token;          /* [max_slots] */
 	struct slot_sampling *slot_sampling; /* [max_slots] */
@@ -115,6 +119,14 @@ struct step_inputs {
 	/* For masks; both NULL: nobody reads them. */
 	struct slot_mask *slot_mask;       /* [max_slots] */
 	uint64_t *mask_words;              /* [max_tokens]; tail: 0 */
+	/* For speculation; max_drafts 0: none, and the pointers are NULL. The host does not know how many
+	 * drafts a step that it has not read accepted: what a row of ROW_VERIFY or ROW_FROM_SLOT begins
+	 * at is slot_length, and not step_row.start. */
+	uint32_t max_drafts;        /* K: a row to verify has 1 + K tokens */
+	int32_t *slot_length;       /* [max_slots] tokens whose keys the target's cache holds */
+	int32_t *slot_n_drafts;     /* [max_slots] as slot_init says */
+	int32_t *slot_drafts;       /* [max_slots, K] for the next step to verify; -1: none */
+	float *slot_draft_logits;   /* [max_slots, K, vocab_size] what they were drawn from, -inf: never */
 };
 
 /* Applies record.inits, then expands the record into `inputs`. A page index or slot out of range
@@ -298,9 +310,10 @@ struct op_moe_combine { /* out[t] = base[t] + sum of weights[p] * y[p] over t's 
 
 struct op_gather_rows { /* out[r] = x[clamp(index[r])] */
 	const void *x;        /* [x_rows, cols] act */
-	const int32_t *index; /* [n_rows] */
-	void *out;            /* [n_rows, cols] act */
+	const int32_t *index; /* [n_rows], or NULL: r */
+	void *out;            /* [n_rows, cols] act, rows out_stride elements apart */
 	uint32_t n_rows, x_rows, cols;
+	uint32_t out_stride;  /* 0: cols */
 };
 
 struct op_to_f32 { /* for results that leave the device */
@@ -335,13 +348,99 @@ struct op_sample {
 	int32_t *sampled;          /* [n_rows] */
 };
 
+/* ---- speculation ---- */
+
+/*
+ * Speculative decoding (Leviathan et al., 2023, arXiv:2211.17192) with a draft that shares the target's
+ * hidden states (EAGLE, Li et al., 2024, arXiv:2401.15077). A step of a model with a draft is:
+ *
+ *	prepare         rows to verify: the slot's last token and its K drafts at slot_length ...
+ *	target          forward, logits of logit_index
+ *	verify          accepted drafts and one token more; slot_length, slot_last_token
+ *	draft_begin     the draft's inputs for the same tokens, one on
+ *	draft           forward of all the tokens, logits of last_index
+ *	draft_advance   draft 0 of each slot; the inputs of a decode
+ *	draft, draft_advance ... K - 1 times, a token a row
+ *
+ * all of it queued without a look at what came out: the next step may be queued behind it.
+ * Nothing here knows how many drafts were accepted but the device.
+ */
+
+/*
+ * For each row with a slot and ROW_SAMPLE. Without ROW_VERIFY: as op_sample of logits row r * (1 + K),
+ * purpose SAMPLE_TARGET. With it, token i of the row (0 ... K) has logits row r * (1 + K) + i, and drafts
+ * are taken in order while they hold: greedy, while draft i is the arg-max of token i's logits;
+ * sampled, with the probability min(1, p / q), p being the target's distribution and q the draft's, both
+ * after temperature, top-k, top-p and min-p of the slot (slot_draft_logits: what the draft was drawn
+ * from). The first that does not hold is replaced by a draw from the residual, max(p - q, 0)
+ * renormalised (purpose SAMPLE_RESIDUAL); behind K that hold comes a draw from the last token's p
+ * (SAMPLE_TARGET). A draft of -1 does not hold, and what replaces it is a draw from p. The noise of token i is
+ * that of position slot_length + 1 + i (SAMPLE_ACCEPT: a uniform one, of the draft's id).
+ *
+ * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that token,
+ * slot_length := slot_length + 1 + their number. Rows without ROW_VERIFY: slot_length is prepare's. Rows
+ * without a slot or ROW_SAMPLE: -1 all over, no slot is touched.
+ */
+struct op_verify {
+	const float *logits; /* [n_rows, 1 + K, vocab] */
+	uint32_t n_rows, vocab;
+	struct step_inputs inputs;
+	int32_t *sampled;    /* [n_rows, 1 + K] */
+};
+
+/* What the draft's forward reads. Rewritten by the ops below, tails too. Its first forward has the
+ * target's query_start, seq_lens, block_table and positions; its decodes have their own. */
+struct draft_inputs {
+	int32_t *input_ids;    /* [max_tokens] the target's one on; tail: 0 */
+	int32_t *slot_mapping; /* [max_tokens] the target's; -1 for rows without drafts; tail: -1 */
+	int32_t *last_index;   /* [max_rows] token whose logits make draft 0: the last that held; tail: 0 */
+	/* of decodes, a token a row */
+	int32_t *step;         /* [1] drafts so far */
+	int32_t *decode_ids;   /* [max_rows] the target's ids; tail: 0 */
+	int32_t *positions;    /* [max_rows]; tail: 0 */
+	int32_t *decode_slot_mapping; /* [max_rows]; nowhere: -1 */
+	int32_t *query_start;  /* [max_rows + 1] 0, 1, 2, ...; all past R: R */
+	int32_t *seq_lens;     /* [max_rows]; empty row: 0 */
+	int32_t *hidden_index; /* [max_rows] row of the forward's output that the next one reads: last_index,
+	                          then r */
+};
+
+/*
+ * Row by row: input_ids are the target's of the next token each, and at last_index the token behind the
+ * row: what verify left in slot_last_token if the row has ROW_SAMPLE, else step_row's next_id (which prepare
+ * keeps in next_ids). last_index: query_start[r] + what slot_length has grown by, less 1, of a row to
+ * verify; the row's last token otherwise. Also step := 0.
+ */
+struct op_draft_begin {
+	struct step_inputs inputs;
+	const int32_t *sampled; /* [n_rows, 1 + K] of verify */
+	struct draft_inputs draft;
+	uint32_t n_rows, n_tokens; /* padded */
+};
+
+/*
+ * Draft i = *step of each row that wants so many (slot_n_drafts) and was sampled: the token of the draft's
+ * logits, greedy or drawn by the slot's sampling (purpose SAMPLE_DRAFT, the position of the token that it
+ * would be), into slot_drafts, its logits by the target's ids into slot_draft_logits; other rows: -1.
+ * Then, for the decode that follows: decode_ids, positions and lengths one on, slots looked up in the
+ * block table, hidden_index; step + 1. A position past the pages is clamped, writes nowhere, and drafts
+ * -1 from there on.
+ */
+struct op_draft_advance {
+	const float *logits;  /* [n_rows, draft_vocab] */
+	const int32_t *d2t;   /* [draft_vocab] target id - draft id, or NULL: 0 */
+	uint32_t n_rows, draft_vocab;
+	struct step_inputs inputs;
+	struct draft_inputs draft;
+};
+
 /* Write the step's results to pinned host memory: the tokens first, then, released, the flag. */
 struct op_outbox {
 	const int32_t *sampled; /* [n_rows] */
 	int32_t *out;           /* [n_rows] pinned */
 	uint64_t *flag;         /* pinned; := step */
 	uint64_t step;
-	uint32_t n_rows;
+	uint32_t n_rows;        /* sampled and out are so many; 1 + K a row where a step verifies */
 	uint64_t *ended;        /* pinned; NULL, or := the time ahead of the flag, as op_prepare's */
 };
 
@@ -368,6 +467,10 @@ struct kernel_ops {
 	int (*expert_gemm)(struct stream *stream, const struct op_expert_gemm *args);
 	int (*expert_gated_gemm)(struct stream *stream, const struct op_expert_gated_gemm *args);
 	int (*moe_combine)(struct stream *stream, const struct op_moe_combine *args);
+	/* All or none of speculation's. */
+	int (*verify)(struct stream *stream, const struct op_verify *args);
+	int (*draft_begin)(struct stream *stream, const struct op_draft_begin *args);
+	int (*draft_advance)(struct stream *stream, const struct op_draft_advance *args);
 };
 
 #endif
