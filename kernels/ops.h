@@ -27,15 +27,15 @@ struct weight {
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
 #define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, told by their words */
-#define ROW_VERIFY 8u    /* decode: the slot's last token and its drafts, from slot_length on */
+#define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; max_drafts 0: no meaning */
 
 struct step_row {
 	int32_t slot;        /* persistent slot, or -1: an empty row, which writes nothing */
 	uint32_t flags;      /* ROW_... */
 	uint32_t n_tokens;   /* its query length, 0 ... */
-	uint32_t start;      /* position of its first token */
+	uint32_t start;      /* position of its first token; with drafts the slot's, see slot_length */
 	/* Embeddings in place of ids, [n_tokens - n_ids, hidden] act on the device, or NULL: none. To
-	 * stay until the step has completed. None where ROW_FROM_SLOT. */
+	 * stay until the step has completed. None where ROW_FROM_SLOT or ROW_VERIFY. */
 	const void *embeddings;
 	uint32_t n_ids;      /* leading tokens that have ids all the same */
 	uint32_t tree;       /* ROW_TREE: where it begins */
@@ -88,7 +88,7 @@ struct step_record {
 	uint32_t n_inits;
 	uint32_t reserved;
 	const struct step_row *rows;             /* [n_rows] */
-	const int32_t *ids;                      /* [n_tokens]; ignored where ROW_FROM_SLOT */
+	const int32_t *ids;                      /* [n_tokens]; not read where the slot has them */
 	const struct slot_init *inits;           /* [n_inits] */
 	const uint32_t *pages;
 };
@@ -96,7 +96,7 @@ struct step_record {
 /* Allocated once at (max_rows, max_tokens); rewritten whole every step by `prepare`, tails too. */
 struct step_inputs {
 	uint32_t max_rows, max_tokens, max_slots;
-	uint32_t max_pages; /* row stride of both block tables */
+	uint32_t max_pages; /* row stride of both block tables; with drafts, see max_drafts */
 	uint32_t page_tokens;
 	uint32_t vocab_size;
 	uint32_t embedding_bytes; /* of a token: hidden act */
@@ -106,7 +106,8 @@ struct step_inputs {
 	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; from the real T: -1 */
 	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
 	int32_t *seq_lens;       /* [max_rows] history + query; tail: 0 */
-	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0 */
+	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0. What seq_lens
+	                            takes, and K tokens more: drafts' decodes read on */
 	int32_t *row_slot;       /* [max_rows]; tail: -1 */
 	int32_t *row_flags;      /* [max_rows]; tail: 0 */
 	int32_t *next_ids;       /* [max_rows] step_row's next_id; tail: -1; with max_drafts 0 NULL */
@@ -119,18 +120,34 @@ struct step_inputs {
 	/* For masks; both NULL: nobody reads them. */
 	struct slot_mask *slot_mask;       /* [max_slots] */
 	uint64_t *mask_words;              /* [max_tokens]; tail: 0 */
-	/* For speculation; max_drafts 0: none, and the pointers are NULL. The host does not know how many
-	 * drafts a step that it has not read accepted: what a row of ROW_VERIFY or ROW_FROM_SLOT begins
-	 * at is slot_length, and not step_row.start. */
-	uint32_t max_drafts;        /* K: a row to verify has 1 + K tokens */
+	/*
+	 * For speculation; max_drafts 0: none, and the pointers are NULL. The host does not know
+	 * how many drafts a step that it has not read accepted: what a row of ROW_VERIFY or
+	 * ROW_FROM_SLOT begins at is slot_length, and not step_row.start.
+	 *
+	 * Such a row may run past its slot's pages, and past the longest sequence by up to K
+	 * tokens. Attention takes a token's place from the end of its row, seq_lens, which is cut
+	 * at max_pages: so max_pages has to hold K tokens more than the longest sequence, or the
+	 * row's first tokens, which are real, would be misplaced.
+	 */
+	uint32_t max_drafts;        /* K: a row to verify has 1 + K tokens; fewer: the first drafts */
 	int32_t *slot_length;       /* [max_slots] tokens whose keys the target's cache holds */
 	int32_t *slot_n_drafts;     /* [max_slots] as slot_init says */
 	int32_t *slot_drafts;       /* [max_slots, K] for the next step to verify; -1: none */
-	float *slot_draft_logits;   /* [max_slots, K, vocab_size] what they were drawn from, -inf: never */
+	float *slot_draft_logits;   /* [max_slots, K, vocab_size] what they were drawn from, -inf: never;
+	                               a greedy slot's are neither written nor read */
 };
 
-/* Applies record.inits, then expands the record into `inputs`. A page index or slot out of range
- * cannot come: the host made them; ids are clamped into the vocabulary all the same. */
+/*
+ * Applies record.inits, then expands the record into `inputs`. A page index or slot out of range
+ * cannot come: the host made them; ids are clamped into the vocabulary all the same.
+ *
+ * With drafts: an init sets slot_n_drafts and leaves the slot without drafts, but leaves
+ * slot_length to the first row, which has a start of its own. A row to verify changes no slot.
+ * Every other row leaves slot_length := its start + n_tokens, cut at max_pages, and the slot
+ * without drafts: what there was had been drawn for other positions. A token past the slot's
+ * pages, which only rows that begin at slot_length may have, is clamped and has slot_mapping -1.
+ */
 struct op_prepare {
 	const struct step_record *record; /* pinned */
 	struct step_inputs inputs;
@@ -367,68 +384,82 @@ struct op_sample {
  */
 
 /*
- * For each row with a slot and ROW_SAMPLE. Without ROW_VERIFY: as op_sample of logits row r * (1 + K),
- * purpose SAMPLE_TARGET. With it, token i of the row (0 ... K) has logits row r * (1 + K) + i, and drafts
- * are taken in order while they hold: greedy, while draft i is the arg-max of token i's logits;
- * sampled, with the probability min(1, p / q), p being the target's distribution and q the draft's, both
- * after temperature, top-k, top-p and min-p of the slot (slot_draft_logits: what the draft was drawn
- * from). The first that does not hold is replaced by a draw from the residual, max(p - q, 0)
- * renormalised (purpose SAMPLE_RESIDUAL); behind K that hold comes a draw from the last token's p
- * (SAMPLE_TARGET). A draft of -1 does not hold, and what replaces it is a draw from p. The noise of token i is
- * that of position slot_length + 1 + i (SAMPLE_ACCEPT: a uniform one, of the draft's id).
+ * For each row with a slot and ROW_SAMPLE. Without ROW_VERIFY: as op_sample of token 0's logits,
+ * purpose SAMPLE_TARGET. With it, drafts are taken in order while they hold, draft i by token i's
+ * logits: greedy, while it is their arg-max; sampled, with the probability min(1, p / q), p being
+ * the target's distribution and q the draft's, both after temperature, top-k, top-p and min-p of
+ * the slot (slot_draft_logits: what the draft was drawn from). The first that does not hold is
+ * replaced by a draw from the residual, max(p - q, 0) renormalised (purpose SAMPLE_RESIDUAL).
  *
- * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that token,
- * slot_length := slot_length + 1 + their number. Rows without ROW_VERIFY: slot_length is prepare's. Rows
- * without a slot or ROW_SAMPLE: -1 all over, no slot is touched.
+ * Behind drafts that all hold, and in place of a draft of -1, comes what op_sample would give for
+ * token i's logits (SAMPLE_TARGET): so a slot without drafts has the same tokens to the last
+ * whether its rows are to verify or not. A draft out of the vocabulary, or that its own logits
+ * cannot have given, counts as -1. The noise of token i is that of position slot_length + 1 + i
+ * (SAMPLE_ACCEPT: a uniform one, of the draft's id).
+ *
+ * sampled[r]: the drafts that held, the token behind them, then -1. slot_last_token := that
+ * token, slot_length := slot_length + 1 + their number, cut at max_pages. slot_drafts := -1 all
+ * over: a draft is judged once, since one that was rejected or not reached is no draw from q any
+ * more. Rows without ROW_VERIFY: slot_length is prepare's. Rows without a slot or ROW_SAMPLE: -1
+ * all over, no slot is touched.
  */
 struct op_verify {
-	const float *logits; /* [n_rows, 1 + K, vocab] */
-	uint32_t n_rows, vocab;
+	const float *logits; /* [n_rows, 1 + K, vocab]; row r, token i; of no token: anything */
+	uint32_t n_rows, vocab; /* vocab: inputs.vocab_size */
 	struct step_inputs inputs;
 	int32_t *sampled;    /* [n_rows, 1 + K] */
 };
 
 /* What the draft's forward reads. Rewritten by the ops below, tails too. Its first forward has the
- * target's query_start, seq_lens, block_table and positions; its decodes have their own. */
+ * target's query_start, seq_lens, block_table and positions; its decodes have their own, and the
+ * target's block_table. A row that drafts no further is an empty row of the decodes: id 0,
+ * position 0, seq_len 0, nothing written. */
 struct draft_inputs {
 	int32_t *input_ids;    /* [max_tokens] the target's one on; tail: 0 */
 	int32_t *slot_mapping; /* [max_tokens] the target's; -1 for rows without drafts; tail: -1 */
-	int32_t *last_index;   /* [max_rows] token whose logits make draft 0: the last that held; tail: 0 */
+	int32_t *last_index;   /* [max_rows] token whose logits make draft 0, the last that held;
+	                          tail: 0 */
 	/* of decodes, a token a row */
 	int32_t *step;         /* [1] drafts so far */
 	int32_t *decode_ids;   /* [max_rows] the target's ids; tail: 0 */
 	int32_t *positions;    /* [max_rows]; tail: 0 */
-	int32_t *decode_slot_mapping; /* [max_rows]; nowhere: -1 */
-	int32_t *query_start;  /* [max_rows + 1] 0, 1, 2, ...; all past R: R */
-	int32_t *seq_lens;     /* [max_rows]; empty row: 0 */
-	int32_t *hidden_index; /* [max_rows] row of the forward's output that the next one reads: last_index,
-	                          then r */
+	int32_t *decode_slot_mapping; /* [max_rows]; tail: -1 */
+	int32_t *query_start;  /* [max_rows + 1] 0, 1, 2, ...; all past the op's n_rows: n_rows */
+	int32_t *seq_lens;     /* [max_rows]; tail: 0 */
+	int32_t *hidden_index; /* [max_rows] row of the forward's output that the next one reads:
+	                          last_index, then r; tail: 0 */
 };
 
 /*
- * Row by row: input_ids are the target's of the next token each, and at last_index the token behind the
- * row: what verify left in slot_last_token if the row has ROW_SAMPLE, else step_row's next_id (which prepare
- * keeps in next_ids). last_index: query_start[r] + what slot_length has grown by, less 1, of a row to
- * verify; the row's last token otherwise. Also step := 0.
+ * Row by row: input_ids are the target's of the next token each, and at last_index and at the
+ * row's end the token behind the row, in range: what verify left in slot_last_token if the row
+ * has ROW_SAMPLE, else step_row's next_id (which prepare keeps in next_ids), or 0. last_index: of
+ * a row to verify the token that gave the last that verify sampled; the row's last token
+ * otherwise; of an empty row 0. Rejected tokens stay: what they write is written again before
+ * anybody reads it. Also step := 0.
  */
 struct op_draft_begin {
 	struct step_inputs inputs;
 	const int32_t *sampled; /* [n_rows, 1 + K] of verify */
 	struct draft_inputs draft;
-	uint32_t n_rows, n_tokens; /* padded */
+	uint32_t n_rows, n_tokens; /* padded; tails go to max_rows and max_tokens all the same */
 };
 
 /*
- * Draft i = *step of each row that wants so many (slot_n_drafts) and was sampled: the token of the draft's
- * logits, greedy or drawn by the slot's sampling (purpose SAMPLE_DRAFT, the position of the token that it
- * would be), into slot_drafts, its logits by the target's ids into slot_draft_logits; other rows: -1.
- * Then, for the decode that follows: decode_ids, positions and lengths one on, slots looked up in the
- * block table, hidden_index; step + 1. A position past the pages is clamped, writes nowhere, and drafts
- * -1 from there on.
+ * Draft i = *step of each row that wants so many (slot_n_drafts) and was sampled: the token of
+ * the draft's logits, greedy or drawn by the slot's sampling (purpose SAMPLE_DRAFT, the position
+ * of the token that it would be, slot_length + 1 + i), into slot_drafts, and if it was drawn its
+ * logits by the target's ids into slot_draft_logits; other rows with a slot: -1. Draws and
+ * filters go by the target's ids, greedy ties to the lowest of the draft's; an id that d2t takes
+ * out of the vocabulary is never drafted. A draft that would stand past the slot's pages is -1,
+ * so is one of logits of which none is finite, and so are all behind one of -1.
+ *
+ * Then, for the decode that follows, of rows that draft on: the draft, position slot_length + i,
+ * the length up to it and its slot in the cache; hidden_index; step + 1, up to K.
  */
 struct op_draft_advance {
 	const float *logits;  /* [n_rows, draft_vocab] */
-	const int32_t *d2t;   /* [draft_vocab] target id - draft id, or NULL: 0 */
+	const int32_t *d2t;   /* [draft_vocab] target id - draft id, no target id twice; NULL: 0 */
 	uint32_t n_rows, draft_vocab;
 	struct step_inputs inputs;
 	struct draft_inputs draft;

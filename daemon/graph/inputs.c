@@ -8,6 +8,32 @@
 
 #define TAKE(arena, n, pointer) ((pointer) = arena_take((arena), (n), sizeof(*(pointer))))
 
+/* [max_slots, K, vocab_size] floats are by far the most of it. */
+static void carve_speculation(struct inputs *inputs, struct arena *arena)
+{
+	const struct inputs_limits *l = &inputs->limits;
+	const size_t n_drafts = (size_t)l->max_slots * l->max_drafts;
+	struct step_inputs *p = &inputs->persistent;
+	struct draft_inputs *d = &inputs->draft;
+
+	TAKE(arena, l->max_rows, p->next_ids);
+	TAKE(arena, l->max_slots, p->slot_length);
+	TAKE(arena, l->max_slots, p->slot_n_drafts);
+	TAKE(arena, n_drafts, p->slot_drafts);
+	p->slot_draft_logits =
+		arena_take(arena, n_drafts, l->vocab_size * sizeof(*p->slot_draft_logits));
+	TAKE(arena, l->max_tokens, d->input_ids);
+	TAKE(arena, l->max_tokens, d->slot_mapping);
+	TAKE(arena, l->max_rows, d->last_index);
+	TAKE(arena, 1, d->step);
+	TAKE(arena, l->max_rows, d->decode_ids);
+	TAKE(arena, l->max_rows, d->positions);
+	TAKE(arena, l->max_rows, d->decode_slot_mapping);
+	TAKE(arena, l->max_rows + 1, d->query_start);
+	TAKE(arena, l->max_rows, d->seq_lens);
+	TAKE(arena, l->max_rows, d->hidden_index);
+}
+
 static void carve_device(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
@@ -22,7 +48,7 @@ static void carve_device(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, (size_t)l->max_rows * l->max_pages, p->block_table);
 	TAKE(arena, l->max_rows, p->row_slot);
 	TAKE(arena, l->max_rows, p->row_flags);
-	TAKE(arena, l->max_rows, p->logit_index);
+	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), p->logit_index);
 	TAKE(arena, l->max_slots, p->slot_last_token);
 	TAKE(arena, l->max_slots, p->slot_sampling);
 	TAKE(arena, (size_t)l->max_slots * l->max_pages, p->slot_block_table);
@@ -30,8 +56,10 @@ static void carve_device(struct inputs *inputs, struct arena *arena)
 		TAKE(arena, l->max_slots, p->slot_mask);
 		TAKE(arena, l->max_tokens, p->mask_words);
 	}
+	if (l->max_drafts)
+		carve_speculation(inputs, arena);
 	TAKE(arena, (size_t)l->max_rows * l->hidden_size, inputs->hidden_f32);
-	TAKE(arena, l->max_rows, inputs->sampled);
+	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), inputs->sampled);
 }
 
 static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
@@ -46,7 +74,7 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 	TAKE(arena, l->max_rows, slot->inits);
 	TAKE(arena, l->max_init_pages, slot->pages);
 	TAKE(arena, l->max_rows, slot->copies);
-	TAKE(arena, l->max_rows, slot->sampled);
+	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
 	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
 	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
 	TAKE(arena, 1, slot->flag);
@@ -71,6 +99,7 @@ static void set_limits(struct inputs *inputs, enum dtype activation)
 	p->max_pages = l->max_pages;
 	p->page_tokens = l->page_tokens;
 	p->vocab_size = l->vocab_size;
+	p->max_drafts = l->max_drafts;
 	p->embedding_bytes = l->hidden_size * (uint32_t)dtype_bytes(activation);
 }
 
@@ -181,6 +210,11 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask)
 {
 	slot->inits[slot->record->n_inits - 1].mask = *mask;
+}
+
+void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts)
+{
+	slot->inits[slot->record->n_inits - 1].n_drafts = n_drafts;
 }
 
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,

@@ -24,6 +24,9 @@ struct inputs_limits {
 	uint32_t max_init_pages; /* block table entries that one step may set */
 	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
 	bool masks;              /* somebody reads masks; else there is no place for them */
+	/* K, drafts a step; 0: no speculation, and no place for it. max_pages then has to hold K tokens
+	 * more than a sequence may have: kernels/ops.h, struct step_inputs. */
+	uint32_t max_drafts;
 };
 
 /* One pinned slot. All arrays have worst-case size. */
@@ -36,7 +39,7 @@ struct inputs_slot {
 	uint32_t *pages;          /* [max_init_pages] */
 	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
 	uint32_t n_init_pages, n_copies, n_results;
-	int32_t *sampled;         /* [max_rows], written by the outbox */
+	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
 	float *logits;            /* [max_results, vocab] */
 	float *hidden;            /* [max_results, hidden] */
 	uint64_t *flag;           /* the last completed step that used this slot */
@@ -48,8 +51,9 @@ struct inputs {
 	struct device *device;
 	struct inputs_limits limits;
 	struct step_inputs persistent;
+	struct draft_inputs draft; /* the draft's; max_drafts 0: all NULL */
 	float *hidden_f32; /* [max_rows, hidden] device, for results */
-	int32_t *sampled;  /* [max_rows] device */
+	int32_t *sampled;  /* [max_rows, 1 + max_drafts] device */
 	void *device_memory, *pinned_memory;
 	uint64_t device_bytes, pinned_bytes;
 	struct descriptor built; /* what they were last written for */
@@ -80,6 +84,8 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages);
 /* The mask of the slot whose initialisation was added last; without it: causal. */
 void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask);
+/* How many drafts the steps of that slot may have; without it: none. */
+void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts);
 /* Queue the prepare op for a batch padded to padded_rows and the descriptor's tokens. */
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
 	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages);

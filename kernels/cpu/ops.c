@@ -22,4 +22,7 @@ const struct kernel_ops cpu_kernel_ops = {
 	.expert_gemm = cpu_expert_gemm,
 	.expert_gated_gemm = cpu_expert_gated_gemm,
 	.moe_combine = cpu_moe_combine,
+	.verify = cpu_verify,
+	.draft_begin = cpu_draft_begin,
+	.draft_advance = cpu_draft_advance,
 };

@@ -5,6 +5,10 @@
  * is rewritten in each step, the tails with values that do nothing: whatever a larger step left
  * behind is gone before a smaller one runs. Only the block table is bounded by its readers instead:
  * a row's entries past its used pages, and rows past the padded count, keep what they had.
+ *
+ * With drafts, rows whose token the slot has begin where the slot says, as the host does not know:
+ * their record's start is not read. A row that is not to verify moves its slot on under whatever
+ * drafts there were, which are gone then: they were drawn for other positions.
  */
 
 #include <errno.h>
@@ -29,11 +33,28 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+static int32_t max_i32(int32_t a, int32_t b)
+{
+	return a > b ? a : b;
+}
+
 static int32_t clamp_id(const struct expansion *e, int32_t id)
 {
 	if (id < 0)
 		return 0;
 	return (uint32_t)id < e->in->vocab_size ? id : (int32_t)(e->in->vocab_size - 1);
+}
+
+/* Its first token is the slot's last. */
+static bool from_slot(const struct expansion *e, const struct step_row *row)
+{
+	return (row->flags & ROW_FROM_SLOT) || (e->in->max_drafts && (row->flags & ROW_VERIFY));
+}
+
+/* Its other tokens are the slot's drafts. */
+static bool verifies(const struct expansion *e, const struct step_row *row)
+{
+	return e->in->max_drafts && (row->flags & ROW_VERIFY);
 }
 
 static bool slot_valid(const struct expansion *e, int32_t slot)
@@ -44,6 +65,17 @@ static bool slot_valid(const struct expansion *e, int32_t slot)
 static int32_t *slot_pages(const struct expansion *e, int32_t slot)
 {
 	return e->in->slot_block_table + (size_t)slot * e->in->max_pages;
+}
+
+static int32_t *slot_drafts(const struct expansion *e, int32_t slot)
+{
+	return e->in->slot_drafts + (size_t)slot * e->in->max_drafts;
+}
+
+static void drop_drafts(const struct expansion *e, int32_t slot)
+{
+	for (uint32_t i = 0; i < e->in->max_drafts; i++)
+		slot_drafts(e, slot)[i] = -1;
 }
 
 /* Pages that don't exist are the null page. */
@@ -63,6 +95,10 @@ static void apply_init(const struct expansion *e, const struct slot_init *init)
 	e->in->slot_sampling[init->slot] = init->sampling;
 	if (e->in->slot_mask)
 		e->in->slot_mask[init->slot] = init->mask;
+	if (e->in->max_drafts)
+		e->in->slot_n_drafts[init->slot] =
+			(int32_t)min_u32(init->n_drafts, e->in->max_drafts);
+	drop_drafts(e, init->slot);
 	pages = slot_pages(e, init->slot);
 	for (uint32_t i = 0; i < n; i++)
 		pages[i] = clamp_page(e, e->record->pages[(size_t)init->page_offset + i]);
@@ -73,7 +109,7 @@ static void apply_init(const struct expansion *e, const struct slot_init *init)
 static const void *given_embedding(
 	const struct expansion *e, const struct step_row *row, uint32_t j)
 {
-	if (!row->embeddings || j < row->n_ids || (row->flags & ROW_FROM_SLOT))
+	if (!row->embeddings || j < row->n_ids || from_slot(e, row))
 		return NULL;
 	return (const uint8_t *)row->embeddings + (size_t)(j - row->n_ids) * e->in->embedding_bytes;
 }
@@ -88,16 +124,39 @@ static uint64_t rotary_position(const struct step_row *row, uint32_t j)
 	return row->tree + (uint64_t)__builtin_popcountll(row->words[j]) - 1;
 }
 
+static int32_t token_id(const struct expansion *e, const struct step_row *row, uint32_t j)
+{
+	if (j == 0 && from_slot(e, row))
+		return e->in->slot_last_token[row->slot];
+	if (verifies(e, row))
+		return slot_drafts(e, row->slot)[j - 1];
+	return e->record->ids[e->n_tokens + j];
+}
+
+/*
+ * Where the position's token goes. The host gives every other row the pages that it needs; a row
+ * that the device told where to begin may run past the slot's, and writes nothing there: the null
+ * page is everybody's.
+ */
+static int32_t cache_slot(const struct expansion *e, const struct step_row *row,
+	const int32_t *table, uint64_t position)
+{
+	int32_t page = table[position / e->in->page_tokens];
+	uint64_t mapped = (uint64_t)page * e->in->page_tokens + position % e->in->page_tokens;
+
+	if (e->in->max_drafts && from_slot(e, row) && page == 0)
+		return -1;
+	return mapped <= INT32_MAX ? (int32_t)mapped : -1;
+}
+
 /* `table`: the row's pages, in batch order. */
 static void expand_token(
 	const struct expansion *e, const struct step_row *row, const int32_t *table, uint32_t j)
 {
 	uint32_t t = e->n_tokens + j;
-	uint64_t position = (uint64_t)row->start + j, mapped;
-	bool from_slot = j == 0 && (row->flags & ROW_FROM_SLOT);
+	uint64_t position = (uint64_t)row->start + j;
 
-	e->in->input_ids[t] =
-		clamp_id(e, from_slot ? e->in->slot_last_token[row->slot] : e->record->ids[t]);
+	e->in->input_ids[t] = clamp_id(e, token_id(e, row, j));
 	e->in->embedding_from[t] = given_embedding(e, row, j);
 	if (e->in->mask_words)
 		e->in->mask_words[t] = row->words ? row->words[j] : 0;
@@ -106,11 +165,9 @@ static void expand_token(
 		e->in->slot_mapping[t] = -1;
 		return;
 	}
-	mapped = (uint64_t)table[position / e->in->page_tokens] * e->in->page_tokens +
-		 position % e->in->page_tokens;
+	e->in->slot_mapping[t] = cache_slot(e, row, table, position);
 	position = rotary_position(row, j);
 	e->in->positions[t] = (int32_t)(position < e->capacity ? position : e->capacity - 1);
-	e->in->slot_mapping[t] = mapped <= INT32_MAX ? (int32_t)mapped : -1;
 }
 
 static void empty_tokens(const struct expansion *e, uint32_t first, uint32_t end)
@@ -130,32 +187,72 @@ static void empty_row(const struct expansion *e, uint32_t r)
 	e->in->seq_lens[r] = 0;
 	e->in->row_slot[r] = -1;
 	e->in->row_flags[r] = 0;
+	if (e->in->max_drafts)
+		e->in->next_ids[r] = -1;
+}
+
+/* The drafts' decodes go up to K tokens further than the step. */
+static void copy_pages(const struct expansion *e, int32_t slot, uint64_t length, int32_t *table)
+{
+	uint64_t n = (length + e->in->max_drafts + e->in->page_tokens - 1) / e->in->page_tokens;
+
+	for (uint64_t i = 0; i < n && i < e->in->max_pages; i++)
+		table[i] = clamp_page(e, (uint32_t)slot_pages(e, slot)[i]);
+}
+
+/* A row of a slot, of n tokens. */
+static void expand_slot_row(
+	const struct expansion *e, uint32_t r, const struct step_row *row, uint32_t n)
+{
+	int32_t *table = e->in->block_table + (size_t)r * e->in->max_pages;
+	uint64_t length = (uint64_t)row->start + n;
+
+	length = length < e->capacity ? length : e->capacity;
+	e->in->seq_lens[r] = (int32_t)length;
+	e->in->row_slot[r] = row->slot;
+	e->in->row_flags[r] = (int32_t)row->flags;
+	copy_pages(e, row->slot, length, table);
+	for (uint32_t j = 0; j < n; j++)
+		expand_token(e, row, table, j);
+	if (!e->in->max_drafts)
+		return;
+	e->in->next_ids[r] = row->next_id;
+	if (!verifies(e, row)) {
+		e->in->slot_length[row->slot] = (int32_t)length;
+		drop_drafts(e, row->slot);
+	}
+}
+
+/* Of n tokens, of which all are wanted or the last. */
+static void index_logits(const struct expansion *e, uint32_t r, uint32_t n, bool all)
+{
+	const uint32_t width = 1 + e->in->max_drafts;
+	int32_t *index = e->in->logit_index + (size_t)r * width;
+	uint32_t first = n && !all ? n - 1 : 0;
+
+	for (uint32_t i = 0; i < width; i++)
+		index[i] = first + i < n ? (int32_t)(e->n_tokens + first + i) : 0;
 }
 
 static void expand_row(struct expansion *e, uint32_t r)
 {
-	const struct step_row *row = &e->record->rows[r];
-	uint32_t n = min_u32(row->n_tokens, e->max_tokens - e->n_tokens);
-	int32_t *table = e->in->block_table + (size_t)r * e->in->max_pages;
+	struct step_row row = e->record->rows[r];
+	uint32_t n = min_u32(row.n_tokens, e->max_tokens - e->n_tokens);
+	bool verify = verifies(e, &row);
 
+	if (verify)
+		n = min_u32(n, 1 + e->in->max_drafts);
 	e->in->query_start[r] = (int32_t)e->n_tokens;
-	e->in->logit_index[r] = n ? (int32_t)(e->n_tokens + n - 1) : 0;
-	if (slot_valid(e, row->slot)) {
-		uint64_t length = (uint64_t)row->start + n;
-		uint32_t page_tokens = e->in->page_tokens;
-
-		length = length < e->capacity ? length : e->capacity;
-		e->in->seq_lens[r] = (int32_t)length;
-		e->in->row_slot[r] = row->slot;
-		e->in->row_flags[r] = (int32_t)row->flags;
-		for (uint64_t i = 0; i < (length + page_tokens - 1) / page_tokens; i++)
-			table[i] = clamp_page(e, (uint32_t)slot_pages(e, row->slot)[i]);
-		for (uint32_t j = 0; j < n; j++)
-			expand_token(e, row, table, j);
+	index_logits(e, r, n, verify);
+	if (slot_valid(e, row.slot)) {
+		if (e->in->max_drafts && from_slot(e, &row))
+			row.start = (uint32_t)max_i32(e->in->slot_length[row.slot], 0);
+		expand_slot_row(e, r, &row, n);
 	} else {
 		empty_row(e, r);
 		empty_tokens(e, e->n_tokens, e->n_tokens + n);
-		memset(table, 0, e->in->max_pages * sizeof(*table));
+		memset(e->in->block_table + (size_t)r * e->in->max_pages, 0,
+			e->in->max_pages * sizeof(*e->in->block_table));
 	}
 	e->n_tokens += n;
 }
@@ -166,7 +263,7 @@ static void write_tails(const struct expansion *e)
 
 	for (uint32_t r = e->n_rows; r < in->max_rows; r++) {
 		empty_row(e, r);
-		in->logit_index[r] = 0;
+		index_logits(e, r, 0, false);
 	}
 	for (uint32_t r = e->n_rows; r <= in->max_rows; r++)
 		in->query_start[r] = (int32_t)e->n_tokens;
@@ -205,6 +302,12 @@ static void prepare_run(const void *args, void *workspace)
 
 static const struct cpu_op prepare_op = {.name = "prepare", .run = prepare_run};
 
+static bool drafts_fit(const struct step_inputs *in)
+{
+	return in->max_drafts < in->max_tokens && in->next_ids && in->slot_length &&
+	       in->slot_n_drafts && in->slot_drafts;
+}
+
 int cpu_prepare(struct stream *stream, const struct op_prepare *a)
 {
 	const struct step_inputs *in = &a->inputs;
@@ -224,6 +327,8 @@ int cpu_prepare(struct stream *stream, const struct op_prepare *a)
 	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
 		return -EINVAL;
 	if (!in->slot_mask != !in->mask_words)
+		return -EINVAL;
+	if (in->max_drafts && !drafts_fit(in))
 		return -EINVAL;
 	return CPU_LAUNCH(stream, &prepare_op, a, 0);
 }

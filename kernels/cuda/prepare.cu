@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: 16 blocks; block: 512 threads; shared memory: 45 KB for a tile of 512 rows and one of 256
+ * Grid: 16 blocks; block: 512 threads; shared memory: 45 KB for a tile of 512 rows and one of 192
  * inits. Reads the record over the bus, in each block; writes 28 bytes for each of max_tokens, 20
  * for each of max_rows, and the block table rows in use. The time is a chain of reads over the
  * bus: the record, then its rows and inits, then ids and pages. Hence few blocks, which load
@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/kernel.cuh"
 
-enum { BLOCKS = 16, THREADS = 512, TILE_ROWS = THREADS, TILE_INITS = 256, DEPTH = 8 };
+enum { BLOCKS = 16, THREADS = 512, TILE_ROWS = THREADS, TILE_INITS = 192, DEPTH = 8 };
 
 static const uint32_t PART = WARP * DEPTH, N_WARPS = BLOCKS * THREADS / WARP;
 
@@ -416,6 +416,8 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 		return -EINVAL;
 	if (!in->slot_mask != !in->mask_words)
 		return -EINVAL;
+	if (in->max_drafts)
+		return -EINVAL; /* not here yet */
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
 	if (rc != 0)
 		return rc;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The persistent inputs and their pinned slots, without an engine. */
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -305,6 +306,125 @@ static void test_inputs_without_masks_have_no_place_for_them(void **state)
 	inputs_deinit(&inputs);
 }
 
+/* All of one kind of memory, as many bytes as its buffers say. */
+static void fill_speculation(struct inputs *inputs)
+{
+	const struct step_inputs *p = &inputs->persistent;
+	const struct draft_inputs *d = &inputs->draft;
+	const uint32_t k = p->max_drafts;
+
+#define FILL(pointer, n, value) memset((pointer), (value), (n) * sizeof(*(pointer)))
+	FILL(p->logit_index, ROWS * (1 + k), 1);
+	FILL(p->next_ids, ROWS, 2);
+	FILL(p->slot_length, ROWS, 3);
+	FILL(p->slot_n_drafts, ROWS, 4);
+	FILL(p->slot_drafts, ROWS * k, 5);
+	FILL(p->slot_draft_logits, (size_t)ROWS * k * limits.vocab_size, 6);
+	FILL(d->input_ids, TOKENS, 7);
+	FILL(d->slot_mapping, TOKENS, 8);
+	FILL(d->last_index, ROWS, 9);
+	FILL(d->step, 1, 10);
+	FILL(d->decode_ids, ROWS, 11);
+	FILL(d->positions, ROWS, 12);
+	FILL(d->decode_slot_mapping, ROWS, 13);
+	FILL(d->query_start, ROWS + 1, 14);
+	FILL(d->seq_lens, ROWS, 15);
+	FILL(d->hidden_index, ROWS, 16);
+	FILL(inputs->sampled, ROWS * (1 + k), 17);
+	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
+		FILL(inputs->slots[i].sampled, ROWS * (1 + k), 18 + (int)i);
+#undef FILL
+}
+
+/* On a device whose memory the host can write. */
+static void test_buffers_of_speculation_have_their_sizes_and_share_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_limits with = limits;
+	struct inputs inputs;
+	const struct step_inputs *p = &inputs.persistent;
+	const struct draft_inputs *d = &inputs.draft;
+
+	with.max_drafts = 3;
+	assert_int_equal(inputs_init(&inputs, f->device, &with), 0);
+	assert_int_equal(p->max_drafts, 3);
+	if (strcmp(test_device_info(f->device).kind, "cpu") == 0) {
+		fill_speculation(&inputs);
+		assert_int_equal(p->logit_index[ROWS * 4 - 1], 0x01010101);
+		assert_int_equal(p->next_ids[ROWS - 1], 0x02020202);
+		assert_int_equal(p->slot_length[ROWS - 1], 0x03030303);
+		assert_int_equal(p->slot_n_drafts[ROWS - 1], 0x04040404);
+		assert_int_equal(p->slot_drafts[ROWS * 3 - 1], 0x05050505);
+		assert_int_equal(d->input_ids[TOKENS - 1], 0x07070707);
+		assert_int_equal(d->slot_mapping[TOKENS - 1], 0x08080808);
+		assert_int_equal(d->last_index[ROWS - 1], 0x09090909);
+		assert_int_equal(*d->step, 0x0a0a0a0a);
+		assert_int_equal(d->decode_ids[ROWS - 1], 0x0b0b0b0b);
+		assert_int_equal(d->positions[ROWS - 1], 0x0c0c0c0c);
+		assert_int_equal(d->decode_slot_mapping[ROWS - 1], 0x0d0d0d0d);
+		assert_int_equal(d->query_start[ROWS], 0x0e0e0e0e);
+		assert_int_equal(d->seq_lens[ROWS - 1], 0x0f0f0f0f);
+		assert_int_equal(d->hidden_index[ROWS - 1], 0x10101010);
+		assert_int_equal(inputs.sampled[ROWS * 4 - 1], 0x11111111);
+		assert_int_equal(inputs.slots[0].sampled[ROWS * 4 - 1], 0x12121212);
+		assert_int_equal(*inputs.slots[0].flag, 0);
+		assert_int_equal(*inputs.slots[1].flag, 0);
+	}
+	inputs_deinit(&inputs);
+}
+
+static void test_inputs_without_drafts_have_no_place_for_them(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_limits with = limits;
+	uint64_t device, pinned;
+
+	with.max_drafts = 12;
+	assert_int_equal(f->inputs.persistent.max_drafts, 0);
+	assert_null(f->inputs.persistent.next_ids);
+	assert_null(f->inputs.persistent.slot_length);
+	assert_null(f->inputs.persistent.slot_drafts);
+	assert_null(f->inputs.persistent.slot_draft_logits);
+	assert_null(f->inputs.draft.input_ids);
+	assert_null(f->inputs.draft.hidden_index);
+	assert_int_equal(inputs_measure(&with, &device, &pinned), 0);
+	assert_true(device > f->inputs.device_bytes + (size_t)ROWS * 12 * limits.vocab_size * 4);
+	assert_true(pinned > f->inputs.pinned_bytes);
+	with.max_slots = 1u << 20;
+	with.max_drafts = 1u << 16;
+	with.vocab_size = 1u << 31;
+	assert_int_equal(inputs_measure(&with, &device, &pinned), -EOVERFLOW);
+}
+
+static void test_an_initialisation_says_how_many_drafts_or_none(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_limits with = limits;
+	const struct slot_sampling sampling = {.top_p = 1};
+	const uint32_t page = 9;
+	struct inputs_slot *slot;
+	int32_t n_drafts[ROWS];
+	struct inputs inputs;
+
+	if (strcmp(test_device_info(f->device).kind, "cpu") != 0)
+		return; /* cuda's prepare knows no drafts yet */
+	with.max_drafts = 3;
+	assert_int_equal(inputs_init(&inputs, f->device, &with), 0);
+	slot = inputs_begin(&inputs, 1);
+	for (int32_t s = 0; s < ROWS; s++) {
+		inputs_add_init(slot, s, &sampling, &page, 1);
+		if (s % 2)
+			inputs_set_drafts(slot, (uint32_t)s);
+	}
+	assert_int_equal(inputs_prepare(&inputs, slot, f->lane,
+		&(struct descriptor){.mode = GRAPH_FULL, .tokens = TOKENS}, ROWS, 64), 0);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	test_copy(f->device, n_drafts, inputs.persistent.slot_n_drafts, sizeof(n_drafts));
+	for (int32_t s = 0; s < ROWS; s++)
+		assert_int_equal(n_drafts[s], s % 2 == 0 ? 0 : s < 3 ? s : 3);
+	inputs_deinit(&inputs);
+}
+
 static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)
 {
 	struct fixture *f = *state;
@@ -335,6 +455,9 @@ int main(void)
 		TEST(test_embeddings_of_a_row_lie_a_hidden_state_apart),
 		TEST(test_masks_and_words_arrive_and_are_gone_with_their_step),
 		TEST(test_inputs_without_masks_have_no_place_for_them),
+		TEST(test_buffers_of_speculation_have_their_sizes_and_share_nothing),
+		TEST(test_inputs_without_drafts_have_no_place_for_them),
+		TEST(test_an_initialisation_says_how_many_drafts_or_none),
 		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
 	};
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/cpu_ops_fixture.h"
+#include "tests/kernels/distribution.h"
 
 #include <errno.h>
 
@@ -147,58 +148,6 @@ static void test_rows_without_slot_or_flag_touch_no_slot(void **state)
 }
 
 /* ---- the distribution ---- */
-
-/* Rank of a token: how many come before it, by falling logit, ties by id. */
-static uint32_t rank_of(const float *logits, uint32_t vocab, uint32_t id)
-{
-	uint32_t rank = 0;
-
-	for (uint32_t i = 0; i < vocab; i++)
-		rank += logits[i] > logits[id] || (logits[i] == logits[id] && i < id);
-	return rank;
-}
-
-static void renormalise(double *p, uint32_t vocab)
-{
-	double sum = 0;
-
-	for (uint32_t i = 0; i < vocab; i++)
-		sum += p[i];
-	for (uint32_t i = 0; i < vocab; i++)
-		p[i] /= sum;
-}
-
-/* Temperature, top-k, top-p, min-p, one after the other and renormalised between. */
-static void filtered_distribution(
-	const float *logits, uint32_t vocab, const struct slot_sampling *s, double *p)
-{
-	double removed[SMALL_VOCAB], top = 0;
-
-	for (uint32_t i = 0; i < vocab; i++)
-		p[i] = exp((double)logits[i] / (double)s->temperature);
-	for (uint32_t i = 0; i < vocab; i++)
-		if (s->top_k && rank_of(logits, vocab, i) >= s->top_k)
-			p[i] = 0;
-	renormalise(p, vocab);
-	for (uint32_t i = 0; i < vocab; i++) {
-		double before = 0;
-
-		for (uint32_t j = 0; j < vocab; j++)
-			if (rank_of(logits, vocab, j) < rank_of(logits, vocab, i))
-				before += p[j];
-		removed[i] = s->top_p < 1 && before >= (double)s->top_p;
-	}
-	for (uint32_t i = 0; i < vocab; i++)
-		if (removed[i])
-			p[i] = 0;
-	renormalise(p, vocab);
-	for (uint32_t i = 0; i < vocab; i++)
-		top = p[i] > top ? p[i] : top;
-	for (uint32_t i = 0; i < vocab; i++)
-		if (p[i] < (double)s->min_p * top)
-			p[i] = 0;
-	renormalise(p, vocab);
-}
 
 /* Above the 1 - 1e-6 quantile of chi-square (Wilson and Hilferty's approximation)? Bins that expect
  * less than 5 are pooled. */
@@ -356,28 +305,17 @@ static void test_draws_follow_all_filters_in_their_order(void **state)
 
 /* ---- the noise ---- */
 
-static uint64_t finalise(uint64_t z)
-{
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
 /* Gumbel noise for every token, by the words of the op's head; nothing is skipped. */
 static int32_t plain_draw(const float *logits, uint32_t vocab, const struct slot_sampling *s,
 	uint32_t position, uint32_t purpose)
 {
-	const uint64_t gamma = 0x9e3779b97f4a7c15u;
-	uint64_t state = finalise(finalise(s->seed + gamma) + ((uint64_t)purpose << 32 | position));
 	double best = -HUGE_VAL;
 	int32_t best_id = -1;
 
 	for (uint32_t i = 0; i < vocab; i++) {
-		double u, score;
+		double u = plain_uniform(s->seed, position, purpose, i);
+		double score = (double)logits[i] / (double)s->temperature - log(-log(u));
 
-		state += gamma;
-		u = ((double)(finalise(state) >> 12) + 0.5) / 4503599627370496.0;
-		score = (double)logits[i] / (double)s->temperature - log(-log(u));
 		if ((s->top_k == 0 || rank_of(logits, vocab, i) < s->top_k) && score > best) {
 			best = score;
 			best_id = (int32_t)i;

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Verification of drafts (Leviathan et al., Fast Inference from Transformers via Speculative
+ * Decoding, 2023, arXiv:2211.17192). Why a row's tokens are distributed as the target's own: a
+ * draft x from q that stays with probability min(1, p(x) / q(x)) contributes min(p(x), q(x)); what
+ * is missing of p(x) is max(p(x) - q(x), 0), and the sum of that over all tokens is the probability
+ * of a rejection. That needs the draw of the draft, of the acceptance and of the residual to be
+ * independent, hence a purpose each; and a draft to be judged once, hence no draft outlives its
+ * verification: one that was rejected or never reached is not a draw from q any more.
+ *
+ * What stands in place of no draft is op_sample's own draw, noise and all.
+ */
+
+#include <errno.h>
+
+#include "kernels/cpu/launchers.h"
+#include "kernels/cpu/sampling.h"
+
+CPU_ARGS_FIT(op_verify);
+
+/* One row with drafts. */
+struct verification {
+	const float *logits;       /* [1 + n_drafts, vocab] */
+	const float *draft_logits; /* [n_drafts, vocab] not read by greedy rows */
+	const int32_t *drafts;     /* [n_drafts] */
+	const struct slot_sampling *sampling;
+	struct candidate *heap;    /* [vocab] */
+	uint32_t n_drafts, vocab;
+	uint32_t position;         /* of what token 0's logits tell */
+};
+
+static uint64_t key_of(const struct verification *v, uint32_t i, enum sample_purpose purpose)
+{
+	return noise_key(v->sampling->seed, v->position + i, purpose);
+}
+
+static int32_t target_token(const struct verification *v, uint32_t i, enum sample_purpose purpose)
+{
+	return sample_row(v->logits + (size_t)i * v->vocab, v->vocab, v->sampling,
+		key_of(v, i, purpose), v->heap);
+}
+
+/* Rounding may leave nothing of it; then p and q are as good as one, and it is a draw from p. */
+static int32_t residual_token(const struct verification *v, uint32_t i,
+	const struct distribution *p, const struct distribution *q)
+{
+	struct draw draw = {.id = -1, .key = key_of(v, i, SAMPLE_RESIDUAL)};
+
+	for (uint32_t id = 0; id < v->vocab; id++) {
+		double left = distribution_at(p, (int32_t)id) - distribution_at(q, (int32_t)id);
+
+		if (left > 0)
+			draw_consider(&draw, log(left), (int32_t)id);
+	}
+	return draw.id >= 0 ? draw.id : target_token(v, i, SAMPLE_RESIDUAL);
+}
+
+/* The token behind token i, and whether it is its draft. */
+static int32_t token_behind(const struct verification *v, uint32_t i, bool *ret_held)
+{
+	const size_t row = (size_t)i * v->vocab;
+	int32_t draft = i < v->n_drafts ? v->drafts[i] : -1;
+	struct distribution p, q;
+	double chance;
+
+	if (sampling_is_greedy(v->sampling)) {
+		int32_t token = target_token(v, i, SAMPLE_TARGET);
+
+		*ret_held = token == draft;
+		return token;
+	}
+	*ret_held = false;
+	if (draft < 0 || (uint32_t)draft >= v->vocab)
+		return target_token(v, i, SAMPLE_TARGET);
+	distribution_init(&q, v->draft_logits + row, v->vocab, v->sampling, v->heap);
+	chance = distribution_at(&q, draft);
+	if (!(chance > 0)) /* nobody drew it */
+		return target_token(v, i, SAMPLE_TARGET);
+	distribution_init(&p, v->logits + row, v->vocab, v->sampling, v->heap);
+	*ret_held = noise_uniform(noise_hash(key_of(v, i, SAMPLE_ACCEPT), draft)) * chance <
+		    distribution_at(&p, draft);
+	return *ret_held ? draft : residual_token(v, i, &p, &q);
+}
+
+/* Writes what held and the token behind it; returns how many held. */
+static uint32_t verify_tokens(const struct verification *v, int32_t *sampled)
+{
+	uint32_t i = 0;
+	bool held;
+
+	for (;;) {
+		sampled[i] = token_behind(v, i, &held);
+		if (!held)
+			return i;
+		i++;
+	}
+}
+
+static void verify_row(const struct op_verify *a, uint32_t r, int32_t slot,
+	struct candidate *heap, int32_t *sampled)
+{
+	const struct step_inputs *in = &a->inputs;
+	const uint64_t capacity = (uint64_t)in->max_pages * in->page_tokens;
+	const uint32_t k = in->max_drafts;
+	int64_t n_tokens = (int64_t)in->query_start[r + 1] - in->query_start[r];
+	int32_t *drafts = in->slot_drafts + (size_t)slot * k;
+	uint64_t length = in->slot_length[slot] > 0 ? (uint64_t)in->slot_length[slot] : 0;
+	const struct verification v = {
+		.logits = a->logits + (size_t)r * (1 + k) * a->vocab,
+		.draft_logits = in->slot_draft_logits + (size_t)slot * k * a->vocab,
+		.drafts = drafts,
+		.sampling = &in->slot_sampling[slot],
+		.heap = heap,
+		.n_drafts = n_tokens - 1 < (int64_t)k ? (uint32_t)(n_tokens - 1) : k,
+		.vocab = a->vocab,
+		.position = (uint32_t)length + 1,
+	};
+	uint32_t n_held;
+
+	if (n_tokens < 1)
+		return;
+	n_held = verify_tokens(&v, sampled);
+	in->slot_last_token[slot] = sampled[n_held];
+	length += 1 + n_held;
+	length = length < capacity ? length : capacity;
+	in->slot_length[slot] = (int32_t)(length < INT32_MAX ? length : INT32_MAX);
+	for (uint32_t i = 0; i < k; i++)
+		drafts[i] = -1;
+}
+
+static void verify_run(const void *args, void *workspace)
+{
+	const struct op_verify *a = args;
+	const struct step_inputs *in = &a->inputs;
+	const uint32_t width = 1 + in->max_drafts;
+
+	for (uint32_t r = 0; r < a->n_rows; r++) {
+		int32_t *sampled = a->sampled + (size_t)r * width;
+		int32_t slot = sampled_slot(in, r);
+		const struct slot_sampling *s;
+
+		for (uint32_t i = 0; i < width; i++)
+			sampled[i] = -1;
+		if (slot < 0)
+			continue;
+		if ((uint32_t)in->row_flags[r] & ROW_VERIFY) {
+			verify_row(a, r, slot, workspace, sampled);
+			continue;
+		}
+		s = &in->slot_sampling[slot];
+		sampled[0] = sample_row(a->logits + (size_t)r * width * a->vocab, a->vocab, s,
+			noise_key(s->seed, (uint32_t)in->seq_lens[r], SAMPLE_TARGET), workspace);
+		in->slot_last_token[slot] = sampled[0];
+	}
+}
+
+static const struct cpu_op verify_op = {.name = "verify", .run = verify_run};
+
+int cpu_verify(struct stream *stream, const struct op_verify *a)
+{
+	const struct step_inputs *in = &a->inputs;
+
+	if (!a->logits || !a->sampled || !a->vocab || a->vocab > INT32_MAX)
+		return -EINVAL;
+	if (a->vocab != in->vocab_size || a->n_rows > in->max_rows)
+		return -EINVAL;
+	if (!speculation_fits(in) || !in->query_start || !in->seq_lens)
+		return -EINVAL;
+	return CPU_LAUNCH(stream, &verify_op, a, (size_t)a->vocab * sizeof(struct candidate));
+}
