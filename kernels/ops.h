@@ -161,8 +161,9 @@ struct op_embed { /* out[t] = from[t] ? *from[t] : table[clamp(ids[t])] */
 	struct weight table;  /* [vocab, hidden] */
 	const int32_t *ids;   /* [n_tokens] */
 	const void *const *from; /* [n_tokens] of [hidden] act, as aligned as one, or NULL; NULL: none */
-	void *out;            /* [n_tokens, hidden] act */
+	void *out;            /* [n_tokens, hidden] act, rows out_stride elements apart */
 	uint32_t n_tokens;
+	uint32_t out_stride;  /* 0: hidden */
 };
 
 struct op_rms_norm { /* out = x / rms(x) * weight */

@@ -323,6 +323,7 @@ static void do_fork(struct request *request, struct sequence *parent)
 	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
 	child->n_tokens = parent->n_tokens;
 	child->n_computed = parent->n_computed;
+	child->n_drafted = parent->n_drafted;
 	add_pages(child, child->table.n_pages);
 	set_open(child);
 	done(request);

@@ -40,6 +40,10 @@ struct engine_model_options {
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
 	bool kv_exact; /* fewer pages are an error, not a warning */
+	struct model *draft; /* taken over by the engine; NULL: no speculation */
+	uint32_t n_drafts;   /* tokens that it drafts a step, 1 ... SPECULATE_MAX */
+	const struct attention_backend *draft_attention;
+	enum attention_support draft_support; /* with queries of one token */
 };
 
 struct engine_progress {

@@ -295,6 +295,7 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	request->n_stop = msg.n_stop;
 	memcpy(request->stop, msg.stop, sizeof(request->stop));
 	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
+	request->n_drafts = request->runner->options.n_drafts;
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
@@ -434,6 +435,7 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->n_prompt = request->n_generated = 0;
 	request->n_rows = 0;
 	request->deadline_ns = 0;
+	request->n_drafts = 0;
 	request->mask = (struct msg_mask){0};
 	request->mask_words = NULL;
 	request->want_tokens = request->want_logits = request->want_hidden = false;

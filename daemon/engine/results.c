@@ -27,7 +27,6 @@ static void take_token(struct request *request, struct sequence *s, int32_t toke
 {
 	struct engine_port *port = s->session->port;
 
-	s->n_pending--;
 	s->tokens[s->n_tokens++] = token;
 	request->out_tokens[request->n_generated++] = token;
 	count(&s->runner->engine->stats.n_tokens_out, 1);
@@ -85,24 +84,43 @@ static uint32_t prompt_done(const struct sequence *s, const struct request *requ
 	return end > start ? end - start : 0;
 }
 
+/* The row's token, or of one that verified those that held and the one behind them: the host counted on
+ * one. Tokens behind the request's end are nobody's. */
+static void take_tokens(struct request *request, struct sequence *s, const struct flight_row *row,
+	const int32_t *sampled)
+{
+	uint32_t n_drafts = s->runner->options.n_drafts, n = 1;
+
+	while (row->verify && n <= n_drafts && sampled[n] >= 0)
+		n++;
+	s->n_pending--;
+	s->n_computed += n - 1;
+	s->n_drafted += s->n_drafts ? n - 1 : 0;
+	for (uint32_t i = 0; i < n && s->request == request; i++)
+		take_token(request, s, sampled[i]);
+}
+
 static void take_row(struct flight *flight, uint32_t i)
 {
 	struct flight_row *row = &flight->rows[i];
 	struct sequence *s = row->sequence;
 	struct request *request = s->request;
+	const int32_t *sampled =
+		flight->slot->sampled + (size_t)i * (1 + flight->runner->options.n_drafts);
 
+	s->n_ahead -= row->verify;
 	if (!request) {
 		count(&flight->runner->engine->stats.n_discarded_rows, 1);
 		return;
 	}
 	take_results(flight, row, request, s->row);
 	if (request->op == RING_OP_STEP) {
-		take_step_row(request, s, row, flight->slot->sampled[i]);
+		take_step_row(request, s, row, sampled[0]);
 		return;
 	}
 	take_prompt(request, prompt_done(s, request));
 	if (row->sample)
-		take_token(request, s, flight->slot->sampled[i]);
+		take_tokens(request, s, row, sampled);
 }
 
 /* What the lane did for this step and, if it goes on with rows of the one before, in between. A step

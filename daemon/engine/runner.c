@@ -13,7 +13,6 @@
 
 #include "daemon/log.h"
 
-#define DECODE_QUERY 1u /* tokens of a decode's row */
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
@@ -44,16 +43,18 @@ static struct attention_config attention_config(
 	config.page_tokens = o->page_tokens;
 	config.max_rows = o->max_requests;
 	config.max_tokens = o->max_batch_tokens;
-	config.max_pages = runner->max_pages;
-	config.max_seq_len = runner->options.max_seq_len;
+	config.max_pages = runner->inputs.limits.max_pages;
+	/* A row to verify may reach that far behind a sequence's end. */
+	config.max_seq_len = runner->options.max_seq_len + runner->options.n_drafts;
+	config.max_decode_query = 1 + runner->options.n_drafts;
 	config.n_kv_pages = kv_cache_config(runner->kv)->max_pages;
 	return config;
 }
 
 static struct inputs_limits inputs_limits(const struct engine_options *o,
-	const struct model_config *c, uint32_t max_seq_len, bool masks)
+	const struct model_config *c, uint32_t max_seq_len, uint32_t n_drafts, bool masks)
 {
-	uint32_t max_pages = ceil_div(max_seq_len, o->page_tokens);
+	uint32_t max_pages = ceil_div(max_seq_len + n_drafts, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
 	uint64_t init_pages = (uint64_t)max_pages * 4;
 
@@ -74,6 +75,7 @@ static struct inputs_limits inputs_limits(const struct engine_options *o,
 		.max_init_pages = (uint32_t)init_pages,
 		.max_results = (uint32_t)results,
 		.masks = masks,
+		.max_drafts = n_drafts,
 	};
 }
 
@@ -81,7 +83,7 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret)
 {
 	/* Those of masks are small, and counted whether the model has any or not. */
-	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len, true);
+	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len, 0, true);
 	struct engine_needs needs;
 	struct model_buffers buffers;
 	struct arena counting = {0};
@@ -119,20 +121,33 @@ static int allocate_host(struct runner *runner)
 	return 0;
 }
 
+struct pool_carving {
+	struct runner *runner;
+	struct model_buffers *draft; /* set if there is one */
+};
+
+/* The target's, then the draft's, which reads what the target's pass left. */
 static void carve_pool(void *userdata, struct arena *arena)
 {
-	struct runner *runner = userdata;
+	const struct pool_carving *carving = userdata;
+	struct runner *runner = carving->runner;
 	const struct engine_options *o = &runner->engine->options;
+	const struct engine_model_options *m = &runner->options;
 
-	model_buffers_carve(&runner->model->config, o->max_batch_tokens, o->max_requests,
-		runner->activation_dtype, arena, &runner->context.buffers);
+	model_buffers_carve(&runner->model->config, o->max_batch_tokens,
+		o->max_requests * (1 + m->n_drafts), runner->activation_dtype, arena,
+		&runner->context.buffers);
+	if (m->draft)
+		model_buffers_carve(&m->draft->config, o->max_batch_tokens, o->max_requests,
+			runner->activation_dtype, arena, carving->draft);
 }
 
-static int allocate_pool(struct runner *runner)
+static int allocate_pool(struct runner *runner, struct model_buffers *ret_draft)
 {
+	struct pool_carving carving = {.runner = runner, .draft = ret_draft};
 	size_t bytes;
 	int rc = arena_alloc(
-		runner->engine->device, carve_pool, runner, &runner->pool, &bytes);
+		runner->engine->device, carve_pool, &carving, &runner->pool, &bytes);
 
 	if (!rc)
 		runner->pool_bytes = bytes;
@@ -173,7 +188,15 @@ static int allocate_kv(struct runner *runner, const struct device_info *info)
 	for (uint32_t i = 0; i < c->n_layers; i++)
 		runner->context.kv_layers[i] = kv_layer(runner->kv, i);
 	runner->context.kv = runner->kv;
-	return 0;
+	if (!runner->options.draft)
+		return 0;
+	/* A range of the same page ids; the target's cache counts them. */
+	struct kv_config draft = model_kv(
+		&runner->options.draft->config, info, runner->engine->options.page_tokens);
+
+	draft.max_pages = config.max_pages;
+	return kv_cache_new(
+		runner->engine->device, &draft, warm_up_pages(runner), &runner->draft_kv);
 }
 
 static int build_ladder(const struct runner *runner, struct ladder *ret, struct model_error *error)
@@ -183,7 +206,8 @@ static int build_ladder(const struct runner *runner, struct ladder *ret, struct 
 	int rc;
 
 	if (!o->n_capture_sizes) {
-		ladder_default(ret, o->max_batch_tokens, o->max_requests, DECODE_QUERY);
+		ladder_default(ret, o->max_batch_tokens, o->max_requests,
+			1 + runner->options.n_drafts);
 		return 0;
 	}
 	rc = ladder_user(ret, o->capture_sizes, o->n_capture_sizes, o->max_batch_tokens, &bad);
@@ -196,12 +220,49 @@ static int build_ladder(const struct runner *runner, struct ladder *ret, struct 
 	return rc;
 }
 
+/* Decodes that verify, and those of steps in which nobody has drafts. */
+static int make_graphs(struct runner *runner, const struct ladder *ladder, struct model_error *error)
+{
+	const struct engine_options *o = &runner->engine->options;
+	const uint32_t queries[] = {1, 1 + runner->options.n_drafts};
+	int rc = graph_set_init_queries(&runner->graphs, runner->options.mode.resolved, ladder,
+		queries, runner->options.draft ? 2 : 1,
+		smaller(o->max_requests, o->max_batch_tokens / queries[1]));
+
+	return rc ? fail(error, runner, "graph table", rc) : 0;
+}
+
+static int make_speculator(struct runner *runner, const struct attention_config *attention,
+	const struct model_buffers *buffers, const struct ladder *ladder, struct model_error *error)
+{
+	const struct engine_model_options *o = &runner->options;
+	int rc;
+
+	if (!runner->engine->device->kernels->verify)
+		return fail(error, runner, "this device has no speculation", -ENOTSUP);
+	runner->context.features = buffers->features;
+	rc = speculator_init(&runner->speculator, &runner->context,
+		&(struct speculator_options){
+			.draft = o->draft,
+			.n_drafts = o->n_drafts,
+			.attention = o->draft_attention,
+			.support = o->draft_support,
+			.mode = o->mode.resolved,
+			.ladder = ladder,
+			.attention_of_target = *attention,
+			.buffers = *buffers,
+			.kv = runner->draft_kv,
+		});
+	return rc ? fail(error, runner, "draft", rc) : 0;
+}
+
 int runner_init(struct runner *runner, struct engine *engine, const struct engine_model_options *options,
 	struct model_error *error)
 {
 	const struct engine_options *o = &engine->options;
 	struct forward_context *context = &runner->context;
 	struct attention_config attention;
+	struct model_buffers draft_buffers = {0};
 	struct inputs_limits limits;
 	struct device_info info;
 	struct ladder *ladder;
@@ -216,12 +277,12 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	rc = allocate_host(runner);
 	if (rc)
 		return fail(error, runner, "host memory", rc);
-	limits = inputs_limits(
-		o, &runner->model->config, options->max_seq_len, options->attention->masks);
+	limits = inputs_limits(o, &runner->model->config, options->max_seq_len, options->n_drafts,
+		options->attention->masks);
 	rc = inputs_init(&runner->inputs, engine->device, &limits);
 	if (rc)
 		return fail(error, runner, "persistent inputs", rc);
-	rc = allocate_pool(runner);
+	rc = allocate_pool(runner, &draft_buffers);
 	if (rc)
 		return fail(error, runner, "activation pool", rc);
 	rc = allocate_kv(runner, &info);
@@ -246,12 +307,10 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	if (!ladder)
 		return fail(error, runner, "host memory", -ENOMEM);
 	rc = build_ladder(runner, ladder, error);
-	if (!rc) {
-		rc = graph_set_init(&runner->graphs, options->mode.resolved, ladder, DECODE_QUERY,
-			smaller(o->max_requests, o->max_batch_tokens / DECODE_QUERY));
-		if (rc)
-			fail(error, runner, "graph table", rc);
-	}
+	if (!rc)
+		rc = make_graphs(runner, ladder, error);
+	if (!rc && options->draft)
+		rc = make_speculator(runner, &attention, &draft_buffers, ladder, error);
 	free(ladder);
 	for (uint32_t i = 0; !rc && i < runner->graphs.n; i++)
 		runner->graphs.entries[i].owner = (uint32_t)(runner - engine->runners);
@@ -289,6 +348,10 @@ static int warm_up_eager(struct runner *runner)
 	memset(runner->seq_lens, 0, o->max_requests * sizeof(*runner->seq_lens));
 	runner->query_lens[0] = runner->seq_lens[0] = n_tokens;
 	rc = executor_run(&runner->executor, NULL, slot, runner->query_lens, runner->seq_lens, lane);
+	if (!rc && runner->options.draft)
+		rc = speculator_run(&runner->speculator, slot->record, &(struct batch_shape){
+			.rows = o->max_requests, .tokens = n_tokens}, runner->query_lens,
+			runner->seq_lens, lane);
 	if (!rc)
 		rc = kernels->to_f32(lane, &(struct op_to_f32){
 			.x = runner->context.buffers.last_hidden,
@@ -308,7 +371,7 @@ static int warm_up_eager(struct runner *runner)
 			.sampled = runner->inputs.sampled,
 			.out = slot->sampled,
 			.flag = slot->flag,
-			.n_rows = o->max_requests,
+			.n_rows = o->max_requests * (1 + runner->options.n_drafts),
 		});
 	if (!rc)
 		rc = runner->engine->device->ops->stream_sync(lane);
@@ -345,6 +408,8 @@ int runner_warm_up(struct runner *runner, struct model_error *error)
 	if (!rc)
 		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane,
 			on_warm_up, runner);
+	if (!rc && runner->options.draft)
+		rc = speculator_warm_up(&runner->speculator, runner->engine->lane);
 	return rc ? fail(error, runner, "warm-up", rc) : 0;
 }
 
@@ -353,6 +418,8 @@ int runner_capture(struct runner *runner, struct model_error *error)
 	int rc = graph_set_capture(&runner->graphs, &runner->executor.breakable, runner->engine->lane,
 		on_capture, runner);
 
+	if (!rc && runner->options.draft)
+		rc = speculator_capture(&runner->speculator, runner->engine->lane);
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }
 
@@ -411,6 +478,8 @@ int runner_map(struct runner *runner, struct model_error *error)
 	runner->options.kv_pages = n;
 	if (!rc)
 		rc = kv_cache_map(runner->kv, n + 1);
+	if (!rc && runner->draft_kv)
+		rc = kv_cache_map(runner->draft_kv, n + 1);
 	if (rc)
 		return fail(error, runner, "KV pages", rc);
 	atomic_store(&runner->pages_free, kv_pages_free(runner->kv));
@@ -424,10 +493,13 @@ void runner_deinit(struct runner *runner)
 	if (!runner || !runner->engine)
 		return;
 	device = runner->engine->device;
+	if (runner->options.draft)
+		speculator_deinit(&runner->speculator);
 	graph_set_deinit(&runner->graphs, device);
 	executor_deinit(&runner->executor);
 	if (runner->context.manager)
 		runner->options.attention->manager_free(runner->context.manager);
+	kv_cache_free(runner->draft_kv);
 	kv_cache_free(runner->kv);
 	if (runner->pool)
 		device->ops->mem_free(device, runner->pool);
@@ -439,6 +511,8 @@ void runner_deinit(struct runner *runner)
 	free(runner->free_slots);
 	free(runner->seq_lens);
 	free(runner->query_lens);
+	if (runner->options.draft)
+		model_free(runner->options.draft);
 	model_free(runner->model);
 	*runner = (struct runner){0};
 }

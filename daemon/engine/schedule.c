@@ -47,6 +47,7 @@ struct batch {
 	struct flight *flight;
 	struct batch_shape shape;
 	uint32_t max_rows, max_tokens;
+	bool verifies; /* decodes take their drafts along, or none: rows of one length */
 };
 
 /* Through the outbox: what goes to a device buffer takes no place there. */
@@ -127,29 +128,82 @@ static void place_words(
 	row->flags |= tree ? ROW_TREE : 0;
 }
 
-static void add_init(struct inputs_slot *slot, const struct sequence *s)
+/* The draft knows causal attention alone, and only what it has been at from the beginning. */
+static uint32_t drafts_of(const struct sequence *s)
+{
+	return s->request->mask.kind == MSG_MASK_DEFAULT_KIND && s->n_drafted >= s->n_computed
+		? s->request->n_drafts : 0;
+}
+
+static void add_init(struct inputs_slot *slot, struct sequence *s)
 {
 	const struct slot_mask mask = mask_of(s);
 
 	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
 	inputs_set_mask(slot, &mask);
+	s->n_drafts = drafts_of(s);
+	inputs_set_drafts(slot, s->n_drafts);
 }
 
-/* Append n_tokens of a sequence as a row; false if the step has no room for what it needs. */
+/* The host's account of a row: of one that verifies, the least that comes of it. */
+static void count_row(struct sequence *s, uint32_t n_tokens, bool verify)
+{
+	if (s->n_drafts)
+		s->n_drafted = s->n_computed + n_tokens;
+	else if (s->n_drafted > s->n_computed)
+		s->n_drafted = s->n_computed;
+	s->n_computed += n_tokens;
+	s->n_ahead += verify;
+}
+
+/* What is behind the row's last token, if the host knows it. */
+static int32_t next_id(const struct sequence *s, uint32_t n_tokens)
+{
+	uint32_t at = s->n_computed + n_tokens;
+
+	return at < s->n_tokens ? s->tokens[at] : -1;
+}
+
+/* A step's longest sequence length that the row may have, whatever was accepted before. */
+static uint32_t bound_of(const struct batch *b, const struct sequence *s, uint32_t n_tokens)
+{
+	uint32_t n_drafts = b->runner->options.n_drafts;
+	uint32_t most = b->runner->options.max_seq_len + n_drafts;
+	uint32_t bound = s->n_computed + n_drafts * s->n_ahead + n_tokens;
+
+	return bound < most ? bound : most;
+}
+
+/* The shape of the batch with a row of so many tokens more. */
+static void add_to_shape(struct batch *b, uint32_t n_tokens, bool decode)
+{
+	b->shape.uniform &= !b->flight->n_rows || b->shape.query_len == n_tokens;
+	b->shape.past_prompt &= decode;
+	b->shape.query_len = n_tokens;
+	b->shape.tokens += n_tokens;
+	b->shape.rows = ++b->flight->n_rows;
+}
+
+/* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the step has no
+ * room for what it needs. */
 static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
 	struct runner *runner = b->runner;
 	struct inputs_slot *slot = b->flight->slot;
 	struct flight_row *row = &b->flight->rows[b->flight->n_rows];
+	bool verify = decode && b->verifies && s->request->op == RING_OP_GENERATE;
+	uint32_t n_run = verify ? 1 + runner->options.n_drafts : n_tokens;
 	bool last = s->n_computed + n_tokens == s->n_tokens + s->n_pending;
 	bool reaches_target = s->n_computed < s->target && s->n_computed + n_tokens >= s->target;
-	bool from_slot = decode && s->n_computed >= s->n_tokens;
+	bool from_slot = decode && !verify && s->n_computed >= s->n_tokens;
 	bool result = reaches_target && leaves_results(s);
 	struct step_row step_row = {
 		.slot = s->slot,
-		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (last ? ROW_SAMPLE : 0),
-		.n_tokens = n_tokens,
+		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (verify ? ROW_VERIFY : 0) |
+			(last ? ROW_SAMPLE : 0),
+		.n_tokens = n_run,
 		.start = s->n_computed,
+		.next_id = next_id(s, n_tokens),
 	};
 	int32_t *ids;
 
@@ -165,24 +219,22 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 	if (s->request->embeddings.at)
 		place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
-	if (!from_slot)
-		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
+	if (from_slot || verify)
+		memset(ids, 0, n_run * sizeof(ids[0]));
 	else
-		ids[0] = 0;
-	runner->query_lens[b->flight->n_rows] = n_tokens;
-	runner->seq_lens[b->flight->n_rows] = s->n_computed + n_tokens;
+		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
+	runner->query_lens[b->flight->n_rows] = n_run;
+	runner->seq_lens[b->flight->n_rows] = bound_of(b, s, n_run);
 	*row = (struct flight_row){
 		.sequence = s,
 		.sample = last,
 		.last = reaches_target,
+		.verify = verify,
 		.result = result ? (int32_t)slot->n_results++ : -1,
 	};
-	b->shape.uniform &= !b->flight->n_rows || b->shape.query_len == n_tokens;
-	b->shape.past_prompt &= decode;
-	b->shape.query_len = n_tokens;
-	b->shape.tokens += n_tokens;
-	b->shape.rows = ++b->flight->n_rows;
-	s->n_computed += n_tokens;
+	add_to_shape(b, n_run, decode);
+	runner->drafts |= s->n_drafts > 0;
+	count_row(s, n_tokens, verify);
 	/* A step's token is the client's to append. */
 	if (last && s->request->op == RING_OP_GENERATE)
 		s->n_pending++;
@@ -209,12 +261,26 @@ static bool is_in(const struct batch *b, const struct sequence *s)
 	return s->last_step == b->flight->step;
 }
 
+/* Has anybody drafts to verify? */
+static bool has_drafts(const struct runner *runner)
+{
+	for (uint32_t i = 0; i < runner->n_running; i++) {
+		if (runner->running[i]->n_drafts && is_decode(runner->running[i]))
+			return true;
+	}
+	return false;
+}
+
 static void add_decodes(struct batch *b)
 {
+	uint32_t n_run;
+
+	b->verifies = has_drafts(b->runner);
+	n_run = b->verifies ? 1 + b->runner->options.n_drafts : 1;
 	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
 		struct sequence *s = at_turn(b->runner, i);
 
-		if (is_decode(s) && !is_in(b, s))
+		if (is_decode(s) && !is_in(b, s) && b->shape.tokens + n_run <= b->max_tokens)
 			add_row(b, s, 1, true);
 	}
 }
@@ -288,6 +354,7 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 	};
 	bool whole;
 
+	runner->drafts = false;
 	if (!runner->n_running)
 		return false;
 	whole = runner->whole_waits;

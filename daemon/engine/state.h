@@ -21,6 +21,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/graph/dispatch.h"
 #include "daemon/graph/execute.h"
+#include "daemon/graph/speculate.h"
 #include "daemon/loop/loop.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
@@ -46,7 +47,10 @@ struct sequence {
 	int32_t *tokens;   /* [session.max_seq_len] prompt and output that the host knows */
 	uint32_t n_tokens;
 	uint32_t n_computed; /* positions whose K and V are launched */
-	uint32_t n_pending;  /* tokens sampled by launched steps, not read yet */
+	uint32_t n_pending;  /* tokens sampled by launched steps, not read yet; of one that verifies one */
+	uint32_t n_ahead;    /* launched steps that verify its drafts, not read yet */
+	uint32_t n_drafted;  /* leading positions that the draft has been at, too */
+	uint32_t n_drafts;   /* drafts a step that its slot may have */
 	struct kv_table table;
 	struct request *request; /* RUNNING only */
 	uint32_t row;            /* which of the request's */
@@ -90,6 +94,7 @@ struct request {
 	uint32_t max_tokens, n_stop, n_prompt, n_generated;
 	int32_t stop[MSG_STOP_MAX];
 	bool ignore_eos;
+	uint32_t n_drafts; /* drafts a step that it may have */
 	/* both; a generate request has one row */
 	uint32_t n_rows, n_rows_left;
 	struct request_row *rows; /* [max_rows] */
@@ -142,6 +147,8 @@ struct runner {
 	struct forward_context context;
 	struct executor executor;
 	struct graph_set graphs;
+	struct speculator speculator; /* of a model with a draft */
+	struct kv_cache *draft_kv;    /* its draft's memory; pages are `kv`'s */
 	uint32_t max_pages; /* of a sequence */
 	enum dtype activation_dtype;
 	uint32_t *query_lens, *seq_lens; /* [max_rows] of the batch being built */
@@ -157,6 +164,7 @@ struct runner {
 	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
 	bool warned_too_wide;
 	bool whole_waits; /* what must be computed in one step had no room in the last one */
+	bool drafts;      /* the step being built has rows that draft */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
@@ -166,6 +174,7 @@ struct flight_row {
 	struct sequence *sequence;
 	bool sample;
 	bool last;      /* completes the sequence's target */
+	bool verify;    /* its drafts are verified: one token at least, 1 + n_drafts at most */
 	int32_t result; /* index into the slot's logits and hidden, or -1 */
 };
 

@@ -60,10 +60,23 @@ static int launch_copies(struct runner *runner, struct flight *flight)
 				.pairs = slot->copies[from],
 				.n_pairs = to - from,
 			});
+		if (runner->draft_kv && !rc)
+			rc = kernels->copy_pages(runner->engine->lane, &(struct op_copy_pages){
+				.kv = runner->speculator.kv_layer,
+				.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->draft_kv)),
+				.pairs = slot->copies[from],
+				.n_pairs = to - from,
+			});
 		from = to;
 	}
 	runner->n_copies = 0;
 	return rc;
+}
+
+/* Rows that verify have logits for each of their tokens, and so all have room for them. */
+static size_t logits_row(const struct runner *runner, uint32_t i)
+{
+	return (size_t)i * (1 + runner->options.n_drafts);
 }
 
 /* The logits of the flight's row i, to the request's buffer or the outbox. */
@@ -77,7 +90,7 @@ static int launch_logits(struct runner *runner, struct flight *flight, uint32_t 
 		: flight->slot->logits + (size_t)row->result * n;
 
 	return runner->engine->device->ops->copy_async(runner->engine->lane, to,
-		runner->context.buffers.logits + i * n, n * sizeof(float));
+		runner->context.buffers.logits + logits_row(runner, i) * n, n * sizeof(float));
 }
 
 static int launch_hidden(struct runner *runner, struct flight *flight, uint32_t i)
@@ -90,7 +103,7 @@ static int launch_hidden(struct runner *runner, struct flight *flight, uint32_t 
 				       : runner->inputs.hidden_f32 + i * n;
 	int rc = engine->device->kernels->to_f32(engine->lane, &(struct op_to_f32){
 		.x = (uint8_t *)runner->context.buffers.last_hidden +
-			i * n * dtype_bytes(runner->activation_dtype),
+			logits_row(runner, i) * n * dtype_bytes(runner->activation_dtype),
 		.out = to,
 		.n = n,
 	});
@@ -166,7 +179,7 @@ static int launch_end(struct runner *runner, struct flight *flight)
 		.flag = flight->slot->flag,
 		.step = flight->step,
 		.ended = flight->slot->ended,
-		.n_rows = flight->n_rows,
+		.n_rows = flight->n_rows * (1 + runner->options.n_drafts),
 	});
 
 	flight->notify = idle_wants_bell(engine, flight->expected_ns);
@@ -273,6 +286,9 @@ static int launch(struct runner *runner, bool *ret_launched)
 	if (!rc && flight->n_rows)
 		rc = executor_run(&runner->executor, entry, flight->slot, runner->query_lens,
 			runner->seq_lens, engine->lane);
+	if (!rc && runner->drafts)
+		rc = speculator_run(&runner->speculator, flight->slot->record, &shape,
+			runner->query_lens, runner->seq_lens, engine->lane);
 	if (!rc)
 		rc = launch_results(runner, flight);
 	if (!rc)

@@ -6,37 +6,51 @@
 
 /* ---- the set ---- */
 
-static void make_families(struct graph_set *set, const struct ladder *ladder, uint32_t decode_query,
-	uint32_t max_requests)
+static void make_families(struct graph_set *set, const struct ladder *ladder,
+	const uint32_t queries[], uint32_t n_queries, uint32_t max_requests)
 {
 	enum graph_mode mixed = graph_mode_mixed(set->mode);
-
 	/* Where everything runs full, decodes need no graphs of their own. */
-	if (graph_mode_decode(set->mode) == GRAPH_FULL && mixed != GRAPH_FULL)
-		set->n_decode = ladder_decode_family(
-			ladder, decode_query, max_requests, set->descriptors);
+	bool decodes = graph_mode_decode(set->mode) == GRAPH_FULL && mixed != GRAPH_FULL;
+
+	for (uint32_t i = 0; decodes && i < n_queries; i++) {
+		set->n_decode += ladder_decode_family(ladder, queries[i], max_requests,
+			set->descriptors + set->n_decode);
+		set->family_end[set->n_families++] = set->n_decode;
+	}
 	set->n = set->n_decode;
 	if (mixed != GRAPH_NONE)
 		set->n += ladder_mixed_family(
 			ladder, mixed, max_requests, set->descriptors + set->n);
 }
 
-int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
-	uint32_t decode_query, uint32_t max_requests)
+int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
+	const struct ladder *ladder, const uint32_t queries[], uint32_t n_queries,
+	uint32_t max_requests)
 {
+	size_t most = (n_queries + 1) * (size_t)ladder->n;
+
 	*set = (struct graph_set){.mode = resolved};
+	if (n_queries > GRAPH_QUERIES_MAX)
+		return -EINVAL;
 	if (resolved == GRAPH_NONE)
 		return 0;
-	set->entries = calloc(2 * (size_t)ladder->n, sizeof(*set->entries));
-	set->descriptors = calloc(2 * (size_t)ladder->n, sizeof(*set->descriptors));
+	set->entries = calloc(most, sizeof(*set->entries));
+	set->descriptors = calloc(most, sizeof(*set->descriptors));
 	if (!set->entries || !set->descriptors) {
 		graph_set_deinit(set, NULL);
 		return -ENOMEM;
 	}
-	make_families(set, ladder, decode_query, max_requests);
+	make_families(set, ladder, queries, n_queries, max_requests);
 	for (uint32_t i = 0; i < set->n; i++)
 		set->entries[i].descriptor = set->descriptors[i];
 	return 0;
+}
+
+int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
+	uint32_t decode_query, uint32_t max_requests)
+{
+	return graph_set_init_queries(set, resolved, ladder, &decode_query, 1, max_requests);
 }
 
 void graph_set_deinit(struct graph_set *set, struct device *device)
@@ -87,10 +101,12 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 	struct graph_entry *entry = NULL;
 	int index = -1;
 
-	if (decode && set->n_decode) {
-		index = descriptor_find(set->descriptors, set->n_decode, shape);
+	for (uint32_t i = 0, first = 0; decode && !entry && i < set->n_families; i++) {
+		index = descriptor_find(
+			set->descriptors + first, set->family_end[i] - first, shape);
 		if (index >= 0)
-			entry = &set->entries[index];
+			entry = &set->entries[first + (uint32_t)index];
+		first = set->family_end[i];
 	}
 	if (!entry && set->n > set->n_decode) {
 		index = descriptor_find(

@@ -13,8 +13,11 @@
 
 #include "daemon/graph/capture.h"
 
+#define GRAPH_QUERIES_MAX 2u /* of decodes: verified and not */
+
 struct graph_set {
 	enum graph_mode mode; /* resolved */
+	uint32_t n_families, family_end[GRAPH_QUERIES_MAX]; /* of decodes, one behind the other */
 	uint32_t n, n_decode; /* [0, n_decode) for decodes, [n_decode, n) for everything */
 	struct graph_entry *entries;    /* [n] */
 	struct descriptor *descriptors; /* [n] the same keys */
@@ -25,6 +28,10 @@ typedef void graph_progress(void *userdata, uint32_t done, uint32_t total);
 /* Descriptors of the resolved mode; captures nothing. */
 int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
 	uint32_t decode_query, uint32_t max_requests);
+/* The same with decodes of several query lengths, each a family of its own. */
+int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
+	const struct ladder *ladder, const uint32_t queries[], uint32_t n_queries,
+	uint32_t max_requests);
 void graph_set_deinit(struct graph_set *set, struct device *device);
 
 /* Warm every shape up: what can still grow grows here. Before device_lock. */

@@ -38,37 +38,52 @@ static int run_pieces(struct executor *executor, const struct graph_entry *entry
 	return rc ? rc : forward_sample(&executor->eager, &entry->descriptor, n_rows, stream);
 }
 
-int executor_run(struct executor *executor, const struct graph_entry *entry, struct inputs_slot *slot,
-	const uint32_t *query_lens, const uint32_t *seq_lens, struct stream *stream)
+static int run(struct executor *executor, const struct graph_entry *entry, struct inputs_slot *slot,
+	struct attention_batch *batch, struct stream *stream)
 {
-	const struct step_record *record = slot->record;
 	const struct descriptor descriptor = entry ? entry->descriptor
-		: descriptor_eager(record->n_rows, record->n_tokens);
+		: descriptor_eager(batch->n_rows, batch->n_tokens);
 	struct forward *forward =
 		descriptor.mode == GRAPH_FULL ? &executor->replay : &executor->eager;
-	struct attention_batch batch = {
-		.n_rows = record->n_rows,
-		.n_tokens = record->n_tokens,
-		.query_lens = query_lens,
-		.seq_lens = seq_lens,
-	};
 	int rc;
 
-	if (record->n_tokens > descriptor.tokens)
+	if (batch->n_tokens > descriptor.tokens)
 		return -EINVAL;
-	for (uint32_t i = 0; i < record->n_rows; i++) {
-		if (query_lens[i] > batch.max_query)
-			batch.max_query = query_lens[i];
+	batch->max_query = 0;
+	for (uint32_t i = 0; i < batch->n_rows; i++) {
+		if (batch->query_lens[i] > batch->max_query)
+			batch->max_query = batch->query_lens[i];
 	}
-	rc = forward_build(forward, slot, &descriptor, &batch, stream);
+	rc = forward_build(forward, slot, &descriptor, batch, stream);
 	if (rc)
 		return rc;
 	switch (descriptor.mode) {
 	case GRAPH_FULL:
 		return run_whole(executor, entry, stream);
 	case GRAPH_PIECEWISE:
-		return run_pieces(executor, entry, record->n_rows, stream);
+		return run_pieces(executor, entry, batch->n_rows, stream);
 	default:
 		return forward_run(forward, &descriptor, stream);
 	}
+}
+
+int executor_run(struct executor *executor, const struct graph_entry *entry, struct inputs_slot *slot,
+	const uint32_t *query_lens, const uint32_t *seq_lens, struct stream *stream)
+{
+	struct attention_batch batch = {
+		.n_rows = slot->record->n_rows,
+		.n_tokens = slot->record->n_tokens,
+		.query_lens = query_lens,
+		.seq_lens = seq_lens,
+	};
+
+	return run(executor, entry, slot, &batch, stream);
+}
+
+int executor_run_draft(struct executor *executor, const struct graph_entry *entry,
+	const struct attention_batch *batch, struct stream *stream)
+{
+	struct attention_batch own = *batch;
+
+	return run(executor, entry, NULL, &own, stream);
 }

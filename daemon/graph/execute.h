@@ -25,5 +25,9 @@ void executor_deinit(struct executor *executor);
  * struct attention_batch. */
 int executor_run(struct executor *executor, const struct graph_entry *entry, struct inputs_slot *slot,
 	const uint32_t *query_lens, const uint32_t *seq_lens, struct stream *stream);
+/* A pass of a draft's over a batch whose real numbers and lengths are given; its inputs come from the
+ * device. */
+int executor_run_draft(struct executor *executor, const struct graph_entry *entry,
+	const struct attention_batch *batch, struct stream *stream);
 
 #endif

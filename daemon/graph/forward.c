@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+#include "daemon/model/draft.h"
+
 int forward_init(struct forward *forward, const struct forward_context *context,
 	enum attention_phase phase)
 {
@@ -31,6 +33,62 @@ void forward_pad(const struct descriptor *descriptor, struct attention_batch *ba
 	batch->padded_tokens = full ? descriptor->tokens : batch->n_tokens;
 }
 
+/* ---- inputs ---- */
+
+static const struct step_inputs *inputs_of(const struct forward_context *c)
+{
+	return c->role == FORWARD_TARGET ? &c->inputs->persistent : &c->view;
+}
+
+static struct descriptor *built_of(const struct forward_context *c)
+{
+	return c->role == FORWARD_TARGET ? &c->inputs->built : c->view_built;
+}
+
+static int write_target(const struct forward_context *c, struct inputs_slot *slot,
+	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
+{
+	return inputs_prepare(c->inputs, slot, stream, descriptor, batch->padded_rows,
+		kv_pages_total(c->kv) + 1);
+}
+
+static int draft_begin(const struct forward_context *c, const struct attention_batch *batch,
+	uint32_t n_tokens, struct stream *stream)
+{
+	return c->device->kernels->draft_begin(stream, &(struct op_draft_begin){
+		.inputs = c->inputs->persistent,
+		.sampled = c->inputs->sampled,
+		.draft = c->inputs->draft,
+		.n_rows = batch->padded_rows,
+		.n_tokens = n_tokens,
+	});
+}
+
+static int draft_advance(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
+{
+	return c->device->kernels->draft_advance(stream, &(struct op_draft_advance){
+		.logits = c->buffers.logits,
+		.d2t = c->model->d2t,
+		.n_rows = n_rows,
+		.draft_vocab = c->model->config.draft.vocab_size,
+		.inputs = c->inputs->persistent,
+		.draft = c->inputs->draft,
+	});
+}
+
+/* The inputs of a draft, by the target's; with a slot the target's too. */
+static int write_draft(const struct forward_context *c, struct inputs_slot *slot,
+	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
+{
+	int rc = slot ? write_target(c->target, slot, descriptor, batch, stream) : 0;
+
+	if (!rc && (slot || c->role == FORWARD_DRAFT_PREFILL))
+		rc = draft_begin(c, batch, descriptor->tokens, stream);
+	if (!rc && slot && c->role == FORWARD_DRAFT_DECODE)
+		rc = draft_advance(c, batch->padded_rows, stream);
+	return rc;
+}
+
 int forward_build(struct forward *forward, struct inputs_slot *slot,
 	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream)
 {
@@ -40,10 +98,11 @@ int forward_build(struct forward *forward, struct inputs_slot *slot,
 	batch->phase = forward->phase;
 	/* Pad before building metadata: planners must see the batch that the graph runs. */
 	forward_pad(descriptor, batch);
-	rc = inputs_prepare(c->inputs, slot, stream, descriptor, batch->padded_rows,
-		kv_pages_total(c->kv) + 1);
+	rc = c->role == FORWARD_TARGET ? write_target(c, slot, descriptor, batch, stream)
+				       : write_draft(c, slot, descriptor, batch, stream);
 	if (rc)
 		return rc;
+	*built_of(c) = *descriptor;
 	forward->built = *descriptor;
 	return c->attention->build(forward->metadata, batch, stream);
 }
@@ -51,9 +110,11 @@ int forward_build(struct forward *forward, struct inputs_slot *slot,
 int forward_check(const struct forward *forward, const struct descriptor *descriptor)
 {
 	return descriptor_equal(&forward->built, descriptor) &&
-			descriptor_equal(&forward->context->inputs->built, descriptor)
+			descriptor_equal(built_of(forward->context), descriptor)
 		? 0 : -ESTALE;
 }
+
+/* ---- passes ---- */
 
 static struct model_pass pass_of(
 	const struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows)
@@ -61,7 +122,7 @@ static struct model_pass pass_of(
 	const struct forward_context *c = forward->context;
 
 	return (struct model_pass){
-		.inputs = &c->inputs->persistent,
+		.inputs = inputs_of(c),
 		.buffers = &c->buffers,
 		.n_tokens = descriptor->tokens,
 		.n_rows = n_rows,
@@ -69,37 +130,92 @@ static struct model_pass pass_of(
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
+		.features = c->features,
 		.attend = forward->attend,
 		.attend_userdata = forward->attend_userdata,
 	};
 }
 
-int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
-{
-	const struct model_pass pass = pass_of(forward, descriptor, 0);
-	int rc = forward_check(forward, descriptor);
-
-	if (!rc)
-		rc = model_forward(forward->context->model, stream, &pass);
-	return rc;
-}
-
-int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
-	struct stream *stream)
+/* Of all tokens the hidden states are the target's; of decodes those of the pass before. */
+static struct draft_pass draft_pass_of(
+	const struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows)
 {
 	const struct forward_context *c = forward->context;
-	const struct model_pass pass = pass_of(forward, descriptor, n_rows);
-	const struct op_sample sample = {
+	struct draft_pass pass = {
+		.model = pass_of(forward, descriptor, n_rows),
+		.n_hidden = c->inputs->limits.max_tokens,
+	};
+
+	if (c->role == FORWARD_DRAFT_DECODE) {
+		pass.hidden = draft_hidden(&c->buffers);
+		pass.index = c->inputs->draft.hidden_index;
+	} else {
+		pass.hidden = c->target->features ? c->target->features
+						  : c->target->buffers.normed;
+		pass.from_target = true;
+	}
+	return pass;
+}
+
+int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
+{
+	const struct forward_context *c = forward->context;
+	int rc = forward_check(forward, descriptor);
+
+	if (rc)
+		return rc;
+	if (c->role == FORWARD_TARGET) {
+		const struct model_pass pass = pass_of(forward, descriptor, 0);
+
+		return model_forward(c->model, stream, &pass);
+	}
+	const struct draft_pass pass = draft_pass_of(forward, descriptor, 0);
+
+	return draft_forward(c->model, stream, &pass);
+}
+
+static int sample(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
+{
+	return c->device->kernels->sample(stream, &(struct op_sample){
 		.logits = c->buffers.logits,
 		.n_rows = n_rows,
 		.vocab = c->model->config.vocab_size,
 		.purpose = SAMPLE_TARGET,
 		.inputs = c->inputs->persistent,
 		.sampled = c->inputs->sampled,
-	};
-	int rc = model_logits(c->model, stream, &pass);
+	});
+}
 
-	return rc ? rc : c->device->kernels->sample(stream, &sample);
+static int verify(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
+{
+	return c->device->kernels->verify(stream, &(struct op_verify){
+		.logits = c->buffers.logits,
+		.n_rows = n_rows,
+		.vocab = c->model->config.vocab_size,
+		.inputs = c->inputs->persistent,
+		.sampled = c->inputs->sampled,
+	});
+}
+
+int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
+	struct stream *stream)
+{
+	const struct forward_context *c = forward->context;
+	int rc;
+
+	if (c->role == FORWARD_TARGET) {
+		const struct model_pass pass = pass_of(forward, descriptor, n_rows);
+
+		rc = model_logits(c->model, stream, &pass);
+		if (rc)
+			return rc;
+		return c->inputs->limits.max_drafts ? verify(c, n_rows, stream)
+						    : sample(c, n_rows, stream);
+	}
+	const struct draft_pass pass = draft_pass_of(forward, descriptor, n_rows);
+
+	rc = draft_logits(c->model, stream, &pass);
+	return rc ? rc : draft_advance(c, n_rows, stream);
 }
 
 int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)

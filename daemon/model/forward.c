@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "daemon/model/draft.h"
 #include "daemon/model/pass.h"
 
 /* ---- buffers ---- */
@@ -68,8 +69,14 @@ void model_buffers_carve(const struct model_config *config, uint32_t max_tokens,
 		carve_heads(config, max_tokens, act, arena, ret);
 	if (config->experts.n)
 		carve_experts(config, max_tokens, act, arena, ret);
+	if (config->draft.vocab_size)
+		ret->fused = arena_take(arena, max_tokens, 2 * hidden);
+	if (config->family == MODEL_EAGLE3)
+		ret->features = arena_take(arena, max_tokens, MODEL_FEATURES * hidden);
 	ret->last_hidden = arena_take(arena, max_rows, hidden);
-	ret->logits = arena_take(arena, max_rows, config->vocab_size * sizeof(float));
+	ret->logits = arena_take(arena, max_rows,
+		(config->draft.vocab_size ? config->draft.vocab_size : config->vocab_size) *
+			sizeof(float));
 }
 
 /* ---- pieces of a layer ---- */
@@ -114,15 +121,39 @@ int pass_add_norm(const struct pass *s, const struct weight *weight)
 		});
 }
 
+/* The residual is a layer's input once its first norm has added what the layer before left. */
+static int keep_features(const struct pass *s, uint32_t layer)
+{
+	const uint32_t hidden = s->model->config.hidden_size;
+	const size_t bytes = hidden * dtype_bytes(s->model->activation_dtype);
+	uint32_t layers[MODEL_FEATURES];
+	int rc = 0;
+
+	draft_feature_layers(&s->model->config, layers);
+	for (uint32_t i = 0; !rc && i < MODEL_FEATURES; i++) {
+		if (layers[i] == layer)
+			rc = s->ops->gather_rows(s->stream,
+				&(struct op_gather_rows){
+					.x = s->b->residual,
+					.out = (uint8_t *)s->pass->features + i * bytes,
+					.n_rows = s->pass->n_tokens,
+					.x_rows = s->pass->n_tokens,
+					.cols = hidden,
+					.out_stride = MODEL_FEATURES * hidden,
+				});
+	}
+	return rc;
+}
+
 /* The first layer's has nothing to add yet. */
 int pass_input_norm(const struct pass *s, uint32_t layer)
 {
 	const struct weight *weight = &s->model->layers[layer].input_norm;
+	int rc = layer ? pass_add_norm(s, weight)
+		       : pass_norm(s, s->b->residual, weight, s->model->config.rms_norm_eps,
+				 s->b->normed);
 
-	if (layer)
-		return pass_add_norm(s, weight);
-	return pass_norm(
-		s, s->b->residual, weight, s->model->config.rms_norm_eps, s->b->normed);
+	return rc || !s->pass->features ? rc : keep_features(s, layer);
 }
 
 int pass_attend(const struct pass *s, uint32_t layer, uint32_t q_stride)
@@ -157,9 +188,21 @@ int pass_mlp(const struct pass *s, const struct model_layer *layer)
 		  : pass_gemm(s, s->b->activated, &layer->down, &layer->down_bias, s->b->projected);
 }
 
+int pass_head(const struct pass *s, const void *x, uint32_t n_rows)
+{
+	return s->ops->gemm(s->stream,
+		&(struct op_gemm){
+			.x = x,
+			.w = s->model->head,
+			.y = s->b->logits,
+			.y_dtype = DTYPE_F32,
+			.n_rows = n_rows,
+		});
+}
+
 /* ---- a pass ---- */
 
-static struct pass begin(
+struct pass pass_begin(
 	const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
 	return (struct pass){
@@ -185,7 +228,7 @@ static int embed(const struct pass *s)
 
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
-	const struct pass state = begin(model, stream, pass);
+	const struct pass state = pass_begin(model, stream, pass);
 	int rc = embed(&state);
 
 	for (uint32_t layer = 0; !rc && layer < model->config.n_layers; layer++)
@@ -196,24 +239,17 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
-	const struct pass state = begin(model, stream, pass), *s = &state;
-	const struct model_config *c = &s->model->config;
-	const struct op_gather_rows gather = {
-		.x = s->b->normed,
-		.index = s->pass->inputs->logit_index,
-		.out = s->b->last_hidden,
-		.n_rows = s->pass->n_rows,
-		.x_rows = s->pass->n_tokens,
-		.cols = c->hidden_size,
-	};
-	const struct op_gemm head = {
-		.x = s->b->last_hidden,
-		.w = s->model->head,
-		.y = s->b->logits,
-		.y_dtype = DTYPE_F32,
-		.n_rows = s->pass->n_rows,
-	};
-	int rc = s->ops->gather_rows(s->stream, &gather);
+	const struct pass state = pass_begin(model, stream, pass), *s = &state;
+	const uint32_t n_rows = s->pass->n_rows * (1 + s->pass->inputs->max_drafts);
+	int rc = s->ops->gather_rows(s->stream,
+		&(struct op_gather_rows){
+			.x = s->b->normed,
+			.index = s->pass->inputs->logit_index,
+			.out = s->b->last_hidden,
+			.n_rows = n_rows,
+			.x_rows = s->pass->n_tokens,
+			.cols = s->model->config.hidden_size,
+		});
 
-	return rc ? rc : s->ops->gemm(s->stream, &head);
+	return rc ? rc : pass_head(s, s->b->last_hidden, n_rows);
 }

@@ -7,19 +7,14 @@
  */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <float.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/model/error.h"
-#include "daemon/model/file.h"
 #include "daemon/model/hf_config.h"
 
-#define FILE_MAX (4u << 20) /* real ones have some kilobytes */
 #define LAYERS_MAX 1000u
 #define VOCAB_MAX (1u << 24)
 #define LENGTH_MAX (1u << 28)
@@ -41,6 +36,8 @@ static const struct family families[] = {
 	{"Qwen3ForCausalLM", MODEL_QWEN3, 32, 128, 32768, -1, -1, 4096},
 	{"DeepseekV2ForCausalLM", MODEL_DEEPSEEK_V2, 0, 0, 2048, 1, 2, 0},
 	{"DeepseekV3ForCausalLM", MODEL_DEEPSEEK_V3, 0, 0, 4096, 0, 1, 0},
+	{"LlamaForCausalLMEagle", MODEL_EAGLE, 0, 0, 2048, 1, 2, 0},
+	{"LlamaForCausalLMEagle3", MODEL_EAGLE3, 0, 0, 2048, 1, 2, 0},
 };
 
 static bool is_deepseek(const struct family *family)
@@ -48,7 +45,28 @@ static bool is_deepseek(const struct family *family)
 	return family->family == MODEL_DEEPSEEK_V2 || family->family == MODEL_DEEPSEEK_V3;
 }
 
-static int find_family(const struct field_object *root, const struct family **ret)
+static bool is_draft(const struct family *family)
+{
+	return family->family == MODEL_EAGLE || family->family == MODEL_EAGLE3;
+}
+
+static int refuse_family(const struct field_object *root, const char *name, bool known, bool draft)
+{
+	if (known)
+		return model_fail(root->error, -EINVAL, "%s: architectures \"%s\" is a %s",
+			root->file, name,
+			draft ? "model's, not a draft's, which LlamaForCausalLMEagle and "
+				"LlamaForCausalLMEagle3 are"
+			      : "draft's: it is not served by itself, but beside its target");
+	return model_fail(root->error, -ENOTSUP, "%s: architectures \"%.64s\" is not one of %s",
+		root->file, name,
+		draft ? "LlamaForCausalLMEagle, LlamaForCausalLMEagle3"
+		      : "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+			"Qwen3ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
+}
+
+static int find_family(
+	const struct field_object *root, bool draft, const struct family **ret)
 {
 	const json_t *list = json_object_get(root->json, "architectures");
 	const char *name = json_string_value(json_array_get(list, 0));
@@ -57,15 +75,14 @@ static int find_family(const struct field_object *root, const struct family **re
 		return model_fail(root->error, -EINVAL,
 			"%s: architectures is not a list of one name", root->file);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-		if (!strcmp(name, families[i].architecture)) {
-			*ret = &families[i];
-			return 0;
-		}
+		if (strcmp(name, families[i].architecture))
+			continue;
+		if (is_draft(&families[i]) != draft)
+			return refuse_family(root, name, true, draft);
+		*ret = &families[i];
+		return 0;
 	}
-	return model_fail(root->error, -ENOTSUP,
-		"%s: architectures \"%.64s\" is not one of LlamaForCausalLM, MistralForCausalLM, "
-		"Qwen2ForCausalLM, Qwen3ForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM",
-		root->file, name);
+	return refuse_family(root, name, false, draft);
 }
 
 /* What would change the arithmetic in ways that are refused here. */
@@ -182,7 +199,8 @@ static int parse_biases(const struct field_object *root, struct model_config *co
 
 	if (config->family != MODEL_MISTRAL && config->family != MODEL_QWEN2)
 		rc = field_bool(root, "attention_bias", false, &attention);
-	if (!rc && (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2))
+	if (!rc && (config->family == MODEL_LLAMA || config->family == MODEL_DEEPSEEK_V2 ||
+			   config->draft.vocab_size))
 		rc = field_bool(root, "mlp_bias", false, &config->mlp_bias);
 	/* transformers adds the last bias of an MLP of width 0 */
 	if (!rc && config->mlp_bias && config->experts.n && !config->experts.n_shared)
@@ -203,7 +221,7 @@ static int parse_window(const struct field_object *root, const struct family *fa
 	uint32_t absent = field_state(root, "sliding_window") == FIELD_ABSENT ?
 		family->sliding_window : 0;
 	uint32_t first = 0, window = 0;
-	bool use = family->family != MODEL_LLAMA && !is_deepseek(family);
+	bool use = family->family != MODEL_LLAMA && !is_deepseek(family) && !is_draft(family);
 	int rc = 0;
 
 	if (family->family == MODEL_QWEN2 || family->family == MODEL_QWEN3) {
@@ -365,10 +383,10 @@ static int parse_sampling(const struct field_object *object, struct slot_samplin
 
 /* ---- the files ---- */
 
-static int parse_root(const struct field_object *root, struct model_config *config)
+static int parse_root(const struct field_object *root, bool draft, struct model_config *config)
 {
 	const struct family *family = NULL;
-	int rc = find_family(root, &family);
+	int rc = find_family(root, draft, &family);
 
 	if (rc)
 		return rc;
@@ -378,6 +396,8 @@ static int parse_root(const struct field_object *root, struct model_config *conf
 	rc = check_plain(root);
 	if (!rc)
 		rc = parse_sizes(root, family, config);
+	if (!rc && draft)
+		rc = hf_eagle_parse(root, config);
 	if (!rc)
 		rc = parse_biases(root, config);
 	if (!rc)
@@ -394,8 +414,8 @@ static int parse_root(const struct field_object *root, struct model_config *conf
 	return parse_windows(root, family, config);
 }
 
-int hf_config_parse(const char *file, const char *text, size_t bytes, struct model_config *ret,
-	struct model_error *error)
+static int parse_config(const char *file, const char *text, size_t bytes, bool draft,
+	struct model_config *ret, struct model_error *error)
 {
 	struct model_config config = {0};
 	json_t *json;
@@ -405,13 +425,25 @@ int hf_config_parse(const char *file, const char *text, size_t bytes, struct mod
 		return rc;
 	rc = parse_root(
 		&(struct field_object){.json = json, .file = file, .prefix = "", .error = error},
-		&config);
+		draft, &config);
 	json_decref(json);
 	if (rc)
 		model_config_deinit(&config);
 	else
 		*ret = config;
 	return rc;
+}
+
+int hf_config_parse(const char *file, const char *text, size_t bytes, struct model_config *ret,
+	struct model_error *error)
+{
+	return parse_config(file, text, bytes, false, ret, error);
+}
+
+int hf_draft_parse(const char *file, const char *text, size_t bytes, struct model_config *ret,
+	struct model_error *error)
+{
+	return parse_config(file, text, bytes, true, ret, error);
 }
 
 int hf_generation_parse(const char *file, const char *text, size_t bytes,
@@ -432,49 +464,4 @@ int hf_generation_parse(const char *file, const char *text, size_t bytes,
 		*config = copy;
 	json_decref(json);
 	return rc;
-}
-
-int model_config_load(const char *directory, struct model_config *ret, struct model_error *error)
-{
-	struct model_config config = {0};
-	char path[PATH_MAX], *text;
-	size_t bytes;
-	int rc, fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0)
-		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s",
-			directory, strerror(errno));
-	snprintf(path, sizeof(path), "%s/config.json", directory);
-	rc = file_load(fd, path, "config.json", FILE_MAX, &text, &bytes, error);
-	if (rc == -ENOENT)
-		model_fail(error, rc, "%s: does not exist", path);
-	if (rc)
-		goto out;
-	rc = hf_config_parse(path, text, bytes, &config, error);
-	free(text);
-	if (rc)
-		goto out;
-	snprintf(path, sizeof(path), "%s/generation_config.json", directory);
-	rc = file_load(fd, path, "generation_config.json", FILE_MAX, &text, &bytes, error);
-	if (!rc) {
-		rc = hf_generation_parse(path, text, bytes, &config, error);
-		free(text);
-	} else if (rc == -ENOENT) {
-		rc = 0;
-	}
-	if (rc)
-		model_config_deinit(&config);
-	else
-		*ret = config;
-out:
-	close(fd);
-	return rc;
-}
-
-void model_config_deinit(struct model_config *config)
-{
-	if (!config)
-		return;
-	free(config->windows);
-	*config = (struct model_config){0};
 }

@@ -30,20 +30,26 @@ static int rope_and_cache(const struct pass *s, uint32_t layer)
 		});
 }
 
-int llama_layer(const struct pass *s, uint32_t layer)
+int llama_attention(const struct pass *s, uint32_t layer, const void *x)
 {
 	const struct model_config *c = &s->model->config;
 	const struct model_layer *l = &s->model->layers[layer];
-	int rc = pass_input_norm(s, layer);
+	int rc = pass_gemm(s, x, &l->qkv, &l->qkv_bias, s->b->qkv);
 
-	if (!rc)
-		rc = pass_gemm(s, s->b->normed, &l->qkv, &l->qkv_bias, s->b->qkv);
 	if (!rc)
 		rc = rope_and_cache(s, layer);
 	if (!rc)
 		rc = pass_attend(s, layer, (c->n_heads + 2 * c->n_kv_heads) * c->head_dim);
+	return rc ? rc : pass_gemm(s, s->b->attention, &l->o, &l->o_bias, s->b->projected);
+}
+
+int llama_layer(const struct pass *s, uint32_t layer)
+{
+	const struct model_layer *l = &s->model->layers[layer];
+	int rc = pass_input_norm(s, layer);
+
 	if (!rc)
-		rc = pass_gemm(s, s->b->attention, &l->o, &l->o_bias, s->b->projected);
+		rc = llama_attention(s, layer, s->b->normed);
 	if (!rc)
 		rc = pass_add_norm(s, &l->post_norm);
 	return rc ? rc : pass_mlp(s, l);

@@ -31,6 +31,8 @@ enum model_family {
 	MODEL_QWEN3,
 	MODEL_DEEPSEEK_V2,
 	MODEL_DEEPSEEK_V3,
+	MODEL_EAGLE, /* drafts: daemon/model/draft.h */
+	MODEL_EAGLE3,
 };
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
@@ -52,6 +54,14 @@ struct model_experts {
 	float scale;
 };
 
+/* What a draft has beside a model of one layer (daemon/model/draft.h). */
+#define MODEL_FEATURES 3u
+struct model_draft {
+	uint32_t vocab_size; /* rows of its head; 0: this is no draft */
+	bool names_layers;   /* EAGLE-3: the target's layers whose inputs it reads are given */
+	uint32_t layers[MODEL_FEATURES];
+};
+
 struct model_config {
 	enum model_family family;
 	char architecture[64];
@@ -62,6 +72,7 @@ struct model_config {
 	uint32_t q_rank;                /* latent attention: 0, or the queries have a latent too */
 	bool rope_interleaved;          /* latent attention: pairs (2i, 2i + 1) */
 	struct model_experts experts;
+	struct model_draft draft;
 	char assumed[192];    /* sizes that are a default, as text: "kv_lora_rank 512, v_head_dim 128" */
 	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
 	float rms_norm_eps;
@@ -86,6 +97,7 @@ struct model_config {
 	struct slot_sampling sampling;
 };
 
+/* Refuses a draft's: draft_config_load is for those. */
 int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
 void model_config_deinit(struct model_config *config);
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
@@ -101,7 +113,8 @@ void model_rope_fill(const struct model_config *config, uint32_t max_positions, 
 double model_yarn_magnitude(double factor, double mscale);
 
 struct model_layer {
-	struct weight input_norm, post_norm; /* [1, hidden] */
+	struct weight input_norm, post_norm; /* [1, hidden]; EAGLE has no input_norm */
+	struct weight hidden_norm; /* [1, hidden] EAGLE-3, whose qkv has 2 hidden columns */
 	struct weight qkv, qkv_bias;         /* q, k, v rows one after another */
 	struct weight q_norm, k_norm;        /* data NULL: none */
 	struct weight o, o_bias;
@@ -135,6 +148,9 @@ struct model {
 	struct weight embedding, final_norm, head; /* head may be the embedding */
 	float *cos_sin;          /* device */
 	struct model_layer *layers;
+	/* of a draft, whose embedding and head may be its target's; EAGLE has no final_norm */
+	struct weight fc, fc_bias; /* [hidden, 2 hidden], EAGLE-3 [hidden, 3 hidden] */
+	int32_t *d2t;              /* [draft.vocab_size] device; NULL: its ids are the target's */
 	void *memory;            /* one device block that holds them all */
 	uint64_t bytes;          /* of that block */
 	uint64_t weights_bytes;  /* of that without the rope table, which max_positions sizes */
@@ -167,7 +183,8 @@ struct kv_config model_kv(
 /* ---- forward ---- */
 
 /* Activations at fixed addresses, worst-case sizes: carved once (kernels/arena.h), used by every
- * pass on the lane, eager or captured; aliased between passes, never inside one. */
+ * pass on the lane, eager or captured; aliased between passes, never inside one. A draft's are its
+ * own: its pass reads what its target's left. */
 struct model_buffers {
 	void *residual;     /* [max_tokens, hidden] act */
 	void *normed;       /* [max_tokens, hidden] act */
@@ -177,7 +194,7 @@ struct model_buffers {
 	void *gate_up;      /* [max_tokens, 2 intermediate] act */
 	void *activated;    /* [max_tokens, intermediate] act */
 	void *last_hidden;  /* [max_rows, hidden] act, after the final norm */
-	float *logits;      /* [max_rows, vocab] */
+	float *logits;      /* [max_rows, vocab]; a draft's: [max_rows, draft.vocab_size] */
 	/* latent attention: qkv is q, [max_tokens, n_heads * (nope + rope)]; attention is
 	 * [max_tokens, n_heads * v] */
 	void *q_a;          /* [max_tokens, q_rank] act, NULL if q has none */
@@ -191,7 +208,11 @@ struct model_buffers {
 	void *expert_gate_up;    /* [max_tokens * n_active, 2 intermediate] act */
 	void *expert_activated;  /* [max_tokens * n_active, intermediate] act */
 	void *expert_out;        /* [max_tokens * n_active, hidden] act */
+	/* drafts */
+	void *fused;    /* [max_tokens, 2 hidden] act: embedding and hidden state side by side */
+	void *features; /* [max_tokens, 3 hidden] act EAGLE-3: for the target's pass to write */
 };
+/* max_rows: of logits; where steps verify drafts there are 1 + K a row. */
 void model_buffers_carve(const struct model_config *config, uint32_t max_tokens, uint32_t max_rows,
 	enum dtype activation_dtype, struct arena *arena, struct model_buffers *ret);
 
@@ -206,10 +227,14 @@ struct model_pass {
 	/* NULL, or what takes the place of attention->run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
+	/* NULL, or [n_tokens, 3 hidden] act := the residual at the inputs of the layers of
+	 * draft_feature_layers, for an EAGLE-3 draft. A node a layer more. */
+	void *features;
 };
 /* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token. No allocation. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
-/* From there to the logits of each row's last token. */
+/* From there to the logits of each row's last token; with max_drafts K to those of 1 + K a row, as
+ * logit_index says. */
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass);
 
 #endif

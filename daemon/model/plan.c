@@ -12,7 +12,7 @@
  * down and biases, router and its bias, and of each expert three */
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
-#define PLACEMENTS_BESIDE 3
+#define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft's fc and its bias */
 
 /* A tensor's rows in a weight; for vectors, its length. */
 struct part {
@@ -93,8 +93,11 @@ static int find_part(const struct plan *plan, const struct recipe *recipe, uint3
 	else if (recipe->n_experts)
 		snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s", recipe->layer,
 			i / recipe->n_parts, part->name);
+	else if (plan->family == MODEL_EAGLE3)
+		snprintf(name, sizeof(name), "midlayer.%s", part->name);
 	else
-		snprintf(name, sizeof(name), "model.layers.%u.%s", recipe->layer, part->name);
+		snprintf(name, sizeof(name), "%slayers.%u.%s",
+			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
 	return find(plan, name, part->rows, recipe->cols, ret);
 }
 
@@ -173,7 +176,8 @@ static int place_attention(struct plan *plan, const struct model_config *c, uint
 		{"self_attn.k_proj.weight", kv}, {"self_attn.v_proj.weight", kv}};
 	const struct part biases[] = {{"self_attn.q_proj.bias", q}, {"self_attn.k_proj.bias", kv},
 		{"self_attn.v_proj.bias", kv}};
-	int rc = place(plan, layer, weights, 3, c->hidden_size, &l->qkv);
+	uint32_t cols = c->family == MODEL_EAGLE3 ? 2 * c->hidden_size : c->hidden_size;
+	int rc = place(plan, layer, weights, 3, cols, &l->qkv);
 
 	if (!rc && c->qkv_bias)
 		rc = place(plan, layer, biases, 3, 0, &l->qkv_bias);
@@ -324,15 +328,77 @@ static int place_ends(struct plan *plan, const struct model_config *c, struct mo
 			    &model->final_norm);
 }
 
+/* ---- drafts ---- */
+
+/* What a draft lacks it has from its target, and its data stays NULL. EAGLE's copies of the
+ * target's are not looked at. With a tied head the embedding that it brings is its head as well. */
+static int place_draft_ends(struct plan *plan, const struct model_config *c, struct model *model)
+{
+	const char *embedding = "embed_tokens.weight", *head = "lm_head.weight";
+	bool is_eagle3 = c->family == MODEL_EAGLE3;
+	uint32_t fc_cols = (is_eagle3 ? MODEL_FEATURES : 2) * c->hidden_size;
+	int rc = place_one(plan, NO_LAYER, "fc.weight", c->hidden_size, fc_cols, &model->fc);
+
+	if (!rc && safetensors_find(plan->checkpoint, "fc.bias"))
+		rc = place_one(plan, NO_LAYER, "fc.bias", c->hidden_size, 0, &model->fc_bias);
+	if (rc || !is_eagle3)
+		return rc;
+	rc = place_one(plan, NO_LAYER, "norm.weight", c->hidden_size, 0, &model->final_norm);
+	if (!rc && safetensors_find(plan->checkpoint, embedding))
+		rc = place_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size,
+			&model->embedding);
+	if (rc)
+		return rc;
+	if (safetensors_find(plan->checkpoint, head) || c->draft.vocab_size != c->vocab_size)
+		return place_one(plan, NO_LAYER, head, c->draft.vocab_size, c->hidden_size,
+			&model->head);
+	if (c->tie_word_embeddings)
+		model->head = model->embedding;
+	return 0;
+}
+
+static int place_draft(struct plan *plan, const struct model_config *c, struct model *model)
+{
+	struct model_layer *l = &model->layers[0];
+	int rc = place_draft_ends(plan, c, model);
+
+	if (!rc && c->family == MODEL_EAGLE3)
+		rc = place_one(
+			plan, 0, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
+	if (!rc && c->family == MODEL_EAGLE3)
+		rc = place_one(plan, 0, "hidden_norm.weight", c->hidden_size, 0, &l->hidden_norm);
+	if (!rc)
+		rc = place_attention(plan, c, 0, l);
+	if (!rc)
+		rc = place_one(plan, 0, "post_attention_layernorm.weight", c->hidden_size, 0,
+			&l->post_norm);
+	if (!rc)
+		rc = place_mlp(plan, c, 0, "mlp", c->intermediate_size, l);
+	if (!rc && c->family == MODEL_EAGLE3 && safetensors_find(plan->checkpoint, "d2t"))
+		model->d2t =
+			arena_take(&plan->arena, c->draft.vocab_size, sizeof(*model->d2t));
+	return rc;
+}
+
+/* ---- all of it ---- */
+
+static int place_model(struct plan *plan, const struct model_config *c, struct model *model)
+{
+	int rc = place_ends(plan, c, model);
+
+	for (uint32_t layer = 0; !rc && layer < c->n_layers; layer++)
+		rc = place_layer(plan, c, layer, &model->layers[layer]);
+	return rc;
+}
+
 int plan_model(struct plan *plan, struct model *model)
 {
 	const struct model_config *c = &model->config;
 	int rc;
 
+	plan->family = c->family;
 	plan->assumed = c->assumed;
-	rc = place_ends(plan, c, model);
-	for (uint32_t layer = 0; !rc && layer < c->n_layers; layer++)
-		rc = place_layer(plan, c, layer, &model->layers[layer]);
+	rc = c->draft.vocab_size ? place_draft(plan, c, model) : place_model(plan, c, model);
 	if (rc)
 		return rc;
 	model->weights_bytes = plan->arena.used;

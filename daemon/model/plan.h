@@ -29,11 +29,13 @@ struct plan {
 	struct plan_placement *placements; /* room for plan_placements_max, NULL: none wanted */
 	uint32_t n_placements;
 	struct model_error *error;
+	enum model_family family; /* plan_model's own */
 };
 
 /* Upper bound of placements. */
 uint32_t plan_placements_max(const struct model_config *config);
-/* Fill the model's weights and cos_sin; config, max_positions and layers are already there. */
+/* Fill the model's weights and cos_sin; config, max_positions and layers are already there. Of a
+ * draft also d2t, whose contents are d2t.h's; what it has from its target stays as it is. */
 int plan_model(struct plan *plan, struct model *model);
 /* The checkpoint's tensors that a plan with placements has placed nowhere. 0, or -ENOMEM. */
 int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/d2t.h"
 #include "daemon/model/error.h"
 #include "daemon/model/plan.h"
 #include "daemon/model/reader.h"
@@ -64,6 +65,8 @@ static int open_and_count(const char *directory, const struct model_config *conf
 	rc = safetensors_open(directory, ret_checkpoint, error);
 	if (!rc) {
 		rc = plan_model(&plan, model);
+		if (!rc)
+			rc = d2t_read(ret_checkpoint, directory, config, NULL, error);
 		if (rc)
 			safetensors_deinit(ret_checkpoint);
 	}
@@ -333,6 +336,25 @@ static int end_rope(
 	return rc;
 }
 
+/* A draft's, read once more: a file that has changed since it was checked is checked again. */
+static int upload_d2t(const struct model *model, const struct safetensors *checkpoint,
+	const char *directory, struct model_error *error)
+{
+	const struct device_ops *ops = model->device->ops;
+	int32_t *table = NULL;
+	int rc;
+
+	if (!model->d2t)
+		return 0;
+	rc = d2t_read(checkpoint, directory, &model->config, &table, error);
+	if (rc)
+		return rc;
+	rc = ops->copy(model->device, model->d2t, table,
+		model->config.draft.vocab_size * sizeof(*table));
+	free(table);
+	return rc ? device_failed(error, directory, "d2t cannot be uploaded", rc) : 0;
+}
+
 /* ---- a model ---- */
 
 /* The model has its memory; place and fill it. */
@@ -363,6 +385,8 @@ static int fill(struct model *model, const struct safetensors *checkpoint, struc
 	if (!rc)
 		rc = end_rope(&rope, upload_weights(upload, checkpoint, &model->reader),
 			upload->directory, upload->error);
+	if (!rc)
+		rc = upload_d2t(model, checkpoint, upload->directory, upload->error);
 	model->file_bytes = upload->done;
 	free(plan.placements);
 	return rc;

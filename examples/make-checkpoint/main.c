@@ -48,6 +48,7 @@ static const struct option names[N_OPTIONS + 1] = {
 	[MAX_LENGTH] = {"max-length", required_argument, NULL, MAX_LENGTH},
 	[TIED] = {"tied", required_argument, NULL, TIED},
 	[WINDOW] = {"window", required_argument, NULL, WINDOW},
+	[DRAFT_VOCAB] = {"draft-vocab", required_argument, NULL, DRAFT_VOCAB},
 	[RANK] = {"rank", required_argument, NULL, RANK},
 	[Q_RANK] = {"q-rank", required_argument, NULL, Q_RANK},
 	[NOPE] = {"nope", required_argument, NULL, NOPE},
@@ -77,7 +78,8 @@ static void print_help(void)
 	       "  --shape NAME       tiny (default), 1B (Llama-3.2-1B), 8B (Llama-3.1-8B),\n"
 	       "                     V2-Lite (DeepSeek-V2-Lite)\n"
 	       "  --family NAME      llama (default), mistral, qwen2, qwen3, deepseek_v2\n"
-	       "                     (V2-Lite's default), deepseek_v3\n"
+	       "                     (V2-Lite's default), deepseek_v3; eagle or eagle3: a draft\n"
+	       "                     of one layer for the model that the same sizes make\n"
 	       "  --hidden N, --layers N, --heads N, --kv-heads N, --head-dim N, --inner N,\n"
 	       "  --vocab N, --max-length N\n"
 	       "                     sizes in place of the shape's\n"
@@ -88,6 +90,7 @@ static void print_help(void)
 	       "  --groups-active N  deepseek: experts of a layer, those that a token sees, ...\n"
 	       "  --dense N          deepseek: layers without experts, the first ones\n"
 	       "  --window N         mistral: sliding window in tokens (default: 0, none)\n"
+	       "  --draft-vocab N    eagle3: ids that it knows (default: the model's vocabulary)\n"
 	       "  --seed N           of the weights (default: 1)\n"
 	       "  --shard-bytes N    the most tensor bytes of a file (default: 4000000000)\n"
 	       "  --threads N        (default: as many as CPUs)\n"
@@ -112,8 +115,8 @@ static int take_number(enum number number, const char *text, uint32_t *ret)
 {
 	static const uint32_t most[N_NUMBERS] = {
 		1 << 20, LAYERS_MAX, 4096, 4096, 1024, 1 << 20, 1 << 24, 1 << 28, 1, 1 << 28,
-		1 << 14, 1 << 14, 1024, 1024, 1024, 1024, 1024, 1024, 1 << 18, 1024, 1024,
-		LAYERS_MAX};
+		1 << 24, 1 << 14, 1 << 14, 1024, 1024, 1024, 1024, 1024, 1024, 1 << 18, 1024,
+		1024, LAYERS_MAX};
 	bool may_be_none = number == TIED || number == WINDOW || number == Q_RANK ||
 			   number == SHARED || number == DENSE;
 	uint64_t value;

@@ -11,7 +11,8 @@
 #include "examples/make-checkpoint/files.h"
 
 #define TENSORS_A_LAYER 16u /* and three an expert */
-#define NAME_SHOWN 79 /* of a name in errors */
+#define TENSORS_BESIDE 5u   /* embedding, norm, head; fc, norm, head, d2t, t2d */
+#define NAME_SHOWN 79       /* of a name in errors */
 
 static const struct {
 	const char *name, *architecture, *type;
@@ -22,6 +23,8 @@ static const struct {
 	{"qwen3", "Qwen3ForCausalLM", "qwen3"},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", "deepseek_v2"},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3"},
+	{"eagle", "LlamaForCausalLMEagle", "llama"},
+	{"eagle3", "LlamaForCausalLMEagle3", "llama"},
 };
 
 /* From RANK on. */
@@ -29,13 +32,13 @@ static const struct {
 #define LITE 512, 0, 128, 64, 128, 64, 6, 2, 1408, 1, 1, 1
 
 static const struct shape shapes[] = {
-	{"tiny", LLAMA, {64, 2, 4, 2, 16, 160, 256, 2048, 1, 0, TINY_DEEPSEEK}, 10000, 0},
+	{"tiny", LLAMA, {64, 2, 4, 2, 16, 160, 256, 2048, 1, 0, 0, TINY_DEEPSEEK}, 10000, 0},
 	/* Llama-3.2-1B, Llama-3.1-8B */
-	{"1B", LLAMA, {2048, 16, 32, 8, 64, 8192, 128256, 131072, 1, 0, LITE}, 500000, 32},
-	{"8B", LLAMA, {4096, 32, 32, 8, 128, 14336, 128256, 131072, 0, 0, LITE}, 500000, 8},
+	{"1B", LLAMA, {2048, 16, 32, 8, 64, 8192, 128256, 131072, 1, 0, 0, LITE}, 500000, 32},
+	{"8B", LLAMA, {4096, 32, 32, 8, 128, 14336, 128256, 131072, 0, 0, 0, LITE}, 500000, 8},
 	/* DeepSeek-V2-Lite, without what stretches its rope */
-	{"V2-Lite", DEEPSEEK_V2, {2048, 27, 16, 16, 128, 10944, 102400, 32768, 0, 0, LITE}, 10000,
-		0},
+	{"V2-Lite", DEEPSEEK_V2, {2048, 27, 16, 16, 128, 10944, 102400, 32768, 0, 0, 0, LITE},
+		10000, 0},
 };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -50,7 +53,7 @@ int model_take_family(struct model *model, const char *name)
 		}
 	}
 	return fail("there is no family \"%.*s\": llama, mistral, qwen2, qwen3, "
-		    "deepseek_v2, deepseek_v3",
+		    "deepseek_v2, deepseek_v3, eagle, eagle3",
 		NAME_SHOWN, name);
 }
 
@@ -68,6 +71,11 @@ int model_take_shape(struct model *model, const char *name)
 bool model_is_deepseek(const struct model *model)
 {
 	return model->family == DEEPSEEK_V2 || model->family == DEEPSEEK_V3;
+}
+
+static bool is_draft(const struct model *model)
+{
+	return model->family == EAGLE || model->family == EAGLE3;
 }
 
 static int check_deepseek(const struct model *model)
@@ -94,21 +102,27 @@ static int check_deepseek(const struct model *model)
 
 int model_check(struct model *model)
 {
-	const uint32_t *n = model->shape.n;
+	uint32_t *n = model->shape.n;
 
-	if (model_is_deepseek(model)) {
+	if (n[WINDOW] && model->family != MISTRAL)
+		return fail("--window is for --family mistral");
+	if (n[DRAFT_VOCAB] && model->family != EAGLE3)
+		return fail("--draft-vocab is for --family eagle3");
+	if (n[DRAFT_VOCAB] > n[VOCAB])
+		return fail("--draft-vocab %u is more than --vocab %u", n[DRAFT_VOCAB], n[VOCAB]);
+	if ((model->family != LLAMA && !is_draft(model)) || n[MAX_LENGTH] <= 8192)
 		model->shape.rope_factor = 0;
-		return n[WINDOW] ? fail("--window is for --family mistral") : check_deepseek(model);
-	}
-
+	if (model_is_deepseek(model))
+		return check_deepseek(model);
 	if (n[HEADS] % n[KV_HEADS] != 0)
 		return fail("--heads %u is not a multiple of --kv-heads %u", n[HEADS], n[KV_HEADS]);
 	if (n[HEAD_DIM] % 2 != 0)
 		return fail("--head-dim %u is odd", n[HEAD_DIM]);
-	if (n[WINDOW] && model->family != MISTRAL)
-		return fail("--window is for --family mistral");
-	if (model->family != LLAMA || n[MAX_LENGTH] <= 8192)
-		model->shape.rope_factor = 0;
+	if (is_draft(model)) {
+		n[LAYERS] = 1;
+		n[TIED] = 0;
+		n[DRAFT_VOCAB] = n[DRAFT_VOCAB] ? n[DRAFT_VOCAB] : n[VOCAB];
+	}
 	return 0;
 }
 
@@ -129,7 +143,16 @@ static void __attribute__((format(printf, 6, 7))) add(struct model *model, enum 
 	va_start(arguments, format);
 	vsnprintf(tensor->name, sizeof(tensor->name), format, arguments);
 	va_end(arguments);
-	model->bytes += 2 * tensor_elements(tensor);
+	model->bytes += tensor_bytes(tensor);
+}
+
+static void add_ids(struct model *model, enum contents contents, uint64_t n, const char *name)
+{
+	struct tensor *tensor = &model->tensors[model->n_tensors++];
+
+	*tensor = (struct tensor){.cols = n, .contents = contents};
+	snprintf(tensor->name, sizeof(tensor->name), "%s", name);
+	model->bytes += tensor_bytes(tensor);
 }
 
 /* What writes the residual is as small as there are many that do. */
@@ -138,111 +161,143 @@ static double shrink_of(const struct model *model)
 	return 1 / sqrt(2.0 * model->shape.n[LAYERS]);
 }
 
-static void add_attention(struct model *model, uint32_t i)
+/* `layer`: its name, here and below. An EAGLE-3 has q, k and v of two inputs. */
+static void add_attention(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
-	uint64_t hidden = n[HIDDEN];
+	uint64_t hidden = n[HIDDEN], in = model->family == EAGLE3 ? 2 * hidden : hidden;
 	uint64_t q = (uint64_t)n[HEADS] * n[HEAD_DIM], kv = (uint64_t)n[KV_HEADS] * n[HEAD_DIM];
 
-	add(model, MATRIX, 1, q, hidden, "model.layers.%u.self_attn.q_proj.weight", i);
-	add(model, MATRIX, 1, kv, hidden, "model.layers.%u.self_attn.k_proj.weight", i);
-	add(model, MATRIX, 1, kv, hidden, "model.layers.%u.self_attn.v_proj.weight", i);
+	add(model, MATRIX, 1, q, in, "%s.self_attn.q_proj.weight", layer);
+	add(model, MATRIX, 1, kv, in, "%s.self_attn.k_proj.weight", layer);
+	add(model, MATRIX, 1, kv, in, "%s.self_attn.v_proj.weight", layer);
 	if (model->family == QWEN2) {
-		add(model, BIAS, 1, 0, q, "model.layers.%u.self_attn.q_proj.bias", i);
-		add(model, BIAS, 1, 0, kv, "model.layers.%u.self_attn.k_proj.bias", i);
-		add(model, BIAS, 1, 0, kv, "model.layers.%u.self_attn.v_proj.bias", i);
+		add(model, BIAS, 1, 0, q, "%s.self_attn.q_proj.bias", layer);
+		add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
+		add(model, BIAS, 1, 0, kv, "%s.self_attn.v_proj.bias", layer);
 	}
 	if (model->family == QWEN3) {
-		add(model, NORM, 1, 0, n[HEAD_DIM], "model.layers.%u.self_attn.q_norm.weight", i);
-		add(model, NORM, 1, 0, n[HEAD_DIM], "model.layers.%u.self_attn.k_norm.weight", i);
+		add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.q_norm.weight", layer);
+		add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.k_norm.weight", layer);
 	}
-	add(model, MATRIX, shrink_of(model), hidden, q, "model.layers.%u.self_attn.o_proj.weight",
-		i);
+	add(model, MATRIX, shrink_of(model), hidden, q, "%s.self_attn.o_proj.weight", layer);
 }
 
-static void add_latent_attention(struct model *model, uint32_t i)
+static void add_latent_attention(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
 	uint64_t hidden = n[HIDDEN], q = (uint64_t)n[HEADS] * (n[NOPE] + n[ROPE]);
 
 	if (n[Q_RANK]) {
-		add(model, MATRIX, 1, n[Q_RANK], hidden,
-			"model.layers.%u.self_attn.q_a_proj.weight", i);
-		add(model, NORM, 1, 0, n[Q_RANK], "model.layers.%u.self_attn.q_a_layernorm.weight",
-			i);
-		add(model, MATRIX, 1, q, n[Q_RANK], "model.layers.%u.self_attn.q_b_proj.weight", i);
+		add(model, MATRIX, 1, n[Q_RANK], hidden, "%s.self_attn.q_a_proj.weight", layer);
+		add(model, NORM, 1, 0, n[Q_RANK], "%s.self_attn.q_a_layernorm.weight", layer);
+		add(model, MATRIX, 1, q, n[Q_RANK], "%s.self_attn.q_b_proj.weight", layer);
 	} else {
-		add(model, MATRIX, 1, q, hidden, "model.layers.%u.self_attn.q_proj.weight", i);
+		add(model, MATRIX, 1, q, hidden, "%s.self_attn.q_proj.weight", layer);
 	}
-	add(model, MATRIX, 1, n[RANK] + n[ROPE], hidden,
-		"model.layers.%u.self_attn.kv_a_proj_with_mqa.weight", i);
-	add(model, NORM, 1, 0, n[RANK], "model.layers.%u.self_attn.kv_a_layernorm.weight", i);
+	add(model, MATRIX, 1, n[RANK] + n[ROPE], hidden, "%s.self_attn.kv_a_proj_with_mqa.weight",
+		layer);
+	add(model, NORM, 1, 0, n[RANK], "%s.self_attn.kv_a_layernorm.weight", layer);
 	add(model, MATRIX, 1, (uint64_t)n[HEADS] * (n[NOPE] + n[VALUE]), n[RANK],
-		"model.layers.%u.self_attn.kv_b_proj.weight", i);
+		"%s.self_attn.kv_b_proj.weight", layer);
 	add(model, MATRIX, shrink_of(model), hidden, (uint64_t)n[HEADS] * n[VALUE],
-		"model.layers.%u.self_attn.o_proj.weight", i);
+		"%s.self_attn.o_proj.weight", layer);
 }
 
-/* "mlp", "mlp.shared_experts" or "mlp.experts.%u", which other names go in front of. */
-static void add_mlp(struct model *model, uint32_t i, const char *name, uint64_t inner)
+/* `mlp`: its name, the layer's in front. */
+static void add_mlp(struct model *model, const char *mlp, uint64_t inner)
 {
 	uint64_t hidden = model->shape.n[HIDDEN];
 
-	add(model, MATRIX, 1, inner, hidden, "model.layers.%u.%s.gate_proj.weight", i, name);
-	add(model, MATRIX, 1, inner, hidden, "model.layers.%u.%s.up_proj.weight", i, name);
-	add(model, MATRIX, shrink_of(model), hidden, inner, "model.layers.%u.%s.down_proj.weight",
-		i, name);
+	add(model, MATRIX, 1, inner, hidden, "%s.gate_proj.weight", mlp);
+	add(model, MATRIX, 1, inner, hidden, "%s.up_proj.weight", mlp);
+	add(model, MATRIX, shrink_of(model), hidden, inner, "%s.down_proj.weight", mlp);
 }
 
-static void add_experts(struct model *model, uint32_t i)
+static void add_experts(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
-	char name[32];
+	char name[64];
 
-	add(model, MATRIX, 1, n[EXPERTS], n[HIDDEN], "model.layers.%u.mlp.gate.weight", i);
+	add(model, MATRIX, 1, n[EXPERTS], n[HIDDEN], "%s.mlp.gate.weight", layer);
 	if (model->family == DEEPSEEK_V3)
-		add(model, BIAS, 1, 0, n[EXPERTS],
-			"model.layers.%u.mlp.gate.e_score_correction_bias", i);
+		add(model, BIAS, 1, 0, n[EXPERTS], "%s.mlp.gate.e_score_correction_bias", layer);
 	for (uint32_t e = 0; e < n[EXPERTS]; e++) {
-		snprintf(name, sizeof(name), "mlp.experts.%u", e);
-		add_mlp(model, i, name, n[EXPERT_INNER]);
+		snprintf(name, sizeof(name), "%s.mlp.experts.%u", layer, e);
+		add_mlp(model, name, n[EXPERT_INNER]);
 	}
+	snprintf(name, sizeof(name), "%s.mlp.shared_experts", layer);
 	if (n[SHARED])
-		add_mlp(model, i, "mlp.shared_experts", (uint64_t)n[SHARED] * n[EXPERT_INNER]);
+		add_mlp(model, name, (uint64_t)n[SHARED] * n[EXPERT_INNER]);
 }
 
-static void add_layer(struct model *model, uint32_t i)
+/* An EAGLE has no first norm, an EAGLE-3 one more. */
+static void add_layer(struct model *model, const char *layer, bool has_experts)
 {
 	const uint32_t *n = model->shape.n;
+	char mlp[64];
 
-	add(model, NORM, 1, 0, n[HIDDEN], "model.layers.%u.input_layernorm.weight", i);
+	if (model->family != EAGLE)
+		add(model, NORM, 1, 0, n[HIDDEN], "%s.input_layernorm.weight", layer);
+	if (model->family == EAGLE3)
+		add(model, NORM, 1, 0, n[HIDDEN], "%s.hidden_norm.weight", layer);
 	if (model_is_deepseek(model))
-		add_latent_attention(model, i);
+		add_latent_attention(model, layer);
 	else
-		add_attention(model, i);
-	add(model, NORM, 1, 0, n[HIDDEN], "model.layers.%u.post_attention_layernorm.weight", i);
-	if (model_is_deepseek(model) && i >= n[DENSE])
-		add_experts(model, i);
+		add_attention(model, layer);
+	add(model, NORM, 1, 0, n[HIDDEN], "%s.post_attention_layernorm.weight", layer);
+	snprintf(mlp, sizeof(mlp), "%s.mlp", layer);
+	if (has_experts)
+		add_experts(model, layer);
 	else
-		add_mlp(model, i, "mlp", n[INNER]);
+		add_mlp(model, mlp, n[INNER]);
+}
+
+/* d2t first and t2d last, whose elements are not of two bytes: all others keep their alignment. */
+static void list_draft(struct model *model)
+{
+	const uint32_t *n = model->shape.n;
+	bool is_eagle3 = model->family == EAGLE3;
+
+	if (is_eagle3)
+		add_ids(model, D2T, n[DRAFT_VOCAB], "d2t");
+	add(model, MATRIX, 1, n[HIDDEN], (is_eagle3 ? 3 : 2) * (uint64_t)n[HIDDEN], "fc.weight");
+	add_layer(model, is_eagle3 ? "midlayer" : "layers.0", false);
+	if (!is_eagle3)
+		return;
+	add(model, NORM, 1, 0, n[HIDDEN], "norm.weight");
+	add(model, MATRIX, 1, n[DRAFT_VOCAB], n[HIDDEN], "lm_head.weight");
+	add_ids(model, T2D, n[VOCAB], "t2d");
+}
+
+static void list_model(struct model *model)
+{
+	const uint32_t *n = model->shape.n;
+	char layer[32];
+
+	add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "model.embed_tokens.weight");
+	for (uint32_t i = 0; i < n[LAYERS]; i++) {
+		snprintf(layer, sizeof(layer), "model.layers.%u", i);
+		add_layer(model, layer, model_is_deepseek(model) && i >= n[DENSE]);
+	}
+	add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
+	if (!n[TIED])
+		add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "lm_head.weight");
 }
 
 int model_list(struct model *model)
 {
 	const uint32_t *n = model->shape.n;
-
 	size_t of_layer =
 		TENSORS_A_LAYER + (model_is_deepseek(model) ? (size_t)3 * n[EXPERTS] : 0);
 
-	model->tensors = calloc(n[LAYERS] * of_layer + 3, sizeof(*model->tensors));
+	model->tensors = calloc(n[LAYERS] * of_layer + TENSORS_BESIDE, sizeof(*model->tensors));
 	if (!model->tensors)
 		return fail("%s", strerror(ENOMEM));
-	add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "model.embed_tokens.weight");
-	for (uint32_t i = 0; i < n[LAYERS]; i++)
-		add_layer(model, i);
-	add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
-	if (!n[TIED])
-		add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "lm_head.weight");
+	if (is_draft(model))
+		list_draft(model);
+	else
+		list_model(model);
 	return 0;
 }
 
@@ -302,6 +357,7 @@ void model_print_config(const void *arg, FILE *file)
 	const struct model *model = arg;
 	const uint32_t *n = model->shape.n;
 	bool llama3 = n[VOCAB] == 128256, deepseek = model_is_deepseek(model);
+	bool qwen = model->family == QWEN2 || model->family == QWEN3;
 
 	fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
 		families[model->family].architecture, families[model->family].type);
@@ -317,9 +373,11 @@ void model_print_config(const void *arg, FILE *file)
 		print_deepseek(model, file);
 	if (model->family == MISTRAL && n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
-	else if (model->family != LLAMA && !deepseek)
+	else if (model->family == MISTRAL || qwen)
 		fprintf(file, "  \"sliding_window\": null,\n");
-	if (model->family == QWEN2 || model->family == QWEN3)
+	if (model->family == EAGLE3)
+		fprintf(file, "  \"draft_vocab_size\": %u,\n", n[DRAFT_VOCAB]);
+	if (qwen)
 		fprintf(file, "  \"use_sliding_window\": false,\n");
 	print_rope(&model->shape, file);
 	fprintf(file,

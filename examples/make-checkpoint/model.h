@@ -9,6 +9,9 @@
  * Each matrix is normal with variance 1 / columns, those that write the residual smaller by the
  * root of twice the layers (as GPT-2 does), norms are 1 +- 0.1, biases +- 0.1: activations and
  * logits keep the size of one at any depth.
+ *
+ * A draft (eagle, eagle3) is made for the target that the same numbers make: it has one layer
+ * whatever they say. An eagle3's vocabulary is every so manieth id of the target's.
  */
 
 #include <stdbool.h>
@@ -17,7 +20,17 @@
 
 #define LAYERS_MAX 1000u
 
-enum family { LLAMA, MISTRAL, QWEN2, QWEN3, DEEPSEEK_V2, DEEPSEEK_V3, N_FAMILIES };
+enum family {
+	LLAMA,
+	MISTRAL,
+	QWEN2,
+	QWEN3,
+	DEEPSEEK_V2,
+	DEEPSEEK_V3,
+	EAGLE, /* drafts */
+	EAGLE3,
+	N_FAMILIES
+};
 
 enum number {
 	HIDDEN,
@@ -30,7 +43,8 @@ enum number {
 	MAX_LENGTH,
 	TIED,
 	WINDOW,
-	/* DeepSeek's: latent attention, then experts */
+	DRAFT_VOCAB,
+	/* DeepSeek's, all that follow: latent attention, then experts */
 	RANK,
 	Q_RANK, /* 0: queries have no latent */
 	NOPE,
@@ -49,13 +63,20 @@ enum number {
 struct shape {
 	const char *name;
 	enum family family;             /* where none is named */
-	uint32_t n[N_NUMBERS];          /* WINDOW 0: none */
+	uint32_t n[N_NUMBERS];          /* WINDOW 0: none; DRAFT_VOCAB 0: as VOCAB */
 	double rope_theta, rope_factor; /* factor 0: plain */
+};
+
+enum contents {
+	NORMAL, /* bf16, of that mean and deviation */
+	D2T,    /* i64: what added to an id of the draft's makes the target's */
+	T2D,    /* bool: whether the target's id is one of the draft's */
 };
 
 struct tensor {
 	char name[80];
 	uint64_t rows, cols; /* rows 0: a vector */
+	enum contents contents;
 	double deviation, mean;
 };
 
@@ -82,9 +103,25 @@ void model_deinit(struct model *model);
 /* config.json; arg: a struct model */
 void model_print_config(const void *arg, FILE *file);
 
+/* The target's id of a draft's: ascending, no two the same. */
+static inline uint64_t model_target_id(const struct model *model, uint64_t draft_id)
+{
+	return draft_id * model->shape.n[VOCAB] / model->shape.n[DRAFT_VOCAB];
+}
+
 static inline uint64_t tensor_elements(const struct tensor *tensor)
 {
 	return (tensor->rows ? tensor->rows : 1) * tensor->cols;
+}
+
+static inline uint64_t tensor_width(const struct tensor *tensor)
+{
+	return tensor->contents == D2T ? 8 : tensor->contents == T2D ? 1 : 2;
+}
+
+static inline uint64_t tensor_bytes(const struct tensor *tensor)
+{
+	return tensor_width(tensor) * tensor_elements(tensor);
 }
 
 #endif

@@ -59,7 +59,7 @@ static int fail_shard(const struct job *job, uint32_t shard, int error)
 static int share_out(struct job *job)
 {
 	for (uint32_t i = 0; i < job->model->n_tensors; i++) {
-		uint64_t bytes = 2 * tensor_elements(&job->model->tensors[i]);
+		uint64_t bytes = tensor_bytes(&job->model->tensors[i]);
 		struct shard *shard = &job->shards[job->n_shards ? job->n_shards - 1 : 0];
 
 		if (!job->n_shards || shard->data_bytes + bytes > job->options->shard_bytes) {
@@ -98,6 +98,7 @@ static void print_index(const void *arg, FILE *file)
 /* Length, then JSON, padded with blanks so that the data begins at a page. */
 static int write_header(const struct job *job, struct shard *shard)
 {
+	static const char *const dtypes[] = {[NORMAL] = "BF16", [D2T] = "I64", [T2D] = "BOOL"};
 	char *text = NULL;
 	size_t size = 0;
 	FILE *file = open_memstream(&text, &size);
@@ -109,12 +110,13 @@ static int write_header(const struct job *job, struct shard *shard)
 	for (uint32_t i = shard->first; i < shard->end; i++) {
 		const struct tensor *tensor = &job->model->tensors[i];
 
-		fprintf(file, ",\"%s\":{\"dtype\":\"BF16\",\"shape\":[", tensor->name);
+		fprintf(file, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", tensor->name,
+			dtypes[tensor->contents]);
 		if (tensor->rows)
 			fprintf(file, "%" PRIu64 ",", tensor->rows);
 		fprintf(file, "%" PRIu64 "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
 			tensor->cols, job->places[i].offset,
-			job->places[i].offset + 2 * tensor_elements(tensor));
+			job->places[i].offset + tensor_bytes(tensor));
 	}
 	fprintf(file, "}");
 	for (long at = ftell(file); at % 4096 != 0; at++)
@@ -151,27 +153,47 @@ static int open_shards(struct job *job)
 
 /* ---- chunks ---- */
 
-static int write_chunk(struct job *job, const struct chunk *chunk, uint16_t *buffer)
+/* n elements of the tensor from `first` on; NORMAL fills up to three more. */
+static void fill(struct job *job, const struct tensor *tensor, uint64_t first, uint64_t n, void *to)
+{
+	const struct model *model = job->model;
+	const uint64_t n_drafts = model->shape.n[DRAFT_VOCAB], vocab = model->shape.n[VOCAB];
+
+	if (tensor->contents == NORMAL)
+		normal_fill(&job->normal, tensor->name, tensor->mean, tensor->deviation, first, n,
+			to);
+	for (uint64_t i = 0; i < n && tensor->contents == D2T; i++)
+		((int64_t *)to)[i] =
+			(int64_t)(model_target_id(model, first + i) - (first + i));
+	for (uint64_t i = 0; i < n && tensor->contents == T2D; i++) {
+		/* the first draft id whose target's is not below */
+		uint64_t id = ((first + i) * n_drafts + vocab - 1) / vocab;
+
+		((uint8_t *)to)[i] = id < n_drafts && model_target_id(model, id) == first + i;
+	}
+}
+
+static int write_chunk(struct job *job, const struct chunk *chunk, void *buffer)
 {
 	const struct tensor *tensor = &job->model->tensors[chunk->tensor];
 	const struct place *place = &job->places[chunk->tensor];
 	const struct shard *shard = &job->shards[place->shard];
-	uint64_t n = tensor_elements(tensor) - chunk->first;
+	uint64_t n = tensor_elements(tensor) - chunk->first, width = tensor_width(tensor);
 
 	n = n < CHUNK_ELEMENTS ? n : CHUNK_ELEMENTS;
-	normal_fill(&job->normal, tensor->name, tensor->mean, tensor->deviation, chunk->first, n,
-		buffer);
-	int error = file_write_all(
-		shard->fd, buffer, 2 * n, shard->header_bytes + place->offset + 2 * chunk->first);
+	fill(job, tensor, chunk->first, n, buffer);
+	int error = file_write_all(shard->fd, buffer, width * n,
+		shard->header_bytes + place->offset + width * chunk->first);
 	if (!error)
-		atomic_fetch_add(&job->done_bytes, 2 * n);
+		atomic_fetch_add(&job->done_bytes, width * n);
 	return error;
 }
 
 static void *work(void *arg)
 {
 	struct job *job = arg;
-	uint16_t *buffer = malloc(CHUNK_ELEMENTS * sizeof(*buffer));
+	/* of the widest elements; pages that are not written cost nothing */
+	void *buffer = malloc(CHUNK_ELEMENTS * sizeof(int64_t));
 	int error = buffer ? 0 : ENOMEM, none = 0;
 	uint64_t i = 0;
 

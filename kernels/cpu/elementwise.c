@@ -22,11 +22,11 @@ static size_t clamp_index(int32_t index, uint32_t n)
 static void embed_run(const void *args, void *workspace)
 {
 	const struct op_embed *a = args;
-	size_t cols = a->table.cols;
+	size_t cols = a->table.cols, stride = a->out_stride ? a->out_stride : cols;
 
 	(void)workspace;
 	for (size_t t = 0; t < a->n_tokens; t++) {
-		float *out = (float *)a->out + t * cols;
+		float *out = (float *)a->out + t * stride;
 
 		if (a->from && a->from[t])
 			memcpy(out, a->from[t], cols * sizeof(float));
@@ -54,13 +54,16 @@ static void silu_mul_run(const void *args, void *workspace)
 static void gather_rows_run(const void *args, void *workspace)
 {
 	const struct op_gather_rows *a = args;
-	size_t cols = a->cols;
+	size_t cols = a->cols, stride = a->out_stride ? a->out_stride : cols;
 
 	(void)workspace;
-	for (size_t r = 0; r < a->n_rows; r++)
-		memcpy((float *)a->out + r * cols,
-			(const float *)a->x + clamp_index(a->index[r], a->x_rows) * cols,
+	for (size_t r = 0; r < a->n_rows; r++) {
+		int32_t index = a->index ? a->index[r] : (int32_t)r;
+
+		memcpy((float *)a->out + r * stride,
+			(const float *)a->x + clamp_index(index, a->x_rows) * cols,
 			cols * sizeof(float));
+	}
 }
 
 static void to_f32_run(const void *args, void *workspace)
@@ -108,6 +111,8 @@ int cpu_embed(struct stream *stream, const struct op_embed *a)
 {
 	if (!a->ids || !a->out || !weight_is(&a->table, a->table.rows, a->table.cols))
 		return -EINVAL;
+	if (a->out_stride && a->out_stride < a->table.cols)
+		return -EINVAL;
 	return CPU_LAUNCH(stream, &embed_op, a, 0);
 }
 
@@ -120,7 +125,9 @@ int cpu_silu_mul(struct stream *stream, const struct op_silu_mul *a)
 
 int cpu_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 {
-	if (!a->x || !a->index || !a->out || !a->x_rows || !a->cols)
+	if (!a->x || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
+		return -EINVAL;
+	if (a->out_stride && a->out_stride < a->cols)
 		return -EINVAL;
 	return CPU_LAUNCH(stream, &gather_rows_op, a, 0);
 }

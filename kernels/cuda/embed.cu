@@ -27,6 +27,7 @@ template <int N> __device__ static void copy_pack(bf16 *to, const bf16 *from)
 template <int N> static __global__ void embed(const struct op_embed a)
 {
 	const uint32_t n_packs = a.table.cols / N;
+	const uint32_t stride = a.out_stride ? a.out_stride : a.table.cols;
 	const bf16 *from;
 	size_t row;
 
@@ -37,7 +38,7 @@ template <int N> static __global__ void embed(const struct op_embed a)
 	row = (size_t)clamp_index(a.ids[blockIdx.x], a.table.rows) * a.table.cols;
 	for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < n_packs;
 		i += gridDim.y * THREADS) {
-		bf16 *out = (bf16 *)a.out + (size_t)blockIdx.x * a.table.cols + (size_t)i * N;
+		bf16 *out = (bf16 *)a.out + (size_t)blockIdx.x * stride + (size_t)i * N;
 		float v[N];
 
 		if (from != NULL) {
@@ -56,12 +57,13 @@ int cuda_embed(struct stream *stream, const struct op_embed *a)
 
 	if (!a->ids || !a->out || !weight_is(table, table->rows, table->cols))
 		return -EINVAL;
-	if (a->n_tokens > INT32_MAX)
+	if (a->n_tokens > INT32_MAX || (a->out_stride && a->out_stride < table->cols))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
 	if (rc != 0)
 		return rc;
-	if (table->cols % PACK == 0 && aligned(table->data) && aligned(a->out))
+	if (table->cols % PACK == 0 && a->out_stride % PACK == 0 && aligned(table->data) &&
+		aligned(a->out))
 		launch(stream, embed<PACK>, row_grid(a->n_tokens, table->cols / PACK, THREADS),
 			THREADS, 0, *a);
 	else

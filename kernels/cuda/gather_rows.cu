@@ -10,36 +10,43 @@
 
 enum { THREADS = 256 };
 
-/* T: what a thread moves at a time, n_packs of them a row. */
+/* T: what a thread moves at a time, n_packs of them a row; the rows of out are out_packs apart. */
 template <typename T>
-static __global__ void gather_rows(const struct op_gather_rows a, uint32_t n_packs)
+static __global__ void gather_rows(
+	const struct op_gather_rows a, uint32_t n_packs, uint32_t out_packs)
 {
 	const T *row;
+	T *out;
+	int32_t index;
 
 	overlap_begin();
 	if (blockIdx.x >= a.n_rows)
 		return;
-	row = (const T *)a.x + (size_t)clamp_index(a.index[blockIdx.x], a.x_rows) * n_packs;
+	index = a.index ? a.index[blockIdx.x] : (int32_t)blockIdx.x;
+	row = (const T *)a.x + (size_t)clamp_index(index, a.x_rows) * n_packs;
+	out = (T *)a.out + (size_t)blockIdx.x * out_packs;
 	for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < n_packs;
 		i += gridDim.y * THREADS)
-		((T *)a.out)[(size_t)blockIdx.x * n_packs + i] = row[i];
+		out[i] = row[i];
 }
 
 int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 {
-	const uint32_t n_packs = a->cols / PACK;
+	const uint32_t n_packs = a->cols / PACK, stride = a->out_stride ? a->out_stride : a->cols;
 	int rc;
 
-	if (!a->x || !a->index || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
+	if (!a->x || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
+		return -EINVAL;
+	if (stride < a->cols)
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "gather_rows", (const void *)gather_rows<uint4>);
 	if (rc != 0)
 		return rc;
-	if (a->cols % PACK == 0 && aligned(a->x) && aligned(a->out))
+	if (a->cols % PACK == 0 && stride % PACK == 0 && aligned(a->x) && aligned(a->out))
 		launch(stream, gather_rows<uint4>, row_grid(a->n_rows, n_packs, THREADS), THREADS,
-			0, *a, n_packs);
+			0, *a, n_packs, stride / PACK);
 	else
 		launch(stream, gather_rows<uint16_t>, row_grid(a->n_rows, a->cols, THREADS),
-			THREADS, 0, *a, a->cols);
+			THREADS, 0, *a, a->cols, stride);
 	return cuda_launch_end(stream, "gather_rows");
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * config.json of any bytes, then the same bytes as generation_config.json over a sound model. What
- * is accepted must be safe to compute with: sizes in range, a finite rope table.
+ * config.json of any bytes, of a model and of a draft, then the same bytes as generation_config.json
+ * over a sound model. What is accepted must be safe to compute with: sizes in range, a finite rope
+ * table.
  */
 
 #include <math.h>
@@ -69,6 +70,13 @@ static void check_sampling(const struct slot_sampling *s)
 		abort();
 }
 
+static void check_draft(const struct model_config *c)
+{
+	if (c->n_layers != 1 || !c->draft.vocab_size || c->draft.vocab_size > c->vocab_size ||
+		c->latent.rank || c->experts.n)
+		abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -79,6 +87,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!hf_config_parse("c", text, size, &config, &error)) {
 		check_sizes(&config);
 		check_latent(&config);
+		check_rope(&config);
+		model_config_deinit(&config);
+	} else if (!*error.text) {
+		abort();
+	}
+	error.text[0] = 0;
+	if (!hf_draft_parse("d", text, size, &config, &error)) {
+		check_sizes(&config);
+		check_draft(&config);
 		check_rope(&config);
 		model_config_deinit(&config);
 	} else if (!*error.text) {

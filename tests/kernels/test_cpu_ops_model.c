@@ -463,6 +463,34 @@ static void test_gather_rows_clamps_indices(void **state)
 	buffer_free(&out);
 }
 
+/* Two halves of one row, as what a draft's first product reads has. */
+static void test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone(void **state)
+{
+	static const int32_t ids[] = {2, 0, 1};
+	enum { COLS = 5, STRIDE = 2 * COLS + 3, N = COUNT_OF(ids) };
+	struct buffer x = random_floats(4 * COLS), out = random_floats(N * STRIDE);
+	float *want = malloc(out.bytes);
+	struct op_embed embed = {.ids = ids, .n_tokens = N, .out_stride = STRIDE};
+	struct buffer table = random_weight(&embed.table, DTYPE_F32, 3, COLS);
+	struct op_gather_rows gather = {x.data, NULL, F(out) + COLS, N, 4, COLS, STRIDE};
+
+	(void)state;
+	assert_non_null(want);
+	memcpy(want, out.data, out.bytes);
+	for (size_t r = 0; r < N; r++) {
+		memcpy(want + r * STRIDE, F(table) + (size_t)ids[r] * COLS, COLS * sizeof(float));
+		memcpy(want + r * STRIDE + COLS, F(x) + r * COLS, COLS * sizeof(float));
+	}
+	embed.out = out.data;
+	RUN(embed, &embed);
+	RUN(gather_rows, &gather);
+	assert_memory_equal(out.data, want, out.bytes);
+	free(want);
+	buffer_free(&table);
+	buffer_free(&x);
+	buffer_free(&out);
+}
+
 static void test_to_f32_copies_float32(void **state)
 {
 	struct buffer x = random_floats(77), out = buffer_new(77 * sizeof(float));
@@ -547,6 +575,11 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	assert_int_equal(ops->silu_mul(stream, &(struct op_silu_mul){m, m, 1, 0}), -EINVAL);
 	assert_int_equal(
 		ops->gather_rows(stream, &(struct op_gather_rows){m, index, m, 1, 0, 2}), -EINVAL);
+	assert_int_equal(
+		ops->gather_rows(stream, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1}),
+		-EINVAL);
+	assert_int_equal(
+		ops->embed(stream, &(struct op_embed){w, index, NULL, m, 1, w.cols - 1}), -EINVAL);
 	assert_int_equal(ops->to_f32(stream, &(struct op_to_f32){NULL, m, 1}), -EINVAL);
 	assert_int_equal(ops->copy_pages(stream, &(struct op_copy_pages){m, 4, NULL, 1}), -EINVAL);
 	assert_int_equal(
@@ -569,6 +602,8 @@ int main(void)
 		cmocka_unit_test(test_rope_reaches_slots_beyond_2_32_elements),
 		cmocka_unit_test(test_silu_mul_equals_double_reference),
 		cmocka_unit_test(test_gather_rows_clamps_indices),
+		cmocka_unit_test(
+			test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),
 		cmocka_unit_test(test_to_f32_copies_float32),
 		cmocka_unit_test(test_copy_pages_touches_destinations_only),
 		cmocka_unit_test(test_outbox_delivers_tokens_and_step),

@@ -41,7 +41,8 @@ static struct both random_from(const struct both *given, uint32_t cols, uint32_t
 
 static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_given)
 {
-	struct op_embed a = {.n_tokens = n};
+	const uint32_t beyond = some_given ? 8 : 0;
+	struct op_embed a = {.n_tokens = n, .out_stride = beyond ? cols + beyond : 0};
 	struct both table = random_weight(&a.table, dtype, 37, cols), ids, out;
 	struct both given = random_act((size_t)cols * 5 + 1), from = random_from(&given, cols, n);
 	int32_t *values = malloc((n + 1) * sizeof(*values));
@@ -50,7 +51,7 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_g
 	for (uint32_t i = 0; i < n; i++)
 		values[i] = i % 5 ? (int32_t)random_below(37) : (int32_t)random_u32();
 	ids = both_of(values, n * sizeof(*values));
-	out = both_new_at(ACT, (size_t)n * cols, random_below(2), false);
+	out = random_act_at((size_t)n * (cols + beyond), 1, random_below(2));
 	for (int side = 0; side < N_SIDES; side++) {
 		a.table.data = table.at[side];
 		a.ids = ids.at[side];
@@ -341,20 +342,24 @@ static void test_silu_mul_of_extremes_is_finite(void **state)
 	both_free(&out);
 }
 
+/* By an index or in order, into rows of their width or wider. */
 static void test_gather_rows_takes_the_same_rows(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths); i++) {
 		struct op_gather_rows a = {.n_rows = any_rows(), .x_rows = 21, .cols = widths[i]};
+		const uint32_t beyond[] = {0, 8, 3}, stride = a.cols + beyond[i % 3];
 		struct both x = random_act_at((size_t)21 * a.cols, 1, random_below(2));
-		struct both out = both_new(ACT, (size_t)a.n_rows * a.cols), index;
+		struct both out = random_act((size_t)a.n_rows * stride), index;
 		int32_t values[256];
+
+		a.out_stride = beyond[i % 3] ? stride : 0;
 
 		for (uint32_t r = 0; r < a.n_rows; r++)
 			values[r] = r % 7 ? (int32_t)random_below(21) : (int32_t)random_u32();
 		index = both_of(values, a.n_rows * 4);
 		for (int side = 0; side < N_SIDES; side++) {
 			a.x = x.at[side];
-			a.index = index.at[side];
+			a.index = i % 4 == 3 ? NULL : index.at[side];
 			a.out = out.at[side];
 			RUN(side, gather_rows, &a);
 		}

@@ -180,6 +180,7 @@ void rig_step(struct rig *rig, const struct rig_row *rows, uint32_t n_rows)
 		.metadata = rig->metadata,
 		.kv_layers = rig->kv,
 		.page_tokens = RIG_PAGE_TOKENS,
+		.features = rig->features,
 	};
 
 	p->record = (struct step_record){

@@ -12,7 +12,7 @@
 #define RIG_ROWS 4u
 #define RIG_TOKENS 64u
 #define RIG_PAGE_TOKENS 8u
-#define RIG_PAGES_A_ROW 16u
+#define RIG_PAGES_A_ROW 32u
 #define RIG_PAGES (1 + RIG_ROWS * RIG_PAGES_A_ROW)
 #define RIG_LENGTH (RIG_PAGES_A_ROW * RIG_PAGE_TOKENS)
 
@@ -39,6 +39,7 @@ struct rig {
 	struct rig_pinned *pinned;
 	uint32_t lengths[RIG_ROWS]; /* tokens in the cache, by sequence */
 	float *logits;              /* [RIG_ROWS, vocab] of the last step */
+	void *features;             /* NULL, or where steps leave them (struct model_pass) */
 };
 
 /* Fails the test if anything does. */

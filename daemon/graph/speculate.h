@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_GRAPH_SPECULATE_H
+#define MIMEO_DAEMON_GRAPH_SPECULATE_H
+
+/*
+ * The draft's part of a step (kernels/ops.h, "speculation"): behind the target's pass, which verifies, a
+ * pass over the step's tokens makes draft 0 of each row, and n_drafts - 1 passes of a token a row make the
+ * others. Two managers beside the target's, with attention, graphs and executors of their own, in the same
+ * pool and on the same lane:
+ *
+ *	prefill   the target's batch; the target's resolved mode; decodes of 1 + n_drafts tokens
+ *	decode    a token a row; FULL_DECODE_ONLY or NONE, never PIECEWISE
+ *
+ * Nothing here waits for the device, and lengths of rows that are to verify are upper bounds.
+ *
+ * Hot path (speculator_run): no allocation, no lock, no system call.
+ */
+
+#include "daemon/graph/dispatch.h"
+#include "daemon/graph/execute.h"
+
+struct speculator_options {
+	const struct model *draft;
+	uint32_t n_drafts; /* K, 1 ... SPECULATE_MAX */
+	const struct attention_backend *attention; /* of both managers */
+	enum attention_support support;            /* with queries of one token */
+	enum graph_mode mode;                      /* the target's, resolved */
+	const struct ladder *ladder;
+	/* The target's, as its own manager has it, max_decode_query 1 + n_drafts. */
+	struct attention_config attention_of_target;
+	struct model_buffers buffers; /* the draft's, in the pool */
+	struct kv_cache *kv;          /* the draft's one layer, of the target's page ids */
+};
+
+#define SPECULATE_MAX 8u
+
+struct speculator {
+	uint32_t n_drafts, max_seq_len;
+	struct forward_context prefill, decode;
+	struct descriptor prefill_built, decode_built;
+	struct executor prefill_executor, decode_executor;
+	struct graph_set prefill_graphs, decode_graphs;
+	void *kv_layer;
+	uint32_t *query_lens, *seq_lens; /* [max_rows] of decodes */
+	uint64_t n_eager;                /* passes */
+};
+
+/* `target` and what the options name outlive it. The device is not locked yet. 0 or -errno, or the
+ * device's condition; *ret is to be deinitialised even then. */
+int speculator_init(struct speculator *ret, const struct forward_context *target,
+	const struct speculator_options *options);
+void speculator_deinit(struct speculator *speculator);
+/* As graph_set_warm_up and graph_set_capture, of both managers' graphs. */
+int speculator_warm_up(struct speculator *speculator, struct stream *stream);
+int speculator_capture(struct speculator *speculator, struct stream *stream);
+/* Queue the draft's passes behind the target's of the same step. */
+int speculator_run(struct speculator *speculator, const struct step_record *record,
+	const struct batch_shape *shape, const uint32_t *query_lens, const uint32_t *seq_lens,
+	struct stream *stream);
+
+#endif

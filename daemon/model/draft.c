@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/model/draft.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/model/error.h"
+
+/* ---- a draft and its target ---- */
+
+void draft_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
+{
+	ret[0] = 2;
+	ret[1] = target->n_layers / 2;
+	ret[2] = target->n_layers - 3;
+}
+
+/* Servers do not agree on whether a layer that a configuration names stands for its input or for
+ * its output, so that only the usual ones are sure to mean what the draft was trained on. */
+static int check_features(const char *directory, const struct model_config *config,
+	const struct model_config *target, struct model_error *error)
+{
+	uint32_t layers[MODEL_FEATURES];
+
+	if (target->n_layers < 3)
+		return model_fail(error, -EINVAL,
+			"%s: an EAGLE-3 draft reads the inputs of layers 2, n / 2 and n - 3, and "
+			"its target has %u layers",
+			directory, target->n_layers);
+	draft_feature_layers(target, layers);
+	if (!config->draft.names_layers || !memcmp(layers, config->draft.layers, sizeof(layers)))
+		return 0;
+	return model_fail(error, -ENOTSUP,
+		"%s/config.json: eagle_aux_hidden_state_layer_ids [%u, %u, %u] are not [%u, %u, "
+		"%u], which a target of %u layers gives",
+		directory, config->draft.layers[0], config->draft.layers[1],
+		config->draft.layers[2], layers[0], layers[1], layers[2], target->n_layers);
+}
+
+int draft_check(const char *directory, const struct model_config *config,
+	const struct model_config *target, struct model_error *error)
+{
+	if (!config->draft.vocab_size || target->draft.vocab_size)
+		return model_fail(error, -EINVAL, "%s: %s cannot draft for %s", directory,
+			config->architecture, target->architecture);
+	if (config->hidden_size != target->hidden_size)
+		return model_fail(error, -EINVAL,
+			"%s/config.json: hidden_size %u is not %u, the target's", directory,
+			config->hidden_size, target->hidden_size);
+	if (config->vocab_size != target->vocab_size)
+		return model_fail(error, -EINVAL,
+			"%s/config.json: vocab_size %u is not %u, the target's", directory,
+			config->vocab_size, target->vocab_size);
+	return config->family == MODEL_EAGLE3 ? check_features(directory, config, target, error)
+					      : 0;
+}
+
+/* ---- loading ---- */
+
+int draft_load(const char *directory, const struct model_config *config, const struct model *target,
+	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
+	struct model **ret, struct model_error *error)
+{
+	struct model *draft;
+	int rc = draft_check(directory, config, &target->config, error);
+
+	if (!rc)
+		rc = model_load(target->device, directory, config, target->max_positions,
+			progress, userdata, &draft, error);
+	if (rc)
+		return rc;
+	if (!draft->embedding.data)
+		draft->embedding = target->embedding;
+	if (!draft->head.data)
+		draft->head = target->head;
+	*ret = draft;
+	return 0;
+}

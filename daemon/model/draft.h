@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_DRAFT_H
+#define MIMEO_DAEMON_MODEL_DRAFT_H
+
+/*
+ * A draft: one decoder layer that reads a TARGET's hidden states and guesses the tokens that the
+ * target will say next. Its sequence is the target's, one token on: position i has the embedding of
+ * token i + 1 and the target's hidden state i, and its logits are of token i + 2. Where the target
+ * has not been yet, the draft's own output stands in for the hidden state, a token at a time: those
+ * are its DECODES. Once the target has been there, the same positions are computed again from its
+ * states, and the guessed keys and values are overwritten.
+ *
+ * Two layouts, both a struct model of one layer:
+ *
+ *   EAGLE (Li et al., 2024, arXiv:2401.15077), architectures LlamaForCausalLMEagle:
+ *	x = fc [embedding, hidden], hidden being the target's after its final norm
+ *	y = layer(x), without its first norm; y makes the logits, and is the next hidden state
+ *	Embedding and head are the target's.
+ *
+ *   EAGLE-3 (Li et al., 2025, arXiv:2503.01840), architectures LlamaForCausalLMEagle3:
+ *	x = fc [features], the target's residual at the inputs of layers 2, n / 2 and n - 3;
+ *	in decodes x is the y before
+ *	y = layer(x), whose q, k and v read [input_layernorm(embedding), hidden_norm(x)]
+ *	norm(y) makes the logits.
+ *	The head is its own, of a vocabulary that may be smaller: the target's id is the draft's
+ *	plus d2t of it. It may bring its own embedding.
+ *
+ * Rope's table has as many positions as the target's, whatever max_position_embeddings says: drafts
+ * are trained on short texts and guess on in longer ones.
+ */
+
+#include "daemon/model/model.h"
+
+/* config.json alone: a draft chooses no tokens by settings of its own. Whatever is no draft is
+ * refused. ret is the caller's (model_config_deinit). 0, or -errno with a sentence. */
+int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error);
+/* Can it draft for that target? 0, or -EINVAL or -ENOTSUP with a sentence, whose `directory` is the
+ * draft's. */
+int draft_check(const char *directory, const struct model_config *config,
+	const struct model_config *target, struct model_error *error);
+/* Check it against the target and load it onto the target's device, as model_load does, which by
+ * itself would leave out what the two share: embedding and head. So it is freed (model_free) before
+ * its target. model_measure says how many bytes it takes. The device is not locked yet. */
+int draft_load(const char *directory, const struct model_config *config, const struct model *target,
+	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
+	struct model **ret, struct model_error *error);
+
+/* The target's layers whose inputs are features, in the order in which fc reads them. Where the
+ * target has less than seven layers some are the same. */
+void draft_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES]);
+
+/* ---- forward ---- */
+
+/* What a draft's passes, and its attention, read in place of the target's inputs: of the forward of
+ * all tokens, and of decodes of a token a row, whose logits are of all rows (logit_index NULL).
+ * Addresses alone are looked at. Drafts know no masks and no given embeddings. */
+struct step_inputs draft_prefill_inputs(
+	const struct step_inputs *target, const struct draft_inputs *draft);
+struct step_inputs draft_decode_inputs(
+	const struct step_inputs *target, const struct draft_inputs *draft);
+
+struct draft_pass {
+	/* The draft's inputs, buffers, attention and one layer of KV. */
+	struct model_pass model;
+	/* Token t's hidden state is row index[t] of these, or row t if index is NULL: [n_hidden,
+	 * hidden] act, the target's after its final norm, or draft_hidden of the pass before. If
+	 * from_target, and the draft is EAGLE-3, these are the target's features (struct
+	 * model_pass), [n_hidden, 3 hidden] act, without an index. */
+	const void *hidden;
+	const int32_t *index; /* [n_tokens] device, clamped */
+	uint32_t n_hidden;
+	bool from_target;
+};
+/* Queue (or record) the pass. No allocation. -EINVAL: features with an index. */
+int draft_forward(const struct model *draft, struct stream *stream, const struct draft_pass *pass);
+/* From there to the logits of the rows of logit_index, [n_rows, draft.vocab_size]. */
+int draft_logits(const struct model *draft, struct stream *stream, const struct draft_pass *pass);
+/* Where the pass leaves each token's hidden state for a decode: [n_tokens, hidden] act. */
+static inline const void *draft_hidden(const struct model_buffers *buffers)
+{
+	return buffers->residual;
+}
+
+#endif

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Passes of drafts: against make_drafts.py's dense arithmetic, and against themselves: in chunks,
+ * in a batch, and after guesses that the target did not take.
+ */
+
+#include "tests/model/draft_rig.h"
+#include "tests/model/fixture.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+
+#include "tests/device.h"
+#include "tests/device_memory.h"
+
+#define MUST(call) assert_int_equal(call, 0)
+#define GUESSES_MAX 8
+
+static void begin(struct draft_rig *d, const char *draft, const char *attention)
+{
+	bool is_tinycalc = !strcmp(draft, "tinycalc-eagle");
+	char target_path[512], draft_path[512], below[128];
+
+	snprintf(below, sizeof(below), "%s/%s",
+		is_tinycalc ? "examples/models" : "tests/data/drafts", draft);
+	source_path(below, draft_path);
+	source_path(is_tinycalc ? "examples/models/tinycalc" : "tests/data/drafts/target",
+		target_path);
+	draft_rig_init(d, target_path, draft_path, attention);
+}
+
+/* The target over tokens [0, n) of ids, and the draft, whose ids are one on, behind it. */
+static void prefill(struct draft_rig *d, uint32_t sequence, const int32_t *ids, uint32_t n,
+	uint32_t last)
+{
+	const struct draft_rig_row row = {sequence, 0, n, ids + 1, last};
+	struct draft_pass pass = draft_rig_from_target(d, n);
+
+	d->rig.lengths[sequence] = 0;
+	draft_rig_target(d, sequence, ids, n);
+	draft_rig_pass(d, &pass, &row, 1);
+}
+
+/* A decode at `position` from row `from` of a pass of n tokens. */
+static void decode(struct draft_rig *d, uint32_t sequence, int32_t token, uint32_t position,
+	uint32_t n, int32_t from)
+{
+	const struct draft_rig_row row = {sequence, position, 1, &token, 0};
+	struct draft_pass pass = draft_rig_from_draft(d, n);
+
+	pass.index = &from;
+	draft_rig_pass(d, &pass, &row, 1);
+}
+
+/* ---- against the reference ---- */
+
+struct reference {
+	json_t *root;
+	int32_t ids[RIG_TOKENS], guesses[GUESSES_MAX];
+	uint32_t n_ids, n_guesses;
+};
+
+static uint32_t integers(const json_t *list, int32_t *ret, uint32_t max)
+{
+	uint32_t n = (uint32_t)json_array_size(list);
+
+	assert_in_range(n, 1, max);
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = (int32_t)json_integer_value(json_array_get(list, i));
+	return n;
+}
+
+static void reference_init(struct reference *r, const char *draft)
+{
+	char below[128], path[512];
+
+	snprintf(below, sizeof(below), "tests/data/drafts/%s/reference.json", draft);
+	source_path(below, path);
+	r->root = json_load_file(path, 0, NULL);
+	if (!r->root)
+		fail_msg("%s cannot be read", path);
+	r->n_ids = integers(json_object_get(r->root, "ids"), r->ids, RIG_TOKENS);
+	r->n_guesses = integers(json_object_get(r->root, "guesses"), r->guesses, GUESSES_MAX);
+}
+
+static void assert_logits(const float *have, uint32_t n, const json_t *want, const char *what)
+{
+	double largest = 0, tolerance = test_logits_tolerance(false);
+
+	assert_int_equal(json_array_size(want), n);
+	for (uint32_t i = 0; i < n; i++)
+		largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
+	for (uint32_t i = 0; i < n; i++) {
+		double w = json_number_value(json_array_get(want, i));
+
+		if (!(fabs((double)have[i] - w) <= tolerance * largest))
+			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i,
+				(double)have[i], w, largest);
+	}
+}
+
+/* The draft's last logits against those of a position, which the reference must have. */
+static void assert_position(const struct draft_rig *d, const struct reference *r, uint32_t position)
+{
+	const json_t *entry;
+	size_t i;
+	char what[32];
+
+	snprintf(what, sizeof(what), "position %u", position);
+	json_array_foreach(json_object_get(r->root, "logits"), i, entry) {
+		if (json_integer_value(json_object_get(entry, "position")) != position)
+			continue;
+		assert_logits(d->logits, d->draft->config.draft.vocab_size,
+			json_object_get(entry, "row"), what);
+		return;
+	}
+	fail_msg("the reference has no %s", what);
+}
+
+/* The reference's guesses go in, whatever this device would choose among logits so close. */
+static void check_reference(const char *name, const char *attention)
+{
+	struct reference r;
+	struct draft_rig d;
+	uint32_t n, vocab;
+
+	reference_init(&r, name);
+	begin(&d, name, attention);
+	vocab = d.rig.model->config.vocab_size;
+	n = r.n_ids - 1;
+	for (uint32_t i = 0; i < 3; i++) {
+		prefill(&d, 1, r.ids, n, i * (n - 1) / 2);
+		assert_position(&d, &r, i * (n - 1) / 2);
+	}
+	assert_logits(d.target_logits + (size_t)(n - 1) * vocab, vocab,
+		json_object_get(r.root, "target_logits_last"), "the target");
+	for (uint32_t i = 0; i < r.n_guesses; i++) {
+		if (!test_on_cuda())
+			assert_int_equal(draft_rig_guess(&d, 0), r.guesses[i]);
+		decode(&d, 1, r.guesses[i], n + i, i ? 1 : n, i ? 0 : (int32_t)n - 1);
+		assert_position(&d, &r, n + i);
+	}
+	draft_rig_deinit(&d);
+	json_decref(r.root);
+}
+
+static void test_eagle_matches_reference(void **state)
+{
+	(void)state;
+	check_reference("eagle", "paged");
+}
+
+static void test_eagle3_of_a_smaller_vocabulary_matches_reference(void **state)
+{
+	(void)state;
+	check_reference("eagle3", "paged");
+}
+
+static void test_eagle3_with_its_own_embedding_matches_reference(void **state)
+{
+	(void)state;
+	check_reference("eagle3-own", "paged");
+}
+
+static void test_eagle_matches_reference_with_naive_attention(void **state)
+{
+	(void)state;
+	check_reference("eagle", "naive");
+}
+
+static void test_eagle3_matches_reference_with_naive_attention(void **state)
+{
+	(void)state;
+	check_reference("eagle3", "naive");
+}
+
+/* ---- against itself ---- */
+
+static const char *const every_draft[] = {"tinycalc-eagle", "eagle", "eagle3", "eagle3-own"};
+enum { TEXT = 40, KEPT = 24, K = 4 };
+
+/* Any text within the vocabulary. */
+static void write_text(const struct draft_rig *d, int32_t ids[TEXT + 1], uint32_t seed)
+{
+	for (uint32_t i = 0; i <= TEXT; i++) {
+		seed = seed * 1664525u + 1013904223u;
+		ids[i] = (int32_t)((seed >> 8) % d->rig.model->config.vocab_size);
+	}
+}
+
+static float *copy_logits(const struct draft_rig *d, uint32_t n_rows)
+{
+	size_t bytes = (size_t)n_rows * d->draft->config.draft.vocab_size * sizeof(float);
+	float *copy = malloc(bytes);
+
+	assert_non_null(copy);
+	memcpy(copy, d->logits, bytes);
+	return copy;
+}
+
+static void assert_same_logits(const struct draft_rig *d, uint32_t row, const float *want)
+{
+	uint32_t n = d->draft->config.draft.vocab_size;
+
+	assert_memory_equal(d->logits + (size_t)row * n, want, n * sizeof(*want));
+}
+
+static void *fetch_hidden(const struct draft_rig *d, const void *hidden, uint32_t n)
+{
+	return test_fetch(d->rig.device, hidden,
+		n * d->draft->config.hidden_size * dtype_bytes(d->rig.info.activation_dtype));
+}
+
+/* Of the tokens' outputs, all of them, and of the last logits. */
+static void check_chunks(struct draft_rig *d, const int32_t *ids, uint32_t chunk)
+{
+	size_t bytes = TEXT * d->draft->config.hidden_size *
+		dtype_bytes(d->rig.info.activation_dtype);
+	void *want, *have;
+	float *logits;
+
+	prefill(d, 0, ids, TEXT, TEXT - 1);
+	logits = copy_logits(d, 1);
+	want = fetch_hidden(d, draft_hidden(&d->buffers), TEXT);
+	d->rig.lengths[3] = 0;
+	for (uint32_t at = 0; at < TEXT; at += chunk) {
+		uint32_t n = TEXT - at < chunk ? TEXT - at : chunk;
+		struct draft_pass pass = draft_rig_from_target(d, n);
+
+		draft_rig_target(d, 3, ids + at, n);
+		draft_rig_pass(d, &pass,
+			&(struct draft_rig_row){3, at, n, ids + at + 1, n - 1}, 1);
+		draft_rig_keep(d, draft_hidden(&d->buffers), n, at);
+	}
+	assert_same_logits(d, 0, logits);
+	have = fetch_hidden(d, d->states, TEXT);
+	assert_memory_equal(have, want, bytes);
+	free(have);
+	free(want);
+	free(logits);
+}
+
+static void test_prompt_in_chunks_leaves_the_same_bits_as_in_one(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
+		struct draft_rig d;
+		int32_t ids[TEXT + 1];
+
+		begin(&d, every_draft[i], "paged");
+		write_text(&d, ids, 7 + (uint32_t)i);
+		check_chunks(&d, ids, 1);
+		check_chunks(&d, ids, 7);
+		check_chunks(&d, ids, 16);
+		draft_rig_deinit(&d);
+	}
+}
+
+/* A decode and a longer prompt are the same function of ids and hidden states. */
+static void test_decode_is_a_prompt_conditioned_on_its_own_output(void **state)
+{
+	static const char *const drafts[] = {"tinycalc-eagle", "eagle"};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(drafts); i++) {
+		struct draft_rig d;
+		struct draft_pass pass = {.n_hidden = TEXT};
+		int32_t ids[TEXT + 1];
+		float *want;
+
+		begin(&d, drafts[i], "paged");
+		write_text(&d, ids, 100);
+		prefill(&d, 0, ids, TEXT - 1, TEXT - 2);
+		draft_rig_keep(&d, d.rig.buffers.normed, TEXT - 1, 0);
+		draft_rig_keep(&d,
+			(const uint8_t *)draft_hidden(&d.buffers) +
+				(TEXT - 2) * d.draft->config.hidden_size *
+					dtype_bytes(d.rig.info.activation_dtype),
+			1, TEXT - 1);
+		decode(&d, 0, ids[TEXT], TEXT - 1, TEXT - 1, TEXT - 2);
+		want = copy_logits(&d, 1);
+		/* sequence 0 again: all of its keys are written anew */
+		pass.hidden = d.states;
+		draft_rig_pass(&d, &pass,
+			&(struct draft_rig_row){0, 0, TEXT, ids + 1, TEXT - 1}, 1);
+		assert_same_logits(&d, 0, want);
+		free(want);
+		draft_rig_deinit(&d);
+	}
+}
+
+/* K guesses behind row `last` of a pass of n tokens, the next of which is at `position`: their
+ * logits, and what they were. The first's are there. */
+static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, uint32_t n,
+	uint32_t last, int32_t guesses[K])
+{
+	uint32_t vocab = d->draft->config.draft.vocab_size;
+	float *logits = malloc(K * vocab * sizeof(*logits));
+
+	assert_non_null(logits);
+	for (uint32_t i = 0;; i++) {
+		memcpy(logits + (size_t)i * vocab, d->logits, vocab * sizeof(*logits));
+		guesses[i] = draft_rig_guess(d, 0);
+		if (i == K - 1)
+			return logits;
+		decode(d, sequence, guesses[i], position + i, i ? 1 : n, i ? 0 : (int32_t)last);
+	}
+}
+
+/* The target takes `held` of K guesses, whatever it would say itself: text from KEPT on is what it
+ * says. */
+static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
+{
+	uint32_t now = KEPT + 1 + held;
+	int32_t guesses[K], wanted[K], tokens[1 + K], next[1 + K];
+	struct draft_pass pass = draft_rig_from_target(d, 1 + K);
+	float *have, *want;
+
+	prefill(d, 1, ids, KEPT, KEPT - 1);
+	free(guess(d, 1, KEPT, KEPT, KEPT - 1, guesses));
+	/* the tokens that held are the text's; those behind them are guesses that did not */
+	memcpy(tokens, ids + KEPT, sizeof(tokens));
+	memcpy(tokens + 1 + held, guesses + held, (K - held) * sizeof(*tokens));
+	draft_rig_target(d, 1, tokens, 1 + K);
+	memcpy(next, tokens + 1, K * sizeof(*next));
+	next[K] = 0;
+	next[held] = ids[now];
+	draft_rig_pass(d, &pass, &(struct draft_rig_row){1, KEPT, 1 + K, next, held}, 1);
+	have = guess(d, 1, now, 1 + K, held, guesses);
+	prefill(d, 2, ids, now, now - 1);
+	want = guess(d, 2, now, now, now - 1, wanted);
+	assert_memory_equal(
+		have, want, K * d->draft->config.draft.vocab_size * sizeof(*have));
+	assert_memory_equal(guesses, wanted, sizeof(wanted));
+	free(have);
+	free(want);
+}
+
+static void test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
+		struct draft_rig d;
+		int32_t ids[TEXT + 1];
+
+		begin(&d, every_draft[i], "paged");
+		for (uint32_t held = 0; held <= K; held++) {
+			write_text(&d, ids, 1000 + held);
+			check_held(&d, ids, held);
+		}
+		draft_rig_deinit(&d);
+	}
+}
+
+/* Ids, positions, lengths and states are what the replay before and the host leave in buffers. */
+static void test_one_graph_of_a_decode_replays_all_of_them(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
+		struct draft_rig d;
+		int32_t ids[TEXT + 1], guesses[2][K];
+		float *eager, *replayed;
+
+		begin(&d, every_draft[i], "paged");
+		write_text(&d, ids, 77);
+		prefill(&d, 1, ids, TEXT, TEXT - 1);
+		eager = guess(&d, 1, TEXT, TEXT, TEXT - 1, guesses[0]);
+		prefill(&d, 1, ids, TEXT, TEXT - 1);
+		draft_rig_capture(&d);
+		replayed = guess(&d, 1, TEXT, TEXT, TEXT - 1, guesses[1]);
+		assert_memory_equal(replayed, eager,
+			K * d.draft->config.draft.vocab_size * sizeof(*eager));
+		assert_memory_equal(guesses[1], guesses[0], sizeof(guesses[0]));
+		free(eager);
+		free(replayed);
+		draft_rig_deinit(&d);
+	}
+}
+
+/* ---- batches ---- */
+
+static void check_batch(struct draft_rig *d)
+{
+	enum { A = 13, B = 30 };
+	int32_t a[TEXT + 1], b[TEXT + 1], guesses[2];
+	const int32_t from[2] = {B - 1, B + A - 1};
+	struct draft_pass pass = draft_rig_from_target(d, A + B);
+	float *want[2][2];
+
+	write_text(d, a, 5);
+	write_text(d, b, 6);
+	prefill(d, 0, a, A, A - 1);
+	want[0][1] = copy_logits(d, 1);
+	decode(d, 0, a[TEXT], A, A, A - 1);
+	want[1][1] = copy_logits(d, 1);
+	prefill(d, 0, b, B, B - 1);
+	want[0][0] = copy_logits(d, 1);
+	decode(d, 0, b[TEXT], B, B, B - 1);
+	want[1][0] = copy_logits(d, 1);
+	rig_reset(&d->rig);
+	rig_step(&d->rig, (struct rig_row[]){{3, B, b}, {1, A, a}}, 2);
+	draft_rig_pass(d, &pass,
+		(struct draft_rig_row[]){{3, 0, B, b + 1, B - 1}, {1, 0, A, a + 1, A - 1}}, 2);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_same_logits(d, r, want[0][r]);
+	guesses[0] = b[TEXT];
+	guesses[1] = a[TEXT];
+	pass = draft_rig_from_draft(d, A + B);
+	pass.index = from;
+	draft_rig_pass(d, &pass,
+		(struct draft_rig_row[]){{3, B, 1, guesses, 0}, {1, A, 1, guesses + 1, 0}}, 2);
+	for (uint32_t r = 0; r < 2; r++)
+		assert_same_logits(d, r, want[1][r]);
+	for (uint32_t i = 0; i < 4; i++)
+		free(want[i / 2][i % 2]);
+}
+
+static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
+		struct draft_rig d;
+
+		begin(&d, every_draft[i], "paged");
+		check_batch(&d);
+		draft_rig_deinit(&d);
+	}
+}
+
+/* ---- features ---- */
+
+static uint32_t n_gathers;
+static const struct kernel_ops *whole;
+
+static int count_gathers(struct stream *stream, const struct op_gather_rows *args)
+{
+	n_gathers++;
+	return whole->gather_rows(stream, args);
+}
+
+/* One gather of a step is the logits'. */
+static void test_target_keeps_features_only_where_they_are_asked_for(void **state)
+{
+	const int32_t ids[] = {5, 6, 7};
+	const struct rig_row row = {0, 3, ids};
+	struct kernel_ops ops;
+	struct draft_rig d;
+
+	(void)state;
+	begin(&d, "eagle3", "paged");
+	whole = d.rig.device->kernels;
+	ops = *whole;
+	ops.gather_rows = count_gathers;
+	d.rig.device->kernels = &ops;
+	n_gathers = 0;
+	rig_step(&d.rig, &row, 1);
+	assert_int_equal(n_gathers, 1 + MODEL_FEATURES);
+	d.rig.features = NULL;
+	rig_step(&d.rig, &row, 1);
+	assert_int_equal(n_gathers, 1 + MODEL_FEATURES + 1);
+	d.rig.device->kernels = whole;
+	draft_rig_deinit(&d);
+}
+
+static void test_features_by_an_index_are_refused(void **state)
+{
+	const int32_t ids[] = {5, 6, 7, 8};
+	struct draft_rig d;
+	struct draft_pass pass;
+
+	(void)state;
+	begin(&d, "eagle3", "paged");
+	prefill(&d, 0, ids, 3, 2);
+	pass = draft_rig_from_target(&d, 3);
+	pass.model = draft_rig_model_pass(&d, 3, 1);
+	assert_int_equal(draft_forward(d.draft, d.rig.stream, &pass), 0);
+	pass.index = d.hidden_index;
+	assert_int_equal(draft_forward(d.draft, d.rig.stream, &pass), -EINVAL);
+	MUST(d.rig.device->ops->stream_sync(d.rig.stream));
+	draft_rig_deinit(&d);
+}
+
+/* ---- inputs ---- */
+
+static void test_drafts_read_their_own_inputs_and_no_masks_or_given_embeddings(void **state)
+{
+	const void *given[1] = {NULL};
+	struct slot_mask mask[1];
+	uint64_t words[1];
+	int32_t theirs[10], ours[11];
+	const struct step_inputs target = {.max_rows = 7, .max_drafts = 3, .input_ids = theirs,
+		.embedding_from = given, .positions = theirs + 1, .slot_mapping = theirs + 2,
+		.query_start = theirs + 3, .seq_lens = theirs + 4, .block_table = theirs + 5,
+		.logit_index = theirs + 6, .row_slot = theirs + 7, .slot_mask = mask,
+		.mask_words = words};
+	const struct draft_inputs draft = {.input_ids = ours, .slot_mapping = ours + 1,
+		.last_index = ours + 2, .decode_ids = ours + 3, .positions = ours + 4,
+		.decode_slot_mapping = ours + 5, .query_start = ours + 6, .seq_lens = ours + 7};
+	const struct step_inputs all = draft_prefill_inputs(&target, &draft);
+	const struct step_inputs one = draft_decode_inputs(&target, &draft);
+
+	(void)state;
+	assert_ptr_equal(all.input_ids, ours);
+	assert_ptr_equal(all.slot_mapping, ours + 1);
+	assert_ptr_equal(all.logit_index, ours + 2);
+	assert_ptr_equal(all.positions, theirs + 1);
+	assert_ptr_equal(all.query_start, theirs + 3);
+	assert_ptr_equal(all.seq_lens, theirs + 4);
+	assert_ptr_equal(one.input_ids, ours + 3);
+	assert_ptr_equal(one.positions, ours + 4);
+	assert_ptr_equal(one.slot_mapping, ours + 5);
+	assert_ptr_equal(one.query_start, ours + 6);
+	assert_ptr_equal(one.seq_lens, ours + 7);
+	assert_null(one.logit_index);
+	for (int i = 0; i < 2; i++) {
+		const struct step_inputs *in = i ? &one : &all;
+
+		assert_ptr_equal(in->block_table, theirs + 5);
+		assert_ptr_equal(in->row_slot, theirs + 7);
+		assert_true(in->max_rows == 7 && in->max_drafts == 0);
+		assert_null(in->embedding_from);
+		assert_null(in->slot_mask);
+		assert_null(in->mask_words);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_eagle_matches_reference),
+		cmocka_unit_test(test_eagle3_of_a_smaller_vocabulary_matches_reference),
+		cmocka_unit_test(test_eagle3_with_its_own_embedding_matches_reference),
+		cmocka_unit_test(test_eagle_matches_reference_with_naive_attention),
+		cmocka_unit_test(test_eagle3_matches_reference_with_naive_attention),
+		cmocka_unit_test(test_prompt_in_chunks_leaves_the_same_bits_as_in_one),
+		cmocka_unit_test(test_decode_is_a_prompt_conditioned_on_its_own_output),
+		cmocka_unit_test(
+			test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt),
+		cmocka_unit_test(test_one_graph_of_a_decode_replays_all_of_them),
+		cmocka_unit_test(test_rows_of_a_batch_get_the_logits_they_get_alone),
+		cmocka_unit_test(test_target_keeps_features_only_where_they_are_asked_for),
+		cmocka_unit_test(test_features_by_an_index_are_refused),
+		cmocka_unit_test(
+			test_drafts_read_their_own_inputs_and_no_masks_or_given_embeddings),
+	};
+	static const struct test_cpu_only only[] = {
+		{"with_naive_attention", "the naive backend is for the cpu device"},
+		{"test_prompt_in_chunks", "products depend on the number of rows"},
+		{"test_decode_is", "products depend on the number of rows"},
+		{"test_guesses_behind", "products depend on the number of rows"},
+		{"test_rows_of_a_batch", "products depend on the number of rows"},
+	};
+
+	return TEST_RUN_GROUP("draft forward", tests, only, NULL, NULL);
+}
