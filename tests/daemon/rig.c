@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/rig.h"
 
+#include "daemon/model/draft.h"
+
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -41,7 +43,7 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 {
 	const struct rig_options *o = &rig->options;
 	const struct device_info info = test_device_info(rig->device);
-	struct mode_request request = {.configured = o->mode, .decode_query = 1};
+	struct mode_request request = {.configured = o->mode, .decode_query = 1 + o->n_drafts};
 	struct attention_config attention = model_attention(config, &info);
 	char why[256];
 
@@ -50,12 +52,27 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 	attention.max_tokens = max_batch_tokens;
 	attention.max_pages = (m->max_seq_len + 15) / 16;
 	attention.max_seq_len = m->max_seq_len;
+	attention.max_decode_query = 1 + o->n_drafts;
 	assert_int_equal(attention_choose(o->attention ? o->attention : "paged", &attention,
 				 &m->attention, &m->support, why, sizeof(why)), 0);
 	request.support = m->support;
 	request.backend = m->attention->name;
 	request.piecewise_available = !o->no_pieces;
 	assert_int_equal(mode_resolve(&request, &m->mode), 0);
+}
+
+static void load_draft(struct rig *rig, struct engine_model_options *m, const struct rig_options *o)
+{
+	struct model_error error = {0};
+	struct model_config config;
+
+	assert_int_equal(draft_config_load(o->draft, &config, &error), 0);
+	if (draft_load(o->draft, &config, m->model, NULL, NULL, &m->draft, &error))
+		fail_msg("%s", error.text);
+	model_config_deinit(&config);
+	m->n_drafts = o->n_drafts;
+	m->draft_attention = attention_find("paged");
+	m->draft_support = ATTENTION_UNIFORM_BATCH;
 }
 
 static void load_model(struct rig *rig, const char *folder, struct engine_options *options,
@@ -74,6 +91,8 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
+	if (o->draft)
+		load_draft(rig, m, o);
 }
 
 void rig_open(struct rig *rig, const struct rig_options *o)

@@ -39,6 +39,8 @@ struct rig_options {
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
 	struct msg_mask mask; /* of requests that bring none */
+	const char *draft;    /* folder; NULL: none */
+	uint32_t n_drafts;
 };
 
 /* Holds the lane until it is opened. */

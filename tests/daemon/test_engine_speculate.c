@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Speculation loses nothing: the same requests give the same tokens with a draft of any K as without one
+ * (load.h), under every mode, with several ladders, alone and among strangers.
+ */
+#include "tests/daemon/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/device.h"
+
+struct speculate_case {
+	uint32_t n_drafts;
+	enum graph_mode mode;
+	uint32_t chunk, ladder;
+};
+
+static const char *folder_of(const char *below)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/%s", source ? source : ".", below);
+	return path;
+}
+
+static int make_load(void **state)
+{
+	(void)state;
+	load_make(NULL, NULL);
+	return 0;
+}
+
+static const struct speculate_case cases[] = {
+	{4, GRAPH_NONE, 64, 0},
+	{1, GRAPH_NONE, 64, 0},
+	{8, GRAPH_NONE, 512, 0},
+	{4, GRAPH_PIECEWISE, 64, 0},
+	{4, GRAPH_PIECEWISE, 7, 1},
+	{4, GRAPH_FULL_DECODE_ONLY, 64, 0},
+	{2, GRAPH_FULL_DECODE_ONLY, 64, 2},
+	{4, GRAPH_FULL_AND_PIECEWISE, 64, 0},
+	{3, GRAPH_FULL_AND_PIECEWISE, 512, 0},
+	{8, GRAPH_FULL_AND_PIECEWISE, 64, 2},
+};
+
+static void test_greedy_output_is_that_without_a_draft(void **state)
+{
+	const struct speculate_case *c = *state;
+	const struct rig_options options = {.mode = c->mode, .n_drafts = c->n_drafts,
+		.draft = folder_of("examples/models/tinycalc-eagle")};
+
+	load_run(&options, c->mode, &load_ladders[c->ladder], c->chunk, c->n_drafts);
+}
+
+int main(void)
+{
+	enum { N = sizeof(cases) / sizeof(cases[0]) };
+	static struct CMUnitTest tests[N];
+	static char names[N][96];
+
+	for (size_t i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]), "test_greedy_output_is_that_without_a_draft_%u_%s_%u_%u",
+			cases[i].n_drafts, graph_mode_name(cases[i].mode), cases[i].chunk, cases[i].ladder);
+		tests[i] = (struct CMUnitTest){.name = names[i],
+			.test_func = test_greedy_output_is_that_without_a_draft,
+			.initial_state = (void *)(uintptr_t)&cases[i]};
+	}
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine speculate", tests, make_load, NULL);
+}
