@@ -214,6 +214,15 @@ const struct engine_stats *engine_stats(const struct engine *engine);
 const char *engine_loop_name(const struct engine *engine);
 const char *engine_loop_reason(const struct engine *engine);
 
+#define ENGINE_DRAFTS_MAX 8 /* SPECULATE_MAX */
+
+/* Rows that verified drafts. tokens: what their requests took of them, those that held and the ones
+ * behind; accepted: how often draft i held. */
+struct engine_speculation {
+	uint64_t n_rows, n_tokens;
+	uint64_t n_accepted[ENGINE_DRAFTS_MAX];
+};
+
 struct engine_model_facts {
 	const char *name;
 	const struct model *model;
@@ -227,6 +236,9 @@ struct engine_model_facts {
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps;
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
+	const char *draft; /* its architecture; NULL: none */
+	uint32_t n_drafts;
+	struct engine_speculation speculation;
 };
 /* The device's name, and its memory as it is now. 0, or the device's answer. */
 int engine_device_info(const struct engine *engine, struct device_info *ret);

@@ -49,6 +49,13 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.kv_bytes = kv_pages_total(runner->kv) * kv_page_bytes(kv_cache_config(runner->kv)),
 		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
 		.n_graphs = graphs->n,
+		.draft = runner->options.draft ? runner->options.draft->config.architecture : NULL,
+		.n_drafts = runner->options.n_drafts,
+		.speculation = {
+			.n_rows = atomic_load_explicit(&runner->n_verified, memory_order_relaxed),
+			.n_tokens = atomic_load_explicit(
+				&runner->n_verified_tokens, memory_order_relaxed),
+		},
 		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
 		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
 	};
@@ -60,6 +67,9 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		ret->capture_seconds +=
 			(double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9;
 	}
+	for (unsigned i = 0; i < SPECULATE_MAX; i++)
+		ret->speculation.n_accepted[i] =
+			atomic_load_explicit(&runner->n_accepted[i], memory_order_relaxed);
 	for (unsigned i = 0; i < N_EAGER_REASONS; i++)
 		ret->n_eager[i] = atomic_load_explicit(&runner->n_eager[i], memory_order_relaxed);
 }

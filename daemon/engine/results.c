@@ -84,6 +84,14 @@ static uint32_t prompt_done(const struct sequence *s, const struct request *requ
 	return end > start ? end - start : 0;
 }
 
+static void count_verified(struct runner *runner, uint32_t taken, uint32_t n)
+{
+	count(&runner->n_verified, 1);
+	count(&runner->n_verified_tokens, taken);
+	for (uint32_t i = 0; i + 1 < n; i++)
+		count(&runner->n_accepted[i], 1);
+}
+
 /* The row's token, or of one that verified those that held and the one behind them: the host counted on
  * one. Tokens behind the request's end are nobody's. */
 static void take_tokens(struct request *request, struct sequence *s, const struct flight_row *row,
@@ -93,11 +101,15 @@ static void take_tokens(struct request *request, struct sequence *s, const struc
 
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
 		n++;
+	uint32_t taken = 0;
+
 	s->n_pending--;
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
-	for (uint32_t i = 0; i < n && s->request == request; i++)
-		take_token(request, s, sampled[i]);
+	while (taken < n && s->request == request)
+		take_token(request, s, sampled[taken++]);
+	if (row->verify && s->n_drafts)
+		count_verified(s->runner, taken, n);
 }
 
 static void take_row(struct flight *flight, uint32_t i)

@@ -167,6 +167,7 @@ struct runner {
 	bool drafts;      /* the step being built has rows that draft */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
+	_Atomic uint64_t n_verified, n_verified_tokens, n_accepted[SPECULATE_MAX];
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 };
 

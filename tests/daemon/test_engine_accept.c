@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What speculation is worth: tokens that a verification yields on the kinds of questions that model and
+ * draft were trained on, cut at the end token; and that a broken draft shows there and nowhere else.
+ */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/device.h"
+#include "tests/e2e/questions.h"
+
+enum { N = 120, N_KINDS = 4, K = 4 };
+
+static const char *const kinds[N_KINDS] = {"add", "count", "sort", "rev"};
+static struct question questions[N];
+static char broken[512]; /* a copy of the draft, its weights noised */
+
+static const char *folder_of(const char *below)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/%s", source ? source : ".", below);
+	return path;
+}
+
+/* ---- a broken draft ---- */
+
+static uint8_t *read_file(const char *folder, const char *name, size_t *ret_size)
+{
+	char path[1024];
+	struct stat st;
+	uint8_t *bytes;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "re");
+	assert_non_null(file);
+	assert_int_equal(fstat(fileno(file), &st), 0);
+	bytes = malloc((size_t)st.st_size);
+	assert_non_null(bytes);
+	assert_int_equal(fread(bytes, 1, (size_t)st.st_size, file), st.st_size);
+	fclose(file);
+	*ret_size = (size_t)st.st_size;
+	return bytes;
+}
+
+static void write_file(const char *name, const uint8_t *bytes, size_t size)
+{
+	char path[1024];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", broken, name);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_int_equal(fwrite(bytes, 1, size, file), size);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* One weight of `every` changes its sign. */
+static void break_draft(uint32_t every)
+{
+	const char *folder = folder_of("examples/models/tinycalc-eagle");
+	uint64_t header, seed = 7;
+	uint8_t *bytes;
+	size_t size;
+
+	bytes = read_file(folder, "config.json", &size);
+	write_file("config.json", bytes, size);
+	free(bytes);
+	bytes = read_file(folder, "model.safetensors", &size);
+	memcpy(&header, bytes, sizeof(header));
+	for (size_t i = 8 + header + 1; i < size; i += 2) { /* bf16: the sign is in the second byte */
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		if ((seed >> 33) % every == 0)
+			bytes[i] ^= 0x80;
+	}
+	write_file("model.safetensors", bytes, size);
+	free(bytes);
+}
+
+static int make(void **state)
+{
+	(void)state;
+	questions_make(questions, N, 2026);
+	snprintf(broken, sizeof(broken), "%s/mimeo-draft-XXXXXX",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	return mkdtemp(broken) ? 0 : -1;
+}
+
+static int unmake(void **state)
+{
+	static const char *const names[] = {"config.json", "model.safetensors"};
+	char path[1024];
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%s", broken, names[i]);
+		unlink(path);
+	}
+	return rmdir(broken);
+}
+
+/* ---- asking ---- */
+
+static struct engine_speculation speculation(const struct rig *rig)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(rig->engine, 0, &facts);
+	return facts.speculation;
+}
+
+/* All questions, one after the other, each answered right; tokens a verification, of each kind and of all. */
+static void ask_all(const char *draft, enum graph_mode mode, double ret[N_KINDS + 1])
+{
+	const struct rig_options options = {.mode = mode, .draft = draft, .n_drafts = K};
+	uint64_t rows[N_KINDS + 1] = {0}, tokens[N_KINDS + 1] = {0};
+	struct rig_client client;
+	struct rig rig;
+
+	rig_open(&rig, &options);
+	rig_attach(&rig, &client, 8);
+	for (uint32_t i = 0; i < N; i++) {
+		const struct question *q = &questions[i];
+		const struct engine_speculation before = speculation(&rig);
+		struct rig_request request =
+			rig_ask(&client, 0, 0, q->prompt, q->n_prompt, QUESTION_ANSWER_MAX, 0);
+		struct engine_speculation after;
+
+		assert_int_equal(rig_do(&client, &request).n_generated, q->n_answer);
+		assert_memory_equal(rig_tokens(&client, &request), q->answer,
+			q->n_answer * sizeof(q->answer[0]));
+		after = speculation(&rig);
+		rows[i % N_KINDS] += after.n_rows - before.n_rows;
+		tokens[i % N_KINDS] += after.n_tokens - before.n_tokens;
+	}
+	rig_detach(&client);
+	rig_close(&rig);
+	for (uint32_t k = 0; k < N_KINDS; k++) {
+		rows[N_KINDS] += rows[k];
+		tokens[N_KINDS] += tokens[k];
+	}
+	for (uint32_t k = 0; k <= N_KINDS; k++) {
+		ret[k] = (double)tokens[k] / (double)rows[k];
+		printf("# %s, %s: %.2f tokens a verification (%u in %u)\n", graph_mode_name(mode),
+			k < N_KINDS ? kinds[k] : "all", ret[k], (unsigned)tokens[k],
+			(unsigned)rows[k]);
+	}
+}
+
+static void test_a_verification_yields_4_4_tokens_whatever_graphs_run_it(void **state)
+{
+	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
+	const char *draft = folder_of("examples/models/tinycalc-eagle");
+	double yields[2][N_KINDS + 1];
+	char path[512];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s", draft);
+	for (int i = 0; i < 2; i++)
+		ask_all(path, modes[i], yields[i]);
+	assert_true(yields[0][N_KINDS] >= 4.4);
+	for (uint32_t k = 0; k <= N_KINDS; k++)
+		assert_true(yields[0][k] - yields[1][k] < 5e-4 && yields[1][k] - yields[0][k] < 5e-4);
+}
+
+static void test_broken_draft_shows_in_the_acceptance_alone(void **state)
+{
+	double yields[N_KINDS + 1];
+
+	(void)state;
+	break_draft(6);
+	ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
+	assert_true(yields[N_KINDS] > 1 && yields[N_KINDS] < 3.5);
+	break_draft(2);
+	ask_all(broken, GRAPH_NONE, yields);
+	assert_true(yields[N_KINDS] < 1.5);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_verification_yields_4_4_tokens_whatever_graphs_run_it),
+		cmocka_unit_test(test_broken_draft_shows_in_the_acceptance_alone),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine acceptance", tests, make, unmake);
+}
