@@ -246,7 +246,8 @@ static void resolve_model_key(const struct config_settings *const *places, int k
 		if (own && own->values[key].value)
 			value = own->values[key].value;
 	}
-	config_store(&config_keys[key], value, config, model);
+	if (value) /* else it stays empty */
+		config_store(&config_keys[key], value, config, model);
 }
 
 /* True if the model shares in the kv_bytes for all. */
@@ -302,6 +303,8 @@ static int resolve_model(const struct config_settings *const *places, const char
 	resolve_model_key(places, find_key("breakable"), config, model);
 	resolve_model_key(places, find_key("attention"), config, model);
 	resolve_model_key(places, find_key("mask"), config, model);
+	resolve_model_key(places, find_key("draft"), config, model);
+	resolve_model_key(places, find_key("draft_tokens"), config, model);
 	return 0;
 }
 

@@ -26,6 +26,7 @@
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */
 #define CONFIG_CAPTURE_SIZES_MAX 512
 #define CONFIG_SOCKET_MAX 102 /* leaves room for "-admin" in a socket's address */
+#define CONFIG_FOLDER_MAX 1024 /* of a draft, with terminator */
 #define CONFIG_SESSIONS_MAX 1024 /* what the engine has places for */
 #define CONFIG_SPIN_FOREVER UINT32_MAX
 
@@ -36,6 +37,8 @@ struct config_model {
 	char breakable[16]; /* "yes", "no" */
 	char attention[16]; /* "auto", "naive", "paged", ... */
 	struct mask_text mask; /* of requests that bring none */
+	char draft[CONFIG_FOLDER_MAX]; /* its folder; "": none */
+	uint32_t draft_tokens;
 	uint32_t kv_pages;  /* 0: see kv_bytes */
 	uint64_t kv_bytes;  /* 0, with kv_pages 0: the default, see mimeod(8) */
 };
@@ -51,6 +54,8 @@ struct config {
 	char breakable[16];
 	char attention[16];
 	struct mask_text mask;
+	char draft[CONFIG_FOLDER_MAX];
+	uint32_t draft_tokens;
 	uint32_t kv_pages;
 	uint64_t kv_bytes;
 
@@ -85,6 +90,7 @@ enum config_kind {
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
+	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX] */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
@@ -105,7 +111,7 @@ struct config_key {
 	const char *choices; /* "auto, naive or paged" */
 };
 
-#define CONFIG_N_KEYS 28
+#define CONFIG_N_KEYS 30
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
 /* ---- what one place says ---- */

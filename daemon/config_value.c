@@ -25,6 +25,10 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive, paged, flex, mla or mla_planned"},
 	{"mask", "MASK", "causal", NULL, "of requests that bring none: causal, window:N, window:N+SINKS, prefix",
 		CONFIG_MASK, AT_BOTH(mask)},
+	{"draft", "DIR", NULL, "none", "folder of a draft that speculates for a model", CONFIG_FOLDER,
+		AT_BOTH(draft)},
+	{"draft_tokens", "N", "4", NULL, "tokens that it drafts a step", CONFIG_INTEGER,
+		AT_BOTH(draft_tokens), .min = 1, .max = 8},
 	{"kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
 		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX},
 	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
@@ -217,6 +221,11 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 			return false;
 		strcpy(place, text);
 		return true;
+	case CONFIG_FOLDER:
+		if (!*text || strlen(text) >= CONFIG_FOLDER_MAX)
+			return false;
+		strcpy(place, text);
+		return true;
 	case CONFIG_MODE:
 		return graph_mode_parse(text, place) == 0;
 	case CONFIG_MASK:
@@ -277,6 +286,9 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 	case CONFIG_SOCKET:
 		snprintf(ret, size, "a path of 1 to %d bytes", CONFIG_SOCKET_MAX - 1);
 		break;
+	case CONFIG_FOLDER:
+		snprintf(ret, size, "a folder of 1 to %d bytes", CONFIG_FOLDER_MAX - 1);
+		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
 			"a list of at most %d integers from %" PRIu64 " to %" PRIu64
@@ -320,6 +332,7 @@ const char *config_show(const struct config_key *key, const struct config *confi
 	case CONFIG_CHOICE:
 	case CONFIG_DEVICE:
 	case CONFIG_SOCKET:
+	case CONFIG_FOLDER:
 		snprintf(ret, size, "%s", (const char *)place);
 		break;
 	case CONFIG_MODE:

@@ -22,18 +22,33 @@ static struct msg_mask mask_of(const struct mask_text *text)
 	};
 }
 
-static int choose_attention(struct startup_model *model, const struct config *config,
-	const struct device_info *info, struct startup_error *error)
+uint32_t startup_model_drafts(const struct startup_model *model)
 {
-	struct attention_config attention = model_attention(&model->config, info);
-	char why[512] = "";
+	return model->options->draft[0] ? model->options->draft_tokens : 0;
+}
+
+struct attention_config startup_model_attention(const struct startup_model *model,
+	const struct model_config *of, const struct config *config, const struct device_info *info)
+{
+	uint32_t n_drafts = startup_model_drafts(model), longest = model->max_seq_len + n_drafts;
+	struct attention_config attention = model_attention(of, info);
 
 	attention.page_tokens = config->page_tokens;
 	attention.max_rows = config->max_requests;
 	attention.max_tokens = config->max_batch_tokens;
-	attention.max_pages = (model->max_seq_len + config->page_tokens - 1) / config->page_tokens;
-	attention.max_seq_len = model->max_seq_len;
+	attention.max_pages = (longest + config->page_tokens - 1) / config->page_tokens;
+	attention.max_seq_len = longest;
+	attention.max_decode_query = 1 + n_drafts;
 	attention.masks = mask_of(&model->options->mask).kind != MSG_MASK_DEFAULT_KIND;
+	return attention;
+}
+
+static int choose_attention(struct startup_model *model, const struct config *config,
+	const struct device_info *info, struct startup_error *error)
+{
+	const struct attention_config attention =
+		startup_model_attention(model, &model->config, config, info);
+	char why[512] = "";
 
 	int r = attention_choose(model->options->attention, &attention, &model->attention,
 		&model->support, why, sizeof(why));
@@ -49,7 +64,7 @@ static int resolve_mode(struct startup_model *model, struct startup_error *error
 		.configured = model->options->graph_mode,
 		.support = model->support,
 		.backend = model->attention->name,
-		.decode_query = 1,
+		.decode_query = 1 + startup_model_drafts(model),
 		.piecewise_available = model->attention->breaks &&
 			strcmp(model->options->breakable, "yes") == 0,
 	};
@@ -72,8 +87,8 @@ static int measure(struct startup_model *model, const struct device_info *info,
 {
 	struct engine_needs needs;
 
-	int r = engine_measure(
-		engine, &model->config, model->max_seq_len, info->activation_dtype, &needs);
+	int r = engine_measure(engine, &model->config, model->has_draft ? &model->draft : NULL,
+		startup_model_drafts(model), model->max_seq_len, info->activation_dtype, &needs);
 	if (r < 0)
 		return startup_refuse(error, r,
 			"model %s: its inputs exceed any memory: lower --max-seq-len or "
@@ -114,7 +129,8 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 
 	const struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
 	model->memory->page_bytes = kv_page_bytes(&kv);
-	return measure(model, info, engine, error);
+	r = startup_draft_examine(model, config, info, error);
+	return r < 0 ? r : measure(model, info, engine, error);
 }
 
 void startup_model_cut(struct startup_model *model, uint32_t page_tokens)
@@ -204,12 +220,17 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		.kv_bytes = model->memory->kv_bytes,
 	};
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
-	return 0;
+	r = startup_draft_load(model, ret, error);
+	if (r < 0)
+		model_free(loaded);
+	return r;
 }
 
 void startup_model_deinit(struct startup_model *model)
 {
+	if (model->has_draft)
+		model_config_deinit(&model->draft);
 	if (model->has_config)
 		model_config_deinit(&model->config);
-	model->has_config = false;
+	model->has_config = model->has_draft = false;
 }

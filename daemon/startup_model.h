@@ -23,6 +23,10 @@ struct startup_model {
 	enum attention_support support;
 	struct mode_resolution mode;
 	uint32_t max_seq_len;
+	struct model_config draft; /* if options->draft names one */
+	bool has_draft;
+	const struct attention_backend *draft_attention;
+	enum attention_support draft_support;
 	struct budget_model *memory; /* examined: what it takes; planned: what it gets */
 };
 
@@ -37,6 +41,21 @@ void startup_model_cut(struct startup_model *model, uint32_t page_tokens);
  * the error said. */
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error);
+/* Tokens that the model's draft makes a step; 0: it has none. */
+uint32_t startup_model_drafts(const struct startup_model *model);
+/* What the attention backends are asked about, of the model or of its draft. */
+struct attention_config startup_model_attention(const struct startup_model *model,
+	const struct model_config *of, const struct config *config, const struct device_info *info);
+
+/* ---- startup_draft.c ---- */
+
+/* The model's draft, once its target's config is read: config, attention, what its weights and its part of
+ * a page take, which is added to the model's. 0 if there is none. */
+int startup_draft_examine(struct startup_model *model, const struct config *config,
+	const struct device_info *info, struct startup_error *error);
+int startup_draft_load(const struct startup_model *model, struct engine_model_options *options,
+	struct startup_error *error);
+
 /* Zeroed is fine. */
 void startup_model_deinit(struct startup_model *model);
 

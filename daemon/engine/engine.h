@@ -133,10 +133,11 @@ struct engine_needs {
 	uint64_t inputs_bytes; /* of the device: persistent inputs */
 	uint64_t pinned_bytes; /* of the host: what feeds them */
 };
-/* What a model takes beside its weights and KV cache, by the options' limits; nothing is allocated.
- * -EOVERFLOW. */
+/* What a model takes beside its weights and KV cache, by the options' limits, with a draft (or NULL, 0)
+ * that drafts so many tokens; nothing is allocated. -EOVERFLOW. */
 int engine_measure(const struct engine_options *options, const struct model_config *config,
-	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret);
+	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
+	enum dtype activation, struct engine_needs *ret);
 
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
 struct builder;

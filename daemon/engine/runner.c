@@ -79,20 +79,45 @@ static struct inputs_limits inputs_limits(const struct engine_options *o,
 	};
 }
 
+/* What a pool is carved for, and what is carved of it. */
+struct pool_carving {
+	const struct engine_options *options;
+	const struct model_config *config, *draft; /* draft: NULL if there is none */
+	uint32_t n_drafts;
+	enum dtype activation;
+	struct model_buffers *ret, *ret_draft;
+};
+
+/* The target's, then the draft's, which reads what the target's pass left. */
+static void carve_pool(void *userdata, struct arena *arena)
+{
+	const struct pool_carving *p = userdata;
+	const struct engine_options *o = p->options;
+
+	model_buffers_carve(p->config, o->max_batch_tokens, o->max_requests * (1 + p->n_drafts),
+		p->activation, arena, p->ret);
+	if (p->draft)
+		model_buffers_carve(p->draft, o->max_batch_tokens, o->max_requests, p->activation,
+			arena, p->ret_draft);
+}
+
 int engine_measure(const struct engine_options *options, const struct model_config *config,
-	uint32_t max_seq_len, enum dtype activation, struct engine_needs *ret)
+	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
+	enum dtype activation, struct engine_needs *ret)
 {
 	/* Those of masks are small, and counted whether the model has any or not. */
-	const struct inputs_limits limits = inputs_limits(options, config, max_seq_len, 0, true);
+	const struct inputs_limits limits =
+		inputs_limits(options, config, max_seq_len, n_drafts, true);
 	struct engine_needs needs;
-	struct model_buffers buffers;
+	struct model_buffers buffers, draft_buffers;
+	struct pool_carving carving = {options, config, draft, n_drafts, activation, &buffers,
+		&draft_buffers};
 	struct arena counting = {0};
 	int rc = inputs_measure(&limits, &needs.inputs_bytes, &needs.pinned_bytes);
 
 	if (rc)
 		return rc;
-	model_buffers_carve(config, options->max_batch_tokens, options->max_requests, activation,
-		&counting, &buffers);
+	carve_pool(&carving, &counting);
 	if (counting.failed)
 		return -EOVERFLOW;
 	needs.pool_bytes = counting.used;
@@ -121,30 +146,18 @@ static int allocate_host(struct runner *runner)
 	return 0;
 }
 
-struct pool_carving {
-	struct runner *runner;
-	struct model_buffers *draft; /* set if there is one */
-};
-
-/* The target's, then the draft's, which reads what the target's pass left. */
-static void carve_pool(void *userdata, struct arena *arena)
-{
-	const struct pool_carving *carving = userdata;
-	struct runner *runner = carving->runner;
-	const struct engine_options *o = &runner->engine->options;
-	const struct engine_model_options *m = &runner->options;
-
-	model_buffers_carve(&runner->model->config, o->max_batch_tokens,
-		o->max_requests * (1 + m->n_drafts), runner->activation_dtype, arena,
-		&runner->context.buffers);
-	if (m->draft)
-		model_buffers_carve(&m->draft->config, o->max_batch_tokens, o->max_requests,
-			runner->activation_dtype, arena, carving->draft);
-}
-
 static int allocate_pool(struct runner *runner, struct model_buffers *ret_draft)
 {
-	struct pool_carving carving = {.runner = runner, .draft = ret_draft};
+	const struct engine_model_options *o = &runner->options;
+	struct pool_carving carving = {
+		.options = &runner->engine->options,
+		.config = &runner->model->config,
+		.draft = o->draft ? &o->draft->config : NULL,
+		.n_drafts = o->n_drafts,
+		.activation = runner->activation_dtype,
+		.ret = &runner->context.buffers,
+		.ret_draft = ret_draft,
+	};
 	size_t bytes;
 	int rc = arena_alloc(
 		runner->engine->device, carve_pool, &carving, &runner->pool, &bytes);
@@ -168,8 +181,14 @@ static uint32_t warm_up_pages(const struct runner *runner)
 static int allocate_kv(struct runner *runner, const struct device_info *info)
 {
 	const struct model_config *c = &runner->model->config;
-	struct kv_config config = model_kv(c, info, runner->engine->options.page_tokens);
+	struct kv_config config = model_kv(c, info, runner->engine->options.page_tokens), draft;
 	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
+
+	if (runner->options.draft) {
+		draft = model_kv(&runner->options.draft->config, info,
+			runner->engine->options.page_tokens);
+		page_bytes += kv_page_bytes(&draft);
+	}
 
 	if (!runner->options.kv_pages)
 		runner->options.kv_pages = (uint32_t)(runner->options.kv_bytes / page_bytes);
@@ -191,9 +210,6 @@ static int allocate_kv(struct runner *runner, const struct device_info *info)
 	if (!runner->options.draft)
 		return 0;
 	/* A range of the same page ids; the target's cache counts them. */
-	struct kv_config draft = model_kv(
-		&runner->options.draft->config, info, runner->engine->options.page_tokens);
-
 	draft.max_pages = config.max_pages;
 	return kv_cache_new(
 		runner->engine->device, &draft, warm_up_pages(runner), &runner->draft_kv);
@@ -436,12 +452,19 @@ static uint64_t reserve_of(const struct engine *engine, const struct device_info
 	return bytes;
 }
 
+/* Of a page, the draft's part counted in. */
+static uint64_t page_bytes(const struct runner *runner)
+{
+	return kv_page_bytes(kv_cache_config(runner->kv)) +
+	       (runner->draft_kv ? kv_page_bytes(kv_cache_config(runner->draft_kv)) : 0);
+}
+
 /* What its KV pages still take of the device. */
 static uint64_t wanted_bytes(const struct runner *runner)
 {
 	uint32_t there = kv_pages_total(runner->kv), wanted = runner->options.kv_pages;
 
-	return wanted > there ? (wanted - there) * kv_page_bytes(kv_cache_config(runner->kv)) : 0;
+	return wanted > there ? (wanted - there) * page_bytes(runner) : 0;
 }
 
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
@@ -462,6 +485,8 @@ static int fit_pages(const struct runner *runner, uint32_t *ret)
 	left = info.free_bytes > taken ? info.free_bytes - taken : 0;
 	if (sharing > left)
 		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)sharing));
+	left = (uint64_t)((double)left * ((double)kv_page_bytes(kv_cache_config(runner->kv)) /
+						 (double)page_bytes(runner)));
 	*ret = smaller(kv_pages_within(runner->kv, left), runner->options.kv_pages);
 	return 0;
 }

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/startup_model.h"
+
+#include <errno.h>
+
+#include "attention/kv_cache.h"
+#include "daemon/log.h"
+#include "daemon/model/draft.h"
+
+/* Lengths of rows that verify are known on the device alone. */
+static int choose_attention(struct startup_model *model, const struct config *config,
+	const struct device_info *info, struct startup_error *error)
+{
+	const struct attention_config attention =
+		startup_model_attention(model, &model->draft, config, info);
+	const char *name = model->options->name;
+	char why[512] = "";
+
+	if (model->support == ATTENTION_NEVER)
+		return startup_refuse(error, -ENOTSUP,
+			"model %s: draft: attention %s goes by lengths that the host knows, and with a "
+			"draft it does not: another --attention, or no --draft",
+			name, model->attention->name);
+	int r = attention_choose("auto", &attention, &model->draft_attention, &model->draft_support,
+		why, sizeof(why));
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: draft: attention: %s", name, why);
+	log_debug("model %s: draft: attention: %s", name, why);
+	return 0;
+}
+
+int startup_draft_examine(struct startup_model *model, const struct config *config,
+	const struct device_info *info, struct startup_error *error)
+{
+	const char *dir = model->options->draft, *name = model->options->name;
+	uint32_t n_drafts = startup_model_drafts(model);
+	struct model_error model_error = {.text = ""};
+	uint64_t bytes;
+
+	if (!n_drafts)
+		return 0;
+	if (1 + n_drafts > config->max_batch_tokens)
+		return startup_refuse(error, -EINVAL,
+			"model %s: draft_tokens %u: a step has %u tokens at most, see "
+			"--max-batch-tokens",
+			name, n_drafts, config->max_batch_tokens);
+	int r = draft_config_load(dir, &model->draft, &model_error);
+	if (r == 0) {
+		model->has_draft = true;
+		r = draft_check(dir, &model->draft, &model->config, &model_error);
+	}
+	if (r == 0)
+		r = model_measure(dir, &model->draft, model->max_seq_len, info->activation_dtype,
+			&bytes, &model_error);
+	if (r < 0)
+		return startup_refuse(error, r, "model %s: draft: %s", name, model_error.text);
+	const struct kv_config kv = model_kv(&model->draft, info, config->page_tokens);
+	model->memory->weights_bytes += bytes;
+	model->memory->page_bytes += kv_page_bytes(&kv);
+	return choose_attention(model, config, info, error);
+}
+
+int startup_draft_load(const struct startup_model *model, struct engine_model_options *options,
+	struct startup_error *error)
+{
+	struct model_error model_error = {.text = ""};
+
+	if (!model->has_draft)
+		return 0;
+	int r = draft_load(model->options->draft, &model->draft, options->model, NULL, NULL,
+		&options->draft, &model_error);
+	if (r != 0)
+		return startup_refuse(
+			error, r, "model %s: draft: %s", model->options->name, model_error.text);
+	options->n_drafts = startup_model_drafts(model);
+	options->draft_attention = model->draft_attention;
+	options->draft_support = model->draft_support;
+	log_info("model %s: draft: %s, %u tokens a step", model->options->name,
+		model->draft.architecture, options->n_drafts);
+	return 0;
+}
