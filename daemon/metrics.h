@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define METRICS_MAX 512
+#define METRICS_MAX 640
 
 enum metric_type { METRIC_COUNTER, METRIC_GAUGE };
 

@@ -60,6 +60,8 @@ const char *msg_field_name(unsigned field)
 		return "mask_sinks";
 	case MSG_MASK_PREFIX:
 		return "mask_prefix";
+	case MSG_DRAFT_TOKENS:
+		return "draft_tokens";
 	case MSG_VERSION:
 		return "version";
 	case MSG_FEATURES:
@@ -158,6 +160,7 @@ static const struct msg_entry generate_entries[] = {
 	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
 	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
 	MSG_MASK_ENTRIES(offsetof(struct msg_generate, mask), MSG_MASK_DOCUMENTS_KIND),
+	U32(MSG_DRAFT_TOKENS, struct msg_generate, draft_tokens, 0),
 };
 static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
 
@@ -256,6 +259,8 @@ int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
 	if (msg.logits.buffer != 0 && !(msg.flags & MSG_GENERATE_PROMPT_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
+	if (msg.draft_tokens > MSG_DRAFT_MAX && msg.draft_tokens != MSG_DRAFT_NONE)
+		return msg_refuse_field(ret_detail, MSG_DRAFT_TOKENS);
 	r = msg_mask_check(&msg.mask, ret_detail);
 	if (r < 0)
 		return r;

@@ -66,6 +66,7 @@ enum msg_field {
 	MSG_MASK_WINDOW,
 	MSG_MASK_SINKS,
 	MSG_MASK_PREFIX,
+	MSG_DRAFT_TOKENS,
 	/* handshake */
 	MSG_VERSION = 32,
 	MSG_FEATURES,
@@ -154,7 +155,10 @@ struct msg_generate {
 	uint32_t deadline_ms;
 	struct msg_place logits; /* for the prompt's logits, in place of the output area */
 	struct msg_mask mask;
+	uint32_t draft_tokens; /* 0: the model's; 1 ... MSG_DRAFT_MAX: at most so many; MSG_DRAFT_NONE */
 };
+#define MSG_DRAFT_MAX 8u
+#define MSG_DRAFT_NONE UINT32_MAX
 #define MSG_GENERATE_IGNORE_EOS 1u
 #define MSG_GENERATE_PROMPT_LOGITS 2u
 #define MSG_GENERATE_FENCE 4u /* record the request's fence when the prompt is computed */

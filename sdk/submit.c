@@ -188,8 +188,9 @@ static int generate_check(const struct mimeo *m, const struct mimeo_generate *ge
 		if (generate->stop[i] < 0)
 			return MIMEO_E_INVALID;
 	}
-	if ((generate->flags & ~flags) || generate->reserved != 0 ||
-		!sampling_check(&generate->sampling))
+	if ((generate->flags & ~flags) || !sampling_check(&generate->sampling) ||
+		(generate->draft_tokens > MIMEO_DRAFT_MAX &&
+			generate->draft_tokens != MIMEO_DRAFT_NONE))
 		return MIMEO_E_INVALID;
 	if (!place_check(&generate->logits, generate->flags & MIMEO_GENERATE_PROMPT_LOGITS) ||
 		!mask_check(&generate->mask, MIMEO_MASK_DOCUMENTS) ||
@@ -299,6 +300,7 @@ int mimeo_request_prep_generate(
 	_Static_assert(MIMEO_GENERATE_IGNORE_EOS == MSG_GENERATE_IGNORE_EOS &&
 			       MIMEO_GENERATE_PROMPT_LOGITS == MSG_GENERATE_PROMPT_LOGITS &&
 			       MIMEO_GENERATE_FENCE == MSG_GENERATE_FENCE, "flags");
+	_Static_assert(MIMEO_DRAFT_MAX == MSG_DRAFT_MAX && MIMEO_DRAFT_NONE == MSG_DRAFT_NONE, "drafts");
 	if (!request || request->state != REQUEST_HELD || !given ||
 		!config_copy(&generate, sizeof(generate), given,
 			offsetof(struct mimeo_generate, logits)))
@@ -319,6 +321,7 @@ int mimeo_request_prep_generate(
 		.deadline_ms = generate.deadline_ms,
 		.logits = place_to_msg(&generate.logits),
 		.mask = mask_to_msg(&generate.mask),
+		.draft_tokens = generate.draft_tokens,
 	};
 	for (uint32_t i = 0; i < generate.n_stop; i++)
 		msg.stop[i] = generate.stop[i];

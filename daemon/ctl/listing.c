@@ -95,6 +95,12 @@ static const struct table_column models_columns[] = {
 	{"load_seconds", NULL, TABLE_SECONDS},
 	{"steps", NULL, TABLE_COUNT},
 	{"tokens_out", "TOKENS", TABLE_COUNT},
+	{"draft", "DRAFT", TABLE_TEXT, .wide = true},
+	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .wide = true},
+	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .wide = true},
+	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .wide = true},
+	{"verified_rows", NULL, TABLE_COUNT},
+	{"verified_tokens", NULL, TABLE_COUNT},
 };
 
 static const struct table_column graphs_columns[] = {

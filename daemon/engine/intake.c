@@ -247,6 +247,17 @@ static uint64_t words_bytes(const struct msg_mask *mask, uint64_t n_tokens)
 	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
 }
 
+/* The model's, or as many as the request wants if those are fewer; checked by the decoder. */
+static uint32_t drafts_of(const struct runner *runner, uint32_t wanted)
+{
+	uint32_t n = runner->options.n_drafts;
+
+	_Static_assert(MSG_DRAFT_MAX == SPECULATE_MAX, "drafts");
+	if (wanted == MSG_DRAFT_NONE)
+		return 0;
+	return wanted && wanted < n ? wanted : n;
+}
+
 static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct session *session = request->session;
@@ -295,7 +306,7 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	request->n_stop = msg.n_stop;
 	memcpy(request->stop, msg.stop, sizeof(request->stop));
 	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
-	request->n_drafts = request->runner->options.n_drafts;
+	request->n_drafts = drafts_of(request->runner, msg.draft_tokens);
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))

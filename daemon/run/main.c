@@ -186,6 +186,7 @@ static int submit(
 	generate.flags = (options->ignore_eos ? MIMEO_GENERATE_IGNORE_EOS : 0) |
 	                 (options->logits ? MIMEO_GENERATE_PROMPT_LOGITS : 0);
 	generate.deadline_ms = options->timeout_ms;
+	generate.draft_tokens = options->draft_tokens;
 	*ret_status = mimeo_request_prep_generate(request, &generate);
 	if (*ret_status == 0) {
 		int r = mimeo_submit(m);

@@ -27,6 +27,7 @@ static const char usage[] =
 	"  --seed N            repeatable sampling\n"
 	"  --sampling model    the model's own sampling defaults\n"
 	"  --mask MASK         what tokens attend to: causal, window:N, window:N+SINKS or prefix\n"
+	"  --draft-tokens N    most tokens that the model's draft may guess in a step, 1 to 8, or none\n"
 	"  --logits FILE       write the logits of the last prompt position, raw float32\n"
 	"  --ids               print token ids instead of text\n"
 	"  --timeout SECONDS   give up after that long\n"
@@ -47,6 +48,7 @@ enum option_key {
 	OPT_SEED,
 	OPT_SAMPLING,
 	OPT_MASK,
+	OPT_DRAFT_TOKENS,
 	OPT_LOGITS,
 	OPT_IDS,
 	OPT_TIMEOUT,
@@ -69,6 +71,7 @@ static const struct option long_options[] = {
 	{"seed", required_argument, NULL, OPT_SEED},
 	{"sampling", required_argument, NULL, OPT_SAMPLING},
 	{"mask", required_argument, NULL, OPT_MASK},
+	{"draft-tokens", required_argument, NULL, OPT_DRAFT_TOKENS},
 	{"logits", required_argument, NULL, OPT_LOGITS},
 	{"ids", no_argument, NULL, OPT_IDS},
 	{"timeout", required_argument, NULL, OPT_TIMEOUT},
@@ -211,6 +214,24 @@ static int take_timeout(struct run_options *options, const char *text)
 	return RUN_OK;
 }
 
+static int take_draft_tokens(struct run_options *options, const char *text)
+{
+	const char *end;
+	uint64_t n;
+
+	if (strcmp(text, "none") == 0) {
+		options->draft_tokens = MIMEO_DRAFT_NONE;
+		return RUN_OK;
+	}
+	if (!number(text, MIMEO_DRAFT_MAX, &n, &end) || *end || n == 0) {
+		run_complain("--draft-tokens: '%s' is neither an integer from 1 to %u nor 'none'", text,
+			MIMEO_DRAFT_MAX);
+		return RUN_USAGE;
+	}
+	options->draft_tokens = (uint32_t)n;
+	return RUN_OK;
+}
+
 /* ---- the whole ---- */
 
 /* Which sampling options were given; what they leave open depends on it. */
@@ -259,6 +280,8 @@ static int take_option(struct run_options *o, struct given *given, int option, c
 		return RUN_USAGE;
 	case OPT_MASK:
 		return take_mask(o, value);
+	case OPT_DRAFT_TOKENS:
+		return take_draft_tokens(o, value);
 	case OPT_LOGITS:
 		o->logits = value;
 		return RUN_OK;

@@ -2,6 +2,7 @@
 #include "daemon/mask_text.h"
 #include "daemon/serve/internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -149,11 +150,36 @@ static const char *mask_of(const struct engine_model_facts *facts, char ret[MASK
 			facts->mask->prefix}, ret);
 }
 
+#define ACCEPTANCE_TEXT_MAX (ENGINE_DRAFTS_MAX * sizeof("0.00 "))
+
+/* How often each draft held, "0.95 0.91"; empty before the first verification. */
+static const char *acceptance_text(
+	const struct engine_model_facts *facts, char ret[static ACCEPTANCE_TEXT_MAX])
+{
+	const struct engine_speculation *s = &facts->speculation;
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (uint32_t i = 0; s->n_rows && i < facts->n_drafts && i < ENGINE_DRAFTS_MAX; i++) {
+		/* Counted on while they are read. */
+		double rate = fmin(1, (double)s->n_accepted[i] / (double)s->n_rows);
+
+		used += (size_t)snprintf(ret + used, ACCEPTANCE_TEXT_MAX - used, "%s%.2f",
+			i ? " " : "", rate);
+	}
+	return ret;
+}
+
+static double tokens_per_verification(const struct engine_speculation *s)
+{
+	return s->n_rows ? (double)s->n_tokens / (double)s->n_rows : 0;
+}
+
 void answer_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts facts;
-		char mask[MASK_TEXT_MAX];
+		char mask[MASK_TEXT_MAX], acceptance[ACCEPTANCE_TEXT_MAX];
 
 		engine_model_facts(serve->options.engine, i, &facts);
 		ROW(reply, CELL_TEXT("name", facts.name),
@@ -177,7 +203,14 @@ void answer_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("pool_bytes", facts.pool_bytes),
 			CELL_NUMBER("load_seconds", facts.model->load_seconds),
 			CELL_COUNT("steps", facts.n_steps),
-			CELL_COUNT("tokens_out", facts.n_tokens_out));
+			CELL_COUNT("tokens_out", facts.n_tokens_out),
+			CELL_TEXT("draft", facts.draft ? facts.draft : ""),
+			CELL_COUNT("draft_tokens", facts.n_drafts),
+			CELL_NUMBER("tokens_per_verification",
+				tokens_per_verification(&facts.speculation)),
+			CELL_TEXT("acceptance", acceptance_text(&facts, acceptance)),
+			CELL_COUNT("verified_rows", facts.speculation.n_rows),
+			CELL_COUNT("verified_tokens", facts.speculation.n_tokens));
 	}
 }
 

@@ -193,11 +193,45 @@ static void collect_models(const struct engine *engine, struct metrics *metrics)
 	}
 }
 
+/* Of models with a draft; accepted drafts of all of them together, by position. */
+static void collect_speculation(const struct engine *engine, struct metrics *metrics)
+{
+	static const char *const positions[ENGINE_DRAFTS_MAX] = {
+		"1", "2", "3", "4", "5", "6", "7", "8"};
+	struct engine_model_facts facts;
+	uint64_t n_accepted[ENGINE_DRAFTS_MAX] = {0};
+	uint32_t n_drafts = 0;
+
+	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+		engine_model_facts(engine, model, &facts);
+		if (facts.n_drafts)
+			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_verified_rows_total",
+				"Rows that verified drafts", "model", facts.name,
+				(double)facts.speculation.n_rows);
+		if (facts.n_drafts > n_drafts)
+			n_drafts = facts.n_drafts;
+		for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++)
+			n_accepted[i] += facts.speculation.n_accepted[i];
+	}
+	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+		engine_model_facts(engine, model, &facts);
+		if (facts.n_drafts)
+			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_verified_tokens_total",
+				"Tokens that those rows gave", "model", facts.name,
+				(double)facts.speculation.n_tokens);
+	}
+	for (uint32_t i = 0; i < n_drafts && i < ENGINE_DRAFTS_MAX; i++)
+		metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_drafts_accepted_total",
+			"Drafts that held, by their position behind the verified token", "position",
+			positions[i], (double)n_accepted[i]);
+}
+
 void exposition_collect(const struct serve *serve, struct metrics *metrics)
 {
 	collect_steps(engine_stats(serve->options.engine), metrics);
 	collect_gauges(serve, metrics);
 	collect_models(serve->options.engine, metrics);
+	collect_speculation(serve->options.engine, metrics);
 }
 
 void answer_metrics(struct serve *serve, struct reply *reply)

@@ -82,6 +82,13 @@ static void test_headers_are_refused_by_what_is_wrong(void **state)
 	msg.model = 2;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
 	refused(&f, &r, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
+	msg.model = 0;
+	msg.draft_tokens = MSG_DRAFT_MAX + 1;
+	r = rig_generate(&f.client, 0, &token, 1, &msg);
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	msg.draft_tokens = MSG_DRAFT_NONE - 1;
+	r = rig_generate(&f.client, 0, &token, 1, &msg);
+	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
 	tear_down(&f);
 }
 

@@ -3,10 +3,11 @@
  * Right answers, whoever shares the steps: golden.json's cases and 300 questions, asked alone and
  * by four processes at once, with FULL graphs and without any, by generate and by step requests.
  * Each run is compared token by token, the end token included, with what is known to be right; so
- * all runs agree with each other.
+ * all runs agree with each other. MIMEO_DRAFT names a model of examples/models that drafts for it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -33,9 +34,24 @@ struct share {
 
 static struct daemon full, eager;
 
+static bool has_draft(void)
+{
+	const char *name = getenv("MIMEO_DRAFT");
+
+	return name && *name;
+}
+
 static void start(struct daemon *daemon, const char *mode)
 {
+	static char draft[4096];
+	char below[128];
+
 	daemon_init(daemon);
+	if (has_draft()) {
+		snprintf(below, sizeof(below), "examples/models/%s", getenv("MIMEO_DRAFT"));
+		snprintf(draft, sizeof(draft), "%s", source_path(below));
+		daemon_option(daemon, "--draft", draft);
+	}
 	daemon_option(daemon, "--graph-mode", mode);
 	daemon_start(daemon);
 }
@@ -216,6 +232,18 @@ static void test_mode_none_replayed_nothing(void **state)
 	assert_true(daemon_count(*state, "eager_mode") > 0);
 }
 
+static void test_draft_verified_what_it_was_asked_for(void **state)
+{
+	int64_t n_rows = daemon_number(*state, "models", 0, "verified_rows");
+	int64_t n_tokens = daemon_number(*state, "models", 0, "verified_tokens");
+
+	assert_int_equal(daemon_number(*state, "models", 0, "draft_tokens"), has_draft() ? 4 : 0);
+	if (has_draft())
+		assert_true(n_rows > 0 && n_tokens > 3 * n_rows);
+	else
+		assert_true(n_rows == 0 && n_tokens == 0);
+}
+
 /* The same test with both daemons. */
 #define BOTH(test)                                                                                 \
 	{#test "_with_graphs", test, use_full, NULL, NULL},                                        \
@@ -231,6 +259,7 @@ int main(void)
 		BOTH(test_questions_one_at_a_time_are_answered_exactly),
 		BOTH(test_four_processes_at_once_are_answered_exactly),
 		BOTH(test_step_requests_give_the_same_tokens),
+		BOTH(test_draft_verified_what_it_was_asked_for),
 		cmocka_unit_test_setup(test_full_mode_replayed_graphs, use_full),
 		cmocka_unit_test_setup(test_mode_none_replayed_nothing, use_eager),
 	};

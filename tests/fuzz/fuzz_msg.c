@@ -93,6 +93,7 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	}
 	claim_sampling(&msg.sampling);
 	claim_mask(&msg.mask, MSG_MASK_DOCUMENTS_KIND);
+	CLAIM(msg.draft_tokens <= MSG_DRAFT_MAX || msg.draft_tokens == MSG_DRAFT_NONE);
 	CLAIM(msg.n_tokens > 0 && msg.max_tokens > 0 && msg.n_stop <= MSG_STOP_MAX);
 	for (uint32_t i = 0; i < msg.n_stop; i++)
 		CLAIM(msg.stop[i] >= 0);
@@ -100,6 +101,7 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 	CLAIM(n > 0);
 	CLAIM(msg_generate_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
 	CLAIM(again.n_tokens == msg.n_tokens && again.n_stop == msg.n_stop);
+	CLAIM(again.draft_tokens == msg.draft_tokens);
 	CLAIM(memcmp(again.stop, msg.stop, sizeof(msg.stop)) == 0);
 }
 

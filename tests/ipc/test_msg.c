@@ -109,6 +109,7 @@ static struct msg_generate full_generate(void)
 		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS,
 		.deadline_ms = 60000,
 		.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 4},
+		.draft_tokens = MSG_DRAFT_NONE,
 	};
 }
 
@@ -172,6 +173,7 @@ static void test_msg_generate_comes_back_as_it_went(void **state)
 	assert_memory_equal(got.stop, sent.stop, sizeof(sent.stop));
 	assert_int_equal(got.flags, sent.flags);
 	assert_int_equal(got.deadline_ms, sent.deadline_ms);
+	assert_true(got.draft_tokens == sent.draft_tokens);
 	assert_memory_equal(&got.mask, &sent.mask, sizeof(sent.mask));
 	check_sampling(&got.sampling, &sent.sampling);
 }
@@ -433,7 +435,7 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
 	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
 	assert_string_equal(msg_field_name(0), "?");
-	for (unsigned i = MSG_MODEL; i <= MSG_MASK_PREFIX; i++)
+	for (unsigned i = MSG_MODEL; i <= MSG_DRAFT_TOKENS; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
 	assert_string_equal(msg_field_name(MSG_MAX_BATCH_TOKENS), "max_batch_tokens");
 	for (unsigned kind = 0; kind <= MSG_MASK_TREE_KIND; kind++)

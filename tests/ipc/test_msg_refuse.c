@@ -154,6 +154,9 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_MASK_WINDOW, "\x00"),
 		EXTRA(MSG_MASK_SINKS, "\x00"),
 		EXTRA(MSG_MASK_PREFIX, "\x00"),
+		EXTRA(MSG_DRAFT_TOKENS, "\x00"),
+		EXTRA(MSG_DRAFT_TOKENS, "\x08"),
+		EXTRA(MSG_DRAFT_TOKENS, "\xce\xff\xff\xff\xff"),
 	};
 
 	(void)state;
@@ -194,9 +197,14 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_MASK_WINDOW, U32_PLUS),
 		EXTRA(MSG_MASK_SINKS, "\x01"),
 		EXTRA(MSG_MASK_PREFIX, "\x01"),
+		EXTRA(MSG_DRAFT_TOKENS, "\x09"),
+		EXTRA(MSG_DRAFT_TOKENS, "\xff"),
+		EXTRA(MSG_DRAFT_TOKENS, "\xce\xff\xff\xff\xfe"),
+		EXTRA(MSG_DRAFT_TOKENS, U32_PLUS),
 	};
 	static const struct extra step[] = {EXTRA(MSG_TEMPERATURE, F32_NAN),
-		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01")};
+		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01"),
+		EXTRA(MSG_DRAFT_TOKENS, "\x01")};
 
 	(void)state;
 	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));

@@ -114,6 +114,8 @@ static const struct {
 	{ "attention", "flex", "flex", { "flash", "fle", "or", "auto,", "nai", "NAIVE" } },
 	{ "mask", "window:128+4", "window:128+4",
 		{ "window", "window:0", "window:8+", "window:8+4+", "window:8+-1", "tree" } },
+	{ "draft", "/models/d", "/models/d", { "" } },
+	{ "draft_tokens", "8", "8", { "0", "9", "-1", "1.5", "none", "" } },
 	{ "kv_pages", "100", "100", { "0", "-1", "1.5", "2147483648", "1K" } },
 	{ "kv_bytes", "3G", "3G", { "0", "1KB", "K", "18446744073709551616", "16777216T" } },
 	{ "capture_sizes", "8,1,8", "8,1,8", { "0", "1,,2", "1,", ",1", "65537", "1;2" } },
@@ -297,6 +299,44 @@ static void test_config_own_value_of_a_model_beats_the_one_for_all(void **state)
 	config_deinit(&config);
 }
 
+static void test_config_drafts_are_of_models(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse_file("[mimeod]\ndraft_tokens = 3\n"
+				    "[model a]\ndir = /a\ndraft = /file\n"
+				    "[model b]\ndir = /b\ndraft = /d=b\ndraft_tokens = 8\n"
+				    "[model c]\ndir = /c\n",
+				 "--draft a=/line", &config), 0);
+	assert_string_equal(config.models[0].draft, "/line");
+	assert_int_equal(config.models[0].draft_tokens, 3);
+	assert_string_equal(config.models[1].draft, "/d=b");
+	assert_int_equal(config.models[1].draft_tokens, 8);
+	assert_string_equal(config.models[2].draft, "");
+	config_deinit(&config);
+	assert_int_equal(parse("--model m=d", &config), 0);
+	assert_string_equal(config.models[0].draft, "");
+	assert_int_equal(config.models[0].draft_tokens, 4);
+	config_deinit(&config);
+}
+
+static void test_config_draft_of_1024_bytes_is_refused(void **state)
+{
+	struct config config;
+	char line[64 + CONFIG_FOLDER_MAX];
+	int n = snprintf(line, sizeof(line), "--model m=d --draft ");
+
+	(void)state;
+	memset(line + n, 'a', CONFIG_FOLDER_MAX);
+	line[n + CONFIG_FOLDER_MAX] = '\0';
+	assert_int_equal(parse(line, &config), -EINVAL);
+	line[n + CONFIG_FOLDER_MAX - 1] = '\0';
+	assert_int_equal(parse(line, &config), 0);
+	assert_int_equal(strlen(config.models[0].draft), CONFIG_FOLDER_MAX - 1);
+	config_deinit(&config);
+}
+
 static void test_config_pages_are_for_each_model(void **state)
 {
 	struct config config;
@@ -477,6 +517,8 @@ int main(void)
 		cmocka_unit_test(test_config_errors),
 		cmocka_unit_test(test_config_command_line_beats_the_file),
 		cmocka_unit_test(test_config_own_value_of_a_model_beats_the_one_for_all),
+		cmocka_unit_test(test_config_drafts_are_of_models),
+		cmocka_unit_test(test_config_draft_of_1024_bytes_is_refused),
 		cmocka_unit_test(test_config_pages_are_for_each_model),
 		cmocka_unit_test(test_config_mask_of_a_window_may_say_that_it_has_no_sinks),
 		cmocka_unit_test(test_config_last_option_wins),

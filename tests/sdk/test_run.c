@@ -16,6 +16,7 @@ struct outcome {
 	int status;
 	char out[4096], err[1024];
 	size_t out_bytes;
+	uint32_t draft_tokens; /* of the request that was answered */
 };
 
 static size_t slurp(const char *path, void *buffer, size_t size)
@@ -75,6 +76,7 @@ static struct outcome run_logits(const struct fake_script *script, const char *a
 	if (ret_logits)
 		*ret_logits_bytes = slurp(path, ret_logits, 4096);
 	fake_deinit(&fake);
+	outcome.draft_tokens = fake.draft_tokens;
 	return outcome;
 }
 
@@ -110,6 +112,25 @@ static void test_ids_come_as_one_line(void **state)
 
 	assert_int_equal(outcome.status, 0);
 	assert_string_equal(outcome.out, "10,11,12\n");
+}
+
+static void test_limit_of_speculation_is_the_requests(void **state)
+{
+	static const struct {
+		const char *option;
+		uint32_t draft_tokens;
+	} cases[] = {{"", 0}, {"--draft-tokens 1", 1}, {"--draft-tokens 8", 8},
+		{"--draft-tokens none", MIMEO_DRAFT_NONE}};
+	char line[128];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(line, sizeof(line), "--model count --tokens 7,9 --max-tokens 3 --ids %s",
+			cases[i].option);
+		struct outcome outcome = run(line);
+
+		assert_string_equal(outcome.out, "10,11,12\n");
+		assert_int_equal(outcome.draft_tokens, cases[i].draft_tokens);
+	}
 }
 
 static void test_other_vocabularies_print_ids(void **state)
@@ -190,6 +211,8 @@ static void test_wrong_usage_exits_2_with_one_line(void **state)
 		"--model m --tokens 1 --sampling model --top-k 3", "--model m --tokens 1 --bogus",
 		"--model m --tokens 1 --stop 1,2,3,4,5,6,7,8,9", "--model m --tokens 1 extra",
 		"--model m --tokens 1 --model", "--model m --tokens 1 --timeout 0",
+		"--model m --tokens 1 --draft-tokens 0", "--model m --tokens 1 --draft-tokens 9",
+		"--model m --tokens 1 --draft-tokens all",
 		"--model m --tokens 1 --logits /no/such/folder/file"};
 
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
@@ -411,6 +434,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_text_is_the_answers_bytes_and_nothing_else),
 		cmocka_unit_test(test_ids_come_as_one_line),
+		cmocka_unit_test(test_limit_of_speculation_is_the_requests),
 		cmocka_unit_test(test_other_vocabularies_print_ids),
 		cmocka_unit_test(
 			test_end_token_is_left_out_even_if_it_comes_before_the_final_event),

@@ -124,6 +124,29 @@ static void test_masks_arrive_as_they_were_prepared(void **state)
 	session_stop(&s);
 }
 
+static void test_limits_of_speculation_arrive_as_they_were_prepared(void **state)
+{
+	static const uint32_t limits[] = {0, 1, MIMEO_DRAFT_MAX, MIMEO_DRAFT_NONE};
+	enum { N = sizeof(limits) / sizeof(limits[0]) };
+	struct mimeo_generate generate = small_generate();
+	struct msg_generate msg;
+	struct session s;
+
+	start(&s);
+	for (int i = 0; i < N; i++) {
+		generate.draft_tokens = limits[i];
+		assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+	}
+	assert_int_equal(mimeo_submit(s.m), N);
+	for (int i = 0; i < N; i++) {
+		struct ring_sqe sqe = session_pop(&s);
+
+		decode_generate(&s, &sqe, &msg);
+		assert_int_equal(msg.draft_tokens, limits[i]);
+	}
+	session_stop(&s);
+}
+
 /* Compiled before there were masks: the struct ends where they begin. */
 static void test_requests_of_programs_older_than_masks_are_causal(void **state)
 {
@@ -386,7 +409,8 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(MIMEO_E_INVALID, generate.logits.reserved = 1);
 	REFUSES(MIMEO_E_INVALID, generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 		generate.logits.buffer = 1; generate.logits.offset = 32);
-	REFUSES(MIMEO_E_INVALID, generate.reserved = 1);
+	REFUSES(MIMEO_E_INVALID, generate.draft_tokens = MIMEO_DRAFT_MAX + 1);
+	REFUSES(MIMEO_E_INVALID, generate.draft_tokens = MIMEO_DRAFT_NONE - 1);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = -1);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = NAN);
 	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = INFINITY);
@@ -491,6 +515,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_generate_arrives_as_it_was_prepared),
 		cmocka_unit_test(test_masks_arrive_as_they_were_prepared),
+		cmocka_unit_test(test_limits_of_speculation_arrive_as_they_were_prepared),
 		cmocka_unit_test(test_requests_of_programs_older_than_masks_are_causal),
 		cmocka_unit_test(test_step_gives_sampled_tokens_logits_and_hidden_of_each_row),
 		cmocka_unit_test(test_step_without_logits_gives_none),

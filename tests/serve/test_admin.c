@@ -206,6 +206,32 @@ static void test_metrics_are_an_exposition(void **state)
 	answer_free(answer);
 }
 
+static void test_speculation_is_in_models_and_metrics(void **state)
+{
+	struct answer *answer = operator_ask(*state, "models", NULL);
+	const msgpack_object *value = answer_cell(answer, 0, "tokens_per_verification");
+
+	expect_text(answer, 0, "draft", "LlamaForCausalLMEagle");
+	assert_int_equal(answer_count(answer, 0, "draft_tokens", 0), 3);
+	assert_int_equal(value->type, MSGPACK_OBJECT_FLOAT64);
+	assert_true(value->via.f64 == 2.75);
+	expect_text(answer, 0, "acceptance", "0.95 0.60 0.25");
+	assert_int_equal(answer_count(answer, 0, "verified_rows", 0), 200);
+	assert_int_equal(answer_count(answer, 0, "verified_tokens", 0), 550);
+	answer_free(answer);
+	answer = operator_ask(*state, "metrics", NULL);
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_verified_rows_total{model=\"tinycalc\"} 200\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_verified_tokens_total{model=\"tinycalc\"} 550\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"1\"} 190\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"3\"} 50\n"));
+	assert_null(strstr(answer->text, "position=\"4\""));
+	answer_free(answer);
+}
+
 static void test_metrics_have_whole_counters_and_real_gauges(void **state)
 {
 	struct answer *answer = operator_ask(*state, "metrics", NULL);
@@ -541,6 +567,7 @@ int main(void)
 		T(test_orders_about_graphs_that_there_are_not_are_refused),
 		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
 		T(test_metrics_are_an_exposition),
+		T(test_speculation_is_in_models_and_metrics),
 		T(test_metrics_have_whole_counters_and_real_gauges),
 		T_IN(test_metrics_of_32_models_fit, setup_large),
 		T(test_unknown_operation_is_refused),

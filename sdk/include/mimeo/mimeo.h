@@ -341,7 +341,9 @@ struct mimeo_generate {
 	uint32_t n_stop;                /* 0 ... MIMEO_STOP_MAX */
 	uint32_t flags;                 /* MIMEO_GENERATE_... */
 	uint32_t deadline_ms;           /* from submission; 0: none */
-	uint32_t reserved;              /* 0 */
+	uint32_t draft_tokens;          /* drafts a step, where the model has a draft: 0 as many as it is
+	                                   served with, 1 ... MIMEO_DRAFT_MAX so many at most, or
+	                                   MIMEO_DRAFT_NONE; the answer is the same */
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
 	struct mimeo_mask mask;         /* all zero: the model's, as a rule causal */
 };
@@ -350,6 +352,8 @@ struct mimeo_generate {
 #define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
                                            position, [1, vocab_size], before temperature */
 #define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
+#define MIMEO_DRAFT_MAX 8u
+#define MIMEO_DRAFT_NONE 0xffffffffu
 #define MIMEO_GENERATE_INIT                                                                        \
 	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
 		{0, 0, 0}, {0, 0, 0, 0, NULL}}

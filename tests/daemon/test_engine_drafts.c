@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Requests that lower speculation or do without, beside others that have it: the same tokens, in shared
+ * steps, and the account of verifications (struct engine_speculation) is of those who speculate alone.
+ */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/device.h"
+
+enum { K = 4, N_TOKENS = 60 };
+
+static const char *draft_folder(void)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/examples/models/tinycalc-eagle", source ? source : ".");
+	return path;
+}
+
+struct fixture {
+	struct rig rig;
+	struct rig_client client;
+	struct rig_result results[8];
+};
+
+static void set_up(struct fixture *f, enum graph_mode mode, bool with_draft)
+{
+	const struct rig_options options = {.mode = mode, .n_drafts = with_draft ? K : 0,
+		.draft = with_draft ? draft_folder() : NULL};
+
+	*f = (struct fixture){0};
+	rig_open(&f->rig, &options);
+	rig_attach(&f->rig, &f->client, 8);
+}
+
+static void tear_down(struct fixture *f)
+{
+	rig_detach(&f->client);
+	rig_close(&f->rig);
+}
+
+static struct engine_model_facts facts_of(const struct fixture *f)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(f->rig.engine, 0, &facts);
+	return facts;
+}
+
+static struct rig_request ask(struct fixture *f, uint32_t index, const char *text, uint32_t draft_tokens)
+{
+	struct msg_generate msg;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt(text, tokens);
+
+	msg = rig_greedy(n, N_TOKENS);
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.draft_tokens = draft_tokens;
+	f->results[index] = (struct rig_result){0};
+	return rig_generate(&f->client, index, tokens, n, &msg);
+}
+
+static const char *const texts[] = {"count 4 30\n", "sort 52 17 33\n", "12+34="};
+enum { N_TEXTS = sizeof(texts) / sizeof(texts[0]) };
+static int32_t expected[N_TEXTS][N_TOKENS]; /* without a draft */
+
+static void check(struct fixture *f, const struct rig_request *request, uint32_t text)
+{
+	rig_wait(&f->client, f->results, request->index);
+	assert_int_equal(f->results[request->index].status, 0);
+	assert_int_equal(f->results[request->index].n_generated, N_TOKENS);
+	assert_memory_equal(rig_tokens(&f->client, request), expected[text], sizeof(expected[text]));
+}
+
+/* One request alone: what it adds to the account. */
+static struct engine_speculation run_alone(
+	struct fixture *f, uint32_t text, uint32_t draft_tokens, uint64_t *ret_steps)
+{
+	const struct engine_model_facts before = facts_of(f);
+	struct rig_request request = ask(f, 0, texts[text], draft_tokens);
+	struct engine_model_facts after;
+	struct engine_speculation more;
+
+	rig_submit(&f->client, &request);
+	check(f, &request, text);
+	after = facts_of(f);
+	more = after.speculation;
+	more.n_rows -= before.speculation.n_rows;
+	more.n_tokens -= before.speculation.n_tokens;
+	for (int i = 0; i < ENGINE_DRAFTS_MAX; i++)
+		more.n_accepted[i] -= before.speculation.n_accepted[i];
+	if (ret_steps)
+		*ret_steps = after.n_steps - before.n_steps;
+	return more;
+}
+
+static int make_expected(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_NONE, false);
+	for (uint32_t i = 0; i < N_TEXTS; i++) {
+		struct rig_request request = ask(&f, 0, texts[i], 0);
+
+		assert_int_equal(rig_do(&f.client, &request).n_generated, N_TOKENS);
+		memcpy(expected[i], rig_tokens(&f.client, &request), sizeof(expected[i]));
+	}
+	tear_down(&f);
+	return 0;
+}
+
+/* ---- tests ---- */
+
+static void test_request_without_speculation_verifies_nothing(void **state)
+{
+	struct engine_speculation more;
+	uint64_t n_steps;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	for (uint32_t i = 0; i < N_TEXTS; i++) {
+		more = run_alone(&f, i, MSG_DRAFT_NONE, &n_steps);
+		assert_int_equal(more.n_rows, 0);
+		assert_int_equal(more.n_tokens, 0);
+		assert_true(n_steps >= N_TOKENS);
+		assert_true(run_alone(&f, i, 0, NULL).n_rows > 0);
+	}
+	tear_down(&f);
+}
+
+static void test_requests_with_and_without_speculation_share_steps(void **state)
+{
+	static const enum graph_mode modes[] = {GRAPH_FULL_AND_PIECEWISE, GRAPH_PIECEWISE, GRAPH_NONE};
+
+	(void)state;
+	for (size_t m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
+		struct rig_request requests[N_TEXTS];
+		struct engine_speculation alone;
+		uint64_t n_plain, n_before;
+		struct fixture f;
+
+		set_up(&f, modes[m], true);
+		alone = run_alone(&f, 1, 0, NULL);
+		run_alone(&f, 0, MSG_DRAFT_NONE, &n_plain);
+		n_before = facts_of(&f).n_steps;
+		rig_gate_close(&f.rig);
+		for (uint32_t i = 0; i < N_TEXTS; i++) {
+			requests[i] = ask(&f, i, texts[i], i == 1 ? 0 : MSG_DRAFT_NONE);
+			rig_submit(&f.client, &requests[i]);
+		}
+		rig_gate_open(&f.rig);
+		for (uint32_t i = 0; i < N_TEXTS; i++)
+			check(&f, &requests[i], i);
+		/* what the one verified is what it verified alone */
+		assert_int_equal(facts_of(&f).speculation.n_rows, 2 * alone.n_rows);
+		assert_int_equal(facts_of(&f).speculation.n_tokens, 2 * alone.n_tokens);
+		assert_true(facts_of(&f).n_steps - n_before < n_plain + 8);
+		tear_down(&f);
+	}
+}
+
+static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
+{
+	struct engine_speculation full, more;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	full = run_alone(&f, 0, 0, NULL);
+	assert_true(full.n_accepted[K - 1] > 0);
+	more = run_alone(&f, 0, K + 1, NULL);
+	assert_memory_equal(&more, &full, sizeof(full));
+	for (uint32_t k = 1; k < K; k++) {
+		more = run_alone(&f, 0, k, NULL);
+		assert_true(more.n_accepted[k - 1] > 0);
+		assert_int_equal(more.n_accepted[k], 0);
+		assert_true(more.n_rows > full.n_rows && more.n_tokens <= (k + 1) * more.n_rows);
+	}
+	tear_down(&f);
+}
+
+/* A request on sequence 1: rows that it verified. */
+static uint64_t verified_on(struct fixture *f, uint32_t draft_tokens)
+{
+	const uint64_t before = facts_of(f).speculation.n_rows;
+	struct msg_generate msg;
+	struct rig_request request;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt(texts[0], tokens);
+
+	msg = rig_greedy(n, 20);
+	msg.sequence = 1;
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.draft_tokens = draft_tokens;
+	request = rig_generate(&f->client, 0, tokens, n, &msg);
+	assert_int_equal(rig_do(&f->client, &request).n_generated, 20);
+	return facts_of(f).speculation.n_rows - before;
+}
+
+static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
+{
+	struct fixture f;
+	uint32_t seen;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	assert_true(verified_on(&f, 0) > 0);
+	assert_true(verified_on(&f, 0) > 0);
+	seen = 2 * (uint32_t)(strlen(texts[0]) + 1 + 20);
+	assert_int_equal(verified_on(&f, MSG_DRAFT_NONE), 0);
+	assert_int_equal(verified_on(&f, 0), 0);
+	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, seen - 5);
+	assert_true(verified_on(&f, 0) > 0);
+	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
+	tear_down(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_request_without_speculation_verifies_nothing),
+		cmocka_unit_test(test_requests_with_and_without_speculation_share_steps),
+		cmocka_unit_test(test_request_lowers_its_drafts_and_never_raises_them),
+		cmocka_unit_test(test_sequence_speculates_on_what_its_draft_has_seen),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine drafts", tests, make_expected, NULL);
+}
