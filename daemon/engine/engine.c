@@ -150,7 +150,7 @@ static int set_up(struct engine *engine, struct model_error *error)
 		snprintf(error->text, sizeof(error->text), "device lock: %s", device_strerror(rc));
 		return rc;
 	}
-	for (uint32_t i = 0; i < engine->n_runners && !rc && !o->lazy_capture; i++)
+	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
 		rc = runner_capture(&engine->runners[i], error);
 	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
 		rc = runner_map(&engine->runners[i], error);

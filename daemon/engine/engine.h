@@ -43,7 +43,7 @@ struct engine_model_options {
 	struct model *draft; /* taken over by the engine; NULL: no speculation */
 	uint32_t n_drafts;   /* tokens that it drafts a step, 1 ... SPECULATE_MAX */
 	const struct attention_backend *draft_attention;
-	enum attention_support draft_support; /* with queries of one token */
+	enum attention_support draft_support; /* with queries of 1 + n_drafts tokens */
 };
 
 struct engine_progress {

@@ -242,8 +242,7 @@ static int make_graphs(struct runner *runner, const struct ladder *ladder, struc
 	const struct engine_options *o = &runner->engine->options;
 	const uint32_t queries[] = {1, 1 + runner->options.n_drafts};
 	int rc = graph_set_init_queries(&runner->graphs, runner->options.mode.resolved, ladder,
-		queries, runner->options.draft ? 2 : 1,
-		smaller(o->max_requests, o->max_batch_tokens / queries[1]));
+		queries, runner->options.draft ? 2 : 1, o->max_requests, o->max_batch_tokens);
 
 	return rc ? fail(error, runner, "graph table", rc) : 0;
 }
@@ -264,6 +263,7 @@ static int make_speculator(struct runner *runner, const struct attention_config 
 			.attention = o->draft_attention,
 			.support = o->draft_support,
 			.mode = o->mode.resolved,
+			.piecewise = o->mode.piecewise,
 			.ladder = ladder,
 			.attention_of_target = *attention,
 			.buffers = *buffers,
@@ -431,9 +431,12 @@ int runner_warm_up(struct runner *runner, struct model_error *error)
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
-	int rc = graph_set_capture(&runner->graphs, &runner->executor.breakable, runner->engine->lane,
-		on_capture, runner);
+	int rc = 0;
 
+	if (!runner->engine->options.lazy_capture)
+		rc = graph_set_capture(&runner->graphs, &runner->executor.breakable,
+			runner->engine->lane, on_capture, runner);
+	/* A draft's are small, and no step asks for one of them alone. */
 	if (!rc && runner->options.draft)
 		rc = speculator_capture(&runner->speculator, runner->engine->lane);
 	return rc ? fail(error, runner, "capture", rc) : 0;

@@ -4,7 +4,8 @@
  * rows and tokens, from all sessions alike. Chunks share what is left of the token budget evenly;
  * the order rotates from step to step. A prefix whose tokens see one another both ways is not cut: a
  * chunk takes all of it, or waits; one that found no room goes ahead of the decodes in the next step,
- * of that kind one a step at most, and never in two steps running.
+ * of that kind one a step at most, and never in two steps running. Verifications, of several tokens
+ * each, may fill a step: prompts that found no room in it have the room of one in the next.
  *
  * Hot path: no allocation, no lock, no system call.
  */
@@ -48,6 +49,7 @@ struct batch {
 	struct batch_shape shape;
 	uint32_t max_rows, max_tokens;
 	bool verifies; /* decodes take their drafts along, or none: rows of one length */
+	bool yields;   /* decodes leave room to prompts that had none in the last step */
 };
 
 /* Through the outbox: what goes to a device buffer takes no place there. */
@@ -273,14 +275,16 @@ static bool has_drafts(const struct runner *runner)
 
 static void add_decodes(struct batch *b)
 {
-	uint32_t n_run;
+	uint32_t n_run, most = b->max_tokens;
 
 	b->verifies = has_drafts(b->runner);
 	n_run = b->verifies ? 1 + b->runner->options.n_drafts : 1;
+	if (b->yields)
+		most -= n_run < most ? n_run : most;
 	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
 		struct sequence *s = at_turn(b->runner, i);
 
-		if (is_decode(s) && !is_in(b, s) && b->shape.tokens + n_run <= b->max_tokens)
+		if (is_decode(s) && !is_in(b, s) && b->shape.tokens + n_run <= most)
 			add_row(b, s, 1, true);
 	}
 }
@@ -341,6 +345,7 @@ static void add_chunks(struct batch *b)
 		else
 			runner->whole_waits = true;
 	}
+	runner->chunks_wait = n_left > 0;
 }
 
 bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape)
@@ -351,6 +356,7 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 		.shape = {.uniform = true, .past_prompt = true},
 		.max_rows = runner->engine->options.max_requests,
 		.max_tokens = runner->engine->options.max_batch_tokens,
+		.yields = runner->chunks_wait,
 	};
 	bool whole;
 
@@ -364,6 +370,7 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 	add_chunks(&b);
 	/* Decodes go first in every second step at least. */
 	runner->whole_waits &= !whole;
+	runner->chunks_wait &= !b.yields;
 	runner->turn++;
 	*ret_shape = b.shape;
 	return b.shape.rows > 0;

@@ -164,6 +164,7 @@ struct runner {
 	struct request *head; /* waits for pages or slots that will come back; nobody passes it */
 	bool warned_too_wide;
 	bool whole_waits; /* what must be computed in one step had no room in the last one */
+	bool chunks_wait; /* prompts had no room in the last step for decodes */
 	bool drafts;      /* the step being built has rows that draft */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
@@ -282,6 +283,7 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 	struct model_error *error);
 /* Phases of all runners, in this order: warm_up, (device lock), capture, map. */
 int runner_warm_up(struct runner *runner, struct model_error *error);
+/* Where graphs are captured as they are wanted, the draft's alone. */
 int runner_capture(struct runner *runner, struct model_error *error);
 int runner_map(struct runner *runner, struct model_error *error);
 void runner_deinit(struct runner *runner);

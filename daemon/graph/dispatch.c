@@ -6,15 +6,19 @@
 
 /* ---- the set ---- */
 
+/* Decodes of more tokens each are fewer a step; those of one, and mixed batches, are as many as ever. */
 static void make_families(struct graph_set *set, const struct ladder *ladder,
-	const uint32_t queries[], uint32_t n_queries, uint32_t max_requests)
+	const uint32_t queries[], uint32_t n_queries, uint32_t max_requests, uint32_t max_tokens)
 {
 	enum graph_mode mixed = graph_mode_mixed(set->mode);
 	/* Where everything runs full, decodes need no graphs of their own. */
 	bool decodes = graph_mode_decode(set->mode) == GRAPH_FULL && mixed != GRAPH_FULL;
 
 	for (uint32_t i = 0; decodes && i < n_queries; i++) {
-		set->n_decode += ladder_decode_family(ladder, queries[i], max_requests,
+		uint32_t fit = max_tokens / queries[i];
+
+		set->n_decode += ladder_decode_family(ladder, queries[i],
+			fit < max_requests ? fit : max_requests,
 			set->descriptors + set->n_decode);
 		set->family_end[set->n_families++] = set->n_decode;
 	}
@@ -26,7 +30,7 @@ static void make_families(struct graph_set *set, const struct ladder *ladder,
 
 int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 	const struct ladder *ladder, const uint32_t queries[], uint32_t n_queries,
-	uint32_t max_requests)
+	uint32_t max_requests, uint32_t max_tokens)
 {
 	size_t most = (n_queries + 1) * (size_t)ladder->n;
 
@@ -41,7 +45,7 @@ int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 		graph_set_deinit(set, NULL);
 		return -ENOMEM;
 	}
-	make_families(set, ladder, queries, n_queries, max_requests);
+	make_families(set, ladder, queries, n_queries, max_requests, max_tokens);
 	for (uint32_t i = 0; i < set->n; i++)
 		set->entries[i].descriptor = set->descriptors[i];
 	return 0;
@@ -50,7 +54,8 @@ int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
 	uint32_t decode_query, uint32_t max_requests)
 {
-	return graph_set_init_queries(set, resolved, ladder, &decode_query, 1, max_requests);
+	return graph_set_init_queries(
+		set, resolved, ladder, &decode_query, 1, max_requests, UINT32_MAX);
 }
 
 void graph_set_deinit(struct graph_set *set, struct device *device)

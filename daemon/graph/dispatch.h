@@ -28,10 +28,11 @@ typedef void graph_progress(void *userdata, uint32_t done, uint32_t total);
 /* Descriptors of the resolved mode; captures nothing. */
 int graph_set_init(struct graph_set *set, enum graph_mode resolved, const struct ladder *ladder,
 	uint32_t decode_query, uint32_t max_requests);
-/* The same with decodes of several query lengths, each a family of its own. */
+/* The same with decodes of several query lengths, each a family of its own, of as many requests as
+ * max_tokens holds of them: one at least. */
 int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 	const struct ladder *ladder, const uint32_t queries[], uint32_t n_queries,
-	uint32_t max_requests);
+	uint32_t max_requests, uint32_t max_tokens);
 void graph_set_deinit(struct graph_set *set, struct device *device);
 
 /* Warm every shape up: what can still grow grows here. Before device_lock. */

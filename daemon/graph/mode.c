@@ -109,6 +109,7 @@ int mode_resolve(const struct mode_request *request, struct mode_resolution *ret
 	struct mode_resolution r = {
 		.configured = request->configured,
 		.resolved = request->configured,
+		.piecewise = request->piecewise_available,
 		.reason = "as configured",
 	};
 	enum graph_mode fallback = request->piecewise_available ? GRAPH_PIECEWISE : GRAPH_NONE;

@@ -54,6 +54,7 @@ struct mode_resolution {
 	enum graph_mode configured, resolved;
 	char reason[240]; /* "as configured", or what lowered it */
 	bool lowered;     /* worth a warning */
+	bool piecewise;   /* graphs in pieces are available */
 };
 
 /* The mode of a draft's decodes beside a target of that resolved mode, `support` being the draft's own

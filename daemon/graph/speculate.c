@@ -61,12 +61,25 @@ static int take_contexts(struct speculator *s, const struct forward_context *tar
 	return rc ? rc : take_context(s, &s->decode, target, o, &attention);
 }
 
+/* Of passes over all tokens of a step: the target's, as far as the draft's own attention goes. */
+static enum graph_mode prefill_mode(const struct speculator_options *o)
+{
+	struct mode_resolution ret = {.resolved = GRAPH_NONE};
+
+	/* Who demands FULL demands it of the target: a draft that cannot runs eager. */
+	mode_resolve(&(struct mode_request){.configured = o->mode,
+		.support = o->support,
+		.backend = o->attention->name,
+		.decode_query = 1 + o->n_drafts,
+		.piecewise_available = o->piecewise}, &ret);
+	return o->support == ATTENTION_NEVER ? GRAPH_NONE : ret.resolved;
+}
+
 static int take_graphs(struct speculator *s, const struct speculator_options *o)
 {
 	const uint32_t verify = 1 + o->n_drafts, max_rows = o->attention_of_target.max_rows;
-	uint32_t fit = o->attention_of_target.max_tokens / verify;
-	int rc = graph_set_init(
-		&s->prefill_graphs, o->mode, o->ladder, verify, fit < max_rows ? fit : max_rows);
+	int rc = graph_set_init_queries(&s->prefill_graphs, prefill_mode(o), o->ladder, &verify, 1,
+		max_rows, o->attention_of_target.max_tokens);
 
 	return rc ? rc
 		  : graph_set_init(&s->decode_graphs, mode_resolve_draft(o->mode, o->support),

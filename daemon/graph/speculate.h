@@ -8,7 +8,8 @@
  * others. Two managers beside the target's, with attention, graphs and executors of their own, in the same
  * pool and on the same lane:
  *
- *	prefill   the target's batch; the target's resolved mode; decodes of 1 + n_drafts tokens
+ *	prefill   the target's batch; the target's resolved mode, lowered to what the draft's attention
+ *	          can take; decodes of 1 + n_drafts tokens
  *	decode    a token a row; FULL_DECODE_ONLY or NONE, never PIECEWISE
  *
  * Nothing here waits for the device, and lengths of rows that are to verify are upper bounds.
@@ -23,8 +24,9 @@ struct speculator_options {
 	const struct model *draft;
 	uint32_t n_drafts; /* K, 1 ... SPECULATE_MAX */
 	const struct attention_backend *attention; /* of both managers */
-	enum attention_support support;            /* with queries of one token */
-	enum graph_mode mode;                      /* the target's, resolved */
+	enum attention_support support; /* validated with queries of 1 + n_drafts */
+	enum graph_mode mode;           /* the target's, resolved */
+	bool piecewise;                 /* is available to the target */
 	const struct ladder *ladder;
 	/* The target's, as its own manager has it, max_decode_query 1 + n_drafts. */
 	struct attention_config attention_of_target;

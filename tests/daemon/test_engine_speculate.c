@@ -43,12 +43,15 @@ static const struct speculate_case cases[] = {
 	{4, GRAPH_FULL_AND_PIECEWISE, 64, 0},
 	{3, GRAPH_FULL_AND_PIECEWISE, 512, 0},
 	{8, GRAPH_FULL_AND_PIECEWISE, 64, 2},
+	{4, GRAPH_FULL, 64, 0},
+	{8, GRAPH_FULL, 64, 1},
 };
 
 static void test_greedy_output_is_that_without_a_draft(void **state)
 {
 	const struct speculate_case *c = *state;
 	const struct rig_options options = {.mode = c->mode, .n_drafts = c->n_drafts,
+		.attention = c->mode == GRAPH_FULL ? "flex" : NULL, /* paged cannot */
 		.draft = folder_of("examples/models/tinycalc-eagle")};
 
 	load_run(&options, c->mode, &load_ladders[c->ladder], c->chunk, c->n_drafts);

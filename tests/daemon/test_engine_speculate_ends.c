@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Requests that speculate end anywhere in a verification: by length, by a stop token, at the longest
+ * sequence, cancelled. What is left of them is their history and nothing else: every continuation gives
+ * the logits, bit by bit, and the tokens that an engine without a draft computes for the same history
+ * afresh.
+ */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/device.h"
+
+enum { K = 4, HISTORY_MAX = 512, FOLLOW = 24, VOCAB = 256 };
+
+static struct rig plain_rig;
+static struct rig_client plain;
+
+struct world {
+	struct rig rig;
+	struct rig_client client;
+	struct rig_result results[64];
+};
+
+struct history {
+	int32_t tokens[HISTORY_MAX];
+	uint32_t n;
+};
+
+static const char *draft_folder(void)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/examples/models/tinycalc-eagle", source ? source : ".");
+	return path;
+}
+
+static void open_world(struct world *w, const struct rig_options *o)
+{
+	struct rig_options options = *o;
+
+	options.draft = draft_folder();
+	options.n_drafts = o->n_drafts ? o->n_drafts : K;
+	*w = (struct world){0};
+	rig_open(&w->rig, &options);
+	rig_attach(&w->rig, &w->client, 64);
+}
+
+static const struct rig_options usual = {.mode = GRAPH_FULL_AND_PIECEWISE};
+
+static void settle(const struct world *w)
+{
+	while (engine_stats(w->rig.engine)->n_slots_free != w->rig.options.max_requests)
+		sched_yield();
+}
+
+/* Nothing is in flight: what the engine counts ahead is nothing. */
+static const struct sequence *settled(const struct world *w, uint32_t id)
+{
+	const struct sequence *s;
+
+	settle(w);
+	s = &w->rig.engine->sessions[0]->sequences[id - 1];
+	assert_int_equal(s->state, SEQUENCE_IDLE);
+	assert_int_equal(s->n_pending, 0);
+	assert_int_equal(s->n_ahead, 0);
+	assert_true(s->n_computed <= s->n_tokens);
+	return s;
+}
+
+static void close_world(struct world *w)
+{
+	for (uint32_t id = 1; id <= 8; id++) {
+		if (settled(w, id)->open)
+			rig_ok(&w->client, 0, RING_OP_CLOSE, id, 0);
+	}
+	rig_detach(&w->client);
+	rig_close(&w->rig);
+}
+
+static struct engine_speculation speculation(const struct world *w)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(w->rig.engine, 0, &facts);
+	return facts.speculation;
+}
+
+/* ---- requests, and the history that they leave ---- */
+
+static void push(struct history *h, const int32_t *tokens, uint32_t n)
+{
+	assert_true(h->n + n <= HISTORY_MAX);
+	memcpy(h->tokens + h->n, tokens, n * sizeof(tokens[0]));
+	h->n += n;
+}
+
+static uint32_t prompt_of(int32_t *tokens)
+{
+	return rig_prompt("count 4 30\n", tokens);
+}
+
+static struct rig_result ask(struct world *w, uint32_t sequence, const int32_t *tokens, uint32_t n,
+	const struct msg_generate *more, struct history *h)
+{
+	struct msg_generate msg = *more;
+	struct rig_request request;
+
+	msg.sequence = sequence;
+	msg.n_tokens = n;
+	request = rig_generate(&w->client, 1, tokens, n, &msg);
+	w->results[1] = (struct rig_result){0};
+	rig_submit(&w->client, &request);
+	rig_wait(&w->client, w->results, 1);
+	push(h, tokens, n);
+	push(h, rig_tokens(&w->client, &request), w->results[1].n_generated);
+	return w->results[1];
+}
+
+/* Without drafts, afresh. */
+static void expect(const struct history *h, uint32_t max_tokens, float *ret_logits, int32_t *ret)
+{
+	const struct msg_generate msg = {.n_tokens = h->n, .max_tokens = max_tokens,
+		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS};
+	const struct msg_output layout = msg_output_layout(max_tokens, 1, VOCAB, 0, 160);
+	struct rig_request request = rig_generate(&plain, 0, h->tokens, h->n, &msg);
+
+	assert_int_equal(rig_do(&plain, &request).n_generated, max_tokens);
+	memcpy(ret_logits, rig_logits(&plain, &request, &layout), VOCAB * sizeof(float));
+	memcpy(ret, rig_tokens(&plain, &request), max_tokens * sizeof(int32_t));
+}
+
+/* Go on with the sequence, of that history, by one more token and FOLLOW tokens of its own. */
+static void assert_history(struct world *w, uint32_t sequence, struct history *h, const char *what)
+{
+	const struct msg_generate msg = {.sequence = sequence, .n_tokens = 1, .max_tokens = FOLLOW,
+		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS};
+	const struct msg_output layout = msg_output_layout(FOLLOW, 1, VOCAB, 0, 160);
+	static const int32_t more = ' ';
+	struct rig_request request;
+	float logits[VOCAB];
+	int32_t tokens[FOLLOW];
+
+	push(h, &more, 1);
+	expect(h, FOLLOW, logits, tokens);
+	request = rig_generate(&w->client, 2, &more, 1, &msg);
+	w->results[2] = (struct rig_result){0};
+	rig_submit(&w->client, &request);
+	rig_wait(&w->client, w->results, 2);
+	assert_int_equal(w->results[2].n_generated, FOLLOW);
+	if (memcmp(rig_logits(&w->client, &request, &layout), logits, sizeof(logits)))
+		fail_msg("%s: other logits behind %u tokens", what, h->n);
+	if (memcmp(rig_tokens(&w->client, &request), tokens, sizeof(tokens)))
+		fail_msg("%s: other tokens behind %u", what, h->n);
+	push(h, tokens, FOLLOW);
+}
+
+/* ---- claims ---- */
+
+static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, &usual);
+	for (uint32_t n = 1; n <= 3 * (K + 1); n++) {
+		const struct msg_generate msg = {.max_tokens = n, .flags = MSG_GENERATE_IGNORE_EOS};
+		struct history h = {.n = 0};
+		struct rig_result result;
+		int32_t tokens[64];
+
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
+		assert_int_equal(result.n_generated, n);
+		assert_int_equal(result.finish, RING_FINISH_LENGTH);
+		assert_int_equal(settled(&w, 1)->n_tokens, h.n);
+		assert_history(&w, 1, &h, "ended by length");
+		assert_history(&w, 1, &h, "continued");
+		settled(&w, 1);
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+	}
+	close_world(&w);
+}
+
+/* Each token of the answer in turn stops it, where it comes first. */
+static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
+{
+	struct history prompt = {.n = 0};
+	float logits[VOCAB];
+	int32_t answer[32];
+	struct world w;
+
+	(void)state;
+	prompt.n = prompt_of(prompt.tokens);
+	expect(&prompt, 32, logits, answer);
+	open_world(&w, &usual);
+	for (uint32_t i = 0; i < 32; i++) {
+		struct msg_generate msg = {.max_tokens = 100, .n_stop = 1, .stop = {answer[i]}};
+		struct history h = {.n = 0};
+		struct rig_result result;
+		uint32_t first = 0;
+
+		while (answer[first] != answer[i])
+			first++;
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(&w, 1, prompt.tokens, prompt.n, &msg, &h);
+		assert_int_equal(result.finish, RING_FINISH_STOP);
+		assert_int_equal(result.n_generated, first + 1);
+		assert_memory_equal(h.tokens + prompt.n, answer, (first + 1) * sizeof(answer[0]));
+		assert_history(&w, 1, &h, "ended by a stop token");
+		settled(&w, 1);
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+	}
+	close_world(&w);
+}
+
+static void test_truncated_history_is_exact(void **state)
+{
+	const struct msg_generate msg = {.max_tokens = 29, .flags = MSG_GENERATE_IGNORE_EOS};
+	struct world w;
+
+	(void)state;
+	open_world(&w, &usual);
+	for (uint32_t keep = 1; keep <= 41; keep += 5) {
+		struct history h = {.n = 0};
+		int32_t tokens[64];
+
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
+		rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, keep);
+		h.n = keep;
+		assert_history(&w, 1, &h, "truncated");
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+	}
+	close_world(&w);
+}
+
+/* Rows that verified since `before`. */
+static uint32_t rows_since(const struct world *w, struct engine_speculation before)
+{
+	settle(w);
+	return (uint32_t)(speculation(w).n_rows - before.n_rows);
+}
+
+/* In the middle of a page, behind steps in flight; the copied page has the draft's part, too: what a
+ * child drafts holds as well as its parent's would. */
+static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, &usual);
+	for (uint32_t n = 3; n <= 12; n++) {
+		const struct msg_generate msg = {
+			.max_tokens = n, .flags = MSG_GENERATE_IGNORE_EOS};
+		struct history h = {.n = 0}, again;
+		struct rig_request fork = rig_call(&w.client, 3, RING_OP_FORK, 1, 2);
+		struct engine_speculation before;
+		int32_t tokens[64];
+		uint32_t rows;
+
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
+		assert_int_equal(rig_do(&w.client, &fork).status, 0);
+		again = h;
+		before = speculation(&w);
+		assert_history(&w, 2, &h, "child");
+		rows = rows_since(&w, before);
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 2, 0);
+		before = speculation(&w);
+		assert_history(&w, 1, &again, "parent");
+		assert_int_equal(rows, rows_since(&w, before));
+		assert_in_range(rows, 1, FOLLOW - 1);
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+	}
+	close_world(&w);
+}
+
+/* The null page, of the model's and of the draft's layers: everybody reads it, and nobody writes. */
+static void copy_null_pages(const struct world *w, uint8_t *ret, size_t size)
+{
+	const struct runner *runner = &w->rig.engine->runners[0];
+	const size_t of_target = kv_layer_page_bytes(kv_cache_config(runner->kv));
+	const size_t of_draft = kv_layer_page_bytes(kv_cache_config(runner->draft_kv));
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < runner->model->config.n_layers; i++, at += of_target) {
+		assert_true(at + of_target <= size);
+		memcpy(ret + at, runner->context.kv_layers[i], of_target);
+	}
+	assert_true(at + of_draft <= size);
+	memcpy(ret + at, runner->speculator.kv_layer, of_draft);
+}
+
+/* Pages are as many as two histories take, one of them to the longest sequence's very end. */
+static void test_sequences_reach_the_last_position_of_the_last_page(void **state)
+{
+	static const uint32_t longest[] = {61, 64, 80};
+	static const uint32_t drafts[] = {1, 4, 8};
+
+	(void)state;
+	for (int i = 0; i < 9; i++) {
+		const uint32_t end = longest[i / 3];
+		const struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : usual.mode,
+			.n_drafts = drafts[i % 3], .max_seq_len = end,
+			.kv_pages = 3 + (end + 15) / 16};
+		struct msg_generate msg = {.max_tokens = 5, .flags = MSG_GENERATE_IGNORE_EOS};
+		struct history first = {.n = 0}, second = {.n = 0}, prompt = {.n = 0};
+		static uint8_t null_pages[2][1u << 20];
+		float logits[VOCAB];
+		int32_t answer[80];
+		struct world w;
+
+		prompt.n = prompt_of(prompt.tokens);
+		expect(&prompt, end - prompt.n, logits, answer);
+		open_world(&w, &options);
+		copy_null_pages(&w, null_pages[0], sizeof(null_pages[0]));
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		rig_ok(&w.client, 0, RING_OP_OPEN, 2, 0);
+		ask(&w, 1, prompt.tokens, prompt.n, &msg, &first);
+		msg.max_tokens = end - prompt.n;
+		ask(&w, 2, prompt.tokens, prompt.n, &msg, &second);
+		assert_int_equal(second.n, end);
+		assert_memory_equal(second.tokens + prompt.n, answer,
+			(end - prompt.n) * sizeof(answer[0]));
+		assert_history(&w, 1, &first, "beside a full one");
+		assert_int_equal(settled(&w, 2)->n_tokens, end);
+		/* And again from the middle of its last page. */
+		rig_ok(&w.client, 0, RING_OP_TRUNCATE, 2, end - FOLLOW - 1);
+		second.n = end - FOLLOW - 1;
+		assert_history(&w, 2, &second, "to the end again");
+		settle(&w);
+		copy_null_pages(&w, null_pages[1], sizeof(null_pages[1]));
+		assert_memory_equal(null_pages[0], null_pages[1], sizeof(null_pages[0]));
+		close_world(&w);
+	}
+}
+
+static void test_cancelled_and_overdue_requests_leave_their_history(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, &usual);
+	for (uint32_t i = 0; i < 24; i++) {
+		struct msg_generate msg = {.sequence = 1, .max_tokens = 400,
+			.flags = MSG_GENERATE_IGNORE_EOS, .deadline_ms = i % 2 ? 1 + i / 4 : 0};
+		struct history h = {.n = 0};
+		struct rig_request request;
+		int32_t tokens[64];
+
+		msg.n_tokens = prompt_of(tokens);
+		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+		request = rig_generate(&w.client, 1, tokens, msg.n_tokens, &msg);
+		memset(w.results, 0, sizeof(w.results));
+		rig_submit(&w.client, &request);
+		while (!msg.deadline_ms && w.results[1].n_generated < 1 + i)
+			rig_poll(&w.client, w.results);
+		if (!msg.deadline_ms)
+			rig_cancel(&w.client, 3, &request);
+		rig_wait(&w.client, w.results, 1);
+		if (!msg.deadline_ms)
+			rig_wait(&w.client, w.results, 3);
+		push(&h, tokens, msg.n_tokens);
+		push(&h, rig_tokens(&w.client, &request), w.results[1].n_generated);
+		assert_int_equal(settled(&w, 1)->n_tokens, h.n);
+		if (h.n < 300)
+			assert_history(&w, 1, &h, "cancelled");
+		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+	}
+	close_world(&w);
+}
+
+/* The draft has to have been at all of a history from its beginning. */
+static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
+{
+	const struct msg_generate msg = {.max_tokens = 9, .flags = MSG_GENERATE_IGNORE_EOS};
+	struct history h = {.n = 0};
+	struct engine_speculation before;
+	struct rig_request step;
+	struct world w;
+
+	(void)state;
+	open_world(&w, &usual);
+	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+	step = rig_step_text(&w.client, 0, 1, "count 4 30", true);
+	assert_int_equal(rig_do(&w.client, &step).status, 0);
+	h.n = rig_prompt("count 4 30", h.tokens);
+	ask(&w, 1, &(int32_t){'\n'}, 1, &msg, &h);
+	assert_history(&w, 1, &h, "behind a step");
+	settle(&w);
+	assert_int_equal(speculation(&w).n_rows, 0);
+	/* From the beginning again, and then missed in the middle. */
+	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 0);
+	h.n = 0;
+	ask(&w, 1, (int32_t[]){1, '9', '+', '8', '='}, 5, &msg, &h);
+	assert_history(&w, 1, &h, "from the beginning");
+	settle(&w);
+	before = speculation(&w);
+	assert_true(before.n_rows > 0);
+	step = rig_step_text(&w.client, 0, 1, "3+4=", false);
+	assert_int_equal(rig_do(&w.client, &step).status, 0);
+	push(&h, (int32_t[]){'3', '+', '4', '='}, 4);
+	assert_history(&w, 1, &h, "behind a step in the middle");
+	settle(&w);
+	assert_int_equal(speculation(&w).n_rows, before.n_rows);
+	/* Back to where it was at. */
+	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
+	h.n = 10;
+	assert_history(&w, 1, &h, "back");
+	settle(&w);
+	assert_true(speculation(&w).n_rows > before.n_rows);
+	close_world(&w);
+}
+
+/* A client's own loop, one greedy token a step, while others speculate beside it. */
+static void test_own_loops_beside_verifications_have_their_own_tokens(void **state)
+{
+	struct history prompt = {.n = 0};
+	struct rig_request endless, step;
+	float logits[VOCAB];
+	int32_t answer[40];
+	struct world w;
+
+	(void)state;
+	prompt.n = rig_prompt("sort 52 17 33\n", prompt.tokens);
+	expect(&prompt, 40, logits, answer);
+	open_world(&w, &usual);
+	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+	endless = rig_endless(&w.client, 1, 0, 450);
+	rig_submit(&w.client, &endless);
+	for (uint32_t i = 0; i < 40; i++) {
+		const struct msg_row row = {1, i ? 1 : prompt.n};
+		const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+
+		step = rig_step(&w.client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
+		w.results[2] = (struct rig_result){0};
+		rig_submit(&w.client, &step);
+		rig_wait(&w.client, w.results, 2);
+		assert_int_equal(w.results[2].status, 0);
+		assert_int_equal(*rig_tokens(&w.client, &step), answer[i]);
+	}
+	rig_wait(&w.client, w.results, 1);
+	assert_int_equal(w.results[1].n_generated, 450);
+	close_world(&w);
+}
+
+static int open_plain(void **state)
+{
+	(void)state;
+	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
+	rig_attach(&plain_rig, &plain, 8);
+	return 0;
+}
+
+static int close_plain(void **state)
+{
+	(void)state;
+	rig_detach(&plain);
+	rig_close(&plain_rig);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_request_ends_at_any_token_and_leaves_its_history),
+		cmocka_unit_test(test_stop_token_among_accepted_drafts_is_the_last),
+		cmocka_unit_test(test_truncated_history_is_exact),
+		cmocka_unit_test(test_forks_have_the_history_and_the_drafts_of_it),
+		cmocka_unit_test(test_sequences_reach_the_last_position_of_the_last_page),
+		cmocka_unit_test(test_cancelled_and_overdue_requests_leave_their_history),
+		cmocka_unit_test(test_histories_that_the_draft_missed_have_no_drafts),
+		cmocka_unit_test(test_own_loops_beside_verifications_have_their_own_tokens),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine speculation's ends", tests, open_plain, close_plain);
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A model with a draft under load, and losing its device: verifications take many of a step's tokens,
+ * and nobody waits for others' ends; a device lost in any op of speculation ends every request.
+ */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/internal.h"
+#include "tests/device.h"
+
+static const char *draft_folder(void)
+{
+	static char path[512];
+	const char *source = getenv("MIMEO_SOURCE");
+
+	snprintf(path, sizeof(path), "%s/examples/models/tinycalc-eagle", source ? source : ".");
+	return path;
+}
+
+struct world {
+	struct rig rig;
+	struct rig_client client;
+	struct rig_result results[64];
+};
+
+static void open_world(struct world *w, const struct rig_options *o)
+{
+	struct rig_options options = *o;
+
+	options.draft = draft_folder();
+	*w = (struct world){0};
+	rig_open(&w->rig, &options);
+	rig_attach(&w->rig, &w->client, 64);
+}
+
+static void close_world(struct world *w)
+{
+	rig_detach(&w->client);
+	rig_close(&w->rig);
+}
+
+/* ---- room in a step ---- */
+
+struct room {
+	uint32_t n_drafts, max_batch_tokens, n_endless;
+};
+
+/* Decodes that take all tokens of a step: prompts come in between all the same. */
+static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **state)
+{
+	static const struct room rooms[] = {{3, 60, 15}, {4, 20, 15}, {4, 5, 4}, {8, 9, 4}, {1, 16, 8}};
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
+		const struct room *room = &rooms[i];
+		uint32_t n_ended = 0;
+		struct rig_request request;
+		struct world w;
+
+		open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
+			.n_drafts = room->n_drafts, .max_batch_tokens = room->max_batch_tokens,
+			.max_requests = room->n_endless + 1});
+		for (uint32_t r = 1; r <= room->n_endless; r++) {
+			request = rig_endless(&w.client, r, 0, 480);
+			rig_submit(&w.client, &request);
+		}
+		while (!w.results[room->n_endless].n_generated)
+			rig_poll(&w.client, w.results);
+		request = rig_ask_text(&w.client, 0, 0, "9+8=");
+		rig_submit(&w.client, &request);
+		rig_wait(&w.client, w.results, 0);
+		rig_assert_text(&w.client, &request, &w.results[0], "17");
+		for (uint32_t r = 1; r <= room->n_endless; r++)
+			n_ended += w.results[r].done;
+		if (n_ended)
+			fail_msg("%u drafts, %u tokens: %u of %u others had ended before",
+				room->n_drafts, room->max_batch_tokens, n_ended, room->n_endless);
+		for (uint32_t r = 1; r <= room->n_endless; r++)
+			rig_wait(&w.client, w.results, r);
+		close_world(&w);
+	}
+}
+
+/* ---- a device to lose ---- */
+
+static uint64_t runs_of(const struct rig *rig)
+{
+	return atomic_load(&((const struct cpu_device *)rig->device)->forced.n_runs);
+}
+
+static void open_to_lose(struct world *w, const char *op, uint64_t at, enum graph_mode mode)
+{
+	char fault[64];
+
+	snprintf(fault, sizeof(fault), "op:%s:%llu", op, (unsigned long long)at);
+	setenv(test_fault_variable(), fault, 1);
+	open_world(w, &(struct rig_options){
+		.mode = mode, .n_drafts = 4, .capture_sizes = (const uint32_t[]){5, 16, 64},
+		.n_capture_sizes = 3});
+	unsetenv(test_fault_variable());
+}
+
+/* What a device runs of it before anybody asks for anything. */
+static uint64_t runs_of_set_up(const char *op, enum graph_mode mode)
+{
+	struct world w;
+	uint64_t n;
+
+	open_to_lose(&w, op, UINT32_MAX, mode);
+	n = runs_of(&w.rig);
+	close_world(&w);
+	return n;
+}
+
+static void lose(const char *op, uint64_t at, enum graph_mode mode)
+{
+	struct rig_request requests[6], again;
+	struct world w;
+	char name[64];
+
+	open_to_lose(&w, op, at, mode);
+	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+	for (uint32_t i = 0; i < 6; i++) {
+		requests[i] = rig_endless(&w.client, i, i == 5, 400);
+		rig_submit(&w.client, &requests[i]);
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		rig_wait(&w.client, w.results, i);
+		assert_int_equal(w.results[i].status, STATUS_E_DEVICE_LOST);
+	}
+	snprintf(name, sizeof(name), "%s launch", op);
+	assert_non_null(strstr(rig_report(&w.rig, ENGINE_DEVICE_LOST).text, name));
+	again = rig_ask_text(&w.client, 7, 0, "9+8=");
+	assert_int_equal(rig_do(&w.client, &again).status, STATUS_E_DEVICE_LOST);
+	close_world(&w);
+}
+
+static void test_device_lost_in_an_op_of_speculation_ends_every_request(void **state)
+{
+	static const char *const ops[] = {"verify", "draft_begin", "draft_advance"};
+	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
+
+	(void)state;
+	for (int o = 0; o < 3; o++) {
+		for (int m = 0; m < 2; m++) {
+			uint64_t first = runs_of_set_up(ops[o], modes[m]);
+
+			for (uint64_t at = first + 1; at <= first + 9; at += 2)
+				lose(ops[o], at, modes[m]);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_prompt_is_answered_beside_verifications_that_fill_steps),
+		cmocka_unit_test(test_device_lost_in_an_op_of_speculation_ends_every_request),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine speculation under load", tests, NULL, NULL);
+}
