@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/daemon/made.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+extern char **environ;
+
+static const char *root(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? value : ".";
+}
+
+void made_init(struct made *made, const char *const options[])
+{
+	char program[512];
+	const char *argv[MADE_OPTIONS_MAX + 4] = {program};
+	unsigned n = 1;
+	posix_spawn_file_actions_t actions;
+	int status;
+	pid_t pid;
+
+	snprintf(program, sizeof(program), "%s/examples/make-checkpoint", root("MIMEO_BUILD"));
+	snprintf(made->folder, sizeof(made->folder), "%s/mimeo-made-XXXXXX",
+		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_non_null(mkdtemp(made->folder));
+	for (; options[n - 1]; n++) {
+		assert_true(n <= MADE_OPTIONS_MAX);
+		argv[n] = options[n - 1];
+	}
+	argv[n++] = "--threads";
+	argv[n++] = "1";
+	argv[n] = made->folder;
+	/* What it says is not the test's to say. */
+	assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+	assert_int_equal(posix_spawn_file_actions_adddup2(&actions, 2, 1), 0);
+	if (posix_spawn(&pid, program, &actions, NULL, (char *const *)argv, environ))
+		fail_msg("%s does not run", program);
+	posix_spawn_file_actions_destroy(&actions);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+void made_deinit(struct made *made)
+{
+	DIR *folder = opendir(made->folder);
+	char path[600];
+
+	assert_non_null(folder);
+	for (struct dirent *entry; (entry = readdir(folder));) {
+		snprintf(path, sizeof(path), "%s/%s", made->folder, entry->d_name);
+		if (entry->d_name[0] != '.')
+			unlink(path);
+	}
+	closedir(folder);
+	assert_int_equal(rmdir(made->folder), 0);
+}
+
+static uint8_t *read_weights(FILE *file, size_t *ret_size)
+{
+	uint8_t *bytes;
+
+	assert_int_equal(fseek(file, 0, SEEK_END), 0);
+	*ret_size = (size_t)ftell(file);
+	rewind(file);
+	bytes = malloc(*ret_size);
+	assert_non_null(bytes);
+	assert_int_equal(fread(bytes, 1, *ret_size, file), *ret_size);
+	rewind(file);
+	return bytes;
+}
+
+/* fc [hidden, 2 hidden] bf16 := 0 | 1 */
+static void pass_hidden(uint8_t *data, const json_t *fc)
+{
+	uint64_t at = (uint64_t)json_integer_value(
+		json_array_get(json_object_get(fc, "data_offsets"), 0));
+	uint64_t hidden = (uint64_t)json_integer_value(
+		json_array_get(json_object_get(fc, "shape"), 0));
+	const uint16_t one = 0x3f80;
+
+	assert_string_equal(json_string_value(json_object_get(fc, "dtype")), "BF16");
+	for (uint64_t i = 0; i < hidden; i++)
+		memcpy(data + at + (i * 2 * hidden + hidden + i) * sizeof(one), &one, sizeof(one));
+}
+
+void made_repeat(const struct made *made)
+{
+	char path[300];
+	uint64_t n_header;
+	uint8_t *bytes;
+	json_t *header;
+	size_t size;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/model.safetensors", made->folder);
+	file = fopen(path, "r+e");
+	assert_non_null(file);
+	bytes = read_weights(file, &size);
+	memcpy(&n_header, bytes, sizeof(n_header));
+	header = json_loadb((const char *)bytes + sizeof(n_header), n_header, 0, NULL);
+	assert_non_null(header);
+	memset(bytes + sizeof(n_header) + n_header, 0, size - sizeof(n_header) - n_header);
+	pass_hidden(bytes + sizeof(n_header) + n_header, json_object_get(header, "fc.weight"));
+	assert_int_equal(fwrite(bytes, 1, size, file), size);
+	assert_int_equal(fclose(file), 0);
+	json_decref(header);
+	free(bytes);
+}
+
+const char *made_source(const char *below)
+{
+	static char paths[4][512];
+	static unsigned turn;
+	char *path = paths[turn++ % 4];
+
+	snprintf(path, sizeof(paths[0]), "%s/%s", root("MIMEO_SOURCE"), below);
+	return path;
+}
