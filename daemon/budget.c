@@ -99,6 +99,10 @@ int budget_plan(const struct budget *budget, struct budget_model *models, uint32
 		if (r == 0)
 			r = charge(&models[i], models[i].pool_bytes, "activations and inputs", &left, text,
 				size);
+		if (r == 0)
+			r = charge(&models[i], models[i].draft_logits_bytes,
+				"drafts' logits (max_requests x draft_tokens x vocabulary)", &left,
+				text, size);
 	}
 	uint64_t share = kv_share(budget, models, n_models, left);
 	for (uint32_t i = 0; i < n_models && r == 0; i++)

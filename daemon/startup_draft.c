@@ -6,6 +6,41 @@
 #include "attention/kv_cache.h"
 #include "daemon/log.h"
 #include "daemon/model/draft.h"
+#include "daemon/table_format.h"
+#include "kernels/ops.h"
+
+/* Requests that bring a mask have no drafts; where all have one, nobody would. */
+static int check_options(
+	const struct startup_model *model, const struct config *config, struct startup_error *error)
+{
+	const char *name = model->options->name;
+	uint32_t n_drafts = startup_model_drafts(model);
+
+	if (1 + n_drafts > config->max_batch_tokens)
+		return startup_refuse(error, -EINVAL,
+			"model %s: draft_tokens %u: a step has %u tokens at most, see "
+			"--max-batch-tokens",
+			name, n_drafts, config->max_batch_tokens);
+	if (model->options->mask.kind != MSG_MASK_DEFAULT_KIND)
+		return startup_refuse(error, -EINVAL,
+			"model %s: draft: it knows the causal mask alone, and by --mask none of its "
+			"requests has that: no --mask, or no --draft",
+			name);
+	return 0;
+}
+
+static int check_device(const struct startup_model *model, const struct device *device,
+	const struct device_info *info, struct startup_error *error)
+{
+	const struct kernel_ops *ops = device->kernels;
+
+	if (ops->verify && ops->draft_begin && ops->draft_advance)
+		return 0;
+	return startup_refuse(error, -ENOTSUP,
+		"model %s: draft: the %s device does not verify drafts yet: another --device, or no "
+		"--draft",
+		model->options->name, info->kind);
+}
 
 /* Lengths of rows that verify are known on the device alone. */
 static int choose_attention(struct startup_model *model, const struct config *config,
@@ -30,21 +65,18 @@ static int choose_attention(struct startup_model *model, const struct config *co
 }
 
 int startup_draft_examine(struct startup_model *model, const struct config *config,
-	const struct device_info *info, struct startup_error *error)
+	const struct device *device, const struct device_info *info, struct startup_error *error)
 {
 	const char *dir = model->options->draft, *name = model->options->name;
-	uint32_t n_drafts = startup_model_drafts(model);
 	struct model_error model_error = {.text = ""};
 	uint64_t bytes;
 
-	if (!n_drafts)
+	if (!startup_model_drafts(model))
 		return 0;
-	if (1 + n_drafts > config->max_batch_tokens)
-		return startup_refuse(error, -EINVAL,
-			"model %s: draft_tokens %u: a step has %u tokens at most, see "
-			"--max-batch-tokens",
-			name, n_drafts, config->max_batch_tokens);
-	int r = draft_config_load(dir, &model->draft, &model_error);
+	int r = check_options(model, config, error);
+	if (r < 0)
+		return r;
+	r = draft_config_load(dir, &model->draft, &model_error);
 	if (r == 0) {
 		model->has_draft = true;
 		r = draft_check(dir, &model->draft, &model->config, &model_error);
@@ -54,6 +86,9 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 			&bytes, &model_error);
 	if (r < 0)
 		return startup_refuse(error, r, "model %s: draft: %s", name, model_error.text);
+	r = check_device(model, device, info, error);
+	if (r < 0)
+		return r;
 	const struct kv_config kv = model_kv(&model->draft, info, config->page_tokens);
 	model->memory->weights_bytes += bytes;
 	model->memory->page_bytes += kv_page_bytes(&kv);
@@ -64,6 +99,7 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	struct startup_error *error)
 {
 	struct model_error model_error = {.text = ""};
+	char bytes[TABLE_FORMAT_MAX];
 
 	if (!model->has_draft)
 		return 0;
@@ -75,7 +111,8 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %u tokens a step", model->options->name,
-		model->draft.architecture, options->n_drafts);
+	log_info("model %s: draft: %s, %u tokens a step, %s for what requests draw them from",
+		model->options->name, model->draft.architecture, options->n_drafts,
+		table_format_bytes(bytes, (double)model->memory->draft_logits_bytes));
 	return 0;
 }

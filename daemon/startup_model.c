@@ -94,7 +94,8 @@ static int measure(struct startup_model *model, const struct device_info *info,
 			"model %s: its inputs exceed any memory: lower --max-seq-len or "
 			"--max-requests",
 			model->options->name);
-	model->memory->pool_bytes = needs.pool_bytes + needs.inputs_bytes +
+	model->memory->draft_logits_bytes = needs.draft_logits_bytes;
+	model->memory->pool_bytes = needs.pool_bytes + needs.inputs_bytes - needs.draft_logits_bytes +
 				    (strcmp(info->kind, "cpu") == 0 ? needs.pinned_bytes : 0);
 	return 0;
 }
@@ -129,7 +130,7 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 
 	const struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
 	model->memory->page_bytes = kv_page_bytes(&kv);
-	r = startup_draft_examine(model, config, info, error);
+	r = startup_draft_examine(model, config, engine->device, info, error);
 	return r < 0 ? r : measure(model, info, engine, error);
 }
 

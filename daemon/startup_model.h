@@ -49,10 +49,10 @@ struct attention_config startup_model_attention(const struct startup_model *mode
 
 /* ---- startup_draft.c ---- */
 
-/* The model's draft, once its target's config is read: config, attention, what its weights and its part of
- * a page take, which is added to the model's. 0 if there is none. */
+/* The model's draft, once its target's config is read: whether the device can verify it, config, attention,
+ * what its weights and its part of a page take, which is added to the model's. 0 if there is none. */
 int startup_draft_examine(struct startup_model *model, const struct config *config,
-	const struct device_info *info, struct startup_error *error);
+	const struct device *device, const struct device_info *info, struct startup_error *error);
 int startup_draft_load(const struct startup_model *model, struct engine_model_options *options,
 	struct startup_error *error);
 

@@ -83,6 +83,21 @@ static void test_weights_beyond_the_budget_are_refused_by_name(void **state)
 	assert_non_null(strstr(text, "model large: its weights need"));
 }
 
+static void test_logits_of_drafts_are_charged_and_refused_by_name(void **state)
+{
+	struct budget_model model = model_of(10 * MIB);
+
+	(void)state;
+	model.draft_logits_bytes = 50 * MIB;
+	assert_int_equal(plan(100 * MIB, &model, 1), 0);
+	assert_int_equal(model.kv_pages, 38); /* less 10, 50, 1 of activations and a null page */
+	model = model_of(10 * MIB);
+	model.draft_logits_bytes = 90 * MIB;
+	assert_int_equal(plan(100 * MIB, &model, 1), -ENOMEM);
+	assert_non_null(strstr(text, "model m: its drafts' logits (max_requests x draft_tokens x "
+				     "vocabulary) need 90.0 MiB, and 89.0 MiB of"));
+}
+
 static void test_null_page_is_charged_too(void **state)
 {
 	struct budget_model model = model_of(0);
@@ -129,6 +144,7 @@ int main(void)
 		cmocka_unit_test(test_size_of_its_own_goes_before_the_shares),
 		cmocka_unit_test(test_host_keeps_seven_eighths_and_all_above_a_gigabyte),
 		cmocka_unit_test(test_weights_beyond_the_budget_are_refused_by_name),
+		cmocka_unit_test(test_logits_of_drafts_are_charged_and_refused_by_name),
 		cmocka_unit_test(test_null_page_is_charged_too),
 		cmocka_unit_test(test_share_below_a_page_is_refused),
 		cmocka_unit_test(test_sizes_whose_sum_overflows_are_refused),

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What has no drafts beside what has: requests with masks, step requests with embeddings, results in
+ * device buffers. Each shares steps with a request that speculates; it gets what it gets of the model
+ * without a draft, to the last bit, and verifies nothing itself.
+ */
+#include "tests/daemon/rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/daemon/made.h"
+#include "tests/device.h"
+
+enum { K = 4, N_PROMPT = 40, N_TOKENS = 24, N_ENDLESS = 60, VOCAB = 256, HIDDEN = 160 };
+enum { RESULTS = 1, EMBEDDINGS = 2 }; /* buffers */
+
+static const struct msg_mask masks[] = {
+	{.kind = MSG_MASK_DEFAULT_KIND},
+	{.kind = MSG_MASK_WINDOW_KIND, .window = 7},
+	{.kind = MSG_MASK_WINDOW_KIND, .window = 6, .sinks = 3},
+	{.kind = MSG_MASK_PREFIX_KIND, .prefix = 33},
+	{.kind = MSG_MASK_DOCUMENTS_KIND},
+};
+enum { N_MASKS = sizeof(masks) / sizeof(masks[0]), N_STEPS = 3 };
+
+/* All that a run gives. */
+struct outcome {
+	int32_t endless[N_ENDLESS];
+	int32_t tokens[N_MASKS][N_TOKENS], after[N_TOKENS];
+	float logits[N_MASKS][VOCAB];
+	float step_logits[N_STEPS][VOCAB], step_hidden[N_STEPS][HIDDEN];
+};
+
+struct world {
+	struct rig rig;
+	struct rig_client client, stranger;
+	struct rig_result results[8], strangers[8];
+	struct engine_buffer buffers[2];
+	_Alignas(64) float rows[VOCAB + HIDDEN + 64];
+	_Alignas(64) float embeddings[8 * HIDDEN];
+	uint64_t endless_rows; /* that one verifies */
+};
+
+static void add_buffer(struct world *w, uint32_t id, void *address, uint64_t bytes)
+{
+	struct engine_buffer *buffer = &w->buffers[id - 1];
+
+	buffer->address = address;
+	buffer->bytes = bytes;
+	atomic_store(&buffer->open, true);
+}
+
+static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
+{
+	const struct rig_options options = {.mode = mode, .attention = "flex",
+		.draft = with_draft ? made_source("examples/models/tinycalc-eagle") : NULL,
+		.n_drafts = with_draft ? K : 0};
+	uint64_t seed = 1;
+
+	*w = (struct world){0};
+	rig_open(&w->rig, &options);
+	rig_attach(&w->rig, &w->client, 8);
+	rig_attach(&w->rig, &w->stranger, 8);
+	for (uint32_t i = 0; i < 8 * HIDDEN; i++) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		w->embeddings[i] = (float)(seed >> 40) / (float)(1 << 23) - 1;
+	}
+	add_buffer(w, RESULTS, w->rows, sizeof(w->rows));
+	add_buffer(w, EMBEDDINGS, w->embeddings, sizeof(w->embeddings));
+	w->client.port->buffers = w->buffers;
+	w->client.port->n_buffers = 2;
+}
+
+static void close_world(struct world *w)
+{
+	rig_detach(&w->client);
+	rig_detach(&w->stranger);
+	rig_close(&w->rig);
+}
+
+static uint64_t verified(const struct world *w)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(w->rig.engine, 0, &facts);
+	return facts.speculation.n_rows;
+}
+
+/* Client's request 0 and the stranger's endless one, in shared steps; rows that the client's verified. */
+static uint64_t run_beside(struct world *w, const struct rig_request *request, struct outcome *o)
+{
+	const struct engine_stats *stats = engine_stats(w->rig.engine);
+	uint64_t before = verified(w), n_steps, n_rows;
+	struct rig_request endless = rig_endless(&w->stranger, 1, 0, N_ENDLESS);
+
+	rig_gate_close(&w->rig);
+	n_steps = stats->n_steps;
+	n_rows = stats->n_rows;
+	w->results[0] = w->strangers[1] = (struct rig_result){0};
+	rig_submit(&w->stranger, &endless);
+	if (request)
+		rig_submit(&w->client, request);
+	rig_gate_open(&w->rig);
+	rig_wait(&w->stranger, w->strangers, 1);
+	assert_int_equal(w->strangers[1].n_generated, N_ENDLESS);
+	memcpy(o->endless, rig_tokens(&w->stranger, &endless), sizeof(o->endless));
+	if (request) {
+		rig_wait(&w->client, w->results, 0);
+		assert_int_equal(w->results[0].status, 0);
+		assert_true(stats->n_rows - n_rows > stats->n_steps - n_steps);
+	}
+	return verified(w) - before - w->endless_rows;
+}
+
+static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buffer)
+{
+	struct msg_output layout = msg_output_layout(N_TOKENS, 1, VOCAB, 0, HIDDEN);
+	struct msg_generate msg = rig_greedy(N_PROMPT, N_TOKENS);
+	int32_t payload[3 * N_PROMPT];
+	struct rig_request request;
+	uint64_t words[N_PROMPT], n_verified;
+	bool has_words = msg_mask_has_words(&masks[i]);
+
+	rig_nonsense(payload, N_PROMPT, i);
+	for (uint32_t t = 0; t < N_PROMPT; t++)
+		words[t] = t / 9;
+	memcpy(payload + N_PROMPT, words, sizeof(words));
+	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.mask = masks[i];
+	if (in_buffer)
+		msg.logits = (struct msg_place){.buffer = RESULTS, .offset = 64};
+	request = rig_generate(&w->client, 0, payload, has_words ? 3 * N_PROMPT : N_PROMPT, &msg);
+	memset(w->rows, 0xff, sizeof(w->rows));
+	n_verified = run_beside(w, &request, o);
+	assert_int_equal(w->results[0].n_generated, N_TOKENS);
+	memcpy(o->tokens[i], rig_tokens(&w->client, &request), sizeof(o->tokens[i]));
+	memcpy(o->logits[i], in_buffer ? w->rows + 16 : rig_logits(&w->client, &request, &layout),
+		sizeof(o->logits[i]));
+	if (!w->endless_rows || masks[i].kind != MSG_MASK_DEFAULT_KIND)
+		assert_int_equal(n_verified, 0);
+	else
+		assert_true(n_verified > 0);
+}
+
+/* Five tokens, then one and one more, by embeddings; results in a buffer. */
+static void run_steps(struct world *w, struct outcome *o)
+{
+	static const int32_t none[5];
+	uint32_t at = 0;
+
+	rig_ok(&w->client, 1, RING_OP_OPEN, 1, 0);
+	for (uint32_t i = 0; i < N_STEPS; i++) {
+		const struct msg_row row = {1, i ? 1 : 5};
+		const struct msg_step msg = {.n_rows = 1,
+			.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN,
+			.logits = {.buffer = RESULTS, .offset = 64},
+			.hidden = {.buffer = RESULTS, .offset = 64 + VOCAB * sizeof(float)},
+			.embeddings = {.buffer = EMBEDDINGS, .offset = at * HIDDEN * sizeof(float)}};
+		struct rig_request request = rig_step(&w->client, 0, &msg, &row, none);
+
+		memset(w->rows, 0xff, sizeof(w->rows));
+		assert_int_equal(run_beside(w, &request, o), 0);
+		for (uint32_t j = 0; j < VOCAB + HIDDEN; j++)
+			assert_true(isfinite(w->rows[16 + j])); /* written */
+		memcpy(o->step_logits[i], w->rows + 16, sizeof(o->step_logits[i]));
+		memcpy(o->step_hidden[i], w->rows + 16 + VOCAB, sizeof(o->step_hidden[i]));
+		at += row.n_tokens;
+	}
+}
+
+/* The draft has not seen what steps appended. */
+static void run_after(struct world *w, struct outcome *o)
+{
+	struct msg_generate msg = rig_greedy(3, N_TOKENS);
+	static const int32_t tokens[] = {'1', '+', '2'};
+	struct rig_request request;
+
+	msg.sequence = 1;
+	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	request = rig_generate(&w->client, 0, tokens, 3, &msg);
+	assert_int_equal(run_beside(w, &request, o), 0);
+	memcpy(o->after, rig_tokens(&w->client, &request), sizeof(o->after));
+	rig_ok(&w->client, 1, RING_OP_CLOSE, 1, 0);
+}
+
+static void run(enum graph_mode mode, bool with_draft, struct outcome *ret)
+{
+	struct outcome again;
+	struct world w;
+
+	open_world(&w, mode, with_draft);
+	w.endless_rows = run_beside(&w, NULL, ret);
+	assert_true(with_draft ? w.endless_rows > 0 : !w.endless_rows);
+	for (uint32_t i = 0; i < N_MASKS; i++) {
+		run_mask(&w, i, ret, false);
+		run_mask(&w, i, &again, true);
+		assert_memory_equal(again.tokens[i], ret->tokens[i], sizeof(ret->tokens[i]));
+		assert_memory_equal(again.logits[i], ret->logits[i], sizeof(ret->logits[i]));
+	}
+	run_steps(&w, ret);
+	run_after(&w, ret);
+	close_world(&w);
+}
+
+static struct outcome expected; /* without a draft */
+
+static int make_expected(void **state)
+{
+	(void)state;
+	run(GRAPH_NONE, false, &expected);
+	return 0;
+}
+
+static const enum graph_mode modes[] = {
+	GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL};
+
+static void test_what_has_no_drafts_is_the_same_beside_what_has(void **state)
+{
+	const enum graph_mode *mode = *state;
+	struct outcome o;
+
+	run(*mode, true, &o);
+	assert_memory_equal(o.endless, expected.endless, sizeof(o.endless));
+	for (uint32_t i = 0; i < N_MASKS; i++) {
+		assert_memory_equal(o.tokens[i], expected.tokens[i], sizeof(o.tokens[i]));
+		assert_memory_equal(o.logits[i], expected.logits[i], sizeof(o.logits[i]));
+	}
+	for (uint32_t i = 0; i < N_STEPS; i++) {
+		assert_memory_equal(
+			o.step_logits[i], expected.step_logits[i], sizeof(o.step_logits[i]));
+		assert_memory_equal(
+			o.step_hidden[i], expected.step_hidden[i], sizeof(o.step_hidden[i]));
+	}
+	assert_memory_equal(o.after, expected.after, sizeof(o.after));
+}
+
+int main(void)
+{
+	enum { N = sizeof(modes) / sizeof(modes[0]) };
+	static struct CMUnitTest tests[N];
+	static char names[N][96];
+
+	for (size_t i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]),
+			"test_what_has_no_drafts_is_the_same_beside_what_has_%s",
+			graph_mode_name(modes[i]));
+		tests[i] = (struct CMUnitTest){.name = names[i],
+			.test_func = test_what_has_no_drafts_is_the_same_beside_what_has,
+			.initial_state = (void *)(uintptr_t)&modes[i]};
+	}
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name(
+		"engine speculation, beside others", tests, make_expected, NULL);
+}
