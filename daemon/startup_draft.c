@@ -21,7 +21,7 @@ static int check_options(
 			"model %s: draft_tokens %u: a step has %u tokens at most, see "
 			"--max-batch-tokens",
 			name, n_drafts, config->max_batch_tokens);
-	if (model->options->mask.kind != MSG_MASK_DEFAULT_KIND)
+	if (model->options->mask.window || model->options->mask.prefix)
 		return startup_refuse(error, -EINVAL,
 			"model %s: draft: it knows the causal mask alone, and by --mask none of its "
 			"requests has that: no --mask, or no --draft",

@@ -444,6 +444,7 @@ struct op_draft_begin {
 	const int32_t *sampled; /* [n_rows, 1 + K] of verify */
 	struct draft_inputs draft;
 	uint32_t n_rows, n_tokens; /* padded; tails go to max_rows and max_tokens all the same */
+	uint64_t *began;           /* pinned; NULL, or := when it began, as op_prepare's */
 };
 
 /*

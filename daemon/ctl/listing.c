@@ -99,6 +99,8 @@ static const struct table_column models_columns[] = {
 	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .wide = true},
 	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .wide = true},
 	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .wide = true},
+	{"draft_seconds", "DRAFT TIME", TABLE_SECONDS, .wide = true},
+	{"draft_steps", NULL, TABLE_COUNT},
 	{"verified_rows", NULL, TABLE_COUNT},
 	{"verified_tokens", NULL, TABLE_COUNT},
 };

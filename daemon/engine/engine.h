@@ -131,6 +131,7 @@ struct engine_port {
 struct engine_needs {
 	uint64_t pool_bytes;   /* of the device: activations */
 	uint64_t inputs_bytes; /* of the device: persistent inputs */
+	uint64_t draft_logits_bytes; /* of these: what drafts were drawn from, of all slots */
 	uint64_t pinned_bytes; /* of the host: what feeds them */
 };
 /* What a model takes beside its weights and KV cache, by the options' limits, with a draft (or NULL, 0)
@@ -217,11 +218,19 @@ const char *engine_loop_reason(const struct engine *engine);
 
 #define ENGINE_DRAFTS_MAX 8 /* SPECULATE_MAX */
 
-/* Rows that verified drafts. tokens: what their requests took of them, those that held and the ones
- * behind; accepted: how often draft i held. */
+/*
+ * Rows that verified drafts, and tokens that their requests took of them: drafts that held, and the tokens
+ * behind. Of these rows, draft i was offered if the request had room for it: it speculates so far ahead,
+ * and neither its limit nor a token before the draft ended it. It was accepted if it held, too, and all
+ * before it did; accepted by offered is its rate.
+ *
+ * Steps that had a draft's part, and the lane's time for it: from the target's last kernel, and copies of
+ * results, to the step's end.
+ */
 struct engine_speculation {
 	uint64_t n_rows, n_tokens;
-	uint64_t n_accepted[ENGINE_DRAFTS_MAX];
+	uint64_t n_offered[ENGINE_DRAFTS_MAX], n_accepted[ENGINE_DRAFTS_MAX];
+	uint64_t n_draft_steps, draft_ns;
 };
 
 struct engine_model_facts {

@@ -28,6 +28,27 @@ uint32_t engine_n_models(const struct engine *engine)
 	return engine->n_runners;
 }
 
+static uint64_t value(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static struct engine_speculation speculation_of(const struct runner *runner)
+{
+	struct engine_speculation ret = {
+		.n_rows = value(&runner->n_verified),
+		.n_tokens = value(&runner->n_verified_tokens),
+		.n_draft_steps = value(&runner->n_draft_steps),
+		.draft_ns = value(&runner->draft_ns),
+	};
+
+	for (unsigned i = 0; i < SPECULATE_MAX; i++) {
+		ret.n_offered[i] = value(&runner->n_offered[i]);
+		ret.n_accepted[i] = value(&runner->n_accepted[i]);
+	}
+	return ret;
+}
+
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	const struct runner *runner = &engine->runners[model];
@@ -46,16 +67,12 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.page_tokens = engine->options.page_tokens,
 		.pages_total = kv_pages_total(runner->kv),
 		.pages_free = atomic_load_explicit(&runner->pages_free, memory_order_relaxed),
-		.kv_bytes = kv_pages_total(runner->kv) * kv_page_bytes(kv_cache_config(runner->kv)),
+		.kv_bytes = kv_pages_total(runner->kv) * runner_page_bytes(runner),
 		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
 		.n_graphs = graphs->n,
 		.draft = runner->options.draft ? runner->options.draft->config.architecture : NULL,
 		.n_drafts = runner->options.n_drafts,
-		.speculation = {
-			.n_rows = atomic_load_explicit(&runner->n_verified, memory_order_relaxed),
-			.n_tokens = atomic_load_explicit(
-				&runner->n_verified_tokens, memory_order_relaxed),
-		},
+		.speculation = speculation_of(runner),
 		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
 		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
 	};
@@ -67,9 +84,6 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		ret->capture_seconds +=
 			(double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9;
 	}
-	for (unsigned i = 0; i < SPECULATE_MAX; i++)
-		ret->speculation.n_accepted[i] =
-			atomic_load_explicit(&runner->n_accepted[i], memory_order_relaxed);
 	for (unsigned i = 0; i < N_EAGER_REASONS; i++)
 		ret->n_eager[i] = atomic_load_explicit(&runner->n_eager[i], memory_order_relaxed);
 }

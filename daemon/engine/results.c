@@ -84,12 +84,19 @@ static uint32_t prompt_done(const struct sequence *s, const struct request *requ
 	return end > start ? end - start : 0;
 }
 
-static void count_verified(struct runner *runner, uint32_t taken, uint32_t n)
+/* Of a row that had n_drafts, n_held of which held; its request took so many tokens, and if that ended it,
+ * it had no room for drafts behind them. */
+static void count_verified(
+	struct runner *runner, uint32_t n_drafts, uint32_t n_held, uint32_t taken, bool ended)
 {
+	uint32_t n_offered = ended && taken < n_drafts ? taken : n_drafts;
+
 	count(&runner->n_verified, 1);
 	count(&runner->n_verified_tokens, taken);
-	for (uint32_t i = 0; i + 1 < n; i++)
-		count(&runner->n_accepted[i], 1);
+	for (uint32_t i = 0; i < n_offered; i++) {
+		count(&runner->n_offered[i], 1);
+		count(&runner->n_accepted[i], i < n_held);
+	}
 }
 
 /* The row's token, or of one that verified those that held and the one behind them: the host counted on
@@ -97,19 +104,17 @@ static void count_verified(struct runner *runner, uint32_t taken, uint32_t n)
 static void take_tokens(struct request *request, struct sequence *s, const struct flight_row *row,
 	const int32_t *sampled)
 {
-	uint32_t n_drafts = s->runner->options.n_drafts, n = 1;
+	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
 
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
 		n++;
-	uint32_t taken = 0;
-
 	s->n_pending--;
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request)
 		take_token(request, s, sampled[taken++]);
 	if (row->verify && s->n_drafts)
-		count_verified(s->runner, taken, n);
+		count_verified(s->runner, s->n_drafts, n - 1, taken, s->request != request);
 }
 
 static void take_row(struct flight *flight, uint32_t i)
@@ -149,6 +154,10 @@ static void count_lane(struct engine *engine, const struct flight *flight)
 	if (flight->entry && ended > began)
 		graph_entry_timed(flight->entry, ended - began);
 	count(&engine->stats.lane_ns, ended - began);
+	if (flight->drafts) {
+		count(&flight->runner->draft_ns, ended - *flight->slot->draft_began);
+		count(&flight->runner->n_draft_steps, 1);
+	}
 	if (!flight->follows || !before)
 		return;
 	/* The next launch may begin before the last one's very end. */

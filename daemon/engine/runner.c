@@ -121,6 +121,7 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	if (counting.failed)
 		return -EOVERFLOW;
 	needs.pool_bytes = counting.used;
+	needs.draft_logits_bytes = inputs_draft_logits(&limits);
 	*ret = needs;
 	return 0;
 }
@@ -455,8 +456,7 @@ static uint64_t reserve_of(const struct engine *engine, const struct device_info
 	return bytes;
 }
 
-/* Of a page, the draft's part counted in. */
-static uint64_t page_bytes(const struct runner *runner)
+uint64_t runner_page_bytes(const struct runner *runner)
 {
 	return kv_page_bytes(kv_cache_config(runner->kv)) +
 	       (runner->draft_kv ? kv_page_bytes(kv_cache_config(runner->draft_kv)) : 0);
@@ -467,7 +467,7 @@ static uint64_t wanted_bytes(const struct runner *runner)
 {
 	uint32_t there = kv_pages_total(runner->kv), wanted = runner->options.kv_pages;
 
-	return wanted > there ? (wanted - there) * page_bytes(runner) : 0;
+	return wanted > there ? (wanted - there) * runner_page_bytes(runner) : 0;
 }
 
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
@@ -489,7 +489,7 @@ static int fit_pages(const struct runner *runner, uint32_t *ret)
 	if (sharing > left)
 		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)sharing));
 	left = (uint64_t)((double)left * ((double)kv_page_bytes(kv_cache_config(runner->kv)) /
-						 (double)page_bytes(runner)));
+						 (double)runner_page_bytes(runner)));
 	*ret = smaller(kv_pages_within(runner->kv, left), runner->options.kv_pages);
 	return 0;
 }

@@ -168,7 +168,9 @@ struct runner {
 	bool drafts;      /* the step being built has rows that draft */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
-	_Atomic uint64_t n_verified, n_verified_tokens, n_accepted[SPECULATE_MAX];
+	/* engine.h, struct engine_speculation */
+	_Atomic uint64_t n_verified, n_verified_tokens, draft_ns, n_draft_steps;
+	_Atomic uint64_t n_offered[SPECULATE_MAX], n_accepted[SPECULATE_MAX];
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 };
 
@@ -193,6 +195,7 @@ struct flight {
 	struct graph_entry *entry; /* NULL: eager */
 	uint64_t expected_ns; /* the lane's time for the last steps like it; 0: there was none */
 	bool follows; /* a generating row of it was in the runner's step before */
+	bool drafts;  /* the draft's passes are part of it */
 };
 
 /* Captures and drops while serving: late.c. */
@@ -286,6 +289,8 @@ int runner_warm_up(struct runner *runner, struct model_error *error);
 /* Where graphs are captured as they are wanted, the draft's alone. */
 int runner_capture(struct runner *runner, struct model_error *error);
 int runner_map(struct runner *runner, struct model_error *error);
+/* Of a page of its KV cache, the draft's part counted in. */
+uint64_t runner_page_bytes(const struct runner *runner);
 void runner_deinit(struct runner *runner);
 
 /* ---- session.c ---- */

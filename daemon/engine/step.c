@@ -7,6 +7,9 @@
  *	1 metadata build        0 or 1 launch, the backend's
  *	1 graph launch          model, logits, sampling (in pieces: one more than there are layers,
  *	                        an attention for each layer, logits and sampling; eager: one an op)
+ *	with a draft            1 launch for its inputs, and of n_drafts passes each 0 or 1 metadata
+ *	                        launch and 1 graph launch (eager: one an op); its time is the device's
+ *	                        to stamp, in launches that are there anyway
  *	1 outbox launch         tokens and the step's number to pinned memory
  *	1 completion per row    64 bytes into the session's ring
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
@@ -276,6 +279,7 @@ static int launch(struct runner *runner, bool *ret_launched)
 	if (flight->n_rows)
 		entry = choose_graph(runner, &shape, &reason);
 	flight->entry = entry;
+	flight->drafts = flight->n_rows && runner->drafts;
 	flight->expected_ns = entry ? entry->lane_ns : 0;
 	if (!engine->n_flights)
 		idle_begin(engine);
@@ -286,11 +290,12 @@ static int launch(struct runner *runner, bool *ret_launched)
 	if (!rc && flight->n_rows)
 		rc = executor_run(&runner->executor, entry, flight->slot, runner->query_lens,
 			runner->seq_lens, engine->lane);
-	if (!rc && runner->drafts)
-		rc = speculator_run(&runner->speculator, flight->slot->record, &shape,
-			runner->query_lens, runner->seq_lens, engine->lane);
+	/* Ahead of the draft's passes: whoever waits for results does not wait for those. */
 	if (!rc)
 		rc = launch_results(runner, flight);
+	if (!rc && flight->drafts)
+		rc = speculator_run(&runner->speculator, flight->slot->record, &shape,
+			runner->query_lens, runner->seq_lens, engine->lane);
 	if (!rc)
 		rc = launch_end(runner, flight);
 	if (rc)

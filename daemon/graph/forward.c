@@ -61,6 +61,7 @@ static int draft_begin(const struct forward_context *c, const struct attention_b
 		.draft = c->inputs->draft,
 		.n_rows = batch->padded_rows,
 		.n_tokens = n_tokens,
+		.began = c->inputs->source->draft_began,
 	});
 }
 

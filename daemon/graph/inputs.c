@@ -8,7 +8,21 @@
 
 #define TAKE(arena, n, pointer) ((pointer) = arena_take((arena), (n), sizeof(*(pointer))))
 
-/* [max_slots, K, vocab_size] floats are by far the most of it. */
+/*
+ * slot_draft_logits, [max_slots, K, vocab_size] floats, are by far the most of it: 525 MB for 256 slots, 4
+ * drafts and 128k tokens. Rejection sampling wants q, what a draft was drawn from, to the bit, a step
+ * after it was drawn. Greedy slots need none of it, but any slot may sample, and nothing that a graph
+ * reads is allocated later: so there is a place for each, counted before weights are read, and
+ * max_requests and K are what makes it smaller. Thought of, and not done:
+ *
+ *	two bytes     the law holds only if drafts are drawn from what is kept, rounded: q, and so the
+ *	              acceptance, would be another's than the draft's
+ *	made again    by the draft's head, from hidden states kept: it reads the whole head once more a
+ *	              step, and needs as many rows for the result
+ *	fewer places  than slots: who samples beyond them has no drafts, by what strangers do
+ *	draft_vocab   in place of vocab_size: a quarter for most EAGLE-3 heads, nothing for EAGLE; verify
+ *	              would have to know d2t
+ */
 static void carve_speculation(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
@@ -80,6 +94,8 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 	TAKE(arena, 1, slot->flag);
 	TAKE(arena, 1, slot->began);
 	TAKE(arena, 1, slot->ended);
+	if (l->max_drafts)
+		TAKE(arena, 1, slot->draft_began);
 }
 
 static void carve_pinned(struct inputs *inputs, struct arena *arena)
@@ -223,6 +239,7 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 	struct op_prepare args = {.inputs = inputs->persistent, .n_pages = n_pages};
 
 	inputs->built = *descriptor;
+	inputs->source = slot;
 	slot->record->padded_rows = padded_rows;
 	slot->record->padded_tokens = descriptor->tokens;
 	args.record = slot->record;

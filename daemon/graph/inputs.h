@@ -44,6 +44,7 @@ struct inputs_slot {
 	float *hidden;            /* [max_results, hidden] */
 	uint64_t *flag;           /* the last completed step that used this slot */
 	uint64_t *began, *ended;  /* that step's, on the device's clock, ns */
+	uint64_t *draft_began;    /* its draft's part, if it had one; from then on it is all draft */
 	uint64_t step;            /* the step that uses it now; 0: none yet */
 };
 
@@ -57,8 +58,16 @@ struct inputs {
 	void *device_memory, *pinned_memory;
 	uint64_t device_bytes, pinned_bytes;
 	struct descriptor built; /* what they were last written for */
+	struct inputs_slot *source; /* and from */
 	struct inputs_slot slots[INPUTS_SLOTS];
 };
+
+/* Bytes that slot_draft_logits have of the device's; limits that inputs_measure accepts. */
+static inline uint64_t inputs_draft_logits(const struct inputs_limits *limits)
+{
+	return (uint64_t)limits->max_slots * limits->max_drafts * limits->vocab_size *
+	       sizeof(float);
+}
 
 /* Bytes of either memory that inputs_init takes; nothing is allocated. -EOVERFLOW. */
 int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uint64_t *ret_pinned);

@@ -152,7 +152,7 @@ static const char *mask_of(const struct engine_model_facts *facts, char ret[MASK
 
 #define ACCEPTANCE_TEXT_MAX (ENGINE_DRAFTS_MAX * sizeof("0.00 "))
 
-/* How often each draft held, "0.95 0.91"; empty before the first verification. */
+/* How often each draft held of those that were offered, "0.95 0.91"; up to the last that was. */
 static const char *acceptance_text(
 	const struct engine_model_facts *facts, char ret[static ACCEPTANCE_TEXT_MAX])
 {
@@ -160,9 +160,9 @@ static const char *acceptance_text(
 	size_t used = 0;
 
 	ret[0] = '\0';
-	for (uint32_t i = 0; s->n_rows && i < facts->n_drafts && i < ENGINE_DRAFTS_MAX; i++) {
+	for (uint32_t i = 0; i < facts->n_drafts && i < ENGINE_DRAFTS_MAX && s->n_offered[i]; i++) {
 		/* Counted on while they are read. */
-		double rate = fmin(1, (double)s->n_accepted[i] / (double)s->n_rows);
+		double rate = fmin(1, (double)s->n_accepted[i] / (double)s->n_offered[i]);
 
 		used += (size_t)snprintf(ret + used, ACCEPTANCE_TEXT_MAX - used, "%s%.2f",
 			i ? " " : "", rate);
@@ -173,6 +173,12 @@ static const char *acceptance_text(
 static double tokens_per_verification(const struct engine_speculation *s)
 {
 	return s->n_rows ? (double)s->n_tokens / (double)s->n_rows : 0;
+}
+
+/* Of a step, on the device. */
+static double draft_seconds(const struct engine_speculation *s)
+{
+	return s->n_draft_steps ? (double)s->draft_ns * 1e-9 / (double)s->n_draft_steps : 0;
 }
 
 void answer_models(struct serve *serve, struct reply *reply)
@@ -210,7 +216,9 @@ void answer_models(struct serve *serve, struct reply *reply)
 				tokens_per_verification(&facts.speculation)),
 			CELL_TEXT("acceptance", acceptance_text(&facts, acceptance)),
 			CELL_COUNT("verified_rows", facts.speculation.n_rows),
-			CELL_COUNT("verified_tokens", facts.speculation.n_tokens));
+			CELL_COUNT("verified_tokens", facts.speculation.n_tokens),
+			CELL_NUMBER("draft_seconds", draft_seconds(&facts.speculation)),
+			CELL_COUNT("draft_steps", facts.speculation.n_draft_steps));
 	}
 }
 

@@ -193,37 +193,74 @@ static void collect_models(const struct engine *engine, struct metrics *metrics)
 	}
 }
 
-/* Of models with a draft; accepted drafts of all of them together, by position. */
-static void collect_speculation(const struct engine *engine, struct metrics *metrics)
+/* ---- speculation ---- */
+
+static double speculation_value(const struct engine_speculation *s, unsigned which)
+{
+	switch (which) {
+	case 0:
+		return (double)s->n_rows;
+	case 1:
+		return (double)s->n_tokens;
+	case 2:
+		return (double)s->n_draft_steps;
+	default:
+		return (double)s->draft_ns;
+	}
+}
+
+/* Of each model with a draft. */
+static void collect_drafts(const struct engine *engine, struct metrics *metrics)
+{
+	static const struct {
+		const char *name, *help;
+	} kinds[] = {
+		{"mimeo_verified_rows_total", "Rows that verified drafts"},
+		{"mimeo_verified_tokens_total", "Tokens that those rows gave"},
+		{"mimeo_draft_steps_total", "Steps in which a draft ran"},
+		{"mimeo_draft_nanoseconds_total", "Time of drafts on the device in those steps"},
+	};
+
+	for (unsigned which = 0; which < sizeof(kinds) / sizeof(kinds[0]); which++) {
+		for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+			struct engine_model_facts facts;
+
+			engine_model_facts(engine, model, &facts);
+			if (facts.n_drafts)
+				metrics_add_labelled(metrics, METRIC_COUNTER, kinds[which].name,
+					kinds[which].help, "model", facts.name,
+					speculation_value(&facts.speculation, which));
+		}
+	}
+}
+
+/* Of all models together, by the draft's place behind the verified token. */
+static void collect_positions(const struct engine *engine, struct metrics *metrics)
 {
 	static const char *const positions[ENGINE_DRAFTS_MAX] = {
 		"1", "2", "3", "4", "5", "6", "7", "8"};
-	struct engine_model_facts facts;
-	uint64_t n_accepted[ENGINE_DRAFTS_MAX] = {0};
+	uint64_t n_offered[ENGINE_DRAFTS_MAX] = {0}, n_accepted[ENGINE_DRAFTS_MAX] = {0};
 	uint32_t n_drafts = 0;
 
 	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+		struct engine_model_facts facts;
+
 		engine_model_facts(engine, model, &facts);
-		if (facts.n_drafts)
-			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_verified_rows_total",
-				"Rows that verified drafts", "model", facts.name,
-				(double)facts.speculation.n_rows);
 		if (facts.n_drafts > n_drafts)
 			n_drafts = facts.n_drafts;
-		for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++)
+		for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++) {
+			n_offered[i] += facts.speculation.n_offered[i];
 			n_accepted[i] += facts.speculation.n_accepted[i];
-	}
-	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
-		engine_model_facts(engine, model, &facts);
-		if (facts.n_drafts)
-			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_verified_tokens_total",
-				"Tokens that those rows gave", "model", facts.name,
-				(double)facts.speculation.n_tokens);
+		}
 	}
 	for (uint32_t i = 0; i < n_drafts && i < ENGINE_DRAFTS_MAX; i++)
+		metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_drafts_offered_total",
+			"Drafts that their requests had room for, by position", "position",
+			positions[i], (double)n_offered[i]);
+	for (uint32_t i = 0; i < n_drafts && i < ENGINE_DRAFTS_MAX; i++)
 		metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_drafts_accepted_total",
-			"Drafts that held, by their position behind the verified token", "position",
-			positions[i], (double)n_accepted[i]);
+			"Those of them that held", "position", positions[i],
+			(double)n_accepted[i]);
 }
 
 void exposition_collect(const struct serve *serve, struct metrics *metrics)
@@ -231,7 +268,8 @@ void exposition_collect(const struct serve *serve, struct metrics *metrics)
 	collect_steps(engine_stats(serve->options.engine), metrics);
 	collect_gauges(serve, metrics);
 	collect_models(serve->options.engine, metrics);
-	collect_speculation(serve->options.engine, metrics);
+	collect_drafts(serve->options.engine, metrics);
+	collect_positions(serve->options.engine, metrics);
 }
 
 void answer_metrics(struct serve *serve, struct reply *reply)

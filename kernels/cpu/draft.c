@@ -95,6 +95,8 @@ static void begin_run(const void *args, void *workspace)
 	uint32_t t = 0;
 
 	(void)workspace;
+	if (a->began)
+		*a->began = cpu_clock_ns();
 	*a->draft.step = 0;
 	for (uint32_t r = 0; r < a->n_rows; r++) {
 		uint32_t end = clamp_token(in, in->query_start[r + 1]);

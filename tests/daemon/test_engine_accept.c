@@ -118,12 +118,22 @@ static struct engine_speculation speculation(const struct rig *rig)
 	return facts.speculation;
 }
 
-/* All questions, one after the other, each answered right; tokens a verification, of each kind and of all.
- * How often the first draft holds. */
-static double ask_all(const char *draft, enum graph_mode mode, double ret[N_KINDS + 1])
+static void print_rates(enum graph_mode mode, const struct engine_speculation *s)
+{
+	printf("# %s: accepted of offered, by position:", graph_mode_name(mode));
+	for (uint32_t i = 0; i < K; i++)
+		printf(" %u of %u", (unsigned)s->n_accepted[i], (unsigned)s->n_offered[i]);
+	printf("\n");
+}
+
+/* All questions, one after the other, each answered right; tokens a verification, of each kind and of all,
+ * and the account of all. */
+static struct engine_speculation ask_all(
+	const char *draft, enum graph_mode mode, double ret[N_KINDS + 1])
 {
 	const struct rig_options options = {.mode = mode, .draft = draft, .n_drafts = K};
-	uint64_t rows[N_KINDS + 1] = {0}, tokens[N_KINDS + 1] = {0}, held;
+	uint64_t rows[N_KINDS + 1] = {0}, tokens[N_KINDS + 1] = {0};
+	struct engine_speculation all;
 	struct rig_client client;
 	struct rig rig;
 
@@ -143,7 +153,8 @@ static double ask_all(const char *draft, enum graph_mode mode, double ret[N_KIND
 		rows[i % N_KINDS] += after.n_rows - before.n_rows;
 		tokens[i % N_KINDS] += after.n_tokens - before.n_tokens;
 	}
-	held = speculation(&rig).n_accepted[0];
+	all = speculation(&rig);
+	print_rates(mode, &all);
 	rig_detach(&client);
 	rig_close(&rig);
 	for (uint32_t k = 0; k < N_KINDS; k++) {
@@ -156,23 +167,28 @@ static double ask_all(const char *draft, enum graph_mode mode, double ret[N_KIND
 			k < N_KINDS ? kinds[k] : "all", ret[k], (unsigned)tokens[k],
 			(unsigned)rows[k]);
 	}
-	return (double)held / (double)rows[N_KINDS];
+	return all;
 }
 
 static void test_a_verification_yields_4_4_tokens_whatever_graphs_run_it(void **state)
 {
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
 	const char *draft = folder_of("examples/models/tinycalc-eagle");
+	struct engine_speculation all[2];
 	double yields[2][N_KINDS + 1];
 	char path[512];
 
 	(void)state;
 	snprintf(path, sizeof(path), "%s", draft);
 	for (int i = 0; i < 2; i++)
-		ask_all(path, modes[i], yields[i]);
+		all[i] = ask_all(path, modes[i], yields[i]);
 	assert_true(yields[0][N_KINDS] >= 4.4);
 	for (uint32_t k = 0; k <= N_KINDS; k++)
 		assert_true(yields[0][k] - yields[1][k] < 5e-4 && yields[1][k] - yields[0][k] < 5e-4);
+	for (uint32_t i = 0; i < K; i++) {
+		assert_int_equal(all[0].n_offered[i], all[1].n_offered[i]);
+		assert_int_equal(all[0].n_accepted[i], all[1].n_accepted[i]);
+	}
 }
 
 static void test_broken_draft_shows_in_the_acceptance_alone(void **state)
@@ -200,10 +216,12 @@ static void test_output_of_half_and_of_never_accepted_drafts_is_that_without_one
 	(void)state;
 	load_make(NULL, NULL);
 	for (uint32_t d = 0; d < 2; d++) {
+		struct engine_speculation all;
 		double yields[N_KINDS + 1], held;
 
 		break_draft(drafts[d].every);
-		held = ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
+		all = ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
+		held = (double)all.n_accepted[0] / (double)all.n_offered[0];
 		printf("# one sign in %u flipped: the first draft holds in %.0f %%\n",
 			drafts[d].every, 100 * held);
 		assert_true(held >= drafts[d].least && held <= drafts[d].most);

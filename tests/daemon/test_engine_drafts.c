@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/device.h"
+#include "tests/device_memory.h"
 
 enum { K = 4, N_TOKENS = 60 };
 
@@ -77,6 +77,21 @@ static void check(struct fixture *f, const struct rig_request *request, uint32_t
 	assert_memory_equal(rig_tokens(&f->client, request), expected[text], sizeof(expected[text]));
 }
 
+/* What has come to the account. */
+static struct engine_speculation more_than(
+	const struct engine_speculation *before, struct engine_speculation now)
+{
+	now.n_rows -= before->n_rows;
+	now.n_tokens -= before->n_tokens;
+	for (int i = 0; i < ENGINE_DRAFTS_MAX; i++) {
+		now.n_offered[i] -= before->n_offered[i];
+		now.n_accepted[i] -= before->n_accepted[i];
+	}
+	now.n_draft_steps -= before->n_draft_steps;
+	now.draft_ns -= before->draft_ns;
+	return now;
+}
+
 /* One request alone: what it adds to the account. */
 static struct engine_speculation run_alone(
 	struct fixture *f, uint32_t text, uint32_t draft_tokens, uint64_t *ret_steps)
@@ -84,19 +99,13 @@ static struct engine_speculation run_alone(
 	const struct engine_model_facts before = facts_of(f);
 	struct rig_request request = ask(f, 0, texts[text], draft_tokens);
 	struct engine_model_facts after;
-	struct engine_speculation more;
 
 	rig_submit(&f->client, &request);
 	check(f, &request, text);
 	after = facts_of(f);
-	more = after.speculation;
-	more.n_rows -= before.speculation.n_rows;
-	more.n_tokens -= before.speculation.n_tokens;
-	for (int i = 0; i < ENGINE_DRAFTS_MAX; i++)
-		more.n_accepted[i] -= before.speculation.n_accepted[i];
 	if (ret_steps)
 		*ret_steps = after.n_steps - before.n_steps;
-	return more;
+	return more_than(&before.speculation, after.speculation);
 }
 
 static int make_expected(void **state)
@@ -176,10 +185,12 @@ static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
 	full = run_alone(&f, 0, 0, NULL);
 	assert_true(full.n_accepted[K - 1] > 0);
 	more = run_alone(&f, 0, K + 1, NULL);
-	assert_memory_equal(&more, &full, sizeof(full));
+	/* but for the time, and a discarded step that is read before or behind */
+	assert_memory_equal(&more, &full, offsetof(struct engine_speculation, n_draft_steps));
 	for (uint32_t k = 1; k < K; k++) {
 		more = run_alone(&f, 0, k, NULL);
 		assert_true(more.n_accepted[k - 1] > 0);
+		assert_int_equal(more.n_offered[k], 0);
 		assert_int_equal(more.n_accepted[k], 0);
 		assert_true(more.n_rows > full.n_rows && more.n_tokens <= (k + 1) * more.n_rows);
 	}
@@ -223,6 +234,127 @@ static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
 	tear_down(&f);
 }
 
+/* ---- the account ---- */
+
+/* A request of so many tokens at most, which ends where it ends. */
+static struct engine_speculation account_of(
+	struct fixture *f, const char *text, uint32_t max_tokens, uint32_t flags, uint32_t n_generated)
+{
+	const struct engine_speculation before = facts_of(f).speculation;
+	int32_t tokens[64];
+	uint32_t n = rig_prompt(text, tokens);
+	struct rig_request request = rig_ask(&f->client, 0, 0, tokens, n, max_tokens, flags);
+
+	assert_int_equal(rig_do(&f->client, &request).n_generated, n_generated);
+	return more_than(&before, facts_of(f).speculation);
+}
+
+/* The prompt's step gives a token, and one verification the others: all its drafts hold. */
+static void assert_offered(const struct engine_speculation *more, uint32_t n)
+{
+	assert_int_equal(more->n_rows, 1);
+	assert_int_equal(more->n_tokens, n);
+	for (uint32_t i = 0; i < ENGINE_DRAFTS_MAX; i++) {
+		assert_int_equal(more->n_offered[i], i < n && i < K);
+		assert_int_equal(more->n_accepted[i], i < n && i < K);
+	}
+}
+
+static void test_drafts_beyond_a_requests_limit_are_not_offered(void **state)
+{
+	struct engine_speculation more;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	for (uint32_t limit = 2; limit <= 1 + K + 1; limit++) {
+		more = account_of(&f, "count 10 9\n", limit, MSG_GENERATE_IGNORE_EOS, limit);
+		assert_offered(&more, limit - 1);
+	}
+	tear_down(&f);
+}
+
+static void test_drafts_behind_an_end_token_are_not_offered(void **state)
+{
+	struct engine_speculation more;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	more = account_of(&f, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
+	assert_offered(&more, 2);
+	tear_down(&f);
+}
+
+static void test_each_token_of_a_verification_held_or_is_behind_those_that_did(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	for (uint32_t i = 0; i < N_TEXTS; i++) {
+		struct engine_speculation more = run_alone(&f, i, 0, NULL);
+		uint64_t n_held = 0;
+
+		assert_int_equal(more.n_offered[0], more.n_rows);
+		for (uint32_t k = 0; k < K; k++) {
+			n_held += more.n_accepted[k];
+			assert_true(more.n_accepted[k] <= more.n_offered[k]);
+			assert_true(!k || more.n_accepted[k] <= more.n_accepted[k - 1]);
+			assert_true(!k || more.n_offered[k] + 1 >= more.n_offered[k - 1]);
+		}
+		/* the last row may have ended with a draft */
+		assert_in_range(n_held + more.n_rows - more.n_tokens, 0, 1);
+	}
+	tear_down(&f);
+}
+
+static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end(void **state)
+{
+	struct engine_speculation more;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	more = account_of(&f, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
+	const struct inputs_slot *slot = &f.rig.engine->runners[0].inputs.slots[1];
+
+	assert_int_equal(*slot->flag, 1);
+	assert_true(*slot->began < *slot->draft_began && *slot->draft_began < *slot->ended);
+	assert_int_equal(more.n_draft_steps, 1);
+	assert_int_equal(more.draft_ns, *slot->ended - *slot->draft_began);
+	run_alone(&f, 0, 0, NULL);
+	rig_assert_all_free(&f.rig); /* all steps are read */
+	more = facts_of(&f).speculation;
+	assert_int_equal(more.n_draft_steps, facts_of(&f).n_steps);
+	assert_true(more.draft_ns < atomic_load(&engine_stats(f.rig.engine)->lane_ns));
+	assert_int_equal(run_alone(&f, 0, MSG_DRAFT_NONE, NULL).n_draft_steps, 0);
+	assert_int_equal(facts_of(&f).speculation.draft_ns, more.draft_ns);
+	tear_down(&f);
+}
+
+static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
+{
+	uint64_t bytes[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		const struct model_config *c;
+		struct kv_config kv;
+		struct fixture f;
+
+		set_up(&f, GRAPH_NONE, i);
+		const struct device_info info = test_device_info(f.rig.device);
+
+		c = i ? &f.rig.engine->runners[0].options.draft->config
+		      : &f.rig.engine->runners[0].model->config;
+		kv = model_kv(c, &info, 16);
+		bytes[i] = facts_of(&f).kv_bytes - (i ? bytes[0] : 0);
+		assert_int_equal(bytes[i], facts_of(&f).pages_total * kv_page_bytes(&kv));
+		tear_down(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +362,13 @@ int main(void)
 		cmocka_unit_test(test_requests_with_and_without_speculation_share_steps),
 		cmocka_unit_test(test_request_lowers_its_drafts_and_never_raises_them),
 		cmocka_unit_test(test_sequence_speculates_on_what_its_draft_has_seen),
+		cmocka_unit_test(test_pages_bytes_have_the_drafts_part_in_them),
+		cmocka_unit_test(test_drafts_beyond_a_requests_limit_are_not_offered),
+		cmocka_unit_test(test_drafts_behind_an_end_token_are_not_offered),
+		cmocka_unit_test(
+			test_each_token_of_a_verification_held_or_is_behind_those_that_did),
+		cmocka_unit_test(
+			test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end),
 	};
 
 	if (test_on_cuda()) {

@@ -121,7 +121,7 @@ static void test_draft_that_no_request_would_have_is_refused(void **state)
 
 	(void)state;
 	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
-	f.options.mask = (struct msg_mask){.kind = MSG_MASK_WINDOW_KIND, .window = 9};
+	f.options.mask = (struct mask_text){.window = 9};
 	assert_int_equal(examine(&f), -EINVAL);
 	assert_non_null(strstr(f.error.text, "model tinycalc: draft: it knows the causal mask alone"));
 	tear_down(&f);

@@ -270,7 +270,12 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.n_graphs = engine->n_graphs,
 		.draft = "LlamaForCausalLMEagle",
 		.n_drafts = 3,
-		.speculation = {.n_rows = 200, .n_tokens = 550, .n_accepted = {190, 120, 50}},
+		.speculation = {.n_rows = 200,
+			.n_tokens = 550,
+			.n_offered = {200, 160, 100},
+			.n_accepted = {190, 120, 25},
+			.n_draft_steps = 80,
+			.draft_ns = 20000000},
 	};
 }
 

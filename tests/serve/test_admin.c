@@ -215,7 +215,11 @@ static void test_speculation_is_in_models_and_metrics(void **state)
 	assert_int_equal(answer_count(answer, 0, "draft_tokens", 0), 3);
 	assert_int_equal(value->type, MSGPACK_OBJECT_FLOAT64);
 	assert_true(value->via.f64 == 2.75);
-	expect_text(answer, 0, "acceptance", "0.95 0.60 0.25");
+	expect_text(answer, 0, "acceptance", "0.95 0.75 0.25");
+	value = answer_cell(answer, 0, "draft_seconds");
+	assert_int_equal(value->type, MSGPACK_OBJECT_FLOAT64);
+	assert_true(value->via.f64 > 249e-6 && value->via.f64 < 251e-6);
+	assert_int_equal(answer_count(answer, 0, "draft_steps", 0), 80);
 	assert_int_equal(answer_count(answer, 0, "verified_rows", 0), 200);
 	assert_int_equal(answer_count(answer, 0, "verified_tokens", 0), 550);
 	answer_free(answer);
@@ -227,7 +231,13 @@ static void test_speculation_is_in_models_and_metrics(void **state)
 	assert_non_null(
 		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"1\"} 190\n"));
 	assert_non_null(
-		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"3\"} 50\n"));
+		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"3\"} 25\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_drafts_offered_total{position=\"3\"} 100\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_draft_steps_total{model=\"tinycalc\"} 80\n"));
+	assert_non_null(strstr(answer->text,
+		"\nmimeo_draft_nanoseconds_total{model=\"tinycalc\"} 20000000\n"));
 	assert_null(strstr(answer->text, "position=\"4\""));
 	answer_free(answer);
 }
@@ -255,6 +265,8 @@ static void test_metrics_of_32_models_fit(void **state)
 
 	assert_int_equal(answer->status, 0);
 	assert_true(answer->n_rows > 10 * ENGINE_MODELS_MAX);
+	/* the last of all, so none had no room */
+	assert_non_null(strstr(answer->text, "mimeo_drafts_accepted_total{position=\"3\"} "));
 	answer_free(answer);
 }
 
