@@ -99,7 +99,7 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	struct startup_error *error)
 {
 	struct model_error model_error = {.text = ""};
-	char bytes[TABLE_FORMAT_MAX];
+	char weights[TABLE_FORMAT_MAX], logits[TABLE_FORMAT_MAX];
 
 	if (!model->has_draft)
 		return 0;
@@ -111,8 +111,10 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %u tokens a step, %s for what requests draw them from",
-		model->options->name, model->draft.architecture, options->n_drafts,
-		table_format_bytes(bytes, (double)model->memory->draft_logits_bytes));
+	log_info("model %s: draft: %s, %s of weights, %u tokens a step, %s for what requests draw "
+		"them from",
+		model->options->name, model->draft.architecture,
+		table_format_bytes(weights, (double)options->draft->file_bytes), options->n_drafts,
+		table_format_bytes(logits, (double)model->memory->draft_logits_bytes));
 	return 0;
 }

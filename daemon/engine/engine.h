@@ -241,13 +241,16 @@ struct engine_model_facts {
 	const struct mode_resolution *mode;
 	const struct msg_mask *mask; /* of requests that bring none */
 	uint32_t max_seq_len, max_batch_tokens, page_tokens, pages_total, pages_free;
-	uint64_t kv_bytes, pool_bytes, graph_bytes;
-	double capture_seconds;
+	/* With its draft's: memory, what was read from files and how long that took, and graphs. */
+	uint64_t weights_bytes, weights_read_bytes, kv_bytes, pool_bytes, graph_bytes;
+	double load_seconds, capture_seconds;
 	uint32_t n_graphs, n_ready; /* descriptors, and those of them that are captured */
 	uint64_t n_tokens_out, n_steps;
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */
 	uint32_t n_drafts;
+	/* Passes of the draft's two managers (daemon/graph/speculate.h). */
+	uint64_t n_prefill_eager[N_EAGER_REASONS], n_decode_eager[N_EAGER_REASONS];
 	struct engine_speculation speculation;
 };
 /* The device's name, and its memory as it is now. 0, or the device's answer. */
@@ -257,7 +260,9 @@ uint32_t engine_n_models(const struct engine *engine);
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret);
 
 struct engine_graph_facts {
-	char name[32];          /* "FULL 8x1" */
+	const char *owner;      /* "target"; "draft prefill", "draft decode" */
+	bool of_draft;          /* captured by engine_new, come what may, and no order reaches it */
+	char name[32];          /* "FULL 8x1"; of a model and an owner there is one */
 	char mode[24];          /* "FULL" */
 	const char *state;      /* "ready" */
 	uint32_t tokens, rows;  /* padded; rows 0: any */
@@ -266,9 +271,10 @@ struct engine_graph_facts {
 	uint32_t n_nodes, n_segments;
 	uint64_t bytes;
 	double seconds;
-	uint64_t n_replays, n_shared_replays, n_padded_rows;
+	uint64_t n_replays, n_padded_rows;
+	uint64_t n_shared_replays; /* of a draft's not counted: 0 */
 };
-/* False past the last one. */
+/* The model's own graphs first, then those of its draft. False past the last one. */
 bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t index,
 	struct engine_graph_facts *ret);
 

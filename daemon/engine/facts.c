@@ -49,10 +49,45 @@ static struct engine_speculation speculation_of(const struct runner *runner)
 	return ret;
 }
 
+/* ---- graphs: the model's own, and those of its draft's two managers ---- */
+
+enum { OWN_GRAPHS, PREFILL_GRAPHS, DECODE_GRAPHS, N_GRAPH_SETS };
+
+/* A draft's are empty where there is none. */
+static const struct graph_set *graphs_of(const struct runner *runner, unsigned owner)
+{
+	const struct graph_set *const sets[N_GRAPH_SETS] = {
+		[OWN_GRAPHS] = &runner->graphs,
+		[PREFILL_GRAPHS] = &runner->speculator.prefill_graphs,
+		[DECODE_GRAPHS] = &runner->speculator.decode_graphs,
+	};
+
+	return sets[owner];
+}
+
+static void add_graphs(struct engine_model_facts *facts, const struct graph_set *graphs)
+{
+	facts->n_graphs += graphs->n;
+	for (uint32_t i = 0; i < graphs->n; i++) {
+		const struct graph_entry *entry = &graphs->entries[i];
+
+		facts->n_ready += graph_entry_state(entry) == GRAPH_READY;
+		facts->graph_bytes += value(&entry->bytes);
+		facts->capture_seconds += (double)value(&entry->capture_ns) * 1e-9;
+	}
+}
+
+static void add_weights(struct engine_model_facts *facts, const struct model *model)
+{
+	facts->weights_bytes += model->bytes;
+	facts->weights_read_bytes += model->file_bytes;
+	facts->load_seconds += model->load_seconds;
+}
+
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	const struct runner *runner = &engine->runners[model];
-	const struct graph_set *graphs = &runner->graphs;
+	const struct speculator *speculator = &runner->speculator;
 
 	*ret = (struct engine_model_facts){
 		.name = runner->options.name,
@@ -69,35 +104,44 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.pages_free = atomic_load_explicit(&runner->pages_free, memory_order_relaxed),
 		.kv_bytes = kv_pages_total(runner->kv) * runner_page_bytes(runner),
 		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
-		.n_graphs = graphs->n,
 		.draft = runner->options.draft ? runner->options.draft->config.architecture : NULL,
 		.n_drafts = runner->options.n_drafts,
 		.speculation = speculation_of(runner),
 		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
 		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
 	};
-	for (uint32_t i = 0; i < graphs->n; i++) {
-		const struct graph_entry *entry = &graphs->entries[i];
-
-		ret->n_ready += graph_entry_state(entry) == GRAPH_READY;
-		ret->graph_bytes += atomic_load_explicit(&entry->bytes, memory_order_relaxed);
-		ret->capture_seconds +=
-			(double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9;
+	add_weights(ret, runner->model);
+	if (runner->options.draft)
+		add_weights(ret, runner->options.draft);
+	for (unsigned owner = 0; owner < N_GRAPH_SETS; owner++)
+		add_graphs(ret, graphs_of(runner, owner));
+	for (unsigned i = 0; i < N_EAGER_REASONS; i++) {
+		ret->n_eager[i] = value(&runner->n_eager[i]);
+		ret->n_prefill_eager[i] = value(&speculator->n_prefill_eager[i]);
+		ret->n_decode_eager[i] = value(&speculator->n_decode_eager[i]);
 	}
-	for (unsigned i = 0; i < N_EAGER_REASONS; i++)
-		ret->n_eager[i] = atomic_load_explicit(&runner->n_eager[i], memory_order_relaxed);
 }
 
 bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t index,
 	struct engine_graph_facts *ret)
 {
-	const struct graph_set *set = &engine->runners[model].graphs;
+	static const char *const owners[N_GRAPH_SETS] = {
+		[OWN_GRAPHS] = "target",
+		[PREFILL_GRAPHS] = "draft prefill",
+		[DECODE_GRAPHS] = "draft decode",
+	};
+	const struct runner *runner = &engine->runners[model];
 	const struct graph_entry *entry;
+	unsigned owner = OWN_GRAPHS;
 
-	if (index >= set->n)
+	while (owner < N_GRAPH_SETS && index >= graphs_of(runner, owner)->n)
+		index -= graphs_of(runner, owner++)->n;
+	if (owner == N_GRAPH_SETS)
 		return false;
-	entry = &set->entries[index];
+	entry = &graphs_of(runner, owner)->entries[index];
 	*ret = (struct engine_graph_facts){
+		.owner = owners[owner],
+		.of_draft = owner != OWN_GRAPHS,
 		.state = graph_state_name(graph_entry_state(entry)),
 		.tokens = entry->descriptor.tokens,
 		.rows = entry->descriptor.rows,

@@ -408,38 +408,53 @@ static void tell(struct runner *runner, bool capture, uint32_t done, uint32_t to
 		});
 }
 
-static void on_warm_up(void *userdata, uint32_t done, uint32_t total)
-{
-	tell(userdata, false, done, total);
-}
+/* Over the model's graphs and then its draft's. */
+struct telling {
+	struct runner *runner;
+	bool capture;
+	uint32_t before, total;
+};
 
-static void on_capture(void *userdata, uint32_t done, uint32_t total)
+static void on_graph(void *userdata, uint32_t done, uint32_t total)
 {
-	tell(userdata, true, done, total);
+	const struct telling *telling = userdata;
+
+	(void)total;
+	tell(telling->runner, telling->capture, telling->before + done, telling->total);
 }
 
 int runner_warm_up(struct runner *runner, struct model_error *error)
 {
+	struct telling telling = {.runner = runner,
+		.total = runner->graphs.n + speculator_n_graphs(&runner->speculator)};
 	int rc = warm_up_eager(runner);
 
 	if (!rc)
 		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane,
-			on_warm_up, runner);
+			on_graph, &telling);
+	telling.before = runner->graphs.n;
 	if (!rc && runner->options.draft)
-		rc = speculator_warm_up(&runner->speculator, runner->engine->lane);
+		rc = speculator_warm_up(
+			&runner->speculator, runner->engine->lane, on_graph, &telling);
 	return rc ? fail(error, runner, "warm-up", rc) : 0;
 }
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
+	const bool lazy = runner->engine->options.lazy_capture;
+	const uint32_t n = lazy ? 0 : runner->graphs.n;
+	struct telling telling = {.runner = runner, .capture = true,
+		.total = n + speculator_n_graphs(&runner->speculator)};
 	int rc = 0;
 
-	if (!runner->engine->options.lazy_capture)
+	if (!lazy)
 		rc = graph_set_capture(&runner->graphs, &runner->executor.breakable,
-			runner->engine->lane, on_capture, runner);
+			runner->engine->lane, on_graph, &telling);
+	telling.before = n;
 	/* A draft's are small, and no step asks for one of them alone. */
 	if (!rc && runner->options.draft)
-		rc = speculator_capture(&runner->speculator, runner->engine->lane);
+		rc = speculator_capture(
+			&runner->speculator, runner->engine->lane, on_graph, &telling);
 	return rc ? fail(error, runner, "capture", rc) : 0;
 }
 

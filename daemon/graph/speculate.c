@@ -130,35 +130,82 @@ void speculator_deinit(struct speculator *s)
 	*s = (struct speculator){0};
 }
 
-int speculator_warm_up(struct speculator *s, struct stream *stream)
+uint32_t speculator_n_graphs(const struct speculator *s)
 {
-	int rc = graph_set_warm_up(&s->prefill_graphs, &s->prefill, stream, NULL, NULL);
-
-	return rc ? rc : graph_set_warm_up(&s->decode_graphs, &s->decode, stream, NULL, NULL);
+	return s->prefill_graphs.n + s->decode_graphs.n;
 }
 
-int speculator_capture(struct speculator *s, struct stream *stream)
-{
-	int rc = graph_set_capture(
-		&s->prefill_graphs, &s->prefill_executor.breakable, stream, NULL, NULL);
+/* Progress over the graphs of both managers. */
+struct telling {
+	graph_progress *progress;
+	void *userdata;
+	uint32_t before, total;
+};
 
+static void on_graph(void *userdata, uint32_t done, uint32_t total)
+{
+	const struct telling *telling = userdata;
+
+	(void)total;
+	if (telling->progress)
+		telling->progress(telling->userdata, telling->before + done, telling->total);
+}
+
+int speculator_warm_up(
+	struct speculator *s, struct stream *stream, graph_progress *progress, void *userdata)
+{
+	struct telling telling = {progress, userdata, .total = speculator_n_graphs(s)};
+	int rc;
+
+	for (unsigned reason = 0; reason < N_EAGER_REASONS; reason++) {
+		atomic_store_explicit(&s->n_prefill_eager[reason], 0, memory_order_relaxed);
+		atomic_store_explicit(&s->n_decode_eager[reason], 0, memory_order_relaxed);
+	}
+	rc = graph_set_warm_up(&s->prefill_graphs, &s->prefill, stream, on_graph, &telling);
+	telling.before = s->prefill_graphs.n;
+	return rc ? rc
+		  : graph_set_warm_up(&s->decode_graphs, &s->decode, stream, on_graph, &telling);
+}
+
+int speculator_capture(
+	struct speculator *s, struct stream *stream, graph_progress *progress, void *userdata)
+{
+	struct telling telling = {progress, userdata, .total = speculator_n_graphs(s)};
+	int rc = graph_set_capture(
+		&s->prefill_graphs, &s->prefill_executor.breakable, stream, on_graph, &telling);
+
+	telling.before = s->prefill_graphs.n;
 	return rc ? rc
 		  : graph_set_capture(&s->decode_graphs, &s->decode_executor.breakable, stream,
-			    NULL, NULL);
+			    on_graph, &telling);
 }
 
 /* ---- a step ---- */
 
-static struct graph_entry *choose(
-	struct speculator *s, const struct graph_set *graphs, const struct batch_shape *shape)
+struct manager {
+	struct executor *executor;
+	const struct graph_set *graphs;
+	_Atomic uint64_t *n_eager; /* [N_EAGER_REASONS] */
+};
+
+/* Whose rows shared the replay is counted with the target's. */
+static int run_pass(const struct manager *manager, const struct batch_shape *shape,
+	const struct attention_batch *batch, struct stream *stream)
 {
 	enum eager_reason reason;
-	struct graph_entry *entry = graph_set_dispatch(graphs, shape, &reason);
+	struct graph_entry *entry = graph_set_dispatch(manager->graphs, shape, &reason);
+	int rc;
 
-	if (reason == EAGER_NO)
-		return entry;
-	s->n_eager++;
-	return NULL;
+	if (reason != EAGER_NO)
+		entry = NULL;
+	rc = executor_run_draft(manager->executor, entry, batch, stream);
+	if (rc)
+		return rc;
+	if (entry)
+		graph_entry_count(entry, batch->n_tokens, false);
+	else
+		atomic_fetch_add_explicit(&manager->n_eager[reason], 1, memory_order_relaxed);
+	return 0;
 }
 
 static int run_decodes(struct speculator *s, uint32_t n_rows, const uint32_t *seq_lens,
@@ -168,6 +215,8 @@ static int run_decodes(struct speculator *s, uint32_t n_rows, const uint32_t *se
 		.past_prompt = true, .query_len = 1};
 	const struct attention_batch batch = {.n_rows = n_rows, .n_tokens = n_rows,
 		.query_lens = s->query_lens, .seq_lens = s->seq_lens};
+	const struct manager manager = {
+		&s->decode_executor, &s->decode_graphs, s->n_decode_eager};
 	int rc = 0;
 
 	for (uint32_t r = 0; r < n_rows; r++) {
@@ -176,8 +225,7 @@ static int run_decodes(struct speculator *s, uint32_t n_rows, const uint32_t *se
 			s->seq_lens[r] = s->max_seq_len;
 	}
 	for (uint32_t i = 1; i < s->n_drafts && !rc; i++)
-		rc = executor_run_draft(&s->decode_executor,
-			choose(s, &s->decode_graphs, &shape), &batch, stream);
+		rc = run_pass(&manager, &shape, &batch, stream);
 	return rc;
 }
 
@@ -187,8 +235,9 @@ int speculator_run(struct speculator *s, const struct step_record *record,
 {
 	const struct attention_batch batch = {.n_rows = record->n_rows,
 		.n_tokens = record->n_tokens, .query_lens = query_lens, .seq_lens = seq_lens};
-	int rc = executor_run_draft(&s->prefill_executor, choose(s, &s->prefill_graphs, shape),
-		&batch, stream);
+	const struct manager manager = {
+		&s->prefill_executor, &s->prefill_graphs, s->n_prefill_eager};
+	int rc = run_pass(&manager, shape, &batch, stream);
 
 	return rc ? rc : run_decodes(s, record->n_rows, seq_lens, stream);
 }

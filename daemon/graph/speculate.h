@@ -44,7 +44,8 @@ struct speculator {
 	struct graph_set prefill_graphs, decode_graphs;
 	void *kv_layer;
 	uint32_t *query_lens, *seq_lens; /* [max_rows] of decodes */
-	uint64_t n_eager;                /* passes */
+	/* Passes that no graph served; read by anybody. */
+	_Atomic uint64_t n_prefill_eager[N_EAGER_REASONS], n_decode_eager[N_EAGER_REASONS];
 };
 
 /* `target` and what the options name outlive it. The device is not locked yet. 0 or -errno, or the
@@ -52,9 +53,13 @@ struct speculator {
 int speculator_init(struct speculator *ret, const struct forward_context *target,
 	const struct speculator_options *options);
 void speculator_deinit(struct speculator *speculator);
-/* As graph_set_warm_up and graph_set_capture, of both managers' graphs. */
-int speculator_warm_up(struct speculator *speculator, struct stream *stream);
-int speculator_capture(struct speculator *speculator, struct stream *stream);
+uint32_t speculator_n_graphs(const struct speculator *speculator);
+/* As graph_set_warm_up and graph_set_capture, of both managers' graphs, over which `progress` goes. What
+ * ran before was no step's, and is not counted. */
+int speculator_warm_up(struct speculator *speculator, struct stream *stream, graph_progress *progress,
+	void *userdata);
+int speculator_capture(struct speculator *speculator, struct stream *stream, graph_progress *progress,
+	void *userdata);
 /* Queue the draft's passes behind the target's of the same step. */
 int speculator_run(struct speculator *speculator, const struct step_record *record,
 	const struct batch_shape *shape, const uint32_t *query_lens, const uint32_t *seq_lens,
