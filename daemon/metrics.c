@@ -9,26 +9,25 @@
 #include <string.h>
 
 void metrics_add_labelled(struct metrics *metrics, enum metric_type type, const char *name,
-	const char *help, const char *label, const char *label_value, double value)
+	const char *help, const struct metric_label labels[static METRIC_LABELS_MAX], double value)
 {
+	struct metric *metric;
+
 	if (metrics->n_samples == METRICS_MAX) {
 		metrics->n_dropped++;
 		return;
 	}
-	metrics->samples[metrics->n_samples++] = (struct metric){
-		.name = name,
-		.help = help,
-		.type = type,
-		.label = label,
-		.label_value = label_value,
-		.value = value,
-	};
+	metric = &metrics->samples[metrics->n_samples++];
+	*metric = (struct metric){.name = name, .help = help, .type = type, .value = value};
+	memcpy(metric->labels, labels, sizeof(metric->labels));
 }
 
 void metrics_add(struct metrics *metrics, enum metric_type type, const char *name,
 	const char *help, double value)
 {
-	metrics_add_labelled(metrics, type, name, help, NULL, NULL, value);
+	const struct metric_label none[METRIC_LABELS_MAX] = {{NULL, NULL}};
+
+	metrics_add_labelled(metrics, type, name, help, none, value);
 }
 
 struct text {
@@ -54,10 +53,10 @@ static void put(struct text *text, const char *format, ...)
 		text->used += (size_t)n;
 }
 
-static void put_label(struct text *text, const char *label, const char *value)
+static void put_label(struct text *text, const struct metric_label *label)
 {
-	put(text, "{%s=\"", label);
-	for (; *value; value++) {
+	put(text, "%s=\"", label->name);
+	for (const char *value = label->value; *value; value++) {
 		if (*value == '\n')
 			put(text, "\\n");
 		else if (*value == '"' || *value == '\\')
@@ -65,7 +64,19 @@ static void put_label(struct text *text, const char *label, const char *value)
 		else
 			put(text, "%c", *value);
 	}
-	put(text, "\"}");
+	put(text, "\"");
+}
+
+/* {model="tinycalc",position="1"} */
+static void put_labels(struct text *text, const struct metric_label labels[METRIC_LABELS_MAX])
+{
+	if (!labels[0].name)
+		return;
+	for (unsigned i = 0; i < METRIC_LABELS_MAX && labels[i].name; i++) {
+		put(text, i ? "," : "{");
+		put_label(text, &labels[i]);
+	}
+	put(text, "}");
 }
 
 static void put_value(struct text *text, double value)
@@ -92,8 +103,7 @@ int metrics_render(const struct metrics *metrics, char *buffer, size_t size)
 			last = metric->name;
 		}
 		put(&text, "%s", metric->name);
-		if (metric->label)
-			put_label(&text, metric->label, metric->label_value);
+		put_labels(&text, metric->labels);
 		put_value(&text, metric->value);
 	}
 	return text.full ? -ENOSPC : (int)text.used;

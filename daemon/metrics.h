@@ -4,21 +4,28 @@
 
 /*
  * Samples in a list of fixed capacity, and their text in Prometheus' exposition format. Samples of
- * one metric are added one after another. Names, helps and types are static strings; a label's
- * value lives as long as the list is used.
+ * one metric are added one after another. Names, helps, types and labels' names are static strings;
+ * a label's value lives as long as the list is used, and may have any bytes: the text escapes them.
  */
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define METRICS_MAX 640
+/* 32 models have 17 samples each, and 16 more where they have a draft of 8 tokens; the daemon itself
+ * has some 50. */
+#define METRICS_MAX 1280
+#define METRIC_LABELS_MAX 2
 
 enum metric_type { METRIC_COUNTER, METRIC_GAUGE };
+
+struct metric_label {
+	const char *name, *value;
+};
 
 struct metric {
 	const char *name, *help;
 	enum metric_type type;
-	const char *label, *label_value; /* NULL: none */
+	struct metric_label labels[METRIC_LABELS_MAX]; /* name NULL: none, and none behind */
 	double value;
 };
 
@@ -30,8 +37,9 @@ struct metrics {
 
 void metrics_add(struct metrics *metrics, enum metric_type type, const char *name,
 	const char *help, double value);
+/* The labels are copied, and what they point to is not. */
 void metrics_add_labelled(struct metrics *metrics, enum metric_type type, const char *name,
-	const char *help, const char *label, const char *label_value, double value);
+	const char *help, const struct metric_label labels[static METRIC_LABELS_MAX], double value);
 /* The text into buffer[size], with terminator; its length, or -ENOSPC. */
 int metrics_render(const struct metrics *metrics, char *buffer, size_t size);
 

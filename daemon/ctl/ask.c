@@ -121,6 +121,20 @@ static int rows_take(struct answer *answer, const msgpack_object *list)
 	return 0;
 }
 
+static int text_take(struct answer *answer, const msgpack_object *text)
+{
+	size_t length = text->via.str.size;
+	char *longer = realloc(answer->text, answer->n_text + length + 1);
+
+	if (!longer)
+		return -ENOMEM;
+	memcpy(longer + answer->n_text, text->via.str.ptr, length);
+	answer->text = longer;
+	answer->n_text += length;
+	answer->text[answer->n_text] = '\0';
+	return 0;
+}
+
 /* 1 if more messages follow, 0 if not, or -errno. */
 static int message_take(struct answer *answer, const msgpack_object *map)
 {
@@ -136,9 +150,9 @@ static int message_take(struct answer *answer, const msgpack_object *map)
 		return -EPROTO;
 	if (negative)
 		answer->status = (int)negative->via.i64;
-	if (answer->n_messages == 1)
-		text_copy(text, answer->text, sizeof(answer->text));
-	int r = rows_take(answer, rows);
+	int r = text_take(answer, text);
+	if (r == 0)
+		r = rows_take(answer, rows);
 	return r < 0 ? r : more->via.boolean;
 }
 
@@ -200,5 +214,6 @@ void answer_free(struct answer *answer)
 		msgpack_unpacked_destroy(&answer->messages[i]);
 	free(answer->messages);
 	free(answer->rows);
+	free(answer->text);
 	free(answer);
 }

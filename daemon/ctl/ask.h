@@ -17,7 +17,8 @@
 
 struct answer {
 	int status;
-	char text[64 << 10];
+	char *text; /* of all messages, one behind the other; never NULL */
+	size_t n_text;
 	size_t n_rows;
 	const msgpack_object **rows; /* [n_rows] maps, in the messages' memory */
 	msgpack_unpacked *messages;

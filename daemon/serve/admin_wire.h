@@ -15,7 +15,8 @@
  *
  *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}
  *
- * in which "more" says that the next message carries on with further rows. status is 0 or one of
+ * in which "more" says that the next message carries on with further rows, and with the text where that
+ * is longer than a message: their texts belong behind one another. status is 0 or one of
  * ipc/status.h, and then text says what and why. Keys of rows are strings in a fixed order; values
  * are strings, unsigned integers or floats. A connection carries any number of requests, one at a
  * time: a request that comes before the last reply has been taken ends it.

@@ -35,6 +35,8 @@ uint64_t resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+#define LABELS(...) ((const struct metric_label[METRIC_LABELS_MAX]){__VA_ARGS__})
+
 /* ---- the engine's ---- */
 
 static void collect_steps(const struct engine_stats *stats, struct metrics *metrics)
@@ -45,13 +47,14 @@ static void collect_steps(const struct engine_stats *stats, struct metrics *metr
 #define COUNTER(name, help, member)                                                                \
 	metrics_add(metrics, METRIC_COUNTER, "mimeo_" name "_total", help,                         \
 		(double)atomic_load(&stats->member))
-	COUNTER("steps", "Forward passes", n_steps);
+	COUNTER("steps", "Forward passes of models, without those of drafts", n_steps);
 	COUNTER("replays", "Graph replays", n_replays);
 	COUNTER("shared_replays", "Graph replays that carried rows of several processes",
 		n_shared_replays);
 	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++)
-		metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help, "reason",
-			eager_reason_name(reason), (double)atomic_load(&stats->n_eager[reason]));
+		metrics_add_labelled(metrics, METRIC_COUNTER, eager, eager_help,
+			LABELS({"reason", eager_reason_name(reason)}),
+			(double)atomic_load(&stats->n_eager[reason]));
 	COUNTER("rows", "Rows of all steps, without padding", n_rows);
 	COUNTER("padded_rows", "Token rows that replays computed for padding", n_padded_rows);
 	COUNTER("discarded_rows", "Rows computed after their request had ended", n_discarded_rows);
@@ -114,7 +117,7 @@ static void collect_gauges(const struct serve *serve, struct metrics *metrics)
 		"Connections that were refused", (double)serve->n_refused);
 }
 
-/* ---- each model's ---- */
+/* ---- each model's, with its draft's ---- */
 
 static double graph_captures(const struct engine *engine, uint32_t model)
 {
@@ -149,11 +152,11 @@ static double model_value(const struct engine *engine, uint32_t model, unsigned 
 	case 7:
 		return (double)facts.pool_bytes;
 	case 8:
-		return (double)facts.model->bytes;
+		return (double)facts.weights_bytes;
 	case 9:
-		return (double)facts.model->file_bytes;
+		return (double)facts.weights_read_bytes;
 	case 10:
-		return facts.model->load_seconds;
+		return facts.load_seconds;
 	default:
 		return (double)facts.n_tokens_out;
 	}
@@ -187,7 +190,7 @@ static void collect_models(const struct engine *engine, struct metrics *metrics)
 
 			engine_model_facts(engine, model, &facts);
 			metrics_add_labelled(metrics, kinds[which].type, kinds[which].name,
-				kinds[which].help, "model", facts.name,
+				kinds[which].help, LABELS({"model", facts.name}),
 				model_value(engine, model, which));
 		}
 	}
@@ -195,8 +198,19 @@ static void collect_models(const struct engine *engine, struct metrics *metrics)
 
 /* ---- speculation ---- */
 
-static double speculation_value(const struct engine_speculation *s, unsigned which)
+static double eager_passes(const struct engine_model_facts *facts)
 {
+	uint64_t n = 0;
+
+	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++)
+		n += facts->n_prefill_eager[reason] + facts->n_decode_eager[reason];
+	return (double)n;
+}
+
+static double speculation_value(const struct engine_model_facts *facts, unsigned which)
+{
+	const struct engine_speculation *s = &facts->speculation;
+
 	switch (which) {
 	case 0:
 		return (double)s->n_rows;
@@ -204,8 +218,10 @@ static double speculation_value(const struct engine_speculation *s, unsigned whi
 		return (double)s->n_tokens;
 	case 2:
 		return (double)s->n_draft_steps;
-	default:
+	case 3:
 		return (double)s->draft_ns;
+	default:
+		return eager_passes(facts);
 	}
 }
 
@@ -219,6 +235,7 @@ static void collect_drafts(const struct engine *engine, struct metrics *metrics)
 		{"mimeo_verified_tokens_total", "Tokens that those rows gave"},
 		{"mimeo_draft_steps_total", "Steps in which a draft ran"},
 		{"mimeo_draft_nanoseconds_total", "Time of drafts on the device in those steps"},
+		{"mimeo_draft_eager_passes_total", "Passes of drafts that no graph served"},
 	};
 
 	for (unsigned which = 0; which < sizeof(kinds) / sizeof(kinds[0]); which++) {
@@ -228,39 +245,32 @@ static void collect_drafts(const struct engine *engine, struct metrics *metrics)
 			engine_model_facts(engine, model, &facts);
 			if (facts.n_drafts)
 				metrics_add_labelled(metrics, METRIC_COUNTER, kinds[which].name,
-					kinds[which].help, "model", facts.name,
-					speculation_value(&facts.speculation, which));
+					kinds[which].help, LABELS({"model", facts.name}),
+					speculation_value(&facts, which));
 		}
 	}
 }
 
-/* Of all models together, by the draft's place behind the verified token. */
-static void collect_positions(const struct engine *engine, struct metrics *metrics)
+/* Of each model with a draft, by the draft's place behind the verified token. */
+static void collect_positions(const struct engine *engine, struct metrics *metrics, bool accepted)
 {
 	static const char *const positions[ENGINE_DRAFTS_MAX] = {
 		"1", "2", "3", "4", "5", "6", "7", "8"};
-	uint64_t n_offered[ENGINE_DRAFTS_MAX] = {0}, n_accepted[ENGINE_DRAFTS_MAX] = {0};
-	uint32_t n_drafts = 0;
 
 	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
 		struct engine_model_facts facts;
 
 		engine_model_facts(engine, model, &facts);
-		if (facts.n_drafts > n_drafts)
-			n_drafts = facts.n_drafts;
-		for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++) {
-			n_offered[i] += facts.speculation.n_offered[i];
-			n_accepted[i] += facts.speculation.n_accepted[i];
-		}
+		for (uint32_t i = 0; i < facts.n_drafts && i < ENGINE_DRAFTS_MAX; i++)
+			metrics_add_labelled(metrics, METRIC_COUNTER,
+				accepted ? "mimeo_drafts_accepted_total"
+					 : "mimeo_drafts_offered_total",
+				accepted ? "Those of them that held, and all before them"
+					 : "Drafts that their requests had room for, by position",
+				LABELS({"model", facts.name}, {"position", positions[i]}),
+				(double)(accepted ? facts.speculation.n_accepted[i]
+						  : facts.speculation.n_offered[i]));
 	}
-	for (uint32_t i = 0; i < n_drafts && i < ENGINE_DRAFTS_MAX; i++)
-		metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_drafts_offered_total",
-			"Drafts that their requests had room for, by position", "position",
-			positions[i], (double)n_offered[i]);
-	for (uint32_t i = 0; i < n_drafts && i < ENGINE_DRAFTS_MAX; i++)
-		metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_drafts_accepted_total",
-			"Those of them that held", "position", positions[i],
-			(double)n_accepted[i]);
 }
 
 void exposition_collect(const struct serve *serve, struct metrics *metrics)
@@ -269,7 +279,8 @@ void exposition_collect(const struct serve *serve, struct metrics *metrics)
 	collect_gauges(serve, metrics);
 	collect_models(serve->options.engine, metrics);
 	collect_drafts(serve->options.engine, metrics);
-	collect_positions(serve->options.engine, metrics);
+	collect_positions(serve->options.engine, metrics, false);
+	collect_positions(serve->options.engine, metrics, true);
 }
 
 void answer_metrics(struct serve *serve, struct reply *reply)
@@ -282,8 +293,8 @@ void answer_metrics(struct serve *serve, struct reply *reply)
 		goto out;
 	}
 	exposition_collect(serve, metrics);
-	if (metrics_render(metrics, text, METRICS_TEXT_MAX) < 0) {
-		reply_say(reply, STATUS_E_NO_MEMORY, "the metrics exceed a message");
+	if (metrics->n_dropped || metrics_render(metrics, text, METRICS_TEXT_MAX) < 0) {
+		reply_say(reply, STATUS_E_NO_MEMORY, "there are more metrics than have room");
 		goto out;
 	}
 	reply_say(reply, 0, text);
@@ -302,11 +313,13 @@ void answer_metrics(struct serve *serve, struct reply *reply)
 			(const struct reply_cell[]){
 				CELL_TEXT("name", metric->name),
 				CELL_TEXT("type", counts ? "counter" : "gauge"),
-				CELL_TEXT("label", metric->label),
-				CELL_TEXT("label_value", metric->label_value),
+				CELL_TEXT("label", metric->labels[0].name),
+				CELL_TEXT("label_value", metric->labels[0].value),
+				CELL_TEXT("label_2", metric->labels[1].name),
+				CELL_TEXT("label_2_value", metric->labels[1].value),
 				value,
 			},
-			5);
+			7);
 	}
 out:
 	free(text);

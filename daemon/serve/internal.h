@@ -33,7 +33,7 @@
 #define OPERATOR_TIMEOUT_MS 10000u /* to send the rest of a request, to take a reply */
 #define DETACH_TIMEOUT_MS 5000u    /* for the engine to hand all ports back at the end */
 #define COMPLAINTS_PER_SECOND 5u
-#define METRICS_TEXT_MAX (60u << 10) /* of one message */
+#define METRICS_TEXT_MAX (256u << 10) /* METRICS_MAX lines, of 32 models' longest names */
 
 struct serve;
 

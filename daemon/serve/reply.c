@@ -10,6 +10,7 @@
 
 /* More than the map, its keys and the numbers around text and rows take. */
 #define ENVELOPE_BYTES 64u
+#define TEXT_MAX (ADMIN_REPLY_MAX / 2) /* of one message */
 
 void reply_init(struct reply *reply)
 {
@@ -24,15 +25,6 @@ void reply_deinit(struct reply *reply)
 	msgpack_sbuffer_destroy(&reply->rows);
 	free(reply->text);
 	reply->text = NULL;
-}
-
-void reply_say(struct reply *reply, int status, const char *text)
-{
-	free(reply->text);
-	reply->status = status;
-	reply->text = strdup(text);
-	if (!reply->text)
-		reply->error = -ENOMEM;
 }
 
 static const char *reply_text(const struct reply *reply)
@@ -123,6 +115,28 @@ void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cel
 		reply->error = -ENOMEM;
 	reply->n_rows++;
 	msgpack_sbuffer_destroy(&row);
+}
+
+static void set_text(struct reply *reply, const char *text, size_t length)
+{
+	free(reply->text);
+	reply->text = strndup(text, length);
+	if (!reply->text)
+		reply->error = -ENOMEM;
+}
+
+void reply_say(struct reply *reply, int status, const char *text)
+{
+	size_t left = strlen(text);
+
+	reply->status = status;
+	for (; left > TEXT_MAX && reply->error == 0; left -= TEXT_MAX, text += TEXT_MAX) {
+		set_text(reply, text, TEXT_MAX);
+		if (reply->error == 0)
+			reply->error = message_end(reply, true);
+	}
+	if (reply->error == 0)
+		set_text(reply, text, left);
 }
 
 int reply_end(struct reply *reply)

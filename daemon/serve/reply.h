@@ -25,7 +25,7 @@ struct reply_cell {
 
 struct reply {
 	int status;
-	char *text;          /* owned; goes with the first message */
+	char *text;          /* owned; goes with the next message */
 	msgpack_sbuffer out; /* finished messages with their lengths */
 	msgpack_sbuffer rows; /* of the message being made */
 	uint32_t n_rows;
@@ -34,12 +34,11 @@ struct reply {
 
 void reply_init(struct reply *reply);
 void reply_deinit(struct reply *reply);
-/* What it says besides rows, before the first of them; status 0 and no text until then. `text` is
- * copied. */
+/* What it says besides rows, before the first of them is added; status 0 and no text until then. `text`
+ * is copied; one that is too long for a message begins with messages of its own. */
 void reply_say(struct reply *reply, int status, const char *text);
 void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells);
-/* The bytes to send are in reply->out. 0, -ENOMEM, or -EMSGSIZE (a row or text larger than a
- * message). */
+/* The bytes to send are in reply->out. 0, -ENOMEM, or -EMSGSIZE (a row larger than a message). */
 int reply_end(struct reply *reply);
 
 #endif

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ipc/doorbell.h"
@@ -22,7 +23,7 @@ struct engine {
 	bool draining;
 	struct engine_graphs_order order;
 	unsigned n_orders;
-	uint32_t n_models, n_graphs;
+	uint32_t n_models, n_graphs, n_draft_graphs;
 	struct engine_stats stats;
 	struct model model;
 	struct mode_resolution mode;
@@ -40,6 +41,7 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 	engine->report_fd = doorbell_new();
 	engine->n_models = n_models;
 	engine->n_graphs = n_graphs;
+	engine->n_draft_graphs = FAKE_DRAFT_GRAPHS;
 	engine->mode = (struct mode_resolution){
 		.configured = GRAPH_FULL,
 		.resolved = GRAPH_FULL_DECODE_ONLY,
@@ -55,14 +57,19 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 		.bos = 1,
 	};
 	engine->mask = (struct msg_mask){MSG_MASK_WINDOW_KIND, .window = 128, .sinks = 4};
-	/* one as long as names may be */
+	/* all but one as long as names may be */
 	for (uint32_t i = 0; i < n_models; i++)
 		snprintf(engine->names[i], sizeof(engine->names[i]),
 			i == 0 ? "tinycalc"
-			       : "model-%u-with-a-name-that-takes-all-the-room-there-is-ab",
+			       : "model-%02u-with-a-name-that-takes-all-of-the-room-that-there-is-x",
 			i % 100); /* which gcc counts the digits of */
 	atomic_store(&engine->stats.n_slots_free, 7);
 	return engine;
+}
+
+void fake_engine_without_drafts(struct engine *engine)
+{
+	engine->n_draft_graphs = 0;
 }
 
 void engine_free(struct engine *engine)
@@ -250,6 +257,29 @@ uint32_t engine_n_models(const struct engine *engine)
 	return engine->n_models;
 }
 
+/* Drafts as long as can be, and numbers too. */
+static void facts_fill(struct engine_model_facts *facts)
+{
+	const uint64_t large = (UINT64_C(1) << 53) - 1; /* that a metric has exactly */
+
+	facts->n_drafts = ENGINE_DRAFTS_MAX;
+	facts->weights_bytes = facts->weights_read_bytes = facts->kv_bytes = large;
+	facts->pool_bytes = facts->graph_bytes = facts->n_tokens_out = large;
+	facts->speculation.n_rows = facts->speculation.n_tokens = large;
+	facts->speculation.n_draft_steps = facts->speculation.draft_ns = large;
+	for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++)
+		facts->speculation.n_offered[i] = facts->speculation.n_accepted[i] = large;
+}
+
+static void facts_clear(struct engine_model_facts *facts)
+{
+	facts->draft = NULL;
+	facts->n_drafts = 0;
+	memset(facts->n_prefill_eager, 0, sizeof(facts->n_prefill_eager));
+	memset(facts->n_decode_eager, 0, sizeof(facts->n_decode_eager));
+	facts->speculation = (struct engine_speculation){0};
+}
+
 void engine_model_facts(const struct engine *engine, uint32_t model, struct engine_model_facts *ret)
 {
 	*ret = (struct engine_model_facts){
@@ -265,9 +295,14 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.page_tokens = 16,
 		.pages_total = 100,
 		.pages_free = 90,
+		.weights_bytes = 4600000, /* 900000 of them the draft's */
+		.weights_read_bytes = 4500000,
+		.load_seconds = 0.5,
 		.kv_bytes = 1 << 20,
 		.capture_seconds = 0.25,
-		.n_graphs = engine->n_graphs,
+		.n_graphs = engine->n_graphs + engine->n_draft_graphs,
+		.n_prefill_eager = {[EAGER_MIXED] = 6},
+		.n_decode_eager = {[EAGER_MIXED] = 10, [EAGER_TOO_WIDE] = 3},
 		.draft = "LlamaForCausalLMEagle",
 		.n_drafts = 3,
 		.speculation = {.n_rows = 200,
@@ -277,15 +312,24 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 			.n_draft_steps = 80,
 			.draft_ns = 20000000},
 	};
+	if (engine->n_models == ENGINE_MODELS_MAX)
+		facts_fill(ret);
+	if (!engine->n_draft_graphs)
+		facts_clear(ret);
 }
 
 bool engine_graph_facts(
 	const struct engine *engine, uint32_t model, uint32_t index, struct engine_graph_facts *ret)
 {
+	const bool of_draft = index >= engine->n_graphs;
+
 	(void)model;
-	if (index >= engine->n_graphs)
+	if (index >= engine->n_graphs + engine->n_draft_graphs)
 		return false;
 	*ret = (struct engine_graph_facts){
+		.owner = !of_draft ? "target"
+			: index == engine->n_graphs ? "draft prefill" : "draft decode",
+		.of_draft = of_draft,
 		.mode = "FULL",
 		.tokens = index + 1,
 		.rows = index + 1,

@@ -11,7 +11,13 @@
 
 #include "daemon/engine/engine.h"
 
+#define FAKE_DRAFT_GRAPHS 2u /* of each model, behind its own: one of prefill, one of decode */
+#define FAKE_DRAFT_REASONS 3u /* why passes of those ran eager */
+
+/* ENGINE_MODELS_MAX of them have all their numbers as long as can be. */
 struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs);
+/* Its models have no drafts. */
+void fake_engine_without_drafts(struct engine *engine);
 
 /* Reports as the engine thread would send them, from any thread. */
 void fake_engine_report(struct engine *engine, enum engine_report_kind kind,

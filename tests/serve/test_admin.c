@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/serve/admin_wire.h"
 #include "ipc/socket.h"
 #include "ipc/status.h"
 
@@ -70,7 +71,9 @@ static void test_status_says_serving_with_its_counters(void **state)
 	assert_int_equal(answer_count(answer, 0, "slots_free", 0), 7);
 	assert_int_equal(answer_count(answer, 0, "slots_total", 0), 8);
 	assert_int_equal(answer_count(answer, 0, "pages_free", 0), 90);
-	assert_int_equal(answer_count(answer, 0, "weights_bytes", 0), 3700000);
+	/* with the draft's */
+	assert_int_equal(answer_count(answer, 0, "weights_bytes", 0), 4600000);
+	assert_int_equal(answer_count(answer, 0, "graphs", 0), 3 + FAKE_DRAFT_GRAPHS);
 	answer_free(answer);
 }
 
@@ -108,10 +111,38 @@ static void test_graphs_lists_each_descriptor(void **state)
 {
 	struct answer *answer = operator_ask(*state, "graphs", NULL);
 
-	assert_int_equal(answer->n_rows, 3);
 	for (size_t i = 0; i < 3; i++) {
+		expect_text(answer, i, "owner", "target");
 		assert_int_equal(answer_count(answer, i, "tokens", 0), i + 1);
 		assert_int_equal(answer_count(answer, i, "captures", 0), 1);
+		assert_non_null(answer_cell(answer, i, "shared_replays"));
+	}
+	answer_free(answer);
+}
+
+static void test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without(void **state)
+{
+	static const struct {
+		const char *owner, *graph, *state;
+		uint64_t n_eager;
+	} rows[] = {
+		{"draft prefill", "FULL 4x1", "ready", 0},
+		{"draft decode", "FULL 5x1", "ready", 0},
+		{"draft prefill", "none", "mixed", 6},
+		{"draft decode", "none", "mixed", 10},
+		{"draft decode", "none", "too_wide", 3},
+	};
+	struct answer *answer = operator_ask(*state, "graphs", NULL);
+
+	assert_int_equal(answer->n_rows, 3 + sizeof(rows) / sizeof(rows[0]));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		expect_text(answer, 3 + i, "owner", rows[i].owner);
+		expect_text(answer, 3 + i, "graph", rows[i].graph);
+		expect_text(answer, 3 + i, "state", rows[i].state);
+		assert_int_equal(answer_count(answer, 3 + i, "eager_steps", 0), rows[i].n_eager);
+		assert_int_equal(answer_count(answer, 3 + i, "replays", 0), rows[i].n_eager ? 0 : 10);
+		/* nobody counts those: no number rather than a wrong one */
+		assert_null(answer_cell(answer, 3 + i, "shared_replays"));
 	}
 	answer_free(answer);
 }
@@ -161,7 +192,9 @@ static void test_orders_about_graphs_reach_the_engine_as_they_are_meant(void **s
 static void test_orders_about_graphs_that_there_are_not_are_refused(void **state)
 {
 	static const struct ask orders[] = {
-		{.op = "drop", .graph = "FULL 4x1"},
+		{.op = "drop", .graph = "FULL 6x1"},
+		{.op = "drop", .graph = "FULL 4x1"}, /* a draft's */
+		{.op = "capture", .graph = "FULL 5x1", .model = "tinycalc"},
 		{.op = "drop", .graph = ""},
 		{.op = "drop"},
 		{.op = "capture", .graph = "idle"},
@@ -179,11 +212,16 @@ static void test_orders_about_graphs_that_there_are_not_are_refused(void **state
 static void test_reply_of_many_messages_has_every_row_once(void **state)
 {
 	struct answer *answer = operator_ask(*state, "graphs", NULL);
+	const size_t n = 200 + FAKE_DRAFT_GRAPHS, n_of_model = n + FAKE_DRAFT_REASONS;
 
 	assert_true(answer->n_messages > 1);
-	assert_int_equal(answer->n_rows, 200 * ENGINE_MODELS_MAX);
+	assert_int_equal(answer->n_rows, n_of_model * ENGINE_MODELS_MAX);
 	for (size_t i = 0; i < answer->n_rows; i++)
-		assert_int_equal(answer_count(answer, i, "rows", 0), i % 200 + 1);
+		assert_int_equal(answer_count(answer, i, "rows", 0),
+			i % n_of_model < n ? i % n_of_model + 1 : 0);
+	/* and its text stands above them, of all models */
+	assert_memory_equal(answer->text, "tinycalc: graph mode ", 21);
+	assert_non_null(strstr(answer->text, "\nmodel-31-with-a-name"));
 	answer_free(answer);
 }
 
@@ -198,7 +236,13 @@ static void test_metrics_are_an_exposition(void **state)
 	assert_non_null(strstr(answer->text, "\nmimeo_slots_total 8\n"));
 	assert_non_null(strstr(answer->text, "\nmimeo_pages_free{model=\"tinycalc\"} 90\n"));
 	assert_non_null(
-		strstr(answer->text, "\nmimeo_graph_captures_total{model=\"tinycalc\"} 3\n"));
+		strstr(answer->text, "\nmimeo_graph_captures_total{model=\"tinycalc\"} 5\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_weights_bytes{model=\"tinycalc\"} 4600000\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_weights_read_bytes{model=\"tinycalc\"} 4500000\n"));
+	assert_non_null(
+		strstr(answer->text, "\nmimeo_weights_load_seconds{model=\"tinycalc\"} 0.5\n"));
 	assert_non_null(
 		strstr(answer->text, "\nmimeo_graph_capture_seconds{model=\"tinycalc\"} 0.25\n"));
 	assert_non_null(strstr(answer->text, "\nmimeo_sessions 0\n"));
@@ -228,12 +272,14 @@ static void test_speculation_is_in_models_and_metrics(void **state)
 		strstr(answer->text, "\nmimeo_verified_rows_total{model=\"tinycalc\"} 200\n"));
 	assert_non_null(
 		strstr(answer->text, "\nmimeo_verified_tokens_total{model=\"tinycalc\"} 550\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"1\"} 190\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_drafts_accepted_total{position=\"3\"} 25\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_drafts_offered_total{position=\"3\"} 100\n"));
+	assert_non_null(strstr(answer->text,
+		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"1\"} 190\n"));
+	assert_non_null(strstr(answer->text,
+		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"3\"} 25\n"));
+	assert_non_null(strstr(answer->text,
+		"\nmimeo_drafts_offered_total{model=\"tinycalc\",position=\"3\"} 100\n"));
+	assert_non_null(strstr(
+		answer->text, "\nmimeo_draft_eager_passes_total{model=\"tinycalc\"} 19\n"));
 	assert_non_null(
 		strstr(answer->text, "\nmimeo_draft_steps_total{model=\"tinycalc\"} 80\n"));
 	assert_non_null(strstr(answer->text,
@@ -259,14 +305,79 @@ static void test_metrics_have_whole_counters_and_real_gauges(void **state)
 	answer_free(answer);
 }
 
-static void test_metrics_of_32_models_fit(void **state)
+/* The sample's row, and that there is one alone. */
+static size_t row_of(const struct answer *answer, const char *name, const char *model, const char *position)
 {
+	char text[4][96];
+	size_t n = 0, ret = 0;
+
+	for (size_t i = 0; i < answer->n_rows; i++) {
+		answer_text(answer, i, "name", text[0], sizeof(text[0]));
+		answer_text(answer, i, "label_value", text[1], sizeof(text[1]));
+		answer_text(answer, i, "label_2", text[2], sizeof(text[2]));
+		answer_text(answer, i, "label_2_value", text[3], sizeof(text[3]));
+		if (strcmp(text[0], name) || strcmp(text[1], model) || strcmp(text[2], "position") ||
+			strcmp(text[3], position))
+			continue;
+		ret = i;
+		n++;
+	}
+	assert_int_equal(n, 1);
+	return ret;
+}
+
+/* The row's line is in the text, whole. */
+static void assert_line_of(const struct answer *answer, size_t row)
+{
+	char name[96], label[2][16], value[2][96], line[512];
+	size_t used;
+
+	answer_text(answer, row, "name", name, sizeof(name));
+	answer_text(answer, row, "label", label[0], sizeof(label[0]));
+	answer_text(answer, row, "label_value", value[0], sizeof(value[0]));
+	answer_text(answer, row, "label_2", label[1], sizeof(label[1]));
+	answer_text(answer, row, "label_2_value", value[1], sizeof(value[1]));
+	used = (size_t)snprintf(line, sizeof(line), "\n%s", name);
+	for (int i = 0; i < 2 && label[i][0]; i++)
+		used += (size_t)snprintf(line + used, sizeof(line) - used, "%s%s=\"%s\"",
+			i ? "," : "{", label[i], value[i]);
+	snprintf(line + used, sizeof(line) - used, "%s %llu\n", label[0][0] ? "}" : "",
+		(unsigned long long)answer_count(answer, row, "value", 0));
+	if (!strstr(answer->text, line))
+		fail_msg("no line%s", line);
+}
+
+static void test_metrics_of_32_models_that_draft_8_tokens_fit(void **state)
+{
+	char type[16];
 	struct answer *answer = operator_ask(*state, "metrics", NULL);
+	size_t n_lines = 0;
 
 	assert_int_equal(answer->status, 0);
-	assert_true(answer->n_rows > 10 * ENGINE_MODELS_MAX);
-	/* the last of all, so none had no room */
-	assert_non_null(strstr(answer->text, "mimeo_drafts_accepted_total{position=\"3\"} "));
+	assert_true(answer->n_messages > 2 && answer->n_text > ADMIN_REPLY_MAX);
+	for (uint32_t m = 0; m < ENGINE_MODELS_MAX; m++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(((struct harness *)*state)->engine, m, &facts);
+		for (char p = '1'; p <= '8'; p++) {
+			size_t row = row_of(answer, "mimeo_drafts_accepted_total", facts.name,
+				(char[]){p, '\0'});
+
+			assert_int_equal(answer_count(answer, row, "value", 0),
+				facts.speculation.n_accepted[p - '1']);
+		}
+		assert_int_equal(strlen(facts.name), m ? 63 : 8);
+	}
+	/* no line is lost between messages */
+	assert_int_equal(strlen(answer->text), answer->n_text);
+	for (char *line = answer->text; *line; line = strchr(line, '\n') + 1)
+		n_lines += *line != '#' && strncmp(line, "mimeo_", 6) == 0;
+	assert_int_equal(n_lines, answer->n_rows);
+	for (size_t i = 0; i < answer->n_rows; i++) {
+		if (strcmp(answer_text(answer, i, "type", type, sizeof(type)), "counter") == 0)
+			assert_line_of(answer, i);
+	}
+	assert_non_null(strstr(answer->text, "-there-is-x\",position=\"8\"} 9007199254740991\n"));
 	answer_free(answer);
 }
 
@@ -333,7 +444,7 @@ static void test_operator_may_ask_twice(void **state)
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(ask_send(fd, &(struct ask){.op = "graphs"}), 0);
 		assert_int_equal(ask_receive(fd, &answer), 0);
-		assert_int_equal(answer->n_rows, 3);
+		assert_int_equal(answer->n_rows, 3 + FAKE_DRAFT_GRAPHS + FAKE_DRAFT_REASONS);
 		answer_free(answer);
 	}
 	close(fd);
@@ -575,13 +686,14 @@ int main(void)
 		T(test_sessions_lists_who_is_attached),
 		T(test_models_says_what_the_mode_was_lowered_to),
 		T(test_graphs_lists_each_descriptor),
+		T(test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without),
 		T(test_orders_about_graphs_reach_the_engine_as_they_are_meant),
 		T(test_orders_about_graphs_that_there_are_not_are_refused),
 		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
 		T(test_metrics_are_an_exposition),
 		T(test_speculation_is_in_models_and_metrics),
 		T(test_metrics_have_whole_counters_and_real_gauges),
-		T_IN(test_metrics_of_32_models_fit, setup_large),
+		T_IN(test_metrics_of_32_models_that_draft_8_tokens_fit, setup_large),
 		T(test_unknown_operation_is_refused),
 		T(test_garbage_from_an_operator_closes_it),
 		T(test_request_that_is_no_map_closes_the_operator),

@@ -85,6 +85,47 @@ static void test_wide_columns_are_in_the_wide_text_and_in_json_only(void **state
 	}
 }
 
+static void test_usual_columns_are_in_the_text_only_where_a_row_has_something_else(void **state)
+{
+	static const struct table_column usual[] = {
+		{"name", "NAME", TABLE_TEXT},
+		{"owner", "OWNER", TABLE_TEXT, .usual = "target"},
+		{"draft", "DRAFT", TABLE_TEXT, .usual = ""},
+		{"tokens", "TOKENS", TABLE_COUNT, .usual = ""},
+		{"rate", "RATE", TABLE_NUMBER, .usual = ""},
+	};
+	static const char *const titles[] = {"NAME", "NAME OWNER DRAFT TOKENS RATE"};
+
+	(void)state;
+	for (int form = TABLE_AS_TEXT; form <= TABLE_AS_WIDE_TEXT; form++) {
+		for (int other = 0; other < 2; other++) {
+			struct table *table;
+
+			assert_int_equal(table_new(&table, usual, ARRAY_SIZE(usual), 0), 0);
+			table_row(table);
+			table_set_text(table, "owner", "target");
+			table_set_count(table, "tokens", 0);
+			table_set_number(table, "rate", 0);
+			table_row(table);
+			table_set_text(table, "owner", other ? "model" : "target");
+			if (other) {
+				table_set_text(table, "draft", "eagle");
+				table_set_count(table, "tokens", 4);
+				table_set_number(table, "rate", 0.5);
+			}
+			char *text = printed(table, (enum table_form)form, 0);
+			char line[64] = "";
+
+			*strchr(text, '\n') = '\0';
+			for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+				snprintf(line + strlen(line), sizeof(line) - strlen(line), "%s%s",
+					line[0] ? " " : "", word);
+			assert_string_equal(line, titles[other || form == TABLE_AS_WIDE_TEXT]);
+			free(text);
+		}
+	}
+}
+
 static void test_full_disk_is_said_so(void **state)
 {
 	(void)state;
@@ -167,14 +208,19 @@ static void test_exposition_names_each_metric_once_and_escapes_labels(void **sta
 
 	(void)state;
 	metrics = (struct metrics){0};
-	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages", "model", "a\"b\\c\nd", 3);
-	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages", "model", "e", 4);
+	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages",
+		(struct metric_label[METRIC_LABELS_MAX]){{"model", "a\"b\\c\nd"}}, 3);
+	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages",
+		(struct metric_label[METRIC_LABELS_MAX]){{"model", "e"}}, 4);
+	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages",
+		(struct metric_label[METRIC_LABELS_MAX]){{"model", "f,"}, {"at", "\"\\\n"}}, 5);
 	metrics_add(&metrics, METRIC_COUNTER, "m_total", "All", 4503599627370497.0);
 	metrics_add(&metrics, METRIC_GAUGE, "m_seconds", "Time", 0.125);
 	assert_true(metrics_render(&metrics, text, sizeof(text)) > 0);
 	assert_string_equal(text,
 		"# HELP m_pages Pages\n# TYPE m_pages gauge\n"
 		"m_pages{model=\"a\\\"b\\\\c\\nd\"} 3\nm_pages{model=\"e\"} 4\n"
+		"m_pages{model=\"f,\",at=\"\\\"\\\\\\n\"} 5\n"
 		"# HELP m_total All\n# TYPE m_total counter\n"
 		"m_total 4503599627370497\n"
 		"# HELP m_seconds Time\n# TYPE m_seconds gauge\nm_seconds 0.125\n");
@@ -210,6 +256,7 @@ int main(void)
 		cmocka_unit_test(test_json_has_raw_numbers_and_all_columns),
 		cmocka_unit_test(test_record_is_lines_and_one_object),
 		cmocka_unit_test(test_wide_columns_are_in_the_wide_text_and_in_json_only),
+		cmocka_unit_test(test_usual_columns_are_in_the_text_only_where_a_row_has_something_else),
 		cmocka_unit_test(test_full_disk_is_said_so),
 		cmocka_unit_test(test_empty_list_is_an_empty_array),
 		cmocka_unit_test(test_unknown_key_is_said_when_printing),
