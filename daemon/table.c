@@ -172,9 +172,34 @@ static int add_line(struct libscols_table *lines, const char *const *texts, size
 	return r;
 }
 
-static bool is_shown(const struct table_column *column, enum table_form form)
+static bool is_usual(const struct cell *cell, const char *usual)
 {
-	return column->title && (!column->wide || form == TABLE_AS_WIDE_TEXT);
+	switch (cell->kind) {
+	case CELL_TEXT:
+		return strcmp(cell->text, usual) == 0;
+	case CELL_COUNT:
+		return cell->count == 0;
+	case CELL_NUMBER:
+		return cell->number == 0;
+	case CELL_EMPTY:
+		break;
+	}
+	return true;
+}
+
+static bool is_shown(const struct table *table, size_t column, enum table_form form)
+{
+	const struct table_column *c = &table->columns[column];
+
+	if (!c->title || form == TABLE_AS_WIDE_TEXT)
+		return c->title;
+	if (c->wide || !c->usual)
+		return !c->wide;
+	for (size_t row = 0; row < table->n_rows; row++) {
+		if (!is_usual(&table->cells[row * table->n_columns + column], c->usual))
+			return true;
+	}
+	return false;
 }
 
 /* One line a row. */
@@ -187,7 +212,7 @@ static int fill_list(
 		const struct table_column *column = &table->columns[i];
 		int right = column->unit == TABLE_TEXT ? 0 : SCOLS_FL_RIGHT;
 
-		if (is_shown(column, form) &&
+		if (is_shown(table, i, form) &&
 			!scols_table_new_column(lines, column->title, 0, right))
 			r = -ENOMEM;
 	}
@@ -201,7 +226,7 @@ static int fill_list(
 			char buffer[TABLE_FORMAT_MAX];
 			const struct cell *cell = &table->cells[row * table->n_columns + i];
 
-			if (is_shown(&table->columns[i], form))
+			if (is_shown(table, i, form))
 				r = scols_line_set_data(line, at++,
 					cell_text(cell, table->columns[i].unit, buffer));
 		}
@@ -223,7 +248,7 @@ static int fill_record(
 		char buffer[TABLE_FORMAT_MAX];
 		const struct table_column *column = &table->columns[i];
 
-		if (is_shown(column, form))
+		if (is_shown(table, i, form))
 			r = add_line(lines,
 				(const char *[]){column->title,
 					cell_text(&table->cells[i], column->unit, buffer)},

@@ -38,6 +38,8 @@ struct table_column {
 	const char *title; /* of the text's column; NULL: in JSON only */
 	enum table_unit unit;
 	bool wide; /* not in TABLE_AS_TEXT */
+	/* In TABLE_AS_TEXT only where a cell has anything but this, 0 or nothing; NULL: there anyway. */
+	const char *usual;
 };
 
 enum table_form { TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON };

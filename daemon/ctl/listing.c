@@ -95,11 +95,11 @@ static const struct table_column models_columns[] = {
 	{"load_seconds", NULL, TABLE_SECONDS},
 	{"steps", NULL, TABLE_COUNT},
 	{"tokens_out", "TOKENS", TABLE_COUNT},
-	{"draft", "DRAFT", TABLE_TEXT, .wide = true},
-	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .wide = true},
-	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .wide = true},
-	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .wide = true},
-	{"draft_seconds", "DRAFT TIME", TABLE_SECONDS, .wide = true},
+	{"draft", "DRAFT", TABLE_TEXT, .usual = ""},
+	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .usual = ""},
+	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .usual = ""},
+	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .usual = ""},
+	{"draft_seconds", "DRAFT TIME", TABLE_SECONDS, .usual = ""},
 	{"draft_steps", NULL, TABLE_COUNT},
 	{"verified_rows", NULL, TABLE_COUNT},
 	{"verified_tokens", NULL, TABLE_COUNT},
@@ -107,6 +107,7 @@ static const struct table_column models_columns[] = {
 
 static const struct table_column graphs_columns[] = {
 	{"model", "MODEL", TABLE_TEXT},
+	{"owner", "OWNER", TABLE_TEXT, .usual = "target"},
 	{"graph", "GRAPH", TABLE_TEXT},
 	{"mode", NULL, TABLE_TEXT},
 	{"state", "STATE", TABLE_TEXT},
@@ -131,6 +132,8 @@ static const struct table_column metrics_columns[] = {
 	{"type", "TYPE", TABLE_TEXT},
 	{"label", "LABEL", TABLE_TEXT},
 	{"label_value", "LABEL VALUE", TABLE_TEXT},
+	{"label_2", "LABEL 2", TABLE_TEXT},
+	{"label_2_value", "LABEL 2 VALUE", TABLE_TEXT},
 	{"value", "VALUE", TABLE_NUMBER},
 };
 

@@ -35,7 +35,7 @@ static const char help[] =
 	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
 	"                    2 if not serving\n"
 	"  sessions          clients that are attached\n"
-	"  models            models, their attention, graph mode and KV cache\n"
+	"  models            models, their attention, graph mode, KV cache and drafts\n"
 	"  graphs            captured graphs and their replays, and what ran without one\n"
 	"  metrics           all counters in Prometheus' text format\n"
 	"  drain             take no new work, finish what runs, end; waits for it\n"

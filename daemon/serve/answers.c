@@ -42,7 +42,7 @@ static struct totals totals_of(const struct serve *serve)
 		engine_model_facts(serve->options.engine, i, &facts);
 		totals.pages += facts.pages_total;
 		totals.pages_free += facts.pages_free;
-		totals.weights_bytes += facts.model->bytes;
+		totals.weights_bytes += facts.weights_bytes;
 		totals.kv_bytes += facts.kv_bytes;
 		totals.pool_bytes += facts.pool_bytes;
 		totals.graph_bytes += facts.graph_bytes;
@@ -190,7 +190,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 		engine_model_facts(serve->options.engine, i, &facts);
 		ROW(reply, CELL_TEXT("name", facts.name),
 			CELL_TEXT("architecture", facts.model->config.architecture),
-			CELL_COUNT("weights_bytes", facts.model->bytes),
+			CELL_COUNT("weights_bytes", facts.weights_bytes),
 			CELL_TEXT("attention", facts.attention),
 			CELL_TEXT("support", facts.support),
 			CELL_TEXT("mask", mask_of(&facts, mask)),
@@ -207,7 +207,7 @@ void answer_models(struct serve *serve, struct reply *reply)
 			CELL_NUMBER("capture_seconds", facts.capture_seconds),
 			CELL_COUNT("graph_bytes", facts.graph_bytes),
 			CELL_COUNT("pool_bytes", facts.pool_bytes),
-			CELL_NUMBER("load_seconds", facts.model->load_seconds),
+			CELL_NUMBER("load_seconds", facts.load_seconds),
 			CELL_COUNT("steps", facts.n_steps),
 			CELL_COUNT("tokens_out", facts.n_tokens_out),
 			CELL_TEXT("draft", facts.draft ? facts.draft : ""),
@@ -223,15 +223,16 @@ void answer_models(struct serve *serve, struct reply *reply)
 }
 
 /* What no graph served, a row for each reason that there was. */
-static void answer_eager(const struct engine_model_facts *model, struct reply *reply)
+static void answer_eager(const char *model, const char *owner, const uint64_t n_eager[N_EAGER_REASONS],
+	struct reply *reply)
 {
 	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++) {
-		if (!model->n_eager[reason])
+		if (!n_eager[reason])
 			continue;
-		ROW(reply, CELL_TEXT("model", model->name), CELL_TEXT("graph", "none"),
-			CELL_TEXT("mode", graph_mode_name(GRAPH_NONE)),
+		ROW(reply, CELL_TEXT("model", model), CELL_TEXT("owner", owner),
+			CELL_TEXT("graph", "none"), CELL_TEXT("mode", graph_mode_name(GRAPH_NONE)),
 			CELL_TEXT("state", eager_reason_name((enum eager_reason)reason)),
-			CELL_COUNT("eager_steps", model->n_eager[reason]));
+			CELL_COUNT("eager_steps", n_eager[reason]));
 	}
 }
 
@@ -253,30 +254,43 @@ static void say_modes(const struct serve *serve, struct reply *reply)
 	reply_say(reply, 0, text);
 }
 
+static void answer_graph(const char *model, const struct engine_graph_facts *facts, struct reply *reply)
+{
+	const struct reply_cell cells[] = {
+		CELL_TEXT("model", model),
+		CELL_TEXT("owner", facts->owner),
+		CELL_TEXT("graph", facts->name),
+		CELL_TEXT("mode", facts->mode),
+		CELL_TEXT("state", facts->state),
+		CELL_COUNT("tokens", facts->tokens),
+		CELL_COUNT("rows", facts->rows),
+		CELL_COUNT("query_len", facts->query_len),
+		CELL_COUNT("captures", facts->n_captures),
+		CELL_COUNT("drops", facts->n_drops),
+		CELL_COUNT("segments", facts->n_segments),
+		CELL_COUNT("nodes", facts->n_nodes),
+		CELL_COUNT("bytes", facts->bytes),
+		CELL_NUMBER("seconds", facts->seconds),
+		CELL_COUNT("replays", facts->n_replays),
+		CELL_COUNT("padded_rows", facts->n_padded_rows),
+		CELL_COUNT("shared_replays", facts->n_shared_replays), /* of a draft's left out */
+	};
+
+	reply_row(reply, cells, sizeof(cells) / sizeof(cells[0]) - facts->of_draft);
+}
+
 void answer_graphs(struct serve *serve, struct reply *reply)
 {
+	say_modes(serve, reply);
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts model;
 		struct engine_graph_facts facts;
 
 		engine_model_facts(serve->options.engine, i, &model);
-		for (uint32_t j = 0;
-			engine_graph_facts(serve->options.engine, i, j, &facts); j++) {
-			ROW(reply, CELL_TEXT("model", model.name), CELL_TEXT("graph", facts.name),
-				CELL_TEXT("mode", facts.mode), CELL_TEXT("state", facts.state),
-				CELL_COUNT("tokens", facts.tokens), CELL_COUNT("rows", facts.rows),
-				CELL_COUNT("query_len", facts.query_len),
-				CELL_COUNT("captures", facts.n_captures),
-				CELL_COUNT("drops", facts.n_drops),
-				CELL_COUNT("segments", facts.n_segments),
-				CELL_COUNT("nodes", facts.n_nodes),
-				CELL_COUNT("bytes", facts.bytes),
-				CELL_NUMBER("seconds", facts.seconds),
-				CELL_COUNT("replays", facts.n_replays),
-				CELL_COUNT("shared_replays", facts.n_shared_replays),
-				CELL_COUNT("padded_rows", facts.n_padded_rows));
-		}
-		answer_eager(&model, reply);
+		for (uint32_t j = 0; engine_graph_facts(serve->options.engine, i, j, &facts); j++)
+			answer_graph(model.name, &facts, reply);
+		answer_eager(model.name, "target", model.n_eager, reply);
+		answer_eager(model.name, "draft prefill", model.n_prefill_eager, reply);
+		answer_eager(model.name, "draft decode", model.n_decode_eager, reply);
 	}
-	say_modes(serve, reply);
 }

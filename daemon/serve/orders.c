@@ -26,6 +26,7 @@ static uint32_t find_model(const struct engine *engine, const char *name)
 	return n;
 }
 
+/* Of the model's own: a draft's, which may have the same name, stay as they are. */
 static bool find_graph(
 	const struct engine *engine, uint32_t model, const char *name, uint32_t *ret_graph)
 {
@@ -33,7 +34,7 @@ static bool find_graph(
 
 	for (uint32_t i = 0; engine_graph_facts(engine, model, i, &facts); i++) {
 		*ret_graph = i;
-		if (strcasecmp(facts.name, name) == 0)
+		if (!facts.of_draft && strcasecmp(facts.name, name) == 0)
 			return true;
 	}
 	return false;
