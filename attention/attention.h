@@ -64,7 +64,10 @@ struct attention_batch {
 	uint32_t padded_rows, padded_tokens; /* what runs: Rp, Tp */
 	uint32_t max_query;                  /* of any row */
 	const uint32_t *query_lens;          /* [n_rows] */
-	const uint32_t *seq_lens;            /* [n_rows], history + query */
+	/* [n_rows], history + query; exact, but for queries of at most max_decode_query tokens where there
+	 * is a draft: what the host does not know is max_seq_len, an upper bound of all that is read.
+	 * Exact ones are in step_inputs.seq_lens. */
+	const uint32_t *seq_lens;
 };
 
 /* One layer's run. */

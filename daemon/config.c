@@ -359,6 +359,30 @@ static int check_steps(const struct config *config, struct config_error *error)
 	return 0;
 }
 
+/* Tokens of a draft that there is not are a mistake: of a model, or of all where they are said for all. */
+static int check_drafts(const struct config_settings *place, const struct config *config,
+	struct config_error *error)
+{
+	static const char remedy[] = "name its folder with --draft, or draft in the configuration file";
+	const int key = find_key("draft_tokens");
+	bool any = false;
+
+	if (!place)
+		return 0;
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		const struct config_model *model = &config->models[i];
+		const struct config_model_settings *own = find_model(place, model->name);
+
+		any |= model->draft[0] != '\0';
+		if (own && own->values[key].value && !model->draft[0])
+			return fail(error, "%s: model \"%s\" has no draft: %s",
+				own->values[key].where, model->name, remedy);
+	}
+	if (any || !place->values[key].value)
+		return 0;
+	return fail(error, "%s: no model has a draft: %s", place->values[key].where, remedy);
+}
+
 int config_resolve(const struct config_settings *upper, const struct config_settings *lower,
 	struct config *ret, struct config_error *error)
 {
@@ -370,6 +394,8 @@ int config_resolve(const struct config_settings *upper, const struct config_sett
 	r = resolve_models(places, &config, error);
 	if (r == 0)
 		r = check_steps(&config, error);
+	for (int p = 0; p < 2 && r == 0; p++)
+		r = check_drafts(places[p], &config, error);
 	if (r < 0) {
 		/* A model that failed half-way may hold its folder. */
 		if (config.n_models < CONFIG_MODELS_MAX)

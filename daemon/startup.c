@@ -321,7 +321,7 @@ void startup_free(struct startup *startup)
 	builder_free(startup->builder);
 	engine_free(startup->engine);
 	for (uint32_t i = 0; i < startup->engine_options.n_models; i++)
-		model_free(startup->engine_options.models[i].model);
+		engine_model_options_deinit(&startup->engine_options.models[i]);
 	for (uint32_t i = 0; i < startup->config->n_models; i++)
 		startup_model_deinit(&startup->models[i]);
 	if (startup->device)

@@ -125,10 +125,12 @@ struct step_inputs {
 	 * how many drafts a step that it has not read accepted: what a row of ROW_VERIFY or
 	 * ROW_FROM_SLOT begins at is slot_length, and not step_row.start.
 	 *
-	 * Such a row may run past its slot's pages, and past the longest sequence by up to K
-	 * tokens. Attention takes a token's place from the end of its row, seq_lens, which is cut
-	 * at max_pages: so max_pages has to hold K tokens more than the longest sequence, or the
-	 * row's first tokens, which are real, would be misplaced.
+	 * Such a row may run past its slot's pages, and past the longest sequence: by up to K
+	 * tokens if its first is the sequence's, or, behind a step that ended it and has not been
+	 * read yet, as a whole, by up to 2 K; then nobody takes anything of it. Attention takes a
+	 * token's place from the end of its row, seq_lens, which is cut at max_pages: so max_pages
+	 * has to hold K tokens more than the longest sequence, or first tokens, which are real,
+	 * would be misplaced.
 	 */
 	uint32_t max_drafts;        /* K: a row to verify has 1 + K tokens; fewer: the first drafts */
 	int32_t *slot_length;       /* [max_slots] tokens whose keys the target's cache holds */

@@ -116,6 +116,7 @@ static void run(struct sequence *sequence, struct request *request, uint32_t row
 	sequence->target = sequence->n_tokens;
 	sequence->document = 0;
 	sequence->n_pending = 0;
+	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
 	runner->running[runner->n_running++] = sequence;
 }
 

@@ -125,8 +125,12 @@ static int set_up(struct engine *engine, struct model_error *error)
 		rc = engine->device->ops->stream_new(engine->device, &engine->bell);
 	if (!rc)
 		rc = engine->device->ops->stream_new(engine->device, &engine->late.stream);
-	for (unsigned i = 0; i < ENGINE_FLIGHTS && !rc; i++)
+	for (unsigned i = 0; i < ENGINE_FLIGHTS && !rc; i++) {
 		rc = engine->device->ops->event_new(engine->device, &engine->flights[i].end);
+		if (!rc)
+			rc = engine->device->ops->event_new(
+				engine->device, &engine->flights[i].told);
+	}
 	if (rc) {
 		snprintf(error->text, sizeof(error->text), "lane: %s", device_strerror(rc));
 		return rc;
@@ -170,6 +174,23 @@ static int make_flights(struct engine *engine)
 	return 0;
 }
 
+void engine_model_options_deinit(struct engine_model_options *options)
+{
+	model_free(options->draft);
+	model_free(options->model);
+	options->draft = options->model = NULL;
+}
+
+static int refuse_all(const struct engine_options *options)
+{
+	for (uint32_t i = 0; i < options->n_models; i++) {
+		struct engine_model_options model = options->models[i];
+
+		engine_model_options_deinit(&model);
+	}
+	return -ENOMEM;
+}
+
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error)
 {
 	struct engine *engine = calloc(1, sizeof(*engine));
@@ -177,7 +198,7 @@ int engine_new(const struct engine_options *options, struct engine **ret, struct
 
 	snprintf(error->text, sizeof(error->text), "out of host memory");
 	if (!engine)
-		return -ENOMEM;
+		return refuse_all(options);
 	engine->options = *options;
 	engine->device = options->device;
 	engine->report_fd = -1;
@@ -255,7 +276,7 @@ void engine_free(struct engine *engine)
 		runner_deinit(&engine->runners[i]);
 	/* Models of runners that were never made are still ours. */
 	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
-		model_free(engine->options.models[i].model);
+		engine_model_options_deinit(&engine->options.models[i]);
 	if (engine->late.stream)
 		engine->device->ops->stream_free(engine->late.stream);
 	if (engine->bell)
@@ -265,6 +286,8 @@ void engine_free(struct engine *engine)
 	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
 		if (engine->flights[i].end)
 			engine->device->ops->event_free(engine->flights[i].end);
+		if (engine->flights[i].told)
+			engine->device->ops->event_free(engine->flights[i].told);
 		free(engine->flights[i].rows);
 		free(engine->flights[i].sources);
 	}

@@ -140,6 +140,10 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
 	enum dtype activation, struct engine_needs *ret);
 
+/* Frees the models that the options name, and forgets them: the draft first, which has its target's ends.
+ * For whoever took them and has no engine yet. */
+void engine_model_options_deinit(struct engine_model_options *options);
+/* Takes the models of the options over, whatever comes of it. */
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
 struct builder;
 /* Starts the thread. The builder instantiates and destroys graphs for it from now on, and has idle ones
@@ -206,7 +210,7 @@ struct engine_stats {
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
 	_Atomic uint32_t n_graph_orders; /* posted and not obeyed yet */
-	_Atomic uint32_t n_in_lane; /* steps launched and not read */
+	_Atomic uint32_t n_in_lane; /* steps launched whose end was not seen */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */
 	_Atomic bool draining;

@@ -18,6 +18,8 @@
  * slept lately, it looks as for a step that is late: a bell asked for afterwards would come behind
  * the next step as well.
  *
+ * Of a step with a draft's part its results are looked for first, and its end then, in the same ways.
+ *
  * Hot path: no allocation, no lock; one system call to sleep, one clock read in 8 turns.
  */
 #include "daemon/engine/state.h"
@@ -154,6 +156,12 @@ static uint64_t nap_for(const struct engine *engine, uint64_t now, uint64_t due)
 	return nap > NAP_NS ? nap : NAP_NS;
 }
 
+/* The lane's time for what is to be seen next of the flight: its results, or its end. */
+static uint64_t expected_of(const struct flight *flight)
+{
+	return flight->drafts && !flight->read ? flight->told_ns : flight->expected_ns;
+}
+
 /* ---- turns that find nothing ---- */
 
 /* The first few at full speed, for a client that answers at once; then with pauses, looking at the
@@ -182,7 +190,7 @@ void idle(struct engine *engine)
 	if (!engine->idle_since_ns)
 		engine->idle_since_ns = now;
 	if (engine->n_flights && !oldest->notify) {
-		limit = nap_for(engine, now, engine->lane_since_ns + oldest->expected_ns);
+		limit = nap_for(engine, now, engine->lane_since_ns + expected_of(oldest));
 		if (!limit)
 			return;
 	} else if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * NS_PER_US) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The results of completed steps, oldest first: tokens, logits and hidden states go from the
- * outbox to the requests that the rows are of, and what the step held goes back. No allocation, no
- * lock; a system call only for a client that sleeps (the head of step.c has the whole account).
+ * The results of steps, oldest first: tokens, logits and hidden states go from the outbox to the
+ * requests that the rows are of, and what the step held goes back when it has completed, which with a
+ * draft is later. No allocation, no lock; a system call only for a client that sleeps (the head of step.c
+ * has the whole account).
  */
 #include "daemon/engine/state.h"
 
@@ -125,7 +126,6 @@ static void take_row(struct flight *flight, uint32_t i)
 	const int32_t *sampled =
 		flight->slot->sampled + (size_t)i * (1 + flight->runner->options.n_drafts);
 
-	s->n_ahead -= row->verify;
 	if (!request) {
 		count(&flight->runner->engine->stats.n_discarded_rows, 1);
 		return;
@@ -153,6 +153,8 @@ static void count_lane(struct engine *engine, const struct flight *flight)
 	engine->lane_ended_ns = ended;
 	if (flight->entry && ended > began)
 		graph_entry_timed(flight->entry, ended - began);
+	if (flight->entry && flight->drafts && *flight->slot->told_ns > began)
+		graph_entry_told(flight->entry, *flight->slot->told_ns - began);
 	count(&engine->stats.lane_ns, ended - began);
 	if (flight->drafts) {
 		count(&flight->runner->draft_ns, ended - *flight->slot->draft_began);
@@ -175,34 +177,58 @@ static void count_lane(struct engine *engine, const struct flight *flight)
 
 bool step_ready(const struct engine *engine)
 {
-	return engine->n_flights && inputs_slot_done(engine->flights[engine->first_flight].slot);
+	const struct flight *oldest = &engine->flights[engine->first_flight];
+
+	if (!engine->n_flights)
+		return false;
+	return inputs_slot_done(oldest->slot) ||
+	       (oldest->drafts && !oldest->read && inputs_slot_told(oldest->slot));
+}
+
+static void take_rows(struct flight *flight)
+{
+	for (uint32_t i = 0; i < flight->n_rows && !flight->read; i++)
+		take_row(flight, i);
+	flight->read = true;
+}
+
+/* The oldest flight is out of the lane. */
+static void end_flight(struct engine *engine, struct flight *flight)
+{
+	struct runner *runner = flight->runner;
+
+	engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
+	engine->n_flights--;
+	runner->completed = flight->step;
+	engine->completed++;
+	count_lane(engine, flight);
+	take_rows(flight);
+	kv_release(runner->kv, flight->sources, flight->n_sources);
+	engine->admit |= flight->n_sources > 0;
+	runner_release(runner);
 }
 
 bool step_complete(struct engine *engine)
 {
-	bool any = false;
+	bool any = false, ended = false;
 
 	while (step_ready(engine)) {
 		struct flight *flight = &engine->flights[engine->first_flight];
-		struct runner *runner = flight->runner;
 
-		engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
-		engine->n_flights--;
-		runner->completed = flight->step;
-		engine->completed++;
 		engine_work_begins(engine);
-		count_lane(engine, flight);
-		for (uint32_t i = 0; i < flight->n_rows; i++)
-			take_row(flight, i);
-		kv_release(runner->kv, flight->sources, flight->n_sources);
-		engine->admit |= flight->n_sources > 0;
-		runner_release(runner);
 		any = true;
+		if (inputs_slot_done(flight->slot)) {
+			end_flight(engine, flight);
+			ended = true;
+		} else {
+			take_rows(flight);
+		}
 	}
-	/* Once for all that were read: two steps that ended in one sleep are a reason to be woken
-	 * between the next two. */
-	if (any) {
+	if (any)
 		requests_end(engine);
+	/* Once for all that ended: two steps that ended in one sleep are a reason to be woken between
+	 * the next two. */
+	if (ended) {
 		engine->sleepy = engine->slept;
 		engine->slept = false;
 	}

@@ -554,8 +554,6 @@ void runner_deinit(struct runner *runner)
 	free(runner->free_slots);
 	free(runner->seq_lens);
 	free(runner->query_lens);
-	if (runner->options.draft)
-		model_free(runner->options.draft);
-	model_free(runner->model);
+	engine_model_options_deinit(&runner->options);
 	*runner = (struct runner){0};
 }

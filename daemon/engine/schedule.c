@@ -148,14 +148,13 @@ static void add_init(struct inputs_slot *slot, struct sequence *s)
 }
 
 /* The host's account of a row: of one that verifies, the least that comes of it. */
-static void count_row(struct sequence *s, uint32_t n_tokens, bool verify)
+static void count_row(struct sequence *s, uint32_t n_tokens)
 {
 	if (s->n_drafts)
 		s->n_drafted = s->n_computed + n_tokens;
 	else if (s->n_drafted > s->n_computed)
 		s->n_drafted = s->n_computed;
 	s->n_computed += n_tokens;
-	s->n_ahead += verify;
 }
 
 /* What is behind the row's last token, if the host knows it. */
@@ -166,14 +165,13 @@ static int32_t next_id(const struct sequence *s, uint32_t n_tokens)
 	return at < s->n_tokens ? s->tokens[at] : -1;
 }
 
-/* A step's longest sequence length that the row may have, whatever was accepted before. */
-static uint32_t bound_of(const struct batch *b, const struct sequence *s, uint32_t n_tokens)
+/* The row's length as attention's planners are told it. Of one that verifies, the device alone knows it:
+ * the most that a row with a token of its sequence can have. */
+static uint32_t planned_length(const struct runner *runner, const struct sequence *s, uint32_t n_tokens,
+	bool verify)
 {
-	uint32_t n_drafts = b->runner->options.n_drafts;
-	uint32_t most = b->runner->options.max_seq_len + n_drafts;
-	uint32_t bound = s->n_computed + n_drafts * s->n_ahead + n_tokens;
-
-	return bound < most ? bound : most;
+	return verify ? runner->options.max_seq_len + runner->options.n_drafts
+		      : s->n_computed + n_tokens;
 }
 
 /* The shape of the batch with a row of so many tokens more. */
@@ -226,7 +224,7 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 	else
 		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
 	runner->query_lens[b->flight->n_rows] = n_run;
-	runner->seq_lens[b->flight->n_rows] = bound_of(b, s, n_run);
+	runner->seq_lens[b->flight->n_rows] = planned_length(runner, s, n_run, verify);
 	*row = (struct flight_row){
 		.sequence = s,
 		.sample = last,
@@ -236,7 +234,7 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 	};
 	add_to_shape(b, n_run, decode);
 	runner->drafts |= s->n_drafts > 0;
-	count_row(s, n_tokens, verify);
+	count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
 	if (last && s->request->op == RING_OP_GENERATE)
 		s->n_pending++;

@@ -5,7 +5,7 @@ void sequence_reset(struct sequence *sequence, struct runner *runner)
 {
 	sequence->runner = runner;
 	sequence->n_tokens = sequence->n_computed = sequence->n_pending = 0;
-	sequence->n_ahead = sequence->n_drafted = sequence->n_drafts = 0;
+	sequence->n_drafted = sequence->n_drafts = 0;
 	sequence->forget = false;
 	sequence->slot_ready = false;
 	sequence->last_step = 0;
@@ -56,7 +56,7 @@ static void release(struct sequence *sequence)
 
 	runner->free_slots[runner->n_free_slots++] = sequence->slot;
 	sequence->slot = -1;
-	sequence->n_pending = sequence->n_ahead = 0;
+	sequence->n_pending = 0;
 	/* What was computed for tokens that the host never took does not count. */
 	if (sequence->n_computed > sequence->n_tokens)
 		sequence->n_computed = sequence->n_tokens;

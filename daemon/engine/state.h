@@ -7,7 +7,7 @@
  *
  *	engine --< runner   one model: its KV cache, inputs, graphs, and the sequences that run
  *	       --< session  one client: its ring, its requests by index, its sequences by id
- *	       --< flight   a launched step whose results have not been read (two at most)
+ *	       --< flight   a launched step whose end has not been seen (two at most)
  *
  * A request is FREE, WAITING (in its session's list, in order of submission) or RUNNING. A sequence
  * is IDLE, RUNNING (it has a slot and a request) or RELEASING: its request has ended, but a launched
@@ -48,7 +48,6 @@ struct sequence {
 	uint32_t n_tokens;
 	uint32_t n_computed; /* positions whose K and V are launched */
 	uint32_t n_pending;  /* tokens sampled by launched steps, not read yet; of one that verifies one */
-	uint32_t n_ahead;    /* launched steps that verify its drafts, not read yet */
 	uint32_t n_drafted;  /* leading positions that the draft has been at, too */
 	uint32_t n_drafts;   /* drafts a step that its slot may have */
 	struct kv_table table;
@@ -192,10 +191,13 @@ struct flight {
 	uint32_t n_sources;
 	bool notify;  /* a host function wakes the engine behind it */
 	struct event *end; /* recorded behind it where it is to notify */
+	struct event *told; /* the same behind its results, where drafts go on */
 	struct graph_entry *entry; /* NULL: eager */
 	uint64_t expected_ns; /* the lane's time for the last steps like it; 0: there was none */
 	bool follows; /* a generating row of it was in the runner's step before */
 	bool drafts;  /* the draft's passes are part of it */
+	bool read;    /* its results are; it is in the lane as long as the draft's passes are */
+	uint64_t told_ns; /* expected_ns, up to the results */
 };
 
 /* Captures and drops while serving: late.c. */
@@ -364,9 +366,9 @@ void late_relieve(struct engine *engine);
 void late_order(struct engine *engine, const struct engine_graphs_order *order);
 
 /* ---- results.c ---- */
-/* Read the results of completed steps. True if there were any. */
+/* Read the results of steps; those that completed leave the lane. True if there was anything. */
 bool step_complete(struct engine *engine);
-/* The oldest flight's results are there. */
+/* The oldest flight's results are there and not read, or it has ended. */
 bool step_ready(const struct engine *engine);
 
 /* ---- idle.c ---- */

@@ -10,7 +10,8 @@
  *	with a draft            1 launch for its inputs, and of n_drafts passes each 0 or 1 metadata
  *	                        launch and 1 graph launch (eager: one an op); its time is the device's
  *	                        to stamp, in launches that are there anyway
- *	1 outbox launch         tokens and the step's number to pinned memory
+ *	1 outbox launch         tokens and the step's number to pinned memory; with a draft's part 1
+ *	                        ahead of that, with the tokens, and 1 behind it, with the end
  *	1 completion per row    64 bytes into the session's ring
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	of it and 1 completion more, posted before the step has run
@@ -163,14 +164,31 @@ static void on_lane(void *arg)
 }
 
 /* What waits for a host function is a stream beside the lane: the next step does not. */
-static int ask_bell(struct engine *engine, struct flight *flight)
+static int ask_bell(struct engine *engine, struct event *event)
 {
 	const struct device_ops *ops = engine->device->ops;
-	int rc = ops->event_record(flight->end, engine->lane);
+	int rc = ops->event_record(event, engine->lane);
 
 	if (!rc)
-		rc = ops->stream_wait_event(engine->bell, flight->end);
+		rc = ops->stream_wait_event(engine->bell, event);
 	return rc ? rc : ops->stream_host_func(engine->bell, on_lane, engine);
+}
+
+/* The results, ahead of the draft's passes: who waits for a token does not wait for drafts of the next
+ * ones. All else of the step goes by its end: the lane, its fences, what goes back. */
+static int launch_told(struct runner *runner, struct flight *flight)
+{
+	struct engine *engine = runner->engine;
+	int rc = engine->device->kernels->outbox(engine->lane, &(struct op_outbox){
+		.sampled = runner->inputs.sampled,
+		.out = flight->slot->sampled,
+		.flag = flight->slot->told,
+		.step = flight->step,
+		.ended = flight->slot->told_ns,
+		.n_rows = flight->n_rows * (1 + runner->options.n_drafts),
+	});
+
+	return rc || !flight->notify ? rc : ask_bell(engine, flight->told);
 }
 
 static int launch_end(struct runner *runner, struct flight *flight)
@@ -182,11 +200,21 @@ static int launch_end(struct runner *runner, struct flight *flight)
 		.flag = flight->slot->flag,
 		.step = flight->step,
 		.ended = flight->slot->ended,
-		.n_rows = flight->n_rows * (1 + runner->options.n_drafts),
+		/* which were told of before the draft's part */
+		.n_rows = flight->drafts ? 0 : flight->n_rows * (1 + runner->options.n_drafts),
 	});
 
-	flight->notify = idle_wants_bell(engine, flight->expected_ns);
-	return rc || !flight->notify ? rc : ask_bell(engine, flight);
+	return rc || !flight->notify ? rc : ask_bell(engine, flight->end);
+}
+
+/* Behind the target's part. */
+static int launch_draft(struct runner *runner, struct flight *flight, const struct batch_shape *shape)
+{
+	int rc = launch_told(runner, flight);
+
+	return rc ? rc
+		  : speculator_run(&runner->speculator, flight->slot->record, shape,
+			    runner->query_lens, runner->seq_lens, runner->engine->lane);
 }
 
 /* Two processes or more among the rows? */
@@ -248,6 +276,17 @@ static struct graph_entry *choose_graph(
 	return *ret_reason == EAGER_NO ? entry : NULL;
 }
 
+/* What comes of it, and when: of a graph's last replays, if there is one. */
+static void expect(struct flight *flight, struct graph_entry *entry)
+{
+	flight->entry = entry;
+	flight->drafts = flight->n_rows && flight->runner->drafts;
+	flight->expected_ns = entry ? entry->lane_ns : 0;
+	flight->told_ns = entry ? entry->told_ns : 0;
+	flight->notify = idle_wants_bell(flight->runner->engine,
+		flight->drafts && !flight->told_ns ? 0 : flight->expected_ns);
+}
+
 /* 0 and whether anything was launched, or the device's answer. */
 static int launch(struct runner *runner, bool *ret_launched)
 {
@@ -268,9 +307,7 @@ static int launch(struct runner *runner, bool *ret_launched)
 	flight->runner = runner;
 	flight->step = runner->launched + 1;
 	flight->n_rows = 0;
-	flight->follows = false;
-	flight->entry = NULL;
-	flight->expected_ns = 0;
+	flight->follows = flight->read = false;
 	/* Copies go ahead without rows if those that asked for them have ended: they hold pages. */
 	if (!schedule(runner, flight, &shape) && !runner->n_copies) {
 		flight->slot->step = 0;
@@ -278,9 +315,7 @@ static int launch(struct runner *runner, bool *ret_launched)
 	}
 	if (flight->n_rows)
 		entry = choose_graph(runner, &shape, &reason);
-	flight->entry = entry;
-	flight->drafts = flight->n_rows && runner->drafts;
-	flight->expected_ns = entry ? entry->lane_ns : 0;
+	expect(flight, entry);
 	if (!engine->n_flights)
 		idle_begin(engine);
 	runner->launched++;
@@ -290,12 +325,10 @@ static int launch(struct runner *runner, bool *ret_launched)
 	if (!rc && flight->n_rows)
 		rc = executor_run(&runner->executor, entry, flight->slot, runner->query_lens,
 			runner->seq_lens, engine->lane);
-	/* Ahead of the draft's passes: whoever waits for results does not wait for those. */
 	if (!rc)
 		rc = launch_results(runner, flight);
 	if (!rc && flight->drafts)
-		rc = speculator_run(&runner->speculator, flight->slot->record, &shape,
-			runner->query_lens, runner->seq_lens, engine->lane);
+		rc = launch_draft(runner, flight, &shape);
 	if (!rc)
 		rc = launch_end(runner, flight);
 	if (rc)

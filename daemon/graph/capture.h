@@ -31,6 +31,7 @@ struct graph_entry {
 	struct breakable pieces;         /* PIECEWISE */
 	/* The engine's alone, the latter ones those of engine/late.c. */
 	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
+	uint64_t told_ns;     /* of that up to where their tokens were there, ahead of a draft's part */
 	uint64_t last_launch; /* the last launched step that replays it */
 	uint64_t used_ns;     /* when that was launched, or it was captured */
 	uint64_t retry_ns, pause_ns; /* no step has it captured before; the pause that led to it */

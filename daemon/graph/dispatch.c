@@ -131,12 +131,22 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 /* ---- counters ---- */
 
 /* One replay that somebody else held up says little about the next. */
+static void follow(uint64_t *known, uint64_t ns)
+{
+	if (*known && ns > *known)
+		*known += (ns - *known) / 8;
+	else
+		*known = ns;
+}
+
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
 {
-	if (entry->lane_ns && lane_ns > entry->lane_ns)
-		entry->lane_ns += (lane_ns - entry->lane_ns) / 8;
-	else
-		entry->lane_ns = lane_ns;
+	follow(&entry->lane_ns, lane_ns);
+}
+
+void graph_entry_told(struct graph_entry *entry, uint64_t told_ns)
+{
+	follow(&entry->told_ns, told_ns);
 }
 
 void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared)

@@ -49,6 +49,8 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 	enum eager_reason *ret_reason);
 /* A replay of entry has taken the lane so long: entry->lane_ns follows, downwards at once. */
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
+/* The same of entry->told_ns. */
+void graph_entry_told(struct graph_entry *entry, uint64_t told_ns);
 /* Token rows that the graph computes for nothing. */
 static inline uint32_t graph_entry_padding(const struct graph_entry *entry, uint32_t n_tokens)
 {

@@ -89,6 +89,10 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 	TAKE(arena, l->max_init_pages, slot->pages);
 	TAKE(arena, l->max_rows, slot->copies);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
+	if (l->max_drafts) {
+		TAKE(arena, 1, slot->told);
+		TAKE(arena, 1, slot->told_ns);
+	}
 	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
 	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
 	TAKE(arena, 1, slot->flag);
@@ -159,8 +163,11 @@ int inputs_init(struct inputs *inputs, struct device *device, const struct input
 	pinned = (struct arena){.base = inputs->pinned_memory, .size = inputs->pinned_bytes};
 	carve_device(inputs, &arena);
 	carve_pinned(inputs, &pinned);
-	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
+	for (unsigned i = 0; i < INPUTS_SLOTS; i++) {
 		*inputs->slots[i].flag = 0;
+		if (limits->max_drafts)
+			*inputs->slots[i].told = 0;
+	}
 	return 0;
 }
 

@@ -40,6 +40,9 @@ struct inputs_slot {
 	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
 	uint32_t n_init_pages, n_copies, n_results;
 	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
+	/* Of a step with a draft's part, which comes behind: the last whose results are there, and when
+	 * they were. NULL without drafts. */
+	uint64_t *told, *told_ns;
 	float *logits;            /* [max_results, vocab] */
 	float *hidden;            /* [max_results, hidden] */
 	uint64_t *flag;           /* the last completed step that used this slot */
@@ -78,6 +81,12 @@ void inputs_deinit(struct inputs *inputs);
 static inline bool inputs_slot_done(const struct inputs_slot *slot)
 {
 	return __atomic_load_n(slot->flag, __ATOMIC_ACQUIRE) >= slot->step;
+}
+
+/* Are the results of the step there, while its draft's part goes on? The slot stays the step's. */
+static inline bool inputs_slot_told(const struct inputs_slot *slot)
+{
+	return slot->told && __atomic_load_n(slot->told, __ATOMIC_ACQUIRE) >= slot->step;
 }
 
 /* The slot of a step, emptied; NULL while its last reader is pending. `step` counts from 1. */

@@ -94,15 +94,16 @@ int speculator_init(struct speculator *ret, const struct forward_context *target
 
 	*ret = (struct speculator){
 		.n_drafts = o->n_drafts,
-		.max_seq_len = o->attention_of_target.max_seq_len,
 		.kv_layer = kv_layer(o->kv, 0),
 		.query_lens = calloc(max_rows, sizeof(*ret->query_lens)),
 		.seq_lens = calloc(max_rows, sizeof(*ret->seq_lens)),
 	};
 	if (!ret->query_lens || !ret->seq_lens)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < max_rows; i++)
+	for (uint32_t i = 0; i < max_rows; i++) {
 		ret->query_lens[i] = 1;
+		ret->seq_lens[i] = o->attention_of_target.max_seq_len;
+	}
 	rc = take_contexts(ret, target, o);
 	if (!rc)
 		rc = executor_init(&ret->prefill_executor, &ret->prefill);
@@ -208,8 +209,7 @@ static int run_pass(const struct manager *manager, const struct batch_shape *sha
 	return 0;
 }
 
-static int run_decodes(struct speculator *s, uint32_t n_rows, const uint32_t *seq_lens,
-	struct stream *stream)
+static int run_decodes(struct speculator *s, uint32_t n_rows, struct stream *stream)
 {
 	const struct batch_shape shape = {.rows = n_rows, .tokens = n_rows, .uniform = true,
 		.past_prompt = true, .query_len = 1};
@@ -219,11 +219,6 @@ static int run_decodes(struct speculator *s, uint32_t n_rows, const uint32_t *se
 		&s->decode_executor, &s->decode_graphs, s->n_decode_eager};
 	int rc = 0;
 
-	for (uint32_t r = 0; r < n_rows; r++) {
-		s->seq_lens[r] = seq_lens[r] + s->n_drafts;
-		if (s->seq_lens[r] > s->max_seq_len)
-			s->seq_lens[r] = s->max_seq_len;
-	}
 	for (uint32_t i = 1; i < s->n_drafts && !rc; i++)
 		rc = run_pass(&manager, &shape, &batch, stream);
 	return rc;
@@ -239,5 +234,5 @@ int speculator_run(struct speculator *s, const struct step_record *record,
 		&s->prefill_executor, &s->prefill_graphs, s->n_prefill_eager};
 	int rc = run_pass(&manager, shape, &batch, stream);
 
-	return rc ? rc : run_decodes(s, record->n_rows, seq_lens, stream);
+	return rc ? rc : run_decodes(s, record->n_rows, stream);
 }

@@ -12,7 +12,8 @@
  *	          can take; decodes of 1 + n_drafts tokens
  *	decode    a token a row; FULL_DECODE_ONLY or NONE, never PIECEWISE
  *
- * Nothing here waits for the device, and lengths of rows that are to verify are upper bounds.
+ * Nothing here waits for the device, and lengths of rows that are to verify, or of decodes, are upper
+ * bounds (struct attention_batch).
  *
  * Hot path (speculator_run): no allocation, no lock, no system call.
  */
@@ -37,13 +38,13 @@ struct speculator_options {
 #define SPECULATE_MAX 8u
 
 struct speculator {
-	uint32_t n_drafts, max_seq_len;
+	uint32_t n_drafts;
 	struct forward_context prefill, decode;
 	struct descriptor prefill_built, decode_built;
 	struct executor prefill_executor, decode_executor;
 	struct graph_set prefill_graphs, decode_graphs;
 	void *kv_layer;
-	uint32_t *query_lens, *seq_lens; /* [max_rows] of decodes */
+	uint32_t *query_lens, *seq_lens; /* [max_rows] of decodes: 1, and max_seq_len, a bound */
 	/* Passes that no graph served; read by anybody. */
 	_Atomic uint64_t n_prefill_eager[N_EAGER_REASONS], n_decode_eager[N_EAGER_REASONS];
 };

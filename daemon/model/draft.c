@@ -8,13 +8,6 @@
 
 /* ---- a draft and its target ---- */
 
-void draft_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
-{
-	ret[0] = 2;
-	ret[1] = target->n_layers / 2;
-	ret[2] = target->n_layers - 3;
-}
-
 /* Servers do not agree on whether a layer that a configuration names stands for its input or for
  * its output, so that only the usual ones are sure to mean what the draft was trained on. */
 static int check_features(const char *directory, const struct model_config *config,
@@ -27,7 +20,7 @@ static int check_features(const char *directory, const struct model_config *conf
 			"%s: an EAGLE-3 draft reads the inputs of layers 2, n / 2 and n - 3, and "
 			"its target has %u layers",
 			directory, target->n_layers);
-	draft_feature_layers(target, layers);
+	model_feature_layers(target, layers);
 	if (!config->draft.names_layers || !memcmp(layers, config->draft.layers, sizeof(layers)))
 		return 0;
 	return model_fail(error, -ENOTSUP,

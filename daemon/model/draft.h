@@ -45,10 +45,6 @@ int draft_load(const char *directory, const struct model_config *config, const s
 	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
 	struct model **ret, struct model_error *error);
 
-/* The target's layers whose inputs are features, in the order in which fc reads them. Where the
- * target has less than seven layers some are the same. */
-void draft_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES]);
-
 /* ---- forward ---- */
 
 /* What a draft's passes, and its attention, read in place of the target's inputs: of the forward of

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/model/draft.h"
 #include "daemon/model/pass.h"
 
 /* ---- buffers ---- */
@@ -121,6 +120,13 @@ int pass_add_norm(const struct pass *s, const struct weight *weight)
 		});
 }
 
+void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
+{
+	ret[0] = 2;
+	ret[1] = target->n_layers / 2;
+	ret[2] = target->n_layers - 3;
+}
+
 /* The residual is a layer's input once its first norm has added what the layer before left. */
 static int keep_features(const struct pass *s, uint32_t layer)
 {
@@ -129,7 +135,7 @@ static int keep_features(const struct pass *s, uint32_t layer)
 	uint32_t layers[MODEL_FEATURES];
 	int rc = 0;
 
-	draft_feature_layers(&s->model->config, layers);
+	model_feature_layers(&s->model->config, layers);
 	for (uint32_t i = 0; !rc && i < MODEL_FEATURES; i++) {
 		if (layers[i] == layer)
 			rc = s->ops->gather_rows(s->stream,

@@ -228,9 +228,14 @@ struct model_pass {
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
 	/* NULL, or [n_tokens, 3 hidden] act := the residual at the inputs of the layers of
-	 * draft_feature_layers, for an EAGLE-3 draft. A node a layer more. */
+	 * model_feature_layers, for an EAGLE-3 draft. A node a layer more. */
 	void *features;
 };
+
+/* The layers of an EAGLE-3 draft's target whose inputs are features, in the order in which fc reads
+ * them. Where the target has less than seven layers some are the same. */
+void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES]);
+
 /* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token. No allocation. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
 /* From there to the logits of each row's last token; with max_drafts K to those of 1 + K a row, as

@@ -19,13 +19,6 @@
 CPU_ARGS_FIT(op_draft_begin);
 CPU_ARGS_FIT(op_draft_advance);
 
-static int32_t clamp_id(const struct step_inputs *in, int32_t id)
-{
-	if (id < 0)
-		return 0;
-	return (uint32_t)id < in->vocab_size ? id : (int32_t)(in->vocab_size - 1);
-}
-
 static uint32_t clamp_token(const struct step_inputs *in, int32_t token)
 {
 	if (token < 0)
@@ -116,12 +109,11 @@ static void begin_run(const void *args, void *workspace)
 static int32_t cache_slot(const struct step_inputs *in, int32_t slot, uint64_t position)
 {
 	const int32_t *pages = in->slot_block_table + (size_t)slot * in->max_pages;
-	uint64_t page = position / in->page_tokens, mapped;
+	uint64_t page = position / in->page_tokens;
 
 	if (page >= in->max_pages || pages[page] <= 0)
 		return -1;
-	mapped = (uint64_t)pages[page] * in->page_tokens + position % in->page_tokens;
-	return mapped <= INT32_MAX ? (int32_t)mapped : -1;
+	return place_in_page(in, pages[page], position);
 }
 
 /* The target's id of a draft's; -1: it has none. */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "kernels/cpu/launchers.h"
+#include "kernels/cpu/slots.h"
 
 CPU_ARGS_FIT(op_prepare);
 
@@ -38,13 +39,6 @@ static int32_t max_i32(int32_t a, int32_t b)
 	return a > b ? a : b;
 }
 
-static int32_t clamp_id(const struct expansion *e, int32_t id)
-{
-	if (id < 0)
-		return 0;
-	return (uint32_t)id < e->in->vocab_size ? id : (int32_t)(e->in->vocab_size - 1);
-}
-
 /* Its first token is the slot's last. */
 static bool from_slot(const struct expansion *e, const struct step_row *row)
 {
@@ -55,11 +49,6 @@ static bool from_slot(const struct expansion *e, const struct step_row *row)
 static bool verifies(const struct expansion *e, const struct step_row *row)
 {
 	return e->in->max_drafts && (row->flags & ROW_VERIFY);
-}
-
-static bool slot_valid(const struct expansion *e, int32_t slot)
-{
-	return slot >= 0 && (uint32_t)slot < e->in->max_slots;
 }
 
 static int32_t *slot_pages(const struct expansion *e, int32_t slot)
@@ -90,7 +79,7 @@ static void apply_init(const struct expansion *e, const struct slot_init *init)
 	uint32_t n = min_u32(init->n_pages, e->in->max_pages);
 	int32_t *pages;
 
-	if (!slot_valid(e, init->slot))
+	if (!slot_exists(e->in, init->slot))
 		return;
 	e->in->slot_sampling[init->slot] = init->sampling;
 	if (e->in->slot_mask)
@@ -142,11 +131,10 @@ static int32_t cache_slot(const struct expansion *e, const struct step_row *row,
 	const int32_t *table, uint64_t position)
 {
 	int32_t page = table[position / e->in->page_tokens];
-	uint64_t mapped = (uint64_t)page * e->in->page_tokens + position % e->in->page_tokens;
 
 	if (e->in->max_drafts && from_slot(e, row) && page == 0)
 		return -1;
-	return mapped <= INT32_MAX ? (int32_t)mapped : -1;
+	return place_in_page(e->in, page, position);
 }
 
 /* `table`: the row's pages, in batch order. */
@@ -156,7 +144,7 @@ static void expand_token(
 	uint32_t t = e->n_tokens + j;
 	uint64_t position = (uint64_t)row->start + j;
 
-	e->in->input_ids[t] = clamp_id(e, token_id(e, row, j));
+	e->in->input_ids[t] = clamp_id(e->in, token_id(e, row, j));
 	e->in->embedding_from[t] = given_embedding(e, row, j);
 	if (e->in->mask_words)
 		e->in->mask_words[t] = row->words ? row->words[j] : 0;
@@ -244,7 +232,7 @@ static void expand_row(struct expansion *e, uint32_t r)
 		n = min_u32(n, 1 + e->in->max_drafts);
 	e->in->query_start[r] = (int32_t)e->n_tokens;
 	index_logits(e, r, n, verify);
-	if (slot_valid(e, row.slot)) {
+	if (slot_exists(e->in, row.slot)) {
 		if (e->in->max_drafts && from_slot(e, &row))
 			row.start = (uint32_t)max_i32(e->in->slot_length[row.slot], 0);
 		expand_slot_row(e, r, &row, n);

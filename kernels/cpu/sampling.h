@@ -15,6 +15,7 @@
 
 #include <math.h>
 
+#include "kernels/cpu/slots.h"
 #include "kernels/ops.h"
 
 #define NOISE_GAMMA UINT64_C(0x9e3779b97f4a7c15)
@@ -130,11 +131,6 @@ static inline double filter_scaled(const struct filter *f, float logit)
 /* A row's token, greedy or drawn; 0 if no logit is finite. Uses heap[vocab]. */
 int32_t sample_row(const float *logits, uint32_t vocab, const struct slot_sampling *s, uint64_t key,
 	struct candidate *heap);
-
-static inline bool slot_exists(const struct step_inputs *in, int32_t slot)
-{
-	return slot >= 0 && (uint32_t)slot < in->max_slots;
-}
 
 /* The slot of a row that is sampled, or -1. */
 static inline int32_t sampled_slot(const struct step_inputs *in, uint32_t r)

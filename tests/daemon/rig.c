@@ -22,13 +22,20 @@ static double now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-static const char *tinycalc(void)
+const char *rig_source(const char *below)
 {
-	static char path[512];
+	static char paths[4][512];
+	static unsigned turn;
 	const char *source = getenv("MIMEO_SOURCE");
+	char *path = paths[turn++ % 4];
 
-	snprintf(path, sizeof(path), "%s/examples/models/tinycalc", source ? source : ".");
+	snprintf(path, sizeof(paths[0]), "%s/%s", source ? source : ".", below);
 	return path;
+}
+
+const char *rig_draft(void)
+{
+	return rig_source("examples/models/tinycalc-eagle");
 }
 
 static uint32_t or_default(uint32_t value, uint32_t fallback)
@@ -55,6 +62,8 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 	attention.max_decode_query = 1 + o->n_drafts;
 	assert_int_equal(attention_choose(o->attention ? o->attention : "paged", &attention,
 				 &m->attention, &m->support, why, sizeof(why)), 0);
+	if (o->paged && m->attention == attention_find("paged"))
+		m->attention = o->paged;
 	request.support = m->support;
 	request.backend = m->attention->name;
 	request.piecewise_available = !o->no_pieces;
@@ -71,8 +80,8 @@ static void load_draft(struct rig *rig, struct engine_model_options *m, const st
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
 	m->n_drafts = o->n_drafts;
-	m->draft_attention = attention_find("paged");
-	m->draft_support = ATTENTION_UNIFORM_BATCH;
+	m->draft_attention = o->paged ? o->paged : attention_find("paged");
+	m->draft_support = o->draft_support ? *o->draft_support : ATTENTION_UNIFORM_BATCH;
 }
 
 static void load_model(struct rig *rig, const char *folder, struct engine_options *options,
@@ -91,7 +100,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
-	if (o->draft)
+	if (o->draft && (!o->draft_last_only || index + 1 == options->n_models))
 		load_draft(rig, m, o);
 }
 
@@ -108,7 +117,7 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		.lazy_capture = o->lazy_capture,
 		.spin_us = o->spin_us,
 	};
-	const char *folder = o->model ? o->model : tinycalc();
+	const char *folder = o->model ? o->model : rig_source("examples/models/tinycalc");
 	struct model_error error = {0};
 
 	*rig = (struct rig){.options = *o};

@@ -41,6 +41,11 @@ struct rig_options {
 	struct msg_mask mask; /* of requests that bring none */
 	const char *draft;    /* folder; NULL: none */
 	uint32_t n_drafts;
+	bool draft_last_only; /* of several models the last alone has it */
+	/* The level of the draft's attention; NULL: uniform batches. */
+	const enum attention_support *draft_support;
+	/* In place of the draft's and, if that is paged, the target's; NULL: paged itself. */
+	const struct attention_backend *paged;
 };
 
 /* Holds the lane until it is opened. */
@@ -81,6 +86,11 @@ struct rig_request {
 	struct ring_sqe sqe;
 	uint32_t index;
 };
+
+/* A folder of the source's, by its path there; one of four that are kept. */
+const char *rig_source(const char *below);
+/* Of the draft for tinycalc. */
+const char *rig_draft(void);
 
 void rig_open(struct rig *rig, const struct rig_options *options);
 /* Detaches nobody: clients are closed before. Checks that no page, slot or sequence is missing. */

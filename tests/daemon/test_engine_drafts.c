@@ -246,6 +246,7 @@ static struct engine_speculation account_of(
 	struct rig_request request = rig_ask(&f->client, 0, 0, tokens, n, max_tokens, flags);
 
 	assert_int_equal(rig_do(&f->client, &request).n_generated, n_generated);
+	rig_assert_all_free(&f->rig); /* tokens come ahead of the draft's passes */
 	return more_than(&before, facts_of(f).speculation);
 }
 

@@ -6,7 +6,6 @@
 #include "tests/daemon/load.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tests/device.h"
 
@@ -15,15 +14,6 @@ struct speculate_case {
 	enum graph_mode mode;
 	uint32_t chunk, ladder;
 };
-
-static const char *folder_of(const char *below)
-{
-	static char path[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(path, sizeof(path), "%s/%s", source ? source : ".", below);
-	return path;
-}
 
 static int make_load(void **state)
 {
@@ -52,7 +42,7 @@ static void test_greedy_output_is_that_without_a_draft(void **state)
 	const struct speculate_case *c = *state;
 	const struct rig_options options = {.mode = c->mode, .n_drafts = c->n_drafts,
 		.attention = c->mode == GRAPH_FULL ? "flex" : NULL, /* paged cannot */
-		.draft = folder_of("examples/models/tinycalc-eagle")};
+		.draft = rig_draft()};
 
 	load_run(&options, c->mode, &load_ladders[c->ladder], c->chunk, c->n_drafts);
 }

@@ -6,7 +6,6 @@
 #include "tests/daemon/rig.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/device.h"
@@ -56,15 +55,6 @@ static uint32_t count_choices(const struct graph_set *set, enum graph_mode mode,
 
 /* ---- rigs ---- */
 
-static const char *draft_folder(void)
-{
-	static char path[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(path, sizeof(path), "%s/examples/models/tinycalc-eagle", source ? source : ".");
-	return path;
-}
-
 struct world {
 	struct rig rig;
 	struct rig_client client;
@@ -77,7 +67,7 @@ static void open_world(struct world *w, const struct rig_options *o)
 {
 	struct rig_options options = *o;
 
-	options.draft = draft_folder();
+	options.draft = rig_draft();
 	options.n_drafts = options.n_drafts ? options.n_drafts : K;
 	options.max_batch_tokens = options.max_batch_tokens ? options.max_batch_tokens : TOKENS;
 	*w = (struct world){0};

@@ -15,7 +15,7 @@
 #include "tests/device.h"
 #include "tests/kernels/distribution.h"
 
-enum { K = 4, VOCAB = 256, N = 3200, TOGETHER = 16, DEPTH = 3, LEAVES_MAX = N / 5 + 1 };
+enum { K = 4, VOCAB = 256, N = 1600, TOGETHER = 16, DEPTH = 3, LEAVES_MAX = N / 5 + 1 };
 
 static struct rig plain_rig, drafting_rig;
 static struct rig_client plain, drafting;
@@ -268,15 +268,11 @@ static void test_rows_without_drafts_sample_the_same_beside_verifications(void *
 
 static int open_rigs(void **state)
 {
-	static char draft[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
 	(void)state;
-	snprintf(draft, sizeof(draft), "%s/examples/models/tinycalc-eagle", source ? source : ".");
 	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
 	rig_attach(&plain_rig, &plain, 8);
 	rig_open(&drafting_rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-		.draft = draft, .n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K)});
+		.draft = rig_draft(), .n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K)});
 	rig_attach(&drafting_rig, &drafting, 64);
 	return 0;
 }

@@ -12,15 +12,6 @@
 #include "kernels/cpu/internal.h"
 #include "tests/device.h"
 
-static const char *draft_folder(void)
-{
-	static char path[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(path, sizeof(path), "%s/examples/models/tinycalc-eagle", source ? source : ".");
-	return path;
-}
-
 struct world {
 	struct rig rig;
 	struct rig_client client;
@@ -31,7 +22,7 @@ static void open_world(struct world *w, const struct rig_options *o)
 {
 	struct rig_options options = *o;
 
-	options.draft = draft_folder();
+	options.draft = rig_draft();
 	*w = (struct world){0};
 	rig_open(&w->rig, &options);
 	rig_attach(&w->rig, &w->client, 64);

@@ -303,6 +303,25 @@ static void test_draws_follow_all_filters_in_their_order(void **state)
 	check_all_draws(cases, COUNT_OF(cases));
 }
 
+/* min_p 1 leaves the ones that tie with the first, whether they are ordered or not. */
+static void test_tokens_that_have_min_p_to_the_bit_are_drawn(void **state)
+{
+	static const float logits[] = {2, 5, 5, 1, 5};
+	static const struct slot_sampling cases[] = {
+		{.temperature = 1, .top_p = 1, .min_p = 1, .seed = 19},
+		{.temperature = 1, .top_p = 1, .top_k = 4, .min_p = 1, .seed = 20},
+		{.temperature = 1, .top_p = 0.99f, .min_p = 1, .seed = 21},
+	};
+	static const double p[] = {0, 1 / 3.0, 1 / 3.0, 0, 1 / 3.0};
+	uint32_t counts[COUNT_OF(logits)];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		draw_counts(logits, COUNT_OF(logits), &cases[i], false, counts);
+		check_chi_square(counts, p, COUNT_OF(logits), DRAWS);
+	}
+}
+
 /* ---- the noise ---- */
 
 /* Gumbel noise for every token, by the words of the op's head; nothing is skipped. */
@@ -469,6 +488,7 @@ int main(void)
 		cmocka_unit_test(test_draws_follow_top_p_with_the_crossing_token),
 		cmocka_unit_test(test_draws_follow_min_p),
 		cmocka_unit_test(test_draws_follow_all_filters_in_their_order),
+		cmocka_unit_test(test_tokens_that_have_min_p_to_the_bit_are_drawn),
 		cmocka_unit_test(test_draw_equals_a_plain_arg_max_over_a_large_vocabulary),
 		cmocka_unit_test(test_draw_does_not_depend_on_the_batch),
 		cmocka_unit_test(test_draws_of_two_purposes_are_independent),

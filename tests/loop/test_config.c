@@ -161,6 +161,9 @@ static void test_config_every_key_is_an_option_and_a_key_of_the_file(void **stat
 		option_of(key->name, option, sizeof(option));
 		/* the largest number of requests needs as many tokens */
 		const char *rest = strcmp(key->name, "max_requests") ? "" : " --max-batch-tokens 4096";
+		/* and a draft's tokens a draft */
+		if (strcmp(key->name, "draft_tokens") == 0)
+			rest = " --draft d";
 		snprintf(text, sizeof(text), "--model m=d %s %s%s", option, values[i].value, rest);
 		assert_int_equal(parse(text, &config), 0);
 		assert_string_equal(config_show(key, &config, NULL, shown, sizeof(shown)), expected);
@@ -318,6 +321,37 @@ static void test_config_drafts_are_of_models(void **state)
 	assert_int_equal(parse("--model m=d", &config), 0);
 	assert_string_equal(config.models[0].draft, "");
 	assert_int_equal(config.models[0].draft_tokens, 4);
+	config_deinit(&config);
+}
+
+static void test_config_tokens_of_no_draft_are_refused(void **state)
+{
+	static const struct {
+		const char *file, *line, *says;
+	} table[] = {
+		{"", "--model m=d --draft-tokens 3", "--draft-tokens: no model has a draft"},
+		{"", "--model m=d --draft-tokens m=3", "--draft-tokens: model \"m\" has no draft"},
+		{"[mimeod]\ndraft_tokens = 3\n", "--model m=d",
+			":2: draft_tokens: no model has a draft"},
+		{"[model a]\ndir = a\ndraft_tokens = 3\n[model b]\ndir = b\ndraft = d\n", "",
+			":3: draft_tokens: model \"a\" has no draft"},
+		{"[model a]\ndir = a\n[model b]\ndir = b\ndraft = d\n", "--draft-tokens a=3",
+			"--draft-tokens: model \"a\" has no draft"},
+	};
+	struct config config;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		assert_int_equal(parse_file(table[i].file, table[i].line, &config), -EINVAL);
+		if (!strstr(error.text, table[i].says))
+			fail_msg("\"%s\" does not say %s", error.text, table[i].says);
+	}
+	/* one model has one, which is enough for a value that is said for all */
+	assert_int_equal(parse_file("[model a]\ndir = a\n[model b]\ndir = b\n",
+				 "--draft b=d --draft-tokens 3", &config), 0);
+	assert_int_equal(config.models[1].draft_tokens, 3);
+	config_deinit(&config);
+	assert_int_equal(parse_file("[model b]\ndir = b\ndraft_tokens = 3\n", "--draft d", &config), 0);
 	config_deinit(&config);
 }
 
@@ -518,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_config_command_line_beats_the_file),
 		cmocka_unit_test(test_config_own_value_of_a_model_beats_the_one_for_all),
 		cmocka_unit_test(test_config_drafts_are_of_models),
+		cmocka_unit_test(test_config_tokens_of_no_draft_are_refused),
 		cmocka_unit_test(test_config_draft_of_1024_bytes_is_refused),
 		cmocka_unit_test(test_config_pages_are_for_each_model),
 		cmocka_unit_test(test_config_mask_of_a_window_may_say_that_it_has_no_sinks),

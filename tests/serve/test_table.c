@@ -114,10 +114,11 @@ static void test_usual_columns_are_in_the_text_only_where_a_row_has_something_el
 				table_set_number(table, "rate", 0.5);
 			}
 			char *text = printed(table, (enum table_form)form, 0);
-			char line[64] = "";
+			char line[64] = "", *rest;
 
-			*strchr(text, '\n') = '\0';
-			for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+			text[strcspn(text, "\n")] = '\0';
+			for (char *word = strtok_r(text, " ", &rest); word;
+				word = strtok_r(NULL, " ", &rest))
 				snprintf(line + strlen(line), sizeof(line) - strlen(line), "%s%s",
 					line[0] ? " " : "", word);
 			assert_string_equal(line, titles[other || form == TABLE_AS_WIDE_TEXT]);
