@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 models have 17 samples each, and 16 more where they have a draft of 8 tokens; the daemon itself
+/* 32 models have 12 samples each, and 25 more where they have a draft of 8 tokens; the daemon itself
  * has some 50. */
 #define METRICS_MAX 1280
 #define METRIC_LABELS_MAX 2

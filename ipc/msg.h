@@ -211,6 +211,7 @@ struct msg_model {
 	 * a row's tokens. */
 	struct msg_mask mask;
 	uint32_t max_batch_tokens; /* of a step: what a prefix has to fit */
+	uint32_t draft_tokens; /* that its draft guesses a step, 1 ... MSG_DRAFT_MAX; 0: it has none */
 };
 #define MSG_ACTIVATION_F32 0u
 #define MSG_ACTIVATION_BF16 1u

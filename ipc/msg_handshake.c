@@ -42,6 +42,7 @@ static const struct msg_entry model_entries[] = {
 	U32(MSG_MASKS, struct msg_model, masks, 0, 1),
 	MSG_MASK_ENTRIES(offsetof(struct msg_model, mask), MSG_MASK_PREFIX_KIND),
 	U32(MSG_MAX_BATCH_TOKENS, struct msg_model, max_batch_tokens, 1, INT32_MAX),
+	U32(MSG_DRAFT_TOKENS, struct msg_model, draft_tokens, 0, MSG_DRAFT_MAX),
 };
 static const struct msg_table model_table = MSG_TABLE(struct msg_model, model_entries);
 

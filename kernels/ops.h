@@ -86,7 +86,7 @@ struct step_record {
 	uint32_t n_rows, n_tokens;               /* real: R, T */
 	uint32_t padded_rows, padded_tokens;     /* what the graph will run: Rp, Tp */
 	uint32_t n_inits;
-	uint32_t reserved;
+	uint32_t last_only; /* speculation: no row verifies, and each has logits of its last token alone */
 	const struct step_row *rows;             /* [n_rows] */
 	const int32_t *ids;                      /* [n_tokens]; not read where the slot has them */
 	const struct slot_init *inits;           /* [n_inits] */
@@ -112,7 +112,8 @@ struct step_inputs {
 	int32_t *row_flags;      /* [max_rows]; tail: 0 */
 	int32_t *next_ids;       /* [max_rows] step_row's next_id; tail: -1; with max_drafts 0 NULL */
 	int32_t *logit_index;    /* [max_rows, 1 + max_drafts] token index of the row's last token; of
-	                            a row to verify, all its tokens'; tail, and what is left over: 0 */
+	                            a row to verify, all its tokens'; if last_only [max_rows], one a
+	                            row; tail, and what is left over: 0 */
 	/* per slot */
 	int32_t *slot_last_token;          /* [max_slots] */
 	struct slot_sampling *slot_sampling; /* [max_slots] */
@@ -411,6 +412,7 @@ struct op_verify {
 	uint32_t n_rows, vocab; /* vocab: inputs.vocab_size */
 	struct step_inputs inputs;
 	int32_t *sampled;    /* [n_rows, 1 + K] */
+	bool last_only;      /* the record's: logits are [n_rows, vocab], ROW_VERIFY has no meaning */
 };
 
 /* What the draft's forward reads. Rewritten by the ops below, tails too. Its first forward has the

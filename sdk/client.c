@@ -248,6 +248,7 @@ static void models_init(struct mimeo *m, const struct msg_welcome *welcome)
 			.prefix = from->mask.prefix,
 		};
 		to->max_batch_tokens = from->max_batch_tokens;
+		to->draft_tokens = from->draft_tokens;
 		to->sampling = (struct mimeo_sampling){
 			.temperature = from->sampling.temperature,
 			.top_p = from->sampling.top_p,

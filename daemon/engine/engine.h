@@ -222,6 +222,16 @@ const char *engine_loop_reason(const struct engine *engine);
 
 #define ENGINE_DRAFTS_MAX 8 /* SPECULATE_MAX */
 
+/* Why a row of a model with a draft decoded without guesses: its request wanted none; has a mask of its
+ * own; is on a sequence that the draft has not been at from the beginning; or is a step request. */
+enum engine_undrafted {
+	UNDRAFTED_ASKED,
+	UNDRAFTED_MASK,
+	UNDRAFTED_SEQUENCE,
+	UNDRAFTED_STEP,
+	N_UNDRAFTED,
+};
+
 /*
  * Rows that verified drafts, and tokens that their requests took of them: drafts that held, and the tokens
  * behind. Of these rows, draft i was offered if the request had room for it: it speculates so far ahead,
@@ -235,6 +245,7 @@ struct engine_speculation {
 	uint64_t n_rows, n_tokens;
 	uint64_t n_offered[ENGINE_DRAFTS_MAX], n_accepted[ENGINE_DRAFTS_MAX];
 	uint64_t n_draft_steps, draft_ns;
+	uint64_t n_undrafted[N_UNDRAFTED]; /* rows: verified none, and decoded a token */
 };
 
 struct engine_model_facts {

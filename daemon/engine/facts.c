@@ -33,22 +33,6 @@ static uint64_t value(const _Atomic uint64_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-static struct engine_speculation speculation_of(const struct runner *runner)
-{
-	struct engine_speculation ret = {
-		.n_rows = value(&runner->n_verified),
-		.n_tokens = value(&runner->n_verified_tokens),
-		.n_draft_steps = value(&runner->n_draft_steps),
-		.draft_ns = value(&runner->draft_ns),
-	};
-
-	for (unsigned i = 0; i < SPECULATE_MAX; i++) {
-		ret.n_offered[i] = value(&runner->n_offered[i]);
-		ret.n_accepted[i] = value(&runner->n_accepted[i]);
-	}
-	return ret;
-}
-
 /* ---- graphs: the model's own, and those of its draft's two managers ---- */
 
 enum { OWN_GRAPHS, PREFILL_GRAPHS, DECODE_GRAPHS, N_GRAPH_SETS };
@@ -106,7 +90,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.pool_bytes = runner->pool_bytes + runner->inputs.device_bytes,
 		.draft = runner->options.draft ? runner->options.draft->config.architecture : NULL,
 		.n_drafts = runner->options.n_drafts,
-		.speculation = speculation_of(runner),
+		.speculation = speculation_facts(runner),
 		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
 		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
 	};

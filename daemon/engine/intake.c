@@ -5,33 +5,9 @@
  * mirror of the arena; all checks and all later use are of the copies. Nothing in the arena is read
  * twice. Hot path: no allocation, no lock, no system call.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/intake.h"
 
 #include <string.h>
-
-#include "ipc/clock.h"
-
-static struct msg_detail detail(unsigned kind, int64_t a, int64_t b, int64_t c)
-{
-	int64_t v[3] = {a, b, c};
-	struct msg_detail d = {.detail = kind};
-
-	for (int i = 0; i < 3; i++)
-		d.values[i] = v[i] > INT32_MAX ? INT32_MAX : v[i] < INT32_MIN ? INT32_MIN : (int32_t)v[i];
-	return d;
-}
-
-struct refusal {
-	int status;
-	struct msg_detail detail;
-};
-
-static int refuse(struct refusal *refusal, int status, struct msg_detail d)
-{
-	refusal->status = status;
-	refusal->detail = d;
-	return status;
-}
 
 static const void *extent(const struct session *session, uint32_t offset, uint32_t length,
 	uint32_t align, struct refusal *refusal)
@@ -39,7 +15,7 @@ static const void *extent(const struct session *session, uint32_t offset, uint32
 	const void *at = offset % align ? NULL : region_at(&session->port->region, offset, length);
 
 	if (!at)
-		refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EXTENT, offset, length,
+		refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EXTENT, offset, length,
 			(int64_t)session->port->region.arena_bytes));
 	return at;
 }
@@ -51,7 +27,7 @@ static int copy_header(const struct session *session, const struct ring_sqe *sqe
 	const void *at;
 
 	if (sqe->header_length > MSG_HEADER_MAX)
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
+		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
 	at = extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
 	if (!at)
 		return refusal->status;
@@ -79,11 +55,11 @@ static int check_tokens(const struct runner *runner, const int32_t *tokens, uint
 	uint32_t vocab = runner->model->config.vocab_size;
 
 	if (!n)
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
 	for (uint32_t i = 0; i < n; i++) {
 		if ((uint32_t)tokens[i] >= vocab)
 			return refuse(refusal, STATUS_E_INVALID,
-				detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
+				refusal_detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
 	}
 	return 0;
 }
@@ -93,69 +69,9 @@ static int find_runner(struct engine *engine, uint32_t model, struct request *re
 {
 	if (model >= engine->n_runners)
 		return refuse(refusal, STATUS_E_UNKNOWN_MODEL,
-			detail(RING_DETAIL_MODEL, model, engine->n_runners, 0));
+			refusal_detail(RING_DETAIL_MODEL, model, engine->n_runners, 0));
 	request->runner = &engine->runners[model];
 	return 0;
-}
-
-static uint64_t next_seed(struct engine *engine)
-{
-	/* SplitMix64 (Steele, Lea, Flood 2014): seeds for requests that bring none. */
-	uint64_t z = engine->seed_state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
-}
-
-static void set_sampling(struct request *request, const struct msg_sampling *m)
-{
-	struct engine *engine = request->session->engine;
-
-	if (m->flags & MSG_SAMPLING_MODEL) {
-		request->sampling = request->runner->model->config.sampling;
-	} else {
-		request->sampling = (struct slot_sampling){
-			.temperature = m->temperature,
-			.top_p = m->top_p > 0 ? m->top_p : 1,
-			.min_p = m->min_p,
-			.top_k = m->top_k,
-		};
-	}
-	request->sampling.seed = m->flags & MSG_SAMPLING_SEEDED ? m->seed : next_seed(engine);
-}
-
-static void set_deadline(struct request *request, uint32_t deadline_ms)
-{
-	request->deadline_ns = 0;
-	if (!deadline_ms)
-		return;
-	request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
-}
-
-/* `bytes` a row; rows as they are counted so far. */
-static int take_place(struct request *request, const struct msg_place *place, uint64_t n,
-	uint64_t bytes, struct request_place *ret, struct refusal *refusal)
-{
-	uint64_t total;
-
-	if (__builtin_mul_overflow(n, bytes, &total))
-		total = UINT64_MAX;
-	refusal->status = request_place_take(request, place, total, ret, &refusal->detail);
-	return refusal->status;
-}
-
-static int take_fence(struct request *request, bool wanted, struct refusal *refusal)
-{
-	const struct engine_port *port = request->session->port;
-
-	if (!wanted)
-		return 0;
-	if (port->fences)
-		request->fence = atomic_load_explicit(
-			&port->fences[request->index], memory_order_acquire);
-	return request->fence ? 0 : refuse(refusal, STATUS_E_INVALID,
-		detail(RING_DETAIL_FENCE, request->index, 0, 0));
 }
 
 static int set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
@@ -168,7 +84,7 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 
 	if (layout.bytes > sqe->output_length)
 		return refuse(refusal, STATUS_E_INVALID,
-			detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
+			refusal_detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
 	out = (uint8_t *)extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
 	if (!out)
 		return refusal->status;
@@ -178,142 +94,83 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
-/* More of the row's tokens under its mask than there can be: TOO_LONG where a daemon with another limit
- * would take them. */
-static int refuse_tokens(struct refusal *refusal, int status, const struct msg_mask *mask, uint32_t row,
-	uint32_t n_tokens, uint32_t most)
-{
-	struct msg_detail d = detail(RING_DETAIL_MASK_TOKENS, row, n_tokens, most);
-
-	d.values[3] = (int32_t)mask->kind;
-	return refuse(refusal, status, d);
-}
-
-/* The model's attention has no masks: which one it is. */
-static int refuse_mask(struct refusal *refusal, const struct msg_mask *mask, const char *attention)
-{
-	struct msg_detail d = detail(RING_DETAIL_MASK, mask->kind, 0, 0);
-	size_t length = strlen(attention), room = sizeof(d.values) - sizeof(d.values[0]);
-
-	memcpy(&d.values[1], attention, length < room ? length : room);
-	return refuse(refusal, STATUS_E_UNSUPPORTED, d);
-}
-
-/* The model's, for a request that brings none: a prefix is all that each row has. */
-static int take_default_mask(struct request *request, struct refusal *refusal)
-{
-	uint32_t most = request->session->engine->options.max_batch_tokens;
-
-	request->mask = request->runner->options.mask;
-	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
-		if (request->rows[i].n_tokens > most)
-			return refuse_tokens(refusal, STATUS_E_TOO_LONG, &request->mask, i,
-				request->rows[i].n_tokens, most);
-	}
-	return 0;
-}
-
-/* Rows and model are there. */
-static int take_mask(struct request *request, const struct msg_mask *mask, struct refusal *refusal)
-{
-	const struct attention_backend *attention = request->runner->options.attention;
-	uint32_t most = request->session->engine->options.max_batch_tokens;
-
-	_Static_assert((int)MSG_MASK_DEFAULT_KIND == MASK_CAUSAL &&
-		(int)MSG_MASK_WINDOW_KIND == MASK_WINDOW &&
-		(int)MSG_MASK_PREFIX_KIND == MASK_PREFIX &&
-		(int)MSG_MASK_DOCUMENTS_KIND == MASK_DOCUMENTS &&
-		(int)MSG_MASK_TREE_KIND == MASK_TREE && MSG_TREE_MAX == MASK_TREE_MAX, "masks");
-	if (mask->kind == MSG_MASK_DEFAULT_KIND)
-		return take_default_mask(request, refusal);
-	request->mask = *mask;
-	if (!attention->masks)
-		return refuse_mask(refusal, mask, attention->name);
-	if (mask->prefix > most)
-		return refuse_tokens(refusal, STATUS_E_TOO_LONG, mask, 0, mask->prefix, most);
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		uint32_t n = request->rows[i].n_tokens;
-
-		if (mask->prefix > n)
-			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, mask->prefix, n);
-		if (mask->kind == MSG_MASK_TREE_KIND && n > MSG_TREE_MAX)
-			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, n, MSG_TREE_MAX);
-	}
-	return 0;
-}
-
 static uint64_t words_bytes(const struct msg_mask *mask, uint64_t n_tokens)
 {
 	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
 }
 
-/* The model's, or as many as the request wants if those are fewer; checked by the decoder. */
-static uint32_t drafts_of(const struct runner *runner, uint32_t wanted)
-{
-	uint32_t n = runner->options.n_drafts;
-
-	_Static_assert(MSG_DRAFT_MAX == SPECULATE_MAX, "drafts");
-	if (wanted == MSG_DRAFT_NONE)
-		return 0;
-	return wanted && wanted < n ? wanted : n;
-}
-
-static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+/* Header and payload, copied and checked; the answer is the tokens, and behind them the mask's words. */
+static const int32_t *read_generate(struct request *request, const struct ring_sqe *sqe,
+	struct msg_generate *ret, struct refusal *refusal)
 {
 	struct session *session = request->session;
 	struct engine *engine = session->engine;
 	uint8_t header[MSG_HEADER_MAX];
-	struct msg_generate msg;
 	const int32_t *tokens;
 	uint64_t bytes;
-	int rc;
 
 	if (copy_header(session, sqe, header, refusal))
-		return refusal->status;
-	rc = msg_generate_decode(engine->codec, header, sqe->header_length, &msg, &refusal->detail);
-	if (rc)
-		return refusal->status = rc;
-	if (find_runner(engine, msg.model, request, refusal))
-		return refusal->status;
+		return NULL;
+	refusal->status = msg_generate_decode(
+		engine->codec, header, sqe->header_length, ret, &refusal->detail);
+	if (refusal->status || find_runner(engine, ret->model, request, refusal))
+		return NULL;
 	tokens = copy_payload(session, sqe, refusal);
 	if (!tokens)
-		return refusal->status;
-	bytes = (uint64_t)msg.n_tokens * sizeof(*tokens) + words_bytes(&msg.mask, msg.n_tokens);
-	if (sqe->payload_length != bytes)
-		return refuse(refusal, STATUS_E_INVALID,
-			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
-	if (check_tokens(request->runner, tokens, msg.n_tokens, refusal))
-		return refusal->status;
-	if (!msg.max_tokens)
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
-	for (uint32_t i = 0; i < msg.n_stop; i++) {
-		if ((uint32_t)msg.stop[i] >= request->runner->model->config.vocab_size)
-			return refuse(refusal, STATUS_E_INVALID,
-				detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
+		return NULL;
+	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + words_bytes(&ret->mask, ret->n_tokens);
+	if (sqe->payload_length != bytes) {
+		refuse(refusal, STATUS_E_INVALID, refusal_detail(
+			RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
+		return NULL;
 	}
+	return check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
+}
+
+/* When it ends. */
+static int take_ends(struct request *request, const struct msg_generate *msg, struct refusal *refusal)
+{
+	if (!msg->max_tokens)
+		return refuse(refusal, STATUS_E_INVALID,
+			refusal_detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
+	for (uint32_t i = 0; i < msg->n_stop; i++) {
+		if ((uint32_t)msg->stop[i] >= request->runner->model->config.vocab_size)
+			return refuse(refusal, STATUS_E_INVALID,
+				refusal_detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
+	}
+	request->max_tokens = msg->max_tokens;
+	request->n_stop = msg->n_stop;
+	memcpy(request->stop, msg->stop, sizeof(request->stop));
+	request->ignore_eos = msg->flags & MSG_GENERATE_IGNORE_EOS;
+	return 0;
+}
+
+static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+{
+	struct msg_generate msg;
+	const int32_t *tokens = read_generate(request, sqe, &msg, refusal);
+
+	if (!tokens || take_ends(request, &msg, refusal))
+		return refusal->status;
 	request->want_logits = msg.flags & MSG_GENERATE_PROMPT_LOGITS;
 	request->want_hidden = false;
-	if (take_place(request, &msg.logits, 1,
+	if (terms_place(request, &msg.logits, 1,
 		    (uint64_t)request->runner->model->config.vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		take_fence(request, msg.flags & MSG_GENERATE_FENCE, refusal))
+		terms_fence(request, msg.flags & MSG_GENERATE_FENCE, refusal))
 		return refusal->status;
 	if (set_output(request, sqe, msg.max_tokens,
 		    request->want_logits && !request->logits.at, 0, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
-	request->max_tokens = msg.max_tokens;
-	request->n_stop = msg.n_stop;
-	memcpy(request->stop, msg.stop, sizeof(request->stop));
-	request->ignore_eos = msg.flags & MSG_GENERATE_IGNORE_EOS;
-	request->n_drafts = drafts_of(request->runner, msg.draft_tokens);
 	request->n_rows = request->n_rows_unlaunched = 1;
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
 		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
-	set_sampling(request, &msg.sampling);
-	set_deadline(request, msg.deadline_ms);
-	return take_mask(request, &msg.mask, refusal);
+	terms_drafts(request, msg.draft_tokens);
+	terms_sampling(request, &msg.sampling);
+	terms_deadline(request, msg.deadline_ms);
+	return terms_mask(request, &msg.mask, refusal);
 }
 
 static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
@@ -327,7 +184,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 		return refusal->status;
 	if (at > sqe->payload_length)
 		return refuse(refusal, STATUS_E_INVALID,
-			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	for (uint32_t i = 0; i < n_rows; i++) {
 		struct msg_row row;
 
@@ -338,7 +195,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
 			return refuse(refusal, STATUS_E_INVALID,
-				detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+				refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 		if (check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
 			return refusal->status;
 	}
@@ -347,7 +204,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 	at += words_bytes(mask, (at - start) / sizeof(int32_t));
 	if (at != sqe->payload_length)
 		return refuse(refusal, STATUS_E_INVALID,
-			detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	return 0;
 }
 
@@ -358,15 +215,15 @@ static int take_step_places(struct request *request, const struct msg_step *msg,
 	const struct model_config *c = &request->runner->model->config;
 	const struct request_row *last = &request->rows[msg->n_rows - 1];
 
-	if (take_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
+	if (terms_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		take_place(request, &msg->hidden, msg->n_rows,
+		terms_place(request, &msg->hidden, msg->n_rows,
 			(uint64_t)c->hidden_size * sizeof(float), &request->hidden, refusal) ||
-		take_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
+		terms_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
 			(uint64_t)c->hidden_size * dtype_bytes(request->runner->activation_dtype),
 			&request->embeddings, refusal))
 		return refusal->status;
-	return take_fence(request, msg->flags & MSG_STEP_FENCE, refusal);
+	return terms_fence(request, msg->flags & MSG_STEP_FENCE, refusal);
 }
 
 static int take_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
@@ -385,9 +242,9 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 	if (find_runner(engine, msg.model, request, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
 	if (msg.n_rows > engine->options.max_requests)
-		return refuse(refusal, STATUS_E_INVALID, detail(RING_DETAIL_REQUESTS, msg.n_rows,
+		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_REQUESTS, msg.n_rows,
 			engine->options.max_requests, 0));
 	if (take_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
@@ -401,9 +258,9 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 		request->want_hidden && !request->hidden.at ? msg.n_rows : 0, refusal))
 		return refusal->status;
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
-	set_sampling(request, &msg.sampling);
-	set_deadline(request, msg.deadline_ms);
-	return take_mask(request, &msg.mask, refusal);
+	terms_sampling(request, &msg.sampling);
+	terms_deadline(request, msg.deadline_ms);
+	return terms_mask(request, &msg.mask, refusal);
 }
 
 /* Cancelling takes effect at once, ahead of what waits. */
@@ -499,7 +356,7 @@ static void take(struct session *session, const struct ring_sqe *sqe)
 			return;
 		break;
 	default:
-		refuse(&refusal, STATUS_E_INVALID, detail(RING_DETAIL_OP, sqe->op, 0, 0));
+		refuse(&refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_OP, sqe->op, 0, 0));
 	}
 	post_refusal(session, sqe, refusal.status, &refusal.detail);
 }

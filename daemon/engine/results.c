@@ -37,8 +37,6 @@ static void take_token(struct request *request, struct sequence *s, int32_t toke
 		request_finish(request, STATUS_OK, RING_FINISH_STOP, NULL);
 	else if (request->n_generated == request->max_tokens)
 		request_finish(request, STATUS_OK, RING_FINISH_LENGTH, NULL);
-	else
-		post_tokens(request);
 }
 
 /* n: prompt tokens of the request computed so far. */
@@ -85,27 +83,13 @@ static uint32_t prompt_done(const struct sequence *s, const struct request *requ
 	return end > start ? end - start : 0;
 }
 
-/* Of a row that had n_drafts, n_held of which held; its request took so many tokens, and if that ended it,
- * it had no room for drafts behind them. */
-static void count_verified(
-	struct runner *runner, uint32_t n_drafts, uint32_t n_held, uint32_t taken, bool ended)
-{
-	uint32_t n_offered = ended && taken < n_drafts ? taken : n_drafts;
-
-	count(&runner->n_verified, 1);
-	count(&runner->n_verified_tokens, taken);
-	for (uint32_t i = 0; i < n_offered; i++) {
-		count(&runner->n_offered[i], 1);
-		count(&runner->n_accepted[i], i < n_held);
-	}
-}
-
 /* The row's token, or of one that verified those that held and the one behind them: the host counted on
  * one. Tokens behind the request's end are nobody's. */
 static void take_tokens(struct request *request, struct sequence *s, const struct flight_row *row,
 	const int32_t *sampled)
 {
 	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
+	bool ended;
 
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
 		n++;
@@ -114,8 +98,11 @@ static void take_tokens(struct request *request, struct sequence *s, const struc
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request)
 		take_token(request, s, sampled[taken++]);
+	ended = s->request != request;
+	if (!ended)
+		post_tokens(request);
 	if (row->verify && s->n_drafts)
-		count_verified(s->runner, s->n_drafts, n - 1, taken, s->request != request);
+		speculation_count_verified(s->runner, s->n_drafts, n - 1, taken, ended);
 }
 
 static void take_row(struct flight *flight, uint32_t i)

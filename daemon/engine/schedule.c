@@ -130,20 +130,13 @@ static void place_words(
 	row->flags |= tree ? ROW_TREE : 0;
 }
 
-/* The draft knows causal attention alone, and only what it has been at from the beginning. */
-static uint32_t drafts_of(const struct sequence *s)
-{
-	return s->request->mask.kind == MSG_MASK_DEFAULT_KIND && s->n_drafted >= s->n_computed
-		? s->request->n_drafts : 0;
-}
-
 static void add_init(struct inputs_slot *slot, struct sequence *s)
 {
 	const struct slot_mask mask = mask_of(s);
 
 	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
 	inputs_set_mask(slot, &mask);
-	s->n_drafts = drafts_of(s);
+	speculation_begin(s);
 	inputs_set_drafts(slot, s->n_drafts);
 }
 
@@ -184,33 +177,23 @@ static void add_to_shape(struct batch *b, uint32_t n_tokens, bool decode)
 	b->shape.rows = ++b->flight->n_rows;
 }
 
-/* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the step has no
- * room for what it needs. */
-static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
+/* The row as the device has it, of n_run tokens: n_tokens of the sequence, or its last and drafts. */
+static void write_row(struct batch *b, struct sequence *s, const struct flight_row *row,
+	uint32_t n_tokens, uint32_t n_run, bool decode)
 {
-	struct runner *runner = b->runner;
+	const struct runner *runner = b->runner;
 	struct inputs_slot *slot = b->flight->slot;
-	struct flight_row *row = &b->flight->rows[b->flight->n_rows];
-	bool verify = decode && b->verifies && s->request->op == RING_OP_GENERATE;
-	uint32_t n_run = verify ? 1 + runner->options.n_drafts : n_tokens;
-	bool last = s->n_computed + n_tokens == s->n_tokens + s->n_pending;
-	bool reaches_target = s->n_computed < s->target && s->n_computed + n_tokens >= s->target;
-	bool from_slot = decode && !verify && s->n_computed >= s->n_tokens;
-	bool result = reaches_target && leaves_results(s);
+	bool from_slot = decode && !row->verify && s->n_computed >= s->n_tokens;
 	struct step_row step_row = {
 		.slot = s->slot,
-		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (verify ? ROW_VERIFY : 0) |
-			(last ? ROW_SAMPLE : 0),
+		.flags = (from_slot ? ROW_FROM_SLOT : 0) | (row->verify ? ROW_VERIFY : 0) |
+			(row->sample ? ROW_SAMPLE : 0),
 		.n_tokens = n_run,
 		.start = s->n_computed,
 		.next_id = next_id(s, n_tokens),
 	};
 	int32_t *ids;
 
-	if (!s->slot_ready && !inputs_can_init(&runner->inputs, slot, s->table.n_pages))
-		return false;
-	if (result && slot->n_results == runner->inputs.limits.max_results)
-		return false;
 	if (!s->slot_ready)
 		add_init(slot, s);
 	s->slot_ready = true;
@@ -219,27 +202,58 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 	if (s->request->embeddings.at)
 		place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
-	if (from_slot || verify)
+	if (from_slot || row->verify)
 		memset(ids, 0, n_run * sizeof(ids[0]));
 	else
 		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
 	runner->query_lens[b->flight->n_rows] = n_run;
-	runner->seq_lens[b->flight->n_rows] = planned_length(runner, s, n_run, verify);
-	*row = (struct flight_row){
-		.sequence = s,
-		.sample = last,
-		.last = reaches_target,
-		.verify = verify,
-		.result = result ? (int32_t)slot->n_results++ : -1,
-	};
-	add_to_shape(b, n_run, decode);
+	runner->seq_lens[b->flight->n_rows] = planned_length(runner, s, n_run, row->verify);
+}
+
+/* What the draft is to do behind the step: all rows' keys, and as many guesses as the neediest wants of
+ * those that verify in a later step. */
+static void add_guesses(struct runner *runner, const struct sequence *s, bool sample)
+{
 	runner->drafts |= s->n_drafts > 0;
+	if (sample && may_sample(s) && s->n_drafts > runner->n_guesses)
+		runner->n_guesses = s->n_drafts;
+}
+
+/* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the step has no
+ * room for what it needs. */
+static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
+{
+	struct inputs_slot *slot = b->flight->slot;
+	bool generates = s->request->op == RING_OP_GENERATE;
+	bool verify = decode && b->verifies && generates;
+	uint32_t n_run = verify ? 1 + b->runner->options.n_drafts : n_tokens;
+	struct flight_row row = {
+		.sequence = s,
+		.sample = s->n_computed + n_tokens == s->n_tokens + s->n_pending,
+		.last = s->n_computed < s->target && s->n_computed + n_tokens >= s->target,
+		.verify = verify,
+		.result = -1,
+	};
+
+	if (!s->slot_ready && !inputs_can_init(&b->runner->inputs, slot, s->table.n_pages))
+		return false;
+	if (row.last && leaves_results(s)) {
+		if (slot->n_results == b->runner->inputs.limits.max_results)
+			return false;
+		row.result = (int32_t)slot->n_results++;
+	}
+	write_row(b, s, &row, n_tokens, n_run, decode);
+	b->flight->rows[b->flight->n_rows] = row;
+	add_to_shape(b, n_run, decode);
 	count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
-	if (last && s->request->op == RING_OP_GENERATE)
+	if (row.sample && generates)
 		s->n_pending++;
+	add_guesses(b->runner, s, row.sample);
+	if (decode)
+		speculation_count_decode(s);
 	/* A client's own loop may have kept the lane waiting. */
-	if (decode && s->request->op == RING_OP_GENERATE)
+	if (decode && generates)
 		b->flight->follows |= s->last_step + 1 == b->flight->step;
 	s->last_step = b->flight->step;
 	return true;
@@ -359,6 +373,7 @@ bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *
 	bool whole;
 
 	runner->drafts = false;
+	runner->n_guesses = 0;
 	if (!runner->n_running)
 		return false;
 	whole = runner->whole_waits;

@@ -50,6 +50,7 @@ struct sequence {
 	uint32_t n_pending;  /* tokens sampled by launched steps, not read yet; of one that verifies one */
 	uint32_t n_drafted;  /* leading positions that the draft has been at, too */
 	uint32_t n_drafts;   /* drafts a step that its slot may have */
+	enum engine_undrafted undrafted; /* why they are none */
 	struct kv_table table;
 	struct request *request; /* RUNNING only */
 	uint32_t row;            /* which of the request's */
@@ -165,11 +166,13 @@ struct runner {
 	bool whole_waits; /* what must be computed in one step had no room in the last one */
 	bool chunks_wait; /* prompts had no room in the last step for decodes */
 	bool drafts;      /* the step being built has rows that draft */
+	uint32_t n_guesses; /* the most that one of them wants for the step behind it */
 	_Atomic uint32_t pages_free;
 	_Atomic uint64_t n_tokens_out, n_steps;
 	/* engine.h, struct engine_speculation */
 	_Atomic uint64_t n_verified, n_verified_tokens, draft_ns, n_draft_steps;
 	_Atomic uint64_t n_offered[SPECULATE_MAX], n_accepted[SPECULATE_MAX];
+	_Atomic uint64_t n_undrafted[N_UNDRAFTED];
 	_Atomic uint64_t n_eager[N_EAGER_REASONS];
 };
 
@@ -290,10 +293,20 @@ int runner_init(struct runner *runner, struct engine *engine, const struct engin
 int runner_warm_up(struct runner *runner, struct model_error *error);
 /* Where graphs are captured as they are wanted, the draft's alone. */
 int runner_capture(struct runner *runner, struct model_error *error);
+void runner_deinit(struct runner *runner);
+
+/* ---- runner_memory.c ---- */
+/* Returns rc, and says what of which model it was. */
+int runner_fail(struct model_error *error, const struct runner *runner, const char *what, int rc);
+/* Engine, options, model and activation_dtype are set; what there is stays for runner_deinit. */
+int runner_allocate(struct runner *runner, const struct device_info *info,
+	struct model_buffers *ret_draft, struct model_error *error);
+/* Pages that the warm-up's one real row may write. */
+uint32_t runner_warm_up_pages(const struct runner *runner);
+/* The last phase. */
 int runner_map(struct runner *runner, struct model_error *error);
 /* Of a page of its KV cache, the draft's part counted in. */
 uint64_t runner_page_bytes(const struct runner *runner);
-void runner_deinit(struct runner *runner);
 
 /* ---- session.c ---- */
 /* Called on the loop thread; allocates all that the session will ever need. */
@@ -349,6 +362,19 @@ bool admit(struct engine *engine);
 /* ---- schedule.c ---- */
 /* Fill the flight with rows that can run now. False if there are none. */
 bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape);
+
+/* ---- speculation.c ---- */
+/* The sequence's request begins: how many drafts its steps may have, or why none. A draft knows causal
+ * attention alone, and only sequences that it has been at from the beginning. */
+void speculation_begin(struct sequence *sequence);
+/* A row of one token, or of one that verifies, is launched. */
+void speculation_count_decode(const struct sequence *sequence);
+/* Of a row that had n_drafts, n_held of which held; its request took so many tokens, and if that ended it,
+ * it had no room for drafts behind them. Says once of a model if its draft is no good. */
+void speculation_count_verified(
+	struct runner *runner, uint32_t n_drafts, uint32_t n_held, uint32_t taken, bool ended);
+/* From any thread. */
+struct engine_speculation speculation_facts(const struct runner *runner);
 
 /* ---- step.c ---- */
 /* Launch steps until ENGINE_FLIGHTS are in flight or nothing can run. True if any was launched. */

@@ -7,9 +7,9 @@
  *	1 metadata build        0 or 1 launch, the backend's
  *	1 graph launch          model, logits, sampling (in pieces: one more than there are layers,
  *	                        an attention for each layer, logits and sampling; eager: one an op)
- *	with a draft            1 launch for its inputs, and of n_drafts passes each 0 or 1 metadata
- *	                        launch and 1 graph launch (eager: one an op); its time is the device's
- *	                        to stamp, in launches that are there anyway
+ *	with a draft            1 launch for its inputs, and of as many passes as the neediest row wants
+ *	                        guesses each 0 or 1 metadata launch and 1 graph launch (eager: one an
+ *	                        op); its time is the device's to stamp, in launches that are there anyway
  *	1 outbox launch         tokens and the step's number to pinned memory; with a draft's part 1
  *	                        ahead of that, with the tokens, and 1 behind it, with the end
  *	1 completion per row    64 bytes into the session's ring
@@ -77,10 +77,10 @@ static int launch_copies(struct runner *runner, struct flight *flight)
 	return rc;
 }
 
-/* Rows that verify have logits for each of their tokens, and so all have room for them. */
+/* Rows that verify have logits for each of their tokens, and so all of their step have room for them. */
 static size_t logits_row(const struct runner *runner, uint32_t i)
 {
-	return (size_t)i * (1 + runner->options.n_drafts);
+	return (size_t)i * (runner->inputs.last_only ? 1 : 1 + runner->options.n_drafts);
 }
 
 /* The logits of the flight's row i, to the request's buffer or the outbox. */
@@ -214,7 +214,8 @@ static int launch_draft(struct runner *runner, struct flight *flight, const stru
 
 	return rc ? rc
 		  : speculator_run(&runner->speculator, flight->slot->record, shape,
-			    runner->query_lens, runner->seq_lens, runner->engine->lane);
+			    runner->query_lens, runner->seq_lens, runner->n_guesses,
+			    runner->engine->lane);
 }
 
 /* Two processes or more among the rows? */

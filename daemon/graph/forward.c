@@ -131,6 +131,7 @@ static struct model_pass pass_of(
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
+		.last_only = c->role == FORWARD_TARGET && c->inputs->last_only,
 		.features = c->features,
 		.attend = forward->attend,
 		.attend_userdata = forward->attend_userdata,
@@ -191,6 +192,7 @@ static int verify(const struct forward_context *c, uint32_t n_rows, struct strea
 {
 	return c->device->kernels->verify(stream, &(struct op_verify){
 		.logits = c->buffers.logits,
+		.last_only = c->inputs->last_only,
 		.n_rows = n_rows,
 		.vocab = c->model->config.vocab_size,
 		.inputs = c->inputs->persistent,

@@ -194,6 +194,7 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
 		.pages = slot->pages,
 	};
 	slot->n_init_pages = slot->n_copies = slot->n_results = 0;
+	slot->verifies = false;
 	return slot;
 }
 
@@ -203,6 +204,7 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
 
 	slot->rows[slot->record->n_rows++] = *row;
 	slot->record->n_tokens += row->n_tokens;
+	slot->verifies |= (row->flags & ROW_VERIFY) != 0;
 	return ids;
 }
 
@@ -240,6 +242,14 @@ void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts)
 	slot->inits[slot->record->n_inits - 1].n_drafts = n_drafts;
 }
 
+/* What is run before any step (step 0) has as many rows of logits as any step may. */
+static bool last_only(const struct inputs_slot *slot, const struct descriptor *descriptor)
+{
+	if (descriptor->mode == GRAPH_FULL)
+		return descriptor->query_len == 1;
+	return slot->step && !slot->verifies;
+}
+
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
 	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages)
 {
@@ -247,6 +257,10 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 
 	inputs->built = *descriptor;
 	inputs->source = slot;
+	inputs->last_only = last_only(slot, descriptor);
+	if (inputs->last_only && slot->verifies)
+		return -EINVAL;
+	slot->record->last_only = inputs->last_only;
 	slot->record->padded_rows = padded_rows;
 	slot->record->padded_tokens = descriptor->tokens;
 	args.record = slot->record;

@@ -39,6 +39,7 @@ struct inputs_slot {
 	uint32_t *pages;          /* [max_init_pages] */
 	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
 	uint32_t n_init_pages, n_copies, n_results;
+	bool verifies;            /* one of its rows is to verify */
 	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
 	/* Of a step with a draft's part, which comes behind: the last whose results are there, and when
 	 * they were. NULL without drafts. */
@@ -62,6 +63,7 @@ struct inputs {
 	uint64_t device_bytes, pinned_bytes;
 	struct descriptor built; /* what they were last written for */
 	struct inputs_slot *source; /* and from */
+	bool last_only;             /* and what its record says: one row of logits a row, not 1 + max_drafts */
 	struct inputs_slot slots[INPUTS_SLOTS];
 };
 
@@ -104,7 +106,9 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask);
 /* How many drafts the steps of that slot may have; without it: none. */
 void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts);
-/* Queue the prepare op for a batch padded to padded_rows and the descriptor's tokens. */
+/* Queue the prepare op for a batch padded to padded_rows and the descriptor's tokens. A step in which no
+ * row verifies has one row of logits a row, unless a graph is to replay that was captured with 1 + max_drafts:
+ * of a FULL one all but those of decodes of one token. -EINVAL: rows to verify in one of these. */
 int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct stream *stream,
 	const struct descriptor *descriptor, uint32_t padded_rows, uint32_t n_pages);
 

@@ -209,7 +209,8 @@ static int run_pass(const struct manager *manager, const struct batch_shape *sha
 	return 0;
 }
 
-static int run_decodes(struct speculator *s, uint32_t n_rows, struct stream *stream)
+static int run_decodes(
+	struct speculator *s, uint32_t n_rows, uint32_t n_guesses, struct stream *stream)
 {
 	const struct batch_shape shape = {.rows = n_rows, .tokens = n_rows, .uniform = true,
 		.past_prompt = true, .query_len = 1};
@@ -219,14 +220,14 @@ static int run_decodes(struct speculator *s, uint32_t n_rows, struct stream *str
 		&s->decode_executor, &s->decode_graphs, s->n_decode_eager};
 	int rc = 0;
 
-	for (uint32_t i = 1; i < s->n_drafts && !rc; i++)
+	for (uint32_t i = 1; i < n_guesses && i < s->n_drafts && !rc; i++)
 		rc = run_pass(&manager, &shape, &batch, stream);
 	return rc;
 }
 
 int speculator_run(struct speculator *s, const struct step_record *record,
 	const struct batch_shape *shape, const uint32_t *query_lens, const uint32_t *seq_lens,
-	struct stream *stream)
+	uint32_t n_guesses, struct stream *stream)
 {
 	const struct attention_batch batch = {.n_rows = record->n_rows,
 		.n_tokens = record->n_tokens, .query_lens = query_lens, .seq_lens = seq_lens};
@@ -234,5 +235,5 @@ int speculator_run(struct speculator *s, const struct step_record *record,
 		&s->prefill_executor, &s->prefill_graphs, s->n_prefill_eager};
 	int rc = run_pass(&manager, shape, &batch, stream);
 
-	return rc ? rc : run_decodes(s, record->n_rows, stream);
+	return rc ? rc : run_decodes(s, record->n_rows, n_guesses, stream);
 }

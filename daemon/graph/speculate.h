@@ -4,8 +4,8 @@
 
 /*
  * The draft's part of a step (kernels/ops.h, "speculation"): behind the target's pass, which verifies, a
- * pass over the step's tokens makes draft 0 of each row, and n_drafts - 1 passes of a token a row make the
- * others. Two managers beside the target's, with attention, graphs and executors of their own, in the same
+ * pass over the step's tokens makes draft 0 of each row, and up to n_drafts - 1 passes of a token a row make
+ * the others. Two managers beside the target's, with attention, graphs and executors of their own, in the same
  * pool and on the same lane:
  *
  *	prefill   the target's batch; the target's resolved mode, lowered to what the draft's attention
@@ -61,9 +61,11 @@ int speculator_warm_up(struct speculator *speculator, struct stream *stream, gra
 	void *userdata);
 int speculator_capture(struct speculator *speculator, struct stream *stream, graph_progress *progress,
 	void *userdata);
-/* Queue the draft's passes behind the target's of the same step. */
+/* Queue the draft's passes behind the target's of the same step: the one over its tokens, and as many of a
+ * token a row as n_guesses, 0 ... n_drafts, take, which are the most that a row is to have of those that
+ * verify in a later step. Whichever are not made are -1 in slot_drafts, as prepare and verify leave them. */
 int speculator_run(struct speculator *speculator, const struct step_record *record,
 	const struct batch_shape *shape, const uint32_t *query_lens, const uint32_t *seq_lens,
-	struct stream *stream);
+	uint32_t n_guesses, struct stream *stream);
 
 #endif

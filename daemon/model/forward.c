@@ -246,7 +246,8 @@ int model_forward(const struct model *model, struct stream *stream, const struct
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass)
 {
 	const struct pass state = pass_begin(model, stream, pass), *s = &state;
-	const uint32_t n_rows = s->pass->n_rows * (1 + s->pass->inputs->max_drafts);
+	const uint32_t n_rows =
+		s->pass->n_rows * (s->pass->last_only ? 1 : 1 + s->pass->inputs->max_drafts);
 	int rc = s->ops->gather_rows(s->stream,
 		&(struct op_gather_rows){
 			.x = s->b->normed,

@@ -220,6 +220,7 @@ struct model_pass {
 	const struct step_inputs *inputs;
 	const struct model_buffers *buffers;
 	uint32_t n_tokens, n_rows; /* what to launch: padded under FULL, real when eager */
+	bool last_only; /* logits as the step's record has it (kernels/ops.h): one row of them a row */
 	const struct attention_backend *attention;
 	struct attention_metadata *metadata; /* built for this batch */
 	void *const *kv_layers;              /* [n_layers] */
@@ -238,8 +239,8 @@ void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_
 
 /* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token. No allocation. */
 int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
-/* From there to the logits of each row's last token; with max_drafts K to those of 1 + K a row, as
- * logit_index says. */
+/* From there to the logits of each row's last token; with max_drafts K, if not last_only, to those of
+ * 1 + K a row, as logit_index says. */
 int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass);
 
 #endif

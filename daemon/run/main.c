@@ -115,6 +115,14 @@ static struct mimeo_mask mask_of(
 		: (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = model->max_seq_len};
 }
 
+/* Not a reason to refuse anything: the answer is the one that was asked for. */
+static void draft_note(const struct run_options *options, const struct mimeo_model_info *model)
+{
+	if (options->draft_tokens && options->draft_tokens != MIMEO_DRAFT_NONE && !model->draft_tokens)
+		run_complain("--draft-tokens: model %s has no draft, and the number means nothing: "
+			     "mimeod gives it one by --draft", model->name);
+}
+
 /* ---- connection ---- */
 
 static int connect_status(int status)
@@ -278,6 +286,7 @@ static int run(struct mimeo *m, struct run_options *options, FILE *logits)
 		r = mask_check(options, model);
 	if (r != RUN_OK)
 		return r;
+	draft_note(options, model);
 
 	int status;
 	r = submit(m, (uint32_t)index, options, &status);

@@ -251,6 +251,29 @@ static void collect_drafts(const struct engine *engine, struct metrics *metrics)
 	}
 }
 
+/* Of each model with a draft, by why. */
+static void collect_undrafted(const struct engine *engine, struct metrics *metrics)
+{
+	static const char *const reasons[N_UNDRAFTED] = {
+		[UNDRAFTED_ASKED] = "asked",
+		[UNDRAFTED_MASK] = "mask",
+		[UNDRAFTED_SEQUENCE] = "sequence",
+		[UNDRAFTED_STEP] = "step",
+	};
+
+	for (uint32_t model = 0; model < engine_n_models(engine); model++) {
+		struct engine_model_facts facts;
+
+		engine_model_facts(engine, model, &facts);
+		for (unsigned i = 0; i < N_UNDRAFTED && facts.n_drafts; i++)
+			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_undrafted_rows_total",
+				"Rows that decoded a token without guesses where the model has a draft, "
+				"by reason",
+				LABELS({"model", facts.name}, {"reason", reasons[i]}),
+				(double)facts.speculation.n_undrafted[i]);
+	}
+}
+
 /* Of each model with a draft, by the draft's place behind the verified token. */
 static void collect_positions(const struct engine *engine, struct metrics *metrics, bool accepted)
 {
@@ -279,6 +302,7 @@ void exposition_collect(const struct serve *serve, struct metrics *metrics)
 	collect_gauges(serve, metrics);
 	collect_models(serve->options.engine, metrics);
 	collect_drafts(serve->options.engine, metrics);
+	collect_undrafted(serve->options.engine, metrics);
 	collect_positions(serve->options.engine, metrics, false);
 	collect_positions(serve->options.engine, metrics, true);
 }

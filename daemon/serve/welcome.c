@@ -104,6 +104,7 @@ static void model_describe(const struct engine_model_facts *facts, struct msg_mo
 		.masks = facts->masks,
 		.mask = *facts->mask,
 		.max_batch_tokens = facts->max_batch_tokens,
+		.draft_tokens = facts->n_drafts,
 		.sampling = {
 			.temperature = sampling->temperature,
 			.top_p = sampling->top_p,

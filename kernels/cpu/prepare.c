@@ -211,10 +211,15 @@ static void expand_slot_row(
 	}
 }
 
+static uint32_t logits_of_row(const struct expansion *e)
+{
+	return e->record->last_only ? 1 : 1 + e->in->max_drafts;
+}
+
 /* Of n tokens, of which all are wanted or the last. */
 static void index_logits(const struct expansion *e, uint32_t r, uint32_t n, bool all)
 {
-	const uint32_t width = 1 + e->in->max_drafts;
+	const uint32_t width = logits_of_row(e);
 	int32_t *index = e->in->logit_index + (size_t)r * width;
 	uint32_t first = n && !all ? n - 1 : 0;
 
@@ -248,11 +253,15 @@ static void expand_row(struct expansion *e, uint32_t r)
 static void write_tails(const struct expansion *e)
 {
 	const struct step_inputs *in = e->in;
+	const size_t n_logits = (size_t)in->max_rows * logits_of_row(e);
 
 	for (uint32_t r = e->n_rows; r < in->max_rows; r++) {
 		empty_row(e, r);
 		index_logits(e, r, 0, false);
 	}
+	memset(in->logit_index + n_logits, 0,
+		((size_t)in->max_rows * (1 + in->max_drafts) - n_logits) *
+			sizeof(*in->logit_index));
 	for (uint32_t r = e->n_rows; r <= in->max_rows; r++)
 		in->query_start[r] = (int32_t)e->n_tokens;
 	if (e->padded_rows > e->n_rows)

@@ -134,6 +134,7 @@ static void verify_run(const void *args, void *workspace)
 	const struct op_verify *a = args;
 	const struct step_inputs *in = &a->inputs;
 	const uint32_t width = 1 + in->max_drafts;
+	const size_t stride = (size_t)(a->last_only ? 1 : width) * a->vocab;
 
 	for (uint32_t r = 0; r < a->n_rows; r++) {
 		int32_t *sampled = a->sampled + (size_t)r * width;
@@ -144,12 +145,12 @@ static void verify_run(const void *args, void *workspace)
 			sampled[i] = -1;
 		if (slot < 0)
 			continue;
-		if ((uint32_t)in->row_flags[r] & ROW_VERIFY) {
+		if (!a->last_only && ((uint32_t)in->row_flags[r] & ROW_VERIFY)) {
 			verify_row(a, r, slot, workspace, sampled);
 			continue;
 		}
 		s = &in->slot_sampling[slot];
-		sampled[0] = sample_row(a->logits + (size_t)r * width * a->vocab, a->vocab, s,
+		sampled[0] = sample_row(a->logits + r * stride, a->vocab, s,
 			noise_key(s->seed, (uint32_t)in->seq_lens[r], SAMPLE_TARGET), workspace);
 		in->slot_last_token[slot] = sampled[0];
 	}

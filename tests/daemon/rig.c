@@ -14,7 +14,7 @@
 #include "ipc/doorbell.h"
 #include "tests/device_memory.h"
 
-static double now(void)
+double rig_now(void)
 {
 	struct timespec ts;
 
@@ -154,10 +154,10 @@ void rig_close(struct rig *rig)
 static void wait_for_slots(struct rig *rig)
 {
 	const uint32_t slots = rig->options.n_models * rig->options.max_requests;
-	double end = now() + RIG_TIMEOUT_S;
+	double end = rig_now() + RIG_TIMEOUT_S;
 
 	while (engine_stats(rig->engine)->n_slots_free != slots) {
-		if (now() > end)
+		if (rig_now() > end)
 			fail_msg("slots do not come back");
 		sched_yield();
 	}
@@ -199,10 +199,10 @@ void rig_gate_open(struct rig *rig)
 
 void rig_wait_steps(struct rig *rig, uint64_t n)
 {
-	double end = now() + RIG_TIMEOUT_S;
+	double end = rig_now() + RIG_TIMEOUT_S;
 
 	while (engine_stats(rig->engine)->n_steps < n) {
-		if (now() > end)
+		if (rig_now() > end)
 			fail_msg("%" PRIu64 " steps of %" PRIu64 " were launched",
 				(uint64_t)engine_stats(rig->engine)->n_steps, n);
 		sched_yield();
@@ -211,10 +211,10 @@ void rig_wait_steps(struct rig *rig, uint64_t n)
 
 void rig_wait_waiting(struct rig *rig, uint32_t n)
 {
-	double end = now() + RIG_TIMEOUT_S;
+	double end = rig_now() + RIG_TIMEOUT_S;
 
 	while (engine_stats(rig->engine)->n_waiting != n) {
-		if (now() > end)
+		if (rig_now() > end)
 			fail_msg("%u requests wait, not %u", engine_stats(rig->engine)->n_waiting, n);
 		sched_yield();
 	}
@@ -244,11 +244,11 @@ void rig_assert_all_free(struct rig *rig)
 {
 	const struct engine_stats *stats = engine_stats(rig->engine);
 	const uint32_t slots = rig->options.n_models * rig->options.max_requests;
-	double end = now() + RIG_TIMEOUT_S;
+	double end = rig_now() + RIG_TIMEOUT_S;
 
 	while (pages_missing(rig) || stats->n_running || stats->n_sequences || stats->n_waiting ||
 		stats->n_slots_free != slots) {
-		if (now() > end)
+		if (rig_now() > end)
 			fail_msg("%u pages are missing, slots %u of %u, running %u, sequences %u, waiting %u",
 				pages_missing(rig), stats->n_slots_free, slots, stats->n_running,
 				stats->n_sequences, stats->n_waiting);
@@ -277,11 +277,11 @@ static bool take_kept(struct rig *rig, enum engine_report_kind kind, struct engi
 struct engine_report rig_report(struct rig *rig, enum engine_report_kind kind)
 {
 	struct pollfd poll_fd = {.fd = engine_report_fd(rig->engine), .events = POLLIN};
-	double end = now() + RIG_TIMEOUT_S;
+	double end = rig_now() + RIG_TIMEOUT_S;
 	struct engine_report report;
 
 	while (!take_kept(rig, kind, &report)) {
-		if (now() > end)
+		if (rig_now() > end)
 			fail_msg("no report of kind %d came", kind);
 		poll(&poll_fd, 1, 1000);
 		doorbell_clear(poll_fd.fd);
@@ -332,279 +332,4 @@ void rig_detached(struct rig_client *client)
 	close(client->port->cq_bell);
 	free(client->port);
 	client->rig->n_ports--;
-}
-
-static uint32_t take_arena(struct rig_client *client, uint64_t bytes)
-{
-	uint32_t at = (client->used + 63) & ~63u;
-
-	/* Round again from the start: tests keep few requests alive. */
-	if (at + bytes > client->region.arena_bytes)
-		at = 0;
-	assert_true(bytes <= client->region.arena_bytes);
-	client->used = at + (uint32_t)bytes;
-	return at;
-}
-
-static struct rig_request new_request(struct rig_client *client, uint32_t index, unsigned op)
-{
-	struct rig_request request = {.index = index};
-
-	request.sqe.request = index;
-	request.sqe.generation = ++client->generation;
-	request.sqe.op = (uint16_t)op;
-	request.sqe.user_data = 1000 + index;
-	return request;
-}
-
-static void place(struct rig_client *client, struct rig_request *request, const void *header,
-	uint32_t header_length, const void *payload, uint32_t payload_length, uint64_t output)
-{
-	struct ring_sqe *sqe = &request->sqe;
-
-	sqe->header_offset = take_arena(client, MSG_HEADER_MAX);
-	sqe->header_length = header_length;
-	memcpy(client->region.arena + sqe->header_offset, header, header_length);
-	sqe->payload_offset = take_arena(client, payload_length);
-	sqe->payload_length = payload_length;
-	memcpy(client->region.arena + sqe->payload_offset, payload, payload_length);
-	sqe->output_offset = take_arena(client, output);
-	sqe->output_length = (uint32_t)output;
-	memset(client->region.arena + sqe->output_offset, 0xee, output);
-}
-
-struct rig_request rig_generate(struct rig_client *client, uint32_t index, const int32_t *tokens,
-	uint32_t n_tokens, const struct msg_generate *msg)
-{
-	struct rig_request request = new_request(client, index, RING_OP_GENERATE);
-	struct msg_output layout = msg_output_layout(msg->max_tokens,
-		msg->flags & MSG_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
-	uint8_t header[MSG_HEADER_MAX];
-	int length = msg_generate_encode(msg, header, sizeof(header));
-
-	assert_true(length > 0);
-	place(client, &request, header, (uint32_t)length, tokens, n_tokens * 4, layout.bytes);
-	return request;
-}
-
-struct rig_request rig_step(struct rig_client *client, uint32_t index, const struct msg_step *msg,
-	const struct msg_row *rows, const int32_t *tokens)
-{
-	struct rig_request request = new_request(client, index, RING_OP_STEP);
-	struct msg_output layout = msg_output_layout(msg->n_rows, msg->n_rows, 256, msg->n_rows, 160);
-	uint8_t header[MSG_HEADER_MAX], payload[16384];
-	uint32_t at = msg->n_rows * (uint32_t)sizeof(rows[0]), n = 0;
-	int length = msg_step_encode(msg, header, sizeof(header));
-
-	assert_true(length > 0);
-	memcpy(payload, rows, at);
-	for (uint32_t i = 0; i < msg->n_rows; i++)
-		n += rows[i].n_tokens;
-	n *= msg_mask_has_words(&msg->mask) ? 3 : 1;
-	assert_true(at + n * 4 <= sizeof(payload));
-	memcpy(payload + at, tokens, n * 4);
-	place(client, &request, header, (uint32_t)length, payload, at + n * 4, layout.bytes);
-	return request;
-}
-
-struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned op,
-	uint32_t sequence, uint32_t argument)
-{
-	struct rig_request request = new_request(client, index, op);
-
-	request.sqe.sequence = sequence;
-	request.sqe.argument = argument;
-	return request;
-}
-
-void rig_submit(struct rig_client *client, const struct rig_request *request)
-{
-	uint32_t n;
-
-	assert_int_equal(ring_sq_push(&client->region.ring, &request->sqe), 1);
-	if (ring_sq_publish(&client->region.ring, &n))
-		doorbell_ring(client->port->sq_bell);
-}
-
-static void take(struct rig_result *result, const struct ring_cqe *cqe)
-{
-	assert_false(result->done);
-	assert_true(cqe->n_generated >= result->n_generated);
-	*result = (struct rig_result){
-		.status = cqe->status,
-		.finish = cqe->finish,
-		.detail = cqe->detail,
-		.n_prompt = cqe->n_prompt,
-		.n_generated = cqe->n_generated,
-		.n_events = result->n_events + 1,
-		.done = cqe->kind == RING_CQE_FINAL,
-	};
-	memcpy(result->values, cqe->values, sizeof(result->values));
-}
-
-bool rig_poll(struct rig_client *client, struct rig_result *results)
-{
-	struct ring_cqe cqe;
-	bool any = false;
-
-	while (ring_cq_peek(&client->region.ring, &cqe)) {
-		assert_int_equal(cqe.user_data, 1000 + cqe.request);
-		take(&results[cqe.request], &cqe);
-		ring_cq_advance(&client->region.ring);
-		any = true;
-	}
-	return any;
-}
-
-void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t index)
-{
-	double end = now() + RIG_TIMEOUT_S;
-
-	while (!results[index].done) {
-		if (rig_poll(client, results))
-			continue;
-		if (now() > end)
-			fail_msg("request %u did not end", index);
-		sched_yield();
-	}
-}
-
-struct rig_result rig_do(struct rig_client *client, const struct rig_request *request)
-{
-	static struct rig_result results[RING_ENTRIES_MAX];
-
-	results[request->index] = (struct rig_result){0};
-	rig_submit(client, request);
-	rig_wait(client, results, request->index);
-	return results[request->index];
-}
-
-void rig_expect(struct rig_client *client, const struct rig_request *request,
-	struct rig_expected expected)
-{
-	struct rig_result result = rig_do(client, request);
-
-	assert_int_equal(result.status, expected.status);
-	assert_int_equal(result.detail, expected.detail);
-	assert_int_equal(result.values[0], expected.a);
-	assert_int_equal(result.values[1], expected.b);
-	assert_int_equal(result.values[2], expected.c);
-	assert_int_equal(result.values[3], expected.d);
-	assert_int_equal(result.n_events, 1);
-	assert_int_equal(result.n_generated, 0);
-	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);
-}
-
-void rig_nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
-{
-	for (uint32_t i = 0; i < n; i++)
-		tokens[i] = i ? (int32_t)(32 + (i * 7 + seed * 13) % 90) : 1;
-}
-
-void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t sequence,
-	uint32_t argument)
-{
-	struct rig_request request = rig_call(client, index, op, sequence, argument);
-
-	assert_int_equal(rig_do(client, &request).status, 0);
-}
-
-void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_request *target)
-{
-	struct rig_request cancel = rig_call(client, index, RING_OP_CANCEL, 0, target->index);
-
-	cancel.sqe.generation2 = target->sqe.generation;
-	rig_submit(client, &cancel);
-}
-
-const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request)
-{
-	return (const int32_t *)(client->region.arena + request->sqe.output_offset);
-}
-
-const float *rig_logits(const struct rig_client *client, const struct rig_request *request,
-	const struct msg_output *layout)
-{
-	return (const float *)(client->region.arena + request->sqe.output_offset + layout->logits);
-}
-
-struct msg_generate rig_greedy(uint32_t n_tokens, uint32_t max_tokens)
-{
-	return (struct msg_generate){.n_tokens = n_tokens, .max_tokens = max_tokens};
-}
-
-uint32_t rig_prompt(const char *text, int32_t *ret)
-{
-	uint32_t n = 0;
-
-	ret[n++] = 1;
-	while (*text)
-		ret[n++] = (unsigned char)*text++;
-	return n;
-}
-
-struct rig_request rig_ask(struct rig_client *client, uint32_t index, uint32_t sequence,
-	const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens, uint32_t flags)
-{
-	struct msg_generate msg = rig_greedy(n_tokens, max_tokens);
-
-	msg.sequence = sequence;
-	msg.flags = flags;
-	return rig_generate(client, index, tokens, n_tokens, &msg);
-}
-
-struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32_t sequence,
-	uint32_t max_tokens)
-{
-	int32_t tokens[64];
-	uint32_t n = rig_prompt("count 4 30\n", tokens);
-
-	return rig_ask(client, index, sequence, tokens, n, max_tokens, MSG_GENERATE_IGNORE_EOS);
-}
-
-struct rig_request rig_ask_text(struct rig_client *client, uint32_t index, uint32_t sequence,
-	const char *text)
-{
-	int32_t tokens[256];
-	uint32_t n = rig_prompt(text, tokens), skip = sequence != 0;
-
-	return rig_ask(client, index, sequence, tokens + skip, n - skip, 40, 0);
-}
-
-struct rig_request rig_step_text(struct rig_client *client, uint32_t index, uint32_t sequence,
-	const char *text, bool first)
-{
-	int32_t tokens[256];
-	uint32_t n = rig_prompt(text, tokens), skip = !first;
-	struct msg_row row = {sequence, n - skip};
-	struct msg_step msg = {.n_rows = 1,
-		.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN};
-
-	return rig_step(client, index, &msg, &row, tokens + skip);
-}
-
-void rig_assert_text(const struct rig_client *client, const struct rig_request *request,
-	const struct rig_result *result, const char *answer)
-{
-	char text[256] = "";
-
-	assert_true(result->done);
-	assert_int_equal(result->status, 0);
-	assert_int_equal(result->finish, RING_FINISH_STOP);
-	for (uint32_t i = 0; i + 1 < result->n_generated; i++)
-		text[i] = (char)rig_tokens(client, request)[i];
-	assert_string_equal(text, answer);
-	assert_int_equal(rig_tokens(client, request)[result->n_generated - 1], 2);
-}
-
-void rig_assert_answer(struct rig_client *client, uint32_t index, const char *prompt,
-	const char *answer)
-{
-	int32_t tokens[256];
-	uint32_t n = rig_prompt(prompt, tokens);
-	struct rig_request request = rig_ask(client, index, 0, tokens, n, 200, 0);
-	struct rig_result result = rig_do(client, &request);
-
-	assert_int_equal(result.n_prompt, n);
-	rig_assert_text(client, &request, &result, answer);
 }

@@ -87,6 +87,8 @@ struct rig_request {
 	uint32_t index;
 };
 
+/* Seconds. */
+double rig_now(void);
 /* A folder of the source's, by its path there; one of four that are kept. */
 const char *rig_source(const char *below);
 /* Of the draft for tinycalc. */

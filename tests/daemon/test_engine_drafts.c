@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "daemon/log.h"
 #include "tests/device_memory.h"
 
 enum { K = 4, N_TOKENS = 60 };
@@ -25,7 +28,7 @@ static const char *draft_folder(void)
 struct fixture {
 	struct rig rig;
 	struct rig_client client;
-	struct rig_result results[8];
+	struct rig_result results[16];
 };
 
 static void set_up(struct fixture *f, enum graph_mode mode, bool with_draft)
@@ -334,6 +337,98 @@ static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_en
 	tear_down(&f);
 }
 
+/* ---- rows without guesses ---- */
+
+static void assert_undrafted(
+	struct fixture *f, const struct engine_speculation *before, enum engine_undrafted reason, uint64_t n)
+{
+	const struct engine_speculation now = facts_of(f).speculation;
+
+	for (unsigned i = 0; i < N_UNDRAFTED; i++)
+		assert_int_equal(now.n_undrafted[i] - before->n_undrafted[i], i == reason ? n : 0);
+}
+
+static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **state)
+{
+	const struct msg_row row = {1, 1};
+	const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+	struct engine_speculation before;
+	struct rig_request step;
+	struct fixture f;
+
+	(void)state;
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
+	before = facts_of(&f).speculation;
+	assert_true(verified_on(&f, 0) > 0);
+	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 0);
+	/* the prompt's step gives the first token */
+	verified_on(&f, MSG_DRAFT_NONE);
+	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 19);
+	before = facts_of(&f).speculation;
+	verified_on(&f, 0);
+	assert_undrafted(&f, &before, UNDRAFTED_SEQUENCE, 19);
+	before = facts_of(&f).speculation;
+	for (int i = 0; i < 3; i++) {
+		step = rig_step(&f.client, 0, &msg, &row, &(int32_t){'a'});
+		assert_int_equal(rig_do(&f.client, &step).status, 0);
+	}
+	/* the first has the answer's last token to compute, too, and is a prompt of two */
+	assert_undrafted(&f, &before, UNDRAFTED_STEP, 2);
+	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
+	tear_down(&f);
+	set_up(&f, GRAPH_FULL_AND_PIECEWISE, false);
+	step = ask(&f, 0, texts[0], MSG_DRAFT_NONE);
+	assert_int_equal(rig_do(&f.client, &step).status, 0);
+	assert_undrafted(&f, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
+	tear_down(&f);
+}
+
+/* What is logged while so many requests of 440 tokens run, all at once. */
+static void log_of(const struct rig_options *options, uint32_t n, char *ret, size_t size)
+{
+	int file = memfd_create("log", MFD_CLOEXEC);
+	struct fixture f = {0};
+	ssize_t length;
+
+	assert_true(file >= 0 && n <= 16);
+	log_open(file);
+	rig_open(&f.rig, options);
+	rig_attach(&f.rig, &f.client, 16);
+	for (uint32_t i = 0; i < n; i++) {
+		struct rig_request request = rig_endless(&f.client, i, 0, 440);
+
+		rig_submit(&f.client, &request);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		rig_wait(&f.client, f.results, i);
+	assert_true(facts_of(&f).speculation.n_rows > 1000);
+	tear_down(&f);
+	length = pread(file, ret, size - 1, 0);
+	assert_true(length >= 0);
+	ret[length] = '\0';
+	log_open(STDERR_FILENO);
+	close(file);
+}
+
+static void test_draft_of_another_model_is_told_of_once(void **state)
+{
+	static char log[1 << 16];
+	const char *at;
+
+	(void)state;
+	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla",
+		.model = rig_source("examples/models/tinycalc-mla"),
+		.draft = draft_folder(), .n_drafts = 1}, 5, log, sizeof(log));
+	at = strstr(log, "warn: model tinycalc-0: hardly a guess of its draft holds, ");
+	assert_non_null(at);
+	assert_non_null(strstr(at, " first ones: is it this model's draft?\n"));
+	assert_null(strstr(strchr(at, '\n'), "hardly"));
+	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
+		.draft = draft_folder(), .n_drafts = 1}, 8, log, sizeof(log));
+	assert_null(strstr(log, "hardly"));
+}
+
 static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 {
 	uint64_t bytes[2];
@@ -364,6 +459,8 @@ int main(void)
 		cmocka_unit_test(test_request_lowers_its_drafts_and_never_raises_them),
 		cmocka_unit_test(test_sequence_speculates_on_what_its_draft_has_seen),
 		cmocka_unit_test(test_pages_bytes_have_the_drafts_part_in_them),
+		cmocka_unit_test(test_rows_that_decode_without_guesses_are_counted_by_reason),
+		cmocka_unit_test(test_draft_of_another_model_is_told_of_once),
 		cmocka_unit_test(test_drafts_beyond_a_requests_limit_are_not_offered),
 		cmocka_unit_test(test_drafts_behind_an_end_token_are_not_offered),
 		cmocka_unit_test(

@@ -89,6 +89,15 @@ static uint64_t verified(const struct world *w)
 	return facts.speculation.n_rows;
 }
 
+/* Rows that decoded without guesses for their mask. */
+static uint64_t masked(const struct world *w)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(w->rig.engine, 0, &facts);
+	return facts.speculation.n_undrafted[UNDRAFTED_MASK];
+}
+
 /* Client's request 0 and the stranger's endless one, in shared steps; rows that the client's verified. */
 static uint64_t run_beside(struct world *w, const struct rig_request *request, struct outcome *o)
 {
@@ -121,7 +130,7 @@ static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buf
 	struct msg_generate msg = rig_greedy(N_PROMPT, N_TOKENS);
 	int32_t payload[3 * N_PROMPT];
 	struct rig_request request;
-	uint64_t words[N_PROMPT], n_verified;
+	uint64_t words[N_PROMPT], n_verified, n_masked = masked(w);
 	bool has_words = msg_mask_has_words(&masks[i]);
 
 	rig_nonsense(payload, N_PROMPT, i);
@@ -143,6 +152,11 @@ static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buf
 		assert_int_equal(n_verified, 0);
 	else
 		assert_true(n_verified > 0);
+	/* all its tokens but the first, and the row that was launched before the last was read */
+	if (w->endless_rows && masks[i].kind != MSG_MASK_DEFAULT_KIND)
+		assert_in_range(masked(w) - n_masked, N_TOKENS - 1, N_TOKENS);
+	else
+		assert_int_equal(masked(w), n_masked);
 }
 
 /* Five tokens, then one and one more, by embeddings; results in a buffer. */

@@ -3,96 +3,15 @@
  * Which graphs a model with a draft runs: every choice of a graph is recorded, the target's and those of
  * its draft's two managers. The choice itself is tested in test_ladder.c.
  */
-#include "tests/daemon/rig.h"
+#include "tests/daemon/choices.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/device.h"
 
-enum { K = 4, Q = 1 + K, ROWS = 16, TOKENS = 64, CHOICES_MAX = 8192 };
-
-/* ---- choices, on the engine's thread; read while it has nothing to do ---- */
-
-struct choice {
-	const struct graph_set *set;
-	struct batch_shape shape;
-	struct descriptor descriptor; /* mode NONE: eager */
-};
-
-static struct choice choices[CHOICES_MAX];
-static uint32_t n_choices;
-
-struct graph_entry *__real_graph_set_dispatch(const struct graph_set *set,
-	const struct batch_shape *shape, enum eager_reason *ret_reason);
-struct graph_entry *__wrap_graph_set_dispatch(const struct graph_set *set,
-	const struct batch_shape *shape, enum eager_reason *ret_reason);
-
-struct graph_entry *__wrap_graph_set_dispatch(const struct graph_set *set,
-	const struct batch_shape *shape, enum eager_reason *ret_reason)
-{
-	struct graph_entry *entry = __real_graph_set_dispatch(set, shape, ret_reason);
-
-	if (n_choices < CHOICES_MAX) {
-		choices[n_choices] = (struct choice){.set = set, .shape = *shape};
-		if (*ret_reason == EAGER_NO)
-			choices[n_choices].descriptor = entry->descriptor;
-	}
-	n_choices++;
-	return entry;
-}
-
-static uint32_t count_choices(const struct graph_set *set, enum graph_mode mode, uint32_t query_len)
-{
-	uint32_t n = 0;
-
-	assert_in_range(n_choices, 0, CHOICES_MAX);
-	for (uint32_t i = 0; i < n_choices; i++)
-		n += choices[i].set == set && choices[i].descriptor.mode == mode &&
-			choices[i].descriptor.query_len == query_len;
-	return n;
-}
-
-/* ---- rigs ---- */
-
-struct world {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[64];
-	struct runner *runner;
-	struct speculator *speculator;
-};
-
-static void open_world(struct world *w, const struct rig_options *o)
-{
-	struct rig_options options = *o;
-
-	options.draft = rig_draft();
-	options.n_drafts = options.n_drafts ? options.n_drafts : K;
-	options.max_batch_tokens = options.max_batch_tokens ? options.max_batch_tokens : TOKENS;
-	*w = (struct world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 64);
-	w->runner = &w->rig.engine->runners[0];
-	w->speculator = &w->runner->speculator;
-	n_choices = 0;
-}
-
-static void close_world(struct world *w)
-{
-	rig_detach(&w->client);
-	rig_close(&w->rig);
-}
-
-/* The lane has nothing more to do: what was counted may be read. */
-static void settle(struct world *w)
-{
-	while (engine_stats(w->rig.engine)->n_slots_free != ROWS)
-		sched_yield();
-}
-
 /* Passes of the draft. */
-static uint64_t n_eager(const struct world *w)
+static uint64_t n_eager(const struct choices_world *w)
 {
 	struct engine_model_facts facts;
 	uint64_t n = 0;
@@ -101,25 +20,6 @@ static uint64_t n_eager(const struct world *w)
 	for (unsigned reason = 0; reason < N_EAGER_REASONS; reason++)
 		n += facts.n_prefill_eager[reason] + facts.n_decode_eager[reason];
 	return n;
-}
-
-/* n requests of `max_tokens` tokens each, all at once. */
-static void run_many(struct world *w, uint32_t n, uint32_t max_tokens)
-{
-	memset(w->results, 0, sizeof(w->results));
-	rig_gate_close(&w->rig);
-	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request = rig_endless(&w->client, i, 0, max_tokens);
-
-		rig_submit(&w->client, &request);
-	}
-	rig_gate_open(&w->rig);
-	for (uint32_t i = 0; i < n; i++) {
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].status, 0);
-		assert_int_equal(w->results[i].n_generated, max_tokens);
-	}
-	settle(w);
 }
 
 /* ---- claims ---- */
@@ -148,15 +48,15 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 	(void)state;
 	for (int mode = GRAPH_NONE; mode <= GRAPH_FULL_AND_PIECEWISE; mode++) {
 		for (int a = 0; a < 2; a++) {
-			struct world w;
+			struct choices_world w;
 
-			open_world(&w, &(struct rig_options){
+			choices_open(&w, &(struct rig_options){
 				.mode = (enum graph_mode)mode, .attention = attentions[a]});
 			assert_decodes_of(w.speculator, w.runner->options.mode.resolved);
-			run_many(&w, 3, 20);
+			choices_run_many(&w, 3, 20);
 			assert_int_equal(
-				count_choices(&w.speculator->decode_graphs, GRAPH_PIECEWISE, 0), 0);
-			close_world(&w);
+				choices_count(&w.speculator->decode_graphs, GRAPH_PIECEWISE, 0), 0);
+			choices_close(&w);
 		}
 	}
 }
@@ -164,11 +64,11 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 /* F8: alone, behind chunks, and beside decodes of as many tokens. */
 static void test_prompt_tails_take_no_decode_graphs(void **state)
 {
-	struct world w;
+	struct choices_world w;
 	int32_t tokens[TOKENS + Q + 2];
 
 	(void)state;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
+	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	for (uint32_t n = 1; n <= K + 2; n++) {
 		for (uint32_t first = 0; first <= TOKENS; first += TOKENS) {
 			struct rig_request request;
@@ -178,25 +78,25 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 			assert_int_equal(rig_do(&w.client, &request).status, 0);
 		}
 	}
-	settle(&w);
-	assert_int_equal(count_choices(&w.runner->graphs, GRAPH_FULL, 1), 0);
-	assert_int_equal(count_choices(&w.runner->graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(count_choices(&w.speculator->prefill_graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(count_choices(&w.runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+	choices_settle(&w);
+	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, 1), 0);
+	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&w.speculator->prefill_graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 	assert_int_equal(
-		count_choices(&w.speculator->prefill_graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
-	close_world(&w);
+		choices_count(&w.speculator->prefill_graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+	choices_close(&w);
 }
 
 static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph(void **state)
 {
 	struct rig_request request;
-	struct world w;
+	struct choices_world w;
 	int32_t tokens[Q];
 	uint32_t n_beside = 0;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
+	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	request = rig_endless(&w.client, 0, 0, 480);
 	rig_submit(&w.client, &request);
 	rig_nonsense(tokens, Q, 3);
@@ -207,7 +107,7 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 		assert_int_equal(w.results[i].status, 0);
 	}
 	rig_wait(&w.client, w.results, 0);
-	settle(&w);
+	choices_settle(&w);
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
 
@@ -218,11 +118,11 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 		n_beside++;
 	}
 	assert_true(n_beside > 0);
-	close_world(&w);
+	choices_close(&w);
 }
 
 /* A client's own loop, one token a step, beside a request that verifies. */
-static void run_own_loop(struct world *w)
+static void run_own_loop(struct choices_world *w)
 {
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
@@ -242,7 +142,7 @@ static void run_own_loop(struct world *w)
 	}
 	rig_wait(&w->client, w->results, 0);
 	rig_ok(&w->client, 1, RING_OP_CLOSE, 1, 0);
-	settle(w);
+	choices_settle(w);
 }
 
 /* F9: sizes that are no multiples of it, and batches that are none. */
@@ -250,10 +150,10 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 {
 	static const uint32_t sizes[] = {3, 7, 12, 33, TOKENS};
 	uint32_t n_mixed = 0, n_decodes = 0;
-	struct world w;
+	struct choices_world w;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
+	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
 		.capture_sizes = sizes, .n_capture_sizes = sizeof(sizes) / sizeof(sizes[0])});
 	for (uint32_t i = 0; i < w.runner->graphs.n_decode; i++) {
 		const struct descriptor *d = &w.runner->graphs.descriptors[i];
@@ -262,7 +162,7 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 		assert_in_range(d->tokens, 1, TOKENS);
 	}
 	for (uint32_t n = 1; n <= ROWS; n += 3)
-		run_many(&w, n, 24);
+		choices_run_many(&w, n, 24);
 	run_own_loop(&w);
 	assert_in_range(n_choices, 1, CHOICES_MAX);
 	for (uint32_t i = 0; i < n_choices; i++) {
@@ -277,27 +177,27 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 		}
 	}
 	assert_true(n_mixed > 0 && n_decodes > 0);
-	close_world(&w);
+	choices_close(&w);
 }
 
 static void test_passes_of_the_draft_run_in_graphs(void **state)
 {
 	uint64_t before;
-	struct world w;
+	struct choices_world w;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
+	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	before = n_eager(&w);
 	for (uint32_t n = 1; n <= ROWS; n += 5)
-		run_many(&w, n, 24);
+		choices_run_many(&w, n, 24);
 	assert_int_equal(n_eager(&w), before);
-	assert_true(count_choices(&w.speculator->prefill_graphs, GRAPH_FULL, Q) > 0);
-	assert_true(count_choices(&w.speculator->decode_graphs, GRAPH_FULL, 1) > 0);
-	close_world(&w);
+	assert_true(choices_count(&w.speculator->prefill_graphs, GRAPH_FULL, Q) > 0);
+	assert_true(choices_count(&w.speculator->decode_graphs, GRAPH_FULL, 1) > 0);
+	choices_close(&w);
 }
 
 /* Sequences whose prompt a client's own loop computed have no drafts. */
-static void prefill(struct world *w, uint32_t n)
+static void prefill(struct choices_world *w, uint32_t n)
 {
 	memset(w->results, 0, sizeof(w->results));
 	for (uint32_t i = 0; i < n; i++) {
@@ -309,11 +209,11 @@ static void prefill(struct world *w, uint32_t n)
 	}
 }
 
-static void decode_together(struct world *w, uint32_t n)
+static void decode_together(struct choices_world *w, uint32_t n)
 {
 	int32_t last = '\n';
 
-	settle(w);
+	choices_settle(w);
 	n_choices = 0;
 	rig_gate_close(&w->rig);
 	memset(w->results, 0, sizeof(w->results));
@@ -328,7 +228,7 @@ static void decode_together(struct world *w, uint32_t n)
 		rig_wait(&w->client, w->results, i);
 		assert_int_equal(w->results[i].n_generated, 24);
 	}
-	settle(w);
+	choices_settle(w);
 }
 
 /* As many rows as there can be, with few and with many drafts a step. */
@@ -337,14 +237,14 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 	static const uint32_t drafts[] = {1, 4, 8};
 
 	for (int i = 0; i < 3; i++) {
-		struct world w;
+		struct choices_world w;
 
-		open_world(&w, &(struct rig_options){
+		choices_open(&w, &(struct rig_options){
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = drafts[i]});
 		prefill(&w, ROWS);
 		decode_together(&w, ROWS);
-		assert_true(count_choices(&w.runner->graphs, GRAPH_FULL, 1) >= 23);
-		assert_int_equal(count_choices(&w.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
+		assert_true(choices_count(&w.runner->graphs, GRAPH_FULL, 1) >= 23);
+		assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
 		for (uint32_t c = 0; c < n_choices; c++) {
 			/* The prompts' last tokens are none; nothing is drafted for nobody. */
 			assert_ptr_equal(choices[c].set, &w.runner->graphs);
@@ -353,7 +253,7 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 		}
 		for (uint32_t s = 0; s < ROWS; s++)
 			rig_ok(&w.client, 0, RING_OP_CLOSE, s + 1, 0);
-		close_world(&w);
+		choices_close(&w);
 	}
 	(void)state;
 }
@@ -361,10 +261,10 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 /* Where mixed batches run full, of as many rows as there can be. */
 static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 {
-	struct world w;
+	struct choices_world w;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){
+	choices_open(&w, &(struct rig_options){
 		.mode = GRAPH_FULL, .attention = "flex", .n_drafts = 8});
 	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
 	prefill(&w, ROWS);
@@ -373,41 +273,41 @@ static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 		assert_int_equal(choices[c].descriptor.mode, GRAPH_FULL);
 	for (uint32_t s = 0; s < ROWS; s++)
 		rig_ok(&w.client, 0, RING_OP_CLOSE, s + 1, 0);
-	close_world(&w);
+	choices_close(&w);
 }
 
 /* The target's attention takes any batch in a full graph, the draft's only decodes. */
 static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 {
 	struct engine_model_facts facts;
-	struct world w;
+	struct choices_world w;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL, .attention = "flex"});
+	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL, .attention = "flex"});
 	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
 	assert_int_equal(w.speculator->prefill_graphs.mode, GRAPH_FULL_AND_PIECEWISE);
-	run_many(&w, 3, 60);
+	choices_run_many(&w, 3, 60);
 	engine_model_facts(w.rig.engine, 0, &facts);
 	printf("# %.2f tokens a verification\n",
 		(double)facts.speculation.n_tokens / (double)facts.speculation.n_rows);
 	assert_true(facts.speculation.n_tokens > 3 * facts.speculation.n_rows);
-	close_world(&w);
+	choices_close(&w);
 }
 
 static void test_lazily_captured_model_drafts_in_graphs(void **state)
 {
 	uint64_t before;
-	struct world w;
+	struct choices_world w;
 
 	(void)state;
-	open_world(&w, &(struct rig_options){
+	choices_open(&w, &(struct rig_options){
 		.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true});
-	run_many(&w, 3, 40);
+	choices_run_many(&w, 3, 40);
 	before = n_eager(&w);
-	run_many(&w, 3, 40);
-	run_many(&w, 3, 40);
+	choices_run_many(&w, 3, 40);
+	choices_run_many(&w, 3, 40);
 	assert_int_equal(n_eager(&w), before);
-	close_world(&w);
+	choices_close(&w);
 }
 
 int main(void)

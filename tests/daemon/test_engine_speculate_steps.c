@@ -437,6 +437,22 @@ static void test_history_that_grew_again_without_its_draft_has_no_drafts(void **
 	close_world(&w);
 }
 
+static void test_tokens_of_a_step_come_in_one_event(void **state)
+{
+	struct rig_request request;
+	struct world w;
+
+	(void)state;
+	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
+	request = ask(&w, 0, 0, "count 4 30\n", 60, 0);
+	run(&w, &request);
+	settle(&w);
+	assert_int_equal(w.results[0].n_generated, 60);
+	assert_in_range(w.results[0].n_events, 60 / (1 + K), watch.n);
+	assert_true(watch.n < 30);
+	close_world(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -447,6 +463,7 @@ int main(void)
 		cmocka_unit_test(test_requests_end_before_the_drafts_beside_them),
 		cmocka_unit_test(test_steps_of_a_sequence_that_drafted_verify_nothing),
 		cmocka_unit_test(test_history_that_grew_again_without_its_draft_has_no_drafts),
+		cmocka_unit_test(test_tokens_of_a_step_come_in_one_event),
 	};
 
 	if (test_on_cuda()) {

@@ -214,6 +214,7 @@ static void fuzz_welcome(const uint8_t *data, size_t size)
 		if (msg.status == 0)
 			claim_mask(&msg.models[i].mask, MSG_MASK_PREFIX_KIND);
 		CLAIM(msg.status != 0 || msg.models[i].max_batch_tokens > 0);
+		CLAIM(msg.models[i].draft_tokens <= MSG_DRAFT_MAX);
 	}
 	int n = msg_welcome_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);

@@ -133,6 +133,7 @@ static struct msg_welcome full_welcome(uint32_t n_models)
 			.masks = i % 2,
 			.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 1 + i},
 			.max_batch_tokens = 1 + i,
+			.draft_tokens = i % (MSG_DRAFT_MAX + 1),
 			.n_eos = i % (MSG_STOP_MAX + 1),
 			.bos = (int32_t)i - 1,
 			.sampling = {.temperature = 1.0f, .top_p = 0.5f}};
@@ -245,6 +246,7 @@ static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **sta
 		assert_memory_equal(
 			&got.models[i].mask, &sent.models[i].mask, sizeof(got.models[i].mask));
 		assert_int_equal(got.models[i].max_batch_tokens, 1 + i);
+		assert_int_equal(got.models[i].draft_tokens, i % (MSG_DRAFT_MAX + 1));
 	}
 }
 

@@ -488,6 +488,8 @@ static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
 			MSG_MASK), /* documents are requests' */
 		REFUSED(WELCOME_MSG, MODEL("\x86", "\x47\x02"), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MASKS),
+		REFUSED(WELCOME_MSG, MODEL("\x86", "\x1a\x09"), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
+			MSG_DRAFT_TOKENS),
 	};
 
 	(void)state;

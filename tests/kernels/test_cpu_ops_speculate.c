@@ -225,6 +225,30 @@ static void test_a_small_step_leaves_nothing_of_a_big_one_to_verify(void **state
 	}
 }
 
+static void test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_verifies(void **state)
+{
+	static const struct step_row rows[] = {
+		{.slot = 5, .flags = ROW_SAMPLE, .n_tokens = 7, .start = 8, .next_id = -1},
+		{.slot = -1, .n_tokens = 2, .next_id = 77},
+		{.slot = 1, .flags = ROW_FROM_SLOT | ROW_SAMPLE, .n_tokens = 1, .next_id = -1},
+	};
+	static const int32_t want[] = {6, 8, 9}, ids[MAX_TOKENS] = {0};
+	struct step_record record = record_of(rows, 3, 4, ids);
+	struct op_prepare a = {.record = &record};
+	struct rig rig;
+
+	(void)state;
+	set_up(&rig);
+	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
+	record.last_only = true;
+	a.inputs = rig.in;
+	a.n_pages = rig.n_pages;
+	RUN(prepare, &a);
+	for (uint32_t i = 0; i < MAX_ROWS * (1 + K); i++)
+		assert_int_equal(rig.in.logit_index[i], i < 3 ? want[i] : 0);
+	rig_deinit(&rig);
+}
+
 static void test_a_row_to_verify_needs_no_ids_and_no_embeddings(void **state)
 {
 	static const uint8_t given[64];
@@ -451,6 +475,7 @@ int main(void)
 		cmocka_unit_test(
 			test_rows_to_verify_begin_where_their_slots_say_beside_rows_that_do_not),
 		cmocka_unit_test(test_a_small_step_leaves_nothing_of_a_big_one_to_verify),
+		cmocka_unit_test(test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_verifies),
 		cmocka_unit_test(test_a_row_to_verify_needs_no_ids_and_no_embeddings),
 		cmocka_unit_test(test_missing_and_foreign_drafts_are_ids_in_range),
 		cmocka_unit_test(test_an_init_sets_how_many_drafts_and_leaves_none),

@@ -419,6 +419,30 @@ static void test_length_and_drafts_end_with_the_row_and_with_the_pages(void **st
 	rig_deinit(&rig);
 }
 
+/* Rows that do not verify, their logits one behind the other. */
+static void test_rows_of_the_last_tokens_logits_alone_lie_close(void **state)
+{
+	struct op_verify a;
+	struct rig rig;
+
+	(void)state;
+	random_state = 12;
+	set_up(&rig, &greedy);
+	a = verify_args(&rig, MAX_ROWS);
+	a.last_only = true;
+	for (uint32_t r = 0; r < MAX_ROWS; r++) {
+		rig.in.row_flags[r] = ROW_SAMPLE;
+		rig.logits[(size_t)r * VOCAB + 7 + r] = 10;
+	}
+	RUN(verify, &a);
+	for (uint32_t r = 0; r < MAX_ROWS; r++) {
+		assert_row(&rig, r, (int32_t[]){7 + (int32_t)r, -1, -1, -1, -1});
+		assert_int_equal(rig.in.slot_last_token[r + 1], 7 + r);
+		assert_int_equal(rig.in.slot_length[r + 1], r + 2);
+	}
+	rig_deinit(&rig);
+}
+
 static void test_verify_refuses_shapes_that_cannot_be(void **state)
 {
 	struct op_verify bad[12];
@@ -459,6 +483,7 @@ int main(void)
 		cmocka_unit_test(test_a_draft_is_judged_once),
 		cmocka_unit_test(test_rows_without_slot_or_flag_and_slots_without_row_are_untouched),
 		cmocka_unit_test(test_length_and_drafts_end_with_the_row_and_with_the_pages),
+		cmocka_unit_test(test_rows_of_the_last_tokens_logits_alone_lie_close),
 		cmocka_unit_test(test_verify_refuses_shapes_that_cannot_be),
 	};
 

@@ -61,6 +61,7 @@ static struct msg_welcome welcome_of(const struct fake *fake, const struct msg_h
 	for (uint32_t i = 0; i < welcome.n_models; i++) {
 		welcome.models[i].masks = !fake->script.no_masks;
 		welcome.models[i].mask = fake->script.default_mask;
+		welcome.models[i].draft_tokens = fake->script.no_draft ? 0 : FAKE_DRAFT_TOKENS;
 	}
 	return welcome;
 }

@@ -25,6 +25,7 @@
 #define FAKE_HIDDEN 16u
 #define FAKE_MAX_SEQ_LEN 512u
 #define FAKE_BATCH_TOKENS 64u
+#define FAKE_DRAFT_TOKENS 4u
 #define FAKE_BOS 1
 #define FAKE_EOS 2
 
@@ -46,6 +47,7 @@ struct fake_script {
 	uint32_t claim_entries;      /* WELCOME's entries; 0: the truth */
 	bool no_masks;               /* its models take none */
 	struct msg_mask default_mask; /* of its models */
+	bool no_draft;               /* its models have none; else FAKE_DRAFT_TOKENS */
 	struct msg_mask *ret_mask;   /* where that of a generate it serves goes; NULL: nowhere */
 };
 

@@ -389,6 +389,18 @@ static void test_models_tell_of_masks_and_what_a_prefix_has_to_fit(void **state)
 	session_stop(&s);
 }
 
+static void test_models_tell_how_many_tokens_their_draft_guesses(void **state)
+{
+	struct session s;
+
+	session_start(&s, NULL, NULL);
+	assert_int_equal(mimeo_model_get(s.m, 1)->draft_tokens, FAKE_DRAFT_TOKENS);
+	session_stop(&s);
+	session_start(&s, &(struct fake_script){.no_draft = true}, NULL);
+	assert_int_equal(mimeo_model_get(s.m, 1)->draft_tokens, 0);
+	session_stop(&s);
+}
+
 /* ---- statuses ---- */
 
 static void test_every_status_has_a_name_and_a_sentence(void **state)
@@ -499,6 +511,7 @@ int main(void)
 		cmocka_unit_test(test_close_in_a_forked_child_leaves_the_parents_session),
 		cmocka_unit_test(test_models_are_as_the_daemon_describes_them),
 		cmocka_unit_test(test_models_tell_of_masks_and_what_a_prefix_has_to_fit),
+		cmocka_unit_test(test_models_tell_how_many_tokens_their_draft_guesses),
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
 		cmocka_unit_test(test_message_names_the_offending_value),
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),

@@ -130,7 +130,23 @@ static void test_limit_of_speculation_is_the_requests(void **state)
 
 		assert_string_equal(outcome.out, "10,11,12\n");
 		assert_int_equal(outcome.draft_tokens, cases[i].draft_tokens);
+		assert_string_equal(outcome.err, "");
 	}
+}
+
+static void test_limit_of_speculation_says_that_it_means_nothing_without_a_draft(void **state)
+{
+	const struct fake_script script = {.no_draft = true};
+	struct outcome outcome =
+		run_logits(&script, "--model wide --tokens 7,9 --max-tokens 3 --draft-tokens 2", NULL, NULL);
+
+	assert_int_equal(outcome.status, 0);
+	assert_string_equal(outcome.out, "10,11,12\n");
+	assert_string_equal(outcome.err, "mimeo-run: --draft-tokens: model wide has no draft, and the number "
+		"means nothing: mimeod gives it one by --draft\n");
+	assert_string_equal(run_logits(&script, "--model wide --tokens 7,9 --max-tokens 3", NULL, NULL).err, "");
+	assert_string_equal(run_logits(&script, "--model wide --tokens 7,9 --max-tokens 3 --draft-tokens none",
+		NULL, NULL).err, "");
 }
 
 static void test_other_vocabularies_print_ids(void **state)
@@ -435,6 +451,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_text_is_the_answers_bytes_and_nothing_else),
 		cmocka_unit_test(test_ids_come_as_one_line),
 		cmocka_unit_test(test_limit_of_speculation_is_the_requests),
+		cmocka_unit_test(test_limit_of_speculation_says_that_it_means_nothing_without_a_draft),
 		cmocka_unit_test(test_other_vocabularies_print_ids),
 		cmocka_unit_test(
 			test_end_token_is_left_out_even_if_it_comes_before_the_final_event),

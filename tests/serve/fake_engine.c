@@ -269,6 +269,8 @@ static void facts_fill(struct engine_model_facts *facts)
 	facts->speculation.n_draft_steps = facts->speculation.draft_ns = large;
 	for (unsigned i = 0; i < ENGINE_DRAFTS_MAX; i++)
 		facts->speculation.n_offered[i] = facts->speculation.n_accepted[i] = large;
+	for (unsigned i = 0; i < N_UNDRAFTED; i++)
+		facts->speculation.n_undrafted[i] = large;
 }
 
 static void facts_clear(struct engine_model_facts *facts)
@@ -309,6 +311,7 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 			.n_tokens = 550,
 			.n_offered = {200, 160, 100},
 			.n_accepted = {190, 120, 25},
+			.n_undrafted = {[UNDRAFTED_ASKED] = 7, [UNDRAFTED_SEQUENCE] = 9},
 			.n_draft_steps = 80,
 			.draft_ns = 20000000},
 	};

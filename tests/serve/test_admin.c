@@ -285,6 +285,11 @@ static void test_speculation_is_in_models_and_metrics(void **state)
 	assert_non_null(strstr(answer->text,
 		"\nmimeo_draft_nanoseconds_total{model=\"tinycalc\"} 20000000\n"));
 	assert_null(strstr(answer->text, "position=\"4\""));
+	assert_non_null(strstr(answer->text,
+		"\nmimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"asked\"} 7\n"
+		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"mask\"} 0\n"
+		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"sequence\"} 9\n"
+		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"step\"} 0\n"));
 	answer_free(answer);
 }
 

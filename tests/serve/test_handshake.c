@@ -85,6 +85,7 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	assert_int_equal(client.welcome.models[0].eos[0], 2);
 	assert_int_equal(client.welcome.models[0].max_batch_tokens, 2048);
 	assert_int_equal(client.welcome.models[0].masks, 1);
+	assert_int_equal(client.welcome.models[0].draft_tokens, 3);
 	assert_int_equal(client.welcome.models[0].mask.kind, MSG_MASK_WINDOW_KIND);
 	assert_int_equal(client.welcome.models[0].mask.window, 128);
 	assert_int_equal(client.welcome.models[0].mask.sinks, 4);

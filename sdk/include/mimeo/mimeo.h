@@ -214,6 +214,7 @@ struct mimeo_model_info {
 	 * prefix UINT32_MAX, all tokens of each row. */
 	struct mimeo_mask mask;
 	uint32_t max_batch_tokens; /* of a step, whoever shares it: what a prefix has to fit */
+	uint32_t draft_tokens; /* that its draft guesses a step, 1 ... MIMEO_DRAFT_MAX; 0: it has none */
 };
 
 enum mimeo_activation {

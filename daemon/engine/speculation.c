@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who has a draft's guesses, and the account of what came of them (engine.h, struct engine_speculation).
+ * No allocation, no lock; a model's one warning is the one system call.
+ */
+#include "daemon/engine/state.h"
+
+#include <inttypes.h>
+
+#include "daemon/log.h"
+
+/* So many rows tell whether a draft is any good: of the first of their guesses one in HELD_LEAST holds. */
+#define JUDGED_ROWS 1000
+#define HELD_LEAST 20
+
+void speculation_begin(struct sequence *s)
+{
+	const struct request *request = s->request;
+
+	s->n_drafts = 0;
+	if (request->op != RING_OP_GENERATE)
+		s->undrafted = UNDRAFTED_STEP;
+	else if (!request->n_drafts)
+		s->undrafted = UNDRAFTED_ASKED;
+	else if (request->mask.kind != MSG_MASK_DEFAULT_KIND)
+		s->undrafted = UNDRAFTED_MASK;
+	else if (s->n_drafted < s->n_computed)
+		s->undrafted = UNDRAFTED_SEQUENCE;
+	else
+		s->n_drafts = request->n_drafts;
+}
+
+void speculation_count_decode(const struct sequence *s)
+{
+	if (s->runner->options.n_drafts && !s->n_drafts)
+		count(&s->runner->n_undrafted[s->undrafted], 1);
+}
+
+static uint64_t value(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* When as many rows have been judged, once. */
+static void judge(const struct runner *runner)
+{
+	uint64_t n_offered = value(&runner->n_offered[0]), n_held = value(&runner->n_accepted[0]);
+
+	if (n_held * HELD_LEAST < n_offered)
+		log_warn("model %s: hardly a guess of its draft holds, %" PRIu64 " of %" PRIu64 " first ones: "
+			"is it this model's draft?", runner->options.name, n_held, n_offered);
+}
+
+void speculation_count_verified(
+	struct runner *runner, uint32_t n_drafts, uint32_t n_held, uint32_t taken, bool ended)
+{
+	uint32_t n_offered = ended && taken < n_drafts ? taken : n_drafts;
+
+	count(&runner->n_verified_tokens, taken);
+	for (uint32_t i = 0; i < n_offered; i++) {
+		count(&runner->n_offered[i], 1);
+		count(&runner->n_accepted[i], i < n_held);
+	}
+	if (atomic_fetch_add_explicit(&runner->n_verified, 1, memory_order_relaxed) + 1 == JUDGED_ROWS)
+		judge(runner);
+}
+
+struct engine_speculation speculation_facts(const struct runner *runner)
+{
+	struct engine_speculation ret = {
+		.n_rows = value(&runner->n_verified),
+		.n_tokens = value(&runner->n_verified_tokens),
+		.n_draft_steps = value(&runner->n_draft_steps),
+		.draft_ns = value(&runner->draft_ns),
+	};
+
+	for (unsigned i = 0; i < SPECULATE_MAX; i++) {
+		ret.n_offered[i] = value(&runner->n_offered[i]);
+		ret.n_accepted[i] = value(&runner->n_accepted[i]);
+	}
+	for (unsigned i = 0; i < N_UNDRAFTED; i++)
+		ret.n_undrafted[i] = value(&runner->n_undrafted[i]);
+	return ret;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/daemon/choices.h"
+
+#include <string.h>
+
+struct choice choices[CHOICES_MAX];
+uint32_t n_choices;
+
+struct graph_entry *__real_graph_set_dispatch(const struct graph_set *set,
+	const struct batch_shape *shape, enum eager_reason *ret_reason);
+struct graph_entry *__wrap_graph_set_dispatch(const struct graph_set *set,
+	const struct batch_shape *shape, enum eager_reason *ret_reason);
+
+struct graph_entry *__wrap_graph_set_dispatch(const struct graph_set *set,
+	const struct batch_shape *shape, enum eager_reason *ret_reason)
+{
+	struct graph_entry *entry = __real_graph_set_dispatch(set, shape, ret_reason);
+
+	if (n_choices < CHOICES_MAX) {
+		choices[n_choices] = (struct choice){.set = set, .shape = *shape};
+		if (*ret_reason == EAGER_NO)
+			choices[n_choices].descriptor = entry->descriptor;
+	}
+	n_choices++;
+	return entry;
+}
+
+uint32_t choices_count(const struct graph_set *set, enum graph_mode mode, uint32_t query_len)
+{
+	uint32_t n = 0;
+
+	assert_in_range(n_choices, 0, CHOICES_MAX);
+	for (uint32_t i = 0; i < n_choices; i++)
+		n += choices[i].set == set && choices[i].descriptor.mode == mode &&
+			choices[i].descriptor.query_len == query_len;
+	return n;
+}
+
+void choices_open(struct choices_world *w, const struct rig_options *o)
+{
+	struct rig_options options = *o;
+
+	options.draft = rig_draft();
+	options.n_drafts = options.n_drafts ? options.n_drafts : K;
+	options.max_batch_tokens = options.max_batch_tokens ? options.max_batch_tokens : TOKENS;
+	*w = (struct choices_world){0};
+	rig_open(&w->rig, &options);
+	rig_attach(&w->rig, &w->client, 64);
+	w->runner = &w->rig.engine->runners[0];
+	w->speculator = &w->runner->speculator;
+	n_choices = 0;
+}
+
+void choices_close(struct choices_world *w)
+{
+	rig_detach(&w->client);
+	rig_close(&w->rig);
+}
+
+void choices_settle(struct choices_world *w)
+{
+	while (engine_stats(w->rig.engine)->n_slots_free != ROWS)
+		sched_yield();
+}
+
+void choices_run_many(struct choices_world *w, uint32_t n, uint32_t max_tokens)
+{
+	memset(w->results, 0, sizeof(w->results));
+	rig_gate_close(&w->rig);
+	for (uint32_t i = 0; i < n; i++) {
+		struct rig_request request = rig_endless(&w->client, i, 0, max_tokens);
+
+		rig_submit(&w->client, &request);
+	}
+	rig_gate_open(&w->rig);
+	for (uint32_t i = 0; i < n; i++) {
+		rig_wait(&w->client, w->results, i);
+		assert_int_equal(w->results[i].status, 0);
+		assert_int_equal(w->results[i].n_generated, max_tokens);
+	}
+	choices_settle(w);
+}

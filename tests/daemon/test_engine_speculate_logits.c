@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A model with a draft has the logits of its steps that somebody looks at: of all tokens of rows in steps
+ * that verify, and of last tokens alone in those that do not. Every launch of the head is recorded.
+ */
+#include "tests/daemon/rig.h"
+
+#include <stdio.h>
+
+#include "tests/device.h"
+
+enum { K = 4, STEPS_MAX = 512 };
+
+struct launched {
+	uint32_t n_rows, n_verify;
+	uint32_t n_logits; /* rows of logits; 0: in a graph */
+};
+
+static struct {
+	const struct kernel_ops *real;
+	struct kernel_ops kernels;
+	struct launched steps[STEPS_MAX];
+	uint32_t n;        /* launched since the engine was made */
+	uint32_t n_logits; /* of the head that was queued or recorded last */
+	uint32_t n_last_only, n_heads; /* since the device was made: of as many rows as logits, and all */
+} watch; /* the engine's thread's; read while it has nothing to do */
+
+static int prepare(struct stream *stream, const struct op_prepare *args)
+{
+	const struct step_record *record = args->record;
+
+	if (watch.n < STEPS_MAX) {
+		struct launched *step = &watch.steps[watch.n++];
+
+		*step = (struct launched){.n_rows = record->n_rows};
+		for (uint32_t i = 0; i < record->n_rows; i++)
+			step->n_verify += (record->rows[i].flags & ROW_VERIFY) != 0;
+	}
+	return watch.real->prepare(stream, args);
+}
+
+static int gather_rows(struct stream *stream, const struct op_gather_rows *args)
+{
+	watch.n_logits = args->n_rows;
+	return watch.real->gather_rows(stream, args);
+}
+
+/* Behind the target's head. */
+static int verify(struct stream *stream, const struct op_verify *args)
+{
+	if (watch.n)
+		watch.steps[watch.n - 1].n_logits = watch.n_logits;
+	watch.n_heads++;
+	watch.n_last_only += watch.n_logits == args->n_rows;
+	return watch.real->verify(stream, args);
+}
+
+static void watch_device(struct device *device)
+{
+	watch.real = device->kernels;
+	watch.kernels = *watch.real;
+	watch.kernels.prepare = prepare;
+	watch.kernels.gather_rows = gather_rows;
+	watch.kernels.verify = verify;
+	watch.n_heads = watch.n_last_only = 0;
+	device->kernels = &watch.kernels;
+}
+
+struct world {
+	struct rig rig;
+	struct rig_client client;
+};
+
+static void open_world(struct world *w, enum graph_mode mode)
+{
+	*w = (struct world){0};
+	rig_open(&w->rig, &(struct rig_options){.mode = mode, .on_device = watch_device,
+		.draft = rig_draft(), .n_drafts = K});
+	rig_attach(&w->rig, &w->client, 16);
+	watch.n = 0;
+}
+
+static void close_world(struct world *w)
+{
+	rig_detach(&w->client);
+	rig_close(&w->rig);
+}
+
+/* A request of 40 tokens, and all its steps. */
+static void run(struct world *w, uint32_t draft_tokens)
+{
+	struct msg_generate msg = {.max_tokens = 40,
+		.flags = MSG_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
+	struct rig_request request;
+	int32_t tokens[64];
+
+	msg.n_tokens = rig_prompt("count 4 30\n", tokens);
+	request = rig_generate(&w->client, 0, tokens, msg.n_tokens, &msg);
+	assert_int_equal(rig_do(&w->client, &request).n_generated, 40);
+	rig_assert_all_free(&w->rig);
+	assert_in_range(watch.n, 1, STEPS_MAX - 1);
+}
+
+/* Of each step as many as it needs; at least so many steps verify, or none. */
+static void assert_logits(uint32_t n_verify_least)
+{
+	uint32_t n_verify = 0;
+
+	for (uint32_t i = 0; i < watch.n; i++) {
+		const struct launched *step = &watch.steps[i];
+
+		assert_int_equal(
+			step->n_logits, step->n_rows * (step->n_verify ? 1 + K : 1));
+		n_verify += step->n_verify > 0;
+	}
+	assert_true(n_verify_least ? n_verify >= n_verify_least : !n_verify);
+}
+
+static void test_step_has_the_logits_that_it_verifies_and_no_others(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, GRAPH_NONE);
+	run(&w, MSG_DRAFT_NONE);
+	assert_in_range(watch.n, 40, 42);
+	assert_logits(0);
+	run(&w, 0);
+	assert_logits(8);
+	close_world(&w);
+}
+
+static void test_graphs_of_decodes_of_one_token_have_logits_of_one_token(void **state)
+{
+	const struct graph_set *graphs;
+	uint32_t n_single = 0;
+	struct world w;
+
+	(void)state;
+	open_world(&w, GRAPH_FULL_AND_PIECEWISE);
+	graphs = &w.rig.engine->runners[0].graphs;
+	for (uint32_t i = 0; i < graphs->n; i++)
+		n_single += graphs->descriptors[i].query_len == 1;
+	assert_true(n_single > 0);
+	/* each warmed up and captured; of all else there are as many as of any step */
+	assert_int_equal(watch.n_last_only, 2 * n_single);
+	assert_true(watch.n_heads > watch.n_last_only);
+	close_world(&w);
+}
+
+static void test_prompts_in_pieces_have_logits_of_one_token(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, GRAPH_PIECEWISE);
+	run(&w, 0);
+	assert_int_equal(watch.steps[0].n_verify, 0);
+	assert_logits(8);
+	close_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_step_has_the_logits_that_it_verifies_and_no_others),
+		cmocka_unit_test(test_graphs_of_decodes_of_one_token_have_logits_of_one_token),
+		cmocka_unit_test(test_prompts_in_pieces_have_logits_of_one_token),
+	};
+
+	if (test_on_cuda()) {
+		printf("1..0 # speculation has no kernels for cuda\n");
+		return 0;
+	}
+	return cmocka_run_group_tests_name("engine speculation's logits", tests, NULL, NULL);
+}
