@@ -24,18 +24,24 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Charge `bytes` of a model to what is left. */
-static int charge(const struct budget_model *model, uint64_t bytes, const char *what,
-	uint64_t *left, char *text, size_t size)
+/* Charge `bytes` of a model to what is left; so many of them are its draft's. */
+static int charge(const struct budget_model *model, uint64_t bytes, uint64_t drafts,
+	const char *what, uint64_t *left, char *text, size_t size)
 {
-	char needed[TABLE_FORMAT_MAX], available[TABLE_FORMAT_MAX];
+	char needed[TABLE_FORMAT_MAX], available[TABLE_FORMAT_MAX], share[TABLE_FORMAT_MAX];
 
 	if (bytes > *left) {
-		snprintf(text, size,
-			"model %s: its %s need %s, and %s of the memory budget are left: "
-			"see --memory",
-			model->name, what, table_format_bytes(needed, (double)bytes),
-			table_format_bytes(available, (double)*left));
+		int used = snprintf(text, size, "model %s: its %s need %s", model->name, what,
+			table_format_bytes(needed, (double)bytes));
+
+		if (drafts && used >= 0 && (size_t)used < size)
+			used += snprintf(text + used, size - (size_t)used,
+				" (with its draft's %s: --draft none is without)",
+				table_format_bytes(share, (double)drafts));
+		if (used >= 0 && (size_t)used < size)
+			snprintf(text + used, size - (size_t)used,
+				", and %s of the memory budget are left: see --memory",
+				table_format_bytes(available, (double)*left));
 		return -ENOMEM;
 	}
 	*left -= bytes;
@@ -59,7 +65,7 @@ static int charge_kv(
 		pages = INT32_MAX;
 	model->kv_pages = (uint32_t)pages;
 	model->kv_bytes = times(pages, model->page_bytes);
-	return charge(model, plus(model->kv_bytes, model->page_bytes), "pages of KV cache", left,
+	return charge(model, plus(model->kv_bytes, model->page_bytes), 0, "pages of KV cache", left,
 		text, size);
 }
 
@@ -95,12 +101,15 @@ int budget_plan(const struct budget *budget, struct budget_model *models, uint32
 	int r = 0;
 
 	for (uint32_t i = 0; i < n_models && r == 0; i++) {
-		r = charge(&models[i], models[i].weights_bytes, "weights", &left, text, size);
+		const struct budget_model *model = &models[i];
+
+		r = charge(model, model->weights_bytes, model->draft_weights_bytes, "weights", &left,
+			text, size);
 		if (r == 0)
-			r = charge(&models[i], models[i].pool_bytes, "activations and inputs", &left, text,
-				size);
+			r = charge(model, model->pool_bytes, model->draft_pool_bytes,
+				"activations and inputs", &left, text, size);
 		if (r == 0)
-			r = charge(&models[i], models[i].draft_logits_bytes,
+			r = charge(model, model->draft_logits_bytes, 0,
 				"drafts' logits (max_requests x draft_tokens x vocabulary)", &left,
 				text, size);
 	}

@@ -24,6 +24,7 @@ struct budget {
 struct budget_model {
 	const char *name;
 	uint64_t weights_bytes, pool_bytes /* activations and inputs */, page_bytes;
+	uint64_t draft_weights_bytes, draft_pool_bytes; /* what its draft takes of these; 0: none */
 	uint64_t draft_logits_bytes; /* beside pool_bytes: what drafts were drawn from */
 	uint32_t kv_pages; /* as configured, 0: by kv_bytes; then what it gets, without the null
 			      page */

@@ -350,6 +350,17 @@ static int check_steps(const struct config *config, struct config_error *error)
 			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "
 			"request, so lower --max-requests or raise --max-batch-tokens",
 			config->max_requests, config->max_batch_tokens);
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		const struct config_model *model = &config->models[i];
+
+		if (model->draft[0] && 1 + model->draft_tokens > config->max_batch_tokens)
+			return fail(error,
+				"model %s: draft_tokens %u exceed max_batch_tokens %u: a row that "
+				"verifies takes 1 + draft_tokens = %u of a step, so lower "
+				"--draft-tokens or raise --max-batch-tokens",
+				model->name, model->draft_tokens, config->max_batch_tokens,
+				1 + model->draft_tokens);
+	}
 	for (uint32_t i = 0; i < config->n_capture_sizes; i++) {
 		if (config->capture_sizes[i] > config->max_batch_tokens)
 			return fail(error,
@@ -359,11 +370,27 @@ static int check_steps(const struct config *config, struct config_error *error)
 	return 0;
 }
 
-/* Tokens of a draft that there is not are a mistake: of a model, or of all where they are said for all. */
-static int check_drafts(const struct config_settings *place, const struct config *config,
-	struct config_error *error)
+/* Does anybody say which draft the model has, be it none? */
+static bool speaks_of_draft(const struct config_settings *const *places, const char *name)
+{
+	bool speaks = false;
+
+	for (int p = 0; p < 2; p++) {
+		const struct config_model_settings *own = find_model(places[p], name);
+
+		speaks |= own && is_given(own->values, "draft");
+		speaks |= places[p] && is_given(places[p]->values, "draft");
+	}
+	return speaks;
+}
+
+/* Tokens of a draft that there is not are a mistake: of a model, or of all where they are said for
+ * all. Not so those of a draft that is switched off. */
+static int check_drafts(const struct config_settings *const *places, int p,
+	const struct config *config, struct config_error *error)
 {
 	static const char remedy[] = "name its folder with --draft, or draft in the configuration file";
+	const struct config_settings *place = places[p];
 	const int key = find_key("draft_tokens");
 	bool any = false;
 
@@ -372,9 +399,10 @@ static int check_drafts(const struct config_settings *place, const struct config
 	for (uint32_t i = 0; i < config->n_models; i++) {
 		const struct config_model *model = &config->models[i];
 		const struct config_model_settings *own = find_model(place, model->name);
+		bool has = model->draft[0] || speaks_of_draft(places, model->name);
 
-		any |= model->draft[0] != '\0';
-		if (own && own->values[key].value && !model->draft[0])
+		any |= has;
+		if (own && own->values[key].value && !has)
 			return fail(error, "%s: model \"%s\" has no draft: %s",
 				own->values[key].where, model->name, remedy);
 	}
@@ -395,7 +423,7 @@ int config_resolve(const struct config_settings *upper, const struct config_sett
 	if (r == 0)
 		r = check_steps(&config, error);
 	for (int p = 0; p < 2 && r == 0; p++)
-		r = check_drafts(places[p], &config, error);
+		r = check_drafts(places, p, &config, error);
 	if (r < 0) {
 		/* A model that failed half-way may hold its folder. */
 		if (config.n_models < CONFIG_MODELS_MAX)

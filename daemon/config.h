@@ -90,7 +90,7 @@ enum config_kind {
 	CONFIG_CHOICE,   /* char[16] */
 	CONFIG_MODE,     /* enum graph_mode */
 	CONFIG_MASK,     /* struct mask_text */
-	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX] */
+	CONFIG_FOLDER,   /* char[CONFIG_FOLDER_MAX]; "none" is "", and a folder of that name ./none */
 	CONFIG_LEVEL,    /* enum log_level */
 	CONFIG_DEVICE,   /* char[16] */
 	CONFIG_SOCKET,   /* char[CONFIG_SOCKET_MAX] */
@@ -109,6 +109,7 @@ struct config_key {
 	size_t model_offset; /* in struct config_model */
 	uint64_t min, max; /* of numbers */
 	const char *choices; /* "auto, naive or paged" */
+	const char *instead; /* of an integer: what an error says behind its range; or NULL */
 };
 
 #define CONFIG_N_KEYS 30

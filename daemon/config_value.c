@@ -25,16 +25,19 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive, paged, flex, mla or mla_planned"},
 	{"mask", "MASK", "causal", NULL, "of requests that bring none: causal, window:N, window:N+SINKS, prefix",
 		CONFIG_MASK, AT_BOTH(mask)},
-	{"draft", "DIR", NULL, "none", "folder of a draft that speculates for a model", CONFIG_FOLDER,
-		AT_BOTH(draft)},
+	{"draft", "DIR", NULL, "none", "folder of a draft that speculates for a model, or none",
+		CONFIG_FOLDER, AT_BOTH(draft)},
 	{"draft_tokens", "N", "4", NULL, "tokens that it drafts a step", CONFIG_INTEGER,
-		AT_BOTH(draft_tokens), .min = 1, .max = 8},
+		AT_BOTH(draft_tokens), .min = 1, .max = 8,
+		.instead = " (--draft none is without a draft)"},
 	{"kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
 		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX},
 	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
 		"bytes of KV cache, divided among the models", CONFIG_SIZE, AT_BOTH(kv_bytes),
 		.min = 1, .max = UINT64_MAX},
-	{"capture_sizes", "LIST", NULL, "a ladder up to 512 and max_requests, max_batch_tokens at most",
+	{"capture_sizes", "LIST", NULL,
+		"a ladder up to 512 and max_requests, times 1 + draft_tokens with a draft; "
+		"max_batch_tokens at most",
 		"token counts to capture graphs for, separated by commas", CONFIG_SIZES,
 		AT(capture_sizes), .min = 1, .max = 65536},
 	{"capture", "WHEN", "eager", NULL, "graphs are captured before serving (eager) or at first use (lazy)",
@@ -224,7 +227,7 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 	case CONFIG_FOLDER:
 		if (!*text || strlen(text) >= CONFIG_FOLDER_MAX)
 			return false;
-		strcpy(place, text);
+		strcpy(place, strcmp(text, "none") == 0 ? "" : text);
 		return true;
 	case CONFIG_MODE:
 		return graph_mode_parse(text, place) == 0;
@@ -255,7 +258,8 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
-		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64, key->min, key->max);
+		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 "%s", key->min,
+			key->max, key->instead ? key->instead : "");
 		break;
 	case CONFIG_SPIN:
 		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 ", nor forever",
@@ -287,7 +291,7 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 		snprintf(ret, size, "a path of 1 to %d bytes", CONFIG_SOCKET_MAX - 1);
 		break;
 	case CONFIG_FOLDER:
-		snprintf(ret, size, "a folder of 1 to %d bytes", CONFIG_FOLDER_MAX - 1);
+		snprintf(ret, size, "a folder of 1 to %d bytes, nor none", CONFIG_FOLDER_MAX - 1);
 		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
@@ -332,8 +336,10 @@ const char *config_show(const struct config_key *key, const struct config *confi
 	case CONFIG_CHOICE:
 	case CONFIG_DEVICE:
 	case CONFIG_SOCKET:
-	case CONFIG_FOLDER:
 		snprintf(ret, size, "%s", (const char *)place);
+		break;
+	case CONFIG_FOLDER:
+		snprintf(ret, size, "%s", *(const char *)place ? (const char *)place : "none");
 		break;
 	case CONFIG_MODE:
 		snprintf(ret, size, "%s", graph_mode_name(*(const enum graph_mode *)place));

@@ -10,23 +10,29 @@
 #include "kernels/ops.h"
 
 /* Requests that bring a mask have no drafts; where all have one, nobody would. */
-static int check_options(
-	const struct startup_model *model, const struct config *config, struct startup_error *error)
+static int check_mask(const struct startup_model *model, struct startup_error *error)
 {
-	const char *name = model->options->name;
-	uint32_t n_drafts = startup_model_drafts(model);
+	char mask[MASK_TEXT_MAX];
 
-	if (1 + n_drafts > config->max_batch_tokens)
-		return startup_refuse(error, -EINVAL,
-			"model %s: draft_tokens %u: a step has %u tokens at most, see "
-			"--max-batch-tokens",
-			name, n_drafts, config->max_batch_tokens);
-	if (model->options->mask.window || model->options->mask.prefix)
-		return startup_refuse(error, -EINVAL,
-			"model %s: draft: it knows the causal mask alone, and by --mask none of its "
-			"requests has that: no --mask, or no --draft",
-			name);
-	return 0;
+	if (!model->options->mask.window && !model->options->mask.prefix)
+		return 0;
+	return startup_refuse(error, -EINVAL,
+		"model %s: draft: a draft knows the causal mask alone, and the model's is %s: take "
+		"--mask causal, or --draft none",
+		model->options->name, mask_text(&model->options->mask, mask));
+}
+
+/* Rows that verify are as wide in every step in which anybody speculates. */
+static void tell_rows(const struct startup_model *model, const struct config *config)
+{
+	uint32_t width = 1 + startup_model_drafts(model);
+	uint32_t rows = config->max_batch_tokens / width;
+
+	if (rows < config->max_requests)
+		log_warn("model %s: draft: a step holds %u row%s of %u tokens, not one for each of %u "
+			 "requests (--max-requests): see --max-batch-tokens",
+			model->options->name, rows, rows == 1 ? "" : "s", width,
+			config->max_requests);
 }
 
 static int check_device(const struct startup_model *model, const struct device *device,
@@ -37,8 +43,8 @@ static int check_device(const struct startup_model *model, const struct device *
 	if (ops->verify && ops->draft_begin && ops->draft_advance)
 		return 0;
 	return startup_refuse(error, -ENOTSUP,
-		"model %s: draft: the %s device does not verify drafts yet: another --device, or no "
-		"--draft",
+		"model %s: draft: the %s device does not verify drafts yet: another --device, or "
+		"--draft none",
 		model->options->name, info->kind);
 }
 
@@ -54,7 +60,7 @@ static int choose_attention(struct startup_model *model, const struct config *co
 	if (model->support == ATTENTION_NEVER)
 		return startup_refuse(error, -ENOTSUP,
 			"model %s: draft: attention %s goes by lengths that the host knows, and with a "
-			"draft it does not: another --attention, or no --draft",
+			"draft the device alone knows them: another --attention, or --draft none",
 			name, model->attention->name);
 	int r = attention_choose("auto", &attention, &model->draft_attention, &model->draft_support,
 		why, sizeof(why));
@@ -73,7 +79,7 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 
 	if (!startup_model_drafts(model))
 		return 0;
-	int r = check_options(model, config, error);
+	int r = check_mask(model, error);
 	if (r < 0)
 		return r;
 	r = draft_config_load(dir, &model->draft, &model_error);
@@ -90,7 +96,9 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 	if (r < 0)
 		return r;
 	const struct kv_config kv = model_kv(&model->draft, info, config->page_tokens);
+	tell_rows(model, config);
 	model->memory->weights_bytes += bytes;
+	model->memory->draft_weights_bytes = bytes;
 	model->memory->page_bytes += kv_page_bytes(&kv);
 	return choose_attention(model, config, info, error);
 }
@@ -99,7 +107,7 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	struct startup_error *error)
 {
 	struct model_error model_error = {.text = ""};
-	char weights[TABLE_FORMAT_MAX], logits[TABLE_FORMAT_MAX];
+	char weights[TABLE_FORMAT_MAX], taken[TABLE_FORMAT_MAX], logits[TABLE_FORMAT_MAX];
 
 	if (!model->has_draft)
 		return 0;
@@ -111,10 +119,12 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %s of weights, %u tokens a step, %s for what requests draw "
-		"them from",
+	log_info("model %s: draft: %s, %s of weights, which take %s with their rope table, %u "
+		 "guess%s a step, %s for the guesses' logits",
 		model->options->name, model->draft.architecture,
-		table_format_bytes(weights, (double)options->draft->file_bytes), options->n_drafts,
+		table_format_bytes(weights, (double)options->draft->weights_bytes),
+		table_format_bytes(taken, (double)options->draft->bytes), options->n_drafts,
+		options->n_drafts == 1 ? "" : "es",
 		table_format_bytes(logits, (double)model->memory->draft_logits_bytes));
 	return 0;
 }

@@ -81,22 +81,32 @@ static int resolve_mode(struct startup_model *model, struct startup_error *error
 	return 0;
 }
 
-/* What the engine will allocate beside weights and pages; on the host the pinned part as well. */
+/* Beside drafts' logits; on the host the pinned part as well. */
+static uint64_t pool_of(const struct engine_needs *needs, const struct device_info *info)
+{
+	return needs->pool_bytes + needs->inputs_bytes - needs->draft_logits_bytes +
+	       (strcmp(info->kind, "cpu") == 0 ? needs->pinned_bytes : 0);
+}
+
+/* What the engine will allocate beside weights and pages, and what of it the draft is the reason for. */
 static int measure(struct startup_model *model, const struct device_info *info,
 	const struct engine_options *engine, struct startup_error *error)
 {
-	struct engine_needs needs;
+	struct engine_needs needs, without;
 
 	int r = engine_measure(engine, &model->config, model->has_draft ? &model->draft : NULL,
 		startup_model_drafts(model), model->max_seq_len, info->activation_dtype, &needs);
+	if (r == 0)
+		r = engine_measure(engine, &model->config, NULL, 0, model->max_seq_len,
+			info->activation_dtype, &without);
 	if (r < 0)
 		return startup_refuse(error, r,
 			"model %s: its inputs exceed any memory: lower --max-seq-len or "
 			"--max-requests",
 			model->options->name);
 	model->memory->draft_logits_bytes = needs.draft_logits_bytes;
-	model->memory->pool_bytes = needs.pool_bytes + needs.inputs_bytes - needs.draft_logits_bytes +
-				    (strcmp(info->kind, "cpu") == 0 ? needs.pinned_bytes : 0);
+	model->memory->pool_bytes = pool_of(&needs, info);
+	model->memory->draft_pool_bytes = pool_of(&needs, info) - pool_of(&without, info);
 	return 0;
 }
 

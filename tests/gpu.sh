@@ -250,7 +250,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
-	attention | gemm | share | gap | modes) echo 1B ;;
+	attention | gemm | share | gap | modes | speculation) echo 1B ;;
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
 }
@@ -261,6 +261,7 @@ options_of() # bench
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
 	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
 	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
+	speculation) echo --processes 1,8,16 ;;
 	esac
 }
 
@@ -283,15 +284,27 @@ watched()
 	wait "${pids[0]}"
 }
 
+# The draft of `speculation`, which the bench wants named where the model is.
+draft_folder() # shape
+{
+	local folder=$work/models/$1-eagle
+	[ -d "$folder" ] ||
+		"$build/examples/make-checkpoint" --shape "$1" --family eagle "$folder" >&2 || return
+	echo "$folder"
+}
+
 run_bench() # bench, model
 {
-	local name folder
+	local name folder draft=()
 	name=$1-$(basename "$2")
 	echo "$1, $(basename "$2") ..."
 	folder=$(model_folder "$2") || { echo "  no model $2"; return; }
 	du -sb "$folder" | cut -f 1 >"$work/$name.bytes"
+	if [ "$1" = speculation ]; then
+		draft=(--draft "$(draft_folder "$2")") || { echo "  no draft for $2"; return; }
+	fi
 	if watched "$build/daemon/mimeo-bench" --json --device "$MIMEO_DEVICE" --model "$folder" \
-		$(options_of "$1") "$1" >"$work/$name.part" 2>"$work/$name.log"; then
+		${draft[@]+"${draft[@]}"} $(options_of "$1") "$1" >"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
 	else
 		echo "  not measured:"

@@ -26,11 +26,17 @@ DECODE_CONTEXT = 1024
 FIGURES = ("median_s", "step_median_s", "seconds", "token_median_s", "gap_mean_s", "full_s", "step_mean_s")
 FLOORS = ("floor_median_s", "floor_s", "floor_mean_s")
 RATIOS = ("ratio", "ratio_median")
-LABELS = ("part", "mode", "measure", "graph", "matrix", "processes", "batch", "query", "rows", "context")
+LABELS = ("part", "mode", "measure", "graph", "matrix", "processes", "batch", "query", "rows", "context",
+          "draft_tokens")
 
 
 def first(row, keys):
     return next((row[key] for key in keys if isinstance(row.get(key), (int, float))), None)
+
+
+def figure_of(row):
+    """Of speculation the step: its gaps are a figure beside that."""
+    return row["step_mean_s"] if "break_even" in row else first(row, FIGURES)
 
 
 def seconds(value):
@@ -57,7 +63,7 @@ def met(good):
 
 def target(bench, row, shape):
     """Text of the target, and whether it is met; "-" where there is none."""
-    figure = first(row, FIGURES)
+    figure = figure_of(row)
     if row.get("target"):
         return row["target"], row.get("met") or "-"
     if bench == "decode" and row.get("context") == DECODE_CONTEXT and figure is not None:
@@ -74,7 +80,7 @@ def target(bench, row, shape):
 
 
 def figure_text(row):
-    text = seconds(first(row, FIGURES))
+    text = seconds(figure_of(row))
     rate = row.get("tokens_per_s")
     text += ", %.4g tokens/s" % rate if rate else ""
     if row.get("against_none"):
@@ -82,6 +88,9 @@ def figure_text(row):
     if row.get("break_s") is not None:
         text += ", in pieces %s, eager %s, a break %.3g us" % (
             seconds(row["piecewise_s"]), seconds(row["none_s"]), row["break_s"] * 1e6)
+    if row.get("break_even") is not None:
+        text += ", draft %s, breaks even at %.3g a verification" % (
+            seconds(row.get("draft_mean_s")), row["break_even"])
     return text
 
 

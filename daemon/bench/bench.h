@@ -28,6 +28,8 @@ struct bench_options {
 	const char *spin_us;    /* for the daemon to start; NULL: its default */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *mask;       /* that attention is measured under; NULL: causal */
+	const char *draft;      /* that speculates for the model; NULL: `speculation` finds or makes one */
+	const char *text;       /* in place of the fixed prompt: a token a byte; NULL: none */
 	bool json;
 	uint32_t count; /* round trips of a round, attaches, kills, steps; 0: the bench's default */
 	uint32_t seconds;   /* the most to spend on one row of `ring` */
@@ -36,6 +38,7 @@ struct bench_options {
 	bool model_named;           /* by --model or --shape */
 	uint32_t tokens;    /* that each process generates */
 	uint32_t prompt;    /* tokens that each process begins with */
+	uint32_t draft_tokens; /* that the draft guesses a step */
 	uint32_t processes[BENCH_RUNS_MAX], n_processes;
 	uint32_t batches[BENCH_RUNS_MAX], n_batches;
 	uint32_t contexts[BENCH_RUNS_MAX], n_contexts;
@@ -55,5 +58,6 @@ int bench_capture(const struct bench_options *options);
 int bench_gap(const struct bench_options *options);
 int bench_buffer(const struct bench_options *options);
 int bench_modes(const struct bench_options *options);
+int bench_speculation(const struct bench_options *options);
 
 #endif

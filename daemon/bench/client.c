@@ -24,19 +24,38 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us)
 	return r < 0 ? fail(socket, r) : 0;
 }
 
+/* The fixed prompt, or text behind the begin token; the number of tokens that it has. */
+static uint32_t fill_prompt(const struct mimeo_model_info *info, const char *text, int32_t *prompt,
+	uint32_t n_prompt)
+{
+	uint32_t n = 0;
+
+	if (info->bos >= 0)
+		prompt[n++] = info->bos;
+	for (; text && *text && n < n_prompt; text++)
+		prompt[n++] = (uint8_t)*text;
+	if (text)
+		return n;
+	for (; n < n_prompt; n++)
+		prompt[n] = (int32_t)((' ' + n) % info->vocab_size);
+	return n;
+}
+
 /* The library has copied the prompt when it is back. */
-static int prepare(struct mimeo *m, uint32_t index, int32_t *prompt, uint32_t n_prompt,
-	uint32_t n_tokens, struct mimeo_request *request)
+static int prepare(struct mimeo *m, uint32_t index, const char *text, int32_t *prompt,
+	uint32_t n_prompt, uint32_t n_tokens, struct mimeo_request *request)
 {
 	const struct mimeo_model_info *info = mimeo_model_get(m, index);
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 
 	if (!info)
 		return MIMEO_E_UNKNOWN_MODEL;
-	for (uint32_t i = 0; i < n_prompt; i++)
-		prompt[i] = (int32_t)((' ' + i) % info->vocab_size);
-	if (info->bos >= 0)
-		prompt[0] = info->bos;
+	if (text && info->vocab_size != 256) {
+		fprintf(stderr, "mimeo-bench: --text: the model has a vocabulary of %u, not of 256 "
+				"bytes\n", info->vocab_size);
+		return MIMEO_E_INVALID;
+	}
+	n_prompt = fill_prompt(info, text, prompt, n_prompt);
 	if (info->max_seq_len <= n_prompt)
 		return MIMEO_E_TOO_LONG;
 	generate.model = index;
@@ -52,6 +71,12 @@ static int prepare(struct mimeo *m, uint32_t index, int32_t *prompt, uint32_t n_
 int client_generate(
 	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens)
 {
+	return client_generate_text(m, model_name, NULL, n_prompt, n_tokens);
+}
+
+int client_generate_text(struct mimeo *m, const char *model_name, const char *text,
+	uint32_t n_prompt, uint32_t n_tokens)
+{
 	int index = model_name ? mimeo_model_find(m, model_name) : 0;
 
 	if (index < 0)
@@ -60,7 +85,7 @@ int client_generate(
 	int32_t *prompt = calloc(n_prompt, sizeof(*prompt));
 	int r = request ? MIMEO_E_NO_MEMORY : MIMEO_E_FULL;
 	if (request && prompt)
-		r = prepare(m, (uint32_t)index, prompt, n_prompt, n_tokens, request);
+		r = prepare(m, (uint32_t)index, text, prompt, n_prompt, n_tokens, request);
 	if (r == 0)
 		r = mimeo_submit(m);
 	free(prompt);

@@ -25,6 +25,10 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us);
  * tokens, or as many as the model can hold. model_name NULL: the first model. */
 int client_generate(
 	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens);
+/* The same of a text, a token a byte behind the model's begin token, cut at n_prompt, for a model of
+ * 256 bytes; text NULL: the fixed prompt. */
+int client_generate_text(struct mimeo *m, const char *model_name, const char *text,
+	uint32_t n_prompt, uint32_t n_tokens);
 /* The next event: 0, or a status if none comes or it carries an error. */
 int client_next(struct mimeo *m, struct mimeo_event *ret);
 

@@ -119,7 +119,8 @@ static int ask_all(const struct crowd_work *work, struct mimeo *m)
 	if (crowd->requests)
 		requests = crowd->requests + (size_t)work->index * n;
 	for (uint32_t i = 0; i < n && r == 0; i++) {
-		r = client_generate(m, o->model_name, requests[i].prompt, requests[i].tokens);
+		r = client_generate_text(m, o->model_name, o->text, requests[i].prompt,
+			requests[i].tokens);
 		if (r == 0)
 			r = stream(work, &requests[i], m);
 	}

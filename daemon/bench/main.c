@@ -7,6 +7,8 @@
 #include "daemon/bench/shape.h"
 #include "daemon/bench/spawn.h"
 
+#define DEFAULT_DRAFT "tinycalc-eagle"
+
 static const char *default_model(const struct bench *bench)
 {
 	return bench->run == bench_experts ? "tinycalc-moe" : "tinycalc";
@@ -19,6 +21,15 @@ static int no_model(const char *name)
 	spawn_model_places(name, places, sizeof(places));
 	fprintf(stderr, "mimeo-bench: there is no model in any of %s; say --model DIR\n", places);
 	return EXIT_FAILED;
+}
+
+/* The draft that belongs to the default model, of which it is trained; of a shape one is made. */
+static int find_draft(struct bench_options *options, char *draft, size_t size)
+{
+	if (options->draft || options->shape)
+		return 0;
+	options->draft = spawn_find_model(DEFAULT_DRAFT, draft, size);
+	return options->draft ? 0 : no_model(DEFAULT_DRAFT);
 }
 
 static int find_defaults(const struct bench *bench, struct bench_options *options, char *mimeod,
@@ -39,13 +50,17 @@ static int find_defaults(const struct bench *bench, struct bench_options *option
 
 static int run(const struct bench *bench, struct bench_options *options)
 {
-	struct shape_folder folder = {""};
+	struct shape_folder folder = {.folder = ""};
 	int r = 0;
 
 	if (options->shape)
 		r = shape_make(options, bench->config_only, &folder);
 	if (options->shape)
 		options->model_dir = folder.model;
+	if (r == 0 && options->shape && bench->run == bench_speculation && !options->draft) {
+		r = shape_make_draft(options, &folder);
+		options->draft = folder.draft;
+	}
 	if (r == 0)
 		r = bench->run(options);
 	shape_remove(&folder);
@@ -56,12 +71,14 @@ int main(int argc, char **argv)
 {
 	struct bench_options options;
 	const struct bench *bench;
-	char mimeod[600], model[600];
+	char mimeod[600], model[600], draft[600];
 	int r = options_read(argc, argv, &options, &bench);
 
 	if (r != 0)
 		return r < 0 ? 0 : r;
 	r = find_defaults(bench, &options, mimeod, model, sizeof(mimeod));
+	if (r == 0 && bench->run == bench_speculation)
+		r = find_draft(&options, draft, sizeof(draft));
 	if (r != 0)
 		return r;
 	r = child_supervise();

@@ -13,6 +13,7 @@
 #include "daemon/bench/attention_mla.h"
 #include "daemon/bench/client.h"
 #include "daemon/bench/lane.h"
+#include "daemon/graph/speculate.h"
 
 static const struct bench benches[] = {
 	{"ring", "a null request there and back, spinning and asleep", bench_ring, false, false},
@@ -28,6 +29,8 @@ static const struct bench benches[] = {
 	{"buffer", "device buffers: making, using and closing them", bench_buffer, false, false},
 	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager",
 		bench_modes, false, false},
+	{"speculation", "a load with a draft and without; what a step of each costs",
+		bench_speculation, false, false},
 	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
 		true, false},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
@@ -47,12 +50,15 @@ enum {
 	OPT_MAKE,
 	OPT_NAME,
 	OPT_DEVICE,
+	OPT_DRAFT,
+	OPT_DRAFT_TOKENS,
 	OPT_SPIN,
 	OPT_ATTENTION,
 	OPT_COUNT,
 	OPT_SECONDS,
 	OPT_PROCESSES,
 	OPT_PROMPT,
+	OPT_TEXT,
 	OPT_TOKENS,
 	OPT_BATCHES,
 	OPT_CONTEXTS,
@@ -68,7 +74,7 @@ enum {
 };
 
 #define WITH_DAEMON "ring attach share gap kill capture buffer"
-#define WITH_PRIVATE WITH_DAEMON " modes"
+#define WITH_PRIVATE WITH_DAEMON " modes speculation"
 
 static const struct option_text {
 	const char *name, *argument, *help;
@@ -88,9 +94,14 @@ static const struct option_text {
 	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
 		WITH_DAEMON},
 	[OPT_DEVICE] = {"device", "NAME", "device to use or to serve with (default: auto)", NULL},
+	[OPT_DRAFT] = {"draft", "DIR",
+		"speculation: the model's draft (default: tinycalc's, or one made for --shape)",
+		"speculation"},
+	[OPT_DRAFT_TOKENS] = {"draft-tokens", "N",
+		"speculation: tokens that it guesses a step, 1 to 8 (default: 4)", "speculation"},
 	[OPT_SPIN] = {"spin-us", "N",
-		"share, gap, modes: how long the daemon spins, as for mimeod(8)",
-		"share gap modes"},
+		"share, gap, modes, speculation: how long the daemon spins, as for mimeod(8)",
+		"share gap modes speculation"},
 	[OPT_ATTENTION] = {"attention", "NAME",
 		"attention backend, as for mimeod(8) (default: auto)", WITH_PRIVATE " decode attention"},
 	[OPT_COUNT] = {"count", "N",
@@ -98,14 +109,20 @@ static const struct option_text {
 		"ring attach kill decode buffer modes"},
 	[OPT_SECONDS] = {"seconds", "N", "ring: the most that a row may take (default: 4)", "ring"},
 	[OPT_PROCESSES] = {"processes", "LIST",
-		"share, gap, modes: numbers of processes (default: 1,2,4,8,16; modes: 8)",
-		"share gap modes"},
+		"share, gap, modes, speculation: numbers of processes (default: 1,2,4,8,16; modes: 8)",
+		"share gap modes speculation"},
 	[OPT_PROMPT] = {"prompt", "N",
-		"share, gap: tokens that each begins with (16); modes: longest prompt (1000)",
-		"share gap modes"},
+		"share, gap, speculation: tokens that each begins with (16); modes: longest prompt "
+		"(1000)",
+		"share gap modes speculation"},
+	[OPT_TEXT] = {"text", "TEXT",
+		"speculation: what each begins with, for a model of bytes (default of tinycalc: "
+		"\"count 97 30\\n\")",
+		"speculation"},
 	[OPT_TOKENS] = {"tokens", "N",
-		"share, gap: tokens of each process (200); modes: longest answer (200)",
-		"share gap modes"},
+		"share, gap, speculation: tokens of each process (200; of tinycalc's text 112); modes: "
+		"longest answer (200)",
+		"share gap modes speculation"},
 	[OPT_BATCHES] = {"batches", "LIST",
 		"decode, attention, gemm, experts, modes: numbers of rows (default: 1,8,32,128; "
 		"modes: 1,2,4,8,16,32,64)",
@@ -189,6 +206,8 @@ static bool take_number(int option, const char *value, struct bench_options *o)
 		return parse_list(value, BENCH_PROCESSES_MAX, o->processes, &o->n_processes);
 	case OPT_PROMPT:
 		return parse_number(value, 1, 1u << 20, &o->prompt);
+	case OPT_DRAFT_TOKENS:
+		return parse_number(value, 1, SPECULATE_MAX, &o->draft_tokens);
 	case OPT_TOKENS:
 		return parse_number(value, 2, 1u << 20, &o->tokens);
 	case OPT_BATCHES:
@@ -223,6 +242,8 @@ static bool take(int option, const char *value, struct bench_options *o)
 		[OPT_SPIN] = &o->spin_us,
 		[OPT_ATTENTION] = &o->attention,
 		[OPT_MASK] = &o->mask,
+		[OPT_DRAFT] = &o->draft,
+		[OPT_TEXT] = &o->text,
 	};
 
 	if (words[option])
@@ -321,6 +342,14 @@ static int check(
 		(given[OPT_MASK] || given[OPT_PROMPTS]))
 		return options_misuse("--%s is not for latent attention",
 			texts[given[OPT_MASK] ? OPT_MASK : OPT_PROMPTS].name);
+	if (given[OPT_TEXT] && (given[OPT_PROMPT] || !*options->text))
+		return options_misuse(given[OPT_PROMPT] ? "--text does not go with --prompt"
+							: "--text is empty");
+	if (bench->run == bench_speculation && given[OPT_MODEL] != given[OPT_DRAFT] &&
+		!given[OPT_SHAPE])
+		return options_misuse("--%s needs --%s: a draft is made for one model",
+			texts[given[OPT_MODEL] ? OPT_MODEL : OPT_DRAFT].name,
+			texts[given[OPT_MODEL] ? OPT_DRAFT : OPT_MODEL].name);
 	bool has_lane = bench->run == bench_decode || bench->run == bench_modes;
 	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
 		if (options->batches[i] > LANE_ROWS_MAX)
@@ -347,6 +376,21 @@ static void fill_modes(struct bench_options *o, const bool given[N_OPTIONS])
 	}
 }
 
+/* `speculation` of the shipped model: an answer that model and draft were trained for. */
+static void fill_speculation(struct bench_options *o, const bool given[N_OPTIONS])
+{
+	static const char text[] = "count 97 30\n";
+	bool shipped = !given[OPT_MODEL] && !given[OPT_SHAPE] && !given[OPT_PROMPT];
+
+	if (shipped && !o->text) {
+		o->text = text;
+		if (!given[OPT_TOKENS])
+			o->tokens = 112;
+	}
+	if (o->text) /* and a token to begin with, which the model may have */
+		o->prompt = (uint32_t)strlen(o->text) + 1;
+}
+
 int options_read(int argc, char **argv, struct bench_options *ret, const struct bench **ret_bench)
 {
 	bool given[N_OPTIONS] = {false};
@@ -358,6 +402,7 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 		.timeout_s = 120,
 		.tokens = 200,
 		.prompt = CLIENT_PROMPT_TOKENS,
+		.draft_tokens = 4,
 		.processes = {1, 2, 4, 8, 16},
 		.n_processes = 5,
 		.batches = {1, 8, 32, 128},
@@ -377,6 +422,8 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 	*ret_bench = bench;
 	if (bench->run == bench_modes)
 		fill_modes(ret, given);
+	if (bench->run == bench_speculation)
+		fill_speculation(ret, given);
 	ret->model_named = given[OPT_MODEL] || given[OPT_SHAPE];
 	return check(bench, ret, given);
 }

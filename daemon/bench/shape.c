@@ -13,14 +13,22 @@
 
 struct shape_work {
 	const char *program, *shape, *model;
+	const char *family; /* NULL: the shape's own */
 	bool config_only;
 };
 
 static int exec_program(void *arg, int fd)
 {
 	const struct shape_work *work = arg;
-	const char *argv[] = {work->program, "--shape", work->shape, work->model,
-		work->config_only ? "--config-only" : NULL, NULL};
+	const char *argv[8] = {work->program, "--shape", work->shape, work->model};
+	int n = 4;
+
+	if (work->config_only)
+		argv[n++] = "--config-only";
+	if (work->family) {
+		argv[n++] = "--family";
+		argv[n++] = work->family;
+	}
 	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
 	/* The pipe must end with the program, so the program has to have it. */
@@ -49,24 +57,37 @@ static int take_folder(struct shape_folder *ret)
 	return 0;
 }
 
-int shape_make(const struct bench_options *options, bool config_only, struct shape_folder *ret)
+static int make(const struct bench_options *options, struct shape_work *work)
 {
 	char path[600];
-	const char *program = options->make_checkpoint;
 
-	*ret = (struct shape_folder){""};
-	if (!program)
-		program = spawn_find_make_checkpoint(path, sizeof(path));
-	if (!program) {
+	work->shape = options->shape;
+	work->program = options->make_checkpoint;
+	if (!work->program)
+		work->program = spawn_find_make_checkpoint(path, sizeof(path));
+	if (!work->program) {
 		fprintf(stderr, "mimeo-bench: make-checkpoint is neither in ../libexec/mimeo "
 				"nor in ../examples: say --make-checkpoint FILE\n");
 		return -ENOENT;
 	}
+	return child_run("make-checkpoint", exec_program, work, options->timeout_s);
+}
+
+int shape_make(const struct bench_options *options, bool config_only, struct shape_folder *ret)
+{
+	struct shape_work work = {.model = ret->model, .config_only = config_only};
+
+	*ret = (struct shape_folder){.folder = ""};
 	int r = take_folder(ret);
-	if (r < 0)
-		return r;
-	struct shape_work work = {program, options->shape, ret->model, config_only};
-	return child_run("make-checkpoint", exec_program, &work, options->timeout_s);
+	return r < 0 ? r : make(options, &work);
+}
+
+int shape_make_draft(const struct bench_options *options, struct shape_folder *folder)
+{
+	struct shape_work work = {.model = folder->draft, .family = "eagle"};
+
+	snprintf(folder->draft, sizeof(folder->draft), "%s/draft", folder->folder);
+	return make(options, &work);
 }
 
 void shape_remove(struct shape_folder *folder)
@@ -74,6 +95,8 @@ void shape_remove(struct shape_folder *folder)
 	if (!folder->folder[0])
 		return;
 	spawn_remove_folder(folder->model);
+	if (folder->draft[0])
+		spawn_remove_folder(folder->draft);
 	spawn_remove_folder(folder->folder);
 	folder->folder[0] = '\0';
 }

@@ -109,8 +109,8 @@ static int exec_mimeod(void *arg, int fd)
 {
 	const struct launch *launch = arg;
 	const struct bench_options *o = launch->options;
-	const char *argv[26];
-	char model[1024], pages[16], requests[16];
+	const char *argv[30];
+	char model[1024], pages[16], requests[16], drafts[16];
 	int n = 0;
 
 	snprintf(model, sizeof(model), "bench=%s", o->model_dir);
@@ -138,6 +138,13 @@ static int exec_mimeod(void *arg, int fd)
 	if (launch->needs->graph_mode) {
 		argv[n++] = "--graph-mode";
 		argv[n++] = launch->needs->graph_mode;
+	}
+	if (launch->needs->draft) {
+		snprintf(drafts, sizeof(drafts), "%u", launch->needs->draft_tokens);
+		argv[n++] = "--draft";
+		argv[n++] = launch->needs->draft;
+		argv[n++] = "--draft-tokens";
+		argv[n++] = drafts;
 	}
 	if (launch->needs->spin_us) {
 		argv[n++] = "--spin-us";

@@ -19,6 +19,8 @@ struct spawn_needs {
 	uint32_t kv_pages;   /* that it needs at least */
 	uint32_t max_requests; /* 0: its default */
 	const char *graph_mode; /* NULL: its default */
+	const char *draft;      /* folder; NULL: none */
+	uint32_t draft_tokens;  /* of that */
 };
 
 struct target {

@@ -82,27 +82,37 @@ static const struct table_column models_columns[] = {
 	{"configured", "CONFIGURED", TABLE_TEXT, .wide = true},
 	{"resolved", "RESOLVED", TABLE_TEXT},
 	{"reason", "REASON", TABLE_TEXT, .wide = true},
-	{"max_seq_len", "MAX LENGTH", TABLE_COUNT},
+	{"max_seq_len", "MAX LENGTH", TABLE_COUNT, .wide = true},
 	{"page_tokens", NULL, TABLE_COUNT},
 	{"pages_free", "PAGES FREE", TABLE_COUNT},
-	{"pages_total", "PAGES", TABLE_COUNT},
-	{"kv_bytes", "KV CACHE", TABLE_BYTES},
-	{"graphs", "GRAPHS", TABLE_COUNT},
+	{"pages_total", "PAGES", TABLE_COUNT, .wide = true},
+	{"kv_bytes", "KV CACHE", TABLE_BYTES, .wide = true},
+	{"graphs", "GRAPHS", TABLE_COUNT, .wide = true},
 	{"graphs_ready", "CAPTURED", TABLE_COUNT, .wide = true},
-	{"capture_seconds", "CAPTURED IN", TABLE_SECONDS},
-	{"graph_bytes", "GRAPH MEMORY", TABLE_BYTES},
+	{"capture_seconds", "CAPTURED IN", TABLE_SECONDS, .wide = true},
+	{"graph_bytes", "GRAPH MEMORY", TABLE_BYTES, .wide = true},
 	{"pool_bytes", NULL, TABLE_BYTES},
 	{"load_seconds", NULL, TABLE_SECONDS},
 	{"steps", NULL, TABLE_COUNT},
 	{"tokens_out", "TOKENS", TABLE_COUNT},
-	{"draft", "DRAFT", TABLE_TEXT, .usual = ""},
-	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .usual = ""},
-	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .usual = ""},
-	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .usual = ""},
-	{"draft_seconds", "DRAFT TIME", TABLE_SECONDS, .usual = ""},
+	{"draft", "DRAFT", TABLE_TEXT, .wide = true},
+	{"draft_tokens", "DRAFT TOKENS", TABLE_COUNT, .wide = true},
+	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER, .wide = true},
+	{"acceptance", "ACCEPTANCE", TABLE_TEXT, .wide = true},
+	{"draft_seconds", "DRAFT TIME", TABLE_SECONDS, .wide = true},
 	{"draft_steps", NULL, TABLE_COUNT},
 	{"verified_rows", NULL, TABLE_COUNT},
 	{"verified_tokens", NULL, TABLE_COUNT},
+};
+
+/* On a terminal below them, of models with a draft, where the wide table has columns. */
+static const struct table_column drafts_columns[] = {
+	{"name", "NAME", TABLE_TEXT},
+	{"draft", "DRAFT", TABLE_TEXT},
+	{"draft_tokens", "K", TABLE_COUNT},
+	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER},
+	{"acceptance", "ACCEPTANCE", TABLE_TEXT},
+	{"draft_seconds", "TIME", TABLE_SECONDS},
 };
 
 static const struct table_column graphs_columns[] = {
@@ -182,8 +192,59 @@ static void fill_cell(struct table *table, const struct table_column *column,
 	}
 }
 
-int listing_print(const struct listing *listing, const struct answer *answer, FILE *file,
-	enum table_form form)
+static bool is_of_model(const struct answer *answer, size_t row, const char *model)
+{
+	char name[128];
+
+	return !model || strcmp(answer_text(answer, row, "model", name, sizeof(name)), model) == 0;
+}
+
+/* "Eagle3": of a draft's architecture what tells it from others. Where nothing was verified yet
+ * there are no figures. */
+static void fill_draft(struct table *table, const struct answer *answer, size_t row)
+{
+	static const char common[] = "ForCausalLM";
+	bool none = answer_count(answer, row, "verified_rows", 0) == 0;
+	char draft[64];
+	const char *kind;
+
+	table_row(table);
+	for (size_t i = 0; i < sizeof(drafts_columns) / sizeof(drafts_columns[0]); i++) {
+		if (!none || (drafts_columns[i].unit != TABLE_NUMBER &&
+				     drafts_columns[i].unit != TABLE_SECONDS))
+			fill_cell(table, &drafts_columns[i], answer, row);
+	}
+	answer_text(answer, row, "draft", draft, sizeof(draft));
+	kind = strstr(draft, common);
+	if (kind && kind[sizeof(common) - 1])
+		table_set_text(table, "draft", kind + sizeof(common) - 1);
+}
+
+static int print_drafts(const struct answer *answer, FILE *file)
+{
+	struct table *table;
+	size_t n = 0;
+	int r = table_new(
+		&table, drafts_columns, sizeof(drafts_columns) / sizeof(drafts_columns[0]), 0);
+
+	if (r < 0)
+		return r;
+	for (size_t row = 0; row < answer->n_rows; row++) {
+		if (answer_count(answer, row, "draft_tokens", 0) == 0)
+			continue;
+		fill_draft(table, answer, row);
+		n++;
+	}
+	if (n > 0 && fputc('\n', file) == EOF)
+		r = -EIO;
+	if (n > 0 && r == 0)
+		r = table_print(table, file, TABLE_AS_TEXT);
+	table_free(table);
+	return r;
+}
+
+int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
+	FILE *file, enum table_form form)
 {
 	struct table *table;
 
@@ -191,11 +252,15 @@ int listing_print(const struct listing *listing, const struct answer *answer, FI
 	if (r < 0)
 		return r;
 	for (size_t row = 0; row < answer->n_rows; row++) {
+		if (!is_of_model(answer, row, model))
+			continue;
 		table_row(table);
 		for (size_t i = 0; i < listing->n_columns; i++)
 			fill_cell(table, &listing->columns[i], answer, row);
 	}
 	r = table_print(table, file, form);
 	table_free(table);
+	if (r == 0 && form == TABLE_AS_TEXT && listing->columns == models_columns)
+		r = print_drafts(answer, file);
 	return r;
 }

@@ -16,8 +16,8 @@ struct listing {
 
 /* "status", "sessions", "models", "graphs", "metrics"; NULL. */
 const struct listing *listing_find(const char *op);
-/* 0 or -errno. */
-int listing_print(const struct listing *listing, const struct answer *answer, FILE *file,
-	enum table_form form);
+/* model NULL: all rows; else those whose "model" it is. 0 or -errno. */
+int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
+	FILE *file, enum table_form form);
 
 #endif

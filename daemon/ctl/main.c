@@ -44,7 +44,7 @@ static const char help[] =
 	"                    capture graphs that are not there, as they are listed\n"
 	"  graphs drop GRAPH | all | idle\n"
 	"                    drop graphs; idle: what no step has replayed for 10 to 20 s\n\n"
-	"  --model NAME      graphs capture, drop: of that model only\n"
+	"  --model NAME      graphs, graphs capture, drop: of that model only\n"
 	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
 	"  --json            print JSON: raw numbers, bytes and seconds\n"
@@ -99,8 +99,8 @@ static int parse_command(char **words, int n_words, struct options *ret)
 		return usage("a command is missing", NULL);
 	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
 		return parse_order(words + 1, n_words - 1, ret);
-	if (ret->ask.model)
-		return usage("--model goes with graphs capture and graphs drop", NULL);
+	if (ret->ask.model && strcmp(words[0], "graphs") != 0)
+		return usage("--model goes with graphs, graphs capture and graphs drop", NULL);
 	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0) {
 		if (n_words != 3)
 			return usage("sessions kill takes one session number", NULL);
@@ -245,15 +245,37 @@ static int print_text(const char *text, enum table_form form)
 	return r;
 }
 
-/* What an answer says beside its rows stands above them. */
-static int print_listing(
-	const struct listing *listing, const struct answer *answer, enum table_form form)
+/* The line about a model, "NAME: graph mode ..."; its length is 0 if there is none. */
+static const char *line_of_model(const char *text, const char *model, size_t *ret_length)
 {
+	size_t length = strlen(model);
+
+	while (text && (strncmp(text, model, length) != 0 || text[length] != ':')) {
+		text = strchr(text, '\n');
+		text += text != NULL;
+	}
+	*ret_length = text ? strcspn(text, "\n") : 0;
+	return text;
+}
+
+/* What an answer says beside its rows stands above them; -ENOENT: it does not know the model. */
+static int print_listing(const struct listing *listing, const struct answer *answer,
+	const char *model, enum table_form form)
+{
+	char line[512] = "";
+	size_t length;
 	int r = 0;
 
+	if (model) {
+		const char *at = line_of_model(answer->text, model, &length);
+
+		if (!at)
+			return -ENOENT;
+		snprintf(line, sizeof(line), "%.*s", (int)length, at);
+	}
 	if (answer->text[0] && form != TABLE_AS_JSON)
-		r = print_text(answer->text, form);
-	return r < 0 ? r : listing_print(listing, answer, stdout, form);
+		r = print_text(model ? line : answer->text, form);
+	return r < 0 ? r : listing_print(listing, answer, model, stdout, form);
 }
 
 static int list(const struct options *options, const struct answer *answer)
@@ -266,7 +288,12 @@ static int list(const struct options *options, const struct answer *answer)
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
 		r = table_write(stdout, answer->text, strlen(answer->text));
 	else
-		r = print_listing(listing, answer, options->form);
+		r = print_listing(listing, answer, options->ask.model, options->form);
+	if (r == -ENOENT) {
+		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n",
+			options->ask.model);
+		return EXIT_ERROR;
+	}
 	if (r < 0) {
 		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-r));
 		return EXIT_ERROR;

@@ -17,8 +17,8 @@ static int check_features(const char *directory, const struct model_config *conf
 
 	if (target->n_layers < 3)
 		return model_fail(error, -EINVAL,
-			"%s: an EAGLE-3 draft reads the inputs of layers 2, n / 2 and n - 3, and "
-			"its target has %u layers",
+			"%s: an EAGLE-3 draft reads the inputs of layers 2, n / 2 and n - 3 of n, so "
+			"its target needs 3 layers or more; it has %u",
 			directory, target->n_layers);
 	model_feature_layers(target, layers);
 	if (!config->draft.names_layers || !memcmp(layers, config->draft.layers, sizeof(layers)))

@@ -55,8 +55,8 @@ static int refuse_family(const struct field_object *root, const char *name, bool
 	if (known)
 		return model_fail(root->error, -EINVAL, "%s: architectures \"%s\" is a %s",
 			root->file, name,
-			draft ? "model's, not a draft's, which LlamaForCausalLMEagle and "
-				"LlamaForCausalLMEagle3 are"
+			draft ? "model's, not a draft's; a draft's is LlamaForCausalLMEagle or "
+				"LlamaForCausalLMEagle3"
 			      : "draft's: it is not served by itself, but beside its target");
 	return model_fail(root->error, -ENOTSUP, "%s: architectures \"%.64s\" is not one of %s",
 		root->file, name,

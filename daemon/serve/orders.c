@@ -26,15 +26,15 @@ static uint32_t find_model(const struct engine *engine, const char *name)
 	return n;
 }
 
-/* Of the model's own: a draft's, which may have the same name, stay as they are. */
-static bool find_graph(
-	const struct engine *engine, uint32_t model, const char *name, uint32_t *ret_graph)
+/* Of the model's own, or of its draft's, which may have the same name and stay as they are. */
+static bool find_graph(const struct engine *engine, uint32_t model, const char *name, bool of_draft,
+	uint32_t *ret_graph)
 {
 	struct engine_graph_facts facts;
 
 	for (uint32_t i = 0; engine_graph_facts(engine, model, i, &facts); i++) {
 		*ret_graph = i;
-		if (!facts.of_draft && strcasecmp(facts.name, name) == 0)
+		if (facts.of_draft == of_draft && strcasecmp(facts.name, name) == 0)
 			return true;
 	}
 	return false;
@@ -48,7 +48,7 @@ static int order_by_name(const struct serve *serve, struct engine_graphs_order o
 
 	for (uint32_t i = 0; i < n; i++) {
 		if ((wanted != ENGINE_ALL && wanted != i) ||
-			!find_graph(serve->options.engine, i, name, &order.graph))
+			!find_graph(serve->options.engine, i, name, false, &order.graph))
 			continue;
 		order.model = i;
 		if (engine_post_graphs(serve->options.engine, &order) < 0)
@@ -61,6 +61,18 @@ static int order_by_name(const struct serve *serve, struct engine_graphs_order o
 static int order_all(const struct serve *serve, const struct engine_graphs_order *order)
 {
 	return engine_post_graphs(serve->options.engine, order) < 0 ? STATUS_E_NO_MEMORY : 1;
+}
+
+static bool is_of_a_draft(const struct engine *engine, uint32_t wanted, const char *name)
+{
+	uint32_t graph;
+
+	for (uint32_t i = 0; i < engine_n_models(engine); i++) {
+		if ((wanted == ENGINE_ALL || wanted == i) &&
+			find_graph(engine, i, name, true, &graph))
+			return true;
+	}
+	return false;
 }
 
 void answer_order(struct serve *serve, const struct operator_request *request, struct reply *reply)
@@ -90,6 +102,9 @@ void answer_order(struct serve *serve, const struct operator_request *request, s
 		? order_all(serve, &order) : order_by_name(serve, order, request->graph);
 	if (n > 0)
 		snprintf(text, sizeof(text), "%s: %s", request->op, request->graph);
+	else if (n == 0 && is_of_a_draft(serve->options.engine, order.model, request->graph))
+		snprintf(text, sizeof(text), "\"%s\" is a draft's graph: those are captured before the "
+			"daemon serves, and stay", request->graph);
 	else if (n == 0)
 		snprintf(text, sizeof(text), "no graph of %s%s is called \"%s\": see mimeoctl graphs",
 			request->model[0] ? "model " : "any model", request->model, request->graph);

@@ -79,7 +79,8 @@ static void print_help(void)
 	       "                     V2-Lite (DeepSeek-V2-Lite)\n"
 	       "  --family NAME      llama (default), mistral, qwen2, qwen3, deepseek_v2\n"
 	       "                     (V2-Lite's default), deepseek_v3; eagle or eagle3: a draft\n"
-	       "                     of one layer for the model that the same sizes make\n"
+	       "                     of one layer for the model that the same sizes make,\n"
+	       "                     which for eagle3 has 3 layers or more (tiny: --layers 3)\n"
 	       "  --hidden N, --layers N, --heads N, --kv-heads N, --head-dim N, --inner N,\n"
 	       "  --vocab N, --max-length N\n"
 	       "                     sizes in place of the shape's\n"
@@ -215,6 +216,11 @@ static int make(const struct order *order)
 	if (file_write_text(directory, "config.json", model_print_config, model) < 0)
 		return -1;
 	double seconds = weights_now() - start;
+	if (model->family == EAGLE3 && model->target_layers < EAGLE3_LAYERS_MIN)
+		fprintf(stderr, "make-checkpoint: note: the model of these sizes has %u layer%s, and one "
+				"that this draft fits needs %u or more: make that with --layers %u\n",
+			model->target_layers, model->target_layers > 1 ? "s" : "",
+			EAGLE3_LAYERS_MIN, EAGLE3_LAYERS_MIN);
 	printf("%s: %s, ", directory, model_architecture(model));
 	if (order->config_only)
 		printf("config.json alone\n");

@@ -119,6 +119,7 @@ int model_check(struct model *model)
 	if (n[HEAD_DIM] % 2 != 0)
 		return fail("--head-dim %u is odd", n[HEAD_DIM]);
 	if (is_draft(model)) {
+		model->target_layers = n[LAYERS];
 		n[LAYERS] = 1;
 		n[TIED] = 0;
 		n[DRAFT_VOCAB] = n[DRAFT_VOCAB] ? n[DRAFT_VOCAB] : n[VOCAB];

@@ -86,7 +86,10 @@ struct model {
 	struct tensor *tensors; /* in the order of the files */
 	uint32_t n_tensors;
 	uint64_t bytes; /* of all tensors */
+	uint32_t target_layers; /* of a draft: the layers of the model that the same sizes make */
 };
+
+#define EAGLE3_LAYERS_MIN 3u /* of a model that an EAGLE-3 can draft for */
 
 /* By name. 0, or -1 with a sentence. */
 int model_take_family(struct model *model, const char *name);

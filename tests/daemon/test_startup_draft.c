@@ -123,7 +123,8 @@ static void test_draft_that_no_request_would_have_is_refused(void **state)
 	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	f.options.mask = (struct mask_text){.window = 9};
 	assert_int_equal(examine(&f), -EINVAL);
-	assert_non_null(strstr(f.error.text, "model tinycalc: draft: it knows the causal mask alone"));
+	assert_non_null(strstr(f.error.text, "model tinycalc: draft: a draft knows the causal mask "
+					     "alone, and the model's is window:9"));
 	tear_down(&f);
 }
 
@@ -150,6 +151,32 @@ static void test_logits_of_drafts_are_counted_for_each_slot_token_and_id(void **
 	/* and not in the rest as well, where logits of 4 tokens more a row are */
 	assert_true(bytes[1] - bytes[0] >= 4 * 4 * 256 * sizeof(float));
 	assert_true(bytes[1] - bytes[0] < 2 * 4 * 4 * 256 * sizeof(float));
+}
+
+/* What the budget says of it: as much as there is more of with it, logits apart. */
+static void test_drafts_share_of_memory_is_what_it_adds(void **state)
+{
+	struct budget_model memory[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct fixture f;
+
+		set_up(&f, "examples/models/tinycalc", i ? "examples/models/tinycalc-eagle" : NULL);
+		if (!f.device->kernels->verify) {
+			tear_down(&f);
+			return;
+		}
+		assert_int_equal(examine(&f), 0);
+		memory[i] = f.memory;
+		tear_down(&f);
+	}
+	assert_int_equal(memory[0].draft_weights_bytes, 0);
+	assert_int_equal(memory[0].draft_pool_bytes, 0);
+	assert_true(memory[1].draft_weights_bytes > 0 && memory[1].draft_pool_bytes > 0);
+	assert_int_equal(memory[1].draft_weights_bytes,
+		memory[1].weights_bytes - memory[0].weights_bytes);
+	assert_int_equal(memory[1].draft_pool_bytes, memory[1].pool_bytes - memory[0].pool_bytes);
 }
 
 /* Whatever its target's is, a draft's attention is an ordinary one. */
@@ -183,6 +210,7 @@ int main(void)
 		cmocka_unit_test(test_device_takes_a_draft_if_it_has_them),
 		cmocka_unit_test(test_draft_that_no_request_would_have_is_refused),
 		cmocka_unit_test(test_logits_of_drafts_are_counted_for_each_slot_token_and_id),
+		cmocka_unit_test(test_drafts_share_of_memory_is_what_it_adds),
 		cmocka_unit_test(
 			test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host),
 	};

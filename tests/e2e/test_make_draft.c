@@ -172,6 +172,20 @@ static void test_vocabularies_that_cannot_be_are_status_2(void **state)
 	assert_non_null(strstr(output.text, "--draft-vocab 257 is more than --vocab 256"));
 }
 
+static void test_eagle3_for_a_model_of_too_few_layers_is_noted(void **state)
+{
+	struct program_output output;
+
+	(void)state;
+	assert_int_equal(make("a", (const char *const[ARGUMENTS_MAX]){"--family", "eagle3"}, &output),
+		0);
+	assert_non_null(strstr(output.text, "note: the model of these sizes has 2 layers, and one that "
+					    "this draft fits needs 3 or more"));
+	assert_int_equal(make("b", (const char *const[ARGUMENTS_MAX]){"--family", "eagle3",
+				 "--layers", "3"}, &output), 0);
+	assert_null(strstr(output.text, "note:"));
+}
+
 #define MAKING(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
 
 int main(void)
@@ -179,6 +193,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		MAKING(test_eagle_is_loaded_for_the_model_of_its_sizes),
 		MAKING(test_eagle3_knows_every_so_manieth_id),
+		MAKING(test_eagle3_for_a_model_of_too_few_layers_is_noted),
 		MAKING(test_t2d_marks_the_ids_that_d2t_leads_to),
 		MAKING(test_vocabularies_that_cannot_be_are_status_2),
 	};

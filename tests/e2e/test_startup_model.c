@@ -264,60 +264,6 @@ static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reaso
 		"mla_planned and mla can with the causal mask");
 }
 
-/* ---- drafts ---- */
-
-static const char *draft_folder(const char *below)
-{
-	static char path[4096];
-
-	snprintf(path, sizeof(path), "%s", source_path(below));
-	return path;
-}
-
-static void test_draft_that_is_not_there_is_refused_by_folder(void **state)
-{
-	daemon_option(*state, "--draft", "/nonexistent/draft");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: draft: /nonexistent/draft");
-	assert_false(daemon_log_has(*state, "of weights in"));
-}
-
-static void test_draft_of_another_target_is_refused_with_the_field(void **state)
-{
-	daemon_option(*state, "--draft", draft_folder("tests/data/drafts/eagle"));
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: draft: ", "config.json: hidden_size",
-		"is not 160, the target's");
-	assert_false(daemon_log_has(*state, "of weights in"));
-}
-
-static void test_model_that_is_no_draft_is_refused_as_one(void **state)
-{
-	daemon_option(*state, "--draft", draft_folder("examples/models/tinycalc"));
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: draft: ", "LlamaForCausalLM");
-	assert_false(daemon_log_has(*state, "of weights in"));
-}
-
-static void test_draft_beside_attention_that_needs_lengths_on_the_host_is_refused(void **state)
-{
-	daemon_option(*state, "--draft", draft_folder("examples/models/tinycalc-eagle"));
-	daemon_option(*state, "--attention", "naive");
-	if (test_on_cuda()) /* which has no such backend at all */
-		ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention naive");
-	else
-		ASSERT_REFUSES(*state, EXIT_ERROR,
-			"model tinycalc: draft: attention naive goes by lengths that the host knows");
-	assert_false(daemon_log_has(*state, "of weights in"));
-}
-
-static void test_drafts_that_no_step_has_room_for_are_refused(void **state)
-{
-	daemon_option(*state, "--draft", draft_folder("examples/models/tinycalc-eagle"));
-	daemon_option(*state, "--draft-tokens", "8");
-	daemon_option(*state, "--max-batch-tokens", "8");
-	daemon_option(*state, "--max-requests", "8");
-	ASSERT_REFUSES(*state, EXIT_ERROR,
-		"model tinycalc: draft_tokens 8: a step has 8 tokens at most");
-}
-
 /* ---- memory ---- */
 
 static void test_model_too_large_for_the_memory_is_refused(void **state)
@@ -419,11 +365,6 @@ int main(void)
 		OWN(test_tensors_without_a_use_are_warned_of),
 		OWN(test_attention_of_another_kind_than_the_models_is_refused_with_the_reason),
 		OWN(test_mask_that_the_attention_does_not_know_is_refused_with_the_reason),
-		OWN(test_draft_that_is_not_there_is_refused_by_folder),
-		OWN(test_draft_of_another_target_is_refused_with_the_field),
-		OWN(test_model_that_is_no_draft_is_refused_as_one),
-		OWN(test_draft_beside_attention_that_needs_lengths_on_the_host_is_refused),
-		OWN(test_drafts_that_no_step_has_room_for_are_refused),
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),

@@ -98,6 +98,24 @@ static void test_logits_of_drafts_are_charged_and_refused_by_name(void **state)
 				     "vocabulary) need 90.0 MiB, and 89.0 MiB of"));
 }
 
+static void test_share_of_a_draft_is_named_where_its_model_is_refused(void **state)
+{
+	struct budget_model model = model_of(12 * MIB);
+
+	(void)state;
+	model.draft_weights_bytes = 3 * MIB;
+	assert_int_equal(plan(10 * MIB, &model, 1), -ENOMEM);
+	assert_string_equal(text, "model m: its weights need 12.0 MiB (with its draft's 3.00 MiB: "
+		"--draft none is without), and 10.0 MiB of the memory budget are left: see --memory");
+	model = model_of(9 * MIB);
+	model.pool_bytes = 4 * MIB;
+	model.draft_pool_bytes = 2 * MIB;
+	assert_int_equal(plan(10 * MIB, &model, 1), -ENOMEM);
+	assert_string_equal(text, "model m: its activations and inputs need 4.00 MiB (with its draft's "
+		"2.00 MiB: --draft none is without), and 1.00 MiB of the memory budget are left: see "
+		"--memory");
+}
+
 static void test_null_page_is_charged_too(void **state)
 {
 	struct budget_model model = model_of(0);
@@ -145,6 +163,7 @@ int main(void)
 		cmocka_unit_test(test_host_keeps_seven_eighths_and_all_above_a_gigabyte),
 		cmocka_unit_test(test_weights_beyond_the_budget_are_refused_by_name),
 		cmocka_unit_test(test_logits_of_drafts_are_charged_and_refused_by_name),
+		cmocka_unit_test(test_share_of_a_draft_is_named_where_its_model_is_refused),
 		cmocka_unit_test(test_null_page_is_charged_too),
 		cmocka_unit_test(test_share_below_a_page_is_refused),
 		cmocka_unit_test(test_sizes_whose_sum_overflows_are_refused),

@@ -324,6 +324,52 @@ static void test_config_drafts_are_of_models(void **state)
 	config_deinit(&config);
 }
 
+/* In each place and for all or one; a folder of that name is ./none. */
+static void test_config_draft_is_switched_off_by_none(void **state)
+{
+	static const struct {
+		const char *file, *line, *draft;
+	} table[] = {
+		{"[model m]\ndir = d\ndraft = /d\ndraft_tokens = 3\n", "--draft m=none", ""},
+		{"[model m]\ndir = d\ndraft = /d\ndraft_tokens = 3\n", "--draft none", ""},
+		{"[mimeod]\ndraft = /d\ndraft_tokens = 3\n[model m]\ndir = d\n", "--draft none", ""},
+		{"[mimeod]\ndraft = /d\n[model m]\ndir = d\ndraft = none\n", "", ""},
+		{"[mimeod]\ndraft = none\n[model m]\ndir = d\n", "--draft m=/l", "/l"},
+		{"[model m]\ndir = d\ndraft = none\n", "--draft ./none", "./none"},
+	};
+	struct config config;
+	char shown[64];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		assert_int_equal(parse_file(table[i].file, table[i].line, &config), 0);
+		assert_string_equal(config.models[0].draft, table[i].draft);
+		assert_string_equal(config_show(key_named("draft"), &config, &config.models[0], shown,
+			sizeof(shown)), *table[i].draft ? table[i].draft : "none");
+		config_deinit(&config);
+	}
+	assert_int_equal(parse("--model m=d --draft d --draft-tokens none", &config), -EINVAL);
+	assert_non_null(strstr(error.text, "\"none\" is not an integer from 1 to 8 (--draft none is "
+		"without a draft)"));
+}
+
+static void test_config_row_that_verifies_has_to_fit_a_step(void **state)
+{
+	struct config config;
+
+	(void)state;
+	assert_int_equal(parse("--model m=d --draft d --max-requests 1 --max-batch-tokens 4", &config),
+		-EINVAL);
+	assert_string_equal(error.text, "model m: draft_tokens 4 exceed max_batch_tokens 4: a row that "
+		"verifies takes 1 + draft_tokens = 5 of a step, so lower --draft-tokens or raise "
+		"--max-batch-tokens");
+	assert_int_equal(parse("--model m=d --draft d --max-requests 1 --max-batch-tokens 5", &config),
+		0);
+	config_deinit(&config);
+	assert_int_equal(parse("--model m=d --max-requests 1 --max-batch-tokens 4", &config), 0);
+	config_deinit(&config);
+}
+
 static void test_config_tokens_of_no_draft_are_refused(void **state)
 {
 	static const struct {
@@ -552,6 +598,8 @@ int main(void)
 		cmocka_unit_test(test_config_command_line_beats_the_file),
 		cmocka_unit_test(test_config_own_value_of_a_model_beats_the_one_for_all),
 		cmocka_unit_test(test_config_drafts_are_of_models),
+		cmocka_unit_test(test_config_draft_is_switched_off_by_none),
+		cmocka_unit_test(test_config_row_that_verifies_has_to_fit_a_step),
 		cmocka_unit_test(test_config_tokens_of_no_draft_are_refused),
 		cmocka_unit_test(test_config_draft_of_1024_bytes_is_refused),
 		cmocka_unit_test(test_config_pages_are_for_each_model),

@@ -121,7 +121,8 @@ static void test_model_is_no_draft_and_draft_is_no_model(void **state)
 {
 	(void)state;
 	expect_draft_refusal(LLAMA(""), -EINVAL,
-		"architectures \"LlamaForCausalLM\" is a model's, not a draft's");
+		"architectures \"LlamaForCausalLM\" is a model's, not a draft's; a draft's is "
+		"LlamaForCausalLMEagle or LlamaForCausalLMEagle3");
 	expect_draft_refusal(DRAFT("EagleForCausalLM", ""), -ENOTSUP,
 		"\"EagleForCausalLM\" is not one of LlamaForCausalLMEagle, LlamaForCausalLMEagle3");
 	expect_refusal(EAGLE(""), -EINVAL,
@@ -189,7 +190,7 @@ static void test_draft_of_another_target_is_refused(void **state)
 		"/d/config.json: hidden_size 64 is not 128, the target's");
 	expect_mismatch(EAGLE3(""), TARGET(64, 8, 201), -EINVAL,
 		"/d/config.json: vocab_size 200 is not 201, the target's");
-	expect_mismatch(EAGLE3(""), TARGET(64, 2, 200), -EINVAL, "its target has 2 layers");
+	expect_mismatch(EAGLE3(""), TARGET(64, 2, 200), -EINVAL, "so its target needs 3 layers or more; it has 2");
 }
 
 static void test_layers_that_are_not_the_usual_ones_are_refused(void **state)

@@ -24,6 +24,7 @@ struct engine {
 	struct engine_graphs_order order;
 	unsigned n_orders;
 	uint32_t n_models, n_graphs, n_draft_graphs;
+	bool has_verified_none;
 	struct engine_stats stats;
 	struct model model;
 	struct mode_resolution mode;
@@ -70,6 +71,11 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 void fake_engine_without_drafts(struct engine *engine)
 {
 	engine->n_draft_graphs = 0;
+}
+
+void fake_engine_before_verifications(struct engine *engine)
+{
+	engine->has_verified_none = true;
 }
 
 void engine_free(struct engine *engine)
@@ -319,6 +325,8 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		facts_fill(ret);
 	if (!engine->n_draft_graphs)
 		facts_clear(ret);
+	if (engine->has_verified_none)
+		ret->speculation = (struct engine_speculation){0};
 }
 
 bool engine_graph_facts(

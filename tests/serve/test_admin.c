@@ -209,6 +209,21 @@ static void test_orders_about_graphs_that_there_are_not_are_refused(void **state
 	assert_int_equal(fake_engine_orders(harness->engine, &last), 0);
 }
 
+static void test_order_about_a_drafts_graph_says_that_it_stays(void **state)
+{
+	int fd = operator_connect(*state);
+	struct answer *answer;
+
+	assert_int_equal(ask_send(fd, &(struct ask){.op = "drop", .graph = "full 4x1",
+					     .model = "tinycalc"}), 0);
+	assert_int_equal(ask_receive(fd, &answer), 0);
+	assert_int_equal(answer->status, STATUS_E_INVALID);
+	assert_string_equal(answer->text, "\"full 4x1\" is a draft's graph: those are captured before "
+		"the daemon serves, and stay");
+	answer_free(answer);
+	close(fd);
+}
+
 static void test_reply_of_many_messages_has_every_row_once(void **state)
 {
 	struct answer *answer = operator_ask(*state, "graphs", NULL);
@@ -694,6 +709,7 @@ int main(void)
 		T(test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without),
 		T(test_orders_about_graphs_reach_the_engine_as_they_are_meant),
 		T(test_orders_about_graphs_that_there_are_not_are_refused),
+		T(test_order_about_a_drafts_graph_says_that_it_stays),
 		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
 		T(test_metrics_are_an_exposition),
 		T(test_speculation_is_in_models_and_metrics),

@@ -27,6 +27,16 @@ static int setup_without_drafts(void **state)
 	return 0;
 }
 
+static int setup_before_verifications(void **state)
+{
+	struct harness *harness = harness_new();
+
+	fake_engine_before_verifications(harness->engine);
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
 static int teardown(void **state)
 {
 	harness_free(*state);
@@ -34,7 +44,8 @@ static int teardown(void **state)
 }
 
 /* The caller's to free. */
-static char *printed(struct harness *harness, const char *op, enum table_form form)
+static char *printed_of(
+	struct harness *harness, const char *op, const char *model, enum table_form form)
 {
 	struct answer *answer = operator_ask(harness, op, NULL);
 	char *text = NULL;
@@ -42,41 +53,87 @@ static char *printed(struct harness *harness, const char *op, enum table_form fo
 	FILE *file = open_memstream(&text, &size);
 
 	assert_non_null(file);
-	assert_int_equal(listing_print(listing_find(op), answer, file, form), 0);
+	assert_int_equal(listing_print(listing_find(op), answer, model, file, form), 0);
 	fclose(file);
 	answer_free(answer);
 	return text;
 }
 
-static const char *const draft_titles[] = {
-	"DRAFT ", "DRAFT TOKENS", "PER VERIFICATION", "ACCEPTANCE", "DRAFT TIME"};
-enum { N_TITLES = sizeof(draft_titles) / sizeof(draft_titles[0]) };
+static char *printed(struct harness *harness, const char *op, enum table_form form)
+{
+	return printed_of(harness, op, NULL, form);
+}
 
-static void test_models_on_a_terminal_tell_of_the_draft_that_one_has(void **state)
+static void assert_fits(const char *text, size_t width)
+{
+	for (size_t length; *text; text += length + (text[length] == '\n')) {
+		length = strcspn(text, "\n");
+		if (length > width)
+			fail_msg("%zu columns: %.*s", length, (int)length, text);
+	}
+}
+
+static void test_models_on_a_terminal_have_their_drafts_in_a_table_below(void **state)
 {
 	char *text = printed(*state, "models", TABLE_AS_TEXT);
+	const char *drafts = strstr(text, "\n\nNAME ");
 
-	for (int i = 0; i < N_TITLES; i++)
-		assert_non_null(strstr(text, draft_titles[i]));
-	assert_non_null(strstr(text, "LlamaForCausalLMEagle"));
-	assert_non_null(strstr(text, "2.75"));
-	assert_non_null(strstr(text, "0.95 0.75 0.25"));
-	assert_non_null(strstr(text, "250 us"));
+	assert_fits(text, 100);
+	assert_non_null(drafts);
+	assert_fits(drafts, 80);
+	assert_string_equal(drafts + 2,
+		"NAME      DRAFT  K  PER VERIFICATION  ACCEPTANCE        TIME\n"
+		"tinycalc  Eagle  3              2.75  0.95 0.75 0.25  250 us\n");
+	assert_null(strstr(text, "DRAFT TOKENS"));
 	free(text);
 }
 
-static void test_models_without_drafts_have_no_columns_for_them_on_a_terminal(void **state)
+static void test_draft_is_shown_before_it_has_guessed_anything(void **state)
+{
+	char *text = printed(*state, "models", TABLE_AS_TEXT);
+	const char *drafts = strstr(text, "\n\nNAME ");
+
+	assert_non_null(drafts);
+	assert_string_equal(drafts + 2,
+		"NAME      DRAFT  K  PER VERIFICATION  ACCEPTANCE  TIME\n"
+		"tinycalc  Eagle  3                 -  -              -\n");
+	free(text);
+}
+
+static void test_models_without_drafts_have_no_table_for_them(void **state)
 {
 	char *text = printed(*state, "models", TABLE_AS_TEXT);
 
 	assert_non_null(strstr(text, "TOKENS")); /* generated ones */
-	for (int i = 0; i < N_TITLES; i++)
-		assert_null(strstr(text, draft_titles[i]));
+	assert_null(strstr(text, "DRAFT"));
+	assert_null(strstr(text, "\n\n"));
 	free(text);
-	text = printed(*state, "models", TABLE_AS_WIDE_TEXT);
-	for (int i = 0; i < N_TITLES; i++)
-		assert_non_null(strstr(text, draft_titles[i]));
+}
+
+static void test_wide_models_have_all_columns_in_one_table(void **state)
+{
+	static const char *const titles[] = {"GRAPH MEMORY", "DRAFT ", "DRAFT TOKENS",
+		"PER VERIFICATION", "ACCEPTANCE", "DRAFT TIME", "LlamaForCausalLMEagle", "2.75",
+		"0.95 0.75 0.25", "250 us"};
+	char *text = printed(*state, "models", TABLE_AS_WIDE_TEXT);
+
+	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)
+		assert_non_null(strstr(text, titles[i]));
+	assert_null(strstr(text, "\n\n"));
 	free(text);
+}
+
+static void test_graphs_of_one_model_are_no_others(void **state)
+{
+	char *all = printed(*state, "graphs", TABLE_AS_JSON);
+	char *its = printed_of(*state, "graphs", "tinycalc", TABLE_AS_JSON);
+	char *none = printed_of(*state, "graphs", "tiny", TABLE_AS_JSON);
+
+	assert_string_equal(its, all);
+	assert_string_equal(none, "[]\n");
+	free(none);
+	free(its);
+	free(all);
 }
 
 static void test_model_without_a_draft_has_null_for_its_name_and_acceptance(void **state)
@@ -131,9 +188,11 @@ int main(void)
 {
 #define T_IN(test, set_up) cmocka_unit_test_setup_teardown(test, set_up, teardown)
 	const struct CMUnitTest tests[] = {
-		T_IN(test_models_on_a_terminal_tell_of_the_draft_that_one_has, setup),
-		T_IN(test_models_without_drafts_have_no_columns_for_them_on_a_terminal,
-			setup_without_drafts),
+		T_IN(test_models_on_a_terminal_have_their_drafts_in_a_table_below, setup),
+		T_IN(test_draft_is_shown_before_it_has_guessed_anything, setup_before_verifications),
+		T_IN(test_models_without_drafts_have_no_table_for_them, setup_without_drafts),
+		T_IN(test_wide_models_have_all_columns_in_one_table, setup),
+		T_IN(test_graphs_of_one_model_are_no_others, setup),
 		T_IN(test_model_without_a_draft_has_null_for_its_name_and_acceptance,
 			setup_without_drafts),
 		T_IN(test_graphs_name_their_owner_where_some_are_a_drafts, setup),

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * mimeo-bench speculation as a user runs it: the same load without a draft and with one, and figures
+ * that go together. How large they are is the machine's affair, but for what was trained to hold.
+ */
+
+#include "tests/bench/run.h"
+
+#define TRAINED "count 97 30\n"
+
+static json_t *rows_of_trained(const char *arguments)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char all[1024];
+
+	snprintf(all, sizeof(all),
+		"speculation --draft '%s/examples/models/tinycalc-eagle' --text '" TRAINED "' %s",
+		source ? source : ".", arguments);
+	return rows_of(all);
+}
+
+static void assert_product(
+	const json_t *rows, size_t row, const char *value, double quotient, double divisor)
+{
+	assert_true(fabs(number(rows, row, value) * divisor / quotient - 1) < 1e-6);
+}
+
+/* By turns without the draft and with it. */
+static void assert_pair(const json_t *rows, size_t i, double processes, double drafts)
+{
+	for (size_t row = i; row < i + 2; row++) {
+		assert_true(number(rows, row, "processes") == processes);
+		assert_true(number(rows, row, "draft_tokens") == (row == i ? 0 : drafts));
+		assert_true(number(rows, row, "tokens") == number(rows, i, "tokens"));
+		assert_product(rows, row, "ratio", number(rows, row, "step_mean_s"),
+			number(rows, row, "floor_s"));
+		assert_product(rows, row, "against_none", number(rows, row, "tokens_per_s"),
+			number(rows, i, "tokens_per_s"));
+		assert_true(number(rows, row, "engine_s") > 0);
+		assert_true(number(rows, row, "gap_mean_s") >= 0);
+		assert_true(number(rows, row, "idle_percent") < 100);
+		assert_true(number(rows, row, "engine_idle_percent") <= 100);
+	}
+	assert_product(rows, i + 1, "break_even", number(rows, i + 1, "step_mean_s"),
+		number(rows, i, "step_mean_s"));
+	assert_product(rows, i + 1, "tokens_per_verification", number(rows, i + 1, "verified_tokens"),
+		number(rows, i + 1, "verified_rows"));
+	assert_true(number(rows, i + 1, "draft_mean_s") < number(rows, i + 1, "step_mean_s"));
+	assert_true(number(rows, i + 1, "floor_s") > number(rows, i, "floor_s"));
+	assert_true(json_is_null(json_object_get(json_array_get(rows, i), "break_even")));
+}
+
+/* The last of its tokens may leave room for no guess, and the first is the prompt's. */
+static void test_trained_draft_gives_several_tokens_a_verification(void **state)
+{
+	json_t *rows = rows_of_trained("--processes 1,2 --tokens 41");
+
+	(void)state;
+	assert_int_equal(json_array_size(rows), 4);
+	for (size_t i = 0; i < 4; i += 2) {
+		assert_pair(rows, i, i ? 2 : 1, 4);
+		assert_true(number(rows, i + 1, "tokens_per_verification") > 4);
+		assert_true(number(rows, i + 1, "steps") < number(rows, i, "steps") / 2);
+		assert_true(strncmp(text(rows, i + 1, "acceptance"), "1.00 ", 5) == 0);
+		/* All but the prompt's token came of a verification. */
+		assert_true(number(rows, i + 1, "verified_tokens") == 40.0 * (i ? 2 : 1));
+	}
+	json_decref(rows);
+}
+
+/* One guess more is one pass more, of the same graph; the target's and the first pass's are wider. */
+static void test_nodes_are_those_of_all_graphs_of_a_step(void **state)
+{
+	json_t *one = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 1");
+	json_t *three = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 3");
+	char expected[64];
+
+	(void)state;
+	snprintf(expected, sizeof(expected), "%.0f", number(one, 0, "target_nodes"));
+	assert_string_equal(text(one, 0, "nodes"), expected);
+	snprintf(expected, sizeof(expected), "%.0f + %.0f", number(one, 1, "target_nodes"),
+		number(one, 1, "draft_prefill_nodes"));
+	assert_string_equal(text(one, 1, "nodes"), expected);
+	snprintf(expected, sizeof(expected), "%.0f + %.0f + 2 x %.0f",
+		number(three, 1, "target_nodes"), number(three, 1, "draft_prefill_nodes"),
+		number(three, 1, "draft_decode_nodes"));
+	assert_string_equal(text(three, 1, "nodes"), expected);
+	/* The first pass finds out where each row is, and no pass is the whole model. */
+	assert_true(number(three, 1, "draft_decode_nodes") < number(three, 1, "draft_prefill_nodes"));
+	assert_true(number(three, 1, "draft_prefill_nodes") < number(three, 1, "target_nodes"));
+	json_decref(three);
+	json_decref(one);
+}
+
+/* With its draft, and where both were made in is empty again. */
+static void test_shape_has_a_draft_made_that_goes_with_the_run(void **state)
+{
+	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
+	const char *build = getenv("MIMEO_BUILD");
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(command, sizeof(command),
+		"TMPDIR=%s '%s/daemon/mimeo-bench' --device cpu --shape tiny speculation "
+		"--processes 1 --tokens 20 --draft-tokens 2 2>&1; echo \"status $?\"; rmdir %s && "
+		"echo empty",
+		folder, build ? build : ".", folder);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	pclose(pipe);
+	assert_non_null(strstr(output, "BREAK-EVEN"));
+	assert_non_null(strstr(output, "weights are random"));
+	assert_non_null(strstr(output, "\nstatus 0\nempty\n"));
+}
+
+static void test_draft_without_its_model_is_status_2(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	(void)state;
+	assert_int_equal(run("speculation --draft x", "2>&1", output), 2);
+	assert_non_null(strstr(output, "--draft needs --model: a draft is made for one model"));
+	assert_int_equal(run("speculation --model x", "2>&1", output), 2);
+	assert_non_null(strstr(output, "--model needs --draft"));
+	assert_int_equal(run("speculation --text x --prompt 5", "2>&1", output), 2);
+	assert_int_equal(run("speculation --text ''", "2>&1", output), 2);
+	assert_int_equal(run("speculation --draft-tokens 9", "2>&1", output), 2);
+	assert_int_equal(run("decode --draft x", "2>&1", output), 2);
+	assert_int_equal(run("speculation --socket /nonexistent/x.sock", "2>&1", output), 2);
+}
+
+static void test_text_for_a_model_that_is_not_of_bytes_is_refused(void **state)
+{
+	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
+	const char *build = getenv("MIMEO_BUILD");
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	if (!build)
+		build = ".";
+	snprintf(command, sizeof(command),
+		"for family in llama eagle; do '%s/examples/make-checkpoint' --vocab 300 --family "
+		"$family %s/$family; done >/dev/null; '%s/daemon/mimeo-bench' --device cpu --model "
+		"%s/llama --draft %s/eagle --text abc --processes 1 speculation 2>&1; "
+		"echo \"status $?\"; rm -r %s",
+		build, folder, build, folder, folder, folder);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	pclose(pipe);
+	assert_non_null(strstr(output, "--text: the model has a vocabulary of 300, not of 256 bytes"));
+	assert_non_null(strstr(output, "\nstatus 1\n"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_trained_draft_gives_several_tokens_a_verification),
+		cmocka_unit_test(test_nodes_are_those_of_all_graphs_of_a_step),
+		cmocka_unit_test(test_shape_has_a_draft_made_that_goes_with_the_run),
+		cmocka_unit_test(test_draft_without_its_model_is_status_2),
+		cmocka_unit_test(test_text_for_a_model_that_is_not_of_bytes_is_refused),
+	};
+
+	return cmocka_run_group_tests_name("bench_speculation", tests, NULL, NULL);
+}
