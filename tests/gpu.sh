@@ -165,7 +165,8 @@ ops_programs()
 serve_programs()
 {
 	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
-		'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench'
+		'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
+		'kernels/test_cpu_ops_speculate*' 'kernels/test_cpu_ops_verify' 'kernels/test_cpu_ops_draft'
 }
 
 # ---- compute-sanitizer ----
@@ -173,7 +174,7 @@ serve_programs()
 # Refusals that a test provokes are errors of the API to it; only what kernels do counts here.
 sanitizer()
 {
-	compute-sanitizer --target-processes application-only --report-api-errors no --error-exitcode 99 \
+	MIMEO_TEST_SHORT=1 compute-sanitizer --target-processes application-only --report-api-errors no --error-exitcode 99 \
 		--print-limit 10 "$@"
 }
 

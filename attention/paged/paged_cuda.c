@@ -330,7 +330,7 @@ static int run_fast(
 		.page_shift = state->page_shift,
 		.n_sms = state->n_sms,
 		/* a graph begins when all before it is done, its plan and inputs among that */
-		.early = state->device->ops->capturing(stream) && !state->plan_captured,
+		.early = cuda_inputs_settled(stream) && !state->plan_captured,
 	};
 	uint32_t i = 0;
 

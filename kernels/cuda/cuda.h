@@ -101,10 +101,11 @@ int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t ro
 	uint32_t box_rows, struct cuda_tensor_map *ret);
 
 /*
- * The step's inputs (struct step_inputs) are written by `prepare`, which says so. Settled: nothing
- * writes them that runs in one go with what is put on the stream now, so that a kernel may read them
- * before overlap_wait. It is so in a capture without a prepare: a graph begins when all before it is
- * done, and a kernel behind a recorded copy or fill when that is.
+ * The step's inputs (struct step_inputs) are written by `prepare` and a draft's (draft_inputs) by
+ * `draft_begin` and `draft_advance`, which say so. Settled: nothing writes them that runs in one go
+ * with what is put on the stream now, so that a kernel may read them before overlap_wait. It is so
+ * in a capture ahead of all three: a graph begins when all before it is done, and a kernel behind a
+ * recorded copy or fill when that is.
  */
 void cuda_inputs_written(struct stream *stream);
 bool cuda_inputs_settled(struct stream *stream);

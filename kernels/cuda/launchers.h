@@ -32,6 +32,9 @@ int cuda_moe_group(struct stream *stream, const struct op_moe_group *args);
 int cuda_expert_gemm(struct stream *stream, const struct op_expert_gemm *args);
 int cuda_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *args);
 int cuda_moe_combine(struct stream *stream, const struct op_moe_combine *args);
+int cuda_verify(struct stream *stream, const struct op_verify *args);
+int cuda_draft_begin(struct stream *stream, const struct op_draft_begin *args);
+int cuda_draft_advance(struct stream *stream, const struct op_draft_advance *args);
 
 #ifdef __cplusplus
 }

@@ -22,4 +22,7 @@ const struct kernel_ops cuda_kernel_ops = {
 	.expert_gemm = cuda_expert_gemm,
 	.expert_gated_gemm = cuda_expert_gated_gemm,
 	.moe_combine = cuda_moe_combine,
+	.verify = cuda_verify,
+	.draft_begin = cuda_draft_begin,
+	.draft_advance = cuda_draft_advance,
 };

@@ -13,6 +13,12 @@
  * token ranges by a scan of its own, and a row whose slot is set up in this very step takes its
  * pages from the record (the last init of the slot counts) and not from the slot's block table.
  *
+ * With drafts a row may begin at its slot's length, which the same step moves on: the kernel reads
+ * lengths and drafts and leaves them be, and a second one, of a thread a row, writes them by the
+ * rows that the first has expanded. A slot has one row of a step at most. What the first does write
+ * of a slot, the drafts that an init takes away, its rows know from the init (tile.fresh). Without
+ * drafts the first kernel is one of its own, and alone.
+ *
  * Work is dealt out by what it costs: tokens to threads, each finding its row by bisection; block
  * table rows to warps, in parts of 256 entries, so that one long row is copied by many.
  */
@@ -37,12 +43,14 @@ struct tile {
 	uint64_t warp_sums[THREADS / WARP];
 	struct slot_init inits[TILE_INITS];
 	bool superseded[TILE_INITS];
+	bool fresh[TILE_ROWS]; /* the row's slot is set up in this step */
 };
 
 struct expansion {
 	const struct op_prepare &args;
 	const struct step_inputs &in;
 	struct tile &tile;
+	uint32_t max_drafts; /* a constant 0 in the kernel without drafts */
 	uint32_t n_rows, padded_rows, max_tokens;
 	uint32_t capacity; /* tokens that a row's pages can hold */
 };
@@ -75,6 +83,18 @@ __device__ static int32_t clamp_page(const struct expansion &e, uint32_t page)
 __device__ static bool slot_valid(const struct expansion &e, int32_t slot)
 {
 	return slot >= 0 && (uint32_t)slot < e.in.max_slots;
+}
+
+/* Its other tokens are the slot's drafts. */
+__device__ static bool verifies(const struct expansion &e, const struct step_row &row)
+{
+	return e.max_drafts && (row.flags & ROW_VERIFY);
+}
+
+/* Its first token is the slot's last. */
+__device__ static bool from_slot(const struct expansion &e, const struct step_row &row)
+{
+	return (row.flags & ROW_FROM_SLOT) || verifies(e, row);
 }
 
 __device__ static uint32_t page_of(const struct source &source, uint32_t i)
@@ -141,11 +161,29 @@ __device__ static void apply_inits(const struct expansion &e, uint32_t n)
 			e.in.slot_sampling[slot] = init.sampling;
 			if (e.in.slot_mask)
 				e.in.slot_mask[slot] = init.mask;
+			if (e.max_drafts)
+				e.in.slot_n_drafts[slot] =
+					(int32_t)min(init.n_drafts, e.max_drafts);
 		}
+		if (u % n_parts == 0)
+			for (uint32_t i = threadIdx.x % WARP; i < e.max_drafts; i += WARP)
+				e.in.slot_drafts[slot * e.max_drafts + i] = -1;
 	}
 }
 
 /* ---- rows ---- */
+
+/* What the record does not know of this thread's row: its place, which is the slot's, and that a
+ * row to verify has no more tokens than drafts and one. */
+__device__ static void complete_row(const struct expansion &e)
+{
+	struct step_row &row = e.tile.rows[threadIdx.x];
+
+	if (verifies(e, row))
+		row.n_tokens = min(row.n_tokens, 1 + e.max_drafts);
+	if (e.max_drafts && from_slot(e, row) && slot_valid(e, row.slot))
+		row.start = (uint32_t)max(e.in.slot_length[row.slot], 0);
+}
 
 /* tile.first of the tile's n rows, of which the first begins at token `before`; returns the end,
  * which is not clamped to max_tokens. */
@@ -179,12 +217,17 @@ __device__ static void find_source(const struct expansion &e, uint32_t n_inits, 
 	const int32_t slot = e.tile.rows[threadIdx.x].slot;
 	struct source source = e.tile.sources[threadIdx.x];
 
+	if (e.max_drafts && first_tile)
+		e.tile.fresh[threadIdx.x] = false;
 	if (first_tile)
 		source = {(const uint32_t *)e.in.slot_block_table + (size_t)slot * e.in.max_pages,
 			e.in.max_pages};
 	for (uint32_t j = 0; j < n_inits; j++)
-		if (e.tile.inits[j].slot == slot)
+		if (e.tile.inits[j].slot == slot) {
 			source = init_source(e, e.tile.inits[j]);
+			if (e.max_drafts)
+				e.tile.fresh[threadIdx.x] = true;
+		}
 	if (!slot_valid(e, slot))
 		source = {};
 	e.tile.sources[threadIdx.x] = source;
@@ -202,6 +245,25 @@ __device__ static void empty_row(const struct expansion &e, uint32_t r)
 	e.in.seq_lens[r] = 0;
 	e.in.row_slot[r] = -1;
 	e.in.row_flags[r] = 0;
+	if (e.max_drafts)
+		e.in.next_ids[r] = -1;
+}
+
+__device__ static uint32_t logits_of_row(const struct expansion &e)
+{
+	return e.tile.record.last_only ? 1 : 1 + e.max_drafts;
+}
+
+/* Of a row's tokens, of which all are wanted or the last. */
+__device__ static void index_logits(
+	const struct expansion &e, uint32_t r, uint32_t first, uint32_t end, bool all)
+{
+	const uint32_t width = logits_of_row(e);
+	int32_t *index = e.in.logit_index + (size_t)r * width;
+	const uint32_t from = end > first && !all ? end - 1 : first;
+
+	for (uint32_t i = 0; i < width; i++)
+		index[i] = i < end - from ? (int32_t)(from + i) : 0;
 }
 
 /* r: the row that this thread's tile.rows[threadIdx.x] is. */
@@ -211,7 +273,7 @@ __device__ static void write_row(const struct expansion &e, uint32_t r)
 	const struct step_row &row = e.tile.rows[i];
 
 	e.in.query_start[r] = (int32_t)first;
-	e.in.logit_index[r] = end > first ? (int32_t)(end - 1) : 0;
+	index_logits(e, r, first, end, verifies(e, row));
 	if (!slot_valid(e, row.slot)) {
 		empty_row(e, r);
 		return;
@@ -219,6 +281,8 @@ __device__ static void write_row(const struct expansion &e, uint32_t r)
 	e.in.seq_lens[r] = (int32_t)row_length(e, i);
 	e.in.row_slot[r] = row.slot;
 	e.in.row_flags[r] = (int32_t)row.flags;
+	if (e.max_drafts)
+		e.in.next_ids[r] = row.next_id;
 }
 
 __device__ static uint32_t pages_of(uint32_t length, uint32_t page_tokens)
@@ -226,7 +290,8 @@ __device__ static uint32_t pages_of(uint32_t length, uint32_t page_tokens)
 	return length ? (length - 1) / page_tokens + 1 : 0;
 }
 
-/* Entries past the used pages keep what they had, except in an empty row. */
+/* Entries past the used pages keep what they had, except in an empty row. The drafts' decodes go up
+ * to max_drafts tokens further than the step. */
 __device__ static void write_tables(const struct expansion &e, uint32_t base, uint32_t n)
 {
 	const uint32_t n_parts = parts_of(e.in.max_pages);
@@ -236,7 +301,9 @@ __device__ static void write_tables(const struct expansion &e, uint32_t base, ui
 		uint32_t used = e.in.max_pages;
 
 		if (slot_valid(e, e.tile.rows[i].slot))
-			used = pages_of(row_length(e, i), e.in.page_tokens);
+			used = pages_of(row_length(e, i) + e.max_drafts, e.in.page_tokens);
+		if (e.max_drafts)
+			used = min(used, e.in.max_pages);
 		if (u % n_parts * PART < used)
 			copy_part(e, e.in.block_table + (size_t)(base + i) * e.in.max_pages,
 				e.tile.sources[i], used, u % n_parts);
@@ -275,9 +342,30 @@ __device__ static uint32_t row_of(const struct expansion &e, uint32_t n, uint32_
 __device__ static const void *given_embedding(
 	const struct expansion &e, const struct step_row &row, uint32_t j)
 {
-	if (!row.embeddings || j < row.n_ids || (row.flags & ROW_FROM_SLOT))
+	if (!row.embeddings || j < row.n_ids || from_slot(e, row))
 		return NULL;
 	return (const uint8_t *)row.embeddings + (size_t)(j - row.n_ids) * e.in.embedding_bytes;
+}
+
+/* Of the row's token j, which is the step's t. */
+__device__ static int32_t token_id(const struct expansion &e, uint32_t i, uint32_t j, uint32_t t)
+{
+	const struct step_row &row = e.tile.rows[i];
+
+	if (j == 0 && from_slot(e, row))
+		return e.in.slot_last_token[row.slot];
+	if (!verifies(e, row))
+		return e.tile.record.ids[t];
+	return e.tile.fresh[i] ? -1
+			       : e.in.slot_drafts[(size_t)row.slot * e.max_drafts + (j - 1)];
+}
+
+/* A row that the slot told where to begin may run past its pages, and writes nothing there: the
+ * null page is everybody's. The host gives every other row the pages that it needs. */
+__device__ static bool page_missing(
+	const struct expansion &e, const struct step_row &row, int32_t page)
+{
+	return e.max_drafts && from_slot(e, row) && page == 0;
 }
 
 __device__ static void write_token(const struct expansion &e, uint32_t n, uint32_t t)
@@ -285,7 +373,6 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	const uint32_t i = row_of(e, n, t), page_tokens = e.in.page_tokens;
 	const struct step_row &row = e.tile.rows[i];
 	const uint64_t position = (uint64_t)row.start + (t - e.tile.first[i]);
-	const bool from_slot = t == e.tile.first[i] && (row.flags & ROW_FROM_SLOT);
 	const bool fits = position < e.capacity;
 	const bool tree = (row.flags & ROW_TREE) && position >= row.tree;
 	uint32_t page;
@@ -297,7 +384,7 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 		return;
 	}
 	/* Both are read before anything is written: one wait for the bus. */
-	id = from_slot ? e.in.slot_last_token[row.slot] : e.tile.record.ids[t];
+	id = token_id(e, i, t - e.tile.first[i], t);
 	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
 	if (row.words)
 		word = row.words[t - e.tile.first[i]];
@@ -310,6 +397,8 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	e.in.embedding_from[t] = given_embedding(e, row, t - e.tile.first[i]);
 	mapped = (uint64_t)clamp_page(e, page) * page_tokens +
 		 (uint32_t)position % page_tokens;
+	if (page_missing(e, row, clamp_page(e, page)))
+		mapped = UINT64_MAX;
 	e.in.positions[t] =
 		(int32_t)(fits && rotary < e.capacity ? rotary : e.capacity - 1);
 	e.in.slot_mapping[t] = fits && mapped <= INT32_MAX ? (int32_t)mapped : -1;
@@ -327,8 +416,11 @@ __device__ static void write_tails(const struct expansion &e, uint32_t n_tokens)
 		if (r == e.in.max_rows)
 			break;
 		empty_row(e, r);
-		e.in.logit_index[r] = 0;
+		index_logits(e, r, 0, 0, false);
 	}
+	for (size_t i = (size_t)e.in.max_rows * logits_of_row(e) + grid_thread();
+		i < (size_t)e.in.max_rows * (1 + e.max_drafts); i += BLOCKS * THREADS)
+		e.in.logit_index[i] = 0;
 	for (uint32_t u = grid_warp(); u < n_pad * n_parts; u += N_WARPS)
 		copy_part(e,
 			e.in.block_table + (size_t)(e.n_rows + u / n_parts) * e.in.max_pages, {},
@@ -351,6 +443,8 @@ __device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base,
 			__syncthreads();
 		load_all(e.tile.inits, record.inits + init, n_inits);
 		__syncthreads();
+		if (init == 0 && e.max_drafts && threadIdx.x < n)
+			complete_row(e);
 		if (init == 0)
 			end = scan_rows(e, n, before);
 		if (threadIdx.x < n)
@@ -372,10 +466,11 @@ __device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base,
 	return end;
 }
 
+template <bool DRAFTS>
 static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepare a)
 {
 	__shared__ struct tile tile;
-	struct expansion e = {a, a.inputs, tile};
+	struct expansion e = {a, a.inputs, tile, DRAFTS ? a.inputs.max_drafts : 0};
 	uint64_t end = 0, capacity = (uint64_t)a.inputs.max_pages * a.inputs.page_tokens;
 	uint32_t base = 0;
 
@@ -393,6 +488,27 @@ static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepar
 		base += TILE_ROWS;
 	} while (base < e.n_rows);
 	write_tails(e, (uint32_t)min(end, (uint64_t)e.max_tokens));
+}
+
+/* Where the rows leave their slots, by what the kernel before has made of them. */
+static __global__ void __launch_bounds__(THREADS) move_slots(const struct step_inputs in)
+{
+	overlap_begin();
+	for (uint32_t r = grid_thread(); r < in.max_rows; r += gridDim.x * THREADS) {
+		const int32_t slot = in.row_slot[r];
+
+		if (slot < 0 || ((uint32_t)in.row_flags[r] & ROW_VERIFY))
+			continue;
+		in.slot_length[slot] = in.seq_lens[r];
+		for (uint32_t i = 0; i < in.max_drafts; i++)
+			in.slot_drafts[(size_t)slot * in.max_drafts + i] = -1;
+	}
+}
+
+static bool drafts_fit(const struct step_inputs *in)
+{
+	return in->max_drafts < in->max_tokens && in->next_ids && in->slot_length &&
+	       in->slot_n_drafts && in->slot_drafts;
 }
 
 int cuda_prepare(struct stream *stream, const struct op_prepare *a)
@@ -416,12 +532,17 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 		return -EINVAL;
 	if (!in->slot_mask != !in->mask_words)
 		return -EINVAL;
-	if (in->max_drafts)
-		return -EINVAL; /* not here yet */
-	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare);
+	if (in->max_drafts && !drafts_fit(in))
+		return -EINVAL;
+	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare<false>);
 	if (rc != 0)
 		return rc;
 	cuda_inputs_written(stream);
-	launch(stream, prepare, BLOCKS, THREADS, 0, *a);
+	if (in->max_drafts) {
+		launch(stream, prepare<true>, BLOCKS, THREADS, 0, *a);
+		launch(stream, move_slots, blocks_for(in->max_rows, THREADS), THREADS, 0, *in);
+	} else {
+		launch(stream, prepare<false>, BLOCKS, THREADS, 0, *a);
+	}
 	return cuda_launch_end(stream, "prepare");
 }

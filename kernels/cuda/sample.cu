@@ -27,14 +27,6 @@ struct parts {
 	uint32_t n_splits;
 };
 
-__device__ static bool row_sampled(const struct op_sample &a, uint32_t r)
-{
-	const int32_t slot = a.inputs.row_slot[r];
-
-	return slot >= 0 && (uint32_t)slot < a.inputs.max_slots &&
-	       ((uint32_t)a.inputs.row_flags[r] & ROW_SAMPLE);
-}
-
 /* Parts begin at multiples of 4, where rows are aligned if the vocabulary is. */
 __device__ static uint32_t part_begin(
 	const struct op_sample &a, const struct parts &parts, uint32_t split)
@@ -47,12 +39,9 @@ __device__ static uint32_t part_begin(
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	find_top(const struct op_sample a, const struct parts parts)
 {
-	__shared__ uint64_t warps[SAMPLE_THREADS / WARP];
 	const uint32_t r = blockIdx.y;
 	const uint32_t begin = part_begin(a, parts, blockIdx.x);
 	const uint32_t end = part_begin(a, parts, blockIdx.x + 1);
-	float best = -INFINITY;
-	uint32_t id = 0;
 	uint64_t top;
 
 	overlap_begin();
@@ -60,24 +49,9 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 		return;
 	if (blockIdx.x == 0 && threadIdx.x == 0)
 		parts.n_drawn[r] = 0;
-	if (!row_sampled(a, r))
+	if (sampled_slot(a.inputs, r) < 0)
 		return;
-	for_each_logit(
-		a.logits + (size_t)r * a.vocab, begin, end, -FLT_MAX,
-		[&](float logit, uint32_t i) {
-			if (logit > best) {
-				best = logit;
-				id = i;
-			}
-		},
-		[] {});
-	top = warp_max(best > -INFINITY ? (uint64_t)order_of(best) << 32 | (uint32_t)~id : 0);
-	if (threadIdx.x % WARP == 0)
-		warps[threadIdx.x / WARP] = top;
-	__syncthreads();
-	if (threadIdx.x >= WARP)
-		return;
-	top = warp_max(warps[threadIdx.x]);
+	top = block_top(a.logits + (size_t)r * a.vocab, begin, end);
 	if (threadIdx.x == 0)
 		parts.tops[(size_t)r * parts.n_splits + blockIdx.x] = top;
 }
@@ -88,20 +62,6 @@ __device__ static void finish(const struct op_sample &a, uint32_t r, int32_t tok
 		return;
 	a.sampled[r] = token;
 	a.inputs.slot_last_token[a.inputs.row_slot[r]] = token;
-}
-
-__device__ static struct sample_row row_begin(
-	const struct op_sample &a, uint32_t r, uint64_t top, const struct slot_sampling &s)
-{
-	struct sample_row row = {a.logits + (size_t)r * a.vocab, a.vocab};
-
-	row.top = logit_of((uint32_t)(top >> 32));
-	row.first = (int32_t)~(uint32_t)top;
-	row.temperature = isinf(s.temperature) ? 0x1p127 : (double)s.temperature;
-	row.least = s.min_p > 0 ? log((double)s.min_p) : -INFINITY;
-	row.inverse = (float)(1.0 / row.temperature);
-	row.key = noise_key(s.seed, (uint32_t)a.inputs.seq_lens[r], a.purpose);
-	return row;
 }
 
 /* This block's part of the row; the last block to come merges all. */
@@ -152,7 +112,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	overlap_begin();
 	if (r >= a.n_rows)
 		return;
-	if (!row_sampled(a, r)) {
+	if (sampled_slot(a.inputs, r) < 0) {
 		if (blockIdx.x == 0 && threadIdx.x == 0)
 			a.sampled[r] = -1;
 		return;
@@ -161,13 +121,14 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 		top = max(top, parts.tops[(size_t)r * parts.n_splits + i]);
 	top = warp_max(top);
 	s = a.inputs.slot_sampling[a.inputs.row_slot[r]];
-	if (top == 0 || !(s.temperature > 0)) {
+	if (top == 0 || is_greedy(s)) {
 		if (blockIdx.x == 0)
 			finish(a, r, top == 0 ? 0 : (int32_t)~(uint32_t)top);
 		return;
 	}
-	row = row_begin(a, r, top, s);
-	if ((s.top_k && s.top_k < a.vocab) || s.top_p < 1.0f) {
+	row = sample_row_of(a.logits + (size_t)r * a.vocab, a.vocab, top, s,
+		noise_key(s.seed, (uint32_t)a.inputs.seq_lens[r], a.purpose));
+	if (is_filtered(row, s)) {
 		if (blockIdx.x == 0)
 			finish(a, r, draw_filtered(row, filter, s.top_k, s.top_p).id);
 		return;

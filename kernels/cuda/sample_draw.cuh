@@ -31,6 +31,22 @@ struct choice {
 	uint32_t reserved;
 };
 
+/* The slot of a row that is sampled, or -1. */
+__device__ static inline int32_t sampled_slot(const struct step_inputs &in, uint32_t r)
+{
+	const int32_t slot = in.row_slot[r];
+
+	if (slot < 0 || (uint32_t)slot >= in.max_slots)
+		return -1;
+	return (uint32_t)in.row_flags[r] & ROW_SAMPLE ? slot : -1;
+}
+
+/* A temperature that is no positive number. */
+__device__ static inline bool is_greedy(const struct slot_sampling &s)
+{
+	return !(s.temperature > 0);
+}
+
 /* ---- the order ---- */
 
 /* Unsigned integers in the order of finite floats; both zeroes are one. */
@@ -101,6 +117,31 @@ __device__ static inline void for_each_logit(const float *logits, uint32_t begin
 	}
 }
 
+/* The greatest finite logit of [begin, end), of those the lowest id: order_of it, then the id
+ * inverted; 0: none is finite. In warp 0; a barrier between two uses. */
+__device__ static inline uint64_t block_top(const float *logits, uint32_t begin, uint32_t end)
+{
+	__shared__ uint64_t warps[SAMPLE_THREADS / WARP];
+	float best = -INFINITY;
+	uint32_t id = 0;
+	uint64_t top;
+
+	for_each_logit(
+		logits, begin, end, -FLT_MAX,
+		[&](float logit, uint32_t i) {
+			if (logit > best) {
+				best = logit;
+				id = i;
+			}
+		},
+		[] {});
+	top = warp_max(best > -INFINITY ? (uint64_t)order_of(best) << 32 | (uint32_t)~id : 0);
+	if (threadIdx.x % WARP == 0)
+		warps[threadIdx.x / WARP] = top;
+	__syncthreads();
+	return threadIdx.x < WARP ? warp_max(warps[threadIdx.x]) : 0;
+}
+
 /* ---- the noise ---- */
 
 static const uint64_t NOISE_GAMMA = UINT64_C(0x9e3779b97f4a7c15);
@@ -115,6 +156,21 @@ __device__ static inline uint64_t mix(uint64_t z)
 __device__ static inline uint64_t noise_key(uint64_t seed, uint32_t position, uint32_t purpose)
 {
 	return mix(mix(seed + NOISE_GAMMA) + ((uint64_t)purpose << 32 | position));
+}
+
+/* `top`: as block_top has it, not 0. */
+__device__ static inline struct sample_row sample_row_of(const float *logits, uint32_t vocab,
+	uint64_t top, const struct slot_sampling &s, uint64_t key)
+{
+	struct sample_row row = {logits, vocab};
+
+	row.top = logit_of((uint32_t)(top >> 32));
+	row.first = (int32_t)~(uint32_t)top;
+	row.temperature = isinf(s.temperature) ? 0x1p127 : (double)s.temperature;
+	row.least = s.min_p > 0 ? log((double)s.min_p) : -INFINITY;
+	row.inverse = (float)(1.0 / row.temperature);
+	row.key = key;
+	return row;
 }
 
 /* logit / temperature, less the top's; 0 for the top also where the inverse is infinite. */

@@ -322,17 +322,33 @@ __device__ static void keep(const struct sample_row &row, struct filter &f, stru
 	places.last = search<MASS>(row, f, searched, target, base);
 }
 
-/* The draw of a row with top-k (0: none) or top-p (1 or more: none); in warp 0. */
-__device__ static struct choice draw_filtered(
+/* True where the filters below are not idle. */
+__device__ static inline bool is_filtered(
+	const struct sample_row &row, const struct slot_sampling &s)
+{
+	return (s.top_k && s.top_k < row.vocab) || s.top_p < 1.0f;
+}
+
+/* What top-k (0: none) and top-p (1 or more: none) leave. */
+__device__ static struct places keep_places(
 	const struct sample_row &row, struct filter &f, uint32_t top_k, float top_p)
 {
-	struct draw draw = draw_begin(row);
 	struct places places = {false, -FLT_MAX, UINT64_MAX};
 
 	if (top_k && top_k < row.vocab)
 		keep<false>(row, f, places, {top_k, 0});
 	if (top_p < 1.0f)
 		keep<true>(row, f, places, {0, (double)top_p});
+	return places;
+}
+
+/* The draw of a row with top-k or top-p; in warp 0. */
+__device__ static struct choice draw_filtered(
+	const struct sample_row &row, struct filter &f, uint32_t top_k, float top_p)
+{
+	const struct places places = keep_places(row, f, top_k, top_p);
+	struct draw draw = draw_begin(row);
+
 	for_each_place(
 		row, f, places,
 		[&](float logit, uint32_t id) { draw_consider(draw, row, logit, (int32_t)id); },

@@ -187,7 +187,8 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 			of[i] = sum_of(&f, owners[i]);
 			assert_int_equal(of[i].n, sets[i]->n);
 			assert_int_equal(of[i].n_captures, of[i].n);
-			assert_int_equal(!of[i].bytes, !of[i].n);
+			/* CUDA takes memory in steps of megabytes */
+			assert_true(!of[i].bytes == !of[i].n || (test_on_cuda() && !of[i].bytes));
 		}
 		assert_int_equal(of[0].n > 0 && of[1].n > 0, modes[m] != GRAPH_NONE);
 		assert_int_equal(of[2].n > 0, modes[m] == GRAPH_FULL_AND_PIECEWISE);
@@ -305,9 +306,5 @@ int main(void)
 		cmocka_unit_test(test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_them),
 	};
 
-	if (test_on_cuda()) {
-		printf("1..0 # speculation has no kernels for cuda\n");
-		return 0;
-	}
 	return cmocka_run_group_tests_name("engine facts", tests, NULL, NULL);
 }

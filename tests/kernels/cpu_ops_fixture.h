@@ -6,6 +6,9 @@
  * What the tests of the cpu device's ops share: a stream, buffers that are poisoned (0xff, a NaN)
  * and stand between canaries, repeatable random numbers, and weights of every dtype with a decoder
  * to double that has nothing in common with the one under test.
+ *
+ * With OPS_DEVICE defined ahead it is that device, and buffers are pinned memory, which a GPU sees
+ * as well as the test does; whatever else an op reads is then to be in a buffer too.
  */
 
 #include <setjmp.h>
@@ -22,6 +25,13 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
+#ifdef OPS_DEVICE
+#define OPS_PINNED true
+#else
+#define OPS_DEVICE "cpu"
+#define OPS_PINNED false
+#endif
+
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static struct device *device;
@@ -32,7 +42,7 @@ static int group_setup(void **state)
 	struct device_options options = {.spin_us = 0};
 
 	(void)state;
-	if (device_open("cpu", &options, &device) != 0)
+	if (device_open(OPS_DEVICE, &options, &device) != 0)
 		return -1;
 	return device->ops->stream_new(device, &stream);
 }
@@ -65,9 +75,15 @@ struct buffer {
 static inline struct buffer buffer_new(size_t bytes)
 {
 	struct buffer b = {.bytes = bytes};
+	void *memory = NULL;
 
-	b.base = malloc(bytes + 2 * CANARY_BYTES);
-	assert_non_null(b.base);
+	if (OPS_PINNED)
+		assert_int_equal(
+			device->ops->host_alloc(device, bytes + 2 * CANARY_BYTES, &memory), 0);
+	else
+		memory = malloc(bytes + 2 * CANARY_BYTES);
+	assert_non_null(memory);
+	b.base = memory;
 	b.data = b.base + CANARY_BYTES;
 	memset(b.base, 0xa5, bytes + 2 * CANARY_BYTES);
 	memset(b.data, 0xff, bytes);
@@ -80,7 +96,10 @@ static inline void buffer_free(struct buffer *b)
 		assert_int_equal(b->base[i], 0xa5);
 		assert_int_equal(b->base[CANARY_BYTES + b->bytes + i], 0xa5);
 	}
-	free(b->base);
+	if (OPS_PINNED)
+		device->ops->host_free(device, b->base);
+	else
+		free(b->base);
 }
 
 /* ---- random numbers ---- */

@@ -4,9 +4,12 @@
 
 /*
  * What tests of speculation share: the persistent inputs and the draft's, each in a poisoned buffer
- * between canaries; steps of rows; and verification by the book.
+ * between canaries; steps of rows; and verification by the book. On the device of MIMEO_DEVICE.
  */
 
+#include "tests/device.h"
+
+#define OPS_DEVICE test_device()
 #include "tests/kernels/cpu_ops_fixture.h"
 #include "tests/kernels/distribution.h"
 
@@ -122,6 +125,43 @@ static inline void rig_restore(struct rig *rig, const uint8_t *saved)
 		memcpy(rig->buffers[i].data, saved, rig->buffers[i].bytes);
 }
 
+/* n bytes in a buffer of their own, for an op to read. */
+static inline struct buffer pinned_copy(const void *data, size_t bytes)
+{
+	struct buffer b = buffer_new(bytes);
+
+	if (bytes)
+		memcpy(b.data, data, bytes);
+	return b;
+}
+
+/* Prepares by a copy of the record, its rows, ids and inits, and their pages. */
+static inline void rig_run_record(struct rig *rig, const struct step_record *record)
+{
+	uint32_t n_pages = 0, n_ids = record->ids ? record->n_tokens : 0;
+
+	for (uint32_t i = 0; i < record->n_inits; i++) {
+		uint32_t end = record->inits[i].page_offset + record->inits[i].n_pages;
+
+		n_pages = end > n_pages ? end : n_pages;
+	}
+	struct buffer parts[] = {pinned_copy(record, sizeof(*record)),
+		pinned_copy(record->rows, record->n_rows * sizeof(*record->rows)),
+		pinned_copy(record->ids, n_ids * sizeof(*record->ids)),
+		pinned_copy(record->inits, record->n_inits * sizeof(*record->inits)),
+		pinned_copy(record->pages, n_pages * sizeof(*record->pages))};
+	struct step_record *own = parts[0].data;
+	struct op_prepare a = {.record = own, .inputs = rig->in, .n_pages = rig->n_pages};
+
+	own->rows = parts[1].data;
+	own->ids = parts[2].data;
+	own->inits = parts[3].data;
+	own->pages = parts[4].data;
+	RUN(prepare, &a);
+	for (size_t i = 0; i < COUNT_OF(parts); i++)
+		buffer_free(&parts[i]);
+}
+
 /* ---- a slot's state ---- */
 
 static inline int32_t *drafts_of(const struct rig *rig, int32_t slot)
@@ -153,7 +193,6 @@ static inline void rig_init_slots(
 	struct slot_init *inits = calloc(n, sizeof(*inits));
 	uint32_t *pages = calloc((size_t)n * rig->in.max_pages, sizeof(*pages));
 	struct step_record record = {.n_inits = n, .inits = inits, .pages = pages};
-	struct op_prepare a = {.record = &record, .inputs = rig->in, .n_pages = rig->n_pages};
 
 	assert_true(inits && pages && n * rig->in.max_pages < rig->n_pages);
 	for (uint32_t s = 0; s < n; s++) {
@@ -167,7 +206,7 @@ static inline void rig_init_slots(
 		for (uint32_t p = 0; p < rig->in.max_pages; p++)
 			pages[s * rig->in.max_pages + p] = s * rig->in.max_pages + 1 + p;
 	}
-	RUN(prepare, &a);
+	rig_run_record(rig, &record);
 	free(pages);
 	free(inits);
 }
@@ -202,9 +241,8 @@ static inline void rig_prepare(struct rig *rig, const struct step_row *rows, uin
 	uint32_t padded_rows, const int32_t *ids)
 {
 	struct step_record record = record_of(rows, n_rows, padded_rows, ids);
-	struct op_prepare a = {.record = &record, .inputs = rig->in, .n_pages = rig->n_pages};
 
-	RUN(prepare, &a);
+	rig_run_record(rig, &record);
 }
 
 static inline struct op_verify verify_args(const struct rig *rig, uint32_t n_rows)

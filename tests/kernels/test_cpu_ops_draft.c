@@ -201,19 +201,22 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 	static const struct step_row rows[] = {VERIFY(3), DECODE(1)};
 	/* Row 1 is greedy: of a token, of two that the target has not, of none. */
 	static const uint32_t greatest[] = {5, 7, 8, 0};
-	float logits[2 * DRAFT_VOCAB];
+	struct buffer ids = pinned_copy(d2t, sizeof(d2t)), of_draft;
 	struct op_draft_advance a;
+	float *logits;
 	struct rig rig;
 
 	(void)state;
 	random_state = 26;
+	of_draft = buffer_new(2 * DRAFT_VOCAB * sizeof(float));
+	logits = of_draft.data;
 	for (int round = 0; round < 200; round++) {
 		set_up(&rig, &warm);
 		rig.in.slot_sampling[1] = greedy;
 		for (int32_t s = 0; s < MAX_SLOTS; s++)
 			rig.in.slot_sampling[s].seed = (uint64_t)round;
 		random_logits(&rig);
-		for (uint32_t i = 0; i < COUNT_OF(logits); i++)
+		for (uint32_t i = 0; i < 2 * DRAFT_VOCAB; i++)
 			logits[i] = random_float() + (i % DRAFT_VOCAB >= 7 ? 1 : 0);
 		logits[DRAFT_VOCAB + greatest[round % 4]] = 9;
 		for (uint32_t i = 0; round % 4 == 3 && i < DRAFT_VOCAB; i++)
@@ -222,7 +225,7 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 		rig_begin(&rig, 2);
 		a = advance_args(&rig, 2);
 		a.logits = logits;
-		a.d2t = d2t;
+		a.d2t = ids.data;
 		a.draft_vocab = DRAFT_VOCAB;
 		RUN(draft_advance, &a);
 		for (int32_t id = 0; id < VOCAB; id++) {
@@ -239,6 +242,8 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 		assert_int_equal(rig.draft.decode_ids[0], drafts_of(&rig, 3)[0]);
 		rig_deinit(&rig);
 	}
+	buffer_free(&of_draft);
+	buffer_free(&ids);
 }
 
 static void test_drafts_end_at_the_slots_pages(void **state)

@@ -234,16 +234,13 @@ static void test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_ve
 	};
 	static const int32_t want[] = {6, 8, 9}, ids[MAX_TOKENS] = {0};
 	struct step_record record = record_of(rows, 3, 4, ids);
-	struct op_prepare a = {.record = &record};
 	struct rig rig;
 
 	(void)state;
 	set_up(&rig);
 	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 	record.last_only = true;
-	a.inputs = rig.in;
-	a.n_pages = rig.n_pages;
-	RUN(prepare, &a);
+	rig_run_record(&rig, &record);
 	for (uint32_t i = 0; i < MAX_ROWS * (1 + K); i++)
 		assert_int_equal(rig.in.logit_index[i], i < 3 ? want[i] : 0);
 	rig_deinit(&rig);
@@ -293,15 +290,13 @@ static void test_an_init_sets_how_many_drafts_and_leaves_none(void **state)
 	};
 	const struct step_record record = {
 		.n_inits = COUNT_OF(inits), .inits = inits, .pages = pages};
-	struct op_prepare a = {.record = &record, .n_pages = N_PAGES};
 	struct rig rig;
 
 	(void)state;
 	set_up(&rig);
 	for (int32_t s = 0; s < MAX_SLOTS; s++)
 		rig.in.slot_n_drafts[s] = 1;
-	a.inputs = rig.in;
-	RUN(prepare, &a);
+	rig_run_record(&rig, &record);
 	for (int32_t s = 0; s < MAX_SLOTS; s++) {
 		assert_int_equal(rig.in.slot_n_drafts[s], s == 2 ? 2 : s == 6 ? K : 1);
 		assert_int_equal(rig.in.slot_length[s], 2 * s + 1);
@@ -367,8 +362,7 @@ static void test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_le
 	rows[1].n_tokens = 100;
 	struct step_record record = record_of(rows, 3, 3, NULL);
 	record.n_tokens = 10;
-	struct op_prepare a = {.record = &record, .inputs = rig.in, .n_pages = N_PAGES};
-	RUN(prepare, &a);
+	rig_run_record(&rig, &record);
 	assert_int_equal(rig.in.query_start[1], 4);
 	assert_int_equal(rig.in.query_start[2], 8);
 	assert_int_equal(rig.in.query_start[3], 10);

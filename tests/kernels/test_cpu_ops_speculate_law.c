@@ -99,10 +99,11 @@ static int32_t token_at(const struct rig *rig, uint32_t r, uint32_t i)
 static void draft_all(struct rig *rig, const struct law *law)
 {
 	struct op_draft_advance a = advance_args(rig, ROWS);
+	struct buffer ids = pinned_copy(d2t, sizeof(d2t));
 	const uint32_t width = law->small_vocab ? DRAFT_VOCAB : VOCAB;
 
 	if (law->small_vocab) {
-		a.d2t = d2t;
+		a.d2t = ids.data;
 		a.draft_vocab = DRAFT_VOCAB;
 	}
 	*rig->draft.step = 0;
@@ -116,6 +117,7 @@ static void draft_all(struct rig *rig, const struct law *law)
 		for (uint32_t i = 0; i <= law->k; i++)
 			memcpy(logits_of(rig, r, i), target_logits[token_at(rig, r, i)],
 				VOCAB * sizeof(float));
+	buffer_free(&ids);
 }
 
 /* As verify does it, but that what takes a rejected draft's place is drawn from p. */

@@ -56,7 +56,11 @@ static char *printed_of(
 	assert_int_equal(listing_print(listing_find(op), answer, model, file, form), 0);
 	fclose(file);
 	answer_free(answer);
-	return text;
+	/* a copy: compilers take the stream's own for a pointer to this frame */
+	char *copy = strdup(text);
+
+	free(text);
+	return copy;
 }
 
 static char *printed(struct harness *harness, const char *op, enum table_form form)
