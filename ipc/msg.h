@@ -38,7 +38,7 @@
 #define MSG_STOP_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
-#define MSG_PROTOCOL_VERSION 2u
+#define MSG_PROTOCOL_VERSION 3u
 
 enum msg_field {
 	MSG_MODEL = 1,

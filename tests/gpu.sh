@@ -165,6 +165,7 @@ ops_programs()
 serve_programs()
 {
 	programs 'e2e/test_e2e_*' 'daemon/test_engine_*' 'model/test_model_*' 'model/test_graph_capture' \
+		'model/test_draft_*' 'model/test_eagle' 'model/test_speculation' 'bench/test_bench_speculation' \
 		'daemon/test_inputs' 'attention/test_kv_*' 'bench/test_bench' \
 		'kernels/test_cpu_ops_speculate*' 'kernels/test_cpu_ops_verify' 'kernels/test_cpu_ops_draft'
 }
@@ -286,11 +287,15 @@ watched()
 }
 
 # The draft of `speculation`, which the bench wants named where the model is.
-draft_folder() # shape
+draft_folder() # folder or shape
 {
 	local folder=$work/models/$1-eagle
-	[ -d "$folder" ] ||
-		"$build/examples/make-checkpoint" --shape "$1" --family eagle "$folder" >&2 || return
+	[ ! -d "$1-eagle" ] || { echo "$1-eagle"; return; }
+	if [ ! -d "$folder" ]; then
+		rm -rf "$folder.part"
+		"$build/examples/make-checkpoint" --shape "$1" --family eagle "$folder.part" >&2 || return
+		mv "$folder.part" "$folder"
+	fi
 	echo "$folder"
 }
 

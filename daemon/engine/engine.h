@@ -245,7 +245,7 @@ struct engine_speculation {
 	uint64_t n_rows, n_tokens;
 	uint64_t n_offered[ENGINE_DRAFTS_MAX], n_accepted[ENGINE_DRAFTS_MAX];
 	uint64_t n_draft_steps, draft_ns;
-	uint64_t n_undrafted[N_UNDRAFTED]; /* rows: verified none, and decoded a token */
+	uint64_t n_undrafted[N_UNDRAFTED]; /* rows launched that verify none and decode a token */
 };
 
 struct engine_model_facts {

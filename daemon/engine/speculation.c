@@ -59,7 +59,8 @@ void speculation_count_verified(
 	count(&runner->n_verified_tokens, taken);
 	for (uint32_t i = 0; i < n_offered; i++) {
 		count(&runner->n_offered[i], 1);
-		count(&runner->n_accepted[i], i < n_held);
+		/* seen by nobody who does not see the offer, too */
+		atomic_fetch_add_explicit(&runner->n_accepted[i], i < n_held, memory_order_release);
 	}
 	if (atomic_fetch_add_explicit(&runner->n_verified, 1, memory_order_relaxed) + 1 == JUDGED_ROWS)
 		judge(runner);
@@ -75,8 +76,8 @@ struct engine_speculation speculation_facts(const struct runner *runner)
 	};
 
 	for (unsigned i = 0; i < SPECULATE_MAX; i++) {
+		ret.n_accepted[i] = atomic_load_explicit(&runner->n_accepted[i], memory_order_acquire);
 		ret.n_offered[i] = value(&runner->n_offered[i]);
-		ret.n_accepted[i] = value(&runner->n_accepted[i]);
 	}
 	for (unsigned i = 0; i < N_UNDRAFTED; i++)
 		ret.n_undrafted[i] = value(&runner->n_undrafted[i]);

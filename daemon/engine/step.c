@@ -16,7 +16,8 @@
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
  *	of it and 1 completion more, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, one sleep of the engine's own (idle.c), and behind a step whose length
+ *	  client that sleeps, a line of the log once in a model's life that its draft is of no use or its
+ *	  graphs too narrow, one sleep of the engine's own (idle.c), and behind a step whose length
  *	  nobody knows an event and, on the stream beside the lane, a wait and a host function
  *
  * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token

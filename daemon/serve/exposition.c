@@ -267,7 +267,7 @@ static void collect_undrafted(const struct engine *engine, struct metrics *metri
 		engine_model_facts(engine, model, &facts);
 		for (unsigned i = 0; i < N_UNDRAFTED && facts.n_drafts; i++)
 			metrics_add_labelled(metrics, METRIC_COUNTER, "mimeo_undrafted_rows_total",
-				"Rows that decoded a token without guesses where the model has a draft, "
+				"Rows launched to decode a token without guesses where the model has a draft, "
 				"by reason",
 				LABELS({"model", facts.name}, {"reason", reasons[i]}),
 				(double)facts.speculation.n_undrafted[i]);

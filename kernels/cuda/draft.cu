@@ -13,8 +13,9 @@
  * of the first reads: blocks of a launch do not wait for one another.
  *
  * What both leave is what rope_and_cache and attention may read ahead of their wait (cuda.h), so
- * both say that the inputs are written: a draft's forward behind one of them in the same graph
- * waits. One that is ahead of draft_advance in a graph of its own does not need to.
+ * both say that the inputs are written. As the engine has it nobody waits for that: draft_begin is
+ * launched ahead of the draft's graphs, and draft_advance ends each. A forward behind one of them in
+ * the same graph waits.
  */
 
 #include "kernels/cuda/sample_team.cuh"

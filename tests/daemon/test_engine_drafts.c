@@ -160,6 +160,18 @@ static void test_request_without_speculation_verifies_nothing(void **state)
 	tear_down(&f);
 }
 
+/* On a GPU what is behind the end token may differ, and so how many verifications it takes. */
+static void assert_verified_twice(
+	const struct engine_speculation *alone, struct engine_speculation both)
+{
+	if (!test_on_cuda()) {
+		assert_int_equal(both.n_rows, 2 * alone->n_rows);
+		assert_int_equal(both.n_tokens, 2 * alone->n_tokens);
+	}
+	assert_true(both.n_rows > alone->n_rows);
+	assert_in_range(both.n_tokens, both.n_rows, both.n_rows * (1 + K));
+}
+
 static void test_requests_with_and_without_speculation_share_steps(void **state)
 {
 	static const enum graph_mode modes[] = {GRAPH_FULL_AND_PIECEWISE, GRAPH_PIECEWISE, GRAPH_NONE};
@@ -184,9 +196,7 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 		for (uint32_t i = 0; i < N_TEXTS; i++)
 			check(&f, &requests[i], i);
 		/* what the one verified is what it verified alone */
-		assert_true(test_on_cuda() || facts_of(&f).speculation.n_rows == 2 * alone.n_rows);
-		assert_true(test_on_cuda() ||
-			facts_of(&f).speculation.n_tokens == 2 * alone.n_tokens);
+		assert_verified_twice(&alone, facts_of(&f).speculation);
 		assert_true(facts_of(&f).n_steps - n_before < n_plain + 8);
 		tear_down(&f);
 	}

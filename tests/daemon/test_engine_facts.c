@@ -193,6 +193,7 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 		assert_int_equal(of[0].n > 0 && of[1].n > 0, modes[m] != GRAPH_NONE);
 		assert_int_equal(of[2].n > 0, modes[m] == GRAPH_FULL_AND_PIECEWISE);
 		assert_int_equal(all.n, of[0].n + of[1].n + of[2].n);
+		assert_int_equal(!all.bytes, !all.n);
 		assert_int_equal(facts.n_graphs, all.n);
 		assert_int_equal(facts.n_ready, all.n_ready);
 		assert_int_equal(facts.n_ready, facts.n_graphs);

@@ -154,7 +154,7 @@ int main(void)
 	};
 
 	static const struct test_cpu_only only[] = {
-		{"test_device_lost_in_an_op", "the cpu device alone counts an op's runs"},
+		{"test_device_lost_in_an_op", "each loss of a CUDA context takes a process of its own: engine_fault has those"},
 	};
 
 	return TEST_RUN_GROUP("engine speculation under load", tests, only, NULL, NULL);

@@ -295,7 +295,7 @@ static void test_other_version_is_told_both_versions(void **state)
 	hello.version = 99;
 	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_VERSION);
 	assert_string_equal(
-		client.welcome.text, "the client speaks protocol version 99, the daemon 2");
+		client.welcome.text, "the client speaks protocol version 99, the daemon 3");
 	expect_closed(client.fd);
 	client_close(&client);
 }
