@@ -17,6 +17,7 @@
 
 #include "kernels/cpu/slots.h"
 #include "kernels/ops.h"
+#include "kernels/speculation.h"
 
 #define NOISE_GAMMA UINT64_C(0x9e3779b97f4a7c15)
 #define LN2 0.693147180559945309
@@ -138,20 +139,6 @@ static inline int32_t sampled_slot(const struct step_inputs *in, uint32_t r)
 	return slot_exists(in, in->row_slot[r]) && ((uint32_t)in->row_flags[r] & ROW_SAMPLE)
 		       ? in->row_slot[r]
 		       : -1;
-}
-
-/* ---- what the ops of speculation ask of their inputs ---- */
-
-static inline bool speculation_fits(const struct step_inputs *in)
-{
-	if (!in->max_drafts || in->max_drafts >= in->max_tokens || in->max_tokens > INT32_MAX)
-		return false;
-	if (!in->max_rows || !in->max_slots || !in->max_pages || !in->page_tokens)
-		return false;
-	if (!in->vocab_size || in->vocab_size > INT32_MAX || !in->row_slot || !in->row_flags)
-		return false;
-	return in->slot_sampling && in->slot_last_token && in->slot_length && in->slot_n_drafts &&
-	       in->slot_drafts && in->slot_draft_logits;
 }
 
 #endif

@@ -15,6 +15,7 @@
  */
 
 #include "kernels/cuda/sample_filter.cuh"
+#include "kernels/speculation.h"
 
 enum { TEAM_PARTS = 8, TEAM_MAX = TEAM_PARTS };
 /* A verification has two distributions, the target's and the draft's. */
@@ -138,19 +139,6 @@ __device__ static int32_t team_draw(const struct team &team, const struct sample
 }
 
 /* ---- host ---- */
-
-/* What the ops of speculation ask of the step's inputs. */
-static inline bool speculation_fits(const struct step_inputs *in)
-{
-	if (!in->max_drafts || in->max_drafts >= in->max_tokens || in->max_tokens > INT32_MAX)
-		return false;
-	if (!in->max_rows || !in->max_slots || !in->max_pages || !in->page_tokens)
-		return false;
-	if (!in->vocab_size || in->vocab_size > INT32_MAX || !in->row_slot || !in->row_flags)
-		return false;
-	return in->slot_sampling && in->slot_last_token && in->slot_length && in->slot_n_drafts &&
-	       in->slot_drafts && in->slot_draft_logits;
-}
 
 struct teams {
 	struct exchange *exchanges; /* [max_rows] */

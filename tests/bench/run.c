@@ -20,6 +20,21 @@ int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
 	return WEXITSTATUS(status);
 }
 
+void run_in_folder(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
+{
+	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048];
+	const char *build = getenv("MIMEO_BUILD");
+
+	assert_non_null(mkdtemp(folder));
+	snprintf(command, sizeof(command),
+		"TMPDIR=%s '%s/daemon/mimeo-bench' %s %s; echo \"status $?\"; rmdir %s && echo empty",
+		folder, build ? build : ".", arguments, outputs, folder);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	pclose(pipe);
+}
+
 void run_shipped(const char *arguments, char output[OUTPUT_MAX])
 {
 	const char *source = getenv("MIMEO_SOURCE");

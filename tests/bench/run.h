@@ -22,6 +22,9 @@
 
 /* Run it with these arguments: its exit status, and what it wrote to both outputs or to one. */
 int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX]);
+/* Run it with what it makes in a folder of its own, outputs redirected as they say: what it wrote there, then
+ * "status N", then "empty" if nothing is left in the folder. */
+void run_in_folder(const char *arguments, const char *outputs, char output[OUTPUT_MAX]);
 /* A bench of the shipped model, which must succeed. */
 void run_shipped(const char *arguments, char output[OUTPUT_MAX]);
 /* The rows that it writes as JSON; of the shipped model, or of one that make-checkpoint makes for the run. */

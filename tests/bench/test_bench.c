@@ -271,19 +271,11 @@ static void test_buffer_has_calls_steps_and_gaps_beside_their_floors(void **stat
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
-	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
-	const char *build = getenv("MIMEO_BUILD");
+	char output[OUTPUT_MAX];
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
-	snprintf(command, sizeof(command),
-		"TMPDIR=%s '%s/daemon/mimeo-bench' --device cpu --shape tiny decode --batches 1 "
-		"--contexts 16 --count 2 >/dev/null 2>&1; echo \"status $?\"; rmdir %s && echo empty",
-		folder, build ? build : ".", folder);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	pclose(pipe);
+	run_in_folder("--device cpu --shape tiny decode --batches 1 --contexts 16 --count 2",
+		">/dev/null 2>&1", output);
 	assert_string_equal(output, "status 0\nempty\n");
 }
 

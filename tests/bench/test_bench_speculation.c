@@ -96,20 +96,11 @@ static void test_nodes_are_those_of_all_graphs_of_a_step(void **state)
 /* With its draft, and where both were made in is empty again. */
 static void test_shape_has_a_draft_made_that_goes_with_the_run(void **state)
 {
-	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
-	const char *build = getenv("MIMEO_BUILD");
+	char output[OUTPUT_MAX];
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
-	snprintf(command, sizeof(command),
-		"TMPDIR=%s '%s/daemon/mimeo-bench' --device cpu --shape tiny speculation "
-		"--processes 1 --tokens 20 --draft-tokens 2 2>&1; echo \"status $?\"; rmdir %s && "
-		"echo empty",
-		folder, build ? build : ".", folder);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	pclose(pipe);
+	run_in_folder("--device cpu --shape tiny speculation --processes 1 --tokens 20 --draft-tokens 2",
+		"2>&1", output);
 	assert_non_null(strstr(output, "BREAK-EVEN"));
 	assert_non_null(strstr(output, "weights are random"));
 	assert_non_null(strstr(output, "\nstatus 0\nempty\n"));
