@@ -220,3 +220,10 @@ void await_sessions(struct harness *harness, uint64_t n)
 {
 	await_count(harness, "status", "sessions", n);
 }
+
+void expect_text(const struct answer *answer, size_t row, const char *key, const char *text)
+{
+	char buffer[256];
+
+	assert_string_equal(answer_text(answer, row, key, buffer, sizeof(buffer)), text);
+}

@@ -63,6 +63,8 @@ void expect_closed(int fd);
 int operator_connect(struct harness *harness);
 /* One request on a connection of its own. */
 struct answer *operator_ask(struct harness *harness, const char *op, const uint64_t *session);
+/* What a row of the answer has under that key, as text. */
+void expect_text(const struct answer *answer, size_t row, const char *key, const char *text);
 /* Ask until the first row's key has that value. */
 void await_count(struct harness *harness, const char *op, const char *key, uint64_t value);
 void await_sessions(struct harness *harness, uint64_t n);

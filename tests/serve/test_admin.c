@@ -32,28 +32,10 @@ static int setup_large(void **state)
 	return 0;
 }
 
-static int setup_short_drain(void **state)
-{
-	struct harness *harness = harness_new();
-
-	harness->options.drain_timeout_s = 1;
-	harness->options.handshake_timeout_ms = 50; /* and so a fine tick */
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
 static int teardown(void **state)
 {
 	harness_free(*state);
 	return 0;
-}
-
-static void expect_text(const struct answer *answer, size_t row, const char *key, const char *text)
-{
-	char buffer[256];
-
-	assert_string_equal(answer_text(answer, row, key, buffer, sizeof(buffer)), text);
 }
 
 /* ---- listings ---- */
@@ -516,187 +498,6 @@ static void test_kill_of_no_session_says_so(void **state)
 	answer_free(answer);
 }
 
-/* ---- the end ---- */
-
-static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
-{
-	struct harness *harness = *state;
-	struct msg_hello hello = client_hello();
-	struct client client, late;
-
-	assert_int_equal(client_attach(harness, &client, &hello), 0);
-	await_sessions(harness, 1);
-	fake_engine_set_in_flight(harness->engine, 2);
-	int fd = operator_connect(harness);
-	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
-	struct answer *answer;
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_string_equal(answer->text, "draining: 2 requests in flight");
-	answer_free(answer);
-
-	assert_int_equal(client_attach(harness, &late, &hello), STATUS_E_DRAINING);
-	client_close(&late);
-	answer = operator_ask(harness, "status", NULL);
-	expect_text(answer, 0, "state", "draining");
-	assert_int_equal(answer_count(answer, 0, "sessions", 0), 1);
-	answer_free(answer);
-
-	fake_engine_set_in_flight(harness->engine, 0);
-	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
-	expect_closed(client.fd);
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, 0);
-	assert_string_equal(answer->text, "drained");
-	answer_free(answer);
-	assert_int_equal(harness_join(harness), SERVE_DRAINED);
-	expect_closed(fd);
-	assert_int_equal(access(harness->socket, F_OK), -1);
-	close(fd);
-	client_close(&client);
-}
-
-static void test_signal_drains(void **state)
-{
-	struct harness *harness = *state;
-	struct msg_hello hello = client_hello();
-	struct client client;
-
-	assert_int_equal(client_attach(harness, &client, &hello), 0);
-	assert_int_equal(kill(getpid(), SIGTERM), 0);
-	expect_closed(client.fd);
-	assert_int_equal(harness_join(harness), SERVE_DRAINED);
-	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
-	client_close(&client);
-}
-
-static void test_second_signal_ends_at_once(void **state)
-{
-	struct harness *harness = *state;
-
-	fake_engine_set_in_flight(harness->engine, 2);
-	assert_int_equal(kill(getpid(), SIGTERM), 0);
-	struct answer *answer;
-	do {
-		answer = operator_ask(harness, "status", NULL);
-		char buffer[16];
-		bool draining = strcmp(answer_text(answer, 0, "state", buffer, sizeof(buffer)),
-					"draining") == 0;
-
-		answer_free(answer);
-		if (draining)
-			break;
-	} while (true);
-	assert_int_equal(kill(getpid(), SIGTERM), 0);
-	assert_int_equal(harness_join(harness), SERVE_DRAINED);
-	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
-}
-
-static int setup_endless_drain(void **state)
-{
-	struct harness *harness = harness_new();
-
-	harness->options.drain_timeout_s = 0;
-	harness->options.handshake_timeout_ms = 40; /* a tick every 10 ms */
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static void test_drain_timeout_of_0_waits_without_limit(void **state)
-{
-	struct harness *harness = *state;
-	struct client silent;
-
-	fake_engine_set_in_flight(harness->engine, 2);
-	struct answer *answer = operator_ask(harness, "drain", NULL);
-	answer_free(answer);
-	/* Ticks have passed when a client that says nothing has been closed. */
-	for (unsigned i = 0; i < 3; i++) {
-		silent = (struct client){.fd = client_connect(harness)};
-		expect_closed(silent.fd);
-		client_close(&silent);
-	}
-	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
-	fake_engine_set_in_flight(harness->engine, 0);
-	fake_engine_report(harness->engine, ENGINE_DRAINED, NULL, "");
-	assert_int_equal(harness_join(harness), SERVE_DRAINED);
-}
-
-static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
-{
-	struct harness *harness = *state;
-
-	fake_engine_set_in_flight(harness->engine, 2);
-	int fd = operator_connect(harness);
-	struct answer *answer;
-	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	answer_free(answer);
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_DRAINING);
-	assert_non_null(strstr(answer->text, "cut off"));
-	answer_free(answer);
-	close(fd);
-	assert_int_equal(harness_join(harness), SERVE_CUT_OFF);
-	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
-}
-
-static void test_drain_that_loses_the_device_says_so(void **state)
-{
-	struct harness *harness = *state;
-	struct answer *answer;
-
-	fake_engine_set_in_flight(harness->engine, 2);
-	int fd = operator_connect(harness);
-	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	answer_free(answer);
-	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
-	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_DEVICE_LOST);
-	answer_free(answer);
-	close(fd);
-	assert_int_equal(harness_join(harness), SERVE_DEVICE_LOST);
-}
-
-static void test_lost_device_detaches_all_and_has_its_own_result(void **state)
-{
-	struct harness *harness = *state;
-	struct msg_hello hello = client_hello();
-	struct client client;
-
-	assert_int_equal(client_attach(harness, &client, &hello), 0);
-	await_sessions(harness, 1);
-	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
-	expect_closed(client.fd);
-	assert_int_equal(harness_join(harness), SERVE_DEVICE_LOST);
-	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
-	client_close(&client);
-}
-
-/* Between the loss and the end of the process, which the engine's last words take. */
-static void test_status_and_metrics_tell_of_a_lost_device(void **state)
-{
-	struct harness *harness = *state;
-
-	fake_engine_set_device_condition(harness->engine, DEVICE_E_ILLEGAL_ADDRESS);
-	struct answer *answer = operator_ask(harness, "status", NULL);
-	expect_text(answer, 0, "state", "failed");
-	answer_free(answer);
-	answer = operator_ask(harness, "metrics", NULL);
-	assert_non_null(strstr(answer->text, "\nmimeo_device_healthy 0\n"));
-	answer_free(answer);
-}
-
-static void test_second_daemon_on_a_live_socket_is_refused(void **state)
-{
-	struct harness *harness = *state;
-	int lock_fd;
-
-	assert_int_equal(socket_lock(harness->socket, &lock_fd), -EADDRINUSE);
-	await_sessions(harness, 0);
-}
-
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -724,15 +525,6 @@ int main(void)
 		T(test_operators_beyond_16_are_turned_away),
 		T(test_kill_closes_that_session),
 		T(test_kill_of_no_session_says_so),
-		T(test_drain_refuses_clients_until_nothing_is_in_flight),
-		T(test_signal_drains),
-		T(test_second_signal_ends_at_once),
-		T_IN(test_drain_that_takes_too_long_aborts_with_draining, setup_short_drain),
-		T_IN(test_drain_timeout_of_0_waits_without_limit, setup_endless_drain),
-		T(test_drain_that_loses_the_device_says_so),
-		T(test_lost_device_detaches_all_and_has_its_own_result),
-		T(test_status_and_metrics_tell_of_a_lost_device),
-		T(test_second_daemon_on_a_live_socket_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
