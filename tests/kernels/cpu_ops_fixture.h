@@ -191,4 +191,13 @@ static inline void assert_close(double got, double want, double tolerance)
 		fail_msg("got %.9g, want %.9g within %.3g", got, want, tolerance);
 }
 
+static inline double norm_scale(const float *x, uint32_t n, float eps)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += (double)x[i] * (double)x[i];
+	return 1 / sqrt(sum / n + (double)eps);
+}
+
 #endif

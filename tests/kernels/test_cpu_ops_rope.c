@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/* Rope, and the caching of keys and values at their slots. */
+#include "tests/kernels/cpu_ops_fixture.h"
+
+#include <sys/mman.h>
+
+#define F(buffer) ((float *)(buffer).data)
+
+enum { ROPE_TOKENS = 11, ROPE_POSITIONS = 50, ROPE_PAGES = 6, PAGE_TOKENS = 5 };
+
+struct rope_case {
+	uint32_t n_heads, n_kv_heads, head_dim;
+	bool normed;
+	enum dtype norm_dtype;
+};
+
+struct rope {
+	struct op_rope_and_cache args;
+	struct buffer qkv, before, positions, slots, cos_sin, kv, q_norm, k_norm;
+	size_t stride;
+};
+
+static void rope_init(struct rope *rope, const struct rope_case *c)
+{
+	size_t kv_floats = (size_t)ROPE_PAGES * 2 * PAGE_TOKENS * c->n_kv_heads * c->head_dim;
+
+	rope->stride = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+	rope->qkv = random_floats(ROPE_TOKENS * rope->stride);
+	rope->before = buffer_new(rope->qkv.bytes);
+	memcpy(rope->before.data, rope->qkv.data, rope->qkv.bytes);
+	rope->positions = buffer_new(ROPE_TOKENS * 4);
+	rope->slots = buffer_new(ROPE_TOKENS * 4);
+	rope->cos_sin = random_floats((size_t)ROPE_POSITIONS * c->head_dim);
+	rope->kv = buffer_new(kv_floats * sizeof(float));
+	rope->args = (struct op_rope_and_cache){
+		.qkv = rope->qkv.data,
+		.positions = rope->positions.data,
+		.slot_mapping = rope->slots.data,
+		.cos_sin = rope->cos_sin.data,
+		.max_positions = ROPE_POSITIONS,
+		.eps = 1e-6f,
+		.kv = rope->kv.data,
+		.n_tokens = ROPE_TOKENS,
+		.n_heads = c->n_heads,
+		.n_kv_heads = c->n_kv_heads,
+		.head_dim = c->head_dim,
+		.page_tokens = PAGE_TOKENS,
+	};
+	rope->q_norm = random_weight(&rope->args.q_norm, c->norm_dtype, 1, c->head_dim);
+	rope->k_norm = random_weight(&rope->args.k_norm, c->norm_dtype, 1, c->head_dim);
+	if (!c->normed)
+		rope->args.q_norm.data = rope->args.k_norm.data = NULL;
+	/* Distinct slots in no order; every third token has none. */
+	for (int32_t t = 0; t < ROPE_TOKENS; t++) {
+		((int32_t *)rope->positions.data)[t] = (int32_t)random_below(ROPE_POSITIONS);
+		((int32_t *)rope->slots.data)[t] =
+			t % 3 == 2 ? -1 : (t * 7 + 4) % (ROPE_PAGES * PAGE_TOKENS);
+	}
+}
+
+static void rope_deinit(struct rope *rope)
+{
+	buffer_free(&rope->qkv);
+	buffer_free(&rope->before);
+	buffer_free(&rope->positions);
+	buffer_free(&rope->slots);
+	buffer_free(&rope->cos_sin);
+	buffer_free(&rope->kv);
+	buffer_free(&rope->q_norm);
+	buffer_free(&rope->k_norm);
+}
+
+/* Element i of a head, normed and turned by the angle of its pair. */
+static double rotated(const struct op_rope_and_cache *a, const float *head,
+	const struct weight *norm, int32_t position, uint32_t i)
+{
+	uint32_t half = a->head_dim / 2, pair = i % half;
+	double scale = norm->data ? norm_scale(head, a->head_dim, a->eps) : 1;
+	double lower = (double)head[pair] * scale, upper = (double)head[pair + half] * scale;
+	double c, s;
+
+	position = position < 0 ? 0 : position >= ROPE_POSITIONS ? ROPE_POSITIONS - 1 : position;
+	c = (double)a->cos_sin[(size_t)position * a->head_dim + pair];
+	s = (double)a->cos_sin[(size_t)position * a->head_dim + half + pair];
+	if (norm->data) {
+		lower *= weight_at(norm, 0, pair);
+		upper *= weight_at(norm, 0, pair + half);
+	}
+	return i < half ? lower * c - upper * s : upper * c + lower * s;
+}
+
+/* q in place, k and v in the cache where a slot names the place, and poison everywhere else. */
+static void rope_check(const struct rope *rope)
+{
+	const struct op_rope_and_cache *a = &rope->args;
+	size_t row = (size_t)a->n_kv_heads * a->head_dim;
+
+	for (uint32_t t = 0; t < ROPE_TOKENS; t++) {
+		const float *before = F(rope->before) + t * rope->stride;
+
+		for (uint32_t i = 0; i < a->n_heads * a->head_dim; i++)
+			assert_close((double)F(rope->qkv)[t * rope->stride + i],
+				rotated(a, before + i / a->head_dim * a->head_dim, &a->q_norm,
+					a->positions[t], i % a->head_dim),
+				1e-5);
+	}
+	for (uint32_t slot = 0; slot < ROPE_PAGES * PAGE_TOKENS; slot++) {
+		size_t page = slot / PAGE_TOKENS, offset = slot % PAGE_TOKENS;
+		const float *k = F(rope->kv) + (page * 2 * PAGE_TOKENS + offset) * row;
+		const float *v = F(rope->kv) + ((page * 2 + 1) * PAGE_TOKENS + offset) * row;
+		const float *from = NULL;
+		int32_t position = 0;
+
+		for (uint32_t t = 0; t < ROPE_TOKENS; t++)
+			if (a->slot_mapping[t] == (int32_t)slot) {
+				from = F(rope->before) + t * rope->stride +
+				       (size_t)a->n_heads * a->head_dim;
+				position = a->positions[t];
+			}
+		for (uint32_t i = 0; i < row; i++) {
+			if (!from) {
+				assert_true(isnan(k[i]) && isnan(v[i]));
+				continue;
+			}
+			assert_close((double)k[i],
+				rotated(a, from + i / a->head_dim * a->head_dim, &a->k_norm,
+					position, i % a->head_dim),
+				1e-5);
+			assert_true(v[i] == from[row + i]);
+		}
+	}
+}
+
+static void test_rope_turns_q_and_caches_k_and_v_at_their_slots_only(void **state)
+{
+	static const struct rope_case cases[] = {
+		{4, 2, 64, false, DTYPE_F32},
+		{1, 1, 2, false, DTYPE_F32},
+		{6, 2, 10, true, DTYPE_BF16},
+		{8, 8, 16, true, DTYPE_F16},
+		{5, 1, 128, true, DTYPE_F32},
+	};
+
+	(void)state;
+	random_state = 20;
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		struct rope rope;
+
+		rope_init(&rope, &cases[i]);
+		RUN(rope_and_cache, &rope.args);
+		rope_check(&rope);
+		rope_deinit(&rope);
+	}
+}
+
+static void test_rope_without_slots_writes_no_page(void **state)
+{
+	struct rope rope;
+
+	(void)state;
+	random_state = 21;
+	rope_init(&rope, &(struct rope_case){2, 2, 8, true, DTYPE_F32});
+	for (int t = 0; t < ROPE_TOKENS; t++)
+		((int32_t *)rope.slots.data)[t] = t % 2 ? -1 : INT32_MIN;
+	RUN(rope_and_cache, &rope.args);
+	for (size_t i = 0; i < rope.kv.bytes; i++)
+		assert_int_equal(((uint8_t *)rope.kv.data)[i], 0xff);
+	rope_deinit(&rope);
+}
+
+static void test_rope_clamps_positions(void **state)
+{
+	struct rope rope;
+
+	(void)state;
+	random_state = 22;
+	rope_init(&rope, &(struct rope_case){2, 1, 8, false, DTYPE_F32});
+	((int32_t *)rope.positions.data)[0] = -1;
+	((int32_t *)rope.positions.data)[1] = ROPE_POSITIONS;
+	((int32_t *)rope.positions.data)[2] = INT32_MAX;
+	((int32_t *)rope.positions.data)[3] = INT32_MIN;
+	RUN(rope_and_cache, &rope.args);
+	rope_check(&rope);
+	rope_deinit(&rope);
+}
+
+static void test_rope_reaches_slots_beyond_2_32_elements(void **state)
+{
+	enum { DIM = 64, SLOT = 40000003 };
+	size_t bytes = ((size_t)SLOT / 16 + 1) * 2 * 16 * DIM * sizeof(float);
+	float *kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct buffer qkv = random_floats(3 * DIM), cos_sin = random_floats(DIM);
+	int32_t position = 0, slot = SLOT;
+	struct op_rope_and_cache a = {
+		.qkv = qkv.data,
+		.positions = &position,
+		.slot_mapping = &slot,
+		.cos_sin = cos_sin.data,
+		.max_positions = 1,
+		.kv = kv,
+		.n_tokens = 1,
+		.n_heads = 1,
+		.n_kv_heads = 1,
+		.head_dim = DIM,
+		.page_tokens = 16,
+	};
+
+	(void)state;
+	assert_ptr_not_equal(kv, MAP_FAILED);
+	RUN(rope_and_cache, &a);
+	assert_memory_equal(kv + ((size_t)SLOT / 16 * 2 * 16 + 16 + SLOT % 16) * DIM,
+		F(qkv) + 2 * DIM, DIM * sizeof(float));
+	munmap(kv, bytes);
+	buffer_free(&qkv);
+	buffer_free(&cos_sin);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_rope_turns_q_and_caches_k_and_v_at_their_slots_only),
+		cmocka_unit_test(test_rope_without_slots_writes_no_page),
+		cmocka_unit_test(test_rope_clamps_positions),
+		cmocka_unit_test(test_rope_reaches_slots_beyond_2_32_elements),
+	};
+
+	return cmocka_run_group_tests_name("cpu ops: rope", tests, group_setup, group_teardown);
+}
