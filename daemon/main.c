@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "daemon/interrupt.h"
-#include "daemon/log.h"
-#include "daemon/options.h"
-#include "daemon/startup.h"
+#include "daemon/startup/interrupt.h"
+#include "daemon/output/log.h"
+#include "daemon/config/options.h"
+#include "daemon/startup/startup.h"
 
 static int run(const struct config *config)
 {

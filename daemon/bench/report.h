@@ -10,7 +10,7 @@
 #include "daemon/bench/probe.h"
 #include "daemon/bench/spawn.h"
 #include "daemon/bench/stats.h"
-#include "daemon/table.h"
+#include "daemon/output/table.h"
 
 #define REPORT_ROWS_MAX 32
 /* In place of the floor's name, where a bench went without. */

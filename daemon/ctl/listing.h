@@ -5,7 +5,7 @@
 /* Which columns a listing has, and its table from a reply. */
 
 #include "daemon/ctl/ask.h"
-#include "daemon/table.h"
+#include "daemon/output/table.h"
 
 struct listing {
 	const char *op; /* as on the wire */

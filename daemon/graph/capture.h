@@ -29,7 +29,7 @@ struct graph_entry {
 	struct graph *graph;             /* FULL: the recording, kept to name its nodes */
 	struct graph_exec *exec;         /* FULL: NULL if it is not instantiated */
 	struct breakable pieces;         /* PIECEWISE */
-	/* The engine's alone, the latter ones those of engine/late.c. */
+	/* The engine's alone, the latter ones those of engine/lane/late.c. */
 	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
 	uint64_t told_ns;     /* of that up to where their tokens were there, ahead of a draft's part */
 	uint64_t last_launch; /* the last launched step that replays it */

@@ -8,7 +8,7 @@
 
 #include <mimeo/mimeo.h>
 
-#include "daemon/mask_text.h"
+#include "daemon/config/mask_text.h"
 
 enum run_exit {
 	RUN_OK = 0,

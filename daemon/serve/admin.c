@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "ipc/status.h"
 #include "ipc/wire_check.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "daemon/loop/loop.h"
 #include "ipc/clock.h"
 

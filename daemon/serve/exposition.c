@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "daemon/metrics.h"
+#include "daemon/output/metrics.h"
 #include "ipc/status.h"
 
 uint32_t count_open_fds(void)

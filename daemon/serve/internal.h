@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "daemon/loop/loop.h"
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/closer.h"

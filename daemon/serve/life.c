@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 #define STACK_BYTES (256u << 10)
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "ipc/status.h"
 
 /* The model's index, ENGINE_ALL for no name, or engine_n_models for one that there is not. */

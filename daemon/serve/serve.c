@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "ipc/clock.h"
 #include "ipc/status.h"
 

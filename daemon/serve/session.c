@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "ipc/doorbell.h"
 
 /* ---- the end of a session ---- */

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "tests/device_memory.h"
 
 enum { K = 4, N_TOKENS = 60 };

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "daemon/engine/engine.h"
-#include "daemon/startup.h"
+#include "daemon/startup/startup.h"
 #include "tests/device_memory.h"
 
 /* ---- linked in the place of the real ones ---- */

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/startup_model.h"
+#include "daemon/startup/startup_model.h"
 #include "kernels/ops.h"
 #include "tests/device_memory.h"
 

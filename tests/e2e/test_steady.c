@@ -34,8 +34,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "daemon/options.h"
-#include "daemon/startup.h"
+#include "daemon/config/options.h"
+#include "daemon/startup/startup.h"
 #include "tests/device.h"
 #include "tests/e2e/process.h"
 #include "tests/e2e/questions.h"

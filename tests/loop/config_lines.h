@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/config.h"
-#include "daemon/options.h"
+#include "daemon/config/config.h"
+#include "daemon/config/options.h"
 
 extern struct config_error error; /* of the last that was parsed */
 

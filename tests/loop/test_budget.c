@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/budget.h"
+#include "daemon/startup/budget.h"
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 #define SECOND UINT64_C(1000000000)
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/metrics.h"
-#include "daemon/table.h"
+#include "daemon/output/metrics.h"
+#include "daemon/output/table.h"
 
 static const struct table_column columns[] = {
 	{"name", "NAME", TABLE_TEXT},

@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 /* So many rows tell whether a draft is any good: of the first of their guesses one in HELD_LEAST holds. */
 #define JUDGED_ROWS 1000

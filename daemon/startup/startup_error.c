@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/startup_error.h"
+#include "daemon/startup/startup_error.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  * mirror of the arena; all checks and all later use are of the copies. Nothing in the arena is read
  * twice. Hot path: no allocation, no lock, no system call.
  */
-#include "daemon/engine/intake.h"
+#include "daemon/engine/requests/intake.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */

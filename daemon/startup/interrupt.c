@@ -3,7 +3,7 @@
  * A handler can write no log line, and the thread that it interrupts may hold anything: so it wakes
  * a thread that does nothing else.
  */
-#include "daemon/interrupt.h"
+#include "daemon/startup/interrupt.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/log.h"
-#include "daemon/startup.h"
+#include "daemon/output/log.h"
+#include "daemon/startup/startup.h"
 
 static sem_t wake;
 static pthread_t watcher;

@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #include "daemon/graph/mode.h"
-#include "daemon/log.h"
-#include "daemon/mask_text.h"
+#include "daemon/output/log.h"
+#include "daemon/config/mask_text.h"
 
 #define CONFIG_MODELS_MAX 32
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/table.h"
+#include "daemon/output/table.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/options.h"
+#include "daemon/config/options.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/table_format.h"
+#include "daemon/output/table_format.h"
 
 #include <inttypes.h>
 #include <math.h>

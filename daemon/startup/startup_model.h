@@ -9,11 +9,11 @@
  */
 
 #include "attention/attention.h"
-#include "daemon/budget.h"
-#include "daemon/config.h"
+#include "daemon/startup/budget.h"
+#include "daemon/config/config.h"
 #include "daemon/engine/engine.h"
 #include "daemon/model/model.h"
-#include "daemon/startup_error.h"
+#include "daemon/startup/startup_error.h"
 
 struct startup_model {
 	const struct config_model *options;

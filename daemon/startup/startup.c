@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/startup.h"
+#include "daemon/startup/startup.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/interrupt.h"
-#include "daemon/log.h"
-#include "daemon/progress.h"
+#include "daemon/startup/interrupt.h"
+#include "daemon/output/log.h"
+#include "daemon/startup/progress.h"
 #include "daemon/serve/serve.h"
-#include "daemon/startup_model.h"
+#include "daemon/startup/startup_model.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 

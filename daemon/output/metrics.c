@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/metrics.h"
+#include "daemon/output/metrics.h"
 
 #include <errno.h>
 #include <math.h>

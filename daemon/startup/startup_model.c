@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/startup_model.h"
+#include "daemon/startup/startup_model.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "attention/kv_cache.h"
-#include "daemon/log.h"
-#include "daemon/progress.h"
-#include "daemon/table_format.h"
+#include "daemon/output/log.h"
+#include "daemon/startup/progress.h"
+#include "daemon/output/table_format.h"
 
 /* ---- before its weights ---- */
 

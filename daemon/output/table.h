@@ -23,7 +23,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "daemon/table_format.h"
+#include "daemon/output/table_format.h"
 
 enum table_unit {
 	TABLE_TEXT,

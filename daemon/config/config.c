@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 
 #include <errno.h>
 #include <sched.h>

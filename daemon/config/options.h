@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 
 #define OPTIONS_DEFAULT_CONFIG "/etc/mimeo/mimeod.conf"
 #define OPTIONS_DONE 1 /* --help or --version was asked for and written */

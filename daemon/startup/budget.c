@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/budget.h"
+#include "daemon/startup/budget.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "daemon/table_format.h"
+#include "daemon/output/table_format.h"
 
 #define HOST_KV_BYTES_MAX (1ull << 30)
 

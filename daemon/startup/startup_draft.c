@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/startup_model.h"
+#include "daemon/startup/startup_model.h"
 
 #include <errno.h>
 
 #include "attention/kv_cache.h"
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "daemon/model/draft.h"
-#include "daemon/table_format.h"
+#include "daemon/output/table_format.h"
 #include "kernels/ops.h"
 
 /* Requests that bring a mask have no drafts; where all have one, nobody would. */

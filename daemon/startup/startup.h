@@ -8,8 +8,8 @@
  * budget; only then are weights read, graphs captured, and the engine started.
  */
 
-#include "daemon/config.h"
-#include "daemon/startup_error.h"
+#include "daemon/config/config.h"
+#include "daemon/startup/startup_error.h"
 
 /* Exit statuses of mimeod. */
 #define MIMEOD_EXIT_DONE 0        /* drained: everything that ran has finished */

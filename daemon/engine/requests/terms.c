@@ -3,7 +3,7 @@
  * The terms of a request, as decoded: sampling, deadline, drafts, places in device buffers, fence, mask.
  * Hot path: no allocation, no lock, no system call.
  */
-#include "daemon/engine/intake.h"
+#include "daemon/engine/requests/intake.h"
 
 #include <string.h>
 

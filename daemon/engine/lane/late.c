@@ -24,7 +24,7 @@
 #include <errno.h>
 #include <utlist.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 #define LATE_SHARE 4u
 #define RETRY_NS UINT64_C(1000000000)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/mask_text.h"
+#include "daemon/config/mask_text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -27,7 +27,7 @@
 
 #include <string.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 
 /* Pairs [from, to) touch no page twice, so that their copies may run in any order. */
 static uint32_t independent_run(const struct runner *runner, uint32_t from)

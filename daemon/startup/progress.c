@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/progress.h"
+#include "daemon/startup/progress.h"
 
 #include <stdio.h>
 #include <unistd.h>
 
-#include "daemon/log.h"
+#include "daemon/output/log.h"
 #include "ipc/clock.h"
 
 #define FIRST_NS 1000000000ull /* what takes less is not worth a line */

@@ -5,7 +5,7 @@
  * and lines without a word, and never mentions a section without keys. So the reader that feeds it
  * its lines counts them, refuses what would be cut, and takes the section's name itself.
  */
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 
 #include <errno.h>
 #include <ini.h>
