@@ -185,7 +185,7 @@ static void test_same_memory_imported_twice_is_one_import(void **state)
 	float got[N_ROWS * VOCAB];
 	assert_int_equal(pread(fd, got, sizeof(got), 4096 + 64), sizeof(got));
 	assert_memory_equal(got, expected.logits, sizeof(got));
-	assert_true(EVENTUALLY(daemon_count(*state, "buffer_bytes") == size));
+	assert_true(EVENTUALLY(daemon_count(*state, "buffer_bytes") == (int64_t)size));
 	assert_int_equal(mimeo_buffer_close(m, buffers[1]), 0);
 	assert_no_buffers(*state);
 	close(fd);
