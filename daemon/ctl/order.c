@@ -61,7 +61,7 @@ int order_await(int fd, struct answer **ret)
 
 	for (;;) {
 		struct answer *answer;
-		size_t n_orders;
+		size_t n_orders = 0;
 		int r = count_orders(fd, &n_orders);
 
 		if (r == 0)
