@@ -6,7 +6,7 @@
 #   tests/gpu.sh serve       whatever of the suite has a device, with MIMEO_DEVICE=cuda
 #   tests/gpu.sh sanitize    compute-sanitizer: memcheck and racecheck of the ops, memcheck of a short
 #                            serving run
-#   tests/gpu.sh bench       every bench of mimeo-bench, beside floors and targets
+#   tests/gpu.sh bench       every bench of mimeo-bench and bench-internals, beside floors and targets
 # In a source tree it builds first. Where what the build needs is not installed, MIMEO_BUILD names a
 # build folder made elsewhere; libraries that this machine lacks may lie in its lib/.
 #   MIMEO_BUILD (build-gpu)  MIMEO_DEVICE (cuda)  JOBS  LIMIT (450: seconds in all)
@@ -241,9 +241,11 @@ serving_under_memcheck()
 
 # ---- benches ----
 
-benches()
+bench_programs=(daemon/mimeo-bench tests/bench/bench-internals)
+
+benches() # program
 {
-	"$build/daemon/mimeo-bench" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
+	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
 }
 
 # What a bench is run with: models (a folder, or a shape that is made once), then its own options.
@@ -299,9 +301,10 @@ draft_folder() # folder or shape
 	echo "$folder"
 }
 
-run_bench() # bench, model
+run_bench() # program, bench, model
 {
-	local name folder draft=()
+	local program=$1 name folder draft=()
+	shift
 	name=$1-$(basename "$2")
 	echo "$1, $(basename "$2") ..."
 	folder=$(model_folder "$2") || { echo "  no model $2"; return; }
@@ -309,7 +312,7 @@ run_bench() # bench, model
 	if [ "$1" = speculation ]; then
 		draft=(--draft "$(draft_folder "$2")") || { echo "  no draft for $2"; return; }
 	fi
-	if watched "$build/daemon/mimeo-bench" --json --device "$MIMEO_DEVICE" --model "$folder" \
+	if watched "$build/$program" --json --device "$MIMEO_DEVICE" --model "$folder" \
 		${draft[@]+"${draft[@]}"} $(options_of "$1") "$1" >"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
 	else
@@ -321,16 +324,18 @@ run_bench() # bench, model
 # "null" stands for what is not measured yet.
 run_benches()
 {
-	local bench model plan=() one
-	for bench in $(benches); do
-		[[ $bench =~ ${ONLY-} ]] || continue
-		for model in $(models_of "$bench"); do
-			plan+=("$bench $model")
-			echo null >"$work/$bench-$(basename "$model").json"
+	local program bench model plan=() one
+	for program in "${bench_programs[@]}"; do
+		for bench in $(benches "$program"); do
+			[[ $bench =~ ${ONLY-} ]] || continue
+			for model in $(models_of "$bench"); do
+				plan+=("$program $bench $model")
+				echo null >"$work/$bench-$(basename "$model").json"
+			done
 		done
 	done
 	for one in ${plan[@]+"${plan[@]}"}; do
-		[ "$(left)" -le 5 ] || run_bench ${one%% *} "${one#* }"
+		[ "$(left)" -le 5 ] || run_bench $one
 	done
 }
 

@@ -49,15 +49,7 @@ struct bench_options {
 int bench_ring(const struct bench_options *options);
 int bench_attach(const struct bench_options *options);
 int bench_share(const struct bench_options *options);
-int bench_kill(const struct bench_options *options);
 int bench_decode(const struct bench_options *options);
-int bench_attention(const struct bench_options *options);
-int bench_gemm(const struct bench_options *options);
-int bench_experts(const struct bench_options *options);
-int bench_capture(const struct bench_options *options);
-int bench_gap(const struct bench_options *options);
-int bench_buffer(const struct bench_options *options);
-int bench_modes(const struct bench_options *options);
 int bench_speculation(const struct bench_options *options);
 
 #endif

@@ -9,37 +9,9 @@
 #include <string.h>
 
 #include "build-config.h"
-#include "daemon/bench/attention_mask.h"
-#include "daemon/bench/attention_mla.h"
 #include "daemon/bench/client.h"
 #include "daemon/bench/lane.h"
 #include "daemon/graph/speculate.h"
-
-static const struct bench benches[] = {
-	{"ring", "a null request there and back, spinning and asleep", bench_ring, false, false},
-	{"attach", "connect, handshake and first tokens of one more process", bench_attach, false,
-		false},
-	{"share", "N processes with a sequence each, against one loop in process", bench_share,
-		false, false},
-	{"gap", "idle time on the lane between decode steps, and the engine's time", bench_gap,
-		false, false},
-	{"kill", "how soon what a killed client had is back", bench_kill, false, false},
-	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, false,
-		false},
-	{"buffer", "device buffers: making, using and closing them", bench_buffer, false, false},
-	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager",
-		bench_modes, false, false},
-	{"speculation", "a load with a draft and without; what a step of each costs",
-		bench_speculation, false, false},
-	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
-		true, false},
-	{"attention", "a model's attention, decoding and on whole prompts", bench_attention, true,
-		true},
-	{"gemm", "a model's matrix products", bench_gemm, true, true},
-	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,
-		true, true},
-};
-#define N_BENCHES (sizeof(benches) / sizeof(benches[0]))
 
 enum {
 	OPT_SOCKET,
@@ -147,14 +119,13 @@ static const struct option_text {
 };
 #define N_OPTIONS (sizeof(texts) / sizeof(texts[0]))
 
-static void print_help(void)
+static void print_help(const struct program *program)
 {
 	char left[40];
 
-	printf("Usage: mimeo-bench [OPTION]... BENCH\n\n"
-	       "Measure what Mimeo costs, beside the floor that this machine sets.\n\n");
-	for (size_t i = 0; i < N_BENCHES; i++)
-		printf("  %-24s%s\n", benches[i].name, benches[i].help);
+	printf("Usage: %s [OPTION]... BENCH\n\n%s\n\n", program->name, program->purpose);
+	for (size_t i = 0; i < program->n_benches; i++)
+		printf("  %-24s%s\n", program->benches[i].name, program->benches[i].help);
 	printf("\n");
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		snprintf(left, sizeof(left), "--%s%s%s", texts[i].name,
@@ -259,7 +230,7 @@ int options_misuse(const char *format, ...)
 {
 	va_list arguments;
 
-	fprintf(stderr, "mimeo-bench: ");
+	fprintf(stderr, "%s: ", program_invocation_short_name);
 	va_start(arguments, format);
 	vfprintf(stderr, format, arguments);
 	va_end(arguments);
@@ -267,17 +238,18 @@ int options_misuse(const char *format, ...)
 	return EXIT_USAGE;
 }
 
-static const struct bench *find_bench(const char *name)
+static const struct bench *find_bench(const struct program *program, const char *name)
 {
-	for (size_t i = 0; i < N_BENCHES; i++) {
-		if (strcmp(benches[i].name, name) == 0)
-			return &benches[i];
+	for (size_t i = 0; i < program->n_benches; i++) {
+		if (strcmp(program->benches[i].name, name) == 0)
+			return &program->benches[i];
 	}
 	return NULL;
 }
 
 /* 0, EXIT_USAGE, or -1: there is nothing more to do. */
-static int parse(int argc, char **argv, struct bench_options *options, bool given[N_OPTIONS])
+static int parse(const struct program *program, int argc, char **argv, struct bench_options *options,
+	bool given[N_OPTIONS])
 {
 	struct option names[N_OPTIONS + 1] = {0};
 	int option, index;
@@ -289,9 +261,9 @@ static int parse(int argc, char **argv, struct bench_options *options, bool give
 		if (option == '?')
 			return EXIT_USAGE;
 		if (option == OPT_HELP)
-			print_help();
+			print_help(program);
 		if (option == OPT_VERSION)
-			printf("mimeo-bench %s\n", MIMEO_VERSION);
+			printf("%s %s\n", program->name, MIMEO_VERSION);
 		if (option == OPT_HELP || option == OPT_VERSION)
 			return -1;
 		given[option] = true;
@@ -334,23 +306,15 @@ static int check(
 		return options_misuse("--%s needs --socket", texts[OPT_NAME].name);
 	if (given[OPT_SHAPE] && given[OPT_MODEL])
 		return options_misuse("--shape does not go with --model");
-	struct bench_mask mask;
-	if (!bench_mask_parse(options->mask, &mask))
-		return options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
-			"documents:N and tree:N, N 1 or more, of trees 64 at most", options->mask);
-	if (bench->run == bench_attention && bench_is_mla(options) &&
-		(given[OPT_MASK] || given[OPT_PROMPTS]))
-		return options_misuse("--%s is not for latent attention",
-			texts[given[OPT_MASK] ? OPT_MASK : OPT_PROMPTS].name);
 	if (given[OPT_TEXT] && (given[OPT_PROMPT] || !*options->text))
 		return options_misuse(given[OPT_PROMPT] ? "--text does not go with --prompt"
 							: "--text is empty");
-	if (bench->run == bench_speculation && given[OPT_MODEL] != given[OPT_DRAFT] &&
+	if (strcmp(bench->name, "speculation") == 0 && given[OPT_MODEL] != given[OPT_DRAFT] &&
 		!given[OPT_SHAPE])
 		return options_misuse("--%s needs --%s: a draft is made for one model",
 			texts[given[OPT_MODEL] ? OPT_MODEL : OPT_DRAFT].name,
 			texts[given[OPT_MODEL] ? OPT_DRAFT : OPT_MODEL].name);
-	bool has_lane = bench->run == bench_decode || bench->run == bench_modes;
+	bool has_lane = strcmp(bench->name, "decode") == 0 || strcmp(bench->name, "modes") == 0;
 	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
 		if (options->batches[i] > LANE_ROWS_MAX)
 			return options_misuse("--batches %u: a step has %u rows at most",
@@ -391,7 +355,8 @@ static void fill_speculation(struct bench_options *o, const bool given[N_OPTIONS
 		o->prompt = (uint32_t)strlen(o->text) + 1;
 }
 
-int options_read(int argc, char **argv, struct bench_options *ret, const struct bench **ret_bench)
+int options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
+	const struct bench **ret_bench)
 {
 	bool given[N_OPTIONS] = {false};
 
@@ -410,20 +375,21 @@ int options_read(int argc, char **argv, struct bench_options *ret, const struct 
 		.contexts = {1024},
 		.n_contexts = 1,
 	};
-	int r = parse(argc, argv, ret, given);
+	int r = parse(program, argc, argv, ret, given);
 	if (r != 0)
 		return r;
-	const struct bench *bench = optind < argc ? find_bench(argv[optind]) : NULL;
+	const struct bench *bench = optind < argc ? find_bench(program, argv[optind]) : NULL;
 	if (!bench)
 		return optind < argc ? options_misuse("there is no bench \"%s\"", argv[optind])
 				     : options_misuse("no bench is named");
 	if (optind + 1 < argc)
 		return options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
 	*ret_bench = bench;
-	if (bench->run == bench_modes)
+	if (strcmp(bench->name, "modes") == 0)
 		fill_modes(ret, given);
-	if (bench->run == bench_speculation)
+	if (strcmp(bench->name, "speculation") == 0)
 		fill_speculation(ret, given);
 	ret->model_named = given[OPT_MODEL] || given[OPT_SHAPE];
-	return check(bench, ret, given);
+	r = check(bench, ret, given);
+	return r == 0 && program->check ? program->check(bench, ret) : r;
 }

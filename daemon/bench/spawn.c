@@ -49,7 +49,7 @@ static const char *find(const char *const *places, char *path, size_t size)
 
 const char *spawn_find_mimeod(char *path, size_t size)
 {
-	static const char *const places[] = {"^mimeod", "^../mimeod", "^../sbin/mimeod", NULL};
+	static const char *const places[] = {"^mimeod", "^../../daemon/mimeod", "^../sbin/mimeod", NULL};
 
 	return find(places, path, size);
 }
@@ -57,7 +57,7 @@ const char *spawn_find_mimeod(char *path, size_t size)
 const char *spawn_find_make_checkpoint(char *path, size_t size)
 {
 	static const char *const places[] = {
-		"^../examples/make-checkpoint", "^../libexec/mimeo/make-checkpoint",
+		"^../examples/make-checkpoint", "^../../examples/make-checkpoint", "^../libexec/mimeo/make-checkpoint",
 		"^make-checkpoint", NULL};
 
 	return find(places, path, size);

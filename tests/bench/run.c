@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/bench/run.h"
 
+const char *bench_program = "daemon/mimeo-bench";
+
 int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
 {
 	const char *build = getenv("MIMEO_BUILD");
@@ -9,7 +11,7 @@ int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
 	FILE *pipe;
 	int status;
 
-	snprintf(command, sizeof(command), "'%s/daemon/mimeo-bench' %s %s", build ? build : ".",
+	snprintf(command, sizeof(command), "'%s/%s' %s %s", build ? build : ".", bench_program,
 		arguments, outputs);
 	pipe = popen(command, "re");
 	assert_non_null(pipe);
@@ -27,8 +29,8 @@ void run_in_folder(const char *arguments, const char *outputs, char output[OUTPU
 
 	assert_non_null(mkdtemp(folder));
 	snprintf(command, sizeof(command),
-		"TMPDIR=%s '%s/daemon/mimeo-bench' %s %s; echo \"status $?\"; rmdir %s && echo empty",
-		folder, build ? build : ".", arguments, outputs, folder);
+		"TMPDIR=%s '%s/%s' %s %s; echo \"status $?\"; rmdir %s && echo empty",
+		folder, build ? build : ".", bench_program, arguments, outputs, folder);
 	FILE *pipe = popen(command, "re");
 	assert_non_null(pipe);
 	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';

@@ -20,6 +20,9 @@
 
 #define OUTPUT_MAX 65536
 
+/* The program that all of these run, in the build folder: mimeo-bench unless a test says otherwise. */
+extern const char *bench_program;
+
 /* Run it with these arguments: its exit status, and what it wrote to both outputs or to one. */
 int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX]);
 /* Run it with what it makes in a folder of its own, outputs redirected as they say: what it wrote there, then

@@ -13,7 +13,6 @@ static void test_attach_prints_each_leg_beside_its_floor(void **state)
 		"connect and handshake", "to the first token", "to the first decoded token"};
 	json_t *rows = rows_of("attach --count 2");
 
-	(void)state;
 	assert_measured(rows, measures, 3, 2);
 	assert_true(number(rows, 0, "median_s") < number(rows, 1, "median_s"));
 	assert_true(number(rows, 1, "median_s") < number(rows, 2, "median_s"));
@@ -21,24 +20,10 @@ static void test_attach_prints_each_leg_beside_its_floor(void **state)
 	json_decref(rows);
 }
 
-static void test_kill_sees_everything_come_back(void **state)
-{
-	static const char *const measures[] = {
-		"pages back", "slots back", "file descriptors back", "all of it back"};
-	json_t *rows = rows_of("kill --count 3");
-
-	(void)state;
-	assert_measured(rows, measures, 4, 3);
-	for (size_t i = 0; i < 3; i++)
-		assert_true(number(rows, i, "median_s") <= number(rows, 3, "median_s"));
-	json_decref(rows);
-}
-
 static void test_share_tells_the_rows_of_its_replays(void **state)
 {
 	json_t *rows = rows_of("share --processes 1,2 --tokens 12");
 
-	(void)state;
 	assert_int_equal(json_array_size(rows), 2);
 	for (size_t i = 0; i < 2; i++) {
 		assert_true(number(rows, i, "processes") == (double)i + 1);
@@ -55,217 +40,48 @@ static void test_share_tells_the_rows_of_its_replays(void **state)
 	json_decref(rows);
 }
 
-/* A graph of decodes: whole, of as many rows as tokens. One in pieces: of any rows, with a break in
- * each of tinycalc's 5 layers. */
-static void assert_captured(const json_t *rows, size_t i)
+/* tiny: 2 layers of 2 heads of keys and values of 16, float32 on the cpu device; weights bf16:
+ * 2 (2 x 64 + 128 x 64 + 64 x 64 + 3 x 160 x 64) elements, the norm's 64, the head's 256 x 64 */
+#define TINY_WEIGHT_BYTES (2 * (2 * (2 * 64 + 192 * 64 + 480 * 64) + 64 + 256 * 64))
+#define TINY_KV_BYTES_A_TOKEN (2 * 2 * 2 * 16 * 4)
+
+static void test_decode_counts_the_bytes_that_its_floor_is_made_of(void **state)
 {
-	char name[40];
-	bool whole = strcmp(text(rows, i, "mode"), "FULL") == 0;
-	unsigned tokens = (unsigned)number(rows, i, "tokens");
+	json_t *rows = rows_of_tiny("decode --batches 1,3 --contexts 64,100 --count 6");
 
-	snprintf(name, sizeof(name), whole ? "FULL %ux1" : "PIECEWISE %u", tokens);
-	assert_string_equal(text(rows, i, "graph"), name);
-	assert_true(number(rows, i, "rows") == (whole ? tokens : 0));
-	assert_true(number(rows, i, "query_len") == whole);
-	assert_true(number(rows, i, "segments") == (whole ? 1 : 6));
-	assert_true(number(rows, i, "nodes") > 5 && number(rows, i, "bytes") > 0);
-	assert_ratio(rows, i, "seconds", "floor_s");
-	/* Ascending, first the whole ones, then those in pieces. */
-	if (i == 0 || strcmp(text(rows, i - 1, "mode"), text(rows, i, "mode")) != 0)
-		assert_true(tokens == 1 && whole == (i == 0));
-	else
-		assert_true(tokens > number(rows, i - 1, "tokens"));
-}
-
-static void test_capture_adds_up_what_each_graph_cost(void **state)
-{
-	json_t *rows = rows_of("capture");
-	size_t n = json_array_size(rows) - 2;
-	double seconds = 0, nodes = 0, segments = 0;
-
-	(void)state;
-	assert_true(n >= 4);
-	for (size_t i = 0; i < n; i++) {
-		assert_captured(rows, i);
-		seconds += number(rows, i, "seconds");
-		segments += number(rows, i, "segments");
-		nodes += number(rows, i, "nodes");
-	}
-	assert_string_equal(text(rows, n - 1, "mode"), "PIECEWISE");
-	assert_string_equal(text(rows, n, "graph"), "all");
-	assert_true(number(rows, n, "nodes") == nodes);
-	assert_true(number(rows, n, "segments") == segments);
-	assert_true(fabs(number(rows, n, "seconds") / seconds - 1) < 1e-6);
-	assert_string_equal(text(rows, n + 1, "graph"), "while serving");
-	assert_non_null(strstr(text(rows, n + 1, "note"), "stood idle"));
-	assert_ratio(rows, n + 1, "seconds", "floor_s");
-	json_decref(rows);
-}
-
-static void test_gap_has_one_for_each_step_that_generates_on(void **state)
-{
-	json_t *rows = rows_of("gap --processes 1,2 --tokens 12");
-
-	(void)state;
-	assert_int_equal(json_array_size(rows), 2);
-	assert_true(number(rows, 0, "gaps") == 11);
-	assert_true(number(rows, 1, "gaps") >= 11 && number(rows, 1, "gaps") <= 22);
-	for (size_t i = 0; i < 2; i++) {
-		assert_true(number(rows, i, "long_gaps") <= number(rows, i, "gaps"));
-		assert_true(number(rows, i, "gap_mean_s") >= 0);
-		assert_true(number(rows, i, "floor_mean_s") >= 0);
-		assert_true(number(rows, i, "step_mean_s") > 0);
-		assert_true(number(rows, i, "engine_s") > 0);
-		assert_true(number(rows, i, "floor_engine_s") > 0);
-		assert_true(number(rows, i, "idle_percent") < 100);
-	}
-	json_decref(rows);
-}
-
-static double cell(const json_t *rows, size_t row, const char *key)
-{
-	const json_t *value = json_object_get(json_array_get(rows, row), key);
-
-	return json_is_null(value) ? NAN : number(rows, row, key);
-}
-
-/* What does not depend on the mode: what was asked for, and that every token came. */
-static void assert_served(const json_t *rows, size_t i)
-{
-	double step = number(rows, i, "step_mean_s");
-	double asked = number(rows, i, "prompt_tokens") + number(rows, i, "tokens");
-
-	assert_string_equal(text(rows, i, "part"), "load");
-	assert_string_equal(text(rows, i, "resolved"), text(rows, i, "mode"));
-	assert_true(number(rows, i, "processes") == 2 && number(rows, i, "requests") == 8);
-	assert_true(number(rows, i, "prompt_tokens") == number(rows, 0, "prompt_tokens"));
-	assert_true(number(rows, i, "tokens") == number(rows, 0, "tokens"));
-	assert_true(number(rows, i, "token_median_s") <= number(rows, i, "token_p99_s"));
-	assert_true(number(rows, i, "startup_s") > number(rows, i, "capture_s"));
-	assert_true(fabs(number(rows, i, "against_none") * number(rows, 0, "tokens_per_s") /
-				    number(rows, i, "tokens_per_s") -
-			    1) < 1e-6);
-	assert_true(fabs(number(rows, i, "ratio") * number(rows, i, "floor_s") / step - 1) < 1e-6);
-	/* All of a request goes through the model but its last token; a step or two too many may. */
-	assert_true(number(rows, i, "tokens_taken_in") >= asked - 8);
-	assert_true(number(rows, i, "tokens_taken_in") <= asked + 8);
-	/* Two processes: no step gives more than two tokens. */
-	assert_true(number(rows, i, "steps") >= number(rows, i, "tokens") / 2);
-}
-
-static void test_modes_serve_the_same_load_with_the_graphs_that_they_have(void **state)
-{
-	static const char *const modes[] = {
-		"NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"};
-	json_t *rows = rows_of(
-		"modes --processes 2 --prompt 64 --tokens 16 --batches 1 --contexts 16 --count 2");
-
-	(void)state;
-	assert_int_equal(json_array_size(rows), 6);
+	assert_int_equal(json_array_size(rows), 4);
 	for (size_t i = 0; i < 4; i++) {
-		assert_string_equal(text(rows, i, "mode"), modes[i]);
-		assert_served(rows, i);
-	}
-	/* Without graphs, nothing is padded and all is eager; with both kinds, nothing is. */
-	assert_true(number(rows, 0, "graphs") == 0 && number(rows, 0, "padded_percent") == 0);
-	assert_true(number(rows, 0, "eager_steps") == number(rows, 0, "steps"));
-	assert_true(number(rows, 1, "eager_steps") == 0);
-	assert_ptr_equal(strstr(text(rows, 2, "eager"), "mixed "), text(rows, 2, "eager"));
-	assert_true(number(rows, 2, "eager_steps") < number(rows, 2, "steps"));
-	assert_true(number(rows, 3, "eager_steps") == 0);
-	assert_string_equal(text(rows, 3, "met"), "yes");
-	assert_true(number(rows, 3, "graphs") ==
-		number(rows, 1, "graphs") + number(rows, 2, "graphs"));
-	/* The paged backend takes no mixed batch in a graph: told, and not measured twice. */
-	assert_string_equal(text(rows, 4, "mode"), "FULL");
-	assert_string_equal(text(rows, 4, "resolved"), "FULL_AND_PIECEWISE");
-	assert_non_null(strstr(text(rows, 4, "reason"), "paged"));
-	assert_true(isnan(cell(rows, 4, "tokens_per_s")));
-	json_decref(rows);
-}
+		double batch = i < 2 ? 1 : 3, context = i % 2 ? 100 : 64;
+		double bytes = TINY_WEIGHT_BYTES + batch * context * TINY_KV_BYTES_A_TOKEN;
 
-static void test_modes_tell_the_price_of_a_break(void **state)
-{
-	json_t *rows = rows_of(
-		"modes --processes 1 --prompt 8 --tokens 4 --batches 1,3 --contexts 64 --count 6");
-
-	(void)state;
-	assert_int_equal(json_array_size(rows), 7);
-	for (size_t i = 5; i < 7; i++) {
-		double more = number(rows, i, "piecewise_s") - number(rows, i, "full_s");
-
-		assert_string_equal(text(rows, i, "part"), "decode");
-		assert_true(number(rows, i, "batch") == (i == 5 ? 1 : 3));
-		assert_true(number(rows, i, "context") == 64);
+		assert_true(number(rows, i, "batch") == batch);
+		assert_true(number(rows, i, "context") == context);
 		assert_true(number(rows, i, "samples") == 6);
-		assert_true(number(rows, i, "breaks") == 5);
-		assert_true(fabs(number(rows, i, "break_s") * 5 - more) < 1e-9);
-		assert_ratio(rows, i, "full_s", "floor_s");
-		assert_true(number(rows, i, "none_s") > 0);
-		assert_true(number(rows, i, "full_launch_s") > 0);
-		assert_true(number(rows, i, "piecewise_launch_s") > 0);
-		assert_true(number(rows, i, "none_launch_s") > 0);
+		assert_true(number(rows, i, "weight_bytes") == TINY_WEIGHT_BYTES);
+		assert_true(number(rows, i, "kv_bytes") ==
+			batch * context * TINY_KV_BYTES_A_TOKEN);
+		assert_true(fabs(number(rows, i, "floor_median_s") *
+					    number(rows, i, "copy_bytes_per_s") / bytes -
+				    1) < 1e-6);
+		assert_true(fabs(number(rows, i, "tokens_per_s") *
+					    number(rows, i, "step_median_s") / batch -
+				    1) < 1e-6);
+		assert_ratio(rows, i, "step_median_s", "floor_median_s");
+		assert_true(number(rows, i, "load_bytes") > TINY_WEIGHT_BYTES - 1);
+		assert_true(strncmp(text(rows, i, "device"), "cpu", 3) == 0);
 	}
 	json_decref(rows);
 }
 
-/* Each size of each call comes in pairs: made, closed. */
-static void assert_calls(const json_t *rows, size_t first, const char *const names[2])
+static void test_decode_of_more_than_the_model_takes_is_told(void **state)
 {
-	static const double bytes[] = {4096, 2 << 20, 64 << 20};
+	char output[OUTPUT_MAX];
 
-	for (size_t i = 0; i < 6; i++) {
-		const char *name = text(rows, first + i, "measure");
-
-		assert_ptr_equal(strstr(name, names[i % 2]), name);
-		assert_true(number(rows, first + i, "bytes") == bytes[i / 2]);
-		assert_true(number(rows, first + i, "samples") == 2);
-	}
-}
-
-/* In the arena; in a buffer until the fence; until the end. */
-static void assert_steps(const json_t *rows, size_t first, int batch)
-{
-	const double bytes = batch * 256 * sizeof(float);
-
-	for (size_t i = first; i < first + 3; i++) {
-		double more = number(rows, i, "median_s") - number(rows, i, "floor_median_s");
-
-		assert_true(number(rows, i, "samples") == 20);
-		assert_true(number(rows, i, "n_rows") == batch);
-		assert_true(number(rows, i, "bytes") == bytes);
-		assert_true(number(rows, i, "saved_bytes") == (i == first ? 0 : bytes));
-		assert_true(fabs(number(rows, i, "extra_s") - more) < 1e-9);
-	}
-	assert_non_null(strstr(text(rows, first, "measure"), "in the arena"));
-	assert_non_null(strstr(text(rows, first + 1, "measure"), "to the fence"));
-	assert_true(number(rows, first + 1, "median_s") <= number(rows, first + 2, "median_s"));
-}
-
-static void test_buffer_has_calls_steps_and_gaps_beside_their_floors(void **state)
-{
-	static const char *const own[] = {"allocate memfd", "close memfd"};
-	static const char *const imported[] = {"import memfd", "close imported memfd"};
-	json_t *rows = rows_of("buffer --count 2");
-
-	(void)state;
-	assert_int_equal(json_array_size(rows), 20);
-	for (size_t i = 0; i < 20; i++) {
-		assert_ratio(rows, i, "median_s", "floor_median_s");
-		assert_true(number(rows, i, "median_s") <= number(rows, i, "p99_s"));
-		assert_true(*text(rows, i, "floor") != '\0');
-	}
-	assert_calls(rows, 0, own);
-	assert_calls(rows, 6, imported);
-	assert_steps(rows, 12, 1);
-	assert_steps(rows, 15, 8);
-	assert_string_equal(text(rows, 18, "measure"), "longest gap, nothing closed");
-	assert_string_equal(text(rows, 19, "measure"), "longest gap, descriptors closed");
-	for (size_t i = 18; i < 20; i++)
-		assert_true(number(rows, i, "samples") == 5);
-	/* The longest of a round is one of the gaps that are its floor. */
-	assert_true(number(rows, 18, "median_s") >= number(rows, 18, "floor_median_s"));
-	json_decref(rows);
+	assert_int_equal(
+		run("--device cpu --shape tiny decode --batches 1 --contexts 4096", "2>&1", output),
+		1);
+	assert_non_null(strstr(output, "the model takes 2048 tokens, not "));
+	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
 }
 
 /* Where what a shape's folder was made in is empty again. */
@@ -273,7 +89,6 @@ static void test_made_model_goes_with_the_run(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
 	run_in_folder("--device cpu --shape tiny decode --batches 1 --contexts 16 --count 2",
 		">/dev/null 2>&1", output);
 	assert_string_equal(output, "status 0\nempty\n");
@@ -281,17 +96,11 @@ static void test_made_model_goes_with_the_run(void **state)
 
 static void test_device_that_is_not_there_is_one_line(void **state)
 {
-	static const char *const benches[] = {"decode", "attention", "gemm"};
-	char arguments[128], output[OUTPUT_MAX];
+	char output[OUTPUT_MAX];
 
-	(void)state;
-	for (size_t i = 0; i < 3; i++) {
-		snprintf(arguments, sizeof(arguments), "--device cuda:63 --shape tiny %s",
-			benches[i]);
-		assert_int_equal(run(arguments, "2>&1", output), 1);
-		assert_non_null(strstr(output, "device cuda:63: "));
-		assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
-	}
+	assert_int_equal(run("--device cuda:63 --shape tiny decode", "2>&1", output), 1);
+	assert_non_null(strstr(output, "device cuda:63: "));
+	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
 }
 
 static void test_more_tokens_than_the_model_takes_are_refused(void **state)
@@ -299,7 +108,6 @@ static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 	char arguments[1024], output[OUTPUT_MAX];
 	const char *source = getenv("MIMEO_SOURCE");
 
-	(void)state;
 	snprintf(arguments, sizeof(arguments),
 		"--device cpu --model '%s/examples/models/tinycalc' share --processes 1 "
 		"--tokens 1000000",
@@ -312,7 +120,6 @@ static void test_share_says_why_a_column_is_empty(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
 	run_shipped("share --processes 1 --tokens 4", output);
 	assert_non_null(strstr(output, "DEVICE MEMORY"));
 	assert_non_null(strstr(output, "\nnote: this device has no memory of its own"));
@@ -322,7 +129,6 @@ static void test_table_names_device_and_floor(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
 	run_shipped("attach --count 1", output);
 	assert_non_null(strstr(output, "mimeo-bench attach: device cpu"));
 	assert_non_null(strstr(output, "MEDIAN"));
@@ -333,7 +139,6 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
 	assert_int_equal(run("", "2>&1", output), 2);
 	assert_int_equal(run("melt", "2>&1", output), 2);
 	assert_non_null(strstr(output, "there is no bench \"melt\""));
@@ -341,19 +146,8 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 	assert_int_equal(run("attach --tokens 5", "2>&1", output), 2);
 	assert_int_equal(run("share --count 5", "2>&1", output), 2);
 	assert_int_equal(run("decode --socket /nonexistent/x.sock", "2>&1", output), 2);
-	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
 	assert_int_equal(run("decode --batches 1,,2", "2>&1", output), 2);
-	assert_int_equal(run("gemm --attention flex", "2>&1", output), 2);
-	assert_int_equal(run("attention --mask window", "2>&1", output), 2);
-	assert_int_equal(run("attention --mask tree:65", "2>&1", output), 2);
-	assert_non_null(strstr(output, "--mask tree:65: no such mask"));
-	assert_int_equal(run("attention --attention melt", "2>&1", output), 1);
-	assert_int_equal(run("attention --attention paged --mask window:4", "2>&1", output), 1);
-	assert_non_null(strstr(output, "attention paged cannot serve it with a mask that is not "
-		"causal: it has no mask but the causal one; flex can"));
 	assert_int_equal(run("decode --batches 513", "2>&1", output), 2);
-	assert_int_equal(run("modes --batches 513", "2>&1", output), 2);
-	assert_int_equal(run("modes --socket /nonexistent/x.sock", "2>&1", output), 2);
 	assert_int_equal(run("decode --shape tiny --model /nonexistent", "2>&1", output), 2);
 	assert_int_equal(run("decode --shape 9T", "2>&1", output), 1);
 	assert_non_null(strstr(output, "there is no shape \"9T\""));
@@ -364,7 +158,6 @@ static void test_one_failure_is_told_in_one_line(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
 	assert_int_equal(run("ring --socket /nonexistent/x.sock", "2>&1", output), 1);
 	assert_non_null(strstr(output, "/nonexistent/x.sock"));
 	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
@@ -376,7 +169,6 @@ static void test_missing_model_is_status_1_with_each_place_named(void **state)
 	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
 	const char *build = getenv("MIMEO_BUILD");
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	snprintf(command, sizeof(command),
 		"mkdir %s/a %s/a/b %s/a/b/c && cp '%s/daemon/mimeo-bench' %s/a/b/c && cd %s && "
@@ -398,13 +190,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_attach_prints_each_leg_beside_its_floor),
-		cmocka_unit_test(test_kill_sees_everything_come_back),
 		cmocka_unit_test(test_share_tells_the_rows_of_its_replays),
-		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
-		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
-		cmocka_unit_test(test_buffer_has_calls_steps_and_gaps_beside_their_floors),
-		cmocka_unit_test(test_modes_serve_the_same_load_with_the_graphs_that_they_have),
-		cmocka_unit_test(test_modes_tell_the_price_of_a_break),
+		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
+		cmocka_unit_test(test_decode_of_more_than_the_model_takes_is_told),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),

@@ -4,7 +4,7 @@
  * process, and a message goes to another process and comes back, with a descriptor where the call
  * passes one.
  */
-#include "daemon/bench/buffer.h"
+#include "tests/bench/buffer.h"
 
 #include <errno.h>
 #include <sys/socket.h>

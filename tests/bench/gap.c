@@ -5,7 +5,7 @@
  * ends; the daemon adds up the time from one step's end to the beginning of the next that generates
  * on from it. The floor is the same between steps of a bare loop in one process.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_MODES_H
-#define MIMEO_DAEMON_BENCH_MODES_H
+#ifndef MIMEO_TESTS_BENCH_MODES_H
+#define MIMEO_TESTS_BENCH_MODES_H
 
 /*
  * The parts of `modes`: a serving load under a daemon of each graph mode, and decode steps of one

@@ -9,7 +9,7 @@
  * what goes in and out, at a device copy's bandwidth; and the operations of all pairs at the rate
  * of a large product.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/capture_late.h"
+#include "tests/bench/capture_late.h"
 
 #include <errno.h>
 #include <stdio.h>

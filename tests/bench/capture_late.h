@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_CAPTURE_LATE_H
-#define MIMEO_DAEMON_BENCH_CAPTURE_LATE_H
+#ifndef MIMEO_TESTS_BENCH_CAPTURE_LATE_H
+#define MIMEO_TESTS_BENCH_CAPTURE_LATE_H
 
 #include "daemon/bench/spawn.h"
 

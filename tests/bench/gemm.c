@@ -5,7 +5,7 @@
  * is the larger of two times: its bytes at a device copy's bandwidth, its operations at the rate of
  * a large product.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <stdio.h>

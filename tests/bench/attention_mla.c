@@ -12,7 +12,7 @@
  * scattered, contents are random. The floor is the larger of two times: what has to be read once, at a
  * device copy's bandwidth, operations at the rate of a large product.
  */
-#include "daemon/bench/attention_mla.h"
+#include "tests/bench/attention_mla.h"
 
 #include <errno.h>
 #include <math.h>

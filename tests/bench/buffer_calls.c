@@ -4,7 +4,7 @@
  * reply. A close is answered when no request can name the buffer any more; the memory goes back
  * behind it, in the daemon's builder.
  */
-#include "daemon/bench/buffer.h"
+#include "tests/bench/buffer.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * logits come through the arena, against the same step without logits. They take turns on the same
  * sequences, so that each way sees the same lengths.
  */
-#include "daemon/bench/buffer.h"
+#include "tests/bench/buffer.h"
 
 #include <stdio.h>
 

@@ -3,13 +3,14 @@
  * What device buffers cost: the calls that make and close them, a step that leaves its logits in
  * one, and what other clients notice when memory is given back.
  */
-#include "daemon/bench/buffer.h"
+#include "tests/bench/buffer.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "daemon/bench/report.h"
+#include "tests/bench/internals.h"
 
 #define DEFAULT_COUNT 20u
 #define STEPS_A_COUNT 10u

@@ -8,7 +8,7 @@
  * requests: what waits for an empty lane would slip in there, and cost nobody anything. Gaps in
  * which a prompt is computed do not count.
  */
-#include "daemon/bench/buffer.h"
+#include "tests/bench/buffer.h"
 
 #include <errno.h>
 #include <stdatomic.h>

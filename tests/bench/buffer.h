@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_BUFFER_H
-#define MIMEO_DAEMON_BENCH_BUFFER_H
+#ifndef MIMEO_TESTS_BENCH_BUFFER_H
+#define MIMEO_TESTS_BENCH_BUFFER_H
 
 /*
  * The parts of `mimeo-bench buffer`. Each measures in children, into samples that they share with

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_ATTENTION_MLA_H
-#define MIMEO_DAEMON_BENCH_ATTENTION_MLA_H
+#ifndef MIMEO_TESTS_BENCH_ATTENTION_MLA_H
+#define MIMEO_TESTS_BENCH_ATTENTION_MLA_H
 
 #include "daemon/bench/bench.h"
 

@@ -5,14 +5,14 @@
  * floor is what as many nodes of one element take to record, instantiate and upload, in as many
  * segments. Then what captures cost those who are served meanwhile: capture_late.c.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/bench/capture_late.h"
+#include "tests/bench/capture_late.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"

@@ -5,7 +5,7 @@
  * part is one lane in this process: the same decode step as one graph, in pieces and without a
  * graph, and what one of the breaks between the pieces costs.
  */
-#include "daemon/bench/modes.h"
+#include "tests/bench/modes.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "daemon/bench/report.h"
+#include "tests/bench/internals.h"
 
 #define BREAK_SECONDS 5e-6
 #define FLOOR_LOAD                                                                                 \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/modes.h"
+#include "tests/bench/modes.h"
 
 #include <errno.h>
 #include <stdio.h>

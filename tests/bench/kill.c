@@ -3,7 +3,7 @@
  * How soon what a client had is back when it is killed in the middle of a stream. The daemon is
  * asked without pause, so a time is as exact as one question and its answer.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <signal.h>

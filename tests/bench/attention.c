@@ -6,7 +6,7 @@
  * device copy's bandwidth, operations at the rate of a large product; of what the mask lets be seen.
  * Beside it stands what the backend queues once a step for all layers: its plan.
  */
-#include "daemon/bench/bench.h"
+#include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "attention/attention.h"
-#include "daemon/bench/attention_mask.h"
-#include "daemon/bench/attention_mla.h"
+#include "tests/bench/attention_mask.h"
+#include "tests/bench/attention_mla.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
 #include "daemon/bench/report.h"

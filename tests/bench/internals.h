@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_TESTS_BENCH_INTERNALS_H
+#define MIMEO_TESTS_BENCH_INTERNALS_H
+
+#include "daemon/bench/bench.h"
+
+/* 0; or -errno with one sentence written to standard error, and -EINTR when a signal ended it. */
+int bench_kill(const struct bench_options *options);
+int bench_attention(const struct bench_options *options);
+int bench_gemm(const struct bench_options *options);
+int bench_experts(const struct bench_options *options);
+int bench_capture(const struct bench_options *options);
+int bench_gap(const struct bench_options *options);
+int bench_buffer(const struct bench_options *options);
+int bench_modes(const struct bench_options *options);
+
+#endif

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: MIT */
+
+/* bench-internals as a developer runs it: what it prints is whole and consistent. */
+
+#include "tests/bench/run.h"
+
+static void test_kill_sees_everything_come_back(void **state)
+{
+	static const char *const measures[] = {
+		"pages back", "slots back", "file descriptors back", "all of it back"};
+	json_t *rows = rows_of("kill --count 3");
+
+	assert_measured(rows, measures, 4, 3);
+	for (size_t i = 0; i < 3; i++)
+		assert_true(number(rows, i, "median_s") <= number(rows, 3, "median_s"));
+	json_decref(rows);
+}
+
+/* A graph of decodes: whole, of as many rows as tokens. One in pieces: of any rows, with a break in
+ * each of tinycalc's 5 layers. */
+static void assert_captured(const json_t *rows, size_t i)
+{
+	char name[40];
+	bool whole = strcmp(text(rows, i, "mode"), "FULL") == 0;
+	unsigned tokens = (unsigned)number(rows, i, "tokens");
+
+	snprintf(name, sizeof(name), whole ? "FULL %ux1" : "PIECEWISE %u", tokens);
+	assert_string_equal(text(rows, i, "graph"), name);
+	assert_true(number(rows, i, "rows") == (whole ? tokens : 0));
+	assert_true(number(rows, i, "query_len") == whole);
+	assert_true(number(rows, i, "segments") == (whole ? 1 : 6));
+	assert_true(number(rows, i, "nodes") > 5 && number(rows, i, "bytes") > 0);
+	assert_ratio(rows, i, "seconds", "floor_s");
+	/* Ascending, first the whole ones, then those in pieces. */
+	if (i == 0 || strcmp(text(rows, i - 1, "mode"), text(rows, i, "mode")) != 0)
+		assert_true(tokens == 1 && whole == (i == 0));
+	else
+		assert_true(tokens > number(rows, i - 1, "tokens"));
+}
+
+static void test_capture_adds_up_what_each_graph_cost(void **state)
+{
+	json_t *rows = rows_of("capture");
+	size_t n = json_array_size(rows) - 2;
+	double seconds = 0, nodes = 0, segments = 0;
+
+	assert_true(n >= 4);
+	for (size_t i = 0; i < n; i++) {
+		assert_captured(rows, i);
+		seconds += number(rows, i, "seconds");
+		segments += number(rows, i, "segments");
+		nodes += number(rows, i, "nodes");
+	}
+	assert_string_equal(text(rows, n - 1, "mode"), "PIECEWISE");
+	assert_string_equal(text(rows, n, "graph"), "all");
+	assert_true(number(rows, n, "nodes") == nodes);
+	assert_true(number(rows, n, "segments") == segments);
+	assert_true(fabs(number(rows, n, "seconds") / seconds - 1) < 1e-6);
+	assert_string_equal(text(rows, n + 1, "graph"), "while serving");
+	assert_non_null(strstr(text(rows, n + 1, "note"), "stood idle"));
+	assert_ratio(rows, n + 1, "seconds", "floor_s");
+	json_decref(rows);
+}
+
+static void test_gap_has_one_for_each_step_that_generates_on(void **state)
+{
+	json_t *rows = rows_of("gap --processes 1,2 --tokens 12");
+
+	assert_int_equal(json_array_size(rows), 2);
+	assert_true(number(rows, 0, "gaps") == 11);
+	assert_true(number(rows, 1, "gaps") >= 11 && number(rows, 1, "gaps") <= 22);
+	for (size_t i = 0; i < 2; i++) {
+		assert_true(number(rows, i, "long_gaps") <= number(rows, i, "gaps"));
+		assert_true(number(rows, i, "gap_mean_s") >= 0);
+		assert_true(number(rows, i, "floor_mean_s") >= 0);
+		assert_true(number(rows, i, "step_mean_s") > 0);
+		assert_true(number(rows, i, "engine_s") > 0);
+		assert_true(number(rows, i, "floor_engine_s") > 0);
+		assert_true(number(rows, i, "idle_percent") < 100);
+	}
+	json_decref(rows);
+}
+
+static double cell(const json_t *rows, size_t row, const char *key)
+{
+	const json_t *value = json_object_get(json_array_get(rows, row), key);
+
+	return json_is_null(value) ? NAN : number(rows, row, key);
+}
+
+/* What does not depend on the mode: what was asked for, and that every token came. */
+static void assert_served(const json_t *rows, size_t i)
+{
+	double step = number(rows, i, "step_mean_s");
+	double asked = number(rows, i, "prompt_tokens") + number(rows, i, "tokens");
+
+	assert_string_equal(text(rows, i, "part"), "load");
+	assert_string_equal(text(rows, i, "resolved"), text(rows, i, "mode"));
+	assert_true(number(rows, i, "processes") == 2 && number(rows, i, "requests") == 8);
+	assert_true(number(rows, i, "prompt_tokens") == number(rows, 0, "prompt_tokens"));
+	assert_true(number(rows, i, "tokens") == number(rows, 0, "tokens"));
+	assert_true(number(rows, i, "token_median_s") <= number(rows, i, "token_p99_s"));
+	assert_true(number(rows, i, "startup_s") > number(rows, i, "capture_s"));
+	assert_true(fabs(number(rows, i, "against_none") * number(rows, 0, "tokens_per_s") /
+				    number(rows, i, "tokens_per_s") -
+			    1) < 1e-6);
+	assert_true(fabs(number(rows, i, "ratio") * number(rows, i, "floor_s") / step - 1) < 1e-6);
+	/* All of a request goes through the model but its last token; a step or two too many may. */
+	assert_true(number(rows, i, "tokens_taken_in") >= asked - 8);
+	assert_true(number(rows, i, "tokens_taken_in") <= asked + 8);
+	/* Two processes: no step gives more than two tokens. */
+	assert_true(number(rows, i, "steps") >= number(rows, i, "tokens") / 2);
+}
+
+static void test_modes_serve_the_same_load_with_the_graphs_that_they_have(void **state)
+{
+	static const char *const modes[] = {
+		"NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"};
+	json_t *rows = rows_of(
+		"modes --processes 2 --prompt 64 --tokens 16 --batches 1 --contexts 16 --count 2");
+
+	assert_int_equal(json_array_size(rows), 6);
+	for (size_t i = 0; i < 4; i++) {
+		assert_string_equal(text(rows, i, "mode"), modes[i]);
+		assert_served(rows, i);
+	}
+	/* Without graphs, nothing is padded and all is eager; with both kinds, nothing is. */
+	assert_true(number(rows, 0, "graphs") == 0 && number(rows, 0, "padded_percent") == 0);
+	assert_true(number(rows, 0, "eager_steps") == number(rows, 0, "steps"));
+	assert_true(number(rows, 1, "eager_steps") == 0);
+	assert_ptr_equal(strstr(text(rows, 2, "eager"), "mixed "), text(rows, 2, "eager"));
+	assert_true(number(rows, 2, "eager_steps") < number(rows, 2, "steps"));
+	assert_true(number(rows, 3, "eager_steps") == 0);
+	assert_string_equal(text(rows, 3, "met"), "yes");
+	assert_true(number(rows, 3, "graphs") ==
+		number(rows, 1, "graphs") + number(rows, 2, "graphs"));
+	/* The paged backend takes no mixed batch in a graph: told, and not measured twice. */
+	assert_string_equal(text(rows, 4, "mode"), "FULL");
+	assert_string_equal(text(rows, 4, "resolved"), "FULL_AND_PIECEWISE");
+	assert_non_null(strstr(text(rows, 4, "reason"), "paged"));
+	assert_true(isnan(cell(rows, 4, "tokens_per_s")));
+	json_decref(rows);
+}
+
+static void test_modes_tell_the_price_of_a_break(void **state)
+{
+	json_t *rows = rows_of(
+		"modes --processes 1 --prompt 8 --tokens 4 --batches 1,3 --contexts 64 --count 6");
+
+	assert_int_equal(json_array_size(rows), 7);
+	for (size_t i = 5; i < 7; i++) {
+		double more = number(rows, i, "piecewise_s") - number(rows, i, "full_s");
+
+		assert_string_equal(text(rows, i, "part"), "decode");
+		assert_true(number(rows, i, "batch") == (i == 5 ? 1 : 3));
+		assert_true(number(rows, i, "context") == 64);
+		assert_true(number(rows, i, "samples") == 6);
+		assert_true(number(rows, i, "breaks") == 5);
+		assert_true(fabs(number(rows, i, "break_s") * 5 - more) < 1e-9);
+		assert_ratio(rows, i, "full_s", "floor_s");
+		assert_true(number(rows, i, "none_s") > 0);
+		assert_true(number(rows, i, "full_launch_s") > 0);
+		assert_true(number(rows, i, "piecewise_launch_s") > 0);
+		assert_true(number(rows, i, "none_launch_s") > 0);
+	}
+	json_decref(rows);
+}
+
+/* Each size of each call comes in pairs: made, closed. */
+static void assert_calls(const json_t *rows, size_t first, const char *const names[2])
+{
+	static const double bytes[] = {4096, 2 << 20, 64 << 20};
+
+	for (size_t i = 0; i < 6; i++) {
+		const char *name = text(rows, first + i, "measure");
+
+		assert_ptr_equal(strstr(name, names[i % 2]), name);
+		assert_true(number(rows, first + i, "bytes") == bytes[i / 2]);
+		assert_true(number(rows, first + i, "samples") == 2);
+	}
+}
+
+/* In the arena; in a buffer until the fence; until the end. */
+static void assert_steps(const json_t *rows, size_t first, int batch)
+{
+	const double bytes = batch * 256 * sizeof(float);
+
+	for (size_t i = first; i < first + 3; i++) {
+		double more = number(rows, i, "median_s") - number(rows, i, "floor_median_s");
+
+		assert_true(number(rows, i, "samples") == 20);
+		assert_true(number(rows, i, "n_rows") == batch);
+		assert_true(number(rows, i, "bytes") == bytes);
+		assert_true(number(rows, i, "saved_bytes") == (i == first ? 0 : bytes));
+		assert_true(fabs(number(rows, i, "extra_s") - more) < 1e-9);
+	}
+	assert_non_null(strstr(text(rows, first, "measure"), "in the arena"));
+	assert_non_null(strstr(text(rows, first + 1, "measure"), "to the fence"));
+	assert_true(number(rows, first + 1, "median_s") <= number(rows, first + 2, "median_s"));
+}
+
+static void test_buffer_has_calls_steps_and_gaps_beside_their_floors(void **state)
+{
+	static const char *const own[] = {"allocate memfd", "close memfd"};
+	static const char *const imported[] = {"import memfd", "close imported memfd"};
+	json_t *rows = rows_of("buffer --count 2");
+
+	assert_int_equal(json_array_size(rows), 20);
+	for (size_t i = 0; i < 20; i++) {
+		assert_ratio(rows, i, "median_s", "floor_median_s");
+		assert_true(number(rows, i, "median_s") <= number(rows, i, "p99_s"));
+		assert_true(*text(rows, i, "floor") != '\0');
+	}
+	assert_calls(rows, 0, own);
+	assert_calls(rows, 6, imported);
+	assert_steps(rows, 12, 1);
+	assert_steps(rows, 15, 8);
+	assert_string_equal(text(rows, 18, "measure"), "longest gap, nothing closed");
+	assert_string_equal(text(rows, 19, "measure"), "longest gap, descriptors closed");
+	for (size_t i = 18; i < 20; i++)
+		assert_true(number(rows, i, "samples") == 5);
+	/* The longest of a round is one of the gaps that are its floor. */
+	assert_true(number(rows, 18, "median_s") >= number(rows, 18, "floor_median_s"));
+	json_decref(rows);
+}
+
+static void test_gemm_has_each_matrix_of_the_model(void **state)
+{
+	static const struct {
+		const char *name;
+		int outputs, inputs;
+	} matrices[] = {{"qkv", 128, 64}, {"o", 64, 64}, {"gate_up", 320, 64}, {"down", 64, 160},
+		{"head", 256, 64}};
+	json_t *rows = rows_of_tiny("gemm --batches 1,5");
+
+	assert_int_equal(json_array_size(rows), 10);
+	for (size_t i = 0; i < 10; i++) {
+		int n = i % 2 ? 5 : 1, out = matrices[i / 2].outputs, in = matrices[i / 2].inputs;
+
+		assert_string_equal(text(rows, i, "matrix"), matrices[i / 2].name);
+		assert_true(number(rows, i, "rows") == n);
+		assert_true(number(rows, i, "outputs") == out && number(rows, i, "inputs") == in);
+		/* the gated one leaves half of what it computes; random weights are float32 there */
+		assert_true(number(rows, i, "bytes") ==
+			4 * (out * in + n * (in + (i / 2 == 2 ? out / 2 : out))));
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
+/* Of tinycalc-mla. */
+enum { MLA_HEADS = 4, MLA_RANK = 64, MLA_ROPE = 32 };
+
+/* Options and a bench, of a model that is shipped or, without one, of what it finds. */
+static json_t *rows_of_shipped(const char *model, const char *bench)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+	json_t *rows;
+
+	snprintf(arguments, sizeof(arguments), "--json --device cpu %s%s%s %s",
+		model ? "--model " : "", model && source ? source : "", model ? model : "", bench);
+	assert_int_equal(run(arguments, "", output), 0);
+	rows = json_loads(output, 0, NULL);
+	assert_non_null(rows);
+	return rows;
+}
+
+static void test_experts_finds_the_shipped_model_that_has_them(void **state)
+{
+	json_t *rows = rows_of_shipped(NULL, "experts --batches 1");
+
+	assert_int_equal(json_array_size(rows), 6);
+	assert_non_null(strstr(text(rows, 0, "model"), "examples/models/tinycalc-moe"));
+	json_decref(rows);
+}
+
+/* Heads, rank and rope of a latent model that is named are its own, but for what is given beside. */
+static void test_attention_of_a_latent_model_has_its_sizes(void **state)
+{
+	static const char *const benches[] = {"attention --batches 2 --contexts 24",
+		"attention --batches 2 --contexts 24 --attention mla --rank 32"};
+
+	for (size_t i = 0; i < 2; i++) {
+		json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla", benches[i]);
+
+		assert_string_equal(text(rows, 0, "backend"), i ? "mla" : "mla_planned");
+		assert_true(number(rows, 0, "heads") == MLA_HEADS);
+		assert_true(number(rows, 0, "rank") == (i ? 32 : MLA_RANK));
+		assert_true(number(rows, 0, "rope") == MLA_ROPE);
+		assert_string_equal(text(rows, 0, "part"), "attend");
+		/* the cached rows of two sequences, float32 */
+		assert_true(number(rows, 0, "bytes") ==
+			2 * 24 * ((i ? 32 : MLA_RANK) + MLA_ROPE) * 4);
+		json_decref(rows);
+	}
+}
+
+static void test_attention_of_a_latent_model_refuses_masks(void **state)
+{
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+
+	snprintf(arguments, sizeof(arguments),
+		"--device cpu --model '%s/examples/models/tinycalc-mla' attention --mask window:4",
+		source ? source : ".");
+	assert_int_equal(run(arguments, "2>&1", output), 1);
+	assert_non_null(strstr(output, "--mask is not for latent attention, which the model's is"));
+}
+
+/* Of the shipped model with experts: each op, and all of them at once, whose costs are the sums. */
+static void test_experts_has_each_op_and_all_of_them(void **state)
+{
+	static const char *const ops[] = {
+		"route", "group", "gate_up", "down", "combine", "all of them"};
+	const char *source = getenv("MIMEO_SOURCE");
+	char arguments[1024], output[OUTPUT_MAX];
+	json_t *rows;
+
+	snprintf(arguments, sizeof(arguments),
+		"--json --device cpu --model '%s/examples/models/tinycalc-moe' experts "
+		"--batches 1,5",
+		source ? source : ".");
+	assert_int_equal(run(arguments, "", output), 0);
+	rows = json_loads(output, 0, NULL);
+	assert_int_equal(json_array_size(rows), 12);
+	for (size_t i = 0; i < 12; i++) {
+		double chosen = number(rows, i, "experts"), bytes = 0;
+
+		assert_string_equal(text(rows, i, "op"), ops[i % 6]);
+		assert_true(number(rows, i, "tokens") == (i < 6 ? 1 : 5));
+		/* two of eight a token */
+		assert_true(i < 6 ? chosen == 2 : chosen >= 2 && chosen <= 8);
+		for (size_t j = i - i % 6; i % 6 == 5 && j < i; j++)
+			bytes += number(rows, j, "bytes");
+		assert_true(i % 6 != 5 || number(rows, i, "bytes") == bytes);
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	/* gate and up of two experts, 96 by 160; a token, and 96 numbers a pair */
+	assert_true(number(rows, 2, "bytes") == 4 * (2 * 2 * 96 * 160 + 160 + 2 * 96));
+	json_decref(rows);
+}
+
+static void test_experts_of_a_model_without_them_is_refused(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	assert_int_equal(run("--device cpu --shape tiny experts", "2>&1", output), 1);
+	assert_non_null(strstr(output, "it has no experts"));
+}
+
+static void test_attention_has_decodes_and_whole_prompts(void **state)
+{
+	json_t *rows = rows_of_tiny("attention --batches 1,4 --contexts 40 --prompts 48");
+
+	assert_int_equal(json_array_size(rows), 3);
+	for (size_t i = 0; i < 3; i++) {
+		double batch = i == 1 ? 4 : 1, context = i == 2 ? 48 : 40;
+
+		assert_true(number(rows, i, "batch") == batch);
+		assert_true(number(rows, i, "query") == (i == 2 ? 48 : 1));
+		assert_true(number(rows, i, "context") == context);
+		/* one layer's keys and values, float32 */
+		assert_true(number(rows, i, "bytes") == batch * context * 2 * 2 * 16 * 4);
+		assert_string_equal(text(rows, i, "backend"), "paged");
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
+/* Two rows of one token, and a prompt of 48 under windows of 8: the first seven tokens see less. */
+static void test_attention_under_a_mask_counts_what_is_seen(void **state)
+{
+	json_t *rows = rows_of_tiny("attention --attention flex --mask window:8 --batches 2 "
+				    "--contexts 40 --prompts 48");
+
+	assert_int_equal(json_array_size(rows), 2);
+	for (size_t i = 0; i < 2; i++) {
+		double keys = i ? 48 : 2 * 8, pairs = i ? 48 * 8 - 28 : 2 * 8;
+		double flop = number(rows, i, "tflop_per_s") * 1e12 * number(rows, i, "seconds");
+
+		assert_string_equal(text(rows, i, "backend"), "flex");
+		assert_string_equal(text(rows, i, "mask"), "window:8");
+		assert_true(number(rows, i, "bytes") == keys * 2 * 2 * 16 * 4);
+		/* four heads of 16 */
+		assert_true(fabs(flop - pairs * 4 * 16 * 4) < 1);
+		assert_true(number(rows, i, "plan_s") >= 0);
+		assert_ratio(rows, i, "seconds", "floor_s");
+	}
+	json_decref(rows);
+}
+
+static void test_device_that_is_not_there_is_one_line(void **state)
+{
+	static const char *const benches[] = {"attention", "gemm"};
+	char arguments[128], output[OUTPUT_MAX];
+
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(arguments, sizeof(arguments), "--device cuda:63 --shape tiny %s",
+			benches[i]);
+		assert_int_equal(run(arguments, "2>&1", output), 1);
+		assert_non_null(strstr(output, "device cuda:63: "));
+		assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+	}
+}
+
+static void test_nonsense_is_status_2(void **state)
+{
+	char output[OUTPUT_MAX];
+
+	assert_int_equal(run("", "2>&1", output), 2);
+	assert_int_equal(run("decode", "2>&1", output), 2);
+	assert_non_null(strstr(output, "there is no bench \"decode\""));
+	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
+	assert_int_equal(run("gemm --attention flex", "2>&1", output), 2);
+	assert_int_equal(run("attention --mask window", "2>&1", output), 2);
+	assert_int_equal(run("modes --batches 513", "2>&1", output), 2);
+	assert_int_equal(run("modes --socket /nonexistent/x.sock", "2>&1", output), 2);
+	assert_int_equal(run("attention --mask tree:65", "2>&1", output), 2);
+	assert_non_null(strstr(output, "--mask tree:65: no such mask"));
+	assert_int_equal(run("attention --attention melt", "2>&1", output), 1);
+	assert_int_equal(run("attention --attention paged --mask window:4", "2>&1", output), 1);
+	assert_non_null(strstr(output, "attention paged cannot serve it with a mask that is not "
+		"causal: it has no mask but the causal one; flex can"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_kill_sees_everything_come_back),
+		cmocka_unit_test(test_capture_adds_up_what_each_graph_cost),
+		cmocka_unit_test(test_gap_has_one_for_each_step_that_generates_on),
+		cmocka_unit_test(test_modes_serve_the_same_load_with_the_graphs_that_they_have),
+		cmocka_unit_test(test_modes_tell_the_price_of_a_break),
+		cmocka_unit_test(test_buffer_has_calls_steps_and_gaps_beside_their_floors),
+		cmocka_unit_test(test_gemm_has_each_matrix_of_the_model),
+		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
+		cmocka_unit_test(test_experts_finds_the_shipped_model_that_has_them),
+		cmocka_unit_test(test_attention_of_a_latent_model_has_its_sizes),
+		cmocka_unit_test(test_attention_of_a_latent_model_refuses_masks),
+		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
+		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
+		cmocka_unit_test(test_attention_under_a_mask_counts_what_is_seen),
+		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
+		cmocka_unit_test(test_nonsense_is_status_2),
+	};
+
+	bench_program = "tests/bench/bench-internals";
+	return cmocka_run_group_tests_name("bench_internals", tests, NULL, NULL);
+}
