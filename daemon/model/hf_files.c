@@ -88,11 +88,3 @@ int draft_config_load(const char *directory, struct model_config *ret, struct mo
 	close(fd);
 	return rc;
 }
-
-void model_config_deinit(struct model_config *config)
-{
-	if (!config)
-		return;
-	free(config->windows);
-	*config = (struct model_config){0};
-}

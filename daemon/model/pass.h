@@ -4,7 +4,7 @@
 
 /*
  * One forward pass as the families' layers see it (llama.c, deepseek.c, eagle.c), and the pieces
- * that they have in common (forward.c). The residual stays in one buffer; each norm first adds what
+ * that they have in common (pass.c). The residual stays in one buffer; each norm first adds what
  * the block before it left in `projected`. Each call queues, or records, and returns what the op
  * does.
  */

@@ -332,6 +332,26 @@ static int sort_all(struct safetensors *s, struct model_error *error)
 	return 0;
 }
 
+/* Is every tensor in the shard that the index says? */
+static int check_index(const struct safetensors_index *index, const struct safetensors *safetensors,
+	struct model_error *error)
+{
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(json_object_get(index->json, "weight_map"), name, value) {
+		const struct safetensors_tensor *tensor = safetensors_find(safetensors, name);
+		const char *path = tensor ? safetensors->files[tensor->file].path : NULL;
+		const char *base = path ? strrchr(path, '/') + 1 : NULL;
+
+		if (!base || strcmp(base, json_string_value(value)))
+			return model_fail(error, -EINVAL,
+				"%s: weight_map.%.128s: \"%.128s\" does not hold it", index->path,
+				name, json_string_value(value));
+	}
+	return 0;
+}
+
 static int open_shards(struct safetensors *s, int directory_fd, const char *directory,
 	struct model_error *error)
 {
@@ -345,7 +365,7 @@ static int open_shards(struct safetensors *s, int directory_fd, const char *dire
 	if (!rc)
 		rc = sort_all(s, error);
 	if (!rc)
-		rc = safetensors_index_check(&index, s, error);
+		rc = check_index(&index, s, error);
 	safetensors_index_deinit(&index);
 	return rc;
 }

@@ -105,22 +105,3 @@ void safetensors_index_deinit(struct safetensors_index *index)
 	free(index->path);
 	*index = (struct safetensors_index){0};
 }
-
-int safetensors_index_check(const struct safetensors_index *index,
-	const struct safetensors *safetensors, struct model_error *error)
-{
-	const char *name;
-	json_t *value;
-
-	json_object_foreach(json_object_get(index->json, "weight_map"), name, value) {
-		const struct safetensors_tensor *tensor = safetensors_find(safetensors, name);
-		const char *path = tensor ? safetensors->files[tensor->file].path : NULL;
-		const char *base = path ? strrchr(path, '/') + 1 : NULL;
-
-		if (!base || strcmp(base, json_string_value(value)))
-			return model_fail(error, -EINVAL,
-				"%s: weight_map.%.128s: \"%.128s\" does not hold it", index->path,
-				name, json_string_value(value));
-	}
-	return 0;
-}

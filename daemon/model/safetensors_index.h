@@ -19,8 +19,5 @@ struct safetensors_index {
 int safetensors_index_load(int directory_fd, const char *directory, struct safetensors_index *ret,
 	struct model_error *error);
 void safetensors_index_deinit(struct safetensors_index *index);
-/* Is every tensor in the shard that the index says? */
-int safetensors_index_check(const struct safetensors_index *index,
-	const struct safetensors *safetensors, struct model_error *error);
 
 #endif

@@ -2,6 +2,15 @@
 #include "daemon/model/model.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+void model_config_deinit(struct model_config *config)
+{
+	if (!config)
+		return;
+	free(config->windows);
+	*config = (struct model_config){0};
+}
 
 bool model_layer_has_experts(const struct model_config *config, uint32_t layer)
 {
