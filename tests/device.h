@@ -76,6 +76,27 @@ static inline bool test_same_logits(
 			      : memcmp(have, want, n * sizeof(*have)) == 0;
 }
 
+/*
+ * May a greedy choice be `have` where a reference with these logits [n] chooses `want`? Only if both
+ * are the same, or the logits are closer than what two computations within the tolerance may differ by.
+ */
+static inline bool test_same_choice(
+	const float *logits, size_t n, int32_t have, int32_t want, bool trained)
+{
+	double largest = 0, gap;
+
+	if (have == want)
+		return true;
+	if (!test_on_cuda() || have < 0 || (size_t)have >= n)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		largest = fmax(largest, fabs((double)logits[i]));
+	gap = (double)logits[want] - (double)logits[have];
+	fprintf(stderr, "# token %d for %d: logits %g and %g, largest %g, gap %.4f of it\n", (int)have,
+		(int)want, (double)logits[have], (double)logits[want], largest, gap / largest);
+	return gap <= 2 * test_logits_tolerance(trained) * largest;
+}
+
 /* The cpu device can always be lost on demand, the cuda one in builds with -Dtest_faults=true. */
 static inline bool test_can_lose_device(void)
 {
