@@ -166,9 +166,7 @@ static void detach(struct engine *engine, struct engine_port *port)
 	if (session->source)
 		loop_remove(engine->loop, session->source);
 	session->source = NULL;
-	/* The bell is closed by the loop thread after DETACHED; a jammed one must not silence the next
-	 * session that gets its number. */
-	loop_ring_forget(engine->loop, port->cq_bell);
+	loop_ring_flush(engine->loop); /* the loop thread closes the doorbell after DETACHED */
 	engine_session_detach(session);
 }
 

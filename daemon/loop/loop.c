@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/loop/loop_internal.h"
+#include "daemon/loop/backend.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,41 +13,31 @@
 
 #include <utlist.h>
 
+#include "ipc/cleanup.h"
 #include "ipc/clock.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 
-void loop_set_reason(struct loop *loop, const char *what, int error)
+static int loop_open_backend(struct loop *loop, const char *name)
 {
-	snprintf(loop->reason, sizeof(loop->reason), "%s: %s", what, strerror(-error));
-}
-
-static int open_backend(struct loop *loop, const char *name)
-{
-	int r;
-
-	if (strcmp(name, "epoll") != 0) {
-		r = loop_backend_uring.open(loop);
-		if (r == 0) {
-			loop->backend = &loop_backend_uring;
-			return 0;
-		}
-		if (strcmp(name, "auto") != 0)
-			return -ENOTSUP;
-	} else {
+	if (strcmp(name, "epoll") == 0) {
 		snprintf(loop->reason, sizeof(loop->reason), "epoll was asked for");
+	} else if (loop_backend_uring.open(loop) == 0) {
+		loop->backend = &loop_backend_uring;
+		return 0;
+	} else if (strcmp(name, "auto") != 0) {
+		return -ENOTSUP;
 	}
-	r = loop_backend_epoll.open(loop);
-	if (r == 0)
+	int rc = loop_backend_epoll.open(loop);
+	if (rc == 0)
 		loop->backend = &loop_backend_epoll;
-	return r;
+	return rc;
 }
+
+DEFINE_CLEANUP(loop, struct loop, loop_free)
 
 int loop_new(struct loop **ret, const char *name)
 {
-	struct loop *loop;
-	int r;
-
 	if (!name || !*name)
 		name = getenv("MIMEO_LOOP");
 	if (!name || !*name)
@@ -55,25 +46,24 @@ int loop_new(struct loop **ret, const char *name)
 		strcmp(name, "epoll") != 0)
 		return -EINVAL;
 
-	loop = calloc(1, sizeof(*loop));
+	CLEANUP(cleanup_loop) struct loop *loop = calloc(1, sizeof(*loop));
 	if (!loop)
 		return -ENOMEM;
 	loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (loop->wake_fd < 0) {
-		r = -errno;
-		goto fail;
-	}
-	r = open_backend(loop, name);
-	if (r < 0)
-		goto fail;
-	r = loop_add(loop, loop->wake_fd, EPOLLIN, NULL, NULL, &loop->wake);
-	if (r < 0)
-		goto fail;
-	*ret = loop;
+	loop->bells.empty_fd = -1;
+	if (loop->wake_fd < 0)
+		return -errno;
+	int rc = bells_init(&loop->bells);
+	if (rc < 0)
+		return rc;
+	rc = loop_open_backend(loop, name);
+	if (rc < 0)
+		return rc;
+	rc = loop_add(loop, loop->wake_fd, EPOLLIN, NULL, NULL, &loop->wake);
+	if (rc < 0)
+		return rc;
+	*ret = STEAL(loop);
 	return 0;
-fail:
-	loop_free(loop);
-	return r;
 }
 
 void loop_free(struct loop *loop)
@@ -82,12 +72,14 @@ void loop_free(struct loop *loop)
 
 	if (!loop)
 		return;
+	assert(!loop->dispatching);
 	if (loop->backend)
 		loop->backend->close(loop);
 	DL_FOREACH_SAFE(loop->polls, source, next)
 		free(source);
 	DL_FOREACH_SAFE(loop->timers, source, next)
 		free(source);
+	bells_deinit(&loop->bells);
 	if (loop->wake_fd >= 0)
 		close(loop->wake_fd);
 	free(loop);
@@ -106,25 +98,20 @@ const char *loop_fallback_reason(const struct loop *loop)
 int loop_add(struct loop *loop, int fd, uint32_t events, loop_callback callback, void *userdata,
 	struct loop_source **ret)
 {
-	struct loop_source *source;
-	int r;
-
 	if (fcntl(fd, F_GETFD) < 0)
 		return -errno;
-	source = calloc(1, sizeof(*source));
+	CLEANUP(cleanup_free) struct loop_source *source = calloc(1, sizeof(*source));
 	if (!source)
 		return -ENOMEM;
 	source->fd = fd;
 	source->events = events;
 	source->callback = callback;
 	source->userdata = userdata;
-	r = loop->backend->watch(loop, source);
-	if (r < 0) {
-		free(source);
-		return r;
-	}
+	int rc = loop->backend->watch(loop, source);
+	if (rc < 0)
+		return rc;
 	DL_APPEND(loop->polls, source);
-	*ret = source;
+	*ret = STEAL(source);
 	return 0;
 }
 
@@ -150,12 +137,13 @@ int loop_add_timer(struct loop *loop, uint64_t period_ms, loop_callback callback
 	return 0;
 }
 
-static void bury(struct loop *loop, struct loop_source **list)
+static void loop_free_removed(struct loop *loop, struct loop_source **list)
 {
 	struct loop_source *source, *next;
 
 	DL_FOREACH_SAFE(*list, source, next) {
 		if (source->removed && !source->in_kernel) {
+			assert(loop->n_removed > 0);
 			DL_DELETE(*list, source);
 			free(source);
 			loop->n_removed--;
@@ -181,17 +169,8 @@ void loop_remove(struct loop *loop, struct loop_source *source)
 	free(source);
 }
 
-void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t events)
-{
-	if (source->removed || !source->callback)
-		return;
-	loop->n_callbacks++;
-	source->callback(source->userdata, source, events);
-}
-
-/* Timers are kept here and not in the kernel: there are few, and this way both fillings tick alike.
- */
-static uint64_t wait_ns(const struct loop *loop, uint64_t wait)
+/* Timers are kept here and not in the kernel: there are few, and both backends tick alike. */
+static uint64_t loop_wait_ns(const struct loop *loop, uint64_t wait)
 {
 	const struct loop_source *timer;
 	uint64_t now;
@@ -208,7 +187,7 @@ static uint64_t wait_ns(const struct loop *loop, uint64_t wait)
 	return wait;
 }
 
-static void run_timers(struct loop *loop)
+static void loop_run_timers(struct loop *loop)
 {
 	struct loop_source *timer;
 	uint64_t now;
@@ -233,20 +212,18 @@ int loop_run_once(struct loop *loop, int timeout_ms)
 
 int loop_run_for(struct loop *loop, uint64_t timeout_ns)
 {
-	int r;
-
 	if (loop->dispatching)
 		return -EBUSY;
 	loop->dispatching = true;
 	loop->n_callbacks = 0;
-	r = loop->backend->wait(loop, wait_ns(loop, timeout_ns));
-	run_timers(loop);
+	int rc = loop->backend->wait(loop, loop_wait_ns(loop, timeout_ns));
+	loop_run_timers(loop);
 	loop->dispatching = false;
 	if (loop->n_removed > 0) {
-		bury(loop, &loop->polls);
-		bury(loop, &loop->timers);
+		loop_free_removed(loop, &loop->polls);
+		loop_free_removed(loop, &loop->timers);
 	}
-	return r < 0 ? r : loop->n_callbacks;
+	return rc < 0 ? rc : loop->n_callbacks;
 }
 
 void loop_wake(struct loop *loop)
@@ -261,15 +238,10 @@ void loop_wake(struct loop *loop)
 
 void loop_ring(struct loop *loop, int eventfd)
 {
-	loop->backend->ring(loop, eventfd);
+	bells_ring(&loop->bells, eventfd);
 }
 
 void loop_ring_flush(struct loop *loop)
 {
-	loop->backend->ring_flush(loop);
-}
-
-void loop_ring_forget(struct loop *loop, int eventfd)
-{
-	loop->backend->ring_forget(loop, eventfd);
+	bells_flush(&loop->bells);
 }

@@ -1,66 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 
-/*
- * The epoll filling. Sources are edge-triggered entries of one epoll fd.
- *
- * Doorbells: write(2) to an eventfd whose holder filled the counter and cleared O_NONBLOCK would
- * block for ever, and looking first leaves a gap in which both can happen. The kernel itself
- * signals eventfds without blocking when an aio request that names one completes, so a ring is an
- * aio read of no bytes; a batch of them is one system call. Only where aio is refused does the look
- * suffice.
- */
-#include "daemon/loop/loop_internal.h"
+/* The epoll backend: sources are edge-triggered entries of one epoll fd. */
+#include "daemon/loop/backend.h"
 
 #include <errno.h>
-#include <linux/aio_abi.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define NS_PER_MS UINT64_C(1000000)
 #define NS_PER_S UINT64_C(1000000000)
 
-enum {
-	WAIT_EVENTS = 256,
-	BATCH = 64,
-	AIO_EVENTS = 4 * BATCH, /* completions that the kernel keeps until they are fetched */
-};
+enum { WAIT_EVENTS = 256 };
 
 struct epoll {
 	int fd;
-	aio_context_t aio; /* 0: refused */
-	int empty_fd;      /* what the empty reads read */
-	struct iocb batch[BATCH];
-	int n_batch;
-	int n_unfetched;
 };
-
-static void aio_open(struct epoll *epoll)
-{
-	epoll->empty_fd = memfd_create("loop-rings", MFD_CLOEXEC);
-	if (epoll->empty_fd >= 0 && syscall(SYS_io_setup, AIO_EVENTS, &epoll->aio) < 0)
-		epoll->aio = 0;
-}
 
 static int epoll_open(struct loop *loop)
 {
-	struct epoll *epoll;
-	int r;
-
-	epoll = calloc(1, sizeof(*epoll));
+	struct epoll *epoll = calloc(1, sizeof(*epoll));
 	if (!epoll)
 		return -ENOMEM;
 	epoll->fd = epoll_create1(EPOLL_CLOEXEC);
 	if (epoll->fd < 0) {
-		r = -errno;
+		int rc = -errno;
+
 		free(epoll);
-		return r;
+		return rc;
 	}
-	aio_open(epoll);
 	loop->state = epoll;
 	return 0;
 }
@@ -69,10 +39,6 @@ static void epoll_close(struct loop *loop)
 {
 	struct epoll *epoll = loop->state;
 
-	if (epoll->aio)
-		syscall(SYS_io_destroy, epoll->aio);
-	if (epoll->empty_fd >= 0)
-		close(epoll->empty_fd);
 	close(epoll->fd);
 	free(epoll);
 }
@@ -93,7 +59,7 @@ static void epoll_unwatch(struct loop *loop, struct loop_source *source)
 }
 
 /* epoll_wait counts milliseconds, and epoll_pwait2 is not everywhere. Positive: something is there. */
-static int wait_finely(const struct epoll *epoll, uint64_t timeout_ns)
+static int epoll_wait_finely(const struct epoll *epoll, uint64_t timeout_ns)
 {
 	struct pollfd poll_fd = { .fd = epoll->fd, .events = POLLIN };
 	const struct timespec timeout = {
@@ -112,7 +78,7 @@ static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
 	int timeout_ms = -1, n;
 
 	if (timeout_ns != LOOP_WAIT_FOREVER && timeout_ns % NS_PER_MS != 0) {
-		n = wait_finely(epoll, timeout_ns);
+		n = epoll_wait_finely(epoll, timeout_ns);
 		if (n <= 0)
 			return n;
 		timeout_ms = 0;
@@ -129,85 +95,6 @@ static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
 	return 0;
 }
 
-/* ---- bells ---- */
-
-static void fetch(struct epoll *epoll)
-{
-	struct io_event events[AIO_EVENTS];
-	struct timespec none = { 0 };
-	long n = syscall(SYS_io_getevents, epoll->aio, 0L, (long)AIO_EVENTS, events, &none);
-
-	if (n > 0)
-		epoll->n_unfetched -= (int)n;
-}
-
-static void epoll_ring_flush(struct loop *loop)
-{
-	struct epoll *epoll = loop->state;
-	struct iocb *pointers[BATCH];
-	int done = 0;
-	bool fetched = false;
-
-	for (int i = 0; i < epoll->n_batch; i++)
-		pointers[i] = &epoll->batch[i];
-	if (epoll->n_unfetched + epoll->n_batch > AIO_EVENTS)
-		fetch(epoll);
-	while (done < epoll->n_batch) {
-		long n = syscall(SYS_io_submit, epoll->aio, (long)(epoll->n_batch - done),
-			pointers + done);
-
-		if (n > 0) {
-			done += (int)n;
-			epoll->n_unfetched += (int)n;
-			fetched = false;
-		} else if (n < 0 && errno == EAGAIN && !fetched) {
-			fetch(epoll);
-			fetched = true;
-		} else {
-			done++; /* this one is no eventfd (any more) */
-		}
-	}
-	epoll->n_batch = 0;
-}
-
-static void ring_if_room(int eventfd)
-{
-	const uint64_t one = 1;
-	struct pollfd poll_fd = { .fd = eventfd, .events = POLLOUT };
-	ssize_t n;
-
-	if (poll(&poll_fd, 1, 0) != 1 || !(poll_fd.revents & POLLOUT))
-		return;
-	/* A failure is a full counter (its reader is awake) or a closed fd. */
-	n = write(eventfd, &one, sizeof(one));
-	(void)n;
-}
-
-static void epoll_ring(struct loop *loop, int eventfd)
-{
-	struct epoll *epoll = loop->state;
-
-	if (!epoll->aio) {
-		ring_if_room(eventfd);
-		return;
-	}
-	if (epoll->n_batch == BATCH)
-		epoll_ring_flush(loop);
-	epoll->batch[epoll->n_batch++] = (struct iocb){
-		.aio_lio_opcode = IOCB_CMD_PREAD,
-		.aio_fildes = (uint32_t)epoll->empty_fd,
-		.aio_flags = IOCB_FLAG_RESFD,
-		.aio_resfd = (uint32_t)eventfd,
-	};
-}
-
-/* Nothing outlives a flush. */
-static void epoll_ring_forget(struct loop *loop, int eventfd)
-{
-	(void)eventfd;
-	epoll_ring_flush(loop);
-}
-
 const struct loop_backend loop_backend_epoll = {
 	.name = "epoll",
 	.open = epoll_open,
@@ -215,7 +102,4 @@ const struct loop_backend loop_backend_epoll = {
 	.watch = epoll_watch,
 	.unwatch = epoll_unwatch,
 	.wait = epoll_wait_for,
-	.ring = epoll_ring,
-	.ring_flush = epoll_ring_flush,
-	.ring_forget = epoll_ring_forget,
 };

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_LOOP_LOOP_INTERNAL_H
-#define MIMEO_DAEMON_LOOP_LOOP_INTERNAL_H
+#ifndef MIMEO_DAEMON_LOOP_BACKEND_H
+#define MIMEO_DAEMON_LOOP_BACKEND_H
 
 /*
- * What loop.c and its fillings share. loop.c keeps sources and timers, decides how long to wait and
- * when memory may go; a filling waits and hands events to loop_dispatch.
+ * The interface between the loop and its two backends. loop.c keeps sources and timers, decides how
+ * long to wait and when memory is freed; a backend waits and passes events to loop_dispatch.
  *
- * A removed source stays in its list until nothing can name it any more: no callback is running
- * (the batch at hand may hold its address) and the kernel owes no completion (`in_kernel`). So a
- * late completion finds the source, sees `removed` and goes no further.
+ * A removed source stays in its list until nothing refers to it any more: no callback runs (the batch
+ * being dispatched may hold its address) and the kernel owes no completion (`in_kernel`). A late
+ * completion therefore finds the source, sees `removed` and is dropped.
  */
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/loop/bells.h"
 #include "daemon/loop/loop.h"
 
 #define LOOP_WAIT_FOREVER UINT64_MAX
@@ -32,7 +34,7 @@ struct loop_source {
 	uint32_t n_errors; /* io_uring: polls in a row that ended with an error */
 };
 
-/* A filling. All but open run on the loop's thread (see loop.h). */
+/* All but open run on the loop's thread (see loop.h). */
 struct loop_backend {
 	const char *name;
 	/* 0, or -errno with the reason in loop->reason and nothing left open. */
@@ -41,12 +43,9 @@ struct loop_backend {
 	int (*watch)(struct loop *loop, struct loop_source *source);
 	/* No event of the source is dispatched afterwards; may leave in_kernel set. */
 	void (*unwatch)(struct loop *loop, struct loop_source *source);
-	/* Wait up to timeout_ns (0: look, LOOP_WAIT_FOREVER), then loop_dispatch what is there. 0,
+	/* Wait up to timeout_ns (0: only look, LOOP_WAIT_FOREVER), then dispatch what is ready. 0,
 	 * also when interrupted or out of time, or -errno. */
 	int (*wait)(struct loop *loop, uint64_t timeout_ns);
-	void (*ring)(struct loop *loop, int eventfd);
-	void (*ring_flush)(struct loop *loop);
-	void (*ring_forget)(struct loop *loop, int eventfd);
 };
 
 extern const struct loop_backend loop_backend_uring;
@@ -59,12 +58,19 @@ struct loop {
 	int wake_fd;
 	struct loop_source *wake;
 	struct loop_source *polls, *timers;
-	uint32_t n_removed;
+	uint32_t n_removed; /* in the two lists */
 	bool dispatching;
 	int n_callbacks; /* of the current turn */
+	struct bells bells;
 };
 
-void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t events);
-void loop_set_reason(struct loop *loop, const char *what, int error);
+static inline void loop_dispatch(struct loop *loop, struct loop_source *source, uint32_t events)
+{
+	assert(loop->dispatching);
+	if (source->removed || !source->callback)
+		return;
+	loop->n_callbacks++;
+	source->callback(source->userdata, source, events);
+}
 
 #endif
