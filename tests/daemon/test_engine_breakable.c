@@ -152,6 +152,11 @@ static void test_attention_is_recorded_by_full_graphs_and_by_no_segment(void **s
 	close_marked(&h);
 }
 
+static uint64_t offset_in_pool(const struct hand *h, const void *memory)
+{
+	return (uint64_t)((const uint8_t *)memory - (const uint8_t *)h->runner->pool);
+}
+
 /* F19: nobody would keep such memory until the replay. */
 static void test_break_that_names_memory_outside_the_pool_is_refused(void **state)
 {
@@ -167,13 +172,18 @@ static void test_break_that_names_memory_outside_the_pool_is_refused(void **stat
 	context = h.runner->context;
 	pool = &h.runner->context.buffers;
 	breakable_runner_init(&runner, &context);
-	for (unsigned which = 0; which < 2; which++) {
+	for (unsigned i = 0; i < 4; i++) {
 		*b = *pool;
-		/* Large enough, but the cache's. */
-		if (which)
+		context.pool_bytes = h.runner->pool_bytes;
+		/* Large enough, but the cache's; or it begins in the pool and ends behind it. */
+		if (i == 0)
 			b->qkv = context.kv_layers[0];
-		else
+		else if (i == 1)
 			b->attention = context.kv_layers[0];
+		else if (i == 2)
+			context.pool_bytes = offset_in_pool(&h, b->qkv) + 1;
+		else
+			context.pool_bytes = offset_in_pool(&h, b->attention = b->logits) + 1;
 		assert_int_equal(capture_now(&entry, &runner, h.lane), -EFAULT);
 		assert_int_equal(graph_entry_state(&entry), GRAPH_EMPTY);
 		assert_int_equal(entry.pieces.n_breaks, 0);
@@ -182,7 +192,7 @@ static void test_break_that_names_memory_outside_the_pool_is_refused(void **stat
 	}
 	/* Right behind the pool's end. */
 	*b = *pool;
-	context.pool_bytes = (uint64_t)((uint8_t *)b->attention - (uint8_t *)context.pool);
+	context.pool_bytes = offset_in_pool(&h, b->attention);
 	assert_int_equal(capture_now(&entry, &runner, h.lane), -EFAULT);
 	context.pool_bytes = h.runner->pool_bytes;
 	assert_int_equal(capture_now(&entry, &runner, h.lane), 0);

@@ -291,6 +291,25 @@ static void test_more_rows_than_were_captured_are_refused(void **state)
 	hand_close(&h);
 }
 
+/* F28 */
+static void test_more_tokens_than_were_captured_are_refused(void **state)
+{
+	const struct kind *kind = *state;
+	struct hand_row few = {0, 4, 3}, many = few;
+	struct graph_entry *entry;
+	struct hand h;
+
+	open_kind(&h, kind);
+	hand_prefill(&h, 1, 3);
+	entry = graph_of(&h, kind, &few, 1, false);
+	hand_poison(&h, &few, 1);
+	for (many.n_tokens = entry->descriptor.tokens + 1; many.n_tokens < 40; many.n_tokens += 9) {
+		assert_int_equal(hand_try(&h, &many, 1, entry), -EINVAL);
+		hand_assert_written(&h, NULL, 0, kind->name);
+	}
+	hand_close(&h);
+}
+
 /* ---- claims about all of them ---- */
 
 /* F18: large ones were captured first, pieces before the rest; all in the same pool. */
@@ -373,6 +392,10 @@ int main(void)
 		CLAIM(test_more_rows_than_were_captured_are_refused, queries,
 			"FULL, four tokens a row"),
 		CLAIM(test_more_rows_than_were_captured_are_refused, whole, "FULL, any batch"),
+		CLAIM(test_more_tokens_than_were_captured_are_refused, queries,
+			"FULL, four tokens a row"),
+		CLAIM(test_more_tokens_than_were_captured_are_refused, pieces, "PIECEWISE"),
+		CLAIM(test_more_tokens_than_were_captured_are_refused, whole, "FULL, any batch"),
 		cmocka_unit_test(
 			test_graphs_replay_right_whichever_was_captured_or_replayed_before),
 		cmocka_unit_test(test_full_graphs_of_any_batch_replay_right_whichever_came_before),

@@ -221,6 +221,26 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 	rig_close(&rig);
 }
 
+static void test_first_token_of_a_step_request_is_a_prompt(void **state)
+{
+	const struct engine_stats *stats;
+	struct rig_client client;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &full);
+	stats = engine_stats(rig.engine);
+	rig_attach(&rig, &client, 8);
+	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	decode(&client, 1);
+	assert_int_equal(stats->n_replays, 1);
+	assert_int_equal(graph(&rig, 1).n_replays, 0);
+	decode(&client, 1);
+	assert_int_equal(graph(&rig, 1).n_replays, 1);
+	rig_detach(&client);
+	rig_close(&rig);
+}
+
 static void test_full_with_a_backend_that_cannot_is_an_error_that_names_it(void **state)
 {
 	const struct mode_request request = {
@@ -424,6 +444,7 @@ int main(void)
 		cmocka_unit_test(test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted),
 		cmocka_unit_test(test_without_graphs_all_steps_are_counted_as_eager_by_mode),
 		cmocka_unit_test(test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph),
+		cmocka_unit_test(test_first_token_of_a_step_request_is_a_prompt),
 		cmocka_unit_test(test_full_with_a_backend_that_cannot_is_an_error_that_names_it),
 		cmocka_unit_test(test_replays_among_several_processes_are_counted_as_shared),
 		cmocka_unit_test(test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps),
