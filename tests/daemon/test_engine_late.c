@@ -157,6 +157,29 @@ static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it
 	rig_close(&rig);
 }
 
+/* Generations are so long that now is in the fourth. */
+static void test_graph_stays_for_the_generation_after_its_last_replay(void **state)
+{
+	struct rig rig;
+	struct graph_set *graphs;
+	uint64_t now;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	graphs = &rig.engine->runners[0].graphs;
+	now = clock_ns();
+	rig.engine->late.generation_ns = now / 4;
+	for (uint32_t i = 0; i < graphs->n; i++)
+		graphs->entries[i].used_ns = now - (1 + i % 2) * (now / 4);
+	assert_int_equal(engine_post_relieve(rig.engine), 0);
+	await_graphs(&rig, "empty", graphs->n / 2);
+	await_rest(&rig);
+	for (uint32_t i = 0; i < graphs->n; i++)
+		assert_int_equal(graph_entry_state(&graphs->entries[i]),
+			i % 2 ? GRAPH_EMPTY : GRAPH_READY);
+	rig_close(&rig);
+}
+
 static int (*real_export)(struct device *, size_t, void **, struct device_handle *);
 static _Atomic uint32_t n_refusals;
 
@@ -451,6 +474,30 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 	rig_close(&rig);
 }
 
+/* F1 */
+static void test_graph_is_warmed_up_before_it_is_captured_again(void **state)
+{
+	struct graph_set *graphs;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &eager);
+	graphs = &rig.engine->runners[0].graphs;
+	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(&rig, "empty", graphs->n);
+	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(&rig, "ready", graphs->n);
+	for (uint32_t i = 0; i < graphs->n; i++) {
+		const struct graph_entry *entry = &graphs->entries[i];
+
+		assert_int_equal(entry->warm_up.phase, ATTENTION_WARM_UP);
+		assert_int_equal(entry->capture.phase, ATTENTION_CAPTURE);
+		assert_non_null(entry->warm_up.metadata);
+		assert_ptr_not_equal(entry->warm_up.metadata, entry->capture.metadata);
+	}
+	rig_close(&rig);
+}
+
 static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void **state)
 {
 	struct rig rig;
@@ -550,6 +597,7 @@ int main(void)
 		cmocka_unit_test(test_lazily_a_batch_runs_eager_until_its_graph_is_there),
 		cmocka_unit_test(
 			test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it),
+		cmocka_unit_test(test_graph_stays_for_the_generation_after_its_last_replay),
 		cmocka_unit_test(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs),
 		cmocka_unit_test(test_capture_without_memory_is_tried_again_by_a_later_step),
 		cmocka_unit_test(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered),
@@ -557,6 +605,7 @@ int main(void)
 		cmocka_unit_test(test_dropping_graphs_leaves_what_they_shared_intact),
 		cmocka_unit_test(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
 		cmocka_unit_test(test_captures_beside_a_running_request_change_none_of_its_tokens),
+		cmocka_unit_test(test_graph_is_warmed_up_before_it_is_captured_again),
 		cmocka_unit_test(test_drop_of_what_is_being_built_takes_effect_when_it_is_built),
 		cmocka_unit_test(test_captures_take_a_share_of_the_time_while_requests_come),
 		cmocka_unit_test(test_order_taken_back_captures_nothing),
