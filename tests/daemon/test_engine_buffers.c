@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* Device buffers that requests name, while launched steps still write to them. */
+#include "tests/daemon/rig.h"
+
+#include <time.h>
+
+enum { BUFFER = 1, BUFFER_BYTES = 4096, N_GATES = 2, FIRST_HELD = 2 };
+
+/* ---- a lane that waits ahead of the steps 2 and 3 ---- */
+
+static struct {
+	const struct kernel_ops *real;
+	struct kernel_ops kernels;
+	struct device *device;
+	void *memory; /* the buffer's */
+	uint32_t n_steps;
+	_Atomic bool open[N_GATES];
+} held;
+
+static void wait_at_gate(void *arg)
+{
+	const _Atomic bool *open = arg;
+
+	while (!atomic_load(open))
+		sched_yield();
+}
+
+static int held_prepare(struct stream *stream, const struct op_prepare *args)
+{
+	uint32_t gate = ++held.n_steps - FIRST_HELD;
+
+	if (gate < N_GATES && held.device->ops->stream_host_func(
+				      stream, wait_at_gate, &held.open[gate]))
+		return DEVICE_E_INVALID;
+	return held.real->prepare(stream, args);
+}
+
+static void hold_lane(struct device *device)
+{
+	held.device = device;
+	held.real = device->kernels;
+	held.kernels = *held.real;
+	held.kernels.prepare = held_prepare;
+	device->kernels = &held.kernels;
+	assert_int_equal(device->ops->mem_alloc(device, BUFFER_BYTES, &held.memory), 0);
+	for (int i = 0; i < N_GATES; i++)
+		atomic_store(&held.open[i], false);
+	held.n_steps = N_GATES + FIRST_HELD; /* set-up waits at no gate */
+}
+
+/* ---- an engine, a client with a buffer ---- */
+
+struct fixture {
+	struct rig rig;
+	struct rig_client client;
+	struct engine_buffer buffer;
+	struct rig_result results[2];
+};
+
+static int set_up(void **state)
+{
+	static struct fixture f;
+
+	f = (struct fixture){.buffer = {.bytes = BUFFER_BYTES}};
+	rig_open(&f.rig, &(struct rig_options){
+		.mode = GRAPH_FULL_AND_PIECEWISE, .on_device = hold_lane});
+	rig_attach(&f.rig, &f.client, 8);
+	f.buffer.address = held.memory;
+	atomic_store(&f.buffer.open, true);
+	f.client.port->buffers = &f.buffer;
+	f.client.port->n_buffers = 1;
+	held.n_steps = 0;
+	*state = &f;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	for (int i = 0; i < N_GATES; i++)
+		atomic_store(&held.open[i], true);
+	rig_detach(&f->client);
+	held.device->ops->mem_free(held.device, held.memory);
+	rig_close(&f->rig);
+	return 0;
+}
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void await_in_lane(struct fixture *f, uint32_t n)
+{
+	double end = rig_now() + RIG_TIMEOUT_S;
+
+	while (atomic_load(&engine_stats(f->rig.engine)->n_in_lane) != n) {
+		assert_true(rig_now() < end);
+		nap();
+	}
+}
+
+static bool take_buffer(struct fixture *f)
+{
+	struct engine_port *port;
+	uint32_t buffer;
+
+	if (!engine_buffer_take(f->rig.engine, &port, &buffer))
+		return false;
+	assert_ptr_equal(port, f->client.port);
+	assert_int_equal(buffer, BUFFER);
+	return true;
+}
+
+/* The request is over, its buffer closed and free, as a whole or not at all. */
+static void assert_ended(struct fixture *f, bool ended)
+{
+	for (int i = 0; i < 20; i++, nap())
+		rig_poll(&f->client, f->results);
+	assert_int_equal(f->results[0].done, ended);
+	assert_int_equal(take_buffer(f), ended);
+}
+
+/* A request of three steps, cancelled when as many of its steps as there are open gates have ended
+ * behind the first: all that are left in the lane may write to its buffer. */
+static void check_fence(struct fixture *f, int n_open)
+{
+	int32_t tokens[32];
+	struct msg_generate msg = rig_greedy(rig_prompt("count 4 30\n", tokens), 3);
+	struct rig_request request;
+
+	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.logits = (struct msg_place){.buffer = BUFFER};
+	request = rig_generate(&f->client, 0, tokens, msg.n_tokens, &msg);
+	rig_submit(&f->client, &request);
+	rig_wait_steps(&f->rig, 3); /* the first has ended */
+	for (int i = 0; i < N_GATES; i++) {
+		if (i == n_open) {
+			rig_cancel(&f->client, 1, &request);
+			rig_wait(&f->client, f->results, 1);
+			atomic_store(&f->buffer.open, false);
+			assert_int_equal(engine_post_buffer_close(
+				f->rig.engine, f->client.port, BUFFER), 0);
+		}
+		assert_ended(f, false);
+		atomic_store(&held.open[i], true);
+		await_in_lane(f, 1 - (uint32_t)i);
+	}
+	assert_ended(f, true);
+	assert_int_equal(f->results[0].status, STATUS_E_CANCELLED);
+}
+
+static void test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended(void **state)
+{
+	check_fence(*state, 0);
+}
+
+static void test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended(void **state)
+{
+	check_fence(*state, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended,
+			set_up, tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended,
+			set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests_name("engine buffers", tests, NULL, NULL);
+}
