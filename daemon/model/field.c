@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <errno.h>
-#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/field.h"
 
-/* Nothing that a model directory holds has more values than this; it bounds the parser's memory. */
+/* Bounds the parser's memory; files of real models have fewer values. */
 #define VALUES_MAX 4000000u
 
-int field_parse(const char *file, const char *text, size_t bytes, json_t **ret,
+int field_parse(const char *path, const char *text, size_t bytes, json_t **ret,
 	struct model_error *error)
 {
 	json_error_t reason;
@@ -19,26 +21,37 @@ int field_parse(const char *file, const char *text, size_t bytes, json_t **ret,
 		n_values += text[i] == ',' || text[i] == '[' || text[i] == '{';
 	if (n_values > VALUES_MAX)
 		return model_fail(
-			error, -EINVAL, "%s: holds more than %u values", file, VALUES_MAX);
+			error, -EINVAL, "%s: more than %u values", path, VALUES_MAX);
 	json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &reason);
 	if (!json)
-		return model_fail(error, -EINVAL, "%s: line %d: is not valid JSON: %s", file,
+		return model_fail(error, -EINVAL, "%s: line %d: is not valid JSON: %s", path,
 			reason.line, reason.text);
 	if (!json_is_object(json)) {
 		json_decref(json);
-		return model_fail(error, -EINVAL, "%s: is not a JSON object", file);
+		return model_fail(error, -EINVAL, "%s: is not a JSON object", path);
 	}
 	*ret = json;
 	return 0;
 }
 
-static int refuse(const struct field_object *object, const char *key, const char *why)
+int field_fail(const struct field_object *object, int rc, const char *format, ...)
 {
-	return model_fail(
-		object->error, -EINVAL, "%s: %s%s %s", object->file, object->prefix, key, why);
+	struct field_file *file = object->file;
+	char sentence[400];
+	va_list args;
+
+	assert(rc < 0);
+	if (file->rc)
+		return file->rc;
+	va_start(args, format);
+	vsnprintf(sentence, sizeof(sentence), format, args);
+	va_end(args);
+	file->rc = model_fail(
+		file->error, rc, "%s: %s%s", file->path, object->prefix, sentence);
+	return file->rc;
 }
 
-static const json_t *find(const struct field_object *object, const char *key)
+static const json_t *field_find(const struct field_object *object, const char *key)
 {
 	const json_t *json = json_object_get(object->json, key);
 
@@ -52,100 +65,85 @@ enum field_state field_state(const struct field_object *object, const char *key)
 	return !json ? FIELD_ABSENT : json_is_null(json) ? FIELD_NULL : FIELD_THERE;
 }
 
-int field_u32(const struct field_object *object, const char *key, uint32_t min, uint32_t max,
-	uint32_t absent, uint32_t *ret)
+uint32_t field_u32(const struct field_object *object, const char *key, uint32_t min, uint32_t max,
+	uint32_t absent)
 {
-	const json_t *json = find(object, key);
-	json_int_t value;
+	const json_t *json = field_find(object, key);
+	json_int_t value = json_integer_value(json);
 
-	if (!json) {
-		*ret = absent;
-		return 0;
-	}
+	if (!json)
+		return absent;
+	if (json_is_integer(json) && value >= (json_int_t)min && value <= (json_int_t)max)
+		return (uint32_t)value;
 	if (!json_is_integer(json))
-		return refuse(object, key, "is not an integer");
-	value = json_integer_value(json);
-	if (value < (json_int_t)min || value > (json_int_t)max)
-		return model_fail(object->error, -EINVAL,
-			"%s: %s%s %" JSON_INTEGER_FORMAT " is not between %u and %u", object->file,
-			object->prefix, key, value, min, max);
-	*ret = (uint32_t)value;
-	return 0;
+		field_fail(object, -EINVAL, "%s is not an integer", key);
+	else
+		field_fail(object, -EINVAL, "%s %" JSON_INTEGER_FORMAT " is not between %u and %u",
+			key, value, min, max);
+	return min;
 }
 
-int field_real(const struct field_object *object, const char *key, double min, double max,
-	double absent, double *ret)
+double field_real(const struct field_object *object, const char *key, double min, double max,
+	double absent)
 {
-	const json_t *json = find(object, key);
-	double value;
+	const json_t *json = field_find(object, key);
+	double value = json_number_value(json);
 
-	if (!json) {
-		*ret = absent;
-		return 0;
-	}
+	if (!json)
+		return absent;
+	if (json_is_number(json) && value >= min && value <= max)
+		return value;
 	if (!json_is_number(json))
-		return refuse(object, key, "is not a number");
-	value = json_number_value(json);
-	if (!(value >= min && value <= max))
-		return model_fail(object->error, -EINVAL, "%s: %s%s %g is not between %g and %g",
-			object->file, object->prefix, key, value, min, max);
-	*ret = value;
-	return 0;
+		field_fail(object, -EINVAL, "%s is not a number", key);
+	else
+		field_fail(object, -EINVAL, "%s %g is not between %g and %g", key, value, min, max);
+	return min;
 }
 
-int field_bool(const struct field_object *object, const char *key, bool absent, bool *ret)
+bool field_bool(const struct field_object *object, const char *key, bool absent)
 {
-	const json_t *json = find(object, key);
+	const json_t *json = field_find(object, key);
 
-	if (!json) {
-		*ret = absent;
-		return 0;
-	}
+	if (!json)
+		return absent;
 	if (!json_is_boolean(json))
-		return refuse(object, key, "is neither true nor false");
-	*ret = json_is_true(json);
-	return 0;
+		field_fail(object, -EINVAL, "%s is neither true nor false", key);
+	return json_is_true(json);
 }
 
-int field_string(const struct field_object *object, const char *key, const char *absent,
-	const char **ret)
+const char *field_string(const struct field_object *object, const char *key, const char *absent)
 {
-	const json_t *json = find(object, key);
+	const json_t *json = field_find(object, key);
 
-	if (!json) {
-		*ret = absent;
-		return 0;
-	}
-	if (!json_is_string(json))
-		return refuse(object, key, "is not a string");
-	*ret = json_string_value(json);
-	return 0;
+	if (json && !json_is_string(json))
+		field_fail(object, -EINVAL, "%s is not a string", key);
+	return json_is_string(json) ? json_string_value(json) : absent;
 }
 
-int field_u32_needed(const struct field_object *object, const char *key, uint32_t min, uint32_t max,
-	uint32_t *ret)
+uint32_t field_u32_needed(
+	const struct field_object *object, const char *key, uint32_t min, uint32_t max)
 {
-	if (!find(object, key))
-		return refuse(object, key, "is missing");
-	return field_u32(object, key, min, max, 0, ret);
+	if (!field_find(object, key))
+		field_fail(object, -EINVAL, "%s is missing", key);
+	return field_u32(object, key, min, max, min);
 }
 
-int field_real_needed(const struct field_object *object, const char *key, double min, double max,
-	double *ret)
+double field_real_needed(
+	const struct field_object *object, const char *key, double min, double max)
 {
-	if (!find(object, key))
-		return refuse(object, key, "is missing");
-	return field_real(object, key, min, max, 0, ret);
+	if (!field_find(object, key))
+		field_fail(object, -EINVAL, "%s is missing", key);
+	return field_real(object, key, min, max, min);
 }
 
-int field_member(const struct field_object *object, const char *key, const char *prefix,
-	struct field_object *ret)
+struct field_object field_member(
+	const struct field_object *object, const char *key, const char *prefix)
 {
-	const json_t *json = find(object, key);
+	const json_t *json = field_find(object, key);
 
 	if (json && !json_is_object(json))
-		return refuse(object, key, "is not an object");
-	*ret = (struct field_object){
-		.json = json, .file = object->file, .prefix = prefix, .error = object->error};
-	return 0;
+		field_fail(object, -EINVAL, "%s is not an object", key);
+	return (struct field_object){.json = json_is_object(json) ? json : NULL,
+		.prefix = prefix,
+		.file = object->file};
 }

@@ -7,6 +7,8 @@
 
 #include "daemon/model/model.h"
 
+/* A descriptor of the directory, or -errno with a sentence. */
+int file_open_directory(const char *directory, struct model_error *error);
 /* Open `name` in a directory for reading, following links; anything but a regular file is refused,
  * without blocking on a FIFO. 0, -ENOENT (no sentence is written), or another -errno. */
 int file_open(int directory_fd, const char *path, const char *name, int *ret_fd, uint64_t *ret_size,

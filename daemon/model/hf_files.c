@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* The JSON files of a directory: a model's and a draft's. */
+
+/* The JSON files of a directory: a target model's and a draft model's. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/model/draft.h"
 #include "daemon/model/error.h"
 #include "daemon/model/file.h"
 #include "daemon/model/hf_config.h"
+#include "ipc/cleanup.h"
 
 #define FILE_MAX (4u << 20) /* real ones have some kilobytes */
 
-static int open_directory(const char *directory, struct model_error *error)
+static int hf_files_load_config(int fd, const char *directory, bool draft,
+	struct model_config *ret, struct model_error *error)
 {
-	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	return fd >= 0 ? fd
-		       : model_fail(error, -errno, "%s: cannot be opened as a directory: %s",
-				 directory, strerror(errno));
-}
-
-static int load_config(int fd, const char *directory, bool draft, struct model_config *ret,
-	struct model_error *error)
-{
-	char path[PATH_MAX], *text;
+	CLEANUP(cleanup_free) char *text = NULL;
+	char path[PATH_MAX];
 	size_t bytes;
 	int rc;
 
@@ -37,17 +30,16 @@ static int load_config(int fd, const char *directory, bool draft, struct model_c
 		return model_fail(error, rc, "%s: does not exist", path);
 	if (rc)
 		return rc;
-	rc = draft ? hf_draft_parse(path, text, bytes, ret, error)
-		   : hf_config_parse(path, text, bytes, ret, error);
-	free(text);
-	return rc;
+	return draft ? hf_draft_parse(path, text, bytes, ret, error)
+		     : hf_config_parse(path, text, bytes, ret, error);
 }
 
-/* It need not be there. */
-static int load_generation(
+/* The file is optional. */
+static int hf_files_load_generation(
 	int fd, const char *directory, struct model_config *config, struct model_error *error)
 {
-	char path[PATH_MAX], *text;
+	CLEANUP(cleanup_free) char *text = NULL;
+	char path[PATH_MAX];
 	size_t bytes;
 	int rc;
 
@@ -55,36 +47,32 @@ static int load_generation(
 	rc = file_load(fd, path, "generation_config.json", FILE_MAX, &text, &bytes, error);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
-	rc = hf_generation_parse(path, text, bytes, config, error);
-	free(text);
-	return rc;
+	return hf_generation_parse(path, text, bytes, config, error);
 }
 
 int model_config_load(const char *directory, struct model_config *ret, struct model_error *error)
 {
-	struct model_config config = {0};
-	int fd = open_directory(directory, error), rc;
+	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
+	struct model_config config;
+	int rc;
 
 	if (fd < 0)
 		return fd;
-	rc = load_config(fd, directory, false, &config, error);
-	if (!rc)
-		rc = load_generation(fd, directory, &config, error);
+	rc = hf_files_load_config(fd, directory, false, &config, error);
 	if (rc)
+		return rc;
+	rc = hf_files_load_generation(fd, directory, &config, error);
+	if (rc) {
 		model_config_deinit(&config);
-	else
-		*ret = config;
-	close(fd);
-	return rc;
+		return rc;
+	}
+	*ret = config;
+	return 0;
 }
 
 int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error)
 {
-	int fd = open_directory(directory, error), rc;
+	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
 
-	if (fd < 0)
-		return fd;
-	rc = load_config(fd, directory, true, ret, error);
-	close(fd);
-	return rc;
+	return fd < 0 ? fd : hf_files_load_config(fd, directory, true, ret, error);
 }

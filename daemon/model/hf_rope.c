@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/model/error.h"
 #include "daemon/model/hf_config.h"
 
 #define THETA_DEFAULT 10000.0
@@ -17,47 +16,39 @@
 #define BETA_SLOW_DEFAULT 1.0
 #define FACTOR_MAX 1e6
 
-static int find_settings(const struct field_object *root, struct field_object *ret)
+static struct field_object hf_rope_find_settings(const struct field_object *root)
 {
-	struct field_object newer;
-	int rc = field_member(root, "rope_scaling", "rope_scaling.", ret);
+	struct field_object older = field_member(root, "rope_scaling", "rope_scaling."), newer;
 
-	if (rc || (ret->json && json_object_size(ret->json) > 0))
-		return rc;
-	rc = field_member(root, "rope_parameters", "rope_parameters.", &newer);
-	if (!rc && newer.json)
-		*ret = newer;
-	return rc;
+	if (older.json && json_object_size(older.json) > 0)
+		return older;
+	newer = field_member(root, "rope_parameters", "rope_parameters.");
+	return newer.json ? newer : older;
 }
 
-static int check_flat(const struct field_object *settings)
+static void hf_rope_refuse_nested(const struct field_object *settings)
 {
 	const char *key;
 	json_t *value;
 
 	json_object_foreach((json_t *)settings->json, key, value) {
 		if (json_is_object(value))
-			return model_fail(settings->error, -EINVAL,
-				"%s: %s%s is an object: rope settings per layer type are not "
-				"supported",
-				settings->file, settings->prefix, key);
+			field_fail(settings, -EINVAL,
+				"%s is an object: rope settings per layer type are not supported",
+				key);
 	}
-	return 0;
 }
 
-static int check_whole(const struct field_object *object)
+static void hf_rope_refuse_partial(const struct field_object *object)
 {
-	double partial;
-	int rc = field_real(object, "partial_rotary_factor", -1e9, 1e9, 1.0, &partial);
+	double partial = field_real(object, "partial_rotary_factor", -1e9, 1e9, 1.0);
 
-	if (rc || partial == 1.0)
-		return rc;
-	return model_fail(object->error, -ENOTSUP,
-		"%s: %spartial_rotary_factor %g is not supported, only 1 is", object->file,
-		object->prefix, partial);
+	if (partial != 1.0)
+		field_fail(object, -ENOTSUP,
+			"partial_rotary_factor %g is not supported, only 1 is", partial);
 }
 
-static int parse_type(const struct field_object *settings, enum rope_type *ret)
+static enum rope_type hf_rope_parse_type(const struct field_object *settings)
 {
 	static const char *const names[] = {
 		[ROPE_DEFAULT] = "default",
@@ -66,121 +57,85 @@ static int parse_type(const struct field_object *settings, enum rope_type *ret)
 		[ROPE_YARN] = "yarn",
 	};
 	const char *key = field_state(settings, "rope_type") == FIELD_THERE ? "rope_type" : "type";
-	const char *name;
-	int rc = field_string(settings, key, "default", &name);
+	const char *name = field_string(settings, key, "default");
 
-	if (rc)
-		return rc;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (!strcmp(name, names[i])) {
-			*ret = (enum rope_type)i;
-			return 0;
-		}
+		if (!strcmp(name, names[i]))
+			return (enum rope_type)i;
 	}
-	return model_fail(settings->error, -ENOTSUP,
-		"%s: %s%s \"%.64s\" is not one of default, linear, llama3, yarn", settings->file,
-		settings->prefix, key, name);
+	field_fail(settings, -ENOTSUP, "%s \"%.64s\" is not one of default, linear, llama3, yarn",
+		key, name);
+	return ROPE_DEFAULT;
 }
 
-static int parse_original_length(const struct field_object *root,
-	const struct field_object *settings, struct model_config *config)
+static double hf_rope_parse_original_length(const struct field_object *root,
+	const struct field_object *settings, const struct model_config *config)
 {
 	const char *key = "original_max_position_embeddings";
 	const struct field_object *from =
 		field_state(root, key) == FIELD_THERE ? root : settings;
 
-	return field_real(from, key, 1, 1e9, config->max_seq_len,
-		&config->rope.original_max_position_embeddings);
+	return field_real(from, key, 1, 1e9, config->max_seq_len);
 }
 
-static int parse_llama3(const struct field_object *settings, struct model_config *config)
+static void hf_rope_parse_llama3(const struct field_object *settings, struct model_config *config)
 {
-	int rc = field_real_needed(settings, "factor", 1e-6, FACTOR_MAX, &config->rope.factor);
+	struct model_rope *rope = &config->rope;
 
-	if (!rc)
-		rc = field_real_needed(settings, "low_freq_factor", 1e-6, FACTOR_MAX,
-			&config->rope.low_freq_factor);
-	if (!rc)
-		rc = field_real_needed(settings, "high_freq_factor", 1e-6, FACTOR_MAX,
-			&config->rope.high_freq_factor);
-	if (!rc && config->rope.high_freq_factor <= config->rope.low_freq_factor)
-		rc = model_fail(settings->error, -EINVAL,
-			"%s: %shigh_freq_factor %g is not greater than low_freq_factor %g",
-			settings->file, settings->prefix, config->rope.high_freq_factor,
-			config->rope.low_freq_factor);
-	return rc;
+	rope->factor = field_real_needed(settings, "factor", 1e-6, FACTOR_MAX);
+	rope->low_freq_factor = field_real_needed(settings, "low_freq_factor", 1e-6, FACTOR_MAX);
+	rope->high_freq_factor = field_real_needed(settings, "high_freq_factor", 1e-6, FACTOR_MAX);
+	if (rope->high_freq_factor <= rope->low_freq_factor)
+		field_fail(settings, -EINVAL,
+			"high_freq_factor %g is not greater than low_freq_factor %g",
+			rope->high_freq_factor, rope->low_freq_factor);
 }
 
-static int parse_yarn(const struct field_object *settings, struct model_config *config)
+static void hf_rope_parse_yarn(const struct field_object *settings, struct model_config *config)
 {
+	struct model_rope *rope = &config->rope;
+
 	/* a null factor means the ratio of the two lengths */
-	double ratio = config->max_seq_len / config->rope.original_max_position_embeddings;
-	int rc = 0;
-
 	if (field_state(settings, "factor") == FIELD_NULL)
-		config->rope.factor = ratio;
+		rope->factor = config->max_seq_len / rope->original_max_position_embeddings;
 	else
-		rc = field_real_needed(settings, "factor", 1e-6, FACTOR_MAX, &config->rope.factor);
-	if (!rc)
-		rc = field_real(settings, "beta_fast", 0, FACTOR_MAX, 0, &config->rope.beta_fast);
-	if (!rc)
-		rc = field_real(settings, "beta_slow", 0, FACTOR_MAX, 0, &config->rope.beta_slow);
-	if (!rc)
-		rc = field_real(settings, "attention_factor", 0, FACTOR_MAX, -1,
-			&config->rope.attention_factor);
-	if (!rc)
-		rc = field_real(settings, "mscale", 0, FACTOR_MAX, -1, &config->rope.mscale);
-	if (!rc)
-		rc = field_bool(settings, "truncate", field_state(settings, "truncate") != FIELD_NULL,
-			&config->rope.truncate);
+		rope->factor = field_real_needed(settings, "factor", 1e-6, FACTOR_MAX);
+	rope->beta_fast = field_real(settings, "beta_fast", 0, FACTOR_MAX, 0);
+	rope->beta_slow = field_real(settings, "beta_slow", 0, FACTOR_MAX, 0);
+	rope->attention_factor = field_real(settings, "attention_factor", 0, FACTOR_MAX, -1);
+	rope->mscale = field_real(settings, "mscale", 0, FACTOR_MAX, -1);
+	rope->truncate =
+		field_bool(settings, "truncate", field_state(settings, "truncate") != FIELD_NULL);
 	/* zero means the default, as absence does */
-	if (!rc && config->rope.beta_fast == 0)
-		config->rope.beta_fast = BETA_FAST_DEFAULT;
-	if (!rc && config->rope.beta_slow == 0)
-		config->rope.beta_slow = BETA_SLOW_DEFAULT;
-	return rc;
+	if (rope->beta_fast == 0)
+		rope->beta_fast = BETA_FAST_DEFAULT;
+	if (rope->beta_slow == 0)
+		rope->beta_slow = BETA_SLOW_DEFAULT;
 }
 
-int hf_rope_parse(const struct field_object *root, struct model_config *config)
+void hf_rope_parse(const struct field_object *root, struct model_config *config)
 {
-	struct field_object settings;
-	double theta;
-	int rc;
+	const struct field_object settings = hf_rope_find_settings(root);
+	struct model_rope *rope = &config->rope;
 
-	config->rope.factor = 1;
-	config->rope.attention_factor = config->rope.mscale = config->rope.mscale_all_dim = -1;
-	rc = find_settings(root, &settings);
-	if (!rc)
-		rc = check_flat(&settings);
-	if (!rc)
-		rc = check_whole(root);
-	if (!rc)
-		rc = check_whole(&settings);
-	if (!rc)
-		rc = field_real(root, "rope_theta", 1.0001, 1e15, THETA_DEFAULT, &theta);
-	if (!rc)
-		rc = field_real(&settings, "rope_theta", 1.0001, 1e15, theta, &config->rope.theta);
-	if (!rc)
-		rc = parse_type(&settings, &config->rope.type);
-	/* latent attention looks at it whatever stretches the positions */
-	if (!rc && config->rope.type != ROPE_DEFAULT)
-		rc = field_real(&settings, "mscale_all_dim", 0, FACTOR_MAX, -1,
-			&config->rope.mscale_all_dim);
-	if (rc)
-		return rc;
-
-	switch (config->rope.type) {
-	case ROPE_DEFAULT:
-		return 0;
-	case ROPE_LINEAR:
-		return field_real_needed(
-			&settings, "factor", 1e-6, FACTOR_MAX, &config->rope.factor);
-	case ROPE_LLAMA3:
-		rc = parse_original_length(root, &settings, config);
-		return rc ? rc : parse_llama3(&settings, config);
-	case ROPE_YARN:
-		rc = parse_original_length(root, &settings, config);
-		return rc ? rc : parse_yarn(&settings, config);
-	}
-	return 0;
+	rope->factor = 1;
+	rope->attention_factor = rope->mscale = rope->mscale_all_dim = -1;
+	hf_rope_refuse_nested(&settings);
+	hf_rope_refuse_partial(root);
+	hf_rope_refuse_partial(&settings);
+	rope->theta = field_real(&settings, "rope_theta", 1.0001, 1e15,
+		field_real(root, "rope_theta", 1.0001, 1e15, THETA_DEFAULT));
+	rope->type = hf_rope_parse_type(&settings);
+	/* latent attention reads it whatever stretches the positions */
+	if (rope->type != ROPE_DEFAULT)
+		rope->mscale_all_dim = field_real(&settings, "mscale_all_dim", 0, FACTOR_MAX, -1);
+	if (rope->type == ROPE_LLAMA3 || rope->type == ROPE_YARN)
+		rope->original_max_position_embeddings =
+			hf_rope_parse_original_length(root, &settings, config);
+	if (rope->type == ROPE_LINEAR)
+		rope->factor = field_real_needed(&settings, "factor", 1e-6, FACTOR_MAX);
+	else if (rope->type == ROPE_LLAMA3)
+		hf_rope_parse_llama3(&settings, config);
+	else if (rope->type == ROPE_YARN)
+		hf_rope_parse_yarn(&settings, config);
 }

@@ -62,6 +62,18 @@ struct model_draft {
 	uint32_t layers[MODEL_FEATURES];
 };
 
+struct model_rope {
+	enum rope_type type;
+	double theta, factor;
+	double low_freq_factor, high_freq_factor; /* llama3 */
+	double original_max_position_embeddings;  /* llama3, yarn */
+	double beta_fast, beta_slow;              /* yarn */
+	double attention_factor;                  /* yarn; < 0: not given */
+	double mscale;                            /* yarn; < 0: not given */
+	double mscale_all_dim; /* yarn; latent attention of any type; < 0: not given */
+	bool truncate;         /* yarn */
+};
+
 struct model_config {
 	enum model_family family;
 	char architecture[64];
@@ -79,17 +91,7 @@ struct model_config {
 	bool tie_word_embeddings;
 	bool qkv_bias, o_bias, mlp_bias, qk_norm;
 	uint32_t *windows; /* [n_layers] sliding window, 0: none */
-	struct {
-		enum rope_type type;
-		double theta, factor;
-		double low_freq_factor, high_freq_factor;               /* llama3 */
-		double original_max_position_embeddings;                /* llama3, yarn */
-		double beta_fast, beta_slow;                            /* yarn */
-		double attention_factor;                                /* yarn; < 0: not given */
-		double mscale;                                          /* yarn; < 0: not given */
-		double mscale_all_dim;       /* yarn; latent attention of any type; < 0: not given */
-		bool truncate;                                          /* yarn */
-	} rope;
+	struct model_rope rope;
 	uint32_t n_eos;
 	int32_t eos[MODEL_EOS_MAX];
 	int32_t bos; /* -1: none */

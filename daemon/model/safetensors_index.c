@@ -11,18 +11,18 @@
 
 #define NAME "model.safetensors.index.json"
 
-static int compare(const void *a, const void *b)
+static int safetensors_index_compare(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static bool within_directory(const char *name)
+static bool safetensors_index_is_plain(const char *name)
 {
 	return *name && !strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..");
 }
 
 /* The names, sorted, each once. They live in the JSON. */
-static int collect(struct safetensors_index *index, const json_t *map, struct model_error *error)
+static int safetensors_index_collect(struct safetensors_index *index, const json_t *map, struct model_error *error)
 {
 	const char *tensor;
 	json_t *value;
@@ -34,7 +34,7 @@ static int collect(struct safetensors_index *index, const json_t *map, struct mo
 	json_object_foreach((json_t *)map, tensor, value) {
 		const char *name = json_string_value(value);
 
-		if (!name || !within_directory(name))
+		if (!name || !safetensors_index_is_plain(name))
 			return model_fail(error, -EINVAL,
 				"%s: weight_map.%.128s \"%.128s\" is not the name of a file "
 				"beside it",
@@ -43,7 +43,7 @@ static int collect(struct safetensors_index *index, const json_t *map, struct mo
 	}
 	if (!index->n_files)
 		return model_fail(error, -EINVAL, "%s: weight_map names no tensor", index->path);
-	qsort(index->files, index->n_files, sizeof(*index->files), compare);
+	qsort(index->files, index->n_files, sizeof(*index->files), safetensors_index_compare);
 	for (uint32_t i = 0; i < index->n_files; i++) {
 		if (!n || strcmp(index->files[n - 1], index->files[i]))
 			index->files[n++] = index->files[i];
@@ -55,27 +55,27 @@ static int collect(struct safetensors_index *index, const json_t *map, struct mo
 	return 0;
 }
 
-static int parse(struct safetensors_index *index, const char *text, size_t bytes,
+static int safetensors_index_parse(struct safetensors_index *index, const char *text, size_t bytes,
 	struct model_error *error)
 {
-	struct field_object root, map;
+	struct field_file file = {.path = index->path, .error = error};
+	struct field_object root = {.prefix = "", .file = &file}, map;
 	int rc = field_parse(index->path, text, bytes, &index->json, error);
 
 	if (rc)
 		return rc;
-	root = (struct field_object){
-		.json = index->json, .file = index->path, .prefix = "", .error = error};
-	rc = field_member(&root, "weight_map", "weight_map.", &map);
-	if (!rc && !map.json)
-		rc = model_fail(error, -EINVAL, "%s: weight_map is missing", index->path);
-	return rc ? rc : collect(index, map.json, error);
+	root.json = index->json;
+	map = field_member(&root, "weight_map", "weight_map.");
+	if (!map.json)
+		return field_fail(&root, -EINVAL, "weight_map is missing");
+	return safetensors_index_collect(index, map.json, error);
 }
 
 int safetensors_index_load(int directory_fd, const char *directory, struct safetensors_index *ret,
 	struct model_error *error)
 {
+	CLEANUP(cleanup_free) char *text = NULL;
 	struct safetensors_index index = {0};
-	char *text;
 	size_t bytes;
 	int rc;
 
@@ -84,16 +84,15 @@ int safetensors_index_load(int directory_fd, const char *directory, struct safet
 	rc = file_load(
 		directory_fd, index.path, NAME, SAFETENSORS_HEADER_MAX, &text, &bytes, error);
 	if (rc == -ENOENT)
-		model_fail(error, rc, "%s: holds neither model.safetensors nor " NAME, directory);
-	if (!rc) {
-		rc = parse(&index, text, bytes, error);
-		free(text);
-	}
-	if (rc)
+		model_fail(error, rc, "%s: has neither model.safetensors nor " NAME, directory);
+	if (!rc)
+		rc = safetensors_index_parse(&index, text, bytes, error);
+	if (rc) {
 		safetensors_index_deinit(&index);
-	else
-		*ret = index;
-	return rc;
+		return rc;
+	}
+	*ret = index;
+	return 0;
 }
 
 void safetensors_index_deinit(struct safetensors_index *index)

@@ -121,13 +121,13 @@ static void test_model_is_no_draft_and_draft_is_no_model(void **state)
 {
 	(void)state;
 	expect_draft_refusal(LLAMA(""), -EINVAL,
-		"architectures \"LlamaForCausalLM\" is a model's, not a draft's; a draft's is "
+		"architectures \"LlamaForCausalLM\" is not a draft model, which is "
 		"LlamaForCausalLMEagle or LlamaForCausalLMEagle3");
 	expect_draft_refusal(DRAFT("EagleForCausalLM", ""), -ENOTSUP,
 		"\"EagleForCausalLM\" is not one of LlamaForCausalLMEagle, LlamaForCausalLMEagle3");
 	expect_refusal(EAGLE(""), -EINVAL,
-		"architectures \"LlamaForCausalLMEagle\" is a draft's: it is not served by itself");
-	expect_refusal(EAGLE3(""), -EINVAL, "\"LlamaForCausalLMEagle3\" is a draft's");
+		"architectures \"LlamaForCausalLMEagle\" is a draft model: it is not served by itself");
+	expect_refusal(EAGLE3(""), -EINVAL, "\"LlamaForCausalLMEagle3\" is a draft model");
 }
 
 static void test_variants_that_are_not_computed_are_refused_by_name(void **state)
@@ -149,7 +149,7 @@ static void test_variants_that_are_not_computed_are_refused_by_name(void **state
 		{EAGLE(",\"draft_vocab_size\":100"), "draft_vocab_size 100 is not vocab_size 200"},
 		{EAGLE(",\"quantization_config\":{}"), "quantization_config is not supported"},
 		{"{\"architectures\":[\"LlamaForCausalLMEagle\"]," DRAFT_SIZES
-		 ",\"num_hidden_layers\":2}", "num_hidden_layers 2: a draft with more layers"},
+		 ",\"num_hidden_layers\":2}", "num_hidden_layers 2: a draft model with more"},
 	};
 
 	(void)state;
@@ -157,7 +157,7 @@ static void test_variants_that_are_not_computed_are_refused_by_name(void **state
 		expect_draft_refusal(cases[i].text, -ENOTSUP, cases[i].words);
 	expect_draft_refusal(EAGLE3(",\"draft_vocab_size\":201"), -EINVAL, "draft_vocab_size");
 	expect_draft_refusal(EAGLE3(",\"eagle_aux_hidden_state_layer_ids\":[1,2,-3]"), -EINVAL,
-		"eagle_aux_hidden_state_layer_ids[2] is no layer");
+		"eagle_aux_hidden_state_layer_ids[2] is not a layer");
 	expect_draft_refusal(
 		EAGLE3(",\"eagle_config\":7"), -EINVAL, "eagle_config is not an object");
 }

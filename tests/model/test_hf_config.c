@@ -172,7 +172,7 @@ static void test_mistral_layer_types_that_contradict_its_window_are_refused(void
 {
 	expect_refusal(MISTRAL(",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\","
 			       "\"full_attention\",\"sliding_attention\"]"),
-		-ENOTSUP, "layer_types[1] is full_attention, but sliding_window 9 holds for all");
+		-ENOTSUP, "layer_types[1] is full_attention, but sliding_window 9 applies to all");
 }
 
 static void test_window_of_zero_is_refused(void **state)

@@ -91,7 +91,7 @@ static void test_unknown_dtype_is_unusable_but_no_error(void **state)
 
 static void test_empty_directory_is_refused(void **state)
 {
-	expect_refusal(*state, "holds neither model.safetensors nor");
+	expect_refusal(*state, "has neither model.safetensors nor");
 }
 
 static void test_missing_directory_is_refused(void **state)
