@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 
 /* ---- one tensor's entry ---- */
 
-static const struct format {
+static const struct safetensors_format {
 	const char *name;
 	uint32_t bits;
 	bool usable;
@@ -30,7 +31,7 @@ static const struct format {
 };
 
 /* A tensor under examination, and how errors name it. */
-struct entry {
+struct safetensors_entry {
 	const char *path;
 	const char *name;
 	const json_t *json;
@@ -38,7 +39,7 @@ struct entry {
 	struct model_error *error;
 };
 
-__attribute__((format(printf, 2, 3))) static int refuse(const struct entry *entry,
+__attribute__((format(printf, 2, 3))) static int safetensors_refuse(const struct safetensors_entry *entry,
 	const char *format, ...)
 {
 	char why[200];
@@ -52,7 +53,7 @@ __attribute__((format(printf, 2, 3))) static int refuse(const struct entry *entr
 }
 
 /* Non-negative integer at a list's index. */
-static bool list_u64(const json_t *list, size_t index, uint64_t *ret)
+static bool safetensors_list_u64(const json_t *list, size_t index, uint64_t *ret)
 {
 	const json_t *json = json_array_get(list, index);
 
@@ -62,54 +63,54 @@ static bool list_u64(const json_t *list, size_t index, uint64_t *ret)
 	return true;
 }
 
-static int parse_shape(const struct entry *entry, struct safetensors_tensor *tensor,
+static int safetensors_parse_shape(const struct safetensors_entry *entry, struct safetensors_tensor *tensor,
 	uint64_t *ret_elements)
 {
 	const json_t *shape = json_object_get(entry->json, "shape");
 	uint64_t elements = 1;
 
 	if (!json_is_array(shape))
-		return refuse(entry, "shape is missing or not a list");
+		return safetensors_refuse(entry, "shape is missing or not a list");
 	if (json_array_size(shape) > SAFETENSORS_DIMS_MAX)
-		return refuse(entry, "shape has more than %d dimensions", SAFETENSORS_DIMS_MAX);
+		return safetensors_refuse(entry, "shape has more than %d dimensions", SAFETENSORS_DIMS_MAX);
 	tensor->n_dims = (uint32_t)json_array_size(shape);
 	for (uint32_t i = 0; i < tensor->n_dims; i++) {
-		if (!list_u64(shape, i, &tensor->shape[i]))
-			return refuse(entry, "shape[%u] is not a non-negative integer", i);
+		if (!safetensors_list_u64(shape, i, &tensor->shape[i]))
+			return safetensors_refuse(entry, "shape[%u] is not a non-negative integer", i);
 		if (__builtin_mul_overflow(elements, tensor->shape[i], &elements))
-			return refuse(entry, "shape overflows");
+			return safetensors_refuse(entry, "shape overflows");
 	}
 	*ret_elements = elements;
 	return 0;
 }
 
-static int parse_offsets(const struct entry *entry, struct safetensors_tensor *tensor)
+static int safetensors_parse_offsets(const struct safetensors_entry *entry, struct safetensors_tensor *tensor)
 {
 	const json_t *offsets = json_object_get(entry->json, "data_offsets");
 	uint64_t begin, end;
 
 	if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
-		!list_u64(offsets, 0, &begin) || !list_u64(offsets, 1, &end))
-		return refuse(entry, "data_offsets is not a list of two non-negative integers");
+		!safetensors_list_u64(offsets, 0, &begin) || !safetensors_list_u64(offsets, 1, &end))
+		return safetensors_refuse(entry, "data_offsets is not a list of two non-negative integers");
 	if (begin > end)
-		return refuse(
+		return safetensors_refuse(
 			entry, "data_offsets %" PRIu64 " to %" PRIu64 " run backwards", begin, end);
 	if (end > entry->data_bytes)
-		return refuse(entry, "data_offsets end at %" PRIu64 ", but the file has %" PRIu64
+		return safetensors_refuse(entry, "data_offsets end at %" PRIu64 ", but the file has %" PRIu64
 			" bytes of data", end, entry->data_bytes);
 	tensor->offset = entry->data_start + begin;
 	tensor->bytes = end - begin;
 	return 0;
 }
 
-static int parse_dtype(const struct entry *entry, uint64_t elements,
+static int safetensors_parse_dtype(const struct safetensors_entry *entry, uint64_t elements,
 	struct safetensors_tensor *tensor)
 {
 	const char *name = json_string_value(json_object_get(entry->json, "dtype"));
 	uint64_t bits;
 
 	if (!name)
-		return refuse(entry, "dtype is missing or not a string");
+		return safetensors_refuse(entry, "dtype is missing or not a string");
 	snprintf(tensor->dtype_name, sizeof(tensor->dtype_name), "%s", name);
 	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
 		if (strcmp(name, formats[i].name))
@@ -117,9 +118,9 @@ static int parse_dtype(const struct entry *entry, uint64_t elements,
 		tensor->usable = formats[i].usable;
 		tensor->dtype = formats[i].dtype;
 		if (__builtin_mul_overflow(elements, formats[i].bits, &bits))
-			return refuse(entry, "shape overflows");
+			return safetensors_refuse(entry, "shape overflows");
 		if (bits % 8 || bits / 8 != tensor->bytes)
-			return refuse(entry,
+			return safetensors_refuse(entry,
 				"shape and dtype %s make %" PRIu64 " bits, data_offsets %" PRIu64
 				" bytes",
 				name, bits, tensor->bytes);
@@ -127,19 +128,21 @@ static int parse_dtype(const struct entry *entry, uint64_t elements,
 	return 0;
 }
 
-static int parse_tensor(const struct entry *entry, struct safetensors_tensor *ret)
+static int safetensors_parse_tensor(const struct safetensors_entry *entry, struct safetensors_tensor *ret)
 {
 	struct safetensors_tensor tensor = {0};
 	uint64_t elements = 0;
 	int rc;
 
 	if (!json_is_object(entry->json))
-		return refuse(entry, "is not an object");
-	rc = parse_shape(entry, &tensor, &elements);
-	if (!rc)
-		rc = parse_offsets(entry, &tensor);
-	if (!rc)
-		rc = parse_dtype(entry, elements, &tensor);
+		return safetensors_refuse(entry, "is not an object");
+	rc = safetensors_parse_shape(entry, &tensor, &elements);
+	if (rc)
+		return rc;
+	rc = safetensors_parse_offsets(entry, &tensor);
+	if (rc)
+		return rc;
+	rc = safetensors_parse_dtype(entry, elements, &tensor);
 	if (rc)
 		return rc;
 	tensor.name = strdup(entry->name);
@@ -152,7 +155,7 @@ static int parse_tensor(const struct entry *entry, struct safetensors_tensor *re
 
 /* ---- a header ---- */
 
-static int by_offset(const void *a, const void *b)
+static int safetensors_by_offset(const void *a, const void *b)
 {
 	const struct safetensors_tensor *x = a, *y = b;
 	uint64_t x_end = x->offset + x->bytes, y_end = y->offset + y->bytes;
@@ -162,20 +165,20 @@ static int by_offset(const void *a, const void *b)
 	return x_end < y_end ? -1 : x_end > y_end;
 }
 
-static int by_name(const void *a, const void *b)
+static int safetensors_by_name(const void *a, const void *b)
 {
 	const struct safetensors_tensor *x = a, *y = b;
 
 	return strcmp(x->name, y->name);
 }
 
-static int check_cover(const char *path, struct safetensors_tensor *tensors, uint32_t n,
+static int safetensors_check_cover(const char *path, struct safetensors_tensor *tensors, uint32_t n,
 	uint64_t data_start, uint64_t data_bytes, struct model_error *error)
 {
 	uint64_t at = data_start;
 
 	if (n)
-		qsort(tensors, n, sizeof(*tensors), by_offset);
+		qsort(tensors, n, sizeof(*tensors), safetensors_by_offset);
 	for (uint32_t i = 0; i < n; i++) {
 		if (tensors[i].offset < at)
 			return model_fail(error, -EINVAL,
@@ -195,16 +198,36 @@ static int check_cover(const char *path, struct safetensors_tensor *tensors, uin
 	return 0;
 }
 
+static int safetensors_parse_tensors(
+	struct safetensors_entry *entry, json_t *json, struct safetensors_tensor *tensors, uint32_t *n)
+{
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(json, name, value) {
+		int rc;
+
+		if (!strcmp(name, "__metadata__"))
+			continue;
+		entry->name = name;
+		entry->json = value;
+		rc = safetensors_parse_tensor(entry, &tensors[*n]);
+		if (rc)
+			return rc;
+		++*n;
+	}
+	return 0;
+}
+
 int safetensors_parse(const char *path, const char *header, size_t header_bytes,
 	uint64_t data_start, uint64_t data_bytes, struct safetensors_tensor **ret, uint32_t *ret_n,
 	struct model_error *error)
 {
-	struct entry entry = {
+	CLEANUP(cleanup_json) json_t *json = NULL;
+	struct safetensors_entry entry = {
 		.path = path, .data_start = data_start, .data_bytes = data_bytes, .error = error};
 	struct safetensors_tensor *tensors;
 	uint32_t n = 0;
-	const char *name;
-	json_t *json = NULL, *value;
 	int rc;
 
 	if (!header_bytes || header[0] != '{')
@@ -214,26 +237,17 @@ int safetensors_parse(const char *path, const char *header, size_t header_bytes,
 		return rc;
 	tensors = calloc(json_object_size(json) + 1, sizeof(*tensors));
 	if (!tensors)
-		rc = model_fail(error, -ENOMEM, "%s: no memory for its header", path);
-	json_object_foreach(json, name, value) {
-		if (rc)
-			break;
-		if (!strcmp(name, "__metadata__"))
-			continue;
-		entry.name = name;
-		entry.json = value;
-		rc = parse_tensor(&entry, &tensors[n]);
-		n += !rc;
-	}
-	json_decref(json);
+		return model_fail(error, -ENOMEM, "%s: no memory for its header", path);
+	rc = safetensors_parse_tensors(&entry, json, tensors, &n);
+	assert(n <= json_object_size(json));
 	if (!rc)
-		rc = check_cover(path, tensors, n, data_start, data_bytes, error);
+		rc = safetensors_check_cover(path, tensors, n, data_start, data_bytes, error);
 	if (rc) {
 		safetensors_tensors_free(tensors, n);
 		return rc;
 	}
 	if (n)
-		qsort(tensors, n, sizeof(*tensors), by_name);
+		qsort(tensors, n, sizeof(*tensors), safetensors_by_name);
 	*ret = tensors;
 	*ret_n = n;
 	return 0;
@@ -248,11 +262,11 @@ void safetensors_tensors_free(struct safetensors_tensor *tensors, uint32_t n)
 
 /* ---- files ---- */
 
-static int read_header(const struct safetensors_file *file, struct safetensors_tensor **ret,
+static int safetensors_read_header(const struct safetensors_file *file, struct safetensors_tensor **ret,
 	uint32_t *ret_n, struct model_error *error)
 {
+	CLEANUP(cleanup_free) char *header = NULL;
 	uint64_t length;
-	char *header;
 	int rc;
 
 	if (file->size < sizeof(length))
@@ -275,15 +289,14 @@ static int read_header(const struct safetensors_file *file, struct safetensors_t
 	if (!header)
 		return model_fail(error, -ENOMEM, "%s: no memory for its header", file->path);
 	rc = file_read(file->fd, file->path, sizeof(length), header, length, error);
-	if (!rc)
-		rc = safetensors_parse(file->path, header, length, sizeof(length) + length,
-			file->size - sizeof(length) - length, ret, ret_n, error);
-	free(header);
-	return rc;
+	if (rc)
+		return rc;
+	return safetensors_parse(file->path, header, length, sizeof(length) + length,
+		file->size - sizeof(length) - length, ret, ret_n, error);
 }
 
-/* Append a file and its tensors, as yet unsorted. */
-static int add_file(struct safetensors *s, int directory_fd, const char *directory,
+/* Append a file and its tensors, not sorted. */
+static int safetensors_add_file(struct safetensors *s, int directory_fd, const char *directory,
 	const char *name, struct model_error *error)
 {
 	struct safetensors_file *file = &s->files[s->n_files];
@@ -291,6 +304,7 @@ static int add_file(struct safetensors *s, int directory_fd, const char *directo
 	uint32_t n = 0;
 	int rc;
 
+	assert(s->n_files < SAFETENSORS_FILES_MAX);
 	if (asprintf(&file->path, "%s/%s", directory, name) < 0)
 		return model_fail(error, -ENOMEM, "%s: no memory for a path", directory);
 	rc = file_open(directory_fd, file->path, name, &file->fd, &file->size, error);
@@ -301,7 +315,7 @@ static int add_file(struct safetensors *s, int directory_fd, const char *directo
 		return rc;
 	}
 	s->n_files++;
-	rc = read_header(file, &tensors, &n, error);
+	rc = safetensors_read_header(file, &tensors, &n, error);
 	if (rc)
 		return rc;
 	all = reallocarray(s->tensors, (size_t)s->n_tensors + n + 1, sizeof(*all));
@@ -318,12 +332,12 @@ static int add_file(struct safetensors *s, int directory_fd, const char *directo
 	return 0;
 }
 
-static int sort_all(struct safetensors *s, struct model_error *error)
+static int safetensors_sort(struct safetensors *s, struct model_error *error)
 {
 	const struct safetensors_tensor *t = s->tensors;
 
 	if (s->n_tensors)
-		qsort(s->tensors, s->n_tensors, sizeof(*s->tensors), by_name);
+		qsort(s->tensors, s->n_tensors, sizeof(*s->tensors), safetensors_by_name);
 	for (uint32_t i = 1; i < s->n_tensors; i++) {
 		if (!strcmp(t[i - 1].name, t[i].name))
 			return model_fail(error, -EINVAL, "%s: tensor \"%.128s\": is in %s too",
@@ -333,7 +347,7 @@ static int sort_all(struct safetensors *s, struct model_error *error)
 }
 
 /* Is every tensor in the shard that the index says? */
-static int check_index(const struct safetensors_index *index, const struct safetensors *safetensors,
+static int safetensors_check_index(const struct safetensors_index *index, const struct safetensors *safetensors,
 	struct model_error *error)
 {
 	const char *name;
@@ -346,57 +360,53 @@ static int check_index(const struct safetensors_index *index, const struct safet
 
 		if (!base || strcmp(base, json_string_value(value)))
 			return model_fail(error, -EINVAL,
-				"%s: weight_map.%.128s: \"%.128s\" does not hold it", index->path,
+				"%s: weight_map.%.128s: \"%.128s\" does not have it", index->path,
 				name, json_string_value(value));
 	}
 	return 0;
 }
 
-static int open_shards(struct safetensors *s, int directory_fd, const char *directory,
+static int safetensors_open_shards(struct safetensors *s, int directory_fd, const char *directory,
 	struct model_error *error)
 {
-	struct safetensors_index index;
+	CLEANUP(safetensors_index_deinit) struct safetensors_index index = {0};
 	int rc = safetensors_index_load(directory_fd, directory, &index, error);
 
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; !rc && i < index.n_files; i++)
-		rc = add_file(s, directory_fd, directory, index.files[i], error);
-	if (!rc)
-		rc = sort_all(s, error);
-	if (!rc)
-		rc = check_index(&index, s, error);
-	safetensors_index_deinit(&index);
-	return rc;
+	for (uint32_t i = 0; i < index.n_files; i++) {
+		rc = safetensors_add_file(s, directory_fd, directory, index.files[i], error);
+		if (rc)
+			return rc;
+	}
+	rc = safetensors_sort(s, error);
+	return rc ? rc : safetensors_check_index(&index, s, error);
 }
 
 int safetensors_open(const char *directory, struct safetensors *ret, struct model_error *error)
 {
-	struct safetensors s = {0};
-	int rc, fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CLEANUP(cleanup_close) int fd = file_open_directory(directory, error);
+	CLEANUP(safetensors_deinit) struct safetensors s = {0};
+	int rc;
 
 	if (fd < 0)
-		return model_fail(error, -errno, "%s: cannot be opened as a directory: %s",
-			directory, strerror(errno));
+		return fd;
 	s.files = calloc(SAFETENSORS_FILES_MAX, sizeof(*s.files));
 	if (!s.files)
-		rc = model_fail(error, -ENOMEM, "%s: no memory for its files", directory);
-	else if (faccessat(fd, "model.safetensors", F_OK, 0) == 0)
-		rc = add_file(&s, fd, directory, "model.safetensors", error);
+		return model_fail(error, -ENOMEM, "%s: no memory for its files", directory);
+	if (faccessat(fd, "model.safetensors", F_OK, 0) == 0)
+		rc = safetensors_add_file(&s, fd, directory, "model.safetensors", error);
 	else
-		rc = open_shards(&s, fd, directory, error);
-	close(fd);
+		rc = safetensors_open_shards(&s, fd, directory, error);
 	if (rc)
-		safetensors_deinit(&s);
-	else
-		*ret = s;
-	return rc;
+		return rc;
+	*ret = s;
+	s = (struct safetensors){0};
+	return 0;
 }
 
 void safetensors_deinit(struct safetensors *safetensors)
 {
-	if (!safetensors)
-		return;
 	safetensors_tensors_free(safetensors->tensors, safetensors->n_tensors);
 	for (uint32_t i = 0; i < safetensors->n_files; i++) {
 		close(safetensors->files[i].fd);
@@ -413,5 +423,5 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *safe
 
 	if (!safetensors->n_tensors)
 		return NULL;
-	return bsearch(&key, safetensors->tensors, safetensors->n_tensors, sizeof(key), by_name);
+	return bsearch(&key, safetensors->tensors, safetensors->n_tensors, sizeof(key), safetensors_by_name);
 }

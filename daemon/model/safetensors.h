@@ -9,7 +9,7 @@
  * touched.
  *
  * As the format demands, the tensors of a file cover its data without overlap, hole or remainder.
- * A dtype that this reader does not know is an error only when somebody needs the tensor.
+ * A dtype that this reader does not know is an error only where the tensor is needed.
  */
 
 #include <stdbool.h>
@@ -47,9 +47,9 @@ struct safetensors {
 };
 
 int safetensors_open(const char *directory, struct safetensors *ret, struct model_error *error);
-/* Takes a zeroed one. */
+/* A zeroed one is allowed. */
 void safetensors_deinit(struct safetensors *safetensors);
-/* NULL if there is none of that name. */
+/* NULL: no tensor has that name. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *safetensors,
 	const char *name);
 

@@ -75,7 +75,7 @@ int safetensors_index_load(int directory_fd, const char *directory, struct safet
 	struct model_error *error)
 {
 	CLEANUP(cleanup_free) char *text = NULL;
-	struct safetensors_index index = {0};
+	CLEANUP(safetensors_index_deinit) struct safetensors_index index = {0};
 	size_t bytes;
 	int rc;
 
@@ -87,18 +87,15 @@ int safetensors_index_load(int directory_fd, const char *directory, struct safet
 		model_fail(error, rc, "%s: has neither model.safetensors nor " NAME, directory);
 	if (!rc)
 		rc = safetensors_index_parse(&index, text, bytes, error);
-	if (rc) {
-		safetensors_index_deinit(&index);
+	if (rc)
 		return rc;
-	}
 	*ret = index;
+	index = (struct safetensors_index){0};
 	return 0;
 }
 
 void safetensors_index_deinit(struct safetensors_index *index)
 {
-	if (!index)
-		return;
 	free(index->files);
 	json_decref(index->json);
 	free(index->path);

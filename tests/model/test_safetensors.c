@@ -421,13 +421,13 @@ static void test_missing_shard_is_refused(void **state)
 static void test_tensor_in_another_shard_than_said_is_refused(void **state)
 {
 	write_shards(*state, "{\"weight_map\":{\"a\":\"s2\",\"b\":\"s1\"}}");
-	expect_refusal(*state, "weight_map.a: \"s2\" does not hold it");
+	expect_refusal(*state, "weight_map.a: \"s2\" does not have it");
 }
 
 static void test_tensor_in_no_shard_is_refused(void **state)
 {
 	write_shards(*state, "{\"weight_map\":{\"a\":\"s1\",\"c\":\"s2\"}}");
-	expect_refusal(*state, "weight_map.c: \"s2\" does not hold it");
+	expect_refusal(*state, "weight_map.c: \"s2\" does not have it");
 }
 
 static void test_tensor_in_two_shards_is_refused(void **state)
