@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/model/d2t.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/model/error.h"
+#include "daemon/model/file.h"
+#include "ipc/cleanup.h"
 
-struct reading {
+struct d2t_reading {
 	const struct safetensors_tensor *tensor;
 	const char *path;
 	int fd;
@@ -17,7 +19,7 @@ struct reading {
 	struct model_error *error;
 };
 
-static int check_shape(const struct reading *r)
+static int d2t_check_shape(const struct d2t_reading *r)
 {
 	if (strcmp(r->tensor->dtype_name, "I64"))
 		return model_fail(r->error, -ENOTSUP,
@@ -28,29 +30,9 @@ static int check_shape(const struct reading *r)
 	return 0;
 }
 
-/* pread until all of it is there. */
-static int read_all(const struct reading *r, int64_t *to)
-{
-	size_t bytes = r->n * sizeof(*to), done = 0;
-
-	while (done < bytes) {
-		ssize_t n = pread(r->fd, (uint8_t *)to + done, bytes - done,
-			(off_t)(r->tensor->offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return model_fail(r->error, n < 0 ? -errno : -EIO,
-				"%s: tensor \"d2t\" cannot be read: %s", r->path,
-				n < 0 ? strerror(errno) : "the file has become shorter");
-		done += (size_t)n;
-	}
-	return 0;
-}
-
 /* `seen`: a bit an id of the target's. Narrows in place: an entry of four bytes is written after
  * the one of eight was read. */
-static int check_and_narrow(const struct reading *r, int64_t *table, uint64_t *seen)
+static int d2t_check_and_narrow(const struct d2t_reading *r, int64_t *table, uint64_t *seen)
 {
 	for (uint32_t i = 0; i < r->n; i++) {
 		int64_t id, more = table[i];
@@ -58,8 +40,8 @@ static int check_and_narrow(const struct reading *r, int64_t *table, uint64_t *s
 
 		if (__builtin_add_overflow(more, (int64_t)i, &id) || id < 0 || id >= r->vocab)
 			return model_fail(r->error, -EINVAL,
-				"%s: tensor \"d2t\": draft id %u and %" PRId64
-				" are no id of the target's vocabulary of %u",
+				"%s: tensor \"d2t\": draft id %u plus %" PRId64
+				" is not an id of the target's vocabulary of %u",
 				r->path, i, more, r->vocab);
 		if (seen[id / 64] >> (id % 64) & 1)
 			return model_fail(r->error, -EINVAL,
@@ -73,30 +55,29 @@ static int check_and_narrow(const struct reading *r, int64_t *table, uint64_t *s
 	return 0;
 }
 
-static int read_table(const struct reading *r, int32_t **ret)
+static int d2t_read_table(const struct d2t_reading *r, int32_t **ret)
 {
-	int64_t *table = calloc(r->n, sizeof(*table));
-	uint64_t *seen = calloc(r->vocab / 64 + 1, sizeof(*seen));
+	CLEANUP(cleanup_free) int64_t *table = calloc(r->n, sizeof(*table));
+	CLEANUP(cleanup_free) uint64_t *seen = calloc(r->vocab / 64 + 1, sizeof(*seen));
 	int rc;
 
 	if (!table || !seen)
-		rc = model_fail(r->error, -ENOMEM, "%s: no memory for d2t", r->path);
-	else
-		rc = read_all(r, table);
-	if (!rc)
-		rc = check_and_narrow(r, table, seen);
-	free(seen);
-	if (!rc && ret)
-		*ret = (int32_t *)table;
-	else
-		free(table);
-	return rc;
+		return model_fail(r->error, -ENOMEM, "%s: no memory for d2t", r->path);
+	rc = file_read(r->fd, r->path, r->tensor->offset, table, r->n * sizeof(*table), r->error);
+	if (rc)
+		return rc;
+	rc = d2t_check_and_narrow(r, table, seen);
+	if (rc)
+		return rc;
+	if (ret)
+		*ret = (int32_t *)STEAL(table);
+	return 0;
 }
 
 int d2t_read(const struct safetensors *checkpoint, const char *directory,
 	const struct model_config *config, int32_t **ret, struct model_error *error)
 {
-	struct reading r = {.n = config->draft.vocab_size, .vocab = config->vocab_size,
+	struct d2t_reading r = {.n = config->draft.vocab_size, .vocab = config->vocab_size,
 		.error = error};
 	int rc;
 
@@ -113,8 +94,9 @@ int d2t_read(const struct safetensors *checkpoint, const char *directory,
 			*ret = NULL;
 		return 0;
 	}
+	assert(r.tensor->file < checkpoint->n_files);
 	r.path = checkpoint->files[r.tensor->file].path;
 	r.fd = checkpoint->files[r.tensor->file].fd;
-	rc = check_shape(&r);
-	return rc ? rc : read_table(&r, ret);
+	rc = d2t_check_shape(&r);
+	return rc ? rc : d2t_read_table(&r, ret);
 }

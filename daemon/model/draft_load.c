@@ -6,19 +6,17 @@
 
 #include "daemon/model/error.h"
 
-/* ---- a draft and its target ---- */
-
-/* Servers do not agree on whether a layer that a configuration names stands for its input or for
- * its output, so that only the usual ones are sure to mean what the draft was trained on. */
-static int check_features(const char *directory, const struct model_config *config,
+/* Servers disagree whether a layer that a configuration names means its input or its output: only
+ * the usual layers are sure to be those that the draft model was trained on. */
+static int draft_load_check_features(const char *directory, const struct model_config *config,
 	const struct model_config *target, struct model_error *error)
 {
 	uint32_t layers[MODEL_FEATURES];
 
 	if (target->n_layers < 3)
 		return model_fail(error, -EINVAL,
-			"%s: an EAGLE-3 draft reads the inputs of layers 2, n / 2 and n - 3 of n, so "
-			"its target needs 3 layers or more; it has %u",
+			"%s: an EAGLE-3 draft model reads the inputs of layers 2, n / 2 and n - 3 "
+			"of n, so its target needs 3 layers or more; it has %u",
 			directory, target->n_layers);
 	model_feature_layers(target, layers);
 	if (!config->draft.names_layers || !memcmp(layers, config->draft.layers, sizeof(layers)))
@@ -44,11 +42,10 @@ int draft_check(const char *directory, const struct model_config *config,
 		return model_fail(error, -EINVAL,
 			"%s/config.json: vocab_size %u is not %u, the target's", directory,
 			config->vocab_size, target->vocab_size);
-	return config->family == MODEL_EAGLE3 ? check_features(directory, config, target, error)
-					      : 0;
+	if (config->family != MODEL_EAGLE3)
+		return 0;
+	return draft_load_check_features(directory, config, target, error);
 }
-
-/* ---- loading ---- */
 
 int draft_load(const char *directory, const struct model_config *config, const struct model *target,
 	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
@@ -57,9 +54,10 @@ int draft_load(const char *directory, const struct model_config *config, const s
 	struct model *draft;
 	int rc = draft_check(directory, config, &target->config, error);
 
-	if (!rc)
-		rc = model_load(target->device, directory, config, target->max_positions,
-			progress, userdata, &draft, error);
+	if (rc)
+		return rc;
+	rc = model_load(target->device, directory, config, target->max_positions, progress,
+		userdata, &draft, error);
 	if (rc)
 		return rc;
 	if (!draft->embedding.data)

@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/model/error.h"
 #include "daemon/model/plan.h"
+#include "ipc/cleanup.h"
 
 #define NO_LAYER UINT32_MAX
 /* norms 4, q, k, v, o, gate, up, down and a bias of each; or norms 4, q_a, q, kv_a, kv_b, o, gate, up,
  * down and biases, router and its bias, and of each expert three */
 #define PLACEMENTS_PER_LAYER 20
 #define PLACEMENTS_PER_EXPERT 3
-#define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft's fc and its bias */
+#define PLACEMENTS_BESIDE 5 /* embedding, head, norm; a draft model's fc and its bias */
+
+#define BUFFER "rotary_emb.inv_freq" /* older versions of transformers saved it */
 
 /* A tensor's rows in a weight; for vectors, its length. */
-struct part {
+struct plan_part {
 	const char *name;
 	uint32_t rows;
 };
@@ -27,12 +33,23 @@ uint32_t plan_placements_max(const struct model_config *config)
 		PLACEMENTS_BESIDE;
 }
 
-static const char *path_of(const struct plan *plan, const struct safetensors_tensor *tensor)
+/* Keep the first failure and its sentence, about the tensor `name` in `where`. */
+__attribute__((format(printf, 5, 6))) static void plan_fail(struct plan *plan, int rc,
+	const char *where, const char *name, const char *format, ...)
 {
-	return tensor ? plan->checkpoint->files[tensor->file].path : plan->directory;
+	char why[400];
+	va_list args;
+
+	assert(rc < 0);
+	if (plan->rc)
+		return;
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	plan->rc = model_fail(plan->error, rc, "%s: tensor \"%s\"%s", where, name, why);
 }
 
-static int refuse_shape(const struct plan *plan, const struct safetensors_tensor *tensor,
+static void plan_fail_shape(struct plan *plan, const struct safetensors_tensor *tensor,
 	uint32_t rows, uint32_t cols)
 {
 	char have[SAFETENSORS_DIMS_MAX * 22 + 1] = "", want[32];
@@ -45,47 +62,47 @@ static int refuse_shape(const struct plan *plan, const struct safetensors_tensor
 		snprintf(want, sizeof(want), "%u, %u", rows, cols);
 	else
 		snprintf(want, sizeof(want), "%u", rows);
-	return model_fail(plan->error, -EINVAL,
-		"%s: tensor \"%s\": shape [%s] is not [%s], which the configuration makes it%s%s",
-		path_of(plan, tensor), tensor->name, have, want,
+	plan_fail(plan, -EINVAL, plan->checkpoint->files[tensor->file].path, tensor->name,
+		": shape [%s] is not [%s], which the configuration gives it%s%s", have, want,
 		plan->assumed[0] ? ", with defaults for what it leaves out: " : "", plan->assumed);
 }
 
-/* The tensor, checked; cols 0: a vector of `rows` elements. */
-static int find(const struct plan *plan, const char *name, uint32_t rows, uint32_t cols,
-	const struct safetensors_tensor **ret)
+/* The tensor, checked, or NULL; cols 0: a vector of `rows` elements. */
+static const struct safetensors_tensor *plan_find(
+	struct plan *plan, const char *name, uint32_t rows, uint32_t cols)
 {
-	const struct safetensors_tensor *tensor = safetensors_find(plan->checkpoint, name);
+	const struct safetensors *checkpoint = plan->checkpoint;
+	const struct safetensors_tensor *tensor = safetensors_find(checkpoint, name);
 
-	if (!tensor)
-		return model_fail(plan->error, -EINVAL, "%s: tensor \"%s\" is missing",
-			plan->checkpoint->n_files == 1 ? plan->checkpoint->files[0].path
-						       : plan->directory,
-			name);
+	if (!tensor) {
+		plan_fail(plan, -EINVAL,
+			checkpoint->n_files == 1 ? checkpoint->files[0].path : plan->directory,
+			name, " is missing");
+		return NULL;
+	}
+	assert(tensor->file < checkpoint->n_files);
 	if (!tensor->usable)
-		return model_fail(plan->error, -ENOTSUP,
-			"%s: tensor \"%s\": dtype %s is not one of F32, BF16, F16",
-			path_of(plan, tensor), name, tensor->dtype_name);
-	if (tensor->n_dims != (cols ? 2 : 1) || tensor->shape[0] != rows ||
+		plan_fail(plan, -ENOTSUP, checkpoint->files[tensor->file].path, name,
+			": dtype %s is not one of F32, BF16, F16", tensor->dtype_name);
+	else if (tensor->n_dims != (cols ? 2 : 1) || tensor->shape[0] != rows ||
 		(cols && tensor->shape[1] != cols))
-		return refuse_shape(plan, tensor, rows, cols);
-	*ret = tensor;
-	return 0;
+		plan_fail_shape(plan, tensor, rows, cols);
+	return plan->rc ? NULL : tensor;
 }
 
 /* What one weight is made of: parts one after another, or, of n_experts experts, each one's parts. */
-struct recipe {
+struct plan_recipe {
 	uint32_t layer; /* NO_LAYER: the parts' names are whole */
-	const struct part *parts;
+	const struct plan_part *parts;
 	uint32_t n_parts, n_experts;
 	uint32_t cols; /* 0: a vector */
 	bool as_f32;   /* whatever the device's activations are */
 };
 
-static int find_part(const struct plan *plan, const struct recipe *recipe, uint32_t i,
-	const struct safetensors_tensor **ret)
+static const struct safetensors_tensor *plan_find_part(
+	struct plan *plan, const struct plan_recipe *recipe, uint32_t i)
 {
-	const struct part *part = &recipe->parts[i % recipe->n_parts];
+	const struct plan_part *part = &recipe->parts[i % recipe->n_parts];
 	char name[96];
 
 	if (recipe->layer == NO_LAYER)
@@ -98,314 +115,328 @@ static int find_part(const struct plan *plan, const struct recipe *recipe, uint3
 	else
 		snprintf(name, sizeof(name), "%slayers.%u.%s",
 			plan->family == MODEL_EAGLE ? "" : "model.", recipe->layer, part->name);
-	return find(plan, name, part->rows, recipe->cols, ret);
+	return plan_find(plan, name, part->rows, recipe->cols);
 }
 
-/* The dtype that all of them will have. */
-static int choose_dtype(const struct plan *plan, const struct recipe *recipe, uint32_t n,
-	uint32_t *ret_rows, enum dtype *ret)
+/* The dtype of the weight that the parts make, and its rows. */
+static enum dtype plan_choose_dtype(
+	struct plan *plan, const struct plan_recipe *recipe, uint32_t n, uint32_t *ret_rows)
 {
-	const struct safetensors_tensor *tensor;
 	enum dtype dtype = DTYPE_F32;
-	uint32_t rows = 0;
 
+	*ret_rows = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		int rc = find_part(plan, recipe, i, &tensor);
+		const struct safetensors_tensor *tensor = plan_find_part(plan, recipe, i);
 
-		if (rc)
-			return rc;
+		if (!tensor)
+			return dtype;
 		if (!i)
 			dtype = tensor->dtype;
 		else if (tensor->dtype != dtype)
 			dtype = DTYPE_F32;
-		rows += recipe->parts[i % recipe->n_parts].rows;
+		*ret_rows += recipe->parts[i % recipe->n_parts].rows;
 	}
-	if (plan->activation_dtype != DTYPE_F32)
-		dtype = plan->activation_dtype;
-	*ret = recipe->as_f32 ? DTYPE_F32 : dtype;
-	*ret_rows = rows;
-	return 0;
+	if (recipe->as_f32)
+		return DTYPE_F32;
+	return plan->activation_dtype == DTYPE_F32 ? dtype : plan->activation_dtype;
 }
 
-static int place_recipe(struct plan *plan, const struct recipe *recipe, struct weight *ret)
+static struct weight plan_recipe(struct plan *plan, const struct plan_recipe *recipe)
 {
 	uint32_t n = recipe->n_parts * (recipe->n_experts ? recipe->n_experts : 1), rows;
 	size_t cols = recipe->cols ? recipe->cols : 1;
 	enum dtype dtype;
 	uint8_t *target;
-	int rc = choose_dtype(plan, recipe, n, &rows, &dtype);
 
-	if (rc)
-		return rc;
+	if (plan->rc)
+		return (struct weight){0};
+	dtype = plan_choose_dtype(plan, recipe, n, &rows);
+	if (plan->rc)
+		return (struct weight){0};
 	target = arena_take(&plan->arena, rows * cols, dtype_bytes(dtype));
-	*ret = (struct weight){.data = target,
+	const struct weight weight = {.data = target,
 		.dtype = dtype,
 		.rows = recipe->cols ? rows : 1,
 		.cols = recipe->cols ? recipe->cols : rows};
-	for (uint32_t i = 0; !rc && target && plan->placements && i < n; i++) {
-		const struct safetensors_tensor *tensor = NULL;
-
-		rc = find_part(plan, recipe, i, &tensor);
+	for (uint32_t i = 0; target && plan->placements && i < n; i++) {
+		assert(plan->n_placements < plan->max_placements);
 		plan->placements[plan->n_placements++] = (struct plan_placement){
-			.tensor = tensor, .target = target, .dtype = dtype};
+			.tensor = plan_find_part(plan, recipe, i), .target = target, .dtype = dtype};
 		target += recipe->parts[i % recipe->n_parts].rows * cols * dtype_bytes(dtype);
 	}
-	return rc;
+	return weight;
 }
 
 /* Parts one after another as one weight; cols 0: as one vector. */
-static int place(struct plan *plan, uint32_t layer, const struct part *parts, uint32_t n_parts,
-	uint32_t cols, struct weight *ret)
+static struct weight plan_parts(struct plan *plan, uint32_t layer, const struct plan_part *parts,
+	uint32_t n_parts, uint32_t cols)
 {
-	return place_recipe(plan,
-		&(struct recipe){.layer = layer, .parts = parts, .n_parts = n_parts, .cols = cols},
-		ret);
+	return plan_recipe(plan,
+		&(struct plan_recipe){
+			.layer = layer, .parts = parts, .n_parts = n_parts, .cols = cols});
 }
 
-static int place_one(struct plan *plan, uint32_t layer, const char *name, uint32_t rows,
-	uint32_t cols, struct weight *ret)
+static struct weight plan_one(
+	struct plan *plan, uint32_t layer, const char *name, uint32_t rows, uint32_t cols)
 {
-	return place(plan, layer, &(struct part){name, rows}, 1, cols, ret);
+	return plan_parts(plan, layer, &(struct plan_part){name, rows}, 1, cols);
 }
 
-static int place_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
 	uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-	const struct part weights[] = {{"self_attn.q_proj.weight", q},
+	const struct plan_part weights[] = {{"self_attn.q_proj.weight", q},
 		{"self_attn.k_proj.weight", kv}, {"self_attn.v_proj.weight", kv}};
-	const struct part biases[] = {{"self_attn.q_proj.bias", q}, {"self_attn.k_proj.bias", kv},
-		{"self_attn.v_proj.bias", kv}};
+	const struct plan_part biases[] = {{"self_attn.q_proj.bias", q},
+		{"self_attn.k_proj.bias", kv}, {"self_attn.v_proj.bias", kv}};
 	uint32_t cols = c->family == MODEL_EAGLE3 ? 2 * c->hidden_size : c->hidden_size;
-	int rc = place(plan, layer, weights, 3, cols, &l->qkv);
 
-	if (!rc && c->qkv_bias)
-		rc = place(plan, layer, biases, 3, 0, &l->qkv_bias);
-	if (!rc && c->qk_norm)
-		rc = place_one(plan, layer, "self_attn.q_norm.weight", c->head_dim, 0, &l->q_norm);
-	if (!rc && c->qk_norm)
-		rc = place_one(plan, layer, "self_attn.k_norm.weight", c->head_dim, 0, &l->k_norm);
-	if (!rc)
-		rc = place_one(plan, layer, "self_attn.o_proj.weight", c->hidden_size, q, &l->o);
-	if (!rc && c->o_bias)
-		rc = place_one(plan, layer, "self_attn.o_proj.bias", c->hidden_size, 0, &l->o_bias);
-	return rc;
+	l->qkv = plan_parts(plan, layer, weights, 3, cols);
+	if (c->qkv_bias)
+		l->qkv_bias = plan_parts(plan, layer, biases, 3, 0);
+	if (c->qk_norm) {
+		l->q_norm = plan_one(plan, layer, "self_attn.q_norm.weight", c->head_dim, 0);
+		l->k_norm = plan_one(plan, layer, "self_attn.k_norm.weight", c->head_dim, 0);
+	}
+	l->o = plan_one(plan, layer, "self_attn.o_proj.weight", c->hidden_size, q);
+	if (c->o_bias)
+		l->o_bias = plan_one(plan, layer, "self_attn.o_proj.bias", c->hidden_size, 0);
 }
 
 /* Queries may have a latent of their own; biases are on what reads the hidden state, and on o. */
-static int place_query(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_query(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
 	uint32_t q = c->n_heads * (c->latent.nope + c->latent.rope);
-	int rc;
 
-	if (!c->q_rank)
-		return place_one(
-			plan, layer, "self_attn.q_proj.weight", q, c->hidden_size, &l->q);
-	rc = place_one(plan, layer, "self_attn.q_a_proj.weight", c->q_rank, c->hidden_size, &l->q_a);
-	if (!rc && c->o_bias)
-		rc = place_one(plan, layer, "self_attn.q_a_proj.bias", c->q_rank, 0, &l->q_a_bias);
-	if (!rc)
-		rc = place_one(
-			plan, layer, "self_attn.q_a_layernorm.weight", c->q_rank, 0, &l->q_a_norm);
-	return rc ? rc : place_one(plan, layer, "self_attn.q_b_proj.weight", q, c->q_rank, &l->q);
+	if (!c->q_rank) {
+		l->q = plan_one(plan, layer, "self_attn.q_proj.weight", q, c->hidden_size);
+		return;
+	}
+	l->q_a = plan_one(plan, layer, "self_attn.q_a_proj.weight", c->q_rank, c->hidden_size);
+	if (c->o_bias)
+		l->q_a_bias = plan_one(plan, layer, "self_attn.q_a_proj.bias", c->q_rank, 0);
+	l->q_a_norm = plan_one(plan, layer, "self_attn.q_a_layernorm.weight", c->q_rank, 0);
+	l->q = plan_one(plan, layer, "self_attn.q_b_proj.weight", q, c->q_rank);
 }
 
-static int place_latent_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_latent_attention(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
 	const struct attention_latent *a = &c->latent;
-	uint32_t kv = a->rank + a->rope;
-	int rc = place_query(plan, c, layer, l);
+	uint32_t hidden = c->hidden_size, kv = a->rank + a->rope;
 
-	if (!rc)
-		rc = place_one(plan, layer, "self_attn.kv_a_proj_with_mqa.weight", kv,
-			c->hidden_size, &l->kv_a);
-	if (!rc && c->o_bias)
-		rc = place_one(
-			plan, layer, "self_attn.kv_a_proj_with_mqa.bias", kv, 0, &l->kv_a_bias);
-	if (!rc)
-		rc = place_one(
-			plan, layer, "self_attn.kv_a_layernorm.weight", a->rank, 0, &l->kv_a_norm);
-	if (!rc)
-		rc = place_one(plan, layer, "self_attn.kv_b_proj.weight",
-			c->n_heads * (a->nope + a->v), a->rank, &l->kv_b);
-	if (!rc)
-		rc = place_one(plan, layer, "self_attn.o_proj.weight", c->hidden_size,
-			c->n_heads * a->v, &l->o);
-	if (!rc && c->o_bias)
-		rc = place_one(plan, layer, "self_attn.o_proj.bias", c->hidden_size, 0, &l->o_bias);
-	return rc;
+	plan_query(plan, c, layer, l);
+	l->kv_a = plan_one(plan, layer, "self_attn.kv_a_proj_with_mqa.weight", kv, hidden);
+	if (c->o_bias)
+		l->kv_a_bias = plan_one(plan, layer, "self_attn.kv_a_proj_with_mqa.bias", kv, 0);
+	l->kv_a_norm = plan_one(plan, layer, "self_attn.kv_a_layernorm.weight", a->rank, 0);
+	l->kv_b = plan_one(plan, layer, "self_attn.kv_b_proj.weight",
+		c->n_heads * (a->nope + a->v), a->rank);
+	l->o = plan_one(plan, layer, "self_attn.o_proj.weight", hidden, c->n_heads * a->v);
+	if (c->o_bias)
+		l->o_bias = plan_one(plan, layer, "self_attn.o_proj.bias", hidden, 0);
 }
 
-static int place_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_mlp(struct plan *plan, const struct model_config *c, uint32_t layer,
 	const char *prefix, uint32_t inner, struct model_layer *l)
 {
 	char gate[64], up[64], down[64];
-	struct part parts[] = {{gate, inner}, {up, inner}};
-	int rc;
+	const struct plan_part parts[] = {{gate, inner}, {up, inner}};
 
 	snprintf(gate, sizeof(gate), "%s.gate_proj.weight", prefix);
 	snprintf(up, sizeof(up), "%s.up_proj.weight", prefix);
 	snprintf(down, sizeof(down), "%s.down_proj.weight", prefix);
-	rc = place(plan, layer, parts, 2, c->hidden_size, &l->gate_up);
-	if (!rc)
-		rc = place_one(plan, layer, down, c->hidden_size, inner, &l->down);
-	if (rc || !c->mlp_bias)
-		return rc;
+	l->gate_up = plan_parts(plan, layer, parts, 2, c->hidden_size);
+	l->down = plan_one(plan, layer, down, c->hidden_size, inner);
+	if (!c->mlp_bias)
+		return;
 	snprintf(gate, sizeof(gate), "%s.gate_proj.bias", prefix);
 	snprintf(up, sizeof(up), "%s.up_proj.bias", prefix);
 	snprintf(down, sizeof(down), "%s.down_proj.bias", prefix);
-	rc = place(plan, layer, parts, 2, 0, &l->gate_up_bias);
-	return rc ? rc : place_one(plan, layer, down, c->hidden_size, 0, &l->down_bias);
+	l->gate_up_bias = plan_parts(plan, layer, parts, 2, 0);
+	l->down_bias = plan_one(plan, layer, down, c->hidden_size, 0);
 }
 
-static int place_experts(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_experts(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
 	const struct model_experts *e = &c->experts;
-	const struct part bias = {"mlp.gate.e_score_correction_bias", e->n};
-	const struct part gate_up[] = {{"gate_proj.weight", e->intermediate_size},
+	const struct plan_part bias = {"mlp.gate.e_score_correction_bias", e->n};
+	const struct plan_part gate_up[] = {{"gate_proj.weight", e->intermediate_size},
 		{"up_proj.weight", e->intermediate_size}};
-	const struct part down = {"down_proj.weight", c->hidden_size};
-	struct recipe recipe = {.layer = layer, .parts = &bias, .n_parts = 1, .as_f32 = true};
-	int rc = place_one(plan, layer, "mlp.gate.weight", e->n, c->hidden_size, &l->router);
+	const struct plan_part down = {"down_proj.weight", c->hidden_size};
 
-	if (!rc && e->choice_bias)
-		rc = place_recipe(plan, &recipe, &l->router_bias);
-	recipe = (struct recipe){.layer = layer, .parts = gate_up, .n_parts = 2, .n_experts = e->n,
-		.cols = c->hidden_size};
-	if (!rc)
-		rc = place_recipe(plan, &recipe, &l->expert_gate_up);
-	recipe.parts = &down;
-	recipe.n_parts = 1;
-	recipe.cols = e->intermediate_size;
-	if (!rc)
-		rc = place_recipe(plan, &recipe, &l->expert_down);
-	if (rc || !e->n_shared)
-		return rc;
-	return place_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, l);
+	l->router = plan_one(plan, layer, "mlp.gate.weight", e->n, c->hidden_size);
+	if (e->choice_bias)
+		l->router_bias = plan_recipe(plan,
+			&(struct plan_recipe){
+				.layer = layer, .parts = &bias, .n_parts = 1, .as_f32 = true});
+	l->expert_gate_up = plan_recipe(plan,
+		&(struct plan_recipe){.layer = layer, .parts = gate_up, .n_parts = 2,
+			.n_experts = e->n, .cols = c->hidden_size});
+	l->expert_down = plan_recipe(plan,
+		&(struct plan_recipe){.layer = layer, .parts = &down, .n_parts = 1,
+			.n_experts = e->n, .cols = e->intermediate_size});
+	if (e->n_shared)
+		plan_mlp(plan, c, layer, "mlp.shared_experts", e->n_shared * e->intermediate_size, l);
 }
 
-static int place_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
+static void plan_layer(struct plan *plan, const struct model_config *c, uint32_t layer,
 	struct model_layer *l)
 {
-	int rc =
-		place_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
-
-	if (!rc)
-		rc = c->latent.rank ? place_latent_attention(plan, c, layer, l)
-				    : place_attention(plan, c, layer, l);
-	if (!rc)
-		rc = place_one(plan, layer, "post_attention_layernorm.weight", c->hidden_size, 0,
-			&l->post_norm);
-	if (rc)
-		return rc;
-	return model_layer_has_experts(c, layer)
-		? place_experts(plan, c, layer, l)
-		: place_mlp(plan, c, layer, "mlp", c->intermediate_size, l);
+	l->input_norm = plan_one(plan, layer, "input_layernorm.weight", c->hidden_size, 0);
+	if (c->latent.rank)
+		plan_latent_attention(plan, c, layer, l);
+	else
+		plan_attention(plan, c, layer, l);
+	l->post_norm = plan_one(plan, layer, "post_attention_layernorm.weight", c->hidden_size, 0);
+	if (model_layer_has_experts(c, layer))
+		plan_experts(plan, c, layer, l);
+	else
+		plan_mlp(plan, c, layer, "mlp", c->intermediate_size, l);
 }
 
 /* With a tied head either name may stand for both; where both are there, each is used as it is. */
-static int place_ends(struct plan *plan, const struct model_config *c, struct model *model)
+static void plan_ends(struct plan *plan, const struct model_config *c, struct model *model)
 {
 	const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
 	bool has_embedding = safetensors_find(plan->checkpoint, embedding);
 	bool has_head = safetensors_find(plan->checkpoint, head);
-	int rc;
 
 	if (c->tie_word_embeddings && !has_embedding && has_head)
 		embedding = head;
-	rc = place_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size, &model->embedding);
-	if (rc)
-		return rc;
+	model->embedding = plan_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (c->tie_word_embeddings && !(has_embedding && has_head))
 		model->head = model->embedding;
 	else
-		rc = place_one(plan, NO_LAYER, head, c->vocab_size, c->hidden_size, &model->head);
-	return rc ? rc
-		  : place_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0,
-			    &model->final_norm);
+		model->head = plan_one(plan, NO_LAYER, head, c->vocab_size, c->hidden_size);
+	model->final_norm = plan_one(plan, NO_LAYER, "model.norm.weight", c->hidden_size, 0);
 }
 
-/* ---- drafts ---- */
+/* ---- draft models ---- */
 
-/* What a draft lacks it has from its target, and its data stays NULL. EAGLE's copies of the
- * target's are not looked at. With a tied head the embedding that it brings is its head as well. */
-static int place_draft_ends(struct plan *plan, const struct model_config *c, struct model *model)
+/* A weight that an EAGLE-3 draft model takes from its target keeps data NULL. With a tied head the
+ * embedding that it brings is its head as well. */
+static void plan_eagle3_ends(struct plan *plan, const struct model_config *c, struct model *model)
 {
 	const char *embedding = "embed_tokens.weight", *head = "lm_head.weight";
-	bool is_eagle3 = c->family == MODEL_EAGLE3;
-	uint32_t fc_cols = (is_eagle3 ? MODEL_FEATURES : 2) * c->hidden_size;
-	int rc = place_one(plan, NO_LAYER, "fc.weight", c->hidden_size, fc_cols, &model->fc);
 
-	if (!rc && safetensors_find(plan->checkpoint, "fc.bias"))
-		rc = place_one(plan, NO_LAYER, "fc.bias", c->hidden_size, 0, &model->fc_bias);
-	if (rc || !is_eagle3)
-		return rc;
-	rc = place_one(plan, NO_LAYER, "norm.weight", c->hidden_size, 0, &model->final_norm);
-	if (!rc && safetensors_find(plan->checkpoint, embedding))
-		rc = place_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size,
-			&model->embedding);
-	if (rc)
-		return rc;
+	model->final_norm = plan_one(plan, NO_LAYER, "norm.weight", c->hidden_size, 0);
+	if (safetensors_find(plan->checkpoint, embedding))
+		model->embedding =
+			plan_one(plan, NO_LAYER, embedding, c->vocab_size, c->hidden_size);
 	if (safetensors_find(plan->checkpoint, head) || c->draft.vocab_size != c->vocab_size)
-		return place_one(plan, NO_LAYER, head, c->draft.vocab_size, c->hidden_size,
-			&model->head);
-	if (c->tie_word_embeddings)
+		model->head =
+			plan_one(plan, NO_LAYER, head, c->draft.vocab_size, c->hidden_size);
+	else if (c->tie_word_embeddings)
 		model->head = model->embedding;
-	return 0;
 }
 
-static int place_draft(struct plan *plan, const struct model_config *c, struct model *model)
+/* EAGLE uses its target's embedding and head; copies in its checkpoint are ignored. */
+static void plan_draft(struct plan *plan, const struct model_config *c, struct model *model)
 {
+	const bool is_eagle3 = c->family == MODEL_EAGLE3;
+	const uint32_t hidden = c->hidden_size;
 	struct model_layer *l = &model->layers[0];
-	int rc = place_draft_ends(plan, c, model);
 
-	if (!rc && c->family == MODEL_EAGLE3)
-		rc = place_one(
-			plan, 0, "input_layernorm.weight", c->hidden_size, 0, &l->input_norm);
-	if (!rc && c->family == MODEL_EAGLE3)
-		rc = place_one(plan, 0, "hidden_norm.weight", c->hidden_size, 0, &l->hidden_norm);
-	if (!rc)
-		rc = place_attention(plan, c, 0, l);
-	if (!rc)
-		rc = place_one(plan, 0, "post_attention_layernorm.weight", c->hidden_size, 0,
-			&l->post_norm);
-	if (!rc)
-		rc = place_mlp(plan, c, 0, "mlp", c->intermediate_size, l);
-	if (!rc && c->family == MODEL_EAGLE3 && safetensors_find(plan->checkpoint, "d2t"))
+	model->fc = plan_one(plan, NO_LAYER, "fc.weight", hidden,
+		(is_eagle3 ? MODEL_FEATURES : 2) * hidden);
+	if (safetensors_find(plan->checkpoint, "fc.bias"))
+		model->fc_bias = plan_one(plan, NO_LAYER, "fc.bias", hidden, 0);
+	if (is_eagle3) {
+		plan_eagle3_ends(plan, c, model);
+		l->input_norm = plan_one(plan, 0, "input_layernorm.weight", hidden, 0);
+		l->hidden_norm = plan_one(plan, 0, "hidden_norm.weight", hidden, 0);
+	}
+	plan_attention(plan, c, 0, l);
+	l->post_norm = plan_one(plan, 0, "post_attention_layernorm.weight", hidden, 0);
+	plan_mlp(plan, c, 0, "mlp", c->intermediate_size, l);
+	if (is_eagle3 && safetensors_find(plan->checkpoint, "d2t"))
 		model->d2t =
 			arena_take(&plan->arena, c->draft.vocab_size, sizeof(*model->d2t));
-	return rc;
 }
 
 /* ---- all of it ---- */
 
-static int place_model(struct plan *plan, const struct model_config *c, struct model *model)
-{
-	int rc = place_ends(plan, c, model);
-
-	for (uint32_t layer = 0; !rc && layer < c->n_layers; layer++)
-		rc = place_layer(plan, c, layer, &model->layers[layer]);
-	return rc;
-}
-
 int plan_model(struct plan *plan, struct model *model)
 {
 	const struct model_config *c = &model->config;
-	int rc;
 
 	plan->family = c->family;
 	plan->assumed = c->assumed;
-	rc = c->draft.vocab_size ? place_draft(plan, c, model) : place_model(plan, c, model);
-	if (rc)
-		return rc;
+	plan->max_placements = plan_placements_max(c);
+	if (c->draft.vocab_size) {
+		plan_draft(plan, c, model);
+	} else {
+		plan_ends(plan, c, model);
+		for (uint32_t layer = 0; layer < c->n_layers && !plan->rc; layer++)
+			plan_layer(plan, c, layer, &model->layers[layer]);
+	}
+	if (plan->rc)
+		return plan->rc;
 	model->weights_bytes = plan->arena.used;
 	model->cos_sin = arena_take(&plan->arena, (size_t)model->max_positions * c->head_dim,
 		sizeof(float));
 	if (plan->arena.failed)
 		return model_fail(plan->error, -EOVERFLOW, "%s: the model's size overflows",
 			plan->directory);
+	assert(!plan->arena.base || plan->arena.used <= plan->arena.size);
+	return 0;
+}
+
+/* ---- tensors without a use ---- */
+
+static bool plan_is_buffer(const char *name)
+{
+	size_t length = strlen(name);
+
+	return length >= strlen(BUFFER) && !strcmp(name + length - strlen(BUFFER), BUFFER);
+}
+
+/* Of a layer behind the model's own that predicts further tokens (DeepSeek V3, arXiv:2412.19437,
+ * section 2.2): such a layer has a projection of a hidden state beside an embedding. */
+static bool plan_is_prediction(
+	const struct safetensors *checkpoint, const struct model_config *config, const char *name)
+{
+	char projection[64];
+	unsigned layer;
+
+	if (sscanf(name, "model.layers.%9u.", &layer) != 1 || layer < config->n_layers)
+		return false;
+	snprintf(projection, sizeof(projection), "model.layers.%u.eh_proj.weight", layer);
+	return safetensors_find(checkpoint, projection);
+}
+
+static void plan_count_unused(const struct safetensors *checkpoint, const struct model_config *config,
+	const char *name, struct model_unused *unused)
+{
+	if (plan_is_buffer(name))
+		unused->n_buffers++;
+	else if (plan_is_prediction(checkpoint, config, name))
+		unused->n_prediction++;
+	else if (!unused->n++)
+		snprintf(unused->first, sizeof(unused->first), "%s", name);
+}
+
+int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret)
+{
+	const struct safetensors *checkpoint = plan->checkpoint;
+	CLEANUP(cleanup_free) bool *used = calloc(checkpoint->n_tensors, sizeof(*used));
+
+	if (!used)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < plan->n_placements; i++) {
+		size_t index = (size_t)(plan->placements[i].tensor - checkpoint->tensors);
+
+		assert(index < checkpoint->n_tensors);
+		used[index] = true;
+	}
+	*ret = (struct model_unused){0};
+	for (uint32_t i = 0; i < checkpoint->n_tensors; i++) {
+		if (!used[i])
+			plan_count_unused(checkpoint, config, checkpoint->tensors[i].name, ret);
+	}
 	return 0;
 }

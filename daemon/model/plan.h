@@ -24,20 +24,24 @@ struct plan {
 	 * differ); elsewhere all of them become activations' dtype, which is what its GEMM multiplies. */
 	enum dtype activation_dtype;
 	const struct safetensors *checkpoint;
-	const char *assumed; /* plan_model's: as in struct model_config */
 	struct arena arena;
-	struct plan_placement *placements; /* room for plan_placements_max, NULL: none wanted */
+	struct plan_placement *placements; /* [plan_placements_max], or NULL: none wanted */
 	uint32_t n_placements;
 	struct model_error *error;
-	enum model_family family; /* plan_model's own */
+	/* plan_model's: */
+	const char *assumed; /* as in struct model_config */
+	uint32_t max_placements;
+	enum model_family family;
+	int rc; /* 0, or the first failure */
 };
 
 /* Upper bound of placements. */
 uint32_t plan_placements_max(const struct model_config *config);
-/* Fill the model's weights and cos_sin; config, max_positions and layers are already there. Of a
- * draft also d2t, whose contents are d2t.h's; what it has from its target stays as it is. */
+/* Set the model's weights and cos_sin; config, max_positions and layers are already set. Of a draft
+ * model also d2t, whose contents are d2t.h's; weights that it takes from its target stay as they
+ * are. 0, or -errno with a sentence. */
 int plan_model(struct plan *plan, struct model *model);
-/* The checkpoint's tensors that a plan with placements has placed nowhere. 0, or -ENOMEM. */
+/* The checkpoint's tensors that a plan with placements has not placed. 0, or -ENOMEM. */
 int plan_unused(const struct plan *plan, const struct model_config *config, struct model_unused *ret);
 
 #endif

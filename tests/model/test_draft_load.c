@@ -400,11 +400,11 @@ static void test_d2t_that_leads_nowhere_is_refused(void **state)
 	expect_file_refusal(scratch, "eagle3", 0, "");
 	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, 97 - 60);
 	expect_file_refusal(scratch, "eagle3", -EINVAL,
-		"tensor \"d2t\": draft id 60 and 37 are no id of the target's vocabulary of 97");
+		"tensor \"d2t\": draft id 60 plus 37 is not an id of the target's vocabulary of 97");
 	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, INT64_MAX);
-	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 60 and 9223372036854775807");
+	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 60 plus 9223372036854775807");
 	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 0, -1);
-	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 0 and -1");
+	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 0 plus -1");
 }
 
 static void test_d2t_that_gives_two_drafts_one_id_is_refused(void **state)

@@ -134,7 +134,7 @@ static void test_wrong_shape_tells_of_sizes_that_are_defaults(void **state)
 	l.config.latent.rank = 512;
 	assert_int_equal(
 		model_measure(l.directory, &l.config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
-	assert_contains(error.text, "which the configuration makes it, with defaults for what it leaves "
+	assert_contains(error.text, "which the configuration gives it, with defaults for what it leaves "
 		"out: kv_lora_rank 512");
 	unload(&l);
 }

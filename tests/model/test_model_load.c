@@ -505,7 +505,7 @@ static void test_device_without_room_is_named(void **state)
 	assert_int_equal(l.device->ops->lock(l.device), 0);
 	assert_true(
 		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &model, &error) < 0);
-	assert_contains(error.text, "bytes of device memory are not to be had");
+	assert_contains(error.text, "bytes of device memory are not available");
 	assert_null(model);
 	unload(&l);
 }
