@@ -28,9 +28,9 @@ enum attention_support {
 const char *attention_support_name(enum attention_support support);
 
 /*
- * Latent attention (MLA, arXiv:2405.04434): the cache holds, of each token, `rank` columns from which
- * the keys and values of all heads are expanded, k_h = [W_UK_h c, r] and v_h = W_UV_h c, and `rope`
- * columns r that all keys share. It is one KV head of rank + rope columns, without values.
+ * Latent attention (MLA, arXiv:2405.04434): the cache holds, of each token, `rank` columns from
+ * which the keys and values of all heads are expanded, k_h = [W_UK_h c, r] and v_h = W_UV_h c, and
+ * `rope` columns r that all keys share. It is one KV head of rank + rope columns, without values.
  */
 struct attention_latent {
 	uint32_t rank;          /* 0: the attention is not latent */
@@ -64,24 +64,25 @@ struct attention_batch {
 	uint32_t padded_rows, padded_tokens; /* what runs: Rp, Tp */
 	uint32_t max_query;                  /* of any row */
 	const uint32_t *query_lens;          /* [n_rows] */
-	/* [n_rows], history + query; exact, but for queries of at most max_decode_query tokens where there
-	 * is a draft: what the host does not know is max_seq_len, an upper bound of all that is read.
-	 * Exact ones are in step_inputs.seq_lens. */
+	/* [n_rows], history + query; exact, but for queries of at most max_decode_query tokens
+	 * where there is a draft: what the host does not know is max_seq_len, an upper bound of all
+	 * that is read. Exact ones are in step_inputs.seq_lens. */
 	const uint32_t *seq_lens;
 };
 
 /* One layer's run. */
 struct attention_args {
 	uint32_t layer;
-	/* [Tp, n_heads, head_dim] act, rows q_stride elements apart; latent: [Tp, n_heads, nope + rope],
-	 * rotated, not absorbed */
+	/* [Tp, n_heads, head_dim] act, rows q_stride elements apart; latent: [Tp, n_heads, nope +
+	 * rope], rotated, not absorbed */
 	const void *q;
 	uint32_t q_stride;
-	/* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv; latent: [n_pages, page_tokens,
-	 * rank + rope] */
+	/* the layer: [n_pages, 2, page_tokens, n_kv_heads, head_dim] kv; latent: [n_pages,
+	 * page_tokens, rank + rope] */
 	const void *kv;
 	void *out;         /* [Tp, n_heads * head_dim] act; latent: [Tp, n_heads * v] */
-	/* latent: [n_heads * (nope + v), rank], of each head W_UK's rows, then W_UV's; as long as graphs */
+	/* latent: [n_heads * (nope + v), rank], of each head W_UK's rows, then W_UV's; as long as
+	 * graphs */
 	const struct weight *kv_b;
 };
 

@@ -128,7 +128,8 @@ static int config_check(const struct kv_config *config, uint32_t n_first)
 		return -EINVAL;
 	if (config->max_pages > INT32_MAX || n_first >= config->max_pages)
 		return -EINVAL;
-	if (__builtin_mul_overflow(kinds(config) * config->page_tokens, config->n_kv_heads, &bytes) ||
+	if (__builtin_mul_overflow(
+		    kinds(config) * config->page_tokens, config->n_kv_heads, &bytes) ||
 		__builtin_mul_overflow(bytes, config->head_dim, &bytes) ||
 		__builtin_mul_overflow(bytes, dtype_bytes(config->dtype), &bytes) ||
 		__builtin_mul_overflow(bytes, config->max_pages, &bytes) ||

@@ -5,9 +5,10 @@
 /*
  * The paged KV cache: host bookkeeping over pages that exist on the device.
  *
- * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null page:
- * it is never given out, and padding points at it. Pages are counted references; a fork shares its
- * parent's pages, and whoever writes into a shared page first gets a copy of its own (copy-on-write).
+ * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null
+ * page: it is never given out, and padding points at it. Pages are counted references; a fork
+ * shares its parent's pages, and whoever writes into a shared page first gets a copy of its own
+ * (copy-on-write).
  *
  * Device memory: one reserved range a layer, [max_pages, 2, page_tokens, n_kv_heads, head_dim]
  * (without the 2 if there are no values), so that no stride depends on how many pages there are;

@@ -226,10 +226,12 @@ static int choose_best(
 		say_who_can_without_mask(&refusals, config);
 		return -ENOTSUP;
 	}
-	say_choice(s, &best, config->masks ? "the one with masks that can serve this model"
-			: best.backend->masks
+	say_choice(s, &best,
+		config->masks ? "the one with masks that can serve this model"
+		: best.backend->masks
 			? "none without masks that can serve this model can be captured"
-			: "the highest level among those without masks that can serve this model", config);
+			: "the highest level among those without masks that can serve this model",
+		config);
 	*ret = best;
 	return 0;
 }

@@ -6,22 +6,26 @@
  * Attention under a block mask: the idea is PyTorch's FlexAttention's (Dong et al., 2024, arXiv
  * 2412.05496); that a paged cache's mask comes straight from lengths and tables, vLLM's.
  *
- * Queries are taken in BLOCKS of at most n_queries tokens of one row, or of the padding; keys in
- * blocks of n_keys positions; both are the device's choice for a model. Once a step, a device op
+ * Queries are processed in BLOCKS of at most n_queries tokens of one row, or of the padding; keys
+ * in blocks of n_keys positions. Each device chooses both for a model. Once a step, a device op
  * reads the step's persistent inputs (the lengths, each row's mask, each token's word) and writes a
- * PLAN: for each block of queries the list of key blocks that any of them sees, in order, with a bit
- * that says that all see all of it, as far as the sequence goes. There, the runs of the layers leave
- * the mask aside. Layers of different windows have different plans.
+ * PLAN: for each block of queries the ascending list of the key blocks that any of them sees. An
+ * entry's low bit says that all of them see the whole block, up to the end of the sequence; the
+ * layers' runs do not evaluate the mask there. Layers with different windows have different plans.
  *
- * A block of queries is one row's, so that its list is no longer than one row's blocks; hence there
- * are up to max_rows of them (and one of padding) more than tokens would make.
+ * A block of queries belongs to one row, so that its list is no longer than one row's blocks; hence
+ * there are up to max_rows + 1 more blocks than tokens / n_queries.
  *
- * Lists name blocks by their place in the sequence. Pages are looked up in the row's block table, in
- * order, up to the row's length: no inverse table is needed, and what a table has past its used
- * columns is never looked at. A list of n ends with -1 at n: a kernel may fetch one ahead.
+ * Lists name blocks by their position in the sequence. Pages are looked up in the row's block
+ * table, up to the row's length: no inverse table is needed, and entries past the used pages are
+ * never read. A list of n entries ends with -1 at n, so that a kernel may fetch one ahead.
+ *
+ * Graphs keep the strides of their capture. So lists are max_keys + 1 entries apart and plans have
+ * max_blocks of them, the worst case in every step (struct flex_inputs is the manager's, made
+ * once).
  */
 
-#include "attention/gqa.h"
+#include "attention/manager.h"
 
 /* A block of queries: tokens [first, first + n_tokens) of the batch. Those whose position is below
  * 0 (padding, tokens ahead of their sequence) see nothing: their output is 0. */
@@ -30,7 +34,7 @@ struct flex_block {
 	int32_t first, n_tokens;
 	int32_t position; /* of the first token */
 	int32_t seq_len;
-	int32_t history; /* positions before it are older than the step; below 0: none */
+	int32_t history; /* positions before it were cached before the step; below 0: none */
 };
 
 /* Entries of a list. */
@@ -91,23 +95,24 @@ static inline uint64_t flex_blocks(uint32_t n_queries, uint32_t n_rows, uint32_t
 	return (uint64_t)n_tokens / n_queries + n_rows + 1;
 }
 
-/* What a device's filling keeps for a manager; NULL where that is nothing. */
+/* What a device's kernels keep for a manager; NULL where they keep nothing. */
 struct flex_state;
 
-/* A device's filling. */
+/* One device's kernels. */
 struct flex_kernels {
 	enum dtype dtype; /* of activations and cache */
-	/* What blocks hold for a model that flex_check let pass. */
+	/* The sizes of blocks for a model that passed flex's check. */
 	void (*geometry)(
 		const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys);
 	/* Allocates what the kernels write to beside the plans, and loads them; before device_lock.
-	 * `model` outlives the state. Both may be absent, and then there is no state. */
-	int (*state_new)(struct device *device, const struct gqa_model *model,
-		const struct flex_inputs *in, uint32_t n_plans, struct flex_state **ret);
+	 * The manager outlives the state. Both are absent where there is no state. */
+	int (*state_new)(const struct attention_manager *manager, const struct flex_inputs *in,
+		struct flex_state **ret);
 	void (*state_free)(struct flex_state *state);
-	/* Queue the op that makes a plan; a layer under one. */
+	/* Queues the op that makes a plan. */
 	int (*plan)(struct flex_state *state, struct stream *stream,
 		const struct flex_plan_args *args);
+	/* Queues a layer. */
 	int (*run)(struct flex_state *state, struct stream *stream, const struct flex_args *args);
 };
 
@@ -116,10 +121,10 @@ extern const struct flex_kernels flex_cpu_kernels;
 extern const struct flex_kernels flex_cuda_kernels;
 #endif
 
-/* The filling for a kind of device (struct device_info), or NULL. */
+/* The kernels for a kind of device (struct device_info), or NULL. */
 const struct flex_kernels *flex_kernels_for(const char *kind);
 
-/* What both ops read of a manager's inputs. */
+/* What both ops read of a manager's inputs, with the worst-case sizes. */
 struct flex_inputs flex_inputs_of(const struct flex_kernels *kernels,
 	const struct attention_config *config, const struct step_inputs *inputs);
 

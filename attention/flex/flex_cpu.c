@@ -2,12 +2,12 @@
 
 /*
  * Block masks on the host. Each token is computed alone, over the key blocks of its plan's list in
- * order; of a block that is not seen whole, the keys that it sees are picked first, so that the
- * softmax has the same keys in the same tiles as if the mask were written out. Under a causal mask
- * the result is the paged backend's to the last bit, and whoever shares the batch.
+ * order. Of a block that is not seen whole, the keys that the token sees are picked first, so that
+ * the softmax has the same keys in the same tiles as with a mask that is written out. Under a
+ * causal mask the result is the paged backend's to the last bit, whatever the rest of the batch is.
  */
 
-#include <errno.h>
+#include <assert.h>
 #include <string.h>
 
 #include "attention/flex/flex.h"
@@ -21,14 +21,7 @@ _Static_assert(sizeof(struct flex_plan_args) <= CPU_ARGS_MAX, "flex_plan_args do
 #define FLEX_QUERIES 16u
 #define FLEX_KEYS GQA_TILE /* a block of keys is a tile of the softmax */
 
-static uint32_t clamp(int32_t value, uint32_t low, uint32_t high)
-{
-	if (value < 0 || (uint32_t)value < low)
-		return low;
-	return mask_min((uint32_t)value, high);
-}
-
-static const struct slot_mask *row_mask(const struct flex_inputs *in, int32_t row)
+static const struct slot_mask *flex_cpu_mask(const struct flex_inputs *in, int32_t row)
 {
 	static const struct slot_mask causal = { .kind = MASK_CAUSAL };
 	int32_t slot;
@@ -40,23 +33,23 @@ static const struct slot_mask *row_mask(const struct flex_inputs *in, int32_t ro
 }
 
 /* Of the block's token i, whose position is not below 0. */
-static struct mask_view token_view(
+static struct mask_view flex_cpu_view(
 	const struct flex_inputs *in, const struct flex_block *block, int32_t i, uint32_t window)
 {
 	uint64_t word = in->slot_mask ? in->mask_words[block->first + i] : 0;
 
-	return mask_view_of(row_mask(in, block->row), word, (uint32_t)(block->position + i),
+	return mask_view_of(flex_cpu_mask(in, block->row), word, (uint32_t)(block->position + i),
 		(uint32_t)block->seq_len, window);
 }
 
 /* ---- the plan ---- */
 
-struct planner {
+struct flex_cpu_planner {
 	const struct flex_plan_args *args;
 	uint32_t n_blocks; /* written so far */
 };
 
-static enum mask_block views_block(
+static enum mask_block flex_cpu_views_block(
 	const struct mask_view *views, uint32_t n, uint32_t from, uint32_t end)
 {
 	bool some = false, all = true;
@@ -72,51 +65,55 @@ static enum mask_block views_block(
 	return all ? MASK_BLOCK_ALL : MASK_BLOCK_SOME;
 }
 
-static int32_t *list_of(const struct flex_inputs *in, const struct flex_plan *plan, uint32_t block)
+static int32_t *flex_cpu_list(
+	const struct flex_inputs *in, const struct flex_plan *plan, uint32_t block)
 {
+	assert(block < in->max_blocks);
 	return plan->indices + (size_t)block * ((size_t)in->max_keys + 1);
 }
 
 /* The key blocks that any of the views sees. */
-static void write_list(const struct flex_plan_args *a, uint32_t block, uint32_t seq_len,
+static void flex_cpu_write_list(const struct flex_plan_args *a, uint32_t block, uint32_t seq_len,
 	const struct mask_view *views, uint32_t n_views)
 {
-	int32_t *list = list_of(&a->in, &a->plan, block);
+	int32_t *list = flex_cpu_list(&a->in, &a->plan, block);
 	uint32_t n = 0;
 
 	for (uint32_t k = 0; k < a->in.max_keys && k * FLEX_KEYS < seq_len; k++) {
 		uint32_t from = k * FLEX_KEYS, end = mask_min(from + FLEX_KEYS, seq_len);
-		enum mask_block seen = views_block(views, n_views, from, end);
+		enum mask_block seen = flex_cpu_views_block(views, n_views, from, end);
 
 		if (seen != MASK_BLOCK_NONE)
 			list[n++] = FLEX_ENTRY(k, seen == MASK_BLOCK_ALL);
 	}
+	assert(n <= a->in.max_keys);
 	list[n] = -1;
 	a->plan.counts[block] = (int32_t)n;
 }
 
-static void write_block(struct planner *p, const struct flex_block *block)
+static void flex_cpu_write_block(struct flex_cpu_planner *p, const struct flex_block *block)
 {
 	const struct flex_plan_args *a = p->args;
 	struct mask_view views[FLEX_QUERIES];
 	uint32_t n_views = 0;
 
+	assert(block->n_tokens >= 0 && (uint32_t)block->n_tokens <= FLEX_QUERIES);
 	if (p->n_blocks == a->in.max_blocks)
 		return;
 	for (int32_t i = 0; i < block->n_tokens; i++)
 		if (block->position + i >= 0)
-			views[n_views++] = token_view(&a->in, block, i, a->window);
+			views[n_views++] = flex_cpu_view(&a->in, block, i, a->window);
 	a->plan.blocks[p->n_blocks] = *block;
-	write_list(a, p->n_blocks, n_views ? (uint32_t)block->seq_len : 0, views, n_views);
+	flex_cpu_write_list(a, p->n_blocks, n_views ? (uint32_t)block->seq_len : 0, views, n_views);
 	p->n_blocks++;
 }
 
 /* The tokens [begin, end) of a row, or of the padding, in blocks. */
-static void write_blocks(
-	struct planner *p, int32_t row, uint32_t begin, uint32_t end, uint32_t seq_len)
+static void flex_cpu_write_blocks(
+	struct flex_cpu_planner *p, int32_t row, uint32_t begin, uint32_t end, uint32_t seq_len)
 {
 	for (uint32_t t = begin; t < end; t += FLEX_QUERIES)
-		write_block(p, &(struct flex_block){
+		flex_cpu_write_block(p, &(struct flex_block){
 			.row = row,
 			.first = (int32_t)t,
 			.n_tokens = (int32_t)mask_min(end - t, FLEX_QUERIES),
@@ -126,35 +123,34 @@ static void write_blocks(
 		});
 }
 
-static void flex_plan_run(const void *args, void *workspace)
+static void flex_cpu_make_plan(const void *args, void *workspace)
 {
 	const struct flex_plan_args *a = args;
-	struct planner p = { .args = a };
+	struct flex_cpu_planner p = { .args = a };
 	uint32_t begin = 0;
 
-	(void)workspace;
 	for (uint32_t r = 0; r < a->n_rows; r++) {
-		uint32_t end = clamp(a->in.query_start[r + 1], begin, a->n_tokens);
+		uint32_t end = attention_clamp(a->in.query_start[r + 1], begin, a->n_tokens);
 
-		write_blocks(&p, (int32_t)r, begin, end,
-			clamp(a->in.seq_lens[r], 0, a->in.capacity));
+		flex_cpu_write_blocks(&p, (int32_t)r, begin, end,
+			attention_clamp(a->in.seq_lens[r], 0, a->in.capacity));
 		begin = end;
 	}
-	write_blocks(&p, -1, begin, a->n_tokens, 0);
+	flex_cpu_write_blocks(&p, -1, begin, a->n_tokens, 0);
 	while (p.n_blocks < a->in.max_blocks)
-		write_block(&p, &(struct flex_block){ .row = -1 });
+		flex_cpu_write_block(&p, &(struct flex_block){ .row = -1 });
 }
 
 /* ---- a layer ---- */
 
-struct layer {
+struct flex_cpu_layer {
 	const struct flex_args *args;
 	struct gqa_cache cache;
-	struct gqa_running *running; /* [n_heads] */
+	struct running_softmax *running; /* [n_heads] */
 };
 
 /* Leave the keys of the tile that the view sees; it begins at position `from`. */
-static void pick(struct gqa_tile *tile, const struct mask_view *view, uint32_t from)
+static void flex_cpu_pick(struct gqa_tile *tile, const struct mask_view *view, uint32_t from)
 {
 	uint32_t n = 0;
 
@@ -164,11 +160,11 @@ static void pick(struct gqa_tile *tile, const struct mask_view *view, uint32_t f
 	tile->n = n;
 }
 
-static void token_attend(const struct layer *l, const struct flex_block *block,
+static void flex_cpu_token(const struct flex_cpu_layer *l, const struct flex_block *block,
 	const int32_t *list, int32_t i, float *out)
 {
 	const struct flex_args *a = l->args;
-	const struct mask_view view = token_view(&a->in, block, i, a->window);
+	const struct mask_view view = flex_cpu_view(&a->in, block, i, a->window);
 	const int32_t *pages = a->block_table + (size_t)block->row * a->max_pages;
 	const float *q = (const float *)a->q + (size_t)(block->first + i) * a->q_stride;
 	struct gqa_tile tile;
@@ -180,7 +176,7 @@ static void token_attend(const struct layer *l, const struct flex_block *block,
 		gqa_tile_load(&tile, &l->cache, pages, from,
 			mask_min(from + FLEX_KEYS, (uint32_t)block->seq_len));
 		if (!FLEX_ENTRY_WHOLE(*list))
-			pick(&tile, &view, from);
+			flex_cpu_pick(&tile, &view, from);
 		if (tile.n)
 			gqa_tile_attend(
 				&tile, &l->cache, a->scale, q, a->n_heads, l->running, out);
@@ -188,11 +184,11 @@ static void token_attend(const struct layer *l, const struct flex_block *block,
 	gqa_end(l->running, a->n_heads, out, a->head_dim);
 }
 
-static void block_attend(const struct layer *l, uint32_t b)
+static void flex_cpu_block(const struct flex_cpu_layer *l, uint32_t b)
 {
 	const struct flex_args *a = l->args;
 	const struct flex_block *block = &a->plan.blocks[b];
-	const int32_t *list = list_of(&a->in, &a->plan, b);
+	const int32_t *list = flex_cpu_list(&a->in, &a->plan, b);
 	size_t width = (size_t)a->n_heads * a->head_dim;
 
 	for (int32_t i = 0; i < block->n_tokens; i++) {
@@ -201,14 +197,14 @@ static void block_attend(const struct layer *l, uint32_t b)
 		if (block->position + i < 0)
 			memset(out, 0, width * sizeof(*out));
 		else
-			token_attend(l, block, list, i, out);
+			flex_cpu_token(l, block, list, i, out);
 	}
 }
 
-static void flex_op_run(const void *args, void *workspace)
+static void flex_cpu_attend(const void *args, void *workspace)
 {
 	const struct flex_args *a = args;
-	const struct layer layer = {
+	const struct flex_cpu_layer layer = {
 		.args = a,
 		.cache = {
 			.kv = a->kv,
@@ -221,39 +217,35 @@ static void flex_op_run(const void *args, void *workspace)
 	};
 
 	for (uint32_t b = 0; b < a->n_blocks; b++)
-		block_attend(&layer, b);
+		flex_cpu_block(&layer, b);
 }
 
-static const struct cpu_op plan_op = { .name = "flex_plan", .run = flex_plan_run };
-static const struct cpu_op flex_op = { .name = "flex_attention", .run = flex_op_run };
+static const struct cpu_op flex_cpu_plan_op = { .name = "flex_plan", .run = flex_cpu_make_plan };
+static const struct cpu_op flex_cpu_op = { .name = "flex_attention", .run = flex_cpu_attend };
 
-static void geometry(
+static void flex_cpu_geometry(
 	const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys)
 {
-	(void)config;
 	*ret_queries = FLEX_QUERIES;
 	*ret_keys = FLEX_KEYS;
 }
 
-static int plan(
+static int flex_cpu_plan(
 	struct flex_state *state, struct stream *stream, const struct flex_plan_args *a)
 {
-	(void)state;
-	return cpu_launch(stream, &plan_op, a, sizeof(*a), 0);
+	return cpu_launch(stream, &flex_cpu_plan_op, a, sizeof(*a), 0);
 }
 
-static int run(struct flex_state *state, struct stream *stream, const struct flex_args *a)
+static int flex_cpu_run(struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
-	(void)state;
-	if (a->n_blocks > a->in.max_blocks)
-		return -EINVAL;
+	assert(a->n_blocks <= a->in.max_blocks);
 	return cpu_launch(
-		stream, &flex_op, a, sizeof(*a), a->n_heads * sizeof(struct gqa_running));
+		stream, &flex_cpu_op, a, sizeof(*a), a->n_heads * sizeof(struct running_softmax));
 }
 
 const struct flex_kernels flex_cpu_kernels = {
 	.dtype = DTYPE_F32,
-	.geometry = geometry,
-	.plan = plan,
-	.run = run,
+	.geometry = flex_cpu_geometry,
+	.plan = flex_cpu_plan,
+	.run = flex_cpu_run,
 };

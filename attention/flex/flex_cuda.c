@@ -3,22 +3,21 @@
 /*
  * The host side of block masks on CUDA: the buffers that its kernels share beside the plans
  * (schedules, partials, counters; worst-case sizes, fixed addresses), and which kernels serve a
- * model. Head and page sizes that the fast ones are not made for, and operands that are not aligned,
- * go to the slow one.
+ * model.
  *
- * A layer is one launch. A batch's padded tokens alone say of which kernel: the one for both sorts
- * of blocks where a row might be longer than short_query, otherwise the split one. Both have the same
- * slots, so that a token's result does not depend on which of them it was. What there is to do they
- * read from the schedule.
+ * A layer is one launch. The batch's padded number of tokens alone decides which kernel: the one
+ * for both sorts of blocks where a row might be longer than short_query, otherwise the split one.
+ * Both have the same slots, so that a token's result does not depend on the choice. They read their
+ * work from the schedule.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attention/flex/flex_cuda.h"
 #include "attention/paged/paged_map.h"
-#include "kernels/arena.h"
 
 #define MIN_FAST_PAGE 16u
 
@@ -33,16 +32,14 @@ static const char name_split[] = "flex_split";
 static const char name_mixed[] = "flex_mixed_sm90";
 
 struct flex_state {
-	struct device *device;
-	const struct gqa_model *model;
+	const struct attention_manager *manager;
 	bool fast;
-	struct flex_variant split, mixed;
+	struct attention_variant split, mixed;
 	paged_encode_fn *encode; /* of tensor maps; NULL: all blocks are split */
-	uint32_t n_slots, page_shift, n_sms, max_blocks, n_plans;
+	uint32_t n_slots, page_shift, n_sms, max_blocks;
 	uint32_t short_query; /* tokens of a row whose blocks are split */
 	uint32_t n_blocks;    /* of the kernel of 9.0a; 0: there is none */
 	void *memory; /* of all that follows */
-	size_t bytes;
 	struct flex_schedule *schedules; /* [n_plans] */
 	float *partials, *stats;
 	float *long_partials, *long_stats;
@@ -51,15 +48,15 @@ struct flex_state {
 	bool plan_captured;
 };
 
-static uint32_t group_of(const struct attention_config *config)
+static uint32_t flex_cuda_group(const struct attention_config *config)
 {
 	return config->n_heads / config->n_kv_heads;
 }
 
-static void geometry(
+static void flex_cuda_geometry(
 	const struct attention_config *config, uint32_t *ret_queries, uint32_t *ret_keys)
 {
-	uint32_t group = group_of(config);
+	uint32_t group = flex_cuda_group(config);
 
 	*ret_queries = group < FLEX_PACKED ? FLEX_PACKED / group : 1;
 	*ret_keys = FLEX_TILE;
@@ -67,89 +64,85 @@ static void geometry(
 
 /* ---- making ---- */
 
-static int allow_shared(struct flex_state *state, const struct flex_variant *variant)
-{
-	return CUDA_TRY(state->device, cudaFuncSetAttribute(variant->kernel,
-		cudaFuncAttributeMaxDynamicSharedMemorySize, (int)variant->shared_bytes));
-}
-
 /* The line is cut into as many pieces as blocks run at once. */
-static int slots_count(struct flex_state *state)
+static int flex_cuda_count_slots(struct flex_state *state)
 {
 	int per_sm = 0;
-	int rc = CUDA_TRY(state->device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm,
-		state->split.kernel, (int)state->split.threads, state->split.shared_bytes));
+	int rc = CUDA_TRY(state->manager->device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+		&per_sm, state->split.kernel, (int)state->split.threads,
+		state->split.shared_bytes));
 
 	state->n_slots = per_sm > 0 ? (uint32_t)per_sm * state->n_sms : 1;
 	return rc;
 }
 
 /* The kernel of 9.0a, if this is its device and the driver makes tensor maps. */
-static int mixed_choose(struct flex_state *state, struct stream *stream)
+static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
+	const struct attention_config *c = &state->manager->config;
 	const struct cuda_limits *limits = cuda_limits(stream);
 	int rc;
 
-	if (limits->arch != 90 || !flex_mixed_sm90_variant(state->model->config.head_dim,
-					  limits->shared_bytes_optin, &state->mixed))
+	if (limits->arch != 90 || !flex_mixed_sm90_variant(
+					  c->head_dim, limits->shared_bytes_optin, &state->mixed))
 		return 0;
-	rc = cuda_launch_begin(stream, name_mixed, state->mixed.kernel);
-	if (rc == 0)
-		rc = allow_shared(state, &state->mixed);
-	if (rc == 0)
-		state->encode = paged_map_encode();
-	if (rc != 0 || !state->encode)
+	rc = variant_load(stream, name_mixed, &state->mixed);
+	if (rc != 0)
 		return rc;
+	state->encode = paged_map_encode();
+	if (!state->encode)
+		return 0;
 	state->n_blocks = state->n_sms;
 	state->n_slots = state->mixed.slots * state->n_blocks;
 	/* what fills one tile of 16 packed rows is read as fast as memory goes */
-	state->short_query = FLEX_PART / group_of(&state->model->config);
+	state->short_query = FLEX_PART / flex_cuda_group(c);
 	if (state->short_query == 0)
 		state->short_query = 1;
-	return 0;
-#else
-	(void)state;
-	(void)stream;
-	return 0;
 #endif
+	return 0;
 }
 
 /* Load all kernels that may serve this model, now: what comes later may not load any. */
-static int kernels_choose(struct flex_state *state, struct stream *stream)
+static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 {
-	const struct attention_config *c = &state->model->config;
+	const struct attention_config *c = &state->manager->config;
 	const struct cuda_limits *limits = cuda_limits(stream);
-	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel());
+	int rc;
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel());
+	rc = cuda_launch_begin(stream, name_run, flex_any_kernel());
+	if (rc != 0)
+		return rc;
+	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel());
+	if (rc != 0)
+		return rc;
 	state->n_sms = limits->n_sms;
-	state->fast = c->page_tokens >= MIN_FAST_PAGE && !(c->page_tokens & (c->page_tokens - 1)) &&
-		      group_of(c) <= FLEX_PACKED &&
-		      flex_split_variant(c->head_dim, limits->shared_bytes_optin, &state->split);
 	state->n_slots = 1;
 	state->short_query = INT32_MAX;
-	if (rc != 0 || !state->fast)
-		return rc;
+	state->fast = variant_takes_pages(c->page_tokens, MIN_FAST_PAGE) &&
+		      flex_cuda_group(c) <= FLEX_PACKED &&
+		      flex_split_variant(c->head_dim, limits->shared_bytes_optin, &state->split);
+	if (!state->fast)
+		return 0;
 	state->page_shift = (uint32_t)__builtin_ctz(c->page_tokens);
-	rc = cuda_launch_begin(stream, name_split, state->split.kernel);
-	if (rc == 0)
-		rc = allow_shared(state, &state->split);
-	if (rc == 0)
-		rc = slots_count(state);
-	return rc != 0 ? rc : mixed_choose(state, stream);
+	rc = variant_load(stream, name_split, &state->split);
+	if (rc != 0)
+		return rc;
+	rc = flex_cuda_count_slots(state);
+	if (rc != 0)
+		return rc;
+	return flex_cuda_choose_mixed(state, stream);
 }
 
-static void carve(void *userdata, struct arena *arena)
+static void flex_cuda_carve(void *userdata, struct arena *arena)
 {
 	struct flex_state *state = userdata;
 	size_t n_rows = (size_t)state->n_slots * 2 * FLEX_PART, n = state->max_blocks;
 	size_t n_pieces = (size_t)state->n_blocks * FLEX_PIECES_OF_BLOCK;
 	size_t n_long_rows = n_pieces * FLEX_PACKED;
-	uint32_t head_dim = state->model->config.head_dim;
+	uint32_t head_dim = state->manager->config.head_dim;
 
-	for (uint32_t i = 0; i < state->n_plans; i++)
+	for (uint32_t i = 0; i < state->manager->n_plans; i++)
 		state->schedules[i] = (struct flex_schedule){
 			.head = arena_take(arena, 1, sizeof(struct flex_head)),
 			.slots = arena_take(arena, state->n_slots, sizeof(struct flex_slot)),
@@ -169,56 +162,49 @@ static void carve(void *userdata, struct arena *arena)
 	state->ticket = arena_take(arena, 1, sizeof(uint32_t));
 }
 
-/* Zeros: counters begin so, and a run without a build finds no work rather than garbage. */
-static int buffers_new(struct flex_state *state, struct stream *stream)
-{
-	const struct device_ops *ops = state->device->ops;
-	int rc;
-
-	state->schedules = calloc(state->n_plans, sizeof(*state->schedules));
-	if (!state->schedules)
-		return -ENOMEM;
-	rc = arena_alloc(state->device, carve, state, &state->memory, &state->bytes);
-	if (rc != 0)
-		return rc;
-	rc = ops->fill_async(stream, state->memory, 0, state->bytes);
-	return rc != 0 ? rc : ops->stream_sync(stream);
-}
-
-static void state_free(struct flex_state *state)
+static void flex_cuda_state_free(struct flex_state *state)
 {
 	if (!state)
 		return;
 	if (state->memory)
-		state->device->ops->mem_free(state->device, state->memory);
+		state->manager->device->ops->mem_free(state->manager->device, state->memory);
 	free(state->schedules);
 	free(state);
 }
 
-static int state_new(struct device *device, const struct gqa_model *model,
-	const struct flex_inputs *in, uint32_t n_plans, struct flex_state **ret)
+static int flex_cuda_state_fill(struct flex_state *state)
+{
+	struct device *device = state->manager->device;
+	struct stream *stream;
+	int rc;
+
+	rc = device->ops->stream_new(device, &stream);
+	if (rc != 0)
+		return rc;
+	rc = flex_cuda_load(state, stream);
+	device->ops->stream_free(stream);
+	if (rc != 0)
+		return rc;
+	state->schedules = calloc(state->manager->n_plans, sizeof(*state->schedules));
+	if (!state->schedules)
+		return -ENOMEM;
+	assert(state->n_slots > 0 && state->short_query > 0);
+	return attention_alloc_zeroed(device, flex_cuda_carve, state, &state->memory);
+}
+
+static int flex_cuda_state_new(const struct attention_manager *manager,
+	const struct flex_inputs *in, struct flex_state **ret)
 {
 	struct flex_state *state = calloc(1, sizeof(*state));
-	struct stream *stream;
 	int rc;
 
 	if (!state)
 		return -ENOMEM;
-	state->device = device;
-	state->model = model;
+	state->manager = manager;
 	state->max_blocks = in->max_blocks;
-	state->n_plans = n_plans;
-	rc = device->ops->stream_new(device, &stream);
+	rc = flex_cuda_state_fill(state);
 	if (rc != 0) {
-		free(state);
-		return rc;
-	}
-	rc = kernels_choose(state, stream);
-	if (rc == 0)
-		rc = buffers_new(state, stream);
-	device->ops->stream_free(stream);
-	if (rc != 0) {
-		state_free(state);
+		flex_cuda_state_free(state);
 		return rc;
 	}
 	*ret = state;
@@ -227,39 +213,31 @@ static int state_new(struct device *device, const struct gqa_model *model,
 
 /* ---- running ---- */
 
-static int plan(
+static int flex_cuda_plan(
 	struct flex_state *state, struct stream *stream, const struct flex_plan_args *a)
 {
-	const struct attention_config *c = &state->model->config;
+	const struct attention_config *c = &state->manager->config;
 	const struct flex_cuda_plan_args args = {
 		.a = *a,
 		.to = state->schedules[a->index],
 		.n_slots = state->n_slots,
 		.n_kv_heads = c->n_kv_heads,
-		.group = group_of(c),
+		.group = flex_cuda_group(c),
 		.short_query = state->short_query,
 		.n_blocks = state->n_blocks,
 	};
 	int rc;
 
-	if (a->in.max_blocks > state->max_blocks)
-		return -EINVAL;
+	assert(a->index < state->manager->n_plans && a->in.max_blocks <= state->max_blocks);
 	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel());
 	if (rc != 0)
 		return rc;
-	state->plan_captured |= state->device->ops->capturing(stream);
+	state->plan_captured |= state->manager->device->ops->capturing(stream);
 	flex_plan_launch(stream, &args);
 	return cuda_launch_end(stream, name_plan);
 }
 
-static bool aligned(const struct flex_args *a)
-{
-	uintptr_t all = (uintptr_t)a->q | (uintptr_t)a->kv | (uintptr_t)a->out;
-
-	return all % 16 == 0 && a->q_stride % 8 == 0;
-}
-
-static int run_fast(
+static int flex_cuda_run_fast(
 	const struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
 	const struct flex_cuda_args args = {
@@ -275,14 +253,14 @@ static int run_fast(
 		.n_slots = state->n_slots,
 		.page_shift = state->page_shift,
 		/* a graph begins when all before it is done, its plan and inputs among that */
-		.early = state->device->ops->capturing(stream) && !state->plan_captured,
+		.early = state->manager->device->ops->capturing(stream) && !state->plan_captured,
 	};
 
 #ifdef MIMEO_PAGED_SM90
 	if (state->n_blocks && a->n_tokens > state->short_query) {
 		struct paged_tensor_map map;
-		int rc = paged_map_make(state->device, state->encode, &state->model->config,
-			a->kv, FLEX_TILE, &map);
+		int rc = paged_map_make(state->manager->device, state->encode,
+			&state->manager->config, a->kv, FLEX_TILE, &map);
 
 		if (rc == 0)
 			flex_mixed_sm90_launch(stream, &state->mixed, &args, &map);
@@ -293,16 +271,16 @@ static int run_fast(
 	return 0;
 }
 
-static int run(struct flex_state *state, struct stream *stream, const struct flex_args *a)
+static int flex_cuda_run(
+	struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
 	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel()), ended;
 
 	if (rc != 0 || a->n_tokens == 0)
 		return rc;
-	if (a->n_blocks > a->in.max_blocks)
-		return -EINVAL;
-	if (state->fast && aligned(a))
-		rc = run_fast(state, stream, a);
+	assert(a->index < state->manager->n_plans && a->n_blocks <= a->in.max_blocks);
+	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
+		rc = flex_cuda_run_fast(state, stream, a);
 	else
 		flex_any_launch(stream, a);
 	ended = cuda_launch_end(stream, name_run);
@@ -311,9 +289,9 @@ static int run(struct flex_state *state, struct stream *stream, const struct fle
 
 const struct flex_kernels flex_cuda_kernels = {
 	.dtype = DTYPE_BF16,
-	.geometry = geometry,
-	.state_new = state_new,
-	.state_free = state_free,
-	.plan = plan,
-	.run = run,
+	.geometry = flex_cuda_geometry,
+	.state_new = flex_cuda_state_new,
+	.state_free = flex_cuda_state_free,
+	.plan = flex_cuda_plan,
+	.run = flex_cuda_run,
 };

@@ -3,26 +3,27 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_CUDA_H
 
 /*
- * What the host side of block masks on CUDA and its kernels say to each other.
+ * The interface between the host side of block masks on CUDA and its kernels.
  *
  * Queries are PACKED: of a block's tokens and one kv head's group of heads, packed row m is token
  * m / group, head m % group. A block has FLEX_PACKED packed rows of each kv head at most, and a
  * block of keys has FLEX_TILE positions.
  *
- * Beside the lists a build writes a SCHEDULE. Blocks with keys are of two sorts. Those of rows of at
- * most short_query tokens are SPLIT: for each of them, each kv head and each 16 of its packed rows,
- * the key blocks of its list are laid end to end on one line, and the line is cut into n_slots
- * pieces of equal length, one a team of four warps, as many as run at once. Blocks of longer rows
- * are LONG: with one kv head each is a work of the kernel of 9.0a, which has both sorts; but where
- * works are fewer than half the thread blocks, their lists are cut into pieces of equal length too.
- * What a cut divides leaves partials (an unnormalised sum, with its highest score and sum of
- * weights), which the last of its pieces merges in their order. Without that kernel all are split.
+ * Beside the lists a build writes a SCHEDULE. Blocks with keys are of two sorts. Those of rows of
+ * at most short_query tokens are SPLIT: for each of them, each kv head and each 16 of its packed
+ * rows, the key blocks of its list are laid end to end on one line, and the line is cut into
+ * n_slots pieces of equal length, one a team of four warps, as many as run at once. Blocks of
+ * longer rows are LONG: with one kv head each is a work of the kernel of 9.0a, which has both
+ * sorts; but where works are fewer than half the thread blocks, their lists are cut into pieces of
+ * equal length too. What a cut divides leaves partials (an unnormalised sum, with its highest score
+ * and sum of weights), which the last of its pieces merges in their order. Without that kernel all
+ * are split.
  */
 
 #include <stdint.h>
 
 #include "attention/flex/flex.h"
-#include "kernels/cuda/cuda.h"
+#include "attention/variant.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -99,31 +100,24 @@ struct flex_cuda_args {
 	uint32_t *long_counters; /* [n_pieces, 2] by first piece and warpgroup; as above */
 	uint32_t *ticket;        /* of the kernel of 9.0a; 0 between launches */
 	uint32_t n_slots, page_shift;
-	/* Nothing that runs in one go with this launch writes the plan, the step's inputs, or
-	 * tokens of the cache before each row's query: they are read before overlap_wait. */
+	/* No launch that may overlap with this one writes the plan, the step's inputs, or tokens of
+	 * the cache before each row's query: the kernel reads them before overlap_wait. */
 	bool early;
-};
-
-/* A size that the kernels are compiled for, and what one thread block of it takes. */
-struct flex_variant {
-	const void *kernel;
-	uint32_t shared_bytes, threads;
-	uint32_t slots; /* of the line */
 };
 
 /* The kernel for a head size within so much shared memory a block; false: there is none. */
 bool flex_split_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret);
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
 /* Of the kernel for both sorts of blocks; for devices of 9.0 alone, and in a build with device code
  * for 90a (MIMEO_PAGED_SM90). */
 bool flex_mixed_sm90_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret);
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
 
 /* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
 void flex_plan_launch(struct stream *stream, const struct flex_cuda_plan_args *args);
-void flex_split_launch(struct stream *stream, const struct flex_variant *variant,
+void flex_split_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct flex_cuda_args *args);
-void flex_mixed_sm90_launch(struct stream *stream, const struct flex_variant *variant,
+void flex_mixed_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct flex_cuda_args *args, const void *tensor_map);
 /* Any head_dim to FLEX_BF16_HEAD_DIM, any page size, any alignment; slow; needs no schedule. */
 void flex_any_launch(struct stream *stream, const struct flex_args *args);

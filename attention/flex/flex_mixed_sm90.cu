@@ -350,37 +350,26 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 
 /* ---- the launcher ---- */
 
-static constexpr size_t ALIGNMENT = 128; /* what the two objects may lose between them */
+static constexpr uint32_t ALIGNMENT = 128;
 
-struct choice {
-	uint32_t head_dim;
-	size_t static_bytes; /* of shared memory, beside the variant's */
-	flex_variant variant;
-};
+/* Beside the variant's: the two objects in static shared memory, and what aligning them may lose. */
 #define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
-	{ D, sizeof(shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(team) + ALIGNMENT,            \
+	{ D, (uint32_t)(sizeof(shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(team)) + ALIGNMENT,            \
 		{ (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \
-		     memory_of<D, KEYS, TEAMS, SPLIT>::bytes, (WGS + 1) * GROUP, TEAMS } }
+		     memory_of<D, KEYS, TEAMS, SPLIT>::bytes, (WGS + 1) * GROUP, 0, 0, TEAMS } }
 
 bool flex_mixed_sm90_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret)
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
-	static const choice choices[] = {
+	static const variant_choice choices[] = {
 		CHOICE(64, 128, 2, 5), CHOICE(96, 128, 2, 4), CHOICE(128, 128, 2, 3),
 		CHOICE(256, 64, 1, 3),
 	};
 
-	for (const choice &c : choices) {
-		if (c.head_dim != head_dim ||
-			c.variant.shared_bytes + c.static_bytes > shared_bytes_optin)
-			continue;
-		*ret = c.variant;
-		return true;
-	}
-	return false;
+	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
-void flex_mixed_sm90_launch(struct stream *stream, const struct flex_variant *variant,
+void flex_mixed_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct flex_cuda_args *args, const void *tensor_map)
 {
 	void *params[] = { (void *)args, (void *)tensor_map };

@@ -37,31 +37,21 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 
 /* ---- the launcher ---- */
 
-struct choice {
-	uint32_t head_dim;
-	flex_variant variant;
-};
 #define CHOICE(D, STAGES)                                                                    \
-	{ D, { (const void *)split_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,          \
-		     WARPS * 32, 1 } }
+	{ D, 4096, { (const void *)split_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,  \
+			   WARPS * 32, 0, 0, 1 } }
 
-bool flex_split_variant(uint32_t head_dim, uint32_t shared_bytes_optin, struct flex_variant *ret)
+bool flex_split_variant(uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
-	static const choice choices[] = {
+	static const variant_choice choices[] = {
 		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
 		CHOICE(128, 2), CHOICE(256, 3),
 	};
 
-	for (const choice &c : choices) {
-		if (c.head_dim != head_dim || c.variant.shared_bytes + 4096 > shared_bytes_optin)
-			continue;
-		*ret = c.variant;
-		return true;
-	}
-	return false;
+	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
-void flex_split_launch(struct stream *stream, const struct flex_variant *variant,
+void flex_split_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct flex_cuda_args *args)
 {
 	void *params[] = { (void *)args };

@@ -149,8 +149,8 @@ MASK_FUNCTION enum mask_block mask_view_block(
 /*
  * What the views of neighbouring tokens of one row come to, so that a block of keys is asked about
  * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
- * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again. ALL
- * is said if the same part of every view has the whole block.
+ * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again.
+ * ALL is said if the same part of every view has the whole block.
  */
 struct mask_union {
 	uint32_t first, end;   /* what any view's range has of what its layer's window leaves */

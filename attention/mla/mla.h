@@ -3,21 +3,22 @@
 #define MIMEO_ATTENTION_MLA_MLA_H
 
 /*
- * Latent attention with absorbed weights, in two stages. A head's query is taken into the latent space,
- * q_h W_UK_h, where the cached row is key and value of all heads at once; what comes out is expanded by
- * W_UV_h at the end (DeepSeek-V2, arXiv:2405.04434, section 2.1). A token's keys are cut into splits, so
- * that a long sequence is more than one block's work: stage 1 attends within a split and leaves its
- * average and its log-sum-exp, stage 2 weighs the splits (flash decoding). The cpu device's splits are of
- * mla_sizes.split_keys, whatever the batch; CUDA's are n_splits equal parts of the token's own keys.
+ * Latent attention with absorbed weights, in two stages. A head's query is taken into the latent
+ * space, q_h W_UK_h, where the cached row is key and value of all heads at once; W_UV_h expands the
+ * result at the end (DeepSeek-V2, arXiv:2405.04434, section 2.1). A token's keys are cut into
+ * splits, so that several blocks share a long sequence: stage 1 attends within a split and writes
+ * its average and its log-sum-exp, stage 2 weighs the splits (flash decoding). Splits of the cpu
+ * device have mla_sizes.split_keys keys, whatever the batch; those of CUDA are n_splits equal parts
+ * of the token's own keys.
  *
- * Rows are flattened: each token of the batch is a query of its own, with the keys that it may see. So
- * decodes and verifications of q > 1 are one thing, a chunk of mla_sizes.chunk_tokens after another
- * through the same workspace. Rows of more than MLA_MAX_UNIFORM_QUERY query tokens are prompts, whose
- * keys are expanded instead (mla_prompt.h); mla_segments.h says which tokens go which way.
+ * Rows are flattened: each token of the batch is a query of its own, with the keys that it may see.
+ * So decodes and verifications of q > 1 are one case, and mla_sizes.chunk_tokens tokens at a time
+ * pass through the same workspace. Rows of more than MLA_MAX_UNIFORM_QUERY query tokens are
+ * prompts, whose keys are expanded instead (mla_prompt.h); mla_segments.h cuts a batch into the two
+ * sorts.
  */
 
-#include "attention/gqa.h"
-#include "kernels/arena.h"
+#include "attention/manager.h"
 
 /* The longest query of a uniform batch that a graph may hold. */
 #define MLA_MAX_UNIFORM_QUERY 16u
@@ -29,7 +30,7 @@
 struct mla_sizes {
 	uint32_t split_keys, n_splits; /* n_splits * split_keys >= max_seq_len */
 	uint32_t chunk_tokens;         /* tokens that the workspace holds */
-	uint32_t n_slots;              /* equal pieces of a plan's line of tiles; 0: it lists splits */
+	uint32_t n_slots; /* equal pieces of a plan's line of tiles; 0: it lists splits */
 };
 
 /* A split that is not empty. */
@@ -61,16 +62,18 @@ struct mla_plan {
 	struct mla_slot *slots;   /* [n_slots] */
 };
 
-/* Device memory, as sizes say. */
+/* Device memory; the sizes are those of mla_sizes. */
 struct mla_workspace {
-	void *latent;   /* [chunk_tokens, n_heads, rank] act: queries, then averages over all keys */
-	/* For the worst case over all numbers of tokens. A filling may keep both to itself. */
+	void *latent; /* [chunk_tokens, n_heads, rank] act: queries, then averages over all keys */
+	/* For the worst case over all numbers of tokens. A device's kernels may lay out both
+	 * otherwise. */
 	float *partial; /* [chunk_tokens, n_heads, n_splits, rank] averages over a split's keys */
-	float *lse;     /* [chunk_tokens, n_heads, n_splits] log-sum-exp of a split's scores, or -inf */
+	float *lse; /* [chunk_tokens, n_heads, n_splits] log-sum-exp of a split's scores, or -inf */
 	struct mla_plan plan; /* NULL in `mla` */
 };
 
-/* One chunk of one layer. What differs from step to step is read on the device when the kernel runs. */
+/* One chunk of one layer. What differs from step to step is read on the device when the kernel
+ * runs. */
 struct mla_args {
 	const void *q;              /* [n_tokens, n_heads, nope + rope] act, rows q_stride apart */
 	const void *kv;             /* [n_pages, page_tokens, rank + rope] kv */
@@ -88,13 +91,14 @@ struct mla_args {
 	float scale;
 };
 
-/* A device's filling. `planned` ones take their work from args.work.plan, the others from lengths. */
+/* One device's kernels. `planned` ones read their work from args.work.plan, the others from
+ * lengths. */
 struct mla_kernels {
 	enum dtype dtype; /* of activations and cache */
 	uint32_t max_splits, chunk_tokens;
-	/* Blocks that run at once, and the heads that one of them takes: there are as many splits as
-	 * fill them, and so fewer where there are more tokens; an only split is the result and needs no
-	 * stage 2. 0: max_splits always, so that a token's splits are its own. */
+	/* Blocks that run at once, and the heads that one of them takes: there are as many splits
+	 * as fill them, and so fewer where there are more tokens; an only split is the result and
+	 * needs no stage 2. 0: max_splits always, so that a token's splits are its own. */
 	uint32_t n_blocks, block_heads;
 	/* Load all that may ever be launched; before lock. NULL: there is nothing. */
 	int (*load)(struct device *device);
@@ -111,33 +115,14 @@ extern const struct mla_kernels mla_cpu_kernels;
 extern const struct mla_kernels mla_cuda_kernels;
 #define MLA_CUDA_WIDTH_MAX 4096u /* of a cached row, rank and rope */
 #endif
-/* By device_info's kind; NULL: it has none. */
+/* For a kind of device (struct device_info), or NULL. */
 const struct mla_kernels *mla_kernels_for(const char *kind);
 
-/* 0, or -ENOTSUP and one sentence. */
-int mla_check(const struct attention_config *config, char *why, size_t size);
-/* 0, or -EINVAL. */
-int mla_args_check(const struct attention_config *config, const struct attention_args *args);
 /* n_tokens: of the chunk, padded. */
 struct mla_sizes mla_sizes(const struct attention_config *config,
 	const struct mla_kernels *kernels, uint32_t n_tokens);
 /* Reserve (arena without a base) and place; `planned`: with a plan. */
 void mla_workspace_carve(const struct attention_config *config, const struct mla_kernels *kernels,
 	bool planned, struct arena *arena, struct mla_workspace *ret);
-
-/* ---- the cpu filling's own ---- */
-
-/* The keys that the row's token sees, `left` tokens from the row's last one, itself counted in. */
-static inline uint32_t mla_visible(const struct mla_args *a, uint32_t row, uint32_t left)
-{
-	int32_t n = a->seq_lens[row];
-	uint32_t seq_len = n < 0 ? 0 : (uint32_t)n;
-
-	if (seq_len > a->max_seq_len)
-		seq_len = a->max_seq_len;
-	return seq_len >= left ? seq_len - left + 1 : 0;
-}
-
-int mla_cpu_plan(struct stream *stream, const struct mla_args *args);
 
 #endif

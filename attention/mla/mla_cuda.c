@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The host side of latent attention on CUDA: which kernel a launch is for. All of them are loaded when
- * a manager is made; a launch decides by what it is given alone, and keeps nothing.
+ * The host side of latent attention on CUDA: which kernel serves a launch. All of them are loaded
+ * when a manager is made; a launch chooses by its arguments alone, and there is no state.
  */
 
-#include <errno.h>
+#include <assert.h>
 
 #include "attention/mla/mla_cuda.h"
+#include "attention/variant.h"
 
 #define MIN_PAGE 8u
 
@@ -19,66 +20,69 @@ static const char name_merge[] = "mla_merge";
 #ifdef MIMEO_MLA_SM90
 static const char name_sm90[] = "mla_split_sm90";
 
-static bool able_sm90(struct stream *stream)
+static bool mla_cuda_has_sm90(struct stream *stream)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 
 	return limits->arch == 90 && limits->code_arch == 90;
 }
 
-static bool is_for_sm90(struct stream *stream, const struct mla_args *a)
+static bool mla_cuda_takes_sm90(struct stream *stream, const struct mla_args *a)
 {
-	uintptr_t all = (uintptr_t)a->q | (uintptr_t)a->kv | (uintptr_t)a->work.latent;
-
-	return able_sm90(stream) && a->rank == MLA_SM90_RANK && a->rope == MLA_SM90_ROPE &&
-	       a->page_tokens >= MIN_PAGE && !(a->page_tokens & (a->page_tokens - 1)) &&
-	       a->q_stride % 8 == 0 && a->nope % 8 == 0 && all % 16 == 0;
+	return mla_cuda_has_sm90(stream) && a->rank == MLA_SM90_RANK && a->rope == MLA_SM90_ROPE &&
+	       variant_takes_pages(a->page_tokens, MIN_PAGE) && a->nope % 8 == 0 &&
+	       variant_takes_operands(a->q, a->kv, a->work.latent, a->q_stride);
 }
 #else
-static bool is_for_sm90(struct stream *stream, const struct mla_args *a)
+static bool mla_cuda_takes_sm90(struct stream *stream, const struct mla_args *a)
 {
-	(void)stream;
-	(void)a;
 	return false;
 }
 #endif
 
-static int load_on(struct stream *stream)
+static int mla_cuda_load_on(struct stream *stream)
 {
-	int rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel());
+	int rc;
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, name_split, mla_any_kernel());
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel());
-#ifdef MIMEO_MLA_SM90
-	if (rc == 0 && able_sm90(stream)) {
-		rc = cuda_launch_begin(stream, name_sm90, mla_sm90_kernel());
-		if (rc == 0)
-			rc = mla_sm90_load(stream);
-	}
-#endif
-	return rc;
-}
-
-static int load(struct device *device)
-{
-	struct stream *stream;
-	int rc = device->ops->stream_new(device, &stream);
-
+	rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel());
 	if (rc != 0)
 		return rc;
-	rc = load_on(stream);
+	rc = cuda_launch_begin(stream, name_split, mla_any_kernel());
+	if (rc != 0)
+		return rc;
+	rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel());
+	if (rc != 0)
+		return rc;
+#ifdef MIMEO_MLA_SM90
+	if (!mla_cuda_has_sm90(stream))
+		return 0;
+	rc = cuda_launch_begin(stream, name_sm90, mla_sm90_kernel());
+	if (rc != 0)
+		return rc;
+	return mla_sm90_load(stream);
+#else
+	return 0;
+#endif
+}
+
+static int mla_cuda_load(struct device *device)
+{
+	struct stream *stream;
+	int rc;
+
+	rc = device->ops->stream_new(device, &stream);
+	if (rc != 0)
+		return rc;
+	rc = mla_cuda_load_on(stream);
 	device->ops->stream_free(stream);
 	return rc;
 }
 
-static int plan(struct stream *stream, const struct mla_args *a)
+static int mla_cuda_plan(struct stream *stream, const struct mla_args *a)
 {
 	int rc;
 
-	if (!a->query_start || !a->seq_lens || !a->work.plan.tokens || !a->work.plan.slots)
-		return -EINVAL;
+	assert(a->query_start && a->seq_lens && a->work.plan.tokens && a->work.plan.slots);
 	rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel());
 	if (rc != 0)
 		return rc;
@@ -87,36 +91,37 @@ static int plan(struct stream *stream, const struct mla_args *a)
 }
 
 /* A plan is of a whole step that is one chunk, and for the kernel of 9.0. */
-static bool goes_by_plan(struct stream *stream, const struct mla_args *a, bool planned)
+static bool mla_cuda_goes_by_plan(struct stream *stream, const struct mla_args *a, bool planned)
 {
 	return planned && a->first_token == 0 && a->n_tokens == a->step_tokens &&
-	       a->n_tokens <= MLA_CUDA_CHUNK && is_for_sm90(stream, a);
+	       a->n_tokens <= MLA_CUDA_CHUNK && mla_cuda_takes_sm90(stream, a);
 }
 
-static struct mla_cuda_args args_of(struct stream *stream, const struct mla_args *a, bool planned)
+static struct mla_cuda_args mla_cuda_args_of(
+	struct stream *stream, const struct mla_args *a, bool planned)
 {
 	struct mla_cuda_args args = {
 		.a = *a,
 		.page_shift = (uint32_t)__builtin_ctz(a->page_tokens),
-		.planned = goes_by_plan(stream, a, planned),
+		.planned = mla_cuda_goes_by_plan(stream, a, planned),
 	};
 
 	args.early = !args.planned && cuda_inputs_settled(stream);
 	return args;
 }
 
-static int split(struct stream *stream, const struct mla_args *a, bool planned)
+static int mla_cuda_split(struct stream *stream, const struct mla_args *a, bool planned)
 {
-	struct mla_cuda_args args = args_of(stream, a, planned);
+	struct mla_cuda_args args = mla_cuda_args_of(stream, a, planned);
 	int rc, ended;
 
-	if (!a->query_start || !a->seq_lens || !a->block_table)
-		return -EINVAL;
+	assert(a->query_start && a->seq_lens && a->block_table);
+	assert(a->n_tokens <= a->sizes.chunk_tokens && a->sizes.n_splits > 0);
 	rc = cuda_launch_begin(stream, name_split, mla_any_kernel());
 	if (rc != 0 || a->n_tokens == 0)
 		return rc;
 #ifdef MIMEO_MLA_SM90
-	if (is_for_sm90(stream, a))
+	if (mla_cuda_takes_sm90(stream, a))
 		rc = mla_sm90_launch(stream, &args);
 	else
 #endif
@@ -125,9 +130,9 @@ static int split(struct stream *stream, const struct mla_args *a, bool planned)
 	return rc != 0 ? rc : ended;
 }
 
-static int merge(struct stream *stream, const struct mla_args *a, bool planned)
+static int mla_cuda_merge(struct stream *stream, const struct mla_args *a, bool planned)
 {
-	struct mla_cuda_args args = args_of(stream, a, planned);
+	struct mla_cuda_args args = mla_cuda_args_of(stream, a, planned);
 	int rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel());
 
 	if (rc != 0 || a->n_tokens == 0 || (a->sizes.n_splits == 1 && !args.planned))
@@ -142,8 +147,8 @@ const struct mla_kernels mla_cuda_kernels = {
 	.chunk_tokens = MLA_CUDA_CHUNK,
 	.n_blocks = MLA_CUDA_BLOCKS,
 	.block_heads = MLA_CUDA_HEADS,
-	.load = load,
-	.plan = plan,
-	.split = split,
-	.merge = merge,
+	.load = mla_cuda_load,
+	.plan = mla_cuda_plan,
+	.split = mla_cuda_split,
+	.merge = mla_cuda_merge,
 };

@@ -3,19 +3,20 @@
 #define MIMEO_ATTENTION_MLA_MLA_CUDA_H
 
 /*
- * What the host side of latent attention on CUDA and its kernels say to each other.
+ * The interface between the host side of latent attention on CUDA and its kernels.
  *
- * Stage 1 is a grid that the padded number of tokens alone decides, and a block takes one PIECE after
- * another: a run of one token's keys, for some of the heads. In `mla` every token's keys are cut into
- * n_splits equal parts on the device. In `mla_planned` the keys of all tokens lie behind each other on
- * a line of tiles of MLA_TILE, and each slot of the plan is an equal part of it, one block for each
- * set of heads: so lengths that differ leave no block idle. Where no token is much longer than an equal
- * part, and there are slots enough, each is a slot's. A token that is one piece alone gets its
- * average at once, in `latent`, over its own query; of others each piece leaves a PARTIAL, its average
- * and its log-sum-exp to base 2, and stage 2 weighs them.
+ * Stage 1 is a grid that the padded number of tokens alone decides, and a block takes one PIECE
+ * after another: a run of one token's keys, for some of the heads. In `mla` every token's keys are
+ * cut into n_splits equal parts on the device. In `mla_planned` the keys of all tokens lie behind
+ * each other on a line of tiles of MLA_TILE, and each slot of the plan is an equal part of it, one
+ * block for each set of heads: so lengths that differ leave no block idle. Where no token is much
+ * longer than an equal part, and there are slots enough, each is a slot's. A token that is one
+ * piece alone gets its average at once, in `latent`, over its own query; of others each piece
+ * leaves a PARTIAL, its average and its log-sum-exp to base 2, and stage 2 weighs them.
  *
  * Partials: of token t's split s, head h, at (t * n_heads + h) * n_splits + s; of a slot, at
- * (slot * 2 + begins) * n_heads + h, where `begins` says whether the token's keys begin in that slot.
+ * (slot * 2 + begins) * n_heads + h, where `begins` says whether the token's keys begin in that
+ * slot.
  */
 
 #include <stdint.h>
@@ -27,7 +28,8 @@
 extern "C" {
 #endif
 
-#define MLA_CUDA_BLOCKS 132u /* of stage 1: a multiprocessor of an H200 each; others do with as many */
+#define MLA_CUDA_BLOCKS                                                                            \
+	132u /* of stage 1: a multiprocessor of an H200 each; others do with as many */
 #define MLA_CUDA_HEADS 32u   /* of a block, at most */
 #define MLA_CUDA_SPLITS 64u
 #define MLA_CUDA_CHUNK 512u  /* tokens; what a plan may be of */
@@ -36,8 +38,8 @@ struct mla_cuda_args {
 	struct mla_args a;
 	uint32_t page_shift;   /* of page_tokens, for the kernel of 9.0 */
 	bool planned;          /* the work is a.work.plan's */
-	/* Nothing that runs in one go with this launch writes the step's inputs, or tokens of the
-	 * cache before each row's query: they are read before overlap_wait. */
+	/* No launch that may overlap with this one writes the step's inputs, or tokens of the cache
+	 * before each row's query: the kernel reads them before overlap_wait. */
 	bool early;
 };
 

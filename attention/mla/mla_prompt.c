@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * The host side of prompts that are not absorbed: cuts rows into pieces and pieces into chunks, and
- * queues gather, gemm and attention of each chunk. The workspace is one, and so is the stream:
- * a chunk's gather comes behind the attention of the chunk before it.
+ * The host side of prompts that are not absorbed: cuts rows into pieces, collects pieces in chunks,
+ * and queues gather, gemm and attention of each chunk. All chunks share one workspace and one
+ * stream: a chunk's gather is queued behind the attention of the chunk before it.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/manager.h"
 #include "attention/mla/mla_prompt.h"
 
-#define LEAST 256u /* keys and queries that a chunk has, whatever they take */
+#define LEAST 256u /* keys and queries that a chunk has at least, whatever bytes they need */
 
 struct mla_prompt {
 	struct device *device;
@@ -26,8 +28,10 @@ struct mla_prompt {
 
 /* ---- sizes ---- */
 
-static uint32_t power_below(uint32_t n)
+/* The largest power of two that is not above n. */
+static uint32_t mla_prompt_power_below(uint32_t n)
 {
+	assert(n > 0);
 	return 0x80000000u >> __builtin_clz(n);
 }
 
@@ -37,13 +41,13 @@ uint32_t mla_prompt_rows(const struct mla_prompt_kernels *kernels, uint32_t n)
 
 	if (step == 1 || n <= step)
 		return n ? (n + step - 1) / step * step : 0;
-	if (power_below(n) / 4 > step)
-		step = power_below(n) / 4;
+	if (mla_prompt_power_below(n) / 4 > step)
+		step = mla_prompt_power_below(n) / 4;
 	return (n + step - 1) / step * step;
 }
 
-/* As many of `each` bytes as there is room for, LEAST at least. */
-static uint32_t fitting(uint64_t bytes, uint64_t each, uint32_t most)
+/* As many of `each` bytes as fit into `bytes`, LEAST at least, `most` at most. */
+static uint32_t mla_prompt_fitting(uint64_t bytes, uint64_t each, uint32_t most)
 {
 	uint64_t n = bytes / each;
 
@@ -60,20 +64,22 @@ struct mla_prompt_sizes mla_prompt_sizes(
 	uint64_t sums = (uint64_t)c->n_heads * c->latent.v * sizeof(float);
 	uint64_t all = (uint64_t)c->max_rows * c->max_seq_len;
 	struct mla_prompt_sizes sizes = {
-		.n_keys = power_below(fitting(kernels->expanded_bytes, key, kernels->max_keys)),
+		.n_keys = mla_prompt_power_below(
+			mla_prompt_fitting(kernels->expanded_bytes, key, kernels->max_keys)),
 		.n_queries = c->max_tokens,
 	};
 
 	if (all < sizes.n_keys)
 		sizes.n_keys = mla_prompt_rows(kernels, (uint32_t)all);
 	if (sizes.n_keys < c->max_seq_len && kernels->sums_bytes) {
-		sizes.n_queries = fitting(kernels->sums_bytes, sums, c->max_tokens);
+		sizes.n_queries = mla_prompt_fitting(kernels->sums_bytes, sums, c->max_tokens);
 		sizes.sums = true;
 	}
+	assert(sizes.n_keys > 0 && sizes.n_queries > 0 && sizes.n_keys % kernels->granule == 0);
 	return sizes;
 }
 
-static void carve(void *userdata, struct arena *arena)
+static void mla_prompt_carve(void *userdata, struct arena *arena)
 {
 	struct mla_prompt *prompt = userdata;
 	const struct attention_config *c = prompt->config;
@@ -97,11 +103,7 @@ static void carve(void *userdata, struct arena *arena)
 
 const struct mla_prompt_kernels *mla_prompt_kernels_for(const char *kind)
 {
-#ifdef MIMEO_HAVE_CUDA
-	if (strcmp(kind, "cuda") == 0)
-		return &mla_prompt_cuda_kernels;
-#endif
-	return strcmp(kind, "cpu") == 0 ? &mla_prompt_cpu_kernels : NULL;
+	return ATTENTION_KERNELS(mla_prompt, kind);
 }
 
 int mla_prompt_new(struct device *device, const struct attention_config *config,
@@ -119,7 +121,7 @@ int mla_prompt_new(struct device *device, const struct attention_config *config,
 	prompt->config = config;
 	prompt->kernels = kernels;
 	prompt->sizes = mla_prompt_sizes(config, kernels);
-	rc = arena_alloc(device, carve, prompt, &prompt->memory, NULL);
+	rc = arena_alloc(device, mla_prompt_carve, prompt, &prompt->memory, NULL);
 	if (rc == 0 && kernels->state_new)
 		rc = kernels->state_new(
 			device, config, &prompt->sizes, &prompt->work, &prompt->state);
@@ -149,8 +151,8 @@ const struct mla_prompt_kernels *mla_prompt_kernels_of(const struct mla_prompt *
 
 /* ---- chunks ---- */
 
-static int expand(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b,
-	uint32_t n_rows)
+static int mla_prompt_expand(struct mla_prompt *prompt, struct stream *stream,
+	const struct weight *kv_b, uint32_t n_rows)
 {
 	return prompt->device->kernels->gemm(stream, &(struct op_gemm){
 		.x = prompt->work.latents,
@@ -161,7 +163,7 @@ static int expand(struct mla_prompt *prompt, struct stream *stream, const struct
 	});
 }
 
-static struct mla_prompt_args args_of(const struct mla_prompt *prompt,
+static struct mla_prompt_args mla_prompt_args_of(const struct mla_prompt *prompt,
 	const struct attention_args *args, const int32_t *block_table)
 {
 	const struct attention_config *c = prompt->config;
@@ -188,60 +190,82 @@ static struct mla_prompt_args args_of(const struct mla_prompt *prompt,
 int mla_prompt_load(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b)
 {
 	const struct mla_prompt_kernels *kernels = prompt->kernels;
-	const struct mla_prompt_args args = args_of(prompt, &(struct attention_args){ 0 }, NULL);
+	const struct mla_prompt_args args =
+		mla_prompt_args_of(prompt, &(struct attention_args){0}, NULL);
 	uint32_t most = prompt->sizes.n_keys, n = kernels->granule > 1 ? kernels->granule : most;
-	int rc = kernels->gather(prompt->state, stream, &args);
+	int rc;
 
-	for (; rc == 0 && n <= most; n = mla_prompt_rows(kernels, n + 1))
-		rc = expand(prompt, stream, kv_b, n);
-	return rc != 0 ? rc : kernels->attend(prompt->state, stream, &args);
+	rc = kernels->gather(prompt->state, stream, &args);
+	if (rc != 0)
+		return rc;
+	while (n <= most) {
+		rc = mla_prompt_expand(prompt, stream, kv_b, n);
+		if (rc != 0)
+			return rc;
+		n = mla_prompt_rows(kernels, n + 1);
+	}
+	return kernels->attend(prompt->state, stream, &args);
 }
 
-/* The chunk's rows that its pieces take. */
-static uint32_t chunk_rows(const struct mla_prompt *prompt, const struct mla_prompt_args *a)
+/* ---- a run ---- */
+
+/* What one run queues, and the pieces that it has collected for the next chunk. */
+struct mla_prompt_run {
+	struct mla_prompt *prompt;
+	struct stream *stream;
+	const struct weight *kv_b;
+	struct mla_prompt_args args;
+};
+
+/* Rows of the chunk that its pieces occupy. */
+static uint32_t mla_prompt_chunk_rows(const struct mla_prompt_run *run)
 {
-	const struct mla_prompt_piece *last = &a->pieces[a->n_pieces - 1];
-	uint32_t granule = prompt->kernels->granule, n;
+	const struct mla_prompt_args *a = &run->args;
+	uint32_t granule = run->prompt->kernels->granule, n;
 
 	if (!a->n_pieces)
 		return 0;
-	n = last->key_row + last->n_keys;
+	n = a->pieces[a->n_pieces - 1].key_row + a->pieces[a->n_pieces - 1].n_keys;
 	return (n + granule - 1) / granule * granule;
 }
 
-/* What is in the chunk, for good. */
-static int flush(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b,
-	struct mla_prompt_args *a)
+/* Queue the chunk and empty it. */
+static int mla_prompt_flush(struct mla_prompt_run *run)
 {
+	struct mla_prompt *prompt = run->prompt;
 	const struct mla_prompt_kernels *kernels = prompt->kernels;
+	uint32_t n_rows = mla_prompt_rows(kernels, mla_prompt_chunk_rows(run));
 	int rc;
 
-	if (!a->n_pieces)
+	if (!run->args.n_pieces)
 		return 0;
-	rc = kernels->gather(prompt->state, stream, a);
-	if (rc == 0)
-		rc = expand(prompt, stream, kv_b,
-			mla_prompt_rows(kernels, chunk_rows(prompt, a)));
-	if (rc == 0)
-		rc = kernels->attend(prompt->state, stream, a);
-	a->n_pieces = 0;
+	assert(run->args.n_pieces <= MLA_PROMPT_PIECES && n_rows <= prompt->sizes.n_keys);
+	rc = kernels->gather(prompt->state, run->stream, &run->args);
+	if (rc != 0)
+		return rc;
+	rc = mla_prompt_expand(prompt, run->stream, run->kv_b, n_rows);
+	if (rc != 0)
+		return rc;
+	rc = kernels->attend(prompt->state, run->stream, &run->args);
+	run->args.n_pieces = 0;
 	return rc;
 }
 
-static uint32_t smaller(uint32_t a, uint32_t b)
+static uint32_t mla_prompt_smaller(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
 
-/* Some queries of a row of more keys than a chunk has, with a chunk after the other. */
-static int run_long(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b,
-	struct mla_prompt_args *a, const struct mla_prompt_piece *all)
+/* Some queries of a row that has more keys than a chunk holds, one chunk after the other. */
+static int mla_prompt_queue_chunks(
+	struct mla_prompt_run *run, const struct mla_prompt_piece *all)
 {
-	uint32_t end = all->position + all->n_query;
-	int rc = 0;
+	uint32_t end = all->position + all->n_query, n_keys = run->prompt->sizes.n_keys;
+	int rc;
 
-	for (uint32_t first = 0; rc == 0 && first < end; first += prompt->sizes.n_keys) {
-		struct mla_prompt_piece *piece = &a->pieces[0];
+	assert(run->args.n_pieces == 0 && all->n_query <= run->prompt->sizes.n_queries);
+	for (uint32_t first = 0; first < end; first += n_keys) {
+		struct mla_prompt_piece *piece = &run->args.pieces[0];
 		uint32_t done = first > all->position ? first - all->position : 0;
 
 		*piece = *all;
@@ -250,82 +274,105 @@ static int run_long(struct mla_prompt *prompt, struct stream *stream, const stru
 		piece->position += done;
 		piece->state += done;
 		piece->first_key = first;
-		piece->n_keys = smaller(end - first, prompt->sizes.n_keys);
-		a->n_pieces = 1;
-		rc = flush(prompt, stream, kv_b, a);
+		piece->n_keys = mla_prompt_smaller(end - first, n_keys);
+		run->args.n_pieces = 1;
+		rc = mla_prompt_flush(run);
+		if (rc != 0)
+			return rc;
 	}
-	return rc;
+	return 0;
 }
 
-static int queue_long(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b,
-	struct mla_prompt_args *a, const struct mla_prompt_piece *all)
+static int mla_prompt_queue_long(struct mla_prompt_run *run, const struct mla_prompt_piece *all)
 {
-	int rc = flush(prompt, stream, kv_b, a);
+	uint32_t n_queries = run->prompt->sizes.n_queries;
+	int rc;
 
-	for (uint32_t done = 0; rc == 0 && done < all->n_query; done += prompt->sizes.n_queries) {
+	rc = mla_prompt_flush(run);
+	if (rc != 0)
+		return rc;
+	for (uint32_t done = 0; done < all->n_query; done += n_queries) {
 		struct mla_prompt_piece some = *all;
 
 		some.query += done;
 		some.position += done;
-		some.n_query = smaller(all->n_query - done, prompt->sizes.n_queries);
-		rc = run_long(prompt, stream, kv_b, a, &some);
+		some.n_query = mla_prompt_smaller(all->n_query - done, n_queries);
+		rc = mla_prompt_queue_chunks(run, &some);
+		if (rc != 0)
+			return rc;
 	}
-	return rc;
+	return 0;
 }
 
-/* Into the chunk, if need be the next one. */
-static int queue_short(struct mla_prompt *prompt, struct stream *stream,
-	const struct weight *kv_b, struct mla_prompt_args *a, const struct mla_prompt_piece *all)
+/* Into the chunk, if it is full the next one. */
+static int mla_prompt_queue_short(struct mla_prompt_run *run, const struct mla_prompt_piece *all)
 {
-	uint32_t rows = chunk_rows(prompt, a);
-	int rc = 0;
+	uint32_t rows = mla_prompt_chunk_rows(run), n_keys = run->prompt->sizes.n_keys;
+	struct mla_prompt_args *a = &run->args;
+	int rc;
 
-	if (a->n_pieces == MLA_PROMPT_PIECES || prompt->sizes.n_keys - rows < all->n_keys) {
-		rc = flush(prompt, stream, kv_b, a);
+	assert(rows <= n_keys && all->n_keys <= n_keys);
+	if (a->n_pieces == MLA_PROMPT_PIECES || n_keys - rows < all->n_keys) {
+		rc = mla_prompt_flush(run);
+		if (rc != 0)
+			return rc;
 		rows = 0;
 	}
 	a->pieces[a->n_pieces] = *all;
 	a->pieces[a->n_pieces++].key_row = rows;
-	return rc;
+	return 0;
 }
 
-/* Tokens before the sequence's first; no sequence that is served has any. */
-static int zero_tokens(const struct mla_prompt *prompt, struct stream *stream, void *out,
-	uint32_t first, uint32_t n)
+/* The tokens before the sequence's first; no sequence that is served has any. */
+static int mla_prompt_zero(const struct mla_prompt_run *run, uint32_t first, uint32_t n)
 {
-	const struct attention_config *c = prompt->config;
+	const struct attention_config *c = run->prompt->config;
 	size_t token = (size_t)c->n_heads * c->latent.v * dtype_bytes(c->activation_dtype);
 
-	return prompt->device->ops->fill_async(
-		stream, (uint8_t *)out + first * token, 0, n * token);
+	return run->prompt->device->ops->fill_async(
+		run->stream, (uint8_t *)run->args.out + first * token, 0, n * token);
+}
+
+static int mla_prompt_queue(struct mla_prompt_run *run, const struct mla_prompt_row *r)
+{
+	uint32_t before = r->n_query > r->seq_len ? r->n_query - r->seq_len : 0;
+	const struct mla_prompt_piece piece = {
+		.row = r->row,
+		.query = r->first_token + before,
+		.n_query = r->n_query - before,
+		.position = r->seq_len - (r->n_query - before),
+		.n_keys = r->seq_len,
+	};
+	int rc;
+
+	if (before) {
+		rc = mla_prompt_zero(run, r->first_token, before);
+		if (rc != 0)
+			return rc;
+	}
+	if (!piece.n_query)
+		return 0;
+	if (r->seq_len > run->prompt->sizes.n_keys)
+		return mla_prompt_queue_long(run, &piece);
+	return mla_prompt_queue_short(run, &piece);
 }
 
 int mla_prompt_run(struct mla_prompt *prompt, struct stream *stream,
 	const struct attention_args *args, const int32_t *block_table,
 	const struct mla_prompt_row *rows, uint32_t n_rows)
 {
-	struct mla_prompt_args a = args_of(prompt, args, block_table);
-	int rc = 0;
+	struct mla_prompt_run run = {
+		.prompt = prompt,
+		.stream = stream,
+		.kv_b = args->kv_b,
+		.args = mla_prompt_args_of(prompt, args, block_table),
+	};
+	int rc;
 
-	for (uint32_t i = 0; rc == 0 && i < n_rows; i++) {
-		const struct mla_prompt_row *r = &rows[i];
-		uint32_t before = r->n_query > r->seq_len ? r->n_query - r->seq_len : 0;
-		const struct mla_prompt_piece piece = {
-			.row = r->row,
-			.query = r->first_token + before,
-			.n_query = r->n_query - before,
-			.position = r->seq_len - (r->n_query - before),
-			.n_keys = r->seq_len,
-		};
-
-		if (before)
-			rc = zero_tokens(prompt, stream, args->out, r->first_token, before);
-		if (rc != 0 || !piece.n_query)
-			continue;
-		if (r->seq_len > prompt->sizes.n_keys)
-			rc = queue_long(prompt, stream, args->kv_b, &a, &piece);
-		else
-			rc = queue_short(prompt, stream, args->kv_b, &a, &piece);
+	for (uint32_t i = 0; i < n_rows; i++) {
+		rc = mla_prompt_queue(&run, &rows[i]);
+		if (rc != 0)
+			return rc;
 	}
-	return rc != 0 ? rc : flush(prompt, stream, args->kv_b, &a);
+	return mla_prompt_flush(&run);
 }

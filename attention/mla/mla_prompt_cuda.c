@@ -11,6 +11,7 @@
  * 176; 512 tokens over 8192 165 and 664.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -26,7 +27,7 @@ static const char name_sm90[] = "mla_prompt_sm90";
 struct mla_prompt_state {
 	struct device *device;
 	bool tuned;
-	struct mla_prompt_variant variant;
+	struct attention_variant variant;
 	struct cuda_tensor_map expanded, ropes;
 	uint32_t *ticket;
 };
@@ -34,15 +35,19 @@ struct mla_prompt_state {
 /* ---- making ---- */
 
 #ifdef MIMEO_PAGED_SM90
-static int ticket_new(struct mla_prompt_state *state, struct stream *stream)
+static int mla_prompt_cuda_ticket_new(struct mla_prompt_state *state, struct stream *stream)
 {
 	const struct device_ops *ops = state->device->ops;
-	int rc = ops->mem_alloc(state->device, sizeof(*state->ticket), (void **)&state->ticket);
+	int rc;
 
-	return rc != 0 ? rc : ops->fill_async(stream, state->ticket, 0, sizeof(*state->ticket));
+	rc = ops->mem_alloc(state->device, sizeof(*state->ticket), (void **)&state->ticket);
+	if (rc != 0)
+		return rc;
+	return ops->fill_async(stream, state->ticket, 0, sizeof(*state->ticket));
 }
 
-static int tune(struct mla_prompt_state *state, struct stream *stream,
+/* The kernel of 9.0a, if it serves the model. */
+static int mla_prompt_cuda_tune(struct mla_prompt_state *state, struct stream *stream,
 	const struct attention_config *c, const struct mla_prompt_sizes *sizes,
 	const struct mla_prompt_workspace *work)
 {
@@ -53,25 +58,24 @@ static int tune(struct mla_prompt_state *state, struct stream *stream,
 	if (limits->arch != 90 || !mla_prompt_sm90_variant(&c->latent,
 					  limits->shared_bytes_optin, &state->variant))
 		return 0;
-	rc = cuda_launch_begin(stream, name_sm90, state->variant.kernel);
-	if (rc == 0)
-		rc = CUDA_TRY(state->device, cudaFuncSetAttribute(state->variant.kernel,
-			cudaFuncAttributeMaxDynamicSharedMemorySize,
-			(int)state->variant.shared_bytes));
-	if (rc == 0)
-		rc = cuda_tensor_map(stream, work->expanded, sizes->n_keys, cols,
-			MLA_PROMPT_GRANULE, &state->expanded);
-	if (rc == 0)
-		rc = cuda_tensor_map(stream, work->ropes, sizes->n_keys, c->latent.rope,
-			MLA_PROMPT_GRANULE, &state->ropes);
-	if (rc == 0)
-		rc = ticket_new(state, stream);
+	rc = variant_load(stream, name_sm90, &state->variant);
+	if (rc != 0)
+		return rc;
+	rc = cuda_tensor_map(stream, work->expanded, sizes->n_keys, cols, MLA_PROMPT_GRANULE,
+		&state->expanded);
+	if (rc != 0)
+		return rc;
+	rc = cuda_tensor_map(stream, work->ropes, sizes->n_keys, c->latent.rope,
+		MLA_PROMPT_GRANULE, &state->ropes);
+	if (rc != 0)
+		return rc;
+	rc = mla_prompt_cuda_ticket_new(state, stream);
 	state->tuned = rc == 0;
 	return rc;
 }
 #endif
 
-static void state_free(struct mla_prompt_state *state)
+static void mla_prompt_cuda_state_free(struct mla_prompt_state *state)
 {
 	if (!state)
 		return;
@@ -80,36 +84,33 @@ static void state_free(struct mla_prompt_state *state)
 	free(state);
 }
 
-static int state_load(struct mla_prompt_state *state, const struct attention_config *config,
-	const struct mla_prompt_sizes *sizes, const struct mla_prompt_workspace *work)
+static int mla_prompt_cuda_load(struct mla_prompt_state *state, struct stream *stream,
+	const struct attention_config *config, const struct mla_prompt_sizes *sizes,
+	const struct mla_prompt_workspace *work)
 {
-	const struct device_ops *ops = state->device->ops;
-	struct stream *stream;
-	int rc = ops->stream_new(state->device, &stream);
+	int rc;
 
+	rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
 	if (rc != 0)
 		return rc;
-	rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, name_attend, mla_prompt_any_kernel());
+	rc = cuda_launch_begin(stream, name_attend, mla_prompt_any_kernel());
+	if (rc != 0)
+		return rc;
 #ifdef MIMEO_PAGED_SM90
-	if (rc == 0)
-		rc = tune(state, stream, config, sizes, work);
-#else
-	(void)config, (void)sizes, (void)work;
+	rc = mla_prompt_cuda_tune(state, stream, config, sizes, work);
+	if (rc != 0)
+		return rc;
 #endif
-	if (rc == 0)
-		rc = ops->stream_sync(stream);
-	ops->stream_free(stream);
-	return rc;
+	return state->device->ops->stream_sync(stream);
 }
 
-static int state_new(struct device *device, const struct attention_config *config,
+static int mla_prompt_cuda_state_new(struct device *device, const struct attention_config *config,
 	const struct mla_prompt_sizes *sizes, const struct mla_prompt_workspace *work,
 	struct mla_prompt_state **ret)
 {
 	const struct attention_latent *l = &config->latent;
 	struct mla_prompt_state *state;
+	struct stream *stream;
 	int rc;
 
 	if ((uint64_t)l->nope + l->rope > MLA_PROMPT_ANY_DIM || l->v > MLA_PROMPT_ANY_DIM)
@@ -118,9 +119,15 @@ static int state_new(struct device *device, const struct attention_config *confi
 	if (!state)
 		return -ENOMEM;
 	state->device = device;
-	rc = state_load(state, config, sizes, work);
+	rc = device->ops->stream_new(device, &stream);
 	if (rc != 0) {
-		state_free(state);
+		free(state);
+		return rc;
+	}
+	rc = mla_prompt_cuda_load(state, stream, config, sizes, work);
+	device->ops->stream_free(stream);
+	if (rc != 0) {
+		mla_prompt_cuda_state_free(state);
 		return rc;
 	}
 	*ret = state;
@@ -129,29 +136,30 @@ static int state_new(struct device *device, const struct attention_config *confi
 
 /* ---- running ---- */
 
-static int gather(
+static int mla_prompt_cuda_gather(
 	struct mla_prompt_state *state, struct stream *stream, const struct mla_prompt_args *a)
 {
 	int rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
 	const struct mla_prompt_piece *last;
 
-	(void)state;
 	if (rc != 0 || !a->n_pieces)
 		return rc;
+	assert(a->n_pieces <= MLA_PROMPT_PIECES);
 	last = &a->pieces[a->n_pieces - 1];
+	assert(last->key_row % MLA_PROMPT_GRANULE == 0);
 	mla_prompt_gather_launch(stream, a, last->key_row +
 		(last->n_keys + MLA_PROMPT_GRANULE - 1) / MLA_PROMPT_GRANULE * MLA_PROMPT_GRANULE);
 	return cuda_launch_end(stream, name_gather);
 }
 
 #ifdef MIMEO_PAGED_SM90
-static bool aligned(const struct mla_prompt_args *a)
+static bool mla_prompt_cuda_is_aligned(const struct mla_prompt_args *a)
 {
 	return (uintptr_t)a->q % 16 == 0 && (uintptr_t)a->out % 16 == 0 && a->q_stride % 8 == 0;
 }
 
-static void attend_tuned(const struct mla_prompt_state *state, struct stream *stream,
-	const struct mla_prompt_args *a)
+static void mla_prompt_cuda_attend_tuned(const struct mla_prompt_state *state,
+	struct stream *stream, const struct mla_prompt_args *a)
 {
 	struct mla_prompt_cuda_args args = { .a = *a, .ticket = state->ticket };
 	uint32_t rows = state->variant.rows;
@@ -163,14 +171,14 @@ static void attend_tuned(const struct mla_prompt_state *state, struct stream *st
 }
 #endif
 
-static int attend(
+static int mla_prompt_cuda_attend(
 	struct mla_prompt_state *state, struct stream *stream, const struct mla_prompt_args *a)
 {
 	const char *name = name_attend;
 	int rc;
 
 #ifdef MIMEO_PAGED_SM90
-	if (state->tuned && aligned(a))
+	if (state->tuned && mla_prompt_cuda_is_aligned(a))
 		name = name_sm90;
 #endif
 	rc = cuda_launch_begin(stream, name,
@@ -179,7 +187,7 @@ static int attend(
 		return rc;
 #ifdef MIMEO_PAGED_SM90
 	if (name == name_sm90)
-		attend_tuned(state, stream, a);
+		mla_prompt_cuda_attend_tuned(state, stream, a);
 	else
 #endif
 		mla_prompt_any_launch(stream, a);
@@ -194,8 +202,8 @@ const struct mla_prompt_kernels mla_prompt_cuda_kernels = {
 	.sums_bytes = (uint64_t)256 << 20,
 	.many_queries = 96,
 	.few_keys = 1024,
-	.state_new = state_new,
-	.state_free = state_free,
-	.gather = gather,
-	.attend = attend,
+	.state_new = mla_prompt_cuda_state_new,
+	.state_free = mla_prompt_cuda_state_free,
+	.gather = mla_prompt_cuda_gather,
+	.attend = mla_prompt_cuda_attend,
 };

@@ -3,11 +3,11 @@
 #define MIMEO_ATTENTION_MLA_MLA_PROMPT_CUDA_H
 
 /*
- * What the host side of prompts that are not absorbed and their kernels on CUDA say to each other.
+ * The interface between the host side of prompts that are not absorbed and their kernels on CUDA.
  */
 
 #include "attention/mla/mla_prompt.h"
-#include "kernels/cuda/cuda.h"
+#include "attention/variant.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,14 +33,10 @@ const void *mla_prompt_any_kernel(void);
 
 /* The tuned kernel: nope 128, rope 64, v 128; for devices of 9.0 alone, in a build with device code
  * for 90a (MIMEO_PAGED_SM90). q is aligned to 16 bytes, q_stride to 8 elements, out to 4 bytes. */
-struct mla_prompt_variant {
-	const void *kernel;
-	uint32_t shared_bytes, rows; /* query rows of a block */
-};
 bool mla_prompt_sm90_variant(const struct attention_latent *latent, uint32_t shared_bytes_optin,
-	struct mla_prompt_variant *ret);
+	struct attention_variant *ret);
 /* Maps: expanded, and ropes; boxes of MLA_PROMPT_GRANULE rows. */
-void mla_prompt_sm90_launch(struct stream *stream, const struct mla_prompt_variant *variant,
+void mla_prompt_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct mla_prompt_cuda_args *args, const struct cuda_tensor_map *expanded,
 	const struct cuda_tensor_map *ropes);
 

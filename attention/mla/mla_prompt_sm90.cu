@@ -473,16 +473,16 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 /* ---- the launcher ---- */
 
 bool mla_prompt_sm90_variant(const struct attention_latent *latent, uint32_t shared_bytes_optin,
-	struct mla_prompt_variant *ret)
+	struct attention_variant *ret)
 {
 	if (latent->nope != NOPE || latent->rope != ROPE || latent->v != V ||
 		SHARED_BYTES + 1024 > shared_bytes_optin)
 		return false;
-	*ret = { (const void *)prompt_kernel, SHARED_BYTES, ROWS };
+	*ret = { (const void *)prompt_kernel, SHARED_BYTES, (WGS + 1) * GROUP, ROWS, KEYS, 0 };
 	return true;
 }
 
-void mla_prompt_sm90_launch(struct stream *stream, const struct mla_prompt_variant *variant,
+void mla_prompt_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct mla_prompt_cuda_args *args, const struct cuda_tensor_map *expanded,
 	const struct cuda_tensor_map *ropes)
 {
@@ -490,5 +490,5 @@ void mla_prompt_sm90_launch(struct stream *stream, const struct mla_prompt_varia
 	void *params[] = { (void *)args, (void *)expanded, (void *)ropes };
 
 	cuda_launch(stream, variant->kernel, dim3(args->n_items < n_sms ? args->n_items : n_sms),
-		dim3((WGS + 1) * GROUP), variant->shared_bytes, params);
+		dim3(variant->threads), variant->shared_bytes, params);
 }

@@ -3,11 +3,10 @@
 #define MIMEO_ATTENTION_MLA_MLA_SEGMENTS_H
 
 /*
- * Which tokens of a batch go which way: rows of at most MLA_MAX_UNIFORM_QUERY query tokens, and
- * padding, are absorbed (mla.h); longer rows are prompts, whose keys are expanded (mla_prompt.h),
- * where that pays. A row's own lengths decide, and nothing else. A batch becomes segments of
- * neighbours that go the same way. A uniform batch, which alone may be recorded, is one absorbed
- * segment.
+ * How a batch is cut: rows of at most MLA_MAX_UNIFORM_QUERY query tokens, and padding, are absorbed
+ * (mla.h); longer rows are prompts, whose keys are expanded (mla_prompt.h), where that pays. A
+ * row's own lengths alone decide. Neighbours of one sort form a segment. A uniform batch, the only
+ * kind that may be recorded, is one absorbed segment.
  */
 
 #include "attention/mla/mla_prompt.h"
@@ -21,6 +20,7 @@ struct mla_segments {
 	struct mla_segment *segments;   /* [2 max_rows + 1] */
 	struct mla_prompt_row *prompts; /* [max_rows] */
 	uint32_t n, n_prompts;
+	uint32_t max_rows;
 	const struct mla_prompt_kernels *kernels;
 };
 

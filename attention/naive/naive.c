@@ -3,43 +3,36 @@
 /*
  * The reference: the host knows each row's lengths and queues one op for each row of each layer,
  * with the lengths as scalars. A graph would replay the lengths of its capture for ever, hence the
- * level NEVER, and a run on a capturing stream is refused.
+ * level NEVER: a run on a capturing stream is refused.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/gqa.h"
-#include "attention/mla/mla.h"
+#include "attention/manager.h"
 #include "attention/naive/naive.h"
 
-struct attention_manager {
-	struct gqa_model model;
-	struct device *device;
-	const struct naive_kernels *kernels;
-};
-
-struct attention_metadata {
-	struct attention_manager *manager;
-	bool built;
-	uint32_t n_rows, padded_tokens;
+struct naive_metadata {
+	struct attention_metadata base;
+	uint32_t n_rows;
 	uint32_t *query_lens, *seq_lens; /* [max_rows] */
 };
 
 static enum attention_support naive_support(
 	const struct attention_config *config, uint32_t *ret_max_query)
 {
-	(void)config;
 	*ret_max_query = 0;
 	return ATTENTION_NEVER;
 }
 
-/* float32 is the cpu device's; no other has kernels for this backend. */
+/* Only the cpu device has kernels for this backend, and its cache is float32. */
 static int naive_check(const struct attention_config *config, char *why, size_t size)
 {
-	int rc = config->latent.rank ? mla_check(config, why, size) : gqa_check(config, why, size);
+	int rc = config->latent.rank ? attention_check_latent(config, why, size)
+				     : attention_check_gqa(config, why, size);
 
 	if (rc != 0 || config->kv_dtype == DTYPE_F32)
 		return rc;
@@ -50,7 +43,6 @@ static int naive_check(const struct attention_config *config, char *why, size_t 
 static int naive_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	struct attention_manager *manager;
 	struct device_info info;
 	int rc;
 
@@ -59,30 +51,13 @@ static int naive_manager_new(struct device *device, const struct attention_confi
 		return rc;
 	if (strcmp(info.kind, "cpu") != 0 || naive_check(config, NULL, 0) != 0)
 		return -ENOTSUP;
-	manager = calloc(1, sizeof(*manager));
-	if (!manager)
-		return -ENOMEM;
-	rc = gqa_model_init(&manager->model, config, inputs);
-	if (rc != 0) {
-		free(manager);
-		return rc;
-	}
-	manager->device = device;
-	manager->kernels = &naive_cpu_kernels;
-	*ret = manager;
-	return 0;
+	return attention_manager_new(sizeof(struct attention_manager), device, config, inputs, ret);
 }
 
-static void naive_manager_free(struct attention_manager *manager)
+static void naive_metadata_free(struct attention_metadata *base)
 {
-	if (!manager)
-		return;
-	gqa_model_deinit(&manager->model);
-	free(manager);
-}
+	struct naive_metadata *metadata = (struct naive_metadata *)base;
 
-static void naive_metadata_free(struct attention_metadata *metadata)
-{
 	if (!metadata)
 		return;
 	free(metadata->seq_lens);
@@ -92,30 +67,32 @@ static void naive_metadata_free(struct attention_metadata *metadata)
 
 static int naive_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
 {
-	struct attention_metadata *metadata = calloc(1, sizeof(*metadata));
-	uint32_t max_rows = manager->model.config.max_rows;
+	uint32_t max_rows = manager->config.max_rows;
+	struct attention_metadata *base;
+	struct naive_metadata *metadata;
+	int rc;
 
-	if (!metadata)
-		return -ENOMEM;
-	metadata->manager = manager;
+	rc = attention_metadata_new(manager, sizeof(*metadata), &base);
+	if (rc != 0)
+		return rc;
+	metadata = (struct naive_metadata *)base;
 	metadata->query_lens = calloc(max_rows, sizeof(*metadata->query_lens));
 	metadata->seq_lens = calloc(max_rows, sizeof(*metadata->seq_lens));
 	if (!metadata->query_lens || !metadata->seq_lens) {
-		naive_metadata_free(metadata);
+		naive_metadata_free(base);
 		return -ENOMEM;
 	}
-	*ret = metadata;
+	*ret = base;
 	return 0;
 }
 
-static int naive_build(struct attention_metadata *metadata, const struct attention_batch *batch,
+static int naive_build(struct attention_metadata *base, const struct attention_batch *batch,
 	struct stream *stream)
 {
+	struct naive_metadata *metadata = (struct naive_metadata *)base;
 	int rc;
 
-	(void)stream;
-	metadata->built = false;
-	rc = gqa_batch_check(&metadata->manager->model, batch);
+	rc = attention_metadata_begin(base, batch, ATTENTION_NEVER, 0);
 	if (rc != 0)
 		return rc;
 	for (uint32_t r = 0; r < batch->n_rows; r++) {
@@ -123,30 +100,29 @@ static int naive_build(struct attention_metadata *metadata, const struct attenti
 		metadata->seq_lens[r] = batch->seq_lens[r];
 	}
 	metadata->n_rows = batch->n_rows;
-	metadata->padded_tokens = batch->padded_tokens;
-	metadata->built = true;
+	base->built = true;
 	return 0;
 }
 
-/* A row as the host knows it; its tokens begin with `first`. */
-struct row {
-	uint32_t index, first, n_query, seq_len;
-};
-
-static int gqa_row(const struct attention_manager *manager, struct stream *stream,
-	const struct attention_args *args, const struct row *row)
+/* n_query tokens from `first` on, of row `index`. */
+static int naive_queue_row(const struct attention_manager *manager, struct stream *stream,
+	const struct attention_args *args, uint32_t index, uint32_t first, uint32_t n_query,
+	uint32_t seq_len)
 {
-	const struct attention_config *c = &manager->model.config;
+	const struct attention_config *c = &manager->config;
+	size_t width = (size_t)c->n_heads * (c->latent.rank ? c->latent.v : c->head_dim);
 
-	return manager->kernels->run(stream, &(struct naive_args){
-		.q = (const float *)args->q + (size_t)row->first * args->q_stride,
+	return naive_cpu_run(stream, &(struct naive_args){
+		.q = (const float *)args->q + (size_t)first * args->q_stride,
 		.kv = args->kv,
-		.out = (float *)args->out + (size_t)row->first * c->n_heads * c->head_dim,
-		.block_table = manager->model.inputs.block_table + (size_t)row->index * c->max_pages,
+		.out = (float *)args->out + first * width,
+		.block_table = manager->inputs.block_table + (size_t)index * c->max_pages,
+		.latent = c->latent,
+		.kv_b = c->latent.rank ? *args->kv_b : (struct weight){ 0 },
 		.q_stride = args->q_stride,
-		.n_query = row->n_query,
-		.seq_len = row->seq_len,
-		.window = manager->model.windows[args->layer],
+		.n_query = n_query,
+		.seq_len = seq_len,
+		.window = manager->windows[args->layer],
 		.n_heads = c->n_heads,
 		.n_kv_heads = c->n_kv_heads,
 		.head_dim = c->head_dim,
@@ -157,70 +133,28 @@ static int gqa_row(const struct attention_manager *manager, struct stream *strea
 	});
 }
 
-static int mla_row(const struct attention_manager *manager, struct stream *stream,
-	const struct attention_args *args, const struct row *row)
-{
-	const struct attention_config *c = &manager->model.config;
-
-	return manager->kernels->run_mla(stream, &(struct naive_mla_args){
-		.q = (const float *)args->q + (size_t)row->first * args->q_stride,
-		.kv = args->kv,
-		.out = (float *)args->out + (size_t)row->first * c->n_heads * c->latent.v,
-		.block_table = manager->model.inputs.block_table + (size_t)row->index * c->max_pages,
-		.kv_b = *args->kv_b,
-		.latent = c->latent,
-		.q_stride = args->q_stride,
-		.n_query = row->n_query,
-		.seq_len = row->seq_len,
-		.n_heads = c->n_heads,
-		.page_tokens = c->page_tokens,
-		.n_pages = c->n_kv_pages,
-		.max_seq_len = c->max_seq_len,
-		.scale = c->scale,
-	});
-}
-
-static int queue_row(const struct attention_manager *manager, struct stream *stream,
-	const struct attention_args *args, const struct row *row)
-{
-	return manager->model.config.latent.rank ? mla_row(manager, stream, args, row)
-						 : gqa_row(manager, stream, args, row);
-}
-
-static int args_check(const struct attention_manager *manager, const struct attention_args *args)
-{
-	const struct attention_config *c = &manager->model.config;
-
-	return c->latent.rank ? mla_args_check(c, args) : gqa_args_check(&manager->model, args);
-}
-
-static int naive_run(struct attention_metadata *metadata, struct stream *stream,
+static int naive_run(struct attention_metadata *base, struct stream *stream,
 	const struct attention_args *args)
 {
-	struct attention_manager *manager = metadata->manager;
-	struct row row = { 0 };
+	const struct naive_metadata *metadata = (struct naive_metadata *)base;
+	uint32_t first = 0;
 	int rc;
 
-	if (!metadata->built)
-		return -EINVAL;
-	if (manager->device->ops->capturing(stream))
-		return -ENOTSUP;
-	rc = args_check(manager, args);
+	rc = attention_run_check(base, stream, args);
 	if (rc != 0)
 		return rc;
 	for (uint32_t r = 0; r < metadata->n_rows; r++) {
-		row.index = r;
-		row.n_query = metadata->query_lens[r];
-		row.seq_len = metadata->seq_lens[r];
-		rc = queue_row(manager, stream, args, &row);
+		rc = naive_queue_row(base->manager, stream, args, r, first,
+			metadata->query_lens[r], metadata->seq_lens[r]);
 		if (rc != 0)
 			return rc;
-		row.first += row.n_query;
+		first += metadata->query_lens[r];
 	}
-	/* the padding is an empty row; queued even if it has no token, so that the op is loaded by
-	 * a warm-up of any batch */
-	row = (struct row){ .first = row.first, .n_query = metadata->padded_tokens - row.first };
-	return queue_row(manager, stream, args, &row);
+	assert(first <= base->padded_tokens);
+	/* The padding is an empty row. It is queued even without a token, so that a warm-up of any
+	 * batch loads the op. */
+	return naive_queue_row(
+		base->manager, stream, args, 0, first, base->padded_tokens - first, 0);
 }
 
 const struct attention_backend attention_naive = {
@@ -229,7 +163,7 @@ const struct attention_backend attention_naive = {
 	.check = naive_check,
 	.support = naive_support,
 	.manager_new = naive_manager_new,
-	.manager_free = naive_manager_free,
+	.manager_free = attention_manager_free,
 	.metadata_new = naive_metadata_new,
 	.metadata_free = naive_metadata_free,
 	.build = naive_build,

@@ -2,14 +2,17 @@
 
 /*
  * softmax(scale q k^T) v, as the formula says it: all scores of a query, their maximum, the
- * weights, their sum, the weighted values. Sums are kept in double.
+ * weights, their sum, the weighted values. Of latent attention, keys and values of a head are
+ * expanded from the cache first: k = [W_UK c, r], v = W_UV c. Sums are kept in double.
  */
 
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
+#include "attention/attention_cpu.h"
 #include "attention/naive/naive.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 
 #define LANES 8
@@ -17,7 +20,7 @@
 _Static_assert(sizeof(struct naive_args) <= CPU_ARGS_MAX, "naive_args outgrows a queue node");
 
 /* A dot product in LANES partial sums, which vectorise. */
-static double dot(const float *a, const float *b, size_t n)
+static double naive_dot(const float *a, const float *b, size_t n)
 {
 	double lanes[LANES] = { 0 }, sum = 0;
 	size_t i = 0;
@@ -32,38 +35,55 @@ static double dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* The K row of a position and head; V is page_tokens rows further. */
-static const float *key_at(const struct naive_args *a, uint32_t position, uint32_t kv_head)
+/* What is cached of a position, n elements; values are page_tokens rows behind keys. */
+static const float *naive_cached(
+	const struct naive_args *a, uint32_t position, uint32_t halves, size_t row)
 {
-	int32_t page = a->block_table[position / a->page_tokens];
-	size_t row = (size_t)a->n_kv_heads * a->head_dim;
+	size_t page = attention_page(a->block_table[position / a->page_tokens], a->n_pages);
 
-	if (page < 0 || (a->n_pages && (uint32_t)page >= a->n_pages))
-		page = 0;
 	return (const float *)a->kv +
-	       ((size_t)page * 2 * a->page_tokens + position % a->page_tokens) * row +
-	       (size_t)kv_head * a->head_dim;
+	       (page * halves * a->page_tokens + position % a->page_tokens) * row;
 }
 
-/* One query of one head over the positions [first, last]. */
-static void attend(const struct naive_args *a, const float *q, uint32_t kv_head, uint32_t first,
-	uint32_t last, double *weights, double *sums, float *out)
+/* Scores of positions [first, last] become weights; returns their sum. */
+static double naive_weigh(double *weights, uint32_t first, uint32_t last)
 {
-	size_t to_value = (size_t)a->page_tokens * a->n_kv_heads * a->head_dim;
 	double highest = -INFINITY, total = 0;
 
-	for (uint32_t p = first; p <= last; p++) {
-		weights[p] = (double)a->scale * dot(q, key_at(a, p, kv_head), a->head_dim);
-		if (weights[p] > highest)
-			highest = weights[p];
-	}
+	for (uint32_t p = first; p <= last; p++)
+		highest = weights[p] > highest ? weights[p] : highest;
 	for (uint32_t p = first; p <= last; p++) {
 		weights[p] = exp(weights[p] - highest);
 		total += weights[p];
 	}
+	return total;
+}
+
+/* The last position that query j sees; false: it is ahead of its sequence, and sees none. */
+static bool naive_last(const struct naive_args *a, uint32_t j, uint32_t *ret)
+{
+	if (a->seq_len == 0 || a->seq_len + j < a->n_query)
+		return false;
+	*ret = a->seq_len + j - a->n_query;
+	return true;
+}
+
+/* ---- keys and values ---- */
+
+/* One query of one head over the positions [first, last]. */
+static void naive_gqa_head(const struct naive_args *a, const float *q, uint32_t kv_head,
+	uint32_t first, uint32_t last, double *weights, double *sums, float *out)
+{
+	size_t row = (size_t)a->n_kv_heads * a->head_dim, at = (size_t)kv_head * a->head_dim;
+	double total;
+
+	for (uint32_t p = first; p <= last; p++)
+		weights[p] = (double)a->scale *
+			     naive_dot(q, naive_cached(a, p, 2, row) + at, a->head_dim);
+	total = naive_weigh(weights, first, last);
 	memset(sums, 0, a->head_dim * sizeof(*sums));
 	for (uint32_t p = first; p <= last; p++) {
-		const float *value = key_at(a, p, kv_head) + to_value;
+		const float *value = naive_cached(a, p, 2, row) + a->page_tokens * row + at;
 
 		for (uint32_t d = 0; d < a->head_dim; d++)
 			sums[d] += weights[p] * (double)value[d];
@@ -72,7 +92,7 @@ static void attend(const struct naive_args *a, const float *q, uint32_t kv_head,
 		out[d] = (float)(sums[d] / total);
 }
 
-static void naive_cpu_op_run(const void *args, void *workspace)
+static void naive_gqa(const void *args, void *workspace)
 {
 	const struct naive_args *a = args;
 	double *sums = workspace, *weights = sums + a->head_dim;
@@ -84,30 +104,130 @@ static void naive_cpu_op_run(const void *args, void *workspace)
 		float *out = (float *)a->out + j * width;
 		uint32_t first = 0, last;
 
-		if (a->seq_len + j < a->n_query || a->seq_len == 0) {
+		if (!naive_last(a, j, &last)) {
 			memset(out, 0, width * sizeof(*out));
 			continue;
 		}
-		last = a->seq_len + j - a->n_query;
 		if (a->window && last >= a->window)
 			first = last - a->window + 1;
 		for (uint32_t h = 0; h < a->n_heads; h++)
-			attend(a, q + (size_t)h * a->head_dim, h / group, first, last, weights,
-				sums, out + (size_t)h * a->head_dim);
+			naive_gqa_head(a, q + (size_t)h * a->head_dim, h / group, first, last,
+				weights, sums, out + (size_t)h * a->head_dim);
 	}
 }
 
-static const struct cpu_op naive_op = { .name = "naive_attention", .run = naive_cpu_op_run };
+/* ---- latent ---- */
 
-static int naive_cpu_run(struct stream *stream, const struct naive_args *a)
+struct naive_expanded {
+	double *keys;    /* [max_seq_len, nope] of one head */
+	double *values;  /* [max_seq_len, v] */
+	double *weights; /* [max_seq_len] */
+	double *sums;    /* [v] */
+	float *line;     /* [rank] a row of W */
+};
+
+static size_t naive_latent_bytes(const struct naive_args *a)
+{
+	const struct attention_latent *l = &a->latent;
+
+	return ((size_t)a->max_seq_len * (l->nope + l->v + 1) + l->v) * sizeof(double) +
+	       l->rank * sizeof(float);
+}
+
+static struct naive_expanded naive_latent_carve(const struct naive_args *a, void *memory)
+{
+	struct naive_expanded e = { .keys = memory };
+
+	e.values = e.keys + (size_t)a->max_seq_len * a->latent.nope;
+	e.weights = e.values + (size_t)a->max_seq_len * a->latent.v;
+	e.sums = e.weights + a->max_seq_len;
+	e.line = (float *)(e.sums + a->latent.v);
+	return e;
+}
+
+static const float *naive_latent_cached(const struct naive_args *a, uint32_t position)
+{
+	return naive_cached(a, position, 1, (size_t)a->latent.rank + a->latent.rope);
+}
+
+/* Column i of all keys (or values): row `row` of W times the latents. */
+static void naive_expand_column(const struct naive_args *a, uint32_t row,
+	const struct naive_expanded *e, double *column, size_t stride)
+{
+	weight_to_f32(e->line, &a->kv_b, (size_t)row * a->latent.rank, a->latent.rank);
+	for (uint32_t p = 0; p < a->seq_len; p++)
+		column[p * stride] =
+			naive_dot(e->line, naive_latent_cached(a, p), a->latent.rank);
+}
+
+static void naive_expand_head(
+	const struct naive_args *a, uint32_t head, const struct naive_expanded *e)
+{
+	const struct attention_latent *l = &a->latent;
+	uint32_t row = head * (l->nope + l->v);
+
+	for (uint32_t i = 0; i < l->nope; i++)
+		naive_expand_column(a, row + i, e, e->keys + i, l->nope);
+	for (uint32_t i = 0; i < l->v; i++)
+		naive_expand_column(a, row + l->nope + i, e, e->values + i, l->v);
+}
+
+/* One query of one head over the positions [0, last]. */
+static void naive_latent_head(const struct naive_args *a, const float *q, uint32_t last,
+	const struct naive_expanded *e, float *out)
+{
+	const struct attention_latent *l = &a->latent;
+	double total;
+
+	for (uint32_t p = 0; p <= last; p++) {
+		double score =
+			naive_dot(q + l->nope, naive_latent_cached(a, p) + l->rank, l->rope);
+
+		for (uint32_t i = 0; i < l->nope; i++)
+			score += (double)q[i] * e->keys[(size_t)p * l->nope + i];
+		e->weights[p] = (double)a->scale * score;
+	}
+	total = naive_weigh(e->weights, 0, last);
+	memset(e->sums, 0, l->v * sizeof(*e->sums));
+	for (uint32_t p = 0; p <= last; p++)
+		for (uint32_t i = 0; i < l->v; i++)
+			e->sums[i] += e->weights[p] * e->values[(size_t)p * l->v + i];
+	for (uint32_t i = 0; i < l->v; i++)
+		out[i] = (float)(e->sums[i] / total);
+}
+
+static void naive_latent(const void *args, void *workspace)
+{
+	const struct naive_args *a = args;
+	const struct attention_latent *l = &a->latent;
+	const struct naive_expanded e = naive_latent_carve(a, workspace);
+
+	for (uint32_t h = 0; h < a->n_heads; h++) {
+		naive_expand_head(a, h, &e);
+		for (uint32_t j = 0; j < a->n_query; j++) {
+			const float *q = (const float *)a->q + (size_t)j * a->q_stride;
+			float *out = (float *)a->out + ((size_t)j * a->n_heads + h) * l->v;
+			uint32_t last;
+
+			if (naive_last(a, j, &last))
+				naive_latent_head(
+					a, q + (size_t)h * (l->nope + l->rope), last, &e, out);
+			else
+				memset(out, 0, l->v * sizeof(*out));
+		}
+	}
+}
+
+static const struct cpu_op naive_gqa_op = { .name = "naive_attention", .run = naive_gqa };
+static const struct cpu_op naive_latent_op = { .name = "naive_mla", .run = naive_latent };
+
+int naive_cpu_run(struct stream *stream, const struct naive_args *a)
 {
 	if (a->seq_len > a->max_seq_len)
 		return -EINVAL;
-	return cpu_launch(stream, &naive_op, a, sizeof(*a),
+	if (a->latent.rank)
+		return cpu_launch(
+			stream, &naive_latent_op, a, sizeof(*a), naive_latent_bytes(a));
+	return cpu_launch(stream, &naive_gqa_op, a, sizeof(*a),
 		((size_t)a->max_seq_len + a->head_dim) * sizeof(double));
 }
-
-const struct naive_kernels naive_cpu_kernels = {
-	.run = naive_cpu_run,
-	.run_mla = naive_mla_cpu_run,
-};

@@ -2,7 +2,7 @@
 #ifndef MIMEO_ATTENTION_PAGED_PAGED_H
 #define MIMEO_ATTENTION_PAGED_PAGED_H
 
-#include "attention/gqa.h"
+#include "attention/manager.h"
 
 /* The longest query of a uniform batch that a graph may hold. */
 #define PAGED_MAX_UNIFORM_QUERY 16u
@@ -27,18 +27,17 @@ struct paged_args {
 	uint32_t n_long, max_long_query, max_query;
 };
 
-/* What a device's filling keeps for a manager; NULL where that is nothing. */
+/* What a device's kernels keep for a manager; NULL where they keep nothing. */
 struct paged_state;
 
-/* A device's filling. */
+/* One device's kernels. */
 struct paged_kernels {
 	enum dtype dtype; /* of activations and cache */
-	/* Allocates what the kernels write to, and loads them; before device_lock. `model` outlives
-	 * the state. Both may be absent, and then there is no state. */
-	int (*state_new)(
-		struct device *device, const struct gqa_model *model, struct paged_state **ret);
+	/* Allocates what the kernels write to, and loads them; before device_lock. The manager
+	 * outlives the state. Both are absent where there is no state. */
+	int (*state_new)(const struct attention_manager *manager, struct paged_state **ret);
 	void (*state_free)(struct paged_state *state);
-	/* Queue what a step needs once, before its first run or replay; may be absent. */
+	/* Queues what a step needs once, before its first run or replay; may be absent. */
 	int (*plan)(struct paged_state *state, struct stream *stream, uint32_t n_rows,
 		uint32_t n_tokens);
 	int (*run)(struct paged_state *state, struct stream *stream, const struct paged_args *args);

@@ -3,13 +3,12 @@
 /*
  * Paged attention on the host: one pass over a token's keys with a running softmax, float32.
  *
- * A token's result depends on its own query, keys and values only, to the last bit: each token is
- * computed alone, its keys are taken in tiles (attention/gqa_cpu.h) whose edges do not depend on the
- * chunk of the prompt that the token came with or on the batch around it. So prefill, chunked prefill
- * and decode agree bitwise.
+ * A token's result depends on its own query, keys and values alone, to the last bit: each token is
+ * computed alone, in tiles (attention/gqa_cpu.h) whose edges depend neither on the chunk of the
+ * prompt nor on the batch. So prefill, chunked prefill and decode agree bitwise.
  */
 
-#include <errno.h>
+#include <assert.h>
 #include <string.h>
 
 #include "attention/gqa_cpu.h"
@@ -19,8 +18,8 @@
 _Static_assert(sizeof(struct paged_args) <= CPU_ARGS_MAX, "paged_args outgrows a queue node");
 
 /* The token at `position` sees the positions from the window's first to its own. */
-static void token_attend(const struct paged_args *a, const float *q, const int32_t *pages,
-	uint32_t position, struct gqa_running *running, float *out)
+static void paged_cpu_token(const struct paged_args *a, const float *q, const int32_t *pages,
+	uint32_t position, struct running_softmax *running, float *out)
 {
 	const struct gqa_cache cache = {
 		.kv = a->kv,
@@ -45,21 +44,14 @@ static void token_attend(const struct paged_args *a, const float *q, const int32
 	gqa_end(running, a->n_heads, out, a->head_dim);
 }
 
-static uint32_t clamp_index(int32_t value, uint32_t low, uint32_t high)
-{
-	if (value < 0 || (uint32_t)value < low)
-		return low;
-	return (uint32_t)value < high ? (uint32_t)value : high;
-}
-
 /* The tokens [begin, end) of row r. */
-static void row_attend(const struct paged_args *a, uint32_t r, uint32_t begin, uint32_t end,
-	struct gqa_running *running)
+static void paged_cpu_row(const struct paged_args *a, uint32_t r, uint32_t begin, uint32_t end,
+	struct running_softmax *running)
 {
 	uint64_t capacity = (uint64_t)a->max_pages * a->page_tokens;
 	const int32_t *pages = a->block_table + (size_t)r * a->max_pages;
 	size_t width = (size_t)a->n_heads * a->head_dim;
-	uint32_t seq_len = clamp_index(a->seq_lens[r], 0,
+	uint32_t seq_len = attention_clamp(a->seq_lens[r], 0,
 		capacity < INT32_MAX ? (uint32_t)capacity : INT32_MAX);
 
 	for (uint32_t t = begin; t < end; t++) {
@@ -67,37 +59,36 @@ static void row_attend(const struct paged_args *a, uint32_t r, uint32_t begin, u
 		float *out = (float *)a->out + t * width;
 
 		if (seq_len >= end - t)
-			token_attend(a, q, pages, seq_len - (end - t), running, out);
+			paged_cpu_token(a, q, pages, seq_len - (end - t), running, out);
 		else
 			memset(out, 0, width * sizeof(*out));
 	}
 }
 
-static void paged_cpu_op_run(const void *args, void *workspace)
+static void paged_cpu_attend(const void *args, void *workspace)
 {
 	const struct paged_args *a = args;
 	size_t width = (size_t)a->n_heads * a->head_dim;
 	uint32_t begin = 0;
 
 	for (uint32_t r = 0; r < a->n_rows; r++) {
-		uint32_t end = clamp_index(a->query_start[r + 1], begin, a->n_tokens);
+		uint32_t end = attention_clamp(a->query_start[r + 1], begin, a->n_tokens);
 
-		row_attend(a, r, begin, end, workspace);
+		paged_cpu_row(a, r, begin, end, workspace);
 		begin = end;
 	}
 	memset((float *)a->out + begin * width, 0, (a->n_tokens - begin) * width * sizeof(float));
 }
 
-static const struct cpu_op paged_op = { .name = "paged_attention", .run = paged_cpu_op_run };
+static const struct cpu_op paged_cpu_op = { .name = "paged_attention", .run = paged_cpu_attend };
 
 static int paged_cpu_run(
 	struct paged_state *state, struct stream *stream, const struct paged_args *a)
 {
-	(void)state;
-	if (!a->query_start || !a->seq_lens || !a->block_table)
-		return -EINVAL;
+	assert(a->query_start && a->seq_lens && a->block_table);
+	assert(a->n_heads % a->n_kv_heads == 0);
 	return cpu_launch(
-		stream, &paged_op, a, sizeof(*a), a->n_heads * sizeof(struct gqa_running));
+		stream, &paged_cpu_op, a, sizeof(*a), a->n_heads * sizeof(struct running_softmax));
 }
 
 const struct paged_kernels paged_cpu_kernels = { .dtype = DTYPE_F32, .run = paged_cpu_run };

@@ -3,7 +3,7 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_CUDA_H
 
 /*
- * What the host side of paged attention on CUDA and its kernels say to each other.
+ * The interface between the host side of paged attention on CUDA and its kernels.
  *
  * Once a step a one-warp PLANNER reads the lengths from the persistent inputs and writes, for each
  * window that the model's layers have, a plan into the manager's buffer. All layers of the step
@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "attention/paged/paged.h"
-#include "kernels/cuda/cuda.h"
+#include "attention/variant.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -86,19 +86,10 @@ struct paged_cuda_args {
 	uint32_t *ticket;   /* of the prefill kernel that draws its work; 0 between launches */
 	uint32_t n_slots, page_shift, n_sms;
 	uint32_t m_blocks; /* blocks of packed query rows; the decode launcher sets it */
-	/* Nothing that runs in one go with this launch writes the plan, the step's inputs, or
-	 * tokens of the cache before each row's query: they are read before overlap_wait. */
+	/* No launch that may overlap with this one writes the plan, the step's inputs, or tokens of
+	 * the cache before each row's query: the kernel reads them before overlap_wait. */
 	bool early;
 	bool alone; /* there is no launch of the decode kernel, which would write the zeros */
-};
-
-/* A size that the kernels are compiled for, and what one block of it takes. */
-struct paged_variant {
-	const void *kernel;
-	uint32_t shared_bytes;
-	uint32_t rows; /* packed query rows of a block */
-	uint32_t threads;
-	uint32_t keys; /* tokens of a tile */
 };
 
 /* A layer's cache as the copy engine sees it: paged_map.h. */
@@ -108,21 +99,21 @@ struct paged_tensor_map {
 
 /* The kernel for a head size within so much shared memory a block; false: there is none. */
 bool paged_decode_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
 bool paged_prefill_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret);
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
 /* The same with blocks of at least `rows` packed query rows; for devices of 9.0 alone, and in a
  * build with device code for 90a (MIMEO_PAGED_SM90). */
 bool paged_prefill_sm90_variant(uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin,
-	struct paged_variant *ret);
+	struct attention_variant *ret);
 
 /* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
 void paged_plan_launch(struct stream *stream, const struct plan_args *args);
-void paged_decode_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_decode_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args);
-void paged_prefill_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_prefill_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args);
-void paged_prefill_sm90_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_prefill_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args, const struct paged_tensor_map *map);
 /* Any head_dim to PAGED_ANY_HEAD_DIM, any page size, any alignment; slow; needs no plan. */
 #define PAGED_ANY_HEAD_DIM 1024u

@@ -226,32 +226,22 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 
 /* ---- the launcher ---- */
 
-struct choice {
-	uint32_t head_dim;
-	paged_variant variant;
-};
-#define CHOICE(D, STAGES)                                                             \
-	{ D, { (const void *)decode_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,  \
-		     PAGED_M_BLOCK, WARPS * 32, PAGED_TILE } }
+#define CHOICE(D, STAGES)                                                                    \
+	{ D, 1024, { (const void *)decode_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes, \
+			   WARPS * 32, PAGED_M_BLOCK, PAGED_TILE, 0 } }
 
 bool paged_decode_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret)
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
-	static const choice choices[] = {
+	static const variant_choice choices[] = {
 		CHOICE(64, 6), CHOICE(64, 3), CHOICE(96, 4), CHOICE(96, 3), CHOICE(128, 3),
 		CHOICE(128, 2), CHOICE(256, 3),
 	};
 
-	for (const choice &c : choices) {
-		if (c.head_dim != head_dim || c.variant.shared_bytes + 1024 > shared_bytes_optin)
-			continue;
-		*ret = c.variant;
-		return true;
-	}
-	return false;
+	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
-void paged_decode_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_decode_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args)
 {
 	uint32_t group = args->a.n_heads / args->a.n_kv_heads;

@@ -323,32 +323,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- the launcher ---- */
 
-struct choice {
-	uint32_t head_dim;
-	paged_variant variant;
-};
 #define CHOICE(D, MT, KEYS)                                                                  \
-	{ D, { (const void *)prefill_kernel<D, MT, KEYS>, tiles<D, MT, KEYS>::bytes,         \
-		     tiles<D, MT, KEYS>::rows, THREADS, KEYS } }
+	{ D, 1024, { (const void *)prefill_kernel<D, MT, KEYS>, tiles<D, MT, KEYS>::bytes,   \
+			   THREADS, tiles<D, MT, KEYS>::rows, KEYS, 0 } }
 
 bool paged_prefill_variant(
-	uint32_t head_dim, uint32_t shared_bytes_optin, struct paged_variant *ret)
+	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
-	static const choice choices[] = {
+	static const variant_choice choices[] = {
 		CHOICE(64, 2, 64), CHOICE(96, 2, 64), CHOICE(96, 2, 32), CHOICE(128, 2, 32),
 		CHOICE(256, 1, 32), CHOICE(256, 1, 16),
 	};
 
-	for (const choice &c : choices) {
-		if (c.head_dim != head_dim || c.variant.shared_bytes + 1024 > shared_bytes_optin)
-			continue;
-		*ret = c.variant;
-		return true;
-	}
-	return false;
+	return variant_choose(choices, head_dim, 0, shared_bytes_optin, ret);
 }
 
-void paged_prefill_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_prefill_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args)
 {
 	uint32_t group = args->a.n_heads / args->a.n_kv_heads;

@@ -271,33 +271,22 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 
 /* ---- the launcher ---- */
 
-struct choice {
-	uint32_t head_dim;
-	paged_variant variant;
-};
 #define CHOICE(D, KEYS, WGS)                                                                 \
-	{ D, { (const void *)prefill_kernel<D, KEYS, WGS>, sizes<D, KEYS, WGS>::bytes,       \
-		     sizes<D, KEYS, WGS>::rows, (WGS + 1) * GROUP, KEYS } }
+	{ D, 1024, { (const void *)prefill_kernel<D, KEYS, WGS>, sizes<D, KEYS, WGS>::bytes, \
+			   (WGS + 1) * GROUP, sizes<D, KEYS, WGS>::rows, KEYS, 0 } }
 
 bool paged_prefill_sm90_variant(
-	uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin, struct paged_variant *ret)
+	uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin, struct attention_variant *ret)
 {
-	static const choice choices[] = {
+	static const variant_choice choices[] = {
 		CHOICE(64, 128, 2), CHOICE(64, 128, 3), CHOICE(96, 128, 2), CHOICE(128, 128, 2),
 		CHOICE(256, 64, 2),
 	};
 
-	for (const choice &c : choices) {
-		if (c.head_dim != head_dim || c.variant.rows < rows ||
-			c.variant.shared_bytes + 1024 > shared_bytes_optin)
-			continue;
-		*ret = c.variant;
-		return true;
-	}
-	return false;
+	return variant_choose(choices, head_dim, rows, shared_bytes_optin, ret);
 }
 
-void paged_prefill_sm90_launch(struct stream *stream, const struct paged_variant *variant,
+void paged_prefill_sm90_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args, const struct paged_tensor_map *map)
 {
 	uint64_t group = args->a.n_heads / args->a.n_kv_heads;

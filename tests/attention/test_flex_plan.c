@@ -10,7 +10,7 @@
 struct plan_memory {
 	struct world *w;
 	const struct flex_kernels *kernels;
-	struct gqa_model model;
+	struct attention_manager *manager; /* what the state knows of the model */
 	struct flex_state *state;
 	struct flex_inputs in;
 	size_t n_blocks, n_counts, n_indices; /* canaries counted in */
@@ -32,10 +32,10 @@ static void *part_new(struct plan_memory *m, size_t bytes, void *ret_host)
 static void plan_init(struct plan_memory *m, struct world *w)
 {
 	*m = (struct plan_memory){ .w = w, .kernels = flex_kernels_of(w), .in = flex_inputs_in(w) };
-	assert_int_equal(gqa_model_init(&m->model, &w->config, &w->at_device), 0);
+	assert_int_equal(attention_manager_new(sizeof(*m->manager), w->device, &w->config,
+				 &w->at_device, &m->manager), 0);
 	if (m->kernels->state_new)
-		assert_int_equal(m->kernels->state_new(
-			w->device, &m->model, &m->in, 1, &m->state), 0);
+		assert_int_equal(m->kernels->state_new(m->manager, &m->in, &m->state), 0);
 	m->n_blocks = m->n_counts = m->in.max_blocks + 1;
 	m->n_indices = (size_t)m->in.max_blocks * (m->in.max_keys + 1) + 1;
 	m->device_blocks = part_new(m, m->n_blocks * sizeof(*m->blocks), &m->blocks);
@@ -49,7 +49,7 @@ static void plan_deinit(struct plan_memory *m)
 
 	if (m->kernels->state_free)
 		m->kernels->state_free(m->state);
-	gqa_model_deinit(&m->model);
+	attention_manager_free(m->manager);
 	ops->mem_free(m->w->device, m->device_indices);
 	ops->mem_free(m->w->device, m->device_counts);
 	ops->mem_free(m->w->device, m->device_blocks);
