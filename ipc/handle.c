@@ -7,9 +7,9 @@
 /* The drawing in handle.h. */
 struct wire {
 	uint32_t kind, zero;
-	uint8_t uuid[HANDLE_UUID_BYTES];
-	uint64_t size, offset;
-	uint8_t opaque[HANDLE_OPAQUE_BYTES];
+	uint8_t uuid[16];
+	uint64_t bytes, offset;
+	uint8_t opaque[64];
 };
 _Static_assert(sizeof(struct wire) == HANDLE_WIRE_BYTES, "no padding");
 _Static_assert(offsetof(struct wire, opaque) == 40, "as drawn");
@@ -22,18 +22,18 @@ static bool is_zero(const uint8_t *bytes, size_t n)
 	return true;
 }
 
-enum handle_refusal handle_check(const struct handle *handle)
+enum handle_refusal handle_check(const struct mimeo_handle *handle)
 {
 	bool no_uuid = is_zero(handle->uuid, sizeof(handle->uuid));
 	bool no_opaque = is_zero(handle->opaque, sizeof(handle->opaque));
 	uint64_t end;
 
-	if (handle->kind < HANDLE_MEMFD || handle->kind > HANDLE_CUDA_IPC)
+	if (handle->kind < MIMEO_HANDLE_MEMFD || handle->kind > MIMEO_HANDLE_CUDA_IPC)
 		return HANDLE_KIND;
-	if (handle->size == 0 || __builtin_add_overflow(handle->offset, handle->size, &end) ||
+	if (handle->bytes == 0 || __builtin_add_overflow(handle->offset, handle->bytes, &end) ||
 		end > INT64_MAX)
 		return HANDLE_SIZE;
-	if (no_uuid != (handle->kind == HANDLE_MEMFD))
+	if (no_uuid != (handle->kind == MIMEO_HANDLE_MEMFD))
 		return HANDLE_UUID;
 	if (no_opaque != handle_has_fd(handle))
 		return HANDLE_OPAQUE;
@@ -61,16 +61,16 @@ const char *handle_refusal_text(enum handle_refusal refusal)
 	return "?";
 }
 
-bool handle_has_fd(const struct handle *handle)
+bool handle_has_fd(const struct mimeo_handle *handle)
 {
-	return handle->kind == HANDLE_MEMFD || handle->kind == HANDLE_VMM_FD;
+	return handle->kind == MIMEO_HANDLE_MEMFD || handle->kind == MIMEO_HANDLE_VMM_FD;
 }
 
-void handle_encode(const struct handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES])
+void handle_encode(const struct mimeo_handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES])
 {
 	struct wire wire = {
 		.kind = htole32(handle->kind),
-		.size = htole64(handle->size),
+		.bytes = htole64(handle->bytes),
 		.offset = htole64(handle->offset),
 	};
 
@@ -79,7 +79,7 @@ void handle_encode(const struct handle *handle, uint8_t ret[static HANDLE_WIRE_B
 	memcpy(ret, &wire, sizeof(wire));
 }
 
-enum handle_refusal handle_decode(const void *data, size_t size, struct handle *ret)
+enum handle_refusal handle_decode(const void *data, size_t size, struct mimeo_handle *ret)
 {
 	struct wire wire;
 
@@ -89,9 +89,11 @@ enum handle_refusal handle_decode(const void *data, size_t size, struct handle *
 	if (wire.zero != 0)
 		return HANDLE_PADDING;
 
-	struct handle handle = {
+	struct mimeo_handle handle = {
+		.size = sizeof(handle),
 		.kind = le32toh(wire.kind),
-		.size = le64toh(wire.size),
+		.fd = -1,
+		.bytes = le64toh(wire.bytes),
 		.offset = le64toh(wire.offset),
 	};
 	memcpy(handle.uuid, wire.uuid, sizeof(wire.uuid));

@@ -4,8 +4,9 @@
 #include <errno.h>
 #include <float.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/msg_table.h"
-#include "ipc/status.h"
 
 const char *msg_field_name(unsigned field)
 {
@@ -121,15 +122,15 @@ const char *msg_field_name(unsigned field)
 const char *msg_mask_name(unsigned kind)
 {
 	switch (kind) {
-	case MSG_MASK_DEFAULT_KIND:
+	case MIMEO_MASK_DEFAULT:
 		return "default";
-	case MSG_MASK_WINDOW_KIND:
+	case MIMEO_MASK_WINDOW:
 		return "window";
-	case MSG_MASK_PREFIX_KIND:
+	case MIMEO_MASK_PREFIX:
 		return "prefix";
-	case MSG_MASK_DOCUMENTS_KIND:
+	case MIMEO_MASK_DOCUMENTS:
 		return "documents";
-	case MSG_MASK_TREE_KIND:
+	case MIMEO_MASK_TREE:
 		return "tree";
 	}
 	return "?";
@@ -153,13 +154,13 @@ static const struct msg_entry generate_entries[] = {
 	U32(MSG_MAX_TOKENS, struct msg_generate, max_tokens, 1),
 	MSG_SAMPLING_ENTRIES(offsetof(struct msg_generate, sampling)),
 	{.field = MSG_STOP, .kind = MSG_KIND_IDS, .offset = offsetof(struct msg_generate, stop),
-		.n_offset = offsetof(struct msg_generate, n_stop), .capacity = MSG_STOP_MAX},
+		.n_offset = offsetof(struct msg_generate, n_stop), .capacity = MIMEO_STOP_MAX},
 	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_generate, flags),
-		.max = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS |
-			MSG_GENERATE_FENCE},
+		.max = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS |
+			MIMEO_GENERATE_FENCE},
 	U32(MSG_DEADLINE_MS, struct msg_generate, deadline_ms, 0),
 	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_generate, logits),
-	MSG_MASK_ENTRIES(offsetof(struct msg_generate, mask), MSG_MASK_DOCUMENTS_KIND),
+	MSG_MASK_ENTRIES(offsetof(struct msg_generate, mask), MIMEO_MASK_DOCUMENTS),
 	U32(MSG_DRAFT_TOKENS, struct msg_generate, draft_tokens, 0),
 };
 static const struct msg_table generate_table = MSG_TABLE(struct msg_generate, generate_entries);
@@ -168,25 +169,25 @@ static const struct msg_entry step_entries[] = {
 	U32(MSG_MODEL, struct msg_step, model, 0),
 	U32(MSG_N_ROWS, struct msg_step, n_rows, 0),
 	{.field = MSG_OUTPUTS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, outputs),
-		.max = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN},
+		.max = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN},
 	U32(MSG_DEADLINE_MS, struct msg_step, deadline_ms, 0),
 	MSG_SAMPLING_ENTRIES(offsetof(struct msg_step, sampling)),
 	PLACE(MSG_LOGITS_BUFFER, MSG_LOGITS_OFFSET, struct msg_step, logits),
 	PLACE(MSG_HIDDEN_BUFFER, MSG_HIDDEN_OFFSET, struct msg_step, hidden),
 	PLACE(MSG_EMBEDDINGS_BUFFER, MSG_EMBEDDINGS_OFFSET, struct msg_step, embeddings),
 	{.field = MSG_FLAGS, .kind = MSG_KIND_FLAGS, .offset = offsetof(struct msg_step, flags),
-		.max = MSG_STEP_FENCE},
-	MSG_MASK_ENTRIES(offsetof(struct msg_step, mask), MSG_MASK_TREE_KIND),
+		.max = MIMEO_STEP_FENCE},
+	MSG_MASK_ENTRIES(offsetof(struct msg_step, mask), MIMEO_MASK_TREE),
 };
 static const struct msg_table step_table = MSG_TABLE(struct msg_step, step_entries);
 /* clang-format on */
 
 /* With the model's own sampling the rest but the seed is ignored: it need not even be valid. */
-static struct msg_sampling meaningful(const struct msg_sampling *sampling)
+static struct mimeo_sampling meaningful(const struct mimeo_sampling *sampling)
 {
-	if (!(sampling->flags & MSG_SAMPLING_MODEL))
+	if (!(sampling->flags & MIMEO_SAMPLING_MODEL))
 		return *sampling;
-	return (struct msg_sampling){.seed = sampling->seed, .flags = sampling->flags};
+	return (struct mimeo_sampling){.seed = sampling->seed, .flags = sampling->flags};
 }
 
 int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t size)
@@ -221,20 +222,20 @@ static int decode(struct msg_codec *codec, const struct msg_table *table, const 
 static int refuse_empty(struct msg_detail *ret_detail)
 {
 	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_EMPTY};
-	return STATUS_E_INVALID;
+	return MIMEO_E_INVALID;
 }
 
 static int refuse_mask(struct msg_detail *ret_detail, unsigned field, uint32_t value, uint32_t kind)
 {
 	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE,
 		.values = {(int32_t)field, (int32_t)value, (int32_t)kind}};
-	return STATUS_E_INVALID;
+	return MIMEO_E_INVALID;
 }
 
-int msg_mask_check(const struct msg_mask *mask, struct msg_detail *ret_detail)
+int msg_mask_check(const struct mimeo_mask *mask, struct msg_detail *ret_detail)
 {
-	bool window = mask->kind == MSG_MASK_WINDOW_KIND;
-	bool prefix = mask->kind == MSG_MASK_PREFIX_KIND;
+	bool window = mask->kind == MIMEO_MASK_WINDOW;
+	bool prefix = mask->kind == MIMEO_MASK_PREFIX;
 
 	if (window != (mask->window != 0))
 		return refuse_mask(ret_detail, MSG_MASK_WINDOW, mask->window, mask->kind);
@@ -257,9 +258,9 @@ int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 		return refuse_empty(ret_detail);
 	if (msg.max_tokens == 0)
 		return msg_refuse_field(ret_detail, MSG_MAX_TOKENS);
-	if (msg.logits.buffer != 0 && !(msg.flags & MSG_GENERATE_PROMPT_LOGITS))
+	if (msg.logits.buffer != 0 && !(msg.flags & MIMEO_GENERATE_PROMPT_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
-	if (msg.draft_tokens > MSG_DRAFT_MAX && msg.draft_tokens != MSG_DRAFT_NONE)
+	if (msg.draft_tokens > MIMEO_DRAFT_MAX && msg.draft_tokens != MIMEO_DRAFT_NONE)
 		return msg_refuse_field(ret_detail, MSG_DRAFT_TOKENS);
 	r = msg_mask_check(&msg.mask, ret_detail);
 	if (r < 0)
@@ -280,9 +281,9 @@ int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, stru
 		return refuse_empty(ret_detail);
 	if (msg.outputs == 0)
 		return msg_refuse_field(ret_detail, MSG_OUTPUTS);
-	if (msg.logits.buffer != 0 && !(msg.outputs & MSG_STEP_LOGITS))
+	if (msg.logits.buffer != 0 && !(msg.outputs & MIMEO_STEP_LOGITS))
 		return msg_refuse_field(ret_detail, MSG_LOGITS_BUFFER);
-	if (msg.hidden.buffer != 0 && !(msg.outputs & MSG_STEP_HIDDEN))
+	if (msg.hidden.buffer != 0 && !(msg.outputs & MIMEO_STEP_HIDDEN))
 		return msg_refuse_field(ret_detail, MSG_HIDDEN_BUFFER);
 	r = msg_mask_check(&msg.mask, ret_detail);
 	if (r < 0)

@@ -25,8 +25,11 @@
  * E_PROTOCOL; a HELLO whose field is refused with E_INVALID, such a WELCOME with E_PROTOCOL.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <mimeo/types.h>
 
 #include "ipc/handle.h"
 #include "ipc/ring.h"
@@ -34,8 +37,6 @@
 #define MSG_HEADER_MAX 1024u       /* a request's header */
 #define MSG_SOCKET_MAX (64u << 10) /* a message on a socket, behind its 4-byte length */
 #define MSG_DEPTH_MAX 8
-#define MSG_NAME_MAX 64 /* with terminator */
-#define MSG_STOP_MAX 8
 #define MSG_TEXT_MAX 256
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
 #define MSG_PROTOCOL_VERSION 3u
@@ -106,80 +107,42 @@ struct msg_detail {
 	int32_t values[4];
 };
 
-/* As struct mimeo_sampling says. */
-struct msg_sampling {
-	float temperature, top_p, min_p;
-	uint32_t top_k;
-	uint64_t seed;
-	uint32_t flags; /* 1: seeded, 2: the model's own */
-};
-#define MSG_SAMPLING_SEEDED 1u
-#define MSG_SAMPLING_MODEL 2u
-
-/* A place in a device buffer; buffer 0: none. */
-struct msg_place {
-	uint32_t buffer;
-	uint64_t offset; /* bytes, a multiple of MSG_PLACE_ALIGN */
-};
-#define MSG_PLACE_ALIGN 64u
-
-/* As struct mimeo_mask says. With DOCUMENTS or TREE the payload goes on with a uint64 for each token of
- * the request, at any multiple of 4 bytes. */
-struct msg_mask {
-	uint32_t kind; /* MSG_MASK_..._KIND */
-	uint32_t window, sinks, prefix;
-};
-#define MSG_MASK_DEFAULT_KIND 0u /* the model's: causal, unless its operator said otherwise */
-#define MSG_MASK_WINDOW_KIND 1u
-#define MSG_MASK_PREFIX_KIND 2u
-#define MSG_MASK_DOCUMENTS_KIND 3u /* the last one of a generate request */
-#define MSG_MASK_TREE_KIND 4u
-#define MSG_TREE_MAX 64u /* tokens of a row under TREE */
-
 /* "default", "window", "prefix", "documents", "tree"; "?" if unknown. */
 const char *msg_mask_name(unsigned kind);
 
-/* Does the payload have words? */
-static inline int msg_mask_has_words(const struct msg_mask *mask)
+/* With DOCUMENTS or TREE the payload goes on with a uint64 for each token of the request, at any
+ * multiple of 4 bytes; the mask's `words` is not of the message. */
+static inline bool msg_mask_has_words(const struct mimeo_mask *mask)
 {
-	return mask->kind == MSG_MASK_DOCUMENTS_KIND || mask->kind == MSG_MASK_TREE_KIND;
+	return mask->kind == MIMEO_MASK_DOCUMENTS || mask->kind == MIMEO_MASK_TREE;
 }
 
 /* RING_OP_GENERATE. Payload: int32 tokens[n_tokens]. */
 struct msg_generate {
 	uint32_t model, sequence, n_tokens, max_tokens;
-	struct msg_sampling sampling;
+	struct mimeo_sampling sampling;
 	uint32_t n_stop;
-	int32_t stop[MSG_STOP_MAX];
-	uint32_t flags; /* MSG_GENERATE_... */
+	int32_t stop[MIMEO_STOP_MAX];
+	uint32_t flags; /* MIMEO_GENERATE_... */
 	uint32_t deadline_ms;
-	struct msg_place logits; /* for the prompt's logits, in place of the output area */
-	struct msg_mask mask;
-	uint32_t draft_tokens; /* 0: the model's; 1 ... MSG_DRAFT_MAX: at most so many; MSG_DRAFT_NONE */
+	struct mimeo_place logits; /* for the prompt's logits, in place of the output area */
+	struct mimeo_mask mask;
+	uint32_t draft_tokens;
 };
-#define MSG_DRAFT_MAX 8u
-#define MSG_DRAFT_NONE UINT32_MAX
-#define MSG_GENERATE_IGNORE_EOS 1u
-#define MSG_GENERATE_PROMPT_LOGITS 2u
-#define MSG_GENERATE_FENCE 4u /* record the request's fence when the prompt is computed */
 
 /* RING_OP_STEP. Payload: struct msg_row rows[n_rows], then int32 tokens of row 0, of row 1, ... */
 struct msg_step {
 	uint32_t model, n_rows, outputs, deadline_ms;
-	struct msg_sampling sampling;
+	struct mimeo_sampling sampling;
 	/* Results [n_rows, vocab or hidden] float32, in place of the output area; and the embeddings
 	 * [tokens of all rows, hidden] of the model's activation type, in place of the ids'. */
-	struct msg_place logits, hidden, embeddings;
-	uint32_t flags; /* MSG_STEP_FENCE */
-	struct msg_mask mask; /* of each row */
+	struct mimeo_place logits, hidden, embeddings;
+	uint32_t flags; /* MIMEO_STEP_FENCE */
+	struct mimeo_mask mask; /* of each row */
 };
 struct msg_row {
 	uint32_t sequence, n_tokens;
 };
-#define MSG_STEP_TOKENS 1u
-#define MSG_STEP_LOGITS 2u
-#define MSG_STEP_HIDDEN 4u
-#define MSG_STEP_FENCE 1u /* flag: record the request's fence behind the last row's work */
 
 /* Where results lie in a request's output area; each part starts on a multiple of 64 bytes. */
 struct msg_output {
@@ -198,25 +161,6 @@ struct msg_hello {
 	char name[32];
 };
 
-struct msg_model {
-	char name[MSG_NAME_MAX];
-	uint32_t vocab_size, hidden_size, max_seq_len, page_tokens;
-	uint32_t n_eos;
-	int32_t eos[MSG_STOP_MAX];
-	int32_t bos;
-	struct msg_sampling sampling;
-	uint32_t activation; /* MSG_ACTIVATION_... */
-	uint32_t masks;      /* 1: requests may bring some; else 0 */
-	/* Of requests that bring none: DEFAULT (causal), WINDOW or PREFIX, which is UINT32_MAX: all of
-	 * a row's tokens. */
-	struct msg_mask mask;
-	uint32_t max_batch_tokens; /* of a step: what a prefix has to fit */
-	uint32_t draft_tokens; /* that its draft guesses a step, 1 ... MSG_DRAFT_MAX; 0: it has none */
-};
-#define MSG_ACTIVATION_F32 0u
-#define MSG_ACTIVATION_BF16 1u
-#define MSG_ACTIVATION_F16 2u
-
 #define MSG_MODELS_MAX 32
 
 /* Answer to HELLO. Status 0 comes with MSG_WELCOME_FDS fds in SCM_RIGHTS: region, submission doorbell
@@ -232,7 +176,7 @@ struct msg_welcome {
 	uint32_t session, max_sequences, entries;
 	uint64_t arena_bytes;
 	uint32_t n_models;
-	struct msg_model models[MSG_MODELS_MAX];
+	struct mimeo_model_info models[MSG_MODELS_MAX];
 };
 
 /*
@@ -254,7 +198,7 @@ enum msg_call_kind {
 };
 struct msg_call {
 	uint32_t call; /* enum msg_call_kind */
-	uint32_t buffer, kind /* enum handle_kind */, request;
+	uint32_t buffer, kind /* enum mimeo_handle_kind */, request;
 	uint64_t bytes;
 	uint8_t handle[HANDLE_WIRE_BYTES]; /* not checked by msg_call_decode: handle_decode does */
 };
@@ -271,7 +215,7 @@ int msg_codec_new(struct msg_codec **ret);
 void msg_codec_free(struct msg_codec *codec);
 
 /* Encoders: bytes written to buffer[size]; -ENOSPC; -EINVAL if n_stop, n_eos or n_models exceeds
- * its array. No allocation. With MSG_SAMPLING_MODEL only seed and flags are written. Bytes of a
+ * its array. No allocation. With MIMEO_SAMPLING_MODEL only seed and flags are written. Bytes of a
  * name or text that a decoder would refuse (control characters, broken UTF-8) become '?'. */
 int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t size);
 int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size);

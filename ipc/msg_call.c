@@ -2,8 +2,9 @@
 /* Calls on a session's socket, and their replies. */
 #include "ipc/msg.h"
 
+#include <mimeo/types.h>
+
 #include "ipc/msg_table.h"
-#include "ipc/status.h"
 
 /* clang-format off */
 #define U32(name, member, least, most)                                                             \
@@ -13,7 +14,7 @@
 static const struct msg_entry call_entries[] = {
 	U32(MSG_CALL, call, MSG_CALL_BUFFER_ALLOC, MSG_CALL_FENCE),
 	U32(MSG_BUFFER, buffer, 1, UINT32_MAX),
-	U32(MSG_KIND, kind, HANDLE_MEMFD, HANDLE_CUDA_IPC),
+	U32(MSG_KIND, kind, MIMEO_HANDLE_MEMFD, MIMEO_HANDLE_CUDA_IPC),
 	U32(MSG_REQUEST, request, 0, RING_ENTRIES_MAX - 1),
 	{.field = MSG_BYTES, .kind = MSG_KIND_U64, .offset = offsetof(struct msg_call, bytes)},
 	{.field = MSG_HANDLE, .kind = MSG_KIND_BYTES, .offset = offsetof(struct msg_call, handle),
@@ -66,7 +67,7 @@ int msg_call_decode(struct msg_codec *codec, const void *data, size_t size, stru
 	struct msg_call msg;
 
 	if (msg_codec_parse(codec, data, size, MSG_CALL_MAX, &object, ret_detail) < 0)
-		return STATUS_E_PROTOCOL;
+		return MIMEO_E_PROTOCOL;
 	int r = msg_table_decode(&call_table, &object, &msg, ret_detail);
 	msg_codec_reset(codec);
 	if (r == 0)
@@ -83,11 +84,11 @@ int msg_reply_decode(struct msg_codec *codec, const void *data, size_t size, str
 	struct msg_reply msg;
 
 	if (msg_codec_parse(codec, data, size, MSG_SOCKET_MAX, &object, ret_detail) < 0)
-		return STATUS_E_PROTOCOL;
+		return MIMEO_E_PROTOCOL;
 	int r = msg_table_decode(&reply_table, &object, &msg, ret_detail);
 	msg_codec_reset(codec);
 	if (r < 0)
-		return STATUS_E_PROTOCOL;
+		return MIMEO_E_PROTOCOL;
 	*ret = msg;
 	return 0;
 }

@@ -3,9 +3,10 @@
 
 #include <float.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/msg_table.h"
 #include "ipc/region.h"
-#include "ipc/status.h"
 
 /* clang-format off */
 #define U32(name, type, member, least, most)                                                       \
@@ -28,23 +29,23 @@ static const struct msg_entry hello_entries[] = {
 static const struct msg_table hello_table = MSG_TABLE(struct msg_hello, hello_entries);
 
 static const struct msg_entry model_entries[] = {
-	TEXT(MSG_NAME, struct msg_model, name),
-	U32(MSG_VOCAB_SIZE, struct msg_model, vocab_size, 1, INT32_MAX),
-	U32(MSG_HIDDEN_SIZE, struct msg_model, hidden_size, 1, INT32_MAX),
-	U32(MSG_MAX_SEQ_LEN, struct msg_model, max_seq_len, 1, INT32_MAX),
-	U32(MSG_PAGE_TOKENS, struct msg_model, page_tokens, 1, INT32_MAX),
-	{.field = MSG_EOS, .kind = MSG_KIND_IDS, .offset = offsetof(struct msg_model, eos),
-		.n_offset = offsetof(struct msg_model, n_eos), .capacity = MSG_STOP_MAX},
-	{.field = MSG_BOS, .kind = MSG_KIND_I32, .offset = offsetof(struct msg_model, bos),
+	TEXT(MSG_NAME, struct mimeo_model_info, name),
+	U32(MSG_VOCAB_SIZE, struct mimeo_model_info, vocab_size, 1, INT32_MAX),
+	U32(MSG_HIDDEN_SIZE, struct mimeo_model_info, hidden_size, 1, INT32_MAX),
+	U32(MSG_MAX_SEQ_LEN, struct mimeo_model_info, max_seq_len, 1, INT32_MAX),
+	U32(MSG_PAGE_TOKENS, struct mimeo_model_info, page_tokens, 1, INT32_MAX),
+	{.field = MSG_EOS, .kind = MSG_KIND_IDS, .offset = offsetof(struct mimeo_model_info, eos),
+		.n_offset = offsetof(struct mimeo_model_info, n_eos), .capacity = MIMEO_STOP_MAX},
+	{.field = MSG_BOS, .kind = MSG_KIND_I32, .offset = offsetof(struct mimeo_model_info, bos),
 		.min = -1, .max = INT32_MAX},
-	MSG_SAMPLING_ENTRIES(offsetof(struct msg_model, sampling)),
-	U32(MSG_ACTIVATION, struct msg_model, activation, 0, MSG_ACTIVATION_F16),
-	U32(MSG_MASKS, struct msg_model, masks, 0, 1),
-	MSG_MASK_ENTRIES(offsetof(struct msg_model, mask), MSG_MASK_PREFIX_KIND),
-	U32(MSG_MAX_BATCH_TOKENS, struct msg_model, max_batch_tokens, 1, INT32_MAX),
-	U32(MSG_DRAFT_TOKENS, struct msg_model, draft_tokens, 0, MSG_DRAFT_MAX),
+	MSG_SAMPLING_ENTRIES(offsetof(struct mimeo_model_info, sampling)),
+	U32(MSG_ACTIVATION, struct mimeo_model_info, activation, 0, MIMEO_ACTIVATION_F16),
+	U32(MSG_MASKS, struct mimeo_model_info, masks, 0, 1),
+	MSG_MASK_ENTRIES(offsetof(struct mimeo_model_info, mask), MIMEO_MASK_PREFIX),
+	U32(MSG_MAX_BATCH_TOKENS, struct mimeo_model_info, max_batch_tokens, 1, INT32_MAX),
+	U32(MSG_DRAFT_TOKENS, struct mimeo_model_info, draft_tokens, 0, MIMEO_DRAFT_MAX),
 };
-static const struct msg_table model_table = MSG_TABLE(struct msg_model, model_entries);
+static const struct msg_table model_table = MSG_TABLE(struct mimeo_model_info, model_entries);
 
 static const struct msg_entry welcome_entries[] = {
 	{.field = MSG_STATUS, .kind = MSG_KIND_I32, .offset = offsetof(struct msg_welcome, status),
@@ -94,7 +95,7 @@ static int version_check(const msgpack_object *object, struct msg_detail *ret_de
 		.detail = RING_DETAIL_RANGE,
 		.values = {MSG_VERSION, version > INT32_MAX ? INT32_MAX : (int32_t)version},
 	};
-	return STATUS_E_VERSION;
+	return MIMEO_E_VERSION;
 }
 
 static int decode(struct msg_codec *codec, const struct msg_table *table, const void *data,
@@ -103,7 +104,7 @@ static int decode(struct msg_codec *codec, const struct msg_table *table, const 
 	msgpack_object object;
 
 	if (msg_codec_parse(codec, data, size, MSG_SOCKET_MAX, &object, ret_detail) < 0)
-		return STATUS_E_PROTOCOL;
+		return MIMEO_E_PROTOCOL;
 	int r = version_check(&object, ret_detail);
 	if (r == 0)
 		r = msg_table_decode(table, &object, ret, ret_detail);
@@ -137,7 +138,7 @@ int msg_hello_decode(struct msg_codec *codec, const void *data, size_t size, str
 	return 0;
 }
 
-static int model_check(const struct msg_model *model, struct msg_detail *ret_detail)
+static int model_check(const struct mimeo_model_info *model, struct msg_detail *ret_detail)
 {
 	if (model->name[0] == '\0')
 		return msg_refuse_field(ret_detail, MSG_NAME);
@@ -173,7 +174,7 @@ int msg_welcome_decode(struct msg_codec *codec, const void *data, size_t size,
 	if (r == 0 && msg.status == 0)
 		r = welcome_check(&msg, ret_detail);
 	if (r < 0)
-		return r == STATUS_E_VERSION ? r : STATUS_E_PROTOCOL;
+		return r == MIMEO_E_VERSION ? r : MIMEO_E_PROTOCOL;
 	*ret = msg;
 	return 0;
 }

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/status.h"
+#include <mimeo/types.h>
+
 #include "ipc/text.h"
 #include "ipc/wire_check.h"
 
@@ -56,13 +57,13 @@ static int refuse_header(struct msg_detail *ret_detail, size_t offset)
 {
 	*ret_detail =
 		(struct msg_detail){.detail = RING_DETAIL_HEADER, .values = {(int32_t)offset}};
-	return STATUS_E_INVALID;
+	return MIMEO_E_INVALID;
 }
 
 int msg_refuse_field(struct msg_detail *ret_detail, unsigned field)
 {
 	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE, .values = {(int32_t)field}};
-	return STATUS_E_INVALID;
+	return MIMEO_E_INVALID;
 }
 
 int msg_codec_parse(struct msg_codec *codec, const void *data, size_t size, size_t limit,

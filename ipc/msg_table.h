@@ -48,33 +48,33 @@ struct msg_table {
 		.entries = (list)                                                                  \
 	}
 
-/* The sampling fields of a message that has a struct msg_sampling at `base`. */
+/* The sampling fields of a message that has a struct mimeo_sampling at `base`. */
 /* clang-format off */
 #define MSG_SAMPLING_ENTRIES(base)                                                                 \
 	{.field = MSG_TEMPERATURE, .kind = MSG_KIND_F32, .max = FLT_MAX,                           \
-		.offset = (base) + offsetof(struct msg_sampling, temperature)},                    \
+		.offset = (base) + offsetof(struct mimeo_sampling, temperature)},                    \
 	{.field = MSG_TOP_K, .kind = MSG_KIND_U32, .max = UINT32_MAX,                              \
-		.offset = (base) + offsetof(struct msg_sampling, top_k)},                          \
+		.offset = (base) + offsetof(struct mimeo_sampling, top_k)},                          \
 	{.field = MSG_TOP_P, .kind = MSG_KIND_F32, .max = 1,                                       \
-		.offset = (base) + offsetof(struct msg_sampling, top_p)},                          \
+		.offset = (base) + offsetof(struct mimeo_sampling, top_p)},                          \
 	{.field = MSG_MIN_P, .kind = MSG_KIND_F32, .max = 1,                                       \
-		.offset = (base) + offsetof(struct msg_sampling, min_p)},                          \
+		.offset = (base) + offsetof(struct mimeo_sampling, min_p)},                          \
 	{.field = MSG_SEED, .kind = MSG_KIND_U64,                                                  \
-		.offset = (base) + offsetof(struct msg_sampling, seed)},                           \
+		.offset = (base) + offsetof(struct mimeo_sampling, seed)},                           \
 	{.field = MSG_SAMPLING_FLAGS, .kind = MSG_KIND_FLAGS,                                      \
-		.max = MSG_SAMPLING_SEEDED | MSG_SAMPLING_MODEL,                                   \
-		.offset = (base) + offsetof(struct msg_sampling, flags)}
+		.max = MIMEO_SAMPLING_SEEDED | MIMEO_SAMPLING_MODEL,                                   \
+		.offset = (base) + offsetof(struct mimeo_sampling, flags)}
 
-/* The mask's fields of a message that has a struct msg_mask at `base`, of kinds up to `last`. */
+/* The mask's fields of a message that has a struct mimeo_mask at `base`, of kinds up to `last`. */
 #define MSG_MASK_ENTRIES(base, last)                                                               \
 	{.field = MSG_MASK, .kind = MSG_KIND_U32, .max = (last),                                   \
-		.offset = (base) + offsetof(struct msg_mask, kind)},                               \
+		.offset = (base) + offsetof(struct mimeo_mask, kind)},                               \
 	{.field = MSG_MASK_WINDOW, .kind = MSG_KIND_U32, .max = UINT32_MAX,                        \
-		.offset = (base) + offsetof(struct msg_mask, window)},                             \
+		.offset = (base) + offsetof(struct mimeo_mask, window)},                             \
 	{.field = MSG_MASK_SINKS, .kind = MSG_KIND_U32, .max = UINT32_MAX,                         \
-		.offset = (base) + offsetof(struct msg_mask, sinks)},                              \
+		.offset = (base) + offsetof(struct mimeo_mask, sinks)},                              \
 	{.field = MSG_MASK_PREFIX, .kind = MSG_KIND_U32, .max = UINT32_MAX,                        \
-		.offset = (base) + offsetof(struct msg_mask, prefix)}
+		.offset = (base) + offsetof(struct mimeo_mask, prefix)}
 /* clang-format on */
 
 /* Bytes written, -ENOSPC, or -EINVAL if a count exceeds its capacity. */
@@ -95,6 +95,6 @@ int msg_table_decode(const struct msg_table *table, const msgpack_object *object
 int msg_refuse_field(struct msg_detail *ret_detail, unsigned field);
 
 /* A number that the kind lacks, or one that it has no use for: 0, or E_INVALID. */
-int msg_mask_check(const struct msg_mask *mask, struct msg_detail *ret_detail);
+int msg_mask_check(const struct mimeo_mask *mask, struct msg_detail *ret_detail);
 
 #endif

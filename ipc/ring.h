@@ -49,6 +49,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mimeo/types.h>
+
 #define RING_MAGIC 0x6f656d696dULL /* "mimeo" */
 #define RING_VERSION 2u
 #define RING_ENTRIES_MIN 2u
@@ -93,15 +95,6 @@ enum ring_cqe_kind {
 	RING_CQE_RECORDED = 3,
 };
 
-/* Why a generate request ended; values of enum mimeo_finish. */
-enum ring_finish {
-	RING_FINISH_NONE = 0,
-	RING_FINISH_STOP = 1,
-	RING_FINISH_LENGTH = 2,
-	RING_FINISH_CANCELLED = 3,
-	RING_FINISH_ERROR = 4,
-};
-
 /* What an error is about; values[] as said. */
 enum ring_detail {
 	RING_DETAIL_NONE = 0,
@@ -136,9 +129,9 @@ struct ring_cqe {
 	uint64_t user_data;
 	uint32_t request;
 	uint32_t generation;
-	int32_t status; /* 0 or a status of ipc/status.h */
+	int32_t status; /* 0, or a negative enum mimeo_status */
 	uint8_t kind;   /* enum ring_cqe_kind */
-	uint8_t finish; /* enum ring_finish */
+	uint8_t finish; /* enum mimeo_finish */
 	uint16_t detail; /* enum ring_detail */
 	uint32_t n_prompt;
 	uint32_t n_generated;

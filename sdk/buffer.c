@@ -42,39 +42,16 @@ static int refuse(struct mimeo *m, int status, const char *text)
 	return status;
 }
 
-/* ---- handles ---- */
-
-static struct handle handle_to_wire(const struct mimeo_handle *from)
-{
-	struct handle to = {.kind = from->kind, .size = from->bytes, .offset = from->offset};
-
-	memcpy(to.uuid, from->uuid, sizeof(to.uuid));
-	memcpy(to.opaque, from->opaque, sizeof(to.opaque));
-	return to;
-}
-
 /* The handle in a reply, with the fd that came; false if they do not go together. */
 static bool handle_from_reply(const struct msg_reply *reply, int fd, struct mimeo_handle *ret)
 {
-	struct handle from;
+	struct mimeo_handle handle;
 
-	_Static_assert((int)MIMEO_HANDLE_MEMFD == HANDLE_MEMFD &&
-			       (int)MIMEO_HANDLE_VMM_FD == HANDLE_VMM_FD &&
-			       (int)MIMEO_HANDLE_CUDA_IPC == HANDLE_CUDA_IPC, "kinds");
-	_Static_assert(sizeof(ret->uuid) == HANDLE_UUID_BYTES &&
-			       sizeof(ret->opaque) == HANDLE_OPAQUE_BYTES, "sizes");
-	if (handle_decode(reply->handle, sizeof(reply->handle), &from) != HANDLE_OK ||
-		handle_has_fd(&from) != (fd >= 0))
+	if (handle_decode(reply->handle, sizeof(reply->handle), &handle) != HANDLE_OK ||
+		handle_has_fd(&handle) != (fd >= 0))
 		return false;
-	*ret = (struct mimeo_handle){
-		.size = sizeof(*ret),
-		.kind = from.kind,
-		.fd = fd,
-		.bytes = from.size,
-		.offset = from.offset,
-	};
-	memcpy(ret->uuid, from.uuid, sizeof(ret->uuid));
-	memcpy(ret->opaque, from.opaque, sizeof(ret->opaque));
+	handle.fd = fd;
+	*ret = handle;
 	return true;
 }
 
@@ -266,9 +243,9 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 
 /* What is wrong with the handle as far as it can be told here, or NULL. Of the kinds of a device
  * that only the daemon knows, it tells the rest: above all, whether its device has them. */
-static const char *import_refusal(const struct mimeo_handle *handle, const struct handle *wire)
+static const char *import_refusal(const struct mimeo_handle *handle)
 {
-	enum handle_refusal refusal = handle_check(wire);
+	enum handle_refusal refusal = handle_check(handle);
 
 	if (handle->kind == MIMEO_HANDLE_DEFAULT)
 		return "MIMEO_HANDLE_DEFAULT is for mimeo_buffer_alloc: an import says its kind";
@@ -297,11 +274,10 @@ int mimeo_buffer_import(
 		!config_copy(&handle, sizeof(handle), given, sizeof(handle)))
 		return refuse(m, MIMEO_E_INVALID,
 			"no handle, or not one that MIMEO_HANDLE_INIT began");
-	struct handle wire = handle_to_wire(&handle);
-	const char *refusal = import_refusal(&handle, &wire);
+	const char *refusal = import_refusal(&handle);
 	if (refusal)
 		return refuse(m, MIMEO_E_INVALID, refusal);
-	handle_encode(&wire, msg.handle);
+	handle_encode(&handle, msg.handle);
 	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
 		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");

@@ -13,7 +13,6 @@
 
 #include "ipc/clock.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 #define DEFAULT_ENTRIES 64u
 #define DEFAULT_ARENA_BYTES (8ull << 20)
@@ -166,7 +165,7 @@ static int say_hello(int fd, const struct mimeo_config *config)
 
 static bool is_known(int status)
 {
-	return strcmp(status_name(status), "MIMEO_E_?") != 0;
+	return strcmp(mimeo_status_name(status), "MIMEO_E_?") != 0;
 }
 
 static int welcome_parse(const void *data, size_t size, struct msg_welcome *ret)
@@ -220,45 +219,6 @@ static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct ms
 }
 
 /* ---- the connection's memory ---- */
-
-static void models_init(struct mimeo *m, const struct msg_welcome *welcome)
-{
-	_Static_assert(MIMEO_NAME_MAX == MSG_NAME_MAX, "names");
-	_Static_assert(MIMEO_STOP_MAX == MSG_STOP_MAX, "stop ids");
-
-	m->n_models = welcome->n_models;
-	for (uint32_t i = 0; i < m->n_models; i++) {
-		const struct msg_model *from = &welcome->models[i];
-		struct mimeo_model_info *to = &m->models[i];
-
-		memcpy(to->name, from->name, sizeof(to->name));
-		memcpy(to->eos, from->eos, sizeof(to->eos));
-		to->vocab_size = from->vocab_size;
-		to->hidden_size = from->hidden_size;
-		to->max_seq_len = from->max_seq_len;
-		to->page_tokens = from->page_tokens;
-		to->n_eos = from->n_eos;
-		to->bos = from->bos;
-		to->activation = from->activation;
-		to->masks = from->masks;
-		to->mask = (struct mimeo_mask){
-			.kind = from->mask.kind,
-			.window = from->mask.window,
-			.sinks = from->mask.sinks,
-			.prefix = from->mask.prefix,
-		};
-		to->max_batch_tokens = from->max_batch_tokens;
-		to->draft_tokens = from->draft_tokens;
-		to->sampling = (struct mimeo_sampling){
-			.temperature = from->sampling.temperature,
-			.top_p = from->sampling.top_p,
-			.min_p = from->sampling.min_p,
-			.top_k = from->sampling.top_k,
-			.seed = from->sampling.seed,
-			.flags = from->sampling.flags,
-		};
-	}
-}
 
 /* Requests and sequence ids, all free, the lowest to be taken first. */
 static int books_init(struct mimeo *m, uint32_t max_sequences)
@@ -379,7 +339,8 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 	if (welcome.entries != m->region.ring.entries ||
 		welcome.arena_bytes != m->region.arena_bytes)
 		return MIMEO_E_PROTOCOL;
-	models_init(m, &welcome);
+	m->n_models = welcome.n_models;
+	memcpy(m->models, welcome.models, sizeof(m->models));
 	r = books_init(m, welcome.max_sequences);
 	return r < 0 ? r : fds_init(m);
 }

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "ipc/status.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -9,21 +7,6 @@
 #include "build-config.h"
 #include "ipc/msg.h"
 #include "ipc/text.h"
-
-#define AGREE(name, value, sentence)                                                               \
-	_Static_assert((int)MIMEO_##name == (value), "the public header says the same of " #name);
-STATUS_LIST(AGREE)
-#undef AGREE
-
-const char *mimeo_status_name(int status)
-{
-	return status_name(status);
-}
-
-const char *mimeo_strerror(int status)
-{
-	return status_sentence(status);
-}
 
 const char *mimeo_version(void)
 {
@@ -42,8 +25,8 @@ static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	if (event->kind == MIMEO_EVENT_SEQUENCE)
 		return snprintf(buffer, size, "sequence %u: %s", event->sequence,
-			status_sentence(event->status));
-	return snprintf(buffer, size, "%s", status_sentence(event->status));
+			mimeo_strerror(event->status));
+	return snprintf(buffer, size, "%s", mimeo_strerror(event->status));
 }
 
 /* A header's field: [field], and of a mask's numbers [field, value, the mask's kind]. */
@@ -80,7 +63,7 @@ static int about_mask_tokens(const struct mimeo_event *event, char *buffer, size
 {
 	const int32_t *v = event->detail_values;
 
-	if (v[3] == MSG_MASK_TREE_KIND)
+	if (v[3] == MIMEO_MASK_TREE)
 		return snprintf(buffer, size,
 			"row %d: its %d tokens are more than the %d of a tree (MIMEO_TREE_MAX)", v[0],
 			v[1], v[2]);

@@ -106,31 +106,11 @@ static bool sampling_check(const struct mimeo_sampling *sampling)
 	       in_unit(sampling->top_p) && in_unit(sampling->min_p);
 }
 
-static struct msg_sampling sampling_to_msg(const struct mimeo_sampling *sampling)
-{
-	_Static_assert(MIMEO_SAMPLING_SEEDED == MSG_SAMPLING_SEEDED &&
-			       MIMEO_SAMPLING_MODEL == MSG_SAMPLING_MODEL, "sampling flags");
-
-	return (struct msg_sampling){
-		.temperature = sampling->temperature,
-		.top_p = sampling->top_p,
-		.min_p = sampling->min_p,
-		.top_k = sampling->top_k,
-		.seed = sampling->seed,
-		.flags = sampling->flags,
-	};
-}
-
 /* Whether the buffer is open and large enough, the daemon says. */
 static bool place_check(const struct mimeo_place *place, bool wanted)
 {
 	return place->reserved == 0 && place->offset % MIMEO_PLACE_ALIGN == 0 &&
 	       (place->buffer == 0 ? place->offset == 0 : wanted);
-}
-
-static struct msg_place place_to_msg(const struct mimeo_place *place)
-{
-	return (struct msg_place){.buffer = place->buffer, .offset = place->offset};
 }
 
 /* Whether the model's attention has masks, and how many tokens a step may have, the daemon says. */
@@ -149,23 +129,6 @@ static bool mask_row_check(const struct mimeo_mask *mask, uint32_t n_tokens)
 {
 	return mask->prefix <= n_tokens &&
 	       (mask->kind != MIMEO_MASK_TREE || n_tokens <= MIMEO_TREE_MAX);
-}
-
-static struct msg_mask mask_to_msg(const struct mimeo_mask *mask)
-{
-	_Static_assert((int)MIMEO_MASK_DEFAULT == (int)MSG_MASK_DEFAULT_KIND &&
-			       (int)MIMEO_MASK_WINDOW == (int)MSG_MASK_WINDOW_KIND &&
-			       (int)MIMEO_MASK_PREFIX == (int)MSG_MASK_PREFIX_KIND &&
-			       (int)MIMEO_MASK_DOCUMENTS == (int)MSG_MASK_DOCUMENTS_KIND &&
-			       (int)MIMEO_MASK_TREE == (int)MSG_MASK_TREE_KIND &&
-			       MIMEO_TREE_MAX == MSG_TREE_MAX, "masks");
-
-	return (struct msg_mask){
-		.kind = mask->kind,
-		.window = mask->window,
-		.sinks = mask->sinks,
-		.prefix = mask->prefix,
-	};
 }
 
 static uint64_t mask_bytes(const struct mimeo_mask *mask, uint64_t n_tokens)
@@ -297,10 +260,6 @@ int mimeo_request_prep_generate(
 	struct mimeo_generate generate;
 	uint8_t header[MSG_HEADER_MAX], *payload;
 
-	_Static_assert(MIMEO_GENERATE_IGNORE_EOS == MSG_GENERATE_IGNORE_EOS &&
-			       MIMEO_GENERATE_PROMPT_LOGITS == MSG_GENERATE_PROMPT_LOGITS &&
-			       MIMEO_GENERATE_FENCE == MSG_GENERATE_FENCE, "flags");
-	_Static_assert(MIMEO_DRAFT_MAX == MSG_DRAFT_MAX && MIMEO_DRAFT_NONE == MSG_DRAFT_NONE, "drafts");
 	if (!request || request->state != REQUEST_HELD || !given ||
 		!config_copy(&generate, sizeof(generate), given,
 			offsetof(struct mimeo_generate, logits)))
@@ -315,12 +274,12 @@ int mimeo_request_prep_generate(
 		.sequence = generate.sequence,
 		.n_tokens = generate.n_tokens,
 		.max_tokens = generate.max_tokens,
-		.sampling = sampling_to_msg(&generate.sampling),
+		.sampling = generate.sampling,
 		.n_stop = generate.n_stop,
 		.flags = generate.flags,
 		.deadline_ms = generate.deadline_ms,
-		.logits = place_to_msg(&generate.logits),
-		.mask = mask_to_msg(&generate.mask),
+		.logits = generate.logits,
+		.mask = generate.mask,
 		.draft_tokens = generate.draft_tokens,
 	};
 	for (uint32_t i = 0; i < generate.n_stop; i++)
@@ -377,11 +336,6 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 	uint8_t header[MSG_HEADER_MAX], *payload;
 	uint64_t n_tokens;
 
-	_Static_assert(MIMEO_STEP_TOKENS == MSG_STEP_TOKENS &&
-			       MIMEO_STEP_LOGITS == MSG_STEP_LOGITS &&
-			       MIMEO_STEP_HIDDEN == MSG_STEP_HIDDEN &&
-			       MIMEO_STEP_FENCE == MSG_STEP_FENCE &&
-			       MIMEO_PLACE_ALIGN == MSG_PLACE_ALIGN, "outputs");
 	if (!request || request->state != REQUEST_HELD || !given ||
 		!config_copy(&step, sizeof(step), given, offsetof(struct mimeo_step, logits)))
 		return MIMEO_E_INVALID;
@@ -395,12 +349,12 @@ int mimeo_request_prep_step(struct mimeo_request *request, const struct mimeo_st
 		.n_rows = step.n_rows,
 		.outputs = step.outputs,
 		.deadline_ms = step.deadline_ms,
-		.sampling = sampling_to_msg(&step.sampling),
-		.logits = place_to_msg(&step.logits),
-		.hidden = place_to_msg(&step.hidden),
-		.embeddings = place_to_msg(&step.embeddings),
+		.sampling = step.sampling,
+		.logits = step.logits,
+		.hidden = step.hidden,
+		.embeddings = step.embeddings,
 		.flags = step.flags,
-		.mask = mask_to_msg(&step.mask),
+		.mask = step.mask,
 	};
 	int n = msg_step_encode(&msg, header, sizeof(header));
 	if (n < 0)

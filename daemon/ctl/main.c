@@ -9,12 +9,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "build-config.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/listing.h"
 #include "daemon/ctl/order.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 
@@ -390,7 +391,7 @@ static int drain(const struct options *options, int fd, const struct answer *ans
 			strerror(-r));
 	else if (word->status < 0)
 		fprintf(stderr, "mimeoctl: the daemon has ended: %s (%s)\n", word->text,
-			status_name(word->status));
+			mimeo_status_name(word->status));
 	else if (puts(json ? "{\"drained\": true}" : "drained: the daemon has ended") != EOF)
 		status = EXIT_DONE;
 	answer_free(word);
@@ -437,7 +438,7 @@ int main(int argc, char **argv)
 	if (!answer) {
 		status = EXIT_ERROR;
 	} else if (answer->status < 0) {
-		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text, status_name(answer->status));
+		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text, mimeo_status_name(answer->status));
 		status = EXIT_ERROR;
 	} else if (strcmp(options.ask.op, "drain") == 0) {
 		status = drain(&options, fd, answer);

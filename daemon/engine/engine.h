@@ -35,7 +35,7 @@ struct engine_model_options {
 	const struct attention_backend *attention;
 	enum attention_support support;
 	struct mode_resolution mode; /* daemon/graph/mode.h */
-	struct msg_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
+	struct mimeo_mask mask;        /* of requests that bring none; a prefix of UINT32_MAX: all there is */
 	uint32_t max_seq_len;        /* tokens a sequence may have */
 	uint32_t kv_pages;           /* pages to map, without the null page; 0: from kv_bytes */
 	uint64_t kv_bytes;
@@ -254,7 +254,7 @@ struct engine_model_facts {
 	const char *attention, *support;
 	bool masks; /* requests may bring some */
 	const struct mode_resolution *mode;
-	const struct msg_mask *mask; /* of requests that bring none */
+	const struct mimeo_mask *mask; /* of requests that bring none */
 	uint32_t max_seq_len, max_batch_tokens, page_tokens, pages_total, pages_free;
 	/* With its draft's: memory, what was read from files and how long that took, and graphs. */
 	uint64_t weights_bytes, weights_read_bytes, kv_bytes, pool_bytes, graph_bytes;

@@ -17,6 +17,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
 #include "daemon/graph/dispatch.h"
@@ -25,7 +27,6 @@
 #include "daemon/loop/loop.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
-#include "ipc/status.h"
 
 #define ENGINE_FLIGHTS 2 /* steps launched ahead of what the host has read, the current one included */
 
@@ -87,12 +88,12 @@ struct request {
 	uint16_t op;
 	uint32_t sequence, argument; /* as in the entry */
 	struct slot_sampling sampling;
-	struct msg_mask mask;
+	struct mimeo_mask mask;
 	const uint8_t *mask_words; /* uint64 [tokens of all rows] in the session's mirror; NULL: none */
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	/* generate */
 	uint32_t max_tokens, n_stop, n_prompt, n_generated;
-	int32_t stop[MSG_STOP_MAX];
+	int32_t stop[MIMEO_STOP_MAX];
 	bool ignore_eos;
 	uint32_t n_drafts; /* drafts a step that it may have */
 	/* both; a generate request has one row */
@@ -343,7 +344,7 @@ bool intake(struct session *session);
 
 /* ---- buffer.c ---- */
 /* Find the place and hold its buffer: 0, or a status and what is wrong with it. Of buffer 0: none. */
-int request_place_take(struct request *request, const struct msg_place *place, uint64_t bytes,
+int request_place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
 	struct request_place *ret, struct msg_detail *ret_detail);
 /* Let go of the request's buffers. */
 void request_places_drop(struct request *request);

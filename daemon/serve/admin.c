@@ -11,8 +11,9 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/output/log.h"
-#include "ipc/status.h"
 #include "ipc/wire_check.h"
 
 void operator_free(struct operator *operator)
@@ -109,7 +110,7 @@ static void answer_kill(struct serve *serve, const struct operator_request *requ
 	if (!request->has_session || !session) {
 		snprintf(text, sizeof(text), "no session %llu is open",
 			(unsigned long long)request->session);
-		reply_say(reply, STATUS_E_INVALID, text);
+		reply_say(reply, MIMEO_E_INVALID, text);
 		return;
 	}
 	snprintf(text, sizeof(text), "session %u (%s, pid %d) is being closed",
@@ -148,7 +149,7 @@ static void answer(struct operator *operator, const struct operator_request *req
 	else if (strcmp(request->op, "capture") == 0 || strcmp(request->op, "drop") == 0)
 		answer_order(serve, request, reply);
 	else
-		reply_say(reply, STATUS_E_UNSUPPORTED, "this daemon knows no such operation");
+		reply_say(reply, MIMEO_E_UNSUPPORTED, "this daemon knows no such operation");
 }
 
 /* ---- replies ---- */
@@ -209,7 +210,7 @@ static void tell_client(struct operator *operator, uint32_t length)
 		return;
 	snprintf(text, sizeof(text), "this is the operators' socket; clients attach to %s",
 		operator->serve->socket);
-	welcome_refuse(operator->serve, operator->fd, STATUS_E_PROTOCOL, text);
+	welcome_refuse(operator->serve, operator->fd, MIMEO_E_PROTOCOL, text);
 }
 
 /* A whole request is there. 0, or -errno: the operator's connection is of no more use. */
@@ -341,14 +342,14 @@ static void admit(struct serve *serve, int fd)
 	if (peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);
-		turn_away(serve, fd, peer.uid, STATUS_E_DENIED, text);
+		turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
 	struct operator *operator = NULL;
 	if (serve->n_operators < OPERATORS_MAX)
 		operator = calloc(1, sizeof(*operator));
 	if (!operator) {
-		turn_away(serve, fd, peer.uid, STATUS_E_QUOTA, "too many operators are connected");
+		turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
 		return;
 	}
 	operator->serve = serve;

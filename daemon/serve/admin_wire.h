@@ -17,7 +17,7 @@
  *
  * in which "more" says that the next message carries on with further rows, and with the text where that
  * is longer than a message: their texts belong behind one another. status is 0 or one of
- * ipc/status.h, and then text says what and why. Keys of rows are strings in a fixed order; values
+ * <mimeo/types.h>, and then text says what and why. Keys of rows are strings in a fixed order; values
  * are strings, unsigned integers or floats. A connection carries any number of requests, one at a
  * time: a request that comes before the last reply has been taken ends it.
  *

@@ -52,7 +52,7 @@ static bool is_same_file(int a, int b)
 /* An import of that very handle with room for it. Memory of a descriptor is imported as far as the
  * first handle said, so one that goes further is another import. */
 struct memory *buffers_memory_find(
-	struct session_buffers *buffers, const struct handle *handle, int fd, uint64_t end)
+	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end)
 {
 	struct memory *memory;
 

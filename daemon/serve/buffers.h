@@ -21,7 +21,7 @@ struct memory {
 	struct builder_thing *thing;
 	uint32_t n_buffers;
 	bool imported;
-	struct handle key; /* of an import */
+	struct mimeo_handle key; /* of an import */
 	int fd;            /* its descriptor, kept to know it again; -1: none */
 	uint64_t bytes;    /* that there are */
 	struct memory *prev, *next;
@@ -54,7 +54,7 @@ struct session_buffers {
 
 /* An import of that very handle, with room up to `end`; or NULL. */
 struct memory *buffers_memory_find(
-	struct session_buffers *buffers, const struct handle *handle, int fd, uint64_t end);
+	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end);
 /* One sentence on why the device refused this descriptor as a memfd that goes as far as `end`. */
 void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text);
 /* Memory to be made, of one buffer, its bytes held from now on; or NULL: no memory of ours. */

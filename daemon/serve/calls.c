@@ -21,7 +21,8 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "ipc/status.h"
+#include <mimeo/types.h>
+
 
 struct call_job {
 	struct builder_job job; /* first */
@@ -29,7 +30,7 @@ struct call_job {
 	uint32_t buffer, fence;
 	struct memory *memory;
 	uint64_t offset, bytes;
-	uint8_t uuid[HANDLE_UUID_BYTES];
+	uint8_t uuid[16];
 	uint32_t kind;
 };
 
@@ -84,12 +85,12 @@ static void refuse(struct session *session, int status, const char *format, ...)
 static void refuse_job(struct session *session, const struct call_job *call)
 {
 	int rc = call->job.rc;
-	int status = device_is_lost(rc) ? STATUS_E_DEVICE_LOST
-		: rc == DEVICE_E_MEMORY || rc < 0 ? STATUS_E_NO_MEMORY
-		: rc == DEVICE_E_UNSUPPORTED ? STATUS_E_UNSUPPORTED : STATUS_E_INVALID;
+	int status = device_is_lost(rc) ? MIMEO_E_DEVICE_LOST
+		: rc == DEVICE_E_MEMORY || rc < 0 ? MIMEO_E_NO_MEMORY
+		: rc == DEVICE_E_UNSUPPORTED ? MIMEO_E_UNSUPPORTED : MIMEO_E_INVALID;
 
-	if (status == STATUS_E_INVALID && call->memory && call->memory->imported &&
-		call->memory->key.kind == HANDLE_MEMFD) {
+	if (status == MIMEO_E_INVALID && call->memory && call->memory->imported &&
+		call->memory->key.kind == MIMEO_HANDLE_MEMFD) {
 		char text[MSG_TEXT_MAX];
 
 		buffers_explain_memfd(call->memory->fd, call->memory->bytes, sizeof(text), text);
@@ -97,7 +98,7 @@ static void refuse_job(struct session *session, const struct call_job *call)
 		return;
 	}
 	refuse(session, status, "the device says %s",
-		status == STATUS_E_INVALID ? "that this is no such memory of its own"
+		status == MIMEO_E_INVALID ? "that this is no such memory of its own"
 					   : device_strerror(rc));
 }
 
@@ -111,18 +112,18 @@ static bool has_room(struct session *session, uint64_t bytes)
 	uint64_t all = builder_bytes(options->builder);
 
 	if (buffers->n_used == buffers->n) {
-		refuse(session, STATUS_E_QUOTA, "max_client_buffers is %u", buffers->n);
+		refuse(session, MIMEO_E_QUOTA, "max_client_buffers is %u", buffers->n);
 		return false;
 	}
 	if (buffers->bytes > options->max_client_buffer_bytes ||
 		bytes > options->max_client_buffer_bytes - buffers->bytes) {
-		refuse(session, STATUS_E_QUOTA,
+		refuse(session, MIMEO_E_QUOTA,
 			"max_client_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
 			" held", options->max_client_buffer_bytes, bytes, buffers->bytes);
 		return false;
 	}
 	if (all > options->max_buffer_bytes || bytes > options->max_buffer_bytes - all) {
-		refuse(session, STATUS_E_QUOTA,
+		refuse(session, MIMEO_E_QUOTA,
 			"max_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
 			" held by all", options->max_buffer_bytes, bytes, all);
 		return false;
@@ -153,9 +154,9 @@ static bool on_host(const struct session *session)
 
 static bool is_served(struct session *session, uint32_t kind)
 {
-	if (on_host(session) == (kind == HANDLE_MEMFD))
+	if (on_host(session) == (kind == MIMEO_HANDLE_MEMFD))
 		return true;
-	refuse(session, STATUS_E_UNSUPPORTED, "the device, %s, has no buffers of that kind",
+	refuse(session, MIMEO_E_UNSUPPORTED, "the device, %s, has no buffers of that kind",
 		session->serve->options.device);
 	return false;
 }
@@ -178,21 +179,21 @@ static void call_alloc(struct session *session, const struct msg_call *msg)
 		.kind = msg->kind, .bytes = msg->bytes, .job.handle.fd = -1};
 
 	if (call.kind == 0)
-		call.kind = on_host(session) ? HANDLE_MEMFD : HANDLE_VMM_FD;
+		call.kind = on_host(session) ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_VMM_FD;
 	uint64_t bytes = rounded(session->serve, msg->bytes);
 	if (!is_served(session, call.kind) || !has_room(session, bytes))
 		return;
 	struct memory *memory = buffers_memory_new(buffers,
-		call.kind == HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
+		call.kind == MIMEO_HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
 	if (!memory) {
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 		return;
 	}
 	call.memory = memory;
 	call.buffer = buffers_take(buffers, memory);
 	if (!job_post(session, call, memory->thing)) {
 		buffers_give(session, call.buffer);
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 	}
 }
 
@@ -211,10 +212,10 @@ static bool may_import(struct session *session, bool clogged)
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
 	if (!session_may_import(session))
-		refuse(session, STATUS_E_DENIED, "allow_client_ipc is %s",
+		refuse(session, MIMEO_E_DENIED, "allow_client_ipc is %s",
 			allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
 	else if (clogged)
-		refuse(session, STATUS_E_QUOTA,
+		refuse(session, MIMEO_E_QUOTA,
 			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
 	else
 		return true;
@@ -223,7 +224,7 @@ static bool may_import(struct session *session, bool clogged)
 
 /* What the handle says of itself, against the device and the descriptor that came with it. */
 static bool handle_is_ours(struct session *session, const struct msg_call *msg, int fd,
-	struct handle *ret)
+	struct mimeo_handle *ret)
 {
 	const struct serve_options *options = &session->serve->options;
 	enum handle_refusal refusal = handle_decode(msg->handle, sizeof(msg->handle), ret);
@@ -232,25 +233,25 @@ static bool handle_is_ours(struct session *session, const struct msg_call *msg, 
 	/* Of a kind that is not served the rest is of no interest. */
 	memcpy(&kind, msg->handle, sizeof(kind));
 	kind = le32toh(kind);
-	if (kind >= HANDLE_MEMFD && kind <= HANDLE_CUDA_IPC && !is_served(session, kind))
+	if (kind >= MIMEO_HANDLE_MEMFD && kind <= MIMEO_HANDLE_CUDA_IPC && !is_served(session, kind))
 		return false;
 	if (refusal != HANDLE_OK) {
-		refuse(session, STATUS_E_INVALID, "%s", handle_refusal_text(refusal));
+		refuse(session, MIMEO_E_INVALID, "%s", handle_refusal_text(refusal));
 		return false;
 	}
 	/* A place is aligned if the buffer is; allocations are, by far. */
-	if (ret->offset % MSG_PLACE_ALIGN != 0) {
-		refuse(session, STATUS_E_INVALID, "the handle's offset %" PRIu64
-			" is no multiple of %u", ret->offset, MSG_PLACE_ALIGN);
+	if (ret->offset % MIMEO_PLACE_ALIGN != 0) {
+		refuse(session, MIMEO_E_INVALID, "the handle's offset %" PRIu64
+			" is no multiple of %u", ret->offset, MIMEO_PLACE_ALIGN);
 		return false;
 	}
-	if (ret->kind != HANDLE_MEMFD &&
+	if (ret->kind != MIMEO_HANDLE_MEMFD &&
 		memcmp(ret->uuid, options->device_uuid, sizeof(ret->uuid)) != 0) {
-		refuse(session, STATUS_E_INVALID, "the memory is another device's: the uuid");
+		refuse(session, MIMEO_E_INVALID, "the memory is another device's: the uuid");
 		return false;
 	}
 	if (handle_has_fd(ret) != (fd >= 0)) {
-		refuse(session, STATUS_E_INVALID, fd >= 0 ? "a descriptor that the kind has not"
+		refuse(session, MIMEO_E_INVALID, fd >= 0 ? "a descriptor that the kind has not"
 							  : "no descriptor came with the handle");
 		return false;
 	}
@@ -262,25 +263,25 @@ static void call_import(
 	struct session *session, const struct msg_call *msg, int *fd, bool clogged)
 {
 	struct session_buffers *buffers = session->buffers;
-	struct handle handle;
+	struct mimeo_handle handle;
 
 	if (!may_import(session, clogged) || !handle_is_ours(session, msg, *fd, &handle))
 		return;
-	uint64_t end = handle.offset + handle.size; /* handle_check saw that it is a number */
+	uint64_t end = handle.offset + handle.bytes; /* handle_check saw that it is a number */
 	struct memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
 	if (!has_room(session, memory ? 0 : end))
 		return;
 	if (memory) {
 		memory->n_buffers++;
 		struct msg_reply reply = {.buffer = buffers_take(buffers, memory)};
-		buffers_open(buffers, reply.buffer, handle.offset, handle.size);
+		buffers_open(buffers, reply.buffer, handle.offset, handle.bytes);
 		reply_send(session, &reply, -1);
 		return;
 	}
 	memory = buffers_memory_new(buffers,
 		handle_has_fd(&handle) ? BUILDER_IMPORT : BUILDER_IMPORT_IPC, end);
 	if (!memory) {
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 		return;
 	}
 	memory->imported = true;
@@ -290,14 +291,14 @@ static void call_import(
 		.memory = memory,
 		.buffer = buffers_take(buffers, memory),
 		.offset = handle.offset,
-		.bytes = handle.size,
+		.bytes = handle.bytes,
 		.job.handle = {.fd = *fd, .size = end},
 	};
 	*fd = -1;
 	memcpy(call.job.handle.bytes, handle.opaque, sizeof(handle.opaque));
 	if (!job_post(session, call, memory->thing)) {
 		buffers_give(session, call.buffer);
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 	}
 }
 
@@ -307,14 +308,14 @@ static void call_close(struct session *session, const struct msg_call *msg)
 	struct serve *serve = session->serve;
 
 	if (msg->buffer > buffers->n || buffers->own[msg->buffer - 1].state != BUFFER_OPEN) {
-		refuse(session, STATUS_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
+		refuse(session, MIMEO_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
 		return;
 	}
 	struct engine_buffer *engine = &buffers->engine[msg->buffer - 1];
 	atomic_store_explicit(&engine->open, false, memory_order_relaxed);
 	if (engine_post_buffer_close(serve->options.engine, &session->port, msg->buffer) < 0) {
 		atomic_store_explicit(&engine->open, true, memory_order_release);
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 		return;
 	}
 	buffers->own[msg->buffer - 1].state = BUFFER_CLOSING;
@@ -327,17 +328,17 @@ static void call_fence(struct session *session, const struct msg_call *msg)
 	struct call_job call = {.fence = msg->request + 1, .job.handle.fd = -1};
 
 	if (msg->request >= buffers->n_fences) {
-		refuse(session, STATUS_E_INVALID, "request index %u, of %u", msg->request,
+		refuse(session, MIMEO_E_INVALID, "request index %u, of %u", msg->request,
 			buffers->n_fences);
 		return;
 	}
 	if (buffers->fence_things[msg->request]) {
-		refuse(session, STATUS_E_INVALID, "request index %u has had its fence",
+		refuse(session, MIMEO_E_INVALID, "request index %u has had its fence",
 			msg->request);
 		return;
 	}
 	if (buffers->n_fences_made == SESSION_FENCES_MAX) {
-		refuse(session, STATUS_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
+		refuse(session, MIMEO_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
 		return;
 	}
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
@@ -345,7 +346,7 @@ static void call_fence(struct session *session, const struct msg_call *msg)
 		thing->kind = BUILDER_FENCE;
 	if (!thing || !job_post(session, call, thing)) {
 		free(thing);
-		refuse(session, STATUS_E_NO_MEMORY, "out of the daemon's memory");
+		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
 	}
 }
 
@@ -353,22 +354,22 @@ static void call_fence(struct session *session, const struct msg_call *msg)
 
 static uint32_t fence_kind(const struct device_handle *handle)
 {
-	return handle->fd >= 0 ? HANDLE_MEMFD : HANDLE_CUDA_IPC;
+	return handle->fd >= 0 ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_CUDA_IPC;
 }
 
 /* The handle that an export or a fence goes out with. */
 static void reply_made(struct session *session, const struct call_job *call)
 {
 	const struct builder_job *job = &call->job;
-	struct handle handle = {
+	struct mimeo_handle handle = {
 		.kind = call->fence ? fence_kind(&job->handle) : call->kind,
-		.size = call->fence ? sizeof(struct event_page) : call->bytes,
+		.bytes = call->fence ? sizeof(struct event_page) : call->bytes,
 	};
 	struct msg_reply reply = {.buffer = call->buffer};
 
-	if (handle.kind != HANDLE_MEMFD)
+	if (handle.kind != MIMEO_HANDLE_MEMFD)
 		memcpy(handle.uuid, session->serve->options.device_uuid, sizeof(handle.uuid));
-	if (handle.kind == HANDLE_CUDA_IPC)
+	if (handle.kind == MIMEO_HANDLE_CUDA_IPC)
 		memcpy(handle.opaque, job->handle.bytes, sizeof(handle.opaque));
 	handle_encode(&handle, reply.handle);
 	reply_send(session, &reply, job->handle.fd);
@@ -442,17 +443,17 @@ void session_call(struct session *session, uint32_t length)
 	buffers->n_call = 0;
 	buffers->call_fd = -1;
 	buffers->clogged = false;
-	if (status == STATUS_E_PROTOCOL)
+	if (status == MIMEO_E_PROTOCOL)
 		session_break(session, "a call that is not Mimeo's protocol");
 	else if (status < 0)
 		refuse(session, status, "the call's field %s is out of range or unknown",
 			msg_field_name((unsigned)detail.values[0]));
 	else if (!session->serve->options.builder)
-		refuse(session, STATUS_E_UNSUPPORTED, "this daemon has no device buffers");
+		refuse(session, MIMEO_E_UNSUPPORTED, "this daemon has no device buffers");
 	else if (msg.call == MSG_CALL_BUFFER_CLOSE)
 		call_close(session, &msg);
 	else if (session->serve->state == SERVE_FAILED)
-		refuse(session, STATUS_E_DEVICE_LOST, "the device failed");
+		refuse(session, MIMEO_E_DEVICE_LOST, "the device failed");
 	else if (msg.call == MSG_CALL_BUFFER_ALLOC)
 		call_alloc(session, &msg);
 	else if (msg.call == MSG_CALL_BUFFER_IMPORT)

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/output/metrics.h"
-#include "ipc/status.h"
 
 uint32_t count_open_fds(void)
 {
@@ -313,12 +314,12 @@ void answer_metrics(struct serve *serve, struct reply *reply)
 	char *text = malloc(METRICS_TEXT_MAX);
 
 	if (!metrics || !text) {
-		reply_say(reply, STATUS_E_NO_MEMORY, "no memory for the metrics");
+		reply_say(reply, MIMEO_E_NO_MEMORY, "no memory for the metrics");
 		goto out;
 	}
 	exposition_collect(serve, metrics);
 	if (metrics->n_dropped || metrics_render(metrics, text, METRICS_TEXT_MAX) < 0) {
-		reply_say(reply, STATUS_E_NO_MEMORY, "there are more metrics than have room");
+		reply_say(reply, MIMEO_E_NO_MEMORY, "there are more metrics than have room");
 		goto out;
 	}
 	reply_say(reply, 0, text);

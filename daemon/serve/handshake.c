@@ -11,9 +11,10 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/output/log.h"
 #include "ipc/region.h"
-#include "ipc/status.h"
 
 /*
  * From accept to WELCOME. The peer is a stranger: it gets one buffer of HELLO_BYTES_MAX, one
@@ -54,7 +55,7 @@ static void describe(int status, const struct msg_detail *detail, char text[stat
 {
 	int field = detail->values[0];
 
-	if (status == STATUS_E_VERSION)
+	if (status == MIMEO_E_VERSION)
 		snprintf(text, MSG_TEXT_MAX, "the client speaks protocol version %d, the daemon %u",
 			detail->values[1], MSG_PROTOCOL_VERSION);
 	else if (detail->detail == RING_DETAIL_RANGE && field == MSG_ENTRIES)
@@ -93,7 +94,7 @@ static void finish(struct greeting *greeting, uint32_t length)
 	int r = session_new(serve, greeting->fd, &greeting->peer, &hello);
 	if (r < 0) {
 		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-r));
-		refuse(greeting, STATUS_E_NO_MEMORY, text);
+		refuse(greeting, MIMEO_E_NO_MEMORY, text);
 		return;
 	}
 	greeting->fd = -1;
@@ -114,13 +115,13 @@ static bool advance(struct greeting *greeting)
 	if (length == 0 || length > HELLO_BYTES_MAX) {
 		snprintf(text, sizeof(text), "a message of %u bytes, where HELLO has 1 to %u",
 			length, HELLO_BYTES_MAX);
-		refuse(greeting, STATUS_E_PROTOCOL, text);
+		refuse(greeting, MIMEO_E_PROTOCOL, text);
 		return true;
 	}
 	if (greeting->n_bytes < sizeof(length) + length)
 		return false;
 	if (greeting->n_bytes > sizeof(length) + length)
-		refuse(greeting, STATUS_E_PROTOCOL, "bytes after HELLO, before WELCOME");
+		refuse(greeting, MIMEO_E_PROTOCOL, "bytes after HELLO, before WELCOME");
 	else
 		finish(greeting, length);
 	return true;
@@ -139,7 +140,7 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 		if (n == -EAGAIN)
 			return;
 		if (n == -EBADMSG) {
-			refuse(greeting, STATUS_E_PROTOCOL, "descriptors came with HELLO");
+			refuse(greeting, MIMEO_E_PROTOCOL, "descriptors came with HELLO");
 			return;
 		}
 		if (n <= 0) {
@@ -167,7 +168,7 @@ void greetings_expire(struct serve *serve, int64_t now_ms)
 			continue;
 		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u bytes",
 			serve->options.handshake_timeout_ms, greeting->n_bytes);
-		refuse(greeting, STATUS_E_PROTOCOL, text);
+		refuse(greeting, MIMEO_E_PROTOCOL, text);
 	}
 }
 
@@ -205,7 +206,7 @@ static void greet(struct serve *serve, int fd)
 		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
 			(unsigned)peer.uid, text);
 		serve->n_refused++;
-		welcome_refuse(serve, fd, STATUS_E_QUOTA, text);
+		welcome_refuse(serve, fd, MIMEO_E_QUOTA, text);
 		if (peer.pidfd >= 0)
 			close(peer.pidfd);
 		closer_hang_up(serve->closer, fd, peer.uid);

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/output/log.h"
-#include "ipc/status.h"
 
 /* The model's index, ENGINE_ALL for no name, or engine_n_models for one that there is not. */
 static uint32_t find_model(const struct engine *engine, const char *name)
@@ -52,7 +53,7 @@ static int order_by_name(const struct serve *serve, struct engine_graphs_order o
 			continue;
 		order.model = i;
 		if (engine_post_graphs(serve->options.engine, &order) < 0)
-			return STATUS_E_NO_MEMORY;
+			return MIMEO_E_NO_MEMORY;
 		n_found++;
 	}
 	return n_found;
@@ -60,7 +61,7 @@ static int order_by_name(const struct serve *serve, struct engine_graphs_order o
 
 static int order_all(const struct serve *serve, const struct engine_graphs_order *order)
 {
-	return engine_post_graphs(serve->options.engine, order) < 0 ? STATUS_E_NO_MEMORY : 1;
+	return engine_post_graphs(serve->options.engine, order) < 0 ? MIMEO_E_NO_MEMORY : 1;
 }
 
 static bool is_of_a_draft(const struct engine *engine, uint32_t wanted, const char *name)
@@ -89,11 +90,11 @@ void answer_order(struct serve *serve, const struct operator_request *request, s
 
 	if (order.model == engine_n_models(serve->options.engine)) {
 		snprintf(text, sizeof(text), "no model is called %s: see mimeoctl models", request->model);
-		reply_say(reply, STATUS_E_INVALID, text);
+		reply_say(reply, MIMEO_E_INVALID, text);
 		return;
 	}
 	if (idle && (capture || request->model[0])) {
-		reply_say(reply, STATUS_E_INVALID, capture
+		reply_say(reply, MIMEO_E_INVALID, capture
 			? "idle goes with drop: idle graphs are captured already"
 			: "idle goes without a model: idle graphs are dropped of all at once");
 		return;
@@ -113,5 +114,5 @@ void answer_order(struct serve *serve, const struct operator_request *request, s
 	if (n > 0)
 		log_info("graphs: an operator asked to %s: %s%s%s", request->op, request->graph,
 			request->model[0] ? " of model " : "", request->model);
-	reply_say(reply, n > 0 ? 0 : n < 0 ? n : STATUS_E_INVALID, text);
+	reply_say(reply, n > 0 ? 0 : n < 0 ? n : MIMEO_E_INVALID, text);
 }

@@ -13,9 +13,10 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/output/log.h"
 #include "ipc/clock.h"
-#include "ipc/status.h"
 
 int64_t serve_now_ms(void)
 {
@@ -130,7 +131,7 @@ static void on_drain_timeout(void *userdata, struct loop_source *source, uint32_
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	log_warn("drain took longer than %u s: ending what still runs",
 		serve->options.drain_timeout_s);
-	int r = engine_post_abort(serve->options.engine, STATUS_E_DRAINING);
+	int r = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
 	if (r < 0) {
 		log_error("engine does not abort: %s", strerror(-r));
 		end_sessions(serve);
@@ -175,7 +176,7 @@ static void drained(struct serve *serve)
 	} else {
 		log_info("%s", text);
 	}
-	operators_tell(serve, n > 0 ? STATUS_E_DRAINING : 0, text);
+	operators_tell(serve, n > 0 ? MIMEO_E_DRAINING : 0, text);
 	end_sessions(serve);
 }
 
@@ -184,7 +185,7 @@ static void device_lost(struct serve *serve, const char *text)
 	log_error("device lost: %s: every request was ended, the daemon exits", text);
 	serve->state = SERVE_FAILED;
 	serve->result |= SERVE_DEVICE_LOST;
-	operators_tell(serve, STATUS_E_DEVICE_LOST, "device lost: every request was ended");
+	operators_tell(serve, MIMEO_E_DEVICE_LOST, "device lost: every request was ended");
 	notify_status("device lost");
 	notify_stopping();
 	end_sessions(serve);

@@ -10,8 +10,9 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/region.h"
-#include "ipc/status.h"
 
 /* The region, and the engine's private copy of its arena. */
 static uint64_t shared_bytes(uint32_t entries, uint64_t arena_bytes)
@@ -50,49 +51,49 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 		n_of_uid += session->port.uid == peer->uid;
 	if (serve->state == SERVE_FAILED) {
 		snprintf(text, MSG_TEXT_MAX, "the device failed, the daemon is about to exit");
-		return STATUS_E_DEVICE_LOST;
+		return MIMEO_E_DEVICE_LOST;
 	}
 	if (serve->state != SERVE_SERVING) {
 		snprintf(text, MSG_TEXT_MAX, "the daemon is draining and takes no new session");
-		return STATUS_E_DRAINING;
+		return MIMEO_E_DRAINING;
 	}
 	if (serve->n_sessions >= options->max_sessions) {
 		snprintf(text, MSG_TEXT_MAX, "max_sessions is %u, and %u are open",
 			options->max_sessions, serve->n_sessions);
-		return STATUS_E_QUOTA;
+		return MIMEO_E_QUOTA;
 	}
 	if (n_of_uid >= options->max_sessions_per_uid) {
 		snprintf(text, MSG_TEXT_MAX, "max_sessions_per_uid is %u, and uid %u has %u",
 			options->max_sessions_per_uid, (unsigned)peer->uid, n_of_uid);
-		return STATUS_E_QUOTA;
+		return MIMEO_E_QUOTA;
 	}
 	if (hello->entries > options->max_entries) {
 		snprintf(text, MSG_TEXT_MAX, "entries %u exceeds max_entries %u", hello->entries,
 			options->max_entries);
-		return STATUS_E_INVALID;
+		return MIMEO_E_INVALID;
 	}
 	if (hello->arena_bytes > options->max_arena_bytes) {
 		snprintf(text, MSG_TEXT_MAX,
 			"arena_bytes %" PRIu64 " exceeds max_arena_bytes %" PRIu64,
 			hello->arena_bytes, options->max_arena_bytes);
-		return STATUS_E_INVALID;
+		return MIMEO_E_INVALID;
 	}
-	return shares_fit(serve, hello, text) ? 0 : STATUS_E_QUOTA;
+	return shares_fit(serve, hello, text) ? 0 : MIMEO_E_QUOTA;
 }
 
 static uint32_t activation_of(const struct model *model)
 {
-	return model->activation_dtype == DTYPE_BF16 ? MSG_ACTIVATION_BF16
-		: model->activation_dtype == DTYPE_F16 ? MSG_ACTIVATION_F16 : MSG_ACTIVATION_F32;
+	return model->activation_dtype == DTYPE_BF16 ? MIMEO_ACTIVATION_BF16
+		: model->activation_dtype == DTYPE_F16 ? MIMEO_ACTIVATION_F16 : MIMEO_ACTIVATION_F32;
 }
 
-static void model_describe(const struct engine_model_facts *facts, struct msg_model *ret)
+static void model_describe(const struct engine_model_facts *facts, struct mimeo_model_info *ret)
 {
 	const struct model_config *config = &facts->model->config;
 	const struct slot_sampling *sampling = &config->sampling;
 	uint64_t kv_tokens = (uint64_t)facts->pages_total * facts->page_tokens;
 
-	*ret = (struct msg_model){
+	*ret = (struct mimeo_model_info){
 		.vocab_size = config->vocab_size,
 		.hidden_size = config->hidden_size,
 		/* A client need not ask for what no number of free pages would fit. */
@@ -113,7 +114,7 @@ static void model_describe(const struct engine_model_facts *facts, struct msg_mo
 		},
 	};
 	snprintf(ret->name, sizeof(ret->name), "%s", facts->name);
-	for (uint32_t i = 0; i < config->n_eos && i < MSG_STOP_MAX; i++)
+	for (uint32_t i = 0; i < config->n_eos && i < MIMEO_STOP_MAX; i++)
 		ret->eos[ret->n_eos++] = config->eos[i];
 }
 

@@ -11,11 +11,11 @@
 
 /* ---- before its weights ---- */
 
-static struct msg_mask mask_of(const struct mask_text *text)
+static struct mimeo_mask mask_of(const struct mask_text *text)
 {
-	return (struct msg_mask){
-		.kind = text->window ? MSG_MASK_WINDOW_KIND
-			: text->prefix ? MSG_MASK_PREFIX_KIND : MSG_MASK_DEFAULT_KIND,
+	return (struct mimeo_mask){
+		.kind = text->window ? MIMEO_MASK_WINDOW
+			: text->prefix ? MIMEO_MASK_PREFIX : MIMEO_MASK_DEFAULT,
 		.window = text->window,
 		.sinks = text->sinks,
 		.prefix = text->prefix,
@@ -39,7 +39,7 @@ struct attention_config startup_model_attention(const struct startup_model *mode
 	attention.max_pages = (longest + config->page_tokens - 1) / config->page_tokens;
 	attention.max_seq_len = longest;
 	attention.max_decode_query = 1 + n_drafts;
-	attention.masks = mask_of(&model->options->mask).kind != MSG_MASK_DEFAULT_KIND;
+	attention.masks = mask_of(&model->options->mask).kind != MIMEO_MASK_DEFAULT;
 	return attention;
 }
 

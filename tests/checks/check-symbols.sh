@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Every public function is in the symbol map, in the header, in the manual (man/aliases.txt and the
+# Every public function is in the symbol map, in the headers, in the manual (man/aliases.txt and the
 # NAME of the page it leads to), and among what the built library exports; and nothing else is.
-# Every member of the header's structs stands in a page of section 3, with its type and with its
+# Every member of the headers' structs stands in a page of section 3, with its type and with its
 # struct, and every constant of its enums does.
 # The library: the first argument, else sdk/libmimeo.so of $MIMEO_BUILD.
 set -eu
@@ -16,6 +16,7 @@ esac
 cd "${MIMEO_SOURCE:-$(dirname "$0")/../..}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+headers='sdk/include/mimeo/mimeo.h ipc/include/mimeo/types.h'
 n=0
 bad=0
 
@@ -34,7 +35,7 @@ same() {
 sed -n '/global:/,/local:/s/^[[:space:]]*\(mimeo_[a-z_]*\);.*/\1/p' sdk/libmimeo.map |
 	sort >"$work/map"
 # A declaration starts with MIMEO_PUBLIC; the function is the name before its parenthesis.
-sed -n 's/^MIMEO_PUBLIC [^(]*[ *]\(mimeo_[a-z_]*\)(.*/\1/p' sdk/include/mimeo/mimeo.h |
+sed -n 's/^MIMEO_PUBLIC [^(]*[ *]\(mimeo_[a-z_]*\)(.*/\1/p' $headers |
 	sort >"$work/header"
 sort man/aliases.txt >"$work/pages"
 cut -d ' ' -f 1 "$work/pages" >"$work/aliases"
@@ -46,7 +47,7 @@ for page in man/*.3.scd; do
 		sed -n "s/^\\(mimeo_[a-z_]*\\)\$/\\1 $stem/p"
 done | sort >"$work/names"
 
-same "the header (>) declares what the symbol map (<) names" map header
+same "the headers (>) declare what the symbol map (<) names" map header
 same "the manual's index (>) has what the symbol map (<) names" map aliases
 same "the pages' NAMEs (>) are as the manual's index (<) says" pages names
 if [ -e "$library" ] && command -v nm >/dev/null; then
@@ -69,9 +70,9 @@ members()
 		within ~ /^enum/ && /^\tMIMEO_/ { sub(/,.*/, ""); print_member() }
 		function print_member() { gsub(/[ \t]+/, " "); print within ":" $0 }' | sort
 }
-members sdk/include/mimeo/mimeo.h >"$work/members"
+members $headers >"$work/members"
 members man/*.3.scd >"$work/shown"
-same "the pages (>) show each member and constant of the header's (<) types" members shown
+same "the pages (>) show each member and constant of the headers' (<) types" members shown
 # In words too: as _member_, underscores escaped, in a page that shows the struct.
 for page in man/*.3.scd; do
 	members "$page" | sed -n 's/^struct [^:]*:.*[ *]\([a-z_]*\)\(\[.*\)\{0,1\}$/\1/p' | sort -u |

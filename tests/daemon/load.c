@@ -68,7 +68,7 @@ static void noise(struct job *job, uint32_t n_prompt)
 	for (uint32_t i = 0; i < n_prompt; i++)
 		job->prompt[i] = (int32_t)(3 + draw(253));
 	job->max_tokens = 1 + draw(30);
-	job->flags = MSG_GENERATE_IGNORE_EOS;
+	job->flags = MIMEO_GENERATE_IGNORE_EOS;
 }
 
 static struct rig_request request_of(

@@ -19,13 +19,13 @@ bool mask_sees(const void *mask, uint32_t q, uint32_t k)
 	if (q == k)
 		return true;
 	switch (m->msg.kind) {
-	case MSG_MASK_WINDOW_KIND:
+	case MIMEO_MASK_WINDOW:
 		return k < q && (k < m->msg.sinks || q - k < m->msg.window);
-	case MSG_MASK_PREFIX_KIND:
+	case MIMEO_MASK_PREFIX:
 		return k < q || (q >= m->begin && q < end && k < end);
-	case MSG_MASK_DOCUMENTS_KIND:
+	case MIMEO_MASK_DOCUMENTS:
 		return k < q && (q < m->begin || (k >= m->begin && same_document(m, q, k)));
-	case MSG_MASK_TREE_KIND:
+	case MIMEO_MASK_TREE:
 		if (k >= q || q < m->begin || k < m->begin)
 			return k < q;
 		return m->words[q] >> (k - m->begin) & 1;

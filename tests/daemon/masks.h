@@ -14,7 +14,7 @@
 
 /* A mask, by what the public header says. begin: the request's first token. */
 struct mask {
-	struct msg_mask msg;
+	struct mimeo_mask msg;
 	uint32_t begin;
 	uint64_t words[MASK_TOKENS_MAX]; /* by position */
 };

@@ -16,9 +16,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/engine/state.h"
 #include "ipc/msg.h"
-#include "ipc/status.h"
 
 #define RIG_TIMEOUT_S 60
 #define RIG_OUTPUT_MAX 2048
@@ -38,7 +39,7 @@ struct rig_options {
 	uint32_t spin_us;
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
-	struct msg_mask mask; /* of requests that bring none */
+	struct mimeo_mask mask; /* of requests that bring none */
 	const char *draft;    /* folder; NULL: none */
 	uint32_t n_drafts;
 	bool draft_last_only; /* of several models the last alone has it */

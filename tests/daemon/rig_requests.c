@@ -50,7 +50,7 @@ struct rig_request rig_generate(struct rig_client *client, uint32_t index, const
 {
 	struct rig_request request = new_request(client, index, RING_OP_GENERATE);
 	struct msg_output layout = msg_output_layout(msg->max_tokens,
-		msg->flags & MSG_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
+		msg->flags & MIMEO_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
 	uint8_t header[MSG_HEADER_MAX];
 	int length = msg_generate_encode(msg, header, sizeof(header));
 
@@ -164,7 +164,7 @@ void rig_expect(struct rig_client *client, const struct rig_request *request,
 	assert_int_equal(result.values[3], expected.d);
 	assert_int_equal(result.n_events, 1);
 	assert_int_equal(result.n_generated, 0);
-	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0);
+	assert_int_equal(result.finish, request->sqe.op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : 0);
 }
 
 void rig_nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
@@ -231,7 +231,7 @@ struct rig_request rig_endless(struct rig_client *client, uint32_t index, uint32
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 
-	return rig_ask(client, index, sequence, tokens, n, max_tokens, MSG_GENERATE_IGNORE_EOS);
+	return rig_ask(client, index, sequence, tokens, n, max_tokens, MIMEO_GENERATE_IGNORE_EOS);
 }
 
 struct rig_request rig_ask_text(struct rig_client *client, uint32_t index, uint32_t sequence,
@@ -250,7 +250,7 @@ struct rig_request rig_step_text(struct rig_client *client, uint32_t index, uint
 	uint32_t n = rig_prompt(text, tokens), skip = !first;
 	struct msg_row row = {sequence, n - skip};
 	struct msg_step msg = {.n_rows = 1,
-		.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN};
+		.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN};
 
 	return rig_step(client, index, &msg, &row, tokens + skip);
 }
@@ -262,7 +262,7 @@ void rig_assert_text(const struct rig_client *client, const struct rig_request *
 
 	assert_true(result->done);
 	assert_int_equal(result->status, 0);
-	assert_int_equal(result->finish, RING_FINISH_STOP);
+	assert_int_equal(result->finish, MIMEO_FINISH_STOP);
 	for (uint32_t i = 0; i + 1 < result->n_generated; i++)
 		text[i] = (char)rig_tokens(client, request)[i];
 	assert_string_equal(text, answer);

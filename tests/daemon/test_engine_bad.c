@@ -49,7 +49,7 @@ static struct rig_request good(struct fixture *f)
 static struct rig_request good_step(struct fixture *f, const struct msg_row *rows, uint32_t n_rows,
 	const int32_t *tokens)
 {
-	struct msg_step msg = {.n_rows = n_rows, .outputs = MSG_STEP_TOKENS};
+	struct msg_step msg = {.n_rows = n_rows, .outputs = MIMEO_STEP_TOKENS};
 
 	return rig_step(&f->client, 0, &msg, rows, tokens);
 }
@@ -65,30 +65,30 @@ static void test_headers_are_refused_by_what_is_wrong(void **state)
 	set_up(&f);
 	r = good(&f);
 	r.sqe.header_length = MSG_HEADER_MAX + 1;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
 	r = good(&f);
 	r.sqe.header_offset = ARENA - 4;
 	r.sqe.header_length = 5;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
 	r.sqe.header_offset = UINT32_MAX;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
 	r = good(&f);
 	f.client.region.arena[r.sqe.header_offset] = 0xc1;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, 0);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
 	r = good(&f);
 	memcpy(f.client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
 	r.sqe.header_length = 5;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_HEADER, 0);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
 	msg.model = 2;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	refused(&f, &r, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
+	refused(&f, &r, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
 	msg.model = 0;
-	msg.draft_tokens = MSG_DRAFT_MAX + 1;
+	msg.draft_tokens = MIMEO_DRAFT_MAX + 1;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
-	msg.draft_tokens = MSG_DRAFT_NONE - 1;
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	msg.draft_tokens = MIMEO_DRAFT_NONE - 1;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
 	tear_down(&f);
 }
 
@@ -102,29 +102,29 @@ static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
 	set_up(&f);
 	r = good(&f);
 	r.sqe.payload_offset += 2;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
 	r = good(&f);
 	r.sqe.payload_offset = ARENA - 16;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
 	r = good(&f);
 	r.sqe.payload_length -= 4;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
 	r = good(&f);
 	r.sqe.payload_length += 1;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
 	r = rig_ask(&f.client, 0, 0, high, 3, 4, 0);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
 	r = rig_ask(&f.client, 0, 0, low, 2, 4, 0);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
 	r = good(&f);
 	r.sqe.output_length = 128;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
 	r = good(&f);
 	r.sqe.output_offset = ARENA - 64;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
 	r = good(&f);
 	r.sqe.output_offset += 4;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
 	tear_down(&f);
 }
 
@@ -142,41 +142,41 @@ static void test_steps_are_refused_by_what_is_wrong(void **state)
 	rig_ok(&f.client, 0, RING_OP_OPEN, 3, 1);
 	r = good_step(&f, rows, 2, tokens);
 	r.sqe.payload_length = 12;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
 	r.sqe.payload_length = 24;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
 	r.sqe.payload_length = 32;
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
 	rows[1].n_tokens = 0;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_EMPTY);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_EMPTY);
 	rows[1].n_tokens = UINT32_MAX;
 	memcpy(f.client.region.arena + r.sqe.payload_offset, rows, 16);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
 	rows[1] = (struct msg_row){2, 1};
 	tokens[2] = 300;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
 	tokens[2] = '8';
 	rows[1].sequence = 1;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
 	rows[1].sequence = 3;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
 	rows[1].sequence = 4;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
+	refused(&f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
 	rows[1].sequence = 33;
 	r = good_step(&f, rows, 2, tokens);
-	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
+	refused(&f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
 	rows[0].n_tokens = 513;
 	r = good_step(&f, rows, 1, tokens);
-	refused(&f, &r, STATUS_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
+	refused(&f, &r, MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
 	for (uint32_t i = 0; i < 17; i++)
 		rows[i] = (struct msg_row){1, 1};
 	r = good_step(&f, rows, 17, tokens);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
 	/* Nothing of all that has left anything in the sequences. */
 	r = rig_ask_text(&f.client, 0, 1, "\n");
 	assert_int_equal(rig_do(&f.client, &r).n_prompt, 1);
@@ -198,30 +198,30 @@ static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 		r = rig_call(&f.client, 0, op, sequence, argument);                                 \
 		refused(&f, &r, __VA_ARGS__);                                                    \
 	} while (0)
-	CALL(RING_OP_OPEN, 1, 2, STATUS_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
-	CALL(RING_OP_OPEN, 33, 0, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
-	CALL(RING_OP_OPEN, 0, 0, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 0);
+	CALL(RING_OP_OPEN, 1, 2, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
+	CALL(RING_OP_OPEN, 33, 0, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
+	CALL(RING_OP_OPEN, 0, 0, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 0);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 32, 1);
-	CALL(RING_OP_OPEN, 1, 0, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
-	CALL(RING_OP_FORK, 2, 3, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
-	CALL(RING_OP_FORK, 1, 33, STATUS_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
-	CALL(RING_OP_FORK, 1, 32, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 32);
-	CALL(RING_OP_FORK, 1, 1, STATUS_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
-	CALL(RING_OP_TRUNCATE, 2, 0, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
-	CALL(RING_OP_TRUNCATE, 1, 1, STATUS_E_INVALID, RING_DETAIL_KEEP, 1, 0);
-	CALL(RING_OP_CLOSE, 2, 0, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
-	CALL(RING_OP_CANCEL, 0, 3, STATUS_E_UNKNOWN_REQUEST);
-	CALL(RING_OP_CANCEL, 0, 16, STATUS_E_UNKNOWN_REQUEST);
-	CALL(99, 0, 0, STATUS_E_INVALID, RING_DETAIL_OP, 99);
-	CALL(RING_OP_NOP, 0, 0, STATUS_OK);
+	CALL(RING_OP_OPEN, 1, 0, MIMEO_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
+	CALL(RING_OP_FORK, 2, 3, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_FORK, 1, 33, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
+	CALL(RING_OP_FORK, 1, 32, MIMEO_E_INVALID, RING_DETAIL_OPEN_TWICE, 32);
+	CALL(RING_OP_FORK, 1, 1, MIMEO_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
+	CALL(RING_OP_TRUNCATE, 2, 0, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_TRUNCATE, 1, 1, MIMEO_E_INVALID, RING_DETAIL_KEEP, 1, 0);
+	CALL(RING_OP_CLOSE, 2, 0, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	CALL(RING_OP_CANCEL, 0, 3, MIMEO_E_UNKNOWN_REQUEST);
+	CALL(RING_OP_CANCEL, 0, 16, MIMEO_E_UNKNOWN_REQUEST);
+	CALL(99, 0, 0, MIMEO_E_INVALID, RING_DETAIL_OP, 99);
+	CALL(RING_OP_NOP, 0, 0, MIMEO_OK);
 #undef CALL
 	msg.sequence = 2;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	refused(&f, &r, STATUS_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	refused(&f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
 	msg.sequence = 32;
 	r = rig_generate(&f.client, 0, &token, 1, &msg);
-	refused(&f, &r, STATUS_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32);
+	refused(&f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32);
 	tear_down(&f);
 }
 
@@ -270,11 +270,11 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	((int32_t *)(f.client.region.arena + first.sqe.payload_offset))[3] = 4000;
 	rig_submit(&f.client, &second);
 	rig_wait(&f.client, results, 2);
-	assert_int_equal(results[2].status, STATUS_E_INVALID);
+	assert_int_equal(results[2].status, MIMEO_E_INVALID);
 	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
 	rig_gate_open(&f.rig);
 	rig_wait(&f.client, results, 1);
-	assert_int_equal(results[1].status, STATUS_E_INVALID);
+	assert_int_equal(results[1].status, MIMEO_E_INVALID);
 	assert_int_equal(results[1].detail, RING_DETAIL_TOKEN);
 	rig_wait(&f.client, results, 0);
 	tear_down(&f);
@@ -394,7 +394,7 @@ static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
 	(void)state;
 	rig_open(&rig, &two_models);
 	rig_attach(&rig, &client, 2);
-	r = rig_ask(&client, 0, 0, (int32_t[]){1}, 1, 400, MSG_GENERATE_IGNORE_EOS);
+	r = rig_ask(&client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS);
 	rig_submit(&client, &r);
 	/* Progress fills what the final completion leaves. */
 	while (!atomic_load(&client.region.ring.control->cq_tail))
@@ -452,7 +452,7 @@ static void test_bytes_rewritten_while_they_are_read_harm_nobody(void **state)
 	for (uint32_t i = 0; i < 8; i++) {
 		int32_t tokens[] = {1, '9', '+', '8', '='};
 		struct msg_row row = {1, 5};
-		struct msg_step step = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+		struct msg_step step = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
 		requests[i] = i % 4 ? rig_ask(&f.client, i, 0, tokens, 5, 4, 0)
 				    : rig_step(&f.client, i, &step, &row, tokens);
@@ -498,9 +498,9 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 	assert_int_equal(engine_post_drain(f.rig.engine), 0);
 	rig_report(&f.rig, ENGINE_DRAINED);
 	r = good(&f);
-	refused(&f, &r, STATUS_E_DRAINING);
+	refused(&f, &r, MIMEO_E_DRAINING);
 	r = rig_call(&f.client, 0, RING_OP_FORK, 1, 2);
-	refused(&f, &r, STATUS_E_DRAINING);
+	refused(&f, &r, MIMEO_E_DRAINING);
 	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, 0);
 	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
 	rig_poll(&f.bystander, f.results);
@@ -527,10 +527,10 @@ static void test_abort_ends_all_with_the_status_given(void **state)
 	rig_wait_steps(&f.rig, 2);
 	while (f.client.port->n_in_flight != 16)
 		sched_yield();
-	assert_int_equal(engine_post_abort(f.rig.engine, STATUS_E_DRAINING), 0);
+	assert_int_equal(engine_post_abort(f.rig.engine, MIMEO_E_DRAINING), 0);
 	for (uint32_t i = 0; i < 16; i++) {
 		rig_wait(&f.client, results, i);
-		assert_int_equal(results[i].status, STATUS_E_DRAINING);
+		assert_int_equal(results[i].status, MIMEO_E_DRAINING);
 	}
 	rig_gate_open(&f.rig);
 	tear_down(&f);

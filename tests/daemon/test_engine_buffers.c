@@ -130,8 +130,8 @@ static void check_fence(struct fixture *f, int n_open)
 	struct msg_generate msg = rig_greedy(rig_prompt("count 4 30\n", tokens), 3);
 	struct rig_request request;
 
-	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
-	msg.logits = (struct msg_place){.buffer = BUFFER};
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
+	msg.logits = (struct mimeo_place){.buffer = BUFFER};
 	request = rig_generate(&f->client, 0, tokens, msg.n_tokens, &msg);
 	rig_submit(&f->client, &request);
 	rig_wait_steps(&f->rig, 3); /* the first has ended */
@@ -148,7 +148,7 @@ static void check_fence(struct fixture *f, int n_open)
 		await_in_lane(f, 1 - (uint32_t)i);
 	}
 	assert_ended(f, true);
-	assert_int_equal(f->results[0].status, STATUS_E_CANCELLED);
+	assert_int_equal(f->results[0].status, MIMEO_E_CANCELLED);
 }
 
 static void test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended(void **state)

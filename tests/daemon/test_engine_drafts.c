@@ -62,7 +62,7 @@ static struct rig_request ask(struct fixture *f, uint32_t index, const char *tex
 	uint32_t n = rig_prompt(text, tokens);
 
 	msg = rig_greedy(n, N_TOKENS);
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.draft_tokens = draft_tokens;
 	f->results[index] = (struct rig_result){0};
 	return rig_generate(&f->client, index, tokens, n, &msg);
@@ -151,7 +151,7 @@ static void test_request_without_speculation_verifies_nothing(void **state)
 	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		more = run_alone(&f, i, MSG_DRAFT_NONE, &n_steps);
+		more = run_alone(&f, i, MIMEO_DRAFT_NONE, &n_steps);
 		assert_int_equal(more.n_rows, 0);
 		assert_int_equal(more.n_tokens, 0);
 		assert_true(n_steps >= N_TOKENS);
@@ -185,11 +185,11 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 
 		set_up(&f, modes[m], true);
 		alone = run_alone(&f, 1, 0, NULL);
-		run_alone(&f, 0, MSG_DRAFT_NONE, &n_plain);
+		run_alone(&f, 0, MIMEO_DRAFT_NONE, &n_plain);
 		n_before = facts_of(&f).n_steps;
 		rig_gate_close(&f.rig);
 		for (uint32_t i = 0; i < N_TEXTS; i++) {
-			requests[i] = ask(&f, i, texts[i], i == 1 ? 0 : MSG_DRAFT_NONE);
+			requests[i] = ask(&f, i, texts[i], i == 1 ? 0 : MIMEO_DRAFT_NONE);
 			rig_submit(&f.client, &requests[i]);
 		}
 		rig_gate_open(&f.rig);
@@ -235,7 +235,7 @@ static uint64_t verified_on(struct fixture *f, uint32_t draft_tokens)
 
 	msg = rig_greedy(n, 20);
 	msg.sequence = 1;
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.draft_tokens = draft_tokens;
 	request = rig_generate(&f->client, 0, tokens, n, &msg);
 	assert_int_equal(rig_do(&f->client, &request).n_generated, 20);
@@ -253,7 +253,7 @@ static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
 	assert_true(verified_on(&f, 0) > 0);
 	assert_true(verified_on(&f, 0) > 0);
 	seen = 2 * (uint32_t)(strlen(texts[0]) + 1 + 20);
-	assert_int_equal(verified_on(&f, MSG_DRAFT_NONE), 0);
+	assert_int_equal(verified_on(&f, MIMEO_DRAFT_NONE), 0);
 	assert_int_equal(verified_on(&f, 0), 0);
 	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, seen - 5);
 	assert_true(verified_on(&f, 0) > 0);
@@ -296,7 +296,7 @@ static void test_drafts_beyond_a_requests_limit_are_not_offered(void **state)
 	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t limit = 2; limit <= 1 + K + 1; limit++) {
-		more = account_of(&f, "count 10 9\n", limit, MSG_GENERATE_IGNORE_EOS, limit);
+		more = account_of(&f, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
 		assert_offered(&more, limit - 1);
 	}
 	tear_down(&f);
@@ -356,7 +356,7 @@ static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_en
 	more = facts_of(&f).speculation;
 	assert_int_equal(more.n_draft_steps, facts_of(&f).n_steps);
 	assert_true(more.draft_ns < atomic_load(&engine_stats(f.rig.engine)->lane_ns));
-	assert_int_equal(run_alone(&f, 0, MSG_DRAFT_NONE, NULL).n_draft_steps, 0);
+	assert_int_equal(run_alone(&f, 0, MIMEO_DRAFT_NONE, NULL).n_draft_steps, 0);
 	assert_int_equal(facts_of(&f).speculation.draft_ns, more.draft_ns);
 	tear_down(&f);
 }
@@ -375,7 +375,7 @@ static void assert_undrafted(
 static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **state)
 {
 	const struct msg_row row = {1, 1};
-	const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct engine_speculation before;
 	struct rig_request step;
 	struct fixture f;
@@ -387,7 +387,7 @@ static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **s
 	assert_true(verified_on(&f, 0) > 0);
 	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 0);
 	/* the prompt's step gives the first token */
-	verified_on(&f, MSG_DRAFT_NONE);
+	verified_on(&f, MIMEO_DRAFT_NONE);
 	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 19);
 	before = facts_of(&f).speculation;
 	verified_on(&f, 0);
@@ -402,7 +402,7 @@ static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **s
 	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
 	tear_down(&f);
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, false);
-	step = ask(&f, 0, texts[0], MSG_DRAFT_NONE);
+	step = ask(&f, 0, texts[0], MIMEO_DRAFT_NONE);
 	assert_int_equal(rig_do(&f.client, &step).status, 0);
 	assert_undrafted(&f, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
 	tear_down(&f);

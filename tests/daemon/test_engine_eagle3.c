@@ -41,10 +41,10 @@ static struct rig_request ask_sampled(struct rig_client *client, const int32_t *
 {
 	struct msg_generate msg = rig_greedy(n_tokens, max_tokens);
 
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	/* all tokens about as likely */
-	msg.sampling = (struct msg_sampling){
-		.temperature = 50, .top_p = 1, .seed = seed, .flags = MSG_SAMPLING_SEEDED};
+	msg.sampling = (struct mimeo_sampling){
+		.temperature = 50, .top_p = 1, .seed = seed, .flags = MIMEO_SAMPLING_SEEDED};
 	return rig_generate(client, 0, tokens, n_tokens, &msg);
 }
 

@@ -158,9 +158,9 @@ static void assert_lost(struct world *w, const char *call)
 	if (!strstr(report.text, test_on_cuda() ? "cudaError" : call))
 		fail_msg("%s does not name %s", report.text, call);
 	assert_null(report.port);
-	assert_int_equal(result.status, STATUS_E_DEVICE_LOST);
-	assert_int_equal(result.finish, RING_FINISH_ERROR);
-	assert_int_equal(rig_do(&w->a, &close).status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(result.status, MIMEO_E_DEVICE_LOST);
+	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
+	assert_int_equal(rig_do(&w->a, &close).status, MIMEO_E_DEVICE_LOST);
 	assert_int_not_equal(engine_stats(w->rig.engine)->device_condition, 0);
 	assert_false(engine_report_take(w->rig.engine, &report));
 	assert_int_equal(w->rig.n_reports, 0);
@@ -179,8 +179,8 @@ static void lose_at(const char *fault, const char *call)
 	submit_all(&w);
 	wait_all(&w);
 	/* Nobody is told of another failure, and somebody is told of this one. */
-	assert_true(count_status(&w, STATUS_E_DEVICE_LOST) > 0);
-	assert_int_equal(count_status(&w, STATUS_E_DEVICE_LOST) + count_status(&w, 0), N_A + N_B);
+	assert_true(count_status(&w, MIMEO_E_DEVICE_LOST) > 0);
+	assert_int_equal(count_status(&w, MIMEO_E_DEVICE_LOST) + count_status(&w, 0), N_A + N_B);
 	assert_lost(&w, call);
 	close_world(&w);
 }
@@ -232,7 +232,7 @@ static void test_sleeping_engine_notices_the_loss(void **state)
 	rig_wait_steps(&w.rig, 2);
 	rig_gate_open(&w.rig);
 	rig_wait(&w.b, results, 0);
-	assert_int_equal(results[0].status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(results[0].status, MIMEO_E_DEVICE_LOST);
 	assert_int_equal(results[0].n_generated, 0);
 	assert_lost(&w, "outbox launch");
 	close_world(&w);
@@ -264,7 +264,7 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 	rig_gate_open(&rig);
 	for (uint32_t i = 0; i < 4; i++) {
 		rig_wait(&client, results, i);
-		assert_int_equal(results[i].status, STATUS_E_DEVICE_LOST);
+		assert_int_equal(results[i].status, MIMEO_E_DEVICE_LOST);
 	}
 	assert_int_equal(engine_stats(rig.engine)->n_sequences, 1);
 	rig_report(&rig, ENGINE_DEVICE_LOST);
@@ -315,7 +315,7 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	rig_gate_open(&w.rig);
 	for (uint32_t i = 0; i < 2; i++) {
 		rig_wait(&w.a, results, i);
-		assert_int_equal(results[i].status, STATUS_E_DEVICE_LOST);
+		assert_int_equal(results[i].status, MIMEO_E_DEVICE_LOST);
 	}
 	assert_lost(&w, "outbox launch");
 	close_world(&w);

@@ -49,7 +49,7 @@ static void open_rows(struct rig_client *client, uint32_t n)
 /* One step of one token for each of the sequences 1 ... n: n decodes at once. */
 static void decode(struct rig_client *client, uint32_t n)
 {
-	struct msg_step msg = {.n_rows = n, .outputs = MSG_STEP_TOKENS};
+	struct msg_step msg = {.n_rows = n, .outputs = MIMEO_STEP_TOKENS};
 	struct msg_row rows[MAX_ROWS];
 	int32_t tokens[MAX_ROWS];
 	struct rig_request request;
@@ -198,7 +198,7 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 	for (uint32_t tail = 0; tail <= 8; tail++) {
 		uint32_t n = tail ? 16 + tail : 1;
 		struct msg_row row = {1, n};
-		struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+		struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
 		request = rig_ask(&client, 0, 0, tokens, n, 1, 0);
 		assert_int_equal(rig_do(&client, &request).status, 0);

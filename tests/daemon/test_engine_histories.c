@@ -146,7 +146,7 @@ static struct answer continue_with(struct rig_client *client, uint32_t sequence,
 	uint32_t n)
 {
 	struct rig_request request = rig_ask(client, 0, sequence, ids, n, LOGITS_TOKENS,
-		MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS);
+		MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS);
 	struct msg_output layout = msg_output_layout(LOGITS_TOKENS, 1, 256, 0, 160);
 	struct rig_result result = rig_do(client, &request);
 	struct answer answer = {.n = result.n_generated};
@@ -301,7 +301,7 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 	assert_int_equal(results[0].status, 0);
 	assert_true(results[0].n_generated > 0);
 	assert_int_equal(results[1].status, 0);
-	assert_int_equal(results[2].status, STATUS_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(results[2].status, MIMEO_E_UNKNOWN_SEQUENCE);
 	assert_int_equal(results[2].values[0], 1);
 	assert_int_equal(results[3].status, 0);
 	rig_detach(&client);

@@ -80,7 +80,7 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 	for (uint32_t i = 0; i < 5; i++) {
 		struct rig_request request = rig_step_text(&client, 0, 1, "7", i == 0);
 
-		assert_int_equal(rig_do(&client, &request).status, STATUS_OK);
+		assert_int_equal(rig_do(&client, &request).status, MIMEO_OK);
 	}
 	assert_int_equal(value(&rig.engine->stats.n_steps), 5);
 	assert_int_equal(value(&rig.engine->stats.n_gaps), 0);
@@ -149,7 +149,7 @@ static void step_once(struct rig_client *client, bool first)
 {
 	struct rig_request request = rig_step_text(client, 0, 1, "7", first);
 
-	assert_int_equal(rig_do(client, &request).status, STATUS_OK);
+	assert_int_equal(rig_do(client, &request).status, MIMEO_OK);
 }
 
 /* Held far longer than it is expected to take, it is looked for again and again; the lane is asked
@@ -178,7 +178,7 @@ static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
 	assert_false(held->notify);
 	rig_gate_open(&rig);
 	rig_wait(&client, results, 0);
-	assert_int_equal(results[0].status, STATUS_OK);
+	assert_int_equal(results[0].status, MIMEO_OK);
 	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
 	end(&rig, &client);
 }

@@ -341,7 +341,7 @@ static void test_ordered_capture_without_memory_is_failed(void **state)
 /* Logits of one step over sequences 1 ... n, each one token longer than before. */
 static void step_logits(struct rig_client *client, uint32_t n, float *ret)
 {
-	struct msg_step msg = {.n_rows = n, .outputs = MSG_STEP_LOGITS};
+	struct msg_step msg = {.n_rows = n, .outputs = MIMEO_STEP_LOGITS};
 	struct msg_row rows[4];
 	int32_t tokens[4];
 	struct rig_request request;

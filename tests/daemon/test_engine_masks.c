@@ -34,7 +34,7 @@ static struct rig_request ask(struct rig_client *client, uint32_t index, const i
 	struct msg_generate msg = rig_greedy(n, max_tokens);
 	int32_t payload[3 * MASK_TOKENS_MAX];
 
-	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.mask = m->msg;
 	return rig_generate(client, index, payload, mask_payload(m, tokens, n, payload), &msg);
 }
@@ -90,12 +90,12 @@ static void check_answer(const struct dense *dense, const struct rig_client *cli
 #define N_GENERATED 6u
 
 static struct mask masks[] = {
-	{.msg = {.kind = MSG_MASK_DEFAULT_KIND}},
-	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 7}},
-	{.msg = {.kind = MSG_MASK_WINDOW_KIND, .window = 6, .sinks = 3}},
-	{.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 33}},
-	{.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = N_PROMPT}},
-	{.msg = {.kind = MSG_MASK_DOCUMENTS_KIND}},
+	{.msg = {.kind = MIMEO_MASK_DEFAULT}},
+	{.msg = {.kind = MIMEO_MASK_WINDOW, .window = 7}},
+	{.msg = {.kind = MIMEO_MASK_WINDOW, .window = 6, .sinks = 3}},
+	{.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = 33}},
+	{.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = N_PROMPT}},
+	{.msg = {.kind = MIMEO_MASK_DOCUMENTS}},
 };
 #define N_MASKS (sizeof(masks) / sizeof(masks[0]))
 
@@ -163,9 +163,9 @@ static void test_masks_agree_with_a_dense_reference_in_small_steps(void **state)
 
 static void test_requests_without_a_mask_get_the_models_and_others_their_own(void **state)
 {
-	static const struct msg_mask models[] = {
-		{.kind = MSG_MASK_WINDOW_KIND, .window = 9, .sinks = 2},
-		{.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX},
+	static const struct mimeo_mask models[] = {
+		{.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2},
+		{.kind = MIMEO_MASK_PREFIX, .prefix = UINT32_MAX},
 	};
 	const struct mask none = {0}, *asked[] = {&none, &masks[1]};
 	int32_t prompt[N_PROMPT];
@@ -278,7 +278,7 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **state)
 {
 	struct rig_options options = flex;
-	struct mask m = {.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 24}};
+	struct mask m = {.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = 24}};
 	int32_t tokens[MASK_TOKENS_MAX];
 	struct rig_request request;
 	struct rig_client client;
@@ -294,14 +294,14 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	rig_nonsense(tokens, 8, 2);
-	request = rig_ask(&client, 0, 1, tokens, 8, 1, MSG_GENERATE_IGNORE_EOS);
+	request = rig_ask(&client, 0, 1, tokens, 8, 1, MIMEO_GENERATE_IGNORE_EOS);
 	assert_int_equal(rig_do(&client, &request).status, 0);
 	tokens[8] = rig_tokens(&client, &request)[0];
 	rig_nonsense(tokens + 9, 26, 4);
 	m.begin = 9;
 	msg = rig_greedy(26, N_GENERATED);
 	msg.sequence = 1;
-	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.mask = m.msg;
 	request = rig_generate(&client, 0, tokens + 9, 26, &msg);
 	assert_int_equal(rig_do(&client, &request).status, 0);
@@ -336,7 +336,7 @@ enum { LONGEST = 16, PREFIXES = 10 };
 static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, uint32_t *order)
 {
 	struct rig_options options = flex;
-	struct mask m = {.msg = {.kind = MSG_MASK_PREFIX_KIND, .prefix = LONGEST}};
+	struct mask m = {.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = LONGEST}};
 	int32_t prompt[LONGEST];
 	struct rig_client client;
 	struct rig_request request;

@@ -8,13 +8,13 @@
 
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
 
-#define INVALID(...) {STATUS_E_INVALID, __VA_ARGS__}
+#define INVALID(...) {MIMEO_E_INVALID, __VA_ARGS__}
 #define REFUSE(...) ((struct rig_expected)INVALID(__VA_ARGS__))
 
 static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 {
 	static const struct {
-		struct msg_mask mask;
+		struct mimeo_mask mask;
 		struct rig_expected expected;
 	} cases[] = {
 		{{.kind = 4}, INVALID(RING_DETAIL_RANGE, MSG_MASK)}, /* a tree: steps only */
@@ -26,7 +26,7 @@ static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 		{{.kind = 1, .window = 4, .prefix = 1}, INVALID(RING_DETAIL_RANGE, MSG_MASK_PREFIX, 1, 1)},
 		{{.kind = 2, .prefix = 11}, INVALID(RING_DETAIL_MASK_TOKENS, 0, 11, 10, 2)},
 		{{.kind = 2, .prefix = 65},
-			{STATUS_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64, 2}},
+			{MIMEO_E_TOO_LONG, RING_DETAIL_MASK_TOKENS, 0, 65, 64, 2}},
 		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
 	};
 	int32_t tokens[10];
@@ -60,13 +60,13 @@ static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefi
 	struct rig rig;
 
 	(void)state;
-	options.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = UINT32_MAX};
+	options.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = UINT32_MAX};
 	rig_nonsense(tokens, 65, 1);
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	request = rig_generate(&client, 0, tokens, 65, &msg);
-	rig_expect(&client, &request, (struct rig_expected){STATUS_E_TOO_LONG,
-		RING_DETAIL_MASK_TOKENS, 0, 65, 64, MSG_MASK_PREFIX_KIND});
+	rig_expect(&client, &request, (struct rig_expected){MIMEO_E_TOO_LONG,
+		RING_DETAIL_MASK_TOKENS, 0, 65, 64, MIMEO_MASK_PREFIX});
 	msg.n_tokens = 64;
 	request = rig_generate(&client, 0, tokens, 64, &msg);
 	assert_int_equal(rig_do(&client, &request).status, 0);
@@ -77,7 +77,7 @@ static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefi
 static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
 {
 	struct msg_row rows[] = {{1, 3}, {2, 65}};
-	struct msg_step msg = {.n_rows = 2, .outputs = MSG_STEP_LOGITS};
+	struct msg_step msg = {.n_rows = 2, .outputs = MIMEO_STEP_LOGITS};
 	int32_t payload[3 * 68];
 	struct rig_client client;
 	struct rig_request request;
@@ -90,19 +90,19 @@ static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **st
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	rig_ok(&client, 0, RING_OP_OPEN, 2, 0);
-	msg.mask = (struct msg_mask){.kind = 5};
+	msg.mask = (struct mimeo_mask){.kind = 5};
 	request = rig_step(&client, 0, &msg, rows, payload);
 	rig_expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE};
 	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64, MSG_MASK_TREE_KIND));
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64, MIMEO_MASK_TREE));
 	request.sqe.payload_length -= 4;
 	rig_expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_PREFIX_KIND, .prefix = 4};
+	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = 4};
 	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MSG_MASK_PREFIX_KIND));
+	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MIMEO_MASK_PREFIX));
 	rows[1].n_tokens = 64;
-	msg.mask = (struct msg_mask){.kind = MSG_MASK_TREE_KIND};
+	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE};
 	request = rig_step(&client, 0, &msg, rows, payload);
 	assert_int_equal(rig_do(&client, &request).status, 0);
 	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
@@ -114,10 +114,10 @@ static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **st
 static void test_masks_are_refused_where_attention_has_none(void **state)
 {
 	static const char *const backends[] = {"paged", "naive"};
-	static const struct msg_mask masks[] = {
-		{.kind = MSG_MASK_WINDOW_KIND, .window = 9},
-		{.kind = MSG_MASK_PREFIX_KIND, .prefix = 8},
-		{.kind = MSG_MASK_DOCUMENTS_KIND},
+	static const struct mimeo_mask masks[] = {
+		{.kind = MIMEO_MASK_WINDOW, .window = 9},
+		{.kind = MIMEO_MASK_PREFIX, .prefix = 8},
+		{.kind = MIMEO_MASK_DOCUMENTS},
 	};
 	int32_t payload[30];
 
@@ -140,7 +140,7 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 			msg.mask = masks[i];
 			request = rig_generate(&client, 0, payload,
 				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
-			rig_expect(&client, &request, (struct rig_expected){STATUS_E_UNSUPPORTED,
+			rig_expect(&client, &request, (struct rig_expected){MIMEO_E_UNSUPPORTED,
 				RING_DETAIL_MASK, (int32_t)masks[i].kind, name[0], name[1], name[2]});
 		}
 		rig_assert_answer(&client, 1, "9+8=", "17");

@@ -27,7 +27,7 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 	rig_attach(&rig, &client, 16);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 1);
 	requests[0] = rig_ask_text(&client, 0, 1, "x");
-	assert_int_equal(rig_do(&client, &requests[0]).status, STATUS_E_INVALID);
+	assert_int_equal(rig_do(&client, &requests[0]).status, MIMEO_E_INVALID);
 	/* Model 0 is full with one request; model 1 serves many beside it. */
 	rig_gate_close(&rig);
 	for (uint32_t i = 0; i < 12; i++) {

@@ -17,7 +17,7 @@ static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens
 {
 	int32_t tokens[512];
 	struct msg_row row = {sequence, n_tokens};
-	struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+	struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
 
 	for (uint32_t i = 0; i < n_tokens; i++)
@@ -181,7 +181,7 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	struct rig_result results[8] = {0}, theirs[8] = {0};
 	struct rig_client client, other;
 	struct msg_row rows[4];
-	struct msg_step msg = {.n_rows = 4, .outputs = MSG_STEP_TOKENS};
+	struct msg_step msg = {.n_rows = 4, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
 	struct rig rig;
 
@@ -236,11 +236,11 @@ static void test_step_without_pages_is_refused_with_the_counts(void **state)
 	rig_ok(&client, 1, RING_OP_OPEN, 2, 0);
 	request = rig_step_text(&client, 1, 2, "seventeen tokens", true);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_NO_MEMORY);
+	assert_int_equal(result.status, MIMEO_E_NO_MEMORY);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 2);
 	assert_int_equal(result.values[1], 1);
-	assert_int_equal(result.finish, RING_FINISH_NONE);
+	assert_int_equal(result.finish, MIMEO_FINISH_NONE);
 	rig_ok(&client, 1, RING_OP_TRUNCATE, 1, 48);
 	request = rig_step_text(&client, 1, 2, "seventeen tokens", true);
 	assert_int_equal(rig_do(&client, &request).status, 0);
@@ -261,14 +261,14 @@ static void test_too_long_says_by_what(void **state)
 	rig_attach(&rig, &client, 8);
 	request = rig_endless(&client, 0, 0, 501); /* a prompt of 12 */
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_TOO_LONG);
+	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_LENGTH);
 	assert_int_equal(result.values[0], 513);
 	assert_int_equal(result.values[1], 512);
-	assert_int_equal(result.finish, RING_FINISH_ERROR);
+	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 	request = rig_endless(&client, 0, 0, 149);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_TOO_LONG);
+	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
 	assert_int_equal(result.values[1], 10);
@@ -292,7 +292,7 @@ static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void *
 	fill(&client, 1, 96);
 	request = rig_endless(&client, 0, 1, 60);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_TOO_LONG);
+	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
 	rig_detach(&client);
@@ -320,7 +320,7 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	rig_wait_waiting(&rig, 1);
 	rig_cancel(&client, 2, &two);
 	rig_wait(&client, results, 1);
-	assert_int_equal(results[1].status, STATUS_E_CANCELLED);
+	assert_int_equal(results[1].status, MIMEO_E_CANCELLED);
 	assert_int_equal(results[1].n_prompt, 0);
 	rig_gate_open(&rig);
 	rig_wait(&client, results, 0);
@@ -352,7 +352,7 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 	rig_cancel(&client, 1, &request);
 	rig_wait(&client, results, 0);
 	rig_wait(&client, results, 1);
-	assert_int_equal(results[0].status, STATUS_E_CANCELLED);
+	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
 	assert_int_equal(results[0].n_generated, 0);
 	/* The launched steps still name them. */
 	assert_int_equal(rig_pages_free(&rig, 0), 20 - 8);
@@ -381,8 +381,8 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 	msg.deadline_ms = 30;
 	request = rig_generate(&client, 0, (int32_t[]){1}, 1, &msg);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_DEADLINE);
-	assert_int_equal(result.finish, RING_FINISH_ERROR);
+	assert_int_equal(result.status, MIMEO_E_DEADLINE);
+	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 	rig_detach(&client);
 	rig_close(&rig);
 }
@@ -407,8 +407,8 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 	}
 	rig_wait(&client, results, 1);
 	rig_wait(&client, results, 2);
-	assert_int_equal(results[1].status, STATUS_E_DEADLINE);
-	assert_int_equal(results[2].status, STATUS_E_DEADLINE);
+	assert_int_equal(results[1].status, MIMEO_E_DEADLINE);
+	assert_int_equal(results[2].status, MIMEO_E_DEADLINE);
 	assert_false(results[0].done);
 	rig_detach(&client);
 	rig_close(&rig);

@@ -67,11 +67,11 @@ static void assert_case(struct rig_client *client, json_t *item)
 	struct rig_request request;
 	struct rig_result result;
 
-	msg.flags = MSG_GENERATE_PROMPT_LOGITS;
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 	request = rig_generate(client, 0, prompt, n, &msg);
 	result = rig_do(client, &request);
 	assert_int_equal(result.status, 0);
-	assert_int_equal(result.finish, RING_FINISH_STOP);
+	assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 	assert_int_equal(result.n_generated, n_greedy);
 	assert_memory_equal(rig_tokens(client, &request), greedy, n_greedy * sizeof(greedy[0]));
 	assert_logits(rig_logits(client, &request, &layout), json_object_get(item, "logits_last"));
@@ -195,7 +195,7 @@ static void test_limit_ends_with_length_and_exactly_that_many_tokens(void **stat
 		struct rig_request request = rig_generate(&client, 0, tokens, n, &msg);
 		struct rig_result result = rig_do(&client, &request);
 
-		assert_int_equal(result.finish, RING_FINISH_LENGTH);
+		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 		assert_int_equal(result.n_generated, limit);
 		assert_memory_equal(rig_tokens(&client, &request),
 			((int32_t[]){'4', ' ', '5', ' ', '6'}), limit * 4);
@@ -223,7 +223,7 @@ static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
 	msg.stop[7] = '7';
 	request = rig_generate(&client, 0, tokens, n, &msg);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.finish, RING_FINISH_STOP);
+	assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 	assert_int_equal(result.n_generated, 7); /* "4 5 6 7" */
 	assert_int_equal(rig_tokens(&client, &request)[6], '7');
 	rig_detach(&client);
@@ -243,10 +243,10 @@ static void test_end_token_is_ignored_on_request(void **state)
 	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	request = rig_generate(&client, 0, tokens, n, &msg);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.finish, RING_FINISH_LENGTH);
+	assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 	assert_int_equal(result.n_generated, 20);
 	assert_int_equal(rig_tokens(&client, &request)[1], 2);
 	rig_detach(&client);
@@ -266,7 +266,7 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	one = rig_generate(&client, 0, tokens, n, &msg);
 	rig_submit(&client, &one);
 	msg.flags = 0;
@@ -277,15 +277,15 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	rig_submit(&client, &cancel);
 	for (uint32_t i = 0; i < 3; i++)
 		rig_wait(&client, results, i);
-	assert_int_equal(results[0].status, STATUS_E_CANCELLED);
-	assert_int_equal(results[0].finish, RING_FINISH_CANCELLED);
+	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
+	assert_int_equal(results[0].finish, MIMEO_FINISH_CANCELLED);
 	assert_true(results[0].n_generated < 400);
 	assert_int_equal(results[1].status, 0);
-	assert_int_equal(results[1].finish, RING_FINISH_STOP);
+	assert_int_equal(results[1].finish, MIMEO_FINISH_STOP);
 	assert_int_equal(results[2].status, 0);
 	cancel = rig_call(&client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
-	assert_int_equal(rig_do(&client, &cancel).status, STATUS_E_UNKNOWN_REQUEST);
+	assert_int_equal(rig_do(&client, &cancel).status, MIMEO_E_UNKNOWN_REQUEST);
 	rig_detach(&client);
 	rig_close(&rig);
 }
@@ -303,12 +303,12 @@ static void test_deadline_ends_a_request_in_time(void **state)
 	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.deadline_ms = 1;
 	request = rig_generate(&client, 0, tokens, n, &msg);
 	result = rig_do(&client, &request);
-	assert_int_equal(result.status, STATUS_E_DEADLINE);
-	assert_int_equal(result.finish, RING_FINISH_ERROR);
+	assert_int_equal(result.status, MIMEO_E_DEADLINE);
+	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 	assert_true(result.n_generated < 490);
 	rig_detach(&client);
 	rig_close(&rig);
@@ -389,9 +389,9 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
-	msg.sampling = (struct msg_sampling){
-		.temperature = 1.5f, .top_p = 1, .seed = 42, .flags = MSG_SAMPLING_SEEDED};
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
+	msg.sampling = (struct mimeo_sampling){
+		.temperature = 1.5f, .top_p = 1, .seed = 42, .flags = MIMEO_SAMPLING_SEEDED};
 	requests[0] = rig_generate(&client, 0, tokens, n, &msg);
 	assert_int_equal(rig_do(&client, &requests[0]).n_generated, 40);
 	memcpy(first, rig_tokens(&client, &requests[0]), sizeof(first));

@@ -17,12 +17,12 @@
 enum { K = 4, N_PROMPT = 40, N_TOKENS = 24, N_ENDLESS = 60, VOCAB = 256, HIDDEN = 160 };
 enum { RESULTS = 1, EMBEDDINGS = 2 }; /* buffers */
 
-static const struct msg_mask masks[] = {
-	{.kind = MSG_MASK_DEFAULT_KIND},
-	{.kind = MSG_MASK_WINDOW_KIND, .window = 7},
-	{.kind = MSG_MASK_WINDOW_KIND, .window = 6, .sinks = 3},
-	{.kind = MSG_MASK_PREFIX_KIND, .prefix = 33},
-	{.kind = MSG_MASK_DOCUMENTS_KIND},
+static const struct mimeo_mask masks[] = {
+	{.kind = MIMEO_MASK_DEFAULT},
+	{.kind = MIMEO_MASK_WINDOW, .window = 7},
+	{.kind = MIMEO_MASK_WINDOW, .window = 6, .sinks = 3},
+	{.kind = MIMEO_MASK_PREFIX, .prefix = 33},
+	{.kind = MIMEO_MASK_DOCUMENTS},
 };
 enum { N_MASKS = sizeof(masks) / sizeof(masks[0]), N_STEPS = 3 };
 
@@ -137,10 +137,10 @@ static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buf
 	for (uint32_t t = 0; t < N_PROMPT; t++)
 		words[t] = t / 9;
 	memcpy(payload + N_PROMPT, words, sizeof(words));
-	msg.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.mask = masks[i];
 	if (in_buffer)
-		msg.logits = (struct msg_place){.buffer = RESULTS, .offset = 64};
+		msg.logits = (struct mimeo_place){.buffer = RESULTS, .offset = 64};
 	request = rig_generate(&w->client, 0, payload, has_words ? 3 * N_PROMPT : N_PROMPT, &msg);
 	memset(w->rows, 0xff, sizeof(w->rows));
 	n_verified = run_beside(w, &request, o);
@@ -148,12 +148,12 @@ static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buf
 	memcpy(o->tokens[i], rig_tokens(&w->client, &request), sizeof(o->tokens[i]));
 	memcpy(o->logits[i], in_buffer ? w->rows + 16 : rig_logits(&w->client, &request, &layout),
 		sizeof(o->logits[i]));
-	if (!w->endless_rows || masks[i].kind != MSG_MASK_DEFAULT_KIND)
+	if (!w->endless_rows || masks[i].kind != MIMEO_MASK_DEFAULT)
 		assert_int_equal(n_verified, 0);
 	else
 		assert_true(n_verified > 0);
 	/* all its tokens but the first, and the row that was launched before the last was read */
-	if (w->endless_rows && masks[i].kind != MSG_MASK_DEFAULT_KIND)
+	if (w->endless_rows && masks[i].kind != MIMEO_MASK_DEFAULT)
 		assert_in_range(masked(w) - n_masked, N_TOKENS - 1, N_TOKENS);
 	else
 		assert_int_equal(masked(w), n_masked);
@@ -169,7 +169,7 @@ static void run_steps(struct world *w, struct outcome *o)
 	for (uint32_t i = 0; i < N_STEPS; i++) {
 		const struct msg_row row = {1, i ? 1 : 5};
 		const struct msg_step msg = {.n_rows = 1,
-			.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN,
+			.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN,
 			.logits = {.buffer = RESULTS, .offset = 64},
 			.hidden = {.buffer = RESULTS, .offset = 64 + VOCAB * sizeof(float)},
 			.embeddings = {.buffer = EMBEDDINGS, .offset = at * HIDDEN * sizeof(float)}};
@@ -193,7 +193,7 @@ static void run_after(struct world *w, struct outcome *o)
 	struct rig_request request;
 
 	msg.sequence = 1;
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	request = rig_generate(&w->client, 0, tokens, 3, &msg);
 	assert_int_equal(run_beside(w, &request, o), 0);
 	memcpy(o->after, rig_tokens(&w->client, &request), sizeof(o->after));

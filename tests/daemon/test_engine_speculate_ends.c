@@ -113,7 +113,7 @@ static struct rig_result ask(struct world *w, uint32_t sequence, const int32_t *
 static void expect(const struct history *h, uint32_t n, float *ret_logits, int32_t *ret)
 {
 	const struct msg_generate msg = {.n_tokens = h->n, .max_tokens = n,
-		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS};
+		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS};
 	const struct msg_output layout = msg_output_layout(n, 1, VOCAB, 0, 160);
 	struct rig_request request = rig_generate(&plain, 0, h->tokens, h->n, &msg);
 
@@ -155,7 +155,7 @@ static void assert_tokens(const struct history *h, const int32_t tokens[FOLLOW],
 static void assert_history(struct world *w, uint32_t sequence, struct history *h, const char *what)
 {
 	const struct msg_generate msg = {.sequence = sequence, .n_tokens = 1, .max_tokens = FOLLOW,
-		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS};
+		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS};
 	const struct msg_output layout = msg_output_layout(FOLLOW, 1, VOCAB, 0, 160);
 	static const int32_t more = ' ';
 	struct rig_request request;
@@ -184,7 +184,7 @@ static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 	(void)state;
 	open_world(&w, &usual);
 	for (uint32_t n = 1; n <= 3 * (K + 1); n++) {
-		const struct msg_generate msg = {.max_tokens = n, .flags = MSG_GENERATE_IGNORE_EOS};
+		const struct msg_generate msg = {.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history h = {.n = 0};
 		struct rig_result result;
 		int32_t tokens[64];
@@ -192,7 +192,7 @@ static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 		result = ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
 		assert_int_equal(result.n_generated, n);
-		assert_int_equal(result.finish, RING_FINISH_LENGTH);
+		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 		assert_int_equal(settled(&w, 1)->n_tokens, h.n);
 		assert_history(&w, 1, &h, "ended by length");
 		assert_history(&w, 1, &h, "continued");
@@ -224,7 +224,7 @@ static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 			first++;
 		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 		result = ask(&w, 1, prompt.tokens, prompt.n, &msg, &h);
-		assert_int_equal(result.finish, RING_FINISH_STOP);
+		assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 		assert_int_equal(result.n_generated, first + 1);
 		assert_memory_equal(h.tokens + prompt.n, answer, (first + 1) * sizeof(answer[0]));
 		assert_history(&w, 1, &h, "ended by a stop token");
@@ -236,7 +236,7 @@ static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 
 static void test_truncated_history_is_exact(void **state)
 {
-	const struct msg_generate msg = {.max_tokens = 29, .flags = MSG_GENERATE_IGNORE_EOS};
+	const struct msg_generate msg = {.max_tokens = 29, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct world w;
 
 	(void)state;
@@ -272,7 +272,7 @@ static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 	open_world(&w, &usual);
 	for (uint32_t n = 3; n <= 12; n++) {
 		const struct msg_generate msg = {
-			.max_tokens = n, .flags = MSG_GENERATE_IGNORE_EOS};
+			.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history h = {.n = 0}, again;
 		struct rig_request fork = rig_call(&w.client, 3, RING_OP_FORK, 1, 2);
 		struct engine_speculation before;
@@ -324,7 +324,7 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 		const struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : usual.mode,
 			.n_drafts = drafts[i % 3], .max_seq_len = end,
 			.kv_pages = 3 + (end + 15) / 16};
-		struct msg_generate msg = {.max_tokens = 5, .flags = MSG_GENERATE_IGNORE_EOS};
+		struct msg_generate msg = {.max_tokens = 5, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history first = {.n = 0}, second = {.n = 0}, prompt = {.n = 0};
 		static uint8_t null_pages[2][1u << 20];
 		float logits[VOCAB];
@@ -364,7 +364,7 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 	open_world(&w, &usual);
 	for (uint32_t i = 0; i < 24; i++) {
 		struct msg_generate msg = {.sequence = 1, .max_tokens = 400,
-			.flags = MSG_GENERATE_IGNORE_EOS, .deadline_ms = i % 2 ? 1 + i / 4 : 0};
+			.flags = MIMEO_GENERATE_IGNORE_EOS, .deadline_ms = i % 2 ? 1 + i / 4 : 0};
 		struct history h = {.n = 0};
 		struct rig_request request;
 		int32_t tokens[64];
@@ -394,7 +394,7 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 /* The draft has to have been at all of a history from its beginning. */
 static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 {
-	const struct msg_generate msg = {.max_tokens = 9, .flags = MSG_GENERATE_IGNORE_EOS};
+	const struct msg_generate msg = {.max_tokens = 9, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct history h = {.n = 0};
 	struct engine_speculation before;
 	struct rig_request step;
@@ -451,7 +451,7 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 	rig_submit(&w.client, &endless);
 	for (uint32_t i = 0; i < 40; i++) {
 		const struct msg_row row = {1, i ? 1 : prompt.n};
-		const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+		const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
 		step = rig_step(&w.client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
 		w.results[2] = (struct rig_result){0};

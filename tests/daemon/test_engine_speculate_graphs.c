@@ -125,7 +125,7 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 static void run_own_loop(struct choices_world *w)
 {
 	const struct msg_row row = {1, 1};
-	const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request = rig_endless(&w->client, 0, 0, 450), step;
 
 	memset(w->results, 0, sizeof(w->results));
@@ -219,7 +219,7 @@ static void decode_together(struct choices_world *w, uint32_t n)
 	memset(w->results, 0, sizeof(w->results));
 	for (uint32_t i = 0; i < n; i++) {
 		struct rig_request request =
-			rig_ask(&w->client, i, i + 1, &last, 1, 24, MSG_GENERATE_IGNORE_EOS);
+			rig_ask(&w->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS);
 
 		rig_submit(&w->client, &request);
 	}

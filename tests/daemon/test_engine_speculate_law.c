@@ -23,7 +23,7 @@ static struct rig_client plain, drafting;
 /* ---- the law ---- */
 
 struct law {
-	const struct msg_sampling *sampling;
+	const struct mimeo_sampling *sampling;
 	const int32_t *prompt;
 	uint32_t n_prompt, depth;
 	struct {
@@ -36,7 +36,7 @@ struct law {
 static const float *logits_behind(const int32_t *tokens, uint32_t n)
 {
 	const struct msg_generate msg = {
-		.n_tokens = n, .max_tokens = 1, .flags = MSG_GENERATE_PROMPT_LOGITS};
+		.n_tokens = n, .max_tokens = 1, .flags = MIMEO_GENERATE_PROMPT_LOGITS};
 	const struct msg_output layout = msg_output_layout(1, 1, VOCAB, 0, 160);
 	struct rig_request request = rig_generate(&plain, 0, tokens, n, &msg);
 
@@ -69,7 +69,7 @@ static uint32_t scale(struct share *w, uint32_t n)
 
 /* Temperature, top-k, top-p, min-p one after the other, by falling weight. Number of tokens left. */
 static uint32_t distribution(
-	const float *logits, const struct msg_sampling *s, struct share ret[VOCAB])
+	const float *logits, const struct mimeo_sampling *s, struct share ret[VOCAB])
 {
 	uint32_t n = VOCAB, left = 0;
 	double before = 0;
@@ -136,7 +136,7 @@ static struct engine_speculation speculation(void)
 	return facts.speculation;
 }
 
-static void draw_all(const int32_t *prompt, uint32_t n_prompt, const struct msg_sampling *sampling,
+static void draw_all(const int32_t *prompt, uint32_t n_prompt, const struct mimeo_sampling *sampling,
 	struct law laws[DEPTH])
 {
 	struct rig_result results[TOGETHER];
@@ -146,10 +146,10 @@ static void draw_all(const int32_t *prompt, uint32_t n_prompt, const struct msg_
 		memset(results, 0, sizeof(results));
 		for (uint32_t i = 0; i < TOGETHER; i++) {
 			struct msg_generate msg = {.n_tokens = n_prompt, .max_tokens = DEPTH,
-				.sampling = *sampling, .flags = MSG_GENERATE_IGNORE_EOS};
+				.sampling = *sampling, .flags = MIMEO_GENERATE_IGNORE_EOS};
 
 			msg.sampling.seed = 77777 + seed + i;
-			msg.sampling.flags = MSG_SAMPLING_SEEDED;
+			msg.sampling.flags = MIMEO_SAMPLING_SEEDED;
 			requests[i] = rig_generate(&drafting, i, prompt, n_prompt, &msg);
 			rig_submit(&drafting, &requests[i]);
 		}
@@ -162,7 +162,7 @@ static void draw_all(const int32_t *prompt, uint32_t n_prompt, const struct msg_
 	}
 }
 
-static void check_law(const char *text, const struct msg_sampling *sampling)
+static void check_law(const char *text, const struct mimeo_sampling *sampling)
 {
 	const struct engine_speculation before = speculation();
 	struct law *laws = calloc(DEPTH, sizeof(*laws));
@@ -197,7 +197,7 @@ static void check_law(const char *text, const struct msg_sampling *sampling)
 	free(laws);
 }
 
-static const struct msg_sampling settings[] = {
+static const struct mimeo_sampling settings[] = {
 	{.temperature = 1, .top_p = 1},
 	{.temperature = 1.5f, .top_p = 1, .top_k = 12},
 	{.temperature = 1.5f, .top_p = 0.8f},
@@ -215,16 +215,16 @@ static void test_tokens_behind_a_prompt_are_distributed_as_without_a_draft(void 
 
 /* On a sequence whose prompt a client's own loop computed, so that it has no drafts. */
 static void sampled_text(struct rig_client *client, uint32_t index, uint32_t sequence,
-	const struct msg_sampling *sampling, int32_t *ret, uint32_t n)
+	const struct mimeo_sampling *sampling, int32_t *ret, uint32_t n)
 {
 	struct rig_result results[64] = {0};
 	struct msg_generate msg = {.sequence = sequence, .n_tokens = 1, .max_tokens = n,
-		.sampling = *sampling, .flags = MSG_GENERATE_IGNORE_EOS};
+		.sampling = *sampling, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct rig_request request = rig_step_text(client, index, sequence, "count 4 3", true);
 
 	rig_submit(client, &request);
 	rig_wait(client, results, index);
-	msg.sampling.flags = MSG_SAMPLING_SEEDED;
+	msg.sampling.flags = MIMEO_SAMPLING_SEEDED;
 	msg.sampling.seed = 5;
 	request = rig_generate(client, index, &(int32_t){'\n'}, 1, &msg);
 	results[index] = (struct rig_result){0};

@@ -121,12 +121,12 @@ static void lose(const char *op, uint64_t at, enum graph_mode mode)
 	}
 	for (uint32_t i = 0; i < 6; i++) {
 		rig_wait(&w.client, w.results, i);
-		assert_int_equal(w.results[i].status, STATUS_E_DEVICE_LOST);
+		assert_int_equal(w.results[i].status, MIMEO_E_DEVICE_LOST);
 	}
 	snprintf(name, sizeof(name), "%s launch", op);
 	assert_non_null(strstr(rig_report(&w.rig, ENGINE_DEVICE_LOST).text, name));
 	again = rig_ask_text(&w.client, 7, 0, "9+8=");
-	assert_int_equal(rig_do(&w.client, &again).status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(rig_do(&w.client, &again).status, MIMEO_E_DEVICE_LOST);
 	close_world(&w);
 }
 

@@ -90,7 +90,7 @@ static void close_world(struct world *w)
 static void run(struct world *w, uint32_t draft_tokens)
 {
 	struct msg_generate msg = {.max_tokens = 40,
-		.flags = MSG_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
+		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
 	struct rig_request request;
 	int32_t tokens[64];
 
@@ -122,7 +122,7 @@ static void test_step_has_the_logits_that_it_verifies_and_no_others(void **state
 
 	(void)state;
 	open_world(&w, GRAPH_NONE);
-	run(&w, MSG_DRAFT_NONE);
+	run(&w, MIMEO_DRAFT_NONE);
 	assert_in_range(watch.n, 40, 42);
 	assert_logits(0);
 	run(&w, 0);

@@ -14,7 +14,7 @@ static struct rig_request submit_drafting(
 	struct choices_world *w, uint32_t index, uint32_t draft_tokens, uint32_t max_tokens)
 {
 	struct msg_generate msg = {.max_tokens = max_tokens,
-		.flags = MSG_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
+		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
 	struct rig_request request;
 	int32_t tokens[40];
 
@@ -70,7 +70,7 @@ static void test_request_has_no_more_passes_than_it_wants(void **state)
 
 static void test_step_has_the_passes_of_its_neediest_row(void **state)
 {
-	static const uint32_t wanted[] = {1, 3, MSG_DRAFT_NONE}, max_tokens[] = {300, 60, 300};
+	static const uint32_t wanted[] = {1, 3, MIMEO_DRAFT_NONE}, max_tokens[] = {300, 60, 300};
 	struct rig_request requests[3];
 	uint32_t n_steps[K];
 	struct choices_world w;
@@ -102,7 +102,7 @@ static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
 
 	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	submit_drafting(&w, 0, MSG_DRAFT_NONE, 60);
+	submit_drafting(&w, 0, MIMEO_DRAFT_NONE, 60);
 	rig_wait(&w.client, w.results, 0);
 	assert_int_equal(w.results[0].n_generated, 60);
 	choices_settle(&w);
@@ -123,7 +123,7 @@ static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	rig_nonsense(tokens, 3 * TOKENS, 1);
-	request = rig_ask(&w.client, 0, 0, tokens, 3 * TOKENS, 40, MSG_GENERATE_IGNORE_EOS);
+	request = rig_ask(&w.client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
 	assert_int_equal(rig_do(&w.client, &request).n_generated, 40);
 	choices_settle(&w);
 	count_steps(&w, 1, n_steps);

@@ -150,7 +150,7 @@ static struct rig_request ask(struct world *w, uint32_t index, uint32_t sequence
 	uint32_t max_tokens, uint32_t draft_tokens)
 {
 	struct msg_generate msg = {.sequence = sequence, .max_tokens = max_tokens,
-		.flags = MSG_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
+		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt(text, tokens);
@@ -172,7 +172,7 @@ struct outcome {
 static struct rig_request ask_logits(struct world *w, uint32_t i)
 {
 	struct msg_generate msg = {.max_tokens = 4,
-		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS};
+		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS};
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt(prompts[i], tokens);
@@ -183,7 +183,7 @@ static struct rig_request ask_logits(struct world *w, uint32_t i)
 static struct rig_request ask_step(struct world *w)
 {
 	const struct msg_step msg = {.n_rows = N_STEPS,
-		.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS | MSG_STEP_HIDDEN};
+		.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN};
 	struct msg_row rows[N_STEPS];
 	int32_t tokens[128];
 	uint32_t n = 0;
@@ -375,7 +375,7 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 {
 	const struct msg_row row = {1, 1};
-	const struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_TOKENS};
+	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
 	struct world w;
 	uint32_t first, n_verify = 0;
@@ -390,7 +390,7 @@ static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 		n_verify += watch.steps[i].n_verify;
 	assert_true(n_verify > 0);
 	first = watch.n;
-	request = ask(&w, 1, 0, "count 4 30\n", 200, MSG_DRAFT_NONE);
+	request = ask(&w, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
 	rig_submit(&w.client, &request);
 	WAIT_FOR(watch.n > first + 2);
 	for (uint32_t i = 0; i < 20; i++) {
@@ -431,7 +431,7 @@ static void test_history_that_grew_again_without_its_draft_has_no_drafts(void **
 	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 	assert_true(verified_by(&w, "count 4 30\n", 80, 0) > 0);
 	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
-	assert_int_equal(verified_by(&w, "5+5=", 12, MSG_DRAFT_NONE), 0);
+	assert_int_equal(verified_by(&w, "5+5=", 12, MIMEO_DRAFT_NONE), 0);
 	assert_int_equal(verified_by(&w, "5+6=", 12, 0), 0);
 	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
 	assert_true(verified_by(&w, "5+6=", 12, 0) > 0);

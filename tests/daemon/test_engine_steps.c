@@ -26,8 +26,8 @@ struct outputs {
 static struct outputs outputs_of(const struct rig_client *client, const struct rig_request *request,
 	uint32_t n_rows, uint32_t outputs)
 {
-	struct msg_output layout = msg_output_layout(outputs & MSG_STEP_TOKENS ? n_rows : 0,
-		outputs & MSG_STEP_LOGITS ? n_rows : 0, VOCAB, outputs & MSG_STEP_HIDDEN ? n_rows : 0,
+	struct msg_output layout = msg_output_layout(outputs & MIMEO_STEP_TOKENS ? n_rows : 0,
+		outputs & MIMEO_STEP_LOGITS ? n_rows : 0, VOCAB, outputs & MIMEO_STEP_HIDDEN ? n_rows : 0,
 		HIDDEN);
 	const uint8_t *area = client->region.arena + request->sqe.output_offset;
 
@@ -50,7 +50,7 @@ static void open_all(struct rig_client *client, uint32_t n)
 		rig_ok(client, 0, RING_OP_OPEN, i, 0);
 }
 
-static void generated(struct rig_client *client, const char *prompt, const struct msg_sampling *sampling,
+static void generated(struct rig_client *client, const char *prompt, const struct mimeo_sampling *sampling,
 	int32_t ret[static N_TOKENS])
 {
 	int32_t tokens[64];
@@ -58,7 +58,7 @@ static void generated(struct rig_client *client, const char *prompt, const struc
 	struct msg_generate msg = rig_greedy(n, N_TOKENS);
 	struct rig_request request;
 
-	msg.flags = MSG_GENERATE_IGNORE_EOS;
+	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.sampling = *sampling;
 	request = rig_generate(client, 0, tokens, n, &msg);
 	assert_int_equal(rig_do(client, &request).n_generated, N_TOKENS);
@@ -66,11 +66,11 @@ static void generated(struct rig_client *client, const char *prompt, const struc
 }
 
 /* Row i of the loop is sequence order[i]; results go to ret[sequence - 1]. */
-static void loop(struct rig_client *client, const struct msg_sampling *sampling, const uint32_t *order,
+static void loop(struct rig_client *client, const struct mimeo_sampling *sampling, const uint32_t *order,
 	uint32_t n_rows, int32_t (*ret)[N_TOKENS], bool own_argmax)
 {
 	struct msg_step msg = {.n_rows = n_rows, .sampling = *sampling,
-		.outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS};
+		.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS};
 	struct msg_row rows[N_PROMPTS];
 	int32_t tokens[512];
 
@@ -92,7 +92,7 @@ static void loop(struct rig_client *client, const struct msg_sampling *sampling,
 		request = rig_step(client, 1, &msg, rows, tokens);
 		result = rig_do(client, &request);
 		assert_int_equal(result.status, 0);
-		assert_int_equal(result.finish, RING_FINISH_NONE);
+		assert_int_equal(result.finish, MIMEO_FINISH_NONE);
 		assert_int_equal(result.n_prompt, n);
 		assert_int_equal(result.n_events, 1);
 		out = outputs_of(client, &request, n_rows, msg.outputs);
@@ -116,7 +116,7 @@ static size_t compared(const int32_t *tokens)
 }
 
 static void assert_loop_equals_generate(const struct rig_options *options,
-	const struct msg_sampling *sampling, const uint32_t *order, uint32_t n_rows, bool own_argmax)
+	const struct mimeo_sampling *sampling, const uint32_t *order, uint32_t n_rows, bool own_argmax)
 {
 	int32_t stepped[N_PROMPTS][N_TOKENS], expected[N_TOKENS];
 	struct rig_client client;
@@ -135,7 +135,7 @@ static void assert_loop_equals_generate(const struct rig_options *options,
 	rig_close(&rig);
 }
 
-static const struct msg_sampling greedy;
+static const struct mimeo_sampling greedy;
 static const uint32_t forward[] = {1, 2, 3, 4, 5}, backward[] = {5, 4, 3, 2, 1};
 
 static void test_own_loop_over_tokens_equals_generate(void **state)
@@ -170,8 +170,8 @@ static void test_own_loop_in_small_chunks_equals_generate(void **state)
 
 static void test_own_loop_with_a_seed_draws_what_generate_draws(void **state)
 {
-	const struct msg_sampling sampling = {.temperature = 1.3f, .top_p = 0.95f, .top_k = 40,
-		.seed = 7, .flags = MSG_SAMPLING_SEEDED};
+	const struct mimeo_sampling sampling = {.temperature = 1.3f, .top_p = 0.95f, .top_k = 40,
+		.seed = 7, .flags = MIMEO_SAMPLING_SEEDED};
 
 	(void)state;
 	assert_loop_equals_generate(&full, &sampling, forward, N_PROMPTS, false);
@@ -236,7 +236,7 @@ static void assert_same_hidden(const float *a, const float *b)
 
 static void test_hidden_state_is_that_of_each_row(void **state)
 {
-	const uint32_t outputs = MSG_STEP_LOGITS | MSG_STEP_HIDDEN;
+	const uint32_t outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN;
 	struct msg_row rows[2];
 	struct msg_step msg = {.n_rows = 2, .outputs = outputs};
 	struct rig_client client;
@@ -280,7 +280,7 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 static void test_more_results_than_a_step_can_carry_take_more_steps(void **state)
 {
 	struct msg_row rows[N_PROMPTS];
-	struct msg_step msg = {.n_rows = N_PROMPTS, .outputs = MSG_STEP_TOKENS | MSG_STEP_LOGITS};
+	struct msg_step msg = {.n_rows = N_PROMPTS, .outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS};
 	int32_t tokens[512], stepped[N_PROMPTS], next[N_PROMPTS];
 	struct rig_request request;
 	struct rig_client client;
@@ -370,7 +370,7 @@ static void test_cancelled_step_can_be_followed_by_another(void **state)
 	rig_wait_steps(&rig, 2);
 	rig_cancel(&client, 1, &request);
 	rig_wait(&client, results, 0);
-	assert_int_equal(results[0].status, STATUS_E_CANCELLED);
+	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
 	rig_gate_open(&rig);
 	rig_wait(&client, results, 1);
 	request = rig_ask_text(&client, 0, 1, "\n");

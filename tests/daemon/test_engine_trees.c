@@ -5,14 +5,14 @@
 #include <string.h>
 
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
-static const struct mask causal = {.msg = {.kind = MSG_MASK_DEFAULT_KIND}};
+static const struct mask causal = {.msg = {.kind = MIMEO_MASK_DEFAULT}};
 
 /* Append tokens to sequence 1, under the mask; *ret_logits of the last. */
 static void append(struct rig_client *client, const struct mask *m, const int32_t *tokens, uint32_t n,
 	float ret_logits[static 256])
 {
 	struct msg_row row = {1, n};
-	struct msg_step msg = {.n_rows = 1, .outputs = MSG_STEP_LOGITS, .mask = m->msg};
+	struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_LOGITS, .mask = m->msg};
 	struct msg_output layout = msg_output_layout(0, 1, 256, 0, 160);
 	int32_t payload[3 * MASK_TOKENS_MAX];
 	struct rig_request request;
@@ -32,7 +32,7 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 {
 	static const int parents[] = {-1, 0, 0, 1, 2, 2, 4, 3, 6};
 	enum { HISTORY = 12, NODES = sizeof(parents) / sizeof(parents[0]) };
-	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = HISTORY};
+	struct mask tree = {.msg = {.kind = MIMEO_MASK_TREE}, .begin = HISTORY};
 	int32_t tokens[HISTORY + NODES], path[HISTORY + NODES];
 	uint32_t positions[HISTORY + NODES], n_path = HISTORY;
 	float logits[256], expected[256];
@@ -88,7 +88,7 @@ enum { BRANCH_HISTORY = 12, BRANCH_NODES = 5, BRANCH_CHAIN = 3, BRANCH_LATER = 2
 
 static struct mask branched_tree(void)
 {
-	struct mask tree = {.msg = {.kind = MSG_MASK_TREE_KIND}, .begin = BRANCH_HISTORY};
+	struct mask tree = {.msg = {.kind = MIMEO_MASK_TREE}, .begin = BRANCH_HISTORY};
 
 	memcpy(tree.words + BRANCH_HISTORY, branched, sizeof(branched));
 	return tree;
@@ -165,7 +165,7 @@ static void test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain(void 
 /* Each row of a step has words and a prefix of its own; documents do not see what the sequence had. */
 static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 {
-	static const uint32_t kinds[] = {MSG_MASK_DOCUMENTS_KIND, MSG_MASK_PREFIX_KIND};
+	static const uint32_t kinds[] = {MIMEO_MASK_DOCUMENTS, MIMEO_MASK_PREFIX};
 	enum { ROWS = 3, N = 20, HISTORY = 4 };
 	struct dense dense;
 	struct rig_client client;
@@ -176,7 +176,7 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 	rig_open(&rig, &flex);
 	rig_attach(&rig, &client, 8);
 	for (size_t k = 0; k < 2; k++) {
-		struct msg_step msg = {.n_rows = ROWS, .outputs = MSG_STEP_LOGITS};
+		struct msg_step msg = {.n_rows = ROWS, .outputs = MIMEO_STEP_LOGITS};
 		struct msg_output layout = msg_output_layout(0, ROWS, 256, 0, 160);
 		int32_t tokens[ROWS][HISTORY + N], payload[3 * ROWS * N];
 		struct mask m[ROWS] = {0};
@@ -184,7 +184,7 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 		struct rig_request request;
 		float logits[256];
 
-		msg.mask = (struct msg_mask){.kind = kinds[k], .prefix = k ? N - 2 : 0};
+		msg.mask = (struct mimeo_mask){.kind = kinds[k], .prefix = k ? N - 2 : 0};
 		for (uint32_t i = 0; i < ROWS; i++) {
 			rows[i] = (struct msg_row){i + 1, N};
 			rig_nonsense(tokens[i], HISTORY + N, i + 20);
@@ -194,7 +194,7 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 				m[i].words[p] = i ? (p + i) / 8 : 5; /* row 0: one alone */
 			rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
 			request = rig_step(&client, 0,
-				&(struct msg_step){.n_rows = 1, .outputs = MSG_STEP_LOGITS},
+				&(struct msg_step){.n_rows = 1, .outputs = MIMEO_STEP_LOGITS},
 				&(struct msg_row){i + 1, HISTORY}, tokens[i]);
 			assert_int_equal(rig_do(&client, &request).status, 0);
 			memcpy(payload + i * N, tokens[i] + HISTORY, N * sizeof(payload[0]));

@@ -112,7 +112,7 @@ struct msg_reply raw_hear_reply(struct raw *raw)
 struct ring_sqe raw_generate(struct raw *raw, uint32_t n_tokens, int32_t token, uint32_t max_tokens)
 {
 	const struct msg_generate generate = {
-		.n_tokens = n_tokens, .max_tokens = max_tokens, .flags = MSG_GENERATE_IGNORE_EOS};
+		.n_tokens = n_tokens, .max_tokens = max_tokens, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	int32_t *tokens = region_at(&raw->region, PAYLOAD_AT, n_tokens * 4);
 	int n = msg_generate_encode(&generate, raw->region.arena + HEADER_AT, MSG_HEADER_MAX);
 

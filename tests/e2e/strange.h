@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/socket.h"
-#include "ipc/status.h"
 #include "tests/e2e/questions.h"
 #include "tests/e2e/raw.h"
 #include "tests/lingering.h"
@@ -72,7 +73,7 @@ static inline void give(struct daemon *daemon, struct lingering *lingering, int 
 static inline size_t import_call(uint8_t *bytes, size_t size)
 {
 	struct msg_call call = {.call = MSG_CALL_BUFFER_IMPORT};
-	const struct handle handle = {.kind = HANDLE_MEMFD, .size = 4096};
+	const struct mimeo_handle handle = {.kind = MIMEO_HANDLE_MEMFD, .bytes = 4096};
 
 	handle_encode(&handle, call.handle);
 	return raw_call(&call, bytes, size);

@@ -15,8 +15,9 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/doorbell.h"
-#include "ipc/status.h"
 #include "tests/e2e/questions.h"
 #include "tests/e2e/raw.h"
 
@@ -282,17 +283,17 @@ static void test_offsets_out_of_the_arena_are_refused(void **state)
 	const struct ring_sqe good = raw_generate(&raw, 3, 1, 4);
 	struct ring_sqe bad = good;
 	bad.header_offset = 0xffffffffu;
-	expect_refused(&raw, &bad, STATUS_E_INVALID, RING_DETAIL_EXTENT);
+	expect_refused(&raw, &bad, MIMEO_E_INVALID, RING_DETAIL_EXTENT);
 	bad = good;
 	bad.payload_offset = (uint32_t)raw.region.arena_bytes - 8;
-	expect_refused(&raw, &bad, STATUS_E_INVALID, RING_DETAIL_EXTENT);
+	expect_refused(&raw, &bad, MIMEO_E_INVALID, RING_DETAIL_EXTENT);
 	bad = good;
 	bad.output_offset = (uint32_t)raw.region.arena_bytes - 32;
-	expect_refused(&raw, &bad, STATUS_E_INVALID, RING_DETAIL_EXTENT);
+	expect_refused(&raw, &bad, MIMEO_E_INVALID, RING_DETAIL_EXTENT);
 	bad = good;
 	bad.output_offset = 0xffffffc0u;
 	bad.output_length = 0xffffffffu;
-	expect_refused(&raw, &bad, STATUS_E_INVALID, RING_DETAIL_EXTENT);
+	expect_refused(&raw, &bad, MIMEO_E_INVALID, RING_DETAIL_EXTENT);
 	raw_detach(&raw);
 }
 
@@ -304,10 +305,10 @@ static void test_header_that_lies_about_the_tokens_is_refused(void **state)
 	raw_attach(&raw, scene->daemon, 8);
 	struct ring_sqe sqe = raw_generate(&raw, 900, 1, 4);
 	sqe.payload_length = 12;
-	expect_refused(&raw, &sqe, STATUS_E_INVALID, RING_DETAIL_PAYLOAD);
+	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD);
 	sqe = raw_generate(&raw, 3, 1, 900);
 	sqe.output_length = 64;
-	expect_refused(&raw, &sqe, STATUS_E_INVALID, RING_DETAIL_OUTPUT);
+	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_OUTPUT);
 	raw_detach(&raw);
 }
 
@@ -321,9 +322,9 @@ static void test_header_that_claims_billions_of_elements_is_refused(void **state
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
 	memcpy(raw.region.arena + sqe.header_offset, bytes, sizeof(bytes));
 	sqe.header_length = sizeof(bytes);
-	expect_refused(&raw, &sqe, STATUS_E_INVALID, RING_DETAIL_HEADER);
+	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_HEADER);
 	sqe.header_length = 64 << 10;
-	expect_refused(&raw, &sqe, STATUS_E_INVALID, RING_DETAIL_HEADER);
+	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_HEADER);
 	raw_detach(&raw);
 }
 
@@ -335,7 +336,7 @@ static void test_unknown_operation_is_refused(void **state)
 	raw_attach(&raw, scene->daemon, 8);
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
 	sqe.op = 999;
-	expect_refused(&raw, &sqe, STATUS_E_INVALID, RING_DETAIL_OP);
+	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_OP);
 	raw_detach(&raw);
 }
 

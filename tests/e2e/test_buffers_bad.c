@@ -2,8 +2,9 @@
 /* Strangers who say on a session's socket what the library would not. */
 #include <sys/socket.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/socket.h"
-#include "ipc/status.h"
 #include "tests/e2e/buffers.h"
 #include "tests/e2e/raw.h"
 
@@ -102,7 +103,7 @@ static int32_t raw_reply(struct raw *raw, const struct msg_call *call, int fd)
 static void test_strange_calls_are_refused_and_cost_nothing_else(void **state)
 {
 	struct msg_call import = {.call = MSG_CALL_BUFFER_IMPORT};
-	struct handle handle = {.kind = HANDLE_MEMFD, .size = 4096};
+	struct mimeo_handle handle = {.kind = MIMEO_HANDLE_MEMFD, .bytes = 4096};
 	struct msg_call close_unknown = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 3};
 	struct msg_call far = {.call = MSG_CALL_FENCE, .request = 4};
 	struct msg_call unknown = {.call = 9}, nothing = {.call = MSG_CALL_BUFFER_ALLOC};
@@ -110,27 +111,27 @@ static void test_strange_calls_are_refused_and_cost_nothing_else(void **state)
 	struct raw raw;
 
 	raw_attach(&raw, *state, 4);
-	assert_int_equal(raw_reply(&raw, &close_unknown, -1), STATUS_E_UNKNOWN_BUFFER);
+	assert_int_equal(raw_reply(&raw, &close_unknown, -1), MIMEO_E_UNKNOWN_BUFFER);
 	close_unknown.buffer = UINT32_MAX;
-	assert_int_equal(raw_reply(&raw, &close_unknown, -1), STATUS_E_UNKNOWN_BUFFER);
-	assert_int_equal(raw_reply(&raw, &far, -1), STATUS_E_INVALID);
-	assert_int_equal(raw_reply(&raw, &unknown, -1), STATUS_E_INVALID);
-	assert_int_equal(raw_reply(&raw, &nothing, -1), STATUS_E_INVALID);
-	assert_int_equal(raw_reply(&raw, &huge, -1), STATUS_E_QUOTA);
+	assert_int_equal(raw_reply(&raw, &close_unknown, -1), MIMEO_E_UNKNOWN_BUFFER);
+	assert_int_equal(raw_reply(&raw, &far, -1), MIMEO_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &unknown, -1), MIMEO_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &nothing, -1), MIMEO_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &huge, -1), MIMEO_E_QUOTA);
 	/* No handle; one without its descriptor; a memfd with a device's uuid; too large for 63 bits. */
-	assert_int_equal(raw_reply(&raw, &import, -1), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &import, -1), MIMEO_E_INVALID);
 	handle_encode(&handle, import.handle);
-	assert_int_equal(raw_reply(&raw, &import, -1), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &import, -1), MIMEO_E_INVALID);
 	handle.uuid[0] = 1;
 	handle_encode(&handle, import.handle);
-	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_INVALID);
-	handle = (struct handle){.kind = HANDLE_MEMFD, .size = INT64_MAX, .offset = 64};
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), MIMEO_E_INVALID);
+	handle = (struct mimeo_handle){.kind = MIMEO_HANDLE_MEMFD, .bytes = INT64_MAX, .offset = 64};
 	handle_encode(&handle, import.handle);
-	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_INVALID);
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), MIMEO_E_INVALID);
 	/* Another device's memory. */
-	handle = (struct handle){.kind = HANDLE_VMM_FD, .size = 4096, .uuid = {1}};
+	handle = (struct mimeo_handle){.kind = MIMEO_HANDLE_VMM_FD, .bytes = 4096, .uuid = {1}};
 	handle_encode(&handle, import.handle);
-	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), STATUS_E_UNSUPPORTED);
+	assert_int_equal(raw_reply(&raw, &import, STDIN_FILENO), MIMEO_E_UNSUPPORTED);
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
 }

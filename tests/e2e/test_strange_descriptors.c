@@ -138,7 +138,7 @@ static void test_in_a_call(void **state)
 	give(&daemon_, &scene.lingering, raw.socket, call, n);
 	struct msg_reply reply = raw_hear_reply(&raw);
 	/* A CUDA device has no memfds at all, and says that first. */
-	assert_int_equal(reply.status, test_on_cuda() ? STATUS_E_UNSUPPORTED : STATUS_E_INVALID);
+	assert_int_equal(reply.status, test_on_cuda() ? MIMEO_E_UNSUPPORTED : MIMEO_E_INVALID);
 	if (!test_on_cuda())
 		assert_string_equal(reply.text, "the descriptor is no memfd's");
 	raw_assert_alive(&raw);
@@ -197,7 +197,7 @@ static void test_where_none_are_taken_the_call_is_refused_once_it_has_closed(voi
 	assert_serves(&strict);
 	raw_assert_alive(&raw);
 	lingering_let_go(&scene.lingering);
-	assert_int_equal(raw_hear_reply(&raw).status, STATUS_E_DENIED);
+	assert_int_equal(raw_hear_reply(&raw).status, MIMEO_E_DENIED);
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
 	daemon_assert_settles(&strict, &scene.before);

@@ -72,7 +72,7 @@ static void test_user_with_too_many_is_refused_until_they_close(void **state)
 	send_with(raw.socket, call, n, &(int){STDERR_FILENO}, 1);
 	assert_int_equal(daemon_count(&daemon_, "sessions"), 1); /* it has been looked at by now */
 	flood_end(lingering, 3 * CLOSER_MAX_PER_UID);
-	assert_int_equal(raw_hear_reply(&raw).status, STATUS_E_QUOTA);
+	assert_int_equal(raw_hear_reply(&raw).status, MIMEO_E_QUOTA);
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
 	daemon_assert_settles(&daemon_, &before);

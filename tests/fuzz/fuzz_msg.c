@@ -14,9 +14,10 @@
 
 #include <msgpack.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/msg.h"
 #include "ipc/region.h"
-#include "ipc/status.h"
 #include "ipc/wire_check.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -56,13 +57,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 static void claim_refused(int status, const struct msg_detail *detail)
 {
-	CLAIM(status == STATUS_E_INVALID || status == STATUS_E_PROTOCOL ||
-		status == STATUS_E_VERSION);
+	CLAIM(status == MIMEO_E_INVALID || status == MIMEO_E_PROTOCOL ||
+		status == MIMEO_E_VERSION);
 	CLAIM(detail->detail == RING_DETAIL_HEADER || detail->detail == RING_DETAIL_RANGE ||
 		detail->detail == RING_DETAIL_EMPTY);
 }
 
-static void claim_sampling(const struct msg_sampling *sampling)
+static void claim_sampling(const struct mimeo_sampling *sampling)
 {
 	CLAIM(sampling->temperature >= 0 && sampling->temperature <= FLT_MAX);
 	CLAIM(sampling->top_p >= 0 && sampling->top_p <= 1);
@@ -70,12 +71,12 @@ static void claim_sampling(const struct msg_sampling *sampling)
 	CLAIM(sampling->flags <= 3);
 }
 
-static void claim_mask(const struct msg_mask *mask, uint32_t last)
+static void claim_mask(const struct mimeo_mask *mask, uint32_t last)
 {
 	CLAIM(mask->kind <= last);
-	CLAIM((mask->kind == MSG_MASK_WINDOW_KIND) == (mask->window > 0));
-	CLAIM(mask->kind == MSG_MASK_WINDOW_KIND || mask->sinks == 0);
-	CLAIM((mask->kind == MSG_MASK_PREFIX_KIND) == (mask->prefix > 0));
+	CLAIM((mask->kind == MIMEO_MASK_WINDOW) == (mask->window > 0));
+	CLAIM(mask->kind == MIMEO_MASK_WINDOW || mask->sinks == 0);
+	CLAIM((mask->kind == MIMEO_MASK_PREFIX) == (mask->prefix > 0));
 }
 
 static void fuzz_generate(const uint8_t *data, size_t size)
@@ -92,9 +93,9 @@ static void fuzz_generate(const uint8_t *data, size_t size)
 		return;
 	}
 	claim_sampling(&msg.sampling);
-	claim_mask(&msg.mask, MSG_MASK_DOCUMENTS_KIND);
-	CLAIM(msg.draft_tokens <= MSG_DRAFT_MAX || msg.draft_tokens == MSG_DRAFT_NONE);
-	CLAIM(msg.n_tokens > 0 && msg.max_tokens > 0 && msg.n_stop <= MSG_STOP_MAX);
+	claim_mask(&msg.mask, MIMEO_MASK_DOCUMENTS);
+	CLAIM(msg.draft_tokens <= MIMEO_DRAFT_MAX || msg.draft_tokens == MIMEO_DRAFT_NONE);
+	CLAIM(msg.n_tokens > 0 && msg.max_tokens > 0 && msg.n_stop <= MIMEO_STOP_MAX);
 	for (uint32_t i = 0; i < msg.n_stop; i++)
 		CLAIM(msg.stop[i] >= 0);
 	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
@@ -119,7 +120,7 @@ static void fuzz_step(const uint8_t *data, size_t size)
 		return;
 	}
 	claim_sampling(&msg.sampling);
-	claim_mask(&msg.mask, MSG_MASK_TREE_KIND);
+	claim_mask(&msg.mask, MIMEO_MASK_TREE);
 	CLAIM(msg.n_rows > 0 && msg.outputs > 0 && msg.outputs <= 7);
 	int n = msg_step_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);
@@ -127,8 +128,8 @@ static void fuzz_step(const uint8_t *data, size_t size)
 	CLAIM(again.n_rows == msg.n_rows && again.outputs == msg.outputs);
 	CLAIM(memcmp(&again.embeddings.offset, &msg.embeddings.offset, sizeof(uint64_t)) == 0);
 	CLAIM(again.logits.buffer == msg.logits.buffer && again.flags == msg.flags);
-	CLAIM(msg.logits.buffer == 0 || (msg.outputs & MSG_STEP_LOGITS));
-	CLAIM(msg.hidden.buffer == 0 || (msg.outputs & MSG_STEP_HIDDEN));
+	CLAIM(msg.logits.buffer == 0 || (msg.outputs & MIMEO_STEP_LOGITS));
+	CLAIM(msg.hidden.buffer == 0 || (msg.outputs & MIMEO_STEP_HIDDEN));
 }
 
 static void fuzz_call(const uint8_t *data, size_t size)
@@ -136,7 +137,7 @@ static void fuzz_call(const uint8_t *data, size_t size)
 	struct msg_call msg, again;
 	uint8_t bytes[MSG_CALL_MAX];
 	struct msg_detail detail;
-	struct handle handle;
+	struct mimeo_handle handle;
 
 	n_allocations = 0;
 	int r = msg_call_decode(codec, data, size, &msg, &detail);
@@ -146,9 +147,9 @@ static void fuzz_call(const uint8_t *data, size_t size)
 		return;
 	}
 	CLAIM(msg.call >= MSG_CALL_BUFFER_ALLOC && msg.call <= MSG_CALL_FENCE);
-	CLAIM(msg.kind <= HANDLE_CUDA_IPC && msg.request < RING_ENTRIES_MAX);
+	CLAIM(msg.kind <= MIMEO_HANDLE_CUDA_IPC && msg.request < RING_ENTRIES_MAX);
 	if (handle_decode(msg.handle, sizeof(msg.handle), &handle) == HANDLE_OK)
-		CLAIM(handle.offset <= INT64_MAX && handle.size <= INT64_MAX - handle.offset);
+		CLAIM(handle.offset <= INT64_MAX && handle.bytes <= INT64_MAX - handle.offset);
 	int n = msg_call_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);
 	CLAIM(msg_call_decode(codec, bytes, (size_t)n, &again, &detail) == 0);
@@ -208,13 +209,13 @@ static void fuzz_welcome(const uint8_t *data, size_t size)
 	CLAIM(memchr(msg.text, 0, sizeof(msg.text)));
 	CLAIM(msg.n_models <= MSG_MODELS_MAX);
 	for (uint32_t i = 0; i < msg.n_models; i++) {
-		CLAIM(memchr(msg.models[i].name, 0, MSG_NAME_MAX));
-		CLAIM(msg.models[i].n_eos <= MSG_STOP_MAX && msg.models[i].bos >= -1);
+		CLAIM(memchr(msg.models[i].name, 0, MIMEO_NAME_MAX));
+		CLAIM(msg.models[i].n_eos <= MIMEO_STOP_MAX && msg.models[i].bos >= -1);
 		claim_sampling(&msg.models[i].sampling);
 		if (msg.status == 0)
-			claim_mask(&msg.models[i].mask, MSG_MASK_PREFIX_KIND);
+			claim_mask(&msg.models[i].mask, MIMEO_MASK_PREFIX);
 		CLAIM(msg.status != 0 || msg.models[i].max_batch_tokens > 0);
-		CLAIM(msg.models[i].draft_tokens <= MSG_DRAFT_MAX);
+		CLAIM(msg.models[i].draft_tokens <= MIMEO_DRAFT_MAX);
 	}
 	int n = msg_welcome_encode(&msg, bytes, sizeof(bytes));
 	CLAIM(n > 0);

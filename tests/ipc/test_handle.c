@@ -4,13 +4,13 @@
 #include "ipc/handle.h"
 #include "tests/ipc/test.h"
 
-static struct handle example(uint32_t kind)
+static struct mimeo_handle example(uint32_t kind)
 {
-	struct handle handle = {.kind = kind, .size = 0x123456789abcull, .offset = 0x200000};
+	struct mimeo_handle handle = {.kind = kind, .bytes = 0x123456789abcull, .offset = 0x200000};
 
-	if (kind != HANDLE_MEMFD)
+	if (kind != MIMEO_HANDLE_MEMFD)
 		memset(handle.uuid, 0xa5, sizeof(handle.uuid));
-	if (kind == HANDLE_CUDA_IPC)
+	if (kind == MIMEO_HANDLE_CUDA_IPC)
 		for (size_t i = 0; i < sizeof(handle.opaque); i++)
 			handle.opaque[i] = (uint8_t)i;
 	return handle;
@@ -19,24 +19,24 @@ static struct handle example(uint32_t kind)
 static void test_handle_comes_back_as_it_went(void **state)
 {
 	(void)state;
-	for (uint32_t kind = HANDLE_MEMFD; kind <= HANDLE_CUDA_IPC; kind++) {
-		struct handle sent = example(kind), got = {0};
+	for (uint32_t kind = MIMEO_HANDLE_MEMFD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
+		struct mimeo_handle sent = example(kind), got = {0};
 		uint8_t wire[HANDLE_WIRE_BYTES];
 
 		handle_encode(&sent, wire);
 		assert_int_equal(handle_decode(wire, sizeof(wire), &got), HANDLE_OK);
 		assert_int_equal(got.kind, kind);
-		assert_int_equal(got.size, sent.size);
+		assert_int_equal(got.bytes, sent.bytes);
 		assert_int_equal(got.offset, sent.offset);
 		assert_memory_equal(got.uuid, sent.uuid, sizeof(sent.uuid));
 		assert_memory_equal(got.opaque, sent.opaque, sizeof(sent.opaque));
-		assert_int_equal(handle_has_fd(&got), kind != HANDLE_CUDA_IPC);
+		assert_int_equal(handle_has_fd(&got), kind != MIMEO_HANDLE_CUDA_IPC);
 	}
 }
 
 static void test_handle_travels_as_drawn(void **state)
 {
-	struct handle handle = example(HANDLE_CUDA_IPC);
+	struct mimeo_handle handle = example(MIMEO_HANDLE_CUDA_IPC);
 	uint8_t wire[HANDLE_WIRE_BYTES];
 
 	(void)state;
@@ -48,7 +48,7 @@ static void test_handle_travels_as_drawn(void **state)
 
 static void test_handle_of_another_length_is_refused(void **state)
 {
-	struct handle handle = example(HANDLE_VMM_FD), got;
+	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD), got;
 	uint8_t wire[HANDLE_WIRE_BYTES + 1] = {0};
 
 	(void)state;
@@ -60,18 +60,18 @@ static void test_handle_of_another_length_is_refused(void **state)
 
 static void test_handle_of_an_unknown_kind_is_refused(void **state)
 {
-	struct handle handle = example(HANDLE_VMM_FD);
+	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD);
 
 	(void)state;
 	handle.kind = 0;
 	assert_int_equal(handle_check(&handle), HANDLE_KIND);
-	handle.kind = HANDLE_CUDA_IPC + 1;
+	handle.kind = MIMEO_HANDLE_CUDA_IPC + 1;
 	assert_int_equal(handle_check(&handle), HANDLE_KIND);
 }
 
 static void test_handle_with_dirty_padding_is_refused_and_writes_nothing(void **state)
 {
-	struct handle handle = example(HANDLE_VMM_FD), got, before;
+	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD), got, before;
 	uint8_t wire[HANDLE_WIRE_BYTES];
 
 	(void)state;
@@ -89,33 +89,33 @@ static void test_handle_with_an_impossible_extent_is_refused(void **state)
 		uint64_t size, offset;
 	} bad[] = {{0, 0}, {1, UINT64_MAX}, {UINT64_MAX, 1}, {INT64_MAX, 1}, {1ull << 63, 0},
 		{1, INT64_MAX}};
-	struct handle handle = example(HANDLE_VMM_FD);
+	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD);
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
-		handle.size = bad[i].size;
+		handle.bytes = bad[i].size;
 		handle.offset = bad[i].offset;
 		assert_int_equal(handle_check(&handle), HANDLE_SIZE);
 	}
-	handle.size = INT64_MAX;
+	handle.bytes = INT64_MAX;
 	handle.offset = 0;
 	assert_int_equal(handle_check(&handle), HANDLE_OK);
 }
 
 static void test_handle_whose_bytes_do_not_suit_its_kind_is_refused(void **state)
 {
-	struct handle handle = example(HANDLE_MEMFD);
+	struct mimeo_handle handle = example(MIMEO_HANDLE_MEMFD);
 
 	(void)state;
 	handle.uuid[15] = 1;
 	assert_int_equal(handle_check(&handle), HANDLE_UUID);
-	handle = example(HANDLE_VMM_FD);
+	handle = example(MIMEO_HANDLE_VMM_FD);
 	memset(handle.uuid, 0, sizeof(handle.uuid));
 	assert_int_equal(handle_check(&handle), HANDLE_UUID);
-	handle = example(HANDLE_VMM_FD);
+	handle = example(MIMEO_HANDLE_VMM_FD);
 	handle.opaque[63] = 1;
 	assert_int_equal(handle_check(&handle), HANDLE_OPAQUE);
-	handle = example(HANDLE_CUDA_IPC);
+	handle = example(MIMEO_HANDLE_CUDA_IPC);
 	memset(handle.opaque, 0, sizeof(handle.opaque));
 	assert_int_equal(handle_check(&handle), HANDLE_OPAQUE);
 }

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/msg.h"
 #include "ipc/region.h"
-#include "ipc/status.h"
 #include "tests/ipc/test.h"
 
 /* ---- counting allocations ---- */
@@ -103,13 +104,13 @@ static struct msg_generate full_generate(void)
 			.min_p = 0.05f,
 			.top_k = 40,
 			.seed = UINT64_MAX,
-			.flags = MSG_SAMPLING_SEEDED},
-		.n_stop = MSG_STOP_MAX,
+			.flags = MIMEO_SAMPLING_SEEDED},
+		.n_stop = MIMEO_STOP_MAX,
 		.stop = {0, 1, 2, 3, 127, 128, 65536, INT32_MAX},
-		.flags = MSG_GENERATE_IGNORE_EOS | MSG_GENERATE_PROMPT_LOGITS,
+		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS,
 		.deadline_ms = 60000,
-		.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 4},
-		.draft_tokens = MSG_DRAFT_NONE,
+		.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 4},
+		.draft_tokens = MIMEO_DRAFT_NONE,
 	};
 }
 
@@ -124,27 +125,27 @@ static struct msg_welcome full_welcome(uint32_t n_models)
 		.n_models = n_models};
 
 	for (uint32_t i = 0; i < n_models; i++) {
-		struct msg_model *model = &msg.models[i];
+		struct mimeo_model_info *model = &msg.models[i];
 
-		*model = (struct msg_model){.vocab_size = 256 + i,
+		*model = (struct mimeo_model_info){.vocab_size = 256 + i,
 			.hidden_size = 64,
 			.max_seq_len = 1024,
 			.page_tokens = 16,
 			.masks = i % 2,
-			.mask = {.kind = MSG_MASK_WINDOW_KIND, .window = UINT32_MAX, .sinks = 1 + i},
+			.mask = {.kind = MIMEO_MASK_WINDOW, .window = UINT32_MAX, .sinks = 1 + i},
 			.max_batch_tokens = 1 + i,
-			.draft_tokens = i % (MSG_DRAFT_MAX + 1),
-			.n_eos = i % (MSG_STOP_MAX + 1),
+			.draft_tokens = i % (MIMEO_DRAFT_MAX + 1),
+			.n_eos = i % (MIMEO_STOP_MAX + 1),
 			.bos = (int32_t)i - 1,
 			.sampling = {.temperature = 1.0f, .top_p = 0.5f}};
 		for (uint32_t k = 0; k < model->n_eos; k++)
 			model->eos[k] = (int32_t)(i + k);
-		memset(model->name, 'a' + (int)(i % 26), MSG_NAME_MAX - 1);
+		memset(model->name, 'a' + (int)(i % 26), MIMEO_NAME_MAX - 1);
 	}
 	return msg;
 }
 
-static void check_sampling(const struct msg_sampling *a, const struct msg_sampling *b)
+static void check_sampling(const struct mimeo_sampling *a, const struct mimeo_sampling *b)
 {
 	assert_memory_equal(&a->temperature, &b->temperature, sizeof(float));
 	assert_memory_equal(&a->top_p, &b->top_p, sizeof(float));
@@ -185,7 +186,7 @@ static void test_msg_step_comes_back_as_it_went(void **state)
 				     .n_rows = 17,
 				     .outputs = 7,
 				     .deadline_ms = 1,
-				     .mask = {.kind = MSG_MASK_PREFIX_KIND, .prefix = 9},
+				     .mask = {.kind = MIMEO_MASK_PREFIX, .prefix = 9},
 				     .sampling = {.temperature = FLT_MIN, .top_k = UINT32_MAX}};
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
@@ -246,14 +247,14 @@ static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **sta
 		assert_memory_equal(
 			&got.models[i].mask, &sent.models[i].mask, sizeof(got.models[i].mask));
 		assert_int_equal(got.models[i].max_batch_tokens, 1 + i);
-		assert_int_equal(got.models[i].draft_tokens, i % (MSG_DRAFT_MAX + 1));
+		assert_int_equal(got.models[i].draft_tokens, i % (MIMEO_DRAFT_MAX + 1));
 	}
 }
 
 static void test_msg_welcome_that_refuses_carries_status_and_text_alone(void **state)
 {
 	static struct msg_welcome got;
-	struct msg_welcome sent = {.status = STATUS_E_QUOTA,
+	struct msg_welcome sent = {.status = MIMEO_E_QUOTA,
 		.version = MSG_PROTOCOL_VERSION,
 		.text = "user 1000 has 64 sessions"};
 	uint8_t bytes[512];
@@ -262,7 +263,7 @@ static void test_msg_welcome_that_refuses_carries_status_and_text_alone(void **s
 	(void)state;
 	int n = msg_welcome_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got, &detail), 0);
-	assert_int_equal(got.status, STATUS_E_QUOTA);
+	assert_int_equal(got.status, MIMEO_E_QUOTA);
 	assert_string_equal(got.text, sent.text);
 	assert_int_equal(got.entries, 0);
 }
@@ -276,13 +277,13 @@ static void test_msg_models_own_sampling_hides_the_rest_but_the_seed(void **stat
 	(void)state;
 	sent.sampling.temperature = NAN;
 	sent.sampling.top_p = -3;
-	sent.sampling.flags = MSG_SAMPLING_MODEL | MSG_SAMPLING_SEEDED;
+	sent.sampling.flags = MIMEO_SAMPLING_MODEL | MIMEO_SAMPLING_SEEDED;
 	int n = msg_generate_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_true(got.sampling.temperature == 0 && got.sampling.top_p == 0);
 	assert_int_equal(got.sampling.top_k, 0);
 	assert_true(got.sampling.seed == UINT64_MAX);
-	assert_int_equal(got.sampling.flags, MSG_SAMPLING_MODEL | MSG_SAMPLING_SEEDED);
+	assert_int_equal(got.sampling.flags, MIMEO_SAMPLING_MODEL | MIMEO_SAMPLING_SEEDED);
 }
 
 static void test_msg_text_that_no_decoder_takes_goes_as_question_marks(void **state)
@@ -325,13 +326,13 @@ static void test_msg_encode_refuses_counts_beyond_the_arrays(void **state)
 	struct msg_generate generate = full_generate();
 
 	(void)state;
-	generate.n_stop = MSG_STOP_MAX + 1;
+	generate.n_stop = MIMEO_STOP_MAX + 1;
 	assert_int_equal(msg_generate_encode(&generate, bytes, sizeof(bytes)), -EINVAL);
 	welcome = full_welcome(2);
 	welcome.n_models = MSG_MODELS_MAX + 1;
 	assert_int_equal(msg_welcome_encode(&welcome, bytes, sizeof(bytes)), -EINVAL);
 	welcome.n_models = 2;
-	welcome.models[1].n_eos = MSG_STOP_MAX + 1;
+	welcome.models[1].n_eos = MIMEO_STOP_MAX + 1;
 	assert_int_equal(msg_welcome_encode(&welcome, bytes, sizeof(bytes)), -EINVAL);
 }
 
@@ -377,7 +378,7 @@ static void test_msg_requests_are_read_and_written_without_allocation(void **sta
 		wrong |= msg_step_decode(codec, LEAST_STEP, sizeof(LEAST_STEP) - 1,
 				 &(struct msg_step){0}, &detail) != 0;
 		wrong |= msg_generate_decode(codec, densest, densest_n, &got, &detail) !=
-			 STATUS_E_INVALID;
+			 MIMEO_E_INVALID;
 		wrong |= detail.detail != RING_DETAIL_RANGE || detail.values[0] != MSG_STOP;
 	}
 	unsigned long n = n_allocations;
@@ -440,19 +441,19 @@ static void test_msg_fields_have_names(void **state)
 	for (unsigned i = MSG_MODEL; i <= MSG_DRAFT_TOKENS; i++)
 		assert_string_not_equal(msg_field_name(i), "?");
 	assert_string_equal(msg_field_name(MSG_MAX_BATCH_TOKENS), "max_batch_tokens");
-	for (unsigned kind = 0; kind <= MSG_MASK_TREE_KIND; kind++)
+	for (unsigned kind = 0; kind <= MIMEO_MASK_TREE; kind++)
 		assert_string_not_equal(msg_mask_name(kind), "?");
-	assert_string_equal(msg_mask_name(MSG_MASK_TREE_KIND + 1), "?");
+	assert_string_equal(msg_mask_name(MIMEO_MASK_TREE + 1), "?");
 }
 
 static void test_status_names_and_sentences_come_from_the_list(void **state)
 {
 	(void)state;
-	assert_string_equal(status_name(STATUS_OK), "MIMEO_OK");
-	assert_string_equal(status_name(STATUS_E_DRAINING), "MIMEO_E_DRAINING");
-	assert_string_equal(status_name(-99), "MIMEO_E_?");
-	assert_string_equal(status_sentence(STATUS_OK), "done");
-	assert_string_equal(status_sentence(1), "unknown status");
+	assert_string_equal(mimeo_status_name(MIMEO_OK), "MIMEO_OK");
+	assert_string_equal(mimeo_status_name(MIMEO_E_DRAINING), "MIMEO_E_DRAINING");
+	assert_string_equal(mimeo_status_name(-99), "MIMEO_E_?");
+	assert_string_equal(mimeo_strerror(MIMEO_OK), "done");
+	assert_string_equal(mimeo_strerror(1), "unknown status");
 }
 
 int main(void)

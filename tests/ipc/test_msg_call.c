@@ -2,9 +2,10 @@
 /* Calls on a session's socket and their replies; places in device buffers in requests. */
 #include <string.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/handle.h"
 #include "ipc/msg.h"
-#include "ipc/status.h"
 #include "tests/ipc/test.h"
 
 static struct msg_codec *codec;
@@ -25,7 +26,7 @@ static int teardown(void **state)
 static void test_calls_come_back_as_they_were(void **state)
 {
 	struct msg_call calls[] = {
-		{.call = MSG_CALL_BUFFER_ALLOC, .kind = HANDLE_VMM_FD, .bytes = UINT64_MAX},
+		{.call = MSG_CALL_BUFFER_ALLOC, .kind = MIMEO_HANDLE_VMM_FD, .bytes = UINT64_MAX},
 		{.call = MSG_CALL_BUFFER_ALLOC, .bytes = 1},
 		{.call = MSG_CALL_BUFFER_IMPORT},
 		{.call = MSG_CALL_BUFFER_CLOSE, .buffer = UINT32_MAX},
@@ -91,7 +92,7 @@ static void test_calls_out_of_range_are_refused_by_name(void **state)
 		struct msg_call got = {.call = 77};
 		int r = msg_call_decode(codec, cases[i].bytes, cases[i].size, &got, &detail);
 
-		if (r != STATUS_E_INVALID || detail.detail != RING_DETAIL_RANGE ||
+		if (r != MIMEO_E_INVALID || detail.detail != RING_DETAIL_RANGE ||
 			detail.values[0] != (int32_t)cases[i].field)
 			fail_msg("case %zu: status %d, field %d", i, r, detail.values[0]);
 		assert_int_equal(got.call, 77);
@@ -111,32 +112,32 @@ static void test_bytes_that_are_no_call_are_the_protocol_s(void **state)
 		size_t n = strlen(cases[i]);
 
 		assert_int_equal(msg_call_decode(codec, cases[i], n, &got, &detail),
-			STATUS_E_PROTOCOL);
+			MIMEO_E_PROTOCOL);
 		assert_int_equal(msg_reply_decode(codec, cases[i], n, &reply, &detail),
-			STATUS_E_PROTOCOL);
+			MIMEO_E_PROTOCOL);
 	}
 	assert_int_equal(msg_call_decode(codec, long_one, sizeof(long_one), &got, &detail),
-		STATUS_E_PROTOCOL);
+		MIMEO_E_PROTOCOL);
 	/* A reply is the daemon's: whatever is wrong in it. */
 	assert_int_equal(msg_reply_decode(codec, "\x81\x29\x01", 3, &reply, &detail),
-		STATUS_E_PROTOCOL);
+		MIMEO_E_PROTOCOL);
 }
 
 static void test_places_come_back_as_they_were(void **state)
 {
 	struct msg_step step = {
 		.n_rows = 3,
-		.outputs = MSG_STEP_LOGITS | MSG_STEP_HIDDEN,
-		.logits = {1, UINT64_MAX},
-		.hidden = {UINT32_MAX, 64},
-		.embeddings = {2, 1ull << 40},
-		.flags = MSG_STEP_FENCE,
+		.outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN,
+		.logits = {.buffer = 1, .offset = UINT64_MAX},
+		.hidden = {.buffer = UINT32_MAX, .offset = 64},
+		.embeddings = {.buffer = 2, .offset = 1ull << 40},
+		.flags = MIMEO_STEP_FENCE,
 	};
 	struct msg_generate generate = {
 		.n_tokens = 1,
 		.max_tokens = 1,
-		.flags = MSG_GENERATE_PROMPT_LOGITS | MSG_GENERATE_FENCE,
-		.logits = {7, 4096},
+		.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_FENCE,
+		.logits = {.buffer = 7, .offset = 4096},
 	};
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
@@ -153,7 +154,7 @@ static void test_places_come_back_as_they_were(void **state)
 	assert_int_equal(got.hidden.offset, 64);
 	assert_int_equal(got.embeddings.buffer, 2);
 	assert_true(got.embeddings.offset == 1ull << 40);
-	assert_int_equal(got.flags, MSG_STEP_FENCE);
+	assert_int_equal(got.flags, MIMEO_STEP_FENCE);
 	n = msg_generate_encode(&generate, bytes, sizeof(bytes));
 	assert_true(n > 0);
 	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &again, &detail), 0);
@@ -165,8 +166,8 @@ static void test_places_come_back_as_they_were(void **state)
 static void test_place_for_what_is_not_asked_for_is_refused(void **state)
 {
 	const struct msg_step steps[] = {
-		{.n_rows = 1, .outputs = MSG_STEP_TOKENS, .logits = {1, 0}},
-		{.n_rows = 1, .outputs = MSG_STEP_LOGITS, .hidden = {1, 0}},
+		{.n_rows = 1, .outputs = MIMEO_STEP_TOKENS, .logits = {1, 0}},
+		{.n_rows = 1, .outputs = MIMEO_STEP_LOGITS, .hidden = {1, 0}},
 	};
 	const unsigned fields[] = {MSG_LOGITS_BUFFER, MSG_HIDDEN_BUFFER};
 	const struct msg_generate generate = {.n_tokens = 1, .max_tokens = 1, .logits = {1, 0}};
@@ -180,12 +181,12 @@ static void test_place_for_what_is_not_asked_for_is_refused(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
 		n = msg_step_encode(&steps[i], bytes, sizeof(bytes));
 		assert_int_equal(msg_step_decode(codec, bytes, (size_t)n, &got, &detail),
-			STATUS_E_INVALID);
+			MIMEO_E_INVALID);
 		assert_int_equal(detail.values[0], fields[i]);
 	}
 	n = msg_generate_encode(&generate, bytes, sizeof(bytes));
 	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &again, &detail),
-		STATUS_E_INVALID);
+		MIMEO_E_INVALID);
 	assert_int_equal(detail.values[0], MSG_LOGITS_BUFFER);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include <string.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/msg.h"
 #include "ipc/region.h"
-#include "ipc/status.h"
 #include "tests/ipc/test.h"
 
 /* ---- helpers ---- */
@@ -207,32 +208,32 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_DRAFT_TOKENS, "\x01")};
 
 	(void)state;
-	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));
-	check_extras(STEP_MSG, STATUS_E_INVALID, step, ARRAY_SIZE(step));
+	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
+	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
 }
 
 /* Each kind of mask has its number, and no other's. */
 static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 {
 	static const struct {
-		struct msg_mask mask;
+		struct mimeo_mask mask;
 		unsigned refused; /* 0: taken */
 	} cases[] = {
-		{{MSG_MASK_DEFAULT_KIND, 0, 0, 0}, 0},
-		{{MSG_MASK_DEFAULT_KIND, 0, 0, 1}, MSG_MASK_PREFIX},
-		{{MSG_MASK_WINDOW_KIND, 1, 0, 0}, 0},
-		{{MSG_MASK_WINDOW_KIND, 1, 9, 0}, 0},
-		{{MSG_MASK_WINDOW_KIND, 0, 9, 0}, MSG_MASK_WINDOW},
-		{{MSG_MASK_WINDOW_KIND, 1, 9, 1}, MSG_MASK_PREFIX},
-		{{MSG_MASK_PREFIX_KIND, 0, 0, 5}, 0},
-		{{MSG_MASK_PREFIX_KIND, 0, 0, 0}, MSG_MASK_PREFIX},
-		{{MSG_MASK_PREFIX_KIND, 2, 0, 5}, MSG_MASK_WINDOW},
-		{{MSG_MASK_PREFIX_KIND, 0, 2, 5}, MSG_MASK_SINKS},
-		{{MSG_MASK_DOCUMENTS_KIND, 0, 0, 0}, 0},
-		{{MSG_MASK_DOCUMENTS_KIND, 2, 0, 0}, MSG_MASK_WINDOW},
-		{{MSG_MASK_TREE_KIND, 0, 0, 0}, 0}, /* of a step */
-		{{MSG_MASK_TREE_KIND, 0, 0, 3}, MSG_MASK_PREFIX},
-		{{MSG_MASK_TREE_KIND + 1, 0, 0, 0}, MSG_MASK},
+		{{MIMEO_MASK_DEFAULT, 0, 0, 0}, 0},
+		{{MIMEO_MASK_DEFAULT, 0, 0, 1}, MSG_MASK_PREFIX},
+		{{MIMEO_MASK_WINDOW, 1, 0, 0}, 0},
+		{{MIMEO_MASK_WINDOW, 1, 9, 0}, 0},
+		{{MIMEO_MASK_WINDOW, 0, 9, 0}, MSG_MASK_WINDOW},
+		{{MIMEO_MASK_WINDOW, 1, 9, 1}, MSG_MASK_PREFIX},
+		{{MIMEO_MASK_PREFIX, 0, 0, 5}, 0},
+		{{MIMEO_MASK_PREFIX, 0, 0, 0}, MSG_MASK_PREFIX},
+		{{MIMEO_MASK_PREFIX, 2, 0, 5}, MSG_MASK_WINDOW},
+		{{MIMEO_MASK_PREFIX, 0, 2, 5}, MSG_MASK_SINKS},
+		{{MIMEO_MASK_DOCUMENTS, 0, 0, 0}, 0},
+		{{MIMEO_MASK_DOCUMENTS, 2, 0, 0}, MSG_MASK_WINDOW},
+		{{MIMEO_MASK_TREE, 0, 0, 0}, 0}, /* of a step */
+		{{MIMEO_MASK_TREE, 0, 0, 3}, MSG_MASK_PREFIX},
+		{{MIMEO_MASK_TREE + 1, 0, 0, 0}, MSG_MASK},
 	};
 
 	(void)state;
@@ -240,7 +241,7 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 		const struct msg_generate generate = {
 			.n_tokens = 9, .max_tokens = 1, .mask = cases[i].mask};
 		const struct msg_step step = {.n_rows = 1, .outputs = 1, .mask = cases[i].mask};
-		bool tree = cases[i].mask.kind == MSG_MASK_TREE_KIND;
+		bool tree = cases[i].mask.kind == MIMEO_MASK_TREE;
 
 		for (enum kind kind = GENERATE_MSG; kind <= STEP_MSG; kind++) {
 			unsigned refused = kind == GENERATE_MSG && tree ? MSG_MASK
@@ -252,7 +253,7 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 				: msg_step_encode(&step, bytes, sizeof(bytes));
 
 			assert_int_equal(decode(kind, bytes, (size_t)n, &detail),
-				refused ? STATUS_E_INVALID : 0);
+				refused ? MIMEO_E_INVALID : 0);
 			assert_int_equal(detail.values[0], refused);
 			if (refused && refused != MSG_MASK)
 				assert_int_equal(detail.values[2], cases[i].mask.kind);
@@ -282,7 +283,7 @@ static void test_msg_fields_of_a_wrong_type_are_refused_by_name(void **state)
 	};
 
 	(void)state;
-	check_extras(GENERATE_MSG, STATUS_E_INVALID, extras, ARRAY_SIZE(extras));
+	check_extras(GENERATE_MSG, MIMEO_E_INVALID, extras, ARRAY_SIZE(extras));
 }
 
 static void test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name(void **state)
@@ -294,8 +295,8 @@ static void test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name(v
 		EXTRA(MSG_STOP, "\x90"), EXTRA(MSG_OUTPUTS, "\x01"), EXTRA(MSG_N_TOKENS, "\x01")};
 
 	(void)state;
-	check_extras(GENERATE_MSG, STATUS_E_INVALID, generate, ARRAY_SIZE(generate));
-	check_extras(STEP_MSG, STATUS_E_INVALID, step, ARRAY_SIZE(step));
+	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
+	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
 }
 
 struct refused {
@@ -332,12 +333,12 @@ static void check_refused(const struct refused *cases, size_t n)
 static void test_msg_keys_that_are_no_field_numbers_are_refused(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(GENERATE_MSG, "\x81\xa1k\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
-		REFUSED(GENERATE_MSG, "\x81\xff\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
-		REFUSED(GENERATE_MSG, "\x81\x90\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, 0),
-		REFUSED(GENERATE_MSG, "\x81\xcd\x01\x03\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(GENERATE_MSG, "\x81\xa1k\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\xff\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\x90\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE, 0),
+		REFUSED(GENERATE_MSG, "\x81\xcd\x01\x03\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			0),
-		REFUSED(GENERATE_MSG, "\x81" F32_ONE "\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(GENERATE_MSG, "\x81" F32_ONE "\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			0),
 	};
 
@@ -348,17 +349,17 @@ static void test_msg_keys_that_are_no_field_numbers_are_refused(void **state)
 static void test_msg_missing_or_zero_counts_are_refused(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(GENERATE_MSG, "\x80", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
-		REFUSED(GENERATE_MSG, "\x82\x0f\x00\x03\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY,
+		REFUSED(GENERATE_MSG, "\x80", MIMEO_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(GENERATE_MSG, "\x82\x0f\x00\x03\x01", MIMEO_E_INVALID, RING_DETAIL_EMPTY,
 			0),
-		REFUSED(GENERATE_MSG, "\x81\x0f\x01", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(GENERATE_MSG, "\x81\x0f\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_MAX_TOKENS),
-		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\x00", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\x00", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_MAX_TOKENS),
-		REFUSED(STEP_MSG, "\x81\x0d\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
-		REFUSED(STEP_MSG, "\x82\x0e\x00\x0d\x01", STATUS_E_INVALID, RING_DETAIL_EMPTY, 0),
-		REFUSED(STEP_MSG, "\x81\x0e\x01", STATUS_E_INVALID, RING_DETAIL_RANGE, MSG_OUTPUTS),
-		REFUSED(STEP_MSG, "\x82\x0e\x01\x0d\x08", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(STEP_MSG, "\x81\x0d\x01", MIMEO_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(STEP_MSG, "\x82\x0e\x00\x0d\x01", MIMEO_E_INVALID, RING_DETAIL_EMPTY, 0),
+		REFUSED(STEP_MSG, "\x81\x0e\x01", MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_OUTPUTS),
+		REFUSED(STEP_MSG, "\x82\x0e\x01\x0d\x08", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_OUTPUTS),
 	};
 
@@ -369,14 +370,14 @@ static void test_msg_missing_or_zero_counts_are_refused(void **state)
 static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(GENERATE_MSG, "", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
-		REFUSED(GENERATE_MSG, "\x92\x01\x02", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
-		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\xc1", STATUS_E_INVALID, RING_DETAIL_HEADER,
+		REFUSED(GENERATE_MSG, "", MIMEO_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(GENERATE_MSG, "\x92\x01\x02", MIMEO_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(GENERATE_MSG, "\x82\x0f\x01\x03\xc1", MIMEO_E_INVALID, RING_DETAIL_HEADER,
 			4),
-		REFUSED(GENERATE_MSG, GENERATE "\x00", STATUS_E_INVALID, RING_DETAIL_HEADER, 5),
-		REFUSED(STEP_MSG, "\xdf\xff\xff\xff\xff", STATUS_E_INVALID, RING_DETAIL_HEADER, 0),
-		REFUSED(HELLO_MSG, "garbage", STATUS_E_PROTOCOL, RING_DETAIL_HEADER, 1),
-		REFUSED(WELCOME_MSG, "\x81\x20", STATUS_E_PROTOCOL, RING_DETAIL_HEADER, 0),
+		REFUSED(GENERATE_MSG, GENERATE "\x00", MIMEO_E_INVALID, RING_DETAIL_HEADER, 5),
+		REFUSED(STEP_MSG, "\xdf\xff\xff\xff\xff", MIMEO_E_INVALID, RING_DETAIL_HEADER, 0),
+		REFUSED(HELLO_MSG, "garbage", MIMEO_E_PROTOCOL, RING_DETAIL_HEADER, 1),
+		REFUSED(WELCOME_MSG, "\x81\x20", MIMEO_E_PROTOCOL, RING_DETAIL_HEADER, 0),
 	};
 	static uint8_t bytes[MSG_HEADER_MAX + 1] = {
 		0xc5, (MSG_HEADER_MAX - 2) >> 8, (MSG_HEADER_MAX - 2) & 0xff};
@@ -384,7 +385,7 @@ static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void
 
 	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
-	assert_int_equal(decode(GENERATE_MSG, bytes, sizeof(bytes), &detail), STATUS_E_INVALID);
+	assert_int_equal(decode(GENERATE_MSG, bytes, sizeof(bytes), &detail), MIMEO_E_INVALID);
 	assert_int_equal(detail.detail, RING_DETAIL_HEADER);
 	assert_int_equal(detail.values[0], MSG_HEADER_MAX);
 }
@@ -392,10 +393,10 @@ static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void
 static void test_msg_handshake_of_another_version_is_named_whatever_else_it_holds(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x82\x20\x01\x63\xc0", STATUS_E_VERSION, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x82\x20\x01\x63\xc0", MIMEO_E_VERSION, RING_DETAIL_RANGE,
 			MSG_VERSION, 1),
-		REFUSED(HELLO_MSG, "\x80", STATUS_E_VERSION, RING_DETAIL_RANGE, MSG_VERSION, 0),
-		REFUSED(WELCOME_MSG, "\x82\xa1x\x00\x20" U64_MAX, STATUS_E_VERSION,
+		REFUSED(HELLO_MSG, "\x80", MIMEO_E_VERSION, RING_DETAIL_RANGE, MSG_VERSION, 0),
+		REFUSED(WELCOME_MSG, "\x82\xa1x\x00\x20" U64_MAX, MIMEO_E_VERSION,
 			RING_DETAIL_RANGE, MSG_VERSION, INT32_MAX),
 	};
 
@@ -406,19 +407,19 @@ static void test_msg_handshake_of_another_version_is_named_whatever_else_it_hold
 static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
 {
 	static const struct refused cases[] = {
-		REFUSED(HELLO_MSG, "\x81\x20\x03", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x81\x20\x03", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x03\x23\xce\0\1\0\0", STATUS_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x03\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\xcd\x20\0\x23\xce\0\1\0\0", STATUS_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\xcd\x20\0\x23\xce\0\1\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ENTRIES),
-		REFUSED(HELLO_MSG, "\x82\x20\x03\x22\x02", STATUS_E_INVALID, RING_DETAIL_RANGE,
+		REFUSED(HELLO_MSG, "\x82\x20\x03\x22\x02", MIMEO_E_INVALID, RING_DETAIL_RANGE,
 			MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x02\x23\xce\0\1\0\1", STATUS_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x02\x23\xce\0\1\0\1", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x02\x23\xce\x80\0\0\0", STATUS_E_INVALID,
+		REFUSED(HELLO_MSG, "\x83\x20\x03\x22\x02\x23\xce\x80\0\0\0", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_ARENA_BYTES),
-		REFUSED(HELLO_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x21\x01", STATUS_E_INVALID,
+		REFUSED(HELLO_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x21\x01", MIMEO_E_INVALID,
 			RING_DETAIL_RANGE, MSG_FEATURES),
 	};
 
@@ -454,7 +455,7 @@ static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(vo
 				"aaaaaaaabbbbbbbbccccccccddddddd")};
 
 	(void)state;
-	check_extras(HELLO_MSG, STATUS_E_INVALID, bad, ARRAY_SIZE(bad));
+	check_extras(HELLO_MSG, MIMEO_E_INVALID, bad, ARRAY_SIZE(bad));
 	check_extras(HELLO_MSG, 0, good, ARRAY_SIZE(good));
 }
 
@@ -473,27 +474,27 @@ static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
 	};
 	static const struct refused cases[] = {
 		REFUSED(WELCOME_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x28\x91\x80",
-			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
+			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_NAME),
 		REFUSED(WELCOME_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x40\x00",
-			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
+			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
 		REFUSED(WELCOME_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x24\xa1m",
-			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
+			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_VOCAB_SIZE),
 		REFUSED(WELCOME_MSG, "\x84\x20\x03\x22\x02\x23\xce\0\1\0\0\x28\x91\x81\x44\xfe",
-			STATUS_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
-		REFUSED(WELCOME_MSG, MODEL("\x85", ""), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
+			MIMEO_E_PROTOCOL, RING_DETAIL_RANGE, MSG_BOS),
+		REFUSED(WELCOME_MSG, MODEL("\x85", ""), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MAX_BATCH_TOKENS),
-		REFUSED(WELCOME_MSG, MODEL("\x87", "\x48\x01\x17\x01"), STATUS_E_PROTOCOL,
+		REFUSED(WELCOME_MSG, MODEL("\x87", "\x48\x01\x17\x01"), MIMEO_E_PROTOCOL,
 			RING_DETAIL_RANGE, MSG_MASK_WINDOW, 1), /* of no window */
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x16\x03"), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
+		REFUSED(WELCOME_MSG, MODEL("\x86", "\x16\x03"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MASK), /* documents are requests' */
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x47\x02"), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
+		REFUSED(WELCOME_MSG, MODEL("\x86", "\x47\x02"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_MASKS),
-		REFUSED(WELCOME_MSG, MODEL("\x86", "\x1a\x09"), STATUS_E_PROTOCOL, RING_DETAIL_RANGE,
+		REFUSED(WELCOME_MSG, MODEL("\x86", "\x1a\x09"), MIMEO_E_PROTOCOL, RING_DETAIL_RANGE,
 			MSG_DRAFT_TOKENS),
 	};
 
 	(void)state;
-	check_extras(WELCOME_MSG, STATUS_E_PROTOCOL, extras, ARRAY_SIZE(extras));
+	check_extras(WELCOME_MSG, MIMEO_E_PROTOCOL, extras, ARRAY_SIZE(extras));
 	check_refused(cases, ARRAY_SIZE(cases));
 }
 
@@ -506,7 +507,7 @@ static void test_msg_refusal_writes_no_message(void **state)
 	memset(&got, 0x5a, sizeof(got));
 	before = got;
 	assert_int_equal(msg_generate_decode(codec, "\x82\x0f\x01\x03\x00", 5, &got, &detail),
-		STATUS_E_INVALID);
+		MIMEO_E_INVALID);
 	assert_memory_equal(&got, &before, sizeof(got));
 }
 

@@ -10,8 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/doorbell.h"
-#include "ipc/status.h"
 
 static void must(bool condition, const char *what)
 {
@@ -23,9 +24,9 @@ static void must(bool condition, const char *what)
 
 /* ---- greeting ---- */
 
-static struct msg_model model(const char *name, uint32_t vocab)
+static struct mimeo_model_info model(const char *name, uint32_t vocab)
 {
-	struct msg_model model = {
+	struct mimeo_model_info model = {
 		.vocab_size = vocab,
 		.hidden_size = FAKE_HIDDEN,
 		.max_seq_len = FAKE_MAX_SEQ_LEN,
@@ -304,7 +305,7 @@ static struct msg_generate generate_of(struct fake *fake, const struct ring_sqe 
 void fake_write(struct fake *fake, const struct ring_sqe *sqe, uint32_t n_tokens)
 {
 	struct msg_generate generate = generate_of(fake, sqe);
-	bool logits = generate.flags & MSG_GENERATE_PROMPT_LOGITS;
+	bool logits = generate.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	uint32_t vocab = vocab_of(fake, generate.model);
 	const struct msg_output output =
 		msg_output_layout(generate.max_tokens, logits, vocab, 0, 0);
@@ -331,7 +332,7 @@ static uint32_t length_of(struct fake *fake, const struct ring_sqe *sqe,
 	*ret_finish = 1;
 	for (uint32_t n = 1; n <= generate->max_tokens; n++) {
 		token = (token + 1) % (int32_t)FAKE_VOCAB;
-		if (token == FAKE_EOS && !(generate->flags & MSG_GENERATE_IGNORE_EOS))
+		if (token == FAKE_EOS && !(generate->flags & MIMEO_GENERATE_IGNORE_EOS))
 			return n;
 		for (uint32_t i = 0; i < generate->n_stop; i++) {
 			if (token == generate->stop[i])
@@ -351,7 +352,7 @@ static bool refuse(struct fake *fake, const struct ring_sqe *sqe, uint32_t vocab
 		if (prompt[i] >= 0 && (uint32_t)prompt[i] < vocab)
 			continue;
 		struct ring_cqe cqe = fake_final(sqe);
-		cqe.status = STATUS_E_INVALID;
+		cqe.status = MIMEO_E_INVALID;
 		cqe.finish = 4;
 		cqe.detail = RING_DETAIL_TOKEN;
 		cqe.values[0] = (int32_t)i;
@@ -402,9 +403,9 @@ static void answer_step(struct fake *fake, const struct ring_sqe *sqe)
 	int r = msg_step_decode(fake->codec, header, sqe->header_length, &step, &detail);
 	must(r == 0, "a step header that does not decode");
 	uint32_t vocab = vocab_of(fake, step.model);
-	uint32_t n_logits = step.outputs & MSG_STEP_LOGITS ? step.n_rows : 0;
-	uint32_t n_hidden = step.outputs & MSG_STEP_HIDDEN ? step.n_rows : 0;
-	uint32_t n_sampled = step.outputs & MSG_STEP_TOKENS ? step.n_rows : 0;
+	uint32_t n_logits = step.outputs & MIMEO_STEP_LOGITS ? step.n_rows : 0;
+	uint32_t n_hidden = step.outputs & MIMEO_STEP_HIDDEN ? step.n_rows : 0;
+	uint32_t n_sampled = step.outputs & MIMEO_STEP_TOKENS ? step.n_rows : 0;
 	struct msg_output output =
 		msg_output_layout(n_sampled, n_logits, vocab, n_hidden, FAKE_HIDDEN);
 	uint8_t *area = at(fake, sqe->output_offset, sqe->output_length);
@@ -435,7 +436,7 @@ bool fake_answer(struct fake *fake, const struct ring_sqe *sqe)
 		answer_step(fake, sqe);
 		return true;
 	case RING_OP_CANCEL:
-		cqe.status = STATUS_E_UNKNOWN_REQUEST;
+		cqe.status = MIMEO_E_UNKNOWN_REQUEST;
 		break;
 	}
 	fake_push(fake, &cqe);

@@ -46,9 +46,9 @@ struct fake_script {
 	bool spin;                   /* never sleeps while serving */
 	uint32_t claim_entries;      /* WELCOME's entries; 0: the truth */
 	bool no_masks;               /* its models take none */
-	struct msg_mask default_mask; /* of its models */
+	struct mimeo_mask default_mask; /* of its models */
 	bool no_draft;               /* its models have none; else FAKE_DRAFT_TOKENS */
-	struct msg_mask *ret_mask;   /* where that of a generate it serves goes; NULL: nowhere */
+	struct mimeo_mask *ret_mask;   /* where that of a generate it serves goes; NULL: nowhere */
 };
 
 struct fake {

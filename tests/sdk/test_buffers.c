@@ -5,8 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/handle.h"
-#include "ipc/status.h"
 #include "tests/sdk/session.h"
 
 static void start(struct session *s)
@@ -26,9 +27,9 @@ static void answer_with(struct session *s, const struct msg_reply *reply)
 	fake_say(&s->fake, bytes, (size_t)n + 4);
 }
 
-static struct handle ipc_handle(void)
+static struct mimeo_handle ipc_handle(void)
 {
-	struct handle handle = {.kind = HANDLE_CUDA_IPC, .size = 4096, .offset = 512};
+	struct mimeo_handle handle = {.kind = MIMEO_HANDLE_CUDA_IPC, .bytes = 4096, .offset = 512};
 
 	memset(handle.uuid, 0xab, sizeof(handle.uuid));
 	memset(handle.opaque, 0xcd, sizeof(handle.opaque));
@@ -37,7 +38,7 @@ static struct handle ipc_handle(void)
 
 static uint32_t buffer_of(struct session *s, uint32_t id)
 {
-	struct handle handle = ipc_handle();
+	struct mimeo_handle handle = ipc_handle();
 	struct msg_reply reply = {.buffer = id};
 	uint32_t buffer = 0;
 
@@ -63,7 +64,7 @@ static struct msg_call heard(struct session *s)
 
 static void test_handle_passes_through_as_it_is(void **state)
 {
-	const struct handle expected = ipc_handle();
+	const struct mimeo_handle expected = ipc_handle();
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	struct session s;
 	void *memory;
@@ -73,7 +74,7 @@ static void test_handle_passes_through_as_it_is(void **state)
 	uint32_t buffer = buffer_of(&s, 7);
 	struct msg_call call = heard(&s);
 	assert_int_equal(call.call, MSG_CALL_BUFFER_ALLOC);
-	assert_int_equal(call.kind, HANDLE_CUDA_IPC);
+	assert_int_equal(call.kind, MIMEO_HANDLE_CUDA_IPC);
 	assert_int_equal(call.bytes, 4096);
 	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &handle), 0);
 	assert_int_equal(handle.size, sizeof(handle));
@@ -105,7 +106,7 @@ static void test_handle_passes_through_as_it_is(void **state)
 
 static void test_refused_call_tells_the_daemon_s_words(void **state)
 {
-	const struct msg_reply no = {.status = STATUS_E_QUOTA, .text = "max_buffer_bytes is 1G"};
+	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
 	struct session s;
 	uint32_t buffer = 99;
 
@@ -125,13 +126,13 @@ static void test_refused_call_tells_the_daemon_s_words(void **state)
 static void test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone(void **state)
 {
 	static const uint8_t junk[] = {3, 0, 0, 0, 0xc1, 0xc1, 0xc1};
-	struct handle handle = ipc_handle();
+	struct mimeo_handle handle = ipc_handle();
 	struct msg_reply replies[3] = {{.buffer = 1}, {.buffer = 0}, {.buffer = 1}};
 
 	(void)state;
 	/* A handle of a descriptor, and no descriptor; no id; no handle. */
 	handle_encode(&handle, replies[1].handle);
-	handle = (struct handle){.kind = HANDLE_MEMFD, .size = 64};
+	handle = (struct mimeo_handle){.kind = MIMEO_HANDLE_MEMFD, .bytes = 64};
 	handle_encode(&handle, replies[0].handle);
 	for (int i = 0; i < 4; i++) {
 		struct session s;
@@ -215,7 +216,7 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 /* Not the daemon's, of another call. */
 static void test_library_s_own_refusals_have_words_of_their_own(void **state)
 {
-	const struct msg_reply no = {.status = STATUS_E_QUOTA, .text = "max_buffer_bytes is 1G"};
+	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	const struct mimeo_handle fence = {.kind = MIMEO_HANDLE_CUDA_IPC}, *unused;
 	struct session s;
@@ -334,7 +335,7 @@ static void test_recorded_that_cannot_be_breaks_off(void **state)
 
 static void test_fence_is_asked_for_once_a_request(void **state)
 {
-	const struct handle handle = ipc_handle();
+	const struct mimeo_handle handle = ipc_handle();
 	const struct mimeo_handle *fence, *again;
 	struct msg_reply reply = {.status = 0};
 	struct session s;

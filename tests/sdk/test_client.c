@@ -366,7 +366,7 @@ static void test_models_are_as_the_daemon_describes_them(void **state)
 static void test_models_tell_of_masks_and_what_a_prefix_has_to_fit(void **state)
 {
 	const struct fake_script script = {
-		.default_mask = {.kind = MSG_MASK_WINDOW_KIND, .window = 9, .sinks = 2}};
+		.default_mask = {.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2}};
 	const struct mimeo_model_info *info;
 	struct session s;
 
@@ -449,7 +449,7 @@ static void assert_message(
 
 static void test_message_about_a_mask_names_field_value_limit_and_remedy(void **state)
 {
-	int32_t paged[4] = {MSG_MASK_WINDOW_KIND}, forged[4] = {MSG_MASK_TREE_KIND, 0x1b};
+	int32_t paged[4] = {MIMEO_MASK_WINDOW}, forged[4] = {MIMEO_MASK_TREE, 0x1b};
 
 	memcpy(&paged[1], "paged", 5);
 	assert_message(MIMEO_E_UNSUPPORTED, RING_DETAIL_MASK, paged,
@@ -459,20 +459,20 @@ static void test_message_about_a_mask_names_field_value_limit_and_remedy(void **
 		"mask tree: the model's attention backend knows the causal mask alone; the operator "
 		"gives a model masks by --attention flex, unless its attention is latent");
 	assert_message(MIMEO_E_TOO_LONG, RING_DETAIL_MASK_TOKENS,
-		(int32_t[4]){2, 65, 64, MSG_MASK_PREFIX_KIND},
+		(int32_t[4]){2, 65, 64, MIMEO_MASK_PREFIX},
 		"row 2: its prefix of 65 tokens has to fit one step, and the daemon's "
 		"max_batch_tokens is 64");
 	assert_message(MIMEO_E_INVALID, RING_DETAIL_MASK_TOKENS,
-		(int32_t[4]){1, 9, 4, MSG_MASK_PREFIX_KIND},
+		(int32_t[4]){1, 9, 4, MIMEO_MASK_PREFIX},
 		"row 1: mask_prefix 9 is more than its 4 tokens");
 	assert_message(MIMEO_E_INVALID, RING_DETAIL_MASK_TOKENS,
-		(int32_t[4]){0, 65, 64, MSG_MASK_TREE_KIND},
+		(int32_t[4]){0, 65, 64, MIMEO_MASK_TREE},
 		"row 0: its 65 tokens are more than the 64 of a tree (MIMEO_TREE_MAX)");
 	assert_message(MIMEO_E_INVALID, RING_DETAIL_RANGE,
-		(int32_t[4]){MSG_MASK_WINDOW, 0, MSG_MASK_WINDOW_KIND},
+		(int32_t[4]){MSG_MASK_WINDOW, 0, MIMEO_MASK_WINDOW},
 		"mask_window is 0, and a mask of kind window needs 1 or more");
 	assert_message(MIMEO_E_INVALID, RING_DETAIL_RANGE,
-		(int32_t[4]){MSG_MASK_SINKS, -1, MSG_MASK_PREFIX_KIND},
+		(int32_t[4]){MSG_MASK_SINKS, -1, MIMEO_MASK_PREFIX},
 		"mask_sinks is 4294967295, and a mask of kind prefix has none");
 }
 

@@ -357,9 +357,9 @@ static void test_too_long_exits_3_and_says_by_what(void **state)
 
 /* ---- masks ---- */
 
-static struct msg_mask mask_sent(const struct msg_mask *models, const char *arguments)
+static struct mimeo_mask mask_sent(const struct mimeo_mask *models, const char *arguments)
 {
-	struct msg_mask mask = {.kind = 99};
+	struct mimeo_mask mask = {.kind = 99};
 	const struct fake_script script = {.default_mask = *models, .ret_mask = &mask};
 	struct outcome outcome = run_logits(&script, arguments, NULL, NULL);
 
@@ -368,7 +368,7 @@ static struct msg_mask mask_sent(const struct msg_mask *models, const char *argu
 	return mask;
 }
 
-static void assert_mask(struct msg_mask mask, uint32_t kind, uint32_t window, uint32_t sinks,
+static void assert_mask(struct mimeo_mask mask, uint32_t kind, uint32_t window, uint32_t sinks,
 	uint32_t prefix)
 {
 	assert_int_equal(mask.kind, kind);
@@ -381,23 +381,23 @@ static void assert_mask(struct msg_mask mask, uint32_t kind, uint32_t window, ui
 
 static void test_mask_goes_as_it_is_written(void **state)
 {
-	const struct msg_mask causal = {0};
+	const struct mimeo_mask causal = {0};
 
-	assert_mask(mask_sent(&causal, ASK), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
-	assert_mask(mask_sent(&causal, ASK " --mask causal"), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
-	assert_mask(mask_sent(&causal, ASK " --mask window:8"), MSG_MASK_WINDOW_KIND, 8, 0, 0);
-	assert_mask(mask_sent(&causal, ASK " --mask window:8+0"), MSG_MASK_WINDOW_KIND, 8, 0, 0);
-	assert_mask(mask_sent(&causal, ASK " --mask window:8+4"), MSG_MASK_WINDOW_KIND, 8, 4, 0);
-	assert_mask(mask_sent(&causal, ASK " --mask prefix"), MSG_MASK_PREFIX_KIND, 0, 0, 3);
+	assert_mask(mask_sent(&causal, ASK), MIMEO_MASK_DEFAULT, 0, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask causal"), MIMEO_MASK_DEFAULT, 0, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8"), MIMEO_MASK_WINDOW, 8, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8+0"), MIMEO_MASK_WINDOW, 8, 0, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask window:8+4"), MIMEO_MASK_WINDOW, 8, 4, 0);
+	assert_mask(mask_sent(&causal, ASK " --mask prefix"), MIMEO_MASK_PREFIX, 0, 0, 3);
 }
 
 /* The default is not causal there: a window as long as any sequence is. */
 static void test_causal_mask_is_had_of_a_model_with_another_default(void **state)
 {
-	const struct msg_mask window = {.kind = MSG_MASK_WINDOW_KIND, .window = 2};
+	const struct mimeo_mask window = {.kind = MIMEO_MASK_WINDOW, .window = 2};
 
-	assert_mask(mask_sent(&window, ASK), MSG_MASK_DEFAULT_KIND, 0, 0, 0);
-	assert_mask(mask_sent(&window, ASK " --mask causal"), MSG_MASK_WINDOW_KIND,
+	assert_mask(mask_sent(&window, ASK), MIMEO_MASK_DEFAULT, 0, 0, 0);
+	assert_mask(mask_sent(&window, ASK " --mask causal"), MIMEO_MASK_WINDOW,
 		FAKE_MAX_SEQ_LEN, 0, 0);
 }
 

@@ -64,7 +64,7 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	assert_int_equal(msg.max_tokens, 4);
 	assert_int_equal(msg.n_stop, 2);
 	assert_int_equal(msg.stop[1], 71);
-	assert_int_equal(msg.flags, MSG_GENERATE_IGNORE_EOS);
+	assert_int_equal(msg.flags, MIMEO_GENERATE_IGNORE_EOS);
 	assert_int_equal(msg.deadline_ms, 1500);
 	assert_true(msg.sampling.temperature == 0.75f);
 	assert_int_equal(msg.sampling.top_k, 9);
@@ -102,13 +102,13 @@ static void test_masks_arrive_as_they_were_prepared(void **state)
 	assert_int_equal(mimeo_submit(s.m), 5);
 	struct ring_sqe sqe = session_pop(&s);
 	decode_generate(&s, &sqe, &msg);
-	assert_int_equal(msg.mask.kind, MSG_MASK_WINDOW_KIND);
+	assert_int_equal(msg.mask.kind, MIMEO_MASK_WINDOW);
 	assert_int_equal(msg.mask.window, 9);
 	assert_int_equal(msg.mask.sinks, 2);
 	assert_int_equal(sqe.payload_length, 12);
 	sqe = session_pop(&s);
 	decode_generate(&s, &sqe, &msg);
-	assert_int_equal(msg.mask.kind, MSG_MASK_DOCUMENTS_KIND);
+	assert_int_equal(msg.mask.kind, MIMEO_MASK_DOCUMENTS);
 	assert_int_equal(sqe.payload_length, 12 + 24);
 	const uint8_t *payload =
 		region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
@@ -161,7 +161,7 @@ static void test_requests_of_programs_older_than_masks_are_causal(void **state)
 	assert_int_equal(mimeo_submit(s.m), 1);
 	struct ring_sqe sqe = session_pop(&s);
 	decode_generate(&s, &sqe, &msg);
-	assert_int_equal(msg.mask.kind, MSG_MASK_DEFAULT_KIND);
+	assert_int_equal(msg.mask.kind, MIMEO_MASK_DEFAULT);
 	session_stop(&s);
 }
 

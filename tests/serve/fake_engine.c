@@ -28,7 +28,7 @@ struct engine {
 	struct engine_stats stats;
 	struct model model;
 	struct mode_resolution mode;
-	struct msg_mask mask;
+	struct mimeo_mask mask;
 	char names[ENGINE_MODELS_MAX][64];
 };
 
@@ -57,7 +57,7 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 		.eos = {2},
 		.bos = 1,
 	};
-	engine->mask = (struct msg_mask){MSG_MASK_WINDOW_KIND, .window = 128, .sinks = 4};
+	engine->mask = (struct mimeo_mask){MIMEO_MASK_WINDOW, .window = 128, .sinks = 4};
 	/* all but one as long as names may be */
 	for (uint32_t i = 0; i < n_models; i++)
 		snprintf(engine->names[i], sizeof(engine->names[i]),

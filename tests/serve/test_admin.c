@@ -7,9 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/serve/admin_wire.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 static int setup(void **state)
 {
@@ -187,7 +188,7 @@ static void test_orders_about_graphs_that_there_are_not_are_refused(void **state
 	struct engine_graphs_order last;
 
 	for (unsigned i = 0; i < sizeof(orders) / sizeof(orders[0]); i++)
-		assert_int_equal(give_order(harness, orders[i]), STATUS_E_INVALID);
+		assert_int_equal(give_order(harness, orders[i]), MIMEO_E_INVALID);
 	assert_int_equal(fake_engine_orders(harness->engine, &last), 0);
 }
 
@@ -199,7 +200,7 @@ static void test_order_about_a_drafts_graph_says_that_it_stays(void **state)
 	assert_int_equal(ask_send(fd, &(struct ask){.op = "drop", .graph = "full 4x1",
 					     .model = "tinycalc"}), 0);
 	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_INVALID);
+	assert_int_equal(answer->status, MIMEO_E_INVALID);
 	assert_string_equal(answer->text, "\"full 4x1\" is a draft's graph: those are captured before "
 		"the daemon serves, and stay");
 	answer_free(answer);
@@ -389,7 +390,7 @@ static void test_unknown_operation_is_refused(void **state)
 {
 	struct answer *answer = operator_ask(*state, "reboot", NULL);
 
-	assert_int_equal(answer->status, STATUS_E_UNSUPPORTED);
+	assert_int_equal(answer->status, MIMEO_E_UNSUPPORTED);
 	answer_free(answer);
 }
 
@@ -419,7 +420,7 @@ static void test_client_on_the_operators_socket_is_told_so(void **state)
 
 	client_send_hello(client.fd, &hello);
 	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 	assert_non_null(strstr(client.welcome.text, "operators' socket"));
 	assert_non_null(strstr(client.welcome.text, harness->socket));
 	expect_closed(client.fd);
@@ -460,7 +461,7 @@ static void test_operators_beyond_16_are_turned_away(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		fds[i] = operator_connect(*state);
 	assert_int_equal(ask_receive(fds[16], &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_QUOTA);
+	assert_int_equal(answer->status, MIMEO_E_QUOTA);
 	answer_free(answer);
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		close(fds[i]);
@@ -493,7 +494,7 @@ static void test_kill_of_no_session_says_so(void **state)
 	uint64_t id = 4711;
 	struct answer *answer = operator_ask(*state, "kill", &id);
 
-	assert_int_equal(answer->status, STATUS_E_INVALID);
+	assert_int_equal(answer->status, MIMEO_E_INVALID);
 	assert_string_equal(answer->text, "no session 4711 is open");
 	answer_free(answer);
 }

@@ -8,9 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "ipc/handle.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 #include "harness.h"
 
@@ -164,11 +165,11 @@ static struct msg_reply call(struct rig *rig, const struct msg_call *msg)
 }
 
 static const struct msg_call alloc_call = {
-	.call = MSG_CALL_BUFFER_ALLOC, .kind = HANDLE_CUDA_IPC, .bytes = 4096};
+	.call = MSG_CALL_BUFFER_ALLOC, .kind = MIMEO_HANDLE_CUDA_IPC, .bytes = 4096};
 
 static struct msg_call import_call(uint64_t size, uint64_t offset)
 {
-	struct handle handle = {.kind = HANDLE_CUDA_IPC, .size = size, .offset = offset};
+	struct mimeo_handle handle = {.kind = MIMEO_HANDLE_CUDA_IPC, .bytes = size, .offset = offset};
 	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
 
 	memcpy(handle.uuid, uuid, sizeof(handle.uuid));
@@ -180,13 +181,13 @@ static struct msg_call import_call(uint64_t size, uint64_t offset)
 static void test_handle_goes_out_with_the_device_s_uuid(void **state)
 {
 	struct msg_reply reply = call(*state, &alloc_call);
-	struct handle handle;
+	struct mimeo_handle handle;
 
 	assert_int_equal(reply.status, 0);
 	assert_int_equal(reply.buffer, 1);
 	assert_int_equal(handle_decode(reply.handle, sizeof(reply.handle), &handle), HANDLE_OK);
-	assert_int_equal(handle.kind, HANDLE_CUDA_IPC);
-	assert_int_equal(handle.size, 4096);
+	assert_int_equal(handle.kind, MIMEO_HANDLE_CUDA_IPC);
+	assert_int_equal(handle.bytes, 4096);
 	assert_memory_equal(handle.uuid, uuid, sizeof(uuid));
 	assert_int_equal(handle.opaque[0], 5);
 }
@@ -194,13 +195,13 @@ static void test_handle_goes_out_with_the_device_s_uuid(void **state)
 static void test_memory_of_another_device_is_refused(void **state)
 {
 	struct msg_call msg = import_call(64, 0);
-	struct handle handle;
+	struct mimeo_handle handle;
 
 	assert_int_equal(handle_decode(msg.handle, sizeof(msg.handle), &handle), HANDLE_OK);
 	handle.uuid[15] ^= 1;
 	handle_encode(&handle, msg.handle);
 	struct msg_reply reply = call(*state, &msg);
-	assert_int_equal(reply.status, STATUS_E_INVALID);
+	assert_int_equal(reply.status, MIMEO_E_INVALID);
 	assert_non_null(strstr(reply.text, "uuid"));
 	assert_int_equal(atomic_load(&n_live), 0);
 }
@@ -209,7 +210,7 @@ static void test_handle_that_says_more_than_there_is_is_refused(void **state)
 {
 	struct msg_call most = import_call(4096, 0), more = import_call(4096, 64);
 
-	assert_int_equal(call(*state, &more).status, STATUS_E_INVALID);
+	assert_int_equal(call(*state, &more).status, MIMEO_E_INVALID);
 	await_count(((struct rig *)*state)->harness, "status", "buffers_closing", 0);
 	assert_int_equal(atomic_load(&n_live), 0);
 	assert_int_equal(call(*state, &most).status, 0);
@@ -224,23 +225,23 @@ static void test_buffer_that_starts_misaligned_is_refused(void **state)
 		struct msg_call msg = import_call(64, offsets[i]);
 		struct msg_reply reply = call(*state, &msg);
 
-		assert_int_equal(reply.status, STATUS_E_INVALID);
+		assert_int_equal(reply.status, MIMEO_E_INVALID);
 		assert_non_null(strstr(reply.text, "no multiple of 64"));
 	}
 	assert_int_equal(atomic_load(&n_live), 0);
 	/* Nor as more of memory that is there already. */
 	struct msg_call whole = import_call(4096, 0), part = import_call(64, 8);
 	assert_int_equal(call(*state, &whole).status, 0);
-	assert_int_equal(call(*state, &part).status, STATUS_E_INVALID);
+	assert_int_equal(call(*state, &part).status, MIMEO_E_INVALID);
 }
 
 static void test_kind_that_the_device_has_not_is_told_before_all_else(void **state)
 {
-	struct handle memfd = {.kind = HANDLE_MEMFD, .size = 0, .offset = 3, .uuid = {9}};
+	struct mimeo_handle memfd = {.kind = MIMEO_HANDLE_MEMFD, .bytes = 0, .offset = 3, .uuid = {9}};
 	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
 
 	handle_encode(&memfd, msg.handle);
-	assert_int_equal(call(*state, &msg).status, STATUS_E_UNSUPPORTED);
+	assert_int_equal(call(*state, &msg).status, MIMEO_E_UNSUPPORTED);
 }
 
 static void test_same_ipc_handle_is_opened_once(void **state)
@@ -315,9 +316,9 @@ static void test_fences_end_with_their_session(void **state)
 	struct msg_hello hello = client_hello();
 
 	assert_int_equal(call(rig, &fence).status, 0);
-	assert_int_equal(call(rig, &fence).status, STATUS_E_INVALID);
+	assert_int_equal(call(rig, &fence).status, MIMEO_E_INVALID);
 	fence.request = 8; /* of 8 entries */
-	assert_int_equal(call(rig, &fence).status, STATUS_E_INVALID);
+	assert_int_equal(call(rig, &fence).status, MIMEO_E_INVALID);
 	assert_int_equal(atomic_load(&n_events), 1);
 	client_close(&rig->client);
 	await_sessions(rig->harness, 0);
@@ -353,10 +354,10 @@ static void test_memory_counts_as_the_device_takes_it(void **state)
 	await_count(rig->harness, "status", "buffer_bytes", 4096);
 	odd.bytes = (1 << 20) - 4096 + 1;
 	struct msg_reply reply = call(rig, &odd);
-	assert_int_equal(reply.status, STATUS_E_QUOTA);
+	assert_int_equal(reply.status, MIMEO_E_QUOTA);
 	assert_non_null(strstr(reply.text, "max_client_buffer_bytes is 1048576: 1048576 asked"));
 	odd.bytes = INT64_MAX;
-	assert_int_equal(call(rig, &odd).status, STATUS_E_QUOTA);
+	assert_int_equal(call(rig, &odd).status, MIMEO_E_QUOTA);
 	odd.bytes = (1 << 20) - 4096;
 	assert_int_equal(call(rig, &odd).status, 0);
 }

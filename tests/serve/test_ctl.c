@@ -13,10 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/reply.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 #include "tests/ipc/test.h"
 
 #define LINGER_US 200000 /* from the hang-up to the process's end */
@@ -167,7 +168,7 @@ static void test_drain_of_a_daemon_that_stops_answering_is_no_success(void **sta
 
 static void cut_off(int fd)
 {
-	say(fd, STATUS_E_DRAINING, "requests cut off: 2");
+	say(fd, MIMEO_E_DRAINING, "requests cut off: 2");
 	close(fd);
 }
 

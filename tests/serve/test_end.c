@@ -8,9 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/serve/admin_wire.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 static int setup(void **state)
 {
@@ -54,7 +55,7 @@ static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
 	assert_string_equal(answer->text, "draining: 2 requests in flight");
 	answer_free(answer);
 
-	assert_int_equal(client_attach(harness, &late, &hello), STATUS_E_DRAINING);
+	assert_int_equal(client_attach(harness, &late, &hello), MIMEO_E_DRAINING);
 	client_close(&late);
 	answer = operator_ask(harness, "status", NULL);
 	expect_text(answer, 0, "state", "draining");
@@ -153,12 +154,12 @@ static void test_drain_that_takes_too_long_aborts_with_draining(void **state)
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	answer_free(answer);
 	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_DRAINING);
+	assert_int_equal(answer->status, MIMEO_E_DRAINING);
 	assert_non_null(strstr(answer->text, "cut off"));
 	answer_free(answer);
 	close(fd);
 	assert_int_equal(harness_join(harness), SERVE_CUT_OFF);
-	assert_int_equal(fake_engine_aborted_with(harness->engine), STATUS_E_DRAINING);
+	assert_int_equal(fake_engine_aborted_with(harness->engine), MIMEO_E_DRAINING);
 }
 
 static void test_drain_that_loses_the_device_says_so(void **state)
@@ -173,7 +174,7 @@ static void test_drain_that_loses_the_device_says_so(void **state)
 	answer_free(answer);
 	fake_engine_report(harness->engine, ENGINE_DEVICE_LOST, NULL, "sample launch");
 	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_int_equal(answer->status, STATUS_E_DEVICE_LOST);
+	assert_int_equal(answer->status, MIMEO_E_DEVICE_LOST);
 	answer_free(answer);
 	close(fd);
 	assert_int_equal(harness_join(harness), SERVE_DEVICE_LOST);

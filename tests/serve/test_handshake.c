@@ -8,10 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <mimeo/types.h>
+
 #include "daemon/serve/life.h"
 #include "ipc/region.h"
 #include "ipc/socket.h"
-#include "ipc/status.h"
 
 static int setup(void **state)
 {
@@ -86,7 +87,7 @@ static void test_hello_gets_models_limits_and_descriptors(void **state)
 	assert_int_equal(client.welcome.models[0].max_batch_tokens, 2048);
 	assert_int_equal(client.welcome.models[0].masks, 1);
 	assert_int_equal(client.welcome.models[0].draft_tokens, 3);
-	assert_int_equal(client.welcome.models[0].mask.kind, MSG_MASK_WINDOW_KIND);
+	assert_int_equal(client.welcome.models[0].mask.kind, MIMEO_MASK_WINDOW);
 	assert_int_equal(client.welcome.models[0].mask.window, 128);
 	assert_int_equal(client.welcome.models[0].mask.sinks, 4);
 	assert_int_equal(region_map(&region, client.fds[0]), 0);
@@ -171,7 +172,7 @@ static void test_garbage_is_answered_and_closed(void **state)
 
 	assert_int_equal(send(client.fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
 	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 	assert_non_null(strstr(client.welcome.text, "1024"));
 	expect_closed(client.fd);
 	client_close(&client);
@@ -186,7 +187,7 @@ static void test_msgpack_that_is_no_hello_is_refused(void **state)
 
 	assert_int_equal(send(client.fd, bomb, sizeof(bomb), MSG_NOSIGNAL), sizeof(bomb));
 	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 	expect_closed(client.fd);
 	client_close(&client);
 }
@@ -216,7 +217,7 @@ static void test_bytes_behind_hello_are_refused(void **state)
 	buffer[0] = (uint8_t)n;
 	assert_int_equal(send(client.fd, buffer, (size_t)n + 5, MSG_NOSIGNAL), n + 5);
 	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 	expect_closed(client.fd);
 	client_close(&client);
 }
@@ -229,7 +230,7 @@ static void test_half_a_hello_times_out(void **state)
 
 	assert_int_equal(send(client.fd, half, sizeof(half), MSG_NOSIGNAL), sizeof(half));
 	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 	expect_closed(client.fd);
 	client_close(&client);
 }
@@ -255,7 +256,7 @@ static void test_silent_crowd_leaves_no_place_and_no_descriptor(void **state)
 	/* of one user 32 may be silent at a time: the ones behind are told */
 	last = (struct client){.fd = fds[39]};
 	client_receive_welcome(&last);
-	assert_int_equal(last.welcome.status, STATUS_E_QUOTA);
+	assert_int_equal(last.welcome.status, MIMEO_E_QUOTA);
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		close(fds[i]);
 	assert_int_equal(settled_fds(harness), before);
@@ -276,7 +277,7 @@ static void test_descriptors_that_come_with_hello_cost_the_connection(void **sta
 	assert_true(r == 0 || r == -EPERM);
 	if (r == 0) {
 		client_receive_welcome(&client);
-		assert_int_equal(client.welcome.status, STATUS_E_PROTOCOL);
+		assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
 		assert_string_equal(client.welcome.text, "descriptors came with HELLO");
 		expect_closed(client.fd);
 	}
@@ -293,7 +294,7 @@ static void test_other_version_is_told_both_versions(void **state)
 	struct client client;
 
 	hello.version = 99;
-	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_VERSION);
+	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_VERSION);
 	assert_string_equal(
 		client.welcome.text, "the client speaks protocol version 99, the daemon 3");
 	expect_closed(client.fd);
@@ -308,7 +309,7 @@ static void test_session_beyond_a_users_share_is_refused(void **state)
 
 	for (size_t i = 0; i < 3; i++)
 		assert_int_equal(client_attach(harness, &clients[i], &hello), 0);
-	assert_int_equal(client_attach(harness, &clients[3], &hello), STATUS_E_QUOTA);
+	assert_int_equal(client_attach(harness, &clients[3], &hello), MIMEO_E_QUOTA);
 	assert_non_null(strstr(clients[3].welcome.text, "max_sessions_per_uid is 3"));
 	client_close(&clients[3]);
 	/* a place that is given back can be had */
@@ -335,7 +336,7 @@ static void test_session_beyond_all_is_refused(void **state)
 	struct client first, second;
 
 	assert_int_equal(client_attach(*state, &first, &hello), 0);
-	assert_int_equal(client_attach(*state, &second, &hello), STATUS_E_QUOTA);
+	assert_int_equal(client_attach(*state, &second, &hello), MIMEO_E_QUOTA);
 	assert_non_null(strstr(second.welcome.text, "max_sessions is 1"));
 	client_close(&second);
 	client_close(&first);
@@ -347,7 +348,7 @@ static void test_too_many_entries_are_refused(void **state)
 	struct client client;
 
 	hello.entries = 256;
-	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
 	assert_string_equal(client.welcome.text, "entries 256 exceeds max_entries 128");
 	client_close(&client);
 }
@@ -358,7 +359,7 @@ static void test_odd_entries_are_refused(void **state)
 	struct client client;
 
 	hello.entries = 7;
-	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
 	assert_non_null(strstr(client.welcome.text, "entries"));
 	client_close(&client);
 }
@@ -369,7 +370,7 @@ static void test_too_large_an_arena_is_refused(void **state)
 	struct client client;
 
 	hello.arena_bytes = 2 << 20;
-	assert_int_equal(client_attach(*state, &client, &hello), STATUS_E_INVALID);
+	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
 	assert_string_equal(
 		client.welcome.text, "arena_bytes 2097152 exceeds max_arena_bytes 1048576");
 	client_close(&client);
@@ -397,7 +398,7 @@ static void test_memory_beyond_what_all_may_share_is_refused(void **state)
 	assert_int_equal(hello.entries, 8);
 	for (size_t i = 0; i < 2; i++)
 		assert_int_equal(client_attach(harness, &clients[i], &hello), 0);
-	assert_int_equal(client_attach(harness, &clients[2], &hello), STATUS_E_QUOTA);
+	assert_int_equal(client_attach(harness, &clients[2], &hello), MIMEO_E_QUOTA);
 	assert_non_null(strstr(clients[2].welcome.text, "max_shared_bytes is "));
 	snprintf(asked, sizeof(asked), ": %llu asked, 4096 free",
 		(unsigned long long)(region_bytes(8, REGION_ARENA_MIN) + REGION_ARENA_MIN));
@@ -418,7 +419,7 @@ static void test_session_that_the_engine_refuses_gets_one_answer(void **state)
 	char byte;
 
 	fake_engine_refuse_attach(harness->engine, -ENOMEM);
-	assert_int_equal(client_attach(harness, &client, &hello), STATUS_E_NO_MEMORY);
+	assert_int_equal(client_attach(harness, &client, &hello), MIMEO_E_NO_MEMORY);
 	assert_int_equal(client.n_fds, 0);
 	assert_int_equal(recv(client.fd, &byte, 1, 0), 0);
 	client_close(&client);

@@ -34,9 +34,9 @@ static void take_token(struct request *request, struct sequence *s, int32_t toke
 	count(&s->runner->n_tokens_out, 1);
 	count(&port->n_tokens, 1);
 	if (is_stop(request, token))
-		request_finish(request, STATUS_OK, RING_FINISH_STOP, NULL);
+		request_finish(request, MIMEO_OK, MIMEO_FINISH_STOP, NULL);
 	else if (request->n_generated == request->max_tokens)
-		request_finish(request, STATUS_OK, RING_FINISH_LENGTH, NULL);
+		request_finish(request, MIMEO_OK, MIMEO_FINISH_LENGTH, NULL);
 }
 
 /* n: prompt tokens of the request computed so far. */
@@ -71,7 +71,7 @@ static void take_step_row(struct request *request, struct sequence *s, const str
 	if (request->want_tokens)
 		request->out_tokens[s->row] = token;
 	if (!--request->n_rows_left)
-		request_finish(request, STATUS_OK, RING_FINISH_NONE, NULL);
+		request_finish(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
 }
 
 /* Prompt tokens of the request that are computed by now. */

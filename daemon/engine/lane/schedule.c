@@ -81,11 +81,11 @@ static void place_embeddings(
 /* The row's mask, by positions of the sequence. */
 static struct slot_mask mask_of(const struct sequence *s)
 {
-	const struct msg_mask *m = &s->request->mask;
+	const struct mimeo_mask *m = &s->request->mask;
 	uint32_t begin = sequence_request_start(s);
 	struct slot_mask mask = {.kind = m->kind, .window = m->window, .begin = begin};
 
-	mask.end = m->kind == MSG_MASK_WINDOW_KIND ? m->sinks : begin + sequence_prefix(s);
+	mask.end = m->kind == MIMEO_MASK_WINDOW ? m->sinks : begin + sequence_prefix(s);
 	return mask;
 }
 
@@ -114,7 +114,7 @@ static void place_words(
 {
 	const struct request_row *own = &s->request->rows[s->row];
 	const uint8_t *words = s->request->mask_words + (size_t)own->first * sizeof(uint64_t);
-	bool tree = s->request->mask.kind == MSG_MASK_TREE_KIND;
+	bool tree = s->request->mask.kind == MIMEO_MASK_TREE;
 	uint32_t begin = sequence_request_start(s);
 	uint64_t *to = inputs_next_words(slot);
 

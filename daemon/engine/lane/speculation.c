@@ -22,7 +22,7 @@ void speculation_begin(struct sequence *s)
 		s->undrafted = UNDRAFTED_STEP;
 	else if (!request->n_drafts)
 		s->undrafted = UNDRAFTED_ASKED;
-	else if (request->mask.kind != MSG_MASK_DEFAULT_KIND)
+	else if (request->mask.kind != MIMEO_MASK_DEFAULT)
 		s->undrafted = UNDRAFTED_MASK;
 	else if (s->n_drafted < s->n_computed)
 		s->undrafted = UNDRAFTED_SEQUENCE;

@@ -26,7 +26,7 @@ static struct msg_detail detail(unsigned kind, uint32_t a, uint32_t b)
 static void fail(struct request *request, int status, struct msg_detail d)
 {
 	request_finish(request, status,
-		request->op == RING_OP_GENERATE ? RING_FINISH_ERROR : RING_FINISH_NONE, &d);
+		request->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : MIMEO_FINISH_NONE, &d);
 }
 
 /* ---- sequences ---- */
@@ -167,15 +167,15 @@ static enum outcome start_generate(struct request *request)
 		sequence->ephemeral = true;
 		sequence_reset(sequence, runner);
 	} else if (!sequence || !sequence->open) {
-		fail(request, STATUS_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+		fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
 		return STARTED;
 	} else if (sequence->runner != runner) {
-		fail(request, STATUS_E_INVALID, detail(RING_DETAIL_ROW_MODEL, 0, request->sequence));
+		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_MODEL, 0, request->sequence));
 		return STARTED;
 	}
 	total = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens + request->max_tokens;
 	if (total > runner->options.max_seq_len) {
-		fail(request, STATUS_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
+		fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
 			total > INT32_MAX ? INT32_MAX : (uint32_t)total, runner->options.max_seq_len));
 		return STARTED;
 	}
@@ -183,7 +183,7 @@ static enum outcome start_generate(struct request *request)
 	/* With the pages that the sequence has: it would wait for itself. */
 	in_all = pages_in_all(runner, (uint32_t)total);
 	if (in_all > kv_pages_total(runner->kv)) {
-		fail(request, STATUS_E_TOO_LONG, detail(RING_DETAIL_PAGES, in_all, kv_pages_total(runner->kv)));
+		fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_PAGES, in_all, kv_pages_total(runner->kv)));
 		return STARTED;
 	}
 	if (runner->head && runner->head != request)
@@ -193,7 +193,7 @@ static enum outcome start_generate(struct request *request)
 	if (!runner->n_free_slots || runner->n_copies >= runner->engine->options.max_requests)
 		return wait_as_head(request, true);
 	if (!append(sequence, &request->rows[0])) {
-		fail(request, STATUS_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
+		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
 		return STARTED;
 	}
 	/* Cannot fail: the pages were counted above, and nobody else takes any. */
@@ -217,20 +217,20 @@ static bool check_rows(struct request *request)
 		struct sequence *s = engine_session_sequence(session, row->sequence);
 
 		if (!s || !s->open) {
-			fail(request, STATUS_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, row->sequence, 0));
+			fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, row->sequence, 0));
 			return false;
 		}
 		if (s->runner != request->runner) {
-			fail(request, STATUS_E_INVALID, detail(RING_DETAIL_ROW_MODEL, i, row->sequence));
+			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_MODEL, i, row->sequence));
 			return false;
 		}
 		if (s->claim == mark) {
-			fail(request, STATUS_E_INVALID, detail(RING_DETAIL_ROW_TWICE, i, row->sequence));
+			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_TWICE, i, row->sequence));
 			return false;
 		}
 		s->claim = mark;
 		if ((uint64_t)s->n_tokens + row->n_tokens > request->runner->options.max_seq_len) {
-			fail(request, STATUS_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
+			fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
 				s->n_tokens + row->n_tokens, request->runner->options.max_seq_len));
 			return false;
 		}
@@ -254,7 +254,7 @@ static enum outcome start_step(struct request *request)
 		needed += pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
 	}
 	if (needed > kv_pages_free(runner->kv)) {
-		fail(request, STATUS_E_NO_MEMORY, detail(RING_DETAIL_PAGES,
+		fail(request, MIMEO_E_NO_MEMORY, detail(RING_DETAIL_PAGES,
 			needed > INT32_MAX ? INT32_MAX : (uint32_t)needed, kv_pages_free(runner->kv)));
 		return STARTED;
 	}
@@ -266,7 +266,7 @@ static enum outcome start_step(struct request *request)
 		struct sequence *s = engine_session_sequence(session, request->rows[i].sequence);
 
 		if (!append(s, &request->rows[i]) || extend(s, s->n_tokens)) {
-			fail(request, STATUS_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
+			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
 			return STARTED;
 		}
 		run(s, request, i);
@@ -278,7 +278,7 @@ static enum outcome start_step(struct request *request)
 
 static void done(struct request *request)
 {
-	request_finish(request, STATUS_OK, RING_FINISH_NONE, NULL);
+	request_finish(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
 }
 
 static void do_open(struct request *request)
@@ -287,16 +287,16 @@ static void do_open(struct request *request)
 	struct sequence *s = engine_session_sequence(request->session, request->sequence);
 
 	if (request->argument >= engine->n_runners) {
-		fail(request, STATUS_E_UNKNOWN_MODEL,
+		fail(request, MIMEO_E_UNKNOWN_MODEL,
 			detail(RING_DETAIL_MODEL, request->argument, engine->n_runners));
 		return;
 	}
 	if (!s) {
-		fail(request, STATUS_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+		fail(request, MIMEO_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
 		return;
 	}
 	if (s->open) {
-		fail(request, STATUS_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->sequence, 0));
+		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->sequence, 0));
 		return;
 	}
 	sequence_reset(s, &engine->runners[request->argument]);
@@ -309,16 +309,16 @@ static void do_fork(struct request *request, struct sequence *parent)
 	struct sequence *child = engine_session_sequence(request->session, request->argument);
 
 	if (!child) {
-		fail(request, STATUS_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
+		fail(request, MIMEO_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
 		return;
 	}
 	if (child->open) {
-		fail(request, STATUS_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->argument, 0));
+		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->argument, 0));
 		return;
 	}
 	sequence_reset(child, parent->runner);
 	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table)) {
-		fail(request, STATUS_E_NO_MEMORY, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
+		fail(request, MIMEO_E_NO_MEMORY, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
 		return;
 	}
 	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
@@ -336,7 +336,7 @@ static void do_truncate(struct request *request, struct sequence *s)
 	uint32_t n;
 
 	if (request->argument > s->n_tokens) {
-		fail(request, STATUS_E_INVALID, detail(RING_DETAIL_KEEP, request->argument, s->n_tokens));
+		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_KEEP, request->argument, s->n_tokens));
 		return;
 	}
 	s->n_tokens = request->argument;
@@ -358,7 +358,7 @@ static void sequence_call(struct request *request)
 		return;
 	}
 	if (!s || !s->open) {
-		fail(request, STATUS_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+		fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
 		return;
 	}
 	if (request->op == RING_OP_FORK) {

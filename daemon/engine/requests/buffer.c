@@ -16,7 +16,7 @@ static void set_detail(struct msg_detail *ret, unsigned kind, uint32_t buffer, u
 		ret->values[i + 1] = v[i] > INT32_MAX ? INT32_MAX : (int32_t)v[i];
 }
 
-int request_place_take(struct request *request, const struct msg_place *place, uint64_t bytes,
+int request_place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
 	struct request_place *ret, struct msg_detail *ret_detail)
 {
 	const struct engine_port *port = request->session->port;
@@ -29,17 +29,17 @@ int request_place_take(struct request *request, const struct msg_place *place, u
 	buffer = place->buffer <= port->n_buffers ? &port->buffers[place->buffer - 1] : NULL;
 	if (!buffer || !atomic_load_explicit(&buffer->open, memory_order_acquire)) {
 		set_detail(ret_detail, RING_DETAIL_BUFFER, place->buffer, 0, 0, 0);
-		return STATUS_E_UNKNOWN_BUFFER;
+		return MIMEO_E_UNKNOWN_BUFFER;
 	}
-	if (place->offset % MSG_PLACE_ALIGN) {
+	if (place->offset % MIMEO_PLACE_ALIGN) {
 		set_detail(ret_detail, RING_DETAIL_BUFFER_OFFSET, place->buffer, place->offset,
-			MSG_PLACE_ALIGN, 0);
-		return STATUS_E_INVALID;
+			MIMEO_PLACE_ALIGN, 0);
+		return MIMEO_E_INVALID;
 	}
 	if (__builtin_add_overflow(place->offset, bytes, &end) || end > buffer->bytes) {
 		set_detail(ret_detail, RING_DETAIL_BUFFER_RANGE, place->buffer, place->offset, bytes,
 			buffer->bytes);
-		return STATUS_E_INVALID;
+		return MIMEO_E_INVALID;
 	}
 	buffer->n_requests++;
 	request->n_places++;

@@ -99,7 +99,7 @@ void post_refusal(struct session *session, const struct ring_sqe *sqe, int statu
 		.generation = sqe->generation,
 		.status = status,
 		.kind = RING_CQE_FINAL,
-		.finish = status && sqe->op == RING_OP_GENERATE ? RING_FINISH_ERROR : 0,
+		.finish = status && sqe->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : 0,
 	};
 
 	set_detail(&cqe, detail);
@@ -135,7 +135,7 @@ static void count_end(struct engine *engine, int status)
 {
 	if (!status)
 		count(&engine->stats.n_finished, 1);
-	else if (status == STATUS_E_CANCELLED)
+	else if (status == MIMEO_E_CANCELLED)
 		count(&engine->stats.n_cancelled, 1);
 	else
 		count(&engine->stats.n_failed, 1);
@@ -229,8 +229,8 @@ void request_finish(struct request *request, int status, unsigned finish,
 static unsigned finish_of(const struct request *request, int status)
 {
 	if (request->op != RING_OP_GENERATE)
-		return RING_FINISH_NONE;
-	return status == STATUS_E_CANCELLED ? RING_FINISH_CANCELLED : RING_FINISH_ERROR;
+		return MIMEO_FINISH_NONE;
+	return status == MIMEO_E_CANCELLED ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_ERROR;
 }
 
 static void session_end_all(struct session *session, int status)
@@ -271,8 +271,8 @@ bool engine_check_deadlines(struct engine *engine)
 				next = request->deadline_ns < next ? request->deadline_ns : next;
 				continue;
 			}
-			request_finish(request, STATUS_E_DEADLINE,
-				finish_of(request, STATUS_E_DEADLINE), NULL);
+			request_finish(request, MIMEO_E_DEADLINE,
+				finish_of(request, MIMEO_E_DEADLINE), NULL);
 			any = true;
 		}
 	}
@@ -309,7 +309,7 @@ void engine_lose_device(struct engine *engine, int rc)
 		runner->n_copies = 0;
 		runner_release(runner);
 	}
-	engine_end_all(engine, STATUS_E_DEVICE_LOST);
+	engine_end_all(engine, MIMEO_E_DEVICE_LOST);
 	engine->device->ops->last_fault(engine->device, &fault);
 	snprintf(text, sizeof(text), "%s, at %s", device_strerror(rc), fault.call ? fault.call : "?");
 	report_post(engine, ENGINE_DEVICE_LOST, NULL, text);

@@ -15,7 +15,7 @@ static const void *extent(const struct session *session, uint32_t offset, uint32
 	const void *at = offset % align ? NULL : region_at(&session->port->region, offset, length);
 
 	if (!at)
-		refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EXTENT, offset, length,
+		refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EXTENT, offset, length,
 			(int64_t)session->port->region.arena_bytes));
 	return at;
 }
@@ -27,7 +27,7 @@ static int copy_header(const struct session *session, const struct ring_sqe *sqe
 	const void *at;
 
 	if (sqe->header_length > MSG_HEADER_MAX)
-		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
+		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
 	at = extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
 	if (!at)
 		return refusal->status;
@@ -55,10 +55,10 @@ static int check_tokens(const struct runner *runner, const int32_t *tokens, uint
 	uint32_t vocab = runner->model->config.vocab_size;
 
 	if (!n)
-		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
 	for (uint32_t i = 0; i < n; i++) {
 		if ((uint32_t)tokens[i] >= vocab)
-			return refuse(refusal, STATUS_E_INVALID,
+			return refuse(refusal, MIMEO_E_INVALID,
 				refusal_detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
 	}
 	return 0;
@@ -68,7 +68,7 @@ static int find_runner(struct engine *engine, uint32_t model, struct request *re
 	struct refusal *refusal)
 {
 	if (model >= engine->n_runners)
-		return refuse(refusal, STATUS_E_UNKNOWN_MODEL,
+		return refuse(refusal, MIMEO_E_UNKNOWN_MODEL,
 			refusal_detail(RING_DETAIL_MODEL, model, engine->n_runners, 0));
 	request->runner = &engine->runners[model];
 	return 0;
@@ -83,7 +83,7 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	uint8_t *out;
 
 	if (layout.bytes > sqe->output_length)
-		return refuse(refusal, STATUS_E_INVALID,
+		return refuse(refusal, MIMEO_E_INVALID,
 			refusal_detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
 	out = (uint8_t *)extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
 	if (!out)
@@ -94,7 +94,7 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
-static uint64_t words_bytes(const struct msg_mask *mask, uint64_t n_tokens)
+static uint64_t words_bytes(const struct mimeo_mask *mask, uint64_t n_tokens)
 {
 	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
 }
@@ -120,7 +120,7 @@ static const int32_t *read_generate(struct request *request, const struct ring_s
 		return NULL;
 	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + words_bytes(&ret->mask, ret->n_tokens);
 	if (sqe->payload_length != bytes) {
-		refuse(refusal, STATUS_E_INVALID, refusal_detail(
+		refuse(refusal, MIMEO_E_INVALID, refusal_detail(
 			RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
 		return NULL;
 	}
@@ -131,17 +131,17 @@ static const int32_t *read_generate(struct request *request, const struct ring_s
 static int take_ends(struct request *request, const struct msg_generate *msg, struct refusal *refusal)
 {
 	if (!msg->max_tokens)
-		return refuse(refusal, STATUS_E_INVALID,
+		return refuse(refusal, MIMEO_E_INVALID,
 			refusal_detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
 	for (uint32_t i = 0; i < msg->n_stop; i++) {
 		if ((uint32_t)msg->stop[i] >= request->runner->model->config.vocab_size)
-			return refuse(refusal, STATUS_E_INVALID,
+			return refuse(refusal, MIMEO_E_INVALID,
 				refusal_detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
 	}
 	request->max_tokens = msg->max_tokens;
 	request->n_stop = msg->n_stop;
 	memcpy(request->stop, msg->stop, sizeof(request->stop));
-	request->ignore_eos = msg->flags & MSG_GENERATE_IGNORE_EOS;
+	request->ignore_eos = msg->flags & MIMEO_GENERATE_IGNORE_EOS;
 	return 0;
 }
 
@@ -152,12 +152,12 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 
 	if (!tokens || take_ends(request, &msg, refusal))
 		return refusal->status;
-	request->want_logits = msg.flags & MSG_GENERATE_PROMPT_LOGITS;
+	request->want_logits = msg.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	request->want_hidden = false;
 	if (terms_place(request, &msg.logits, 1,
 		    (uint64_t)request->runner->model->config.vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		terms_fence(request, msg.flags & MSG_GENERATE_FENCE, refusal))
+		terms_fence(request, msg.flags & MIMEO_GENERATE_FENCE, refusal))
 		return refusal->status;
 	if (set_output(request, sqe, msg.max_tokens,
 		    request->want_logits && !request->logits.at, 0, refusal))
@@ -174,7 +174,7 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 }
 
 static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
-	const struct msg_mask *mask, struct refusal *refusal)
+	const struct mimeo_mask *mask, struct refusal *refusal)
 {
 	const uint8_t *payload = copy_payload(request->session, sqe, refusal);
 	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
@@ -183,7 +183,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 	if (!payload)
 		return refusal->status;
 	if (at > sqe->payload_length)
-		return refuse(refusal, STATUS_E_INVALID,
+		return refuse(refusal, MIMEO_E_INVALID,
 			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	for (uint32_t i = 0; i < n_rows; i++) {
 		struct msg_row row;
@@ -194,7 +194,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 			(const int32_t *)(payload + at)};
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
-			return refuse(refusal, STATUS_E_INVALID,
+			return refuse(refusal, MIMEO_E_INVALID,
 				refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 		if (check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
 			return refusal->status;
@@ -203,7 +203,7 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 		request->mask_words = payload + at;
 	at += words_bytes(mask, (at - start) / sizeof(int32_t));
 	if (at != sqe->payload_length)
-		return refuse(refusal, STATUS_E_INVALID,
+		return refuse(refusal, MIMEO_E_INVALID,
 			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	return 0;
 }
@@ -223,7 +223,7 @@ static int take_step_places(struct request *request, const struct msg_step *msg,
 			(uint64_t)c->hidden_size * dtype_bytes(request->runner->activation_dtype),
 			&request->embeddings, refusal))
 		return refusal->status;
-	return terms_fence(request, msg->flags & MSG_STEP_FENCE, refusal);
+	return terms_fence(request, msg->flags & MIMEO_STEP_FENCE, refusal);
 }
 
 static int take_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
@@ -242,15 +242,15 @@ static int take_step(struct request *request, const struct ring_sqe *sqe, struct
 	if (find_runner(engine, msg.model, request, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
-		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
 	if (msg.n_rows > engine->options.max_requests)
-		return refuse(refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_REQUESTS, msg.n_rows,
+		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_REQUESTS, msg.n_rows,
 			engine->options.max_requests, 0));
 	if (take_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
-	request->want_tokens = msg.outputs & MSG_STEP_TOKENS;
-	request->want_logits = msg.outputs & MSG_STEP_LOGITS;
-	request->want_hidden = msg.outputs & MSG_STEP_HIDDEN;
+	request->want_tokens = msg.outputs & MIMEO_STEP_TOKENS;
+	request->want_logits = msg.outputs & MIMEO_STEP_LOGITS;
+	request->want_hidden = msg.outputs & MIMEO_STEP_HIDDEN;
 	if (take_step_places(request, &msg, refusal))
 		return refusal->status;
 	if (set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
@@ -269,12 +269,12 @@ static int take_cancel(struct session *session, const struct ring_sqe *sqe)
 	struct request *target;
 
 	if (sqe->argument >= session->n_requests)
-		return STATUS_E_UNKNOWN_REQUEST;
+		return MIMEO_E_UNKNOWN_REQUEST;
 	target = &session->requests[sqe->argument];
 	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
-		return STATUS_E_UNKNOWN_REQUEST;
-	request_finish(target, STATUS_E_CANCELLED,
-		target->op == RING_OP_GENERATE ? RING_FINISH_CANCELLED : RING_FINISH_NONE, NULL);
+		return MIMEO_E_UNKNOWN_REQUEST;
+	request_finish(target, MIMEO_E_CANCELLED,
+		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
 	return 0;
 }
 
@@ -291,9 +291,9 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	int rc = 0;
 
 	if (engine->lost)
-		return refusal->status = STATUS_E_DEVICE_LOST;
+		return refusal->status = MIMEO_E_DEVICE_LOST;
 	if (engine->draining && is_new_work(sqe->op))
-		return refusal->status = STATUS_E_DRAINING;
+		return refusal->status = MIMEO_E_DRAINING;
 	request->generation = sqe->generation;
 	request->user_data = sqe->user_data;
 	request->op = sqe->op;
@@ -304,7 +304,7 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->n_rows = 0;
 	request->deadline_ns = 0;
 	request->n_drafts = 0;
-	request->mask = (struct msg_mask){0};
+	request->mask = (struct mimeo_mask){0};
 	request->mask_words = NULL;
 	request->want_tokens = request->want_logits = request->want_hidden = false;
 	request->logits = request->hidden = request->embeddings = (struct request_place){0};
@@ -356,7 +356,7 @@ static void take(struct session *session, const struct ring_sqe *sqe)
 			return;
 		break;
 	default:
-		refuse(&refusal, STATUS_E_INVALID, refusal_detail(RING_DETAIL_OP, sqe->op, 0, 0));
+		refuse(&refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_OP, sqe->op, 0, 0));
 	}
 	post_refusal(session, sqe, refusal.status, &refusal.detail);
 }

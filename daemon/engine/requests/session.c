@@ -144,7 +144,7 @@ void engine_session_detach(struct session *session)
 	session->detached = true;
 	for (uint32_t i = 0; i < session->n_requests; i++) {
 		if (session->requests[i].state != REQUEST_FREE)
-			request_finish(&session->requests[i], STATUS_E_GONE, 0, NULL);
+			request_finish(&session->requests[i], MIMEO_E_GONE, 0, NULL);
 	}
 	buffers_forget(session);
 	for (uint32_t i = 0; i < n; i++) {

@@ -36,11 +36,11 @@ static uint64_t next_seed(struct engine *engine)
 	return z ^ (z >> 31);
 }
 
-void terms_sampling(struct request *request, const struct msg_sampling *m)
+void terms_sampling(struct request *request, const struct mimeo_sampling *m)
 {
 	struct engine *engine = request->session->engine;
 
-	if (m->flags & MSG_SAMPLING_MODEL) {
+	if (m->flags & MIMEO_SAMPLING_MODEL) {
 		request->sampling = request->runner->model->config.sampling;
 	} else {
 		request->sampling = (struct slot_sampling){
@@ -50,7 +50,7 @@ void terms_sampling(struct request *request, const struct msg_sampling *m)
 			.top_k = m->top_k,
 		};
 	}
-	request->sampling.seed = m->flags & MSG_SAMPLING_SEEDED ? m->seed : next_seed(engine);
+	request->sampling.seed = m->flags & MIMEO_SAMPLING_SEEDED ? m->seed : next_seed(engine);
 }
 
 void terms_deadline(struct request *request, uint32_t deadline_ms)
@@ -65,13 +65,13 @@ void terms_drafts(struct request *request, uint32_t wanted)
 {
 	uint32_t n = request->runner->options.n_drafts;
 
-	_Static_assert(MSG_DRAFT_MAX == SPECULATE_MAX, "drafts");
-	if (wanted == MSG_DRAFT_NONE)
+	_Static_assert(MIMEO_DRAFT_MAX == SPECULATE_MAX, "drafts");
+	if (wanted == MIMEO_DRAFT_NONE)
 		n = 0;
 	request->n_drafts = wanted && wanted < n ? wanted : n;
 }
 
-int terms_place(struct request *request, const struct msg_place *place, uint64_t n,
+int terms_place(struct request *request, const struct mimeo_place *place, uint64_t n,
 	uint64_t bytes, struct request_place *ret, struct refusal *refusal)
 {
 	uint64_t total;
@@ -91,7 +91,7 @@ int terms_fence(struct request *request, bool wanted, struct refusal *refusal)
 	if (port->fences)
 		request->fence = atomic_load_explicit(
 			&port->fences[request->index], memory_order_acquire);
-	return request->fence ? 0 : refuse(refusal, STATUS_E_INVALID,
+	return request->fence ? 0 : refuse(refusal, MIMEO_E_INVALID,
 		refusal_detail(RING_DETAIL_FENCE, request->index, 0, 0));
 }
 
@@ -99,7 +99,7 @@ int terms_fence(struct request *request, bool wanted, struct refusal *refusal)
 
 /* More of the row's tokens under its mask than there can be: TOO_LONG where a daemon with another limit
  * would take them. */
-static int refuse_tokens(struct refusal *refusal, int status, const struct msg_mask *mask, uint32_t row,
+static int refuse_tokens(struct refusal *refusal, int status, const struct mimeo_mask *mask, uint32_t row,
 	uint32_t n_tokens, uint32_t most)
 {
 	struct msg_detail d = refusal_detail(RING_DETAIL_MASK_TOKENS, row, n_tokens, most);
@@ -109,13 +109,13 @@ static int refuse_tokens(struct refusal *refusal, int status, const struct msg_m
 }
 
 /* The model's attention has no masks: which one it is. */
-static int refuse_mask(struct refusal *refusal, const struct msg_mask *mask, const char *attention)
+static int refuse_mask(struct refusal *refusal, const struct mimeo_mask *mask, const char *attention)
 {
 	struct msg_detail d = refusal_detail(RING_DETAIL_MASK, mask->kind, 0, 0);
 	size_t length = strlen(attention), room = sizeof(d.values) - sizeof(d.values[0]);
 
 	memcpy(&d.values[1], attention, length < room ? length : room);
-	return refuse(refusal, STATUS_E_UNSUPPORTED, d);
+	return refuse(refusal, MIMEO_E_UNSUPPORTED, d);
 }
 
 /* The model's, for a request that brings none: a prefix is all that each row has. */
@@ -126,36 +126,36 @@ static int take_default_mask(struct request *request, struct refusal *refusal)
 	request->mask = request->runner->options.mask;
 	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
 		if (request->rows[i].n_tokens > most)
-			return refuse_tokens(refusal, STATUS_E_TOO_LONG, &request->mask, i,
+			return refuse_tokens(refusal, MIMEO_E_TOO_LONG, &request->mask, i,
 				request->rows[i].n_tokens, most);
 	}
 	return 0;
 }
 
-int terms_mask(struct request *request, const struct msg_mask *mask, struct refusal *refusal)
+int terms_mask(struct request *request, const struct mimeo_mask *mask, struct refusal *refusal)
 {
 	const struct attention_backend *attention = request->runner->options.attention;
 	uint32_t most = request->session->engine->options.max_batch_tokens;
 
-	_Static_assert((int)MSG_MASK_DEFAULT_KIND == MASK_CAUSAL &&
-		(int)MSG_MASK_WINDOW_KIND == MASK_WINDOW &&
-		(int)MSG_MASK_PREFIX_KIND == MASK_PREFIX &&
-		(int)MSG_MASK_DOCUMENTS_KIND == MASK_DOCUMENTS &&
-		(int)MSG_MASK_TREE_KIND == MASK_TREE && MSG_TREE_MAX == MASK_TREE_MAX, "masks");
-	if (mask->kind == MSG_MASK_DEFAULT_KIND)
+	_Static_assert((int)MIMEO_MASK_DEFAULT == MASK_CAUSAL &&
+		(int)MIMEO_MASK_WINDOW == MASK_WINDOW &&
+		(int)MIMEO_MASK_PREFIX == MASK_PREFIX &&
+		(int)MIMEO_MASK_DOCUMENTS == MASK_DOCUMENTS &&
+		(int)MIMEO_MASK_TREE == MASK_TREE && MIMEO_TREE_MAX == MASK_TREE_MAX, "masks");
+	if (mask->kind == MIMEO_MASK_DEFAULT)
 		return take_default_mask(request, refusal);
 	request->mask = *mask;
 	if (!attention->masks)
 		return refuse_mask(refusal, mask, attention->name);
 	if (mask->prefix > most)
-		return refuse_tokens(refusal, STATUS_E_TOO_LONG, mask, 0, mask->prefix, most);
+		return refuse_tokens(refusal, MIMEO_E_TOO_LONG, mask, 0, mask->prefix, most);
 	for (uint32_t i = 0; i < request->n_rows; i++) {
 		uint32_t n = request->rows[i].n_tokens;
 
 		if (mask->prefix > n)
-			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, mask->prefix, n);
-		if (mask->kind == MSG_MASK_TREE_KIND && n > MSG_TREE_MAX)
-			return refuse_tokens(refusal, STATUS_E_INVALID, mask, i, n, MSG_TREE_MAX);
+			return refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, mask->prefix, n);
+		if (mask->kind == MIMEO_MASK_TREE && n > MIMEO_TREE_MAX)
+			return refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, n, MIMEO_TREE_MAX);
 	}
 	return 0;
 }

@@ -38,51 +38,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mimeo/types.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
-#define MIMEO_PUBLIC __attribute__((visibility("default")))
-#else
-#define MIMEO_PUBLIC
-#endif
-
-/* ---- statuses, grouped by what they cost ---- */
-
-enum mimeo_status {
-	MIMEO_OK = 0,
-
-	/* one request: -1 ... -99 */
-	MIMEO_E_FULL = -1,             /* no room in the ring or the arena */
-	MIMEO_E_INVALID = -2,          /* an argument is out of range */
-	MIMEO_E_DEADLINE = -3,         /* the request's deadline passed */
-	MIMEO_E_CANCELLED = -4,        /* the request was cancelled */
-	MIMEO_E_TOO_LONG = -5,         /* more tokens than the model or its KV cache can hold */
-	MIMEO_E_NO_MEMORY = -6,        /* no KV pages (step), or no memory in this process */
-	MIMEO_E_UNKNOWN_MODEL = -7,    /* no model of that name or index */
-	MIMEO_E_UNKNOWN_SEQUENCE = -8, /* the sequence is not open in this session */
-	MIMEO_E_UNKNOWN_REQUEST = -9,  /* the request to cancel is not in flight */
-	MIMEO_E_UNSUPPORTED = -10,     /* this daemon or model cannot do that */
-	MIMEO_E_UNKNOWN_BUFFER = -11,  /* the device buffer is not open in this session */
-	MIMEO_E_DENIED = -12,          /* the daemon's configuration does not allow that */
-
-	/* this session: -100 ... -199 */
-	MIMEO_E_GONE = -100,     /* the daemon died or closed the session */
-	MIMEO_E_QUOTA = -101,    /* a limit of this user's is reached */
-	MIMEO_E_PROTOCOL = -102, /* bytes that are not Mimeo's protocol */
-
-	/* the daemon: -200 ... -299 */
-	MIMEO_E_UNREACHABLE = -200, /* nobody listens on the socket */
-	MIMEO_E_VERSION = -201,     /* client and daemon speak different versions */
-	MIMEO_E_DEVICE_LOST = -202, /* the device failed; the daemon restarts */
-	MIMEO_E_DRAINING = -203,    /* the daemon takes no new work */
-};
-
-/* Name of a status, e.g. "MIMEO_E_FULL"; "MIMEO_E_?" for an unknown one. Static storage. */
-MIMEO_PUBLIC const char *mimeo_status_name(int status);
-/* One sentence for a status, lower case, without a full stop. Static storage. */
-MIMEO_PUBLIC const char *mimeo_strerror(int status);
 /* Version of the library, e.g. "0.1.0". Static storage. */
 MIMEO_PUBLIC const char *mimeo_version(void);
 
@@ -140,88 +101,7 @@ MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
  */
 MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
 
-/* ---- masks: which tokens of its sequence a token attends to ---- */
-
-/*
- * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
- * others a request with any but DEFAULT is refused (UNSUPPORTED). A mask is the request's: it decides
- * for the tokens that the request computes, those that it generates among them; of the sequence's
- * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
- * windows hold beside any mask, counted in the order of the sequence.
- */
-enum mimeo_mask_kind {
-	MIMEO_MASK_DEFAULT = 0,   /* the model's: all tokens before it, or what mimeod --mask says */
-	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
-	                             first ones of the sequence */
-	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
-	                             its rows) see one another in both directions. They are
-	                             computed in one step: more than the daemon's
-	                             max_batch_tokens are refused (TOO_LONG) */
-	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Neighbours with the same
-	                             word are of one document; a row begins a new one; generated
-	                             tokens are the last one's */
-	MIMEO_MASK_TREE = 4,      /* steps only, rows of MIMEO_TREE_MAX tokens at most: all that the
-	                             sequence had before, and of the row's own tokens token i if bit
-	                             i of the word is set. Only bits of tokens before it count. A
-	                             token's position is that of the row's first token, and one more
-	                             for each of the row's tokens before it that it sees. Results
-	                             are the last token's; what is appended later stands behind all
-	                             of the row's tokens and sees all of them: cut them off first */
-};
-#define MIMEO_TREE_MAX 64
-
-struct mimeo_mask {
-	uint32_t kind;   /* enum mimeo_mask_kind */
-	uint32_t window; /* WINDOW: 1 ...; else 0 */
-	uint32_t sinks;  /* WINDOW: 0 ...; else 0 */
-	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
-	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], rows one after the
-	                          other; copied by the prepare call; else NULL */
-};
-
 /* ---- models ---- */
-
-#define MIMEO_NAME_MAX 64
-#define MIMEO_STOP_MAX 8
-
-struct mimeo_sampling {
-	float temperature; /* 0: greedy; else > 0, applied first */
-	float top_p;       /* (0, 1]; 0 or 1: off */
-	float min_p;       /* [0, 1]; 0: off */
-	uint32_t top_k;    /* 0: off */
-	uint64_t seed;     /* used if MIMEO_SAMPLING_SEEDED */
-	uint32_t flags;    /* MIMEO_SAMPLING_... */
-	uint32_t reserved; /* 0 */
-};
-
-#define MIMEO_SAMPLING_SEEDED 1u /* draw from `seed`; without it the daemon picks a seed */
-#define MIMEO_SAMPLING_MODEL 2u  /* the model's own defaults; all else but the seed is ignored */
-
-/* The library's own, seen by pointer alone: later versions add fields at its end. */
-struct mimeo_model_info {
-	char name[MIMEO_NAME_MAX];
-	uint32_t vocab_size;
-	uint32_t hidden_size;
-	uint32_t max_seq_len; /* tokens a sequence may have, prompt and output together */
-	uint32_t n_eos;       /* end-of-sequence ids in eos[] */
-	int32_t eos[MIMEO_STOP_MAX];
-	int32_t bos; /* begin-of-sequence id, or -1 */
-	uint32_t page_tokens;
-	struct mimeo_sampling sampling; /* from generation_config.json; greedy if it has none */
-	uint32_t activation; /* enum mimeo_activation: what embeddings have to be */
-	uint32_t masks;      /* 1: its requests may bring masks; 0: they are refused */
-	/* Of requests that bring none (`mimeod --mask`): DEFAULT is causal here, and a PREFIX has
-	 * prefix UINT32_MAX, all tokens of each row. */
-	struct mimeo_mask mask;
-	uint32_t max_batch_tokens; /* of a step, whoever shares it: what a prefix has to fit */
-	uint32_t draft_tokens; /* that its draft guesses a step, 1 ... MIMEO_DRAFT_MAX; 0: it has none */
-};
-
-enum mimeo_activation {
-	MIMEO_ACTIVATION_F32 = 0,
-	MIMEO_ACTIVATION_BF16 = 1,
-	MIMEO_ACTIVATION_F16 = 2,
-};
 
 /* Number of models the daemon serves; they are indexed from 0. */
 MIMEO_PUBLIC uint32_t mimeo_model_count(const struct mimeo *m);
@@ -250,38 +130,6 @@ MIMEO_PUBLIC int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uin
 MIMEO_PUBLIC int mimeo_sequence_close(struct mimeo *m, uint32_t sequence);
 
 /* ---- device buffers: memory of the daemon's device that both sides see ---- */
-
-enum mimeo_handle_kind {
-	MIMEO_HANDLE_DEFAULT = 0,  /* to allocate: the kind with a descriptor that the device has */
-	MIMEO_HANDLE_MEMFD = 1,    /* descriptor of host memory, on the cpu device */
-	MIMEO_HANDLE_VMM_FD = 2,   /* descriptor of an allocation by cuMemCreate */
-	MIMEO_HANDLE_CUDA_IPC = 3, /* cudaIpcMemHandle_t or cudaIpcEventHandle_t, no descriptor */
-};
-
-/* What names memory or an event of the device to another process. To the library it is opaque:
- * <mimeo/mimeo-cuda.h> makes device pointers and events of it. */
-struct mimeo_handle {
-	size_t size;        /* sizeof(struct mimeo_handle); set by MIMEO_HANDLE_INIT */
-	uint32_t kind;      /* enum mimeo_handle_kind */
-	int32_t fd;         /* descriptor, or -1 if the kind has none */
-	uint8_t uuid[16];   /* of the device; zero for MEMFD */
-	uint64_t bytes;     /* of the buffer */
-	uint64_t offset;    /* bytes: where it starts in the allocation that is named; a multiple of
-			       MIMEO_PLACE_ALIGN */
-	uint8_t opaque[64]; /* CUDA_IPC: the driver's handle; else zero */
-};
-#define MIMEO_HANDLE_INIT                                                                          \
-	{                                                                                          \
-		sizeof(struct mimeo_handle), 0, -1, {0}, 0, 0, {0}                                 \
-	}
-
-/* A place in a device buffer. Offsets are multiples of MIMEO_PLACE_ALIGN. */
-struct mimeo_place {
-	uint32_t buffer;   /* 0: none */
-	uint32_t reserved; /* 0 */
-	uint64_t offset;   /* bytes from the buffer's start */
-};
-#define MIMEO_PLACE_ALIGN 64
 
 /*
  * Have the daemon allocate a buffer of `bytes` zeroed bytes and share it: the preferred way, because
@@ -349,12 +197,6 @@ struct mimeo_generate {
 	struct mimeo_mask mask;         /* all zero: the model's, as a rule causal */
 };
 
-#define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */
-#define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
-                                           position, [1, vocab_size], before temperature */
-#define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */
-#define MIMEO_DRAFT_MAX 8u
-#define MIMEO_DRAFT_NONE 0xffffffffu
 #define MIMEO_GENERATE_INIT                                                                        \
 	{sizeof(struct mimeo_generate), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, 0, \
 		{0, 0, 0}, {0, 0, 0, 0, NULL}}
@@ -387,11 +229,6 @@ struct mimeo_step {
 	struct mimeo_mask mask; /* of each row; all zero: causal */
 };
 
-#define MIMEO_STEP_TOKENS 1u /* the token sampled after each row; not appended to the sequence */
-#define MIMEO_STEP_LOGITS 2u /* logits of each row's last position, [n_rows, vocab_size] float32 */
-#define MIMEO_STEP_HIDDEN 4u /* hidden state after the final norm, [n_rows, hidden_size] float32 */
-#define MIMEO_STEP_FENCE 1u  /* flag: record the request's fence behind all of its work, and send
-				MIMEO_EVENT_RECORDED; mimeo_request_fence comes first */
 #define MIMEO_STEP_INIT                                                                            \
 	{sizeof(struct mimeo_step), 0, 0, NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0}, \
 		{0, 0, 0}, 0, 0, {0, 0, 0, 0, NULL}}
@@ -461,14 +298,6 @@ enum mimeo_event_kind {
 	MIMEO_EVENT_RECORDED = 4, /* the request's fence is recorded: waiting for it has a meaning
 	                             now. More events follow. If events are left lying until the
 	                             ring is full of them, only the final one comes */
-};
-
-enum mimeo_finish {
-	MIMEO_FINISH_NONE = 0, /* not a final event, or not a generate request */
-	MIMEO_FINISH_STOP = 1, /* an end-of-sequence or stop id, which is the last token */
-	MIMEO_FINISH_LENGTH = 2,
-	MIMEO_FINISH_CANCELLED = 3,
-	MIMEO_FINISH_ERROR = 4, /* `status` says which */
 };
 
 struct mimeo_event {
