@@ -8,32 +8,20 @@
 #include <string.h>
 
 #include "tests/device.h"
+#include "tests/ranges.h"
 
 static const struct rig_options both = {.mode = GRAPH_FULL_AND_PIECEWISE};
 
 static float logits[HAND_ROWS * HAND_VOCAB], expected[HAND_ROWS * HAND_VOCAB];
 
-/* A part of the pool: so many rows of that many bytes. */
-struct extent {
-	const void *at;
-	size_t bytes;
-};
-
-static int by_address(const void *a, const void *b)
-{
-	const struct extent *x = a, *y = b;
-
-	return (x->at > y->at) - (x->at < y->at);
-}
-
 /* What a pass of so many padded tokens and rows touches. */
-static void extents_of(const struct hand *h, uint32_t tokens, uint32_t rows, struct extent ret[9])
+static void ranges_of(const struct hand *h, uint32_t tokens, uint32_t rows, struct range ret[9])
 {
 	const struct model_config *c = &h->runner->model->config;
 	const struct model_buffers *b = &h->runner->context.buffers;
 	const size_t act = tokens * dtype_bytes(h->runner->activation_dtype);
 	const size_t q = act * c->n_heads * c->head_dim, kv = act * c->n_kv_heads * c->head_dim;
-	const struct extent all[9] = {
+	const struct range all[9] = {
 		{b->residual, act * c->hidden_size}, {b->normed, act * c->hidden_size},
 		{b->qkv, q + 2 * kv}, {b->attention, q}, {b->projected, act * c->hidden_size},
 		{b->gate_up, 2 * act * c->intermediate_size},
@@ -43,7 +31,6 @@ static void extents_of(const struct hand *h, uint32_t tokens, uint32_t rows, str
 	};
 
 	memcpy(ret, all, sizeof(all));
-	qsort(ret, 9, sizeof(all[0]), by_address);
 }
 
 /* F12 */
@@ -52,7 +39,7 @@ static void test_widest_graph_has_room_for_its_padding(void **state)
 	struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 50, .max_requests = 5};
 	const struct hand_row row = {0, 1, 0};
-	struct extent extents[9];
+	struct range ranges[9];
 	struct hand h;
 
 	(void)state;
@@ -60,16 +47,11 @@ static void test_widest_graph_has_room_for_its_padding(void **state)
 	for (uint32_t i = 0; i < h.runner->graphs.n; i++) {
 		const struct graph_entry *entry = &h.runner->graphs.entries[i];
 		const struct descriptor *d = &entry->descriptor;
-		uintptr_t free_from = (uintptr_t)h.runner->pool;
 
 		assert_true(d->tokens <= h.runner->inputs.limits.max_tokens);
 		assert_true(d->rows <= h.runner->inputs.limits.max_rows);
-		extents_of(&h, d->tokens, d->rows ? d->rows : 5, extents);
-		for (uint32_t k = 0; k < 9; k++) {
-			assert_true((uintptr_t)extents[k].at >= free_from);
-			free_from = (uintptr_t)extents[k].at + extents[k].bytes;
-		}
-		assert_true(free_from <= (uintptr_t)h.runner->pool + h.runner->pool_bytes);
+		ranges_of(&h, d->tokens, d->rows ? d->rows : 5, ranges);
+		assert_ranges_disjoint(ranges, 9, h.runner->pool, h.runner->pool_bytes);
 		/* One token, and all the rest padding. */
 		hand_run(&h, &row, 1, NULL, expected);
 		hand_poison(&h, &row, 1);

@@ -11,6 +11,7 @@
 
 #include "daemon/graph/inputs.h"
 #include "tests/device_memory.h"
+#include "tests/ranges.h"
 
 #define ROWS 8
 #define TOKENS 16
@@ -161,32 +162,6 @@ static void test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending(v
 	assert_false(inputs_slot_done(first));
 }
 
-static void test_slots_do_not_share_memory(void **state)
-{
-	struct fixture *f = *state;
-	struct inputs_slot *a = &f->inputs.slots[0], *b = &f->inputs.slots[1];
-	const uint8_t *from = f->inputs.pinned_memory;
-
-	assert_true((uint8_t *)b->record - from >= (uint8_t *)(a->flag + 1) - from);
-	memset(a->rows, 1, ROWS * sizeof(*a->rows));
-	memset(a->ids, 2, TOKENS * sizeof(*a->ids));
-	memset(a->words, 9, TOKENS * sizeof(*a->words));
-	memset(a->inits, 3, ROWS * sizeof(*a->inits));
-	memset(a->pages, 4, limits.max_init_pages * sizeof(*a->pages));
-	memset(a->copies, 5, ROWS * sizeof(*a->copies));
-	memset(a->sampled, 6, ROWS * sizeof(*a->sampled));
-	memset(a->logits, 7, 2 * limits.vocab_size * sizeof(*a->logits));
-	memset(a->hidden, 8, 2 * limits.hidden_size * sizeof(*a->hidden));
-	assert_int_equal(a->rows[ROWS - 1].slot, 0x01010101);
-	assert_int_equal(a->ids[TOKENS - 1], 0x02020202);
-	assert_true(a->words[TOKENS - 1] == 0x0909090909090909u);
-	assert_int_equal(a->pages[limits.max_init_pages - 1], 0x04040404);
-	assert_int_equal(a->sampled[ROWS - 1], 0x06060606);
-	assert_int_equal(*a->flag, 0);
-	assert_int_equal(*b->flag, 0);
-	assert_true((uint8_t *)(b->flag + 1) <= from + f->inputs.pinned_bytes);
-}
-
 static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 {
 	struct fixture *f = *state;
@@ -306,71 +281,83 @@ static void test_inputs_without_masks_have_no_place_for_them(void **state)
 	inputs_deinit(&inputs);
 }
 
-/* All of one kind of memory, as many bytes as its buffers say. */
-static void fill_speculation(struct inputs *inputs)
+#define RANGES_MAX 64
+
+static uint32_t device_ranges(const struct inputs *inputs, struct range ret[static RANGES_MAX])
 {
+	const struct inputs_limits *l = &inputs->limits;
 	const struct step_inputs *p = &inputs->persistent;
 	const struct draft_inputs *d = &inputs->draft;
-	const uint32_t k = p->max_drafts;
+	const size_t rows = l->max_rows, tokens = l->max_tokens, slots = l->max_slots;
+	const size_t k = l->max_drafts;
+	const struct range all[] = {
+		RANGE(p->input_ids, tokens), RANGE(p->embedding_from, tokens),
+		RANGE(p->positions, tokens), RANGE(p->slot_mapping, tokens),
+		RANGE(p->query_start, rows + 1), RANGE(p->seq_lens, rows),
+		RANGE(p->block_table, rows * l->max_pages), RANGE(p->row_slot, rows),
+		RANGE(p->row_flags, rows), RANGE(p->logit_index, rows * (1 + k)),
+		RANGE(p->slot_last_token, slots), RANGE(p->slot_sampling, slots),
+		RANGE(p->slot_block_table, slots * l->max_pages), RANGE(p->slot_mask, slots),
+		RANGE(p->mask_words, tokens), RANGE(p->next_ids, rows),
+		RANGE(p->slot_length, slots), RANGE(p->slot_n_drafts, slots),
+		RANGE(p->slot_drafts, slots * k),
+		RANGE(p->slot_draft_logits, slots * k * l->vocab_size),
+		RANGE(d->input_ids, tokens), RANGE(d->slot_mapping, tokens),
+		RANGE(d->last_index, rows), RANGE(d->step, 1), RANGE(d->decode_ids, rows),
+		RANGE(d->positions, rows), RANGE(d->decode_slot_mapping, rows),
+		RANGE(d->query_start, rows + 1), RANGE(d->seq_lens, rows),
+		RANGE(d->hidden_index, rows), RANGE(inputs->hidden_f32, rows * l->hidden_size),
+		RANGE(inputs->sampled, rows * (1 + k)),
+	};
 
-#define FILL(pointer, n, value) memset((pointer), (value), (n) * sizeof(*(pointer)))
-	FILL(p->logit_index, ROWS * (1 + k), 1);
-	FILL(p->next_ids, ROWS, 2);
-	FILL(p->slot_length, ROWS, 3);
-	FILL(p->slot_n_drafts, ROWS, 4);
-	FILL(p->slot_drafts, ROWS * k, 5);
-	FILL(p->slot_draft_logits, (size_t)ROWS * k * limits.vocab_size, 6);
-	FILL(d->input_ids, TOKENS, 7);
-	FILL(d->slot_mapping, TOKENS, 8);
-	FILL(d->last_index, ROWS, 9);
-	FILL(d->step, 1, 10);
-	FILL(d->decode_ids, ROWS, 11);
-	FILL(d->positions, ROWS, 12);
-	FILL(d->decode_slot_mapping, ROWS, 13);
-	FILL(d->query_start, ROWS + 1, 14);
-	FILL(d->seq_lens, ROWS, 15);
-	FILL(d->hidden_index, ROWS, 16);
-	FILL(inputs->sampled, ROWS * (1 + k), 17);
-	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
-		FILL(inputs->slots[i].sampled, ROWS * (1 + k), 18 + (int)i);
-#undef FILL
+	memcpy(ret, all, sizeof(all));
+	return sizeof(all) / sizeof(all[0]);
 }
 
-/* On a device whose memory the host can write. */
-static void test_buffers_of_speculation_have_their_sizes_and_share_nothing(void **state)
+static uint32_t slot_ranges(const struct inputs *inputs, const struct inputs_slot *s,
+	struct range ret[static RANGES_MAX])
 {
-	struct fixture *f = *state;
-	struct inputs_limits with = limits;
-	struct inputs inputs;
-	const struct step_inputs *p = &inputs.persistent;
-	const struct draft_inputs *d = &inputs.draft;
+	const struct inputs_limits *l = &inputs->limits;
+	const struct range all[] = {
+		RANGE(s->record, 1), RANGE(s->rows, l->max_rows), RANGE(s->ids, l->max_tokens),
+		RANGE(s->words, l->max_tokens), RANGE(s->inits, l->max_rows),
+		RANGE(s->pages, l->max_init_pages), RANGE(s->copies, l->max_rows),
+		RANGE(s->sampled, l->max_rows * (1 + l->max_drafts)), RANGE(s->told, 1),
+		RANGE(s->told_ns, 1), RANGE(s->logits, l->max_results * l->vocab_size),
+		RANGE(s->hidden, l->max_results * l->hidden_size), RANGE(s->flag, 1),
+		RANGE(s->began, 1), RANGE(s->ended, 1), RANGE(s->draft_began, 1),
+	};
 
-	with.max_drafts = 3;
-	assert_int_equal(inputs_init(&inputs, f->device, &with), 0);
-	assert_int_equal(p->max_drafts, 3);
-	if (strcmp(test_device_info(f->device).kind, "cpu") == 0) {
-		fill_speculation(&inputs);
-		assert_int_equal(p->logit_index[ROWS * 4 - 1], 0x01010101);
-		assert_int_equal(p->next_ids[ROWS - 1], 0x02020202);
-		assert_int_equal(p->slot_length[ROWS - 1], 0x03030303);
-		assert_int_equal(p->slot_n_drafts[ROWS - 1], 0x04040404);
-		assert_int_equal(p->slot_drafts[ROWS * 3 - 1], 0x05050505);
-		assert_int_equal(d->input_ids[TOKENS - 1], 0x07070707);
-		assert_int_equal(d->slot_mapping[TOKENS - 1], 0x08080808);
-		assert_int_equal(d->last_index[ROWS - 1], 0x09090909);
-		assert_int_equal(*d->step, 0x0a0a0a0a);
-		assert_int_equal(d->decode_ids[ROWS - 1], 0x0b0b0b0b);
-		assert_int_equal(d->positions[ROWS - 1], 0x0c0c0c0c);
-		assert_int_equal(d->decode_slot_mapping[ROWS - 1], 0x0d0d0d0d);
-		assert_int_equal(d->query_start[ROWS], 0x0e0e0e0e);
-		assert_int_equal(d->seq_lens[ROWS - 1], 0x0f0f0f0f);
-		assert_int_equal(d->hidden_index[ROWS - 1], 0x10101010);
-		assert_int_equal(inputs.sampled[ROWS * 4 - 1], 0x11111111);
-		assert_int_equal(inputs.slots[0].sampled[ROWS * 4 - 1], 0x12121212);
-		assert_int_equal(*inputs.slots[0].flag, 0);
-		assert_int_equal(*inputs.slots[1].flag, 0);
+	memcpy(ret, all, sizeof(all));
+	return sizeof(all) / sizeof(all[0]);
+}
+
+/* Also where numbers end at what buffers are aligned to: 64 of 4 bytes. */
+static void test_buffers_have_their_sizes_and_share_nothing(void **state)
+{
+	static const uint32_t numbers[] = {ROWS, 63, 64, 128};
+	struct fixture *f = *state;
+
+	for (int i = 0; i < 4; i++) {
+		struct inputs_limits with = limits;
+		struct range ranges[INPUTS_SLOTS * RANGES_MAX];
+		struct inputs inputs;
+		uint32_t n = 0;
+
+		with.max_rows = with.max_slots = with.max_tokens = numbers[i];
+		with.max_drafts = 3;
+		assert_int_equal(inputs_init(&inputs, f->device, &with), 0);
+		assert_int_equal(inputs.persistent.max_drafts, 3);
+		assert_ranges_disjoint(ranges, device_ranges(&inputs, ranges),
+			inputs.device_memory, inputs.device_bytes);
+		for (unsigned k = 0; k < INPUTS_SLOTS; k++) {
+			n += slot_ranges(&inputs, &inputs.slots[k], ranges + n);
+			assert_int_equal(*inputs.slots[k].flag, 0);
+			assert_int_equal(*inputs.slots[k].told, 0);
+		}
+		assert_ranges_disjoint(ranges, n, inputs.pinned_memory, inputs.pinned_bytes);
+		inputs_deinit(&inputs);
 	}
-	inputs_deinit(&inputs);
 }
 
 static void test_inputs_without_drafts_have_no_place_for_them(void **state)
@@ -450,12 +437,11 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_pinned_slot_is_not_rewritten_while_its_last_reader_is_pending),
-		TEST(test_slots_do_not_share_memory),
 		TEST(test_small_step_after_a_large_one_sees_nothing_of_it),
 		TEST(test_embeddings_of_a_row_lie_a_hidden_state_apart),
 		TEST(test_masks_and_words_arrive_and_are_gone_with_their_step),
 		TEST(test_inputs_without_masks_have_no_place_for_them),
-		TEST(test_buffers_of_speculation_have_their_sizes_and_share_nothing),
+		TEST(test_buffers_have_their_sizes_and_share_nothing),
 		TEST(test_inputs_without_drafts_have_no_place_for_them),
 		TEST(test_an_initialisation_says_how_many_drafts_or_none),
 		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
