@@ -36,6 +36,7 @@ struct fixture {
 	struct budget_model memory;
 	struct startup_error error;
 	char draft_attention[16];
+	enum graph_mode resolved;
 };
 
 static void set_up(struct fixture *f, const char *target, const char *draft)
@@ -68,6 +69,7 @@ static int examine(struct fixture *f)
 	if (model.draft_attention)
 		snprintf(f->draft_attention, sizeof(f->draft_attention), "%s",
 			model.draft_attention->name);
+	f->resolved = model.mode.resolved;
 	startup_model_deinit(&model);
 	return r;
 }
@@ -202,6 +204,39 @@ static void test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host(void
 	}
 }
 
+/* ---- what the target's attention is asked for ---- */
+
+static uint32_t decode_query; /* the longest that it was asked for */
+
+static enum attention_support support_of_one_token(
+	const struct attention_config *config, uint32_t *ret_max_query)
+{
+	decode_query = config->max_decode_query;
+	*ret_max_query = 1;
+	return ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
+}
+
+static struct attention_backend one_token;
+
+/* A verification has 1 + draft_tokens tokens a row. */
+static void test_decode_graphs_are_for_verifications_where_there_is_a_draft(void **state)
+{
+	for (int with_draft = 0; with_draft < 2; with_draft++) {
+		struct fixture f;
+
+		set_up(&f, "examples/models/tinycalc",
+			with_draft ? "examples/models/tinycalc-eagle" : NULL);
+		snprintf(f.options.attention, sizeof(f.options.attention), "%s", one_token.name);
+		f.options.draft_tokens = 3;
+		decode_query = 0;
+		assert_int_equal(examine(&f), 0);
+		assert_int_equal(decode_query, with_draft ? 4 : 1);
+		assert_int_equal(f.resolved,
+			with_draft ? GRAPH_PIECEWISE : GRAPH_FULL_AND_PIECEWISE);
+		tear_down(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -213,7 +248,15 @@ int main(void)
 		cmocka_unit_test(test_drafts_share_of_memory_is_what_it_adds),
 		cmocka_unit_test(
 			test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host),
+		cmocka_unit_test(
+			test_decode_graphs_are_for_verifications_where_there_is_a_draft),
 	};
+
+	one_token = attention_paged;
+	one_token.name = "one_token";
+	one_token.support = support_of_one_token;
+	if (attention_register(&one_token))
+		return 1;
 
 	return cmocka_run_group_tests_name("startup draft", tests, NULL, NULL);
 }
