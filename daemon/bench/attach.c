@@ -1,120 +1,114 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What one more process costs: from mimeo_connect to the session, to its first token, and to its
- * second, which is the first of a decode, and comes out of a captured graph.
+ * second, which is the first of a decode and comes out of a captured graph.
  */
-#include "daemon/bench/bench.h"
+#include "daemon/bench/users.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "daemon/bench/client.h"
 #include "daemon/bench/floors.h"
-#include "daemon/bench/report.h"
+#include "daemon/bench/spawn.h"
 
-#define DEFAULT_COUNT 50u
 #define TARGET_SECONDS 0.010
 #define REGION_BYTES (8ull << 20) /* the default arena; the rings are small beside it */
 #define FLOOR                                                                                      \
 	"connecting to a Unix socket, receiving a memfd of the same size, mapping and touching it"
 
+enum leg { SESSION, FIRST, SECOND, N_LEGS };
+
+static const char *const names[N_LEGS] = {
+	"connect and handshake", "to the first token", "to the first decoded token"};
+
 struct attach_work {
-	const char *socket, *model_name;
-	uint32_t count;
-	struct samples *session, *first, *second, *floor;
+	const struct bench_options *options;
+	struct results *results;
+	const char *socket;
 };
 
-static int attach_once(const struct attach_work *work)
+static int attach_once(const struct attach_work *work, struct samples *const legs[N_LEGS])
 {
+	const struct client_prompt prompt = {.model = work->options->model_name,
+		.n_prompt = CLIENT_PROMPT_TOKENS,
+		.n_tokens = 2};
 	struct mimeo_event event;
 	struct mimeo *m;
 	uint32_t n_tokens = 0;
 	uint64_t start = stats_now();
 
-	int r = client_connect(&m, work->socket, MIMEO_SPIN_DEFAULT);
-	if (r < 0)
-		return r;
-	samples_add(work->session, stats_now() - start);
-	r = client_generate(m, work->model_name, CLIENT_PROMPT_TOKENS, 2);
-	while (r == 0 && n_tokens < 2) {
-		r = client_next(m, &event);
-		if (r < 0)
+	int rc = client_connect(&m, work->socket, MIMEO_SPIN_DEFAULT);
+	if (rc < 0)
+		return rc;
+	samples_add(legs[SESSION], stats_now() - start);
+	rc = client_generate(m, &prompt);
+	while (rc == 0 && n_tokens < 2) {
+		rc = client_next(m, &event);
+		if (rc < 0)
 			break;
 		uint64_t now = stats_now();
 		if (n_tokens == 0 && event.n_generated > 0)
-			samples_add(work->first, now - start);
+			samples_add(legs[FIRST], now - start);
 		n_tokens = event.n_generated;
 		if (n_tokens == 2)
-			samples_add(work->second, now - start);
+			samples_add(legs[SECOND], now - start);
 		mimeo_event_seen(m, &event);
 	}
 	mimeo_close(m);
-	return r;
+	return rc;
 }
 
-static int work_attaches(void *arg, int fd)
+static void attach_rows(
+	struct results *results, struct samples *const legs[N_LEGS], struct samples *floor)
+{
+	for (uint32_t i = 0; i < N_LEGS; i++) {
+		results_row(results);
+		results_text(results, "measure", "MEASURE", names[i]);
+		results_samples(results, legs[i], floor);
+		if (i != SESSION)
+			results_target_seconds(
+				results, samples_quantile(legs[i], 0.5), TARGET_SECONDS, true);
+		results_floor(results, FLOOR);
+	}
+}
+
+static int attach_child(void *arg, int fd)
 {
 	const struct attach_work *work = arg;
+	uint32_t count = work->options->count;
+	struct samples *const legs[N_LEGS] = {
+		samples_new(count), samples_new(count), samples_new(count)};
+	struct samples *floors = samples_new(count);
 	struct floor_attach floor = {0};
-	int r = floor_attach_start(&floor, REGION_BYTES);
 
-	(void)fd;
-	for (uint32_t i = 0; i < work->count && r == 0; i++) {
-		r = floor_attach_once(&floor, REGION_BYTES, work->floor);
-		if (r == 0 && attach_once(work) < 0)
-			r = -ECANCELED; /* it has told why */
+	if (!legs[SESSION] || !legs[FIRST] || !legs[SECOND] || !floors)
+		return bench_fail(1, "no memory");
+	int rc = floor_attach_start(&floor, REGION_BYTES);
+	for (uint32_t i = 0; i < count && rc == 0; i++) {
+		rc = floor_attach_once(&floor, REGION_BYTES, floors);
+		if (rc == 0 && attach_once(work, legs) < 0) {
+			floor_attach_stop(&floor);
+			return 1; /* it has said why */
+		}
 	}
 	floor_attach_stop(&floor);
-	if (r < 0 && r != -ECANCELED)
-		fprintf(stderr, "mimeo-bench: the floor: %s\n", strerror(-r));
-	return r < 0;
+	if (rc < 0)
+		return bench_fail(1, "the floor: %s", strerror(-rc));
+	attach_rows(work->results, legs, floors);
+	return 0;
 }
 
-static int run(const struct bench_options *options, struct attach_work *work)
+int bench_attach(const struct bench_options *options, struct results *results)
 {
-	struct report report = {.bench = "attach", .json = options->json};
+	struct attach_work work = {options, results, NULL};
 	struct target target;
-	struct measure measure = {
-		.result = work->session, .floor = work->floor, .floor_name = FLOOR};
-	int r = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
 
-	work->socket = target.socket;
-	if (r == 0)
-		r = child_run("attach", work_attaches, work, options->timeout_s);
+	work.socket = target.socket;
+	if (rc == 0)
+		rc = child_run("attach", attach_child, &work, options->timeout_s);
+	target_machine(&target, results);
 	target_close(&target);
-	if (r < 0)
-		return r;
-	measure.name = "connect and handshake";
-	report_add(&report, &measure);
-	measure.target_seconds = TARGET_SECONDS;
-	measure.name = "to the first token";
-	measure.result = work->first;
-	report_add(&report, &measure);
-	measure.name = "to the first decoded token";
-	measure.result = work->second;
-	report_add(&report, &measure);
-	return report_print(&report, &target);
-}
-
-int bench_attach(const struct bench_options *options)
-{
-	uint32_t count = options->count ? options->count : DEFAULT_COUNT;
-	struct attach_work work = {
-		.model_name = options->model_name,
-		.count = count,
-		.session = samples_new(count),
-		.first = samples_new(count),
-		.second = samples_new(count),
-		.floor = samples_new(count),
-	};
-	int r = -ENOMEM;
-
-	if (work.session && work.first && work.second && work.floor)
-		r = run(options, &work);
-	samples_free(work.floor);
-	samples_free(work.second);
-	samples_free(work.first);
-	samples_free(work.session);
-	return r;
+	return rc;
 }

@@ -3,53 +3,99 @@
 #define MIMEO_DAEMON_BENCH_BENCH_H
 
 /*
- * mimeo-bench: what a thing costs, beside the floor measured in the same run.
+ * A program made of benches, each of which measures one thing beside its floor in the same run.
  *
  * The process that the user started measures nothing itself. It STARTS a daemon of its own, if the
- * bench needs one and it was not given one, forks CHILDREN that measure into shared SAMPLES, waits
- * for them with a deadline and an eye on signals, and REPORTS. So nothing that hangs hangs the
- * bench, and whatever ends it, the children and the folder of its daemon go.
+ * bench needs one and none was named, forks CHILDREN that measure into shared samples and results,
+ * waits for them with a deadline and for signals, and PRINTS the results. So nothing that hangs
+ * hangs the bench, and whatever ends it, the children and the daemon's directory go.
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#define BENCH_PROCESSES_MAX 64 /* clients of one run, and so rows of one step */
-#define BENCH_RUNS_MAX 16      /* numbers of processes, batches, contexts, prompts to try */
+#include "daemon/bench/fail.h"
+#include "daemon/bench/results.h"
 
-struct bench_options {
-	const char *socket;     /* of a daemon that runs; NULL: start one */
-	const char *mimeod;     /* the program to start */
-	const char *model_dir;  /* for the daemon to start; with a running one NULL if not given */
-	const char *device;     /* for the daemon to start */
-	const char *model_name; /* which model of a running daemon; NULL: its first */
-	const char *shape;      /* of a model to make for the run; NULL: none */
-	const char *make_checkpoint; /* the program that makes it; NULL: find it */
-	const char *spin_us;    /* for the daemon to start; NULL: its default */
-	const char *attention;  /* backend, for the daemon to start or in process */
-	const char *mask;       /* that attention is measured under; NULL: causal */
-	const char *draft;      /* that speculates for the model; NULL: `speculation` finds or makes one */
-	const char *text;       /* in place of the fixed prompt: a token a byte; NULL: none */
-	bool json;
-	uint32_t count; /* round trips of a round, attaches, kills, steps; 0: the bench's default */
-	uint32_t seconds;   /* the most to spend on one row of `ring` */
-	uint32_t timeout_s; /* for one child's work */
-	uint32_t heads, rank, rope; /* of latent attention; 0: the model's that is named, or the usual */
-	bool model_named;           /* by --model or --shape */
-	uint32_t tokens;    /* that each process generates */
-	uint32_t prompt;    /* tokens that each process begins with */
-	uint32_t draft_tokens; /* that the draft guesses a step */
-	uint32_t processes[BENCH_RUNS_MAX], n_processes;
-	uint32_t batches[BENCH_RUNS_MAX], n_batches;
-	uint32_t contexts[BENCH_RUNS_MAX], n_contexts;
-	uint32_t prompts[BENCH_RUNS_MAX], n_prompts; /* whole ones, for attention */
+#define BENCH_PROCESSES_MAX 64u /* clients of one run, and rows of one step */
+#define BENCH_LIST_MAX 16u      /* values of a list: processes, batches, contexts, prompts */
+
+#define EXIT_FAILED 1
+#define EXIT_USAGE 2
+
+struct bench_list {
+	uint32_t n, at[BENCH_LIST_MAX];
 };
 
-/* 0; or -errno with one sentence written to standard error, and -EINTR when a signal ended it. */
-int bench_ring(const struct bench_options *options);
-int bench_attach(const struct bench_options *options);
-int bench_share(const struct bench_options *options);
-int bench_decode(const struct bench_options *options);
-int bench_speculation(const struct bench_options *options);
+/* Words are NULL and numbers 0 where neither the command line nor the bench's defaults say. */
+struct bench_options {
+	const char *socket;    /* of a running daemon; NULL: start one */
+	const char *mimeod;    /* the program to start */
+	const char *model_dir; /* for the daemon to start; with a running one NULL if not given */
+	const char *device;    /* for the daemon to start, and for floors */
+	const char *model_name; /* which model of a running daemon; NULL: its first */
+	const char *shape;      /* of a model to make for the run */
+	const char *make_checkpoint; /* the program that makes it; NULL: find it */
+	const char *spin_us;    /* for the daemon to start */
+	const char *attention;  /* backend, for the daemon to start or in process */
+	const char *mask;       /* for attention; NULL: causal */
+	const char *draft;      /* directory of the draft model */
+	const char *text;       /* in place of the fixed prompt: a token a byte */
+	const char *products;   /* of the CUDA device: which kernels gemm takes */
+	const char *plot;       /* file for an SVG chart */
+	bool spawn, json;
+	bool model_named;       /* by --model or --shape */
+	uint32_t count;         /* round trips of a round, attaches, kills, steps */
+	uint32_t seconds;       /* at most for one row of `ring` */
+	uint32_t timeout_s;     /* for one child's work */
+	uint32_t heads, kv_heads, head_dim, rank, rope, page_tokens; /* 0: the model's */
+	uint32_t prompt, prompt_least; /* tokens that a request begins with; least: of a range */
+	uint32_t tokens, tokens_least; /* that a request generates */
+	uint32_t prefix;        /* tokens at the head of all prompts that are the same */
+	uint32_t in_flight, requests; /* of a process: at once, and in all */
+	uint32_t seed;
+	uint32_t draft_tokens;  /* that the draft model proposes a step */
+	struct bench_list processes, batches, contexts, prompts;
+};
+
+enum bench_flag {
+	BENCH_IN_PROCESS = 1,  /* needs no daemon: all of it runs in a child */
+	BENCH_CONFIG_ONLY = 2, /* reads config.json of a model and nothing else */
+	BENCH_PRIVATE = 4,     /* starts its own daemons: no --socket */
+	BENCH_DRAFT = 8,       /* needs a draft model */
+	BENCH_RANGES = 16,     /* --prompt and --tokens may be ranges */
+	BENCH_LANE = 32,       /* --batches are rows of one step */
+	BENCH_ALONE = 64,      /* starts its own children and prints its own results */
+};
+
+/* A panel of a chart: the values of some keys over those of one, a line for each key and for each
+ * value of `group`. */
+struct bench_panel {
+	const char *title, *x, *group; /* group NULL: none */
+	const char *keys[4], *labels[4];
+};
+
+struct bench {
+	const char *name, *help;
+	/* 0, or -errno with one sentence on standard error, -EINTR when a signal ended it. */
+	int (*run)(const struct bench_options *options, struct results *results);
+	unsigned flags;
+	const char *options;  /* that it takes besides the common ones, separated by blanks */
+	const char *defaults; /* "NAME=VALUE ..." */
+	const struct bench_panel *panels; /* ended by one without a title; NULL: no --plot */
+	const char *model;    /* the shipped one that it measures by default; NULL: tinycalc */
+	/* 0, or EXIT_USAGE with a sentence on standard error; NULL: nothing more to check. */
+	int (*check)(const struct bench_options *options);
+};
+
+struct program {
+	const char *purpose;
+	const struct bench *benches;
+	size_t n_benches;
+};
+
+/* The whole main function; its exit status. */
+int program_main(const struct program *program, int argc, char **argv);
 
 #endif

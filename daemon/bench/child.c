@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/bench/fail.h"
 #include "daemon/bench/stats.h"
 
 static sigset_t mask_before;
@@ -154,16 +155,16 @@ void child_kill(struct child *child)
 int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32_t timeout_s)
 {
 	struct child child = {0};
-	int r = child_start(&child, run, arg);
+	int rc = child_start(&child, run, arg);
 
-	if (r == 0)
-		r = child_wait(&child, stats_now() + timeout_s * 1000000000ull);
+	if (rc == 0)
+		rc = child_wait(&child, stats_now() + timeout_s * 1000000000ull);
 	child_kill(&child);
-	if (r == -ETIMEDOUT)
-		fprintf(stderr, "mimeo-bench: %s: not done within %u s\n", what, timeout_s);
-	else if (r == -EFAULT)
-		fprintf(stderr, "mimeo-bench: %s: ended by a signal\n", what);
-	else if (r < 0 && r != -EINTR && r != -ECHILD) /* -ECHILD: it has said why itself */
-		fprintf(stderr, "mimeo-bench: %s: %s\n", what, strerror(-r));
-	return r;
+	if (rc == -ETIMEDOUT)
+		bench_fail(rc, "%s: not done within %u s", what, timeout_s);
+	else if (rc == -EFAULT)
+		bench_fail(rc, "%s: ended by a signal", what);
+	else if (rc < 0 && rc != -EINTR && rc != -ECHILD) /* -ECHILD: it has said why itself */
+		bench_fail(rc, "%s: %s", what, strerror(-rc));
+	return rc;
 }

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/client.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-#define TIMEOUT_MS 20000
-#define NO_REQUEST ((uint64_t)UINT32_MAX << 32) /* a generation that no request of ours gets to */
+#include "daemon/bench/fail.h"
+#include "daemon/bench/stats.h"
+#include "ipc/cleanup.h"
 
-static int fail(const char *what, int status)
+#define TIMEOUT_MS 60000
+#define NO_REQUEST ((uint64_t)UINT32_MAX << 32) /* a generation that no request of ours gets to */
+#define PREFIX_SEED 0x6d696d656f67726dull
+
+static int client_fail(const char *what, int status)
 {
-	fprintf(stderr, "mimeo-bench: %s: %s (%s)\n", what, mimeo_strerror(status),
-		mimeo_status_name(status));
-	return status;
+	return bench_fail(
+		status, "%s: %s (%s)", what, mimeo_strerror(status), mimeo_status_name(status));
 }
 
 int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us)
@@ -20,92 +23,92 @@ int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us)
 
 	config.socket_path = socket;
 	config.spin_us = spin_us;
-	int r = mimeo_connect(ret, &config);
-	return r < 0 ? fail(socket, r) : 0;
+	int rc = mimeo_connect(ret, &config);
+	return rc < 0 ? client_fail(socket, rc) : 0;
 }
 
-/* The fixed prompt, or text behind the begin token; the number of tokens that it has. */
-static uint32_t fill_prompt(const struct mimeo_model_info *info, const char *text, int32_t *prompt,
-	uint32_t n_prompt)
+/* Returns the number of tokens. */
+static uint32_t client_fill(
+	const struct client_prompt *prompt, const struct mimeo_model_info *info, int32_t *tokens)
 {
+	uint64_t own = prompt->seed, common = PREFIX_SEED;
 	uint32_t n = 0;
 
 	if (info->bos >= 0)
-		prompt[n++] = info->bos;
-	for (; text && *text && n < n_prompt; text++)
-		prompt[n++] = (uint8_t)*text;
-	if (text)
+		tokens[n++] = info->bos;
+	for (const char *c = prompt->text; c && *c && n < prompt->n_prompt; c++)
+		tokens[n++] = (uint8_t)*c;
+	if (prompt->text)
 		return n;
-	for (; n < n_prompt; n++)
-		prompt[n] = (int32_t)((' ' + n) % info->vocab_size);
+	for (; n < prompt->n_prompt; n++) {
+		uint64_t *x = n < prompt->n_prefix ? &common : &own;
+
+		tokens[n] = (int32_t)((prompt->seed ? stats_random(x) : ' ' + n) % info->vocab_size);
+	}
 	return n;
 }
 
 /* The library has copied the prompt when it is back. */
-static int prepare(struct mimeo *m, uint32_t index, const char *text, int32_t *prompt,
-	uint32_t n_prompt, uint32_t n_tokens, struct mimeo_request *request)
+static int client_prepare(struct mimeo *m, const struct client_prompt *prompt, uint32_t model,
+	struct mimeo_request *request)
 {
-	const struct mimeo_model_info *info = mimeo_model_get(m, index);
+	CLEANUP(cleanup_free) int32_t *tokens = calloc(prompt->n_prompt + 1, sizeof(*tokens));
+	const struct mimeo_model_info *info = mimeo_model_get(m, model);
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 
 	if (!info)
 		return MIMEO_E_UNKNOWN_MODEL;
-	if (text && info->vocab_size != 256) {
-		fprintf(stderr, "mimeo-bench: --text: the model has a vocabulary of %u, not of 256 "
-				"bytes\n", info->vocab_size);
-		return MIMEO_E_INVALID;
-	}
-	n_prompt = fill_prompt(info, text, prompt, n_prompt);
-	if (info->max_seq_len <= n_prompt)
+	if (!tokens)
+		return MIMEO_E_NO_MEMORY;
+	if (prompt->text && info->vocab_size != 256)
+		return bench_fail(MIMEO_E_INVALID,
+			"--text: the model has a vocabulary of %u, not of 256 bytes",
+			info->vocab_size);
+	generate.model = model;
+	generate.tokens = tokens;
+	generate.n_tokens = client_fill(prompt, info, tokens);
+	if (info->max_seq_len <= generate.n_tokens)
 		return MIMEO_E_TOO_LONG;
-	generate.model = index;
-	generate.tokens = prompt;
-	generate.n_tokens = n_prompt;
-	generate.max_tokens = info->max_seq_len - n_prompt;
-	if (generate.max_tokens > n_tokens)
-		generate.max_tokens = n_tokens;
+	generate.max_tokens = info->max_seq_len - generate.n_tokens;
+	if (generate.max_tokens > prompt->n_tokens)
+		generate.max_tokens = prompt->n_tokens;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
-	return mimeo_request_prep_generate(request, &generate);
+	int rc = mimeo_request_prep_generate(request, &generate);
+	mimeo_request_set_data(request, prompt->user_data);
+	return rc;
 }
 
-int client_generate(
-	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens)
+int client_generate(struct mimeo *m, const struct client_prompt *prompt)
 {
-	return client_generate_text(m, model_name, NULL, n_prompt, n_tokens);
-}
-
-int client_generate_text(struct mimeo *m, const char *model_name, const char *text,
-	uint32_t n_prompt, uint32_t n_tokens)
-{
-	int index = model_name ? mimeo_model_find(m, model_name) : 0;
+	int index = prompt->model ? mimeo_model_find(m, prompt->model) : 0;
 
 	if (index < 0)
-		return fail(model_name, index);
+		return client_fail(prompt->model, index);
 	struct mimeo_request *request = mimeo_request_get(m);
-	int32_t *prompt = calloc(n_prompt, sizeof(*prompt));
-	int r = request ? MIMEO_E_NO_MEMORY : MIMEO_E_FULL;
-	if (request && prompt)
-		r = prepare(m, (uint32_t)index, text, prompt, n_prompt, n_tokens, request);
-	if (r == 0)
-		r = mimeo_submit(m);
-	free(prompt);
-	return r < 0 ? fail("generate", r) : 0;
+	int rc = request ? client_prepare(m, prompt, (uint32_t)index, request) : MIMEO_E_FULL;
+	if (rc == 0)
+		rc = mimeo_submit(m);
+	return rc < 0 ? client_fail("generate", rc) : 0;
+}
+
+int client_event(const struct mimeo_event *event)
+{
+	char message[256];
+
+	if (event->status >= 0)
+		return 0;
+	mimeo_event_message(event, message, sizeof(message));
+	return client_fail(message, event->status);
 }
 
 int client_next(struct mimeo *m, struct mimeo_event *ret)
 {
-	char message[256];
-	int r = mimeo_event_wait(m, ret, TIMEOUT_MS);
+	int rc = mimeo_event_wait(m, ret, TIMEOUT_MS);
 
-	if (r == 0)
-		return fail("no answer from the daemon", MIMEO_E_DEADLINE);
-	if (r < 0)
-		return fail("waiting", r);
-	if (ret->status < 0) {
-		mimeo_event_message(ret, message, sizeof(message));
-		return fail(message, ret->status);
-	}
-	return 0;
+	if (rc <= 0)
+		return rc < 0 ? client_fail("waiting", rc)
+			      : client_fail("no answer from the daemon", MIMEO_E_DEADLINE);
+	return client_event(ret);
 }
 
 int client_null(struct mimeo *m)
@@ -113,14 +116,16 @@ int client_null(struct mimeo *m)
 	struct mimeo_request *request = mimeo_request_get(m);
 	struct mimeo_event event;
 
-	int r = request ? mimeo_request_prep_cancel(request, NO_REQUEST) : MIMEO_E_FULL;
-	if (r == 0)
-		r = mimeo_submit(m);
-	if (r < 0)
-		return fail("null request", r);
-	r = mimeo_event_wait(m, &event, TIMEOUT_MS);
-	if (r != 1)
-		return fail("null request", r < 0 ? r : MIMEO_E_DEADLINE);
+	int rc = request ? mimeo_request_prep_cancel(request, NO_REQUEST) : MIMEO_E_FULL;
+	if (rc == 0)
+		rc = mimeo_submit(m);
+	if (rc < 0)
+		return client_fail("null request", rc);
+	rc = mimeo_event_wait(m, &event, TIMEOUT_MS);
+	if (rc != 1)
+		return client_fail("null request", rc < 0 ? rc : MIMEO_E_DEADLINE);
 	mimeo_event_seen(m, &event);
-	return event.status == MIMEO_E_UNKNOWN_REQUEST ? 0 : fail("null request", MIMEO_E_PROTOCOL);
+	return event.status == MIMEO_E_UNKNOWN_REQUEST
+		       ? 0
+		       : client_fail("null request", MIMEO_E_PROTOCOL);
 }

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_CLIENT_H
 
 /*
- * What the benches' clients do alike, through the public library. Failures are told on standard
- * error; every wait has an end.
+ * One client of a daemon through the public library. Failures are reported on standard error; every
+ * wait has an end.
  */
 
 #include <mimeo/mimeo.h>
@@ -13,7 +13,7 @@
 #define CLIENT_PROMPT_TOKENS 16u
 #define CLIENT_PAGE_TOKENS 16u /* of a private daemon */
 
-/* Pages that such a sequence needs. */
+/* Pages that a sequence of that many tokens needs. */
 static inline uint32_t client_pages(uint32_t n_prompt, uint32_t n_tokens)
 {
 	return (n_prompt + n_tokens + CLIENT_PAGE_TOKENS - 1) / CLIENT_PAGE_TOKENS + 1;
@@ -21,17 +21,23 @@ static inline uint32_t client_pages(uint32_t n_prompt, uint32_t n_tokens)
 
 /* 0 or a status. */
 int client_connect(struct mimeo **ret, const char *socket, uint32_t spin_us);
-/* Submit a generate request of the fixed prompt, cut at n_prompt tokens, for exactly n_tokens
- * tokens, or as many as the model can hold. model_name NULL: the first model. */
-int client_generate(
-	struct mimeo *m, const char *model_name, uint32_t n_prompt, uint32_t n_tokens);
-/* The same of a text, a token a byte behind the model's begin token, cut at n_prompt, for a model of
- * 256 bytes; text NULL: the fixed prompt. */
-int client_generate_text(struct mimeo *m, const char *model_name, const char *text,
-	uint32_t n_prompt, uint32_t n_tokens);
-/* The next event: 0, or a status if none comes or it carries an error. */
-int client_next(struct mimeo *m, struct mimeo_event *ret);
 
+struct client_prompt {
+	const char *model; /* NULL: the first */
+	const char *text;  /* a token a byte behind the model's begin token, cut at n_prompt; NULL:
+			    * n_prompt tokens */
+	uint32_t n_prompt, n_tokens; /* tokens of the prompt, tokens to generate */
+	uint64_t seed;     /* of the prompt's tokens; 0: a fixed prompt */
+	uint32_t n_prefix; /* tokens at its head that do not depend on the seed */
+	uint64_t user_data;
+};
+/* Submit a generate request for exactly n_tokens tokens, or as many as the model can hold. 0 or a
+ * status. */
+int client_generate(struct mimeo *m, const struct client_prompt *prompt);
+/* The status of an event, reported if it is an error. */
+int client_event(const struct mimeo_event *event);
+/* Wait for the next event: 0, or a status if none comes or it carries an error. */
+int client_next(struct mimeo *m, struct mimeo_event *ret);
 /* A null request: it goes through library, ring and engine and comes back, and does nothing. */
 int client_null(struct mimeo *m);
 

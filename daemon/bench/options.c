@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/options.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -9,222 +10,77 @@
 #include <string.h>
 
 #include "build-config.h"
-#include "daemon/bench/client.h"
 #include "daemon/bench/lane.h"
 #include "daemon/graph/speculate.h"
 
-enum {
-	OPT_SOCKET,
-	OPT_SPAWN,
-	OPT_MIMEOD,
-	OPT_MODEL,
-	OPT_SHAPE,
-	OPT_MAKE,
-	OPT_NAME,
-	OPT_DEVICE,
-	OPT_DRAFT,
-	OPT_DRAFT_TOKENS,
-	OPT_SPIN,
-	OPT_ATTENTION,
-	OPT_COUNT,
-	OPT_SECONDS,
-	OPT_PROCESSES,
-	OPT_PROMPT,
-	OPT_TEXT,
-	OPT_TOKENS,
-	OPT_BATCHES,
-	OPT_CONTEXTS,
-	OPT_PROMPTS,
-	OPT_HEADS,
-	OPT_RANK,
-	OPT_ROPE,
-	OPT_MASK,
-	OPT_TIMEOUT,
-	OPT_JSON,
-	OPT_HELP,
-	OPT_VERSION
-};
+#define COMMON "model shape make-checkpoint device timeout json help version"
+#define OF_DAEMON "spawn mimeod attention"
 
-#define WITH_DAEMON "ring attach share gap kill capture buffer"
-#define WITH_PRIVATE WITH_DAEMON " modes speculation"
+enum kind { FLAG, WORD, NUMBER, RANGE, LIST, ANSWER };
 
-static const struct option_text {
+#define TO(field) offsetof(struct bench_options, field)
+
+static const struct option_row {
 	const char *name, *argument, *help;
-	const char *benches; /* that take it; NULL: all */
-} texts[] = {
-	[OPT_SOCKET] = {"socket", "PATH", "measure the daemon that listens there", WITH_DAEMON},
-	[OPT_SPAWN] = {"spawn", NULL, "start a private daemon and measure that (default)",
-		WITH_PRIVATE},
-	[OPT_MIMEOD] = {"mimeod", "FILE", "program to start (default: beside this one)",
-		WITH_PRIVATE},
-	[OPT_MODEL] = {"model", "DIR", "model to serve or run (default: tinycalc; experts: tinycalc-moe)",
-		NULL},
-	[OPT_SHAPE] = {"shape", "NAME",
-		"make a model of that shape for the run: tiny, 1B, 8B, V2-Lite", NULL},
-	[OPT_MAKE] = {"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)",
-		NULL},
-	[OPT_NAME] = {"name", "NAME", "model of a running daemon (default: its first)",
-		WITH_DAEMON},
-	[OPT_DEVICE] = {"device", "NAME", "device to use or to serve with (default: auto)", NULL},
-	[OPT_DRAFT] = {"draft", "DIR",
-		"speculation: the model's draft (default: tinycalc's, or one made for --shape)",
-		"speculation"},
-	[OPT_DRAFT_TOKENS] = {"draft-tokens", "N",
-		"speculation: tokens that it guesses a step, 1 to 8 (default: 4)", "speculation"},
-	[OPT_SPIN] = {"spin-us", "N",
-		"share, gap, modes, speculation: how long the daemon spins, as for mimeod(8)",
-		"share gap modes speculation"},
-	[OPT_ATTENTION] = {"attention", "NAME",
-		"attention backend, as for mimeod(8) (default: auto)", WITH_PRIVATE " decode attention"},
-	[OPT_COUNT] = {"count", "N",
-		"round trips a round (4000), attaches (50), kills (30), steps (64), buffers (20)",
-		"ring attach kill decode buffer modes"},
-	[OPT_SECONDS] = {"seconds", "N", "ring: the most that a row may take (default: 4)", "ring"},
-	[OPT_PROCESSES] = {"processes", "LIST",
-		"share, gap, modes, speculation: numbers of processes (default: 1,2,4,8,16; modes: 8)",
-		"share gap modes speculation"},
-	[OPT_PROMPT] = {"prompt", "N",
-		"share, gap, speculation: tokens that each begins with (16); modes: longest prompt "
-		"(1000)",
-		"share gap modes speculation"},
-	[OPT_TEXT] = {"text", "TEXT",
-		"speculation: what each begins with, for a model of bytes (default of tinycalc: "
-		"\"count 97 30\\n\")",
-		"speculation"},
-	[OPT_TOKENS] = {"tokens", "N",
-		"share, gap, speculation: tokens of each process (200; of tinycalc's text 112); modes: "
-		"longest answer (200)",
-		"share gap modes speculation"},
-	[OPT_BATCHES] = {"batches", "LIST",
-		"decode, attention, gemm, experts, modes: numbers of rows (default: 1,8,32,128; "
-		"modes: 1,2,4,8,16,32,64)",
-		"decode attention gemm experts modes"},
-	[OPT_CONTEXTS] = {"contexts", "LIST",
-		"decode, attention, modes: tokens that a row sees (default: 1024)",
-		"decode attention modes"},
-	[OPT_PROMPTS] = {"prompts", "LIST", "attention: lengths of whole prompts (default: none)",
-		"attention"},
-	[OPT_HEADS] = {"heads", "N", "attention: heads of latent attention (default: the model's, or 16)",
-		"attention"},
-	[OPT_RANK] = {"rank", "N", "attention: its latent columns (default: the model's, or 512)", "attention"},
-	[OPT_ROPE] = {"rope", "N", "attention: its rotated columns (default: the model's, or 64)", "attention"},
-	[OPT_MASK] = {"mask", "MASK",
-		"attention: causal, window:N, prefix:N, documents:N, tree:N (default: causal)",
-		"attention"},
-	[OPT_TIMEOUT] = {"timeout", "N", "seconds after which a step is given up (default: 120)",
-		NULL},
-	[OPT_JSON] = {"json", NULL, "write JSON", NULL},
-	[OPT_HELP] = {"help", NULL, "print this and exit", NULL},
-	[OPT_VERSION] = {"version", NULL, "print the version and exit", NULL},
+	enum kind kind;
+	size_t field; /* of struct bench_options; of a range the most, its least behind it */
+	uint32_t min, max;
+} rows[] = {
+	{"socket", "PATH", "measure the daemon that listens there", WORD, TO(socket)},
+	{"spawn", NULL, "start a private daemon and measure that (default)", FLAG, TO(spawn)},
+	{"mimeod", "FILE", "program to start (default: beside this one)", WORD, TO(mimeod)},
+	{"model", "DIR", "model to serve or run (default: the shipped tinycalc)", WORD,
+		TO(model_dir)},
+	{"shape", "NAME", "make a random model of that shape: tiny, 1B, 8B, V2-Lite", WORD,
+		TO(shape)},
+	{"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)", WORD,
+		TO(make_checkpoint)},
+	{"name", "NAME", "model of a running daemon (default: its first)", WORD, TO(model_name)},
+	{"device", "NAME", "device to use or to serve with (default: auto)", WORD, TO(device)},
+	{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)", WORD,
+		TO(attention)},
+	{"spin-us", "N", "how long the daemon spins, as for mimeod(8)", WORD, TO(spin_us)},
+	{"processes", "LIST", "numbers of processes, 1 to 64 each", LIST, TO(processes), 1,
+		BENCH_PROCESSES_MAX},
+	{"in-flight", "N", "requests that each process has in flight", NUMBER, TO(in_flight), 1, 64},
+	{"requests", "N", "requests of each process in all", NUMBER, TO(requests), 1, 1u << 16},
+	{"prompt", "N[-M]", "tokens of a prompt; of a range, drawn for each request", RANGE,
+		TO(prompt), 1, 1u << 20},
+	{"tokens", "N[-M]", "tokens that a request generates", RANGE, TO(tokens), 2, 1u << 20},
+	{"prefix", "N", "tokens at the head of every prompt that are the same", NUMBER, TO(prefix), 0,
+		1u << 20},
+	{"seed", "N", "of lengths and prompts", NUMBER, TO(seed), 1, UINT32_MAX},
+	{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)", WORD,
+		TO(draft)},
+	{"draft-tokens", "N", "tokens that it proposes a step", NUMBER, TO(draft_tokens), 1,
+		SPECULATE_MAX},
+	{"text", "TEXT", "prompt in place of --prompt tokens, for a model of bytes", WORD, TO(text)},
+	{"count", "N", "how often: round trips of a round, attaches, kills, steps, calls", NUMBER,
+		TO(count), 1, 10000000},
+	{"seconds", "N", "at most for one row", NUMBER, TO(seconds), 1, 3600},
+	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16},
+	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20},
+	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17},
+	{"heads", "N", "query heads (default: the model's)", NUMBER, TO(heads), 1, 1024},
+	{"kv-heads", "N", "heads of keys and values (default: the model's)", NUMBER, TO(kv_heads), 1,
+		1024},
+	{"head-dim", "N", "size of a head (default: the model's)", NUMBER, TO(head_dim), 8, 1024},
+	{"rank", "N", "latent columns (default: the model's)", NUMBER, TO(rank), 8, 4096},
+	{"rope", "N", "rotated columns of latent attention (default: the model's)", NUMBER, TO(rope),
+		2, 4096},
+	{"page-tokens", "N", "tokens of a page", NUMBER, TO(page_tokens), 16, 256},
+	{"mask", "MASK", "causal, window:N, prefix:N, documents:N, tree:N (default: causal)", WORD,
+		TO(mask)},
+	{"products", "SIDE", "of the CUDA device: any, own or library (default: any)", WORD,
+		TO(products)},
+	{"timeout", "N", "seconds after which a step is given up (default: 120)", NUMBER,
+		TO(timeout_s), 1, 86400},
+	{"plot", "FILE", "write an SVG chart of the results as well", WORD, TO(plot)},
+	{"json", NULL, "write JSON", FLAG, TO(json)},
+	{"help", NULL, "print this and exit", ANSWER, 0},
+	{"version", NULL, "print the version and exit", ANSWER, 0},
 };
-#define N_OPTIONS (sizeof(texts) / sizeof(texts[0]))
-
-static void print_help(const struct program *program)
-{
-	char left[40];
-
-	printf("Usage: %s [OPTION]... BENCH\n\n%s\n\n", program->name, program->purpose);
-	for (size_t i = 0; i < program->n_benches; i++)
-		printf("  %-24s%s\n", program->benches[i].name, program->benches[i].help);
-	printf("\n");
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		snprintf(left, sizeof(left), "--%s%s%s", texts[i].name,
-			texts[i].argument ? " " : "", texts[i].argument ? texts[i].argument : "");
-		printf("  %-24s%s\n", left, texts[i].help);
-	}
-	printf("\nExit status: 0 measured, whatever came out; 1 not measured; 2 the command line "
-	       "makes no\nsense. See mimeo-bench(1).\n");
-}
-
-static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *ret)
-{
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	errno = 0;
-	unsigned long value = strtoul(text, &end, 10);
-	if (errno || *end || value < min || value > max)
-		return false;
-	*ret = (uint32_t)value;
-	return true;
-}
-
-static bool parse_list(
-	const char *text, uint32_t max, uint32_t ret[BENCH_RUNS_MAX], uint32_t *ret_n)
-{
-	char copy[256], *rest = copy, *item;
-
-	if (strlen(text) >= sizeof(copy))
-		return false;
-	strcpy(copy, text);
-	*ret_n = 0;
-	while ((item = strsep(&rest, ","))) {
-		if (*ret_n == BENCH_RUNS_MAX || !parse_number(item, 1, max, &ret[(*ret_n)++]))
-			return false;
-	}
-	return true;
-}
-
-static bool take_number(int option, const char *value, struct bench_options *o)
-{
-	switch (option) {
-	case OPT_COUNT:
-		return parse_number(value, 1, 10000000, &o->count);
-	case OPT_SECONDS:
-		return parse_number(value, 1, 3600, &o->seconds);
-	case OPT_PROCESSES:
-		return parse_list(value, BENCH_PROCESSES_MAX, o->processes, &o->n_processes);
-	case OPT_PROMPT:
-		return parse_number(value, 1, 1u << 20, &o->prompt);
-	case OPT_DRAFT_TOKENS:
-		return parse_number(value, 1, SPECULATE_MAX, &o->draft_tokens);
-	case OPT_TOKENS:
-		return parse_number(value, 2, 1u << 20, &o->tokens);
-	case OPT_BATCHES:
-		return parse_list(value, 1u << 16, o->batches, &o->n_batches);
-	case OPT_CONTEXTS:
-		return parse_list(value, 1u << 20, o->contexts, &o->n_contexts);
-	case OPT_PROMPTS:
-		return parse_list(value, 1u << 17, o->prompts, &o->n_prompts);
-	case OPT_HEADS:
-		return parse_number(value, 1, 1024, &o->heads);
-	case OPT_RANK:
-		return parse_number(value, 8, 4096, &o->rank);
-	case OPT_ROPE:
-		return parse_number(value, 2, 4096, &o->rope);
-	case OPT_TIMEOUT:
-		return parse_number(value, 1, 86400, &o->timeout_s);
-	}
-	return true;
-}
-
-/* False: the value is not what the option takes. */
-static bool take(int option, const char *value, struct bench_options *o)
-{
-	const char **const words[N_OPTIONS] = {
-		[OPT_SOCKET] = &o->socket,
-		[OPT_MIMEOD] = &o->mimeod,
-		[OPT_MODEL] = &o->model_dir,
-		[OPT_SHAPE] = &o->shape,
-		[OPT_MAKE] = &o->make_checkpoint,
-		[OPT_NAME] = &o->model_name,
-		[OPT_DEVICE] = &o->device,
-		[OPT_SPIN] = &o->spin_us,
-		[OPT_ATTENTION] = &o->attention,
-		[OPT_MASK] = &o->mask,
-		[OPT_DRAFT] = &o->draft,
-		[OPT_TEXT] = &o->text,
-	};
-
-	if (words[option])
-		*words[option] = value;
-	else if (option == OPT_JSON)
-		o->json = true;
-	else
-		return take_number(option, value, o);
-	return true;
-}
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
 int options_misuse(const char *format, ...)
 {
@@ -238,158 +94,275 @@ int options_misuse(const char *format, ...)
 	return EXIT_USAGE;
 }
 
-static const struct bench *find_bench(const struct program *program, const char *name)
-{
-	for (size_t i = 0; i < program->n_benches; i++) {
-		if (strcmp(program->benches[i].name, name) == 0)
-			return &program->benches[i];
-	}
-	return NULL;
-}
-
-/* 0, EXIT_USAGE, or -1: there is nothing more to do. */
-static int parse(const struct program *program, int argc, char **argv, struct bench_options *options,
-	bool given[N_OPTIONS])
-{
-	struct option names[N_OPTIONS + 1] = {0};
-	int option, index;
-
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		names[i] = (struct option){texts[i].name,
-			texts[i].argument ? required_argument : no_argument, NULL, (int)i};
-	while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
-		if (option == '?')
-			return EXIT_USAGE;
-		if (option == OPT_HELP)
-			print_help(program);
-		if (option == OPT_VERSION)
-			printf("%s %s\n", program->name, MIMEO_VERSION);
-		if (option == OPT_HELP || option == OPT_VERSION)
-			return -1;
-		given[option] = true;
-		if (!take(option, optarg, options)) {
-			return options_misuse("--%s %s: out of range or not a number",
-				texts[option].name, optarg);
-		}
-	}
-	return 0;
-}
+/* ---- which bench takes which ---- */
 
 /* A word of a list with blanks between. */
-static bool is_among(const char *word, const char *list)
+static bool options_lists(const char *list, const char *word)
 {
 	size_t length = strlen(word);
 
-	for (const char *at = list; (at = strstr(at, word)); at += length) {
+	for (const char *at = list; at && (at = strstr(at, word)); at += length) {
 		if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length]))
 			return true;
 	}
 	return false;
 }
 
-static int check(
-	const struct bench *bench, const struct bench_options *options, const bool given[N_OPTIONS])
+static bool options_takes(const struct bench *bench, const char *name)
 {
-	static const int of_private[] = {OPT_SPAWN, OPT_MIMEOD, OPT_SHAPE, OPT_SPIN,
-		OPT_ATTENTION, -1};
+	if (options_lists(COMMON, name) || options_lists(bench->options, name))
+		return true;
+	if (bench->flags & BENCH_IN_PROCESS)
+		return strcmp(name, "plot") == 0 && bench->panels;
+	if (options_lists(OF_DAEMON, name))
+		return true;
+	if (strcmp(name, "plot") == 0)
+		return bench->panels;
+	return !(bench->flags & BENCH_PRIVATE) && options_lists("socket name", name);
+}
 
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (given[i] && texts[i].benches && !is_among(bench->name, texts[i].benches))
-			return options_misuse("--%s is not for this bench", texts[i].name);
+static void options_help(const struct program *program)
+{
+	printf("Usage: %s [OPTION]... BENCH\n\n%s\n", program_invocation_short_name,
+		program->purpose);
+	for (size_t i = 0; i < program->n_benches; i++) {
+		const struct bench *bench = &program->benches[i];
+
+		printf("\n  %-14s%s\n", bench->name, bench->help);
+		if (bench->options && *bench->options)
+			printf("  %-14soptions: %s\n", "", bench->options);
+		if (bench->defaults)
+			printf("  %-14sdefaults: %s\n", "", bench->defaults);
 	}
-	for (size_t i = 0; of_private[i] >= 0 && given[OPT_SOCKET]; i++) {
-		if (given[of_private[i]])
-			return options_misuse(
-				"--%s does not go with --socket", texts[of_private[i]].name);
+	printf("\n");
+	for (size_t i = 0; i < N_ROWS; i++) {
+		char left[40];
+		bool taken = false;
+
+		for (size_t j = 0; j < program->n_benches && !taken; j++)
+			taken = options_takes(&program->benches[j], rows[i].name);
+		snprintf(left, sizeof(left), "--%s%s%s", rows[i].name, rows[i].argument ? " " : "",
+			rows[i].argument ? rows[i].argument : "");
+		if (taken)
+			printf("  %-24s%s\n", left, rows[i].help);
 	}
-	if (given[OPT_NAME] && !given[OPT_SOCKET])
-		return options_misuse("--%s needs --socket", texts[OPT_NAME].name);
-	if (given[OPT_SHAPE] && given[OPT_MODEL])
-		return options_misuse("--shape does not go with --model");
-	if (given[OPT_TEXT] && (given[OPT_PROMPT] || !*options->text))
-		return options_misuse(given[OPT_PROMPT] ? "--text does not go with --prompt"
-							: "--text is empty");
-	if (strcmp(bench->name, "speculation") == 0 && given[OPT_MODEL] != given[OPT_DRAFT] &&
-		!given[OPT_SHAPE])
-		return options_misuse("--%s needs --%s: a draft is made for one model",
-			texts[given[OPT_MODEL] ? OPT_MODEL : OPT_DRAFT].name,
-			texts[given[OPT_MODEL] ? OPT_DRAFT : OPT_MODEL].name);
-	bool has_lane = strcmp(bench->name, "decode") == 0 || strcmp(bench->name, "modes") == 0;
-	for (uint32_t i = 0; i < options->n_batches && has_lane; i++) {
-		if (options->batches[i] > LANE_ROWS_MAX)
-			return options_misuse("--batches %u: a step has %u rows at most",
-				options->batches[i], LANE_ROWS_MAX);
+	printf("\nExit status: 0 measured, whatever came out; 1 not measured; 2 the command line "
+	       "makes no\nsense. See mimeo-bench(1).\n");
+}
+
+/* ---- values ---- */
+
+/* `end`: what may follow the number. */
+static const char *options_number(
+	const char *text, const char *end, uint32_t min, uint32_t max, uint32_t *ret)
+{
+	char *rest;
+
+	if (*text < '0' || *text > '9')
+		return NULL;
+	errno = 0;
+	unsigned long value = strtoul(text, &rest, 10);
+	if (errno || !strchr(end, *rest) || value < min || value > max)
+		return NULL;
+	*ret = (uint32_t)value;
+	return rest;
+}
+
+static bool options_list(const char *text, const struct option_row *row, struct bench_list *ret)
+{
+	for (ret->n = 0; ret->n < BENCH_LIST_MAX; text++) {
+		text = options_number(text, ",", row->min, row->max, &ret->at[ret->n++]);
+		if (!text || !*text)
+			return text;
+	}
+	return false;
+}
+
+/* "N" or "N-M": ret[0] the most, ret[1] the least. */
+static bool options_range(const char *text, const struct option_row *row, uint32_t ret[2])
+{
+	const char *rest = options_number(text, "-", row->min, row->max, &ret[1]);
+
+	ret[0] = ret[1];
+	return rest && (!*rest || options_number(rest + 1, "", ret[1], row->max, &ret[0]));
+}
+
+/* False: the value is not what the option takes. */
+static bool options_set(const struct option_row *row, const char *value, struct bench_options *o)
+{
+	void *field = (char *)o + row->field;
+
+	switch (row->kind) {
+	case FLAG:
+		*(bool *)field = true;
+		return true;
+	case WORD:
+		*(const char **)field = value;
+		return true;
+	case NUMBER:
+		return options_number(value, "", row->min, row->max, field);
+	case RANGE:
+		return options_range(value, row, field);
+	case LIST:
+		return options_list(value, row, field);
+	case ANSWER:
+		break;
+	}
+	return false;
+}
+
+static const struct option_row *options_find(const char *name, size_t length)
+{
+	for (size_t i = 0; i < N_ROWS; i++) {
+		if (strncmp(rows[i].name, name, length) == 0 && !rows[i].name[length])
+			return &rows[i];
+	}
+	return NULL;
+}
+
+/* "NAME=VALUE ..." of the program's own tables. */
+static void options_defaults(const char *defaults, struct bench_options *o)
+{
+	while (defaults && *defaults) {
+		size_t name = strcspn(defaults, "="), whole = strcspn(defaults, " ");
+		const struct option_row *row = options_find(defaults, name);
+		char value[64];
+
+		assert(row && row->kind != WORD && name < whole && whole - name <= sizeof(value));
+		snprintf(value, sizeof(value), "%.*s", (int)(whole - name - 1), defaults + name + 1);
+		bool valid = options_set(row, value, o);
+		assert(valid);
+		(void)valid;
+		defaults += whole + (defaults[whole] == ' ');
+	}
+}
+
+/* ---- the command line ---- */
+
+/* What was given, by row; values are set when the bench and its defaults are known. */
+struct given {
+	const char *values[N_ROWS];
+};
+
+static bool options_given(const struct given *given, const char *name)
+{
+	const struct option_row *row = options_find(name, strlen(name));
+
+	assert(row);
+	return given->values[row - rows];
+}
+
+/* 0, EXIT_USAGE, or -1: there is nothing more to do. */
+static int options_parse(const struct program *program, int argc, char **argv, struct given *ret)
+{
+	struct option names[N_ROWS + 1] = {0};
+	int option;
+
+	for (size_t i = 0; i < N_ROWS; i++)
+		names[i] = (struct option){rows[i].name,
+			rows[i].argument ? required_argument : no_argument, NULL, (int)i};
+	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		if (option == '?')
+			return EXIT_USAGE;
+		if (strcmp(rows[option].name, "help") == 0) {
+			options_help(program);
+			return -1;
+		}
+		if (strcmp(rows[option].name, "version") == 0) {
+			printf("%s %s\n", program_invocation_short_name, MIMEO_VERSION);
+			return -1;
+		}
+		ret->values[option] = optarg ? optarg : "";
 	}
 	return 0;
 }
 
-/* `modes` has a load of its own, and the batches that graphs in pieces are judged at. */
-static void fill_modes(struct bench_options *o, const bool given[N_OPTIONS])
+static int options_apply(
+	const struct bench *bench, const struct given *given, struct bench_options *o)
 {
-	static const uint32_t batches[] = {1, 2, 4, 8, 16, 32, 64};
-
-	if (!given[OPT_PROCESSES]) {
-		o->processes[0] = 8;
-		o->n_processes = 1;
+	options_defaults(bench->defaults, o);
+	for (size_t i = 0; i < N_ROWS; i++) {
+		if (!given->values[i])
+			continue;
+		if (!options_takes(bench, rows[i].name))
+			return options_misuse("--%s is not for this bench", rows[i].name);
+		if (!options_set(&rows[i], given->values[i], o))
+			return options_misuse("--%s %s: out of range or not a number", rows[i].name,
+				given->values[i]);
+		bool ranges = bench->flags & BENCH_RANGES;
+		if (rows[i].kind == RANGE && !ranges && strchr(given->values[i], '-'))
+			return options_misuse("--%s: this bench takes one number", rows[i].name);
 	}
-	if (!given[OPT_PROMPT])
-		o->prompt = 1000;
-	if (!given[OPT_BATCHES]) {
-		memcpy(o->batches, batches, sizeof(batches));
-		o->n_batches = sizeof(batches) / sizeof(batches[0]);
-	}
+	o->model_named = options_given(given, "model") || options_given(given, "shape");
+	return 0;
 }
 
-/* `speculation` of the shipped model: an answer that model and draft were trained for. */
-static void fill_speculation(struct bench_options *o, const bool given[N_OPTIONS])
+/* An answer that the shipped model and its draft were trained for; one token more than the text has
+ * bytes, for a begin token. */
+static void options_draft_text(const struct given *given, struct bench_options *o)
 {
-	static const char text[] = "count 97 30\n";
-	bool shipped = !given[OPT_MODEL] && !given[OPT_SHAPE] && !given[OPT_PROMPT];
-
-	if (shipped && !o->text) {
-		o->text = text;
-		if (!given[OPT_TOKENS])
-			o->tokens = 112;
+	if (!o->model_named && !o->text && !options_given(given, "prompt")) {
+		o->text = "count 97 30\n";
+		if (!options_given(given, "tokens"))
+			o->tokens = o->tokens_least = 112;
 	}
-	if (o->text) /* and a token to begin with, which the model may have */
-		o->prompt = (uint32_t)strlen(o->text) + 1;
+	if (o->text)
+		o->prompt = o->prompt_least = (uint32_t)strlen(o->text) + 1;
+}
+
+static int options_check(
+	const struct bench *bench, const struct given *given, const struct bench_options *o)
+{
+	static const char *const of_private[] = {"spawn", "mimeod", "shape", "spin-us", "attention"};
+
+	for (size_t i = 0; o->socket && i < sizeof(of_private) / sizeof(of_private[0]); i++) {
+		if (options_given(given, of_private[i]))
+			return options_misuse("--%s does not go with --socket", of_private[i]);
+	}
+	if (o->model_name && !o->socket)
+		return options_misuse("--name needs --socket");
+	if (o->shape && options_given(given, "model"))
+		return options_misuse("--shape does not go with --model");
+	if (o->text && options_given(given, "prompt"))
+		return options_misuse("--text does not go with --prompt");
+	if (o->text && !*o->text)
+		return options_misuse("--text is empty");
+	if ((bench->flags & BENCH_DRAFT) && !o->shape && !o->model_dir != !o->draft)
+		return options_misuse("--%s needs --%s: a draft is made for one model",
+			o->draft ? "draft" : "model", o->draft ? "model" : "draft");
+	for (uint32_t i = 0; i < o->batches.n && (bench->flags & BENCH_LANE); i++) {
+		if (o->batches.at[i] > LANE_ROWS_MAX)
+			return options_misuse("--batches %u: a step has %u rows at most",
+				o->batches.at[i], LANE_ROWS_MAX);
+	}
+	return bench->check ? bench->check(o) : 0;
 }
 
 int options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
 	const struct bench **ret_bench)
 {
-	bool given[N_OPTIONS] = {false};
+	struct given given = {0};
+	const struct bench *bench = NULL;
+	int rc = options_parse(program, argc, argv, &given);
 
-	*ret = (struct bench_options){
-		.device = "auto",
-		.attention = "auto",
-		.seconds = 4,
-		.timeout_s = 120,
-		.tokens = 200,
-		.prompt = CLIENT_PROMPT_TOKENS,
-		.draft_tokens = 4,
-		.processes = {1, 2, 4, 8, 16},
-		.n_processes = 5,
-		.batches = {1, 8, 32, 128},
-		.n_batches = 4,
-		.contexts = {1024},
-		.n_contexts = 1,
-	};
-	int r = parse(program, argc, argv, ret, given);
-	if (r != 0)
-		return r;
-	const struct bench *bench = optind < argc ? find_bench(program, argv[optind]) : NULL;
+	if (rc != 0)
+		return rc;
+	if (optind == argc)
+		return options_misuse("no bench is named");
+	for (size_t i = 0; i < program->n_benches; i++) {
+		if (strcmp(program->benches[i].name, argv[optind]) == 0)
+			bench = &program->benches[i];
+	}
 	if (!bench)
-		return optind < argc ? options_misuse("there is no bench \"%s\"", argv[optind])
-				     : options_misuse("no bench is named");
+		return options_misuse("there is no bench \"%s\"", argv[optind]);
 	if (optind + 1 < argc)
 		return options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
+	*ret = (struct bench_options){.device = "auto", .attention = "auto", .timeout_s = 120};
+	rc = options_apply(bench, &given, ret);
+	if (rc != 0)
+		return rc;
+	if (bench->flags & BENCH_DRAFT)
+		options_draft_text(&given, ret);
 	*ret_bench = bench;
-	if (strcmp(bench->name, "modes") == 0)
-		fill_modes(ret, given);
-	if (strcmp(bench->name, "speculation") == 0)
-		fill_speculation(ret, given);
-	ret->model_named = given[OPT_MODEL] || given[OPT_SHAPE];
-	r = check(bench, ret, given);
-	return r == 0 && program->check ? program->check(bench, ret) : r;
+	return options_check(bench, &given, ret);
 }

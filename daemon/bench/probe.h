@@ -11,19 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/bench/results.h"
 #include "kernels/ops.h"
-
-struct probe_rates {
-	double copy;    /* bytes read and written a second by a large device copy */
-	double product; /* operations a second of a large GEMM */
-};
 
 struct probe {
 	struct device *device;
 	struct device_info info;
 	struct stream *stream;
 	bool is_host; /* the cpu device: sizes that it does in no time */
-	struct probe_rates rates;
+	struct rates rates;
 };
 
 /* Open a device, or say in why[size] what is missing: one sentence. */

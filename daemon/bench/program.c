@@ -1,92 +1,126 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/bench/bench.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/options.h"
+#include "daemon/bench/plot.h"
 #include "daemon/bench/shape.h"
 #include "daemon/bench/spawn.h"
 
 #define DEFAULT_DRAFT "tinycalc-eagle"
 
-static const char *default_model(const struct bench *bench)
-{
-	return bench->model ? bench->model : "tinycalc";
-}
-
-static int no_model(const char *name)
+static int program_no_model(const char *name)
 {
 	char places[2048];
 
 	spawn_model_places(name, places, sizeof(places));
-	fprintf(stderr, "mimeo-bench: there is no model in any of %s; say --model DIR\n", places);
-	return EXIT_FAILED;
+	return bench_fail(EXIT_FAILED, "there is no model in any of %s; say --model DIR", places);
 }
 
-/* The draft that belongs to the default model, of which it is trained; of a shape one is made. */
-static int find_draft(struct bench_options *options, char *draft, size_t size)
-{
-	if (options->draft || options->shape)
-		return 0;
-	options->draft = spawn_find_model(DEFAULT_DRAFT, draft, size);
-	return options->draft ? 0 : no_model(DEFAULT_DRAFT);
-}
+struct places {
+	char mimeod[600], model[600], draft[600];
+};
 
-static int find_defaults(const struct bench *bench, struct bench_options *options, char *mimeod,
-	char *model, size_t size)
+/* What the command line leaves open is looked for beside the program. */
+static int program_find(
+	const struct bench *bench, struct bench_options *options, struct places *places)
 {
+	const char *model = bench->model ? bench->model : "tinycalc";
+
 	if (options->socket)
 		return 0;
-	if (!options->mimeod && !bench->in_process)
-		options->mimeod = spawn_find_mimeod(mimeod, size);
-	if (!options->model_dir && !options->shape)
-		options->model_dir = spawn_find_model(default_model(bench), model, size);
-	if (!options->mimeod && !bench->in_process)
+	if (!options->model_dir && !options->shape) {
+		options->model_dir = spawn_find_model(model, places->model, sizeof(places->model));
+		if (!options->model_dir)
+			return program_no_model(model);
+		if (!options->draft && (bench->flags & BENCH_DRAFT)) {
+			options->draft = spawn_find_model(
+				DEFAULT_DRAFT, places->draft, sizeof(places->draft));
+			if (!options->draft)
+				return program_no_model(DEFAULT_DRAFT);
+		}
+	}
+	if (options->mimeod || (bench->flags & BENCH_IN_PROCESS))
+		return 0;
+	options->mimeod = spawn_find_mimeod(places->mimeod, sizeof(places->mimeod));
+	if (!options->mimeod)
 		return options_misuse("mimeod is not where this program is: say --mimeod FILE");
-	if (!options->model_dir && !options->shape)
-		return no_model(default_model(bench));
 	return 0;
 }
 
-static int run(const struct bench *bench, struct bench_options *options)
-{
-	struct shape_folder folder = {.folder = ""};
-	int r = 0;
+struct program_work {
+	const struct bench *bench;
+	const struct bench_options *options;
+	struct results *results;
+};
 
-	if (options->shape)
-		r = shape_make(options, bench->config_only, &folder);
-	if (options->shape)
-		options->model_dir = folder.model;
-	if (r == 0 && options->shape && strcmp(bench->name, "speculation") == 0 && !options->draft) {
-		r = shape_make_draft(options, &folder);
-		options->draft = folder.draft;
+static int program_child(void *arg, int fd)
+{
+	const struct program_work *work = arg;
+
+	return work->bench->run(work->options, work->results) != 0;
+}
+
+static int program_measure(
+	const struct bench *bench, struct bench_options *options, struct shape_folder *folder)
+{
+	CLEANUP(cleanup_results) struct results *results = NULL;
+	const char *model = options->shape ? options->shape : options->model_dir ? options->model_dir
+								      : options->model_name;
+	int rc = results_new(&results, bench->name, model);
+
+	if (rc < 0)
+		return bench_fail(rc, "%s", strerror(-rc));
+	if (options->shape) {
+		rc = shape_make(options, bench->flags & BENCH_CONFIG_ONLY, folder);
+		if (rc < 0)
+			return rc;
+		options->model_dir = folder->model;
 	}
-	if (r == 0)
-		r = bench->run(options);
-	shape_remove(&folder);
-	return r;
+	if (options->shape && (bench->flags & BENCH_DRAFT) && !options->draft) {
+		rc = shape_make_draft(options, folder);
+		if (rc < 0)
+			return rc;
+		options->draft = folder->draft;
+	}
+	struct program_work work = {bench, options, results};
+	rc = (bench->flags & BENCH_IN_PROCESS) && !(bench->flags & BENCH_ALONE)
+		     ? child_run(bench->name, program_child, &work, options->timeout_s)
+		     : bench->run(options, results);
+	if (rc < 0 || results_n_rows(results) == 0)
+		return rc;
+	rc = results_print(results, options->json);
+	if (rc < 0 || !options->plot)
+		return rc;
+	char heading[256];
+	snprintf(heading, sizeof(heading), "%s %s, %s, %s", program_invocation_short_name,
+		bench->name, model ? model : "first model", results_device(results));
+	return plot_write(options->plot, results, bench->panels, heading);
 }
 
 int program_main(const struct program *program, int argc, char **argv)
 {
 	struct bench_options options;
 	const struct bench *bench;
-	char mimeod[600], model[600], draft[600];
-	int r = options_read(program, argc, argv, &options, &bench);
+	struct places places;
+	struct shape_folder folder = {.folder = ""};
+	int rc = options_read(program, argc, argv, &options, &bench);
 
-	if (r != 0)
-		return r < 0 ? 0 : r;
-	r = find_defaults(bench, &options, mimeod, model, sizeof(mimeod));
-	if (r == 0 && strcmp(bench->name, "speculation") == 0)
-		r = find_draft(&options, draft, sizeof(draft));
-	if (r != 0)
-		return r;
-	r = child_supervise();
-	if (r == 0)
-		r = run(bench, &options);
+	if (rc != 0)
+		return rc < 0 ? 0 : rc;
+	rc = program_find(bench, &options, &places);
+	if (rc != 0)
+		return rc;
+	rc = child_supervise();
+	if (rc == 0)
+		rc = program_measure(bench, &options, &folder);
+	shape_remove(&folder);
 	if (child_signal()) {
-		/* All is cleaned up: end as the signal would have ended us. */
+		/* Everything is cleaned up: end as the signal would have ended us. */
 		sigset_t all;
 
 		signal(child_signal(), SIG_DFL);
@@ -94,5 +128,5 @@ int program_main(const struct program *program, int argc, char **argv)
 		sigfillset(&all);
 		sigprocmask(SIG_UNBLOCK, &all, NULL);
 	}
-	return r < 0 ? EXIT_FAILED : 0;
+	return rc < 0 ? EXIT_FAILED : 0;
 }

@@ -1,39 +1,73 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/replay.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/report.h"
 
-uint32_t replay_positions(const struct replay_run *run)
+static uint32_t replay_positions(const struct replay_run *run)
 {
 	return run->first + run->n_steps + REPLAY_WARM_UPS;
+}
+
+uint32_t replay_middle(const struct replay_run *run)
+{
+	return run->first + REPLAY_WARM_UPS + run->n_steps / 2 + 1;
+}
+
+struct replay_run replay_at(
+	const struct bench_options *options, uint32_t index, enum graph_mode mode)
+{
+	uint32_t context = options->contexts.at[index % options->contexts.n];
+	struct replay_run run = {.mode = mode,
+		.n_rows = options->batches.at[index / options->contexts.n],
+		.n_steps = options->count};
+	uint32_t before = replay_middle(&run);
+
+	assert(index < options->batches.n * options->contexts.n);
+	run.first = context > before ? context - before : 0;
+	return run;
+}
+
+void replay_needs(const struct replay_run *run, struct lane_options *options)
+{
+	uint32_t positions = replay_positions(run);
+	uint32_t pages = run->n_rows * lane_row_pages(positions);
+
+	options->max_rows = run->n_rows > options->max_rows ? run->n_rows : options->max_rows;
+	options->max_positions =
+		positions > options->max_positions ? positions : options->max_positions;
+	options->max_pages = pages > options->max_pages ? pages : options->max_pages;
 }
 
 struct clocks {
 	uint64_t host, lane; /* when the last step awaited had ended, on each clock */
 };
 
-static int await(struct lane *lane, const struct replay_run *run, uint64_t number, bool timed,
-	struct clocks *before)
+static int replay_await(struct lane *lane, const struct replay_run *run, uint64_t number,
+	bool timed, struct clocks *before)
 {
 	const struct inputs_slot *slot;
 	int rc = lane_await(lane, number, &slot);
-	uint64_t now = stats_now();
+	uint64_t now = stats_now(), began, ended;
 
 	if (rc)
 		return rc;
+	began = *slot->began;
+	ended = *slot->ended;
 	if (timed)
 		samples_add(run->steps, now - before->host);
+	if (timed && run->lanes)
+		samples_add(run->lanes, ended > began ? ended - began : 0);
 	if (timed && run->gaps)
-		samples_add(
-			run->gaps, *slot->began > before->lane ? *slot->began - before->lane : 0);
-	*before = (struct clocks){now, *slot->ended};
+		samples_add(run->gaps, began > before->lane ? began - before->lane : 0);
+	*before = (struct clocks){now, ended};
 	return 0;
 }
 
-static int launch(struct lane *lane, const struct replay_run *run, const struct lane_step *step)
+static int replay_launch(
+	struct lane *lane, const struct replay_run *run, const struct lane_step *step)
 {
 	uint64_t before = stats_now();
 	int rc = lane_launch(lane, step);
@@ -43,7 +77,7 @@ static int launch(struct lane *lane, const struct replay_run *run, const struct 
 	return rc;
 }
 
-/* Launch step k + 1 before step k has ended, as the engine does. */
+/* Launches step k + 1 before step k has ended, as the engine does. */
 int replay_run(struct lane *lane, const struct replay_run *run)
 {
 	uint32_t n = run->n_steps + REPLAY_WARM_UPS;
@@ -60,24 +94,13 @@ int replay_run(struct lane *lane, const struct replay_run *run)
 		step.position = run->first + i;
 		step.first = i == 0;
 		if (i < n)
-			rc = launch(lane, run, &step);
+			rc = replay_launch(lane, run, &step);
 		/* With the last launch past, the one in flight is the newest. */
 		if (!rc && i > 0)
-			rc = await(lane, run, lane->next - (i < n ? 2 : 1), i > REPLAY_WARM_UPS,
-				&before);
+			rc = replay_await(lane, run, lane->next - (i < n ? 2 : 1),
+				i > REPLAY_WARM_UPS, &before);
 	}
 	return rc;
-}
-
-void replay_needs(const struct replay_run *run, struct lane_options *options)
-{
-	uint32_t positions = replay_positions(run);
-	uint32_t pages = run->n_rows * lane_row_pages(positions);
-
-	options->max_rows = run->n_rows > options->max_rows ? run->n_rows : options->max_rows;
-	options->max_positions =
-		positions > options->max_positions ? positions : options->max_positions;
-	options->max_pages = pages > options->max_pages ? pages : options->max_pages;
 }
 
 /* ---- the floor of what is served ---- */
@@ -87,7 +110,7 @@ struct floor_work {
 	const struct replay_run *runs;
 };
 
-static int work_floors(void *arg, int fd)
+static int replay_child(void *arg, int fd)
 {
 	static struct lane lane;
 	const struct floor_work *work = arg;
@@ -96,26 +119,24 @@ static int work_floors(void *arg, int fd)
 		.device = o->device, .model_dir = o->model_dir, .attention = o->attention};
 	struct model_error error = {""};
 
-	(void)fd;
-	for (uint32_t i = 0; i < o->n_processes; i++)
+	for (uint32_t i = 0; i < o->processes.n; i++)
 		replay_needs(&work->runs[i], &needs);
 	int rc = lane_open(&lane, &needs, &error);
-	for (uint32_t i = 0; i < o->n_processes && !rc; i++)
+	for (uint32_t i = 0; i < o->processes.n && !rc; i++)
 		rc = replay_run(&lane, &work->runs[i]);
-	rc = report_outcome("the floor", rc, error.text);
 	lane_close(&lane);
-	return rc;
+	return bench_fail_device(rc, "the floor", error.text) != 0;
 }
 
 int replay_floors(const struct bench_options *options, struct replay_run *runs)
 {
 	struct floor_work work = {options, runs};
 
-	for (uint32_t i = 0; i < options->n_processes; i++) {
+	for (uint32_t i = 0; i < options->processes.n; i++) {
 		runs[i].mode = GRAPH_FULL;
-		runs[i].n_rows = options->processes[i];
+		runs[i].n_rows = options->processes.at[i];
 		runs[i].first = options->prompt;
 		runs[i].n_steps = options->tokens - 1;
 	}
-	return child_run("the floor", work_floors, &work, options->timeout_s);
+	return child_run("the floor", replay_child, &work, options->timeout_s);
 }

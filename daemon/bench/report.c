@@ -96,7 +96,7 @@ void report_model(struct table *table, const struct bench_options *options)
 }
 
 void report_cost(
-	struct table *table, const struct probe_rates *rates, const struct report_cost *cost)
+	struct table *table, const struct rates *rates, const struct report_cost *cost)
 {
 	double bytes = (double)cost->bytes;
 	double floor = fmax(bytes / rates->copy, cost->flop / rates->product);
@@ -111,7 +111,7 @@ void report_cost(
 	report_number(table, "product_flop_per_s", rates->product);
 }
 
-void report_rates(const char *floor, const struct probe_rates *rates)
+void report_rates(const char *floor, const struct rates *rates)
 {
 	printf("floor: %s; %.3g TB/s read and written, %.3g TFLOP/s\n", floor, rates->copy * 1e-12,
 		rates->product * 1e-12);

@@ -87,16 +87,16 @@ struct report_cost {
 	double flop, seconds;
 };
 void report_cost(
-	struct table *table, const struct probe_rates *rates, const struct report_cost *cost);
+	struct table *table, const struct rates *rates, const struct report_cost *cost);
 /* What the floor is, with its rates. */
-void report_rates(const char *floor, const struct probe_rates *rates);
+void report_rates(const char *floor, const struct rates *rates);
 
 /* A whole report of such rows. */
 struct report_costs {
 	const char *bench, *device, *floor;
 	const char *line; /* below the heading; NULL: none */
 	const char *note; /* below the table; NULL: none */
-	const struct probe_rates *rates;
+	const struct rates *rates;
 	const struct table_column *columns;
 	size_t n_columns;
 	uint32_t n_rows;

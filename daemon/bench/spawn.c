@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/spawn.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 #define CONNECT_TIMEOUT_MS 2000u
 #define TERM_TIMEOUT_NS 10000000000ull
 #define LOG_SHOWN 4096
+#define TARGET_METRICS_MAX 32u
 
 /* ---- where things are ---- */
 
@@ -252,6 +254,38 @@ uint64_t answer_metric(const struct answer *answer, const char *name)
 			return answer_count(answer, i, "value", 0);
 	}
 	return 0;
+}
+
+int target_metrics(
+	const struct target *target, const char *const *names, uint32_t n, uint64_t *ret)
+{
+	struct answer *answer;
+	int rc = target_ask(target, "metrics", &answer);
+
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = answer_metric(answer, names[i]);
+	answer_free(answer);
+	return 0;
+}
+
+int target_metrics_since(
+	const struct target *target, const char *const *names, uint32_t n, uint64_t *from)
+{
+	uint64_t now[TARGET_METRICS_MAX];
+	assert(n <= TARGET_METRICS_MAX);
+	int rc = target_metrics(target, names, n, now);
+
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		from[i] = now[i] - from[i];
+	return rc;
+}
+
+void target_machine(const struct target *target, struct results *results)
+{
+	results_machine(results, target->device, target->is_none ? NULL : target->loop,
+		target->version);
 }
 
 double answer_number(const struct answer *answer, size_t row, const char *key)

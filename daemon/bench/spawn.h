@@ -45,6 +45,14 @@ void target_none(struct target *ret, const char *device);
 int target_ask(const struct target *target, const char *op, struct answer **ret);
 /* A counter without labels of an answer to "metrics"; 0 if there is none of that name. */
 uint64_t answer_metric(const struct answer *answer, const char *name);
+/* Counters without labels, 0 where there is none of that name: 0 or -errno. */
+int target_metrics(
+	const struct target *target, const char *const *names, uint32_t n, uint64_t *ret);
+/* The same since `from` was taken, which becomes the difference. */
+int target_metrics_since(
+	const struct target *target, const char *const *names, uint32_t n, uint64_t *from);
+/* Tell results where they were measured. */
+void target_machine(const struct target *target, struct results *results);
 /* A number that may have a fraction; 0 if it is not there. */
 double answer_number(const struct answer *answer, size_t row, const char *key);
 

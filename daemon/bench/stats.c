@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/stats.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -32,6 +33,7 @@ void samples_free(struct samples *samples)
 
 void samples_add(struct samples *samples, uint64_t ns)
 {
+	assert(samples->n <= samples->capacity);
 	if (samples->n == samples->capacity)
 		return;
 	samples->ns[samples->n++] = ns;
@@ -55,6 +57,20 @@ double samples_quantile(struct samples *samples, double fraction)
 	double rank = ceil(fraction * samples->n);
 	uint32_t index = rank < 1 ? 0 : rank > samples->n ? samples->n - 1 : (uint32_t)rank - 1;
 	return (double)samples->ns[index] * 1e-9;
+}
+
+double samples_sum(const struct samples *samples)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < samples->n; i++)
+		sum += (double)samples->ns[i] * 1e-9;
+	return sum;
+}
+
+double samples_mean(const struct samples *samples)
+{
+	return samples->n ? samples_sum(samples) / samples->n : NAN;
 }
 
 uint64_t stats_now(void)

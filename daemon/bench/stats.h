@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ipc/cleanup.h"
+
 struct samples {
 	uint32_t n, capacity;
 	bool sorted;
@@ -18,11 +20,25 @@ struct samples {
 
 struct samples *samples_new(uint32_t capacity);
 void samples_free(struct samples *samples);
+DEFINE_CLEANUP(samples, struct samples, samples_free)
 /* Beyond the capacity it is dropped. */
 void samples_add(struct samples *samples, uint64_t ns);
 /* The duration in seconds that `fraction` of all do not exceed (the nearest rank); NAN if there are
  * none. Sorts. */
 double samples_quantile(struct samples *samples, double fraction);
+/* Their sum and their mean in seconds; the mean is NAN if there are none. */
+double samples_sum(const struct samples *samples);
+double samples_mean(const struct samples *samples);
+
+/* The next number of a sequence that *state, not 0, determines (Marsaglia's xorshift, its upper
+ * bits). */
+static inline uint32_t stats_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return (uint32_t)(*state >> 32);
+}
 
 /* Nanoseconds of the monotonic clock. */
 uint64_t stats_now(void);

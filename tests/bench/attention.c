@@ -29,7 +29,7 @@
 #define LAYERS_MAX 64u
 #define RUNS_MIN 8u
 #define PLANS 8u /* in one measurement */
-#define ROWS_MAX (BENCH_RUNS_MAX * BENCH_RUNS_MAX + BENCH_RUNS_MAX)
+#define ROWS_MAX (BENCH_LIST_MAX * BENCH_LIST_MAX + BENCH_LIST_MAX)
 #define FLOOR                                                                                      \
 	"keys and values once at the bandwidth of a device copy, or its operations at the rate "   \
 	"of a large product, whichever takes longer"
@@ -61,7 +61,7 @@ struct attention_row {
 
 struct attention_facts {
 	char device[64], backend[32];
-	struct probe_rates rates;
+	struct rates rates;
 	uint32_t n_heads, n_kv_heads, head_dim;
 	struct bench_mask mask;
 	struct attention_row rows[ROWS_MAX];
@@ -459,11 +459,11 @@ static void add(struct attention_facts *facts, uint32_t batch, uint32_t query, u
 		(struct attention_row){.batch = batch, .query = query, .context = context};
 }
 
-int bench_attention(const struct bench_options *options)
+int bench_attention(const struct bench_options *options, struct results *results)
 {
 	bool means_mla = bench_means_mla(options);
 
-	if (means_mla && (options->mask || options->n_prompts)) {
+	if (means_mla && (options->mask || options->prompts.n)) {
 		fprintf(stderr, "mimeo-bench: attention: --%s is not for latent attention, which the "
 			"model's is\n", options->mask ? "mask" : "prompts");
 		return -EINVAL;
@@ -476,15 +476,15 @@ int bench_attention(const struct bench_options *options)
 
 	if (r == 0)
 		bench_mask_parse(options->mask, &facts->mask);
-	for (uint32_t i = 0; r == 0 && i < options->n_batches * options->n_contexts; i++) {
-		uint32_t context = options->contexts[i % options->n_contexts];
+	for (uint32_t i = 0; r == 0 && i < options->batches.n * options->contexts.n; i++) {
+		uint32_t context = options->contexts.at[i % options->contexts.n];
 		uint32_t query = bench_mask_query(&facts->mask);
 
-		add(facts, options->batches[i / options->n_contexts],
+		add(facts, options->batches.at[i / options->contexts.n],
 			query < context ? query : context, context);
 	}
-	for (uint32_t i = 0; r == 0 && i < options->n_prompts; i++)
-		add(facts, 1, options->prompts[i], options->prompts[i]);
+	for (uint32_t i = 0; r == 0 && i < options->prompts.n; i++)
+		add(facts, 1, options->prompts.at[i], options->prompts.at[i]);
 	if (r == 0)
 		r = child_run("attention", work_attention, &work, options->timeout_s);
 	if (r == 0)

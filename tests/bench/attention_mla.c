@@ -40,7 +40,7 @@
 enum part { ATTEND, LAYER, PLAN, ABSORB, EXPAND, N_PARTS };
 static const char *const part_names[N_PARTS] = {"attend", "layer", "plan", "absorb", "expand"};
 
-#define ROWS_MAX (BENCH_RUNS_MAX * BENCH_RUNS_MAX * N_PARTS)
+#define ROWS_MAX (BENCH_LIST_MAX * BENCH_LIST_MAX * N_PARTS)
 
 static const struct table_column columns[] = {
 	{"bench", NULL, TABLE_TEXT},
@@ -67,7 +67,7 @@ struct mla_facts {
 	uint32_t heads;
 	struct attention_latent latent;
 	char device[64];
-	struct probe_rates rates;
+	struct rates rates;
 	struct mla_row rows[ROWS_MAX];
 	uint32_t n_rows;
 };
@@ -501,9 +501,9 @@ static int run_all(struct mla_work *work, struct probe *probe, struct model_erro
 
 	work->facts->rates = probe->rates;
 	snprintf(work->facts->device, sizeof(work->facts->device), "%s", probe->info.name);
-	for (uint32_t i = 0; i < o->n_batches * o->n_contexts && !rc; i++)
-		rc = run_batch(work, probe, o->batches[i / o->n_contexts],
-			o->contexts[i % o->n_contexts], i % o->n_contexts == 0, error);
+	for (uint32_t i = 0; i < o->batches.n * o->contexts.n && !rc; i++)
+		rc = run_batch(work, probe, o->batches.at[i / o->contexts.n],
+			o->contexts.at[i % o->contexts.n], i % o->contexts.n == 0, error);
 	return rc;
 }
 

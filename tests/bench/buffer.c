@@ -232,7 +232,7 @@ static int run(struct buffer_bench *bench)
 	return r == 0 ? print(bench, &target) : r;
 }
 
-int bench_buffer(const struct bench_options *options)
+int bench_buffer(const struct bench_options *options, struct results *results)
 {
 	uint32_t count = options->count ? options->count : DEFAULT_COUNT;
 	struct buffer_bench bench = {

@@ -1,49 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the graphs of a daemon cost it: each descriptor's seconds (recording,
- * instantiating, uploading) and bytes, as the daemon itself measured them, and all together. The
- * floor is what as many nodes of one element take to record, instantiate and upload, in as many
- * segments. Then what captures cost those who are served meanwhile: capture_late.c.
+ * What the graphs of a daemon cost it: each descriptor's seconds (recording, instantiating,
+ * uploading) and bytes, as the daemon itself measured them, and all together. The floor is what as
+ * many nodes of one element take to record, instantiate and upload, in as many segments. Then what
+ * captures cost clients that are served meanwhile: one client streams while all graphs are dropped
+ * and captured again.
  */
 #include "tests/bench/internals.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tests/bench/capture_late.h"
 #include "daemon/bench/child.h"
 #include "daemon/bench/probe.h"
-#include "daemon/bench/report.h"
+#include "daemon/bench/spawn.h"
+#include "daemon/ctl/order.h"
+#include "tests/bench/stream.h"
 
 #define GRAPHS_MAX 1024u
+#define SEGMENTS_MAX 1024u
+#define ROUNDS 5u
 #define FLOOR                                                                                      \
 	"recording, instantiating and uploading as many nodes of one element, in as many segments"
-#define ROUNDS 5u
+#define LATE_FLOOR "what a capture takes of the engine, on average"
 #define LATE_NOTE                                                                                  \
 	"while serving: the longest time that the device stood idle between two steps of a stream " \
-	"because a graph was captured beside it; its floor is what a capture takes of the engine, "  \
-	"on average"
+	"because a graph was captured beside it"
 #define NO_LATE_NOTE "captures while serving are measured on a private daemon only"
-#define LATE_FLOOR "what a capture takes of the engine, on average"
-
-static const struct table_column columns[] = {
-	{"bench", NULL, TABLE_TEXT},
-	{"graph", "GRAPH", TABLE_TEXT},
-	{"mode", NULL, TABLE_TEXT},
-	{"tokens", NULL, TABLE_COUNT},
-	{"rows", NULL, TABLE_COUNT},
-	{"query_len", NULL, TABLE_COUNT},
-	{"segments", "SEGMENTS", TABLE_COUNT},
-	{"nodes", "NODES", TABLE_COUNT},
-	{"seconds", "TIME", TABLE_SECONDS},
-	{"floor_s", "FLOOR", TABLE_SECONDS},
-	{"ratio", "RATIO", TABLE_NUMBER},
-	{"bytes", "BYTES", TABLE_BYTES},
-	{"floor_bytes", "FLOOR BYTES", TABLE_BYTES},
-	REPORT_COLUMNS,
-};
 
 struct captured {
 	char name[40], mode[24];
@@ -53,10 +37,13 @@ struct captured {
 	uint64_t bytes, floor_bytes;
 };
 
+/* Shared with the child that measures the floors. */
 struct capture_facts {
 	struct captured graphs[GRAPHS_MAX];
 	uint32_t n;
-	struct capture_late late;
+	uint64_t n_late;     /* graphs captured while serving */
+	double late_gap;     /* longest time that the device stood idle for one, seconds */
+	double late_turn;    /* that one takes of the engine, on average */
 };
 
 struct capture_work {
@@ -66,218 +53,246 @@ struct capture_work {
 
 /* ---- the daemon's ---- */
 
-static void take(struct captured *graph, const struct answer *answer, size_t row)
-{
-	answer_text(answer, row, "graph", graph->name, sizeof(graph->name));
-	answer_text(answer, row, "mode", graph->mode, sizeof(graph->mode));
-	graph->tokens = (uint32_t)answer_count(answer, row, "tokens", 0);
-	graph->rows = (uint32_t)answer_count(answer, row, "rows", 0);
-	graph->query_len = (uint32_t)answer_count(answer, row, "query_len", 0);
-	graph->n_segments = (uint32_t)answer_count(answer, row, "segments", 0);
-	graph->n_nodes = (uint32_t)answer_count(answer, row, "nodes", 0);
-	graph->bytes = answer_count(answer, row, "bytes", 0);
-	graph->seconds = answer_number(answer, row, "seconds");
-}
-
-/* What counts eager steps is no graph, and what is not captured, or was dropped, costs nothing. */
-static int take_graphs(const struct target *target, struct capture_facts *facts)
+/* What counts eager steps is no graph, and one that is not captured or was dropped costs nothing. */
+static int capture_graphs(const struct target *target, struct capture_facts *facts)
 {
 	struct answer *answer;
-	int r = target_ask(target, "graphs", &answer);
+	int rc = target_ask(target, "graphs", &answer);
 
-	if (r < 0) {
-		fprintf(stderr, "mimeo-bench: graphs: %s\n", strerror(-r));
-		return r;
-	}
+	if (rc < 0)
+		return bench_fail(rc, "graphs: %s", strerror(-rc));
 	for (size_t i = 0; i < answer->n_rows && facts->n < GRAPHS_MAX; i++) {
+		struct captured *graph = &facts->graphs[facts->n];
 		char state[24];
 
 		answer_text(answer, i, "state", state, sizeof(state));
-		if (strcmp(state, "ready") == 0)
-			take(&facts->graphs[facts->n++], answer, i);
+		if (strcmp(state, "ready") != 0)
+			continue;
+		answer_text(answer, i, "graph", graph->name, sizeof(graph->name));
+		answer_text(answer, i, "mode", graph->mode, sizeof(graph->mode));
+		graph->tokens = (uint32_t)answer_count(answer, i, "tokens", 0);
+		graph->rows = (uint32_t)answer_count(answer, i, "rows", 0);
+		graph->query_len = (uint32_t)answer_count(answer, i, "query_len", 0);
+		graph->n_segments = (uint32_t)answer_count(answer, i, "segments", 0);
+		graph->n_nodes = (uint32_t)answer_count(answer, i, "nodes", 0);
+		graph->bytes = answer_count(answer, i, "bytes", 0);
+		graph->seconds = answer_number(answer, i, "seconds");
+		facts->n++;
 	}
 	answer_free(answer);
 	return 0;
+}
+
+static int capture_order(const struct target *target, const char *op)
+{
+	struct answer *answer;
+	int rc = ask_send(target->admin, &(struct ask){.op = op, .graph = "all"});
+
+	if (rc == 0)
+		rc = ask_receive(target->admin, &answer);
+	if (rc < 0)
+		return rc;
+	rc = answer->status < 0 ? -EPROTO : 0;
+	answer_free(answer);
+	if (rc == 0)
+		rc = order_await(target->admin, &answer);
+	if (rc == 0 || rc == -ETIMEDOUT)
+		answer_free(answer);
+	/* The stream needs the dropped graphs again, so captures may go on. */
+	return rc == -ETIMEDOUT ? 0 : rc;
+}
+
+static int capture_again(const struct target *target, struct capture_facts *facts)
+{
+	static const char *const turns[] = {"mimeo_late_capture_nanoseconds_total"};
+	struct answer *status;
+	uint64_t turn_ns;
+	int rc = capture_order(target, "drop");
+
+	if (rc == 0)
+		rc = capture_order(target, "capture");
+	if (rc == 0)
+		rc = target_metrics(target, turns, 1, &turn_ns);
+	if (rc == 0)
+		rc = target_ask(target, "status", &status);
+	if (rc < 0)
+		return bench_fail(rc, "captures while serving: %s", strerror(-rc));
+	facts->n_late = answer_count(status, 0, "late_captures", 0);
+	facts->late_gap = answer_number(status, 0, "late_gap_s");
+	facts->late_turn = facts->n_late ? (double)turn_ns * 1e-9 / (double)facts->n_late : NAN;
+	answer_free(status);
+	return 0;
+}
+
+static int capture_late(const struct bench_options *options, const struct target *target,
+	struct capture_facts *facts)
+{
+	CLEANUP(child_kill) struct child child = {0};
+	int rc = stream_start(&child, options, target);
+
+	return rc < 0 ? rc : capture_again(target, facts);
 }
 
 /* ---- the floor ---- */
 
 struct blank {
 	struct probe probe;
-	void *x; /* one element, and room for its float */
-	float *out;
+	void *x; /* one element, and its float 256 bytes behind */
 };
 
-static int record(struct blank *blank, uint32_t n_nodes, struct graph **ret)
+static int blank_queue(struct blank *blank, uint32_t n_nodes)
+{
+	for (uint32_t i = 0; i < n_nodes; i++) {
+		int rc = blank->probe.device->kernels->to_f32(blank->probe.stream,
+			&(struct op_to_f32){.x = blank->x,
+				.out = (float *)blank->x + 64,
+				.n = 1});
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int blank_record(struct blank *blank, uint32_t n_nodes, struct graph **ret)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
 	int rc = ops->capture_begin(blank->probe.stream), end;
 
-	for (uint32_t i = 0; i < n_nodes && !rc; i++)
-		rc = blank->probe.device->kernels->to_f32(blank->probe.stream,
-			&(struct op_to_f32){.x = blank->x, .out = blank->out, .n = 1});
+	if (rc)
+		return rc;
+	rc = blank_queue(blank, n_nodes);
 	end = ops->capture_end(blank->probe.stream, ret);
 	if (rc && !end)
 		ops->graph_free(*ret);
 	return rc ? rc : end;
 }
 
-/* One segment; *ret_exec is the caller's, and the bytes are added. */
-static int capture_segment(struct blank *blank, uint32_t n_nodes, struct graph_exec **ret_exec,
-	uint64_t *bytes)
+/* One segment; *ret is the caller's, and the bytes are added. */
+static int blank_segment(
+	struct blank *blank, uint32_t n_nodes, struct graph_exec **ret, uint64_t *bytes)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
 	struct graph_info info = {0};
-	struct graph_exec *exec = NULL;
 	struct graph *graph;
-	int rc = record(blank, n_nodes, &graph);
+	int rc = blank_record(blank, n_nodes, &graph);
 
 	if (rc)
 		return rc;
-	rc = ops->graph_instantiate(blank->probe.device, graph, &exec);
+	rc = ops->graph_instantiate(blank->probe.device, graph, ret);
 	if (!rc)
-		rc = ops->graph_upload(exec, blank->probe.stream);
+		rc = ops->graph_upload(*ret, blank->probe.stream);
 	if (!rc)
-		rc = ops->graph_info(exec, &info);
+		rc = ops->graph_info(*ret, &info);
 	ops->graph_free(graph);
 	*bytes += info.bytes;
-	*ret_exec = exec;
 	return rc;
 }
 
 /* The graph's nodes spread evenly over its segments. */
-static int capture_blank(struct blank *blank, const struct captured *graph, double *ret_seconds,
-	uint64_t *ret_bytes)
+static int blank_capture(struct blank *blank, const struct captured *graph,
+	struct samples *samples, uint64_t *ret_bytes)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
-	struct graph_exec **execs = calloc(graph->n_segments, sizeof(struct graph_exec *));
+	struct graph_exec *execs[SEGMENTS_MAX] = {NULL};
 	uint32_t left = graph->n_nodes;
 	uint64_t start = stats_now(), bytes = 0;
-	int rc = execs ? 0 : -ENOMEM;
+	int rc = graph->n_segments <= SEGMENTS_MAX ? 0 : -ERANGE;
 
 	for (uint32_t i = 0; i < graph->n_segments && !rc; i++) {
 		uint32_t n = left / (graph->n_segments - i);
 
-		rc = capture_segment(blank, n, &execs[i], &bytes);
+		rc = blank_segment(blank, n, &execs[i], &bytes);
 		left -= n;
 	}
 	if (!rc)
 		rc = ops->stream_sync(blank->probe.stream);
-	*ret_seconds = (double)(stats_now() - start) * 1e-9;
+	samples_add(samples, stats_now() - start);
 	*ret_bytes = bytes;
-	for (uint32_t i = 0; execs && i < graph->n_segments; i++) {
+	for (uint32_t i = 0; i < SEGMENTS_MAX; i++) {
 		if (execs[i])
 			ops->graph_exec_free(execs[i]);
 	}
-	free(execs);
 	return rc;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
 }
 
 /* The median; a graph of as many nodes and segments as one before costs what that one did. */
-static int measure_floor(struct blank *blank, struct capture_facts *facts, uint32_t index)
+static int blank_measure(struct blank *blank, struct capture_facts *facts, uint32_t index)
 {
 	struct captured *graph = &facts->graphs[index];
-	double seconds[ROUNDS];
-	int rc = 0;
+	CLEANUP(cleanup_samples) struct samples *samples = samples_new(ROUNDS);
 
+	if (!samples)
+		return -ENOMEM;
 	for (uint32_t i = 0; i < index; i++) {
-		if (facts->graphs[i].n_nodes != graph->n_nodes ||
-			facts->graphs[i].n_segments != graph->n_segments)
+		const struct captured *same = &facts->graphs[i];
+
+		if (same->n_nodes != graph->n_nodes || same->n_segments != graph->n_segments)
 			continue;
-		graph->floor_seconds = facts->graphs[i].floor_seconds;
-		graph->floor_bytes = facts->graphs[i].floor_bytes;
+		graph->floor_seconds = same->floor_seconds;
+		graph->floor_bytes = same->floor_bytes;
 		return 0;
 	}
-	for (uint32_t i = 0; i < ROUNDS && !rc; i++)
-		rc = capture_blank(blank, graph, &seconds[i], &graph->floor_bytes);
-	if (rc)
-		return rc;
-	qsort(seconds, ROUNDS, sizeof(seconds[0]), by_value);
-	graph->floor_seconds = seconds[ROUNDS / 2];
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		int rc = blank_capture(blank, graph, samples, &graph->floor_bytes);
+
+		if (rc)
+			return rc;
+	}
+	graph->floor_seconds = samples_quantile(samples, 0.5);
 	return 0;
 }
 
-static int work_floor(void *arg, int fd)
+static int capture_child(void *arg, int fd)
 {
 	struct capture_work *work = arg;
-	struct blank blank = {.out = NULL};
+	struct blank blank = {.x = NULL};
 	char why[512] = "";
 	int rc = probe_open(&blank.probe, work->options->device, why, sizeof(why));
 
-	(void)fd;
 	if (!rc)
 		rc = probe_random(&blank.probe, 512, DTYPE_F32, &blank.x);
-	if (!rc) {
-		blank.out = (float *)((char *)blank.x + 256);
-		/* the op's first use, and the first graph's */
-		rc = blank.probe.device->kernels->to_f32(blank.probe.stream,
-			&(struct op_to_f32){.x = blank.x, .out = blank.out, .n = 1});
-	}
+	if (!rc)
+		rc = blank_queue(&blank, 1); /* the op's first use */
 	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
-		rc = measure_floor(&blank, work->facts, i);
-	rc = report_outcome("the floor", rc, why);
-	if (blank.probe.device && blank.x)
+		rc = blank_measure(&blank, work->facts, i);
+	if (blank.x)
 		blank.probe.device->ops->mem_free(blank.probe.device, blank.x);
 	probe_close(&blank.probe);
-	return rc;
+	return bench_fail_device(rc, "the floor", why) != 0;
 }
 
-/* ---- the table ---- */
+/* ---- rows ---- */
 
-static void fill(
-	struct table *table, const struct target *target, const struct captured *graph, bool whole)
+/* Of one graph, or of all: `whole`. */
+static void capture_row(struct results *results, const struct captured *graph, bool whole)
 {
-	table_row(table);
-	table_set_text(table, "bench", "capture");
-	table_set_text(table, "graph", graph->name);
+	results_row(results);
+	results_text(results, "graph", "GRAPH", graph->name);
 	if (!whole) {
-		table_set_text(table, "mode", graph->mode);
-		table_set_count(table, "tokens", graph->tokens);
-		table_set_count(table, "rows", graph->rows);
-		table_set_count(table, "query_len", graph->query_len);
+		results_text(results, "mode", NULL, graph->mode);
+		results_count(results, "tokens", NULL, graph->tokens);
+		results_count(results, "rows", NULL, graph->rows);
+		results_count(results, "query_len", NULL, graph->query_len);
 	}
-	table_set_count(table, "segments", graph->n_segments);
-	table_set_count(table, "nodes", graph->n_nodes);
-	table_set_number(table, "seconds", graph->seconds);
-	table_set_number(table, "floor_s", graph->floor_seconds);
-	report_number(table, "ratio", graph->seconds / graph->floor_seconds);
-	table_set_count(table, "bytes", graph->bytes);
-	table_set_count(table, "floor_bytes", graph->floor_bytes);
-	report_common(table, target, FLOOR, NULL);
+	results_count(results, "segments", "SEGMENTS", graph->n_segments);
+	results_count(results, "nodes", "NODES", graph->n_nodes);
+	results_seconds(results, "seconds", "TIME", graph->seconds);
+	results_seconds(results, "floor_s", "FLOOR", graph->floor_seconds);
+	results_number(results, "ratio", "RATIO", graph->seconds / graph->floor_seconds);
+	results_value(results, "bytes", "BYTES", TABLE_BYTES, (double)graph->bytes);
+	results_value(
+		results, "floor_bytes", "FLOOR BYTES", TABLE_BYTES, (double)graph->floor_bytes);
+	results_floor(results, FLOOR);
 }
 
-static void fill_late(
-	struct table *table, const struct target *target, const struct capture_late *late)
-{
-	table_row(table);
-	table_set_text(table, "bench", "capture");
-	table_set_text(table, "graph", "while serving");
-	table_set_number(table, "seconds", late->gap_seconds);
-	table_set_number(table, "floor_s", late->turn_seconds);
-	report_number(table, "ratio", late->gap_seconds / late->turn_seconds);
-	report_common(table, target, LATE_FLOOR, LATE_NOTE);
-}
-
-static int print(const struct bench_options *options, const struct target *target,
-	const struct capture_facts *facts)
+static void capture_rows(struct results *results, const struct capture_facts *facts)
 {
 	struct captured all = {.name = "all"};
-	struct table *table;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
 
-	if (r < 0)
-		return r;
 	for (uint32_t i = 0; i < facts->n; i++) {
 		const struct captured *graph = &facts->graphs[i];
 
-		fill(table, target, graph, false);
+		capture_row(results, graph, false);
 		all.n_segments += graph->n_segments;
 		all.n_nodes += graph->n_nodes;
 		all.seconds += graph->seconds;
@@ -285,33 +300,39 @@ static int print(const struct bench_options *options, const struct target *targe
 		all.bytes += graph->bytes;
 		all.floor_bytes += graph->floor_bytes;
 	}
-	fill(table, target, &all, true);
-	if (facts->late.n)
-		fill_late(table, target, &facts->late);
-	r = report_whole(table, "capture", target, options->json);
-	if (r == 0 && !options->json)
-		printf("floor: %s\nnote: %s\n", FLOOR, facts->late.n ? LATE_NOTE : NO_LATE_NOTE);
-	return r;
+	capture_row(results, &all, true);
+	if (!facts->n_late) {
+		results_note(results, NO_LATE_NOTE);
+		return;
+	}
+	results_row(results);
+	results_text(results, "graph", "GRAPH", "while serving");
+	results_seconds(results, "seconds", "TIME", facts->late_gap);
+	results_seconds(results, "floor_s", "FLOOR", facts->late_turn);
+	results_number(results, "ratio", "RATIO", facts->late_gap / facts->late_turn);
+	results_floor(results, LATE_FLOOR);
+	results_note(results, LATE_NOTE);
 }
 
-int bench_capture(const struct bench_options *options)
+int bench_capture(const struct bench_options *options, struct results *results)
 {
 	struct capture_facts *facts = child_memory(sizeof(*facts));
 	struct capture_work work = {options, facts};
-	struct target target = {.admin = -1};
-	int r = facts ? 0 : -ENOMEM;
+	struct target target;
 
-	if (r == 0)
-		r = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
-	if (r == 0)
-		r = take_graphs(&target, facts);
-	if (r == 0 && target.is_private && facts->n)
-		r = capture_late_measure(options, &target, &facts->late);
+	if (!facts)
+		return bench_fail(-ENOMEM, "no memory");
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 256}, &target);
+	if (rc == 0)
+		rc = capture_graphs(&target, facts);
+	if (rc == 0 && target.is_private && facts->n)
+		rc = capture_late(options, &target, facts);
+	target_machine(&target, results);
 	target_close(&target);
-	if (r == 0)
-		r = child_run("the floor", work_floor, &work, options->timeout_s);
-	if (r == 0)
-		r = print(options, &target, facts);
+	if (rc == 0)
+		rc = child_run("the floor", capture_child, &work, options->timeout_s);
+	if (rc == 0)
+		capture_rows(results, facts);
 	child_memory_free(facts, sizeof(*facts));
-	return r;
+	return rc;
 }

@@ -54,8 +54,8 @@ struct experts_row {
 
 struct experts_facts {
 	char device[64];
-	struct probe_rates rates;
-	struct experts_row rows[N_OPS * BENCH_RUNS_MAX];
+	struct rates rates;
+	struct experts_row rows[N_OPS * BENCH_LIST_MAX];
 	uint32_t n_rows;
 };
 
@@ -421,16 +421,16 @@ static int print(const struct experts_work *work)
 	}, work->options->json);
 }
 
-int bench_experts(const struct bench_options *options)
+int bench_experts(const struct bench_options *options, struct results *results)
 {
 	struct experts_facts *facts = child_memory(sizeof(*facts));
 	struct experts_work work = {options, facts};
 	int r = facts ? 0 : -ENOMEM;
 
-	for (uint32_t i = 0; r == 0 && i < N_OPS * options->n_batches; i++)
+	for (uint32_t i = 0; r == 0 && i < N_OPS * options->batches.n; i++)
 		facts->rows[facts->n_rows++] = (struct experts_row){
 			.op = i % N_OPS,
-			.n_tokens = options->batches[i / N_OPS],
+			.n_tokens = options->batches.at[i / N_OPS],
 		};
 	if (r == 0)
 		r = child_run("experts", work_experts, &work, options->timeout_s);

@@ -52,9 +52,9 @@ struct gemm_row {
 
 struct gemm_facts {
 	char device[64];
-	struct probe_rates rates;
+	struct rates rates;
 	struct matrix matrices[SHAPES];
-	struct gemm_row rows[SHAPES * BENCH_RUNS_MAX];
+	struct gemm_row rows[SHAPES * BENCH_LIST_MAX];
 	uint32_t n_rows;
 };
 
@@ -251,16 +251,16 @@ static int print(const struct gemm_work *work)
 	}, work->options->json);
 }
 
-int bench_gemm(const struct bench_options *options)
+int bench_gemm(const struct bench_options *options, struct results *results)
 {
 	struct gemm_facts *facts = child_memory(sizeof(*facts));
 	struct gemm_work work = {options, facts};
 	int r = facts ? 0 : -ENOMEM;
 
-	for (uint32_t i = 0; r == 0 && i < SHAPES * options->n_batches; i++)
+	for (uint32_t i = 0; r == 0 && i < SHAPES * options->batches.n; i++)
 		facts->rows[facts->n_rows++] = (struct gemm_row){
-			.matrix = i / options->n_batches,
-			.n_rows = options->batches[i % options->n_batches],
+			.matrix = i / options->batches.n,
+			.n_rows = options->batches.at[i % options->batches.n],
 		};
 	if (r == 0)
 		r = child_run("gemm", work_gemm, &work, options->timeout_s);

@@ -5,17 +5,21 @@
  * part is one lane in this process: the same decode step as one graph, in pieces and without a
  * graph, and what one of the breaks between the pieces costs.
  */
-#include "tests/bench/modes.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "daemon/bench/report.h"
 #include "tests/bench/internals.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/bench/child.h"
+#include "daemon/bench/client.h"
+#include "daemon/bench/clients.h"
+#include "daemon/bench/model_floor.h"
+#include "daemon/bench/replay.h"
+#include "daemon/graph/mode.h"
+
+#define SEED 0x6d696d656f67726dull
+#define REQUESTS 4u /* of each process, one behind the other */
 #define BREAK_SECONDS 5e-6
 #define FLOOR_LOAD                                                                                 \
 	"of a served step: reading each weight once at the bandwidth of a device copy, or the "    \
@@ -23,85 +27,171 @@
 #define FLOOR_DECODE                                                                               \
 	"of a decode step: reading each weight and each row's keys and values once, at the "       \
 	"bandwidth of a device copy"
-#define CPU_NOTE "on the cpu device only ratios count"
-#define NO_ROOM "the KV cache has no room for it"
+#define NO_SPACE "the KV cache has no space for it"
 
-#define HEAD_COLUMNS                                                                               \
-	{"bench", NULL, TABLE_TEXT}, {"part", NULL, TABLE_TEXT}, {"model", NULL, TABLE_TEXT}
-#define LOAD_COLUMNS                                                                               \
-	{"mode", "MODE", TABLE_TEXT}, {"resolved", "RESOLVED", TABLE_TEXT},                        \
-		{"reason", NULL, TABLE_TEXT}, {"processes", "PROCESSES", TABLE_COUNT},             \
-		{"requests", NULL, TABLE_COUNT}, {"prompt_tokens", NULL, TABLE_COUNT},             \
-		{"tokens", NULL, TABLE_COUNT}, {"tokens_taken_in", NULL, TABLE_COUNT},             \
-		{"tokens_per_s", "TOKENS/S", TABLE_NUMBER},                                        \
-		{"against_none", "X NONE", TABLE_NUMBER},                                          \
-		{"token_median_s", "TOKEN", TABLE_SECONDS}, {"token_p99_s", "P99", TABLE_SECONDS}, \
-		{"steps", "STEPS", TABLE_COUNT}, {"step_mean_s", "STEP", TABLE_SECONDS},           \
-		{"padded_percent", "PADDED, %", TABLE_NUMBER}, {"eager_steps", NULL, TABLE_COUNT}, \
-		{"eager", "EAGER", TABLE_TEXT}, {"graphs", "GRAPHS", TABLE_COUNT},                 \
-		{"capture_s", "CAPTURE", TABLE_SECONDS}, {"capture_bytes", "BYTES", TABLE_BYTES},  \
-		{"startup_s", "START", TABLE_SECONDS}
-#define DECODE_COLUMNS                                                                             \
-	{"batch", "BATCH", TABLE_COUNT}, {"context", "CONTEXT", TABLE_COUNT},                      \
-		{"samples", NULL, TABLE_COUNT}, {"full_s", "FULL", TABLE_SECONDS},                 \
-		{"full_p99_s", NULL, TABLE_SECONDS}, {"full_launch_s", NULL, TABLE_SECONDS},       \
-		{"piecewise_s", "PIECEWISE", TABLE_SECONDS},                                       \
-		{"piecewise_p99_s", NULL, TABLE_SECONDS},                                          \
-		{"piecewise_launch_s", "LAUNCH", TABLE_SECONDS},                                   \
-		{"none_s", "NONE", TABLE_SECONDS}, {"none_p99_s", NULL, TABLE_SECONDS},            \
-		{"none_launch_s", "LAUNCH", TABLE_SECONDS}, {"breaks", "BREAKS", TABLE_COUNT},     \
-		{"break_s", "A BREAK", TABLE_SECONDS}
-#define TAIL_COLUMNS                                                                               \
-	{"floor_s", "FLOOR", TABLE_SECONDS}, {"ratio", "RATIO", TABLE_NUMBER},                     \
-		{"target", "TARGET", TABLE_TEXT}, {"met", "MET", TABLE_TEXT}, REPORT_COLUMNS
+static const enum graph_mode order[] = {
+	GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL};
+#define N_MODES (sizeof(order) / sizeof(order[0]))
 
-static const struct table_column load_columns[] = {HEAD_COLUMNS, LOAD_COLUMNS, TAIL_COLUMNS};
-static const struct table_column decode_columns[] = {HEAD_COLUMNS, DECODE_COLUMNS, TAIL_COLUMNS};
-/* JSON is one array. */
-static const struct table_column all_columns[] = {
-	HEAD_COLUMNS, LOAD_COLUMNS, DECODE_COLUMNS, TAIL_COLUMNS};
-#define N(columns) (sizeof(columns) / sizeof((columns)[0]))
+enum { STEPS, TOKENS_IN, PADDED_ROWS, LANE_NS, N_METRICS };
+static const char *const metrics[N_METRICS] = {"mimeo_steps_total", "mimeo_tokens_processed_total",
+	"mimeo_padded_rows_total", "mimeo_lane_nanoseconds_total"};
 
-struct modes_run {
-	const struct bench_options *options;
-	struct modes_daemon *daemons; /* [MODES_N] */
-	struct modes_lane *lane;
-	struct target target;
+/* One number of processes under one mode. */
+struct modes_load {
+	struct clients clients;
+	uint64_t counters[N_METRICS], eager[N_EAGER_REASONS];
 };
 
-static bool is_host(const struct modes_run *run)
+struct modes_daemon {
+	enum graph_mode mode; /* configured */
+	bool measured;        /* false: it becomes what another row shows, or is refused */
+	char resolved[24], reason[256];
+	double startup_seconds, capture_seconds;
+	uint64_t capture_bytes, n_graphs;
+	struct modes_load loads[BENCH_LIST_MAX];
+};
+
+struct modes_bench {
+	const struct bench_options *options;
+	struct results *results;
+	struct model_floor floor;
+	struct modes_daemon daemons[N_MODES];
+	enum attention_support support;
+	char backend[32];
+};
+
+/* ---- a daemon of each mode ---- */
+
+static uint32_t modes_between(uint64_t *state, uint32_t least, uint32_t most)
 {
-	return strncmp(run->target.device, "cpu", 3) == 0;
+	least = least ? least : 1;
+	return most > least ? least + stats_random(state) % (most - least + 1) : least;
 }
 
-static void begin_row(struct table *table, const struct modes_run *run, const char *part)
+/* The same in every run: by turns a prompt of options->prompt tokens, or down to half as many, with
+ * a short answer, and a short prompt with an answer of options->tokens, or down to half as many. */
+static void modes_draw(const struct bench_options *o, struct clients *clients)
 {
-	table_row(table);
-	table_set_text(table, "bench", "modes");
-	table_set_text(table, "part", part);
-	report_model(table, run->options);
+	uint64_t state = SEED;
+
+	for (uint32_t i = 0; i < clients->n * REQUESTS; i++) {
+		bool is_long = (i / REQUESTS + i) % 2 == 0;
+		struct clients_request *request = &clients->requests[i];
+
+		request->prompt = is_long ? modes_between(&state, o->prompt / 2, o->prompt)
+					  : modes_between(&state, o->prompt / 64, o->prompt / 8);
+		request->tokens = is_long ? modes_between(&state, o->tokens / 8, o->tokens / 4)
+					  : modes_between(&state, o->tokens / 2, o->tokens);
+	}
 }
 
-/* ---- the load ---- */
-
-static double rate(const struct modes_daemon *daemon, uint32_t i)
+/* Subtracts what was counted before. */
+static int modes_eager(const struct target *target, uint64_t counts[N_EAGER_REASONS])
 {
-	const struct modes_load *load = &daemon->loads[i];
+	struct answer *answer;
+	char key[32];
+	int rc = target_ask(target, "status", &answer);
 
-	return (double)load->n_tokens / ((double)load->crowd.ns * 1e-9);
+	for (int i = EAGER_NO + 1; i < N_EAGER_REASONS && rc == 0; i++) {
+		snprintf(key, sizeof(key), "eager_%s", eager_reason_name((enum eager_reason)i));
+		counts[i] = answer_count(answer, 0, key, 0) - counts[i];
+	}
+	if (rc == 0)
+		answer_free(answer);
+	return rc;
 }
 
-/* No step can take less, and so their mean cannot. */
-static double load_floor(const struct modes_lane *lane, const struct modes_load *load)
+static int modes_serve(const struct bench_options *options, const struct target *target,
+	uint32_t n_processes, struct modes_load *load)
 {
-	double tokens = (double)load->tokens_in / (double)load->steps;
+	int rc = clients_init(&load->clients, options, n_processes, REQUESTS);
 
-	return fmax((double)lane->weight_bytes / lane->rates.copy,
-		tokens * lane->token_flop / lane->rates.product);
+	if (rc < 0)
+		return rc;
+	modes_draw(options, &load->clients);
+	rc = clients_warm_up(&load->clients, options, target);
+	if (rc == 0)
+		rc = target_metrics(target, metrics, N_METRICS, load->counters);
+	if (rc == 0)
+		rc = modes_eager(target, load->eager);
+	if (rc == 0)
+		rc = clients_run(&load->clients, options, target);
+	if (rc == 0)
+		rc = target_metrics_since(target, metrics, N_METRICS, load->counters);
+	return rc == 0 ? modes_eager(target, load->eager) : rc;
 }
 
-/* "mixed 12, too_wide 1", or "0" */
-static uint64_t describe_eager(const struct modes_load *load, char *ret, size_t size)
+static int modes_facts(
+	const struct target *target, struct modes_bench *bench, struct modes_daemon *daemon)
+{
+	struct answer *answer;
+	char text[32];
+	int rc = target_ask(target, "models", &answer);
+
+	if (rc < 0)
+		return bench_fail(rc, "models: %s", strerror(-rc));
+	answer_text(answer, 0, "resolved", daemon->resolved, sizeof(daemon->resolved));
+	answer_text(answer, 0, "reason", daemon->reason, sizeof(daemon->reason));
+	daemon->capture_seconds = answer_number(answer, 0, "capture_seconds");
+	daemon->capture_bytes = answer_count(answer, 0, "graph_bytes", 0);
+	daemon->n_graphs = answer_count(answer, 0, "graphs", 0);
+	answer_text(answer, 0, "attention", bench->backend, sizeof(bench->backend));
+	answer_text(answer, 0, "support", text, sizeof(text));
+	for (int i = ATTENTION_NEVER; i <= ATTENTION_ALWAYS; i++) {
+		if (strcmp(text, attention_support_name((enum attention_support)i)) == 0)
+			bench->support = (enum attention_support)i;
+	}
+	answer_free(answer);
+	return 0;
+}
+
+static int modes_daemon(struct modes_bench *bench, struct modes_daemon *daemon)
+{
+	const struct bench_options *o = bench->options;
+	const struct spawn_needs needs = {.graph_mode = graph_mode_name(daemon->mode),
+		.spin_us = o->spin_us,
+		.kv_pages = clients_most(o) * client_pages(o->prompt, o->tokens)};
+	struct target target;
+	uint64_t start = stats_now();
+	int rc = target_open(o, &needs, &target);
+
+	daemon->startup_seconds = (double)(stats_now() - start) * 1e-9;
+	if (rc == 0)
+		rc = modes_facts(&target, bench, daemon);
+	for (uint32_t i = 0; i < o->processes.n && rc == 0; i++)
+		rc = modes_serve(o, &target, o->processes.at[i], &daemon->loads[i]);
+	target_machine(&target, bench->results);
+	target_close(&target); /* the next one needs its memory */
+	daemon->measured = rc == 0;
+	return rc;
+}
+
+/* What FULL becomes if the attention does not allow it: another row, which is not measured twice. */
+static bool modes_becomes_another(const struct modes_bench *bench, struct modes_daemon *daemon)
+{
+	const struct mode_request request = {
+		.configured = daemon->mode,
+		.support = bench->support,
+		.backend = bench->backend,
+		.decode_query = 1,
+		.piecewise_available = true,
+	};
+	struct mode_resolution resolution;
+	int rc = mode_resolve(&request, &resolution);
+
+	if (daemon->mode != GRAPH_FULL || (rc == 0 && resolution.resolved == GRAPH_FULL))
+		return false;
+	snprintf(daemon->resolved, sizeof(daemon->resolved), "%s",
+		rc < 0 ? "refused" : graph_mode_name(resolution.resolved));
+	snprintf(daemon->reason, sizeof(daemon->reason), "%s", resolution.reason);
+	return true;
+}
+
+/* ---- rows of the load ---- */
+
+/* "mixed 12, too_wide 1", or "0"; the sum of all. */
+static uint64_t modes_describe_eager(const struct modes_load *load, char *ret, size_t size)
 {
 	uint64_t sum = 0;
 	size_t used = 0;
@@ -117,218 +207,216 @@ static uint64_t describe_eager(const struct modes_load *load, char *ret, size_t 
 	return sum;
 }
 
-/* Of the mode that has a graph for every batch nothing may run without one. */
-static void set_target(struct table *table, const struct modes_daemon *daemon, uint64_t eager)
+static int modes_served(const struct modes_bench *bench, const struct modes_daemon *daemon,
+	const struct modes_load *load, const struct modes_load *none)
 {
-	if (strcmp(daemon->resolved, graph_mode_name(GRAPH_FULL_AND_PIECEWISE)) != 0)
-		return;
-	table_set_text(table, "target", "0 eager");
-	table_set_text(table, "met", report_verdict((double)eager, 0, true));
+	struct results *results = bench->results;
+	CLEANUP(cleanup_samples) struct samples *tokens =
+		clients_all(&load->clients, load->clients.between);
+	double steps = (double)load->counters[STEPS], in = (double)load->counters[TOKENS_IN];
+	double padded = (double)load->counters[PADDED_ROWS];
+	double step = (double)load->counters[LANE_NS] * 1e-9 / steps;
+	double floor = fmax((double)bench->floor.weight_bytes / bench->floor.rates.copy,
+		in / steps * bench->floor.token_flop / bench->floor.rates.product);
+	bool judged = strcmp(daemon->resolved, graph_mode_name(GRAPH_FULL_AND_PIECEWISE)) == 0;
+	char eager[256];
+	uint64_t n_eager = modes_describe_eager(load, eager, sizeof(eager));
+
+	if (!tokens)
+		return -ENOMEM;
+	results_count(results, "requests", NULL, load->clients.n * REQUESTS);
+	results_count(results, "prompt_tokens", NULL, clients_prompt_tokens(&load->clients));
+	results_count(results, "tokens", NULL, clients_tokens(&load->clients));
+	results_value(results, "tokens_taken_in", NULL, TABLE_COUNT, in);
+	results_number(results, "tokens_per_s", "TOKENS/S", clients_rate(&load->clients));
+	results_number(results, "against_none", "X NONE",
+		clients_rate(&load->clients) / clients_rate(&none->clients));
+	results_seconds(results, "token_median_s", "TOKEN", samples_quantile(tokens, 0.5));
+	results_seconds(results, "token_p99_s", "P99", samples_quantile(tokens, 0.99));
+	results_value(results, "steps", "STEPS", TABLE_COUNT, steps);
+	results_seconds(results, "step_mean_s", "STEP", step);
+	results_number(results, "padded_percent", "PADDED, %", 100 * padded / (padded + in));
+	results_count(results, "eager_steps", NULL, n_eager);
+	results_text(results, "eager", "EAGER", eager);
+	results_count(results, "graphs", "GRAPHS", daemon->n_graphs);
+	results_seconds(results, "capture_s", "CAPTURE", daemon->capture_seconds);
+	results_value(
+		results, "capture_bytes", "BYTES", TABLE_BYTES, (double)daemon->capture_bytes);
+	results_seconds(results, "startup_s", "START", daemon->startup_seconds);
+	results_seconds(results, "floor_s", "FLOOR", floor);
+	results_number(results, "ratio", "RATIO", step / floor);
+	/* With a graph for every batch no step may run without one. */
+	if (judged)
+		results_target(results, "0 eager", n_eager ? "no" : "yes");
+	return 0;
 }
 
-static void set_steps(struct table *table, const struct modes_run *run,
-	const struct modes_daemon *daemon, const struct modes_load *load)
+static int modes_rows(struct modes_bench *bench)
 {
-	double step = (double)load->lane_ns * 1e-9 / (double)load->steps;
-	double padded = (double)load->padded_rows;
-	double floor = load_floor(run->lane, load);
-	char text[256];
-	uint64_t eager = describe_eager(load, text, sizeof(text));
+	struct results *results = bench->results;
 
-	table_set_count(table, "steps", load->steps);
-	table_set_count(table, "tokens_taken_in", load->tokens_in);
-	report_number(table, "step_mean_s", step);
-	report_number(table, "floor_s", floor);
-	report_number(table, "ratio", step / floor);
-	report_number(table, "padded_percent", 100 * padded / (padded + (double)load->tokens_in));
-	table_set_count(table, "eager_steps", eager);
-	table_set_text(table, "eager", text);
-	set_target(table, daemon, eager);
-}
+	for (uint32_t i = 0; i < bench->options->processes.n * N_MODES; i++) {
+		const struct modes_daemon *daemon = &bench->daemons[i % N_MODES];
+		uint32_t index = i / N_MODES;
 
-static void set_served(struct table *table, const struct modes_run *run,
-	const struct modes_daemon *daemon, uint32_t i)
-{
-	const struct modes_load *load = &daemon->loads[i];
-	uint64_t prompts = 0;
-
-	for (uint32_t j = 0; j < load->crowd.n * MODES_REQUESTS; j++)
-		prompts += load->crowd.requests[j].prompt;
-	table_set_count(table, "requests", load->crowd.n * MODES_REQUESTS);
-	table_set_count(table, "prompt_tokens", prompts);
-	table_set_count(table, "tokens", load->n_tokens);
-	report_number(table, "tokens_per_s", rate(daemon, i));
-	report_number(table, "against_none", rate(daemon, i) / rate(&run->daemons[0], i));
-	report_number(table, "token_median_s", samples_quantile(load->tokens, 0.5));
-	report_number(table, "token_p99_s", samples_quantile(load->tokens, 0.99));
-	set_steps(table, run, daemon, load);
-	table_set_count(table, "graphs", daemon->n_graphs);
-	table_set_number(table, "capture_s", daemon->capture_seconds);
-	table_set_count(table, "capture_bytes", daemon->capture_bytes);
-	table_set_number(table, "startup_s", daemon->startup_seconds);
-}
-
-static void fill_load(struct table *table, const struct modes_run *run)
-{
-	for (uint32_t i = 0; i < run->options->n_processes * MODES_N; i++) {
-		const struct modes_daemon *daemon = &run->daemons[i % MODES_N];
-
-		begin_row(table, run, "load");
-		table_set_text(table, "mode", graph_mode_name(daemon->mode));
-		table_set_text(table, "resolved", daemon->resolved);
-		table_set_text(table, "reason", daemon->reason);
-		table_set_count(table, "processes", run->options->processes[i / MODES_N]);
-		if (daemon->measured)
-			set_served(table, run, daemon, i / MODES_N);
-		report_common(table, &run->target, FLOOR_LOAD, is_host(run) ? CPU_NOTE : NULL);
+		results_row(results);
+		results_text(results, "part", NULL, "load");
+		results_text(results, "mode", "MODE", graph_mode_name(daemon->mode));
+		results_text(results, "resolved", "RESOLVED", daemon->resolved);
+		results_text(results, "reason", NULL, daemon->reason);
+		results_count(results, "processes", "PROCESSES", bench->options->processes.at[index]);
+		results_floor(results, FLOOR_LOAD);
+		results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
+		if (!daemon->measured) {
+			results_number(results, "tokens_per_s", "TOKENS/S", NAN);
+			continue;
+		}
+		int rc = modes_served(bench, daemon, &daemon->loads[index],
+			&bench->daemons[0].loads[index]);
+		if (rc < 0)
+			return rc;
 	}
+	return 0;
 }
 
 /* ---- decode steps ---- */
 
-static const char *const names[MODES_CONCRETE] = {"none", "piecewise", "full"};
+static const struct {
+	enum graph_mode mode;
+	const char *key, *title, *p99_key, *launch_key, *launch_title;
+} ways[] = {
+	{GRAPH_FULL, "full_s", "FULL", "full_p99_s", "full_launch_s", NULL},
+	{GRAPH_PIECEWISE, "piecewise_s", "PIECEWISE", "piecewise_p99_s", "piecewise_launch_s",
+		"LAUNCH"},
+	{GRAPH_NONE, "none_s", "NONE", "none_p99_s", "none_launch_s", "LAUNCH"},
+};
+#define N_WAYS (sizeof(ways) / sizeof(ways[0]))
 
-static void set_mode(struct table *table, const struct modes_batch *batch, enum graph_mode mode)
+/* The row's values of one way: its median, NAN where the cache has no space. */
+static int modes_way(
+	const struct modes_bench *bench, struct lane *lane, uint32_t index, size_t way, double *ret)
 {
-	char key[32];
+	const struct bench_options *o = bench->options;
+	struct results *results = bench->results;
+	CLEANUP(cleanup_samples) struct samples *steps = samples_new(o->count);
+	CLEANUP(cleanup_samples) struct samples *launches = samples_new(o->count + REPLAY_WARM_UPS);
+	struct replay_run run = replay_at(o, index, ways[way].mode);
 
-	snprintf(key, sizeof(key), "%s_s", names[mode]);
-	report_number(table, key, samples_quantile(batch->steps[mode], 0.5));
-	snprintf(key, sizeof(key), "%s_p99_s", names[mode]);
-	report_number(table, key, samples_quantile(batch->steps[mode], 0.99));
-	snprintf(key, sizeof(key), "%s_launch_s", names[mode]);
-	report_number(table, key, samples_quantile(batch->launches[mode], 0.5));
+	if (!steps || !launches)
+		return -ENOMEM;
+	run.steps = steps;
+	run.launches = launches;
+	int rc = replay_run(lane, &run);
+	if (rc == -ENOSPC)
+		results_note(results, NO_SPACE);
+	else if (rc)
+		return rc;
+	*ret = samples_quantile(steps, 0.5);
+	results_count(results, "samples", NULL, steps->n);
+	results_seconds(results, ways[way].key, ways[way].title, *ret);
+	results_seconds(results, ways[way].p99_key, NULL, samples_quantile(steps, 0.99));
+	results_seconds(results, ways[way].launch_key, ways[way].launch_title,
+		samples_quantile(launches, 0.5));
+	return 0;
 }
 
-static void set_batch(
-	struct table *table, const struct modes_run *run, const struct modes_batch *batch)
+static int modes_decode_row(const struct modes_bench *bench, struct lane *lane, uint32_t index)
 {
-	double full = samples_quantile(batch->steps[GRAPH_FULL], 0.5);
-	double pieces = samples_quantile(batch->steps[GRAPH_PIECEWISE], 0.5);
-	double a_break = (pieces - full) / batch->n_breaks;
-	double bytes = (double)(run->lane->weight_bytes + batch->kv_bytes);
-	double floor = bytes / run->lane->rates.copy;
-	/* In pieces it has to be slower: otherwise something else is wrong with the whole. */
-	const char *met = report_verdict(
-		a_break, BREAK_SECONDS, !is_host(run) && !batch->no_room && isfinite(a_break));
+	struct results *results = bench->results;
+	const struct replay_run run = replay_at(bench->options, index, GRAPH_FULL);
+	uint64_t kv = lane_kv_bytes(lane, run.n_rows, replay_middle(&run));
+	double floor = (double)(bench->floor.weight_bytes + kv) / bench->floor.rates.copy;
+	double medians[N_WAYS];
+	struct graph_entry *pieces;
 
-	table_set_count(table, "samples", batch->steps[GRAPH_FULL]->n);
-	for (uint32_t i = 0; i < MODES_CONCRETE; i++)
-		set_mode(table, batch, (enum graph_mode)i);
-	table_set_count(table, "breaks", batch->n_breaks);
-	report_number(table, "break_s", a_break);
-	report_number(table, "floor_s", floor);
-	report_number(table, "ratio", full / floor);
-	table_set_text(table, "target", "0 to 5 us");
-	if (met)
-		table_set_text(table, "met", a_break > 0 ? met : "no");
-}
+	results_row(results);
+	results_text(results, "part", NULL, "decode");
+	results_count(results, "batch", "BATCH", run.n_rows);
+	results_count(results, "context", "CONTEXT",
+		bench->options->contexts.at[index % bench->options->contexts.n]);
+	results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
+	for (size_t way = 0; way < N_WAYS; way++) {
+		int rc = modes_way(bench, lane, index, way, &medians[way]);
 
-static void fill_decode(struct table *table, const struct modes_run *run)
-{
-	for (uint32_t i = 0; i < run->lane->n_batches; i++) {
-		const struct modes_batch *batch = &run->lane->batches[i];
-		const char *note = is_host(run) ? CPU_NOTE : NULL;
-
-		begin_row(table, run, "decode");
-		table_set_count(table, "batch", batch->batch);
-		table_set_count(table, "context", batch->context);
-		set_batch(table, run, batch);
-		report_common(table, &run->target, FLOOR_DECODE, batch->no_room ? NO_ROOM : note);
+		if (rc)
+			return rc;
 	}
+	int rc = lane_graph(lane, run.n_rows, GRAPH_PIECEWISE, &pieces);
+	if (rc)
+		return rc;
+	double a_break = (medians[1] - medians[0]) / pieces->pieces.n_breaks;
+	bool judged = !results_on_cpu(results) && isfinite(a_break);
+	results_count(results, "breaks", "BREAKS", pieces->pieces.n_breaks);
+	results_seconds(results, "break_s", "A BREAK", a_break);
+	results_seconds(results, "floor_s", "FLOOR", floor);
+	results_number(results, "ratio", "RATIO", medians[0] / floor);
+	/* In pieces it has to be slower: otherwise something else is wrong with the whole graph. */
+	results_target(results, "0 to 5 us",
+		judged ? (a_break > 0 && a_break <= BREAK_SECONDS ? "yes" : "no") : NULL);
+	results_floor(results, FLOOR_DECODE);
+	return 0;
+}
+
+static int modes_child(void *arg, int fd)
+{
+	static struct lane lane;
+	const struct modes_bench *bench = arg;
+	const struct bench_options *o = bench->options;
+	struct lane_options needs = {
+		.device = o->device, .model_dir = o->model_dir, .attention = o->attention};
+	struct model_error error = {""};
+
+	for (uint32_t i = 0; i < o->batches.n * o->contexts.n; i++) {
+		const struct replay_run run = replay_at(o, i, GRAPH_FULL);
+
+		replay_needs(&run, &needs);
+	}
+	int rc = lane_open(&lane, &needs, &error);
+	for (uint32_t i = 0; i < o->batches.n * o->contexts.n && !rc; i++)
+		rc = modes_decode_row(bench, &lane, i);
+	lane_close(&lane);
+	return bench_fail_device(rc, "modes", error.text) != 0;
 }
 
 /* ---- both ---- */
 
-static int print_json(const struct modes_run *run)
+static int modes_run(struct modes_bench *bench)
 {
-	struct table *table;
-	int r = table_new(&table, all_columns, N(all_columns), 0);
+	struct results *results = bench->results;
+	int rc = 0;
 
-	if (r < 0)
-		return r;
-	fill_load(table, run);
-	fill_decode(table, run);
-	return report_whole(table, "modes", &run->target, true);
-}
-
-static int print_load(const struct modes_run *run)
-{
-	struct table *table;
-	int r = table_new(&table, load_columns, N(load_columns), 0);
-
-	if (r < 0)
-		return r;
-	fill_load(table, run);
-	r = report_whole(table, "modes", &run->target, false);
-	for (uint32_t i = 0; i < MODES_N && r == 0; i++) {
-		const struct modes_daemon *daemon = &run->daemons[i];
+	for (uint32_t i = 0; i < N_MODES && rc == 0; i++) {
+		bench->daemons[i].mode = order[i];
+		if (!modes_becomes_another(bench, &bench->daemons[i]))
+			rc = modes_daemon(bench, &bench->daemons[i]);
+	}
+	if (rc == 0)
+		rc = model_floor(bench->options, &bench->floor);
+	if (rc == 0)
+		rc = modes_rows(bench);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < N_MODES; i++) {
+		const struct modes_daemon *daemon = &bench->daemons[i];
 
 		if (strcmp(daemon->resolved, graph_mode_name(daemon->mode)) != 0)
-			printf("note: %s is %s: %s\n", graph_mode_name(daemon->mode),
+			results_explain(results, "note: %s is %s: %s", graph_mode_name(daemon->mode),
 				daemon->resolved, daemon->reason);
 	}
-	return r;
+	results_explain(results, "step, padded: of the daemon's lane; token: from one to the next, as "
+		"clients see them; start: from the program's start to serving; launch: what the host "
+		"needs to launch one step; a break: (piecewise - full) / breaks");
+	results_part(results, "decode steps of one lane, in process: as one graph, in pieces, eager");
+	return child_run("modes", modes_child, bench, bench->options->timeout_s);
 }
 
-static int print_decode(const struct modes_run *run)
+int bench_modes(const struct bench_options *options, struct results *results)
 {
-	struct table *table;
-	bool no_room = false;
-	int r = table_new(&table, decode_columns, N(decode_columns), 0);
+	struct modes_bench bench = {.options = options, .results = results};
+	int rc = modes_run(&bench);
 
-	if (r < 0)
-		return r;
-	fill_decode(table, run);
-	printf("\ndecode steps of one lane, in process: as one graph, in pieces, eager\n");
-	r = report_table(table, false);
-	table_free(table);
-	for (uint32_t i = 0; i < run->lane->n_batches; i++)
-		no_room = no_room || run->lane->batches[i].no_room;
-	if (r == 0 && no_room)
-		printf("note: a dash: %s\n", NO_ROOM);
-	return r;
-}
-
-static int print(const struct modes_run *run)
-{
-	int r;
-
-	if (run->options->json)
-		return print_json(run);
-	r = print_load(run);
-	if (r == 0)
-		r = print_decode(run);
-	if (r < 0)
-		return r;
-	report_rates(FLOOR_LOAD, &run->lane->rates);
-	printf("floor %s\n", FLOOR_DECODE);
-	printf("step, padded: of the daemon's lane; token: from one to the next, as clients see "
-	       "them; start: from the program's start to serving\n"
-	       "launch: what the host needs to launch one step; a break: (piecewise - full) / "
-	       "breaks\n");
-	if (is_host(run))
-		printf("note: %s\n", CPU_NOTE);
-	return 0;
-}
-
-int bench_modes(const struct bench_options *options)
-{
-	struct modes_run run = {.options = options,
-		.daemons = calloc(MODES_N, sizeof(struct modes_daemon)),
-		.lane = modes_lane_new(options),
-		.target = {.admin = -1}};
-	int r = run.daemons && run.lane ? 0 : -ENOMEM;
-
-	if (r == 0)
-		r = modes_load(options, run.daemons, &run.target);
-	if (r == 0)
-		r = modes_lane_run(options, run.lane);
-	if (r == 0)
-		r = print(&run);
-	modes_lane_free(run.lane);
-	if (run.daemons)
-		modes_load_free(run.daemons);
-	free(run.daemons);
-	return r;
+	for (uint32_t i = 0; i < N_MODES; i++)
+		for (uint32_t j = 0; j < options->processes.n; j++)
+			clients_deinit(&bench.daemons[i].loads[j].clients);
+	return rc;
 }

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/bench/clients.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/bench/client.h"
+
+#define IN_FLIGHT_MAX 64u
+
+int clients_init(struct clients *ret, const struct bench_options *options, uint32_t n,
+	uint32_t n_requests)
+{
+	uint32_t n_tokens = n_requests * options->tokens;
+
+	assert(n <= BENCH_PROCESSES_MAX);
+	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = 1};
+	ret->requests = calloc((size_t)n * n_requests, sizeof(*ret->requests));
+	if (!ret->requests)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n * n_requests; i++)
+		ret->requests[i] = (struct clients_request){options->prompt, options->tokens};
+	for (uint32_t i = 0; i < n; i++) {
+		ret->at[i] = samples_new(n_tokens);
+		ret->first[i] = samples_new(n_requests);
+		ret->between[i] = samples_new(n_tokens);
+		if (!ret->at[i] || !ret->first[i] || !ret->between[i])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void clients_deinit(struct clients *clients)
+{
+	for (uint32_t i = 0; i < clients->n; i++) {
+		samples_free(clients->between[i]);
+		samples_free(clients->first[i]);
+		samples_free(clients->at[i]);
+	}
+	free(clients->requests);
+	*clients = (struct clients){0};
+}
+
+uint32_t clients_most(const struct bench_options *options)
+{
+	uint32_t most = 1;
+
+	for (uint32_t i = 0; i < options->processes.n; i++) {
+		if (options->processes.at[i] > most)
+			most = options->processes.at[i];
+	}
+	return most;
+}
+
+/* ---- a client ---- */
+
+struct clients_work {
+	const struct bench_options *options;
+	const struct target *target;
+	struct clients *clients;
+	int go[2]; /* a pipe, the end of which is the start */
+	uint32_t index;
+};
+
+/* One request in flight. */
+struct flow {
+	uint32_t request, n, n_new;
+	uint64_t submitted, last; /* when its last tokens came; 0: none has */
+	bool ended;
+};
+
+struct client {
+	const struct clients_work *work;
+	struct mimeo *m;
+	struct flow flows[IN_FLIGHT_MAX];
+	uint32_t next; /* request to submit */
+};
+
+static int client_submit(struct client *c, uint32_t flow)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t own = c->work->index * clients->n_requests + c->next;
+	const struct clients_request *request = &clients->requests[own];
+
+	assert(flow < IN_FLIGHT_MAX && c->next < clients->n_requests);
+	c->flows[flow] = (struct flow){.request = own, .submitted = stats_now()};
+	c->next++;
+	return client_generate(c->m, &(struct client_prompt){
+		.model = c->work->options->model_name,
+		.text = c->work->options->text,
+		.n_prompt = request->prompt,
+		.n_tokens = request->tokens,
+		.seed = clients->seed ? clients->seed + own + 1 : 0,
+		.n_prefix = c->work->options->prefix,
+		.user_data = flow,
+	});
+}
+
+/* Take all events that have come, at least one. */
+static int client_take(struct client *c)
+{
+	struct mimeo_event event;
+	int rc = client_next(c->m, &event);
+
+	while (rc == 0) {
+		struct flow *flow = &c->flows[event.user_data];
+
+		flow->n_new += event.n_tokens;
+		flow->ended = event.kind == MIMEO_EVENT_FINAL;
+		mimeo_event_seen(c->m, &event);
+		if (mimeo_event_peek(c->m, &event) <= 0)
+			break;
+		rc = client_event(&event);
+	}
+	return rc;
+}
+
+static void client_count(struct client *c, struct flow *flow, uint64_t now)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t index = c->work->index;
+
+	if (flow->n_new == 0)
+		return;
+	if (!flow->last)
+		samples_add(clients->first[index], now - flow->submitted);
+	for (uint32_t i = 0; i < flow->n_new; i++) {
+		samples_add(clients->at[index], now);
+		if (flow->last)
+			samples_add(clients->between[index], (now - flow->last) / flow->n_new);
+	}
+	flow->last = now;
+	flow->n += flow->n_new;
+	flow->n_new = 0;
+}
+
+static int client_stream(struct client *c)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t n_flows =
+		clients->in_flight < clients->n_requests ? clients->in_flight : clients->n_requests;
+	uint32_t n_ended = 0;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n_flows && rc == 0; i++)
+		rc = client_submit(c, i);
+	while (rc == 0 && n_ended < clients->n_requests) {
+		rc = client_take(c);
+		uint64_t now = stats_now();
+		for (uint32_t i = 0; i < n_flows && rc == 0; i++) {
+			struct flow *flow = &c->flows[i];
+			uint32_t wanted = clients->requests[flow->request].tokens;
+
+			client_count(c, flow, now);
+			if (!flow->ended)
+				continue;
+			flow->ended = false;
+			n_ended++;
+			if (flow->n < wanted)
+				return bench_fail(-ERANGE,
+					"the model's length leaves room for %u tokens, not %u", flow->n,
+					wanted);
+			if (c->next < clients->n_requests)
+				rc = client_submit(c, i);
+		}
+	}
+	return rc;
+}
+
+static int client_main(void *arg, int fd)
+{
+	const struct clients_work *work = arg;
+	struct client client = {.work = work};
+	char byte;
+
+	close(work->go[1]);
+	if (client_connect(&client.m, work->target->socket, MIMEO_SPIN_DEFAULT) < 0)
+		return 1;
+	if (write(fd, "", 1) != 1 || read(work->go[0], &byte, 1) != 0)
+		return 1;
+	int rc = client_stream(&client);
+	mimeo_close(client.m);
+	return rc < 0;
+}
+
+/* ---- N of them ---- */
+
+static int clients_start(struct clients_work *work, struct child *children, uint64_t deadline)
+{
+	for (work->index = 0; work->index < work->clients->n; work->index++) {
+		int rc = child_start(&children[work->index], client_main, work);
+
+		if (rc < 0)
+			return rc;
+	}
+	for (uint32_t i = 0; i < work->clients->n; i++) {
+		int rc = child_next(&children[i], deadline);
+
+		if (rc != 1)
+			return rc == 0 ? -ECHILD : rc;
+	}
+	return 0;
+}
+
+static int clients_wait(struct clients *clients, struct child *children, uint64_t deadline)
+{
+	uint64_t start = stats_now();
+
+	for (uint32_t i = 0; i < clients->n; i++) {
+		int rc = child_wait(&children[i], deadline);
+
+		if (rc < 0)
+			return rc;
+	}
+	clients->ns = stats_now() - start;
+	return 0;
+}
+
+int clients_run(
+	struct clients *clients, const struct bench_options *options, const struct target *target)
+{
+	struct clients_work work = {.options = options, .target = target, .clients = clients};
+	struct child children[BENCH_PROCESSES_MAX] = {0};
+	uint64_t deadline = stats_now() + options->timeout_s * 1000000000ull;
+
+	if (pipe2(work.go, 0) < 0)
+		return -errno;
+	int rc = clients_start(&work, children, deadline);
+	close(work.go[1]);
+	if (rc == 0)
+		rc = clients_wait(clients, children, deadline);
+	for (uint32_t i = 0; i < clients->n; i++)
+		child_kill(&children[i]);
+	close(work.go[0]);
+	if (rc < 0 && rc != -EINTR)
+		bench_fail(rc, "%u processes: %s", clients->n,
+			rc == -ECHILD || rc == -EFAULT ? "one of them failed" : strerror(-rc));
+	return rc;
+}
+
+int clients_warm_up(const struct clients *clients, const struct bench_options *options,
+	const struct target *target)
+{
+	struct clients warm;
+	int rc = clients_init(&warm, options, clients->n, clients->n_requests);
+
+	if (rc == 0) {
+		warm.in_flight = clients->in_flight;
+		warm.seed = clients->seed;
+		memcpy(warm.requests, clients->requests,
+			(size_t)clients->n * clients->n_requests * sizeof(*clients->requests));
+		rc = clients_run(&warm, options, target);
+	}
+	clients_deinit(&warm);
+	return rc;
+}
+
+/* ---- what it comes to ---- */
+
+uint64_t clients_tokens(const struct clients *clients)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < clients->n * clients->n_requests; i++)
+		n += clients->requests[i].tokens;
+	return n;
+}
+
+uint64_t clients_prompt_tokens(const struct clients *clients)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 0; i < clients->n * clients->n_requests; i++)
+		n += clients->requests[i].prompt;
+	return n;
+}
+
+struct samples *clients_all(const struct clients *clients, struct samples *const *each)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < clients->n; i++)
+		n += each[i]->n;
+	struct samples *all = samples_new(n ? n : 1);
+	for (uint32_t i = 0; i < clients->n && all; i++)
+		for (uint32_t j = 0; j < each[i]->n; j++)
+			samples_add(all, each[i]->ns[j]);
+	return all;
+}
+
+double clients_rate(const struct clients *clients)
+{
+	return (double)clients_tokens(clients) / ((double)clients->ns * 1e-9);
+}
+
+double clients_steady_rate(const struct clients *clients)
+{
+	uint64_t from = 0, to = UINT64_MAX, n = 0;
+
+	for (uint32_t i = 0; i < clients->n; i++) {
+		const struct samples *at = clients->at[i];
+
+		if (at->n == 0)
+			return NAN;
+		from = at->ns[0] > from ? at->ns[0] : from;
+		to = at->ns[at->n - 1] < to ? at->ns[at->n - 1] : to;
+	}
+	if (to <= from)
+		return NAN;
+	for (uint32_t i = 0; i < clients->n; i++)
+		for (uint32_t j = 0; j < clients->at[i]->n; j++)
+			n += clients->at[i]->ns[j] > from && clients->at[i]->ns[j] <= to;
+	return (double)n / ((double)(to - from) * 1e-9);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_MODEL_FLOOR_H
+#define MIMEO_DAEMON_BENCH_MODEL_FLOOR_H
+
+#include "daemon/bench/bench.h"
+
+/* What a step of the model has to read and compute, and how fast this device does either. */
+struct model_floor {
+	struct rates rates;
+	uint64_t weight_bytes; /* of a step */
+	uint64_t token_bytes;  /* keys and values of a token */
+	double token_flop;     /* of the layers' products */
+	/* of the draft model, 0 without one */
+	uint64_t draft_bytes;      /* weights of each of its passes */
+	uint64_t draft_once_bytes; /* weights that its first pass alone reads */
+	uint64_t draft_token_bytes;
+};
+
+/* In a child, when no daemon has the device's memory. 0, or -errno with a sentence on standard
+ * error. */
+int model_floor(const struct bench_options *options, struct model_floor *ret);
+/* Seconds of a step of so many rows that see so many tokens each, with n_drafts passes of the draft
+ * model. */
+double model_floor_seconds(
+	const struct model_floor *floor, uint32_t n_drafts, uint32_t n_rows, uint32_t seen);
+
+#endif

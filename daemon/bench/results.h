@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_BENCH_RESULTS_H
+#define MIMEO_DAEMON_BENCH_RESULTS_H
+
+/*
+ * What a bench measured: rows of named values beside their floor, printed as tables with a heading
+ * above and explanations below, or as one JSON array whose rows carry all of that.
+ *
+ * A column exists from the first value with its key; a title of NULL keeps it out of the text. The
+ * memory is shared: a forked child adds rows and its parent prints them, one process at a time.
+ * Names, keys and titles are not copied: they have to be literals. Texts are copied.
+ */
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/bench/stats.h"
+#include "daemon/output/table.h"
+#include "ipc/cleanup.h"
+
+struct results;
+
+/* Notes and floors that several benches share. */
+#define RESULTS_ON_CPU "on the cpu device only ratios are meaningful"
+#define RESULTS_NO_FLOOR                                                                           \
+	"not measured, so there is no ratio and nothing is judged; --model names the model's directory"
+
+/* model: its directory, shape or name; NULL: a running daemon's first. 0 or -ENOMEM. */
+int results_new(struct results **ret, const char *bench, const char *model);
+void results_free(struct results *results);
+DEFINE_CLEANUP(results, struct results, results_free)
+
+/* Where it was measured: a daemon's device, event loop and version; loop and version NULL: in
+ * process. */
+void results_machine(
+	struct results *results, const char *device, const char *loop, const char *version);
+const char *results_device(const struct results *results);
+/* The device is the cpu device, on which only ratios are meaningful. */
+bool results_on_cpu(const struct results *results);
+/* CPUs that this process may use. */
+unsigned results_n_cpus(void);
+
+/* Rows from here on are a table of their own under this heading, which is printed as text only. */
+void results_part(struct results *results, const char *heading);
+/* Begin a row; the setters below set its values. */
+void results_row(struct results *results);
+void results_text(
+	struct results *results, const char *key, const char *title, const char *text);
+/* NAN: the column exists, and the row has no value in it. */
+void results_value(struct results *results, const char *key, const char *title,
+	enum table_unit unit, double value);
+
+static inline void results_seconds(
+	struct results *results, const char *key, const char *title, double seconds)
+{
+	results_value(results, key, title, TABLE_SECONDS, seconds);
+}
+
+static inline void results_number(
+	struct results *results, const char *key, const char *title, double value)
+{
+	results_value(results, key, title, TABLE_NUMBER, value);
+}
+
+static inline void results_count(
+	struct results *results, const char *key, const char *title, uint64_t count)
+{
+	results_value(results, key, title, TABLE_COUNT, (double)count);
+}
+
+/* The median and 99th percentile of a result and its floor, and the ratio of the medians. */
+void results_samples(struct results *results, struct samples *result, struct samples *floor);
+
+/* The rates of a device that floors are made of. */
+struct rates {
+	double copy;    /* bytes read and written a second by a large device copy */
+	double product; /* operations a second of a large GEMM */
+};
+
+/* What is timed beside the time that its bytes or its operations take at these rates, whichever is
+ * longer; seconds NAN: not measured. */
+struct results_cost {
+	double bytes, flop, seconds;
+};
+void results_cost(
+	struct results *results, const struct rates *rates, const struct results_cost *cost);
+
+/* A target of the row for this value, and whether it is met where that is judged. */
+void results_target_ratio(struct results *results, double ratio, double most, bool judged);
+void results_target_seconds(struct results *results, double seconds, double most, bool judged);
+/* met: "yes", "no", NULL: not judged. */
+void results_target(struct results *results, const char *target, const char *met);
+
+/* What the row's floor is, and what to keep in mind; copied, printed once each. NULL: nothing. */
+void results_floor(struct results *results, const char *floor);
+void results_note(struct results *results, const char *note);
+/* A line below the heading, or below the tables. */
+void __attribute__((format(printf, 2, 3))) results_head(
+	struct results *results, const char *format, ...);
+void __attribute__((format(printf, 2, 3))) results_explain(
+	struct results *results, const char *format, ...);
+
+/* The value of a row, NAN: it has none; its number of rows. */
+double results_get(const struct results *results, uint32_t row, const char *key);
+uint32_t results_n_rows(const struct results *results);
+
+/* To standard output. 0, or -errno with a sentence on standard error. */
+int results_print(const struct results *results, bool json);
+
+#endif
