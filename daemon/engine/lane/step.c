@@ -29,53 +29,35 @@
 
 #include "daemon/output/log.h"
 
-/* Pairs [from, to) touch no page twice, so that their copies may run in any order. */
-static uint32_t independent_run(const struct runner *runner, uint32_t from)
-{
-	uint32_t to = from;
-
-	for (; to < runner->n_copies; to++) {
-		for (uint32_t i = from; i < to; i++) {
-			if (runner->copies[i][1] == runner->copies[to][0] ||
-				runner->copies[i][1] == runner->copies[to][1])
-				return to;
-		}
-	}
-	return to;
-}
-
+/* Both devices copy the pairs of a launch in order. */
 static int launch_copies(struct runner *runner, struct flight *flight)
 {
 	const struct kernel_ops *kernels = runner->engine->device->kernels;
+	struct stream *lane = runner->engine->lane;
 	struct inputs_slot *slot = flight->slot;
-	uint32_t from = 0;
-	int rc = 0;
+	const uint32_t n = runner->n_copies;
+	struct op_copy_pages copy = {.pairs = slot->copies[0], .n_pairs = n};
+	int rc;
 
-	flight->n_sources = 0;
-	memcpy(slot->copies, runner->copies, runner->n_copies * sizeof(runner->copies[0]));
-	while (from < runner->n_copies && !rc) {
-		uint32_t to = independent_run(runner, from);
-
-		for (uint32_t i = from; i < to; i++)
-			flight->sources[flight->n_sources++] = slot->copies[i][0];
-		for (uint32_t layer = 0; layer < runner->model->config.n_layers && !rc; layer++)
-			rc = kernels->copy_pages(runner->engine->lane, &(struct op_copy_pages){
-				.kv = runner->context.kv_layers[layer],
-				.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv)),
-				.pairs = slot->copies[from],
-				.n_pairs = to - from,
-			});
-		if (runner->draft_kv && !rc)
-			rc = kernels->copy_pages(runner->engine->lane, &(struct op_copy_pages){
-				.kv = runner->speculator.kv_layer,
-				.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->draft_kv)),
-				.pairs = slot->copies[from],
-				.n_pairs = to - from,
-			});
-		from = to;
-	}
+	memcpy(slot->copies, runner->copies, n * sizeof(runner->copies[0]));
+	for (uint32_t i = 0; i < n; i++)
+		flight->sources[i] = slot->copies[i][0];
+	flight->n_sources = n;
 	runner->n_copies = 0;
-	return rc;
+	if (!n)
+		return 0;
+	copy.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv));
+	for (uint32_t layer = 0; layer < runner->model->config.n_layers; layer++) {
+		copy.kv = runner->context.kv_layers[layer];
+		rc = kernels->copy_pages(lane, &copy);
+		if (rc)
+			return rc;
+	}
+	if (!runner->draft_kv)
+		return 0;
+	copy.kv = runner->speculator.kv_layer;
+	copy.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->draft_kv));
+	return kernels->copy_pages(lane, &copy);
 }
 
 /* Rows that verify have logits for each of their tokens, and so all of their step have room for them. */
