@@ -5,99 +5,119 @@
  */
 #include "daemon/engine/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
+#include "daemon/engine/requests/admit.h"
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/intake.h"
+#include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
 
 /* ---- the thread ---- */
 
 /* Sessions whose last step has completed are handed back. */
-static void hand_back(struct engine *engine)
+static void engine_hand_back(struct engine *engine)
 {
-	for (uint32_t i = 0; i < engine->n_sessions;) {
-		struct session *session = engine->sessions[i];
+	struct accounting *accounting = &engine->accounting;
+
+	for (uint32_t i = 0; i < accounting->n_sessions;) {
+		struct engine_session *session = accounting->sessions[i];
 
 		if (!session->detached || !engine_session_is_idle(session)) {
 			i++;
 			continue;
 		}
-		engine->sessions[i] = engine->sessions[--engine->n_sessions];
+		assert(!session->n_in_flight && !session->n_open);
+		accounting->sessions[i] = accounting->sessions[--accounting->n_sessions];
 		atomic_fetch_sub(&engine->stats.n_sessions, 1);
-		report_post(engine, ENGINE_DETACHED, session->port, NULL);
+		reports_post(&engine->reports, ENGINE_DETACHED, session->port, NULL);
 	}
 }
 
-static void show_counters(struct engine *engine)
+static void engine_show(_Atomic uint32_t *counter, uint32_t value)
 {
+	atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+
+static void engine_show_counters(struct engine *engine)
+{
+	struct engine_stats *stats = &engine->stats;
 	uint32_t waiting = 0, running = 0, slots = 0;
 
-	for (uint32_t i = 0; i < engine->n_sessions; i++) {
-		struct session *session = engine->sessions[i];
+	for (uint32_t i = 0; i < engine->accounting.n_sessions; i++) {
+		struct engine_session *session = engine->accounting.sessions[i];
 
 		waiting += session->n_waiting;
-		atomic_store_explicit(&session->port->n_in_flight, session->n_in_flight,
-			memory_order_relaxed);
-		atomic_store_explicit(&session->port->n_waiting, session->n_waiting,
-			memory_order_relaxed);
+		engine_show(&session->port->n_in_flight, session->n_in_flight);
+		engine_show(&session->port->n_waiting, session->n_waiting);
 	}
 	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		running += engine->runners[i].n_running;
-		slots += engine->runners[i].n_free_slots;
+		running += engine->runners[i].slots.n_running;
+		slots += engine->runners[i].slots.n_free;
 	}
-	atomic_store_explicit(&engine->stats.n_in_lane, engine->n_flights, memory_order_relaxed);
-	atomic_store_explicit(&engine->stats.n_waiting, waiting, memory_order_relaxed);
-	atomic_store_explicit(&engine->stats.n_running, running, memory_order_relaxed);
-	atomic_store_explicit(&engine->stats.n_slots_free, slots, memory_order_relaxed);
+	engine_show(&stats->n_in_lane, engine->lane.n_inflight);
+	engine_show(&stats->n_waiting, waiting);
+	engine_show(&stats->n_running, running);
+	engine_show(&stats->n_slots_free, slots);
 }
 
-static bool turn(struct engine *engine)
+/* Take what is new: commands, submissions, results, deadlines, a device's failure. */
+static bool engine_take(struct engine *engine)
 {
+	struct accounting *accounting = &engine->accounting;
+	struct lane *lane = &engine->lane;
 	bool worked = mailbox_take(engine);
-	int rc;
+	int rc = 0;
 
-	for (uint32_t i = 0; i < engine->n_sessions; i++)
-		worked |= intake(engine->sessions[i]);
-	worked |= step_complete(engine);
-	worked |= engine_check_deadlines(engine);
-	if (engine->closing)
-		buffers_release(engine);
-	if (engine->n_flights && (rc = engine->device->ops->status(engine->device))) {
-		engine_lose_device(engine, rc);
-		worked = true;
-	}
-	/* What is known now is told before the next step is launched: another is in flight already. Who
-	 * hears of an end finds it in the counters. */
-	if (worked && engine->admit)
-		show_counters(engine);
+	for (uint32_t i = 0; i < accounting->n_sessions; i++)
+		worked |= intake(accounting->sessions[i]);
+	worked |= results_take(lane);
+	worked |= finish_overdue(accounting);
+	place_release_buffers(accounting);
+	if (lane->n_inflight)
+		rc = engine->device->ops->status(engine->device);
+	if (rc)
+		lane_lose_device(lane, rc);
+	return worked || rc;
+}
+
+static bool engine_turn(struct engine *engine)
+{
+	struct accounting *accounting = &engine->accounting;
+	struct lane *lane = &engine->lane;
+	bool worked = engine_take(engine);
+
+	/* Results are published before the next step is launched: another is in flight already. A client
+	 * that reads of an end finds it in the counters. */
+	if (worked && accounting->admit)
+		engine_show_counters(engine);
 	if (worked)
-		engine_publish(engine);
-	worked |= late_turn(engine);
-	if (!engine->lost) {
-		worked |= admit(engine);
-		if (!engine->late.due)
-			worked |= step_launch(engine);
+		completion_publish(accounting);
+	worked |= late_turn(lane);
+	if (!accounting->lost) {
+		worked |= admit(accounting);
+		if (!lane->late.due)
+			worked |= step_launch(lane);
 	}
-	if (!worked) {
-		engine->work_since_ns = 0;
-		return false;
+	if (worked) {
+		completion_publish(accounting);
+		engine_hand_back(engine);
+		engine_show_counters(engine);
+		if (lane->work_since_ns)
+			counter_add(&engine->stats.work_ns, clock_ns() - lane->work_since_ns);
 	}
-	engine_publish(engine);
-	hand_back(engine);
-	show_counters(engine);
-	if (engine->work_since_ns)
-		count(&engine->stats.work_ns, clock_ns() - engine->work_since_ns);
-	engine->work_since_ns = 0;
-	if (engine->draining && !engine->drained && !engine->n_requests) {
+	lane->work_since_ns = 0;
+	if (worked && accounting->draining && !engine->drained && !accounting->n_requests) {
 		engine->drained = true;
-		report_post(engine, ENGINE_DRAINED, NULL, NULL);
+		reports_post(&engine->reports, ENGINE_DRAINED, NULL, NULL);
 	}
-	return true;
+	return worked;
 }
 
 static void *engine_main(void *arg)
@@ -106,45 +126,46 @@ static void *engine_main(void *arg)
 
 	idle_init();
 	while (!engine->stop) {
-		if (turn(engine))
-			idle_reset(engine);
+		if (engine_turn(engine))
+			idle_reset(&engine->lane);
 		else
-			idle(engine);
+			idle(&engine->lane);
 	}
 	return NULL;
 }
 
 /* ---- life ---- */
 
-static int set_up(struct engine *engine, struct model_error *error)
+static int engine_init_runners(struct engine *engine, struct model_error *error)
 {
-	const struct engine_options *o = &engine->options;
-	int rc = engine->device->ops->stream_new(engine->device, &engine->lane);
+	struct accounting *accounting = &engine->accounting;
 
-	if (!rc)
-		rc = engine->device->ops->stream_new(engine->device, &engine->bell);
-	if (!rc)
-		rc = engine->device->ops->stream_new(engine->device, &engine->late.stream);
-	for (unsigned i = 0; i < ENGINE_FLIGHTS && !rc; i++) {
-		rc = engine->device->ops->event_new(engine->device, &engine->flights[i].end);
-		if (!rc)
-			rc = engine->device->ops->event_new(
-				engine->device, &engine->flights[i].told);
+	for (uint32_t i = 0; i < engine->options.n_models; i++) {
+		struct runner *runner = &engine->runners[i];
+		int rc;
+
+		engine->n_runners = accounting->n_runners = engine->lane.n_runners = i + 1;
+		rc = runner_init(runner, &engine->options, i, engine->lane.stream, error);
+		if (rc)
+			return rc;
+		if (runner->options.max_seq_len > accounting->max_seq_len)
+			accounting->max_seq_len = runner->options.max_seq_len;
+		if (runner->max_pages > accounting->max_pages)
+			accounting->max_pages = runner->max_pages;
+		accounting->masks |= runner->options.attention->masks;
 	}
+	return 0;
+}
+
+static int engine_init_models(struct engine *engine, struct model_error *error)
+{
+	int rc = lane_init(&engine->lane);
+
 	if (rc) {
 		snprintf(error->text, sizeof(error->text), "lane: %s", device_strerror(rc));
 		return rc;
 	}
-	for (uint32_t i = 0; i < o->n_models; i++) {
-		rc = runner_init(&engine->runners[i], engine, &o->models[i], error);
-		engine->n_runners = i + 1;
-		if (rc)
-			return rc;
-		if (o->models[i].max_seq_len > engine->max_seq_len)
-			engine->max_seq_len = o->models[i].max_seq_len;
-		if (engine->runners[i].max_pages > engine->max_pages)
-			engine->max_pages = engine->runners[i].max_pages;
-	}
+	rc = engine_init_runners(engine, error);
 	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
 		rc = runner_warm_up(&engine->runners[i], error);
 	if (rc)
@@ -156,83 +177,79 @@ static int set_up(struct engine *engine, struct model_error *error)
 	}
 	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
 		rc = runner_capture(&engine->runners[i], error);
-	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
-		rc = runner_map(&engine->runners[i], error);
-	return rc;
+	return rc ? rc : runner_map_all(engine->runners, engine->n_runners, error);
 }
 
-static int make_flights(struct engine *engine)
+/* What the parts need of each other. */
+static void engine_connect(struct engine *engine)
 {
-	uint32_t n = engine->options.max_requests;
+	engine->accounting.options = engine->lane.options = &engine->options;
+	engine->accounting.stats = engine->lane.stats = &engine->stats;
+	engine->accounting.runners = engine->lane.runners = engine->runners;
+	engine->accounting.loop = engine->lane.loop = engine->loop;
+	engine->accounting.reports = &engine->reports;
+	engine->accounting.admit = true;
+	engine->lane.device = engine->device;
+	engine->lane.accounting = &engine->accounting;
+	engine->lane.idle.commands_wait = &engine->mailbox.waits;
+}
 
-	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
-		engine->flights[i].rows = calloc(n, sizeof(*engine->flights[i].rows));
-		engine->flights[i].sources = calloc(n, sizeof(*engine->flights[i].sources));
-		if (!engine->flights[i].rows || !engine->flights[i].sources)
-			return -ENOMEM;
+static int engine_init(struct engine *engine, struct model_error *error)
+{
+	struct accounting *accounting = &engine->accounting;
+	int rc;
+
+	snprintf(error->text, sizeof(error->text), "out of host memory");
+	engine->runners = calloc(engine->options.n_models, sizeof(*engine->runners));
+	if (!engine->runners)
+		return -ENOMEM;
+	rc = reports_init(&engine->reports);
+	if (rc)
+		return rc;
+	rc = msg_codec_new(&accounting->codec);
+	if (rc)
+		return rc;
+	if (getrandom(&accounting->seed_state, sizeof(accounting->seed_state), 0) < 0)
+		return -errno;
+	rc = loop_new(&engine->loop, engine->options.loop);
+	if (rc) {
+		snprintf(error->text, sizeof(error->text), "the engine's event loop cannot be made");
+		return rc;
 	}
-	return 0;
-}
-
-void engine_model_options_deinit(struct engine_model_options *options)
-{
-	model_free(options->draft);
-	model_free(options->model);
-	options->draft = options->model = NULL;
-}
-
-static int refuse_all(const struct engine_options *options)
-{
-	for (uint32_t i = 0; i < options->n_models; i++) {
-		struct engine_model_options model = options->models[i];
-
-		engine_model_options_deinit(&model);
-	}
-	return -ENOMEM;
+	engine_connect(engine);
+	return engine_init_models(engine, error);
 }
 
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error)
 {
 	struct engine *engine = calloc(1, sizeof(*engine));
-	int rc = -ENOMEM;
+	int rc;
 
-	snprintf(error->text, sizeof(error->text), "out of host memory");
-	if (!engine)
-		return refuse_all(options);
-	engine->options = *options;
-	engine->device = options->device;
-	engine->report_fd = -1;
-	engine->admit = true;
-	engine->late.engine = engine;
-	engine->late.generation_ns = ENGINE_GENERATION_NS;
-	engine->late.quiet_ns = ENGINE_QUIET_NS;
-	engine->sleepy = options->spin_us == 0;
-	engine->runners = calloc(options->n_models, sizeof(*engine->runners));
-	if (engine->runners)
-		rc = make_flights(engine);
-	if (!rc)
-		rc = mailbox_init(engine);
-	if (!rc)
-		rc = msg_codec_new(&engine->codec);
-	if (!rc && getrandom(&engine->seed_state, sizeof(engine->seed_state), 0) < 0)
-		rc = -errno;
-	if (!rc) {
-		snprintf(error->text, sizeof(error->text), "the engine's event loop cannot be made");
-		rc = loop_new(&engine->loop, options->loop);
+	if (!engine) {
+		for (uint32_t i = 0; i < options->n_models; i++) {
+			struct engine_model_options model = options->models[i];
+
+			engine_model_options_deinit(&model);
+		}
+		snprintf(error->text, sizeof(error->text), "out of host memory");
+		return -ENOMEM;
 	}
-	if (!rc)
-		rc = set_up(engine, error);
+	engine->options = *options;
+	engine->device = engine->lane.device = options->device;
+	engine->reports.fd = -1;
+	mailbox_init(&engine->mailbox);
+	rc = engine_init(engine, error);
 	if (rc) {
 		engine_free(engine);
 		return rc;
 	}
-	show_counters(engine);
+	engine_show_counters(engine);
 	*ret = engine;
 	return 0;
 }
 
 /* On the builder's thread. */
-static bool relieve(void *userdata)
+static bool engine_relieve(void *userdata)
 {
 	return engine_post_relieve(userdata) == 0;
 }
@@ -242,8 +259,8 @@ int engine_start(struct engine *engine, struct builder *builder)
 	sigset_t all, old;
 	int rc;
 
-	engine->late.builder = builder;
-	builder_on_pressure(builder, relieve, engine);
+	engine->lane.late.builder = builder;
+	builder_on_pressure(builder, engine_relieve, engine);
 	/* Signals are the loop thread's. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -270,30 +287,18 @@ void engine_free(struct engine *engine)
 	if (!engine)
 		return;
 	engine_stop(engine);
-	if (engine->lane)
-		engine->device->ops->stream_sync(engine->lane);
+	if (engine->lane.stream)
+		engine->device->ops->stream_sync(engine->lane.stream);
 	for (uint32_t i = 0; i < engine->n_runners; i++)
 		runner_deinit(&engine->runners[i]);
-	/* Models of runners that were never made are still ours. */
+	/* Models of runners that were never made are still the engine's. */
 	for (uint32_t i = engine->n_runners; i < engine->options.n_models; i++)
 		engine_model_options_deinit(&engine->options.models[i]);
-	if (engine->late.stream)
-		engine->device->ops->stream_free(engine->late.stream);
-	if (engine->bell)
-		engine->device->ops->stream_free(engine->bell);
-	if (engine->lane)
-		engine->device->ops->stream_free(engine->lane);
-	for (unsigned i = 0; i < ENGINE_FLIGHTS; i++) {
-		if (engine->flights[i].end)
-			engine->device->ops->event_free(engine->flights[i].end);
-		if (engine->flights[i].told)
-			engine->device->ops->event_free(engine->flights[i].told);
-		free(engine->flights[i].rows);
-		free(engine->flights[i].sources);
-	}
+	lane_deinit(&engine->lane);
 	loop_free(engine->loop);
-	msg_codec_free(engine->codec);
-	mailbox_deinit(engine);
+	msg_codec_free(engine->accounting.codec);
+	reports_deinit(&engine->reports);
+	mailbox_deinit(&engine->mailbox);
 	free(engine->runners);
 	free(engine);
 }

@@ -19,7 +19,7 @@ void hand_open(struct hand *hand, const struct rig_options *options)
 	*hand = (struct hand){0};
 	rig_open(&hand->rig, &o);
 	hand->runner = &hand->rig.engine->runners[0];
-	hand->lane = hand->rig.engine->lane;
+	hand->lane = hand->rig.engine->lane.stream;
 	hand->layer_bytes =
 		(KV_PAGES + 1) * kv_layer_page_bytes(kv_cache_config(hand->runner->kv));
 	hand->cache = malloc(hand->layer_bytes * hand->runner->model->config.n_layers);

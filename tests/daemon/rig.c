@@ -182,7 +182,7 @@ void rig_gate_close(struct rig *rig)
 	/* The lane is the engine's; it has nothing to do with it as long as all slots are free. */
 	wait_for_slots(rig);
 	gate->open = gate->reached = false;
-	assert_int_equal(rig->device->ops->stream_host_func(rig->engine->lane, wait_at_gate, gate), 0);
+	assert_int_equal(rig->device->ops->stream_host_func(rig->engine->lane.stream, wait_at_gate, gate), 0);
 	pthread_mutex_lock(&gate->lock);
 	while (!gate->reached)
 		pthread_cond_wait(&gate->changed, &gate->lock);

@@ -543,9 +543,9 @@ static void test_session_beyond_the_last_place_is_not_taken(void **state)
 
 	(void)state;
 	set_up(&f);
-	f.rig.engine->n_ports += ENGINE_SESSIONS_MAX - 2;
+	f.rig.engine->mailbox.n_ports += ENGINE_SESSIONS_MAX - 2;
 	assert_int_equal(engine_post_attach(f.rig.engine, &port), -EMFILE);
-	f.rig.engine->n_ports -= ENGINE_SESSIONS_MAX - 2;
+	f.rig.engine->mailbox.n_ports -= ENGINE_SESSIONS_MAX - 2;
 	tear_down(&f);
 }
 

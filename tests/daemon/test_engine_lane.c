@@ -102,7 +102,7 @@ static void open_to_sleep(struct rig *rig, struct rig_client *client)
 
 static void wait_until_asleep(struct rig *rig)
 {
-	while (!atomic_load(&rig->engine->sleeping))
+	while (!atomic_load(&rig->engine->lane.idle.sleeping))
 		sched_yield();
 }
 
@@ -134,8 +134,8 @@ static void test_engine_that_has_slept_is_woken_behind_each_step_of_unknown_leng
 		launch_held(&rig, &client, &request, 2);
 		/* a prompt, and a graph that was never replayed */
 		for (unsigned k = 0; k < 2; k++) {
-			assert_int_equal(rig.engine->flights[k].expected_ns, 0);
-			assert_true(rig.engine->flights[k].notify);
+			assert_int_equal(rig.engine->lane.inflight[k].expected_ns, 0);
+			assert_true(rig.engine->lane.inflight[k].notify);
 		}
 		rig_gate_open(&rig);
 		rig_wait(&client, results, 0);
@@ -168,7 +168,7 @@ static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
 	step_once(&client, false);
 	request = rig_step_text(&client, 0, 1, "7", false);
 	launch_held(&rig, &client, &request, 1);
-	const struct flight *held = &rig.engine->flights[rig.engine->first_flight];
+	const struct inflight *held = lane_oldest(&rig.engine->lane);
 	uint64_t n_sleeps = value(&rig.engine->stats.n_sleeps);
 
 	assert_true(held->expected_ns > 0);

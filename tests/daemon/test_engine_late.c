@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Graphs that are captured and dropped while requests run. */
+#include "ipc/clock.h"
 #include "tests/daemon/rig.h"
 
 #include <stdlib.h>
@@ -138,7 +139,7 @@ static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it
 	rig_assert_answer(&client, 0, "9+8=", "17");
 	assert_int_equal(n_uncaptured(&rig), 0);
 	/* ... and goes when it is a generation old. */
-	rig.engine->late.generation_ns = 1000000;
+	rig.engine->lane.late.generation_ns = 1000000;
 	for (int i = 0; i < 5; i++)
 		nap();
 	assert_int_equal(engine_post_relieve(rig.engine), 0);
@@ -168,7 +169,7 @@ static void test_graph_stays_for_the_generation_after_its_last_replay(void **sta
 	rig_open(&rig, &eager);
 	graphs = &rig.engine->runners[0].graphs;
 	now = clock_ns();
-	rig.engine->late.generation_ns = now / 4;
+	rig.engine->lane.late.generation_ns = now / 4;
 	for (uint32_t i = 0; i < graphs->n; i++)
 		graphs->entries[i].used_ns = now - (1 + i % 2) * (now / 4);
 	assert_int_equal(engine_post_relieve(rig.engine), 0);
@@ -525,7 +526,7 @@ static void test_captures_take_a_share_of_the_time_while_requests_come(void **st
 
 	(void)state;
 	rig_open(&rig, &lazy);
-	rig.engine->late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
+	rig.engine->lane.late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
 	rig_attach(&rig, &client, 8);
 	open_histories(&client, 1);
 	begin = clock_ns();

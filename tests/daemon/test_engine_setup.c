@@ -221,7 +221,7 @@ static void test_memory_and_first_uses_are_refused_once_the_engine_serves(void *
 	assert_int_equal(seen.ops->mem_alloc(seen.device, 256, &memory), DEVICE_E_LOCKED);
 	assert_int_equal(seen.ops->host_alloc(seen.device, 256, &memory), DEVICE_E_LOCKED);
 	/* The model has no experts. */
-	assert_int_equal(seen.kernels->moe_combine(rig->engine->lane, &(struct op_moe_combine){
+	assert_int_equal(seen.kernels->moe_combine(rig->engine->lane.stream, &(struct op_moe_combine){
 		.y = b->residual,
 		.experts = runner->inputs.persistent.input_ids,
 		.weights = b->logits,

@@ -53,7 +53,7 @@ static const struct sequence *settled(const struct world *w, uint32_t id)
 	const struct sequence *s;
 
 	settle(w);
-	s = &w->rig.engine->sessions[0]->sequences[id - 1];
+	s = &w->rig.engine->accounting.sessions[0]->sequences[id - 1];
 	assert_int_equal(s->state, SEQUENCE_IDLE);
 	assert_int_equal(s->n_pending, 0);
 	assert_true(s->n_computed <= s->n_tokens);

@@ -288,7 +288,7 @@ static void assert_two_ahead(uint32_t step, uint32_t n_verify)
 	request = rig_endless(&w.client, 0, 0, 60);
 	rig_submit(&w.client, &request);
 	WAIT_FOR(watch.n == step + 1);
-	WAIT_FOR(engine_stats(w.rig.engine)->n_in_lane == ENGINE_FLIGHTS);
+	WAIT_FOR(engine_stats(w.rig.engine)->n_in_lane == LANE_STEPS);
 	assert_int_equal(watch.n, step + 1);
 	assert_int_equal(watch.steps[step - 1].n_verify + watch.steps[step].n_verify, n_verify);
 	watch.open = true;

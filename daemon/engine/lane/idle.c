@@ -22,9 +22,13 @@
  *
  * Hot path: no allocation, no lock; one system call to sleep, one clock read in 8 turns.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/lane.h"
 
+#include <assert.h>
 #include <sys/prctl.h>
+
+#include "daemon/engine/requests/engine_session.h"
+#include "ipc/clock.h"
 
 #define TURNS_UNPAUSED 256
 #define TURNS_A_CLOCK 8
@@ -33,7 +37,7 @@
 #define NAP_NS 20000u     /* a shorter sleep is not worth falling asleep and waking up */
 #define OVERDUE_PARTS 16u /* of the time that a late step has taken so far */
 
-static void relax(void)
+static void idle_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
@@ -48,57 +52,57 @@ void idle_init(void)
 	prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
 }
 
-void idle_reset(struct engine *engine)
+void idle_reset(struct lane *lane)
 {
-	engine->idle_since_ns = engine->idle_turns = 0;
-	engine->watching = false;
+	lane->idle.since_ns = lane->idle.turns = 0;
+	lane->idle.watching = false;
 }
 
 /* ---- the lane's time ---- */
 
 /* An end that the engine was looking for is seen at once, and says how the two clocks stand; one
  * that it slept or worked over says only how far they are apart at the most. */
-void idle_follow(struct engine *engine, uint64_t ended_ns)
+void idle_follow(struct lane *lane, uint64_t ended_ns)
 {
 	uint64_t lag = clock_ns() - ended_ns;
 
-	if (engine->watching || !engine->lag_known || (int64_t)(lag - engine->lane_lag_ns) < 0)
-		engine->lane_lag_ns = lag;
-	engine->lag_known = true;
-	engine->lane_since_ns = ended_ns + engine->lane_lag_ns;
+	if (lane->idle.watching || !lane->idle.lag_known || (int64_t)(lag - lane->idle.lag_ns) < 0)
+		lane->idle.lag_ns = lag;
+	lane->idle.lag_known = true;
+	lane->idle.lane_since_ns = ended_ns + lane->idle.lag_ns;
 }
 
-void idle_begin(struct engine *engine)
+void idle_begin(struct lane *lane)
 {
-	engine->lane_since_ns = clock_ns();
+	lane->idle.lane_since_ns = clock_ns();
 }
 
 /* Can the engine know by its clock when to look for the end of such a step? */
-static bool is_timed(const struct engine *engine, uint64_t expected_ns)
+static bool idle_is_timed(const struct lane *lane, uint64_t expected_ns)
 {
-	return engine->options.spin_us && expected_ns;
+	return lane->options->spin_us && expected_ns;
 }
 
-bool idle_wants_bell(const struct engine *engine, uint64_t expected_ns)
+bool idle_wants_bell(const struct lane *lane, uint64_t expected_ns)
 {
-	return (engine->sleepy || engine->slept) && !is_timed(engine, expected_ns);
+	return (lane->idle.sleepy || lane->idle.slept) && !idle_is_timed(lane, expected_ns);
 }
 
 /* ---- sleep ---- */
 
 /* Something that a sleeping engine would miss? Called with all NEED_WAKEUP flags set. */
-static bool must_not_sleep(struct engine *engine)
+static bool idle_must_not_sleep(struct lane *lane)
 {
-	return atomic_load(&engine->mail_waits) || step_ready(engine) ||
-		(engine->n_flights && engine->device->ops->status(engine->device));
+	return atomic_load(lane->idle.commands_wait) || lane_is_ready(lane) ||
+		(lane->n_inflight && lane->device->ops->status(lane->device));
 }
 
 /* While there is work, a client's indices are looked at only where its stamps do not say enough; one
  * that is where it cannot be is found here. */
-static void check_indices(struct engine *engine)
+static void idle_check_indices(struct lane *lane)
 {
-	for (uint32_t i = 0; i < engine->n_sessions; i++) {
-		struct session *session = engine->sessions[i];
+	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++) {
+		struct engine_session *session = lane->accounting->sessions[i];
 		struct ring *ring = &session->port->region.ring;
 
 		if (session->failed || session->detached)
@@ -111,17 +115,17 @@ static void check_indices(struct engine *engine)
 }
 
 /* Sleep for at most limit_ns; UINT64_MAX: there is nothing in the lane, or it wakes us. */
-static void sleep_until_woken(struct engine *engine, uint64_t limit_ns)
+static void idle_sleep_until_woken(struct lane *lane, uint64_t limit_ns)
 {
 	/* A device that fails may never run the function that was to wake us. */
-	bool stay = false, tick = engine->n_deadlines || engine->n_flights || engine->late.wanted;
+	bool stay = false, tick = lane->accounting->n_deadlines || lane->n_inflight || lane->late.wanted;
 
-	engine->slept = true;
-	engine->watching = false;
-	check_indices(engine);
-	atomic_store(&engine->sleeping, true);
-	for (uint32_t i = 0; i < engine->n_sessions; i++) {
-		struct session *session = engine->sessions[i];
+	lane->idle.slept = true;
+	lane->idle.watching = false;
+	idle_check_indices(lane);
+	atomic_store(&lane->idle.sleeping, true);
+	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++) {
+		struct engine_session *session = lane->accounting->sessions[i];
 
 		if (session->failed || session->detached ||
 			!ring_daemon_sleep(&session->port->region.ring))
@@ -130,72 +134,72 @@ static void sleep_until_woken(struct engine *engine, uint64_t limit_ns)
 		stay |= !session->stuffed;
 		tick |= session->stuffed;
 	}
-	if (!stay && !must_not_sleep(engine)) {
-		count(&engine->stats.n_sleeps, 1);
-		loop_run_for(engine->loop, tick && limit_ns > TICK_NS ? TICK_NS : limit_ns);
+	if (!stay && !idle_must_not_sleep(lane)) {
+		counter_add(&lane->stats->n_sleeps, 1);
+		loop_run_for(lane->loop, tick && limit_ns > TICK_NS ? TICK_NS : limit_ns);
 	}
-	for (uint32_t i = 0; i < engine->n_sessions; i++)
-		ring_daemon_awake(&engine->sessions[i]->port->region.ring);
-	atomic_store(&engine->sleeping, false);
+	for (uint32_t i = 0; i < lane->accounting->n_sessions; i++)
+		ring_daemon_awake(&lane->accounting->sessions[i]->port->region.ring);
+	atomic_store(&lane->idle.sleeping, false);
 }
 
 /* How long to sleep now, for a step that is due then; 0: look again at once. */
-static uint64_t nap_for(const struct engine *engine, uint64_t now, uint64_t due)
+static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due)
 {
-	const uint64_t spin = (uint64_t)engine->options.spin_us * NS_PER_US;
+	const uint64_t spin = (uint64_t)lane->options->spin_us * NS_PER_US;
 	uint64_t nap;
 
 	if (now + spin + NAP_NS < due) {
 		/* Where another step has room, a client may answer at once. */
-		return engine->n_flights < ENGINE_FLIGHTS && now - engine->idle_since_ns < spin
+		return lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin
 			? 0 : due - spin - now;
 	}
 	if (now < due + spin)
 		return 0;
-	nap = (now - engine->lane_since_ns) / OVERDUE_PARTS;
+	nap = (now - lane->idle.lane_since_ns) / OVERDUE_PARTS;
 	return nap > NAP_NS ? nap : NAP_NS;
 }
 
 /* The lane's time for what is to be seen next of the flight: its results, or its end. */
-static uint64_t expected_of(const struct flight *flight)
+static uint64_t idle_expected_of(const struct inflight *inflight)
 {
-	return flight->drafts && !flight->read ? flight->told_ns : flight->expected_ns;
+	return inflight->drafts && !inflight->read ? inflight->results_ns : inflight->expected_ns;
 }
 
 /* ---- turns that find nothing ---- */
 
 /* The first few at full speed, for a client that answers at once; then with pauses, looking at the
  * clock now and then. True if it is time to think of sleep. */
-static bool has_spun(struct engine *engine)
+static bool idle_has_spun(struct lane *lane)
 {
-	if (!engine->options.spin_us)
+	if (!lane->options->spin_us)
 		return true;
-	if (++engine->idle_turns > TURNS_UNPAUSED)
-		relax();
-	if (engine->idle_turns == TURNS_UNPAUSED)
-		check_indices(engine);
-	return engine->options.spin_us != ENGINE_SPIN_FOREVER &&
-		engine->idle_turns % TURNS_A_CLOCK == 0;
+	if (++lane->idle.turns > TURNS_UNPAUSED)
+		idle_relax();
+	if (lane->idle.turns == TURNS_UNPAUSED)
+		idle_check_indices(lane);
+	return lane->options->spin_us != ENGINE_SPIN_FOREVER &&
+		lane->idle.turns % TURNS_A_CLOCK == 0;
 }
 
-void idle(struct engine *engine)
+void idle(struct lane *lane)
 {
-	const struct flight *oldest = &engine->flights[engine->first_flight];
+	const struct inflight *oldest = lane_oldest(lane);
 	uint64_t now, limit = UINT64_MAX;
 
-	engine->watching = true;
-	if (!has_spun(engine))
+	lane->idle.watching = true;
+	if (!idle_has_spun(lane))
 		return;
 	now = clock_ns();
-	if (!engine->idle_since_ns)
-		engine->idle_since_ns = now;
-	if (engine->n_flights && !oldest->notify) {
-		limit = nap_for(engine, now, engine->lane_since_ns + expected_of(oldest));
+	if (!lane->idle.since_ns)
+		lane->idle.since_ns = now;
+	if (lane->n_inflight && !oldest->notify) {
+		limit = idle_nap_for(lane, now, lane->idle.lane_since_ns + idle_expected_of(oldest));
 		if (!limit)
 			return;
-	} else if (now - engine->idle_since_ns < (uint64_t)engine->options.spin_us * NS_PER_US) {
+	} else if (now - lane->idle.since_ns < (uint64_t)lane->options->spin_us * NS_PER_US) {
 		return;
 	}
-	sleep_until_woken(engine, limit);
-	engine->idle_since_ns = 0;
+	idle_sleep_until_woken(lane, limit);
+	lane->idle.since_ns = 0;
 }

@@ -19,12 +19,14 @@
  * Dropping frees a graph and its states, never what graphs share: pool, inputs, workspaces, buffers of
  * the attention manager.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/lane.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <utlist.h>
 
 #include "daemon/output/log.h"
+#include "ipc/clock.h"
 
 #define LATE_SHARE 4u
 #define RETRY_NS UINT64_C(1000000000)
@@ -35,70 +37,68 @@ enum late_wish { WISH_NONE, WISH_CAPTURE, WISH_DROP };
 
 /* ---- on the builder's thread ---- */
 
-static void run_task(struct builder_task *task)
+static void late_run_task(struct builder_task *task)
 {
 	struct late *late = (struct late *)task; /* its first member */
-	struct engine *engine = late->engine;
+	struct lane *lane = late->lane;
 	uint64_t start = clock_ns();
 
 	late->rc = 0;
 	if (late->task == LATE_DROP) {
-		capture_drop(late->entry, engine->device);
+		capture_drop(late->entry, lane->device);
 	} else {
-		late->rc = capture_instantiate(late->entry, engine->device, late->stream);
+		late->rc = capture_instantiate(late->entry, lane->device, late->stream);
 		atomic_fetch_add(&late->entry->capture_ns, clock_ns() - start);
 	}
 	atomic_store(&late->done, true);
 	/* From here on *late is the engine's. */
-	loop_wake(engine->loop);
+	loop_wake(lane->loop);
 }
 
-static void post_task(struct engine *engine, struct graph_entry *entry, enum late_task task)
+static void late_post_task(struct lane *lane, struct graph_entry *entry, enum late_task task)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 
 	late->entry = entry;
 	late->task = task;
 	late->busy = true;
 	atomic_store(&late->done, false);
-	late->base.run = run_task;
+	late->base.run = late_run_task;
 	builder_post_task(late->builder, &late->base);
 }
 
 /* ---- wanting and dropping ---- */
 
-static void want(struct late *late, struct graph_entry *entry)
+static void late_append_wanted(struct late *late, struct graph_entry *entry)
 {
 	graph_entry_set_state(entry, GRAPH_WANTED);
 	DL_APPEND(late->wanted, entry);
 }
 
-static void drop(struct late *late, struct graph_entry *entry)
+static void late_append_dropping(struct late *late, struct graph_entry *entry)
 {
 	graph_entry_set_state(entry, GRAPH_DROPPING);
 	DL_APPEND(late->dropping, entry);
 }
 
-void late_want(struct runner *runner, struct graph_entry *entry)
+void late_want(struct lane *lane, struct graph_entry *entry)
 {
-	struct engine *engine = runner->engine;
-
-	if (graph_entry_state(entry) == GRAPH_EMPTY && engine->work_since_ns >= entry->retry_ns)
-		want(&engine->late, entry);
+	if (graph_entry_state(entry) == GRAPH_EMPTY && lane->work_since_ns >= entry->retry_ns)
+		late_append_wanted(&lane->late, entry);
 }
 
 /* What is being built or destroyed is seen to when that is done. */
-static void obey_capture(struct late *late, struct graph_entry *entry)
+static void late_obey_capture(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
 	entry->wish = state == GRAPH_DROPPING ? WISH_CAPTURE : WISH_NONE;
 	entry->ordered = state != GRAPH_READY;
 	if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
-		want(late, entry);
+		late_append_wanted(late, entry);
 }
 
-static void obey_drop(struct late *late, struct graph_entry *entry)
+static void late_obey_drop(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
@@ -109,30 +109,30 @@ static void obey_drop(struct late *late, struct graph_entry *entry)
 		DL_DELETE(late->wanted, entry);
 		graph_entry_set_state(entry, GRAPH_EMPTY);
 	} else if (state == GRAPH_READY || state == GRAPH_FAILED) {
-		drop(late, entry);
+		late_append_dropping(late, entry);
 	}
 }
 
-static void grant_wish(struct late *late, struct graph_entry *entry)
+static void late_grant_wish(struct late *late, struct graph_entry *entry)
 {
 	int wish = entry->wish;
 
 	entry->wish = WISH_NONE;
 	if (wish == WISH_CAPTURE)
-		obey_capture(late, entry);
+		late_obey_capture(late, entry);
 	else if (wish == WISH_DROP)
-		obey_drop(late, entry);
+		late_obey_drop(late, entry);
 }
 
 /* What no step has replayed in this generation and the one before. */
-static uint32_t drop_idle(struct engine *engine)
+static uint32_t late_drop_idle(struct lane *lane)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 	uint64_t generation = clock_ns() / late->generation_ns;
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < engine->n_runners; i++) {
-		struct graph_set *set = &engine->runners[i].graphs;
+	for (uint32_t i = 0; i < lane->n_runners; i++) {
+		struct graph_set *set = &lane->runners[i].graphs;
 
 		for (uint32_t j = 0; j < set->n; j++) {
 			struct graph_entry *entry = &set->entries[j];
@@ -140,7 +140,7 @@ static uint32_t drop_idle(struct engine *engine)
 			if (graph_entry_state(entry) != GRAPH_READY ||
 				entry->used_ns / late->generation_ns + 1 >= generation)
 				continue;
-			drop(late, entry);
+			late_append_dropping(late, entry);
 			n++;
 		}
 	}
@@ -149,14 +149,14 @@ static uint32_t drop_idle(struct engine *engine)
 
 /* ---- what came of a task ---- */
 
-static const char *name_of(const struct graph_entry *entry, char buffer[static 32])
+static const char *late_name_of(const struct graph_entry *entry, char buffer[static 32])
 {
 	descriptor_format(&entry->descriptor, buffer, 32);
 	return buffer;
 }
 
 /* Its remains are the builder's to destroy. */
-static void fail_capture(struct engine *engine, struct graph_entry *entry, int rc)
+static void late_fail_capture(struct lane *lane, struct graph_entry *entry, int rc)
 {
 	static struct log_limit limit = LOG_LIMIT(1);
 	bool memory = rc == DEVICE_E_MEMORY || rc == -ENOMEM;
@@ -170,188 +170,188 @@ static void fail_capture(struct engine *engine, struct graph_entry *entry, int r
 		entry->pause_ns = RETRY_MAX_NS;
 	entry->retry_ns = clock_ns() + entry->pause_ns;
 	if (memory)
-		drop_idle(engine);
+		late_drop_idle(lane);
 	log_limited(&limit, LOG_LEVEL_WARN,
-		"graph %s cannot be captured: %s: its batches run eager%s", name_of(entry, name),
+		"graph %s cannot be captured: %s: its batches run eager%s", late_name_of(entry, name),
 		device_strerror(rc), entry->failed ? ", until mimeoctl graphs capture tries again"
 			: " until it is tried again; fewer --capture-sizes or KV pages leave memory");
-	drop(&engine->late, entry);
+	late_append_dropping(&lane->late, entry);
 }
 
-static void take_build(struct engine *engine, struct graph_entry *entry)
+static void late_take_build(struct lane *lane, struct graph_entry *entry)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 	char name[32];
 
-	late->window = engine->launched + ENGINE_FLIGHTS;
+	late->window = lane->accounting->launched + LANE_STEPS;
 	entry->used_ns = clock_ns();
 	if (late->rc) {
-		if (engine->device->ops->status(engine->device))
-			engine_lose_device(engine, late->rc);
-		fail_capture(engine, entry, late->rc);
+		if (lane->device->ops->status(lane->device))
+			lane_lose_device(lane, late->rc);
+		late_fail_capture(lane, entry, late->rc);
 		return;
 	}
 	graph_entry_set_state(entry, GRAPH_READY);
 	entry->ordered = false;
 	entry->pause_ns = 0;
-	count(&engine->stats.n_late_captures, 1);
-	log_debug("graph %s: captured while serving", name_of(entry, name));
-	grant_wish(late, entry);
+	counter_add(&lane->stats->n_late_captures, 1);
+	log_debug("graph %s: captured while serving", late_name_of(entry, name));
+	late_grant_wish(late, entry);
 }
 
-static void take_drop(struct engine *engine, struct graph_entry *entry)
+static void late_take_drop(struct lane *lane, struct graph_entry *entry)
 {
 	char name[32];
 
 	graph_entry_set_state(entry, entry->failed ? GRAPH_FAILED : GRAPH_EMPTY);
 	if (!entry->remains) {
 		atomic_fetch_add(&entry->n_drops, 1);
-		log_debug("graph %s: dropped", name_of(entry, name));
+		log_debug("graph %s: dropped", late_name_of(entry, name));
 	}
 	entry->remains = entry->failed = false;
-	grant_wish(&engine->late, entry);
+	late_grant_wish(&lane->late, entry);
 }
 
-static bool take_result(struct engine *engine)
+static bool late_take_result(struct lane *lane)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 
 	if (!late->busy || !atomic_load(&late->done))
 		return false;
 	late->busy = false;
 	if (late->task == LATE_BUILD)
-		take_build(engine, late->entry);
+		late_take_build(lane, late->entry);
 	else
-		take_drop(engine, late->entry);
+		late_take_drop(lane, late->entry);
 	return true;
 }
 
 /* ---- the engine's turns ---- */
 
-static bool drop_next(struct engine *engine)
+static bool late_drop_next(struct lane *lane)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 	struct graph_entry *entry;
 
 	DL_FOREACH (late->dropping, entry) {
-		if (entry->last_launch > engine->completed)
+		if (entry->last_launch > lane->accounting->completed)
 			continue;
 		DL_DELETE(late->dropping, entry);
-		post_task(engine, entry, LATE_DROP);
+		late_post_task(lane, entry, LATE_DROP);
 		return true;
 	}
 	return false;
 }
 
-static bool is_due(const struct engine *engine)
+static bool late_is_due(const struct lane *lane)
 {
-	const struct late *late = &engine->late;
+	const struct late *late = &lane->late;
 	uint64_t now;
 
-	if (!late->wanted || late->busy || late->relieving || late->dropping || engine->draining ||
-		engine->lost)
+	if (!late->wanted || late->busy || late->relieving || late->dropping || lane->accounting->draining ||
+		lane->accounting->lost)
 		return false;
 	now = clock_ns();
-	return now >= late->next_ns || (!engine->n_requests && now - late->active_ns > late->quiet_ns);
+	return now >= late->next_ns || (!lane->accounting->n_requests && now - late->active_ns > late->quiet_ns);
 }
 
-static int capture(struct engine *engine, struct graph_entry *entry)
+static int late_capture(struct lane *lane, struct graph_entry *entry)
 {
-	struct runner *runner = &engine->runners[entry->owner];
-	int rc = capture_warm_up(entry, &runner->context, engine->lane), end;
+	struct runner *runner = &lane->runners[entry->owner];
+	int rc = capture_warm_up(entry, &runner->context, lane->stream), end;
 
 	if (!rc)
-		rc = capture_record(entry, &runner->executor.breakable, engine->lane);
+		rc = capture_record(entry, &runner->executor.breakable, lane->stream);
 	/* What was queued before it failed may still read its states, and slot 0. */
-	end = engine->device->ops->stream_sync(engine->lane);
+	end = lane->device->ops->stream_sync(lane->stream);
 	return rc ? rc : end;
 }
 
-static bool capture_next(struct engine *engine)
+static bool late_capture_next(struct lane *lane)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 	struct graph_entry *entry = late->wanted;
 	uint64_t start, took;
 	int rc;
 
-	if (!late->due || engine->n_flights)
+	if (!late->due || lane->n_inflight)
 		return false;
 	late->due = false;
 	DL_DELETE(late->wanted, entry);
 	graph_entry_set_state(entry, GRAPH_BUILDING);
 	/* The closing queue must not take the lane for empty. */
-	atomic_store(&engine->stats.n_in_lane, 1);
+	atomic_store(&lane->stats->n_in_lane, 1);
 	start = clock_ns();
-	rc = capture(engine, entry);
+	rc = late_capture(lane, entry);
 	took = clock_ns() - start;
-	atomic_store(&engine->stats.n_in_lane, 0);
-	engine->work_since_ns = 0; /* steps' work is what counts there */
+	atomic_store(&lane->stats->n_in_lane, 0);
+	lane->work_since_ns = 0; /* steps' work is what counts there */
 	late->next_ns = start + took + LATE_SHARE * took;
-	late->window = rc ? engine->launched + ENGINE_FLIGHTS : UINT64_MAX;
+	late->window = rc ? lane->accounting->launched + LANE_STEPS : UINT64_MAX;
 	atomic_store(&entry->capture_ns, took);
-	count(&engine->stats.late_capture_ns, took);
-	if (rc && engine->device->ops->status(engine->device))
-		engine_lose_device(engine, rc);
+	counter_add(&lane->stats->late_capture_ns, took);
+	if (rc && lane->device->ops->status(lane->device))
+		lane_lose_device(lane, rc);
 	else if (rc)
-		fail_capture(engine, entry, rc);
+		late_fail_capture(lane, entry, rc);
 	else
-		post_task(engine, entry, LATE_BUILD);
+		late_post_task(lane, entry, LATE_BUILD);
 	return true;
 }
 
-bool late_turn(struct engine *engine)
+bool late_turn(struct lane *lane)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 	bool worked;
 
 	late->due = false;
 	if (!late->busy && !late->wanted && !late->dropping && !late->relieving)
 		return false;
-	worked = take_result(engine);
-	late->due = is_due(engine);
-	if (!late->busy && !engine->lost)
-		worked |= drop_next(engine) || capture_next(engine);
-	if (late->relieving && (engine->lost || (!late->busy && !late->dropping))) {
+	worked = late_take_result(lane);
+	late->due = late_is_due(lane);
+	if (!late->busy && !lane->accounting->lost)
+		worked |= late_drop_next(lane) || late_capture_next(lane);
+	if (late->relieving && (lane->accounting->lost || (!late->busy && !late->dropping))) {
 		late->relieving = false;
 		builder_relieved(late->builder);
 	}
 	return worked;
 }
 
-bool late_in_gap(const struct engine *engine)
+bool late_in_gap(const struct lane *lane)
 {
-	return engine->completed <= engine->late.window;
+	return lane->accounting->completed <= lane->late.window;
 }
 
 /* ---- what is asked for ---- */
 
-void late_relieve(struct engine *engine)
+void late_relieve(struct lane *lane)
 {
-	uint32_t n = engine->lost ? 0 : drop_idle(engine);
+	uint32_t n = lane->accounting->lost ? 0 : late_drop_idle(lane);
 
-	engine->late.relieving = true;
+	lane->late.relieving = true;
 	if (n)
 		log_info("the device is out of memory for a buffer: %u idle graphs are dropped", n);
 }
 
-void late_order(struct engine *engine, const struct engine_graphs_order *order)
+void late_order(struct lane *lane, const struct engine_graphs_order *order)
 {
-	struct late *late = &engine->late;
+	struct late *late = &lane->late;
 
 	if (order->order == ENGINE_GRAPH_DROP_IDLE)
-		drop_idle(engine);
-	for (uint32_t i = 0; order->order != ENGINE_GRAPH_DROP_IDLE && i < engine->n_runners; i++) {
-		struct graph_set *set = &engine->runners[i].graphs;
+		late_drop_idle(lane);
+	for (uint32_t i = 0; order->order != ENGINE_GRAPH_DROP_IDLE && i < lane->n_runners; i++) {
+		struct graph_set *set = &lane->runners[i].graphs;
 
 		for (uint32_t j = set->n; j-- > 0;) {
 			if ((order->model != ENGINE_ALL && order->model != i) ||
 				(order->graph != ENGINE_ALL && order->graph != j))
 				continue;
 			if (order->order == ENGINE_GRAPH_CAPTURE)
-				obey_capture(late, &set->entries[j]);
+				late_obey_capture(late, &set->entries[j]);
 			else
-				obey_drop(late, &set->entries[j]);
+				late_obey_drop(late, &set->entries[j]);
 		}
 	}
-	atomic_fetch_sub(&engine->stats.n_graph_orders, 1);
+	atomic_fetch_sub(&lane->stats->n_graph_orders, 1);
 }

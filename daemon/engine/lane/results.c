@@ -5,11 +5,18 @@
  * draft is later. No allocation, no lock; a system call only for a client that sleeps (the head of step.c
  * has the whole account).
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/lane.h"
 
+#include <assert.h>
 #include <string.h>
 
-static bool is_stop(const struct request *request, int32_t token)
+#include "attention/kv_cache.h"
+#include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/sequence.h"
+
+static bool results_is_stop(const struct request *request, int32_t token)
 {
 	const struct model_config *c = &request->runner->model->config;
 
@@ -24,58 +31,61 @@ static bool is_stop(const struct request *request, int32_t token)
 	return false;
 }
 
-static void take_token(struct request *request, struct sequence *s, int32_t token)
+static void results_take_token(struct request *request, struct sequence *s, int32_t token)
 {
 	struct engine_port *port = s->session->port;
 
+	assert(s->n_tokens < s->session->max_seq_len);
+	assert(request->n_generated < request->max_tokens);
 	s->tokens[s->n_tokens++] = token;
 	request->out_tokens[request->n_generated++] = token;
-	count(&s->runner->engine->stats.n_tokens_out, 1);
-	count(&s->runner->n_tokens_out, 1);
-	count(&port->n_tokens, 1);
-	if (is_stop(request, token))
-		request_finish(request, MIMEO_OK, MIMEO_FINISH_STOP, NULL);
+	counter_add(&s->session->accounting->stats->n_tokens_out, 1);
+	counter_add(&s->runner->n_tokens_out, 1);
+	counter_add(&port->n_tokens, 1);
+	if (results_is_stop(request, token))
+		finish_request(request, MIMEO_OK, MIMEO_FINISH_STOP, NULL);
 	else if (request->n_generated == request->max_tokens)
-		request_finish(request, MIMEO_OK, MIMEO_FINISH_LENGTH, NULL);
+		finish_request(request, MIMEO_OK, MIMEO_FINISH_LENGTH, NULL);
 }
 
 /* n: prompt tokens of the request computed so far. */
-static void take_prompt(struct request *request, uint32_t n)
+static void results_take_prompt(struct request *request, uint32_t n)
 {
-	count(&request->session->port->n_prompt_tokens, n - request->n_prompt);
+	counter_add(&request->session->port->n_prompt_tokens, n - request->n_prompt);
 	request->n_prompt = n;
 }
 
-static void take_results(const struct flight *flight, const struct flight_row *row,
+static void results_copy(const struct inflight *inflight, const struct inflight_row *row,
 	struct request *request, uint32_t to)
 {
-	const struct model_config *c = &flight->runner->model->config;
+	const struct model_config *c = &inflight->runner->model->config;
 	uint64_t from = (uint64_t)row->result;
 
 	if (row->result < 0)
 		return;
 	if (request->want_logits && !request->logits.at)
 		memcpy(request->out_logits + (uint64_t)to * c->vocab_size,
-			flight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
+			inflight->slot->logits + from * c->vocab_size, c->vocab_size * sizeof(float));
 	if (request->want_hidden && !request->hidden.at)
 		memcpy(request->out_hidden + (uint64_t)to * c->hidden_size,
-			flight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
+			inflight->slot->hidden + from * c->hidden_size, c->hidden_size * sizeof(float));
 }
 
-static void take_step_row(struct request *request, struct sequence *s, const struct flight_row *row,
+static void results_take_step_row(struct request *request, struct sequence *s, const struct inflight_row *row,
 	int32_t token)
 {
 	if (!row->last)
 		return;
-	take_prompt(request, request->n_prompt + request->rows[s->row].n_tokens);
+	results_take_prompt(request, request->n_prompt + request->rows[s->row].n_tokens);
 	if (request->want_tokens)
 		request->out_tokens[s->row] = token;
+	assert(request->n_rows_left > 0);
 	if (!--request->n_rows_left)
-		request_finish(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
+		finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
 }
 
 /* Prompt tokens of the request that are computed by now. */
-static uint32_t prompt_done(const struct sequence *s, const struct request *request)
+static uint32_t results_prompt_done(const struct sequence *s, const struct request *request)
 {
 	uint32_t start = sequence_request_start(s);
 	uint32_t end = s->n_computed < s->target ? s->n_computed : s->target;
@@ -85,7 +95,7 @@ static uint32_t prompt_done(const struct sequence *s, const struct request *requ
 
 /* The row's token, or of one that verified those that held and the one behind them: the host counted on
  * one. Tokens behind the request's end are nobody's. */
-static void take_tokens(struct request *request, struct sequence *s, const struct flight_row *row,
+static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
 	const int32_t *sampled)
 {
 	uint32_t n_drafts = s->runner->options.n_drafts, n = 1, taken = 0;
@@ -93,131 +103,126 @@ static void take_tokens(struct request *request, struct sequence *s, const struc
 
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
 		n++;
+	assert(s->n_pending > 0);
 	s->n_pending--;
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;
 	while (taken < n && s->request == request)
-		take_token(request, s, sampled[taken++]);
+		results_take_token(request, s, sampled[taken++]);
 	ended = s->request != request;
 	if (!ended)
-		post_tokens(request);
+		completion_tokens(request);
 	if (row->verify && s->n_drafts)
 		speculation_count_verified(s->runner, s->n_drafts, n - 1, taken, ended);
 }
 
-static void take_row(struct flight *flight, uint32_t i)
+static void results_take_row(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
-	struct flight_row *row = &flight->rows[i];
+	struct inflight_row *row = &inflight->rows[i];
 	struct sequence *s = row->sequence;
 	struct request *request = s->request;
 	const int32_t *sampled =
-		flight->slot->sampled + (size_t)i * (1 + flight->runner->options.n_drafts);
+		inflight->slot->sampled + (size_t)i * (1 + inflight->runner->options.n_drafts);
 
 	if (!request) {
-		count(&flight->runner->engine->stats.n_discarded_rows, 1);
+		counter_add(&lane->stats->n_discarded_rows, 1);
 		return;
 	}
-	take_results(flight, row, request, s->row);
+	results_copy(inflight, row, request, s->row);
 	if (request->op == RING_OP_STEP) {
-		take_step_row(request, s, row, sampled[0]);
+		results_take_step_row(request, s, row, sampled[0]);
 		return;
 	}
-	take_prompt(request, prompt_done(s, request));
+	results_take_prompt(request, results_prompt_done(s, request));
 	if (row->sample)
-		take_tokens(request, s, row, sampled);
+		results_take_tokens(request, s, row, sampled);
 }
 
 /* What the lane did for this step and, if it goes on with rows of the one before, in between. A step
  * that had to wait for a client says nothing about the engine. */
-static void count_lane(struct engine *engine, const struct flight *flight)
+static void results_count_lane(struct lane *lane, const struct inflight *inflight)
 {
-	uint64_t began = *flight->slot->began, ended = *flight->slot->ended;
-	uint64_t before = engine->lane_ended_ns;
+	uint64_t began = *inflight->slot->began, ended = *inflight->slot->ended;
+	uint64_t before = lane->ended_ns;
 
-	idle_follow(engine, ended);
-	if (!flight->n_rows)
+	idle_follow(lane, ended);
+	if (!inflight->n_rows)
 		return;
-	engine->lane_ended_ns = ended;
-	if (flight->entry && ended > began)
-		graph_entry_timed(flight->entry, ended - began);
-	if (flight->entry && flight->drafts && *flight->slot->told_ns > began)
-		graph_entry_told(flight->entry, *flight->slot->told_ns - began);
-	count(&engine->stats.lane_ns, ended - began);
-	if (flight->drafts) {
-		count(&flight->runner->draft_ns, ended - *flight->slot->draft_began);
-		count(&flight->runner->n_draft_steps, 1);
+	lane->ended_ns = ended;
+	if (inflight->entry && ended > began)
+		graph_entry_timed(inflight->entry, ended - began);
+	if (inflight->entry && inflight->drafts && *inflight->slot->told_ns > began)
+		graph_entry_told(inflight->entry, *inflight->slot->told_ns - began);
+	counter_add(&lane->stats->lane_ns, ended - began);
+	if (inflight->drafts) {
+		counter_add(&inflight->runner->speculation.draft_ns, ended - *inflight->slot->draft_began);
+		counter_add(&inflight->runner->speculation.n_draft_steps, 1);
 	}
-	if (!flight->follows || !before)
+	if (!inflight->follows || !before)
 		return;
 	/* The next launch may begin before the last one's very end. */
 	uint64_t gap = began > before ? began - before : 0;
 
-	if (late_in_gap(engine) && gap > atomic_load(&engine->stats.late_gap_ns))
-		atomic_store(&engine->stats.late_gap_ns, gap);
-	count(&engine->stats.n_gaps, 1);
-	count(&engine->stats.gap_ns, gap);
+	if (late_in_gap(lane) && gap > atomic_load(&lane->stats->late_gap_ns))
+		atomic_store(&lane->stats->late_gap_ns, gap);
+	counter_add(&lane->stats->n_gaps, 1);
+	counter_add(&lane->stats->gap_ns, gap);
 	if (gap <= ENGINE_LONG_GAP_NS)
 		return;
-	count(&engine->stats.n_long_gaps, 1);
-	count(&engine->stats.long_gap_ns, gap);
+	counter_add(&lane->stats->n_long_gaps, 1);
+	counter_add(&lane->stats->long_gap_ns, gap);
 }
 
-bool step_ready(const struct engine *engine)
+static void results_take_rows(struct lane *lane, struct inflight *inflight)
 {
-	const struct flight *oldest = &engine->flights[engine->first_flight];
-
-	if (!engine->n_flights)
-		return false;
-	return inputs_slot_done(oldest->slot) ||
-	       (oldest->drafts && !oldest->read && inputs_slot_told(oldest->slot));
+	for (uint32_t i = 0; i < inflight->n_rows && !inflight->read; i++)
+		results_take_row(lane, inflight, i);
+	inflight->read = true;
 }
 
-static void take_rows(struct flight *flight)
+/* The oldest step leaves the lane. */
+static void results_retire(struct lane *lane, struct inflight *inflight)
 {
-	for (uint32_t i = 0; i < flight->n_rows && !flight->read; i++)
-		take_row(flight, i);
-	flight->read = true;
+	struct accounting *accounting = lane->accounting;
+	struct runner *runner = inflight->runner;
+
+	assert(inflight == lane_oldest(lane) && lane->n_inflight > 0);
+	assert(inflight->step == runner->completed + 1 && inflight->step <= runner->launched);
+	lane->first = (lane->first + 1) % LANE_STEPS;
+	lane->n_inflight--;
+	runner->completed = inflight->step;
+	accounting->completed++;
+	assert(accounting->completed + lane->n_inflight == accounting->launched);
+	results_count_lane(lane, inflight);
+	results_take_rows(lane, inflight);
+	kv_release(runner->kv, inflight->sources, inflight->n_sources);
+	accounting->admit |= inflight->n_sources > 0;
+	sequence_release_all(runner);
 }
 
-/* The oldest flight is out of the lane. */
-static void end_flight(struct engine *engine, struct flight *flight)
-{
-	struct runner *runner = flight->runner;
-
-	engine->first_flight = (engine->first_flight + 1) % ENGINE_FLIGHTS;
-	engine->n_flights--;
-	runner->completed = flight->step;
-	engine->completed++;
-	count_lane(engine, flight);
-	take_rows(flight);
-	kv_release(runner->kv, flight->sources, flight->n_sources);
-	engine->admit |= flight->n_sources > 0;
-	runner_release(runner);
-}
-
-bool step_complete(struct engine *engine)
+bool results_take(struct lane *lane)
 {
 	bool any = false, ended = false;
 
-	while (step_ready(engine)) {
-		struct flight *flight = &engine->flights[engine->first_flight];
+	while (lane_is_ready(lane)) {
+		struct inflight *inflight = lane_oldest(lane);
 
-		engine_work_begins(engine);
+		lane_work_begins(lane);
 		any = true;
-		if (inputs_slot_done(flight->slot)) {
-			end_flight(engine, flight);
+		if (inputs_slot_done(inflight->slot)) {
+			results_retire(lane, inflight);
 			ended = true;
 		} else {
-			take_rows(flight);
+			results_take_rows(lane, inflight);
 		}
 	}
 	if (any)
-		requests_end(engine);
+		finish_ended_steps(lane->accounting);
 	/* Once for all that ended: two steps that ended in one sleep are a reason to be woken between
 	 * the next two. */
 	if (ended) {
-		engine->sleepy = engine->slept;
-		engine->slept = false;
+		lane->idle.sleepy = lane->idle.slept;
+		lane->idle.slept = false;
 	}
 	return any;
 }

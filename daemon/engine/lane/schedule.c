@@ -9,18 +9,22 @@
  *
  * Hot path: no allocation, no lock, no system call.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/lane.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/lane/speculation.h"
+#include "daemon/engine/requests/request.h"
+#include "daemon/engine/requests/sequence.h"
+
 /* Positions that are known (to the host, or to the device as a slot's last token), not computed. */
-static uint32_t remaining(const struct sequence *s)
+static uint32_t schedule_remaining(const struct sequence *s)
 {
 	return s->n_tokens + s->n_pending - s->n_computed;
 }
 
-static bool may_sample(const struct sequence *s)
+static bool schedule_may_sample(const struct sequence *s)
 {
 	const struct request *r = s->request;
 
@@ -29,23 +33,24 @@ static bool may_sample(const struct sequence *s)
 
 /* One token, and every earlier one computed: a generate request past its prompt, or a client's own
  * loop appending one token to a history. The last token of a longer prompt is none. */
-static bool is_decode(const struct sequence *s)
+static bool schedule_is_decode(const struct sequence *s)
 {
-	if (remaining(s) != 1 || !may_sample(s))
+	if (schedule_remaining(s) != 1 || !schedule_may_sample(s))
 		return false;
 	if (s->request->op == RING_OP_GENERATE)
 		return s->n_computed >= s->target;
 	return s->n_computed > 0 && s->request->rows[s->row].n_tokens == 1;
 }
 
-static bool is_prefill(const struct sequence *s)
+static bool schedule_is_prefill(const struct sequence *s)
 {
-	return remaining(s) > 0 && may_sample(s) && !is_decode(s);
+	return schedule_remaining(s) > 0 && schedule_may_sample(s) && !schedule_is_decode(s);
 }
 
 struct batch {
 	struct runner *runner;
-	struct flight *flight;
+	struct schedule *schedule;
+	struct inflight *inflight;
 	struct batch_shape shape;
 	uint32_t max_rows, max_tokens;
 	bool verifies; /* decodes take their drafts along, or none: rows of one length */
@@ -53,7 +58,7 @@ struct batch {
 };
 
 /* Through the outbox: what goes to a device buffer takes no place there. */
-static bool leaves_results(const struct sequence *s)
+static bool schedule_leaves_results(const struct sequence *s)
 {
 	const struct request *r = s->request;
 
@@ -62,7 +67,7 @@ static bool leaves_results(const struct sequence *s)
 
 /* Where the embeddings lie that the request brings for the row. Tokens of earlier requests that were
  * not computed yet come before the request's own: those have ids, and a chunk may have no others. */
-static void place_embeddings(
+static void schedule_place_embeddings(
 	const struct runner *runner, const struct sequence *s, struct step_row *row)
 {
 	const struct request *request = s->request;
@@ -79,7 +84,7 @@ static void place_embeddings(
 }
 
 /* The row's mask, by positions of the sequence. */
-static struct slot_mask mask_of(const struct sequence *s)
+static struct slot_mask schedule_mask_of(const struct sequence *s)
 {
 	const struct mimeo_mask *m = &s->request->mask;
 	uint32_t begin = sequence_request_start(s);
@@ -91,7 +96,7 @@ static struct slot_mask mask_of(const struct sequence *s)
 
 /* The word of the own token i, which is the client's and may be anything: of a tree's, only tokens
  * before it count, and itself. */
-static uint64_t tree_word(const uint8_t *words, uint32_t i)
+static uint64_t schedule_tree_word(const uint8_t *words, uint32_t i)
 {
 	uint64_t word;
 
@@ -100,7 +105,7 @@ static uint64_t tree_word(const uint8_t *words, uint32_t i)
 }
 
 /* Does another document begin with the own token i? */
-static bool is_document_start(const uint8_t *words, uint32_t i)
+static bool schedule_is_document_start(const uint8_t *words, uint32_t i)
 {
 	const uint8_t *at = words + (size_t)i * sizeof(uint64_t);
 
@@ -109,7 +114,7 @@ static bool is_document_start(const uint8_t *words, uint32_t i)
 
 /* The words that the row's mask wants. Tokens of earlier requests have none (0); those that are
  * generated belong to the last document. */
-static void place_words(
+static void schedule_place_words(
 	struct sequence *s, const struct inputs_slot *slot, struct step_row *row)
 {
 	const struct request_row *own = &s->request->rows[s->row];
@@ -121,18 +126,18 @@ static void place_words(
 	for (uint32_t j = 0; j < row->n_tokens; j++) {
 		uint32_t position = row->start + j, i = position - begin;
 
-		if (position >= begin && i < own->n_tokens && !tree && is_document_start(words, i))
+		if (position >= begin && i < own->n_tokens && !tree && schedule_is_document_start(words, i))
 			s->document = position;
-		to[j] = position < begin ? 0 : tree ? tree_word(words, i) : s->document;
+		to[j] = position < begin ? 0 : tree ? schedule_tree_word(words, i) : s->document;
 	}
 	row->words = to;
 	row->tree = begin;
 	row->flags |= tree ? ROW_TREE : 0;
 }
 
-static void add_init(struct inputs_slot *slot, struct sequence *s)
+static void schedule_add_init(struct inputs_slot *slot, struct sequence *s)
 {
-	const struct slot_mask mask = mask_of(s);
+	const struct slot_mask mask = schedule_mask_of(s);
 
 	inputs_add_init(slot, s->slot, &s->request->sampling, s->table.pages, s->table.n_pages);
 	inputs_set_mask(slot, &mask);
@@ -141,7 +146,7 @@ static void add_init(struct inputs_slot *slot, struct sequence *s)
 }
 
 /* The host's account of a row: of one that verifies, the least that comes of it. */
-static void count_row(struct sequence *s, uint32_t n_tokens)
+static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 {
 	if (s->n_drafts)
 		s->n_drafted = s->n_computed + n_tokens;
@@ -151,7 +156,7 @@ static void count_row(struct sequence *s, uint32_t n_tokens)
 }
 
 /* What is behind the row's last token, if the host knows it. */
-static int32_t next_id(const struct sequence *s, uint32_t n_tokens)
+static int32_t schedule_next_id(const struct sequence *s, uint32_t n_tokens)
 {
 	uint32_t at = s->n_computed + n_tokens;
 
@@ -160,7 +165,7 @@ static int32_t next_id(const struct sequence *s, uint32_t n_tokens)
 
 /* The row's length as attention's planners are told it. Of one that verifies, the device alone knows it:
  * the most that a row with a token of its sequence can have. */
-static uint32_t planned_length(const struct runner *runner, const struct sequence *s, uint32_t n_tokens,
+static uint32_t schedule_planned_length(const struct runner *runner, const struct sequence *s, uint32_t n_tokens,
 	bool verify)
 {
 	return verify ? runner->options.max_seq_len + runner->options.n_drafts
@@ -168,21 +173,21 @@ static uint32_t planned_length(const struct runner *runner, const struct sequenc
 }
 
 /* The shape of the batch with a row of so many tokens more. */
-static void add_to_shape(struct batch *b, uint32_t n_tokens, bool decode)
+static void schedule_add_to_shape(struct batch *b, uint32_t n_tokens, bool decode)
 {
-	b->shape.uniform &= !b->flight->n_rows || b->shape.query_len == n_tokens;
+	b->shape.uniform &= !b->inflight->n_rows || b->shape.query_len == n_tokens;
 	b->shape.past_prompt &= decode;
 	b->shape.query_len = n_tokens;
 	b->shape.tokens += n_tokens;
-	b->shape.rows = ++b->flight->n_rows;
+	b->shape.rows = ++b->inflight->n_rows;
 }
 
 /* The row as the device has it, of n_run tokens: n_tokens of the sequence, or its last and drafts. */
-static void write_row(struct batch *b, struct sequence *s, const struct flight_row *row,
+static void schedule_write_row(struct batch *b, struct sequence *s, const struct inflight_row *row,
 	uint32_t n_tokens, uint32_t n_run, bool decode)
 {
 	const struct runner *runner = b->runner;
-	struct inputs_slot *slot = b->flight->slot;
+	struct inputs_slot *slot = b->inflight->slot;
 	bool from_slot = decode && !row->verify && s->n_computed >= s->n_tokens;
 	struct step_row step_row = {
 		.slot = s->slot,
@@ -190,44 +195,44 @@ static void write_row(struct batch *b, struct sequence *s, const struct flight_r
 			(row->sample ? ROW_SAMPLE : 0),
 		.n_tokens = n_run,
 		.start = s->n_computed,
-		.next_id = next_id(s, n_tokens),
+		.next_id = schedule_next_id(s, n_tokens),
 	};
 	int32_t *ids;
 
 	if (!s->slot_ready)
-		add_init(slot, s);
+		schedule_add_init(slot, s);
 	s->slot_ready = true;
 	if (s->request->mask_words)
-		place_words(s, slot, &step_row);
+		schedule_place_words(s, slot, &step_row);
 	if (s->request->embeddings.at)
-		place_embeddings(runner, s, &step_row);
+		schedule_place_embeddings(runner, s, &step_row);
 	ids = inputs_add_row(slot, &step_row);
 	if (from_slot || row->verify)
 		memset(ids, 0, n_run * sizeof(ids[0]));
 	else
 		memcpy(ids, s->tokens + s->n_computed, n_tokens * sizeof(ids[0]));
-	runner->query_lens[b->flight->n_rows] = n_run;
-	runner->seq_lens[b->flight->n_rows] = planned_length(runner, s, n_run, row->verify);
+	runner->query_lens[b->inflight->n_rows] = n_run;
+	runner->seq_lens[b->inflight->n_rows] = schedule_planned_length(runner, s, n_run, row->verify);
 }
 
-/* What the draft is to do behind the step: all rows' keys, and as many guesses as the neediest wants of
- * those that verify in a later step. */
-static void add_guesses(struct runner *runner, const struct sequence *s, bool sample)
+/* What the draft passes are to do behind the step: keys of all rows, and as many draft tokens as the
+ * neediest wants of those that verify in a later step. */
+static void schedule_add_drafts(struct inflight *inflight, const struct sequence *s, bool sample)
 {
-	runner->drafts |= s->n_drafts > 0;
-	if (sample && may_sample(s) && s->n_drafts > runner->n_guesses)
-		runner->n_guesses = s->n_drafts;
+	inflight->drafts |= s->n_drafts > 0;
+	if (sample && schedule_may_sample(s) && s->n_drafts > inflight->n_drafts)
+		inflight->n_drafts = s->n_drafts;
 }
 
 /* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the step has no
  * room for what it needs. */
-static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
+static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
-	struct inputs_slot *slot = b->flight->slot;
+	struct inputs_slot *slot = b->inflight->slot;
 	bool generates = s->request->op == RING_OP_GENERATE;
 	bool verify = decode && b->verifies && generates;
 	uint32_t n_run = verify ? 1 + b->runner->options.n_drafts : n_tokens;
-	struct flight_row row = {
+	struct inflight_row row = {
 		.sequence = s,
 		.sample = s->n_computed + n_tokens == s->n_tokens + s->n_pending,
 		.last = s->n_computed < s->target && s->n_computed + n_tokens >= s->target,
@@ -237,72 +242,74 @@ static bool add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool
 
 	if (!s->slot_ready && !inputs_can_init(&b->runner->inputs, slot, s->table.n_pages))
 		return false;
-	if (row.last && leaves_results(s)) {
+	if (row.last && schedule_leaves_results(s)) {
 		if (slot->n_results == b->runner->inputs.limits.max_results)
 			return false;
 		row.result = (int32_t)slot->n_results++;
 	}
-	write_row(b, s, &row, n_tokens, n_run, decode);
-	b->flight->rows[b->flight->n_rows] = row;
-	add_to_shape(b, n_run, decode);
-	count_row(s, n_tokens);
+	schedule_write_row(b, s, &row, n_tokens, n_run, decode);
+	b->inflight->rows[b->inflight->n_rows] = row;
+	schedule_add_to_shape(b, n_run, decode);
+	schedule_count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
 	if (row.sample && generates)
 		s->n_pending++;
-	add_guesses(b->runner, s, row.sample);
+	schedule_add_drafts(b->inflight, s, row.sample);
 	if (decode)
 		speculation_count_decode(s);
 	/* A client's own loop may have kept the lane waiting. */
 	if (decode && generates)
-		b->flight->follows |= s->last_step + 1 == b->flight->step;
-	s->last_step = b->flight->step;
+		b->inflight->follows |= s->last_step + 1 == b->inflight->step;
+	s->last_step = b->inflight->step;
 	return true;
 }
 
-static bool has_room(const struct batch *b)
+static bool schedule_has_room(const struct batch *b)
 {
 	return b->shape.rows < b->max_rows && b->shape.tokens < b->max_tokens;
 }
 
-static struct sequence *at_turn(const struct runner *runner, uint32_t i)
+static struct sequence *schedule_at_turn(const struct batch *b, uint32_t i)
 {
-	return runner->running[(runner->turn + i) % runner->n_running];
+	const struct slots *slots = &b->runner->slots;
+
+	return slots->running[(b->schedule->turn + i) % slots->n_running];
 }
 
 /* It has a row in this step already. */
-static bool is_in(const struct batch *b, const struct sequence *s)
+static bool schedule_is_in(const struct batch *b, const struct sequence *s)
 {
-	return s->last_step == b->flight->step;
+	return s->last_step == b->inflight->step;
 }
 
 /* Has anybody drafts to verify? */
-static bool has_drafts(const struct runner *runner)
+static bool schedule_has_drafts(const struct runner *runner)
 {
-	for (uint32_t i = 0; i < runner->n_running; i++) {
-		if (runner->running[i]->n_drafts && is_decode(runner->running[i]))
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		if (runner->slots.running[i]->n_drafts && schedule_is_decode(runner->slots.running[i]))
 			return true;
 	}
 	return false;
 }
 
-static void add_decodes(struct batch *b)
+static void schedule_add_decodes(struct batch *b)
 {
 	uint32_t n_run, most = b->max_tokens;
 
-	b->verifies = has_drafts(b->runner);
+	b->verifies = schedule_has_drafts(b->runner);
 	n_run = b->verifies ? 1 + b->runner->options.n_drafts : 1;
 	if (b->yields)
 		most -= n_run < most ? n_run : most;
-	for (uint32_t i = 0; i < b->runner->n_running && has_room(b); i++) {
-		struct sequence *s = at_turn(b->runner, i);
+	for (uint32_t i = 0; i < b->runner->slots.n_running && schedule_has_room(b); i++) {
+		struct sequence *s = schedule_at_turn(b, i);
 
-		if (is_decode(s) && !is_in(b, s) && b->shape.tokens + n_run <= most)
-			add_row(b, s, 1, true);
+		if (schedule_is_decode(s) && !schedule_is_in(b, s) && b->shape.tokens + n_run <= most)
+			schedule_add_row(b, s, 1, true);
 	}
 }
 
 /* Where the request's prefix ends, if it is not computed yet and has to be in one piece; else 0. */
-static uint32_t whole_end(const struct sequence *s)
+static uint32_t schedule_whole_end(const struct sequence *s)
 {
 	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
 
@@ -310,9 +317,9 @@ static uint32_t whole_end(const struct sequence *s)
 }
 
 /* As much of a share as does not cut the prefix, or the whole prefix, if the budget has it. */
-static uint32_t uncut(const struct sequence *s, uint32_t share, uint32_t budget)
+static uint32_t schedule_uncut(const struct sequence *s, uint32_t share, uint32_t budget)
 {
-	uint32_t end = whole_end(s), begin = sequence_request_start(s);
+	uint32_t end = schedule_whole_end(s), begin = sequence_request_start(s);
 
 	if (!end || s->n_computed + share <= begin || s->n_computed + share >= end)
 		return share;
@@ -320,71 +327,75 @@ static uint32_t uncut(const struct sequence *s, uint32_t share, uint32_t budget)
 }
 
 /* A prefix that has waited. All its tokens before are computed. */
-static void add_whole(struct batch *b)
+static void schedule_add_whole(struct batch *b)
 {
-	for (uint32_t i = 0; i < b->runner->n_running; i++) {
-		struct sequence *s = at_turn(b->runner, i);
+	for (uint32_t i = 0; i < b->runner->slots.n_running; i++) {
+		struct sequence *s = schedule_at_turn(b, i);
 
-		if (!whole_end(s) || s->n_computed != sequence_request_start(s))
+		if (!schedule_whole_end(s) || s->n_computed != sequence_request_start(s))
 			continue;
-		add_row(b, s, sequence_prefix(s), false);
+		schedule_add_row(b, s, sequence_prefix(s), false);
 		return;
 	}
 }
 
-static void add_chunks(struct batch *b)
+static void schedule_add_chunks(struct batch *b)
 {
 	struct runner *runner = b->runner;
 	uint32_t n_left = 0;
 
-	for (uint32_t i = 0; i < runner->n_running; i++)
-		n_left += is_prefill(runner->running[i]) && !is_in(b, runner->running[i]);
-	for (uint32_t i = 0; i < runner->n_running && n_left && has_room(b); i++) {
-		struct sequence *s = at_turn(runner, i);
+	for (uint32_t i = 0; i < runner->slots.n_running; i++)
+		n_left += schedule_is_prefill(runner->slots.running[i]) && !schedule_is_in(b, runner->slots.running[i]);
+	for (uint32_t i = 0; i < runner->slots.n_running && n_left && schedule_has_room(b); i++) {
+		struct sequence *s = schedule_at_turn(b, i);
 		uint32_t budget, share;
 
-		if (!is_prefill(s) || is_in(b, s))
+		if (!schedule_is_prefill(s) || schedule_is_in(b, s))
 			continue;
 		budget = b->max_tokens - b->shape.tokens;
 		/* What the ones before did not need falls to those after. */
 		share = (budget + n_left - 1) / n_left;
 		n_left--;
-		if (share > remaining(s))
-			share = remaining(s);
-		share = uncut(s, share, budget);
+		if (share > schedule_remaining(s))
+			share = schedule_remaining(s);
+		share = schedule_uncut(s, share, budget);
 		if (share)
-			add_row(b, s, share, false);
+			schedule_add_row(b, s, share, false);
 		else
-			runner->whole_waits = true;
+			b->schedule->whole_waits = true;
 	}
-	runner->chunks_wait = n_left > 0;
+	b->schedule->chunks_wait = n_left > 0;
 }
 
-bool schedule(struct runner *runner, struct flight *flight, struct batch_shape *ret_shape)
+bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_shape *ret_shape)
 {
+	struct runner *runner = inflight->runner;
+	struct schedule *schedule = &lane->schedules[runner->index];
 	struct batch b = {
 		.runner = runner,
-		.flight = flight,
+		.schedule = schedule,
+		.inflight = inflight,
 		.shape = {.uniform = true, .past_prompt = true},
-		.max_rows = runner->engine->options.max_requests,
-		.max_tokens = runner->engine->options.max_batch_tokens,
-		.yields = runner->chunks_wait,
+		.max_rows = lane->options->max_requests,
+		.max_tokens = lane->options->max_batch_tokens,
+		.yields = schedule->chunks_wait,
 	};
-	bool whole;
+	bool whole = schedule->whole_waits;
 
-	runner->drafts = false;
-	runner->n_guesses = 0;
-	if (!runner->n_running)
+	inflight->n_rows = inflight->n_drafts = 0;
+	inflight->drafts = inflight->follows = false;
+	if (!runner->slots.n_running)
 		return false;
-	whole = runner->whole_waits;
 	if (whole)
-		add_whole(&b);
-	add_decodes(&b);
-	add_chunks(&b);
+		schedule_add_whole(&b);
+	schedule_add_decodes(&b);
+	schedule_add_chunks(&b);
 	/* Decodes go first in every second step at least. */
-	runner->whole_waits &= !whole;
-	runner->chunks_wait &= !b.yields;
-	runner->turn++;
+	schedule->whole_waits &= !whole;
+	schedule->chunks_wait &= !b.yields;
+	schedule->turn++;
+	assert(b.shape.rows <= b.max_rows && b.shape.tokens <= b.max_tokens);
+	assert(b.shape.rows == inflight->n_rows);
 	*ret_shape = b.shape;
 	return b.shape.rows > 0;
 }

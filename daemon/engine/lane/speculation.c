@@ -3,10 +3,13 @@
  * Who has a draft's guesses, and the account of what came of them (engine.h, struct engine_speculation).
  * No allocation, no lock; a model's one warning is the one system call.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/speculation.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
+#include "daemon/engine/requests/request.h"
+#include "daemon/engine/requests/sequence.h"
 #include "daemon/output/log.h"
 
 /* So many rows tell whether a draft is any good: of the first of their guesses one in HELD_LEAST holds. */
@@ -33,18 +36,13 @@ void speculation_begin(struct sequence *s)
 void speculation_count_decode(const struct sequence *s)
 {
 	if (s->runner->options.n_drafts && !s->n_drafts)
-		count(&s->runner->n_undrafted[s->undrafted], 1);
-}
-
-static uint64_t value(const _Atomic uint64_t *counter)
-{
-	return atomic_load_explicit(counter, memory_order_relaxed);
+		counter_add(&s->runner->speculation.n_undrafted[s->undrafted], 1);
 }
 
 /* When as many rows have been judged, once. */
-static void judge(const struct runner *runner)
+static void speculation_judge(const struct runner *runner)
 {
-	uint64_t n_offered = value(&runner->n_offered[0]), n_held = value(&runner->n_accepted[0]);
+	uint64_t n_offered = counter_read(&runner->speculation.n_offered[0]), n_held = counter_read(&runner->speculation.n_accepted[0]);
 
 	if (n_held * HELD_LEAST < n_offered)
 		log_warn("model %s: hardly a guess of its draft holds, %" PRIu64 " of %" PRIu64 " first ones: "
@@ -56,30 +54,30 @@ void speculation_count_verified(
 {
 	uint32_t n_offered = ended && taken < n_drafts ? taken : n_drafts;
 
-	count(&runner->n_verified_tokens, taken);
+	counter_add(&runner->speculation.n_verified_tokens, taken);
 	for (uint32_t i = 0; i < n_offered; i++) {
-		count(&runner->n_offered[i], 1);
+		counter_add(&runner->speculation.n_offered[i], 1);
 		/* seen by nobody who does not see the offer, too */
-		atomic_fetch_add_explicit(&runner->n_accepted[i], i < n_held, memory_order_release);
+		atomic_fetch_add_explicit(&runner->speculation.n_accepted[i], i < n_held, memory_order_release);
 	}
-	if (atomic_fetch_add_explicit(&runner->n_verified, 1, memory_order_relaxed) + 1 == JUDGED_ROWS)
-		judge(runner);
+	if (atomic_fetch_add_explicit(&runner->speculation.n_verified, 1, memory_order_relaxed) + 1 == JUDGED_ROWS)
+		speculation_judge(runner);
 }
 
 struct engine_speculation speculation_facts(const struct runner *runner)
 {
 	struct engine_speculation ret = {
-		.n_rows = value(&runner->n_verified),
-		.n_tokens = value(&runner->n_verified_tokens),
-		.n_draft_steps = value(&runner->n_draft_steps),
-		.draft_ns = value(&runner->draft_ns),
+		.n_rows = counter_read(&runner->speculation.n_verified),
+		.n_tokens = counter_read(&runner->speculation.n_verified_tokens),
+		.n_draft_steps = counter_read(&runner->speculation.n_draft_steps),
+		.draft_ns = counter_read(&runner->speculation.draft_ns),
 	};
 
 	for (unsigned i = 0; i < SPECULATE_MAX; i++) {
-		ret.n_accepted[i] = atomic_load_explicit(&runner->n_accepted[i], memory_order_acquire);
-		ret.n_offered[i] = value(&runner->n_offered[i]);
+		ret.n_accepted[i] = atomic_load_explicit(&runner->speculation.n_accepted[i], memory_order_acquire);
+		ret.n_offered[i] = counter_read(&runner->speculation.n_offered[i]);
 	}
 	for (unsigned i = 0; i < N_UNDRAFTED; i++)
-		ret.n_undrafted[i] = value(&runner->n_undrafted[i]);
+		ret.n_undrafted[i] = counter_read(&runner->speculation.n_undrafted[i]);
 	return ret;
 }

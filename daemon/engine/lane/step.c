@@ -1,55 +1,60 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One step is launched; results.c reads what comes of it. What a decode step costs on the engine's
- * thread, both together:
+ * Launches one step; results.c reads its results. What a decode step costs on the engine's thread, both
+ * together:
  *
  *	1 prepare launch        record -> persistent inputs, tails padded, slots initialised
  *	1 metadata build        0 or 1 launch, the backend's
  *	1 graph launch          model, logits, sampling (in pieces: one more than there are layers,
  *	                        an attention for each layer, logits and sampling; eager: one an op)
- *	with a draft            1 launch for its inputs, and of as many passes as the neediest row wants
- *	                        guesses each 0 or 1 metadata launch and 1 graph launch (eager: one an
- *	                        op); its time is the device's to stamp, in launches that are there anyway
- *	1 outbox launch         tokens and the step's number to pinned memory; with a draft's part 1
- *	                        ahead of that, with the tokens, and 1 behind it, with the end
+ *	with a draft model      1 launch for its inputs, and for each draft token that the neediest row
+ *	                        wants a pass: 0 or 1 metadata launch and 1 graph launch (eager: one an
+ *	                        op)
+ *	1 outbox launch         tokens and the step's number to pinned memory; with draft passes 1
+ *	                        ahead of them, with the tokens, and 1 behind them, with the end
  *	1 completion per row    64 bytes into the session's ring
  *	for a request that names device buffers: 1 copy a row and result; with a fence, 1 recording
- *	of it and 1 completion more, posted before the step has run
+ *	and 1 more completion, posted before the step has run
  *	0 allocations, 0 locks, 0 system calls while lane and clients spin; one doorbell write for each
- *	  client that sleeps, a line of the log once in a model's life that its draft is of no use or its
- *	  graphs too narrow, one sleep of the engine's own (idle.c), and behind a step whose length
- *	  nobody knows an event and, on the stream beside the lane, a wait and a host function
+ *	  client that sleeps, one sleep of the engine's (idle.c), behind a step of unknown length an
+ *	  event and, on the stream beside the lane, a wait and a host function; and once in a model's
+ *	  life a log line that its draft model is of no use or its graphs too narrow
  *
  * Step k + 1 is launched before the host has read step k's tokens: its decode rows take their token
  * from the slot, where step k's sampling put it. A stop condition seen late costs one discarded row.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/lane/lane.h"
 
+#include <assert.h>
 #include <string.h>
 
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/place.h"
+#include "daemon/engine/requests/sequence.h"
 #include "daemon/output/log.h"
 
 /* Both devices copy the pairs of a launch in order. */
-static int launch_copies(struct runner *runner, struct flight *flight)
+static int step_copies(struct lane *lane, struct inflight *inflight)
 {
-	const struct kernel_ops *kernels = runner->engine->device->kernels;
-	struct stream *lane = runner->engine->lane;
-	struct inputs_slot *slot = flight->slot;
-	const uint32_t n = runner->n_copies;
-	struct op_copy_pages copy = {.pairs = slot->copies[0], .n_pairs = n};
+	const struct kernel_ops *kernels = lane->device->kernels;
+	struct runner *runner = inflight->runner;
+	struct slots *slots = &runner->slots;
+	const uint32_t n = slots->n_copies;
+	struct op_copy_pages copy = {.pairs = inflight->slot->copies[0], .n_pairs = n};
 	int rc;
 
-	memcpy(slot->copies, runner->copies, n * sizeof(runner->copies[0]));
+	assert(n <= lane->options->max_requests);
+	memcpy(inflight->slot->copies, slots->copies, n * sizeof(slots->copies[0]));
 	for (uint32_t i = 0; i < n; i++)
-		flight->sources[i] = slot->copies[i][0];
-	flight->n_sources = n;
-	runner->n_copies = 0;
+		inflight->sources[i] = slots->copies[i][0];
+	inflight->n_sources = n;
+	slots->n_copies = 0;
 	if (!n)
 		return 0;
 	copy.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv));
 	for (uint32_t layer = 0; layer < runner->model->config.n_layers; layer++) {
 		copy.kv = runner->context.kv_layers[layer];
-		rc = kernels->copy_pages(lane, &copy);
+		rc = kernels->copy_pages(lane->stream, &copy);
 		if (rc)
 			return rc;
 	}
@@ -57,285 +62,310 @@ static int launch_copies(struct runner *runner, struct flight *flight)
 		return 0;
 	copy.kv = runner->speculator.kv_layer;
 	copy.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->draft_kv));
-	return kernels->copy_pages(lane, &copy);
+	return kernels->copy_pages(lane->stream, &copy);
 }
 
-/* Rows that verify have logits for each of their tokens, and so all of their step have room for them. */
-static size_t logits_row(const struct runner *runner, uint32_t i)
+/* In a step in which rows verify, each row has space for the logits of 1 + n_drafts tokens. */
+static size_t step_logits_row(const struct runner *runner, uint32_t i)
 {
 	return (size_t)i * (runner->inputs.last_only ? 1 : 1 + runner->options.n_drafts);
 }
 
-/* The logits of the flight's row i, to the request's buffer or the outbox. */
-static int launch_logits(struct runner *runner, struct flight *flight, uint32_t i)
+/* The logits of row i, to the request's buffer or the outbox. */
+static int step_logits(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
-	const struct flight_row *row = &flight->rows[i];
+	const struct runner *runner = inflight->runner;
+	const struct inflight_row *row = &inflight->rows[i];
 	const struct request *request = row->sequence->request;
 	const size_t n = runner->model->config.vocab_size;
 	float *to = request->logits.at
 		? (float *)request->logits.at + row->sequence->row * n
-		: flight->slot->logits + (size_t)row->result * n;
+		: inflight->slot->logits + (size_t)row->result * n;
 
-	return runner->engine->device->ops->copy_async(runner->engine->lane, to,
-		runner->context.buffers.logits + logits_row(runner, i) * n, n * sizeof(float));
+	assert(request->logits.at || row->result >= 0);
+	return lane->device->ops->copy_async(lane->stream, to,
+		runner->context.buffers.logits + step_logits_row(runner, i) * n,
+		n * sizeof(float));
 }
 
-static int launch_hidden(struct runner *runner, struct flight *flight, uint32_t i)
+static int step_hidden(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
-	struct engine *engine = runner->engine;
-	const struct flight_row *row = &flight->rows[i];
+	const struct runner *runner = inflight->runner;
+	const struct inflight_row *row = &inflight->rows[i];
 	const struct request *request = row->sequence->request;
 	const size_t n = runner->model->config.hidden_size;
 	float *to = request->hidden.at ? (float *)request->hidden.at + row->sequence->row * n
 				       : runner->inputs.hidden_f32 + i * n;
-	int rc = engine->device->kernels->to_f32(engine->lane, &(struct op_to_f32){
+	int rc = lane->device->kernels->to_f32(lane->stream, &(struct op_to_f32){
 		.x = (uint8_t *)runner->context.buffers.last_hidden +
-			logits_row(runner, i) * n * dtype_bytes(runner->activation_dtype),
+			step_logits_row(runner, i) * n * dtype_bytes(runner->activation_dtype),
 		.out = to,
 		.n = n,
 	});
 
 	if (rc || request->hidden.at)
 		return rc;
-	return engine->device->ops->copy_async(engine->lane,
-		flight->slot->hidden + (size_t)row->result * n, to, n * sizeof(float));
+	assert(row->result >= 0);
+	return lane->device->ops->copy_async(lane->stream,
+		inflight->slot->hidden + (size_t)row->result * n, to, n * sizeof(float));
 }
 
-static int launch_results(struct runner *runner, struct flight *flight)
+/* What the request of row i wants of its last token. */
+static int step_last(struct lane *lane, struct inflight *inflight, uint32_t i)
 {
-	int rc = 0;
+	struct request *request = inflight->rows[i].sequence->request;
+	int rc;
 
-	for (uint32_t i = 0; i < flight->n_rows && !rc; i++) {
-		struct flight_row *row = &flight->rows[i];
-		struct request *request = row->sequence->request;
+	if (request->want_logits && (rc = step_logits(lane, inflight, i)))
+		return rc;
+	if (request->want_hidden && (rc = step_hidden(lane, inflight, i)))
+		return rc;
+	assert(request->n_rows_unlaunched > 0);
+	if (--request->n_rows_unlaunched || !request->fence)
+		return 0;
+	return lane->device->ops->event_record(request->fence, lane->stream);
+}
 
-		if (request->n_places)
-			request_places_launched(request);
+static int step_results(struct lane *lane, struct inflight *inflight)
+{
+	for (uint32_t i = 0; i < inflight->n_rows; i++) {
+		const struct inflight_row *row = &inflight->rows[i];
+		int rc;
+
+		if (row->sequence->request->n_places)
+			place_launched(row->sequence->request);
 		if (!row->last)
 			continue;
-		if (request->want_logits)
-			rc = launch_logits(runner, flight, i);
-		if (!rc && request->want_hidden)
-			rc = launch_hidden(runner, flight, i);
-		if (!rc && !--request->n_rows_unlaunched && request->fence)
-			rc = runner->engine->device->ops->event_record(
-				request->fence, runner->engine->lane);
+		rc = step_last(lane, inflight, i);
+		if (rc)
+			return rc;
 	}
-	return rc;
+	return 0;
 }
 
-/* Whose last row was launched just now: their clients may wait for the fence from now on. */
-static void tell_recorded(const struct flight *flight)
+/* Clients may wait from now on for the fences of requests whose last row was launched just now. */
+static void step_post_recorded(const struct inflight *inflight)
 {
-	for (uint32_t i = 0; i < flight->n_rows; i++) {
-		struct request *request = flight->rows[i].sequence->request;
+	for (uint32_t i = 0; i < inflight->n_rows; i++) {
+		struct request *request = inflight->rows[i].sequence->request;
 
-		if (!flight->rows[i].last || !request->fence || request->n_rows_unlaunched)
+		if (!inflight->rows[i].last || !request->fence || request->n_rows_unlaunched)
 			continue;
-		request->fence = NULL; /* told once, whichever of its rows came last */
-		post_recorded(request);
+		request->fence = NULL; /* posted once, whichever of its rows came last */
+		completion_recorded(request);
 	}
 }
 
 /* On a thread of the device's. */
-static void on_lane(void *arg)
+static void step_wake(void *arg)
 {
-	struct engine *engine = arg;
+	struct lane *lane = arg;
 
-	if (atomic_load(&engine->sleeping))
-		loop_wake(engine->loop);
+	if (atomic_load(&lane->idle.sleeping))
+		loop_wake(lane->loop);
 }
 
-/* What waits for a host function is a stream beside the lane: the next step does not. */
-static int ask_bell(struct engine *engine, struct event *event)
+/* A stream beside the lane waits for the host function: the next step does not. */
+static int step_ask_bell(struct lane *lane, struct event *event)
 {
-	const struct device_ops *ops = engine->device->ops;
-	int rc = ops->event_record(event, engine->lane);
+	const struct device_ops *ops = lane->device->ops;
+	int rc = ops->event_record(event, lane->stream);
 
-	if (!rc)
-		rc = ops->stream_wait_event(engine->bell, event);
-	return rc ? rc : ops->stream_host_func(engine->bell, on_lane, engine);
+	if (rc)
+		return rc;
+	rc = ops->stream_wait_event(lane->bell, event);
+	return rc ? rc : ops->stream_host_func(lane->bell, step_wake, lane);
 }
 
-/* The results, ahead of the draft's passes: who waits for a token does not wait for drafts of the next
- * ones. All else of the step goes by its end: the lane, its fences, what goes back. */
-static int launch_told(struct runner *runner, struct flight *flight)
+/* The results, ahead of the draft passes: a client that waits for a token does not wait for drafts of the
+ * next ones. All else of the step goes by its end: the lane, its fences, what goes back. */
+static int step_outbox_results(struct lane *lane, struct inflight *inflight)
 {
-	struct engine *engine = runner->engine;
-	int rc = engine->device->kernels->outbox(engine->lane, &(struct op_outbox){
+	const struct runner *runner = inflight->runner;
+	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
-		.out = flight->slot->sampled,
-		.flag = flight->slot->told,
-		.step = flight->step,
-		.ended = flight->slot->told_ns,
-		.n_rows = flight->n_rows * (1 + runner->options.n_drafts),
+		.out = inflight->slot->sampled,
+		.flag = inflight->slot->told,
+		.step = inflight->step,
+		.ended = inflight->slot->told_ns,
+		.n_rows = inflight->n_rows * (1 + runner->options.n_drafts),
 	});
 
-	return rc || !flight->notify ? rc : ask_bell(engine, flight->told);
+	return rc || !inflight->notify ? rc : step_ask_bell(lane, inflight->results);
 }
 
-static int launch_end(struct runner *runner, struct flight *flight)
+static int step_outbox_end(struct lane *lane, struct inflight *inflight)
 {
-	struct engine *engine = runner->engine;
-	int rc = engine->device->kernels->outbox(engine->lane, &(struct op_outbox){
+	const struct runner *runner = inflight->runner;
+	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
-		.out = flight->slot->sampled,
-		.flag = flight->slot->flag,
-		.step = flight->step,
-		.ended = flight->slot->ended,
-		/* which were told of before the draft's part */
-		.n_rows = flight->drafts ? 0 : flight->n_rows * (1 + runner->options.n_drafts),
+		.out = inflight->slot->sampled,
+		.flag = inflight->slot->flag,
+		.step = inflight->step,
+		.ended = inflight->slot->ended,
+		/* with draft passes their tokens have gone ahead of these */
+		.n_rows = inflight->drafts ? 0 : inflight->n_rows * (1 + runner->options.n_drafts),
 	});
 
-	return rc || !flight->notify ? rc : ask_bell(engine, flight->end);
-}
-
-/* Behind the target's part. */
-static int launch_draft(struct runner *runner, struct flight *flight, const struct batch_shape *shape)
-{
-	int rc = launch_told(runner, flight);
-
-	return rc ? rc
-		  : speculator_run(&runner->speculator, flight->slot->record, shape,
-			    runner->query_lens, runner->seq_lens, runner->n_guesses,
-			    runner->engine->lane);
+	return rc || !inflight->notify ? rc : step_ask_bell(lane, inflight->end);
 }
 
 /* Two processes or more among the rows? */
-static bool is_shared(const struct flight *flight)
+static bool step_is_shared(const struct inflight *inflight)
 {
-	for (uint32_t i = 1; i < flight->n_rows; i++) {
-		if (flight->rows[i].sequence->session->port->pid !=
-			flight->rows[0].sequence->session->port->pid)
+	for (uint32_t i = 1; i < inflight->n_rows; i++) {
+		if (inflight->rows[i].sequence->session->port->pid !=
+			inflight->rows[0].sequence->session->port->pid)
 			return true;
 	}
 	return false;
 }
 
-static void warn_too_wide(struct runner *runner, uint32_t n_tokens)
+static void step_warn_too_wide(
+	struct schedule *schedule, const struct runner *runner, uint32_t n_tokens)
 {
-	if (runner->warned_too_wide)
+	const struct graph_set *graphs = &runner->graphs;
+
+	if (schedule->warned_too_wide)
 		return;
-	runner->warned_too_wide = true;
+	schedule->warned_too_wide = true;
 	log_warn("model %s: a batch of %u tokens is wider than its widest graph, of %u, and runs eager, as "
 		"all such do: capture_sizes up to max_batch_tokens mend it", runner->options.name,
-		n_tokens, runner->graphs.n ? runner->graphs.descriptors[runner->graphs.n - 1].tokens : 0);
+		n_tokens, graphs->n ? graphs->descriptors[graphs->n - 1].tokens : 0);
 }
 
-static void count_step(struct runner *runner, const struct flight *flight, struct graph_entry *entry,
-	enum eager_reason reason)
+static void step_count(
+	struct lane *lane, const struct inflight *inflight, enum eager_reason reason)
 {
-	struct engine_stats *stats = &runner->engine->stats;
-	uint32_t n_tokens = flight->slot->record->n_tokens;
-	bool shared = is_shared(flight);
+	struct engine_stats *stats = lane->stats;
+	struct runner *runner = inflight->runner;
+	struct graph_entry *entry = inflight->entry;
+	uint32_t n_tokens = inflight->slot->record->n_tokens;
+	bool shared = step_is_shared(inflight);
 
-	runner->engine->late.active_ns = runner->engine->work_since_ns;
-	count(&stats->n_steps, 1);
-	count(&runner->n_steps, 1);
-	count(&stats->n_rows, flight->n_rows);
-	count(&stats->n_tokens_in, n_tokens);
+	lane->late.active_ns = lane->work_since_ns;
+	counter_add(&stats->n_steps, 1);
+	counter_add(&runner->n_steps, 1);
+	counter_add(&stats->n_rows, inflight->n_rows);
+	counter_add(&stats->n_tokens_in, n_tokens);
 	if (entry) {
-		count(&stats->n_replays, 1);
-		count(&stats->n_shared_replays, shared);
-		count(&stats->n_padded_rows, graph_entry_padding(entry, n_tokens));
+		counter_add(&stats->n_replays, 1);
+		counter_add(&stats->n_shared_replays, shared);
+		counter_add(&stats->n_padded_rows, graph_entry_padding(entry, n_tokens));
 		graph_entry_count(entry, n_tokens, shared);
-		entry->last_launch = runner->engine->launched;
-		entry->used_ns = runner->engine->work_since_ns;
+		entry->last_launch = lane->accounting->launched;
+		entry->used_ns = lane->work_since_ns;
 		return;
 	}
 	if (reason == EAGER_TOO_WIDE)
-		warn_too_wide(runner, n_tokens);
-	count(&stats->n_eager[reason], 1);
-	count(&runner->n_eager[reason], 1);
+		step_warn_too_wide(&lane->schedules[runner->index], runner, n_tokens);
+	counter_add(&stats->n_eager[reason], 1);
+	counter_add(&runner->n_eager[reason], 1);
 }
 
 /* The graph that the step takes, or NULL and why. */
-static struct graph_entry *choose_graph(
-	struct runner *runner, const struct batch_shape *shape, enum eager_reason *ret_reason)
+static struct graph_entry *step_choose_graph(struct lane *lane, const struct runner *runner,
+	const struct batch_shape *shape, enum eager_reason *ret_reason)
 {
 	struct graph_entry *entry = graph_set_dispatch(&runner->graphs, shape, ret_reason);
 
 	if (*ret_reason == EAGER_NOT_CAPTURED)
-		late_want(runner, entry);
+		late_want(lane, entry);
 	return *ret_reason == EAGER_NO ? entry : NULL;
 }
 
-/* What comes of it, and when: of a graph's last replays, if there is one. */
-static void expect(struct flight *flight, struct graph_entry *entry)
+/* How long it will take: as long as the graph's last replays, if there were any. */
+static void step_expect(
+	const struct lane *lane, struct inflight *inflight, struct graph_entry *entry)
 {
-	flight->entry = entry;
-	flight->drafts = flight->n_rows && flight->runner->drafts;
-	flight->expected_ns = entry ? entry->lane_ns : 0;
-	flight->told_ns = entry ? entry->told_ns : 0;
-	flight->notify = idle_wants_bell(flight->runner->engine,
-		flight->drafts && !flight->told_ns ? 0 : flight->expected_ns);
+	inflight->entry = entry;
+	inflight->expected_ns = entry ? entry->lane_ns : 0;
+	inflight->results_ns = entry ? entry->told_ns : 0;
+	inflight->notify = idle_wants_bell(lane,
+		inflight->drafts && !inflight->results_ns ? 0 : inflight->expected_ns);
+}
+
+static int step_passes(
+	struct lane *lane, struct inflight *inflight, const struct batch_shape *shape)
+{
+	struct runner *runner = inflight->runner;
+	int rc = step_copies(lane, inflight);
+
+	if (rc)
+		return rc;
+	if (inflight->n_rows) {
+		rc = executor_run(&runner->executor, inflight->entry, inflight->slot,
+			runner->query_lens, runner->seq_lens, lane->stream);
+		if (rc)
+			return rc;
+	}
+	rc = step_results(lane, inflight);
+	if (rc || !inflight->drafts)
+		return rc;
+	rc = step_outbox_results(lane, inflight);
+	if (rc)
+		return rc;
+	return speculator_run(&runner->speculator, inflight->slot->record, shape,
+		runner->query_lens, runner->seq_lens, inflight->n_drafts, lane->stream);
 }
 
 /* 0 and whether anything was launched, or the device's answer. */
-static int launch(struct runner *runner, bool *ret_launched)
+static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_launched)
 {
-	struct engine *engine = runner->engine;
-	struct flight *flight =
-		&engine->flights[(engine->first_flight + engine->n_flights) % ENGINE_FLIGHTS];
+	struct inflight *inflight = &lane->inflight[(lane->first + lane->n_inflight) % LANE_STEPS];
 	struct graph_entry *entry = NULL;
 	enum eager_reason reason = EAGER_NO;
 	struct batch_shape shape;
 	int rc;
 
-	if (!runner->n_running && !runner->n_copies)
+	assert(lane->n_inflight < LANE_STEPS);
+	if (!runner->slots.n_running && !runner->slots.n_copies)
 		return 0;
-	engine_work_begins(engine);
-	flight->slot = inputs_begin(&runner->inputs, runner->launched + 1);
-	if (!flight->slot)
+	lane_work_begins(lane);
+	inflight->slot = inputs_begin(&runner->inputs, runner->launched + 1);
+	if (!inflight->slot)
 		return 0;
-	flight->runner = runner;
-	flight->step = runner->launched + 1;
-	flight->n_rows = 0;
-	flight->follows = flight->read = false;
+	inflight->runner = runner;
+	inflight->step = runner->launched + 1;
+	inflight->read = false;
 	/* Copies go ahead without rows if those that asked for them have ended: they hold pages. */
-	if (!schedule(runner, flight, &shape) && !runner->n_copies) {
-		flight->slot->step = 0;
+	if (!schedule_rows(lane, inflight, &shape) && !runner->slots.n_copies) {
+		inflight->slot->step = 0;
 		return 0;
 	}
-	if (flight->n_rows)
-		entry = choose_graph(runner, &shape, &reason);
-	expect(flight, entry);
-	if (!engine->n_flights)
-		idle_begin(engine);
+	if (inflight->n_rows)
+		entry = step_choose_graph(lane, runner, &shape, &reason);
+	step_expect(lane, inflight, entry);
+	if (!lane->n_inflight)
+		idle_begin(lane);
 	runner->launched++;
-	engine->launched++;
-	engine->n_flights++;
-	rc = launch_copies(runner, flight);
-	if (!rc && flight->n_rows)
-		rc = executor_run(&runner->executor, entry, flight->slot, runner->query_lens,
-			runner->seq_lens, engine->lane);
-	if (!rc)
-		rc = launch_results(runner, flight);
-	if (!rc && flight->drafts)
-		rc = launch_draft(runner, flight, &shape);
-	if (!rc)
-		rc = launch_end(runner, flight);
+	lane->accounting->launched++;
+	lane->n_inflight++;
+	rc = step_passes(lane, inflight, &shape);
 	if (rc)
 		return rc;
-	tell_recorded(flight);
-	if (flight->n_rows)
-		count_step(runner, flight, entry, reason);
+	rc = step_outbox_end(lane, inflight);
+	if (rc)
+		return rc;
+	step_post_recorded(inflight);
+	if (inflight->n_rows)
+		step_count(lane, inflight, reason);
 	*ret_launched = true;
 	return 0;
 }
 
-bool step_launch(struct engine *engine)
+bool step_launch(struct lane *lane)
 {
 	bool any = false;
 
 	/* Models take turns. */
-	for (uint32_t idle = 0; idle < engine->n_runners && engine->n_flights < ENGINE_FLIGHTS;) {
+	for (uint32_t idle = 0; idle < lane->n_runners && lane->n_inflight < LANE_STEPS;) {
 		bool launched = false;
-		int rc = launch(&engine->runners[engine->runner_turn], &launched);
+		int rc = step_launch_one(lane, &lane->runners[lane->runner_turn], &launched);
 
-		engine->runner_turn = (engine->runner_turn + 1) % engine->n_runners;
+		lane->runner_turn = (lane->runner_turn + 1) % lane->n_runners;
 		if (rc) {
-			engine_lose_device(engine, rc);
+			lane_lose_device(lane, rc);
 			return true;
 		}
 		idle = launched ? 0 : idle + 1;

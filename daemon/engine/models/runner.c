@@ -4,17 +4,17 @@
  * reserved, the null page and the warm-up's pages mapped), WARM, LOCK (the engine's), CAPTURE, MAP
  * (the KV pages; runner_memory.c). After that nothing a graph reads is ever reallocated.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/models/runner.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct attention_config attention_config(
+static struct attention_config runner_attention(
 	const struct runner *runner, const struct device_info *info)
 {
-	const struct engine_options *o = &runner->engine->options;
+	const struct engine_options *o = runner->limits;
 	struct attention_config config = model_attention(&runner->model->config, info);
 
 	config.page_tokens = o->page_tokens;
@@ -28,9 +28,9 @@ static struct attention_config attention_config(
 	return config;
 }
 
-static int build_ladder(const struct runner *runner, struct ladder *ret, struct model_error *error)
+static int runner_build_ladder(const struct runner *runner, struct ladder *ret, struct model_error *error)
 {
-	const struct engine_options *o = &runner->engine->options;
+	const struct engine_options *o = runner->limits;
 	uint32_t bad = 0;
 	int rc;
 
@@ -50,9 +50,9 @@ static int build_ladder(const struct runner *runner, struct ladder *ret, struct 
 }
 
 /* Decodes that verify, and those of steps in which nobody has drafts. */
-static int make_graphs(struct runner *runner, const struct ladder *ladder, struct model_error *error)
+static int runner_make_graphs(struct runner *runner, const struct ladder *ladder, struct model_error *error)
 {
-	const struct engine_options *o = &runner->engine->options;
+	const struct engine_options *o = runner->limits;
 	const uint32_t queries[] = {1, 1 + runner->options.n_drafts};
 	int rc = graph_set_init_queries(&runner->graphs, runner->options.mode.resolved, ladder,
 		queries, runner->options.draft ? 2 : 1, o->max_requests, o->max_batch_tokens);
@@ -60,13 +60,13 @@ static int make_graphs(struct runner *runner, const struct ladder *ladder, struc
 	return rc ? runner_fail(error, runner, "graph table", rc) : 0;
 }
 
-static int make_speculator(struct runner *runner, const struct attention_config *attention,
+static int runner_make_speculator(struct runner *runner, const struct attention_config *attention,
 	const struct model_buffers *buffers, const struct ladder *ladder, struct model_error *error)
 {
 	const struct engine_model_options *o = &runner->options;
 	int rc;
 
-	if (!runner->engine->device->kernels->verify)
+	if (!runner->device->kernels->verify)
 		return runner_fail(error, runner, "this device has no speculation", -ENOTSUP);
 	runner->context.features = buffers->features;
 	rc = speculator_init(&runner->speculator, &runner->context,
@@ -85,21 +85,21 @@ static int make_speculator(struct runner *runner, const struct attention_config 
 	return rc ? runner_fail(error, runner, "draft", rc) : 0;
 }
 
-static void take_context(struct runner *runner)
+static void runner_set_context(struct runner *runner)
 {
 	struct forward_context *context = &runner->context;
 
-	context->device = runner->engine->device;
+	context->device = runner->device;
 	context->model = runner->model;
 	context->attention = runner->options.attention;
 	context->inputs = &runner->inputs;
-	context->page_tokens = runner->engine->options.page_tokens;
+	context->page_tokens = runner->limits->page_tokens;
 	context->pool = runner->pool;
 	context->pool_bytes = runner->pool_bytes;
 }
 
 /* The graphs' table, and the draft's part, which has the same sizes. */
-static int make_ladder(struct runner *runner, const struct attention_config *attention,
+static int runner_make_tables(struct runner *runner, const struct attention_config *attention,
 	const struct model_buffers *draft_buffers, struct model_error *error)
 {
 	struct ladder *ladder = calloc(1, sizeof(*ladder));
@@ -107,52 +107,61 @@ static int make_ladder(struct runner *runner, const struct attention_config *att
 
 	if (!ladder)
 		return runner_fail(error, runner, "host memory", -ENOMEM);
-	rc = build_ladder(runner, ladder, error);
+	rc = runner_build_ladder(runner, ladder, error);
 	if (!rc)
-		rc = make_graphs(runner, ladder, error);
+		rc = runner_make_graphs(runner, ladder, error);
 	if (!rc && runner->options.draft)
-		rc = make_speculator(runner, attention, draft_buffers, ladder, error);
+		rc = runner_make_speculator(runner, attention, draft_buffers, ladder, error);
 	free(ladder);
 	return rc;
 }
 
-int runner_init(struct runner *runner, struct engine *engine, const struct engine_model_options *options,
-	struct model_error *error)
+int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
+	struct stream *lane, struct model_error *error)
 {
 	struct model_buffers draft_buffers = {0};
 	struct attention_config attention;
 	struct device_info info;
 	int rc;
 
-	*runner = (struct runner){.engine = engine, .options = *options, .model = options->model};
-	rc = engine->device->ops->info(engine->device, &info);
+	*runner = (struct runner){
+		.options = limits->models[index],
+		.limits = limits,
+		.device = limits->device,
+		.lane = lane,
+		.index = index,
+		.model = limits->models[index].model,
+	};
+	rc = runner->device->ops->info(runner->device, &info);
 	if (rc)
 		return runner_fail(error, runner, "device information", rc);
 	runner->activation_dtype = info.activation_dtype;
 	rc = runner_allocate(runner, &info, &draft_buffers, error);
 	if (rc)
 		return rc;
-	attention = attention_config(runner, &info);
-	rc = options->attention->manager_new(engine->device, &attention, &runner->inputs.persistent,
-		&runner->context.manager);
+	attention = runner_attention(runner, &info);
+	rc = runner->options.attention->manager_new(runner->device, &attention,
+		&runner->inputs.persistent, &runner->context.manager);
 	if (rc)
 		return runner_fail(error, runner, "attention buffers", rc);
-	take_context(runner);
+	runner_set_context(runner);
 	rc = executor_init(&runner->executor, &runner->context);
 	if (rc)
 		return runner_fail(error, runner, "attention state", rc);
-	rc = make_ladder(runner, &attention, &draft_buffers, error);
-	for (uint32_t i = 0; !rc && i < runner->graphs.n; i++)
-		runner->graphs.entries[i].owner = (uint32_t)(runner - engine->runners);
-	return rc;
+	rc = runner_make_tables(runner, &attention, &draft_buffers, error);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < runner->graphs.n; i++)
+		runner->graphs.entries[i].owner = index;
+	return 0;
 }
 
 /* ---- warm-up and capture ---- */
 
 /* A row of as many tokens as a step may have, with pages of its own, the other rows empty. */
-static uint32_t fill_warm_up(struct runner *runner, struct inputs_slot *slot)
+static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *slot)
 {
-	const struct engine_options *o = &runner->engine->options;
+	const struct engine_options *o = runner->limits;
 	const struct slot_sampling sampling = {
 		.temperature = 1, .top_p = 0.9f, .min_p = 0.01f, .top_k = 8};
 	const struct step_row empty = {.slot = -1};
@@ -177,10 +186,10 @@ static uint32_t fill_warm_up(struct runner *runner, struct inputs_slot *slot)
 }
 
 /* The ops that only some steps use. */
-static int run_rare_ops(struct runner *runner, struct inputs_slot *slot)
+static int runner_run_rare_ops(struct runner *runner, struct inputs_slot *slot)
 {
-	const struct kernel_ops *kernels = runner->engine->device->kernels;
-	struct stream *lane = runner->engine->lane;
+	const struct kernel_ops *kernels = runner->device->kernels;
+	struct stream *lane = runner->lane;
 	int rc = kernels->to_f32(lane, &(struct op_to_f32){
 		.x = runner->context.buffers.last_hidden,
 		.out = runner->inputs.hidden_f32,
@@ -200,36 +209,36 @@ static int run_rare_ops(struct runner *runner, struct inputs_slot *slot)
 			.sampled = runner->inputs.sampled,
 			.out = slot->sampled,
 			.flag = slot->flag,
-			.n_rows = runner->engine->options.max_requests *
+			.n_rows = runner->limits->max_requests *
 				(1 + runner->options.n_drafts),
 		});
 	return rc;
 }
 
 /* One eager pass that uses every op for real. */
-static int warm_up_eager(struct runner *runner)
+static int runner_warm_up_eager(struct runner *runner)
 {
-	struct stream *lane = runner->engine->lane;
+	struct stream *lane = runner->lane;
 	struct inputs_slot *slot = inputs_begin(&runner->inputs, 0);
 	uint32_t n_tokens;
 	int rc;
 
 	if (!slot)
 		return -EBUSY;
-	n_tokens = fill_warm_up(runner, slot);
+	n_tokens = runner_fill_warm_up(runner, slot);
 	rc = executor_run(&runner->executor, NULL, slot, runner->query_lens, runner->seq_lens, lane);
 	if (!rc && runner->options.draft)
 		rc = speculator_run(&runner->speculator, slot->record, &(struct batch_shape){
-			.rows = runner->engine->options.max_requests, .tokens = n_tokens},
+			.rows = runner->limits->max_requests, .tokens = n_tokens},
 			runner->query_lens, runner->seq_lens, runner->options.n_drafts, lane);
 	if (!rc)
-		rc = run_rare_ops(runner, slot);
-	return rc ? rc : runner->engine->device->ops->stream_sync(lane);
+		rc = runner_run_rare_ops(runner, slot);
+	return rc ? rc : runner->device->ops->stream_sync(lane);
 }
 
-static void tell(struct runner *runner, bool capture, uint32_t done, uint32_t total)
+static void runner_progress(struct runner *runner, bool capture, uint32_t done, uint32_t total)
 {
-	const struct engine_options *o = &runner->engine->options;
+	const struct engine_options *o = runner->limits;
 
 	if (o->progress)
 		o->progress(o->progress_userdata, &(struct engine_progress){
@@ -241,62 +250,68 @@ static void tell(struct runner *runner, bool capture, uint32_t done, uint32_t to
 }
 
 /* Over the model's graphs and then its draft's. */
-struct telling {
+struct runner_progress {
 	struct runner *runner;
 	bool capture;
 	uint32_t before, total;
 };
 
-static void on_graph(void *userdata, uint32_t done, uint32_t total)
+static void runner_on_graph(void *userdata, uint32_t done, uint32_t total)
 {
-	const struct telling *telling = userdata;
+	const struct runner_progress *progress = userdata;
 
 	(void)total;
-	tell(telling->runner, telling->capture, telling->before + done, telling->total);
+	runner_progress(progress->runner, progress->capture, progress->before + done, progress->total);
 }
 
 int runner_warm_up(struct runner *runner, struct model_error *error)
 {
-	struct telling telling = {.runner = runner,
+	struct runner_progress progress = {.runner = runner,
 		.total = runner->graphs.n + speculator_n_graphs(&runner->speculator)};
-	int rc = warm_up_eager(runner);
+	int rc = runner_warm_up_eager(runner);
 
 	if (!rc)
-		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->engine->lane,
-			on_graph, &telling);
-	telling.before = runner->graphs.n;
+		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->lane,
+			runner_on_graph, &progress);
+	progress.before = runner->graphs.n;
 	if (!rc && runner->options.draft)
 		rc = speculator_warm_up(
-			&runner->speculator, runner->engine->lane, on_graph, &telling);
+			&runner->speculator, runner->lane, runner_on_graph, &progress);
 	return rc ? runner_fail(error, runner, "warm-up", rc) : 0;
 }
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
-	const bool lazy = runner->engine->options.lazy_capture;
+	const bool lazy = runner->limits->lazy_capture;
 	const uint32_t n = lazy ? 0 : runner->graphs.n;
-	struct telling telling = {.runner = runner, .capture = true,
+	struct runner_progress progress = {.runner = runner, .capture = true,
 		.total = n + speculator_n_graphs(&runner->speculator)};
 	int rc = 0;
 
 	if (!lazy)
 		rc = graph_set_capture(&runner->graphs, &runner->executor.breakable,
-			runner->engine->lane, on_graph, &telling);
-	telling.before = n;
+			runner->lane, runner_on_graph, &progress);
+	progress.before = n;
 	/* A draft's are small, and no step asks for one of them alone. */
 	if (!rc && runner->options.draft)
 		rc = speculator_capture(
-			&runner->speculator, runner->engine->lane, on_graph, &telling);
+			&runner->speculator, runner->lane, runner_on_graph, &progress);
 	return rc ? runner_fail(error, runner, "capture", rc) : 0;
+}
+
+void engine_model_options_deinit(struct engine_model_options *options)
+{
+	model_free(options->draft);
+	model_free(options->model);
+	options->draft = options->model = NULL;
 }
 
 void runner_deinit(struct runner *runner)
 {
-	struct device *device;
+	struct device *device = runner->device;
 
-	if (!runner || !runner->engine)
+	if (!device)
 		return;
-	device = runner->engine->device;
 	if (runner->options.draft)
 		speculator_deinit(&runner->speculator);
 	graph_set_deinit(&runner->graphs, device);
@@ -310,9 +325,9 @@ void runner_deinit(struct runner *runner)
 	inputs_deinit(&runner->inputs);
 	free(runner->context.kv_layers);
 	free(runner->dropped);
-	free(runner->copies);
-	free(runner->running);
-	free(runner->free_slots);
+	free(runner->slots.copies);
+	free(runner->slots.running);
+	free(runner->slots.free);
 	free(runner->seq_lens);
 	free(runner->query_lens);
 	engine_model_options_deinit(&runner->options);

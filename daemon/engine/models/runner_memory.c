@@ -3,24 +3,25 @@
  * What a model's place in the engine takes of the host's and the device's memory: worst-case sizes ahead of
  * everything, and at the end the KV pages, as many as fit in what is left.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/models/runner.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/output/log.h"
+#include "kernels/arena.h"
 
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
 #define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
 
-static uint32_t ceil_div(uint32_t a, uint32_t b)
+static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
 {
 	return a / b + (a % b != 0);
 }
 
-static uint32_t smaller(uint32_t a, uint32_t b)
+static uint32_t runner_smaller(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
@@ -32,10 +33,10 @@ int runner_fail(struct model_error *error, const struct runner *runner, const ch
 	return rc;
 }
 
-static struct inputs_limits inputs_limits(const struct engine_options *o,
+static struct inputs_limits runner_limits_of(const struct engine_options *o,
 	const struct model_config *c, uint32_t max_seq_len, uint32_t n_drafts, bool masks)
 {
-	uint32_t max_pages = ceil_div(max_seq_len + n_drafts, o->page_tokens);
+	uint32_t max_pages = runner_ceil_div(max_seq_len + n_drafts, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
 	uint64_t init_pages = (uint64_t)max_pages * 4;
 
@@ -70,7 +71,7 @@ struct pool_carving {
 };
 
 /* The target's, then the draft's, which reads what the target's pass left. */
-static void carve_pool(void *userdata, struct arena *arena)
+static void runner_carve_pool(void *userdata, struct arena *arena)
 {
 	const struct pool_carving *p = userdata;
 	const struct engine_options *o = p->options;
@@ -88,7 +89,7 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 {
 	/* Those of masks are small, and counted whether the model has any or not. */
 	const struct inputs_limits limits =
-		inputs_limits(options, config, max_seq_len, n_drafts, true);
+		runner_limits_of(options, config, max_seq_len, n_drafts, true);
 	struct engine_needs needs;
 	struct model_buffers buffers, draft_buffers;
 	struct pool_carving carving = {options, config, draft, n_drafts, activation, &buffers,
@@ -98,7 +99,7 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 
 	if (rc)
 		return rc;
-	carve_pool(&carving, &counting);
+	runner_carve_pool(&carving, &counting);
 	if (counting.failed)
 		return -EOVERFLOW;
 	needs.pool_bytes = counting.used;
@@ -107,32 +108,32 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	return 0;
 }
 
-static int allocate_host(struct runner *runner)
+static int runner_alloc_host(struct runner *runner)
 {
-	uint32_t n = runner->engine->options.max_requests;
+	uint32_t n = runner->limits->max_requests;
 
 	runner->query_lens = calloc(n, sizeof(*runner->query_lens));
 	runner->seq_lens = calloc(n, sizeof(*runner->seq_lens));
-	runner->free_slots = calloc(n, sizeof(*runner->free_slots));
-	runner->running = calloc(n, sizeof(struct sequence *));
-	runner->copies = calloc(n, sizeof(*runner->copies));
+	runner->slots.free = calloc(n, sizeof(*runner->slots.free));
+	runner->slots.running = calloc(n, sizeof(struct sequence *));
+	runner->slots.copies = calloc(n, sizeof(*runner->slots.copies));
 	runner->dropped = calloc(runner->max_pages, sizeof(*runner->dropped));
 	runner->context.kv_layers = calloc(runner->model->config.n_layers, sizeof(void *));
-	if (!runner->query_lens || !runner->seq_lens || !runner->free_slots || !runner->running ||
-		!runner->copies || !runner->dropped || !runner->context.kv_layers)
+	if (!runner->query_lens || !runner->seq_lens || !runner->slots.free || !runner->slots.running ||
+		!runner->slots.copies || !runner->dropped || !runner->context.kv_layers)
 		return -ENOMEM;
 	/* The lowest slot is given out first. */
 	for (uint32_t i = 0; i < n; i++)
-		runner->free_slots[i] = (int32_t)(n - 1 - i);
-	runner->n_free_slots = n;
+		runner->slots.free[i] = (int32_t)(n - 1 - i);
+	runner->slots.n_free = n;
 	return 0;
 }
 
-static int allocate_pool(struct runner *runner, struct model_buffers *ret_draft)
+static int runner_alloc_pool(struct runner *runner, struct model_buffers *ret_draft)
 {
 	const struct engine_model_options *o = &runner->options;
 	struct pool_carving carving = {
-		.options = &runner->engine->options,
+		.options = runner->limits,
 		.config = &runner->model->config,
 		.draft = o->draft ? &o->draft->config : NULL,
 		.n_drafts = o->n_drafts,
@@ -142,7 +143,7 @@ static int allocate_pool(struct runner *runner, struct model_buffers *ret_draft)
 	};
 	size_t bytes;
 	int rc = arena_alloc(
-		runner->engine->device, carve_pool, &carving, &runner->pool, &bytes);
+		runner->device, runner_carve_pool, &carving, &runner->pool, &bytes);
 
 	if (!rc)
 		runner->pool_bytes = bytes;
@@ -151,23 +152,23 @@ static int allocate_pool(struct runner *runner, struct model_buffers *ret_draft)
 
 uint32_t runner_warm_up_pages(const struct runner *runner)
 {
-	const struct engine_options *o = &runner->engine->options;
-	uint32_t n = ceil_div(o->max_batch_tokens, o->page_tokens);
+	const struct engine_options *o = runner->limits;
+	uint32_t n = runner_ceil_div(o->max_batch_tokens, o->page_tokens);
 
 	if (n > runner->options.kv_pages)
 		n = runner->options.kv_pages;
 	return n < runner->max_pages ? n : runner->max_pages;
 }
 
-static int allocate_kv(struct runner *runner, const struct device_info *info)
+static int runner_alloc_kv(struct runner *runner, const struct device_info *info)
 {
 	const struct model_config *c = &runner->model->config;
-	struct kv_config config = model_kv(c, info, runner->engine->options.page_tokens), draft;
+	struct kv_config config = model_kv(c, info, runner->limits->page_tokens), draft;
 	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
 
 	if (runner->options.draft) {
 		draft = model_kv(&runner->options.draft->config, info,
-			runner->engine->options.page_tokens);
+			runner->limits->page_tokens);
 		page_bytes += kv_page_bytes(&draft);
 	}
 
@@ -182,7 +183,7 @@ static int allocate_kv(struct runner *runner, const struct device_info *info)
 	if (ceiling < (uint64_t)runner->options.kv_pages + 1)
 		ceiling = (uint64_t)runner->options.kv_pages + 1;
 	config.max_pages = (uint32_t)ceiling;
-	int rc = kv_cache_new(runner->engine->device, &config, runner_warm_up_pages(runner), &runner->kv);
+	int rc = kv_cache_new(runner->device, &config, runner_warm_up_pages(runner), &runner->kv);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < c->n_layers; i++)
@@ -193,7 +194,7 @@ static int allocate_kv(struct runner *runner, const struct device_info *info)
 	/* A range of the same page ids; the target's cache counts them. */
 	draft.max_pages = config.max_pages;
 	return kv_cache_new(
-		runner->engine->device, &draft, runner_warm_up_pages(runner), &runner->draft_kv);
+		runner->device, &draft, runner_warm_up_pages(runner), &runner->draft_kv);
 }
 
 int runner_allocate(struct runner *runner, const struct device_info *info,
@@ -203,19 +204,19 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 	struct inputs_limits limits;
 	int rc;
 
-	runner->max_pages = ceil_div(o->max_seq_len, runner->engine->options.page_tokens);
-	rc = allocate_host(runner);
+	runner->max_pages = runner_ceil_div(o->max_seq_len, runner->limits->page_tokens);
+	rc = runner_alloc_host(runner);
 	if (rc)
 		return runner_fail(error, runner, "host memory", rc);
-	limits = inputs_limits(&runner->engine->options, &runner->model->config, o->max_seq_len,
+	limits = runner_limits_of(runner->limits, &runner->model->config, o->max_seq_len,
 		o->n_drafts, o->attention->masks);
-	rc = inputs_init(&runner->inputs, runner->engine->device, &limits);
+	rc = inputs_init(&runner->inputs, runner->device, &limits);
 	if (rc)
 		return runner_fail(error, runner, "persistent inputs", rc);
-	rc = allocate_pool(runner, ret_draft);
+	rc = runner_alloc_pool(runner, ret_draft);
 	if (rc)
 		return runner_fail(error, runner, "activation pool", rc);
-	rc = allocate_kv(runner, info);
+	rc = runner_alloc_kv(runner, info);
 	return rc ? runner_fail(error, runner, "KV cache", rc) : 0;
 }
 
@@ -223,14 +224,14 @@ int runner_allocate(struct runner *runner, const struct device_info *info,
 
 /* Of the device's memory, for what comes after the KV pages: captures while serving, clients' buffers,
  * what the driver takes for itself. */
-static uint64_t reserve_of(const struct engine *engine, const struct device_info *info)
+static uint64_t runner_reserve_of(const struct runner *runners, uint32_t n, const struct device_info *info)
 {
 	uint64_t bytes = info->free_bytes / 20;
 
 	if (bytes > RESERVE_BYTES_MAX)
 		bytes = RESERVE_BYTES_MAX;
-	for (uint32_t i = 0; engine->options.lazy_capture && i < engine->n_runners; i++)
-		bytes += engine->runners[i].graphs.n * LAZY_GRAPH_BYTES;
+	for (uint32_t i = 0; i < n && runners->limits->lazy_capture; i++)
+		bytes += runners[i].graphs.n * LAZY_GRAPH_BYTES;
 	return bytes;
 }
 
@@ -241,7 +242,7 @@ uint64_t runner_page_bytes(const struct runner *runner)
 }
 
 /* What its KV pages still take of the device. */
-static uint64_t wanted_bytes(const struct runner *runner)
+static uint64_t runner_wanted_bytes(const struct runner *runner)
 {
 	uint32_t there = kv_pages_total(runner->kv), wanted = runner->options.kv_pages;
 
@@ -251,43 +252,59 @@ static uint64_t wanted_bytes(const struct runner *runner)
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
  * those wanted. Of the models that are not mapped yet, those that want exactly so many get them, and the
  * others share the rest in proportion to what they want. */
-static int fit_pages(const struct runner *runner, uint32_t *ret)
+static int runner_fit_pages(const struct runner *runners, uint32_t n, uint32_t at, uint32_t *ret)
 {
-	const struct engine *engine = runner->engine;
+	const struct runner *runner = &runners[at];
 	uint64_t sharing = 0, taken, left;
 	struct device_info info;
-	int rc = engine->device->ops->info(engine->device, &info);
+	int rc = runner->device->ops->info(runner->device, &info);
 
 	if (rc)
 		return rc;
-	taken = reserve_of(engine, &info);
-	for (const struct runner *r = runner; r < engine->runners + engine->n_runners; r++)
-		*(r->options.kv_exact ? &taken : &sharing) += wanted_bytes(r);
+	taken = runner_reserve_of(runners, n, &info);
+	for (uint32_t i = at; i < n; i++)
+		*(runners[i].options.kv_exact ? &taken : &sharing) += runner_wanted_bytes(&runners[i]);
 	left = info.free_bytes > taken ? info.free_bytes - taken : 0;
 	if (sharing > left)
-		left = (uint64_t)((double)left * ((double)wanted_bytes(runner) / (double)sharing));
+		left = (uint64_t)((double)left * ((double)runner_wanted_bytes(runner) / (double)sharing));
 	left = (uint64_t)((double)left * ((double)kv_page_bytes(kv_cache_config(runner->kv)) /
 						 (double)runner_page_bytes(runner)));
-	*ret = smaller(kv_pages_within(runner->kv, left), runner->options.kv_pages);
+	*ret = runner_smaller(kv_pages_within(runner->kv, left), runner->options.kv_pages);
 	return 0;
 }
 
-int runner_map(struct runner *runner, struct model_error *error)
+static int runner_map_pages(struct runner *runner, uint32_t n)
 {
-	uint32_t n = runner->options.kv_pages;
-	int rc = runner->options.kv_exact ? 0 : fit_pages(runner, &n);
+	int rc = kv_cache_map(runner->kv, n + 1);
 
-	if (!rc && n < runner->options.kv_pages)
-		log_warn("model %s: KV cache: %u page%s in what graphs have left of the device, not "
-			"%u: fewer capture sizes or models leave more", runner->options.name, n,
-			n == 1 ? " fits" : "s fit", runner->options.kv_pages);
-	runner->options.kv_pages = n;
-	if (!rc)
-		rc = kv_cache_map(runner->kv, n + 1);
-	if (!rc && runner->draft_kv)
-		rc = kv_cache_map(runner->draft_kv, n + 1);
-	if (rc)
-		return runner_fail(error, runner, "KV pages", rc);
-	atomic_store(&runner->pages_free, kv_pages_free(runner->kv));
+	if (rc || !runner->draft_kv)
+		return rc;
+	return kv_cache_map(runner->draft_kv, n + 1);
+}
+
+int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct runner *runner = &runners[i];
+		uint32_t wanted = runner->options.kv_pages, n_pages = wanted;
+		int rc = runner->options.kv_exact ? 0 : runner_fit_pages(runners, n, i, &n_pages);
+
+		if (!rc && n_pages < wanted)
+			log_warn("model %s: KV cache: %u page%s in what graphs have left of the "
+				"device, not %u: fewer capture sizes or models leave more",
+				runner->options.name, n_pages, n_pages == 1 ? " fits" : "s fit", wanted);
+		runner->options.kv_pages = n_pages;
+		if (!rc)
+			rc = runner_map_pages(runner, n_pages);
+		if (rc)
+			return runner_fail(error, runner, "KV pages", rc);
+		assert(kv_pages_free(runner->kv) == kv_pages_total(runner->kv));
+		runner_show_pages(runner);
+	}
 	return 0;
+}
+
+void runner_show_pages(struct runner *runner)
+{
+	atomic_store_explicit(&runner->pages_free, kv_pages_free(runner->kv), memory_order_relaxed);
 }

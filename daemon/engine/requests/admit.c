@@ -12,86 +12,51 @@
  * open sequences come back when their owners like; who needs those waits without holding up others.
  * A step that finds too few slots is a head too, and holds up steps as well.
  */
-#include "daemon/engine/state.h"
+#include "daemon/engine/requests/admit.h"
 
+#include <assert.h>
 #include <string.h>
 
-enum outcome { STARTED, BLOCKED };
+#include "daemon/engine/requests/engine_session.h"
+#include "daemon/engine/requests/finish.h"
 
-static struct msg_detail detail(unsigned kind, uint32_t a, uint32_t b)
+enum admit_outcome { STARTED, BLOCKED };
+
+static struct msg_detail admit_detail(unsigned kind, uint32_t a, uint32_t b)
 {
 	return (struct msg_detail){.detail = kind, .values = {(int32_t)a, (int32_t)b}};
 }
 
-static void fail(struct request *request, int status, struct msg_detail d)
+/* Refuse the request: it does not wait any more. */
+static enum admit_outcome admit_fail(struct request *request, int status, struct msg_detail d)
 {
-	request_finish(request, status,
+	finish_request(request, status,
 		request->op == RING_OP_GENERATE ? MIMEO_FINISH_ERROR : MIMEO_FINISH_NONE, &d);
+	return STARTED;
 }
 
-/* ---- sequences ---- */
-
-static void add_pages(struct sequence *sequence, uint32_t n)
-{
-	atomic_fetch_add_explicit(&sequence->session->port->n_pages, n, memory_order_relaxed);
-}
-
-static uint32_t pages_needed(const struct sequence *sequence, uint32_t n_total)
+static uint32_t admit_pages_needed(const struct sequence *sequence, uint32_t n_total)
 {
 	return kv_pages_needed(sequence->runner->kv, &sequence->table, sequence->n_computed,
 		n_total - sequence->n_computed);
 }
 
-static uint32_t pages_in_all(const struct runner *runner, uint32_t n_tokens)
+static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_tokens)
 {
-	uint32_t page_tokens = runner->engine->options.page_tokens;
+	uint32_t page_tokens = runner->limits->page_tokens;
 
 	return n_tokens / page_tokens + (n_tokens % page_tokens != 0);
 }
 
-/* Have pages for n_total tokens; copies of shared pages are queued ahead of the next step. */
-static int extend(struct sequence *sequence, uint32_t n_total)
-{
-	struct runner *runner = sequence->runner;
-	uint32_t before = sequence->table.n_pages, n_copies = 0;
-	int rc = kv_extend(runner->kv, &sequence->table, sequence->n_computed,
-		n_total - sequence->n_computed, runner->copies + runner->n_copies, &n_copies);
-
-	if (rc)
-		return rc;
-	runner->n_copies += n_copies;
-	add_pages(sequence, sequence->table.n_pages - before);
-	runner_show_pages(runner);
-	return 0;
-}
-
-static void set_open(struct sequence *sequence)
-{
-	struct session *session = sequence->session;
-
-	sequence->open = true;
-	session->n_open++;
-	atomic_fetch_add_explicit(&session->port->n_sequences, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&session->engine->stats.n_sequences, 1, memory_order_relaxed);
-}
-
 /* ---- starting ---- */
-
-static struct sequence *generate_sequence(struct request *request)
-{
-	struct session *session = request->session;
-
-	if (request->sequence)
-		return engine_session_sequence(session, request->sequence);
-	return &session->sequences[session->max_sequences + request->index];
-}
 
 /* Tokens are validated where they are taken: the mirror is private, but a client may have given two
  * requests the same place in the arena. */
-static bool append(struct sequence *sequence, const struct request_row *row)
+static bool admit_append(struct sequence *sequence, const struct request_row *row)
 {
 	uint32_t vocab = sequence->runner->model->config.vocab_size;
 
+	assert(sequence->n_tokens + row->n_tokens <= sequence->session->max_seq_len);
 	for (uint32_t i = 0; i < row->n_tokens; i++) {
 		int32_t token = row->tokens[i];
 
@@ -103,365 +68,320 @@ static bool append(struct sequence *sequence, const struct request_row *row)
 	return true;
 }
 
-static void run(struct sequence *sequence, struct request *request, uint32_t row)
-{
-	struct runner *runner = sequence->runner;
-
-	sequence->slot = runner->free_slots[--runner->n_free_slots];
-	sequence->slot_ready = false;
-	sequence->state = SEQUENCE_RUNNING;
-	sequence->session->n_busy++;
-	sequence->request = request;
-	sequence->row = row;
-	sequence->target = sequence->n_tokens;
-	sequence->document = 0;
-	sequence->n_pending = 0;
-	sequence->n_drafts = 0; /* before its first row it has none: schedule.c looks at all that run */
-	runner->running[runner->n_running++] = sequence;
-}
-
-static void start(struct request *request)
+static void admit_start(struct request *request)
 {
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
 }
 
 /* Would n pages be free when all that runs for itself alone has ended? */
-static bool pages_come_back(const struct runner *runner, uint32_t n)
+static bool admit_pages_come_back(const struct runner *runner, uint32_t n)
 {
 	uint64_t sum = kv_pages_free(runner->kv);
 
-	for (uint32_t i = 0; i < runner->n_running; i++) {
-		if (runner->running[i]->ephemeral)
-			sum += runner->running[i]->table.n_pages;
+	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
+		if (runner->slots.running[i]->ephemeral)
+			sum += runner->slots.running[i]->table.n_pages;
 	}
-	for (const struct sequence *s = runner->releasing; s; s = s->next) {
+	for (const struct sequence *s = runner->slots.releasing; s; s = s->next) {
 		if (s->ephemeral || s->forget)
 			sum += s->table.n_pages;
 	}
 	return n <= sum;
 }
 
-static enum outcome wait_as_head(struct request *request, bool comes_back)
+static enum admit_outcome admit_wait_as_head(struct request *request, bool comes_back)
 {
 	struct runner *runner = request->runner;
 
-	if (!runner->head && comes_back) {
-		runner->head = request;
-	} else if (runner->head == request && !comes_back) {
+	if (!runner->slots.head && comes_back) {
+		runner->slots.head = request;
+	} else if (runner->slots.head == request && !comes_back) {
 		/* Those that it held up look again. */
-		runner->head = NULL;
-		runner->engine->admit = true;
+		runner->slots.head = NULL;
+		request->session->accounting->admit = true;
 	}
 	return BLOCKED;
 }
 
-static enum outcome start_generate(struct request *request)
+static enum admit_outcome admit_generate(struct request *request)
 {
 	struct runner *runner = request->runner;
-	struct sequence *sequence = generate_sequence(request);
+	struct sequence *sequence = engine_session_request_sequence(request);
+	const uint32_t n_pages = kv_pages_total(runner->kv);
 	uint64_t total;
 	uint32_t needed, in_all;
 
 	if (!request->sequence) {
 		sequence->ephemeral = true;
 		sequence_reset(sequence, runner);
-	} else if (!sequence || !sequence->open) {
-		fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
-		return STARTED;
-	} else if (sequence->runner != runner) {
-		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_MODEL, 0, request->sequence));
-		return STARTED;
 	}
+	if (!sequence || (!sequence->open && !sequence->ephemeral))
+		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
+			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+	if (sequence->runner != runner)
+		return admit_fail(request, MIMEO_E_INVALID,
+			admit_detail(RING_DETAIL_ROW_MODEL, 0, request->sequence));
 	total = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens + request->max_tokens;
-	if (total > runner->options.max_seq_len) {
-		fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
+	if (total > runner->options.max_seq_len)
+		return admit_fail(request, MIMEO_E_TOO_LONG, admit_detail(RING_DETAIL_LENGTH,
 			total > INT32_MAX ? INT32_MAX : (uint32_t)total, runner->options.max_seq_len));
-		return STARTED;
-	}
-	needed = pages_needed(sequence, (uint32_t)total);
-	/* With the pages that the sequence has: it would wait for itself. */
-	in_all = pages_in_all(runner, (uint32_t)total);
-	if (in_all > kv_pages_total(runner->kv)) {
-		fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_PAGES, in_all, kv_pages_total(runner->kv)));
-		return STARTED;
-	}
-	if (runner->head && runner->head != request)
+	needed = admit_pages_needed(sequence, (uint32_t)total);
+	/* Includes the pages that the sequence has: else it would wait for itself. */
+	in_all = admit_pages_in_all(runner, (uint32_t)total);
+	if (in_all > n_pages)
+		return admit_fail(request, MIMEO_E_TOO_LONG,
+			admit_detail(RING_DETAIL_PAGES, in_all, n_pages));
+	if (runner->slots.head && runner->slots.head != request)
 		return BLOCKED;
 	if (needed > kv_pages_free(runner->kv))
-		return wait_as_head(request, pages_come_back(runner, needed));
-	if (!runner->n_free_slots || runner->n_copies >= runner->engine->options.max_requests)
-		return wait_as_head(request, true);
-	if (!append(sequence, &request->rows[0])) {
-		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
-		return STARTED;
-	}
-	/* Cannot fail: the pages were counted above, and nobody else takes any. */
-	if (extend(sequence, (uint32_t)total)) {
+		return admit_wait_as_head(request, admit_pages_come_back(runner, needed));
+	if (!runner->slots.n_free || runner->slots.n_copies >= runner->limits->max_requests)
+		return admit_wait_as_head(request, true);
+	if (!admit_append(sequence, &request->rows[0]))
+		return admit_fail(request, MIMEO_E_INVALID, admit_detail(RING_DETAIL_TOKEN, 0, 0));
+	/* Cannot fail: the pages were counted above, and only this thread takes any. */
+	if (sequence_extend(sequence, (uint32_t)total)) {
 		sequence->n_tokens -= request->rows[0].n_tokens;
 		return BLOCKED;
 	}
-	start(request);
-	run(sequence, request, 0);
+	admit_start(request);
+	sequence_run(sequence, request, 0);
 	return STARTED;
 }
 
-/* What is wrong with a step's rows; fails the request and returns false. */
-static bool check_rows(struct request *request)
+/* BLOCKED: nothing is wrong with a step's rows. */
+static enum admit_outcome admit_check_rows(struct request *request)
 {
-	struct session *session = request->session;
-	uint64_t mark = ++session->engine->pass;
+	struct engine_session *session = request->session;
+	const uint32_t max_seq_len = request->runner->options.max_seq_len;
+	uint64_t mark = ++session->accounting->pass;
 
 	for (uint32_t i = 0; i < request->n_rows; i++) {
 		const struct request_row *row = &request->rows[i];
 		struct sequence *s = engine_session_sequence(session, row->sequence);
 
-		if (!s || !s->open) {
-			fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, row->sequence, 0));
-			return false;
-		}
-		if (s->runner != request->runner) {
-			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_MODEL, i, row->sequence));
-			return false;
-		}
-		if (s->claim == mark) {
-			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_ROW_TWICE, i, row->sequence));
-			return false;
-		}
+		if (!s || !s->open)
+			return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
+				admit_detail(RING_DETAIL_SEQUENCE, row->sequence, 0));
+		if (s->runner != request->runner)
+			return admit_fail(request, MIMEO_E_INVALID,
+				admit_detail(RING_DETAIL_ROW_MODEL, i, row->sequence));
+		if (s->claim == mark)
+			return admit_fail(request, MIMEO_E_INVALID,
+				admit_detail(RING_DETAIL_ROW_TWICE, i, row->sequence));
 		s->claim = mark;
-		if ((uint64_t)s->n_tokens + row->n_tokens > request->runner->options.max_seq_len) {
-			fail(request, MIMEO_E_TOO_LONG, detail(RING_DETAIL_LENGTH,
-				s->n_tokens + row->n_tokens, request->runner->options.max_seq_len));
-			return false;
-		}
+		if ((uint64_t)s->n_tokens + row->n_tokens > max_seq_len)
+			return admit_fail(request, MIMEO_E_TOO_LONG, admit_detail(RING_DETAIL_LENGTH,
+				s->n_tokens + row->n_tokens, max_seq_len));
 	}
-	return true;
+	return BLOCKED;
 }
 
-static enum outcome start_step(struct request *request)
+static enum admit_outcome admit_step(struct request *request)
 {
 	struct runner *runner = request->runner;
-	struct session *session = request->session;
+	struct engine_session *session = request->session;
+	const struct request *head = runner->slots.head;
+	const uint32_t n_free = kv_pages_free(runner->kv);
 	uint64_t needed = 0;
 
-	if (!check_rows(request))
+	if (admit_check_rows(request) == STARTED)
 		return STARTED;
-	if (runner->head && runner->head != request && runner->head->op == RING_OP_STEP)
+	if (head && head != request && head->op == RING_OP_STEP)
 		return BLOCKED;
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s = engine_session_sequence(session, request->rows[i].sequence);
+		struct sequence *s =
+			engine_session_sequence(session, request->rows[i].sequence);
 
-		needed += pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
+		needed += admit_pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
 	}
-	if (needed > kv_pages_free(runner->kv)) {
-		fail(request, MIMEO_E_NO_MEMORY, detail(RING_DETAIL_PAGES,
-			needed > INT32_MAX ? INT32_MAX : (uint32_t)needed, kv_pages_free(runner->kv)));
-		return STARTED;
-	}
-	if (request->n_rows > runner->n_free_slots ||
-		runner->n_copies + request->n_rows > runner->engine->options.max_requests)
-		return wait_as_head(request, true);
-	start(request);
+	if (needed > n_free)
+		return admit_fail(request, MIMEO_E_NO_MEMORY, admit_detail(RING_DETAIL_PAGES,
+			needed > INT32_MAX ? INT32_MAX : (uint32_t)needed, n_free));
+	if (request->n_rows > runner->slots.n_free ||
+		runner->slots.n_copies + request->n_rows > runner->limits->max_requests)
+		return admit_wait_as_head(request, true);
+	admit_start(request);
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s = engine_session_sequence(session, request->rows[i].sequence);
+		struct sequence *s =
+			engine_session_sequence(session, request->rows[i].sequence);
 
-		if (!append(s, &request->rows[i]) || extend(s, s->n_tokens)) {
-			fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_TOKEN, 0, 0));
-			return STARTED;
-		}
-		run(s, request, i);
+		if (!admit_append(s, &request->rows[i]) || sequence_extend(s, s->n_tokens))
+			return admit_fail(request, MIMEO_E_INVALID,
+				admit_detail(RING_DETAIL_TOKEN, 0, 0));
+		sequence_run(s, request, i);
 	}
 	return STARTED;
 }
 
 /* ---- sequence calls: done at once ---- */
 
-static void done(struct request *request)
+static enum admit_outcome admit_done(struct request *request)
 {
-	request_finish(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
+	finish_request(request, MIMEO_OK, MIMEO_FINISH_NONE, NULL);
+	return STARTED;
 }
 
-static void do_open(struct request *request)
+static enum admit_outcome admit_open(struct request *request)
 {
-	struct engine *engine = request->session->engine;
+	struct accounting *accounting = request->session->accounting;
 	struct sequence *s = engine_session_sequence(request->session, request->sequence);
 
-	if (request->argument >= engine->n_runners) {
-		fail(request, MIMEO_E_UNKNOWN_MODEL,
-			detail(RING_DETAIL_MODEL, request->argument, engine->n_runners));
-		return;
-	}
-	if (!s) {
-		fail(request, MIMEO_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
-		return;
-	}
-	if (s->open) {
-		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->sequence, 0));
-		return;
-	}
-	sequence_reset(s, &engine->runners[request->argument]);
-	set_open(s);
-	done(request);
+	if (request->argument >= accounting->n_runners)
+		return admit_fail(request, MIMEO_E_UNKNOWN_MODEL,
+			admit_detail(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
+	if (!s)
+		return admit_fail(request, MIMEO_E_QUOTA,
+			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+	if (s->open)
+		return admit_fail(request, MIMEO_E_INVALID,
+			admit_detail(RING_DETAIL_OPEN_TWICE, request->sequence, 0));
+	sequence_reset(s, &accounting->runners[request->argument]);
+	sequence_open(s);
+	return admit_done(request);
 }
 
-static void do_fork(struct request *request, struct sequence *parent)
+static enum admit_outcome admit_fork(struct request *request, struct sequence *parent)
 {
 	struct sequence *child = engine_session_sequence(request->session, request->argument);
 
-	if (!child) {
-		fail(request, MIMEO_E_QUOTA, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
-		return;
-	}
-	if (child->open) {
-		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_OPEN_TWICE, request->argument, 0));
-		return;
-	}
+	if (!child)
+		return admit_fail(request, MIMEO_E_QUOTA,
+			admit_detail(RING_DETAIL_SEQUENCE, request->argument, 0));
+	if (child->open)
+		return admit_fail(request, MIMEO_E_INVALID,
+			admit_detail(RING_DETAIL_OPEN_TWICE, request->argument, 0));
 	sequence_reset(child, parent->runner);
-	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table)) {
-		fail(request, MIMEO_E_NO_MEMORY, detail(RING_DETAIL_SEQUENCE, request->argument, 0));
-		return;
-	}
+	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table))
+		return admit_fail(request, MIMEO_E_NO_MEMORY,
+			admit_detail(RING_DETAIL_SEQUENCE, request->argument, 0));
 	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
 	child->n_tokens = parent->n_tokens;
 	child->n_computed = parent->n_computed;
 	child->n_drafted = parent->n_drafted;
-	add_pages(child, child->table.n_pages);
-	set_open(child);
-	done(request);
+	sequence_open(child);
+	return admit_done(request);
 }
 
-static void do_truncate(struct request *request, struct sequence *s)
+static enum admit_outcome admit_truncate(struct request *request, struct sequence *s)
 {
-	struct runner *runner = s->runner;
-	uint32_t n;
-
-	if (request->argument > s->n_tokens) {
-		fail(request, MIMEO_E_INVALID, detail(RING_DETAIL_KEEP, request->argument, s->n_tokens));
-		return;
-	}
-	s->n_tokens = request->argument;
-	if (s->n_computed > s->n_tokens)
-		s->n_computed = s->n_tokens;
-	n = kv_truncate(runner->kv, &s->table, s->n_tokens, runner->dropped);
-	kv_release(runner->kv, runner->dropped, n);
-	atomic_fetch_sub_explicit(&s->session->port->n_pages, n, memory_order_relaxed);
-	runner_show_pages(runner);
-	done(request);
+	if (request->argument > s->n_tokens)
+		return admit_fail(request, MIMEO_E_INVALID,
+			admit_detail(RING_DETAIL_KEEP, request->argument, s->n_tokens));
+	sequence_truncate(s, request->argument);
+	return admit_done(request);
 }
 
-static void sequence_call(struct request *request)
+static enum admit_outcome admit_call(struct request *request)
 {
 	struct sequence *s = engine_session_sequence(request->session, request->sequence);
 
-	if (request->op == RING_OP_OPEN) {
-		do_open(request);
-		return;
-	}
-	if (!s || !s->open) {
-		fail(request, MIMEO_E_UNKNOWN_SEQUENCE, detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
-		return;
-	}
-	if (request->op == RING_OP_FORK) {
-		do_fork(request, s);
-	} else if (request->op == RING_OP_TRUNCATE) {
-		do_truncate(request, s);
-	} else {
-		sequence_forget(s);
-		done(request);
-	}
+	if (request->op == RING_OP_OPEN)
+		return admit_open(request);
+	if (!s || !s->open)
+		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
+			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+	if (request->op == RING_OP_FORK)
+		return admit_fork(request, s);
+	if (request->op == RING_OP_TRUNCATE)
+		return admit_truncate(request, s);
+	assert(request->op == RING_OP_CLOSE);
+	sequence_forget(s);
+	return admit_done(request);
 }
 
 /* ---- order and turns ---- */
 
-static bool is_claimed(const struct sequence *s, uint64_t pass)
+static bool admit_is_claimed(const struct sequence *s, uint64_t pass)
 {
 	return s && (s->state != SEQUENCE_IDLE || s->claim == pass);
 }
 
-static void claim(struct sequence *s, uint64_t pass)
+static void admit_claim(struct sequence *s, uint64_t pass)
 {
 	if (s)
 		s->claim = pass;
 }
 
 /* Does the request name a sequence that is busy, or that an earlier request waits for? */
-static bool names_claimed(struct request *request, uint64_t pass)
+static bool admit_names_claimed(struct request *request, uint64_t pass)
 {
-	struct session *session = request->session;
+	struct engine_session *session = request->session;
 
 	if (request->op == RING_OP_GENERATE)
-		return is_claimed(generate_sequence(request), pass);
+		return admit_is_claimed(engine_session_request_sequence(request), pass);
 	if (request->op != RING_OP_STEP)
-		return is_claimed(engine_session_sequence(session, request->sequence), pass) ||
+		return admit_is_claimed(engine_session_sequence(session, request->sequence), pass) ||
 			(request->op == RING_OP_FORK &&
-				is_claimed(engine_session_sequence(session, request->argument), pass));
+				admit_is_claimed(engine_session_sequence(session, request->argument), pass));
 	for (uint32_t i = 0; i < request->n_rows; i++) {
-		if (is_claimed(engine_session_sequence(session, request->rows[i].sequence), pass))
+		if (admit_is_claimed(engine_session_sequence(session, request->rows[i].sequence), pass))
 			return true;
 	}
 	return false;
 }
 
-static void claim_all(struct request *request, uint64_t pass)
+static void admit_claim_all(struct request *request, uint64_t pass)
 {
-	struct session *session = request->session;
+	struct engine_session *session = request->session;
 
 	if (request->op == RING_OP_GENERATE) {
-		claim(generate_sequence(request), pass);
+		admit_claim(engine_session_request_sequence(request), pass);
 		return;
 	}
-	claim(engine_session_sequence(session, request->sequence), pass);
+	admit_claim(engine_session_sequence(session, request->sequence), pass);
 	if (request->op == RING_OP_FORK)
-		claim(engine_session_sequence(session, request->argument), pass);
+		admit_claim(engine_session_sequence(session, request->argument), pass);
 	for (uint32_t i = 0; i < request->n_rows; i++)
-		claim(engine_session_sequence(session, request->rows[i].sequence), pass);
+		admit_claim(engine_session_sequence(session, request->rows[i].sequence), pass);
 }
 
 /* Walk the waiting list; start what may start, one generate request at most. True if one was. */
-static bool admit_session(struct session *session)
+static bool admit_session(struct engine_session *session)
 {
-	uint64_t pass = ++session->engine->pass;
-	struct request *request = session->waiting_first, *next;
+	uint64_t pass = ++session->accounting->pass;
+	struct request *request = session->waiting, *next;
 
 	for (; request; request = next) {
-		enum outcome outcome = STARTED;
+		enum admit_outcome outcome;
 
 		next = request->next;
-		if (names_claimed(request, pass))
+		if (admit_names_claimed(request, pass))
 			outcome = BLOCKED;
 		else if (request->op == RING_OP_GENERATE)
-			outcome = start_generate(request);
+			outcome = admit_generate(request);
 		else if (request->op == RING_OP_STEP)
-			outcome = start_step(request);
+			outcome = admit_step(request);
 		else
-			sequence_call(request);
+			outcome = admit_call(request);
 		if (outcome == BLOCKED)
-			claim_all(request, pass);
+			admit_claim_all(request, pass);
 		else if (request->op == RING_OP_GENERATE)
 			return true;
 	}
 	return false;
 }
 
-bool admit(struct engine *engine)
+bool admit(struct accounting *accounting)
 {
 	bool progress = true, any = false;
 
-	if (!engine->admit || !engine->n_sessions)
+	if (!accounting->admit || !accounting->n_sessions)
 		return false;
-	engine->admit = false;
+	accounting->admit = false;
 	while (progress) {
-		uint32_t first = engine->session_turn % engine->n_sessions;
+		uint32_t first = accounting->session_turn % accounting->n_sessions;
 
 		progress = false;
-		for (uint32_t i = 0; i < engine->n_sessions; i++) {
-			uint32_t at = (first + i) % engine->n_sessions;
+		for (uint32_t i = 0; i < accounting->n_sessions; i++) {
+			uint32_t at = (first + i) % accounting->n_sessions;
 
-			if (!engine->sessions[at]->waiting_first || !admit_session(engine->sessions[at]))
+			if (!accounting->sessions[at]->waiting || !admit_session(accounting->sessions[at]))
 				continue;
 			progress = any = true;
-			engine->session_turn = at + 1;
+			accounting->session_turn = at + 1;
 		}
 	}
-	return any || engine->admit;
+	return any || accounting->admit;
 }

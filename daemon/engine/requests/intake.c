@@ -7,28 +7,57 @@
  */
 #include "daemon/engine/requests/intake.h"
 
+#include <assert.h>
 #include <string.h>
 
-static const void *extent(const struct session *session, uint32_t offset, uint32_t length,
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/place.h"
+#include "ipc/clock.h"
+
+struct refusal {
+	int status;
+	struct msg_detail detail;
+};
+
+static struct msg_detail intake_detail(unsigned kind, int64_t a, int64_t b, int64_t c)
+{
+	int64_t v[3] = {a, b, c};
+	struct msg_detail d = {.detail = kind};
+
+	for (int i = 0; i < 3; i++)
+		d.values[i] = v[i] > INT32_MAX ? INT32_MAX : v[i] < INT32_MIN ? INT32_MIN : (int32_t)v[i];
+	return d;
+}
+
+/* Returns the status. */
+static int intake_refuse(struct refusal *refusal, int status, struct msg_detail detail)
+{
+	refusal->status = status;
+	refusal->detail = detail;
+	return status;
+}
+
+static const void *intake_extent(const struct engine_session *session, uint32_t offset, uint32_t length,
 	uint32_t align, struct refusal *refusal)
 {
 	const void *at = offset % align ? NULL : region_at(&session->port->region, offset, length);
 
 	if (!at)
-		refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EXTENT, offset, length,
+		intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EXTENT, offset, length,
 			(int64_t)session->port->region.arena_bytes));
 	return at;
 }
 
 /* The header, copied. */
-static int copy_header(const struct session *session, const struct ring_sqe *sqe,
+static int intake_copy_header(const struct engine_session *session, const struct ring_sqe *sqe,
 	uint8_t header[static MSG_HEADER_MAX], struct refusal *refusal)
 {
 	const void *at;
 
 	if (sqe->header_length > MSG_HEADER_MAX)
-		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
-	at = extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
+		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
+	at = intake_extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
 	if (!at)
 		return refusal->status;
 	memcpy(header, at, sqe->header_length);
@@ -36,10 +65,10 @@ static int copy_header(const struct session *session, const struct ring_sqe *sqe
 }
 
 /* The payload, copied; the answer is private memory. */
-static const void *copy_payload(struct session *session, const struct ring_sqe *sqe,
+static const void *intake_copy_payload(struct engine_session *session, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
-	const void *at = extent(session, sqe->payload_offset, sqe->payload_length, 4, refusal);
+	const void *at = intake_extent(session, sqe->payload_offset, sqe->payload_length, 4, refusal);
 	uint8_t *private;
 
 	if (!at)
@@ -49,32 +78,32 @@ static const void *copy_payload(struct session *session, const struct ring_sqe *
 	return private;
 }
 
-static int check_tokens(const struct runner *runner, const int32_t *tokens, uint32_t n,
+static int intake_check_tokens(const struct runner *runner, const int32_t *tokens, uint32_t n,
 	struct refusal *refusal)
 {
 	uint32_t vocab = runner->model->config.vocab_size;
 
 	if (!n)
-		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EMPTY, 0, 0, 0));
 	for (uint32_t i = 0; i < n; i++) {
 		if ((uint32_t)tokens[i] >= vocab)
-			return refuse(refusal, MIMEO_E_INVALID,
-				refusal_detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
+			return intake_refuse(refusal, MIMEO_E_INVALID,
+				intake_detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
 	}
 	return 0;
 }
 
-static int find_runner(struct engine *engine, uint32_t model, struct request *request,
+static int intake_find_model(struct accounting *accounting, uint32_t model, struct request *request,
 	struct refusal *refusal)
 {
-	if (model >= engine->n_runners)
-		return refuse(refusal, MIMEO_E_UNKNOWN_MODEL,
-			refusal_detail(RING_DETAIL_MODEL, model, engine->n_runners, 0));
-	request->runner = &engine->runners[model];
+	if (model >= accounting->n_runners)
+		return intake_refuse(refusal, MIMEO_E_UNKNOWN_MODEL,
+			intake_detail(RING_DETAIL_MODEL, model, accounting->n_runners, 0));
+	request->runner = &accounting->runners[model];
 	return 0;
 }
 
-static int set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
+static int intake_set_output(struct request *request, const struct ring_sqe *sqe, uint64_t n_tokens,
 	uint64_t n_logits, uint64_t n_hidden, struct refusal *refusal)
 {
 	const struct model_config *c = &request->runner->model->config;
@@ -83,9 +112,9 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	uint8_t *out;
 
 	if (layout.bytes > sqe->output_length)
-		return refuse(refusal, MIMEO_E_INVALID,
-			refusal_detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
-	out = (uint8_t *)extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
+		return intake_refuse(refusal, MIMEO_E_INVALID,
+			intake_detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
+	out = (uint8_t *)intake_extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
 	if (!out)
 		return refusal->status;
 	request->out_tokens = (int32_t *)(out + layout.tokens);
@@ -94,49 +123,187 @@ static int set_output(struct request *request, const struct ring_sqe *sqe, uint6
 	return 0;
 }
 
-static uint64_t words_bytes(const struct mimeo_mask *mask, uint64_t n_tokens)
+static uint64_t intake_words_bytes(const struct mimeo_mask *mask, uint64_t n_tokens)
 {
 	return msg_mask_has_words(mask) ? n_tokens * sizeof(uint64_t) : 0;
 }
 
 /* Header and payload, copied and checked; the answer is the tokens, and behind them the mask's words. */
-static const int32_t *read_generate(struct request *request, const struct ring_sqe *sqe,
+static const int32_t *intake_read_generate(struct request *request, const struct ring_sqe *sqe,
 	struct msg_generate *ret, struct refusal *refusal)
 {
-	struct session *session = request->session;
-	struct engine *engine = session->engine;
+	struct engine_session *session = request->session;
+	struct accounting *accounting = session->accounting;
 	uint8_t header[MSG_HEADER_MAX];
 	const int32_t *tokens;
 	uint64_t bytes;
 
-	if (copy_header(session, sqe, header, refusal))
+	if (intake_copy_header(session, sqe, header, refusal))
 		return NULL;
 	refusal->status = msg_generate_decode(
-		engine->codec, header, sqe->header_length, ret, &refusal->detail);
-	if (refusal->status || find_runner(engine, ret->model, request, refusal))
+		accounting->codec, header, sqe->header_length, ret, &refusal->detail);
+	if (refusal->status || intake_find_model(accounting, ret->model, request, refusal))
 		return NULL;
-	tokens = copy_payload(session, sqe, refusal);
+	tokens = intake_copy_payload(session, sqe, refusal);
 	if (!tokens)
 		return NULL;
-	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + words_bytes(&ret->mask, ret->n_tokens);
+	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens);
 	if (sqe->payload_length != bytes) {
-		refuse(refusal, MIMEO_E_INVALID, refusal_detail(
+		intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(
 			RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
 		return NULL;
 	}
-	return check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
+	return intake_check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
 }
 
+/* ---- request parameters: each returns 0, or the status that it refuses with ---- */
+
+static uint64_t intake_seed(struct accounting *accounting)
+{
+	/* SplitMix64 (Steele, Lea, Flood 2014): seeds for requests that bring none. */
+	uint64_t z = accounting->seed_state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+static void intake_sampling(struct request *request, const struct mimeo_sampling *m)
+{
+	struct accounting *accounting = request->session->accounting;
+
+	if (m->flags & MIMEO_SAMPLING_MODEL) {
+		request->sampling = request->runner->model->config.sampling;
+	} else {
+		request->sampling = (struct slot_sampling){
+			.temperature = m->temperature,
+			.top_p = m->top_p > 0 ? m->top_p : 1,
+			.min_p = m->min_p,
+			.top_k = m->top_k,
+		};
+	}
+	request->sampling.seed = m->flags & MIMEO_SAMPLING_SEEDED ? m->seed : intake_seed(accounting);
+}
+
+static void intake_deadline(struct request *request, uint32_t deadline_ms)
+{
+	request->deadline_ns = 0;
+	if (!deadline_ms)
+		return;
+	request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
+}
+
+static void intake_drafts(struct request *request, uint32_t wanted)
+{
+	uint32_t n = request->runner->options.n_drafts;
+
+	_Static_assert(MIMEO_DRAFT_MAX == SPECULATE_MAX, "drafts");
+	if (wanted == MIMEO_DRAFT_NONE)
+		n = 0;
+	request->n_drafts = wanted && wanted < n ? wanted : n;
+}
+
+static int intake_place(struct request *request, const struct mimeo_place *place, uint64_t n,
+	uint64_t bytes, struct request_place *ret, struct refusal *refusal)
+{
+	uint64_t total;
+
+	if (__builtin_mul_overflow(n, bytes, &total))
+		total = UINT64_MAX;
+	refusal->status = place_take(request, place, total, ret, &refusal->detail);
+	return refusal->status;
+}
+
+static int intake_fence(struct request *request, bool wanted, struct refusal *refusal)
+{
+	const struct engine_port *port = request->session->port;
+
+	if (!wanted)
+		return 0;
+	if (port->fences)
+		request->fence = atomic_load_explicit(
+			&port->fences[request->index], memory_order_acquire);
+	return request->fence ? 0 : intake_refuse(refusal, MIMEO_E_INVALID,
+		intake_detail(RING_DETAIL_FENCE, request->index, 0, 0));
+}
+
+/* ---- masks ---- */
+
+/* More of the row's tokens under its mask than there can be: TOO_LONG where a daemon with another limit
+ * would take them. */
+static int intake_refuse_tokens(struct refusal *refusal, int status, const struct mimeo_mask *mask, uint32_t row,
+	uint32_t n_tokens, uint32_t most)
+{
+	struct msg_detail d = intake_detail(RING_DETAIL_MASK_TOKENS, row, n_tokens, most);
+
+	d.values[3] = (int32_t)mask->kind;
+	return intake_refuse(refusal, status, d);
+}
+
+/* The model's attention has no masks: which one it is. */
+static int intake_refuse_mask(struct refusal *refusal, const struct mimeo_mask *mask, const char *attention)
+{
+	struct msg_detail d = intake_detail(RING_DETAIL_MASK, mask->kind, 0, 0);
+	size_t length = strlen(attention), room = sizeof(d.values) - sizeof(d.values[0]);
+
+	memcpy(&d.values[1], attention, length < room ? length : room);
+	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, d);
+}
+
+/* The model's, for a request that brings none: a prefix is all that each row has. */
+static int intake_default_mask(struct request *request, struct refusal *refusal)
+{
+	uint32_t most = request->session->accounting->options->max_batch_tokens;
+
+	request->mask = request->runner->options.mask;
+	for (uint32_t i = 0; request->mask.prefix && i < request->n_rows; i++) {
+		if (request->rows[i].n_tokens > most)
+			return intake_refuse_tokens(refusal, MIMEO_E_TOO_LONG, &request->mask, i,
+				request->rows[i].n_tokens, most);
+	}
+	return 0;
+}
+
+static int intake_mask(struct request *request, const struct mimeo_mask *mask, struct refusal *refusal)
+{
+	const struct attention_backend *attention = request->runner->options.attention;
+	uint32_t most = request->session->accounting->options->max_batch_tokens;
+
+	_Static_assert((int)MIMEO_MASK_DEFAULT == MASK_CAUSAL &&
+		(int)MIMEO_MASK_WINDOW == MASK_WINDOW &&
+		(int)MIMEO_MASK_PREFIX == MASK_PREFIX &&
+		(int)MIMEO_MASK_DOCUMENTS == MASK_DOCUMENTS &&
+		(int)MIMEO_MASK_TREE == MASK_TREE && MIMEO_TREE_MAX == MASK_TREE_MAX, "masks");
+	if (mask->kind == MIMEO_MASK_DEFAULT)
+		return intake_default_mask(request, refusal);
+	request->mask = *mask;
+	if (!attention->masks)
+		return intake_refuse_mask(refusal, mask, attention->name);
+	if (mask->prefix > most)
+		return intake_refuse_tokens(refusal, MIMEO_E_TOO_LONG, mask, 0, mask->prefix, most);
+	for (uint32_t i = 0; i < request->n_rows; i++) {
+		uint32_t n = request->rows[i].n_tokens;
+
+		if (mask->prefix > n)
+			return intake_refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, mask->prefix, n);
+		if (mask->kind == MIMEO_MASK_TREE && n > MIMEO_TREE_MAX)
+			return intake_refuse_tokens(refusal, MIMEO_E_INVALID, mask, i, n, MIMEO_TREE_MAX);
+	}
+	return 0;
+}
+
+/* ---- generate and step ---- */
+
 /* When it ends. */
-static int take_ends(struct request *request, const struct msg_generate *msg, struct refusal *refusal)
+static int intake_ends(struct request *request, const struct msg_generate *msg, struct refusal *refusal)
 {
 	if (!msg->max_tokens)
-		return refuse(refusal, MIMEO_E_INVALID,
-			refusal_detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID,
+			intake_detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
 	for (uint32_t i = 0; i < msg->n_stop; i++) {
 		if ((uint32_t)msg->stop[i] >= request->runner->model->config.vocab_size)
-			return refuse(refusal, MIMEO_E_INVALID,
-				refusal_detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
+			return intake_refuse(refusal, MIMEO_E_INVALID,
+				intake_detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
 	}
 	request->max_tokens = msg->max_tokens;
 	request->n_stop = msg->n_stop;
@@ -145,21 +312,21 @@ static int take_ends(struct request *request, const struct msg_generate *msg, st
 	return 0;
 }
 
-static int take_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+static int intake_generate(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct msg_generate msg;
-	const int32_t *tokens = read_generate(request, sqe, &msg, refusal);
+	const int32_t *tokens = intake_read_generate(request, sqe, &msg, refusal);
 
-	if (!tokens || take_ends(request, &msg, refusal))
+	if (!tokens || intake_ends(request, &msg, refusal))
 		return refusal->status;
 	request->want_logits = msg.flags & MIMEO_GENERATE_PROMPT_LOGITS;
 	request->want_hidden = false;
-	if (terms_place(request, &msg.logits, 1,
+	if (intake_place(request, &msg.logits, 1,
 		    (uint64_t)request->runner->model->config.vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		terms_fence(request, msg.flags & MIMEO_GENERATE_FENCE, refusal))
+		intake_fence(request, msg.flags & MIMEO_GENERATE_FENCE, refusal))
 		return refusal->status;
-	if (set_output(request, sqe, msg.max_tokens,
+	if (intake_set_output(request, sqe, msg.max_tokens,
 		    request->want_logits && !request->logits.at, 0, refusal))
 		return refusal->status;
 	request->sequence = msg.sequence;
@@ -167,24 +334,24 @@ static int take_generate(struct request *request, const struct ring_sqe *sqe, st
 	request->rows[0] = (struct request_row){msg.sequence, msg.n_tokens, 0, tokens};
 	if (msg_mask_has_words(&msg.mask))
 		request->mask_words = (const uint8_t *)(tokens + msg.n_tokens);
-	terms_drafts(request, msg.draft_tokens);
-	terms_sampling(request, &msg.sampling);
-	terms_deadline(request, msg.deadline_ms);
-	return terms_mask(request, &msg.mask, refusal);
+	intake_drafts(request, msg.draft_tokens);
+	intake_sampling(request, &msg.sampling);
+	intake_deadline(request, msg.deadline_ms);
+	return intake_mask(request, &msg.mask, refusal);
 }
 
-static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
+static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
 	const struct mimeo_mask *mask, struct refusal *refusal)
 {
-	const uint8_t *payload = copy_payload(request->session, sqe, refusal);
+	const uint8_t *payload = intake_copy_payload(request->session, sqe, refusal);
 	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
 	uint64_t at = start;
 
 	if (!payload)
 		return refusal->status;
 	if (at > sqe->payload_length)
-		return refuse(refusal, MIMEO_E_INVALID,
-			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID,
+			intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	for (uint32_t i = 0; i < n_rows; i++) {
 		struct msg_row row;
 
@@ -194,77 +361,77 @@ static int take_rows(struct request *request, const struct ring_sqe *sqe, uint32
 			(const int32_t *)(payload + at)};
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
-			return refuse(refusal, MIMEO_E_INVALID,
-				refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
-		if (check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
+			return intake_refuse(refusal, MIMEO_E_INVALID,
+				intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		if (intake_check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
 			return refusal->status;
 	}
 	if (msg_mask_has_words(mask))
 		request->mask_words = payload + at;
-	at += words_bytes(mask, (at - start) / sizeof(int32_t));
+	at += intake_words_bytes(mask, (at - start) / sizeof(int32_t));
 	if (at != sqe->payload_length)
-		return refuse(refusal, MIMEO_E_INVALID,
-			refusal_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID,
+			intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
 	return 0;
 }
 
 /* Where a step's results go and its embeddings come from, in device buffers. */
-static int take_step_places(struct request *request, const struct msg_step *msg,
+static int intake_step_places(struct request *request, const struct msg_step *msg,
 	struct refusal *refusal)
 {
 	const struct model_config *c = &request->runner->model->config;
 	const struct request_row *last = &request->rows[msg->n_rows - 1];
 
-	if (terms_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
+	if (intake_place(request, &msg->logits, msg->n_rows, (uint64_t)c->vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
-		terms_place(request, &msg->hidden, msg->n_rows,
+		intake_place(request, &msg->hidden, msg->n_rows,
 			(uint64_t)c->hidden_size * sizeof(float), &request->hidden, refusal) ||
-		terms_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
+		intake_place(request, &msg->embeddings, (uint64_t)last->first + last->n_tokens,
 			(uint64_t)c->hidden_size * dtype_bytes(request->runner->activation_dtype),
 			&request->embeddings, refusal))
 		return refusal->status;
-	return terms_fence(request, msg->flags & MIMEO_STEP_FENCE, refusal);
+	return intake_fence(request, msg->flags & MIMEO_STEP_FENCE, refusal);
 }
 
-static int take_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
+static int intake_step(struct request *request, const struct ring_sqe *sqe, struct refusal *refusal)
 {
-	struct session *session = request->session;
-	struct engine *engine = session->engine;
+	struct engine_session *session = request->session;
+	struct accounting *accounting = session->accounting;
 	uint8_t header[MSG_HEADER_MAX];
 	struct msg_step msg;
 	int rc;
 
-	if (copy_header(session, sqe, header, refusal))
+	if (intake_copy_header(session, sqe, header, refusal))
 		return refusal->status;
-	rc = msg_step_decode(engine->codec, header, sqe->header_length, &msg, &refusal->detail);
+	rc = msg_step_decode(accounting->codec, header, sqe->header_length, &msg, &refusal->detail);
 	if (rc)
 		return refusal->status = rc;
-	if (find_runner(engine, msg.model, request, refusal))
+	if (intake_find_model(accounting, msg.model, request, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
-		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_EMPTY, 0, 0, 0));
-	if (msg.n_rows > engine->options.max_requests)
-		return refuse(refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_REQUESTS, msg.n_rows,
-			engine->options.max_requests, 0));
-	if (take_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
+		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+	if (msg.n_rows > accounting->options->max_requests)
+		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_REQUESTS, msg.n_rows,
+			accounting->options->max_requests, 0));
+	if (intake_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
 	request->want_tokens = msg.outputs & MIMEO_STEP_TOKENS;
 	request->want_logits = msg.outputs & MIMEO_STEP_LOGITS;
 	request->want_hidden = msg.outputs & MIMEO_STEP_HIDDEN;
-	if (take_step_places(request, &msg, refusal))
+	if (intake_step_places(request, &msg, refusal))
 		return refusal->status;
-	if (set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
+	if (intake_set_output(request, sqe, request->want_tokens ? msg.n_rows : 0,
 		request->want_logits && !request->logits.at ? msg.n_rows : 0,
 		request->want_hidden && !request->hidden.at ? msg.n_rows : 0, refusal))
 		return refusal->status;
 	request->n_rows = request->n_rows_left = request->n_rows_unlaunched = msg.n_rows;
-	terms_sampling(request, &msg.sampling);
-	terms_deadline(request, msg.deadline_ms);
-	return terms_mask(request, &msg.mask, refusal);
+	intake_sampling(request, &msg.sampling);
+	intake_deadline(request, msg.deadline_ms);
+	return intake_mask(request, &msg.mask, refusal);
 }
 
 /* Cancelling takes effect at once, ahead of what waits. */
-static int take_cancel(struct session *session, const struct ring_sqe *sqe)
+static int intake_cancel(struct engine_session *session, const struct ring_sqe *sqe)
 {
 	struct request *target;
 
@@ -273,26 +440,26 @@ static int take_cancel(struct session *session, const struct ring_sqe *sqe)
 	target = &session->requests[sqe->argument];
 	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
 		return MIMEO_E_UNKNOWN_REQUEST;
-	request_finish(target, MIMEO_E_CANCELLED,
+	finish_request(target, MIMEO_E_CANCELLED,
 		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
 	return 0;
 }
 
-static bool is_new_work(unsigned op)
+static bool intake_is_new_work(unsigned op)
 {
 	return op == RING_OP_GENERATE || op == RING_OP_STEP || op == RING_OP_OPEN || op == RING_OP_FORK;
 }
 
 /* 0: the request waits. Otherwise *refusal says why there is none. */
-static int take_request(struct session *session, const struct ring_sqe *sqe, struct refusal *refusal)
+static int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
 {
-	struct engine *engine = session->engine;
+	struct accounting *accounting = session->accounting;
 	struct request *request = &session->requests[sqe->request];
 	int rc = 0;
 
-	if (engine->lost)
+	if (accounting->lost)
 		return refusal->status = MIMEO_E_DEVICE_LOST;
-	if (engine->draining && is_new_work(sqe->op))
+	if (accounting->draining && intake_is_new_work(sqe->op))
 		return refusal->status = MIMEO_E_DRAINING;
 	request->generation = sqe->generation;
 	request->user_data = sqe->user_data;
@@ -312,26 +479,26 @@ static int take_request(struct session *session, const struct ring_sqe *sqe, str
 	request->n_places = 0;
 	request->last_launch = 0;
 	if (sqe->op == RING_OP_GENERATE)
-		rc = take_generate(request, sqe, refusal);
+		rc = intake_generate(request, sqe, refusal);
 	else if (sqe->op == RING_OP_STEP)
-		rc = take_step(request, sqe, refusal);
+		rc = intake_step(request, sqe, refusal);
 	if (rc) {
-		request_places_drop(request);
+		place_drop_all(request);
 		return rc;
 	}
 	if (request->deadline_ns) {
-		if (!engine->n_deadlines++ || request->deadline_ns < engine->next_deadline_ns)
-			engine->next_deadline_ns = request->deadline_ns;
+		if (!accounting->n_deadlines++ || request->deadline_ns < accounting->next_deadline_ns)
+			accounting->next_deadline_ns = request->deadline_ns;
 	}
 	session->n_in_flight++;
-	engine->n_requests++;
-	count(&engine->stats.n_requests, 1);
+	accounting->n_requests++;
+	counter_add(&accounting->stats->n_requests, 1);
 	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);
 	engine_session_wait_push(session, request);
 	return 0;
 }
 
-static void take(struct session *session, const struct ring_sqe *sqe)
+static void intake_entry(struct engine_session *session, const struct ring_sqe *sqe)
 {
 	struct refusal refusal = {0};
 
@@ -344,7 +511,7 @@ static void take(struct session *session, const struct ring_sqe *sqe)
 	case RING_OP_NOP:
 		break;
 	case RING_OP_CANCEL:
-		refusal.status = take_cancel(session, sqe);
+		refusal.status = intake_cancel(session, sqe);
 		break;
 	case RING_OP_GENERATE:
 	case RING_OP_STEP:
@@ -352,16 +519,16 @@ static void take(struct session *session, const struct ring_sqe *sqe)
 	case RING_OP_FORK:
 	case RING_OP_TRUNCATE:
 	case RING_OP_CLOSE:
-		if (!take_request(session, sqe, &refusal))
+		if (!intake_request(session, sqe, &refusal))
 			return;
 		break;
 	default:
-		refuse(&refusal, MIMEO_E_INVALID, refusal_detail(RING_DETAIL_OP, sqe->op, 0, 0));
+		intake_refuse(&refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_OP, sqe->op, 0, 0));
 	}
-	post_refusal(session, sqe, refusal.status, &refusal.detail);
+	completion_refusal(session, sqe, refusal.status, &refusal.detail);
 }
 
-bool intake(struct session *session)
+bool intake(struct engine_session *session)
 {
 	struct ring *ring = &session->port->region.ring;
 	struct ring_sqe sqe;
@@ -380,7 +547,7 @@ bool intake(struct session *session)
 			engine_session_fail(session, "completion ring: the head is not where it can be");
 		if (room != 1 || !ring_sq_pop(ring, &sqe))
 			break;
-		take(session, &sqe);
+		intake_entry(session, &sqe);
 		if (session->failed)
 			return true;
 	}

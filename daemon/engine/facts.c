@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/engine/state.h"
 
+#include <assert.h>
 #include <stdio.h>
+
+#include "daemon/engine/lane/speculation.h"
 
 const struct engine_stats *engine_stats(const struct engine *engine)
 {
@@ -28,17 +31,12 @@ uint32_t engine_n_models(const struct engine *engine)
 	return engine->n_runners;
 }
 
-static uint64_t value(const _Atomic uint64_t *counter)
-{
-	return atomic_load_explicit(counter, memory_order_relaxed);
-}
-
 /* ---- graphs: the model's own, and those of its draft's two managers ---- */
 
 enum { OWN_GRAPHS, PREFILL_GRAPHS, DECODE_GRAPHS, N_GRAPH_SETS };
 
 /* A draft's are empty where there is none. */
-static const struct graph_set *graphs_of(const struct runner *runner, unsigned owner)
+static const struct graph_set *facts_graphs_of(const struct runner *runner, unsigned owner)
 {
 	const struct graph_set *const sets[N_GRAPH_SETS] = {
 		[OWN_GRAPHS] = &runner->graphs,
@@ -49,19 +47,19 @@ static const struct graph_set *graphs_of(const struct runner *runner, unsigned o
 	return sets[owner];
 }
 
-static void add_graphs(struct engine_model_facts *facts, const struct graph_set *graphs)
+static void facts_add_graphs(struct engine_model_facts *facts, const struct graph_set *graphs)
 {
 	facts->n_graphs += graphs->n;
 	for (uint32_t i = 0; i < graphs->n; i++) {
 		const struct graph_entry *entry = &graphs->entries[i];
 
 		facts->n_ready += graph_entry_state(entry) == GRAPH_READY;
-		facts->graph_bytes += value(&entry->bytes);
-		facts->capture_seconds += (double)value(&entry->capture_ns) * 1e-9;
+		facts->graph_bytes += counter_read(&entry->bytes);
+		facts->capture_seconds += (double)counter_read(&entry->capture_ns) * 1e-9;
 	}
 }
 
-static void add_weights(struct engine_model_facts *facts, const struct model *model)
+static void facts_add_weights(struct engine_model_facts *facts, const struct model *model)
 {
 	facts->weights_bytes += model->bytes;
 	facts->weights_read_bytes += model->file_bytes;
@@ -91,18 +89,18 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		.draft = runner->options.draft ? runner->options.draft->config.architecture : NULL,
 		.n_drafts = runner->options.n_drafts,
 		.speculation = speculation_facts(runner),
-		.n_tokens_out = atomic_load_explicit(&runner->n_tokens_out, memory_order_relaxed),
-		.n_steps = atomic_load_explicit(&runner->n_steps, memory_order_relaxed),
+		.n_tokens_out = counter_read(&runner->n_tokens_out),
+		.n_steps = counter_read(&runner->n_steps),
 	};
-	add_weights(ret, runner->model);
+	facts_add_weights(ret, runner->model);
 	if (runner->options.draft)
-		add_weights(ret, runner->options.draft);
+		facts_add_weights(ret, runner->options.draft);
 	for (unsigned owner = 0; owner < N_GRAPH_SETS; owner++)
-		add_graphs(ret, graphs_of(runner, owner));
+		facts_add_graphs(ret, facts_graphs_of(runner, owner));
 	for (unsigned i = 0; i < N_EAGER_REASONS; i++) {
-		ret->n_eager[i] = value(&runner->n_eager[i]);
-		ret->n_prefill_eager[i] = value(&speculator->n_prefill_eager[i]);
-		ret->n_decode_eager[i] = value(&speculator->n_decode_eager[i]);
+		ret->n_eager[i] = counter_read(&runner->n_eager[i]);
+		ret->n_prefill_eager[i] = counter_read(&speculator->n_prefill_eager[i]);
+		ret->n_decode_eager[i] = counter_read(&speculator->n_decode_eager[i]);
 	}
 }
 
@@ -118,11 +116,11 @@ bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t in
 	const struct graph_entry *entry;
 	unsigned owner = OWN_GRAPHS;
 
-	while (owner < N_GRAPH_SETS && index >= graphs_of(runner, owner)->n)
-		index -= graphs_of(runner, owner++)->n;
+	while (owner < N_GRAPH_SETS && index >= facts_graphs_of(runner, owner)->n)
+		index -= facts_graphs_of(runner, owner++)->n;
 	if (owner == N_GRAPH_SETS)
 		return false;
-	entry = &graphs_of(runner, owner)->entries[index];
+	entry = &facts_graphs_of(runner, owner)->entries[index];
 	*ret = (struct engine_graph_facts){
 		.owner = owners[owner],
 		.of_draft = owner != OWN_GRAPHS,
@@ -134,12 +132,11 @@ bool engine_graph_facts(const struct engine *engine, uint32_t model, uint32_t in
 		.n_drops = atomic_load_explicit(&entry->n_drops, memory_order_relaxed),
 		.n_nodes = atomic_load_explicit(&entry->n_nodes, memory_order_relaxed),
 		.n_segments = atomic_load_explicit(&entry->n_segments, memory_order_relaxed),
-		.bytes = atomic_load_explicit(&entry->bytes, memory_order_relaxed),
-		.seconds = (double)atomic_load_explicit(&entry->capture_ns, memory_order_relaxed) * 1e-9,
-		.n_replays = atomic_load_explicit(&entry->n_replays, memory_order_relaxed),
-		.n_shared_replays =
-			atomic_load_explicit(&entry->n_shared_replays, memory_order_relaxed),
-		.n_padded_rows = atomic_load_explicit(&entry->n_padded_rows, memory_order_relaxed),
+		.bytes = counter_read(&entry->bytes),
+		.seconds = (double)counter_read(&entry->capture_ns) * 1e-9,
+		.n_replays = counter_read(&entry->n_replays),
+		.n_shared_replays = counter_read(&entry->n_shared_replays),
+		.n_padded_rows = counter_read(&entry->n_padded_rows),
 	};
 	snprintf(ret->mode, sizeof(ret->mode), "%s", graph_mode_name(entry->descriptor.mode));
 	descriptor_format(&entry->descriptor, ret->name, sizeof(ret->name));

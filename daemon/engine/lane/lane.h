@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_LANE_H
+#define MIMEO_DAEMON_ENGINE_LANE_H
+
+/*
+ * The lane: the one stream on which graphs replay, and the steps that are in flight on it. Step k + 1 is
+ * launched before the host has read step k's tokens. The engine's thread alone, except where it says
+ * otherwise.
+ *
+ *	schedule.c  which rows the next step carries
+ *	step.c      launches it
+ *	results.c   reads its results and retires it
+ *	idle.c      waits, with or without steps in flight
+ *	late.c      captures and drops graphs while the daemon serves
+ */
+
+#include "daemon/engine/lane/idle.h"
+#include "daemon/engine/lane/late.h"
+#include "daemon/engine/requests/accounting.h"
+
+#define LANE_STEPS 2 /* launched ahead of what the host has read, the current one included */
+
+struct inflight_row {
+	struct sequence *sequence;
+	bool sample;
+	bool last;      /* completes the sequence's target */
+	bool verify;    /* its draft tokens are verified: it yields 1 ... 1 + n_drafts tokens */
+	int32_t result; /* index into the inputs slot's logits and hidden, or -1 */
+};
+
+/* A launched step whose end the host has not seen. */
+struct inflight {
+	struct runner *runner;
+	struct inputs_slot *slot;
+	uint64_t step; /* the runner's number of it */
+	uint32_t n_rows;
+	struct inflight_row *rows; /* [max_requests] */
+	uint32_t *sources;         /* [max_requests] copied pages to release */
+	uint32_t n_sources;
+	bool notify;               /* a host function wakes the engine behind it */
+	struct event *end;         /* recorded behind it if `notify` */
+	struct event *results;     /* the same behind its results, if draft passes follow them */
+	struct graph_entry *entry; /* NULL: eager */
+	uint64_t expected_ns;      /* the lane's time for the last steps like it; 0: unknown */
+	uint64_t results_ns;       /* of that the time up to the results */
+	bool follows;              /* a generating row of it was in the runner's step before */
+	bool drafts;               /* draft passes are part of it */
+	uint32_t n_drafts;         /* draft tokens that its neediest row wants */
+	bool read; /* its results are; it stays in the lane as long as the draft passes are running */
+};
+
+/* What the scheduler remembers of a model from step to step. */
+struct schedule {
+	uint32_t turn;
+	bool whole_waits; /* tokens that must be computed in one step had no space in the last one */
+	bool chunks_wait; /* prompts had no space in the last step beside decodes */
+	bool warned_too_wide;
+};
+
+struct lane {
+	const struct engine_options *options;
+	struct device *device;
+	struct stream *stream, *bell; /* bell: host functions that wake the engine */
+	struct loop *loop;
+	struct engine_stats *stats;
+	struct accounting *accounting;
+	struct runner *runners; /* [n_runners] */
+	uint32_t n_runners, runner_turn;
+	struct schedule schedules[ENGINE_MODELS_MAX]; /* by the runners' index */
+	struct inflight inflight[LANE_STEPS];
+	uint32_t first, n_inflight;
+	uint64_t work_since_ns; /* this turn's work with steps; 0: none so far */
+	uint64_t ended_ns;      /* end of the last step that was read, on the device's clock */
+	struct idle idle;
+	struct late late;
+};
+
+/* Streams and events of `device`; options, device, stats, accounting and loop are set. 0, or the
+ * device's answer; then lane_deinit. */
+int lane_init(struct lane *lane);
+/* Also of a lane that was never or partly made. Nothing is in flight. */
+void lane_deinit(struct lane *lane);
+static inline struct inflight *lane_oldest(struct lane *lane)
+{
+	return &lane->inflight[lane->first];
+}
+/* Results of the oldest step are there and not read, or it has ended. */
+bool lane_is_ready(const struct lane *lane);
+/* The first work with steps in a turn; it ends with the turn. */
+void lane_work_begins(struct lane *lane);
+/* The device failed with rc: ends every request with DEVICE_LOST and reports it, once. */
+void lane_lose_device(struct lane *lane, int rc);
+
+/* ---- schedule.c ---- */
+
+/* Fill the step with rows that can run now. False if there are none. */
+bool schedule_rows(struct lane *lane, struct inflight *inflight, struct batch_shape *ret_shape);
+
+/* ---- step.c ---- */
+
+/* Launch steps until LANE_STEPS are in flight or nothing can run. True if any was launched. */
+bool step_launch(struct lane *lane);
+
+/* ---- results.c ---- */
+
+/* Read the results of steps; those that completed leave the lane. True if there was anything. */
+bool results_take(struct lane *lane);
+
+#endif

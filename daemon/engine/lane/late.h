@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_LATE_H
+#define MIMEO_DAEMON_ENGINE_LATE_H
+
+/* Captures and drops of graphs while the daemon serves: late.c. */
+
+#include "daemon/engine/builder.h"
+#include "daemon/engine/engine.h"
+#include "daemon/graph/dispatch.h"
+
+struct lane;
+
+struct late {
+	struct builder_task base; /* first */
+	struct lane *lane;
+	struct builder *builder;
+	struct stream *stream; /* the builder's, for uploads */
+	/* the one task that the builder has, if busy */
+	bool busy;
+	struct graph_entry *entry;
+	int task, rc;
+	_Atomic bool done;
+	/* the engine's alone */
+	struct graph_entry *wanted, *dropping; /* in order; the builder's is in neither */
+	bool relieving;         /* the builder waits for memory */
+	bool due;               /* a capture waits for the lane, and no step is launched before */
+	uint64_t generation_ns; /* length of a generation */
+	uint64_t quiet_ns;      /* after the last step captures need no share */
+	uint64_t active_ns;     /* a step was launched */
+	uint64_t next_ns;       /* no capture before, while requests come */
+	uint64_t window;        /* the last launch whose gap a capture may have caused */
+};
+
+/* Go on with captures and drops. True if anything moved. */
+bool late_turn(struct lane *lane);
+/* May the gap ahead of the step that was read last be a capture's? */
+bool late_in_gap(const struct lane *lane);
+/* A step could have replayed the graph. */
+void late_want(struct lane *lane, struct graph_entry *entry);
+/* The builder needs memory. */
+void late_relieve(struct lane *lane);
+void late_order(struct lane *lane, const struct engine_graphs_order *order);
+
+#endif

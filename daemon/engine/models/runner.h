@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_RUNNER_H
+#define MIMEO_DAEMON_ENGINE_RUNNER_H
+
+/*
+ * A model in the engine: its memory, inputs, graphs and draft model, and the table of its slots.
+ * Phases of all runners, in this order: runner_init, runner_warm_up, (device lock), runner_capture,
+ * runner_map_all. After that nothing that a graph reads is ever reallocated. The engine's thread alone
+ * uses a runner, except its counters, which any thread reads.
+ */
+
+#include <assert.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/models/counter.h"
+#include "daemon/graph/dispatch.h"
+#include "daemon/graph/execute.h"
+#include "daemon/graph/speculate.h"
+
+struct request;
+struct sequence;
+
+/* Who has the model's slots, and who waits for one: requests/sequence.c, requests/admit.c. */
+struct slots {
+	int32_t *free;
+	uint32_t n_free;
+	struct sequence **running; /* [max_requests] */
+	uint32_t n_running;
+	struct sequence *releasing; /* stopped, but a launched step still names their slots and pages */
+	struct request *head; /* waits for pages or slots that will come back; no request passes it */
+	uint32_t (*copies)[2]; /* [max_requests] pages to copy ahead of the next step */
+	uint32_t n_copies;
+};
+
+/* engine.h, struct engine_speculation */
+struct speculation_counters {
+	_Atomic uint64_t n_verified, n_verified_tokens, draft_ns, n_draft_steps;
+	_Atomic uint64_t n_offered[SPECULATE_MAX], n_accepted[SPECULATE_MAX];
+	_Atomic uint64_t n_undrafted[N_UNDRAFTED];
+};
+
+struct runner {
+	struct engine_model_options options;
+	const struct engine_options *limits;
+	struct device *device;
+	struct stream *lane;
+	uint32_t index;
+	struct model *model;
+	struct kv_cache *kv;
+	struct inputs inputs;
+	void *pool;
+	uint64_t pool_bytes;
+	struct forward_context context;
+	struct executor executor;
+	struct graph_set graphs;
+	struct speculator speculator; /* of a model with a draft model */
+	struct kv_cache *draft_kv;    /* the draft model's memory; the pages are `kv`'s */
+	uint32_t max_pages;           /* of a sequence */
+	enum dtype activation_dtype;
+	uint32_t *query_lens, *seq_lens; /* [max_requests] of the batch being built */
+	uint32_t *dropped;               /* [max_pages] scratch */
+	struct slots slots;
+	uint64_t launched, completed; /* step numbers, from 1 */
+	_Atomic uint32_t pages_free;
+	_Atomic uint64_t n_tokens_out, n_steps;
+	_Atomic uint64_t n_eager[N_EAGER_REASONS];
+	struct speculation_counters speculation;
+};
+
+/* ---- runner.c ---- */
+
+/* Takes the options' models over in any case; options and limits outlive the runner, which is for
+ * runner_deinit whatever is returned. 0, or the device's answer and a sentence in *error. */
+int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
+	struct stream *lane, struct model_error *error);
+int runner_warm_up(struct runner *runner, struct model_error *error);
+/* With lazy_capture the draft model's graphs alone. */
+int runner_capture(struct runner *runner, struct model_error *error);
+void runner_deinit(struct runner *runner);
+
+/* ---- runner_memory.c ---- */
+
+/* Returns rc, and writes what failed and for which model. */
+int runner_fail(struct model_error *error, const struct runner *runner, const char *what, int rc);
+/* Options, limits, device, model and activation_dtype are set; what was allocated before a failure stays
+ * for runner_deinit. */
+int runner_allocate(struct runner *runner, const struct device_info *info,
+	struct model_buffers *ret_draft, struct model_error *error);
+/* Pages that the warm-up's one real row may write. */
+uint32_t runner_warm_up_pages(const struct runner *runner);
+/* The last phase, of all runners: map their KV pages. */
+int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error);
+/* Bytes of a page of its KV cache, the draft model's part included. */
+uint64_t runner_page_bytes(const struct runner *runner);
+/* Publish how many pages are free now. */
+void runner_show_pages(struct runner *runner);
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_ACCOUNTING_H
+#define MIMEO_DAEMON_ENGINE_ACCOUNTING_H
+
+/* What the requests of all sessions share. Initialised by engine.c; the engine's thread alone uses it. */
+
+#include "daemon/engine/models/runner.h"
+#include "daemon/engine/requests/reports.h"
+#include "daemon/loop/loop.h"
+
+struct engine_session;
+
+struct accounting {
+	const struct engine_options *options;
+	struct engine_stats *stats;
+	struct reports *reports;
+	struct loop *loop;
+	struct msg_codec *codec;
+	struct runner *runners; /* [n_runners] */
+	uint32_t n_runners;
+	uint32_t max_seq_len, max_pages; /* of a sequence, over all models */
+	bool masks;                      /* a model's attention reads mask words */
+	uint64_t seed_state;
+	struct engine_session *sessions[ENGINE_SESSIONS_MAX];
+	uint32_t n_sessions, session_turn;
+	struct engine_buffer *closing; /* buffers that a request or a launched step may still name */
+	struct request *ending;        /* ENDING requests of all sessions */
+	bool admit;                    /* something changed that waiting requests may wait for */
+	bool draining, lost;
+	uint64_t pass; /* admission passes */
+	uint32_t n_requests, n_deadlines;
+	uint64_t next_deadline_ns;    /* none is earlier */
+	uint64_t launched, completed; /* steps of all models; they complete in order */
+};
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_COMPLETION_H
+#define MIMEO_DAEMON_ENGINE_COMPLETION_H
+
+/*
+ * Completions. Every request in flight has one entry of the completion ring for its final completion.
+ * Progress is posted only while more entries than that are free; tokens are in the output area before,
+ * and the count in a later completion covers those whose completion was left out. So a slow reader loses
+ * nothing and delays no other client. Nothing is posted to a session that failed or is detached.
+ */
+
+#include "daemon/engine/requests/engine_session.h"
+
+/* detail: NULL for none. */
+void completion_final(const struct request *request, int status, unsigned finish,
+	const struct msg_detail *detail);
+/* For a submission that never became a request. */
+void completion_refusal(struct engine_session *session, const struct ring_sqe *sqe, int status,
+	const struct msg_detail *detail);
+void completion_tokens(const struct request *request);
+/* The request's fence has been recorded. */
+void completion_recorded(const struct request *request);
+/* Show clients what was posted; rings the doorbells of those that sleep. */
+void completion_publish(struct accounting *accounting);
+
+#endif

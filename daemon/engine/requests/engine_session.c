@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A session's private side: one block of memory made by the loop thread at attach, so that the
+ * engine's thread never allocates for a request. It is reserved without commitment; only what a
+ * client really uses becomes memory.
+ */
+#include "daemon/engine/requests/engine_session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <utlist.h>
+
+#include "kernels/arena.h"
+
+static void engine_session_carve(struct engine_session *session, struct arena *arena,
+	uint32_t max_rows, uint32_t max_pages, uint64_t arena_bytes)
+{
+	uint32_t n = engine_session_n_sequences(session);
+	int32_t *tokens;
+	uint32_t *pages;
+	struct request_row *rows;
+
+	session->sequences = arena_take(arena, n, sizeof(*session->sequences));
+	session->requests = arena_take(arena, session->n_requests, sizeof(*session->requests));
+	rows = arena_take(arena, (size_t)session->n_requests * max_rows, sizeof(*rows));
+	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
+	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
+	session->mirror = arena_take(arena, arena_bytes, 1);
+	if (!arena->base || arena->failed)
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		struct sequence *s = &session->sequences[i];
+
+		s->session = session;
+		s->slot = -1;
+		s->tokens = tokens + (size_t)i * session->max_seq_len;
+		s->table = (struct kv_table){
+			.pages = pages + (size_t)i * max_pages,
+			.capacity = max_pages,
+		};
+	}
+	for (uint32_t i = 0; i < session->n_requests; i++) {
+		session->requests[i].session = session;
+		session->requests[i].index = i;
+		session->requests[i].rows = rows + (size_t)i * max_rows;
+	}
+}
+
+int engine_session_new(struct accounting *accounting, struct engine_port *port, struct engine_session **ret)
+{
+	uint32_t max_rows = accounting->options->max_requests;
+	uint64_t arena_bytes = port->region.arena_bytes;
+	struct engine_session *session = calloc(1, sizeof(*session));
+	struct arena counting = {0}, arena;
+
+	if (!session)
+		return -ENOMEM;
+	session->accounting = accounting;
+	session->port = port;
+	session->max_sequences = accounting->options->max_sequences;
+	session->n_requests = port->region.ring.entries;
+	session->max_seq_len = accounting->max_seq_len;
+	engine_session_carve(session, &counting, max_rows, accounting->max_pages, arena_bytes);
+	if (counting.failed) {
+		free(session);
+		return -EOVERFLOW;
+	}
+	session->memory_bytes = counting.used;
+	session->memory = mmap(NULL, counting.used, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (session->memory == MAP_FAILED) {
+		free(session);
+		return -ENOMEM;
+	}
+	arena = (struct arena){.base = session->memory, .size = counting.used};
+	engine_session_carve(session, &arena, max_rows, accounting->max_pages, arena_bytes);
+	*ret = session;
+	return 0;
+}
+
+void engine_session_free(struct engine_session *session)
+{
+	if (!session)
+		return;
+	munmap(session->memory, session->memory_bytes);
+	free(session);
+}
+
+struct sequence *engine_session_sequence(struct engine_session *session, uint32_t id)
+{
+	return id >= 1 && id <= session->max_sequences ? &session->sequences[id - 1] : NULL;
+}
+
+struct sequence *engine_session_request_sequence(const struct request *request)
+{
+	struct engine_session *session = request->session;
+
+	assert(request->op == RING_OP_GENERATE && request->index < session->n_requests);
+	return request->sequence ? engine_session_sequence(session, request->sequence)
+				 : &session->sequences[session->max_sequences + request->index];
+}
+
+void engine_session_fail(struct engine_session *session, const char *text)
+{
+	if (session->failed || session->detached)
+		return;
+	session->failed = true;
+	reports_post(session->accounting->reports, ENGINE_PROTOCOL, session->port, text);
+}
+
+void engine_session_wait_push(struct engine_session *session, struct request *request)
+{
+	assert(request->state == REQUEST_FREE);
+	request->state = REQUEST_WAITING;
+	DL_APPEND(session->waiting, request);
+	session->n_waiting++;
+	session->accounting->admit = true;
+	assert(session->n_waiting <= session->n_in_flight);
+}
+
+void engine_session_wait_remove(struct engine_session *session, struct request *request)
+{
+	assert(request->state == REQUEST_WAITING && session->n_waiting > 0);
+	DL_DELETE(session->waiting, request);
+	session->n_waiting--;
+	if (request->runner && request->runner->slots.head == request)
+		request->runner->slots.head = NULL;
+}
+
+bool engine_session_is_idle(const struct engine_session *session)
+{
+	/* A step that names a device buffer of the session has rows of it, too. */
+	return session->n_busy == 0;
+}

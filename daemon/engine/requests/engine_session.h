@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_ENGINE_SESSION_H
+#define MIMEO_DAEMON_ENGINE_ENGINE_SESSION_H
+
+/* One client: its ring, its requests by index, its sequences by id. */
+
+#include "daemon/engine/requests/accounting.h"
+#include "daemon/engine/requests/request.h"
+#include "daemon/engine/requests/sequence.h"
+
+struct engine_session {
+	struct accounting *accounting;
+	struct engine_port *port;
+	struct loop_source *source;
+	bool failed;   /* broke the protocol: its ring is not read any more */
+	bool detached; /* being taken apart */
+	bool publish;  /* completions were pushed */
+	bool stuffed;  /* no space for another final completion: its ring is not read */
+	uint32_t n_in_flight, n_waiting, n_open;
+	uint32_t n_busy; /* sequences that are not IDLE */
+	uint32_t max_sequences, n_requests, max_seq_len;
+	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
+	struct request *requests;   /* [n_requests] */
+	struct request *waiting;    /* in order of submission */
+	uint8_t *mirror;            /* private copies of payloads, at their arena offsets */
+	void *memory;
+	size_t memory_bytes;
+};
+
+/* Called on the loop thread; allocates all that the session will ever need. The port outlives it.
+ * 0 or -errno. */
+int engine_session_new(struct accounting *accounting, struct engine_port *port,
+	struct engine_session **ret);
+void engine_session_free(struct engine_session *session);
+/* All sequences, ephemeral ones included. */
+static inline uint32_t engine_session_n_sequences(const struct engine_session *session)
+{
+	return session->max_sequences + session->n_requests;
+}
+/* NULL if there is no such id. */
+struct sequence *engine_session_sequence(struct engine_session *session, uint32_t id);
+/* The sequence that a generate request runs on: an open one or its own; NULL if there is no such id. */
+struct sequence *engine_session_request_sequence(const struct request *request);
+/* The client broke the rings: report it once, and read its ring no more. */
+void engine_session_fail(struct engine_session *session, const char *text);
+/* No launched step names anything of it. */
+bool engine_session_is_idle(const struct engine_session *session);
+/* The request WAITS from now on; or no longer. */
+void engine_session_wait_push(struct engine_session *session, struct request *request);
+void engine_session_wait_remove(struct engine_session *session, struct request *request);
+
+#endif

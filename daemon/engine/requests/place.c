@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/engine/requests/place.h"
+
+#include <assert.h>
+#include <utlist.h>
+
+static int place_refuse(struct msg_detail *ret, unsigned kind, uint32_t buffer, const uint64_t v[3])
+{
+	*ret = (struct msg_detail){.detail = kind, .values = {(int32_t)buffer}};
+	for (int i = 0; i < 3; i++)
+		ret->values[i + 1] = v[i] > INT32_MAX ? INT32_MAX : (int32_t)v[i];
+	return kind == RING_DETAIL_BUFFER ? MIMEO_E_UNKNOWN_BUFFER : MIMEO_E_INVALID;
+}
+
+int place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
+	struct request_place *ret, struct msg_detail *ret_detail)
+{
+	const struct engine_port *port = request->session->port;
+	struct engine_buffer *buffer;
+	uint64_t end;
+
+	*ret = (struct request_place){0};
+	if (place->buffer == 0)
+		return 0;
+	buffer = place->buffer <= port->n_buffers ? &port->buffers[place->buffer - 1] : NULL;
+	if (!buffer || !atomic_load_explicit(&buffer->open, memory_order_acquire))
+		return place_refuse(
+			ret_detail, RING_DETAIL_BUFFER, place->buffer, (uint64_t[3]){0});
+	if (place->offset % MIMEO_PLACE_ALIGN)
+		return place_refuse(ret_detail, RING_DETAIL_BUFFER_OFFSET, place->buffer,
+			(uint64_t[3]){place->offset, MIMEO_PLACE_ALIGN});
+	if (__builtin_add_overflow(place->offset, bytes, &end) || end > buffer->bytes)
+		return place_refuse(ret_detail, RING_DETAIL_BUFFER_RANGE, place->buffer,
+			(uint64_t[3]){place->offset, bytes, buffer->bytes});
+	buffer->n_requests++;
+	request->n_places++;
+	*ret = (struct request_place){buffer, (uint8_t *)buffer->address + place->offset};
+	return 0;
+}
+
+static void place_drop(struct request *request, struct request_place *place)
+{
+	if (!place->buffer)
+		return;
+	assert(place->buffer->n_requests > 0 && request->n_places > 0);
+	place->buffer->n_requests--;
+	request->n_places--;
+	*place = (struct request_place){0};
+}
+
+void place_drop_all(struct request *request)
+{
+	place_drop(request, &request->logits);
+	place_drop(request, &request->hidden);
+	place_drop(request, &request->embeddings);
+	assert(!request->n_places);
+}
+
+void place_launched(struct request *request)
+{
+	const struct request_place *const places[] = {
+		&request->logits, &request->hidden, &request->embeddings};
+
+	request->last_launch = request->session->accounting->launched;
+	for (int i = 0; i < 3; i++) {
+		if (places[i]->buffer)
+			places[i]->buffer->last_launch = request->last_launch;
+	}
+}
+
+void place_close_buffer(struct engine_session *session, uint32_t id)
+{
+	struct engine_buffer *buffer = &session->port->buffers[id - 1];
+
+	assert(id >= 1 && id <= session->port->n_buffers && !buffer->closing);
+	buffer->port = session->port;
+	buffer->closing = true;
+	LL_PREPEND(session->accounting->closing, buffer);
+}
+
+void place_forget_buffers(struct engine_session *session)
+{
+	struct engine_buffer *buffer, *next;
+
+	LL_FOREACH_SAFE (session->accounting->closing, buffer, next) {
+		if (buffer->port == session->port)
+			LL_DELETE(session->accounting->closing, buffer);
+	}
+}
+
+void place_release_buffers(struct accounting *accounting)
+{
+	struct engine_buffer *buffer, *next;
+
+	LL_FOREACH_SAFE (accounting->closing, buffer, next) {
+		assert(buffer->closing);
+		if (buffer->n_requests || buffer->last_launch > accounting->completed)
+			continue;
+		LL_DELETE(accounting->closing, buffer);
+		buffer->closing = false;
+		reports_post_buffer(accounting->reports, buffer);
+	}
+}

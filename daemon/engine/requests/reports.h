@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_REPORTS_H
+#define MIMEO_DAEMON_ENGINE_REPORTS_H
+
+/*
+ * Reports and closed buffers on their way to the loop thread. Each has its place in its port, in its
+ * buffer or here, so posting cannot fail. Rare events: a lock and a list. Posted by the engine's thread,
+ * taken by the loop thread.
+ */
+
+#include <pthread.h>
+
+#include "daemon/engine/engine.h"
+
+struct reports {
+	pthread_mutex_t lock;
+	struct engine_report *first, *last;
+	struct engine_report drained, lost;
+	struct engine_buffer *closed;
+	int fd; /* rung after each */
+};
+
+/* 0 or -errno; then reports_deinit. */
+int reports_init(struct reports *reports);
+void reports_deinit(struct reports *reports);
+/* At most once of each kind for its port or engine. text: NULL for none. */
+void reports_post(struct reports *reports, enum engine_report_kind kind, struct engine_port *port,
+	const char *text);
+/* Hand a closed buffer, that no request and no launched step names, to the loop thread. */
+void reports_post_buffer(struct reports *reports, struct engine_buffer *buffer);
+/* Take the oldest: true and *ret. A port's DETACHED takes its closed buffers with it. */
+bool reports_take(struct reports *reports, struct engine_report *ret);
+/* Take a closed buffer, or NULL. */
+struct engine_buffer *reports_take_buffer(struct reports *reports);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_REQUEST_H
+#define MIMEO_DAEMON_ENGINE_REQUEST_H
+
+/*
+ * A request: one submission that intake.c accepted, until finish.c posts its final completion.
+ *
+ *	FREE --intake--> WAITING --admit--> RUNNING --finish--> FREE
+ *	                    |                  +-------finish--> ENDING --last step completed--> FREE
+ *	                    +--refused, cancelled, deadline--> FREE
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <mimeo/types.h>
+
+#include "ipc/msg.h"
+#include "kernels/ops.h"
+
+struct engine_buffer;
+struct engine_session;
+struct runner;
+
+/* ENDING: it has ended, but a launched step still names device buffers of its client: the final completion
+ * waits for that step, because from then on the buffers are the client's to use. */
+enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDING };
+
+struct request_row {
+	uint32_t sequence; /* id */
+	uint32_t n_tokens;
+	uint32_t first;        /* tokens of the request's rows before it */
+	const int32_t *tokens; /* in the session's mirror, validated again when they are taken */
+};
+
+/* A place in a device buffer that a request names: place.c. */
+struct request_place {
+	struct engine_buffer *buffer; /* NULL: none */
+	uint8_t *at;
+};
+
+struct request {
+	struct engine_session *session;
+	struct runner *runner; /* of generate and step */
+	enum request_state state;
+	uint32_t index, generation;
+	uint64_t user_data;
+	uint16_t op;
+	uint32_t sequence, argument; /* as in the entry */
+	struct slot_sampling sampling;
+	struct mimeo_mask mask;
+	const uint8_t *mask_words; /* uint64 [tokens of all rows] in the session's mirror; NULL: none */
+	uint64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+	/* generate */
+	uint32_t max_tokens, n_stop, n_prompt, n_generated;
+	int32_t stop[MIMEO_STOP_MAX];
+	bool ignore_eos;
+	uint32_t n_drafts; /* draft tokens a step that it may have */
+	/* both; a generate request has one row */
+	uint32_t n_rows, n_rows_left;
+	uint32_t n_rows_unlaunched; /* whose last token has not been launched */
+	struct request_row *rows;   /* [max_requests] */
+	bool want_tokens, want_logits, want_hidden;
+	int32_t *out_tokens; /* in the region's arena: written, never read */
+	float *out_logits, *out_hidden;
+	struct request_place logits, hidden; /* in place of out_logits and out_hidden */
+	struct request_place embeddings;     /* [tokens of all rows, hidden] act, in place of ids' */
+	uint32_t n_places;                   /* how many of these three it has */
+	uint64_t last_launch;                /* the last launched step that names them */
+	struct event *fence;                 /* to record behind the last row; NULL: none */
+	struct {                             /* of one that is ENDING */
+		int status;
+		unsigned finish;
+		bool has_detail;
+		struct msg_detail detail;
+	} end;
+	struct request *prev, *next; /* in session.waiting; in accounting.ending */
+};
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_ENGINE_SEQUENCE_H
+#define MIMEO_DAEMON_ENGINE_SEQUENCE_H
+
+/*
+ * A sequence: tokens with a KV history, owned by a session.
+ *
+ *	IDLE --sequence_run--> RUNNING (slot, request) --sequence_stop--> RELEASING --> IDLE
+ *
+ * RELEASING: its request has ended, but a launched step still names its slot and pages; they go back
+ * when runner.completed reaches last_step.
+ */
+
+#include "attention/kv_cache.h"
+#include "daemon/engine/engine.h"
+
+struct engine_session;
+struct request;
+struct runner;
+
+enum sequence_state { SEQUENCE_IDLE, SEQUENCE_RUNNING, SEQUENCE_RELEASING };
+
+struct sequence {
+	struct engine_session *session;
+	struct runner *runner;
+	enum sequence_state state;
+	bool open;       /* an id of the session's names it */
+	bool ephemeral;  /* lives as long as its one request */
+	bool forget;     /* give all back when released */
+	bool slot_ready; /* the slot's initialisation is on the lane */
+	int32_t slot;    /* -1: none */
+	int32_t *tokens; /* [session.max_seq_len] prompt and output that the host knows */
+	uint32_t n_tokens;
+	uint32_t n_computed; /* positions whose K and V are launched */
+	uint32_t n_pending;  /* tokens sampled by launched steps, not read; one for a row that verifies */
+	uint32_t n_drafted;  /* leading positions whose keys the draft model has, too */
+	uint32_t n_drafts;   /* draft tokens a step that its slot may have */
+	enum engine_undrafted undrafted; /* why there are none */
+	struct kv_table table;
+	struct request *request; /* RUNNING only */
+	uint32_t row;            /* which of the request's */
+	uint32_t target;         /* tokens to compute before the row samples first */
+	uint32_t document;       /* where the document of the last launched token begins */
+	uint64_t last_step;      /* the runner's last launched step that names it */
+	uint64_t claim;          /* admission pass in which an earlier request waits for it */
+	struct sequence *next;   /* in slots.releasing */
+};
+
+/* Forget the history of an IDLE sequence without pages; it is the runner's from now on. */
+void sequence_reset(struct sequence *sequence, struct runner *runner);
+/* An id names it from now on. */
+void sequence_open(struct sequence *sequence);
+/* Where the tokens begin that the sequence's request brought. Earlier ones may not all be computed. */
+uint32_t sequence_request_start(const struct sequence *sequence);
+/* How many tokens from there on see one another in both directions. */
+uint32_t sequence_prefix(const struct sequence *sequence);
+/* Have pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or
+ * -ENOSPC with nothing changed. */
+int sequence_extend(struct sequence *sequence, uint32_t n_total);
+/* Take a slot, of which there is one, for a row of the request. */
+void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
+/* The request has ended: back to IDLE as soon as no launched step names the slot. */
+void sequence_stop(struct sequence *sequence);
+/* Keep n_tokens of an IDLE sequence, and the pages that these need. */
+void sequence_truncate(struct sequence *sequence, uint32_t n_tokens);
+/* Give an IDLE sequence's pages back, forget its history, close it. */
+void sequence_forget(struct sequence *sequence);
+/* After runner.completed has grown: sequences whose last step has completed. */
+void sequence_release_all(struct runner *runner);
+
+#endif
