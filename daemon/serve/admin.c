@@ -258,8 +258,8 @@ static int receive(struct operator *operator)
 {
 	for (;;) {
 		uint32_t length;
-		ssize_t n = closer_peek_receive(operator->fd, operator->bytes + operator->n_bytes,
-			sizeof(operator->bytes) - operator->n_bytes);
+		ssize_t n = closer_receive(operator->fd, operator->bytes + operator->n_bytes,
+			sizeof(operator->bytes) - operator->n_bytes, NULL);
 
 		if (n < 0)
 			return n == -EAGAIN ? 0 : (int)n;

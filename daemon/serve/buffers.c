@@ -102,7 +102,7 @@ static void memory_drop(struct session *session, struct memory *memory)
 	DL_DELETE(buffers->memories, memory);
 	buffers->bytes -= memory->thing->bytes;
 	if (memory->fd >= 0 && memory->thing->address)
-		closer_take_known(session->serve->closer, memory->fd, session->port.uid);
+		closer_take_memory(session->serve->closer, memory->fd, session->port.uid);
 	else if (memory->fd >= 0)
 		closer_take(session->serve->closer, memory->fd, session->port.uid);
 	if (memory->thing->address)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/closer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/sockios.h>
 #include <pthread.h>
@@ -21,47 +22,41 @@
 #define INTERRUPT_MS 100u /* how often, at the end */
 #define DRAIN_READS 64 /* of a socket that is hung up, before it is left to a thread */
 
-enum item_kind { ITEM_CLOSE, ITEM_RECEIVE };
-
-/* In a list of its user's while it waits, in `busy` while a thread has it, in `done` behind that. */
+/* Waits in its user's list; a thread moves it to `busy` and frees it. */
 struct closer_item {
-	enum item_kind kind;
+	struct closer *closer;
+	struct closer_user *user;
 	int fd;
-	struct user *user;
-	bool done, counted;
+	bool counted;
 	pthread_t thread; /* busy */
 	uint64_t since_ns;
-	/* ITEM_RECEIVE; what it has kept goes with it if it is to be closed after all */
-	bool keep;
-	struct closer_result result;
-	size_t size;
 	struct closer_item *prev, *next;
-	uint8_t bytes[]; /* [size] */
 };
 
-struct user {
+struct closer_user {
 	uid_t uid;
-	uint32_t n, n_counted, n_busy;
+	uint32_t n, n_counted;
+	uint32_t n_begun; /* items of a thread */
 	struct closer_item *waiting; /* oldest first */
-	struct user *prev, *next;
+	struct closer_user *prev, *next;
 };
 
 struct closer {
 	struct loop *loop;
 	struct sigaction saved;
-	pthread_mutex_t lock; /* of what follows; held for no call that may sleep */
+	pthread_mutex_t lock; /* of all below; held for no close */
 	pthread_cond_t emptied;
-	struct user *users; /* whose turn it is first */
-	struct closer_item *busy, *done;
-	uint32_t n_items, n_counted, n_threads, n_starting;
+	struct closer_user *users; /* the next one to be served first */
+	struct closer_item *busy;
+	uint32_t n_items, n_counted, n_threads;
 	bool orphaned; /* the last thread frees it */
 };
 
-/* ---- users, with the lock ---- */
+/* ---- users and items, with the lock ---- */
 
-static struct user *user_find(const struct closer *closer, uid_t uid)
+static struct closer_user *closer_user_find(const struct closer *closer, uid_t uid)
 {
-	struct user *user;
+	struct closer_user *user;
 
 	DL_FOREACH (closer->users, user) {
 		if (user->uid == uid)
@@ -70,9 +65,9 @@ static struct user *user_find(const struct closer *closer, uid_t uid)
 	return NULL;
 }
 
-static struct user *user_get(struct closer *closer, uid_t uid)
+static struct closer_user *closer_user_get(struct closer *closer, uid_t uid)
 {
-	struct user *user = user_find(closer, uid);
+	struct closer_user *user = closer_user_find(closer, uid);
 
 	if (user)
 		return user;
@@ -84,170 +79,60 @@ static struct user *user_get(struct closer *closer, uid_t uid)
 	return user;
 }
 
-/* Of whom something may be begun. */
-static struct user *user_next(const struct closer *closer)
+/* The oldest item of the next user who may have one more thread; that user is last then. */
+static struct closer_item *closer_item_begin(struct closer *closer)
 {
-	struct user *user;
+	struct closer_user *user;
 
 	DL_FOREACH (closer->users, user) {
-		if (user->waiting && user->n_busy < CLOSER_THREADS_PER_UID)
-			return user;
+		struct closer_item *item = user->waiting;
+
+		if (!item || user->n_begun == CLOSER_THREADS_PER_UID)
+			continue;
+		DL_DELETE(user->waiting, item);
+		DL_DELETE(closer->users, user);
+		DL_APPEND(closer->users, user);
+		user->n_begun++;
+		return item;
 	}
 	return NULL;
 }
 
-static void item_free(struct closer *closer, struct closer_item *item)
+static void closer_item_free(struct closer *closer, struct closer_item *item)
 {
-	struct user *user = item->user;
+	struct closer_user *user = item->user;
 
+	assert(closer->n_items > 0 && user->n > 0 && user->n_begun > 0);
+	assert(user->n_counted >= item->counted && closer->n_counted >= user->n_counted);
 	closer->n_items--;
+	user->n_begun--;
 	user->n_counted -= item->counted;
 	closer->n_counted -= item->counted;
-	if (item->counted && closer->n_counted == CLOSER_MAX - 1 && closer->loop)
+	if (item->counted && closer->loop &&
+		(closer->n_counted == CLOSER_MAX - 1 || user->n_counted == CLOSER_MAX_PER_UID - 1))
 		loop_wake(closer->loop);
 	if (--user->n == 0) {
+		assert(!user->waiting && user->n_begun == 0 && user->n_counted == 0);
 		DL_DELETE(closer->users, user);
 		free(user);
 	}
 	free(item);
-	if (closer->n_items == 0)
-		pthread_cond_broadcast(&closer->emptied);
 }
 
-/* ---- the threads ---- */
+/* ---- threads ---- */
 
-/* Ends what sleeps in the kernel, and does nothing else. */
-static void on_signal(int number)
+/* Interrupts what sleeps in the kernel, and does nothing else. */
+static void closer_on_signal(int number)
 {
 	(void)number;
 }
 
-static void *closer_main(void *userdata);
-
-static bool thread_start(struct closer *closer)
-{
-	pthread_attr_t attributes;
-	sigset_t blocked, before;
-	pthread_t thread;
-
-	if (pthread_attr_init(&attributes) != 0)
-		return false;
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, STACK_BYTES);
-	sigfillset(&blocked);
-	sigdelset(&blocked, SIGURG);
-	pthread_sigmask(SIG_SETMASK, &blocked, &before);
-	int r = pthread_create(&thread, &attributes, closer_main, closer);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	return r == 0;
-}
-
-/* A thread for what may be begun, unless one that will take it is on its way. Without the lock. */
-static void threads_start(struct closer *closer)
-{
-	pthread_mutex_lock(&closer->lock);
-	bool wanted = closer->n_starting == 0 && closer->n_threads < CLOSER_THREADS &&
-		user_next(closer);
-	closer->n_threads += wanted;
-	closer->n_starting += wanted;
-	pthread_mutex_unlock(&closer->lock);
-	if (!wanted || thread_start(closer))
-		return;
-	pthread_mutex_lock(&closer->lock);
-	closer->n_threads--;
-	closer->n_starting--;
-	pthread_mutex_unlock(&closer->lock);
-}
-
-/* The oldest of the user whose turn it is, who comes last then. With the lock. */
-static struct closer_item *item_begin(struct closer *closer)
-{
-	struct user *user = user_next(closer);
-	struct closer_item *item = user ? user->waiting : NULL;
-
-	if (!item)
-		return NULL;
-	DL_DELETE(user->waiting, item);
-	DL_DELETE(closer->users, user);
-	DL_APPEND(closer->users, user);
-	user->n_busy++;
-	item->thread = pthread_self();
-	item->since_ns = clock_ns();
-	DL_APPEND(closer->busy, item);
-	return item;
-}
-
-/* What has no room here the kernel drops, on this thread. */
-static struct closer_result receive(struct closer_item *item)
-{
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct iovec part = {.iov_base = item->bytes, .iov_len = item->size};
-	struct msghdr message = {
-		.msg_iov = &part,
-		.msg_iovlen = 1,
-		.msg_control = item->keep ? &control : NULL,
-		/* Not its space: with the padding a second one would fit. */
-		.msg_controllen = item->keep ? CMSG_LEN(sizeof(int)) : 0,
-	};
-	struct closer_result result = {.fd = -1};
-
-	result.n = recvmsg(item->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (result.n < 0) {
-		result.n = -errno;
-		return result;
-	}
-	const struct cmsghdr *c = item->keep ? CMSG_FIRSTHDR(&message) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-		c->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(&result.fd, CMSG_DATA(c), sizeof(result.fd));
-	result.surplus = result.fd >= 0 && message.msg_flags & MSG_CTRUNC;
-	result.lost = item->keep && result.fd < 0;
-	return result;
-}
-
-/* With the lock, which it lets go while it works. */
-static void item_work(struct closer *closer, struct closer_item *item)
-{
-	struct closer_result result = {.fd = -1};
-	bool receives = item->kind == ITEM_RECEIVE;
-
-	pthread_mutex_unlock(&closer->lock);
-	threads_start(closer); /* for the next: this one may hang */
-	if (receives) {
-		result = receive(item);
-	} else {
-		if (item->result.fd >= 0)
-			close(item->result.fd);
-		close(item->fd);
-	}
-	pthread_mutex_lock(&closer->lock);
-	DL_DELETE(closer->busy, item);
-	item->user->n_busy--;
-	if (!receives) {
-		item_free(closer, item);
-		return;
-	}
-	item->result = result;
-	/* Abandoned meanwhile, or nobody is left to ask for it. */
-	if (item->kind == ITEM_CLOSE || !closer->loop) {
-		item->kind = ITEM_CLOSE;
-		DL_APPEND(item->user->waiting, item);
-		return;
-	}
-	item->done = true;
-	DL_APPEND(closer->done, item);
-	loop_wake(closer->loop);
-}
-
 static void closer_destroy(struct closer *closer)
 {
-	struct user *user, *next_user;
+	struct closer_user *user, *next_user;
 	struct closer_item *item, *next;
 
+	assert(closer->n_threads == 0 && !closer->busy);
 	DL_FOREACH_SAFE (closer->users, user, next_user) {
 		DL_FOREACH_SAFE (user->waiting, item, next)
 			free(item);
@@ -260,13 +145,20 @@ static void closer_destroy(struct closer *closer)
 
 static void *closer_main(void *userdata)
 {
-	struct closer *closer = userdata;
-	struct closer_item *item;
+	struct closer_item *item = userdata;
+	struct closer *closer = item->closer;
 
 	pthread_mutex_lock(&closer->lock);
-	closer->n_starting--;
-	while ((item = item_begin(closer)))
-		item_work(closer, item);
+	for (; item; item = closer_item_begin(closer)) {
+		item->thread = pthread_self();
+		item->since_ns = clock_ns();
+		DL_APPEND(closer->busy, item);
+		pthread_mutex_unlock(&closer->lock);
+		close(item->fd);
+		pthread_mutex_lock(&closer->lock);
+		DL_DELETE(closer->busy, item);
+		closer_item_free(closer, item);
+	}
 	closer->n_threads--;
 	pthread_cond_broadcast(&closer->emptied);
 	bool last = closer->orphaned && closer->n_threads == 0;
@@ -276,8 +168,45 @@ static void *closer_main(void *userdata)
 	return NULL;
 }
 
+static bool closer_thread_start(struct closer_item *item)
+{
+	pthread_attr_t attributes;
+	sigset_t blocked, before;
+	pthread_t thread;
+
+	if (pthread_attr_init(&attributes) != 0)
+		return false;
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	sigfillset(&blocked);
+	sigdelset(&blocked, SIGURG);
+	pthread_sigmask(SIG_SETMASK, &blocked, &before);
+	int rc = pthread_create(&thread, &attributes, closer_main, item);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	return rc == 0;
+}
+
+/* Start a thread for each waiting item that may have one. With the lock; creating a thread does not
+ * sleep on anything that a client controls. */
+static void closer_start(struct closer *closer)
+{
+	while (closer->n_threads < CLOSER_THREADS) {
+		struct closer_item *item = closer_item_begin(closer);
+
+		if (!item)
+			return;
+		if (!closer_thread_start(item)) {
+			item->user->n_begun--;
+			DL_PREPEND(item->user->waiting, item);
+			return;
+		}
+		closer->n_threads++;
+	}
+}
+
 /* With the lock. */
-static void interrupt(struct closer *closer, uint64_t patience_ns)
+static void closer_interrupt(struct closer *closer, uint64_t patience_ns)
 {
 	uint64_t now = clock_ns();
 	struct closer_item *item;
@@ -290,66 +219,49 @@ static void interrupt(struct closer *closer, uint64_t patience_ns)
 
 void closer_tick(struct closer *closer)
 {
-	threads_start(closer);
 	pthread_mutex_lock(&closer->lock);
-	interrupt(closer, CLOSER_PATIENCE_MS * UINT64_C(1000000));
+	closer_start(closer);
+	closer_interrupt(closer, CLOSER_PATIENCE_MS * UINT64_C(1000000));
 	pthread_mutex_unlock(&closer->lock);
 }
 
 /* ---- work for them ---- */
 
-static struct closer_item *item_new(enum item_kind kind, int fd, size_t size, bool counted)
+static bool closer_post(struct closer *closer, int fd, uid_t uid, bool counted)
 {
-	struct closer_item *item = calloc(1, sizeof(*item) + size);
+	struct closer_item *item = malloc(sizeof(*item));
 
 	if (!item)
-		return NULL;
-	item->kind = kind;
-	item->fd = fd;
-	item->size = size;
-	item->counted = counted;
-	item->result.fd = -1;
-	return item;
-}
-
-/* False: no memory for its user, and the item is as it was. */
-static bool item_post(struct closer *closer, struct closer_item *item, uid_t uid)
-{
+		return false;
 	pthread_mutex_lock(&closer->lock);
-	struct user *user = item->user = user_get(closer, uid);
+	struct closer_user *user = closer_user_get(closer, uid);
 	if (user) {
+		*item = (struct closer_item){
+			.closer = closer, .user = user, .fd = fd, .counted = counted};
 		user->n++;
-		user->n_counted += item->counted;
+		user->n_counted += counted;
 		closer->n_items++;
-		closer->n_counted += item->counted;
+		closer->n_counted += counted;
 		DL_APPEND(user->waiting, item);
+		closer_start(closer);
 	}
 	pthread_mutex_unlock(&closer->lock);
-	/* The item may be gone already. */
-	if (user)
-		threads_start(closer);
-	return user;
-}
-
-static void take(struct closer *closer, int fd, uid_t uid, bool counted)
-{
-	struct closer_item *item = item_new(ITEM_CLOSE, fd, 0, counted);
-
-	/* Without memory for a list's entry there is no better place left than this one. */
-	if (!item || !item_post(closer, item, uid)) {
+	if (!user)
 		free(item);
-		close(fd);
-	}
+	return user;
 }
 
 void closer_take(struct closer *closer, int fd, uid_t uid)
 {
-	take(closer, fd, uid, true);
+	/* Without memory for an item this thread is the only one left to close it. */
+	if (!closer_post(closer, fd, uid, true))
+		close(fd);
 }
 
-void closer_take_known(struct closer *closer, int fd, uid_t uid)
+void closer_take_memory(struct closer *closer, int fd, uid_t uid)
 {
-	take(closer, fd, uid, false);
+	if (!closer_post(closer, fd, uid, false))
+		close(fd);
 }
 
 void closer_hang_up(struct closer *closer, int fd, uid_t uid)
@@ -361,7 +273,7 @@ void closer_hang_up(struct closer *closer, int fd, uid_t uid)
 	/* Nothing can be sent to it from here on; descriptors come with a byte at least. */
 	if (shutdown(fd, SHUT_RDWR) == 0) {
 		for (int i = 0; i < DRAIN_READS && n > 0; i++)
-			n = closer_peek_receive(fd, bytes, sizeof(bytes));
+			n = closer_receive(fd, bytes, sizeof(bytes), NULL);
 		if (ioctl(fd, SIOCINQ, &n_unread) < 0)
 			n_unread = 1;
 	}
@@ -371,71 +283,51 @@ void closer_hang_up(struct closer *closer, int fd, uid_t uid)
 		closer_take(closer, fd, uid);
 }
 
-ssize_t closer_peek_receive(int fd, void *buffer, size_t size)
+/*
+ * The first look installs a copy of the descriptor (of the first one, if there are more) and leaves the
+ * message in the socket. Taking the message then drops only the kernel's own reference, which is not
+ * the last one while the copy is open.
+ */
+ssize_t closer_receive(int fd, void *buffer, size_t size, int *ret_fd)
 {
+	union {
+		struct cmsghdr align;
+		uint8_t bytes[CMSG_SPACE(sizeof(int))];
+	} control;
 	struct iovec part = {.iov_base = buffer, .iov_len = size};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = ret_fd ? &control : NULL,
+		/* Not CMSG_SPACE: with the padding a second descriptor would fit. */
+		.msg_controllen = ret_fd ? CMSG_LEN(sizeof(int)) : 0,
+	};
+	int received = -1;
 	ssize_t n;
 
 	do
-		n = recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT);
+		n = recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
-	/* No room was given for descriptors: that is how the kernel says that there are any. */
-	if (n >= 0 && message.msg_flags & MSG_CTRUNC)
-		return -EBADMSG;
+	if (n < 0)
+		return -errno;
+	const struct cmsghdr *c = ret_fd ? CMSG_FIRSTHDR(&message) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		c->cmsg_len >= CMSG_LEN(sizeof(int)))
+		memcpy(&received, CMSG_DATA(c), sizeof(received));
+	if (message.msg_flags & MSG_CTRUNC) {
+		if (received >= 0)
+			close(received); /* not the last reference: the message still has one */
+		return ret_fd && received < 0 ? -EMFILE : -EBADMSG;
+	}
 	if (n > 0)
 		n = recv(fd, buffer, (size_t)n, MSG_DONTWAIT);
-	return n < 0 ? -errno : n;
-}
-
-struct closer_item *closer_receive(
-	struct closer *closer, int fd, size_t size, bool keep, uid_t uid)
-{
-	struct closer_item *item = item_new(ITEM_RECEIVE, fd, size, true);
-
-	if (!item)
-		return NULL;
-	item->keep = keep;
-	if (item_post(closer, item, uid))
-		return item;
-	free(item);
-	return NULL;
-}
-
-bool closer_received(struct closer *closer, struct closer_item *item, void *buffer,
-	struct closer_result *ret)
-{
-	pthread_mutex_lock(&closer->lock);
-	bool done = item->done;
-	if (done) {
-		DL_DELETE(closer->done, item);
-		*ret = item->result;
-		if (ret->n > 0)
-			memcpy(buffer, item->bytes, (size_t)ret->n);
-		item_free(closer, item);
-	}
-	pthread_mutex_unlock(&closer->lock);
-	return done;
-}
-
-/* With the lock. */
-static void close_done(struct closer *closer, struct closer_item *item)
-{
-	DL_DELETE(closer->done, item);
-	item->kind = ITEM_CLOSE;
-	item->done = false;
-	DL_APPEND(item->user->waiting, item);
-}
-
-void closer_abandon(struct closer *closer, struct closer_item *item)
-{
-	shutdown(item->fd, SHUT_RDWR);
-	pthread_mutex_lock(&closer->lock);
-	item->kind = ITEM_CLOSE;
-	if (item->done)
-		close_done(closer, item);
-	pthread_mutex_unlock(&closer->lock);
-	threads_start(closer);
+	if (n < 0 && received >= 0)
+		close(received); /* likewise */
+	if (n < 0)
+		return -errno;
+	if (ret_fd)
+		*ret_fd = received;
+	return n;
 }
 
 uint32_t closer_n(struct closer *closer)
@@ -449,7 +341,7 @@ uint32_t closer_n(struct closer *closer)
 uint32_t closer_n_of(struct closer *closer, uid_t uid)
 {
 	pthread_mutex_lock(&closer->lock);
-	const struct user *user = user_find(closer, uid);
+	const struct closer_user *user = closer_user_find(closer, uid);
 	uint32_t n = user ? user->n_counted : 0;
 	pthread_mutex_unlock(&closer->lock);
 	return n;
@@ -459,7 +351,7 @@ uint32_t closer_n_of(struct closer *closer, uid_t uid)
 
 int closer_new(struct closer **ret, struct loop *loop)
 {
-	const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
+	const struct sigaction action = {.sa_handler = closer_on_signal}; /* without SA_RESTART */
 	pthread_condattr_t attributes;
 	struct closer *closer = calloc(1, sizeof(*closer));
 	if (!closer)
@@ -477,19 +369,19 @@ int closer_new(struct closer **ret, struct loop *loop)
 }
 
 /* True if all is closed and all threads have ended. With the lock. */
-static bool await_end(struct closer *closer, uint32_t ms)
+static bool closer_await_end(struct closer *closer, uint32_t ms)
 {
 	struct timespec until;
-	int r = 0;
+	int rc = 0;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += ms / 1000;
 	until.tv_nsec += ms % 1000 * 1000000L;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
-	while ((closer->n_items > 0 || closer->n_threads > 0) && r == 0)
-		r = pthread_cond_timedwait(&closer->emptied, &closer->lock, &until);
-	return closer->n_items == 0 && closer->n_threads == 0;
+	while (closer->n_threads > 0 && rc == 0)
+		rc = pthread_cond_timedwait(&closer->emptied, &closer->lock, &until);
+	return closer->n_threads == 0;
 }
 
 void closer_free(struct closer *closer)
@@ -498,22 +390,19 @@ void closer_free(struct closer *closer)
 		return;
 	pthread_mutex_lock(&closer->lock);
 	closer->loop = NULL;
-	while (closer->done)
-		close_done(closer, closer->done);
-	pthread_mutex_unlock(&closer->lock);
-	threads_start(closer);
-	pthread_mutex_lock(&closer->lock);
-	bool ended = await_end(closer, CLOSER_STOP_MS);
+	closer_start(closer);
+	bool ended = closer_await_end(closer, CLOSER_STOP_MS);
 	for (uint32_t ms = 0; !ended && ms < CLOSER_STOP_MS; ms += INTERRUPT_MS) {
-		interrupt(closer, 0);
-		ended = await_end(closer, INTERRUPT_MS);
+		closer_interrupt(closer, 0);
+		ended = closer_await_end(closer, INTERRUPT_MS);
 	}
 	if (closer->n_items > 0)
-		log_warn("descriptors of clients that do not close: %u", closer->n_items);
-	bool orphaned = closer->orphaned = closer->n_threads > 0;
-	if (!orphaned)
+		log_warn("closing descriptors of clients takes too long, left to the kernel: %u",
+			closer->n_items);
+	closer->orphaned = !ended;
+	if (ended)
 		sigaction(SIGURG, &closer->saved, NULL);
 	pthread_mutex_unlock(&closer->lock);
-	if (!orphaned)
+	if (ended)
 		closer_destroy(closer);
 }

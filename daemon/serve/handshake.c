@@ -134,8 +134,8 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 	(void)source;
 	(void)events;
 	for (;;) {
-		ssize_t n = closer_peek_receive(greeting->fd, greeting->bytes + greeting->n_bytes,
-			sizeof(greeting->bytes) - greeting->n_bytes);
+		ssize_t n = closer_receive(greeting->fd, greeting->bytes + greeting->n_bytes,
+			sizeof(greeting->bytes) - greeting->n_bytes, NULL);
 
 		if (n == -EAGAIN)
 			return;

@@ -57,9 +57,9 @@ struct session {
 	bool detaching, posted; /* the engine has been asked for it */
 	bool detached; /* ... and has let go; only the builder is waited for */
 	struct session_buffers *buffers; /* buffers.c */
-	bool calls_more;                 /* its socket has to be looked at again */
-	struct closer_item *dropping;    /* ... once the closer has read it; NULL: it does not */
-	bool hung_up;                    /* its client has; there may be something to read yet */
+	bool calls_more; /* its socket has to be read again after other sessions' turns */
+	bool stalled;    /* ... once fewer closes of its user are pending */
+	bool hung_up;    /* the client has; there may still be something to read */
 	struct session *prev, *next;
 };
 
@@ -106,7 +106,7 @@ struct serve {
 	bool accept_clogged; /* likewise, until the closer has less to do */
 	bool accept_more;    /* more may wait than one turn took */
 	bool calls_more;     /* likewise, of a session */
-	uint32_t n_dropping; /* sessions whose socket the closer reads */
+	bool calls_stalled;  /* of a session that waits for closes */
 	bool ending;         /* all sessions are being detached; done when none is left */
 	int64_t started_ms;
 	int64_t detach_deadline_ms; /* INT64_MAX: none */
@@ -182,10 +182,8 @@ void session_buffer_closed(struct session *session, uint32_t id);
 
 /* receive.c */
 void session_on_socket(void *userdata, struct loop_source *source, uint32_t events);
-/* Go on where a turn's share of calls was taken. */
+/* Continue with sessions that had their share of a turn, or that wait for closes. */
 void sessions_go_on(struct serve *serve);
-/* Go on where the closer has dropped a session's descriptors. */
-void sessions_dropped(struct serve *serve);
 
 /* calls.c */
 /* Do the call that is whole in session->buffers, of so many bytes behind its length. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What comes on a session's socket, until it is a whole call.
+ * Receives calls on a session's socket.
  *
- * The bytes may bring descriptors. Then it is the closer that receives them, and the session waits: of
- * a client that may not have its memory mapped none is kept, of others one for the call.
+ * A call brings one descriptor at most. That of a client which may not import memory is closed, as is
+ * that of a user with too many pending closes; the call is then refused with the reason.
  */
 #include "daemon/serve/buffers.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #include <sys/socket.h>
 #include <utlist.h>
 
-/* Look at what has come. False if it broke the protocol. */
-static bool call_advance(struct session *session)
+/* Do the call once it is whole. False if the session is over. */
+static bool receive_call(struct session *session)
 {
 	struct session_buffers *buffers = session->buffers;
 	uint32_t length;
@@ -38,35 +39,48 @@ static bool call_advance(struct session *session)
 	return !session->detaching;
 }
 
-/* Bytes, or that there are none now. With descriptors beside them it is the closer that receives. */
-static ssize_t receive(struct session *session)
+/* Keep the call's descriptor, or close it. False if it broke the protocol. */
+static bool receive_keep(struct session *session, int fd)
 {
 	struct session_buffers *buffers = session->buffers;
-	struct serve *serve = session->serve;
-	uint8_t *bytes = buffers->call + buffers->n_call;
-	size_t size = sizeof(buffers->call) - buffers->n_call;
+	bool wanted = session_may_import(session) && !buffers->clogged;
 
-	ssize_t n = closer_peek_receive(session->fd, bytes, size);
-	if (n != -EBADMSG)
-		return n;
-	buffers->clogged |= serve_is_clogged(serve, session->port.uid);
-	session->dropping = closer_receive(serve->closer, session->fd, size,
-		session_may_import(session) && !buffers->clogged, session->port.uid);
-	if (!session->dropping)
-		return -ENOMEM;
-	serve->n_dropping++;
-	return -EAGAIN;
+	if (wanted && buffers->call_fd < 0) {
+		buffers->call_fd = fd;
+		return true;
+	}
+	closer_take(session->serve->closer, fd, session->port.uid);
+	if (wanted)
+		session_break(session, "more than one descriptor with a call");
+	return !wanted;
 }
 
-/* False when the session is over. */
-static bool take(struct session *session, ssize_t n)
+/* Bytes of a call; 0 at the end of the connection; -EAGAIN if there are none now, or none that may be
+ * taken now; another error if the session is over. */
+static ssize_t receive_some(struct session *session)
 {
-	if (n <= 0) {
-		session_detach(session, "its socket closed");
-		return false;
+	struct session_buffers *buffers = session->buffers;
+	uint8_t *bytes = buffers->call + buffers->n_call;
+	size_t size = sizeof(buffers->call) - buffers->n_call;
+	int fd = -1;
+
+	assert(buffers->n_call < sizeof(buffers->call));
+	ssize_t n = closer_receive(session->fd, bytes, size, NULL);
+	if (n != -EBADMSG)
+		return n;
+	if (serve_is_clogged(session->serve, session->port.uid)) {
+		buffers->clogged = true;
+		session->stalled = session->serve->calls_stalled = true;
+		return -EAGAIN;
 	}
-	session->buffers->n_call += (uint32_t)n;
-	return call_advance(session);
+	n = closer_receive(session->fd, bytes, size, &fd);
+	if (n == -EBADMSG)
+		session_break(session, "more than one descriptor with a call");
+	if (n == -EMFILE)
+		session_break(session, "the daemon cannot receive its descriptor");
+	if (n >= 0 && fd >= 0 && !receive_keep(session, fd))
+		return -EBADMSG;
+	return n;
 }
 
 void session_on_socket(void *userdata, struct loop_source *source, uint32_t events)
@@ -75,71 +89,33 @@ void session_on_socket(void *userdata, struct loop_source *source, uint32_t even
 
 	(void)source;
 	session->hung_up |= events & (EPOLLRDHUP | EPOLLHUP);
-	for (unsigned n_reads = 0; !session->dropping; n_reads++) {
-		/* Somebody who is quick to call again has the loop's thread with the others. */
-		if (n_reads == CALLS_A_TURN) {
-			session->calls_more = session->serve->calls_more = true;
+	/* Bound the calls of a turn so that no client monopolises the loop thread. */
+	for (unsigned n_reads = 0; n_reads < CALLS_A_TURN; n_reads++) {
+		ssize_t n = receive_some(session);
+
+		/* Nobody is left to take the reply of a call that cannot be read now. */
+		if (n == -EAGAIN && !(session->stalled && session->hung_up))
+			return;
+		if (n <= 0) {
+			session_detach(session, "its socket closed");
 			return;
 		}
-		ssize_t n = receive(session);
-		if (n == -EAGAIN && session->dropping)
-			break;
-		if (n == -EAGAIN || !take(session, n))
+		session->buffers->n_call += (uint32_t)n;
+		if (!receive_call(session))
 			return;
 	}
-	/* Its end is not waited for until the descriptors are dropped. */
-	if (session->hung_up)
-		session_detach(session, "its socket closed");
+	session->calls_more = session->serve->calls_more = true;
 }
 
 void sessions_go_on(struct serve *serve)
 {
 	struct session *session;
 
-	serve->calls_more = false;
+	serve->calls_more = serve->calls_stalled = false;
 	DL_FOREACH (serve->sessions, session) {
-		if (!session->calls_more || session->detaching)
+		if (!(session->calls_more || session->stalled) || session->detaching)
 			continue;
-		session->calls_more = false;
+		session->calls_more = session->stalled = false;
 		session_on_socket(session, NULL, 0);
-	}
-}
-
-/* The call's descriptor, of which there is one. False when the session is over. */
-static bool descriptor_take(struct session *session, const struct closer_result *result)
-{
-	struct session_buffers *buffers = session->buffers;
-	bool surplus = result->surplus || (result->fd >= 0 && buffers->call_fd >= 0);
-
-	if (result->fd >= 0 && buffers->call_fd < 0)
-		buffers->call_fd = result->fd;
-	else if (result->fd >= 0)
-		closer_take(session->serve->closer, result->fd, session->port.uid);
-	if (surplus)
-		session_break(session, "more than one descriptor with a call");
-	/* Without it the call will be refused. */
-	if (result->lost)
-		serve_complain(session->serve, "session %u: no descriptor is left for what it sent",
-			session->port.session);
-	return !surplus;
-}
-
-void sessions_dropped(struct serve *serve)
-{
-	struct session *session;
-
-	DL_FOREACH (serve->sessions, session) {
-		struct session_buffers *buffers = session->buffers;
-		struct closer_result result;
-
-		if (session->detaching || !session->dropping ||
-			!closer_received(serve->closer, session->dropping,
-				buffers->call + buffers->n_call, &result))
-			continue;
-		session->dropping = NULL;
-		serve->n_dropping--;
-		if (descriptor_take(session, &result) &&
-			(result.n == -EAGAIN || take(session, result.n)))
-			session_on_socket(session, NULL, 0);
 	}
 }

@@ -459,13 +459,11 @@ int serve_run(struct serve *serve)
 			log_error("loop failed: %s", strerror(-r));
 			return r;
 		}
-		if (serve->n_dropping > 0)
-			sessions_dropped(serve);
 		if (serve->accept_clogged && closer_n(serve->closer) < CLOSER_MAX) {
 			serve->accept_clogged = false;
 			serve->accept_more = true;
 		}
-		if (serve->calls_more)
+		if (serve->calls_more || serve->calls_stalled)
 			sessions_go_on(serve);
 		if (serve->accept_more) {
 			serve->accept_more = false;

@@ -64,18 +64,6 @@ static void session_deinit(struct session *session)
 	region_deinit(&session->port.region);
 }
 
-static void session_hang_up(struct session *session)
-{
-	struct serve *serve = session->serve;
-
-	if (session->dropping) {
-		serve->n_dropping--;
-		closer_abandon(serve->closer, session->dropping);
-	} else {
-		closer_hang_up(serve->closer, session->fd, session->port.uid);
-	}
-}
-
 void session_free(struct session *session)
 {
 	struct serve *serve = session->serve;
@@ -86,7 +74,7 @@ void session_free(struct session *session)
 	session_deinit(session);
 	if (session->pidfd >= 0)
 		close(session->pidfd);
-	session_hang_up(session);
+	closer_hang_up(serve->closer, session->fd, session->port.uid);
 	DL_DELETE(serve->sessions, session);
 	serve->n_sessions--;
 	free(session);
