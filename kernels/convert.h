@@ -110,11 +110,4 @@ static inline const float *weight_vector(const struct weight *w, float *storage)
 	return storage;
 }
 
-/* True for a weight of a dtype that can be converted and of these dimensions. */
-static inline bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols)
-{
-	return w->data && w->rows == rows && w->cols == cols && rows && cols &&
-	       (w->dtype == DTYPE_F32 || w->dtype == DTYPE_BF16 || w->dtype == DTYPE_F16);
-}
-
 #endif

@@ -481,33 +481,26 @@ struct op_outbox {
 	uint64_t *ended;        /* pinned; NULL, or := the time ahead of the flag, as op_prepare's */
 };
 
+/*
+ * The ops by name: NAME takes a struct op_NAME. A device may lack ops (NULL): those of latent
+ * attention, those of experts and those of speculation, each group as a whole. model_load refuses a
+ * model that needs what the device lacks.
+ */
+#define KERNEL_OPS(OP)                                                                             \
+	OP(prepare) OP(embed) OP(rms_norm) OP(add_rms_norm) OP(gemm) OP(gated_gemm)                \
+	OP(rope_and_cache) OP(silu_mul) OP(gather_rows) OP(to_f32) OP(copy_pages) OP(sample)       \
+	OP(outbox)                                                                                 \
+	/* latent attention */                                                                     \
+	OP(mla_rope_and_cache) OP(head_gemm)                                                       \
+	/* experts */                                                                              \
+	OP(moe_route) OP(moe_group) OP(expert_gemm) OP(expert_gated_gemm) OP(moe_combine)          \
+	/* speculation */                                                                          \
+	OP(verify) OP(draft_begin) OP(draft_advance)
+
 struct kernel_ops {
-	int (*prepare)(struct stream *stream, const struct op_prepare *args);
-	int (*embed)(struct stream *stream, const struct op_embed *args);
-	int (*rms_norm)(struct stream *stream, const struct op_rms_norm *args);
-	int (*add_rms_norm)(struct stream *stream, const struct op_add_rms_norm *args);
-	int (*gemm)(struct stream *stream, const struct op_gemm *args);
-	int (*gated_gemm)(struct stream *stream, const struct op_gated_gemm *args);
-	int (*rope_and_cache)(struct stream *stream, const struct op_rope_and_cache *args);
-	int (*silu_mul)(struct stream *stream, const struct op_silu_mul *args);
-	int (*gather_rows)(struct stream *stream, const struct op_gather_rows *args);
-	int (*to_f32)(struct stream *stream, const struct op_to_f32 *args);
-	int (*copy_pages)(struct stream *stream, const struct op_copy_pages *args);
-	int (*sample)(struct stream *stream, const struct op_sample *args);
-	int (*outbox)(struct stream *stream, const struct op_outbox *args);
-	/* NULL where the device does not know how; model_load refuses a model that needs them. All or
-	 * none of latent attention's, all or none of the experts'. */
-	int (*mla_rope_and_cache)(struct stream *stream, const struct op_mla_rope_and_cache *args);
-	int (*head_gemm)(struct stream *stream, const struct op_head_gemm *args);
-	int (*moe_route)(struct stream *stream, const struct op_moe_route *args);
-	int (*moe_group)(struct stream *stream, const struct op_moe_group *args);
-	int (*expert_gemm)(struct stream *stream, const struct op_expert_gemm *args);
-	int (*expert_gated_gemm)(struct stream *stream, const struct op_expert_gated_gemm *args);
-	int (*moe_combine)(struct stream *stream, const struct op_moe_combine *args);
-	/* All or none of speculation's. */
-	int (*verify)(struct stream *stream, const struct op_verify *args);
-	int (*draft_begin)(struct stream *stream, const struct op_draft_begin *args);
-	int (*draft_advance)(struct stream *stream, const struct op_draft_advance *args);
+#define KERNEL_OP(name) int (*name)(struct stream *stream, const struct op_##name *args);
+	KERNEL_OPS(KERNEL_OP)
+#undef KERNEL_OP
 };
 
 #endif

@@ -10,14 +10,10 @@
  * slot_length + i, since the draft's position p reads the hidden state of p and the token of p + 1.
  */
 
-#include <errno.h>
 #include <string.h>
 
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
-
-CPU_ARGS_FIT(op_draft_begin);
-CPU_ARGS_FIT(op_draft_advance);
 
 static uint32_t clamp_token(const struct step_inputs *in, int32_t token)
 {
@@ -81,13 +77,12 @@ static void begin_row(const struct op_draft_begin *a, uint32_t r, uint32_t first
 	a->draft.last_index[r] = (int32_t)last;
 }
 
-static void begin_run(const void *args, void *workspace)
+static void draft_begin_run(const void *args, void *workspace)
 {
 	const struct op_draft_begin *a = args;
 	const struct step_inputs *in = &a->inputs;
 	uint32_t t = 0;
 
-	(void)workspace;
 	if (a->began)
 		*a->began = cpu_clock_ns();
 	*a->draft.step = 0;
@@ -194,7 +189,7 @@ static void advance_row(
 	a->draft.seq_lens[r] = (int32_t)(length + i + 1);
 }
 
-static void advance_run(const void *args, void *workspace)
+static void draft_advance_run(const void *args, void *workspace)
 {
 	const struct op_draft_advance *a = args;
 	const struct step_inputs *in = &a->inputs;
@@ -214,36 +209,6 @@ static void advance_run(const void *args, void *workspace)
 
 /* ---- launchers ---- */
 
-static const struct cpu_op begin_op = {.name = "draft_begin", .run = begin_run};
-static const struct cpu_op advance_op = {.name = "draft_advance", .run = advance_run};
+CPU_OP(draft_begin, 0)
 
-int cpu_draft_begin(struct stream *stream, const struct op_draft_begin *a)
-{
-	const struct step_inputs *in = &a->inputs;
-	const struct draft_inputs *d = &a->draft;
-
-	if (!speculation_fits(in) || a->n_rows > in->max_rows || a->n_tokens > in->max_tokens)
-		return -EINVAL;
-	if (!a->sampled || !in->query_start || !in->input_ids || !in->slot_mapping || !in->next_ids)
-		return -EINVAL;
-	if (!d->input_ids || !d->slot_mapping || !d->last_index || !d->step)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &begin_op, a, 0);
-}
-
-int cpu_draft_advance(struct stream *stream, const struct op_draft_advance *a)
-{
-	const struct step_inputs *in = &a->inputs;
-	const struct draft_inputs *d = &a->draft;
-
-	if (!speculation_fits(in) || a->n_rows > in->max_rows || !in->slot_block_table)
-		return -EINVAL;
-	if (!a->logits || !a->draft_vocab || a->draft_vocab > INT32_MAX)
-		return -EINVAL;
-	if (!d->last_index || !d->step || !d->decode_ids || !d->positions)
-		return -EINVAL;
-	if (!d->decode_slot_mapping || !d->query_start || !d->seq_lens || !d->hidden_index)
-		return -EINVAL;
-	return CPU_LAUNCH(
-		stream, &advance_op, a, (size_t)in->vocab_size * sizeof(struct candidate));
-}
+CPU_OP(draft_advance, (size_t)a->inputs.vocab_size * sizeof(struct candidate))

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include <errno.h>
 #include <math.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
-
-CPU_ARGS_FIT(op_embed);
-CPU_ARGS_FIT(op_silu_mul);
-CPU_ARGS_FIT(op_gather_rows);
-CPU_ARGS_FIT(op_to_f32);
-CPU_ARGS_FIT(op_copy_pages);
-CPU_ARGS_FIT(op_outbox);
 
 static size_t clamp_index(int32_t index, uint32_t n)
 {
@@ -24,7 +16,6 @@ static void embed_run(const void *args, void *workspace)
 	const struct op_embed *a = args;
 	size_t cols = a->table.cols, stride = a->out_stride ? a->out_stride : cols;
 
-	(void)workspace;
 	for (size_t t = 0; t < a->n_tokens; t++) {
 		float *out = (float *)a->out + t * stride;
 
@@ -41,7 +32,6 @@ static void silu_mul_run(const void *args, void *workspace)
 	const struct op_silu_mul *a = args;
 	size_t cols = a->cols;
 
-	(void)workspace;
 	for (size_t r = 0; r < a->n_rows; r++) {
 		const float *gate = (const float *)a->gate_up + r * 2 * cols, *up = gate + cols;
 		float *out = (float *)a->out + r * cols;
@@ -56,7 +46,6 @@ static void gather_rows_run(const void *args, void *workspace)
 	const struct op_gather_rows *a = args;
 	size_t cols = a->cols, stride = a->out_stride ? a->out_stride : cols;
 
-	(void)workspace;
 	for (size_t r = 0; r < a->n_rows; r++) {
 		int32_t index = a->index ? a->index[r] : (int32_t)r;
 
@@ -70,7 +59,6 @@ static void to_f32_run(const void *args, void *workspace)
 {
 	const struct op_to_f32 *a = args;
 
-	(void)workspace;
 	memcpy(a->out, a->x, a->n * sizeof(float));
 }
 
@@ -78,7 +66,6 @@ static void copy_pages_run(const void *args, void *workspace)
 {
 	const struct op_copy_pages *a = args;
 
-	(void)workspace;
 	for (uint32_t i = 0; i < a->n_pairs; i++) {
 		uint32_t src = a->pairs[2 * i], dst = a->pairs[2 * i + 1];
 
@@ -93,62 +80,20 @@ static void outbox_run(const void *args, void *workspace)
 {
 	const struct op_outbox *a = args;
 
-	(void)workspace;
 	memcpy(a->out, a->sampled, a->n_rows * sizeof(*a->out));
 	if (a->ended)
 		*a->ended = cpu_clock_ns();
 	__atomic_store_n(a->flag, a->step, __ATOMIC_RELEASE);
 }
 
-static const struct cpu_op embed_op = {.name = "embed", .run = embed_run};
-static const struct cpu_op silu_mul_op = {.name = "silu_mul", .run = silu_mul_run};
-static const struct cpu_op gather_rows_op = {.name = "gather_rows", .run = gather_rows_run};
-static const struct cpu_op to_f32_op = {.name = "to_f32", .run = to_f32_run};
-static const struct cpu_op copy_pages_op = {.name = "copy_pages", .run = copy_pages_run};
-static const struct cpu_op outbox_op = {.name = "outbox", .run = outbox_run};
+CPU_OP(embed, 0)
 
-int cpu_embed(struct stream *stream, const struct op_embed *a)
-{
-	if (!a->ids || !a->out || !weight_is(&a->table, a->table.rows, a->table.cols))
-		return -EINVAL;
-	if (a->out_stride && a->out_stride < a->table.cols)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &embed_op, a, 0);
-}
+CPU_OP(silu_mul, 0)
 
-int cpu_silu_mul(struct stream *stream, const struct op_silu_mul *a)
-{
-	if (!a->gate_up || !a->out || !a->cols)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &silu_mul_op, a, 0);
-}
+CPU_OP(gather_rows, 0)
 
-int cpu_gather_rows(struct stream *stream, const struct op_gather_rows *a)
-{
-	if (!a->x || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
-		return -EINVAL;
-	if (a->out_stride && a->out_stride < a->cols)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &gather_rows_op, a, 0);
-}
+CPU_OP(to_f32, 0)
 
-int cpu_to_f32(struct stream *stream, const struct op_to_f32 *a)
-{
-	if (!a->x || !a->out || a->n > SIZE_MAX / sizeof(float))
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &to_f32_op, a, 0);
-}
+CPU_OP(copy_pages, 0)
 
-int cpu_copy_pages(struct stream *stream, const struct op_copy_pages *a)
-{
-	if (!a->kv || !a->page_bytes || (a->n_pairs && !a->pairs))
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &copy_pages_op, a, 0);
-}
-
-int cpu_outbox(struct stream *stream, const struct op_outbox *a)
-{
-	if (!a->sampled || !a->out || !a->flag)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &outbox_op, a, 0);
-}
+CPU_OP(outbox, 0)

@@ -2,12 +2,9 @@
 
 /* The product of one weight and all rows; panel.h says how its rows keep their bits in any batch. */
 
-#include <errno.h>
 #include <pthread.h>
 
 #include "kernels/cpu/panel.h"
-
-CPU_ARGS_FIT(op_gemm);
 
 struct gemm_workspace {
 	float *panel; /* [PANEL, k] */
@@ -16,12 +13,12 @@ struct gemm_workspace {
 	float *bias;  /* [PANEL] */
 };
 
-static size_t workspace_floats(uint32_t k)
+static size_t gemm_workspace_floats(uint32_t k)
 {
 	return (size_t)(PANEL + CHUNK) * k + CHUNK * PANEL + PANEL;
 }
 
-static struct gemm_workspace workspace_carve(void *memory, uint32_t k)
+static struct gemm_workspace gemm_workspace_carve(void *memory, uint32_t k)
 {
 	struct gemm_workspace ws = {.sums = memory};
 
@@ -32,7 +29,7 @@ static struct gemm_workspace workspace_carve(void *memory, uint32_t k)
 }
 
 /* `n` rows of W from `first` as PANEL rows of float32. */
-static const float *load_panel(const struct weight *w, uint32_t first, uint32_t n, float *storage)
+static const float *gemm_load_panel(const struct weight *w, uint32_t first, uint32_t n, float *storage)
 {
 	size_t k = w->cols;
 
@@ -43,7 +40,7 @@ static const float *load_panel(const struct weight *w, uint32_t first, uint32_t 
 	return storage;
 }
 
-static void store(const struct op_gemm *a, uint32_t first_row, uint32_t n_rows, uint32_t first_col,
+static void gemm_store(const struct op_gemm *a, uint32_t first_row, uint32_t n_rows, uint32_t first_col,
 	uint32_t n_cols, const struct gemm_workspace *ws)
 {
 	for (uint32_t r = 0; r < n_rows; r++) {
@@ -63,7 +60,7 @@ static void gemm_run(const void *args, void *workspace)
 {
 	const struct op_gemm *a = args;
 	uint32_t k = a->w.cols, n_tail = a->n_rows % CHUNK;
-	struct gemm_workspace ws = workspace_carve(workspace, k);
+	struct gemm_workspace ws = gemm_workspace_carve(workspace, k);
 	const float *x = a->x;
 
 	if (n_tail) {
@@ -72,26 +69,24 @@ static void gemm_run(const void *args, void *workspace)
 	}
 	for (uint32_t col = 0; col < a->w.rows && a->n_rows; col += PANEL) {
 		uint32_t n_cols = a->w.rows - col < PANEL ? a->w.rows - col : PANEL;
-		const float *panel = load_panel(&a->w, col, n_cols, ws.panel);
+		const float *panel = gemm_load_panel(&a->w, col, n_cols, ws.panel);
 		uint32_t row = 0;
 
 		if (a->bias.data)
 			weight_to_f32(ws.bias, &a->bias, col, n_cols);
 		for (; row + CHUNK <= a->n_rows; row += CHUNK) {
 			panel_multiply(x + (size_t)row * k, panel, k, ws.sums);
-			store(a, row, CHUNK, col, n_cols, &ws);
+			gemm_store(a, row, CHUNK, col, n_cols, &ws);
 		}
 		if (n_tail) {
 			panel_multiply(ws.tail, panel, k, ws.sums);
-			store(a, row, n_tail, col, n_cols, &ws);
+			gemm_store(a, row, n_tail, col, n_cols, &ws);
 		}
 	}
 }
 
-static const struct cpu_op gemm_op = {.name = "gemm", .run = gemm_run};
-
 /* A stream is one thread; OpenBLAS's own would also split a row's sums by the number of CPUs. */
-static void blas_init_once(void)
+static void gemm_blas_init(void)
 {
 	openblas_set_num_threads(1);
 }
@@ -100,19 +95,18 @@ void panel_blas_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, blas_init_once);
+	pthread_once(&once, gemm_blas_init);
 }
 
 int cpu_gemm(struct stream *stream, const struct op_gemm *a)
 {
-	if (!a->x || !a->y || a->y_dtype != DTYPE_F32)
-		return -EINVAL;
-	if (!weight_is(&a->w, a->w.rows, a->w.cols) || a->w.cols > INT32_MAX)
-		return -EINVAL;
-	if (a->bias.data && !weight_is(&a->bias, 1, a->w.rows))
+	static const struct cpu_op op = {.name = "gemm", .run = gemm_run};
+
+	if (!gemm_fits(a) || a->y_dtype != DTYPE_F32)
 		return -EINVAL;
 	panel_blas_init();
-	return CPU_LAUNCH(stream, &gemm_op, a, workspace_floats(a->w.cols) * sizeof(float));
+	return cpu_launch(stream, &op, a, sizeof(*a),
+		gemm_workspace_floats(a->w.cols) * sizeof(float));
 }
 
 int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
@@ -123,8 +117,8 @@ int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 		.n_rows = a->n_rows, .cols = a->w.rows / 2};
 	int rc;
 
-	if (!a->gate_up || !a->y || !a->w.rows || a->w.rows % 2)
+	if (!gated_gemm_fits(a))
 		return -EINVAL;
 	rc = cpu_gemm(stream, &gemm);
-	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
+	return rc != 0 ? rc : cpu_silu_mul(stream, &silu_mul);
 }

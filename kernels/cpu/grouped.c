@@ -5,13 +5,9 @@
  * multiplied as panel.h says, so a row's bits depend neither on its neighbours nor on their number.
  */
 
-#include <errno.h>
 #include <string.h>
 
 #include "kernels/cpu/panel.h"
-
-CPU_ARGS_FIT(op_head_gemm);
-CPU_ARGS_FIT(op_expert_gemm);
 
 /* One product: row i of x and of y as the op has them. */
 struct product {
@@ -31,12 +27,12 @@ struct product_workspace {
 	float *sums;  /* [CHUNK, PANEL] */
 };
 
-static size_t workspace_bytes(uint32_t in)
+static size_t grouped_workspace_bytes(uint32_t in)
 {
 	return ((size_t)(PANEL + CHUNK) * in + CHUNK * PANEL) * sizeof(float);
 }
 
-static struct product_workspace workspace_carve(void *memory, uint32_t in)
+static struct product_workspace grouped_workspace_carve(void *memory, uint32_t in)
 {
 	struct product_workspace ws = {.sums = memory};
 
@@ -46,7 +42,7 @@ static struct product_workspace workspace_carve(void *memory, uint32_t in)
 }
 
 /* Outputs [col, col + n) as PANEL rows of float32; those past n are 0. */
-static void load_panel(const struct product *p, uint32_t col, uint32_t n, float *panel)
+static void grouped_load_panel(const struct product *p, uint32_t col, uint32_t n, float *panel)
 {
 	size_t in = p->in, cols = p->w->cols;
 	float line[PANEL];
@@ -63,7 +59,7 @@ static void load_panel(const struct product *p, uint32_t col, uint32_t n, float 
 	}
 }
 
-static void multiply_chunk(const struct product *p, uint32_t row, uint32_t col, uint32_t n_cols,
+static void grouped_multiply_chunk(const struct product *p, uint32_t row, uint32_t col, uint32_t n_cols,
 	const struct product_workspace *ws)
 {
 	uint32_t n = p->n_rows - row < CHUNK ? p->n_rows - row : CHUNK;
@@ -78,14 +74,14 @@ static void multiply_chunk(const struct product *p, uint32_t row, uint32_t col, 
 			n_cols * sizeof(float));
 }
 
-static void multiply(const struct product *p, const struct product_workspace *ws)
+static void grouped_multiply(const struct product *p, const struct product_workspace *ws)
 {
 	for (uint32_t col = 0; col < p->out && p->n_rows; col += PANEL) {
 		uint32_t n_cols = p->out - col < PANEL ? p->out - col : PANEL;
 
-		load_panel(p, col, n_cols, ws->panel);
+		grouped_load_panel(p, col, n_cols, ws->panel);
 		for (uint32_t row = 0; row < p->n_rows; row += CHUNK)
-			multiply_chunk(p, row, col, n_cols, ws);
+			grouped_multiply_chunk(p, row, col, n_cols, ws);
 	}
 }
 
@@ -114,10 +110,11 @@ static void head_gemm_run(const void *args, void *workspace)
 {
 	const struct op_head_gemm *a = args;
 	uint32_t in = head_in(a);
-	const struct product_workspace ws = workspace_carve(workspace, in);
+	const struct product_workspace ws = grouped_workspace_carve(workspace, in);
 
+	panel_blas_init();
 	for (uint32_t h = 0; h < a->n_heads; h++)
-		multiply(&(struct product){
+		grouped_multiply(&(struct product){
 			.args = a,
 			.group = h,
 			.n_rows = a->n_rows,
@@ -131,22 +128,7 @@ static void head_gemm_run(const void *args, void *workspace)
 		}, &ws);
 }
 
-static const struct cpu_op head_gemm_op = {.name = "head_gemm", .run = head_gemm_run};
-
-int cpu_head_gemm(struct stream *stream, const struct op_head_gemm *a)
-{
-	uint32_t in = head_in(a);
-
-	if (!a->x || !a->y || !a->n_heads || !a->head_n || in > INT32_MAX)
-		return -EINVAL;
-	if (a->head_rows < a->head_n || a->head_first > a->head_rows - a->head_n)
-		return -EINVAL;
-	if (a->head_rows > UINT32_MAX / a->n_heads ||
-		!weight_is(&a->w, a->n_heads * a->head_rows, a->w.cols))
-		return -EINVAL;
-	panel_blas_init();
-	return CPU_LAUNCH(stream, &head_gemm_op, a, workspace_bytes(in));
-}
+CPU_OP(head_gemm, grouped_workspace_bytes(head_in(a)))
 
 /* ---- a product an expert ---- */
 
@@ -169,11 +151,12 @@ static float *expert_y(const void *args, uint32_t expert, uint32_t i)
 static void expert_gemm_run(const void *args, void *workspace)
 {
 	const struct op_expert_gemm *a = args;
-	const struct product_workspace ws = workspace_carve(workspace, a->w.cols);
+	const struct product_workspace ws = grouped_workspace_carve(workspace, a->w.cols);
 	uint32_t out = a->w.rows / a->n_experts;
 
+	panel_blas_init();
 	for (uint32_t e = 0; e < a->n_experts; e++)
-		multiply(&(struct product){
+		grouped_multiply(&(struct product){
 			.args = a,
 			.group = e,
 			.n_rows = (uint32_t)(a->expert_start[e + 1] - a->expert_start[e]),
@@ -186,20 +169,7 @@ static void expert_gemm_run(const void *args, void *workspace)
 		}, &ws);
 }
 
-static const struct cpu_op expert_gemm_op = {.name = "expert_gemm", .run = expert_gemm_run};
-
-int cpu_expert_gemm(struct stream *stream, const struct op_expert_gemm *a)
-{
-	if (!a->x || !a->y || !a->expert_start || !a->pairs || !a->n_experts || !a->n_active)
-		return -EINVAL;
-	if (a->x_div != 1 && a->x_div != a->n_active)
-		return -EINVAL;
-	if (!weight_is(&a->w, a->w.rows, a->w.cols) || a->w.rows % a->n_experts ||
-		a->w.cols > INT32_MAX || a->n_tokens > INT32_MAX / a->n_active)
-		return -EINVAL;
-	panel_blas_init();
-	return CPU_LAUNCH(stream, &expert_gemm_op, a, workspace_bytes(a->w.cols));
-}
+CPU_OP(expert_gemm, grouped_workspace_bytes(a->w.cols))
 
 int cpu_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *a)
 {
@@ -210,9 +180,9 @@ int cpu_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_ge
 		.n_rows = a->n_tokens * a->n_active};
 	int rc;
 
-	if (!a->y || !a->n_experts || !a->w.rows || a->w.rows % (2 * a->n_experts))
+	if (!expert_gated_gemm_fits(a))
 		return -EINVAL;
 	silu_mul.cols = a->w.rows / a->n_experts / 2;
 	rc = cpu_expert_gemm(stream, &gemm);
-	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
+	return rc != 0 ? rc : cpu_silu_mul(stream, &silu_mul);
 }

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/rms.h"
-
-CPU_ARGS_FIT(op_mla_rope_and_cache);
 
 /* In place; the pairs stay where they are. */
 static void rotate(float *x, const float *cos_sin, size_t n, bool interleaved)
@@ -32,7 +29,7 @@ static const float *cos_sin_of(const struct op_mla_rope_and_cache *a, int32_t po
 	return a->cos_sin + (size_t)row * a->rope;
 }
 
-static void mla_rope_run(const void *args, void *workspace)
+static void mla_rope_and_cache_run(const void *args, void *workspace)
 {
 	const struct op_mla_rope_and_cache *a = args;
 	const float *norm = weight_vector(&a->norm, workspace);
@@ -54,15 +51,4 @@ static void mla_rope_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op mla_rope_op = {.name = "mla_rope_and_cache", .run = mla_rope_run};
-
-int cpu_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *a)
-{
-	if (!a->q || !a->kv_a || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
-		return -EINVAL;
-	if (!a->n_heads || !a->rope || a->rope % 2 || !a->page_tokens || !a->max_positions)
-		return -EINVAL;
-	if (!weight_is(&a->norm, 1, a->rank) || !isfinite(a->eps) || a->eps < 0)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &mla_rope_op, a, a->rank * sizeof(float));
-}
+CPU_OP(mla_rope_and_cache, a->rank * sizeof(float))

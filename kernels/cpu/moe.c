@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
-
-CPU_ARGS_FIT(op_moe_route);
-CPU_ARGS_FIT(op_moe_group);
-CPU_ARGS_FIT(op_moe_combine);
 
 /* ---- routing ---- */
 
@@ -148,24 +143,7 @@ static void moe_route_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op moe_route_op = {.name = "moe_route", .run = moe_route_run};
-
-int cpu_moe_route(struct stream *stream, const struct op_moe_route *a)
-{
-	if (!a->logits || !a->slot_mapping || !a->experts || !a->weights)
-		return -EINVAL;
-	if (!a->n_experts || !a->n_active || !a->n_groups || !a->n_groups_active ||
-		a->n_groups_active > a->n_groups || a->n_experts % a->n_groups)
-		return -EINVAL;
-	if (a->n_active > a->n_experts / a->n_groups * a->n_groups_active)
-		return -EINVAL;
-	if (a->group_top_two && a->n_experts / a->n_groups < 2)
-		return -EINVAL;
-	if (a->bias.data && !weight_is(&a->bias, 1, a->n_experts))
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &moe_route_op, a,
-		((size_t)3 * a->n_experts + a->n_groups) * sizeof(float));
-}
+CPU_OP(moe_route, ((size_t)3 * a->n_experts + a->n_groups) * sizeof(float))
 
 /* ---- grouping ---- */
 
@@ -193,16 +171,7 @@ static void moe_group_run(const void *args, void *workspace)
 		a->pairs[p] = -1;
 }
 
-static const struct cpu_op moe_group_op = {.name = "moe_group", .run = moe_group_run};
-
-int cpu_moe_group(struct stream *stream, const struct op_moe_group *a)
-{
-	if (!a->experts || !a->expert_start || !a->pairs || !a->n_experts || !a->n_active)
-		return -EINVAL;
-	if (a->n_tokens > INT32_MAX / a->n_active)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &moe_group_op, a, a->n_experts * sizeof(int32_t));
-}
+CPU_OP(moe_group, a->n_experts * sizeof(int32_t))
 
 /* ---- combining ---- */
 
@@ -211,7 +180,6 @@ static void moe_combine_run(const void *args, void *workspace)
 	const struct op_moe_combine *a = args;
 	size_t cols = a->cols;
 
-	(void)workspace;
 	for (size_t t = 0; t < a->n_tokens; t++) {
 		float *out = (float *)a->out + t * cols;
 
@@ -228,11 +196,4 @@ static void moe_combine_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op moe_combine_op = {.name = "moe_combine", .run = moe_combine_run};
-
-int cpu_moe_combine(struct stream *stream, const struct op_moe_combine *a)
-{
-	if (!a->y || !a->experts || !a->weights || !a->out || !a->cols || !a->n_active)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &moe_combine_op, a, 0);
-}
+CPU_OP(moe_combine, 0)

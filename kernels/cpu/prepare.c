@@ -11,13 +11,10 @@
  * drafts there were, which are gone then: they were drawn for other positions.
  */
 
-#include <errno.h>
 #include <string.h>
 
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/slots.h"
-
-CPU_ARGS_FIT(op_prepare);
 
 struct expansion {
 	const struct op_prepare *args;
@@ -285,7 +282,6 @@ static void prepare_run(const void *args, void *workspace)
 		.capacity = (uint64_t)a->inputs.max_pages * a->inputs.page_tokens,
 	};
 
-	(void)workspace;
 	if (a->began)
 		*a->began = cpu_clock_ns();
 	if (e.capacity > INT32_MAX)
@@ -297,35 +293,4 @@ static void prepare_run(const void *args, void *workspace)
 	write_tails(&e);
 }
 
-static const struct cpu_op prepare_op = {.name = "prepare", .run = prepare_run};
-
-static bool drafts_fit(const struct step_inputs *in)
-{
-	return in->max_drafts < in->max_tokens && in->next_ids && in->slot_length &&
-	       in->slot_n_drafts && in->slot_drafts;
-}
-
-int cpu_prepare(struct stream *stream, const struct op_prepare *a)
-{
-	const struct step_inputs *in = &a->inputs;
-
-	if (!a->record || !a->n_pages || !in->max_rows || !in->max_tokens || !in->max_slots)
-		return -EINVAL;
-	if (!in->max_pages || !in->page_tokens || !in->vocab_size)
-		return -EINVAL;
-	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
-		return -EINVAL;
-	if (!in->input_ids || !in->embedding_from || !in->embedding_bytes)
-		return -EINVAL;
-	if (!in->positions || !in->slot_mapping || !in->query_start)
-		return -EINVAL;
-	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
-		return -EINVAL;
-	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
-		return -EINVAL;
-	if (!in->slot_mask != !in->mask_words)
-		return -EINVAL;
-	if (in->max_drafts && !drafts_fit(in))
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &prepare_op, a, 0);
-}
+CPU_OP(prepare, 0)

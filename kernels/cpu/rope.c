@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include <errno.h>
-
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/rms.h"
-
-CPU_ARGS_FIT(op_rope_and_cache);
 
 /* Optional norm, then the rotation of the pairs (i, i + n / 2), in place. */
 static void rotate_head(float *head, const float *norm, float eps, const float *cos_sin, size_t n)
@@ -43,7 +39,7 @@ static void write_cache(const struct op_rope_and_cache *a, int32_t slot, const f
 	memcpy(cached + a->page_tokens * row, k + row, row * sizeof(*k));
 }
 
-static void rope_run(const void *args, void *workspace)
+static void rope_and_cache_run(const void *args, void *workspace)
 {
 	const struct op_rope_and_cache *a = args;
 	float *storage = workspace, *k_storage = storage + a->head_dim;
@@ -68,19 +64,4 @@ static void rope_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op rope_op = {.name = "rope_and_cache", .run = rope_run};
-
-int cpu_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *a)
-{
-	if (!a->qkv || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
-		return -EINVAL;
-	if (!a->n_heads || !a->n_kv_heads || a->n_heads % a->n_kv_heads || !a->page_tokens)
-		return -EINVAL;
-	if (!a->head_dim || a->head_dim % 2 || !a->max_positions)
-		return -EINVAL;
-	if (a->q_norm.data && !weight_is(&a->q_norm, 1, a->head_dim))
-		return -EINVAL;
-	if (a->k_norm.data && !weight_is(&a->k_norm, 1, a->head_dim))
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &rope_op, a, 2 * a->head_dim * sizeof(float));
-}
+CPU_OP(rope_and_cache, 2 * a->head_dim * sizeof(float))

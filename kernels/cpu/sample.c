@@ -6,12 +6,8 @@
  * their renormalised softmax. A row without a finite logit gets token 0.
  */
 
-#include <errno.h>
-
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
-
-CPU_ARGS_FIT(op_sample);
 
 static int32_t draw_listed(const struct filter *f, struct draw draw)
 {
@@ -69,18 +65,4 @@ static void sample_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op sample_op = {.name = "sample", .run = sample_run};
-
-int cpu_sample(struct stream *stream, const struct op_sample *a)
-{
-	const struct step_inputs *in = &a->inputs;
-
-	if (!a->logits || !a->sampled || !a->vocab || a->vocab > INT32_MAX)
-		return -EINVAL;
-	if (a->n_rows > in->max_rows || !in->max_slots || a->purpose > SAMPLE_RESIDUAL)
-		return -EINVAL;
-	if (!in->row_slot || !in->row_flags || !in->seq_lens || !in->slot_sampling ||
-		!in->slot_last_token)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &sample_op, a, (size_t)a->vocab * sizeof(struct candidate));
-}
+CPU_OP(sample, (size_t)a->vocab * sizeof(struct candidate))

@@ -17,7 +17,7 @@
 
 #include "kernels/cpu/slots.h"
 #include "kernels/ops.h"
-#include "kernels/speculation.h"
+#include "kernels/checks.h"
 
 #define NOISE_GAMMA UINT64_C(0x9e3779b97f4a7c15)
 #define LN2 0.693147180559945309

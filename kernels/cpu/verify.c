@@ -12,12 +12,8 @@
  * What stands in place of no draft is op_sample's own draw, noise and all.
  */
 
-#include <errno.h>
-
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
-
-CPU_ARGS_FIT(op_verify);
 
 /* One row with drafts. */
 struct verification {
@@ -156,17 +152,4 @@ static void verify_run(const void *args, void *workspace)
 	}
 }
 
-static const struct cpu_op verify_op = {.name = "verify", .run = verify_run};
-
-int cpu_verify(struct stream *stream, const struct op_verify *a)
-{
-	const struct step_inputs *in = &a->inputs;
-
-	if (!a->logits || !a->sampled || !a->vocab || a->vocab > INT32_MAX)
-		return -EINVAL;
-	if (a->vocab != in->vocab_size || a->n_rows > in->max_rows)
-		return -EINVAL;
-	if (!speculation_fits(in) || !in->query_start || !in->seq_lens)
-		return -EINVAL;
-	return CPU_LAUNCH(stream, &verify_op, a, (size_t)a->vocab * sizeof(struct candidate));
-}
+CPU_OP(verify, (size_t)a->vocab * sizeof(struct candidate))

@@ -82,7 +82,7 @@ int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *a)
 	const uint64_t n = a->page_bytes;
 	int rc;
 
-	if (!a->kv || !a->page_bytes || (a->n_pairs && !a->pairs))
+	if (!copy_pages_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "copy_pages", (const void *)copy_pages<uint4>);
 	if (rc != 0)

@@ -141,10 +141,8 @@ int cuda_condition(cudaError_t error);
 const char *cuda_error_name(int condition);
 struct device *cuda_stream_device(struct stream *stream);
 
-/* The op table of this device (kernels/cuda/ops.c); both products are of gemm.c. */
+/* The op table of this device (kernels/cuda/ops.c). */
 extern const struct kernel_ops cuda_kernel_ops;
-int cuda_gemm(struct stream *stream, const struct op_gemm *args);
-int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *args);
 /* For measuring: whose kernels gemm chooses among; CUDA_GEMM_OWN + 1 + i: our i-th variant for a
  * shape alone. Before its first use on the device. */
 enum cuda_gemm_choice { CUDA_GEMM_ANY, CUDA_GEMM_LIBRARY, CUDA_GEMM_OWN };

@@ -118,15 +118,9 @@ static __global__ void __launch_bounds__(THREADS) draft_begin(const struct op_dr
 
 int cuda_draft_begin(struct stream *stream, const struct op_draft_begin *a)
 {
-	const struct step_inputs *in = &a->inputs;
-	const struct draft_inputs *d = &a->draft;
 	int rc;
 
-	if (!speculation_fits(in) || a->n_rows > in->max_rows || a->n_tokens > in->max_tokens)
-		return -EINVAL;
-	if (!a->sampled || !in->query_start || !in->input_ids || !in->slot_mapping || !in->next_ids)
-		return -EINVAL;
-	if (!d->input_ids || !d->slot_mapping || !d->last_index || !d->step)
+	if (!draft_begin_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "draft_begin", (const void *)draft_begin);
 	if (rc != 0)
@@ -292,25 +286,12 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 		*d.step = (int32_t)min(i + 1, a.inputs.max_drafts);
 }
 
-static bool advance_fits(const struct op_draft_advance *a)
-{
-	const struct step_inputs *in = &a->inputs;
-	const struct draft_inputs *d = &a->draft;
-
-	if (!speculation_fits(in) || a->n_rows > in->max_rows || !in->slot_block_table)
-		return false;
-	if (!a->logits || !a->draft_vocab || a->draft_vocab > INT32_MAX)
-		return false;
-	return d->last_index && d->step && d->decode_ids && d->positions &&
-	       d->decode_slot_mapping && d->query_start && d->seq_lens && d->hidden_index;
-}
-
 int cuda_draft_advance(struct stream *stream, const struct op_draft_advance *a)
 {
 	struct teams teams;
 	int rc;
 
-	if (!advance_fits(a))
+	if (!draft_advance_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "draft_advance", (const void *)draft_tokens);
 	if (rc == 0)

@@ -55,9 +55,7 @@ int cuda_embed(struct stream *stream, const struct op_embed *a)
 	const struct weight *table = &a->table;
 	int rc;
 
-	if (!a->ids || !a->out || !weight_is(table, table->rows, table->cols))
-		return -EINVAL;
-	if (a->n_tokens > INT32_MAX || (a->out_stride && a->out_stride < table->cols))
+	if (!embed_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
 	if (rc != 0)

@@ -111,21 +111,7 @@ template <int N, bool GATED> static __global__ void experts(const product a)
 	}
 }
 
-static int check(const struct op_expert_gemm *a, bool gated)
-{
-	if (!a->x || !a->y || !a->expert_start || !a->pairs || !a->n_experts || !a->n_active)
-		return -EINVAL;
-	if (a->x_div != 1 && a->x_div != a->n_active)
-		return -EINVAL;
-	if (!weight_is(&a->w, a->w.rows, a->w.cols) || a->w.rows % a->n_experts ||
-		a->w.cols > INT32_MAX || a->n_tokens > INT32_MAX / a->n_active)
-		return -EINVAL;
-	if (gated && a->w.rows / a->n_experts % 2)
-		return -EINVAL;
-	return a->n_experts > 65535 ? -ENOTSUP : 0;
-}
-
-static void run_any(struct stream *stream, const struct op_expert_gemm *a, bool gated)
+static void experts_launch_any(struct stream *stream, const struct op_expert_gemm *a, bool gated)
 {
 	const product p = {(const bf16 *)a->x, a->w, a->expert_start, a->pairs, (bf16 *)a->y,
 		a->x_div, a->w.rows / a->n_experts / (gated ? 2 : 1)};
@@ -138,29 +124,32 @@ static void run_any(struct stream *stream, const struct op_expert_gemm *a, bool 
 }
 
 /* `name` is a literal. */
-static int run(struct stream *stream, const char *name, const struct op_expert_gemm *a, bool gated)
+static int experts_launch(
+	struct stream *stream, const char *name, const struct op_expert_gemm *a, bool gated)
 {
-	int rc = check(a, gated);
+	int rc;
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, name, (const void *)experts<PACK, false>);
+	if (a->n_experts > 65535)
+		return -ENOTSUP;
+	rc = cuda_launch_begin(stream, name, (const void *)experts<PACK, false>);
+	if (rc != 0)
+		return rc;
 #ifdef MIMEO_CUDA_SM90A
-	if (rc == 0)
-		rc = grouped_start(stream);
-	if (rc == 0 && grouped_can(stream, a, gated)) {
+	rc = grouped_start(stream);
+	if (rc != 0)
+		return rc;
+	if (grouped_can(stream, a, gated)) {
 		rc = grouped_launch(stream, a, gated);
 		return rc != 0 ? rc : cuda_launch_end(stream, name);
 	}
 #endif
-	if (rc != 0)
-		return rc;
-	run_any(stream, a, gated);
+	experts_launch_any(stream, a, gated);
 	return cuda_launch_end(stream, name);
 }
 
 int cuda_expert_gemm(struct stream *stream, const struct op_expert_gemm *a)
 {
-	return run(stream, "expert_gemm", a, false);
+	return expert_gemm_fits(a) ? experts_launch(stream, "expert_gemm", a, false) : -EINVAL;
 }
 
 int cuda_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_gemm *a)
@@ -175,5 +164,7 @@ int cuda_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_g
 		.n_active = a->n_active,
 		.n_experts = a->n_experts};
 
-	return run(stream, "expert_gated_gemm", &gemm, true);
+	if (!expert_gated_gemm_fits(a))
+		return -EINVAL;
+	return experts_launch(stream, "expert_gated_gemm", &gemm, true);
 }

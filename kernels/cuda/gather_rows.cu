@@ -35,9 +35,7 @@ int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 	const uint32_t n_packs = a->cols / PACK, stride = a->out_stride ? a->out_stride : a->cols;
 	int rc;
 
-	if (!a->x || !a->out || !a->x_rows || !a->cols || a->n_rows > INT32_MAX)
-		return -EINVAL;
-	if (stride < a->cols)
+	if (!gather_rows_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "gather_rows", (const void *)gather_rows<uint4>);
 	if (rc != 0)

@@ -341,17 +341,6 @@ static __global__ void plain(const struct op_head_gemm a)
 
 /* ---- host ---- */
 
-static bool shape_ok(const struct op_head_gemm *a)
-{
-	const uint64_t rows = (uint64_t)a->n_heads * a->head_rows;
-
-	if (!a->x || !a->y || !a->n_heads || a->n_heads > UINT16_MAX || !a->head_n)
-		return false;
-	if ((uint64_t)a->head_first + a->head_n > a->head_rows || rows > UINT32_MAX)
-		return false;
-	return a->n_rows <= INT32_MAX && weight_is(&a->w, (uint32_t)rows, a->w.cols);
-}
-
 static bool fast(const struct op_head_gemm *a)
 {
 	const uint32_t strides = a->x_stride | a->x_head_stride | a->y_stride | a->y_head_stride;
@@ -406,7 +395,7 @@ int cuda_head_gemm(struct stream *stream, const struct op_head_gemm *a)
 {
 	int rc;
 
-	if (!shape_ok(a))
+	if (!head_gemm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, name, (const void *)plain);
 	if (rc != 0)

@@ -129,13 +129,6 @@ __device__ inline float block_sum(float v)
 
 /* ---- host ---- */
 
-/* True for a weight of a dtype that kernels convert, of these dimensions. */
-static inline bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols)
-{
-	return w->data && w->rows == rows && w->cols == cols && rows && cols &&
-	       (w->dtype == DTYPE_F32 || w->dtype == DTYPE_BF16 || w->dtype == DTYPE_F16);
-}
-
 static inline bool aligned(const void *memory)
 {
 	return (uintptr_t)memory % 16 == 0;

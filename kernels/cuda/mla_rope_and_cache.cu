@@ -114,25 +114,14 @@ static __global__ void mla_rope_and_cache(const struct op_mla_rope_and_cache a, 
 	}
 }
 
-static bool shape_ok(const struct op_mla_rope_and_cache *a)
-{
-	if (!a->q || !a->kv_a || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
-		return false;
-	if (!a->n_heads || !a->rope || a->rope % 2 || !a->page_tokens || !a->max_positions)
-		return false;
-	if (!weight_is(&a->norm, 1, a->rank) || !isfinite(a->eps) || a->eps < 0)
-		return false;
-	return a->n_tokens <= INT32_MAX &&
-	       (uint64_t)a->n_heads * (a->rope / 2) <= 65534ull * THREADS * PAIRS;
-}
-
 int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *a)
 {
 	const bool early = cuda_inputs_settled(stream);
 	dim3 grid;
 	int rc;
 
-	if (!shape_ok(a))
+	if (!mla_rope_and_cache_fits(a) ||
+		(uint64_t)a->n_heads * (a->rope / 2) > 65534ull * THREADS * PAIRS)
 		return -EINVAL;
 	rc = cuda_launch_begin(
 		stream, "mla_rope_and_cache", (const void *)mla_rope_and_cache<PACK>);

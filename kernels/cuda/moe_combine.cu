@@ -60,9 +60,7 @@ int cuda_moe_combine(struct stream *stream, const struct op_moe_combine *a)
 {
 	int rc;
 
-	if (!a->y || !a->experts || !a->weights || !a->out || !a->cols || !a->n_active)
-		return -EINVAL;
-	if (a->n_tokens > INT32_MAX || a->cols > INT32_MAX)
+	if (!moe_combine_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "moe_combine", (const void *)moe_combine<PACK>);
 	if (rc != 0)

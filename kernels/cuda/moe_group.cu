@@ -147,9 +147,7 @@ int cuda_moe_group(struct stream *stream, const struct op_moe_group *a)
 	uint32_t n_warps, room;
 	int rc;
 
-	if (!a->experts || !a->expert_start || !a->pairs || !a->n_experts || !a->n_active)
-		return -EINVAL;
-	if (a->n_tokens > INT32_MAX / a->n_active)
+	if (!moe_group_fits(a))
 		return -EINVAL;
 	if (a->n_experts > EXPERTS_MAX)
 		return -ENOTSUP;

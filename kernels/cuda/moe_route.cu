@@ -199,32 +199,17 @@ static __global__ void moe_route(const struct op_moe_route a)
 
 /* ---- launcher ---- */
 
-static int check(const struct op_moe_route *a)
-{
-	if (!a->logits || !a->slot_mapping || !a->experts || !a->weights)
-		return -EINVAL;
-	if (!a->n_experts || !a->n_active || !a->n_groups || !a->n_groups_active ||
-		a->n_groups_active > a->n_groups || a->n_experts % a->n_groups)
-		return -EINVAL;
-	if (a->n_active > a->n_experts / a->n_groups * a->n_groups_active)
-		return -EINVAL;
-	if (a->group_top_two && a->n_experts / a->n_groups < 2)
-		return -EINVAL;
-	if (a->bias.data && !weight_is(&a->bias, 1, a->n_experts))
-		return -EINVAL;
-	if (a->n_experts > EXPERTS_MAX || a->n_tokens > INT32_MAX)
-		return -ENOTSUP;
-	return 0;
-}
-
 int cuda_moe_route(struct stream *stream, const struct op_moe_route *a)
 {
 	const uint32_t shared_bytes = 48 * 1024;
 	uint32_t warp_bytes, warps, blocks;
-	int rc = check(a);
+	int rc;
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, "moe_route", (const void *)moe_route);
+	if (!moe_route_fits(a))
+		return -EINVAL;
+	if (a->n_experts > EXPERTS_MAX || a->n_tokens > INT32_MAX)
+		return -ENOTSUP;
+	rc = cuda_launch_begin(stream, "moe_route", (const void *)moe_route);
 	if (rc != 0)
 		return rc;
 	warp_bytes = workspace_words(*a) * 4;

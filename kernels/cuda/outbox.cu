@@ -29,7 +29,7 @@ int cuda_outbox(struct stream *stream, const struct op_outbox *a)
 {
 	int rc;
 
-	if (!a->sampled || !a->out || !a->flag)
+	if (!outbox_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "outbox", (const void *)outbox);
 	if (rc != 0)

@@ -505,34 +505,12 @@ static __global__ void __launch_bounds__(THREADS) move_slots(const struct step_i
 	}
 }
 
-static bool drafts_fit(const struct step_inputs *in)
-{
-	return in->max_drafts < in->max_tokens && in->next_ids && in->slot_length &&
-	       in->slot_n_drafts && in->slot_drafts;
-}
-
 int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 {
 	const struct step_inputs *in = &a->inputs;
 	int rc;
 
-	if (!a->record || !a->n_pages || !in->max_rows || !in->max_tokens || !in->max_slots)
-		return -EINVAL;
-	if (!in->max_pages || !in->page_tokens || !in->vocab_size)
-		return -EINVAL;
-	if (in->max_tokens > INT32_MAX || in->max_slots > INT32_MAX || in->vocab_size > INT32_MAX)
-		return -EINVAL;
-	if (!in->input_ids || !in->embedding_from || !in->embedding_bytes)
-		return -EINVAL;
-	if (!in->positions || !in->slot_mapping || !in->query_start)
-		return -EINVAL;
-	if (!in->seq_lens || !in->block_table || !in->row_slot || !in->row_flags)
-		return -EINVAL;
-	if (!in->logit_index || !in->slot_last_token || !in->slot_sampling || !in->slot_block_table)
-		return -EINVAL;
-	if (!in->slot_mask != !in->mask_words)
-		return -EINVAL;
-	if (in->max_drafts && !drafts_fit(in))
+	if (!prepare_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare<false>);
 	if (rc != 0)

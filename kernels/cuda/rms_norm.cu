@@ -90,12 +90,6 @@ template <int N, bool ADD> static __global__ void rms_norm(const struct norm a)
 	}
 }
 
-static bool shape_ok(const struct weight *weight, float eps, uint32_t n_rows)
-{
-	return weight_is(weight, 1, weight->cols) && isfinite(eps) && eps >= 0 &&
-	       n_rows <= INT32_MAX;
-}
-
 template <int N, bool ADD> static void launch(struct stream *stream, const struct norm *a)
 {
 	const uint32_t n_packs = a->weight.cols / N;
@@ -118,7 +112,7 @@ int cuda_rms_norm(struct stream *stream, const struct op_rms_norm *a)
 	struct norm norm;
 	int rc;
 
-	if (!a->x || !a->out || !shape_ok(&a->weight, a->eps, a->n_rows))
+	if (!rms_norm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "rms_norm", (const void *)rms_norm<PACK, false>);
 	if (rc != 0)
@@ -133,9 +127,7 @@ int cuda_add_rms_norm(struct stream *stream, const struct op_add_rms_norm *a)
 	struct norm norm;
 	int rc;
 
-	if (!a->x || !a->residual || !a->out || !shape_ok(&a->weight, a->eps, a->n_rows))
-		return -EINVAL;
-	if (a->residual == a->out)
+	if (!add_rms_norm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "add_rms_norm", (const void *)rms_norm<PACK, true>);
 	if (rc != 0)

@@ -154,27 +154,11 @@ template <int N> static void launch(struct stream *stream, const struct op_rope_
 		THREADS, 0, *a, n_lanes, cuda_inputs_settled(stream));
 }
 
-static bool shape_ok(const struct op_rope_and_cache *a)
-{
-	if (!a->qkv || !a->positions || !a->slot_mapping || !a->cos_sin || !a->kv)
-		return false;
-	if (!a->n_heads || !a->n_kv_heads || a->n_heads % a->n_kv_heads || !a->page_tokens)
-		return false;
-	if (!a->head_dim || a->head_dim % 2 || !a->max_positions)
-		return false;
-	if (a->q_norm.data && !weight_is(&a->q_norm, 1, a->head_dim))
-		return false;
-	if (a->k_norm.data && !weight_is(&a->k_norm, 1, a->head_dim))
-		return false;
-	return a->n_tokens <= INT32_MAX && a->n_heads <= UINT16_MAX &&
-	       a->n_kv_heads <= UINT16_MAX / 4;
-}
-
 int cuda_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *a)
 {
 	int rc;
 
-	if (!shape_ok(a))
+	if (!rope_and_cache_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "rope_and_cache", (const void *)rope_and_cache<PACK>);
 	if (rc != 0)

@@ -156,25 +156,13 @@ static int parts_take(struct stream *stream, const struct op_sample *a, struct p
 	return 0;
 }
 
-static bool shape_ok(const struct op_sample *a)
-{
-	const struct step_inputs *in = &a->inputs;
-
-	if (!a->logits || !a->sampled || !a->vocab || a->vocab > INT32_MAX)
-		return false;
-	if (a->n_rows > in->max_rows || !in->max_slots || a->purpose > SAMPLE_RESIDUAL)
-		return false;
-	return in->row_slot && in->row_flags && in->seq_lens && in->slot_sampling &&
-	       in->slot_last_token && a->n_rows <= UINT16_MAX;
-}
-
 int cuda_sample(struct stream *stream, const struct op_sample *a)
 {
 	struct parts parts;
 	dim3 grid;
 	int rc;
 
-	if (!shape_ok(a))
+	if (!sample_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "sample", (const void *)sample);
 	if (rc != 0)

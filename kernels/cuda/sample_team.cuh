@@ -15,7 +15,7 @@
  */
 
 #include "kernels/cuda/sample_filter.cuh"
-#include "kernels/speculation.h"
+#include "kernels/checks.h"
 
 enum { TEAM_PARTS = 8, TEAM_MAX = TEAM_PARTS };
 /* A verification has two distributions, the target's and the draft's. */

@@ -35,7 +35,7 @@ int cuda_silu_mul(struct stream *stream, const struct op_silu_mul *a)
 {
 	int rc;
 
-	if (!a->gate_up || !a->out || !a->cols || a->n_rows > INT32_MAX)
+	if (!silu_mul_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "silu_mul", (const void *)silu_mul<PACK>);
 	if (rc != 0)

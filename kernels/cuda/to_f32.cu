@@ -35,7 +35,7 @@ int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
 {
 	int rc;
 
-	if (!a->x || !a->out || a->n > SIZE_MAX / sizeof(float))
+	if (!to_f32_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "to_f32", (const void *)to_f32<PACK>);
 	if (rc != 0)

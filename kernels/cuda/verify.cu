@@ -378,11 +378,7 @@ int cuda_verify(struct stream *stream, const struct op_verify *a)
 	struct teams teams;
 	int rc;
 
-	if (!a->logits || !a->sampled || !a->vocab || a->vocab > INT32_MAX)
-		return -EINVAL;
-	if (a->vocab != in->vocab_size || a->n_rows > in->max_rows)
-		return -EINVAL;
-	if (!speculation_fits(in) || !in->query_start || !in->seq_lens)
+	if (!verify_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "verify", (const void *)verify);
 	if (rc == 0)

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_CHECKS_H
+#define MIMEO_KERNELS_CHECKS_H
+
+/*
+ * Which arguments of an op are valid, on every device: NAME_fits(args) for each op of kernels/ops.h.
+ * Launchers return -EINVAL for all others. Pointers into device memory are compared with NULL only.
+ */
+
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* True for a weight of a dtype that ops convert, of these dimensions, neither of which is 0. */
+bool weight_is(const struct weight *w, uint32_t rows, uint32_t cols);
+
+#define CHECKS_DECLARE(name) bool name##_fits(const struct op_##name *args);
+KERNEL_OPS(CHECKS_DECLARE)
+#undef CHECKS_DECLARE
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
