@@ -28,10 +28,10 @@
 
 #include "kernels/captures.h"
 #include "kernels/forced.h"
+#include "kernels/loaded.h"
 #include "kernels/cpu/cpu.h"
 
 #define CPU_STREAMS_MAX 256u
-#define CPU_OPS_MAX 512u      /* distinct ops of one device; a power of two */
 #define CPU_QUEUE_NODES 1024u /* per stream; a power of two. Full: the producer waits */
 
 enum cpu_node_kind {
@@ -118,7 +118,7 @@ struct cpu_device {
 	_Atomic bool locked;
 	_Atomic int lost; /* 0 or the sticky condition */
 	struct captures captures;
-	_Atomic(const struct cpu_op *) ops[CPU_OPS_MAX];
+	struct loaded loaded;
 	struct forced forced; /* MIMEO_CPU_FAULT, MIMEO_CPU_HOLD */
 	char fault_call[80];  /* written once, before `lost` */
 	pthread_mutex_t lock; /* of what follows */

@@ -5,44 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which ops are loaded: an open-addressed set that only grows ---- */
-
-static size_t op_place(const struct cpu_op *op)
-{
-	return (size_t)(((uintptr_t)op >> 3) * 0x9e3779b97f4a7c15ULL >> 32);
-}
-
-static bool op_loaded(struct cpu_device *device, const struct cpu_op *op)
-{
-	const size_t first = op_place(op);
-
-	for (size_t i = 0; i < CPU_OPS_MAX; i++) {
-		const struct cpu_op *there = atomic_load_explicit(
-			&device->ops[(first + i) % CPU_OPS_MAX], memory_order_acquire);
-
-		if (there == op)
-			return true;
-		if (there == NULL)
-			return false;
-	}
-	return false;
-}
-
-static int op_load(struct cpu_device *device, const struct cpu_op *op)
-{
-	const size_t first = op_place(op);
-
-	for (size_t i = 0; i < CPU_OPS_MAX; i++) {
-		const struct cpu_op *there = NULL;
-
-		if (atomic_compare_exchange_strong(
-			    &device->ops[(first + i) % CPU_OPS_MAX], &there, op) ||
-			there == op)
-			return 0;
-	}
-	return -ENOSPC;
-}
-
 /* ---- launching ---- */
 
 /* Smaller workspaces stay: nodes that are queued or recorded hold their addresses, as on CUDA. */
@@ -78,10 +40,10 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 		return rc;
 	if (bytes > CPU_ARGS_MAX)
 		return -EINVAL;
-	if (!op_loaded(device, op)) {
+	if (!loaded_has(&device->loaded, op)) {
 		rc = cpu_enter_growth(device);
 		if (rc == 0)
-			rc = op_load(device, op);
+			rc = loaded_add(&device->loaded, op);
 		if (rc != 0)
 			return rc;
 	}
@@ -116,7 +78,6 @@ static void copy_run(const void *args, void *workspace)
 {
 	const struct copy_args *copy = args;
 
-	(void)workspace;
 	memcpy(copy->dst, copy->src, copy->bytes);
 }
 
@@ -130,7 +91,6 @@ static void fill_run(const void *args, void *workspace)
 {
 	const struct fill_args *fill = args;
 
-	(void)workspace;
 	memset(fill->dst, fill->value, fill->bytes);
 }
 
@@ -139,9 +99,9 @@ static const struct cpu_op fill_op = {.name = "fill", .run = fill_run};
 
 int cpu_load_own(struct cpu_device *device)
 {
-	int rc = op_load(device, &copy_op);
+	int rc = loaded_add(&device->loaded, &copy_op);
 
-	return rc != 0 ? rc : op_load(device, &fill_op);
+	return rc != 0 ? rc : loaded_add(&device->loaded, &fill_op);
 }
 
 int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)

@@ -47,9 +47,19 @@ int cuda_enter_growth(struct cuda_device *device)
 	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
 }
 
-void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *mode)
+struct cuda_relaxed cuda_relax(struct cuda_device *device)
 {
-	CUDA_TRY(&device->base, cudaThreadExchangeStreamCaptureMode(mode));
+	struct cuda_relaxed relaxed = {.device = device, .mode = cudaStreamCaptureModeRelaxed};
+
+	CUDA_TRY(&device->base, cudaThreadExchangeStreamCaptureMode(&relaxed.mode));
+	return relaxed;
+}
+
+void cuda_relax_end(const struct cuda_relaxed *relaxed)
+{
+	enum cudaStreamCaptureMode mode = relaxed->mode;
+
+	CUDA_TRY(&relaxed->device->base, cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 /* ---- the table ---- */
@@ -57,7 +67,6 @@ void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *
 static int device_info(struct device *base, struct device_info *ret)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct device_info info = {
 		.kind = "cuda",
 		.activation_dtype = DTYPE_BF16,
@@ -69,9 +78,8 @@ static int device_info(struct device *base, struct device_info *ret)
 
 	if (rc != 0)
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaMemGetInfo(&free_bytes, &total_bytes));
-	cuda_exchange_mode(device, &mode);
 	if (rc != 0)
 		return rc;
 	snprintf(info.name, sizeof(info.name), "%s", device->name);
@@ -110,14 +118,12 @@ static bool asked_lately(struct cuda_device *device)
 static int device_status(struct device *base)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	int rc = cuda_status(device);
 
 	if (rc != 0 || asked_lately(device))
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	CUDA_TRY(base, cudaStreamQuery(device->utility));
-	cuda_exchange_mode(device, &mode);
 	return cuda_lost(device);
 }
 

@@ -8,7 +8,6 @@
 static int event_new(struct device *base, unsigned int flags, struct event **ret)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct event *event;
 	int rc = cuda_status(device);
 
@@ -18,9 +17,8 @@ static int event_new(struct device *base, unsigned int flags, struct event **ret
 	if (event == NULL)
 		return -ENOMEM;
 	event->device = device;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaEventCreateWithFlags(&event->handle, flags));
-	cuda_exchange_mode(device, &mode);
 	if (rc != 0) {
 		free(event);
 		return rc;
@@ -59,14 +57,12 @@ int cuda_event_new_shared(
 
 void cuda_event_free(struct event *event)
 {
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 
 	if (event == NULL)
 		return;
 	cuda_status(event->device);
-	cuda_exchange_mode(event->device, &mode);
+	CUDA_RELAXED(event->device);
 	CUDA_TRY(&event->device->base, cudaEventDestroy(event->handle));
-	cuda_exchange_mode(event->device, &mode);
 	free(event);
 }
 

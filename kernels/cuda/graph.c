@@ -232,13 +232,11 @@ int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret)
 
 void cuda_graph_exec_free(struct graph_exec *exec)
 {
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 
 	if (exec == NULL)
 		return;
 	cuda_status(exec->device);
-	cuda_exchange_mode(exec->device, &mode);
+	CUDA_RELAXED(exec->device);
 	CUDA_TRY(&exec->device->base, cudaGraphExecDestroy(exec->handle));
-	cuda_exchange_mode(exec->device, &mode);
 	free(exec);
 }

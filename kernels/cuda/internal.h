@@ -31,9 +31,8 @@
 
 #include "kernels/captures.h"
 #include "kernels/forced.h"
+#include "kernels/loaded.h"
 #include "kernels/cuda/cuda.h"
-
-#define CUDA_OPS_MAX 512u /* distinct ops of one device; a power of two */
 
 /* libcuda's part. */
 struct driver {
@@ -115,7 +114,7 @@ struct cuda_device {
 	_Atomic int lost;        /* 0 or the sticky condition */
 	_Atomic uint64_t ask_ns; /* when `status` is to ask CUDA again */
 	struct captures captures;
-	_Atomic(const char *) ops[CUDA_OPS_MAX];
+	struct loaded loaded;
 	pthread_mutex_t lock; /* of what follows */
 	struct device_fault fault;
 	char fault_call[96];
@@ -149,10 +148,19 @@ int cuda_refuse_capture(struct cuda_device *device, int condition);
 int cuda_enter(struct cuda_device *device);
 /* cuda_enter for what is also refused after lock. */
 int cuda_enter_growth(struct cuda_device *device);
-/* Around calls that are allowed while the thread captures, of which CUDA would think otherwise:
- * exchanges the thread's capture mode with *mode, which begins as the relaxed one. */
-void cuda_exchange_mode(struct cuda_device *device, enum cudaStreamCaptureMode *mode);
-#define CUDA_RELAXED cudaStreamCaptureModeRelaxed
+/*
+ * Until the end of the enclosing block the thread is in CUDA's relaxed capture mode: for calls which
+ * the device interface allows while the thread captures and CUDA's thread-local mode does not.
+ */
+struct cuda_relaxed {
+	struct cuda_device *device;
+	enum cudaStreamCaptureMode mode; /* the one before */
+};
+struct cuda_relaxed cuda_relax(struct cuda_device *device);
+void cuda_relax_end(const struct cuda_relaxed *relaxed);
+#define CUDA_RELAXED(device)                                                                       \
+	const struct cuda_relaxed relaxed __attribute__((cleanup(cuda_relax_end), unused)) =       \
+		cuda_relax(device)
 
 /* ---- fault.c ---- */
 

@@ -20,43 +20,7 @@ const struct cuda_limits *cuda_limits(struct stream *stream)
 	return &stream->device->limits;
 }
 
-/* ---- which ops are loaded: an open-addressed set of names that only grows ---- */
-
-static size_t op_place(const char *name)
-{
-	return (size_t)((uintptr_t)name * 0x9e3779b97f4a7c15ULL >> 32);
-}
-
-static bool op_loaded(struct cuda_device *device, const char *name)
-{
-	const size_t first = op_place(name);
-
-	for (size_t i = 0; i < CUDA_OPS_MAX; i++) {
-		const char *there = atomic_load_explicit(
-			&device->ops[(first + i) % CUDA_OPS_MAX], memory_order_acquire);
-
-		if (there == name)
-			return true;
-		if (there == NULL)
-			return false;
-	}
-	return false;
-}
-
-static int op_add(struct cuda_device *device, const char *name)
-{
-	const size_t first = op_place(name);
-
-	for (size_t i = 0; i < CUDA_OPS_MAX; i++) {
-		const char *there = NULL;
-
-		if (atomic_compare_exchange_strong(
-			    &device->ops[(first + i) % CUDA_OPS_MAX], &there, name) ||
-			there == name)
-			return 0;
-	}
-	return -ENOSPC;
-}
+/* ---- loading ---- */
 
 /* CUDA loads a kernel when it is first launched or asked about, which may allocate and wait: that
  * is for the time of set-up, for the variants that warm-up does not come by as well. */
@@ -102,7 +66,7 @@ static int op_load(struct cuda_device *device, const char *name, const void *ker
 		if (rc == 0)
 			rc = load_module(device, function);
 	}
-	return rc != 0 ? rc : op_add(device, name);
+	return rc != 0 ? rc : loaded_add(&device->loaded, name);
 }
 
 /* ---- launching ---- */
@@ -111,7 +75,7 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 {
 	int rc = stream_enter(stream);
 
-	if (rc == 0 && !op_loaded(stream->device, name))
+	if (rc == 0 && !loaded_has(&stream->device->loaded, name))
 		rc = op_load(stream->device, name, kernel);
 	return rc != 0 ? rc : cuda_forced_fault(stream, name);
 }
@@ -122,14 +86,14 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 	struct cuda_device *device = stream->device;
 	int rc;
 
-	if (op_loaded(device, name))
+	if (loaded_has(&device->loaded, name))
 		return 0;
 	rc = cuda_enter_growth(device);
 	for (uint32_t i = 0; rc == 0 && i < n; i++)
 		rc = CUDA_TRY(&device->base,
 			cudaFuncSetAttribute(kernels[i],
 				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
-	return rc != 0 ? rc : op_add(device, name);
+	return rc != 0 ? rc : loaded_add(&device->loaded, name);
 }
 
 static void launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,

@@ -27,14 +27,12 @@ static void free_enter(struct cuda_device *device)
 
 void cuda_mem_free(struct device *base, void *memory)
 {
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 
 	if (memory == NULL)
 		return;
 	free_enter(cuda_device(base));
-	cuda_exchange_mode(cuda_device(base), &mode);
+	CUDA_RELAXED(cuda_device(base));
 	CUDA_TRY(base, cudaFree(memory));
-	cuda_exchange_mode(cuda_device(base), &mode);
 }
 
 int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
@@ -54,14 +52,12 @@ int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
 
 void cuda_host_free(struct device *base, void *memory)
 {
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 
 	if (memory == NULL)
 		return;
 	free_enter(cuda_device(base));
-	cuda_exchange_mode(cuda_device(base), &mode);
+	CUDA_RELAXED(cuda_device(base));
 	CUDA_TRY(base, cudaFreeHost(memory));
-	cuda_exchange_mode(cuda_device(base), &mode);
 }
 
 int cuda_host_register(struct device *base, void *memory, size_t bytes)

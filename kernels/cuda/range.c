@@ -142,14 +142,13 @@ static int map_piece(struct cuda_device *device, struct range *range, size_t off
 int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct range *range;
 	bool whole;
 	int rc = cuda_status(device);
 
 	if (rc != 0)
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
 	range = find_range(device, address, offset, bytes);
 	if (range == NULL || mapped_within(range, offset, bytes, &whole) != 0)
@@ -157,7 +156,6 @@ int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 	else
 		rc = map_piece(device, range, offset, bytes);
 	pthread_mutex_unlock(&device->memory_lock);
-	cuda_exchange_mode(device, &mode);
 	return rc;
 }
 
@@ -187,14 +185,13 @@ static int unmap_pieces(struct cuda_device *device, struct range *range, size_t 
 int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct range *range;
 	bool whole;
 	int rc = cuda_status(device);
 
 	if (rc != 0)
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
 	range = find_range(device, address, offset, bytes);
 	if (range == NULL || mapped_within(range, offset, bytes, &whole) != bytes || !whole)
@@ -202,7 +199,6 @@ int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 	else
 		rc = unmap_pieces(device, range, offset, offset + bytes);
 	pthread_mutex_unlock(&device->memory_lock);
-	cuda_exchange_mode(device, &mode);
 	return rc;
 }
 
@@ -210,7 +206,6 @@ int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 void cuda_release(struct device *base, void *address, size_t bytes)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct range **link = &device->ranges, *range;
 	struct piece *piece;
 
@@ -218,7 +213,7 @@ void cuda_release(struct device *base, void *address, size_t bytes)
 	if (address == NULL)
 		return;
 	cuda_status(device);
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
 	while (*link != NULL && (*link)->address != (CUdeviceptr)(uintptr_t)address)
 		link = &(*link)->next;
@@ -234,5 +229,4 @@ void cuda_release(struct device *base, void *address, size_t bytes)
 		free(range);
 	}
 	pthread_mutex_unlock(&device->memory_lock);
-	cuda_exchange_mode(device, &mode);
 }

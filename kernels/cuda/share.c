@@ -159,7 +159,6 @@ int cuda_export_alloc(
 {
 	struct cuda_device *device = cuda_device(base);
 	const CUmemAllocationProp properties = cuda_range_properties(device, true);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	CUmemGenericAllocationHandle physical;
 	CUdeviceptr address = 0;
 	size_t rounded;
@@ -169,13 +168,12 @@ int cuda_export_alloc(
 		rc = round_up(device, bytes, &rounded);
 	if (rc != 0)
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, rounded, &properties, 0));
 	if (rc == 0) {
 		rc = export_placed(device, physical, rounded, &address, &fd);
 		CUDA_TRY_DRIVER(base, device->driver.release(physical));
 	}
-	cuda_exchange_mode(device, &mode);
 	if (rc != 0)
 		return rc;
 	*ret = (void *)(uintptr_t)address;
@@ -186,7 +184,6 @@ int cuda_export_alloc(
 void cuda_export_free(struct device *base, void *memory)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct shared *shared;
 
 	if (memory == NULL)
@@ -195,9 +192,8 @@ void cuda_export_free(struct device *base, void *memory)
 	if (shared == NULL)
 		return;
 	cuda_status(device);
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	displace(device, shared->address, shared->bytes);
-	cuda_exchange_mode(device, &mode);
 	free(shared);
 }
 
@@ -221,7 +217,6 @@ int cuda_export_ipc_alloc(
 	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	cudaIpcMemHandle_t ipc;
 	size_t rounded;
 	void *memory = NULL;
@@ -232,14 +227,13 @@ int cuda_export_ipc_alloc(
 	if (bytes == 0 || __builtin_add_overflow(bytes, IPC_BLOCK_BYTES - 1, &rounded))
 		return DEVICE_E_INVALID;
 	rounded -= rounded % IPC_BLOCK_BYTES;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaMalloc(&memory, rounded));
 	if (rc == 0) {
 		rc = zero_and_name(device, memory, rounded, &ipc);
 		if (rc != 0)
 			CUDA_TRY(base, cudaFree(memory));
 	}
-	cuda_exchange_mode(device, &mode);
 	if (rc != 0)
 		return rc;
 	*ret = memory;
@@ -251,7 +245,6 @@ int cuda_export_ipc_alloc(
 void cuda_export_ipc_free(struct device *base, void *memory)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct shared *shared;
 
 	if (memory == NULL)
@@ -260,9 +253,8 @@ void cuda_export_ipc_free(struct device *base, void *memory)
 	if (shared == NULL)
 		return;
 	cuda_status(device);
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	CUDA_TRY(base, cudaFree(memory));
-	cuda_exchange_mode(device, &mode);
 	free(shared);
 }
 
@@ -359,14 +351,13 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 {
 	struct cuda_device *device = cuda_device(base);
 	const enum shared_kind kind = handle->fd >= 0 ? SHARED_IMPORTED : SHARED_IPC;
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	CUdeviceptr address;
 	size_t bytes;
 	int rc = cuda_status(device);
 
 	if (rc != 0)
 		return rc;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	if (kind == SHARED_IMPORTED)
 		rc = import_fd(device, handle, &address, &bytes);
 	else
@@ -380,7 +371,6 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 		else
 			close_ipc((void *)(uintptr_t)address);
 	}
-	cuda_exchange_mode(device, &mode);
 	return rc;
 }
 
@@ -388,7 +378,6 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 void cuda_import_free(struct device *base, void *memory)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct shared *shared;
 
 	if (memory == NULL)
@@ -397,12 +386,11 @@ void cuda_import_free(struct device *base, void *memory)
 	if (shared == NULL)
 		return;
 	cuda_status(device);
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	if (shared->kind == SHARED_IPC)
 		CUDA_TRY(base, cudaIpcCloseMemHandle(memory));
 	else
 		displace(device, shared->address, shared->bytes);
-	cuda_exchange_mode(device, &mode);
 	free(shared);
 }
 

@@ -7,7 +7,6 @@
 int cuda_stream_new(struct device *base, struct stream **ret)
 {
 	struct cuda_device *device = cuda_device(base);
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct stream *stream;
 	int rc = cuda_status(device);
 
@@ -17,9 +16,8 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 	if (stream == NULL)
 		return -ENOMEM;
 	stream->device = device;
-	cuda_exchange_mode(device, &mode);
+	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking));
-	cuda_exchange_mode(device, &mode);
 	if (rc != 0) {
 		free(stream);
 		return rc;
@@ -30,7 +28,6 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 
 void cuda_stream_free(struct stream *stream)
 {
-	enum cudaStreamCaptureMode mode = CUDA_RELAXED;
 	struct workspace *workspace;
 	struct device *base;
 
@@ -40,7 +37,7 @@ void cuda_stream_free(struct stream *stream)
 	cuda_status(stream->device);
 	if (stream_capturing(stream))
 		cuda_capture_drop(stream);
-	cuda_exchange_mode(stream->device, &mode);
+	CUDA_RELAXED(stream->device);
 	CUDA_TRY(base, cudaStreamSynchronize(stream->handle));
 	CUDA_TRY(base, cudaStreamDestroy(stream->handle));
 	while ((workspace = stream->workspaces) != NULL) {
@@ -48,7 +45,6 @@ void cuda_stream_free(struct stream *stream)
 		CUDA_TRY(base, cudaFree(workspace->memory));
 		free(workspace);
 	}
-	cuda_exchange_mode(stream->device, &mode);
 	free(stream);
 }
 
