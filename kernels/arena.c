@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/arena.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "kernels/device.h"
@@ -9,6 +10,7 @@ void *arena_take(struct arena *arena, size_t n, size_t size)
 {
 	size_t start, bytes, end;
 
+	assert(arena->base == NULL || arena->used <= arena->size);
 	if (arena->failed)
 		return NULL;
 	if (__builtin_add_overflow(arena->used, (size_t)ARENA_ALIGN - 1, &start) ||
@@ -18,6 +20,7 @@ void *arena_take(struct arena *arena, size_t n, size_t size)
 	if (__builtin_add_overflow(start, bytes, &end) ||
 		(arena->base != NULL && end > arena->size))
 		goto fail;
+	assert(start % ARENA_ALIGN == 0 && arena->used <= start && start <= end);
 	arena->used = end;
 	return arena->base == NULL ? NULL : arena->base + start;
 fail:
@@ -28,7 +31,7 @@ fail:
 int arena_alloc(struct device *device, void (*carve)(void *userdata, struct arena *arena),
 	void *userdata, void **ret, size_t *ret_bytes)
 {
-	struct arena counting = { 0 }, placing;
+	struct arena counting = {0}, placing;
 	void *memory;
 	int rc;
 
@@ -38,8 +41,10 @@ int arena_alloc(struct device *device, void (*carve)(void *userdata, struct aren
 	rc = device->ops->mem_alloc(device, counting.used, &memory);
 	if (rc != 0)
 		return rc;
-	placing = (struct arena){ .base = memory, .size = counting.used };
+	placing = (struct arena){.base = memory, .size = counting.used};
+	assert((uintptr_t)memory % ARENA_ALIGN == 0);
 	carve(userdata, &placing);
+	assert(!placing.failed && placing.used == counting.used);
 	*ret = memory;
 	if (ret_bytes)
 		*ret_bytes = counting.used;

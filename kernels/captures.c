@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/captures.h"
 
+#include <assert.h>
+
 #include "kernels/device.h"
 
 /* A number of this thread that no other thread of the process ever has. */
@@ -22,11 +24,13 @@ void captures_init(struct captures *captures, uint64_t last_id)
 
 void captures_deinit(struct captures *captures)
 {
+	assert(captures->first == NULL && !captures_any(captures));
 	pthread_mutex_destroy(&captures->lock);
 }
 
 void captures_begin(struct captures *captures, struct capture *capture)
 {
+	assert(!capture_is_on(capture));
 	capture->owner = thread_id();
 	atomic_fetch_add(&captures->n, 1);
 	pthread_mutex_lock(&captures->lock);
@@ -40,15 +44,20 @@ void captures_begin(struct captures *captures, struct capture *capture)
 int captures_end(struct captures *captures, struct capture *capture)
 {
 	struct capture **link = &captures->first;
+	uint32_t n;
 	int state;
 
 	pthread_mutex_lock(&captures->lock);
-	while (*link != capture)
+	while (*link != NULL && *link != capture)
 		link = &(*link)->next;
+	assert(*link == capture);
 	*link = capture->next;
+	capture->next = NULL;
 	state = atomic_exchange(&capture->state, CAPTURE_NONE);
 	pthread_mutex_unlock(&captures->lock);
-	atomic_fetch_sub(&captures->n, 1);
+	assert(state != CAPTURE_NONE);
+	n = atomic_fetch_sub(&captures->n, 1);
+	assert(n > 0);
 	if (capture->owner != thread_id())
 		return DEVICE_E_CAPTURE_WRONG_THREAD;
 	return state == CAPTURE_ACTIVE ? 0 : DEVICE_E_CAPTURE_INVALIDATED;
@@ -60,6 +69,7 @@ bool captures_spoil(struct captures *captures, uint64_t id)
 
 	pthread_mutex_lock(&captures->lock);
 	for (struct capture *capture = captures->first; capture != NULL; capture = capture->next) {
+		assert(capture_is_on(capture) && capture->id <= captures->last_id);
 		if (capture->id == id)
 			sound = capture_spoil(capture);
 	}

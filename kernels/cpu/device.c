@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta)
 {
 	pthread_mutex_lock(&device->lock);
+	assert(delta >= 0 || *counter >= (uint64_t)-delta);
 	*counter += (uint64_t)delta;
 	pthread_mutex_unlock(&device->lock);
 }
@@ -49,8 +51,8 @@ int cpu_enter_growth(struct cpu_device *device)
 
 /* ---- faults on demand ---- */
 
-/* Counts the run; the one that is to lose the device says so once. */
-static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
+/* Counts the run. True, once, for the run that loses the device. */
+static bool device_fault_due(struct cpu_device *device, const struct cpu_op *op)
 {
 	if (!forced_due(&device->forced, op->name))
 		return false;
@@ -61,9 +63,10 @@ static bool fault_due(struct cpu_device *device, const struct cpu_op *op)
 
 void cpu_node_run(struct cpu_device *device, const struct cpu_node *node)
 {
+	assert(node->kind == CPU_NODE_OP);
 	if (forced_holds(&device->forced, node->op->name))
 		forced_wait(device->forced.hold_path);
-	if (cpu_status(device) == 0 && !fault_due(device, node->op))
+	if (cpu_status(device) == 0 && !device_fault_due(device, node->op))
 		node->op->run(node->args, node->workspace);
 }
 
@@ -129,6 +132,8 @@ static void device_free(struct device *base)
 	if (base == NULL)
 		return;
 	device = cpu_device(base);
+	assert(device->live.streams == 0 && device->live.events == 0);
+	assert(device->live.graphs == 0 && device->live.graph_execs == 0);
 	captures_deinit(&device->captures);
 	pthread_mutex_destroy(&device->lock);
 	free(device);

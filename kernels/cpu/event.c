@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -17,23 +18,25 @@
 #define POINT_BITS 48
 #define POINT_MASK (((uint64_t)1 << POINT_BITS) - 1)
 
-static uint64_t make_mark(uint32_t index, uint64_t point)
+static uint64_t event_mark(uint32_t index, uint64_t point)
 {
-	return (uint64_t)index << POINT_BITS | (point & POINT_MASK);
+	assert(index <= EVENT_CAPTURED && point <= POINT_MASK);
+	return (uint64_t)index << POINT_BITS | point;
 }
 
-static bool mark_captured(uint64_t mark)
+static bool event_mark_captured(uint64_t mark)
 {
 	return mark >> POINT_BITS == EVENT_CAPTURED;
 }
 
 struct timeline *event_timeline(struct cpu_device *device, uint64_t mark, uint64_t *ret_point)
 {
+	assert(mark >> POINT_BITS < CPU_STREAMS_MAX);
 	*ret_point = mark & POINT_MASK;
 	return &device->timelines[mark >> POINT_BITS];
 }
 
-static bool mark_done(struct cpu_device *device, uint64_t mark)
+static bool event_mark_done(struct cpu_device *device, uint64_t mark)
 {
 	uint64_t point;
 	struct timeline *timeline = event_timeline(device, mark, &point);
@@ -62,7 +65,7 @@ int cpu_event_new(struct device *base, struct event **ret)
 
 /* Two words in a memfd of our own, which others can only map for reading: *ret_page and the fd, or
  * -errno. */
-static int page_new(struct event_page **ret_page)
+static int event_page_new(struct event_page **ret_page)
 {
 	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
 	struct event_page *page = MAP_FAILED;
@@ -76,7 +79,7 @@ static int page_new(struct event_page **ret_page)
 		close(fd);
 		return rc;
 	}
-	/* Kernels before 5.1 lack the last one: then a waiter can fool itself, and nobody else. */
+	/* Kernels before 5.1 lack the last one: a waiter can then mislead itself, and no other process. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);
 	*ret_page = page;
@@ -91,7 +94,7 @@ int cpu_event_new_shared(
 
 	if (rc != 0)
 		return rc;
-	fd = page_new(&event->page);
+	fd = event_page_new(&event->page);
 	if (fd < 0) {
 		cpu_event_free(event);
 		return fd;
@@ -102,23 +105,22 @@ int cpu_event_new_shared(
 }
 
 /* On the stream's worker. */
-static void complete(void *arg)
+static void event_complete(void *arg)
 {
 	struct event *event = arg;
 	uint32_t *word = &event->page->completed;
-
 	__atomic_store_n(word, ++event->n_completed, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 /* The recording is counted before there is work that counts it as completed. */
-static int record_shared(struct event *event, struct stream *stream)
+static int event_record_shared(struct event *event, struct stream *stream)
 {
 	int rc;
 
 	__atomic_store_n(&event->page->recorded, ++event->n_recorded, __ATOMIC_SEQ_CST);
-	rc = cpu_stream_host_func(stream, complete, event);
-	if (rc != 0) /* nobody waits for what never comes */
+	rc = cpu_stream_host_func(stream, event_complete, event);
+	if (rc != 0) /* no work will complete it */
 		__atomic_store_n(&event->page->recorded, --event->n_recorded, __ATOMIC_SEQ_CST);
 	return rc;
 }
@@ -145,25 +147,25 @@ int cpu_event_record(struct event *event, struct stream *stream)
 			stream_spoil(stream);
 			return DEVICE_E_CAPTURE_UNSUPPORTED;
 		}
-		rc = record_shared(event, stream);
+		rc = event_record_shared(event, stream);
 		if (rc != 0)
 			return rc;
 	}
 	if (stream_capturing(stream))
-		mark = make_mark(EVENT_CAPTURED, stream->capture.id);
+		mark = event_mark(EVENT_CAPTURED, stream->capture.id);
 	else
-		mark = make_mark(
+		mark = event_mark(
 			stream->index, atomic_load_explicit(&stream->tail, memory_order_relaxed));
 	atomic_store_explicit(&event->mark, mark, memory_order_release);
 	return 0;
 }
 
 /* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
-static int ask_enter(struct event *event, uint64_t mark)
+static int event_ask(struct event *event, uint64_t mark)
 {
 	int rc;
 
-	if (!mark_captured(mark))
+	if (!event_mark_captured(mark))
 		return cpu_enter(event->device);
 	rc = cpu_status(event->device);
 	if (rc != 0)
@@ -175,11 +177,11 @@ static int ask_enter(struct event *event, uint64_t mark)
 int cpu_event_query(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = ask_enter(event, mark);
+	int rc = event_ask(event, mark);
 
 	if (rc != 0)
 		return rc;
-	if (!mark_done(event->device, mark))
+	if (!event_mark_done(event->device, mark))
 		return DEVICE_E_NOT_READY;
 	return cpu_status(event->device);
 }
@@ -189,9 +191,9 @@ int cpu_event_sync(struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	struct timeline *timeline;
 	uint64_t point;
-	int rc = ask_enter(event, mark);
+	int rc = event_ask(event, mark);
 
-	if (rc != 0 && (!device_is_lost(rc) || mark_captured(mark)))
+	if (rc != 0 && (!device_is_lost(rc) || event_mark_captured(mark)))
 		return rc;
 	timeline = event_timeline(event->device, mark, &point);
 	timeline_wait(event->device, timeline, point);
@@ -200,7 +202,7 @@ int cpu_event_sync(struct event *event)
 
 /* Within one capture the recording is in order as it is; anything else would need a second stream
  * in the capture. */
-static int wait_captured(struct stream *stream, uint64_t mark)
+static int event_wait_captured(struct stream *stream, uint64_t mark)
 {
 	const uint64_t capture_id = mark & POINT_MASK;
 
@@ -220,13 +222,13 @@ int cpu_stream_wait_event(struct stream *stream, struct event *event)
 
 	if (rc != 0)
 		return rc;
-	if (mark_captured(mark))
-		return wait_captured(stream, mark);
+	if (event_mark_captured(mark))
+		return event_wait_captured(stream, mark);
 	if (stream_capturing(stream) && mark != 0) {
 		stream_spoil(stream);
 		return DEVICE_E_CAPTURE_ISOLATION;
 	}
-	if (mark >> POINT_BITS == stream->index || mark_done(stream->device, mark))
+	if (mark >> POINT_BITS == stream->index || event_mark_done(stream->device, mark))
 		return 0;
 	node = stream_next(stream, CPU_NODE_WAIT);
 	node->mark = mark;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct cpu_node *nodes_new(uint32_t n)
+static struct cpu_node *graph_nodes_new(uint32_t n)
 {
 	return aligned_alloc(alignof(struct cpu_node), n * sizeof(struct cpu_node));
 }
@@ -15,8 +16,9 @@ static struct cpu_node *nodes_new(uint32_t n)
 static int graph_grow(struct graph *graph)
 {
 	const uint32_t capacity = graph->capacity == 0 ? 64 : graph->capacity * 2;
-	struct cpu_node *nodes = nodes_new(capacity);
+	struct cpu_node *nodes = graph_nodes_new(capacity);
 
+	assert(graph->n_nodes == graph->capacity && capacity > graph->n_nodes);
 	if (nodes == NULL)
 		return -ENOMEM;
 	if (graph->n_nodes != 0)
@@ -32,6 +34,7 @@ struct cpu_node *graph_record(struct stream *stream)
 	struct graph *graph = stream->capture_graph;
 	struct cpu_node *node;
 
+	assert(graph != NULL && graph->n_nodes <= graph->capacity);
 	if (graph->n_nodes == graph->capacity && graph_grow(graph) != 0) {
 		stream_spoil(stream);
 		return NULL;
@@ -56,6 +59,7 @@ int cpu_capture_begin(struct stream *stream)
 	if (graph == NULL)
 		return -ENOMEM;
 	graph->device = device;
+	assert(stream->capture_graph == NULL);
 	cpu_count(device, &device->live.graphs, 1);
 	stream->capture_graph = graph;
 	captures_begin(&device->captures, &stream->capture);
@@ -63,10 +67,11 @@ int cpu_capture_begin(struct stream *stream)
 }
 
 /* The recording; its capture is over. *ret_rc: captures_end's. */
-static struct graph *take_recording(struct stream *stream, int *ret_rc)
+static struct graph *graph_take_recording(struct stream *stream, int *ret_rc)
 {
 	struct graph *graph = stream->capture_graph;
 
+	assert(graph != NULL);
 	*ret_rc = captures_end(&stream->device->captures, &stream->capture);
 	stream->capture_graph = NULL;
 	return graph;
@@ -79,7 +84,7 @@ int cpu_capture_end(struct stream *stream, struct graph **ret_graph)
 
 	if (!stream_capturing(stream))
 		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
-	graph = take_recording(stream, &ended);
+	graph = graph_take_recording(stream, &ended);
 	if (rc == 0)
 		rc = ended;
 	if (rc != 0) {
@@ -94,7 +99,7 @@ void cpu_capture_drop(struct stream *stream)
 {
 	int ended;
 
-	cpu_graph_free(take_recording(stream, &ended));
+	cpu_graph_free(graph_take_recording(stream, &ended));
 }
 
 bool cpu_capturing(struct stream *stream)
@@ -132,7 +137,7 @@ int cpu_graph_instantiate(struct device *base, struct graph *graph, struct graph
 	exec->device = device;
 	exec->n_nodes = graph->n_nodes;
 	if (graph->n_nodes != 0) {
-		exec->nodes = nodes_new(graph->n_nodes);
+		exec->nodes = graph_nodes_new(graph->n_nodes);
 		if (exec->nodes == NULL) {
 			free(exec);
 			return -ENOMEM;
@@ -151,7 +156,7 @@ void graph_run(struct graph_exec *exec)
 }
 
 /* There are no graphs within graphs. */
-static int replay_enter(struct stream *stream)
+static int graph_replay_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);
 
@@ -163,17 +168,17 @@ static int replay_enter(struct stream *stream)
 
 int cpu_graph_upload(struct graph_exec *exec, struct stream *stream)
 {
-	(void)exec; /* is where its worker reads it */
-	return replay_enter(stream);
+	return graph_replay_enter(stream);
 }
 
 int cpu_graph_launch(struct graph_exec *exec, struct stream *stream)
 {
 	struct cpu_node *node;
-	int rc = replay_enter(stream);
+	int rc = graph_replay_enter(stream);
 
 	if (rc != 0)
 		return rc;
+	assert(exec->device == stream->device);
 	node = stream_next(stream, CPU_NODE_GRAPH);
 	node->exec = exec;
 	stream_push(stream);

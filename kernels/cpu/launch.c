@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 /* ---- launching ---- */
 
 /* Smaller workspaces stay: nodes that are queued or recorded hold their addresses, as on CUDA. */
-static int grow_workspace(struct stream *stream, size_t bytes)
+static int launch_grow_workspace(struct stream *stream, size_t bytes)
 {
 	struct cpu_device *device = stream->device;
 	struct workspace *workspace = malloc(sizeof(*workspace));
@@ -20,6 +21,7 @@ static int grow_workspace(struct stream *stream, size_t bytes)
 		return DEVICE_E_MEMORY;
 	}
 	memset(workspace->memory, 0xff, bytes);
+	assert(bytes > stream->workspace_bytes);
 	workspace->next = stream->workspaces;
 	workspace->bytes = bytes;
 	stream->workspaces = workspace;
@@ -42,21 +44,24 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 		return -EINVAL;
 	if (!loaded_has(&device->loaded, op)) {
 		rc = cpu_enter_growth(device);
-		if (rc == 0)
-			rc = loaded_add(&device->loaded, op);
+		if (rc != 0)
+			return rc;
+		rc = loaded_add(&device->loaded, op);
 		if (rc != 0)
 			return rc;
 	}
 	if (workspace_bytes > stream->workspace_bytes) {
 		rc = cpu_enter_growth(device);
-		if (rc == 0)
-			rc = grow_workspace(stream, workspace_bytes);
+		if (rc != 0)
+			return rc;
+		rc = launch_grow_workspace(stream, workspace_bytes);
 		if (rc != 0)
 			return rc;
 	}
 	node = capturing ? graph_record(stream) : stream_next(stream, CPU_NODE_OP);
 	if (node == NULL)
 		return -ENOMEM;
+	assert(workspace_bytes <= stream->workspace_bytes && node->kind == CPU_NODE_OP);
 	node->op = op;
 	node->workspace = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
 	if (bytes != 0)
@@ -74,7 +79,7 @@ struct copy_args {
 	size_t bytes;
 };
 
-static void copy_run(const void *args, void *workspace)
+static void launch_copy(const void *args, void *workspace)
 {
 	const struct copy_args *copy = args;
 
@@ -87,15 +92,15 @@ struct fill_args {
 	uint8_t value;
 };
 
-static void fill_run(const void *args, void *workspace)
+static void launch_fill(const void *args, void *workspace)
 {
 	const struct fill_args *fill = args;
 
 	memset(fill->dst, fill->value, fill->bytes);
 }
 
-static const struct cpu_op copy_op = {.name = "copy", .run = copy_run};
-static const struct cpu_op fill_op = {.name = "fill", .run = fill_run};
+static const struct cpu_op copy_op = {.name = "copy", .run = launch_copy};
+static const struct cpu_op fill_op = {.name = "fill", .run = launch_fill};
 
 int cpu_load_own(struct cpu_device *device)
 {

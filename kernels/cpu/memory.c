@@ -41,7 +41,7 @@ struct allocation {
 	uint8_t *mapped; /* reserved: one byte a granule, 1: mapped */
 };
 
-static uint64_t *live_counter(struct cpu_device *device, enum allocation_kind kind)
+static uint64_t *memory_counter(struct cpu_device *device, enum allocation_kind kind)
 {
 	switch (kind) {
 	case ALLOCATION_MEMORY:
@@ -61,7 +61,7 @@ static uint64_t *live_counter(struct cpu_device *device, enum allocation_kind ki
 }
 
 /* NULL: no memory. */
-static struct allocation *record_new(enum allocation_kind kind, void *memory, size_t bytes)
+static struct allocation *memory_record_new(enum allocation_kind kind, void *memory, size_t bytes)
 {
 	struct allocation *record = calloc(1, sizeof(*record));
 
@@ -73,17 +73,18 @@ static struct allocation *record_new(enum allocation_kind kind, void *memory, si
 	return record;
 }
 
-static void record_add(struct cpu_device *device, struct allocation *record)
+static void memory_record_add(struct cpu_device *device, struct allocation *record)
 {
 	pthread_mutex_lock(&device->lock);
+	assert(record->memory != NULL && record->bytes > 0 && record->next == NULL);
 	record->next = device->allocations;
 	device->allocations = record;
-	*live_counter(device, record->kind) += record->bytes;
+	*memory_counter(device, record->kind) += record->bytes;
 	pthread_mutex_unlock(&device->lock);
 }
 
 /* The record, off the list; NULL if the device gave out no such memory. */
-static struct allocation *record_take(
+static struct allocation *memory_record_take(
 	struct cpu_device *device, enum allocation_kind kind, const void *memory)
 {
 	struct allocation **link = &device->allocations, *record;
@@ -94,7 +95,8 @@ static struct allocation *record_take(
 	record = *link;
 	if (record != NULL) {
 		*link = record->next;
-		*live_counter(device, kind) -= record->bytes;
+		assert(*memory_counter(device, kind) >= record->bytes);
+		*memory_counter(device, kind) -= record->bytes;
 	}
 	pthread_mutex_unlock(&device->lock);
 	return record;
@@ -103,7 +105,7 @@ static struct allocation *record_take(
 /* ---- device and pinned memory ---- */
 
 /* Poisoning touches every page: asking for more than there is must fail here, not kill. */
-static int plain_alloc(
+static int memory_alloc(
 	struct cpu_device *device, enum allocation_kind kind, size_t bytes, void **ret)
 {
 	struct allocation *record;
@@ -118,56 +120,54 @@ static int plain_alloc(
 	machine_memory(&total, &available);
 	if (bytes > available || posix_memalign(&memory, MEMORY_ALIGN, bytes) != 0)
 		return DEVICE_E_MEMORY;
-	record = record_new(kind, memory, bytes);
+	record = memory_record_new(kind, memory, bytes);
 	if (record == NULL) {
 		free(memory);
 		return -ENOMEM;
 	}
 	memset(memory, MEMORY_POISON, bytes);
-	record_add(device, record);
+	memory_record_add(device, record);
 	*ret = memory;
 	return 0;
 }
 
 /* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
-static void plain_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
+static void memory_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
 {
 	struct allocation *record;
 
 	if (memory == NULL)
 		return;
 	cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
-	record = record_take(device, kind, memory);
+	record = memory_record_take(device, kind, memory);
 	assert(record != NULL);
-	if (record == NULL)
-		return;
 	free(record->memory);
 	free(record);
 }
 
 int cpu_mem_alloc(struct device *device, size_t bytes, void **ret)
 {
-	return plain_alloc(cpu_device(device), ALLOCATION_MEMORY, bytes, ret);
+	return memory_alloc(cpu_device(device), ALLOCATION_MEMORY, bytes, ret);
 }
 
 void cpu_mem_free(struct device *device, void *memory)
 {
-	plain_free(cpu_device(device), ALLOCATION_MEMORY, memory);
+	memory_free(cpu_device(device), ALLOCATION_MEMORY, memory);
 }
 
 int cpu_host_alloc(struct device *device, size_t bytes, void **ret)
 {
-	return plain_alloc(cpu_device(device), ALLOCATION_HOST, bytes, ret);
+	return memory_alloc(cpu_device(device), ALLOCATION_HOST, bytes, ret);
 }
 
 void cpu_host_free(struct device *device, void *memory)
 {
-	plain_free(cpu_device(device), ALLOCATION_HOST, memory);
+	memory_free(cpu_device(device), ALLOCATION_HOST, memory);
 }
 
 /* ---- registered memory ---- */
 
-static bool overlaps_registered(struct cpu_device *device, uintptr_t start, uintptr_t end)
+static bool memory_overlaps_registered(struct cpu_device *device, uintptr_t start, uintptr_t end)
 {
 	bool found = false;
 
@@ -194,12 +194,12 @@ int cpu_host_register(struct device *base, void *memory, size_t bytes)
 		return rc;
 	if (memory == NULL || bytes == 0 ||
 		__builtin_add_overflow((uintptr_t)memory, bytes, &end) ||
-		overlaps_registered(device, (uintptr_t)memory, end))
+		memory_overlaps_registered(device, (uintptr_t)memory, end))
 		return DEVICE_E_INVALID;
-	record = record_new(ALLOCATION_REGISTERED, memory, bytes);
+	record = memory_record_new(ALLOCATION_REGISTERED, memory, bytes);
 	if (record == NULL)
 		return -ENOMEM;
-	record_add(device, record);
+	memory_record_add(device, record);
 	return 0;
 }
 
@@ -211,7 +211,7 @@ int cpu_host_unregister(struct device *base, void *memory)
 
 	if (rc != 0)
 		return rc;
-	record = record_take(device, ALLOCATION_REGISTERED, memory);
+	record = memory_record_take(device, ALLOCATION_REGISTERED, memory);
 	if (record == NULL)
 		return DEVICE_E_INVALID;
 	free(record);
@@ -236,7 +236,7 @@ int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granu
 	range = mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (range == MAP_FAILED)
 		return DEVICE_E_MEMORY;
-	record = record_new(ALLOCATION_RESERVED, range, rounded);
+	record = memory_record_new(ALLOCATION_RESERVED, range, rounded);
 	if (record != NULL)
 		record->mapped = calloc(rounded / RESERVE_GRANULARITY, 1);
 	if (record == NULL || record->mapped == NULL) {
@@ -244,7 +244,7 @@ int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granu
 		munmap(range, rounded);
 		return -ENOMEM;
 	}
-	record_add(device, record);
+	memory_record_add(device, record);
 	*ret = range;
 	*ret_granularity = RESERVE_GRANULARITY;
 	return 0;
@@ -252,7 +252,7 @@ int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granu
 
 /* With the lock held: the range's record if [offset, offset + bytes) lies in it on granules that
  * are all mapped, or all not. */
-static struct allocation *find_granules(
+static struct allocation *memory_find_granules(
 	struct cpu_device *device, const void *range, size_t offset, size_t bytes, bool mapped)
 {
 	struct allocation *record = device->allocations;
@@ -271,9 +271,11 @@ static struct allocation *find_granules(
 	return record;
 }
 
-static void mark_granules(struct cpu_device *device, struct allocation *record, size_t offset,
+static void memory_mark_granules(struct cpu_device *device, struct allocation *record, size_t offset,
 	size_t bytes, bool mapped)
 {
+	assert(bytes > 0 && offset + bytes <= record->bytes);
+	assert(mapped || device->live.mapped_bytes >= bytes);
 	memset(record->mapped + offset / RESERVE_GRANULARITY, mapped, bytes / RESERVE_GRANULARITY);
 	if (mapped)
 		device->live.mapped_bytes += bytes;
@@ -293,13 +295,13 @@ int cpu_map(struct device *base, void *range, size_t offset, size_t bytes)
 		return rc;
 	machine_memory(&total, &available);
 	pthread_mutex_lock(&device->lock);
-	record = find_granules(device, range, offset, bytes, false);
+	record = memory_find_granules(device, range, offset, bytes, false);
 	if (record == NULL)
 		rc = DEVICE_E_INVALID;
 	else if (bytes > available || mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0)
 		rc = DEVICE_E_MEMORY;
 	else
-		mark_granules(device, record, offset, bytes, true);
+		memory_mark_granules(device, record, offset, bytes, true);
 	pthread_mutex_unlock(&device->lock);
 	if (rc == 0 && device->poison_mapped)
 		memset(start, MEMORY_POISON, bytes);
@@ -307,7 +309,7 @@ int cpu_map(struct device *base, void *range, size_t offset, size_t bytes)
 }
 
 /* A fresh PROT_NONE mapping in its place gives the memory back. */
-static int cover(uint8_t *start, size_t bytes)
+static int memory_cover(uint8_t *start, size_t bytes)
 {
 	void *there = mmap(start, bytes, PROT_NONE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -324,10 +326,10 @@ int cpu_unmap(struct device *base, void *range, size_t offset, size_t bytes)
 	if (rc != 0)
 		return rc;
 	pthread_mutex_lock(&device->lock);
-	record = find_granules(device, range, offset, bytes, true);
-	rc = record == NULL ? DEVICE_E_INVALID : cover((uint8_t *)range + offset, bytes);
+	record = memory_find_granules(device, range, offset, bytes, true);
+	rc = record == NULL ? DEVICE_E_INVALID : memory_cover((uint8_t *)range + offset, bytes);
 	if (rc == 0)
-		mark_granules(device, record, offset, bytes, false);
+		memory_mark_granules(device, record, offset, bytes, false);
 	pthread_mutex_unlock(&device->lock);
 	return rc;
 }
@@ -338,15 +340,13 @@ void cpu_release(struct device *base, void *range, size_t bytes)
 	struct allocation *record;
 	uint64_t mapped = 0;
 
-	(void)bytes; /* the record has it rounded */
 	if (range == NULL)
 		return;
-	record = record_take(device, ALLOCATION_RESERVED, range);
+	record = memory_record_take(device, ALLOCATION_RESERVED, range);
 	assert(record != NULL);
-	if (record == NULL)
-		return;
 	for (size_t i = 0; i < record->bytes / RESERVE_GRANULARITY; i++)
 		mapped += record->mapped[i] * RESERVE_GRANULARITY;
+	assert(mapped <= record->bytes);
 	cpu_count(device, &device->live.mapped_bytes, -(int64_t)mapped);
 	munmap(record->memory, record->bytes);
 	free(record->mapped);
@@ -373,7 +373,7 @@ int cpu_memfd(const char *name, size_t bytes, int seals)
 	return fd;
 }
 
-static int map_shared(
+static int memory_map_shared(
 	struct cpu_device *device, enum allocation_kind kind, int fd, size_t bytes, void **ret)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -381,26 +381,24 @@ static int map_shared(
 
 	if (memory == MAP_FAILED)
 		return errno == ENOMEM ? DEVICE_E_MEMORY : DEVICE_E_INVALID;
-	record = record_new(kind, memory, bytes);
+	record = memory_record_new(kind, memory, bytes);
 	if (record == NULL) {
 		munmap(memory, bytes);
 		return -ENOMEM;
 	}
-	record_add(device, record);
+	memory_record_add(device, record);
 	*ret = memory;
 	return 0;
 }
 
-static void unmap_shared(struct cpu_device *device, enum allocation_kind kind, void *memory)
+static void memory_unmap_shared(struct cpu_device *device, enum allocation_kind kind, void *memory)
 {
 	struct allocation *record;
 
 	if (memory == NULL)
 		return;
-	record = record_take(device, kind, memory);
+	record = memory_record_take(device, kind, memory);
 	assert(record != NULL);
-	if (record == NULL)
-		return;
 	munmap(record->memory, record->bytes);
 	free(record);
 }
@@ -411,9 +409,9 @@ void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
 	memcpy(handle->bytes, handle_magic, sizeof(handle_magic));
 }
 
-/* A stranger's file: it must be one of at least so many bytes that can no longer change its size. Seals
- * are asked for first, because that asks no file system, and only memory has them. */
-static bool is_sealed_memory(int fd, uint64_t bytes)
+/* True for an untrusted descriptor of at least so many bytes of memory whose size can no longer
+ * change. Seals come first: only memory has them, and reading them calls no file system. */
+static bool memory_is_sealed(int fd, uint64_t bytes)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat status;
@@ -428,7 +426,7 @@ int cpu_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_
 
 	if (rc != 0)
 		return rc;
-	if (bytes == 0 || !is_sealed_memory(fd, bytes))
+	if (bytes == 0 || !memory_is_sealed(fd, bytes))
 		return DEVICE_E_INVALID;
 	cpu_handle_fill(ret, fd, bytes);
 	return 0;
@@ -461,7 +459,7 @@ int cpu_export_alloc(
 	fd = cpu_memfd("mimeo-buffer", bytes, EXPORT_SEALS);
 	if (fd < 0)
 		return fd == -EFBIG || fd == -ENOMEM ? DEVICE_E_MEMORY : fd;
-	rc = map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);
+	rc = memory_map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);
 	if (rc != 0) {
 		close(fd);
 		return rc;
@@ -472,7 +470,7 @@ int cpu_export_alloc(
 
 void cpu_export_free(struct device *device, void *memory)
 {
-	unmap_shared(cpu_device(device), ALLOCATION_EXPORTED, memory);
+	memory_unmap_shared(cpu_device(device), ALLOCATION_EXPORTED, memory);
 }
 
 /* Maps what the handle says and no more of the file, however large that is. */
@@ -484,14 +482,14 @@ int cpu_import(struct device *base, const struct device_handle *handle, void **r
 	if (rc != 0)
 		return rc;
 	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0 || handle->size == 0 ||
-		!is_sealed_memory(handle->fd, handle->size))
+		!memory_is_sealed(handle->fd, handle->size))
 		return DEVICE_E_INVALID;
-	return map_shared(device, ALLOCATION_IMPORTED, handle->fd, handle->size, ret);
+	return memory_map_shared(device, ALLOCATION_IMPORTED, handle->fd, handle->size, ret);
 }
 
 void cpu_import_free(struct device *device, void *memory)
 {
-	unmap_shared(cpu_device(device), ALLOCATION_IMPORTED, memory);
+	memory_unmap_shared(cpu_device(device), ALLOCATION_IMPORTED, memory);
 }
 
 uint64_t cpu_import_bytes(struct device *base, const void *memory)

@@ -12,6 +12,7 @@
  */
 #include "kernels/cpu/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <limits.h>
@@ -23,17 +24,17 @@
 #include <time.h>
 #include <unistd.h>
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+static void stream_futex_wait(_Atomic uint32_t *word, uint32_t expected)
 {
 	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int n)
+static void stream_futex_wake(_Atomic uint32_t *word, int n)
 {
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-static inline void relax(void)
+static inline void stream_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
@@ -42,7 +43,7 @@ static inline void relax(void)
 #endif
 }
 
-static uint64_t now_us(void)
+static uint64_t stream_now_us(void)
 {
 	struct timespec now;
 
@@ -51,7 +52,7 @@ static uint64_t now_us(void)
 }
 
 /* Spin until *word is at least `point`, for spin_us at most. True if it got there. */
-static bool spin_until(const _Atomic uint64_t *word, uint64_t point, uint32_t spin_us)
+static bool stream_spin(const _Atomic uint64_t *word, uint64_t point, uint32_t spin_us)
 {
 	uint64_t end = 0;
 
@@ -61,20 +62,22 @@ static bool spin_until(const _Atomic uint64_t *word, uint64_t point, uint32_t sp
 		if (spin_us == 0)
 			return false;
 		if (spin_us != UINT32_MAX && n % 64 == 0) {
-			uint64_t now = now_us();
+			uint64_t now = stream_now_us();
 
 			if (end == 0)
 				end = now + spin_us;
 			else if (now >= end)
 				return false;
 		}
-		relax();
+		stream_relax();
 	}
 }
 
 void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point)
 {
-	if (spin_until(&timeline->completed, point, device->spin_us))
+	uint32_t n;
+
+	if (stream_spin(&timeline->completed, point, device->spin_us))
 		return;
 	atomic_fetch_add(&timeline->waiters, 1);
 	for (;;) {
@@ -82,27 +85,31 @@ void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_
 
 		if (atomic_load(&timeline->completed) >= point)
 			break;
-		futex_wait(&timeline->bell, bell);
+		stream_futex_wait(&timeline->bell, bell);
 	}
-	atomic_fetch_sub(&timeline->waiters, 1);
+	n = atomic_fetch_sub(&timeline->waiters, 1);
+	assert(n > 0);
 }
 
-static void timeline_advance(struct timeline *timeline, uint64_t completed)
+static void stream_advance(struct timeline *timeline, uint64_t completed)
 {
-	atomic_exchange(&timeline->completed, completed);
+	const uint64_t before = atomic_exchange(&timeline->completed, completed);
+
+	assert(before + 1 == completed);
 	if (atomic_load(&timeline->waiters) == 0)
 		return;
 	atomic_fetch_add(&timeline->bell, 1);
-	futex_wake(&timeline->bell, INT_MAX);
+	stream_futex_wake(&timeline->bell, INT_MAX);
 }
 
 /* ---- the producer ---- */
 
-static bool queue_full(struct stream *stream, uint64_t tail)
+static bool stream_full(struct stream *stream, uint64_t tail)
 {
 	const uint64_t completed =
 		atomic_load_explicit(&stream->timeline->completed, memory_order_acquire);
 
+	assert(completed <= tail && tail - completed <= CPU_QUEUE_NODES);
 	return tail - completed >= CPU_QUEUE_NODES;
 }
 
@@ -111,9 +118,10 @@ struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind)
 	const uint64_t tail = atomic_load_explicit(&stream->tail, memory_order_relaxed);
 	struct cpu_node *node = &stream->nodes[tail % CPU_QUEUE_NODES];
 
-	for (uint32_t n = 0; queue_full(stream, tail); n++) {
+	assert(!stream_capturing(stream) || kind == CPU_NODE_STOP);
+	for (uint32_t n = 0; stream_full(stream, tail); n++) {
 		if (n < 1000)
-			relax();
+			stream_relax();
 		else
 			sched_yield();
 	}
@@ -127,25 +135,25 @@ void stream_push(struct stream *stream)
 
 	atomic_exchange(&stream->tail, tail + 1);
 	if (atomic_load(&stream->need_wakeup) != 0 && atomic_exchange(&stream->need_wakeup, 0) != 0)
-		futex_wake(&stream->need_wakeup, 1);
+		stream_futex_wake(&stream->need_wakeup, 1);
 }
 
 /* ---- the worker ---- */
 
-static void wait_for_node(struct stream *stream, uint64_t done)
+static void stream_wait_node(struct stream *stream, uint64_t done)
 {
-	if (spin_until(&stream->tail, done + 1, stream->device->spin_us))
+	if (stream_spin(&stream->tail, done + 1, stream->device->spin_us))
 		return;
 	for (;;) {
 		atomic_store(&stream->need_wakeup, 1);
 		if (atomic_load(&stream->tail) != done)
 			break;
-		futex_wait(&stream->need_wakeup, 1);
+		stream_futex_wait(&stream->need_wakeup, 1);
 	}
 	atomic_store_explicit(&stream->need_wakeup, 0, memory_order_relaxed);
 }
 
-static void run_node(struct cpu_device *device, const struct cpu_node *node)
+static void stream_run_node(struct cpu_device *device, const struct cpu_node *node)
 {
 	struct timeline *timeline;
 	uint64_t point;
@@ -180,17 +188,17 @@ static void *stream_main(void *arg)
 	while (!stop) {
 		const struct cpu_node *node = &stream->nodes[done % CPU_QUEUE_NODES];
 
-		wait_for_node(stream, done);
+		stream_wait_node(stream, done);
 		stop = node->kind == CPU_NODE_STOP;
-		run_node(stream->device, node);
-		timeline_advance(timeline, ++done);
+		stream_run_node(stream->device, node);
+		stream_advance(timeline, ++done);
 	}
 	return NULL;
 }
 
 /* ---- life ---- */
 
-static int timeline_take(struct cpu_device *device, struct stream *stream)
+static int stream_take_timeline(struct cpu_device *device, struct stream *stream)
 {
 	int rc = -ENOSPC;
 
@@ -198,6 +206,7 @@ static int timeline_take(struct cpu_device *device, struct stream *stream)
 	for (uint32_t i = 0; i < CPU_STREAMS_MAX && rc != 0; i++) {
 		if (device->timeline_used[i])
 			continue;
+		assert(atomic_load(&device->timelines[i].waiters) == 0);
 		device->timeline_used[i] = true;
 		device->live.streams++;
 		stream->index = i;
@@ -210,16 +219,18 @@ static int timeline_take(struct cpu_device *device, struct stream *stream)
 	return rc;
 }
 
-static void timeline_give(struct cpu_device *device, struct stream *stream)
+static void stream_give_timeline(struct cpu_device *device, struct stream *stream)
 {
 	pthread_mutex_lock(&device->lock);
+	assert(stream->index < CPU_STREAMS_MAX && device->timeline_used[stream->index]);
+	assert(device->live.streams > 0);
 	device->timeline_used[stream->index] = false;
 	device->live.streams--;
 	pthread_mutex_unlock(&device->lock);
 }
 
 /* Signals are for the program's own threads. */
-static int start_worker(struct stream *stream)
+static int stream_start(struct stream *stream)
 {
 	sigset_t all, before;
 	int rc;
@@ -250,7 +261,7 @@ static struct stream *stream_storage(struct cpu_device *device)
 	return stream;
 }
 
-static void storage_free(struct stream *stream)
+static void stream_storage_free(struct stream *stream)
 {
 	struct cpu_device *device = stream->device;
 	struct workspace *workspace;
@@ -276,19 +287,19 @@ int cpu_stream_new(struct device *base, struct stream **ret)
 	stream = stream_storage(device);
 	if (stream == NULL)
 		return -ENOMEM;
-	rc = timeline_take(device, stream);
+	rc = stream_take_timeline(device, stream);
 	if (rc != 0)
 		goto no_timeline;
-	rc = start_worker(stream);
+	rc = stream_start(stream);
 	if (rc != 0)
 		goto no_worker;
 	*ret = stream;
 	return 0;
 
 no_worker:
-	timeline_give(device, stream);
+	stream_give_timeline(device, stream);
 no_timeline:
-	storage_free(stream);
+	stream_storage_free(stream);
 	return rc;
 }
 
@@ -301,14 +312,15 @@ void cpu_stream_free(struct stream *stream)
 	stream_next(stream, CPU_NODE_STOP);
 	stream_push(stream);
 	pthread_join(stream->thread, NULL);
-	timeline_give(stream->device, stream);
-	storage_free(stream);
+	assert(atomic_load(&stream->timeline->completed) == atomic_load(&stream->tail));
+	stream_give_timeline(stream->device, stream);
+	stream_storage_free(stream);
 }
 
 /* ---- calls ---- */
 
 /* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
-static int ask_enter(struct stream *stream)
+static int stream_ask(struct stream *stream)
 {
 	int rc = cpu_enter(stream->device);
 
@@ -322,7 +334,7 @@ static int ask_enter(struct stream *stream)
 
 int cpu_stream_sync(struct stream *stream)
 {
-	int rc = ask_enter(stream);
+	int rc = stream_ask(stream);
 
 	/* A lost device's streams run empty: after a sync nothing of theirs is in use. */
 	if (rc != 0 && !device_is_lost(rc))
@@ -333,7 +345,7 @@ int cpu_stream_sync(struct stream *stream)
 
 int cpu_stream_query(struct stream *stream)
 {
-	int rc = ask_enter(stream);
+	int rc = stream_ask(stream);
 
 	if (rc != 0)
 		return rc;

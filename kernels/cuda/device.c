@@ -2,6 +2,7 @@
 #include "kernels/cuda/internal.h"
 #include "kernels/cuda/skinny.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +21,12 @@ int cuda_status(struct cuda_device *device)
 
 	if (rc != 0 || current == device->ordinal + 1)
 		return rc;
+	assert(device->ordinal >= 0);
 	rc = CUDA_TRY(&device->base, cudaSetDevice(device->ordinal));
-	if (rc == 0)
-		current = device->ordinal + 1;
-	return rc;
+	if (rc != 0)
+		return rc;
+	current = device->ordinal + 1;
+	return 0;
 }
 
 int cuda_refuse_capture(struct cuda_device *device, int condition)
@@ -95,12 +98,14 @@ static int device_lock(struct device *base)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc == 0 && !atomic_exchange(&device->locked, true))
+	if (rc != 0)
+		return rc;
+	if (!atomic_exchange(&device->locked, true))
 		cuda_gemm_lock(device);
-	return rc;
+	return 0;
 }
 
-static bool asked_lately(struct cuda_device *device)
+static bool device_asked_lately(struct cuda_device *device)
 {
 	struct timespec now;
 	uint64_t now_ns, due_ns = atomic_load_explicit(&device->ask_ns, memory_order_relaxed);
@@ -120,7 +125,7 @@ static int device_status(struct device *base)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc != 0 || asked_lately(device))
+	if (rc != 0 || device_asked_lately(device))
 		return rc;
 	CUDA_RELAXED(device);
 	CUDA_TRY(base, cudaStreamQuery(device->utility));
@@ -134,6 +139,7 @@ static void device_free(struct device *base)
 	if (base == NULL)
 		return;
 	device = cuda_device(base);
+	assert(device->ranges == NULL && device->shared == NULL);
 	cuda_status(device);
 	cuda_gemm_free(device);
 	if (device->utility != NULL)
@@ -197,7 +203,7 @@ static const struct device_ops cuda_device_ops = {
 
 /* ---- opening ---- */
 
-static int parse_ordinal(const char *name, int *ret)
+static int device_parse_ordinal(const char *name, int *ret)
 {
 	char *end;
 	long ordinal;
@@ -218,8 +224,8 @@ static int parse_ordinal(const char *name, int *ret)
 	return 0;
 }
 
-/* No driver, one too old for this build, or fewer devices: all the same to who asks. */
-static int find_device(int ordinal)
+/* -ENODEV: no driver, one too old for this build, or fewer devices. */
+static int device_find(int ordinal)
 {
 	int n = 0;
 	cudaError_t error = cudaGetDeviceCount(&n);
@@ -233,7 +239,7 @@ static int find_device(int ordinal)
 
 /* What __CUDA_ARCH__ was for the code that the driver takes: an older one's PTX runs on newer devices,
  * and then what is written for those is not in it. */
-static int find_code(struct cuda_device *device, uint32_t *ret_arch)
+static int device_find_code(struct cuda_device *device, uint32_t *ret_arch)
 {
 	struct cudaFuncAttributes code;
 	cudaError_t error = cudaFuncGetAttributes(&code, skinny_kernel());
@@ -246,14 +252,15 @@ static int find_code(struct cuda_device *device, uint32_t *ret_arch)
 	return CUDA_TRY(&device->base, error);
 }
 
-static int describe(struct cuda_device *device)
+static int device_describe(struct cuda_device *device)
 {
 	struct cudaDeviceProp properties;
 	uint32_t code_arch = 0;
 	int rc = CUDA_TRY(&device->base, cudaGetDeviceProperties(&properties, device->ordinal));
 
-	if (rc == 0)
-		rc = find_code(device, &code_arch);
+	if (rc != 0)
+		return rc;
+	rc = device_find_code(device, &code_arch);
 	if (rc != 0)
 		return rc;
 	snprintf(device->name, sizeof(device->name), "%.63s", properties.name);
@@ -272,15 +279,17 @@ static int describe(struct cuda_device *device)
 	return 0;
 }
 
-static int start(struct cuda_device *device)
+static int device_start(struct cuda_device *device)
 {
 	CUmemAllocationProp properties;
 	int rc = cuda_status(device);
 
-	if (rc == 0)
-		rc = describe(device);
-	if (rc == 0)
-		rc = cuda_driver_load(&device->driver);
+	if (rc != 0)
+		return rc;
+	rc = device_describe(device);
+	if (rc != 0)
+		return rc;
+	rc = cuda_driver_load(&device->driver);
 	if (rc != 0)
 		return rc;
 	properties = cuda_range_properties(device, true);
@@ -289,6 +298,7 @@ static int start(struct cuda_device *device)
 				       CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 	if (rc != 0)
 		return rc;
+	assert(device->granularity > 0);
 	rc = CUDA_TRY(
 		&device->base, cudaStreamCreateWithFlags(&device->utility, cudaStreamNonBlocking));
 	return rc != 0 ? rc : cuda_forced_fault_open(device);
@@ -297,11 +307,11 @@ static int start(struct cuda_device *device)
 int cuda_device_new(const char *name, const struct device_options *options, struct device **ret)
 {
 	struct cuda_device *device;
-	int ordinal, rc = parse_ordinal(name, &ordinal);
+	int ordinal, rc = device_parse_ordinal(name, &ordinal);
 
-	(void)options;
-	if (rc == 0)
-		rc = find_device(ordinal);
+	if (rc != 0)
+		return rc;
+	rc = device_find(ordinal);
 	if (rc != 0)
 		return rc;
 	device = calloc(1, sizeof(*device));
@@ -313,7 +323,7 @@ int cuda_device_new(const char *name, const struct device_options *options, stru
 	captures_init(&device->captures, EVENT_RECORDED);
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_mutex_init(&device->memory_lock, NULL);
-	rc = start(device);
+	rc = device_start(device);
 	if (rc != 0) {
 		device_free(&device->base);
 		return rc;

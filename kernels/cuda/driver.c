@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-static int look_up(const char *symbol, unsigned int version, void *ret)
+static int driver_look_up(const char *symbol, unsigned int version, void *ret)
 {
 	enum cudaDriverEntryPointQueryResult found;
 	void *function = NULL;
@@ -13,7 +13,6 @@ static int look_up(const char *symbol, unsigned int version, void *ret)
 	error = cudaGetDriverEntryPointByVersion(
 		symbol, &function, version, cudaEnableDefault, &found);
 #else
-	(void)version;
 	error = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
 #endif
 	if (error != cudaSuccess)
@@ -53,7 +52,7 @@ int cuda_driver_load(struct driver *driver)
 	};
 
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		int rc = look_up(functions[i].symbol, functions[i].version, functions[i].to);
+		int rc = driver_look_up(functions[i].symbol, functions[i].version, functions[i].to);
 
 		if (rc != 0)
 			return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,23 +72,27 @@ int cuda_event_record(struct event *event, struct stream *stream)
 	uint64_t mark = EVENT_RECORDED;
 	int rc = stream_enter(stream);
 
+	assert(event->device == stream->device);
 	if (rc != 0)
 		return rc;
 	if (stream_capturing(stream) && event->shared) {
 		stream_spoil(stream);
 		return DEVICE_E_CAPTURE_UNSUPPORTED;
 	}
-	if (stream_capturing(stream))
+	if (stream_capturing(stream)) {
 		mark = stream->capture.id;
-	else
+		assert(mark > EVENT_RECORDED);
+	} else {
 		rc = CUDA_TRY(&event->device->base, cudaEventRecord(event->handle, stream->handle));
-	if (rc == 0)
-		atomic_store_explicit(&event->mark, mark, memory_order_release);
-	return rc;
+		if (rc != 0)
+			return rc;
+	}
+	atomic_store_explicit(&event->mark, mark, memory_order_release);
+	return 0;
 }
 
 /* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
-static int ask_enter(struct event *event, uint64_t mark)
+static int event_ask(struct event *event, uint64_t mark)
 {
 	int rc;
 
@@ -102,7 +107,7 @@ static int ask_enter(struct event *event, uint64_t mark)
 int cuda_event_query(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = ask_enter(event, mark);
+	int rc = event_ask(event, mark);
 
 	if (rc != 0 || mark == EVENT_NEVER)
 		return rc;
@@ -112,7 +117,7 @@ int cuda_event_query(struct event *event)
 int cuda_event_sync(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = ask_enter(event, mark);
+	int rc = event_ask(event, mark);
 
 	if (rc != 0 || mark == EVENT_NEVER)
 		return rc;
@@ -121,7 +126,7 @@ int cuda_event_sync(struct event *event)
 
 /* Within one capture the recording is in order as it is; anything else would need a second stream
  * in the capture. */
-static int wait_captured(struct stream *stream, uint64_t capture_id)
+static int event_wait_captured(struct stream *stream, uint64_t capture_id)
 {
 	if (stream_capturing(stream) && stream->capture.id == capture_id)
 		return 0;
@@ -139,7 +144,7 @@ int cuda_stream_wait_event(struct stream *stream, struct event *event)
 	if (rc != 0 || mark == EVENT_NEVER)
 		return rc;
 	if (mark > EVENT_RECORDED)
-		return wait_captured(stream, mark);
+		return event_wait_captured(stream, mark);
 	if (stream_capturing(stream)) {
 		stream_spoil(stream);
 		return DEVICE_E_CAPTURE_ISOLATION;

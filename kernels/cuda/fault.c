@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ const char *cuda_error_name(int condition)
 void cuda_fault(
 	struct cuda_device *device, int condition, const char *call, const char *file, int line)
 {
+	assert(device_is_lost(condition));
 	pthread_mutex_lock(&device->lock);
 	if (device->fault.condition == 0) {
 		snprintf(device->fault_call, sizeof(device->fault_call), "%s", call);
@@ -87,7 +89,9 @@ int cuda_forced_fault_open(struct cuda_device *device)
 		return rc;
 	/* Loading it later might wait for what is in the lane. */
 	rc = CUDA_TRY(&device->base, cuda_forced_fault_launch(device->utility, NULL));
-	return rc != 0 ? rc : CUDA_TRY(&device->base, cudaStreamSynchronize(device->utility));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(&device->base, cudaStreamSynchronize(device->utility));
 }
 
 int cuda_forced_fault(struct stream *stream, const char *name)

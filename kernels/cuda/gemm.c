@@ -13,19 +13,27 @@
 
 /* ---- the device's part ---- */
 
-static int gemm_start(struct cuda_device *device)
+static int gemm_open(struct cuda_device *device, struct gemm *gemm)
 {
 	struct device *base = &device->base;
+	int rc = gemm_condition(device, cublasLtCreate(&gemm->handle));
+
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(base, cudaEventCreate(&gemm->start));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(base, cudaEventCreate(&gemm->end));
+}
+
+static int gemm_start(struct cuda_device *device)
+{
 	struct gemm *gemm = calloc(1, sizeof(*gemm));
 	int rc;
 
 	if (gemm == NULL)
 		return -ENOMEM;
-	rc = gemm_condition(device, cublasLtCreate(&gemm->handle));
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventCreate(&gemm->start));
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventCreate(&gemm->end));
+	rc = gemm_open(device, gemm);
 	pthread_mutex_init(&gemm->lock, NULL);
 	gemm->choice = device->gemm_choice;
 	device->gemm = gemm;
@@ -35,13 +43,13 @@ static int gemm_start(struct cuda_device *device)
 	}
 	gemm->flush_bytes = (size_t)device->limits.l2_bytes * GEMM_FLUSH_L2S;
 	/* without it timings are of a warm L2, which is no reason to fail */
-	if (CUDA_TRY(base, cudaMalloc(&gemm->flush, gemm->flush_bytes)) != 0)
+	if (CUDA_TRY(&device->base, cudaMalloc(&gemm->flush, gemm->flush_bytes)) != 0)
 		gemm->flush = NULL;
 	return cuda_lost(device);
 }
 
 /* The first gated_gemm of many rows may come after lock, which is too late for a first use. */
-static int load_silu_mul(struct stream *stream)
+static int gemm_load_silu_mul(struct stream *stream)
 {
 	void *const unused = stream;
 	const struct op_silu_mul none = {.gate_up = unused, .out = unused, .cols = 8};
@@ -49,26 +57,32 @@ static int load_silu_mul(struct stream *stream)
 	return cuda_silu_mul(stream, &none);
 }
 
-/* Once for the device, before lock: cuda_launch_begin has seen to it. */
+static int gemm_load(struct stream *stream)
+{
+	int rc = cuda_enter_growth(stream->device);
+
+	if (rc != 0)
+		return rc;
+	rc = skinny_start(stream);
+	if (rc != 0)
+		return rc;
+#ifdef MIMEO_CUDA_SM90A
+	rc = wide_start(stream);
+	if (rc != 0)
+		return rc;
+#endif
+	rc = gemm_load_silu_mul(stream);
+	return rc != 0 ? rc : gemm_start(stream->device);
+}
+
+/* Once for the device, before lock. */
 static int gemm_ready(struct stream *stream)
 {
-	struct cuda_device *device = stream->device;
 	static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-	int rc = 0;
+	int rc;
 
 	pthread_mutex_lock(&starting);
-	if (device->gemm == NULL)
-		rc = cuda_enter_growth(device);
-	if (rc == 0 && device->gemm == NULL)
-		rc = skinny_start(stream);
-#ifdef MIMEO_CUDA_SM90A
-	if (rc == 0 && device->gemm == NULL)
-		rc = wide_start(stream);
-#endif
-	if (rc == 0 && device->gemm == NULL)
-		rc = load_silu_mul(stream);
-	if (rc == 0 && device->gemm == NULL)
-		rc = gemm_start(device);
+	rc = stream->device->gemm == NULL ? gemm_load(stream) : 0;
 	pthread_mutex_unlock(&starting);
 	return rc;
 }
@@ -112,15 +126,9 @@ void cuda_gemm_free(struct cuda_device *device)
 
 /* ---- launcher ---- */
 
-static int check(const struct op_gemm *a)
+static int gemm_check(const struct op_gemm *a)
 {
-	if (!a->x || !a->y || !a->w.data || !a->w.rows || !a->w.cols)
-		return -EINVAL;
-	if (a->w.rows > INT32_MAX || a->w.cols > INT32_MAX || a->n_rows > INT32_MAX)
-		return -EINVAL;
-	if (a->y_dtype != DTYPE_BF16 && a->y_dtype != DTYPE_F32)
-		return -EINVAL;
-	if (a->bias.data && (a->bias.rows != 1 || a->bias.cols != a->w.rows))
+	if (!gemm_fits(a) || (a->y_dtype != DTYPE_BF16 && a->y_dtype != DTYPE_F32))
 		return -EINVAL;
 	/* cuBLASLt adds a bias of the output's type */
 	if (a->w.dtype != DTYPE_BF16 || (a->bias.data && a->bias.dtype != a->y_dtype))
@@ -128,55 +136,58 @@ static int check(const struct op_gemm *a)
 	return 0;
 }
 
-static int run(struct gemm_product *p)
+static int gemm_run(struct gemm_product *p)
 {
 	const struct gemm_key key = gemm_key_of(p);
 	struct gemm_way way;
 	int n, rc = gemm_product_init(p);
 
-	if (rc == 0)
-		rc = gemm_plan_get(p, &key, &way);
+	if (rc != 0)
+		return rc;
+	rc = gemm_plan_get(p, &key, &way);
 	if (rc == 0)
 		rc = gemm_product_run(p, &way);
 	if (p->gated || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
-	/* a kernel need not stand every number of rows of its class */
+	/* a kernel of the class need not support this number of rows */
 	rc = gemm_library_ways(p, key.alignment, 1, &way, &n);
 	return rc != 0 ? rc : gemm_product_run(p, &way);
 }
 
-static int begin(struct stream *stream, const struct op_gemm *a, void **ret_workspace)
+static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret_workspace)
 {
-	int rc = check(a);
+	int rc = gemm_check(a);
 
-	if (rc == 0)
-		rc = cuda_launch_begin(stream, "gemm", skinny_kernel());
-	if (rc == 0)
-		rc = gemm_ready(stream);
+	if (rc != 0)
+		return rc;
+	rc = cuda_launch_begin(stream, "gemm", skinny_kernel());
+	if (rc != 0)
+		return rc;
+	rc = gemm_ready(stream);
 	return rc != 0 ? rc : cuda_workspace(stream, GEMM_WORKSPACE_BYTES, ret_workspace);
 }
 
-static int queue(struct gemm_product *product)
+static int gemm_queue(struct gemm_product *product)
 {
 	struct stream *stream = product->stream;
-	int rc = 0;
+	int rc = product->args->n_rows != 0 ? gemm_run(product) : 0;
 
-	if (product->args->n_rows != 0)
-		rc = run(product);
-	if (rc != 0 && stream_capturing(stream))
+	if (rc == 0)
+		return cuda_launch_end(stream, "gemm");
+	if (stream_capturing(stream))
 		stream_spoil(stream);
-	return rc != 0 ? rc : cuda_launch_end(stream, "gemm");
+	return rc;
 }
 
 int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 {
 	struct gemm_product product = {.args = a, .stream = stream};
-	int rc = begin(stream, a, &product.workspace);
+	int rc = gemm_begin(stream, a, &product.workspace);
 
-	return rc != 0 ? rc : queue(&product);
+	return rc != 0 ? rc : gemm_queue(&product);
 }
 
-static bool gated_in_one(struct stream *stream, const struct op_gemm *a)
+static bool gemm_gated_in_one(struct stream *stream, const struct op_gemm *a)
 {
 	uint8_t skinny[SKINNY_VARIANTS_MAX];
 
@@ -199,14 +210,14 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 
 	if (!a->gate_up || !a->y || a->w.rows % 2 != 0)
 		return -EINVAL;
-	rc = begin(stream, &gemm, &product.workspace);
+	rc = gemm_begin(stream, &gemm, &product.workspace);
 	if (rc != 0)
 		return rc;
 	if (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
-		gated_in_one(stream, &gemm))
-		return queue(&product);
+		gemm_gated_in_one(stream, &gemm))
+		return gemm_queue(&product);
 	gemm.y = a->gate_up;
 	product.gated = false;
-	rc = queue(&product);
+	rc = gemm_queue(&product);
 	return rc != 0 ? rc : cuda_silu_mul(stream, &silu_mul);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * There are dozens of kernels for one product, and cuBLASLt's heuristic ranks its own unseen. A
+ * There are dozens of kernels for one product; cuBLASLt's heuristic ranks its own without timing. A
  * plan is the way chosen for a shape class: the matrix, the kind of output, what the addresses are
  * aligned to, and the number of rows, exact up to 16 and in steps beyond. The first use of a class
  * times ours and cuBLASLt's best-ranked on the operands at hand, with a cold L2 since a decode step
@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/gemm.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define ROUNDS 5
@@ -19,14 +20,14 @@
 
 /* ---- choosing by time ---- */
 
-static int compare_floats(const void *left, const void *right)
+static int gemm_plan_compare(const void *left, const void *right)
 {
 	float a = *(const float *)left, b = *(const float *)right;
 
 	return (a > b) - (a < b);
 }
 
-static int time_once(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+static int gemm_plan_time_once(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
 {
 	cudaStream_t stream = p->stream->handle;
 	struct gemm *gemm = p->stream->device->gemm;
@@ -35,44 +36,48 @@ static int time_once(struct gemm_product *p, const struct gemm_way *way, float *
 
 	if (gemm->flush != NULL)
 		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, stream));
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
-	if (rc == 0)
-		rc = gemm_product_run(p, way);
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaEventElapsedTime(ret_ms, gemm->start, gemm->end));
-	return rc;
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
+	if (rc != 0)
+		return rc;
+	rc = gemm_product_run(p, way);
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(base, cudaEventElapsedTime(ret_ms, gemm->start, gemm->end));
 }
 
 /* The median; the first run, which loads the kernel, does not count. */
-static int time_way(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
+static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, float *ret_ms)
 {
 	float ms[ROUNDS], first;
-	int rc = time_once(p, way, &first);
+	int rc = gemm_plan_time_once(p, way, &first);
 
 	for (int i = 0; rc == 0 && i < ROUNDS; i++)
-		rc = time_once(p, way, &ms[i]);
+		rc = gemm_plan_time_once(p, way, &ms[i]);
 	if (rc != 0)
 		return rc;
-	qsort(ms, ROUNDS, sizeof(*ms), compare_floats);
+	qsort(ms, ROUNDS, sizeof(*ms), gemm_plan_compare);
 	*ret_ms = ms[ROUNDS / 2];
 	return 0;
 }
 
 /* What is not faster by more than the spread does not displace a better-ranked one, nor does
  * cuBLASLt displace us for what our overlap is worth, which a kernel alone does not show. */
-static int choose(struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
+static int gemm_plan_choose(struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
 {
 	const float gain_ms = p->stream->device->overlap ? OVERLAP_GAIN_MS : 0;
 	float best_ms = 0, ms;
 	int best = -1, rc = 0;
 
 	for (int i = 0; i < n; i++) {
-		rc = time_way(p, &candidates[i], &ms);
+		rc = gemm_plan_time(p, &candidates[i], &ms);
 		if (device_is_lost(rc))
 			return rc;
 		if (rc != 0)
@@ -94,7 +99,7 @@ static int choose(struct gemm_product *p, const struct gemm_way *candidates, int
 /* ---- plans ---- */
 
 /* The classes are at least as fine as the sizes that graphs are captured for. */
-static uint32_t rows_class(uint32_t rows)
+static uint32_t gemm_plan_rows_class(uint32_t rows)
 {
 	uint32_t step = 1;
 
@@ -107,7 +112,7 @@ static uint32_t rows_class(uint32_t rows)
 	return rows > UINT32_MAX - step ? rows : (rows + step - 1) / step * step;
 }
 
-static uint8_t alignment_of(const struct op_gemm *a)
+static uint8_t gemm_plan_alignment(const struct op_gemm *a)
 {
 	uintptr_t bits = (uintptr_t)a->x | (uintptr_t)a->w.data | (uintptr_t)a->y |
 			 (uintptr_t)a->bias.data | 16u;
@@ -120,10 +125,10 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 	const struct op_gemm *a = p->args;
 
 	return (struct gemm_key){
-		.rows = rows_class(a->n_rows),
+		.rows = gemm_plan_rows_class(a->n_rows),
 		.n = a->w.rows,
 		.k = a->w.cols,
-		.alignment = alignment_of(a),
+		.alignment = gemm_plan_alignment(a),
 		.f32 = a->y_dtype == DTYPE_F32,
 		.bias = a->bias.data != NULL,
 		.gated = p->gated,
@@ -131,15 +136,17 @@ struct gemm_key gemm_key_of(const struct gemm_product *p)
 	};
 }
 
-static struct gemm_plan *plan_find(struct gemm *gemm, const struct gemm_key *key)
+static struct gemm_plan *gemm_plan_find(struct gemm *gemm, const struct gemm_key *key)
 {
 	uint64_t hash =
 		(((uint64_t)key->rows * 0x9e3779b97f4a7c15ULL) ^ key->n) * 0xbf58476d1ce4e5b9ULL;
 	uint32_t place = (uint32_t)((hash ^ key->k) * 0x94d049bb133111ebULL >> 40);
 
-	for (;; place++) {
-		struct gemm_plan *plan = &gemm->plans[place % GEMM_PLANS_MAX];
+	assert(gemm->n_plans < GEMM_PLANS_MAX); /* one place stays free and ends the search */
+	for (uint32_t i = 0;; i++) {
+		struct gemm_plan *plan = &gemm->plans[(place + i) % GEMM_PLANS_MAX];
 
+		assert(i < GEMM_PLANS_MAX);
 		if (!plan->key.used ||
 			(plan->key.rows == key->rows && plan->key.n == key->n &&
 				plan->key.k == key->k && plan->key.alignment == key->alignment &&
@@ -150,7 +157,7 @@ static struct gemm_plan *plan_find(struct gemm *gemm, const struct gemm_key *key
 }
 
 /* Ours, then cuBLASLt's; without timing the first of them is taken. */
-static int candidates_find(struct gemm_product *p, const struct gemm_key *key, bool timed,
+static int gemm_plan_candidates(struct gemm_product *p, const struct gemm_key *key, bool timed,
 	struct gemm_way ret[GEMM_WAYS], int *ret_n)
 {
 	const enum cuda_gemm_choice choice = p->stream->device->gemm->choice;
@@ -165,23 +172,29 @@ static int candidates_find(struct gemm_product *p, const struct gemm_key *key, b
 	if (!p->gated && (n == 0 || (timed && choice == CUDA_GEMM_ANY)))
 		rc = gemm_library_ways(
 			p, key->alignment, timed ? GEMM_LIBRARY_WAYS : 1, ret + n, &n_library);
+	assert(n >= 0 && n + n_library <= GEMM_WAYS);
 	*ret_n = n + n_library;
 	return rc;
 }
 
-static int plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
+static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
 {
 	struct cuda_device *device = p->stream->device;
 	const bool timed = !atomic_load_explicit(&device->locked, memory_order_acquire) &&
 			   !captures_any(&device->captures);
 	struct gemm_way candidates[GEMM_WAYS];
-	int n, best = 0, rc = candidates_find(p, key, timed, candidates, &n);
+	int n, best = 0, rc = gemm_plan_candidates(p, key, timed, candidates, &n);
 
-	if (rc == 0 && timed)
-		rc = choose(p, candidates, n, &best);
-	if (rc == 0)
-		*ret = candidates[best];
-	return rc;
+	if (rc != 0)
+		return rc;
+	assert(n > 0);
+	if (timed)
+		rc = gemm_plan_choose(p, candidates, n, &best);
+	if (rc != 0)
+		return rc;
+	assert(best < n);
+	*ret = candidates[best];
+	return 0;
 }
 
 /* A full table, which takes thousands of shapes, keeps no more. */
@@ -192,11 +205,11 @@ int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gem
 	int rc = 0;
 
 	pthread_mutex_lock(&gemm->lock);
-	plan = plan_find(gemm, key);
+	plan = gemm_plan_find(gemm, key);
 	if (plan->key.used) {
 		*ret = plan->way;
 	} else {
-		rc = plan_make(p, key, ret);
+		rc = gemm_plan_make(p, key, ret);
 		if (rc == 0 && gemm->n_plans < GEMM_PLANS_MAX - 1) {
 			plan->key = *key;
 			plan->way = *ret;

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/gemm.h"
 
+#include <assert.h>
 #include <errno.h>
 
 int gemm_condition(struct cuda_device *device, cublasStatus_t status)
@@ -30,7 +31,7 @@ int gemm_condition(struct cuda_device *device, cublasStatus_t status)
 	}
 }
 
-int gemm_product_init(struct gemm_product *p)
+static cublasStatus_t gemm_product_describe(struct gemm_product *p)
 {
 	const struct op_gemm *a = p->args;
 	const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -38,27 +39,40 @@ int gemm_product_init(struct gemm_product *p)
 		a->bias.data != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 	const cudaDataType_t y_type = a->y_dtype == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
 	const uint64_t n = a->w.rows, k = a->w.cols;
-	cublasStatus_t s = cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+	const struct {
+		cublasLtMatmulDescAttributes_t name;
+		const void *value;
+		size_t bytes;
+	} attributes[] = {
+		{CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)},
+		{CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)},
+		{CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias.data, sizeof(a->bias.data)},
+	};
+	cublasStatus_t status = cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatmulDescSetAttribute(
-			&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatmulDescSetAttribute(
-			&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-	if (s == CUBLAS_STATUS_SUCCESS && a->bias.data != NULL)
-		s = cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-			&a->bias.data, sizeof(a->bias.data));
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatrixLayoutInit(&p->w, CUDA_R_16BF, k, n, (int64_t)k);
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatrixLayoutInit(&p->x, CUDA_R_16BF, k, a->n_rows, (int64_t)k);
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatrixLayoutInit(&p->y, y_type, n, a->n_rows, (int64_t)n);
-	return gemm_condition(p->stream->device, s);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	for (int i = 0; i < (a->bias.data != NULL ? 3 : 2); i++) {
+		status = cublasLtMatmulDescSetAttribute(
+			&p->desc, attributes[i].name, attributes[i].value, attributes[i].bytes);
+		if (status != CUBLAS_STATUS_SUCCESS)
+			return status;
+	}
+	status = cublasLtMatrixLayoutInit(&p->w, CUDA_R_16BF, k, n, (int64_t)k);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	status = cublasLtMatrixLayoutInit(&p->x, CUDA_R_16BF, k, a->n_rows, (int64_t)k);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	return cublasLtMatrixLayoutInit(&p->y, y_type, n, a->n_rows, (int64_t)n);
 }
 
-static int own_launch(const struct gemm_product *p, const struct gemm_way *way)
+int gemm_product_init(struct gemm_product *p)
+{
+	return gemm_condition(p->stream->device, gemm_product_describe(p));
+}
+
+static int gemm_product_launch_own(const struct gemm_product *p, const struct gemm_way *way)
 {
 #ifdef MIMEO_CUDA_SM90A
 	if (way->kind == WAY_WIDE)
@@ -79,6 +93,7 @@ int gemm_own_ways(const struct gemm_product *p, struct gemm_way ret[GEMM_OWN_WAY
 #endif
 	for (int i = 0; i < n_wide; i++)
 		ret[n + i] = (struct gemm_way){.kind = WAY_WIDE, .variant = variants[i]};
+	assert(n <= SKINNY_VARIANTS_MAX && n_wide <= WIDE_VARIANTS_MAX);
 	return n + n_wide;
 }
 
@@ -89,7 +104,7 @@ int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
 	const struct op_gemm *a = p->args;
 
 	if (way->kind != WAY_LIBRARY) {
-		int rc = own_launch(p, way);
+		int rc = gemm_product_launch_own(p, way);
 
 		/* taken, so that another way may be tried */
 		return rc != 0 ? rc : cuda_condition(cudaGetLastError());
@@ -100,42 +115,54 @@ int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
 			GEMM_WORKSPACE_BYTES, p->stream->handle));
 }
 
-int gemm_library_ways(struct gemm_product *p, uint32_t alignment, int max, struct gemm_way *ret,
-	int *ret_n)
+static cublasStatus_t gemm_product_rank(struct gemm_product *p, uint32_t alignment, int max,
+	cublasLtMatmulHeuristicResult_t *ret, int *ret_n)
 {
-	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
-		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-	};
 	const uint32_t reductions =
 		CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	const size_t workspace = GEMM_WORKSPACE_BYTES;
-	struct cuda_device *device = p->stream->device;
-	cublasLtMatmulHeuristicResult_t found[GEMM_LIBRARY_WAYS];
+	const struct {
+		cublasLtMatmulPreferenceAttributes_t name;
+		const void *value;
+		size_t bytes;
+	} attributes[] = {
+		{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
+		{CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment, sizeof(alignment)},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment, sizeof(alignment)},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment, sizeof(alignment)},
+		{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment, sizeof(alignment)},
+	};
 	cublasLtMatmulPreferenceOpaque_t preference;
-	cublasStatus_t s = cublasLtMatmulPreferenceInit(&preference);
+	cublasStatus_t status = cublasLtMatmulPreferenceInit(&preference);
+
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	for (size_t i = 0; i < sizeof(attributes) / sizeof(*attributes); i++) {
+		status = cublasLtMatmulPreferenceSetAttribute(&preference, attributes[i].name,
+			attributes[i].value, attributes[i].bytes);
+		if (status != CUBLAS_STATUS_SUCCESS)
+			return status;
+	}
+	status = cublasLtMatmulAlgoGetHeuristic(p->stream->device->gemm->handle, &p->desc, &p->w,
+		&p->x, &p->y, &p->y, &preference, max, ret, ret_n);
+	if (status == CUBLAS_STATUS_SUCCESS && *ret_n == 0)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	return status;
+}
+
+int gemm_library_ways(struct gemm_product *p, uint32_t alignment, int max, struct gemm_way *ret,
+	int *ret_n)
+{
+	cublasLtMatmulHeuristicResult_t found[GEMM_LIBRARY_WAYS];
+	cublasStatus_t status;
 	int n = 0;
 
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatmulPreferenceSetAttribute(&preference,
-			CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatmulPreferenceSetAttribute(&preference,
-			CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-			sizeof(reductions));
-	for (size_t i = 0; s == CUBLAS_STATUS_SUCCESS && i < sizeof(aligned) / sizeof(*aligned);
-		i++)
-		s = cublasLtMatmulPreferenceSetAttribute(
-			&preference, aligned[i], &alignment, sizeof(alignment));
-	if (s == CUBLAS_STATUS_SUCCESS)
-		s = cublasLtMatmulAlgoGetHeuristic(device->gemm->handle, &p->desc, &p->w, &p->x,
-			&p->y, &p->y, &preference, max, found, &n);
-	if (s == CUBLAS_STATUS_SUCCESS && n == 0)
-		s = CUBLAS_STATUS_NOT_SUPPORTED;
+	assert(max > 0 && max <= GEMM_LIBRARY_WAYS);
+	status = gemm_product_rank(p, alignment, max, found, &n);
+	assert(n >= 0 && n <= max);
 	for (int i = 0; i < n; i++)
 		ret[i] = (struct gemm_way){.algo = found[i].algo};
 	*ret_n = n;
-	return gemm_condition(device, s);
+	return gemm_condition(p->stream->device, status);
 }

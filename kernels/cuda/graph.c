@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 /* ---- recording ---- */
 
-static cudaError_t captured_graph(cudaStream_t handle, cudaGraph_t *ret)
+static cudaError_t graph_of_capture(cudaStream_t handle, cudaGraph_t *ret)
 {
 	enum cudaStreamCaptureStatus status;
 #if CUDART_VERSION >= 12030
-	/* whoever does not ask for the edges' kinds is refused where they are programmatic ones */
+	/* a caller that does not ask for the edges' kinds is refused where they are programmatic ones */
 	const cudaGraphEdgeData *edges;
 	const cudaGraphNode_t *nodes;
 	size_t n;
@@ -30,6 +31,7 @@ static int graph_grow(struct graph *graph, size_t n)
 	size_t capacity = graph->capacity == 0 ? 256 : graph->capacity;
 	const char **names;
 
+	assert(n <= UINT32_MAX / 2);
 	while (capacity < n)
 		capacity *= 2;
 	if (capacity == graph->capacity)
@@ -42,27 +44,38 @@ static int graph_grow(struct graph *graph, size_t n)
 	return 0;
 }
 
-int cuda_graph_mark(struct stream *stream, const char *name)
+/* The nodes recorded since the last call are of the op `name`. */
+static int graph_name_nodes(struct stream *stream, const char *name)
 {
 	struct graph *graph = stream->capture_graph;
 	struct device *base = &stream->device->base;
 	cudaGraph_t handle = NULL;
 	size_t n = 0;
-	int rc = CUDA_TRY(base, captured_graph(stream->handle, &handle));
+	int rc = CUDA_TRY(base, graph_of_capture(stream->handle, &handle));
 
-	if (rc == 0 && handle == NULL)
-		rc = DEVICE_E_CAPTURE_INVALIDATED;
-	if (rc == 0)
-		rc = CUDA_TRY(base, cudaGraphGetNodes(handle, NULL, &n));
-	if (rc == 0)
-		rc = graph_grow(graph, n);
-	if (rc != 0) {
-		stream_spoil(stream);
+	if (rc != 0)
 		return rc;
-	}
+	if (handle == NULL)
+		return DEVICE_E_CAPTURE_INVALIDATED;
+	rc = CUDA_TRY(base, cudaGraphGetNodes(handle, NULL, &n));
+	if (rc != 0)
+		return rc;
+	assert(graph != NULL && n >= graph->n_nodes);
+	rc = graph_grow(graph, n);
+	if (rc != 0)
+		return rc;
 	while (graph->n_nodes < n)
 		graph->names[graph->n_nodes++] = name;
 	return 0;
+}
+
+int cuda_graph_mark(struct stream *stream, const char *name)
+{
+	int rc = graph_name_nodes(stream, name);
+
+	if (rc != 0)
+		stream_spoil(stream);
+	return rc;
 }
 
 int cuda_capture_begin(struct stream *stream)
@@ -85,6 +98,7 @@ int cuda_capture_begin(struct stream *stream)
 		free(graph);
 		return rc;
 	}
+	assert(stream->capture_graph == NULL);
 	stream->capture_graph = graph;
 	stream->inputs_recorded = false;
 	captures_begin(&device->captures, &stream->capture);
@@ -92,13 +106,14 @@ int cuda_capture_begin(struct stream *stream)
 }
 
 /* The recording; its capture is over. *ret_rc: captures_end's, or what CUDA says. */
-static struct graph *take_recording(struct stream *stream, int *ret_rc)
+static struct graph *graph_take_recording(struct stream *stream, int *ret_rc)
 {
 	struct graph *graph = stream->capture_graph;
 	int rc = captures_end(&stream->device->captures, &stream->capture);
 	int ended = CUDA_TRY(&stream->device->base,
 		cudaStreamEndCapture(stream->handle, &graph->handle));
 
+	assert(graph != NULL);
 	*ret_rc = rc != 0 ? rc : ended;
 	stream->capture_graph = NULL;
 	return graph;
@@ -111,7 +126,7 @@ int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
 
 	if (!stream_capturing(stream))
 		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
-	graph = take_recording(stream, &ended);
+	graph = graph_take_recording(stream, &ended);
 	if (rc == 0)
 		rc = ended;
 	if (rc != 0) {
@@ -126,7 +141,7 @@ void cuda_capture_drop(struct stream *stream)
 {
 	int ended;
 
-	cuda_graph_free(take_recording(stream, &ended));
+	cuda_graph_free(graph_take_recording(stream, &ended));
 }
 
 bool cuda_capturing(struct stream *stream)
@@ -152,7 +167,7 @@ void cuda_graph_free(struct graph *graph)
 
 /* ---- replay ---- */
 
-static size_t free_memory(struct cuda_device *device)
+static size_t graph_free_memory(struct cuda_device *device)
 {
 	size_t free_bytes = 0, total_bytes;
 
@@ -162,9 +177,9 @@ static size_t free_memory(struct cuda_device *device)
 
 /* CUDA does not say what an executable holds: what the device has less of, which is in steps of its
  * allocator and counts what others take meanwhile. */
-static void count_bytes(struct graph_exec *exec, size_t before)
+static void graph_count_bytes(struct graph_exec *exec, size_t before)
 {
-	size_t after = free_memory(exec->device);
+	size_t after = graph_free_memory(exec->device);
 
 	if (after < before)
 		atomic_fetch_add(&exec->bytes, before - after);
@@ -184,13 +199,13 @@ int cuda_graph_instantiate(struct device *base, struct graph *graph, struct grap
 		return -ENOMEM;
 	exec->device = device;
 	exec->n_nodes = graph->n_nodes;
-	before = free_memory(device);
+	before = graph_free_memory(device);
 	rc = CUDA_TRY(base, cudaGraphInstantiate(&exec->handle, graph->handle, 0));
 	if (rc != 0) {
 		free(exec);
 		return rc;
 	}
-	count_bytes(exec, before);
+	graph_count_bytes(exec, before);
 	*ret = exec;
 	return 0;
 }
@@ -202,22 +217,25 @@ int cuda_graph_upload(struct graph_exec *exec, struct stream *stream)
 
 	if (rc != 0)
 		return rc;
-	before = free_memory(exec->device);
+	before = graph_free_memory(exec->device);
 	rc = CUDA_TRY(&exec->device->base, cudaGraphUpload(exec->handle, stream->handle));
-	if (rc == 0)
-		count_bytes(exec, before);
-	return rc;
+	if (rc != 0)
+		return rc;
+	graph_count_bytes(exec, before);
+	return 0;
 }
 
 int cuda_graph_launch(struct graph_exec *exec, struct stream *stream)
 {
 	int rc = cuda_enter_eager(stream);
 
-	if (rc == 0)
-		rc = cuda_forced_fault(stream, "graph");
-	return rc != 0 ? rc
-		       : CUDA_TRY(&exec->device->base,
-				 cudaGraphLaunch(exec->handle, stream->handle));
+	assert(exec->device == stream->device);
+	if (rc != 0)
+		return rc;
+	rc = cuda_forced_fault(stream, "graph");
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(&exec->device->base, cudaGraphLaunch(exec->handle, stream->handle));
 }
 
 int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ const struct cuda_limits *cuda_limits(struct stream *stream)
 
 /* CUDA loads a kernel when it is first launched or asked about, which may allocate and wait: that
  * is for the time of set-up, for the variants that warm-up does not come by as well. */
-static int load_module(struct cuda_device *device, cudaFunction_t function)
+static int launch_load_module(struct cuda_device *device, cudaFunction_t function)
 {
 #if CUDA_VERSION >= 12040
 	const struct driver *driver = &device->driver;
@@ -34,8 +35,9 @@ static int load_module(struct cuda_device *device, cudaFunction_t function)
 	unsigned int n = 0;
 	int rc = CUDA_TRY_DRIVER(base, driver->function_module(&module, (CUfunction)function));
 
-	if (rc == 0)
-		rc = CUDA_TRY_DRIVER(base, driver->module_count(&n, module));
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY_DRIVER(base, driver->module_count(&n, module));
 	if (rc != 0)
 		return rc;
 	functions = calloc(n + 1, sizeof(CUfunction));
@@ -47,25 +49,29 @@ static int load_module(struct cuda_device *device, cudaFunction_t function)
 	free(functions);
 	return rc;
 #else
-	(void)device;
-	(void)function;
 	return 0;
 #endif
 }
 
-static int op_load(struct cuda_device *device, const char *name, const void *kernel)
+static int launch_load_kernel(struct cuda_device *device, const void *kernel)
 {
 	struct cudaFuncAttributes attributes;
 	cudaFunction_t function;
+	int rc = CUDA_TRY(&device->base, cudaFuncGetAttributes(&attributes, kernel));
+
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(&device->base, cudaGetFuncBySymbol(&function, kernel));
+	return rc != 0 ? rc : launch_load_module(device, function);
+}
+
+static int launch_load(struct cuda_device *device, const char *name, const void *kernel)
+{
 	int rc = cuda_enter_growth(device);
 
-	if (rc == 0 && kernel != NULL) {
-		rc = CUDA_TRY(&device->base, cudaFuncGetAttributes(&attributes, kernel));
-		if (rc == 0)
-			rc = CUDA_TRY(&device->base, cudaGetFuncBySymbol(&function, kernel));
-		if (rc == 0)
-			rc = load_module(device, function);
-	}
+	if (rc != 0)
+		return rc;
+	rc = kernel != NULL ? launch_load_kernel(device, kernel) : 0;
 	return rc != 0 ? rc : loaded_add(&device->loaded, name);
 }
 
@@ -75,9 +81,14 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 {
 	int rc = stream_enter(stream);
 
-	if (rc == 0 && !loaded_has(&stream->device->loaded, name))
-		rc = op_load(stream->device, name, kernel);
-	return rc != 0 ? rc : cuda_forced_fault(stream, name);
+	if (rc != 0)
+		return rc;
+	if (!loaded_has(&stream->device->loaded, name)) {
+		rc = launch_load(stream->device, name, kernel);
+		if (rc != 0)
+			return rc;
+	}
+	return cuda_forced_fault(stream, name);
 }
 
 int cuda_allow_shared(struct stream *stream, const char *name, const void *const *kernels,
@@ -88,15 +99,21 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 
 	if (loaded_has(&device->loaded, name))
 		return 0;
+	assert(shared_bytes <= device->limits.shared_bytes_optin);
 	rc = cuda_enter_growth(device);
-	for (uint32_t i = 0; rc == 0 && i < n; i++)
+	if (rc != 0)
+		return rc;
+	for (uint32_t i = 0; i < n; i++) {
 		rc = CUDA_TRY(&device->base,
 			cudaFuncSetAttribute(kernels[i],
 				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
-	return rc != 0 ? rc : loaded_add(&device->loaded, name);
+		if (rc != 0)
+			return rc;
+	}
+	return loaded_add(&device->loaded, name);
 }
 
-static void launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
+static void launch_kernel(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
 	uint32_t cluster, size_t shared_bytes, void **params)
 {
 	cudaLaunchAttribute attributes[2];
@@ -108,6 +125,9 @@ static void launch(struct stream *stream, const void *kernel, struct dim3 grid, 
 		.attrs = attributes,
 	};
 
+	assert(kernel != NULL && grid.x > 0 && grid.y > 0 && grid.z > 0 && block.x > 0);
+	assert(cluster > 0 && grid.x % cluster == 0);
+	assert(shared_bytes <= stream->device->limits.shared_bytes_optin);
 	if (stream->device->overlap)
 		attributes[config.numAttrs++] = (cudaLaunchAttribute){
 			.id = cudaLaunchAttributeProgrammaticStreamSerialization,
@@ -124,13 +144,13 @@ static void launch(struct stream *stream, const void *kernel, struct dim3 grid, 
 void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
 	size_t shared_bytes, void **params)
 {
-	launch(stream, kernel, grid, block, 1, shared_bytes, params);
+	launch_kernel(stream, kernel, grid, block, 1, shared_bytes, params);
 }
 
 void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
 	uint32_t cluster, size_t shared_bytes, void **params)
 {
-	launch(stream, kernel, (struct dim3){grid, 1, 1}, (struct dim3){block, 1, 1}, cluster,
+	launch_kernel(stream, kernel, (struct dim3){grid, 1, 1}, (struct dim3){block, 1, 1}, cluster,
 		shared_bytes, params);
 }
 
@@ -167,6 +187,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 	struct workspace *workspace;
 	int rc;
 
+	assert((stream->workspaces == NULL) == (stream->workspace_bytes == 0));
 	if (bytes <= stream->workspace_bytes) {
 		*ret = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
 		return 0;
@@ -182,6 +203,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 		free(workspace);
 		return rc;
 	}
+	assert(bytes > stream->workspace_bytes);
 	workspace->next = stream->workspaces;
 	workspace->bytes = bytes;
 	stream->workspaces = workspace;
@@ -192,7 +214,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 
 /* ---- copies and fills ---- */
 
-static int queued(struct stream *stream, int rc, const char *name)
+static int launch_queued(struct stream *stream, int rc, const char *name)
 {
 	if (!stream_capturing(stream))
 		return rc;
@@ -212,7 +234,7 @@ int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t by
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(&stream->device->base,
 		cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream->handle));
-	return queued(stream, rc, "copy");
+	return launch_queued(stream, rc, "copy");
 }
 
 int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes)
@@ -224,7 +246,7 @@ int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t byte
 	if (dst == NULL)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(&stream->device->base, cudaMemsetAsync(dst, value, bytes, stream->handle));
-	return queued(stream, rc, "fill");
+	return launch_queued(stream, rc, "fill");
 }
 
 /* Not cudaMemcpy: that may return while the last bytes are on their way, in the default stream,
@@ -234,12 +256,15 @@ int cuda_copy(struct device *base, void *dst, const void *src, size_t bytes)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc == 0)
-		rc = cuda_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
+	if (rc != 0)
+		return rc;
+	rc = cuda_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
 	if (rc != 0 || bytes == 0)
 		return rc;
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, device->utility));
-	return rc != 0 ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(base, cudaStreamSynchronize(device->utility));
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
+
 #define HOST_FLAGS (cudaHostAllocPortable | cudaHostAllocMapped)
 
 int cuda_mem_alloc(struct device *base, size_t bytes, void **ret)
@@ -13,13 +15,15 @@ int cuda_mem_alloc(struct device *base, size_t bytes, void **ret)
 	if (bytes == 0)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaMalloc(&memory, bytes));
-	if (rc == 0)
-		*ret = memory;
-	return rc;
+	if (rc != 0)
+		return rc;
+	assert((uintptr_t)memory % 256 == 0);
+	*ret = memory;
+	return 0;
 }
 
 /* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
-static void free_enter(struct cuda_device *device)
+static void memory_free_enter(struct cuda_device *device)
 {
 	cuda_status(device);
 	cuda_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
@@ -30,7 +34,7 @@ void cuda_mem_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	free_enter(cuda_device(base));
+	memory_free_enter(cuda_device(base));
 	CUDA_RELAXED(cuda_device(base));
 	CUDA_TRY(base, cudaFree(memory));
 }
@@ -45,9 +49,10 @@ int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
 	if (bytes == 0)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaHostAlloc(&memory, bytes, HOST_FLAGS));
-	if (rc == 0)
-		*ret = memory;
-	return rc;
+	if (rc != 0)
+		return rc;
+	*ret = memory;
+	return 0;
 }
 
 void cuda_host_free(struct device *base, void *memory)
@@ -55,7 +60,7 @@ void cuda_host_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	free_enter(cuda_device(base));
+	memory_free_enter(cuda_device(base));
 	CUDA_RELAXED(cuda_device(base));
 	CUDA_TRY(base, cudaFreeHost(memory));
 }

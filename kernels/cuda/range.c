@@ -6,6 +6,7 @@
  */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -71,6 +72,7 @@ int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_gran
 		return rc;
 	}
 	pthread_mutex_lock(&device->memory_lock);
+	assert(range->address != 0 && range->bytes % device->granularity == 0);
 	range->next = device->ranges;
 	device->ranges = range;
 	pthread_mutex_unlock(&device->memory_lock);
@@ -80,7 +82,7 @@ int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_gran
 }
 
 /* With the lock held: the range at that address if [offset, offset + bytes) is of its granules. */
-static struct range *find_range(
+static struct range *range_find(
 	struct cuda_device *device, const void *address, size_t offset, size_t bytes)
 {
 	struct range *range = device->ranges;
@@ -96,7 +98,7 @@ static struct range *find_range(
 }
 
 /* How much of [offset, offset + bytes) is mapped; *ret_whole: by pieces that lie in it whole. */
-static size_t mapped_within(const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
+static size_t range_mapped_within(const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
 {
 	size_t sum = 0, end = offset + bytes;
 
@@ -106,6 +108,7 @@ static size_t mapped_within(const struct range *range, size_t offset, size_t byt
 		size_t from = piece->offset > offset ? piece->offset : offset;
 		size_t to = piece_end < end ? piece_end : end;
 
+		assert(piece->bytes > 0 && piece_end <= range->bytes);
 		if (from >= to)
 			continue;
 		sum += to - from;
@@ -115,7 +118,7 @@ static size_t mapped_within(const struct range *range, size_t offset, size_t byt
 	return sum;
 }
 
-static int map_piece(struct cuda_device *device, struct range *range, size_t offset, size_t bytes)
+static int range_map_piece(struct cuda_device *device, struct range *range, size_t offset, size_t bytes)
 {
 	const CUmemAllocationProp properties = cuda_range_properties(device, false);
 	struct device *base = &device->base;
@@ -123,20 +126,23 @@ static int map_piece(struct cuda_device *device, struct range *range, size_t off
 	CUmemGenericAllocationHandle physical;
 	int rc;
 
+	assert(bytes > 0 && offset <= range->bytes && bytes <= range->bytes - offset);
 	if (piece == NULL)
 		return -ENOMEM;
 	*piece = (struct piece){.next = range->pieces, .offset = offset, .bytes = bytes};
 	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, bytes, &properties, 0));
-	if (rc == 0) {
-		rc = cuda_range_attach(device, range->address + offset, bytes, physical);
-		/* the mapping keeps it */
-		CUDA_TRY_DRIVER(base, device->driver.release(physical));
-	}
-	if (rc == 0)
-		range->pieces = piece;
-	else
+	if (rc != 0) {
 		free(piece);
-	return rc;
+		return rc;
+	}
+	rc = cuda_range_attach(device, range->address + offset, bytes, physical);
+	CUDA_TRY_DRIVER(base, device->driver.release(physical)); /* the mapping keeps it */
+	if (rc != 0) {
+		free(piece);
+		return rc;
+	}
+	range->pieces = piece;
+	return 0;
 }
 
 int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
@@ -150,17 +156,17 @@ int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 		return rc;
 	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
-	range = find_range(device, address, offset, bytes);
-	if (range == NULL || mapped_within(range, offset, bytes, &whole) != 0)
+	range = range_find(device, address, offset, bytes);
+	if (range == NULL || range_mapped_within(range, offset, bytes, &whole) != 0)
 		rc = DEVICE_E_INVALID;
 	else
-		rc = map_piece(device, range, offset, bytes);
+		rc = range_map_piece(device, range, offset, bytes);
 	pthread_mutex_unlock(&device->memory_lock);
 	return rc;
 }
 
 /* The pieces within; on a failure those before it are gone. */
-static int unmap_pieces(struct cuda_device *device, struct range *range, size_t offset, size_t end)
+static int range_unmap_pieces(struct cuda_device *device, struct range *range, size_t offset, size_t end)
 {
 	struct piece **link = &range->pieces;
 
@@ -172,6 +178,7 @@ static int unmap_pieces(struct cuda_device *device, struct range *range, size_t 
 			link = &piece->next;
 			continue;
 		}
+		assert(piece->offset + piece->bytes <= end); /* whole pieces only */
 		rc = CUDA_TRY_DRIVER(&device->base,
 			device->driver.unmap(range->address + piece->offset, piece->bytes));
 		if (rc != 0)
@@ -193,11 +200,11 @@ int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 		return rc;
 	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
-	range = find_range(device, address, offset, bytes);
-	if (range == NULL || mapped_within(range, offset, bytes, &whole) != bytes || !whole)
+	range = range_find(device, address, offset, bytes);
+	if (range == NULL || range_mapped_within(range, offset, bytes, &whole) != bytes || !whole)
 		rc = DEVICE_E_INVALID;
 	else
-		rc = unmap_pieces(device, range, offset, offset + bytes);
+		rc = range_unmap_pieces(device, range, offset, offset + bytes);
 	pthread_mutex_unlock(&device->memory_lock);
 	return rc;
 }
@@ -209,7 +216,6 @@ void cuda_release(struct device *base, void *address, size_t bytes)
 	struct range **link = &device->ranges, *range;
 	struct piece *piece;
 
-	(void)bytes; /* the record has it rounded */
 	if (address == NULL)
 		return;
 	cuda_status(device);
@@ -218,15 +224,14 @@ void cuda_release(struct device *base, void *address, size_t bytes)
 	while (*link != NULL && (*link)->address != (CUdeviceptr)(uintptr_t)address)
 		link = &(*link)->next;
 	range = *link;
-	if (range != NULL) {
-		*link = range->next;
-		unmap_pieces(device, range, 0, range->bytes);
-		CUDA_TRY_DRIVER(base, device->driver.address_free(range->address, range->bytes));
-		while ((piece = range->pieces) != NULL) {
-			range->pieces = piece->next;
-			free(piece);
-		}
-		free(range);
+	assert(range != NULL);
+	*link = range->next;
+	range_unmap_pieces(device, range, 0, range->bytes);
+	CUDA_TRY_DRIVER(base, device->driver.address_free(range->address, range->bytes));
+	while ((piece = range->pieces) != NULL) {
+		range->pieces = piece->next;
+		free(piece);
 	}
+	free(range);
 	pthread_mutex_unlock(&device->memory_lock);
 }

@@ -3,12 +3,13 @@
  * Memory of several processes: VMM allocations named by a file descriptor, and cudaMalloc's named by
  * a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
  *
- * A handle comes from a stranger. That a size claimed is not larger than what there is, the driver
- * sees to when it maps a descriptor's memory; of an IPC mapping we ask it. No answer to a bad
- * handle counts as a fault of the device.
+ * Handles are untrusted. The driver refuses a size larger than the allocation when it maps a
+ * descriptor's memory; for an IPC mapping import_ipc compares the two. An error that a bad handle
+ * causes is never a fault of the device.
  */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ struct shared {
 	size_t bytes; /* mapped */
 };
 
-static int shared_add(
+static int share_add(
 	struct cuda_device *device, enum shared_kind kind, CUdeviceptr address, size_t bytes)
 {
 	struct shared *shared = malloc(sizeof(*shared));
@@ -37,6 +38,7 @@ static int shared_add(
 		return -ENOMEM;
 	*shared = (struct shared){.kind = kind, .address = address, .bytes = bytes};
 	pthread_mutex_lock(&device->memory_lock);
+	assert(address != 0 && bytes > 0);
 	shared->next = device->shared;
 	device->shared = shared;
 	pthread_mutex_unlock(&device->memory_lock);
@@ -44,7 +46,7 @@ static int shared_add(
 }
 
 /* Off the list; NULL if there is none of either kind at that address. */
-static struct shared *shared_take(struct cuda_device *device, const void *memory,
+static struct shared *share_take(struct cuda_device *device, const void *memory,
 	enum shared_kind kind, enum shared_kind other)
 {
 	struct shared **link = &device->shared, *shared;
@@ -60,7 +62,7 @@ static struct shared *shared_take(struct cuda_device *device, const void *memory
 	return shared;
 }
 
-static int round_up(const struct cuda_device *device, uint64_t bytes, size_t *ret)
+static int share_round_up(const struct cuda_device *device, uint64_t bytes, size_t *ret)
 {
 	size_t rounded;
 
@@ -71,7 +73,7 @@ static int round_up(const struct cuda_device *device, uint64_t bytes, size_t *re
 }
 
 /* An address of its own for physical memory. */
-static int place(struct cuda_device *device, CUmemGenericAllocationHandle physical, size_t bytes,
+static int share_place(struct cuda_device *device, CUmemGenericAllocationHandle physical, size_t bytes,
 	CUdeviceptr *ret)
 {
 	struct device *base = &device->base;
@@ -89,7 +91,7 @@ static int place(struct cuda_device *device, CUmemGenericAllocationHandle physic
 	return 0;
 }
 
-static void displace(struct cuda_device *device, CUdeviceptr address, size_t bytes)
+static void share_displace(struct cuda_device *device, CUdeviceptr address, size_t bytes)
 {
 	CUDA_TRY_DRIVER(&device->base, device->driver.unmap(address, bytes));
 	CUDA_TRY_DRIVER(&device->base, device->driver.address_free(address, bytes));
@@ -97,7 +99,7 @@ static void displace(struct cuda_device *device, CUdeviceptr address, size_t byt
 
 /* ---- export ---- */
 
-static int zero(struct cuda_device *device, CUdeviceptr address, size_t bytes)
+static int share_zero(struct cuda_device *device, CUdeviceptr address, size_t bytes)
 {
 	struct device *base = &device->base;
 	int rc = CUDA_TRY(
@@ -106,33 +108,45 @@ static int zero(struct cuda_device *device, CUdeviceptr address, size_t bytes)
 	return rc != 0 ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
 }
 
-static int export_placed(struct cuda_device *device, CUmemGenericAllocationHandle physical,
-	size_t rounded, CUdeviceptr *ret, int *ret_fd)
+/* Zero the mapping, make a descriptor of it and keep a record. */
+static int share_export_name(struct cuda_device *device, CUmemGenericAllocationHandle physical,
+	CUdeviceptr address, size_t bytes, int *ret_fd)
 {
-	CUdeviceptr address;
-	int fd = -1, rc = place(device, physical, rounded, &address);
+	int fd, rc = share_zero(device, address, bytes);
 
 	if (rc != 0)
 		return rc;
-	rc = zero(device, address, rounded);
-	if (rc == 0)
-		rc = CUDA_TRY_DRIVER(
-			&device->base, device->driver.export_handle(&fd, physical,
-					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	if (rc == 0)
-		rc = shared_add(device, SHARED_EXPORTED, address, rounded);
+	rc = CUDA_TRY_DRIVER(&device->base, device->driver.export_handle(&fd, physical,
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	if (rc != 0)
+		return rc;
+	rc = share_add(device, SHARED_EXPORTED, address, bytes);
 	if (rc != 0) {
-		if (fd >= 0)
-			close(fd);
-		displace(device, address, rounded);
+		close(fd);
 		return rc;
 	}
-	*ret = address;
 	*ret_fd = fd;
 	return 0;
 }
 
-static void handle_fill(
+static int share_export_placed(struct cuda_device *device, CUmemGenericAllocationHandle physical,
+	size_t rounded, CUdeviceptr *ret, int *ret_fd)
+{
+	CUdeviceptr address;
+	int rc = share_place(device, physical, rounded, &address);
+
+	if (rc != 0)
+		return rc;
+	rc = share_export_name(device, physical, address, rounded, ret_fd);
+	if (rc != 0) {
+		share_displace(device, address, rounded);
+		return rc;
+	}
+	*ret = address;
+	return 0;
+}
+
+static void share_handle_fill(
 	const struct cuda_device *device, struct device_handle *handle, int fd, uint64_t size)
 {
 	*handle = (struct device_handle){.fd = fd, .size = size};
@@ -140,7 +154,7 @@ static void handle_fill(
 	memcpy(handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid));
 }
 
-/* What the allocation behind it has, only importing it tells. */
+/* The size of the allocation is known only when it is imported. */
 int cuda_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_handle *ret)
 {
 	struct cuda_device *device = cuda_device(base);
@@ -150,7 +164,7 @@ int cuda_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device
 		return rc;
 	if (fd < 0 || bytes == 0)
 		return DEVICE_E_INVALID;
-	handle_fill(device, ret, fd, bytes);
+	share_handle_fill(device, ret, fd, bytes);
 	return 0;
 }
 
@@ -162,22 +176,23 @@ int cuda_export_alloc(
 	CUmemGenericAllocationHandle physical;
 	CUdeviceptr address = 0;
 	size_t rounded;
-	int fd = -1, rc = cuda_status(device);
+	int fd, rc = cuda_status(device);
 
-	if (rc == 0)
-		rc = round_up(device, bytes, &rounded);
+	if (rc != 0)
+		return rc;
+	rc = share_round_up(device, bytes, &rounded);
 	if (rc != 0)
 		return rc;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, rounded, &properties, 0));
-	if (rc == 0) {
-		rc = export_placed(device, physical, rounded, &address, &fd);
-		CUDA_TRY_DRIVER(base, device->driver.release(physical));
-	}
+	if (rc != 0)
+		return rc;
+	rc = share_export_placed(device, physical, rounded, &address, &fd);
+	CUDA_TRY_DRIVER(base, device->driver.release(physical));
 	if (rc != 0)
 		return rc;
 	*ret = (void *)(uintptr_t)address;
-	handle_fill(device, ret_handle, fd, bytes);
+	share_handle_fill(device, ret_handle, fd, bytes);
 	return 0;
 }
 
@@ -188,27 +203,27 @@ void cuda_export_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	shared = shared_take(device, memory, SHARED_EXPORTED, SHARED_EXPORTED);
-	if (shared == NULL)
-		return;
+	shared = share_take(device, memory, SHARED_EXPORTED, SHARED_EXPORTED);
+	assert(shared != NULL);
 	cuda_status(device);
 	CUDA_RELAXED(device);
-	displace(device, shared->address, shared->bytes);
+	share_displace(device, shared->address, shared->bytes);
 	free(shared);
 }
 
 /* ---- export by CUDA IPC ---- */
 
-static int zero_and_name(
+static int share_zero_and_name(
 	struct cuda_device *device, void *memory, size_t bytes, cudaIpcMemHandle_t *ret)
 {
-	int rc = zero(device, (CUdeviceptr)(uintptr_t)memory, bytes);
+	int rc = share_zero(device, (CUdeviceptr)(uintptr_t)memory, bytes);
 
-	if (rc == 0)
-		rc = CUDA_TRY(&device->base, cudaIpcGetMemHandle(ret, memory));
-	if (rc == 0)
-		rc = shared_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
-	return rc;
+	if (rc != 0)
+		return rc;
+	rc = CUDA_TRY(&device->base, cudaIpcGetMemHandle(ret, memory));
+	if (rc != 0)
+		return rc;
+	return share_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
 }
 
 /* Whoever opens the handle sees the whole block that the driver took it from: so it is as large as
@@ -229,13 +244,13 @@ int cuda_export_ipc_alloc(
 	rounded -= rounded % IPC_BLOCK_BYTES;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaMalloc(&memory, rounded));
-	if (rc == 0) {
-		rc = zero_and_name(device, memory, rounded, &ipc);
-		if (rc != 0)
-			CUDA_TRY(base, cudaFree(memory));
-	}
 	if (rc != 0)
 		return rc;
+	rc = share_zero_and_name(device, memory, rounded, &ipc);
+	if (rc != 0) {
+		CUDA_TRY(base, cudaFree(memory));
+		return rc;
+	}
 	*ret = memory;
 	*ret_handle = (struct device_handle){.fd = -1, .size = bytes};
 	memcpy(ret_handle->bytes, &ipc, sizeof(ipc));
@@ -249,9 +264,8 @@ void cuda_export_ipc_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	shared = shared_take(device, memory, SHARED_IPC_EXPORTED, SHARED_IPC_EXPORTED);
-	if (shared == NULL)
-		return;
+	shared = share_take(device, memory, SHARED_IPC_EXPORTED, SHARED_IPC_EXPORTED);
+	assert(shared != NULL);
 	cuda_status(device);
 	CUDA_RELAXED(device);
 	CUDA_TRY(base, cudaFree(memory));
@@ -260,8 +274,8 @@ void cuda_export_ipc_free(struct device *base, void *memory)
 
 /* ---- import ---- */
 
-/* Whatever CUDA thinks of a stranger's handle, but for a device that is known to be lost. */
-static int stranger(struct cuda_device *device, int error)
+/* The condition of a call on an untrusted handle: no error of it counts as a fault of the device. */
+static int share_untrusted(struct cuda_device *device, int error)
 {
 	if (error == 0)
 		return 0;
@@ -271,7 +285,7 @@ static int stranger(struct cuda_device *device, int error)
 	return error == cudaErrorMemoryAllocation ? DEVICE_E_MEMORY : DEVICE_E_INVALID;
 }
 
-static bool of_this_device(struct cuda_device *device, CUmemGenericAllocationHandle physical)
+static bool share_of_this_device(struct cuda_device *device, CUmemGenericAllocationHandle physical)
 {
 	CUmemAllocationProp properties;
 
@@ -280,7 +294,7 @@ static bool of_this_device(struct cuda_device *device, CUmemGenericAllocationHan
 	       properties.location.id == device->ordinal;
 }
 
-static int import_fd(struct cuda_device *device, const struct device_handle *handle,
+static int share_import_fd(struct cuda_device *device, const struct device_handle *handle,
 	CUdeviceptr *ret, size_t *ret_bytes)
 {
 	CUmemGenericAllocationHandle physical;
@@ -289,22 +303,23 @@ static int import_fd(struct cuda_device *device, const struct device_handle *han
 	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0 ||
 		memcmp(handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid)) != 0)
 		return DEVICE_E_INVALID;
-	rc = round_up(device, handle->size, ret_bytes);
-	if (rc == 0)
-		rc = stranger(device,
-			(int)device->driver.import_handle(&physical, (void *)(intptr_t)handle->fd,
-				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	rc = share_round_up(device, handle->size, ret_bytes);
 	if (rc != 0)
 		return rc;
-	rc = of_this_device(device, physical)
-		     ? stranger(device, place(device, physical, *ret_bytes, ret))
+	rc = share_untrusted(device,
+		(int)device->driver.import_handle(&physical, (void *)(intptr_t)handle->fd,
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	if (rc != 0)
+		return rc;
+	rc = share_of_this_device(device, physical)
+		     ? share_untrusted(device, share_place(device, physical, *ret_bytes, ret))
 		     : DEVICE_E_INVALID;
 	device->driver.release(physical);
 	return rc;
 }
 
 /* Of another GPU the driver would map it all the same. */
-static bool memory_is_ours(struct cuda_device *device, const void *memory)
+static bool share_is_ours(struct cuda_device *device, const void *memory)
 {
 	struct cudaPointerAttributes attributes;
 
@@ -315,13 +330,13 @@ static bool memory_is_ours(struct cuda_device *device, const void *memory)
 	return attributes.device == device->ordinal;
 }
 
-static void close_ipc(void *memory)
+static void share_close_ipc(void *memory)
 {
 	if (cudaIpcCloseMemHandle(memory) != cudaSuccess)
 		cudaGetLastError();
 }
 
-static int import_ipc(struct cuda_device *device, const struct device_handle *handle,
+static int share_import_ipc(struct cuda_device *device, const struct device_handle *handle,
 	CUdeviceptr *ret, size_t *ret_bytes)
 {
 	cudaIpcMemHandle_t ipc;
@@ -331,20 +346,22 @@ static int import_ipc(struct cuda_device *device, const struct device_handle *ha
 
 	_Static_assert(sizeof(ipc) == DEVICE_HANDLE_BYTES, "a CUDA IPC handle fills a handle");
 	memcpy(&ipc, handle->bytes, sizeof(ipc));
-	rc = stranger(
+	rc = share_untrusted(
 		device, (int)cudaIpcOpenMemHandle(&memory, ipc, cudaIpcMemLazyEnablePeerAccess));
 	if (rc != 0)
 		return rc;
 	*ret = (CUdeviceptr)(uintptr_t)memory;
-	rc = stranger(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
-	if (rc == 0)
-		*ret_bytes -= *ret - base; /* of a handle to the middle of a block, what is behind it */
-	if (rc == 0 && (handle->size == 0 || handle->size > *ret_bytes ||
-			       !memory_is_ours(device, memory)))
-		rc = DEVICE_E_INVALID;
-	if (rc != 0)
-		close_ipc(memory);
-	return rc;
+	rc = share_untrusted(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
+	if (rc != 0) {
+		share_close_ipc(memory);
+		return rc;
+	}
+	*ret_bytes -= *ret - base; /* a handle may name the middle of a block */
+	if (handle->size == 0 || handle->size > *ret_bytes || !share_is_ours(device, memory)) {
+		share_close_ipc(memory);
+		return DEVICE_E_INVALID;
+	}
+	return 0;
 }
 
 int cuda_import(struct device *base, const struct device_handle *handle, void **ret)
@@ -359,18 +376,18 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 		return rc;
 	CUDA_RELAXED(device);
 	if (kind == SHARED_IMPORTED)
-		rc = import_fd(device, handle, &address, &bytes);
+		rc = share_import_fd(device, handle, &address, &bytes);
 	else
-		rc = import_ipc(device, handle, &address, &bytes);
-	if (rc == 0) {
-		rc = shared_add(device, kind, address, bytes);
-		if (rc == 0)
-			*ret = (void *)(uintptr_t)address;
-		else if (kind == SHARED_IMPORTED)
-			displace(device, address, bytes);
-		else
-			close_ipc((void *)(uintptr_t)address);
-	}
+		rc = share_import_ipc(device, handle, &address, &bytes);
+	if (rc != 0)
+		return rc;
+	rc = share_add(device, kind, address, bytes);
+	if (rc == 0)
+		*ret = (void *)(uintptr_t)address;
+	else if (kind == SHARED_IMPORTED)
+		share_displace(device, address, bytes);
+	else
+		share_close_ipc((void *)(uintptr_t)address);
 	return rc;
 }
 
@@ -382,15 +399,14 @@ void cuda_import_free(struct device *base, void *memory)
 
 	if (memory == NULL)
 		return;
-	shared = shared_take(device, memory, SHARED_IMPORTED, SHARED_IPC);
-	if (shared == NULL)
-		return;
+	shared = share_take(device, memory, SHARED_IMPORTED, SHARED_IPC);
+	assert(shared != NULL);
 	cuda_status(device);
 	CUDA_RELAXED(device);
 	if (shared->kind == SHARED_IPC)
 		CUDA_TRY(base, cudaIpcCloseMemHandle(memory));
 	else
-		displace(device, shared->address, shared->bytes);
+		share_displace(device, shared->address, shared->bytes);
 	free(shared);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -41,6 +42,7 @@ void cuda_stream_free(struct stream *stream)
 	CUDA_TRY(base, cudaStreamSynchronize(stream->handle));
 	CUDA_TRY(base, cudaStreamDestroy(stream->handle));
 	while ((workspace = stream->workspaces) != NULL) {
+		assert(workspace->next == NULL || workspace->next->bytes < workspace->bytes);
 		stream->workspaces = workspace->next;
 		CUDA_TRY(base, cudaFree(workspace->memory));
 		free(workspace);
@@ -49,7 +51,7 @@ void cuda_stream_free(struct stream *stream)
 }
 
 /* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
-static int ask_enter(struct stream *stream)
+static int stream_ask(struct stream *stream)
 {
 	int rc = cuda_enter(stream->device);
 
@@ -63,17 +65,20 @@ static int ask_enter(struct stream *stream)
 
 int cuda_stream_sync(struct stream *stream)
 {
-	int rc = ask_enter(stream);
+	int rc = stream_ask(stream);
 
-	return rc != 0 ? rc
-		       : CUDA_TRY(&stream->device->base, cudaStreamSynchronize(stream->handle));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(&stream->device->base, cudaStreamSynchronize(stream->handle));
 }
 
 int cuda_stream_query(struct stream *stream)
 {
-	int rc = ask_enter(stream);
+	int rc = stream_ask(stream);
 
-	return rc != 0 ? rc : CUDA_TRY(&stream->device->base, cudaStreamQuery(stream->handle));
+	if (rc != 0)
+		return rc;
+	return CUDA_TRY(&stream->device->base, cudaStreamQuery(stream->handle));
 }
 
 int cuda_enter_eager(struct stream *stream)
@@ -94,14 +99,13 @@ struct host_call {
 	void *arg;
 };
 
-static void CUDART_CB call_host(cudaStream_t handle, cudaError_t status, void *data)
+static void CUDART_CB stream_call_host(cudaStream_t handle, cudaError_t status, void *data)
 {
 	struct host_call call = *(struct host_call *)data;
 	int condition = cuda_condition(status);
 
-	(void)handle;
 	free(data);
-	if (device_is_lost(condition)) /* whoever is woken by this will ask */
+	if (device_is_lost(condition)) /* what fn wakes will ask for the status */
 		cuda_fault(
 			call.device, condition, "work before a host function", __FILE__, __LINE__);
 	call.fn(call.arg);
@@ -120,7 +124,7 @@ int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *ar
 		return -ENOMEM;
 	*call = (struct host_call){.device = stream->device, .fn = fn, .arg = arg};
 	rc = CUDA_TRY(
-		&stream->device->base, cudaStreamAddCallback(stream->handle, call_host, call, 0));
+		&stream->device->base, cudaStreamAddCallback(stream->handle, stream_call_host, call, 0));
 	if (rc != 0)
 		free(call);
 	return rc;
