@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/config/mask_text.h"
-#include "daemon/serve/internal.h"
+#include "daemon/serve/answers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,12 +8,15 @@
 #include <utlist.h>
 
 #include "build-config.h"
+#include "daemon/config/mask_text.h"
+#include "daemon/serve/buffers.h"
+#include "daemon/serve/exposition.h"
 
 #define ROW(reply, ...)                                                                            \
 	reply_row((reply), (const struct reply_cell[]){__VA_ARGS__},                               \
 		sizeof((const struct reply_cell[]){__VA_ARGS__}) / sizeof(struct reply_cell))
 
-const char *serve_state_name(const struct serve *serve)
+static const char *answers_state_name(const struct serve *serve)
 {
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
 
@@ -63,7 +65,7 @@ static uint64_t device_used_bytes(const struct engine *engine)
 	return info.total_bytes - info.free_bytes;
 }
 
-void answer_status(struct serve *serve, struct reply *reply)
+void answers_status(struct serve *serve, struct reply *reply)
 {
 	const struct engine *engine = serve->options.engine;
 	const struct engine_stats *stats = engine_stats(engine);
@@ -73,7 +75,7 @@ void answer_status(struct serve *serve, struct reply *reply)
 	uint64_t held = builder ? builder_bytes(builder) : 0;
 	uint32_t n_closing, buffers = serve_buffers(serve, &n_closing);
 
-	ROW(reply, CELL_TEXT("state", serve_state_name(serve)),
+	ROW(reply, CELL_TEXT("state", answers_state_name(serve)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
 		CELL_NUMBER("uptime_s", (double)(serve_now_ms() - serve->started_ms) / 1e3),
 		CELL_TEXT("version", MIMEO_VERSION),
@@ -111,14 +113,14 @@ void answer_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("kv_bytes", totals.kv_bytes),
 		CELL_COUNT("pool_bytes", totals.pool_bytes),
 		CELL_COUNT("graph_bytes", totals.graph_bytes),
-		CELL_COUNT("resident_bytes", resident_bytes()),
+		CELL_COUNT("resident_bytes", exposition_resident_bytes()),
 		CELL_COUNT("device_used_bytes", device_used_bytes(engine)),
-		CELL_COUNT("open_fds", count_open_fds()),
+		CELL_COUNT("open_fds", exposition_open_fds()),
 		CELL_COUNT("buffers", buffers), CELL_COUNT("buffer_bytes", held),
 		CELL_COUNT("buffers_closing", n_closing));
 }
 
-void answer_sessions(struct serve *serve, struct reply *reply)
+void answers_sessions(struct serve *serve, struct reply *reply)
 {
 	struct session *session;
 	int64_t now = serve_now_ms();
@@ -181,7 +183,7 @@ static double draft_seconds(const struct engine_speculation *s)
 	return s->n_draft_steps ? (double)s->draft_ns * 1e-9 / (double)s->n_draft_steps : 0;
 }
 
-void answer_models(struct serve *serve, struct reply *reply)
+void answers_models(struct serve *serve, struct reply *reply)
 {
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts facts;
@@ -279,7 +281,7 @@ static void answer_graph(const char *model, const struct engine_graph_facts *fac
 	reply_row(reply, cells, sizeof(cells) / sizeof(cells[0]) - facts->of_draft);
 }
 
-void answer_graphs(struct serve *serve, struct reply *reply)
+void answers_graphs(struct serve *serve, struct reply *reply)
 {
 	say_modes(serve, reply);
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {

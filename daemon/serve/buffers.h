@@ -12,7 +12,7 @@
  * last buffer has come back from the engine, or the whole session has.
  */
 
-#include "daemon/serve/internal.h"
+#include "daemon/serve/session.h"
 #include "ipc/handle.h"
 
 enum buffer_state { BUFFER_FREE, BUFFER_MAKING, BUFFER_OPEN, BUFFER_CLOSING };
@@ -67,5 +67,17 @@ void buffers_give(struct session *session, uint32_t id);
 /* Requests may name it from now on. */
 void buffers_open(
 	struct session_buffers *buffers, uint32_t id, uint64_t offset, uint64_t bytes);
+
+int session_buffers_new(struct session *session);
+/* After the engine has let go, and the builder. */
+void session_buffers_free(struct session *session);
+/* A job of the session's is with the builder: it cannot be freed yet. */
+bool session_buffers_busy(const struct session *session);
+uint32_t session_buffers_count(const struct session *session, uint64_t *ret_bytes);
+/* Of all sessions: buffers, and buffers and fences that are to be given back: those that wait for the
+ * last step that names them, and those in the builder's queue. */
+uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing);
+/* Nothing names the closed buffer any more. */
+void session_buffer_closed(struct session *session, uint32_t id);
 
 #endif

@@ -8,7 +8,7 @@
  * Limits: buffers and bytes of a session, bytes of all sessions; bytes count until the builder has
  * given them back, so that nobody has more by closing in haste.
  */
-#include "daemon/serve/buffers.h"
+#include "daemon/serve/calls.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -22,6 +22,8 @@
 #include <utlist.h>
 
 #include <mimeo/types.h>
+
+#include "daemon/serve/buffers.h"
 
 
 struct call_job {
@@ -197,7 +199,7 @@ static void call_alloc(struct session *session, const struct msg_call *msg)
 	}
 }
 
-bool session_may_import(const struct session *session)
+bool calls_may_import(const struct session *session)
 {
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
@@ -211,7 +213,7 @@ static bool may_import(struct session *session, bool clogged)
 {
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
-	if (!session_may_import(session))
+	if (!calls_may_import(session))
 		refuse(session, MIMEO_E_DENIED, "allow_client_ipc is %s",
 			allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
 	else if (clogged)
@@ -416,7 +418,7 @@ static void job_done(struct call_job *call)
 		session_free(session);
 }
 
-void serve_on_builder(void *userdata, struct loop_source *source, uint32_t events)
+void calls_on_builder(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct serve *serve = userdata;
 	struct builder_job *job;
@@ -429,7 +431,7 @@ void serve_on_builder(void *userdata, struct loop_source *source, uint32_t event
 
 /* ---- calls ---- */
 
-void session_call(struct session *session, uint32_t length)
+void calls_do(struct session *session, uint32_t length)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct msg_detail detail = {0};

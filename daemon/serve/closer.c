@@ -347,6 +347,11 @@ uint32_t closer_n_of(struct closer *closer, uid_t uid)
 	return n;
 }
 
+bool closer_is_full(struct closer *closer, uid_t uid)
+{
+	return closer_n_of(closer, uid) >= CLOSER_MAX_PER_UID;
+}
+
 /* ---- life ---- */
 
 int closer_new(struct closer **ret, struct loop *loop)

@@ -61,6 +61,8 @@ ssize_t closer_receive(int fd, void *buffer, size_t size, int *ret_fd);
 /* Pending closes that count: all, or one user's. */
 uint32_t closer_n(struct closer *closer);
 uint32_t closer_n_of(struct closer *closer, uid_t uid);
+/* The user has CLOSER_MAX_PER_UID pending closes. */
+bool closer_is_full(struct closer *closer, uid_t uid);
 /* To be called periodically: starts threads that could not be started, interrupts slow closes. */
 void closer_tick(struct closer *closer);
 

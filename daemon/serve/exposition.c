@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/exposition.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -9,8 +9,9 @@
 #include <mimeo/types.h>
 
 #include "daemon/output/metrics.h"
+#include "daemon/serve/buffers.h"
 
-uint32_t count_open_fds(void)
+uint32_t exposition_open_fds(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
 	uint32_t n = 0;
@@ -23,7 +24,7 @@ uint32_t count_open_fds(void)
 	return n - 1; /* the folder's own */
 }
 
-uint64_t resident_bytes(void)
+uint64_t exposition_resident_bytes(void)
 {
 	FILE *file = fopen("/proc/self/statm", "re");
 	unsigned long long pages = 0;
@@ -36,6 +37,7 @@ uint64_t resident_bytes(void)
 	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+#define METRICS_TEXT_MAX (256u << 10) /* METRICS_MAX lines, of 32 models' longest names */
 #define LABELS(...) ((const struct metric_label[METRIC_LABELS_MAX]){__VA_ARGS__})
 
 /* ---- the engine's ---- */
@@ -109,8 +111,8 @@ static void collect_gauges(const struct serve *serve, struct metrics *metrics)
 	}
 	GAUGE("descriptors_closing", "Closes of what clients sent, or of sockets in which it lies, that have "
 		"not ended", closer_n(serve->closer));
-	GAUGE("open_fds", "File descriptors open", count_open_fds());
-	GAUGE("resident_bytes", "Memory of the daemon's process", (double)resident_bytes());
+	GAUGE("open_fds", "File descriptors open", exposition_open_fds());
+	GAUGE("resident_bytes", "Memory of the daemon's process", (double)exposition_resident_bytes());
 #undef GAUGE
 	metrics_add(metrics, METRIC_COUNTER, "mimeo_sessions_total", "Sessions ever attached",
 		(double)serve->n_sessions_total);
@@ -297,7 +299,7 @@ static void collect_positions(const struct engine *engine, struct metrics *metri
 	}
 }
 
-void exposition_collect(const struct serve *serve, struct metrics *metrics)
+static void exposition_collect(const struct serve *serve, struct metrics *metrics)
 {
 	collect_steps(engine_stats(serve->options.engine), metrics);
 	collect_gauges(serve, metrics);
@@ -308,7 +310,7 @@ void exposition_collect(const struct serve *serve, struct metrics *metrics)
 	collect_positions(serve->options.engine, metrics, true);
 }
 
-void answer_metrics(struct serve *serve, struct reply *reply)
+void exposition_answer(struct serve *serve, struct reply *reply)
 {
 	struct metrics *metrics = calloc(1, sizeof(*metrics));
 	char *text = malloc(METRICS_TEXT_MAX);

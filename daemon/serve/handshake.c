@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/handshake.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -13,7 +13,9 @@
 
 #include <mimeo/types.h>
 
-#include "daemon/output/log.h"
+#include "daemon/serve/accept.h"
+#include "daemon/serve/attach.h"
+#include "daemon/serve/welcome.h"
 #include "ipc/region.h"
 
 /*
@@ -22,7 +24,22 @@
  * has room) and closed.
  */
 
-void greeting_free(struct greeting *greeting)
+#define GREETINGS_MAX 256u
+#define GREETINGS_PER_UID 32u
+#define HELLO_BYTES_MAX 1024u /* behind the length; a HELLO has some 60 */
+
+struct greeting {
+	struct serve *serve;
+	struct loop_source *source;
+	struct socket_peer peer;
+	int fd;
+	int64_t deadline_ms;
+	uint32_t n_bytes;
+	uint8_t bytes[4 + HELLO_BYTES_MAX + 1]; /* one more than allowed, to see that it came */
+	struct greeting *prev, *next;
+};
+
+static void handshake_free(struct greeting *greeting)
 {
 	if (!greeting)
 		return;
@@ -46,7 +63,7 @@ static void refuse(struct greeting *greeting, int status, const char *text)
 		(unsigned)greeting->peer.uid, text);
 	greeting->serve->n_refused++;
 	welcome_refuse(greeting->serve, greeting->fd, status, text);
-	greeting_free(greeting);
+	handshake_free(greeting);
 }
 
 /* ---- HELLO ---- */
@@ -91,7 +108,7 @@ static void finish(struct greeting *greeting, uint32_t length)
 
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
-	int r = session_new(serve, greeting->fd, &greeting->peer, &hello);
+	int r = attach_session(serve, greeting->fd, &greeting->peer, &hello);
 	if (r < 0) {
 		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-r));
 		refuse(greeting, MIMEO_E_NO_MEMORY, text);
@@ -99,7 +116,7 @@ static void finish(struct greeting *greeting, uint32_t length)
 	}
 	greeting->fd = -1;
 	greeting->peer.pidfd = -1;
-	greeting_free(greeting);
+	handshake_free(greeting);
 }
 
 /* Look at what has come: true if the greeting is over. */
@@ -149,7 +166,7 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 					"pid %d, uid %u: left after %u bytes",
 					(int)greeting->peer.pid, (unsigned)greeting->peer.uid,
 					greeting->n_bytes);
-			greeting_free(greeting);
+			handshake_free(greeting);
 			return;
 		}
 		greeting->n_bytes += (uint32_t)n;
@@ -158,7 +175,7 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 	}
 }
 
-void greetings_expire(struct serve *serve, int64_t now_ms)
+void handshake_expire(struct serve *serve, int64_t now_ms)
 {
 	struct greeting *greeting, *next;
 	char text[MSG_TEXT_MAX];
@@ -182,7 +199,7 @@ static bool has_place(struct serve *serve, uid_t uid)
 	DL_FOREACH (serve->greetings, greeting)
 		n += greeting->peer.uid == uid;
 	return n < GREETINGS_PER_UID && serve->n_greetings < GREETINGS_MAX &&
-		!serve_is_clogged(serve, uid);
+		!closer_is_full(serve->closer, uid);
 }
 
 /* Takes fd over. */
@@ -199,7 +216,7 @@ static void greet(struct serve *serve, int fd)
 	greeting = place ? calloc(1, sizeof(*greeting)) : NULL;
 	if (!greeting) {
 		const char *text = place ? "no memory for another client"
-			: serve_is_clogged(serve, peer.uid)
+			: closer_is_full(serve->closer, peer.uid)
 			? "descriptors that your clients sent do not close"
 			: "too many clients that have not sent HELLO";
 
@@ -220,14 +237,22 @@ static void greet(struct serve *serve, int fd)
 	serve->n_greetings++;
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, on_greeting, greeting,
 		    &greeting->source) < 0)
-		greeting_free(greeting);
+		handshake_free(greeting);
 }
 
-void greeting_accept(struct serve *serve)
+void handshake_accept(struct serve *serve)
 {
 	uint32_t n_turn = 0;
 	int fd;
 
-	while ((fd = serve_accept(serve, serve->listener, &n_turn)) >= 0)
+	while ((fd = accept_next(serve, serve->listener, &n_turn)) >= 0)
 		greet(serve, fd);
+}
+
+void handshake_free_all(struct serve *serve)
+{
+	struct greeting *greeting, *next;
+
+	DL_FOREACH_SAFE (serve->greetings, greeting, next)
+		handshake_free(greeting);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "build-config.h"
-#include "daemon/serve/internal.h"
+#include "daemon/serve/notify.h"
 
 #if HAVE_SYSTEMD
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Operators' orders about graphs: which are meant, and on to the engine. */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/orders.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,6 @@
 
 #include <mimeo/types.h>
 
-#include "daemon/output/log.h"
 
 /* The model's index, ENGINE_ALL for no name, or engine_n_models for one that there is not. */
 static uint32_t find_model(const struct engine *engine, const char *name)
@@ -76,43 +75,45 @@ static bool is_of_a_draft(const struct engine *engine, uint32_t wanted, const ch
 	return false;
 }
 
-void answer_order(struct serve *serve, const struct operator_request *request, struct reply *reply)
+void orders_answer(struct serve *serve, bool capture, const char *model, const char *graph,
+	struct reply *reply)
 {
-	bool capture = strcmp(request->op, "capture") == 0, idle = strcmp(request->graph, "idle") == 0;
+	const char *op = capture ? "capture" : "drop";
+	bool idle = strcmp(graph, "idle") == 0;
 	struct engine_graphs_order order = {
 		.order = capture ? ENGINE_GRAPH_CAPTURE
 			: idle ? ENGINE_GRAPH_DROP_IDLE : ENGINE_GRAPH_DROP,
-		.model = find_model(serve->options.engine, request->model),
+		.model = find_model(serve->options.engine, model),
 		.graph = ENGINE_ALL,
 	};
 	char text[192];
 	int n;
 
 	if (order.model == engine_n_models(serve->options.engine)) {
-		snprintf(text, sizeof(text), "no model is called %s: see mimeoctl models", request->model);
+		snprintf(text, sizeof(text), "no model is called %s: see mimeoctl models", model);
 		reply_say(reply, MIMEO_E_INVALID, text);
 		return;
 	}
-	if (idle && (capture || request->model[0])) {
+	if (idle && (capture || model[0])) {
 		reply_say(reply, MIMEO_E_INVALID, capture
 			? "idle goes with drop: idle graphs are captured already"
 			: "idle goes without a model: idle graphs are dropped of all at once");
 		return;
 	}
-	n = idle || strcmp(request->graph, "all") == 0
-		? order_all(serve, &order) : order_by_name(serve, order, request->graph);
+	n = idle || strcmp(graph, "all") == 0
+		? order_all(serve, &order) : order_by_name(serve, order, graph);
 	if (n > 0)
-		snprintf(text, sizeof(text), "%s: %s", request->op, request->graph);
-	else if (n == 0 && is_of_a_draft(serve->options.engine, order.model, request->graph))
+		snprintf(text, sizeof(text), "%s: %s", op, graph);
+	else if (n == 0 && is_of_a_draft(serve->options.engine, order.model, graph))
 		snprintf(text, sizeof(text), "\"%s\" is a draft's graph: those are captured before the "
-			"daemon serves, and stay", request->graph);
+			"daemon serves, and stay", graph);
 	else if (n == 0)
 		snprintf(text, sizeof(text), "no graph of %s%s is called \"%s\": see mimeoctl graphs",
-			request->model[0] ? "model " : "any model", request->model, request->graph);
+			model[0] ? "model " : "any model", model, graph);
 	else
 		snprintf(text, sizeof(text), "out of host memory");
 	if (n > 0)
-		log_info("graphs: an operator asked to %s: %s%s%s", request->op, request->graph,
-			request->model[0] ? " of model " : "", request->model);
+		log_info("graphs: an operator asked to %s: %s%s%s", op, graph,
+			model[0] ? " of model " : "", model);
 	reply_say(reply, n > 0 ? 0 : n < 0 ? n : MIMEO_E_INVALID, text);
 }

@@ -5,7 +5,7 @@
  * A call brings one descriptor at most. That of a client which may not import memory is closed, as is
  * that of a user with too many pending closes; the call is then refused with the reason.
  */
-#include "daemon/serve/buffers.h"
+#include "daemon/serve/receive.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -14,6 +14,11 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <utlist.h>
+
+#include "daemon/serve/buffers.h"
+#include "daemon/serve/calls.h"
+
+#define CALLS_A_TURN 8u /* of one session */
 
 /* Do the call once it is whole. False if the session is over. */
 static bool receive_call(struct session *session)
@@ -35,7 +40,7 @@ static bool receive_call(struct session *session)
 		return false;
 	}
 	if (buffers->n_call == sizeof(length) + length)
-		session_call(session, length);
+		calls_do(session, length);
 	return !session->detaching;
 }
 
@@ -43,7 +48,7 @@ static bool receive_call(struct session *session)
 static bool receive_keep(struct session *session, int fd)
 {
 	struct session_buffers *buffers = session->buffers;
-	bool wanted = session_may_import(session) && !buffers->clogged;
+	bool wanted = calls_may_import(session) && !buffers->clogged;
 
 	if (wanted && buffers->call_fd < 0) {
 		buffers->call_fd = fd;
@@ -68,7 +73,7 @@ static ssize_t receive_some(struct session *session)
 	ssize_t n = closer_receive(session->fd, bytes, size, NULL);
 	if (n != -EBADMSG)
 		return n;
-	if (serve_is_clogged(session->serve, session->port.uid)) {
+	if (closer_is_full(session->serve->closer, session->port.uid)) {
 		buffers->clogged = true;
 		session->stalled = session->serve->calls_stalled = true;
 		return -EAGAIN;
@@ -83,7 +88,7 @@ static ssize_t receive_some(struct session *session)
 	return n;
 }
 
-void session_on_socket(void *userdata, struct loop_source *source, uint32_t events)
+void receive_on_socket(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct session *session = userdata;
 
@@ -107,7 +112,7 @@ void session_on_socket(void *userdata, struct loop_source *source, uint32_t even
 	session->calls_more = session->serve->calls_more = true;
 }
 
-void sessions_go_on(struct serve *serve)
+void receive_continue(struct serve *serve)
 {
 	struct session *session;
 
@@ -116,6 +121,6 @@ void sessions_go_on(struct serve *serve)
 		if (!(session->calls_more || session->stalled) || session->detaching)
 			continue;
 		session->calls_more = session->stalled = false;
-		session_on_socket(session, NULL, 0);
+		receive_on_socket(session, NULL, 0);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/serve_state.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -15,13 +15,16 @@
 
 #include <mimeo/types.h>
 
-#include "daemon/output/log.h"
-#include "ipc/clock.h"
+#include "daemon/serve/buffers.h"
+#include "daemon/serve/calls.h"
+#include "daemon/serve/drain.h"
+#include "daemon/serve/handshake.h"
+#include "daemon/serve/notify.h"
+#include "daemon/serve/operators.h"
+#include "daemon/serve/receive.h"
 
-int64_t serve_now_ms(void)
-{
-	return (int64_t)(clock_ns() / 1000000);
-}
+#define HANDSHAKE_TIMEOUT_MS 5000u
+#define COMPLAINTS_PER_SECOND 5u
 
 /* ---- signals ---- */
 
@@ -82,7 +85,7 @@ static void signals_look(struct serve *serve)
 	bool second = serve->signals_seen > 0 || count > 1;
 	serve->signals_seen = count;
 	if (!second) {
-		serve_drain(serve, "a signal came");
+		drain_begin(serve, "a signal came");
 		return;
 	}
 	log_warn("a second signal came: ending at once, sessions cut off: %u",
@@ -93,73 +96,6 @@ static void signals_look(struct serve *serve)
 }
 
 /* ---- the end ---- */
-
-static void drain_timer_stop(struct serve *serve)
-{
-	if (serve->drain_timer)
-		loop_remove(serve->loop, serve->drain_timer);
-	serve->drain_timer = NULL;
-}
-
-/* Ask for every port back; the last one that comes ends it. */
-static void end_sessions(struct serve *serve)
-{
-	struct session *session, *next;
-
-	serve->ending = true;
-	drain_timer_stop(serve);
-	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
-	DL_FOREACH_SAFE (serve->sessions, session, next)
-		session_detach(session, "the daemon ends");
-	if (serve->n_sessions == 0)
-		serve->done = true;
-}
-
-void serve_session_gone(struct serve *serve)
-{
-	if (serve->ending && serve->n_sessions == 0)
-		serve->done = true;
-}
-
-static void on_drain_timeout(void *userdata, struct loop_source *source, uint32_t events)
-{
-	struct serve *serve = userdata;
-
-	(void)source;
-	(void)events;
-	drain_timer_stop(serve);
-	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
-	log_warn("drain took longer than %u s: ending what still runs",
-		serve->options.drain_timeout_s);
-	int r = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
-	if (r < 0) {
-		log_error("engine does not abort: %s", strerror(-r));
-		end_sessions(serve);
-	}
-}
-
-void serve_drain(struct serve *serve, const char *why)
-{
-	const struct engine_stats *stats = engine_stats(serve->options.engine);
-	uint32_t n = atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting);
-	char status[96];
-
-	if (serve->state != SERVE_SERVING)
-		return;
-	serve->state = SERVE_DRAINING;
-	log_info("%s: draining, requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
-	notify_stopping();
-	snprintf(status, sizeof(status), "draining: %u requests in flight", n);
-	notify_status(status);
-	int r = engine_post_drain(serve->options.engine);
-	if (r == 0 && serve->options.drain_timeout_s > 0)
-		r = loop_add_timer(serve->loop, (uint64_t)serve->options.drain_timeout_s * 1000,
-			on_drain_timeout, serve, &serve->drain_timer);
-	if (r < 0) {
-		log_error("engine does not drain: %s", strerror(-r));
-		end_sessions(serve);
-	}
-}
 
 /* Every request has ended, well or cut off. */
 static void drained(struct serve *serve)
@@ -176,8 +112,8 @@ static void drained(struct serve *serve)
 	} else {
 		log_info("%s", text);
 	}
-	operators_tell(serve, n > 0 ? MIMEO_E_DRAINING : 0, text);
-	end_sessions(serve);
+	operators_report_drain(serve, n > 0 ? MIMEO_E_DRAINING : 0, text);
+	drain_end_sessions(serve);
 }
 
 static void device_lost(struct serve *serve, const char *text)
@@ -185,47 +121,13 @@ static void device_lost(struct serve *serve, const char *text)
 	log_error("device lost: %s: every request was ended, the daemon exits", text);
 	serve->state = SERVE_FAILED;
 	serve->result |= SERVE_DEVICE_LOST;
-	operators_tell(serve, MIMEO_E_DEVICE_LOST, "device lost: every request was ended");
+	operators_report_drain(serve, MIMEO_E_DEVICE_LOST, "device lost: every request was ended");
 	notify_status("device lost");
 	notify_stopping();
-	end_sessions(serve);
+	drain_end_sessions(serve);
 }
 
 /* ---- what happens ---- */
-
-int serve_accept(struct serve *serve, int listener, uint32_t *n_turn)
-{
-	if (listener == serve->listener && closer_n(serve->closer) >= CLOSER_MAX) {
-		log_limited(&serve->clogged, LOG_LEVEL_WARN,
-			"descriptors of clients that do not close: %u: accepting nobody before some "
-			"do", CLOSER_MAX);
-		serve->accept_clogged = true;
-		return -EAGAIN;
-	}
-	while (listener >= 0 && *n_turn < ACCEPTS_A_TURN) {
-		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-		++*n_turn;
-		if (fd >= 0) {
-			socket_keep_order(fd);
-			return fd;
-		}
-		if (errno == EAGAIN)
-			return -EAGAIN;
-		if (errno == EINTR || errno == ECONNABORTED)
-			continue;
-		serve_complain(serve, "cannot accept: %s", strerror(errno));
-		serve->accept_stalled = true;
-		return -EAGAIN;
-	}
-	serve->accept_more = listener >= 0;
-	return -EAGAIN;
-}
-
-bool serve_is_clogged(struct serve *serve, uid_t uid)
-{
-	return closer_n_of(serve->closer, uid) >= CLOSER_MAX_PER_UID;
-}
 
 static void report_handle(struct serve *serve, const struct engine_report *report)
 {
@@ -269,14 +171,14 @@ static void on_client(void *userdata, struct loop_source *source, uint32_t event
 {
 	(void)source;
 	(void)events;
-	greeting_accept(userdata);
+	handshake_accept(userdata);
 }
 
 static void on_operator(void *userdata, struct loop_source *source, uint32_t events)
 {
 	(void)source;
 	(void)events;
-	operator_accept(userdata);
+	operators_accept(userdata);
 }
 
 static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
@@ -286,7 +188,7 @@ static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
 
 	(void)source;
 	(void)events;
-	greetings_expire(serve, now);
+	handshake_expire(serve, now);
 	operators_expire(serve, now);
 	sessions_retry(serve);
 	closer_tick(serve->closer);
@@ -313,7 +215,7 @@ static int sources_add(struct serve *serve)
 		serve, &serve->report_source);
 	if (r == 0 && serve->options.builder)
 		r = loop_add(serve->loop, builder_fd(serve->options.builder), EPOLLIN,
-			serve_on_builder, serve, &serve->builder_source);
+			calls_on_builder, serve, &serve->builder_source);
 	if (r < 0)
 		return r;
 	return loop_add_timer(serve->loop, tick, on_tick, serve, &serve->timer);
@@ -375,15 +277,10 @@ static void listener_close(
 
 void serve_free(struct serve *serve)
 {
-	struct greeting *greeting, *next_greeting;
-	struct operator *operator, *next_operator;
-
 	if (!serve)
 		return;
-	DL_FOREACH_SAFE (serve->greetings, greeting, next_greeting)
-		greeting_free(greeting);
-	DL_FOREACH_SAFE (serve->operators, operator, next_operator)
-		operator_free(operator);
+	handshake_free_all(serve);
+	operators_free_all(serve);
 	listener_close(serve, serve->listener_source, serve->listener, serve->socket);
 	listener_close(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
 	closer_free(serve->closer);
@@ -395,7 +292,8 @@ void serve_free(struct serve *serve)
 			loop_remove(serve->loop, serve->builder_source);
 		if (serve->timer)
 			loop_remove(serve->loop, serve->timer);
-		drain_timer_stop(serve);
+		if (serve->drain_timer)
+			loop_remove(serve->loop, serve->drain_timer);
 		loop_free(serve->loop);
 	}
 	life_free(serve->life);
@@ -449,9 +347,9 @@ int serve_run(struct serve *serve)
 	serve->state = SERVE_SERVING;
 	announce(serve);
 
-	while (!serve->done) {
+	for (;;) {
 		signals_look(serve);
-		if (serve->done)
+		if (serve->done || (serve->ending && serve->n_sessions == 0))
 			break;
 		r = loop_run_once(
 			serve->loop, serve->accept_more || serve->calls_more ? 0 : -1);
@@ -464,11 +362,11 @@ int serve_run(struct serve *serve)
 			serve->accept_more = true;
 		}
 		if (serve->calls_more || serve->calls_stalled)
-			sessions_go_on(serve);
+			receive_continue(serve);
 		if (serve->accept_more) {
 			serve->accept_more = false;
-			greeting_accept(serve);
-			operator_accept(serve);
+			handshake_accept(serve);
+			operators_accept(serve);
 		}
 	}
 	return serve->result;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/welcome.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/serve/internal.h"
+#include "daemon/serve/operators.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -13,10 +13,43 @@
 
 #include <mimeo/types.h>
 
-#include "daemon/output/log.h"
+#include "daemon/serve/accept.h"
+#include "daemon/serve/admin_wire.h"
+#include "daemon/serve/answers.h"
+#include "daemon/serve/drain.h"
+#include "daemon/serve/exposition.h"
+#include "daemon/serve/orders.h"
+#include "daemon/serve/session.h"
+#include "daemon/serve/welcome.h"
 #include "ipc/wire_check.h"
 
-void operator_free(struct operator *operator)
+#define OPERATORS_MAX 16u
+#define OPERATOR_TIMEOUT_MS 10000u /* to send the rest of a request, to take a reply */
+
+struct operator {
+	struct serve *serve;
+	struct loop_source *source;
+	int fd;
+	pid_t pid;
+	uid_t uid;
+	int64_t deadline_ms; /* INT64_MAX: nothing is expected of the peer */
+	uint32_t n_bytes;
+	uint8_t bytes[4 + ADMIN_REQUEST_MAX + 1];
+	struct reply reply;
+	size_t n_sent;
+	bool replying;
+	bool drains; /* asked for a drain whose result has not been sent */
+	struct operator *prev, *next;
+};
+
+struct operator_request {
+	char op[16];
+	uint64_t session;
+	bool has_session;
+	char model[64], graph[32]; /* "": not given */
+};
+
+static void operator_free(struct operator *operator)
 {
 	if (!operator)
 		return;
@@ -92,14 +125,12 @@ static bool request_parse(struct operator_request *ret, const void *data, size_t
 static void answer_drain(struct operator *operator)
 {
 	struct serve *serve = operator->serve;
-	const struct engine_stats *stats = engine_stats(serve->options.engine);
 	char text[96];
 
-	snprintf(text, sizeof(text), "draining: %u requests in flight",
-		atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting));
+	snprintf(text, sizeof(text), "draining: %u requests in flight", drain_n_requests(serve));
 	reply_say(&operator->reply, 0, text);
 	operator->drains = true;
-	serve_drain(serve, "an operator asked for it");
+	drain_begin(serve, "an operator asked for it");
 }
 
 static void answer_kill(struct serve *serve, const struct operator_request *request, struct reply *reply)
@@ -126,11 +157,11 @@ static void answer(struct operator *operator, const struct operator_request *req
 		const char *op;
 		void (*fill)(struct serve *serve, struct reply *reply);
 	} listings[] = {
-		{"status", answer_status},
-		{"sessions", answer_sessions},
-		{"models", answer_models},
-		{"graphs", answer_graphs},
-		{"metrics", answer_metrics},
+		{"status", answers_status},
+		{"sessions", answers_sessions},
+		{"models", answers_models},
+		{"graphs", answers_graphs},
+		{"metrics", exposition_answer},
 	};
 
 	struct serve *serve = operator->serve;
@@ -147,7 +178,7 @@ static void answer(struct operator *operator, const struct operator_request *req
 	else if (strcmp(request->op, "kill") == 0)
 		answer_kill(serve, request, reply);
 	else if (strcmp(request->op, "capture") == 0 || strcmp(request->op, "drop") == 0)
-		answer_order(serve, request, reply);
+		orders_answer(serve, request->op[0] == 'c', request->model, request->graph, reply);
 	else
 		reply_say(reply, MIMEO_E_UNSUPPORTED, "this daemon knows no such operation");
 }
@@ -171,10 +202,10 @@ static void tell(struct operator *operator)
 {
 	const struct serve *serve = operator->serve;
 
-	if (!serve->word.known || !operator->drains || operator->replying)
+	if (!serve->drain_result.known || !operator->drains || operator->replying)
 		return;
 	operator->drains = false;
-	say(operator->fd, serve->word.status, serve->word.text);
+	say(operator->fd, serve->drain_result.status, serve->drain_result.text);
 }
 
 /* True when all of it is sent; -errno. */
@@ -309,13 +340,13 @@ void operators_expire(struct serve *serve, int64_t now_ms)
 	}
 }
 
-void operators_tell(struct serve *serve, int status, const char *text)
+void operators_report_drain(struct serve *serve, int status, const char *text)
 {
 	struct operator *operator;
 
-	serve->word.known = true;
-	serve->word.status = status;
-	snprintf(serve->word.text, sizeof(serve->word.text), "%s", text);
+	serve->drain_result.known = true;
+	serve->drain_result.status = status;
+	snprintf(serve->drain_result.text, sizeof(serve->drain_result.text), "%s", text);
 	DL_FOREACH (serve->operators, operator)
 		tell(operator);
 }
@@ -364,11 +395,19 @@ static void admit(struct serve *serve, int fd)
 		operator_free(operator);
 }
 
-void operator_accept(struct serve *serve)
+void operators_accept(struct serve *serve)
 {
 	uint32_t n_turn = 0;
 	int fd;
 
-	while ((fd = serve_accept(serve, serve->admin_listener, &n_turn)) >= 0)
+	while ((fd = accept_next(serve, serve->admin_listener, &n_turn)) >= 0)
 		admit(serve, fd);
+}
+
+void operators_free_all(struct serve *serve)
+{
+	struct operator *operator, *next;
+
+	DL_FOREACH_SAFE (serve->operators, operator, next)
+		operator_free(operator);
 }

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_NOTIFY_H
+#define MIMEO_DAEMON_SERVE_NOTIFY_H
+
+/* systemd's readiness protocol; without systemd these do nothing. */
+
+void notify_ready(const char *status);
+void notify_status(const char *status);
+void notify_stopping(void);
+
+#endif

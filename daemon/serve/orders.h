@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_ORDERS_H
+#define MIMEO_DAEMON_SERVE_ORDERS_H
+
+#include "daemon/serve/reply.h"
+#include "daemon/serve/serve_state.h"
+
+/* Post an operator's order about graphs to the engine: capture or drop. model: "" for all; graph: a name,
+ * "all" or "idle". */
+void orders_answer(struct serve *serve, bool capture, const char *model, const char *graph,
+	struct reply *reply);
+
+#endif

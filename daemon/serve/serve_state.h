@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_SERVE_SERVE_STATE_H
+#define MIMEO_DAEMON_SERVE_SERVE_STATE_H
+
+/*
+ * What the modules of serving share. All of it belongs to the loop thread.
+ *
+ * A client is a greeting (handshake.c) from accept until its HELLO is answered, then a session
+ * (session.h) until the engine has handed its port back and the socket is closed. An operator
+ * (operators.c) has no other state. Each has a bounded number, a bounded buffer, and a deadline
+ * whenever it is the peer's turn.
+ */
+
+#include "daemon/loop/loop.h"
+#include "daemon/output/log.h"
+#include "daemon/serve/closer.h"
+#include "daemon/serve/life.h"
+#include "daemon/serve/serve.h"
+#include "ipc/clock.h"
+#include "ipc/msg.h"
+#include "ipc/socket.h"
+
+enum serve_state { SERVE_STARTING, SERVE_SERVING, SERVE_DRAINING, SERVE_FAILED };
+
+struct serve {
+	struct serve_options options;
+	char socket[SOCKET_PATH_MAX], admin_socket[SOCKET_PATH_MAX];
+	struct loop *loop;
+	struct loop_source *listener_source, *admin_source, *report_source, *timer, *drain_timer;
+	struct loop_source *builder_source;
+	int listener, admin_listener;
+	struct closer *closer;
+	struct life *life;
+	struct msg_codec *codec;
+	uint64_t nonce;
+	uint32_t last_session;
+	enum serve_state state;
+	int result; /* bits of enum serve_result */
+	bool done;
+	bool accept_stalled; /* no fd was left: the timer tries again */
+	bool accept_clogged; /* likewise, until fewer closes are pending */
+	bool accept_more;    /* more may wait than one turn took */
+	bool calls_more;     /* likewise, of a session */
+	bool calls_stalled;  /* of a session that waits for closes */
+	bool ending;         /* all sessions are being detached; done when none is left */
+	int64_t started_ms;
+	int64_t detach_deadline_ms; /* INT64_MAX: none */
+	unsigned signals_seen;
+	struct log_limit complaints, clogged;
+	struct greeting *greetings;
+	struct session *sessions;
+	struct operator *operators;
+	uint32_t n_greetings, n_sessions, n_operators;
+	uint64_t n_sessions_total, n_refused;
+	/* The result of a drain, for the operators who asked for it. */
+	struct {
+		bool known;
+		int status;
+		char text[96];
+	} drain_result;
+	char welcome[4 + MSG_SOCKET_MAX];
+};
+
+static inline int64_t serve_now_ms(void)
+{
+	return (int64_t)(clock_ns() / 1000000);
+}
+
+/* Log a peer's misbehaviour, unless too much of that was logged lately. */
+#define serve_complain(serve, ...)                                                                 \
+	log_limited(&(serve)->complaints, LOG_LEVEL_WARN, __VA_ARGS__)
+
+#endif
