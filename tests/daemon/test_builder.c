@@ -31,8 +31,6 @@ static int fake_export(
 {
 	int rc = atomic_load(&answer);
 
-	(void)device;
-	(void)bytes;
 	if (rc != 0) {
 		atomic_fetch_add(&n_refusals, 1);
 		return rc;
@@ -47,7 +45,6 @@ static int fake_export(
 
 static void fake_export_free(struct device *device, void *memory)
 {
-	(void)device;
 	assert_ptr_equal(memory, block);
 	atomic_store(&n_exports_before_free, atomic_load(&n_exports));
 	atomic_fetch_add(&n_export_frees, 1);
@@ -55,7 +52,6 @@ static void fake_export_free(struct device *device, void *memory)
 
 static void fake_ipc_free(struct device *device, void *memory)
 {
-	(void)device;
 	assert_ptr_equal(memory, block);
 	atomic_store(&ipc_freed_ns, clock_ns());
 	atomic_fetch_add(&n_ipc_frees, 1);
@@ -63,7 +59,6 @@ static void fake_ipc_free(struct device *device, void *memory)
 
 static int fake_import(struct device *device, const struct device_handle *handle, void **ret)
 {
-	(void)device;
 	/* CUDA IPC: how much there is, is asked afterwards. */
 	assert_int_equal(handle->size, handle->fd < 0 ? 1 : 100);
 	*ret = block;
@@ -72,28 +67,23 @@ static int fake_import(struct device *device, const struct device_handle *handle
 
 static uint64_t fake_import_bytes(struct device *device, const void *memory)
 {
-	(void)device;
 	assert_ptr_equal(memory, block);
 	return atomic_load(&there_is);
 }
 
 static void fake_import_free(struct device *device, void *memory)
 {
-	(void)device;
-	(void)memory;
 	atomic_fetch_add(&n_import_frees, 1);
 }
 
 static int fake_handle(struct device *device, int fd, uint64_t bytes, struct device_handle *ret)
 {
-	(void)device;
 	*ret = (struct device_handle){.fd = fd, .size = bytes};
 	return 0;
 }
 
 static int fake_event(struct device *device, struct event **ret, struct device_handle *ret_handle)
 {
-	(void)device;
 	*ret = (struct event *)block;
 	*ret_handle = (struct device_handle){.fd = -1};
 	return 0;
@@ -340,7 +330,6 @@ static void test_end_frees_a_job_that_still_waits_for_memory(void **state)
 {
 	struct builder *builder;
 
-	(void)state;
 	atomic_store(&n_asked, 0);
 	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
 	builder_on_pressure(builder, relieve, &n_asked);
@@ -366,7 +355,6 @@ static void test_tasks_run_once_each_and_before_the_end(void **state)
 	static struct counted_task tasks[100];
 	struct builder *builder;
 
-	(void)state;
 	memset(tasks, 0, sizeof(tasks));
 	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
 	for (int i = 0; i < 100; i++) {
@@ -459,7 +447,6 @@ static void test_end_gives_all_back_whatever_the_lane_does(void **state)
 {
 	struct builder *builder;
 
-	(void)state;
 	n_ipc_frees = n_export_frees = n_exports = 0;
 	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
 	atomic_store(&n_in_lane, 1);

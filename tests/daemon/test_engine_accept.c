@@ -88,7 +88,6 @@ static void break_draft(uint32_t every)
 
 static int make(void **state)
 {
-	(void)state;
 	questions_make(questions, N, 2026);
 	snprintf(broken, sizeof(broken), "%s/mimeo-draft-XXXXXX",
 		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -100,7 +99,6 @@ static int unmake(void **state)
 	static const char *const names[] = {"config.json", "model.safetensors"};
 	char path[1024];
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		snprintf(path, sizeof(path), "%s/%s", broken, names[i]);
 		unlink(path);
@@ -178,7 +176,6 @@ static void test_a_verification_yields_4_4_tokens_whatever_graphs_run_it(void **
 	double yields[2][N_KINDS + 1];
 	char path[512];
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s", draft);
 	for (int i = 0; i < 2; i++)
 		all[i] = ask_all(path, modes[i], yields[i]);
@@ -195,7 +192,6 @@ static void test_broken_draft_shows_in_the_acceptance_alone(void **state)
 {
 	double yields[N_KINDS + 1];
 
-	(void)state;
 	break_draft(6);
 	ask_all(broken, GRAPH_FULL_AND_PIECEWISE, yields);
 	assert_true(yields[N_KINDS] > 1 && yields[N_KINDS] < 3.5);
@@ -213,7 +209,6 @@ static void test_output_of_half_and_of_never_accepted_drafts_is_that_without_one
 	static const enum graph_mode modes[] = {
 		GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_AND_PIECEWISE};
 
-	(void)state;
 	load_make(NULL, NULL);
 	for (uint32_t d = 0; d < 2; d++) {
 		struct engine_speculation all;

@@ -62,13 +62,11 @@ static void check_latent(const char *model)
 
 static void test_latent_attention_gives_the_tokens_of_expansion_in_every_mode(void **state)
 {
-	(void)state;
 	check_latent(folder_of("tinycalc-mla"));
 }
 
 static void test_experts_give_the_tokens_of_expansion_in_every_mode(void **state)
 {
-	(void)state;
 	check_latent(folder_of("tinycalc-moe"));
 }
 
@@ -85,7 +83,6 @@ static void test_flex_gives_the_tokens_of_paged_in_every_mode(void **state)
 		{"flex", GRAPH_FULL, 7, 1},
 	};
 
-	(void)state;
 	load_make(NULL, "paged");
 	RUN_CASES(NULL, cases);
 }

@@ -61,7 +61,6 @@ static void test_headers_are_refused_by_what_is_wrong(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	r = good(&f);
 	r.sqe.header_length = MSG_HEADER_MAX + 1;
@@ -98,7 +97,6 @@ static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	r = good(&f);
 	r.sqe.payload_offset += 2;
@@ -135,7 +133,6 @@ static void test_steps_are_refused_by_what_is_wrong(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 2, 0);
@@ -191,7 +188,6 @@ static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 #define CALL(op, sequence, argument, ...)                                                           \
 	do {                                                                                        \
@@ -231,7 +227,6 @@ static void test_refusals_are_counted_apart_from_requests(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	rig_wait(&f.bystander, f.results, 0);
 	stats = engine_stats(f.rig.engine);
@@ -254,7 +249,6 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	struct rig_request first, second, r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	rig_wait(&f.bystander, f.results, 0);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
@@ -306,7 +300,6 @@ static void test_submission_tail_that_jumps_is_one_report(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	for (uint32_t by = 17; by; by = by == 17 ? 0xffffff00 : 0) {
 		struct rig_request r;
 
@@ -335,7 +328,6 @@ static void test_reports_need_no_memory(void **state)
 	struct engine_report report;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	struct rig_request r = good(&f);
 	assert_int_equal(rig_do(&f.client, &r).status, 0);
@@ -354,7 +346,6 @@ static void test_completion_head_that_jumps_is_one_report(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	r = good(&f);
 	jump(&f.client.region.ring.control->cq_head, 5, &f);
@@ -367,7 +358,6 @@ static void test_index_in_flight_or_out_of_range_is_one_report(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	for (uint32_t index = 0; index <= 16; index += 16) {
 		set_up(&f);
 		rig_wait(&f.bystander, f.results, 0);
@@ -391,7 +381,6 @@ static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
 	struct engine_report report;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &two_models);
 	rig_attach(&rig, &client, 2);
 	r = rig_ask(&client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS);
@@ -445,7 +434,6 @@ static void test_bytes_rewritten_while_they_are_read_harm_nobody(void **state)
 	struct fixture f;
 	uint32_t n_ended = 0;
 
-	(void)state;
 	set_up(&f);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	f.client.used = 0;
@@ -492,7 +480,6 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	assert_int_equal(engine_post_drain(f.rig.engine), 0);
@@ -516,7 +503,6 @@ static void test_abort_ends_all_with_the_status_given(void **state)
 	struct rig_request r;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	rig_wait(&f.bystander, f.results, 0);
 	rig_gate_close(&f.rig);
@@ -541,7 +527,6 @@ static void test_session_beyond_the_last_place_is_not_taken(void **state)
 	struct engine_port port = {0};
 	struct fixture f;
 
-	(void)state;
 	set_up(&f);
 	f.rig.engine->mailbox.n_ports += ENGINE_SESSIONS_MAX - 2;
 	assert_int_equal(engine_post_attach(f.rig.engine, &port), -EMFILE);

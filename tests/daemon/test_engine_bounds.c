@@ -42,7 +42,6 @@ static void test_widest_graph_has_room_for_its_padding(void **state)
 	struct range ranges[9];
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &options);
 	for (uint32_t i = 0; i < h.runner->graphs.n; i++) {
 		const struct graph_entry *entry = &h.runner->graphs.entries[i];
@@ -70,7 +69,6 @@ static void test_decodes_longer_than_the_backend_holds_are_not_captured(void **s
 	struct graph_entry entry = {.descriptor = descriptor_decode(17, 17, 1)};
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &both);
 	breakable = &h.runner->executor.breakable;
 	assert_int_equal(capture_now(&entry, breakable, h.lane), -ENOTSUP);
@@ -92,7 +90,6 @@ static void test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for(vo
 	struct rig_options options = {.mode = GRAPH_NONE};
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &options);
 	for (uint32_t n = 1; n <= HAND_ROWS; n++) {
 		for (uint32_t each = HAND_TOKENS / n; each > 0; each = each * 2 / 3) {
@@ -113,7 +110,6 @@ static void test_step_does_not_run_on_what_was_built_for_another_descriptor(void
 	struct forward *replay, *eager;
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &both);
 	replay = &h.runner->executor.replay;
 	eager = &h.runner->executor.eager;

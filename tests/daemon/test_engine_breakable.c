@@ -108,7 +108,6 @@ static void test_n_breaks_give_n_plus_one_segments_none_of_them_empty(void **sta
 	struct graph_entry *entry;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	entry = hand_graph(&h, mixed, 3, false);
 	assert_int_equal(entry->pieces.n_breaks, n_layers(&h));
@@ -129,7 +128,6 @@ static void test_attention_is_recorded_by_full_graphs_and_by_no_segment(void **s
 	struct graph_entry *pieces, *whole;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	pieces = hand_graph(&h, mixed, 3, false);
 	whole = hand_graph(&h, decode, 3, true);
@@ -167,7 +165,6 @@ static void test_break_that_names_memory_outside_the_pool_is_refused(void **stat
 	struct model_buffers *b = &context.buffers;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	context = h.runner->context;
 	pool = &h.runner->context.buffers;
@@ -206,7 +203,6 @@ static void test_recording_that_fails_between_segments_leaves_nothing(void **sta
 	struct graph_entry *entry;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	entry = hand_graph(&h, mixed, 3, false);
 	runner = h.runner->executor.breakable;
@@ -231,7 +227,6 @@ static void test_segments_read_what_the_break_before_them_has_written(void **sta
 	struct graph_entry *entry;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	entry = hand_graph(&h, mixed, 3, false);
 	hand_run(&h, mixed, 3, NULL, expected);
@@ -253,7 +248,6 @@ static void test_host_side_work_of_a_break_is_done_anew_by_every_replay(void **s
 	struct graph_entry *entry;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	entry = hand_graph(&h, mixed, 3, false);
 	for (uint8_t value = 0x38; value < 0x3e; value++) {
@@ -280,7 +274,6 @@ static void test_backend_with_host_side_work_is_captured_in_pieces_alone(void **
 	struct hand_row rows[3];
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &options);
 	assert_int_equal(h.runner->options.mode.resolved, GRAPH_PIECEWISE);
 	assert_int_equal(capture_now(&whole, &h.runner->executor.breakable, h.lane), -ENOTSUP);
@@ -305,7 +298,6 @@ static void test_full_graphs_and_eager_steps_never_go_through_the_breakable_runn
 	const struct breakable_runner *runner;
 	struct hand h;
 
-	(void)state;
 	open_marked(&h);
 	runner = &h.runner->executor.breakable;
 	assert_int_equal(runner->n_replays, 0); /* capture is none */
@@ -328,7 +320,6 @@ static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_run
 	struct graph_entry *entry;
 	struct hand h;
 
-	(void)state;
 	hand_open(&h, &options);
 	hand_prefill(&h, 3, 8);
 	entry = hand_graph(&h, mixed, 3, false);

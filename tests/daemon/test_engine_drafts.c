@@ -122,7 +122,6 @@ static int make_expected(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_NONE, false);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
 		struct rig_request request = ask(&f, 0, texts[i], 0);
@@ -142,7 +141,6 @@ static void test_request_without_speculation_verifies_nothing(void **state)
 	uint64_t n_steps;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
 		more = run_alone(&f, i, MIMEO_DRAFT_NONE, &n_steps);
@@ -170,7 +168,6 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 {
 	static const enum graph_mode modes[] = {GRAPH_FULL_AND_PIECEWISE, GRAPH_PIECEWISE, GRAPH_NONE};
 
-	(void)state;
 	for (size_t m = 0; m < sizeof(modes) / sizeof(modes[0]); m++) {
 		struct rig_request requests[N_TEXTS];
 		struct engine_speculation alone;
@@ -201,7 +198,6 @@ static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
 	struct engine_speculation full, more;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	full = run_alone(&f, 0, 0, NULL);
 	assert_true(full.n_accepted[K - 1] > 0);
@@ -241,7 +237,6 @@ static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
 	struct fixture f;
 	uint32_t seen;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	assert_true(verified_on(&f, 0) > 0);
@@ -287,7 +282,6 @@ static void test_drafts_beyond_a_requests_limit_are_not_offered(void **state)
 	struct engine_speculation more;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t limit = 2; limit <= 1 + K + 1; limit++) {
 		more = account_of(&f, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
@@ -301,7 +295,6 @@ static void test_drafts_behind_an_end_token_are_not_offered(void **state)
 	struct engine_speculation more;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	more = account_of(&f, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
 	assert_offered(&more, 2);
@@ -312,7 +305,6 @@ static void test_each_token_of_a_verification_held_or_is_behind_those_that_did(v
 {
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
 		struct engine_speculation more = run_alone(&f, i, 0, NULL);
@@ -362,7 +354,6 @@ static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_en
 	struct engine_speculation more;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	more = account_of(&f, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
 	const struct inputs_slot *slot = &f.rig.engine->runners[0].inputs.slots[1];
@@ -400,7 +391,6 @@ static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **s
 	struct rig_request step;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
 	before = facts_of(&f).speculation;
@@ -460,7 +450,6 @@ static void test_draft_of_another_model_is_told_of_once(void **state)
 	static char log[1 << 16];
 	const char *at;
 
-	(void)state;
 	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla",
 		.model = rig_source("examples/models/tinycalc-mla"),
 		.draft = rig_draft(), .n_drafts = 1}, 5, log, sizeof(log));
@@ -477,7 +466,6 @@ static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 {
 	uint64_t bytes[2];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		const struct model_config *c;
 		struct kv_config kv;

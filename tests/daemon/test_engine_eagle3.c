@@ -146,7 +146,6 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 
 static void test_drafts_are_drawn_from_the_references_logits_by_the_targets_ids(void **state)
 {
-	(void)state;
 	for (uint32_t i = 0; i < N_CASES; i++) {
 		check_reference("eagle3", &cases[i]);
 		check_reference("eagle3-own", &cases[i]);
@@ -187,7 +186,6 @@ static void test_sampled_drafts_hold_as_often_under_every_mode(void **state)
 {
 	struct outcome outcomes[3];
 
-	(void)state;
 	for (uint32_t i = 0; i < 3; i++) { /* those of one attention */
 		run_sampled(&cases[i], &outcomes[i]);
 		assert_memory_equal(
@@ -210,7 +208,6 @@ static void test_greedy_output_is_that_without_a_draft(void **state)
 		"--draft-vocab", "100", "--seed", "5", NULL};
 	struct made draft;
 
-	(void)state;
 	made_init(&draft, options);
 	load_make(NULL, NULL);
 	for (uint32_t i = 0; i < N_CASES; i++) {

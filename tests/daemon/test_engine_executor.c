@@ -319,7 +319,6 @@ static void test_graphs_replay_right_whichever_was_captured_or_replayed_before(v
 	static const struct kind *const kinds[] = {&pieces, &decodes, &pieces, &queries};
 	struct hand h;
 
-	(void)state;
 	open_kind(&h, &queries);
 	hand_prefill(&h, HAND_ROWS, 30);
 	for (uint32_t i = 0; i < 48; i++) {
@@ -338,7 +337,6 @@ static void test_full_graphs_of_any_batch_replay_right_whichever_came_before(voi
 	static const uint32_t order[] = {16, 1, 8, 2, 16, 4, 15, 1, 3, 2, 7, 16};
 	struct hand h;
 
-	(void)state;
 	open_kind(&h, &whole);
 	hand_prefill(&h, HAND_ROWS, 30);
 	for (uint32_t i = 0; i < 12; i++)
@@ -352,7 +350,6 @@ static void test_pieces_take_as_many_rows_as_they_have_tokens(void **state)
 	struct hand_row rows[HAND_ROWS];
 	struct hand h;
 
-	(void)state;
 	open_kind(&h, &pieces);
 	hand_prefill(&h, HAND_ROWS, 9);
 	make_batch(&decodes, HAND_ROWS, 9, rows);

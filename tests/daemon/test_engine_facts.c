@@ -103,7 +103,6 @@ static struct {
 
 static void on_progress(void *userdata, const struct engine_progress *progress)
 {
-	(void)userdata;
 	told.last[progress->capture] = *progress;
 	told.n[progress->capture]++;
 	/* one by one, of one number */
@@ -130,7 +129,6 @@ int __wrap_engine_new(
 
 static void test_progress_of_start_up_goes_over_the_drafts_graphs_too(void **state)
 {
-	(void)state;
 	for (int lazy = 0; lazy < 2; lazy++) {
 		struct fixture f;
 		uint32_t n, n_captured;
@@ -154,7 +152,6 @@ static void test_weights_and_pages_have_the_drafts_part(void **state)
 	const struct model *draft;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	facts = facts_of(&f);
 	draft = f.runner->options.draft;
@@ -172,7 +169,6 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 {
 	const enum graph_mode modes[] = {GRAPH_FULL_AND_PIECEWISE, GRAPH_PIECEWISE, GRAPH_NONE};
 
-	(void)state;
 	for (int m = 0; m < 3; m++) {
 		struct engine_model_facts facts;
 		struct sum all, of[N_OWNERS];
@@ -225,7 +221,6 @@ static void test_each_pass_of_a_draft_is_a_replay_or_an_eager_one_with_its_reaso
 		{{.mode = GRAPH_NONE}, EAGER_MODE, false, true},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct engine_model_facts facts;
 		uint64_t n_prefill, n_decode, n_replays;
@@ -260,7 +255,6 @@ static void test_padding_of_a_drafts_replays_is_counted(void **state)
 	struct fixture f;
 	uint64_t n_padded = 0, n_replays;
 
-	(void)state;
 	set_up(&f, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .capture_sizes = sizes,
 		.n_capture_sizes = 2});
 	generate(&f);
@@ -278,7 +272,6 @@ static void test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_t
 	uint32_t n_draft;
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, &(struct rig_options){
 		.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true});
 	n_draft = sum_of(&f, "draft prefill").n + sum_of(&f, "draft decode").n;

@@ -71,7 +71,6 @@ static bool ran_apart(const char *test)
 
 #define APART()                                                                                    \
 	do {                                                                                       \
-		(void)state;                                                                       \
 		if (ran_apart(__func__))                                                           \
 			return;                                                                    \
 	} while (0)
@@ -191,7 +190,6 @@ static void test_device_lost_at_any_op_ends_each_request_once(void **state)
 	uint64_t first, last, stride;
 	char fault[64];
 
-	(void)state;
 	open_world(&w, "launch:1000000000");
 	first = ops_run(&w.rig);
 	submit_all(&w);
@@ -210,7 +208,6 @@ static void test_device_lost_at_any_op_ends_each_request_once(void **state)
 
 static void test_report_names_the_op(void **state)
 {
-	(void)state;
 	/* Set-up runs one outbox, and copies no pages but the warm-up's. */
 	lose_at("op:outbox:2", "outbox launch");
 	lose_at("op:outbox:5", "outbox launch");

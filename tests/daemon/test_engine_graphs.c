@@ -101,7 +101,6 @@ static void test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it(v
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	/* 1, 2, 4, 8, 16 for decodes; 1, 2, 4, 8, 16, 24 ... 64 in pieces */
@@ -120,7 +119,6 @@ static void test_each_graph_is_captured_once_however_many_clients_come_and_go(vo
 	struct engine_graph_facts facts;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	for (uint32_t i = 0; i < 5; i++) {
 		struct rig_client client;
@@ -148,7 +146,6 @@ static void test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted(vo
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	options.capture_sizes = sizes;
 	options.n_capture_sizes = 4;
 	rig_open(&rig, &options);
@@ -168,7 +165,6 @@ static void test_without_graphs_all_steps_are_counted_as_eager_by_mode(void **st
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &none);
 	rig_attach(&rig, &client, 8);
 	assert_int_equal(n_graphs(&rig), 0);
@@ -189,7 +185,6 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 	int32_t tokens[64];
 	struct rig rig;
 
-	(void)state;
 	options.max_batch_tokens = 8;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
@@ -227,7 +222,6 @@ static void test_first_token_of_a_step_request_is_a_prompt(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	stats = engine_stats(rig.engine);
 	rig_attach(&rig, &client, 8);
@@ -252,7 +246,6 @@ static void test_full_with_a_backend_that_cannot_is_an_error_that_names_it(void 
 	};
 	struct mode_resolution resolution;
 
-	(void)state;
 	assert_int_equal(mode_resolve(&request, &resolution), -ENOTSUP);
 	assert_non_null(strstr(resolution.reason, "naive"));
 }
@@ -267,7 +260,6 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	struct rig_request requests[2];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	stats = engine_stats(rig.engine);
 	rig_attach(&rig, &clients[0], 8);
@@ -301,7 +293,6 @@ static void test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps(void **s
 		{.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true},
 		{.mode = GRAPH_FULL, .attention = "flex"}};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
 		uint64_t replays = 0, padded = 0, tokens = 0;
 		const struct engine_stats *stats;
@@ -393,7 +384,6 @@ static void test_pages_are_mapped_when_all_graphs_have_taken_their_memory(void *
 	uint64_t bytes = 0;
 	struct rig rig;
 
-	(void)state;
 	memset(&phases, 0, sizeof(phases));
 	rig_open(&rig, &full);
 	assert_int_equal(phases.n_captures, 1);
@@ -420,7 +410,6 @@ static void test_pieces_are_captured_before_full_graphs_and_large_ones_before_sm
 {
 	struct rig rig;
 
-	(void)state;
 	memset(&phases, 0, sizeof(phases));
 	rig_open(&rig, &full);
 	assert_int_equal(phases.n_captured, n_graphs(&rig));

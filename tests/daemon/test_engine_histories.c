@@ -31,7 +31,6 @@ static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	open_with(&client, 1, "sort 52 17");
@@ -61,7 +60,6 @@ static void test_fork_outlives_its_parent(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	open_with(&client, 1, "sort 52 17 33 8 91 60 1 2");
@@ -104,7 +102,6 @@ static void test_copies_of_a_cancelled_request_hold_no_page(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	cancel_before_the_copy(&rig, &client);
@@ -121,7 +118,6 @@ static void test_copy_is_made_even_if_its_request_was_cancelled_before(void **st
 	struct rig_request ask;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	cancel_before_the_copy(&rig, &client);
@@ -191,7 +187,6 @@ static void test_sequence_continued_equals_one_long_prompt(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
@@ -221,7 +216,6 @@ static void test_sequence_cut_equals_one_that_never_had_the_tail(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
@@ -254,7 +248,6 @@ static void test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
@@ -283,7 +276,6 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);

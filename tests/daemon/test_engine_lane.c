@@ -42,7 +42,6 @@ static void test_each_step_that_generates_on_has_one_gap_ahead(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	generate(&rig, &client);
 	/* the prompt's step has nothing ahead of it */
 	assert_int_equal(value(&rig.engine->stats.n_steps), N_TOKENS);
@@ -58,7 +57,6 @@ static void test_steps_and_gaps_fill_the_time_that_they_took_and_no_more(void **
 	struct rig rig;
 	uint64_t took;
 
-	(void)state;
 	took = generate(&rig, &client);
 	assert_true(value(&rig.engine->stats.lane_ns) > 0);
 	assert_true(value(&rig.engine->stats.work_ns) > 0);
@@ -73,7 +71,6 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 16);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
@@ -121,7 +118,6 @@ static void launch_held(struct rig *rig, struct rig_client *client,
 /* Or it would sleep over every second step, and leave the lane idle until it woke. */
 static void test_engine_that_has_slept_is_woken_behind_each_step_of_unknown_length(void **state)
 {
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		struct rig_result results[16] = {0};
 		struct rig_client client;
@@ -161,7 +157,6 @@ static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	open_to_sleep(&rig, &client);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	step_once(&client, true);
@@ -190,7 +185,6 @@ static void test_idle_engine_sleeps_without_end(void **state)
 	struct rig rig;
 	uint64_t n_sleeps;
 
-	(void)state;
 	open_to_sleep(&rig, &client);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	step_once(&client, true);
@@ -213,7 +207,6 @@ static void test_replays_that_were_held_up_hardly_count(void **state)
 {
 	struct graph_entry entry = {.lane_ns = 0};
 
-	(void)state;
 	graph_entry_timed(&entry, 800);
 	assert_int_equal(entry.lane_ns, 800);
 	graph_entry_timed(&entry, 1600);

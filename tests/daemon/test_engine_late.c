@@ -95,7 +95,6 @@ static void test_lazily_a_batch_runs_eager_until_its_graph_is_there(void **state
 	uint64_t uncaptured, replays;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &lazy);
 	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
 	rig_attach(&rig, &client, 8);
@@ -125,7 +124,6 @@ static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it
 	struct rig rig;
 	uint32_t n;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	rig_attach(&rig, &client, 8);
 	n = count_graphs(&rig, NULL);
@@ -165,7 +163,6 @@ static void test_graph_stays_for_the_generation_after_its_last_replay(void **sta
 	struct graph_set *graphs;
 	uint64_t now;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	graphs = &rig.engine->runners[0].graphs;
 	now = clock_ns();
@@ -200,7 +197,6 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 	struct device_ops scarce;
 	struct rig rig;
 
-	(void)state;
 	assert_non_null(thing);
 	rig_open(&rig, &eager);
 	ops = rig.device->ops;
@@ -268,7 +264,6 @@ static void test_capture_without_memory_is_tried_again_by_a_later_step(void **st
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	open_failing(&rig, &client, DEVICE_E_MEMORY);
 	rig_assert_answer(&client, 0, "9+8=", "17");
 	await_rest(&rig);
@@ -296,7 +291,6 @@ static void test_capture_that_the_device_refuses_is_failed_until_it_is_ordered(v
 	struct rig rig;
 	uint32_t index;
 
-	(void)state;
 	open_failing(&rig, &client, DEVICE_E_INVALID);
 	for (int i = 0; i < 3; i++) {
 		rig_assert_answer(&client, 0, "9+8=", "17");
@@ -323,7 +317,6 @@ static void test_ordered_capture_without_memory_is_failed(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	open_failing(&rig, &client, DEVICE_E_MEMORY);
 	for (int i = 0; i < 3; i++) {
 		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
@@ -383,7 +376,6 @@ static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	rig_attach(&rig, &client, 8);
 	for (int round = 0; round < 2; round++) {
@@ -413,7 +405,6 @@ static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **sta
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	rig_attach(&rig, &client, 8);
 	rig_gate_close(&rig);
@@ -446,7 +437,6 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 	struct rig rig;
 	uint32_t n;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	rig_attach(&rig, &client, 8);
 	n = count_graphs(&rig, NULL);
@@ -481,7 +471,6 @@ static void test_graph_is_warmed_up_before_it_is_captured_again(void **state)
 	struct graph_set *graphs;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &eager);
 	graphs = &rig.engine->runners[0].graphs;
 	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
@@ -504,7 +493,6 @@ static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void 
 	struct rig rig;
 	uint32_t n;
 
-	(void)state;
 	rig_open(&rig, &lazy);
 	n = count_graphs(&rig, NULL);
 	for (int i = 0; i < 3; i++) {
@@ -524,7 +512,6 @@ static void test_captures_take_a_share_of_the_time_while_requests_come(void **st
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &lazy);
 	rig.engine->lane.late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
 	rig_attach(&rig, &client, 8);
@@ -558,7 +545,6 @@ static void test_order_taken_back_captures_nothing(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &lazy);
 	rig_attach(&rig, &client, 8);
 	rig_gate_close(&rig);
@@ -582,7 +568,6 @@ static void test_engine_can_end_while_graphs_are_wanted(void **state)
 {
 	struct rig rig;
 
-	(void)state;
 	for (int i = 0; i < 5; i++) {
 		rig_open(&rig, &lazy);
 		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);

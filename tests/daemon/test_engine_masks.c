@@ -137,7 +137,6 @@ static void test_masks_of_requests_agree_with_a_dense_reference_in_every_mode(vo
 		GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY};
 	struct dense dense;
 
-	(void)state;
 	dense_open(&dense);
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		struct rig_options options = flex;
@@ -154,7 +153,6 @@ static void test_masks_agree_with_a_dense_reference_in_small_steps(void **state)
 	struct rig_options options = flex;
 	struct dense dense;
 
-	(void)state;
 	options.max_batch_tokens = N_PROMPT + 1;
 	dense_open(&dense);
 	check_masks(&dense, &options);
@@ -171,7 +169,6 @@ static void test_requests_without_a_mask_get_the_models_and_others_their_own(voi
 	int32_t prompt[N_PROMPT];
 	struct dense dense;
 
-	(void)state;
 	rig_nonsense(prompt, N_PROMPT, 3);
 	dense_open(&dense);
 	for (size_t i = 0; i < 2; i++) {
@@ -211,7 +208,6 @@ static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_s
 	static const enum graph_mode modes[] = {GRAPH_FULL, GRAPH_NONE, GRAPH_PIECEWISE,
 		GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		struct rig_options options = flex;
 		struct engine_graph_facts facts;
@@ -244,7 +240,6 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 	float logits[2][256];
 	int32_t prompt[N_PROMPT], tokens[2][N_GENERATED];
 
-	(void)state;
 	rig_nonsense(prompt, N_PROMPT, 3);
 	for (int i = 0; i < 2; i++) {
 		struct rig_options options = {.mode = GRAPH_NONE, .attention = i ? "flex" : "paged"};
@@ -287,7 +282,6 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 	struct msg_generate msg;
 	struct rig rig;
 
-	(void)state;
 	options.max_batch_tokens = 24;
 	options.max_requests = 4;
 	rig_open(&rig, &options);
@@ -368,7 +362,6 @@ static void test_prefix_that_fills_a_step_does_not_starve_beside_decodes(void **
 {
 	uint32_t order[PREFIXES + 6];
 
-	(void)state;
 	run_prefixes_beside_decodes(6, 60, order);
 	for (uint32_t i = 0; i < PREFIXES + 6; i++)
 		assert_int_equal(order[i] < PREFIXES, i < PREFIXES);
@@ -378,7 +371,6 @@ static void test_prefixes_that_fill_steps_leave_some_to_decodes(void **state)
 {
 	uint32_t order[PREFIXES + 1];
 
-	(void)state;
 	run_prefixes_beside_decodes(1, 6, order);
 	assert_in_range(order[PREFIXES], 0, PREFIXES - 1);
 }

@@ -33,7 +33,6 @@ static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_nonsense(tokens, 10, 1);
 	rig_open(&rig, &flex);
 	rig_attach(&rig, &client, 8);
@@ -59,7 +58,6 @@ static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefi
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	options.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = UINT32_MAX};
 	rig_nonsense(tokens, 65, 1);
 	rig_open(&rig, &options);
@@ -83,7 +81,6 @@ static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **st
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	rig_nonsense(payload, 68, 1);
 	memset(payload + 68, 0, 2 * 68 * sizeof(payload[0]));
 	rig_open(&rig, &flex);
@@ -121,7 +118,6 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 	};
 	int32_t payload[30];
 
-	(void)state;
 	rig_nonsense(payload, 10, 1);
 	memset(payload + 10, 0, 20 * sizeof(payload[0]));
 	for (size_t b = 0; b < (test_on_cuda() ? 1 : 2); b++) { /* naive is for the cpu device */

@@ -21,7 +21,6 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 	int32_t tokens[64];
 	struct rig rig;
 
-	(void)state;
 	options.n_models = 2;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 16);
@@ -67,7 +66,6 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	int32_t tokens[64];
 	struct rig rig;
 
-	(void)state;
 	options.n_models = 2;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &holder, 8);
@@ -136,7 +134,6 @@ static void test_pages_are_as_many_as_fit_in_what_is_left_for_both_models(void *
 	struct engine_model_facts facts[2];
 	struct rig rig;
 
-	(void)state;
 	options.n_models = 2;
 	options.on_device = make_scarce;
 	rig_open(&rig, &options);
@@ -183,7 +180,6 @@ static void test_pages_fit_with_their_drafts_parts(void **state)
 	const uint32_t granule = test_on_cuda() ? 256 : 0; /* pages in 2 MiB */
 	uint32_t both[2], last[2];
 
-	(void)state;
 	fit_with_drafts(false, both);
 	fit_with_drafts(true, last);
 	/* in equal parts, but for granules and what is kept back */

@@ -9,7 +9,6 @@
 
 static int make_load(void **state)
 {
-	(void)state;
 	load_make(NULL, NULL);
 	return 0;
 }
@@ -40,7 +39,6 @@ static void test_load_without_graphs_gives_the_tokens_of_each_request_alone(void
 {
 	static const struct rig_options options = {.mode = GRAPH_NONE};
 
-	(void)state;
 	run_all(&options, GRAPH_NONE);
 }
 
@@ -48,7 +46,6 @@ static void test_load_in_pieces_gives_the_tokens_of_eager_and_runs_nothing_eager
 {
 	static const struct rig_options options = {.mode = GRAPH_PIECEWISE};
 
-	(void)state;
 	run_all(&options, GRAPH_PIECEWISE);
 }
 
@@ -56,7 +53,6 @@ static void test_load_under_full_gives_the_tokens_of_eager_and_runs_nothing_eage
 {
 	static const struct rig_options options = {.mode = GRAPH_FULL, .attention = "flex"};
 
-	(void)state;
 	run_all(&options, GRAPH_FULL);
 }
 
@@ -64,7 +60,6 @@ static void test_load_under_full_decode_only_gives_the_tokens_of_eager(void **st
 {
 	static const struct rig_options options = {.mode = GRAPH_FULL_DECODE_ONLY};
 
-	(void)state;
 	run_all(&options, GRAPH_FULL_DECODE_ONLY);
 }
 
@@ -73,7 +68,6 @@ static void test_load_under_full_and_piecewise_gives_eager_tokens_and_runs_nothi
 {
 	static const struct rig_options options = {.mode = GRAPH_FULL_AND_PIECEWISE};
 
-	(void)state;
 	run_all(&options, GRAPH_FULL_AND_PIECEWISE);
 }
 
@@ -82,7 +76,6 @@ static void test_load_without_pieces_gives_the_tokens_of_eager(void **state)
 	static const struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true};
 
-	(void)state;
 	load_run(&options, GRAPH_FULL_DECODE_ONLY, &load_ladders[0], 64, 0);
 	load_run(&options, GRAPH_FULL_DECODE_ONLY, &load_ladders[1], 7, 1);
 }
@@ -92,7 +85,6 @@ static void test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eag
 	static const struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"};
 
-	(void)state;
 	load_run(&options, GRAPH_PIECEWISE, &load_ladders[0], 64, 0);
 	load_run(&options, GRAPH_PIECEWISE, &load_ladders[1], 7, 1);
 }

@@ -101,8 +101,6 @@ static void assert_freed(const struct model *target, const struct model *draft)
 
 static int answer_nothing(struct device *device, struct device_info *ret)
 {
-	(void)device;
-	(void)ret;
 	return -EIO;
 }
 
@@ -139,7 +137,6 @@ static void test_engine_that_cannot_be_made_frees_drafts_ahead_of_their_models(v
 	uint32_t n = 0;
 	int rc;
 
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		models[i] = (struct model *)&places[i];
 	mute.info = answer_nothing;
@@ -188,7 +185,6 @@ static void test_start_that_fails_frees_drafts_ahead_of_their_models(void **stat
 	struct startup *startup = NULL;
 	static struct config config;
 
-	(void)state;
 	assert_non_null(mkdtemp(folder));
 	for (fail_load = 3; fail_load <= 4; fail_load++) {
 		config = (struct config){0};

@@ -38,7 +38,6 @@ static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 	int32_t tokens[64];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	rig_gate_close(&rig);
@@ -68,7 +67,6 @@ static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state
 	struct rig rig;
 	uint32_t n_done = 0;
 
-	(void)state;
 	rig_open(&rig, &options);
 	for (int c = 0; c < 3; c++)
 		rig_attach(&rig, &clients[c], 8);
@@ -113,7 +111,6 @@ static void test_sessions_take_turns(void **state)
 	uint32_t done[2] = {0};
 	struct rig rig;
 
-	(void)state;
 	options.max_requests = 1;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &clients[0], 8);
@@ -151,7 +148,6 @@ static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_other
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &holder, 8);
 	rig_attach(&rig, &waiter, 8);
@@ -185,7 +181,6 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	options.max_requests = 4;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
@@ -229,7 +224,6 @@ static void test_step_without_pages_is_refused_with_the_counts(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	fill(&client, 1, 64);
@@ -256,7 +250,6 @@ static void test_too_long_says_by_what(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	request = rig_endless(&client, 0, 0, 501); /* a prompt of 12 */
@@ -286,7 +279,6 @@ static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void *
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	fill(&client, 1, 96);
@@ -309,7 +301,6 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	rig_gate_close(&rig);
@@ -339,7 +330,6 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 	int32_t tokens[100];
 	struct rig rig;
 
-	(void)state;
 	options.max_batch_tokens = 8;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
@@ -374,7 +364,6 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 	struct msg_generate msg = rig_greedy(1, 100);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	fill(&client, 1, 96);
@@ -396,7 +385,6 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 	struct msg_generate msg = rig_greedy(1, 100);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	fill(&client, 1, 96);
@@ -453,7 +441,6 @@ static void test_detach_at_any_stage_gives_all_back_and_disturbs_nobody(void **s
 	struct rig_client witness;
 	struct rig rig;
 
-	(void)state;
 	options.max_requests = 4;
 	options.max_batch_tokens = 16;
 	rig_open(&rig, &options);
@@ -482,7 +469,6 @@ static void test_detach_before_the_launched_steps_are_done_waits_for_them(void *
 	struct engine_report report;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);
 	rig_gate_close(&rig);

@@ -95,25 +95,21 @@ static void assert_golden(const struct rig_options *options)
 
 static void test_golden_logits_and_tokens_with_full_graphs(void **state)
 {
-	(void)state;
 	assert_golden(&full);
 }
 
 static void test_golden_logits_and_tokens_eager(void **state)
 {
-	(void)state;
 	assert_golden(&eager);
 }
 
 static void test_golden_logits_and_tokens_with_naive_attention(void **state)
 {
-	(void)state;
 	assert_golden(&naive);
 }
 
 static void test_golden_logits_and_tokens_with_flex_attention(void **state)
 {
-	(void)state;
 	assert_golden(&flex);
 }
 
@@ -162,7 +158,6 @@ static void test_latent_golden_logits_and_tokens(void **state)
 
 static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
 {
-	(void)state;
 	for (uint32_t tokens = 1; tokens <= 23; tokens += 2) {
 		struct rig_options options = full;
 		struct rig_client client;
@@ -187,7 +182,6 @@ static void test_limit_ends_with_length_and_exactly_that_many_tokens(void **stat
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	for (uint32_t limit = 1; limit <= 5; limit++) {
@@ -214,7 +208,6 @@ static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	msg.n_stop = 8;
@@ -240,7 +233,6 @@ static void test_end_token_is_ignored_on_request(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
@@ -263,7 +255,6 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	struct msg_generate msg = rig_greedy(n, 400);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
@@ -300,7 +291,6 @@ static void test_deadline_ends_a_request_in_time(void **state)
 	struct msg_generate msg = rig_greedy(n, 490);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
@@ -365,7 +355,6 @@ static void check_strangers(const struct rig_options *options)
 
 static void test_answers_among_strangers_equal_those_alone(void **state)
 {
-	(void)state;
 	check_strangers(&full);
 }
 
@@ -386,7 +375,6 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 	struct msg_generate msg = rig_greedy(n, 40);
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
@@ -415,7 +403,6 @@ static void test_latent_prompt_chunks_of_either_way_give_the_same_answer(void **
 	static const uint32_t budgets[] = {7, 16, 17, 19, 64};
 	static const char *const backends[] = {"mla", "mla_planned"};
 
-	(void)state;
 	for (uint32_t i = 0; i < 10; i++) {
 		const struct latent_case which = {
 			"tinycalc-mla", backends[i % 2], GRAPH_FULL_AND_PIECEWISE};

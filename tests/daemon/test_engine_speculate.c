@@ -17,7 +17,6 @@ struct speculate_case {
 
 static int make_load(void **state)
 {
-	(void)state;
 	load_make(NULL, NULL);
 	return 0;
 }

@@ -223,7 +223,6 @@ static struct outcome expected; /* without a draft */
 
 static int make_expected(void **state)
 {
-	(void)state;
 	if (!test_on_cuda())
 		run(GRAPH_NONE, false, &expected);
 	return 0;

@@ -181,7 +181,6 @@ static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, &usual);
 	for (uint32_t n = 1; n <= 3 * (K + 1); n++) {
 		const struct msg_generate msg = {.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
@@ -210,7 +209,6 @@ static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 	int32_t answer[32];
 	struct world w;
 
-	(void)state;
 	prompt.n = prompt_of(prompt.tokens);
 	expect(&prompt, 32, logits, answer);
 	open_world(&w, &usual);
@@ -239,7 +237,6 @@ static void test_truncated_history_is_exact(void **state)
 	const struct msg_generate msg = {.max_tokens = 29, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct world w;
 
-	(void)state;
 	open_world(&w, &usual);
 	for (uint32_t keep = 1; keep <= 41; keep += 5) {
 		struct history h = {.n = 0};
@@ -268,7 +265,6 @@ static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, &usual);
 	for (uint32_t n = 3; n <= 12; n++) {
 		const struct msg_generate msg = {
@@ -318,7 +314,6 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 	static const uint32_t longest[] = {61, 64, 80};
 	static const uint32_t drafts[] = {1, 4, 8};
 
-	(void)state;
 	for (int i = 0; i < 9; i++) {
 		const uint32_t end = longest[i / 3];
 		const struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : usual.mode,
@@ -360,7 +355,6 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, &usual);
 	for (uint32_t i = 0; i < 24; i++) {
 		struct msg_generate msg = {.sequence = 1, .max_tokens = 400,
@@ -400,7 +394,6 @@ static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 	struct rig_request step;
 	struct world w;
 
-	(void)state;
 	open_world(&w, &usual);
 	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 	step = rig_step_text(&w.client, 0, 1, "count 4 30", true);
@@ -442,7 +435,6 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 	int32_t answer[40];
 	struct world w;
 
-	(void)state;
 	prompt.n = rig_prompt("sort 52 17 33\n", prompt.tokens);
 	expect(&prompt, 40, logits, answer);
 	open_world(&w, &usual);
@@ -467,7 +459,6 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 
 static int open_plain(void **state)
 {
-	(void)state;
 	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
 	rig_attach(&plain_rig, &plain, 8);
 	return 0;
@@ -475,7 +466,6 @@ static int open_plain(void **state)
 
 static int close_plain(void **state)
 {
-	(void)state;
 	rig_detach(&plain);
 	rig_close(&plain_rig);
 	return 0;

@@ -45,7 +45,6 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 {
 	static const char *const attentions[] = {"paged", "flex"};
 
-	(void)state;
 	for (int mode = GRAPH_NONE; mode <= GRAPH_FULL_AND_PIECEWISE; mode++) {
 		for (int a = 0; a < 2; a++) {
 			struct choices_world w;
@@ -67,7 +66,6 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 	struct choices_world w;
 	int32_t tokens[TOKENS + Q + 2];
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	for (uint32_t n = 1; n <= K + 2; n++) {
 		for (uint32_t first = 0; first <= TOKENS; first += TOKENS) {
@@ -95,7 +93,6 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 	int32_t tokens[Q];
 	uint32_t n_beside = 0;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	request = rig_endless(&w.client, 0, 0, 480);
 	rig_submit(&w.client, &request);
@@ -152,7 +149,6 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 	uint32_t n_mixed = 0, n_decodes = 0;
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
 		.capture_sizes = sizes, .n_capture_sizes = sizeof(sizes) / sizeof(sizes[0])});
 	for (uint32_t i = 0; i < w.runner->graphs.n_decode; i++) {
@@ -185,7 +181,6 @@ static void test_passes_of_the_draft_run_in_graphs(void **state)
 	uint64_t before;
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	before = n_eager(&w);
 	for (uint32_t n = 1; n <= ROWS; n += 5)
@@ -255,7 +250,6 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 			rig_ok(&w.client, 0, RING_OP_CLOSE, s + 1, 0);
 		choices_close(&w);
 	}
-	(void)state;
 }
 
 /* Where mixed batches run full, of as many rows as there can be. */
@@ -263,7 +257,6 @@ static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 {
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){
 		.mode = GRAPH_FULL, .attention = "flex", .n_drafts = 8});
 	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
@@ -282,7 +275,6 @@ static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 	struct engine_model_facts facts;
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL, .attention = "flex"});
 	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
 	assert_int_equal(w.speculator->prefill_graphs.mode, GRAPH_FULL_AND_PIECEWISE);
@@ -299,7 +291,6 @@ static void test_lazily_captured_model_drafts_in_graphs(void **state)
 	uint64_t before;
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){
 		.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true});
 	choices_run_many(&w, 3, 40);

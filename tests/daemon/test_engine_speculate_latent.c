@@ -40,7 +40,6 @@ static int make_draft(void **state)
 	static const char *const options[] = {"--family", "eagle", "--hidden", "160", "--heads", "4",
 		"--kv-heads", "2", "--head-dim", "24", "--inner", "96", "--vocab", "256", NULL};
 
-	(void)state;
 	made_init(&draft, options);
 	made_repeat(&draft);
 	return 0;
@@ -48,7 +47,6 @@ static int make_draft(void **state)
 
 static int remove_draft(void **state)
 {
-	(void)state;
 	made_deinit(&draft);
 	return 0;
 }
@@ -100,7 +98,6 @@ static void test_drafts_hold_as_often_under_every_mode_and_either_plan(void **st
 	struct engine_speculation first = {0};
 	int32_t tokens[2][N];
 
-	(void)state;
 	for (uint32_t i = 0; i < 8; i++) {
 		const struct latent_case c = {MLA, plans[i % 2], modes[i / 2], 4};
 		struct engine_speculation more = run_text(&c, tokens[i > 0], N);

@@ -242,7 +242,6 @@ static void test_rows_without_drafts_sample_the_same_beside_verifications(void *
 	struct rig_client other;
 	struct rig_request endless;
 
-	(void)state;
 	for (uint32_t i = 0; i < N_SETTINGS; i++) {
 		rig_ok(&plain, 0, RING_OP_OPEN, 1, 0);
 		sampled_text(&plain, 0, 1, &settings[i], expected, LENGTH);
@@ -268,7 +267,6 @@ static void test_rows_without_drafts_sample_the_same_beside_verifications(void *
 
 static int open_rigs(void **state)
 {
-	(void)state;
 	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
 	rig_attach(&plain_rig, &plain, 8);
 	rig_open(&drafting_rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
@@ -279,7 +277,6 @@ static int open_rigs(void **state)
 
 static int close_rigs(void **state)
 {
-	(void)state;
 	rig_detach(&drafting);
 	rig_close(&drafting_rig);
 	rig_detach(&plain);

@@ -78,7 +78,6 @@ static void test_drafts_graphs_are_what_its_own_attention_holds(void **state)
 {
 	static const uint32_t sizes[] = {1, 5, 16, 40};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		const struct expectation *e = &table[i];
 		bool decodes = graph_mode_decode(e->target) == GRAPH_FULL;
@@ -121,7 +120,6 @@ static void test_managers_know_the_longest_query_of_their_decodes(void **state)
 	struct attention_backend paged;
 	struct world w;
 
-	(void)state;
 	real_paged = attention_find("paged");
 	paged = *real_paged;
 	paged.manager_new = note_manager;
@@ -156,7 +154,6 @@ static void test_default_ladder_holds_verifications_of_all_requests(void **state
 	enum { ROWS = 110 };
 	struct world w;
 
-	(void)state;
 	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_DECODE_ONLY,
 		.max_requests = ROWS, .max_batch_tokens = 2 * ROWS * Q});
 	assert_int_equal(widest_decode(&w.runner->graphs, Q)->rows, ROWS);

@@ -45,7 +45,6 @@ static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **
 {
 	static const struct room rooms[] = {{3, 60, 15}, {4, 20, 15}, {4, 5, 4}, {8, 9, 4}, {1, 16, 8}};
 
-	(void)state;
 	for (uint32_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
 		const struct room *room = &rooms[i];
 		uint32_t n_ended = 0;
@@ -135,7 +134,6 @@ static void test_device_lost_in_an_op_of_speculation_ends_every_request(void **s
 	static const char *const ops[] = {"verify", "draft_begin", "draft_advance"};
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
 
-	(void)state;
 	for (int o = 0; o < 3; o++) {
 		for (int m = 0; m < 2; m++) {
 			uint64_t first = runs_of_set_up(ops[o], modes[m]);

@@ -120,7 +120,6 @@ static void test_step_has_the_logits_that_it_verifies_and_no_others(void **state
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_NONE);
 	run(&w, MIMEO_DRAFT_NONE);
 	assert_in_range(watch.n, 40, 42);
@@ -136,7 +135,6 @@ static void test_graphs_of_decodes_of_one_token_have_logits_of_one_token(void **
 	uint32_t n_single = 0;
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_FULL_AND_PIECEWISE);
 	graphs = &w.rig.engine->runners[0].graphs;
 	for (uint32_t i = 0; i < graphs->n; i++)
@@ -152,7 +150,6 @@ static void test_prompts_in_pieces_have_logits_of_one_token(void **state)
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_PIECEWISE);
 	run(&w, 0);
 	assert_int_equal(watch.steps[0].n_verify, 0);

@@ -50,7 +50,6 @@ static void test_request_has_no_more_passes_than_it_wants(void **state)
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
 	uint32_t n_steps[K];
 
-	(void)state;
 	for (uint32_t i = 0; i < 2 * K; i++) {
 		uint32_t wanted = 1 + i % K;
 		struct choices_world w;
@@ -75,7 +74,6 @@ static void test_step_has_the_passes_of_its_neediest_row(void **state)
 	uint32_t n_steps[K];
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	rig_gate_close(&w.rig);
 	for (uint32_t i = 0; i < 3; i++)
@@ -100,7 +98,6 @@ static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
 {
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	submit_drafting(&w, 0, MIMEO_DRAFT_NONE, 60);
 	rig_wait(&w.client, w.results, 0);
@@ -120,7 +117,6 @@ static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 	uint32_t n_steps[K];
 	struct choices_world w;
 
-	(void)state;
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	rig_nonsense(tokens, 3 * TOKENS, 1);
 	request = rig_ask(&w.client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);

@@ -253,7 +253,6 @@ static void test_results_of_any_row_beside_a_verification_are_its_own(void **sta
 	static struct outcome expected, got;
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_NONE, false);
 	run_results(&w, false, &expected);
 	close_world(&w);
@@ -299,13 +298,11 @@ static void assert_two_ahead(uint32_t step, uint32_t n_verify)
 
 static void test_verification_is_launched_before_the_prompt_is_read(void **state)
 {
-	(void)state;
 	assert_two_ahead(1, 1);
 }
 
 static void test_verification_is_launched_before_the_one_before_is_read(void **state)
 {
-	(void)state;
 	assert_two_ahead(3, 2);
 	assert_two_ahead(4, 2);
 }
@@ -313,7 +310,6 @@ static void test_verification_is_launched_before_the_one_before_is_read(void **s
 /* Whether the engine knows when to look, or is woken. */
 static void test_tokens_do_not_wait_for_the_drafts_of_the_next(void **state)
 {
-	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : GRAPH_FULL_AND_PIECEWISE,
 			.spin_us = i < 2 ? 0 : 50};
@@ -345,7 +341,6 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 	struct rig_request endless, request;
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
 	rig_ok(&w.client, 2, RING_OP_OPEN, 1, 0);
 	hold(watch.n + 1);
@@ -380,7 +375,6 @@ static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 	struct world w;
 	uint32_t first, n_verify = 0;
 
-	(void)state;
 	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
 	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 	request = ask(&w, 0, 1, "count 4 30\n", 20, 0);
@@ -426,7 +420,6 @@ static void test_history_that_grew_again_without_its_draft_has_no_drafts(void **
 {
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
 	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
 	assert_true(verified_by(&w, "count 4 30\n", 80, 0) > 0);
@@ -444,7 +437,6 @@ static void test_tokens_of_a_step_come_in_one_event(void **state)
 	struct rig_request request;
 	struct world w;
 
-	(void)state;
 	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
 	request = ask(&w, 0, 0, "count 4 30\n", 60, 0);
 	run(&w, &request);

@@ -140,26 +140,22 @@ static const uint32_t forward[] = {1, 2, 3, 4, 5}, backward[] = {5, 4, 3, 2, 1};
 
 static void test_own_loop_over_tokens_equals_generate(void **state)
 {
-	(void)state;
 	assert_loop_equals_generate(&full, &greedy, forward, N_PROMPTS, false);
 }
 
 static void test_own_loop_over_logits_equals_generate(void **state)
 {
-	(void)state;
 	assert_loop_equals_generate(&full, &greedy, forward, N_PROMPTS, true);
 }
 
 static void test_order_of_rows_does_not_matter(void **state)
 {
-	(void)state;
 	assert_loop_equals_generate(&full, &greedy, backward, N_PROMPTS, true);
 	assert_loop_equals_generate(&full, &greedy, (uint32_t[]){4, 1, 3}, 3, false);
 }
 
 static void test_own_loop_in_small_chunks_equals_generate(void **state)
 {
-	(void)state;
 	for (uint32_t tokens = 1; tokens <= 7; tokens += 3) {
 		struct rig_options options = full;
 
@@ -173,7 +169,6 @@ static void test_own_loop_with_a_seed_draws_what_generate_draws(void **state)
 	const struct mimeo_sampling sampling = {.temperature = 1.3f, .top_p = 0.95f, .top_k = 40,
 		.seed = 7, .flags = MIMEO_SAMPLING_SEEDED};
 
-	(void)state;
 	assert_loop_equals_generate(&full, &sampling, forward, N_PROMPTS, false);
 }
 
@@ -185,7 +180,6 @@ static void test_own_loop_replays_decode_graphs(void **state)
 	uint64_t n_decodes = 0;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	open_all(&client, N_PROMPTS);
@@ -245,7 +239,6 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 	uint16_t *head;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	head = test_fetch(rig.device, rig.engine->runners[0].model->head.data,
 		sizeof(*head) * VOCAB * HIDDEN);
@@ -288,7 +281,6 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 	struct rig rig;
 	uint32_t n = 0;
 
-	(void)state;
 	rig_open(&rig, &full);
 	/* As with a vocabulary whose logits fill the pinned slot; nothing runs yet. */
 	rig.engine->runners[0].inputs.limits.max_results = 2;
@@ -332,7 +324,6 @@ static void test_step_and_generate_share_a_history(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &full);
 	rig_attach(&rig, &client, 8);
 	open_all(&client, 1);
@@ -358,7 +349,6 @@ static void test_cancelled_step_can_be_followed_by_another(void **state)
 	struct rig_result result;
 	struct rig rig;
 
-	(void)state;
 	options.max_batch_tokens = 4;
 	options.max_requests = 4;
 	rig_open(&rig, &options);
@@ -387,7 +377,6 @@ static void test_prompt_tokens_are_counted_once(void **state)
 	struct rig_request request;
 	struct rig rig;
 
-	(void)state;
 	options.max_batch_tokens = 4;
 	rig_open(&rig, &options);
 	rig_attach(&rig, &client, 8);

@@ -41,7 +41,6 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 	struct dense dense;
 	struct rig rig;
 
-	(void)state;
 	rig_nonsense(tokens, HISTORY + NODES, 5);
 	memcpy(path, tokens, HISTORY * sizeof(*tokens));
 	for (uint32_t i = 0; i < HISTORY; i++)
@@ -136,7 +135,6 @@ static void test_tokens_behind_a_tree_are_behind_all_of_it_and_see_all_of_it(voi
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	for (uint32_t i = 0; i < BRANCH_TOKENS; i++)
 		positions[i] = i;
 	for (uint32_t i = 0; i < BRANCH_NODES; i++)
@@ -156,7 +154,6 @@ static void test_tree_cut_to_the_chain_that_stands_first_leaves_that_chain(void 
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	begin(&rig, &client, tokens);
 	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, n_kept);
 	end(&rig, &client, tokens, NULL, n_kept + BRANCH_LATER, &causal);
@@ -171,7 +168,6 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 	struct rig_client client;
 	struct rig rig;
 
-	(void)state;
 	dense_open(&dense);
 	rig_open(&rig, &flex);
 	rig_attach(&rig, &client, 8);

@@ -29,7 +29,6 @@ static void test_ladder_default_has_the_documented_sizes(void **state)
 {
 	struct ladder ladder;
 
-	(void)state;
 	ladder_default(&ladder, 8192, 256, 1);
 	assert_ascending(&ladder);
 	/* 1, 2, 4; 8 ... 248 by 8; 256 ... 512 by 16 */
@@ -43,7 +42,6 @@ static void test_ladder_default_always_holds_its_exact_maximum(void **state)
 {
 	struct ladder ladder;
 
-	(void)state;
 	for (uint32_t maximum = 1; maximum < 700; maximum++) {
 		ladder_default(&ladder, maximum, 16, 1);
 		assert_ascending(&ladder);
@@ -63,7 +61,6 @@ static void test_ladder_of_a_user_is_sorted_made_distinct_and_otherwise_kept(voi
 	struct ladder ladder;
 	uint32_t bad = 0;
 
-	(void)state;
 	assert_int_equal(ladder_user(&ladder, sizes, 5, 64, &bad), 0);
 	assert_int_equal(ladder.n, 4);
 	assert_int_equal(ladder.sizes[0], 1);
@@ -78,7 +75,6 @@ static void test_ladder_of_a_user_out_of_range_is_an_error_not_a_drop(void **sta
 	struct ladder ladder;
 	uint32_t bad = 0;
 
-	(void)state;
 	assert_int_equal(ladder_user(&ladder, wide, 2, 64, &bad), -ERANGE);
 	assert_int_equal(bad, 65);
 	assert_int_equal(ladder_user(&ladder, zero, 1, 64, &bad), -ERANGE);
@@ -92,7 +88,6 @@ static void test_decode_family_rounds_up_to_the_query_and_covers_the_widest(void
 	struct ladder ladder;
 	uint32_t n;
 
-	(void)state;
 	ladder_default(&ladder, 512, 20, 5);
 	n = ladder_decode_family(&ladder, 5, 20, family);
 	for (uint32_t i = 0; i < n; i++) {
@@ -119,7 +114,6 @@ static void test_dispatch_takes_the_smallest_descriptor_that_fits(void **state)
 	struct ladder ladder;
 	uint32_t bad, n;
 
-	(void)state;
 	assert_int_equal(ladder_user(&ladder, sizes, 3, 64, &bad), 0);
 	n = ladder_decode_family(&ladder, 1, 64, family);
 	for (uint32_t rows = 1; rows <= 7; rows++) {
@@ -138,7 +132,6 @@ static void test_dispatch_refuses_a_prompt_chunk_that_looks_like_a_decode(void *
 	struct ladder ladder;
 	uint32_t n;
 
-	(void)state;
 	ladder_default(&ladder, 512, 64, 1);
 	n = ladder_decode_family(&ladder, 1, 64, family);
 	assert_true(descriptor_find(family, n, &shape) >= 0);
@@ -196,7 +189,6 @@ static void test_each_mode_takes_the_graphs_that_it_has(void **state)
 	struct graph_set set;
 	char text[32];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
 		make_set(&set, expected[i].mode, true);
 		assert_string_equal(taken(&set, decodes(2), text), expected[i].decode);
@@ -212,7 +204,6 @@ static void test_graph_set_is_eager_until_all_is_captured(void **state)
 	struct graph_set set;
 	char text[32];
 
-	(void)state;
 	make_set(&set, GRAPH_FULL_DECODE_ONLY, false);
 	assert_string_equal(taken(&set, decodes(2), text), "not_captured");
 	atomic_store(&set.entries[1].state, GRAPH_READY);
@@ -231,7 +222,6 @@ static void test_decode_prefers_a_wider_full_graph_to_a_narrower_piecewise_one(v
 	uint32_t bad;
 	char text[32];
 
-	(void)state;
 	assert_int_equal(ladder_user(&ladder, sizes, 3, 64, &bad), 0);
 	/* Decodes of two tokens: rounded up, the full graphs are 4, 8 and 12 wide. */
 	assert_int_equal(graph_set_init(&set, GRAPH_FULL_AND_PIECEWISE, &ladder, 2, 8), 0);
@@ -258,7 +248,6 @@ static void test_prompt_tails_of_any_length_take_no_decode_graph(void **state)
 	struct graph_set set;
 	struct ladder ladder;
 
-	(void)state;
 	ladder_default(&ladder, 64, 8, 5);
 	for (uint32_t drafts = 0; drafts <= 4; drafts++) {
 		assert_int_equal(graph_set_init(&set, GRAPH_FULL_AND_PIECEWISE, &ladder,
@@ -292,7 +281,6 @@ static void test_decode_graphs_hold_whole_requests_whatever_the_ladder(void **st
 	struct ladder ladder;
 	uint32_t bad;
 
-	(void)state;
 	for (uint32_t query = 1; query <= 16; query++) {
 		for (uint32_t size = 1; size <= 40; size++) {
 			const uint32_t sizes[] = {size, 41};
@@ -321,7 +309,6 @@ static void test_dispatch_never_takes_a_graph_of_fewer_requests(void **state)
 	struct ladder ladder;
 	uint32_t n;
 
-	(void)state;
 	ladder_default(&ladder, 512, 8, 1);
 	n = ladder_mixed_family(&ladder, GRAPH_FULL, 8, family);
 	for (uint32_t tokens = 1; tokens <= 512; tokens++) {
@@ -344,7 +331,6 @@ static void test_graph_set_has_no_descriptors_under_none(void **state)
 	struct graph_set set;
 	struct ladder ladder;
 
-	(void)state;
 	ladder_default(&ladder, 64, 8, 1);
 	assert_int_equal(graph_set_init(&set, GRAPH_NONE, &ladder, 1, 8), 0);
 	assert_int_equal(set.n, 0);

@@ -74,7 +74,6 @@ static void test_mode_resolves_over_its_whole_input_space(void **state)
 {
 	struct mode_resolution r;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		assert_string_equal(resolve(&table[i], 1, true, &r), table[i].q1);
 		assert_string_equal(resolve(&table[i], 5, true, &r), table[i].q5);
@@ -88,7 +87,6 @@ static void test_mode_reason_names_the_backend_that_lowered_it(void **state)
 	struct expectation e = {.configured = GRAPH_FULL_DECODE_ONLY, .support = ATTENTION_NEVER};
 	struct mode_resolution r;
 
-	(void)state;
 	resolve(&e, 1, true, &r);
 	assert_true(r.lowered);
 	assert_non_null(strstr(r.reason, "some_backend"));
@@ -104,7 +102,6 @@ static void test_mode_lowered_for_want_of_pieces_is_worth_a_warning(void **state
 	struct expectation e = {.support = ATTENTION_UNIFORM_BATCH};
 	struct mode_resolution r;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		e.configured = i ? GRAPH_PIECEWISE : GRAPH_FULL_AND_PIECEWISE;
 		resolve(&e, 1, false, &r);
@@ -129,7 +126,6 @@ static void test_draft_decodes_are_full_or_eager_and_never_in_pieces(void **stat
 		{GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL_DECODE_ONLY},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(drafts) / sizeof(drafts[0]); i++) {
 		assert_int_equal(mode_resolve_draft(drafts[i].target, ATTENTION_NEVER), GRAPH_NONE);
 		for (enum attention_support support = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
@@ -149,7 +145,6 @@ static void test_mode_names_parse_with_dashes_and_in_any_case(void **state)
 		GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_AND_PIECEWISE};
 	enum graph_mode mode;
 
-	(void)state;
 	for (size_t i = 0; i < 5; i++) {
 		assert_int_equal(graph_mode_parse(graph_mode_name(modes[i]), &mode), 0);
 		assert_int_equal(mode, modes[i]);
@@ -165,7 +160,6 @@ static void test_mode_names_parse_with_dashes_and_in_any_case(void **state)
 
 static void test_mode_parts_are_concrete(void **state)
 {
-	(void)state;
 	assert_int_equal(graph_mode_decode(GRAPH_FULL_DECODE_ONLY), GRAPH_FULL);
 	assert_int_equal(graph_mode_mixed(GRAPH_FULL_DECODE_ONLY), GRAPH_NONE);
 	assert_int_equal(graph_mode_decode(GRAPH_FULL_AND_PIECEWISE), GRAPH_FULL);

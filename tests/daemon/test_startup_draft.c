@@ -76,7 +76,6 @@ static int examine(struct fixture *f)
 
 static void test_device_without_any_op_of_speculation_refuses_a_draft_when_examined(void **state)
 {
-	(void)state;
 	for (int without = 0; without < 3; without++) {
 		struct fixture f;
 
@@ -98,7 +97,6 @@ static void test_device_without_them_serves_the_model_without_a_draft(void **sta
 {
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, "examples/models/tinycalc", NULL);
 	f.kernels.verify = NULL;
 	f.kernels.draft_begin = NULL;
@@ -111,7 +109,6 @@ static void test_device_takes_a_draft_if_it_has_them(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	assert_int_equal(examine(&f), f.device->kernels->verify ? 0 : -ENOTSUP);
 	tear_down(&f);
@@ -121,7 +118,6 @@ static void test_draft_that_no_request_would_have_is_refused(void **state)
 {
 	struct fixture f;
 
-	(void)state;
 	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	f.options.mask = (struct mask_text){.window = 9};
 	assert_int_equal(examine(&f), -EINVAL);
@@ -134,7 +130,6 @@ static void test_logits_of_drafts_are_counted_for_each_slot_token_and_id(void **
 {
 	uint64_t bytes[2];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct fixture f;
 
@@ -160,7 +155,6 @@ static void test_drafts_share_of_memory_is_what_it_adds(void **state)
 {
 	struct budget_model memory[2];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct fixture f;
 
@@ -186,7 +180,6 @@ static void test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host(void
 {
 	static const char *const attentions[] = {"auto", "mla", "mla_planned", "naive"};
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct fixture f;
 
