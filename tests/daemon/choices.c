@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/choices.h"
 
-#include <string.h>
-
 struct choice choices[CHOICES_MAX];
 uint32_t n_choices;
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/hand.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/device_memory.h"
 
 #define KV_PAGES (HAND_ROWS * HAND_PAGES)

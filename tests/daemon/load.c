@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/load.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "tests/device.h"
 
 #define N_CLIENTS 3u
 #define N_JOBS 27u

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/masks.h"
 
-#include <string.h>
-
 static bool same_document(const struct mask *m, uint32_t q, uint32_t k)
 {
 	for (; q > k; q--)

@@ -6,7 +6,6 @@
 
 #include "tests/daemon/rig.h"
 #include "tests/dense.h"
-#include "tests/device.h"
 
 /* Prompts without sense are to a trained model what any are to a random one. */
 #define MASK_TOLERANCE test_logits_tolerance(false)

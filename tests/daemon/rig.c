@@ -5,10 +5,6 @@
 
 #include <inttypes.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ipc/doorbell.h"
@@ -147,6 +143,38 @@ void rig_close(struct rig *rig)
 	rig->device->ops->free(rig->device);
 	pthread_cond_destroy(&rig->gate.changed);
 	pthread_mutex_destroy(&rig->gate.lock);
+}
+
+/* ---- fixtures ---- */
+
+int rig_setup_engine(void **state)
+{
+	static struct rig rig;
+
+	rig_open(&rig, *state);
+	*state = &rig;
+	return 0;
+}
+
+int rig_setup(void **state)
+{
+	struct rig *rig;
+
+	rig_setup_engine(state);
+	rig = *state;
+	rig_attach(rig, &rig->client, RIG_ENTRIES);
+	return 0;
+}
+
+int rig_teardown(void **state)
+{
+	struct rig *rig = *state;
+
+	rig_gate_open(rig);
+	if (rig->client.port)
+		rig_detach(&rig->client);
+	rig_close(rig);
+	return 0;
 }
 
 /* ---- the lane ---- */
@@ -331,5 +359,6 @@ void rig_detached(struct rig_client *client)
 	close(client->port->sq_bell);
 	close(client->port->cq_bell);
 	free(client->port);
+	client->port = NULL;
 	client->rig->n_ports--;
 }

@@ -10,20 +10,18 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include <time.h>
 
 #include <mimeo/types.h>
 
 #include "daemon/engine/state.h"
 #include "ipc/msg.h"
+#include "tests/device.h"
 
 #define RIG_TIMEOUT_S 60
 #define RIG_OUTPUT_MAX 2048
 #define RIG_CLIENTS_MAX 16
+#define RIG_ENTRIES 64 /* of the fixture's client */
 
 struct rig_options {
 	enum graph_mode mode;
@@ -56,6 +54,15 @@ struct rig_gate {
 	bool open, reached;
 };
 
+struct rig;
+
+struct rig_client {
+	struct rig *rig;
+	struct engine_port *port;
+	struct region region; /* the client's own mapping */
+	uint32_t generation, used; /* bump allocation in the arena */
+};
+
 struct rig {
 	struct device *device;
 	struct rig_options options;
@@ -64,13 +71,7 @@ struct rig {
 	struct builder *builder;
 	struct engine_report reports[64]; /* taken while waiting, but for DETACHED */
 	uint32_t n_reports, n_ports;
-};
-
-struct rig_client {
-	struct rig *rig;
-	struct engine_port *port;
-	struct region region; /* the client's own mapping */
-	uint32_t generation, used; /* bump allocation in the arena */
+	struct rig_client client; /* the fixture's; port NULL: not attached */
 };
 
 /* What a request brought. */
@@ -98,6 +99,17 @@ const char *rig_draft(void);
 void rig_open(struct rig *rig, const struct rig_options *options);
 /* Detaches nobody: clients are closed before. Checks that no page, slot or sequence is missing. */
 void rig_close(struct rig *rig);
+
+/* Fixtures: *state is the options, then an engine with them; rig_setup attaches rig->client. */
+int rig_setup(void **state);
+int rig_setup_engine(void **state);
+int rig_teardown(void **state);
+#define RIG_TEST(test, ...)                                                                        \
+	cmocka_unit_test_prestate_setup_teardown(                                                  \
+		test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__})
+#define RIG_ENGINE_TEST(test, ...)                                                                 \
+	cmocka_unit_test_prestate_setup_teardown(                                                  \
+		test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__})
 
 void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
 /* Posts the detachment and waits for DETACHED. */

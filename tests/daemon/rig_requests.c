@@ -2,8 +2,6 @@
 /* Requests of a rig's clients, from the arena to the last completion. */
 #include "tests/daemon/rig.h"
 
-#include <string.h>
-
 #include "ipc/doorbell.h"
 
 static uint32_t take_arena(struct rig_client *client, uint64_t bytes)

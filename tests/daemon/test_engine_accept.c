@@ -6,13 +6,9 @@
  */
 #include "tests/daemon/load.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/device.h"
 #include "tests/e2e/questions.h"
 
 enum { N = 120, N_KINDS = 4, K = 4 };

@@ -6,10 +6,6 @@
  */
 #include "tests/daemon/load.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "tests/device.h"
 
 struct backend_case {
 	const char *attention;

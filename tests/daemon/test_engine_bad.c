@@ -3,7 +3,6 @@
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #define ARENA (1 << 20)

@@ -4,10 +4,7 @@
 #include "tests/daemon/hand.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "tests/device.h"
 #include "tests/ranges.h"
 
 static const struct rig_options both = {.mode = GRAPH_FULL_AND_PIECEWISE};

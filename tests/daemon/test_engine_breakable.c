@@ -7,9 +7,6 @@
 #include "tests/daemon/hand.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/device_memory.h"
 

@@ -2,8 +2,6 @@
 /* Device buffers that requests name, while launched steps still write to them. */
 #include "tests/daemon/rig.h"
 
-#include <time.h>
-
 enum { BUFFER = 1, BUFFER_BYTES = 4096, N_GATES = 2, FIRST_HELD = 2 };
 
 /* ---- a lane that waits ahead of the steps 2 and 3 ---- */

@@ -5,9 +5,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

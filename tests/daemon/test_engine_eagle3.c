@@ -6,10 +6,6 @@
  */
 #include "tests/daemon/load.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include <jansson.h>
 
 #include "tests/daemon/made.h"

@@ -5,11 +5,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/device.h"
 
 enum { K = 4, N_OWNERS = 3 };
 

@@ -9,14 +9,10 @@
 #include "tests/daemon/rig.h"
 
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "kernels/cpu/internal.h"
-#include "tests/device.h"
 #if defined(MIMEO_HAVE_CUDA) && defined(MIMEO_TEST_FAULTS)
 #include "kernels/cuda/cuda.h"
 #endif

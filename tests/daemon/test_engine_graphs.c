@@ -3,7 +3,6 @@
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "tests/device_memory.h"
 

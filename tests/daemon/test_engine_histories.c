@@ -2,10 +2,6 @@
 /* What a sequence remembers: forks, cuts, turns, and what a cancelled request leaves. */
 #include "tests/daemon/rig.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "tests/device.h"
 
 #define LOGITS_TOKENS 8
 

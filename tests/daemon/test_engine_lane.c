@@ -2,9 +2,6 @@
 /* What the engine counts of its lane and of its own time, against what was asked of it. */
 #include "tests/daemon/rig.h"
 
-#include <time.h>
-
-#include "ipc/clock.h"
 
 #define N_TOKENS 20u
 

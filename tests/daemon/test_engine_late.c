@@ -3,9 +3,6 @@
 #include "ipc/clock.h"
 #include "tests/daemon/rig.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define VOCAB 256

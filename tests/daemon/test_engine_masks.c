@@ -5,8 +5,6 @@
  */
 #include "tests/daemon/masks.h"
 
-#include <string.h>
-
 /* The reference is sure of a token that leads by more: of what activations in bf16 may turn round. */
 #define MARGIN (test_on_cuda() ? 1.0 : 1e-3)
 

@@ -2,9 +2,6 @@
 /* Masks that are refused: each by what is wrong, and nobody else disturbed. */
 #include "tests/daemon/rig.h"
 
-#include <string.h>
-
-#include "tests/device.h"
 
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
 

@@ -2,9 +2,6 @@
 /* Two models in one daemon. */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-
-#include "tests/device.h"
 
 static struct rig_options with_pages(uint32_t kv_pages)
 {

@@ -5,8 +5,6 @@
  */
 #include "tests/daemon/load.h"
 
-#include "tests/device.h"
-
 static int make_load(void **state)
 {
 	load_make(NULL, NULL);

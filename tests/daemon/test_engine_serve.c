@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/rig.h"
-#include "tests/device.h"
 
 #include <jansson.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
 static const struct rig_options eager = {.mode = GRAPH_NONE};

@@ -6,10 +6,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/device.h"
 
 enum { K = 4, Q = 1 + K, MAX_SEQ_LEN = 512 };
 #define MIB (UINT64_C(1) << 20)

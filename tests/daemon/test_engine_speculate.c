@@ -5,9 +5,6 @@
  */
 #include "tests/daemon/load.h"
 
-#include <stdio.h>
-
-#include "tests/device.h"
 
 struct speculate_case {
 	uint32_t n_drafts;

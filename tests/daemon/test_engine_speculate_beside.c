@@ -6,13 +6,7 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/daemon/made.h"
-#include "tests/device.h"
 
 enum { K = 4, N_PROMPT = 40, N_TOKENS = 24, N_ENDLESS = 60, VOCAB = 256, HIDDEN = 160 };
 enum { RESULTS = 1, EMBEDDINGS = 2 }; /* buffers */

@@ -7,9 +7,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/device_memory.h"
 
 enum { K = 4, HISTORY_MAX = 512, FOLLOW = 24, VOCAB = 256 };

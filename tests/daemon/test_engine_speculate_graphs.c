@@ -5,10 +5,6 @@
  */
 #include "tests/daemon/choices.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "tests/device.h"
 
 /* Passes of the draft. */
 static uint64_t n_eager(const struct choices_world *w)

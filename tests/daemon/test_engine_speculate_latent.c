@@ -6,10 +6,7 @@
  */
 #include "tests/daemon/load.h"
 
-#include <stdio.h>
-
 #include "tests/daemon/made.h"
-#include "tests/device.h"
 
 static struct made draft;
 

@@ -7,12 +7,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/device.h"
 #include "tests/kernels/distribution.h"
 
 enum { K = 4, VOCAB = 256, N = 1600, TOGETHER = 16, DEPTH = 3, LEAVES_MAX = N / 5 + 1 };

@@ -5,9 +5,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-
-#include "tests/device.h"
 
 enum { K = 4, Q = 1 + K };
 

@@ -5,12 +5,7 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/cpu/internal.h"
-#include "tests/device.h"
 
 struct world {
 	struct rig rig;

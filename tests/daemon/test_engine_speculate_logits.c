@@ -5,9 +5,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-
-#include "tests/device.h"
 
 enum { K = 4, STEPS_MAX = 512 };
 

@@ -5,10 +5,6 @@
  */
 #include "tests/daemon/choices.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "tests/device.h"
 
 static struct rig_request submit_drafting(
 	struct choices_world *w, uint32_t index, uint32_t draft_tokens, uint32_t max_tokens)

@@ -6,11 +6,6 @@
  */
 #include "tests/daemon/rig.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
-#include "tests/device.h"
 
 enum { K = 4, VOCAB = 256, HIDDEN = 160, STEPS_MAX = 4096, WAIT_S = 20 };
 

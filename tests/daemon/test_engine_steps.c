@@ -2,10 +2,6 @@
 /* A client's own loop through step requests, against what generate requests answer. */
 #include "tests/daemon/rig.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/device_memory.h"
 
 #define VOCAB 256

@@ -2,8 +2,6 @@
 /* Masks of steps: trees, what comes behind them, and rows that have a part each of one mask. */
 #include "tests/daemon/masks.h"
 
-#include <string.h>
-
 static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
 static const struct mask causal = {.msg = {.kind = MIMEO_MASK_DEFAULT}};
 
