@@ -105,11 +105,9 @@ int rig_setup(void **state);
 int rig_setup_engine(void **state);
 int rig_teardown(void **state);
 #define RIG_TEST(test, ...)                                                                        \
-	cmocka_unit_test_prestate_setup_teardown(                                                  \
-		test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__})
+	{#test, test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 #define RIG_ENGINE_TEST(test, ...)                                                                 \
-	cmocka_unit_test_prestate_setup_teardown(                                                  \
-		test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__})
+	{#test, test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 
 void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
 /* Posts the detachment and waits for DETACHED. */

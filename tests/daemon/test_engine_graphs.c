@@ -8,8 +8,6 @@
 
 #define MAX_ROWS 16
 
-static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
-
 /* ---- dispatch ---- */
 
 static uint32_t n_graphs(struct rig *rig)
@@ -95,98 +93,71 @@ static void assert_takes(struct rig *rig, struct rig_client *client, uint32_t n,
 
 static void test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it(void **state)
 {
+	struct rig *rig = *state;
 	static const uint32_t rows[MAX_ROWS + 1] = {
 		0, 1, 2, 4, 4, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16, 16, 16};
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	/* 1, 2, 4, 8, 16 for decodes; 1, 2, 4, 8, 16, 24 ... 64 in pieces */
-	assert_int_equal(n_graphs(&rig), 5 + 11);
-	open_rows(&client, MAX_ROWS);
+	assert_int_equal(n_graphs(rig), 5 + 11);
+	open_rows(&rig->client, MAX_ROWS);
 	for (uint32_t n = 1; n <= MAX_ROWS; n++)
-		assert_takes(&rig, &client, n, rows[n]);
+		assert_takes(rig, &rig->client, n, rows[n]);
 	for (uint32_t n = MAX_ROWS; n > 1; n -= 5)
-		assert_takes(&rig, &client, n, rows[n]);
-	rig_detach(&client);
-	rig_close(&rig);
+		assert_takes(rig, &rig->client, n, rows[n]);
 }
 
 static void test_each_graph_is_captured_once_however_many_clients_come_and_go(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig rig;
 
-	rig_open(&rig, &full);
 	for (uint32_t i = 0; i < 5; i++) {
 		struct rig_client client;
 
-		rig_attach(&rig, &client, 8);
+		rig_attach(rig, &client, 8);
 		rig_assert_answer(&client, 0, "9+8=", "17");
 		rig_detach(&client);
 	}
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++) {
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++) {
 		assert_int_equal(facts.n_captures, 1);
 		assert_true(facts.n_nodes > 0);
 		assert_string_equal(facts.mode, facts.query_len ? "FULL" : "PIECEWISE");
 		assert_int_equal(facts.n_segments,
-			facts.query_len ? 1 : rig.engine->runners[0].model->config.n_layers + 1);
+			facts.query_len ? 1 : rig->engine->runners[0].model->config.n_layers + 1);
 	}
 	/* "17" and the end token; one more if the end was seen late. */
-	assert_in_range(graph(&rig, 1).n_replays, 5 * 2, 5 * 3);
-	rig_close(&rig);
+	assert_in_range(graph(rig, 1).n_replays, 5 * 2, 5 * 3);
 }
 
 static void test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted(void **state)
 {
-	static const uint32_t sizes[] = {7, 1, 3, 3};
-	struct rig_options options = full;
-	struct rig_client client;
-	struct rig rig;
+	struct rig *rig = *state;
 
-	options.capture_sizes = sizes;
-	options.n_capture_sizes = 4;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	assert_int_equal(n_graphs(&rig), 3 + 3);
-	open_rows(&client, MAX_ROWS);
+	assert_int_equal(n_graphs(rig), 3 + 3);
+	open_rows(&rig->client, MAX_ROWS);
 	for (uint32_t n = 1; n <= 9; n++)
-		assert_takes(&rig, &client, n, n == 1 ? 1 : n <= 3 ? 3 : n <= 7 ? 7 : 0);
-	assert_takes(&rig, &client, MAX_ROWS, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+		assert_takes(rig, &rig->client, n, n == 1 ? 1 : n <= 3 ? 3 : n <= 7 ? 7 : 0);
+	assert_takes(rig, &rig->client, MAX_ROWS, 0);
 }
 
 static void test_without_graphs_all_steps_are_counted_as_eager_by_mode(void **state)
 {
-	static const struct rig_options none = {.mode = GRAPH_NONE};
-	struct rig_client client;
-	struct rig rig;
+	struct rig *rig = *state;
 
-	rig_open(&rig, &none);
-	rig_attach(&rig, &client, 8);
-	assert_int_equal(n_graphs(&rig), 0);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	assert_int_equal(engine_stats(rig.engine)->n_replays, 0);
+	assert_int_equal(n_graphs(rig), 0);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	assert_int_equal(engine_stats(rig->engine)->n_replays, 0);
 	assert_int_equal(
-		engine_stats(rig.engine)->n_eager[EAGER_MODE], engine_stats(rig.engine)->n_steps);
-	rig_detach(&client);
-	rig_close(&rig);
+		engine_stats(rig->engine)->n_eager[EAGER_MODE], engine_stats(rig->engine)->n_steps);
 }
 
 static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(void **state)
 {
-	struct rig_options options = full;
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_client client;
 	struct rig_request request;
 	int32_t tokens[64];
-	struct rig rig;
 
-	options.max_batch_tokens = 8;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
 	for (int i = 0; i < 64; i++)
 		tokens[i] = 'a';
 	for (uint32_t tail = 0; tail <= 8; tail++) {
@@ -194,44 +165,37 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 		struct msg_row row = {1, n};
 		struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
-		request = rig_ask(&client, 0, 0, tokens, n, 1, 0);
-		assert_int_equal(rig_do(&client, &request).status, 0);
-		rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+		request = rig_ask(&rig->client, 0, 0, tokens, n, 1, 0);
+		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 		/* Also behind a history, as a second turn has it. */
 		for (uint32_t turn = 0; turn < 2; turn++) {
-			request = rig_ask(&client, 0, 1, tokens, n, 1, 0);
-			assert_int_equal(rig_do(&client, &request).status, 0);
+			request = rig_ask(&rig->client, 0, 1, tokens, n, 1, 0);
+			assert_int_equal(rig_do(&rig->client, &request).status, 0);
 			if (n == 1)
 				continue;
-			request = rig_step(&client, 0, &msg, &row, tokens);
-			assert_int_equal(rig_do(&client, &request).status, 0);
+			request = rig_step(&rig->client, 0, &msg, &row, tokens);
+			assert_int_equal(rig_do(&rig->client, &request).status, 0);
 		}
-		rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++)
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
 		assert_true(!facts.query_len || !facts.n_replays);
-	assert_int_equal(engine_stats(rig.engine)->n_replays, engine_stats(rig.engine)->n_steps);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(engine_stats(rig->engine)->n_replays, engine_stats(rig->engine)->n_steps);
 }
 
 static void test_first_token_of_a_step_request_is_a_prompt(void **state)
 {
+	struct rig *rig = *state;
 	const struct engine_stats *stats;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	stats = engine_stats(rig.engine);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	decode(&client, 1);
+	stats = engine_stats(rig->engine);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	decode(&rig->client, 1);
 	assert_int_equal(stats->n_replays, 1);
-	assert_int_equal(graph(&rig, 1).n_replays, 0);
-	decode(&client, 1);
-	assert_int_equal(graph(&rig, 1).n_replays, 1);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(graph(rig, 1).n_replays, 0);
+	decode(&rig->client, 1);
+	assert_int_equal(graph(rig, 1).n_replays, 1);
 }
 
 static void test_full_with_a_backend_that_cannot_is_an_error_that_names_it(void **state)
@@ -251,37 +215,35 @@ static void test_full_with_a_backend_that_cannot_is_an_error_that_names_it(void 
 
 static void test_replays_among_several_processes_are_counted_as_shared(void **state)
 {
+	struct rig *rig = *state;
 	const struct engine_stats *stats;
 	struct engine_graph_facts facts;
 	struct rig_result results[2] = {0};
 	uint64_t n_shared = 0;
 	struct rig_client clients[2];
 	struct rig_request requests[2];
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	stats = engine_stats(rig.engine);
-	rig_attach(&rig, &clients[0], 8);
-	rig_attach(&rig, &clients[1], 8);
-	rig_gate_close(&rig);
+	stats = engine_stats(rig->engine);
+	rig_attach(rig, &clients[0], 8);
+	rig_attach(rig, &clients[1], 8);
+	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		requests[c] = rig_ask_text(&clients[c], 0, 0, "count 4 30\n");
 		rig_submit(&clients[c], &requests[c]);
-		rig_wait_steps(&rig, 1);
+		rig_wait_steps(rig, 1);
 	}
-	rig_gate_open(&rig);
+	rig_gate_open(rig);
 	for (uint32_t c = 0; c < 2; c++)
 		rig_wait(&clients[c], &results[c], 0);
 	assert_true(stats->n_shared_replays > 0);
 	assert_true(stats->n_shared_replays <= stats->n_replays);
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++)
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
 		n_shared += facts.n_shared_replays;
 	assert_int_equal(n_shared, stats->n_shared_replays);
-	assert_true(graph(&rig, 2).n_shared_replays > 0);
-	assert_int_equal(graph(&rig, 1).n_shared_replays, 0);
+	assert_true(graph(rig, 2).n_shared_replays > 0);
+	assert_int_equal(graph(rig, 1).n_shared_replays, 0);
 	rig_detach(&clients[0]);
 	rig_detach(&clients[1]);
-	rig_close(&rig);
 }
 
 /* F10: what was captured under a key is found under it, and every step is counted once. */
@@ -375,16 +337,20 @@ int __wrap_kv_cache_map(struct kv_cache *kv, uint32_t n_pages)
 	return __real_kv_cache_map(kv, n_pages);
 }
 
+static int setup_phases(void **state)
+{
+	memset(&phases, 0, sizeof(phases));
+	return rig_setup_engine(state);
+}
+
 /* F14: so that what is left for pages is known when they are mapped. */
 static void test_pages_are_mapped_when_all_graphs_have_taken_their_memory(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_model_facts model;
 	struct engine_graph_facts facts;
 	uint64_t bytes = 0;
-	struct rig rig;
 
-	memset(&phases, 0, sizeof(phases));
-	rig_open(&rig, &full);
 	assert_int_equal(phases.n_captures, 1);
 	assert_int_equal(phases.n_maps, 1);
 	assert_int_equal(phases.n_captures_before_map, 1);
@@ -392,26 +358,23 @@ static void test_pages_are_mapped_when_all_graphs_have_taken_their_memory(void *
 	assert_int_equal(phases.pages_at_capture, 64 / 16);
 	assert_int_equal(phases.pages_before, 64 / 16);
 	assert_int_equal(phases.pages_asked, 512 + 1);
-	assert_int_equal(rig_pages_free(&rig, 0), 512);
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++) {
+	assert_int_equal(rig_pages_free(rig, 0), 512);
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++) {
 		assert_string_equal(facts.state, "ready");
 		assert_true(test_on_cuda() || facts.bytes > 0);
 		bytes += facts.bytes;
 	}
-	engine_model_facts(rig.engine, 0, &model);
+	engine_model_facts(rig->engine, 0, &model);
 	assert_int_equal(model.graph_bytes, bytes);
 	assert_int_equal(phases.graph_bytes, bytes);
 	assert_int_equal(model.n_ready, model.n_graphs);
-	rig_close(&rig);
 }
 
 static void test_pieces_are_captured_before_full_graphs_and_large_ones_before_small(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 
-	memset(&phases, 0, sizeof(phases));
-	rig_open(&rig, &full);
-	assert_int_equal(phases.n_captured, n_graphs(&rig));
+	assert_int_equal(phases.n_captured, n_graphs(rig));
 	for (uint32_t i = 1; i < phases.n_captured; i++) {
 		const struct descriptor *a = &phases.captured[i - 1], *b = &phases.captured[i];
 
@@ -421,24 +384,34 @@ static void test_pieces_are_captured_before_full_graphs_and_large_ones_before_sm
 			assert_true(a->mode == GRAPH_PIECEWISE && b->mode == GRAPH_FULL);
 	}
 	assert_int_equal(phases.captured[0].mode, GRAPH_PIECEWISE);
-	rig_close(&rig);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it),
-		cmocka_unit_test(test_each_graph_is_captured_once_however_many_clients_come_and_go),
-		cmocka_unit_test(test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted),
-		cmocka_unit_test(test_without_graphs_all_steps_are_counted_as_eager_by_mode),
-		cmocka_unit_test(test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph),
-		cmocka_unit_test(test_first_token_of_a_step_request_is_a_prompt),
+		RIG_TEST(test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_ENGINE_TEST(test_each_graph_is_captured_once_however_many_clients_come_and_go,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .n_capture_sizes = 4,
+			.capture_sizes = (const uint32_t[]){7, 1, 3, 3}),
+		RIG_TEST(test_without_graphs_all_steps_are_counted_as_eager_by_mode,
+			.mode = GRAPH_NONE),
+		RIG_TEST(test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 8),
+		RIG_TEST(test_first_token_of_a_step_request_is_a_prompt,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_full_with_a_backend_that_cannot_is_an_error_that_names_it),
-		cmocka_unit_test(test_replays_among_several_processes_are_counted_as_shared),
+		RIG_ENGINE_TEST(test_replays_among_several_processes_are_counted_as_shared,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_hits_of_all_graphs_and_eager_steps_add_up_to_all_steps),
-		cmocka_unit_test(
-			test_pieces_are_captured_before_full_graphs_and_large_ones_before_small),
-		cmocka_unit_test(test_pages_are_mapped_when_all_graphs_have_taken_their_memory),
+		cmocka_unit_test_prestate_setup_teardown(
+			test_pieces_are_captured_before_full_graphs_and_large_ones_before_small,
+			setup_phases, rig_teardown, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE}),
+		cmocka_unit_test_prestate_setup_teardown(
+			test_pages_are_mapped_when_all_graphs_have_taken_their_memory,
+			setup_phases, rig_teardown, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE}),
 	};
 
 	return cmocka_run_group_tests_name("engine graphs", tests, NULL, NULL);

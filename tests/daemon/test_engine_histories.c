@@ -2,10 +2,7 @@
 /* What a sequence remembers: forks, cuts, turns, and what a cancelled request leaves. */
 #include "tests/daemon/rig.h"
 
-
 #define LOGITS_TOKENS 8
-
-static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
 
 /* ---- forks and cuts ---- */
 
@@ -20,54 +17,44 @@ static void open_with(struct rig_client *client, uint32_t sequence, const char *
 
 static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
 {
+	struct rig *rig = *state;
 	static const char *const rest[] = {"\n", " 33\n", " 8 91\n", " 60 1 2\n"};
 	static const char *const answers[] = {"17 52", "17 33 52", "8 17 52 91", "1 2 17 52 60"};
 	struct rig_result results[8] = {0};
 	struct rig_request requests[4];
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	open_with(&client, 1, "sort 52 17");
-	rig_ok(&client, 0, RING_OP_FORK, 1, 2);
-	rig_ok(&client, 0, RING_OP_FORK, 1, 3);
-	rig_ok(&client, 0, RING_OP_FORK, 3, 4); /* a fork of a fork */
-	assert_int_equal(rig_pages_free(&rig, 0), 511);
-	rig_gate_close(&rig); /* all at once: the copies of one page run ahead of one step */
+	open_with(&rig->client, 1, "sort 52 17");
+	rig_ok(&rig->client, 0, RING_OP_FORK, 1, 2);
+	rig_ok(&rig->client, 0, RING_OP_FORK, 1, 3);
+	rig_ok(&rig->client, 0, RING_OP_FORK, 3, 4); /* a fork of a fork */
+	assert_int_equal(rig_pages_free(rig, 0), 511);
+	rig_gate_close(rig); /* all at once: the copies of one page run ahead of one step */
 	for (uint32_t i = 4; i-- > 0;) {
-		requests[i] = rig_ask_text(&client, i, i + 1, rest[i]);
-		rig_submit(&client, &requests[i]);
+		requests[i] = rig_ask_text(&rig->client, i, i + 1, rest[i]);
+		rig_submit(&rig->client, &requests[i]);
 	}
-	rig_wait_steps(&rig, 2 + 1);
-	rig_gate_open(&rig);
+	rig_wait_steps(rig, 2 + 1);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 4; i++) {
-		rig_wait(&client, results, i);
-		rig_assert_text(&client, &requests[i], &results[i], answers[i]);
+		rig_wait(&rig->client, results, i);
+		rig_assert_text(&rig->client, &requests[i], &results[i], answers[i]);
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_fork_outlives_its_parent(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	open_with(&client, 1, "sort 52 17 33 8 91 60 1 2");
-	rig_ok(&client, 0, RING_OP_FORK, 1, 2);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	assert_int_equal(rig_pages_free(&rig, 0), 510);
-	open_with(&client, 1, "rev something else entirely");
-	request = rig_ask_text(&client, 0, 2, "\n");
-	result = rig_do(&client, &request);
-	rig_assert_text(&client, &request, &result, "1 2 8 17 33 52 60 91");
-	rig_detach(&client);
-	rig_close(&rig);
+	open_with(&rig->client, 1, "sort 52 17 33 8 91 60 1 2");
+	rig_ok(&rig->client, 0, RING_OP_FORK, 1, 2);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
+	assert_int_equal(rig_pages_free(rig, 0), 510);
+	open_with(&rig->client, 1, "rev something else entirely");
+	request = rig_ask_text(&rig->client, 0, 2, "\n");
+	result = rig_do(&rig->client, &request);
+	rig_assert_text(&rig->client, &request, &result, "1 2 8 17 33 52 60 91");
 }
 
 /* A request whose page copy is queued, and which ends before any step carries it. */
@@ -95,35 +82,26 @@ static void cancel_before_the_copy(struct rig *rig, struct rig_client *client)
 
 static void test_copies_of_a_cancelled_request_hold_no_page(void **state)
 {
-	struct rig_client client;
-	struct rig rig;
+	struct rig *rig = *state;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	cancel_before_the_copy(&rig, &client);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
-	rig_assert_all_free(&rig);
-	rig_detach(&client);
-	rig_close(&rig);
+	cancel_before_the_copy(rig, &rig->client);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 2, 0);
+	rig_assert_all_free(rig);
 }
 
 static void test_copy_is_made_even_if_its_request_was_cancelled_before(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request ask;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	cancel_before_the_copy(&rig, &client);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
+	cancel_before_the_copy(rig, &rig->client);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	/* " 33\n" came before the cancel: what follows continues it. */
-	ask = rig_ask_text(&client, 1, 2, "17 ");
-	assert_int_equal(rig_do(&client, &ask).status, 0);
-	assert_memory_equal(rig_tokens(&client, &ask), ((int32_t[]){'3', '3', ' ', '5', '2', 2}), 24);
-	rig_detach(&client);
-	rig_close(&rig);
+	ask = rig_ask_text(&rig->client, 1, 2, "17 ");
+	assert_int_equal(rig_do(&rig->client, &ask).status, 0);
+	assert_memory_equal(rig_tokens(&rig->client, &ask),
+		((int32_t[]){'3', '3', ' ', '5', '2', 2}), 24);
 }
 
 /* ---- histories ---- */
@@ -177,137 +155,123 @@ static void assert_same(const struct answer *a, const struct answer *b)
 
 static void test_sequence_continued_equals_one_long_prompt(void **state)
 {
+	struct rig *rig = *state;
 	int32_t history[256];
 	uint32_t n = rig_prompt("count 4 30\n", history), n_more;
 	struct answer first, second, third, whole;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	first = continue_with(&client, 1, history, n);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	first = continue_with(&rig->client, 1, history, n);
 	memcpy(history + n, first.tokens, sizeof(first.tokens));
 	n += LOGITS_TOKENS;
 	n_more = rig_prompt("sort 52 17 33\n", history + n);
-	second = continue_with(&client, 1, history + n, n_more);
+	second = continue_with(&rig->client, 1, history + n, n_more);
 	n += n_more;
-	whole = continue_with(&client, 0, history, n);
+	whole = continue_with(&rig->client, 0, history, n);
 	assert_same(&second, &whole);
 	memcpy(history + n, second.tokens, sizeof(second.tokens));
 	n += LOGITS_TOKENS;
 	history[n] = 'z';
-	third = continue_with(&client, 1, history + n, 1);
-	whole = continue_with(&client, 0, history, n + 1);
+	third = continue_with(&rig->client, 1, history + n, 1);
+	whole = continue_with(&rig->client, 0, history, n + 1);
 	assert_same(&third, &whole);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_sequence_cut_equals_one_that_never_had_the_tail(void **state)
 {
+	struct rig *rig = *state;
 	int32_t tokens[256], whole_tokens[256];
 	uint32_t n = rig_prompt("sort 52 17 33 8 91 60 1 2\n", tokens);
 	struct answer cut, whole;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	continue_with(&client, 1, tokens, n);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	continue_with(&rig->client, 1, tokens, n);
 	for (uint32_t keep = 33; keep > 0; keep -= 3) {
-		rig_ok(&client, 0, RING_OP_TRUNCATE, 1, keep);
-		assert_int_equal(rig_pages_free(&rig, 0), 512 - (keep + 15) / 16);
-		rig_ok(&client, 0, RING_OP_FORK, 1, 2);
-		cut = continue_with(&client, 2, (int32_t[]){'7', '\n'}, 2);
-		rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
+		rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, keep);
+		assert_int_equal(rig_pages_free(rig, 0), 512 - (keep + 15) / 16);
+		rig_ok(&rig->client, 0, RING_OP_FORK, 1, 2);
+		cut = continue_with(&rig->client, 2, (int32_t[]){'7', '\n'}, 2);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 2, 0);
 		if (keep > n) /* the answer's first tokens are part of it */
 			continue;
 		memcpy(whole_tokens, tokens, keep * sizeof(tokens[0]));
 		whole_tokens[keep] = '7';
 		whole_tokens[keep + 1] = '\n';
-		whole = continue_with(&client, 0, whole_tokens, keep + 2);
+		whole = continue_with(&rig->client, 0, whole_tokens, keep + 2);
 		assert_same(&cut, &whole);
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told(void **state)
 {
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_client client;
 	struct rig_request request;
 	struct answer after, whole;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	rig_gate_close(&rig);
-	request = rig_ask(&client, 0, 1, tokens, n, 40, 0);
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 2); /* the prompt, and a decode past what the host knows */
-	rig_cancel(&client, 1, &request);
-	rig_wait(&client, results, 0);
-	rig_gate_open(&rig);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_gate_close(rig);
+	request = rig_ask(&rig->client, 0, 1, tokens, n, 40, 0);
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 2); /* the prompt, and a decode past what the host knows */
+	rig_cancel(&rig->client, 1, &request);
+	rig_wait(&rig->client, results, 0);
+	rig_gate_open(rig);
 	assert_int_equal(results[0].n_generated, 0);
-	rig_wait(&client, results, 1);
+	rig_wait(&rig->client, results, 1);
 	tokens[n] = '9';
 	tokens[n + 1] = ' ';
-	after = continue_with(&client, 1, tokens + n, 2);
-	whole = continue_with(&client, 0, tokens, n + 2);
+	after = continue_with(&rig->client, 1, tokens + n, 2);
+	whole = continue_with(&rig->client, 0, tokens, n + 2);
 	assert_same(&after, &whole);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_close_while_busy_takes_effect_afterwards(void **state)
 {
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_request requests[4];
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	rig_gate_close(&rig);
-	requests[0] = rig_ask_text(&client, 0, 1, "rev hello\n");
-	requests[1] = rig_call(&client, 1, RING_OP_CLOSE, 1, 0);
-	requests[2] = rig_ask_text(&client, 2, 1, "rev hello\n");
-	requests[3] = rig_call(&client, 3, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_gate_close(rig);
+	requests[0] = rig_ask_text(&rig->client, 0, 1, "rev hello\n");
+	requests[1] = rig_call(&rig->client, 1, RING_OP_CLOSE, 1, 0);
+	requests[2] = rig_ask_text(&rig->client, 2, 1, "rev hello\n");
+	requests[3] = rig_call(&rig->client, 3, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_submit(&client, &requests[i]);
-	rig_wait_waiting(&rig, 3);
-	rig_gate_open(&rig);
+		rig_submit(&rig->client, &requests[i]);
+	rig_wait_waiting(rig, 3);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_wait(&client, results, i);
+		rig_wait(&rig->client, results, i);
 	assert_int_equal(results[0].status, 0);
 	assert_true(results[0].n_generated > 0);
 	assert_int_equal(results[1].status, 0);
 	assert_int_equal(results[2].status, MIMEO_E_UNKNOWN_SEQUENCE);
 	assert_int_equal(results[2].values[0], 1);
 	assert_int_equal(results[3].status, 0);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_forks_diverge_and_leave_the_parent_as_it_was),
-		cmocka_unit_test(test_fork_outlives_its_parent),
-		cmocka_unit_test(test_copies_of_a_cancelled_request_hold_no_page),
-		cmocka_unit_test(test_copy_is_made_even_if_its_request_was_cancelled_before),
-		cmocka_unit_test(test_sequence_continued_equals_one_long_prompt),
-		cmocka_unit_test(test_sequence_cut_equals_one_that_never_had_the_tail),
-		cmocka_unit_test(
-			test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told),
-		cmocka_unit_test(test_close_while_busy_takes_effect_afterwards),
+		RIG_TEST(test_forks_diverge_and_leave_the_parent_as_it_was,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_fork_outlives_its_parent, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_copies_of_a_cancelled_request_hold_no_page,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_copy_is_made_even_if_its_request_was_cancelled_before,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_sequence_continued_equals_one_long_prompt,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_sequence_cut_equals_one_that_never_had_the_tail,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_close_while_busy_takes_effect_afterwards,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 	};
 
 	return cmocka_run_group_tests_name("engine histories", tests, NULL, NULL);

@@ -2,7 +2,6 @@
 /* What the engine counts of its lane and of its own time, against what was asked of it. */
 #include "tests/daemon/rig.h"
 
-
 #define N_TOKENS 20u
 
 static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Graphs that are captured and dropped while requests run. */
-#include "ipc/clock.h"
 #include "tests/daemon/rig.h"
 
 #include <unistd.h>
@@ -8,7 +7,6 @@
 #define VOCAB 256
 #define PATIENCE_MS 20000
 
-static const struct rig_options eager = {.mode = GRAPH_FULL_AND_PIECEWISE};
 static const struct rig_options lazy = {.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true};
 
 /* ---- what is there ---- */
@@ -87,92 +85,80 @@ static uint32_t index_of(struct rig *rig, const char *name, struct engine_graph_
 
 static void test_lazily_a_batch_runs_eager_until_its_graph_is_there(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_client client;
 	uint64_t uncaptured, replays;
-	struct rig rig;
 
-	rig_open(&rig, &lazy);
-	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
-	rig_attach(&rig, &client, 8);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	assert_true(n_uncaptured(&rig) > 0);
-	await_rest(&rig);
+	assert_int_equal(count_graphs(rig, "empty"), count_graphs(rig, NULL));
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	assert_true(n_uncaptured(rig) > 0);
+	await_rest(rig);
 	/* the prompt's and the decodes' */
-	assert_int_equal(count_graphs(&rig, "ready"), 2);
-	uncaptured = n_uncaptured(&rig);
-	replays = n_replays(&rig);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	assert_int_equal(n_uncaptured(&rig), uncaptured);
-	assert_true(n_replays(&rig) > replays);
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++)
+	assert_int_equal(count_graphs(rig, "ready"), 2);
+	uncaptured = n_uncaptured(rig);
+	replays = n_replays(rig);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	assert_int_equal(n_uncaptured(rig), uncaptured);
+	assert_true(n_replays(rig) > replays);
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
 		assert_int_equal(facts.n_captures, strcmp(facts.state, "ready") == 0);
-	assert_int_equal(engine_stats(rig.engine)->n_late_captures, 2);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(engine_stats(rig->engine)->n_late_captures, 2);
 }
 
 /* ---- memory ---- */
 
 static void test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_client client;
-	struct rig rig;
 	uint32_t n;
 
-	rig_open(&rig, &eager);
-	rig_attach(&rig, &client, 8);
-	n = count_graphs(&rig, NULL);
-	assert_int_equal(count_graphs(&rig, "ready"), n);
-	rig_assert_answer(&client, 0, "9+8=", "17");
+	n = count_graphs(rig, NULL);
+	assert_int_equal(count_graphs(rig, "ready"), n);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
 	/* What was replayed a moment ago stays, however often memory is short ... */
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(engine_post_relieve(rig.engine), 0);
-	await_graphs(&rig, "ready", 2);
-	await_rest(&rig);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	assert_int_equal(n_uncaptured(&rig), 0);
+		assert_int_equal(engine_post_relieve(rig->engine), 0);
+	await_graphs(rig, "ready", 2);
+	await_rest(rig);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	assert_int_equal(n_uncaptured(rig), 0);
 	/* ... and goes when it is a generation old. */
-	rig.engine->lane.late.generation_ns = 1000000;
+	rig->engine->lane.late.generation_ns = 1000000;
 	for (int i = 0; i < 5; i++)
 		nap();
-	assert_int_equal(engine_post_relieve(rig.engine), 0);
-	await_graphs(&rig, "empty", n);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	assert_true(n_uncaptured(&rig) > 0);
-	await_graphs(&rig, "ready", 2);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	index_of(&rig, "FULL 1x1", &facts);
+	assert_int_equal(engine_post_relieve(rig->engine), 0);
+	await_graphs(rig, "empty", n);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	assert_true(n_uncaptured(rig) > 0);
+	await_graphs(rig, "ready", 2);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	index_of(rig, "FULL 1x1", &facts);
 	assert_int_equal(facts.n_captures, 2);
 	assert_int_equal(facts.n_drops, 1);
-	index_of(&rig, "FULL 16x1", &facts);
+	index_of(rig, "FULL 16x1", &facts);
 	assert_int_equal(facts.n_captures, 1);
 	assert_int_equal(facts.bytes, 0);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* Generations are so long that now is in the fourth. */
 static void test_graph_stays_for_the_generation_after_its_last_replay(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	struct graph_set *graphs;
 	uint64_t now;
 
-	rig_open(&rig, &eager);
-	graphs = &rig.engine->runners[0].graphs;
+	graphs = &rig->engine->runners[0].graphs;
 	now = clock_ns();
-	rig.engine->lane.late.generation_ns = now / 4;
+	rig->engine->lane.late.generation_ns = now / 4;
 	for (uint32_t i = 0; i < graphs->n; i++)
 		graphs->entries[i].used_ns = now - (1 + i % 2) * (now / 4);
-	assert_int_equal(engine_post_relieve(rig.engine), 0);
-	await_graphs(&rig, "empty", graphs->n / 2);
-	await_rest(&rig);
+	assert_int_equal(engine_post_relieve(rig->engine), 0);
+	await_graphs(rig, "empty", graphs->n / 2);
+	await_rest(rig);
 	for (uint32_t i = 0; i < graphs->n; i++)
 		assert_int_equal(graph_entry_state(&graphs->entries[i]),
 			i % 2 ? GRAPH_EMPTY : GRAPH_READY);
-	rig_close(&rig);
 }
 
 static int (*real_export)(struct device *, size_t, void **, struct device_handle *);
@@ -188,24 +174,23 @@ static int export_without_memory(
 
 static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state)
 {
+	struct rig *rig = *state;
 	struct builder_job job = {.thing = NULL}, *done;
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
 	const struct device_ops *ops;
 	struct device_ops scarce;
-	struct rig rig;
 
 	assert_non_null(thing);
-	rig_open(&rig, &eager);
-	ops = rig.device->ops;
+	ops = rig->device->ops;
 	scarce = *ops;
 	real_export = ops->export_alloc;
 	scarce.export_alloc = export_without_memory;
-	rig.device->ops = &scarce;
+	rig->device->ops = &scarce;
 	atomic_store(&n_refusals, 0);
 	*thing = (struct builder_thing){.kind = BUILDER_EXPORT, .bytes = 4096};
 	job.thing = thing;
-	builder_post(rig.builder, &job);
-	for (int ms = 0; !(done = builder_take(rig.builder)); ms++) {
+	builder_post(rig->builder, &job);
+	for (int ms = 0; !(done = builder_take(rig->builder)); ms++) {
 		assert_true(ms < PATIENCE_MS);
 		nap();
 	}
@@ -213,12 +198,11 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 	assert_int_equal(job.rc, 0);
 	assert_int_equal(atomic_load(&n_refusals), 2);
 	/* None had been replayed: when the memory was there, all of them had gone. */
-	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
-	rig.device->ops = ops;
+	assert_int_equal(count_graphs(rig, "empty"), count_graphs(rig, NULL));
+	rig->device->ops = ops;
 	if (job.handle.fd >= 0)
 		close(job.handle.fd);
-	builder_close(rig.builder, thing);
-	rig_close(&rig);
+	builder_close(rig->builder, thing);
 }
 
 /* ---- captures that fail ---- */
@@ -367,113 +351,98 @@ static void close_histories(struct rig_client *client, uint32_t n)
 
 static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
 {
+	struct rig *rig = *state;
 	static float before[3][2 * VOCAB], after[3][2 * VOCAB];
 	static const char *const dropped[] = {"FULL 16x1", "FULL 1x1", "PIECEWISE 64"};
 	struct engine_graph_facts facts;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &eager);
-	rig_attach(&rig, &client, 8);
 	for (int round = 0; round < 2; round++) {
-		open_histories(&client, 2);
+		open_histories(&rig->client, 2);
 		for (int i = 0; i < 3; i++) {
 			if (round)
-				order(&rig, ENGINE_GRAPH_DROP, index_of(&rig, dropped[i], &facts));
+				order(rig, ENGINE_GRAPH_DROP, index_of(rig, dropped[i], &facts));
 			if (round)
-				await_graphs(&rig, "empty", (uint32_t)i + 1);
-			step_logits(&client, 2, round ? after[i] : before[i]);
+				await_graphs(rig, "empty", (uint32_t)i + 1);
+			step_logits(&rig->client, 2, round ? after[i] : before[i]);
 		}
-		close_histories(&client, 2);
+		close_histories(&rig->client, 2);
 	}
 	assert_memory_equal(before, after, sizeof(before));
-	index_of(&rig, "FULL 2x1", &facts);
+	index_of(rig, "FULL 2x1", &facts);
 	assert_int_equal(facts.n_replays, 6);
 	assert_int_equal(facts.n_captures, 1);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
 	struct rig_result results[1] = {0};
 	struct rig_request request;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &eager);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
-	request = rig_ask_text(&client, 0, 0, "9+8=");
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 2); /* the prompt's, and a decode's */
-	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-	await_graphs(&rig, "dropping", 2);
+	rig_gate_close(rig);
+	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 2); /* the prompt's, and a decode's */
+	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(rig, "dropping", 2);
 	for (int i = 0; i < 20; i++)
 		nap();
-	assert_int_equal(count_graphs(&rig, "dropping"), 2);
-	rig_gate_open(&rig);
-	rig_wait(&client, results, 0);
-	rig_assert_text(&client, &request, &results[0], "17");
-	rig_detach(&client);
-	await_rest(&rig);
-	index_of(&rig, "FULL 1x1", &facts);
+	assert_int_equal(count_graphs(rig, "dropping"), 2);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 0);
+	rig_assert_text(&rig->client, &request, &results[0], "17");
+	rig_detach(&rig->client);
+	await_rest(rig);
+	index_of(rig, "FULL 1x1", &facts);
 	assert_int_equal(facts.n_drops, 1);
-	rig_close(&rig);
 }
 
 /* ---- capturing beside requests ---- */
 
 static void test_captures_beside_a_running_request_change_none_of_its_tokens(void **state)
 {
+	struct rig *rig = *state;
 	static int32_t alone[300];
 	struct rig_result results[1] = {0};
 	struct rig_request request;
-	struct rig_client client;
-	struct rig rig;
 	uint32_t n;
 
-	rig_open(&rig, &eager);
-	rig_attach(&rig, &client, 8);
-	n = count_graphs(&rig, NULL);
+	n = count_graphs(rig, NULL);
 	/* More than one request where the builder is not scheduled in the time of one. */
-	for (int round = 0; engine_stats(rig.engine)->n_late_captures < 2; round++) {
+	for (int round = 0; engine_stats(rig->engine)->n_late_captures < 2; round++) {
 		assert_true(round < 100);
-		request = rig_endless(&client, 0, 0, 300);
+		request = rig_endless(&rig->client, 0, 0, 300);
 		results[0] = (struct rig_result){0};
-		rig_submit(&client, &request);
+		rig_submit(&rig->client, &request);
 		if (round == 1) {
-			rig_wait_steps(&rig, engine_stats(rig.engine)->n_steps + 3);
-			order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-			order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+			rig_wait_steps(rig, engine_stats(rig->engine)->n_steps + 3);
+			order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+			order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 		}
-		rig_wait(&client, results, 0);
+		rig_wait(&rig->client, results, 0);
 		assert_int_equal(results[0].n_generated, 300);
 		if (!round)
-			memcpy(alone, rig_tokens(&client, &request), sizeof(alone));
-		assert_memory_equal(alone, rig_tokens(&client, &request), sizeof(alone));
+			memcpy(alone, rig_tokens(&rig->client, &request), sizeof(alone));
+		assert_memory_equal(alone, rig_tokens(&rig->client, &request), sizeof(alone));
 	}
 	/* The order came while they were being dropped: it holds. */
-	await_graphs(&rig, "ready", n);
-	assert_true(engine_stats(rig.engine)->n_late_captures >= n);
-	assert_true(engine_stats(rig.engine)->late_capture_ns > 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	await_graphs(rig, "ready", n);
+	assert_true(engine_stats(rig->engine)->n_late_captures >= n);
+	assert_true(engine_stats(rig->engine)->late_capture_ns > 0);
 }
 
 /* F1 */
 static void test_graph_is_warmed_up_before_it_is_captured_again(void **state)
 {
+	struct rig *rig = *state;
 	struct graph_set *graphs;
-	struct rig rig;
 
-	rig_open(&rig, &eager);
-	graphs = &rig.engine->runners[0].graphs;
-	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-	await_graphs(&rig, "empty", graphs->n);
-	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-	await_graphs(&rig, "ready", graphs->n);
+	graphs = &rig->engine->runners[0].graphs;
+	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(rig, "empty", graphs->n);
+	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(rig, "ready", graphs->n);
 	for (uint32_t i = 0; i < graphs->n; i++) {
 		const struct graph_entry *entry = &graphs->entries[i];
 
@@ -482,83 +451,71 @@ static void test_graph_is_warmed_up_before_it_is_captured_again(void **state)
 		assert_non_null(entry->warm_up.metadata);
 		assert_ptr_not_equal(entry->warm_up.metadata, entry->capture.metadata);
 	}
-	rig_close(&rig);
 }
 
 static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void **state)
 {
-	struct rig rig;
+	struct rig *rig = *state;
 	uint32_t n;
 
-	rig_open(&rig, &lazy);
-	n = count_graphs(&rig, NULL);
+	n = count_graphs(rig, NULL);
 	for (int i = 0; i < 3; i++) {
-		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-		await_ready(&rig, n > 4 ? 4 : n);
-		order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-		await_graphs(&rig, "empty", n);
-		await_rest(&rig);
+		order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		await_ready(rig, n > 4 ? 4 : n);
+		order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+		await_graphs(rig, "empty", n);
+		await_rest(rig);
 	}
-	rig_close(&rig);
 }
 
 /* A loop of the client's own: between its steps nothing runs. */
 static void test_captures_take_a_share_of_the_time_while_requests_come(void **state)
 {
+	struct rig *rig = *state;
 	uint64_t begin, taken = 0, last = 0;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &lazy);
-	rig.engine->lane.late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
-	rig_attach(&rig, &client, 8);
-	open_histories(&client, 1);
+	rig->engine->lane.late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
+	open_histories(&rig->client, 1);
 	begin = clock_ns();
-	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-	for (uint32_t i = 0; count_graphs(&rig, "ready") < count_graphs(&rig, NULL); i++) {
-		uint64_t now = atomic_load(&engine_stats(rig.engine)->late_capture_ns);
+	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	for (uint32_t i = 0; count_graphs(rig, "ready") < count_graphs(rig, NULL); i++) {
+		uint64_t now = atomic_load(&engine_stats(rig->engine)->late_capture_ns);
 		static float logits[VOCAB];
 
 		last = now == taken ? last : now - taken;
 		taken = now;
-		step_logits(&client, 1, logits);
+		step_logits(&rig->client, 1, logits);
 		if (i % 200 == 199) {
-			close_histories(&client, 1);
-			open_histories(&client, 1);
+			close_histories(&rig->client, 1);
+			open_histories(&rig->client, 1);
 		}
 	}
 	/* All but those seen last were paid back four times over. */
 	assert_true(taken > last);
 	assert_true(5 * (taken - last) <= clock_ns() - begin);
-	close_histories(&client, 1);
-	rig_detach(&client);
-	rig_close(&rig);
+	close_histories(&rig->client, 1);
 }
 
 static void test_order_taken_back_captures_nothing(void **state)
 {
+	struct rig *rig = *state;
 	struct rig_result results[1] = {0};
 	struct rig_request request;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &lazy);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
-	request = rig_ask_text(&client, 0, 0, "9+8=");
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 1);
-	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-	await_graphs(&rig, "wanted", count_graphs(&rig, NULL));
-	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-	await_graphs(&rig, "wanted", 0);
-	assert_int_equal(engine_stats(rig.engine)->n_late_captures, 0);
-	rig_gate_open(&rig);
-	rig_wait(&client, results, 0);
-	rig_assert_text(&client, &request, &results[0], "17");
-	rig_detach(&client);
-	await_rest(&rig);
-	rig_close(&rig);
+	rig_gate_close(rig);
+	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 1);
+	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(rig, "wanted", count_graphs(rig, NULL));
+	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(rig, "wanted", 0);
+	assert_int_equal(engine_stats(rig->engine)->n_late_captures, 0);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 0);
+	rig_assert_text(&rig->client, &request, &results[0], "17");
+	rig_detach(&rig->client);
+	await_rest(rig);
 }
 
 static void test_engine_can_end_while_graphs_are_wanted(void **state)
@@ -577,21 +534,31 @@ static void test_engine_can_end_while_graphs_are_wanted(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_lazily_a_batch_runs_eager_until_its_graph_is_there),
-		cmocka_unit_test(
-			test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it),
-		cmocka_unit_test(test_graph_stays_for_the_generation_after_its_last_replay),
-		cmocka_unit_test(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs),
+		RIG_TEST(test_lazily_a_batch_runs_eager_until_its_graph_is_there,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
+		RIG_TEST(test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_ENGINE_TEST(test_graph_stays_for_the_generation_after_its_last_replay,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_ENGINE_TEST(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_capture_without_memory_is_tried_again_by_a_later_step),
 		cmocka_unit_test(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered),
 		cmocka_unit_test(test_ordered_capture_without_memory_is_failed),
-		cmocka_unit_test(test_dropping_graphs_leaves_what_they_shared_intact),
-		cmocka_unit_test(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
-		cmocka_unit_test(test_captures_beside_a_running_request_change_none_of_its_tokens),
-		cmocka_unit_test(test_graph_is_warmed_up_before_it_is_captured_again),
-		cmocka_unit_test(test_drop_of_what_is_being_built_takes_effect_when_it_is_built),
-		cmocka_unit_test(test_captures_take_a_share_of_the_time_while_requests_come),
-		cmocka_unit_test(test_order_taken_back_captures_nothing),
+		RIG_TEST(test_dropping_graphs_leaves_what_they_shared_intact,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_graph_in_the_lane_is_dropped_when_its_step_has_ended,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_captures_beside_a_running_request_change_none_of_its_tokens,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_ENGINE_TEST(test_graph_is_warmed_up_before_it_is_captured_again,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_ENGINE_TEST(test_drop_of_what_is_being_built_takes_effect_when_it_is_built,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
+		RIG_TEST(test_captures_take_a_share_of_the_time_while_requests_come,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
+		RIG_TEST(test_order_taken_back_captures_nothing,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
 		cmocka_unit_test(test_engine_can_end_while_graphs_are_wanted),
 	};
 

@@ -270,39 +270,31 @@ static void test_causal_requests_get_what_paged_gives(void **state)
  * step: the prefix then has the next one for itself. */
 static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **state)
 {
-	struct rig_options options = flex;
+	struct rig *rig = *state;
 	struct mask m = {.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = 24}};
 	int32_t tokens[MASK_TOKENS_MAX];
 	struct rig_request request;
-	struct rig_client client;
 	struct dense dense;
 	struct answer answer = {.known = false};
 	struct msg_generate msg;
-	struct rig rig;
 
-	options.max_batch_tokens = 24;
-	options.max_requests = 4;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	rig_nonsense(tokens, 8, 2);
-	request = rig_ask(&client, 0, 1, tokens, 8, 1, MIMEO_GENERATE_IGNORE_EOS);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	tokens[8] = rig_tokens(&client, &request)[0];
+	request = rig_ask(&rig->client, 0, 1, tokens, 8, 1, MIMEO_GENERATE_IGNORE_EOS);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	tokens[8] = rig_tokens(&rig->client, &request)[0];
 	rig_nonsense(tokens + 9, 26, 4);
 	m.begin = 9;
 	msg = rig_greedy(26, N_GENERATED);
 	msg.sequence = 1;
 	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.mask = m.msg;
-	request = rig_generate(&client, 0, tokens + 9, 26, &msg);
-	assert_int_equal(rig_do(&client, &request).status, 0);
+	request = rig_generate(&rig->client, 0, tokens + 9, 26, &msg);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
 	dense_open(&dense);
-	check_answer(&dense, &client, &request, &m, tokens, 9 + 26, N_GENERATED, &answer);
+	check_answer(&dense, &rig->client, &request, &m, tokens, 9 + 26, N_GENERATED, &answer);
 	dense_close(&dense);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 /* The index of the request that ends next. */
@@ -383,7 +375,8 @@ int main(void)
 		cmocka_unit_test(
 			test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_suffices),
 		cmocka_unit_test(test_causal_requests_get_what_paged_gives),
-		cmocka_unit_test(test_prefix_behind_a_token_that_was_not_computed_is_whole),
+		RIG_TEST(test_prefix_behind_a_token_that_was_not_computed_is_whole,
+			.mode = GRAPH_FULL, .attention = "flex", .max_batch_tokens = 24, .max_requests = 4),
 		cmocka_unit_test(test_prefix_that_fills_a_step_does_not_starve_beside_decodes),
 		cmocka_unit_test(test_prefixes_that_fill_steps_leave_some_to_decodes),
 	};

@@ -2,14 +2,12 @@
 /* Masks that are refused: each by what is wrong, and nobody else disturbed. */
 #include "tests/daemon/rig.h"
 
-
-static const struct rig_options flex = {.mode = GRAPH_FULL, .attention = "flex"};
-
 #define INVALID(...) {MIMEO_E_INVALID, __VA_ARGS__}
 #define REFUSE(...) ((struct rig_expected)INVALID(__VA_ARGS__))
 
 static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 {
+	struct rig *rig = *state;
 	static const struct {
 		struct mimeo_mask mask;
 		struct rig_expected expected;
@@ -27,82 +25,64 @@ static void test_malformed_masks_are_refused_by_what_is_wrong(void **state)
 		{{.kind = 3}, INVALID(RING_DETAIL_PAYLOAD, 40, 120)},
 	};
 	int32_t tokens[10];
-	struct rig_client client;
-	struct rig rig;
 
 	rig_nonsense(tokens, 10, 1);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct msg_generate msg = rig_greedy(10, 4);
 		struct rig_request request;
 
 		msg.mask = cases[i].mask;
-		request = rig_generate(&client, 0, tokens, 10, &msg);
-		rig_expect(&client, &request, cases[i].expected);
+		request = rig_generate(&rig->client, 0, tokens, 10, &msg);
+		rig_expect(&rig->client, &request, cases[i].expected);
 	}
-	rig_assert_answer(&client, 1, "9+8=", "17");
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_assert_answer(&rig->client, 1, "9+8=", "17");
 }
 
 static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefixes(void **state)
 {
-	struct rig_options options = flex;
+	struct rig *rig = *state;
 	struct msg_generate msg = rig_greedy(65, 4);
 	int32_t tokens[65];
-	struct rig_client client;
 	struct rig_request request;
-	struct rig rig;
 
-	options.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = UINT32_MAX};
 	rig_nonsense(tokens, 65, 1);
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	request = rig_generate(&client, 0, tokens, 65, &msg);
-	rig_expect(&client, &request, (struct rig_expected){MIMEO_E_TOO_LONG,
+	request = rig_generate(&rig->client, 0, tokens, 65, &msg);
+	rig_expect(&rig->client, &request, (struct rig_expected){MIMEO_E_TOO_LONG,
 		RING_DETAIL_MASK_TOKENS, 0, 65, 64, MIMEO_MASK_PREFIX});
 	msg.n_tokens = 64;
-	request = rig_generate(&client, 0, tokens, 64, &msg);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	request = rig_generate(&rig->client, 0, tokens, 64, &msg);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
 }
 
 static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
 {
+	struct rig *rig = *state;
 	struct msg_row rows[] = {{1, 3}, {2, 65}};
 	struct msg_step msg = {.n_rows = 2, .outputs = MIMEO_STEP_LOGITS};
 	int32_t payload[3 * 68];
-	struct rig_client client;
 	struct rig_request request;
-	struct rig rig;
 
 	rig_nonsense(payload, 68, 1);
 	memset(payload + 68, 0, 2 * 68 * sizeof(payload[0]));
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&client, 0, RING_OP_OPEN, 2, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 2, 0);
 	msg.mask = (struct mimeo_mask){.kind = 5};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
+	request = rig_step(&rig->client, 0, &msg, rows, payload);
+	rig_expect(&rig->client, &request, REFUSE(RING_DETAIL_RANGE, MSG_MASK));
 	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64, MIMEO_MASK_TREE));
+	request = rig_step(&rig->client, 0, &msg, rows, payload);
+	rig_expect(&rig->client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 1, 65, 64, MIMEO_MASK_TREE));
 	request.sqe.payload_length -= 4;
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
+	rig_expect(&rig->client, &request, REFUSE(RING_DETAIL_PAYLOAD, 828, 832));
 	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = 4};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	rig_expect(&client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MIMEO_MASK_PREFIX));
+	request = rig_step(&rig->client, 0, &msg, rows, payload);
+	rig_expect(&rig->client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MIMEO_MASK_PREFIX));
 	rows[1].n_tokens = 64;
 	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE};
-	request = rig_step(&client, 0, &msg, rows, payload);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 2, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	request = rig_step(&rig->client, 0, &msg, rows, payload);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 2, 0);
 }
 
 static void test_masks_are_refused_where_attention_has_none(void **state)
@@ -145,10 +125,13 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_malformed_masks_are_refused_by_what_is_wrong),
-		cmocka_unit_test(
-			test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefixes),
-		cmocka_unit_test(test_malformed_masks_of_steps_are_refused_by_what_is_wrong),
+		RIG_TEST(test_malformed_masks_are_refused_by_what_is_wrong,
+			.mode = GRAPH_FULL, .attention = "flex"),
+		RIG_TEST(test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefixes,
+			.mode = GRAPH_FULL, .attention = "flex",
+			.mask = {.kind = MIMEO_MASK_PREFIX, .prefix = UINT32_MAX}),
+		RIG_TEST(test_malformed_masks_of_steps_are_refused_by_what_is_wrong,
+			.mode = GRAPH_FULL, .attention = "flex"),
 		cmocka_unit_test(test_masks_are_refused_where_attention_has_none),
 	};
 

@@ -2,7 +2,6 @@
 /* Two models in one daemon. */
 #include "tests/daemon/rig.h"
 
-
 static struct rig_options with_pages(uint32_t kv_pages)
 {
 	return (struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = kv_pages};
@@ -10,84 +9,73 @@ static struct rig_options with_pages(uint32_t kv_pages)
 
 static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **state)
 {
-	struct rig_options options = with_pages(15);
+	struct rig *rig = *state;
 	struct rig_result results[16] = {0};
 	struct rig_request requests[16];
 	struct engine_model_facts facts;
-	struct rig_client client;
 	int32_t tokens[64];
-	struct rig rig;
 
-	options.n_models = 2;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 16);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 1);
-	requests[0] = rig_ask_text(&client, 0, 1, "x");
-	assert_int_equal(rig_do(&client, &requests[0]).status, MIMEO_E_INVALID);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 1);
+	requests[0] = rig_ask_text(&rig->client, 0, 1, "x");
+	assert_int_equal(rig_do(&rig->client, &requests[0]).status, MIMEO_E_INVALID);
 	/* Model 0 is full with one request; model 1 serves many beside it. */
-	rig_gate_close(&rig);
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 12; i++) {
 		uint32_t n = rig_prompt(i % 2 ? "sort 52 17 33\n" : "347+586=", tokens);
 		struct msg_generate msg = rig_greedy(n, i % 3 ? 40 : 200);
 
 		msg.model = i % 3 != 0;
-		requests[i] = rig_generate(&client, i, tokens, n, &msg);
-		rig_submit(&client, &requests[i]);
+		requests[i] = rig_generate(&rig->client, i, tokens, n, &msg);
+		rig_submit(&rig->client, &requests[i]);
 		if (!i)
-			rig_wait_steps(&rig, 1);
+			rig_wait_steps(rig, 1);
 	}
 	/* Of 4 pages each (40 tokens and a prompt of 9 or 15), 3 fit. */
-	rig_wait_waiting(&rig, 3 + 5);
-	assert_int_equal(rig_pages_free(&rig, 0), 1);
-	assert_int_equal(rig_pages_free(&rig, 1), 15 - 3 * 4);
-	rig_gate_open(&rig);
+	rig_wait_waiting(rig, 3 + 5);
+	assert_int_equal(rig_pages_free(rig, 0), 1);
+	assert_int_equal(rig_pages_free(rig, 1), 15 - 3 * 4);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 12; i++) {
-		rig_wait(&client, results, i);
-		rig_assert_text(&client, &requests[i], &results[i], i % 2 ? "17 33 52" : "933");
+		rig_wait(&rig->client, results, i);
+		rig_assert_text(&rig->client, &requests[i], &results[i], i % 2 ? "17 33 52" : "933");
 	}
-	engine_model_facts(rig.engine, 0, &facts);
+	engine_model_facts(rig->engine, 0, &facts);
 	assert_int_equal(facts.n_tokens_out, 2 * 4 + 2 * 9);
-	engine_model_facts(rig.engine, 1, &facts);
+	engine_model_facts(rig->engine, 1, &facts);
 	assert_int_equal(facts.n_tokens_out, 4 * 4 + 4 * 9);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 {
-	struct rig_options options = with_pages(15);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_client holder, client;
 	struct rig_request first, second;
 	struct msg_generate msg;
 	int32_t tokens[64];
-	struct rig rig;
 
-	options.n_models = 2;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &holder, 8);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
+	rig_attach(rig, &holder, 8);
+	rig_attach(rig, &client, 8);
+	rig_gate_close(rig);
 	first = rig_endless(&holder, 0, 0, 200);
 	rig_submit(&holder, &first);
 	second = rig_endless(&client, 0, 0, 200);
 	rig_submit(&client, &second); /* the head of model 0 */
-	rig_wait_waiting(&rig, 1);
+	rig_wait_waiting(rig, 1);
 	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
 	msg.model = 1;
 	first = rig_generate(&client, 1, tokens, msg.n_tokens, &msg);
 	rig_submit(&client, &first);
-	while (engine_stats(rig.engine)->n_running < 2)
+	while (engine_stats(rig->engine)->n_running < 2)
 		sched_yield();
-	assert_int_equal(engine_stats(rig.engine)->n_waiting, 1);
-	rig_gate_open(&rig);
+	assert_int_equal(engine_stats(rig->engine)->n_waiting, 1);
+	rig_gate_open(rig);
 	rig_wait(&client, results, 1);
 	rig_assert_text(&client, &first, &results[1], "17");
 	rig_wait(&client, results, 0);
 	assert_int_equal(results[0].n_generated, 200);
 	rig_detach(&holder);
 	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* ---- a device with little memory ---- */
@@ -127,15 +115,11 @@ static void make_scarce(struct device *device)
 /* F14: what graphs and all else have left is what the pages get, and not all of it. */
 static void test_pages_are_as_many_as_fit_in_what_is_left_for_both_models(void **state)
 {
-	struct rig_options options = with_pages(100000);
+	struct rig *rig = *state;
 	struct engine_model_facts facts[2];
-	struct rig rig;
 
-	options.n_models = 2;
-	options.on_device = make_scarce;
-	rig_open(&rig, &options);
 	for (uint32_t i = 0; i < 2; i++) {
-		engine_model_facts(rig.engine, i, &facts[i]);
+		engine_model_facts(rig->engine, i, &facts[i]);
 		assert_in_range(facts[i].pages_total, 100, 99999);
 	}
 	/* in equal parts, but for the granules that they are mapped in */
@@ -143,7 +127,6 @@ static void test_pages_are_as_many_as_fit_in_what_is_left_for_both_models(void *
 	assert_true(facts[1].pages_total < facts[0].pages_total * 3 / 2);
 	assert_true(mapped_bytes > LEFT_BYTES / 2);
 	assert_true(mapped_bytes < LEFT_BYTES - LEFT_BYTES / 40);
-	rig_close(&rig);
 }
 
 /* Pages that two models have then, the last of them or both with a draft. */
@@ -188,9 +171,12 @@ static void test_pages_fit_with_their_drafts_parts(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_two_models_answer_side_by_side_from_pages_of_their_own),
-		cmocka_unit_test(test_model_without_pages_does_not_hold_up_the_other),
-		cmocka_unit_test(test_pages_are_as_many_as_fit_in_what_is_left_for_both_models),
+		RIG_TEST(test_two_models_answer_side_by_side_from_pages_of_their_own,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15, .n_models = 2),
+		RIG_ENGINE_TEST(test_model_without_pages_does_not_hold_up_the_other,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15, .n_models = 2),
+		RIG_ENGINE_TEST(test_pages_are_as_many_as_fit_in_what_is_left_for_both_models,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 100000, .n_models = 2, .on_device = make_scarce),
 		cmocka_unit_test(test_pages_fit_with_their_drafts_parts),
 	};
 	static const struct test_cpu_only only[] = {

@@ -2,16 +2,6 @@
 /* KV pages: who gets them, who waits, and that all come back. A page holds 16 tokens. */
 #include "tests/daemon/rig.h"
 
-static const struct rig_options full = {.mode = GRAPH_FULL_AND_PIECEWISE};
-
-static struct rig_options with_pages(uint32_t kv_pages)
-{
-	struct rig_options options = full;
-
-	options.kv_pages = kv_pages;
-	return options;
-}
-
 /* Some tokens' worth of history in an open sequence. */
 static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens)
 {
@@ -31,59 +21,51 @@ static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens
 
 static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 {
-	struct rig_options options = with_pages(15);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_request requests[2];
-	struct rig_client client;
 	int32_t tokens[64];
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 2; i++) {
 		uint32_t n = rig_prompt(i ? "rev hello\n" : "347+586=", tokens);
 
-		requests[i] = rig_ask(&client, i, 0, tokens, n, 200, 0);
-		rig_submit(&client, &requests[i]);
+		requests[i] = rig_ask(&rig->client, i, 0, tokens, n, 200, 0);
+		rig_submit(&rig->client, &requests[i]);
 	}
-	rig_wait_waiting(&rig, 1);
-	assert_int_equal(rig_pages_free(&rig, 0), 15 - 14);
-	rig_gate_open(&rig);
-	rig_wait(&client, results, 0);
-	rig_wait(&client, results, 1);
-	rig_assert_text(&client, &requests[0], &results[0], "933");
-	rig_assert_text(&client, &requests[1], &results[1], "olleh");
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_wait_waiting(rig, 1);
+	assert_int_equal(rig_pages_free(rig, 0), 15 - 14);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 0);
+	rig_wait(&rig->client, results, 1);
+	rig_assert_text(&rig->client, &requests[0], &results[0], "933");
+	rig_assert_text(&rig->client, &requests[1], &results[1], "olleh");
 }
 
 static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state)
 {
-	struct rig_options options = with_pages(20);
+	struct rig *rig = *state;
 	struct rig_result results[3][8] = {0};
 	struct rig_client clients[3];
 	struct rig_request request;
-	struct rig rig;
 	uint32_t n_done = 0;
 
-	rig_open(&rig, &options);
 	for (int c = 0; c < 3; c++)
-		rig_attach(&rig, &clients[c], 8);
-	rig_gate_close(&rig);
+		rig_attach(rig, &clients[c], 8);
+	rig_gate_close(rig);
 	request = rig_endless(&clients[0], 0, 0, 60);
 	rig_submit(&clients[0], &request);
-	rig_wait_steps(&rig, 1);
+	rig_wait_steps(rig, 1);
 	request = rig_endless(&clients[1], 0, 0, 280);
 	rig_submit(&clients[1], &request);
-	rig_wait_waiting(&rig, 1);
+	rig_wait_waiting(rig, 1);
 	for (uint32_t i = 0; i < 8; i++) {
 		request = rig_endless(&clients[i % 2 ? 0 : 2], i, 0, 20);
 		if (i) /* the first one's index is taken */
 			rig_submit(&clients[i % 2 ? 0 : 2], &request);
 	}
-	rig_wait_waiting(&rig, 8);
-	rig_gate_open(&rig);
+	rig_wait_waiting(rig, 8);
+	rig_gate_open(rig);
 	/* A small one that was seen to end first had passed: they do not fit beside the huge one. */
 	while (n_done < 7) {
 		n_done = 0;
@@ -99,31 +81,27 @@ static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state
 	assert_int_equal(results[1][0].n_generated, 280);
 	for (int c = 0; c < 3; c++)
 		rig_detach(&clients[c]);
-	rig_close(&rig);
 }
 
 static void test_sessions_take_turns(void **state)
 {
-	struct rig_options options = full;
+	struct rig *rig = *state;
 	struct rig_result results[2][8] = {0};
 	struct rig_client clients[2];
 	struct rig_request request;
 	uint32_t done[2] = {0};
-	struct rig rig;
 
-	options.max_requests = 1;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &clients[0], 8);
-	rig_attach(&rig, &clients[1], 8);
-	rig_gate_close(&rig);
+	rig_attach(rig, &clients[0], 8);
+	rig_attach(rig, &clients[1], 8);
+	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		for (uint32_t i = 0; i < (c ? 3 : 7); i++) {
 			request = rig_endless(&clients[c], i, 0, 20);
 			rig_submit(&clients[c], &request);
 		}
-		rig_wait_waiting(&rig, c ? 9 : 6);
+		rig_wait_waiting(rig, c ? 9 : 6);
 	}
-	rig_gate_open(&rig);
+	rig_gate_open(rig);
 	while (done[0] + done[1] < 10) {
 		for (uint32_t c = 0; c < 2; c++) {
 			rig_poll(&clients[c], results[c]);
@@ -137,25 +115,22 @@ static void test_sessions_take_turns(void **state)
 	}
 	rig_detach(&clients[0]);
 	rig_detach(&clients[1]);
-	rig_close(&rig);
 }
 
 static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_others(void **state)
 {
-	struct rig_options options = with_pages(20);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_client holder, waiter, other;
 	struct rig_request request;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &holder, 8);
-	rig_attach(&rig, &waiter, 8);
-	rig_attach(&rig, &other, 8);
+	rig_attach(rig, &holder, 8);
+	rig_attach(rig, &waiter, 8);
+	rig_attach(rig, &other, 8);
 	fill(&holder, 1, 160);
 	request = rig_endless(&waiter, 0, 0, 200);
 	rig_submit(&waiter, &request);
-	rig_wait_waiting(&rig, 1);
+	rig_wait_waiting(rig, 1);
 	request = rig_ask_text(&other, 0, 0, "9+8=");
 	rig_submit(&other, &request);
 	rig_wait(&other, results, 0);
@@ -168,238 +143,190 @@ static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_other
 	rig_detach(&holder);
 	rig_detach(&waiter);
 	rig_detach(&other);
-	rig_close(&rig);
 }
 
 static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 {
-	struct rig_options options = full;
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0}, theirs[8] = {0};
 	struct rig_client client, other;
 	struct msg_row rows[4];
 	struct msg_step msg = {.n_rows = 4, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
-	struct rig rig;
 
-	options.max_requests = 4;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	rig_attach(&rig, &other, 8);
+	rig_attach(rig, &client, 8);
+	rig_attach(rig, &other, 8);
 	for (uint32_t i = 0; i < 4; i++) {
 		rows[i] = (struct msg_row){i + 1, 1};
 		rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
 	}
-	rig_gate_close(&rig);
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 3; i++) {
 		request = rig_endless(&other, i, 0, 10 + 7 * i);
 		rig_submit(&other, &request);
 	}
-	while (engine_stats(rig.engine)->n_running < 3)
+	while (engine_stats(rig->engine)->n_running < 3)
 		sched_yield();
 	request = rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1});
 	rig_submit(&client, &request);
-	rig_wait_waiting(&rig, 1);
+	rig_wait_waiting(rig, 1);
 	/* One slot is free, and kept. */
 	request = rig_endless(&other, 3, 0, 10);
 	rig_submit(&other, &request);
-	rig_wait_waiting(&rig, 2);
-	assert_int_equal(engine_stats(rig.engine)->n_slots_free, 1);
-	rig_gate_open(&rig);
+	rig_wait_waiting(rig, 2);
+	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 1);
+	rig_gate_open(rig);
 	rig_wait(&client, results, 0);
 	assert_int_equal(results[0].status, 0);
 	for (uint32_t i = 0; i < 4; i++)
 		rig_wait(&other, theirs, i);
 	rig_detach(&client);
 	rig_detach(&other);
-	rig_close(&rig);
 }
 
 /* ---- refusals ---- */
 
 static void test_step_without_pages_is_refused_with_the_counts(void **state)
 {
-	struct rig_options options = with_pages(5);
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	fill(&client, 1, 64);
-	rig_ok(&client, 1, RING_OP_OPEN, 2, 0);
-	request = rig_step_text(&client, 1, 2, "seventeen tokens", true);
-	result = rig_do(&client, &request);
+	fill(&rig->client, 1, 64);
+	rig_ok(&rig->client, 1, RING_OP_OPEN, 2, 0);
+	request = rig_step_text(&rig->client, 1, 2, "seventeen tokens", true);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_NO_MEMORY);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 2);
 	assert_int_equal(result.values[1], 1);
 	assert_int_equal(result.finish, MIMEO_FINISH_NONE);
-	rig_ok(&client, 1, RING_OP_TRUNCATE, 1, 48);
-	request = rig_step_text(&client, 1, 2, "seventeen tokens", true);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_ok(&rig->client, 1, RING_OP_TRUNCATE, 1, 48);
+	request = rig_step_text(&rig->client, 1, 2, "seventeen tokens", true);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
 }
 
 static void test_too_long_says_by_what(void **state)
 {
-	struct rig_options options = with_pages(10);
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	request = rig_endless(&client, 0, 0, 501); /* a prompt of 12 */
-	result = rig_do(&client, &request);
+	request = rig_endless(&rig->client, 0, 0, 501); /* a prompt of 12 */
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_LENGTH);
 	assert_int_equal(result.values[0], 513);
 	assert_int_equal(result.values[1], 512);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
-	request = rig_endless(&client, 0, 0, 149);
-	result = rig_do(&client, &request);
+	request = rig_endless(&rig->client, 0, 0, 149);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
 	assert_int_equal(result.values[1], 10);
-	request = rig_endless(&client, 0, 0, 148);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	rig_detach(&client);
-	rig_close(&rig);
+	request = rig_endless(&rig->client, 0, 0, 148);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
 }
 
 static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void **state)
 {
-	struct rig_options options = with_pages(10);
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	fill(&client, 1, 96);
-	request = rig_endless(&client, 0, 1, 60);
-	result = rig_do(&client, &request);
+	fill(&rig->client, 1, 96);
+	request = rig_endless(&rig->client, 0, 1, 60);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* ---- everything comes back ---- */
 
 static void test_cancelled_waiting_request_leaves_nothing(void **state)
 {
-	struct rig_options options = with_pages(15);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_request one, two;
-	struct rig_client client;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
-	one = rig_endless(&client, 0, 0, 200);
-	two = rig_endless(&client, 1, 0, 200);
-	rig_submit(&client, &one);
-	rig_submit(&client, &two);
-	rig_wait_waiting(&rig, 1);
-	rig_cancel(&client, 2, &two);
-	rig_wait(&client, results, 1);
+	rig_gate_close(rig);
+	one = rig_endless(&rig->client, 0, 0, 200);
+	two = rig_endless(&rig->client, 1, 0, 200);
+	rig_submit(&rig->client, &one);
+	rig_submit(&rig->client, &two);
+	rig_wait_waiting(rig, 1);
+	rig_cancel(&rig->client, 2, &two);
+	rig_wait(&rig->client, results, 1);
 	assert_int_equal(results[1].status, MIMEO_E_CANCELLED);
 	assert_int_equal(results[1].n_prompt, 0);
-	rig_gate_open(&rig);
-	rig_wait(&client, results, 0);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 0);
 	assert_int_equal(results[0].n_generated, 200);
-	rig_assert_all_free(&rig);
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_assert_all_free(rig);
 }
 
 static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_launched_steps(void **state)
 {
-	struct rig_options options = with_pages(20);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_request request;
-	struct rig_client client;
 	int32_t tokens[100];
-	struct rig rig;
 
-	options.max_batch_tokens = 8;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
 	for (int i = 0; i < 100; i++)
 		tokens[i] = 'a';
-	rig_gate_close(&rig);
-	request = rig_ask(&client, 0, 0, tokens, 100, 20, 0);
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 2);
-	rig_cancel(&client, 1, &request);
-	rig_wait(&client, results, 0);
-	rig_wait(&client, results, 1);
+	rig_gate_close(rig);
+	request = rig_ask(&rig->client, 0, 0, tokens, 100, 20, 0);
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 2);
+	rig_cancel(&rig->client, 1, &request);
+	rig_wait(&rig->client, results, 0);
+	rig_wait(&rig->client, results, 1);
 	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
 	assert_int_equal(results[0].n_generated, 0);
 	/* The launched steps still name them. */
-	assert_int_equal(rig_pages_free(&rig, 0), 20 - 8);
-	assert_int_equal(engine_stats(rig.engine)->n_slots_free, 15);
-	rig_gate_open(&rig);
-	rig_assert_all_free(&rig);
-	assert_int_equal(engine_stats(rig.engine)->n_steps, 2);
-	assert_int_equal(engine_stats(rig.engine)->n_discarded_rows, 2);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(rig_pages_free(rig, 0), 20 - 8);
+	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 15);
+	rig_gate_open(rig);
+	rig_assert_all_free(rig);
+	assert_int_equal(engine_stats(rig->engine)->n_steps, 2);
+	assert_int_equal(engine_stats(rig->engine)->n_discarded_rows, 2);
 }
 
 static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void **state)
 {
-	struct rig_options options = with_pages(10);
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
 	struct msg_generate msg = rig_greedy(1, 100);
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	fill(&client, 1, 96);
+	fill(&rig->client, 1, 96);
 	msg.deadline_ms = 30;
-	request = rig_generate(&client, 0, (int32_t[]){1}, 1, &msg);
-	result = rig_do(&client, &request);
+	request = rig_generate(&rig->client, 0, (int32_t[]){1}, 1, &msg);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state)
 {
-	struct rig_options options = with_pages(10);
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_client client;
 	struct rig_request request;
 	struct msg_generate msg = rig_greedy(1, 100);
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	fill(&client, 1, 96);
+	fill(&rig->client, 1, 96);
 	for (uint32_t i = 0; i < 3; i++) {
 		msg.deadline_ms = i == 0 ? 3600 * 1000 : 40 - 10 * i;
-		request = rig_generate(&client, i, (int32_t[]){1}, 1, &msg);
-		rig_submit(&client, &request);
+		request = rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg);
+		rig_submit(&rig->client, &request);
 	}
-	rig_wait(&client, results, 1);
-	rig_wait(&client, results, 2);
+	rig_wait(&rig->client, results, 1);
+	rig_wait(&rig->client, results, 2);
 	assert_int_equal(results[1].status, MIMEO_E_DEADLINE);
 	assert_int_equal(results[2].status, MIMEO_E_DEADLINE);
 	assert_false(results[0].done);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* A client that goes away after n_events completions of whatever it runs. */
@@ -437,72 +364,75 @@ static void live_and_leave(struct rig *rig, uint32_t n_events)
 
 static void test_detach_at_any_stage_gives_all_back_and_disturbs_nobody(void **state)
 {
-	struct rig_options options = with_pages(20);
+	struct rig *rig = *state;
 	struct rig_client witness;
-	struct rig rig;
 
-	options.max_requests = 4;
-	options.max_batch_tokens = 16;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &witness, 8);
+	rig_attach(rig, &witness, 8);
 	for (uint32_t n_events = 0; n_events <= 60; n_events += n_events < 16 ? 1 : 4) {
 		struct rig_request request = rig_ask_text(&witness, 0, 0, "count 4 30\n");
 		struct rig_result results[8] = {0};
 
 		rig_submit(&witness, &request);
-		live_and_leave(&rig, n_events);
+		live_and_leave(rig, n_events);
 		rig_wait(&witness, results, 0);
 		assert_int_equal(results[0].n_generated, 40);
 		assert_memory_equal(rig_tokens(&witness, &request),
 			((int32_t[]){'4', ' ', '5', ' ', '6', ' ', '7'}), 28);
-		rig_assert_all_free(&rig);
+		rig_assert_all_free(rig);
 	}
 	rig_detach(&witness);
-	rig_close(&rig);
 }
 
 static void test_detach_before_the_launched_steps_are_done_waits_for_them(void **state)
 {
-	struct rig_options options = with_pages(20);
+	struct rig *rig = *state;
 	struct rig_request request;
-	struct rig_client client;
 	struct engine_report report;
-	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	rig_gate_close(&rig);
-	request = rig_endless(&client, 0, 0, 100);
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 2);
-	assert_int_equal(engine_post_detach(rig.engine, client.port), 0);
-	while (engine_stats(rig.engine)->n_running)
+	rig_gate_close(rig);
+	request = rig_endless(&rig->client, 0, 0, 100);
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 2);
+	assert_int_equal(engine_post_detach(rig->engine, rig->client.port), 0);
+	while (engine_stats(rig->engine)->n_running)
 		sched_yield();
-	assert_int_equal(rig_pages_free(&rig, 0), 20 - 7);
-	assert_false(engine_report_take(rig.engine, &report));
-	rig_gate_open(&rig);
-	rig_detached(&client);
-	rig_close(&rig);
+	assert_int_equal(rig_pages_free(rig, 0), 20 - 7);
+	assert_false(engine_report_take(rig->engine, &report));
+	rig_gate_open(rig);
+	rig_detached(&rig->client);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_generate_waits_for_pages_and_then_answers_right),
-		cmocka_unit_test(test_huge_request_is_not_passed_by_small_ones_of_others),
-		cmocka_unit_test(test_sessions_take_turns),
-		cmocka_unit_test(test_pages_of_idle_sequences_are_waited_for_without_holding_up_others),
-		cmocka_unit_test(test_wide_step_is_not_passed_by_narrow_requests),
-		cmocka_unit_test(test_step_without_pages_is_refused_with_the_counts),
-		cmocka_unit_test(test_too_long_says_by_what),
-		cmocka_unit_test(test_request_that_would_wait_for_its_own_sequence_is_too_long),
-		cmocka_unit_test(test_cancelled_waiting_request_leaves_nothing),
-		cmocka_unit_test(
-			test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_launched_steps),
-		cmocka_unit_test(test_deadline_ends_a_waiting_request_while_nothing_else_happens),
-		cmocka_unit_test(test_earlier_deadline_that_came_later_is_not_overlooked),
-		cmocka_unit_test(test_detach_at_any_stage_gives_all_back_and_disturbs_nobody),
-		cmocka_unit_test(test_detach_before_the_launched_steps_are_done_waits_for_them),
+		RIG_TEST(test_generate_waits_for_pages_and_then_answers_right,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15),
+		RIG_ENGINE_TEST(test_huge_request_is_not_passed_by_small_ones_of_others,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
+		RIG_ENGINE_TEST(test_sessions_take_turns,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 1),
+		RIG_ENGINE_TEST(test_pages_of_idle_sequences_are_waited_for_without_holding_up_others,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
+		RIG_ENGINE_TEST(test_wide_step_is_not_passed_by_narrow_requests,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_requests = 4),
+		RIG_TEST(test_step_without_pages_is_refused_with_the_counts,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 5),
+		RIG_TEST(test_too_long_says_by_what,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+		RIG_TEST(test_request_that_would_wait_for_its_own_sequence_is_too_long,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+		RIG_TEST(test_cancelled_waiting_request_leaves_nothing,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 15),
+		RIG_TEST(test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_launched_steps,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_batch_tokens = 8),
+		RIG_TEST(test_deadline_ends_a_waiting_request_while_nothing_else_happens,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+		RIG_TEST(test_earlier_deadline_that_came_later_is_not_overlooked,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
+		RIG_ENGINE_TEST(test_detach_at_any_stage_gives_all_back_and_disturbs_nobody,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_requests = 4, .max_batch_tokens = 16),
+		RIG_TEST(test_detach_before_the_launched_steps_are_done_waits_for_them,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),
 	};
 
 	return cmocka_run_group_tests_name("engine pages", tests, NULL, NULL);

@@ -172,131 +172,106 @@ static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
 
 static void test_limit_ends_with_length_and_exactly_that_many_tokens(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	for (uint32_t limit = 1; limit <= 5; limit++) {
 		struct msg_generate msg = rig_greedy(n, limit);
-		struct rig_request request = rig_generate(&client, 0, tokens, n, &msg);
-		struct rig_result result = rig_do(&client, &request);
+		struct rig_request request = rig_generate(&rig->client, 0, tokens, n, &msg);
+		struct rig_result result = rig_do(&rig->client, &request);
 
 		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 		assert_int_equal(result.n_generated, limit);
-		assert_memory_equal(rig_tokens(&client, &request),
+		assert_memory_equal(rig_tokens(&rig->client, &request),
 			((int32_t[]){'4', ' ', '5', ' ', '6'}), limit * 4);
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct msg_generate msg = rig_greedy(n, 100);
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	msg.n_stop = 8;
 	for (int i = 0; i < 8; i++)
 		msg.stop[i] = 200 + i;
 	msg.stop[7] = '7';
-	request = rig_generate(&client, 0, tokens, n, &msg);
-	result = rig_do(&client, &request);
+	request = rig_generate(&rig->client, 0, tokens, n, &msg);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 	assert_int_equal(result.n_generated, 7); /* "4 5 6 7" */
-	assert_int_equal(rig_tokens(&client, &request)[6], '7');
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(rig_tokens(&rig->client, &request)[6], '7');
 }
 
 static void test_end_token_is_ignored_on_request(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("1+2=", tokens);
 	struct msg_generate msg = rig_greedy(n, 20);
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
-	request = rig_generate(&client, 0, tokens, n, &msg);
-	result = rig_do(&client, &request);
+	request = rig_generate(&rig->client, 0, tokens, n, &msg);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 	assert_int_equal(result.n_generated, 20);
-	assert_int_equal(rig_tokens(&client, &request)[1], 2);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(rig_tokens(&rig->client, &request)[1], 2);
 }
 
 static void test_cancel_ends_a_running_request_and_only_that(void **state)
 {
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_client client;
 	struct rig_request one, two, cancel;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct msg_generate msg = rig_greedy(n, 400);
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
-	one = rig_generate(&client, 0, tokens, n, &msg);
-	rig_submit(&client, &one);
+	one = rig_generate(&rig->client, 0, tokens, n, &msg);
+	rig_submit(&rig->client, &one);
 	msg.flags = 0;
-	two = rig_generate(&client, 1, tokens, n, &msg);
-	rig_submit(&client, &two);
-	cancel = rig_call(&client, 2, RING_OP_CANCEL, 0, 0);
+	two = rig_generate(&rig->client, 1, tokens, n, &msg);
+	rig_submit(&rig->client, &two);
+	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
-	rig_submit(&client, &cancel);
+	rig_submit(&rig->client, &cancel);
 	for (uint32_t i = 0; i < 3; i++)
-		rig_wait(&client, results, i);
+		rig_wait(&rig->client, results, i);
 	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
 	assert_int_equal(results[0].finish, MIMEO_FINISH_CANCELLED);
 	assert_true(results[0].n_generated < 400);
 	assert_int_equal(results[1].status, 0);
 	assert_int_equal(results[1].finish, MIMEO_FINISH_STOP);
 	assert_int_equal(results[2].status, 0);
-	cancel = rig_call(&client, 2, RING_OP_CANCEL, 0, 0);
+	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
-	assert_int_equal(rig_do(&client, &cancel).status, MIMEO_E_UNKNOWN_REQUEST);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(rig_do(&rig->client, &cancel).status, MIMEO_E_UNKNOWN_REQUEST);
 }
 
 static void test_deadline_ends_a_request_in_time(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct msg_generate msg = rig_greedy(n, 490);
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.deadline_ms = 1;
-	request = rig_generate(&client, 0, tokens, n, &msg);
-	result = rig_do(&client, &request);
+	request = rig_generate(&rig->client, 0, tokens, n, &msg);
+	result = rig_do(&rig->client, &request);
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 	assert_true(result.n_generated < 490);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* ---- strangers ---- */
@@ -362,34 +337,29 @@ static void test_latent_answers_among_strangers_equal_those_alone(void **state)
 
 static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **state)
 {
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_request requests[6];
-	struct rig_client client;
 	int32_t tokens[64], first[40];
 	uint32_t n = rig_prompt("rev", tokens);
 	struct msg_generate msg = rig_greedy(n, 40);
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.sampling = (struct mimeo_sampling){
 		.temperature = 1.5f, .top_p = 1, .seed = 42, .flags = MIMEO_SAMPLING_SEEDED};
-	requests[0] = rig_generate(&client, 0, tokens, n, &msg);
-	assert_int_equal(rig_do(&client, &requests[0]).n_generated, 40);
-	memcpy(first, rig_tokens(&client, &requests[0]), sizeof(first));
+	requests[0] = rig_generate(&rig->client, 0, tokens, n, &msg);
+	assert_int_equal(rig_do(&rig->client, &requests[0]).n_generated, 40);
+	memcpy(first, rig_tokens(&rig->client, &requests[0]), sizeof(first));
 	for (uint32_t i = 0; i < 6; i++) {
 		msg.sampling.seed = i % 2 ? 42 : 43 + i;
-		requests[i] = rig_generate(&client, i, tokens, n, &msg);
-		rig_submit(&client, &requests[i]);
+		requests[i] = rig_generate(&rig->client, i, tokens, n, &msg);
+		rig_submit(&rig->client, &requests[i]);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
-		rig_wait(&client, results, i);
+		rig_wait(&rig->client, results, i);
 		assert_int_equal(
-			memcmp(rig_tokens(&client, &requests[i]), first, sizeof(first)) == 0, i % 2);
+			memcmp(rig_tokens(&rig->client, &requests[i]), first, sizeof(first)) == 0, i % 2);
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 /* Of 20 tokens: absorbed, expanded, or expanded but for the last ones. */
@@ -418,7 +388,7 @@ static void test_latent_prompt_chunks_of_either_way_give_the_same_answer(void **
 /* Two tests a case, which are named for it. */
 static void add_latent(struct CMUnitTest *tests, char (*names)[160])
 {
-	static const struct CMUnitTest each[] = {
+	const struct CMUnitTest each[] = {
 		cmocka_unit_test(test_latent_golden_logits_and_tokens),
 		cmocka_unit_test(test_latent_answers_among_strangers_equal_those_alone),
 	};
@@ -437,19 +407,23 @@ static void add_latent(struct CMUnitTest *tests, char (*names)[160])
 int main(void)
 {
 	static char names[2 * N_LATENT][160];
-	static const struct CMUnitTest fixed[] = {
+	const struct CMUnitTest fixed[] = {
 		cmocka_unit_test(test_golden_logits_and_tokens_with_full_graphs),
 		cmocka_unit_test(test_golden_logits_and_tokens_eager),
 		cmocka_unit_test(test_golden_logits_and_tokens_with_naive_attention),
 		cmocka_unit_test(test_golden_logits_and_tokens_with_flex_attention),
 		cmocka_unit_test(test_prompt_chunks_of_any_size_give_the_same_answer),
-		cmocka_unit_test(test_limit_ends_with_length_and_exactly_that_many_tokens),
-		cmocka_unit_test(test_stop_id_ends_the_output_and_is_its_last_token),
-		cmocka_unit_test(test_end_token_is_ignored_on_request),
-		cmocka_unit_test(test_cancel_ends_a_running_request_and_only_that),
-		cmocka_unit_test(test_deadline_ends_a_request_in_time),
+		RIG_TEST(test_limit_ends_with_length_and_exactly_that_many_tokens,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_stop_id_ends_the_output_and_is_its_last_token,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_end_token_is_ignored_on_request, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_cancel_ends_a_running_request_and_only_that,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_deadline_ends_a_request_in_time, .mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
-		cmocka_unit_test(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
+		RIG_TEST(test_seeded_sampling_does_not_depend_on_who_shares_the_step,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_latent_prompt_chunks_of_either_way_give_the_same_answer),
 	};
 	enum { N_FIXED = sizeof(fixed) / sizeof(fixed[0]) };

@@ -170,25 +170,20 @@ static void test_own_loop_with_a_seed_draws_what_generate_draws(void **state)
 
 static void test_own_loop_replays_decode_graphs(void **state)
 {
+	struct rig *rig = *state;
 	int32_t stepped[N_PROMPTS][N_TOKENS];
 	struct engine_graph_facts facts;
-	struct rig_client client;
 	uint64_t n_decodes = 0;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, N_PROMPTS);
-	loop(&client, &greedy, forward, N_PROMPTS, stepped, false);
+	open_all(&rig->client, N_PROMPTS);
+	loop(&rig->client, &greedy, forward, N_PROMPTS, stepped, false);
 	/* One step a request, not one more; all but the prompts' are decodes. */
-	assert_int_equal(engine_stats(rig.engine)->n_steps, N_TOKENS);
-	assert_int_equal(engine_stats(rig.engine)->n_replays, N_TOKENS);
-	for (uint32_t i = 0; engine_graph_facts(rig.engine, 0, i, &facts); i++)
+	assert_int_equal(engine_stats(rig->engine)->n_steps, N_TOKENS);
+	assert_int_equal(engine_stats(rig->engine)->n_replays, N_TOKENS);
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
 		n_decodes += facts.query_len ? facts.n_replays : 0;
 	assert_int_equal(n_decodes, N_TOKENS - 1);
-	assert_int_equal(engine_stats(rig.engine)->n_rows, N_TOKENS * N_PROMPTS);
-	rig_detach(&client);
-	rig_close(&rig);
+	assert_int_equal(engine_stats(rig->engine)->n_rows, N_TOKENS * N_PROMPTS);
 }
 
 /* ---- outputs ---- */
@@ -226,20 +221,17 @@ static void assert_same_hidden(const float *a, const float *b)
 
 static void test_hidden_state_is_that_of_each_row(void **state)
 {
+	struct rig *rig = *state;
 	const uint32_t outputs = MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN;
 	struct msg_row rows[2];
 	struct msg_step msg = {.n_rows = 2, .outputs = outputs};
-	struct rig_client client;
 	int32_t tokens[128];
 	float hidden[2][HIDDEN];
 	uint16_t *head;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	head = test_fetch(rig.device, rig.engine->runners[0].model->head.data,
+	head = test_fetch(rig->device, rig->engine->runners[0].model->head.data,
 		sizeof(*head) * VOCAB * HIDDEN);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, 4);
+	open_all(&rig->client, 4);
 	for (uint32_t pass = 0; pass < 2; pass++) {
 		uint32_t n = rig_prompt(prompts[pass ? 1 : 0], tokens), m;
 		struct rig_request request;
@@ -248,9 +240,9 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 		m = rig_prompt(prompts[pass ? 0 : 1], tokens + n);
 		rows[0] = (struct msg_row){1 + 2 * pass, n};
 		rows[1] = (struct msg_row){2 + 2 * pass, m};
-		request = rig_step(&client, 0, &msg, rows, tokens);
-		assert_int_equal(rig_do(&client, &request).status, 0);
-		out = outputs_of(&client, &request, 2, outputs);
+		request = rig_step(&rig->client, 0, &msg, rows, tokens);
+		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		out = outputs_of(&rig->client, &request, 2, outputs);
 		for (uint32_t i = 0; i < 2; i++) {
 			const float *h = out.hidden + i * HIDDEN;
 
@@ -262,26 +254,21 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 		}
 	}
 	free(head);
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_more_results_than_a_step_can_carry_take_more_steps(void **state)
 {
+	struct rig *rig = *state;
 	struct msg_row rows[N_PROMPTS];
 	struct msg_step msg = {.n_rows = N_PROMPTS, .outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS};
 	int32_t tokens[512], stepped[N_PROMPTS], next[N_PROMPTS];
 	struct rig_request request;
-	struct rig_client client;
 	struct outputs out;
-	struct rig rig;
 	uint32_t n = 0;
 
-	rig_open(&rig, &full);
 	/* As with a vocabulary whose logits fill the pinned slot; nothing runs yet. */
-	rig.engine->runners[0].inputs.limits.max_results = 2;
-	rig_attach(&rig, &client, 8);
-	open_all(&client, N_PROMPTS);
+	rig->engine->runners[0].inputs.limits.max_results = 2;
+	open_all(&rig->client, N_PROMPTS);
 	for (uint32_t i = 0; i < N_PROMPTS; i++) {
 		uint32_t m = rig_prompt(prompts[i], tokens + n);
 
@@ -289,12 +276,12 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 		n += m;
 	}
 	for (uint32_t k = 0; k < 2; k++) {
-		uint64_t before = engine_stats(rig.engine)->n_steps;
+		uint64_t before = engine_stats(rig->engine)->n_steps;
 
-		request = rig_step(&client, 0, &msg, rows, tokens);
-		assert_int_equal(rig_do(&client, &request).status, 0);
-		assert_int_equal(engine_stats(rig.engine)->n_steps - before, 3);
-		out = outputs_of(&client, &request, N_PROMPTS, msg.outputs);
+		request = rig_step(&rig->client, 0, &msg, rows, tokens);
+		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		assert_int_equal(engine_stats(rig->engine)->n_steps - before, 3);
+		out = outputs_of(&rig->client, &request, N_PROMPTS, msg.outputs);
 		for (uint32_t i = 0; i < N_PROMPTS; i++) {
 			(k ? next : stepped)[i] = argmax(out.logits + i * VOCAB);
 			assert_int_equal(out.tokens[i], argmax(out.logits + i * VOCAB));
@@ -305,86 +292,64 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 	for (uint32_t i = 0; i < N_PROMPTS; i++) {
 		int32_t expected[N_TOKENS];
 
-		generated(&client, prompts[i], &greedy, expected);
+		generated(&rig->client, prompts[i], &greedy, expected);
 		assert_int_equal(stepped[i], expected[0]);
 		assert_int_equal(next[i], expected[1]);
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_step_and_generate_share_a_history(void **state)
 {
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, 1);
-	request = rig_step_text(&client, 0, 1, "sort 52 ", true);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	request = rig_step_text(&client, 0, 1, "1", false);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	request = rig_step_text(&client, 0, 1, "7 33", false);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	request = rig_ask_text(&client, 0, 1, "\n");
-	result = rig_do(&client, &request);
-	rig_assert_text(&client, &request, &result, "17 33 52");
-	rig_detach(&client);
-	rig_close(&rig);
+	open_all(&rig->client, 1);
+	request = rig_step_text(&rig->client, 0, 1, "sort 52 ", true);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	request = rig_step_text(&rig->client, 0, 1, "1", false);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	request = rig_step_text(&rig->client, 0, 1, "7 33", false);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	request = rig_ask_text(&rig->client, 0, 1, "\n");
+	result = rig_do(&rig->client, &request);
+	rig_assert_text(&rig->client, &request, &result, "17 33 52");
 }
 
 static void test_cancelled_step_can_be_followed_by_another(void **state)
 {
-	struct rig_options options = full;
+	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_client client;
 	struct rig_request request;
 	struct rig_result result;
-	struct rig rig;
 
-	options.max_batch_tokens = 4;
-	options.max_requests = 4;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, 1);
-	rig_gate_close(&rig);
-	request = rig_step_text(&client, 0, 1, "sort 52 17 33 8 91", true);
-	rig_submit(&client, &request);
-	rig_wait_steps(&rig, 2);
-	rig_cancel(&client, 1, &request);
-	rig_wait(&client, results, 0);
+	open_all(&rig->client, 1);
+	rig_gate_close(rig);
+	request = rig_step_text(&rig->client, 0, 1, "sort 52 17 33 8 91", true);
+	rig_submit(&rig->client, &request);
+	rig_wait_steps(rig, 2);
+	rig_cancel(&rig->client, 1, &request);
+	rig_wait(&rig->client, results, 0);
 	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
-	rig_gate_open(&rig);
-	rig_wait(&client, results, 1);
-	request = rig_ask_text(&client, 0, 1, "\n");
-	result = rig_do(&client, &request);
-	rig_assert_text(&client, &request, &result, "8 17 33 52 91");
-	rig_detach(&client);
-	rig_close(&rig);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 1);
+	request = rig_ask_text(&rig->client, 0, 1, "\n");
+	result = rig_do(&rig->client, &request);
+	rig_assert_text(&rig->client, &request, &result, "8 17 33 52 91");
 }
 
 static void test_prompt_tokens_are_counted_once(void **state)
 {
-	struct rig_options options = full;
-	struct rig_client client;
+	struct rig *rig = *state;
 	struct rig_request request;
-	struct rig rig;
 
-	options.max_batch_tokens = 4;
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, 1);
-	request = rig_step_text(&client, 0, 1, "sort 52 17", true);
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	assert_int_equal(client.port->n_prompt_tokens, 11);
-	request = rig_ask_text(&client, 0, 0, "9+8=");
-	assert_int_equal(rig_do(&client, &request).status, 0);
-	assert_int_equal(client.port->n_prompt_tokens, 11 + 5);
-	rig_detach(&client);
-	rig_close(&rig);
+	open_all(&rig->client, 1);
+	request = rig_step_text(&rig->client, 0, 1, "sort 52 17", true);
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	assert_int_equal(rig->client.port->n_prompt_tokens, 11);
+	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
+	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	assert_int_equal(rig->client.port->n_prompt_tokens, 11 + 5);
 }
 
 int main(void)
@@ -395,12 +360,15 @@ int main(void)
 		cmocka_unit_test(test_order_of_rows_does_not_matter),
 		cmocka_unit_test(test_own_loop_in_small_chunks_equals_generate),
 		cmocka_unit_test(test_own_loop_with_a_seed_draws_what_generate_draws),
-		cmocka_unit_test(test_own_loop_replays_decode_graphs),
-		cmocka_unit_test(test_hidden_state_is_that_of_each_row),
-		cmocka_unit_test(test_more_results_than_a_step_can_carry_take_more_steps),
-		cmocka_unit_test(test_step_and_generate_share_a_history),
-		cmocka_unit_test(test_cancelled_step_can_be_followed_by_another),
-		cmocka_unit_test(test_prompt_tokens_are_counted_once),
+		RIG_TEST(test_own_loop_replays_decode_graphs, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_hidden_state_is_that_of_each_row, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_more_results_than_a_step_can_carry_take_more_steps,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_step_and_generate_share_a_history, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_TEST(test_cancelled_step_can_be_followed_by_another,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 4, .max_requests = 4),
+		RIG_TEST(test_prompt_tokens_are_counted_once,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 4),
 	};
 
 	static const struct test_cpu_only only[] = {
