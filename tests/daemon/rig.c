@@ -12,10 +12,7 @@
 
 double rig_now(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+	return (double)clock_ns() * 1e-9;
 }
 
 const char *rig_source(const char *below)

@@ -15,6 +15,7 @@
 #include <mimeo/types.h>
 
 #include "daemon/engine/state.h"
+#include "ipc/clock.h"
 #include "ipc/msg.h"
 #include "tests/device.h"
 
