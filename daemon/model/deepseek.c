@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A layer of DeepSeek V2 and V3: latent attention (arXiv:2405.04434), then one MLP, or experts of which
- * each token sees a few, beside shared ones that all see. What the attention backend makes of the
- * cached latents is its own affair: it is given queries as they are and W_UK, W_UV.
+ * A layer of DeepSeek V2 and V3: latent attention (arXiv:2405.04434), then one MLP, or experts of
+ * which each token chooses a few, beside shared ones that every token passes through. The attention
+ * backend gets queries as they are and W_UK, W_UV, and may absorb or expand them.
  *
- * Everything of the experts is sized by the number of tokens and runs on the device, so that a graph
+ * The work on experts is sized by the number of tokens and runs on the device, so that a graph
  * replays it whatever is chosen; padding goes to no expert.
  */
 
@@ -15,168 +15,139 @@
 
 /* ---- attention ---- */
 
-static int project_query(const struct pass *s, const struct model_layer *l)
+static void deepseek_project_query(struct pass *p, const struct model_layer *l)
 {
 	const struct weight none = {0};
-	int rc;
 
-	if (!l->q_a.data)
-		return pass_gemm(s, s->b->normed, &l->q, &none, s->b->qkv);
-	rc = pass_gemm(s, s->b->normed, &l->q_a, &l->q_a_bias, s->b->q_a);
-	if (!rc)
-		rc = pass_norm(s, s->b->q_a, &l->q_a_norm, LATENT_EPS, s->b->q_a);
-	return rc ? rc : pass_gemm(s, s->b->q_a, &l->q, &none, s->b->qkv);
+	if (!l->q_a.data) {
+		pass_gemm(p, p->b->normed, &l->q, &none, p->b->qkv);
+		return;
+	}
+	pass_gemm(p, p->b->normed, &l->q_a, &l->q_a_bias, p->b->q_a);
+	pass_norm(p, p->b->q_a, &l->q_a_norm, LATENT_EPS, p->b->q_a);
+	pass_gemm(p, p->b->q_a, &l->q, &none, p->b->qkv);
 }
 
-static int rope_and_cache(const struct pass *s, uint32_t layer)
+static void deepseek_attention(struct pass *p, uint32_t layer)
 {
-	const struct model_config *c = &s->model->config;
+	const struct model_config *c = &p->model->config;
+	const struct model_layer *l = &p->model->layers[layer];
 
-	return s->ops->mla_rope_and_cache(s->stream,
-		&(struct op_mla_rope_and_cache){
-			.q = s->b->qkv,
-			.kv_a = s->b->kv_a,
-			.positions = s->pass->inputs->positions,
-			.slot_mapping = s->pass->inputs->slot_mapping,
-			.cos_sin = s->model->cos_sin,
-			.max_positions = s->model->max_positions,
-			.norm = s->model->layers[layer].kv_a_norm,
-			.eps = LATENT_EPS,
-			.kv = s->pass->kv_layers[layer],
-			.n_tokens = s->pass->n_tokens,
-			.n_heads = c->n_heads,
-			.nope = c->latent.nope,
-			.rope = c->latent.rope,
-			.rank = c->latent.rank,
-			.page_tokens = s->pass->page_tokens,
-			.interleaved = c->rope_interleaved,
-		});
-}
-
-static int attention(const struct pass *s, uint32_t layer)
-{
-	const struct model_config *c = &s->model->config;
-	const struct model_layer *l = &s->model->layers[layer];
-	int rc = project_query(s, l);
-
-	if (!rc)
-		rc = pass_gemm(s, s->b->normed, &l->kv_a, &l->kv_a_bias, s->b->kv_a);
-	if (!rc)
-		rc = rope_and_cache(s, layer);
-	if (!rc)
-		rc = pass_attend(s, layer, c->n_heads * (c->latent.nope + c->latent.rope));
-	return rc ? rc : pass_gemm(s, s->b->attention, &l->o, &l->o_bias, s->b->projected);
+	deepseek_project_query(p, l);
+	pass_gemm(p, p->b->normed, &l->kv_a, &l->kv_a_bias, p->b->kv_a);
+	PASS_OP(p, mla_rope_and_cache,
+		.q = p->b->qkv,
+		.kv_a = p->b->kv_a,
+		.positions = p->args->inputs->positions,
+		.slot_mapping = p->args->inputs->slot_mapping,
+		.cos_sin = p->model->cos_sin,
+		.max_positions = p->model->max_positions,
+		.norm = l->kv_a_norm,
+		.eps = LATENT_EPS,
+		.kv = p->args->kv_layers[layer],
+		.n_tokens = p->args->n_tokens,
+		.n_heads = c->n_heads,
+		.nope = c->latent.nope,
+		.rope = c->latent.rope,
+		.rank = c->latent.rank,
+		.page_tokens = p->args->page_tokens,
+		.interleaved = c->rope_interleaved);
+	pass_attend(p, layer, c->n_heads * (c->latent.nope + c->latent.rope));
+	pass_gemm(p, p->b->attention, &l->o, &l->o_bias, p->b->projected);
 }
 
 /* ---- experts ---- */
 
-/* Scores in float32, from the router's weights as they are. */
-static int route(const struct pass *s, const struct model_layer *l)
+/* Scores in float32, from the router's weights as they are; then pairs of token and choice. */
+static void deepseek_route(struct pass *p, const struct model_layer *l)
 {
-	const struct model_experts *e = &s->model->config.experts;
-	int rc = s->ops->gemm(s->stream,
-		&(struct op_gemm){
-			.x = s->b->normed,
-			.w = l->router,
-			.y = s->b->router,
-			.y_dtype = DTYPE_F32,
-			.n_rows = s->pass->n_tokens,
-		});
+	const struct model_experts *e = &p->model->config.experts;
 
-	if (!rc)
-		rc = s->ops->moe_route(s->stream,
-			&(struct op_moe_route){
-				.logits = s->b->router,
-				.bias = l->router_bias,
-				.slot_mapping = s->pass->inputs->slot_mapping,
-				.experts = s->b->experts,
-				.weights = s->b->expert_weights,
-				.n_tokens = s->pass->n_tokens,
-				.n_experts = e->n,
-				.n_active = e->n_active,
-				.n_groups = e->n_groups,
-				.n_groups_active = e->n_groups_active,
-				.score = e->score,
-				.group_top_two = e->group_top_two,
-				.normalise = e->normalise,
-				.scale = e->scale,
-			});
-	return rc ? rc
-		  : s->ops->moe_group(s->stream,
-			    &(struct op_moe_group){
-				    .experts = s->b->experts,
-				    .expert_start = s->b->expert_start,
-				    .pairs = s->b->pairs,
-				    .n_tokens = s->pass->n_tokens,
-				    .n_active = e->n_active,
-				    .n_experts = e->n,
-			    });
+	PASS_OP(p, gemm,
+		.x = p->b->normed,
+		.w = l->router,
+		.y = p->b->router,
+		.y_dtype = DTYPE_F32,
+		.n_rows = p->args->n_tokens);
+	PASS_OP(p, moe_route,
+		.logits = p->b->router,
+		.bias = l->router_bias,
+		.slot_mapping = p->args->inputs->slot_mapping,
+		.experts = p->b->experts,
+		.weights = p->b->expert_weights,
+		.n_tokens = p->args->n_tokens,
+		.n_experts = e->n,
+		.n_active = e->n_active,
+		.n_groups = e->n_groups,
+		.n_groups_active = e->n_groups_active,
+		.score = e->score,
+		.group_top_two = e->group_top_two,
+		.normalise = e->normalise,
+		.scale = e->scale);
+	PASS_OP(p, moe_group,
+		.experts = p->b->experts,
+		.expert_start = p->b->expert_start,
+		.pairs = p->b->pairs,
+		.n_tokens = p->args->n_tokens,
+		.n_active = e->n_active,
+		.n_experts = e->n);
 }
 
 /* expert_out, by pair. */
-static int run_experts(const struct pass *s, const struct model_layer *l)
+static void deepseek_run_experts(struct pass *p, const struct model_layer *l)
 {
-	const struct model_experts *e = &s->model->config.experts;
-	int rc = s->ops->expert_gated_gemm(s->stream,
-		&(struct op_expert_gated_gemm){
-			.x = s->b->normed,
-			.w = l->expert_gate_up,
-			.expert_start = s->b->expert_start,
-			.pairs = s->b->pairs,
-			.gate_up = s->b->expert_gate_up,
-			.y = s->b->expert_activated,
-			.n_tokens = s->pass->n_tokens,
-			.n_active = e->n_active,
-			.n_experts = e->n,
-		});
+	const struct model_experts *e = &p->model->config.experts;
 
-	return rc ? rc
-		  : s->ops->expert_gemm(s->stream,
-			    &(struct op_expert_gemm){
-				    .x = s->b->expert_activated,
-				    .x_div = 1,
-				    .w = l->expert_down,
-				    .expert_start = s->b->expert_start,
-				    .pairs = s->b->pairs,
-				    .y = s->b->expert_out,
-				    .n_tokens = s->pass->n_tokens,
-				    .n_active = e->n_active,
-				    .n_experts = e->n,
-			    });
+	PASS_OP(p, expert_gated_gemm,
+		.x = p->b->normed,
+		.w = l->expert_gate_up,
+		.expert_start = p->b->expert_start,
+		.pairs = p->b->pairs,
+		.gate_up = p->b->expert_gate_up,
+		.y = p->b->expert_activated,
+		.n_tokens = p->args->n_tokens,
+		.n_active = e->n_active,
+		.n_experts = e->n);
+	PASS_OP(p, expert_gemm,
+		.x = p->b->expert_activated,
+		.x_div = 1,
+		.w = l->expert_down,
+		.expert_start = p->b->expert_start,
+		.pairs = p->b->pairs,
+		.y = p->b->expert_out,
+		.n_tokens = p->args->n_tokens,
+		.n_active = e->n_active,
+		.n_experts = e->n);
 }
 
-static int experts(const struct pass *s, const struct model_layer *l)
+static void deepseek_experts(struct pass *p, const struct model_layer *l)
 {
-	int rc = route(s, l);
+	const struct model_config *c = &p->model->config;
 
-	if (!rc)
-		rc = run_experts(s, l);
-	if (!rc && l->down.data)
-		rc = pass_mlp(s, l);
-	return rc ? rc
-		  : s->ops->moe_combine(s->stream,
-			    &(struct op_moe_combine){
-				    .base = l->down.data ? s->b->projected : NULL,
-				    .y = s->b->expert_out,
-				    .experts = s->b->experts,
-				    .weights = s->b->expert_weights,
-				    .out = s->b->projected,
-				    .n_tokens = s->pass->n_tokens,
-				    .n_active = s->model->config.experts.n_active,
-				    .cols = s->model->config.hidden_size,
-			    });
+	deepseek_route(p, l);
+	deepseek_run_experts(p, l);
+	if (l->down.data)
+		pass_mlp(p, l);
+	PASS_OP(p, moe_combine,
+		.base = l->down.data ? p->b->projected : NULL,
+		.y = p->b->expert_out,
+		.experts = p->b->experts,
+		.weights = p->b->expert_weights,
+		.out = p->b->projected,
+		.n_tokens = p->args->n_tokens,
+		.n_active = c->experts.n_active,
+		.cols = c->hidden_size);
 }
 
-int deepseek_layer(const struct pass *s, uint32_t layer)
+void deepseek_layer(struct pass *p, uint32_t layer)
 {
-	const struct model_layer *l = &s->model->layers[layer];
-	int rc = pass_input_norm(s, layer);
+	const struct model_layer *l = &p->model->layers[layer];
 
-	if (!rc)
-		rc = attention(s, layer);
-	if (!rc)
-		rc = pass_add_norm(s, &l->post_norm);
-	if (rc)
-		return rc;
-	return l->router.data ? experts(s, l) : pass_mlp(s, l);
+	pass_input_norm(p, layer);
+	deepseek_attention(p, layer);
+	pass_add_norm(p, &l->post_norm);
+	if (l->router.data)
+		deepseek_experts(p, l);
+	else
+		pass_mlp(p, l);
 }

@@ -240,9 +240,9 @@ struct model_pass {
 void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES]);
 
 /* Queue (or record) the pass from ids and given embeddings to the normed hidden state of each token. No allocation. */
-int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass);
+int model_forward(const struct model *model, struct stream *stream, const struct model_pass *args);
 /* From there to the logits of each row's last token; with max_drafts K, if not last_only, to those of
  * 1 + K a row, as logit_index says. */
-int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass);
+int model_logits(const struct model *model, struct stream *stream, const struct model_pass *args);
 
 #endif

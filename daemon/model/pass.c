@@ -1,140 +1,140 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/model/pass.h"
 
+#include <assert.h>
+
 struct pass pass_begin(
-	const struct model *model, struct stream *stream, const struct model_pass *pass)
+	const struct model *model, struct stream *stream, const struct model_pass *args)
 {
+	assert(args->n_tokens <= args->inputs->max_tokens);
+	assert(args->n_rows <= args->inputs->max_rows);
 	return (struct pass){
 		.model = model,
 		.ops = model->device->kernels,
 		.stream = stream,
-		.pass = pass,
-		.b = pass->buffers,
+		.args = args,
+		.b = args->buffers,
 	};
 }
 
-int pass_gemm(const struct pass *s, const void *x, const struct weight *w, const struct weight *bias,
+void pass_gemm(struct pass *p, const void *x, const struct weight *w, const struct weight *bias,
 	void *y)
 {
-	return s->ops->gemm(s->stream,
-		&(struct op_gemm){
-			.x = x,
-			.w = *w,
-			.bias = *bias,
-			.y = y,
-			.y_dtype = s->model->activation_dtype,
-			.n_rows = s->pass->n_tokens,
-		});
+	PASS_OP(p, gemm,
+		.x = x,
+		.w = *w,
+		.bias = *bias,
+		.y = y,
+		.y_dtype = p->model->activation_dtype,
+		.n_rows = p->args->n_tokens);
 }
 
-int pass_norm(
-	const struct pass *s, const void *x, const struct weight *weight, float eps, void *out)
+void pass_norm(struct pass *p, const void *x, const struct weight *weight, float eps, void *out)
 {
-	return s->ops->rms_norm(s->stream,
-		&(struct op_rms_norm){
-			.x = x,
-			.weight = *weight,
-			.out = out,
-			.n_rows = s->pass->n_tokens,
-			.eps = eps,
-		});
+	PASS_OP(p, rms_norm,
+		.x = x,
+		.weight = *weight,
+		.out = out,
+		.n_rows = p->args->n_tokens,
+		.eps = eps);
 }
 
-int pass_add_norm(const struct pass *s, const struct weight *weight)
+void pass_add_norm(struct pass *p, const struct weight *weight)
 {
-	return s->ops->add_rms_norm(s->stream,
-		&(struct op_add_rms_norm){
-			.x = s->b->projected,
-			.residual = s->b->residual,
-			.weight = *weight,
-			.out = s->b->normed,
-			.n_rows = s->pass->n_tokens,
-			.eps = s->model->config.rms_norm_eps,
-		});
+	PASS_OP(p, add_rms_norm,
+		.x = p->b->projected,
+		.residual = p->b->residual,
+		.weight = *weight,
+		.out = p->b->normed,
+		.n_rows = p->args->n_tokens,
+		.eps = p->model->config.rms_norm_eps);
 }
 
 void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES])
 {
+	assert(target->n_layers >= 3);
 	ret[0] = 2;
 	ret[1] = target->n_layers / 2;
 	ret[2] = target->n_layers - 3;
 }
 
 /* The residual is a layer's input once its first norm has added what the layer before left. */
-static int keep_features(const struct pass *s, uint32_t layer)
+static void pass_keep_features(struct pass *p, uint32_t layer)
 {
-	const uint32_t hidden = s->model->config.hidden_size;
-	const size_t bytes = hidden * dtype_bytes(s->model->activation_dtype);
+	const uint32_t hidden = p->model->config.hidden_size;
+	const size_t bytes = hidden * dtype_bytes(p->model->activation_dtype);
 	uint32_t layers[MODEL_FEATURES];
-	int rc = 0;
 
-	model_feature_layers(&s->model->config, layers);
-	for (uint32_t i = 0; !rc && i < MODEL_FEATURES; i++) {
+	model_feature_layers(&p->model->config, layers);
+	for (uint32_t i = 0; i < MODEL_FEATURES; i++) {
 		if (layers[i] == layer)
-			rc = s->ops->gather_rows(s->stream,
-				&(struct op_gather_rows){
-					.x = s->b->residual,
-					.out = (uint8_t *)s->pass->features + i * bytes,
-					.n_rows = s->pass->n_tokens,
-					.x_rows = s->pass->n_tokens,
-					.cols = hidden,
-					.out_stride = MODEL_FEATURES * hidden,
-				});
+			PASS_OP(p, gather_rows,
+				.x = p->b->residual,
+				.out = (uint8_t *)p->args->features + i * bytes,
+				.n_rows = p->args->n_tokens,
+				.x_rows = p->args->n_tokens,
+				.cols = hidden,
+				.out_stride = MODEL_FEATURES * hidden);
 	}
-	return rc;
 }
 
-/* The first layer's has nothing to add yet. */
-int pass_input_norm(const struct pass *s, uint32_t layer)
+/* The first layer's has nothing to add. */
+void pass_input_norm(struct pass *p, uint32_t layer)
 {
-	const struct weight *weight = &s->model->layers[layer].input_norm;
-	int rc = layer ? pass_add_norm(s, weight)
-		       : pass_norm(s, s->b->residual, weight, s->model->config.rms_norm_eps,
-				 s->b->normed);
+	const struct weight *weight = &p->model->layers[layer].input_norm;
 
-	return rc || !s->pass->features ? rc : keep_features(s, layer);
+	if (layer)
+		pass_add_norm(p, weight);
+	else
+		pass_norm(p, p->b->residual, weight, p->model->config.rms_norm_eps, p->b->normed);
+	if (p->args->features)
+		pass_keep_features(p, layer);
 }
 
-int pass_attend(const struct pass *s, uint32_t layer, uint32_t q_stride)
+void pass_attend(struct pass *p, uint32_t layer, uint32_t q_stride)
 {
+	const struct model_pass *a = p->args;
 	const struct attention_args args = {
 		.layer = layer,
-		.q = s->b->qkv,
+		.q = p->b->qkv,
 		.q_stride = q_stride,
-		.kv = s->pass->kv_layers[layer],
-		.out = s->b->attention,
-		.kv_b = &s->model->layers[layer].kv_b,
+		.kv = a->kv_layers[layer],
+		.out = p->b->attention,
+		.kv_b = &p->model->layers[layer].kv_b,
 	};
 
-	if (s->pass->attend)
-		return s->pass->attend(s->pass->attend_userdata, &args);
-	return s->pass->attention->run(s->pass->metadata, s->stream, &args);
+	if (p->rc)
+		return;
+	p->rc = a->attend ? a->attend(a->attend_userdata, &args)
+			  : a->attention->run(a->metadata, p->stream, &args);
 }
 
-int pass_mlp(const struct pass *s, const struct model_layer *layer)
+void pass_mlp(struct pass *p, const struct model_layer *layer)
 {
-	int rc = s->ops->gated_gemm(s->stream,
-		&(struct op_gated_gemm){
-			.x = s->b->normed,
-			.w = layer->gate_up,
-			.bias = layer->gate_up_bias,
-			.gate_up = s->b->gate_up,
-			.y = s->b->activated,
-			.n_rows = s->pass->n_tokens,
-		});
-
-	return rc ? rc
-		  : pass_gemm(s, s->b->activated, &layer->down, &layer->down_bias, s->b->projected);
+	PASS_OP(p, gated_gemm,
+		.x = p->b->normed,
+		.w = layer->gate_up,
+		.bias = layer->gate_up_bias,
+		.gate_up = p->b->gate_up,
+		.y = p->b->activated,
+		.n_rows = p->args->n_tokens);
+	pass_gemm(p, p->b->activated, &layer->down, &layer->down_bias, p->b->projected);
 }
 
-int pass_head(const struct pass *s, const void *x, uint32_t n_rows)
+void pass_head(struct pass *p, const void *x, const int32_t *index, uint32_t n_rows)
 {
-	return s->ops->gemm(s->stream,
-		&(struct op_gemm){
+	if (index)
+		PASS_OP(p, gather_rows,
 			.x = x,
-			.w = s->model->head,
-			.y = s->b->logits,
-			.y_dtype = DTYPE_F32,
+			.index = index,
+			.out = p->b->last_hidden,
 			.n_rows = n_rows,
-		});
+			.x_rows = p->args->n_tokens,
+			.cols = p->model->config.hidden_size);
+	PASS_OP(p, gemm,
+		.x = index ? p->b->last_hidden : x,
+		.w = p->model->head,
+		.y = p->b->logits,
+		.y_dtype = DTYPE_F32,
+		.n_rows = n_rows);
 }

@@ -2,9 +2,11 @@
 
 /* A forward pass: the embedding, the layers of the model's family, the final norm, the head. */
 
+#include <assert.h>
+
 #include "daemon/model/pass.h"
 
-static int (*const layers[])(const struct pass *pass, uint32_t layer) = {
+static void (*const layers[])(struct pass *p, uint32_t layer) = {
 	[MODEL_LLAMA] = llama_layer,
 	[MODEL_MISTRAL] = llama_layer,
 	[MODEL_QWEN2] = llama_layer,
@@ -13,42 +15,28 @@ static int (*const layers[])(const struct pass *pass, uint32_t layer) = {
 	[MODEL_DEEPSEEK_V3] = deepseek_layer,
 };
 
-static int embed(const struct pass *s)
+int model_forward(const struct model *model, struct stream *stream, const struct model_pass *args)
 {
-	return s->ops->embed(s->stream,
-		&(struct op_embed){
-			.table = s->model->embedding,
-			.ids = s->pass->inputs->input_ids,
-			.from = s->pass->inputs->embedding_from,
-			.out = s->b->residual,
-			.n_tokens = s->pass->n_tokens,
-		});
+	struct pass p = pass_begin(model, stream, args);
+
+	assert(model->config.family < sizeof(layers) / sizeof(layers[0]));
+	PASS_OP(&p, embed,
+		.table = model->embedding,
+		.ids = args->inputs->input_ids,
+		.from = args->inputs->embedding_from,
+		.out = p.b->residual,
+		.n_tokens = args->n_tokens);
+	for (uint32_t layer = 0; layer < model->config.n_layers && !p.rc; layer++)
+		layers[model->config.family](&p, layer);
+	pass_add_norm(&p, &model->final_norm);
+	return p.rc;
 }
 
-int model_forward(const struct model *model, struct stream *stream, const struct model_pass *pass)
+int model_logits(const struct model *model, struct stream *stream, const struct model_pass *args)
 {
-	const struct pass state = pass_begin(model, stream, pass);
-	int rc = embed(&state);
+	struct pass p = pass_begin(model, stream, args);
 
-	for (uint32_t layer = 0; !rc && layer < model->config.n_layers; layer++)
-		rc = layers[model->config.family](&state, layer);
-	return rc ? rc : pass_add_norm(&state, &model->final_norm);
-}
-
-int model_logits(const struct model *model, struct stream *stream, const struct model_pass *pass)
-{
-	const struct pass state = pass_begin(model, stream, pass), *s = &state;
-	const uint32_t n_rows =
-		s->pass->n_rows * (s->pass->last_only ? 1 : 1 + s->pass->inputs->max_drafts);
-	int rc = s->ops->gather_rows(s->stream,
-		&(struct op_gather_rows){
-			.x = s->b->normed,
-			.index = s->pass->inputs->logit_index,
-			.out = s->b->last_hidden,
-			.n_rows = n_rows,
-			.x_rows = s->pass->n_tokens,
-			.cols = s->model->config.hidden_size,
-		});
-
-	return rc ? rc : pass_head(s, s->b->last_hidden, n_rows);
+	pass_head(&p, p.b->normed, args->inputs->logit_index,
+		args->n_rows * (args->last_only ? 1 : 1 + args->inputs->max_drafts));
+	return p.rc;
 }
