@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/forward.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "daemon/model/draft.h"
@@ -9,7 +10,11 @@ int forward_init(struct forward *forward, const struct forward_context *context,
 	enum attention_phase phase)
 {
 	struct attention_metadata *metadata;
-	int rc = context->attention->metadata_new(context->manager, &metadata);
+	int rc;
+
+	assert(context->role <= FORWARD_DRAFT_DECODE);
+	assert((context->role == FORWARD_TARGET) == !context->target);
+	rc = context->attention->metadata_new(context->manager, &metadata);
 
 	if (rc)
 		return rc;
@@ -33,39 +38,69 @@ void forward_pad(const struct descriptor *descriptor, struct attention_batch *ba
 	batch->padded_tokens = full ? descriptor->tokens : batch->n_tokens;
 }
 
-/* ---- inputs ---- */
+/* What a pass reads, and what that was last written for. */
+struct forward_view {
+	const struct step_inputs *inputs;
+	struct descriptor *built;
+};
 
-static const struct step_inputs *inputs_of(const struct forward_context *c)
+/* ---- a target ---- */
+
+static struct forward_view forward_target_view(const struct forward_context *c)
 {
-	return c->role == FORWARD_TARGET ? &c->inputs->persistent : &c->view;
+	return (struct forward_view){&c->inputs->persistent, &c->inputs->built};
 }
 
-static struct descriptor *built_of(const struct forward_context *c)
-{
-	return c->role == FORWARD_TARGET ? &c->inputs->built : c->view_built;
-}
-
-static int write_target(const struct forward_context *c, struct inputs_slot *slot,
+static int forward_target_write(const struct forward_context *c, struct inputs_slot *slot,
 	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
 {
+	assert(slot);
 	return inputs_prepare(c->inputs, slot, stream, descriptor, batch->padded_rows,
 		kv_pages_total(c->kv) + 1);
 }
 
-static int draft_begin(const struct forward_context *c, const struct attention_batch *batch,
-	uint32_t n_tokens, struct stream *stream)
+static int forward_target_model(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
 {
-	return c->device->kernels->draft_begin(stream, &(struct op_draft_begin){
+	return model_forward(c->model, stream, pass);
+}
+
+/* Logits, and of each row a token, or drafts verified. */
+static int forward_target_sample(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
+{
+	int rc = model_logits(c->model, stream, pass);
+
+	if (rc)
+		return rc;
+	if (c->inputs->limits.max_drafts)
+		return c->device->kernels->verify(stream, &(struct op_verify){
+			.logits = c->buffers.logits,
+			.last_only = c->inputs->last_only,
+			.n_rows = pass->n_rows,
+			.vocab = c->model->config.vocab_size,
+			.inputs = c->inputs->persistent,
+			.sampled = c->inputs->sampled,
+		});
+	return c->device->kernels->sample(stream, &(struct op_sample){
+		.logits = c->buffers.logits,
+		.n_rows = pass->n_rows,
+		.vocab = c->model->config.vocab_size,
+		.purpose = SAMPLE_TARGET,
 		.inputs = c->inputs->persistent,
 		.sampled = c->inputs->sampled,
-		.draft = c->inputs->draft,
-		.n_rows = batch->padded_rows,
-		.n_tokens = n_tokens,
-		.began = c->inputs->source->draft_began,
 	});
 }
 
-static int draft_advance(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
+/* ---- a draft model ---- */
+
+static struct forward_view forward_draft_view(const struct forward_context *c)
+{
+	return (struct forward_view){&c->view, c->view_built};
+}
+
+static int forward_draft_advance(
+	const struct forward_context *c, uint32_t n_rows, struct stream *stream)
 {
 	return c->device->kernels->draft_advance(stream, &(struct op_draft_advance){
 		.logits = c->buffers.logits,
@@ -77,18 +112,105 @@ static int draft_advance(const struct forward_context *c, uint32_t n_rows, struc
 	});
 }
 
-/* The inputs of a draft, by the target's; with a slot the target's too. */
-static int write_draft(const struct forward_context *c, struct inputs_slot *slot,
+static int forward_prefill_write(const struct forward_context *c, struct inputs_slot *slot,
 	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
 {
-	int rc = slot ? write_target(c->target, slot, descriptor, batch, stream) : 0;
+	int rc = slot ? forward_target_write(c->target, slot, descriptor, batch, stream) : 0;
 
-	if (!rc && (slot || c->role == FORWARD_DRAFT_PREFILL))
-		rc = draft_begin(c, batch, descriptor->tokens, stream);
-	if (!rc && slot && c->role == FORWARD_DRAFT_DECODE)
-		rc = draft_advance(c, batch->padded_rows, stream);
-	return rc;
+	if (rc)
+		return rc;
+	return c->device->kernels->draft_begin(stream, &(struct op_draft_begin){
+		.inputs = c->inputs->persistent,
+		.sampled = c->inputs->sampled,
+		.draft = c->inputs->draft,
+		.n_rows = batch->padded_rows,
+		.n_tokens = descriptor->tokens,
+		.began = c->inputs->source->draft_began,
+	});
 }
+
+/* In a step the pass before has written the inputs of a decode. */
+static int forward_decode_write(const struct forward_context *c, struct inputs_slot *slot,
+	const struct descriptor *descriptor, const struct attention_batch *batch, struct stream *stream)
+{
+	int rc = slot ? forward_prefill_write(c, slot, descriptor, batch, stream) : 0;
+
+	return rc || !slot ? rc : forward_draft_advance(c, batch->padded_rows, stream);
+}
+
+/* Hidden states are the target's. */
+static struct draft_pass forward_prefill_pass(
+	const struct forward_context *c, const struct model_pass *pass)
+{
+	const struct forward_context *target = c->target;
+
+	return (struct draft_pass){
+		.model = *pass,
+		.hidden = target->features ? target->features : target->buffers.normed,
+		.n_hidden = c->inputs->limits.max_tokens,
+		.from_target = true,
+	};
+}
+
+/* Hidden states are those of the pass before. */
+static struct draft_pass forward_decode_pass(
+	const struct forward_context *c, const struct model_pass *pass)
+{
+	return (struct draft_pass){
+		.model = *pass,
+		.hidden = draft_hidden(&c->buffers),
+		.index = c->inputs->draft.hidden_index,
+		.n_hidden = c->inputs->limits.max_tokens,
+	};
+}
+
+static int forward_prefill_model(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
+{
+	const struct draft_pass draft = forward_prefill_pass(c, pass);
+
+	return draft_forward(c->model, stream, &draft);
+}
+
+static int forward_decode_model(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
+{
+	const struct draft_pass draft = forward_decode_pass(c, pass);
+
+	return draft_forward(c->model, stream, &draft);
+}
+
+/* Logits, and of each row the next draft token. */
+static int forward_draft_sample(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
+{
+	const struct draft_pass draft = {.model = *pass};
+	int rc = draft_logits(c->model, stream, &draft);
+
+	return rc ? rc : forward_draft_advance(c, pass->n_rows, stream);
+}
+
+/* ---- any of them ---- */
+
+static const struct {
+	struct forward_view (*view)(const struct forward_context *c);
+	/* Queue what writes the view's inputs, and with a slot the target's before. */
+	int (*write)(const struct forward_context *c, struct inputs_slot *slot,
+		const struct descriptor *descriptor, const struct attention_batch *batch,
+		struct stream *stream);
+	/* Queue the pass up to the hidden states, and from there to tokens. */
+	int (*model)(const struct forward_context *c, const struct model_pass *pass,
+		struct stream *stream);
+	int (*sample)(const struct forward_context *c, const struct model_pass *pass,
+		struct stream *stream);
+} roles[] = {
+	[FORWARD_TARGET] = {forward_target_view, forward_target_write, forward_target_model,
+		forward_target_sample},
+	[FORWARD_DRAFT_PREFILL] = {forward_draft_view, forward_prefill_write,
+		forward_prefill_model, forward_draft_sample},
+	[FORWARD_DRAFT_DECODE] = {forward_draft_view, forward_decode_write, forward_decode_model,
+		forward_draft_sample},
+};
 
 int forward_build(struct forward *forward, struct inputs_slot *slot,
 	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream)
@@ -99,31 +221,34 @@ int forward_build(struct forward *forward, struct inputs_slot *slot,
 	batch->phase = forward->phase;
 	/* Pad before building metadata: planners must see the batch that the graph runs. */
 	forward_pad(descriptor, batch);
-	rc = c->role == FORWARD_TARGET ? write_target(c, slot, descriptor, batch, stream)
-				       : write_draft(c, slot, descriptor, batch, stream);
+	assert(batch->padded_rows <= c->inputs->limits.max_rows);
+	assert(descriptor->tokens <= c->inputs->limits.max_tokens);
+	rc = roles[c->role].write(c, slot, descriptor, batch, stream);
 	if (rc)
 		return rc;
-	*built_of(c) = *descriptor;
+	*roles[c->role].view(c).built = *descriptor;
 	forward->built = *descriptor;
+	forward->target_built = slot ? *descriptor : c->inputs->built;
 	return c->attention->build(forward->metadata, batch, stream);
 }
 
 int forward_check(const struct forward *forward, const struct descriptor *descriptor)
 {
-	return descriptor_equal(&forward->built, descriptor) &&
-			descriptor_equal(built_of(forward->context), descriptor)
-		? 0 : -ESTALE;
+	const struct forward_context *c = forward->context;
+	bool current = descriptor_equal(&forward->built, descriptor) &&
+		descriptor_equal(roles[c->role].view(c).built, descriptor) &&
+		descriptor_equal(&c->inputs->built, &forward->target_built);
+
+	return current ? 0 : -ESTALE;
 }
 
-/* ---- passes ---- */
-
-static struct model_pass pass_of(
+static struct model_pass forward_pass(
 	const struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows)
 {
 	const struct forward_context *c = forward->context;
 
 	return (struct model_pass){
-		.inputs = inputs_of(c),
+		.inputs = roles[c->role].view(c).inputs,
 		.buffers = &c->buffers,
 		.n_tokens = descriptor->tokens,
 		.n_rows = n_rows,
@@ -131,94 +256,28 @@ static struct model_pass pass_of(
 		.metadata = forward->metadata,
 		.kv_layers = c->kv_layers,
 		.page_tokens = c->page_tokens,
-		.last_only = c->role == FORWARD_TARGET && c->inputs->last_only,
+		.last_only = c->inputs->last_only,
 		.features = c->features,
 		.attend = forward->attend,
 		.attend_userdata = forward->attend_userdata,
 	};
 }
 
-/* Of all tokens the hidden states are the target's; of decodes those of the pass before. */
-static struct draft_pass draft_pass_of(
-	const struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows)
-{
-	const struct forward_context *c = forward->context;
-	struct draft_pass pass = {
-		.model = pass_of(forward, descriptor, n_rows),
-		.n_hidden = c->inputs->limits.max_tokens,
-	};
-
-	if (c->role == FORWARD_DRAFT_DECODE) {
-		pass.hidden = draft_hidden(&c->buffers);
-		pass.index = c->inputs->draft.hidden_index;
-	} else {
-		pass.hidden = c->target->features ? c->target->features
-						  : c->target->buffers.normed;
-		pass.from_target = true;
-	}
-	return pass;
-}
-
 int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)
 {
-	const struct forward_context *c = forward->context;
+	const struct model_pass pass = forward_pass(forward, descriptor, 0);
 	int rc = forward_check(forward, descriptor);
 
-	if (rc)
-		return rc;
-	if (c->role == FORWARD_TARGET) {
-		const struct model_pass pass = pass_of(forward, descriptor, 0);
-
-		return model_forward(c->model, stream, &pass);
-	}
-	const struct draft_pass pass = draft_pass_of(forward, descriptor, 0);
-
-	return draft_forward(c->model, stream, &pass);
-}
-
-static int sample(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
-{
-	return c->device->kernels->sample(stream, &(struct op_sample){
-		.logits = c->buffers.logits,
-		.n_rows = n_rows,
-		.vocab = c->model->config.vocab_size,
-		.purpose = SAMPLE_TARGET,
-		.inputs = c->inputs->persistent,
-		.sampled = c->inputs->sampled,
-	});
-}
-
-static int verify(const struct forward_context *c, uint32_t n_rows, struct stream *stream)
-{
-	return c->device->kernels->verify(stream, &(struct op_verify){
-		.logits = c->buffers.logits,
-		.last_only = c->inputs->last_only,
-		.n_rows = n_rows,
-		.vocab = c->model->config.vocab_size,
-		.inputs = c->inputs->persistent,
-		.sampled = c->inputs->sampled,
-	});
+	return rc ? rc : roles[forward->context->role].model(forward->context, &pass, stream);
 }
 
 int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
 	struct stream *stream)
 {
-	const struct forward_context *c = forward->context;
-	int rc;
+	const struct model_pass pass = forward_pass(forward, descriptor, n_rows);
 
-	if (c->role == FORWARD_TARGET) {
-		const struct model_pass pass = pass_of(forward, descriptor, n_rows);
-
-		rc = model_logits(c->model, stream, &pass);
-		if (rc)
-			return rc;
-		return c->inputs->limits.max_drafts ? verify(c, n_rows, stream)
-						    : sample(c, n_rows, stream);
-	}
-	const struct draft_pass pass = draft_pass_of(forward, descriptor, n_rows);
-
-	rc = draft_logits(c->model, stream, &pass);
-	return rc ? rc : draft_advance(c, n_rows, stream);
+	assert(n_rows <= forward->context->inputs->limits.max_rows);
+	return roles[forward->context->role].sample(forward->context, &pass, stream);
 }
 
 int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream)

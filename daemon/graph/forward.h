@@ -53,6 +53,7 @@ struct forward {
 	enum attention_phase phase;
 	struct attention_metadata *metadata;
 	struct descriptor built; /* what the metadata was last built for */
+	struct descriptor target_built; /* what the target's inputs had been written for then */
 	/* NULL, or what takes the place of the backend's run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
