@@ -51,29 +51,50 @@ static int32_t token_at(int32_t slot, uint32_t position)
 
 static void add_row(struct inputs_slot *slot, const struct hand_row *row)
 {
-	const struct slot_sampling greedy = {.top_p = 1};
 	const struct step_row step_row = {.slot = row->slot,
 		.n_tokens = row->n_tokens,
 		.start = row->start,
 		.flags = ROW_SAMPLE};
-	uint32_t pages[HAND_PAGES];
-	int32_t *ids;
+	int32_t *ids = inputs_add_row(slot, &step_row);
 
-	for (uint32_t i = 0; i < HAND_PAGES; i++)
-		pages[i] = 1 + (uint32_t)row->slot * HAND_PAGES + i;
-	inputs_add_init(slot, row->slot, &greedy, pages, HAND_PAGES);
-	ids = inputs_add_row(slot, &step_row);
 	for (uint32_t i = 0; i < row->n_tokens; i++)
 		ids[i] = token_at(row->slot, row->start + i);
+}
+
+/* Set up the rows' slots, as many at a time as one step may. */
+static void init_slots(struct hand *hand, const struct hand_row *rows, uint32_t n)
+{
+	const struct slot_sampling greedy = {.top_p = 1};
+	const struct descriptor no_rows = descriptor_eager(0, 0);
+	struct inputs *inputs = &hand->runner->inputs;
+	uint32_t i = 0;
+
+	while (i < n) {
+		struct inputs_slot *slot = inputs_begin(inputs, 0);
+
+		assert_non_null(slot);
+		for (; i < n && inputs_can_init(inputs, slot, HAND_PAGES); i++) {
+			uint32_t pages[HAND_PAGES];
+
+			for (uint32_t k = 0; k < HAND_PAGES; k++)
+				pages[k] = 1 + (uint32_t)rows[i].slot * HAND_PAGES + k;
+			inputs_add_init(slot, rows[i].slot, &greedy, pages, HAND_PAGES);
+		}
+		assert_int_equal(inputs_prepare(inputs, slot, hand->lane, &no_rows, 0,
+					 kv_pages_total(hand->runner->kv) + 1), 0);
+		assert_int_equal(hand->rig.device->ops->stream_sync(hand->lane), 0);
+	}
 }
 
 int hand_try(struct hand *hand, const struct hand_row *rows, uint32_t n,
 	const struct graph_entry *entry)
 {
-	struct inputs_slot *slot = inputs_begin(&hand->runner->inputs, 0);
 	uint32_t query_lens[HAND_ROWS], seq_lens[HAND_ROWS];
+	struct inputs_slot *slot;
 	int rc;
 
+	init_slots(hand, rows, n);
+	slot = inputs_begin(&hand->runner->inputs, 0);
 	assert_non_null(slot);
 	assert_true(n <= HAND_ROWS);
 	for (uint32_t i = 0; i < n; i++) {

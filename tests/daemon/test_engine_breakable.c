@@ -203,6 +203,7 @@ static void test_recording_that_fails_between_segments_leaves_nothing(void **sta
 	open_marked(&h);
 	entry = hand_graph(&h, mixed, 3, false);
 	runner = h.runner->executor.breakable;
+	capture_drop(entry, h.rig.device);
 	for (runner.max_breaks = 0; runner.max_breaks < n_layers(&h); runner.max_breaks++) {
 		assert_int_equal(capture_now(entry, &runner, h.lane), -E2BIG);
 		assert_int_equal(graph_entry_state(entry), GRAPH_EMPTY);
