@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/graph/dispatch.h"
-#include "daemon/graph/execute.h"
+#include "daemon/graph/graph_set.h"
+#include "daemon/graph/executor.h"
 
 #define LANE_ROWS_MAX 512u
 #define LANE_PAGE_TOKENS 16u

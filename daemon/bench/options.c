@@ -11,7 +11,7 @@
 
 #include "build-config.h"
 #include "daemon/bench/lane.h"
-#include "daemon/graph/speculate.h"
+#include "daemon/graph/speculator.h"
 
 #define COMMON "model shape make-checkpoint device timeout json help version"
 #define OF_DAEMON "spawn mimeod attention"

@@ -16,7 +16,7 @@
 #include "daemon/bench/clients.h"
 #include "daemon/bench/model_floor.h"
 #include "daemon/graph/mode.h"
-#include "daemon/graph/speculate.h"
+#include "daemon/graph/speculator.h"
 
 #define FLOOR                                                                                      \
 	"of a step: reading each weight and each row's keys and values once, and the draft model's " \

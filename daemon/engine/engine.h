@@ -264,7 +264,7 @@ struct engine_model_facts {
 	uint64_t n_eager[N_EAGER_REASONS]; /* steps */
 	const char *draft; /* its architecture; NULL: none */
 	uint32_t n_drafts;
-	/* Passes of the draft's two managers (daemon/graph/speculate.h). */
+	/* Passes of the draft's two managers (daemon/graph/speculator.h). */
 	uint64_t n_prefill_eager[N_EAGER_REASONS], n_decode_eager[N_EAGER_REASONS];
 	struct engine_speculation speculation;
 };

@@ -40,8 +40,8 @@ static const struct graph_set *facts_graphs_of(const struct runner *runner, unsi
 {
 	const struct graph_set *const sets[N_GRAPH_SETS] = {
 		[OWN_GRAPHS] = &runner->graphs,
-		[PREFILL_GRAPHS] = &runner->speculator.prefill_graphs,
-		[DECODE_GRAPHS] = &runner->speculator.decode_graphs,
+		[PREFILL_GRAPHS] = &runner->speculator.prefill.graphs,
+		[DECODE_GRAPHS] = &runner->speculator.decode.graphs,
 	};
 
 	return sets[owner];
@@ -99,8 +99,8 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 		facts_add_graphs(ret, facts_graphs_of(runner, owner));
 	for (unsigned i = 0; i < N_EAGER_REASONS; i++) {
 		ret->n_eager[i] = counter_read(&runner->n_eager[i]);
-		ret->n_prefill_eager[i] = counter_read(&speculator->n_prefill_eager[i]);
-		ret->n_decode_eager[i] = counter_read(&speculator->n_decode_eager[i]);
+		ret->n_prefill_eager[i] = counter_read(&speculator->prefill.n_eager[i]);
+		ret->n_decode_eager[i] = counter_read(&speculator->decode.n_eager[i]);
 	}
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/breakable.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -28,7 +29,7 @@ void breakable_free(struct breakable *breakable, struct device *device)
 
 /* ---- recording ---- */
 
-static int reserve(struct breakable *breakable, uint32_t max_breaks)
+static int breakable_reserve(struct breakable *breakable, uint32_t max_breaks)
 {
 	*breakable = (struct breakable){
 		.breaks = calloc(max_breaks, sizeof(*breakable->breaks)),
@@ -38,22 +39,23 @@ static int reserve(struct breakable *breakable, uint32_t max_breaks)
 	return breakable->breaks && breakable->graphs && breakable->execs ? 0 : -ENOMEM;
 }
 
-static bool in_pool(const struct forward_context *context, const void *address, uint64_t bytes)
+static bool breakable_in_pool(const struct forward_context *context, const void *address, uint64_t bytes)
 {
 	uintptr_t pool = (uintptr_t)context->pool, at = (uintptr_t)address;
 
 	return at >= pool && bytes <= context->pool_bytes && at - pool <= context->pool_bytes - bytes;
 }
 
-static int end_segment(const struct breakable_runner *runner)
+static int breakable_end_segment(const struct breakable_runner *runner)
 {
 	struct breakable *b = runner->recording;
 
+	assert(b->n_breaks <= runner->max_breaks && !b->graphs[b->n_breaks]);
 	return runner->context->device->ops->capture_end(runner->stream, &b->graphs[b->n_breaks]);
 }
 
 /* In place of the backend's run, in the middle of a capture. */
-static int on_break(void *userdata, const struct attention_args *args)
+static int breakable_on_break(void *userdata, const struct attention_args *args)
 {
 	struct breakable_runner *runner = userdata;
 	const struct forward_context *context = runner->context;
@@ -64,20 +66,22 @@ static int on_break(void *userdata, const struct attention_args *args)
 	uint64_t out_bytes = row * model_attention_width(&model->config);
 	int rc;
 
+	assert(b && args->layer < model->config.n_layers);
 	if (b->n_breaks == runner->max_breaks)
 		return -E2BIG;
-	if (!in_pool(context, args->q, q_bytes) || !in_pool(context, args->out, out_bytes))
+	if (!breakable_in_pool(context, args->q, q_bytes) || !breakable_in_pool(context, args->out, out_bytes))
 		return -EFAULT;
-	rc = end_segment(runner);
-	if (!rc)
-		rc = context->attention->run(runner->forward->metadata, runner->stream, args);
+	rc = breakable_end_segment(runner);
+	if (rc)
+		return rc;
+	rc = context->attention->run(runner->forward->metadata, runner->stream, args);
 	if (rc)
 		return rc;
 	b->breaks[b->n_breaks++] = *args;
 	return context->device->ops->capture_begin(runner->stream);
 }
 
-static int record(struct breakable_runner *runner, const struct descriptor *descriptor)
+static int breakable_record_segments(struct breakable_runner *runner, const struct descriptor *descriptor)
 {
 	const struct device_ops *ops = runner->context->device->ops;
 	struct graph *spoilt;
@@ -87,7 +91,7 @@ static int record(struct breakable_runner *runner, const struct descriptor *desc
 		return rc;
 	rc = forward_model(runner->forward, descriptor, runner->stream);
 	if (!rc)
-		return end_segment(runner);
+		return breakable_end_segment(runner);
 	if (ops->capturing(runner->stream) && !ops->capture_end(runner->stream, &spoilt))
 		ops->graph_free(spoilt);
 	return rc;
@@ -97,47 +101,61 @@ int breakable_record(struct breakable_runner *runner, struct breakable *ret, str
 	const struct descriptor *descriptor, struct stream *stream)
 {
 	struct breakable breakable;
-	int rc = reserve(&breakable, runner->max_breaks);
+	int rc = breakable_reserve(&breakable, runner->max_breaks);
 
+	assert(!runner->recording && !forward->attend);
+	if (rc) {
+		breakable_free(&breakable, runner->context->device);
+		return rc;
+	}
 	runner->recording = &breakable;
 	runner->forward = forward;
 	runner->stream = stream;
 	runner->n_tokens = descriptor->tokens;
-	forward->attend = on_break;
+	forward->attend = breakable_on_break;
 	forward->attend_userdata = runner;
-	if (!rc)
-		rc = record(runner, descriptor);
+	rc = breakable_record_segments(runner, descriptor);
 	forward->attend = NULL;
 	runner->recording = NULL;
 	runner->forward = NULL;
-	if (rc)
+	if (rc) {
 		breakable_free(&breakable, runner->context->device);
-	else
-		*ret = breakable;
-	return rc;
+		return rc;
+	}
+	assert(breakable.graphs[breakable.n_breaks]);
+	*ret = breakable;
+	return 0;
+}
+
+static int breakable_instantiate_segment(struct device *device, struct graph *graph,
+	struct graph_exec **ret_exec, struct stream *stream, struct graph_info *ret)
+{
+	int rc = device->ops->graph_instantiate(device, graph, ret_exec);
+
+	if (rc)
+		return rc;
+	rc = device->ops->graph_upload(*ret_exec, stream);
+	return rc ? rc : device->ops->graph_info(*ret_exec, ret);
 }
 
 int breakable_instantiate(struct breakable *breakable, struct device *device, struct stream *stream,
 	struct graph_info *ret)
 {
-	const struct device_ops *ops = device->ops;
 	struct graph_info all = {0};
-	int rc = 0;
 
-	for (uint32_t i = 0; i <= breakable->n_breaks && !rc; i++) {
+	assert(breakable->graphs);
+	for (uint32_t i = 0; i <= breakable->n_breaks; i++) {
 		struct graph_info info = {0};
+		int rc = breakable_instantiate_segment(
+			device, breakable->graphs[i], &breakable->execs[i], stream, &info);
 
-		rc = ops->graph_instantiate(device, breakable->graphs[i], &breakable->execs[i]);
-		if (!rc)
-			rc = ops->graph_upload(breakable->execs[i], stream);
-		if (!rc)
-			rc = ops->graph_info(breakable->execs[i], &info);
+		if (rc)
+			return rc;
 		all.n_nodes += info.n_nodes;
 		all.bytes += info.bytes;
 	}
-	if (!rc)
-		*ret = all;
-	return rc;
+	*ret = all;
+	return 0;
 }
 
 /* ---- replay ---- */
@@ -147,12 +165,15 @@ int breakable_replay(struct breakable_runner *runner, const struct breakable *br
 {
 	const struct forward_context *context = runner->context;
 	const struct device_ops *ops = context->device->ops;
-	int rc = ops->graph_launch(breakable->execs[0], stream);
+	int rc;
 
+	assert(breakable->execs && forward->context == context);
+	rc = ops->graph_launch(breakable->execs[0], stream);
 	for (uint32_t i = 0; i < breakable->n_breaks && !rc; i++) {
 		rc = context->attention->run(forward->metadata, stream, &breakable->breaks[i]);
-		if (!rc)
-			rc = ops->graph_launch(breakable->execs[i + 1], stream);
+		if (rc)
+			return rc;
+		rc = ops->graph_launch(breakable->execs[i + 1], stream);
 	}
 	runner->n_replays++;
 	runner->n_breaks += breakable->n_breaks;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/capture.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/cleanup.h"
 #include "ipc/clock.h"
 
 static const char *const state_names[] = {
@@ -23,7 +25,8 @@ const char *graph_state_name(enum graph_state state)
 
 /* ---- the dummy batch ---- */
 
-static uint32_t dummy_rows(const struct forward_context *context, const struct descriptor *d)
+static uint32_t capture_dummy_rows(
+	const struct forward_context *context, const struct descriptor *d)
 {
 	uint32_t max_rows = context->inputs->limits.max_rows;
 
@@ -35,9 +38,9 @@ static uint32_t dummy_rows(const struct forward_context *context, const struct d
 int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
 	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens)
 {
-	/* Nothing is in flight, so slot 0 is free: step 0 asks for no flag. */
+	/* No step is in flight, so slot 0 is free: step 0 waits for no flag. */
 	struct inputs_slot *slot = inputs_begin(context->inputs, 0);
-	uint32_t n_rows = dummy_rows(context, descriptor), left = descriptor->tokens;
+	uint32_t n_rows = capture_dummy_rows(context, descriptor), left = descriptor->tokens;
 	struct attention_batch batch = {
 		.n_rows = n_rows,
 		.n_tokens = descriptor->tokens,
@@ -58,15 +61,18 @@ int capture_dummy_batch(const struct forward_context *context, const struct desc
 		if (n > batch.max_query)
 			batch.max_query = n;
 	}
+	assert(!left);
+	assert(!descriptor->query_len || batch.max_query == descriptor->query_len);
 	*ret_slot = slot;
 	*ret = batch;
 	return 0;
 }
 
-/* Inputs and metadata, from nothing, for a forward that was made for this phase alone. */
-static int build(struct forward *forward, const struct descriptor *d, struct stream *stream)
+/* Write inputs and metadata for a forward that was made for this phase alone. */
+static int capture_build(struct forward *forward, const struct descriptor *d, struct stream *stream)
 {
-	uint32_t *lens = calloc(2 * (size_t)dummy_rows(forward->context, d), sizeof(*lens));
+	size_t n_rows = capture_dummy_rows(forward->context, d);
+	CLEANUP(cleanup_free) uint32_t *lens = calloc(2 * n_rows, sizeof(*lens));
 	struct attention_batch batch;
 	struct inputs_slot *slot;
 	int rc;
@@ -74,12 +80,10 @@ static int build(struct forward *forward, const struct descriptor *d, struct str
 	if (!lens)
 		return -ENOMEM;
 	rc = capture_dummy_batch(forward->context, d, &slot, &batch, lens);
-	if (!rc)
-		rc = forward_build(forward, slot, d, &batch, stream);
-	if (!rc)
-		rc = forward->context->device->ops->stream_sync(stream);
-	free(lens);
-	return rc;
+	if (rc)
+		return rc;
+	rc = forward_build(forward, slot, d, &batch, stream);
+	return rc ? rc : forward->context->device->ops->stream_sync(stream);
 }
 
 /* ---- the three moves ---- */
@@ -92,18 +96,19 @@ int capture_warm_up(struct graph_entry *entry, const struct forward_context *con
 
 	forward_deinit(&entry->warm_up);
 	rc = forward_init(&entry->warm_up, context, ATTENTION_WARM_UP);
-	if (!rc)
-		rc = build(&entry->warm_up, d, stream);
-	if (!rc)
-		rc = forward_model(&entry->warm_up, d, stream);
-	if (!rc)
-		rc = forward_sample(&entry->warm_up, d, dummy_rows(context, d), stream);
-	if (!rc)
-		rc = context->device->ops->stream_sync(stream);
-	return rc;
+	if (rc)
+		return rc;
+	rc = capture_build(&entry->warm_up, d, stream);
+	if (rc)
+		return rc;
+	rc = forward_model(&entry->warm_up, d, stream);
+	if (rc)
+		return rc;
+	rc = forward_sample(&entry->warm_up, d, capture_dummy_rows(context, d), stream);
+	return rc ? rc : context->device->ops->stream_sync(stream);
 }
 
-static int record_whole(struct graph_entry *entry, struct stream *stream)
+static int capture_record_whole(struct graph_entry *entry, struct stream *stream)
 {
 	const struct device_ops *ops = entry->capture.context->device->ops;
 	struct graph *graph = NULL;
@@ -126,25 +131,33 @@ int capture_record(struct graph_entry *entry, struct breakable_runner *runner, s
 {
 	int rc;
 
+	assert(!entry->graph && !entry->exec && !entry->pieces.graphs);
 	forward_deinit(&entry->capture);
 	rc = forward_init(&entry->capture, runner->context, ATTENTION_CAPTURE);
-	if (!rc)
-		rc = build(&entry->capture, &entry->descriptor, stream);
+	if (rc)
+		return rc;
+	/* A state of its own: the warm-up's would leave a lazy plan out of the graph. */
+	assert(entry->capture.metadata != entry->warm_up.metadata);
+	rc = capture_build(&entry->capture, &entry->descriptor, stream);
 	if (rc)
 		return rc;
 	if (entry->descriptor.mode == GRAPH_PIECEWISE)
 		return breakable_record(
 			runner, &entry->pieces, &entry->capture, &entry->descriptor, stream);
-	return record_whole(entry, stream);
+	assert(entry->descriptor.mode == GRAPH_FULL);
+	return capture_record_whole(entry, stream);
 }
 
-static int instantiate_whole(struct graph_entry *entry, struct device *device,
+static int capture_instantiate_whole(struct graph_entry *entry, struct device *device,
 	struct stream *stream, struct graph_info *ret)
 {
-	int rc = device->ops->graph_instantiate(device, entry->graph, &entry->exec);
+	int rc;
 
-	if (!rc)
-		rc = device->ops->graph_upload(entry->exec, stream);
+	assert(entry->graph && !entry->exec);
+	rc = device->ops->graph_instantiate(device, entry->graph, &entry->exec);
+	if (rc)
+		return rc;
+	rc = device->ops->graph_upload(entry->exec, stream);
 	return rc ? rc : device->ops->graph_info(entry->exec, ret);
 }
 
@@ -153,10 +166,11 @@ int capture_instantiate(struct graph_entry *entry, struct device *device, struct
 	bool pieces = entry->descriptor.mode == GRAPH_PIECEWISE;
 	struct graph_info info;
 	int rc = pieces ? breakable_instantiate(&entry->pieces, device, stream, &info)
-			: instantiate_whole(entry, device, stream, &info);
+			: capture_instantiate_whole(entry, device, stream, &info);
 
-	if (!rc)
-		rc = device->ops->stream_sync(stream);
+	if (rc)
+		return rc;
+	rc = device->ops->stream_sync(stream);
 	if (rc)
 		return rc;
 	atomic_store_explicit(&entry->n_nodes, info.n_nodes, memory_order_relaxed);
@@ -167,18 +181,25 @@ int capture_instantiate(struct graph_entry *entry, struct device *device, struct
 	return 0;
 }
 
-int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
+/* The moves that are still to do. */
+static int capture_finish(
+	struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
 {
-	struct device *device = runner->context->device;
-	uint64_t start = clock_ns();
 	int rc = entry->warm_up.context ? 0 : capture_warm_up(entry, runner->context, stream);
 
-	if (!rc)
-		rc = capture_record(entry, runner, stream);
-	if (!rc)
-		rc = capture_instantiate(entry, device, stream);
 	if (rc)
-		capture_drop(entry, device);
+		return rc;
+	rc = capture_record(entry, runner, stream);
+	return rc ? rc : capture_instantiate(entry, runner->context->device, stream);
+}
+
+int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream)
+{
+	uint64_t start = clock_ns();
+	int rc = capture_finish(entry, runner, stream);
+
+	if (rc)
+		capture_drop(entry, runner->context->device);
 	else
 		atomic_store_explicit(&entry->capture_ns, clock_ns() - start, memory_order_relaxed);
 	graph_entry_set_state(entry, rc ? GRAPH_EMPTY : GRAPH_READY);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_GRAPH_EXECUTE_H
-#define MIMEO_DAEMON_GRAPH_EXECUTE_H
+#ifndef MIMEO_DAEMON_GRAPH_EXECUTOR_H
+#define MIMEO_DAEMON_GRAPH_EXECUTOR_H
 
 /*
  * One step of a model, from its record to its sampled tokens: eager, in pieces, or as one graph. Which

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/graph/dispatch.h"
+#include "daemon/graph/graph_set.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 /* ---- the set ---- */
 
-/* Decodes of more tokens each are fewer a step; those of one, and mixed batches, are as many as ever. */
-static void make_families(struct graph_set *set, const struct ladder *ladder,
+/* Decodes of several tokens a row have fewer rows; those of one, and mixed batches, have as many as
+ * requests. */
+static void graph_set_make_families(struct graph_set *set, const struct ladder *ladder,
 	const uint32_t queries[], uint32_t n_queries, uint32_t max_requests, uint32_t max_tokens)
 {
 	enum graph_mode mixed = graph_mode_mixed(set->mode);
@@ -17,6 +19,7 @@ static void make_families(struct graph_set *set, const struct ladder *ladder,
 	for (uint32_t i = 0; decodes && i < n_queries; i++) {
 		uint32_t fit = max_tokens / queries[i];
 
+		assert(fit);
 		set->n_decode += ladder_decode_family(ladder, queries[i],
 			fit < max_requests ? fit : max_requests,
 			set->descriptors + set->n_decode);
@@ -45,7 +48,8 @@ int graph_set_init_queries(struct graph_set *set, enum graph_mode resolved,
 		graph_set_deinit(set, NULL);
 		return -ENOMEM;
 	}
-	make_families(set, ladder, queries, n_queries, max_requests, max_tokens);
+	graph_set_make_families(set, ladder, queries, n_queries, max_requests, max_tokens);
+	assert(set->n <= most && set->n_decode <= set->n);
 	for (uint32_t i = 0; i < set->n; i++)
 		set->entries[i].descriptor = set->descriptors[i];
 	return 0;
@@ -99,26 +103,32 @@ int graph_set_capture(struct graph_set *set, struct breakable_runner *runner, st
 
 /* ---- dispatch ---- */
 
+/* The smallest graph of [first, end) that the batch fits, or NULL. */
+static struct graph_entry *graph_set_find(const struct graph_set *set, uint32_t first, uint32_t end,
+	const struct batch_shape *shape)
+{
+	int index;
+
+	assert(first <= end && end <= set->n);
+	index = descriptor_find(set->descriptors + first, end - first, shape);
+	if (index < 0)
+		return NULL;
+	assert(set->descriptors[first + (uint32_t)index].tokens >= shape->tokens);
+	return &set->entries[first + (uint32_t)index];
+}
+
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason)
 {
 	bool decode = batch_is_decode(shape);
 	struct graph_entry *entry = NULL;
-	int index = -1;
 
 	for (uint32_t i = 0, first = 0; decode && !entry && i < set->n_families; i++) {
-		index = descriptor_find(
-			set->descriptors + first, set->family_end[i] - first, shape);
-		if (index >= 0)
-			entry = &set->entries[first + (uint32_t)index];
+		entry = graph_set_find(set, first, set->family_end[i], shape);
 		first = set->family_end[i];
 	}
-	if (!entry && set->n > set->n_decode) {
-		index = descriptor_find(
-			set->descriptors + set->n_decode, set->n - set->n_decode, shape);
-		if (index >= 0)
-			entry = &set->entries[set->n_decode + (uint32_t)index];
-	}
+	if (!entry)
+		entry = graph_set_find(set, set->n_decode, set->n, shape);
 	if (entry)
 		*ret_reason = graph_entry_state(entry) == GRAPH_READY ? EAGER_NO : EAGER_NOT_CAPTURED;
 	else if (!set->n)
@@ -130,8 +140,8 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 
 /* ---- counters ---- */
 
-/* One replay that somebody else held up says little about the next. */
-static void follow(uint64_t *known, uint64_t ns)
+/* Rise slowly: one replay that was delayed says little about the next. */
+static void graph_entry_follow(uint64_t *known, uint64_t ns)
 {
 	if (*known && ns > *known)
 		*known += (ns - *known) / 8;
@@ -141,16 +151,17 @@ static void follow(uint64_t *known, uint64_t ns)
 
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
 {
-	follow(&entry->lane_ns, lane_ns);
+	graph_entry_follow(&entry->lane_ns, lane_ns);
 }
 
 void graph_entry_told(struct graph_entry *entry, uint64_t told_ns)
 {
-	follow(&entry->told_ns, told_ns);
+	graph_entry_follow(&entry->told_ns, told_ns);
 }
 
 void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared)
 {
+	assert(n_tokens <= entry->descriptor.tokens);
 	atomic_fetch_add_explicit(&entry->n_replays, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->n_shared_replays, shared, memory_order_relaxed);
 	atomic_fetch_add_explicit(&entry->n_padded_rows, graph_entry_padding(entry, n_tokens),

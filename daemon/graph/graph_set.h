@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_GRAPH_DISPATCH_H
-#define MIMEO_DAEMON_GRAPH_DISPATCH_H
+#ifndef MIMEO_DAEMON_GRAPH_GRAPH_SET_H
+#define MIMEO_DAEMON_GRAPH_GRAPH_SET_H
 
 /*
  * A model's graphs, and which one a batch takes. One place decides; the answer is a graph with its

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/inputs.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -9,21 +10,21 @@
 #define TAKE(arena, n, pointer) ((pointer) = arena_take((arena), (n), sizeof(*(pointer))))
 
 /*
- * slot_draft_logits, [max_slots, K, vocab_size] floats, are by far the most of it: 525 MB for 256 slots, 4
- * drafts and 128k tokens. Rejection sampling wants q, what a draft was drawn from, to the bit, a step
- * after it was drawn. Greedy slots need none of it, but any slot may sample, and nothing that a graph
- * reads is allocated later: so there is a place for each, counted before weights are read, and
- * max_requests and K are what makes it smaller. Thought of, and not done:
+ * slot_draft_logits, [max_slots, K, vocab_size] floats, are by far the largest part: 525 MB for 256
+ * slots, 4 draft tokens and 128k ids. Rejection sampling needs the exact distribution q that a draft
+ * token was drawn from, a step after it was drawn. Greedy slots do not need it, but any slot may
+ * sample, and memory that a graph reads cannot be allocated later: so each slot has a place, counted
+ * before weights are read, and max_requests and K bound it. Alternatives that were rejected:
  *
- *	two bytes     the law holds only if drafts are drawn from what is kept, rounded: q, and so the
- *	              acceptance, would be another's than the draft's
- *	made again    by the draft's head, from hidden states kept: it reads the whole head once more a
- *	              step, and needs as many rows for the result
- *	fewer places  than slots: who samples beyond them has no drafts, by what strangers do
- *	draft_vocab   in place of vocab_size: a quarter for most EAGLE-3 heads, nothing for EAGLE; verify
- *	              would have to know d2t
+ *	bf16          draft tokens would have to be drawn from the rounded q, and acceptance would
+ *	              be that of another distribution
+ *	recompute     by the draft model's head, from hidden states that are kept: reads the whole
+ *	              head once more a step, and needs as many rows for the result
+ *	fewer places  than slots: whether a client has draft tokens would depend on other clients
+ *	draft_vocab   columns in place of vocab_size: a quarter for most EAGLE-3 heads, nothing for
+ *	              EAGLE; verify would have to know d2t
  */
-static void carve_speculation(struct inputs *inputs, struct arena *arena)
+static void inputs_carve_speculation(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
 	const size_t n_drafts = (size_t)l->max_slots * l->max_drafts;
@@ -48,7 +49,7 @@ static void carve_speculation(struct inputs *inputs, struct arena *arena)
 	TAKE(arena, l->max_rows, d->hidden_index);
 }
 
-static void carve_device(struct inputs *inputs, struct arena *arena)
+static void inputs_carve_device(struct inputs *inputs, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
 	struct step_inputs *p = &inputs->persistent;
@@ -71,12 +72,12 @@ static void carve_device(struct inputs *inputs, struct arena *arena)
 		TAKE(arena, l->max_tokens, p->mask_words);
 	}
 	if (l->max_drafts)
-		carve_speculation(inputs, arena);
+		inputs_carve_speculation(inputs, arena);
 	TAKE(arena, (size_t)l->max_rows * l->hidden_size, inputs->hidden_f32);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), inputs->sampled);
 }
 
-static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
+static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct arena *arena)
 {
 	const struct inputs_limits *l = &inputs->limits;
 
@@ -102,13 +103,13 @@ static void carve_slot(struct inputs *inputs, struct inputs_slot *slot, struct a
 		TAKE(arena, 1, slot->draft_began);
 }
 
-static void carve_pinned(struct inputs *inputs, struct arena *arena)
+static void inputs_carve_pinned(struct inputs *inputs, struct arena *arena)
 {
 	for (unsigned i = 0; i < INPUTS_SLOTS; i++)
-		carve_slot(inputs, &inputs->slots[i], arena);
+		inputs_carve_slot(inputs, &inputs->slots[i], arena);
 }
 
-static void set_limits(struct inputs *inputs, enum dtype activation)
+static void inputs_set_limits(struct inputs *inputs, enum dtype activation)
 {
 	const struct inputs_limits *l = &inputs->limits;
 	struct step_inputs *p = &inputs->persistent;
@@ -128,8 +129,8 @@ int inputs_measure(const struct inputs_limits *limits, uint64_t *ret_device, uin
 	struct inputs inputs = {.limits = *limits};
 	struct arena device = {0}, pinned = {0};
 
-	carve_device(&inputs, &device);
-	carve_pinned(&inputs, &pinned);
+	inputs_carve_device(&inputs, &device);
+	inputs_carve_pinned(&inputs, &pinned);
 	if (device.failed || pinned.failed)
 		return -EOVERFLOW;
 	*ret_device = device.used;
@@ -147,7 +148,7 @@ int inputs_init(struct inputs *inputs, struct device *device, const struct input
 	rc = device->ops->info(device, &info);
 	if (rc)
 		return rc;
-	set_limits(inputs, info.activation_dtype);
+	inputs_set_limits(inputs, info.activation_dtype);
 	rc = inputs_measure(limits, &inputs->device_bytes, &inputs->pinned_bytes);
 	if (rc)
 		return rc;
@@ -161,9 +162,12 @@ int inputs_init(struct inputs *inputs, struct device *device, const struct input
 	}
 	arena = (struct arena){.base = inputs->device_memory, .size = inputs->device_bytes};
 	pinned = (struct arena){.base = inputs->pinned_memory, .size = inputs->pinned_bytes};
-	carve_device(inputs, &arena);
-	carve_pinned(inputs, &pinned);
+	inputs_carve_device(inputs, &arena);
+	inputs_carve_pinned(inputs, &pinned);
+	assert(!arena.failed && arena.used == inputs->device_bytes);
+	assert(!pinned.failed && pinned.used == inputs->pinned_bytes);
 	for (unsigned i = 0; i < INPUTS_SLOTS; i++) {
+		inputs->slots[i].limits = &inputs->limits;
 		*inputs->slots[i].flag = 0;
 		if (limits->max_drafts)
 			*inputs->slots[i].told = 0;
@@ -202,6 +206,8 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
 {
 	int32_t *ids = slot->ids + slot->record->n_tokens;
 
+	assert(slot->record->n_rows < slot->limits->max_rows);
+	assert(row->n_tokens <= slot->limits->max_tokens - slot->record->n_tokens);
 	slot->rows[slot->record->n_rows++] = *row;
 	slot->record->n_tokens += row->n_tokens;
 	slot->verifies |= (row->flags & ROW_VERIFY) != 0;
@@ -210,11 +216,13 @@ int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row)
 
 uint64_t *inputs_next_words(const struct inputs_slot *slot)
 {
+	assert(slot->words);
 	return slot->words + slot->record->n_tokens;
 }
 
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages)
 {
+	assert(slot->n_init_pages <= inputs->limits.max_init_pages);
 	return slot->record->n_inits < inputs->limits.max_rows &&
 		n_pages <= inputs->limits.max_init_pages - slot->n_init_pages;
 }
@@ -222,6 +230,9 @@ bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot
 void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages)
 {
+	assert(slot->record->n_inits < slot->limits->max_rows);
+	assert(n_pages <= slot->limits->max_init_pages - slot->n_init_pages);
+	assert(persistent_slot >= 0 && (uint32_t)persistent_slot < slot->limits->max_slots);
 	memcpy(slot->pages + slot->n_init_pages, pages, n_pages * sizeof(pages[0]));
 	slot->inits[slot->record->n_inits++] = (struct slot_init){
 		.slot = persistent_slot,
@@ -234,16 +245,18 @@ void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 
 void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask)
 {
+	assert(slot->record->n_inits);
 	slot->inits[slot->record->n_inits - 1].mask = *mask;
 }
 
 void inputs_set_drafts(struct inputs_slot *slot, uint32_t n_drafts)
 {
+	assert(slot->record->n_inits && n_drafts <= slot->limits->max_drafts);
 	slot->inits[slot->record->n_inits - 1].n_drafts = n_drafts;
 }
 
-/* What is run before any step (step 0) has as many rows of logits as any step may. */
-static bool last_only(const struct inputs_slot *slot, const struct descriptor *descriptor)
+/* Warm-up and capture (step 0) have as many rows of logits as any step may. */
+static bool inputs_last_only(const struct inputs_slot *slot, const struct descriptor *descriptor)
 {
 	if (descriptor->mode == GRAPH_FULL)
 		return descriptor->query_len == 1;
@@ -255,9 +268,11 @@ int inputs_prepare(struct inputs *inputs, struct inputs_slot *slot, struct strea
 {
 	struct op_prepare args = {.inputs = inputs->persistent, .n_pages = n_pages};
 
+	assert(padded_rows <= inputs->limits.max_rows);
+	assert(descriptor->tokens <= inputs->limits.max_tokens);
 	inputs->built = *descriptor;
 	inputs->source = slot;
-	inputs->last_only = last_only(slot, descriptor);
+	inputs->last_only = inputs_last_only(slot, descriptor);
 	if (inputs->last_only && slot->verifies)
 		return -EINVAL;
 	slot->record->last_only = inputs->last_only;

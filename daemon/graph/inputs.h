@@ -49,7 +49,8 @@ struct inputs_slot {
 	uint64_t *flag;           /* the last completed step that used this slot */
 	uint64_t *began, *ended;  /* that step's, on the device's clock, ns */
 	uint64_t *draft_began;    /* its draft's part, if it had one; from then on it is all draft */
-	uint64_t step;            /* the step that uses it now; 0: none yet */
+	uint64_t step;            /* the step that uses it now; 0: none */
+	const struct inputs_limits *limits;
 };
 
 struct inputs {

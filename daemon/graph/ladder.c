@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/ladder.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t smaller(uint32_t a, uint32_t b)
+static uint32_t ladder_smaller(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
 
-static void push(struct ladder *ladder, uint32_t size)
+static void ladder_push(struct ladder *ladder, uint32_t size)
 {
 	if (ladder->n < LADDER_MAX && (!ladder->n || ladder->sizes[ladder->n - 1] < size))
 		ladder->sizes[ladder->n++] = size;
@@ -21,24 +22,25 @@ void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_
 {
 	uint64_t widest = (uint64_t)max_requests * query;
 	uint32_t maximum = (uint32_t)(widest > 512 ? widest : 512);
-	/* A very wide maximum coarsens the upper part, so that the list stays within its room. */
+	/* A very wide maximum coarsens the upper part, so that the list stays below LADDER_MAX. */
 	uint32_t step = 16;
 
 	if (widest > max_batch_tokens || maximum > max_batch_tokens)
 		maximum = max_batch_tokens;
-	while ((maximum - smaller(maximum, 248)) / step > LADDER_MAX / 2)
+	while ((maximum - ladder_smaller(maximum, 248)) / step > LADDER_MAX / 2)
 		step *= 2;
 	ret->n = 0;
 	for (uint32_t size = 1; size <= 4 && size <= maximum; size *= 2)
-		push(ret, size);
+		ladder_push(ret, size);
 	for (uint32_t size = 8; size <= 248 && size <= maximum; size += 8)
-		push(ret, size);
+		ladder_push(ret, size);
 	for (uint32_t size = 256; size <= maximum; size += step)
-		push(ret, size);
-	push(ret, maximum);
+		ladder_push(ret, size);
+	ladder_push(ret, maximum);
+	assert(ret->n <= LADDER_MAX && (!ret->n || ret->sizes[ret->n - 1] == maximum));
 }
 
-static int ascending(const void *a, const void *b)
+static int ladder_ascending(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
@@ -59,17 +61,19 @@ int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t ma
 		}
 		sorted[i] = sizes[i];
 	}
-	qsort(sorted, n, sizeof(sorted[0]), ascending);
+	qsort(sorted, n, sizeof(sorted[0]), ladder_ascending);
 	ret->n = 0;
 	for (size_t i = 0; i < n; i++)
-		push(ret, sorted[i]);
+		ladder_push(ret, sorted[i]);
 	return 0;
 }
 
 struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_requests)
 {
-	uint64_t rows = ((uint64_t)size + query - 1) / query;
+	uint64_t rows;
 
+	assert(query);
+	rows = ((uint64_t)size + query - 1) / query;
 	if (rows > max_requests)
 		rows = max_requests;
 	return (struct descriptor){
@@ -82,10 +86,11 @@ struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_
 
 struct descriptor descriptor_mixed(enum graph_mode mode, uint32_t size, uint32_t max_requests)
 {
+	assert(mode == GRAPH_FULL || mode == GRAPH_PIECEWISE);
 	return (struct descriptor){
 		.mode = mode,
 		.tokens = size,
-		.rows = mode == GRAPH_FULL ? smaller(size, max_requests) : 0,
+		.rows = mode == GRAPH_FULL ? ladder_smaller(size, max_requests) : 0,
 	};
 }
 
@@ -130,7 +135,7 @@ uint32_t ladder_mixed_family(const struct ladder *ladder, enum graph_mode mode,
 	return ladder->n;
 }
 
-static bool fits(const struct descriptor *d, const struct batch_shape *shape)
+static bool descriptor_fits(const struct descriptor *d, const struct batch_shape *shape)
 {
 	if (d->query_len && (!batch_is_decode(shape) || d->query_len != shape->query_len))
 		return false;
@@ -151,7 +156,7 @@ int descriptor_find(const struct descriptor *family, uint32_t n, const struct ba
 		else
 			to = middle;
 	}
-	while (from < n && !fits(&family[from], shape))
+	while (from < n && !descriptor_fits(&family[from], shape))
 		from++;
 	return from < n ? (int)from : -1;
 }

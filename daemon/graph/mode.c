@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/graph/mode.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ const char *graph_mode_name(enum graph_mode mode)
 	return (unsigned)mode < N_MODES ? names[mode] : "?";
 }
 
-static bool same_name(const char *text, const char *name)
+static bool mode_same_name(const char *text, const char *name)
 {
 	size_t i;
 
@@ -37,7 +38,7 @@ static bool same_name(const char *text, const char *name)
 int graph_mode_parse(const char *text, enum graph_mode *ret)
 {
 	for (size_t i = 0; i < N_MODES; i++) {
-		if (same_name(text, names[i])) {
+		if (mode_same_name(text, names[i])) {
 			*ret = (enum graph_mode)i;
 			return 0;
 		}
@@ -74,15 +75,16 @@ const char *eager_reason_name(enum eager_reason reason)
 	return reason < N_EAGER_REASONS ? reason_names[reason] : "?";
 }
 
-static void lower(struct mode_resolution *r, enum graph_mode to, const char *why, const char *backend)
+static void mode_lower(
+	struct mode_resolution *r, enum graph_mode to, const char *why, const char *backend)
 {
 	r->resolved = to;
 	r->lowered = true;
 	snprintf(r->reason, sizeof(r->reason), "attention backend %s %s", backend, why);
 }
 
-/* The mixed part of what is left may still ask for piecewise graphs. */
-static void without_piecewise(struct mode_resolution *r)
+/* The mixed part may still need piecewise graphs. */
+static void mode_drop_piecewise(struct mode_resolution *r)
 {
 	enum graph_mode to = r->resolved == GRAPH_FULL_AND_PIECEWISE ? GRAPH_FULL_DECODE_ONLY
 								      : GRAPH_NONE;
@@ -96,7 +98,7 @@ static void without_piecewise(struct mode_resolution *r)
 }
 
 /* It would have been higher with piecewise graphs. */
-static void blame_breakable(struct mode_resolution *r)
+static void mode_blame_breakable(struct mode_resolution *r)
 {
 	size_t used = strlen(r->reason);
 
@@ -116,28 +118,31 @@ int mode_resolve(const struct mode_request *request, struct mode_resolution *ret
 
 	if (r.resolved == GRAPH_FULL && request->support != ATTENTION_ALWAYS) {
 		if (request->support == ATTENTION_NEVER) {
-			lower(&r, GRAPH_FULL, "cannot run in a graph, and the mode FULL demands it: "
+			mode_lower(&r, GRAPH_FULL, "cannot run in a graph, and the mode FULL demands it: "
 				"ask for piecewise, or another attention",
 				request->backend);
 			*ret = r;
 			return -ENOTSUP;
 		}
-		lower(&r, GRAPH_FULL_AND_PIECEWISE, "cannot take mixed batches in a full graph",
+		mode_lower(&r, GRAPH_FULL_AND_PIECEWISE, "cannot take mixed batches in a full graph",
 			request->backend);
 	}
 	if (graph_mode_decode(r.resolved) == GRAPH_FULL && request->support == ATTENTION_NEVER)
-		lower(&r, fallback, "cannot run in a graph", request->backend);
+		mode_lower(&r, fallback, "cannot run in a graph", request->backend);
 	if (graph_mode_decode(r.resolved) == GRAPH_FULL && request->decode_query > 1 &&
 		request->support < ATTENTION_UNIFORM_BATCH)
-		lower(&r, fallback, "takes one token a request in a graph, and decoding needs more",
+		mode_lower(&r, fallback, "takes one token a request in a graph, and decoding needs more",
 			request->backend);
 	if (!request->piecewise_available) {
 		bool lowered = r.lowered;
 
-		without_piecewise(&r);
+		mode_drop_piecewise(&r);
 		if (lowered)
-			blame_breakable(&r);
+			mode_blame_breakable(&r);
 	}
+	assert(r.resolved != GRAPH_FULL || request->support == ATTENTION_ALWAYS);
+	assert(graph_mode_decode(r.resolved) != GRAPH_FULL || request->support > ATTENTION_NEVER);
+	assert(graph_mode_mixed(r.resolved) != GRAPH_PIECEWISE || request->piecewise_available);
 	*ret = r;
 	return 0;
 }

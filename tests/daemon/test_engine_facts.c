@@ -171,7 +171,7 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 
 		set_up(&f, &(struct rig_options){.mode = modes[m]});
 		const struct graph_set *const sets[N_OWNERS] = {&f.runner->graphs,
-			&f.runner->speculator.prefill_graphs, &f.runner->speculator.decode_graphs};
+			&f.runner->speculator.prefill.graphs, &f.runner->speculator.decode.graphs};
 		facts = facts_of(&f);
 		all = sum_of(&f, NULL);
 		for (int i = 0; i < N_OWNERS; i++) {

@@ -264,8 +264,8 @@ static void test_lazy_plan_is_in_every_full_graph_of_target_and_draft(void **sta
 	const struct runner *runner = &rig->engine->runners[0];
 
 	assert_plans(&runner->graphs);
-	assert_plans(&runner->speculator.prefill_graphs);
-	assert_plans(&runner->speculator.decode_graphs);
+	assert_plans(&runner->speculator.prefill.graphs);
+	assert_plans(&runner->speculator.decode.graphs);
 }
 
 /* The device alone knows how many drafts were accepted. */

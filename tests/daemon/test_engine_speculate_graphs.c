@@ -22,7 +22,7 @@ static uint64_t n_eager(const struct choices_world *w)
 
 static void assert_decodes_of(const struct speculator *s, enum graph_mode resolved)
 {
-	const struct graph_set *set = &s->decode_graphs;
+	const struct graph_set *set = &s->decode.graphs;
 	bool full = graph_mode_decode(resolved) == GRAPH_FULL;
 
 	assert_int_equal(set->mode, full ? GRAPH_FULL_DECODE_ONLY : GRAPH_NONE);
@@ -50,7 +50,7 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 			assert_decodes_of(w.speculator, w.runner->options.mode.resolved);
 			choices_run_many(&w, 3, 20);
 			assert_int_equal(
-				choices_count(&w.speculator->decode_graphs, GRAPH_PIECEWISE, 0), 0);
+				choices_count(&w.speculator->decode.graphs, GRAPH_PIECEWISE, 0), 0);
 			choices_close(&w);
 		}
 	}
@@ -75,10 +75,10 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 	choices_settle(&w);
 	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, 1), 0);
 	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(choices_count(&w.speculator->prefill_graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&w.speculator->prefill.graphs, GRAPH_FULL, Q), 0);
 	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 	assert_int_equal(
-		choices_count(&w.speculator->prefill_graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+		choices_count(&w.speculator->prefill.graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 	choices_close(&w);
 }
 
@@ -104,7 +104,7 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
 
-		if (c->set == &w.speculator->decode_graphs || c->shape.rows != 2 || !c->shape.uniform)
+		if (c->set == &w.speculator->decode.graphs || c->shape.rows != 2 || !c->shape.uniform)
 			continue;
 		assert_true(c->shape.query_len == Q && !c->shape.past_prompt);
 		assert_int_equal(c->descriptor.mode, GRAPH_PIECEWISE);
@@ -182,8 +182,8 @@ static void test_passes_of_the_draft_run_in_graphs(void **state)
 	for (uint32_t n = 1; n <= ROWS; n += 5)
 		choices_run_many(&w, n, 24);
 	assert_int_equal(n_eager(&w), before);
-	assert_true(choices_count(&w.speculator->prefill_graphs, GRAPH_FULL, Q) > 0);
-	assert_true(choices_count(&w.speculator->decode_graphs, GRAPH_FULL, 1) > 0);
+	assert_true(choices_count(&w.speculator->prefill.graphs, GRAPH_FULL, Q) > 0);
+	assert_true(choices_count(&w.speculator->decode.graphs, GRAPH_FULL, 1) > 0);
 	choices_close(&w);
 }
 
@@ -273,7 +273,7 @@ static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 
 	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL, .attention = "flex"});
 	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
-	assert_int_equal(w.speculator->prefill_graphs.mode, GRAPH_FULL_AND_PIECEWISE);
+	assert_int_equal(w.speculator->prefill.graphs.mode, GRAPH_FULL_AND_PIECEWISE);
 	choices_run_many(&w, 3, 60);
 	engine_model_facts(w.rig.engine, 0, &facts);
 	printf("# %.2f tokens a verification\n",

@@ -89,11 +89,11 @@ static void test_drafts_graphs_are_what_its_own_attention_holds(void **state)
 				.paged = attention_find(l == ATTENTION_ALWAYS ? "flex" : "paged"),
 				.capture_sizes = sizes, .n_capture_sizes = 4});
 			assert_int_equal(w.runner->options.mode.resolved, e->target);
-			assert_int_equal(w.speculator->prefill_graphs.mode, e->prefill[l]);
-			assert_int_equal(w.speculator->decode_graphs.mode,
+			assert_int_equal(w.speculator->prefill.graphs.mode, e->prefill[l]);
+			assert_int_equal(w.speculator->decode.graphs.mode,
 				decodes && l != ATTENTION_NEVER ? GRAPH_FULL_DECODE_ONLY : GRAPH_NONE);
-			assert_held(&w.speculator->prefill_graphs, level);
-			assert_held(&w.speculator->decode_graphs, level);
+			assert_held(&w.speculator->prefill.graphs, level);
+			assert_held(&w.speculator->decode.graphs, level);
 			close_world(&w);
 		}
 	}
@@ -155,7 +155,7 @@ static void test_default_ladder_holds_verifications_of_all_requests(void **state
 		.max_requests = ROWS, .max_batch_tokens = 2 * ROWS * Q});
 	assert_int_equal(widest_decode(&w.runner->graphs, Q)->rows, ROWS);
 	assert_int_equal(widest_decode(&w.runner->graphs, 1)->rows, ROWS);
-	assert_int_equal(widest_decode(&w.speculator->prefill_graphs, Q)->rows, ROWS);
+	assert_int_equal(widest_decode(&w.speculator->prefill.graphs, Q)->rows, ROWS);
 	close_world(&w);
 }
 

@@ -29,9 +29,9 @@ static void count_steps(const struct choices_world *w, uint32_t n_rows, uint32_t
 	for (uint32_t i = 0; i < n_choices; i++) {
 		uint32_t n = 0;
 
-		if (choices[i].set != &w->speculator->prefill_graphs || choices[i].shape.rows != n_rows)
+		if (choices[i].set != &w->speculator->prefill.graphs || choices[i].shape.rows != n_rows)
 			continue;
-		while (i + 1 < n_choices && choices[i + 1].set == &w->speculator->decode_graphs) {
+		while (i + 1 < n_choices && choices[i + 1].set == &w->speculator->decode.graphs) {
 			n++;
 			i++;
 		}

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/graph/dispatch.h"
+#include "daemon/graph/graph_set.h"
 
 static bool has(const struct ladder *ladder, uint32_t size)
 {

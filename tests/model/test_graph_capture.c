@@ -15,8 +15,8 @@
 #include <stdlib.h>
 
 #include "daemon/graph/capture.h"
-#include "daemon/graph/dispatch.h"
-#include "daemon/graph/execute.h"
+#include "daemon/graph/graph_set.h"
+#include "daemon/graph/executor.h"
 
 #define MUST(call) assert_int_equal(call, 0)
 

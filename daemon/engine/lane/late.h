@@ -6,7 +6,7 @@
 
 #include "daemon/engine/builder.h"
 #include "daemon/engine/engine.h"
-#include "daemon/graph/dispatch.h"
+#include "daemon/graph/graph_set.h"
 
 struct lane;
 

@@ -13,9 +13,9 @@
 
 #include "daemon/engine/engine.h"
 #include "daemon/engine/models/counter.h"
-#include "daemon/graph/dispatch.h"
-#include "daemon/graph/execute.h"
-#include "daemon/graph/speculate.h"
+#include "daemon/graph/graph_set.h"
+#include "daemon/graph/executor.h"
+#include "daemon/graph/speculator.h"
 
 struct request;
 struct sequence;
