@@ -20,14 +20,14 @@ struct kv_cache {
 };
 
 /* Keys, and values if there are any. */
-static uint64_t kinds(const struct kv_config *config)
+static uint64_t kv_cache_halves(const struct kv_config *config)
 {
 	return config->keys_only ? 1 : 2;
 }
 
 uint64_t kv_layer_page_bytes(const struct kv_config *config)
 {
-	return kinds(config) * config->page_tokens * config->n_kv_heads * config->head_dim *
+	return kv_cache_halves(config) * config->page_tokens * config->n_kv_heads * config->head_dim *
 	       dtype_bytes(config->dtype);
 }
 
@@ -38,51 +38,56 @@ uint64_t kv_page_bytes(const struct kv_config *config)
 
 /* ---- memory ---- */
 
-static size_t round_up(size_t bytes, size_t unit)
+static size_t kv_cache_round_up(size_t bytes, size_t unit)
 {
+	assert(unit > 0);
 	return (bytes + unit - 1) / unit * unit;
 }
 
-/* A range of at least `bytes` that is a multiple of the granularity, which only reserve tells. */
-static int reserve_range(struct kv_cache *cache, size_t bytes, void **ret)
+/* A range of at least `bytes` that is a multiple of the granularity, which only reserve reports: a
+ * range of another size is given back, and reserved a second time. */
+static int kv_cache_reserve(struct kv_cache *cache, size_t bytes, void **ret)
 {
 	const struct device_ops *ops = cache->device->ops;
-	void *range;
+	size_t rounded;
 	int rc;
 
-	for (;;) {
-		rc = ops->reserve(cache->device, bytes, &range, &cache->granularity);
+	rc = ops->reserve(cache->device, bytes, ret, &cache->granularity);
+	if (rc != 0)
+		return rc;
+	rounded = kv_cache_round_up(bytes, cache->granularity);
+	if (rounded != bytes) {
+		ops->release(cache->device, *ret, bytes);
+		*ret = NULL;
+		rc = ops->reserve(cache->device, rounded, ret, &cache->granularity);
 		if (rc != 0)
 			return rc;
-		if (bytes % cache->granularity == 0)
-			break;
-		ops->release(cache->device, range, bytes);
-		bytes = round_up(bytes, cache->granularity);
+		assert(rounded % cache->granularity == 0);
 	}
-	cache->range_bytes = bytes;
-	*ret = range;
+	cache->range_bytes = rounded;
 	return 0;
 }
 
-static void unmap_layers(struct kv_cache *cache, uint32_t n_layers, size_t from, size_t to)
+static void kv_cache_unmap(struct kv_cache *cache, uint32_t n_layers, size_t from, size_t to)
 {
 	for (uint32_t layer = 0; from < to && layer < n_layers; layer++)
 		cache->device->ops->unmap(cache->device, cache->layers[layer], from, to - from);
 }
 
 /* All layers or none. */
-static int map_layers(struct kv_cache *cache, size_t bytes)
+static int kv_cache_map_layers(struct kv_cache *cache, size_t bytes)
 {
 	const struct device_ops *ops = cache->device->ops;
-	size_t from = cache->mapped_bytes, to = round_up(bytes, cache->granularity);
+	size_t from = cache->mapped_bytes, to = kv_cache_round_up(bytes, cache->granularity);
 
 	if (to <= from)
 		return 0;
+	assert(to <= cache->range_bytes && from % cache->granularity == 0);
 	for (uint32_t layer = 0; layer < cache->config.n_layers; layer++) {
 		int rc = ops->map(cache->device, cache->layers[layer], from, to - from);
 
 		if (rc != 0) {
-			unmap_layers(cache, layer, from, to);
+			kv_cache_unmap(cache, layer, from, to);
 			return rc;
 		}
 	}
@@ -99,28 +104,32 @@ int kv_cache_map(struct kv_cache *cache, uint32_t n_pages)
 		return -EINVAL;
 	if (n_pages <= first)
 		return 0;
-	rc = map_layers(cache, kv_layer_page_bytes(&cache->config) * n_pages);
+	rc = kv_cache_map_layers(cache, kv_layer_page_bytes(&cache->config) * n_pages);
 	if (rc != 0)
 		return rc;
 	for (uint32_t page = n_pages; page-- > (first ? first : 1);)
 		cache->free_pages[cache->n_free++] = page;
 	cache->n_pages = n_pages;
+	assert(cache->n_free < cache->n_pages && cache->n_pages <= cache->config.max_pages);
+	assert(cache->mapped_bytes >= kv_layer_page_bytes(&cache->config) * n_pages);
 	return 0;
 }
 
-static int zero_null_page(struct kv_cache *cache)
+static int kv_cache_zero_null_page(struct kv_cache *cache)
 {
 	size_t bytes = kv_layer_page_bytes(&cache->config);
 	void *zeros = calloc(1, bytes);
-	int rc = zeros ? 0 : -ENOMEM;
+	int rc = 0;
 
+	if (!zeros)
+		return -ENOMEM;
 	for (uint32_t layer = 0; rc == 0 && layer < cache->config.n_layers; layer++)
 		rc = cache->device->ops->copy(cache->device, cache->layers[layer], zeros, bytes);
 	free(zeros);
 	return rc;
 }
 
-static int config_check(const struct kv_config *config, uint32_t n_first)
+static int kv_cache_config_check(const struct kv_config *config, uint32_t n_first)
 {
 	uint64_t bytes;
 
@@ -129,7 +138,7 @@ static int config_check(const struct kv_config *config, uint32_t n_first)
 	if (config->max_pages > INT32_MAX || n_first >= config->max_pages)
 		return -EINVAL;
 	if (__builtin_mul_overflow(
-		    kinds(config) * config->page_tokens, config->n_kv_heads, &bytes) ||
+		    kv_cache_halves(config) * config->page_tokens, config->n_kv_heads, &bytes) ||
 		__builtin_mul_overflow(bytes, config->head_dim, &bytes) ||
 		__builtin_mul_overflow(bytes, dtype_bytes(config->dtype), &bytes) ||
 		__builtin_mul_overflow(bytes, config->max_pages, &bytes) ||
@@ -138,7 +147,7 @@ static int config_check(const struct kv_config *config, uint32_t n_first)
 	return 0;
 }
 
-static int cache_fill(struct kv_cache *cache, uint32_t n_first)
+static int kv_cache_fill(struct kv_cache *cache, uint32_t n_first)
 {
 	const struct kv_config *config = &cache->config;
 	int rc;
@@ -149,13 +158,13 @@ static int cache_fill(struct kv_cache *cache, uint32_t n_first)
 	if (!cache->layers || !cache->references || !cache->free_pages)
 		return -ENOMEM;
 	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
-		rc = reserve_range(cache, kv_layer_page_bytes(config) * config->max_pages,
+		rc = kv_cache_reserve(cache, kv_layer_page_bytes(config) * config->max_pages,
 			&cache->layers[layer]);
 		if (rc != 0)
 			return rc;
 	}
 	rc = kv_cache_map(cache, n_first + 1);
-	return rc != 0 ? rc : zero_null_page(cache);
+	return rc != 0 ? rc : kv_cache_zero_null_page(cache);
 }
 
 int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t n_first,
@@ -164,7 +173,7 @@ int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t
 	struct kv_cache *cache;
 	int rc;
 
-	rc = config_check(config, n_first);
+	rc = kv_cache_config_check(config, n_first);
 	if (rc != 0)
 		return rc;
 	cache = calloc(1, sizeof(*cache));
@@ -172,7 +181,7 @@ int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t
 		return -ENOMEM;
 	cache->device = device;
 	cache->config = *config;
-	rc = cache_fill(cache, n_first);
+	rc = kv_cache_fill(cache, n_first);
 	if (rc != 0) {
 		kv_cache_free(cache);
 		return rc;
@@ -186,7 +195,7 @@ void kv_cache_free(struct kv_cache *cache)
 	if (!cache)
 		return;
 	if (cache->layers) {
-		unmap_layers(cache, cache->config.n_layers, 0, cache->mapped_bytes);
+		kv_cache_unmap(cache, cache->config.n_layers, 0, cache->mapped_bytes);
 		for (uint32_t layer = cache->config.n_layers; layer-- > 0;)
 			if (cache->layers[layer])
 				cache->device->ops->release(cache->device, cache->layers[layer],
@@ -216,6 +225,7 @@ uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes)
 	uint64_t layer = bytes / cache->config.n_layers / cache->granularity * cache->granularity;
 	uint64_t n = (cache->mapped_bytes + layer) / kv_layer_page_bytes(&cache->config);
 
+	assert(cache->granularity > 0);
 	if (n > cache->config.max_pages)
 		n = cache->config.max_pages;
 	return n ? (uint32_t)n - 1 : 0;
@@ -223,6 +233,7 @@ uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes)
 
 uint32_t kv_pages_total(const struct kv_cache *cache)
 {
+	assert(cache->n_pages > 0 && cache->n_free < cache->n_pages);
 	return cache->n_pages - 1;
 }
 
@@ -236,10 +247,21 @@ uint32_t kv_references(const struct kv_cache *cache, uint32_t page)
 	return page < cache->n_pages ? cache->references[page] : 0;
 }
 
-static uint32_t page_take(struct kv_cache *cache)
+/* A page in use: never the null page. */
+static void kv_cache_assert_used(const struct kv_cache *cache, uint32_t page)
 {
-	uint32_t page = cache->free_pages[--cache->n_free];
+	assert(page > 0 && page < cache->n_pages);
+	assert(cache->references[page] > 0);
+}
 
+static uint32_t kv_cache_take_page(struct kv_cache *cache)
+{
+	uint32_t page;
+
+	assert(cache->n_free > 0);
+	page = cache->free_pages[--cache->n_free];
+	assert(page > 0 && page < cache->n_pages);
+	assert(cache->references[page] == 0);
 	cache->references[page] = 1;
 	return page;
 }
@@ -249,9 +271,11 @@ void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages)
 	for (uint32_t i = 0; i < n_pages; i++) {
 		uint32_t page = pages[i];
 
-		assert(page > 0 && page < cache->n_pages && cache->references[page] > 0);
-		if (--cache->references[page] == 0)
-			cache->free_pages[cache->n_free++] = page;
+		kv_cache_assert_used(cache, page);
+		if (--cache->references[page] > 0)
+			continue;
+		assert(cache->n_free + 1 < cache->n_pages);
+		cache->free_pages[cache->n_free++] = page;
 	}
 }
 
@@ -276,27 +300,30 @@ void kv_table_deinit(struct kv_table *table)
 }
 
 /* Logical pages that hold the first n_tokens. */
-static uint64_t pages_of(const struct kv_cache *cache, uint64_t n_tokens)
+static uint64_t kv_cache_pages_of(const struct kv_cache *cache, uint64_t n_tokens)
 {
 	return (n_tokens + cache->config.page_tokens - 1) / cache->config.page_tokens;
 }
 
 /* What writing tokens [n_tokens, n_tokens + n_new) takes, in logical pages. */
-struct demand {
+struct kv_demand {
 	uint64_t first, end; /* pages that will be written */
 	uint32_t n_copies;   /* of them: in the table and shared */
 	uint64_t n_pages;    /* copies and new ones */
 };
 
-static struct demand demand_of(const struct kv_cache *cache, const struct kv_table *table,
+static struct kv_demand kv_cache_demand(const struct kv_cache *cache, const struct kv_table *table,
 	uint32_t n_tokens, uint32_t n_new)
 {
-	struct demand d = { .first = n_tokens / cache->config.page_tokens };
+	struct kv_demand d = { .first = n_tokens / cache->config.page_tokens };
 
-	d.end = n_new ? pages_of(cache, (uint64_t)n_tokens + n_new) : d.first;
-	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++)
+	d.end = n_new ? kv_cache_pages_of(cache, (uint64_t)n_tokens + n_new) : d.first;
+	assert(table->n_pages <= table->capacity);
+	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++) {
+		kv_cache_assert_used(cache, table->pages[i]);
 		if (cache->references[table->pages[i]] > 1)
 			d.n_copies++;
+	}
 	d.n_pages = d.n_copies;
 	if (d.end > table->n_pages)
 		d.n_pages += d.end - table->n_pages;
@@ -306,7 +333,7 @@ static struct demand demand_of(const struct kv_cache *cache, const struct kv_tab
 uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
 	uint32_t n_tokens, uint32_t n_new)
 {
-	uint64_t n = demand_of(cache, table, n_tokens, n_new).n_pages;
+	uint64_t n = kv_cache_demand(cache, table, n_tokens, n_new).n_pages;
 
 	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
@@ -314,24 +341,27 @@ uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *ta
 int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
 	uint32_t (*copies)[2], uint32_t *ret_n_copies)
 {
-	struct demand d = demand_of(cache, table, n_tokens, n_new);
-	uint32_t n_copies = 0;
+	struct kv_demand d = kv_cache_demand(cache, table, n_tokens, n_new);
+	uint32_t n_copies = 0, n_free = cache->n_free;
 
 	if (n_tokens > (uint64_t)table->n_pages * cache->config.page_tokens)
 		return -EINVAL;
 	if (d.n_pages > cache->n_free || d.end > table->capacity)
 		return -ENOSPC;
 	for (uint64_t i = d.first; n_copies < d.n_copies; i++) {
-		uint32_t page = table->pages[i];
+		uint32_t page;
 
+		assert(i < d.end && i < table->n_pages);
+		page = table->pages[i];
 		if (cache->references[page] < 2)
 			continue;
 		copies[n_copies][0] = page;
-		copies[n_copies][1] = table->pages[i] = page_take(cache);
+		copies[n_copies][1] = table->pages[i] = kv_cache_take_page(cache);
 		n_copies++;
 	}
 	while (table->n_pages < d.end)
-		table->pages[table->n_pages++] = page_take(cache);
+		table->pages[table->n_pages++] = kv_cache_take_page(cache);
+	assert(n_free - cache->n_free == d.n_pages && table->n_pages <= table->capacity);
 	*ret_n_copies = n_copies;
 	return 0;
 }
@@ -339,13 +369,15 @@ int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
 	struct kv_table *child)
 {
-	uint64_t n_pages = pages_of(cache, n_tokens);
+	uint64_t n_pages = kv_cache_pages_of(cache, n_tokens);
 
 	if (n_pages > parent->n_pages || child->n_pages != 0)
 		return -EINVAL;
 	if (n_pages > child->capacity)
 		return -ENOSPC;
 	for (uint32_t i = 0; i < n_pages; i++) {
+		kv_cache_assert_used(cache, parent->pages[i]);
+		assert(cache->references[parent->pages[i]] < UINT32_MAX);
 		child->pages[i] = parent->pages[i];
 		cache->references[parent->pages[i]]++;
 	}
@@ -356,19 +388,20 @@ int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_to
 uint32_t kv_truncate(
 	struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t *dropped)
 {
-	uint64_t keep = pages_of(cache, n_tokens);
+	uint64_t keep = kv_cache_pages_of(cache, n_tokens);
 	uint32_t n_dropped = 0;
 
 	for (uint64_t i = keep; i < table->n_pages; i++)
 		dropped[n_dropped++] = table->pages[i];
 	table->n_pages -= n_dropped;
+	assert(table->n_pages <= keep);
 	return n_dropped;
 }
 
 /* ---- self-check ---- */
 
-/* Count uses of pages[]; false at a page that is not one. */
-static bool count_uses(
+/* Count the uses of pages[]; false at a page that does not exist. */
+static bool kv_cache_count_uses(
 	const struct kv_cache *cache, uint32_t *uses, const uint32_t *pages, uint32_t n_pages)
 {
 	for (uint32_t i = 0; i < n_pages; i++) {
@@ -379,7 +412,7 @@ static bool count_uses(
 	return true;
 }
 
-static int check_uses(const struct kv_cache *cache, const uint32_t *uses, const uint32_t *free_uses,
+static int kv_cache_check_uses(const struct kv_cache *cache, const uint32_t *uses, const uint32_t *free_uses,
 	char *why, size_t size)
 {
 	for (uint32_t page = 0; page < cache->n_pages; page++) {
@@ -408,12 +441,12 @@ int kv_cache_check(const struct kv_cache *cache, const struct kv_table *const *t
 
 	if (!uses)
 		return -ENOMEM;
-	counted = count_uses(cache, uses, held, n_held) &&
-		  count_uses(cache, uses + cache->n_pages, cache->free_pages, cache->n_free);
+	counted = kv_cache_count_uses(cache, uses, held, n_held) &&
+		  kv_cache_count_uses(cache, uses + cache->n_pages, cache->free_pages, cache->n_free);
 	for (uint32_t i = 0; counted && i < n_tables; i++)
-		counted = count_uses(cache, uses, tables[i]->pages, tables[i]->n_pages);
+		counted = kv_cache_count_uses(cache, uses, tables[i]->pages, tables[i]->n_pages);
 	if (counted)
-		rc = check_uses(cache, uses, uses + cache->n_pages, why, size);
+		rc = kv_cache_check_uses(cache, uses, uses + cache->n_pages, why, size);
 	else
 		snprintf(why, size, "a page that does not exist is in use");
 	free(uses);

@@ -3,19 +3,22 @@
 #define MIMEO_ATTENTION_KV_CACHE_H
 
 /*
- * The paged KV cache: host bookkeeping over pages that exist on the device.
+ * The paged KV cache: host accounting of pages that exist on the device.
  *
- * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null
- * page: it is never given out, and padding points at it. Pages are counted references; a fork
- * shares its parent's pages, and whoever writes into a shared page first gets a copy of its own
+ * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null page:
+ * it is never given out, and padding points to it. Pages have reference counts; a fork shares its
+ * parent's pages, and the first sequence that writes into a shared page gets a copy of its own
  * (copy-on-write).
  *
  * Device memory: one reserved range a layer, [max_pages, 2, page_tokens, n_kv_heads, head_dim]
- * (without the 2 if there are no values), so that no stride depends on how many pages there are;
- * pages are mapped from the front.
+ * (without the 2 if there are no values), so that no stride depends on the number of pages; pages
+ * are mapped from the front.
  *
- * Threads: the engine's alone. Nothing here waits for the device: whoever lets a page go makes sure
- * that no launched step names it (kv_release is called when that step has completed).
+ * Threads: the engine's alone. Nothing here waits for the device: callers release a page only when
+ * every launched step that names it has completed.
+ *
+ * Invariants: a page is either on the free list, once and with no references, or it has as many
+ * references as users; free and used pages are all pages but the null page (kv_cache_check).
  */
 
 #include <stdbool.h>
@@ -26,7 +29,7 @@
 
 struct kv_config {
 	uint32_t n_layers, n_kv_heads, head_dim, page_tokens;
-	uint32_t max_pages; /* ceiling of the reservation, the null page counted in */
+	uint32_t max_pages; /* of the reservation, the null page counted in */
 	enum dtype dtype;
 	bool keys_only; /* rows of one kind: [max_pages, page_tokens, n_kv_heads, head_dim] */
 };
@@ -41,16 +44,16 @@ uint64_t kv_layer_page_bytes(const struct kv_config *config);
 int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t n_first,
 	struct kv_cache **ret);
 void kv_cache_free(struct kv_cache *cache);
-/* Map until n_pages pages exist, the null page counted in; fewer than there are: nothing to do.
- * Allowed after device_lock. -EINVAL above max_pages; when mapping fails nothing has changed. */
+/* Map until n_pages pages exist, the null page counted in; no effect if as many exist already.
+ * Allowed after device_lock. -EINVAL above max_pages; nothing changes when mapping fails. */
 int kv_cache_map(struct kv_cache *cache, uint32_t n_pages);
 /* Base address of a layer's range. */
 void *kv_layer(const struct kv_cache *cache, uint32_t layer);
 const struct kv_config *kv_cache_config(const struct kv_cache *cache);
 
 uint32_t kv_pages_total(const struct kv_cache *cache); /* without the null page */
-/* Pages that there would be in all, without the null page, if so many more bytes of the device were
- * mapped: whole granules, the same in each layer. */
+/* The total number of pages, without the null page, after mapping `bytes` more of the device: whole
+ * granules, the same in each layer. */
 uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes);
 uint32_t kv_pages_free(const struct kv_cache *cache);
 
@@ -61,19 +64,19 @@ struct kv_table {
 	uint32_t capacity;
 };
 int kv_table_init(struct kv_table *table, uint32_t capacity);
-/* Gives nothing back: release the pages first. */
+/* Releases no pages: call kv_release first. */
 void kv_table_deinit(struct kv_table *table);
 
-/* Pages to have before tokens [n_tokens, n_tokens + n_new) may be written: new ones, and copies of
- * shared ones among those to be written. */
+/* Pages that writing tokens [n_tokens, n_tokens + n_new) takes: new ones, and copies of shared ones
+ * among those to be written. */
 uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *table,
 	uint32_t n_tokens, uint32_t n_new);
-/* Have them. Writes (src, dst) pairs to copies[]: the device must copy these pages before it writes
+/* Take them. Writes (src, dst) pairs to copies[]: the device must copy these pages before it writes
  * to them. One for each shared page among those to be written: at most one where a sequence grows
- * at its end, more where it rewrites what it has; room for kv_pages_needed pairs is always enough.
- * A source keeps its reference until the caller calls kv_release on it, after the copying step has
- * completed. 0, or -ENOSPC (pages, or the table's capacity) with nothing
- * changed; -EINVAL if the table does not hold n_tokens. No allocation. */
+ * at its end, more where it rewrites its tokens; room for kv_pages_needed pairs is always enough. A
+ * source keeps its reference until the caller calls kv_release on it, after the copying step has
+ * completed. -ENOSPC (pages, or the table's capacity) or -EINVAL (the table does not hold n_tokens)
+ * change nothing. No allocation. */
 int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
 	uint32_t (*copies)[2], uint32_t *ret_n_copies);
 /* The child shares all pages that hold the first n_tokens. -ENOSPC if its capacity is too small,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Which backends there are, and which one serves a model.
+ * The backends, and which one serves a model.
  *
- * A backend's word on its support level is not taken as given. A level that covers uniform batches
- * must hold for the longest uniform query that this model will decode with; where it doesn't, a
- * graph captured for that query length would run a kernel outside of what it can do, so the level
- * is lowered to what does hold before anybody resolves a graph mode from it.
+ * A level that covers uniform batches must hold for the longest uniform query that this model will
+ * decode with. Where a backend's claim does not, a graph captured for that query length would run a
+ * kernel outside of its limits, so the level is lowered to one that holds before a graph mode is
+ * resolved from it.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,6 +51,7 @@ int attention_register(const struct attention_backend *backend)
 		return -EPERM;
 	if (strcmp(backend->name, "auto") == 0 || attention_find(backend->name))
 		return -EEXIST;
+	assert(n_backends <= BACKENDS_MAX);
 	if (n_backends == BACKENDS_MAX)
 		return -ENOSPC;
 	backends[n_backends++] = backend;
@@ -71,13 +73,13 @@ const struct attention_backend *attention_get(uint32_t index)
 
 /* ---- choice ---- */
 
-/* A sentence under construction in the caller's buffer; cut off where it does not fit. */
-struct sentence {
+/* A sentence under construction in the caller's buffer, cut off at its size. */
+struct registry_sentence {
 	char *text;
 	size_t size, used;
 };
 
-__attribute__((format(printf, 2, 3))) static void say(struct sentence *s, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void registry_say(struct registry_sentence *s, const char *format, ...)
 {
 	va_list args;
 	int n;
@@ -91,14 +93,14 @@ __attribute__((format(printf, 2, 3))) static void say(struct sentence *s, const 
 		s->used += (size_t)n;
 }
 
-struct candidate {
+struct registry_candidate {
 	const struct attention_backend *backend;
 	enum attention_support claimed, level;
 	uint32_t max_query;
 };
 
 /* The highest level not above the claim that holds for this model's decode queries. */
-static enum attention_support level_that_holds(
+static enum attention_support registry_level(
 	enum attention_support claimed, uint32_t max_query, uint32_t decode_query)
 {
 	if ((unsigned int)claimed > ATTENTION_ALWAYS || max_query == 0)
@@ -108,10 +110,10 @@ static enum attention_support level_that_holds(
 	return claimed;
 }
 
-static int consider(const struct attention_backend *backend, const struct attention_config *config,
-	struct candidate *ret, char *why, size_t size)
+static int registry_consider(const struct attention_backend *backend, const struct attention_config *config,
+	struct registry_candidate *ret, char *why, size_t size)
 {
-	struct candidate c = { .backend = backend };
+	struct registry_candidate c = { .backend = backend };
 	int rc;
 
 	rc = backend->check(config, why, size);
@@ -122,80 +124,82 @@ static int consider(const struct attention_backend *backend, const struct attent
 		return -ENOTSUP;
 	}
 	c.claimed = backend->support(config, &c.max_query);
-	c.level = level_that_holds(c.claimed, c.max_query, config->max_decode_query);
+	c.level = registry_level(c.claimed, c.max_query, config->max_decode_query);
 	*ret = c;
 	return 0;
 }
 
-static void say_choice(struct sentence *s, const struct candidate *c, const char *reason,
+static void registry_say_choice(struct registry_sentence *s, const struct registry_candidate *c, const char *reason,
 	const struct attention_config *config)
 {
-	say(s, "%s, %s: graphs %s", c->backend->name, reason, attention_support_name(c->level));
-	if (c->level == c->claimed)
-		return;
-	say(s, ", lowered from %s: holds for queries of up to %u tokens, decodes take up to %u",
-		attention_support_name(c->claimed), (unsigned int)c->max_query,
-		(unsigned int)config->max_decode_query);
+	registry_say(s, "%s (%s; graphs: %s", c->backend->name, reason,
+		attention_support_name(c->level));
+	if (c->level != c->claimed)
+		registry_say(s, ", lowered from %s: queries of at most %u, decodes have up to %u",
+			attention_support_name(c->claimed), (unsigned int)c->max_query,
+			(unsigned int)config->max_decode_query);
+	registry_say(s, ")");
 }
 
-/* "; paged and naive can", by those that pass; false if none does. */
-static bool say_who_can(
-	struct sentence *s, const struct attention_config *config, const char *with)
+/* "; paged and naive can", of the backends that pass; false if none does. */
+static bool registry_say_who_can(
+	struct registry_sentence *s, const struct attention_config *config, const char *with)
 {
-	struct candidate ignored;
+	struct registry_candidate ignored;
 	uint32_t who[BACKENDS_MAX], n = 0;
 	char reason[256];
 
 	for (uint32_t i = 0; i < n_backends; i++) {
-		if (consider(backends[i], config, &ignored, reason, sizeof(reason)) == 0)
+		if (registry_consider(backends[i], config, &ignored, reason, sizeof(reason)) == 0)
 			who[n++] = i;
 	}
+	assert(n <= BACKENDS_MAX);
 	for (uint32_t i = 0; i < n; i++)
-		say(s, "%s%s", i == 0 ? "; " : i + 1 < n ? ", " : " and ", backends[who[i]]->name);
+		registry_say(s, "%s%s", i == 0 ? "; " : i + 1 < n ? ", " : " and ", backends[who[i]]->name);
 	if (n)
-		say(s, " can%s", with);
+		registry_say(s, " can%s", with);
 	return n > 0;
 }
 
-/* By whom it could be served with the causal mask, where no mask but that is in the way. */
-static bool say_who_can_without_mask(struct sentence *s, const struct attention_config *config)
+/* The backends that could serve the model with the causal mask, if its mask is the only obstacle. */
+static bool registry_say_without_mask(struct registry_sentence *s, const struct attention_config *config)
 {
 	struct attention_config causal = *config;
 
 	causal.masks = false;
-	return config->masks && say_who_can(s, &causal, " with the causal mask");
+	return config->masks && registry_say_who_can(s, &causal, " with the causal mask");
 }
 
-static const char *with_mask(const struct attention_config *config)
+static const char *registry_with_mask(const struct attention_config *config)
 {
 	return config->masks ? " with a mask that is not causal" : "";
 }
 
-static int choose_named(const char *name, const struct attention_config *config,
-	struct candidate *ret, struct sentence *s)
+static int registry_choose_named(const char *name, const struct attention_config *config,
+	struct registry_candidate *ret, struct registry_sentence *s)
 {
 	const struct attention_backend *backend = attention_find(name);
 	char reason[256] = "";
 	int rc;
 
 	if (!backend) {
-		say(s, "no attention backend is called %s; there are", name);
+		registry_say(s, "no attention backend %s; there are", name);
 		for (uint32_t i = 0; i < n_backends; i++)
-			say(s, "%s %s", i ? "," : "", backends[i]->name);
+			registry_say(s, "%s %s", i ? "," : "", backends[i]->name);
 		return -ENOENT;
 	}
-	rc = consider(backend, config, ret, reason, sizeof(reason));
+	rc = registry_consider(backend, config, ret, reason, sizeof(reason));
 	if (rc != 0)
-		say(s, "attention %s cannot serve it%s: %s", name, with_mask(config), reason);
+		registry_say(s, "attention backend %s cannot serve this model%s: %s", name, registry_with_mask(config), reason);
 	else
-		say_choice(s, ret, "as asked for", config);
-	if (rc != 0 && !say_who_can(s, config, "") && !say_who_can_without_mask(s, config))
-		say(s, "; no other can either");
+		registry_say_choice(s, ret, "as configured", config);
+	if (rc != 0 && !registry_say_who_can(s, config, "") && !registry_say_without_mask(s, config))
+		registry_say(s, "; no other can either");
 	return rc;
 }
 
 /* The higher level; but one with masks, slower without them, only where the other has no graphs. */
-static bool is_better(const struct candidate *c, const struct candidate *best)
+static bool registry_is_better(const struct registry_candidate *c, const struct registry_candidate *best)
 {
 	if (!best->backend)
 		return true;
@@ -206,32 +210,30 @@ static bool is_better(const struct candidate *c, const struct candidate *best)
 	return c->level > best->level;
 }
 
-static int choose_best(
-	const struct attention_config *config, struct candidate *ret, struct sentence *s)
+static int registry_choose_best(
+	const struct attention_config *config, struct registry_candidate *ret, struct registry_sentence *s)
 {
-	struct sentence refusals = *s;
-	struct candidate best = { 0 };
+	struct registry_sentence refusals = *s;
+	struct registry_candidate best = { 0 };
 
-	say(&refusals, "no attention backend can serve it%s", with_mask(config));
+	registry_say(&refusals, "no attention backend can serve this model%s", registry_with_mask(config));
 	for (uint32_t i = 0; i < n_backends; i++) {
-		struct candidate c;
+		struct registry_candidate c;
 		char reason[256] = "";
 
-		if (consider(backends[i], config, &c, reason, sizeof(reason)) != 0)
-			say(&refusals, "; %s: %s", backends[i]->name, reason);
-		else if (is_better(&c, &best))
+		if (registry_consider(backends[i], config, &c, reason, sizeof(reason)) != 0)
+			registry_say(&refusals, "; %s: %s", backends[i]->name, reason);
+		else if (registry_is_better(&c, &best))
 			best = c;
 	}
 	if (!best.backend) {
-		say_who_can_without_mask(&refusals, config);
+		registry_say_without_mask(&refusals, config);
 		return -ENOTSUP;
 	}
-	say_choice(s, &best,
-		config->masks ? "the one with masks that can serve this model"
-		: best.backend->masks
-			? "none without masks that can serve this model can be captured"
-			: "the highest level among those without masks that can serve this model",
-		config);
+	registry_say_choice(s, &best, config->masks ? "chosen automatically among those with masks"
+			: best.backend->masks
+			? "chosen automatically: none without masks can be captured"
+			: "chosen automatically", config);
 	*ret = best;
 	return 0;
 }
@@ -240,16 +242,18 @@ int attention_choose(const char *name, const struct attention_config *config,
 	const struct attention_backend **ret, enum attention_support *ret_support, char *why,
 	size_t size)
 {
-	struct sentence s = { .text = why, .size = size };
-	struct candidate chosen;
+	struct registry_sentence s = { .text = why, .size = size };
+	struct registry_candidate chosen;
 	int rc;
 
 	if (strcmp(name, "auto") == 0)
-		rc = choose_best(config, &chosen, &s);
+		rc = registry_choose_best(config, &chosen, &s);
 	else
-		rc = choose_named(name, config, &chosen, &s);
+		rc = registry_choose_named(name, config, &chosen, &s);
 	if (rc != 0)
 		return rc;
+	assert(chosen.backend && chosen.level <= chosen.claimed);
+	assert(!config->masks || chosen.backend->masks);
 	*ret = chosen.backend;
 	*ret_support = chosen.level;
 	return 0;

@@ -387,11 +387,12 @@ static void test_unfit_model_is_refused_with_reasons(void **state)
 	config.n_kv_heads = 3;
 	assert_int_equal(
 		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_string_equal(why, "attention paged cannot serve it: 8 query heads do not divide among 3 "
-		"kv heads; no other can either");
+	assert_string_equal(why,
+		"attention backend paged cannot serve this model: 8 query heads do not "
+		"divide among 3 kv heads; no other can either");
 	assert_int_equal(
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_memory_equal(why, "no attention backend can serve it; naive: ", 42);
+	assert_memory_equal(why, "no attention backend can serve this model; naive: ", 50);
 	assert_non_null(strstr(why, "paged:"));
 	assert_non_null(strstr(why, "fake: not in the mood"));
 	assert_null(backend);
@@ -408,7 +409,10 @@ static void test_refusal_names_those_that_would_do(void **state)
 	fake_refuses = 1;
 	assert_int_equal(
 		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_memory_equal(why, "attention mla cannot serve it: its attention is not latent (MLA); ", 65);
+	assert_memory_equal(why,
+		"attention backend mla cannot serve this model: its attention is not latent "
+		"(MLA); ",
+		81);
 	assert_non_null(strstr(why, "paged"));
 	assert_null(strstr(why, "mla_planned"));
 	assert_null(strstr(why, "fake"));
@@ -419,11 +423,14 @@ static void test_refusal_names_those_that_would_do(void **state)
 	config.masks = true;
 	assert_int_equal(
 		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_string_equal(why, "attention mla cannot serve it with a mask that is not causal: it has "
-		"no mask but the causal one; naive, mla_planned and mla can with the causal mask");
+	assert_string_equal(why,
+		"attention backend mla cannot serve this model with a mask that is not "
+		"causal: it has no mask but the causal one; naive, mla_planned and mla can with "
+		"the causal mask");
 	assert_int_equal(
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_memory_equal(why, "no attention backend can serve it with a mask that is not causal", 64);
+	assert_memory_equal(why,
+		"no attention backend can serve this model with a mask that is not causal", 72);
 	assert_non_null(strstr(why, "; naive, mla_planned and mla can with the causal mask"));
 }
 
@@ -440,11 +447,12 @@ static void test_masks_are_for_those_that_have_them(void **state)
 	assert_int_equal(
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
 	assert_ptr_equal(backend, &attention_flex);
-	assert_non_null(strstr(why, "the one with masks"));
+	assert_non_null(strstr(why, "among those with masks"));
 	assert_int_equal(
 		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
-	assert_string_equal(why, "attention paged cannot serve it with a mask that is not causal: it has "
-		"no mask but the causal one; flex can");
+	assert_string_equal(why,
+		"attention backend paged cannot serve this model with a mask that is "
+		"not causal: it has no mask but the causal one; flex can");
 }
 
 static void test_unfit_configurations_are_told_apart(void **state)
