@@ -2,19 +2,10 @@
 #ifndef MIMEO_TESTS_ATTENTION_CUDA_GROUP_H
 #define MIMEO_TESTS_ATTENTION_CUDA_GROUP_H
 
-/* What the programs that test CUDA's backend share: shapes, and one device for a group of tests. */
+/* What the programs that test CUDA's paged backend share: shapes, and one device for a group of
+ * tests. */
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "tests/attention/twin.h"
+#include "tests/attention/fixture.h"
 
 static struct device *shared; /* for the length of the group */
 
@@ -29,10 +20,10 @@ static const struct shape slow = { /* of no fast kernel */
 	.n_heads = 6, .n_kv_heads = 2, .head_dim = 24, .page_tokens = 4, .max_seq_len = 150,
 };
 static const struct shape *const shapes[] = { &ordinary, &windowed, &slow };
-#define N_SHAPES (sizeof(shapes) / sizeof(*shapes))
+#define N_SHAPES COUNT(shapes)
 
 /* The program's status; a plan of nothing where there is no device. */
-#define CUDA_GROUP_RUN(name, tests) cuda_group_run(name, tests, sizeof(tests) / sizeof((tests)[0]))
+#define CUDA_GROUP_RUN(name, tests) cuda_group_run(name, tests, COUNT(tests))
 static inline int cuda_group_run(const char *name, const struct CMUnitTest *tests, size_t n)
 {
 	int failed, rc = device_open("cuda", NULL, &shared);

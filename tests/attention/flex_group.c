@@ -5,14 +5,12 @@ struct device *flex_device;
 
 int flex_device_open(void **state)
 {
-	(void)state;
 	flex_device = test_device_open(0);
 	return 0;
 }
 
 int flex_device_free(void **state)
 {
-	(void)state;
 	flex_device->ops->free(flex_device);
 	return 0;
 }
@@ -36,76 +34,76 @@ const struct shape flex_shapes[N_FLEX_SHAPES] = {
 		.max_seq_len = LENGTH },
 };
 
-const struct flex_kernels *flex_kernels_of(const struct world *w)
+const struct flex_kernels *flex_kernels_of(const struct fixture *f)
 {
-	return flex_kernels_for(w->is_cuda ? "cuda" : "cpu");
+	return flex_kernels_for(f->is_cuda ? "cuda" : "cpu");
 }
 
-struct flex_inputs flex_inputs_in(const struct world *w)
+struct flex_inputs flex_inputs_in(const struct fixture *f)
 {
-	return flex_inputs_of(flex_kernels_of(w), &w->config, &w->at_device);
+	return flex_inputs_of(flex_kernels_of(f), &f->config, &f->at_device);
 }
 
 /* ---- drawing ---- */
 
-uint32_t flex_draw_length(struct world *dice, uint32_t page_tokens)
+uint32_t flex_draw_length(uint64_t *dice, uint32_t page_tokens)
 {
-	uint32_t unit = world_draw(dice, 2) ? 64u >> world_draw(dice, 2) : page_tokens;
-	uint32_t edge = (1 + world_draw(dice, 4)) * unit, length = 1 + world_draw(dice, LENGTH);
+	uint32_t unit = random_below(dice, 2) ? 64u >> random_below(dice, 2) : page_tokens;
+	uint32_t edge = (1 + random_below(dice, 4)) * unit, length = 1 + random_below(dice, LENGTH);
 
-	if (world_draw(dice, 3) && edge + 1 <= LENGTH)
-		length = edge + world_draw(dice, 3) - 1;
+	if (random_below(dice, 3) && edge + 1 <= LENGTH)
+		length = edge + random_below(dice, 3) - 1;
 	return length ? length : 1;
 }
 
-static struct slot_mask draw_mask(struct world *dice, uint32_t seq_len)
+static struct slot_mask draw_mask(uint64_t *dice, uint32_t seq_len)
 {
 	struct slot_mask mask = {
-		.kind = world_draw(dice, MASK_KINDS),
-		.window = 1 + world_draw(dice, 140),
-		.begin = world_draw(dice, seq_len + 1),
+		.kind = random_below(dice, MASK_KINDS),
+		.window = 1 + random_below(dice, 140),
+		.begin = random_below(dice, seq_len + 1),
 	};
 
-	mask.end = mask.begin + world_draw(dice, seq_len + 1 - mask.begin);
+	mask.end = mask.begin + random_below(dice, seq_len + 1 - mask.begin);
 	if (mask.kind == MASK_WINDOW)
-		mask.end = world_draw(dice, 80);
+		mask.end = random_below(dice, 80);
 	return mask;
 }
 
 /* Documents and trees; the others don't look. */
-static void draw_words(struct world *dice, const struct slot_mask *mask, uint64_t *words)
+static void draw_words(uint64_t *dice, const struct slot_mask *mask, uint64_t *words)
 {
 	uint64_t start = 0;
 
 	for (uint32_t p = 0; p < LENGTH; p++) {
-		if (world_draw(dice, 40) == 0)
+		if (random_below(dice, 40) == 0)
 			start = p;
 		words[p] = start;
 		if (mask->kind == MASK_TREE)
-			words[p] = (uint64_t)world_draw(dice, UINT32_MAX) << 32 ^
-				   world_draw(dice, UINT32_MAX);
+			words[p] = (uint64_t)random_below(dice, UINT32_MAX) << 32 ^
+				   random_below(dice, UINT32_MAX);
 	}
 }
 
 /* One token, few, or a chunk of a prompt. */
-static uint32_t draw_query(struct world *dice, uint32_t seq_len)
+static uint32_t draw_query(uint64_t *dice, uint32_t seq_len)
 {
 	static const uint32_t most[] = { 1, 16, 39, 100 };
-	uint32_t n = 1 + world_draw(dice, most[world_draw(dice, 4)]);
+	uint32_t n = 1 + random_below(dice, most[random_below(dice, 4)]);
 
 	return n < seq_len ? n : seq_len;
 }
 
-uint32_t flex_draw_rows(struct world *dice, uint32_t page_tokens, struct row *rows,
+uint32_t flex_draw_rows(uint64_t *dice, uint32_t page_tokens, struct row *rows,
 	uint64_t (*words)[LENGTH])
 {
-	uint32_t n_rows = 1 + world_draw(dice, WORLD_ROWS / 2);
+	uint32_t n_rows = 1 + random_below(dice, FIXTURE_ROWS / 2);
 
 	for (uint32_t r = 0; r < n_rows; r++) {
 		uint32_t seq_len = flex_draw_length(dice, page_tokens);
 
 		rows[r] = (struct row){
-			.seed = world_draw(dice, 1000),
+			.seed = random_below(dice, 1000),
 			.seq_len = seq_len,
 			.n_query = draw_query(dice, seq_len),
 			.mask = draw_mask(dice, seq_len),

@@ -5,21 +5,9 @@
 /* What the programs that test block masks share: shapes, and batches that are drawn. All run on the
  * device that MIMEO_DEVICE names. */
 
-#include <errno.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "attention/flex/flex.h"
 #include "attention/flex/mask.h"
-#include "tests/attention/world.h"
-#include "tests/device_memory.h"
+#include "tests/attention/fixture.h"
 
 #define LENGTH 300u /* of the longest sequence */
 
@@ -33,14 +21,14 @@ extern const struct shape flex_shapes[];
 #define N_FLEX_SHAPES 8u
 #define FLEX_ORDINARY (&flex_shapes[1])
 
-/* The device's kernels and their blocks, for a world's model. */
-const struct flex_kernels *flex_kernels_of(const struct world *w);
-struct flex_inputs flex_inputs_in(const struct world *w);
+/* The device's kernels and their blocks, for a fixture's model. */
+const struct flex_kernels *flex_kernels_of(const struct fixture *f);
+struct flex_inputs flex_inputs_in(const struct fixture *f);
 
 /* At the edge of a page, of a block of keys, or anywhere in [1, LENGTH]. */
-uint32_t flex_draw_length(struct world *dice, uint32_t page_tokens);
-/* Up to WORLD_ROWS / 2 rows, each under a mask of its own. */
-uint32_t flex_draw_rows(struct world *dice, uint32_t page_tokens, struct row *rows,
+uint32_t flex_draw_length(uint64_t *dice, uint32_t page_tokens);
+/* Up to FIXTURE_ROWS / 2 rows, each under a mask of its own. */
+uint32_t flex_draw_rows(uint64_t *dice, uint32_t page_tokens, struct row *rows,
 	uint64_t (*words)[LENGTH]);
 
 #endif

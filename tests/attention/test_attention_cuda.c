@@ -3,108 +3,53 @@
 
 /* ---- right numbers ---- */
 
-static const uint32_t fast_dims[] = { 64, 96, 128, 256 };
-static const uint32_t fast_pages[] = { 16, 32, 64, 128 };
-static const uint32_t slow_dims[] = { 8, 42, 80, 200 };
-static const uint32_t slow_pages[] = { 1, 4, 24, 16 };
-
-static struct shape draw_shape(struct world *dice, const uint32_t *dims, const uint32_t *pages)
+static struct shape draw_shape(uint64_t *dice, const uint32_t *dims, const uint32_t *pages)
 {
 	static const uint32_t groups[] = { 1, 2, 3, 4, 7, 16 };
-	uint32_t n_kv_heads = 1 + world_draw(dice, 3);
+	uint32_t n_kv_heads = 1 + random_below(dice, 3);
 	struct shape shape = {
 		.n_kv_heads = n_kv_heads,
-		.n_heads = n_kv_heads * groups[world_draw(dice, 6)],
-		.head_dim = dims[world_draw(dice, 4)],
-		.page_tokens = pages[world_draw(dice, 4)],
-		.window = world_draw(dice, 2) ? 1 + world_draw(dice, 150) : 0,
+		.n_heads = n_kv_heads * groups[random_below(dice, 6)],
+		.head_dim = dims[random_below(dice, 4)],
+		.page_tokens = pages[random_below(dice, 4)],
+		.window = random_below(dice, 2) ? 1 + random_below(dice, 150) : 0,
 	};
 
 	shape.max_seq_len = 40000 / (shape.head_dim + 60);
 	return shape;
 }
 
-/* A length at the edge of a page or of a tile, or anywhere. */
-static uint32_t draw_length(struct world *dice, const struct shape *shape)
-{
-	uint32_t edge = (1 + world_draw(dice, 2)) * (world_draw(dice, 2) ? 64 : shape->page_tokens);
-	uint32_t length = 1 + world_draw(dice, shape->max_seq_len);
+static const uint32_t fast_dims[] = { 64, 96, 128, 256 };
 
-	if (world_draw(dice, 3) == 0)
-		length = edge + world_draw(dice, 3) - 1;
-	return length && length <= shape->max_seq_len ? length : 1;
+static struct shape draw_fast(uint64_t *dice)
+{
+	return draw_shape(dice, fast_dims, (const uint32_t[]){ 16, 32, 64, 128 });
 }
 
-/* Queries of 0 ... most tokens; one row in eight has no sequence. */
-static uint32_t draw_rows(struct world *dice, const struct shape *shape, uint32_t n_rows,
-	uint32_t most, struct row *rows)
+static struct shape draw_slow(uint64_t *dice)
 {
-	uint32_t n_tokens = 0;
-
-	for (uint32_t r = 0; r < n_rows; r++) {
-		uint32_t seq_len = world_draw(dice, 8) ? draw_length(dice, shape) : 0;
-		uint32_t n = world_draw(dice, 2) ? 1 : world_draw(dice, most + 1);
-
-		if (seq_len && n > seq_len)
-			n = seq_len;
-		if (n_tokens + n > WORLD_TOKENS - 20)
-			n = 0;
-		n_tokens += n;
-		rows[r] = (struct row){
-			.seed = world_draw(dice, 1000), .seq_len = seq_len, .n_query = n };
-	}
-	return n_tokens;
+	return draw_shape(
+		dice, (const uint32_t[]){ 8, 42, 80, 200 }, (const uint32_t[]){ 1, 4, 24, 16 });
 }
 
-static void agree_with_cpu(const uint32_t *dims, const uint32_t *pages, uint32_t most, int rounds)
+/* Batches of so many rows at most, with queries of so many tokens at most. */
+static const struct drawn {
+	struct shape (*draw)(uint64_t *dice);
+	int n_shapes;
+	uint32_t most_rows, most;
+} decodes = { draw_fast, 12, FIXTURE_ROWS - 3, 1 }, short_queries = { draw_fast, 12, 24, 16 },
+  mixed = { draw_fast, 16, 10, 250 }, any_size = { draw_slow, 12, 10, 40 };
+
+static void test_agrees_with_dense_reference(void **state)
 {
-	struct world dice = { .random = 7 + most };
+	const struct drawn *d = *state;
+	uint64_t dice = 7 + d->most;
 
-	for (int round = 0; round < rounds; round++) {
-		struct shape shape = draw_shape(&dice, dims, pages);
-		struct twin t;
-
-		twin_init(&t, shared, &shape);
-		for (int batch = 0; batch < 2; batch++) {
-			struct row rows[WORLD_ROWS];
-			uint32_t n_rows = world_draw(&dice, batch ? 6 : WORLD_ROWS - 2);
-			uint32_t n_tokens = draw_rows(&dice, &shape, n_rows, most, rows);
-
-			twin_place(&t, rows, n_rows, n_rows + world_draw(&dice, 3),
-				n_tokens + world_draw(&dice, 20));
-			twin_run(&t);
-			twin_verify(&t);
-		}
-		twin_deinit(&t);
-	}
-}
-
-static void test_decode_agrees_with_cpu(void **state)
-{
-	(void)state;
-	agree_with_cpu(fast_dims, fast_pages, 1, 12);
-}
-
-static void test_short_queries_agree_with_cpu(void **state)
-{
-	(void)state;
-	agree_with_cpu(fast_dims, fast_pages, 16, 12);
-}
-
-static void test_mixed_batches_agree_with_cpu(void **state)
-{
-	(void)state;
-	agree_with_cpu(fast_dims, fast_pages, 250, 16);
-}
-
-static void test_sizes_without_a_fast_kernel_agree_with_cpu(void **state)
-{
-	(void)state;
-	agree_with_cpu(slow_dims, slow_pages, 40, 12);
+	fixture_check_drawn(shared, "paged", &dice, d->n_shapes, d->draw, d->most_rows, d->most);
 }
 
 /* One sequence over all slots of the line, and several whose edges lie inside of slots. */
-static void test_long_sequences_cut_in_many_pieces_agree_with_cpu(void **state)
+static void test_long_sequences_cut_in_many_pieces_agree_with_dense_reference(void **state)
 {
 	static const struct row rows[] = {
 		{ .seed = 1, .n_query = 1, .seq_len = 5000 },
@@ -113,50 +58,40 @@ static void test_long_sequences_cut_in_many_pieces_agree_with_cpu(void **state)
 		{ .seed = 4, .n_query = 1, .seq_len = 4096 },
 	};
 	struct shape shape = ordinary;
-	struct twin t;
 
-	(void)state;
 	shape.max_seq_len = 5000;
-	for (size_t i = 0; i < 4; i++) {
+	for (size_t i = 0; i < COUNT(fast_dims); i++) {
 		shape.head_dim = fast_dims[i];
 		shape.n_heads = i == 1 ? 5 : 8;
 		shape.n_kv_heads = i == 1 ? 5 : 1;
-		twin_init(&t, shared, &shape);
-		for (uint32_t n_rows = 1; n_rows <= 4; n_rows += 3) {
-			twin_place(&t, rows, n_rows, 0, 0);
-			twin_run(&t);
-			twin_verify(&t);
-		}
-		twin_deinit(&t);
+		fixture_check_once(shared, "paged", &shape, rows, 1, 0, 0);
+		fixture_check_once(shared, "paged", &shape, rows, 4, 0, 0);
 	}
 }
 
-static void test_chunks_of_a_prompt_agree_with_cpu(void **state)
+static void test_chunks_of_a_prompt_agree_with_dense_reference(void **state)
 {
 	static const uint32_t chunks[] = { 129, 1, 17, 64, 16, 63, 2, 108 }; /* 400 */
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
 	for (size_t s = 0; s < 2; s++) {
 		uint32_t done = 0;
 
-		twin_init(&t, shared, shapes[s]);
-		for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
+		fixture_init(&f, shared, "paged", shapes[s]);
+		for (size_t i = 0; i < COUNT(chunks); i++) {
 			done += chunks[i];
-			twin_place(&t, &(struct row){
-				.seed = 6, .n_query = chunks[i], .seq_len = done }, 1, 0, 0);
-			twin_run(&t);
-			twin_verify(&t);
+			fixture_check(&f, &(struct row){ .seed = 6, .n_query = chunks[i],
+				.seq_len = done }, 1, 0, 0);
 		}
 		assert_int_equal(done, 400);
-		twin_deinit(&t);
+		fixture_deinit(&f);
 	}
 }
 
 /* More blocks of packed rows than multiprocessors, of many tiles, in groups that are no power of
  * two, with windows whose first tiles are cut; so many heads that blocks are of the larger size;
  * and a short row that has all of one warpgroup's rows and none of the other's. */
-static void test_prompts_of_many_blocks_agree_with_cpu(void **state)
+static void test_prompts_of_many_blocks_agree_with_dense_reference(void **state)
 {
 	static const struct shape large[] = {
 		{ .n_heads = 32, .n_kv_heads = 4, .head_dim = 64, .page_tokens = 64,
@@ -174,10 +109,9 @@ static void test_prompts_of_many_blocks_agree_with_cpu(void **state)
 		{ .n_heads = 8, .n_kv_heads = 2, .head_dim = 256, .page_tokens = 16, .window = 40,
 			.max_seq_len = 900 },
 	};
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
-	for (size_t i = 0; i < sizeof(large) / sizeof(*large); i++) {
+	for (size_t i = 0; i < COUNT(large); i++) {
 		uint32_t most = large[i].max_seq_len;
 		const struct row rows[] = {
 			{ .seed = 1, .n_query = 290, .seq_len = most },
@@ -185,14 +119,15 @@ static void test_prompts_of_many_blocks_agree_with_cpu(void **state)
 			{ .seed = 3, .n_query = 256, .seq_len = 256 },
 			{ .seed = 4, .n_query = 17, .seq_len = most - 1 },
 		};
+		float *first;
 
-		twin_init(&t, shared, &large[i]);
-		twin_place(&t, rows, 4, 0, 0);
-		twin_run(&t);
-		twin_verify(&t);
-		twin_run(&t); /* what the first left behind is no harm */
-		twin_verify(&t);
-		twin_deinit(&t);
+		fixture_init(&f, shared, "paged", &large[i]);
+		fixture_check(&f, rows, 4, 0, 0);
+		first = fixture_copy(&f);
+		fixture_run(&f); /* what the first left behind is no harm */
+		assert_memory_equal(f.out, first, fixture_bytes(&f, f.batch.n_tokens));
+		free(first);
+		fixture_deinit(&f);
 	}
 }
 
@@ -202,27 +137,19 @@ static void test_window_is_the_layers_own(void **state)
 		{ .seed = 3, .n_query = 1, .seq_len = 390 },
 		{ .seed = 4, .n_query = 30, .seq_len = 390 },
 	};
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
-	twin_init(&t, shared, &windowed);
-	twin_place(&t, rows, 2, 0, 0);
-	twin_run(&t);
-	twin_verify(&t);
-	twin_poison_out(&t);
-	assert_int_equal(twin_enqueue(&t, 0), 0); /* the same build: layer 0 has no window */
-	twin_fetch(&t);
-	attention_paged.manager_free(t.w.manager);
-	t.w.windows[1] = 0;
-	assert_int_equal(attention_paged.manager_new(
-		t.w.device, &t.w.config, &t.w.inputs, &t.w.manager), 0);
-	attention_paged.metadata_free(t.w.metadata);
-	assert_int_equal(attention_paged.metadata_new(t.w.manager, &t.w.metadata), 0);
-	twin_verify(&t);
-	twin_deinit(&t);
+	fixture_init(&f, shared, "paged", &windowed);
+	fixture_check(&f, rows, 2, 0, 0);
+	fixture_poison_out(&f);
+	assert_int_equal(fixture_enqueue(&f, 0), 0); /* the same build: layer 0 has no window */
+	fixture_sync(&f);
+	f.windows[FIXTURE_LAYER] = 0; /* the reference's; the manager has its own copy */
+	fixture_verify(&f);
+	fixture_deinit(&f);
 }
 
-/* ---- empty rows, padding, lies ---- */
+/* ---- empty rows, padding, lengths that lie ---- */
 
 static void test_empty_rows_and_padding_give_zero(void **state)
 {
@@ -234,121 +161,88 @@ static void test_empty_rows_and_padding_give_zero(void **state)
 		{ .seed = 5, .n_query = 40, .seq_len = 0 },
 		{ .seed = 6, .n_query = 40, .seq_len = 50 },
 	};
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
 	for (size_t s = 0; s < N_SHAPES; s++) {
-		twin_init(&t, shared, shapes[s]);
-		twin_place(&t, rows, 6, 8, 130);
-		twin_run(&t);
-		twin_verify(&t);
-		twin_place(&t, NULL, 0, 4, 4);
-		twin_run(&t);
-		twin_verify(&t);
-		twin_place(&t, NULL, 0, 0, 0);
-		twin_run(&t);
-		twin_verify(&t);
-		twin_deinit(&t);
+		fixture_init(&f, shared, "paged", shapes[s]);
+		fixture_check(&f, rows, 6, 8, 130);
+		fixture_check(&f, NULL, 0, 4, 4);
+		fixture_check(&f, NULL, 0, 0, 0);
+		fixture_deinit(&f);
 	}
 }
 
-/* As a row of a lying length would have: fewer tokens in all than in its query. */
+/* Fewer tokens in all than in the row's query. */
 static void test_tokens_before_the_sequence_give_zero(void **state)
 {
-	static const uint32_t queries[] = { 2, 30 };
-	struct twin t;
+	static const struct row rows[] = {
+		{ .seed = 9, .n_query = 2, .seq_len = 1 },
+		{ .seed = 9, .n_query = 30, .seq_len = 1 },
+	};
 
-	(void)state;
-	for (size_t s = 0; s < N_SHAPES; s++) {
-		twin_init(&t, shared, shapes[s]);
-		for (size_t i = 0; i < 2; i++) {
-			uint32_t n = queries[i];
-
-			struct row row = { .seed = 9, .n_query = n, .seq_len = n };
-
-			twin_place(&t, &row, 1, 0, 0);
-			t.w.inputs.seq_lens[0] = 1;
-			t.w.seq_lens[0] = 1;
-			twin_upload(&t);
-			twin_run(&t);
-			twin_verify(&t);
-			for (uint32_t e = 0; e < (n - 1) * t.w.width; e++)
-				assert_int_equal(t.got[e], 0);
-			assert_int_not_equal(t.got[(n - 1) * t.w.width], 0);
-		}
-		twin_deinit(&t);
-	}
+	for (size_t s = 0; s < 2 * N_SHAPES; s++)
+		fixture_check_once(shared, "paged", shapes[s / 2], &rows[s % 2], 1, 0, 0);
 }
 
 static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 {
 	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
 	for (size_t s = 0; s < N_SHAPES; s++) {
-		twin_init(&t, shared, shapes[s]);
-		for (size_t i = 0; i < 8; i++) {
-			uint32_t n = i < 4 ? 1 : 20;
+		fixture_init(&f, shared, "paged", shapes[s]);
+		for (size_t i = 0; i < 2 * COUNT(nowhere); i++) {
+			struct row row = { .seed = 9, .n_query = i % 2 ? 20 : 1, .seq_len = 20 };
 
-			struct row row = { .seed = 9, .n_query = n, .seq_len = 20 };
-
-			twin_place(&t, &row, 1, 0, 0);
-			memset(t.w.kv, 0, t.kv_elements / t.w.n_pages * sizeof(float));
-			t.w.inputs.block_table[0] = nowhere[i % 4];
-			twin_upload(&t);
-			twin_run(&t);
-			twin_verify(&t);
+			fixture_place(&f, &row, 1, 0, 0);
+			fixture_null_page(&f, nowhere[i / 2]);
+			fixture_run(&f);
+			fixture_verify(&f);
 		}
-		twin_deinit(&t);
+		fixture_deinit(&f);
 	}
 }
 
 static void test_lengths_past_the_table_stay_inside_it(void **state)
 {
 	struct row row = { .seed = 9, .n_query = 1, .seq_len = 4 };
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
 	for (size_t s = 0; s < N_SHAPES; s++) {
-		twin_init(&t, shared, shapes[s]);
-		twin_place(&t, &row, 1, 0, 0);
-		for (uint32_t i = 0; i < WORLD_ROWS * t.config.max_pages; i++)
-			t.w.inputs.block_table[i] = t.w.inputs.block_table[0];
-		memset(t.w.kv, 0, t.kv_elements * sizeof(float));
-		t.w.inputs.seq_lens[0] = INT32_MAX;
-		t.w.inputs.query_start[1] = INT32_MAX;
-		twin_upload(&t);
-		twin_run(&t);
-		for (uint32_t e = 0; e < t.w.width; e++)
-			assert_int_equal(t.got[e], 0);
-		assert_int_equal(t.got[t.w.width], 0xffff);
-		twin_deinit(&t);
+		fixture_init(&f, shared, "paged", shapes[s]);
+		fixture_place(&f, &row, 1, 0, 0);
+		for (uint32_t i = 0; i < FIXTURE_ROWS * f.config.max_pages; i++)
+			f.inputs.block_table[i] = 0;
+		memset(f.kv, 0, (size_t)2 * f.config.page_tokens * f.config.n_kv_heads *
+					f.config.head_dim * sizeof(float));
+		f.inputs.seq_lens[0] = INT32_MAX;
+		f.inputs.query_start[1] = INT32_MAX;
+		fixture_run(&f);
+		fixture_assert_zero(&f, 0, 1);
+		assert_true(isnan(f.out[f.width]));
+		fixture_deinit(&f);
 	}
 }
 
 static void test_same_batch_gives_the_same_bits(void **state)
 {
 	struct row rows[20];
-	uint16_t *first;
-	struct twin t;
+	float *first;
+	struct fixture f;
 
-	(void)state;
 	for (uint32_t r = 0; r < 20; r++)
 		rows[r] = (struct row){
 			.seed = r, .n_query = r == 7 ? 100 : 1, .seq_len = 100 + 15 * r };
-	twin_init(&t, shared, &ordinary);
-	first = malloc((size_t)WORLD_TOKENS * t.w.width * 2);
-	assert_non_null(first);
-	twin_place(&t, rows, 20, 0, 0);
-	twin_run(&t);
-	memcpy(first, t.got, (size_t)WORLD_TOKENS * t.w.width * 2);
+	fixture_init(&f, shared, "paged", &ordinary);
+	fixture_place(&f, rows, 20, 0, 0);
+	fixture_run(&f);
+	first = fixture_copy(&f);
 	for (int i = 0; i < 20; i++) {
-		twin_run(&t);
-		assert_memory_equal(t.got, first, (size_t)WORLD_TOKENS * t.w.width * 2);
+		fixture_run(&f);
+		assert_memory_equal(f.out, first, fixture_bytes(&f, FIXTURE_TOKENS));
 	}
 	free(first);
-	twin_deinit(&t);
+	fixture_deinit(&f);
 }
 
 /* ---- refusals ---- */
@@ -358,42 +252,45 @@ static void test_naive_refuses_and_says_why(void **state)
 	const struct attention_backend *backend = NULL;
 	enum attention_support support;
 	char why[512] = "";
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
-	twin_init(&t, shared, &ordinary);
-	assert_int_equal(attention_naive.check(&t.config, why, sizeof(why)), -ENOTSUP);
+	fixture_init(&f, shared, "paged", &ordinary);
+	assert_int_equal(attention_naive.check(&f.config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "cpu device"));
 	assert_int_equal(
-		attention_choose("auto", &t.config, &backend, &support, why, sizeof(why)), 0);
+		attention_choose("auto", &f.config, &backend, &support, why, sizeof(why)), 0);
 	assert_ptr_equal(backend, &attention_paged);
 	assert_int_equal(support, ATTENTION_UNIFORM_BATCH);
-	twin_deinit(&t);
+	fixture_deinit(&f);
 }
 
 static void test_float32_is_refused(void **state)
 {
 	struct attention_manager *manager = NULL;
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
-	twin_init(&t, shared, &ordinary);
-	assert_int_equal(attention_paged.manager_new(
-		shared, &t.w.config, &t.inputs, &manager), -ENOTSUP);
+	fixture_init(&f, shared, "paged", &ordinary);
+	f.config.activation_dtype = f.config.kv_dtype = DTYPE_F32;
+	assert_int_equal(
+		f.backend->manager_new(shared, &f.config, &f.at_device, &manager), -ENOTSUP);
 	assert_null(manager);
-	twin_deinit(&t);
+	fixture_deinit(&f);
 }
+
+#define DRAWN(claim, drawn)                                                                        \
+	{ claim, test_agrees_with_dense_reference, NULL, NULL, (void *)(uintptr_t)&(drawn) }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_decode_agrees_with_cpu),
-		cmocka_unit_test(test_short_queries_agree_with_cpu),
-		cmocka_unit_test(test_mixed_batches_agree_with_cpu),
-		cmocka_unit_test(test_sizes_without_a_fast_kernel_agree_with_cpu),
-		cmocka_unit_test(test_long_sequences_cut_in_many_pieces_agree_with_cpu),
-		cmocka_unit_test(test_chunks_of_a_prompt_agree_with_cpu),
-		cmocka_unit_test(test_prompts_of_many_blocks_agree_with_cpu),
+		DRAWN("test_decode_agrees_with_dense_reference", decodes),
+		DRAWN("test_short_queries_agree_with_dense_reference", short_queries),
+		DRAWN("test_mixed_batches_agree_with_dense_reference", mixed),
+		DRAWN("test_sizes_without_a_fast_kernel_agree_with_dense_reference", any_size),
+		cmocka_unit_test(
+			test_long_sequences_cut_in_many_pieces_agree_with_dense_reference),
+		cmocka_unit_test(test_chunks_of_a_prompt_agree_with_dense_reference),
+		cmocka_unit_test(test_prompts_of_many_blocks_agree_with_dense_reference),
 		cmocka_unit_test(test_window_is_the_layers_own),
 		cmocka_unit_test(test_empty_rows_and_padding_give_zero),
 		cmocka_unit_test(test_tokens_before_the_sequence_give_zero),

@@ -14,45 +14,36 @@ static struct device *open_own(void)
 	return device;
 }
 
-static struct graph_exec *capture_decode(struct twin *t, uint32_t n_rows, uint32_t n_query)
+/* A new plan, then the graph. */
+static void replay(struct fixture *f, struct graph_exec *exec)
 {
-	const struct device_ops *ops = t->device->ops;
-	struct row rows[WORLD_ROWS];
-	struct graph *graph = NULL;
-	struct graph_exec *exec = NULL;
+	assert_int_equal(fixture_build(f, ATTENTION_REPLAY), 0);
+	fixture_replay(f, exec);
+}
+
+static struct graph_exec *capture_decode(struct fixture *f, uint32_t n_rows, uint32_t n_query)
+{
+	struct row rows[FIXTURE_ROWS];
+	struct graph *graph;
 
 	for (uint32_t r = 0; r < n_rows; r++)
 		rows[r] = (struct row){ .seed = r, .n_query = n_query, .seq_len = 0 };
-	twin_place(t, rows, n_rows, 0, 0);
-	assert_int_equal(twin_build(t, ATTENTION_WARM_UP), 0);
-	assert_int_equal(twin_enqueue(t, 1), 0);
-	assert_int_equal(ops->stream_sync(t->stream), 0);
-	assert_int_equal(ops->lock(t->device), 0);
-	assert_int_equal(twin_build(t, ATTENTION_CAPTURE), 0);
-	assert_int_equal(ops->capture_begin(t->stream), 0);
-	assert_int_equal(twin_enqueue(t, 1), 0);
-	assert_int_equal(ops->capture_end(t->stream, &graph), 0);
-	assert_string_equal(ops->graph_node_name(graph, 0), "paged_attention");
-	assert_null(ops->graph_node_name(graph, 1));
-	assert_int_equal(ops->graph_instantiate(t->device, graph, &exec), 0);
-	ops->graph_free(graph);
-	return exec;
+	fixture_place(f, rows, n_rows, 0, 0);
+	graph = fixture_record(f, 1);
+	assert_string_equal(f->device->ops->graph_node_name(graph, 0), "paged_attention");
+	assert_null(f->device->ops->graph_node_name(graph, 1));
+	return fixture_instantiate(f, graph);
 }
 
 static void replay_equals_eager(const struct shape *shape, uint32_t n_query)
 {
 	struct device *device = open_own();
 	struct row rows[5];
-	uint16_t *replayed;
 	struct graph_exec *exec;
-	struct twin t;
-	size_t bytes;
+	struct fixture f;
 
-	twin_init(&t, device, shape);
-	bytes = (size_t)WORLD_TOKENS * t.w.width * 2;
-	replayed = malloc(bytes);
-	assert_non_null(replayed);
-	exec = capture_decode(&t, 6, n_query);
+	fixture_init(&f, device, "paged", shape);
+	exec = capture_decode(&f, 6, n_query);
 	for (uint32_t r = 0; r < 5; r++)
 		rows[r] = (struct row){
 			.seed = 11 + r,
@@ -60,25 +51,23 @@ static void replay_equals_eager(const struct shape *shape, uint32_t n_query)
 			.seq_len = n_query + (r * 97 + 60) % 390,
 		};
 	for (uint32_t n_rows = 0; n_rows <= 5; n_rows++) {
-		twin_place(&t, rows, n_rows, 6, 6 * n_query);
-		twin_poison_out(&t);
-		assert_int_equal(twin_build(&t, ATTENTION_REPLAY), 0);
-		assert_int_equal(device->ops->graph_launch(exec, t.stream), 0);
-		twin_fetch(&t);
-		twin_verify(&t);
-		memcpy(replayed, t.got, bytes);
-		twin_run(&t);
-		assert_memory_equal(t.got, replayed, bytes);
+		float *replayed;
+
+		fixture_place(&f, rows, n_rows, 6, 6 * n_query);
+		replay(&f, exec);
+		fixture_verify(&f);
+		replayed = fixture_copy(&f);
+		fixture_run(&f);
+		assert_memory_equal(f.out, replayed, fixture_bytes(&f, FIXTURE_TOKENS));
+		free(replayed);
 	}
 	device->ops->graph_exec_free(exec);
-	twin_deinit(&t);
-	free(replayed);
+	fixture_deinit(&f);
 	device->ops->free(device);
 }
 
 static void test_replay_at_other_lengths_equals_eager(void **state)
 {
-	(void)state;
 	replay_equals_eager(&ordinary, 1);
 	replay_equals_eager(&windowed, 5);
 	replay_equals_eager(&ordinary, 10);
@@ -89,83 +78,74 @@ static void test_replay_at_other_lengths_equals_eager(void **state)
 struct layer {
 	struct op_rope_and_cache rope;
 	void *slots, *positions, *table;
-	int32_t slot_of[WORLD_ROWS * 16];
-	size_t row_bytes; /* keys, or values, of a token */
+	int32_t slot_of[FIXTURE_ROWS * 16];
 };
 
-static void *device_copy_of(struct twin *t, const void *from, size_t bytes)
+static void *device_copy_of(struct fixture *f, const void *from, size_t bytes)
 {
 	void *memory = NULL;
 
-	assert_int_equal(t->device->ops->mem_alloc(t->device, bytes, &memory), 0);
-	assert_int_equal(t->device->ops->copy(t->device, memory, from, bytes), 0);
+	assert_int_equal(f->device->ops->mem_alloc(f->device, bytes, &memory), 0);
+	test_copy(f->device, memory, from, bytes);
 	return memory;
 }
 
-static void layer_init(struct layer *l, struct twin *t)
+static void layer_init(struct layer *l, struct fixture *f)
 {
-	const struct attention_config *c = &t->config;
+	const struct attention_config *c = &f->config;
 	float identity[256] = { 0 };
-	int32_t zeros[WORLD_ROWS * 16] = { 0 };
+	int32_t zeros[FIXTURE_ROWS * 16] = { 0 };
 
 	for (uint32_t i = 0; i < c->head_dim / 2; i++)
 		identity[i] = 1.0f;
-	*l = (struct layer){ .row_bytes = (size_t)c->n_kv_heads * c->head_dim * 2 };
-	l->slots = device_copy_of(t, zeros, sizeof(zeros));
-	l->positions = device_copy_of(t, zeros, sizeof(zeros));
-	l->table = device_copy_of(t, identity, sizeof(identity));
+	*l = (struct layer){
+		.slots = device_copy_of(f, zeros, sizeof(zeros)),
+		.positions = device_copy_of(f, zeros, sizeof(zeros)),
+		.table = device_copy_of(f, identity, sizeof(identity)),
+	};
 	l->rope = (struct op_rope_and_cache){
-		.qkv = t->q, .positions = l->positions, .slot_mapping = l->slots,
-		.cos_sin = l->table, .max_positions = 1, .kv = t->kv, .n_heads = c->n_heads,
-		.n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
+		.qkv = f->q_device, .positions = l->positions, .slot_mapping = l->slots,
+		.cos_sin = l->table, .max_positions = 1, .kv = f->kv_device,
+		.n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
 		.page_tokens = c->page_tokens,
 	};
 }
 
-static void layer_deinit(struct layer *l, struct twin *t)
+static void layer_deinit(struct layer *l, struct fixture *f)
 {
-	t->device->ops->mem_free(t->device, l->table);
-	t->device->ops->mem_free(t->device, l->positions);
-	t->device->ops->mem_free(t->device, l->slots);
+	f->device->ops->mem_free(f->device, l->table);
+	f->device->ops->mem_free(f->device, l->positions);
+	f->device->ops->mem_free(f->device, l->slots);
 }
 
-static void layer_enqueue(struct layer *l, struct twin *t, uint32_t n_tokens)
+static void layer_enqueue(struct layer *l, struct fixture *f, uint32_t n_tokens)
 {
 	l->rope.n_tokens = n_tokens;
-	assert_int_equal(t->device->kernels->rope_and_cache(t->stream, &l->rope), 0);
-	assert_int_equal(twin_enqueue(t, 1), 0);
+	assert_int_equal(f->device->kernels->rope_and_cache(f->stream, &l->rope), 0);
+	assert_int_equal(fixture_enqueue(f, FIXTURE_LAYER), 0);
 }
 
 /* The placed rows' own tokens move from the cache, where NaN remains, into the fused qkv rows. */
-static void layer_take_tokens(struct layer *l, struct twin *t, uint32_t n_rows, uint32_t n_query)
+static void layer_take_tokens(struct layer *l, struct fixture *f, uint32_t n_rows, uint32_t n_query)
 {
-	struct world *w = &t->w;
-	const struct attention_config *c = &w->config;
+	const struct attention_config *c = &f->config;
 	size_t width = (size_t)c->n_kv_heads * c->head_dim;
 	uint32_t n = 0;
 
 	for (uint32_t r = 0; r < n_rows; r++)
 		for (uint32_t j = 0; j < n_query; j++, n++) {
-			uint32_t p = w->rows[r].seq_len - n_query + j, in = p % c->page_tokens;
-			int32_t page = w->inputs.block_table[r * c->max_pages + p / c->page_tokens];
-			size_t key = ((size_t)page * 2 * c->page_tokens + in) * width;
+			uint32_t p = f->rows[r].seq_len - n_query + j, in = p % c->page_tokens;
+			int32_t page = f->inputs.block_table[r * c->max_pages + p / c->page_tokens];
+			float *key = f->kv + ((size_t)page * 2 * c->page_tokens + in) * width;
 
 			l->slot_of[n] = page * (int32_t)c->page_tokens + (int32_t)in;
-			for (int half = 0; half < 2; half++, key += c->page_tokens * width)
-				memcpy(w->q + (size_t)n * w->q_stride + w->width + half * width,
-					w->kv + key, width * sizeof(float));
+			for (int half = 0; half < 2; half++, key += c->page_tokens * width) {
+				memcpy(f->q + (size_t)n * f->q_stride + f->width + half * width,
+					key, width * sizeof(float));
+				memset(key, 0xff, width * sizeof(float));
+			}
 		}
-	twin_upload(t);
-	for (uint32_t i = 0; i < n; i++)
-		for (int half = 0; half < 2; half++) {
-			size_t page = (size_t)l->slot_of[i] / c->page_tokens;
-			size_t row = (page * 2 + half) * c->page_tokens +
-				     (size_t)l->slot_of[i] % c->page_tokens;
-
-			assert_int_equal(t->device->ops->fill_async(t->stream,
-				(char *)t->kv + row * l->row_bytes, 0xff, l->row_bytes), 0);
-		}
-	assert_int_equal(t->device->ops->copy(t->device, l->slots, l->slot_of, n * 4), 0);
+	test_copy(f->device, l->slots, l->slot_of, n * sizeof(*l->slot_of));
 }
 
 static void replay_sees_the_steps_tokens(const struct shape *shape, uint32_t n_query)
@@ -174,42 +154,38 @@ static void replay_sees_the_steps_tokens(const struct shape *shape, uint32_t n_q
 	const struct device_ops *ops = device->ops;
 	struct row rows[6];
 	struct graph *graph = NULL;
-	struct graph_exec *exec = NULL;
+	struct graph_exec *exec;
 	struct layer l;
-	struct twin t;
+	struct fixture f;
 
-	twin_init(&t, device, shape);
-	layer_init(&l, &t);
+	fixture_init(&f, device, "paged", shape);
+	layer_init(&l, &f);
 	for (uint32_t r = 0; r < 6; r++)
 		rows[r] = (struct row){ .seed = r, .n_query = n_query, .seq_len = 100 };
-	twin_place(&t, rows, 6, 0, 0);
-	layer_take_tokens(&l, &t, 6, n_query);
-	assert_int_equal(twin_build(&t, ATTENTION_CAPTURE), 0);
-	layer_enqueue(&l, &t, 6 * n_query);
-	assert_int_equal(ops->stream_sync(t.stream), 0);
-	assert_int_equal(ops->capture_begin(t.stream), 0);
+	fixture_place(&f, rows, 6, 0, 0);
+	layer_take_tokens(&l, &f, 6, n_query);
+	assert_int_equal(fixture_build(&f, ATTENTION_CAPTURE), 0);
+	layer_enqueue(&l, &f, 6 * n_query);
+	assert_int_equal(ops->stream_sync(f.stream), 0);
+	assert_int_equal(ops->capture_begin(f.stream), 0);
 	/* the layer's kernels come, and begin, while another runs */
-	assert_int_equal(twin_enqueue(&t, 1), 0);
-	layer_enqueue(&l, &t, 6 * n_query);
-	assert_int_equal(ops->capture_end(t.stream, &graph), 0);
-	assert_int_equal(ops->graph_instantiate(device, graph, &exec), 0);
-	ops->graph_free(graph);
+	assert_int_equal(fixture_enqueue(&f, FIXTURE_LAYER), 0);
+	layer_enqueue(&l, &f, 6 * n_query);
+	assert_int_equal(ops->capture_end(f.stream, &graph), 0);
+	exec = fixture_instantiate(&f, graph);
 	for (uint32_t round = 0; round < 20; round++) {
 		for (uint32_t r = 0; r < 6; r++) {
 			rows[r].seed = 20 + round * 6 + r;
 			rows[r].seq_len = n_query + (r * 97 + round * 31) % 390;
 		}
-		twin_place(&t, rows, 6, 0, 0);
-		layer_take_tokens(&l, &t, 6, n_query);
-		twin_poison_out(&t);
-		assert_int_equal(twin_build(&t, ATTENTION_REPLAY), 0);
-		assert_int_equal(ops->graph_launch(exec, t.stream), 0);
-		twin_fetch(&t);
-		twin_verify(&t);
+		fixture_place(&f, rows, 6, 0, 0);
+		layer_take_tokens(&l, &f, 6, n_query);
+		replay(&f, exec);
+		fixture_verify(&f);
 	}
 	ops->graph_exec_free(exec);
-	layer_deinit(&l, &t);
-	twin_deinit(&t);
+	layer_deinit(&l, &f);
+	fixture_deinit(&f);
 	ops->free(device);
 }
 
@@ -217,7 +193,6 @@ static void test_replay_sees_what_the_step_itself_put_into_the_cache(void **stat
 {
 	struct shape wide = ordinary;
 
-	(void)state;
 	replay_sees_the_steps_tokens(&ordinary, 1);
 	replay_sees_the_steps_tokens(&windowed, 1);
 	wide.head_dim = 128;
@@ -228,75 +203,69 @@ static void test_replay_sees_what_the_step_itself_put_into_the_cache(void **stat
 /* As of a loop that is unrolled into one graph: lengths change while it runs. */
 static void test_graph_with_its_own_plan_sees_the_lengths_of_its_time(void **state)
 {
-	static const struct row long_row = { .seed = 5, .n_query = 1, .seq_len = 380 };
+	static const struct row longer = { .seed = 5, .n_query = 1, .seq_len = 380 };
 	static const int32_t shorter = 77;
 	struct device *device = open_own();
 	const struct device_ops *ops = device->ops;
 	struct graph *graph = NULL;
-	struct graph_exec *exec = NULL;
-	struct twin t;
+	struct graph_exec *exec;
+	float *replayed;
+	struct fixture f;
 	void *length;
 
-	(void)state;
-	twin_init(&t, device, &ordinary);
-	length = device_copy_of(&t, &shorter, sizeof(shorter));
-	twin_place(&t, &long_row, 1, 0, 0);
-	twin_run(&t);
-	assert_int_equal(ops->capture_begin(t.stream), 0);
-	assert_int_equal(twin_build(&t, ATTENTION_CAPTURE), 0);
-	assert_int_equal(twin_enqueue(&t, 1), 0);
-	assert_int_equal(ops->copy_async(t.stream, t.inputs.seq_lens, length, 4), 0);
-	assert_int_equal(twin_build(&t, ATTENTION_CAPTURE), 0);
-	assert_int_equal(twin_enqueue(&t, 1), 0);
-	assert_int_equal(ops->capture_end(t.stream, &graph), 0);
-	assert_int_equal(ops->graph_instantiate(device, graph, &exec), 0);
-	ops->graph_free(graph);
-	twin_poison_out(&t);
-	assert_int_equal(ops->graph_launch(exec, t.stream), 0);
-	twin_fetch(&t);
-	t.w.inputs.seq_lens[0] = shorter;
-	t.w.seq_lens[0] = (uint32_t)shorter;
-	twin_verify(&t);
+	fixture_init(&f, device, "paged", &ordinary);
+	length = device_copy_of(&f, &shorter, sizeof(shorter));
+	fixture_place(&f, &longer, 1, 0, 0);
+	fixture_run(&f);
+	assert_int_equal(ops->capture_begin(f.stream), 0);
+	for (int turn = 0; turn < 2; turn++) {
+		if (turn)
+			assert_int_equal(ops->copy_async(f.stream, f.at_device.seq_lens, length,
+				sizeof(shorter)), 0);
+		assert_int_equal(f.backend->build(f.metadata, &f.batch, f.stream), 0);
+		assert_int_equal(fixture_enqueue(&f, FIXTURE_LAYER), 0);
+	}
+	assert_int_equal(ops->capture_end(f.stream, &graph), 0);
+	exec = fixture_instantiate(&f, graph);
+	fixture_replay(&f, exec);
+	replayed = fixture_copy(&f);
+	fixture_run(&f);
+	assert_memory_not_equal(f.out, replayed, fixture_bytes(&f, 1));
+	f.inputs.seq_lens[0] = shorter;
+	fixture_run(&f);
+	assert_memory_equal(f.out, replayed, fixture_bytes(&f, 1));
 	ops->graph_exec_free(exec);
 	ops->mem_free(device, length);
-	twin_deinit(&t);
+	free(replayed);
+	fixture_deinit(&f);
 	ops->free(device);
 }
 
 static void test_capture_of_more_than_the_level_is_refused(void **state)
 {
 	struct row row = { .seed = 1, .n_query = 17, .seq_len = 30 };
-	struct graph *graph = NULL;
-	struct twin t;
+	struct fixture f;
 
-	(void)state;
-	twin_init(&t, shared, &ordinary);
-	twin_place(&t, &row, 1, 0, 0);
-	assert_int_equal(twin_build(&t, ATTENTION_CAPTURE), 0);
-	assert_int_equal(shared->ops->capture_begin(t.stream), 0);
-	assert_int_equal(twin_enqueue(&t, 1), -ENOTSUP);
-	assert_int_equal(shared->ops->capture_end(t.stream, &graph), 0);
-	shared->ops->graph_free(graph);
-	twin_deinit(&t);
+	fixture_init(&f, shared, "paged", &ordinary);
+	fixture_place(&f, &row, 1, 0, 0);
+	assert_int_equal(fixture_run_captured(&f), -ENOTSUP);
+	fixture_deinit(&f);
 }
 
 static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 {
 	struct row row = { .seed = 1, .n_query = 40, .seq_len = 130 };
 
-	(void)state;
 	for (size_t s = 0; s < N_SHAPES; s++) {
 		struct device *device = open_own();
-		struct twin t;
+		struct fixture f;
 
-		twin_init(&t, device, shapes[s]);
-		twin_place(&t, NULL, 0, 1, 1);
-		twin_run(&t);
+		fixture_init(&f, device, "paged", shapes[s]);
+		fixture_place(&f, NULL, 0, 1, 1);
+		fixture_run(&f);
 		assert_int_equal(device->ops->lock(device), 0);
-		twin_place(&t, &row, 1, 0, 0);
-		twin_run(&t);
-		twin_verify(&t);
-		twin_deinit(&t);
+		fixture_check(&f, &row, 1, 0, 0);
+		fixture_deinit(&f);
 		device->ops->free(device);
 	}
 }

@@ -9,27 +9,25 @@
 static void test_masks_agree_with_dense_reference(void **state)
 {
 	static const uint32_t page_tokens[] = { 1, 4, 16, 24 };
-	static uint64_t words[WORLD_ROWS][LENGTH];
-	struct world dice = { .random = 11 };
+	static uint64_t words[FIXTURE_ROWS][LENGTH];
+	uint64_t dice = 11;
 
-	(void)state;
 	for (uint32_t round = 0; round < 6 * N_FLEX_SHAPES; round++) {
 		struct shape shape = flex_shapes[round % N_FLEX_SHAPES];
-		struct world w;
+		struct fixture f;
 
 		if (shape.head_dim == 16)
-			shape.page_tokens = page_tokens[world_draw(&dice, 4)];
-		shape.window = world_draw(&dice, 3) ? 0 : 1 + world_draw(&dice, 120);
-		world_init_on(&w, flex_device, "flex", &shape);
+			shape.page_tokens = page_tokens[random_below(&dice, 4)];
+		shape.window = random_below(&dice, 3) ? 0 : 1 + random_below(&dice, 120);
+		fixture_init(&f, flex_device, "flex", &shape);
 		for (int batch = 0; batch < 2; batch++) {
-			struct row rows[WORLD_ROWS];
+			struct row rows[FIXTURE_ROWS];
 			uint32_t n_rows = flex_draw_rows(&dice, shape.page_tokens, rows, words);
 
-			world_place(&w, rows, n_rows, n_rows + world_draw(&dice, 3), WORLD_TOKENS);
-			world_run(&w);
-			world_verify(&w);
+			fixture_check(
+				&f, rows, n_rows, n_rows + random_below(&dice, 3), FIXTURE_TOKENS);
 		}
-		world_deinit(&w);
+		fixture_deinit(&f);
 	}
 }
 
@@ -45,22 +43,19 @@ static void test_long_sequences_agree_with_dense_reference(void **state)
 		{ .seed = 4, .n_query = 40, .seq_len = 4096,
 			.mask = { .kind = MASK_DOCUMENTS }, .words = words },
 	};
-	struct world w;
+	struct fixture f;
 
-	(void)state;
 	for (uint32_t p = 1000; p < 5000; p++)
 		words[p] = p < 4080 ? 1000 : 4070;
 	for (size_t i = 1; i < 5; i++) {
 		struct shape shape = flex_shapes[i];
 
 		shape.max_seq_len = 5000;
-		world_init_on(&w, flex_device, "flex", &shape);
+		fixture_init(&f, flex_device, "flex", &shape);
 		for (uint32_t n_rows = 1; n_rows <= 4; n_rows += 3) {
-			world_place(&w, rows, n_rows, 0, 0);
-			world_run(&w);
-			world_verify(&w);
+			fixture_check(&f, rows, n_rows, 0, 0);
 		}
-		world_deinit(&w);
+		fixture_deinit(&f);
 	}
 }
 
@@ -74,17 +69,17 @@ static void verify_many_blocks(const struct shape *shape)
 		{ .seed = 3, .n_query = 119, .seq_len = 250,
 			.mask = { .kind = MASK_TREE, .begin = 186 }, .words = words },
 	};
-	struct world w;
+	struct fixture f;
 
 	for (uint32_t p = 0; p < LENGTH; p++)
 		words[p] = (uint64_t)p * 0x9e3779b97f4a7c15u;
-	world_init_on(&w, flex_device, "flex", shape);
-	world_place(&w, rows, 3, 4, WORLD_TOKENS);
+	fixture_init(&f, flex_device, "flex", shape);
+	fixture_place(&f, rows, 3, 4, FIXTURE_TOKENS);
 	for (int i = 0; i < 2; i++) { /* what the first left behind is no harm */
-		world_run(&w);
-		world_verify(&w);
+		fixture_run(&f);
+		fixture_verify(&f);
 	}
-	world_deinit(&w);
+	fixture_deinit(&f);
 }
 
 /* A kernel of its own for each size of head, on cuda; each has more blocks than 132. */
@@ -101,7 +96,6 @@ static void test_prompts_of_many_blocks_agree_with_dense_reference(void **state)
 			.max_seq_len = LENGTH },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < (test_on_cuda() ? 4 : 1); i++)
 		verify_many_blocks(&shapes[i]);
 }
@@ -109,13 +103,7 @@ static void test_prompts_of_many_blocks_agree_with_dense_reference(void **state)
 /* One row, one mask: the outputs against the reference. */
 static void verify_one(const struct row *row)
 {
-	struct world w;
-
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
-	world_place(&w, row, 1, 0, 0);
-	world_run(&w);
-	world_verify(&w);
-	world_deinit(&w);
+	fixture_check_once(flex_device, "flex", FLEX_ORDINARY, row, 1, 0, 0);
 }
 
 static void test_each_mask_differs_from_causal_where_it_says(void **state)
@@ -133,29 +121,28 @@ static void test_each_mask_differs_from_causal_where_it_says(void **state)
 		[MASK_WINDOW] = { 0, 59 }, [MASK_PREFIX] = { 5, 38 },
 		[MASK_DOCUMENTS] = { 30, 59 }, [MASK_TREE] = { 11, 59 },
 	};
-	float *causal = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
+	float *causal = calloc(FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 
-	(void)state;
 	for (uint32_t p = 70; p < LENGTH; p++)
 		words[p] = 70;
 	for (uint32_t kind = 0; kind < MASK_KINDS; kind++) {
-		struct world w;
+		struct fixture f;
 
 		row.mask = masks[kind];
 		verify_one(&row);
-		world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
-		world_place(&w, &row, 1, 0, 0);
+		fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
+		fixture_place(&f, &row, 1, 0, 0);
 		if (kind == MASK_TREE) /* each token of the tree sees itself alone of them */
 			for (uint32_t t = 0; t < 60; t++)
-				w.inputs.mask_words[t] = t < 10 ? 0 : (uint64_t)1 << (t - 10);
-		world_run(&w);
+				f.inputs.mask_words[t] = t < 10 ? 0 : (uint64_t)1 << (t - 10);
+		fixture_run(&f);
 		if (kind == MASK_CAUSAL)
-			memcpy(causal, w.out, 60 * w.width * sizeof(float));
+			memcpy(causal, f.out, 60 * f.width * sizeof(float));
 		for (uint32_t t = 0; t < 60 && kind != MASK_CAUSAL; t++)
 			assert_int_equal(t >= differ[kind][0] && t <= differ[kind][1],
-				memcmp(world_out(&w, 0, t), causal + t * w.width,
-					w.width * sizeof(float)) != 0);
-		world_deinit(&w);
+				memcmp(fixture_out(&f, 0, t), causal + t * f.width,
+					f.width * sizeof(float)) != 0);
+		fixture_deinit(&f);
 	}
 	free(causal);
 }
@@ -170,64 +157,62 @@ static void test_causal_is_paged_to_the_last_bit(void **state)
 		{ .seed = 4, .n_query = 17, .seq_len = 17 },
 		{ .seed = 5, .n_query = 33, .seq_len = 96 },
 	};
-	float *paged = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
+	float *paged = calloc(FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 
-	(void)state;
 	for (uint32_t window = 0; window < 80; window += 37) {
 		struct shape shape = *FLEX_ORDINARY;
 
 		shape.window = window;
 		for (int flex = 0; flex < 2; flex++) {
-			struct world w;
+			struct fixture f;
 
-			world_init(&w, flex ? "flex" : "paged", &shape);
-			world_place(&w, rows, 5, 8, 64);
-			world_run(&w);
+			fixture_init_cpu(&f, flex ? "flex" : "paged", &shape);
+			fixture_place(&f, rows, 5, 8, 64);
+			fixture_run(&f);
 			if (!flex)
-				memcpy(paged, w.out, 64 * w.width * sizeof(float));
+				memcpy(paged, f.out, 64 * f.width * sizeof(float));
 			else
-				assert_memory_equal(w.out, paged, 64 * w.width * sizeof(float));
-			world_deinit(&w);
+				assert_memory_equal(f.out, paged, 64 * f.width * sizeof(float));
+			fixture_deinit(&f);
 		}
 	}
 	free(paged);
 }
 
-/* A mask of the window's size is the layer's window, and prompt chunks that do not cut the prefix give
- * what the whole gives. */
+/* A mask of the window's size is the layer's window, and prompt chunks that do not cut the prefix
+ * give what the whole gives. */
 static void test_bits_depend_on_what_is_seen_alone(void **state)
 {
 	struct row row = { .seed = 6, .n_query = 90, .seq_len = 90 };
 	struct shape windowed = *FLEX_ORDINARY;
-	float *expected = calloc(WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
-	struct world w;
+	float *expected = calloc(FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
+	struct fixture f;
 
-	(void)state;
 	windowed.window = 21;
-	world_init_on(&w, flex_device, "flex", &windowed);
-	world_place(&w, &row, 1, 0, 0);
-	world_run(&w);
-	memcpy(expected, w.out, 90 * w.width * sizeof(float));
-	world_deinit(&w);
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	fixture_init(&f, flex_device, "flex", &windowed);
+	fixture_place(&f, &row, 1, 0, 0);
+	fixture_run(&f);
+	memcpy(expected, f.out, 90 * f.width * sizeof(float));
+	fixture_deinit(&f);
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	row.mask = (struct slot_mask){ .kind = MASK_WINDOW, .window = 21 };
-	world_place(&w, &row, 1, 0, 0);
-	world_run(&w);
-	assert_memory_equal(w.out, expected, 90 * w.width * sizeof(float));
+	fixture_place(&f, &row, 1, 0, 0);
+	fixture_run(&f);
+	assert_memory_equal(f.out, expected, 90 * f.width * sizeof(float));
 
 	row.mask = (struct slot_mask){ .kind = MASK_PREFIX, .begin = 10, .end = 50 };
-	world_place(&w, &row, 1, 0, 0);
-	world_run(&w);
-	memcpy(expected, w.out, 90 * w.width * sizeof(float));
+	fixture_place(&f, &row, 1, 0, 0);
+	fixture_run(&f);
+	memcpy(expected, f.out, 90 * f.width * sizeof(float));
 	for (uint32_t end = 50; end <= 90; end += 20) {
 		row.n_query = end == 50 ? 45 : 20;
 		row.seq_len = end;
-		world_place(&w, &row, 1, 0, 0);
-		world_run(&w);
-		assert_memory_equal(w.out, expected + (end - row.n_query) * w.width,
-			row.n_query * w.width * sizeof(float));
+		fixture_place(&f, &row, 1, 0, 0);
+		fixture_run(&f);
+		assert_memory_equal(f.out, expected + (end - row.n_query) * f.width,
+			row.n_query * f.width * sizeof(float));
 	}
-	world_deinit(&w);
+	fixture_deinit(&f);
 	free(expected);
 }
 
@@ -235,24 +220,23 @@ static void test_bits_depend_on_what_is_seen_alone(void **state)
 
 static const uint32_t hard[] = { 0, 1, 31, 32, 64, LENGTH, INT32_MAX, UINT32_MAX };
 
-static struct slot_mask draw_hostile(struct world *dice)
+static struct slot_mask draw_hostile(uint64_t *dice)
 {
-	return (struct slot_mask){ world_draw(dice, MASK_KINDS + 2), hard[world_draw(dice, 8)],
-		hard[world_draw(dice, 8)], hard[world_draw(dice, 8)] };
+	return (struct slot_mask){ random_below(dice, MASK_KINDS + 2), hard[random_below(dice, 8)],
+		hard[random_below(dice, 8)], hard[random_below(dice, 8)] };
 }
 
 static void test_views_of_hostile_programs_stay_within_the_sequence(void **state)
 {
-	struct world dice = { .random = 30 };
+	uint64_t dice = 30;
 
-	(void)state;
 	for (int round = 0; round < 20000; round++) {
 		struct slot_mask mask = draw_hostile(&dice);
-		uint32_t seq_len = 1 + world_draw(&dice, LENGTH);
-		uint32_t position = world_draw(&dice, seq_len);
-		uint64_t word = world_draw(&dice, 2) ? UINT64_MAX : hard[world_draw(&dice, 8)];
+		uint32_t seq_len = 1 + random_below(&dice, LENGTH);
+		uint32_t position = random_below(&dice, seq_len);
+		uint64_t word = random_below(&dice, 2) ? UINT64_MAX : hard[random_below(&dice, 8)];
 		struct mask_view view = mask_view_of(
-			&mask, word, position, seq_len, hard[world_draw(&dice, 8)]);
+			&mask, word, position, seq_len, hard[random_below(&dice, 8)]);
 
 		assert_true(view.low <= position && view.sinks <= position);
 		assert_true(view.first <= position && position < view.end);
@@ -266,23 +250,24 @@ static void test_views_of_hostile_programs_stay_within_the_sequence(void **state
 
 static void test_bits_and_unions_say_what_views_do(void **state)
 {
-	struct world dice = { .random = 12 };
+	uint64_t dice = 12;
 
-	(void)state;
 	for (int round = 0; round < 4000; round++) {
-		struct slot_mask mask = world_draw(&dice, 2) ? draw_hostile(&dice)
-			: (struct slot_mask){ world_draw(&dice, MASK_KINDS),
-				1 + world_draw(&dice, 99), world_draw(&dice, LENGTH),
-				world_draw(&dice, LENGTH) };
-		uint32_t seq_len = 1 + world_draw(&dice, LENGTH), from = world_draw(&dice, LENGTH);
-		uint32_t first = world_draw(&dice, seq_len), end = from + 1 + world_draw(&dice, 64);
-		uint32_t window = world_draw(&dice, 2) ? 0 : 1 + world_draw(&dice, LENGTH);
+		struct slot_mask mask = random_below(&dice, 2) ? draw_hostile(&dice)
+			: (struct slot_mask){ random_below(&dice, MASK_KINDS),
+				1 + random_below(&dice, 99), random_below(&dice, LENGTH),
+				random_below(&dice, LENGTH) };
+		uint32_t seq_len = 1 + random_below(&dice, LENGTH),
+			 from = random_below(&dice, LENGTH);
+		uint32_t first = random_below(&dice, seq_len),
+			 end = from + 1 + random_below(&dice, 64);
+		uint32_t window = random_below(&dice, 2) ? 0 : 1 + random_below(&dice, LENGTH);
 		struct mask_union views = mask_union_none();
 		bool some = false, all = true;
 
 		for (uint32_t p = first; p < seq_len && p < first + 33; p++) {
-			uint64_t word = (uint64_t)world_draw(&dice, UINT32_MAX) << 33 ^
-					world_draw(&dice, LENGTH);
+			uint64_t word = (uint64_t)random_below(&dice, UINT32_MAX) << 33 ^
+					random_below(&dice, LENGTH);
 			struct mask_view view = mask_view_of(&mask, word, p, seq_len, window);
 			struct mask_union one = mask_union_of(&view);
 			uint64_t bits = mask_view_bits(&view, from);
@@ -305,127 +290,123 @@ static void test_bits_and_unions_say_what_views_do(void **state)
 static void test_hostile_programs_see_nothing_outside_the_sequence(void **state)
 {
 	static uint64_t words[LENGTH];
-	struct world dice = { .random = 3 };
-	struct world w;
+	uint64_t dice = 3;
+	struct fixture f;
 
-	(void)state;
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	for (int round = 0; round < 200; round++) {
 		uint32_t seq_len = flex_draw_length(&dice, 4);
 		struct row row = {
 			.seed = 1, .seq_len = seq_len,
-			.n_query = 1 + world_draw(&dice, seq_len < 9 ? seq_len : 9),
+			.n_query = 1 + random_below(&dice, seq_len < 9 ? seq_len : 9),
 			.mask = draw_hostile(&dice), .words = words,
 		};
 
 		for (uint32_t p = 0; p < LENGTH; p++)
-			words[p] = world_draw(&dice, 2) ? UINT64_MAX : hard[world_draw(&dice, 8)];
-		world_place(&w, &row, 1, 0, 0);
-		world_run(&w);
+			words[p] =
+				random_below(&dice, 2) ? UINT64_MAX : hard[random_below(&dice, 8)];
+		fixture_place(&f, &row, 1, 0, 0);
+		fixture_run(&f);
 		/* whatever is not the sequence's is NaN, and no keys at all would be 0/0 */
-		for (uint32_t e = 0; e < row.n_query * w.width; e++)
-			assert_false(isnan(w.out[e]));
+		for (uint32_t e = 0; e < row.n_query * f.width; e++)
+			assert_false(isnan(f.out[e]));
 	}
-	world_deinit(&w);
+	fixture_deinit(&f);
 }
 
 static void test_rows_of_no_slot_are_causal(void **state)
 {
-	static const int32_t nobody[] = { -1, WORLD_ROWS, INT32_MAX, INT32_MIN };
+	static const int32_t nobody[] = { -1, FIXTURE_ROWS, INT32_MAX, INT32_MIN };
 	struct row row = { .seed = 2, .n_query = 20, .seq_len = 40 };
-	struct world w;
+	struct fixture f;
 
-	(void)state;
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	for (size_t i = 0; i < 4; i++) {
-		world_place(&w, &row, 1, 0, 0);
-		for (uint32_t s = 0; s < WORLD_ROWS; s++)
-			w.inputs.slot_mask[s] =
+		fixture_place(&f, &row, 1, 0, 0);
+		for (uint32_t s = 0; s < FIXTURE_ROWS; s++)
+			f.inputs.slot_mask[s] =
 				(struct slot_mask){ .kind = MASK_WINDOW, .window = 1 };
-		w.inputs.row_slot[0] = nobody[i];
-		world_run(&w);
-		world_verify(&w);
+		f.inputs.row_slot[0] = nobody[i];
+		fixture_run(&f);
+		fixture_verify(&f);
 	}
-	world_deinit(&w);
+	fixture_deinit(&f);
 }
-
 
 /* A row of fewer tokens in all than in its query: the first are not the sequence's. */
 static void test_tokens_before_the_sequence_give_zero(void **state)
 {
 	static const uint32_t queries[] = { 2, 30 };
-	struct world w;
+	struct fixture f;
 
-	(void)state;
 	for (uint32_t s = 0; s < 2 * N_FLEX_SHAPES; s++) {
 		uint32_t n = queries[s / N_FLEX_SHAPES];
 		struct row row = { .seed = 9, .n_query = n, .seq_len = n };
 
-		world_init_on(&w, flex_device, "flex", &flex_shapes[s % N_FLEX_SHAPES]);
-		world_place(&w, &row, 1, 0, 0);
-		w.inputs.seq_lens[0] = 1;
-		w.seq_lens[0] = 1;
-		world_run(&w);
-		for (uint32_t e = 0; e < (n - 1) * w.width; e++)
-			assert_true(w.out[e] == 0.0f);
+		fixture_init(&f, flex_device, "flex", &flex_shapes[s % N_FLEX_SHAPES]);
+		fixture_place(&f, &row, 1, 0, 0);
+		f.inputs.seq_lens[0] = 1;
+		f.seq_lens[0] = 1;
+		fixture_run(&f);
+		for (uint32_t e = 0; e < (n - 1) * f.width; e++)
+			assert_true(f.out[e] == 0.0f);
 		/* the last token sees the first key alone, and the output is its value */
-		for (uint32_t e = 0; e < w.config.head_dim; e++)
-			assert_true(world_out(&w, 0, n - 1)[e] != 0.0f);
-		world_deinit(&w);
+		for (uint32_t e = 0; e < f.config.head_dim; e++)
+			assert_true(fixture_out(&f, 0, n - 1)[e] != 0.0f);
+		fixture_deinit(&f);
 	}
 }
 
 static void test_pages_that_do_not_exist_read_as_the_null_page(void **state)
 {
 	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
-	struct world w;
+	struct fixture f;
 
-	(void)state;
 	for (uint32_t s = 0; s < N_FLEX_SHAPES; s++) {
-		world_init_on(&w, flex_device, "flex", &flex_shapes[s]);
+		fixture_init(&f, flex_device, "flex", &flex_shapes[s]);
 		for (uint32_t i = 0; i < 8; i++) {
-			uint32_t n = w.config.page_tokens < 20 ? w.config.page_tokens : 20;
+			uint32_t n = f.config.page_tokens < 20 ? f.config.page_tokens : 20;
 			struct row row = { .seed = 9, .n_query = i < 4 ? 1 : n, .seq_len = n };
-			size_t page = (size_t)2 * w.config.page_tokens * w.config.n_kv_heads *
-				      w.config.head_dim;
+			size_t page = (size_t)2 * f.config.page_tokens * f.config.n_kv_heads *
+				      f.config.head_dim;
 
-			world_place(&w, &row, 1, 0, 0);
+			fixture_place(&f, &row, 1, 0, 0);
 			for (size_t e = 0; e < page; e++)
-				w.kv[e] = 0.5f;
-			w.inputs.block_table[0] = nowhere[i % 4];
-			world_run(&w);
-			for (uint32_t e = 0; e < row.n_query * w.width; e++)
-				assert_true(fabsf(w.out[e] - 0.5f) < 1e-5f);
+				f.kv[e] = 0.5f;
+			f.inputs.block_table[0] = nowhere[i % 4];
+			fixture_run(&f);
+			for (uint32_t e = 0; e < row.n_query * f.width; e++)
+				assert_true(fabsf(f.out[e] - 0.5f) < 1e-5f);
 		}
-		world_deinit(&w);
+		fixture_deinit(&f);
 	}
 }
 
 static void test_same_batch_gives_the_same_bits(void **state)
 {
-	static uint64_t words[WORLD_ROWS][LENGTH];
-	struct world dice = { .random = 77 }, w;
-	float *first = calloc((size_t)WORLD_TOKENS * FLEX_WIDTH, sizeof(float));
+	static uint64_t words[FIXTURE_ROWS][LENGTH];
+	uint64_t dice = 77;
+	struct fixture f;
+	float *first = calloc((size_t)FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 
-	(void)state;
 	assert_non_null(first);
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	for (int round = 0; round < 5; round++) {
-		struct row rows[WORLD_ROWS];
+		struct row rows[FIXTURE_ROWS];
 		uint32_t n_rows = flex_draw_rows(&dice, 16, rows, words);
 
 		for (int i = 0; i < 5; i++) {
 			size_t bytes;
 
-			world_place(&w, rows, n_rows, 0, 0);
-			world_run(&w);
-			bytes = w.batch.n_tokens * w.width * sizeof(float);
+			fixture_place(&f, rows, n_rows, 0, 0);
+			fixture_run(&f);
+			bytes = f.batch.n_tokens * f.width * sizeof(float);
 			if (i == 0)
-				memcpy(first, w.out, bytes);
-			assert_memory_equal(w.out, first, bytes);
+				memcpy(first, f.out, bytes);
+			assert_memory_equal(f.out, first, bytes);
 		}
 	}
-	world_deinit(&w);
+	fixture_deinit(&f);
 	free(first);
 }
 
@@ -436,41 +417,39 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	struct attention_config config;
 	uint32_t max_query = 0;
 	char why[128] = "";
-	struct world w;
+	struct fixture f;
 
-	(void)state;
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
-	config = w.config;
-	assert_int_equal(w.backend->check(&config, why, sizeof(why)), 0);
-	assert_int_equal(w.backend->support(&config, &max_query), ATTENTION_ALWAYS);
-	assert_int_equal(max_query, WORLD_TOKENS);
-	assert_true(w.backend->masks);
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
+	config = f.config;
+	assert_int_equal(f.backend->check(&config, why, sizeof(why)), 0);
+	assert_int_equal(f.backend->support(&config, &max_query), ATTENTION_ALWAYS);
+	assert_int_equal(max_query, FIXTURE_TOKENS);
+	assert_true(f.backend->masks);
 	config.kv_dtype = config.activation_dtype = DTYPE_BF16;
-	assert_int_equal(w.backend->check(&config, why, sizeof(why)), 0);
+	assert_int_equal(f.backend->check(&config, why, sizeof(why)), 0);
 	config.head_dim = 1025;
-	assert_int_equal(w.backend->check(&config, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(f.backend->check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "1025"));
-	config = w.config;
+	config = f.config;
 	config.max_pages = INT32_MAX / config.page_tokens + 1;
-	assert_int_equal(w.backend->check(&config, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(f.backend->check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "too many"));
-	world_deinit(&w);
+	fixture_deinit(&f);
 }
 
 static void test_cache_of_the_other_devices_format_is_refused(void **state)
 {
 	struct attention_manager *manager = NULL;
 	struct attention_config config;
-	struct world w;
+	struct fixture f;
 
-	(void)state;
-	world_init_on(&w, flex_device, "flex", FLEX_ORDINARY);
-	config = w.config;
-	config.kv_dtype = config.activation_dtype = w.is_cuda ? DTYPE_F32 : DTYPE_BF16;
-	assert_int_equal(w.backend->manager_new(w.device, &config, &w.at_device, &manager),
+	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
+	config = f.config;
+	config.kv_dtype = config.activation_dtype = f.is_cuda ? DTYPE_F32 : DTYPE_BF16;
+	assert_int_equal(f.backend->manager_new(f.device, &config, &f.at_device, &manager),
 		-ENOTSUP);
 	assert_null(manager);
-	world_deinit(&w);
+	fixture_deinit(&f);
 }
 
 int main(void)
@@ -492,10 +471,7 @@ int main(void)
 		cmocka_unit_test(test_models_that_it_cannot_serve_are_refused_with_the_reason),
 		cmocka_unit_test(test_cache_of_the_other_devices_format_is_refused),
 	};
-	static const struct test_cpu_only only[] = {
-		{ NULL, NULL },
-	};
 
-	return TEST_RUN_GROUP("attention under block masks", tests, only, flex_device_open,
-		flex_device_free);
+	return cmocka_run_group_tests_name(
+		"attention under block masks", tests, flex_device_open, flex_device_free);
 }

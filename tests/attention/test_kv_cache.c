@@ -75,8 +75,9 @@ static void test_page_bytes_without_values_are_those_of_keys(void **state)
 	assert_int_equal(kv_page_bytes(&keys), 3 * 4 * 2 * 8 * 4);
 	assert_int_equal(kv_cache_new(device, &keys, 8, &cache), 0);
 	for (uint32_t layer = 0; layer < keys.n_layers; layer++)
-		test_fill(device, (uint8_t *)kv_layer(cache, layer) + 8 * kv_layer_page_bytes(&keys),
-			1, kv_layer_page_bytes(&keys));
+		test_fill(device,
+			(uint8_t *)kv_layer(cache, layer) + 8 * kv_layer_page_bytes(&keys), 1,
+			kv_layer_page_bytes(&keys));
 	kv_cache_free(cache);
 }
 

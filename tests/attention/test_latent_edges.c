@@ -1,70 +1,47 @@
 /* SPDX-License-Identifier: MIT */
 /* Latent attention where lengths, scores and sizes are at their edges. */
 #include <errno.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "tests/attention/latent.h"
-#include "tests/device.h"
+#include "tests/attention/latent_group.h"
 
-/* A row that says more tokens than its sequence has: the first ones have no position, and see nothing. */
+/* A row that says more tokens than its sequence has: the first ones have no position, and see
+ * nothing. */
 static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 {
-	static const struct latent_row rows[] = {
+	static const struct row rows[] = {
 		{ .seed = 1, .n_query = 5, .seq_len = 2 },
 		{ .seed = 2, .n_query = 70, .seq_len = 1 },
 		{ .seed = 3, .n_query = 1, .seq_len = 65 },
 	};
-	struct latent_world w;
 
-	(void)state;
-	for (size_t b = 0; b < latent_n_backends(); b++) {
-		latent_init(&w, latent_backends[b], &latent_ordinary);
-		latent_place(&w, rows, 3, 4, 80);
-		latent_run(&w);
-		latent_verify(&w);
-		latent_deinit(&w);
-	}
+	for (size_t b = 0; b < latent_n_backends(); b++)
+		fixture_check_once(NULL, latent_backends[b], &latent_ordinary, rows, 3, 4, 80);
 }
 
-/* The backend with another scale of the scores. */
-static void rescale(struct latent_world *w, float factor)
-{
-	w->backend->metadata_free(w->metadata);
-	w->backend->manager_free(w->manager);
-	w->config.scale *= factor;
-	assert_int_equal(
-		w->backend->manager_new(w->device, &w->config, &w->inputs, &w->manager), 0);
-	assert_int_equal(w->backend->metadata_new(w->manager, &w->metadata), 0);
-}
-
-/* Beyond what exp of a float can be, in both directions: what counts is how far scores are apart. */
+/* Beyond what exp of a float can be, in both directions: what counts is how far scores are apart.
+ */
 static void test_scores_beyond_the_range_of_exp_give_what_expansion_gives(void **state)
 {
-	static const struct latent_row rows[] = {
-		{ .seed = 1, .n_query = 4, .seq_len = 300 }, { .seed = 2, .n_query = 3, .seq_len = 3 },
-		{ .seed = 3, .n_query = 2, .seq_len = 70 },
+	static const struct row rows[] = {
+		{.seed = 1, .n_query = 4, .seq_len = 300},
+		{.seed = 2, .n_query = 3, .seq_len = 3},
+		{.seed = 3, .n_query = 2, .seq_len = 70},
 	};
-	float *expected = calloc((size_t)LATENT_TOKENS * 32, sizeof(float));
-	struct latent_world w;
+	float *expected = calloc((size_t)FIXTURE_TOKENS * 32, sizeof(float));
+	struct fixture f;
 
-	(void)state;
 	for (size_t b = N_BACKENDS; b-- > 0;) {
-		latent_init(&w, latent_backends[b], &latent_ordinary);
-		rescale(&w, 100);
-		latent_place(&w, rows, 3, 0, 0);
-		latent_run(&w);
-		for (size_t i = 0; i < 9 * w.out_width; i++) {
+		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
+		f.config.scale *= 100;
+		fixture_remake(&f);
+		fixture_place(&f, rows, 3, 0, 0);
+		fixture_run(&f);
+		for (size_t i = 0; i < 9 * f.width; i++) {
 			if (b == N_BACKENDS - 1)
-				expected[i] = w.out[i];
-			assert_true(fabsf(w.out[i] - expected[i]) <= 1e-3f);
+				expected[i] = f.out[i];
+			assert_true(fabsf(f.out[i] - expected[i]) <= 1e-3f);
 		}
-		latent_deinit(&w);
+		fixture_deinit(&f);
 	}
 	free(expected);
 }
@@ -72,46 +49,42 @@ static void test_scores_beyond_the_range_of_exp_give_what_expansion_gives(void *
 /* A warm-up of nothing at all loads every op, too: a step may be idle, and the next one may not. */
 static void test_warm_up_of_no_tokens_loads_what_later_ones_need(void **state)
 {
-	struct latent_row row = { .seed = 1, .n_query = 100, .seq_len = 300 };
-	struct latent_world w;
+	struct row row = { .seed = 1, .n_query = 100, .seq_len = 300 };
+	struct fixture f;
 
-	(void)state;
 	for (size_t b = 0; b < latent_n_backends(); b++) {
-		latent_init(&w, latent_backends[b], &latent_ordinary);
-		latent_place(&w, NULL, 0, 0, 0);
-		latent_run(&w);
-		assert_int_equal(w.device->ops->lock(w.device), 0);
-		latent_place(&w, &row, 1, 0, 0);
-		latent_run(&w);
-		latent_verify(&w);
-		latent_deinit(&w);
+		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
+		fixture_place(&f, NULL, 0, 0, 0);
+		fixture_run(&f);
+		assert_int_equal(f.device->ops->lock(f.device), 0);
+		fixture_check(&f, &row, 1, 0, 0);
+		fixture_deinit(&f);
 	}
 }
 
 static void test_sizes_that_contradict_each_other_or_overflow_are_refused(void **state)
 {
 	struct attention_config config;
-	struct latent_world w;
+	struct fixture f;
 
-	(void)state;
-	latent_init(&w, "mla", &latent_ordinary);
+	fixture_init(&f, NULL, "mla", &latent_ordinary);
 	for (size_t b = 0; b < latent_n_backends(); b++) {
 		const struct attention_backend *backend = attention_find(latent_backends[b]);
 		char why[256] = "";
 
-		config = w.config;
+		config = f.config;
 		assert_int_equal(backend->check(&config, why, sizeof(why)), 0);
 		config.head_dim++; /* no longer rank + rope */
 		assert_int_equal(backend->check(&config, why, sizeof(why)), -ENOTSUP);
-		config = w.config;
+		config = f.config;
 		config.latent.v = INT32_MAX; /* of three heads, past 32 bits */
 		assert_int_equal(backend->check(&config, why, sizeof(why)), -ENOTSUP);
-		config = w.config;
+		config = f.config;
 		config.latent.rank = config.head_dim = INT32_MAX / 2;
 		config.latent.rope = 0;
 		assert_int_equal(backend->check(&config, why, sizeof(why)), -ENOTSUP);
 	}
-	latent_deinit(&w);
+	fixture_deinit(&f);
 }
 
 int main(void)

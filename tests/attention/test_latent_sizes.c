@@ -6,16 +6,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/attention/latent.h"
-#include "tests/device.h"
+#include "attention/mla/mla.h"
 
 static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(void **state)
 {
 	struct attention_config config = { .max_tokens = 40 };
 
-	(void)state;
 	for (config.max_seq_len = 1; config.max_seq_len < 5000; config.max_seq_len++) {
-		struct mla_sizes s = mla_sizes(&config, &mla_cpu_kernels, 1 + config.max_seq_len % 90);
+		struct mla_sizes s =
+			mla_sizes(&config, &mla_cpu_kernels, 1 + config.max_seq_len % 90);
 
 		assert_int_equal(s.split_keys % MLA_TILE, 0);
 		assert_in_range(s.n_splits, 1, mla_cpu_kernels.max_splits);
@@ -24,14 +23,14 @@ static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(vo
 	}
 }
 
-/* What a filling's block count makes of splits: the workspace that is reserved holds any batch's. */
+/* What a filling's block count makes of splits: the workspace that is reserved holds any batch's.
+ */
 static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **state)
 {
-	static const uint32_t heads[] = { 1, 16, 33, 128, 5000 }, lengths[] = { 1, 70, 4096, 163840 };
+	static const uint32_t heads[] = {1, 16, 33, 128, 5000}, lengths[] = {1, 70, 4096, 163840};
 	const struct mla_kernels blocks = {
 		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
 
-	(void)state;
 	for (uint32_t i = 0; i < 40; i++) {
 		struct attention_config config = {
 			.n_heads = heads[i % 5],
@@ -70,11 +69,11 @@ static void test_more_tokens_have_fewer_splits(void **state)
 	const struct mla_kernels blocks = {
 		.max_splits = 128, .chunk_tokens = 512, .n_blocks = 132, .block_heads = 32 };
 
-	(void)state;
 	assert_int_equal(mla_sizes(&config, &blocks, 1).n_splits, 128);
 	assert_int_equal(mla_sizes(&config, &blocks, 32).n_splits, 4);
 	assert_int_equal(mla_sizes(&config, &blocks, 128).n_splits, 1);
-	assert_in_range(mla_sizes(&config, &blocks, 136).n_splits, 2, 8); /* one would be two rounds */
+	assert_in_range(
+		mla_sizes(&config, &blocks, 136).n_splits, 2, 8); /* one would be two rounds */
 	assert_int_equal(mla_sizes(&config, &blocks, 500).n_splits, 1);
 }
 
