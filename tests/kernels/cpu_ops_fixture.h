@@ -4,26 +4,14 @@
 
 /*
  * What the tests of the cpu device's ops share: a stream, buffers that are poisoned (0xff, a NaN)
- * and stand between canaries, repeatable random numbers, and weights of every dtype with a decoder
- * to double that has nothing in common with the one under test.
+ * and lie between canaries, and weights of every dtype with a decoder to double that shares nothing
+ * with the one under test.
  *
- * With OPS_DEVICE defined ahead it is that device, and buffers are pinned memory, which a GPU sees
- * as well as the test does; whatever else an op reads is then to be in a buffer too.
+ * With OPS_DEVICE defined before the include it is that device, and buffers are pinned memory,
+ * which a GPU and the test can both read; everything that an op reads has to be in a buffer then.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kernels/device.h"
-#include "kernels/ops.h"
+#include "tests/kernels/ops_fixture.h"
 
 #ifdef OPS_DEVICE
 #define OPS_PINNED true
@@ -32,8 +20,6 @@
 #define OPS_PINNED false
 #endif
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
 static struct device *device;
 static struct stream *stream;
 
@@ -41,7 +27,6 @@ static int group_setup(void **state)
 {
 	struct device_options options = {.spin_us = 0};
 
-	(void)state;
 	if (device_open(OPS_DEVICE, &options, &device) != 0)
 		return -1;
 	return device->ops->stream_new(device, &stream);
@@ -49,7 +34,6 @@ static int group_setup(void **state)
 
 static int group_teardown(void **state)
 {
-	(void)state;
 	device->ops->stream_free(stream);
 	device->ops->free(device);
 	return 0;
@@ -62,15 +46,22 @@ static int group_teardown(void **state)
 		assert_int_equal(device->ops->stream_sync(stream), 0);                             \
 	} while (0)
 
+#define assert_refused(op, ...) assert_int_equal(device->kernels->op(stream, __VA_ARGS__), -EINVAL)
+
 /* ---- buffers ---- */
 
 #define CANARY_BYTES 64
+#define F(buffer) ((float *)(buffer).data)
+#define I(buffer) ((int32_t *)(buffer).data)
 
 struct buffer {
 	uint8_t *base;
 	size_t bytes;
 	void *data;
 };
+
+static struct buffer *buffers; /* of the test */
+static size_t n_buffers;
 
 static inline struct buffer buffer_new(size_t bytes)
 {
@@ -87,54 +78,55 @@ static inline struct buffer buffer_new(size_t bytes)
 	b.data = b.base + CANARY_BYTES;
 	memset(b.base, 0xa5, bytes + 2 * CANARY_BYTES);
 	memset(b.data, 0xff, bytes);
+	buffers = realloc(buffers, (n_buffers + 1) * sizeof(*buffers));
+	assert_non_null(buffers);
+	buffers[n_buffers++] = b;
 	return b;
 }
 
-static inline void buffer_free(struct buffer *b)
+/* Frees all buffers but the first n and checks their canaries. */
+static inline void buffers_free_to(size_t n)
 {
-	for (size_t i = 0; i < CANARY_BYTES; i++) {
-		assert_int_equal(b->base[i], 0xa5);
-		assert_int_equal(b->base[CANARY_BYTES + b->bytes + i], 0xa5);
+	while (n_buffers > n) {
+		const struct buffer b = buffers[--n_buffers];
+		bool sound = true;
+
+		for (size_t i = 0; i < CANARY_BYTES; i++)
+			sound = sound && b.base[i] == 0xa5 &&
+				b.base[CANARY_BYTES + b.bytes + i] == 0xa5;
+		if (OPS_PINNED)
+			device->ops->host_free(device, b.base);
+		else
+			free(b.base);
+		assert_true(sound);
 	}
-	if (OPS_PINNED)
-		device->ops->host_free(device, b->base);
-	else
-		free(b->base);
 }
 
-/* ---- random numbers ---- */
-
-static uint64_t random_state;
-
-static inline uint32_t random_u32(void)
+static inline int buffers_release(void **state)
 {
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(random_state >> 32);
+	buffers_free_to(0);
+	free(buffers);
+	buffers = NULL;
+	scratch_release(NULL);
+	return 0;
 }
 
-static inline uint32_t random_below(uint32_t n)
-{
-	return (uint32_t)((uint64_t)random_u32() * n >> 32);
-}
-
-/* In (-1, 1). */
-static inline float random_float(void)
-{
-	return (float)((int32_t)random_u32()) * 0x1p-31f;
-}
+#define OPS_TEST_MAIN(name, tests)                                                                 \
+	int main(void)                                                                             \
+	{                                                                                          \
+		return ops_run_group(name, tests, COUNT_OF(tests), group_setup, group_teardown,    \
+			buffers_release);                                                          \
+	}
 
 static inline struct buffer random_floats(size_t n)
 {
 	struct buffer b = buffer_new(n * sizeof(float));
 
-	for (size_t i = 0; i < n; i++)
-		((float *)b.data)[i] = random_float();
+	random_fill_floats(&rng, b.data, n);
 	return b;
 }
 
 /* ---- weights ---- */
-
-static const enum dtype weight_dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static inline double decode(uint32_t bits, int exponent_bits, int mantissa_bits)
 {
@@ -162,33 +154,16 @@ static inline double weight_at(const struct weight *w, size_t row, size_t col)
 	return decode(((const uint16_t *)w->data)[i], 5, 10);
 }
 
-/* Values of magnitude 2^-8 to 2, both signs, random mantissas; the buffer is the caller's. */
-static inline struct buffer random_weight(
-	struct weight *w, enum dtype dtype, uint32_t rows, uint32_t cols)
+static inline struct weight random_weight(enum dtype dtype, uint32_t rows, uint32_t cols)
 {
 	size_t n = (size_t)rows * cols;
-	struct buffer b = buffer_new(n * dtype_bytes(dtype));
+	struct weight w = {.dtype = dtype, .rows = rows, .cols = cols};
+	void *data = buffer_new(n * dtype_bytes(dtype)).data;
 
-	*w = (struct weight){.data = b.data, .dtype = dtype, .rows = rows, .cols = cols};
-	for (size_t i = 0; i < n; i++) {
-		uint32_t sign = random_u32() & 1, below_one = random_below(8), noise = random_u32();
-
-		if (dtype == DTYPE_F32)
-			((float *)b.data)[i] = random_float();
-		else if (dtype == DTYPE_BF16)
-			((uint16_t *)b.data)[i] =
-				(uint16_t)(sign << 15 | (126 - below_one) << 7 | (noise & 0x7f));
-		else
-			((uint16_t *)b.data)[i] =
-				(uint16_t)(sign << 15 | (14 - below_one) << 10 | (noise & 0x3ff));
-	}
-	return b;
-}
-
-static inline void assert_close(double got, double want, double tolerance)
-{
-	if (!(fabs(got - want) <= tolerance))
-		fail_msg("got %.9g, want %.9g within %.3g", got, want, tolerance);
+	for (size_t i = 0; i < n; i++)
+		random_weight_value(data, dtype, i);
+	w.data = data;
+	return w;
 }
 
 static inline double norm_scale(const float *x, uint32_t n, float eps)

@@ -9,24 +9,8 @@
  * has.
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/kernels/ops_fixture.h"
 
-#include <cmocka.h>
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "kernels/device.h"
-#include "kernels/ops.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define CANARY_BYTES 256
 
 enum side { CPU, CUDA, N_SIDES };
@@ -40,34 +24,6 @@ static struct stream *streams[N_SIDES];
 		assert_int_equal(devices[side]->kernels->op(streams[side], (args)), 0);            \
 		assert_int_equal(devices[side]->ops->stream_sync(streams[side]), 0);               \
 	} while (0)
-
-/* ---- random numbers, another sequence in each run; the seed is printed ---- */
-
-static uint64_t random_state;
-
-static inline uint32_t random_u32(void)
-{
-	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(random_state >> 32);
-}
-
-static inline uint32_t random_below(uint32_t n)
-{
-	return (uint32_t)((uint64_t)random_u32() * n >> 32);
-}
-
-/* In (-1, 1). */
-static inline float random_float(void)
-{
-	return (float)((int32_t)random_u32()) * 0x1p-31f;
-}
-
-static inline float random_normal(void)
-{
-	double u = ((double)random_u32() + 0.5) * 0x1p-32, v = (double)random_u32() * 0x1p-32;
-
-	return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
-}
 
 static inline float bf16_value(uint16_t bits)
 {
@@ -97,6 +53,9 @@ struct both {
 	uint8_t *base[N_SIDES];
 	void *at[N_SIDES];
 };
+
+static struct both *boths; /* of the test */
+static size_t n_boths;
 
 static inline size_t both_bytes(const struct both *b, int side)
 {
@@ -132,6 +91,9 @@ static inline struct both both_new_at(enum kind kind, size_t n, size_t shift, bo
 		both_copy(side, memory, image, whole);
 		free(image);
 	}
+	boths = realloc(boths, (n_boths + 1) * sizeof(*boths));
+	assert_non_null(boths);
+	boths[n_boths++] = b;
 	return b;
 }
 
@@ -145,8 +107,7 @@ static inline struct both both_new_pinned(size_t n)
 	return both_new_at(BYTES, n, 0, true);
 }
 
-/* Checks the canaries. */
-static inline void both_free(struct both *b)
+static inline void both_free(const struct both *b)
 {
 	for (int side = 0; side < N_SIDES; side++) {
 		const struct device_ops *ops = devices[side]->ops;
@@ -166,28 +127,42 @@ static inline void both_free(struct both *b)
 	}
 }
 
+/* How much the test has allocated so far. */
+struct mark {
+	size_t n_boths;
+	const struct scratch *scratches;
+};
+
+static inline struct mark mark_here(void)
+{
+	return (struct mark){.n_boths = n_boths, .scratches = scratches};
+}
+
+/* Checks the canaries of all that was allocated since the mark and frees it. */
+static inline void release_to(struct mark mark)
+{
+	while (n_boths > mark.n_boths)
+		both_free(&boths[--n_boths]);
+	scratch_release(mark.scratches);
+}
+
 /* `data`: the bytes, or floats which are rounded to bf16 on both sides. */
 static inline void both_put(struct both *b, const void *data)
 {
-	float *rounded;
-	uint16_t *halves;
+	float *rounded = scratch(b->n * 4);
+	uint16_t *halves = scratch(b->n * 2);
 
 	if (b->kind == BYTES) {
 		for (int side = 0; side < N_SIDES; side++)
 			both_copy(side, b->at[side], data, b->n);
 		return;
 	}
-	rounded = malloc(b->n * 4 + 1);
-	halves = malloc(b->n * 2 + 1);
-	assert_true(rounded && halves);
 	for (size_t i = 0; i < b->n; i++) {
 		halves[i] = bf16_bits(((const float *)data)[i]);
 		rounded[i] = bf16_value(halves[i]);
 	}
 	both_copy(CPU, b->at[CPU], rounded, b->n * 4);
 	both_copy(CUDA, b->at[CUDA], halves, b->n * 2);
-	free(rounded);
-	free(halves);
 }
 
 static inline struct both both_of(const void *data, size_t bytes)
@@ -201,13 +176,11 @@ static inline struct both both_of(const void *data, size_t bytes)
 static inline struct both random_act_at(size_t n, float scale, size_t shift)
 {
 	struct both b = both_new_at(ACT, n, shift, false);
-	float *values = malloc(n * sizeof(*values) + 1);
+	float *values = scratch(n * sizeof(*values));
 
-	assert_non_null(values);
 	for (size_t i = 0; i < n; i++)
-		values[i] = scale * random_float();
+		values[i] = scale * random_float(&rng);
 	both_put(&b, values);
-	free(values);
 	return b;
 }
 
@@ -216,86 +189,63 @@ static inline struct both random_act(size_t n)
 	return random_act_at(n, 2, 0);
 }
 
-/* Values of magnitude 2^-8 to 2. The weight's data is to be set to .at[side]. */
+/* The weight's data is to be set to .at[side]. */
 static inline struct both random_weight(
 	struct weight *w, enum dtype dtype, uint32_t rows, uint32_t cols)
 {
 	size_t n = (size_t)rows * cols;
-	uint8_t *data = malloc(n * 4);
-	struct both b;
+	void *data = scratch(n * dtype_bytes(dtype));
 
-	assert_non_null(data);
 	*w = (struct weight){.dtype = dtype, .rows = rows, .cols = cols};
-	for (size_t i = 0; i < n; i++) {
-		uint32_t sign = random_u32() & 1, below_one = random_below(8), noise = random_u32();
-
-		if (dtype == DTYPE_F32)
-			((float *)(void *)data)[i] = random_float();
-		else if (dtype == DTYPE_BF16)
-			((uint16_t *)(void *)data)[i] =
-				(uint16_t)(sign << 15 | (126 - below_one) << 7 | (noise & 0x7f));
-		else
-			((uint16_t *)(void *)data)[i] =
-				(uint16_t)(sign << 15 | (14 - below_one) << 10 | (noise & 0x3ff));
-	}
-	b = both_of(data, n * dtype_bytes(dtype));
-	free(data);
-	return b;
+	for (size_t i = 0; i < n; i++)
+		random_weight_value(data, dtype, i);
+	return both_of(data, n * dtype_bytes(dtype));
 }
 
-/* What the side holds, as floats; the caller's. */
+/* n random floats, as float32 on both sides. */
+static inline struct both random_both_floats(size_t n)
+{
+	float *values = scratch(n * sizeof(*values));
+
+	random_fill_floats(&rng, values, n);
+	return both_of(values, n * sizeof(*values));
+}
+
+/* What the side holds, as floats, in scratch memory. */
 static inline float *both_floats(const struct both *b, int side)
 {
-	float *values = malloc(b->n * 4 + 1);
-	uint16_t *halves = malloc(b->n * 2 + 1);
+	float *values = scratch(b->n * 4);
+	uint16_t *halves = scratch(b->n * 2);
 
-	assert_true(values && halves);
 	if (side == CPU)
 		both_copy(side, values, b->at[side], b->n * 4);
 	else
 		both_copy(side, halves, b->at[side], b->n * 2);
 	for (size_t i = 0; side == CUDA && i < b->n; i++)
 		values[i] = bf16_value(halves[i]);
-	free(halves);
 	return values;
 }
 
 /* Every element within relative * |cpu's| + absolute, or a NaN on both sides. */
-static inline void both_check_close(const struct both *b, double relative, double absolute)
-{
-	float *want = both_floats(b, CPU), *got = both_floats(b, CUDA);
-
-	for (size_t i = 0; i < b->n; i++) {
-		double limit = relative * fabs((double)want[i]) + absolute;
-
-		if (isnan(want[i]) && isnan(got[i]))
-			continue;
-		if (!(fabs((double)got[i] - (double)want[i]) <= limit))
-			fail_msg("element %zu: cuda %.9g, cpu %.9g, off by more than %.3g", i,
-				(double)got[i], (double)want[i], limit);
-	}
-	free(want);
-	free(got);
-}
+#define both_check_close(b, relative, absolute)                                                    \
+	assert_floats_close(                                                                       \
+		both_floats((b), CUDA), both_floats((b), CPU), (b)->n, (relative), (absolute))
 
 static inline void both_check_equal(const struct both *b, const char *what)
 {
-	uint8_t *want = malloc(b->n + 1), *got = malloc(b->n + 1);
+	uint8_t *want = scratch(b->n + 4), *got = scratch(b->n + 4);
 
-	assert_true(want && got && b->kind == BYTES);
+	assert_true(b->kind == BYTES);
 	both_copy(CPU, want, b->at[CPU], b->n);
 	both_copy(CUDA, got, b->at[CUDA], b->n);
-	for (size_t i = 0; i < b->n; i++)
-		if (want[i] != got[i]) {
-			size_t word = i / 4 * 4;
-			int32_t w = 0, g = 0;
+	for (size_t i = 0; i < b->n; i += 4) {
+		int32_t w, g;
 
-			memcpy(&w, want + word, b->n - word < 4 ? b->n - word : 4);
-			memcpy(&g, got + word, b->n - word < 4 ? b->n - word : 4);
-			fail_msg("%s: word %zu: cuda %d, cpu %d", what, word / 4, g, w);
-		}
-	free(want);
-	free(got);
+		memcpy(&w, want + i, 4);
+		memcpy(&g, got + i, 4);
+		if (w != g)
+			fail_msg("%s: word %zu: cuda %d, cpu %d", what, i / 4, g, w);
+	}
 }
 
 /* ---- the program ---- */
@@ -328,8 +278,16 @@ static inline int devices_open(void)
 		printf("Bail out! the devices don't open: %s\n", device_strerror(rc));
 		return 1;
 	}
-	random_state = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
-	printf("# MIMEO_TEST_SEED=%llu\n", (unsigned long long)random_state);
+	rng = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	printf("# MIMEO_TEST_SEED=%llu\n", (unsigned long long)rng);
+	return 0;
+}
+
+static inline int test_release(void **state)
+{
+	release_to((struct mark){0});
+	free(boths);
+	boths = NULL;
 	return 0;
 }
 
@@ -339,7 +297,8 @@ static inline int devices_open(void)
 	{                                                                                          \
 		int rc = devices_open();                                                           \
 		if (rc == 0)                                                                       \
-			rc = cmocka_run_group_tests_name(name, tests, NULL, NULL);                 \
+			rc = ops_run_group(                                                        \
+				name, tests, COUNT_OF(tests), NULL, NULL, test_release);           \
 		devices_close();                                                                   \
 		return rc == 77 ? 0 : rc;                                                          \
 	}

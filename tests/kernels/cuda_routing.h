@@ -21,7 +21,7 @@ static inline void choose(const struct routing *r, enum spread spread, uint32_t 
 
 		while (again) {
 			ret[i] = spread == TO_ONE ? (int32_t)r->n_experts - 1
-						  : (int32_t)random_below(r->n_experts);
+						  : (int32_t)random_below(&rng, r->n_experts);
 			if (spread == SPARSE && r->n_experts >= 2 * r->n_active)
 				ret[i] |= 1;
 			ret[i] = ret[i] < (int32_t)r->n_experts ? ret[i] : 1;
@@ -36,15 +36,13 @@ static inline void choose(const struct routing *r, enum spread spread, uint32_t 
 
 static inline void routing_fill(struct routing *r, enum spread spread)
 {
-	int32_t *ids = malloc((size_t)r->n_tokens * r->n_active * sizeof(*ids) + 1);
+	int32_t *ids = scratch((size_t)r->n_tokens * r->n_active * sizeof(*ids));
 	struct op_moe_group a = {
 		.n_tokens = r->n_tokens, .n_active = r->n_active, .n_experts = r->n_experts};
 
-	assert_non_null(ids);
 	for (uint32_t t = 0; t < r->n_tokens; t++)
 		choose(r, spread, t, ids + (size_t)t * r->n_active);
 	both_put(&r->experts, ids);
-	free(ids);
 	for (int side = 0; side < N_SIDES; side++) {
 		a.experts = r->experts.at[side];
 		a.expert_start = r->start.at[side];
@@ -65,13 +63,6 @@ static inline struct routing routing_new(uint32_t n_tokens, uint32_t n_active, u
 		.start = both_new(BYTES, ((size_t)n_experts + 1) * sizeof(int32_t)),
 		.pairs = both_new(BYTES, pairs * sizeof(int32_t)),
 	};
-}
-
-static inline void routing_free(struct routing *r)
-{
-	both_free(&r->experts);
-	both_free(&r->start);
-	both_free(&r->pairs);
 }
 
 #endif

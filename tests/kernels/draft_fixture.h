@@ -45,9 +45,9 @@ static inline void set_up(struct rig *rig, const struct slot_sampling *sampling)
 static inline void random_logits(struct rig *rig)
 {
 	for (size_t i = 0; i < (size_t)MAX_ROWS * (1 + K) * VOCAB; i++)
-		rig->logits[i] = 2 * random_float();
+		rig->logits[i] = 2 * random_float(&rng);
 	for (size_t i = 0; i < (size_t)MAX_ROWS * VOCAB; i++)
-		rig->draft_logits[i] = 2 * random_float();
+		rig->draft_logits[i] = 2 * random_float(&rng);
 }
 
 /* Prepares `rows` with ids 0, 1, ... and verifies them. */

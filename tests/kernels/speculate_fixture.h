@@ -24,6 +24,7 @@ struct rig {
 	int32_t *sampled;   /* [max_rows, 1 + K] */
 	struct buffer buffers[RIG_BUFFERS];
 	size_t n_buffers;
+	size_t first; /* number of the test's buffers before the rig's */
 };
 
 static inline void *rig_take(struct rig *rig, size_t n, size_t size)
@@ -82,7 +83,7 @@ static inline void rig_take_drafts(struct rig *rig)
 /* `sizes`: the numbers of step_inputs. */
 static inline void rig_init(struct rig *rig, const struct step_inputs *sizes, uint32_t n_pages)
 {
-	*rig = (struct rig){.in = *sizes, .n_pages = n_pages};
+	*rig = (struct rig){.in = *sizes, .n_pages = n_pages, .first = n_buffers};
 	rig->in.embedding_bytes = 8;
 	rig_take_step(rig);
 	if (sizes->max_drafts)
@@ -95,8 +96,7 @@ static inline void rig_init(struct rig *rig, const struct step_inputs *sizes, ui
 
 static inline void rig_deinit(struct rig *rig)
 {
-	while (rig->n_buffers)
-		buffer_free(&rig->buffers[--rig->n_buffers]);
+	buffers_free_to(rig->first);
 }
 
 /* All that the ops write, one buffer behind the other. */
@@ -139,6 +139,7 @@ static inline struct buffer pinned_copy(const void *data, size_t bytes)
 static inline void rig_run_record(struct rig *rig, const struct step_record *record)
 {
 	uint32_t n_pages = 0, n_ids = record->ids ? record->n_tokens : 0;
+	const size_t before = n_buffers;
 
 	for (uint32_t i = 0; i < record->n_inits; i++) {
 		uint32_t end = record->inits[i].page_offset + record->inits[i].n_pages;
@@ -158,8 +159,7 @@ static inline void rig_run_record(struct rig *rig, const struct step_record *rec
 	own->inits = parts[3].data;
 	own->pages = parts[4].data;
 	RUN(prepare, &a);
-	for (size_t i = 0; i < COUNT_OF(parts); i++)
-		buffer_free(&parts[i]);
+	buffers_free_to(before);
 }
 
 /* ---- a slot's state ---- */

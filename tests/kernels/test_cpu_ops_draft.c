@@ -2,16 +2,13 @@
 /* The draft's inputs and its loop; whole steps are in test_cpu_ops_speculate_step.c. */
 #include "tests/kernels/draft_fixture.h"
 
-#include <errno.h>
-
 /* ---- begin ---- */
 
 static void test_the_draft_reads_each_tokens_successor(void **state)
 {
 	struct rig rig;
 
-	(void)state;
-	random_state = 20;
+	rng = 20;
 	for (uint32_t held = 0; held <= K; held++) {
 		const int32_t *ids;
 
@@ -50,8 +47,7 @@ static void test_a_row_to_verify_that_is_not_sampled_drafts_nothing_and_keeps_no
 	struct step_row rows[] = {DECODE(2), VERIFY(3)};
 	struct rig rig;
 
-	(void)state;
-	random_state = 32;
+	rng = 32;
 	set_up(&rig, &greedy);
 	random_logits(&rig);
 	for (uint32_t i = 0; i < K; i++)
@@ -75,8 +71,7 @@ static void test_rows_without_drafts_leave_the_drafts_cache_alone(void **state)
 {
 	struct rig rig;
 
-	(void)state;
-	random_state = 21;
+	rng = 21;
 	set_up(&rig, &greedy);
 	random_logits(&rig);
 	rig.in.slot_n_drafts[5] = 0;
@@ -95,7 +90,6 @@ static void test_an_id_behind_a_row_is_clamped_into_the_vocabulary(void **state)
 	static const int32_t behind[] = {VOCAB, INT32_MAX, INT32_MIN};
 	static const int32_t clamped[] = {VOCAB - 1, VOCAB - 1, 0};
 
-	(void)state;
 	for (uint32_t i = 0; i < COUNT_OF(behind); i++) {
 		struct step_row rows[] = {CHUNK(1, 2, 0, behind[i])};
 		struct rig rig;
@@ -128,8 +122,7 @@ static void test_drafts_follow_one_another_for_rows_that_want_them(void **state)
 {
 	struct rig rig;
 
-	(void)state;
-	random_state = 24;
+	rng = 24;
 	set_up(&rig, &greedy);
 	random_logits(&rig);
 	rig.in.slot_n_drafts[5] = 2;
@@ -162,8 +155,7 @@ static void test_a_draft_is_drawn_as_a_sample_of_its_own_purpose_and_its_logits_
 	static const struct step_row rows[] = {VERIFY(3), DECODE(1)};
 	double q[VOCAB];
 
-	(void)state;
-	random_state = 25;
+	rng = 25;
 	for (uint64_t seed = 0; seed < 300; seed++) {
 		struct rig rig;
 
@@ -206,8 +198,7 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 	float *logits;
 	struct rig rig;
 
-	(void)state;
-	random_state = 26;
+	rng = 26;
 	of_draft = buffer_new(2 * DRAFT_VOCAB * sizeof(float));
 	logits = of_draft.data;
 	for (int round = 0; round < 200; round++) {
@@ -217,7 +208,7 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 			rig.in.slot_sampling[s].seed = (uint64_t)round;
 		random_logits(&rig);
 		for (uint32_t i = 0; i < 2 * DRAFT_VOCAB; i++)
-			logits[i] = random_float() + (i % DRAFT_VOCAB >= 7 ? 1 : 0);
+			logits[i] = random_float(&rng) + (i % DRAFT_VOCAB >= 7 ? 1 : 0);
 		logits[DRAFT_VOCAB + greatest[round % 4]] = 9;
 		for (uint32_t i = 0; round % 4 == 3 && i < DRAFT_VOCAB; i++)
 			logits[DRAFT_VOCAB + i] = NAN;
@@ -242,8 +233,6 @@ static void test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted
 		assert_int_equal(rig.draft.decode_ids[0], drafts_of(&rig, 3)[0]);
 		rig_deinit(&rig);
 	}
-	buffer_free(&of_draft);
-	buffer_free(&ids);
 }
 
 static void test_drafts_end_at_the_slots_pages(void **state)
@@ -254,8 +243,7 @@ static void test_drafts_end_at_the_slots_pages(void **state)
 	static const uint32_t n_drafts[] = {1, 0, 2, 1};
 	struct rig rig;
 
-	(void)state;
-	random_state = 27;
+	rng = 27;
 	set_up(&rig, &warm);
 	random_logits(&rig);
 	for (int32_t s = 0; s < 4; s++) {
@@ -280,8 +268,7 @@ static void test_decodes_find_their_pages_in_the_block_table_of_the_step(void **
 	static const struct step_row rows[] = {VERIFY(0), DECODE(1)};
 	struct rig rig;
 
-	(void)state;
-	random_state = 28;
+	rng = 28;
 	for (int32_t length = 0; length < CAPACITY - 2 * K - 2; length++) {
 		set_up(&rig, &greedy);
 		random_logits(&rig);
@@ -317,8 +304,7 @@ static void test_logits_that_are_not_finite_draft_nothing_from_there_on(void **s
 	static const struct step_row rows[] = {DECODE(0), DECODE(1)};
 	struct rig rig;
 
-	(void)state;
-	random_state = 29;
+	rng = 29;
 	set_up(&rig, &warm);
 	rig.in.slot_sampling[1] = greedy;
 	random_logits(&rig);
@@ -345,8 +331,7 @@ static void test_more_turns_than_drafts_change_none(void **state)
 	int32_t drafts[MAX_SLOTS * K];
 	struct rig rig;
 
-	(void)state;
-	random_state = 30;
+	rng = 30;
 	set_up(&rig, &greedy);
 	random_logits(&rig);
 	run_target(&rig, rows, 2, 2);
@@ -372,7 +357,6 @@ static void test_draft_ops_refuse_shapes_that_cannot_be(void **state)
 	struct op_draft_begin begin[8];
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig, &greedy);
 	for (size_t i = 0; i < COUNT_OF(begin); i++)
 		begin[i] = begin_args(&rig, 1);
@@ -385,7 +369,7 @@ static void test_draft_ops_refuse_shapes_that_cannot_be(void **state)
 	begin[6].draft.last_index = NULL;
 	begin[7].draft.step = NULL;
 	for (size_t i = 0; i < COUNT_OF(begin); i++)
-		assert_int_equal(device->kernels->draft_begin(stream, &begin[i]), -EINVAL);
+		assert_refused(draft_begin, &begin[i]);
 	for (size_t i = 0; i < COUNT_OF(advance); i++)
 		advance[i] = advance_args(&rig, 1);
 	advance[0].n_rows = MAX_ROWS + 1;
@@ -399,29 +383,25 @@ static void test_draft_ops_refuse_shapes_that_cannot_be(void **state)
 	advance[8].draft.last_index = NULL;
 	advance[9].inputs.max_drafts = 0;
 	for (size_t i = 0; i < COUNT_OF(advance); i++)
-		assert_int_equal(device->kernels->draft_advance(stream, &advance[i]), -EINVAL);
+		assert_refused(draft_advance, &advance[i]);
 	rig_deinit(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_the_draft_reads_each_tokens_successor),
-		cmocka_unit_test(
-			test_a_row_to_verify_that_is_not_sampled_drafts_nothing_and_keeps_no_drafts),
-		cmocka_unit_test(test_rows_without_drafts_leave_the_drafts_cache_alone),
-		cmocka_unit_test(test_an_id_behind_a_row_is_clamped_into_the_vocabulary),
-		cmocka_unit_test(test_drafts_follow_one_another_for_rows_that_want_them),
-		cmocka_unit_test(
-			test_a_draft_is_drawn_as_a_sample_of_its_own_purpose_and_its_logits_are_kept),
-		cmocka_unit_test(
-			test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted),
-		cmocka_unit_test(test_drafts_end_at_the_slots_pages),
-		cmocka_unit_test(test_decodes_find_their_pages_in_the_block_table_of_the_step),
-		cmocka_unit_test(test_logits_that_are_not_finite_draft_nothing_from_there_on),
-		cmocka_unit_test(test_more_turns_than_drafts_change_none),
-		cmocka_unit_test(test_draft_ops_refuse_shapes_that_cannot_be),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_the_draft_reads_each_tokens_successor),
+	cmocka_unit_test(
+		test_a_row_to_verify_that_is_not_sampled_drafts_nothing_and_keeps_no_drafts),
+	cmocka_unit_test(test_rows_without_drafts_leave_the_drafts_cache_alone),
+	cmocka_unit_test(test_an_id_behind_a_row_is_clamped_into_the_vocabulary),
+	cmocka_unit_test(test_drafts_follow_one_another_for_rows_that_want_them),
+	cmocka_unit_test(
+		test_a_draft_is_drawn_as_a_sample_of_its_own_purpose_and_its_logits_are_kept),
+	cmocka_unit_test(test_draft_ids_become_the_targets_and_what_has_none_is_never_drafted),
+	cmocka_unit_test(test_drafts_end_at_the_slots_pages),
+	cmocka_unit_test(test_decodes_find_their_pages_in_the_block_table_of_the_step),
+	cmocka_unit_test(test_logits_that_are_not_finite_draft_nothing_from_there_on),
+	cmocka_unit_test(test_more_turns_than_drafts_change_none),
+	cmocka_unit_test(test_draft_ops_refuse_shapes_that_cannot_be),
+};
 
-	return cmocka_run_group_tests_name("cpu ops: draft", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: draft", tests)

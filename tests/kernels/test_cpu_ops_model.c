@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/cpu_ops_fixture.h"
 
-#include <errno.h>
-
-#define F(buffer) ((float *)(buffer).data)
-
 /* ---- embed ---- */
 
 /* Every bit pattern of a 16-bit dtype, as a table of 1024 rows of 64. */
@@ -34,20 +30,15 @@ static void check_all_values(enum dtype dtype)
 			assert_true(
 				(double)F(out)[i] == want && !signbit(F(out)[i]) == !signbit(want));
 	}
-	buffer_free(&table);
-	buffer_free(&ids);
-	buffer_free(&out);
 }
 
 static void test_embed_converts_every_bf16_exactly(void **state)
 {
-	(void)state;
 	check_all_values(DTYPE_BF16);
 }
 
 static void test_embed_converts_every_f16_exactly(void **state)
 {
-	(void)state;
 	check_all_values(DTYPE_F16);
 }
 
@@ -57,10 +48,12 @@ static void test_embed_clamps_ids_into_the_vocabulary(void **state)
 	static const uint32_t rows[] = {0, 16, 16, 0, 0, 16, 3};
 	enum { COLS = 45 };
 
-	(void)state;
 	for (size_t d = 0; d < COUNT_OF(weight_dtypes); d++) {
-		struct op_embed a = {.ids = ids, .n_tokens = COUNT_OF(ids)};
-		struct buffer table = random_weight(&a.table, weight_dtypes[d], 17, COLS);
+		struct op_embed a = {
+			.table = random_weight(weight_dtypes[d], 17, COLS),
+			.ids = ids,
+			.n_tokens = COUNT_OF(ids),
+		};
 		struct buffer out = buffer_new(sizeof(float) * COLS * COUNT_OF(ids));
 
 		a.out = out.data;
@@ -68,8 +61,6 @@ static void test_embed_clamps_ids_into_the_vocabulary(void **state)
 		for (size_t i = 0; i < COLS * COUNT_OF(ids); i++)
 			assert_true(
 				(double)F(out)[i] == weight_at(&a.table, rows[i / COLS], i % COLS));
-		buffer_free(&table);
-		buffer_free(&out);
 	}
 }
 
@@ -81,14 +72,17 @@ static void test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others
 	enum { COLS = 45, N = COUNT_OF(ids), BYTES = COLS * sizeof(float) };
 	const void *from[N] = {NULL};
 
-	(void)state;
 	for (size_t d = 0; d < COUNT_OF(weight_dtypes); d++) {
-		struct op_embed a = {.ids = ids, .from = from, .n_tokens = N};
-		struct buffer table = random_weight(&a.table, weight_dtypes[d], 17, COLS);
+		struct op_embed a = {
+			.table = random_weight(weight_dtypes[d], 17, COLS),
+			.ids = ids,
+			.from = from,
+			.n_tokens = N,
+		};
 		struct buffer out = buffer_new(N * BYTES), given = buffer_new(N * BYTES + 3);
 
 		for (size_t i = 0; i < N * BYTES; i++)
-			((uint8_t *)given.data)[i] = (uint8_t)random_u32();
+			((uint8_t *)given.data)[i] = (uint8_t)random_u32(&rng);
 		for (size_t t = 0; t < N; t++)
 			if (is_given[t])
 				from[t] = (uint8_t *)given.data + (N - 1 - t) * BYTES + t % 4;
@@ -103,9 +97,6 @@ static void test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others
 				assert_true((double)row[i] ==
 					weight_at(&a.table, (size_t)ids[t], i));
 		}
-		buffer_free(&table);
-		buffer_free(&out);
-		buffer_free(&given);
 	}
 }
 
@@ -131,48 +122,50 @@ static const uint32_t odd_sizes[] = {1, 2, 7, 8, 9, 63, 160, 1001, 4096};
 
 static void test_rms_norm_equals_double_reference(void **state)
 {
-	(void)state;
-	random_state = 10;
+	rng = 10;
 	for (size_t i = 0; i < COUNT_OF(odd_sizes) * 3; i++) {
-		uint32_t n = 1 + random_below(9), cols = odd_sizes[i / 3];
-		struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
-		struct buffer w = random_weight(&a.weight, weight_dtypes[i % 3], 1, cols);
+		uint32_t n = 1 + random_below(&rng, 9), cols = odd_sizes[i / 3];
+		struct op_rms_norm a = {
+			.weight = random_weight(weight_dtypes[i % 3], 1, cols),
+			.n_rows = n,
+			.eps = 1e-5f,
+		};
 		struct buffer x = random_floats((size_t)n * cols), out = buffer_new(x.bytes);
 
 		a.x = x.data;
 		a.out = out.data;
 		RUN(rms_norm, &a);
 		check_normed(F(out), F(x), &a.weight, n, a.eps);
-		buffer_free(&w);
-		buffer_free(&x);
-		buffer_free(&out);
 	}
 }
 
 static void test_rms_norm_of_zeroes_is_zero(void **state)
 {
-	struct op_rms_norm a = {.n_rows = 1, .eps = 1e-6f};
-	struct buffer w = random_weight(&a.weight, DTYPE_F32, 1, 19), x = buffer_new(19 * 4);
+	struct op_rms_norm a = {
+		.weight = random_weight(DTYPE_F32, 1, 19),
+		.n_rows = 1,
+		.eps = 1e-6f,
+	};
+	struct buffer x = buffer_new(19 * 4);
 
-	(void)state;
 	memset(x.data, 0, x.bytes);
 	a.x = x.data;
 	a.out = x.data;
 	RUN(rms_norm, &a);
 	for (int i = 0; i < 19; i++)
 		assert_true(F(x)[i] == 0);
-	buffer_free(&w);
-	buffer_free(&x);
 }
 
 static void test_add_rms_norm_adds_to_the_residual_and_norms_the_sum(void **state)
 {
-	(void)state;
-	random_state = 11;
+	rng = 11;
 	for (size_t i = 0; i < COUNT_OF(odd_sizes) * 3; i++) {
-		uint32_t n = 1 + random_below(9), cols = odd_sizes[i / 3];
-		struct op_add_rms_norm a = {.n_rows = n, .eps = 1e-6f};
-		struct buffer w = random_weight(&a.weight, weight_dtypes[i % 3], 1, cols);
+		uint32_t n = 1 + random_below(&rng, 9), cols = odd_sizes[i / 3];
+		struct op_add_rms_norm a = {
+			.weight = random_weight(weight_dtypes[i % 3], 1, cols),
+			.n_rows = n,
+			.eps = 1e-6f,
+		};
 		struct buffer x = random_floats((size_t)n * cols), out = buffer_new(x.bytes);
 		struct buffer residual = random_floats((size_t)n * cols), sum = buffer_new(x.bytes);
 
@@ -184,11 +177,6 @@ static void test_add_rms_norm_adds_to_the_residual_and_norms_the_sum(void **stat
 		RUN(add_rms_norm, &a);
 		assert_memory_equal(residual.data, sum.data, sum.bytes);
 		check_normed(F(out), F(sum), &a.weight, n, a.eps);
-		buffer_free(&w);
-		buffer_free(&x);
-		buffer_free(&out);
-		buffer_free(&residual);
-		buffer_free(&sum);
 	}
 }
 
@@ -198,10 +186,9 @@ static void test_silu_mul_equals_double_reference(void **state)
 {
 	static const float gates[] = {0, -0.0f, 100, -100, 1e-30f, 88.8f, -88.8f, 3e38f, -3e38f};
 
-	(void)state;
-	random_state = 30;
+	rng = 30;
 	for (size_t c = 0; c < COUNT_OF(odd_sizes); c++) {
-		uint32_t n = 1 + random_below(5), cols = odd_sizes[c];
+		uint32_t n = 1 + random_below(&rng, 5), cols = odd_sizes[c];
 		struct buffer in = random_floats((size_t)n * 2 * cols);
 		struct buffer out = buffer_new((size_t)n * cols * sizeof(float));
 		struct op_silu_mul a = {in.data, out.data, n, cols};
@@ -219,8 +206,6 @@ static void test_silu_mul_equals_double_reference(void **state)
 			if (fabs(want) < 1e38)
 				assert_close((double)F(out)[i], want, 1e-6 * fabs(want) + 1e-35);
 		}
-		buffer_free(&in);
-		buffer_free(&out);
 	}
 }
 
@@ -233,12 +218,9 @@ static void test_gather_rows_clamps_indices(void **state)
 	struct buffer out = buffer_new(COUNT_OF(index) * COLS * sizeof(float));
 	struct op_gather_rows a = {x.data, index, out.data, COUNT_OF(index), 5, COLS};
 
-	(void)state;
 	RUN(gather_rows, &a);
 	for (size_t r = 0; r < COUNT_OF(index); r++)
 		assert_memory_equal(F(out) + r * COLS, F(x) + rows[r] * COLS, COLS * sizeof(float));
-	buffer_free(&x);
-	buffer_free(&out);
 }
 
 /* Two halves of one row, as what a draft's first product reads has. */
@@ -248,15 +230,19 @@ static void test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone(v
 	enum { COLS = 5, STRIDE = 2 * COLS + 3, N = COUNT_OF(ids) };
 	struct buffer x = random_floats(4 * COLS), out = random_floats(N * STRIDE);
 	float *want = malloc(out.bytes);
-	struct op_embed embed = {.ids = ids, .n_tokens = N, .out_stride = STRIDE};
-	struct buffer table = random_weight(&embed.table, DTYPE_F32, 3, COLS);
+	struct op_embed embed = {
+		.table = random_weight(DTYPE_F32, 3, COLS),
+		.ids = ids,
+		.n_tokens = N,
+		.out_stride = STRIDE,
+	};
 	struct op_gather_rows gather = {x.data, NULL, F(out) + COLS, N, 4, COLS, STRIDE};
 
-	(void)state;
 	assert_non_null(want);
 	memcpy(want, out.data, out.bytes);
 	for (size_t r = 0; r < N; r++) {
-		memcpy(want + r * STRIDE, F(table) + (size_t)ids[r] * COLS, COLS * sizeof(float));
+		memcpy(want + r * STRIDE, ((const float *)embed.table.data) + (size_t)ids[r] * COLS,
+			COLS * sizeof(float));
 		memcpy(want + r * STRIDE + COLS, F(x) + r * COLS, COLS * sizeof(float));
 	}
 	embed.out = out.data;
@@ -264,9 +250,6 @@ static void test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone(v
 	RUN(gather_rows, &gather);
 	assert_memory_equal(out.data, want, out.bytes);
 	free(want);
-	buffer_free(&table);
-	buffer_free(&x);
-	buffer_free(&out);
 }
 
 static void test_to_f32_copies_float32(void **state)
@@ -274,11 +257,8 @@ static void test_to_f32_copies_float32(void **state)
 	struct buffer x = random_floats(77), out = buffer_new(77 * sizeof(float));
 	struct op_to_f32 a = {x.data, out.data, 77};
 
-	(void)state;
 	RUN(to_f32, &a);
 	assert_memory_equal(out.data, x.data, x.bytes);
-	buffer_free(&x);
-	buffer_free(&out);
 }
 
 static void test_copy_pages_touches_destinations_only(void **state)
@@ -289,16 +269,13 @@ static void test_copy_pages_touches_destinations_only(void **state)
 	struct buffer kv = buffer_new(PAGES * BYTES), before = buffer_new(PAGES * BYTES);
 	struct op_copy_pages a = {kv.data, BYTES, pairs, 4};
 
-	(void)state;
 	for (size_t i = 0; i < kv.bytes; i++)
-		((uint8_t *)kv.data)[i] = (uint8_t)random_u32();
+		((uint8_t *)kv.data)[i] = (uint8_t)random_u32(&rng);
 	memcpy(before.data, kv.data, kv.bytes);
 	RUN(copy_pages, &a);
 	for (int p = 0; p < PAGES; p++)
 		assert_memory_equal((uint8_t *)kv.data + p * BYTES,
 			(uint8_t *)before.data + sources[p] * BYTES, BYTES);
-	buffer_free(&kv);
-	buffer_free(&before);
 }
 
 static void test_outbox_delivers_tokens_and_step(void **state)
@@ -308,16 +285,13 @@ static void test_outbox_delivers_tokens_and_step(void **state)
 	uint64_t flag = 6;
 	struct op_outbox a = {sampled, out.data, &flag, UINT64_C(1) << 40, 3};
 
-	(void)state;
 	RUN(outbox, &a);
 	assert_int_equal(__atomic_load_n(&flag, __ATOMIC_ACQUIRE), UINT64_C(1) << 40);
 	assert_memory_equal(out.data, sampled, sizeof(sampled));
-	buffer_free(&out);
 }
 
 static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 {
-	const struct kernel_ops *ops = device->kernels;
 	float m[8] = {0};
 	int32_t index[8] = {0};
 	struct weight w = {m, DTYPE_F32, 1, 2}, two_rows = {m, DTYPE_F32, 2, 2};
@@ -335,54 +309,42 @@ static void test_model_ops_refuse_shapes_that_cannot_be(void **state)
 	};
 	struct op_rope_and_cache odd = rope, groups = rope, pages = rope, norm = rope;
 
-	(void)state;
 	odd.head_dim = 3;
 	groups.n_kv_heads = 3;
 	pages.page_tokens = 0;
 	norm.q_norm = two_rows;
-	assert_int_equal(ops->rope_and_cache(stream, &odd), -EINVAL);
-	assert_int_equal(ops->rope_and_cache(stream, &groups), -EINVAL);
-	assert_int_equal(ops->rope_and_cache(stream, &pages), -EINVAL);
-	assert_int_equal(ops->rope_and_cache(stream, &norm), -EINVAL);
-	assert_int_equal(ops->embed(stream, &(struct op_embed){w, NULL, NULL, m, 1}), -EINVAL);
-	assert_int_equal(
-		ops->rms_norm(stream, &(struct op_rms_norm){m, two_rows, m, 1, 0}), -EINVAL);
-	assert_int_equal(ops->rms_norm(stream, &(struct op_rms_norm){m, w, m, 1, -1}), -EINVAL);
-	assert_int_equal(
-		ops->add_rms_norm(stream, &(struct op_add_rms_norm){m, NULL, w, m, 1, 0}), -EINVAL);
-	assert_int_equal(ops->silu_mul(stream, &(struct op_silu_mul){m, m, 1, 0}), -EINVAL);
-	assert_int_equal(
-		ops->gather_rows(stream, &(struct op_gather_rows){m, index, m, 1, 0, 2}), -EINVAL);
-	assert_int_equal(
-		ops->gather_rows(stream, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1}),
-		-EINVAL);
-	assert_int_equal(
-		ops->embed(stream, &(struct op_embed){w, index, NULL, m, 1, w.cols - 1}), -EINVAL);
-	assert_int_equal(ops->to_f32(stream, &(struct op_to_f32){NULL, m, 1}), -EINVAL);
-	assert_int_equal(ops->copy_pages(stream, &(struct op_copy_pages){m, 4, NULL, 1}), -EINVAL);
-	assert_int_equal(
-		ops->outbox(stream, &(struct op_outbox){index, index, NULL, 1, 1}), -EINVAL);
+	assert_refused(rope_and_cache, &odd);
+	assert_refused(rope_and_cache, &groups);
+	assert_refused(rope_and_cache, &pages);
+	assert_refused(rope_and_cache, &norm);
+	assert_refused(embed, &(struct op_embed){w, NULL, NULL, m, 1});
+	assert_refused(rms_norm, &(struct op_rms_norm){m, two_rows, m, 1, 0});
+	assert_refused(rms_norm, &(struct op_rms_norm){m, w, m, 1, -1});
+	assert_refused(add_rms_norm, &(struct op_add_rms_norm){m, NULL, w, m, 1, 0});
+	assert_refused(silu_mul, &(struct op_silu_mul){m, m, 1, 0});
+	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 0, 2});
+	assert_refused(gather_rows, &(struct op_gather_rows){m, index, m, 1, 1, 2, 1});
+	assert_refused(embed, &(struct op_embed){w, index, NULL, m, 1, w.cols - 1});
+	assert_refused(to_f32, &(struct op_to_f32){NULL, m, 1});
+	assert_refused(copy_pages, &(struct op_copy_pages){m, 4, NULL, 1});
+	assert_refused(outbox, &(struct op_outbox){index, index, NULL, 1, 1});
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_embed_converts_every_bf16_exactly),
-		cmocka_unit_test(test_embed_converts_every_f16_exactly),
-		cmocka_unit_test(test_embed_clamps_ids_into_the_vocabulary),
-		cmocka_unit_test(test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others),
-		cmocka_unit_test(test_rms_norm_equals_double_reference),
-		cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
-		cmocka_unit_test(test_add_rms_norm_adds_to_the_residual_and_norms_the_sum),
-		cmocka_unit_test(test_silu_mul_equals_double_reference),
-		cmocka_unit_test(test_gather_rows_clamps_indices),
-		cmocka_unit_test(
-			test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),
-		cmocka_unit_test(test_to_f32_copies_float32),
-		cmocka_unit_test(test_copy_pages_touches_destinations_only),
-		cmocka_unit_test(test_outbox_delivers_tokens_and_step),
-		cmocka_unit_test(test_model_ops_refuse_shapes_that_cannot_be),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_embed_converts_every_bf16_exactly),
+	cmocka_unit_test(test_embed_converts_every_f16_exactly),
+	cmocka_unit_test(test_embed_clamps_ids_into_the_vocabulary),
+	cmocka_unit_test(test_embed_takes_given_embeddings_bit_for_bit_and_ids_for_the_others),
+	cmocka_unit_test(test_rms_norm_equals_double_reference),
+	cmocka_unit_test(test_rms_norm_of_zeroes_is_zero),
+	cmocka_unit_test(test_add_rms_norm_adds_to_the_residual_and_norms_the_sum),
+	cmocka_unit_test(test_silu_mul_equals_double_reference),
+	cmocka_unit_test(test_gather_rows_clamps_indices),
+	cmocka_unit_test(test_gather_rows_and_embed_write_their_columns_of_wider_rows_alone),
+	cmocka_unit_test(test_to_f32_copies_float32),
+	cmocka_unit_test(test_copy_pages_touches_destinations_only),
+	cmocka_unit_test(test_outbox_delivers_tokens_and_step),
+	cmocka_unit_test(test_model_ops_refuse_shapes_that_cannot_be),
+};
 
-	return cmocka_run_group_tests_name("cpu ops: model", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: model", tests)

@@ -4,8 +4,6 @@
 
 #include <sys/mman.h>
 
-#define F(buffer) ((float *)(buffer).data)
-
 enum { ROPE_TOKENS = 11, ROPE_POSITIONS = 50, ROPE_PAGES = 6, PAGE_TOKENS = 5 };
 
 struct rope_case {
@@ -16,7 +14,7 @@ struct rope_case {
 
 struct rope {
 	struct op_rope_and_cache args;
-	struct buffer qkv, before, positions, slots, cos_sin, kv, q_norm, k_norm;
+	struct buffer qkv, before, positions, slots, cos_sin, kv;
 	size_t stride;
 };
 
@@ -46,28 +44,16 @@ static void rope_init(struct rope *rope, const struct rope_case *c)
 		.head_dim = c->head_dim,
 		.page_tokens = PAGE_TOKENS,
 	};
-	rope->q_norm = random_weight(&rope->args.q_norm, c->norm_dtype, 1, c->head_dim);
-	rope->k_norm = random_weight(&rope->args.k_norm, c->norm_dtype, 1, c->head_dim);
+	rope->args.q_norm = random_weight(c->norm_dtype, 1, c->head_dim);
+	rope->args.k_norm = random_weight(c->norm_dtype, 1, c->head_dim);
 	if (!c->normed)
 		rope->args.q_norm.data = rope->args.k_norm.data = NULL;
 	/* Distinct slots in no order; every third token has none. */
 	for (int32_t t = 0; t < ROPE_TOKENS; t++) {
-		((int32_t *)rope->positions.data)[t] = (int32_t)random_below(ROPE_POSITIONS);
+		((int32_t *)rope->positions.data)[t] = (int32_t)random_below(&rng, ROPE_POSITIONS);
 		((int32_t *)rope->slots.data)[t] =
 			t % 3 == 2 ? -1 : (t * 7 + 4) % (ROPE_PAGES * PAGE_TOKENS);
 	}
-}
-
-static void rope_deinit(struct rope *rope)
-{
-	buffer_free(&rope->qkv);
-	buffer_free(&rope->before);
-	buffer_free(&rope->positions);
-	buffer_free(&rope->slots);
-	buffer_free(&rope->cos_sin);
-	buffer_free(&rope->kv);
-	buffer_free(&rope->q_norm);
-	buffer_free(&rope->k_norm);
 }
 
 /* Element i of a head, normed and turned by the angle of its pair. */
@@ -141,15 +127,13 @@ static void test_rope_turns_q_and_caches_k_and_v_at_their_slots_only(void **stat
 		{5, 1, 128, true, DTYPE_F32},
 	};
 
-	(void)state;
-	random_state = 20;
+	rng = 20;
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		struct rope rope;
 
 		rope_init(&rope, &cases[i]);
 		RUN(rope_and_cache, &rope.args);
 		rope_check(&rope);
-		rope_deinit(&rope);
 	}
 }
 
@@ -157,23 +141,20 @@ static void test_rope_without_slots_writes_no_page(void **state)
 {
 	struct rope rope;
 
-	(void)state;
-	random_state = 21;
+	rng = 21;
 	rope_init(&rope, &(struct rope_case){2, 2, 8, true, DTYPE_F32});
 	for (int t = 0; t < ROPE_TOKENS; t++)
 		((int32_t *)rope.slots.data)[t] = t % 2 ? -1 : INT32_MIN;
 	RUN(rope_and_cache, &rope.args);
 	for (size_t i = 0; i < rope.kv.bytes; i++)
 		assert_int_equal(((uint8_t *)rope.kv.data)[i], 0xff);
-	rope_deinit(&rope);
 }
 
 static void test_rope_clamps_positions(void **state)
 {
 	struct rope rope;
 
-	(void)state;
-	random_state = 22;
+	rng = 22;
 	rope_init(&rope, &(struct rope_case){2, 1, 8, false, DTYPE_F32});
 	((int32_t *)rope.positions.data)[0] = -1;
 	((int32_t *)rope.positions.data)[1] = ROPE_POSITIONS;
@@ -181,7 +162,6 @@ static void test_rope_clamps_positions(void **state)
 	((int32_t *)rope.positions.data)[3] = INT32_MIN;
 	RUN(rope_and_cache, &rope.args);
 	rope_check(&rope);
-	rope_deinit(&rope);
 }
 
 static void test_rope_reaches_slots_beyond_2_32_elements(void **state)
@@ -206,24 +186,18 @@ static void test_rope_reaches_slots_beyond_2_32_elements(void **state)
 		.page_tokens = 16,
 	};
 
-	(void)state;
 	assert_ptr_not_equal(kv, MAP_FAILED);
 	RUN(rope_and_cache, &a);
 	assert_memory_equal(kv + ((size_t)SLOT / 16 * 2 * 16 + 16 + SLOT % 16) * DIM,
 		F(qkv) + 2 * DIM, DIM * sizeof(float));
 	munmap(kv, bytes);
-	buffer_free(&qkv);
-	buffer_free(&cos_sin);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_rope_turns_q_and_caches_k_and_v_at_their_slots_only),
-		cmocka_unit_test(test_rope_without_slots_writes_no_page),
-		cmocka_unit_test(test_rope_clamps_positions),
-		cmocka_unit_test(test_rope_reaches_slots_beyond_2_32_elements),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_rope_turns_q_and_caches_k_and_v_at_their_slots_only),
+	cmocka_unit_test(test_rope_without_slots_writes_no_page),
+	cmocka_unit_test(test_rope_clamps_positions),
+	cmocka_unit_test(test_rope_reaches_slots_beyond_2_32_elements),
+};
 
-	return cmocka_run_group_tests_name("cpu ops: rope", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: rope", tests)

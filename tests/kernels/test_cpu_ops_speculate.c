@@ -2,8 +2,6 @@
 /* Steps of rows to verify, and what prepare makes of them; verify is in test_cpu_ops_verify.c. */
 #include "tests/kernels/speculate_fixture.h"
 
-#include <errno.h>
-
 enum {
 	MAX_ROWS = 6,
 	MAX_TOKENS = 40,
@@ -199,7 +197,6 @@ static void test_rows_to_verify_begin_where_their_slots_say_beside_rows_that_do_
 {
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 	assert_int_equal(rig.in.input_ids[0], 53);
@@ -216,7 +213,6 @@ static void test_a_small_step_leaves_nothing_of_a_big_one_to_verify(void **state
 	static const struct step_row small[] = {VERIFY(2)};
 	struct rig rig;
 
-	(void)state;
 	for (uint32_t padded = 0; padded < 4; padded++) {
 		set_up(&rig);
 		run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
@@ -236,7 +232,6 @@ static void test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_ve
 	struct step_record record = record_of(rows, 3, 4, ids);
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	run_and_check(&rig, big_rows, MAX_ROWS, MAX_ROWS);
 	record.last_only = true;
@@ -252,7 +247,6 @@ static void test_a_row_to_verify_needs_no_ids_and_no_embeddings(void **state)
 	static const struct step_row rows[] = {VERIFY(4, .embeddings = given)};
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	rig_prepare(&rig, rows, 1, 1, NULL);
 	for (uint32_t t = 0; t < 1 + K; t++)
@@ -266,7 +260,6 @@ static void test_missing_and_foreign_drafts_are_ids_in_range(void **state)
 	static const struct step_row rows[] = {VERIFY(4)};
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	drafts_of(&rig, 4)[0] = -1;
 	drafts_of(&rig, 4)[1] = VOCAB;
@@ -292,7 +285,6 @@ static void test_an_init_sets_how_many_drafts_and_leaves_none(void **state)
 		.n_inits = COUNT_OF(inits), .inits = inits, .pages = pages};
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	for (int32_t s = 0; s < MAX_SLOTS; s++)
 		rig.in.slot_n_drafts[s] = 1;
@@ -314,7 +306,6 @@ static void test_rows_past_their_pages_are_clamped_and_write_nowhere(void **stat
 	static const int32_t lengths[] = {6, 8, CAPACITY - 2, INT32_MAX};
 	struct rig rig;
 
-	(void)state;
 	rig_init(&rig, &sizes, N_PAGES);
 	set_slots(&rig);
 	for (int32_t s = 0; s < 4; s++)
@@ -340,7 +331,6 @@ static void test_a_length_that_nobody_wrote_is_no_place_before_the_first(void **
 	static const struct step_row rows[] = {VERIFY(2)};
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	rig.in.slot_length[2] = -1;
 	rig_prepare(&rig, rows, 1, 1, NULL);
@@ -354,7 +344,6 @@ static void test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_le
 	struct step_row rows[] = {VERIFY(2), VERIFY(3), VERIFY(4)};
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	rows[0].n_tokens = 2;
 	run_and_check(&rig, rows, 3, 3);
@@ -373,22 +362,22 @@ static void test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_le
 
 static struct step_row random_row(uint32_t *left)
 {
-	struct step_row row = {.slot = -1, .next_id = (int32_t)random_below(VOCAB + 1) - 1};
+	struct step_row row = {.slot = -1, .next_id = (int32_t)random_below(&rng, VOCAB + 1) - 1};
 
-	switch (random_below(3)) {
+	switch (random_below(&rng, 3)) {
 	case 0:
 		row.flags = ROW_VERIFY | ROW_SAMPLE;
 		row.n_tokens = least(1 + K, *left);
 		break;
 	case 1:
-		row.flags = ROW_FROM_SLOT | random_below(2) * ROW_SAMPLE;
+		row.flags = ROW_FROM_SLOT | random_below(&rng, 2) * ROW_SAMPLE;
 		row.n_tokens = least(1, *left);
 		break;
 	default:
-		row.flags = random_below(2) * ROW_SAMPLE;
-		row.n_tokens = random_below(least(*left, 11) + 1);
+		row.flags = random_below(&rng, 2) * ROW_SAMPLE;
+		row.n_tokens = random_below(&rng, least(*left, 11) + 1);
 	}
-	row.start = random_below(CAPACITY - 11);
+	row.start = random_below(&rng, CAPACITY - 11);
 	*left -= row.n_tokens;
 	return row;
 }
@@ -397,23 +386,23 @@ static void test_random_steps_with_and_without_rows_to_verify(void **state)
 {
 	struct rig rig;
 
-	(void)state;
-	random_state = 41;
+	rng = 41;
 	set_up(&rig);
 	for (int step = 0; step < 500; step++) {
 		struct step_row rows[MAX_ROWS];
-		uint32_t n_rows = random_below(MAX_ROWS + 1), left = MAX_TOKENS;
-		int32_t first = (int32_t)random_below(MAX_SLOTS);
+		uint32_t n_rows = random_below(&rng, MAX_ROWS + 1), left = MAX_TOKENS;
+		int32_t first = (int32_t)random_below(&rng, MAX_SLOTS);
 
 		for (uint32_t r = 0; r < n_rows; r++) {
 			rows[r] = random_row(&left);
-			if (random_below(8))
+			if (random_below(&rng, 8))
 				rows[r].slot = (first + (int32_t)r) % MAX_SLOTS;
 		}
 		for (int32_t s = 0; s < MAX_SLOTS; s++)
 			for (int32_t i = 0; i < K; i++)
-				drafts_of(&rig, s)[i] = (int32_t)random_below(VOCAB + 1) - 1;
-		run_and_check(&rig, rows, n_rows, n_rows + random_below(MAX_ROWS - n_rows + 1));
+				drafts_of(&rig, s)[i] = (int32_t)random_below(&rng, VOCAB + 1) - 1;
+		run_and_check(
+			&rig, rows, n_rows, n_rows + random_below(&rng, MAX_ROWS - n_rows + 1));
 	}
 	rig_deinit(&rig);
 }
@@ -425,7 +414,6 @@ static void test_without_drafts_there_are_no_rows_to_verify(void **state)
 	static const int32_t ids[] = {7, 8, 9, 10, 11};
 	struct rig rig;
 
-	(void)state;
 	without.max_drafts = 0;
 	rig_init(&rig, &without, N_PAGES);
 	rig_init_slots(&rig, MAX_PAGES, 5, &greedy);
@@ -449,7 +437,6 @@ static void test_prepare_refuses_drafts_without_a_place_for_them(void **state)
 	struct op_prepare bad[5];
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig);
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
 		bad[i] = (struct op_prepare){&record, rig.in, N_PAGES};
@@ -459,29 +446,24 @@ static void test_prepare_refuses_drafts_without_a_place_for_them(void **state)
 	bad[3].inputs.slot_drafts = NULL;
 	bad[4].inputs.max_drafts = MAX_TOKENS;
 	for (size_t i = 0; i < COUNT_OF(bad); i++)
-		assert_int_equal(device->kernels->prepare(stream, &bad[i]), -EINVAL);
+		assert_refused(prepare, &bad[i]);
 	rig_deinit(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(
-			test_rows_to_verify_begin_where_their_slots_say_beside_rows_that_do_not),
-		cmocka_unit_test(test_a_small_step_leaves_nothing_of_a_big_one_to_verify),
-		cmocka_unit_test(test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_verifies),
-		cmocka_unit_test(test_a_row_to_verify_needs_no_ids_and_no_embeddings),
-		cmocka_unit_test(test_missing_and_foreign_drafts_are_ids_in_range),
-		cmocka_unit_test(test_an_init_sets_how_many_drafts_and_leaves_none),
-		cmocka_unit_test(test_rows_past_their_pages_are_clamped_and_write_nowhere),
-		cmocka_unit_test(test_a_length_that_nobody_wrote_is_no_place_before_the_first),
-		cmocka_unit_test(
-			test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_left),
-		cmocka_unit_test(test_random_steps_with_and_without_rows_to_verify),
-		cmocka_unit_test(test_without_drafts_there_are_no_rows_to_verify),
-		cmocka_unit_test(test_prepare_refuses_drafts_without_a_place_for_them),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_rows_to_verify_begin_where_their_slots_say_beside_rows_that_do_not),
+	cmocka_unit_test(test_a_small_step_leaves_nothing_of_a_big_one_to_verify),
+	cmocka_unit_test(
+		test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_verifies),
+	cmocka_unit_test(test_a_row_to_verify_needs_no_ids_and_no_embeddings),
+	cmocka_unit_test(test_missing_and_foreign_drafts_are_ids_in_range),
+	cmocka_unit_test(test_an_init_sets_how_many_drafts_and_leaves_none),
+	cmocka_unit_test(test_rows_past_their_pages_are_clamped_and_write_nowhere),
+	cmocka_unit_test(test_a_length_that_nobody_wrote_is_no_place_before_the_first),
+	cmocka_unit_test(test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_left),
+	cmocka_unit_test(test_random_steps_with_and_without_rows_to_verify),
+	cmocka_unit_test(test_without_drafts_there_are_no_rows_to_verify),
+	cmocka_unit_test(test_prepare_refuses_drafts_without_a_place_for_them),
+};
 
-	return cmocka_run_group_tests_name(
-		"cpu ops: prepare with drafts", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: prepare with drafts", tests)

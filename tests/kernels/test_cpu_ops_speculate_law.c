@@ -29,13 +29,14 @@ static int32_t d2t[DRAFT_VOCAB];
 /* The draft's rows with a small vocabulary are of ids that are token / 2 of the target's. */
 static void make_chains(const struct law *law)
 {
-	random_state = 77;
+	rng = 77;
 	for (uint32_t t = 0; t < VOCAB; t++)
 		for (uint32_t id = 0; id < VOCAB; id++)
-			target_logits[t][id] = 3 * random_float();
+			target_logits[t][id] = 3 * random_float(&rng);
 	for (uint32_t t = 0; t < VOCAB; t++)
 		for (uint32_t id = 0; id < VOCAB; id++)
-			draft_logits[t][id] = target_logits[t][id] + law->noise * random_float();
+			draft_logits[t][id] =
+				target_logits[t][id] + law->noise * random_float(&rng);
 	for (int32_t i = 0; i < DRAFT_VOCAB; i++)
 		d2t[i] = i;
 	for (uint32_t t = 0; law->small_vocab && t < VOCAB; t++)
@@ -117,7 +118,6 @@ static void draft_all(struct rig *rig, const struct law *law)
 		for (uint32_t i = 0; i <= law->k; i++)
 			memcpy(logits_of(rig, r, i), target_logits[token_at(rig, r, i)],
 				VOCAB * sizeof(float));
-	buffer_free(&ids);
 }
 
 /* As verify does it, but that what takes a rejected draft's place is drawn from p. */
@@ -235,7 +235,6 @@ static void test_tokens_follow_the_targets_law_whatever_the_temperature(void **s
 		{4, 20480, 2, false, {2, 1, 0, 0, 3u << 20}},
 	};
 
-	(void)state;
 	check_laws(laws, COUNT_OF(laws));
 }
 
@@ -250,7 +249,6 @@ static void test_tokens_follow_the_targets_law_under_each_filter(void **state)
 		{3, 20480, 2, false, {1.5f, 1, 0.3f, 0, 9u << 20}},
 	};
 
-	(void)state;
 	check_laws(laws, COUNT_OF(laws));
 }
 
@@ -262,7 +260,6 @@ static void test_tokens_follow_the_targets_law_under_filters_together(void **sta
 		{4, 20480, 2, false, {2, 0.9f, 0.1f, 12, 12u << 20}},
 	};
 
-	(void)state;
 	check_laws(laws, COUNT_OF(laws));
 }
 
@@ -273,7 +270,6 @@ static void test_tokens_follow_the_targets_law_with_a_draft_of_fewer_tokens(void
 		{4, 20480, 1, true, {1, 0.9f, 0, 8, 14u << 20}},
 	};
 
-	(void)state;
 	check_laws(laws, COUNT_OF(laws));
 }
 
@@ -282,7 +278,6 @@ static void test_a_poor_draft_is_seen_in_what_holds_alone(void **state)
 	static const struct law poor = {3, 20480, 30, false, {1, 1, 0, 0, 15u << 20}};
 	static const struct law good = {3, 20480, 0.5f, false, {1, 1, 0, 0, 15u << 20}};
 
-	(void)state;
 	assert_true(check_law(&poor) < 0.5);
 	assert_true(check_law(&good) > 0.8);
 }
@@ -295,7 +290,6 @@ static void test_the_law_is_missed_where_the_residual_is_replaced_by_p(void **st
 		{4, 20480, 2, false, {2, 0.9f, 0.1f, 12, 12u << 20}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(laws); i++) {
 		struct verdict right = run_law(&laws[i], false), wrong = run_law(&laws[i], true);
 
@@ -313,7 +307,6 @@ static void test_chi_square_is_as_in_the_tables(void **state)
 	} known[] = {{1, 3.841459, 0.05}, {2, 9.210340, 0.01}, {5, 20.515006, 0.001},
 		{10, 18.307038, 0.05}, {17, 33.408664, 0.01}, {100, 124.342113, 0.05}};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(known); i++)
 		assert_close(chi_square_above(known[i].x, known[i].freedom), known[i].above,
 			1e-6 * known[i].above);
@@ -324,18 +317,14 @@ static void test_chi_square_is_as_in_the_tables(void **state)
 		chi_square_above(4.0 / 92 + 4.0 / 8, 1), 1e-12);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_chi_square_is_as_in_the_tables),
-		cmocka_unit_test(test_tokens_follow_the_targets_law_whatever_the_temperature),
-		cmocka_unit_test(test_tokens_follow_the_targets_law_under_each_filter),
-		cmocka_unit_test(test_tokens_follow_the_targets_law_under_filters_together),
-		cmocka_unit_test(test_tokens_follow_the_targets_law_with_a_draft_of_fewer_tokens),
-		cmocka_unit_test(test_a_poor_draft_is_seen_in_what_holds_alone),
-		cmocka_unit_test(test_the_law_is_missed_where_the_residual_is_replaced_by_p),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_chi_square_is_as_in_the_tables),
+	cmocka_unit_test(test_tokens_follow_the_targets_law_whatever_the_temperature),
+	cmocka_unit_test(test_tokens_follow_the_targets_law_under_each_filter),
+	cmocka_unit_test(test_tokens_follow_the_targets_law_under_filters_together),
+	cmocka_unit_test(test_tokens_follow_the_targets_law_with_a_draft_of_fewer_tokens),
+	cmocka_unit_test(test_a_poor_draft_is_seen_in_what_holds_alone),
+	cmocka_unit_test(test_the_law_is_missed_where_the_residual_is_replaced_by_p),
+};
 
-	return cmocka_run_group_tests_name(
-		"cpu ops: the law of speculation", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: the law of speculation", tests)

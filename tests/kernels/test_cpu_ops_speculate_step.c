@@ -9,8 +9,7 @@ static void test_a_small_draft_after_a_big_one_finds_nothing_of_it(void **state)
 {
 	static const struct step_row small[] = {VERIFY(6)};
 
-	(void)state;
-	random_state = 22;
+	rng = 22;
 	for (uint32_t n_rows = 0; n_rows < 2; n_rows++)
 		for (uint32_t padded = n_rows; padded < 4; padded++) {
 			uint32_t t = n_rows * (1 + K);
@@ -49,8 +48,7 @@ static void test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state(void 
 	static const struct step_row small[] = {VERIFY(6)};
 	struct rig rig, before;
 
-	(void)state;
-	random_state = 23;
+	rng = 23;
 	set_up(&rig, &warm);
 	random_logits(&rig);
 	begin_big(&rig, 1);
@@ -88,13 +86,13 @@ static void step_logits(struct rig *rig, const struct step_row *rows, uint32_t n
 		uint32_t at = slot < 0 ? 0 : (uint32_t)rig->in.slot_length[slot];
 
 		for (uint32_t i = 0; i <= K; i++) {
-			random_state = (uint64_t)slot * 1000 + at + i;
+			rng = (uint64_t)slot * 1000 + at + i;
 			for (uint32_t id = 0; id < VOCAB; id++)
-				logits_of(rig, r, i)[id] = 2 * random_float();
+				logits_of(rig, r, i)[id] = 2 * random_float(&rng);
 		}
-		random_state += 77;
+		rng += 77;
 		for (uint32_t id = 0; id < VOCAB; id++)
-			rig->draft_logits[r * VOCAB + id] = 2 * random_float();
+			rig->draft_logits[r * VOCAB + id] = 2 * random_float(&rng);
 	}
 }
 
@@ -112,7 +110,6 @@ static void test_rows_that_speculate_are_alone_among_rows_that_do_not(void **sta
 {
 	struct rig together, alone;
 
-	(void)state;
 	set_up(&together, &warm);
 	set_up(&alone, &warm);
 	for (int32_t s = 0; s < MAX_SLOTS; s++) {
@@ -183,11 +180,11 @@ static struct graph_exec *capture_loop(struct rig *rig, uint32_t n_rows)
 static struct step_row random_row(int32_t slot)
 {
 	static const struct step_row verify = VERIFY(0), decode = DECODE(0);
-	struct step_row row = random_below(3) ? verify : decode;
-	uint32_t n = 1 + random_below(6);
+	struct step_row row = random_below(&rng, 3) ? verify : decode;
+	uint32_t n = 1 + random_below(&rng, 6);
 
-	if (!random_below(4))
-		row = (struct step_row)PROMPT(0, n, random_below(CAPACITY - n));
+	if (!random_below(&rng, 4))
+		row = (struct step_row)PROMPT(0, n, random_below(&rng, CAPACITY - n));
 	row.slot = slot;
 	return row;
 }
@@ -199,19 +196,18 @@ static void test_a_replay_of_the_loop_equals_eager(void **state)
 	struct graph_exec *exec;
 	struct rig rig;
 
-	(void)state;
 	set_up(&rig, &warm);
-	random_state = 31;
+	rng = 31;
 	random_logits(&rig);
 	rig_prepare(&rig, nobody, 1, MAX_ROWS, (int32_t[MAX_TOKENS]){0});
 	exec = capture_loop(&rig, MAX_ROWS);
 	for (int step = 0; step < 200; step++) {
-		uint32_t n_rows = random_below(MAX_ROWS + 1);
+		uint32_t n_rows = random_below(&rng, MAX_ROWS + 1);
 		struct step_row rows[MAX_ROWS];
 		uint8_t *before, *eager, *replayed;
 
 		for (uint32_t r = 0; r < n_rows; r++)
-			rows[r] = random_row((int32_t)(r + random_below(2)) % MAX_SLOTS);
+			rows[r] = random_row((int32_t)(r + random_below(&rng, 2)) % MAX_SLOTS);
 		for (uint32_t r = 1; r < n_rows; r++)
 			if (rows[r].slot == rows[r - 1].slot)
 				rows[r].slot = -1;
@@ -234,15 +230,11 @@ static void test_a_replay_of_the_loop_equals_eager(void **state)
 	rig_deinit(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_a_small_draft_after_a_big_one_finds_nothing_of_it),
-		cmocka_unit_test(test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state),
-		cmocka_unit_test(test_rows_that_speculate_are_alone_among_rows_that_do_not),
-		cmocka_unit_test(test_a_replay_of_the_loop_equals_eager),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_a_small_draft_after_a_big_one_finds_nothing_of_it),
+	cmocka_unit_test(test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state),
+	cmocka_unit_test(test_rows_that_speculate_are_alone_among_rows_that_do_not),
+	cmocka_unit_test(test_a_replay_of_the_loop_equals_eager),
+};
 
-	return cmocka_run_group_tests_name(
-		"cpu ops: steps with drafts", tests, group_setup, group_teardown);
-}
+OPS_TEST_MAIN("cpu ops: steps with drafts", tests)

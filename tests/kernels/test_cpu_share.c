@@ -198,7 +198,6 @@ static void test_held_op_waits_for_its_file_to_go(void **state)
 	struct event *event;
 	int value = 0, other = 0;
 
-	(void)state;
 	close(mkstemp(path));
 	snprintf(hold, sizeof(hold), "store:%s", path);
 	setenv("MIMEO_CPU_HOLD", hold, 1);

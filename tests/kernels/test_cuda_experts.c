@@ -69,6 +69,7 @@ static void run_gated(const struct routing *r, const struct both *x, struct weig
 static void check_products(const struct routing *r, const struct product_shape *s, struct weight w,
 	const struct both *data)
 {
+	const struct mark mark = mark_here();
 	const size_t pairs = (size_t)r->n_tokens * r->n_active;
 	const double absolute = 2e-5 * s->in;
 	struct both x = random_act_at(pairs * s->in, 2, s->shift);
@@ -81,35 +82,33 @@ static void check_products(const struct routing *r, const struct product_shape *
 	both_check_close(&again, 0x1p-7, absolute);
 	run_gated(r, &x, w, data, &y, &half);
 	both_check_close(&half, 0x1p-7, absolute * 20);
-	both_free(&half);
-	both_free(&again);
-	both_free(&y);
-	both_free(&x);
+	release_to(mark);
 }
 
 static void check_shape(
 	const struct product_shape *s, const uint32_t *tokens, size_t n, enum spread end)
 {
+	const struct mark mark = mark_here();
 	struct weight w;
 	struct both data = random_weight(&w, DTYPE_BF16, s->n_experts * s->out, s->in);
 
 	for (size_t i = 0; i < n; i++) {
+		const struct mark inner = mark_here();
 		struct routing r = routing_new(tokens[i], s->n_active, s->n_experts);
 
 		for (int spread = 0; spread < (int)end; spread++) {
 			routing_fill(&r, (enum spread)spread);
 			check_products(&r, s, w, &data);
 		}
-		routing_free(&r);
+		release_to(inner);
 	}
-	both_free(&data);
+	release_to(mark);
 }
 
 static void test_products_of_small_experts_equal_the_cpus(void **state)
 {
 	static const uint32_t tokens[] = {0, 1, 2, 8, 9, 33, 128, 1000};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(small_shapes); i++)
 		check_shape(&small_shapes[i], tokens, COUNT_OF(tokens), SPREADS);
 }
@@ -118,7 +117,6 @@ static void test_products_of_large_experts_equal_the_cpus(void **state)
 {
 	static const uint32_t tokens[] = {8, 300};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(large_shapes); i++)
 		check_shape(&large_shapes[i], tokens, COUNT_OF(tokens), TO_ONE);
 }
@@ -130,15 +128,14 @@ static void test_products_of_every_number_of_pairs_equal_the_cpus(void **state)
 	struct weight w;
 	struct both data = random_weight(&w, DTYPE_BF16, s.n_experts * s.out, s.in);
 
-	(void)state;
 	for (uint32_t n = 1; n < 700; n += n < 70 ? 1 : 13) {
+		const struct mark mark = mark_here();
 		struct routing r = routing_new(n, s.n_active, s.n_experts);
 
 		routing_fill(&r, n % 2 ? TO_ONE : RANDOM);
 		check_products(&r, &s, w, &data);
-		routing_free(&r);
+		release_to(mark);
 	}
-	both_free(&data);
 }
 
 static void test_products_of_other_shapes_are_refused(void **state)
@@ -147,7 +144,6 @@ static void test_products_of_other_shapes_are_refused(void **state)
 	struct op_expert_gemm a = {.n_tokens = 4, .n_active = 3};
 	struct both data = random_weight(&a.w, DTYPE_BF16, 5 * 8, 8), x = random_act(12 * 8);
 
-	(void)state;
 	a.w.data = data.at[CUDA];
 	a.x = a.y = x.at[CUDA];
 	a.expert_start = r.start.at[CUDA];
@@ -157,9 +153,6 @@ static void test_products_of_other_shapes_are_refused(void **state)
 		a.pairs = fault == 3 ? NULL : r.pairs.at[CUDA];
 		assert_int_equal(devices[CUDA]->kernels->expert_gemm(streams[CUDA], &a), -EINVAL);
 	}
-	both_free(&x);
-	both_free(&data);
-	routing_free(&r);
 }
 
 /* ---- graphs ---- */
@@ -195,28 +188,18 @@ static struct layer layer_new(void)
 	return l;
 }
 
-static void layer_free(struct layer *l)
-{
-	struct both *all[] = {&l->logits, &l->slots, &l->x, &l->experts, &l->weights, &l->start,
-		&l->pairs, &l->gate_up, &l->activated, &l->y, &l->out, &l->gate_up_data,
-		&l->down_data};
-
-	for (size_t i = 0; i < COUNT_OF(all); i++)
-		both_free(all[i]);
-}
-
 /* Other logits and x, and other tokens that are padding. */
 static void layer_fill(struct layer *l)
 {
 	static float logits[LAYER_TOKENS * LAYER_EXPERTS], x[LAYER_TOKENS * HIDDEN];
-	const uint32_t real = 1 + random_below(LAYER_TOKENS),
-		       favourite = random_below(LAYER_EXPERTS);
+	const uint32_t real = 1 + random_below(&rng, LAYER_TOKENS),
+		       favourite = random_below(&rng, LAYER_EXPERTS);
 	int32_t slots[LAYER_TOKENS];
 
 	for (uint32_t i = 0; i < LAYER_TOKENS * LAYER_EXPERTS; i++)
-		logits[i] = 2 * random_float() + (i % LAYER_EXPERTS == favourite ? 3 : 0);
+		logits[i] = 2 * random_float(&rng) + (i % LAYER_EXPERTS == favourite ? 3 : 0);
 	for (uint32_t i = 0; i < LAYER_TOKENS * HIDDEN; i++)
-		x[i] = random_float();
+		x[i] = random_float(&rng);
 	for (uint32_t t = 0; t < LAYER_TOKENS; t++)
 		slots[t] = t < real ? (int32_t)t : -1;
 	both_put(&l->logits, logits);
@@ -284,9 +267,8 @@ static void layer_queue(struct layer *l, int side)
 static void *out_bytes(const struct layer *l)
 {
 	const size_t bytes = LAYER_TOKENS * HIDDEN * 2;
-	void *bits = malloc(bytes);
+	void *bits = scratch(bytes);
 
-	assert_non_null(bits);
 	assert_int_equal(devices[CUDA]->ops->stream_sync(streams[CUDA]), 0);
 	both_copy(CUDA, bits, l->out.at[CUDA], bytes);
 	return bits;
@@ -299,7 +281,6 @@ static void test_replay_after_other_choices_equals_eager_bit_for_bit(void **stat
 	struct graph_exec *exec;
 	struct graph *graph;
 
-	(void)state;
 	layer_fill(&l);
 	layer_queue(&l, CUDA); /* first use */
 	assert_int_equal(ops->stream_sync(streams[CUDA]), 0);
@@ -319,19 +300,15 @@ static void test_replay_after_other_choices_equals_eager_bit_for_bit(void **stat
 		assert_int_equal(ops->graph_launch(exec, streams[CUDA]), 0);
 		replayed = out_bytes(&l);
 		assert_memory_equal(eager, replayed, LAYER_TOKENS * HIDDEN * 2);
-		free(eager);
-		free(replayed);
 	}
 	ops->graph_exec_free(exec);
 	ops->graph_free(graph);
-	layer_free(&l);
 }
 
 static void test_layer_of_experts_equals_the_cpus(void **state)
 {
 	struct layer l = layer_new();
 
-	(void)state;
 	for (int i = 0; i < 5; i++) {
 		layer_fill(&l);
 		for (int side = 0; side < N_SIDES; side++) {
@@ -343,7 +320,6 @@ static void test_layer_of_experts_equals_the_cpus(void **state)
 		both_check_equal(&l.pairs, "pairs");
 		both_check_close(&l.out, 0x1p-5, 2);
 	}
-	layer_free(&l);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -6,13 +6,12 @@
 #define ONE_ROUNDING 0.0040
 #define THREE_ROUNDINGS 0.0120
 
-static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 static const uint32_t widths[] = {1, 7, 8, 63, 96, 1000, 1001, 2048, 4104, 8192, 8200, 20000};
 static const uint32_t row_counts[] = {0, 1, 3, 17, 130};
 
 static uint32_t any_rows(void)
 {
-	return row_counts[random_below(COUNT_OF(row_counts))];
+	return row_counts[random_below(&rng, COUNT_OF(row_counts))];
 }
 
 /* ---- embed ---- */
@@ -23,10 +22,10 @@ static struct both random_from(const struct both *given, uint32_t cols, uint32_t
 	struct both from = both_new(BYTES, n * sizeof(void *));
 
 	for (uint32_t t = 0; t < n; t++) {
-		size_t element = random_below((uint32_t)given->n - cols + 1);
-		bool is_given = random_below(3);
+		size_t element = random_below(&rng, (uint32_t)given->n - cols + 1);
+		bool is_given = random_below(&rng, 3);
 
-		if (random_below(2))
+		if (random_below(&rng, 2))
 			element -= element % 8;
 		for (int side = 0; side < N_SIDES; side++) {
 			const uint8_t *at = is_given ? (uint8_t *)given->at[side] +
@@ -41,17 +40,17 @@ static struct both random_from(const struct both *given, uint32_t cols, uint32_t
 
 static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_given)
 {
+	const struct mark mark = mark_here();
 	const uint32_t beyond = some_given ? 8 : 0;
 	struct op_embed a = {.n_tokens = n, .out_stride = beyond ? cols + beyond : 0};
 	struct both table = random_weight(&a.table, dtype, 37, cols), ids, out;
 	struct both given = random_act((size_t)cols * 5 + 1), from = random_from(&given, cols, n);
-	int32_t *values = malloc((n + 1) * sizeof(*values));
+	int32_t *values = scratch(n * sizeof(*values));
 
-	assert_non_null(values);
 	for (uint32_t i = 0; i < n; i++)
-		values[i] = i % 5 ? (int32_t)random_below(37) : (int32_t)random_u32();
+		values[i] = i % 5 ? (int32_t)random_below(&rng, 37) : (int32_t)random_u32(&rng);
 	ids = both_of(values, n * sizeof(*values));
-	out = random_act_at((size_t)n * (cols + beyond), 1, random_below(2));
+	out = random_act_at((size_t)n * (cols + beyond), 1, random_below(&rng, 2));
 	for (int side = 0; side < N_SIDES; side++) {
 		a.table.data = table.at[side];
 		a.ids = ids.at[side];
@@ -60,33 +59,29 @@ static void check_embed(enum dtype dtype, uint32_t cols, uint32_t n, bool some_g
 		RUN(side, embed, &a);
 	}
 	both_check_close(&out, dtype == DTYPE_BF16 ? 0 : ONE_ROUNDING, 1e-30);
-	free(values);
-	both_free(&table);
-	both_free(&given);
-	both_free(&from);
-	both_free(&ids);
-	both_free(&out);
+	release_to(mark);
 }
 
 static void test_embed_equals_the_oracle(void **state)
 {
-	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
-		check_embed(dtypes[i % 3], widths[i / 3], any_rows(), false);
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
+		check_embed(weight_dtypes[i % 3], widths[i / 3], any_rows(), false);
 }
 
 static void test_embed_of_given_embeddings_equals_the_oracle(void **state)
 {
-	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
-		check_embed(dtypes[i % 3], widths[i / 3], any_rows(), true);
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
+		check_embed(weight_dtypes[i % 3], widths[i / 3], any_rows(), true);
 }
 
 /* ---- norms ---- */
 
 static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_place)
 {
+	const struct mark mark = mark_here();
 	struct op_rms_norm a = {.n_rows = n, .eps = 1e-5f};
 	struct both w = random_weight(&a.weight, dtype, 1, cols);
-	struct both x = random_act_at((size_t)n * cols, 4, random_below(2));
+	struct both x = random_act_at((size_t)n * cols, 4, random_below(&rng, 2));
 	struct both out = both_new(ACT, (size_t)n * cols);
 
 	for (int side = 0; side < N_SIDES; side++) {
@@ -96,19 +91,19 @@ static void check_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n, bool in_
 		RUN(side, rms_norm, &a);
 	}
 	both_check_close(in_place ? &x : &out, ONE_ROUNDING, 1e-6);
-	both_free(&w);
-	both_free(&x);
-	both_free(&out);
+	release_to(mark);
 }
 
 static void test_rms_norm_equals_the_oracle(void **state)
 {
-	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
-		check_rms_norm(dtypes[i % 3], widths[i / 3], any_rows(), random_below(4) == 0);
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
+		check_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows(),
+			random_below(&rng, 4) == 0);
 }
 
 static void check_add_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n)
 {
+	const struct mark mark = mark_here();
 	struct op_add_rms_norm a = {.n_rows = n, .eps = 1e-6f};
 	struct both w = random_weight(&a.weight, dtype, 1, cols);
 	struct both x = random_act((size_t)n * cols), residual = random_act((size_t)n * cols);
@@ -123,16 +118,13 @@ static void check_add_rms_norm(enum dtype dtype, uint32_t cols, uint32_t n)
 	}
 	both_check_close(&residual, ONE_ROUNDING, 1e-7);
 	both_check_close(&out, THREE_ROUNDINGS, 1e-4);
-	both_free(&w);
-	both_free(&x);
-	both_free(&residual);
-	both_free(&out);
+	release_to(mark);
 }
 
 static void test_add_rms_norm_equals_the_oracle(void **state)
 {
-	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(dtypes); i++)
-		check_add_rms_norm(dtypes[i % 3], widths[i / 3], any_rows());
+	for (size_t i = 0; i < COUNT_OF(widths) * COUNT_OF(weight_dtypes); i++)
+		check_add_rms_norm(weight_dtypes[i % 3], widths[i / 3], any_rows());
 }
 
 static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
@@ -157,12 +149,6 @@ static void test_rms_norm_of_a_row_does_not_depend_on_the_batch(void **state)
 	want = both_floats(&whole, CUDA);
 	got = both_floats(&single, CUDA);
 	assert_memory_equal(got, want, ROWS * COLS * sizeof(float));
-	free(want);
-	free(got);
-	both_free(&w);
-	both_free(&x);
-	both_free(&whole);
-	both_free(&single);
 }
 
 /* ---- rope and cache ---- */
@@ -189,39 +175,21 @@ enum { ROPE_PAGES = 11, ROPE_POSITIONS = 50 };
 
 static struct both rope_indices(uint32_t n, uint32_t n_slots, bool slots)
 {
-	int32_t *values = malloc((n + 1) * sizeof(*values));
-	struct both b;
+	int32_t *values = scratch(n * sizeof(*values));
 
-	assert_non_null(values);
 	for (uint32_t t = 0; t < n; t++) {
 		if (slots) /* distinct, some absent */
-			values[t] = random_below(5) && t < n_slots
+			values[t] = random_below(&rng, 5) && t < n_slots
 					    ? (int32_t)((t * 7919u) % n_slots)
 					    : -1;
 		else
-			values[t] = (int32_t)random_below(ROPE_POSITIONS + 20) - 10;
+			values[t] = (int32_t)random_below(&rng, ROPE_POSITIONS + 20) - 10;
 	}
 	for (uint32_t t = 0; slots && t < n; t++)
 		for (uint32_t u = 0; u < t; u++)
 			if (values[u] == values[t])
 				values[t] = -1;
-	b = both_of(values, n * sizeof(*values));
-	free(values);
-	return b;
-}
-
-static struct both rope_table(uint32_t head_dim)
-{
-	size_t n = (size_t)ROPE_POSITIONS * head_dim;
-	float *values = malloc(n * sizeof(*values));
-	struct both b;
-
-	assert_non_null(values);
-	for (size_t i = 0; i < n; i++)
-		values[i] = random_float();
-	b = both_of(values, n * sizeof(*values));
-	free(values);
-	return b;
+	return both_of(values, n * sizeof(*values));
 }
 
 /* In a graph, behind another kernel: indices are read before that one is done. */
@@ -246,6 +214,7 @@ static void replay_rope(int side, const struct op_rope_and_cache *a)
 
 static void check_rope(const struct rope_shape *s, bool replayed)
 {
+	const struct mark mark = mark_here();
 	uint32_t n_slots = ROPE_PAGES * s->page_tokens;
 	struct op_rope_and_cache a = {
 		.max_positions = ROPE_POSITIONS,
@@ -256,16 +225,16 @@ static void check_rope(const struct rope_shape *s, bool replayed)
 		.head_dim = s->head_dim,
 		.page_tokens = s->page_tokens,
 	};
-	struct both q_norm =
-		random_weight(&a.q_norm, dtypes[s->q_norm < 0 ? 0 : s->q_norm], 1, s->head_dim);
-	struct both k_norm =
-		random_weight(&a.k_norm, dtypes[s->k_norm < 0 ? 0 : s->k_norm], 1, s->head_dim);
+	struct both q_norm = random_weight(
+		&a.q_norm, weight_dtypes[s->q_norm < 0 ? 0 : s->q_norm], 1, s->head_dim);
+	struct both k_norm = random_weight(
+		&a.k_norm, weight_dtypes[s->k_norm < 0 ? 0 : s->k_norm], 1, s->head_dim);
 	struct both qkv =
 		random_act((size_t)s->n_tokens * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim);
 	struct both kv = both_new(ACT, (size_t)n_slots * 2 * s->n_kv_heads * s->head_dim);
 	struct both positions = rope_indices(s->n_tokens, n_slots, false);
 	struct both slots = rope_indices(s->n_tokens, n_slots, true);
-	struct both cos_sin = rope_table(s->head_dim);
+	struct both cos_sin = random_both_floats((size_t)ROPE_POSITIONS * s->head_dim);
 
 	for (int side = 0; side < N_SIDES; side++) {
 		a.q_norm.data = s->q_norm < 0 ? NULL : q_norm.at[side];
@@ -282,13 +251,7 @@ static void check_rope(const struct rope_shape *s, bool replayed)
 	}
 	both_check_close(&qkv, ONE_ROUNDING, 1e-5);
 	both_check_close(&kv, ONE_ROUNDING, 1e-5);
-	both_free(&q_norm);
-	both_free(&k_norm);
-	both_free(&qkv);
-	both_free(&kv);
-	both_free(&positions);
-	both_free(&slots);
-	both_free(&cos_sin);
+	release_to(mark);
 }
 
 static void test_rope_and_cache_equals_the_oracle(void **state)
@@ -309,9 +272,11 @@ static void test_replayed_rope_and_cache_equals_the_oracle(void **state)
 static void test_silu_mul_equals_the_oracle(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths); i++) {
+		const struct mark mark = mark_here();
 		struct op_silu_mul a = {.n_rows = any_rows(), .cols = widths[i]};
 		size_t n = (size_t)a.n_rows * a.cols;
-		struct both x = random_act_at(2 * n, 20, random_below(2)), out = both_new(ACT, n);
+		struct both x = random_act_at(2 * n, 20, random_below(&rng, 2)),
+			    out = both_new(ACT, n);
 
 		for (int side = 0; side < N_SIDES; side++) {
 			a.gate_up = x.at[side];
@@ -319,8 +284,7 @@ static void test_silu_mul_equals_the_oracle(void **state)
 			RUN(side, silu_mul, &a);
 		}
 		both_check_close(&out, ONE_ROUNDING, 1e-20);
-		both_free(&x);
-		both_free(&out);
+		release_to(mark);
 	}
 }
 
@@ -338,24 +302,24 @@ static void test_silu_mul_of_extremes_is_finite(void **state)
 		RUN(side, silu_mul, &a);
 	}
 	both_check_close(&out, ONE_ROUNDING, 1e-30);
-	both_free(&x);
-	both_free(&out);
 }
 
 /* By an index or in order, into rows of their width or wider. */
 static void test_gather_rows_takes_the_same_rows(void **state)
 {
 	for (size_t i = 0; i < COUNT_OF(widths); i++) {
+		const struct mark mark = mark_here();
 		struct op_gather_rows a = {.n_rows = any_rows(), .x_rows = 21, .cols = widths[i]};
 		const uint32_t beyond[] = {0, 8, 3}, stride = a.cols + beyond[i % 3];
-		struct both x = random_act_at((size_t)21 * a.cols, 1, random_below(2));
+		struct both x = random_act_at((size_t)21 * a.cols, 1, random_below(&rng, 2));
 		struct both out = random_act((size_t)a.n_rows * stride), index;
 		int32_t values[256];
 
 		a.out_stride = beyond[i % 3] ? stride : 0;
 
 		for (uint32_t r = 0; r < a.n_rows; r++)
-			values[r] = r % 7 ? (int32_t)random_below(21) : (int32_t)random_u32();
+			values[r] =
+				r % 7 ? (int32_t)random_below(&rng, 21) : (int32_t)random_u32(&rng);
 		index = both_of(values, a.n_rows * 4);
 		for (int side = 0; side < N_SIDES; side++) {
 			a.x = x.at[side];
@@ -364,9 +328,7 @@ static void test_gather_rows_takes_the_same_rows(void **state)
 			RUN(side, gather_rows, &a);
 		}
 		both_check_close(&out, 0, 0);
-		both_free(&x);
-		both_free(&index);
-		both_free(&out);
+		release_to(mark);
 	}
 }
 
@@ -375,6 +337,7 @@ static void test_to_f32_is_exact(void **state)
 	static const uint64_t sizes[] = {0, 1, 7, 8, 9, 1000, 2048 * 31 + 5, 3000001};
 
 	for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+		const struct mark mark = mark_here();
 		struct op_to_f32 a = {.n = sizes[i]};
 		struct both x = random_act_at(a.n, 1, i % 2), out = both_new(BYTES, a.n * 4);
 
@@ -384,8 +347,7 @@ static void test_to_f32_is_exact(void **state)
 			RUN(side, to_f32, &a);
 		}
 		both_check_equal(&out, "to_f32");
-		both_free(&x);
-		both_free(&out);
+		release_to(mark);
 	}
 }
 
@@ -398,17 +360,17 @@ static void test_copy_pages_keeps_the_order_of_the_pairs(void **state)
 	enum { PAGES = 7, MAX_PAIRS = 600 };
 
 	for (size_t i = 0; i < COUNT_OF(page_bytes) * 3; i++) {
+		const struct mark mark = mark_here();
 		struct op_copy_pages a = {.page_bytes = page_bytes[i / 3],
-			.n_pairs = random_below(i % 2 ? MAX_PAIRS + 1 : 24)};
+			.n_pairs = random_below(&rng, i % 2 ? MAX_PAIRS + 1 : 24)};
 		struct both pairs = both_new_pinned(MAX_PAIRS * 8), kv;
-		uint8_t *image = malloc(PAGES * a.page_bytes);
+		uint8_t *image = scratch(PAGES * a.page_bytes);
 		uint32_t values[2 * MAX_PAIRS];
 
-		assert_non_null(image);
 		for (size_t b = 0; b < PAGES * a.page_bytes; b++)
-			image[b] = (uint8_t)random_u32();
+			image[b] = (uint8_t)random_u32(&rng);
 		for (uint32_t p = 0; p < 2 * MAX_PAIRS; p++)
-			values[p] = random_below(PAGES);
+			values[p] = random_below(&rng, PAGES);
 		both_put(&pairs, values);
 		kv = both_of(image, PAGES * a.page_bytes);
 		for (int side = 0; side < N_SIDES; side++) {
@@ -417,9 +379,7 @@ static void test_copy_pages_keeps_the_order_of_the_pairs(void **state)
 			RUN(side, copy_pages, &a);
 		}
 		both_check_equal(&kv, "pages");
-		free(image);
-		both_free(&pairs);
-		both_free(&kv);
+		release_to(mark);
 	}
 }
 
@@ -430,12 +390,13 @@ static void test_outbox_writes_tokens_and_then_the_flag(void **state)
 	static const uint32_t counts[] = {0, 1, 31, 256, 1000};
 
 	for (size_t i = 0; i < COUNT_OF(counts); i++) {
+		const struct mark mark = mark_here();
 		struct op_outbox a = {.step = 7000000000u + i, .n_rows = counts[i]};
 		struct both out = both_new_pinned(a.n_rows * 4), flag = both_new_pinned(8), sampled;
 		int32_t values[1000];
 
 		for (size_t r = 0; r < COUNT_OF(values); r++)
-			values[r] = (int32_t)random_u32();
+			values[r] = (int32_t)random_u32(&rng);
 		sampled = both_of(values, a.n_rows * 4);
 		for (int side = 0; side < N_SIDES; side++) {
 			a.sampled = sampled.at[side];
@@ -445,9 +406,7 @@ static void test_outbox_writes_tokens_and_then_the_flag(void **state)
 			assert_int_equal(*a.flag, a.step);
 			assert_memory_equal(a.out, values, a.n_rows * 4);
 		}
-		both_free(&out);
-		both_free(&flag);
-		both_free(&sampled);
+		release_to(mark);
 	}
 }
 

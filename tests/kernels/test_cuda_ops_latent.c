@@ -69,18 +69,11 @@ static void heads_on(struct heads *h, int side)
 	h->a.y = h->y.at[side];
 }
 
-static void heads_free(struct heads *h)
-{
-	both_free(&h->x);
-	both_free(&h->w);
-	both_free(&h->y);
-}
-
 /* What lies between heads and rows stays the NaN that it was on both. */
 static void test_head_gemm_equals_the_oracle(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < 2 * COUNT_OF(head_shapes); i++) {
+		const struct mark mark = mark_here();
 		struct heads h = heads_new(&head_shapes[i / 2], i % 2);
 
 		for (int side = 0; side < N_SIDES; side++) {
@@ -88,7 +81,7 @@ static void test_head_gemm_equals_the_oracle(void **state)
 			RUN(side, head_gemm, &h.a);
 		}
 		both_check_close(&h.y, ONE_ROUNDING, 2e-3);
-		heads_free(&h);
+		release_to(mark);
 	}
 }
 
@@ -96,8 +89,8 @@ static void test_head_gemm_of_operands_that_are_not_aligned_equals_the_oracle(vo
 {
 	static const struct head_shape shape = {DTYPE_BF16, 9, 2, 32, 64, 8};
 
-	(void)state;
 	for (int transposed = 0; transposed < 2; transposed++) {
+		const struct mark mark = mark_here();
 		struct heads h = heads_new(&shape, transposed);
 		struct both x = random_act_at(h.x.n, 2, 1), y = both_new_at(ACT, h.y.n, 3, false);
 
@@ -108,9 +101,7 @@ static void test_head_gemm_of_operands_that_are_not_aligned_equals_the_oracle(vo
 			RUN(side, head_gemm, &h.a);
 		}
 		both_check_close(&y, ONE_ROUNDING, 2e-3);
-		both_free(&x);
-		both_free(&y);
-		heads_free(&h);
+		release_to(mark);
 	}
 }
 
@@ -118,8 +109,8 @@ static void test_head_gemm_of_no_rows_writes_nothing(void **state)
 {
 	static const struct head_shape shape = {DTYPE_BF16, 2, 2, 16, 64, 0};
 
-	(void)state;
 	for (int transposed = 0; transposed < 2; transposed++) {
+		const struct mark mark = mark_here();
 		struct heads h = heads_new(&shape, transposed);
 		float *y;
 
@@ -129,15 +120,14 @@ static void test_head_gemm_of_no_rows_writes_nothing(void **state)
 		y = both_floats(&h.y, CUDA);
 		for (size_t i = 0; i < h.y.n; i++)
 			assert_true(isnan(y[i]));
-		free(y);
-		heads_free(&h);
+		release_to(mark);
 	}
 }
 
 static void test_head_gemm_is_the_same_each_time(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < 10; i++) {
+		const struct mark mark = mark_here();
 		struct heads h = heads_new(&head_shapes[i / 2], i % 2);
 		float *first, *second;
 
@@ -147,9 +137,7 @@ static void test_head_gemm_is_the_same_each_time(void **state)
 		RUN(CUDA, head_gemm, &h.a);
 		second = both_floats(&h.y, CUDA);
 		assert_memory_equal(first, second, h.y.n * sizeof(*first));
-		free(first);
-		free(second);
-		heads_free(&h);
+		release_to(mark);
 	}
 }
 
@@ -158,7 +146,6 @@ static void test_head_gemm_refuses_heads_outside_of_the_weight(void **state)
 	static const struct head_shape shape = {DTYPE_F32, 1, 2, 4, 4, 0};
 	struct heads h = heads_new(&shape, false);
 
-	(void)state;
 	for (int side = 0; side < N_SIDES; side++) {
 		for (int fault = 0; fault < 7; fault++) {
 			struct op_head_gemm a;
@@ -173,7 +160,6 @@ static void test_head_gemm_refuses_heads_outside_of_the_weight(void **state)
 				devices[side]->kernels->head_gemm(streams[side], &a), -EINVAL);
 		}
 	}
-	heads_free(&h);
 }
 
 /* ---- norm, rotation, cache ---- */
@@ -205,29 +191,22 @@ struct ropes {
 
 static struct both random_positions(uint32_t n)
 {
-	int32_t *values = malloc((n + 1) * sizeof(*values));
-	struct both b;
+	int32_t *values = scratch(n * sizeof(*values));
 
-	assert_non_null(values);
 	for (uint32_t t = 0; t < n; t++)
-		values[t] = t % 7 ? (int32_t)random_below(POSITIONS) : (int32_t)random_u32();
-	b = both_of(values, n * sizeof(*values));
-	free(values);
-	return b;
+		values[t] =
+			t % 7 ? (int32_t)random_below(&rng, POSITIONS) : (int32_t)random_u32(&rng);
+	return both_of(values, n * sizeof(*values));
 }
 
 /* Distinct, one in five absent. */
 static struct both random_slots(uint32_t n, uint32_t n_slots)
 {
-	int32_t *values = malloc((n + 1) * sizeof(*values));
-	struct both b;
+	int32_t *values = scratch(n * sizeof(*values));
 
-	assert_non_null(values);
 	for (uint32_t t = 0; t < n; t++)
 		values[t] = t % 5 && t < n_slots ? (int32_t)(t * 7919u % n_slots) : -1;
-	b = both_of(values, n * sizeof(*values));
-	free(values);
-	return b;
+	return both_of(values, n * sizeof(*values));
 }
 
 static struct ropes ropes_new(const struct rope_shape *s, bool interleaved)
@@ -240,13 +219,7 @@ static struct ropes ropes_new(const struct rope_shape *s, bool interleaved)
 		.kv = both_new_at(ACT, (size_t)PAGES * s->page_tokens * (s->rank + s->rope), s->shift,
 			false),
 	};
-	float *table = malloc(sizeof(*table) * POSITIONS * s->rope);
-
-	assert_non_null(table);
-	for (uint32_t i = 0; i < POSITIONS * s->rope; i++)
-		table[i] = random_float();
-	r.cos_sin = both_of(table, sizeof(*table) * POSITIONS * s->rope);
-	free(table);
+	r.cos_sin = random_both_floats((size_t)POSITIONS * s->rope);
 	r.norm = random_weight(&r.a.norm, s->norm, 1, s->rank);
 	r.a.max_positions = POSITIONS;
 	r.a.eps = 1e-6f;
@@ -271,22 +244,11 @@ static void ropes_on(struct ropes *r, int side)
 	r->a.kv = r->kv.at[side];
 }
 
-static void ropes_free(struct ropes *r)
-{
-	both_free(&r->q);
-	both_free(&r->kv_a);
-	both_free(&r->positions);
-	both_free(&r->slots);
-	both_free(&r->cos_sin);
-	both_free(&r->norm);
-	both_free(&r->kv);
-}
-
 /* A token of slot -1 would write before the cache, onto a canary; other slots' rows stay NaN. */
 static void test_mla_rope_and_cache_equals_the_oracle(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < 2 * COUNT_OF(rope_shapes); i++) {
+		const struct mark mark = mark_here();
 		struct ropes r = ropes_new(&rope_shapes[i / 2], i % 2);
 
 		for (int side = 0; side < N_SIDES; side++) {
@@ -295,7 +257,7 @@ static void test_mla_rope_and_cache_equals_the_oracle(void **state)
 		}
 		both_check_close(&r.q, ONE_ROUNDING, 1e-5);
 		both_check_close(&r.kv, ONE_ROUNDING, 1e-5);
-		ropes_free(&r);
+		release_to(mark);
 	}
 }
 
@@ -303,7 +265,6 @@ static void test_mla_rope_refuses_shapes_that_cannot_be(void **state)
 {
 	struct ropes r = ropes_new(&rope_shapes[4], true);
 
-	(void)state;
 	for (int side = 0; side < N_SIDES; side++) {
 		for (int fault = 0; fault < 7; fault++) {
 			struct op_mla_rope_and_cache a;
@@ -320,7 +281,6 @@ static void test_mla_rope_refuses_shapes_that_cannot_be(void **state)
 						 streams[side], &a), -EINVAL);
 		}
 	}
-	ropes_free(&r);
 }
 
 static const struct CMUnitTest tests[] = {

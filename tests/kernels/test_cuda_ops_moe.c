@@ -14,34 +14,21 @@ static struct route_case route_new(const struct op_moe_route *shape, bool biased
 {
 	const size_t n = (size_t)shape->n_tokens * shape->n_experts;
 	const size_t pairs = (size_t)shape->n_tokens * shape->n_active;
-	float *logits = malloc(n * sizeof(*logits) + 1);
-	int32_t *slots = malloc(shape->n_tokens * sizeof(*slots) + 1);
+	float *logits = scratch(n * sizeof(*logits));
+	int32_t *slots = scratch(shape->n_tokens * sizeof(*slots));
 	struct route_case c = {.a = *shape};
 
-	assert_true(logits && slots);
 	for (size_t i = 0; i < n; i++)
-		logits[i] = levels ? (float)random_below(levels) - 1 : 4 * random_float();
+		logits[i] = levels ? (float)random_below(&rng, levels) - 1 : 4 * random_float(&rng);
 	for (uint32_t t = 0; t < shape->n_tokens; t++)
-		slots[t] = t % 7 == 3 ? -1 : (int32_t)random_below(1000);
+		slots[t] = t % 7 == 3 ? -1 : (int32_t)random_below(&rng, 1000);
 	c.logits = both_of(logits, n * sizeof(*logits));
 	c.slots = both_of(slots, shape->n_tokens * sizeof(*slots));
 	c.experts = both_new(BYTES, pairs * sizeof(int32_t));
 	c.weights = both_new(BYTES, pairs * sizeof(float));
 	if (biased)
 		c.bias = random_weight(&c.a.bias, DTYPE_F32, 1, shape->n_experts);
-	free(logits);
-	free(slots);
 	return c;
-}
-
-static void route_free(struct route_case *c)
-{
-	both_free(&c->logits);
-	both_free(&c->slots);
-	both_free(&c->experts);
-	both_free(&c->weights);
-	if (c->bias.n)
-		both_free(&c->bias);
 }
 
 static struct op_moe_route route_args(const struct route_case *c, int side)
@@ -59,9 +46,8 @@ static struct op_moe_route route_args(const struct route_case *c, int side)
 static void route_check(const struct route_case *c)
 {
 	const size_t n = (size_t)c->a.n_tokens * c->a.n_active;
-	float *want = malloc(n * sizeof(*want) + 1), *got = malloc(n * sizeof(*got) + 1);
+	float *want = scratch(n * sizeof(*want) + 1), *got = scratch(n * sizeof(*got));
 
-	assert_true(want && got);
 	for (int side = 0; side < N_SIDES; side++) {
 		struct op_moe_route a = route_args(c, side);
 
@@ -75,8 +61,6 @@ static void route_check(const struct route_case *c)
 			!(isnan(got[i]) && isnan(want[i])))
 			fail_msg("weight %zu: cuda %.9g, cpu %.9g", i, (double)got[i],
 				(double)want[i]);
-	free(want);
-	free(got);
 }
 
 static const struct op_moe_route route_shapes[] = {
@@ -98,6 +82,7 @@ static const struct op_moe_route route_shapes[] = {
 
 static void check_route_shape(const struct op_moe_route *base, unsigned flags, uint32_t levels)
 {
+	const struct mark mark = mark_here();
 	struct op_moe_route shape = *base;
 	struct route_case c;
 
@@ -107,12 +92,11 @@ static void check_route_shape(const struct op_moe_route *base, unsigned flags, u
 	shape.group_top_two = flags & 4 && shape.n_experts / shape.n_groups > 1;
 	c = route_new(&shape, flags & 8, levels);
 	route_check(&c);
-	route_free(&c);
+	release_to(mark);
 }
 
 static void test_route_chooses_what_the_cpu_does(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(route_shapes); i++)
 		for (unsigned flags = 0; flags < 16; flags++)
 			check_route_shape(&route_shapes[i], flags, 0);
@@ -120,7 +104,6 @@ static void test_route_chooses_what_the_cpu_does(void **state)
 
 static void test_route_breaks_ties_by_the_lowest_index(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(route_shapes); i++)
 		for (unsigned flags = 0; flags < 8; flags++)
 			check_route_shape(&route_shapes[i], flags, 1 + flags % 3);
@@ -130,9 +113,9 @@ static void test_route_of_logits_that_are_no_numbers_is_the_cpus(void **state)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f};
 
-	(void)state;
 	for (unsigned flags = 0; flags < 4; flags++)
 		for (size_t b = 0; b < COUNT_OF(bad); b++) {
+			const struct mark mark = mark_here();
 			struct op_moe_route shape = route_shapes[1];
 			float logits[48], bias[8];
 			struct route_case c;
@@ -142,14 +125,14 @@ static void test_route_of_logits_that_are_no_numbers_is_the_cpus(void **state)
 			shape.score = flags & 1 ? MOE_SIGMOID : MOE_SOFTMAX;
 			c = route_new(&shape, flags & 2, 0);
 			for (uint32_t i = 0; i < 48; i++)
-				logits[i] = i % 8 <= i / 8 ? bad[b] : random_float();
+				logits[i] = i % 8 <= i / 8 ? bad[b] : random_float(&rng);
 			for (uint32_t i = 0; i < 8; i++)
 				bias[i] = i % 2 ? 3e38f : bad[b];
 			both_put(&c.logits, logits);
 			if (flags & 2)
 				both_put(&c.bias, bias);
 			route_check(&c);
-			route_free(&c);
+			release_to(mark);
 		}
 }
 
@@ -158,7 +141,6 @@ static void test_route_refuses_groups_that_cannot_be(void **state)
 	struct op_moe_route shape = route_shapes[1];
 	struct route_case c;
 
-	(void)state;
 	shape.n_tokens = 2;
 	shape.group_top_two = true;
 	c = route_new(&shape, false, 0);
@@ -174,27 +156,26 @@ static void test_route_refuses_groups_that_cannot_be(void **state)
 		assert_int_equal(devices[CUDA]->kernels->moe_route(streams[CUDA], &a),
 			fault == 7 ? -ENOTSUP : -EINVAL);
 	}
-	route_free(&c);
 }
 
 /* ---- grouping ---- */
 
 static void check_group(uint32_t n_tokens, uint32_t n_active, uint32_t n_experts)
 {
+	const struct mark mark = mark_here();
 	struct routing r = routing_new(n_tokens, n_active, n_experts);
 	const size_t pairs = (size_t)n_tokens * n_active;
-	int32_t *ids = malloc(pairs * sizeof(*ids) + 1);
+	int32_t *ids = scratch(pairs * sizeof(*ids));
 	struct op_moe_group a = {
 		.n_tokens = n_tokens, .n_active = n_active, .n_experts = n_experts};
 
-	assert_non_null(ids);
 	for (size_t p = 0; p < pairs; p++) {
-		uint32_t kind = random_below(16);
+		uint32_t kind = random_below(&rng, 16);
 
 		ids[p] = kind == 0   ? -1
-			 : kind == 1 ? (int32_t)random_u32()
+			 : kind == 1 ? (int32_t)random_u32(&rng)
 			 : kind == 2 ? (int32_t)n_experts
-				     : (int32_t)random_below(n_experts);
+				     : (int32_t)random_below(&rng, n_experts);
 	}
 	both_put(&r.experts, ids);
 	for (int side = 0; side < N_SIDES; side++) {
@@ -205,8 +186,7 @@ static void check_group(uint32_t n_tokens, uint32_t n_active, uint32_t n_experts
 	}
 	both_check_equal(&r.start, "expert_start");
 	both_check_equal(&r.pairs, "pairs");
-	free(ids);
-	routing_free(&r);
+	release_to(mark);
 }
 
 static void test_group_lists_each_experts_pairs_in_order(void **state)
@@ -214,24 +194,23 @@ static void test_group_lists_each_experts_pairs_in_order(void **state)
 	static const uint32_t tokens[] = {0, 1, 5, 8, 9, 128, 1000, 8192};
 	static const uint32_t experts[] = {1, 8, 64, 160, 256, 1024};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(tokens); i++)
 		for (size_t j = 0; j < COUNT_OF(experts); j++)
-			check_group(tokens[i], 1 + random_below(8), experts[j]);
+			check_group(tokens[i], 1 + random_below(&rng, 8), experts[j]);
 }
 
 /* ---- the sum ---- */
 
 static void check_combine(uint32_t n_tokens, uint32_t n_active, uint32_t cols, int base)
 {
+	const struct mark mark = mark_here();
 	struct routing r = routing_new(n_tokens, n_active, 32);
 	const size_t pairs = (size_t)n_tokens * n_active, n = (size_t)n_tokens * cols;
-	float *weights = malloc(pairs * sizeof(*weights) + 1);
+	float *weights = scratch(pairs * sizeof(*weights));
 	struct both of, y = random_act(pairs * cols), from = random_act(n), out = both_new(ACT, n);
 
-	assert_non_null(weights);
 	for (size_t p = 0; p < pairs; p++)
-		weights[p] = random_float();
+		weights[p] = random_float(&rng);
 	of = both_of(weights, pairs * sizeof(*weights));
 	routing_fill(&r, PADDED);
 	for (int side = 0; side < N_SIDES; side++) {
@@ -254,23 +233,17 @@ static void check_combine(uint32_t n_tokens, uint32_t n_active, uint32_t cols, i
 		RUN(side, moe_combine, &a);
 	}
 	both_check_close(base == 2 ? &from : &out, 0x1p-7, 1e-3);
-	free(weights);
-	both_free(&out);
-	both_free(&from);
-	both_free(&y);
-	both_free(&of);
-	routing_free(&r);
+	release_to(mark);
 }
 
 static void test_combine_weighs_what_experts_computed_and_nothing_else(void **state)
 {
 	static const uint32_t cols[] = {48, 37, 160, 2048}, active[] = {1, 3, 6, 8, 11};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(cols); i++)
 		for (size_t j = 0; j < COUNT_OF(active); j++)
 			for (int base = 0; base < 3; base++)
-				check_combine(1 + random_below(20), active[j], cols[i], base);
+				check_combine(1 + random_below(&rng, 20), active[j], cols[i], base);
 }
 
 static const struct CMUnitTest tests[] = {

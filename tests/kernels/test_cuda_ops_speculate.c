@@ -45,6 +45,7 @@ struct world {
 
 static void world_init(struct world *w, const struct limits *l)
 {
+	const struct mark mark = mark_here();
 	const size_t rows = l->max_rows, tokens = l->max_tokens, slots = l->max_slots;
 	const size_t width = 1 + l->k;
 	const size_t words[N_ARRAYS] = {tokens, tokens, tokens, rows + 1, rows,
@@ -57,18 +58,8 @@ static void world_init(struct world *w, const struct limits *l)
 	*w = (struct world){.l = *l, .pinned = both_new_pinned(sizeof(*w->record))};
 	for (size_t i = 0; i < N_ARRAYS; i++)
 		w->arrays[i] = both_new(BYTES, words[i] * 4);
-	w->record = calloc(1, sizeof(*w->record));
-	w->floats = malloc(rows * width * l->vocab * sizeof(float));
-	assert_true(w->record && w->floats);
-}
-
-static void world_deinit(struct world *w)
-{
-	for (size_t i = 0; i < N_ARRAYS; i++)
-		both_free(&w->arrays[i]);
-	both_free(&w->pinned);
-	free(w->record);
-	free(w->floats);
+	w->record = scratch(sizeof(*w->record));
+	w->floats = scratch(rows * width * l->vocab * sizeof(float));
 }
 
 static struct step_inputs inputs_of(const struct world *w, int side)
@@ -143,38 +134,39 @@ static struct slot_sampling random_sampling(bool filters)
 	static const float min_ps[] = {0, 0, 0, 0.05f, 0.5f, 2};
 	static const uint32_t top_ks[] = {0, 0, 1, 2, 12, 50, 3000};
 	struct slot_sampling s = {
-		.temperature = temperatures[random_below(COUNT_OF(temperatures))],
+		.temperature = temperatures[random_below(&rng, COUNT_OF(temperatures))],
 		.top_p = 1,
-		.min_p = min_ps[random_below(COUNT_OF(min_ps))],
-		.seed = (uint64_t)random_u32() << 32 | random_u32(),
+		.min_p = min_ps[random_below(&rng, COUNT_OF(min_ps))],
+		.seed = (uint64_t)random_u32(&rng) << 32 | random_u32(&rng),
 	};
 
 	if (filters) {
-		s.top_p = top_ps[random_below(COUNT_OF(top_ps))];
-		s.top_k = top_ks[random_below(COUNT_OF(top_ks))];
+		s.top_p = top_ps[random_below(&rng, COUNT_OF(top_ps))];
+		s.top_k = top_ks[random_below(&rng, COUNT_OF(top_ks))];
 	}
 	return s;
 }
 
 static struct step_row random_row(const struct limits *l, uint32_t max_row_tokens)
 {
-	struct step_row row = {.slot = -1, .next_id = (int32_t)random_below(l->vocab + 2) - 1};
+	struct step_row row = {
+		.slot = -1, .next_id = (int32_t)random_below(&rng, l->vocab + 2) - 1};
 
-	switch (random_below(4)) {
+	switch (random_below(&rng, 4)) {
 	case 0:
 	case 1:
-		row.flags = ROW_VERIFY | (random_below(9) ? ROW_SAMPLE : 0);
-		row.n_tokens = random_below(9) ? 1 + l->k : random_below(3 + l->k);
+		row.flags = ROW_VERIFY | (random_below(&rng, 9) ? ROW_SAMPLE : 0);
+		row.n_tokens = random_below(&rng, 9) ? 1 + l->k : random_below(&rng, 3 + l->k);
 		break;
 	case 2:
-		row.flags = ROW_FROM_SLOT | (random_below(3) ? ROW_SAMPLE : 0);
-		row.n_tokens = random_below(9) ? 1 : random_below(3);
+		row.flags = ROW_FROM_SLOT | (random_below(&rng, 3) ? ROW_SAMPLE : 0);
+		row.n_tokens = random_below(&rng, 9) ? 1 : random_below(&rng, 3);
 		break;
 	default:
-		row.flags = random_below(2) ? ROW_SAMPLE : 0;
-		row.n_tokens = random_below(max_row_tokens + 1);
+		row.flags = random_below(&rng, 2) ? ROW_SAMPLE : 0;
+		row.n_tokens = random_below(&rng, max_row_tokens + 1);
 	}
-	row.start = random_below(l->max_pages * l->page_tokens + 2);
+	row.start = random_below(&rng, l->max_pages * l->page_tokens + 2);
 	return row;
 }
 
@@ -183,13 +175,13 @@ static void random_rows(struct world *w, uint32_t n_rows, uint32_t max_row_token
 {
 	const struct limits *l = &w->l;
 	struct pinned_record *p = w->record;
-	uint32_t first = random_below(l->max_slots);
+	uint32_t first = random_below(&rng, l->max_slots);
 
 	for (uint32_t r = 0; r < n_rows; r++) {
 		p->rows[r] = random_row(l, max_row_tokens);
-		if (r < l->max_slots && random_below(8))
+		if (r < l->max_slots && random_below(&rng, 8))
 			p->rows[r].slot = (int32_t)((first + r) % l->max_slots);
-		else if (random_below(2))
+		else if (random_below(&rng, 2))
 			p->rows[r].slot = (int32_t)l->max_slots;
 		p->record.n_tokens += p->rows[r].n_tokens;
 	}
@@ -211,21 +203,22 @@ static void random_record(
 
 	p->record = (struct step_record){.n_rows = n_rows, .n_inits = n_inits};
 	random_rows(w, n_rows, max_row_tokens);
-	if (random_below(4) == 0)
+	if (random_below(&rng, 4) == 0)
 		verify_nothing(p);
 	for (size_t i = 0; i < COUNT_OF(p->pages); i++)
-		p->pages[i] = random_below(l->n_pages + 2);
+		p->pages[i] = random_below(&rng, l->n_pages + 2);
 	for (size_t i = 0; i < COUNT_OF(p->ids); i++)
-		p->ids[i] = (int32_t)random_below(l->vocab + 3) - 1;
+		p->ids[i] = (int32_t)random_below(&rng, l->vocab + 3) - 1;
 	for (uint32_t i = 0; i < n_inits; i++)
 		p->inits[i] = (struct slot_init){
-			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
-			.n_pages = random_below(4) ? l->max_pages : random_below(l->max_pages),
-			.page_offset = random_below(COUNT_OF(p->pages) - l->max_pages),
-			.n_drafts = random_below(4) ? l->k : random_below(l->k + 3),
+			.slot = (int32_t)random_below(&rng, l->max_slots + 2) - 1,
+			.n_pages = random_below(&rng, 4) ? l->max_pages
+							 : random_below(&rng, l->max_pages),
+			.page_offset = random_below(&rng, COUNT_OF(p->pages) - l->max_pages),
+			.n_drafts = random_below(&rng, 4) ? l->k : random_below(&rng, l->k + 3),
 			.sampling = random_sampling(l->filters),
 		};
-	p->record.padded_rows = n_rows + random_below(l->max_rows - n_rows + 1);
+	p->record.padded_rows = n_rows + random_below(&rng, l->max_rows - n_rows + 1);
 	p->record.padded_tokens = p->record.n_tokens;
 }
 
@@ -236,24 +229,24 @@ static void random_logits(struct world *w)
 	const size_t n = w->arrays[LOGITS].n / 4, n_draft = w->arrays[DRAFT_LOGITS].n / 4;
 
 	for (size_t i = 0; i < n; i++)
-		w->floats[i] = random_below(4000) ? 2 * random_normal() : NAN;
+		w->floats[i] = random_below(&rng, 4000) ? 2 * random_normal(&rng) : NAN;
 	for (size_t i = 0; i < n / l->vocab; i++) {
 		float *row = w->floats + i * l->vocab;
 
 		row[7 % l->vocab] = 2 + logf((float)l->vocab);
-		row[3 % l->vocab] = row[7 % l->vocab] - (float)random_below(3);
-		for (uint32_t k = 0; k < l->vocab && !random_below(40); k++)
+		row[3 % l->vocab] = row[7 % l->vocab] - (float)random_below(&rng, 3);
+		for (uint32_t k = 0; k < l->vocab && !random_below(&rng, 40); k++)
 			row[k] = k % 2 ? INFINITY : NAN;
 	}
 	both_put(&w->arrays[LOGITS], w->floats);
 	for (size_t i = 0; i < n_draft; i++)
-		w->floats[i] = random_below(4000) ? 2 * random_normal() : -INFINITY;
+		w->floats[i] = random_below(&rng, 4000) ? 2 * random_normal(&rng) : -INFINITY;
 	for (size_t i = 0; i < n_draft / l->draft_vocab; i++) {
 		float *row = w->floats + i * l->draft_vocab;
 
 		row[7 % l->draft_vocab] = 2 + logf((float)l->vocab);
-		row[3 % l->draft_vocab] = row[7 % l->draft_vocab] - (float)random_below(3);
-		for (uint32_t k = 0; k < l->draft_vocab && !random_below(40); k++)
+		row[3 % l->draft_vocab] = row[7 % l->draft_vocab] - (float)random_below(&rng, 3);
+		for (uint32_t k = 0; k < l->draft_vocab && !random_below(&rng, 40); k++)
 			row[k] = NAN;
 	}
 	both_put(&w->arrays[DRAFT_LOGITS], w->floats);
@@ -263,27 +256,23 @@ static void random_logits(struct world *w)
 static void put_d2t(struct world *w)
 {
 	const struct limits *l = &w->l;
-	int32_t *d2t = malloc(l->draft_vocab * sizeof(*d2t));
+	int32_t *d2t = scratch(l->draft_vocab * sizeof(*d2t));
 
-	assert_non_null(d2t);
 	for (uint32_t i = 0; i < l->draft_vocab; i++)
 		d2t[i] = i < 8 ? 0 : i % 50 ? (int32_t)(l->vocab - l->draft_vocab) : INT32_MIN;
 	both_put(&w->arrays[D2T], d2t);
-	free(d2t);
 }
 
 /* Any place for every slot; what no step has written yet is poison otherwise. */
 static void put_lengths(struct world *w)
 {
 	const uint32_t n = w->l.max_slots, capacity = w->l.max_pages * w->l.page_tokens;
-	int32_t *lengths = malloc(n * sizeof(*lengths));
+	int32_t *lengths = scratch(n * sizeof(*lengths));
 
-	assert_non_null(lengths);
 	for (uint32_t s = 0; s < n; s++)
-		lengths[s] = (int32_t)random_below(capacity + 2) - 1;
+		lengths[s] = (int32_t)random_below(&rng, capacity + 2) - 1;
 	both_put(&w->arrays[SLOT_LENGTH], lengths);
 	both_put(&w->arrays[SLOT_LAST_TOKEN], lengths);
-	free(lengths);
 }
 
 /* ---- steps ---- */
@@ -402,12 +391,12 @@ static void check_steps(
 	for (uint32_t from = 0; from < l->max_slots; from += 300)
 		set_up_slots(&w, from, l->max_slots - from < 300 ? l->max_slots - from : 300);
 	for (uint32_t i = 0; i < n_steps; i++) {
-		random_record(&w, random_below(4) ? l->max_rows : random_below(l->max_rows + 1),
-			max_row_tokens, i % 3 ? 0 : random_below(12));
+		random_record(&w,
+			random_below(&rng, 4) ? l->max_rows : random_below(&rng, l->max_rows + 1),
+			max_row_tokens, i % 3 ? 0 : random_below(&rng, 12));
 		n_held += run_step(&w);
 	}
 	assert_true(!drafts_hold || n_held > 0 || rounds(100) < 100);
-	world_deinit(&w);
 }
 
 static void test_steps_equal_the_oracles_with_a_small_vocabulary(void **state)
@@ -421,7 +410,6 @@ static void test_steps_equal_the_oracles_with_a_small_vocabulary(void **state)
 
 	for (size_t i = 0; i < COUNT_OF(limits); i++)
 		check_steps(&limits[i], rounds(60), 11, true);
-	(void)state;
 }
 
 /* More rows than prepare has in a tile, and than there are multiprocessors. */
@@ -430,7 +418,6 @@ static void test_steps_equal_the_oracles_with_many_rows(void **state)
 	static const struct limits limits = {1100, 8000, 1300, 40, 16, 50, 3, 9000, 50, true};
 
 	check_steps(&limits, rounds(8), 12, true);
-	(void)state;
 }
 
 /* Of teams of 8, 4, 2 and 1 blocks. */
@@ -446,7 +433,6 @@ static void test_steps_equal_the_oracles_with_a_large_vocabulary(void **state)
 
 	for (size_t i = 0; i < COUNT_OF(limits); i++)
 		check_steps(&limits[i], rounds(4), 8, false);
-	(void)state;
 }
 
 /* ---- one team's size and another's ---- */
@@ -463,6 +449,7 @@ static void test_verification_of_a_row_does_not_depend_on_the_batch(void **state
 	put_lengths(&w);
 	set_up_slots(&w, 0, l.max_slots);
 	for (int step = 0; step < 4; step++) {
+		const struct mark mark = mark_here();
 		struct op_verify a;
 		uint32_t n = l.max_rows;
 
@@ -499,11 +486,8 @@ static void test_verification_of_a_row_does_not_depend_on_the_batch(void **state
 			both_copy(CUDA, got, w.arrays[SAMPLED].at[CUDA], sizeof(got));
 			assert_memory_equal(got, want + r * width, sizeof(got));
 		}
-		for (size_t i = 0; i < N_ARRAYS; i++)
-			both_free(&saved[i]);
+		release_to(mark);
 	}
-	world_deinit(&w);
-	(void)state;
 }
 
 /* ---- what a replay does ---- */
@@ -557,7 +541,7 @@ static void test_replays_of_a_step_equal_the_oracles_steps(void **state)
 	assert_int_equal(ops->capture_end(streams[CUDA], &graph), 0);
 	assert_int_equal(ops->graph_instantiate(devices[CUDA], graph, &exec), 0);
 	for (uint32_t step = 0; step < rounds(60); step++) {
-		random_record(&w, random_below(l.max_rows + 1), 8, random_below(4));
+		random_record(&w, random_below(&rng, l.max_rows + 1), 8, random_below(&rng, 4));
 		w.record->record.padded_rows = l.max_rows;
 		w.record->record.last_only = false; /* as captured */
 		random_logits(&w);
@@ -569,8 +553,6 @@ static void test_replays_of_a_step_equal_the_oracles_steps(void **state)
 	}
 	ops->graph_exec_free(exec);
 	ops->graph_free(graph);
-	world_deinit(&w);
-	(void)state;
 }
 
 static const struct CMUnitTest tests[] = {

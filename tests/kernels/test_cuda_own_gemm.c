@@ -350,7 +350,6 @@ static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(v
 		check_chain(device, 24);
 		assert_int_equal(fixture_teardown(&device), 0);
 	}
-	(void)state;
 }
 
 #define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)

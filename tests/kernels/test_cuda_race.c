@@ -56,23 +56,13 @@ static void product_new(struct product *p, uint32_t rows, uint32_t n, uint32_t k
 		RUN(CPU, gemm, &p->gemm[CPU]);
 }
 
-static void product_free(struct product *p)
-{
-	both_free(&p->x);
-	both_free(&p->w);
-	both_free(&p->bias);
-	both_free(&p->gate_up);
-	both_free(&p->y);
-}
-
 /* What both sides hold, float32 there as well. */
 static void check_floats(const struct both *y)
 {
 	float *values[N_SIDES];
 
 	for (int side = 0; side < N_SIDES; side++) {
-		values[side] = malloc(y->n);
-		assert_non_null(values[side]);
+		values[side] = scratch(y->n);
 		both_copy(side, values[side], y->at[side], y->n);
 	}
 	for (size_t i = 0; i < y->n / 4; i++) {
@@ -81,8 +71,6 @@ static void check_floats(const struct both *y)
 		if (!(fabsf(got - want) <= 1e-4f + 1e-4f * fabsf(want)))
 			fail_msg("element %zu: cuda %.9g, cpu %.9g", i, (double)got, (double)want);
 	}
-	free(values[CPU]);
-	free(values[CUDA]);
 }
 
 enum family { SKINNY, WIDE };
@@ -137,6 +125,7 @@ struct shapes {
 static void check_shapes(const struct shapes *t)
 {
 	for (uint32_t i = 0; i < t->n_rows * t->n_shapes; i++) {
+		const struct mark mark = mark_here();
 		const uint32_t *shape = t->shapes[i % t->n_shapes];
 		struct product p = {.is_gated = t->gated, .f32 = !t->gated && i & 1};
 		uint8_t variants[SKINNY_VARIANTS_MAX + WIDE_VARIANTS_MAX];
@@ -147,7 +136,7 @@ static void check_shapes(const struct shapes *t)
 		assert_true(n > 0);
 		for (int v = 0; v < n; v++)
 			check_variant(t->family, &p, variants[v]);
-		product_free(&p);
+		release_to(mark);
 	}
 }
 
@@ -158,7 +147,6 @@ static void test_skinny_s_variants_are_the_product(void **state)
 	static const uint32_t rows[] = {1, 2, 8, 16},
 			      shapes[][2] = {{40, 9280}, {136, 2048}, {72, 1024}, {100, 192}};
 
-	(void)state;
 	check_shapes(&(struct shapes){SKINNY, false, 4, 4, rows, shapes});
 }
 
@@ -166,7 +154,6 @@ static void test_skinny_s_variants_for_more_rows_are_the_product(void **state)
 {
 	static const uint32_t rows[] = {17, 32}, shapes[][2] = {{136, 2048}, {100, 192}};
 
-	(void)state;
 	check_shapes(&(struct shapes){SKINNY, false, 2, 2, rows, shapes});
 }
 
@@ -174,7 +161,6 @@ static void test_skinny_s_gated_variants_are_the_gated_product(void **state)
 {
 	static const uint32_t rows[] = {1, 2, 8, 16}, shapes[][2] = {{272, 2048}, {208, 192}};
 
-	(void)state;
 	check_shapes(&(struct shapes){SKINNY, true, 4, 2, rows, shapes});
 }
 
@@ -185,7 +171,6 @@ static void test_wide_s_variants_are_the_product(void **state)
 	static const uint32_t rows[] = {17, 32, 64},
 			      shapes[][2] = {{600, 504}, {598, 136}, {42, 2624}};
 
-	(void)state;
 	check_shapes(&(struct shapes){WIDE, false, 3, 3, rows, shapes});
 }
 
@@ -194,7 +179,6 @@ static void test_wide_s_gated_variants_are_the_gated_product(void **state)
 	static const uint32_t rows[] = {17, 32, 64},
 			      shapes[][2] = {{600, 504}, {596, 136}, {44, 2624}};
 
-	(void)state;
 	check_shapes(&(struct shapes){WIDE, true, 3, 3, rows, shapes});
 }
 
@@ -202,7 +186,6 @@ static int products_start(void **state)
 {
 	int rc;
 
-	(void)state;
 	cuda_device(devices[CUDA])->limits.n_sms = N_SMS;
 	rc = skinny_start(streams[CUDA]);
 #ifdef MIMEO_CUDA_SM90A

@@ -8,8 +8,8 @@ static void test_router_logits_are_float32(void **state)
 	static const uint32_t shapes[][2] = {{8, 48}, {8, 160}, {64, 2048}, {256, 7168}};
 	static const uint32_t tokens[] = {1, 9, 70};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT_OF(shapes) * COUNT_OF(tokens); i++) {
+		const struct mark mark = mark_here();
 		const uint32_t n = tokens[i / COUNT_OF(shapes)],
 			       *shape = shapes[i % COUNT_OF(shapes)];
 		const size_t count = (size_t)n * shape[0];
@@ -23,19 +23,14 @@ static void test_router_logits_are_float32(void **state)
 			a.w.data = data.at[side];
 			a.y = y.at[side];
 			RUN(side, gemm, &a);
-			sums[side] = malloc(count * sizeof(float));
-			assert_non_null(sums[side]);
+			sums[side] = scratch(count * sizeof(float));
 			both_copy(side, sums[side], y.at[side], count * sizeof(float));
 		}
 		for (size_t j = 0; j < count; j++)
 			if (!(fabsf(sums[CUDA][j] - sums[CPU][j]) <= 2e-6f * (float)shape[1]))
 				fail_msg("logit %zu of %u experts: cuda %.9g, cpu %.9g", j,
 					shape[0], (double)sums[CUDA][j], (double)sums[CPU][j]);
-		free(sums[CPU]);
-		free(sums[CUDA]);
-		both_free(&y);
-		both_free(&x);
-		both_free(&data);
+		release_to(mark);
 	}
 }
 

@@ -84,40 +84,43 @@ static void random_record(
 	uint32_t n_tokens = 0;
 
 	for (size_t i = 0; i < COUNT_OF(p->pages); i++)
-		p->pages[i] = random_below(l->n_pages + 3);
+		p->pages[i] = random_below(&rng, l->n_pages + 3);
 	for (size_t i = 0; i < COUNT_OF(p->ids); i++)
-		p->ids[i] =
-			random_below(9) ? (int32_t)random_below(l->vocab) : (int32_t)random_u32();
+		p->ids[i] = random_below(&rng, 9) ? (int32_t)random_below(&rng, l->vocab)
+						  : (int32_t)random_u32(&rng);
 	for (size_t i = 0; i < COUNT_OF(p->words); i++)
-		p->words[i] = random_below(9) ? (uint64_t)random_u32() << 32 | random_u32() : 0;
-	p->record = (struct step_record){
-		.n_rows = random_below(s->max_rows + 1), .n_inits = random_below(s->max_inits + 1)};
+		p->words[i] = random_below(&rng, 9)
+				      ? (uint64_t)random_u32(&rng) << 32 | random_u32(&rng)
+				      : 0;
+	p->record = (struct step_record){.n_rows = random_below(&rng, s->max_rows + 1),
+		.n_inits = random_below(&rng, s->max_inits + 1)};
 	for (uint32_t r = 0; r < p->record.n_rows; r++) {
 		p->rows[r] = (struct step_row){
-			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
-			.flags = random_u32() & (ROW_FROM_SLOT | ROW_SAMPLE | ROW_TREE),
-			.n_tokens = random_below(s->max_row_tokens + 1),
-			.start = random_below(l->max_pages * l->page_tokens + 2),
+			.slot = (int32_t)random_below(&rng, l->max_slots + 2) - 1,
+			.flags = random_u32(&rng) & (ROW_FROM_SLOT | ROW_SAMPLE | ROW_TREE),
+			.n_tokens = random_below(&rng, s->max_row_tokens + 1),
+			.start = random_below(&rng, l->max_pages * l->page_tokens + 2),
 			/* Only the address matters. */
-			.embeddings = random_below(2)
-				? (void *)((uintptr_t)1 << 40 | random_below(1 << 20))
-				: NULL,
-			.n_ids = random_below(4) * random_below(s->max_row_tokens + 1),
-			.tree = random_below(l->max_pages * l->page_tokens + 2),
-			.words = random_below(2) ? p->words + random_below(64) : NULL,
+			.embeddings = random_below(&rng, 2) ? (void *)((uintptr_t)1 << 40 |
+								       random_below(&rng, 1 << 20))
+							    : NULL,
+			.n_ids = random_below(&rng, 4) * random_below(&rng, s->max_row_tokens + 1),
+			.tree = random_below(&rng, l->max_pages * l->page_tokens + 2),
+			.words = random_below(&rng, 2) ? p->words + random_below(&rng, 64) : NULL,
 		};
 		n_tokens += p->rows[r].n_tokens;
 	}
 	for (uint32_t i = 0; i < p->record.n_inits; i++)
 		p->inits[i] = (struct slot_init){
-			.slot = (int32_t)random_below(l->max_slots + 2) - 1,
-			.n_pages = random_below(l->max_pages + 3),
-			.page_offset = random_below(COUNT_OF(p->pages) - l->max_pages - 3),
-			.sampling = {.temperature = random_float(), .top_k = random_u32()},
-			.mask = {random_below(MASK_KINDS), random_u32(), random_u32(), random_u32()},
+			.slot = (int32_t)random_below(&rng, l->max_slots + 2) - 1,
+			.n_pages = random_below(&rng, l->max_pages + 3),
+			.page_offset = random_below(&rng, COUNT_OF(p->pages) - l->max_pages - 3),
+			.sampling = {.temperature = random_float(&rng), .top_k = random_u32(&rng)},
+			.mask = {random_below(&rng, MASK_KINDS), random_u32(&rng), random_u32(&rng),
+				random_u32(&rng)},
 		};
-	p->record.n_tokens = n_tokens - (n_tokens && !random_below(5) ? 1 : 0);
-	p->record.padded_rows = p->record.n_rows + random_below(5);
+	p->record.n_tokens = n_tokens - (n_tokens && !random_below(&rng, 5) ? 1 : 0);
+	p->record.padded_rows = p->record.n_rows + random_below(&rng, 5);
 	p->record.padded_tokens = p->record.n_tokens;
 }
 
@@ -135,16 +138,16 @@ static void place_record(const struct pinned_record *p, struct pinned_record *to
 
 static void check_steps(const struct limits *l, const struct step_size *sizes, size_t n)
 {
+	const struct mark mark = mark_here();
 	struct both pinned = both_new_pinned(sizeof(struct pinned_record));
-	struct pinned_record *p = malloc(sizeof(*p));
+	struct pinned_record *p = scratch(sizeof(*p));
 	struct inputs in;
 	uint32_t *words;
 
 	inputs_init(&in, l);
-	words = malloc(in.arrays[11].n);
-	assert_true(p && words);
+	words = scratch(in.arrays[11].n);
 	for (size_t i = 0; i < in.arrays[11].n / 4; i++)
-		words[i] = random_u32() % (l->n_pages + 2);
+		words[i] = random_u32(&rng) % (l->n_pages + 2);
 	both_put(&in.arrays[11], words); /* pages and last tokens that earlier steps left */
 	both_put(&in.arrays[9], words);
 	for (size_t i = 0; i < n; i++) {
@@ -160,11 +163,7 @@ static void check_steps(const struct limits *l, const struct step_size *sizes, s
 		for (size_t k = 0; k < N_ARRAYS; k++)
 			both_check_equal(&in.arrays[k], array_names[k]);
 	}
-	for (size_t k = 0; k < N_ARRAYS; k++)
-		both_free(&in.arrays[k]);
-	both_free(&pinned);
-	free(words);
-	free(p);
+	release_to(mark);
 }
 
 static void test_prepare_equals_the_oracle_on_small_steps(void **state)
@@ -199,6 +198,7 @@ static void test_prepare_equals_the_oracle_on_long_rows(void **state)
  * cosine of a position is the position, so that a head of ones becomes it. */
 static void check_recorded_prepare(int side, struct pinned_record *p)
 {
+	const struct mark mark = mark_here();
 	enum { HEAD = 16, POSITIONS = 8, N = 3 * HEAD };
 	static const struct limits limits = {4, 8, 4, 4, 4, 100, 16};
 	const struct device_ops *ops = devices[side]->ops;
@@ -237,23 +237,17 @@ static void check_recorded_prepare(int side, struct pinned_record *p)
 		got = both_floats(&qkv, side);
 		for (size_t k = 0; k < HEAD; k++)
 			assert_int_equal((int)got[k], i * 3 % POSITIONS);
-		free(got);
 	}
 	ops->graph_exec_free(exec);
 	ops->graph_free(graph);
-	for (size_t k = 0; k < N_ARRAYS; k++)
-		both_free(&in.arrays[k]);
-	both_free(&qkv);
-	both_free(&kv);
-	both_free(&table);
+	release_to(mark);
 }
 
 static void test_rope_behind_a_recorded_prepare_uses_its_positions(void **state)
 {
 	struct both pinned = both_new_pinned(sizeof(struct pinned_record));
-	struct pinned_record *record = calloc(1, sizeof(*record));
+	struct pinned_record *record = scratch(sizeof(*record));
 
-	assert_non_null(record);
 	record->record = (struct step_record){
 		.n_rows = 1, .n_tokens = 1, .padded_rows = 1, .padded_tokens = 1, .n_inits = 1};
 	record->rows[0].n_tokens = 1;
@@ -261,9 +255,6 @@ static void test_rope_behind_a_recorded_prepare_uses_its_positions(void **state)
 		place_record(record, pinned.at[side]);
 		check_recorded_prepare(side, pinned.at[side]);
 	}
-	both_free(&pinned);
-	free(record);
-	(void)state;
 }
 
 /* ---- sample ---- */
@@ -276,15 +267,15 @@ static float random_logit(enum shape shape)
 {
 	switch (shape) {
 	case NORMAL:
-		return random_normal() * 3;
+		return random_normal(&rng) * 3;
 	case WIDE:
-		return random_normal() * 1e4f;
+		return random_normal(&rng) * 1e4f;
 	case TIED:
-		return roundf(random_normal() * 2);
+		return roundf(random_normal(&rng) * 2);
 	case FLAT:
-		return random_below(2) ? 0.0f : -0.0f;
+		return random_below(&rng, 2) ? 0.0f : -0.0f;
 	case BROKEN:
-		switch (random_below(8)) {
+		switch (random_below(&rng, 8)) {
 		case 0:
 			return NAN;
 		case 1:
@@ -294,9 +285,9 @@ static float random_logit(enum shape shape)
 		case 3:
 			return -3e38f;
 		}
-		return random_normal();
+		return random_normal(&rng);
 	default:
-		return random_below(2) ? NAN : INFINITY;
+		return random_below(&rng, 2) ? NAN : INFINITY;
 	}
 }
 
@@ -308,11 +299,11 @@ static struct slot_sampling random_sampling(void)
 	static const uint32_t top_ks[] = {0, 0, 0, 1, 2, 40, 50, 1000, 5000, 50000, UINT32_MAX};
 
 	return (struct slot_sampling){
-		.temperature = temperatures[random_below(COUNT_OF(temperatures))],
-		.top_p = top_ps[random_below(COUNT_OF(top_ps))],
-		.min_p = min_ps[random_below(COUNT_OF(min_ps))],
-		.top_k = top_ks[random_below(COUNT_OF(top_ks))],
-		.seed = (uint64_t)random_u32() << 32 | random_u32(),
+		.temperature = temperatures[random_below(&rng, COUNT_OF(temperatures))],
+		.top_p = top_ps[random_below(&rng, COUNT_OF(top_ps))],
+		.min_p = min_ps[random_below(&rng, COUNT_OF(min_ps))],
+		.top_k = top_ks[random_below(&rng, COUNT_OF(top_ks))],
+		.seed = (uint64_t)random_u32(&rng) << 32 | random_u32(&rng),
 	};
 }
 
@@ -330,9 +321,10 @@ static void random_case(struct sample_case *c)
 		c->last_token[s] = -9;
 	}
 	for (int32_t r = 0; r < SAMPLE_ROWS; r++) {
-		c->row_slot[r] = random_below(12) ? (r * 29 + 5) % SAMPLE_SLOTS : -1 - (r & 1);
-		c->row_flags[r] = random_below(12) ? ROW_SAMPLE | (r & 1) : ROW_FROM_SLOT;
-		c->seq_lens[r] = (int32_t)random_below(100000);
+		c->row_slot[r] =
+			random_below(&rng, 12) ? (r * 29 + 5) % SAMPLE_SLOTS : -1 - (r & 1);
+		c->row_flags[r] = random_below(&rng, 12) ? ROW_SAMPLE | (r & 1) : ROW_FROM_SLOT;
+		c->seq_lens[r] = (int32_t)random_below(&rng, 100000);
 	}
 	c->row_slot[3] = SAMPLE_SLOTS;
 }
@@ -340,7 +332,7 @@ static void random_case(struct sample_case *c)
 static void random_logits(float *logits, uint32_t n_rows, uint32_t vocab)
 {
 	for (uint32_t r = 0; r < n_rows; r++) {
-		enum shape shape = random_below(N_SHAPES);
+		enum shape shape = random_below(&rng, N_SHAPES);
 
 		for (uint32_t i = 0; i < vocab; i++)
 			logits[(size_t)r * vocab + i] = random_logit(shape);
@@ -351,6 +343,7 @@ static void random_logits(float *logits, uint32_t n_rows, uint32_t vocab)
 static void check_sample(
 	const struct sample_case *c, const struct both *logits, uint32_t n_rows, uint32_t vocab)
 {
+	const struct mark mark = mark_here();
 	struct both sampling = both_of(c->sampling, sizeof(c->sampling));
 	struct both row_slot = both_of(c->row_slot, sizeof(c->row_slot));
 	struct both row_flags = both_of(c->row_flags, sizeof(c->row_flags));
@@ -378,29 +371,23 @@ static void check_sample(
 	}
 	both_check_equal(&sampled, "sampled");
 	both_check_equal(&last, "slot_last_token");
-	both_free(&sampling);
-	both_free(&row_slot);
-	both_free(&row_flags);
-	both_free(&seq_lens);
-	both_free(&last);
-	both_free(&sampled);
+	release_to(mark);
 }
 
 static void check_sample_vocab(uint32_t vocab, uint32_t n_rows, int n_cases)
 {
-	float *values = malloc((size_t)n_rows * vocab * sizeof(*values) + 1);
+	const struct mark mark = mark_here();
+	float *values = scratch((size_t)n_rows * vocab * sizeof(*values));
 	struct sample_case c;
 	struct both logits;
 
-	assert_non_null(values);
 	random_logits(values, n_rows, vocab);
 	logits = both_of(values, (size_t)n_rows * vocab * sizeof(*values));
 	while (n_cases--) {
 		random_case(&c);
 		check_sample(&c, &logits, n_rows, vocab);
 	}
-	both_free(&logits);
-	free(values);
+	release_to(mark);
 }
 
 static void test_sample_draws_the_oracles_tokens_from_small_vocabularies(void **state)
