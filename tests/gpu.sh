@@ -254,7 +254,7 @@ models_of() # bench
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
-	attention | gemm | share | gap | modes | speculation) echo 1B ;;
+	attention | gemm | share | load | gap | modes | speculation) echo 1B ;;
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
 }
@@ -264,6 +264,8 @@ options_of() # bench
 	case $1 in
 	attention) echo --batches 1,32,128 --contexts 1024,4096 --prompts 8192 ;;
 	share) echo --prompt 1000 --tokens 100 ;; # a context of about 1024
+	load) echo --processes 1,4,16 --requests 8 ;;
+	gemm) echo --sides 0,1,2 ;;
 	gap) echo --processes 1,8 --prompt 1000 --tokens 100 ;;
 	speculation) echo --processes 1,8,16 ;;
 	esac

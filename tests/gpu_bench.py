@@ -23,11 +23,11 @@ DECODE_MS = {
 SHARE_TOKENS = {1: 1200, 2: 2300, 4: 4400, 8: 8500, 16: 15000}
 DECODE_CONTEXT = 1024
 
-FIGURES = ("median_s", "step_median_s", "seconds", "token_median_s", "gap_mean_s", "full_s", "step_mean_s")
+FIGURES = ("between_median_s", "median_s", "step_median_s", "seconds", "token_median_s", "gap_mean_s", "full_s", "step_mean_s")
 FLOORS = ("floor_median_s", "floor_s", "floor_mean_s")
 RATIOS = ("ratio", "ratio_median")
-LABELS = ("part", "mode", "measure", "graph", "matrix", "processes", "batch", "query", "rows", "context",
-          "draft_tokens")
+LABELS = ("part", "mode", "measure", "graph", "matrix", "processes", "batch", "query", "rows", "side",
+          "context", "draft_tokens")
 
 
 def first(row, keys):
@@ -83,6 +83,8 @@ def figure_text(row):
     text = seconds(figure_of(row))
     rate = row.get("tokens_per_s")
     text += ", %.4g tokens/s" % rate if rate else ""
+    if row.get("first_median_s"):
+        text += ", first token %s (P99 %s)" % (seconds(row["first_median_s"]), seconds(row["first_p99_s"]))
     if row.get("against_none"):
         text += ", %.3g of NONE" % row["against_none"]
     if row.get("break_s") is not None:

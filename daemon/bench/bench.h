@@ -42,7 +42,6 @@ struct bench_options {
 	const char *mask;       /* for attention; NULL: causal */
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* in place of the fixed prompt: a token a byte */
-	const char *products;   /* of the CUDA device: which kernels gemm takes */
 	const char *plot;       /* file for an SVG chart */
 	bool spawn, json;
 	bool model_named;       /* by --model or --shape */
@@ -55,8 +54,9 @@ struct bench_options {
 	uint32_t prefix;        /* tokens at the head of all prompts that are the same */
 	uint32_t in_flight, requests; /* of a process: at once, and in all */
 	uint32_t seed;
+	uint32_t query;         /* tokens of a row whose attention is measured */
 	uint32_t draft_tokens;  /* that the draft model proposes a step */
-	struct bench_list processes, batches, contexts, prompts;
+	struct bench_list processes, batches, contexts, prompts, sides;
 };
 
 enum bench_flag {
@@ -66,7 +66,6 @@ enum bench_flag {
 	BENCH_DRAFT = 8,       /* needs a draft model */
 	BENCH_RANGES = 16,     /* --prompt and --tokens may be ranges */
 	BENCH_LANE = 32,       /* --batches are rows of one step */
-	BENCH_ALONE = 64,      /* starts its own children and prints its own results */
 };
 
 /* A panel of a chart: the values of some keys over those of one, a line for each key and for each

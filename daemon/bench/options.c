@@ -61,6 +61,7 @@ static const struct option_row {
 	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16},
 	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20},
 	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17},
+	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17},
 	{"heads", "N", "query heads (default: the model's)", NUMBER, TO(heads), 1, 1024},
 	{"kv-heads", "N", "heads of keys and values (default: the model's)", NUMBER, TO(kv_heads), 1,
 		1024},
@@ -71,8 +72,8 @@ static const struct option_row {
 	{"page-tokens", "N", "tokens of a page", NUMBER, TO(page_tokens), 16, 256},
 	{"mask", "MASK", "causal, window:N, prefix:N, documents:N, tree:N (default: causal)", WORD,
 		TO(mask)},
-	{"products", "SIDE", "of the CUDA device: any, own or library (default: any)", WORD,
-		TO(products)},
+	{"sides", "LIST", "of the CUDA device, whose products: 0 the quickest, 1 cuBLASLt, 2 ours, "
+		"3 and on one of ours", LIST, TO(sides), 0, 32},
 	{"timeout", "N", "seconds after which a step is given up (default: 120)", NUMBER,
 		TO(timeout_s), 1, 86400},
 	{"plot", "FILE", "write an SVG chart of the results as well", WORD, TO(plot)},

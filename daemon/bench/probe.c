@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/probe.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +46,7 @@ void probe_close(struct probe *probe)
 {
 	if (!probe->device)
 		return;
+	probe_release(probe, 0);
 	if (probe->stream)
 		probe->device->ops->stream_free(probe->stream);
 	probe->device->ops->free(probe->device);
@@ -54,17 +55,13 @@ void probe_close(struct probe *probe)
 
 /* ---- random memory ---- */
 
-/* Marsaglia's xorshift; the numbers need no quality, only to be unlike zeros. */
-static void randomize(void *memory, size_t bytes, enum dtype dtype)
+static void probe_randomize(void *memory, size_t bytes, enum dtype dtype)
 {
-	uint64_t x = 88172645463325252u;
+	uint64_t state = 88172645463325252u;
 	size_t n = bytes / dtype_bytes(dtype);
 
 	for (size_t i = 0; i < n; i++) {
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
-		float value = (float)((double)(int64_t)x * 0x1p-63);
+		float value = (float)((double)(int32_t)stats_random(&state) * 0x1p-31);
 		if (dtype == DTYPE_F32)
 			((float *)memory)[i] = value;
 		else
@@ -80,7 +77,7 @@ int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype d
 
 	if (!block)
 		return -ENOMEM;
-	randomize(block, first, dtype);
+	probe_randomize(block, first, dtype);
 	int rc = device->ops->copy(device, memory, block, first);
 	free(block);
 	for (uint64_t at = first; at < bytes && !rc; at += first)
@@ -89,29 +86,27 @@ int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype d
 	return rc;
 }
 
-int probe_random(struct probe *probe, uint64_t bytes, enum dtype dtype, void **ret)
+int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret)
 {
 	void *memory;
 	int rc = probe->device->ops->mem_alloc(probe->device, bytes, &memory);
 
 	if (rc)
 		return rc;
-	rc = probe_fill(probe->device, memory, bytes, dtype);
-	if (rc)
-		probe->device->ops->mem_free(probe->device, memory);
-	else
-		*ret = memory;
-	return rc;
+	assert(probe->n_held < PROBE_HELD_MAX);
+	probe->held[probe->n_held++] = memory;
+	memcpy(ret, &memory, sizeof(memory));
+	return probe_fill(probe->device, memory, bytes, dtype);
+}
+
+void probe_release(struct probe *probe, uint32_t mark)
+{
+	assert(mark <= probe->n_held);
+	while (probe->n_held > mark)
+		probe->device->ops->mem_free(probe->device, probe->held[--probe->n_held]);
 }
 
 /* ---- time ---- */
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
 
 struct timed {
 	struct device *device;
@@ -121,7 +116,7 @@ struct timed {
 	void *arg;
 };
 
-static int seconds_of(const struct timed *timed, uint32_t n_launches, double *ret)
+static int probe_launches(const struct timed *timed, uint32_t n_launches, uint64_t *ret_ns)
 {
 	uint64_t start = stats_now();
 	int rc = 0;
@@ -131,34 +126,35 @@ static int seconds_of(const struct timed *timed, uint32_t n_launches, double *re
 				 : timed->queue(timed->arg);
 	if (!rc)
 		rc = timed->device->ops->stream_sync(timed->stream);
-	*ret = (double)(stats_now() - start) * 1e-9;
+	*ret_ns = stats_now() - start;
 	return rc;
 }
 
-/* The median of what two more launches take, halved. Where the machine is so busy that this is nothing,
- * a third of the fastest three: too long, for it has the way there and back in it. */
-static int median_of(const struct timed *timed, double *ret)
+/* The median of what two more launches take, halved. Where the machine is so busy that this is
+ * nothing, a third of the fastest three, which includes the time to launch and to notice the end. */
+static int probe_median(const struct timed *timed, double *ret)
 {
-	double differences[ROUNDS], once, thrice, fastest = INFINITY;
-	int rc = seconds_of(timed, 1, &once);
+	CLEANUP(cleanup_samples) struct samples *more = samples_new(ROUNDS);
+	CLEANUP(cleanup_samples) struct samples *all = samples_new(ROUNDS);
+	uint64_t once, thrice;
+	int rc = more && all ? probe_launches(timed, 1, &once) : -ENOMEM;
 
 	for (uint32_t i = 0; i < ROUNDS && !rc; i++) {
-		rc = seconds_of(timed, 1, &once);
+		rc = probe_launches(timed, 1, &once);
 		if (!rc)
-			rc = seconds_of(timed, 3, &thrice);
-		if (rc)
-			return rc;
-		differences[i] = (thrice - once) / 2;
-		fastest = fmin(fastest, thrice);
+			rc = probe_launches(timed, 3, &thrice);
+		samples_add(more, thrice > once ? (thrice - once) / 2 : 0);
+		samples_add(all, thrice);
 	}
 	if (rc)
 		return rc;
-	qsort(differences, ROUNDS, sizeof(differences[0]), by_value);
-	*ret = differences[ROUNDS / 2] > 0 ? differences[ROUNDS / 2] : fastest / 3;
+	*ret = samples_quantile(more, 0.5);
+	if (*ret <= 0)
+		*ret = samples_quantile(all, 0) / 3;
 	return 0;
 }
 
-static int record(const struct timed *timed, struct graph **ret)
+static int probe_record(const struct timed *timed, struct graph **ret)
 {
 	const struct device_ops *ops = timed->device->ops;
 	int rc = ops->capture_begin(timed->stream), end;
@@ -184,11 +180,11 @@ int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void
 	if (!rc)
 		rc = ops->stream_sync(probe->stream);
 	if (!rc && captured)
-		rc = record(&timed, &graph);
+		rc = probe_record(&timed, &graph);
 	if (!rc && captured)
 		rc = ops->graph_instantiate(probe->device, graph, &timed.exec);
 	if (!rc)
-		rc = median_of(&timed, &seconds);
+		rc = probe_median(&timed, &seconds);
 	if (timed.exec)
 		ops->graph_exec_free(timed.exec);
 	if (graph)
@@ -207,7 +203,7 @@ struct copying {
 	uint64_t bytes;
 };
 
-static int queue_copies(void *arg)
+static int probe_queue_copies(void *arg)
 {
 	const struct copying *copying = arg;
 	int rc = 0;
@@ -223,15 +219,13 @@ int probe_copy_rate(struct probe *probe)
 {
 	struct copying copying = {
 		probe->device, probe->stream, NULL, probe->is_host ? COPY_BYTES_HOST : COPY_BYTES};
-	void *memory;
+	uint32_t mark = probe->n_held;
 	double seconds;
-	int rc = probe_random(probe, 2 * copying.bytes, DTYPE_F32, &memory);
+	int rc = probe_take(probe, 2 * copying.bytes, DTYPE_F32, &copying.memory);
 
-	if (rc)
-		return rc;
-	copying.memory = memory;
-	rc = probe_time(probe, false, queue_copies, &copying, COPIES, &seconds);
-	probe->device->ops->mem_free(probe->device, memory);
+	if (!rc)
+		rc = probe_time(probe, false, probe_queue_copies, &copying, COPIES, &seconds);
+	probe_release(probe, mark);
 	if (!rc)
 		probe->rates.copy = 2 * (double)copying.bytes / seconds;
 	return rc;
@@ -243,21 +237,22 @@ struct multiplying {
 	struct op_gemm gemm;
 };
 
-static int queue_product(void *arg)
+static int probe_queue_product(void *arg)
 {
 	const struct multiplying *multiplying = arg;
 
 	return multiplying->kernels->gemm(multiplying->stream, &multiplying->gemm);
 }
 
-static int measure_product(struct probe *probe)
+static int probe_product_rate(struct probe *probe)
 {
 	uint32_t size = probe->is_host ? PRODUCT_SIZE_HOST : PRODUCT_SIZE;
 	enum dtype dtype = probe->info.activation_dtype;
 	uint64_t bytes = (uint64_t)size * size * dtype_bytes(dtype);
+	uint32_t mark = probe->n_held;
 	void *memory;
 	double seconds;
-	int rc = probe_random(probe, 3 * bytes, dtype, &memory);
+	int rc = probe_take(probe, 3 * bytes, dtype, &memory);
 
 	if (rc)
 		return rc;
@@ -270,8 +265,8 @@ static int measure_product(struct probe *probe)
 			.y_dtype = dtype,
 			.n_rows = size},
 	};
-	rc = probe_time(probe, false, queue_product, &multiplying, 1, &seconds);
-	probe->device->ops->mem_free(probe->device, memory);
+	rc = probe_time(probe, false, probe_queue_product, &multiplying, 1, &seconds);
+	probe_release(probe, mark);
 	if (!rc)
 		probe->rates.product = 2.0 * size * size * size / seconds;
 	return rc;
@@ -281,5 +276,5 @@ int probe_rates(struct probe *probe)
 {
 	int rc = probe_copy_rate(probe);
 
-	return rc ? rc : measure_product(probe);
+	return rc ? rc : probe_product_rate(probe);
 }

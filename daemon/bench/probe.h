@@ -14,12 +14,16 @@
 #include "daemon/bench/results.h"
 #include "kernels/ops.h"
 
+#define PROBE_HELD_MAX 32u
+
 struct probe {
 	struct device *device;
 	struct device_info info;
 	struct stream *stream;
 	bool is_host; /* the cpu device: sizes that it does in no time */
 	struct rates rates;
+	void *held[PROBE_HELD_MAX]; /* device memory of probe_take */
+	uint32_t n_held;
 };
 
 /* Open a device, or say in why[size] what is missing: one sentence. */
@@ -30,10 +34,12 @@ void probe_close(struct probe *probe);
 
 /* Random numbers in (-1, 1) all over device memory: f32 or bf16. */
 int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype dtype);
-/* Device memory full of them. */
-int probe_random(struct probe *probe, uint64_t bytes, enum dtype dtype, void **ret);
+/* Device memory full of them, released by probe_close or with all that was taken after n_held was
+ * `mark`. *ret is a pointer to an object. */
+int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret);
+void probe_release(struct probe *probe, uint32_t mark);
 
-/* Measure the rate of copies, or both; it takes memory and gives it back. */
+/* Measure the rate of copies, or both rates; the memory that this takes is released. */
 int probe_copy_rate(struct probe *probe);
 int probe_rates(struct probe *probe);
 

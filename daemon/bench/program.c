@@ -88,10 +88,10 @@ static int program_measure(
 		options->draft = folder->draft;
 	}
 	struct program_work work = {bench, options, results};
-	rc = (bench->flags & BENCH_IN_PROCESS) && !(bench->flags & BENCH_ALONE)
+	rc = bench->flags & BENCH_IN_PROCESS
 		     ? child_run(bench->name, program_child, &work, options->timeout_s)
 		     : bench->run(options, results);
-	if (rc < 0 || results_n_rows(results) == 0)
+	if (rc < 0)
 		return rc;
 	rc = results_print(results, options->json);
 	if (rc < 0 || !options->plot)

@@ -209,7 +209,7 @@ static void speculation_graphs(struct results *results, const struct speculation
 	uint32_t n_drafts = run->n_drafts;
 	bool whole = nodes->target && (!n_drafts || nodes->draft_prefill) &&
 		     (n_drafts < 2 || nodes->draft_decode);
-	char text[96], decodes[32] = "";
+	char text[160], decodes[48] = "";
 
 	if (n_drafts > 1)
 		snprintf(decodes, sizeof(decodes), " + %u x %" PRIu64, n_drafts - 1,

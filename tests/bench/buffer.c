@@ -1,246 +1,267 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What device buffers cost: the calls that make and close them, a step that leaves its logits in
- * one, and what other clients notice when memory is given back.
+ * one with a fence behind them, and what other clients notice when memory is given back.
+ *
+ * Steps with logits in a buffer and in the arena take turns with the same step without logits, on
+ * the same sequences, so that each way sees the same lengths.
  */
 #include "tests/bench/buffer.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "daemon/bench/report.h"
+#include "daemon/bench/child.h"
+#include "daemon/bench/client.h"
+#include "daemon/bench/spawn.h"
 #include "tests/bench/internals.h"
 
-#define DEFAULT_COUNT 20u
+#define KV_PAGES 512u
+#define ROWS_MAX 8u
 #define STEPS_A_COUNT 10u
-#define USUAL_MAX (1u << 19) /* gaps */
-#define CALL_FLOOR                                                                                 \
-	"the same memory made or given back by the device in one process, and a message there "    \
-	"and back on a Unix socket, by turns"
-#define STEP_FLOOR "the same step with sampled tokens only, by turns"
-#define GAP_FLOOR "all gaps of that client while nothing is closed"
-#define CPU_NOTE                                                                                   \
-	"on the cpu device only ratios count, and a buffer has no pages until they are touched"
+#define POSITIONS 256u /* of a sequence, before it is cut again */
+#define WARM_UPS 3u
+#define ARENA_BYTES (64ull << 20) /* for the logits of a large vocabulary */
+#define STEP_FLOOR "of steps: the same step with sampled tokens only, by turns"
+#define ON_CPU RESULTS_ON_CPU ", and a buffer has no pages until they are touched"
 
-static const struct table_column columns[] = {
-	{"bench", NULL, TABLE_TEXT},
-	{"measure", "MEASURE", TABLE_TEXT},
-	{"bytes", NULL, TABLE_COUNT},
-	{"n_rows", NULL, TABLE_COUNT},
-	REPORT_SAMPLES_COLUMNS,
-	{"extra_s", "MORE", TABLE_SECONDS},
-	{"saved_bytes", "SAVED", TABLE_BYTES},
-	REPORT_COLUMNS,
+/* Times of a step: sampled tokens alone; logits in the arena; in a buffer with a fence, until that
+ * is recorded and until the end. */
+enum step { BARE, ARENA, RECORDED, FENCED, N_STEPS };
+
+static const char *const names[N_STEPS] = {
+	[ARENA] = "step, logits in the arena",
+	[RECORDED] = "step, logits in a buffer, to the fence",
+	[FENCED] = "step, logits in a buffer, to the end",
 };
 
-static const char *const size_names[BUFFER_SIZES] = {"4 KiB", "2 MiB", "64 MiB"};
-
-static const struct {
-	const char *make, *close;
-} way_names[BUFFER_WAYS] = {
-	[BUFFER_MEMFD] = {"allocate memfd", "close memfd"},
-	[BUFFER_IMPORT] = {"import memfd", "close imported memfd"},
-	[BUFFER_VMM_FD] = {"allocate VMM fd", "close VMM fd"},
-	[BUFFER_CUDA_IPC] = {"allocate CUDA IPC", "close CUDA IPC"},
-};
-
-static const char *const step_names[BUFFER_STEPS] = {
-	[BUFFER_ARENA] = "step, logits in the arena",
-	[BUFFER_RECORDED] = "step, logits in a buffer, to the fence",
-	[BUFFER_FENCED] = "step, logits in a buffer, to the end",
-};
-
-static const char *const closing_names[BUFFER_CLOSINGS] = {
-	[BUFFER_NOTHING] = "longest gap, nothing closed",
-	[BUFFER_DESCRIPTORS] = "longest gap, descriptors closed",
-	[BUFFER_HANDLES] = "longest gap, CUDA IPC closed",
-};
-
-/* ---- the table ---- */
-
-/* Begins a row. */
-static void fill(struct table *table, const struct target *target, const char *name,
-	struct samples *result, struct samples *floor, const char *floor_name)
+int buffer_fail(const struct mimeo *m, const char *what, int status)
 {
-	table_row(table);
-	table_set_text(table, "bench", "buffer");
-	table_set_text(table, "measure", name);
-	report_samples(table, result, floor);
-	report_common(table, target, floor_name,
-		strncmp(target->device, "cpu", 3) == 0 ? CPU_NOTE : NULL);
+	const char *message = mimeo_buffer_message(m);
+
+	return bench_fail(status, "%s: %s (%s)%s%s", what, mimeo_strerror(status),
+		mimeo_status_name(status), *message ? ": " : "", message);
 }
 
-static void fill_calls(struct table *table, const struct target *target,
-	const struct buffer_bench *bench, enum buffer_way way)
+void buffer_row(const struct buffer_bench *bench, const char *name, struct samples *result,
+	struct samples *floor, const char *floor_name)
 {
-	char name[64];
+	results_row(bench->results);
+	results_text(bench->results, "measure", "MEASURE", name);
+	results_samples(bench->results, result, floor);
+	results_floor(bench->results, floor_name);
+	results_note(bench->results, results_on_cpu(bench->results) ? ON_CPU : NULL);
+}
 
-	for (uint32_t i = 0; i < BUFFER_SIZES; i++) {
-		const struct buffer_calls *calls = &bench->calls[way][i];
-		const struct buffer_calls *floors = &bench->floors[way][i];
+/* ---- steps ---- */
 
-		if (calls->make->n == 0)
-			continue;
-		snprintf(name, sizeof(name), "%s, %s", way_names[way].make, size_names[i]);
-		fill(table, target, name, calls->make, floors->make, CALL_FLOOR);
-		table_set_count(table, "bytes", buffer_sizes[i]);
-		snprintf(name, sizeof(name), "%s, %s", way_names[way].close, size_names[i]);
-		fill(table, target, name, calls->close, floors->close, CALL_FLOOR);
-		table_set_count(table, "bytes", buffer_sizes[i]);
+struct stepper {
+	struct mimeo *m;
+	const struct mimeo_model_info *info;
+	uint32_t model, n_rows;
+	uint32_t sequences[ROWS_MAX];
+	uint32_t n_tokens, most; /* of each sequence */
+	uint32_t buffer;         /* has space for all rows' logits */
+	struct samples *samples[N_STEPS];
+};
+
+static int stepper_prepare(struct stepper *s, enum step way, struct mimeo_request *request)
+{
+	static const int32_t token = ' ';
+	struct mimeo_step_row rows[ROWS_MAX];
+	struct mimeo_step step = MIMEO_STEP_INIT;
+
+	for (uint32_t i = 0; i < s->n_rows; i++)
+		rows[i] = (struct mimeo_step_row){s->sequences[i], 1, &token};
+	step.model = s->model;
+	step.rows = rows;
+	step.n_rows = s->n_rows;
+	step.outputs = MIMEO_STEP_TOKENS | (way == BARE ? 0 : MIMEO_STEP_LOGITS);
+	step.logits.buffer = way == FENCED ? s->buffer : 0;
+	step.flags = way == FENCED ? MIMEO_STEP_FENCE : 0;
+	return mimeo_request_prep_step(request, &step);
+}
+
+/* Takes the events of the one request in flight; the ends of both are from `start`. */
+static int stepper_finish(
+	struct mimeo *m, uint64_t start, uint64_t *ret_recorded, uint64_t *ret_end)
+{
+	struct mimeo_event event;
+	bool last = false;
+
+	while (!last) {
+		int rc = client_next(m, &event);
+
+		if (rc < 0)
+			return rc;
+		*ret_end = stats_now() - start;
+		if (event.kind == MIMEO_EVENT_RECORDED)
+			*ret_recorded = *ret_end;
+		last = event.kind == MIMEO_EVENT_FINAL;
+		mimeo_event_seen(m, &event);
 	}
-}
-
-static void fill_steps(struct table *table, const struct target *target,
-	const struct buffer_bench *bench, uint32_t batch)
-{
-	uint64_t bytes = sizeof(float) * buffer_batches[batch] * (uint64_t)*bench->vocab_size;
-	struct samples *bare = bench->step[batch][BUFFER_BARE];
-	char name[80];
-
-	for (enum buffer_step way = BUFFER_ARENA; way < BUFFER_STEPS; way++) {
-		struct samples *result = bench->step[batch][way];
-
-		snprintf(name, sizeof(name), "%s, %u row%s", step_names[way], buffer_batches[batch],
-			buffer_batches[batch] == 1 ? "" : "s");
-		fill(table, target, name, result, bare, STEP_FLOOR);
-		table_set_count(table, "bytes", bytes);
-		table_set_count(table, "n_rows", buffer_batches[batch]);
-		report_number(table, "extra_s",
-			samples_quantile(result, 0.5) - samples_quantile(bare, 0.5));
-		table_set_count(table, "saved_bytes", way == BUFFER_ARENA ? 0 : bytes);
-	}
-}
-
-static void fill_all(
-	struct table *table, const struct target *target, const struct buffer_bench *bench)
-{
-	for (enum buffer_way way = 0; way < BUFFER_WAYS; way++)
-		fill_calls(table, target, bench, way);
-	for (uint32_t i = 0; i < BUFFER_BATCHES; i++)
-		fill_steps(table, target, bench, i);
-	for (enum buffer_closing i = 0; i < BUFFER_CLOSINGS; i++) {
-		if (bench->longest[i]->n > 0)
-			fill(table, target, closing_names[i], bench->longest[i], bench->usual,
-				GAP_FLOOR);
-	}
-}
-
-static int print(const struct buffer_bench *bench, const struct target *target)
-{
-	struct table *table;
-	int r = table_new(&table, columns, sizeof(columns) / sizeof(columns[0]), 0);
-
-	if (r < 0)
-		return r;
-	fill_all(table, target, bench);
-	r = report_whole(table, "buffer", target, bench->options->json);
-	if (r < 0 || bench->options->json)
-		return r;
-	printf("floor of calls: " CALL_FLOOR "\n"
-	       "floor of steps: " STEP_FLOOR "; more: beyond it; saved: bytes a step that are "
-	       "not copied to the host and into the arena\n"
-	       "floor of gaps: " GAP_FLOOR "; a sample is the longest of a round\n");
-	if (strncmp(target->device, "cpu", 3) == 0)
-		printf("note: %s\n", CPU_NOTE);
 	return 0;
 }
 
-/* ---- the run ---- */
-
-static bool take(struct samples **ret, uint32_t capacity)
+/* What the fence needs is asked for before the clock starts: that happens once a request. */
+static int stepper_step(struct stepper *s, enum step way, bool counted)
 {
-	*ret = samples_new(capacity);
-	return *ret;
+	const struct mimeo_handle *fence;
+	struct mimeo_request *request = mimeo_request_get(s->m);
+	uint64_t recorded = 0, end = 0;
+	int rc = request ? 0 : MIMEO_E_FULL;
+
+	if (rc == 0 && way == FENCED)
+		rc = mimeo_request_fence(request, &fence);
+	uint64_t start = stats_now();
+	if (rc == 0)
+		rc = stepper_prepare(s, way, request);
+	if (rc == 0)
+		rc = mimeo_submit(s->m);
+	if (rc < 0)
+		return buffer_fail(s->m, "step", rc);
+	rc = stepper_finish(s->m, start, &recorded, &end);
+	if (rc < 0)
+		return rc;
+	if (way == FENCED && recorded == 0)
+		return buffer_fail(s->m, "a fence that was never recorded", MIMEO_E_PROTOCOL);
+	if (counted)
+		samples_add(s->samples[way], end);
+	if (counted && way == FENCED)
+		samples_add(s->samples[RECORDED], recorded);
+	s->n_tokens++;
+	return 0;
 }
 
-static bool take_calls(struct buffer_calls *calls, uint32_t count)
+/* Cut the sequences to their first token if they have no space for another round; with the null
+ * request this is done before the next step's time begins. */
+static int stepper_cut(struct stepper *s)
 {
-	return take(&calls->make, count) && take(&calls->close, count);
+	int rc = 0;
+
+	if (s->n_tokens + N_STEPS <= s->most)
+		return 0;
+	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
+		rc = mimeo_sequence_truncate(s->m, s->sequences[i], 1);
+	if (rc == 0)
+		rc = mimeo_submit(s->m);
+	if (rc < 0)
+		return buffer_fail(s->m, "cutting a sequence", rc);
+	s->n_tokens = 1;
+	return client_null(s->m);
 }
 
-static int init(struct buffer_bench *bench)
+static int stepper_run(struct stepper *s, uint32_t n)
 {
-	bool ok = take(&bench->usual, USUAL_MAX);
+	static const enum step ways[] = {BARE, ARENA, FENCED};
+	int rc = 0;
 
-	for (enum buffer_way way = 0; way < BUFFER_WAYS; way++) {
-		for (uint32_t i = 0; i < BUFFER_SIZES && ok; i++)
-			ok = take_calls(&bench->calls[way][i], bench->count) &&
-			     take_calls(&bench->floors[way][i], bench->count);
+	s->n_tokens = 0;
+	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
+		rc = mimeo_sequence_open(s->m, s->model, &s->sequences[i]);
+	if (rc < 0)
+		return buffer_fail(s->m, "opening a sequence", rc);
+	for (uint32_t i = 0; i < n + WARM_UPS && rc == 0; i++) {
+		rc = stepper_cut(s);
+		for (uint32_t j = 0; j < sizeof(ways) / sizeof(ways[0]) && rc == 0; j++)
+			rc = stepper_step(s, ways[j], i >= WARM_UPS);
 	}
-	for (uint32_t i = 0; i < BUFFER_BATCHES; i++) {
-		for (enum buffer_step way = 0; way < BUFFER_STEPS && ok; way++)
-			ok = take(&bench->step[i][way], bench->steps);
-	}
-	for (enum buffer_closing i = 0; i < BUFFER_CLOSINGS && ok; i++)
-		ok = take(&bench->longest[i], BUFFER_ROUNDS);
-	bench->vocab_size = child_memory(sizeof(*bench->vocab_size));
-	return ok && bench->vocab_size ? 0 : -ENOMEM;
+	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
+		rc = mimeo_sequence_close(s->m, s->sequences[i]);
+	return rc;
 }
 
-static void give_calls(struct buffer_calls *calls)
+static void stepper_rows(const struct buffer_bench *bench, const struct stepper *s)
 {
-	samples_free(calls->close);
-	samples_free(calls->make);
+	uint64_t bytes = sizeof(float) * s->n_rows * (uint64_t)s->info->vocab_size;
+	double bare = samples_quantile(s->samples[BARE], 0.5);
+
+	for (enum step way = ARENA; way < N_STEPS; way++) {
+		struct samples *samples = s->samples[way];
+		char name[80];
+
+		snprintf(name, sizeof(name), "%s, %u row%s", names[way], s->n_rows,
+			s->n_rows == 1 ? "" : "s");
+		buffer_row(bench, name, samples, s->samples[BARE], STEP_FLOOR);
+		results_count(bench->results, "bytes", NULL, bytes);
+		results_count(bench->results, "n_rows", NULL, s->n_rows);
+		results_seconds(bench->results, "extra_s", "MORE",
+			samples_quantile(samples, 0.5) - bare);
+		results_value(bench->results, "saved_bytes", "SAVED", TABLE_BYTES,
+			way == ARENA ? 0 : (double)bytes);
+	}
 }
 
-static void deinit(struct buffer_bench *bench)
+static int stepper_measure(const struct buffer_bench *bench, struct stepper *s)
 {
-	child_memory_free(bench->vocab_size, sizeof(*bench->vocab_size));
-	for (enum buffer_closing i = 0; i < BUFFER_CLOSINGS; i++)
-		samples_free(bench->longest[i]);
-	for (uint32_t i = 0; i < BUFFER_BATCHES; i++) {
-		for (enum buffer_step way = 0; way < BUFFER_STEPS; way++)
-			samples_free(bench->step[i][way]);
-	}
-	for (enum buffer_way way = 0; way < BUFFER_WAYS; way++) {
-		for (uint32_t i = 0; i < BUFFER_SIZES; i++) {
-			give_calls(&bench->floors[way][i]);
-			give_calls(&bench->calls[way][i]);
+	const char *name = bench->options->model_name;
+	int index = name ? mimeo_model_find(s->m, name) : 0;
+
+	s->model = (uint32_t)index;
+	s->info = index < 0 ? NULL : mimeo_model_get(s->m, s->model);
+	if (!s->info)
+		return buffer_fail(s->m, name ? name : "the first model", MIMEO_E_UNKNOWN_MODEL);
+	s->most = s->info->max_seq_len < POSITIONS ? s->info->max_seq_len : POSITIONS;
+	int rc = mimeo_buffer_alloc(s->m, MIMEO_HANDLE_DEFAULT,
+		sizeof(float) * ROWS_MAX * (uint64_t)s->info->vocab_size, &s->buffer);
+	if (rc < 0)
+		return buffer_fail(s->m, "a buffer for logits", rc);
+	for (s->n_rows = 1; s->n_rows <= ROWS_MAX; s->n_rows += ROWS_MAX - 1) {
+		uint32_t n = STEPS_A_COUNT * bench->options->count;
+
+		for (enum step way = 0; way < N_STEPS; way++) {
+			s->samples[way] = samples_new(n);
+			if (!s->samples[way])
+				return bench_fail(MIMEO_E_NO_MEMORY, "no memory");
 		}
+		rc = stepper_run(s, n);
+		if (rc < 0)
+			return rc;
+		stepper_rows(bench, s);
 	}
-	samples_free(bench->usual);
+	return 0;
 }
 
-/* With a partner for their floor. */
-static int run_calls(struct buffer_bench *bench)
+static int steps_child(void *arg, int fd)
 {
-	int r = buffer_floor_start(&bench->floor);
+	const struct buffer_bench *bench = arg;
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct stepper stepper = {0};
+	char message[256] = "";
 
-	if (r == 0)
-		r = child_run("buffers", buffer_calls_work, bench, bench->options->timeout_s);
-	else
-		fprintf(stderr, "mimeo-bench: the floor: %s\n", strerror(-r));
-	buffer_floor_stop(&bench->floor);
-	return r;
+	config.socket_path = bench->socket;
+	config.arena_bytes = ARENA_BYTES;
+	config.message = message;
+	config.message_size = sizeof(message);
+	if (mimeo_connect(&stepper.m, &config) < 0)
+		return bench_fail(1, "%s: %s", bench->socket, message);
+	int rc = stepper_measure(bench, &stepper);
+	mimeo_close(stepper.m);
+	return rc < 0;
 }
 
-static int run(struct buffer_bench *bench)
+int buffer_steps(const struct buffer_bench *bench)
 {
-	const struct spawn_needs needs = {.kv_pages = BUFFER_KV_PAGES};
-	struct target target;
-	int r = target_open(bench->options, &needs, &target);
-
-	bench->socket = target.socket;
-	if (r == 0)
-		r = run_calls(bench);
-	if (r == 0)
-		r = child_run("steps", buffer_steps_work, bench, bench->options->timeout_s);
-	if (r == 0)
-		r = buffer_gaps_run(bench);
-	target_close(&target);
-	return r == 0 ? print(bench, &target) : r;
+	return child_run("steps", steps_child, (void *)bench, bench->options->timeout_s);
 }
+
+/* ---- all of it ---- */
 
 int bench_buffer(const struct bench_options *options, struct results *results)
 {
-	uint32_t count = options->count ? options->count : DEFAULT_COUNT;
-	struct buffer_bench bench = {
-		.options = options, .count = count, .steps = STEPS_A_COUNT * count};
-	int r = init(&bench);
+	struct buffer_bench bench = {options, results, NULL};
+	struct target target;
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, &target);
 
-	if (r == 0)
-		r = run(&bench);
-	deinit(&bench);
-	return r;
+	bench.socket = target.socket;
+	target_machine(&target, results);
+	if (rc == 0)
+		rc = buffer_calls(&bench);
+	if (rc == 0)
+		rc = buffer_steps(&bench);
+	if (rc == 0)
+		rc = buffer_gaps(&bench);
+	target_close(&target);
+	results_explain(results, "more: beyond the floor; saved: bytes a step that are not copied to "
+		"the host and into the arena");
+	return rc;
 }

@@ -2,170 +2,304 @@
 /*
  * Allocating, importing and closing a buffer, as a client sees it: a call on the socket and its
  * reply. A close is answered when no request can name the buffer any more; the memory goes back
- * behind it, in the daemon's builder.
+ * behind it, in the daemon's builder. The floor is the same memory without a daemon: the device makes
+ * it and gives it back in this process, and a message goes to another process and comes back, with
+ * a descriptor where the call passes one.
  */
 #include "tests/bench/buffer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/bench/child.h"
 #include "daemon/bench/client.h"
-#include "daemon/bench/report.h"
+#include "daemon/bench/probe.h"
+#include "ipc/socket.h"
 
 #define BACK_NS 5000000000ull /* for what was closed to come back */
 #define PAUSE_NS 1000000
+#define MESSAGE_BYTES 128u /* about as long as calls and replies with a handle are */
+#define REPLY_MS 5000u
+#define SMALLEST 4096u
+#define FLOOR                                                                                      \
+	"of calls: the same memory made or given back by the device in one process, and a message " \
+	"there and back on a Unix socket, by turns"
 
-const uint64_t buffer_sizes[BUFFER_SIZES] = {BUFFER_SMALLEST, 2u << 20, 64u << 20};
+/* How a buffer is made; IMPORT is a memfd of the client's own. */
+enum way { MEMFD, IMPORT, VMM_FD, CUDA_IPC, N_WAYS };
 
-static const uint32_t kinds[BUFFER_WAYS] = {
-	[BUFFER_MEMFD] = MIMEO_HANDLE_MEMFD,
-	[BUFFER_IMPORT] = MIMEO_HANDLE_MEMFD,
-	[BUFFER_VMM_FD] = MIMEO_HANDLE_VMM_FD,
-	[BUFFER_CUDA_IPC] = MIMEO_HANDLE_CUDA_IPC,
+static const struct {
+	const char *make, *close;
+	uint32_t kind;
+	bool passes_fd; /* from the daemon */
+} ways[N_WAYS] = {
+	[MEMFD] = {"allocate memfd", "close memfd", MIMEO_HANDLE_MEMFD, true},
+	[IMPORT] = {"import memfd", "close imported memfd", MIMEO_HANDLE_MEMFD, false},
+	[VMM_FD] = {"allocate VMM fd", "close VMM fd", MIMEO_HANDLE_VMM_FD, true},
+	[CUDA_IPC] = {"allocate CUDA IPC", "close CUDA IPC", MIMEO_HANDLE_CUDA_IPC, false},
 };
 
-int buffer_fail(const struct mimeo *m, const char *what, int status)
+static const struct {
+	const char *name;
+	uint64_t bytes;
+} sizes[] = {{"4 KiB", SMALLEST}, {"2 MiB", 2u << 20}, {"64 MiB", 64u << 20}};
+
+struct calls {
+	const struct buffer_bench *bench;
+	int ends[2]; /* of a socket: ours, the partner's */
+	struct mimeo *m;
+	struct device *device;
+	struct samples *make, *close, *floor_make, *floor_close; /* of a way and a size */
+};
+
+/* A memfd as mimeo_buffer_import needs it; the caller's; -errno. */
+static int calls_memfd(uint64_t bytes)
 {
-	const char *message = mimeo_buffer_message(m);
+	CLEANUP(cleanup_close) int fd = memfd_create("mimeo-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	fprintf(stderr, "mimeo-bench: %s: %s (%s)%s%s\n", what, mimeo_strerror(status),
-		mimeo_status_name(status), *message ? ": " : "", message);
-	return status;
-}
-
-int buffer_memfd(uint64_t bytes)
-{
-	int fd = memfd_create("mimeo-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	if (fd < 0)
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)bytes) < 0 ||
-		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-		int r = -errno;
-
-		close(fd);
-		return r;
-	}
-	return fd;
+	return STEAL_FD(fd);
 }
 
-static int make(struct mimeo *m, enum buffer_way way, uint64_t bytes, int fd, uint32_t *ret)
+/* ---- the floor ---- */
+
+/* Answers; a message that begins with 1 is answered with a descriptor. */
+static int partner_child(void *arg, int fd)
+{
+	const struct calls *calls = arg;
+	uint8_t message[MESSAGE_BYTES];
+	int memory = calls_memfd(SMALLEST), came;
+	size_t n;
+
+	close(calls->ends[0]);
+	if (memory < 0)
+		return 1;
+	for (;;) {
+		came = -1;
+		if (socket_receive(calls->ends[1], message, sizeof(message), &came, 1, &n,
+			    UINT32_MAX / 2) < 0)
+			return 0;
+		if (n > 0)
+			close(came);
+		if (socket_send(calls->ends[1], message, sizeof(message), &memory, message[0]) < 0)
+			return 0;
+	}
+}
+
+static int floor_round_trip(const struct calls *calls, int fd, bool with_fd)
+{
+	uint8_t message[MESSAGE_BYTES] = {with_fd};
+	int came = -1;
+	size_t n = 0;
+	int rc = socket_send(calls->ends[0], message, sizeof(message), &fd, fd >= 0);
+
+	if (rc < 0)
+		return rc;
+	ssize_t size =
+		socket_receive(calls->ends[0], message, sizeof(message), &came, 1, &n, REPLY_MS);
+	if (size >= 0 && n > 0)
+		close(came);
+	return size < 0 ? (int)size : 0;
+}
+
+static int floor_make(const struct calls *calls, enum way way, uint64_t bytes, int fd,
+	void **ret_memory, struct device_handle *ret)
+{
+	const struct device_ops *ops = calls->device->ops;
+
+	ret->fd = -1;
+	if (way == CUDA_IPC)
+		return ops->export_ipc_alloc(calls->device, bytes, ret_memory, ret);
+	if (way != IMPORT)
+		return ops->export_alloc(calls->device, bytes, ret_memory, ret);
+	int rc = ops->handle_of_fd(calls->device, fd, bytes, ret);
+	return rc ? rc : ops->import(calls->device, ret, ret_memory);
+}
+
+static void floor_give_back(
+	const struct calls *calls, enum way way, void *memory, const struct device_handle *handle)
+{
+	const struct device_ops *ops = calls->device->ops;
+
+	if (way == CUDA_IPC)
+		ops->export_ipc_free(calls->device, memory);
+	else if (way == IMPORT)
+		ops->import_free(calls->device, memory);
+	else
+		ops->export_free(calls->device, memory);
+	if (way != IMPORT && handle->fd >= 0)
+		close(handle->fd);
+}
+
+/* A device's condition or -errno. */
+static int floor_once(const struct calls *calls, enum way way, uint64_t bytes)
+{
+	CLEANUP(cleanup_close) int fd = way == IMPORT ? calls_memfd(bytes) : -1;
+	struct device_handle handle = {0};
+	void *memory = NULL;
+
+	if (way == IMPORT && fd < 0)
+		return fd;
+	uint64_t start = stats_now();
+	int rc = floor_make(calls, way, bytes, fd, &memory, &handle);
+	if (!rc)
+		rc = floor_round_trip(calls, fd, ways[way].passes_fd);
+	if (!rc)
+		samples_add(calls->floor_make, stats_now() - start);
+	start = stats_now();
+	if (memory)
+		floor_give_back(calls, way, memory, &handle);
+	if (!rc)
+		rc = floor_round_trip(calls, -1, false);
+	if (!rc)
+		samples_add(calls->floor_close, stats_now() - start);
+	return rc;
+}
+
+/* ---- the calls ---- */
+
+static int calls_make(struct calls *calls, enum way way, uint64_t bytes, int fd, uint32_t *ret)
 {
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 
-	if (way != BUFFER_IMPORT)
-		return mimeo_buffer_alloc(m, kinds[way], bytes, ret);
-	handle.kind = kinds[way];
+	if (way != IMPORT)
+		return mimeo_buffer_alloc(calls->m, ways[way].kind, bytes, ret);
+	handle.kind = ways[way].kind;
 	handle.fd = fd;
 	handle.bytes = bytes;
-	return mimeo_buffer_import(m, &handle, ret);
+	return mimeo_buffer_import(calls->m, &handle, ret);
 }
 
 /* What was closed counts against the limits until the daemon has it back: a refusal for that is
- * waited out, and not timed. */
-static int make_timed(struct mimeo *m, enum buffer_way way, uint64_t bytes, int fd, uint32_t *ret,
-	struct samples *samples)
+ * waited out and not timed. */
+static int calls_once(struct calls *calls, enum way way, uint64_t bytes)
 {
+	CLEANUP(cleanup_close) int fd = way == IMPORT ? calls_memfd(bytes) : -1;
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
-	uint64_t until = stats_now() + BACK_NS, start;
-	int r;
-
-	for (;;) {
-		start = stats_now();
-		r = make(m, way, bytes, fd, ret);
-		if (r != MIMEO_E_QUOTA || start >= until)
-			break;
-		nanosleep(&pause, NULL);
-	}
-	if (r == 0)
-		samples_add(samples, stats_now() - start);
-	return r;
-}
-
-static int once(struct mimeo *m, enum buffer_way way, uint64_t bytes, struct buffer_calls *calls)
-{
+	uint64_t start = stats_now(), until = start + BACK_NS;
 	uint32_t buffer;
-	int fd = way == BUFFER_IMPORT ? buffer_memfd(bytes) : -1;
 
-	if (way == BUFFER_IMPORT && fd < 0)
+	if (way == IMPORT && fd < 0)
 		return MIMEO_E_NO_MEMORY;
-	int r = make_timed(m, way, bytes, fd, &buffer, calls->make);
-	if (fd >= 0)
-		close(fd);
-	if (r < 0)
-		return r;
-	uint64_t start = stats_now();
-	r = mimeo_buffer_close(m, buffer);
-	if (r == 0)
+	int rc = calls_make(calls, way, bytes, fd, &buffer);
+	while (rc == MIMEO_E_QUOTA && start < until) {
+		nanosleep(&pause, NULL);
+		start = stats_now();
+		rc = calls_make(calls, way, bytes, fd, &buffer);
+	}
+	if (rc < 0)
+		return rc;
+	samples_add(calls->make, stats_now() - start);
+	start = stats_now();
+	rc = mimeo_buffer_close(calls->m, buffer);
+	if (rc == 0)
 		samples_add(calls->close, stats_now() - start);
-	return r;
+	return rc;
 }
 
-static bool is_left_out(enum buffer_way way, int status)
+static void calls_rows(const struct calls *calls, enum way way, size_t size)
 {
-	return status == MIMEO_E_UNSUPPORTED || (way == BUFFER_IMPORT && status == MIMEO_E_DENIED);
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s, %s", ways[way].make, sizes[size].name);
+	buffer_row(calls->bench, name, calls->make, calls->floor_make, FLOOR);
+	results_count(calls->bench->results, "bytes", NULL, sizes[size].bytes);
+	snprintf(name, sizeof(name), "%s, %s", ways[way].close, sizes[size].name);
+	buffer_row(calls->bench, name, calls->close, calls->floor_close, FLOOR);
+	results_count(calls->bench->results, "bytes", NULL, sizes[size].bytes);
 }
 
-/* Result and floor by turns. 0, 1 if there is no such thing, or a negative number, told. */
-static int measure_once(
-	struct buffer_bench *bench, struct mimeo *m, enum buffer_way way, uint32_t i)
+/* Result and floor by turns. 0, 1 if there is no such thing, or a negative number, reported. */
+static int calls_measure(struct calls *calls, enum way way, size_t size)
 {
-	int r = once(m, way, buffer_sizes[i], &bench->calls[way][i]);
+	uint32_t count = calls->bench->options->count;
+	CLEANUP(cleanup_samples) struct samples *make = samples_new(count);
+	CLEANUP(cleanup_samples) struct samples *close_ = samples_new(count);
+	CLEANUP(cleanup_samples) struct samples *floor_make_ = samples_new(count);
+	CLEANUP(cleanup_samples) struct samples *floor_close = samples_new(count);
 
-	if (is_left_out(way, r))
-		return 1;
-	if (r < 0)
-		return buffer_fail(m, "a buffer", r);
-	int rc = buffer_floor_once(&bench->floor, way, buffer_sizes[i], &bench->floors[way][i]);
-	return -report_outcome("the floor", rc, "");
-}
+	if (!make || !close_ || !floor_make_ || !floor_close)
+		return bench_fail(-ENOMEM, "no memory");
+	calls->make = make;
+	calls->close = close_;
+	calls->floor_make = floor_make_;
+	calls->floor_close = floor_close;
+	for (uint32_t i = 0; i < count; i++) {
+		int rc = calls_once(calls, way, sizes[size].bytes);
 
-static int measure_way(struct buffer_bench *bench, struct mimeo *m, enum buffer_way way)
-{
-	int r = 0;
-
-	for (uint32_t i = 0; i < BUFFER_SIZES && r == 0; i++) {
-		for (uint32_t j = 0; j < bench->count && r == 0; j++)
-			r = measure_once(bench, m, way, i);
+		if (rc == MIMEO_E_UNSUPPORTED || (way == IMPORT && rc == MIMEO_E_DENIED))
+			return 1;
+		if (rc < 0)
+			return buffer_fail(calls->m, "a buffer", rc);
+		rc = floor_once(calls, way, sizes[size].bytes);
+		if (rc)
+			return -abs(bench_fail_device(rc, "the floor", ""));
 	}
-	return r < 0 ? r : 0;
+	calls_rows(calls, way, size);
+	return 0;
 }
 
-static int measure(struct buffer_bench *bench, struct mimeo *m)
+static int calls_all(struct calls *calls)
 {
-	bool any = false;
-	int r = 0;
+	bool has[N_WAYS] = {false};
 
-	for (enum buffer_way way = 0; way < BUFFER_WAYS && r == 0; way++) {
+	for (enum way way = 0; way < N_WAYS; way++) {
 		/* A client's own memfd is the cpu device's. */
-		if (way == BUFFER_IMPORT && bench->calls[BUFFER_MEMFD][0].make->n == 0)
+		if (way == IMPORT && !has[MEMFD])
 			continue;
-		r = measure_way(bench, m, way);
-		any = any || bench->calls[way][0].make->n > 0;
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+			int rc = calls_measure(calls, way, i);
+
+			if (rc < 0)
+				return rc;
+			if (rc > 0)
+				break;
+			has[way] = true;
+		}
 	}
-	if (r == 0 && !any) {
-		fprintf(stderr, "mimeo-bench: the daemon has no device buffers for clients\n");
-		r = -1;
-	}
-	return r;
+	if (!has[MEMFD] && !has[VMM_FD] && !has[CUDA_IPC])
+		return bench_fail(-ENOTSUP, "the daemon has no device buffers for clients");
+	return 0;
 }
 
-int buffer_calls_work(void *arg, int fd)
+static int calls_child(void *arg, int fd)
 {
-	struct buffer_bench *bench = arg;
-	struct mimeo *m;
+	struct calls *calls = arg;
+	struct device_info info;
+	char why[256] = "";
 
-	(void)fd;
-	if (client_connect(&m, bench->socket, MIMEO_SPIN_DEFAULT) < 0)
+	close(calls->ends[1]);
+	if (client_connect(&calls->m, calls->bench->socket, MIMEO_SPIN_DEFAULT) < 0)
 		return 1;
-	int r = buffer_floor_open(&bench->floor, bench->options->device);
-	if (r == 0)
-		r = measure(bench, m);
-	buffer_floor_close(&bench->floor);
-	mimeo_close(m);
-	return r != 0;
+	int rc = probe_device(calls->bench->options->device, &calls->device, &info, why, sizeof(why));
+	rc = rc ? bench_fail_device(rc, "the floor", why) : calls_all(calls);
+	if (calls->device)
+		calls->device->ops->free(calls->device);
+	mimeo_close(calls->m);
+	return rc != 0;
+}
+
+/* With a partner for their floor. */
+int buffer_calls(const struct buffer_bench *bench)
+{
+	CLEANUP(child_kill) struct child partner = {0};
+	struct calls calls = {.bench = bench};
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, calls.ends) < 0)
+		return bench_fail(-errno, "the floor: %s", strerror(errno));
+	int rc = child_start(&partner, partner_child, &calls);
+	if (rc == 0)
+		rc = child_run("buffers", calls_child, &calls, bench->options->timeout_s);
+	close(calls.ends[0]);
+	close(calls.ends[1]);
+	return rc;
 }

@@ -250,13 +250,11 @@ static int capture_child(void *arg, int fd)
 	int rc = probe_open(&blank.probe, work->options->device, why, sizeof(why));
 
 	if (!rc)
-		rc = probe_random(&blank.probe, 512, DTYPE_F32, &blank.x);
+		rc = probe_take(&blank.probe, 512, DTYPE_F32, &blank.x);
 	if (!rc)
 		rc = blank_queue(&blank, 1); /* the op's first use */
 	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
 		rc = blank_measure(&blank, work->facts, i);
-	if (blank.x)
-		blank.probe.device->ops->mem_free(blank.probe.device, blank.x);
 	probe_close(&blank.probe);
 	return bench_fail_device(rc, "the floor", why) != 0;
 }

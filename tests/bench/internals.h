@@ -4,14 +4,17 @@
 
 #include "daemon/bench/bench.h"
 
-/* 0; or -errno with one sentence written to standard error, and -EINTR when a signal ended it. */
+/* The benches of bench-internals: as the run functions of struct bench. */
+int bench_gap(const struct bench_options *options, struct results *results);
 int bench_kill(const struct bench_options *options, struct results *results);
+int bench_capture(const struct bench_options *options, struct results *results);
+int bench_buffer(const struct bench_options *options, struct results *results);
+int bench_modes(const struct bench_options *options, struct results *results);
 int bench_attention(const struct bench_options *options, struct results *results);
 int bench_gemm(const struct bench_options *options, struct results *results);
 int bench_experts(const struct bench_options *options, struct results *results);
-int bench_capture(const struct bench_options *options, struct results *results);
-int bench_gap(const struct bench_options *options, struct results *results);
-int bench_buffer(const struct bench_options *options, struct results *results);
-int bench_modes(const struct bench_options *options, struct results *results);
+
+/* As the check function of struct bench. */
+int bench_attention_check(const struct bench_options *options);
 
 #endif

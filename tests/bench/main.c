@@ -1,46 +1,53 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * bench-internals: what the parts of Mimeo cost, for those who work on them. It is not installed.
+ * bench-internals: what the parts of Mimeo cost, for those who work on them. It is not installed; it
+ * has the options, the table and the JSON of mimeo-bench(1), and --help lists what each bench takes.
+ *
+ *	gap        idle time of the lane between the steps of a serving daemon, the time of its
+ *	           engine's thread a step; floor: a bare loop in one process
+ *	kill       from SIGKILL of a client to its pages, slots and descriptors; floor: the hang-up of
+ *	           a socket of a process that only waits
+ *	capture    each graph's segments, nodes, seconds and bytes; captures beside a stream
+ *	buffer     calls that make and close device buffers, steps with logits in one, the longest gap
+ *	           of another client while memory is given back
+ *	modes      a mixed load under a daemon of each graph mode; a decode step as one graph, in
+ *	           pieces and eager, and what a break between pieces costs
+ *	attention  by the backend interface: --query tokens a row for each batch and context, whole
+ *	           prompts, masks; of a latent model also part by part, prompts included
+ *	gemm       products of a model's step, ours and the library's (--sides)
+ *	experts    the ops of a layer of experts
+ *
+ * For example, paged attention of heads of 128 (the sizes of the 8B shape), decodes, verifications
+ * of 5 tokens and prompts; prompts of DeepSeek-V2-Lite's attention; whose products are quicker:
+ *
+ *	bench-internals --shape 8B --contexts 1024,4096 --prompts 2048,8192 attention
+ *	bench-internals --shape 8B --batches 8 --contexts 4096 --query 5 attention
+ *	bench-internals --attention mla --prompts 512,2048,8192 attention
+ *	bench-internals --shape 1B --sides 0,1,2 gemm
  */
-#include "daemon/bench/options.h"
-#include "tests/bench/attention_mask.h"
-#include "tests/bench/attention_mla.h"
 #include "tests/bench/internals.h"
-
-static int check_attention(const struct bench_options *options)
-{
-	struct bench_mask mask;
-
-	if (!bench_mask_parse(options->mask, &mask))
-		return options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
-			"documents:N and tree:N, N 1 or more, of trees 64 at most", options->mask);
-	if (bench_is_mla(options) && (options->mask || options->prompts.n))
-		return options_misuse("--%s is not for latent attention",
-			options->mask ? "mask" : "prompts");
-	return 0;
-}
 
 static const struct bench benches[] = {
 	{"gap", "idle time on the lane between decode steps, and the engine's time", bench_gap, 0,
 		"processes prompt tokens spin-us", "processes=1,2,4,8,16 prompt=16 tokens=200"},
-	{"kill", "how soon what a killed client had is back", bench_kill, 0, "count", "count=30"},
+	{"kill", "how soon the resources of a killed client are back", bench_kill, 0, "count",
+		"count=30"},
 	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, 0, "",
 		NULL},
 	{"buffer", "device buffers: making, using and closing them", bench_buffer, 0, "count",
 		"count=20"},
-	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager",
-		bench_modes, BENCH_PRIVATE | BENCH_LANE,
-		"processes prompt tokens spin-us batches contexts count",
+	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager", bench_modes,
+		BENCH_PRIVATE | BENCH_LANE, "processes prompt tokens spin-us batches contexts count",
 		"processes=8 prompt=1000 tokens=200 batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
-		BENCH_IN_PROCESS | BENCH_ALONE | BENCH_CONFIG_ONLY,
-		"attention batches contexts prompts heads rank rope mask",
-		"batches=1,8,32,128 contexts=1024", .check = check_attention},
-	{"gemm", "a model's matrix products", bench_gemm,
-		BENCH_IN_PROCESS | BENCH_ALONE | BENCH_CONFIG_ONLY, "batches",
-		"batches=1,8,32,128"},
+		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
+		"attention batches contexts query prompts heads kv-heads head-dim rank rope page-tokens mask",
+		"batches=1,8,32,128 contexts=1024 query=1 page-tokens=16", .check = bench_attention_check},
+	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
+		"batches sides", "batches=1,8,32,128 sides=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,
-		BENCH_IN_PROCESS | BENCH_ALONE | BENCH_CONFIG_ONLY, "batches", "batches=1,8,32,128", .model = "tinycalc-moe"},
+		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY, "batches", "batches=1,8,32,128",
+		.model = "tinycalc-moe"},
 };
 
 int main(int argc, char **argv)

@@ -238,6 +238,7 @@ static void test_gemm_has_each_matrix_of_the_model(void **state)
 		int n = i % 2 ? 5 : 1, out = matrices[i / 2].outputs, in = matrices[i / 2].inputs;
 
 		assert_string_equal(text(rows, i, "matrix"), matrices[i / 2].name);
+		assert_true(number(rows, i, "side") == 0);
 		assert_true(number(rows, i, "rows") == n);
 		assert_true(number(rows, i, "outputs") == out && number(rows, i, "inputs") == in);
 		/* the gated one leaves half of what it computes; random weights are float32 there */
@@ -294,6 +295,23 @@ static void test_attention_of_a_latent_model_has_its_sizes(void **state)
 			2 * 24 * ((i ? 32 : MLA_RANK) + MLA_ROPE) * 4);
 		json_decref(rows);
 	}
+}
+
+/* Prompts are not absorbed: a layer and its parts. */
+static void test_attention_of_a_latent_model_has_prompts(void **state)
+{
+	static const char *const parts[] = {"layer", "gather", "expand", "attend"};
+	json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla",
+		"attention --batches 1 --contexts 40 --query 20 --prompts 32");
+
+	assert_int_equal(json_array_size(rows), 8);
+	for (size_t i = 0; i < 8; i++) {
+		assert_string_equal(text(rows, i, "part"), parts[i % 4]);
+		assert_true(number(rows, i, "query") == (i < 4 ? 20 : 32));
+		assert_true(number(rows, i, "context") == (i < 4 ? 40 : 32));
+		assert_true(number(rows, i, "floor_s") > 0);
+	}
+	json_decref(rows);
 }
 
 static void test_attention_of_a_latent_model_refuses_masks(void **state)
@@ -437,6 +455,7 @@ int main(void)
 		cmocka_unit_test(test_experts_has_each_op_and_all_of_them),
 		cmocka_unit_test(test_experts_finds_the_shipped_model_that_has_them),
 		cmocka_unit_test(test_attention_of_a_latent_model_has_its_sizes),
+		cmocka_unit_test(test_attention_of_a_latent_model_has_prompts),
 		cmocka_unit_test(test_attention_of_a_latent_model_refuses_masks),
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_TESTS_BENCH_ATTENTION_MASK_H
-#define MIMEO_TESTS_BENCH_ATTENTION_MASK_H
+#ifndef MIMEO_TESTS_BENCH_MASK_H
+#define MIMEO_TESTS_BENCH_MASK_H
 
 /*
  * The mask that attention is measured under: its program, each token's word, and what it leaves to

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/bench/attention_mask.h"
+#include "tests/bench/mask.h"
 
 #include <errno.h>
 #include <stdlib.h>
