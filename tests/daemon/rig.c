@@ -159,7 +159,7 @@ int rig_setup(void **state)
 
 	rig_setup_engine(state);
 	rig = *state;
-	rig_attach(rig, &rig->client, RIG_ENTRIES);
+	rig_attach(rig, &rig->client, or_default(rig->options.entries, 16));
 	return 0;
 }
 

@@ -22,7 +22,6 @@
 #define RIG_TIMEOUT_S 60
 #define RIG_OUTPUT_MAX 2048
 #define RIG_CLIENTS_MAX 16
-#define RIG_ENTRIES 64 /* of the fixture's client */
 
 struct rig_options {
 	enum graph_mode mode;
@@ -46,6 +45,7 @@ struct rig_options {
 	const enum attention_support *draft_support;
 	/* In place of the draft's and, if that is paged, the target's; NULL: paged itself. */
 	const struct attention_backend *paged;
+	uint32_t entries; /* of the fixture's client; 0: 16 */
 };
 
 /* Holds the lane until it is opened. */

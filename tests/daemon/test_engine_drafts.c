@@ -132,21 +132,35 @@ static int make_expected(void **state)
 
 /* ---- tests ---- */
 
-static void test_request_without_speculation_verifies_nothing(void **state)
+static int set_up_with_draft(void **state)
 {
-	struct engine_speculation more;
-	uint64_t n_steps;
-	struct fixture f;
+	static struct fixture f;
 
 	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
+	*state = &f;
+	return 0;
+}
+
+static int tear_down_with_draft(void **state)
+{
+	tear_down(*state);
+	return 0;
+}
+
+
+static void test_request_without_speculation_verifies_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct engine_speculation more;
+	uint64_t n_steps;
+
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		more = run_alone(&f, i, MIMEO_DRAFT_NONE, &n_steps);
+		more = run_alone(f, i, MIMEO_DRAFT_NONE, &n_steps);
 		assert_int_equal(more.n_rows, 0);
 		assert_int_equal(more.n_tokens, 0);
 		assert_true(n_steps >= N_TOKENS);
-		assert_true(run_alone(&f, i, 0, NULL).n_rows > 0);
+		assert_true(run_alone(f, i, 0, NULL).n_rows > 0);
 	}
-	tear_down(&f);
 }
 
 /* On a GPU what is behind the end token may differ, and so how many verifications it takes. */
@@ -192,23 +206,21 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 
 static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
 {
+	struct fixture *f = *state;
 	struct engine_speculation full, more;
-	struct fixture f;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	full = run_alone(&f, 0, 0, NULL);
+	full = run_alone(f, 0, 0, NULL);
 	assert_true(full.n_accepted[K - 1] > 0);
-	more = run_alone(&f, 0, K + 1, NULL);
+	more = run_alone(f, 0, K + 1, NULL);
 	/* but for the time, and a discarded step that is read before or behind */
 	assert_memory_equal(&more, &full, offsetof(struct engine_speculation, n_draft_steps));
 	for (uint32_t k = 1; k < K; k++) {
-		more = run_alone(&f, 0, k, NULL);
+		more = run_alone(f, 0, k, NULL);
 		assert_true(more.n_accepted[k - 1] > 0);
 		assert_int_equal(more.n_offered[k], 0);
 		assert_int_equal(more.n_accepted[k], 0);
 		assert_true(more.n_rows > full.n_rows && more.n_tokens <= (k + 1) * more.n_rows);
 	}
-	tear_down(&f);
 }
 
 /* A request on sequence 1: rows that it verified. */
@@ -231,20 +243,18 @@ static uint64_t verified_on(struct fixture *f, uint32_t draft_tokens)
 
 static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
 {
-	struct fixture f;
+	struct fixture *f = *state;
 	uint32_t seen;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
-	assert_true(verified_on(&f, 0) > 0);
-	assert_true(verified_on(&f, 0) > 0);
+	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
+	assert_true(verified_on(f, 0) > 0);
+	assert_true(verified_on(f, 0) > 0);
 	seen = 2 * (uint32_t)(strlen(texts[0]) + 1 + 20);
-	assert_int_equal(verified_on(&f, MIMEO_DRAFT_NONE), 0);
-	assert_int_equal(verified_on(&f, 0), 0);
-	rig_ok(&f.client, 0, RING_OP_TRUNCATE, 1, seen - 5);
-	assert_true(verified_on(&f, 0) > 0);
-	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
-	tear_down(&f);
+	assert_int_equal(verified_on(f, MIMEO_DRAFT_NONE), 0);
+	assert_int_equal(verified_on(f, 0), 0);
+	rig_ok(&f->client, 0, RING_OP_TRUNCATE, 1, seen - 5);
+	assert_true(verified_on(f, 0) > 0);
+	rig_ok(&f->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 /* ---- the account ---- */
@@ -276,35 +286,30 @@ static void assert_offered(const struct engine_speculation *more, uint32_t n)
 
 static void test_drafts_beyond_a_requests_limit_are_not_offered(void **state)
 {
+	struct fixture *f = *state;
 	struct engine_speculation more;
-	struct fixture f;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t limit = 2; limit <= 1 + K + 1; limit++) {
-		more = account_of(&f, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
+		more = account_of(f, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
 		assert_offered(&more, limit - 1);
 	}
-	tear_down(&f);
 }
 
 static void test_drafts_behind_an_end_token_are_not_offered(void **state)
 {
+	struct fixture *f = *state;
 	struct engine_speculation more;
-	struct fixture f;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	more = account_of(&f, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
+	more = account_of(f, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
 	assert_offered(&more, 2);
-	tear_down(&f);
 }
 
 static void test_each_token_of_a_verification_held_or_is_behind_those_that_did(void **state)
 {
-	struct fixture f;
+	struct fixture *f = *state;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		struct engine_speculation more = run_alone(&f, i, 0, NULL);
+		struct engine_speculation more = run_alone(f, i, 0, NULL);
 		uint64_t n_held = 0;
 
 		assert_int_equal(more.n_offered[0], more.n_rows);
@@ -317,7 +322,6 @@ static void test_each_token_of_a_verification_held_or_is_behind_those_that_did(v
 		/* the last row may have ended with a draft */
 		assert_in_range(n_held + more.n_rows - more.n_tokens, 0, 1);
 	}
-	tear_down(&f);
 }
 
 /* At a chunk's end the draft needs the prompt's next token, which no step has sampled. */
@@ -348,25 +352,23 @@ static void test_prompt_in_chunks_is_drafted_for_as_a_whole_one(void **state)
 
 static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end(void **state)
 {
+	struct fixture *f = *state;
 	struct engine_speculation more;
-	struct fixture f;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	more = account_of(&f, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
-	const struct inputs_slot *slot = &f.rig.engine->runners[0].inputs.slots[1];
+	more = account_of(f, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
+	const struct inputs_slot *slot = &f->rig.engine->runners[0].inputs.slots[1];
 
 	assert_int_equal(*slot->flag, 1);
 	assert_true(*slot->began < *slot->draft_began && *slot->draft_began < *slot->ended);
 	assert_int_equal(more.n_draft_steps, 1);
 	assert_int_equal(more.draft_ns, *slot->ended - *slot->draft_began);
-	run_alone(&f, 0, 0, NULL);
-	rig_assert_all_free(&f.rig); /* all steps are read */
-	more = facts_of(&f).speculation;
-	assert_int_equal(more.n_draft_steps, facts_of(&f).n_steps);
-	assert_true(more.draft_ns < atomic_load(&engine_stats(f.rig.engine)->lane_ns));
-	assert_int_equal(run_alone(&f, 0, MIMEO_DRAFT_NONE, NULL).n_draft_steps, 0);
-	assert_int_equal(facts_of(&f).speculation.draft_ns, more.draft_ns);
-	tear_down(&f);
+	run_alone(f, 0, 0, NULL);
+	rig_assert_all_free(&f->rig); /* all steps are read */
+	more = facts_of(f).speculation;
+	assert_int_equal(more.n_draft_steps, facts_of(f).n_steps);
+	assert_true(more.draft_ns < atomic_load(&engine_stats(f->rig.engine)->lane_ns));
+	assert_int_equal(run_alone(f, 0, MIMEO_DRAFT_NONE, NULL).n_draft_steps, 0);
+	assert_int_equal(facts_of(f).speculation.draft_ns, more.draft_ns);
 }
 
 /* ---- rows without guesses ---- */
@@ -382,37 +384,34 @@ static void assert_undrafted(
 
 static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **state)
 {
+	struct fixture *f = *state;
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct engine_speculation before;
 	struct rig_request step;
-	struct fixture f;
 
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	rig_ok(&f.client, 0, RING_OP_OPEN, 1, 0);
-	before = facts_of(&f).speculation;
-	assert_true(verified_on(&f, 0) > 0);
-	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 0);
+	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
+	before = facts_of(f).speculation;
+	assert_true(verified_on(f, 0) > 0);
+	assert_undrafted(f, &before, UNDRAFTED_ASKED, 0);
 	/* the prompt's step gives the first token */
-	verified_on(&f, MIMEO_DRAFT_NONE);
-	assert_undrafted(&f, &before, UNDRAFTED_ASKED, 19);
-	before = facts_of(&f).speculation;
-	verified_on(&f, 0);
-	assert_undrafted(&f, &before, UNDRAFTED_SEQUENCE, 19);
-	before = facts_of(&f).speculation;
+	verified_on(f, MIMEO_DRAFT_NONE);
+	assert_undrafted(f, &before, UNDRAFTED_ASKED, 19);
+	before = facts_of(f).speculation;
+	verified_on(f, 0);
+	assert_undrafted(f, &before, UNDRAFTED_SEQUENCE, 19);
+	before = facts_of(f).speculation;
 	for (int i = 0; i < 3; i++) {
-		step = rig_step(&f.client, 0, &msg, &row, &(int32_t){'a'});
-		assert_int_equal(rig_do(&f.client, &step).status, 0);
+		step = rig_step(&f->client, 0, &msg, &row, &(int32_t){'a'});
+		assert_int_equal(rig_do(&f->client, &step).status, 0);
 	}
 	/* the first has the answer's last token to compute, too, and is a prompt of two */
-	assert_undrafted(&f, &before, UNDRAFTED_STEP, 2);
-	rig_ok(&f.client, 0, RING_OP_CLOSE, 1, 0);
-	tear_down(&f);
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, false);
-	step = ask(&f, 0, texts[0], MIMEO_DRAFT_NONE);
-	assert_int_equal(rig_do(&f.client, &step).status, 0);
-	assert_undrafted(&f, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
-	tear_down(&f);
+	assert_undrafted(f, &before, UNDRAFTED_STEP, 2);
+	rig_ok(&f->client, 0, RING_OP_CLOSE, 1, 0);
+	set_up(f, GRAPH_FULL_AND_PIECEWISE, false);
+	step = ask(f, 0, texts[0], MIMEO_DRAFT_NONE);
+	assert_int_equal(rig_do(&f->client, &step).status, 0);
+	assert_undrafted(f, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
 }
 
 /* What is logged while so many requests of 440 tokens run, all at once. */
@@ -480,23 +479,24 @@ static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 	}
 }
 
+#define TEST(test)                                                                                 \
+	cmocka_unit_test_setup_teardown(test, set_up_with_draft, tear_down_with_draft)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_request_without_speculation_verifies_nothing),
+		TEST(test_request_without_speculation_verifies_nothing),
 		cmocka_unit_test(test_requests_with_and_without_speculation_share_steps),
-		cmocka_unit_test(test_request_lowers_its_drafts_and_never_raises_them),
-		cmocka_unit_test(test_sequence_speculates_on_what_its_draft_has_seen),
+		TEST(test_request_lowers_its_drafts_and_never_raises_them),
+		TEST(test_sequence_speculates_on_what_its_draft_has_seen),
 		cmocka_unit_test(test_pages_bytes_have_the_drafts_part_in_them),
-		cmocka_unit_test(test_rows_that_decode_without_guesses_are_counted_by_reason),
+		TEST(test_rows_that_decode_without_guesses_are_counted_by_reason),
 		cmocka_unit_test(test_draft_of_another_model_is_told_of_once),
-		cmocka_unit_test(test_drafts_beyond_a_requests_limit_are_not_offered),
-		cmocka_unit_test(test_drafts_behind_an_end_token_are_not_offered),
-		cmocka_unit_test(
-			test_each_token_of_a_verification_held_or_is_behind_those_that_did),
+		TEST(test_drafts_beyond_a_requests_limit_are_not_offered),
+		TEST(test_drafts_behind_an_end_token_are_not_offered),
+		TEST(test_each_token_of_a_verification_held_or_is_behind_those_that_did),
 		cmocka_unit_test(test_prompt_in_chunks_is_drafted_for_as_a_whole_one),
-		cmocka_unit_test(
-			test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end),
+		TEST(test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end),
 	};
 
 	static const struct test_cpu_only only[] = {
