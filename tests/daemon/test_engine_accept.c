@@ -4,7 +4,7 @@
  * draft were trained on, cut at the end token; and that a broken draft shows there and nowhere else.
  * Drafts that hold in half the cases try what neither good nor random ones do: every length of what holds.
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,15 +17,6 @@ enum { HALF = 12 }; /* of one sign flipped in so many, half the drafts hold */
 static const char *const kinds[N_KINDS] = {"add", "count", "sort", "rev"};
 static struct question questions[N];
 static char broken[512]; /* a copy of the draft, its weights noised */
-
-static const char *folder_of(const char *below)
-{
-	static char path[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(path, sizeof(path), "%s/%s", source ? source : ".", below);
-	return path;
-}
 
 /* ---- a broken draft ---- */
 
@@ -63,7 +54,7 @@ static void write_file(const char *name, const uint8_t *bytes, size_t size)
 /* One weight of `every` changes its sign. */
 static void break_draft(uint32_t every)
 {
-	const char *folder = folder_of("examples/models/tinycalc-eagle");
+	const char *folder = rig_draft();
 	uint64_t header, seed = 7;
 	uint8_t *bytes;
 	size_t size;
@@ -167,7 +158,7 @@ static struct engine_speculation ask_all(
 static void test_a_verification_yields_4_4_tokens_whatever_graphs_run_it(void **state)
 {
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
-	const char *draft = folder_of("examples/models/tinycalc-eagle");
+	const char *draft = rig_draft();
 	struct engine_speculation all[2];
 	double yields[2][N_KINDS + 1];
 	char path[512];
@@ -205,7 +196,7 @@ static void test_output_of_half_and_of_never_accepted_drafts_is_that_without_one
 	static const enum graph_mode modes[] = {
 		GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_DECODE_ONLY, GRAPH_FULL_AND_PIECEWISE};
 
-	load_make(NULL, NULL);
+	traffic_make(NULL, NULL);
 	for (uint32_t d = 0; d < 2; d++) {
 		struct engine_speculation all;
 		double yields[N_KINDS + 1], held;
@@ -220,7 +211,7 @@ static void test_output_of_half_and_of_never_accepted_drafts_is_that_without_one
 			const struct rig_options options = {
 				.mode = modes[m], .draft = broken, .n_drafts = 1 + 2 * m};
 
-			load_run(&options, modes[m], &load_ladders[m % 3], 64, m);
+			traffic_run(&options, modes[m], &traffic_ladders[m % 3], 64, m);
 		}
 	}
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The same requests give the same tokens with every attention backend that can serve the model, under
- * every mode (load.h). What they are compared with is computed by another backend, on the cpu device by
+ * every mode (traffic.h). What they are compared with is computed by another backend, on the cpu device by
  * the reference: latent attention by expansion, and the keys' and values' of flex by paged.
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 
 struct backend_case {
@@ -13,22 +13,13 @@ struct backend_case {
 	uint32_t chunk, ladder;
 };
 
-static const char *folder_of(const char *model)
-{
-	static char path[512];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(path, sizeof(path), "%s/examples/models/%s", source ? source : ".", model);
-	return path;
-}
-
 static void run_cases(const char *model, const struct backend_case *cases, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		const struct rig_options options = {
 			.model = model, .attention = cases[i].attention, .mode = cases[i].mode};
 
-		load_run(&options, cases[i].mode, &load_ladders[cases[i].ladder],
+		traffic_run(&options, cases[i].mode, &traffic_ladders[cases[i].ladder],
 			cases[i].chunk, i);
 	}
 }
@@ -52,18 +43,18 @@ static void check_latent(const char *model)
 		{"mla_planned", GRAPH_FULL_AND_PIECEWISE, 1, 0},
 	};
 
-	load_make(model, test_on_cuda() ? "mla" : "naive");
+	traffic_make(model, test_on_cuda() ? "mla" : "naive");
 	RUN_CASES(model, cases);
 }
 
 static void test_latent_attention_gives_the_tokens_of_expansion_in_every_mode(void **state)
 {
-	check_latent(folder_of("tinycalc-mla"));
+	check_latent(rig_source("examples/models/tinycalc-mla"));
 }
 
 static void test_experts_give_the_tokens_of_expansion_in_every_mode(void **state)
 {
-	check_latent(folder_of("tinycalc-moe"));
+	check_latent(rig_source("examples/models/tinycalc-moe"));
 }
 
 static void test_flex_gives_the_tokens_of_paged_in_every_mode(void **state)
@@ -79,7 +70,7 @@ static void test_flex_gives_the_tokens_of_paged_in_every_mode(void **state)
 		{"flex", GRAPH_FULL, 7, 1},
 	};
 
-	load_make(NULL, "paged");
+	traffic_make(NULL, "paged");
 	RUN_CASES(NULL, cases);
 }
 

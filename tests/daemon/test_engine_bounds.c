@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What graphs and steps may not do: outgrow their memory, their backend, or what was built for them.
  * The lane is driven by hand. */
-#include "tests/daemon/hand.h"
+#include "tests/daemon/manual.h"
 
 #include <errno.h>
 
@@ -9,10 +9,10 @@
 
 static const struct rig_options both = {.mode = GRAPH_FULL_AND_PIECEWISE};
 
-static float logits[HAND_ROWS * HAND_VOCAB], expected[HAND_ROWS * HAND_VOCAB];
+static float logits[MANUAL_ROWS * MANUAL_VOCAB], expected[MANUAL_ROWS * MANUAL_VOCAB];
 
 /* What a pass of so many padded tokens and rows touches. */
-static void ranges_of(const struct hand *h, uint32_t tokens, uint32_t rows, struct range ret[9])
+static void ranges_of(const struct manual *h, uint32_t tokens, uint32_t rows, struct range ret[9])
 {
 	const struct model_config *c = &h->runner->model->config;
 	const struct model_buffers *b = &h->runner->context.buffers;
@@ -35,11 +35,11 @@ static void test_widest_graph_has_room_for_its_padding(void **state)
 {
 	struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 50, .max_requests = 5};
-	const struct hand_row row = {0, 1, 0};
+	const struct manual_row row = {0, 1, 0};
 	struct range ranges[9];
-	struct hand h;
+	struct manual h;
 
-	hand_open(&h, &options);
+	manual_open(&h, &options);
 	for (uint32_t i = 0; i < h.runner->graphs.n; i++) {
 		const struct graph_entry *entry = &h.runner->graphs.entries[i];
 		const struct descriptor *d = &entry->descriptor;
@@ -49,14 +49,14 @@ static void test_widest_graph_has_room_for_its_padding(void **state)
 		ranges_of(&h, d->tokens, d->rows ? d->rows : 5, ranges);
 		assert_ranges_disjoint(ranges, 9, h.runner->pool, h.runner->pool_bytes);
 		/* One token, and all the rest padding. */
-		hand_run(&h, &row, 1, NULL, expected);
-		hand_poison(&h, &row, 1);
-		hand_run(&h, &row, 1, entry, logits);
-		hand_assert_written(&h, &row, 1, "one token");
-		hand_assert_logits(logits, expected, 1, "one token");
+		manual_run(&h, &row, 1, NULL, expected);
+		manual_poison(&h, &row, 1);
+		manual_run(&h, &row, 1, entry, logits);
+		manual_assert_written(&h, &row, 1, "one token");
+		manual_assert_logits(logits, expected, 1, "one token");
 	}
 	assert_int_equal(h.runner->graphs.descriptors[h.runner->graphs.n - 1].tokens, 50);
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F13, by the backend itself: paged attention holds queries of 16 tokens at most in a graph. */
@@ -64,9 +64,9 @@ static void test_decodes_longer_than_the_backend_holds_are_not_captured(void **s
 {
 	struct breakable_runner *breakable;
 	struct graph_entry entry = {.descriptor = descriptor_decode(17, 17, 1)};
-	struct hand h;
+	struct manual h;
 
-	hand_open(&h, &both);
+	manual_open(&h, &both);
 	breakable = &h.runner->executor.breakable;
 	assert_int_equal(capture_now(&entry, breakable, h.lane), -ENOTSUP);
 	assert_null(entry.exec);
@@ -74,61 +74,61 @@ static void test_decodes_longer_than_the_backend_holds_are_not_captured(void **s
 	assert_false(h.rig.device->ops->capturing(h.lane));
 	entry.descriptor = descriptor_decode(16, 16, 1);
 	assert_int_equal(capture_now(&entry, breakable, h.lane), 0);
-	hand_run(&h, &(struct hand_row){0, 16, 0}, 1, NULL, expected);
-	hand_run(&h, &(struct hand_row){0, 16, 0}, 1, &entry, logits);
-	hand_assert_logits(logits, expected, 1, "16 tokens a row");
+	manual_run(&h, &(struct manual_row){0, 16, 0}, 1, NULL, expected);
+	manual_run(&h, &(struct manual_row){0, 16, 0}, 1, &entry, logits);
+	manual_assert_logits(logits, expected, 1, "16 tokens a row");
 	capture_drop(&entry, h.rig.device);
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F3: a few tokens may need more of something than many. */
 static void test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for(void **state)
 {
 	struct rig_options options = {.mode = GRAPH_NONE};
-	struct hand h;
+	struct manual h;
 
-	hand_open(&h, &options);
-	for (uint32_t n = 1; n <= HAND_ROWS; n++) {
-		for (uint32_t each = HAND_TOKENS / n; each > 0; each = each * 2 / 3) {
-			struct hand_row rows[HAND_ROWS];
+	manual_open(&h, &options);
+	for (uint32_t n = 1; n <= MANUAL_ROWS; n++) {
+		for (uint32_t each = MANUAL_TOKENS / n; each > 0; each = each * 2 / 3) {
+			struct manual_row rows[MANUAL_ROWS];
 
 			for (uint32_t i = 0; i < n; i++)
-				rows[i] = (struct hand_row){(int32_t)i, each, HAND_TOKENS - each};
-			assert_int_equal(hand_try(&h, rows, n, NULL), 0);
+				rows[i] = (struct manual_row){(int32_t)i, each, MANUAL_TOKENS - each};
+			assert_int_equal(manual_try(&h, rows, n, NULL), 0);
 		}
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 static void test_step_does_not_run_on_what_was_built_for_another_descriptor(void **state)
 {
-	struct hand_row rows[] = {{0, 1, 3}, {1, 1, 3}};
+	struct manual_row rows[] = {{0, 1, 3}, {1, 1, 3}};
 	const struct descriptor *two, *four;
 	struct forward *replay, *eager;
-	struct hand h;
+	struct manual h;
 
-	hand_open(&h, &both);
+	manual_open(&h, &both);
 	replay = &h.runner->executor.replay;
 	eager = &h.runner->executor.eager;
-	hand_prefill(&h, HAND_ROWS, 3);
+	manual_prefill(&h, MANUAL_ROWS, 3);
 	two = &h.runner->graphs.descriptors[1];
 	four = &h.runner->graphs.descriptors[2];
-	hand_run(&h, rows, 2, &h.runner->graphs.entries[1], NULL);
+	manual_run(&h, rows, 2, &h.runner->graphs.entries[1], NULL);
 	assert_int_equal(forward_check(replay, two), 0);
 	assert_int_equal(forward_check(replay, four), -ESTALE);
 	/* Inputs of this step, metadata of an earlier one. */
 	assert_int_equal(forward_check(eager, two), -ESTALE);
-	hand_run(&h, rows, 2, &h.runner->graphs.entries[2], NULL);
+	manual_run(&h, rows, 2, &h.runner->graphs.entries[2], NULL);
 	assert_int_equal(forward_check(replay, two), -ESTALE);
 	/* Metadata of that descriptor, inputs of another. */
-	hand_run(&h, rows, 2, NULL, NULL);
+	manual_run(&h, rows, 2, NULL, NULL);
 	assert_int_equal(forward_check(replay, four), -ESTALE);
-	hand_poison(&h, rows, 2);
+	manual_poison(&h, rows, 2);
 	assert_int_equal(forward_run(replay, four, h.lane), -ESTALE);
 	assert_int_equal(forward_run(eager, four, h.lane), -ESTALE);
 	assert_int_equal(h.rig.device->ops->stream_sync(h.lane), 0);
-	hand_assert_written(&h, NULL, 0, "stale");
-	hand_close(&h);
+	manual_assert_written(&h, NULL, 0, "stale");
+	manual_close(&h);
 }
 
 int main(void)

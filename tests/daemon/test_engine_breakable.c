@@ -4,7 +4,7 @@
  * Attention is paged's with a mark: work that the host does anew at each call, and whose trace is in
  * the logits.
  */
-#include "tests/daemon/hand.h"
+#include "tests/daemon/manual.h"
 
 #include <errno.h>
 
@@ -52,15 +52,15 @@ static void register_marked(void)
 static const struct rig_options with_marks = {
 	.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "marked"};
 
-static float logits[HAND_ROWS * HAND_VOCAB], expected[HAND_ROWS * HAND_VOCAB];
+static float logits[MANUAL_ROWS * MANUAL_VOCAB], expected[MANUAL_ROWS * MANUAL_VOCAB];
 
-static const struct hand_row mixed[] = {{0, 5, 3}, {1, 1, 3}, {2, 3, 3}};
-static const struct hand_row decode[] = {{0, 1, 8}, {1, 1, 4}, {2, 1, 6}};
+static const struct manual_row mixed[] = {{0, 5, 3}, {1, 1, 3}, {2, 3, 3}};
+static const struct manual_row decode[] = {{0, 1, 8}, {1, 1, 4}, {2, 1, 6}};
 
-static void open_marked(struct hand *h)
+static void open_marked(struct manual *h)
 {
-	hand_open(h, &with_marks);
-	hand_prefill(h, 3, 8);
+	manual_open(h, &with_marks);
+	manual_prefill(h, 3, 8);
 	memset(&mark, 0, sizeof(mark));
 	mark.device = h->rig.device;
 	mark.value = 0x3c; /* 0.01 in float32 and in bfloat16 */
@@ -68,18 +68,18 @@ static void open_marked(struct hand *h)
 		dtype_bytes(h->runner->activation_dtype);
 }
 
-static void close_marked(struct hand *h)
+static void close_marked(struct manual *h)
 {
 	mark.device = NULL;
-	hand_close(h);
+	manual_close(h);
 }
 
-static uint32_t n_layers(const struct hand *h)
+static uint32_t n_layers(const struct manual *h)
 {
 	return h->runner->model->config.n_layers;
 }
 
-static uint32_t nodes_called(const struct hand *h, struct graph *graph, const char *name)
+static uint32_t nodes_called(const struct manual *h, struct graph *graph, const char *name)
 {
 	const char *node;
 	uint32_t n = 0;
@@ -89,7 +89,7 @@ static uint32_t nodes_called(const struct hand *h, struct graph *graph, const ch
 	return n;
 }
 
-static uint32_t n_nodes(const struct hand *h, struct graph *graph)
+static uint32_t n_nodes(const struct manual *h, struct graph *graph)
 {
 	uint32_t n = 0;
 
@@ -103,10 +103,10 @@ static uint32_t n_nodes(const struct hand *h, struct graph *graph)
 static void test_n_breaks_give_n_plus_one_segments_none_of_them_empty(void **state)
 {
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
-	entry = hand_graph(&h, mixed, 3, false);
+	entry = manual_graph(&h, mixed, 3, false);
 	assert_int_equal(entry->pieces.n_breaks, n_layers(&h));
 	for (uint32_t i = 0; i <= n_layers(&h); i++) {
 		assert_non_null(entry->pieces.execs[i]);
@@ -123,11 +123,11 @@ static void test_n_breaks_give_n_plus_one_segments_none_of_them_empty(void **sta
 static void test_attention_is_recorded_by_full_graphs_and_by_no_segment(void **state)
 {
 	struct graph_entry *pieces, *whole;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
-	pieces = hand_graph(&h, mixed, 3, false);
-	whole = hand_graph(&h, decode, 3, true);
+	pieces = manual_graph(&h, mixed, 3, false);
+	whole = manual_graph(&h, decode, 3, true);
 	assert_int_equal(whole->descriptor.mode, GRAPH_FULL);
 	capture_drop(pieces, h.rig.device);
 	capture_drop(whole, h.rig.device);
@@ -147,7 +147,7 @@ static void test_attention_is_recorded_by_full_graphs_and_by_no_segment(void **s
 	close_marked(&h);
 }
 
-static uint64_t offset_in_pool(const struct hand *h, const void *memory)
+static uint64_t offset_in_pool(const struct manual *h, const void *memory)
 {
 	return (uint64_t)((const uint8_t *)memory - (const uint8_t *)h->runner->pool);
 }
@@ -157,10 +157,10 @@ static void test_break_that_names_memory_outside_the_pool_is_refused(void **stat
 {
 	struct forward_context context;
 	struct breakable_runner runner;
-	struct graph_entry entry = {.descriptor = descriptor_mixed(GRAPH_PIECEWISE, 8, HAND_ROWS)};
+	struct graph_entry entry = {.descriptor = descriptor_mixed(GRAPH_PIECEWISE, 8, MANUAL_ROWS)};
 	const struct model_buffers *pool;
 	struct model_buffers *b = &context.buffers;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
 	context = h.runner->context;
@@ -198,10 +198,10 @@ static void test_recording_that_fails_between_segments_leaves_nothing(void **sta
 {
 	struct breakable_runner runner;
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
-	entry = hand_graph(&h, mixed, 3, false);
+	entry = manual_graph(&h, mixed, 3, false);
 	runner = h.runner->executor.breakable;
 	capture_drop(entry, h.rig.device);
 	for (runner.max_breaks = 0; runner.max_breaks < n_layers(&h); runner.max_breaks++) {
@@ -211,9 +211,9 @@ static void test_recording_that_fails_between_segments_leaves_nothing(void **sta
 		assert_false(h.rig.device->ops->capturing(h.lane));
 	}
 	assert_int_equal(capture_now(entry, &runner, h.lane), 0);
-	hand_run(&h, mixed, 3, NULL, expected);
-	hand_run(&h, mixed, 3, entry, logits);
-	hand_assert_logits(logits, expected, 3, "captured at last");
+	manual_run(&h, mixed, 3, NULL, expected);
+	manual_run(&h, mixed, 3, entry, logits);
+	manual_assert_logits(logits, expected, 3, "captured at last");
 	close_marked(&h);
 }
 
@@ -223,20 +223,20 @@ static void test_recording_that_fails_between_segments_leaves_nothing(void **sta
 static void test_segments_read_what_the_break_before_them_has_written(void **state)
 {
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
-	entry = hand_graph(&h, mixed, 3, false);
-	hand_run(&h, mixed, 3, NULL, expected);
+	entry = manual_graph(&h, mixed, 3, false);
+	manual_run(&h, mixed, 3, NULL, expected);
 	/* What lay there before must not show. */
-	hand_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
-	hand_run(&h, mixed, 3, entry, logits);
-	hand_assert_logits(logits, expected, 3, "marked");
+	manual_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
+	manual_run(&h, mixed, 3, entry, logits);
+	manual_assert_logits(logits, expected, 3, "marked");
 	for (uint32_t i = 0; i < n_layers(&h); i++)
 		assert_ptr_equal(mark.outputs[i], entry->pieces.breaks[i].out);
 	mark.device = NULL;
-	hand_run(&h, mixed, 3, NULL, logits);
-	assert_memory_not_equal(logits, expected, HAND_VOCAB * sizeof(float));
+	manual_run(&h, mixed, 3, NULL, logits);
+	assert_memory_not_equal(logits, expected, MANUAL_VOCAB * sizeof(float));
 	close_marked(&h);
 }
 
@@ -244,21 +244,21 @@ static void test_segments_read_what_the_break_before_them_has_written(void **sta
 static void test_host_side_work_of_a_break_is_done_anew_by_every_replay(void **state)
 {
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
-	entry = hand_graph(&h, mixed, 3, false);
+	entry = manual_graph(&h, mixed, 3, false);
 	for (uint8_t value = 0x38; value < 0x3e; value++) {
 		mark.value = value;
-		hand_run(&h, mixed, 3, NULL, expected);
+		manual_run(&h, mixed, 3, NULL, expected);
 		mark.n_executed = 0;
-		hand_run(&h, mixed, 3, entry, logits);
+		manual_run(&h, mixed, 3, entry, logits);
 		assert_int_equal(mark.n_executed, n_layers(&h));
-		hand_assert_logits(logits, expected, 3, "another mark");
+		manual_assert_logits(logits, expected, 3, "another mark");
 	}
 	/* A full graph has its capture's mark for ever: hence the level NEVER for such work. */
 	mark.n_executed = mark.n_recorded = 0;
-	hand_run(&h, decode, 3, hand_graph(&h, decode, 3, true), NULL);
+	manual_run(&h, decode, 3, manual_graph(&h, decode, 3, true), NULL);
 	assert_int_equal(mark.n_executed + mark.n_recorded, 0);
 	close_marked(&h);
 }
@@ -268,43 +268,43 @@ static void test_backend_with_host_side_work_is_captured_in_pieces_alone(void **
 {
 	const struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"};
-	struct graph_entry whole = {.descriptor = descriptor_decode(4, 1, HAND_ROWS)};
-	struct hand_row rows[3];
-	struct hand h;
+	struct graph_entry whole = {.descriptor = descriptor_decode(4, 1, MANUAL_ROWS)};
+	struct manual_row rows[3];
+	struct manual h;
 
-	hand_open(&h, &options);
+	manual_open(&h, &options);
 	assert_int_equal(h.runner->options.mode.resolved, GRAPH_PIECEWISE);
 	assert_int_equal(capture_now(&whole, &h.runner->executor.breakable, h.lane), -ENOTSUP);
 	assert_null(whole.exec);
 	assert_int_equal(graph_entry_state(&whole), GRAPH_EMPTY);
-	hand_prefill(&h, 3, 40);
+	manual_prefill(&h, 3, 40);
 	for (uint32_t start = 3; start < 40; start += 9) {
 		for (uint32_t n = 1; n <= 3; n++) {
 			for (uint32_t i = 0; i < n; i++)
-				rows[i] = (struct hand_row){(int32_t)i, 1 + i * 3 % 5, start - i};
-			hand_run(&h, rows, n, NULL, expected);
-			hand_run(&h, rows, n, hand_graph(&h, rows, n, false), logits);
-			hand_assert_logits(logits, expected, n, "naive");
+				rows[i] = (struct manual_row){(int32_t)i, 1 + i * 3 % 5, start - i};
+			manual_run(&h, rows, n, NULL, expected);
+			manual_run(&h, rows, n, manual_graph(&h, rows, n, false), logits);
+			manual_assert_logits(logits, expected, n, "naive");
 		}
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F20 */
 static void test_full_graphs_and_eager_steps_never_go_through_the_breakable_runner(void **state)
 {
 	const struct breakable_runner *runner;
-	struct hand h;
+	struct manual h;
 
 	open_marked(&h);
 	runner = &h.runner->executor.breakable;
 	assert_int_equal(runner->n_replays, 0); /* capture is none */
 	for (uint32_t i = 0; i < 3; i++) {
-		hand_run(&h, decode, 3, hand_graph(&h, decode, 3, true), NULL);
-		hand_run(&h, decode, 3, NULL, NULL);
+		manual_run(&h, decode, 3, manual_graph(&h, decode, 3, true), NULL);
+		manual_run(&h, decode, 3, NULL, NULL);
 		assert_int_equal(runner->n_replays, i);
 		assert_int_equal(runner->n_breaks, i * n_layers(&h));
-		hand_run(&h, mixed, 3, hand_graph(&h, mixed, 3, false), NULL);
+		manual_run(&h, mixed, 3, manual_graph(&h, mixed, 3, false), NULL);
 		assert_int_equal(runner->n_replays, i + 1);
 		assert_int_equal(runner->n_breaks, (i + 1) * n_layers(&h));
 	}
@@ -316,18 +316,18 @@ static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_run
 {
 	const struct rig_options options = {.mode = GRAPH_FULL, .attention = "flex"};
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
-	hand_open(&h, &options);
-	hand_prefill(&h, 3, 8);
-	entry = hand_graph(&h, mixed, 3, false);
+	manual_open(&h, &options);
+	manual_prefill(&h, 3, 8);
+	entry = manual_graph(&h, mixed, 3, false);
 	assert_int_equal(entry->descriptor.mode, GRAPH_FULL);
 	if (!test_on_cuda()) /* where the op has one name */
 		assert_int_equal(nodes_called(&h, entry->graph, "flex_attention"), n_layers(&h));
-	hand_run(&h, mixed, 3, entry, NULL);
+	manual_run(&h, mixed, 3, entry, NULL);
 	assert_int_equal(h.runner->executor.breakable.n_replays, 0);
 	assert_int_equal(h.runner->executor.breakable.n_breaks, 0);
-	hand_close(&h);
+	manual_close(&h);
 }
 
 int main(void)

@@ -4,11 +4,11 @@
  * states and by the target's ids, whatever graphs run it; and they lose nothing. The drafts are random:
  * greedy ones hardly ever hold, sampled ones of flat distributions often.
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 #include <jansson.h>
 
-#include "tests/daemon/made.h"
+#include "tests/daemon/checkpoint.h"
 #include "tests/device_memory.h"
 
 enum { K = 4, VOCAB = 97, N_PROMPT = 21, N_TOKENS = 60 };
@@ -29,7 +29,7 @@ enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
 static struct rig_options small(const struct eagle3_case *c, const char *draft)
 {
 	return (struct rig_options){.mode = c->mode, .attention = c->attention, .max_seq_len = 128,
-		.model = made_source("tests/data/drafts/target"), .draft = draft, .n_drafts = K};
+		.model = rig_source("tests/data/drafts/target"), .draft = draft, .n_drafts = K};
 }
 
 static struct rig_request ask_sampled(struct rig_client *client, const int32_t *tokens,
@@ -120,7 +120,7 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 	uint64_t seed = 0;
 	int32_t token;
 
-	snprintf(draft, sizeof(draft), "%s/%s", made_source("tests/data/drafts"), name);
+	snprintf(draft, sizeof(draft), "%s/%s", rig_source("tests/data/drafts"), name);
 	options = small(c, draft);
 	reference_init(&reference, draft);
 	rig_open(&rig, &options);
@@ -157,7 +157,7 @@ struct outcome {
 
 static void run_sampled(const struct eagle3_case *c, struct outcome *ret)
 {
-	const struct rig_options options = small(c, made_source("tests/data/drafts/eagle3"));
+	const struct rig_options options = small(c, rig_source("tests/data/drafts/eagle3"));
 	struct engine_model_facts facts;
 	struct rig_client client;
 	struct rig rig;
@@ -202,17 +202,17 @@ static void test_greedy_output_is_that_without_a_draft(void **state)
 	static const char *const options[] = {"--family", "eagle3", "--hidden", "160", "--heads",
 		"4", "--kv-heads", "2", "--head-dim", "24", "--inner", "96", "--vocab", "256",
 		"--draft-vocab", "100", "--seed", "5", NULL};
-	struct made draft;
+	struct checkpoint draft;
 
-	made_init(&draft, options);
-	load_make(NULL, NULL);
+	checkpoint_make(&draft, options);
+	traffic_make(NULL, NULL);
 	for (uint32_t i = 0; i < N_CASES; i++) {
 		const struct rig_options rig = {.mode = cases[i].mode,
 			.attention = cases[i].attention, .draft = draft.folder, .n_drafts = K};
 
-		load_run(&rig, cases[i].mode, &load_ladders[0], 64, i);
+		traffic_run(&rig, cases[i].mode, &traffic_ladders[0], 64, i);
 	}
-	made_deinit(&draft);
+	checkpoint_remove(&draft);
 }
 
 int main(void)

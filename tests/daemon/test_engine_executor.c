@@ -3,7 +3,7 @@
  * A step under each kind of graph against the same step eager, and what its padding touches. The
  * lane is driven by hand.
  */
-#include "tests/daemon/hand.h"
+#include "tests/daemon/manual.h"
 
 #include <errno.h>
 
@@ -28,37 +28,37 @@ static const struct kind whole = {
 
 static const uint32_t query_sizes[] = {3, 6, 13}; /* of 4: graphs of 4, 8 and 16 tokens */
 
-static float logits[HAND_ROWS * HAND_VOCAB], expected[HAND_ROWS * HAND_VOCAB];
+static float logits[MANUAL_ROWS * MANUAL_VOCAB], expected[MANUAL_ROWS * MANUAL_VOCAB];
 
-static void open_kind(struct hand *h, const struct kind *kind)
+static void open_kind(struct manual *h, const struct kind *kind)
 {
-	hand_open(h, &kind->options);
+	manual_open(h, &kind->options);
 	if (kind->query > 1)
-		hand_capture_queries(h, kind->query, query_sizes, 3);
+		manual_capture_queries(h, kind->query, query_sizes, 3);
 }
 
 static uint32_t most_rows(const struct kind *kind)
 {
-	return kind->query > 1 ? 4 : HAND_ROWS;
+	return kind->query > 1 ? 4 : MANUAL_ROWS;
 }
 
 /* Rows of the slots 0 ... n - 1, all with a history of `start`. */
-static void make_batch(const struct kind *kind, uint32_t n, uint32_t start, struct hand_row *ret)
+static void make_batch(const struct kind *kind, uint32_t n, uint32_t start, struct manual_row *ret)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t n_tokens = kind->query ? kind->query : i % 2 ? 1 : 2 + i % 4;
 
-		if (n_tokens > HAND_TOKENS - start)
-			n_tokens = HAND_TOKENS - start;
-		ret[i] = (struct hand_row){(int32_t)i, n_tokens, start};
+		if (n_tokens > MANUAL_TOKENS - start)
+			n_tokens = MANUAL_TOKENS - start;
+		ret[i] = (struct manual_row){(int32_t)i, n_tokens, start};
 	}
 }
 
 /* The smallest graph that holds the batch, or the next larger one. */
-static struct graph_entry *graph_of(struct hand *h, const struct kind *kind,
-	const struct hand_row *rows, uint32_t n, bool larger)
+static struct graph_entry *graph_of(struct manual *h, const struct kind *kind,
+	const struct manual_row *rows, uint32_t n, bool larger)
 {
-	struct graph_entry *entry = hand_graph(h, rows, n, kind->query != 0);
+	struct graph_entry *entry = manual_graph(h, rows, n, kind->query != 0);
 
 	assert_int_equal(entry->descriptor.mode, kind->mode);
 	assert_int_equal(entry->descriptor.query_len, kind->query);
@@ -68,10 +68,10 @@ static struct graph_entry *graph_of(struct hand *h, const struct kind *kind,
 	return entry;
 }
 
-static void assert_equals_eager(struct hand *h, const struct kind *kind, uint32_t n, uint32_t start,
+static void assert_equals_eager(struct manual *h, const struct kind *kind, uint32_t n, uint32_t start,
 	bool larger)
 {
-	struct hand_row rows[HAND_ROWS];
+	struct manual_row rows[MANUAL_ROWS];
 	struct graph_entry *entry;
 	char what[128], text[64];
 
@@ -79,9 +79,9 @@ static void assert_equals_eager(struct hand *h, const struct kind *kind, uint32_
 	entry = graph_of(h, kind, rows, n, larger);
 	descriptor_format(&entry->descriptor, text, sizeof(text));
 	snprintf(what, sizeof(what), "%u rows at %u by %s", n, start, text);
-	hand_run(h, rows, n, NULL, expected);
-	hand_run(h, rows, n, entry, logits);
-	hand_assert_logits(logits, expected, n, what);
+	manual_run(h, rows, n, NULL, expected);
+	manual_run(h, rows, n, entry, logits);
+	manual_assert_logits(logits, expected, n, what);
 }
 
 /* ---- claims about each kind ---- */
@@ -89,15 +89,15 @@ static void assert_equals_eager(struct hand *h, const struct kind *kind, uint32_
 static void test_replay_equals_eager(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, HAND_ROWS, 20);
+	manual_prefill(&h, MANUAL_ROWS, 20);
 	for (uint32_t n = most_rows(kind); n > 0; n -= n > 4 ? 2 : 1) {
 		assert_equals_eager(&h, kind, n, 20 - n % 5, false);
 		assert_equals_eager(&h, kind, n, 20 - n % 5, n < most_rows(kind));
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F27: what capture bakes in is the longest sequence's, though it ran on none. */
@@ -105,124 +105,124 @@ static void test_histories_up_to_the_longest_sequence_replay_as_they_run_eager(v
 {
 	const struct kind *kind = *state;
 	uint32_t query = kind->query ? kind->query : 5;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, most_rows(kind), HAND_TOKENS - query);
+	manual_prefill(&h, most_rows(kind), MANUAL_TOKENS - query);
 	for (uint32_t n = 1; n <= most_rows(kind); n += 3) {
 		assert_equals_eager(&h, kind, n, 0, false); /* the same tokens once more */
-		assert_equals_eager(&h, kind, n, HAND_TOKENS - query, false);
+		assert_equals_eager(&h, kind, n, MANUAL_TOKENS - query, false);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F6 */
 static void test_padding_writes_nothing_anywhere(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
 	for (uint32_t n = 1; n < most_rows(kind); n += 2) {
 		const struct step_inputs *in = &h.runner->inputs.persistent;
-		struct slot_sampling before[HAND_ROWS], after[HAND_ROWS];
-		struct hand_row rows[HAND_ROWS];
+		struct slot_sampling before[MANUAL_ROWS], after[MANUAL_ROWS];
+		struct manual_row rows[MANUAL_ROWS];
 		struct graph_entry *entry;
-		int32_t last[HAND_ROWS];
+		int32_t last[MANUAL_ROWS];
 
 		/* A wide step leaves valid slots and pages in all rows; then all is poisoned. */
 		make_batch(kind, n, 3, rows);
-		hand_prefill(&h, n, 3);
-		for (uint32_t i = 0; i < HAND_ROWS; i++)
-			rows[i] = (struct hand_row){(int32_t)i, 3, 3};
-		hand_run(&h, rows, HAND_ROWS, NULL, NULL);
+		manual_prefill(&h, n, 3);
+		for (uint32_t i = 0; i < MANUAL_ROWS; i++)
+			rows[i] = (struct manual_row){(int32_t)i, 3, 3};
+		manual_run(&h, rows, MANUAL_ROWS, NULL, NULL);
 		make_batch(kind, n, 3, rows);
-		hand_poison(&h, rows, n);
-		for (uint32_t i = 0; i < HAND_ROWS; i++)
+		manual_poison(&h, rows, n);
+		for (uint32_t i = 0; i < MANUAL_ROWS; i++)
 			last[i] = 1000 + (int32_t)i;
 		test_copy(h.rig.device, in->slot_last_token, last, sizeof(last));
 		test_copy(h.rig.device, before, in->slot_sampling, sizeof(before));
 		entry = graph_of(&h, kind, rows, n, true);
-		hand_run(&h, rows, n, entry, NULL);
-		hand_assert_written(&h, rows, n, kind->name);
+		manual_run(&h, rows, n, entry, NULL);
+		manual_assert_written(&h, rows, n, kind->name);
 		test_copy(h.rig.device, last, in->slot_last_token, sizeof(last));
-		for (uint32_t i = 0; i < HAND_ROWS; i++) {
+		for (uint32_t i = 0; i < MANUAL_ROWS; i++) {
 			if (i < n)
-				assert_in_range(last[i], 0, HAND_VOCAB - 1);
+				assert_in_range(last[i], 0, MANUAL_VOCAB - 1);
 			else
 				assert_int_equal(last[i], 1000 + i);
 		}
 		test_copy(h.rig.device, after, in->slot_sampling, sizeof(after));
 		assert_memory_equal(before, after, sizeof(before));
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F7 */
 static void test_slots_of_the_chunk_before_are_gone_between_tokens_and_padding(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
 	for (uint32_t n = 1; n < 9; n++) {
-		const struct hand_row first = {0, 20, 0}, next = {0, n, 20}, other = {1, 13, 5};
-		const struct hand_row both[] = {next, {1, 3, 18}};
+		const struct manual_row first = {0, 20, 0}, next = {0, n, 20}, other = {1, 13, 5};
+		const struct manual_row both[] = {next, {1, 3, 18}};
 
 		/* A chunk of 20 tokens fills the places where the next one's padding is. */
-		hand_prefill(&h, 2, 5);
-		hand_run(&h, &other, 1, NULL, NULL);
-		hand_run(&h, &first, 1, hand_graph(&h, &first, 1, false), NULL);
-		hand_poison(&h, both, 2);
-		hand_run(&h, &next, 1, graph_of(&h, kind, &next, 1, true), NULL);
-		hand_assert_written(&h, &next, 1, kind->name);
+		manual_prefill(&h, 2, 5);
+		manual_run(&h, &other, 1, NULL, NULL);
+		manual_run(&h, &first, 1, manual_graph(&h, &first, 1, false), NULL);
+		manual_poison(&h, both, 2);
+		manual_run(&h, &next, 1, graph_of(&h, kind, &next, 1, true), NULL);
+		manual_assert_written(&h, &next, 1, kind->name);
 		/* And with another's chunk behind it. */
-		hand_prefill(&h, 2, 20);
-		hand_run(&h, &first, 1, hand_graph(&h, &first, 1, false), NULL);
-		hand_poison(&h, both, 2);
-		hand_run(&h, both, 2, graph_of(&h, kind, both, 2, true), NULL);
-		hand_assert_written(&h, both, 2, kind->name);
+		manual_prefill(&h, 2, 20);
+		manual_run(&h, &first, 1, manual_graph(&h, &first, 1, false), NULL);
+		manual_poison(&h, both, 2);
+		manual_run(&h, both, 2, graph_of(&h, kind, both, 2, true), NULL);
+		manual_assert_written(&h, both, 2, kind->name);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F15 */
 static void test_nan_in_what_padding_reads_leaves_real_rows_bitwise_unchanged(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
 	for (uint32_t n = 1; n < most_rows(kind); n += 2) {
-		struct hand_row rows[HAND_ROWS];
+		struct manual_row rows[MANUAL_ROWS];
 		struct graph_entry *entry;
 
-		hand_prefill(&h, n, 3);
+		manual_prefill(&h, n, 3);
 		make_batch(kind, n, 3, rows);
 		entry = graph_of(&h, kind, rows, n, true);
 		assert_true(entry->descriptor.tokens > n * (kind->query ? kind->query : 1));
-		hand_run(&h, rows, n, entry, expected);
-		hand_poison(&h, rows, n);
-		hand_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
-		hand_run(&h, rows, n, entry, logits);
-		for (uint32_t i = 0; i < n * HAND_VOCAB; i++)
+		manual_run(&h, rows, n, entry, expected);
+		manual_poison(&h, rows, n);
+		manual_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
+		manual_run(&h, rows, n, entry, logits);
+		for (uint32_t i = 0; i < n * MANUAL_VOCAB; i++)
 			assert_true(isfinite(expected[i]));
-		assert_memory_equal(logits, expected, (size_t)n * HAND_VOCAB * sizeof(logits[0]));
+		assert_memory_equal(logits, expected, (size_t)n * MANUAL_VOCAB * sizeof(logits[0]));
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F16: attention over a batch whose rows have no keys at all. */
 static void test_warm_up_with_lengths_of_zero_makes_no_nan(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, HAND_ROWS, 3);
+	manual_prefill(&h, MANUAL_ROWS, 3);
 	for (uint32_t n = 1; n <= most_rows(kind); n++) {
 		const struct model_buffers *b = &h.runner->context.buffers;
-		struct hand_row rows[HAND_ROWS];
+		struct manual_row rows[MANUAL_ROWS];
 		struct graph_entry *entry;
 		uint32_t n_rows, bytes;
 		uint8_t *attention;
@@ -233,10 +233,10 @@ static void test_warm_up_with_lengths_of_zero_makes_no_nan(void **state)
 		bytes = entry->descriptor.tokens * h.runner->model->config.n_heads *
 			h.runner->model->config.head_dim *
 			(uint32_t)dtype_bytes(h.runner->activation_dtype);
-		hand_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
+		manual_fill(&h, h.runner->pool, 0xff, h.runner->pool_bytes);
 		assert_int_equal(capture_warm_up(entry, &h.runner->context, h.lane), 0);
-		test_copy(h.rig.device, logits, b->logits, n_rows * HAND_VOCAB * sizeof(float));
-		for (uint32_t i = 0; i < n_rows * HAND_VOCAB; i++)
+		test_copy(h.rig.device, logits, b->logits, n_rows * MANUAL_VOCAB * sizeof(float));
+		for (uint32_t i = 0; i < n_rows * MANUAL_VOCAB; i++)
 			assert_true(isfinite(logits[i]));
 		attention = test_fetch(h.rig.device, b->attention, bytes);
 		for (uint32_t i = 0; i < bytes; i++)
@@ -244,67 +244,67 @@ static void test_warm_up_with_lengths_of_zero_makes_no_nan(void **state)
 		free(attention);
 		assert_equals_eager(&h, kind, n, 3, false);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F29 */
 static void test_step_without_rows_writes_nothing_and_harms_nobody(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand_row rows[HAND_ROWS];
-	struct hand h;
+	struct manual_row rows[MANUAL_ROWS];
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, HAND_ROWS, 3);
+	manual_prefill(&h, MANUAL_ROWS, 3);
 	for (uint32_t n = 1; n <= most_rows(kind); n *= 2) {
 		make_batch(kind, n, 3, rows);
-		hand_poison(&h, rows, n);
-		assert_int_equal(hand_try(&h, NULL, 0, graph_of(&h, kind, rows, n, false)), 0);
-		hand_assert_written(&h, NULL, 0, kind->name);
+		manual_poison(&h, rows, n);
+		assert_int_equal(manual_try(&h, NULL, 0, graph_of(&h, kind, rows, n, false)), 0);
+		manual_assert_written(&h, NULL, 0, kind->name);
 		assert_equals_eager(&h, kind, n, 3, false);
-		hand_prefill(&h, HAND_ROWS, 3);
+		manual_prefill(&h, MANUAL_ROWS, 3);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F28 */
 static void test_more_rows_than_were_captured_are_refused(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand_row rows[HAND_ROWS];
+	struct manual_row rows[MANUAL_ROWS];
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, HAND_ROWS, 3);
-	make_batch(kind, HAND_ROWS, 3, rows);
+	manual_prefill(&h, MANUAL_ROWS, 3);
+	make_batch(kind, MANUAL_ROWS, 3, rows);
 	entry = graph_of(&h, kind, rows, 1, false);
-	for (uint32_t n = entry->descriptor.rows + 1; n <= HAND_ROWS; n += 7) {
-		hand_poison(&h, rows, n);
-		assert_int_equal(hand_try(&h, rows, n, entry), -EINVAL);
-		hand_assert_written(&h, NULL, 0, kind->name);
-		hand_prefill(&h, HAND_ROWS, 3);
+	for (uint32_t n = entry->descriptor.rows + 1; n <= MANUAL_ROWS; n += 7) {
+		manual_poison(&h, rows, n);
+		assert_int_equal(manual_try(&h, rows, n, entry), -EINVAL);
+		manual_assert_written(&h, NULL, 0, kind->name);
+		manual_prefill(&h, MANUAL_ROWS, 3);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F28 */
 static void test_more_tokens_than_were_captured_are_refused(void **state)
 {
 	const struct kind *kind = *state;
-	struct hand_row few = {0, 4, 3}, many = few;
+	struct manual_row few = {0, 4, 3}, many = few;
 	struct graph_entry *entry;
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, kind);
-	hand_prefill(&h, 1, 3);
+	manual_prefill(&h, 1, 3);
 	entry = graph_of(&h, kind, &few, 1, false);
-	hand_poison(&h, &few, 1);
+	manual_poison(&h, &few, 1);
 	for (many.n_tokens = entry->descriptor.tokens + 1; many.n_tokens < 40; many.n_tokens += 9) {
-		assert_int_equal(hand_try(&h, &many, 1, entry), -EINVAL);
-		hand_assert_written(&h, NULL, 0, kind->name);
+		assert_int_equal(manual_try(&h, &many, 1, entry), -EINVAL);
+		manual_assert_written(&h, NULL, 0, kind->name);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* ---- claims about all of them ---- */
@@ -314,10 +314,10 @@ static void test_graphs_replay_right_whichever_was_captured_or_replayed_before(v
 {
 	static const uint32_t order[] = {16, 1, 8, 2, 16, 4, 15, 1, 3, 2, 7, 16};
 	static const struct kind *const kinds[] = {&pieces, &decodes, &pieces, &queries};
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, &queries);
-	hand_prefill(&h, HAND_ROWS, 30);
+	manual_prefill(&h, MANUAL_ROWS, 30);
 	for (uint32_t i = 0; i < 48; i++) {
 		const struct kind *kind = kinds[(i + i / 12) % 4];
 		uint32_t n = order[i % 12];
@@ -326,39 +326,39 @@ static void test_graphs_replay_right_whichever_was_captured_or_replayed_before(v
 			n = 1 + n % most_rows(kind);
 		assert_equals_eager(&h, kind, n, 30 - i % 7, i % 3 == 2);
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 static void test_full_graphs_of_any_batch_replay_right_whichever_came_before(void **state)
 {
 	static const uint32_t order[] = {16, 1, 8, 2, 16, 4, 15, 1, 3, 2, 7, 16};
-	struct hand h;
+	struct manual h;
 
 	open_kind(&h, &whole);
-	hand_prefill(&h, HAND_ROWS, 30);
+	manual_prefill(&h, MANUAL_ROWS, 30);
 	for (uint32_t i = 0; i < 12; i++)
 		assert_equals_eager(&h, &whole, order[i], 30 - i % 7, i % 3 == 2);
-	hand_close(&h);
+	manual_close(&h);
 }
 
 /* F28: per-row metadata is nothing that pieces know. */
 static void test_pieces_take_as_many_rows_as_they_have_tokens(void **state)
 {
-	struct hand_row rows[HAND_ROWS];
-	struct hand h;
+	struct manual_row rows[MANUAL_ROWS];
+	struct manual h;
 
 	open_kind(&h, &pieces);
-	hand_prefill(&h, HAND_ROWS, 9);
-	make_batch(&decodes, HAND_ROWS, 9, rows);
-	for (uint32_t n = 1; n <= HAND_ROWS; n++) {
-		struct graph_entry *entry = hand_graph(&h, rows, n, false);
+	manual_prefill(&h, MANUAL_ROWS, 9);
+	make_batch(&decodes, MANUAL_ROWS, 9, rows);
+	for (uint32_t n = 1; n <= MANUAL_ROWS; n++) {
+		struct graph_entry *entry = manual_graph(&h, rows, n, false);
 
 		assert_int_equal(entry->descriptor.mode, GRAPH_PIECEWISE);
-		hand_run(&h, rows, n, NULL, expected);
-		hand_run(&h, rows, n, entry, logits);
-		hand_assert_logits(logits, expected, n, "decodes in pieces");
+		manual_run(&h, rows, n, NULL, expected);
+		manual_run(&h, rows, n, entry, logits);
+		manual_assert_logits(logits, expected, n, "decodes in pieces");
 	}
-	hand_close(&h);
+	manual_close(&h);
 }
 
 #define CLAIM(test, kind, text) \

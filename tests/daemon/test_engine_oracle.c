@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The same requests give the same tokens, whatever graphs run them (load.h): under every mode, with
+ * The same requests give the same tokens, whatever graphs run them (traffic.h): under every mode, with
  * several ladders, and prompts cut into chunks of any size.
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 static int make_load(void **state)
 {
-	load_make(NULL, NULL);
+	traffic_make(NULL, NULL);
 	return 0;
 }
 
@@ -23,12 +23,12 @@ static bool is_run(uint32_t ladder, uint32_t chunk)
 
 static void run_all(const struct rig_options *options, enum graph_mode resolved)
 {
-	uint32_t count = 0, n_ladders = resolved == GRAPH_NONE ? 1 : LOAD_LADDERS;
+	uint32_t count = 0, n_ladders = resolved == GRAPH_NONE ? 1 : TRAFFIC_LADDERS;
 
 	for (uint32_t ladder = 0; ladder < n_ladders; ladder++) {
 		for (uint32_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
 			if (is_run(ladder, chunks[i]))
-				load_run(options, resolved, &load_ladders[ladder], chunks[i], count++);
+				traffic_run(options, resolved, &traffic_ladders[ladder], chunks[i], count++);
 		}
 	}
 }
@@ -74,8 +74,8 @@ static void test_load_without_pieces_gives_the_tokens_of_eager(void **state)
 	static const struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true};
 
-	load_run(&options, GRAPH_FULL_DECODE_ONLY, &load_ladders[0], 64, 0);
-	load_run(&options, GRAPH_FULL_DECODE_ONLY, &load_ladders[1], 7, 1);
+	traffic_run(&options, GRAPH_FULL_DECODE_ONLY, &traffic_ladders[0], 64, 0);
+	traffic_run(&options, GRAPH_FULL_DECODE_ONLY, &traffic_ladders[1], 7, 1);
 }
 
 static void test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eager(void **state)
@@ -83,8 +83,8 @@ static void test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eag
 	static const struct rig_options options = {
 		.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"};
 
-	load_run(&options, GRAPH_PIECEWISE, &load_ladders[0], 64, 0);
-	load_run(&options, GRAPH_PIECEWISE, &load_ladders[1], 7, 1);
+	traffic_run(&options, GRAPH_PIECEWISE, &traffic_ladders[0], 64, 0);
+	traffic_run(&options, GRAPH_PIECEWISE, &traffic_ladders[1], 7, 1);
 }
 
 int main(void)

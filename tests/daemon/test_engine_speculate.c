@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Speculation loses nothing: the same requests give the same tokens with a draft of any K as without one
- * (load.h), under every mode, with several ladders, alone and among strangers.
+ * (traffic.h), under every mode, with several ladders, alone and among strangers.
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 
 struct speculate_case {
@@ -14,7 +14,7 @@ struct speculate_case {
 
 static int make_load(void **state)
 {
-	load_make(NULL, NULL);
+	traffic_make(NULL, NULL);
 	return 0;
 }
 
@@ -40,7 +40,7 @@ static void test_greedy_output_is_that_without_a_draft(void **state)
 		.attention = c->mode == GRAPH_FULL ? "flex" : NULL, /* paged cannot */
 		.draft = rig_draft()};
 
-	load_run(&options, c->mode, &load_ladders[c->ladder], c->chunk, c->n_drafts);
+	traffic_run(&options, c->mode, &traffic_ladders[c->ladder], c->chunk, c->n_drafts);
 }
 
 int main(void)

@@ -6,7 +6,7 @@
  */
 #include "tests/daemon/rig.h"
 
-#include "tests/daemon/made.h"
+#include "tests/daemon/checkpoint.h"
 
 enum { K = 4, N_PROMPT = 40, N_TOKENS = 24, N_ENDLESS = 60, VOCAB = 256, HIDDEN = 160 };
 enum { RESULTS = 1, EMBEDDINGS = 2 }; /* buffers */
@@ -50,7 +50,7 @@ static void add_buffer(struct world *w, uint32_t id, void *address, uint64_t byt
 static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
 {
 	const struct rig_options options = {.mode = mode, .attention = "flex",
-		.draft = with_draft ? made_source("examples/models/tinycalc-eagle") : NULL,
+		.draft = with_draft ? rig_source("examples/models/tinycalc-eagle") : NULL,
 		.n_drafts = with_draft ? K : 0};
 	uint64_t seed = 1;
 

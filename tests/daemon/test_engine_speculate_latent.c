@@ -4,11 +4,11 @@
  * `mla_planned`, whose lengths the host knows bounds of alone; the draft's own attention is an ordinary one.
  * The draft says the last token again, which holds now and then (made.h).
  */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
-#include "tests/daemon/made.h"
+#include "tests/daemon/checkpoint.h"
 
-static struct made draft;
+static struct checkpoint draft;
 
 struct latent_case {
 	const char *model, *attention;
@@ -37,20 +37,20 @@ static int make_draft(void **state)
 	static const char *const options[] = {"--family", "eagle", "--hidden", "160", "--heads", "4",
 		"--kv-heads", "2", "--head-dim", "24", "--inner", "96", "--vocab", "256", NULL};
 
-	made_init(&draft, options);
-	made_repeat(&draft);
+	checkpoint_make(&draft, options);
+	checkpoint_repeat_last(&draft);
 	return 0;
 }
 
 static int remove_draft(void **state)
 {
-	made_deinit(&draft);
+	checkpoint_remove(&draft);
 	return 0;
 }
 
 static struct rig_options options_of(const struct latent_case *c)
 {
-	return (struct rig_options){.mode = c->mode, .model = made_source(c->model),
+	return (struct rig_options){.mode = c->mode, .model = rig_source(c->model),
 		.attention = c->attention, .draft = draft.folder, .n_drafts = c->n_drafts};
 }
 
@@ -61,9 +61,9 @@ static void test_greedy_output_is_that_without_a_draft(void **state)
 	const struct rig_options options = options_of(c);
 
 	if (made_for != c->model)
-		load_make(options.model, "mla");
+		traffic_make(options.model, "mla");
 	made_for = c->model;
-	load_run(&options, c->mode, &load_ladders[c->ladder], c->chunk, c->n_drafts);
+	traffic_run(&options, c->mode, &traffic_ladders[c->ladder], c->chunk, c->n_drafts);
 }
 
 /* What a text without an end comes to, and how often drafts hold. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_TESTS_DAEMON_LOAD_H
-#define MIMEO_TESTS_DAEMON_LOAD_H
+#ifndef MIMEO_TESTS_DAEMON_TRAFFIC_H
+#define MIMEO_TESTS_DAEMON_TRAFFIC_H
 
 /*
  * The general oracle: short and long requests of several clients, arriving in the middle of each
@@ -14,18 +14,18 @@
 
 /* Make up the requests, and answer each alone, eager. model: a folder, or NULL: tinycalc; attention
  * as in struct rig_options. */
-void load_make(const char *model, const char *attention);
+void traffic_make(const char *model, const char *attention);
 
-struct load_ladder {
+struct traffic_ladder {
 	const char *name;
 	uint32_t n, sizes[3]; /* n 0: the default */
 };
-#define LOAD_LADDERS 3u
-extern const struct load_ladder load_ladders[LOAD_LADDERS];
+#define TRAFFIC_LADDERS 3u
+extern const struct traffic_ladder traffic_ladders[TRAFFIC_LADDERS];
 
 /* Run the load all together, and every ninth request, from count % 9 on, alone: the same tokens. Steps
  * have `chunk` tokens at most. With the default ladder, nothing is eager that the mode has graphs for. */
-void load_run(const struct rig_options *options, enum graph_mode resolved,
-	const struct load_ladder *ladder, uint32_t chunk, uint32_t count);
+void traffic_run(const struct rig_options *options, enum graph_mode resolved,
+	const struct traffic_ladder *ladder, uint32_t chunk, uint32_t count);
 
 #endif

@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_TESTS_DAEMON_MADE_H
-#define MIMEO_TESTS_DAEMON_MADE_H
+#ifndef MIMEO_TESTS_DAEMON_CHECKPOINT_H
+#define MIMEO_TESTS_DAEMON_CHECKPOINT_H
 
 /* A model folder with random weights, made by examples/make-checkpoint of the build folder
  * (MIMEO_BUILD). */
 
-#define MADE_OPTIONS_MAX 24
+#define CHECKPOINT_OPTIONS_MAX 24
 
-struct made {
+struct checkpoint {
 	char folder[256];
 };
 
 /* `options` end with NULL. */
-void made_init(struct made *made, const char *const options[]);
-void made_deinit(struct made *made);
+void checkpoint_make(struct checkpoint *checkpoint, const char *const options[]);
+void checkpoint_remove(struct checkpoint *checkpoint);
 
 /* The EAGLE draft there says the last token again and again: its weights are 0, but for those that hand the
  * target's hidden state through. What models repeat, it is right about. */
-void made_repeat(const struct made *made);
-
-/* A folder below the source (MIMEO_SOURCE); one of four that are kept. */
-const char *made_source(const char *below);
+void checkpoint_repeat_last(const struct checkpoint *checkpoint);
 
 #endif

@@ -1,50 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/daemon/made.h"
+#include "tests/daemon/checkpoint.h"
 
 #include <dirent.h>
-#include <setjmp.h>
 #include <spawn.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
+
+#include "tests/device.h"
 
 extern char **environ;
 
-static const char *root(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value ? value : ".";
-}
-
-void made_init(struct made *made, const char *const options[])
+void checkpoint_make(struct checkpoint *checkpoint, const char *const options[])
 {
 	char program[512];
-	const char *argv[MADE_OPTIONS_MAX + 4] = {program};
+	const char *argv[CHECKPOINT_OPTIONS_MAX + 4] = {program};
 	unsigned n = 1;
 	posix_spawn_file_actions_t actions;
 	int status;
 	pid_t pid;
 
-	snprintf(program, sizeof(program), "%s/examples/make-checkpoint", root("MIMEO_BUILD"));
-	snprintf(made->folder, sizeof(made->folder), "%s/mimeo-made-XXXXXX",
+	snprintf(program, sizeof(program), "%s/examples/make-checkpoint",
+		getenv("MIMEO_BUILD") ? getenv("MIMEO_BUILD") : ".");
+	snprintf(checkpoint->folder, sizeof(checkpoint->folder), "%s/mimeo-made-XXXXXX",
 		getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	assert_non_null(mkdtemp(made->folder));
+	assert_non_null(mkdtemp(checkpoint->folder));
 	for (; options[n - 1]; n++) {
-		assert_true(n <= MADE_OPTIONS_MAX);
+		assert_true(n <= CHECKPOINT_OPTIONS_MAX);
 		argv[n] = options[n - 1];
 	}
 	argv[n++] = "--threads";
 	argv[n++] = "1";
-	argv[n] = made->folder;
+	argv[n] = checkpoint->folder;
 	/* What it says is not the test's to say. */
 	assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
 	assert_int_equal(posix_spawn_file_actions_adddup2(&actions, 2, 1), 0);
@@ -55,19 +43,19 @@ void made_init(struct made *made, const char *const options[])
 	assert_int_equal(status, 0);
 }
 
-void made_deinit(struct made *made)
+void checkpoint_remove(struct checkpoint *checkpoint)
 {
-	DIR *folder = opendir(made->folder);
+	DIR *folder = opendir(checkpoint->folder);
 	char path[600];
 
 	assert_non_null(folder);
 	for (struct dirent *entry; (entry = readdir(folder));) {
-		snprintf(path, sizeof(path), "%s/%s", made->folder, entry->d_name);
+		snprintf(path, sizeof(path), "%s/%s", checkpoint->folder, entry->d_name);
 		if (entry->d_name[0] != '.')
 			unlink(path);
 	}
 	closedir(folder);
-	assert_int_equal(rmdir(made->folder), 0);
+	assert_int_equal(rmdir(checkpoint->folder), 0);
 }
 
 static uint8_t *read_weights(FILE *file, size_t *ret_size)
@@ -98,7 +86,7 @@ static void pass_hidden(uint8_t *data, const json_t *fc)
 		memcpy(data + at + (i * 2 * hidden + hidden + i) * sizeof(one), &one, sizeof(one));
 }
 
-void made_repeat(const struct made *made)
+void checkpoint_repeat_last(const struct checkpoint *checkpoint)
 {
 	char path[300];
 	uint64_t n_header;
@@ -107,7 +95,7 @@ void made_repeat(const struct made *made)
 	size_t size;
 	FILE *file;
 
-	snprintf(path, sizeof(path), "%s/model.safetensors", made->folder);
+	snprintf(path, sizeof(path), "%s/model.safetensors", checkpoint->folder);
 	file = fopen(path, "r+e");
 	assert_non_null(file);
 	bytes = read_weights(file, &size);
@@ -120,14 +108,4 @@ void made_repeat(const struct made *made)
 	assert_int_equal(fclose(file), 0);
 	json_decref(header);
 	free(bytes);
-}
-
-const char *made_source(const char *below)
-{
-	static char paths[4][512];
-	static unsigned turn;
-	char *path = paths[turn++ % 4];
-
-	snprintf(path, sizeof(paths[0]), "%s/%s", root("MIMEO_SOURCE"), below);
-	return path;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/daemon/load.h"
+#include "tests/daemon/traffic.h"
 
 
 #define N_CLIENTS 3u
@@ -71,7 +71,7 @@ static struct rig_request request_of(
 	return rig_ask(client, index, 0, job->prompt, job->n_prompt, job->max_tokens, job->flags);
 }
 
-void load_make(const char *model, const char *attention)
+void traffic_make(const char *model, const char *attention)
 {
 	const struct rig_options eager = {
 		.mode = GRAPH_NONE, .model = model, .attention = attention};
@@ -177,7 +177,7 @@ static void each_alone(struct run *run, uint32_t first, uint32_t step)
 	}
 }
 
-const struct load_ladder load_ladders[LOAD_LADDERS] = {
+const struct traffic_ladder traffic_ladders[TRAFFIC_LADDERS] = {
 	{"default", 0, {0}}, {"1, 3, 7", 3, {1, 3, 7}}, {"5, 40", 2, {5, 40}}};
 
 /* What may run eager with the default ladder, once all is captured. */
@@ -199,8 +199,8 @@ static void assert_eager(const struct run *run, enum graph_mode mode)
 		assert_int_equal(stats->n_replays, stats->n_steps);
 }
 
-void load_run(const struct rig_options *base, enum graph_mode resolved,
-	const struct load_ladder *ladder, uint32_t chunk, uint32_t count)
+void traffic_run(const struct rig_options *base, enum graph_mode resolved,
+	const struct traffic_ladder *ladder, uint32_t chunk, uint32_t count)
 {
 	struct run *run = calloc(1, sizeof(*run));
 	struct rig_options options = *base;
