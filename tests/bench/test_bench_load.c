@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+
+/* mimeo-bench load as a user runs it: the numbers of one row go together, and the chart is XML. */
+
+#include <unistd.h>
+
+#include "tests/bench/run.h"
+
+static void assert_near(double value, double expected)
+{
+	assert_true(fabs(value / expected - 1) < 1e-6);
+}
+
+/* What holds for any lengths. */
+static void assert_consistent(const json_t *rows, size_t i)
+{
+	static const char *const keys[] = {"first_median_s", "first_p90_s", "first_p99_s",
+		"between_median_s", "between_p90_s", "between_p99_s"};
+	double seconds = number(rows, i, "seconds"), requests = number(rows, i, "requests");
+
+	assert_near(number(rows, i, "tokens_per_s"), number(rows, i, "tokens") / seconds);
+	assert_near(number(rows, i, "requests_per_s"), requests / seconds);
+	assert_near(number(rows, i, "ratio"),
+		number(rows, i, "between_median_s") / number(rows, i, "floor_s"));
+	/* One first token a request; others come together with it or after it. */
+	assert_true(number(rows, i, "first_samples") == requests);
+	assert_true(number(rows, i, "between_samples") <= number(rows, i, "tokens") - requests);
+	assert_true(number(rows, i, "between_samples") > 0);
+	for (size_t key = 0; key < 6; key++)
+		assert_true(number(rows, i, keys[key]) > 0);
+	for (size_t key = 0; key < 6; key += 3) {
+		assert_true(number(rows, i, keys[key]) <= number(rows, i, keys[key + 1]));
+		assert_true(number(rows, i, keys[key + 1]) <= number(rows, i, keys[key + 2]));
+	}
+	assert_true(number(rows, i, "first_p99_s") <= seconds);
+}
+
+static void test_tokens_are_requests_times_their_length(void **state)
+{
+	json_t *rows = rows_of(
+		"load --processes 1,2 --requests 3 --in-flight 2 --prompt 10 --tokens 5 --prefix 4");
+
+	assert_int_equal(json_array_size(rows), 2);
+	for (size_t i = 0; i < 2; i++) {
+		double requests = 3 * ((double)i + 1);
+
+		assert_true(number(rows, i, "processes") == (double)i + 1);
+		assert_true(number(rows, i, "in_flight") == 2);
+		assert_true(number(rows, i, "prefix") == 4);
+		assert_true(number(rows, i, "requests") == requests);
+		assert_true(number(rows, i, "tokens") == 5 * requests);
+		assert_true(number(rows, i, "prompt_tokens") == 10 * requests);
+		assert_consistent(rows, i);
+	}
+	json_decref(rows);
+}
+
+static void test_lengths_are_within_their_ranges_and_the_seeds(void **state)
+{
+	static const char *const seeds[] = {"1", "1", "2"};
+	double tokens[3], prompts[3];
+	char arguments[256];
+
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(arguments, sizeof(arguments), "load --processes 2 --requests 4 "
+			"--prompt 8-40 --tokens 3-20 --seed %s", seeds[i]);
+		json_t *rows = rows_of(arguments);
+
+		tokens[i] = number(rows, 0, "tokens");
+		prompts[i] = number(rows, 0, "prompt_tokens");
+		assert_true(tokens[i] >= 8 * 3 && tokens[i] <= 8 * 20);
+		assert_true(prompts[i] >= 8 * 8 && prompts[i] <= 8 * 40);
+		assert_consistent(rows, 0);
+		json_decref(rows);
+	}
+	assert_true(tokens[0] == tokens[1] && prompts[0] == prompts[1]);
+	assert_true(tokens[0] != tokens[2] || prompts[0] != prompts[2]);
+}
+
+static void test_each_row_says_where_and_when_it_was_measured(void **state)
+{
+	json_t *rows = rows_of("load --processes 1 --requests 1 --prompt 4 --tokens 2");
+
+	assert_ptr_equal(strstr(text(rows, 0, "device"), "cpu"), text(rows, 0, "device"));
+	assert_int_equal(strlen(text(rows, 0, "date")), strlen("2030-01-02T03:04:05Z"));
+	assert_true(*text(rows, 0, "version") >= '0' && *text(rows, 0, "version") <= '9');
+	assert_non_null(strstr(text(rows, 0, "model"), "tinycalc"));
+	assert_non_null(strstr(text(rows, 0, "floor"), "reading each weight once"));
+	json_decref(rows);
+}
+
+/* Panels, and a line for each of them, of a chart that an XML parser accepts. */
+static void assert_chart(const char *arguments, int n_panels, int n_lines)
+{
+	char path[] = "/tmp/mimeo-bench-test-XXXXXX", command[1024], output[OUTPUT_MAX];
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	close(fd);
+	snprintf(command, sizeof(command), "%s --plot %s", arguments, path);
+	run_shipped(command, output);
+	snprintf(command, sizeof(command),
+		"python3 -c 'import sys, xml.dom.minidom as m; d = m.parse(sys.argv[1]); "
+		"print(d.documentElement.tagName, len(d.getElementsByTagName(\"polyline\")), "
+		"d.documentElement.getAttribute(\"height\"))' %s",
+		path);
+	FILE *pipe = popen(command, "re");
+	assert_non_null(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	assert_int_equal(pclose(pipe), 0);
+	snprintf(command, sizeof(command), "svg %d %d\n", n_lines, 34 + 300 * n_panels);
+	assert_string_equal(output, command);
+	unlink(path);
+}
+
+static void test_chart_has_throughput_and_latency_over_processes(void **state)
+{
+	assert_chart("load --processes 1,2 --requests 2 --prompt 8 --tokens 4", 3, 8);
+}
+
+static void test_chart_of_decode_has_rows_and_contexts(void **state)
+{
+	assert_chart("decode --batches 1,2 --contexts 64,128 --count 4", 3, 10);
+}
+
+static void test_ranges_and_charts_are_refused_where_they_make_no_sense(void **state)
+{
+	static const char *const refused[] = {"load --prompt 5-3", "load --prompt 5-",
+		"load --prompt -5", "load --tokens 1", "load --in-flight 0", "load --requests 0",
+		"load --seed 0", "load --processes 65", "share --prompt 5-9",
+		"attach --plot /tmp/x.svg"};
+	char output[OUTPUT_MAX];
+
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+		assert_int_equal(run(refused[i], "2>&1", output), 2);
+	assert_int_equal(
+		run("--device cpu load --processes 1 --requests 1 --prompt 4 --tokens 2 "
+		    "--plot /nonexistent/x.svg", "2>&1 >/dev/null", output), 1);
+	assert_non_null(strstr(output, "/nonexistent/x.svg: No such file or directory"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_tokens_are_requests_times_their_length),
+		cmocka_unit_test(test_lengths_are_within_their_ranges_and_the_seeds),
+		cmocka_unit_test(test_each_row_says_where_and_when_it_was_measured),
+		cmocka_unit_test(test_chart_has_throughput_and_latency_over_processes),
+		cmocka_unit_test(test_chart_of_decode_has_rows_and_contexts),
+		cmocka_unit_test(test_ranges_and_charts_are_refused_where_they_make_no_sense),
+	};
+
+	return cmocka_run_group_tests_name("bench_load", tests, NULL, NULL);
+}
