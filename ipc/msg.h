@@ -3,26 +3,25 @@
 #define MIMEO_IPC_MSG_H
 
 /*
- * Typed headers to and from bounded msgpack.
+ * Message headers: structs to and from bounded msgpack.
  *
- * Written by msgpack-c into the caller's buffer. Read in three moves: wire_check (ipc/wire_check.h)
- * walks a stranger's bytes linearly and refuses whatever msgpack-c would reserve memory for without
- * having the bytes; msgpack-c unpacks into the codec's one preallocated zone (no malloc a request);
- * the fields are taken out by key, unknown keys are refused, each value is checked for type and
- * range. A decoder returns 0 or a negative status (status.h) and fills *ret_detail.
+ * A header is a map from small integers (enum msg_field) to values; a field that is zero or empty is
+ * left out, and an absent field is zero. Encoders and decoders apply the same checks of type and range.
  *
- * A header is a map from small integers (enum msg_field) to values; a field that is zero or empty
- * is left out. Fields of floats take integers too. What a decoder refuses, it names:
+ * Encoding writes into the caller's buffer. Decoding takes three steps: wire_check (ipc/wire_check.h)
+ * refuses bytes for which msgpack-c would reserve more memory than they can fill; msgpack-c unpacks
+ * into the codec's preallocated zone, without malloc for a request; then fields are taken by key.
+ * Unknown keys are refused. A decoder returns 0, or a negative status and in *ret_detail the reason:
  *
- *	RING_DETAIL_HEADER [byte offset]   not msgpack as wire_check.h draws it, too long, or no map
- *	RING_DETAIL_RANGE [enum msg_field] unknown, twice, of a wrong type, or out of range; 0 if a
- *	                                   key is no field's number at all. Of a mask's numbers
- *	                                   [field, its value, the mask's kind]
+ *	RING_DETAIL_HEADER [byte offset]   not the msgpack that wire_check accepts, too long, or no map
+ *	RING_DETAIL_RANGE [enum msg_field] an unknown or repeated field, a wrong type, or a value out of
+ *	                                   range; 0 if the key is no field's number. For numbers of a
+ *	                                   mask [field, value, kind of the mask]
  *	RING_DETAIL_EMPTY                  no tokens, or no rows
  *
- * Requests are refused with E_INVALID. HELLO and WELCOME of another version with E_VERSION,
- * whatever else is in them, and values [MSG_VERSION, the peer's version]; else a malformed one with
- * E_PROTOCOL; a HELLO whose field is refused with E_INVALID, such a WELCOME with E_PROTOCOL.
+ * Requests are refused with E_INVALID. A HELLO or WELCOME of another version is refused with
+ * E_VERSION, whatever its other fields are, and values [MSG_VERSION, the peer's version]. A malformed
+ * one is refused with E_PROTOCOL; so is a WELCOME whose field is refused; a HELLO with E_INVALID.
  */
 
 #include <stdbool.h>
@@ -41,65 +40,66 @@
 #define MSG_CALL_MAX 512u /* a call on a session's socket, behind its length */
 #define MSG_PROTOCOL_VERSION 3u
 
-enum msg_field {
-	MSG_MODEL = 1,
-	MSG_SEQUENCE,
-	MSG_MAX_TOKENS,
-	MSG_TEMPERATURE,
-	MSG_TOP_K,
-	MSG_TOP_P,
-	MSG_MIN_P,
-	MSG_SEED,
-	MSG_SAMPLING_FLAGS,
-	MSG_STOP,
-	MSG_FLAGS,
-	MSG_DEADLINE_MS,
-	MSG_OUTPUTS,
-	MSG_N_ROWS,
-	MSG_N_TOKENS,
-	MSG_LOGITS_BUFFER,
-	MSG_LOGITS_OFFSET,
-	MSG_HIDDEN_BUFFER,
-	MSG_HIDDEN_OFFSET,
-	MSG_EMBEDDINGS_BUFFER,
-	MSG_EMBEDDINGS_OFFSET,
-	MSG_MASK,
-	MSG_MASK_WINDOW,
-	MSG_MASK_SINKS,
-	MSG_MASK_PREFIX,
-	MSG_DRAFT_TOKENS,
-	/* handshake */
-	MSG_VERSION = 32,
-	MSG_FEATURES,
-	MSG_ENTRIES,
-	MSG_ARENA_BYTES,
-	MSG_NAME,
-	MSG_NONCE,
-	MSG_MAX_SEQUENCES,
-	MSG_SESSION,
-	MSG_MODELS,
-	MSG_STATUS,
-	MSG_TEXT,
-	/* model description */
-	MSG_VOCAB_SIZE = 64,
-	MSG_HIDDEN_SIZE,
-	MSG_MAX_SEQ_LEN,
-	MSG_EOS,
-	MSG_BOS,
-	MSG_PAGE_TOKENS,
-	MSG_ACTIVATION,
-	MSG_MASKS,
-	MSG_MAX_BATCH_TOKENS,
-	/* calls */
-	MSG_CALL = 96,
-	MSG_BUFFER,
-	MSG_KIND,
-	MSG_BYTES,
-	MSG_HANDLE,
-	MSG_REQUEST,
-};
+/* Fields of all headers: X(constant, key, name). Keys of one message differ; gaps separate subjects. */
+#define MSG_FIELDS(X)                                                                              \
+	X(MODEL, 1, "model")                                                                       \
+	X(SEQUENCE, 2, "sequence")                                                                 \
+	X(MAX_TOKENS, 3, "max_tokens")                                                             \
+	X(TEMPERATURE, 4, "temperature")                                                           \
+	X(TOP_K, 5, "top_k")                                                                       \
+	X(TOP_P, 6, "top_p")                                                                       \
+	X(MIN_P, 7, "min_p")                                                                       \
+	X(SEED, 8, "seed")                                                                         \
+	X(SAMPLING_FLAGS, 9, "sampling_flags")                                                     \
+	X(STOP, 10, "stop")                                                                        \
+	X(FLAGS, 11, "flags")                                                                      \
+	X(DEADLINE_MS, 12, "deadline_ms")                                                          \
+	X(OUTPUTS, 13, "outputs")                                                                  \
+	X(N_ROWS, 14, "n_rows")                                                                    \
+	X(N_TOKENS, 15, "n_tokens")                                                                \
+	X(LOGITS_BUFFER, 16, "logits_buffer")                                                      \
+	X(LOGITS_OFFSET, 17, "logits_offset")                                                      \
+	X(HIDDEN_BUFFER, 18, "hidden_buffer")                                                      \
+	X(HIDDEN_OFFSET, 19, "hidden_offset")                                                      \
+	X(EMBEDDINGS_BUFFER, 20, "embeddings_buffer")                                              \
+	X(EMBEDDINGS_OFFSET, 21, "embeddings_offset")                                              \
+	X(MASK, 22, "mask")                                                                        \
+	X(MASK_WINDOW, 23, "mask_window")                                                          \
+	X(MASK_SINKS, 24, "mask_sinks")                                                            \
+	X(MASK_PREFIX, 25, "mask_prefix")                                                          \
+	X(DRAFT_TOKENS, 26, "draft_tokens")                                                        \
+	X(VERSION, 32, "version")                                                                  \
+	X(FEATURES, 33, "features")                                                                \
+	X(ENTRIES, 34, "entries")                                                                  \
+	X(ARENA_BYTES, 35, "arena_bytes")                                                          \
+	X(NAME, 36, "name")                                                                        \
+	X(NONCE, 37, "nonce")                                                                      \
+	X(MAX_SEQUENCES, 38, "max_sequences")                                                      \
+	X(SESSION, 39, "session")                                                                  \
+	X(MODELS, 40, "models")                                                                    \
+	X(STATUS, 41, "status")                                                                    \
+	X(TEXT, 42, "text")                                                                        \
+	X(VOCAB_SIZE, 64, "vocab_size")                                                            \
+	X(HIDDEN_SIZE, 65, "hidden_size")                                                          \
+	X(MAX_SEQ_LEN, 66, "max_seq_len")                                                          \
+	X(EOS, 67, "eos")                                                                          \
+	X(BOS, 68, "bos")                                                                          \
+	X(PAGE_TOKENS, 69, "page_tokens")                                                          \
+	X(ACTIVATION, 70, "activation")                                                            \
+	X(MASKS, 71, "masks")                                                                      \
+	X(MAX_BATCH_TOKENS, 72, "max_batch_tokens")                                                \
+	X(CALL, 96, "call")                                                                        \
+	X(BUFFER, 97, "buffer")                                                                    \
+	X(KIND, 98, "kind")                                                                        \
+	X(BYTES, 99, "bytes")                                                                      \
+	X(HANDLE, 100, "handle")                                                                   \
+	X(REQUEST, 101, "request")
 
-/* "max_tokens" for MSG_MAX_TOKENS and so on; "?" if unknown. */
+#define MSG_FIELD_CONSTANT(constant, key, name) MSG_##constant = (key),
+enum msg_field { MSG_FIELDS(MSG_FIELD_CONSTANT) };
+#undef MSG_FIELD_CONSTANT
+
+/* "max_tokens" for MSG_MAX_TOKENS; "?" if unknown. */
 const char *msg_field_name(unsigned field);
 
 struct msg_detail {
@@ -200,7 +200,7 @@ struct msg_call {
 	uint32_t call; /* enum msg_call_kind */
 	uint32_t buffer, kind /* enum mimeo_handle_kind */, request;
 	uint64_t bytes;
-	uint8_t handle[HANDLE_WIRE_BYTES]; /* not checked by msg_call_decode: handle_decode does */
+	uint8_t handle[HANDLE_WIRE_BYTES]; /* checked by handle_decode, not here */
 };
 struct msg_reply {
 	int32_t status;
@@ -214,9 +214,9 @@ struct msg_codec;
 int msg_codec_new(struct msg_codec **ret);
 void msg_codec_free(struct msg_codec *codec);
 
-/* Encoders: bytes written to buffer[size]; -ENOSPC; -EINVAL if n_stop, n_eos or n_models exceeds
- * its array. No allocation. With MIMEO_SAMPLING_MODEL only seed and flags are written. Bytes of a
- * name or text that a decoder would refuse (control characters, broken UTF-8) become '?'. */
+/* Encoders: the bytes written to buffer[size]; -ENOSPC; -EINVAL if the decoder would refuse a value.
+ * No allocation. With MIMEO_SAMPLING_MODEL only seed and flags are checked and written. Bytes of a name
+ * or text that a decoder would refuse (control characters, malformed UTF-8) become '?'. */
 int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t size);
 int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size);
 int msg_hello_encode(const struct msg_hello *msg, void *buffer, size_t size);
@@ -224,11 +224,18 @@ int msg_welcome_encode(const struct msg_welcome *msg, void *buffer, size_t size)
 int msg_call_encode(const struct msg_call *msg, void *buffer, size_t size);
 int msg_reply_encode(const struct msg_reply *msg, void *buffer, size_t size);
 
-/* Decoders: 0, or a negative status with *ret_detail; *ret is written only on success. `data` must
- * be private memory: it is read more than once. Absent optional fields are 0. Values that no daemon
- * would take are refused here (non-finite or negative temperature, top_p or min_p outside [0, 1],
- * max_tokens 0, no outputs, unknown flags, entries or arena_bytes that no region can have ...).
- * Requests allocate nothing; the handshake may. */
+/* Why msg_generate_encode or msg_step_encode gave -EINVAL: one sentence with the field and its value,
+ * and in *ret_detail what a decoder would report. */
+void msg_generate_explain(const struct msg_generate *msg, struct msg_detail *ret_detail,
+	char ret_text[static MSG_TEXT_MAX]);
+void msg_step_explain(const struct msg_step *msg, struct msg_detail *ret_detail,
+	char ret_text[static MSG_TEXT_MAX]);
+
+/* One sentence for the values of a RING_DETAIL_RANGE, cut to `size` bytes. Returns its full length. */
+int msg_range_explain(const int32_t values[static 3], char *buffer, size_t size);
+
+/* Decoders: 0, or a negative status with *ret_detail; *ret is written only on success. `data` must be
+ * private memory: it is read more than once. Requests allocate nothing; the handshake may. */
 int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_generate *ret, struct msg_detail *ret_detail);
 int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_step *ret,
@@ -237,8 +244,7 @@ int msg_hello_decode(struct msg_codec *codec, const void *data, size_t size, str
 	struct msg_detail *ret_detail);
 int msg_welcome_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_welcome *ret, struct msg_detail *ret_detail);
-/* A call that is malformed is E_PROTOCOL; of which a field is refused, E_INVALID. A refused reply is
- * E_PROTOCOL. */
+/* A malformed call and any refused reply are E_PROTOCOL; a call with a refused field is E_INVALID. */
 int msg_call_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_call *ret,
 	struct msg_detail *ret_detail);
 int msg_reply_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_reply *ret,

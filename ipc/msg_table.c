@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/msg_table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <mimeo/types.h>
 
 #include "ipc/text.h"
 #include "ipc/wire_check.h"
@@ -89,6 +88,73 @@ int msg_codec_parse(struct msg_codec *codec, const void *data, size_t size, size
 	return 0;
 }
 
+/* ---- checks of both directions ---- */
+
+static bool are_ids(const uint8_t *ids, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (msg_load_u32(ids + i * sizeof(int32_t)) > INT32_MAX)
+			return false;
+	}
+	return true;
+}
+
+/* 0, or E_INVALID about the field or one inside it. */
+static int entry_check(
+	const struct msg_entry *entry, const uint8_t *msg, struct msg_detail *ret_detail)
+{
+	const uint8_t *at = msg + entry->offset;
+	uint32_t value = 0, n = 0;
+	bool valid = true;
+
+	if (entry->kind == MSG_KIND_IDS || entry->kind == MSG_KIND_LIST)
+		n = msg_load_u32(msg + entry->n_offset);
+	else if (entry->kind != MSG_KIND_TEXT && entry->kind != MSG_KIND_BYTES)
+		value = msg_load_u32(at);
+	switch ((enum msg_kind)entry->kind) {
+	case MSG_KIND_U32:
+		valid = value == 0 || msg_entry_accepts(entry, value);
+		break;
+	case MSG_KIND_I32:
+		valid = value == 0 || msg_entry_accepts(entry, (int32_t)value);
+		break;
+	case MSG_KIND_FLAGS:
+		valid = (value & ~(uint32_t)entry->max) == 0;
+		break;
+	case MSG_KIND_F32:
+		valid = msg_entry_accepts(entry, msg_load_f32(at));
+		break;
+	case MSG_KIND_IDS:
+		valid = n <= entry->capacity && are_ids(at, n);
+		break;
+	case MSG_KIND_LIST:
+		valid = n <= entry->capacity;
+		for (uint32_t i = 0; valid && i < n; i++) {
+			if (msg_table_check(entry->element, at + i * entry->element->bytes,
+				    ret_detail) < 0)
+				return MIMEO_E_INVALID;
+		}
+		break;
+	case MSG_KIND_U64:
+	case MSG_KIND_TEXT:
+	case MSG_KIND_BYTES:
+		break;
+	}
+	return valid ? 0 : msg_refuse_field(ret_detail, entry->field);
+}
+
+int msg_table_check(const struct msg_table *table, const void *msg, struct msg_detail *ret_detail)
+{
+	*ret_detail = (struct msg_detail){0};
+	for (unsigned i = 0; i < table->n_entries; i++) {
+		int rc = entry_check(&table->entries[i], msg, ret_detail);
+
+		if (rc < 0)
+			return rc;
+	}
+	return table->check ? table->check(msg, ret_detail) : 0;
+}
+
 /* ---- writing ---- */
 
 struct writer {
@@ -100,8 +166,9 @@ static int writer_append(void *data, const char *bytes, size_t n)
 {
 	struct writer *writer = data;
 
+	assert(writer->used <= writer->size);
 	if (n > writer->size - writer->used) {
-		writer->size = writer->used; /* nothing fits behind a gap */
+		writer->size = writer->used; /* write nothing more behind the gap */
 		return -ENOSPC;
 	}
 	memcpy(writer->bytes + writer->used, bytes, n);
@@ -109,26 +176,18 @@ static int writer_append(void *data, const char *bytes, size_t n)
 	return 0;
 }
 
-/* What a reader would refuse goes as '?', so that a strange program name costs nobody a session. */
+/* Bytes that a decoder would refuse become '?': no program name makes a session impossible. */
 static int put_text(msgpack_packer *packer, const char *text, size_t bytes)
 {
-	int r = msgpack_pack_str(packer, bytes);
+	int rc = msgpack_pack_str(packer, bytes);
 
-	for (size_t at = 0; r == 0 && at < bytes;) {
+	for (size_t at = 0; rc == 0 && at < bytes;) {
 		size_t step = text_step(text + at, bytes - at);
 
-		r = msgpack_pack_str_body(packer, step ? text + at : "?", step ? step : 1);
+		rc = msgpack_pack_str_body(packer, step ? text + at : "?", step ? step : 1);
 		at += step ? step : 1;
 	}
-	return r;
-}
-
-static uint32_t load_u32(const void *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
+	return rc;
 }
 
 static uint64_t any_byte(const uint8_t *bytes, size_t n)
@@ -148,7 +207,7 @@ static uint64_t weight(const struct msg_entry *entry, const uint8_t *msg)
 	switch ((enum msg_kind)entry->kind) {
 	case MSG_KIND_IDS:
 	case MSG_KIND_LIST:
-		return load_u32(msg + entry->n_offset);
+		return msg_load_u32(msg + entry->n_offset);
 	case MSG_KIND_TEXT:
 		return strnlen((const char *)msg + entry->offset, entry->capacity);
 	case MSG_KIND_BYTES:
@@ -162,7 +221,7 @@ static uint64_t weight(const struct msg_entry *entry, const uint8_t *msg)
 	case MSG_KIND_F32:
 		break;
 	}
-	return load_u32(msg + entry->offset);
+	return msg_load_u32(msg + entry->offset);
 }
 
 static int put_map(msgpack_packer *packer, const struct msg_table *table, const uint8_t *msg);
@@ -173,21 +232,20 @@ static int put_list(
 	if (n > entry->capacity)
 		return -EINVAL;
 
-	int r = msgpack_pack_array(packer, n);
-	for (uint64_t i = 0; r == 0 && i < n; i++) {
+	int rc = msgpack_pack_array(packer, n);
+	for (uint64_t i = 0; rc == 0 && i < n; i++) {
 		if (entry->kind == MSG_KIND_IDS)
-			r = msgpack_pack_int32(packer, (int32_t)load_u32(at + i * sizeof(int32_t)));
+			rc = msgpack_pack_int32(packer, (int32_t)msg_load_u32(at + i * sizeof(int32_t)));
 		else
-			r = put_map(packer, entry->element, at + i * entry->element->bytes);
+			rc = put_map(packer, entry->element, at + i * entry->element->bytes);
 	}
-	return r;
+	return rc;
 }
 
 static int put_value(
 	msgpack_packer *packer, const struct msg_entry *entry, const uint8_t *msg, uint64_t n)
 {
 	const uint8_t *at = msg + entry->offset;
-	float number;
 
 	switch ((enum msg_kind)entry->kind) {
 	case MSG_KIND_U32:
@@ -197,8 +255,7 @@ static int put_value(
 	case MSG_KIND_I32:
 		return msgpack_pack_int32(packer, (int32_t)(uint32_t)n);
 	case MSG_KIND_F32:
-		memcpy(&number, at, sizeof(number));
-		return msgpack_pack_float(packer, number);
+		return msgpack_pack_float(packer, msg_load_f32(at));
 	case MSG_KIND_TEXT:
 		return put_text(packer, (const char *)at, n);
 	case MSG_KIND_BYTES:
@@ -214,31 +271,44 @@ static int put_map(msgpack_packer *packer, const struct msg_table *table, const 
 {
 	size_t n_present = 0;
 
+	assert(table->n_entries <= MSG_TABLE_ENTRIES_MAX);
 	for (unsigned i = 0; i < table->n_entries; i++)
 		n_present += weight(&table->entries[i], msg) != 0;
 
-	int r = msgpack_pack_map(packer, n_present);
-	for (unsigned i = 0; r == 0 && i < table->n_entries; i++) {
+	int rc = msgpack_pack_map(packer, n_present);
+	for (unsigned i = 0; rc == 0 && i < table->n_entries; i++) {
 		const struct msg_entry *entry = &table->entries[i];
 		uint64_t n = weight(entry, msg);
 
 		if (n == 0)
 			continue;
-		r = msgpack_pack_uint8(packer, entry->field);
-		if (r == 0)
-			r = put_value(packer, entry, msg, n);
+		rc = msgpack_pack_uint8(packer, entry->field);
+		if (rc == 0)
+			rc = put_value(packer, entry, msg, n);
 	}
-	return r;
+	return rc;
 }
 
-int msg_table_encode(const struct msg_table *table, const void *msg, void *buffer, size_t size)
+int msg_table_write(const struct msg_table *table, const void *msg, void *buffer, size_t size)
 {
 	struct writer writer = {.bytes = buffer, .size = size};
 	msgpack_packer packer;
 
 	msgpack_packer_init(&packer, &writer, writer_append);
-	int r = put_map(&packer, table, msg);
-	return r < 0 ? r : (int)writer.used;
+	int rc = put_map(&packer, table, msg);
+	if (rc < 0)
+		return rc;
+	assert(writer.used <= size);
+	return (int)writer.used;
+}
+
+int msg_table_encode(const struct msg_table *table, const void *msg, void *buffer, size_t size)
+{
+	struct msg_detail detail;
+
+	if (msg_table_check(table, msg, &detail) < 0)
+		return -EINVAL;
+	return msg_table_write(table, msg, buffer, size);
 }
 
 /* ---- reading ---- */
@@ -263,8 +333,7 @@ static bool take_number(const msgpack_object *object, double *ret)
 
 static bool take_integer(const msgpack_object *object, double min, double max, int64_t *ret)
 {
-	/* No range here exceeds 32 bits: a value that a double rounds lies far outside. */
-	double value;
+	double value; /* no range exceeds 32 bits: a value that this rounds is far outside */
 
 	if (object->type != MSGPACK_OBJECT_POSITIVE_INTEGER &&
 		object->type != MSGPACK_OBJECT_NEGATIVE_INTEGER)
@@ -305,7 +374,7 @@ static bool take_scalar(const struct msg_entry *entry, const msgpack_object *obj
 		memcpy(at, &object->via.u64, sizeof(uint64_t));
 		return true;
 	case MSG_KIND_F32:
-		if (!take_number(object, &number) || number < entry->min || number > entry->max)
+		if (!take_number(object, &number) || !msg_entry_accepts(entry, number))
 			return false;
 		single = (float)number;
 		memcpy(at, &single, sizeof(single));
@@ -344,7 +413,6 @@ static int take_list(const struct msg_entry *entry, const msgpack_object *object
 		return msg_refuse_field(ret_detail, entry->field);
 	for (uint32_t i = 0; i < array->size; i++) {
 		int64_t id;
-		int r;
 
 		if (entry->kind == MSG_KIND_IDS) {
 			if (!take_integer(&array->ptr[i], 0, INT32_MAX, &id))
@@ -354,10 +422,10 @@ static int take_list(const struct msg_entry *entry, const msgpack_object *object
 		}
 		if (array->ptr[i].type != MSGPACK_OBJECT_MAP)
 			return msg_refuse_field(ret_detail, entry->field);
-		r = msg_table_decode(
+		int rc = msg_table_decode(
 			entry->element, &array->ptr[i], at + i * entry->element->bytes, ret_detail);
-		if (r < 0)
-			return r;
+		if (rc < 0)
+			return rc;
 	}
 	store_u32(msg + entry->n_offset, array->size);
 	return 0;
@@ -384,13 +452,13 @@ int msg_table_decode(const struct msg_table *table, const msgpack_object *object
 {
 	uint32_t seen = 0;
 
+	assert(table->n_entries <= MSG_TABLE_ENTRIES_MAX && object->type == MSGPACK_OBJECT_MAP);
 	memset(ret_msg, 0, table->bytes);
 	for (uint32_t i = 0; i < object->via.map.size; i++) {
 		const msgpack_object_kv *kv = &object->via.map.ptr[i];
 		unsigned k = 0;
 		int64_t field;
 
-		/* A key that cannot be a field's number is reported as field 0. */
 		if (!take_integer(&kv->key, 0, UINT8_MAX, &field))
 			return msg_refuse_field(ret_detail, 0);
 		while (k < table->n_entries && table->entries[k].field != field)
@@ -399,9 +467,9 @@ int msg_table_decode(const struct msg_table *table, const msgpack_object *object
 			return msg_refuse_field(ret_detail, (unsigned)field);
 		seen |= 1u << k;
 
-		int r = take_value(&table->entries[k], &kv->val, ret_msg, ret_detail);
-		if (r < 0)
-			return r;
+		int rc = take_value(&table->entries[k], &kv->val, ret_msg, ret_detail);
+		if (rc < 0)
+			return rc;
 	}
-	return 0;
+	return table->check ? table->check(ret_msg, ret_detail) : 0;
 }

@@ -29,20 +29,6 @@ static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
 	return snprintf(buffer, size, "%s", mimeo_strerror(event->status));
 }
 
-/* A header's field: [field], and of a mask's numbers [field, value, the mask's kind]. */
-static int about_field(const int32_t *v, char *buffer, size_t size)
-{
-	const char *name = msg_field_name((unsigned)v[0]);
-
-	if (v[0] != MSG_MASK_WINDOW && v[0] != MSG_MASK_SINKS && v[0] != MSG_MASK_PREFIX)
-		return snprintf(buffer, size, "header field %s is out of range", name);
-	if (v[1] == 0)
-		return snprintf(buffer, size, "%s is 0, and a mask of kind %s needs 1 or more", name,
-			msg_mask_name((unsigned)v[2]));
-	return snprintf(buffer, size, "%s is %u, and a mask of kind %s has none", name,
-		(unsigned)v[1], msg_mask_name((unsigned)v[2]));
-}
-
 /* [mask, 12 bytes of the attention backend's name] */
 static int about_mask(const int32_t *v, char *buffer, size_t size)
 {
@@ -96,7 +82,7 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 	case RING_DETAIL_HEADER:
 		return snprintf(buffer, size, "the header is malformed at byte %d", v[0]);
 	case RING_DETAIL_RANGE:
-		return about_field(v, buffer, size);
+		return msg_range_explain(v, buffer, size);
 	case RING_DETAIL_EXTENT:
 		return snprintf(buffer, size,
 			"offset %u and length %u do not lie in the arena of %u bytes",

@@ -3,6 +3,7 @@
 #include "tests/daemon/rig.h"
 
 #include "ipc/doorbell.h"
+#include "ipc/msg_table.h"
 
 static uint32_t take_arena(struct rig_client *client, uint64_t bytes)
 {
@@ -50,7 +51,7 @@ struct rig_request rig_generate(struct rig_client *client, uint32_t index, const
 	struct msg_output layout = msg_output_layout(msg->max_tokens,
 		msg->flags & MIMEO_GENERATE_PROMPT_LOGITS ? 1 : 0, 256, 0, 160);
 	uint8_t header[MSG_HEADER_MAX];
-	int length = msg_generate_encode(msg, header, sizeof(header));
+	int length = msg_table_write(&msg_generate_table, msg, header, sizeof(header));
 
 	assert_true(length > 0);
 	place(client, &request, header, (uint32_t)length, tokens, n_tokens * 4, layout.bytes);
@@ -64,7 +65,7 @@ struct rig_request rig_step(struct rig_client *client, uint32_t index, const str
 	struct msg_output layout = msg_output_layout(msg->n_rows, msg->n_rows, 256, msg->n_rows, 160);
 	uint8_t header[MSG_HEADER_MAX], payload[16384];
 	uint32_t at = msg->n_rows * (uint32_t)sizeof(rows[0]), n = 0;
-	int length = msg_step_encode(msg, header, sizeof(header));
+	int length = msg_table_write(&msg_step_table, msg, header, sizeof(header));
 
 	assert_true(length > 0);
 	memcpy(payload, rows, at);

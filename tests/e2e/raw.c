@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "ipc/doorbell.h"
+#include "ipc/msg_table.h"
 #include "ipc/socket.h"
 
 #define HEADER_AT 0u
@@ -34,7 +35,7 @@ size_t raw_hello(uint8_t *buffer, size_t size, uint32_t entries)
 		.arena_bytes = ARENA_BYTES,
 		.name = "raw",
 	};
-	int n = msg_hello_encode(&hello, buffer + 4, size - 4);
+	int n = msg_table_write(&msg_hello_table, &hello, buffer + 4, size - 4);
 	uint32_t length = htole32((uint32_t)n);
 
 	assert_true(n > 0);
@@ -86,7 +87,7 @@ void raw_detach(struct raw *raw)
 
 size_t raw_call(const struct msg_call *call, uint8_t *bytes, size_t size)
 {
-	int n = msg_call_encode(call, bytes + 4, size - 4);
+	int n = msg_table_write(&msg_call_table, call, bytes + 4, size - 4);
 	uint32_t length = htole32((uint32_t)n);
 
 	assert_true(n > 0);

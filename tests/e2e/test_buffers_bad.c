@@ -4,6 +4,7 @@
 
 #include <mimeo/types.h>
 
+#include "ipc/msg_table.h"
 #include "ipc/socket.h"
 #include "tests/e2e/buffers.h"
 #include "tests/e2e/raw.h"
@@ -46,7 +47,7 @@ static void test_descriptors_beyond_one_are_dropped_with_the_session(void **stat
 	const struct msg_call call = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 1};
 	const int fds[] = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
 	uint8_t bytes[MSG_CALL_MAX];
-	int n = msg_call_encode(&call, bytes, sizeof(bytes));
+	int n = msg_table_write(&msg_call_table, &call, bytes, sizeof(bytes));
 	struct raw raw;
 
 	raw_attach(&raw, *state, 4);
@@ -94,7 +95,7 @@ static void test_descriptors_come_once_a_call(void **state)
 static int32_t raw_reply(struct raw *raw, const struct msg_call *call, int fd)
 {
 	uint8_t bytes[MSG_CALL_MAX];
-	int n = msg_call_encode(call, bytes, sizeof(bytes));
+	int n = msg_table_write(&msg_call_table, call, bytes, sizeof(bytes));
 
 	assert_int_equal(socket_send(raw->socket, bytes, (size_t)n, &fd, fd >= 0), 0);
 	return raw_hear_reply(raw).status;

@@ -120,7 +120,7 @@ static void test_stop_id_outside_the_vocabulary_is_refused_by_name(void **state)
 		struct mimeo_event event = wait_final(m);
 		assert_int_equal(event.status, generate.n_stop == 1 ? 0 : MIMEO_E_INVALID);
 		if (generate.n_stop == 2)
-			assert_message_has(&event, "field stop is out of range");
+			assert_message_has(&event, "stop is out of range");
 	}
 	mimeo_close(m);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include <mimeo/types.h>
 
-#include "ipc/msg.h"
+#include "ipc/msg_table.h"
 #include "ipc/region.h"
 #include "tests/ipc/test.h"
 
@@ -252,6 +254,10 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 				? msg_generate_encode(&generate, bytes, sizeof(bytes))
 				: msg_step_encode(&step, bytes, sizeof(bytes));
 
+			assert_true(refused ? n == -EINVAL : n > 0);
+			n = kind == GENERATE_MSG
+				? msg_table_write(&msg_generate_table, &generate, bytes, sizeof(bytes))
+				: msg_table_write(&msg_step_table, &step, bytes, sizeof(bytes));
 			assert_int_equal(decode(kind, bytes, (size_t)n, &detail),
 				refused ? MIMEO_E_INVALID : 0);
 			assert_int_equal(detail.values[0], refused);
@@ -259,6 +265,55 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 				assert_int_equal(detail.values[2], cases[i].mask.kind);
 		}
 	}
+}
+
+/* Encoders check the ranges that decoders check, and say which value is wrong. */
+static void test_msg_encoders_refuse_what_decoders_refuse(void **state)
+{
+#define LEAST .n_tokens = 1, .max_tokens = 1
+	static const struct {
+		struct msg_generate msg;
+		unsigned field; /* 0: RING_DETAIL_EMPTY */
+		const char *text;
+	} cases[] = {
+		{{LEAST, .sampling.temperature = -1}, MSG_TEMPERATURE, "temperature is -1"},
+		{{LEAST, .sampling.temperature = NAN}, MSG_TEMPERATURE, "temperature is nan"},
+		{{LEAST, .sampling.temperature = INFINITY}, MSG_TEMPERATURE, "temperature is inf"},
+		{{LEAST, .sampling.top_p = 1.5f}, MSG_TOP_P, "top_p is 1.5: it must be from 0 to 1"},
+		{{LEAST, .sampling.min_p = -0.5f}, MSG_MIN_P, "min_p is -0.5"},
+		{{LEAST, .sampling.flags = 5}, MSG_SAMPLING_FLAGS, "flag 0x4 is unknown"},
+		{{LEAST, .flags = 8}, MSG_FLAGS, "flags is 0x8: flag 0x8 is unknown"},
+		{{LEAST, .n_stop = 9}, MSG_STOP, "stop has 9 ids: at most 8"},
+		{{LEAST, .n_stop = 2, .stop = {1, -7}}, MSG_STOP, "stop 1 is -7"},
+		{{LEAST, .draft_tokens = 9}, MSG_DRAFT_TOKENS, "draft_tokens is 9: "},
+		{{LEAST, .mask.kind = 4}, MSG_MASK, "mask is 4: it must be from 0 to 3"},
+		{{LEAST, .mask.sinks = 2}, MSG_MASK_SINKS, "mask_sinks is 2, and"},
+		{{LEAST, .logits.buffer = 1}, MSG_LOGITS_BUFFER, "logits_buffer is 1: "},
+		{{.n_tokens = 1}, MSG_MAX_TOKENS, "max_tokens is 0: it must be from 1 "},
+		{{.max_tokens = 1}, 0, ""},
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		const struct msg_generate *msg = &cases[i].msg;
+		struct msg_detail encoding, decoding = {0};
+		char text[MSG_TEXT_MAX];
+		uint8_t bytes[MSG_HEADER_MAX];
+
+		assert_int_equal(msg_generate_encode(msg, bytes, sizeof(bytes)), -EINVAL);
+		msg_generate_explain(msg, &encoding, text);
+		assert_int_equal(encoding.detail,
+			cases[i].field ? RING_DETAIL_RANGE : RING_DETAIL_EMPTY);
+		assert_int_equal(encoding.values[0], cases[i].field);
+		if (!strstr(text, cases[i].text))
+			fail_msg("case %zu: %s", i, text);
+		int n = msg_table_write(&msg_generate_table, msg, bytes, sizeof(bytes));
+		if (n < 0)
+			continue; /* a count above its capacity cannot be written */
+		assert_int_equal(
+			decode(GENERATE_MSG, bytes, (size_t)n, &decoding), MIMEO_E_INVALID);
+		assert_memory_equal(&encoding, &decoding, sizeof(encoding));
+	}
+#undef LEAST
 }
 
 static void test_msg_fields_of_a_wrong_type_are_refused_by_name(void **state)
@@ -518,6 +573,7 @@ int main(void)
 		cmocka_unit_test(test_msg_request_fields_in_range_are_taken),
 		cmocka_unit_test(test_msg_request_fields_out_of_range_are_refused_by_name),
 		cmocka_unit_test(test_msg_masks_have_the_numbers_of_their_kind),
+		cmocka_unit_test(test_msg_encoders_refuse_what_decoders_refuse),
 		cmocka_unit_test(test_msg_fields_of_a_wrong_type_are_refused_by_name),
 		cmocka_unit_test(
 			test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name),

@@ -13,6 +13,7 @@
 #include <mimeo/types.h>
 
 #include "ipc/doorbell.h"
+#include "ipc/msg_table.h"
 
 static void must(bool condition, const char *what)
 {
@@ -100,7 +101,7 @@ static void greet(struct fake *fake, int socket)
 		data = fake->script.raw_welcome;
 		n = (ssize_t)fake->script.raw_welcome_bytes;
 	} else {
-		n = msg_welcome_encode(&welcome, buffer, MSG_SOCKET_MAX);
+		n = msg_table_write(&msg_welcome_table, &welcome, buffer, MSG_SOCKET_MAX);
 		must(n >= 0, "welcome");
 	}
 	const int fds[] = {fake->region.fd, fake->sq_bell, fake->cq_bell, fake->lives[0],

@@ -8,6 +8,7 @@
 #include <mimeo/types.h>
 
 #include "ipc/handle.h"
+#include "ipc/msg_table.h"
 #include "tests/sdk/session.h"
 
 static void start(struct session *s)
@@ -19,7 +20,7 @@ static void start(struct session *s)
 static void answer_with(struct session *s, const struct msg_reply *reply)
 {
 	uint8_t bytes[4 + MSG_CALL_MAX];
-	int n = msg_reply_encode(reply, bytes + 4, sizeof(bytes) - 4);
+	int n = msg_table_write(&msg_reply_table, reply, bytes + 4, sizeof(bytes) - 4);
 	uint32_t length = htole32((uint32_t)n);
 
 	assert_true(n > 0);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/msg_table.h"
 #include "tests/sdk/session.h"
 
 /* ---- connect ---- */
@@ -98,7 +99,7 @@ static void turn_away(int listener)
 	uint8_t buffer[MSG_HEADER_MAX];
 
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	int n = msg_welcome_encode(&welcome, buffer, sizeof(buffer));
+	int n = msg_table_write(&msg_welcome_table, &welcome, buffer, sizeof(buffer));
 	assert_true(fd >= 0 && n > 0);
 	assert_int_equal(socket_send(fd, buffer, (size_t)n, NULL, 0), 0);
 	close(fd);
@@ -433,7 +434,7 @@ static void test_message_names_the_offending_value(void **state)
 	event.detail = RING_DETAIL_RANGE;
 	event.detail_values[0] = MSG_TOP_P;
 	mimeo_event_message(&event, text, sizeof(text));
-	assert_string_equal(text, "header field top_p is out of range");
+	assert_string_equal(text, "top_p is out of range");
 }
 
 static void assert_message(

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ipc/msg_table.h"
 #include "ipc/region.h"
 #include "ipc/socket.h"
 
@@ -125,7 +126,7 @@ struct msg_hello client_hello(void)
 void client_send_hello(int fd, const struct msg_hello *hello)
 {
 	uint8_t buffer[256];
-	int n = msg_hello_encode(hello, buffer, sizeof(buffer));
+	int n = msg_table_write(&msg_hello_table, hello, buffer, sizeof(buffer));
 
 	assert_true(n > 0);
 	assert_int_equal(socket_send(fd, buffer, (size_t)n, NULL, 0), 0);

@@ -11,6 +11,7 @@
 #include <mimeo/types.h>
 
 #include "ipc/handle.h"
+#include "ipc/msg_table.h"
 #include "ipc/socket.h"
 
 #include "harness.h"
@@ -136,7 +137,7 @@ static int teardown(void **state)
 static void call_send(struct rig *rig, const struct msg_call *call)
 {
 	uint8_t bytes[MSG_CALL_MAX];
-	int n = msg_call_encode(call, bytes, sizeof(bytes));
+	int n = msg_table_write(&msg_call_table, call, bytes, sizeof(bytes));
 
 	assert_true(n > 0);
 	assert_int_equal(socket_send(rig->client.fd, bytes, (size_t)n, NULL, 0), 0);
