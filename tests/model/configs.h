@@ -40,4 +40,21 @@ static inline void expect_refusal(const char *text, int rc, const char *words)
 	assert_int_equal(config.n_layers, 77);
 }
 
+struct refusal {
+	const char *text;
+	int rc;
+	const char *words;
+};
+
+static inline void test_refusal(void **state)
+{
+	const struct refusal *refusal = *state;
+
+	expect_refusal(refusal->text, refusal->rc, refusal->words);
+}
+
+/* A row of a group's tests. */
+#define REFUSED(claim, text, rc, words) \
+	{claim, test_refusal, NULL, NULL, &(struct refusal){text, rc, words}}
+
 #endif

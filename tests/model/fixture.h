@@ -22,6 +22,7 @@
 
 struct scratch {
 	char directory[64];
+	const void *given; /* the test's initial state */
 };
 
 static inline int scratch_setup(void **state)
@@ -30,6 +31,7 @@ static inline int scratch_setup(void **state)
 
 	if (!scratch)
 		return -1;
+	scratch->given = *state;
 	strcpy(scratch->directory, "/tmp/mimeo-model-XXXXXX");
 	if (!mkdtemp(scratch->directory)) {
 		free(scratch);

@@ -149,31 +149,26 @@ static void check_reference(const char *name, const char *attention)
 
 static void test_eagle_matches_reference(void **state)
 {
-	(void)state;
 	check_reference("eagle", "paged");
 }
 
 static void test_eagle3_of_a_smaller_vocabulary_matches_reference(void **state)
 {
-	(void)state;
 	check_reference("eagle3", "paged");
 }
 
 static void test_eagle3_with_its_own_embedding_matches_reference(void **state)
 {
-	(void)state;
 	check_reference("eagle3-own", "paged");
 }
 
 static void test_eagle_matches_reference_with_naive_attention(void **state)
 {
-	(void)state;
 	check_reference("eagle", "naive");
 }
 
 static void test_eagle3_matches_reference_with_naive_attention(void **state)
 {
-	(void)state;
 	check_reference("eagle3", "naive");
 }
 
@@ -245,7 +240,6 @@ static void check_chunks(struct draft_rig *d, const int32_t *ids, uint32_t chunk
 
 static void test_prompt_in_chunks_leaves_the_same_bits_as_in_one(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
 		struct draft_rig d;
 		int32_t ids[TEXT + 1];
@@ -264,7 +258,6 @@ static void test_decode_is_a_prompt_conditioned_on_its_own_output(void **state)
 {
 	static const char *const drafts[] = {"tinycalc-eagle", "eagle"};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(drafts); i++) {
 		struct draft_rig d;
 		struct draft_pass pass = {.n_hidden = TEXT};
@@ -341,7 +334,6 @@ static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 
 static void test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
 		struct draft_rig d;
 		int32_t ids[TEXT + 1];
@@ -358,7 +350,6 @@ static void test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt(void
 /* Ids, positions, lengths and states are what the replay before and the host leave in buffers. */
 static void test_one_graph_of_a_decode_replays_all_of_them(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
 		struct draft_rig d;
 		int32_t ids[TEXT + 1], guesses[2][K];
@@ -420,7 +411,6 @@ static void check_batch(struct draft_rig *d)
 
 static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
 		struct draft_rig d;
 
@@ -449,7 +439,6 @@ static void test_target_keeps_features_only_where_they_are_asked_for(void **stat
 	struct kernel_ops ops;
 	struct draft_rig d;
 
-	(void)state;
 	begin(&d, "eagle3", "paged");
 	whole = d.rig.device->kernels;
 	ops = *whole;
@@ -471,7 +460,6 @@ static void test_features_by_an_index_are_refused(void **state)
 	struct draft_rig d;
 	struct draft_pass pass;
 
-	(void)state;
 	begin(&d, "eagle3", "paged");
 	prefill(&d, 0, ids, 3, 2);
 	pass = draft_rig_from_target(&d, 3);
@@ -502,7 +490,6 @@ static void test_drafts_read_their_own_inputs_and_no_masks_or_given_embeddings(v
 	const struct step_inputs all = draft_prefill_inputs(&target, &draft);
 	const struct step_inputs one = draft_decode_inputs(&target, &draft);
 
-	(void)state;
 	assert_ptr_equal(all.input_ids, ours);
 	assert_ptr_equal(all.slot_mapping, ours + 1);
 	assert_ptr_equal(all.logit_index, ours + 2);

@@ -43,7 +43,6 @@ static void test_shipped_draft_is_an_eagle_of_one_layer(void **state)
 	struct model_error error = {""};
 	char directory[512];
 
-	(void)state;
 	source_path("examples/models/tinycalc-eagle", directory);
 	assert_int_equal(draft_config_load(directory, &c, &error), 0);
 	assert_int_equal(c.family, MODEL_EAGLE);
@@ -68,7 +67,6 @@ static void test_published_eagle3_is_understood(void **state)
 		"\"torch_dtype\":\"float16\",\"transformers_version\":\"4.28.1\","
 		"\"use_cache\":true,\"vocab_size\":128256,\"draft_vocab_size\":32000}");
 
-	(void)state;
 	assert_int_equal(c.family, MODEL_EAGLE3);
 	assert_int_equal(c.vocab_size, 128256);
 	assert_int_equal(c.draft.vocab_size, 32000);
@@ -85,7 +83,6 @@ static void test_rope_is_understood_in_both_spellings(void **state)
 		"\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
 		"\"original_max_position_embeddings\":8192}"));
 
-	(void)state;
 	assert_int_equal(c.rope.type, ROPE_LLAMA3);
 	assert_true(c.rope.theta == 500000.0);
 	model_config_deinit(&c);
@@ -103,7 +100,6 @@ static void test_biases_and_named_layers_are_understood(void **state)
 		parse_draft(EAGLE3(",\"attention_bias\":true,\"mlp_bias\":true,\"eagle_config\":{"
 				   "\"eagle_aux_hidden_state_layer_ids\":[2,16,29]}"));
 
-	(void)state;
 	assert_true(c.qkv_bias && c.o_bias && c.mlp_bias && c.draft.names_layers);
 	assert_int_equal(c.draft.layers[0], 2);
 	assert_int_equal(c.draft.layers[1], 16);
@@ -119,7 +115,6 @@ static void test_biases_and_named_layers_are_understood(void **state)
 
 static void test_model_is_no_draft_and_draft_is_no_model(void **state)
 {
-	(void)state;
 	expect_draft_refusal(LLAMA(""), -EINVAL,
 		"architectures \"LlamaForCausalLM\" is not a draft model, which is "
 		"LlamaForCausalLMEagle or LlamaForCausalLMEagle3");
@@ -152,7 +147,6 @@ static void test_variants_that_are_not_computed_are_refused_by_name(void **state
 		 ",\"num_hidden_layers\":2}", "num_hidden_layers 2: a draft model with more"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
 		expect_draft_refusal(cases[i].text, -ENOTSUP, cases[i].words);
 	expect_draft_refusal(EAGLE3(",\"draft_vocab_size\":201"), -EINVAL, "draft_vocab_size");
@@ -183,7 +177,6 @@ static void expect_mismatch(const char *draft, const char *target, int rc, const
 
 static void test_draft_of_another_target_is_refused(void **state)
 {
-	(void)state;
 	expect_mismatch(EAGLE(""), TARGET(64, 1, 200), 0, "");
 	expect_mismatch(EAGLE3(""), TARGET(64, 3, 200), 0, "");
 	expect_mismatch(EAGLE(""), TARGET(128, 1, 200), -EINVAL,
@@ -195,7 +188,6 @@ static void test_draft_of_another_target_is_refused(void **state)
 
 static void test_layers_that_are_not_the_usual_ones_are_refused(void **state)
 {
-	(void)state;
 	expect_mismatch(EAGLE3(",\"eagle_aux_hidden_state_layer_ids\":[2,4,5]"),
 		TARGET(64, 8, 200), 0, "");
 	expect_mismatch(EAGLE3(",\"eagle_aux_hidden_state_layer_ids\":[1,3,4]"),
@@ -208,7 +200,6 @@ static void test_draft_cannot_draft_for_a_draft(void **state)
 	struct model_config d = parse_draft(EAGLE("")), t = parse_draft(EAGLE3(""));
 	struct model_error error = {""};
 
-	(void)state;
 	assert_int_equal(draft_check("/d", &d, &t, &error), -EINVAL);
 	assert_contains(error.text, "cannot draft for LlamaForCausalLMEagle3");
 	model_config_deinit(&d);
@@ -249,7 +240,6 @@ static void test_shipped_draft_is_loaded_byte_for_byte_and_shares_the_ends(void 
 	const struct model_layer *layer = &m->layers[0];
 	uint64_t at;
 
-	(void)state;
 	assert_holds(&p.draft, &m->fc, 0, "fc.weight");
 	assert_int_equal(m->fc.cols, 2 * 160);
 	at = assert_holds(&p.draft, &layer->qkv, 0, "layers.0.self_attn.q_proj.weight");
@@ -273,7 +263,6 @@ static void test_eagle_does_not_look_at_its_copy_of_the_embedding(void **state)
 {
 	struct pair p = load_pair("tests/data/drafts/target", "tests/data/drafts/eagle");
 
-	(void)state;
 	assert_ptr_equal(p.draft.model->embedding.data, p.target.model->embedding.data);
 	assert_ptr_equal(p.draft.model->head.data, p.target.model->head.data);
 	assert_holds(&p.draft, &p.draft.model->fc_bias, 0, "fc.bias");
@@ -289,7 +278,6 @@ static void test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids(voi
 	int64_t *want;
 	int32_t *have;
 
-	(void)state;
 	assert_int_equal(m->fc.cols, 3 * 32);
 	assert_int_equal(m->layers[0].qkv.cols, 2 * 32);
 	at = assert_holds(&p.draft, &m->layers[0].qkv, 0, "midlayer.self_attn.q_proj.weight");
@@ -314,7 +302,6 @@ static void test_eagle3_keeps_an_embedding_of_its_own(void **state)
 {
 	struct pair p = load_pair("tests/data/drafts/target", "tests/data/drafts/eagle3-own");
 
-	(void)state;
 	assert_holds(&p.draft, &p.draft.model->embedding, 0, "embed_tokens.weight");
 	assert_null(p.draft.model->d2t);
 	unload_pair(&p);
@@ -328,7 +315,6 @@ static void test_draft_of_another_size_is_refused_before_it_is_read(void **state
 	struct model *draft = NULL;
 	char directory[512];
 
-	(void)state;
 	source_path("tests/data/drafts/eagle", directory);
 	assert_int_equal(draft_config_load(directory, &config, &error), 0);
 	assert_int_equal(

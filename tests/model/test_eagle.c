@@ -144,7 +144,6 @@ static void test_tinycalc_says_the_same_with_its_draft_in_a_quarter_of_the_steps
 	struct draft_rig d;
 	struct speculation s = {.d = &d};
 
-	(void)state;
 	start(&d);
 	questions_make(questions, N, 2026);
 	for (uint32_t i = 0; i < N; i++) {

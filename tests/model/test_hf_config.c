@@ -92,131 +92,31 @@ static void test_mistral_has_no_bias(void **state)
 
 /* ---- windows ---- */
 
-static void expect_windows(const char *text, uint32_t w0, uint32_t w1, uint32_t w2)
-{
-	struct model_config c = parse(text);
+struct windows {
+	const char *text;
+	uint32_t windows[3];
+};
 
-	assert_int_equal(c.windows[0], w0);
-	assert_int_equal(c.windows[1], w1);
-	assert_int_equal(c.windows[2], w2);
+static void test_windows(void **state)
+{
+	const struct windows *want = *state;
+	struct model_config c = parse(want->text);
+
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(c.windows[i], want->windows[i]);
 	model_config_deinit(&c);
 }
 
-static void test_mistral_window_is_4096_when_absent(void **state)
-{
-	expect_windows(MISTRAL(""), 4096, 4096, 4096);
-}
-
-static void test_mistral_window_null_is_none(void **state)
-{
-	expect_windows(MISTRAL(",\"sliding_window\":null"), 0, 0, 0);
-}
-
-static void test_mistral_window_holds_for_all_layers(void **state)
-{
-	expect_windows(MISTRAL(",\"sliding_window\":9"), 9, 9, 9);
-}
-
-static void test_llama_ignores_a_window(void **state)
-{
-	expect_windows(LLAMA(",\"sliding_window\":9"), 0, 0, 0);
-}
-
-static void test_qwen_window_needs_use_sliding_window(void **state)
-{
-	expect_windows(QWEN2(",\"sliding_window\":9,\"max_window_layers\":0"), 0, 0, 0);
-}
-
-static void test_qwen_layers_from_max_window_layers_slide(void **state)
-{
-	expect_windows(
-		QWEN3(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"),
-		0, 9, 9);
-}
-
-static void test_qwen_max_window_layers_is_28_when_absent(void **state)
-{
-	expect_windows(QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9"), 0, 0, 0);
-}
-
-static void test_qwen_layer_types_win_over_max_window_layers(void **state)
-{
-	expect_windows(
-		QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1,"
-		      "\"layer_types\":[\"sliding_attention\",\"full_attention\","
-		      "\"sliding_attention\"]"),
-		9, 0, 9);
-}
-
-static void test_layer_types_of_wrong_length_are_refused(void **state)
-{
-	expect_refusal(QWEN2(",\"layer_types\":[\"full_attention\"]"), -EINVAL,
-		"layer_types is not a list of num_hidden_layers = 3");
-}
-
-static void test_unknown_layer_type_is_refused(void **state)
-{
-	expect_refusal(QWEN2(",\"layer_types\":[\"full_attention\",\"linear_attention\","
-			     "\"full_attention\"]"),
-		-ENOTSUP, "layer_types[1] \"linear_attention\"");
-}
-
-static void test_sliding_layer_without_window_is_refused(void **state)
-{
-	expect_refusal(QWEN2(",\"layer_types\":[\"sliding_attention\",\"full_attention\","
-			     "\"full_attention\"]"),
-		-EINVAL, "layer_types[0] is sliding_attention, but there is no sliding_window");
-}
-
-static void test_mistral_layer_types_that_contradict_its_window_are_refused(void **state)
-{
-	expect_refusal(MISTRAL(",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\","
-			       "\"full_attention\",\"sliding_attention\"]"),
-		-ENOTSUP, "layer_types[1] is full_attention, but sliding_window 9 applies to all");
-}
-
-static void test_window_of_zero_is_refused(void **state)
-{
-	expect_refusal(
-		MISTRAL(",\"sliding_window\":0"), -EINVAL, "sliding_window 0 is not between 1");
-}
+#define WINDOWS(claim, text, w0, w1, w2) \
+	{claim, test_windows, NULL, NULL, &(struct windows){text, {w0, w1, w2}}}
 
 /* ---- what is refused ---- */
-
-static void test_unknown_architecture_is_refused_by_name(void **state)
-{
-	expect_refusal(CONFIG("GPT2LMHeadModel", ""), -ENOTSUP,
-		"architectures \"GPT2LMHeadModel\" is not one of LlamaForCausalLM");
-}
-
-static void test_missing_architectures_are_refused(void **state)
-{
-	expect_refusal("{" SIZES "}", -EINVAL, "architectures is not a list of one name");
-}
-
-static void test_quantised_models_are_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"quantization_config\":{\"bits\":4}"), -ENOTSUP,
-		"quantization_config is not supported");
-}
 
 static void test_quantization_null_is_no_quantization(void **state)
 {
 	struct model_config c = parse(LLAMA(",\"quantization_config\":null"));
 
 	model_config_deinit(&c);
-}
-
-static void test_other_activations_are_refused(void **state)
-{
-	expect_refusal(
-		LLAMA(",\"hidden_act\":\"gelu\""), -ENOTSUP, "hidden_act \"gelu\" is not silu");
-}
-
-static void test_missing_size_is_refused(void **state)
-{
-	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8}", -EINVAL,
-		"intermediate_size is missing");
 }
 
 static void test_size_of_a_wrong_type_is_refused(void **state)
@@ -248,35 +148,11 @@ static void test_heads_that_kv_heads_do_not_divide_are_refused(void **state)
 		"is not a multiple of num_key_value_heads 8, its default");
 }
 
-static void test_odd_head_dim_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"head_dim\":17"), -EINVAL, "head_dim 17 is not an even number");
-}
-
-static void test_hidden_size_that_heads_do_not_divide_is_refused(void **state)
-{
-	expect_refusal("{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":65,"
-		       "\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
-		       "\"vocab_size\":9}",
-		-EINVAL, "hidden_size 65 is not a multiple of num_attention_heads 4");
-}
-
-static void test_field_named_twice_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"vocab_size\":300"), -EINVAL, "duplicate");
-}
-
 static void test_broken_json_is_refused_with_its_line(void **state)
 {
 	expect_refusal("{\n\"a\": 1,\n}", -EINVAL, "line 3: is not valid JSON");
 	expect_refusal("", -EINVAL, "is not valid JSON");
 	expect_refusal("[1]", -EINVAL, "is not a JSON object");
-}
-
-static void test_bool_of_a_wrong_type_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"tie_word_embeddings\":\"no\""), -EINVAL,
-		"tie_word_embeddings is neither true nor false");
 }
 
 /* ---- ids and generation_config.json ---- */
@@ -330,12 +206,6 @@ static void test_ids_out_of_the_vocabulary_are_dropped(void **state)
 	assert_int_equal(c.eos[0], 199);
 	assert_int_equal(c.bos, -1);
 	model_config_deinit(&c);
-}
-
-static void test_nine_eos_ids_are_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]"), -EINVAL,
-		"eos_token_id lists more than 8 ids");
 }
 
 static void test_eos_id_of_a_wrong_type_is_refused(void **state)
@@ -448,38 +318,78 @@ int main(void)
 		cmocka_unit_test(test_qwen2_always_has_qkv_bias_alone),
 		cmocka_unit_test(test_qwen3_norms_heads_and_defaults_to_128_wide_heads),
 		cmocka_unit_test(test_mistral_has_no_bias),
-		cmocka_unit_test(test_mistral_window_is_4096_when_absent),
-		cmocka_unit_test(test_mistral_window_null_is_none),
-		cmocka_unit_test(test_mistral_window_holds_for_all_layers),
-		cmocka_unit_test(test_llama_ignores_a_window),
-		cmocka_unit_test(test_qwen_window_needs_use_sliding_window),
-		cmocka_unit_test(test_qwen_layers_from_max_window_layers_slide),
-		cmocka_unit_test(test_qwen_max_window_layers_is_28_when_absent),
-		cmocka_unit_test(test_qwen_layer_types_win_over_max_window_layers),
-		cmocka_unit_test(test_layer_types_of_wrong_length_are_refused),
-		cmocka_unit_test(test_unknown_layer_type_is_refused),
-		cmocka_unit_test(test_sliding_layer_without_window_is_refused),
-		cmocka_unit_test(test_mistral_layer_types_that_contradict_its_window_are_refused),
-		cmocka_unit_test(test_window_of_zero_is_refused),
-		cmocka_unit_test(test_unknown_architecture_is_refused_by_name),
-		cmocka_unit_test(test_missing_architectures_are_refused),
-		cmocka_unit_test(test_quantised_models_are_refused),
+		WINDOWS("mistral window is 4096 when absent", MISTRAL(""), 4096, 4096, 4096),
+		WINDOWS("mistral window null is none",
+			MISTRAL(",\"sliding_window\":null"), 0, 0, 0),
+		WINDOWS("mistral window holds for all layers",
+			MISTRAL(",\"sliding_window\":9"), 9, 9, 9),
+		WINDOWS("llama ignores a window", LLAMA(",\"sliding_window\":9"), 0, 0, 0),
+		WINDOWS("qwen window needs use sliding window",
+			QWEN2(",\"sliding_window\":9,\"max_window_layers\":0"), 0, 0, 0),
+		WINDOWS("qwen layers from max window layers slide",
+			QWEN3(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1"),
+			0, 9, 9),
+		WINDOWS("qwen max window layers is 28 when absent",
+			QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9"), 0, 0, 0),
+		WINDOWS("qwen layer types win over max window layers",
+			QWEN2(",\"use_sliding_window\":true,\"sliding_window\":9,\"max_window_layers\":1,"
+			"\"layer_types\":[\"sliding_attention\",\"full_attention\","
+			"\"sliding_attention\"]"), 9, 0, 9),
+		REFUSED("layer types of wrong length are refused",
+			QWEN2(",\"layer_types\":[\"full_attention\"]"), -EINVAL,
+			"layer_types is not a list of num_hidden_layers = 3"),
+		REFUSED("unknown layer type is refused",
+			QWEN2(",\"layer_types\":[\"full_attention\",\"linear_attention\","
+			"\"full_attention\"]"), -ENOTSUP, "layer_types[1] \"linear_attention\""),
+		REFUSED("sliding layer without window is refused",
+			QWEN2(",\"layer_types\":[\"sliding_attention\",\"full_attention\","
+			"\"full_attention\"]"), -EINVAL,
+			"layer_types[0] is sliding_attention, but there is no sliding_window"),
+		REFUSED("mistral layer types that contradict its window are refused",
+			MISTRAL(",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\","
+			"\"full_attention\",\"sliding_attention\"]"), -ENOTSUP,
+			"layer_types[1] is full_attention, but sliding_window 9 applies to all"),
+		REFUSED("window of zero is refused",
+			MISTRAL(",\"sliding_window\":0"), -EINVAL,
+			"sliding_window 0 is not between 1"),
+		REFUSED("unknown architecture is refused by name",
+			CONFIG("GPT2LMHeadModel", ""), -ENOTSUP,
+			"architectures \"GPT2LMHeadModel\" is not one of LlamaForCausalLM"),
+		REFUSED("missing architectures are refused",
+			"{" SIZES "}", -EINVAL, "architectures is not a list of one name"),
+		REFUSED("quantised models are refused",
+			LLAMA(",\"quantization_config\":{\"bits\":4}"), -ENOTSUP,
+			"quantization_config is not supported"),
 		cmocka_unit_test(test_quantization_null_is_no_quantization),
-		cmocka_unit_test(test_other_activations_are_refused),
-		cmocka_unit_test(test_missing_size_is_refused),
+		REFUSED("other activations are refused",
+			LLAMA(",\"hidden_act\":\"gelu\""), -ENOTSUP,
+			"hidden_act \"gelu\" is not silu"),
+		REFUSED("missing size is refused",
+			"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8}", -EINVAL,
+			"intermediate_size is missing"),
 		cmocka_unit_test(test_size_of_a_wrong_type_is_refused),
 		cmocka_unit_test(test_sizes_out_of_range_are_refused),
 		cmocka_unit_test(test_heads_that_kv_heads_do_not_divide_are_refused),
-		cmocka_unit_test(test_odd_head_dim_is_refused),
-		cmocka_unit_test(test_hidden_size_that_heads_do_not_divide_is_refused),
-		cmocka_unit_test(test_field_named_twice_is_refused),
+		REFUSED("odd head dim is refused",
+			LLAMA(",\"head_dim\":17"), -EINVAL, "head_dim 17 is not an even number"),
+		REFUSED("hidden size that heads do not divide is refused",
+			"{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":65,"
+			"\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+			"\"vocab_size\":9}", -EINVAL,
+			"hidden_size 65 is not a multiple of num_attention_heads 4"),
+		REFUSED("field named twice is refused",
+			LLAMA(",\"vocab_size\":300"), -EINVAL, "duplicate"),
 		cmocka_unit_test(test_broken_json_is_refused_with_its_line),
-		cmocka_unit_test(test_bool_of_a_wrong_type_is_refused),
+		REFUSED("bool of a wrong type is refused",
+			LLAMA(",\"tie_word_embeddings\":\"no\""), -EINVAL,
+			"tie_word_embeddings is neither true nor false"),
 		cmocka_unit_test(test_generation_config_ids_win),
 		cmocka_unit_test(test_generation_config_without_ids_keeps_those_of_config),
 		cmocka_unit_test(test_null_ids_are_none),
 		cmocka_unit_test(test_ids_out_of_the_vocabulary_are_dropped),
-		cmocka_unit_test(test_nine_eos_ids_are_refused),
+		REFUSED("nine eos ids are refused",
+			LLAMA(",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]"), -EINVAL,
+			"eos_token_id lists more than 8 ids"),
 		cmocka_unit_test(test_eos_id_of_a_wrong_type_is_refused),
 		cmocka_unit_test(test_sampling_without_do_sample_is_greedy),
 		cmocka_unit_test(test_do_sample_has_the_defaults_of_generate),

@@ -77,43 +77,12 @@ static void test_original_length_at_the_top_level_wins(void **state)
 	model_config_deinit(&c);
 }
 
-static void test_unknown_rope_type_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"),
-		-ENOTSUP, "rope_scaling.rope_type \"dynamic\" is not one of");
-}
-
-static void test_rope_without_its_factor_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"rope_parameters\":{\"rope_type\":\"linear\"}"), -EINVAL,
-		"rope_parameters.factor is missing");
-}
-
 static void test_partial_rotary_is_refused_at_either_level(void **state)
 {
 	expect_refusal(
 		LLAMA(",\"partial_rotary_factor\":0.5"), -ENOTSUP, "partial_rotary_factor 0.5");
 	expect_refusal(LLAMA(",\"rope_parameters\":{\"partial_rotary_factor\":0.25}"), -ENOTSUP,
 		"rope_parameters.partial_rotary_factor 0.25");
-}
-
-static void test_rope_per_layer_type_is_refused(void **state)
-{
-	expect_refusal(
-		LLAMA(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
-		-EINVAL, "rope_parameters.full_attention is an object");
-}
-
-static void test_llama3_bands_in_the_wrong_order_are_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
-			     "\"low_freq_factor\":4,\"high_freq_factor\":4}"),
-		-EINVAL, "high_freq_factor 4 is not greater than low_freq_factor 4");
-}
-
-static void test_rope_theta_of_one_is_refused(void **state)
-{
-	expect_refusal(LLAMA(",\"rope_theta\":1"), -EINVAL, "rope_theta 1 is not between");
 }
 
 int main(void)
@@ -126,12 +95,22 @@ int main(void)
 		cmocka_unit_test(test_yarn_null_truncate_is_false),
 		cmocka_unit_test(test_yarn_null_factor_is_the_ratio_of_lengths),
 		cmocka_unit_test(test_original_length_at_the_top_level_wins),
-		cmocka_unit_test(test_unknown_rope_type_is_refused),
-		cmocka_unit_test(test_rope_without_its_factor_is_refused),
+		REFUSED("unknown rope type is refused",
+			LLAMA(",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2}"),
+			-ENOTSUP, "rope_scaling.rope_type \"dynamic\" is not one of"),
+		REFUSED("rope without its factor is refused",
+			LLAMA(",\"rope_parameters\":{\"rope_type\":\"linear\"}"), -EINVAL,
+			"rope_parameters.factor is missing"),
 		cmocka_unit_test(test_partial_rotary_is_refused_at_either_level),
-		cmocka_unit_test(test_rope_per_layer_type_is_refused),
-		cmocka_unit_test(test_llama3_bands_in_the_wrong_order_are_refused),
-		cmocka_unit_test(test_rope_theta_of_one_is_refused),
+		REFUSED("rope per layer type is refused",
+			LLAMA(",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
+			-EINVAL, "rope_parameters.full_attention is an object"),
+		REFUSED("llama3 bands in the wrong order are refused",
+			LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+			"\"low_freq_factor\":4,\"high_freq_factor\":4}"), -EINVAL,
+			"high_freq_factor 4 is not greater than low_freq_factor 4"),
+		REFUSED("rope theta of one is refused",
+			LLAMA(",\"rope_theta\":1"), -EINVAL, "rope_theta 1 is not between"),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);

@@ -15,7 +15,6 @@ static void test_latent_attention_is_loaded_byte_for_byte(void **state)
 	struct loaded l = load(MLA);
 	const struct model_layer *layer = &l.model->layers[3];
 
-	(void)state;
 	assert_holds(&l, &layer->q, 0, "model.layers.3.self_attn.q_proj.weight");
 	assert_holds(&l, &layer->kv_a, 0, "model.layers.3.self_attn.kv_a_proj_with_mqa.weight");
 	assert_holds(&l, &layer->kv_a_norm, 0, "model.layers.3.self_attn.kv_a_layernorm.weight");
@@ -35,7 +34,6 @@ static void test_queries_with_a_latent_and_biases_are_loaded(void **state)
 	const struct model_layer *layer = &l.model->layers[2];
 	uint64_t at;
 
-	(void)state;
 	assert_holds(&l, &layer->q_a, 0, "model.layers.2.self_attn.q_a_proj.weight");
 	assert_holds(&l, &layer->q_a_bias, 0, "model.layers.2.self_attn.q_a_proj.bias");
 	assert_holds(&l, &layer->q_a_norm, 0, "model.layers.2.self_attn.q_a_layernorm.weight");
@@ -57,7 +55,6 @@ static void test_experts_are_one_weight_gate_and_up_of_each_together(void **stat
 	char name[96];
 	uint64_t at = 0, down = 0;
 
-	(void)state;
 	for (int e = 0; e < 8; e++) {
 		static const char *const parts[] = {"gate_proj", "up_proj"};
 
@@ -89,7 +86,6 @@ static void test_bias_of_the_choice_stays_float32_where_activations_are_not(void
 	struct plan plan = {.directory = l.directory, .activation_dtype = DTYPE_BF16,
 		.checkpoint = &checkpoint, .error = &error};
 
-	(void)state;
 	assert_holds(&l, &l.model->layers[1].router_bias, 0,
 		"model.layers.1.mlp.gate.e_score_correction_bias");
 	assert_int_equal(l.config.n_layers, ARRAY_SIZE(layers));
@@ -108,7 +104,6 @@ static void test_missing_expert_is_named(void **state)
 	struct loaded l = load(MOE);
 	uint64_t bytes;
 
-	(void)state;
 	l.config.experts.n = 9;
 	assert_int_equal(
 		model_measure(l.directory, &l.config, 64, DTYPE_F32, &bytes, &error), -EINVAL);
@@ -128,7 +123,6 @@ static void test_wrong_shape_tells_of_sizes_that_are_defaults(void **state)
 	struct loaded l = load(MOE);
 	uint64_t bytes;
 
-	(void)state;
 	assert_string_equal(l.config.assumed, "");
 	strcpy(l.config.assumed, "kv_lora_rank 512");
 	l.config.latent.rank = 512;
@@ -160,7 +154,6 @@ static void test_device_that_lacks_an_op_of_the_model_is_refused(void **state)
 	struct loaded l = load(MOE);
 	struct kernel_ops ops = *l.device->kernels;
 
-	(void)state;
 	ops.head_gemm = NULL;
 	expect_lacking(&l, &ops, "latent attention");
 	ops = *l.device->kernels;
@@ -176,7 +169,6 @@ static void test_cache_has_a_row_of_latent_and_rope_and_no_values(void **state)
 	struct kv_config kv = model_kv(&l.config, &info, 16);
 	struct attention_config attention = model_attention(&l.config, &info);
 
-	(void)state;
 	assert_int_equal(kv_layer_page_bytes(&kv), 16 * (64 + 32) * dtype_bytes(info.kv_dtype));
 	assert_int_equal(attention.n_kv_heads, 1);
 	assert_int_equal(attention.head_dim, 64 + 32);
