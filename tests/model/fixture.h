@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "daemon/model/model.h"
+#include "ipc/cleanup.h"
 
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -36,6 +36,27 @@ static inline void unload(struct loaded *l)
 	l->device->ops->free(l->device);
 }
 
+/* The test's initial state is the checkpoint's path; it gets the loaded one. */
+static inline int loaded_setup(void **state)
+{
+	struct loaded *l = malloc(sizeof(*l));
+
+	if (!l)
+		return -1;
+	*l = load(*state);
+	*state = l;
+	return 0;
+}
+
+static inline int loaded_teardown(void **state)
+{
+	unload(*state);
+	free(*state);
+	return 0;
+}
+
+#define loaded_test(test, below) {#test, test, loaded_setup, loaded_teardown, below}
+
 /* A tensor's bytes as the file has them. */
 static inline uint8_t *tensor_bytes(const struct loaded *l, const char *name,
 	uint64_t *ret_bytes, enum dtype *ret_dtype)

@@ -57,7 +57,7 @@ static void test_shipped_draft_is_an_eagle_of_one_layer(void **state)
 /* The fields of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B. */
 static void test_published_eagle3_is_understood(void **state)
 {
-	struct model_config c = parse_draft(
+	CLEANUP(model_config_deinit) struct model_config c = parse_draft(
 		"{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"bos_token_id\":128000,"
 		"\"eos_token_id\":128001,\"hidden_act\":\"silu\",\"hidden_size\":4096,"
 		"\"initializer_range\":0.02,\"intermediate_size\":14336,"
@@ -73,7 +73,6 @@ static void test_published_eagle3_is_understood(void **state)
 	assert_int_equal(c.head_dim, 128);
 	assert_int_equal(c.windows[0], 0);
 	assert_false(c.draft.names_layers || c.qkv_bias || c.mlp_bias);
-	model_config_deinit(&c);
 }
 
 static void test_rope_is_understood_in_both_spellings(void **state)

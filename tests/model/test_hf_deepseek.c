@@ -14,7 +14,7 @@
 
 static void test_v2_defaults_are_those_of_its_class(void **state)
 {
-	struct model_config c = parse(V2(""));
+	CLEANUP(model_config_deinit) struct model_config c = parse(V2(""));
 
 	assert_int_equal(c.family, MODEL_DEEPSEEK_V2);
 	assert_int_equal(c.q_rank, 1536);
@@ -38,12 +38,11 @@ static void test_v2_defaults_are_those_of_its_class(void **state)
 	assert_int_equal(c.bos, 1);
 	assert_int_equal(c.eos[0], 2);
 	assert_int_equal(c.windows[5], 0);
-	model_config_deinit(&c);
 }
 
 static void test_v3_defaults_are_those_of_its_class(void **state)
 {
-	struct model_config c = parse(V3(""));
+	CLEANUP(model_config_deinit) struct model_config c = parse(V3(""));
 
 	assert_int_equal(c.family, MODEL_DEEPSEEK_V3);
 	assert_int_equal(c.experts.n, 256);
@@ -60,7 +59,6 @@ static void test_v3_defaults_are_those_of_its_class(void **state)
 	assert_int_equal(c.max_seq_len, 4096);
 	assert_int_equal(c.bos, 0);
 	assert_int_equal(c.eos[0], 1);
-	model_config_deinit(&c);
 }
 
 static void test_null_query_rank_experts_and_shared_experts_are_none(void **state)
@@ -162,7 +160,7 @@ static void test_v2_does_not_normalise_and_v3_does_as_asked(void **state)
 
 static void test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude(void **state)
 {
-	struct model_config c = parse(V3(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
+	CLEANUP(model_config_deinit) struct model_config c = parse(V3(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
 		"\"mscale\":1.0,\"mscale_all_dim\":0.5,\"original_max_position_embeddings\":64}"));
 	const struct device_info info = {.kv_dtype = DTYPE_F32};
 	double m = 0.1 * 0.5 * log(40) + 1;
@@ -170,7 +168,6 @@ static void test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude(void *
 	assert_true(fabs((double)model_attention(&c, &info).scale - m * m / sqrt(192)) < 1e-7);
 	c.rope.mscale_all_dim = -1;
 	assert_true(fabs((double)model_attention(&c, &info).scale - 1 / sqrt(192)) < 1e-7);
-	model_config_deinit(&c);
 }
 
 static void test_other_ways_of_stretching_sharpen_it_too(void **state)
@@ -242,12 +239,11 @@ static void test_v2_that_asks_for_normalised_weights_is_noted(void **state)
 
 static void test_sizes_left_out_are_kept_as_text(void **state)
 {
-	struct model_config c = parse(V3(",\"q_lora_rank\":null,\"kv_lora_rank\":null,"
+	CLEANUP(model_config_deinit) struct model_config c = parse(V3(",\"q_lora_rank\":null,\"kv_lora_rank\":null,"
 		"\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"n_shared_experts\":1"));
 
 	assert_string_equal(c.assumed, "kv_lora_rank 512, v_head_dim 128, n_routed_experts 256, "
 		"moe_intermediate_size 2048");
-	model_config_deinit(&c);
 }
 
 static void test_groups_that_cannot_be_are_refused(void **state)

@@ -11,60 +11,57 @@
 
 static void test_tinycalc_is_loaded_byte_for_byte(void **state)
 {
-	struct loaded l = load(TINYCALC);
-	const struct model *m = l.model;
+	struct loaded *l = *state;
+	const struct model *m = l->model;
 
 	assert_int_equal(m->config.n_layers, 5);
 	assert_int_equal(m->embedding.rows, 256);
 	assert_int_equal(m->embedding.cols, 160);
-	assert_holds(&l, &m->embedding, 0, "model.embed_tokens.weight");
-	assert_holds(&l, &m->head, 0, "lm_head.weight");
-	assert_holds(&l, &m->final_norm, 0, "model.norm.weight");
-	assert_holds(&l, &m->layers[4].input_norm, 0, "model.layers.4.input_layernorm.weight");
+	assert_holds(l, &m->embedding, 0, "model.embed_tokens.weight");
+	assert_holds(l, &m->head, 0, "lm_head.weight");
+	assert_holds(l, &m->final_norm, 0, "model.norm.weight");
+	assert_holds(l, &m->layers[4].input_norm, 0, "model.layers.4.input_layernorm.weight");
 	assert_holds(
-		&l, &m->layers[4].post_norm, 0, "model.layers.4.post_attention_layernorm.weight");
-	assert_holds(&l, &m->layers[3].o, 0, "model.layers.3.self_attn.o_proj.weight");
-	assert_holds(&l, &m->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
+		l, &m->layers[4].post_norm, 0, "model.layers.4.post_attention_layernorm.weight");
+	assert_holds(l, &m->layers[3].o, 0, "model.layers.3.self_attn.o_proj.weight");
+	assert_holds(l, &m->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
 	assert_null(m->layers[0].qkv_bias.data);
 	assert_null(m->layers[0].q_norm.data);
 	assert_int_equal(m->file_bytes, 3551680 - 8 - 5112);
 	assert_true(m->bytes >= m->file_bytes + 64 * 64 * sizeof(float));
-	unload(&l);
 }
 
 static void test_q_k_v_and_gate_up_are_fused_by_rows(void **state)
 {
-	struct loaded l = load(TINYCALC);
-	const struct model_layer *layer = &l.model->layers[1];
+	struct loaded *l = *state;
+	const struct model_layer *layer = &l->model->layers[1];
 	uint64_t at;
 
 	assert_int_equal(layer->qkv.rows, (4 + 2 + 2) * 64);
 	assert_int_equal(layer->qkv.cols, 160);
-	at = assert_holds(&l, &layer->qkv, 0, "model.layers.1.self_attn.q_proj.weight");
-	at = assert_holds(&l, &layer->qkv, at, "model.layers.1.self_attn.k_proj.weight");
-	assert_holds(&l, &layer->qkv, at, "model.layers.1.self_attn.v_proj.weight");
+	at = assert_holds(l, &layer->qkv, 0, "model.layers.1.self_attn.q_proj.weight");
+	at = assert_holds(l, &layer->qkv, at, "model.layers.1.self_attn.k_proj.weight");
+	assert_holds(l, &layer->qkv, at, "model.layers.1.self_attn.v_proj.weight");
 	assert_int_equal(layer->gate_up.rows, 2 * 448);
-	at = assert_holds(&l, &layer->gate_up, 0, "model.layers.1.mlp.gate_proj.weight");
-	assert_holds(&l, &layer->gate_up, at, "model.layers.1.mlp.up_proj.weight");
-	unload(&l);
+	at = assert_holds(l, &layer->gate_up, 0, "model.layers.1.mlp.gate_proj.weight");
+	assert_holds(l, &layer->gate_up, at, "model.layers.1.mlp.up_proj.weight");
 }
 
 static void test_biases_are_fused_like_their_weights(void **state)
 {
-	struct loaded l = load(CHECKPOINTS "llama-bias");
-	const struct model_layer *layer = &l.model->layers[1];
+	struct loaded *l = *state;
+	const struct model_layer *layer = &l->model->layers[1];
 	uint64_t at;
 
 	assert_int_equal(layer->qkv_bias.rows, 1);
 	assert_int_equal(layer->qkv_bias.cols, layer->qkv.rows);
-	at = assert_holds(&l, &layer->qkv_bias, 0, "model.layers.1.self_attn.q_proj.bias");
-	at = assert_holds(&l, &layer->qkv_bias, at, "model.layers.1.self_attn.k_proj.bias");
-	assert_holds(&l, &layer->qkv_bias, at, "model.layers.1.self_attn.v_proj.bias");
-	assert_holds(&l, &layer->o_bias, 0, "model.layers.1.self_attn.o_proj.bias");
-	at = assert_holds(&l, &layer->gate_up_bias, 0, "model.layers.1.mlp.gate_proj.bias");
-	assert_holds(&l, &layer->gate_up_bias, at, "model.layers.1.mlp.up_proj.bias");
-	assert_holds(&l, &layer->down_bias, 0, "model.layers.1.mlp.down_proj.bias");
-	unload(&l);
+	at = assert_holds(l, &layer->qkv_bias, 0, "model.layers.1.self_attn.q_proj.bias");
+	at = assert_holds(l, &layer->qkv_bias, at, "model.layers.1.self_attn.k_proj.bias");
+	assert_holds(l, &layer->qkv_bias, at, "model.layers.1.self_attn.v_proj.bias");
+	assert_holds(l, &layer->o_bias, 0, "model.layers.1.self_attn.o_proj.bias");
+	at = assert_holds(l, &layer->gate_up_bias, 0, "model.layers.1.mlp.gate_proj.bias");
+	assert_holds(l, &layer->gate_up_bias, at, "model.layers.1.mlp.up_proj.bias");
+	assert_holds(l, &layer->down_bias, 0, "model.layers.1.mlp.down_proj.bias");
 }
 
 /* The tensor's elements, which are of that dtype in the file, are in the weight from `at` on, as far
@@ -103,60 +100,55 @@ static size_t assert_converted(const struct loaded *l, const struct weight *weig
 /* float32 where activations are, bf16 elsewhere. */
 static void test_fused_parts_of_different_dtypes_become_one(void **state)
 {
-	struct loaded l = load(CHECKPOINTS "qwen2-mixed");
-	const enum dtype dtype = test_device_info(l.device).activation_dtype;
-	const struct weight *qkv = &l.model->layers[0].qkv;
+	struct loaded *l = *state;
+	const enum dtype dtype = test_device_info(l->device).activation_dtype;
+	const struct weight *qkv = &l->model->layers[0].qkv;
 	size_t at;
 
 	assert_int_equal(qkv->dtype, dtype);
-	assert_int_equal(l.model->layers[0].gate_up.dtype, dtype);
-	assert_int_equal(l.model->layers[0].down.dtype, DTYPE_BF16);
-	at = assert_converted(&l, qkv, 0, "model.layers.0.self_attn.q_proj.weight", DTYPE_F32);
-	at = assert_converted(&l, qkv, at, "model.layers.0.self_attn.k_proj.weight", DTYPE_F16);
-	assert_converted(&l, qkv, at, "model.layers.0.self_attn.v_proj.weight", DTYPE_BF16);
-	unload(&l);
+	assert_int_equal(l->model->layers[0].gate_up.dtype, dtype);
+	assert_int_equal(l->model->layers[0].down.dtype, DTYPE_BF16);
+	at = assert_converted(l, qkv, 0, "model.layers.0.self_attn.q_proj.weight", DTYPE_F32);
+	at = assert_converted(l, qkv, at, "model.layers.0.self_attn.k_proj.weight", DTYPE_F16);
+	assert_converted(l, qkv, at, "model.layers.0.self_attn.v_proj.weight", DTYPE_BF16);
 }
 
 static void test_shards_are_loaded_as_one(void **state)
 {
-	struct loaded l = load(CHECKPOINTS "llama-sharded");
+	struct loaded *l = *state;
 
-	assert_holds(&l, &l.model->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
-	assert_holds(&l, &l.model->layers[0].o, 0, "model.layers.0.self_attn.o_proj.weight");
-	assert_holds(&l, &l.model->head, 0, "lm_head.weight");
-	unload(&l);
+	assert_holds(l, &l->model->layers[2].down, 0, "model.layers.2.mlp.down_proj.weight");
+	assert_holds(l, &l->model->layers[0].o, 0, "model.layers.0.self_attn.o_proj.weight");
+	assert_holds(l, &l->model->head, 0, "lm_head.weight");
 }
 
 static void test_tied_head_is_the_embedding(void **state)
 {
-	struct loaded l = load(CHECKPOINTS "llama-tied");
+	struct loaded *l = *state;
 
-	assert_ptr_equal(l.model->head.data, l.model->embedding.data);
-	assert_int_equal(l.model->head.rows, 199);
-	unload(&l);
+	assert_ptr_equal(l->model->head.data, l->model->embedding.data);
+	assert_int_equal(l->model->head.rows, 199);
 }
 
 static void test_model_keeps_its_own_copy_of_the_config(void **state)
 {
-	struct loaded l = load(CHECKPOINTS "mistral-window");
+	struct loaded *l = *state;
 
-	assert_ptr_not_equal(l.model->config.windows, l.config.windows);
-	assert_int_equal(l.model->config.windows[1], 9);
-	unload(&l);
+	assert_ptr_not_equal(l->model->config.windows, l->config.windows);
+	assert_int_equal(l->model->config.windows[1], 9);
 }
 
 static void test_measure_is_what_load_takes(void **state)
 {
-	struct loaded l = load(TINYCALC);
-	const enum dtype dtype = test_device_info(l.device).activation_dtype;
+	struct loaded *l = *state;
+	const enum dtype dtype = test_device_info(l->device).activation_dtype;
 	struct model_error error = {""};
 	uint64_t bytes = 0, longer = 0;
 
-	assert_int_equal(model_measure(l.directory, &l.config, 64, dtype, &bytes, &error), 0);
-	assert_int_equal(bytes, l.model->bytes);
-	assert_int_equal(model_measure(l.directory, &l.config, 1064, dtype, &longer, &error), 0);
+	assert_int_equal(model_measure(l->directory, &l->config, 64, dtype, &bytes, &error), 0);
+	assert_int_equal(bytes, l->model->bytes);
+	assert_int_equal(model_measure(l->directory, &l->config, 1064, dtype, &longer, &error), 0);
 	assert_int_equal(longer, bytes + 1000 * 64 * sizeof(float));
-	unload(&l);
 }
 
 struct progress {
@@ -175,19 +167,18 @@ static void on_progress(void *userdata, uint64_t done, uint64_t total)
 
 static void test_progress_rises_to_the_total(void **state)
 {
-	struct loaded l = load(TINYCALC);
+	struct loaded *l = *state;
 	struct progress progress = {0};
 	struct model_error error = {""};
 	struct model *again;
 
-	assert_int_equal(model_load(l.device, l.directory, &l.config, 64, on_progress, &progress,
+	assert_int_equal(model_load(l->device, l->directory, &l->config, 64, on_progress, &progress,
 				 &again, &error),
 		0);
 	assert_false(progress.backwards);
 	assert_int_equal(progress.done, again->file_bytes);
 	assert_int_equal(progress.total, again->file_bytes);
 	model_free(again);
-	unload(&l);
 }
 
 /* ---- refusals, and models written for them ---- */
@@ -498,30 +489,29 @@ static void test_tied_model_may_have_its_head_alone(void **state)
 
 static void test_device_without_room_is_named(void **state)
 {
-	struct loaded l = load(TINYCALC);
+	struct loaded *l = *state;
 	struct model_error error = {""};
 	struct model *model = NULL;
 
-	assert_int_equal(l.device->ops->lock(l.device), 0);
+	assert_int_equal(l->device->ops->lock(l->device), 0);
 	assert_true(
-		model_load(l.device, l.directory, &l.config, 64, NULL, NULL, &model, &error) < 0);
+		model_load(l->device, l->directory, &l->config, 64, NULL, NULL, &model, &error) < 0);
 	assert_contains(error.text, "bytes of device memory are not available");
 	assert_null(model);
-	unload(&l);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tinycalc_is_loaded_byte_for_byte),
-		cmocka_unit_test(test_q_k_v_and_gate_up_are_fused_by_rows),
-		cmocka_unit_test(test_biases_are_fused_like_their_weights),
-		cmocka_unit_test(test_fused_parts_of_different_dtypes_become_one),
-		cmocka_unit_test(test_shards_are_loaded_as_one),
-		cmocka_unit_test(test_tied_head_is_the_embedding),
-		cmocka_unit_test(test_model_keeps_its_own_copy_of_the_config),
-		cmocka_unit_test(test_measure_is_what_load_takes),
-		cmocka_unit_test(test_progress_rises_to_the_total),
+		loaded_test(test_tinycalc_is_loaded_byte_for_byte, TINYCALC),
+		loaded_test(test_q_k_v_and_gate_up_are_fused_by_rows, TINYCALC),
+		loaded_test(test_biases_are_fused_like_their_weights, CHECKPOINTS "llama-bias"),
+		loaded_test(test_fused_parts_of_different_dtypes_become_one, CHECKPOINTS "qwen2-mixed"),
+		loaded_test(test_shards_are_loaded_as_one, CHECKPOINTS "llama-sharded"),
+		loaded_test(test_tied_head_is_the_embedding, CHECKPOINTS "llama-tied"),
+		loaded_test(test_model_keeps_its_own_copy_of_the_config, CHECKPOINTS "mistral-window"),
+		loaded_test(test_measure_is_what_load_takes, TINYCALC),
+		loaded_test(test_progress_rises_to_the_total, TINYCALC),
 		scratch_test(test_tensors_of_many_chunks_arrive_whole),
 		scratch_test(test_bytes_of_weights_do_not_depend_on_the_positions),
 		scratch_test(test_tensors_without_a_use_are_counted_and_the_first_is_named),
@@ -536,7 +526,7 @@ int main(void)
 		scratch_test(test_needed_tensor_of_unknown_dtype_is_refused),
 		scratch_test(test_truncated_file_is_refused),
 		scratch_test(test_tied_model_may_have_its_head_alone),
-		cmocka_unit_test(test_device_without_room_is_named),
+		loaded_test(test_device_without_room_is_named, TINYCALC),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
