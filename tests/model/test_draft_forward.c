@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Passes of drafts: against make_drafts.py's dense arithmetic, and against themselves: in chunks,
- * in a batch, and after guesses that the target did not take.
+ * Passes of draft models: against make_drafts.py's dense arithmetic, and against themselves: in
+ * chunks, in a batch, and behind draft tokens that the target rejected.
  */
 
 #include "tests/model/draft_rig.h"
@@ -18,17 +18,43 @@
 #define MUST(call) assert_int_equal(call, 0)
 #define GUESSES_MAX 8
 
-static void begin(struct draft_rig *d, const char *draft, const char *attention)
+/* A test's initial state; the test gets a struct world. */
+struct setting {
+	const char *draft, *attention;
+};
+
+struct world {
+	struct draft_rig d;
+	const char *draft;
+};
+
+static int world_setup(void **state)
 {
-	bool is_tinycalc = !strcmp(draft, "tinycalc-eagle");
+	const struct setting *setting = *state;
+	bool is_tinycalc = !strcmp(setting->draft, "tinycalc-eagle");
+	struct world *w = calloc(1, sizeof(*w));
 	char target_path[512], draft_path[512], below[128];
 
+	if (!w)
+		return -1;
 	snprintf(below, sizeof(below), "%s/%s",
-		is_tinycalc ? "examples/models" : "tests/data/drafts", draft);
+		is_tinycalc ? "examples/models" : "tests/data/drafts", setting->draft);
 	source_path(below, draft_path);
 	source_path(is_tinycalc ? "examples/models/tinycalc" : "tests/data/drafts/target",
 		target_path);
-	draft_rig_init(d, target_path, draft_path, attention);
+	w->draft = setting->draft;
+	draft_rig_init(&w->d, target_path, draft_path, setting->attention);
+	*state = w;
+	return 0;
+}
+
+static int world_teardown(void **state)
+{
+	struct world *w = *state;
+
+	draft_rig_deinit(&w->d);
+	free(w);
+	return 0;
 }
 
 /* The target over tokens [0, n) of ids, and the draft, whose ids are one on, behind it. */
@@ -120,61 +146,33 @@ static void assert_position(const struct draft_rig *d, const struct reference *r
 	fail_msg("the reference has no %s", what);
 }
 
-/* The reference's guesses go in, whatever this device would choose among logits so close. */
-static void check_reference(const char *name, const char *attention)
+/* The reference's tokens go in, whatever this device would choose among logits so close. */
+static void test_draft_matches_reference(void **state)
 {
+	struct world *w = *state;
+	struct draft_rig *d = &w->d;
 	struct reference r;
-	struct draft_rig d;
-	uint32_t n, vocab;
+	uint32_t n, vocab = d->rig.model->config.vocab_size;
 
-	reference_init(&r, name);
-	begin(&d, name, attention);
-	vocab = d.rig.model->config.vocab_size;
+	reference_init(&r, w->draft);
 	n = r.n_ids - 1;
 	for (uint32_t i = 0; i < 3; i++) {
-		prefill(&d, 1, r.ids, n, i * (n - 1) / 2);
-		assert_position(&d, &r, i * (n - 1) / 2);
+		prefill(d, 1, r.ids, n, i * (n - 1) / 2);
+		assert_position(d, &r, i * (n - 1) / 2);
 	}
-	assert_logits(d.target_logits + (size_t)(n - 1) * vocab, vocab,
+	assert_logits(d->target_logits + (size_t)(n - 1) * vocab, vocab,
 		json_object_get(r.root, "target_logits_last"), "the target");
 	for (uint32_t i = 0; i < r.n_guesses; i++) {
 		if (!test_on_cuda())
-			assert_int_equal(draft_rig_guess(&d, 0), r.guesses[i]);
-		decode(&d, 1, r.guesses[i], n + i, i ? 1 : n, i ? 0 : (int32_t)n - 1);
-		assert_position(&d, &r, n + i);
+			assert_int_equal(draft_rig_guess(d, 0), r.guesses[i]);
+		decode(d, 1, r.guesses[i], n + i, i ? 1 : n, i ? 0 : (int32_t)n - 1);
+		assert_position(d, &r, n + i);
 	}
-	draft_rig_deinit(&d);
 	json_decref(r.root);
-}
-
-static void test_eagle_matches_reference(void **state)
-{
-	check_reference("eagle", "paged");
-}
-
-static void test_eagle3_of_a_smaller_vocabulary_matches_reference(void **state)
-{
-	check_reference("eagle3", "paged");
-}
-
-static void test_eagle3_with_its_own_embedding_matches_reference(void **state)
-{
-	check_reference("eagle3-own", "paged");
-}
-
-static void test_eagle_matches_reference_with_naive_attention(void **state)
-{
-	check_reference("eagle", "naive");
-}
-
-static void test_eagle3_matches_reference_with_naive_attention(void **state)
-{
-	check_reference("eagle3", "naive");
 }
 
 /* ---- against itself ---- */
 
-static const char *const every_draft[] = {"tinycalc-eagle", "eagle", "eagle3", "eagle3-own"};
 enum { TEXT = 40, KEPT = 24, K = 4 };
 
 /* Any text within the vocabulary. */
@@ -240,49 +238,36 @@ static void check_chunks(struct draft_rig *d, const int32_t *ids, uint32_t chunk
 
 static void test_prompt_in_chunks_leaves_the_same_bits_as_in_one(void **state)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
-		struct draft_rig d;
-		int32_t ids[TEXT + 1];
+	struct world *w = *state;
+	int32_t ids[TEXT + 1];
 
-		begin(&d, every_draft[i], "paged");
-		write_text(&d, ids, 7 + (uint32_t)i);
-		check_chunks(&d, ids, 1);
-		check_chunks(&d, ids, 7);
-		check_chunks(&d, ids, 16);
-		draft_rig_deinit(&d);
-	}
+	write_text(&w->d, ids, 7);
+	check_chunks(&w->d, ids, 1);
+	check_chunks(&w->d, ids, 7);
+	check_chunks(&w->d, ids, 16);
 }
 
 /* A decode and a longer prompt are the same function of ids and hidden states. */
 static void test_decode_is_a_prompt_conditioned_on_its_own_output(void **state)
 {
-	static const char *const drafts[] = {"tinycalc-eagle", "eagle"};
+	struct draft_rig *d = &((struct world *)*state)->d;
+	const size_t state_bytes =
+		d->draft->config.hidden_size * dtype_bytes(d->rig.info.activation_dtype);
+	struct draft_pass pass = {.n_hidden = TEXT, .hidden = d->states};
+	int32_t ids[TEXT + 1];
+	float *want;
 
-	for (size_t i = 0; i < ARRAY_SIZE(drafts); i++) {
-		struct draft_rig d;
-		struct draft_pass pass = {.n_hidden = TEXT};
-		int32_t ids[TEXT + 1];
-		float *want;
-
-		begin(&d, drafts[i], "paged");
-		write_text(&d, ids, 100);
-		prefill(&d, 0, ids, TEXT - 1, TEXT - 2);
-		draft_rig_keep(&d, d.rig.buffers.normed, TEXT - 1, 0);
-		draft_rig_keep(&d,
-			(const uint8_t *)draft_hidden(&d.buffers) +
-				(TEXT - 2) * d.draft->config.hidden_size *
-					dtype_bytes(d.rig.info.activation_dtype),
-			1, TEXT - 1);
-		decode(&d, 0, ids[TEXT], TEXT - 1, TEXT - 1, TEXT - 2);
-		want = copy_logits(&d, 1);
-		/* sequence 0 again: all of its keys are written anew */
-		pass.hidden = d.states;
-		draft_rig_pass(&d, &pass,
-			&(struct draft_rig_row){0, 0, TEXT, ids + 1, TEXT - 1}, 1);
-		assert_same_logits(&d, 0, want);
-		free(want);
-		draft_rig_deinit(&d);
-	}
+	write_text(d, ids, 100);
+	prefill(d, 0, ids, TEXT - 1, TEXT - 2);
+	draft_rig_keep(d, d->rig.buffers.normed, TEXT - 1, 0);
+	draft_rig_keep(d,
+		(const uint8_t *)draft_hidden(&d->buffers) + (TEXT - 2) * state_bytes, 1, TEXT - 1);
+	decode(d, 0, ids[TEXT], TEXT - 1, TEXT - 1, TEXT - 2);
+	want = copy_logits(d, 1);
+	/* sequence 0 again: all of its keys are written again */
+	draft_rig_pass(d, &pass, &(struct draft_rig_row){0, 0, TEXT, ids + 1, TEXT - 1}, 1);
+	assert_same_logits(d, 0, want);
+	free(want);
 }
 
 /* K guesses behind row `last` of a pass of n tokens, the next of which is at `position`: their
@@ -334,48 +319,41 @@ static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 
 static void test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt(void **state)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
-		struct draft_rig d;
-		int32_t ids[TEXT + 1];
+	struct world *w = *state;
+	int32_t ids[TEXT + 1];
 
-		begin(&d, every_draft[i], "paged");
-		for (uint32_t held = 0; held <= K; held++) {
-			write_text(&d, ids, 1000 + held);
-			check_held(&d, ids, held);
-		}
-		draft_rig_deinit(&d);
+	for (uint32_t held = 0; held <= K; held++) {
+		write_text(&w->d, ids, 1000 + held);
+		check_held(&w->d, ids, held);
 	}
 }
 
 /* Ids, positions, lengths and states are what the replay before and the host leave in buffers. */
 static void test_one_graph_of_a_decode_replays_all_of_them(void **state)
 {
-	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
-		struct draft_rig d;
-		int32_t ids[TEXT + 1], guesses[2][K];
-		float *eager, *replayed;
+	struct draft_rig *d = &((struct world *)*state)->d;
+	int32_t ids[TEXT + 1], guesses[2][K];
+	float *eager, *replayed;
 
-		begin(&d, every_draft[i], "paged");
-		write_text(&d, ids, 77);
-		prefill(&d, 1, ids, TEXT, TEXT - 1);
-		eager = guess(&d, 1, TEXT, TEXT, TEXT - 1, guesses[0]);
-		prefill(&d, 1, ids, TEXT, TEXT - 1);
-		draft_rig_capture(&d);
-		replayed = guess(&d, 1, TEXT, TEXT, TEXT - 1, guesses[1]);
-		assert_memory_equal(replayed, eager,
-			K * d.draft->config.draft.vocab_size * sizeof(*eager));
-		assert_memory_equal(guesses[1], guesses[0], sizeof(guesses[0]));
-		free(eager);
-		free(replayed);
-		draft_rig_deinit(&d);
-	}
+	write_text(d, ids, 77);
+	prefill(d, 1, ids, TEXT, TEXT - 1);
+	eager = guess(d, 1, TEXT, TEXT, TEXT - 1, guesses[0]);
+	prefill(d, 1, ids, TEXT, TEXT - 1);
+	draft_rig_capture(d);
+	replayed = guess(d, 1, TEXT, TEXT, TEXT - 1, guesses[1]);
+	assert_memory_equal(
+		replayed, eager, K * d->draft->config.draft.vocab_size * sizeof(*eager));
+	assert_memory_equal(guesses[1], guesses[0], sizeof(guesses[0]));
+	free(eager);
+	free(replayed);
 }
 
 /* ---- batches ---- */
 
-static void check_batch(struct draft_rig *d)
+static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 {
 	enum { A = 13, B = 30 };
+	struct draft_rig *d = &((struct world *)*state)->d;
 	int32_t a[TEXT + 1], b[TEXT + 1], guesses[2];
 	const int32_t from[2] = {B - 1, B + A - 1};
 	struct draft_pass pass = draft_rig_from_target(d, A + B);
@@ -409,17 +387,6 @@ static void check_batch(struct draft_rig *d)
 		free(want[i / 2][i % 2]);
 }
 
-static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(every_draft); i++) {
-		struct draft_rig d;
-
-		begin(&d, every_draft[i], "paged");
-		check_batch(&d);
-		draft_rig_deinit(&d);
-	}
-}
-
 /* ---- features ---- */
 
 static uint32_t n_gathers;
@@ -436,39 +403,35 @@ static void test_target_keeps_features_only_where_they_are_asked_for(void **stat
 {
 	const int32_t ids[] = {5, 6, 7};
 	const struct rig_row row = {0, 3, ids};
+	struct draft_rig *d = &((struct world *)*state)->d;
 	struct kernel_ops ops;
-	struct draft_rig d;
 
-	begin(&d, "eagle3", "paged");
-	whole = d.rig.device->kernels;
+	whole = d->rig.device->kernels;
 	ops = *whole;
 	ops.gather_rows = count_gathers;
-	d.rig.device->kernels = &ops;
+	d->rig.device->kernels = &ops;
 	n_gathers = 0;
-	rig_step(&d.rig, &row, 1);
+	rig_step(&d->rig, &row, 1);
 	assert_int_equal(n_gathers, 1 + MODEL_FEATURES);
-	d.rig.features = NULL;
-	rig_step(&d.rig, &row, 1);
+	d->rig.features = NULL;
+	rig_step(&d->rig, &row, 1);
 	assert_int_equal(n_gathers, 1 + MODEL_FEATURES + 1);
-	d.rig.device->kernels = whole;
-	draft_rig_deinit(&d);
+	d->rig.device->kernels = whole;
 }
 
 static void test_features_by_an_index_are_refused(void **state)
 {
 	const int32_t ids[] = {5, 6, 7, 8};
-	struct draft_rig d;
+	struct draft_rig *d = &((struct world *)*state)->d;
 	struct draft_pass pass;
 
-	begin(&d, "eagle3", "paged");
-	prefill(&d, 0, ids, 3, 2);
-	pass = draft_rig_from_target(&d, 3);
-	pass.model = draft_rig_model_pass(&d, 3, 1);
-	assert_int_equal(draft_forward(d.draft, d.rig.stream, &pass), 0);
-	pass.index = d.hidden_index;
-	assert_int_equal(draft_forward(d.draft, d.rig.stream, &pass), -EINVAL);
-	MUST(d.rig.device->ops->stream_sync(d.rig.stream));
-	draft_rig_deinit(&d);
+	prefill(d, 0, ids, 3, 2);
+	pass = draft_rig_from_target(d, 3);
+	pass.model = draft_rig_model_pass(d, 3, 1);
+	assert_int_equal(draft_forward(d->draft, d->rig.stream, &pass), 0);
+	pass.index = d->hidden_index;
+	assert_int_equal(draft_forward(d->draft, d->rig.stream, &pass), -EINVAL);
+	MUST(d->rig.device->ops->stream_sync(d->rig.stream));
 }
 
 /* ---- inputs ---- */
@@ -514,22 +477,30 @@ static void test_drafts_read_their_own_inputs_and_no_masks_or_given_embeddings(v
 	}
 }
 
+#define IN_WORLD(name, test, draft, attention) \
+	{name, test, world_setup, world_teardown, &(struct setting){draft, attention}}
+#define REFERENCE(name, draft, attention) \
+	IN_WORLD("test_" name, test_draft_matches_reference, draft, attention)
+#define OF(test, draft) IN_WORLD(#test " (" draft ")", test, draft, "paged")
+#define OF_EACH(test) \
+	OF(test, "tinycalc-eagle"), OF(test, "eagle"), OF(test, "eagle3"), OF(test, "eagle3-own")
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_eagle_matches_reference),
-		cmocka_unit_test(test_eagle3_of_a_smaller_vocabulary_matches_reference),
-		cmocka_unit_test(test_eagle3_with_its_own_embedding_matches_reference),
-		cmocka_unit_test(test_eagle_matches_reference_with_naive_attention),
-		cmocka_unit_test(test_eagle3_matches_reference_with_naive_attention),
-		cmocka_unit_test(test_prompt_in_chunks_leaves_the_same_bits_as_in_one),
-		cmocka_unit_test(test_decode_is_a_prompt_conditioned_on_its_own_output),
-		cmocka_unit_test(
-			test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt),
-		cmocka_unit_test(test_one_graph_of_a_decode_replays_all_of_them),
-		cmocka_unit_test(test_rows_of_a_batch_get_the_logits_they_get_alone),
-		cmocka_unit_test(test_target_keeps_features_only_where_they_are_asked_for),
-		cmocka_unit_test(test_features_by_an_index_are_refused),
+		REFERENCE("eagle_matches_reference", "eagle", "paged"),
+		REFERENCE("eagle3_of_a_smaller_vocabulary_matches_reference", "eagle3", "paged"),
+		REFERENCE("eagle3_with_its_own_embedding_matches_reference", "eagle3-own", "paged"),
+		REFERENCE("eagle_matches_reference_with_naive_attention", "eagle", "naive"),
+		REFERENCE("eagle3_matches_reference_with_naive_attention", "eagle3", "naive"),
+		OF_EACH(test_prompt_in_chunks_leaves_the_same_bits_as_in_one),
+		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "tinycalc-eagle"),
+		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "eagle"),
+		OF_EACH(test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt),
+		OF_EACH(test_one_graph_of_a_decode_replays_all_of_them),
+		OF_EACH(test_rows_of_a_batch_get_the_logits_they_get_alone),
+		OF(test_target_keeps_features_only_where_they_are_asked_for, "eagle3"),
+		OF(test_features_by_an_index_are_refused, "eagle3"),
 		cmocka_unit_test(
 			test_drafts_read_their_own_inputs_and_no_masks_or_given_embeddings),
 	};
