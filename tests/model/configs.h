@@ -19,6 +19,28 @@
 #define QWEN2(more) CONFIG("Qwen2ForCausalLM", ",\"num_key_value_heads\":2" more)
 #define QWEN3(more) CONFIG("Qwen3ForCausalLM", ",\"num_key_value_heads\":2" more)
 
+static struct model_config *configs_parsed;
+static size_t n_configs_parsed;
+
+/* It lives until the group ends. */
+static inline struct model_config keep_config(struct model_config config)
+{
+	configs_parsed =
+		reallocarray(configs_parsed, n_configs_parsed + 1, sizeof(*configs_parsed));
+	assert_non_null(configs_parsed);
+	configs_parsed[n_configs_parsed++] = config;
+	return config;
+}
+
+/* A group's teardown. */
+static inline int free_configs(void **state)
+{
+	while (n_configs_parsed)
+		model_config_deinit(&configs_parsed[--n_configs_parsed]);
+	free(configs_parsed);
+	return 0;
+}
+
 static inline struct model_config parse(const char *text)
 {
 	struct model_config config = {0};
@@ -26,7 +48,7 @@ static inline struct model_config parse(const char *text)
 
 	if (hf_config_parse("x/config.json", text, strlen(text), &config, &error))
 		fail_msg("%s", error.text);
-	return config;
+	return keep_config(config);
 }
 
 static inline void expect_refusal(const char *text, int rc, const char *words)

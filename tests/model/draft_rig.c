@@ -4,8 +4,6 @@
 #include "tests/device_memory.h"
 #include "tests/model/fixture.h"
 
-#define MUST(call) assert_int_equal(call, 0)
-
 /* ---- memory ---- */
 
 static size_t state_bytes(const struct draft_rig *d)
@@ -29,8 +27,9 @@ static void carve_inputs(struct draft_rig *d, struct arena *arena)
 	d->hidden_index = arena_take(arena, RIG_TOKENS, sizeof(int32_t));
 }
 
-static void carve(struct draft_rig *d, struct arena *arena)
+static void carve(void *userdata, struct arena *arena)
 {
+	struct draft_rig *d = userdata;
 	const struct kv_config kv = model_kv(&d->draft->config, &d->rig.info, RIG_PAGE_TOKENS);
 	const struct model_config *target = &d->rig.model->config;
 
@@ -42,17 +41,11 @@ static void carve(struct draft_rig *d, struct arena *arena)
 	d->wide.logits = arena_take(arena, RIG_TOKENS, target->vocab_size * sizeof(float));
 	model_buffers_carve(&d->draft->config, RIG_TOKENS, RIG_ROWS, d->rig.info.activation_dtype,
 		arena, &d->buffers);
-	assert_false(arena->failed);
 }
 
 static void take_memory(struct draft_rig *d)
 {
-	struct arena arena = {0};
-
-	carve(d, &arena);
-	MUST(d->rig.device->ops->mem_alloc(d->rig.device, arena.used, &d->memory));
-	arena = (struct arena){.base = d->memory, .size = arena.used};
-	carve(d, &arena);
+	MUST(arena_alloc(d->rig.device, carve, d, &d->memory, NULL));
 	d->target_logits = calloc(
 		(size_t)RIG_TOKENS * d->rig.model->config.vocab_size, sizeof(*d->target_logits));
 	d->logits = calloc(

@@ -109,6 +109,8 @@ static inline void source_path(const char *below, char path[512])
 	snprintf(path, 512, "%s/%s", root ? root : ".", below);
 }
 
+#define MUST(call) assert_int_equal(call, 0)
+
 #define assert_contains(text, part)                                                                \
 	do {                                                                                       \
 		if (!strstr(text, part))                                                           \

@@ -4,8 +4,6 @@
 #include "tests/device_memory.h"
 #include "tests/model/fixture.h"
 
-#define MUST(call) assert_int_equal(call, 0)
-
 static void carve_inputs(struct rig *rig, struct arena *arena)
 {
 	struct step_inputs *in = &rig->inputs;
@@ -35,8 +33,9 @@ static void carve_inputs(struct rig *rig, struct arena *arena)
 	};
 }
 
-static void carve(struct rig *rig, struct arena *arena)
+static void carve(void *userdata, struct arena *arena)
 {
+	struct rig *rig = userdata;
 	const struct model_config *c = &rig->model->config;
 	const struct kv_config kv = model_kv(c, &rig->info, RIG_PAGE_TOKENS);
 
@@ -45,12 +44,10 @@ static void carve(struct rig *rig, struct arena *arena)
 		rig->kv[i] = arena_take(arena, RIG_PAGES, kv_layer_page_bytes(&kv));
 	model_buffers_carve(
 		c, RIG_TOKENS, RIG_ROWS, rig->info.activation_dtype, arena, &rig->buffers);
-	assert_false(arena->failed);
 }
 
 static void take_memory(struct rig *rig)
 {
-	struct arena arena = {0};
 	void *pinned;
 
 	rig->kv = calloc(rig->model->config.n_layers, sizeof(*rig->kv));
@@ -58,10 +55,7 @@ static void take_memory(struct rig *rig)
 		calloc((size_t)RIG_ROWS * rig->model->config.vocab_size, sizeof(*rig->logits));
 	assert_non_null(rig->kv);
 	assert_non_null(rig->logits);
-	carve(rig, &arena);
-	MUST(rig->device->ops->mem_alloc(rig->device, arena.used, &rig->memory));
-	arena = (struct arena){.base = rig->memory, .size = arena.used};
-	carve(rig, &arena);
+	MUST(arena_alloc(rig->device, carve, rig, &rig->memory, NULL));
 	MUST(rig->device->ops->host_alloc(rig->device, sizeof(*rig->pinned), &pinned));
 	rig->pinned = pinned;
 }

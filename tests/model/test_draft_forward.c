@@ -6,16 +6,13 @@
  */
 
 #include "tests/model/draft_rig.h"
-#include "tests/model/fixture.h"
+#include "tests/model/reference.h"
 
 #include <errno.h>
-#include <jansson.h>
-#include <math.h>
 
 #include "tests/device.h"
 #include "tests/device_memory.h"
 
-#define MUST(call) assert_int_equal(call, 0)
 #define GUESSES_MAX 8
 
 /* A test's initial state; the test gets a struct world. */
@@ -88,44 +85,20 @@ struct reference {
 	uint32_t n_ids, n_guesses;
 };
 
-static uint32_t integers(const json_t *list, int32_t *ret, uint32_t max)
-{
-	uint32_t n = (uint32_t)json_array_size(list);
-
-	assert_in_range(n, 1, max);
-	for (uint32_t i = 0; i < n; i++)
-		ret[i] = (int32_t)json_integer_value(json_array_get(list, i));
-	return n;
-}
-
 static void reference_init(struct reference *r, const char *draft)
 {
 	char below[128], path[512];
 
 	snprintf(below, sizeof(below), "tests/data/drafts/%s/reference.json", draft);
 	source_path(below, path);
-	r->root = json_load_file(path, 0, NULL);
-	if (!r->root)
-		fail_msg("%s cannot be read", path);
+	r->root = load_reference(path);
 	r->n_ids = integers(json_object_get(r->root, "ids"), r->ids, RIG_TOKENS);
 	r->n_guesses = integers(json_object_get(r->root, "guesses"), r->guesses, GUESSES_MAX);
 }
 
-static void assert_logits(const float *have, uint32_t n, const json_t *want, const char *what)
+static double tolerance(void)
 {
-	const double tolerance = test_on_cuda() ? TEST_LOGITS_CUDA_DRAFT : TEST_LOGITS_CPU;
-	double largest = 0;
-
-	assert_int_equal(json_array_size(want), n);
-	for (uint32_t i = 0; i < n; i++)
-		largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
-	for (uint32_t i = 0; i < n; i++) {
-		double w = json_number_value(json_array_get(want, i));
-
-		if (!(fabs((double)have[i] - w) <= tolerance * largest))
-			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i,
-				(double)have[i], w, largest);
-	}
+	return test_on_cuda() ? TEST_LOGITS_CUDA_DRAFT : TEST_LOGITS_CPU;
 }
 
 /* The draft's last logits against those of a position, which the reference must have. */
@@ -140,7 +113,7 @@ static void assert_position(const struct draft_rig *d, const struct reference *r
 		if (json_integer_value(json_object_get(entry, "position")) != position)
 			continue;
 		assert_logits(d->logits, d->draft->config.draft.vocab_size,
-			json_object_get(entry, "row"), what);
+			json_object_get(entry, "row"), tolerance(), what);
 		return;
 	}
 	fail_msg("the reference has no %s", what);
@@ -161,7 +134,7 @@ static void test_draft_matches_reference(void **state)
 		assert_position(d, &r, i * (n - 1) / 2);
 	}
 	assert_logits(d->target_logits + (size_t)(n - 1) * vocab, vocab,
-		json_object_get(r.root, "target_logits_last"), "the target");
+		json_object_get(r.root, "target_logits_last"), tolerance(), "the target");
 	for (uint32_t i = 0; i < r.n_guesses; i++) {
 		if (!test_on_cuda())
 			assert_int_equal(draft_rig_guess(d, 0), r.guesses[i]);

@@ -23,7 +23,7 @@ static struct model_config parse_draft(const char *text)
 
 	if (hf_draft_parse("x/config.json", text, strlen(text), &config, &error))
 		fail_msg("%s", error.text);
-	return config;
+	return keep_config(config);
 }
 
 static void expect_draft_refusal(const char *text, int rc, const char *words)
@@ -57,7 +57,7 @@ static void test_shipped_draft_is_an_eagle_of_one_layer(void **state)
 /* The fields of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B. */
 static void test_published_eagle3_is_understood(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse_draft(
+	struct model_config c = parse_draft(
 		"{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"bos_token_id\":128000,"
 		"\"eos_token_id\":128001,\"hidden_act\":\"silu\",\"hidden_size\":4096,"
 		"\"initializer_range\":0.02,\"intermediate_size\":14336,"
@@ -84,13 +84,11 @@ static void test_rope_is_understood_in_both_spellings(void **state)
 
 	assert_int_equal(c.rope.type, ROPE_LLAMA3);
 	assert_true(c.rope.theta == 500000.0);
-	model_config_deinit(&c);
 	c = parse_draft(EAGLE3(
 		",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":7000.0,"
 		"\"factor\":2.0}"));
 	assert_int_equal(c.rope.type, ROPE_LINEAR);
 	assert_true(c.rope.theta == 7000.0);
-	model_config_deinit(&c);
 }
 
 static void test_biases_and_named_layers_are_understood(void **state)
@@ -104,12 +102,10 @@ static void test_biases_and_named_layers_are_understood(void **state)
 	assert_int_equal(c.draft.layers[1], 16);
 	assert_int_equal(c.draft.layers[2], 29);
 	assert_int_equal(c.draft.vocab_size, 200);
-	model_config_deinit(&c);
 	c = parse_draft(EAGLE3(",\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[]},"
 			       "\"draft_vocab_size\":null"));
 	assert_false(c.draft.names_layers);
 	assert_int_equal(c.draft.vocab_size, 200);
-	model_config_deinit(&c);
 }
 
 static void test_model_is_no_draft_and_draft_is_no_model(void **state)
@@ -165,8 +161,6 @@ static void expect_mismatch(const char *draft, const char *target, int rc, const
 	assert_int_equal(draft_check("/d", &d, &t, &error), rc);
 	if (rc)
 		assert_contains(error.text, words);
-	model_config_deinit(&d);
-	model_config_deinit(&t);
 }
 
 #define TARGET(hidden, layers, vocab)                                                              \
@@ -201,8 +195,6 @@ static void test_draft_cannot_draft_for_a_draft(void **state)
 
 	assert_int_equal(draft_check("/d", &d, &t, &error), -EINVAL);
 	assert_contains(error.text, "cannot draft for LlamaForCausalLMEagle3");
-	model_config_deinit(&d);
-	model_config_deinit(&t);
 }
 
 /* ---- tensors ---- */
@@ -510,5 +502,5 @@ int main(void)
 		scratch_test(test_eagle3_without_a_head_has_its_targets),
 	};
 
-	return cmocka_run_group_tests_name("draft load", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("draft load", tests, NULL, free_configs);
 }

@@ -18,8 +18,6 @@
 #include "daemon/graph/graph_set.h"
 #include "daemon/graph/executor.h"
 
-#define MUST(call) assert_int_equal(call, 0)
-
 /* ---- the backend: paged, and a plan: a copy of the lengths, which any device can record ---- */
 
 #define PLAN_NODE "copy" /* no other node of a forward pass is one */

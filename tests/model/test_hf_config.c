@@ -5,7 +5,7 @@
 
 static void test_llama_defaults_are_those_of_its_class(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(""));
+	struct model_config c = parse(LLAMA(""));
 
 	assert_int_equal(c.family, MODEL_LLAMA);
 	assert_string_equal(c.architecture, "LlamaForCausalLM");
@@ -31,7 +31,7 @@ static void test_llama_defaults_are_those_of_its_class(void **state)
 
 static void test_fields_replace_defaults(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"num_key_value_heads\":2,\"head_dim\":32,\"max_position_embeddings\":99,"
 		"\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"attention_bias\":true,"
 		"\"mlp_bias\":true,\"rope_theta\":5e5,\"attention_dropout\":0.5,"
@@ -49,7 +49,7 @@ static void test_fields_replace_defaults(void **state)
 
 static void test_null_head_dim_and_kv_heads_are_derived(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(
+	struct model_config c = parse(
 		CONFIG("Qwen3ForCausalLM", ",\"head_dim\":null,\"num_key_value_heads\":null"));
 
 	assert_int_equal(c.head_dim, 16);
@@ -58,7 +58,7 @@ static void test_null_head_dim_and_kv_heads_are_derived(void **state)
 
 static void test_qwen2_always_has_qkv_bias_alone(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(QWEN2(",\"attention_bias\":false,\"mlp_bias\":true"));
+	struct model_config c = parse(QWEN2(",\"attention_bias\":false,\"mlp_bias\":true"));
 
 	assert_int_equal(c.family, MODEL_QWEN2);
 	assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm);
@@ -69,7 +69,7 @@ static void test_qwen2_always_has_qkv_bias_alone(void **state)
 
 static void test_qwen3_norms_heads_and_defaults_to_128_wide_heads(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(QWEN3(",\"attention_bias\":true"));
+	struct model_config c = parse(QWEN3(",\"attention_bias\":true"));
 
 	assert_int_equal(c.family, MODEL_QWEN3);
 	assert_int_equal(c.head_dim, 128);
@@ -78,7 +78,7 @@ static void test_qwen3_norms_heads_and_defaults_to_128_wide_heads(void **state)
 
 static void test_mistral_has_no_bias(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(MISTRAL(",\"attention_bias\":true"));
+	struct model_config c = parse(MISTRAL(",\"attention_bias\":true"));
 
 	assert_false(c.qkv_bias || c.o_bias);
 	assert_int_equal(c.max_seq_len, 131072);
@@ -94,7 +94,7 @@ struct windows {
 static void test_windows(void **state)
 {
 	const struct windows *want = *state;
-	CLEANUP(model_config_deinit) struct model_config c = parse(want->text);
+	struct model_config c = parse(want->text);
 
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(c.windows[i], want->windows[i]);
@@ -107,8 +107,7 @@ static void test_windows(void **state)
 
 static void test_quantization_null_is_no_quantization(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(",\"quantization_config\":null"));
-
+	parse(LLAMA(",\"quantization_config\":null"));
 }
 
 static void test_size_of_a_wrong_type_is_refused(void **state)
@@ -161,7 +160,7 @@ static struct model_config with_generation(const char *config, const char *gener
 
 static void test_generation_config_ids_win(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = with_generation(LLAMA(",\"eos_token_id\":3,\"bos_token_id\":4"),
+	struct model_config c = with_generation(LLAMA(",\"eos_token_id\":3,\"bos_token_id\":4"),
 		"{\"eos_token_id\":[7,8,7],\"bos_token_id\":9}");
 
 	assert_int_equal(c.n_eos, 2);
@@ -172,7 +171,7 @@ static void test_generation_config_ids_win(void **state)
 
 static void test_generation_config_without_ids_keeps_those_of_config(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c =
+	struct model_config c =
 		with_generation(LLAMA(",\"eos_token_id\":3"), "{\"eos_token_id\":null}");
 
 	assert_int_equal(c.n_eos, 1);
@@ -181,7 +180,7 @@ static void test_generation_config_without_ids_keeps_those_of_config(void **stat
 
 static void test_null_ids_are_none(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(",\"eos_token_id\":null,\"bos_token_id\":null"));
+	struct model_config c = parse(LLAMA(",\"eos_token_id\":null,\"bos_token_id\":null"));
 
 	assert_int_equal(c.n_eos, 0);
 	assert_int_equal(c.bos, -1);
@@ -189,7 +188,7 @@ static void test_null_ids_are_none(void **state)
 
 static void test_ids_out_of_the_vocabulary_are_dropped(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(",\"eos_token_id\":[200,199,-1],\"bos_token_id\":200"));
+	struct model_config c = parse(LLAMA(",\"eos_token_id\":[200,199,-1],\"bos_token_id\":200"));
 
 	assert_int_equal(c.n_eos, 1);
 	assert_int_equal(c.eos[0], 199);
@@ -206,7 +205,7 @@ static void test_eos_id_of_a_wrong_type_is_refused(void **state)
 
 static void test_sampling_without_do_sample_is_greedy(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = with_generation(LLAMA(""), "{\"temperature\":0.6,\"top_k\":5}");
+	struct model_config c = with_generation(LLAMA(""), "{\"temperature\":0.6,\"top_k\":5}");
 
 	assert_true(c.sampling.temperature == 0);
 	assert_int_equal(c.sampling.top_k, 0);
@@ -214,7 +213,7 @@ static void test_sampling_without_do_sample_is_greedy(void **state)
 
 static void test_do_sample_has_the_defaults_of_generate(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = with_generation(LLAMA(""), "{\"do_sample\":true}");
+	struct model_config c = with_generation(LLAMA(""), "{\"do_sample\":true}");
 
 	assert_true(c.sampling.temperature == 1 && c.sampling.top_p == 1 && c.sampling.min_p == 0);
 	assert_int_equal(c.sampling.top_k, 50);
@@ -222,7 +221,7 @@ static void test_do_sample_has_the_defaults_of_generate(void **state)
 
 static void test_do_sample_takes_what_is_given(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = with_generation(LLAMA(""),
+	struct model_config c = with_generation(LLAMA(""),
 		"{\"do_sample\":true,\"temperature\":0.5,\"top_k\":0,\"top_p\":0.75,"
 		"\"min_p\":0.25}");
 
@@ -233,7 +232,7 @@ static void test_do_sample_takes_what_is_given(void **state)
 
 static void test_top_p_out_of_range_is_refused_and_nothing_changes(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(""));
+	struct model_config c = parse(LLAMA(""));
 	struct model_error error = {""};
 	const char *text = "{\"eos_token_id\":9,\"do_sample\":true,\"top_p\":1.5}";
 
@@ -385,5 +384,5 @@ int main(void)
 		scratch_test(test_config_of_17_mib_is_refused),
 	};
 
-	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("model", tests, NULL, free_configs);
 }

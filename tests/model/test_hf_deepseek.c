@@ -14,7 +14,7 @@
 
 static void test_v2_defaults_are_those_of_its_class(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(V2(""));
+	struct model_config c = parse(V2(""));
 
 	assert_int_equal(c.family, MODEL_DEEPSEEK_V2);
 	assert_int_equal(c.q_rank, 1536);
@@ -42,7 +42,7 @@ static void test_v2_defaults_are_those_of_its_class(void **state)
 
 static void test_v3_defaults_are_those_of_its_class(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(V3(""));
+	struct model_config c = parse(V3(""));
 
 	assert_int_equal(c.family, MODEL_DEEPSEEK_V3);
 	assert_int_equal(c.experts.n, 256);
@@ -67,11 +67,9 @@ static void test_null_query_rank_experts_and_shared_experts_are_none(void **stat
 
 	assert_int_equal(c.q_rank, 0);
 	assert_int_equal(c.experts.n_shared, 0);
-	model_config_deinit(&c);
 	c = parse(V2(",\"n_routed_experts\":null"));
 	assert_int_equal(c.experts.n, 0);
 	assert_false(model_layer_has_experts(&c, 5));
-	model_config_deinit(&c);
 }
 
 /* As Python reads null where it wants a flag; only absence is the default. */
@@ -80,10 +78,8 @@ static void test_null_flags_are_false(void **state)
 	struct model_config c = parse(V3(",\"norm_topk_prob\":null,\"rope_interleave\":null"));
 
 	assert_false(c.experts.normalise || c.rope_interleaved);
-	model_config_deinit(&c);
 	c = parse(V3(""));
 	assert_true(c.experts.normalise && c.rope_interleaved);
-	model_config_deinit(&c);
 }
 
 static void test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_looked_at(void **state)
@@ -92,12 +88,10 @@ static void test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_look
 				      "\"num_hidden_layers\":6,\"first_k_dense_replace\":6}");
 
 	assert_int_equal(c.experts.n, 0);
-	model_config_deinit(&c);
 	/* V3's default of 8 groups does not go with 8 experts */
 	c = parse(V3(EIGHT ",\"first_k_dense_replace\":7,\"num_experts_per_tok\":null"));
 	assert_int_equal(c.experts.n, 0);
 	assert_int_equal(c.experts.first_layer, 0);
-	model_config_deinit(&c);
 }
 
 static void test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says(void **state)
@@ -112,7 +106,6 @@ static void test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says(void **
 		c = parse(text);
 		assert_int_equal(c.n_heads, 4);
 		assert_int_equal(c.n_kv_heads, 1); /* the cache's */
-		model_config_deinit(&c);
 	}
 }
 
@@ -122,10 +115,8 @@ static void test_experts_are_in_every_so_manieth_layer_from_the_first_on(void **
 
 	for (uint32_t layer = 0; layer < 6; layer++)
 		assert_int_equal(model_layer_has_experts(&c, layer), layer == 2 || layer == 4);
-	model_config_deinit(&c);
 	c = parse(V2(",\"first_k_dense_replace\":6"));
 	assert_int_equal(c.experts.n, 0);
-	model_config_deinit(&c);
 }
 
 static void test_groups_count_only_where_the_method_says_so(void **state)
@@ -133,15 +124,12 @@ static void test_groups_count_only_where_the_method_says_so(void **state)
 	struct model_config c = parse(V2(EIGHT ",\"n_group\":4,\"topk_group\":3"));
 
 	assert_int_equal(c.experts.n_groups, 1);
-	model_config_deinit(&c);
 	c = parse(V2(EIGHT ",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":3"));
 	assert_int_equal(c.experts.n_groups, 4);
 	assert_int_equal(c.experts.n_groups_active, 3);
 	assert_false(c.experts.group_top_two);
-	model_config_deinit(&c);
 	c = parse(V3(EIGHT ",\"topk_method\":\"noaux_tc\",\"n_group\":4,\"topk_group\":4"));
 	assert_int_equal(c.experts.n_groups, 4);
-	model_config_deinit(&c);
 }
 
 static void test_v2_does_not_normalise_and_v3_does_as_asked(void **state)
@@ -149,18 +137,15 @@ static void test_v2_does_not_normalise_and_v3_does_as_asked(void **state)
 	struct model_config c = parse(V2(",\"norm_topk_prob\":false"));
 
 	assert_false(c.experts.normalise);
-	model_config_deinit(&c);
 	c = parse(V2(",\"norm_topk_prob\":null"));
 	assert_false(c.experts.normalise);
-	model_config_deinit(&c);
 	c = parse(V3(",\"norm_topk_prob\":false"));
 	assert_false(c.experts.normalise);
-	model_config_deinit(&c);
 }
 
 static void test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(V3(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
+	struct model_config c = parse(V3(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
 		"\"mscale\":1.0,\"mscale_all_dim\":0.5,\"original_max_position_embeddings\":64}"));
 	const struct device_info info = {.kv_dtype = DTYPE_F32};
 	double m = 0.1 * 0.5 * log(40) + 1;
@@ -186,12 +171,10 @@ static void test_other_ways_of_stretching_sharpen_it_too(void **state)
 		c = parse(text);
 		assert_true(fabs((double)model_attention(&c, &info).scale - m * m / sqrt(192)) <
 			1e-7);
-		model_config_deinit(&c);
 	}
 	c = parse(V2(",\"rope_scaling\":{\"type\":\"default\",\"factor\":8,"
 		     "\"mscale_all_dim\":1}"));
 	assert_true(fabs((double)model_attention(&c, &info).scale - 1 / sqrt(192)) < 1e-7);
-	model_config_deinit(&c);
 }
 
 static void test_biases_of_attention_and_mlp_are_read(void **state)
@@ -199,10 +182,8 @@ static void test_biases_of_attention_and_mlp_are_read(void **state)
 	struct model_config c = parse(V2(",\"attention_bias\":true,\"mlp_bias\":true"));
 
 	assert_true(c.o_bias && c.mlp_bias);
-	model_config_deinit(&c);
 	c = parse(V3(",\"mlp_bias\":true,\"rope_interleave\":false")); /* V3 has no such field */
 	assert_false(c.o_bias || c.mlp_bias || c.rope_interleaved);
-	model_config_deinit(&c);
 	expect_refusal(V2(",\"mlp_bias\":true,\"n_shared_experts\":0"), -ENOTSUP,
 		"mlp_bias is not supported without n_shared_experts");
 }
@@ -225,21 +206,18 @@ static void test_v2_that_asks_for_normalised_weights_is_noted(void **state)
 
 	assert_false(c.experts.normalise);
 	assert_true(c.experts.normalise_ignored);
-	model_config_deinit(&c);
 	c = parse(V2(",\"norm_topk_prob\":false"));
 	assert_false(c.experts.normalise_ignored);
-	model_config_deinit(&c);
 	c = parse(V3(",\"norm_topk_prob\":true"));
 	assert_true(c.experts.normalise);
 	assert_false(c.experts.normalise_ignored);
-	model_config_deinit(&c);
 	expect_refusal(V2(",\"norm_topk_prob\":\"yes\""), -EINVAL, "norm_topk_prob is neither true nor false");
 	expect_refusal(V3(",\"norm_topk_prob\":1"), -EINVAL, "norm_topk_prob is neither true nor false");
 }
 
 static void test_sizes_left_out_are_kept_as_text(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(V3(",\"q_lora_rank\":null,\"kv_lora_rank\":null,"
+	struct model_config c = parse(V3(",\"q_lora_rank\":null,\"kv_lora_rank\":null,"
 		"\"qk_nope_head_dim\":32,\"qk_rope_head_dim\":16,\"n_shared_experts\":1"));
 
 	assert_string_equal(c.assumed, "kv_lora_rank 512, v_head_dim 128, n_routed_experts 256, "
@@ -303,5 +281,5 @@ int main(void)
 		cmocka_unit_test(test_heads_that_cannot_be_are_refused),
 	};
 
-	return cmocka_run_group_tests_name("hf deepseek", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("hf deepseek", tests, NULL, free_configs);
 }

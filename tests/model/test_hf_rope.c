@@ -3,7 +3,7 @@
 
 static void test_rope_scaling_of_older_files_is_read(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(",\"rope_theta\":700,\"rope_scaling\":"
+	struct model_config c = parse(LLAMA(",\"rope_theta\":700,\"rope_scaling\":"
 					    "{\"type\":\"linear\",\"factor\":4}"));
 
 	assert_int_equal(c.rope.type, ROPE_LINEAR);
@@ -12,7 +12,7 @@ static void test_rope_scaling_of_older_files_is_read(void **state)
 
 static void test_rope_parameters_of_newer_files_are_read(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"llama3\","
 		"\"rope_theta\":500000.0,\"factor\":8.0,\"low_freq_factor\":1.0,"
 		"\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}"));
@@ -25,7 +25,7 @@ static void test_rope_parameters_of_newer_files_are_read(void **state)
 
 static void test_rope_scaling_wins_over_rope_parameters(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2},"
 		"\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":3}"));
 
@@ -34,7 +34,7 @@ static void test_rope_scaling_wins_over_rope_parameters(void **state)
 
 static void test_yarn_defaults(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(",\"max_position_embeddings\":4096,\"rope_scaling\":"
+	struct model_config c = parse(LLAMA(",\"max_position_embeddings\":4096,\"rope_scaling\":"
 					    "{\"rope_type\":\"yarn\",\"factor\":4}"));
 
 	assert_int_equal(c.rope.type, ROPE_YARN);
@@ -46,7 +46,7 @@ static void test_yarn_defaults(void **state)
 
 static void test_yarn_null_truncate_is_false(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":null}"));
 
 	assert_false(c.rope.truncate);
@@ -54,7 +54,7 @@ static void test_yarn_null_truncate_is_false(void **state)
 
 static void test_yarn_null_factor_is_the_ratio_of_lengths(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"max_position_embeddings\":4096,\"rope_scaling\":{\"rope_type\":\"yarn\","
 		"\"factor\":null,\"original_max_position_embeddings\":512,\"beta_fast\":0}"));
 
@@ -63,7 +63,7 @@ static void test_yarn_null_factor_is_the_ratio_of_lengths(void **state)
 
 static void test_original_length_at_the_top_level_wins(void **state)
 {
-	CLEANUP(model_config_deinit) struct model_config c = parse(LLAMA(
+	struct model_config c = parse(LLAMA(
 		",\"original_max_position_embeddings\":64,\"rope_scaling\":{\"rope_type\":\"yarn\","
 		"\"factor\":2,\"original_max_position_embeddings\":512}"));
 
@@ -106,5 +106,5 @@ int main(void)
 			LLAMA(",\"rope_theta\":1"), -EINVAL, "rope_theta 1 is not between"),
 	};
 
-	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("model", tests, NULL, free_configs);
 }

@@ -8,10 +8,7 @@
  * of random checkpoints lie so close together that rounding chooses among them.
  */
 
-#include "tests/model/fixture.h"
-
-#include <jansson.h>
-#include <math.h>
+#include "tests/model/reference.h"
 
 #include "tests/device.h"
 #include "tests/model/rig.h"
@@ -37,16 +34,6 @@ struct reference {
 	} cases[CASES_MAX];
 };
 
-static uint32_t integers(const json_t *list, int32_t *ret, uint32_t max)
-{
-	uint32_t n = (uint32_t)json_array_size(list);
-
-	assert_in_range(n, 1, max);
-	for (uint32_t i = 0; i < n; i++)
-		ret[i] = (int32_t)json_integer_value(json_array_get(list, i));
-	return n;
-}
-
 static void reference_init(
 	struct reference *reference, const char *directory, const char *name, bool trained)
 {
@@ -60,9 +47,7 @@ static void reference_init(
 	if (test_on_cuda() && strstr(directory, "/llama-bias"))
 		reference->tolerance = TEST_LOGITS_CUDA_BIASED;
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
-	reference->root = json_load_file(path, 0, NULL);
-	if (!reference->root)
-		fail_msg("%s cannot be read", path);
+	reference->root = load_reference(path);
 	cases = json_object_get(reference->root, "cases");
 	reference->n_cases = (uint32_t)json_array_size(cases);
 	assert_in_range(reference->n_cases, 1, CASES_MAX);
@@ -83,23 +68,11 @@ static void reference_deinit(struct reference *reference)
 	json_decref(reference->root);
 }
 
-static void assert_logits(const struct rig *rig, uint32_t row, const struct reference *reference,
+static void assert_row(const struct rig *rig, uint32_t row, const struct reference *reference,
 	const json_t *want, const char *what)
 {
-	uint32_t vocab = rig->model->config.vocab_size;
-	const float *have = rig_logits(rig, row);
-	double largest = 0;
-
-	assert_int_equal(json_array_size(want), vocab);
-	for (uint32_t i = 0; i < vocab; i++)
-		largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
-	for (uint32_t i = 0; i < vocab; i++) {
-		double w = json_number_value(json_array_get(want, i));
-
-		if (!(fabs((double)have[i] - w) <= reference->tolerance * largest))
-			fail_msg("%s: logit %u is %.7g, not %.7g (largest %.4g)", what, i,
-				(double)have[i], w, largest);
-	}
+	assert_logits(rig_logits(rig, row), rig->model->config.vocab_size, want,
+		reference->tolerance, what);
 }
 
 /* The prompt in steps of `chunk` tokens; every step's last position has the right argmax. */
@@ -131,13 +104,13 @@ static void check_case(
 	struct rig *rig, const struct reference *reference, const struct reference_case *c)
 {
 	run_prompt(rig, reference, c, c->n_prompt);
-	assert_logits(rig, 0, reference, c->logits, "whole prompt");
+	assert_row(rig, 0, reference, c->logits, "whole prompt");
 	if (reference->same_tokens)
 		run_greedy(rig, c);
 	run_prompt(rig, reference, c, CHUNK);
-	assert_logits(rig, 0, reference, c->logits, "prompt in chunks");
+	assert_row(rig, 0, reference, c->logits, "prompt in chunks");
 	run_prompt(rig, reference, c, 1);
-	assert_logits(rig, 0, reference, c->logits, "prompt token by token");
+	assert_row(rig, 0, reference, c->logits, "prompt token by token");
 }
 
 static void check_model(const struct checkpoint *checkpoint, const char *attention)
@@ -204,43 +177,59 @@ static void test_matches_reference(void **state)
 
 /* ---- batches ---- */
 
-static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
-{
-	static struct reference reference;
+struct world {
+	struct reference reference;
 	struct rig rig;
-	struct rig_row rows[3];
+};
+
+/* Of tinycalc, with paged attention. */
+static int world_setup(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
 	char directory[512];
 
+	if (!w)
+		return -1;
 	source_path(checkpoints[0].below, directory);
-	reference_init(&reference, directory, checkpoints[0].file, true);
-	rig_init(&rig, directory, "paged");
+	reference_init(&w->reference, directory, checkpoints[0].file, true);
+	rig_init(&w->rig, directory, "paged");
+	*state = w;
+	return 0;
+}
+
+static int world_teardown(void **state)
+{
+	struct world *w = *state;
+
+	rig_deinit(&w->rig);
+	reference_deinit(&w->reference);
+	free(w);
+	return 0;
+}
+
+static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
+{
+	struct world *w = *state;
+	const struct reference_case *cases = w->reference.cases;
+	struct rig_row rows[3];
+
 	/* 9 + 5 + 13 tokens in one pass, sequences in no order */
 	for (uint32_t i = 0; i < 3; i++)
-		rows[i] = (struct rig_row){
-			(i + 2) % 3, reference.cases[i].n_prompt, reference.cases[i].prompt};
-	rig_step(&rig, rows, 3);
+		rows[i] = (struct rig_row){(i + 2) % 3, cases[i].n_prompt, cases[i].prompt};
+	rig_step(&w->rig, rows, 3);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_logits(&rig, i, &reference, reference.cases[i].logits, "a row of three");
-	rig_deinit(&rig);
-	reference_deinit(&reference);
+		assert_row(&w->rig, i, &w->reference, cases[i].logits, "a row of three");
 }
 
 static void test_prompt_beside_a_decode_disturbs_neither(void **state)
 {
-	static struct reference reference;
-	const struct reference_case *a = &reference.cases[0], *b = &reference.cases[1];
-	struct rig rig;
-	char directory[512];
+	struct world *w = *state;
+	const struct reference_case *a = &w->reference.cases[0], *b = &w->reference.cases[1];
 
-	source_path(checkpoints[0].below, directory);
-	reference_init(&reference, directory, checkpoints[0].file, true);
-	rig_init(&rig, directory, "paged");
-	rig_step(&rig, &(struct rig_row){1, a->n_prompt, a->prompt}, 1);
-	rig_step(&rig, (struct rig_row[]){{1, 1, a->greedy}, {0, b->n_prompt, b->prompt}}, 2);
-	assert_int_equal(rig_argmax(&rig, 0), a->greedy[1]);
-	assert_logits(&rig, 1, &reference, b->logits, "the prompt");
-	rig_deinit(&rig);
-	reference_deinit(&reference);
+	rig_step(&w->rig, &(struct rig_row){1, a->n_prompt, a->prompt}, 1);
+	rig_step(&w->rig, (struct rig_row[]){{1, 1, a->greedy}, {0, b->n_prompt, b->prompt}}, 2);
+	assert_int_equal(rig_argmax(&w->rig, 0), a->greedy[1]);
+	assert_row(&w->rig, 1, &w->reference, b->logits, "the prompt");
 }
 
 #define BACKENDS_MAX 3
@@ -281,10 +270,10 @@ int main(void)
 			.test_func = test_matches_reference,
 			.initial_state = &pairings[i],
 		};
-	tests[n] = (struct CMUnitTest)cmocka_unit_test(
-		test_rows_of_a_batch_get_the_logits_they_get_alone);
-	tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(
-		test_prompt_beside_a_decode_disturbs_neither);
+	tests[n] = (struct CMUnitTest)cmocka_unit_test_setup_teardown(
+		test_rows_of_a_batch_get_the_logits_they_get_alone, world_setup, world_teardown);
+	tests[n + 1] = (struct CMUnitTest)cmocka_unit_test_setup_teardown(
+		test_prompt_beside_a_decode_disturbs_neither, world_setup, world_teardown);
 	failed = test_run_group("model", tests, n + 2, only, ARRAY_SIZE(only), NULL, NULL);
 	for (size_t i = 0; i < N && test_on_cuda(); i++)
 		if (!checkpoints[i].trained)

@@ -290,21 +290,32 @@ static void write_wide(const struct scratch *scratch)
 	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
 }
 
+/* The scratch directory's model, which is the caller's to unload. */
+static struct loaded load_scratch(
+	const struct scratch *scratch, struct model_config config, uint32_t max_positions)
+{
+	struct loaded l = {.config = config};
+	struct model_error error = {""};
+
+	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
+	l.device = test_device_open(0);
+	if (model_load(l.device, l.directory, &l.config, max_positions, NULL, NULL, &l.model,
+		    &error))
+		fail_msg("%s", error.text);
+	return l;
+}
+
 static void test_tensors_of_many_chunks_arrive_whole(void **state)
 {
 	struct scratch *scratch = *state;
 	struct model_config config =
 		small_config(scratch, ",\"tie_word_embeddings\":true", "1000000");
-	struct model_error error = {""};
-	struct loaded l = {.config = config};
 	const struct model_layer *layer;
+	struct loaded l;
 	size_t at;
 
 	write_wide(scratch);
-	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
-	l.device = test_device_open(0);
-	if (model_load(l.device, l.directory, &config, 8, NULL, NULL, &l.model, &error))
-		fail_msg("%s", error.text);
+	l = load_scratch(scratch, config, 8);
 	layer = &l.model->layers[0];
 	assert_holds(&l, &layer->down, 0, "model.layers.0.mlp.down_proj.weight");
 	at = assert_converted(
@@ -317,17 +328,13 @@ static void test_tensors_of_many_chunks_arrive_whole(void **state)
 static void test_bytes_of_weights_do_not_depend_on_the_positions(void **state)
 {
 	struct scratch *scratch = *state;
-	struct model_error error = {""};
 	uint64_t weights[2], all[2];
 
 	write_small(scratch, NULL, NULL);
 	for (uint32_t i = 0; i < 2; i++) {
-		struct loaded l = {.config = small_config(scratch, "", "2")};
+		struct loaded l =
+			load_scratch(scratch, small_config(scratch, "", "2"), i ? 4096 : 8);
 
-		l.device = test_device_open(0);
-		if (model_load(l.device, scratch->directory, &l.config, i ? 4096 : 8, NULL, NULL,
-			    &l.model, &error))
-			fail_msg("%s", error.text);
 		weights[i] = l.model->weights_bytes;
 		all[i] = l.model->bytes;
 		unload(&l);
@@ -340,15 +347,11 @@ static void test_bytes_of_weights_do_not_depend_on_the_positions(void **state)
 /* A model of its files, and of `more`: what it says of those that it has no use for. */
 static struct model_unused unused_of(struct scratch *scratch, const char *const *more)
 {
-	struct model_error error = {""};
-	struct loaded l = {.config = small_config(scratch, "", "2")};
 	struct model_unused unused;
+	struct loaded l;
 
 	write_small_and(scratch, NULL, NULL, more);
-	snprintf(l.directory, sizeof(l.directory), "%s", scratch->directory);
-	l.device = test_device_open(0);
-	if (model_load(l.device, l.directory, &l.config, 8, NULL, NULL, &l.model, &error))
-		fail_msg("%s", error.text);
+	l = load_scratch(scratch, small_config(scratch, "", "2"), 8);
 	unused = l.model->unused;
 	unload(&l);
 	return unused;
@@ -382,78 +385,52 @@ static void test_layers_that_predict_further_tokens_are_told_apart(void **state)
 	assert_int_equal(unused.n_prediction, 2);
 }
 
-static void expect_refusal(void **state, const char *more, int want, const char *words)
+/* A checkpoint whose tensor `name` is missing (entry NULL) or has `entry`, under a config.json with
+ * `more`. */
+struct refused {
+	const char *name, *entry, *more;
+	int rc;
+	const char *words;
+};
+
+static void expect_refusal(const struct scratch *scratch, const struct refused *refused)
 {
-	struct scratch *scratch = *state;
-	struct model_config config = small_config(scratch, more, "2");
+	CLEANUP(model_config_deinit) struct model_config config =
+		small_config(scratch, refused->more, "2");
 	struct model_error error = {""};
 	uint64_t bytes = 77;
 
-	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), want);
+	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error),
+		refused->rc);
 	assert_contains(error.text, scratch->directory);
-	assert_contains(error.text, words);
+	assert_contains(error.text, refused->words);
 	assert_int_equal(bytes, 77);
-	model_config_deinit(&config);
 }
+
+static void test_refused(void **state)
+{
+	const struct scratch *scratch = *state;
+	const struct refused *refused = scratch->given;
+
+	write_small(scratch, refused->name, refused->entry);
+	expect_refusal(scratch, refused);
+}
+
+#define REFUSED(claim, name, entry, more, rc, words)                     \
+	{claim, test_refused, scratch_setup, scratch_teardown,           \
+		&(struct refused){name, entry, more, rc, words}}
 
 static void test_small_model_is_accepted(void **state)
 {
 	struct scratch *scratch = *state;
-	struct model_config config = small_config(scratch, "", "2");
+	CLEANUP(model_config_deinit) struct model_config config = small_config(scratch, "", "2");
 	struct model_error error = {""};
 	uint64_t bytes = 0;
 
 	write_small(scratch, NULL, NULL);
-	assert_int_equal(model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), 0);
+	assert_int_equal(
+		model_measure(scratch->directory, &config, 8, DTYPE_F32, &bytes, &error), 0);
 	assert_true(bytes > 0);
-	model_config_deinit(&config);
-}
-
-static void test_missing_tensor_is_named(void **state)
-{
-	write_small(*state, "model.layers.0.self_attn.k_proj.weight", NULL);
-	expect_refusal(state, "", -EINVAL,
-		"model.safetensors: tensor \"model.layers.0.self_attn.k_proj.weight\" is missing");
-}
-
-static void test_missing_layer_is_named(void **state)
-{
-	write_small(*state, NULL, NULL);
-	expect_refusal(state, ",\"mlp_bias\":true", -EINVAL,
-		"tensor \"model.layers.0.mlp.gate_proj.bias\" is missing");
-}
-
-static void test_missing_head_of_an_untied_model_is_named(void **state)
-{
-	write_small(*state, "lm_head.weight", NULL);
-	expect_refusal(state, "", -EINVAL, "tensor \"lm_head.weight\" is missing");
-}
-
-static void test_wrong_shape_is_refused(void **state)
-{
-	write_small(*state, "model.layers.0.mlp.up_proj.weight",
-		"\"dtype\":\"BF16\",\"shape\":[4,2]");
-	expect_refusal(state, "", -EINVAL,
-		"tensor \"model.layers.0.mlp.up_proj.weight\": shape [4, 2] is not [2, 4]");
-}
-
-static void test_wrong_number_of_dimensions_is_refused(void **state)
-{
-	write_small(*state, "model.norm.weight", "\"dtype\":\"BF16\",\"shape\":[4,1]");
-	expect_refusal(state, "", -EINVAL, "tensor \"model.norm.weight\": shape [4, 1] is not [4]");
-}
-
-static void test_needed_tensor_of_another_dtype_is_refused(void **state)
-{
-	write_small(*state, "model.norm.weight", "\"dtype\":\"I16\",\"shape\":[4]");
-	expect_refusal(state, "", -ENOTSUP,
-		"tensor \"model.norm.weight\": dtype I16 is not one of F32, BF16, F16");
-}
-
-static void test_needed_tensor_of_unknown_dtype_is_refused(void **state)
-{
-	write_small(*state, "lm_head.weight", "\"dtype\":\"NF4\",\"shape\":[6,4]");
-	expect_refusal(state, "", -ENOTSUP, "tensor \"lm_head.weight\": dtype NF4 is not one of");
 }
 
 static void test_truncated_file_is_refused(void **state)
@@ -466,25 +443,18 @@ static void test_truncated_file_is_refused(void **state)
 	scratch_path(scratch, "model.safetensors", path);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(truncate(path, st.st_size - 1), 0);
-	expect_refusal(state, "", -EINVAL, "but the file has");
+	expect_refusal(scratch, &(struct refused){NULL, NULL, "", -EINVAL, "but the file has"});
 }
 
 static void test_tied_model_may_have_its_head_alone(void **state)
 {
 	struct scratch *scratch = *state;
-	struct model_config config = small_config(scratch, ",\"tie_word_embeddings\":true", "2");
-	struct model_error error = {""};
-	struct device *device;
-	struct model *model;
+	struct loaded l;
 
 	write_small(scratch, "model.embed_tokens.weight", NULL);
-	device = test_device_open(0);
-	if (model_load(device, scratch->directory, &config, 8, NULL, NULL, &model, &error))
-		fail_msg("%s", error.text);
-	assert_ptr_equal(model->head.data, model->embedding.data);
-	model_free(model);
-	device->ops->free(device);
-	model_config_deinit(&config);
+	l = load_scratch(scratch, small_config(scratch, ",\"tie_word_embeddings\":true", "2"), 8);
+	assert_ptr_equal(l.model->head.data, l.model->embedding.data);
+	unload(&l);
 }
 
 static void test_device_without_room_is_named(void **state)
@@ -517,13 +487,25 @@ int main(void)
 		scratch_test(test_tensors_without_a_use_are_counted_and_the_first_is_named),
 		scratch_test(test_layers_that_predict_further_tokens_are_told_apart),
 		scratch_test(test_small_model_is_accepted),
-		scratch_test(test_missing_tensor_is_named),
-		scratch_test(test_missing_layer_is_named),
-		scratch_test(test_missing_head_of_an_untied_model_is_named),
-		scratch_test(test_wrong_shape_is_refused),
-		scratch_test(test_wrong_number_of_dimensions_is_refused),
-		scratch_test(test_needed_tensor_of_another_dtype_is_refused),
-		scratch_test(test_needed_tensor_of_unknown_dtype_is_refused),
+		REFUSED("missing tensor is named", "model.layers.0.self_attn.k_proj.weight", NULL, "",
+			-EINVAL, "model.safetensors: tensor "
+			"\"model.layers.0.self_attn.k_proj.weight\" is missing"),
+		REFUSED("missing layer is named", NULL, NULL, ",\"mlp_bias\":true", -EINVAL,
+			"tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"),
+		REFUSED("missing head of an untied model is named", "lm_head.weight", NULL, "",
+			-EINVAL, "tensor \"lm_head.weight\" is missing"),
+		REFUSED("wrong shape is refused", "model.layers.0.mlp.up_proj.weight",
+			"\"dtype\":\"BF16\",\"shape\":[4,2]", "", -EINVAL,
+			"tensor \"model.layers.0.mlp.up_proj.weight\": shape [4, 2] is not [2, 4]"),
+		REFUSED("wrong number of dimensions is refused", "model.norm.weight",
+			"\"dtype\":\"BF16\",\"shape\":[4,1]", "", -EINVAL,
+			"tensor \"model.norm.weight\": shape [4, 1] is not [4]"),
+		REFUSED("needed tensor of another dtype is refused", "model.norm.weight",
+			"\"dtype\":\"I16\",\"shape\":[4]", "", -ENOTSUP,
+			"tensor \"model.norm.weight\": dtype I16 is not one of F32, BF16, F16"),
+		REFUSED("needed tensor of unknown dtype is refused", "lm_head.weight",
+			"\"dtype\":\"NF4\",\"shape\":[6,4]", "", -ENOTSUP,
+			"tensor \"lm_head.weight\": dtype NF4 is not one of"),
 		scratch_test(test_truncated_file_is_refused),
 		scratch_test(test_tied_model_may_have_its_head_alone),
 		loaded_test(test_device_without_room_is_named, TINYCALC),

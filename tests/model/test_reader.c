@@ -36,116 +36,107 @@ static int take(void *userdata, uint32_t segment, uint64_t offset, const void *d
 	return 0;
 }
 
-/* A file whose byte i is hash(i), opened; its contents in ret_contents. */
-static int make_file(const struct scratch *scratch, uint8_t **ret_contents, char path[256])
-{
-	uint8_t *contents = malloc(FILE_BYTES);
+/* A file whose byte i is hash(i), and readers that put chunks into `memory`. */
+struct world {
+	struct scratch *scratch;
+	char path[256];
+	int fd;
+	uint8_t contents[FILE_BYTES], memory[CHUNK * DEPTH];
+	uint8_t bytes[3][FILE_BYTES]; /* the sink's */
+	struct sink sink;
+	struct model_error error;
+};
 
-	assert_non_null(contents);
+static int world_setup(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	void *scratch = NULL;
+
+	if (!w || scratch_setup(&scratch))
+		return -1;
+	w->scratch = scratch;
 	for (uint32_t i = 0; i < FILE_BYTES; i++)
-		contents[i] = (uint8_t)((i * 2654435761u) >> 24);
-	scratch_write(scratch, "file", contents, FILE_BYTES);
-	scratch_path(scratch, "file", path);
-	*ret_contents = contents;
-	return open(path, O_RDONLY | O_CLOEXEC);
+		w->contents[i] = (uint8_t)((i * 2654435761u) >> 24);
+	for (int i = 0; i < 3; i++)
+		w->sink.bytes[i] = w->bytes[i];
+	scratch_write(scratch, "file", w->contents, FILE_BYTES);
+	scratch_path(scratch, "file", w->path);
+	w->fd = open(w->path, O_RDONLY | O_CLOEXEC);
+	*state = w;
+	return w->fd < 0 ? -1 : 0;
 }
 
-static int run(const struct reader_segment *segments, uint32_t n, struct sink *sink,
-	const char **ret_name, struct model_error *error)
+static int world_teardown(void **state)
 {
-	struct reader_options options = {
-		.memory = malloc(CHUNK * DEPTH),
+	struct world *w = *state;
+	void *scratch = w->scratch;
+
+	close(w->fd);
+	free(w);
+	return scratch_teardown(&scratch);
+}
+
+static int run(struct world *w, const struct reader_segment *segments, uint32_t n,
+	const char **ret_name)
+{
+	const struct reader_options options = {
+		.memory = w->memory,
 		.chunk_bytes = CHUNK,
 		.depth = DEPTH,
 		.deliver = take,
-		.userdata = sink,
+		.userdata = &w->sink,
 	};
-	int rc;
 
-	assert_non_null(options.memory);
-	rc = reader_run(segments, n, &options, ret_name, error);
-	free(options.memory);
-	return rc;
+	return reader_run(segments, n, &options, ret_name, &w->error);
 }
 
 static void check_everything_arrives(void **state)
 {
-	char path[256];
-	uint8_t *contents;
-	int fd = make_file(*state, &contents, path);
-	const struct reader_segment segments[] = {
-		{fd, path, 7, 50001}, {fd, path, 60000, 0}, {fd, path, 61000, 39000}};
-	struct sink sink = {0};
-	struct model_error error = {""};
+	struct world *w = *state;
+	const struct reader_segment segments[] = {{w->fd, w->path, 7, 50001},
+		{w->fd, w->path, 60000, 0}, {w->fd, w->path, 61000, 39000}};
 	const char *name = NULL;
 
-	for (int i = 0; i < 3; i++) {
-		sink.bytes[i] = calloc(1, segments[i].bytes + 1);
-		assert_non_null(sink.bytes[i]);
-	}
-	assert_int_equal(run(segments, 3, &sink, &name, &error), 0);
-	assert_int_equal(sink.n_bytes, 50001 + 39000);
-	assert_int_equal(sink.n_chunks, 13 + 10);
-	assert_false(sink.misaligned);
-	for (int i = 0; i < 3; i++) {
+	assert_int_equal(run(w, segments, 3, &name), 0);
+	assert_int_equal(w->sink.n_bytes, 50001 + 39000);
+	assert_int_equal(w->sink.n_chunks, 13 + 10);
+	assert_false(w->sink.misaligned);
+	for (int i = 0; i < 3; i++)
 		assert_memory_equal(
-			sink.bytes[i], contents + segments[i].offset, segments[i].bytes);
-		free(sink.bytes[i]);
-	}
+			w->bytes[i], w->contents + segments[i].offset, segments[i].bytes);
 	assert_true(!strcmp(name, "pread") || !strcmp(name, "io_uring"));
-	free(contents);
-	close(fd);
 }
 
 static void check_shrunken_file_is_an_error(void **state)
 {
-	char path[256];
-	uint8_t *contents;
-	int fd = make_file(*state, &contents, path);
-	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
-	struct sink sink = {.bytes = {malloc(FILE_BYTES)}};
-	struct model_error error = {""};
+	struct world *w = *state;
+	const struct reader_segment segment = {w->fd, w->path, 0, FILE_BYTES};
 
-	assert_int_equal(truncate(path, 50000), 0);
-	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -EIO);
-	assert_contains(error.text, path);
-	assert_contains(error.text, "ends at byte ");
-	assert_true(sink.n_bytes <= 50000);
-	free(sink.bytes[0]);
-	free(contents);
-	close(fd);
+	assert_int_equal(truncate(w->path, 50000), 0);
+	assert_int_equal(run(w, &segment, 1, NULL), -EIO);
+	assert_contains(w->error.text, w->path);
+	assert_contains(w->error.text, "ends at byte ");
+	assert_true(w->sink.n_bytes <= 50000);
 }
 
 static void check_failed_delivery_ends_the_reading(void **state)
 {
-	char path[256];
-	uint8_t *contents;
-	int fd = make_file(*state, &contents, path);
-	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
-	struct sink sink = {.bytes = {malloc(FILE_BYTES)}, .fail_at = 3};
-	struct model_error error = {""};
+	struct world *w = *state;
+	const struct reader_segment segment = {w->fd, w->path, 0, FILE_BYTES};
 
-	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -ECANCELED);
-	assert_int_equal(sink.n_chunks, 3);
-	free(sink.bytes[0]);
-	free(contents);
-	close(fd);
+	w->sink.fail_at = 3;
+	assert_int_equal(run(w, &segment, 1, NULL), -ECANCELED);
+	assert_int_equal(w->sink.n_chunks, 3);
 }
 
 static void check_unreadable_fd_is_an_error(void **state)
 {
-	char path[256];
-	uint8_t *contents;
-	int fd = make_file(*state, &contents, path), write_only = open(path, O_WRONLY | O_CLOEXEC);
-	const struct reader_segment segment = {write_only, path, 0, 10};
-	struct sink sink = {.bytes = {contents}};
-	struct model_error error = {""};
+	struct world *w = *state;
+	CLEANUP(cleanup_close) int write_only = open(w->path, O_WRONLY | O_CLOEXEC);
+	const struct reader_segment segment = {write_only, w->path, 0, 10};
 
-	assert_int_equal(run(&segment, 1, &sink, NULL, &error), -EBADF);
-	assert_contains(error.text, "cannot be read: Bad file descriptor");
-	free(contents);
-	close(write_only);
-	close(fd);
+	assert_int_equal(run(w, &segment, 1, NULL), -EBADF);
+	assert_contains(w->error.text, "cannot be read: Bad file descriptor");
 }
 
 /* Keeps each chunk until it is asked for it back, and looks whether it is as it was delivered. */
@@ -163,7 +154,6 @@ static int keep(void *userdata, uint32_t segment, uint64_t offset, const void *d
 {
 	struct keeper *keeper = userdata;
 
-	(void)segment;
 	if (keeper->n_kept == DEPTH)
 		return -ECANCELED;
 	keeper->data[keeper->n_kept] = data;
@@ -190,15 +180,11 @@ static int let_go(void *userdata, const void *data)
 	return 0;
 }
 
-static int run_keeping(const struct scratch *scratch, struct keeper *keeper)
+static int run_keeping(struct world *w, struct keeper *keeper)
 {
-	char path[256];
-	uint8_t *contents;
-	int fd = make_file(scratch, &contents, path);
-	const struct reader_segment segment = {fd, path, 0, FILE_BYTES};
-	struct model_error error = {""};
-	struct reader_options options = {
-		.memory = malloc(CHUNK * DEPTH),
+	const struct reader_segment segment = {w->fd, w->path, 0, FILE_BYTES};
+	const struct reader_options options = {
+		.memory = w->memory,
 		.chunk_bytes = CHUNK,
 		.depth = DEPTH,
 		.deliver = keep,
@@ -207,15 +193,11 @@ static int run_keeping(const struct scratch *scratch, struct keeper *keeper)
 	};
 	int rc;
 
-	assert_non_null(options.memory);
-	keeper->contents = contents;
-	rc = reader_run(&segment, 1, &options, NULL, &error);
+	keeper->contents = w->contents;
+	rc = reader_run(&segment, 1, &options, NULL, &w->error);
 	for (uint32_t i = 0; i < keeper->n_kept; i++)
-		keeper->spoilt |= memcmp(keeper->data[i], contents + keeper->offset[i],
+		keeper->spoilt |= memcmp(keeper->data[i], w->contents + keeper->offset[i],
 					  keeper->bytes[i]) != 0;
-	free(options.memory);
-	free(contents);
-	close(fd);
 	return rc;
 }
 
@@ -244,11 +226,10 @@ static void check_failed_release_ends_the_reading(void **state)
 
 static void check_nothing_to_read_is_done_at_once(void **state)
 {
-	struct sink sink = {0};
-	struct model_error error = {""};
+	struct world *w = *state;
 
-	assert_int_equal(run(NULL, 0, &sink, NULL, &error), 0);
-	assert_int_equal(sink.n_chunks, 0);
+	assert_int_equal(run(w, NULL, 0, NULL), 0);
+	assert_int_equal(w->sink.n_chunks, 0);
 }
 
 /* ---- a stall ---- */
@@ -272,50 +253,41 @@ static void *write_late(void *arg)
 	return NULL;
 }
 
-/* A pipe that stays empty for LATE_MS holds up the one worker that reads it; a file is read beside it. */
-static const char *read_beside_a_late_pipe(const struct scratch *scratch)
+/* A pipe that stays empty for LATE_MS holds up the one worker that reads it; a file is read beside
+ * it. */
+static const char *read_beside_a_late_pipe(struct world *w)
 {
-	char path[256];
-	uint8_t *contents, *memory = malloc(CHUNK * DEPTH);
-	int ends[2], fd = make_file(scratch, &contents, path);
-	struct sink sink = {.bytes = {calloc(1, CHUNK), calloc(1, FILE_BYTES)}};
-	const struct reader_options options = {.memory = memory, .chunk_bytes = CHUNK, .depth = DEPTH,
-		.stall_ms = STALL_MS, .deliver = take, .userdata = &sink};
-	struct writer writer = {.contents = contents};
-	struct model_error error = {""};
+	int ends[2];
+	const struct reader_options options = {.memory = w->memory, .chunk_bytes = CHUNK,
+		.depth = DEPTH, .stall_ms = STALL_MS, .deliver = take, .userdata = &w->sink};
+	struct writer writer = {.contents = w->contents};
 	const char *name = NULL;
 
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	writer.fd = ends[1];
 	const struct reader_segment segments[] = {
-		{ends[0], "pipe", 0, CHUNK}, {fd, path, 0, FILE_BYTES}};
+		{ends[0], "pipe", 0, CHUNK}, {w->fd, w->path, 0, FILE_BYTES}};
 
 	assert_int_equal(pthread_create(&writer.thread, NULL, write_late, &writer), 0);
-	assert_int_equal(reader_run(segments, 2, &options, &name, &error), 0);
+	assert_int_equal(reader_run(segments, 2, &options, &name, &w->error), 0);
 	assert_int_equal(pthread_join(writer.thread, NULL), 0);
-	assert_int_equal(sink.n_bytes, CHUNK + FILE_BYTES);
-	assert_memory_equal(sink.bytes[0], contents, CHUNK);
-	assert_memory_equal(sink.bytes[1], contents, FILE_BYTES);
-	for (int i = 0; i < 2; i++) {
-		free(sink.bytes[i]);
-		close(ends[i]);
-	}
-	free(memory);
-	free(contents);
-	close(fd);
+	assert_int_equal(w->sink.n_bytes, CHUNK + FILE_BYTES);
+	assert_memory_equal(w->bytes[0], w->contents, CHUNK);
+	assert_memory_equal(w->bytes[1], w->contents, FILE_BYTES);
+	close(ends[0]);
+	close(ends[1]);
 	return name;
 }
 
 static void test_reads_that_workers_do_not_end_are_done_without_them(void **state)
 {
-	struct sink nothing = {0};
-	struct model_error error = {""};
+	struct world *w = *state;
 	const char *name = NULL;
 
-	assert_int_equal(run(NULL, 0, &nothing, &name, &error), 0);
+	assert_int_equal(run(w, NULL, 0, &name), 0);
 	if (!strcmp(name, "pread"))
 		skip(); /* no io_uring here */
-	assert_string_equal(read_beside_a_late_pipe(*state), "io_uring without workers");
+	assert_string_equal(read_beside_a_late_pipe(w), "io_uring without workers");
 }
 
 /* ---- both ways ---- */
@@ -323,52 +295,41 @@ static void test_reads_that_workers_do_not_end_are_done_without_them(void **stat
 static int with_auto(void **state)
 {
 	setenv("MIMEO_LOOP", "auto", 1);
-	return scratch_setup(state);
+	return world_setup(state);
 }
 
 static int with_epoll(void **state)
 {
 	setenv("MIMEO_LOOP", "epoll", 1);
-	return scratch_setup(state);
+	return world_setup(state);
 }
 
 static void test_epoll_asks_for_pread(void **state)
 {
-	char path[256];
-	uint8_t *contents, byte;
-	int fd = make_file(*state, &contents, path);
-	const struct reader_segment segment = {fd, path, 5, 1};
-	struct sink sink = {.bytes = {&byte}};
-	struct model_error error = {""};
+	struct world *w = *state;
+	const struct reader_segment segment = {w->fd, w->path, 5, 1};
 	const char *name = NULL;
 
-	assert_int_equal(run(&segment, 1, &sink, &name, &error), 0);
+	assert_int_equal(run(w, &segment, 1, &name), 0);
 	assert_string_equal(name, "pread");
-	assert_int_equal(byte, contents[5]);
-	free(contents);
-	close(fd);
+	assert_int_equal(w->bytes[0][0], w->contents[5]);
 }
 
 static void test_opened_file_is_one_that_reads_may_wait_for(void **state)
 {
-	struct scratch *scratch = *state;
-	struct model_error error = {""};
-	char path[256];
+	struct world *w = *state;
+	CLEANUP(cleanup_close) int fd = -1;
 	uint64_t size;
-	int fd;
 
-	scratch_write(scratch, "file", "12345", 5);
-	scratch_path(scratch, "file", path);
-	assert_int_equal(file_open(AT_FDCWD, path, path, &fd, &size, &error), 0);
-	assert_int_equal(size, 5);
+	assert_int_equal(file_open(AT_FDCWD, w->path, w->path, &fd, &size, &w->error), 0);
+	assert_int_equal(size, FILE_BYTES);
 	assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
-	close(fd);
 }
 
 #define BOTH(claim)                                                                                \
-	{"test_" #claim "_auto", check_##claim, with_auto, scratch_teardown, NULL},                \
+	{"test_" #claim "_auto", check_##claim, with_auto, world_teardown, NULL},                \
 	{                                                                                          \
-		"test_" #claim "_pread", check_##claim, with_epoll, scratch_teardown, NULL         \
+		"test_" #claim "_pread", check_##claim, with_epoll, world_teardown, NULL         \
 	}
 
 int main(void)
@@ -381,12 +342,13 @@ int main(void)
 		BOTH(kept_memory_is_not_read_into_until_released),
 		BOTH(failed_release_ends_the_reading),
 		BOTH(nothing_to_read_is_done_at_once),
-		scratch_test(test_opened_file_is_one_that_reads_may_wait_for),
+		cmocka_unit_test_setup_teardown(test_opened_file_is_one_that_reads_may_wait_for,
+			world_setup, world_teardown),
 		cmocka_unit_test_setup_teardown(
 			test_reads_that_workers_do_not_end_are_done_without_them, with_auto,
-			scratch_teardown),
+			world_teardown),
 		cmocka_unit_test_setup_teardown(
-			test_epoll_asks_for_pread, with_epoll, scratch_teardown),
+			test_epoll_asks_for_pread, with_epoll, world_teardown),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
