@@ -55,6 +55,21 @@ void choices_close(struct choices_world *w)
 	rig_close(&w->rig);
 }
 
+int choices_setup(void **state)
+{
+	static struct choices_world w;
+
+	choices_open(&w, *state);
+	*state = &w;
+	return 0;
+}
+
+int choices_teardown(void **state)
+{
+	choices_close(*state);
+	return 0;
+}
+
 void choices_settle(struct choices_world *w)
 {
 	while (engine_stats(w->rig.engine)->n_slots_free != ROWS)

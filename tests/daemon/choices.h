@@ -32,6 +32,11 @@ struct choices_world {
 /* The draft is tinycalc's, n_drafts 0 is K, max_batch_tokens 0 TOKENS; set-up chooses nothing that counts. */
 void choices_open(struct choices_world *w, const struct rig_options *o);
 void choices_close(struct choices_world *w);
+/* Fixtures: *state is the options, then such an engine. */
+int choices_setup(void **state);
+int choices_teardown(void **state);
+#define CHOICES_TEST(test, ...)                                                                    \
+	{#test, test, choices_setup, choices_teardown, &(struct rig_options){__VA_ARGS__}}
 /* The lane has nothing more to do: what was counted may be read. */
 void choices_settle(struct choices_world *w);
 /* n requests of `max_tokens` tokens each, all at once. */

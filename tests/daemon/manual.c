@@ -29,6 +29,21 @@ void manual_close(struct manual *manual)
 	rig_close(&manual->rig);
 }
 
+int manual_setup(void **state)
+{
+	static struct manual manual;
+
+	manual_open(&manual, *state);
+	*state = &manual;
+	return 0;
+}
+
+int manual_teardown(void **state)
+{
+	manual_close(*state);
+	return 0;
+}
+
 void manual_capture_queries(
 	struct manual *manual, uint32_t query, const uint32_t *sizes, uint32_t n_sizes)
 {

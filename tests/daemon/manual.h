@@ -33,6 +33,11 @@ struct manual_row {
 /* An engine with those options, but for pages and the longest sequence. */
 void manual_open(struct manual *manual, const struct rig_options *options);
 void manual_close(struct manual *manual);
+/* Fixtures: *state is the options, then such an engine. */
+int manual_setup(void **state);
+int manual_teardown(void **state);
+#define MANUAL_TEST(test, ...)                                                                     \
+	{#test, test, manual_setup, manual_teardown, &(struct rig_options){__VA_ARGS__}}
 /* Graphs for decodes of `query` tokens, of these ladder sizes. */
 void manual_capture_queries(
 	struct manual *manual, uint32_t query, const uint32_t *sizes, uint32_t n_sizes);

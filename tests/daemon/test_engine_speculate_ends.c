@@ -67,6 +67,21 @@ static void close_world(struct world *w)
 	rig_close(&w->rig);
 }
 
+static int set_up(void **state)
+{
+	static struct world w;
+
+	open_world(&w, &usual);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	close_world(*state);
+	return 0;
+}
+
 static struct engine_speculation speculation(const struct world *w)
 {
 	struct engine_model_facts facts;
@@ -176,39 +191,36 @@ static void assert_history(struct world *w, uint32_t sequence, struct history *h
 
 static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 {
-	struct world w;
+	struct world *w = *state;
 
-	open_world(&w, &usual);
 	for (uint32_t n = 1; n <= 3 * (K + 1); n++) {
 		const struct msg_generate msg = {.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history h = {.n = 0};
 		struct rig_result result;
 		int32_t tokens[64];
 
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		result = ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
+		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
 		assert_int_equal(result.n_generated, n);
 		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
-		assert_int_equal(settled(&w, 1)->n_tokens, h.n);
-		assert_history(&w, 1, &h, "ended by length");
-		assert_history(&w, 1, &h, "continued");
-		settled(&w, 1);
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+		assert_int_equal(settled(w, 1)->n_tokens, h.n);
+		assert_history(w, 1, &h, "ended by length");
+		assert_history(w, 1, &h, "continued");
+		settled(w, 1);
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	close_world(&w);
 }
 
 /* Each token of the answer in turn stops it, where it comes first. */
 static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 {
+	struct world *w = *state;
 	struct history prompt = {.n = 0};
 	float logits[VOCAB];
 	int32_t answer[32];
-	struct world w;
 
 	prompt.n = prompt_of(prompt.tokens);
 	expect(&prompt, 32, logits, answer);
-	open_world(&w, &usual);
 	for (uint32_t i = 0; i < 32; i++) {
 		struct msg_generate msg = {.max_tokens = 100, .n_stop = 1, .stop = {answer[i]}};
 		struct history h = {.n = 0};
@@ -217,36 +229,33 @@ static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 
 		while (answer[first] != answer[i])
 			first++;
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		result = ask(&w, 1, prompt.tokens, prompt.n, &msg, &h);
+		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(w, 1, prompt.tokens, prompt.n, &msg, &h);
 		assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 		assert_int_equal(result.n_generated, first + 1);
 		assert_memory_equal(h.tokens + prompt.n, answer, (first + 1) * sizeof(answer[0]));
-		assert_history(&w, 1, &h, "ended by a stop token");
-		settled(&w, 1);
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+		assert_history(w, 1, &h, "ended by a stop token");
+		settled(w, 1);
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	close_world(&w);
 }
 
 static void test_truncated_history_is_exact(void **state)
 {
+	struct world *w = *state;
 	const struct msg_generate msg = {.max_tokens = 29, .flags = MIMEO_GENERATE_IGNORE_EOS};
-	struct world w;
 
-	open_world(&w, &usual);
 	for (uint32_t keep = 1; keep <= 41; keep += 5) {
 		struct history h = {.n = 0};
 		int32_t tokens[64];
 
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
-		rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, keep);
+		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+		ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
+		rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, keep);
 		h.n = keep;
-		assert_history(&w, 1, &h, "truncated");
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+		assert_history(w, 1, &h, "truncated");
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	close_world(&w);
 }
 
 /* Rows that verified since `before`. */
@@ -260,33 +269,31 @@ static uint32_t rows_since(const struct world *w, struct engine_speculation befo
  * child drafts holds as well as its parent's would. */
 static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 {
-	struct world w;
+	struct world *w = *state;
 
-	open_world(&w, &usual);
 	for (uint32_t n = 3; n <= 12; n++) {
 		const struct msg_generate msg = {
 			.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history h = {.n = 0}, again;
-		struct rig_request fork = rig_call(&w.client, 3, RING_OP_FORK, 1, 2);
+		struct rig_request fork = rig_call(&w->client, 3, RING_OP_FORK, 1, 2);
 		struct engine_speculation before;
 		int32_t tokens[64];
 		uint32_t rows;
 
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		ask(&w, 1, tokens, prompt_of(tokens), &msg, &h);
-		assert_int_equal(rig_do(&w.client, &fork).status, 0);
+		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+		ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
+		assert_int_equal(rig_do(&w->client, &fork).status, 0);
 		again = h;
-		before = speculation(&w);
-		assert_history(&w, 2, &h, "child");
-		rows = rows_since(&w, before);
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 2, 0);
-		before = speculation(&w);
-		assert_history(&w, 1, &again, "parent");
-		assert_int_equal(rows, rows_since(&w, before));
+		before = speculation(w);
+		assert_history(w, 2, &h, "child");
+		rows = rows_since(w, before);
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 2, 0);
+		before = speculation(w);
+		assert_history(w, 1, &again, "parent");
+		assert_int_equal(rows, rows_since(w, before));
 		assert_in_range(rows, 1, FOLLOW - 1);
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	close_world(&w);
 }
 
 /* The null page, of the model's and of the draft's layers: everybody reads it, and nobody writes. */
@@ -350,9 +357,8 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 
 static void test_cancelled_and_overdue_requests_leave_their_history(void **state)
 {
-	struct world w;
+	struct world *w = *state;
 
-	open_world(&w, &usual);
 	for (uint32_t i = 0; i < 24; i++) {
 		struct msg_generate msg = {.sequence = 1, .max_tokens = 400,
 			.flags = MIMEO_GENERATE_IGNORE_EOS, .deadline_ms = i % 2 ? 1 + i / 4 : 0};
@@ -361,97 +367,92 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 		int32_t tokens[64];
 
 		msg.n_tokens = prompt_of(tokens);
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		request = rig_generate(&w.client, 1, tokens, msg.n_tokens, &msg);
-		memset(w.results, 0, sizeof(w.results));
-		rig_submit(&w.client, &request);
-		while (!msg.deadline_ms && w.results[1].n_generated < 1 + i)
-			rig_poll(&w.client, w.results);
+		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+		request = rig_generate(&w->client, 1, tokens, msg.n_tokens, &msg);
+		memset(w->results, 0, sizeof(w->results));
+		rig_submit(&w->client, &request);
+		while (!msg.deadline_ms && w->results[1].n_generated < 1 + i)
+			rig_poll(&w->client, w->results);
 		if (!msg.deadline_ms)
-			rig_cancel(&w.client, 3, &request);
-		rig_wait(&w.client, w.results, 1);
+			rig_cancel(&w->client, 3, &request);
+		rig_wait(&w->client, w->results, 1);
 		if (!msg.deadline_ms)
-			rig_wait(&w.client, w.results, 3);
+			rig_wait(&w->client, w->results, 3);
 		push(&h, tokens, msg.n_tokens);
-		push(&h, rig_tokens(&w.client, &request), w.results[1].n_generated);
-		assert_int_equal(settled(&w, 1)->n_tokens, h.n);
+		push(&h, rig_tokens(&w->client, &request), w->results[1].n_generated);
+		assert_int_equal(settled(w, 1)->n_tokens, h.n);
 		if (h.n < 300)
-			assert_history(&w, 1, &h, "cancelled");
-		rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
+			assert_history(w, 1, &h, "cancelled");
+		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 	}
-	close_world(&w);
 }
 
 /* The draft has to have been at all of a history from its beginning. */
 static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 {
+	struct world *w = *state;
 	const struct msg_generate msg = {.max_tokens = 9, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct history h = {.n = 0};
 	struct engine_speculation before;
 	struct rig_request step;
-	struct world w;
 
-	open_world(&w, &usual);
-	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-	step = rig_step_text(&w.client, 0, 1, "count 4 30", true);
-	assert_int_equal(rig_do(&w.client, &step).status, 0);
+	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+	step = rig_step_text(&w->client, 0, 1, "count 4 30", true);
+	assert_int_equal(rig_do(&w->client, &step).status, 0);
 	h.n = rig_prompt("count 4 30", h.tokens);
-	ask(&w, 1, &(int32_t){'\n'}, 1, &msg, &h);
-	assert_history(&w, 1, &h, "behind a step");
-	settle(&w);
-	assert_int_equal(speculation(&w).n_rows, 0);
+	ask(w, 1, &(int32_t){'\n'}, 1, &msg, &h);
+	assert_history(w, 1, &h, "behind a step");
+	settle(w);
+	assert_int_equal(speculation(w).n_rows, 0);
 	/* From the beginning again, and then missed in the middle. */
-	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 0);
+	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 0);
 	h.n = 0;
-	ask(&w, 1, (int32_t[]){1, '9', '+', '8', '='}, 5, &msg, &h);
-	assert_history(&w, 1, &h, "from the beginning");
-	settle(&w);
-	before = speculation(&w);
+	ask(w, 1, (int32_t[]){1, '9', '+', '8', '='}, 5, &msg, &h);
+	assert_history(w, 1, &h, "from the beginning");
+	settle(w);
+	before = speculation(w);
 	assert_true(before.n_rows > 0);
-	step = rig_step_text(&w.client, 0, 1, "3+4=", false);
-	assert_int_equal(rig_do(&w.client, &step).status, 0);
+	step = rig_step_text(&w->client, 0, 1, "3+4=", false);
+	assert_int_equal(rig_do(&w->client, &step).status, 0);
 	push(&h, (int32_t[]){'3', '+', '4', '='}, 4);
-	assert_history(&w, 1, &h, "behind a step in the middle");
-	settle(&w);
-	assert_int_equal(speculation(&w).n_rows, before.n_rows);
+	assert_history(w, 1, &h, "behind a step in the middle");
+	settle(w);
+	assert_int_equal(speculation(w).n_rows, before.n_rows);
 	/* Back to where it was at. */
-	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
+	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
 	h.n = 10;
-	assert_history(&w, 1, &h, "back");
-	settle(&w);
-	assert_true(speculation(&w).n_rows > before.n_rows);
-	close_world(&w);
+	assert_history(w, 1, &h, "back");
+	settle(w);
+	assert_true(speculation(w).n_rows > before.n_rows);
 }
 
 /* A client's own loop, one greedy token a step, while others speculate beside it. */
 static void test_own_loops_beside_verifications_have_their_own_tokens(void **state)
 {
+	struct world *w = *state;
 	struct history prompt = {.n = 0};
 	struct rig_request endless, step;
 	float logits[VOCAB];
 	int32_t answer[40];
-	struct world w;
 
 	prompt.n = rig_prompt("sort 52 17 33\n", prompt.tokens);
 	expect(&prompt, 40, logits, answer);
-	open_world(&w, &usual);
-	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-	endless = rig_endless(&w.client, 1, 0, 450);
-	rig_submit(&w.client, &endless);
+	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+	endless = rig_endless(&w->client, 1, 0, 450);
+	rig_submit(&w->client, &endless);
 	for (uint32_t i = 0; i < 40; i++) {
 		const struct msg_row row = {1, i ? 1 : prompt.n};
 		const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
-		step = rig_step(&w.client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
-		w.results[2] = (struct rig_result){0};
-		rig_submit(&w.client, &step);
-		rig_wait(&w.client, w.results, 2);
-		assert_int_equal(w.results[2].status, 0);
-		assert_int_equal(*rig_tokens(&w.client, &step), answer[i]);
+		step = rig_step(&w->client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
+		w->results[2] = (struct rig_result){0};
+		rig_submit(&w->client, &step);
+		rig_wait(&w->client, w->results, 2);
+		assert_int_equal(w->results[2].status, 0);
+		assert_int_equal(*rig_tokens(&w->client, &step), answer[i]);
 	}
-	rig_wait(&w.client, w.results, 1);
-	assert_int_equal(w.results[1].n_generated, 450);
-	close_world(&w);
+	rig_wait(&w->client, w->results, 1);
+	assert_int_equal(w->results[1].n_generated, 450);
 }
 
 static int open_plain(void **state)
@@ -468,17 +469,19 @@ static int close_plain(void **state)
 	return 0;
 }
 
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_request_ends_at_any_token_and_leaves_its_history),
-		cmocka_unit_test(test_stop_token_among_accepted_drafts_is_the_last),
-		cmocka_unit_test(test_truncated_history_is_exact),
-		cmocka_unit_test(test_forks_have_the_history_and_the_drafts_of_it),
+		TEST(test_request_ends_at_any_token_and_leaves_its_history),
+		TEST(test_stop_token_among_accepted_drafts_is_the_last),
+		TEST(test_truncated_history_is_exact),
+		TEST(test_forks_have_the_history_and_the_drafts_of_it),
 		cmocka_unit_test(test_sequences_reach_the_last_position_of_the_last_page),
-		cmocka_unit_test(test_cancelled_and_overdue_requests_leave_their_history),
-		cmocka_unit_test(test_histories_that_the_draft_missed_have_no_drafts),
-		cmocka_unit_test(test_own_loops_beside_verifications_have_their_own_tokens),
+		TEST(test_cancelled_and_overdue_requests_leave_their_history),
+		TEST(test_histories_that_the_draft_missed_have_no_drafts),
+		TEST(test_own_loops_beside_verifications_have_their_own_tokens),
 	};
 
 	return cmocka_run_group_tests_name("engine speculation's ends", tests, open_plain, close_plain);

@@ -59,59 +59,55 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 /* F8: alone, behind chunks, and beside decodes of as many tokens. */
 static void test_prompt_tails_take_no_decode_graphs(void **state)
 {
-	struct choices_world w;
+	struct choices_world *w = *state;
 	int32_t tokens[TOKENS + Q + 2];
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	for (uint32_t n = 1; n <= K + 2; n++) {
 		for (uint32_t first = 0; first <= TOKENS; first += TOKENS) {
 			struct rig_request request;
 
 			rig_nonsense(tokens, first + n, n);
-			request = rig_ask(&w.client, 0, 0, tokens, first + n, 1, 0);
-			assert_int_equal(rig_do(&w.client, &request).status, 0);
+			request = rig_ask(&w->client, 0, 0, tokens, first + n, 1, 0);
+			assert_int_equal(rig_do(&w->client, &request).status, 0);
 		}
 	}
-	choices_settle(&w);
-	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, 1), 0);
-	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(choices_count(&w.speculator->prefill.graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(choices_count(&w.runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+	choices_settle(w);
+	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_FULL, 1), 0);
+	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&w->speculator->prefill.graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 	assert_int_equal(
-		choices_count(&w.speculator->prefill.graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
-	choices_close(&w);
+		choices_count(&w->speculator->prefill.graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 }
 
 static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph(void **state)
 {
+	struct choices_world *w = *state;
 	struct rig_request request;
-	struct choices_world w;
 	int32_t tokens[Q];
 	uint32_t n_beside = 0;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	request = rig_endless(&w.client, 0, 0, 480);
-	rig_submit(&w.client, &request);
+	request = rig_endless(&w->client, 0, 0, 480);
+	rig_submit(&w->client, &request);
 	rig_nonsense(tokens, Q, 3);
 	for (uint32_t i = 1; i <= 20; i++) {
-		request = rig_ask(&w.client, i, 0, tokens, Q, 1, 0);
-		rig_submit(&w.client, &request);
-		rig_wait(&w.client, w.results, i);
-		assert_int_equal(w.results[i].status, 0);
+		request = rig_ask(&w->client, i, 0, tokens, Q, 1, 0);
+		rig_submit(&w->client, &request);
+		rig_wait(&w->client, w->results, i);
+		assert_int_equal(w->results[i].status, 0);
 	}
-	rig_wait(&w.client, w.results, 0);
-	choices_settle(&w);
+	rig_wait(&w->client, w->results, 0);
+	choices_settle(w);
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
 
-		if (c->set == &w.speculator->decode.graphs || c->shape.rows != 2 || !c->shape.uniform)
+		if (c->set == &w->speculator->decode.graphs || c->shape.rows != 2 || !c->shape.uniform)
 			continue;
 		assert_true(c->shape.query_len == Q && !c->shape.past_prompt);
 		assert_int_equal(c->descriptor.mode, GRAPH_PIECEWISE);
 		n_beside++;
 	}
 	assert_true(n_beside > 0);
-	choices_close(&w);
 }
 
 /* A client's own loop, one token a step, beside a request that verifies. */
@@ -141,21 +137,18 @@ static void run_own_loop(struct choices_world *w)
 /* F9: sizes that are no multiples of it, and batches that are none. */
 static void test_decode_graphs_carry_whole_verifications(void **state)
 {
-	static const uint32_t sizes[] = {3, 7, 12, 33, TOKENS};
+	struct choices_world *w = *state;
 	uint32_t n_mixed = 0, n_decodes = 0;
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-		.capture_sizes = sizes, .n_capture_sizes = sizeof(sizes) / sizeof(sizes[0])});
-	for (uint32_t i = 0; i < w.runner->graphs.n_decode; i++) {
-		const struct descriptor *d = &w.runner->graphs.descriptors[i];
+	for (uint32_t i = 0; i < w->runner->graphs.n_decode; i++) {
+		const struct descriptor *d = &w->runner->graphs.descriptors[i];
 
 		assert_int_equal(d->tokens, d->rows * d->query_len);
 		assert_in_range(d->tokens, 1, TOKENS);
 	}
 	for (uint32_t n = 1; n <= ROWS; n += 3)
-		choices_run_many(&w, n, 24);
-	run_own_loop(&w);
+		choices_run_many(w, n, 24);
+	run_own_loop(w);
 	assert_in_range(n_choices, 1, CHOICES_MAX);
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
@@ -169,22 +162,19 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 		}
 	}
 	assert_true(n_mixed > 0 && n_decodes > 0);
-	choices_close(&w);
 }
 
 static void test_passes_of_the_draft_run_in_graphs(void **state)
 {
+	struct choices_world *w = *state;
 	uint64_t before;
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	before = n_eager(&w);
+	before = n_eager(w);
 	for (uint32_t n = 1; n <= ROWS; n += 5)
-		choices_run_many(&w, n, 24);
-	assert_int_equal(n_eager(&w), before);
-	assert_true(choices_count(&w.speculator->prefill.graphs, GRAPH_FULL, Q) > 0);
-	assert_true(choices_count(&w.speculator->decode.graphs, GRAPH_FULL, 1) > 0);
-	choices_close(&w);
+		choices_run_many(w, n, 24);
+	assert_int_equal(n_eager(w), before);
+	assert_true(choices_count(&w->speculator->prefill.graphs, GRAPH_FULL, Q) > 0);
+	assert_true(choices_count(&w->speculator->decode.graphs, GRAPH_FULL, 1) > 0);
 }
 
 /* Sequences whose prompt a client's own loop computed have no drafts. */
@@ -251,64 +241,64 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 /* Where mixed batches run full, of as many rows as there can be. */
 static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 {
-	struct choices_world w;
+	struct choices_world *w = *state;
 
-	choices_open(&w, &(struct rig_options){
-		.mode = GRAPH_FULL, .attention = "flex", .n_drafts = 8});
-	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
-	prefill(&w, ROWS);
-	decode_together(&w, ROWS);
+	assert_int_equal(w->runner->options.mode.resolved, GRAPH_FULL);
+	prefill(w, ROWS);
+	decode_together(w, ROWS);
 	for (uint32_t c = 0; c < n_choices; c++)
 		assert_int_equal(choices[c].descriptor.mode, GRAPH_FULL);
 	for (uint32_t s = 0; s < ROWS; s++)
-		rig_ok(&w.client, 0, RING_OP_CLOSE, s + 1, 0);
-	choices_close(&w);
+		rig_ok(&w->client, 0, RING_OP_CLOSE, s + 1, 0);
 }
 
 /* The target's attention takes any batch in a full graph, the draft's only decodes. */
 static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 {
+	struct choices_world *w = *state;
 	struct engine_model_facts facts;
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL, .attention = "flex"});
-	assert_int_equal(w.runner->options.mode.resolved, GRAPH_FULL);
-	assert_int_equal(w.speculator->prefill.graphs.mode, GRAPH_FULL_AND_PIECEWISE);
-	choices_run_many(&w, 3, 60);
-	engine_model_facts(w.rig.engine, 0, &facts);
+	assert_int_equal(w->runner->options.mode.resolved, GRAPH_FULL);
+	assert_int_equal(w->speculator->prefill.graphs.mode, GRAPH_FULL_AND_PIECEWISE);
+	choices_run_many(w, 3, 60);
+	engine_model_facts(w->rig.engine, 0, &facts);
 	printf("# %.2f tokens a verification\n",
 		(double)facts.speculation.n_tokens / (double)facts.speculation.n_rows);
 	assert_true(facts.speculation.n_tokens > 3 * facts.speculation.n_rows);
-	choices_close(&w);
 }
 
 static void test_lazily_captured_model_drafts_in_graphs(void **state)
 {
+	struct choices_world *w = *state;
 	uint64_t before;
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){
-		.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true});
-	choices_run_many(&w, 3, 40);
-	before = n_eager(&w);
-	choices_run_many(&w, 3, 40);
-	choices_run_many(&w, 3, 40);
-	assert_int_equal(n_eager(&w), before);
-	choices_close(&w);
+	choices_run_many(w, 3, 40);
+	before = n_eager(w);
+	choices_run_many(w, 3, 40);
+	choices_run_many(w, 3, 40);
+	assert_int_equal(n_eager(w), before);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_draft_decodes_are_never_piecewise),
-		cmocka_unit_test(test_prompt_tails_take_no_decode_graphs),
-		cmocka_unit_test(test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph),
-		cmocka_unit_test(test_decode_graphs_carry_whole_verifications),
-		cmocka_unit_test(test_passes_of_the_draft_run_in_graphs),
+		CHOICES_TEST(test_prompt_tails_take_no_decode_graphs,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		CHOICES_TEST(test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		CHOICES_TEST(test_decode_graphs_carry_whole_verifications,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .n_capture_sizes = 5,
+			.capture_sizes = (const uint32_t[]){3, 7, 12, 33, TOKENS}),
+		CHOICES_TEST(test_passes_of_the_draft_run_in_graphs,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_rows_without_drafts_decode_by_one_in_full_graphs),
-		cmocka_unit_test(test_full_graphs_of_mixed_batches_hold_all_rows),
-		cmocka_unit_test(test_draft_whose_attention_takes_less_is_lowered),
-		cmocka_unit_test(test_lazily_captured_model_drafts_in_graphs),
+		CHOICES_TEST(test_full_graphs_of_mixed_batches_hold_all_rows,
+			.mode = GRAPH_FULL, .attention = "flex", .n_drafts = 8),
+		CHOICES_TEST(test_draft_whose_attention_takes_less_is_lowered,
+			.mode = GRAPH_FULL, .attention = "flex"),
+		CHOICES_TEST(test_lazily_captured_model_drafts_in_graphs,
+			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
 	};
 
 	return cmocka_run_group_tests_name("engine speculation's graphs", tests, NULL, NULL);

@@ -65,72 +65,69 @@ static void test_request_has_no_more_passes_than_it_wants(void **state)
 
 static void test_step_has_the_passes_of_its_neediest_row(void **state)
 {
+	struct choices_world *w = *state;
 	static const uint32_t wanted[] = {1, 3, MIMEO_DRAFT_NONE}, max_tokens[] = {300, 60, 300};
 	struct rig_request requests[3];
 	uint32_t n_steps[K];
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	rig_gate_close(&w.rig);
+	rig_gate_close(&w->rig);
 	for (uint32_t i = 0; i < 3; i++)
-		requests[i] = submit_drafting(&w, i, wanted[i], max_tokens[i]);
-	rig_gate_open(&w.rig);
+		requests[i] = submit_drafting(w, i, wanted[i], max_tokens[i]);
+	rig_gate_open(&w->rig);
 	for (uint32_t i = 0; i < 3; i++)
-		rig_wait(&w.client, w.results, i);
-	choices_settle(&w);
+		rig_wait(&w->client, w->results, i);
+	choices_settle(w);
 	for (uint32_t i = 0; i < 3; i++) {
-		assert_int_equal(w.results[i].n_generated, max_tokens[i]);
-		assert_memory_equal(rig_tokens(&w.client, &requests[i]),
-			rig_tokens(&w.client, &requests[2]), max_tokens[i] * sizeof(int32_t));
+		assert_int_equal(w->results[i].n_generated, max_tokens[i]);
+		assert_memory_equal(rig_tokens(&w->client, &requests[i]),
+			rig_tokens(&w->client, &requests[2]), max_tokens[i] * sizeof(int32_t));
 	}
-	count_steps(&w, 3, n_steps);
+	count_steps(w, 3, n_steps);
 	assert_true(n_steps[2] > 4 && n_steps[0] <= 1 && !n_steps[1] && !n_steps[3]);
-	count_steps(&w, 2, n_steps); /* the second has ended */
+	count_steps(w, 2, n_steps); /* the second has ended */
 	assert_true(n_steps[0] > 4 && !n_steps[1] && !n_steps[2] && !n_steps[3]);
-	choices_close(&w);
 }
 
 static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
 {
-	struct choices_world w;
+	struct choices_world *w = *state;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	submit_drafting(&w, 0, MIMEO_DRAFT_NONE, 60);
-	rig_wait(&w.client, w.results, 0);
-	assert_int_equal(w.results[0].n_generated, 60);
-	choices_settle(&w);
+	submit_drafting(w, 0, MIMEO_DRAFT_NONE, 60);
+	rig_wait(&w->client, w->results, 0);
+	assert_int_equal(w->results[0].n_generated, 60);
+	choices_settle(w);
 	assert_in_range(n_choices, 60, CHOICES_MAX);
 	for (uint32_t i = 0; i < n_choices; i++)
-		assert_ptr_equal(choices[i].set, &w.runner->graphs);
-	choices_close(&w);
+		assert_ptr_equal(choices[i].set, &w->runner->graphs);
 }
 
 /* A prompt in chunks: nobody reads what the draft would guess behind the first. */
 static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 {
+	struct choices_world *w = *state;
 	struct rig_request request;
 	int32_t tokens[3 * TOKENS];
 	uint32_t n_steps[K];
-	struct choices_world w;
 
-	choices_open(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
 	rig_nonsense(tokens, 3 * TOKENS, 1);
-	request = rig_ask(&w.client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
-	assert_int_equal(rig_do(&w.client, &request).n_generated, 40);
-	choices_settle(&w);
-	count_steps(&w, 1, n_steps);
+	request = rig_ask(&w->client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
+	assert_int_equal(rig_do(&w->client, &request).n_generated, 40);
+	choices_settle(w);
+	count_steps(w, 1, n_steps);
 	assert_in_range(n_steps[0], 2, 3); /* and the request's last step */
 	assert_true(n_steps[K - 1] > 4);
-	choices_close(&w);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_request_has_no_more_passes_than_it_wants),
-		cmocka_unit_test(test_step_has_the_passes_of_its_neediest_row),
-		cmocka_unit_test(test_step_in_which_nobody_wants_a_guess_has_no_pass),
-		cmocka_unit_test(test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row),
+		CHOICES_TEST(test_step_has_the_passes_of_its_neediest_row,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		CHOICES_TEST(test_step_in_which_nobody_wants_a_guess_has_no_pass,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
+		CHOICES_TEST(test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row,
+			.mode = GRAPH_FULL_AND_PIECEWISE),
 	};
 
 	return cmocka_run_group_tests_name("engine speculation's passes", tests, NULL, NULL);

@@ -106,6 +106,21 @@ static void close_world(struct world *w)
 	rig_close(&w->rig);
 }
 
+static int set_up(void **state)
+{
+	static struct world w;
+
+	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
+	*state = &w;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	close_world(*state);
+	return 0;
+}
+
 static void hold(uint32_t step)
 {
 	watch.open = false;
@@ -333,30 +348,28 @@ static void test_tokens_do_not_wait_for_the_drafts_of_the_next(void **state)
 /* Nor do ends: of a request of one token, in a step with another that drafts. */
 static void test_requests_end_before_the_drafts_beside_them(void **state)
 {
+	struct world *w = *state;
 	struct rig_request endless, request;
-	struct world w;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
-	rig_ok(&w.client, 2, RING_OP_OPEN, 1, 0);
+	rig_ok(&w->client, 2, RING_OP_OPEN, 1, 0);
 	hold(watch.n + 1);
-	endless = rig_endless(&w.client, 0, 0, 60);
-	request = ask(&w, 1, 1, "1+", 1, 0);
-	rig_submit(&w.client, &endless);
+	endless = rig_endless(&w->client, 0, 0, 60);
+	request = ask(w, 1, 1, "1+", 1, 0);
+	rig_submit(&w->client, &endless);
 	WAIT_FOR(watch.n == watch.hold_at + 1);
-	rig_submit(&w.client, &request);
-	WAIT_FOR(engine_stats(w.rig.engine)->n_running == 2);
+	rig_submit(&w->client, &request);
+	WAIT_FOR(engine_stats(w->rig.engine)->n_running == 2);
 	/* the third step has both, and it is its draft's part that is held */
 	hold_draft();
 	watch.open = true;
-	rig_wait(&w.client, w.results, 1);
-	assert_int_equal(w.results[1].n_generated, 1);
+	rig_wait(&w->client, w->results, 1);
+	assert_int_equal(w->results[1].n_generated, 1);
 	assert_false(watch.hold_draft);
 	watch.draft_open = true;
-	rig_wait(&w.client, w.results, 0);
+	rig_wait(&w->client, w->results, 0);
 	/* its pages and its slot are back when the step is */
-	settle(&w);
-	rig_ok(&w.client, 2, RING_OP_CLOSE, 1, 0);
-	close_world(&w);
+	settle(w);
+	rig_ok(&w->client, 2, RING_OP_CLOSE, 1, 0);
 }
 
 /* ---- which rows verify ---- */
@@ -364,34 +377,32 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 /* The sequence drafted in a request before; nobody does now. */
 static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 {
+	struct world *w = *state;
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
-	struct world w;
 	uint32_t first, n_verify = 0;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
-	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-	request = ask(&w, 0, 1, "count 4 30\n", 20, 0);
-	run(&w, &request);
-	settle(&w);
+	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+	request = ask(w, 0, 1, "count 4 30\n", 20, 0);
+	run(w, &request);
+	settle(w);
 	for (uint32_t i = 0; i < watch.n; i++)
 		n_verify += watch.steps[i].n_verify;
 	assert_true(n_verify > 0);
 	first = watch.n;
-	request = ask(&w, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
-	rig_submit(&w.client, &request);
+	request = ask(w, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
+	rig_submit(&w->client, &request);
 	WAIT_FOR(watch.n > first + 2);
 	for (uint32_t i = 0; i < 20; i++) {
-		request = rig_step(&w.client, 2, &msg, &row, &(int32_t){'a'});
-		run(&w, &request);
+		request = rig_step(&w->client, 2, &msg, &row, &(int32_t){'a'});
+		run(w, &request);
 	}
-	rig_wait(&w.client, w.results, 1);
-	assert_int_equal(w.results[1].n_generated, 200);
+	rig_wait(&w->client, w->results, 1);
+	assert_int_equal(w->results[1].n_generated, 200);
 	for (uint32_t i = first; i < watch.n; i++)
 		assert_int_equal(watch.steps[i].n_verify, 0);
-	rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
-	close_world(&w);
+	rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 /* Rows of request 0 on sequence 1 that verified. */
@@ -413,34 +424,32 @@ static uint32_t verified_by(struct world *w, const char *text, uint32_t max_toke
  * however long it had been. */
 static void test_history_that_grew_again_without_its_draft_has_no_drafts(void **state)
 {
-	struct world w;
+	struct world *w = *state;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
-	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-	assert_true(verified_by(&w, "count 4 30\n", 80, 0) > 0);
-	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
-	assert_int_equal(verified_by(&w, "5+5=", 12, MIMEO_DRAFT_NONE), 0);
-	assert_int_equal(verified_by(&w, "5+6=", 12, 0), 0);
-	rig_ok(&w.client, 0, RING_OP_TRUNCATE, 1, 10);
-	assert_true(verified_by(&w, "5+6=", 12, 0) > 0);
-	rig_ok(&w.client, 0, RING_OP_CLOSE, 1, 0);
-	close_world(&w);
+	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
+	assert_true(verified_by(w, "count 4 30\n", 80, 0) > 0);
+	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
+	assert_int_equal(verified_by(w, "5+5=", 12, MIMEO_DRAFT_NONE), 0);
+	assert_int_equal(verified_by(w, "5+6=", 12, 0), 0);
+	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
+	assert_true(verified_by(w, "5+6=", 12, 0) > 0);
+	rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 static void test_tokens_of_a_step_come_in_one_event(void **state)
 {
+	struct world *w = *state;
 	struct rig_request request;
-	struct world w;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
-	request = ask(&w, 0, 0, "count 4 30\n", 60, 0);
-	run(&w, &request);
-	settle(&w);
-	assert_int_equal(w.results[0].n_generated, 60);
-	assert_in_range(w.results[0].n_events, 60 / (1 + K), watch.n);
+	request = ask(w, 0, 0, "count 4 30\n", 60, 0);
+	run(w, &request);
+	settle(w);
+	assert_int_equal(w->results[0].n_generated, 60);
+	assert_in_range(w->results[0].n_events, 60 / (1 + K), watch.n);
 	assert_true(watch.n < 30);
-	close_world(&w);
 }
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
 {
@@ -449,10 +458,10 @@ int main(void)
 		cmocka_unit_test(test_verification_is_launched_before_the_prompt_is_read),
 		cmocka_unit_test(test_verification_is_launched_before_the_one_before_is_read),
 		cmocka_unit_test(test_tokens_do_not_wait_for_the_drafts_of_the_next),
-		cmocka_unit_test(test_requests_end_before_the_drafts_beside_them),
-		cmocka_unit_test(test_steps_of_a_sequence_that_drafted_verify_nothing),
-		cmocka_unit_test(test_history_that_grew_again_without_its_draft_has_no_drafts),
-		cmocka_unit_test(test_tokens_of_a_step_come_in_one_event),
+		TEST(test_requests_end_before_the_drafts_beside_them),
+		TEST(test_steps_of_a_sequence_that_drafted_verify_nothing),
+		TEST(test_history_that_grew_again_without_its_draft_has_no_drafts),
+		TEST(test_tokens_of_a_step_come_in_one_event),
 	};
 
 	return cmocka_run_group_tests_name("engine speculation's steps", tests, NULL, NULL);
