@@ -38,7 +38,6 @@ void choices_open(struct choices_world *w, const struct rig_options *o)
 {
 	struct rig_options options = *o;
 
-	options.draft = rig_draft();
 	options.n_drafts = options.n_drafts ? options.n_drafts : K;
 	options.max_batch_tokens = options.max_batch_tokens ? options.max_batch_tokens : TOKENS;
 	*w = (struct choices_world){0};

@@ -65,11 +65,12 @@ static void choose_attention(struct rig *rig, struct engine_model_options *m,
 
 static void load_draft(struct rig *rig, struct engine_model_options *m, const struct rig_options *o)
 {
+	const char *folder = o->draft ? o->draft : rig_draft();
 	struct model_error error = {0};
 	struct model_config config;
 
-	assert_int_equal(draft_config_load(o->draft, &config, &error), 0);
-	if (draft_load(o->draft, &config, m->model, NULL, NULL, &m->draft, &error))
+	assert_int_equal(draft_config_load(folder, &config, &error), 0);
+	if (draft_load(folder, &config, m->model, NULL, NULL, &m->draft, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
 	m->n_drafts = o->n_drafts;
@@ -93,7 +94,7 @@ static void load_model(struct rig *rig, const char *folder, struct engine_option
 	if (model_load(rig->device, folder, &config, m->max_seq_len, NULL, NULL, &m->model, &error))
 		fail_msg("%s", error.text);
 	model_config_deinit(&config);
-	if (o->draft && (!o->draft_last_only || index + 1 == options->n_models))
+	if (o->n_drafts && (!o->draft_last_only || index + 1 == options->n_models))
 		load_draft(rig, m, o);
 }
 
@@ -128,10 +129,20 @@ void rig_open(struct rig *rig, const struct rig_options *o)
 		fail_msg("%s", error.text);
 	assert_int_equal(builder_new(rig->device, &rig->engine->stats.n_in_lane, &rig->builder), 0);
 	assert_int_equal(engine_start(rig->engine, rig->builder), 0);
+	rig->runner = &rig->engine->runners[0];
+	rig->speculator = &rig->runner->speculator;
+}
+
+void rig_open_client(struct rig *rig, const struct rig_options *o)
+{
+	rig_open(rig, o);
+	rig_attach(rig, &rig->client, or_default(o->entries, RIG_ENTRIES));
 }
 
 void rig_close(struct rig *rig)
 {
+	if (rig->client.port)
+		rig_detach(&rig->client);
 	rig_assert_all_free(rig);
 	assert_int_equal(rig->n_ports, 0);
 	engine_stop(rig->engine);
@@ -144,33 +155,26 @@ void rig_close(struct rig *rig)
 
 /* ---- fixtures ---- */
 
+static struct rig fixture;
+
 int rig_setup_engine(void **state)
 {
-	static struct rig rig;
-
-	rig_open(&rig, *state);
-	*state = &rig;
+	rig_open(&fixture, *state);
+	*state = &fixture;
 	return 0;
 }
 
 int rig_setup(void **state)
 {
-	struct rig *rig;
-
-	rig_setup_engine(state);
-	rig = *state;
-	rig_attach(rig, &rig->client, or_default(rig->options.entries, 16));
+	rig_open_client(&fixture, *state);
+	*state = &fixture;
 	return 0;
 }
 
 int rig_teardown(void **state)
 {
-	struct rig *rig = *state;
-
-	rig_gate_open(rig);
-	if (rig->client.port)
-		rig_detach(&rig->client);
-	rig_close(rig);
+	rig_gate_open(&fixture);
+	rig_close(&fixture);
 	return 0;
 }
 
@@ -243,6 +247,14 @@ void rig_wait_waiting(struct rig *rig, uint32_t n)
 			fail_msg("%u requests wait, not %u", engine_stats(rig->engine)->n_waiting, n);
 		sched_yield();
 	}
+}
+
+struct engine_model_facts rig_facts(const struct rig *rig)
+{
+	struct engine_model_facts facts;
+
+	engine_model_facts(rig->engine, 0, &facts);
+	return facts;
 }
 
 uint32_t rig_pages_free(struct rig *rig, uint32_t model)

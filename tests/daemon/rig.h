@@ -20,8 +20,7 @@
 #include "tests/device.h"
 
 #define RIG_TIMEOUT_S 60
-#define RIG_OUTPUT_MAX 2048
-#define RIG_CLIENTS_MAX 16
+#define RIG_ENTRIES 64
 
 struct rig_options {
 	enum graph_mode mode;
@@ -38,14 +37,14 @@ struct rig_options {
 	uint32_t n_models; /* 0: 1; the same folder under the names of its index */
 	bool no_pieces;    /* piecewise graphs are not available */
 	struct mimeo_mask mask; /* of requests that bring none */
-	const char *draft;    /* folder; NULL: none */
-	uint32_t n_drafts;
+	const char *draft;    /* folder; NULL: tinycalc's, if n_drafts is not 0 */
+	uint32_t n_drafts;    /* 0: no draft */
 	bool draft_last_only; /* of several models the last alone has it */
 	/* The level of the draft's attention; NULL: uniform batches. */
 	const enum attention_support *draft_support;
 	/* In place of the draft's and, if that is paged, the target's; NULL: paged itself. */
 	const struct attention_backend *paged;
-	uint32_t entries; /* of the fixture's client; 0: 16 */
+	uint32_t entries; /* of rig->client; 0: RIG_ENTRIES */
 };
 
 /* Holds the lane until it is opened. */
@@ -64,6 +63,15 @@ struct rig_client {
 	uint32_t generation, used; /* bump allocation in the arena */
 };
 
+/* What a request brought. */
+struct rig_result {
+	int32_t status;
+	unsigned finish, detail;
+	int32_t values[4];
+	uint32_t n_prompt, n_generated, n_events; /* completions, the final one counted in */
+	bool done;
+};
+
 struct rig {
 	struct device *device;
 	struct rig_options options;
@@ -72,16 +80,10 @@ struct rig {
 	struct builder *builder;
 	struct engine_report reports[64]; /* taken while waiting, but for DETACHED */
 	uint32_t n_reports, n_ports;
-	struct rig_client client; /* the fixture's; port NULL: not attached */
-};
-
-/* What a request brought. */
-struct rig_result {
-	int32_t status;
-	unsigned finish, detail;
-	int32_t values[4];
-	uint32_t n_prompt, n_generated, n_events; /* completions, the final one counted in */
-	bool done;
+	struct runner *runner; /* the first model's */
+	struct speculator *speculator;
+	struct rig_client client; /* rig_open_client's; port NULL: not attached */
+	struct rig_result results[RIG_ENTRIES]; /* of its requests, for rig_wait */
 };
 
 /* Where a request's parts lie, for tests that lie about them. */
@@ -98,10 +100,13 @@ const char *rig_source(const char *below);
 const char *rig_draft(void);
 
 void rig_open(struct rig *rig, const struct rig_options *options);
-/* Detaches nobody: clients are closed before. Checks that no page, slot or sequence is missing. */
+/* With rig->client attached. */
+void rig_open_client(struct rig *rig, const struct rig_options *options);
+/* Detaches rig->client alone: others are detached before. Checks that no page, slot or sequence is
+ * missing. */
 void rig_close(struct rig *rig);
 
-/* Fixtures: *state is the options, then an engine with them; rig_setup attaches rig->client. */
+/* Fixtures: *state is the options, then an engine by rig_open_client or by rig_open. */
 int rig_setup(void **state);
 int rig_setup_engine(void **state);
 int rig_teardown(void **state);
@@ -123,6 +128,8 @@ void rig_gate_open(struct rig *rig);
 /* Wait until the engine has launched n steps in all, or has that many requests waiting. */
 void rig_wait_steps(struct rig *rig, uint64_t n);
 void rig_wait_waiting(struct rig *rig, uint32_t n);
+/* Of the first model. */
+struct engine_model_facts rig_facts(const struct rig *rig);
 uint32_t rig_pages_free(struct rig *rig, uint32_t model);
 /* All pages and slots are free (waits for it). */
 void rig_assert_all_free(struct rig *rig);

@@ -13,40 +13,12 @@
 
 enum { K = 4, N_TOKENS = 60 };
 
-struct fixture {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[16];
-};
-
-static void open_with(struct fixture *f, const struct rig_options *options)
+static void set_up(struct rig *rig, enum graph_mode mode, bool with_draft)
 {
-	*f = (struct fixture){0};
-	rig_open(&f->rig, options);
-	rig_attach(&f->rig, &f->client, 8);
+	rig_open_client(rig, &(struct rig_options){.mode = mode, .n_drafts = with_draft ? K : 0});
 }
 
-static void set_up(struct fixture *f, enum graph_mode mode, bool with_draft)
-{
-	open_with(f, &(struct rig_options){.mode = mode, .n_drafts = with_draft ? K : 0,
-		.draft = with_draft ? rig_draft() : NULL});
-}
-
-static void tear_down(struct fixture *f)
-{
-	rig_detach(&f->client);
-	rig_close(&f->rig);
-}
-
-static struct engine_model_facts facts_of(const struct fixture *f)
-{
-	struct engine_model_facts facts;
-
-	engine_model_facts(f->rig.engine, 0, &facts);
-	return facts;
-}
-
-static struct rig_request ask(struct fixture *f, uint32_t index, const char *text, uint32_t draft_tokens)
+static struct rig_request ask(struct rig *rig, uint32_t index, const char *text, uint32_t draft_tokens)
 {
 	struct msg_generate msg;
 	int32_t tokens[64];
@@ -55,8 +27,8 @@ static struct rig_request ask(struct fixture *f, uint32_t index, const char *tex
 	msg = rig_greedy(n, N_TOKENS);
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.draft_tokens = draft_tokens;
-	f->results[index] = (struct rig_result){0};
-	return rig_generate(&f->client, index, tokens, n, &msg);
+	rig->results[index] = (struct rig_result){0};
+	return rig_generate(&rig->client, index, tokens, n, &msg);
 }
 
 static const char *const texts[] = {"count 4 30\n", "sort 52 17 33\n", "12+34="};
@@ -75,12 +47,12 @@ static uint32_t n_compared(const int32_t *tokens)
 	return n;
 }
 
-static void check(struct fixture *f, const struct rig_request *request, uint32_t text)
+static void check(struct rig *rig, const struct rig_request *request, uint32_t text)
 {
-	rig_wait(&f->client, f->results, request->index);
-	assert_int_equal(f->results[request->index].status, 0);
-	assert_int_equal(f->results[request->index].n_generated, N_TOKENS);
-	assert_memory_equal(rig_tokens(&f->client, request), expected[text],
+	rig_wait(&rig->client, rig->results, request->index);
+	assert_int_equal(rig->results[request->index].status, 0);
+	assert_int_equal(rig->results[request->index].n_generated, N_TOKENS);
+	assert_memory_equal(rig_tokens(&rig->client, request), expected[text],
 		n_compared(expected[text]) * sizeof(expected[text][0]));
 }
 
@@ -101,15 +73,15 @@ static struct engine_speculation more_than(
 
 /* One request alone: what it adds to the account. */
 static struct engine_speculation run_alone(
-	struct fixture *f, uint32_t text, uint32_t draft_tokens, uint64_t *ret_steps)
+	struct rig *rig, uint32_t text, uint32_t draft_tokens, uint64_t *ret_steps)
 {
-	const struct engine_model_facts before = facts_of(f);
-	struct rig_request request = ask(f, 0, texts[text], draft_tokens);
+	const struct engine_model_facts before = rig_facts(rig);
+	struct rig_request request = ask(rig, 0, texts[text], draft_tokens);
 	struct engine_model_facts after;
 
-	rig_submit(&f->client, &request);
-	check(f, &request, text);
-	after = facts_of(f);
+	rig_submit(&rig->client, &request);
+	check(rig, &request, text);
+	after = rig_facts(rig);
 	if (ret_steps)
 		*ret_steps = after.n_steps - before.n_steps;
 	return more_than(&before.speculation, after.speculation);
@@ -117,49 +89,33 @@ static struct engine_speculation run_alone(
 
 static int make_expected(void **state)
 {
-	struct fixture f;
+	struct rig rig;
 
-	set_up(&f, GRAPH_NONE, false);
+	set_up(&rig, GRAPH_NONE, false);
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		struct rig_request request = ask(&f, 0, texts[i], 0);
+		struct rig_request request = ask(&rig, 0, texts[i], 0);
 
-		assert_int_equal(rig_do(&f.client, &request).n_generated, N_TOKENS);
-		memcpy(expected[i], rig_tokens(&f.client, &request), sizeof(expected[i]));
+		assert_int_equal(rig_do(&rig.client, &request).n_generated, N_TOKENS);
+		memcpy(expected[i], rig_tokens(&rig.client, &request), sizeof(expected[i]));
 	}
-	tear_down(&f);
+	rig_close(&rig);
 	return 0;
 }
 
 /* ---- tests ---- */
 
-static int set_up_with_draft(void **state)
-{
-	static struct fixture f;
-
-	set_up(&f, GRAPH_FULL_AND_PIECEWISE, true);
-	*state = &f;
-	return 0;
-}
-
-static int tear_down_with_draft(void **state)
-{
-	tear_down(*state);
-	return 0;
-}
-
-
 static void test_request_without_speculation_verifies_nothing(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_speculation more;
 	uint64_t n_steps;
 
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		more = run_alone(f, i, MIMEO_DRAFT_NONE, &n_steps);
+		more = run_alone(rig, i, MIMEO_DRAFT_NONE, &n_steps);
 		assert_int_equal(more.n_rows, 0);
 		assert_int_equal(more.n_tokens, 0);
 		assert_true(n_steps >= N_TOKENS);
-		assert_true(run_alone(f, i, 0, NULL).n_rows > 0);
+		assert_true(run_alone(rig, i, 0, NULL).n_rows > 0);
 	}
 }
 
@@ -183,39 +139,39 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 		struct rig_request requests[N_TEXTS];
 		struct engine_speculation alone;
 		uint64_t n_plain, n_before;
-		struct fixture f;
+		struct rig rig;
 
-		set_up(&f, modes[m], true);
-		alone = run_alone(&f, 1, 0, NULL);
-		run_alone(&f, 0, MIMEO_DRAFT_NONE, &n_plain);
-		n_before = facts_of(&f).n_steps;
-		rig_gate_close(&f.rig);
+		set_up(&rig, modes[m], true);
+		alone = run_alone(&rig, 1, 0, NULL);
+		run_alone(&rig, 0, MIMEO_DRAFT_NONE, &n_plain);
+		n_before = rig_facts(&rig).n_steps;
+		rig_gate_close(&rig);
 		for (uint32_t i = 0; i < N_TEXTS; i++) {
-			requests[i] = ask(&f, i, texts[i], i == 1 ? 0 : MIMEO_DRAFT_NONE);
-			rig_submit(&f.client, &requests[i]);
+			requests[i] = ask(&rig, i, texts[i], i == 1 ? 0 : MIMEO_DRAFT_NONE);
+			rig_submit(&rig.client, &requests[i]);
 		}
-		rig_gate_open(&f.rig);
+		rig_gate_open(&rig);
 		for (uint32_t i = 0; i < N_TEXTS; i++)
-			check(&f, &requests[i], i);
+			check(&rig, &requests[i], i);
 		/* what the one verified is what it verified alone */
-		assert_verified_twice(&alone, facts_of(&f).speculation);
-		assert_true(facts_of(&f).n_steps - n_before < n_plain + 8);
-		tear_down(&f);
+		assert_verified_twice(&alone, rig_facts(&rig).speculation);
+		assert_true(rig_facts(&rig).n_steps - n_before < n_plain + 8);
+		rig_close(&rig);
 	}
 }
 
 static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_speculation full, more;
 
-	full = run_alone(f, 0, 0, NULL);
+	full = run_alone(rig, 0, 0, NULL);
 	assert_true(full.n_accepted[K - 1] > 0);
-	more = run_alone(f, 0, K + 1, NULL);
+	more = run_alone(rig, 0, K + 1, NULL);
 	/* but for the time, and a discarded step that is read before or behind */
 	assert_memory_equal(&more, &full, offsetof(struct engine_speculation, n_draft_steps));
 	for (uint32_t k = 1; k < K; k++) {
-		more = run_alone(f, 0, k, NULL);
+		more = run_alone(rig, 0, k, NULL);
 		assert_true(more.n_accepted[k - 1] > 0);
 		assert_int_equal(more.n_offered[k], 0);
 		assert_int_equal(more.n_accepted[k], 0);
@@ -224,9 +180,9 @@ static void test_request_lowers_its_drafts_and_never_raises_them(void **state)
 }
 
 /* A request on sequence 1: rows that it verified. */
-static uint64_t verified_on(struct fixture *f, uint32_t draft_tokens)
+static uint64_t verified_on(struct rig *rig, uint32_t draft_tokens)
 {
-	const uint64_t before = facts_of(f).speculation.n_rows;
+	const uint64_t before = rig_facts(rig).speculation.n_rows;
 	struct msg_generate msg;
 	struct rig_request request;
 	int32_t tokens[64];
@@ -236,41 +192,41 @@ static uint64_t verified_on(struct fixture *f, uint32_t draft_tokens)
 	msg.sequence = 1;
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.draft_tokens = draft_tokens;
-	request = rig_generate(&f->client, 0, tokens, n, &msg);
-	assert_int_equal(rig_do(&f->client, &request).n_generated, 20);
-	return facts_of(f).speculation.n_rows - before;
+	request = rig_generate(&rig->client, 0, tokens, n, &msg);
+	assert_int_equal(rig_do(&rig->client, &request).n_generated, 20);
+	return rig_facts(rig).speculation.n_rows - before;
 }
 
 static void test_sequence_speculates_on_what_its_draft_has_seen(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	uint32_t seen;
 
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	assert_true(verified_on(f, 0) > 0);
-	assert_true(verified_on(f, 0) > 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	assert_true(verified_on(rig, 0) > 0);
+	assert_true(verified_on(rig, 0) > 0);
 	seen = 2 * (uint32_t)(strlen(texts[0]) + 1 + 20);
-	assert_int_equal(verified_on(f, MIMEO_DRAFT_NONE), 0);
-	assert_int_equal(verified_on(f, 0), 0);
-	rig_ok(&f->client, 0, RING_OP_TRUNCATE, 1, seen - 5);
-	assert_true(verified_on(f, 0) > 0);
-	rig_ok(&f->client, 0, RING_OP_CLOSE, 1, 0);
+	assert_int_equal(verified_on(rig, MIMEO_DRAFT_NONE), 0);
+	assert_int_equal(verified_on(rig, 0), 0);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, seen - 5);
+	assert_true(verified_on(rig, 0) > 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 /* ---- the account ---- */
 
 /* A request of so many tokens at most, which ends where it ends. */
 static struct engine_speculation account_of(
-	struct fixture *f, const char *text, uint32_t max_tokens, uint32_t flags, uint32_t n_generated)
+	struct rig *rig, const char *text, uint32_t max_tokens, uint32_t flags, uint32_t n_generated)
 {
-	const struct engine_speculation before = facts_of(f).speculation;
+	const struct engine_speculation before = rig_facts(rig).speculation;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt(text, tokens);
-	struct rig_request request = rig_ask(&f->client, 0, 0, tokens, n, max_tokens, flags);
+	struct rig_request request = rig_ask(&rig->client, 0, 0, tokens, n, max_tokens, flags);
 
-	assert_int_equal(rig_do(&f->client, &request).n_generated, n_generated);
-	rig_assert_all_free(&f->rig); /* tokens come ahead of the draft's passes */
-	return more_than(&before, facts_of(f).speculation);
+	assert_int_equal(rig_do(&rig->client, &request).n_generated, n_generated);
+	rig_assert_all_free(rig); /* tokens come ahead of the draft's passes */
+	return more_than(&before, rig_facts(rig).speculation);
 }
 
 /* The prompt's step gives a token, and one verification the others: all its drafts hold. */
@@ -286,30 +242,30 @@ static void assert_offered(const struct engine_speculation *more, uint32_t n)
 
 static void test_drafts_beyond_a_requests_limit_are_not_offered(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_speculation more;
 
 	for (uint32_t limit = 2; limit <= 1 + K + 1; limit++) {
-		more = account_of(f, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
+		more = account_of(rig, "count 10 9\n", limit, MIMEO_GENERATE_IGNORE_EOS, limit);
 		assert_offered(&more, limit - 1);
 	}
 }
 
 static void test_drafts_behind_an_end_token_are_not_offered(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_speculation more;
 
-	more = account_of(f, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
+	more = account_of(rig, "12+34=", N_TOKENS, 0, 3); /* "46" and its end */
 	assert_offered(&more, 2);
 }
 
 static void test_each_token_of_a_verification_held_or_is_behind_those_that_did(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
-		struct engine_speculation more = run_alone(f, i, 0, NULL);
+		struct engine_speculation more = run_alone(rig, i, 0, NULL);
 		uint64_t n_held = 0;
 
 		assert_int_equal(more.n_offered[0], more.n_rows);
@@ -332,14 +288,14 @@ static void test_prompt_in_chunks_is_drafted_for_as_a_whole_one(void **state)
 
 	for (int i = 0; i < 3; i++) {
 		struct rig_request request;
-		struct fixture f;
+		struct rig rig;
 
-		open_with(&f, &(struct rig_options){.n_drafts = 3, .draft = rig_draft(),
+		rig_open_client(&rig, &(struct rig_options){.n_drafts = 3,
 			.max_batch_tokens = chunks[i], .max_requests = 1});
-		request = rig_ask_text(&f.client, 0, 0, "sort 52 17 33 8 91 64 75 28 46\n");
-		rig_do(&f.client, &request);
-		account[i] = facts_of(&f).speculation;
-		tear_down(&f);
+		request = rig_ask_text(&rig.client, 0, 0, "sort 52 17 33 8 91 64 75 28 46\n");
+		rig_do(&rig.client, &request);
+		account[i] = rig_facts(&rig).speculation;
+		rig_close(&rig);
 		assert_int_equal(account[i].n_rows, account[0].n_rows);
 		assert_int_equal(account[i].n_tokens, account[0].n_tokens);
 		assert_memory_equal(account[i].n_offered, account[0].n_offered,
@@ -352,31 +308,31 @@ static void test_prompt_in_chunks_is_drafted_for_as_a_whole_one(void **state)
 
 static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_end(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_speculation more;
 
-	more = account_of(f, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
-	const struct inputs_slot *slot = &f->rig.engine->runners[0].inputs.slots[1];
+	more = account_of(rig, "12+34=", 1, 0, 1); /* the runner's first step, and its only one */
+	const struct inputs_slot *slot = &rig->engine->runners[0].inputs.slots[1];
 
 	assert_int_equal(*slot->flag, 1);
 	assert_true(*slot->began < *slot->draft_began && *slot->draft_began < *slot->ended);
 	assert_int_equal(more.n_draft_steps, 1);
 	assert_int_equal(more.draft_ns, *slot->ended - *slot->draft_began);
-	run_alone(f, 0, 0, NULL);
-	rig_assert_all_free(&f->rig); /* all steps are read */
-	more = facts_of(f).speculation;
-	assert_int_equal(more.n_draft_steps, facts_of(f).n_steps);
-	assert_true(more.draft_ns < atomic_load(&engine_stats(f->rig.engine)->lane_ns));
-	assert_int_equal(run_alone(f, 0, MIMEO_DRAFT_NONE, NULL).n_draft_steps, 0);
-	assert_int_equal(facts_of(f).speculation.draft_ns, more.draft_ns);
+	run_alone(rig, 0, 0, NULL);
+	rig_assert_all_free(rig); /* all steps are read */
+	more = rig_facts(rig).speculation;
+	assert_int_equal(more.n_draft_steps, rig_facts(rig).n_steps);
+	assert_true(more.draft_ns < atomic_load(&engine_stats(rig->engine)->lane_ns));
+	assert_int_equal(run_alone(rig, 0, MIMEO_DRAFT_NONE, NULL).n_draft_steps, 0);
+	assert_int_equal(rig_facts(rig).speculation.draft_ns, more.draft_ns);
 }
 
 /* ---- rows without guesses ---- */
 
 static void assert_undrafted(
-	struct fixture *f, const struct engine_speculation *before, enum engine_undrafted reason, uint64_t n)
+	struct rig *rig, const struct engine_speculation *before, enum engine_undrafted reason, uint64_t n)
 {
-	const struct engine_speculation now = facts_of(f).speculation;
+	const struct engine_speculation now = rig_facts(rig).speculation;
 
 	for (unsigned i = 0; i < N_UNDRAFTED; i++)
 		assert_int_equal(now.n_undrafted[i] - before->n_undrafted[i], i == reason ? n : 0);
@@ -384,56 +340,56 @@ static void assert_undrafted(
 
 static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct engine_speculation before;
 	struct rig_request step;
 
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	before = facts_of(f).speculation;
-	assert_true(verified_on(f, 0) > 0);
-	assert_undrafted(f, &before, UNDRAFTED_ASKED, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	before = rig_facts(rig).speculation;
+	assert_true(verified_on(rig, 0) > 0);
+	assert_undrafted(rig, &before, UNDRAFTED_ASKED, 0);
 	/* the prompt's step gives the first token */
-	verified_on(f, MIMEO_DRAFT_NONE);
-	assert_undrafted(f, &before, UNDRAFTED_ASKED, 19);
-	before = facts_of(f).speculation;
-	verified_on(f, 0);
-	assert_undrafted(f, &before, UNDRAFTED_SEQUENCE, 19);
-	before = facts_of(f).speculation;
+	verified_on(rig, MIMEO_DRAFT_NONE);
+	assert_undrafted(rig, &before, UNDRAFTED_ASKED, 19);
+	before = rig_facts(rig).speculation;
+	verified_on(rig, 0);
+	assert_undrafted(rig, &before, UNDRAFTED_SEQUENCE, 19);
+	before = rig_facts(rig).speculation;
 	for (int i = 0; i < 3; i++) {
-		step = rig_step(&f->client, 0, &msg, &row, &(int32_t){'a'});
-		assert_int_equal(rig_do(&f->client, &step).status, 0);
+		step = rig_step(&rig->client, 0, &msg, &row, &(int32_t){'a'});
+		assert_int_equal(rig_do(&rig->client, &step).status, 0);
 	}
 	/* the first has the answer's last token to compute, too, and is a prompt of two */
-	assert_undrafted(f, &before, UNDRAFTED_STEP, 2);
-	rig_ok(&f->client, 0, RING_OP_CLOSE, 1, 0);
-	set_up(f, GRAPH_FULL_AND_PIECEWISE, false);
-	step = ask(f, 0, texts[0], MIMEO_DRAFT_NONE);
-	assert_int_equal(rig_do(&f->client, &step).status, 0);
-	assert_undrafted(f, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
+	assert_undrafted(rig, &before, UNDRAFTED_STEP, 2);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
+	set_up(rig, GRAPH_FULL_AND_PIECEWISE, false);
+	step = ask(rig, 0, texts[0], MIMEO_DRAFT_NONE);
+	assert_int_equal(rig_do(&rig->client, &step).status, 0);
+	assert_undrafted(rig, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
 }
 
 /* What is logged while so many requests of 440 tokens run, all at once. */
 static void log_of(const struct rig_options *options, uint32_t n, char *ret, size_t size)
 {
 	int file = memfd_create("log", MFD_CLOEXEC);
-	struct fixture f = {0};
+	struct rig rig;
 	ssize_t length;
 
 	assert_true(file >= 0 && n <= 16);
 	log_open(file);
-	rig_open(&f.rig, options);
-	rig_attach(&f.rig, &f.client, 16);
+	rig_open(&rig, options);
+	rig_attach(&rig, &rig.client, 16);
 	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request = rig_endless(&f.client, i, 0, 440);
+		struct rig_request request = rig_endless(&rig.client, i, 0, 440);
 
-		rig_submit(&f.client, &request);
+		rig_submit(&rig.client, &request);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		rig_wait(&f.client, f.results, i);
-	assert_true(facts_of(&f).speculation.n_rows > 1000);
-	tear_down(&f);
+		rig_wait(&rig.client, rig.results, i);
+	assert_true(rig_facts(&rig).speculation.n_rows > 1000);
+	rig_close(&rig);
 	length = pread(file, ret, size - 1, 0);
 	assert_true(length >= 0);
 	ret[length] = '\0';
@@ -448,13 +404,13 @@ static void test_draft_of_another_model_is_told_of_once(void **state)
 
 	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla",
 		.model = rig_source("examples/models/tinycalc-mla"),
-		.draft = rig_draft(), .n_drafts = 1}, 5, log, sizeof(log));
+		.n_drafts = 1}, 5, log, sizeof(log));
 	at = strstr(log, "warn: model tinycalc-0: hardly a guess of its draft holds, ");
 	assert_non_null(at);
 	assert_non_null(strstr(at, " first ones: is it this model's draft?\n"));
 	assert_null(strstr(strchr(at, '\n'), "hardly"));
 	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-		.draft = rig_draft(), .n_drafts = 1}, 8, log, sizeof(log));
+		.n_drafts = 1}, 8, log, sizeof(log));
 	assert_null(strstr(log, "hardly"));
 }
 
@@ -465,22 +421,21 @@ static void test_pages_bytes_have_the_drafts_part_in_them(void **state)
 	for (int i = 0; i < 2; i++) {
 		const struct model_config *c;
 		struct kv_config kv;
-		struct fixture f;
+		struct rig rig;
 
-		set_up(&f, GRAPH_NONE, i);
-		const struct device_info info = test_device_info(f.rig.device);
+		set_up(&rig, GRAPH_NONE, i);
+		const struct device_info info = test_device_info(rig.device);
 
-		c = i ? &f.rig.engine->runners[0].options.draft->config
-		      : &f.rig.engine->runners[0].model->config;
+		c = i ? &rig.engine->runners[0].options.draft->config
+		      : &rig.engine->runners[0].model->config;
 		kv = model_kv(c, &info, 16);
-		bytes[i] = facts_of(&f).kv_bytes - (i ? bytes[0] : 0);
-		assert_int_equal(bytes[i], facts_of(&f).pages_total * kv_page_bytes(&kv));
-		tear_down(&f);
+		bytes[i] = rig_facts(&rig).kv_bytes - (i ? bytes[0] : 0);
+		assert_int_equal(bytes[i], rig_facts(&rig).pages_total * kv_page_bytes(&kv));
+		rig_close(&rig);
 	}
 }
 
-#define TEST(test)                                                                                 \
-	cmocka_unit_test_setup_teardown(test, set_up_with_draft, tear_down_with_draft)
+#define TEST(test) RIG_TEST(test, .mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K)
 
 int main(void)
 {

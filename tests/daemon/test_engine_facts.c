@@ -5,45 +5,9 @@
  */
 #include "tests/daemon/rig.h"
 
-
 enum { K = 4, N_OWNERS = 3 };
 
 static const char *const owners[N_OWNERS] = {"target", "draft prefill", "draft decode"};
-
-struct fixture {
-	struct rig rig;
-	struct rig_client client;
-	const struct runner *runner;
-};
-
-static void set_up(struct fixture *f, const struct rig_options *o)
-{
-	const char *source = getenv("MIMEO_SOURCE");
-	struct rig_options options = *o;
-	char draft[512];
-
-	snprintf(draft, sizeof(draft), "%s/examples/models/tinycalc-eagle", source ? source : ".");
-	options.draft = draft;
-	options.n_drafts = K;
-	*f = (struct fixture){0};
-	rig_open(&f->rig, &options);
-	rig_attach(&f->rig, &f->client, 8);
-	f->runner = &f->rig.engine->runners[0];
-}
-
-static void tear_down(struct fixture *f)
-{
-	rig_detach(&f->client);
-	rig_close(&f->rig);
-}
-
-static struct engine_model_facts facts_of(const struct fixture *f)
-{
-	struct engine_model_facts facts;
-
-	engine_model_facts(f->rig.engine, 0, &facts);
-	return facts;
-}
 
 /* Of the graphs of one owner, or of all (NULL). */
 struct sum {
@@ -52,12 +16,12 @@ struct sum {
 	double seconds;
 };
 
-static struct sum sum_of(const struct fixture *f, const char *owner)
+static struct sum sum_of(const struct rig *rig, const char *owner)
 {
 	struct engine_graph_facts facts;
 	struct sum sum = {0};
 
-	for (uint32_t i = 0; engine_graph_facts(f->rig.engine, 0, i, &facts); i++) {
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++) {
 		assert_int_equal(facts.of_draft, strcmp(facts.owner, "target") != 0);
 		if (owner && strcmp(facts.owner, owner) != 0)
 			continue;
@@ -81,12 +45,12 @@ static uint64_t sum_eager(const uint64_t n_eager[N_EAGER_REASONS])
 	return n;
 }
 
-static void generate(struct fixture *f)
+static void generate(struct rig *rig)
 {
-	struct rig_request request = rig_endless(&f->client, 0, 0, 60);
+	struct rig_request request = rig_endless(&rig->client, 0, 0, 60);
 
-	assert_int_equal(rig_do(&f->client, &request).n_generated, 60);
-	rig_assert_all_free(&f->rig); /* all steps are read */
+	assert_int_equal(rig_do(&rig->client, &request).n_generated, 60);
+	rig_assert_all_free(rig); /* all steps are read */
 }
 
 /* ---- what start-up tells of its progress ---- */
@@ -125,39 +89,36 @@ int __wrap_engine_new(
 static void test_progress_of_start_up_goes_over_the_drafts_graphs_too(void **state)
 {
 	for (int lazy = 0; lazy < 2; lazy++) {
-		struct fixture f;
+		struct rig rig;
 		uint32_t n, n_captured;
 
-		set_up(&f, &(struct rig_options){
-			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = lazy});
-		n = facts_of(&f).n_graphs;
-		n_captured = n - (lazy ? sum_of(&f, "target").n : 0);
+		rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = lazy});
+		n = rig_facts(&rig).n_graphs;
+		n_captured = n - (lazy ? sum_of(&rig, "target").n : 0);
 		assert_int_equal(told.n[0], n);
 		assert_int_equal(told.last[0].total, n);
 		assert_int_equal(told.n[1], n_captured);
 		assert_int_equal(told.last[1].total, n_captured);
-		assert_int_equal(facts_of(&f).n_ready, n_captured);
-		tear_down(&f);
+		assert_int_equal(rig_facts(&rig).n_ready, n_captured);
+		rig_close(&rig);
 	}
 }
 
 static void test_weights_and_pages_have_the_drafts_part(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_model_facts facts;
 	const struct model *draft;
-	struct fixture f;
 
-	set_up(&f, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE});
-	facts = facts_of(&f);
-	draft = f.runner->options.draft;
+	facts = rig_facts(rig);
+	draft = rig->runner->options.draft;
 	assert_true(draft->bytes && draft->file_bytes && draft->load_seconds > 0);
-	assert_int_equal(facts.weights_bytes, f.runner->model->bytes + draft->bytes);
-	assert_int_equal(facts.weights_read_bytes, f.runner->model->file_bytes + draft->file_bytes);
-	assert_true(facts.load_seconds == f.runner->model->load_seconds + draft->load_seconds);
+	assert_int_equal(facts.weights_bytes, rig->runner->model->bytes + draft->bytes);
+	assert_int_equal(facts.weights_read_bytes, rig->runner->model->file_bytes + draft->file_bytes);
+	assert_true(facts.load_seconds == rig->runner->model->load_seconds + draft->load_seconds);
 	assert_int_equal(facts.kv_bytes,
-		facts.pages_total * (kv_page_bytes(kv_cache_config(f.runner->kv)) +
-					    kv_page_bytes(kv_cache_config(f.runner->draft_kv))));
-	tear_down(&f);
+		facts.pages_total * (kv_page_bytes(kv_cache_config(rig->runner->kv)) +
+					    kv_page_bytes(kv_cache_config(rig->runner->draft_kv))));
 }
 
 static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
@@ -167,15 +128,15 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 	for (int m = 0; m < 3; m++) {
 		struct engine_model_facts facts;
 		struct sum all, of[N_OWNERS];
-		struct fixture f;
+		struct rig rig;
 
-		set_up(&f, &(struct rig_options){.mode = modes[m]});
-		const struct graph_set *const sets[N_OWNERS] = {&f.runner->graphs,
-			&f.runner->speculator.prefill.graphs, &f.runner->speculator.decode.graphs};
-		facts = facts_of(&f);
-		all = sum_of(&f, NULL);
+		rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = modes[m]});
+		const struct graph_set *const sets[N_OWNERS] = {&rig.runner->graphs,
+			&rig.runner->speculator.prefill.graphs, &rig.runner->speculator.decode.graphs};
+		facts = rig_facts(&rig);
+		all = sum_of(&rig, NULL);
 		for (int i = 0; i < N_OWNERS; i++) {
-			of[i] = sum_of(&f, owners[i]);
+			of[i] = sum_of(&rig, owners[i]);
 			assert_int_equal(of[i].n, sets[i]->n);
 			assert_int_equal(of[i].n_captures, of[i].n);
 			/* CUDA takes memory in steps of megabytes */
@@ -195,7 +156,7 @@ static void test_graphs_of_a_draft_are_listed_and_in_the_sums(void **state)
 		assert_int_equal(facts.graph_bytes, all.bytes);
 		assert_true(facts.capture_seconds >= 0.999 * all.seconds &&
 			    facts.capture_seconds <= 1.001 * all.seconds);
-		tear_down(&f);
+		rig_close(&rig);
 	}
 }
 
@@ -208,95 +169,92 @@ static void test_each_pass_of_a_draft_is_a_replay_or_an_eager_one_with_its_reaso
 		enum eager_reason reason; /* of all that are eager */
 		bool replays, eager;
 	} cases[] = {
-		{{.mode = GRAPH_FULL_AND_PIECEWISE}, EAGER_NO, true, false},
-		{{.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true}, EAGER_NO, true, false},
-		{{.mode = GRAPH_FULL_DECODE_ONLY}, EAGER_MIXED, true, true},
-		{{.mode = GRAPH_FULL_AND_PIECEWISE, .capture_sizes = narrow, .n_capture_sizes = 2},
-			EAGER_TOO_WIDE, true, true},
-		{{.mode = GRAPH_NONE}, EAGER_MODE, false, true},
+		{{.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE}, EAGER_NO, true, false},
+		{{.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true}, EAGER_NO, true,
+			false},
+		{{.n_drafts = K, .mode = GRAPH_FULL_DECODE_ONLY}, EAGER_MIXED, true, true},
+		{{.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .capture_sizes = narrow,
+			 .n_capture_sizes = 2}, EAGER_TOO_WIDE, true, true},
+		{{.n_drafts = K, .mode = GRAPH_NONE}, EAGER_MODE, false, true},
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct engine_model_facts facts;
 		uint64_t n_prefill, n_decode, n_replays;
-		struct fixture f;
+		struct rig rig;
 
-		set_up(&f, &cases[i].options);
-		facts = facts_of(&f);
+		rig_open_client(&rig, &cases[i].options);
+		facts = rig_facts(&rig);
 		/* what start-up ran is nobody's step */
 		assert_int_equal(sum_eager(facts.n_prefill_eager) + sum_eager(facts.n_decode_eager), 0);
-		generate(&f);
-		facts = facts_of(&f);
+		generate(&rig);
+		facts = rig_facts(&rig);
 		n_prefill = sum_eager(facts.n_prefill_eager);
 		n_decode = sum_eager(facts.n_decode_eager);
-		n_replays = sum_of(&f, "draft prefill").n_replays;
+		n_replays = sum_of(&rig, "draft prefill").n_replays;
 		assert_true(facts.speculation.n_draft_steps > 0);
 		assert_int_equal(n_replays + n_prefill, facts.speculation.n_draft_steps);
 		assert_int_equal(n_replays > 0, cases[i].replays);
-		n_replays = sum_of(&f, "draft decode").n_replays;
+		n_replays = sum_of(&rig, "draft decode").n_replays;
 		assert_int_equal(n_replays + n_decode, (K - 1) * facts.speculation.n_draft_steps);
 		assert_int_equal(n_replays > 0, cases[i].replays);
 		assert_int_equal(n_prefill + n_decode > 0, cases[i].eager);
 		assert_int_equal(n_prefill, cases[i].eager ? facts.n_prefill_eager[cases[i].reason] : 0);
 		assert_int_equal(n_decode, cases[i].eager ? facts.n_decode_eager[cases[i].reason] : 0);
-		tear_down(&f);
+		rig_close(&rig);
 	}
 }
 
 static void test_padding_of_a_drafts_replays_is_counted(void **state)
 {
-	static const uint32_t sizes[] = {8, 64};
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct fixture f;
 	uint64_t n_padded = 0, n_replays;
 
-	set_up(&f, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .capture_sizes = sizes,
-		.n_capture_sizes = 2});
-	generate(&f);
-	for (uint32_t i = 0; engine_graph_facts(f.rig.engine, 0, i, &facts); i++)
+	generate(rig);
+	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)
 		n_padded += strcmp(facts.owner, "draft decode") ? 0 : facts.n_padded_rows;
-	n_replays = sum_of(&f, "draft decode").n_replays;
+	n_replays = sum_of(rig, "draft decode").n_replays;
 	assert_true(n_replays > 0);
 	assert_int_equal(n_padded, 7 * n_replays); /* one row in a graph of 8 */
-	tear_down(&f);
 }
 
 static void test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_them(void **state)
 {
+	struct rig *rig = *state;
 	const struct engine_graphs_order drop = {ENGINE_GRAPH_DROP, ENGINE_ALL, ENGINE_ALL};
 	uint32_t n_draft;
-	struct fixture f;
 
-	set_up(&f, &(struct rig_options){
-		.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true});
-	n_draft = sum_of(&f, "draft prefill").n + sum_of(&f, "draft decode").n;
+	n_draft = sum_of(rig, "draft prefill").n + sum_of(rig, "draft decode").n;
 	assert_true(n_draft > 0);
-	assert_int_equal(facts_of(&f).n_ready, n_draft);
-	generate(&f);
-	assert_int_equal(engine_post_graphs(f.rig.engine, &drop), 0);
-	for (uint32_t i = n_draft + sum_of(&f, "target").n; i-- > 0;) {
+	assert_int_equal(rig_facts(rig).n_ready, n_draft);
+	generate(rig);
+	assert_int_equal(engine_post_graphs(rig->engine, &drop), 0);
+	for (uint32_t i = n_draft + sum_of(rig, "target").n; i-- > 0;) {
 		/* of each alone, too, one behind the last included */
 		const struct engine_graphs_order one = {ENGINE_GRAPH_DROP, 0, i + 1};
 
-		assert_int_equal(engine_post_graphs(f.rig.engine, &one), 0);
+		assert_int_equal(engine_post_graphs(rig->engine, &one), 0);
 	}
-	while (atomic_load(&engine_stats(f.rig.engine)->n_graph_orders) ||
-		sum_of(&f, "target").n_ready)
+	while (atomic_load(&engine_stats(rig->engine)->n_graph_orders) ||
+		sum_of(rig, "target").n_ready)
 		sched_yield();
-	assert_int_equal(facts_of(&f).n_ready, n_draft);
-	generate(&f); /* and they serve */
-	tear_down(&f);
+	assert_int_equal(rig_facts(rig).n_ready, n_draft);
+	generate(rig); /* and they serve */
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_progress_of_start_up_goes_over_the_drafts_graphs_too),
-		cmocka_unit_test(test_weights_and_pages_have_the_drafts_part),
+		RIG_TEST(test_weights_and_pages_have_the_drafts_part,
+			.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE),
 		cmocka_unit_test(test_graphs_of_a_draft_are_listed_and_in_the_sums),
 		cmocka_unit_test(test_each_pass_of_a_draft_is_a_replay_or_an_eager_one_with_its_reason),
-		cmocka_unit_test(test_padding_of_a_drafts_replays_is_counted),
-		cmocka_unit_test(test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_them),
+		RIG_TEST(test_padding_of_a_drafts_replays_is_counted,
+			.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .capture_sizes = (const uint32_t[]){8, 64}, .n_capture_sizes = 2),
+		RIG_TEST(test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_them,
+			.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
 	};
 
 	return cmocka_run_group_tests_name("engine facts", tests, NULL, NULL);

@@ -138,7 +138,6 @@ static void fit_with_drafts(bool last_only, uint32_t ret_pages[2])
 
 	options.n_models = 2;
 	options.on_device = make_scarce;
-	options.draft = rig_draft();
 	options.n_drafts = 4;
 	options.draft_last_only = last_only;
 	left_bytes = 4 * LEFT_BYTES;

@@ -176,7 +176,7 @@ static int set_up(void **state)
 	static struct rig rig;
 
 	open_engine(&rig, (struct rig_options){
-		.mode = GRAPH_FULL_AND_PIECEWISE, .draft = rig_draft(), .n_drafts = K});
+		.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K});
 	*state = &rig;
 	return 0;
 }

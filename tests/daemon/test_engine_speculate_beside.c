@@ -50,7 +50,6 @@ static void add_buffer(struct world *w, uint32_t id, void *address, uint64_t byt
 static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
 {
 	const struct rig_options options = {.mode = mode, .attention = "flex",
-		.draft = with_draft ? rig_source("examples/models/tinycalc-eagle") : NULL,
 		.n_drafts = with_draft ? K : 0};
 	uint64_t seed = 1;
 

@@ -29,7 +29,6 @@ static void open_world(struct world *w, const struct rig_options *o)
 {
 	struct rig_options options = *o;
 
-	options.draft = rig_draft();
 	options.n_drafts = o->n_drafts ? o->n_drafts : K;
 	*w = (struct world){0};
 	rig_open(&w->rig, &options);

@@ -264,7 +264,7 @@ static int open_rigs(void **state)
 	rig_open(&plain_rig, &(struct rig_options){.mode = GRAPH_NONE});
 	rig_attach(&plain_rig, &plain, 8);
 	rig_open(&drafting_rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-		.draft = rig_draft(), .n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K)});
+		.n_drafts = K, .max_batch_tokens = TOGETHER * (1 + K)});
 	rig_attach(&drafting_rig, &drafting, 64);
 	return 0;
 }

@@ -5,34 +5,12 @@
  */
 #include "tests/daemon/rig.h"
 
-
 enum { K = 4, Q = 1 + K };
 
-struct world {
-	struct rig rig;
-	struct rig_client client;
-	struct runner *runner;
-	struct speculator *speculator;
-};
-
-static void open_world(struct world *w, const struct rig_options *o)
+static void close_world(struct rig *rig)
 {
-	struct rig_options options = *o;
-
-	options.draft = rig_draft();
-	options.n_drafts = K;
-	*w = (struct world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 8);
-	w->runner = &w->rig.engine->runners[0];
-	w->speculator = &w->runner->speculator;
-}
-
-static void close_world(struct world *w)
-{
-	rig_assert_answer(&w->client, 0, "9+8=", "17");
-	rig_detach(&w->client);
-	rig_close(&w->rig);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	rig_close(rig);
 }
 
 /* By the target's resolved mode; prefill by the draft's level. */
@@ -81,20 +59,20 @@ static void test_drafts_graphs_are_what_its_own_attention_holds(void **state)
 
 		for (int l = ATTENTION_NEVER; l <= ATTENTION_ALWAYS; l++) {
 			const enum attention_support level = (enum attention_support)l;
-			struct world w;
+			struct rig rig;
 
-			open_world(&w, &(struct rig_options){.mode = e->target,
+			rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = e->target,
 				.attention = e->target == GRAPH_FULL ? "flex" : "paged",
 				.no_pieces = e->no_pieces, .draft_support = &level,
 				.paged = attention_find(l == ATTENTION_ALWAYS ? "flex" : "paged"),
 				.capture_sizes = sizes, .n_capture_sizes = 4});
-			assert_int_equal(w.runner->options.mode.resolved, e->target);
-			assert_int_equal(w.speculator->prefill.graphs.mode, e->prefill[l]);
-			assert_int_equal(w.speculator->decode.graphs.mode,
+			assert_int_equal(rig.runner->options.mode.resolved, e->target);
+			assert_int_equal(rig.speculator->prefill.graphs.mode, e->prefill[l]);
+			assert_int_equal(rig.speculator->decode.graphs.mode,
 				decodes && l != ATTENTION_NEVER ? GRAPH_FULL_DECODE_ONLY : GRAPH_NONE);
-			assert_held(&w.speculator->prefill.graphs, level);
-			assert_held(&w.speculator->decode.graphs, level);
-			close_world(&w);
+			assert_held(&rig.speculator->prefill.graphs, level);
+			assert_held(&rig.speculator->decode.graphs, level);
+			close_world(&rig);
 		}
 	}
 }
@@ -115,18 +93,18 @@ static int note_manager(struct device *device, const struct attention_config *co
 static void test_managers_know_the_longest_query_of_their_decodes(void **state)
 {
 	struct attention_backend paged;
-	struct world w;
+	struct rig rig;
 
 	real_paged = attention_find("paged");
 	paged = *real_paged;
 	paged.manager_new = note_manager;
 	n_managers = 0;
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .paged = &paged});
+	rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .paged = &paged});
 	assert_int_equal(n_managers, 3);
 	assert_int_equal(queries[0], Q); /* the target's */
 	assert_int_equal(queries[1], Q); /* the draft's, of all tokens */
 	assert_int_equal(queries[2], 1);
-	close_world(&w);
+	close_world(&rig);
 }
 
 /* ---- the ladder ---- */
@@ -149,14 +127,14 @@ static const struct descriptor *widest_decode(const struct graph_set *set, uint3
 static void test_default_ladder_holds_verifications_of_all_requests(void **state)
 {
 	enum { ROWS = 110 };
-	struct world w;
+	struct rig rig;
 
-	open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_DECODE_ONLY,
+	rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = GRAPH_FULL_DECODE_ONLY,
 		.max_requests = ROWS, .max_batch_tokens = 2 * ROWS * Q});
-	assert_int_equal(widest_decode(&w.runner->graphs, Q)->rows, ROWS);
-	assert_int_equal(widest_decode(&w.runner->graphs, 1)->rows, ROWS);
-	assert_int_equal(widest_decode(&w.speculator->prefill.graphs, Q)->rows, ROWS);
-	close_world(&w);
+	assert_int_equal(widest_decode(&rig.runner->graphs, Q)->rows, ROWS);
+	assert_int_equal(widest_decode(&rig.runner->graphs, 1)->rows, ROWS);
+	assert_int_equal(widest_decode(&rig.speculator->prefill.graphs, Q)->rows, ROWS);
+	close_world(&rig);
 }
 
 int main(void)

@@ -7,28 +7,6 @@
 
 #include "kernels/cpu/internal.h"
 
-struct world {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[64];
-};
-
-static void open_world(struct world *w, const struct rig_options *o)
-{
-	struct rig_options options = *o;
-
-	options.draft = rig_draft();
-	*w = (struct world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 64);
-}
-
-static void close_world(struct world *w)
-{
-	rig_detach(&w->client);
-	rig_close(&w->rig);
-}
-
 /* ---- room in a step ---- */
 
 struct room {
@@ -44,29 +22,29 @@ static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **
 		const struct room *room = &rooms[i];
 		uint32_t n_ended = 0;
 		struct rig_request request;
-		struct world w;
+		struct rig rig;
 
-		open_world(&w, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
+		rig_open_client(&rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
 			.n_drafts = room->n_drafts, .max_batch_tokens = room->max_batch_tokens,
 			.max_requests = room->n_endless + 1});
 		for (uint32_t r = 1; r <= room->n_endless; r++) {
-			request = rig_endless(&w.client, r, 0, 480);
-			rig_submit(&w.client, &request);
+			request = rig_endless(&rig.client, r, 0, 480);
+			rig_submit(&rig.client, &request);
 		}
-		while (!w.results[room->n_endless].n_generated)
-			rig_poll(&w.client, w.results);
-		request = rig_ask_text(&w.client, 0, 0, "9+8=");
-		rig_submit(&w.client, &request);
-		rig_wait(&w.client, w.results, 0);
-		rig_assert_text(&w.client, &request, &w.results[0], "17");
+		while (!rig.results[room->n_endless].n_generated)
+			rig_poll(&rig.client, rig.results);
+		request = rig_ask_text(&rig.client, 0, 0, "9+8=");
+		rig_submit(&rig.client, &request);
+		rig_wait(&rig.client, rig.results, 0);
+		rig_assert_text(&rig.client, &request, &rig.results[0], "17");
 		for (uint32_t r = 1; r <= room->n_endless; r++)
-			n_ended += w.results[r].done;
+			n_ended += rig.results[r].done;
 		if (n_ended)
 			fail_msg("%u drafts, %u tokens: %u of %u others had ended before",
 				room->n_drafts, room->max_batch_tokens, n_ended, room->n_endless);
 		for (uint32_t r = 1; r <= room->n_endless; r++)
-			rig_wait(&w.client, w.results, r);
-		close_world(&w);
+			rig_wait(&rig.client, rig.results, r);
+		rig_close(&rig);
 	}
 }
 
@@ -77,13 +55,13 @@ static uint64_t runs_of(const struct rig *rig)
 	return atomic_load(&((const struct cpu_device *)rig->device)->forced.n_runs);
 }
 
-static void open_to_lose(struct world *w, const char *op, uint64_t at, enum graph_mode mode)
+static void open_to_lose(struct rig *rig, const char *op, uint64_t at, enum graph_mode mode)
 {
 	char fault[64];
 
 	snprintf(fault, sizeof(fault), "op:%s:%llu", op, (unsigned long long)at);
 	setenv(test_fault_variable(), fault, 1);
-	open_world(w, &(struct rig_options){
+	rig_open_client(rig, &(struct rig_options){
 		.mode = mode, .n_drafts = 4, .capture_sizes = (const uint32_t[]){5, 16, 64},
 		.n_capture_sizes = 3});
 	unsetenv(test_fault_variable());
@@ -92,36 +70,36 @@ static void open_to_lose(struct world *w, const char *op, uint64_t at, enum grap
 /* What a device runs of it before anybody asks for anything. */
 static uint64_t runs_of_set_up(const char *op, enum graph_mode mode)
 {
-	struct world w;
+	struct rig rig;
 	uint64_t n;
 
-	open_to_lose(&w, op, UINT32_MAX, mode);
-	n = runs_of(&w.rig);
-	close_world(&w);
+	open_to_lose(&rig, op, UINT32_MAX, mode);
+	n = runs_of(&rig);
+	rig_close(&rig);
 	return n;
 }
 
 static void lose(const char *op, uint64_t at, enum graph_mode mode)
 {
 	struct rig_request requests[6], again;
-	struct world w;
+	struct rig rig;
 	char name[64];
 
-	open_to_lose(&w, op, at, mode);
-	rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
+	open_to_lose(&rig, op, at, mode);
+	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < 6; i++) {
-		requests[i] = rig_endless(&w.client, i, i == 5, 400);
-		rig_submit(&w.client, &requests[i]);
+		requests[i] = rig_endless(&rig.client, i, i == 5, 400);
+		rig_submit(&rig.client, &requests[i]);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
-		rig_wait(&w.client, w.results, i);
-		assert_int_equal(w.results[i].status, MIMEO_E_DEVICE_LOST);
+		rig_wait(&rig.client, rig.results, i);
+		assert_int_equal(rig.results[i].status, MIMEO_E_DEVICE_LOST);
 	}
 	snprintf(name, sizeof(name), "%s launch", op);
-	assert_non_null(strstr(rig_report(&w.rig, ENGINE_DEVICE_LOST).text, name));
-	again = rig_ask_text(&w.client, 7, 0, "9+8=");
-	assert_int_equal(rig_do(&w.client, &again).status, MIMEO_E_DEVICE_LOST);
-	close_world(&w);
+	assert_non_null(strstr(rig_report(&rig, ENGINE_DEVICE_LOST).text, name));
+	again = rig_ask_text(&rig.client, 7, 0, "9+8=");
+	assert_int_equal(rig_do(&rig.client, &again).status, MIMEO_E_DEVICE_LOST);
+	rig_close(&rig);
 }
 
 static void test_device_lost_in_an_op_of_speculation_ends_every_request(void **state)

@@ -5,7 +5,6 @@
  */
 #include "tests/daemon/rig.h"
 
-
 enum { K = 4, STEPS_MAX = 512 };
 
 struct launched {
@@ -63,28 +62,15 @@ static void watch_device(struct device *device)
 	device->kernels = &watch.kernels;
 }
 
-struct world {
-	struct rig rig;
-	struct rig_client client;
-};
-
-static void open_world(struct world *w, enum graph_mode mode)
+static int set_up(void **state)
 {
-	*w = (struct world){0};
-	rig_open(&w->rig, &(struct rig_options){.mode = mode, .on_device = watch_device,
-		.draft = rig_draft(), .n_drafts = K});
-	rig_attach(&w->rig, &w->client, 16);
+	rig_setup(state);
 	watch.n = 0;
-}
-
-static void close_world(struct world *w)
-{
-	rig_detach(&w->client);
-	rig_close(&w->rig);
+	return 0;
 }
 
 /* A request of 40 tokens, and all its steps. */
-static void run(struct world *w, uint32_t draft_tokens)
+static void run(struct rig *rig, uint32_t draft_tokens)
 {
 	struct msg_generate msg = {.max_tokens = 40,
 		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
@@ -92,9 +78,9 @@ static void run(struct world *w, uint32_t draft_tokens)
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt("count 4 30\n", tokens);
-	request = rig_generate(&w->client, 0, tokens, msg.n_tokens, &msg);
-	assert_int_equal(rig_do(&w->client, &request).n_generated, 40);
-	rig_assert_all_free(&w->rig);
+	request = rig_generate(&rig->client, 0, tokens, msg.n_tokens, &msg);
+	assert_int_equal(rig_do(&rig->client, &request).n_generated, 40);
+	rig_assert_all_free(rig);
 	assert_in_range(watch.n, 1, STEPS_MAX - 1);
 }
 
@@ -115,51 +101,49 @@ static void assert_logits(uint32_t n_verify_least)
 
 static void test_step_has_the_logits_that_it_verifies_and_no_others(void **state)
 {
-	struct world w;
+	struct rig *rig = *state;
 
-	open_world(&w, GRAPH_NONE);
-	run(&w, MIMEO_DRAFT_NONE);
+	run(rig, MIMEO_DRAFT_NONE);
 	assert_in_range(watch.n, 40, 42);
 	assert_logits(0);
-	run(&w, 0);
+	run(rig, 0);
 	assert_logits(8);
-	close_world(&w);
 }
 
 static void test_graphs_of_decodes_of_one_token_have_logits_of_one_token(void **state)
 {
+	struct rig *rig = *state;
 	const struct graph_set *graphs;
 	uint32_t n_single = 0;
-	struct world w;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE);
-	graphs = &w.rig.engine->runners[0].graphs;
+	graphs = &rig->engine->runners[0].graphs;
 	for (uint32_t i = 0; i < graphs->n; i++)
 		n_single += graphs->descriptors[i].query_len == 1;
 	assert_true(n_single > 0);
 	/* each warmed up and captured; of all else there are as many as of any step */
 	assert_int_equal(watch.n_last_only, 2 * n_single);
 	assert_true(watch.n_heads > watch.n_last_only);
-	close_world(&w);
 }
 
 static void test_prompts_in_pieces_have_logits_of_one_token(void **state)
 {
-	struct world w;
+	struct rig *rig = *state;
 
-	open_world(&w, GRAPH_PIECEWISE);
-	run(&w, 0);
+	run(rig, 0);
 	assert_int_equal(watch.steps[0].n_verify, 0);
 	assert_logits(8);
-	close_world(&w);
 }
+
+#define TEST(test, graphs)                                                                         \
+	{#test, test, set_up, rig_teardown, &(struct rig_options){.mode = graphs,                  \
+		.on_device = watch_device, .n_drafts = K}}
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_step_has_the_logits_that_it_verifies_and_no_others),
-		cmocka_unit_test(test_graphs_of_decodes_of_one_token_have_logits_of_one_token),
-		cmocka_unit_test(test_prompts_in_pieces_have_logits_of_one_token),
+		TEST(test_step_has_the_logits_that_it_verifies_and_no_others, GRAPH_NONE),
+		TEST(test_graphs_of_decodes_of_one_token_have_logits_of_one_token, GRAPH_FULL_AND_PIECEWISE),
+		TEST(test_prompts_in_pieces_have_logits_of_one_token, GRAPH_PIECEWISE),
 	};
 
 	return cmocka_run_group_tests_name("engine speculation's logits", tests, NULL, NULL);

@@ -85,7 +85,6 @@ static void open_world_of(struct world *w, const struct rig_options *o, bool wit
 	struct rig_options options = *o;
 
 	options.on_device = watch_device;
-	options.draft = with_draft ? rig_draft() : NULL;
 	options.n_drafts = with_draft ? K : 0;
 	*w = (struct world){0};
 	watch.hold_at = 0;
