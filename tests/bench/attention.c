@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A model's attention, through the backend interface: --query tokens of each row for each batch and
- * context, and whole prompts. Latent attention is in latent.c. The floor is the larger of two times:
- * keys and values once at a device copy's bandwidth, operations at the rate of a large product; of
- * what the mask lets be seen. Beside it stands what the backend queues once a step for all layers:
- * its plan.
+ * context, and whole prompts. The floor is the larger of two times: keys and values once at a device
+ * copy's bandwidth, of latent attention with the weights of its products, and operations at the rate
+ * of a large product; of what the mask lets be seen. Beside it is what the backend queues once a step
+ * for all layers: its plan. Latent attention has a row for a whole layer and, where a graph may hold
+ * it, one for what it attends to.
  */
 #include "tests/bench/internals.h"
 
@@ -20,8 +21,9 @@
 #include "tests/bench/mask.h"
 #include "tests/bench/scene.h"
 
-#define RUNS_MIN 8u
+#define RUNS_MIN 16u
 #define PLANS 8u /* in one measurement */
+#define GRAPH_QUERY_MAX 16u /* tokens of a row in a graph */
 #define FLOOR                                                                                      \
 	"keys and values once at the bandwidth of a device copy, or its operations at the rate "   \
 	"of a large product, whichever takes longer"
@@ -67,28 +69,35 @@ static int attention_masks(const struct bench_mask *mask, struct scene *s)
 
 struct attention_queue {
 	const struct scene *scene;
-	uint32_t n;
+	uint32_t n; /* layers, one after another */
 };
 
 static int attention_queue(void *arg)
 {
 	const struct attention_queue *queue = arg;
 	const struct scene *s = queue->scene;
-	int rc = 0;
+	const struct attention_config *c = &s->config;
+	uint32_t width = c->latent.rank ? c->latent.nope + c->latent.rope : c->head_dim;
 
-	for (uint32_t i = 0; i < queue->n && !rc; i++) {
-		uint32_t layer = i % s->config.n_layers;
+	for (uint32_t i = 0; i < queue->n; i++) {
+		struct weight weight = {0};
+		struct attention_args args = {
+			.layer = i % c->n_layers,
+			.q = s->q,
+			.q_stride = c->n_heads * width,
+			.kv = s->kv + i % c->n_layers * s->layer_bytes,
+			.out = s->out,
+		};
 
-		rc = s->backend->run(s->metadata, s->probe->stream,
-			&(struct attention_args){
-				.layer = layer,
-				.q = s->q,
-				.q_stride = s->config.n_heads * s->config.head_dim,
-				.kv = s->kv + layer * s->layer_bytes,
-				.out = s->out,
-			});
+		if (s->n_weights) {
+			weight = scene_weight(s, i);
+			args.kv_b = &weight;
+		}
+		int rc = s->backend->run(s->metadata, s->probe->stream, &args);
+		if (rc)
+			return rc;
 	}
-	return rc;
+	return 0;
 }
 
 static int attention_queue_plan(void *arg)
@@ -101,12 +110,75 @@ static int attention_queue_plan(void *arg)
 	return rc;
 }
 
-static int attention_time(struct attention_bench *bench, struct scene *s, double *ret_seconds,
-	double *ret_plan, struct model_error *error)
+/* ---- rows ---- */
+
+struct attention_times {
+	double layer, plan, attend; /* NAN: not measured */
+};
+
+static struct results_cost attention_cost(
+	const struct attention_bench *bench, const struct scene *s)
+{
+	struct bench_mask_cost seen = bench_mask_cost(&bench->mask, s->n_query, s->context);
+	const struct attention_config *c = &s->config;
+
+	return (struct results_cost){
+		.bytes = (double)s->n_rows * (double)seen.keys * 2 * c->n_kv_heads * c->head_dim *
+			 dtype_bytes(c->kv_dtype),
+		/* multiplications and additions of scores and sums */
+		.flop = s->n_rows * seen.pairs * c->n_heads * c->head_dim * 4,
+	};
+}
+
+/* part: of latent attention; NULL of all others. */
+static void attention_row(struct attention_bench *bench, const struct scene *s, const char *part,
+	struct results_cost cost, double plan)
+{
+	struct results *results = bench->results;
+	const struct attention_config *c = &s->config;
+
+	results_row(results);
+	results_text(results, "backend", NULL, s->backend ? s->backend->name : NULL);
+	results_text(results, "mask", NULL, bench->options->mask ? bench->options->mask : "causal");
+	results_count(results, "heads", NULL, c->n_heads);
+	results_count(results, "kv_heads", NULL, c->n_kv_heads);
+	results_count(results, "head_dim", NULL, c->head_dim);
+	if (part) {
+		results_count(results, "rank", NULL, c->latent.rank);
+		results_count(results, "rope", NULL, c->latent.rope);
+		results_text(results, "part", "PART", part);
+	}
+	results_count(results, "batch", "BATCH", s->n_rows);
+	results_count(results, "query", "QUERY", s->n_query);
+	results_count(results, "context", "CONTEXT", s->context);
+	results_cost(results, &bench->probe.rates, &cost);
+	results_seconds(results, "plan_s", "PLAN", plan);
+	results_floor(results, FLOOR);
+	results_note(results, isfinite(cost.seconds) ? NULL : NO_SPACE);
+}
+
+static void attention_rows(
+	struct attention_bench *bench, const struct scene *s, const struct attention_times *times)
+{
+	struct results_cost cost = attention_cost(bench, s);
+
+	if (s->config.latent.rank) {
+		struct results_cost attend = latent_attend_cost(s);
+
+		attend.seconds = times->attend;
+		if (s->n_query <= GRAPH_QUERY_MAX)
+			attention_row(bench, s, "attend", attend, NAN);
+		cost = latent_layer_cost(s);
+	}
+	cost.seconds = times->layer;
+	attention_row(bench, s, s->config.latent.rank ? "layer" : NULL, cost, times->plan);
+}
+
+static int attention_time(struct attention_bench *bench, struct scene *s,
+	struct attention_times *ret, struct model_error *error)
 {
 	struct attention_queue queue = {.scene = s,
 		.n = s->config.n_layers < RUNS_MIN ? RUNS_MIN : s->config.n_layers};
-	uint64_t width = (uint64_t)s->config.n_heads * s->config.head_dim;
 	enum attention_support support;
 	int rc = attention_choose(bench->options->attention, &s->config, &s->backend, &support,
 		error->text, sizeof(error->text));
@@ -114,49 +186,24 @@ static int attention_time(struct attention_bench *bench, struct scene *s, double
 	if (rc)
 		return rc;
 	error->text[0] = '\0'; /* it says why that one */
-	rc = scene_take(s, width, width);
+	rc = scene_take(s);
 	if (!rc && s->backend->masks)
 		rc = attention_masks(&bench->mask, s);
 	if (!rc)
 		rc = scene_build(s);
 	if (rc)
 		return rc;
-	bool captured = s->n_query == 1 ? support > ATTENTION_NEVER : support == ATTENTION_ALWAYS;
-	captured = captured || (s->n_query <= 16 && support >= ATTENTION_UNIFORM_BATCH);
-	rc = probe_time(s->probe, captured, attention_queue, &queue, queue.n, ret_seconds);
+	bool captured = support == ATTENTION_ALWAYS ||
+			(s->n_query <= GRAPH_QUERY_MAX && support == ATTENTION_UNIFORM_BATCH) ||
+			(s->n_query == 1 && support > ATTENTION_NEVER);
+	if (s->config.latent.rank && s->n_query <= GRAPH_QUERY_MAX)
+		rc = latent_attend(s, &ret->attend);
+	if (!rc)
+		rc = probe_time(s->probe, captured, attention_queue, &queue, queue.n, &ret->layer);
 	/* last: a graph with a plan of its own changes how layers run */
 	return rc ? rc
 		  : probe_time(s->probe, support > ATTENTION_NEVER, attention_queue_plan, &queue,
-			    PLANS, ret_plan);
-}
-
-static void attention_row(struct attention_bench *bench, const struct scene *s, double seconds,
-	double plan, bool no_space)
-{
-	struct results *results = bench->results;
-	struct bench_mask_cost cost = bench_mask_cost(&bench->mask, s->n_query, s->context);
-	uint32_t kv = s->config.n_kv_heads * s->config.head_dim;
-
-	results_row(results);
-	results_text(results, "backend", NULL, s->backend ? s->backend->name : NULL);
-	results_text(results, "mask", NULL, bench->options->mask ? bench->options->mask : "causal");
-	results_count(results, "heads", NULL, s->config.n_heads);
-	results_count(results, "kv_heads", NULL, s->config.n_kv_heads);
-	results_count(results, "head_dim", NULL, s->config.head_dim);
-	results_count(results, "batch", "BATCH", s->n_rows);
-	results_count(results, "query", "QUERY", s->n_query);
-	results_count(results, "context", "CONTEXT", s->context);
-	results_cost(results, &bench->probe.rates,
-		&(struct results_cost){
-			.bytes = (double)s->n_rows * (double)cost.keys * 2 * kv *
-				 dtype_bytes(s->config.kv_dtype),
-			/* multiplications and additions of scores and sums */
-			.flop = s->n_rows * cost.pairs * s->config.n_heads * s->config.head_dim * 4,
-			.seconds = no_space ? NAN : seconds,
-		});
-	results_seconds(results, "plan_s", "PLAN", no_space ? NAN : plan);
-	results_floor(results, FLOOR);
-	results_note(results, no_space ? NO_SPACE : NULL);
+			    PLANS, &ret->plan);
 }
 
 static int attention_measure(struct attention_bench *bench, uint32_t n_rows, uint32_t n_query,
@@ -166,29 +213,39 @@ static int attention_measure(struct attention_bench *bench, uint32_t n_rows, uin
 		.n_rows = n_rows,
 		.n_query = n_query < context ? n_query : context,
 		.context = context};
+	struct attention_times times = {NAN, NAN, NAN};
 	uint32_t mark = bench->probe.n_held;
-	double seconds = NAN, plan = NAN;
+	int rc = 0;
 
 	scene_size(&scene, &bench->heads);
-	bool no_space = scene_has_no_space(&scene);
-	int rc = no_space ? 0 : attention_time(bench, &scene, &seconds, &plan, error);
+	if (!scene_has_no_space(&scene))
+		rc = attention_time(bench, &scene, &times, error);
 	if (!rc)
-		attention_row(bench, &scene, seconds, plan, no_space);
+		attention_rows(bench, &scene, &times);
 	scene_deinit(&scene);
 	probe_release(&bench->probe, mark);
 	return rc;
 }
 
+/* ---- all of them ---- */
+
 static int attention_all(struct attention_bench *bench, struct model_error *error)
 {
 	const struct bench_options *o = bench->options;
+	const struct attention_config *c = &bench->heads;
 	uint32_t query = bench_mask_query(&bench->mask) > 1 ? bench_mask_query(&bench->mask) : o->query;
 	int rc = probe_rates(&bench->probe);
 
 	results_machine(bench->results, bench->probe.info.name, NULL, NULL);
-	results_head(bench->results, "%s, %u heads, %u of keys and values, head size %u, pages of %u "
-		"tokens", o->mask ? o->mask : "causal", bench->heads.n_heads, bench->heads.n_kv_heads,
-		bench->heads.head_dim, bench->heads.page_tokens);
+	if (c->latent.rank)
+		results_head(bench->results,
+			"%u heads of %u + %u and %u, rank %u, pages of %u tokens", c->n_heads,
+			c->latent.nope, c->latent.rope, c->latent.v, c->latent.rank, c->page_tokens);
+	else
+		results_head(bench->results,
+			"%s, %u heads, %u of keys and values, head size %u, pages of %u tokens",
+			o->mask ? o->mask : "causal", c->n_heads, c->n_kv_heads, c->head_dim,
+			c->page_tokens);
 	for (uint32_t i = 0; i < o->batches.n * o->contexts.n && !rc; i++)
 		rc = attention_measure(bench, o->batches.at[i / o->contexts.n], query,
 			o->contexts.at[i % o->contexts.n], error);
@@ -197,41 +254,51 @@ static int attention_all(struct attention_bench *bench, struct model_error *erro
 	return rc;
 }
 
-/* The model's, but for what the options say. */
+/* The model's, but for what the options say; of latent attention DeepSeek-V2-Lite's where no model
+ * that has it is named. */
 static int attention_heads(struct attention_bench *bench, struct model_error *error)
 {
 	const struct bench_options *o = bench->options;
+	struct attention_config *c = &bench->heads;
 	struct model_config config;
 	int rc = model_config_load(o->model_dir, &config, error);
 
 	if (rc)
 		return rc;
-	if (config.latent.rank)
-		rc = model_fail(error, -ENOTSUP,
-			"%s: its attention is latent: --attention mla or mla_planned measures it",
-			o->model_dir);
-	bench->heads = (struct attention_config){
-		.n_heads = o->heads ? o->heads : config.n_heads,
+	*c = (struct attention_config){
+		.n_heads = config.n_heads,
 		.n_kv_heads = o->kv_heads ? o->kv_heads : config.n_kv_heads,
 		.head_dim = o->head_dim ? o->head_dim : config.head_dim,
+		.latent = config.latent,
 		.page_tokens = o->page_tokens,
 		.scale = 0.1f,
 		.masks = bench->mask.kind != MASK_CAUSAL,
 	};
 	model_config_deinit(&config);
-	return rc;
+	if (latent_is_named(o) && (!o->model_named || !c->latent.rank)) {
+		c->n_heads = 16;
+		c->latent = (struct attention_latent){.rank = 512, .nope = 128, .rope = 64, .v = 128};
+	}
+	c->n_heads = o->heads ? o->heads : c->n_heads;
+	if (!c->latent.rank)
+		return 0;
+	if (o->mask)
+		return model_fail(error, -EINVAL,
+			"--mask is not for latent attention, which the model's is");
+	c->latent.rank = o->rank ? o->rank : c->latent.rank;
+	c->latent.rope = o->rope ? o->rope : c->latent.rope;
+	c->n_kv_heads = 1;
+	c->head_dim = c->latent.rank + c->latent.rope;
+	c->scale = 1.0f / sqrtf((float)(c->latent.nope + c->latent.rope));
+	return 0;
 }
 
 int bench_attention(const struct bench_options *options, struct results *results)
 {
 	struct attention_bench bench = {.options = options, .results = results};
 	struct model_error error = {""};
-
-	if (latent_is_meant(options))
-		return options->mask ? bench_fail(-EINVAL, "attention: --mask is not for latent "
-					       "attention, which the model's is")
-				     : bench_latent(options, results);
 	bool valid = bench_mask_parse(options->mask, &bench.mask);
+
 	assert(valid); /* by the option's check */
 	(void)valid;
 	int rc = attention_heads(&bench, &error);

@@ -10,12 +10,12 @@
 #include <mimeo/mimeo.h>
 #include <stdint.h>
 
-#include "daemon/bench/bench.h"
+#include "daemon/bench/spawn.h"
 
 struct buffer_bench {
 	const struct bench_options *options;
 	struct results *results;
-	const char *socket;
+	const struct target *target;
 };
 
 /* A message on standard error, with the daemon's own words; returns the status. */
@@ -24,8 +24,8 @@ int buffer_fail(const struct mimeo *m, const char *what, int status);
 void buffer_row(const struct buffer_bench *bench, const char *name, struct samples *result,
 	struct samples *floor, const char *floor_name);
 
-/* Calls that make and close buffers; steps that leave their logits in one; what other clients notice
- * when memory is given back. 0, or -errno with a sentence on standard error. */
+/* Calls that make and close buffers; steps that leave their logits in one; how long the lane is
+ * idle when memory is given back, which needs the admin socket. 0, or -errno with a sentence on standard error. */
 int buffer_calls(const struct buffer_bench *bench);
 int buffer_steps(const struct buffer_bench *bench);
 int buffer_gaps(const struct buffer_bench *bench);

@@ -3,8 +3,7 @@
  * Allocating, importing and closing a buffer, as a client sees it: a call on the socket and its
  * reply. A close is answered when no request can name the buffer any more; the memory goes back
  * behind it, in the daemon's builder. The floor is the same memory without a daemon: the device makes
- * it and gives it back in this process, and a message goes to another process and comes back, with
- * a descriptor where the call passes one.
+ * it and gives it back in this process.
  */
 #include "tests/bench/buffer.h"
 
@@ -12,25 +11,17 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/bench/child.h"
 #include "daemon/bench/client.h"
 #include "daemon/bench/probe.h"
-#include "ipc/socket.h"
 
 #define BACK_NS 5000000000ull /* for what was closed to come back */
 #define PAUSE_NS 1000000
-#define MESSAGE_BYTES 128u /* about as long as calls and replies with a handle are */
-#define REPLY_MS 5000u
-#define SMALLEST 4096u
-#define FLOOR                                                                                      \
-	"of calls: the same memory made or given back by the device in one process, and a message " \
-	"there and back on a Unix socket, by turns"
+#define FLOOR "of calls: the same memory made or given back by the device in one process, by turns"
 
 /* How a buffer is made; IMPORT is a memfd of the client's own. */
 enum way { MEMFD, IMPORT, VMM_FD, CUDA_IPC, N_WAYS };
@@ -38,22 +29,20 @@ enum way { MEMFD, IMPORT, VMM_FD, CUDA_IPC, N_WAYS };
 static const struct {
 	const char *make, *close;
 	uint32_t kind;
-	bool passes_fd; /* from the daemon */
 } ways[N_WAYS] = {
-	[MEMFD] = {"allocate memfd", "close memfd", MIMEO_HANDLE_MEMFD, true},
-	[IMPORT] = {"import memfd", "close imported memfd", MIMEO_HANDLE_MEMFD, false},
-	[VMM_FD] = {"allocate VMM fd", "close VMM fd", MIMEO_HANDLE_VMM_FD, true},
-	[CUDA_IPC] = {"allocate CUDA IPC", "close CUDA IPC", MIMEO_HANDLE_CUDA_IPC, false},
+	[MEMFD] = {"allocate memfd", "close memfd", MIMEO_HANDLE_MEMFD},
+	[IMPORT] = {"import memfd", "close imported memfd", MIMEO_HANDLE_MEMFD},
+	[VMM_FD] = {"allocate VMM fd", "close VMM fd", MIMEO_HANDLE_VMM_FD},
+	[CUDA_IPC] = {"allocate CUDA IPC", "close CUDA IPC", MIMEO_HANDLE_CUDA_IPC},
 };
 
 static const struct {
 	const char *name;
 	uint64_t bytes;
-} sizes[] = {{"4 KiB", SMALLEST}, {"2 MiB", 2u << 20}, {"64 MiB", 64u << 20}};
+} sizes[] = {{"4 KiB", 4096}, {"2 MiB", 2u << 20}, {"64 MiB", 64u << 20}};
 
 struct calls {
 	const struct buffer_bench *bench;
-	int ends[2]; /* of a socket: ours, the partner's */
 	struct mimeo *m;
 	struct device *device;
 	struct samples *make, *close, *floor_make, *floor_close; /* of a way and a size */
@@ -71,45 +60,6 @@ static int calls_memfd(uint64_t bytes)
 }
 
 /* ---- the floor ---- */
-
-/* Answers; a message that begins with 1 is answered with a descriptor. */
-static int partner_child(void *arg, int fd)
-{
-	const struct calls *calls = arg;
-	uint8_t message[MESSAGE_BYTES];
-	int memory = calls_memfd(SMALLEST), came;
-	size_t n;
-
-	close(calls->ends[0]);
-	if (memory < 0)
-		return 1;
-	for (;;) {
-		came = -1;
-		if (socket_receive(calls->ends[1], message, sizeof(message), &came, 1, &n,
-			    UINT32_MAX / 2) < 0)
-			return 0;
-		if (n > 0)
-			close(came);
-		if (socket_send(calls->ends[1], message, sizeof(message), &memory, message[0]) < 0)
-			return 0;
-	}
-}
-
-static int floor_round_trip(const struct calls *calls, int fd, bool with_fd)
-{
-	uint8_t message[MESSAGE_BYTES] = {with_fd};
-	int came = -1;
-	size_t n = 0;
-	int rc = socket_send(calls->ends[0], message, sizeof(message), &fd, fd >= 0);
-
-	if (rc < 0)
-		return rc;
-	ssize_t size =
-		socket_receive(calls->ends[0], message, sizeof(message), &came, 1, &n, REPLY_MS);
-	if (size >= 0 && n > 0)
-		close(came);
-	return size < 0 ? (int)size : 0;
-}
 
 static int floor_make(const struct calls *calls, enum way way, uint64_t bytes, int fd,
 	void **ret_memory, struct device_handle *ret)
@@ -151,18 +101,13 @@ static int floor_once(const struct calls *calls, enum way way, uint64_t bytes)
 		return fd;
 	uint64_t start = stats_now();
 	int rc = floor_make(calls, way, bytes, fd, &memory, &handle);
-	if (!rc)
-		rc = floor_round_trip(calls, fd, ways[way].passes_fd);
-	if (!rc)
-		samples_add(calls->floor_make, stats_now() - start);
+	if (rc)
+		return rc;
+	samples_add(calls->floor_make, stats_now() - start);
 	start = stats_now();
-	if (memory)
-		floor_give_back(calls, way, memory, &handle);
-	if (!rc)
-		rc = floor_round_trip(calls, -1, false);
-	if (!rc)
-		samples_add(calls->floor_close, stats_now() - start);
-	return rc;
+	floor_give_back(calls, way, memory, &handle);
+	samples_add(calls->floor_close, stats_now() - start);
+	return 0;
 }
 
 /* ---- the calls ---- */
@@ -277,8 +222,7 @@ static int calls_child(void *arg, int fd)
 	struct device_info info;
 	char why[256] = "";
 
-	close(calls->ends[1]);
-	if (client_connect(&calls->m, calls->bench->socket, MIMEO_SPIN_DEFAULT) < 0)
+	if (client_connect(&calls->m, calls->bench->target->socket, MIMEO_SPIN_DEFAULT) < 0)
 		return 1;
 	int rc = probe_device(calls->bench->options->device, &calls->device, &info, why, sizeof(why));
 	rc = rc ? bench_fail_device(rc, "the floor", why) : calls_all(calls);
@@ -288,18 +232,9 @@ static int calls_child(void *arg, int fd)
 	return rc != 0;
 }
 
-/* With a partner for their floor. */
 int buffer_calls(const struct buffer_bench *bench)
 {
-	CLEANUP(child_kill) struct child partner = {0};
 	struct calls calls = {.bench = bench};
 
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, calls.ends) < 0)
-		return bench_fail(-errno, "the floor: %s", strerror(errno));
-	int rc = child_start(&partner, partner_child, &calls);
-	if (rc == 0)
-		rc = child_run("buffers", calls_child, &calls, bench->options->timeout_s);
-	close(calls.ends[0]);
-	close(calls.ends[1]);
-	return rc;
+	return child_run("buffers", calls_child, &calls, bench->options->timeout_s);
 }

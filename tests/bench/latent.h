@@ -3,12 +3,18 @@
 #define MIMEO_TESTS_BENCH_LATENT_H
 
 #include "daemon/bench/bench.h"
+#include "tests/bench/scene.h"
 
 /* --attention names a backend for latent attention. */
 bool latent_is_named(const struct bench_options *options);
-/* So it does, or it leaves the backend open and the model that is named has latent attention. */
-bool latent_is_meant(const struct bench_options *options);
-/* `attention` for it; as the run function of struct bench. */
-int bench_latent(const struct bench_options *options, struct results *results);
+
+/* Seconds that both stages of a layer of absorbed latent attention take, the merge among them, for a
+ * scene that is built; by the kernels themselves. 0 or the device's condition. */
+int latent_attend(struct scene *scene, double *ret_seconds);
+
+/* What that reads and computes; and a layer with the products of queries and values, absorbed or, of
+ * prompts, with keys and values expanded. */
+struct results_cost latent_attend_cost(const struct scene *scene);
+struct results_cost latent_layer_cost(const struct scene *scene);
 
 #endif

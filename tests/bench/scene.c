@@ -32,6 +32,9 @@ void scene_size(struct scene *s, const struct attention_config *heads)
 	s->layer_bytes = (uint64_t)c->n_kv_pages * planes * c->page_tokens * c->n_kv_heads *
 			 c->head_dim * dtype_bytes(c->kv_dtype);
 	c->n_layers = scene_copies(s, s->layer_bytes);
+	s->weight_bytes = (uint64_t)c->n_heads * (c->latent.nope + c->latent.v) * c->latent.rank *
+			  dtype_bytes(c->kv_dtype);
+	s->n_weights = s->weight_bytes ? scene_copies(s, s->weight_bytes) : 0;
 }
 
 bool scene_has_no_space(const struct scene *s)
@@ -87,21 +90,37 @@ static int scene_take_tables(struct scene *s)
 	return rc;
 }
 
-int scene_take(struct scene *s, uint64_t query_elements, uint64_t output_elements)
+int scene_take(struct scene *s)
 {
-	uint64_t tokens = s->config.max_tokens * (uint64_t)dtype_bytes(s->config.activation_dtype);
+	const struct attention_config *c = &s->config;
+	const struct attention_latent *l = &c->latent;
+	uint64_t heads = c->max_tokens * (uint64_t)c->n_heads * dtype_bytes(c->activation_dtype);
+	uint64_t q_width = l->rank ? l->nope + l->rope : c->head_dim;
 	int rc = scene_take_tables(s);
 
 	if (!rc)
-		rc = probe_take(s->probe, s->layer_bytes * s->config.n_layers, s->config.kv_dtype,
-			&s->kv);
+		rc = probe_take(s->probe, s->layer_bytes * c->n_layers, c->kv_dtype, &s->kv);
 	if (!rc)
-		rc = probe_take(
-			s->probe, tokens * query_elements, s->config.activation_dtype, &s->q);
+		rc = probe_take(s->probe, heads * q_width, c->activation_dtype, &s->q);
 	if (!rc)
+		rc = probe_take(s->probe, heads * (l->rank ? l->v : c->head_dim),
+			c->activation_dtype, &s->out);
+	if (!rc && s->n_weights)
 		rc = probe_take(
-			s->probe, tokens * output_elements, s->config.activation_dtype, &s->out);
+			s->probe, s->weight_bytes * s->n_weights, c->kv_dtype, &s->weights);
 	return rc;
+}
+
+struct weight scene_weight(const struct scene *s, uint32_t i)
+{
+	const struct attention_config *c = &s->config;
+
+	return (struct weight){
+		.data = s->weights + i % s->n_weights * s->weight_bytes,
+		.dtype = c->kv_dtype,
+		.rows = c->n_heads * (c->latent.nope + c->latent.v),
+		.cols = c->latent.rank,
+	};
 }
 
 int scene_build(struct scene *s)

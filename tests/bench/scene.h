@@ -26,7 +26,9 @@ struct scene {
 	struct attention_metadata *metadata;
 	uint32_t *lens; /* [2 n_rows] query, then sequence */
 	uint64_t layer_bytes;
-	char *kv;
+	uint64_t weight_bytes; /* of latent attention's kv_b, n_weights of which take turns; 0: none */
+	uint32_t n_weights;
+	char *kv, *weights;
 	void *q, *out;
 };
 
@@ -37,8 +39,10 @@ void scene_size(struct scene *scene, const struct attention_config *heads);
 uint32_t scene_copies(const struct scene *scene, uint64_t bytes);
 /* The device has no space for it. */
 bool scene_has_no_space(const struct scene *scene);
-/* Take memory for cache, tables, queries and output, of these elements a token. */
-int scene_take(struct scene *scene, uint64_t query_elements, uint64_t output_elements);
+/* Take memory for cache, tables, queries, output and weights. */
+int scene_take(struct scene *scene);
+/* kv_b number i. */
+struct weight scene_weight(const struct scene *scene, uint32_t i);
 /* The backend's manager and metadata, built for the batch; scene->inputs are complete. */
 int scene_build(struct scene *scene);
 /* Release what scene_build made; memory is the probe's. */
