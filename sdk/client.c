@@ -13,50 +13,19 @@
 
 #include "ipc/clock.h"
 #include "ipc/socket.h"
+#include "sdk/device_buffer.h"
+#include "sdk/versioned.h"
 
 #define DEFAULT_ENTRIES 64u
 #define DEFAULT_ARENA_BYTES (8ull << 20)
 #define DEFAULT_TIMEOUT_MS 5000u
 #define DEFAULT_SPIN_US 50u
 #define SPIN_LEAST_CPUS 4 /* below, a spinner takes the CPU that the daemon needs */
-#define SEQUENCES_MOST (1u << 20)
-#define GROWN_BYTES_MOST 4096u
 #define WELCOME_FDS_MAX (MSG_WELCOME_FDS + MSG_LIFE_FDS)
-
-bool config_copy(void *known, size_t known_size, const void *given, size_t least)
-{
-	size_t size;
-
-	memcpy(&size, given, sizeof(size));
-	if (size < least || size > GROWN_BYTES_MOST)
-		return false;
-	for (size_t i = known_size; i < size; i++) {
-		if (((const uint8_t *)given)[i] != 0)
-			return false;
-	}
-	memset(known, 0, known_size);
-	memcpy(known, given, size < known_size ? size : known_size);
-	return true;
-}
-
-bool config_answer(void *given, const void *known, size_t known_size)
-{
-	size_t size;
-
-	if (!given)
-		return false;
-	memcpy(&size, given, sizeof(size));
-	if (size < sizeof(size) || size > GROWN_BYTES_MOST)
-		return false;
-	memset(given, 0, size);
-	memcpy(given, known, size < known_size ? size : known_size);
-	memcpy(given, &size, sizeof(size));
-	return true;
-}
 
 /* ---- configuration ---- */
 
-static uint64_t spin_ns(uint32_t spin_us)
+static uint64_t client_spin_ns(uint32_t spin_us)
 {
 	cpu_set_t cpus;
 
@@ -69,19 +38,18 @@ static uint64_t spin_ns(uint32_t spin_us)
 	return DEFAULT_SPIN_US * 1000ull;
 }
 
-static uint64_t power_of_two_above(uint64_t value)
+static uint64_t client_round_up(uint64_t value)
 {
 	return value <= 1 ? 1 : 1ull << (64 - __builtin_clzll(value - 1));
 }
 
-/* Fill in the defaults. 0, or INVALID and why; *ret is the caller's words as far as they are known.
- */
-static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *given,
+/* Fill in the defaults. 0, or INVALID and why; *ret is the caller's configuration as far as it is known. */
+static int client_resolve(struct mimeo_config *ret, const struct mimeo_config *given,
 	char text[static MSG_TEXT_MAX])
 {
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 
-	if (given && !config_copy(&config, sizeof(config), given, sizeof(config)))
+	if (given && !versioned_read(&config, sizeof(config), given, sizeof(config)))
 		return MIMEO_E_INVALID;
 	if (config.entries == 0)
 		config.entries = DEFAULT_ENTRIES;
@@ -103,14 +71,14 @@ static int config_resolve(struct mimeo_config *ret, const struct mimeo_config *g
 	else if (config.reserved != 0)
 		snprintf(text, MSG_TEXT_MAX, "reserved is %u and not 0", config.reserved);
 	else
-		ret->arena_bytes = power_of_two_above(config.arena_bytes);
+		ret->arena_bytes = client_round_up(config.arena_bytes);
 	return text[0] ? MIMEO_E_INVALID : 0;
 }
 
 /* ---- handshake ---- */
 
-/* What a failed call on the way to the daemon means to the caller. */
-static int connect_status(int error)
+/* The status for the errno of a system call while connecting. */
+static int client_status(int error)
 {
 	switch (error) {
 	case -EINVAL:
@@ -131,22 +99,22 @@ static int connect_status(int error)
 	}
 }
 
-/* A call on the way to the daemon failed: the status, and in `text` which socket it was and why. */
-static int connect_failed(const char *path, int error, char text[static MSG_TEXT_MAX])
+/* A system call failed: the status, and in `text` the socket's path and the reason. */
+static int client_connect_failed(const char *path, int error, char text[static MSG_TEXT_MAX])
 {
-	int status = connect_status(error);
+	int status = client_status(error);
 	struct stat st;
 
-	/* To connect(2) it is all one: nobody listens there. */
+	/* connect(2) does not distinguish a file that is no socket from one without a listener. */
 	const char *why = error == -ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode)
 		? "not a socket" : strerror(-error);
 	snprintf(text, MSG_TEXT_MAX, "%s: %s: %s", path, mimeo_strerror(status), why);
 	return status;
 }
 
-/* A daemon that turns us away may close before it has our words: its answer is there all the same.
- */
-static int say_hello(int fd, const struct mimeo_config *config)
+/* A daemon that refuses the client may close before it has read HELLO: its answer has arrived all the
+ * same. */
+static int client_send_hello(int fd, const struct mimeo_config *config)
 {
 	struct msg_hello hello = {
 		.version = MSG_PROTOCOL_VERSION,
@@ -159,33 +127,33 @@ static int say_hello(int fd, const struct mimeo_config *config)
 	int n = msg_hello_encode(&hello, buffer, sizeof(buffer));
 	if (n < 0)
 		return MIMEO_E_INVALID;
-	int r = socket_send(fd, buffer, (size_t)n, NULL, 0);
-	return r < 0 && r != -EPIPE && r != -ECONNRESET ? connect_status(r) : 0;
+	int rc = socket_send(fd, buffer, (size_t)n, NULL, 0);
+	return rc < 0 && rc != -EPIPE && rc != -ECONNRESET ? client_status(rc) : 0;
 }
 
-static bool is_known(int status)
+static bool client_is_status(int status)
 {
 	return strcmp(mimeo_status_name(status), "MIMEO_E_?") != 0;
 }
 
-static int welcome_parse(const void *data, size_t size, struct msg_welcome *ret)
+static int client_parse_welcome(const void *data, size_t size, struct msg_welcome *ret)
 {
 	struct msg_codec *codec;
 	struct msg_detail detail;
 
 	if (msg_codec_new(&codec) < 0)
 		return MIMEO_E_NO_MEMORY;
-	int r = msg_welcome_decode(codec, data, size, ret, &detail);
+	int rc = msg_welcome_decode(codec, data, size, ret, &detail);
 	msg_codec_free(codec);
-	if (r < 0)
+	if (rc < 0)
 		ret->text[0] = '\0';
-	if (r == 0 && ret->status < 0)
-		r = is_known(ret->status) ? ret->status : MIMEO_E_PROTOCOL;
-	return r;
+	if (rc == 0 && ret->status < 0)
+		rc = client_is_status(ret->status) ? ret->status : MIMEO_E_PROTOCOL;
+	return rc;
 }
 
 /* 0 and the fds that come with it, those that may lack -1; or a status and none. */
-static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
+static int client_receive_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
 	int fds[static WELCOME_FDS_MAX])
 {
 	int taken[WELCOME_FDS_MAX];
@@ -199,86 +167,71 @@ static int hear_welcome(int fd, const char *path, unsigned timeout_ms, struct ms
 		fd, buffer, MSG_SOCKET_MAX, taken, WELCOME_FDS_MAX, &n_fds, timeout_ms);
 	if (n < 0) {
 		free(buffer);
-		return connect_failed(path, (int)n, ret->text);
+		return client_connect_failed(path, (int)n, ret->text);
 	}
-	int r = welcome_parse(buffer, (size_t)n, ret);
-	if (r == 0 && n_fds > 0 && taken[n_fds - 1] == -EMFILE) {
+	int rc = client_parse_welcome(buffer, (size_t)n, ret);
+	if (rc == 0 && n_fds > 0 && taken[n_fds - 1] == -EMFILE) {
 		snprintf(ret->text, sizeof(ret->text), "this process has no descriptor left");
-		r = MIMEO_E_NO_MEMORY;
+		rc = MIMEO_E_NO_MEMORY;
 	}
-	if (r == 0 && n_fds != MSG_WELCOME_FDS && n_fds != WELCOME_FDS_MAX)
-		r = MIMEO_E_PROTOCOL;
+	if (rc == 0 && n_fds != MSG_WELCOME_FDS && n_fds != WELCOME_FDS_MAX)
+		rc = MIMEO_E_PROTOCOL;
 	for (size_t i = 0; i < WELCOME_FDS_MAX; i++) {
-		if (r == 0)
+		if (rc == 0)
 			fds[i] = i < n_fds ? taken[i] : -1;
 		else if (i < n_fds && taken[i] >= 0)
 			close(taken[i]);
 	}
 	free(buffer);
-	return r;
+	return rc;
 }
 
 /* ---- the connection's memory ---- */
 
 /* Requests and sequence ids, all free, the lowest to be taken first. */
-static int books_init(struct mimeo *m, uint32_t max_sequences)
+static int client_state_init(struct mimeo *m, uint32_t max_sequences)
 {
 	uint32_t entries = m->region.ring.entries;
 
-	m->max_sequences = max_sequences < SEQUENCES_MOST ? max_sequences : SEQUENCES_MOST;
 	m->requests = calloc(entries, sizeof(*m->requests));
-	m->sequences = calloc((size_t)m->max_sequences + 1, sizeof(*m->sequences));
-	if (!m->requests || !m->sequences || arena_init(&m->arena, m->region.arena_bytes) < 0)
+	if (!m->requests || buddy_init(&m->arena, m->region.arena_bytes) < 0)
 		return MIMEO_E_NO_MEMORY;
-
 	for (uint32_t i = entries; i-- > 0;) {
 		m->requests[i].m = m;
 		m->requests[i].index = i;
 		m->requests[i].next = m->free;
 		m->free = &m->requests[i];
 	}
-	for (uint32_t id = m->max_sequences; id > 0; id--) {
-		m->sequences[id].next = m->free_sequence;
-		m->free_sequence = id;
-	}
-	return 0;
+	return sequence_ids_init(m, max_sequences);
 }
 
-static int watch(int epoll, int fd, uint32_t events)
+static int client_add(const struct mimeo *m, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.fd = fd};
 
-	return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) < 0 ? MIMEO_E_NO_MEMORY : 0;
+	return epoll_ctl(m->epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
-static int fds_init(struct mimeo *m)
+static int client_fds_init(struct mimeo *m)
 {
 	m->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (m->epoll < 0)
 		return MIMEO_E_NO_MEMORY;
-	int r = watch(m->epoll, m->cq_bell, EPOLLIN);
-	if (r == 0)
-		r = watch(m->epoll, m->socket, EPOLLIN | EPOLLRDHUP);
-	for (size_t i = 0; r == 0 && i < MSG_LIFE_FDS; i++) {
-		if (m->lives[i] >= 0)
-			r = watch(m->epoll, m->lives[i], EPOLLIN);
+	if (client_add(m, m->cq_bell, EPOLLIN) < 0 ||
+		client_add(m, m->socket, EPOLLIN | EPOLLRDHUP) < 0)
+		return MIMEO_E_NO_MEMORY;
+	for (size_t i = 0; i < MSG_LIFE_FDS; i++) {
+		if (m->lives[i] >= 0 && client_add(m, m->lives[i], EPOLLIN) < 0)
+			return MIMEO_E_NO_MEMORY;
 	}
-	return r;
+	return 0;
 }
 
-void client_watch(const struct mimeo *m, short events, struct pollfd ret[static WATCHED])
-{
-	ret[0] = (struct pollfd){.fd = m->socket, .events = events};
-	/* Of -1 poll says nothing. */
-	for (size_t i = 0; i < MSG_LIFE_FDS; i++)
-		ret[1 + i] = (struct pollfd){.fd = m->lives[i], .events = POLLIN};
-}
-
-/* A killed daemon's socket hangs up when the kernel has taken down its memory, its threads and all
- * that refers to the socket, io_uring among it: 100 ms later and more. What came with WELCOME tells at
- * once (daemon/serve/life.h). A daemon whose kernel is too old for that sent nothing: then its process's
- * pidfd, which is sooner than a socket that io_uring has, and the socket have to do. */
-static void lives_init(struct mimeo *m, const int fds[static MSG_LIFE_FDS])
+/* A killed daemon's socket hangs up after the kernel has released its memory, its threads and all
+ * references to the socket, such as io_uring's: 100 ms later and more. The fds that come with WELCOME
+ * report the death at once (daemon/serve/life.h). A daemon on a kernel too old for them sends none: then
+ * its pidfd, which is sooner than a socket that io_uring uses, and the socket have to suffice. */
+static void client_lives_init(struct mimeo *m, const int fds[static MSG_LIFE_FDS])
 {
 	struct socket_peer peer;
 
@@ -287,8 +240,8 @@ static void lives_init(struct mimeo *m, const int fds[static MSG_LIFE_FDS])
 		m->lives[0] = peer.pidfd;
 }
 
-/* Why there is no connection: what was found out about it, or else which socket it was. */
-static int explain(
+/* Write why there is no connection: `text`, or else the socket and the status. */
+static int client_explain(
 	const struct mimeo_config *config, const char *path, int status, const char *text)
 {
 	if (!config->message || !config->message_size)
@@ -301,37 +254,37 @@ static int explain(
 	return status;
 }
 
-/* `m` comes with fds of -1 and otherwise zeroed; the caller frees it whatever comes of this. */
-static int attach(struct mimeo *m, const struct mimeo_config *config, const char *path,
+/* `m` comes with fds of -1 and otherwise zeroed; the caller closes it on success and on failure. */
+static int client_attach(struct mimeo *m, const struct mimeo_config *config, const char *path,
 	char text[static MSG_TEXT_MAX])
 {
 	struct msg_welcome welcome;
-	int fds[WELCOME_FDS_MAX], r;
+	int fds[WELCOME_FDS_MAX];
 
 	uint64_t start = clock_ns();
 	m->socket = socket_connect(path, config->connect_timeout_ms);
 	if (m->socket < 0)
-		return connect_failed(path, m->socket, text);
-	r = say_hello(m->socket, config);
-	if (r < 0)
-		return r;
+		return client_connect_failed(path, m->socket, text);
+	int rc = client_send_hello(m->socket, config);
+	if (rc < 0)
+		return rc;
 
 	uint64_t spent_ms = (clock_ns() - start) / 1000000;
-	r = hear_welcome(m->socket, path,
+	rc = client_receive_welcome(m->socket, path,
 		spent_ms < config->connect_timeout_ms
 			? config->connect_timeout_ms - (unsigned)spent_ms : 0,
 		&welcome, fds);
-	if (r < 0) {
+	if (rc < 0) {
 		memcpy(text, welcome.text, MSG_TEXT_MAX);
-		return r;
+		return rc;
 	}
 	m->sq_bell = fds[1];
 	m->cq_bell = fds[2];
-	lives_init(m, fds + MSG_WELCOME_FDS);
-	r = region_map(&m->region, fds[0]);
-	if (r < 0) {
+	client_lives_init(m, fds + MSG_WELCOME_FDS);
+	rc = region_map(&m->region, fds[0]);
+	if (rc < 0) {
 		close(fds[0]);
-		return connect_status(r);
+		return client_status(rc);
 	}
 	/* A forked child with this mapping would be a second writer of our rings. */
 	madvise(m->region.base, m->region.bytes, MADV_DONTFORK);
@@ -341,8 +294,8 @@ static int attach(struct mimeo *m, const struct mimeo_config *config, const char
 		return MIMEO_E_PROTOCOL;
 	m->n_models = welcome.n_models;
 	memcpy(m->models, welcome.models, sizeof(m->models));
-	r = books_init(m, welcome.max_sequences);
-	return r < 0 ? r : fds_init(m);
+	rc = client_state_init(m, welcome.max_sequences);
+	return rc < 0 ? rc : client_fds_init(m);
 }
 
 int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
@@ -352,33 +305,33 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 
 	if (!ret_m)
 		return MIMEO_E_INVALID;
-	int r = config_resolve(&resolved, config, text);
-	if (r < 0)
-		return explain(&resolved, path, r, text);
+	int rc = client_resolve(&resolved, config, text);
+	if (rc < 0)
+		return client_explain(&resolved, path, rc, text);
 	struct mimeo *m = calloc(1, sizeof(*m));
 	if (!m)
-		return explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
+		return client_explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
 	m->pid = getpid();
 	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
 	memset(m->lives, -1, sizeof(m->lives));
-	m->spin_ns = spin_ns(resolved.spin_us);
+	m->spin_ns = client_spin_ns(resolved.spin_us);
 
-	r = socket_path(path, resolved.socket_path);
-	if (r == 0 && !path[0])
-		r = -EINVAL;
-	if (r < 0)
+	rc = socket_path(path, resolved.socket_path);
+	if (rc == 0 && !path[0])
+		rc = -EINVAL;
+	if (rc < 0)
 		snprintf(text, sizeof(text), "the socket's path %s: it has from 1 to %d bytes",
-			r == -EINVAL ? "is empty" : "is too long", SOCKET_PATH_MAX - 1);
-	r = r < 0 ? connect_status(r) : attach(m, &resolved, path, text);
-	if (r < 0) {
+			rc == -EINVAL ? "is empty" : "is too long", SOCKET_PATH_MAX - 1);
+	rc = rc < 0 ? client_status(rc) : client_attach(m, &resolved, path, text);
+	if (rc < 0) {
 		mimeo_close(m);
-		return explain(&resolved, path, r, text);
+		return client_explain(&resolved, path, rc, text);
 	}
 	*ret_m = m;
 	return 0;
 }
 
-static void close_fd(int fd)
+static void client_close_fd(int fd)
 {
 	if (fd >= 0)
 		close(fd);
@@ -388,20 +341,20 @@ void mimeo_close(struct mimeo *m)
 {
 	if (!m)
 		return;
-	close_fd(m->epoll);
-	buffers_deinit(m);
-	arena_deinit(&m->arena);
+	client_close_fd(m->epoll);
+	device_buffers_deinit(m);
+	buddy_deinit(&m->arena);
 	free(m->sequences);
 	free(m->requests);
 	if (m->region.base && m->pid != getpid())
-		close_fd(m->region.fd); /* a forked child never had the mapping */
+		client_close_fd(m->region.fd); /* a forked child never had the mapping */
 	else
 		region_deinit(&m->region);
-	close_fd(m->cq_bell);
-	close_fd(m->sq_bell);
+	client_close_fd(m->cq_bell);
+	client_close_fd(m->sq_bell);
 	for (size_t i = 0; i < MSG_LIFE_FDS; i++)
-		close_fd(m->lives[i]);
-	close_fd(m->socket);
+		client_close_fd(m->lives[i]);
+	client_close_fd(m->socket);
 	free(m);
 }
 

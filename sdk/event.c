@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-#include "sdk/client.h"
+#include "sdk/event.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "ipc/clock.h"
 #include "ipc/doorbell.h"
+#include "sdk/client.h"
 
 #define LIFE_NS 1000000ull /* how often a spinner looks whether the daemon lives */
 #define BELL_NS 50000ull   /* how often at the doorbell, if others poll mimeo_fd */
 #define SPINS_AT_ONCE 64u  /* looks at the ring between two looks at the clock */
 #define SPINS_UNPAUSED 512u
 
-/* Nothing passes the daemon's way from now on; what it has posted is still taken. */
-static void give_up(struct mimeo *m)
+/* Send nothing more; completions that the daemon has posted are still taken. */
+static void event_give_up(struct mimeo *m)
 {
 	m->gone = true;
 }
 
-/* The daemon broke the protocol: it counts as gone at once, and learns of it by the hang-up. */
-static void break_off(struct mimeo *m)
+/* The daemon broke the protocol: treat it as gone at once, and hang up. */
+static void event_break_off(struct mimeo *m)
 {
 	shutdown(m->socket, SHUT_RDWR);
 	m->gone = true;
@@ -30,8 +31,9 @@ static void break_off(struct mimeo *m)
 
 /* ---- a completion becomes an event ---- */
 
-static int hold(struct mimeo *m, struct mimeo_request *request, const struct mimeo_event *event)
+static int event_hold(struct mimeo *m, struct mimeo_request *request, const struct mimeo_event *event)
 {
+	assert(!m->holding && request->state != REQUEST_FREE);
 	m->event = *event;
 	m->event.user_data = request->sqe.user_data;
 	m->event.slot = ++m->event_number;
@@ -41,7 +43,7 @@ static int hold(struct mimeo *m, struct mimeo_request *request, const struct mim
 }
 
 /* The request that a completion is for, if such a completion can be. */
-static struct mimeo_request *request_of(struct mimeo *m, const struct ring_cqe *cqe)
+static struct mimeo_request *event_request_of(struct mimeo *m, const struct ring_cqe *cqe)
 {
 	if (cqe->request >= m->region.ring.entries)
 		return NULL;
@@ -75,12 +77,13 @@ static struct mimeo_event event_from(const struct ring_cqe *cqe)
 	};
 }
 
-static int take_generate(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+static int event_take_generate(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event = event_from(cqe);
 
 	if (cqe->status < 0 && event.finish == MIMEO_FINISH_NONE)
 		event.finish = MIMEO_FINISH_ERROR;
+	assert(request->n_reported <= cqe->n_generated && cqe->n_generated <= request->capacity);
 	event.n_tokens = cqe->n_generated - request->n_reported;
 	if (event.n_tokens > 0)
 		event.tokens = request->tokens + request->n_reported;
@@ -92,10 +95,10 @@ static int take_generate(struct mimeo *m, struct mimeo_request *request, const s
 		event.n_rows = request->n_rows;
 	}
 	request->n_reported = cqe->n_generated;
-	return hold(m, request, &event);
+	return event_hold(m, request, &event);
 }
 
-static int take_step(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+static int event_take_step(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event = event_from(cqe);
 
@@ -108,14 +111,14 @@ static int take_step(struct mimeo *m, struct mimeo_request *request, const struc
 		event.logits = request->logits;
 		event.hidden = request->hidden;
 	}
-	return hold(m, request, &event);
+	return event_hold(m, request, &event);
 }
 
-static int take_call(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+static int event_take_call(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event = event_from(cqe);
 
-	event.sequence = sequence_completed(m, &request->sqe, cqe->status);
+	event.sequence = sequence_id_completed(m, &request->sqe, cqe->status);
 	if (cqe->status == 0) {
 		request_release(request);
 		m->silence = true;
@@ -123,11 +126,11 @@ static int take_call(struct mimeo *m, struct mimeo_request *request, const struc
 	}
 	event.kind = MIMEO_EVENT_SEQUENCE;
 	event.finish = MIMEO_FINISH_NONE;
-	return hold(m, request, &event);
+	return event_hold(m, request, &event);
 }
 
-/* Once a request; what else the completion says, a later one says as well. */
-static int take_recorded(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+/* Once for each request. Later completions repeat the counts of this one. */
+static int event_take_recorded(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	const struct mimeo_event event = {
 		.kind = MIMEO_EVENT_RECORDED,
@@ -136,32 +139,32 @@ static int take_recorded(struct mimeo *m, struct mimeo_request *request, const s
 	};
 
 	request->fenced = false;
-	return hold(m, request, &event);
+	return event_hold(m, request, &event);
 }
 
-static int take(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
+static int event_take(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event;
 
 	if (cqe->kind == RING_CQE_RECORDED)
-		return take_recorded(m, request, cqe);
+		return event_take_recorded(m, request, cqe);
 	switch (request->sqe.op) {
 	case RING_OP_GENERATE:
-		return take_generate(m, request, cqe);
+		return event_take_generate(m, request, cqe);
 	case RING_OP_STEP:
-		return take_step(m, request, cqe);
+		return event_take_step(m, request, cqe);
 	case RING_OP_CANCEL:
 		event = event_from(cqe);
 		event.finish = MIMEO_FINISH_NONE;
-		return hold(m, request, &event);
+		return event_hold(m, request, &event);
 	default:
-		return take_call(m, request, cqe);
+		return event_take_call(m, request, cqe);
 	}
 }
 
 /* ---- the ring ---- */
 
-static void disarm(struct mimeo *m)
+static void event_disarm(struct mimeo *m)
 {
 	if (!m->armed)
 		return;
@@ -171,29 +174,29 @@ static void disarm(struct mimeo *m)
 }
 
 /* Take completions until one makes an event: 1, or 0 if none does. */
-static int reap(struct mimeo *m)
+static int event_reap(struct mimeo *m)
 {
 	struct ring_cqe cqe;
 
-	if (m->committed && !m->gone && submit_flush(m) < 0)
-		break_off(m);
+	if (m->committed && !m->gone && request_flush(m) < 0)
+		event_break_off(m);
 	while (!m->drained && ring_cq_peek(&m->region.ring, &cqe)) {
-		struct mimeo_request *request = request_of(m, &cqe);
+		struct mimeo_request *request = event_request_of(m, &cqe);
 
 		if (!request) {
-			break_off(m);
+			event_break_off(m);
 			return 0;
 		}
 		ring_cq_advance(&m->region.ring);
-		disarm(m);
+		event_disarm(m);
 		m->tended_ns = 0;
-		if (take(m, request, &cqe) > 0)
+		if (event_take(m, request, &cqe) > 0)
 			return 1;
 	}
 	return 0;
 }
 
-static bool is_silent(const struct mimeo_request *request, const struct ring_cqe *cqe)
+static bool event_is_silent(const struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	switch (request->sqe.op) {
 	case RING_OP_OPEN:
@@ -206,26 +209,26 @@ static bool is_silent(const struct mimeo_request *request, const struct ring_cqe
 	}
 }
 
-/* What breaks the protocol is left to whoever looks for events. A doorbell that was rung for what
- * is taken here stays up, so nobody's wake-up is lost. */
+/* A completion that breaks the protocol is left to the next look for events. A doorbell that was rung
+ * for what is taken here stays up, so no wake-up is lost. */
 void events_take_silent(struct mimeo *m)
 {
 	struct ring_cqe cqe;
 
 	while (!m->drained && ring_cq_peek(&m->region.ring, &cqe)) {
-		struct mimeo_request *request = request_of(m, &cqe);
+		struct mimeo_request *request = event_request_of(m, &cqe);
 
-		if (!request || !is_silent(request, &cqe))
+		if (!request || !event_is_silent(request, &cqe))
 			return;
 		ring_cq_advance(&m->region.ring);
-		disarm(m);
+		event_disarm(m);
 		m->tended_ns = 0;
-		take_call(m, request, &cqe);
+		event_take_call(m, request, &cqe);
 	}
 }
 
-/* One request in flight after the other; sequence calls end in silence. 1, or GONE in the end. */
-static int reap_gone(struct mimeo *m)
+/* One request in flight after the other; sequence calls end without an event. 1, then GONE. */
+static int event_reap_gone(struct mimeo *m)
 {
 	m->drained = true;
 	while (m->gone_cursor < m->region.ring.entries) {
@@ -243,102 +246,100 @@ static int reap_gone(struct mimeo *m)
 			                                              : MIMEO_FINISH_NONE,
 			.n_generated = request->n_reported,
 		};
-		return hold(m, request, &event);
+		return event_hold(m, request, &event);
 	}
 	return MIMEO_E_GONE;
 }
 
 /* ---- the fds ---- */
 
-/* Look at doorbell, socket and daemon, waiting up to timeout_ms; an interrupted wait is a short
- * one. */
-static void look(struct mimeo *m, int timeout_ms)
+/* Look at doorbell, socket and daemon, waiting up to timeout_ms; a signal shortens the wait. */
+static void event_look(struct mimeo *m, int timeout_ms)
 {
-	struct epoll_event events[1 + WATCHED];
-	int n = epoll_wait(m->epoll, events, 1 + WATCHED, timeout_ms);
+	struct epoll_event events[1 + CLIENT_WATCHED];
+	int n = epoll_wait(m->epoll, events, 1 + CLIENT_WATCHED, timeout_ms);
 
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.fd == m->cq_bell)
 			doorbell_clear(m->cq_bell);
 		else
-			give_up(m);
+			event_give_up(m);
 	}
 	if (n >= 0)
 		m->bell_due = false;
 }
 
-/* Nothing waits in the ring: see to the fds if it is time. True if the ring is to be looked at
- * again. */
-static bool tend(struct mimeo *m)
+/* The ring is empty: look at the fds if it is time. True if the ring is to be looked at again. */
+static bool event_tend(struct mimeo *m)
 {
 	uint64_t now = clock_ns();
 
 	if (m->fd_taken && (m->bell_due || now - m->tended_ns >= BELL_NS)) {
 		m->tended_ns = now;
-		look(m, 0);
+		event_look(m, 0);
 		return true;
 	}
 	if (m->tended_ns == 0) {
 		m->tended_ns = now;
 	} else if (!m->fd_taken && now - m->tended_ns >= LIFE_NS) {
-		struct pollfd fds[WATCHED];
+		struct pollfd fds[CLIENT_WATCHED];
 
 		m->tended_ns = now;
 		client_watch(m, POLLIN | POLLRDHUP, fds);
-		if (poll(fds, WATCHED, 0) > 0)
-			give_up(m);
+		if (poll(fds, CLIENT_WATCHED, 0) > 0)
+			event_give_up(m);
 		else if (ring_cq_check(&m->region.ring) < 0)
-			break_off(m);
+			event_break_off(m);
 		return m->gone;
 	}
 	return false;
 }
 
 /* Announce sleep; true if completions wait already, and the announcement is taken back. */
-static bool arm(struct mimeo *m)
+static bool event_arm(struct mimeo *m)
 {
 	bool waits = ring_client_sleep(&m->region.ring);
 
 	m->armed = true;
 	if (ring_cq_check(&m->region.ring) < 0) {
-		break_off(m);
+		event_break_off(m);
 		waits = true;
 	}
 	if (!waits)
 		return false;
-	disarm(m);
+	event_disarm(m);
 	return true;
 }
 
 /* ---- peek, wait, seen ---- */
 
 /* 1, 0 or GONE; the fds looked at when due. */
-static int next(struct mimeo *m)
+static int event_next(struct mimeo *m)
 {
 	if (m->holding)
 		return 1;
-	if (reap(m) > 0)
+	if (event_reap(m) > 0)
 		return 1;
-	if (!m->gone && tend(m) && reap(m) > 0)
+	if (!m->gone && event_tend(m) && event_reap(m) > 0)
 		return 1;
-	return m->gone ? reap_gone(m) : 0;
+	return m->gone ? event_reap_gone(m) : 0;
 }
 
 int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event)
 {
-	int r = next(m);
+	int rc = event_next(m);
 
 	/* Once armed, a second look finds nothing new unless it came in between. */
-	while (r == 0 && m->fd_taken && !m->armed) {
-		if (arm(m))
-			r = next(m);
+	while (rc == 0 && m->fd_taken && !m->armed) {
+		if (event_arm(m))
+			rc = event_next(m);
 	}
-	if (r > 0)
+	if (rc > 0)
 		*ret_event = m->event;
-	return r;
+	return rc;
 }
 
-static void pause_cpu(void)
+static void event_pause_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
 	__builtin_ia32_pause();
@@ -347,38 +348,39 @@ static void pause_cpu(void)
 #endif
 }
 
-/* All that was in flight has ended, some of it in silence: no event will come. */
-static bool is_over(const struct mimeo *m)
+/* All requests in flight have ended, some without an event: no event will come. */
+static bool event_is_over(const struct mimeo *m)
 {
 	return m->silence && m->n_in_flight == 0;
 }
 
 /* Spin until an event comes or none will, `until` passes or the daemon goes. */
-static int spin(struct mimeo *m, uint64_t until)
+static int event_spin(struct mimeo *m, uint64_t until)
 {
 	unsigned n = 0;
-	int r;
+	int rc;
 
 	do {
 		for (unsigned i = 0; i < SPINS_AT_ONCE; i++) {
-			if (reap(m) > 0)
+			if (event_reap(m) > 0)
 				return 1;
 			if (++n > SPINS_UNPAUSED)
-				pause_cpu();
+				event_pause_cpu();
 		}
-		r = next(m);
-	} while (r == 0 && !is_over(m) && clock_ns() < until);
-	return r;
+		rc = event_next(m);
+	} while (rc == 0 && !event_is_over(m) && clock_ns() < until);
+	return rc;
 }
 
-/* Milliseconds until then, rounded up, for epoll_wait; -1 if never. Requests that wait for room in
- * the ring are nobody's to announce: then it is 1 at most. */
-static int sleep_ms(const struct mimeo *m, uint64_t now, uint64_t until)
+/* Milliseconds until then, rounded up, for epoll_wait; -1 if never. No doorbell announces space in the
+ * ring: with committed requests it is 1. */
+static int event_sleep_ms(const struct mimeo *m, uint64_t now, uint64_t until)
 {
 	if (m->committed)
 		return 1;
 	if (until == UINT64_MAX)
 		return -1;
+	assert(until > now);
 	uint64_t ms = (until - now + 999999) / 1000000;
 
 	return ms > INT32_MAX ? INT32_MAX : (int)ms;
@@ -389,32 +391,33 @@ int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout
 	if (timeout_ms == 0)
 		return mimeo_event_peek(m, ret_event);
 
-	int r = next(m);
-	if (r == 0 && !is_over(m)) {
+	int rc = event_next(m);
+	if (rc == 0 && !event_is_over(m)) {
 		uint64_t now = clock_ns();
 		uint64_t until = timeout_ms < 0 ? UINT64_MAX : now + timeout_ms * 1000000ull;
 		uint64_t spin_until = m->spin_ns < until - now ? now + m->spin_ns : until;
 
 		if (m->spin_ns > 0)
-			r = spin(m, spin_until);
-		while (r == 0 && !is_over(m) && (now = clock_ns()) < until) {
-			if (!arm(m))
-				look(m, sleep_ms(m, now, until));
+			rc = event_spin(m, spin_until);
+		while (rc == 0 && !event_is_over(m) && (now = clock_ns()) < until) {
+			if (!event_arm(m))
+				event_look(m, event_sleep_ms(m, now, until));
 			if (!m->fd_taken)
-				disarm(m);
-			r = next(m);
+				event_disarm(m);
+			rc = event_next(m);
 		}
 	}
 	m->silence = false;
-	if (r > 0)
+	if (rc > 0)
 		*ret_event = m->event;
-	return r;
+	return rc;
 }
 
 void mimeo_event_seen(struct mimeo *m, const struct mimeo_event *event)
 {
 	if (!m->holding || !event || event->slot != m->event.slot)
 		return;
+	assert(m->event_request);
 	m->holding = false;
 	if (m->event.kind != MIMEO_EVENT_TOKENS && m->event.kind != MIMEO_EVENT_RECORDED)
 		request_release(m->event_request);

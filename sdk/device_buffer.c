@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Device buffers and fences: calls on the socket, one at a time, each waited for. The library knows
- * no device: handles pass through it as they are, and of memfds alone it can make memory.
+ * Device buffers and fences: calls on the socket, one at a time; each waits for its reply. The library
+ * knows no device: it passes handles on unchanged, and can map only memfds.
  */
-#include "sdk/client.h"
+#include "sdk/device_buffer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -21,9 +22,11 @@
 #include "ipc/clock.h"
 #include "ipc/handle.h"
 #include "ipc/socket.h"
+#include "sdk/client.h"
+#include "sdk/versioned.h"
 
 #define REPLY_MS 5000u        /* for the rest of a reply that has begun */
-#define LIFE_NS 5000000       /* how often a waiter looks whether the daemon lives */
+#define LIFE_NS 5000000       /* how often a waiter checks that the daemon lives */
 
 struct device_buffer {
 	uint32_t id;
@@ -33,17 +36,15 @@ struct device_buffer {
 	struct device_buffer *prev, *next;
 };
 
-/* ---- what mimeo_buffer_message says ---- */
-
-/* A refusal of the library's own. */
-static int refuse(struct mimeo *m, int status, const char *text)
+/* Keep the sentence for mimeo_buffer_message. */
+static int buffer_refuse(struct mimeo *m, int status, const char *text)
 {
 	snprintf(m->buffer_message, sizeof(m->buffer_message), "%s", text);
 	return status;
 }
 
 /* The handle in a reply, with the fd that came; false if they do not go together. */
-static bool handle_from_reply(const struct msg_reply *reply, int fd, struct mimeo_handle *ret)
+static bool buffer_reply_handle(const struct msg_reply *reply, int fd, struct mimeo_handle *ret)
 {
 	struct mimeo_handle handle;
 
@@ -55,35 +56,33 @@ static bool handle_from_reply(const struct msg_reply *reply, int fd, struct mime
 	return true;
 }
 
-/* ---- calls ---- */
-
 /* Wait until the socket has something, or the daemon is dead. */
-static bool await_reply(const struct mimeo *m)
+static bool buffer_await_reply(const struct mimeo *m)
 {
-	struct pollfd fds[WATCHED];
+	struct pollfd fds[CLIENT_WATCHED];
 
 	client_watch(m, POLLIN, fds);
-	while (poll(fds, WATCHED, -1) < 0) {
+	while (poll(fds, CLIENT_WATCHED, -1) < 0) {
 		if (errno != EINTR)
 			return false;
 	}
 	return fds[0].revents & POLLIN;
 }
 
-static int reply_parse(const void *data, size_t size, struct msg_reply *ret)
+static int buffer_parse_reply(const void *data, size_t size, struct msg_reply *ret)
 {
 	struct msg_codec *codec;
 	struct msg_detail detail;
 
 	if (msg_codec_new(&codec) < 0)
 		return MIMEO_E_NO_MEMORY;
-	int r = msg_reply_decode(codec, data, size, ret, &detail);
+	int rc = msg_reply_decode(codec, data, size, ret, &detail);
 	msg_codec_free(codec);
-	return r;
+	return rc;
 }
 
-/* The daemon, or what it says, is of no use any more. */
-static int lose(struct mimeo *m, int *fd)
+/* The daemon is dead, or its replies break the protocol. */
+static int buffer_lose_daemon(struct mimeo *m, int *fd)
 {
 	if (*fd >= 0)
 		close(*fd);
@@ -92,23 +91,24 @@ static int lose(struct mimeo *m, int *fd)
 	return MIMEO_E_GONE;
 }
 
-/* Whether a failed send was the descriptor's fault: the kernel refuses one before any byte went. */
-static int send_status(struct mimeo *m, int error)
+/* The status of a send that failed because of the descriptor, which the kernel refuses before it sends any
+ * byte; else 0. */
+static int buffer_send_status(struct mimeo *m, int error)
 {
 	if (error == -EBADF || error == -EINVAL)
-		return refuse(m, MIMEO_E_INVALID, "the handle's descriptor cannot be sent");
-	/* Its kernel says so before the daemon does. */
+		return buffer_refuse(m, MIMEO_E_INVALID, "the handle's descriptor cannot be sent");
+	/* SO_PASSRIGHTS is off. */
 	if (error == -EPERM)
-		return refuse(m, MIMEO_E_DENIED,
-			"the daemon takes no descriptor of yours: allow_client_ipc");
+		return buffer_refuse(m, MIMEO_E_DENIED,
+			"the daemon accepts no descriptors from clients: see allow_client_ipc");
 	if (error == -ETOOMANYREFS)
-		return refuse(m, MIMEO_E_NO_MEMORY,
-			"too many descriptors of this user's are under way");
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY,
+			"too many descriptors of this user are in flight");
 	return 0;
 }
 
 /* One call and its reply; *ret_fd is the caller's, -1: none came. 0, or a status. */
-static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
+static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
 	int *ret_fd)
 {
 	uint8_t bytes[MSG_CALL_MAX];
@@ -120,35 +120,35 @@ static int call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_
 	if (m->gone)
 		return MIMEO_E_GONE;
 	if (n < 0)
-		return refuse(m, MIMEO_E_INVALID, "a value out of range");
-	int r = socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0);
-	int status = fd >= 0 ? send_status(m, r) : 0;
+		return buffer_refuse(m, MIMEO_E_INVALID, "a value out of range");
+	int rc = socket_send(m->socket, bytes, (size_t)n, &fd, fd >= 0);
+	int status = fd >= 0 ? buffer_send_status(m, rc) : 0;
 	if (status < 0)
 		return status;
-	if (r < 0 || !await_reply(m))
-		return lose(m, ret_fd);
+	if (rc < 0 || !buffer_await_reply(m))
+		return buffer_lose_daemon(m, ret_fd);
 	ssize_t size = socket_receive(
 		m->socket, bytes, sizeof(bytes), ret_fd, 1, &n_fds, REPLY_MS);
 	if (size < 0)
-		return lose(m, ret_fd);
-	r = reply_parse(bytes, (size_t)size, ret);
-	if (r == MIMEO_E_PROTOCOL)
-		return lose(m, ret_fd);
-	if (r == 0 && ret->status < 0) {
+		return buffer_lose_daemon(m, ret_fd);
+	rc = buffer_parse_reply(bytes, (size_t)size, ret);
+	if (rc == MIMEO_E_PROTOCOL)
+		return buffer_lose_daemon(m, ret_fd);
+	if (rc == 0 && ret->status < 0) {
 		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
-		r = ret->status;
+		rc = ret->status;
 	}
-	if (r == 0 && *ret_fd == -EMFILE)
-		r = refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
-	if (r < 0 && *ret_fd >= 0)
+	if (rc == 0 && *ret_fd == -EMFILE)
+		rc = buffer_refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
+	if (rc < 0 && *ret_fd >= 0)
 		close(*ret_fd);
-	if (r < 0)
+	if (rc < 0)
 		*ret_fd = -1;
-	return r;
+	return rc;
 }
 
-/* A buffer that the daemon made and nobody here can name. */
-static void disown(struct mimeo *m, uint32_t id)
+/* Close a buffer of the daemon that has no record here. */
+static void buffer_disown(struct mimeo *m, uint32_t id)
 {
 	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
 	char why[sizeof(m->buffer_message)];
@@ -156,7 +156,7 @@ static void disown(struct mimeo *m, uint32_t id)
 	int fd;
 
 	memcpy(why, m->buffer_message, sizeof(why));
-	call(m, &msg, -1, &reply, &fd);
+	buffer_call(m, &msg, -1, &reply, &fd);
 	if (fd >= 0)
 		close(fd);
 	memcpy(m->buffer_message, why, sizeof(why));
@@ -165,7 +165,7 @@ static void disown(struct mimeo *m, uint32_t id)
 /* ---- buffers ---- */
 
 /* Or NULL, and the message says so. */
-static struct device_buffer *find(struct mimeo *m, uint32_t id)
+static struct device_buffer *buffer_find(struct mimeo *m, uint32_t id)
 {
 	struct device_buffer *buffer;
 
@@ -178,10 +178,10 @@ static struct device_buffer *find(struct mimeo *m, uint32_t id)
 	return NULL;
 }
 
-/* The same, of one that was allocated here. */
-static struct device_buffer *find_own(struct mimeo *m, uint32_t id)
+/* The same, for a buffer that was allocated here. */
+static struct device_buffer *buffer_find_own(struct mimeo *m, uint32_t id)
 {
-	struct device_buffer *buffer = find(m, id);
+	struct device_buffer *buffer = buffer_find(m, id);
 
 	if (!buffer || !buffer->imported)
 		return buffer;
@@ -192,6 +192,7 @@ static struct device_buffer *find_own(struct mimeo *m, uint32_t id)
 
 static void buffer_free(struct mimeo *m, struct device_buffer *buffer)
 {
+	assert(m->buffers && buffer->id != 0);
 	DL_DELETE(m->buffers, buffer);
 	if (buffer->memory)
 		munmap(buffer->memory, buffer->handle.bytes);
@@ -200,7 +201,7 @@ static void buffer_free(struct mimeo *m, struct device_buffer *buffer)
 	free(buffer);
 }
 
-void buffers_deinit(struct mimeo *m)
+void device_buffers_deinit(struct mimeo *m)
 {
 	while (m->buffers)
 		buffer_free(m, m->buffers);
@@ -220,30 +221,30 @@ int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t 
 	int fd;
 
 	if (kind > MIMEO_HANDLE_CUDA_IPC)
-		return refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
+		return buffer_refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
 	if (bytes == 0 || bytes > INT64_MAX || !ret_buffer)
-		return refuse(m, MIMEO_E_INVALID,
+		return buffer_refuse(m, MIMEO_E_INVALID,
 			ret_buffer ? "an impossible size" : "nowhere to write the id");
 	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
-	int r = call(m, &msg, -1, &reply, &fd);
-	if (r == 0 && (reply.buffer == 0 || !handle_from_reply(&reply, fd, &buffer->handle)))
-		r = lose(m, &fd);
-	if (r == MIMEO_E_NO_MEMORY && reply.status == 0 && reply.buffer != 0)
-		disown(m, reply.buffer);
-	if (r < 0) {
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+	int rc = buffer_call(m, &msg, -1, &reply, &fd);
+	if (rc == 0 && (reply.buffer == 0 || !buffer_reply_handle(&reply, fd, &buffer->handle)))
+		rc = buffer_lose_daemon(m, &fd);
+	if (rc == MIMEO_E_NO_MEMORY && reply.status == 0 && reply.buffer != 0)
+		buffer_disown(m, reply.buffer);
+	if (rc < 0) {
 		free(buffer);
-		return r;
+		return rc;
 	}
 	buffer->id = *ret_buffer = reply.buffer;
 	DL_APPEND(m->buffers, buffer);
 	return 0;
 }
 
-/* What is wrong with the handle as far as it can be told here, or NULL. Of the kinds of a device
- * that only the daemon knows, it tells the rest: above all, whether its device has them. */
-static const char *import_refusal(const struct mimeo_handle *handle)
+/* Why the handle is refused here, or NULL. The daemon checks whether its device has the kind, and the
+ * uuid and opaque bytes of the kinds that only a device knows. */
+static const char *buffer_import_refusal(const struct mimeo_handle *handle)
 {
 	enum handle_refusal refusal = handle_check(handle);
 
@@ -271,22 +272,22 @@ int mimeo_buffer_import(
 	int fd;
 
 	if (!given || !ret_buffer ||
-		!config_copy(&handle, sizeof(handle), given, sizeof(handle)))
-		return refuse(m, MIMEO_E_INVALID,
+		!versioned_read(&handle, sizeof(handle), given, sizeof(handle)))
+		return buffer_refuse(m, MIMEO_E_INVALID,
 			"no handle, or not one that MIMEO_HANDLE_INIT began");
-	const char *refusal = import_refusal(&handle);
+	const char *refusal = buffer_import_refusal(&handle);
 	if (refusal)
-		return refuse(m, MIMEO_E_INVALID, refusal);
+		return buffer_refuse(m, MIMEO_E_INVALID, refusal);
 	handle_encode(&handle, msg.handle);
 	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
-		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
-	int r = call(m, &msg, handle.fd, &reply, &fd);
-	if (r == 0 && (reply.buffer == 0 || fd >= 0))
-		r = lose(m, &fd);
-	if (r < 0) {
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+	int rc = buffer_call(m, &msg, handle.fd, &reply, &fd);
+	if (rc == 0 && (reply.buffer == 0 || fd >= 0))
+		rc = buffer_lose_daemon(m, &fd);
+	if (rc < 0) {
 		free(buffer);
-		return r;
+		return rc;
 	}
 	buffer->imported = true;
 	buffer->id = *ret_buffer = reply.buffer;
@@ -296,31 +297,31 @@ int mimeo_buffer_import(
 
 int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_handle)
 {
-	const struct device_buffer *buffer = find_own(m, id);
+	const struct device_buffer *buffer = buffer_find_own(m, id);
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
-	if (!config_answer(ret_handle, &buffer->handle, sizeof(buffer->handle)))
-		return refuse(m, MIMEO_E_INVALID,
+	if (!versioned_write(ret_handle, &buffer->handle, sizeof(buffer->handle)))
+		return buffer_refuse(m, MIMEO_E_INVALID,
 			"nowhere to write the handle, or not one that MIMEO_HANDLE_INIT began");
 	return 0;
 }
 
 int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 {
-	struct device_buffer *buffer = find_own(m, id);
+	struct device_buffer *buffer = buffer_find_own(m, id);
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	if (buffer->handle.kind != MIMEO_HANDLE_MEMFD)
-		return refuse(m, MIMEO_E_UNSUPPORTED,
+		return buffer_refuse(m, MIMEO_E_UNSUPPORTED,
 			"memory of a device: mimeo_cuda_map maps it");
 	if (!buffer->memory) {
 		void *memory = mmap(NULL, buffer->handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
 			buffer->handle.fd, (off_t)buffer->handle.offset);
 
 		if (memory == MAP_FAILED)
-			return refuse(m, MIMEO_E_NO_MEMORY, "no room to map the buffer");
+			return buffer_refuse(m, MIMEO_E_NO_MEMORY, "no room to map the buffer");
 		buffer->memory = memory;
 	}
 	*ret_memory = buffer->memory;
@@ -330,19 +331,19 @@ int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 int mimeo_buffer_close(struct mimeo *m, uint32_t id)
 {
 	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
-	struct device_buffer *buffer = find(m, id);
+	struct device_buffer *buffer = buffer_find(m, id);
 	struct msg_reply reply;
 	int fd;
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
-	int r = call(m, &msg, -1, &reply, &fd);
+	int rc = buffer_call(m, &msg, -1, &reply, &fd);
 	if (fd >= 0)
 		close(fd);
-	/* With the daemon gone, what there is here goes as well. */
-	if (r == 0 || r == MIMEO_E_GONE)
+	/* Without a daemon, release what is held here too. */
+	if (rc == 0 || rc == MIMEO_E_GONE)
 		buffer_free(m, buffer);
-	return r;
+	return rc;
 }
 
 const char *mimeo_buffer_message(const struct mimeo *m)
@@ -364,42 +365,43 @@ int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle
 	m->buffer_message[0] = '\0';
 	if (!ret_fence ||
 		(request->state != REQUEST_HELD && request->state != REQUEST_PREPARED))
-		return refuse(m, MIMEO_E_INVALID,
-			"the request was submitted, or is nobody's: its fence comes before");
+		return buffer_refuse(m, MIMEO_E_INVALID,
+			"the request was submitted or put back: ask for its fence before");
 	if (!m->fences)
 		m->fences = calloc(m->region.ring.entries, sizeof(*m->fences));
 	if (!m->fences)
-		return refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
+	assert(request->index < m->region.ring.entries);
 	struct mimeo_handle *fence = &m->fences[request->index];
 	msg.request = request->index;
 	if (fence->kind == 0) {
-		int r = call(m, &msg, -1, &reply, &fd);
+		int rc = buffer_call(m, &msg, -1, &reply, &fd);
 
-		if (r < 0)
-			return r;
-		if (!handle_from_reply(&reply, fd, fence)) {
+		if (rc < 0)
+			return rc;
+		if (!buffer_reply_handle(&reply, fd, fence)) {
 			fence->kind = 0;
-			return lose(m, &fd);
+			return buffer_lose_daemon(m, &fd);
 		}
 	}
 	*ret_fence = fence;
 	return 0;
 }
 
-/* What a memfd fence has in it (kernels/device.h draws it): both run freely. */
+/* The page of a memfd fence (see kernels/device.h); both counters wrap. */
 struct page {
 	uint32_t recorded, completed;
 };
 
-static bool is_alive(const struct mimeo *m)
+static bool buffer_daemon_lives(const struct mimeo *m)
 {
-	struct pollfd fds[WATCHED];
+	struct pollfd fds[CLIENT_WATCHED];
 
 	client_watch(m, POLLRDHUP, fds);
-	return !m->gone && poll(fds, WATCHED, 0) == 0;
+	return !m->gone && poll(fds, CLIENT_WATCHED, 0) == 0;
 }
 
-static int wait_for(struct mimeo *m, const struct page *page, uint64_t until)
+static int buffer_wait_fence(struct mimeo *m, const struct page *page, uint64_t until)
 {
 	const struct timespec slice = {.tv_nsec = LIFE_NS};
 	uint32_t target = __atomic_load_n(&page->recorded, __ATOMIC_SEQ_CST), seen;
@@ -410,7 +412,7 @@ static int wait_for(struct mimeo *m, const struct page *page, uint64_t until)
 			return 1;
 		if (clock_ns() >= until)
 			return 0;
-		if (!is_alive(m))
+		if (!buffer_daemon_lives(m))
 			return MIMEO_E_GONE;
 		syscall(SYS_futex, &page->completed, FUTEX_WAIT, seen, &slice, NULL, 0);
 	}
@@ -422,13 +424,13 @@ int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int time
 
 	m->buffer_message[0] = '\0';
 	if (!fence || fence->kind != MIMEO_HANDLE_MEMFD)
-		return refuse(m, MIMEO_E_UNSUPPORTED,
+		return buffer_refuse(m, MIMEO_E_UNSUPPORTED,
 			"a fence of a device: mimeo_cuda_fence_open makes an event of it");
 	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
 	if (page == MAP_FAILED)
-		return refuse(m, MIMEO_E_NO_MEMORY, "no room to map the fence");
-	int r = wait_for(m, page,
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "no room to map the fence");
+	int rc = buffer_wait_fence(m, page,
 		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
 	munmap((void *)(uintptr_t)page, bytes);
-	return r;
+	return rc;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Sentences about error events. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,15 +14,13 @@ const char *mimeo_version(void)
 	return MIMEO_VERSION;
 }
 
-/* ---- what an error event is about ---- */
-
-/* Values are of 32 bits: a larger one comes as the largest. */
-static const char *at_least(int32_t value)
+/* Values have 32 bits; a larger one is sent as the largest. */
+static const char *message_at_least(int32_t value)
 {
 	return value == INT32_MAX ? "at least " : "";
 }
 
-static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
+static int message_without_detail(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	if (event->kind == MIMEO_EVENT_SEQUENCE)
 		return snprintf(buffer, size, "sequence %u: %s", event->sequence,
@@ -30,7 +29,7 @@ static int no_detail(const struct mimeo_event *event, char *buffer, size_t size)
 }
 
 /* [mask, 12 bytes of the attention backend's name] */
-static int about_mask(const int32_t *v, char *buffer, size_t size)
+static int message_of_mask(const int32_t *v, char *buffer, size_t size)
 {
 	char attention[3 * sizeof(*v) + 1] = "";
 
@@ -45,7 +44,7 @@ static int about_mask(const int32_t *v, char *buffer, size_t size)
 }
 
 /* [row, tokens, most possible, mask]; the status tells which limit it is. */
-static int about_mask_tokens(const struct mimeo_event *event, char *buffer, size_t size)
+static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	const int32_t *v = event->detail_values;
 
@@ -113,20 +112,20 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 	case RING_DETAIL_BUFFER_RANGE:
 		return snprintf(buffer, size,
 			"device buffer %u: offset %s%u and %s%u bytes exceed its %s%u bytes",
-			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], at_least(v[2]),
-			(unsigned)v[2], at_least(v[3]), (unsigned)v[3]);
+			(unsigned)v[0], message_at_least(v[1]), (unsigned)v[1], message_at_least(v[2]),
+			(unsigned)v[2], message_at_least(v[3]), (unsigned)v[3]);
 	case RING_DETAIL_BUFFER_OFFSET:
 		return snprintf(buffer, size, "device buffer %u: offset %s%u is no multiple of %u",
-			(unsigned)v[0], at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
+			(unsigned)v[0], message_at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
 	case RING_DETAIL_MASK:
-		return about_mask(v, buffer, size);
+		return message_of_mask(v, buffer, size);
 	case RING_DETAIL_MASK_TOKENS:
-		return about_mask_tokens(event, buffer, size);
+		return message_of_mask_tokens(event, buffer, size);
 	case RING_DETAIL_FENCE:
 		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
 			"was not called for it");
 	case RING_DETAIL_NONE:
 		break;
 	}
-	return no_detail(event, buffer, size);
+	return message_without_detail(event, buffer, size);
 }

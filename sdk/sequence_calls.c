@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+#include <assert.h>
+
+#include "sdk/client.h"
+#include "sdk/event.h"
+
+/* Prepare a call; there is an entry for it. */
+static void sequence_call(
+	struct mimeo *m, enum ring_op op, uint32_t sequence, uint32_t argument)
+{
+	struct mimeo_request *request = request_take(m);
+
+	assert(request);
+	request->sqe.op = (uint16_t)op;
+	request->sqe.sequence = sequence;
+	request->sqe.argument = argument;
+	sequence_id_named(m, sequence);
+	request_prepare(request);
+}
+
+/* Whether there is an entry for a call, and an id if it makes a sequence: 0, FULL or QUOTA. Completed
+ * calls that made no event give theirs back first. */
+static int sequence_call_check(struct mimeo *m, bool makes)
+{
+	if (!m->free || (makes && m->free_sequence == 0))
+		events_take_silent(m);
+	if (makes && m->free_sequence == 0)
+		return MIMEO_E_QUOTA;
+	return m->free ? 0 : MIMEO_E_FULL;
+}
+
+int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence)
+{
+	if (m->gone)
+		return MIMEO_E_GONE;
+	if (model >= m->n_models)
+		return MIMEO_E_UNKNOWN_MODEL;
+	int rc = sequence_call_check(m, true);
+	if (rc < 0)
+		return rc;
+	uint32_t id = sequence_id_take(m, model);
+	sequence_call(m, RING_OP_OPEN, id, model);
+	*ret_sequence = id;
+	return 0;
+}
+
+int mimeo_sequence_fork(struct mimeo *m, uint32_t sequence, uint32_t *ret_child)
+{
+	if (m->gone)
+		return MIMEO_E_GONE;
+	if (!sequence_id_is_open(m, sequence))
+		return MIMEO_E_UNKNOWN_SEQUENCE;
+	int rc = sequence_call_check(m, true);
+	if (rc < 0)
+		return rc;
+	uint32_t child = sequence_id_take(m, m->sequences[sequence].model);
+	sequence_call(m, RING_OP_FORK, sequence, child);
+	sequence_id_named(m, child);
+	*ret_child = child;
+	return 0;
+}
+
+static int sequence_call_on_open(
+	struct mimeo *m, enum ring_op op, uint32_t sequence, uint32_t argument)
+{
+	if (m->gone)
+		return MIMEO_E_GONE;
+	if (!sequence_id_is_open(m, sequence))
+		return MIMEO_E_UNKNOWN_SEQUENCE;
+	int rc = sequence_call_check(m, false);
+	if (rc < 0)
+		return rc;
+	sequence_call(m, op, sequence, argument);
+	return 0;
+}
+
+int mimeo_sequence_truncate(struct mimeo *m, uint32_t sequence, uint32_t n_tokens)
+{
+	return sequence_call_on_open(m, RING_OP_TRUNCATE, sequence, n_tokens);
+}
+
+int mimeo_sequence_close(struct mimeo *m, uint32_t sequence)
+{
+	int rc = sequence_call_on_open(m, RING_OP_CLOSE, sequence, 0);
+	if (rc < 0)
+		return rc;
+	sequence_id_close(m, sequence);
+	return 0;
+}
