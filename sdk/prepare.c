@@ -24,6 +24,11 @@ struct mimeo_request *mimeo_request_get(struct mimeo *m)
 	return request_take(m);
 }
 
+const char *mimeo_request_message(const struct mimeo_request *request)
+{
+	return request && request->m->refused == request ? request->m->request_message : "";
+}
+
 /* Refuse a prepare call: keep the sentence for mimeo_request_message. */
 __attribute__((format(printf, 3, 4))) static int prepare_refuse(
 	struct mimeo_request *request, int status, const char *format, ...)

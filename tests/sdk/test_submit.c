@@ -368,6 +368,7 @@ static void test_full_arena_refuses_until_a_final_event_is_seen(void **state)
 	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
 	struct mimeo_request *second = mimeo_request_get(s.m);
 	assert_int_equal(mimeo_request_prep_step(second, &step), MIMEO_E_FULL);
+	assert_non_null(strstr(mimeo_request_message(second), "the arena of 65536 bytes"));
 	mimeo_submit(s.m);
 	for (int i = 0; i < 2; i++) {
 		struct ring_sqe sqe = session_pop(&s);
@@ -382,6 +383,17 @@ static void test_full_arena_refuses_until_a_final_event_is_seen(void **state)
 
 /* ---- what is refused at once ---- */
 
+/* The message contains that text; "" if the call was accepted. */
+static void assert_says(const struct mimeo_request *request, int status, const char *text)
+{
+	const char *message = mimeo_request_message(request);
+
+	if (status == 0)
+		assert_string_equal(message, "");
+	else if (!message[0] || !strstr(message, text))
+		fail_msg("not \"%s\" but \"%s\"", text, message);
+}
+
 static void test_generate_refuses_values_no_daemon_would_take(void **state)
 {
 	const int32_t bad_stop = -1;
@@ -390,50 +402,51 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 
 	start(&s);
 	struct mimeo_request *request = mimeo_request_get(s.m);
-#define REFUSES(status, change)                                                                    \
+#define REFUSES(status, says, change)                                                                \
 	do {                                                                                       \
 		struct mimeo_generate generate = small_generate();                                 \
 		change;                                                                            \
 		assert_int_equal(mimeo_request_prep_generate(request, &generate), status);         \
+		assert_says(request, status, says);                                                \
 	} while (0)
-	REFUSES(MIMEO_E_INVALID, generate.size = 8);
-	REFUSES(MIMEO_E_INVALID, generate.tokens = NULL);
-	REFUSES(MIMEO_E_INVALID, generate.n_tokens = 0);
-	REFUSES(MIMEO_E_INVALID, generate.max_tokens = 0);
-	REFUSES(MIMEO_E_INVALID, generate.n_stop = 1);
-	REFUSES(MIMEO_E_INVALID, generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
-	REFUSES(MIMEO_E_INVALID, generate.n_stop = 1; generate.stop = &bad_stop);
-	REFUSES(MIMEO_E_INVALID, generate.flags = 8);
-	REFUSES(MIMEO_E_INVALID, generate.logits.buffer = 1); /* and none are asked for */
-	REFUSES(MIMEO_E_INVALID, generate.logits.offset = 64);
-	REFUSES(MIMEO_E_INVALID, generate.logits.reserved = 1);
-	REFUSES(MIMEO_E_INVALID, generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
+	REFUSES(MIMEO_E_INVALID, "initialise the struct with MIMEO_GENERATE_INIT", generate.size = 8);
+	REFUSES(MIMEO_E_INVALID, "tokens is NULL", generate.tokens = NULL);
+	REFUSES(MIMEO_E_INVALID, "the request has no tokens", generate.n_tokens = 0);
+	REFUSES(MIMEO_E_INVALID, "max_tokens is 0: it must be from 1", generate.max_tokens = 0);
+	REFUSES(MIMEO_E_INVALID, "stop is NULL", generate.n_stop = 1);
+	REFUSES(MIMEO_E_INVALID, "n_stop is 9: at most 8", generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
+	REFUSES(MIMEO_E_INVALID, "stop id 0 is -1, outside the vocabulary of 256", generate.n_stop = 1; generate.stop = &bad_stop);
+	REFUSES(MIMEO_E_INVALID, "flag 0x8 is unknown", generate.flags = 8);
+	REFUSES(MIMEO_E_INVALID, "not requested", generate.logits.buffer = 1); /* and none are asked for */
+	REFUSES(MIMEO_E_INVALID, "logits.offset is 64, but logits.buffer is 0", generate.logits.offset = 64);
+	REFUSES(MIMEO_E_INVALID, "logits.reserved is 1", generate.logits.reserved = 1);
+	REFUSES(MIMEO_E_INVALID, "logits.offset is 32 and must be a multiple of 64", generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 		generate.logits.buffer = 1; generate.logits.offset = 32);
-	REFUSES(MIMEO_E_INVALID, generate.draft_tokens = MIMEO_DRAFT_MAX + 1);
-	REFUSES(MIMEO_E_INVALID, generate.draft_tokens = MIMEO_DRAFT_NONE - 1);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = -1);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = NAN);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.temperature = INFINITY);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.top_p = 1.5f);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.top_p = NAN);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.min_p = -0.5f);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.flags = 4);
-	REFUSES(MIMEO_E_INVALID, generate.sampling.reserved = 4);
-	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_TREE; generate.mask.words = words);
-	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_WINDOW);
-	REFUSES(MIMEO_E_INVALID, generate.mask.window = 3);
-	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 4);
-	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 2;
+	REFUSES(MIMEO_E_INVALID, "draft_tokens is 9", generate.draft_tokens = MIMEO_DRAFT_MAX + 1);
+	REFUSES(MIMEO_E_INVALID, "draft_tokens is 4294967294", generate.draft_tokens = MIMEO_DRAFT_NONE - 1);
+	REFUSES(MIMEO_E_INVALID, "temperature is -1", generate.sampling.temperature = -1);
+	REFUSES(MIMEO_E_INVALID, "temperature is nan", generate.sampling.temperature = NAN);
+	REFUSES(MIMEO_E_INVALID, "temperature is inf", generate.sampling.temperature = INFINITY);
+	REFUSES(MIMEO_E_INVALID, "top_p is 1.5: it must be from 0 to 1", generate.sampling.top_p = 1.5f);
+	REFUSES(MIMEO_E_INVALID, "top_p is nan", generate.sampling.top_p = NAN);
+	REFUSES(MIMEO_E_INVALID, "min_p is -0.5", generate.sampling.min_p = -0.5f);
+	REFUSES(MIMEO_E_INVALID, "flag 0x4 is unknown", generate.sampling.flags = 4);
+	REFUSES(MIMEO_E_INVALID, "sampling.reserved is 4", generate.sampling.reserved = 4);
+	REFUSES(MIMEO_E_INVALID, "mask is 4: it must be from 0 to 3", generate.mask.kind = MIMEO_MASK_TREE; generate.mask.words = words);
+	REFUSES(MIMEO_E_INVALID, "mask_window is 0", generate.mask.kind = MIMEO_MASK_WINDOW);
+	REFUSES(MIMEO_E_INVALID, "mask_window is 3", generate.mask.window = 3);
+	REFUSES(MIMEO_E_INVALID, "mask.prefix is 4, and the row has 3 tokens", generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 4);
+	REFUSES(MIMEO_E_INVALID, "mask_sinks is 1", generate.mask.kind = MIMEO_MASK_PREFIX; generate.mask.prefix = 2;
 		generate.mask.sinks = 1);
-	REFUSES(MIMEO_E_INVALID, generate.mask.kind = MIMEO_MASK_DOCUMENTS);
-	REFUSES(MIMEO_E_INVALID, generate.mask.words = words);
-	REFUSES(MIMEO_E_UNKNOWN_MODEL, generate.model = 2);
-	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, generate.sequence = 1);
-	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, generate.sequence = UINT32_MAX);
-	REFUSES(MIMEO_E_TOO_LONG, generate.max_tokens = FAKE_MAX_SEQ_LEN);
-	REFUSES(MIMEO_E_TOO_LONG, generate.max_tokens = UINT32_MAX);
-	REFUSES(0, generate.max_tokens = FAKE_MAX_SEQ_LEN - 3);
-	REFUSES(MIMEO_E_INVALID, (void)0); /* prepared already */
+	REFUSES(MIMEO_E_INVALID, "mask.words is NULL", generate.mask.kind = MIMEO_MASK_DOCUMENTS);
+	REFUSES(MIMEO_E_INVALID, "mask.words is set", generate.mask.words = words);
+	REFUSES(MIMEO_E_UNKNOWN_MODEL, "no model has index 2: the daemon serves 2", generate.model = 2);
+	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 1 is not open", generate.sequence = 1);
+	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 4294967295 is not open", generate.sequence = UINT32_MAX);
+	REFUSES(MIMEO_E_TOO_LONG, "3 tokens and max_tokens ", generate.max_tokens = FAKE_MAX_SEQ_LEN);
+	REFUSES(MIMEO_E_TOO_LONG, "at most ", generate.max_tokens = UINT32_MAX);
+	REFUSES(0, "", generate.max_tokens = FAKE_MAX_SEQ_LEN - 3);
+	REFUSES(MIMEO_E_INVALID, "was prepared", (void)0); /* prepared already */
 #undef REFUSES
 	session_stop(&s);
 }
@@ -449,7 +462,7 @@ static void test_step_refuses_values_no_daemon_would_take(void **state)
 	mimeo_sequence_open(s.m, 0, &sequence);
 	mimeo_sequence_open(s.m, 1, &other);
 	struct mimeo_request *request = mimeo_request_get(s.m);
-#define REFUSES(status, change)                                                                    \
+#define REFUSES(status, says, change)                                                                \
 	do {                                                                                       \
 		struct mimeo_step_row row = {sequence, 1, &token};                                 \
 		struct mimeo_step step = MIMEO_STEP_INIT;                                          \
@@ -458,27 +471,56 @@ static void test_step_refuses_values_no_daemon_would_take(void **state)
 		step.outputs = MIMEO_STEP_TOKENS;                                                  \
 		change;                                                                            \
 		assert_int_equal(mimeo_request_prep_step(request, &step), status);                 \
+		assert_says(request, status, says);                                                \
 	} while (0)
-	REFUSES(MIMEO_E_INVALID, step.size = 0);
-	REFUSES(MIMEO_E_INVALID, step.n_rows = 0);
-	REFUSES(MIMEO_E_INVALID, step.rows = NULL);
-	REFUSES(MIMEO_E_INVALID, step.outputs = 0);
-	REFUSES(MIMEO_E_INVALID, step.outputs = 8);
-	REFUSES(MIMEO_E_INVALID, row.n_tokens = 0);
-	REFUSES(MIMEO_E_INVALID, row.tokens = NULL);
-	REFUSES(MIMEO_E_INVALID, row.sequence = other);
-	REFUSES(MIMEO_E_INVALID, step.sampling.top_p = 2);
-	REFUSES(MIMEO_E_INVALID, step.mask.kind = 5);
-	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_TREE);
-	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_TREE; step.mask.words = words;
+	REFUSES(MIMEO_E_INVALID, "size is 0 and must be at least", step.size = 0);
+	REFUSES(MIMEO_E_INVALID, "the step has no rows", step.n_rows = 0);
+	REFUSES(MIMEO_E_INVALID, "rows is NULL", step.rows = NULL);
+	REFUSES(MIMEO_E_INVALID, "at least one output", step.outputs = 0);
+	REFUSES(MIMEO_E_INVALID, "flag 0x8 is unknown", step.outputs = 8);
+	REFUSES(MIMEO_E_INVALID, "row 0 has no tokens", row.n_tokens = 0);
+	REFUSES(MIMEO_E_INVALID, "row 0: tokens is NULL", row.tokens = NULL);
+	REFUSES(MIMEO_E_INVALID, " is not of model 0", row.sequence = other);
+	REFUSES(MIMEO_E_INVALID, "top_p is 2", step.sampling.top_p = 2);
+	REFUSES(MIMEO_E_INVALID, "mask is 5", step.mask.kind = 5);
+	REFUSES(MIMEO_E_INVALID, "mask.words is NULL", step.mask.kind = MIMEO_MASK_TREE);
+	REFUSES(MIMEO_E_INVALID, "row 0: its 65 tokens", step.mask.kind = MIMEO_MASK_TREE; step.mask.words = words;
 		row.n_tokens = MIMEO_TREE_MAX + 1);
-	REFUSES(MIMEO_E_INVALID, step.mask.kind = MIMEO_MASK_PREFIX; step.mask.prefix = 2);
-	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, row.sequence = 0);
-	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, row.sequence = 7);
-	REFUSES(MIMEO_E_UNKNOWN_MODEL, step.model = 5);
-	REFUSES(MIMEO_E_TOO_LONG, row.n_tokens = FAKE_MAX_SEQ_LEN + 1);
-	REFUSES(0, (void)0);
+	REFUSES(MIMEO_E_INVALID, "mask.prefix is 2, and the row has 1 tokens", step.mask.kind = MIMEO_MASK_PREFIX; step.mask.prefix = 2);
+	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 0 is not open", row.sequence = 0);
+	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 7 is not open", row.sequence = 7);
+	REFUSES(MIMEO_E_UNKNOWN_MODEL, "no model has index 5", step.model = 5);
+	REFUSES(MIMEO_E_TOO_LONG, "row 0 has ", row.n_tokens = FAKE_MAX_SEQ_LEN + 1);
+	REFUSES(0, "", (void)0);
 #undef REFUSES
+	session_stop(&s);
+}
+
+static void test_message_is_that_of_the_last_prepare_call(void **state)
+{
+	const int32_t out[] = {1, 999};
+	struct mimeo_generate generate = small_generate(), zeroed;
+	struct session s;
+
+	start(&s);
+	struct mimeo_request *first = mimeo_request_get(s.m), *second = mimeo_request_get(s.m);
+	assert_string_equal(mimeo_request_message(NULL), "");
+	assert_string_equal(mimeo_request_message(first), "");
+	assert_int_equal(mimeo_request_prep_generate(NULL, &generate), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_request_prep_generate(first, NULL), MIMEO_E_INVALID);
+	assert_says(first, MIMEO_E_INVALID, "no parameters were given");
+	assert_string_equal(mimeo_request_message(second), "");
+	memset(&zeroed, 0, sizeof(zeroed));
+	assert_int_equal(mimeo_request_prep_generate(second, &zeroed), MIMEO_E_INVALID);
+	assert_says(second, MIMEO_E_INVALID, "size is 0 and must be at least");
+	assert_string_equal(mimeo_request_message(first), "");
+	generate.stop = out;
+	generate.n_stop = 2;
+	assert_int_equal(mimeo_request_prep_generate(first, &generate), MIMEO_E_INVALID);
+	assert_says(first, MIMEO_E_INVALID, "stop id 1 is 999, outside the vocabulary of 256");
+	generate.n_stop = 1;
+	assert_int_equal(mimeo_request_prep_generate(first, &generate), 0);
+	assert_string_equal(mimeo_request_message(first), "");
 	session_stop(&s);
 }
 
@@ -489,9 +531,11 @@ static void test_cancel_refuses_ids_that_no_request_has(void **state)
 	start(&s);
 	struct mimeo_request *request = mimeo_request_get(s.m);
 	assert_int_equal(mimeo_request_prep_cancel(request, 0), MIMEO_E_INVALID);
+	assert_says(request, MIMEO_E_INVALID, "ever had the id 0");
 	assert_int_equal(mimeo_request_prep_cancel(request, 1ull << 32 | 8), MIMEO_E_INVALID);
 	assert_int_equal(mimeo_request_prep_cancel(request, mimeo_request_id(request)),
 		MIMEO_E_INVALID);
+	assert_says(request, MIMEO_E_INVALID, "cannot cancel itself");
 	session_stop(&s);
 }
 
@@ -530,6 +574,7 @@ int main(void)
 		cmocka_unit_test(test_full_arena_refuses_until_a_final_event_is_seen),
 		cmocka_unit_test(test_generate_refuses_values_no_daemon_would_take),
 		cmocka_unit_test(test_step_refuses_values_no_daemon_would_take),
+		cmocka_unit_test(test_message_is_that_of_the_last_prepare_call),
 		cmocka_unit_test(test_cancel_refuses_ids_that_no_request_has),
 		cmocka_unit_test(test_cancel_names_index_and_generation),
 	};

@@ -260,6 +260,10 @@ MIMEO_PUBLIC int mimeo_request_prep_step(
 /* Cancel the request with that id. Its final event comes with finish CANCELLED and the tokens it
  * had; the cancel's own event has status 0, or UNKNOWN_REQUEST if it had ended already. */
 MIMEO_PUBLIC int mimeo_request_prep_cancel(struct mimeo_request *request, uint64_t request_id);
+/* Why the last prepare call refused this request: one sentence with the value ("top_p is 1.5: it must be
+ * from 0 to 1"); "" if that call accepted it or was for another request. Valid until the connection's
+ * next prepare call. */
+MIMEO_PUBLIC const char *mimeo_request_message(const struct mimeo_request *request);
 
 /*
  * The request's fence: an event of the daemon's device that this process can have its own streams
