@@ -34,61 +34,44 @@ uint32_t choices_count(const struct graph_set *set, enum graph_mode mode, uint32
 	return n;
 }
 
-void choices_open(struct choices_world *w, const struct rig_options *o)
+void choices_open(struct rig *rig, const struct rig_options *o)
 {
 	struct rig_options options = *o;
 
 	options.n_drafts = options.n_drafts ? options.n_drafts : K;
-	options.max_batch_tokens = options.max_batch_tokens ? options.max_batch_tokens : TOKENS;
-	*w = (struct choices_world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 64);
-	w->runner = &w->rig.engine->runners[0];
-	w->speculator = &w->runner->speculator;
+	rig_open_client(rig, &options);
 	n_choices = 0;
-}
-
-void choices_close(struct choices_world *w)
-{
-	rig_detach(&w->client);
-	rig_close(&w->rig);
 }
 
 int choices_setup(void **state)
 {
-	static struct choices_world w;
+	static struct rig rig;
 
-	choices_open(&w, *state);
-	*state = &w;
+	choices_open(&rig, *state);
+	*state = &rig;
 	return 0;
 }
 
-int choices_teardown(void **state)
+void choices_settle(struct rig *rig)
 {
-	choices_close(*state);
-	return 0;
-}
-
-void choices_settle(struct choices_world *w)
-{
-	while (engine_stats(w->rig.engine)->n_slots_free != ROWS)
+	while (engine_stats(rig->engine)->n_slots_free != ROWS)
 		sched_yield();
 }
 
-void choices_run_many(struct choices_world *w, uint32_t n, uint32_t max_tokens)
+void choices_run_many(struct rig *rig, uint32_t n, uint32_t max_tokens)
 {
-	memset(w->results, 0, sizeof(w->results));
-	rig_gate_close(&w->rig);
+	memset(rig->results, 0, sizeof(rig->results));
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request = rig_endless(&w->client, i, 0, max_tokens);
+		struct rig_request request = rig_endless(&rig->client, i, 0, max_tokens);
 
-		rig_submit(&w->client, &request);
+		rig_submit(&rig->client, &request);
 	}
-	rig_gate_open(&w->rig);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].status, 0);
-		assert_int_equal(w->results[i].n_generated, max_tokens);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, 0);
+		assert_int_equal(rig->results[i].n_generated, max_tokens);
 	}
-	choices_settle(w);
+	choices_settle(rig);
 }

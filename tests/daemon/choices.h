@@ -21,26 +21,16 @@ struct choice {
 extern struct choice choices[CHOICES_MAX];
 extern uint32_t n_choices; /* there were; those past CHOICES_MAX are not kept */
 
-struct choices_world {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[64];
-	struct runner *runner;
-	struct speculator *speculator;
-};
-
-/* The draft is tinycalc's, n_drafts 0 is K, max_batch_tokens 0 TOKENS; set-up chooses nothing that counts. */
-void choices_open(struct choices_world *w, const struct rig_options *o);
-void choices_close(struct choices_world *w);
-/* Fixtures: *state is the options, then such an engine. */
+/* With n_drafts 0 it is K. What set-up chooses does not count. */
+void choices_open(struct rig *rig, const struct rig_options *o);
+/* A fixture: *state is the options, then such an engine. */
 int choices_setup(void **state);
-int choices_teardown(void **state);
 #define CHOICES_TEST(test, ...)                                                                    \
-	{#test, test, choices_setup, choices_teardown, &(struct rig_options){__VA_ARGS__}}
+	{#test, test, choices_setup, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 /* The lane has nothing more to do: what was counted may be read. */
-void choices_settle(struct choices_world *w);
+void choices_settle(struct rig *rig);
 /* n requests of `max_tokens` tokens each, all at once. */
-void choices_run_many(struct choices_world *w, uint32_t n, uint32_t max_tokens);
+void choices_run_many(struct rig *rig, uint32_t n, uint32_t max_tokens);
 uint32_t choices_count(const struct graph_set *set, enum graph_mode mode, uint32_t query_len);
 
 #endif

@@ -173,8 +173,8 @@ int rig_setup(void **state)
 
 int rig_teardown(void **state)
 {
-	rig_gate_open(&fixture);
-	rig_close(&fixture);
+	rig_gate_open(*state);
+	rig_close(*state);
 	return 0;
 }
 

@@ -14,79 +14,39 @@ enum { K = 4, HISTORY_MAX = 512, FOLLOW = 24, VOCAB = 256 };
 static struct rig plain_rig;
 static struct rig_client plain;
 
-struct world {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[64];
-};
-
 struct history {
 	int32_t tokens[HISTORY_MAX];
 	uint32_t n;
 };
 
-static void open_world(struct world *w, const struct rig_options *o)
+static void settle(const struct rig *rig)
 {
-	struct rig_options options = *o;
-
-	options.n_drafts = o->n_drafts ? o->n_drafts : K;
-	*w = (struct world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 64);
-}
-
-static const struct rig_options usual = {.mode = GRAPH_FULL_AND_PIECEWISE};
-
-static void settle(const struct world *w)
-{
-	while (engine_stats(w->rig.engine)->n_slots_free != w->rig.options.max_requests)
+	while (engine_stats(rig->engine)->n_slots_free != rig->options.max_requests)
 		sched_yield();
 }
 
 /* Nothing is in flight: what the engine counts ahead is nothing. */
-static const struct sequence *settled(const struct world *w, uint32_t id)
+static const struct sequence *settled(const struct rig *rig, uint32_t id)
 {
 	const struct sequence *s;
 
-	settle(w);
-	s = &w->rig.engine->accounting.sessions[0]->sequences[id - 1];
+	settle(rig);
+	s = &rig->engine->accounting.sessions[0]->sequences[id - 1];
 	assert_int_equal(s->state, SEQUENCE_IDLE);
 	assert_int_equal(s->n_pending, 0);
 	assert_true(s->n_computed <= s->n_tokens);
 	return s;
 }
 
-static void close_world(struct world *w)
-{
-	for (uint32_t id = 1; id <= 8; id++) {
-		if (settled(w, id)->open)
-			rig_ok(&w->client, 0, RING_OP_CLOSE, id, 0);
-	}
-	rig_detach(&w->client);
-	rig_close(&w->rig);
-}
-
-static int set_up(void **state)
-{
-	static struct world w;
-
-	open_world(&w, &usual);
-	*state = &w;
-	return 0;
-}
-
 static int tear_down(void **state)
 {
-	close_world(*state);
-	return 0;
-}
+	struct rig *rig = *state;
 
-static struct engine_speculation speculation(const struct world *w)
-{
-	struct engine_model_facts facts;
-
-	engine_model_facts(w->rig.engine, 0, &facts);
-	return facts.speculation;
+	for (uint32_t id = 1; id <= 8; id++) {
+		if (settled(rig, id)->open)
+			rig_ok(&rig->client, 0, RING_OP_CLOSE, id, 0);
+	}
+	return rig_teardown(state);
 }
 
 /* ---- requests, and the history that they leave ---- */
@@ -103,7 +63,7 @@ static uint32_t prompt_of(int32_t *tokens)
 	return rig_prompt("count 4 30\n", tokens);
 }
 
-static struct rig_result ask(struct world *w, uint32_t sequence, const int32_t *tokens, uint32_t n,
+static struct rig_result ask(struct rig *rig, uint32_t sequence, const int32_t *tokens, uint32_t n,
 	const struct msg_generate *more, struct history *h)
 {
 	struct msg_generate msg = *more;
@@ -111,13 +71,13 @@ static struct rig_result ask(struct world *w, uint32_t sequence, const int32_t *
 
 	msg.sequence = sequence;
 	msg.n_tokens = n;
-	request = rig_generate(&w->client, 1, tokens, n, &msg);
-	w->results[1] = (struct rig_result){0};
-	rig_submit(&w->client, &request);
-	rig_wait(&w->client, w->results, 1);
+	request = rig_generate(&rig->client, 1, tokens, n, &msg);
+	rig->results[1] = (struct rig_result){0};
+	rig_submit(&rig->client, &request);
+	rig_wait(&rig->client, rig->results, 1);
 	push(h, tokens, n);
-	push(h, rig_tokens(&w->client, &request), w->results[1].n_generated);
-	return w->results[1];
+	push(h, rig_tokens(&rig->client, &request), rig->results[1].n_generated);
+	return rig->results[1];
 }
 
 /* What an engine without a draft model answers to the history: logits behind it, and n tokens. */
@@ -163,7 +123,7 @@ static void assert_tokens(const struct history *h, const int32_t tokens[FOLLOW],
 }
 
 /* Go on with the sequence, of that history, by one more token and FOLLOW tokens of its own. */
-static void assert_history(struct world *w, uint32_t sequence, struct history *h, const char *what)
+static void assert_history(struct rig *rig, uint32_t sequence, struct history *h, const char *what)
 {
 	const struct msg_generate msg = {.sequence = sequence, .n_tokens = 1, .max_tokens = FOLLOW,
 		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS};
@@ -175,22 +135,22 @@ static void assert_history(struct world *w, uint32_t sequence, struct history *h
 
 	push(h, &more, 1);
 	expect(h, FOLLOW, logits, want);
-	request = rig_generate(&w->client, 2, &more, 1, &msg);
-	w->results[2] = (struct rig_result){0};
-	rig_submit(&w->client, &request);
-	rig_wait(&w->client, w->results, 2);
-	assert_int_equal(w->results[2].n_generated, FOLLOW);
-	if (!test_same_logits(rig_logits(&w->client, &request, &layout), logits, VOCAB, false))
+	request = rig_generate(&rig->client, 2, &more, 1, &msg);
+	rig->results[2] = (struct rig_result){0};
+	rig_submit(&rig->client, &request);
+	rig_wait(&rig->client, rig->results, 2);
+	assert_int_equal(rig->results[2].n_generated, FOLLOW);
+	if (!test_same_logits(rig_logits(&rig->client, &request, &layout), logits, VOCAB, false))
 		fail_msg("%s: other logits behind %u tokens", what, h->n);
-	assert_tokens(h, rig_tokens(&w->client, &request), want, what);
-	push(h, rig_tokens(&w->client, &request), FOLLOW);
+	assert_tokens(h, rig_tokens(&rig->client, &request), want, what);
+	push(h, rig_tokens(&rig->client, &request), FOLLOW);
 }
 
 /* ---- claims ---- */
 
 static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 
 	for (uint32_t n = 1; n <= 3 * (K + 1); n++) {
 		const struct msg_generate msg = {.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
@@ -198,22 +158,22 @@ static void test_request_ends_at_any_token_and_leaves_its_history(void **state)
 		struct rig_result result;
 		int32_t tokens[64];
 
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-		result = ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(rig, 1, tokens, prompt_of(tokens), &msg, &h);
 		assert_int_equal(result.n_generated, n);
 		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
-		assert_int_equal(settled(w, 1)->n_tokens, h.n);
-		assert_history(w, 1, &h, "ended by length");
-		assert_history(w, 1, &h, "continued");
-		settled(w, 1);
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+		assert_int_equal(settled(rig, 1)->n_tokens, h.n);
+		assert_history(rig, 1, &h, "ended by length");
+		assert_history(rig, 1, &h, "continued");
+		settled(rig, 1);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
 }
 
 /* Each token of the answer in turn stops it, where it comes first. */
 static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	struct history prompt = {.n = 0};
 	float logits[VOCAB];
 	int32_t answer[32];
@@ -228,87 +188,87 @@ static void test_stop_token_among_accepted_drafts_is_the_last(void **state)
 
 		while (answer[first] != answer[i])
 			first++;
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-		result = ask(w, 1, prompt.tokens, prompt.n, &msg, &h);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+		result = ask(rig, 1, prompt.tokens, prompt.n, &msg, &h);
 		assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 		assert_int_equal(result.n_generated, first + 1);
 		assert_memory_equal(h.tokens + prompt.n, answer, (first + 1) * sizeof(answer[0]));
-		assert_history(w, 1, &h, "ended by a stop token");
-		settled(w, 1);
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+		assert_history(rig, 1, &h, "ended by a stop token");
+		settled(rig, 1);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
 }
 
 static void test_truncated_history_is_exact(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	const struct msg_generate msg = {.max_tokens = 29, .flags = MIMEO_GENERATE_IGNORE_EOS};
 
 	for (uint32_t keep = 1; keep <= 41; keep += 5) {
 		struct history h = {.n = 0};
 		int32_t tokens[64];
 
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-		ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
-		rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, keep);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+		ask(rig, 1, tokens, prompt_of(tokens), &msg, &h);
+		rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, keep);
 		h.n = keep;
-		assert_history(w, 1, &h, "truncated");
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+		assert_history(rig, 1, &h, "truncated");
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
 }
 
 /* Rows that verified since `before`. */
-static uint32_t rows_since(const struct world *w, struct engine_speculation before)
+static uint32_t rows_since(const struct rig *rig, struct engine_speculation before)
 {
-	settle(w);
-	return (uint32_t)(speculation(w).n_rows - before.n_rows);
+	settle(rig);
+	return (uint32_t)(rig_facts(rig).speculation.n_rows - before.n_rows);
 }
 
 /* In the middle of a page, behind steps in flight; the copied page has the draft's part, too: what a
  * child drafts holds as well as its parent's would. */
 static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 
 	for (uint32_t n = 3; n <= 12; n++) {
 		const struct msg_generate msg = {
 			.max_tokens = n, .flags = MIMEO_GENERATE_IGNORE_EOS};
 		struct history h = {.n = 0}, again;
-		struct rig_request fork = rig_call(&w->client, 3, RING_OP_FORK, 1, 2);
+		struct rig_request fork = rig_call(&rig->client, 3, RING_OP_FORK, 1, 2);
 		struct engine_speculation before;
 		int32_t tokens[64];
 		uint32_t rows;
 
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-		ask(w, 1, tokens, prompt_of(tokens), &msg, &h);
-		assert_int_equal(rig_do(&w->client, &fork).status, 0);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+		ask(rig, 1, tokens, prompt_of(tokens), &msg, &h);
+		assert_int_equal(rig_do(&rig->client, &fork).status, 0);
 		again = h;
-		before = speculation(w);
-		assert_history(w, 2, &h, "child");
-		rows = rows_since(w, before);
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 2, 0);
-		before = speculation(w);
-		assert_history(w, 1, &again, "parent");
-		assert_int_equal(rows, rows_since(w, before));
+		before = rig_facts(rig).speculation;
+		assert_history(rig, 2, &h, "child");
+		rows = rows_since(rig, before);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 2, 0);
+		before = rig_facts(rig).speculation;
+		assert_history(rig, 1, &again, "parent");
+		assert_int_equal(rows, rows_since(rig, before));
 		assert_in_range(rows, 1, FOLLOW - 1);
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
 }
 
 /* The null page, of the model's and of the draft's layers: everybody reads it, and nobody writes. */
-static void copy_null_pages(const struct world *w, uint8_t *ret, size_t size)
+static void copy_null_pages(const struct rig *rig, uint8_t *ret, size_t size)
 {
-	const struct runner *runner = &w->rig.engine->runners[0];
+	const struct runner *runner = &rig->engine->runners[0];
 	const size_t of_target = kv_layer_page_bytes(kv_cache_config(runner->kv));
 	const size_t of_draft = kv_layer_page_bytes(kv_cache_config(runner->draft_kv));
 	size_t at = 0;
 
 	for (uint32_t i = 0; i < runner->model->config.n_layers; i++, at += of_target) {
 		assert_true(at + of_target <= size);
-		test_copy(w->rig.device, ret + at, runner->context.kv_layers[i], of_target);
+		test_copy(rig->device, ret + at, runner->context.kv_layers[i], of_target);
 	}
 	assert_true(at + of_draft <= size);
-	test_copy(w->rig.device, ret + at, runner->speculator.kv_layer, of_draft);
+	test_copy(rig->device, ret + at, runner->speculator.kv_layer, of_draft);
 }
 
 /* Pages are as many as two histories take, one of them to the longest sequence's very end. */
@@ -319,7 +279,7 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 
 	for (int i = 0; i < 9; i++) {
 		const uint32_t end = longest[i / 3];
-		const struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : usual.mode,
+		const struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : GRAPH_FULL_AND_PIECEWISE,
 			.n_drafts = drafts[i % 3], .max_seq_len = end,
 			.kv_pages = 3 + (end + 15) / 16};
 		struct msg_generate msg = {.max_tokens = 5, .flags = MIMEO_GENERATE_IGNORE_EOS};
@@ -327,36 +287,36 @@ static void test_sequences_reach_the_last_position_of_the_last_page(void **state
 		static uint8_t null_pages[2][1u << 20];
 		float logits[VOCAB];
 		int32_t answer[80];
-		struct world w;
+		struct rig rig;
 
 		prompt.n = prompt_of(prompt.tokens);
 		expect(&prompt, end - prompt.n, logits, answer);
-		open_world(&w, &options);
-		copy_null_pages(&w, null_pages[0], sizeof(null_pages[0]));
-		rig_ok(&w.client, 0, RING_OP_OPEN, 1, 0);
-		rig_ok(&w.client, 0, RING_OP_OPEN, 2, 0);
-		ask(&w, 1, prompt.tokens, prompt.n, &msg, &first);
+		rig_open_client(&rig, &options);
+		copy_null_pages(&rig, null_pages[0], sizeof(null_pages[0]));
+		rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
+		rig_ok(&rig.client, 0, RING_OP_OPEN, 2, 0);
+		ask(&rig, 1, prompt.tokens, prompt.n, &msg, &first);
 		msg.max_tokens = end - prompt.n;
-		ask(&w, 2, prompt.tokens, prompt.n, &msg, &second);
+		ask(&rig, 2, prompt.tokens, prompt.n, &msg, &second);
 		assert_int_equal(second.n, end);
 		assert_memory_equal(second.tokens + prompt.n, answer,
 			(end - prompt.n) * sizeof(answer[0]));
-		assert_history(&w, 1, &first, "beside a full one");
-		assert_int_equal(settled(&w, 2)->n_tokens, end);
+		assert_history(&rig, 1, &first, "beside a full one");
+		assert_int_equal(settled(&rig, 2)->n_tokens, end);
 		/* And again from the middle of its last page. */
-		rig_ok(&w.client, 0, RING_OP_TRUNCATE, 2, end - FOLLOW - 1);
+		rig_ok(&rig.client, 0, RING_OP_TRUNCATE, 2, end - FOLLOW - 1);
 		second.n = end - FOLLOW - 1;
-		assert_history(&w, 2, &second, "to the end again");
-		settle(&w);
-		copy_null_pages(&w, null_pages[1], sizeof(null_pages[1]));
+		assert_history(&rig, 2, &second, "to the end again");
+		settle(&rig);
+		copy_null_pages(&rig, null_pages[1], sizeof(null_pages[1]));
 		assert_memory_equal(null_pages[0], null_pages[1], sizeof(null_pages[0]));
-		close_world(&w);
+		tear_down(&(void *){&rig});
 	}
 }
 
 static void test_cancelled_and_overdue_requests_leave_their_history(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 
 	for (uint32_t i = 0; i < 24; i++) {
 		struct msg_generate msg = {.sequence = 1, .max_tokens = 400,
@@ -366,69 +326,69 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 		int32_t tokens[64];
 
 		msg.n_tokens = prompt_of(tokens);
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-		request = rig_generate(&w->client, 1, tokens, msg.n_tokens, &msg);
-		memset(w->results, 0, sizeof(w->results));
-		rig_submit(&w->client, &request);
-		while (!msg.deadline_ms && w->results[1].n_generated < 1 + i)
-			rig_poll(&w->client, w->results);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+		request = rig_generate(&rig->client, 1, tokens, msg.n_tokens, &msg);
+		memset(rig->results, 0, sizeof(rig->results));
+		rig_submit(&rig->client, &request);
+		while (!msg.deadline_ms && rig->results[1].n_generated < 1 + i)
+			rig_poll(&rig->client, rig->results);
 		if (!msg.deadline_ms)
-			rig_cancel(&w->client, 3, &request);
-		rig_wait(&w->client, w->results, 1);
+			rig_cancel(&rig->client, 3, &request);
+		rig_wait(&rig->client, rig->results, 1);
 		if (!msg.deadline_ms)
-			rig_wait(&w->client, w->results, 3);
+			rig_wait(&rig->client, rig->results, 3);
 		push(&h, tokens, msg.n_tokens);
-		push(&h, rig_tokens(&w->client, &request), w->results[1].n_generated);
-		assert_int_equal(settled(w, 1)->n_tokens, h.n);
+		push(&h, rig_tokens(&rig->client, &request), rig->results[1].n_generated);
+		assert_int_equal(settled(rig, 1)->n_tokens, h.n);
 		if (h.n < 300)
-			assert_history(w, 1, &h, "cancelled");
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+			assert_history(rig, 1, &h, "cancelled");
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
 }
 
 /* The draft has to have been at all of a history from its beginning. */
 static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	const struct msg_generate msg = {.max_tokens = 9, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct history h = {.n = 0};
 	struct engine_speculation before;
 	struct rig_request step;
 
-	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-	step = rig_step_text(&w->client, 0, 1, "count 4 30", true);
-	assert_int_equal(rig_do(&w->client, &step).status, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	step = rig_step_text(&rig->client, 0, 1, "count 4 30", true);
+	assert_int_equal(rig_do(&rig->client, &step).status, 0);
 	h.n = rig_prompt("count 4 30", h.tokens);
-	ask(w, 1, &(int32_t){'\n'}, 1, &msg, &h);
-	assert_history(w, 1, &h, "behind a step");
-	settle(w);
-	assert_int_equal(speculation(w).n_rows, 0);
+	ask(rig, 1, &(int32_t){'\n'}, 1, &msg, &h);
+	assert_history(rig, 1, &h, "behind a step");
+	settle(rig);
+	assert_int_equal(rig_facts(rig).speculation.n_rows, 0);
 	/* From the beginning again, and then missed in the middle. */
-	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, 0);
 	h.n = 0;
-	ask(w, 1, (int32_t[]){1, '9', '+', '8', '='}, 5, &msg, &h);
-	assert_history(w, 1, &h, "from the beginning");
-	settle(w);
-	before = speculation(w);
+	ask(rig, 1, (int32_t[]){1, '9', '+', '8', '='}, 5, &msg, &h);
+	assert_history(rig, 1, &h, "from the beginning");
+	settle(rig);
+	before = rig_facts(rig).speculation;
 	assert_true(before.n_rows > 0);
-	step = rig_step_text(&w->client, 0, 1, "3+4=", false);
-	assert_int_equal(rig_do(&w->client, &step).status, 0);
+	step = rig_step_text(&rig->client, 0, 1, "3+4=", false);
+	assert_int_equal(rig_do(&rig->client, &step).status, 0);
 	push(&h, (int32_t[]){'3', '+', '4', '='}, 4);
-	assert_history(w, 1, &h, "behind a step in the middle");
-	settle(w);
-	assert_int_equal(speculation(w).n_rows, before.n_rows);
+	assert_history(rig, 1, &h, "behind a step in the middle");
+	settle(rig);
+	assert_int_equal(rig_facts(rig).speculation.n_rows, before.n_rows);
 	/* Back to where it was at. */
-	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, 10);
 	h.n = 10;
-	assert_history(w, 1, &h, "back");
-	settle(w);
-	assert_true(speculation(w).n_rows > before.n_rows);
+	assert_history(rig, 1, &h, "back");
+	settle(rig);
+	assert_true(rig_facts(rig).speculation.n_rows > before.n_rows);
 }
 
 /* A client's own loop, one greedy token a step, while others speculate beside it. */
 static void test_own_loops_beside_verifications_have_their_own_tokens(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	struct history prompt = {.n = 0};
 	struct rig_request endless, step;
 	float logits[VOCAB];
@@ -436,22 +396,22 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 
 	prompt.n = rig_prompt("sort 52 17 33\n", prompt.tokens);
 	expect(&prompt, 40, logits, answer);
-	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-	endless = rig_endless(&w->client, 1, 0, 450);
-	rig_submit(&w->client, &endless);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	endless = rig_endless(&rig->client, 1, 0, 450);
+	rig_submit(&rig->client, &endless);
 	for (uint32_t i = 0; i < 40; i++) {
 		const struct msg_row row = {1, i ? 1 : prompt.n};
 		const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
-		step = rig_step(&w->client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
-		w->results[2] = (struct rig_result){0};
-		rig_submit(&w->client, &step);
-		rig_wait(&w->client, w->results, 2);
-		assert_int_equal(w->results[2].status, 0);
-		assert_int_equal(*rig_tokens(&w->client, &step), answer[i]);
+		step = rig_step(&rig->client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
+		rig->results[2] = (struct rig_result){0};
+		rig_submit(&rig->client, &step);
+		rig_wait(&rig->client, rig->results, 2);
+		assert_int_equal(rig->results[2].status, 0);
+		assert_int_equal(*rig_tokens(&rig->client, &step), answer[i]);
 	}
-	rig_wait(&w->client, w->results, 1);
-	assert_int_equal(w->results[1].n_generated, 450);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[1].n_generated, 450);
 }
 
 static int open_plain(void **state)
@@ -468,7 +428,9 @@ static int close_plain(void **state)
 	return 0;
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test)                                                                                 \
+	{#test, test, rig_setup, tear_down,                                                        \
+		&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = K}}
 
 int main(void)
 {

@@ -7,12 +7,12 @@
 
 
 /* Passes of the draft. */
-static uint64_t n_eager(const struct choices_world *w)
+static uint64_t n_eager(const struct rig *rig)
 {
 	struct engine_model_facts facts;
 	uint64_t n = 0;
 
-	engine_model_facts(w->rig.engine, 0, &facts);
+	engine_model_facts(rig->engine, 0, &facts);
 	for (unsigned reason = 0; reason < N_EAGER_REASONS; reason++)
 		n += facts.n_prefill_eager[reason] + facts.n_decode_eager[reason];
 	return n;
@@ -43,15 +43,15 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 
 	for (int mode = GRAPH_NONE; mode <= GRAPH_FULL_AND_PIECEWISE; mode++) {
 		for (int a = 0; a < 2; a++) {
-			struct choices_world w;
+			struct rig rig;
 
-			choices_open(&w, &(struct rig_options){
+			choices_open(&rig, &(struct rig_options){
 				.mode = (enum graph_mode)mode, .attention = attentions[a]});
-			assert_decodes_of(w.speculator, w.runner->options.mode.resolved);
-			choices_run_many(&w, 3, 20);
+			assert_decodes_of(rig.speculator, rig.runner->options.mode.resolved);
+			choices_run_many(&rig, 3, 20);
 			assert_int_equal(
-				choices_count(&w.speculator->decode.graphs, GRAPH_PIECEWISE, 0), 0);
-			choices_close(&w);
+				choices_count(&rig.speculator->decode.graphs, GRAPH_PIECEWISE, 0), 0);
+			rig_close(&rig);
 		}
 	}
 }
@@ -59,7 +59,7 @@ static void test_draft_decodes_are_never_piecewise(void **state)
 /* F8: alone, behind chunks, and beside decodes of as many tokens. */
 static void test_prompt_tails_take_no_decode_graphs(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	int32_t tokens[TOKENS + Q + 2];
 
 	for (uint32_t n = 1; n <= K + 2; n++) {
@@ -67,41 +67,41 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 			struct rig_request request;
 
 			rig_nonsense(tokens, first + n, n);
-			request = rig_ask(&w->client, 0, 0, tokens, first + n, 1, 0);
-			assert_int_equal(rig_do(&w->client, &request).status, 0);
+			request = rig_ask(&rig->client, 0, 0, tokens, first + n, 1, 0);
+			assert_int_equal(rig_do(&rig->client, &request).status, 0);
 		}
 	}
-	choices_settle(w);
-	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_FULL, 1), 0);
-	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(choices_count(&w->speculator->prefill.graphs, GRAPH_FULL, Q), 0);
-	assert_int_equal(choices_count(&w->runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+	choices_settle(rig);
+	assert_int_equal(choices_count(&rig->runner->graphs, GRAPH_FULL, 1), 0);
+	assert_int_equal(choices_count(&rig->runner->graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&rig->speculator->prefill.graphs, GRAPH_FULL, Q), 0);
+	assert_int_equal(choices_count(&rig->runner->graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 	assert_int_equal(
-		choices_count(&w->speculator->prefill.graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
+		choices_count(&rig->speculator->prefill.graphs, GRAPH_PIECEWISE, 0), 3 * (K + 2));
 }
 
 static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	struct rig_request request;
 	int32_t tokens[Q];
 	uint32_t n_beside = 0;
 
-	request = rig_endless(&w->client, 0, 0, 480);
-	rig_submit(&w->client, &request);
+	request = rig_endless(&rig->client, 0, 0, 480);
+	rig_submit(&rig->client, &request);
 	rig_nonsense(tokens, Q, 3);
 	for (uint32_t i = 1; i <= 20; i++) {
-		request = rig_ask(&w->client, i, 0, tokens, Q, 1, 0);
-		rig_submit(&w->client, &request);
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].status, 0);
+		request = rig_ask(&rig->client, i, 0, tokens, Q, 1, 0);
+		rig_submit(&rig->client, &request);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, 0);
 	}
-	rig_wait(&w->client, w->results, 0);
-	choices_settle(w);
+	rig_wait(&rig->client, rig->results, 0);
+	choices_settle(rig);
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
 
-		if (c->set == &w->speculator->decode.graphs || c->shape.rows != 2 || !c->shape.uniform)
+		if (c->set == &rig->speculator->decode.graphs || c->shape.rows != 2 || !c->shape.uniform)
 			continue;
 		assert_true(c->shape.query_len == Q && !c->shape.past_prompt);
 		assert_int_equal(c->descriptor.mode, GRAPH_PIECEWISE);
@@ -111,44 +111,44 @@ static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_gra
 }
 
 /* A client's own loop, one token a step, beside a request that verifies. */
-static void run_own_loop(struct choices_world *w)
+static void run_own_loop(struct rig *rig)
 {
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
-	struct rig_request request = rig_endless(&w->client, 0, 0, 450), step;
+	struct rig_request request = rig_endless(&rig->client, 0, 0, 450), step;
 
-	memset(w->results, 0, sizeof(w->results));
-	rig_ok(&w->client, 1, RING_OP_OPEN, 1, 0);
-	step = rig_step_text(&w->client, 1, 1, "count", true);
-	rig_submit(&w->client, &step);
-	rig_wait(&w->client, w->results, 1);
-	rig_submit(&w->client, &request);
+	memset(rig->results, 0, sizeof(rig->results));
+	rig_ok(&rig->client, 1, RING_OP_OPEN, 1, 0);
+	step = rig_step_text(&rig->client, 1, 1, "count", true);
+	rig_submit(&rig->client, &step);
+	rig_wait(&rig->client, rig->results, 1);
+	rig_submit(&rig->client, &request);
 	for (uint32_t i = 2; i < 40; i++) {
-		step = rig_step(&w->client, i, &msg, &row, &(int32_t){'a'});
-		rig_submit(&w->client, &step);
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].status, 0);
+		step = rig_step(&rig->client, i, &msg, &row, &(int32_t){'a'});
+		rig_submit(&rig->client, &step);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, 0);
 	}
-	rig_wait(&w->client, w->results, 0);
-	rig_ok(&w->client, 1, RING_OP_CLOSE, 1, 0);
-	choices_settle(w);
+	rig_wait(&rig->client, rig->results, 0);
+	rig_ok(&rig->client, 1, RING_OP_CLOSE, 1, 0);
+	choices_settle(rig);
 }
 
 /* F9: sizes that are no multiples of it, and batches that are none. */
 static void test_decode_graphs_carry_whole_verifications(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	uint32_t n_mixed = 0, n_decodes = 0;
 
-	for (uint32_t i = 0; i < w->runner->graphs.n_decode; i++) {
-		const struct descriptor *d = &w->runner->graphs.descriptors[i];
+	for (uint32_t i = 0; i < rig->runner->graphs.n_decode; i++) {
+		const struct descriptor *d = &rig->runner->graphs.descriptors[i];
 
 		assert_int_equal(d->tokens, d->rows * d->query_len);
 		assert_in_range(d->tokens, 1, TOKENS);
 	}
 	for (uint32_t n = 1; n <= ROWS; n += 3)
-		choices_run_many(w, n, 24);
-	run_own_loop(w);
+		choices_run_many(rig, n, 24);
+	run_own_loop(rig);
 	assert_in_range(n_choices, 1, CHOICES_MAX);
 	for (uint32_t i = 0; i < n_choices; i++) {
 		const struct choice *c = &choices[i];
@@ -166,50 +166,50 @@ static void test_decode_graphs_carry_whole_verifications(void **state)
 
 static void test_passes_of_the_draft_run_in_graphs(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	uint64_t before;
 
-	before = n_eager(w);
+	before = n_eager(rig);
 	for (uint32_t n = 1; n <= ROWS; n += 5)
-		choices_run_many(w, n, 24);
-	assert_int_equal(n_eager(w), before);
-	assert_true(choices_count(&w->speculator->prefill.graphs, GRAPH_FULL, Q) > 0);
-	assert_true(choices_count(&w->speculator->decode.graphs, GRAPH_FULL, 1) > 0);
+		choices_run_many(rig, n, 24);
+	assert_int_equal(n_eager(rig), before);
+	assert_true(choices_count(&rig->speculator->prefill.graphs, GRAPH_FULL, Q) > 0);
+	assert_true(choices_count(&rig->speculator->decode.graphs, GRAPH_FULL, 1) > 0);
 }
 
 /* Sequences whose prompt a client's own loop computed have no drafts. */
-static void prefill(struct choices_world *w, uint32_t n)
+static void prefill(struct rig *rig, uint32_t n)
 {
-	memset(w->results, 0, sizeof(w->results));
+	memset(rig->results, 0, sizeof(rig->results));
 	for (uint32_t i = 0; i < n; i++) {
 		struct rig_request request;
 
-		rig_ok(&w->client, 0, RING_OP_OPEN, i + 1, 0);
-		request = rig_step_text(&w->client, 0, i + 1, "count 4 3", true);
-		assert_int_equal(rig_do(&w->client, &request).status, 0);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, i + 1, 0);
+		request = rig_step_text(&rig->client, 0, i + 1, "count 4 3", true);
+		assert_int_equal(rig_do(&rig->client, &request).status, 0);
 	}
 }
 
-static void decode_together(struct choices_world *w, uint32_t n)
+static void decode_together(struct rig *rig, uint32_t n)
 {
 	int32_t last = '\n';
 
-	choices_settle(w);
+	choices_settle(rig);
 	n_choices = 0;
-	rig_gate_close(&w->rig);
-	memset(w->results, 0, sizeof(w->results));
+	rig_gate_close(rig);
+	memset(rig->results, 0, sizeof(rig->results));
 	for (uint32_t i = 0; i < n; i++) {
 		struct rig_request request =
-			rig_ask(&w->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS);
+			rig_ask(&rig->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS);
 
-		rig_submit(&w->client, &request);
+		rig_submit(&rig->client, &request);
 	}
-	rig_gate_open(&w->rig);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].n_generated, 24);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].n_generated, 24);
 	}
-	choices_settle(w);
+	choices_settle(rig);
 }
 
 /* As many rows as there can be, with few and with many drafts a step. */
@@ -218,50 +218,50 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 	static const uint32_t drafts[] = {1, 4, 8};
 
 	for (int i = 0; i < 3; i++) {
-		struct choices_world w;
+		struct rig rig;
 
-		choices_open(&w, &(struct rig_options){
+		choices_open(&rig, &(struct rig_options){
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = drafts[i]});
-		prefill(&w, ROWS);
-		decode_together(&w, ROWS);
-		assert_true(choices_count(&w.runner->graphs, GRAPH_FULL, 1) >= 23);
-		assert_int_equal(choices_count(&w.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
+		prefill(&rig, ROWS);
+		decode_together(&rig, ROWS);
+		assert_true(choices_count(&rig.runner->graphs, GRAPH_FULL, 1) >= 23);
+		assert_int_equal(choices_count(&rig.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
 		for (uint32_t c = 0; c < n_choices; c++) {
 			/* The prompts' last tokens are none; nothing is drafted for nobody. */
-			assert_ptr_equal(choices[c].set, &w.runner->graphs);
+			assert_ptr_equal(choices[c].set, &rig.runner->graphs);
 			if (choices[c].shape.past_prompt)
 				assert_int_equal(choices[c].descriptor.query_len, 1);
 		}
 		for (uint32_t s = 0; s < ROWS; s++)
-			rig_ok(&w.client, 0, RING_OP_CLOSE, s + 1, 0);
-		choices_close(&w);
+			rig_ok(&rig.client, 0, RING_OP_CLOSE, s + 1, 0);
+		rig_close(&rig);
 	}
 }
 
 /* Where mixed batches run full, of as many rows as there can be. */
 static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 
-	assert_int_equal(w->runner->options.mode.resolved, GRAPH_FULL);
-	prefill(w, ROWS);
-	decode_together(w, ROWS);
+	assert_int_equal(rig->runner->options.mode.resolved, GRAPH_FULL);
+	prefill(rig, ROWS);
+	decode_together(rig, ROWS);
 	for (uint32_t c = 0; c < n_choices; c++)
 		assert_int_equal(choices[c].descriptor.mode, GRAPH_FULL);
 	for (uint32_t s = 0; s < ROWS; s++)
-		rig_ok(&w->client, 0, RING_OP_CLOSE, s + 1, 0);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, s + 1, 0);
 }
 
 /* The target's attention takes any batch in a full graph, the draft's only decodes. */
 static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	struct engine_model_facts facts;
 
-	assert_int_equal(w->runner->options.mode.resolved, GRAPH_FULL);
-	assert_int_equal(w->speculator->prefill.graphs.mode, GRAPH_FULL_AND_PIECEWISE);
-	choices_run_many(w, 3, 60);
-	engine_model_facts(w->rig.engine, 0, &facts);
+	assert_int_equal(rig->runner->options.mode.resolved, GRAPH_FULL);
+	assert_int_equal(rig->speculator->prefill.graphs.mode, GRAPH_FULL_AND_PIECEWISE);
+	choices_run_many(rig, 3, 60);
+	engine_model_facts(rig->engine, 0, &facts);
 	printf("# %.2f tokens a verification\n",
 		(double)facts.speculation.n_tokens / (double)facts.speculation.n_rows);
 	assert_true(facts.speculation.n_tokens > 3 * facts.speculation.n_rows);
@@ -269,14 +269,14 @@ static void test_draft_whose_attention_takes_less_is_lowered(void **state)
 
 static void test_lazily_captured_model_drafts_in_graphs(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	uint64_t before;
 
-	choices_run_many(w, 3, 40);
-	before = n_eager(w);
-	choices_run_many(w, 3, 40);
-	choices_run_many(w, 3, 40);
-	assert_int_equal(n_eager(w), before);
+	choices_run_many(rig, 3, 40);
+	before = n_eager(rig);
+	choices_run_many(rig, 3, 40);
+	choices_run_many(rig, 3, 40);
+	assert_int_equal(n_eager(rig), before);
 }
 
 int main(void)

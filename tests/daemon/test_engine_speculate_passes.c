@@ -7,7 +7,7 @@
 
 
 static struct rig_request submit_drafting(
-	struct choices_world *w, uint32_t index, uint32_t draft_tokens, uint32_t max_tokens)
+	struct rig *rig, uint32_t index, uint32_t draft_tokens, uint32_t max_tokens)
 {
 	struct msg_generate msg = {.max_tokens = max_tokens,
 		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
@@ -15,23 +15,23 @@ static struct rig_request submit_drafting(
 	int32_t tokens[40];
 
 	msg.n_tokens = rig_prompt("count 4 30\n", tokens);
-	request = rig_generate(&w->client, index, tokens, msg.n_tokens, &msg);
-	rig_submit(&w->client, &request);
+	request = rig_generate(&rig->client, index, tokens, msg.n_tokens, &msg);
+	rig_submit(&rig->client, &request);
 	return request;
 }
 
 /* Steps by the passes of a token a row that they had, those of so many rows; the last step of a request,
  * which launches nothing behind it, has fewer. */
-static void count_steps(const struct choices_world *w, uint32_t n_rows, uint32_t n_steps[K])
+static void count_steps(const struct rig *rig, uint32_t n_rows, uint32_t n_steps[K])
 {
 	assert_in_range(n_choices, 1, CHOICES_MAX);
 	memset(n_steps, 0, K * sizeof(n_steps[0]));
 	for (uint32_t i = 0; i < n_choices; i++) {
 		uint32_t n = 0;
 
-		if (choices[i].set != &w->speculator->prefill.graphs || choices[i].shape.rows != n_rows)
+		if (choices[i].set != &rig->speculator->prefill.graphs || choices[i].shape.rows != n_rows)
 			continue;
-		while (i + 1 < n_choices && choices[i + 1].set == &w->speculator->decode.graphs) {
+		while (i + 1 < n_choices && choices[i + 1].set == &rig->speculator->decode.graphs) {
 			n++;
 			i++;
 		}
@@ -48,72 +48,72 @@ static void test_request_has_no_more_passes_than_it_wants(void **state)
 
 	for (uint32_t i = 0; i < 2 * K; i++) {
 		uint32_t wanted = 1 + i % K;
-		struct choices_world w;
+		struct rig rig;
 
-		choices_open(&w, &(struct rig_options){.mode = modes[i / K]});
-		submit_drafting(&w, 0, wanted, 60);
-		rig_wait(&w.client, w.results, 0);
-		assert_int_equal(w.results[0].n_generated, 60);
-		choices_settle(&w);
-		count_steps(&w, 1, n_steps);
+		choices_open(&rig, &(struct rig_options){.mode = modes[i / K]});
+		submit_drafting(&rig, 0, wanted, 60);
+		rig_wait(&rig.client, rig.results, 0);
+		assert_int_equal(rig.results[0].n_generated, 60);
+		choices_settle(&rig);
+		count_steps(&rig, 1, n_steps);
 		for (uint32_t n = 1; n < K; n++)
 			assert_true(n == wanted - 1 ? n_steps[n] > 4 : !n_steps[n]);
 		assert_true(wanted == 1 ? n_steps[0] > 4 : n_steps[0] <= 1);
-		choices_close(&w);
+		rig_close(&rig);
 	}
 }
 
 static void test_step_has_the_passes_of_its_neediest_row(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	static const uint32_t wanted[] = {1, 3, MIMEO_DRAFT_NONE}, max_tokens[] = {300, 60, 300};
 	struct rig_request requests[3];
 	uint32_t n_steps[K];
 
-	rig_gate_close(&w->rig);
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 3; i++)
-		requests[i] = submit_drafting(w, i, wanted[i], max_tokens[i]);
-	rig_gate_open(&w->rig);
+		requests[i] = submit_drafting(rig, i, wanted[i], max_tokens[i]);
+	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 3; i++)
-		rig_wait(&w->client, w->results, i);
-	choices_settle(w);
+		rig_wait(&rig->client, rig->results, i);
+	choices_settle(rig);
 	for (uint32_t i = 0; i < 3; i++) {
-		assert_int_equal(w->results[i].n_generated, max_tokens[i]);
-		assert_memory_equal(rig_tokens(&w->client, &requests[i]),
-			rig_tokens(&w->client, &requests[2]), max_tokens[i] * sizeof(int32_t));
+		assert_int_equal(rig->results[i].n_generated, max_tokens[i]);
+		assert_memory_equal(rig_tokens(&rig->client, &requests[i]),
+			rig_tokens(&rig->client, &requests[2]), max_tokens[i] * sizeof(int32_t));
 	}
-	count_steps(w, 3, n_steps);
+	count_steps(rig, 3, n_steps);
 	assert_true(n_steps[2] > 4 && n_steps[0] <= 1 && !n_steps[1] && !n_steps[3]);
-	count_steps(w, 2, n_steps); /* the second has ended */
+	count_steps(rig, 2, n_steps); /* the second has ended */
 	assert_true(n_steps[0] > 4 && !n_steps[1] && !n_steps[2] && !n_steps[3]);
 }
 
 static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 
-	submit_drafting(w, 0, MIMEO_DRAFT_NONE, 60);
-	rig_wait(&w->client, w->results, 0);
-	assert_int_equal(w->results[0].n_generated, 60);
-	choices_settle(w);
+	submit_drafting(rig, 0, MIMEO_DRAFT_NONE, 60);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_int_equal(rig->results[0].n_generated, 60);
+	choices_settle(rig);
 	assert_in_range(n_choices, 60, CHOICES_MAX);
 	for (uint32_t i = 0; i < n_choices; i++)
-		assert_ptr_equal(choices[i].set, &w->runner->graphs);
+		assert_ptr_equal(choices[i].set, &rig->runner->graphs);
 }
 
 /* A prompt in chunks: nobody reads what the draft would guess behind the first. */
 static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 {
-	struct choices_world *w = *state;
+	struct rig *rig = *state;
 	struct rig_request request;
 	int32_t tokens[3 * TOKENS];
 	uint32_t n_steps[K];
 
 	rig_nonsense(tokens, 3 * TOKENS, 1);
-	request = rig_ask(&w->client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
-	assert_int_equal(rig_do(&w->client, &request).n_generated, 40);
-	choices_settle(w);
-	count_steps(w, 1, n_steps);
+	request = rig_ask(&rig->client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
+	assert_int_equal(rig_do(&rig->client, &request).n_generated, 40);
+	choices_settle(rig);
+	count_steps(rig, 1, n_steps);
 	assert_in_range(n_steps[0], 2, 3); /* and the request's last step */
 	assert_true(n_steps[K - 1] > 4);
 }

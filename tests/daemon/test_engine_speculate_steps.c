@@ -74,50 +74,21 @@ static void watch_device(struct device *device)
 
 /* ---- rigs ---- */
 
-struct world {
-	struct rig rig;
-	struct rig_client client;
-	struct rig_result results[16];
-};
-
-static void open_world_of(struct world *w, const struct rig_options *o, bool with_draft)
+static void open_world_of(struct rig *rig, const struct rig_options *o, bool with_draft)
 {
 	struct rig_options options = *o;
 
 	options.on_device = watch_device;
 	options.n_drafts = with_draft ? K : 0;
-	*w = (struct world){0};
 	watch.hold_at = 0;
 	watch.hold_draft = false;
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 16);
+	rig_open_client(rig, &options);
 	watch.n = 0;
 }
 
-static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
+static void open_world(struct rig *rig, enum graph_mode mode, bool with_draft)
 {
-	open_world_of(w, &(struct rig_options){.mode = mode}, with_draft);
-}
-
-static void close_world(struct world *w)
-{
-	rig_detach(&w->client);
-	rig_close(&w->rig);
-}
-
-static int set_up(void **state)
-{
-	static struct world w;
-
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
-	*state = &w;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	close_world(*state);
-	return 0;
+	open_world_of(rig, &(struct rig_options){.mode = mode}, with_draft);
 }
 
 static void hold(uint32_t step)
@@ -142,20 +113,20 @@ static void hold_draft(void)
 	} while (0)
 
 /* Nothing is in flight. */
-static void settle(const struct world *w)
+static void settle(const struct rig *rig)
 {
-	WAIT_FOR(engine_stats(w->rig.engine)->n_slots_free == w->rig.options.max_requests);
+	WAIT_FOR(engine_stats(rig->engine)->n_slots_free == rig->options.max_requests);
 }
 
-static void run(struct world *w, const struct rig_request *request)
+static void run(struct rig *rig, const struct rig_request *request)
 {
-	w->results[request->index] = (struct rig_result){0};
-	rig_submit(&w->client, request);
-	rig_wait(&w->client, w->results, request->index);
-	assert_int_equal(w->results[request->index].status, 0);
+	rig->results[request->index] = (struct rig_result){0};
+	rig_submit(&rig->client, request);
+	rig_wait(&rig->client, rig->results, request->index);
+	assert_int_equal(rig->results[request->index].status, 0);
 }
 
-static struct rig_request ask(struct world *w, uint32_t index, uint32_t sequence, const char *text,
+static struct rig_request ask(struct rig *rig, uint32_t index, uint32_t sequence, const char *text,
 	uint32_t max_tokens, uint32_t draft_tokens)
 {
 	struct msg_generate msg = {.sequence = sequence, .max_tokens = max_tokens,
@@ -163,7 +134,7 @@ static struct rig_request ask(struct world *w, uint32_t index, uint32_t sequence
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt(text, tokens);
-	return rig_generate(&w->client, index, tokens, msg.n_tokens, &msg);
+	return rig_generate(&rig->client, index, tokens, msg.n_tokens, &msg);
 }
 
 /* ---- results of any row ---- */
@@ -178,18 +149,18 @@ struct outcome {
 	float logits[N_STEPS][VOCAB], hidden[N_STEPS][HIDDEN];
 };
 
-static struct rig_request ask_logits(struct world *w, uint32_t i)
+static struct rig_request ask_logits(struct rig *rig, uint32_t i)
 {
 	struct msg_generate msg = {.max_tokens = 4,
 		.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS};
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt(prompts[i], tokens);
-	return rig_generate(&w->client, 1 + i, tokens, msg.n_tokens, &msg);
+	return rig_generate(&rig->client, 1 + i, tokens, msg.n_tokens, &msg);
 }
 
 /* On sequences 1 and 2. */
-static struct rig_request ask_step(struct world *w)
+static struct rig_request ask_step(struct rig *rig)
 {
 	const struct msg_step msg = {.n_rows = N_STEPS,
 		.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN};
@@ -201,31 +172,31 @@ static struct rig_request ask_step(struct world *w)
 		rows[i] = (struct msg_row){1 + i, rig_prompt(step_texts[i], tokens + n)};
 		n += rows[i].n_tokens;
 	}
-	return rig_step(&w->client, 1 + N_PROMPTS, &msg, rows, tokens);
+	return rig_step(&rig->client, 1 + N_PROMPTS, &msg, rows, tokens);
 }
 
 /* All at once, behind two steps of a request that drafts. */
-static void run_behind(struct world *w, const struct rig_request *requests)
+static void run_behind(struct rig *rig, const struct rig_request *requests)
 {
-	struct rig_request endless = rig_endless(&w->client, 0, 0, 60);
+	struct rig_request endless = rig_endless(&rig->client, 0, 0, 60);
 
 	hold(watch.n + 1);
-	rig_submit(&w->client, &endless);
+	rig_submit(&rig->client, &endless);
 	WAIT_FOR(watch.n == watch.hold_at + 1);
 	for (uint32_t i = 0; i <= N_PROMPTS; i++)
-		rig_submit(&w->client, &requests[i]);
-	WAIT_FOR(engine_stats(w->rig.engine)->n_running == 1 + N_PROMPTS + N_STEPS);
+		rig_submit(&rig->client, &requests[i]);
+	WAIT_FOR(engine_stats(rig->engine)->n_running == 1 + N_PROMPTS + N_STEPS);
 	watch.open = true;
 	for (uint32_t i = 0; i <= 1 + N_PROMPTS; i++) {
-		rig_wait(&w->client, w->results, i);
-		assert_int_equal(w->results[i].status, 0);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, 0);
 	}
 	/* the one step behind those two has the others' rows, behind one that verifies */
 	assert_int_equal(watch.steps[watch.hold_at + 1].n_rows, 1 + N_PROMPTS + N_STEPS);
 	assert_int_equal(watch.steps[watch.hold_at + 1].n_verify, 1);
 }
 
-static void run_results(struct world *w, bool behind, struct outcome *ret)
+static void run_results(struct rig *rig, bool behind, struct outcome *ret)
 {
 	const struct msg_output of_prompt = msg_output_layout(4, 1, VOCAB, 0, HIDDEN);
 	const struct msg_output of_step =
@@ -234,24 +205,24 @@ static void run_results(struct world *w, bool behind, struct outcome *ret)
 	const uint8_t *out;
 
 	for (uint32_t i = 0; i < N_STEPS; i++)
-		rig_ok(&w->client, 0, RING_OP_OPEN, 1 + i, 0);
+		rig_ok(&rig->client, 0, RING_OP_OPEN, 1 + i, 0);
 	for (uint32_t i = 0; i < N_PROMPTS; i++)
-		requests[i] = ask_logits(w, i);
-	requests[N_PROMPTS] = ask_step(w);
-	memset(w->results, 0, sizeof(w->results));
+		requests[i] = ask_logits(rig, i);
+	requests[N_PROMPTS] = ask_step(rig);
+	memset(rig->results, 0, sizeof(rig->results));
 	if (behind)
-		run_behind(w, requests);
+		run_behind(rig, requests);
 	for (uint32_t i = 0; i <= N_PROMPTS && !behind; i++)
-		run(w, &requests[i]);
+		run(rig, &requests[i]);
 	for (uint32_t i = 0; i < N_PROMPTS; i++)
-		memcpy(ret->prompts[i], rig_logits(&w->client, &requests[i], &of_prompt),
+		memcpy(ret->prompts[i], rig_logits(&rig->client, &requests[i], &of_prompt),
 			sizeof(ret->prompts[i]));
-	out = w->client.region.arena + requests[N_PROMPTS].sqe.output_offset;
+	out = rig->client.region.arena + requests[N_PROMPTS].sqe.output_offset;
 	memcpy(ret->tokens, out + of_step.tokens, sizeof(ret->tokens));
 	memcpy(ret->logits, out + of_step.logits, sizeof(ret->logits));
 	memcpy(ret->hidden, out + of_step.hidden, sizeof(ret->hidden));
 	for (uint32_t i = 0; i < N_STEPS; i++)
-		rig_ok(&w->client, 0, RING_OP_CLOSE, 1 + i, 0);
+		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1 + i, 0);
 }
 
 #define SAME(have, want) test_same_logits((have), (want), sizeof(want) / sizeof((want)[0]), false)
@@ -260,14 +231,14 @@ static void test_results_of_any_row_beside_a_verification_are_its_own(void **sta
 {
 	static const enum graph_mode modes[] = {GRAPH_NONE, GRAPH_FULL_AND_PIECEWISE};
 	static struct outcome expected, got;
-	struct world w;
+	struct rig rig;
 
-	open_world(&w, GRAPH_NONE, false);
-	run_results(&w, false, &expected);
-	close_world(&w);
+	open_world(&rig, GRAPH_NONE, false);
+	run_results(&rig, false, &expected);
+	rig_close(&rig);
 	for (int m = 0; m < 2; m++) {
-		open_world(&w, modes[m], true);
-		run_results(&w, true, &got);
+		open_world(&rig, modes[m], true);
+		run_results(&rig, true, &got);
 		for (uint32_t i = 0; i < N_PROMPTS; i++) {
 			if (!SAME(got.prompts[i], expected.prompts[i]))
 				fail_msg("logits of prompt %u are another's", i);
@@ -279,7 +250,7 @@ static void test_results_of_any_row_beside_a_verification_are_its_own(void **sta
 			if (!SAME(got.hidden[i], expected.hidden[i]))
 				fail_msg("hidden states of the step's row %u are another's", i);
 		}
-		close_world(&w);
+		rig_close(&rig);
 	}
 }
 
@@ -289,20 +260,20 @@ static void test_results_of_any_row_beside_a_verification_are_its_own(void **sta
 static void assert_two_ahead(uint32_t step, uint32_t n_verify)
 {
 	struct rig_request request;
-	struct world w;
+	struct rig rig;
 
-	open_world(&w, GRAPH_FULL_AND_PIECEWISE, true);
+	open_world(&rig, GRAPH_FULL_AND_PIECEWISE, true);
 	hold(step);
-	request = rig_endless(&w.client, 0, 0, 60);
-	rig_submit(&w.client, &request);
+	request = rig_endless(&rig.client, 0, 0, 60);
+	rig_submit(&rig.client, &request);
 	WAIT_FOR(watch.n == step + 1);
-	WAIT_FOR(engine_stats(w.rig.engine)->n_in_lane == LANE_STEPS);
+	WAIT_FOR(engine_stats(rig.engine)->n_in_lane == LANE_STEPS);
 	assert_int_equal(watch.n, step + 1);
 	assert_int_equal(watch.steps[step - 1].n_verify + watch.steps[step].n_verify, n_verify);
 	watch.open = true;
-	rig_wait(&w.client, w.results, 0);
-	assert_int_equal(w.results[0].n_generated, 60);
-	close_world(&w);
+	rig_wait(&rig.client, rig.results, 0);
+	assert_int_equal(rig.results[0].n_generated, 60);
+	rig_close(&rig);
 }
 
 static void test_verification_is_launched_before_the_prompt_is_read(void **state)
@@ -323,52 +294,52 @@ static void test_tokens_do_not_wait_for_the_drafts_of_the_next(void **state)
 		struct rig_options options = {.mode = i % 2 ? GRAPH_NONE : GRAPH_FULL_AND_PIECEWISE,
 			.spin_us = i < 2 ? 0 : 50};
 		struct rig_request request;
-		struct world w;
+		struct rig rig;
 
-		open_world_of(&w, &options, true);
+		open_world_of(&rig, &options, true);
 		/* graphs' times are known then */
-		request = rig_endless(&w.client, 0, 0, 60);
-		run(&w, &request);
-		settle(&w);
+		request = rig_endless(&rig.client, 0, 0, 60);
+		run(&rig, &request);
+		settle(&rig);
 		hold_draft();
-		w.results[0] = (struct rig_result){0};
-		request = rig_endless(&w.client, 0, 0, 60);
-		rig_submit(&w.client, &request);
-		WAIT_FOR(rig_poll(&w.client, w.results));
-		assert_int_equal(w.results[0].n_generated, 1); /* the prompt's */
-		assert_true(engine_stats(w.rig.engine)->n_in_lane > 0);
+		rig.results[0] = (struct rig_result){0};
+		request = rig_endless(&rig.client, 0, 0, 60);
+		rig_submit(&rig.client, &request);
+		WAIT_FOR(rig_poll(&rig.client, rig.results));
+		assert_int_equal(rig.results[0].n_generated, 1); /* the prompt's */
+		assert_true(engine_stats(rig.engine)->n_in_lane > 0);
 		watch.draft_open = true;
-		rig_wait(&w.client, w.results, 0);
-		assert_int_equal(w.results[0].n_generated, 60);
-		close_world(&w);
+		rig_wait(&rig.client, rig.results, 0);
+		assert_int_equal(rig.results[0].n_generated, 60);
+		rig_close(&rig);
 	}
 }
 
 /* Nor do ends: of a request of one token, in a step with another that drafts. */
 static void test_requests_end_before_the_drafts_beside_them(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	struct rig_request endless, request;
 
-	rig_ok(&w->client, 2, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 2, RING_OP_OPEN, 1, 0);
 	hold(watch.n + 1);
-	endless = rig_endless(&w->client, 0, 0, 60);
-	request = ask(w, 1, 1, "1+", 1, 0);
-	rig_submit(&w->client, &endless);
+	endless = rig_endless(&rig->client, 0, 0, 60);
+	request = ask(rig, 1, 1, "1+", 1, 0);
+	rig_submit(&rig->client, &endless);
 	WAIT_FOR(watch.n == watch.hold_at + 1);
-	rig_submit(&w->client, &request);
-	WAIT_FOR(engine_stats(w->rig.engine)->n_running == 2);
+	rig_submit(&rig->client, &request);
+	WAIT_FOR(engine_stats(rig->engine)->n_running == 2);
 	/* the third step has both, and it is its draft's part that is held */
 	hold_draft();
 	watch.open = true;
-	rig_wait(&w->client, w->results, 1);
-	assert_int_equal(w->results[1].n_generated, 1);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[1].n_generated, 1);
 	assert_false(watch.hold_draft);
 	watch.draft_open = true;
-	rig_wait(&w->client, w->results, 0);
+	rig_wait(&rig->client, rig->results, 0);
 	/* its pages and its slot are back when the step is */
-	settle(w);
-	rig_ok(&w->client, 2, RING_OP_CLOSE, 1, 0);
+	settle(rig);
+	rig_ok(&rig->client, 2, RING_OP_CLOSE, 1, 0);
 }
 
 /* ---- which rows verify ---- */
@@ -376,44 +347,44 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 /* The sequence drafted in a request before; nobody does now. */
 static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 	struct rig_request request;
 	uint32_t first, n_verify = 0;
 
-	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-	request = ask(w, 0, 1, "count 4 30\n", 20, 0);
-	run(w, &request);
-	settle(w);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	request = ask(rig, 0, 1, "count 4 30\n", 20, 0);
+	run(rig, &request);
+	settle(rig);
 	for (uint32_t i = 0; i < watch.n; i++)
 		n_verify += watch.steps[i].n_verify;
 	assert_true(n_verify > 0);
 	first = watch.n;
-	request = ask(w, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
-	rig_submit(&w->client, &request);
+	request = ask(rig, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
+	rig_submit(&rig->client, &request);
 	WAIT_FOR(watch.n > first + 2);
 	for (uint32_t i = 0; i < 20; i++) {
-		request = rig_step(&w->client, 2, &msg, &row, &(int32_t){'a'});
-		run(w, &request);
+		request = rig_step(&rig->client, 2, &msg, &row, &(int32_t){'a'});
+		run(rig, &request);
 	}
-	rig_wait(&w->client, w->results, 1);
-	assert_int_equal(w->results[1].n_generated, 200);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[1].n_generated, 200);
 	for (uint32_t i = first; i < watch.n; i++)
 		assert_int_equal(watch.steps[i].n_verify, 0);
-	rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 /* Rows of request 0 on sequence 1 that verified. */
-static uint32_t verified_by(struct world *w, const char *text, uint32_t max_tokens, uint32_t draft_tokens)
+static uint32_t verified_by(struct rig *rig, const char *text, uint32_t max_tokens, uint32_t draft_tokens)
 {
-	const struct rig_request request = ask(w, 0, 1, text, max_tokens, draft_tokens);
+	const struct rig_request request = ask(rig, 0, 1, text, max_tokens, draft_tokens);
 	uint32_t first, n = 0;
 
-	settle(w);
+	settle(rig);
 	first = watch.n;
-	run(w, &request);
-	settle(w);
+	run(rig, &request);
+	settle(rig);
 	for (uint32_t i = first; i < watch.n; i++)
 		n += watch.steps[i].n_verify;
 	return n;
@@ -423,32 +394,41 @@ static uint32_t verified_by(struct world *w, const char *text, uint32_t max_toke
  * however long it had been. */
 static void test_history_that_grew_again_without_its_draft_has_no_drafts(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 
-	rig_ok(&w->client, 0, RING_OP_OPEN, 1, 0);
-	assert_true(verified_by(w, "count 4 30\n", 80, 0) > 0);
-	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
-	assert_int_equal(verified_by(w, "5+5=", 12, MIMEO_DRAFT_NONE), 0);
-	assert_int_equal(verified_by(w, "5+6=", 12, 0), 0);
-	rig_ok(&w->client, 0, RING_OP_TRUNCATE, 1, 10);
-	assert_true(verified_by(w, "5+6=", 12, 0) > 0);
-	rig_ok(&w->client, 0, RING_OP_CLOSE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	assert_true(verified_by(rig, "count 4 30\n", 80, 0) > 0);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, 10);
+	assert_int_equal(verified_by(rig, "5+5=", 12, MIMEO_DRAFT_NONE), 0);
+	assert_int_equal(verified_by(rig, "5+6=", 12, 0), 0);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, 10);
+	assert_true(verified_by(rig, "5+6=", 12, 0) > 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 
 static void test_tokens_of_a_step_come_in_one_event(void **state)
 {
-	struct world *w = *state;
+	struct rig *rig = *state;
 	struct rig_request request;
 
-	request = ask(w, 0, 0, "count 4 30\n", 60, 0);
-	run(w, &request);
-	settle(w);
-	assert_int_equal(w->results[0].n_generated, 60);
-	assert_in_range(w->results[0].n_events, 60 / (1 + K), watch.n);
+	request = ask(rig, 0, 0, "count 4 30\n", 60, 0);
+	run(rig, &request);
+	settle(rig);
+	assert_int_equal(rig->results[0].n_generated, 60);
+	assert_in_range(rig->results[0].n_events, 60 / (1 + K), watch.n);
 	assert_true(watch.n < 30);
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+static int set_up(void **state)
+{
+	static struct rig rig;
+
+	open_world(&rig, GRAPH_FULL_AND_PIECEWISE, true);
+	*state = &rig;
+	return 0;
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, rig_teardown)
 
 int main(void)
 {
