@@ -54,8 +54,7 @@ int choices_setup(void **state)
 
 void choices_settle(struct rig *rig)
 {
-	while (engine_stats(rig->engine)->n_slots_free != ROWS)
-		sched_yield();
+	RIG_AWAIT(engine_stats(rig->engine)->n_slots_free == ROWS);
 }
 
 void choices_run_many(struct rig *rig, uint32_t n, uint32_t max_tokens)

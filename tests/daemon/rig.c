@@ -180,18 +180,6 @@ int rig_teardown(void **state)
 
 /* ---- the lane ---- */
 
-static void wait_for_slots(struct rig *rig)
-{
-	const uint32_t slots = rig->options.n_models * rig->options.max_requests;
-	double end = rig_now() + RIG_TIMEOUT_S;
-
-	while (engine_stats(rig->engine)->n_slots_free != slots) {
-		if (rig_now() > end)
-			fail_msg("slots do not come back");
-		sched_yield();
-	}
-}
-
 static void wait_at_gate(void *arg)
 {
 	struct rig_gate *gate = arg;
@@ -209,7 +197,8 @@ void rig_gate_close(struct rig *rig)
 	struct rig_gate *gate = &rig->gate;
 
 	/* The lane is the engine's; it has nothing to do with it as long as all slots are free. */
-	wait_for_slots(rig);
+	RIG_AWAIT(engine_stats(rig->engine)->n_slots_free ==
+		rig->options.n_models * rig->options.max_requests);
 	gate->open = gate->reached = false;
 	assert_int_equal(rig->device->ops->stream_host_func(rig->engine->lane.stream, wait_at_gate, gate), 0);
 	pthread_mutex_lock(&gate->lock);
@@ -228,25 +217,12 @@ void rig_gate_open(struct rig *rig)
 
 void rig_wait_steps(struct rig *rig, uint64_t n)
 {
-	double end = rig_now() + RIG_TIMEOUT_S;
-
-	while (engine_stats(rig->engine)->n_steps < n) {
-		if (rig_now() > end)
-			fail_msg("%" PRIu64 " steps of %" PRIu64 " were launched",
-				(uint64_t)engine_stats(rig->engine)->n_steps, n);
-		sched_yield();
-	}
+	RIG_AWAIT(engine_stats(rig->engine)->n_steps >= n);
 }
 
 void rig_wait_waiting(struct rig *rig, uint32_t n)
 {
-	double end = rig_now() + RIG_TIMEOUT_S;
-
-	while (engine_stats(rig->engine)->n_waiting != n) {
-		if (rig_now() > end)
-			fail_msg("%u requests wait, not %u", engine_stats(rig->engine)->n_waiting, n);
-		sched_yield();
-	}
+	RIG_AWAIT(engine_stats(rig->engine)->n_waiting == n);
 }
 
 struct engine_model_facts rig_facts(const struct rig *rig)

@@ -94,6 +94,15 @@ struct rig_request {
 
 /* Seconds. */
 double rig_now(void);
+#define RIG_AWAIT(condition)                                                                       \
+	do {                                                                                       \
+		double end_ = rig_now() + RIG_TIMEOUT_S;                                           \
+		while (!(condition)) {                                                             \
+			if (rig_now() > end_)                                                      \
+				fail_msg("in %d s: not " #condition, RIG_TIMEOUT_S);               \
+			sched_yield();                                                             \
+		}                                                                                  \
+	} while (0)
 /* A folder of the source's, by its path there; one of four that are kept. */
 const char *rig_source(const char *below);
 /* Of the draft for tinycalc. */

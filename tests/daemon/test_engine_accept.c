@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/e2e/questions.h"
+#include "tests/random.h"
 
 enum { N = 120, N_KINDS = 4, K = 4 };
 enum { HALF = 12 }; /* of one sign flipped in so many, half the drafts hold */
@@ -65,8 +66,7 @@ static void break_draft(uint32_t every)
 	bytes = read_file(folder, "model.safetensors", &size);
 	memcpy(&header, bytes, sizeof(header));
 	for (size_t i = 8 + header + 1; i < size; i += 2) { /* bf16: the sign is in the second byte */
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		if ((seed >> 33) % every == 0)
+		if (random_below(&seed, every) == 0)
 			bytes[i] ^= 0x80;
 	}
 	write_file("model.safetensors", bytes, size);

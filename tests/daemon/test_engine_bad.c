@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "tests/random.h"
+
 #define ARENA (1 << 20)
 
 #define refused(f, r, ...) rig_expect(&(f)->client, r, (struct rig_expected){__VA_ARGS__})
@@ -400,13 +402,10 @@ struct vandal {
 static void *vandalise(void *arg)
 {
 	struct vandal *v = arg;
-	uint64_t random = 88172645463325252u;
+	uint64_t random = 1;
 
 	while (!atomic_load(&v->stop)) {
-		random ^= random << 13;
-		random ^= random >> 7;
-		random ^= random << 17;
-		v->region.arena[random % v->bytes] = (uint8_t)(random >> 32);
+		v->region.arena[random_below(&random, v->bytes)] = (uint8_t)random_u32(&random);
 	}
 	return NULL;
 }

@@ -91,12 +91,7 @@ static void nap(void)
 
 static void await_in_lane(struct fixture *f, uint32_t n)
 {
-	double end = rig_now() + RIG_TIMEOUT_S;
-
-	while (atomic_load(&engine_stats(f->rig.engine)->n_in_lane) != n) {
-		assert_true(rig_now() < end);
-		nap();
-	}
+	RIG_AWAIT(atomic_load(&engine_stats(f->rig.engine)->n_in_lane) == n);
 }
 
 static bool take_buffer(struct fixture *f)

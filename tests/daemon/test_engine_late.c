@@ -26,24 +26,9 @@ static void nap(void)
 	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* Wait until so many are in that state. */
 static void await_graphs(struct rig *rig, const char *state, uint32_t n)
 {
-	for (int ms = 0; count_graphs(rig, state) != n; ms++) {
-		if (ms == PATIENCE_MS)
-			fail_msg("%u graphs are %s, not %u", count_graphs(rig, state), state, n);
-		nap();
-	}
-}
-
-/* Wait until so many are captured, or more: a test that is not scheduled may miss the moment. */
-static void await_ready(struct rig *rig, uint32_t n)
-{
-	for (int ms = 0; count_graphs(rig, "ready") < n; ms++) {
-		if (ms == PATIENCE_MS)
-			fail_msg("%u graphs are ready, not %u", count_graphs(rig, "ready"), n);
-		nap();
-	}
+	RIG_AWAIT(count_graphs(rig, state) == n);
 }
 
 /* Nothing is being captured or dropped. */
@@ -190,10 +175,7 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 	*thing = (struct builder_thing){.kind = BUILDER_EXPORT, .bytes = 4096};
 	job.thing = thing;
 	builder_post(rig->builder, &job);
-	for (int ms = 0; !(done = builder_take(rig->builder)); ms++) {
-		assert_true(ms < PATIENCE_MS);
-		nap();
-	}
+	RIG_AWAIT((done = builder_take(rig->builder)) != NULL);
 	assert_ptr_equal(done, &job);
 	assert_int_equal(job.rc, 0);
 	assert_int_equal(atomic_load(&n_refusals), 2);
@@ -461,7 +443,8 @@ static void test_drop_of_what_is_being_built_takes_effect_when_it_is_built(void 
 	n = count_graphs(rig, NULL);
 	for (int i = 0; i < 3; i++) {
 		order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-		await_ready(rig, n > 4 ? 4 : n);
+		/* Or more: a test that is not scheduled may miss the moment. */
+		RIG_AWAIT(count_graphs(rig, "ready") >= (n > 4 ? 4 : n));
 		order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 		await_graphs(rig, "empty", n);
 		await_rest(rig);

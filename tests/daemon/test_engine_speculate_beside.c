@@ -6,7 +6,7 @@
  */
 #include "tests/daemon/rig.h"
 
-#include "tests/daemon/checkpoint.h"
+#include "tests/random.h"
 
 enum { K = 4, N_PROMPT = 40, N_TOKENS = 24, N_ENDLESS = 60, VOCAB = 256, HIDDEN = 160 };
 enum { RESULTS = 1, EMBEDDINGS = 2 }; /* buffers */
@@ -57,10 +57,7 @@ static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
 	rig_open(&w->rig, &options);
 	rig_attach(&w->rig, &w->client, 8);
 	rig_attach(&w->rig, &w->stranger, 8);
-	for (uint32_t i = 0; i < 8 * HIDDEN; i++) {
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		w->embeddings[i] = (float)(seed >> 40) / (float)(1 << 23) - 1;
-	}
+	random_fill_floats(&seed, w->embeddings, 8 * HIDDEN);
 	add_buffer(w, RESULTS, w->rows, sizeof(w->rows));
 	add_buffer(w, EMBEDDINGS, w->embeddings, sizeof(w->embeddings));
 	w->client.port->buffers = w->buffers;

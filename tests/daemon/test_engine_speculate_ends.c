@@ -21,8 +21,7 @@ struct history {
 
 static void settle(const struct rig *rig)
 {
-	while (engine_stats(rig->engine)->n_slots_free != rig->options.max_requests)
-		sched_yield();
+	RIG_AWAIT(engine_stats(rig->engine)->n_slots_free == rig->options.max_requests);
 }
 
 /* Nothing is in flight: what the engine counts ahead is nothing. */

@@ -7,7 +7,7 @@
 #include "tests/daemon/rig.h"
 
 
-enum { K = 4, VOCAB = 256, HIDDEN = 160, STEPS_MAX = 4096, WAIT_S = 20 };
+enum { K = 4, VOCAB = 256, HIDDEN = 160, STEPS_MAX = 4096 };
 
 /* ---- launches, by the engine's thread ---- */
 
@@ -103,19 +103,10 @@ static void hold_draft(void)
 	watch.hold_draft = true;
 }
 
-#define WAIT_FOR(condition) do { \
-		time_t end_ = time(NULL) + WAIT_S; \
-		while (!(condition)) { \
-			if (time(NULL) > end_) \
-				fail_msg("in %d s: not " #condition, WAIT_S); \
-			sched_yield(); \
-		} \
-	} while (0)
-
 /* Nothing is in flight. */
 static void settle(const struct rig *rig)
 {
-	WAIT_FOR(engine_stats(rig->engine)->n_slots_free == rig->options.max_requests);
+	RIG_AWAIT(engine_stats(rig->engine)->n_slots_free == rig->options.max_requests);
 }
 
 static void run(struct rig *rig, const struct rig_request *request)
@@ -182,10 +173,10 @@ static void run_behind(struct rig *rig, const struct rig_request *requests)
 
 	hold(watch.n + 1);
 	rig_submit(&rig->client, &endless);
-	WAIT_FOR(watch.n == watch.hold_at + 1);
+	RIG_AWAIT(watch.n == watch.hold_at + 1);
 	for (uint32_t i = 0; i <= N_PROMPTS; i++)
 		rig_submit(&rig->client, &requests[i]);
-	WAIT_FOR(engine_stats(rig->engine)->n_running == 1 + N_PROMPTS + N_STEPS);
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == 1 + N_PROMPTS + N_STEPS);
 	watch.open = true;
 	for (uint32_t i = 0; i <= 1 + N_PROMPTS; i++) {
 		rig_wait(&rig->client, rig->results, i);
@@ -266,8 +257,8 @@ static void assert_two_ahead(uint32_t step, uint32_t n_verify)
 	hold(step);
 	request = rig_endless(&rig.client, 0, 0, 60);
 	rig_submit(&rig.client, &request);
-	WAIT_FOR(watch.n == step + 1);
-	WAIT_FOR(engine_stats(rig.engine)->n_in_lane == LANE_STEPS);
+	RIG_AWAIT(watch.n == step + 1);
+	RIG_AWAIT(engine_stats(rig.engine)->n_in_lane == LANE_STEPS);
 	assert_int_equal(watch.n, step + 1);
 	assert_int_equal(watch.steps[step - 1].n_verify + watch.steps[step].n_verify, n_verify);
 	watch.open = true;
@@ -305,7 +296,7 @@ static void test_tokens_do_not_wait_for_the_drafts_of_the_next(void **state)
 		rig.results[0] = (struct rig_result){0};
 		request = rig_endless(&rig.client, 0, 0, 60);
 		rig_submit(&rig.client, &request);
-		WAIT_FOR(rig_poll(&rig.client, rig.results));
+		RIG_AWAIT(rig_poll(&rig.client, rig.results));
 		assert_int_equal(rig.results[0].n_generated, 1); /* the prompt's */
 		assert_true(engine_stats(rig.engine)->n_in_lane > 0);
 		watch.draft_open = true;
@@ -326,9 +317,9 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 	endless = rig_endless(&rig->client, 0, 0, 60);
 	request = ask(rig, 1, 1, "1+", 1, 0);
 	rig_submit(&rig->client, &endless);
-	WAIT_FOR(watch.n == watch.hold_at + 1);
+	RIG_AWAIT(watch.n == watch.hold_at + 1);
 	rig_submit(&rig->client, &request);
-	WAIT_FOR(engine_stats(rig->engine)->n_running == 2);
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == 2);
 	/* the third step has both, and it is its draft's part that is held */
 	hold_draft();
 	watch.open = true;
@@ -363,7 +354,7 @@ static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 	first = watch.n;
 	request = ask(rig, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
 	rig_submit(&rig->client, &request);
-	WAIT_FOR(watch.n > first + 2);
+	RIG_AWAIT(watch.n > first + 2);
 	for (uint32_t i = 0; i < 20; i++) {
 		request = rig_step(&rig->client, 2, &msg, &row, &(int32_t){'a'});
 		run(rig, &request);

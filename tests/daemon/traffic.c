@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/daemon/traffic.h"
 
+#include "tests/random.h"
+
 
 #define N_CLIENTS 3u
 #define N_JOBS 27u
@@ -24,8 +26,7 @@ static uint64_t seed = 20240607;
 
 static uint32_t draw(uint32_t n)
 {
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)(seed >> 33) % n;
+	return random_below(&seed, n);
 }
 
 static void well_formed(struct job *job, uint32_t which)
