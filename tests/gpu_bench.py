@@ -86,7 +86,7 @@ def figure_text(row):
     if row.get("first_median_s"):
         text += ", first token %s (P99 %s)" % (seconds(row["first_median_s"]), seconds(row["first_p99_s"]))
     if row.get("against_none"):
-        text += ", %.3g of NONE" % row["against_none"]
+        text += ", %.3g of that without" % row["against_none"]
     if row.get("break_s") is not None:
         text += ", in pieces %s, eager %s, a break %.3g us" % (
             seconds(row["piecewise_s"]), seconds(row["none_s"]), row["break_s"] * 1e6)

@@ -38,6 +38,7 @@ struct bench_options {
 	const char *shape;      /* of a model to make for the run */
 	const char *make_checkpoint; /* the program that makes it; NULL: find it */
 	const char *spin_us;    /* for the daemon to start */
+	const char *graph_mode; /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
 	const char *mask;       /* for attention; NULL: causal */
 	const char *draft;      /* directory of the draft model */

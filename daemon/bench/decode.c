@@ -78,40 +78,15 @@ static int decode_rows(const struct bench_options *options, struct lane *lane, d
 	return 0;
 }
 
-/* The copies' buffers come and go before the model does. */
-static int decode_copy_rate(const struct bench_options *options, struct results *results,
-	double *ret, struct model_error *error)
-{
-	struct probe probe;
-	int rc = probe_open(&probe, options->device, error->text, sizeof(error->text));
-
-	if (!rc)
-		rc = probe_copy_rate(&probe);
-	if (!rc) {
-		results_machine(results, probe.info.name, NULL, NULL);
-		*ret = probe.rates.copy;
-	}
-	probe_close(&probe);
-	return rc;
-}
-
 int bench_decode(const struct bench_options *options, struct results *results)
 {
 	static struct lane lane;
 	struct model_error error = {""};
-	struct lane_options needs = {.device = options->device,
-		.model_dir = options->model_dir,
-		.attention = options->attention};
 	double copy_rate = 0;
-	int rc = decode_copy_rate(options, results, &copy_rate, &error);
+	int rc = probe_machine(options->device, results, &copy_rate, error.text, sizeof(error.text));
 
-	for (uint32_t i = 0; i < options->batches.n * options->contexts.n; i++) {
-		const struct replay_run run = replay_at(options, i, GRAPH_FULL);
-
-		replay_needs(&run, &needs);
-	}
 	if (!rc)
-		rc = lane_open(&lane, &needs, &error);
+		rc = replay_open(&lane, options, &error);
 	if (!rc)
 		rc = decode_rows(options, &lane, copy_rate, results);
 	lane_close(&lane);

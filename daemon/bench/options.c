@@ -40,6 +40,7 @@ static const struct option_row {
 	{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)", WORD,
 		TO(attention)},
 	{"spin-us", "N", "how long the daemon spins, as for mimeod(8)", WORD, TO(spin_us)},
+	{"graph-mode", "MODE", "of the daemon, as for mimeod(8)", WORD, TO(graph_mode)},
 	{"processes", "LIST", "numbers of processes, 1 to 64 each", LIST, TO(processes), 1,
 		BENCH_PROCESSES_MAX},
 	{"in-flight", "N", "requests that each process has in flight", NUMBER, TO(in_flight), 1, 64},
@@ -314,7 +315,8 @@ static void options_draft_text(const struct given *given, struct bench_options *
 static int options_check(
 	const struct bench *bench, const struct given *given, const struct bench_options *o)
 {
-	static const char *const of_private[] = {"spawn", "mimeod", "shape", "spin-us", "attention"};
+	static const char *const of_private[] = {
+		"spawn", "mimeod", "shape", "spin-us", "graph-mode", "attention"};
 
 	for (size_t i = 0; o->socket && i < sizeof(of_private) / sizeof(of_private[0]); i++) {
 		if (options_given(given, of_private[i]))

@@ -30,7 +30,8 @@ struct replay_run replay_at(
 	return run;
 }
 
-void replay_needs(const struct replay_run *run, struct lane_options *options)
+/* Widen the options of a lane so that it can hold the run. */
+static void replay_needs(const struct replay_run *run, struct lane_options *options)
 {
 	uint32_t positions = replay_positions(run);
 	uint32_t pages = run->n_rows * lane_row_pages(positions);
@@ -39,6 +40,20 @@ void replay_needs(const struct replay_run *run, struct lane_options *options)
 	options->max_positions =
 		positions > options->max_positions ? positions : options->max_positions;
 	options->max_pages = pages > options->max_pages ? pages : options->max_pages;
+}
+
+int replay_open(struct lane *lane, const struct bench_options *options, struct model_error *error)
+{
+	struct lane_options needs = {.device = options->device,
+		.model_dir = options->model_dir,
+		.attention = options->attention};
+
+	for (uint32_t i = 0; i < options->batches.n * options->contexts.n; i++) {
+		const struct replay_run run = replay_at(options, i, GRAPH_FULL);
+
+		replay_needs(&run, &needs);
+	}
+	return lane_open(lane, &needs, error);
 }
 
 struct clocks {

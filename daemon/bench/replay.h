@@ -33,8 +33,8 @@ struct replay_run replay_at(
 	const struct bench_options *options, uint32_t index, enum graph_mode mode);
 /* The position of the middle step. */
 uint32_t replay_middle(const struct replay_run *run);
-/* Widen the options of a lane so that it can hold the run. */
-void replay_needs(const struct replay_run *run, struct lane_options *options);
+/* Open a lane for the runs of all batches and contexts; as lane_open. */
+int replay_open(struct lane *lane, const struct bench_options *options, struct model_error *error);
 /* On an open lane. 0, -ENOSPC if its pages do not suffice, or what went wrong. */
 int replay_run(struct lane *lane, const struct replay_run *run);
 

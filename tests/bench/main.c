@@ -10,8 +10,8 @@
  *	capture    each graph's segments, nodes, seconds and bytes; captures beside a stream
  *	buffer     calls that make and close device buffers, steps with logits in one, the longest gap
  *	           of another client while memory is given back
- *	modes      a mixed load under a daemon of each graph mode; a decode step as one graph, in
- *	           pieces and eager, and what a break between pieces costs
+ *	modes      a decode step as one graph, in pieces and eager, and what a break between pieces
+ *	           costs; mimeo-bench load --graph-mode serves under each
  *	attention  by the backend interface: --query tokens a row for each batch and context, whole
  *	           prompts, masks; of a latent model also part by part, prompts included
  *	gemm       products of a model's step, ours and the library's (--sides)
@@ -36,9 +36,9 @@ static const struct bench benches[] = {
 		NULL},
 	{"buffer", "device buffers: making, using and closing them", bench_buffer, 0, "count",
 		"count=20"},
-	{"modes", "a load under each graph mode; decode steps whole, in pieces, eager", bench_modes,
-		BENCH_PRIVATE | BENCH_LANE, "processes prompt tokens spin-us batches contexts count",
-		"processes=8 prompt=1000 tokens=200 batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
+	{"modes", "a decode step as one graph, in pieces and eager; the cost of a break", bench_modes,
+		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention",
+		"batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"attention batches contexts query prompts heads kv-heads head-dim rank rope page-tokens mask",

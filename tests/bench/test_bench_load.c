@@ -89,6 +89,58 @@ static void test_each_row_says_where_and_when_it_was_measured(void **state)
 	json_decref(rows);
 }
 
+struct mode_case {
+	const char *configured, *resolved, *eager; /* the first reason for eager steps; NULL: none */
+	double graphs;
+};
+
+static void assert_mode(struct mode_case *mode)
+{
+	char arguments[256];
+
+	snprintf(arguments, sizeof(arguments), "load --processes 2 --in-flight 1 --requests 4 "
+		"--prompt 4-64 --tokens 2-16 --graph-mode %s", mode->configured);
+	json_t *rows = rows_of(arguments);
+	double asked = number(rows, 0, "prompt_tokens") + number(rows, 0, "tokens");
+	double steps = number(rows, 0, "steps"), eager = number(rows, 0, "eager_steps");
+
+	assert_string_equal(text(rows, 0, "graph_mode"), mode->resolved);
+	assert_true(number(rows, 0, "step_mean_s") > 0);
+	/* All of a request goes through the model but its last token; a step or two too many may. */
+	assert_true(number(rows, 0, "tokens_taken_in") >= asked - 8);
+	assert_true(number(rows, 0, "tokens_taken_in") <= asked + 8);
+	/* Two processes with a request each: no step gives more than two tokens. */
+	assert_true(steps >= number(rows, 0, "tokens") / 2);
+	mode->graphs = number(rows, 0, "graphs");
+	if (mode->eager)
+		assert_ptr_equal(strstr(text(rows, 0, "eager"), mode->eager), text(rows, 0, "eager"));
+	else
+		assert_true(eager == 0);
+	/* Without graphs nothing is padded and all is eager. */
+	if (mode->graphs == 0)
+		assert_true(number(rows, 0, "padded_percent") == 0 && eager == steps);
+	else
+		assert_true(eager < steps);
+	if (strcmp(mode->configured, mode->resolved) != 0)
+		assert_non_null(strstr(text(rows, 0, "graph_mode_reason"), "paged"));
+	json_decref(rows);
+}
+
+static void test_each_graph_mode_serves_with_the_graphs_that_it_has(void **state)
+{
+	/* The paged backend takes no mixed batch in a graph. */
+	struct mode_case modes[] = {{"NONE", "NONE", "mode "}, {"PIECEWISE", "PIECEWISE", NULL},
+		{"FULL_DECODE_ONLY", "FULL_DECODE_ONLY", "mixed "},
+		{"FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE", NULL},
+		{"FULL", "FULL_AND_PIECEWISE", NULL}};
+
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
+		assert_mode(&modes[i]);
+	assert_true(modes[0].graphs == 0);
+	assert_true(modes[3].graphs == modes[1].graphs + modes[2].graphs);
+	assert_true(modes[4].graphs == modes[3].graphs);
+}
+
 /* Panels, and a line for each of them, of a chart that an XML parser accepts. */
 static void assert_chart(const char *arguments, int n_panels, int n_lines)
 {
@@ -144,6 +196,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tokens_are_requests_times_their_length),
 		cmocka_unit_test(test_lengths_are_within_their_ranges_and_the_seeds),
+		cmocka_unit_test(test_each_graph_mode_serves_with_the_graphs_that_it_has),
 		cmocka_unit_test(test_each_row_says_where_and_when_it_was_measured),
 		cmocka_unit_test(test_chart_has_throughput_and_latency_over_processes),
 		cmocka_unit_test(test_chart_of_decode_has_rows_and_contexts),
