@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <liburing.h>
@@ -8,8 +9,9 @@
 #include "daemon/model/error.h"
 #include "daemon/model/file.h"
 #include "daemon/model/reader.h"
+#include "ipc/cleanup.h"
 
-struct chunk {
+struct reader_chunk {
 	uint32_t segment;
 	uint64_t offset; /* within the segment */
 	size_t bytes, done;
@@ -17,13 +19,13 @@ struct chunk {
 };
 
 /* Where the next chunk begins. */
-struct cursor {
+struct reader_cursor {
 	const struct reader_segment *segments;
 	uint32_t n_segments, segment;
 	uint64_t offset;
 };
 
-static bool cursor_next(struct cursor *cursor, size_t chunk_bytes, struct chunk *ret)
+static bool reader_next(struct reader_cursor *cursor, size_t chunk_bytes, struct reader_chunk *ret)
 {
 	const struct reader_segment *s;
 	uint64_t left;
@@ -42,37 +44,37 @@ static bool cursor_next(struct cursor *cursor, size_t chunk_bytes, struct chunk 
 	ret->bytes = left < chunk_bytes ? (size_t)left : chunk_bytes;
 	ret->done = 0;
 	cursor->offset += ret->bytes;
+	assert(ret->bytes && cursor->offset <= s->bytes);
 	return true;
 }
 
 /* ---- pread ---- */
 
-static int run_pread(const struct reader_segment *segments, uint32_t n_segments,
+static int reader_run_pread(const struct reader_segment *segments, uint32_t n_segments,
 	const struct reader_options *options, struct model_error *error)
 {
-	struct cursor cursor = {.segments = segments, .n_segments = n_segments};
-	struct chunk chunk;
+	struct reader_cursor cursor = {.segments = segments, .n_segments = n_segments};
+	struct reader_chunk chunk;
 	uint64_t kept = 0; /* a bit for each of `depth` places, which the chunks take in turn */
-	int rc = 0;
 
-	for (uint64_t i = 0; cursor_next(&cursor, options->chunk_bytes, &chunk); i++) {
+	for (uint64_t i = 0; reader_next(&cursor, options->chunk_bytes, &chunk); i++) {
 		const struct reader_segment *s = &segments[chunk.segment];
+		uint64_t bit = UINT64_C(1) << i % options->depth;
 		char *data = (char *)options->memory + i % options->depth * options->chunk_bytes;
+		int rc = kept & bit ? options->release(options->userdata, data) : 0;
 
-		if (i >= options->depth && kept & 1ull << i % options->depth)
-			rc = options->release(options->userdata, data);
-		if (!rc)
-			rc = file_read(s->fd, s->path, s->offset + chunk.offset, data, chunk.bytes,
-				error);
-		if (!rc)
-			rc = options->deliver(options->userdata, chunk.segment, chunk.offset, data,
-				chunk.bytes);
-		kept &= ~(1ull << i % options->depth);
-		if (rc == READER_KEPT) {
-			kept |= 1ull << i % options->depth;
-			rc = 0;
-		}
 		if (rc)
+			return rc;
+		kept &= ~bit;
+		rc = file_read(
+			s->fd, s->path, s->offset + chunk.offset, data, chunk.bytes, error);
+		if (rc)
+			return rc;
+		rc = options->deliver(
+			options->userdata, chunk.segment, chunk.offset, data, chunk.bytes);
+		if (rc == READER_KEPT)
+			kept |= bit;
+		else if (rc)
 			return rc;
 	}
 	return 0;
@@ -80,26 +82,27 @@ static int run_pread(const struct reader_segment *segments, uint32_t n_segments,
 
 /* ---- io_uring ---- */
 
-struct uring_reader {
+struct reader_uring {
 	struct io_uring ring;
 	const struct reader_segment *segments;
 	const struct reader_options *options;
 	struct model_error *error;
-	struct cursor cursor;
+	struct reader_cursor cursor;
 	uint32_t n_pending; /* reads and, after a stall, cancels */
 	bool stalled;
-	struct chunk **kept; /* [depth] a ring of those delivered and kept */
+	struct reader_chunk **kept; /* [depth] a ring of those delivered and kept */
 	uint32_t first_kept, n_kept;
 };
 
-/* Read the chunk. What the page cache holds would be copied here and now, by this one thread: asked
- * to, the kernel's workers do it, several at once. */
-static void queue(struct uring_reader *reader, struct chunk *chunk)
+/* Read the chunk. IOSQE_ASYNC has the kernel's workers copy from the page cache, several at once; else
+ * this thread would. */
+static void reader_queue(struct reader_uring *reader, struct reader_chunk *chunk)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
-	/* there are entries for a read and a cancel of each chunk, so one is always free */
+	/* the ring has entries for a read and a cancel of each chunk, so one is free */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&reader->ring);
 
+	assert(sqe && chunk->done < chunk->bytes);
 	io_uring_prep_read(sqe, s->fd, chunk->data + chunk->done,
 		(unsigned)(chunk->bytes - chunk->done), s->offset + chunk->offset + chunk->done);
 	io_uring_sqe_set_data(sqe, chunk);
@@ -107,54 +110,58 @@ static void queue(struct uring_reader *reader, struct chunk *chunk)
 	reader->n_pending++;
 }
 
-/* The chunk's memory is free: read what comes next into it, if there is anything. */
-static void reuse(struct uring_reader *reader, struct chunk *chunk)
+/* The chunk's memory is free: read the next chunk into it, if there is one. */
+static void reader_reuse(struct reader_uring *reader, struct reader_chunk *chunk)
 {
-	if (cursor_next(&reader->cursor, reader->options->chunk_bytes, chunk))
-		queue(reader, chunk);
+	if (reader_next(&reader->cursor, reader->options->chunk_bytes, chunk))
+		reader_queue(reader, chunk);
 }
 
-/* The chunk is there: 0, or why the reading ends. */
-static int deliver(struct uring_reader *reader, struct chunk *chunk)
+/* The chunk has been read: 0, or why the reading ends. */
+static int reader_deliver(struct reader_uring *reader, struct reader_chunk *chunk)
 {
 	const struct reader_options *o = reader->options;
 	int rc = o->deliver(o->userdata, chunk->segment, chunk->offset, chunk->data, chunk->bytes);
 
 	if (rc == READER_KEPT) {
+		assert(o->release && reader->n_kept < o->depth);
 		reader->kept[(reader->first_kept + reader->n_kept++) % o->depth] = chunk;
 		return 0;
 	}
 	if (!rc)
-		reuse(reader, chunk);
+		reader_reuse(reader, chunk);
 	return rc;
 }
 
-static int release_oldest(struct uring_reader *reader)
+static int reader_release_oldest(struct reader_uring *reader)
 {
 	const struct reader_options *o = reader->options;
-	struct chunk *chunk = reader->kept[reader->first_kept];
-	int rc = o->release(o->userdata, chunk->data);
+	struct reader_chunk *chunk = reader->kept[reader->first_kept];
+	int rc;
+
+	assert(reader->n_kept);
+	rc = o->release(o->userdata, chunk->data);
 
 	reader->first_kept = (reader->first_kept + 1) % o->depth;
 	reader->n_kept--;
 	if (!rc)
-		reuse(reader, chunk);
+		reader_reuse(reader, chunk);
 	return rc;
 }
 
-/* Of a read that did nothing: is it to be done again? -ECANCELED: by take_back. */
-static bool is_to_repeat(const struct uring_reader *reader, int result)
+/* Is a read without a result to be repeated? -ECANCELED: by reader_cancel_all. */
+static bool reader_is_to_repeat(const struct reader_uring *reader, int result)
 {
 	return result == -EINTR || result == -EAGAIN ||
 	       (result == -ECANCELED && reader->stalled);
 }
 
 /* One read's result: 0, or why the reading ends. */
-static int complete(struct uring_reader *reader, struct chunk *chunk, int result)
+static int reader_complete(struct reader_uring *reader, struct reader_chunk *chunk, int result)
 {
 	const struct reader_segment *s = &reader->segments[chunk->segment];
 
-	if (result < 0 && !is_to_repeat(reader, result))
+	if (result < 0 && !reader_is_to_repeat(reader, result))
 		return model_fail(reader->error, result, "%s: cannot be read: %s", s->path,
 			strerror(-result));
 	if (result == 0)
@@ -163,19 +170,21 @@ static int complete(struct uring_reader *reader, struct chunk *chunk, int result
 			s->offset + chunk->offset + chunk->done);
 	if (result > 0)
 		chunk->done += (size_t)result;
+	assert(chunk->done <= chunk->bytes);
 	if (chunk->done == chunk->bytes)
-		return deliver(reader, chunk);
-	queue(reader, chunk);
+		return reader_deliver(reader, chunk);
+	reader_queue(reader, chunk);
 	return 0;
 }
 
-/* Reads that the kernel has. */
-static uint32_t under_way(struct uring_reader *reader)
+/* Reads and cancels that the kernel has. */
+static uint32_t reader_in_progress(struct reader_uring *reader)
 {
+	assert(reader->n_pending >= io_uring_sq_ready(&reader->ring));
 	return reader->n_pending - io_uring_sq_ready(&reader->ring);
 }
 
-static int submit(struct uring_reader *reader)
+static int reader_submit(struct reader_uring *reader)
 {
 	int rc;
 
@@ -183,17 +192,18 @@ static int submit(struct uring_reader *reader)
 		rc = io_uring_submit(&reader->ring);
 	while (rc == -EINTR);
 	/* short of memory: the next completion makes room */
-	if (rc >= 0 || ((rc == -EAGAIN || rc == -EBUSY) && under_way(reader)))
+	if (rc >= 0 || ((rc == -EAGAIN || rc == -EBUSY) && reader_in_progress(reader)))
 		return 0;
 	return model_fail(reader->error, rc, "io_uring_enter: %s", strerror(-rc));
 }
 
 /* No read has ended for long. Those that a worker has begun end on their own or with -EINTR, the others
- * with -ECANCELED; all but the former are queued again. */
-static void take_back(struct uring_reader *reader, struct chunk *chunks)
+ * with -ECANCELED; the latter two are queued again. */
+static void reader_cancel_all(struct reader_uring *reader, struct reader_chunk *chunks)
 {
 	struct io_uring_sqe *sqe;
 
+	assert(!reader->stalled);
 	reader->stalled = true;
 	for (uint32_t i = 0; i < reader->options->depth; i++) {
 		sqe = io_uring_get_sqe(&reader->ring);
@@ -206,8 +216,8 @@ static void take_back(struct uring_reader *reader, struct chunk *chunks)
 	io_uring_submit(&reader->ring);
 }
 
-/* Until something has ended, or -ETIME: that was not for stall_ms. */
-static int wait_for_one(struct uring_reader *reader, struct io_uring_cqe **ret)
+/* Until a read or a cancel has ended, or -ETIME: none has for stall_ms. */
+static int reader_wait(struct reader_uring *reader, struct io_uring_cqe **ret)
 {
 	uint32_t limit_ms = reader->options->stall_ms ? reader->options->stall_ms : READER_STALL_MS;
 	struct __kernel_timespec limit = {
@@ -223,7 +233,7 @@ static int wait_for_one(struct uring_reader *reader, struct io_uring_cqe **ret)
 	return rc;
 }
 
-static int run_uring(struct uring_reader *reader, struct chunk *chunks)
+static int reader_run_uring(struct reader_uring *reader, struct reader_chunk *chunks)
 {
 	const struct reader_options *options = reader->options;
 	struct io_uring_cqe *cqe;
@@ -231,24 +241,24 @@ static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 
 	for (uint32_t i = 0; i < options->depth; i++) {
 		chunks[i].data = (char *)options->memory + i * options->chunk_bytes;
-		if (!cursor_next(&reader->cursor, options->chunk_bytes, &chunks[i]))
+		if (!reader_next(&reader->cursor, options->chunk_bytes, &chunks[i]))
 			break;
-		queue(reader, &chunks[i]);
+		reader_queue(reader, &chunks[i]);
 	}
 	for (;;) {
 		if (!rc)
-			rc = submit(reader);
-		/* Nothing has been read: what was kept may be free by now. */
+			rc = reader_submit(reader);
+		/* No read has completed: what was kept may be free by now. */
 		if (!rc && reader->n_kept && io_uring_peek_cqe(&reader->ring, &cqe)) {
-			rc = release_oldest(reader);
+			rc = reader_release_oldest(reader);
 			continue;
 		}
-		/* after a failure the reads under way still write into the memory */
-		if (!under_way(reader))
+		/* after a failure the reads in progress still write into the memory */
+		if (!reader_in_progress(reader))
 			return rc;
-		waited = wait_for_one(reader, &cqe);
+		waited = reader_wait(reader, &cqe);
 		if (waited == -ETIME) {
-			take_back(reader, chunks);
+			reader_cancel_all(reader, chunks);
 			continue;
 		}
 		if (waited < 0)
@@ -256,13 +266,14 @@ static int run_uring(struct uring_reader *reader, struct chunk *chunks)
 				reader->error, waited, "io_uring_enter: %s", strerror(-waited));
 		reader->n_pending--;
 		if (!rc && io_uring_cqe_get_data(cqe))
-			rc = complete(reader, io_uring_cqe_get_data(cqe), cqe->res);
+			rc = reader_complete(reader, io_uring_cqe_get_data(cqe), cqe->res);
 		io_uring_cqe_seen(&reader->ring, cqe);
 	}
 }
 
-/* Is io_uring wanted, and there? Without EXT_ARG (Linux 5.11) a limited wait would take an entry. */
-static bool uring_init(struct io_uring *ring, uint32_t depth)
+/* Is io_uring wanted and available? Without EXT_ARG (Linux 5.11) a wait with a limit would take an
+ * entry. */
+static bool reader_ring_init(struct io_uring *ring, uint32_t depth)
 {
 	const char *loop = getenv("MIMEO_LOOP");
 
@@ -279,30 +290,29 @@ static bool uring_init(struct io_uring *ring, uint32_t depth)
 int reader_run(const struct reader_segment *segments, uint32_t n_segments,
 	const struct reader_options *options, const char **ret_name, struct model_error *error)
 {
-	struct uring_reader reader = {
+	CLEANUP(cleanup_free) struct reader_chunk *chunks = calloc(options->depth, sizeof(*chunks));
+	CLEANUP(cleanup_free) struct reader_chunk **kept = calloc(options->depth, sizeof(*kept));
+	struct reader_uring reader = {
 		.segments = segments,
 		.options = options,
 		.error = error,
 		.cursor = {.segments = segments, .n_segments = n_segments},
+		.kept = kept,
 	};
-	struct chunk *chunks;
+	const char *name = "pread";
 	int rc;
 
-	if (!uring_init(&reader.ring, options->depth)) {
-		if (ret_name)
-			*ret_name = "pread";
-		return run_pread(segments, n_segments, options, error);
+	assert(options->depth && options->depth <= READER_DEPTH_MAX && options->chunk_bytes);
+	if (!chunks || !kept)
+		return model_fail(error, -ENOMEM, "no memory for reads");
+	if (reader_ring_init(&reader.ring, options->depth)) {
+		rc = reader_run_uring(&reader, chunks);
+		io_uring_queue_exit(&reader.ring);
+		name = reader.stalled ? "io_uring without workers" : "io_uring";
+	} else {
+		rc = reader_run_pread(segments, n_segments, options, error);
 	}
 	if (ret_name)
-		*ret_name = "io_uring";
-	chunks = calloc(options->depth, sizeof(*chunks));
-	reader.kept = calloc(options->depth, sizeof(struct chunk *));
-	rc = chunks && reader.kept ? run_uring(&reader, chunks)
-				   : model_fail(error, -ENOMEM, "no memory for reads");
-	if (ret_name && reader.stalled)
-		*ret_name = "io_uring without workers";
-	io_uring_queue_exit(&reader.ring);
-	free(reader.kept);
-	free(chunks);
+		*ret_name = name;
 	return rc;
 }
