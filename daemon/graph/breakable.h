@@ -3,21 +3,21 @@
 #define MIMEO_DAEMON_GRAPH_BREAKABLE_H
 
 /*
- * Breakable graphs: a forward pass as an ordered list of graph segments and of the calls between them.
+ * Breakable graphs: a forward pass as a list of graph segments and of the calls between them.
  *
  *	segment 0 | attention of layer 0 | segment 1 | ... | attention of layer n - 1 | segment n
  *
- * While one is recorded, an op that is marked as a break ends the capture, RUNS, is appended to the
- * list, and the capture goes on; n breaks give n + 1 segments. A replay walks the list on the lane: each
- * segment is launched with the token rows padded, each call is made anew with the metadata of the step
- * that runs, of its real rows and tokens. So one list serves every batch of so many tokens, however they
- * are spread over rows. The model alone is in it, logits and sampling are not: they go by rows.
+ * Recording: a call of attention ends the capture, runs, is appended to the list, and the capture
+ * goes on; n breaks give n + 1 segments. Replay: each segment is launched with padded token rows,
+ * each call is made again with the real rows and tokens of the step. So one list serves every batch
+ * of so many tokens, however they are spread over rows. Logits and sampling depend on the number of
+ * rows and are not part of the list.
  *
- * A break reads queries from and writes to the pool, at the addresses that it had when it was recorded;
- * one that names memory elsewhere is refused, because nobody would keep that until the replay. (The idea: vLLM's
- * breakable graphs, #44050, #54127.)
+ * A break reads and writes the pool at the addresses that it was recorded with. One that names other
+ * memory is refused: that memory might not be there at the replay. (The idea: vLLM's breakable
+ * graphs, #44050, #54127.)
  *
- * The runner is made once, at set-up, and bound to the pool. The engine's thread alone uses it.
+ * The runner is made once, at set-up, and bound to the pool. Only the engine's thread uses it.
  */
 
 #include "daemon/graph/forward.h"
@@ -26,14 +26,14 @@ struct breakable_runner {
 	const struct forward_context *context;
 	uint32_t max_breaks; /* of a pass: its layers */
 	uint64_t n_replays, n_breaks; /* of replays, for tests */
-	/* of the pass that is being recorded */
+	/* the pass that is being recorded: */
 	struct breakable *recording;
 	struct forward *forward;
 	struct stream *stream;
 	uint32_t n_tokens; /* padded */
 };
 
-/* One descriptor's. All zero: nothing is recorded. */
+/* The segments of one descriptor. All zero: nothing is recorded. */
 struct breakable {
 	uint32_t n_breaks;
 	struct attention_args *breaks; /* [n_breaks] by value, as recorded */
@@ -44,16 +44,16 @@ struct breakable {
 void breakable_runner_init(struct breakable_runner *runner, const struct forward_context *context);
 
 /* Record what forward_model queues for the descriptor, from a forward built for it; its breaks run
- * eagerly. -EFAULT: a break names memory outside the pool. On failure nothing is left. Allocates. */
+ * eagerly. -EFAULT: a break names memory outside the pool; *ret is set on success only. Allocates. */
 int breakable_record(struct breakable_runner *runner, struct breakable *ret, struct forward *forward,
 	const struct descriptor *descriptor, struct stream *stream);
-/* Instantiate and upload every segment; *ret sums them up. From any thread. */
+/* Instantiate and upload every segment; *ret is their sum. From any thread. */
 int breakable_instantiate(struct breakable *breakable, struct device *device, struct stream *stream,
 	struct graph_info *ret);
 /* Queue a replay, the breaks with the forward's metadata. No allocation. */
 int breakable_replay(struct breakable_runner *runner, const struct breakable *breakable,
 	struct forward *forward, struct stream *stream);
-/* No launch of it may be pending. */
+/* No launch may be pending. */
 void breakable_free(struct breakable *breakable, struct device *device);
 
 #endif

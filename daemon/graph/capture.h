@@ -3,45 +3,49 @@
 #define MIMEO_DAEMON_GRAPH_CAPTURE_H
 
 /*
- * One descriptor's graph, in three moves: WARM UP (build for a dummy batch of empty rows, an eager run,
- * the lane synchronised, which alone has work then), RECORD (build again with a state of its own, capture) and INSTANTIATE
- * (instantiate, upload). Recording does not execute: outputs are undefined until the first replay.
+ * One descriptor's graph, in three moves, while no other work is on the device:
+ *
+ *	WARM UP      write inputs and metadata for a dummy batch of empty rows; run it eagerly
+ *	RECORD       write them again, for a state of its own; capture
+ *	INSTANTIATE  instantiate and upload
+ *
+ * Recording does not execute: outputs are undefined until the first replay.
  */
 
 #include <stdatomic.h>
 
 #include "daemon/graph/breakable.h"
 
-/* Moved on by the engine alone. */
+/* Only the engine's thread changes it. */
 enum graph_state {
 	GRAPH_EMPTY,    /* never captured, or dropped */
-	GRAPH_WANTED,   /* to be recorded when the lane can be spared */
+	GRAPH_WANTED,   /* to be recorded when the lane is free */
 	GRAPH_BUILDING, /* being recorded and instantiated */
 	GRAPH_READY,
-	GRAPH_DROPPING, /* to be destroyed, or being so */
-	GRAPH_FAILED,   /* could not be captured, and no step asks again */
+	GRAPH_DROPPING, /* to be destroyed, or being destroyed */
+	GRAPH_FAILED,   /* could not be captured; no step requests it again */
 };
 const char *graph_state_name(enum graph_state state); /* "ready" */
 
 struct graph_entry {
 	struct descriptor descriptor;
-	struct forward warm_up, capture; /* their states, kept for inspection */
+	struct forward warm_up, capture; /* kept for inspection */
 	struct graph *graph;             /* FULL: the recording, kept to name its nodes */
 	struct graph_exec *exec;         /* FULL: NULL if it is not instantiated */
 	struct breakable pieces;         /* PIECEWISE */
-	/* The engine's alone, the latter ones those of engine/lane/late.c. */
-	uint64_t lane_ns;     /* what the lane took for its last replays; 0: there was none */
-	uint64_t told_ns;     /* of that up to where their tokens were there, ahead of a draft's part */
+	/* The engine thread's; from last_launch on those of engine/lane/late.c. */
+	uint64_t lane_ns;     /* time of its last replays on the lane; 0: there was none */
+	uint64_t told_ns;     /* of that until the tokens were available, ahead of a draft's part */
 	uint64_t last_launch; /* the last launched step that replays it */
-	uint64_t used_ns;     /* when that was launched, or it was captured */
-	uint64_t retry_ns, pause_ns; /* no step has it captured before; the pause that led to it */
+	uint64_t used_ns;     /* when that step was launched, or the graph captured */
+	uint64_t retry_ns, pause_ns; /* steps do not request it before; the pause until then */
 	uint32_t owner;              /* index of its model */
-	int wish;        /* what is asked for while it is being built or destroyed */
-	bool ordered;    /* an operator asked for the capture */
-	bool remains;    /* what is to be destroyed is a capture's that failed ... */
-	bool failed;     /* ... for good */
+	int wish;        /* requested while it is being built or destroyed */
+	bool ordered;    /* an operator requested the capture */
+	bool remains;    /* what is to be destroyed is left from a capture that failed ... */
+	bool failed;     /* ... permanently */
 	struct graph_entry *prev, *next; /* among those wanted, or being dropped */
-	/* Read by anybody; written by whoever may move the state on. */
+	/* Any thread reads; the thread that may change the state writes. */
 	_Atomic int state; /* enum graph_state */
 	_Atomic uint32_t n_nodes, n_segments, n_captures, n_drops;
 	_Atomic uint64_t bytes, capture_ns; /* recording to upload; while serving, the warm-up too */
@@ -59,22 +63,22 @@ static inline void graph_entry_set_state(struct graph_entry *entry, enum graph_s
 }
 
 /* Fill the next pinned slot with empty rows that make the descriptor's batch: its rows, or as many as
- * so many tokens can have, of its query length, or the tokens spread evenly. `lens` is room for two
- * numbers a row of the widest batch, and lives as long as *ret. -EBUSY: steps are in flight. */
+ * its tokens allow, of its query length, or the tokens spread evenly. `lens` [2 * rows] lives as long
+ * as *ret. -EBUSY: steps are in flight. */
 int capture_dummy_batch(const struct forward_context *context, const struct descriptor *descriptor,
 	struct inputs_slot **ret_slot, struct attention_batch *ret, uint32_t *lens);
 
-/* An eager run of the descriptor's dummy batch with a state of its own, to its end. Before device_lock
- * it makes room for whatever this shape needs. */
+/* Run the descriptor's dummy batch eagerly with a state of its own, to its end. Before device_lock
+ * this allocates what the shape needs. */
 int capture_warm_up(struct graph_entry *entry, const struct forward_context *context,
 	struct stream *stream);
-/* Record; nothing may be in flight. */
+/* Record into an entry that has no graph; nothing may be in flight. */
 int capture_record(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
-/* Instantiate what was recorded, upload it, and wait for that. From any thread. */
+/* Instantiate what was recorded, upload it, and wait for the upload. From any thread. */
 int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream);
-/* What there is still to do of the three; READY, or EMPTY. */
+/* The moves that are still to do; the state becomes READY, or EMPTY on failure. */
 int capture_now(struct graph_entry *entry, struct breakable_runner *runner, struct stream *stream);
-/* Destroy graph and states. No launch of it may be pending. From any thread. */
+/* Destroy graph and states. No launch may be pending. From any thread. */
 void capture_drop(struct graph_entry *entry, struct device *device);
 
 #endif

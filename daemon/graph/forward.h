@@ -3,19 +3,18 @@
 #define MIMEO_DAEMON_GRAPH_FORWARD_H
 
 /*
- * The forward factory: what runs for a descriptor in a phase, with attention state of its own.
+ * A forward pass under a descriptor, in a phase, with attention metadata of its own.
  *
  * A backend's metadata may initialise lazily; if warm-up and capture shared the object, a plan made
- * during warm-up would be missing from the graph. So forward_init is called anew for WARM_UP and for
- * CAPTURE, and inputs and metadata are built afresh for each (vLLM #44253, #48261). Both states are
- * kept beside the graph for inspection.
+ * during warm-up would be missing from the graph. So WARM_UP and CAPTURE have a struct forward each,
+ * and inputs and metadata are written again for each (vLLM #44253, #48261).
  *
- * Inputs and metadata carry the descriptor that they were last built for; what runs on those of
- * another is -ESTALE.
+ * Inputs and metadata carry the descriptor that they were last written for; a pass over those of
+ * another descriptor is -ESTALE.
  *
- * A model with a draft has three of everything: its own, the draft's over all tokens of a step
- * (PREFILL), and the draft's of a token a row (DECODE). They read the same step's inputs in turn:
- * kernels/ops.h, "speculation".
+ * A model with a draft model has three roles: its own, the draft model's pass over all tokens of a
+ * step (PREFILL), and that of a token a row (DECODE). They read the same step's inputs in turn
+ * (kernels/ops.h, "speculation").
  */
 
 #include "attention/attention.h"
@@ -26,21 +25,21 @@
 
 enum forward_role { FORWARD_TARGET, FORWARD_DRAFT_PREFILL, FORWARD_DRAFT_DECODE };
 
-/* All that a pass of one model needs; everything outlives the forwards made from it. */
+/* What the passes of one role need; all of it outlives the forwards made from it. */
 struct forward_context {
 	enum forward_role role;
 	struct device *device;
 	const struct model *model;
 	const struct attention_backend *attention;
 	struct attention_manager *manager;
-	struct inputs *inputs; /* the target's, which has the draft's beside it */
+	struct inputs *inputs; /* the target's, with those of its draft model */
 	struct model_buffers buffers; /* in the pool */
-	/* The target's: where EAGLE-3 finds features, or NULL. */
+	/* A target's: where it writes an EAGLE-3 draft model's features, or NULL. */
 	void *features;
-	/* A draft's: */
+	/* A draft model's: */
 	struct step_inputs view; /* what it reads in place of the target's inputs */
 	const struct forward_context *target;
-	struct descriptor *view_built; /* what they were last written for */
+	struct descriptor *view_built; /* what the view was last written for */
 	const void *pool;
 	uint64_t pool_bytes;
 	struct kv_cache *kv;
@@ -52,9 +51,9 @@ struct forward {
 	const struct forward_context *context;
 	enum attention_phase phase;
 	struct attention_metadata *metadata;
-	struct descriptor built; /* what the metadata was last built for */
-	struct descriptor target_built; /* what the target's inputs had been written for then */
-	/* NULL, or what takes the place of the backend's run, layer by layer. */
+	struct descriptor built; /* what the metadata was last built for ... */
+	struct descriptor target_built; /* ... and the target's inputs written for */
+	/* NULL, or a replacement of the backend's run, layer by layer. */
 	int (*attend)(void *userdata, const struct attention_args *args);
 	void *attend_userdata;
 };
@@ -63,27 +62,25 @@ int forward_init(struct forward *forward, const struct forward_context *context,
 	enum attention_phase phase);
 void forward_deinit(struct forward *forward);
 
-/* A batch as it will run under a descriptor: where FULL runs it, padded; for everybody else attention
- * sees what is real. */
+/* Set the batch's padded numbers: those of the descriptor under FULL, else the real ones. */
 void forward_pad(const struct descriptor *descriptor, struct attention_batch *batch);
 /* Queue what writes the persistent inputs from the slot's record, and build the metadata, both padded
- * as the descriptor says. The batch's real numbers, lengths and longest query are given; phase and
- * padded numbers are set here. No allocation.
+ * as the descriptor says. The caller sets the batch's real numbers, lengths and longest query; phase
+ * and padded numbers are set here. No allocation.
  *
- * A draft's inputs are written from the target's, of the same step, and of decodes by the pass before:
- * slot is NULL. With a slot, of a batch that is not real, the target's are written first, by the
- * target's own builder, and the decodes' too. */
+ * A draft model's inputs are written from the target's of the same step, and those of decodes by the
+ * pass before: slot is NULL. With a slot (a dummy batch) the target's are written first. */
 int forward_build(struct forward *forward, struct inputs_slot *slot,
 	const struct descriptor *descriptor, struct attention_batch *batch, struct stream *stream);
-/* 0, or -ESTALE: inputs or metadata are another descriptor's. */
+/* 0, or -ESTALE: inputs or metadata were written for another descriptor. */
 int forward_check(const struct forward *forward, const struct descriptor *descriptor);
-/* Queue (or record) the model for what was built, up to each token's hidden state. No allocation. */
+/* Queue (or record) the pass, up to each token's hidden state. No allocation. */
 int forward_model(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
-/* Then logits of n_rows rows, and what is made of them: a token, or, of a model with a draft, drafts
- * verified; of a draft the next draft. No allocation. */
+/* Queue (or record) logits of n_rows rows and what follows: sampling, or verification of draft
+ * tokens; of a draft model its next draft token. No allocation. */
 int forward_sample(struct forward *forward, const struct descriptor *descriptor, uint32_t n_rows,
 	struct stream *stream);
-/* Both, for as many rows as the descriptor has. */
+/* Both, for the descriptor's rows. */
 int forward_run(struct forward *forward, const struct descriptor *descriptor, struct stream *stream);
 
 #endif

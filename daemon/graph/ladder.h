@@ -5,8 +5,8 @@
 /*
  * The ladder of capture sizes, and the descriptors that it gives under a mode. Pure integers.
  *
- * A descriptor is the key of a graph. There is one constructor, used for capture, for look-up and
- * for statistics, so that a graph that was captured is found.
+ * A descriptor is the key of a graph. Capture, look-up and statistics use the same constructors, so
+ * that a graph that was captured is found.
  */
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ struct ladder {
 /* 1, 2, 4, every 8 to 248, every 16 to min(max_batch_tokens, max(512, max_requests * query)); that
  * maximum is always a member. */
 void ladder_default(struct ladder *ret, uint32_t max_batch_tokens, uint32_t max_requests, uint32_t query);
-/* A user's list: sorted, made distinct, otherwise as given. -ERANGE with *ret_bad: a size outside
+/* A user's list, sorted and made distinct. -ERANGE with *ret_bad: a size outside
  * 1 ... max_batch_tokens; -E2BIG: more than LADDER_MAX sizes. */
 int ladder_user(struct ladder *ret, const uint32_t *sizes, size_t n, uint32_t max_batch_tokens,
 	uint32_t *ret_bad);
@@ -43,7 +43,7 @@ struct descriptor descriptor_decode(uint32_t size, uint32_t query, uint32_t max_
 /* FULL or PIECEWISE, for any batch: as many rows as so many tokens can have, or with PIECEWISE, whose
  * graphs know no rows, any. */
 struct descriptor descriptor_mixed(enum graph_mode mode, uint32_t size, uint32_t max_requests);
-/* Of a batch that runs as it is. */
+/* A batch that runs as it is. */
 struct descriptor descriptor_eager(uint32_t rows, uint32_t tokens);
 bool descriptor_equal(const struct descriptor *a, const struct descriptor *b);
 /* "FULL 8x1", "FULL 64", "PIECEWISE 64", "NONE 64" */
@@ -63,8 +63,8 @@ struct batch_shape {
 	uint32_t query_len; /* if uniform */
 };
 
-/* A decode: nothing but uniform queries, all of them past their prompts. Shape alone does not prove
- * it: a prompt's chunk looks the same (vLLM #51865). */
+/* A decode: uniform queries, all past their prompts. Shape alone does not prove it: a prompt's chunk
+ * has the same (vLLM #51865). */
 static inline bool batch_is_decode(const struct batch_shape *shape)
 {
 	return shape->uniform && shape->past_prompt;

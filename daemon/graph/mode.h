@@ -6,9 +6,8 @@
  * Graph modes: what is configured, what it resolves to, and why.
  *
  * A configured mode has a part for uniform decode batches and a part for all others. Resolution
- * lowers it to what the model's attention can stand and what is available; everything downstream
- * uses the resolved mode. The rules and their order follow vLLM's Model Runner V2 (#42885, #47144,
- * #44050).
+ * lowers it to what the model's attention supports and what is available. The rules and their order
+ * follow vLLM's Model Runner V2 (#42885, #47144, #44050).
  */
 
 #include <stdbool.h>
@@ -53,16 +52,16 @@ struct mode_request {
 struct mode_resolution {
 	enum graph_mode configured, resolved;
 	char reason[240]; /* "as configured", or what lowered it */
-	bool lowered;     /* worth a warning */
+	bool lowered;     /* log a warning */
 	bool piecewise;   /* graphs in pieces are available */
 };
 
-/* The mode of a draft's decodes beside a target of that resolved mode, `support` being the draft's own
+/* The mode of a draft model's decodes beside a target of that resolved mode, `support` being its own
  * with queries of one token: FULL_DECODE_ONLY or NONE, never PIECEWISE, which pads tokens and not
- * requests, so that metadata for each request would be read stale (vLLM #39773). Pure. */
+ * requests, so that per-request metadata would be stale (vLLM #39773). Pure. */
 enum graph_mode mode_resolve_draft(enum graph_mode target, enum attention_support support);
 
-/* 0, or -ENOTSUP (FULL asked of a backend that supports NEVER): the reason names the backend. Pure. */
+/* 0, or -ENOTSUP (FULL with a backend that supports NEVER): the reason names the backend. Pure. */
 int mode_resolve(const struct mode_request *request, struct mode_resolution *ret);
 
 #endif

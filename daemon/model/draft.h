@@ -3,12 +3,12 @@
 #define MIMEO_DAEMON_MODEL_DRAFT_H
 
 /*
- * A draft: one decoder layer that reads a TARGET's hidden states and guesses the tokens that the
- * target will say next. Its sequence is the target's, one token on: position i has the embedding of
- * token i + 1 and the target's hidden state i, and its logits are of token i + 2. Where the target
- * has not been yet, the draft's own output stands in for the hidden state, a token at a time: those
- * are its DECODES. Once the target has been there, the same positions are computed again from its
- * states, and the guessed keys and values are overwritten.
+ * A draft model: one decoder layer that reads a TARGET's hidden states and proposes the target's
+ * next tokens. Its sequence is the target's, shifted by one token: position i has the embedding of
+ * token i + 1 and the target's hidden state i, and its logits are of token i + 2. At positions that
+ * the target has not computed, the draft model's own output replaces the hidden state, a token at a
+ * time: those are its DECODES. When the target has computed them, the same positions are computed
+ * again from its states, and their keys and values are overwritten.
  *
  * Two layouts, both a struct model of one layer:
  *
@@ -25,52 +25,51 @@
  *	The head is its own, of a vocabulary that may be smaller: the target's id is the draft's
  *	plus d2t of it. It may bring its own embedding.
  *
- * Rope's table has as many positions as the target's, whatever max_position_embeddings says: drafts
- * are trained on short texts and guess on in longer ones.
+ * Rope's table has as many positions as the target's, whatever max_position_embeddings says: draft
+ * models are trained on short texts and work in longer ones.
  */
 
 #include "daemon/model/model.h"
 
-/* config.json alone: a draft chooses no tokens by settings of its own. Whatever is no draft is
- * refused. ret is the caller's (model_config_deinit). 0, or -errno with a sentence. */
+/* Read config.json alone: a draft model has no sampling settings. Other models are refused. ret is
+ * the caller's (model_config_deinit). 0, or -errno with a sentence. */
 int draft_config_load(const char *directory, struct model_config *ret, struct model_error *error);
-/* Can it draft for that target? 0, or -EINVAL or -ENOTSUP with a sentence, whose `directory` is the
- * draft's. */
+/* Does it fit that target? 0, or -EINVAL or -ENOTSUP with a sentence; `directory` is the draft
+ * model's. */
 int draft_check(const char *directory, const struct model_config *config,
 	const struct model_config *target, struct model_error *error);
-/* Check it against the target and load it onto the target's device, as model_load does, which by
- * itself would leave out what the two share: embedding and head. So it is freed (model_free) before
- * its target. model_measure says how many bytes it takes. The device is not locked yet. */
+/* Check it against the target, load it onto the target's device as model_load does, and share the
+ * target's embedding and head where it has none. It is freed (model_free) before its target.
+ * model_measure gives its bytes. The device is not locked yet. */
 int draft_load(const char *directory, const struct model_config *config, const struct model *target,
 	void (*progress)(void *userdata, uint64_t done, uint64_t total), void *userdata,
 	struct model **ret, struct model_error *error);
 
 /* ---- forward ---- */
 
-/* What a draft's passes, and its attention, read in place of the target's inputs: of the forward of
- * all tokens, and of decodes of a token a row, whose logits are of all rows (logit_index NULL).
- * Addresses alone are looked at. Drafts know no masks and no given embeddings. */
+/* What a draft model's passes, and its attention, read in place of the target's inputs: for the pass
+ * over all tokens, and for decodes of a token a row, whose logits are of all rows (logit_index NULL).
+ * Only addresses are used. Draft models support no masks and no given embeddings. */
 struct step_inputs draft_prefill_inputs(
 	const struct step_inputs *target, const struct draft_inputs *draft);
 struct step_inputs draft_decode_inputs(
 	const struct step_inputs *target, const struct draft_inputs *draft);
 
 struct draft_pass {
-	/* The draft's inputs, buffers, attention and one layer of KV. */
+	/* The draft model's inputs, buffers, attention and one layer of KV. */
 	struct model_pass model;
-	/* Token t's hidden state is row index[t] of these, or row t if index is NULL: [n_hidden,
-	 * hidden] act, the target's after its final norm, or draft_hidden of the pass before. If
-	 * from_target, and the draft is EAGLE-3, these are the target's features (struct
-	 * model_pass), [n_hidden, 3 hidden] act, without an index. */
+	/* [n_hidden, hidden] act: the target's hidden states after its final norm, or draft_hidden of
+	 * the pass before; token t's is row index[t], or row t if index is NULL. For EAGLE-3 with
+	 * from_target: the target's features (struct model_pass), [n_hidden, 3 hidden] act, no index. */
 	const void *hidden;
 	const int32_t *index; /* [n_tokens] device, clamped */
 	uint32_t n_hidden;
 	bool from_target;
 };
 /* Queue (or record) the pass. No allocation. -EINVAL: features with an index. */
-int draft_forward(const struct model *draft, struct stream *stream, const struct draft_pass *pass);
+int draft_forward(const struct model *model, struct stream *stream, const struct draft_pass *draft);
 /* From there to the logits of the rows of logit_index, [n_rows, draft.vocab_size]. */
-int draft_logits(const struct model *draft, struct stream *stream, const struct draft_pass *pass);
+int draft_logits(const struct model *model, struct stream *stream, const struct draft_pass *draft);
 /* Where the pass leaves each token's hidden state for a decode: [n_tokens, hidden] act. */
 static inline const void *draft_hidden(const struct model_buffers *buffers)
 {

@@ -4,8 +4,8 @@
 
 #include "daemon/model/model.h"
 
-/* Write the sentence and return rc. Bytes that are not printable, which a hostile file may have put
- * into a name, become '?'. error may be NULL. */
+/* Write the sentence and return rc. Control bytes, which an untrusted file may have in names, become
+ * '?'. error may be NULL. */
 int model_fail(struct model_error *error, int rc, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

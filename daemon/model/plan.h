@@ -4,24 +4,24 @@
 
 /*
  * Which tensor of a checkpoint goes where in a model's one block of memory. The same code counts
- * (arena base NULL) and places, and checks each tensor's presence, shape and dtype on the way.
+ * (arena base NULL) and places, and checks each tensor's presence, shape and dtype.
  */
 
 #include "daemon/model/model.h"
 #include "daemon/model/safetensors.h"
 #include "kernels/arena.h"
 
-/* One tensor's way into memory. */
+/* A tensor and its place in memory. */
 struct plan_placement {
 	const struct safetensors_tensor *tensor;
 	uint8_t *target;
-	enum dtype dtype; /* as it will be */
+	enum dtype dtype; /* in memory */
 };
 
 struct plan {
 	const char *directory; /* for errors */
-	/* The device's. Where it is float32, weights keep the checkpoint's dtype (float32 if fused parts
-	 * differ); elsewhere all of them become activations' dtype, which is what its GEMM multiplies. */
+	/* The device's. With float32, weights keep the checkpoint's dtype (float32 if fused parts
+	 * differ); else all get the activations' dtype, which the device's GEMM needs. */
 	enum dtype activation_dtype;
 	const struct safetensors *checkpoint;
 	struct arena arena;
