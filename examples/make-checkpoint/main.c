@@ -133,8 +133,6 @@ static int take_other(struct order *order, int option, const char *text)
 {
 	uint64_t value;
 
-	if (option == OPT_SHAPE)
-		return 0; /* taken before */
 	if (option == OPT_FAMILY) {
 		order->family_given = true;
 		return model_take_family(&order->model, text);
@@ -155,47 +153,64 @@ static int take_other(struct order *order, int option, const char *text)
 	return 0;
 }
 
-/* 0, -1 with a sentence, or 1: there is nothing more to do. */
+static int take_option(struct order *order, int option, uint32_t given[N_NUMBERS],
+	bool is_given[N_NUMBERS])
+{
+	if (option == OPT_SHAPE)
+		return model_take_shape(&order->model, optarg);
+	if (option >= N_NUMBERS)
+		return take_other(order, option, optarg);
+	is_given[option] = true;
+	return take_number((enum number)option, optarg, &given[option]);
+}
+
+/* The numbers that were given replace the shape's. */
+static int take_given(struct model *model, const uint32_t given[N_NUMBERS],
+	const bool is_given[N_NUMBERS])
+{
+	const bool deepseek = model_is_deepseek(model);
+
+	for (int i = 0; i < N_NUMBERS; i++) {
+		if (!is_given[i])
+			continue;
+		model->shape.n[i] = given[i];
+		if (i >= RANK && !deepseek)
+			return fail("--%s is for the families deepseek_v2 and deepseek_v3",
+				names[i].name);
+		if ((i == KV_HEADS || i == HEAD_DIM) && deepseek)
+			return fail("--%s is not for the families deepseek_v2 and deepseek_v3: "
+				    "--rank, --nope, --rope and --value size their heads",
+				names[i].name);
+	}
+	return 0;
+}
+
+/* 0, -1 with a sentence, or 1: --help or --version was printed. */
 static int read_options(struct order *order, int argc, char **argv)
 {
 	uint32_t given[N_NUMBERS];
 	bool is_given[N_NUMBERS] = {false};
-	int option, r = 0;
+	int option;
 
 	model_take_shape(&order->model, "tiny");
-	while (r == 0 && (option = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		if (option == '?')
-			return -1;
+	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
 		if (option == OPT_HELP)
 			print_help();
 		if (option == OPT_VERSION)
 			printf("make-checkpoint %s\n", MIMEO_VERSION);
 		if (option == OPT_HELP || option == OPT_VERSION)
 			return 1;
-		if (option == OPT_SHAPE)
-			r = model_take_shape(&order->model, optarg);
-		else if (option < N_NUMBERS) {
-			r = take_number((enum number)option, optarg, &given[option]);
-			is_given[option] = true;
-		} else
-			r = take_other(order, option, optarg);
+		if (option == '?' || take_option(order, option, given, is_given) < 0)
+			return -1;
 	}
-	if (r == 0 && !order->family_given)
+	if (!order->family_given)
 		order->model.family = order->model.shape.family;
-	for (int i = 0; i < N_NUMBERS && r == 0; i++) {
-		order->model.shape.n[i] = is_given[i] ? given[i] : order->model.shape.n[i];
-		if (is_given[i] && i >= RANK && !model_is_deepseek(&order->model))
-			r = fail("--%s is for the families deepseek_v2 and deepseek_v3",
-				names[i].name);
-		else if (is_given[i] && (i == KV_HEADS || i == HEAD_DIM) &&
-			 model_is_deepseek(&order->model))
-			r = fail("--%s is not for the families deepseek_v2 and deepseek_v3: --rank, "
-				 "--nope, --rope and --value size their heads", names[i].name);
-	}
-	if (r == 0 && optind + 1 != argc)
-		r = fail(optind == argc ? "no directory is named; see --help"
-					: "one directory at a time; see --help");
-	return r == 0 ? model_check(&order->model) : r;
+	if (take_given(&order->model, given, is_given) < 0)
+		return -1;
+	if (optind + 1 != argc)
+		return fail(optind == argc ? "no directory is named; see --help"
+					   : "one directory at a time; see --help");
+	return model_check(&order->model);
 }
 
 /* ---- a checkpoint ---- */
@@ -235,16 +250,14 @@ int main(int argc, char **argv)
 {
 	long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	struct order order = {.weights = {.seed = 1, .shard_bytes = 4000000000}};
-	int r = read_options(&order, argc, argv);
+	int rc = read_options(&order, argc, argv);
 
-	if (r != 0)
-		return r < 0 ? 2 : 0;
+	if (rc != 0)
+		return rc < 0 ? 2 : 0;
 	if (order.weights.n_threads == 0)
 		order.weights.n_threads = n_cpus < 1 ? 1 : n_cpus > 64 ? 64 : (uint32_t)n_cpus;
 	order.weights.directory = argv[optind];
-	r = model_list(&order.model);
-	if (r == 0)
-		r = make(&order);
+	rc = model_list(&order.model) < 0 ? -1 : make(&order);
 	model_deinit(&order.model);
-	return r < 0 ? 1 : 0;
+	return rc < 0 ? 1 : 0;
 }

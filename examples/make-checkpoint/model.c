@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "examples/make-checkpoint/model.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -73,12 +74,12 @@ bool model_is_deepseek(const struct model *model)
 	return model->family == DEEPSEEK_V2 || model->family == DEEPSEEK_V3;
 }
 
-static bool is_draft(const struct model *model)
+static bool model_is_draft(const struct model *model)
 {
 	return model->family == EAGLE || model->family == EAGLE3;
 }
 
-static int check_deepseek(const struct model *model)
+static int model_check_deepseek(const struct model *model)
 {
 	const uint32_t *n = model->shape.n;
 
@@ -110,15 +111,15 @@ int model_check(struct model *model)
 		return fail("--draft-vocab is for --family eagle3");
 	if (n[DRAFT_VOCAB] > n[VOCAB])
 		return fail("--draft-vocab %u is more than --vocab %u", n[DRAFT_VOCAB], n[VOCAB]);
-	if ((model->family != LLAMA && !is_draft(model)) || n[MAX_LENGTH] <= 8192)
+	if ((model->family != LLAMA && !model_is_draft(model)) || n[MAX_LENGTH] <= 8192)
 		model->shape.rope_factor = 0;
 	if (model_is_deepseek(model))
-		return check_deepseek(model);
+		return model_check_deepseek(model);
 	if (n[HEADS] % n[KV_HEADS] != 0)
 		return fail("--heads %u is not a multiple of --kv-heads %u", n[HEADS], n[KV_HEADS]);
 	if (n[HEAD_DIM] % 2 != 0)
 		return fail("--head-dim %u is odd", n[HEAD_DIM]);
-	if (is_draft(model)) {
+	if (model_is_draft(model)) {
 		model->target_layers = n[LAYERS];
 		n[LAYERS] = 1;
 		n[TIED] = 0;
@@ -131,10 +132,24 @@ int model_check(struct model *model)
 
 enum kind { MATRIX, NORM, BIAS };
 
-static void __attribute__((format(printf, 6, 7))) add(struct model *model, enum kind kind,
+static size_t model_max_tensors(const struct model *model)
+{
+	const uint32_t *n = model->shape.n;
+	size_t experts = model_is_deepseek(model) ? (size_t)3 * n[EXPERTS] : 0;
+
+	return n[LAYERS] * (TENSORS_A_LAYER + experts) + TENSORS_BESIDE;
+}
+
+static struct tensor *model_next_tensor(struct model *model)
+{
+	assert(model->n_tensors < model_max_tensors(model));
+	return &model->tensors[model->n_tensors++];
+}
+
+static void __attribute__((format(printf, 6, 7))) model_add(struct model *model, enum kind kind,
 	double shrink, uint64_t rows, uint64_t cols, const char *format, ...)
 {
-	struct tensor *tensor = &model->tensors[model->n_tensors++];
+	struct tensor *tensor = model_next_tensor(model);
 	va_list arguments;
 
 	*tensor =
@@ -147,158 +162,154 @@ static void __attribute__((format(printf, 6, 7))) add(struct model *model, enum 
 	model->bytes += tensor_bytes(tensor);
 }
 
-static void add_ids(struct model *model, enum contents contents, uint64_t n, const char *name)
+static void model_add_ids(struct model *model, enum contents contents, uint64_t n, const char *name)
 {
-	struct tensor *tensor = &model->tensors[model->n_tensors++];
+	struct tensor *tensor = model_next_tensor(model);
 
 	*tensor = (struct tensor){.cols = n, .contents = contents};
 	snprintf(tensor->name, sizeof(tensor->name), "%s", name);
 	model->bytes += tensor_bytes(tensor);
 }
 
-/* What writes the residual is as small as there are many that do. */
-static double shrink_of(const struct model *model)
+/* Matrices that write the residual shrink with the number of layers. */
+static double model_shrink(const struct model *model)
 {
 	return 1 / sqrt(2.0 * model->shape.n[LAYERS]);
 }
 
-/* `layer`: its name, here and below. An EAGLE-3 has q, k and v of two inputs. */
-static void add_attention(struct model *model, const char *layer)
+/* `layer`: its name. EAGLE-3 has q, k and v of two inputs. */
+static void model_add_attention(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
 	uint64_t hidden = n[HIDDEN], in = model->family == EAGLE3 ? 2 * hidden : hidden;
 	uint64_t q = (uint64_t)n[HEADS] * n[HEAD_DIM], kv = (uint64_t)n[KV_HEADS] * n[HEAD_DIM];
 
-	add(model, MATRIX, 1, q, in, "%s.self_attn.q_proj.weight", layer);
-	add(model, MATRIX, 1, kv, in, "%s.self_attn.k_proj.weight", layer);
-	add(model, MATRIX, 1, kv, in, "%s.self_attn.v_proj.weight", layer);
+	model_add(model, MATRIX, 1, q, in, "%s.self_attn.q_proj.weight", layer);
+	model_add(model, MATRIX, 1, kv, in, "%s.self_attn.k_proj.weight", layer);
+	model_add(model, MATRIX, 1, kv, in, "%s.self_attn.v_proj.weight", layer);
 	if (model->family == QWEN2) {
-		add(model, BIAS, 1, 0, q, "%s.self_attn.q_proj.bias", layer);
-		add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
-		add(model, BIAS, 1, 0, kv, "%s.self_attn.v_proj.bias", layer);
+		model_add(model, BIAS, 1, 0, q, "%s.self_attn.q_proj.bias", layer);
+		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.k_proj.bias", layer);
+		model_add(model, BIAS, 1, 0, kv, "%s.self_attn.v_proj.bias", layer);
 	}
 	if (model->family == QWEN3) {
-		add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.q_norm.weight", layer);
-		add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.k_norm.weight", layer);
+		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.q_norm.weight", layer);
+		model_add(model, NORM, 1, 0, n[HEAD_DIM], "%s.self_attn.k_norm.weight", layer);
 	}
-	add(model, MATRIX, shrink_of(model), hidden, q, "%s.self_attn.o_proj.weight", layer);
+	model_add(model, MATRIX, model_shrink(model), hidden, q, "%s.self_attn.o_proj.weight", layer);
 }
 
-static void add_latent_attention(struct model *model, const char *layer)
+static void model_add_latent_attention(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
 	uint64_t hidden = n[HIDDEN], q = (uint64_t)n[HEADS] * (n[NOPE] + n[ROPE]);
 
 	if (n[Q_RANK]) {
-		add(model, MATRIX, 1, n[Q_RANK], hidden, "%s.self_attn.q_a_proj.weight", layer);
-		add(model, NORM, 1, 0, n[Q_RANK], "%s.self_attn.q_a_layernorm.weight", layer);
-		add(model, MATRIX, 1, q, n[Q_RANK], "%s.self_attn.q_b_proj.weight", layer);
+		model_add(model, MATRIX, 1, n[Q_RANK], hidden, "%s.self_attn.q_a_proj.weight", layer);
+		model_add(model, NORM, 1, 0, n[Q_RANK], "%s.self_attn.q_a_layernorm.weight", layer);
+		model_add(model, MATRIX, 1, q, n[Q_RANK], "%s.self_attn.q_b_proj.weight", layer);
 	} else {
-		add(model, MATRIX, 1, q, hidden, "%s.self_attn.q_proj.weight", layer);
+		model_add(model, MATRIX, 1, q, hidden, "%s.self_attn.q_proj.weight", layer);
 	}
-	add(model, MATRIX, 1, n[RANK] + n[ROPE], hidden, "%s.self_attn.kv_a_proj_with_mqa.weight",
+	model_add(model, MATRIX, 1, n[RANK] + n[ROPE], hidden, "%s.self_attn.kv_a_proj_with_mqa.weight",
 		layer);
-	add(model, NORM, 1, 0, n[RANK], "%s.self_attn.kv_a_layernorm.weight", layer);
-	add(model, MATRIX, 1, (uint64_t)n[HEADS] * (n[NOPE] + n[VALUE]), n[RANK],
+	model_add(model, NORM, 1, 0, n[RANK], "%s.self_attn.kv_a_layernorm.weight", layer);
+	model_add(model, MATRIX, 1, (uint64_t)n[HEADS] * (n[NOPE] + n[VALUE]), n[RANK],
 		"%s.self_attn.kv_b_proj.weight", layer);
-	add(model, MATRIX, shrink_of(model), hidden, (uint64_t)n[HEADS] * n[VALUE],
+	model_add(model, MATRIX, model_shrink(model), hidden, (uint64_t)n[HEADS] * n[VALUE],
 		"%s.self_attn.o_proj.weight", layer);
 }
 
 /* `mlp`: its name, the layer's in front. */
-static void add_mlp(struct model *model, const char *mlp, uint64_t inner)
+static void model_add_mlp(struct model *model, const char *mlp, uint64_t inner)
 {
 	uint64_t hidden = model->shape.n[HIDDEN];
 
-	add(model, MATRIX, 1, inner, hidden, "%s.gate_proj.weight", mlp);
-	add(model, MATRIX, 1, inner, hidden, "%s.up_proj.weight", mlp);
-	add(model, MATRIX, shrink_of(model), hidden, inner, "%s.down_proj.weight", mlp);
+	model_add(model, MATRIX, 1, inner, hidden, "%s.gate_proj.weight", mlp);
+	model_add(model, MATRIX, 1, inner, hidden, "%s.up_proj.weight", mlp);
+	model_add(model, MATRIX, model_shrink(model), hidden, inner, "%s.down_proj.weight", mlp);
 }
 
-static void add_experts(struct model *model, const char *layer)
+static void model_add_experts(struct model *model, const char *layer)
 {
 	const uint32_t *n = model->shape.n;
 	char name[64];
 
-	add(model, MATRIX, 1, n[EXPERTS], n[HIDDEN], "%s.mlp.gate.weight", layer);
+	model_add(model, MATRIX, 1, n[EXPERTS], n[HIDDEN], "%s.mlp.gate.weight", layer);
 	if (model->family == DEEPSEEK_V3)
-		add(model, BIAS, 1, 0, n[EXPERTS], "%s.mlp.gate.e_score_correction_bias", layer);
+		model_add(model, BIAS, 1, 0, n[EXPERTS], "%s.mlp.gate.e_score_correction_bias", layer);
 	for (uint32_t e = 0; e < n[EXPERTS]; e++) {
 		snprintf(name, sizeof(name), "%s.mlp.experts.%u", layer, e);
-		add_mlp(model, name, n[EXPERT_INNER]);
+		model_add_mlp(model, name, n[EXPERT_INNER]);
 	}
 	snprintf(name, sizeof(name), "%s.mlp.shared_experts", layer);
 	if (n[SHARED])
-		add_mlp(model, name, (uint64_t)n[SHARED] * n[EXPERT_INNER]);
+		model_add_mlp(model, name, (uint64_t)n[SHARED] * n[EXPERT_INNER]);
 }
 
-/* An EAGLE has no first norm, an EAGLE-3 one more. */
-static void add_layer(struct model *model, const char *layer, bool has_experts)
+/* EAGLE has no first norm, EAGLE-3 one more. */
+static void model_add_layer(struct model *model, const char *layer, bool has_experts)
 {
 	const uint32_t *n = model->shape.n;
 	char mlp[64];
 
 	if (model->family != EAGLE)
-		add(model, NORM, 1, 0, n[HIDDEN], "%s.input_layernorm.weight", layer);
+		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.input_layernorm.weight", layer);
 	if (model->family == EAGLE3)
-		add(model, NORM, 1, 0, n[HIDDEN], "%s.hidden_norm.weight", layer);
+		model_add(model, NORM, 1, 0, n[HIDDEN], "%s.hidden_norm.weight", layer);
 	if (model_is_deepseek(model))
-		add_latent_attention(model, layer);
+		model_add_latent_attention(model, layer);
 	else
-		add_attention(model, layer);
-	add(model, NORM, 1, 0, n[HIDDEN], "%s.post_attention_layernorm.weight", layer);
+		model_add_attention(model, layer);
+	model_add(model, NORM, 1, 0, n[HIDDEN], "%s.post_attention_layernorm.weight", layer);
 	snprintf(mlp, sizeof(mlp), "%s.mlp", layer);
 	if (has_experts)
-		add_experts(model, layer);
+		model_add_experts(model, layer);
 	else
-		add_mlp(model, mlp, n[INNER]);
+		model_add_mlp(model, mlp, n[INNER]);
 }
 
-/* d2t first and t2d last, whose elements are not of two bytes: all others keep their alignment. */
-static void list_draft(struct model *model)
+/* d2t first and t2d last, whose elements are not of two bytes: all others stay aligned. */
+static void model_list_draft(struct model *model)
 {
 	const uint32_t *n = model->shape.n;
 	bool is_eagle3 = model->family == EAGLE3;
 
 	if (is_eagle3)
-		add_ids(model, D2T, n[DRAFT_VOCAB], "d2t");
-	add(model, MATRIX, 1, n[HIDDEN], (is_eagle3 ? 3 : 2) * (uint64_t)n[HIDDEN], "fc.weight");
-	add_layer(model, is_eagle3 ? "midlayer" : "layers.0", false);
+		model_add_ids(model, D2T, n[DRAFT_VOCAB], "d2t");
+	model_add(model, MATRIX, 1, n[HIDDEN], (is_eagle3 ? 3 : 2) * (uint64_t)n[HIDDEN], "fc.weight");
+	model_add_layer(model, is_eagle3 ? "midlayer" : "layers.0", false);
 	if (!is_eagle3)
 		return;
-	add(model, NORM, 1, 0, n[HIDDEN], "norm.weight");
-	add(model, MATRIX, 1, n[DRAFT_VOCAB], n[HIDDEN], "lm_head.weight");
-	add_ids(model, T2D, n[VOCAB], "t2d");
+	model_add(model, NORM, 1, 0, n[HIDDEN], "norm.weight");
+	model_add(model, MATRIX, 1, n[DRAFT_VOCAB], n[HIDDEN], "lm_head.weight");
+	model_add_ids(model, T2D, n[VOCAB], "t2d");
 }
 
-static void list_model(struct model *model)
+static void model_list_target(struct model *model)
 {
 	const uint32_t *n = model->shape.n;
 	char layer[32];
 
-	add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "model.embed_tokens.weight");
+	model_add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "model.embed_tokens.weight");
 	for (uint32_t i = 0; i < n[LAYERS]; i++) {
 		snprintf(layer, sizeof(layer), "model.layers.%u", i);
-		add_layer(model, layer, model_is_deepseek(model) && i >= n[DENSE]);
+		model_add_layer(model, layer, model_is_deepseek(model) && i >= n[DENSE]);
 	}
-	add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
+	model_add(model, NORM, 1, 0, n[HIDDEN], "model.norm.weight");
 	if (!n[TIED])
-		add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "lm_head.weight");
+		model_add(model, MATRIX, 1, n[VOCAB], n[HIDDEN], "lm_head.weight");
 }
 
 int model_list(struct model *model)
 {
-	const uint32_t *n = model->shape.n;
-	size_t of_layer =
-		TENSORS_A_LAYER + (model_is_deepseek(model) ? (size_t)3 * n[EXPERTS] : 0);
-
-	model->tensors = calloc(n[LAYERS] * of_layer + TENSORS_BESIDE, sizeof(*model->tensors));
+	model->tensors = calloc(model_max_tensors(model), sizeof(*model->tensors));
 	if (!model->tensors)
 		return fail("%s", strerror(ENOMEM));
-	if (is_draft(model))
-		list_draft(model);
+	if (model_is_draft(model))
+		model_list_draft(model);
 	else
-		list_model(model);
+		model_list_target(model);
 	return 0;
 }
 
@@ -315,7 +326,7 @@ const char *model_architecture(const struct model *model)
 	return families[model->family].architecture;
 }
 
-static void print_rope(const struct shape *shape, FILE *file)
+static void model_print_rope(const struct shape *shape, FILE *file)
 {
 	fprintf(file, "  \"rope_theta\": %.1f,\n", shape->rope_theta);
 	if (shape->rope_factor > 0)
@@ -326,8 +337,7 @@ static void print_rope(const struct shape *shape, FILE *file)
 			shape->rope_factor);
 }
 
-/* In the words of its own configuration class. */
-static void print_deepseek(const struct model *model, FILE *file)
+static void model_print_deepseek(const struct model *model, FILE *file)
 {
 	const uint32_t *n = model->shape.n;
 	bool v3 = model->family == DEEPSEEK_V3;
@@ -371,7 +381,7 @@ void model_print_config(const void *arg, FILE *file)
 		deepseek ? n[HEADS] : n[KV_HEADS], deepseek ? n[ROPE] : n[HEAD_DIM],
 		n[MAX_LENGTH]);
 	if (deepseek)
-		print_deepseek(model, file);
+		model_print_deepseek(model, file);
 	if (model->family == MISTRAL && n[WINDOW])
 		fprintf(file, "  \"sliding_window\": %u,\n", n[WINDOW]);
 	else if (model->family == MISTRAL || qwen)
@@ -380,7 +390,7 @@ void model_print_config(const void *arg, FILE *file)
 		fprintf(file, "  \"draft_vocab_size\": %u,\n", n[DRAFT_VOCAB]);
 	if (qwen)
 		fprintf(file, "  \"use_sliding_window\": false,\n");
-	print_rope(&model->shape, file);
+	model_print_rope(&model->shape, file);
 	fprintf(file,
 		"  \"rms_norm_eps\": 1e-05,\n  \"hidden_act\": \"silu\",\n"
 		"  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": %u,\n"

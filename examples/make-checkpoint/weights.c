@@ -280,24 +280,31 @@ static int run_threads(struct job *job)
 
 /* ---- all of it ---- */
 
+static int close_shards(const struct job *job)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < job->n_shards; i++) {
+		if (job->shards[i].fd >= 0 && close(job->shards[i].fd) < 0)
+			rc = fail_shard(job, i, errno);
+	}
+	return rc;
+}
+
 static int write_all(struct job *job)
 {
-	int r = share_out(job);
+	int rc, closed;
 
-	if (r == 0)
-		r = cut(job);
-	if (r == 0)
-		r = open_shards(job);
-	if (r == 0)
-		r = run_threads(job);
-	for (uint32_t i = 0; i < job->n_shards; i++) {
-		if (job->shards[i].fd >= 0 && close(job->shards[i].fd) < 0 && r == 0)
-			r = fail_shard(job, i, errno);
-	}
-	if (r == 0 && job->n_shards > 1)
-		r = file_write_text(
-			job->options->directory, "model.safetensors.index.json", print_index, job);
-	return r;
+	if (share_out(job) < 0 || cut(job) < 0)
+		return -1;
+	rc = open_shards(job) < 0 ? -1 : run_threads(job);
+	closed = close_shards(job);
+	if (rc < 0 || closed < 0)
+		return -1;
+	if (job->n_shards == 1)
+		return 0;
+	return file_write_text(
+		job->options->directory, "model.safetensors.index.json", print_index, job);
 }
 
 static void take_back(const struct job *job)
@@ -315,18 +322,18 @@ int weights_write(
 	const struct model *model, const struct weights_options *options, uint32_t *ret_n_files)
 {
 	struct job job = {.model = model, .options = options};
-	int r = 0;
+	int rc;
 
 	job.places = calloc(model->n_tensors, sizeof(*job.places));
 	job.shards = calloc(SHARDS_MAX, sizeof(*job.shards));
 	normal_init(&job.normal, options->seed);
-	r = job.places && job.shards ? write_all(&job) : fail("%s", strerror(ENOMEM));
-	if (r < 0)
+	rc = job.places && job.shards ? write_all(&job) : fail("%s", strerror(ENOMEM));
+	if (rc < 0)
 		take_back(&job);
 	else
 		*ret_n_files = job.n_shards;
 	free(job.chunks);
 	free(job.shards);
 	free(job.places);
-	return r;
+	return rc;
 }
