@@ -103,12 +103,11 @@ int bench_attach(const struct bench_options *options, struct results *results)
 {
 	struct attach_work work = {options, results, NULL};
 	struct target target;
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 64}, &target);
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 64}, results, &target);
 
 	work.socket = target.socket;
 	if (rc == 0)
 		rc = child_run("attach", attach_child, &work, options->timeout_s);
-	target_machine(&target, results);
 	target_close(&target);
 	return rc;
 }

@@ -200,13 +200,12 @@ static int load_serve(const struct bench_options *options, struct load_run *runs
 			.graph_mode = options->graph_mode,
 			.kv_pages = most * client_pages(options->prompt, options->tokens),
 		},
-		&target);
+		results, &target);
 
 	if (rc == 0)
 		load_ask_graphs(&target, graphs);
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
 		rc = load_run(options, &target, &runs[i]);
-	target_machine(&target, results);
 	target_close(&target); /* the floor may need its memory */
 	return rc;
 }

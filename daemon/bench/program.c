@@ -8,7 +8,6 @@
 #include "daemon/bench/child.h"
 #include "daemon/bench/options.h"
 #include "daemon/bench/plot.h"
-#include "daemon/bench/shape.h"
 #include "daemon/bench/spawn.h"
 
 #define DEFAULT_DRAFT "tinycalc-eagle"
@@ -65,8 +64,40 @@ static int program_child(void *arg, int fd)
 	return work->bench->run(work->options, work->results) != 0;
 }
 
+/* What is made of --shape, below TMPDIR: a shape of 8B takes 16 GB there. */
+struct shape {
+	char directory[SPAWN_DIRECTORY_MAX];
+	char model[SPAWN_DIRECTORY_MAX + 8], draft[SPAWN_DIRECTORY_MAX + 8];
+};
+
+static int shape_make(
+	const struct bench *bench, struct bench_options *options, struct shape *ret)
+{
+	int rc = spawn_make_directory(ret->directory);
+
+	if (rc < 0)
+		return rc;
+	rc = spawn_make_model(options, ret->directory, "model", NULL,
+		bench->flags & BENCH_CONFIG_ONLY, ret->model);
+	options->model_dir = ret->model;
+	if (rc < 0 || !(bench->flags & BENCH_DRAFT) || options->draft)
+		return rc;
+	options->draft = ret->draft;
+	return spawn_make_model(options, ret->directory, "draft", "eagle", false, ret->draft);
+}
+
+static void shape_remove(const struct shape *made)
+{
+	const char *const paths[] = {made->model, made->draft, made->directory};
+
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		if (*paths[i])
+			spawn_remove_directory(paths[i]);
+	}
+}
+
 static int program_measure(
-	const struct bench *bench, struct bench_options *options, struct shape_folder *folder)
+	const struct bench *bench, struct bench_options *options, struct shape *made)
 {
 	CLEANUP(cleanup_results) struct results *results = NULL;
 	const char *model = options->shape ? options->shape : options->model_dir ? options->model_dir
@@ -75,18 +106,9 @@ static int program_measure(
 
 	if (rc < 0)
 		return bench_fail(rc, "%s", strerror(-rc));
-	if (options->shape) {
-		rc = shape_make(options, bench->flags & BENCH_CONFIG_ONLY, folder);
-		if (rc < 0)
-			return rc;
-		options->model_dir = folder->model;
-	}
-	if (options->shape && (bench->flags & BENCH_DRAFT) && !options->draft) {
-		rc = shape_make_draft(options, folder);
-		if (rc < 0)
-			return rc;
-		options->draft = folder->draft;
-	}
+	rc = options->shape ? shape_make(bench, options, made) : 0;
+	if (rc < 0)
+		return rc;
 	struct program_work work = {bench, options, results};
 	rc = bench->flags & BENCH_IN_PROCESS
 		     ? child_run(bench->name, program_child, &work, options->timeout_s)
@@ -107,7 +129,7 @@ int program_main(const struct program *program, int argc, char **argv)
 	struct bench_options options;
 	const struct bench *bench;
 	struct places places;
-	struct shape_folder folder = {.folder = ""};
+	struct shape made = {.directory = ""};
 	int rc = options_read(program, argc, argv, &options, &bench);
 
 	if (rc != 0)
@@ -117,8 +139,8 @@ int program_main(const struct program *program, int argc, char **argv)
 		return rc;
 	rc = child_supervise();
 	if (rc == 0)
-		rc = program_measure(bench, &options, &folder);
-	shape_remove(&folder);
+		rc = program_measure(bench, &options, &made);
+	shape_remove(&made);
 	if (child_signal()) {
 		/* Everything is cleaned up: end as the signal would have ended us. */
 		sigset_t all;

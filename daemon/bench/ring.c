@@ -134,11 +134,10 @@ int bench_ring(const struct bench_options *options, struct results *results)
 		if (!what->daemon_spin != !!options->socket)
 			continue;
 		int rc = target_open(options,
-			&(struct spawn_needs){.spin_us = what->daemon_spin, .kv_pages = 64}, &target);
+			&(struct spawn_needs){.spin_us = what->daemon_spin, .kv_pages = 64}, results, &target);
 		work.socket = target.socket;
 		if (rc == 0)
 			rc = child_run(what->name, ring_child, &work, options->timeout_s);
-		target_machine(&target, results);
 		target_close(&target);
 		if (rc < 0)
 			return rc;

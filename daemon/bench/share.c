@@ -9,9 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "daemon/bench/client.h"
-#include "daemon/bench/clients.h"
-#include "daemon/bench/replay.h"
+#include "daemon/bench/served.h"
 
 #define TARGET_MEDIAN 1.3
 #define TARGET_P99 2.0
@@ -27,39 +25,13 @@ enum { STEPS, ROWS, REPLAYS, SHARED, N_METRICS };
 static const char *const metrics[N_METRICS] = {"mimeo_steps_total", "mimeo_rows_total",
 	"mimeo_replays_total", "mimeo_shared_replays_total"};
 
-/* One number of processes. */
-struct share_run {
-	struct clients clients;
-	struct samples *steps; /* the floor's */
-	bool counted;          /* the daemon's counters are known */
-	uint64_t counters[N_METRICS], resident_bytes, device_bytes;
-};
-
-static int share_serve(const struct bench_options *options, const struct target *target,
-	struct share_run *run)
-{
-	struct answer *answer;
-	bool counting = target_metrics(target, metrics, N_METRICS, run->counters) == 0;
-	int rc = clients_run(&run->clients, options, target);
-
-	if (rc < 0 || !counting ||
-		target_metrics_since(target, metrics, N_METRICS, run->counters) < 0 ||
-		target_ask(target, "status", &answer) < 0)
-		return rc;
-	run->resident_bytes = answer_count(answer, 0, "resident_bytes", 0);
-	run->device_bytes = answer_count(answer, 0, "device_used_bytes", 0);
-	answer_free(answer);
-	run->counted = true;
-	return 0;
-}
-
 /* The threads that work for a token: each client, the engine, the lane. */
-static bool share_is_fit(const struct share_run *run)
+static bool share_is_fit(const struct served *run)
 {
 	return results_n_cpus() >= run->clients.n + 2;
 }
 
-static void share_counters(struct results *results, const struct share_run *run)
+static void share_counters(struct results *results, const struct served *run)
 {
 	const uint64_t *c = run->counters;
 	double replays = run->counted ? (double)c[REPLAYS] : NAN;
@@ -75,7 +47,7 @@ static void share_counters(struct results *results, const struct share_run *run)
 		run->counted ? (double)c[SHARED] : NAN);
 }
 
-static int share_row(const struct bench_options *options, struct share_run *run,
+static int share_row(const struct bench_options *options, struct served *run,
 	struct results *results)
 {
 	CLEANUP(cleanup_samples) struct samples *tokens =
@@ -116,30 +88,8 @@ static int share_row(const struct bench_options *options, struct share_run *run,
 	return 0;
 }
 
-static int share_measure(const struct bench_options *options, struct share_run *runs,
-	struct results *results)
-{
-	struct replay_run floors[BENCH_LIST_MAX] = {0};
-	struct target target;
-	int rc = target_open(options,
-		&(struct spawn_needs){
-			.kv_pages = clients_most(options) * client_pages(options->prompt, options->tokens),
-			.max_requests = BENCH_PROCESSES_MAX,
-			.spin_us = options->spin_us,
-		},
-		&target);
-
-	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++) {
-		rc = share_serve(options, &target, &runs[i]);
-		floors[i].steps = runs[i].steps;
-	}
-	target_machine(&target, results);
-	target_close(&target); /* the floor may need its memory */
-	return rc == 0 && options->model_dir ? replay_floors(options, floors) : rc;
-}
-
 static void share_explain(
-	const struct bench_options *options, const struct share_run *runs, struct results *results)
+	const struct bench_options *options, const struct served *runs, struct results *results)
 {
 	bool counted = true, memory = true;
 
@@ -155,24 +105,13 @@ static void share_explain(
 
 int bench_share(const struct bench_options *options, struct results *results)
 {
-	struct share_run runs[BENCH_LIST_MAX] = {0};
-	int rc = 0;
+	struct served runs[BENCH_LIST_MAX] = {0};
+	int rc = served_measure(options, metrics, N_METRICS, results, runs);
 
-	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++) {
-		rc = clients_init(&runs[i].clients, options, options->processes.at[i], 1);
-		runs[i].steps = samples_new(options->tokens);
-		if (rc < 0 || !runs[i].steps)
-			rc = bench_fail(-ENOMEM, "no memory");
-	}
-	if (rc == 0)
-		rc = share_measure(options, runs, results);
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
 		rc = share_row(options, &runs[i], results);
 	if (rc == 0)
 		share_explain(options, runs, results);
-	for (uint32_t i = 0; i < options->processes.n; i++) {
-		samples_free(runs[i].steps);
-		clients_deinit(&runs[i].clients);
-	}
+	served_free(options, runs);
 	return rc;
 }

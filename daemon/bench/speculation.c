@@ -164,14 +164,13 @@ static int speculation_daemon(const struct bench_options *options, uint32_t n_dr
 			.max_requests = most,
 			.kv_pages = most * client_pages(options->prompt, options->tokens),
 		},
-		&target);
+		results, &target);
 
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++) {
 		runs[i].n_processes = options->processes.at[i];
 		runs[i].n_drafts = n_drafts;
 		rc = speculation_serve(options, &target, &runs[i]);
 	}
-	target_machine(&target, results);
 	target_close(&target); /* the next one needs its memory */
 	return rc;
 }

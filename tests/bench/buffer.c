@@ -249,9 +249,8 @@ int bench_buffer(const struct bench_options *options, struct results *results)
 {
 	struct target target;
 	const struct buffer_bench bench = {options, results, &target};
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, &target);
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, results, &target);
 
-	target_machine(&target, results);
 	if (rc == 0)
 		rc = buffer_calls(&bench);
 	if (rc == 0)

@@ -320,12 +320,11 @@ int bench_capture(const struct bench_options *options, struct results *results)
 
 	if (!facts)
 		return bench_fail(-ENOMEM, "no memory");
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 256}, &target);
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 256}, results, &target);
 	if (rc == 0)
 		rc = capture_graphs(&target, facts);
 	if (rc == 0 && target.is_private && facts->n)
 		rc = capture_late(options, &target, facts);
-	target_machine(&target, results);
 	target_close(&target);
 	if (rc == 0)
 		rc = child_run("the floor", capture_child, &work, options->timeout_s);

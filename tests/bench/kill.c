@@ -109,7 +109,7 @@ static int kill_measure(struct kill_bench *bench, struct results *results)
 	int rc = target_open(bench->options,
 		&(struct spawn_needs){
 			.kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, STREAM_TOKENS)},
-		&target);
+		results, &target);
 
 	bench->target = &target;
 	if (rc == 0 && target.admin < 0)
@@ -117,7 +117,6 @@ static int kill_measure(struct kill_bench *bench, struct results *results)
 			target.socket);
 	for (uint32_t i = 0; i < bench->options->count && rc == 0; i++)
 		rc = kill_once(bench);
-	target_machine(&target, results);
 	target_close(&target);
 	return rc;
 }
