@@ -119,20 +119,18 @@ static struct engine_speculation ask_all(
 	const struct rig_options options = {.mode = mode, .draft = draft, .n_drafts = K};
 	uint64_t rows[N_KINDS + 1] = {0}, tokens[N_KINDS + 1] = {0};
 	struct engine_speculation all;
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, &options);
 	for (uint32_t i = 0; i < N; i++) {
 		const struct question *q = &questions[i];
 		const struct engine_speculation before = speculation(&rig);
 		struct rig_request request =
-			rig_ask(&client, 0, 0, q->prompt, q->n_prompt, QUESTION_ANSWER_MAX, 0);
+			rig_ask(&rig.client, 0, 0, q->prompt, q->n_prompt, QUESTION_ANSWER_MAX, 0);
 		struct engine_speculation after;
 
-		assert_int_equal(rig_do(&client, &request).n_generated, q->n_answer);
-		assert_memory_equal(rig_tokens(&client, &request), q->answer,
+		assert_int_equal(rig_do(&rig.client, &request).n_generated, q->n_answer);
+		assert_memory_equal(rig_tokens(&rig.client, &request), q->answer,
 			q->n_answer * sizeof(q->answer[0]));
 		after = speculation(&rig);
 		rows[i % N_KINDS] += after.n_rows - before.n_rows;
@@ -140,7 +138,6 @@ static struct engine_speculation ask_all(
 	}
 	all = speculation(&rig);
 	print_rates(mode, &all);
-	rig_detach(&client);
 	rig_close(&rig);
 	for (uint32_t k = 0; k < N_KINDS; k++) {
 		rows[N_KINDS] += rows[k];

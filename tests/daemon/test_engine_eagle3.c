@@ -114,7 +114,6 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 {
 	char draft[560];
 	struct reference reference;
-	struct rig_client client;
 	struct rig_options options;
 	struct rig rig;
 	uint64_t seed = 0;
@@ -123,19 +122,17 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 	snprintf(draft, sizeof(draft), "%s/%s", rig_source("tests/data/drafts"), name);
 	options = small(c, draft);
 	reference_init(&reference, draft);
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, &options);
 	/* The reference's sequence has its own token behind the prompt: until that one is drawn. */
 	do {
-		struct rig_request request = ask_sampled(&client, reference.ids, N_PROMPT, 1, seed);
+		struct rig_request request = ask_sampled(&rig.client, reference.ids, N_PROMPT, 1, seed);
 
 		assert_true(seed++ < 2000);
-		assert_int_equal(rig_do(&client, &request).n_generated, 1);
-		token = rig_tokens(&client, &request)[0];
+		assert_int_equal(rig_do(&rig.client, &request).n_generated, 1);
+		token = rig_tokens(&rig.client, &request)[0];
 		rig_assert_all_free(&rig); /* so that it is slot 0 again */
 	} while (token != reference.ids[N_PROMPT]);
 	assert_drawn_from(&rig, &reference);
-	rig_detach(&client);
 	rig_close(&rig);
 	json_decref(reference.root);
 }
@@ -159,22 +156,19 @@ static void run_sampled(const struct eagle3_case *c, struct outcome *ret)
 {
 	const struct rig_options options = small(c, rig_source("tests/data/drafts/eagle3"));
 	struct engine_model_facts facts;
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, &options);
 	for (int32_t i = 0; i < 3; i++) {
 		const int32_t prompt[] = {1, 10 + i, 20 + i, 30 + i, 5};
 		struct rig_request request =
-			ask_sampled(&client, prompt, 5, N_TOKENS, 7 + (uint64_t)i);
+			ask_sampled(&rig.client, prompt, 5, N_TOKENS, 7 + (uint64_t)i);
 
-		assert_int_equal(rig_do(&client, &request).n_generated, N_TOKENS);
-		memcpy(ret->tokens[i], rig_tokens(&client, &request), sizeof(ret->tokens[i]));
+		assert_int_equal(rig_do(&rig.client, &request).n_generated, N_TOKENS);
+		memcpy(ret->tokens[i], rig_tokens(&rig.client, &request), sizeof(ret->tokens[i]));
 	}
 	engine_model_facts(rig.engine, 0, &facts);
 	ret->account = facts.speculation;
-	rig_detach(&client);
 	rig_close(&rig);
 }
 

@@ -64,22 +64,20 @@ static void test_steps_and_gaps_fill_the_time_that_they_took_and_no_more(void **
 /* The lane waits for the client there, and not for the engine. */
 static void test_clients_own_loop_has_no_gaps(void **state)
 {
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, &full);
-	rig_attach(&rig, &client, 16);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
+	rig_open_client(&rig, &full);
+	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < 5; i++) {
-		struct rig_request request = rig_step_text(&client, 0, 1, "7", i == 0);
+		struct rig_request request = rig_step_text(&rig.client, 0, 1, "7", i == 0);
 
-		assert_int_equal(rig_do(&client, &request).status, MIMEO_OK);
+		assert_int_equal(rig_do(&rig.client, &request).status, MIMEO_OK);
 	}
 	assert_int_equal(value(&rig.engine->stats.n_steps), 5);
 	assert_int_equal(value(&rig.engine->stats.n_gaps), 0);
 	assert_true(value(&rig.engine->stats.lane_ns) > 0);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	end(&rig, &client);
+	rig_ok(&rig.client, 0, RING_OP_CLOSE, 1, 0);
+	end(&rig, &rig.client);
 }
 
 /* ---- how the engine waits for the lane ---- */

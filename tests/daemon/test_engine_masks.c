@@ -172,24 +172,21 @@ static void test_requests_without_a_mask_get_the_models_and_others_their_own(voi
 	for (size_t i = 0; i < 2; i++) {
 		struct rig_options options = flex;
 		struct mask model = {.msg = models[i]};
-		struct rig_client client;
 		struct rig rig;
 
 		if (model.msg.prefix)
 			model.msg.prefix = N_PROMPT;
 		options.mask = models[i];
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
+		rig_open_client(&rig, &options);
 		for (size_t j = 0; j < 2; j++) {
 			const struct rig_request request =
-				ask(&client, 0, prompt, N_PROMPT, N_GENERATED, asked[j]);
+				ask(&rig.client, 0, prompt, N_PROMPT, N_GENERATED, asked[j]);
 			struct answer answer = {0};
 
-			assert_int_equal(rig_do(&client, &request).status, 0);
-			check_answer(&dense, &client, &request, j == 0 ? &model : &masks[1],
+			assert_int_equal(rig_do(&rig.client, &request).status, 0);
+			check_answer(&dense, &rig.client, &request, j == 0 ? &model : &masks[1],
 				prompt, N_PROMPT, N_GENERATED, &answer);
 		}
-		rig_detach(&client);
 		rig_close(&rig);
 	}
 	dense_close(&dense);
@@ -209,15 +206,13 @@ static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_s
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		struct rig_options options = flex;
 		struct engine_graph_facts facts;
-		struct rig_client client;
 		struct rig rig;
 
 		options.mode = modes[i];
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
+		rig_open_client(&rig, &options);
 		assert_int_equal(rig.engine->runners[0].options.mode.resolved, modes[i]);
 		for (size_t q = 0; q < 3; q++)
-			rig_assert_answer(&client, 0, questions[q][0], questions[q][1]);
+			rig_assert_answer(&rig.client, 0, questions[q][0], questions[q][1]);
 		for (uint32_t g = 0; modes[i] == GRAPH_FULL &&
 			engine_graph_facts(rig.engine, 0, g, &facts); g++) {
 			assert_string_equal(facts.mode, "FULL");
@@ -226,7 +221,6 @@ static void test_answers_are_the_same_with_every_mode_and_one_family_of_graphs_s
 		if (modes[i] == GRAPH_FULL)
 			assert_int_equal(engine_stats(rig.engine)->n_replays,
 				engine_stats(rig.engine)->n_steps);
-		rig_detach(&client);
 		rig_close(&rig);
 	}
 }
@@ -242,17 +236,14 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 	for (int i = 0; i < 2; i++) {
 		struct rig_options options = {.mode = GRAPH_NONE, .attention = i ? "flex" : "paged"};
 		struct msg_output layout = msg_output_layout(N_GENERATED, 1, 256, 0, 160);
-		struct rig_client client;
 		struct rig_request request;
 		struct rig rig;
 
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
-		request = ask(&client, 0, prompt, N_PROMPT, N_GENERATED, &masks[0]);
-		assert_int_equal(rig_do(&client, &request).status, 0);
-		memcpy(logits[i], rig_logits(&client, &request, &layout), sizeof(logits[i]));
-		memcpy(tokens[i], rig_tokens(&client, &request), sizeof(tokens[i]));
-		rig_detach(&client);
+		rig_open_client(&rig, &options);
+		request = ask(&rig.client, 0, prompt, N_PROMPT, N_GENERATED, &masks[0]);
+		assert_int_equal(rig_do(&rig.client, &request).status, 0);
+		memcpy(logits[i], rig_logits(&rig.client, &request, &layout), sizeof(logits[i]));
+		memcpy(tokens[i], rig_tokens(&rig.client, &request), sizeof(tokens[i]));
 		rig_close(&rig);
 	}
 	for (int i = 0; i < 256; i++)
@@ -322,29 +313,26 @@ static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, u
 	struct rig_options options = flex;
 	struct mask m = {.msg = {.kind = MIMEO_MASK_PREFIX, .prefix = LONGEST}};
 	int32_t prompt[LONGEST];
-	struct rig_client client;
 	struct rig_request request;
 	struct rig rig;
 
 	options.max_batch_tokens = LONGEST;
 	rig_nonsense(prompt, LONGEST, 8);
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 32);
+	rig_open_client(&rig, &options);
 	rig_gate_close(&rig);
 	for (uint32_t i = 0; i < n_decodes; i++) {
-		request = rig_endless(&client, PREFIXES + i, 0, n_tokens);
-		rig_submit(&client, &request);
+		request = rig_endless(&rig.client, PREFIXES + i, 0, n_tokens);
+		rig_submit(&rig.client, &request);
 	}
 	rig_wait_steps(&rig, 1);
 	for (uint32_t i = 0; i < PREFIXES; i++) {
-		request = ask(&client, i, prompt, LONGEST, 1, &m);
-		rig_submit(&client, &request);
+		request = ask(&rig.client, i, prompt, LONGEST, 1, &m);
+		rig_submit(&rig.client, &request);
 	}
 	rig_wait_waiting(&rig, 0);
 	rig_gate_open(&rig);
 	for (uint32_t i = 0; i < n_decodes + PREFIXES; i++)
-		order[i] = next_final(&client);
-	rig_detach(&client);
+		order[i] = next_final(&rig.client);
 	rig_close(&rig);
 }
 

@@ -99,11 +99,9 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 	memset(payload + 10, 0, 20 * sizeof(payload[0]));
 	for (size_t b = 0; b < (test_on_cuda() ? 1 : 2); b++) { /* naive is for the cpu device */
 		struct rig_options options = {.mode = GRAPH_NONE, .attention = backends[b]};
-		struct rig_client client;
 		struct rig rig;
 
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
+		rig_open_client(&rig, &options);
 		for (size_t i = 0; i < sizeof(masks) / sizeof(masks[0]); i++) {
 			struct msg_generate msg = rig_greedy(10, 4);
 			struct rig_request request;
@@ -111,13 +109,12 @@ static void test_masks_are_refused_where_attention_has_none(void **state)
 
 			memcpy(name, backends[b], strlen(backends[b]));
 			msg.mask = masks[i];
-			request = rig_generate(&client, 0, payload,
+			request = rig_generate(&rig.client, 0, payload,
 				msg_mask_has_words(&msg.mask) ? 30 : 10, &msg);
-			rig_expect(&client, &request, (struct rig_expected){MIMEO_E_UNSUPPORTED,
+			rig_expect(&rig.client, &request, (struct rig_expected){MIMEO_E_UNSUPPORTED,
 				RING_DETAIL_MASK, (int32_t)masks[i].kind, name[0], name[1], name[2]});
 		}
-		rig_assert_answer(&client, 1, "9+8=", "17");
-		rig_detach(&client);
+		rig_assert_answer(&rig.client, 1, "9+8=", "17");
 		rig_close(&rig);
 	}
 }

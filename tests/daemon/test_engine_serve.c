@@ -75,15 +75,12 @@ static void assert_case(struct rig_client *client, json_t *item)
 static void assert_golden(const struct rig_options *options)
 {
 	json_t *root = golden(options->model ? options->model : shipped("tinycalc")), *item;
-	struct rig_client client;
 	struct rig rig;
 	size_t i;
 
-	rig_open(&rig, options);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, options);
 	json_array_foreach(json_object_get(root, "cases"), i, item)
-		assert_case(&client, item);
-	rig_detach(&client);
+		assert_case(&rig.client, item);
 	rig_close(&rig);
 	json_decref(root);
 }
@@ -155,15 +152,12 @@ static void test_prompt_chunks_of_any_size_give_the_same_answer(void **state)
 {
 	for (uint32_t tokens = 1; tokens <= 23; tokens += 2) {
 		struct rig_options options = full;
-		struct rig_client client;
 		struct rig rig;
 
 		options.max_batch_tokens = tokens;
 		options.max_requests = tokens < 4 ? tokens : 4;
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
-		rig_assert_answer(&client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
-		rig_detach(&client);
+		rig_open_client(&rig, &options);
+		rig_assert_answer(&rig.client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
 		rig_close(&rig);
 	}
 }
@@ -372,15 +366,12 @@ static void test_latent_prompt_chunks_of_either_way_give_the_same_answer(void **
 		const struct latent_case which = {
 			"tinycalc-mla", backends[i % 2], GRAPH_FULL_AND_PIECEWISE};
 		struct rig_options options = latent_options(&which);
-		struct rig_client client;
 		struct rig rig;
 
 		options.max_batch_tokens = budgets[i / 2];
 		options.max_requests = 4;
-		rig_open(&rig, &options);
-		rig_attach(&rig, &client, 8);
-		rig_assert_answer(&client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
-		rig_detach(&client);
+		rig_open_client(&rig, &options);
+		rig_assert_answer(&rig.client, 0, "sort 52 17 33 8 91\n", "8 17 33 52 91");
 		rig_close(&rig);
 	}
 }

@@ -72,16 +72,13 @@ static struct engine_speculation run_text(const struct latent_case *c, int32_t *
 	const struct rig_options options = options_of(c);
 	struct engine_model_facts facts;
 	struct rig_request request;
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, &options);
-	rig_attach(&rig, &client, 8);
-	request = rig_endless(&client, 0, 0, n);
-	assert_int_equal(rig_do(&client, &request).n_generated, n);
-	memcpy(ret, rig_tokens(&client, &request), n * sizeof(*ret));
+	rig_open_client(&rig, &options);
+	request = rig_endless(&rig.client, 0, 0, n);
+	assert_int_equal(rig_do(&rig.client, &request).n_generated, n);
+	memcpy(ret, rig_tokens(&rig.client, &request), n * sizeof(*ret));
 	engine_model_facts(rig.engine, 0, &facts);
-	rig_detach(&client);
 	rig_close(&rig);
 	return facts.speculation;
 }

@@ -115,19 +115,16 @@ static void assert_loop_equals_generate(const struct rig_options *options,
 	const struct mimeo_sampling *sampling, const uint32_t *order, uint32_t n_rows, bool own_argmax)
 {
 	int32_t stepped[N_PROMPTS][N_TOKENS], expected[N_TOKENS];
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, options);
-	rig_attach(&rig, &client, 8);
-	open_all(&client, N_PROMPTS);
-	loop(&client, sampling, order, n_rows, stepped, own_argmax);
+	rig_open_client(&rig, options);
+	open_all(&rig.client, N_PROMPTS);
+	loop(&rig.client, sampling, order, n_rows, stepped, own_argmax);
 	for (uint32_t i = 0; i < n_rows; i++) {
-		generated(&client, prompts[order[i] - 1], sampling, expected);
+		generated(&rig.client, prompts[order[i] - 1], sampling, expected);
 		assert_memory_equal(stepped[order[i] - 1], expected,
 			compared(expected) * sizeof(expected[0]));
 	}
-	rig_detach(&client);
 	rig_close(&rig);
 }
 

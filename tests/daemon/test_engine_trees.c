@@ -35,7 +35,6 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 	uint32_t positions[HISTORY + NODES], n_path = HISTORY;
 	float logits[256], expected[256];
 	double reference[DENSE_VOCAB];
-	struct rig_client client;
 	struct dense dense;
 	struct rig rig;
 
@@ -59,20 +58,18 @@ static void test_tree_gives_its_last_node_the_logits_of_the_path(void **state)
 	dense_logits(&dense, tokens, positions, HISTORY + NODES, mask_sees, &tree, reference);
 	for (int i = 0; i < NODES - 1; i++)
 		tree.words[HISTORY + i] |= (uint64_t)0xff00 << i;
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	append(&client, &causal, tokens, HISTORY, logits);
-	append(&client, &tree, tokens + HISTORY, NODES, logits);
+	rig_open_client(&rig, &flex);
+	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
+	append(&rig.client, &causal, tokens, HISTORY, logits);
+	append(&rig.client, &tree, tokens + HISTORY, NODES, logits);
 	dense_check(reference, logits, MASK_TOLERANCE);
 	/* back to the history, and the path alone */
-	rig_ok(&client, 0, RING_OP_TRUNCATE, 1, HISTORY);
-	append(&client, &causal, path + HISTORY, n_path - HISTORY, expected);
+	rig_ok(&rig.client, 0, RING_OP_TRUNCATE, 1, HISTORY);
+	append(&rig.client, &causal, path + HISTORY, n_path - HISTORY, expected);
 	for (int i = 0; i < 256; i++)
 		reference[i] = (double)expected[i];
 	dense_check(reference, logits, MASK_TOLERANCE);
-	rig_ok(&client, 0, RING_OP_CLOSE, 1, 0);
-	rig_detach(&client);
+	rig_ok(&rig.client, 0, RING_OP_CLOSE, 1, 0);
 	rig_close(&rig);
 	dense_close(&dense);
 }
@@ -163,12 +160,10 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 	static const uint32_t kinds[] = {MIMEO_MASK_DOCUMENTS, MIMEO_MASK_PREFIX};
 	enum { ROWS = 3, N = 20, HISTORY = 4 };
 	struct dense dense;
-	struct rig_client client;
 	struct rig rig;
 
 	dense_open(&dense);
-	rig_open(&rig, &flex);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, &flex);
 	for (size_t k = 0; k < 2; k++) {
 		struct msg_step msg = {.n_rows = ROWS, .outputs = MIMEO_STEP_LOGITS};
 		struct msg_output layout = msg_output_layout(0, ROWS, 256, 0, 160);
@@ -186,28 +181,27 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 			m[i].begin = HISTORY;
 			for (uint32_t p = HISTORY; p < HISTORY + N; p++)
 				m[i].words[p] = i ? (p + i) / 8 : 5; /* row 0: one alone */
-			rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
-			request = rig_step(&client, 0,
+			rig_ok(&rig.client, 0, RING_OP_OPEN, i + 1, 0);
+			request = rig_step(&rig.client, 0,
 				&(struct msg_step){.n_rows = 1, .outputs = MIMEO_STEP_LOGITS},
 				&(struct msg_row){i + 1, HISTORY}, tokens[i]);
-			assert_int_equal(rig_do(&client, &request).status, 0);
+			assert_int_equal(rig_do(&rig.client, &request).status, 0);
 			memcpy(payload + i * N, tokens[i] + HISTORY, N * sizeof(payload[0]));
 			memcpy(payload + ROWS * N + i * 2 * N, m[i].words + HISTORY,
 				N * sizeof(m[i].words[0]));
 		}
-		request = rig_step(&client, 0, &msg, rows, payload);
-		assert_int_equal(rig_do(&client, &request).status, 0);
+		request = rig_step(&rig.client, 0, &msg, rows, payload);
+		assert_int_equal(rig_do(&rig.client, &request).status, 0);
 		for (uint32_t i = 0; i < ROWS; i++) {
 			double expected[DENSE_VOCAB];
 
 			dense_logits(&dense, tokens[i], NULL, HISTORY + N, mask_sees, &m[i], expected);
-			memcpy(logits, rig_logits(&client, &request, &layout) + i * 256,
+			memcpy(logits, rig_logits(&rig.client, &request, &layout) + i * 256,
 				sizeof(logits));
 			dense_check(expected, logits, MASK_TOLERANCE);
-			rig_ok(&client, 0, RING_OP_CLOSE, i + 1, 0);
+			rig_ok(&rig.client, 0, RING_OP_CLOSE, i + 1, 0);
 		}
 	}
-	rig_detach(&client);
 	rig_close(&rig);
 	dense_close(&dense);
 }

@@ -77,11 +77,9 @@ void traffic_make(const char *model, const char *attention)
 	const struct rig_options eager = {
 		.mode = GRAPH_NONE, .model = model, .attention = attention};
 	static const uint32_t lengths[] = {1, 2, 17, 65, 130, PROMPT_MAX};
-	struct rig_client client;
 	struct rig rig;
 
-	rig_open(&rig, &eager);
-	rig_attach(&rig, &client, 8);
+	rig_open_client(&rig, &eager);
 	for (uint32_t i = 0; i < N_JOBS; i++) {
 		struct rig_request request;
 
@@ -90,13 +88,12 @@ void traffic_make(const char *model, const char *attention)
 		else
 			well_formed(&jobs[i], i);
 		jobs[i].arrival = draw(40);
-		request = request_of(&client, 0, &jobs[i]);
-		jobs[i].n_expected = rig_do(&client, &request).n_generated;
+		request = request_of(&rig.client, 0, &jobs[i]);
+		jobs[i].n_expected = rig_do(&rig.client, &request).n_generated;
 		assert_in_range(jobs[i].n_expected, 1, TOKENS_MAX);
-		memcpy(jobs[i].expected, rig_tokens(&client, &request),
+		memcpy(jobs[i].expected, rig_tokens(&rig.client, &request),
 			jobs[i].n_expected * sizeof(int32_t));
 	}
-	rig_detach(&client);
 	rig_close(&rig);
 }
 
