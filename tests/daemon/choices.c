@@ -64,7 +64,7 @@ void choices_run_many(struct rig *rig, uint32_t n, uint32_t max_tokens)
 	for (uint32_t i = 0; i < n; i++) {
 		struct rig_request request = rig_endless(&rig->client, i, 0, max_tokens);
 
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, request);
 	}
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {

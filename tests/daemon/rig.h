@@ -121,6 +121,7 @@ int rig_setup_engine(void **state);
 int rig_teardown(void **state);
 #define RIG_TEST(test, ...)                                                                        \
 	{#test, test, rig_setup, rig_teardown, &(struct rig_options){__VA_ARGS__}}
+#define RIG_FULL_TEST(test) RIG_TEST(test, .mode = GRAPH_FULL_AND_PIECEWISE)
 #define RIG_ENGINE_TEST(test, ...)                                                                 \
 	{#test, test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 
@@ -154,7 +155,7 @@ struct rig_request rig_step(struct rig_client *client, uint32_t index, const str
 struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned op,
 	uint32_t sequence, uint32_t argument);
 /* Write the entry to the ring and publish. */
-void rig_submit(struct rig_client *client, const struct rig_request *request);
+void rig_submit(struct rig_client *client, struct rig_request request);
 /* Take completions until request `index` has its final one; others' are kept in results[]. */
 void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t index);
 /* The tokens of a request that has ended. */
@@ -163,7 +164,9 @@ const float *rig_logits(const struct rig_client *client, const struct rig_reques
 	const struct msg_output *layout);
 
 /* Submit, wait, and give the result: for tests of one request. */
-struct rig_result rig_do(struct rig_client *client, const struct rig_request *request);
+struct rig_result rig_do(struct rig_client *client, struct rig_request request);
+/* The same of one that must succeed. */
+struct rig_result rig_must(struct rig_client *client, struct rig_request request);
 
 /* What a request is refused with, and nothing else of it. */
 struct rig_expected {

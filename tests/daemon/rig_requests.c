@@ -88,11 +88,11 @@ struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned 
 	return request;
 }
 
-void rig_submit(struct rig_client *client, const struct rig_request *request)
+void rig_submit(struct rig_client *client, struct rig_request request)
 {
 	uint32_t n;
 
-	assert_int_equal(ring_sq_push(&client->region.ring, &request->sqe), 1);
+	assert_int_equal(ring_sq_push(&client->region.ring, &request.sqe), 1);
 	if (ring_sq_publish(&client->region.ring, &n))
 		doorbell_ring(client->port->sq_bell);
 }
@@ -140,20 +140,28 @@ void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t in
 	}
 }
 
-struct rig_result rig_do(struct rig_client *client, const struct rig_request *request)
+struct rig_result rig_do(struct rig_client *client, struct rig_request request)
 {
 	static struct rig_result results[RING_ENTRIES_MAX];
 
-	results[request->index] = (struct rig_result){0};
+	results[request.index] = (struct rig_result){0};
 	rig_submit(client, request);
-	rig_wait(client, results, request->index);
-	return results[request->index];
+	rig_wait(client, results, request.index);
+	return results[request.index];
+}
+
+struct rig_result rig_must(struct rig_client *client, struct rig_request request)
+{
+	struct rig_result result = rig_do(client, request);
+
+	assert_int_equal(result.status, 0);
+	return result;
 }
 
 void rig_expect(struct rig_client *client, const struct rig_request *request,
 	struct rig_expected expected)
 {
-	struct rig_result result = rig_do(client, request);
+	struct rig_result result = rig_do(client, *request);
 
 	assert_int_equal(result.status, expected.status);
 	assert_int_equal(result.detail, expected.detail);
@@ -177,7 +185,7 @@ void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t seq
 {
 	struct rig_request request = rig_call(client, index, op, sequence, argument);
 
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, request);
 }
 
 void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_request *target)
@@ -185,7 +193,7 @@ void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_requ
 	struct rig_request cancel = rig_call(client, index, RING_OP_CANCEL, 0, target->index);
 
 	cancel.sqe.generation2 = target->sqe.generation;
-	rig_submit(client, &cancel);
+	rig_submit(client, cancel);
 }
 
 const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request)
@@ -274,7 +282,7 @@ void rig_assert_answer(struct rig_client *client, uint32_t index, const char *pr
 	int32_t tokens[256];
 	uint32_t n = rig_prompt(prompt, tokens);
 	struct rig_request request = rig_ask(client, index, 0, tokens, n, 200, 0);
-	struct rig_result result = rig_do(client, &request);
+	struct rig_result result = rig_do(client, request);
 
 	assert_int_equal(result.n_prompt, n);
 	rig_assert_text(client, &request, &result, answer);

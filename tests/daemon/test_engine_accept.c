@@ -129,7 +129,7 @@ static struct engine_speculation ask_all(
 			rig_ask(&rig.client, 0, 0, q->prompt, q->n_prompt, QUESTION_ANSWER_MAX, 0);
 		struct engine_speculation after;
 
-		assert_int_equal(rig_do(&rig.client, &request).n_generated, q->n_answer);
+		assert_int_equal(rig_do(&rig.client, request).n_generated, q->n_answer);
 		assert_memory_equal(rig_tokens(&rig.client, &request), q->answer,
 			q->n_answer * sizeof(q->answer[0]));
 		after = speculation(&rig);

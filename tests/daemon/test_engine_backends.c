@@ -6,7 +6,6 @@
  */
 #include "tests/daemon/traffic.h"
 
-
 struct backend_case {
 	const char *attention;
 	enum graph_mode mode;

@@ -29,7 +29,7 @@ static int set_up(void **state)
 	rig_attach(&f.rig, &f.client, 16);
 	rig_attach(&f.rig, &f.bystander, 8);
 	f.steady = rig_ask_text(&f.bystander, 0, 0, "sort 52 17 33\n");
-	rig_submit(&f.bystander, &f.steady);
+	rig_submit(&f.bystander, f.steady);
 	*state = &f;
 	return 0;
 }
@@ -179,8 +179,7 @@ static void test_steps_are_refused_by_what_is_wrong(void **state)
 	r = good_step(f, rows, 17, tokens);
 	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
 	/* Nothing of all that has left anything in the sequences. */
-	r = rig_ask_text(&f->client, 0, 1, "\n");
-	assert_int_equal(rig_do(&f->client, &r).n_prompt, 1);
+	assert_int_equal(rig_do(&f->client, rig_ask_text(&f->client, 0, 1, "\n")).n_prompt, 1);
 	assert_int_equal(f->client.port->n_in_flight, 0);
 }
 
@@ -232,12 +231,11 @@ static void test_refusals_are_counted_apart_from_requests(void **state)
 	stats = engine_stats(f->rig.engine);
 	r = good(f);
 	r.sqe.payload_length = 0;
-	rig_do(&f->client, &r);
+	rig_do(&f->client, r);
 	assert_int_equal(stats->n_refused, 1);
 	assert_int_equal(stats->n_requests, 1);
 	assert_int_equal(stats->n_finished, 1);
-	r = rig_call(&f->client, 0, RING_OP_CLOSE, 1, 0);
-	rig_do(&f->client, &r);
+	rig_do(&f->client, rig_call(&f->client, 0, RING_OP_CLOSE, 1, 0));
 	assert_int_equal(stats->n_requests, 2);
 	assert_int_equal(stats->n_failed, 1);
 }
@@ -253,14 +251,14 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	rig_gate_close(&f->rig);
 	r = rig_ask_text(&f->client, 0, 1, "rev hello\n");
 	first = rig_ask_text(&f->client, 1, 1, "9+8=");
-	rig_submit(&f->client, &r);
-	rig_submit(&f->client, &first); /* waits for the sequence, its tokens in the private copy */
+	rig_submit(&f->client, r);
+	rig_submit(&f->client, first); /* waits for the sequence, its tokens in the private copy */
 	rig_wait_waiting(&f->rig, 1);
 	second = first;
 	second.index = second.sqe.request = 2;
 	second.sqe.user_data = 1002;
 	((int32_t *)(f->client.region.arena + first.sqe.payload_offset))[3] = 4000;
-	rig_submit(&f->client, &second);
+	rig_submit(&f->client, second);
 	rig_wait(&f->client, results, 2);
 	assert_int_equal(results[2].status, MIMEO_E_INVALID);
 	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
@@ -299,7 +297,7 @@ static void test_submission_tail_that_jumps_is_one_report(void **state)
 	for (uint32_t by = 17; by; by = by == 17 ? 0xffffff00 : 0) {
 		struct rig_request r = good(f);
 
-		assert_int_equal(rig_do(&f->client, &r).status, 0);
+		rig_must(&f->client, r);
 		jump(&f->client.region.ring.control->sq_tail, by, f);
 		if (by == 17)
 			jump(&f->client.region.ring.control->sq_tail, 1000, f);
@@ -324,7 +322,7 @@ static void test_reports_need_no_memory(void **state)
 
 	struct rig_request r = good(f);
 
-	assert_int_equal(rig_do(&f->client, &r).status, 0);
+	rig_must(&f->client, r);
 	no_memory = true;
 	jump(&f->client.region.ring.control->sq_tail, 17, f);
 	report = rig_report(&f->rig, ENGINE_PROTOCOL);
@@ -341,7 +339,7 @@ static void test_completion_head_that_jumps_is_one_report(void **state)
 
 	r = good(f);
 	jump(&f->client.region.ring.control->cq_head, 5, f);
-	rig_submit(&f->client, &r);
+	rig_submit(&f->client, r);
 	assert_protocol(f);
 }
 
@@ -356,10 +354,10 @@ static void test_index_in_flight_or_out_of_range_is_one_report(void **state)
 
 		rig_gate_close(&f->rig);
 		r = good(f);
-		rig_submit(&f->client, &r);
+		rig_submit(&f->client, r);
 		r.sqe.request = index;
-		rig_submit(&f->client, &r);
-		rig_submit(&f->client, &r);
+		rig_submit(&f->client, r);
+		rig_submit(&f->client, r);
 		rig_wait_steps(&f->rig, n_steps + 1);
 		rig_gate_open(&f->rig);
 		assert_protocol(f);
@@ -374,12 +372,12 @@ static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
 	struct engine_report report;
 
 	r = rig_ask(&rig->client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS);
-	rig_submit(&rig->client, &r);
+	rig_submit(&rig->client, r);
 	/* Progress fills what the final completion leaves. */
 	while (!atomic_load(&rig->client.region.ring.control->cq_tail))
 		sched_yield();
 	nop = rig_call(&rig->client, 1, RING_OP_NOP, 0, 0);
-	rig_submit(&rig->client, &nop);
+	rig_submit(&rig->client, nop);
 	while (!engine_stats(rig->engine)->n_finished)
 		sched_yield();
 	rig_wait(&rig->client, results, 0);
@@ -443,7 +441,7 @@ static void test_bytes_rewritten_while_they_are_read_harm_nobody(void **state)
 					good_bytes + requests[i].sqe.header_offset,
 					requests[i].sqe.header_length);
 			requests[i].sqe.generation++;
-			rig_submit(&f->client, &requests[i]);
+			rig_submit(&f->client, requests[i]);
 		}
 		for (uint32_t i = 0; i < 8; i++) {
 			rig_wait(&f->client, results, i);
@@ -481,13 +479,11 @@ static void test_abort_ends_all_with_the_status_given(void **state)
 {
 	struct fixture *f = *state;
 	struct rig_result results[16] = {0};
-	struct rig_request r;
 
 	rig_wait(&f->bystander, f->results, 0);
 	rig_gate_close(&f->rig);
 	for (uint32_t i = 0; i < 16; i++) {
-		r = rig_ask_text(&f->client, i, 0, "count 4 30\n");
-		rig_submit(&f->client, &r);
+		rig_submit(&f->client, rig_ask_text(&f->client, i, 0, "count 4 30\n"));
 	}
 	rig_wait_steps(&f->rig, 2);
 	while (f->client.port->n_in_flight != 16)

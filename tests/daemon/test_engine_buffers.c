@@ -126,7 +126,7 @@ static void check_fence(struct fixture *f, int n_open)
 	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.logits = (struct mimeo_place){.buffer = BUFFER};
 	request = rig_generate(&f->client, 0, tokens, msg.n_tokens, &msg);
-	rig_submit(&f->client, &request);
+	rig_submit(&f->client, request);
 	rig_wait_steps(&f->rig, 3); /* the first has ended */
 	for (int i = 0; i < N_GATES; i++) {
 		if (i == n_open) {

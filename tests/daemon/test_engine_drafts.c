@@ -79,7 +79,7 @@ static struct engine_speculation run_alone(
 	struct rig_request request = ask(rig, 0, texts[text], draft_tokens);
 	struct engine_model_facts after;
 
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	check(rig, &request, text);
 	after = rig_facts(rig);
 	if (ret_steps)
@@ -95,7 +95,7 @@ static int make_expected(void **state)
 	for (uint32_t i = 0; i < N_TEXTS; i++) {
 		struct rig_request request = ask(&rig, 0, texts[i], 0);
 
-		assert_int_equal(rig_do(&rig.client, &request).n_generated, N_TOKENS);
+		assert_int_equal(rig_do(&rig.client, request).n_generated, N_TOKENS);
 		memcpy(expected[i], rig_tokens(&rig.client, &request), sizeof(expected[i]));
 	}
 	rig_close(&rig);
@@ -148,7 +148,7 @@ static void test_requests_with_and_without_speculation_share_steps(void **state)
 		rig_gate_close(&rig);
 		for (uint32_t i = 0; i < N_TEXTS; i++) {
 			requests[i] = ask(&rig, i, texts[i], i == 1 ? 0 : MIMEO_DRAFT_NONE);
-			rig_submit(&rig.client, &requests[i]);
+			rig_submit(&rig.client, requests[i]);
 		}
 		rig_gate_open(&rig);
 		for (uint32_t i = 0; i < N_TEXTS; i++)
@@ -184,7 +184,6 @@ static uint64_t verified_on(struct rig *rig, uint32_t draft_tokens)
 {
 	const uint64_t before = rig_facts(rig).speculation.n_rows;
 	struct msg_generate msg;
-	struct rig_request request;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt(texts[0], tokens);
 
@@ -192,8 +191,8 @@ static uint64_t verified_on(struct rig *rig, uint32_t draft_tokens)
 	msg.sequence = 1;
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.draft_tokens = draft_tokens;
-	request = rig_generate(&rig->client, 0, tokens, n, &msg);
-	assert_int_equal(rig_do(&rig->client, &request).n_generated, 20);
+	assert_int_equal(
+		rig_do(&rig->client, rig_generate(&rig->client, 0, tokens, n, &msg)).n_generated, 20);
 	return rig_facts(rig).speculation.n_rows - before;
 }
 
@@ -224,7 +223,7 @@ static struct engine_speculation account_of(
 	uint32_t n = rig_prompt(text, tokens);
 	struct rig_request request = rig_ask(&rig->client, 0, 0, tokens, n, max_tokens, flags);
 
-	assert_int_equal(rig_do(&rig->client, &request).n_generated, n_generated);
+	assert_int_equal(rig_do(&rig->client, request).n_generated, n_generated);
 	rig_assert_all_free(rig); /* tokens come ahead of the draft's passes */
 	return more_than(&before, rig_facts(rig).speculation);
 }
@@ -287,13 +286,11 @@ static void test_prompt_in_chunks_is_drafted_for_as_a_whole_one(void **state)
 	struct engine_speculation account[3];
 
 	for (int i = 0; i < 3; i++) {
-		struct rig_request request;
 		struct rig rig;
 
 		rig_open_client(&rig, &(struct rig_options){.n_drafts = 3,
 			.max_batch_tokens = chunks[i], .max_requests = 1});
-		request = rig_ask_text(&rig.client, 0, 0, "sort 52 17 33 8 91 64 75 28 46\n");
-		rig_do(&rig.client, &request);
+		rig_do(&rig.client, rig_ask_text(&rig.client, 0, 0, "sort 52 17 33 8 91 64 75 28 46\n"));
 		account[i] = rig_facts(&rig).speculation;
 		rig_close(&rig);
 		assert_int_equal(account[i].n_rows, account[0].n_rows);
@@ -358,15 +355,14 @@ static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **s
 	assert_undrafted(rig, &before, UNDRAFTED_SEQUENCE, 19);
 	before = rig_facts(rig).speculation;
 	for (int i = 0; i < 3; i++) {
-		step = rig_step(&rig->client, 0, &msg, &row, &(int32_t){'a'});
-		assert_int_equal(rig_do(&rig->client, &step).status, 0);
+		rig_must(&rig->client, rig_step(&rig->client, 0, &msg, &row, &(int32_t){'a'}));
 	}
 	/* the first has the answer's last token to compute, too, and is a prompt of two */
 	assert_undrafted(rig, &before, UNDRAFTED_STEP, 2);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	set_up(rig, GRAPH_FULL_AND_PIECEWISE, false);
 	step = ask(rig, 0, texts[0], MIMEO_DRAFT_NONE);
-	assert_int_equal(rig_do(&rig->client, &step).status, 0);
+	rig_must(&rig->client, step);
 	assert_undrafted(rig, &(struct engine_speculation){0}, UNDRAFTED_ASKED, 0); /* without a draft none is missed */
 }
 
@@ -384,7 +380,7 @@ static void log_of(const struct rig_options *options, uint32_t n, char *ret, siz
 	for (uint32_t i = 0; i < n; i++) {
 		struct rig_request request = rig_endless(&rig.client, i, 0, 440);
 
-		rig_submit(&rig.client, &request);
+		rig_submit(&rig.client, request);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		rig_wait(&rig.client, rig.results, i);

@@ -128,7 +128,7 @@ static void check_reference(const char *name, const struct eagle3_case *c)
 		struct rig_request request = ask_sampled(&rig.client, reference.ids, N_PROMPT, 1, seed);
 
 		assert_true(seed++ < 2000);
-		assert_int_equal(rig_do(&rig.client, &request).n_generated, 1);
+		assert_int_equal(rig_do(&rig.client, request).n_generated, 1);
 		token = rig_tokens(&rig.client, &request)[0];
 		rig_assert_all_free(&rig); /* so that it is slot 0 again */
 	} while (token != reference.ids[N_PROMPT]);
@@ -164,7 +164,7 @@ static void run_sampled(const struct eagle3_case *c, struct outcome *ret)
 		struct rig_request request =
 			ask_sampled(&rig.client, prompt, 5, N_TOKENS, 7 + (uint64_t)i);
 
-		assert_int_equal(rig_do(&rig.client, &request).n_generated, N_TOKENS);
+		assert_int_equal(rig_do(&rig.client, request).n_generated, N_TOKENS);
 		memcpy(ret->tokens[i], rig_tokens(&rig.client, &request), sizeof(ret->tokens[i]));
 	}
 	engine_model_facts(rig.engine, 0, &facts);

@@ -49,7 +49,7 @@ static void generate(struct rig *rig)
 {
 	struct rig_request request = rig_endless(&rig->client, 0, 0, 60);
 
-	assert_int_equal(rig_do(&rig->client, &request).n_generated, 60);
+	assert_int_equal(rig_do(&rig->client, request).n_generated, 60);
 	rig_assert_all_free(rig); /* all steps are read */
 }
 

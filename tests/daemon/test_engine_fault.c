@@ -111,9 +111,9 @@ static void submit_all(struct world *w)
 	};
 
 	for (uint32_t i = 0; i < N_A; i++)
-		rig_submit(&w->a, &a[i]);
+		rig_submit(&w->a, a[i]);
 	for (uint32_t i = 0; i < N_B; i++)
-		rig_submit(&w->b, &b[i]);
+		rig_submit(&w->b, b[i]);
 }
 
 static void wait_all(struct world *w)
@@ -147,7 +147,7 @@ static void assert_lost(struct world *w, const char *call)
 	struct rig_request again = rig_ask_text(&w->b, 4, 0, "9+8=");
 	struct rig_request close = rig_call(&w->a, 7, RING_OP_CLOSE, 2, 0);
 	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
-	struct rig_result result = rig_do(&w->b, &again);
+	struct rig_result result = rig_do(&w->b, again);
 
 	/* Work on a GPU fails when nobody looks: who asks next is named. */
 	if (!strstr(report.text, test_on_cuda() ? "cudaError" : call))
@@ -155,7 +155,7 @@ static void assert_lost(struct world *w, const char *call)
 	assert_null(report.port);
 	assert_int_equal(result.status, MIMEO_E_DEVICE_LOST);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
-	assert_int_equal(rig_do(&w->a, &close).status, MIMEO_E_DEVICE_LOST);
+	assert_int_equal(rig_do(&w->a, close).status, MIMEO_E_DEVICE_LOST);
 	assert_int_not_equal(engine_stats(w->rig.engine)->device_condition, 0);
 	assert_false(engine_report_take(w->rig.engine, &report));
 	assert_int_equal(w->rig.n_reports, 0);
@@ -214,14 +214,12 @@ static void test_report_names_the_op(void **state)
 static void test_sleeping_engine_notices_the_loss(void **state)
 {
 	struct rig_result results[16] = {0};
-	struct rig_request request;
 	struct world w;
 
 	APART();
 	open_world(&w, "op:outbox:2");
 	rig_gate_close(&w.rig);
-	request = rig_ask_text(&w.b, 0, 0, "347+586=");
-	rig_submit(&w.b, &request);
+	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
 	rig_gate_open(&w.rig);
 	rig_wait(&w.b, results, 0);
@@ -235,7 +233,6 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 {
 	struct rig_options small = options;
 	struct rig_result results[16] = {0};
-	struct rig_request request;
 	struct rig_client client;
 	struct rig rig;
 
@@ -246,12 +243,10 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 	unsetenv(test_fault_variable());
 	rig_attach(&rig, &client, 16);
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	request = rig_step_text(&client, 0, 1, "9+8=", true);
-	assert_int_equal(rig_do(&client, &request).status, 0);
+	rig_must(&client, rig_step_text(&client, 0, 1, "9+8=", true));
 	rig_gate_close(&rig);
 	for (uint32_t i = 0; i < 4; i++) {
-		request = rig_ask_text(&client, i, 0, "347+586=");
-		rig_submit(&client, &request);
+		rig_submit(&client, rig_ask_text(&client, i, 0, "347+586="));
 	}
 	rig_wait_waiting(&rig, 3);
 	rig_gate_open(&rig);
@@ -267,14 +262,12 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 
 static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
 {
-	struct rig_request request;
 	struct world w;
 
 	APART();
 	open_world(&w, "op:outbox:2");
 	rig_gate_close(&w.rig);
-	request = rig_ask_text(&w.b, 0, 0, "347+586=");
-	rig_submit(&w.b, &request);
+	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
 	assert_int_equal(engine_post_detach(w.rig.engine, w.b.port), 0);
 	while (engine_stats(w.rig.engine)->n_running)
@@ -295,14 +288,14 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	open_world(&w, "op:outbox:3");
 	rig_ok(&w.a, 0, RING_OP_OPEN, 1, 0);
 	busy = rig_step_text(&w.a, 0, 1, "9+8", true);
-	assert_int_equal(rig_do(&w.a, &busy).status, 0);
+	rig_must(&w.a, busy);
 	rig_ok(&w.a, 0, RING_OP_FORK, 1, 2);
 	rig_gate_close(&w.rig);
 	busy = rig_ask_text(&w.a, 0, 0, "347+586=");
-	rig_submit(&w.a, &busy);
+	rig_submit(&w.a, busy);
 	rig_wait_steps(&w.rig, 3);
 	ask = rig_ask_text(&w.a, 1, 2, "=");
-	rig_submit(&w.a, &ask);
+	rig_submit(&w.a, ask);
 	while (engine_stats(w.rig.engine)->n_running < 2)
 		sched_yield();
 	rig_gate_open(&w.rig);

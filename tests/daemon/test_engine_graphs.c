@@ -35,11 +35,8 @@ static struct engine_graph_facts graph(struct rig *rig, uint32_t rows)
 static void open_rows(struct rig_client *client, uint32_t n)
 {
 	for (uint32_t i = 1; i <= n; i++) {
-		struct rig_request request;
-
 		rig_ok(client, 0, RING_OP_OPEN, i, 0);
-		request = rig_step_text(client, 0, i, "c", true);
-		assert_int_equal(rig_do(client, &request).status, 0);
+		rig_must(client, rig_step_text(client, 0, i, "c", true));
 	}
 }
 
@@ -49,14 +46,12 @@ static void decode(struct rig_client *client, uint32_t n)
 	struct msg_step msg = {.n_rows = n, .outputs = MIMEO_STEP_TOKENS};
 	struct msg_row rows[MAX_ROWS];
 	int32_t tokens[MAX_ROWS];
-	struct rig_request request;
 
 	for (uint32_t i = 0; i < n; i++) {
 		rows[i] = (struct msg_row){i + 1, 1};
 		tokens[i] = 'x';
 	}
-	request = rig_step(client, 0, &msg, rows, tokens);
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, rig_step(client, 0, &msg, rows, tokens));
 }
 
 static uint64_t n_eager(const struct engine_stats *stats)
@@ -155,7 +150,6 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 {
 	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_request request;
 	int32_t tokens[64];
 
 	for (int i = 0; i < 64; i++)
@@ -165,17 +159,14 @@ static void test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph(vo
 		struct msg_row row = {1, n};
 		struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
-		request = rig_ask(&rig->client, 0, 0, tokens, n, 1, 0);
-		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		rig_must(&rig->client, rig_ask(&rig->client, 0, 0, tokens, n, 1, 0));
 		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 		/* Also behind a history, as a second turn has it. */
 		for (uint32_t turn = 0; turn < 2; turn++) {
-			request = rig_ask(&rig->client, 0, 1, tokens, n, 1, 0);
-			assert_int_equal(rig_do(&rig->client, &request).status, 0);
+			rig_must(&rig->client, rig_ask(&rig->client, 0, 1, tokens, n, 1, 0));
 			if (n == 1)
 				continue;
-			request = rig_step(&rig->client, 0, &msg, &row, tokens);
-			assert_int_equal(rig_do(&rig->client, &request).status, 0);
+			rig_must(&rig->client, rig_step(&rig->client, 0, &msg, &row, tokens));
 		}
 		rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	}
@@ -229,7 +220,7 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		requests[c] = rig_ask_text(&clients[c], 0, 0, "count 4 30\n");
-		rig_submit(&clients[c], &requests[c]);
+		rig_submit(&clients[c], requests[c]);
 		rig_wait_steps(rig, 1);
 	}
 	rig_gate_open(rig);
@@ -389,8 +380,7 @@ static void test_pieces_are_captured_before_full_graphs_and_large_ones_before_sm
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it),
 		RIG_ENGINE_TEST(test_each_graph_is_captured_once_however_many_clients_come_and_go,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_TEST(test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted,
@@ -400,8 +390,7 @@ int main(void)
 			.mode = GRAPH_NONE),
 		RIG_TEST(test_prompt_whose_last_chunk_is_one_token_replays_no_decode_graph,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 8),
-		RIG_TEST(test_first_token_of_a_step_request_is_a_prompt,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_first_token_of_a_step_request_is_a_prompt),
 		cmocka_unit_test(test_full_with_a_backend_that_cannot_is_an_error_that_names_it),
 		RIG_ENGINE_TEST(test_replays_among_several_processes_are_counted_as_shared,
 			.mode = GRAPH_FULL_AND_PIECEWISE),

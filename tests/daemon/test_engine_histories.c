@@ -8,11 +8,8 @@
 
 static void open_with(struct rig_client *client, uint32_t sequence, const char *text)
 {
-	struct rig_request request;
-
 	rig_ok(client, 0, RING_OP_OPEN, sequence, 0);
-	request = rig_step_text(client, 0, sequence, text, true);
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, rig_step_text(client, 0, sequence, text, true));
 }
 
 static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
@@ -31,7 +28,7 @@ static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
 	rig_gate_close(rig); /* all at once: the copies of one page run ahead of one step */
 	for (uint32_t i = 4; i-- > 0;) {
 		requests[i] = rig_ask_text(&rig->client, i, i + 1, rest[i]);
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 	}
 	rig_wait_steps(rig, 2 + 1);
 	rig_gate_open(rig);
@@ -53,7 +50,7 @@ static void test_fork_outlives_its_parent(void **state)
 	assert_int_equal(rig_pages_free(rig, 0), 510);
 	open_with(&rig->client, 1, "rev something else entirely");
 	request = rig_ask_text(&rig->client, 0, 2, "\n");
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	rig_assert_text(&rig->client, &request, &result, "1 2 8 17 33 52 60 91");
 }
 
@@ -67,10 +64,10 @@ static void cancel_before_the_copy(struct rig *rig, struct rig_client *client)
 	rig_ok(client, 0, RING_OP_FORK, 1, 2);
 	rig_gate_close(rig);
 	busy = rig_endless(client, 0, 0, 100);
-	rig_submit(client, &busy);
+	rig_submit(client, busy);
 	rig_wait_steps(rig, 3); /* both places for launched steps are taken */
 	ask = rig_ask_text(client, 1, 2, " 33\n");
-	rig_submit(client, &ask);
+	rig_submit(client, ask);
 	while (engine_stats(rig->engine)->n_running < 2)
 		sched_yield();
 	rig_cancel(client, 2, &ask);
@@ -99,7 +96,7 @@ static void test_copy_is_made_even_if_its_request_was_cancelled_before(void **st
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	/* " 33\n" came before the cancel: what follows continues it. */
 	ask = rig_ask_text(&rig->client, 1, 2, "17 ");
-	assert_int_equal(rig_do(&rig->client, &ask).status, 0);
+	rig_must(&rig->client, ask);
 	assert_memory_equal(rig_tokens(&rig->client, &ask),
 		((int32_t[]){'3', '3', ' ', '5', '2', 2}), 24);
 }
@@ -118,7 +115,7 @@ static struct answer continue_with(struct rig_client *client, uint32_t sequence,
 	struct rig_request request = rig_ask(client, 0, sequence, ids, n, LOGITS_TOKENS,
 		MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS);
 	struct msg_output layout = msg_output_layout(LOGITS_TOKENS, 1, 256, 0, 160);
-	struct rig_result result = rig_do(client, &request);
+	struct rig_result result = rig_do(client, request);
 	struct answer answer = {.n = result.n_generated};
 
 	assert_int_equal(result.status, 0);
@@ -214,7 +211,7 @@ static void test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	rig_gate_close(rig);
 	request = rig_ask(&rig->client, 0, 1, tokens, n, 40, 0);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2); /* the prompt, and a decode past what the host knows */
 	rig_cancel(&rig->client, 1, &request);
 	rig_wait(&rig->client, results, 0);
@@ -241,7 +238,7 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 	requests[2] = rig_ask_text(&rig->client, 2, 1, "rev hello\n");
 	requests[3] = rig_call(&rig->client, 3, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 	rig_wait_waiting(rig, 3);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 4; i++)
@@ -257,21 +254,14 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(test_forks_diverge_and_leave_the_parent_as_it_was,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_fork_outlives_its_parent, .mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_copies_of_a_cancelled_request_hold_no_page,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_copy_is_made_even_if_its_request_was_cancelled_before,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_sequence_continued_equals_one_long_prompt,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_sequence_cut_equals_one_that_never_had_the_tail,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_close_while_busy_takes_effect_afterwards,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_forks_diverge_and_leave_the_parent_as_it_was),
+		RIG_FULL_TEST(test_fork_outlives_its_parent),
+		RIG_FULL_TEST(test_copies_of_a_cancelled_request_hold_no_page),
+		RIG_FULL_TEST(test_copy_is_made_even_if_its_request_was_cancelled_before),
+		RIG_FULL_TEST(test_sequence_continued_equals_one_long_prompt),
+		RIG_FULL_TEST(test_sequence_cut_equals_one_that_never_had_the_tail),
+		RIG_FULL_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told),
+		RIG_FULL_TEST(test_close_while_busy_takes_effect_afterwards),
 	};
 
 	return cmocka_run_group_tests_name("engine histories", tests, NULL, NULL);

@@ -15,14 +15,12 @@ static uint64_t value(_Atomic uint64_t *counter)
 static uint64_t generate(struct rig *rig, struct rig_client *client)
 {
 	uint64_t start;
-	struct rig_request request;
 	struct rig_result result;
 
 	rig_open(rig, &full);
 	rig_attach(rig, client, 16);
 	start = clock_ns();
-	request = rig_endless(client, 0, 0, N_TOKENS);
-	result = rig_do(client, &request);
+	result = rig_do(client, rig_endless(client, 0, 0, N_TOKENS));
 	assert_int_equal(result.n_generated, N_TOKENS);
 	return clock_ns() - start;
 }
@@ -71,7 +69,7 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 	for (uint32_t i = 0; i < 5; i++) {
 		struct rig_request request = rig_step_text(&rig.client, 0, 1, "7", i == 0);
 
-		assert_int_equal(rig_do(&rig.client, &request).status, MIMEO_OK);
+		rig_must(&rig.client, request);
 	}
 	assert_int_equal(value(&rig.engine->stats.n_steps), 5);
 	assert_int_equal(value(&rig.engine->stats.n_gaps), 0);
@@ -104,7 +102,7 @@ static void launch_held(struct rig *rig, struct rig_client *client,
 	uint64_t before = value(&rig->engine->stats.n_steps);
 
 	rig_gate_close(rig);
-	rig_submit(client, request);
+	rig_submit(client, *request);
 	rig_wait_steps(rig, before + n_steps);
 	wait_until_asleep(rig);
 }
@@ -139,7 +137,7 @@ static void step_once(struct rig_client *client, bool first)
 {
 	struct rig_request request = rig_step_text(client, 0, 1, "7", first);
 
-	assert_int_equal(rig_do(client, &request).status, MIMEO_OK);
+	rig_must(client, request);
 }
 
 /* Held far longer than it is expected to take, it is looked for again and again; the lane is asked

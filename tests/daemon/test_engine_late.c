@@ -309,7 +309,7 @@ static void step_logits(struct rig_client *client, uint32_t n, float *ret)
 		tokens[i] = 'x';
 	}
 	request = rig_step(client, 0, &msg, rows, tokens);
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, request);
 	layout = msg_output_layout(0, n, VOCAB, 0, 128);
 	memcpy(ret, rig_logits(client, &request, &layout), n * VOCAB * sizeof(float));
 }
@@ -317,11 +317,8 @@ static void step_logits(struct rig_client *client, uint32_t n, float *ret)
 static void open_histories(struct rig_client *client, uint32_t n)
 {
 	for (uint32_t i = 1; i <= n; i++) {
-		struct rig_request request;
-
 		rig_ok(client, 0, RING_OP_OPEN, i, 0);
-		request = rig_step_text(client, 0, i, "count 3 ", true);
-		assert_int_equal(rig_do(client, &request).status, 0);
+		rig_must(client, rig_step_text(client, 0, i, "count 3 ", true));
 	}
 }
 
@@ -364,7 +361,7 @@ static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **sta
 
 	rig_gate_close(rig);
 	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2); /* the prompt's, and a decode's */
 	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 	await_graphs(rig, "dropping", 2);
@@ -396,7 +393,7 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 		assert_true(round < 100);
 		request = rig_endless(&rig->client, 0, 0, 300);
 		results[0] = (struct rig_result){0};
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, request);
 		if (round == 1) {
 			rig_wait_steps(rig, engine_stats(rig->engine)->n_steps + 3);
 			order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
@@ -487,7 +484,7 @@ static void test_order_taken_back_captures_nothing(void **state)
 
 	rig_gate_close(rig);
 	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 1);
 	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 	await_graphs(rig, "wanted", count_graphs(rig, NULL));
@@ -519,8 +516,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(test_lazily_a_batch_runs_eager_until_its_graph_is_there,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true),
-		RIG_TEST(test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_graph_dropped_for_memory_is_captured_again_when_a_step_wants_it),
 		RIG_ENGINE_TEST(test_graph_stays_for_the_generation_after_its_last_replay,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_ENGINE_TEST(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs,
@@ -528,12 +524,9 @@ int main(void)
 		cmocka_unit_test(test_capture_without_memory_is_tried_again_by_a_later_step),
 		cmocka_unit_test(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered),
 		cmocka_unit_test(test_ordered_capture_without_memory_is_failed),
-		RIG_TEST(test_dropping_graphs_leaves_what_they_shared_intact,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_graph_in_the_lane_is_dropped_when_its_step_has_ended,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_captures_beside_a_running_request_change_none_of_its_tokens,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_dropping_graphs_leaves_what_they_shared_intact),
+		RIG_FULL_TEST(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
+		RIG_FULL_TEST(test_captures_beside_a_running_request_change_none_of_its_tokens),
 		RIG_ENGINE_TEST(test_graph_is_warmed_up_before_it_is_captured_again,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_ENGINE_TEST(test_drop_of_what_is_being_built_takes_effect_when_it_is_built,

@@ -111,12 +111,12 @@ static void check_masks(const struct dense *dense, const struct rig_options *opt
 	rig_attach(&rig, &client, 8);
 	rig_attach(&rig, &stranger, 8);
 	endless = rig_endless(&stranger, 0, 0, 300);
-	rig_submit(&stranger, &endless);
+	rig_submit(&stranger, endless);
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		rig_nonsense(prompts[i], N_PROMPT, i);
 		number_documents(&masks[i], N_PROMPT);
 		requests[i] = ask(&client, i, prompts[i], N_PROMPT, N_GENERATED, &masks[i]);
-		rig_submit(&client, &requests[i]);
+		rig_submit(&client, requests[i]);
 	}
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		rig_wait(&client, results, i);
@@ -183,7 +183,7 @@ static void test_requests_without_a_mask_get_the_models_and_others_their_own(voi
 				ask(&rig.client, 0, prompt, N_PROMPT, N_GENERATED, asked[j]);
 			struct answer answer = {0};
 
-			assert_int_equal(rig_do(&rig.client, &request).status, 0);
+			rig_must(&rig.client, request);
 			check_answer(&dense, &rig.client, &request, j == 0 ? &model : &masks[1],
 				prompt, N_PROMPT, N_GENERATED, &answer);
 		}
@@ -241,7 +241,7 @@ static void test_causal_requests_get_what_paged_gives(void **state)
 
 		rig_open_client(&rig, &options);
 		request = ask(&rig.client, 0, prompt, N_PROMPT, N_GENERATED, &masks[0]);
-		assert_int_equal(rig_do(&rig.client, &request).status, 0);
+		rig_must(&rig.client, request);
 		memcpy(logits[i], rig_logits(&rig.client, &request, &layout), sizeof(logits[i]));
 		memcpy(tokens[i], rig_tokens(&rig.client, &request), sizeof(tokens[i]));
 		rig_close(&rig);
@@ -272,7 +272,7 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	rig_nonsense(tokens, 8, 2);
 	request = rig_ask(&rig->client, 0, 1, tokens, 8, 1, MIMEO_GENERATE_IGNORE_EOS);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, request);
 	tokens[8] = rig_tokens(&rig->client, &request)[0];
 	rig_nonsense(tokens + 9, 26, 4);
 	m.begin = 9;
@@ -281,7 +281,7 @@ static void test_prefix_behind_a_token_that_was_not_computed_is_whole(void **sta
 	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.mask = m.msg;
 	request = rig_generate(&rig->client, 0, tokens + 9, 26, &msg);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, request);
 	dense_open(&dense);
 	check_answer(&dense, &rig->client, &request, &m, tokens, 9 + 26, N_GENERATED, &answer);
 	dense_close(&dense);
@@ -321,13 +321,12 @@ static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, u
 	rig_open_client(&rig, &options);
 	rig_gate_close(&rig);
 	for (uint32_t i = 0; i < n_decodes; i++) {
-		request = rig_endless(&rig.client, PREFIXES + i, 0, n_tokens);
-		rig_submit(&rig.client, &request);
+		rig_submit(&rig.client, rig_endless(&rig.client, PREFIXES + i, 0, n_tokens));
 	}
 	rig_wait_steps(&rig, 1);
 	for (uint32_t i = 0; i < PREFIXES; i++) {
 		request = ask(&rig.client, i, prompt, LONGEST, 1, &m);
-		rig_submit(&rig.client, &request);
+		rig_submit(&rig.client, request);
 	}
 	rig_wait_waiting(&rig, 0);
 	rig_gate_open(&rig);

@@ -50,8 +50,7 @@ static void test_prompts_that_a_step_cannot_hold_are_refused_by_a_model_of_prefi
 	rig_expect(&rig->client, &request, (struct rig_expected){MIMEO_E_TOO_LONG,
 		RING_DETAIL_MASK_TOKENS, 0, 65, 64, MIMEO_MASK_PREFIX});
 	msg.n_tokens = 64;
-	request = rig_generate(&rig->client, 0, tokens, 64, &msg);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_generate(&rig->client, 0, tokens, 64, &msg));
 }
 
 static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **state)
@@ -79,8 +78,7 @@ static void test_malformed_masks_of_steps_are_refused_by_what_is_wrong(void **st
 	rig_expect(&rig->client, &request, REFUSE(RING_DETAIL_MASK_TOKENS, 0, 4, 3, MIMEO_MASK_PREFIX));
 	rows[1].n_tokens = 64;
 	msg.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE};
-	request = rig_step(&rig->client, 0, &msg, rows, payload);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_step(&rig->client, 0, &msg, rows, payload));
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 2, 0);
 }

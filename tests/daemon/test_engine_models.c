@@ -17,7 +17,7 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 1);
 	requests[0] = rig_ask_text(&rig->client, 0, 1, "x");
-	assert_int_equal(rig_do(&rig->client, &requests[0]).status, MIMEO_E_INVALID);
+	assert_int_equal(rig_do(&rig->client, requests[0]).status, MIMEO_E_INVALID);
 	/* Model 0 is full with one request; model 1 serves many beside it. */
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 12; i++) {
@@ -26,7 +26,7 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 
 		msg.model = i % 3 != 0;
 		requests[i] = rig_generate(&rig->client, i, tokens, n, &msg);
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 		if (!i)
 			rig_wait_steps(rig, 1);
 	}
@@ -58,14 +58,14 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	rig_attach(rig, &client, 8);
 	rig_gate_close(rig);
 	first = rig_endless(&holder, 0, 0, 200);
-	rig_submit(&holder, &first);
+	rig_submit(&holder, first);
 	second = rig_endless(&client, 0, 0, 200);
-	rig_submit(&client, &second); /* the head of model 0 */
+	rig_submit(&client, second); /* the head of model 0 */
 	rig_wait_waiting(rig, 1);
 	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
 	msg.model = 1;
 	first = rig_generate(&client, 1, tokens, msg.n_tokens, &msg);
-	rig_submit(&client, &first);
+	rig_submit(&client, first);
 	while (engine_stats(rig->engine)->n_running < 2)
 		sched_yield();
 	assert_int_equal(engine_stats(rig->engine)->n_waiting, 1);

@@ -8,13 +8,11 @@ static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens
 	int32_t tokens[512];
 	struct msg_row row = {sequence, n_tokens};
 	struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
-	struct rig_request request;
 
 	for (uint32_t i = 0; i < n_tokens; i++)
 		tokens[i] = (int32_t)('a' + i % 26);
 	rig_ok(client, 0, RING_OP_OPEN, sequence, 0);
-	request = rig_step(client, 0, &msg, &row, tokens);
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, rig_step(client, 0, &msg, &row, tokens));
 }
 
 /* ---- waiting ---- */
@@ -31,7 +29,7 @@ static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 		uint32_t n = rig_prompt(i ? "rev hello\n" : "347+586=", tokens);
 
 		requests[i] = rig_ask(&rig->client, i, 0, tokens, n, 200, 0);
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 	}
 	rig_wait_waiting(rig, 1);
 	assert_int_equal(rig_pages_free(rig, 0), 15 - 14);
@@ -53,16 +51,14 @@ static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state
 	for (int c = 0; c < 3; c++)
 		rig_attach(rig, &clients[c], 8);
 	rig_gate_close(rig);
-	request = rig_endless(&clients[0], 0, 0, 60);
-	rig_submit(&clients[0], &request);
+	rig_submit(&clients[0], rig_endless(&clients[0], 0, 0, 60));
 	rig_wait_steps(rig, 1);
-	request = rig_endless(&clients[1], 0, 0, 280);
-	rig_submit(&clients[1], &request);
+	rig_submit(&clients[1], rig_endless(&clients[1], 0, 0, 280));
 	rig_wait_waiting(rig, 1);
 	for (uint32_t i = 0; i < 8; i++) {
 		request = rig_endless(&clients[i % 2 ? 0 : 2], i, 0, 20);
 		if (i) /* the first one's index is taken */
-			rig_submit(&clients[i % 2 ? 0 : 2], &request);
+			rig_submit(&clients[i % 2 ? 0 : 2], request);
 	}
 	rig_wait_waiting(rig, 8);
 	rig_gate_open(rig);
@@ -88,7 +84,6 @@ static void test_sessions_take_turns(void **state)
 	struct rig *rig = *state;
 	struct rig_result results[2][8] = {0};
 	struct rig_client clients[2];
-	struct rig_request request;
 	uint32_t done[2] = {0};
 
 	rig_attach(rig, &clients[0], 8);
@@ -96,8 +91,7 @@ static void test_sessions_take_turns(void **state)
 	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		for (uint32_t i = 0; i < (c ? 3 : 7); i++) {
-			request = rig_endless(&clients[c], i, 0, 20);
-			rig_submit(&clients[c], &request);
+			rig_submit(&clients[c], rig_endless(&clients[c], i, 0, 20));
 		}
 		rig_wait_waiting(rig, c ? 9 : 6);
 	}
@@ -128,11 +122,10 @@ static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_other
 	rig_attach(rig, &waiter, 8);
 	rig_attach(rig, &other, 8);
 	fill(&holder, 1, 160);
-	request = rig_endless(&waiter, 0, 0, 200);
-	rig_submit(&waiter, &request);
+	rig_submit(&waiter, rig_endless(&waiter, 0, 0, 200));
 	rig_wait_waiting(rig, 1);
 	request = rig_ask_text(&other, 0, 0, "9+8=");
-	rig_submit(&other, &request);
+	rig_submit(&other, request);
 	rig_wait(&other, results, 0);
 	rig_assert_text(&other, &request, &results[0], "17");
 	rig_poll(&waiter, results + 1);
@@ -152,7 +145,6 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	struct rig_client client, other;
 	struct msg_row rows[4];
 	struct msg_step msg = {.n_rows = 4, .outputs = MIMEO_STEP_TOKENS};
-	struct rig_request request;
 
 	rig_attach(rig, &client, 8);
 	rig_attach(rig, &other, 8);
@@ -162,17 +154,14 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	}
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 3; i++) {
-		request = rig_endless(&other, i, 0, 10 + 7 * i);
-		rig_submit(&other, &request);
+		rig_submit(&other, rig_endless(&other, i, 0, 10 + 7 * i));
 	}
 	while (engine_stats(rig->engine)->n_running < 3)
 		sched_yield();
-	request = rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1});
-	rig_submit(&client, &request);
+	rig_submit(&client, rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
 	rig_wait_waiting(rig, 1);
 	/* One slot is free, and kept. */
-	request = rig_endless(&other, 3, 0, 10);
-	rig_submit(&other, &request);
+	rig_submit(&other, rig_endless(&other, 3, 0, 10));
 	rig_wait_waiting(rig, 2);
 	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 1);
 	rig_gate_open(rig);
@@ -189,21 +178,18 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 static void test_step_without_pages_is_refused_with_the_counts(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	struct rig_result result;
 
 	fill(&rig->client, 1, 64);
 	rig_ok(&rig->client, 1, RING_OP_OPEN, 2, 0);
-	request = rig_step_text(&rig->client, 1, 2, "seventeen tokens", true);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, rig_step_text(&rig->client, 1, 2, "seventeen tokens", true));
 	assert_int_equal(result.status, MIMEO_E_NO_MEMORY);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 2);
 	assert_int_equal(result.values[1], 1);
 	assert_int_equal(result.finish, MIMEO_FINISH_NONE);
 	rig_ok(&rig->client, 1, RING_OP_TRUNCATE, 1, 48);
-	request = rig_step_text(&rig->client, 1, 2, "seventeen tokens", true);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_step_text(&rig->client, 1, 2, "seventeen tokens", true));
 }
 
 static void test_too_long_says_by_what(void **state)
@@ -213,31 +199,27 @@ static void test_too_long_says_by_what(void **state)
 	struct rig_result result;
 
 	request = rig_endless(&rig->client, 0, 0, 501); /* a prompt of 12 */
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_LENGTH);
 	assert_int_equal(result.values[0], 513);
 	assert_int_equal(result.values[1], 512);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
-	request = rig_endless(&rig->client, 0, 0, 149);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, rig_endless(&rig->client, 0, 0, 149));
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
 	assert_int_equal(result.values[1], 10);
-	request = rig_endless(&rig->client, 0, 0, 148);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_endless(&rig->client, 0, 0, 148));
 }
 
 static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	struct rig_result result;
 
 	fill(&rig->client, 1, 96);
-	request = rig_endless(&rig->client, 0, 1, 60);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, rig_endless(&rig->client, 0, 1, 60));
 	assert_int_equal(result.status, MIMEO_E_TOO_LONG);
 	assert_int_equal(result.detail, RING_DETAIL_PAGES);
 	assert_int_equal(result.values[0], 11);
@@ -254,8 +236,8 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	rig_gate_close(rig);
 	one = rig_endless(&rig->client, 0, 0, 200);
 	two = rig_endless(&rig->client, 1, 0, 200);
-	rig_submit(&rig->client, &one);
-	rig_submit(&rig->client, &two);
+	rig_submit(&rig->client, one);
+	rig_submit(&rig->client, two);
 	rig_wait_waiting(rig, 1);
 	rig_cancel(&rig->client, 2, &two);
 	rig_wait(&rig->client, results, 1);
@@ -278,7 +260,7 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 		tokens[i] = 'a';
 	rig_gate_close(rig);
 	request = rig_ask(&rig->client, 0, 0, tokens, 100, 20, 0);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2);
 	rig_cancel(&rig->client, 1, &request);
 	rig_wait(&rig->client, results, 0);
@@ -297,14 +279,12 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	struct rig_result result;
 	struct msg_generate msg = rig_greedy(1, 100);
 
 	fill(&rig->client, 1, 96);
 	msg.deadline_ms = 30;
-	request = rig_generate(&rig->client, 0, (int32_t[]){1}, 1, &msg);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, rig_generate(&rig->client, 0, (int32_t[]){1}, 1, &msg));
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 }
@@ -313,14 +293,12 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 {
 	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_request request;
 	struct msg_generate msg = rig_greedy(1, 100);
 
 	fill(&rig->client, 1, 96);
 	for (uint32_t i = 0; i < 3; i++) {
 		msg.deadline_ms = i == 0 ? 3600 * 1000 : 40 - 10 * i;
-		request = rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg);
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg));
 	}
 	rig_wait(&rig->client, results, 1);
 	rig_wait(&rig->client, results, 2);
@@ -333,22 +311,17 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 static void live_and_leave(struct rig *rig, uint32_t n_events)
 {
 	struct rig_result results[16] = {0};
-	struct rig_request request;
 	struct rig_client client;
 	uint32_t n = 0, n_done = 0;
 
 	rig_attach(rig, &client, 16);
 	for (uint32_t id = 1; id <= 2; id++) {
-		request = rig_call(&client, id - 1, RING_OP_OPEN, id, 0);
-		rig_submit(&client, &request);
+		rig_submit(&client, rig_call(&client, id - 1, RING_OP_OPEN, id, 0));
 	}
-	request = rig_step_text(&client, 2, 1, "sort 52 17", true);
-	rig_submit(&client, &request);
-	request = rig_call(&client, 3, RING_OP_FORK, 1, 3);
-	rig_submit(&client, &request);
+	rig_submit(&client, rig_step_text(&client, 2, 1, "sort 52 17", true));
+	rig_submit(&client, rig_call(&client, 3, RING_OP_FORK, 1, 3));
 	for (uint32_t i = 4; i < 10; i++) {
-		request = rig_endless(&client, i, i == 4 ? 1 : i == 5 ? 3 : i == 6 ? 2 : 0, 20);
-		rig_submit(&client, &request);
+		rig_submit(&client, rig_endless(&client, i, i == 4 ? 1 : i == 5 ? 3 : i == 6 ? 2 : 0, 20));
 	}
 	/* Or until all have ended: a reader that is slow is told of progress less often. */
 	while (n < n_events && n_done < 10) {
@@ -372,7 +345,7 @@ static void test_detach_at_any_stage_gives_all_back_and_disturbs_nobody(void **s
 		struct rig_request request = rig_ask_text(&witness, 0, 0, "count 4 30\n");
 		struct rig_result results[8] = {0};
 
-		rig_submit(&witness, &request);
+		rig_submit(&witness, request);
 		live_and_leave(rig, n_events);
 		rig_wait(&witness, results, 0);
 		assert_int_equal(results[0].n_generated, 40);
@@ -386,12 +359,10 @@ static void test_detach_at_any_stage_gives_all_back_and_disturbs_nobody(void **s
 static void test_detach_before_the_launched_steps_are_done_waits_for_them(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	struct engine_report report;
 
 	rig_gate_close(rig);
-	request = rig_endless(&rig->client, 0, 0, 100);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, rig_endless(&rig->client, 0, 0, 100));
 	rig_wait_steps(rig, 2);
 	assert_int_equal(engine_post_detach(rig->engine, rig->client.port), 0);
 	while (engine_stats(rig->engine)->n_running)

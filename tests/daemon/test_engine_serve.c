@@ -64,7 +64,7 @@ static void assert_case(struct rig_client *client, json_t *item)
 
 	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 	request = rig_generate(client, 0, prompt, n, &msg);
-	result = rig_do(client, &request);
+	result = rig_do(client, request);
 	assert_int_equal(result.status, 0);
 	assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 	assert_int_equal(result.n_generated, n_greedy);
@@ -173,7 +173,7 @@ static void test_limit_ends_with_length_and_exactly_that_many_tokens(void **stat
 	for (uint32_t limit = 1; limit <= 5; limit++) {
 		struct msg_generate msg = rig_greedy(n, limit);
 		struct rig_request request = rig_generate(&rig->client, 0, tokens, n, &msg);
-		struct rig_result result = rig_do(&rig->client, &request);
+		struct rig_result result = rig_do(&rig->client, request);
 
 		assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 		assert_int_equal(result.n_generated, limit);
@@ -196,7 +196,7 @@ static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
 		msg.stop[i] = 200 + i;
 	msg.stop[7] = '7';
 	request = rig_generate(&rig->client, 0, tokens, n, &msg);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	assert_int_equal(result.finish, MIMEO_FINISH_STOP);
 	assert_int_equal(result.n_generated, 7); /* "4 5 6 7" */
 	assert_int_equal(rig_tokens(&rig->client, &request)[6], '7');
@@ -213,7 +213,7 @@ static void test_end_token_is_ignored_on_request(void **state)
 
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	request = rig_generate(&rig->client, 0, tokens, n, &msg);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	assert_int_equal(result.finish, MIMEO_FINISH_LENGTH);
 	assert_int_equal(result.n_generated, 20);
 	assert_int_equal(rig_tokens(&rig->client, &request)[1], 2);
@@ -230,13 +230,13 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	one = rig_generate(&rig->client, 0, tokens, n, &msg);
-	rig_submit(&rig->client, &one);
+	rig_submit(&rig->client, one);
 	msg.flags = 0;
 	two = rig_generate(&rig->client, 1, tokens, n, &msg);
-	rig_submit(&rig->client, &two);
+	rig_submit(&rig->client, two);
 	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
-	rig_submit(&rig->client, &cancel);
+	rig_submit(&rig->client, cancel);
 	for (uint32_t i = 0; i < 3; i++)
 		rig_wait(&rig->client, results, i);
 	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
@@ -247,13 +247,12 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	assert_int_equal(results[2].status, 0);
 	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
-	assert_int_equal(rig_do(&rig->client, &cancel).status, MIMEO_E_UNKNOWN_REQUEST);
+	assert_int_equal(rig_do(&rig->client, cancel).status, MIMEO_E_UNKNOWN_REQUEST);
 }
 
 static void test_deadline_ends_a_request_in_time(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	struct rig_result result;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
@@ -261,8 +260,7 @@ static void test_deadline_ends_a_request_in_time(void **state)
 
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.deadline_ms = 1;
-	request = rig_generate(&rig->client, 0, tokens, n, &msg);
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, rig_generate(&rig->client, 0, tokens, n, &msg));
 	assert_int_equal(result.status, MIMEO_E_DEADLINE);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
 	assert_true(result.n_generated < 490);
@@ -289,7 +287,7 @@ static void check_strangers(const struct rig_options *options)
 		struct msg_generate msg = rig_greedy(n, 200);
 		struct rig_request request = rig_generate(&clients[0], 0, tokens, n, &msg);
 
-		lengths[i] = rig_do(&clients[0], &request).n_generated;
+		lengths[i] = rig_do(&clients[0], request).n_generated;
 		memcpy(alone[i], rig_tokens(&clients[0], &request), lengths[i] * 4);
 	}
 	memset(results, 0, sizeof(results));
@@ -298,7 +296,7 @@ static void check_strangers(const struct rig_options *options)
 		struct msg_generate msg = rig_greedy(n, 200);
 
 		requests[c][k] = rig_generate(&clients[c], k, tokens, n, &msg);
-		rig_submit(&clients[c], &requests[c][k]);
+		rig_submit(&clients[c], requests[c][k]);
 	}
 	for (uint32_t c = 0; c < 4; c++) {
 		for (uint32_t k = 0; k < 8; k++) {
@@ -342,12 +340,12 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 	msg.sampling = (struct mimeo_sampling){
 		.temperature = 1.5f, .top_p = 1, .seed = 42, .flags = MIMEO_SAMPLING_SEEDED};
 	requests[0] = rig_generate(&rig->client, 0, tokens, n, &msg);
-	assert_int_equal(rig_do(&rig->client, &requests[0]).n_generated, 40);
+	assert_int_equal(rig_do(&rig->client, requests[0]).n_generated, 40);
 	memcpy(first, rig_tokens(&rig->client, &requests[0]), sizeof(first));
 	for (uint32_t i = 0; i < 6; i++) {
 		msg.sampling.seed = i % 2 ? 42 : 43 + i;
 		requests[i] = rig_generate(&rig->client, i, tokens, n, &msg);
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
 		rig_wait(&rig->client, results, i);
@@ -404,17 +402,13 @@ int main(void)
 		cmocka_unit_test(test_golden_logits_and_tokens_with_naive_attention),
 		cmocka_unit_test(test_golden_logits_and_tokens_with_flex_attention),
 		cmocka_unit_test(test_prompt_chunks_of_any_size_give_the_same_answer),
-		RIG_TEST(test_limit_ends_with_length_and_exactly_that_many_tokens,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_stop_id_ends_the_output_and_is_its_last_token,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_end_token_is_ignored_on_request, .mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_cancel_ends_a_running_request_and_only_that,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_deadline_ends_a_request_in_time, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_limit_ends_with_length_and_exactly_that_many_tokens),
+		RIG_FULL_TEST(test_stop_id_ends_the_output_and_is_its_last_token),
+		RIG_FULL_TEST(test_end_token_is_ignored_on_request),
+		RIG_FULL_TEST(test_cancel_ends_a_running_request_and_only_that),
+		RIG_FULL_TEST(test_deadline_ends_a_request_in_time),
 		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
-		RIG_TEST(test_seeded_sampling_does_not_depend_on_who_shares_the_step,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
 		cmocka_unit_test(test_latent_prompt_chunks_of_either_way_give_the_same_answer),
 	};
 	enum { N_FIXED = sizeof(fixed) / sizeof(fixed[0]) };

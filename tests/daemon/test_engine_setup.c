@@ -6,7 +6,6 @@
  */
 #include "tests/daemon/rig.h"
 
-
 enum { K = 4, Q = 1 + K, MAX_SEQ_LEN = 512 };
 #define MIB (UINT64_C(1) << 20)
 
@@ -272,11 +271,10 @@ static void test_lazy_plan_is_in_every_full_graph_of_target_and_draft(void **sta
 static void test_rows_that_verify_are_planned_as_the_longest_sequence(void **state)
 {
 	struct rig_client client;
-	struct rig_request request;
 
 	rig_attach(*state, &client, 8);
-	request = rig_endless(&client, 0, 0, 60);
-	assert_int_equal(rig_do(&client, &request).n_generated, 60);
+	assert_int_equal(
+		rig_do(&client, rig_endless(&client, 0, 0, 60)).n_generated, 60);
 	rig_detach(&client);
 	assert_true(n_verified > 0);
 	assert_int_equal(shortest, MAX_SEQ_LEN + K);

@@ -5,7 +5,6 @@
  */
 #include "tests/daemon/traffic.h"
 
-
 struct speculate_case {
 	uint32_t n_drafts;
 	enum graph_mode mode;

@@ -99,9 +99,9 @@ static uint64_t run_beside(struct world *w, const struct rig_request *request, s
 	n_steps = stats->n_steps;
 	n_rows = stats->n_rows;
 	w->results[0] = w->strangers[1] = (struct rig_result){0};
-	rig_submit(&w->stranger, &endless);
+	rig_submit(&w->stranger, endless);
 	if (request)
-		rig_submit(&w->client, request);
+		rig_submit(&w->client, *request);
 	rig_gate_open(&w->rig);
 	rig_wait(&w->stranger, w->strangers, 1);
 	assert_int_equal(w->strangers[1].n_generated, N_ENDLESS);

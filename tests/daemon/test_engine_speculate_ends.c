@@ -72,7 +72,7 @@ static struct rig_result ask(struct rig *rig, uint32_t sequence, const int32_t *
 	msg.n_tokens = n;
 	request = rig_generate(&rig->client, 1, tokens, n, &msg);
 	rig->results[1] = (struct rig_result){0};
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait(&rig->client, rig->results, 1);
 	push(h, tokens, n);
 	push(h, rig_tokens(&rig->client, &request), rig->results[1].n_generated);
@@ -87,7 +87,7 @@ static void expect(const struct history *h, uint32_t n, float *ret_logits, int32
 	const struct msg_output layout = msg_output_layout(n, 1, VOCAB, 0, 160);
 	struct rig_request request = rig_generate(&plain, 0, h->tokens, h->n, &msg);
 
-	assert_int_equal(rig_do(&plain, &request).n_generated, n);
+	assert_int_equal(rig_do(&plain, request).n_generated, n);
 	memcpy(ret_logits, rig_logits(&plain, &request, &layout), VOCAB * sizeof(float));
 	memcpy(ret, rig_tokens(&plain, &request), n * sizeof(int32_t));
 }
@@ -136,7 +136,7 @@ static void assert_history(struct rig *rig, uint32_t sequence, struct history *h
 	expect(h, FOLLOW, logits, want);
 	request = rig_generate(&rig->client, 2, &more, 1, &msg);
 	rig->results[2] = (struct rig_result){0};
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait(&rig->client, rig->results, 2);
 	assert_int_equal(rig->results[2].n_generated, FOLLOW);
 	if (!test_same_logits(rig_logits(&rig->client, &request, &layout), logits, VOCAB, false))
@@ -240,7 +240,7 @@ static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 
 		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 		ask(rig, 1, tokens, prompt_of(tokens), &msg, &h);
-		assert_int_equal(rig_do(&rig->client, &fork).status, 0);
+		rig_must(&rig->client, fork);
 		again = h;
 		before = rig_facts(rig).speculation;
 		assert_history(rig, 2, &h, "child");
@@ -328,7 +328,7 @@ static void test_cancelled_and_overdue_requests_leave_their_history(void **state
 		rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 		request = rig_generate(&rig->client, 1, tokens, msg.n_tokens, &msg);
 		memset(rig->results, 0, sizeof(rig->results));
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, request);
 		while (!msg.deadline_ms && rig->results[1].n_generated < 1 + i)
 			rig_poll(&rig->client, rig->results);
 		if (!msg.deadline_ms)
@@ -356,7 +356,7 @@ static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	step = rig_step_text(&rig->client, 0, 1, "count 4 30", true);
-	assert_int_equal(rig_do(&rig->client, &step).status, 0);
+	rig_must(&rig->client, step);
 	h.n = rig_prompt("count 4 30", h.tokens);
 	ask(rig, 1, &(int32_t){'\n'}, 1, &msg, &h);
 	assert_history(rig, 1, &h, "behind a step");
@@ -371,7 +371,7 @@ static void test_histories_that_the_draft_missed_have_no_drafts(void **state)
 	before = rig_facts(rig).speculation;
 	assert_true(before.n_rows > 0);
 	step = rig_step_text(&rig->client, 0, 1, "3+4=", false);
-	assert_int_equal(rig_do(&rig->client, &step).status, 0);
+	rig_must(&rig->client, step);
 	push(&h, (int32_t[]){'3', '+', '4', '='}, 4);
 	assert_history(rig, 1, &h, "behind a step in the middle");
 	settle(rig);
@@ -397,14 +397,14 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 	expect(&prompt, 40, logits, answer);
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
 	endless = rig_endless(&rig->client, 1, 0, 450);
-	rig_submit(&rig->client, &endless);
+	rig_submit(&rig->client, endless);
 	for (uint32_t i = 0; i < 40; i++) {
 		const struct msg_row row = {1, i ? 1 : prompt.n};
 		const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
 		step = rig_step(&rig->client, 2, &msg, &row, i ? &answer[i - 1] : prompt.tokens);
 		rig->results[2] = (struct rig_result){0};
-		rig_submit(&rig->client, &step);
+		rig_submit(&rig->client, step);
 		rig_wait(&rig->client, rig->results, 2);
 		assert_int_equal(rig->results[2].status, 0);
 		assert_int_equal(*rig_tokens(&rig->client, &step), answer[i]);

@@ -5,7 +5,6 @@
  */
 #include "tests/daemon/choices.h"
 
-
 /* Passes of the draft. */
 static uint64_t n_eager(const struct rig *rig)
 {
@@ -64,11 +63,9 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 
 	for (uint32_t n = 1; n <= K + 2; n++) {
 		for (uint32_t first = 0; first <= TOKENS; first += TOKENS) {
-			struct rig_request request;
-
 			rig_nonsense(tokens, first + n, n);
-			request = rig_ask(&rig->client, 0, 0, tokens, first + n, 1, 0);
-			assert_int_equal(rig_do(&rig->client, &request).status, 0);
+			rig_must(&rig->client,
+				rig_ask(&rig->client, 0, 0, tokens, first + n, 1, 0));
 		}
 	}
 	choices_settle(rig);
@@ -83,16 +80,13 @@ static void test_prompt_tails_take_no_decode_graphs(void **state)
 static void test_prompt_of_a_verifications_length_beside_one_takes_no_decode_graph(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 	int32_t tokens[Q];
 	uint32_t n_beside = 0;
 
-	request = rig_endless(&rig->client, 0, 0, 480);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, rig_endless(&rig->client, 0, 0, 480));
 	rig_nonsense(tokens, Q, 3);
 	for (uint32_t i = 1; i <= 20; i++) {
-		request = rig_ask(&rig->client, i, 0, tokens, Q, 1, 0);
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, rig_ask(&rig->client, i, 0, tokens, Q, 1, 0));
 		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(rig->results[i].status, 0);
 	}
@@ -120,12 +114,12 @@ static void run_own_loop(struct rig *rig)
 	memset(rig->results, 0, sizeof(rig->results));
 	rig_ok(&rig->client, 1, RING_OP_OPEN, 1, 0);
 	step = rig_step_text(&rig->client, 1, 1, "count", true);
-	rig_submit(&rig->client, &step);
+	rig_submit(&rig->client, step);
 	rig_wait(&rig->client, rig->results, 1);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	for (uint32_t i = 2; i < 40; i++) {
 		step = rig_step(&rig->client, i, &msg, &row, &(int32_t){'a'});
-		rig_submit(&rig->client, &step);
+		rig_submit(&rig->client, step);
 		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(rig->results[i].status, 0);
 	}
@@ -182,11 +176,8 @@ static void prefill(struct rig *rig, uint32_t n)
 {
 	memset(rig->results, 0, sizeof(rig->results));
 	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request;
-
 		rig_ok(&rig->client, 0, RING_OP_OPEN, i + 1, 0);
-		request = rig_step_text(&rig->client, 0, i + 1, "count 4 3", true);
-		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		rig_must(&rig->client, rig_step_text(&rig->client, 0, i + 1, "count 4 3", true));
 	}
 }
 
@@ -202,7 +193,7 @@ static void decode_together(struct rig *rig, uint32_t n)
 		struct rig_request request =
 			rig_ask(&rig->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS);
 
-		rig_submit(&rig->client, &request);
+		rig_submit(&rig->client, request);
 	}
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {

@@ -76,7 +76,7 @@ static struct engine_speculation run_text(const struct latent_case *c, int32_t *
 
 	rig_open_client(&rig, &options);
 	request = rig_endless(&rig.client, 0, 0, n);
-	assert_int_equal(rig_do(&rig.client, &request).n_generated, n);
+	assert_int_equal(rig_do(&rig.client, request).n_generated, n);
 	memcpy(ret, rig_tokens(&rig.client, &request), n * sizeof(*ret));
 	engine_model_facts(rig.engine, 0, &facts);
 	rig_close(&rig);

@@ -34,7 +34,7 @@ static const float *logits_behind(const int32_t *tokens, uint32_t n)
 	const struct msg_output layout = msg_output_layout(1, 1, VOCAB, 0, 160);
 	struct rig_request request = rig_generate(&plain, 0, tokens, n, &msg);
 
-	assert_int_equal(rig_do(&plain, &request).status, 0);
+	rig_must(&plain, request);
 	return rig_logits(&plain, &request, &layout);
 }
 
@@ -145,7 +145,7 @@ static void draw_all(const int32_t *prompt, uint32_t n_prompt, const struct mime
 			msg.sampling.seed = 77777 + seed + i;
 			msg.sampling.flags = MIMEO_SAMPLING_SEEDED;
 			requests[i] = rig_generate(&drafting, i, prompt, n_prompt, &msg);
-			rig_submit(&drafting, &requests[i]);
+			rig_submit(&drafting, requests[i]);
 		}
 		for (uint32_t i = 0; i < TOGETHER; i++) {
 			rig_wait(&drafting, results, i);
@@ -216,13 +216,13 @@ static void sampled_text(struct rig_client *client, uint32_t index, uint32_t seq
 		.sampling = *sampling, .flags = MIMEO_GENERATE_IGNORE_EOS};
 	struct rig_request request = rig_step_text(client, index, sequence, "count 4 3", true);
 
-	rig_submit(client, &request);
+	rig_submit(client, request);
 	rig_wait(client, results, index);
 	msg.sampling.flags = MIMEO_SAMPLING_SEEDED;
 	msg.sampling.seed = 5;
 	request = rig_generate(client, index, &(int32_t){'\n'}, 1, &msg);
 	results[index] = (struct rig_result){0};
-	rig_submit(client, &request);
+	rig_submit(client, request);
 	rig_wait(client, results, index);
 	assert_int_equal(results[index].n_generated, n);
 	memcpy(ret, rig_tokens(client, &request), n * sizeof(ret[0]));
@@ -246,7 +246,7 @@ static void test_rows_without_drafts_sample_the_same_beside_verifications(void *
 		rig_attach(&drafting_rig, &other, 8);
 		endless = rig_endless(&other, 0, 0, 480);
 		results[0] = (struct rig_result){0};
-		rig_submit(&other, &endless);
+		rig_submit(&other, endless);
 		sampled_text(&drafting, 0, 2, &settings[i], beside, LENGTH);
 		rig_wait(&other, results, 0);
 		rig_detach(&other);

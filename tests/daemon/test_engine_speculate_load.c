@@ -28,13 +28,12 @@ static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **
 			.n_drafts = room->n_drafts, .max_batch_tokens = room->max_batch_tokens,
 			.max_requests = room->n_endless + 1});
 		for (uint32_t r = 1; r <= room->n_endless; r++) {
-			request = rig_endless(&rig.client, r, 0, 480);
-			rig_submit(&rig.client, &request);
+			rig_submit(&rig.client, rig_endless(&rig.client, r, 0, 480));
 		}
 		while (!rig.results[room->n_endless].n_generated)
 			rig_poll(&rig.client, rig.results);
 		request = rig_ask_text(&rig.client, 0, 0, "9+8=");
-		rig_submit(&rig.client, &request);
+		rig_submit(&rig.client, request);
 		rig_wait(&rig.client, rig.results, 0);
 		rig_assert_text(&rig.client, &request, &rig.results[0], "17");
 		for (uint32_t r = 1; r <= room->n_endless; r++)
@@ -89,7 +88,7 @@ static void lose(const char *op, uint64_t at, enum graph_mode mode)
 	rig_ok(&rig.client, 0, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < 6; i++) {
 		requests[i] = rig_endless(&rig.client, i, i == 5, 400);
-		rig_submit(&rig.client, &requests[i]);
+		rig_submit(&rig.client, requests[i]);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
 		rig_wait(&rig.client, rig.results, i);
@@ -98,7 +97,7 @@ static void lose(const char *op, uint64_t at, enum graph_mode mode)
 	snprintf(name, sizeof(name), "%s launch", op);
 	assert_non_null(strstr(rig_report(&rig, ENGINE_DEVICE_LOST).text, name));
 	again = rig_ask_text(&rig.client, 7, 0, "9+8=");
-	assert_int_equal(rig_do(&rig.client, &again).status, MIMEO_E_DEVICE_LOST);
+	assert_int_equal(rig_do(&rig.client, again).status, MIMEO_E_DEVICE_LOST);
 	rig_close(&rig);
 }
 

@@ -74,12 +74,11 @@ static void run(struct rig *rig, uint32_t draft_tokens)
 {
 	struct msg_generate msg = {.max_tokens = 40,
 		.flags = MIMEO_GENERATE_IGNORE_EOS, .draft_tokens = draft_tokens};
-	struct rig_request request;
 	int32_t tokens[64];
 
 	msg.n_tokens = rig_prompt("count 4 30\n", tokens);
-	request = rig_generate(&rig->client, 0, tokens, msg.n_tokens, &msg);
-	assert_int_equal(rig_do(&rig->client, &request).n_generated, 40);
+	assert_int_equal(
+		rig_do(&rig->client, rig_generate(&rig->client, 0, tokens, msg.n_tokens, &msg)).n_generated, 40);
 	rig_assert_all_free(rig);
 	assert_in_range(watch.n, 1, STEPS_MAX - 1);
 }

@@ -5,7 +5,6 @@
  */
 #include "tests/daemon/choices.h"
 
-
 static struct rig_request submit_drafting(
 	struct rig *rig, uint32_t index, uint32_t draft_tokens, uint32_t max_tokens)
 {
@@ -16,7 +15,7 @@ static struct rig_request submit_drafting(
 
 	msg.n_tokens = rig_prompt("count 4 30\n", tokens);
 	request = rig_generate(&rig->client, index, tokens, msg.n_tokens, &msg);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	return request;
 }
 
@@ -111,7 +110,7 @@ static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 
 	rig_nonsense(tokens, 3 * TOKENS, 1);
 	request = rig_ask(&rig->client, 0, 0, tokens, 3 * TOKENS, 40, MIMEO_GENERATE_IGNORE_EOS);
-	assert_int_equal(rig_do(&rig->client, &request).n_generated, 40);
+	assert_int_equal(rig_do(&rig->client, request).n_generated, 40);
 	choices_settle(rig);
 	count_steps(rig, 1, n_steps);
 	assert_in_range(n_steps[0], 2, 3); /* and the request's last step */

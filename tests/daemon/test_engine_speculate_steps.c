@@ -6,7 +6,6 @@
  */
 #include "tests/daemon/rig.h"
 
-
 enum { K = 4, VOCAB = 256, HIDDEN = 160, STEPS_MAX = 4096 };
 
 /* ---- launches, by the engine's thread ---- */
@@ -112,7 +111,7 @@ static void settle(const struct rig *rig)
 static void run(struct rig *rig, const struct rig_request *request)
 {
 	rig->results[request->index] = (struct rig_result){0};
-	rig_submit(&rig->client, request);
+	rig_submit(&rig->client, *request);
 	rig_wait(&rig->client, rig->results, request->index);
 	assert_int_equal(rig->results[request->index].status, 0);
 }
@@ -172,10 +171,10 @@ static void run_behind(struct rig *rig, const struct rig_request *requests)
 	struct rig_request endless = rig_endless(&rig->client, 0, 0, 60);
 
 	hold(watch.n + 1);
-	rig_submit(&rig->client, &endless);
+	rig_submit(&rig->client, endless);
 	RIG_AWAIT(watch.n == watch.hold_at + 1);
 	for (uint32_t i = 0; i <= N_PROMPTS; i++)
-		rig_submit(&rig->client, &requests[i]);
+		rig_submit(&rig->client, requests[i]);
 	RIG_AWAIT(engine_stats(rig->engine)->n_running == 1 + N_PROMPTS + N_STEPS);
 	watch.open = true;
 	for (uint32_t i = 0; i <= 1 + N_PROMPTS; i++) {
@@ -250,13 +249,11 @@ static void test_results_of_any_row_beside_a_verification_are_its_own(void **sta
 /* While the lane is held ahead of a step, that one and the next are launched. */
 static void assert_two_ahead(uint32_t step, uint32_t n_verify)
 {
-	struct rig_request request;
 	struct rig rig;
 
 	open_world(&rig, GRAPH_FULL_AND_PIECEWISE, true);
 	hold(step);
-	request = rig_endless(&rig.client, 0, 0, 60);
-	rig_submit(&rig.client, &request);
+	rig_submit(&rig.client, rig_endless(&rig.client, 0, 0, 60));
 	RIG_AWAIT(watch.n == step + 1);
 	RIG_AWAIT(engine_stats(rig.engine)->n_in_lane == LANE_STEPS);
 	assert_int_equal(watch.n, step + 1);
@@ -294,8 +291,7 @@ static void test_tokens_do_not_wait_for_the_drafts_of_the_next(void **state)
 		settle(&rig);
 		hold_draft();
 		rig.results[0] = (struct rig_result){0};
-		request = rig_endless(&rig.client, 0, 0, 60);
-		rig_submit(&rig.client, &request);
+		rig_submit(&rig.client, rig_endless(&rig.client, 0, 0, 60));
 		RIG_AWAIT(rig_poll(&rig.client, rig.results));
 		assert_int_equal(rig.results[0].n_generated, 1); /* the prompt's */
 		assert_true(engine_stats(rig.engine)->n_in_lane > 0);
@@ -316,9 +312,9 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 	hold(watch.n + 1);
 	endless = rig_endless(&rig->client, 0, 0, 60);
 	request = ask(rig, 1, 1, "1+", 1, 0);
-	rig_submit(&rig->client, &endless);
+	rig_submit(&rig->client, endless);
 	RIG_AWAIT(watch.n == watch.hold_at + 1);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	RIG_AWAIT(engine_stats(rig->engine)->n_running == 2);
 	/* the third step has both, and it is its draft's part that is held */
 	hold_draft();
@@ -353,7 +349,7 @@ static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 	assert_true(n_verify > 0);
 	first = watch.n;
 	request = ask(rig, 1, 0, "count 4 30\n", 200, MIMEO_DRAFT_NONE);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	RIG_AWAIT(watch.n > first + 2);
 	for (uint32_t i = 0; i < 20; i++) {
 		request = rig_step(&rig->client, 2, &msg, &row, &(int32_t){'a'});

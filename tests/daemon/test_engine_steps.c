@@ -57,7 +57,7 @@ static void generated(struct rig_client *client, const char *prompt, const struc
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
 	msg.sampling = *sampling;
 	request = rig_generate(client, 0, tokens, n, &msg);
-	assert_int_equal(rig_do(client, &request).n_generated, N_TOKENS);
+	assert_int_equal(rig_do(client, request).n_generated, N_TOKENS);
 	memcpy(ret, rig_tokens(client, &request), N_TOKENS * sizeof(ret[0]));
 }
 
@@ -86,7 +86,7 @@ static void loop(struct rig_client *client, const struct mimeo_sampling *samplin
 			rows[i] = (struct msg_row){order[i], n - from};
 		}
 		request = rig_step(client, 1, &msg, rows, tokens);
-		result = rig_do(client, &request);
+		result = rig_do(client, request);
 		assert_int_equal(result.status, 0);
 		assert_int_equal(result.finish, MIMEO_FINISH_NONE);
 		assert_int_equal(result.n_prompt, n);
@@ -238,7 +238,7 @@ static void test_hidden_state_is_that_of_each_row(void **state)
 		rows[0] = (struct msg_row){1 + 2 * pass, n};
 		rows[1] = (struct msg_row){2 + 2 * pass, m};
 		request = rig_step(&rig->client, 0, &msg, rows, tokens);
-		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		rig_must(&rig->client, request);
 		out = outputs_of(&rig->client, &request, 2, outputs);
 		for (uint32_t i = 0; i < 2; i++) {
 			const float *h = out.hidden + i * HIDDEN;
@@ -276,7 +276,7 @@ static void test_more_results_than_a_step_can_carry_take_more_steps(void **state
 		uint64_t before = engine_stats(rig->engine)->n_steps;
 
 		request = rig_step(&rig->client, 0, &msg, rows, tokens);
-		assert_int_equal(rig_do(&rig->client, &request).status, 0);
+		rig_must(&rig->client, request);
 		assert_int_equal(engine_stats(rig->engine)->n_steps - before, 3);
 		out = outputs_of(&rig->client, &request, N_PROMPTS, msg.outputs);
 		for (uint32_t i = 0; i < N_PROMPTS; i++) {
@@ -302,14 +302,11 @@ static void test_step_and_generate_share_a_history(void **state)
 	struct rig_result result;
 
 	open_all(&rig->client, 1);
-	request = rig_step_text(&rig->client, 0, 1, "sort 52 ", true);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
-	request = rig_step_text(&rig->client, 0, 1, "1", false);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
-	request = rig_step_text(&rig->client, 0, 1, "7 33", false);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_step_text(&rig->client, 0, 1, "sort 52 ", true));
+	rig_must(&rig->client, rig_step_text(&rig->client, 0, 1, "1", false));
+	rig_must(&rig->client, rig_step_text(&rig->client, 0, 1, "7 33", false));
 	request = rig_ask_text(&rig->client, 0, 1, "\n");
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	rig_assert_text(&rig->client, &request, &result, "17 33 52");
 }
 
@@ -323,7 +320,7 @@ static void test_cancelled_step_can_be_followed_by_another(void **state)
 	open_all(&rig->client, 1);
 	rig_gate_close(rig);
 	request = rig_step_text(&rig->client, 0, 1, "sort 52 17 33 8 91", true);
-	rig_submit(&rig->client, &request);
+	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2);
 	rig_cancel(&rig->client, 1, &request);
 	rig_wait(&rig->client, results, 0);
@@ -331,21 +328,18 @@ static void test_cancelled_step_can_be_followed_by_another(void **state)
 	rig_gate_open(rig);
 	rig_wait(&rig->client, results, 1);
 	request = rig_ask_text(&rig->client, 0, 1, "\n");
-	result = rig_do(&rig->client, &request);
+	result = rig_do(&rig->client, request);
 	rig_assert_text(&rig->client, &request, &result, "8 17 33 52 91");
 }
 
 static void test_prompt_tokens_are_counted_once(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_request request;
 
 	open_all(&rig->client, 1);
-	request = rig_step_text(&rig->client, 0, 1, "sort 52 17", true);
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_step_text(&rig->client, 0, 1, "sort 52 17", true));
 	assert_int_equal(rig->client.port->n_prompt_tokens, 11);
-	request = rig_ask_text(&rig->client, 0, 0, "9+8=");
-	assert_int_equal(rig_do(&rig->client, &request).status, 0);
+	rig_must(&rig->client, rig_ask_text(&rig->client, 0, 0, "9+8="));
 	assert_int_equal(rig->client.port->n_prompt_tokens, 11 + 5);
 }
 
@@ -357,11 +351,10 @@ int main(void)
 		cmocka_unit_test(test_order_of_rows_does_not_matter),
 		cmocka_unit_test(test_own_loop_in_small_chunks_equals_generate),
 		cmocka_unit_test(test_own_loop_with_a_seed_draws_what_generate_draws),
-		RIG_TEST(test_own_loop_replays_decode_graphs, .mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_hidden_state_is_that_of_each_row, .mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_more_results_than_a_step_can_carry_take_more_steps,
-			.mode = GRAPH_FULL_AND_PIECEWISE),
-		RIG_TEST(test_step_and_generate_share_a_history, .mode = GRAPH_FULL_AND_PIECEWISE),
+		RIG_FULL_TEST(test_own_loop_replays_decode_graphs),
+		RIG_FULL_TEST(test_hidden_state_is_that_of_each_row),
+		RIG_FULL_TEST(test_more_results_than_a_step_can_carry_take_more_steps),
+		RIG_FULL_TEST(test_step_and_generate_share_a_history),
 		RIG_TEST(test_cancelled_step_can_be_followed_by_another,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 4, .max_requests = 4),
 		RIG_TEST(test_prompt_tokens_are_counted_once,

@@ -17,7 +17,7 @@ static void append(struct rig_client *client, const struct mask *m, const int32_
 
 	mask_payload(m, tokens, n, payload);
 	request = rig_step(client, 0, &msg, &row, payload);
-	assert_int_equal(rig_do(client, &request).status, 0);
+	rig_must(client, request);
 	memcpy(ret_logits, rig_logits(client, &request, &layout), 256 * sizeof(float));
 }
 
@@ -182,16 +182,15 @@ static void test_each_row_of_a_step_has_its_part_of_the_mask(void **state)
 			for (uint32_t p = HISTORY; p < HISTORY + N; p++)
 				m[i].words[p] = i ? (p + i) / 8 : 5; /* row 0: one alone */
 			rig_ok(&rig.client, 0, RING_OP_OPEN, i + 1, 0);
-			request = rig_step(&rig.client, 0,
+			rig_must(&rig.client, rig_step(&rig.client, 0,
 				&(struct msg_step){.n_rows = 1, .outputs = MIMEO_STEP_LOGITS},
-				&(struct msg_row){i + 1, HISTORY}, tokens[i]);
-			assert_int_equal(rig_do(&rig.client, &request).status, 0);
+				&(struct msg_row){i + 1, HISTORY}, tokens[i]));
 			memcpy(payload + i * N, tokens[i] + HISTORY, N * sizeof(payload[0]));
 			memcpy(payload + ROWS * N + i * 2 * N, m[i].words + HISTORY,
 				N * sizeof(m[i].words[0]));
 		}
 		request = rig_step(&rig.client, 0, &msg, rows, payload);
-		assert_int_equal(rig_do(&rig.client, &request).status, 0);
+		rig_must(&rig.client, request);
 		for (uint32_t i = 0; i < ROWS; i++) {
 			double expected[DENSE_VOCAB];
 

@@ -3,7 +3,6 @@
 
 #include "tests/random.h"
 
-
 #define N_CLIENTS 3u
 #define N_JOBS 27u
 #define PROMPT_MAX 200u
@@ -89,7 +88,7 @@ void traffic_make(const char *model, const char *attention)
 			well_formed(&jobs[i], i);
 		jobs[i].arrival = draw(40);
 		request = request_of(&rig.client, 0, &jobs[i]);
-		jobs[i].n_expected = rig_do(&rig.client, &request).n_generated;
+		jobs[i].n_expected = rig_do(&rig.client, request).n_generated;
 		assert_in_range(jobs[i].n_expected, 1, TOKENS_MAX);
 		memcpy(jobs[i].expected, rig_tokens(&rig.client, &request),
 			jobs[i].n_expected * sizeof(int32_t));
@@ -135,7 +134,7 @@ static uint32_t submit(struct run *run, uint32_t n_under_way, uint64_t n_steps)
 			continue;
 		run->requests[i] =
 			request_of(&run->clients[i % N_CLIENTS], i / N_CLIENTS, &jobs[i]);
-		rig_submit(&run->clients[i % N_CLIENTS], &run->requests[i]);
+		rig_submit(&run->clients[i % N_CLIENTS], run->requests[i]);
 		run->submitted[i] = true;
 		n++;
 	}
@@ -169,7 +168,7 @@ static void each_alone(struct run *run, uint32_t first, uint32_t step)
 {
 	for (uint32_t i = first; i < N_JOBS; i += step) {
 		struct rig_request request = request_of(&run->clients[0], 0, &jobs[i]);
-		struct rig_result result = rig_do(&run->clients[0], &request);
+		struct rig_result result = rig_do(&run->clients[0], request);
 
 		assert_answer(run, &run->clients[0], &request, &result, i);
 	}
