@@ -73,7 +73,7 @@ void answers_status(struct serve *serve, struct reply *reply)
 	const char *reason = engine_loop_reason(engine);
 	const struct builder *builder = serve->options.builder;
 	uint64_t held = builder ? builder_bytes(builder) : 0;
-	uint32_t n_closing, buffers = serve_buffers(serve, &n_closing);
+	uint32_t n_closing, buffers = buffers_count_all(serve, &n_closing);
 
 	ROW(reply, CELL_TEXT("state", answers_state_name(serve)),
 		CELL_COUNT("pid", (uint64_t)getpid()),
@@ -128,7 +128,7 @@ void answers_sessions(struct serve *serve, struct reply *reply)
 	DL_FOREACH (serve->sessions, session) {
 		struct engine_port *port = &session->port;
 		uint64_t bytes;
-		uint32_t n_buffers = session_buffers_count(session, &bytes);
+		uint32_t n_buffers = buffers_count(session, &bytes);
 
 		ROW(reply, CELL_COUNT("id", port->session), CELL_COUNT("pid", (uint64_t)port->pid),
 			CELL_COUNT("uid", port->uid), CELL_TEXT("name", port->name),

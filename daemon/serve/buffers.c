@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/buffers.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,50 +25,50 @@
 
 /* ---- memory ---- */
 
-/* Copies of one descriptor? Where no filter lets the kernel say so, it is another's, and the memory is
- * mapped once more. */
-static bool is_copy(int a, int b)
+/* Are these copies of one descriptor? Where a filter refuses both calls the answer is no, and the memory
+ * is mapped once more. */
+static bool buffers_is_copy(int a, int b)
 {
 	pid_t self = getpid();
-	int r = fcntl(a, F_DUPFD_QUERY, b);
+	int same = fcntl(a, F_DUPFD_QUERY, b);
 
-	return r >= 0 ? r == 1 : syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
+	return same >= 0 ? same == 1 : syscall(SYS_kcmp, self, self, KCMP_FILE, a, b) == 0;
 }
 
-static bool is_same_file(int a, int b)
+static bool buffers_is_same_file(int a, int b)
 {
 	struct stat first, second;
 
 	if (a < 0 || b < 0)
 		return a == b;
-	if (is_copy(a, b))
+	if (buffers_is_copy(a, b))
 		return true;
-	/* Two openings of one memfd. Of no other file is the inode asked for: its file system may not
-	 * answer. */
+	/* Two openings of one memfd. Other files are not asked for their inode: their file system may
+	 * not answer. */
 	return fcntl(a, F_GET_SEALS) >= 0 && fcntl(b, F_GET_SEALS) >= 0 &&
 		fstat(a, &first) == 0 && fstat(b, &second) == 0 &&
 		first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
-/* An import of that very handle with room for it. Memory of a descriptor is imported as far as the
- * first handle said, so one that goes further is another import. */
-struct memory *buffers_memory_find(
+/* Memory of a descriptor is imported as far as its first handle goes; a handle that goes further is
+ * another import. */
+struct session_memory *buffers_memory_find(
 	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end)
 {
-	struct memory *memory;
+	struct session_memory *memory;
 
 	DL_FOREACH (buffers->memories, memory) {
 		if (memory->imported && memory->thing->address && end <= memory->bytes &&
 			memory->key.kind == handle->kind &&
 			memcmp(memory->key.opaque, handle->opaque, sizeof(handle->opaque)) == 0 &&
-			is_same_file(memory->fd, fd))
+			buffers_is_same_file(memory->fd, fd))
 			return memory;
 	}
 	return NULL;
 }
 
-/* The device says no more than that it will not have it. This looks for the first thing that is wrong
- * and decides nothing. */
+/* The device refuses it without a reason. This looks for the first thing that is wrong, and decides
+ * nothing. */
 void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -92,13 +93,16 @@ void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text)
 		snprintf(ret_text, size, "the memfd cannot be mapped");
 }
 
-/* Its last buffer is gone: to the builder, or if it was never made, away. */
-static void memory_drop(struct session *session, struct memory *memory)
+/* Drop a buffer's reference. The last one gives the memory to the builder, or frees it if it was never
+ * made. */
+static void buffers_memory_unref(struct session *session, struct session_memory *memory)
 {
 	struct session_buffers *buffers = session->buffers;
 
+	assert(memory->n_buffers > 0);
 	if (--memory->n_buffers > 0)
 		return;
+	assert(buffers->bytes >= memory->thing->bytes);
 	DL_DELETE(buffers->memories, memory);
 	buffers->bytes -= memory->thing->bytes;
 	if (memory->fd >= 0 && memory->thing->address)
@@ -112,10 +116,10 @@ static void memory_drop(struct session *session, struct memory *memory)
 	free(memory);
 }
 
-struct memory *buffers_memory_new(
+struct session_memory *buffers_memory_new(
 	struct session_buffers *buffers, enum builder_kind kind, uint64_t bytes)
 {
-	struct memory *memory = calloc(1, sizeof(*memory));
+	struct session_memory *memory = calloc(1, sizeof(*memory));
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
 
 	if (!memory || !thing) {
@@ -136,13 +140,15 @@ struct memory *buffers_memory_new(
 
 /* ---- buffers ---- */
 
-uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory)
+uint32_t buffers_take(struct session_buffers *buffers, struct session_memory *memory)
 {
 	uint32_t i = 0;
 
-	while (buffers->own[i].state != BUFFER_FREE)
+	assert(buffers->n_used < buffers->n);
+	while (i < buffers->n && buffers->own[i].state != BUFFER_FREE)
 		i++;
-	buffers->own[i] = (struct buffer){.state = BUFFER_MAKING, .memory = memory};
+	assert(i < buffers->n);
+	buffers->own[i] = (struct session_buffer){.state = BUFFER_MAKING, .memory = memory};
 	buffers->n_used++;
 	return i + 1;
 }
@@ -150,10 +156,12 @@ uint32_t buffers_take(struct session_buffers *buffers, struct memory *memory)
 void buffers_give(struct session *session, uint32_t id)
 {
 	struct session_buffers *buffers = session->buffers;
-	struct buffer *buffer = &buffers->own[id - 1];
+	struct session_buffer *buffer = &buffers->own[id - 1];
 
-	memory_drop(session, buffer->memory);
-	*buffer = (struct buffer){.state = BUFFER_FREE};
+	assert(id > 0 && id <= buffers->n && buffers->n_used > 0);
+	assert(buffer->state != BUFFER_FREE);
+	buffers_memory_unref(session, buffer->memory);
+	*buffer = (struct session_buffer){.state = BUFFER_FREE};
 	buffers->n_used--;
 }
 
@@ -162,20 +170,23 @@ void buffers_open(struct session_buffers *buffers, uint32_t id, uint64_t offset,
 {
 	struct engine_buffer *engine = &buffers->engine[id - 1];
 
+	assert(id > 0 && id <= buffers->n && buffers->own[id - 1].state == BUFFER_MAKING);
+	assert(offset + bytes <= buffers->own[id - 1].memory->bytes);
 	buffers->own[id - 1].state = BUFFER_OPEN;
 	engine->address = (uint8_t *)buffers->own[id - 1].memory->thing->address + offset;
 	engine->bytes = bytes;
 	atomic_store_explicit(&engine->open, true, memory_order_release);
 }
 
-void session_buffer_closed(struct session *session, uint32_t id)
+void buffers_closed(struct session *session, uint32_t id)
 {
+	assert(session->buffers->own[id - 1].state == BUFFER_CLOSING);
 	buffers_give(session, id);
 }
 
 /* ---- life ---- */
 
-int session_buffers_new(struct session *session)
+int buffers_new(struct session *session)
 {
 	uint32_t n = session->serve->options.builder
 		? session->serve->options.max_client_buffers : 0;
@@ -200,19 +211,19 @@ int session_buffers_new(struct session *session)
 	return 0;
 }
 
-bool session_buffers_busy(const struct session *session)
+bool buffers_busy(const struct session *session)
 {
 	return session->buffers && session->buffers->busy;
 }
 
-uint32_t session_buffers_count(const struct session *session, uint64_t *ret_bytes)
+uint32_t buffers_count(const struct session *session, uint64_t *ret_bytes)
 {
 	*ret_bytes = session->buffers->bytes;
 	return session->buffers->n_used;
 }
 
-/* A session that ends gives all it has back. */
-static uint32_t n_closing(const struct session *session)
+/* All of a session that ends are. */
+static uint32_t buffers_n_closing(const struct session *session)
 {
 	const struct session_buffers *buffers = session->buffers;
 	uint32_t n = 0;
@@ -227,7 +238,7 @@ static uint32_t n_closing(const struct session *session)
 	return n + buffers->n_used;
 }
 
-uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing)
+uint32_t buffers_count_all(const struct serve *serve, uint32_t *ret_n_closing)
 {
 	const struct builder *builder = serve->options.builder;
 	const struct session *session;
@@ -236,17 +247,18 @@ uint32_t serve_buffers(const struct serve *serve, uint32_t *ret_n_closing)
 	*ret_n_closing = builder ? builder_n_closing(builder) : 0;
 	DL_FOREACH (serve->sessions, session) {
 		n += session->buffers->n_used;
-		*ret_n_closing += n_closing(session);
+		*ret_n_closing += buffers_n_closing(session);
 	}
 	return n;
 }
 
-void session_buffers_free(struct session *session)
+void buffers_free(struct session *session)
 {
 	struct session_buffers *buffers = session->buffers;
 
 	if (!buffers)
 		return;
+	assert(!buffers->busy);
 	for (uint32_t i = 0; buffers->own && i < buffers->n; i++) {
 		if (buffers->own[i].state != BUFFER_FREE)
 			buffers_give(session, i + 1);
@@ -255,6 +267,7 @@ void session_buffers_free(struct session *session)
 		if (buffers->fence_things[i])
 			builder_close(session->serve->options.builder, buffers->fence_things[i]);
 	}
+	assert(buffers->n_used == 0 && buffers->bytes == 0 && !buffers->memories);
 	if (buffers->call_fd >= 0)
 		closer_take(session->serve->closer, buffers->call_fd, session->port.uid);
 	free(buffers->fence_things);

@@ -30,7 +30,7 @@ struct call_job {
 	struct builder_job job; /* first */
 	struct session *session;
 	uint32_t buffer, fence;
-	struct memory *memory;
+	struct session_memory *memory;
 	uint64_t offset, bytes;
 	uint8_t uuid[16];
 	uint32_t kind;
@@ -185,7 +185,7 @@ static void call_alloc(struct session *session, const struct msg_call *msg)
 	uint64_t bytes = rounded(session->serve, msg->bytes);
 	if (!is_served(session, call.kind) || !has_room(session, bytes))
 		return;
-	struct memory *memory = buffers_memory_new(buffers,
+	struct session_memory *memory = buffers_memory_new(buffers,
 		call.kind == MIMEO_HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
 	if (!memory) {
 		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
@@ -270,7 +270,7 @@ static void call_import(
 	if (!may_import(session, clogged) || !handle_is_ours(session, msg, *fd, &handle))
 		return;
 	uint64_t end = handle.offset + handle.bytes; /* handle_check saw that it is a number */
-	struct memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
+	struct session_memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
 	if (!has_room(session, memory ? 0 : end))
 		return;
 	if (memory) {

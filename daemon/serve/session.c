@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/session.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,7 @@
 
 #include "daemon/serve/buffers.h"
 
-/* ---- the end of a session ---- */
-
-static void sources_remove(struct session *session)
+static void session_remove_sources(struct session *session)
 {
 	if (session->source)
 		loop_remove(session->serve->loop, session->source);
@@ -21,13 +19,15 @@ static void sources_remove(struct session *session)
 	session->source = session->pid_source = NULL;
 }
 
-static void detach_post(struct session *session)
+static void session_post_detach(struct session *session)
 {
-	int r = engine_post_detach(session->serve->options.engine, &session->port);
+	assert(session->detaching && !session->posted);
+	int rc = engine_post_detach(session->serve->options.engine, &session->port);
 
-	session->posted = r == 0;
-	if (r < 0)
-		log_warn("session %u: detach has to wait: %s", session->port.session, strerror(-r));
+	session->posted = rc == 0;
+	if (rc < 0)
+		log_warn("session %u: cannot detach now, trying again: %s", session->port.session,
+			strerror(-rc));
 }
 
 void session_detach(struct session *session, const char *why)
@@ -36,8 +36,8 @@ void session_detach(struct session *session, const char *why)
 		return;
 	log_debug("session %u: detached: %s", session->port.session, why);
 	session->detaching = true;
-	sources_remove(session);
-	detach_post(session);
+	session_remove_sources(session);
+	session_post_detach(session);
 }
 
 void sessions_retry(struct serve *serve)
@@ -46,14 +46,14 @@ void sessions_retry(struct serve *serve)
 
 	DL_FOREACH (serve->sessions, session) {
 		if (session->detaching && !session->posted)
-			detach_post(session);
+			session_post_detach(session);
 	}
 }
 
 void session_deinit(struct session *session)
 {
-	sources_remove(session);
-	session_buffers_free(session);
+	session_remove_sources(session);
+	buffers_free(session);
 	if (session->port.cq_bell >= 0)
 		close(session->port.cq_bell);
 	if (session->port.sq_bell >= 0)
@@ -65,9 +65,10 @@ void session_free(struct session *session)
 {
 	struct serve *serve = session->serve;
 
+	assert(session->posted && serve->n_sessions > 0);
 	session->detached = true;
-	if (session_buffers_busy(session))
-		return; /* calls_on_builder comes back to it */
+	if (buffers_busy(session))
+		return; /* until calls_on_builder */
 	session_deinit(session);
 	if (session->pidfd >= 0)
 		close(session->pidfd);
