@@ -11,8 +11,8 @@ int accept_next(struct serve *serve, int listener, uint32_t *n_turn)
 {
 	if (listener == serve->listener && closer_n(serve->closer) >= CLOSER_MAX) {
 		log_limited(&serve->clogged, LOG_LEVEL_WARN,
-			"descriptors of clients that do not close: %u: accepting nobody before some "
-			"do", CLOSER_MAX);
+			"pending closes of clients' descriptors: %u: no connection is accepted until "
+			"some complete", CLOSER_MAX);
 		serve->accept_clogged = true;
 		return -EAGAIN;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/attach.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,19 +15,19 @@
 #include "daemon/serve/welcome.h"
 #include "ipc/doorbell.h"
 
-static void on_pidfd(void *userdata, struct loop_source *source, uint32_t events)
+static void attach_on_pidfd(void *userdata, struct loop_source *source, uint32_t events)
 {
 	(void)source;
 	(void)events;
 	session_detach(userdata, "its process ended");
 }
 
-static int port_init(struct engine_port *port, struct serve *serve, const struct socket_peer *peer,
+static int attach_init_port(struct engine_port *port, struct serve *serve, const struct socket_peer *peer,
 	const struct msg_hello *hello)
 {
-	int r = region_create(&port->region, hello->entries, hello->arena_bytes);
-	if (r < 0)
-		return r;
+	int rc = region_create(&port->region, hello->entries, hello->arena_bytes);
+	if (rc < 0)
+		return rc;
 	port->sq_bell = doorbell_new();
 	if (port->sq_bell < 0)
 		return port->sq_bell;
@@ -40,56 +41,76 @@ static int port_init(struct engine_port *port, struct serve *serve, const struct
 	return 0;
 }
 
-static int watch(struct session *session)
+static int attach_watch(struct session *session)
 {
 	struct loop *loop = session->serve->loop;
 
-	int r = loop_add(loop, session->fd, EPOLLIN | EPOLLRDHUP, receive_on_socket, session,
+	int rc = loop_add(loop, session->fd, EPOLLIN | EPOLLRDHUP, receive_on_socket, session,
 		&session->source);
-	if (r == 0 && session->pidfd >= 0)
-		r = loop_add(loop, session->pidfd, EPOLLIN, on_pidfd, session,
-			&session->pid_source);
-	return r;
+	if (rc < 0 || session->pidfd < 0)
+		return rc;
+	return loop_add(loop, session->pidfd, EPOLLIN, attach_on_pidfd, session,
+		&session->pid_source);
 }
 
-int attach_session(struct serve *serve, int fd, const struct socket_peer *peer,
-	const struct msg_hello *hello)
+/* What session_deinit releases. 0 or -errno. */
+static int attach_init(
+	struct session *session, const struct socket_peer *peer, const struct msg_hello *hello)
+{
+	struct serve *serve = session->serve;
+
+	int rc = attach_init_port(&session->port, serve, peer, hello);
+	if (rc < 0)
+		return rc;
+	rc = buffers_new(session);
+	if (rc < 0)
+		return rc;
+	rc = attach_watch(session);
+	if (rc < 0)
+		return rc;
+	return engine_post_attach(serve->options.engine, &session->port);
+}
+
+static struct session *attach_new(struct serve *serve, int fd, const struct socket_peer *peer)
 {
 	struct session *session = calloc(1, sizeof(*session));
 	if (!session)
-		return -ENOMEM;
-
+		return NULL;
 	session->serve = serve;
 	session->fd = fd;
 	session->pidfd = peer->pidfd;
 	session->since_ms = serve_now_ms();
 	session->port.region.fd = session->port.sq_bell = session->port.cq_bell = -1;
 	session->port.userdata = session;
-	int r = port_init(&session->port, serve, peer, hello);
-	if (r == 0)
-		r = session_buffers_new(session);
-	if (r == 0)
-		r = watch(session);
-	if (r == 0)
-		r = engine_post_attach(serve->options.engine, &session->port);
-	if (r < 0) {
+	return session;
+}
+
+int attach_session(struct serve *serve, int fd, const struct socket_peer *peer,
+	const struct msg_hello *hello)
+{
+	assert(serve->n_sessions < serve->options.max_sessions);
+	struct session *session = attach_new(serve, fd, peer);
+	if (!session)
+		return -ENOMEM;
+	int rc = attach_init(session, peer, hello);
+	if (rc < 0) {
 		session_deinit(session);
 		free(session);
-		return r;
+		return rc;
 	}
 	DL_APPEND(serve->sessions, session);
 	serve->n_sessions++;
 	serve->n_sessions_total++;
 	if (calls_may_import(session))
 		socket_pass_rights(fd, true);
-	/* Last: whoever is welcome has a session, and whoever has none gets one answer that says
-	 * why. */
-	r = welcome_send(serve, session);
-	if (r < 0) {
+	/* WELCOME comes last: a client that gets it has a session, and one that has none gets exactly one
+	 * answer, with the reason. */
+	rc = welcome_send(serve, session);
+	if (rc < 0) {
 		serve_complain(serve,
 			"session %u (%s, pid %d): WELCOME cannot be sent: %s: detached",
-			session->port.session, session->port.name, (int)peer->pid, strerror(-r));
-		session_detach(session, "it was not to be welcomed");
+			session->port.session, session->port.name, (int)peer->pid, strerror(-rc));
+		session_detach(session, "WELCOME could not be sent");
 		return 0;
 	}
 	log_debug("session %u: attached: %s, pid %d, uid %u, %u entries, %llu bytes of arena",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/drain.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <mimeo/types.h>
@@ -11,7 +12,7 @@
 
 #define DETACH_TIMEOUT_MS 5000u /* for the engine to hand all ports back */
 
-static void drain_timer_stop(struct serve *serve)
+static void drain_stop_timer(struct serve *serve)
 {
 	if (serve->drain_timer)
 		loop_remove(serve->loop, serve->drain_timer);
@@ -23,7 +24,7 @@ void drain_end_sessions(struct serve *serve)
 	struct session *session, *next;
 
 	serve->ending = true;
-	drain_timer_stop(serve);
+	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	DL_FOREACH_SAFE (serve->sessions, session, next)
 		session_detach(session, "the daemon ends");
@@ -36,19 +37,19 @@ uint32_t drain_n_requests(const struct serve *serve)
 	return atomic_load(&stats->n_running) + atomic_load(&stats->n_waiting);
 }
 
-static void on_drain_timeout(void *userdata, struct loop_source *source, uint32_t events)
+static void drain_on_timeout(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct serve *serve = userdata;
 
 	(void)source;
 	(void)events;
-	drain_timer_stop(serve);
+	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
-	log_warn("drain took longer than %u s: ending what still runs",
+	log_warn("drain took longer than %u s: ending the requests in flight",
 		serve->options.drain_timeout_s);
-	int r = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
-	if (r < 0) {
-		log_error("engine does not abort: %s", strerror(-r));
+	int rc = engine_post_abort(serve->options.engine, MIMEO_E_DRAINING);
+	if (rc < 0) {
+		log_error("engine does not abort: %s", strerror(-rc));
 		drain_end_sessions(serve);
 	}
 }
@@ -61,16 +62,17 @@ void drain_begin(struct serve *serve, const char *why)
 	if (serve->state != SERVE_SERVING)
 		return;
 	serve->state = SERVE_DRAINING;
-	log_info("%s: draining, requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
+	assert(!serve->drain_timer && !serve->ending);
+	log_info("%s, draining: requests in flight: %u, sessions: %u", why, n, serve->n_sessions);
 	notify_stopping();
-	snprintf(status, sizeof(status), "draining: %u requests in flight", n);
+	snprintf(status, sizeof(status), "draining: %u request%s in flight", n, n == 1 ? "" : "s");
 	notify_status(status);
-	int r = engine_post_drain(serve->options.engine);
-	if (r == 0 && serve->options.drain_timeout_s > 0)
-		r = loop_add_timer(serve->loop, (uint64_t)serve->options.drain_timeout_s * 1000,
-			on_drain_timeout, serve, &serve->drain_timer);
-	if (r < 0) {
-		log_error("engine does not drain: %s", strerror(-r));
+	int rc = engine_post_drain(serve->options.engine);
+	if (rc == 0 && serve->options.drain_timeout_s > 0)
+		rc = loop_add_timer(serve->loop, (uint64_t)serve->options.drain_timeout_s * 1000,
+			drain_on_timeout, serve, &serve->drain_timer);
+	if (rc < 0) {
+		log_error("engine does not drain: %s", strerror(-rc));
 		drain_end_sessions(serve);
 	}
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/handshake.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <stdio.h>
@@ -19,9 +20,9 @@
 #include "ipc/region.h"
 
 /*
- * From accept to WELCOME. The peer is a stranger: it gets one buffer of HELLO_BYTES_MAX, one
- * deadline, and a share of the places; whatever it does otherwise, it is answered (if its socket
- * has room) and closed.
+ * From accept to WELCOME. The peer is untrusted: it gets one buffer of HELLO_BYTES_MAX, one deadline and
+ * its user's share of GREETINGS_MAX. Anything but a HELLO in time is answered, if the socket has
+ * space, and closed.
  */
 
 #define GREETINGS_MAX 256u
@@ -51,13 +52,14 @@ static void handshake_free(struct greeting *greeting)
 		closer_hang_up(serve->closer, greeting->fd, greeting->peer.uid);
 	if (greeting->peer.pidfd >= 0)
 		close(greeting->peer.pidfd);
+	assert(serve->n_greetings > 0);
 	DL_DELETE(serve->greetings, greeting);
 	serve->n_greetings--;
 	free(greeting);
 }
 
-/* The line in the log, the answer, the end. */
-static void refuse(struct greeting *greeting, int status, const char *text)
+/* Log the reason, send it to the peer, close. */
+static void handshake_refuse(struct greeting *greeting, int status, const char *text)
 {
 	serve_complain(greeting->serve, "pid %d, uid %u: refused: %s", (int)greeting->peer.pid,
 		(unsigned)greeting->peer.uid, text);
@@ -68,7 +70,7 @@ static void refuse(struct greeting *greeting, int status, const char *text)
 
 /* ---- HELLO ---- */
 
-static void describe(int status, const struct msg_detail *detail, char text[static MSG_TEXT_MAX])
+static void handshake_describe(int status, const struct msg_detail *detail, char text[static MSG_TEXT_MAX])
 {
 	int field = detail->values[0];
 
@@ -88,8 +90,8 @@ static void describe(int status, const struct msg_detail *detail, char text[stat
 		snprintf(text, MSG_TEXT_MAX, "HELLO is not Mimeo's protocol");
 }
 
-/* A whole HELLO is there: a session, or a refusal. */
-static void finish(struct greeting *greeting, uint32_t length)
+/* HELLO is complete: make a session, or refuse. */
+static void handshake_finish(struct greeting *greeting, uint32_t length)
 {
 	struct serve *serve = greeting->serve;
 	struct msg_hello hello;
@@ -98,20 +100,20 @@ static void finish(struct greeting *greeting, uint32_t length)
 
 	int status = msg_hello_decode(serve->codec, greeting->bytes + 4, length, &hello, &detail);
 	if (status < 0)
-		describe(status, &detail, text);
+		handshake_describe(status, &detail, text);
 	else
 		status = welcome_admit(serve, &greeting->peer, &hello, text);
 	if (status < 0) {
-		refuse(greeting, status, text);
+		handshake_refuse(greeting, status, text);
 		return;
 	}
 
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
-	int r = attach_session(serve, greeting->fd, &greeting->peer, &hello);
-	if (r < 0) {
-		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-r));
-		refuse(greeting, MIMEO_E_NO_MEMORY, text);
+	int rc = attach_session(serve, greeting->fd, &greeting->peer, &hello);
+	if (rc < 0) {
+		snprintf(text, sizeof(text), "no session could be made: %s", strerror(-rc));
+		handshake_refuse(greeting, MIMEO_E_NO_MEMORY, text);
 		return;
 	}
 	greeting->fd = -1;
@@ -119,8 +121,8 @@ static void finish(struct greeting *greeting, uint32_t length)
 	handshake_free(greeting);
 }
 
-/* Look at what has come: true if the greeting is over. */
-static bool advance(struct greeting *greeting)
+/* Handle the bytes so far. True if the greeting is over. */
+static bool handshake_advance(struct greeting *greeting)
 {
 	char text[MSG_TEXT_MAX];
 	uint32_t length;
@@ -132,19 +134,19 @@ static bool advance(struct greeting *greeting)
 	if (length == 0 || length > HELLO_BYTES_MAX) {
 		snprintf(text, sizeof(text), "a message of %u bytes, where HELLO has 1 to %u",
 			length, HELLO_BYTES_MAX);
-		refuse(greeting, MIMEO_E_PROTOCOL, text);
+		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
 		return true;
 	}
 	if (greeting->n_bytes < sizeof(length) + length)
 		return false;
 	if (greeting->n_bytes > sizeof(length) + length)
-		refuse(greeting, MIMEO_E_PROTOCOL, "bytes after HELLO, before WELCOME");
+		handshake_refuse(greeting, MIMEO_E_PROTOCOL, "bytes after HELLO, before WELCOME");
 	else
-		finish(greeting, length);
+		handshake_finish(greeting, length);
 	return true;
 }
 
-static void on_greeting(void *userdata, struct loop_source *source, uint32_t events)
+static void handshake_on_socket(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct greeting *greeting = userdata;
 
@@ -157,7 +159,7 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 		if (n == -EAGAIN)
 			return;
 		if (n == -EBADMSG) {
-			refuse(greeting, MIMEO_E_PROTOCOL, "descriptors came with HELLO");
+			handshake_refuse(greeting, MIMEO_E_PROTOCOL, "descriptors came with HELLO");
 			return;
 		}
 		if (n <= 0) {
@@ -170,7 +172,7 @@ static void on_greeting(void *userdata, struct loop_source *source, uint32_t eve
 			return;
 		}
 		greeting->n_bytes += (uint32_t)n;
-		if (advance(greeting))
+		if (handshake_advance(greeting))
 			return;
 	}
 }
@@ -185,13 +187,13 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 			continue;
 		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u bytes",
 			serve->options.handshake_timeout_ms, greeting->n_bytes);
-		refuse(greeting, MIMEO_E_PROTOCOL, text);
+		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
 	}
 }
 
 /* ---- accept ---- */
 
-static bool has_place(struct serve *serve, uid_t uid)
+static bool handshake_has_place(struct serve *serve, uid_t uid)
 {
 	const struct greeting *greeting;
 	uint32_t n = 0;
@@ -202,8 +204,24 @@ static bool has_place(struct serve *serve, uid_t uid)
 		!closer_is_full(serve->closer, uid);
 }
 
+/* Why there is no place, or no memory for one. */
+static void handshake_describe_full(
+	struct serve *serve, uid_t uid, bool place, char text[static MSG_TEXT_MAX])
+{
+	bool all = serve->n_greetings == GREETINGS_MAX;
+
+	if (place)
+		snprintf(text, MSG_TEXT_MAX, "no memory for another client");
+	else if (closer_is_full(serve->closer, uid))
+		snprintf(text, MSG_TEXT_MAX,
+			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
+	else
+		snprintf(text, MSG_TEXT_MAX, "%u other clients%s are connecting at this moment; try again",
+			all ? GREETINGS_MAX : GREETINGS_PER_UID, all ? "" : " of yours");
+}
+
 /* Takes fd over. */
-static void greet(struct serve *serve, int fd)
+static void handshake_begin(struct serve *serve, int fd)
 {
 	struct socket_peer peer;
 	struct greeting *greeting;
@@ -212,13 +230,12 @@ static void greet(struct serve *serve, int fd)
 		closer_hang_up(serve->closer, fd, (uid_t)-1);
 		return;
 	}
-	bool place = has_place(serve, peer.uid);
+	bool place = handshake_has_place(serve, peer.uid);
 	greeting = place ? calloc(1, sizeof(*greeting)) : NULL;
 	if (!greeting) {
-		const char *text = place ? "no memory for another client"
-			: closer_is_full(serve->closer, peer.uid)
-			? "descriptors that your clients sent do not close"
-			: "too many clients that have not sent HELLO";
+		char text[MSG_TEXT_MAX];
+
+		handshake_describe_full(serve, peer.uid, place, text);
 
 		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
 			(unsigned)peer.uid, text);
@@ -235,7 +252,7 @@ static void greet(struct serve *serve, int fd)
 	greeting->deadline_ms = serve_now_ms() + serve->options.handshake_timeout_ms;
 	DL_APPEND(serve->greetings, greeting);
 	serve->n_greetings++;
-	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, on_greeting, greeting,
+	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, handshake_on_socket, greeting,
 		    &greeting->source) < 0)
 		handshake_free(greeting);
 }
@@ -246,7 +263,7 @@ void handshake_accept(struct serve *serve)
 	int fd;
 
 	while ((fd = accept_next(serve, serve->listener, &n_turn)) >= 0)
-		greet(serve, fd);
+		handshake_begin(serve, fd);
 }
 
 void handshake_free_all(struct serve *serve)

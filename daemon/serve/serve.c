@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/serve_state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,6 +23,8 @@
 #include "daemon/serve/notify.h"
 #include "daemon/serve/operators.h"
 #include "daemon/serve/receive.h"
+#include "daemon/serve/session.h"
+#include "ipc/cleanup.h"
 
 #define HANDSHAKE_TIMEOUT_MS 5000u
 #define COMPLAINTS_PER_SECOND 5u
@@ -29,22 +32,23 @@
 /* ---- signals ---- */
 
 /*
- * A handler and not a signalfd: the BLAS library starts threads before main does, in which a signal
+ * A handler and not a signalfd: the BLAS library starts threads before main runs, and in them a signal
  * that is only blocked here would still kill the process.
  */
 static _Atomic(struct loop *) signal_loop;
 static atomic_uint signal_count;
-static atomic_uint signal_inside; /* handlers that run, on whatever thread */
+static atomic_int signal_number; /* the latest */
+static atomic_uint signal_inside; /* handlers that are running, on any thread */
 static struct sigaction saved_actions[3];
 static const int handled_signals[3] = {SIGTERM, SIGINT, SIGPIPE};
 
-static void on_signal(int number)
+static void serve_on_signal(int number)
 {
 	int saved = errno;
 
-	(void)number;
 	atomic_fetch_add(&signal_inside, 1);
 	struct loop *loop = atomic_load(&signal_loop);
+	atomic_store(&signal_number, number);
 	atomic_fetch_add(&signal_count, 1);
 	if (loop)
 		loop_wake(loop);
@@ -52,11 +56,11 @@ static void on_signal(int number)
 	errno = saved;
 }
 
-static void signals_take(struct loop *loop)
+static void serve_take_signals(struct loop *loop)
 {
 	for (size_t i = 0; i < 3; i++) {
 		struct sigaction action = {
-			.sa_handler = handled_signals[i] == SIGPIPE ? SIG_IGN : on_signal,
+			.sa_handler = handled_signals[i] == SIGPIPE ? SIG_IGN : serve_on_signal,
 			.sa_flags = SA_RESTART,
 		};
 
@@ -66,29 +70,34 @@ static void signals_take(struct loop *loop)
 	atomic_store(&signal_loop, loop);
 }
 
-static void signals_give_back(void)
+static void serve_restore_signals(void)
 {
 	for (size_t i = 0; i < 3; i++)
 		sigaction(handled_signals[i], &saved_actions[i], NULL);
 	atomic_store(&signal_loop, NULL);
-	/* One that has the loop's address yet may wake it yet. */
+	/* A handler that has loaded the loop's address may still wake it. */
 	while (atomic_load(&signal_inside) > 0)
 		sched_yield();
 }
 
-static void signals_look(struct serve *serve)
+static void serve_check_signals(struct serve *serve)
 {
 	unsigned count = atomic_load(&signal_count);
 
 	if (count == serve->signals_seen)
 		return;
 	bool second = serve->signals_seen > 0 || count > 1;
+	const char *name = atomic_load(&signal_number) == SIGINT ? "SIGINT" : "SIGTERM";
+	char why[32];
+
+	assert(count > serve->signals_seen);
 	serve->signals_seen = count;
 	if (!second) {
-		drain_begin(serve, "a signal came");
+		snprintf(why, sizeof(why), "received %s", name);
+		drain_begin(serve, why);
 		return;
 	}
-	log_warn("a second signal came: ending at once, sessions cut off: %u",
+	log_warn("received %s again: ending at once, sessions cut off: %u", name,
 		serve->n_sessions);
 	if (serve->n_sessions > 0)
 		serve->result |= SERVE_ABANDONED;
@@ -97,8 +106,8 @@ static void signals_look(struct serve *serve)
 
 /* ---- the end ---- */
 
-/* Every request has ended, well or cut off. */
-static void drained(struct serve *serve)
+/* Every request has ended, finished or cut off. */
+static void serve_drained(struct serve *serve)
 {
 	const struct engine_stats *stats = engine_stats(serve->options.engine);
 	uint64_t n = atomic_load(&stats->n_aborted);
@@ -116,8 +125,9 @@ static void drained(struct serve *serve)
 	drain_end_sessions(serve);
 }
 
-static void device_lost(struct serve *serve, const char *text)
+static void serve_device_lost(struct serve *serve, const char *text)
 {
+	assert(serve->state != SERVE_FAILED);
 	log_error("device lost: %s: every request was ended, the daemon exits", text);
 	serve->state = SERVE_FAILED;
 	serve->result |= SERVE_DEVICE_LOST;
@@ -127,14 +137,15 @@ static void device_lost(struct serve *serve, const char *text)
 	drain_end_sessions(serve);
 }
 
-/* ---- what happens ---- */
+/* ---- events ---- */
 
-static void report_handle(struct serve *serve, const struct engine_report *report)
+static void serve_handle_report(struct serve *serve, const struct engine_report *report)
 {
 	struct session *session = report->port ? report->port->userdata : NULL;
 
 	switch (report->kind) {
 	case ENGINE_DETACHED:
+		assert(session && session->detaching);
 		session_free(session);
 		break;
 	case ENGINE_PROTOCOL:
@@ -144,15 +155,15 @@ static void report_handle(struct serve *serve, const struct engine_report *repor
 		session_detach(session, "it broke the protocol");
 		break;
 	case ENGINE_DRAINED:
-		drained(serve);
+		serve_drained(serve);
 		break;
 	case ENGINE_DEVICE_LOST:
-		device_lost(serve, report->text);
+		serve_device_lost(serve, report->text);
 		break;
 	}
 }
 
-static void on_report(void *userdata, struct loop_source *source, uint32_t events)
+static void serve_on_report(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct serve *serve = userdata;
 	struct engine_report report;
@@ -162,26 +173,26 @@ static void on_report(void *userdata, struct loop_source *source, uint32_t event
 	(void)source;
 	(void)events;
 	while (engine_buffer_take(serve->options.engine, &port, &buffer))
-		session_buffer_closed(port->userdata, buffer);
+		buffers_closed(port->userdata, buffer);
 	while (engine_report_take(serve->options.engine, &report))
-		report_handle(serve, &report);
+		serve_handle_report(serve, &report);
 }
 
-static void on_client(void *userdata, struct loop_source *source, uint32_t events)
+static void serve_on_client(void *userdata, struct loop_source *source, uint32_t events)
 {
 	(void)source;
 	(void)events;
 	handshake_accept(userdata);
 }
 
-static void on_operator(void *userdata, struct loop_source *source, uint32_t events)
+static void serve_on_operator(void *userdata, struct loop_source *source, uint32_t events)
 {
 	(void)source;
 	(void)events;
 	operators_accept(userdata);
 }
 
-static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
+static void serve_on_tick(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct serve *serve = userdata;
 	int64_t now = serve_now_ms();
@@ -193,7 +204,7 @@ static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
 	sessions_retry(serve);
 	closer_tick(serve->closer);
 	if (now >= serve->detach_deadline_ms && !serve->done) {
-		log_error("sessions that the engine does not let go: %u: giving up on them",
+		log_error("the engine does not release sessions: %u: ending without them",
 			serve->n_sessions);
 		serve->result |= SERVE_ABANDONED;
 		serve->done = true;
@@ -206,24 +217,56 @@ static void on_tick(void *userdata, struct loop_source *source, uint32_t events)
 
 /* ---- life ---- */
 
-static int sources_add(struct serve *serve)
+static int serve_add_sources(struct serve *serve)
 {
 	uint32_t tick = serve->options.handshake_timeout_ms / 4;
 
 	tick = tick < 10 ? 10 : tick > 1000 ? 1000 : tick;
-	int r = loop_add(serve->loop, engine_report_fd(serve->options.engine), EPOLLIN, on_report,
+	int rc = loop_add(serve->loop, engine_report_fd(serve->options.engine), EPOLLIN, serve_on_report,
 		serve, &serve->report_source);
-	if (r == 0 && serve->options.builder)
-		r = loop_add(serve->loop, builder_fd(serve->options.builder), EPOLLIN,
+	if (rc < 0)
+		return rc;
+	if (serve->options.builder) {
+		rc = loop_add(serve->loop, builder_fd(serve->options.builder), EPOLLIN,
 			calls_on_builder, serve, &serve->builder_source);
-	if (r < 0)
-		return r;
-	return loop_add_timer(serve->loop, tick, on_tick, serve, &serve->timer);
+		if (rc < 0)
+			return rc;
+	}
+	return loop_add_timer(serve->loop, tick, serve_on_tick, serve, &serve->timer);
 }
+
+/* What serve_free releases. 0 or -errno. */
+static int serve_init(struct serve *serve)
+{
+	int rc = socket_path(serve->socket, serve->options.socket);
+	if (rc < 0)
+		return rc;
+	rc = socket_admin_path(serve->admin_socket, serve->socket);
+	if (rc < 0)
+		return rc;
+	if (getrandom(&serve->nonce, sizeof(serve->nonce), 0) < 0)
+		return -errno;
+	rc = msg_codec_new(&serve->codec);
+	if (rc < 0)
+		return rc;
+	rc = loop_new(&serve->loop, serve->options.loop);
+	if (rc < 0)
+		return rc;
+	rc = closer_new(&serve->closer, serve->loop);
+	if (rc < 0)
+		return rc;
+	rc = life_new(&serve->life);
+	if (rc < 0)
+		return rc;
+	serve_take_signals(serve->loop);
+	return serve_add_sources(serve);
+}
+
+DEFINE_CLEANUP(serve, struct serve, serve_free)
 
 int serve_new(const struct serve_options *options, struct serve **ret)
 {
-	struct serve *serve = calloc(1, sizeof(*serve));
+	CLEANUP(cleanup_serve) struct serve *serve = calloc(1, sizeof(*serve));
 	if (!serve)
 		return -ENOMEM;
 
@@ -237,40 +280,21 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 	serve->clogged.per_second = 1;
 	atomic_store(&signal_count, 0);
 
-	int r = socket_path(serve->socket, options->socket);
-	if (r == 0)
-		r = socket_admin_path(serve->admin_socket, serve->socket);
-	if (r == 0 && getrandom(&serve->nonce, sizeof(serve->nonce), 0) < 0)
-		r = -errno;
-	if (r == 0)
-		r = msg_codec_new(&serve->codec);
-	if (r == 0)
-		r = loop_new(&serve->loop, options->loop);
-	if (r == 0)
-		r = closer_new(&serve->closer, serve->loop);
-	if (r == 0)
-		r = life_new(&serve->life);
-	if (r < 0)
-		goto fail;
-	signals_take(serve->loop);
-	r = sources_add(serve);
-	if (r < 0)
-		goto fail;
-	*ret = serve;
+	int rc = serve_init(serve);
+	if (rc < 0)
+		return rc;
+	*ret = STEAL(serve);
 	return 0;
-fail:
-	serve_free(serve);
-	return r;
 }
 
-static void listener_close(
+static void serve_close_listener(
 	struct serve *serve, struct loop_source *source, int fd, const char *path)
 {
 	if (source)
 		loop_remove(serve->loop, source);
 	if (fd >= 0) {
 		unlink(path);
-		/* With the connections that nobody accepted. */
+		/* Connections that were not accepted are closed with it. */
 		closer_take(serve->closer, fd, (uid_t)-1);
 	}
 }
@@ -281,11 +305,11 @@ void serve_free(struct serve *serve)
 		return;
 	handshake_free_all(serve);
 	operators_free_all(serve);
-	listener_close(serve, serve->listener_source, serve->listener, serve->socket);
-	listener_close(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
+	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket);
+	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
 	closer_free(serve->closer);
 	if (serve->loop) {
-		signals_give_back();
+		serve_restore_signals();
 		if (serve->report_source)
 			loop_remove(serve->loop, serve->report_source);
 		if (serve->builder_source)
@@ -301,7 +325,7 @@ void serve_free(struct serve *serve)
 	free(serve);
 }
 
-static int listen_on(struct serve *serve, const char *path, loop_callback callback, int *ret_fd,
+static int serve_listen(struct serve *serve, const char *path, loop_callback callback, int *ret_fd,
 	struct loop_source **ret_source)
 {
 	int fd = socket_bind(path);
@@ -311,7 +335,7 @@ static int listen_on(struct serve *serve, const char *path, loop_callback callba
 	return loop_add(serve->loop, fd, EPOLLIN, callback, serve, ret_source);
 }
 
-static void announce(struct serve *serve)
+static void serve_announce(struct serve *serve)
 {
 	struct engine *engine = serve->options.engine;
 	uint32_t n_models = engine_n_models(engine);
@@ -337,25 +361,27 @@ static void announce(struct serve *serve)
 
 int serve_run(struct serve *serve)
 {
-	int r = listen_on(serve, serve->admin_socket, on_operator, &serve->admin_listener,
+	assert(serve->state == SERVE_STARTING);
+	int rc = serve_listen(serve, serve->admin_socket, serve_on_operator, &serve->admin_listener,
 		&serve->admin_source);
-	if (r == 0)
-		r = listen_on(serve, serve->socket, on_client, &serve->listener,
-			&serve->listener_source);
-	if (r < 0)
-		return r;
+	if (rc < 0)
+		return rc;
+	rc = serve_listen(serve, serve->socket, serve_on_client, &serve->listener,
+		&serve->listener_source);
+	if (rc < 0)
+		return rc;
 	serve->state = SERVE_SERVING;
-	announce(serve);
+	serve_announce(serve);
 
 	for (;;) {
-		signals_look(serve);
+		serve_check_signals(serve);
 		if (serve->done || (serve->ending && serve->n_sessions == 0))
 			break;
-		r = loop_run_once(
+		rc = loop_run_once(
 			serve->loop, serve->accept_more || serve->calls_more ? 0 : -1);
-		if (r < 0 && r != -EINTR) {
-			log_error("loop failed: %s", strerror(-r));
-			return r;
+		if (rc < 0 && rc != -EINTR) {
+			log_error("loop failed: %s", strerror(-rc));
+			return rc;
 		}
 		if (serve->accept_clogged && closer_n(serve->closer) < CLOSER_MAX) {
 			serve->accept_clogged = false;

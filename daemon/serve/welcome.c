@@ -15,22 +15,22 @@
 #include "ipc/region.h"
 
 /* The region, and the engine's private copy of its arena. */
-static uint64_t shared_bytes(uint32_t entries, uint64_t arena_bytes)
+static uint64_t welcome_shared_bytes(uint32_t entries, uint64_t arena_bytes)
 {
 	return region_bytes(entries, arena_bytes) + arena_bytes;
 }
 
-static bool shares_fit(struct serve *serve, const struct msg_hello *hello,
+static bool welcome_fits(struct serve *serve, const struct msg_hello *hello,
 	char text[static MSG_TEXT_MAX])
 {
-	uint64_t asked = shared_bytes(hello->entries, hello->arena_bytes), used = 0;
+	uint64_t asked = welcome_shared_bytes(hello->entries, hello->arena_bytes), used = 0;
 	uint64_t limit = serve->options.max_shared_bytes;
 	const struct session *session;
 
 	DL_FOREACH (serve->sessions, session) {
 		const struct region *region = &session->port.region;
 
-		used += shared_bytes(region->ring.entries, region->arena_bytes);
+		used += welcome_shared_bytes(region->ring.entries, region->arena_bytes);
 	}
 	if (asked <= limit && used <= limit - asked)
 		return true;
@@ -78,16 +78,16 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 			hello->arena_bytes, options->max_arena_bytes);
 		return MIMEO_E_INVALID;
 	}
-	return shares_fit(serve, hello, text) ? 0 : MIMEO_E_QUOTA;
+	return welcome_fits(serve, hello, text) ? 0 : MIMEO_E_QUOTA;
 }
 
-static uint32_t activation_of(const struct model *model)
+static uint32_t welcome_activation(const struct model *model)
 {
 	return model->activation_dtype == DTYPE_BF16 ? MIMEO_ACTIVATION_BF16
 		: model->activation_dtype == DTYPE_F16 ? MIMEO_ACTIVATION_F16 : MIMEO_ACTIVATION_F32;
 }
 
-static void model_describe(const struct engine_model_facts *facts, struct mimeo_model_info *ret)
+static void welcome_describe_model(const struct engine_model_facts *facts, struct mimeo_model_info *ret)
 {
 	const struct model_config *config = &facts->model->config;
 	const struct slot_sampling *sampling = &config->sampling;
@@ -96,12 +96,12 @@ static void model_describe(const struct engine_model_facts *facts, struct mimeo_
 	*ret = (struct mimeo_model_info){
 		.vocab_size = config->vocab_size,
 		.hidden_size = config->hidden_size,
-		/* A client need not ask for what no number of free pages would fit. */
+		/* A request that exceeds all pages could never run. */
 		.max_seq_len = kv_tokens < facts->max_seq_len ? (uint32_t)kv_tokens
 							      : facts->max_seq_len,
 		.page_tokens = facts->page_tokens,
 		.bos = config->bos,
-		.activation = activation_of(facts->model),
+		.activation = welcome_activation(facts->model),
 		.masks = facts->masks,
 		.mask = *facts->mask,
 		.max_batch_tokens = facts->max_batch_tokens,
@@ -118,8 +118,8 @@ static void model_describe(const struct engine_model_facts *facts, struct mimeo_
 		ret->eos[ret->n_eos++] = config->eos[i];
 }
 
-/* Into the room behind the length; the bytes of both, or -errno. */
-static int encode(struct serve *serve, const struct msg_welcome *msg)
+/* Into serve->welcome, behind the length. The bytes of both, or -errno. */
+static int welcome_encode(struct serve *serve, const struct msg_welcome *msg)
 {
 	int n = msg_welcome_encode(msg, serve->welcome + 4, sizeof(serve->welcome) - 4);
 	if (n < 0)
@@ -129,7 +129,7 @@ static int encode(struct serve *serve, const struct msg_welcome *msg)
 	return n + 4;
 }
 
-static void close_all(const int *fds, size_t n)
+static void welcome_close(const int *fds, size_t n)
 {
 	while (n > 0)
 		close(fds[--n]);
@@ -159,11 +159,11 @@ int welcome_send(struct serve *serve, const struct session *session)
 		struct engine_model_facts facts;
 
 		engine_model_facts(serve->options.engine, i, &facts);
-		model_describe(&facts, &msg.models[i]);
+		welcome_describe_model(&facts, &msg.models[i]);
 	}
-	int n = encode(serve, &msg);
+	int n = welcome_encode(serve, &msg);
 	if (n < 0) {
-		close_all(fds + MSG_WELCOME_FDS, n_lives);
+		welcome_close(fds + MSG_WELCOME_FDS, n_lives);
 		return n;
 	}
 
@@ -181,10 +181,10 @@ int welcome_send(struct serve *serve, const struct session *session)
 	memcpy(CMSG_DATA(rights), fds, n_fds * sizeof(int));
 	ssize_t sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	int error = errno;
-	close_all(fds + MSG_WELCOME_FDS, n_lives);
+	welcome_close(fds + MSG_WELCOME_FDS, n_lives);
 	if (sent < 0)
 		return -error;
-	/* The largest WELCOME fits an empty socket: a peer that left no room is not served. */
+	/* The largest WELCOME fits into an empty socket. */
 	return sent == n ? 0 : -EAGAIN;
 }
 
@@ -193,8 +193,8 @@ void welcome_refuse(struct serve *serve, int fd, int status, const char *text)
 	struct msg_welcome msg = {.status = status, .version = MSG_PROTOCOL_VERSION};
 
 	snprintf(msg.text, sizeof(msg.text), "%s", text);
-	int n = encode(serve, &msg);
-	/* Nobody waits for this: whether it arrives is the peer's own affair. */
+	int n = welcome_encode(serve, &msg);
+	/* Whether this arrives is the peer's concern. */
 	if (n > 0)
 		(void)!send(fd, serve->welcome, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
 }

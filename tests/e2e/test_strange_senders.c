@@ -93,7 +93,7 @@ static void test_with_too_many_nobody_is_accepted_until_some_close(void **state)
 	late.fd = raw_connect(&daemon_);
 	assert_int_equal(send(late.fd, hello, n, MSG_NOSIGNAL), n);
 	daemon_go_on(&daemon_);
-	assert_true(EVENTUALLY(daemon_log_has(&daemon_, "accepting nobody before some do")));
+	assert_true(EVENTUALLY(daemon_log_has(&daemon_, "no connection is accepted until some complete")));
 	assert_true(daemon_count(&daemon_, "sessions") >= 0); /* operators are */
 	assert_int_equal(poll(&late, 1, 200), 0);
 	flood_end(lingering, CLOSER_MAX_PER_UID);
