@@ -3,11 +3,10 @@
 #define MIMEO_IPC_DOORBELL_H
 
 /*
- * Doorbells: eventfds that wake a sleeping peer. Both processes hold the same file description, so
- * a hostile client can clear its O_NONBLOCK flag, drain the counter or fill it. Hence the daemon
- * never reads a doorbell (it waits edge-triggered) and rings through its loop (daemon/loop), which
- * does not block on a full counter; doorbell_ring and doorbell_clear are for the client's side and
- * for eventfds that one process keeps to itself.
+ * Doorbells: eventfds that wake a sleeping peer. Both processes share the file description, so a hostile
+ * client can clear its O_NONBLOCK flag, drain the counter or fill it. Hence the daemon never reads a
+ * doorbell (it waits edge-triggered) and rings through its loop (daemon/loop), which does not block on a
+ * full counter. doorbell_ring and doorbell_clear are for clients and for eventfds of one process.
  */
 
 /* A new eventfd, nonblocking, close-on-exec; or -errno. */

@@ -4,17 +4,17 @@
 #include <endian.h>
 #include <string.h>
 
-/* The drawing in handle.h. */
-struct wire {
+/* The layout in handle.h. */
+struct handle_wire {
 	uint32_t kind, zero;
 	uint8_t uuid[16];
 	uint64_t bytes, offset;
 	uint8_t opaque[64];
 };
-_Static_assert(sizeof(struct wire) == HANDLE_WIRE_BYTES, "no padding");
-_Static_assert(offsetof(struct wire, opaque) == 40, "as drawn");
+_Static_assert(sizeof(struct handle_wire) == HANDLE_WIRE_BYTES, "no padding");
+_Static_assert(offsetof(struct handle_wire, opaque) == 40, "the layout in handle.h");
 
-static bool is_zero(const uint8_t *bytes, size_t n)
+static bool handle_is_zero(const uint8_t *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (bytes[i] != 0)
@@ -24,8 +24,8 @@ static bool is_zero(const uint8_t *bytes, size_t n)
 
 enum handle_refusal handle_check(const struct mimeo_handle *handle)
 {
-	bool no_uuid = is_zero(handle->uuid, sizeof(handle->uuid));
-	bool no_opaque = is_zero(handle->opaque, sizeof(handle->opaque));
+	bool no_uuid = handle_is_zero(handle->uuid, sizeof(handle->uuid));
+	bool no_opaque = handle_is_zero(handle->opaque, sizeof(handle->opaque));
 	uint64_t end;
 
 	if (handle->kind < MIMEO_HANDLE_MEMFD || handle->kind > MIMEO_HANDLE_CUDA_IPC)
@@ -68,7 +68,7 @@ bool handle_has_fd(const struct mimeo_handle *handle)
 
 void handle_encode(const struct mimeo_handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES])
 {
-	struct wire wire = {
+	struct handle_wire wire = {
 		.kind = htole32(handle->kind),
 		.bytes = htole64(handle->bytes),
 		.offset = htole64(handle->offset),
@@ -81,7 +81,7 @@ void handle_encode(const struct mimeo_handle *handle, uint8_t ret[static HANDLE_
 
 enum handle_refusal handle_decode(const void *data, size_t size, struct mimeo_handle *ret)
 {
-	struct wire wire;
+	struct handle_wire wire;
 
 	if (size != sizeof(wire))
 		return HANDLE_LENGTH;

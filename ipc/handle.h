@@ -3,10 +3,8 @@
 #define MIMEO_IPC_HANDLE_H
 
 /*
- * A handle of a device buffer: opaque bytes that one process's device exports and another's
- * imports. Nothing here knows a device; kernels/device.h makes and opens what these carry.
- *
- * Drawn as it travels (little endian, 104 bytes):
+ * The wire format of struct mimeo_handle: memory that one process's device exports and another's imports.
+ * kernels/device.h makes and opens it; nothing here knows a device. Little endian, 104 bytes:
  *
  *	 0  kind           uint32
  *	 4  zero           uint32
@@ -15,7 +13,7 @@
  *	32  offset         uint64, where it starts in the exported allocation
  *	40  opaque         64 bytes
  *
- * A file descriptor, where the kind has one, travels beside it in SCM_RIGHTS.
+ * A file descriptor, if the kind has one, is sent with it in SCM_RIGHTS.
  */
 
 #include <stdbool.h>
@@ -36,12 +34,11 @@ enum handle_refusal {
 	HANDLE_OPAQUE,  /* opaque bytes where the kind has none, or none where it has some */
 };
 
-/* HANDLE_OK, or what is wrong. That the device, the allocation and its size are real is for the
- * importing device to say. */
+/* HANDLE_OK, or what is wrong. Whether device, allocation and size exist, the importing device checks. */
 enum handle_refusal handle_check(const struct mimeo_handle *handle);
 /* "an unknown kind of handle" and so on. Static storage. */
 const char *handle_refusal_text(enum handle_refusal refusal);
-/* Whether one file descriptor belongs to it. */
+/* Whether a file descriptor belongs to it. */
 bool handle_has_fd(const struct mimeo_handle *handle);
 
 void handle_encode(const struct mimeo_handle *handle, uint8_t ret[static HANDLE_WIRE_BYTES]);

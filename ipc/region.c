@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/region.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "ipc/cleanup.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -17,21 +20,21 @@
 
 _Static_assert(sizeof(struct ring_control) <= REGION_PAGE, "the control block fits its page");
 
-struct layout {
+struct region_layout {
 	uint64_t sqe_offset, cqe_offset, arena_offset, bytes;
 };
 
-static bool power_of_two(uint64_t value)
+static bool region_is_power_of_two(uint64_t value)
 {
 	return value != 0 && (value & (value - 1)) == 0;
 }
 
 /* Bounded by RING_ENTRIES_MAX and REGION_ARENA_MAX: no sum here can overflow. */
-static int layout_init(struct layout *ret, uint32_t entries, uint64_t arena_bytes)
+static int region_layout(struct region_layout *ret, uint32_t entries, uint64_t arena_bytes)
 {
-	if (!power_of_two(entries) || entries < RING_ENTRIES_MIN || entries > RING_ENTRIES_MAX)
+	if (!region_is_power_of_two(entries) || entries < RING_ENTRIES_MIN || entries > RING_ENTRIES_MAX)
 		return -EINVAL;
-	if (!power_of_two(arena_bytes) || arena_bytes < REGION_ARENA_MIN ||
+	if (!region_is_power_of_two(arena_bytes) || arena_bytes < REGION_ARENA_MIN ||
 		arena_bytes > REGION_ARENA_MAX)
 		return -EINVAL;
 
@@ -46,16 +49,19 @@ static int layout_init(struct layout *ret, uint32_t entries, uint64_t arena_byte
 
 uint64_t region_bytes(uint32_t entries, uint64_t arena_bytes)
 {
-	struct layout layout;
+	struct region_layout layout;
 
-	return layout_init(&layout, entries, arena_bytes) < 0 ? 0 : layout.bytes;
+	return region_layout(&layout, entries, arena_bytes) < 0 ? 0 : layout.bytes;
 }
 
 static struct region region_view(
-	int fd, void *base, const struct layout *layout, uint32_t entries, uint64_t arena_bytes)
+	int fd, void *base, const struct region_layout *layout, uint32_t entries, uint64_t arena_bytes)
 {
 	uint8_t *bytes = base;
 
+	assert(region_is_power_of_two(entries) && region_is_power_of_two(arena_bytes));
+	assert(layout->sqe_offset >= sizeof(struct ring_control));
+	assert(layout->arena_offset + arena_bytes == layout->bytes);
 	return (struct region){
 		.fd = fd,
 		.base = bytes,
@@ -73,7 +79,7 @@ static struct region region_view(
 }
 
 /* Kernels before 6.3 don't know MFD_NOEXEC_SEAL. */
-static int sealable_memfd(void)
+static int region_memfd(void)
 {
 	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
 	int fd = memfd_create("mimeo-region", flags | MFD_NOEXEC_SEAL);
@@ -85,23 +91,19 @@ static int sealable_memfd(void)
 
 int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes)
 {
-	struct layout layout;
-	int r = layout_init(&layout, entries, arena_bytes);
-	if (r < 0)
-		return r;
+	struct region_layout layout;
+	int rc = region_layout(&layout, entries, arena_bytes);
+	if (rc < 0)
+		return rc;
 
-	int fd = sealable_memfd();
+	CLEANUP(cleanup_close) int fd = region_memfd();
 	if (fd < 0)
 		return fd;
-	if (ftruncate(fd, (off_t)layout.bytes) < 0 || fcntl(fd, F_ADD_SEALS, REGION_SEALS) < 0) {
-		r = -errno;
-		goto fail;
-	}
+	if (ftruncate(fd, (off_t)layout.bytes) < 0 || fcntl(fd, F_ADD_SEALS, REGION_SEALS) < 0)
+		return -errno;
 	void *base = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED) {
-		r = -errno;
-		goto fail;
-	}
+	if (base == MAP_FAILED)
+		return -errno;
 
 	struct ring_control *control = base;
 	control->magic = RING_MAGIC;
@@ -112,32 +114,29 @@ int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes)
 	control->cqe_offset = layout.cqe_offset;
 	control->arena_offset = layout.arena_offset;
 	control->arena_bytes = arena_bytes;
-	*ret = region_view(fd, base, &layout, entries, arena_bytes);
+	*ret = region_view(STEAL_FD(fd), base, &layout, entries, arena_bytes);
 	return 0;
-fail:
-	close(fd);
-	return r;
 }
 
 /* Line 0 as the daemon wrote it. */
-struct head {
+struct region_head {
 	uint64_t magic;
 	uint32_t version, entries;
 	uint64_t region_bytes, sqe_offset, cqe_offset, arena_offset, arena_bytes, zero;
 };
-_Static_assert(sizeof(struct head) == 64, "line 0");
+_Static_assert(sizeof(struct region_head) == 64, "line 0");
 _Static_assert(
-	offsetof(struct head, arena_bytes) == offsetof(struct ring_control, arena_bytes), "line 0");
+	offsetof(struct region_head, arena_bytes) == offsetof(struct ring_control, arena_bytes), "line 0");
 
-static int head_check(const struct head *head, size_t file_bytes, struct layout *ret)
+static int region_check_head(const struct region_head *head, size_t file_bytes, struct region_layout *ret)
 {
-	struct layout layout;
+	struct region_layout layout;
 
 	if (head->magic != RING_MAGIC)
 		return -EPROTO;
 	if (head->version != RING_VERSION)
 		return -EPROTONOSUPPORT;
-	if (layout_init(&layout, head->entries, head->arena_bytes) < 0)
+	if (region_layout(&layout, head->entries, head->arena_bytes) < 0)
 		return -EPROTO;
 	if (head->region_bytes != layout.bytes || file_bytes != layout.bytes ||
 		head->sqe_offset != layout.sqe_offset || head->cqe_offset != layout.cqe_offset ||
@@ -147,8 +146,8 @@ static int head_check(const struct head *head, size_t file_bytes, struct layout 
 	return 0;
 }
 
-/* Every byte of the page behind line 0 is zero, save the index or flag that starts lines 1 to 6. */
-static bool padding_is_zero(const uint8_t *page)
+/* Every byte of the page after line 0 is zero, except the index or flag at the start of lines 1 to 6. */
+static bool region_is_padded(const uint8_t *page)
 {
 	for (size_t i = 64; i < REGION_PAGE; i++) {
 		if (i < offsetof(struct ring_control, zero) && i % 64 < sizeof(uint32_t))
@@ -161,8 +160,8 @@ static bool padding_is_zero(const uint8_t *page)
 
 int region_map(struct region *ret, int fd)
 {
-	struct layout layout;
-	struct head head;
+	struct region_layout layout;
+	struct region_head head;
 	struct stat st;
 
 	int seals = fcntl(fd, F_GET_SEALS);
@@ -173,7 +172,7 @@ int region_map(struct region *ret, int fd)
 	if (st.st_size < (off_t)REGION_PAGE)
 		return -EPROTO;
 
-	/* Sealed against resizing by now: these bytes stay, whatever the peer does. */
+	/* Sealed against resizing: the peer cannot remove these bytes. */
 	size_t bytes = (size_t)st.st_size;
 	uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
@@ -181,12 +180,10 @@ int region_map(struct region *ret, int fd)
 	memcpy(&head, base, sizeof(head));
 	atomic_signal_fence(memory_order_seq_cst);
 
-	int r = head_check(&head, bytes, &layout);
-	if (r == 0 && !padding_is_zero(base))
-		r = -EPROTO;
-	if (r < 0) {
+	int rc = region_check_head(&head, bytes, &layout);
+	if (rc < 0 || !region_is_padded(base)) {
 		munmap(base, bytes);
-		return r;
+		return rc < 0 ? rc : -EPROTO;
 	}
 	*ret = region_view(fd, base, &layout, head.entries, head.arena_bytes);
 	return 0;
@@ -205,5 +202,6 @@ void *region_at(const struct region *region, uint32_t offset, uint32_t length)
 {
 	if (length > region->arena_bytes || offset > region->arena_bytes - length)
 		return NULL;
+	assert(region->base && (uint64_t)offset + length <= region->arena_bytes);
 	return region->arena + offset;
 }

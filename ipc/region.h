@@ -4,7 +4,8 @@
 
 /*
  * A session's shared region: a memfd made and sealed (GROW | SHRINK | SEAL) by the daemon, so that
- * no client can shrink it under a reader and cause SIGBUS. It has no name in any file system.
+ * no client can shrink it while the daemon reads it, and so cause SIGBUS. It has no name in a file
+ * system.
  */
 
 #include "ipc/ring.h"
@@ -21,20 +22,20 @@ struct region {
 	struct ring ring;
 };
 
-/* Bytes that such a region has; 0 if it cannot be made. */
+/* Bytes of such a region; 0 if the sizes are invalid. */
 uint64_t region_bytes(uint32_t entries, uint64_t arena_bytes);
 /* Make, size, seal and map a region. entries: a power of two, RING_ENTRIES_MIN ... MAX;
  * arena_bytes: a power of two, REGION_ARENA_MIN ... MAX; else -EINVAL. On success the caller owns
  * *ret. */
 int region_create(struct region *ret, uint32_t entries, uint64_t arena_bytes);
 /* Map a region that a daemon made. Takes `fd` over on success. -EPROTO if its seals, size, magic,
- * version (-EPROTONOSUPPORT), offsets or padding are not as ring.h draws them. */
+ * version (-EPROTONOSUPPORT), offsets or padding are not those of ring.h. */
 int region_map(struct region *ret, int fd);
 /* Unmap and close. Zeroed or NULL is fine. */
 void region_deinit(struct region *region);
 
-/* The arena bytes [offset, offset + length), or NULL if they do not lie in it. length 0: the
- * address of offset, which must lie in the arena or at its end. */
+/* The arena bytes [offset, offset + length), or NULL if they are not in it. length 0: the
+ * address of offset, which must be in the arena or at its end. */
 void *region_at(const struct region *region, uint32_t offset, uint32_t length);
 
 #endif

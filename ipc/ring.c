@@ -3,11 +3,12 @@
 /*
  * The hot path: nothing here allocates, locks or calls the system.
  *
- * What a message costs in cache-line traffic: its entry. The line of the tail stays with who writes
- * it while the peer is awake, the peer's flag line stays shared, and the peer's head is looked at
- * once per run of entries (see struct ring).
+ * A message moves one cache line, its entry. While the peer is awake, the tail's line stays with its
+ * writer and the line of the peer's flag stays shared; the peer's head is read once for a run of entries
+ * (see struct ring).
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -18,31 +19,31 @@ _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "indices and stamps are shared by proc
 #define SQE_BYTES offsetof(struct ring_sqe, stamp)
 #define CQE_BYTES offsetof(struct ring_cqe, stamp)
 
-/* Odd, so that memory that was never written has none; another one in each lap of the ring, so that an
- * entry written and not yet published has that of the lap before. */
-static uint32_t stamp_of(uint32_t index)
+/* Odd, so that memory that was never written has no stamp; different in each lap of the ring, so that
+ * an entry that is written and not published still has the stamp of the lap before. */
+static uint32_t ring_stamp(uint32_t index)
 {
 	return index << 1 | 1;
 }
 
 /* Acquire pairs with the stores of publish: the rest of the entry comes first. */
-static bool is_stamped(const _Atomic uint32_t *stamp, uint32_t index)
+static bool ring_is_stamped(const _Atomic uint32_t *stamp, uint32_t index)
 {
-	return atomic_load_explicit(stamp, memory_order_acquire) == stamp_of(index);
+	return atomic_load_explicit(stamp, memory_order_acquire) == ring_stamp(index);
 }
 
-/* Keeps the compiler from reading a copied entry a second time out of the shared memory. */
-static void copied(void)
+/* Keeps the compiler from reading a copied entry again from the shared memory. */
+static void ring_copied(void)
 {
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-static struct ring_sqe *sqe_at(const struct ring *ring, uint32_t index)
+static struct ring_sqe *ring_sqe_at(const struct ring *ring, uint32_t index)
 {
 	return &ring->sqes[index & (ring->entries - 1)];
 }
 
-static struct ring_cqe *cqe_at(const struct ring *ring, uint32_t index)
+static struct ring_cqe *ring_cqe_at(const struct ring *ring, uint32_t index)
 {
 	return &ring->cqes[index & (RING_CQ_ENTRIES(ring->entries) - 1)];
 }
@@ -51,14 +52,15 @@ static struct ring_cqe *cqe_at(const struct ring *ring, uint32_t index)
 
 bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret)
 {
-	const struct ring_sqe *sqe = sqe_at(ring, ring->sq_index);
+	const struct ring_sqe *sqe = ring_sqe_at(ring, ring->sq_index);
 
-	/* Stamps that are renewed while we take entries would otherwise keep us for ever. */
+	/* A client that renews stamps could otherwise keep the daemon here for ever. */
+	assert(ring->sq_index - ring->sq_published <= ring->entries);
 	if (ring->sq_index - ring->sq_published == ring->entries ||
-		!is_stamped(&sqe->stamp, ring->sq_index))
+		!ring_is_stamped(&sqe->stamp, ring->sq_index))
 		return false;
 	memcpy(ret, sqe, SQE_BYTES);
-	copied();
+	ring_copied();
 	atomic_init(&ret->stamp, 0);
 	ring->sq_index++;
 	return true;
@@ -73,13 +75,14 @@ int ring_sq_check(const struct ring *ring)
 		return 0;
 	if (tail - ring->sq_index > ring->entries - unreleased)
 		return -EPROTO;
-	return is_stamped(&sqe_at(ring, ring->sq_index)->stamp, ring->sq_index) ? 0 : -EPROTO;
+	return ring_is_stamped(&ring_sqe_at(ring, ring->sq_index)->stamp, ring->sq_index) ? 0 : -EPROTO;
 }
 
 void ring_sq_release(struct ring *ring)
 {
 	if (ring->sq_published == ring->sq_index)
 		return;
+	assert(ring->sq_index - ring->sq_published <= ring->entries);
 	ring->sq_published = ring->sq_index;
 	atomic_store_explicit(&ring->control->sq_head, ring->sq_index, memory_order_release);
 }
@@ -93,6 +96,7 @@ int ring_cq_space(struct ring *ring)
 	if (head - ring->cq_seen > ring->cq_published - ring->cq_seen)
 		return -EPROTO;
 	ring->cq_seen = head;
+	assert(ring->cq_index - head <= RING_CQ_ENTRIES(ring->entries));
 	return (int)(RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - head));
 }
 
@@ -109,7 +113,8 @@ int ring_cq_room(struct ring *ring, uint32_t n)
 
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe)
 {
-	memcpy(cqe_at(ring, ring->cq_index), cqe, CQE_BYTES);
+	assert(ring->cq_index - ring->cq_seen < RING_CQ_ENTRIES(ring->entries));
+	memcpy(ring_cqe_at(ring, ring->cq_index), cqe, CQE_BYTES);
 	ring->cq_index++;
 }
 
@@ -117,8 +122,9 @@ bool ring_cq_publish(struct ring *ring)
 {
 	if (ring->cq_published == ring->cq_index)
 		return false;
+	assert(ring->cq_index - ring->cq_published <= RING_CQ_ENTRIES(ring->entries));
 	for (uint32_t i = ring->cq_published; i != ring->cq_index; i++)
-		atomic_store_explicit(&cqe_at(ring, i)->stamp, stamp_of(i), memory_order_release);
+		atomic_store_explicit(&ring_cqe_at(ring, i)->stamp, ring_stamp(i), memory_order_release);
 	ring->cq_published = ring->cq_index;
 	/* Orders the store of the tail before the load of the flag; ring_client_sleep stores the
 	 * flag before it loads the tail. */
@@ -130,7 +136,7 @@ bool ring_daemon_sleep(struct ring *ring)
 {
 	atomic_store_explicit(&ring->control->daemon_need_wakeup, 1, memory_order_seq_cst);
 	(void)atomic_load_explicit(&ring->control->sq_tail, memory_order_seq_cst);
-	return is_stamped(&sqe_at(ring, ring->sq_index)->stamp, ring->sq_index);
+	return ring_is_stamped(&ring_sqe_at(ring, ring->sq_index)->stamp, ring->sq_index);
 }
 
 void ring_daemon_awake(struct ring *ring)
@@ -152,7 +158,8 @@ int ring_sq_push(struct ring *ring, const struct ring_sqe *sqe)
 			return 0;
 		ring->sq_seen = head;
 	}
-	memcpy(sqe_at(ring, ring->sq_index), sqe, SQE_BYTES);
+	assert(ring->sq_index - ring->sq_seen < ring->entries);
+	memcpy(ring_sqe_at(ring, ring->sq_index), sqe, SQE_BYTES);
 	ring->sq_index++;
 	return 1;
 }
@@ -162,8 +169,9 @@ bool ring_sq_publish(struct ring *ring, uint32_t *ret_count)
 	*ret_count = ring->sq_index - ring->sq_published;
 	if (*ret_count == 0)
 		return false;
+	assert(*ret_count <= ring->entries);
 	for (uint32_t i = ring->sq_published; i != ring->sq_index; i++)
-		atomic_store_explicit(&sqe_at(ring, i)->stamp, stamp_of(i), memory_order_release);
+		atomic_store_explicit(&ring_sqe_at(ring, i)->stamp, ring_stamp(i), memory_order_release);
 	ring->sq_published = ring->sq_index;
 	/* Orders the store of the tail before the load of the flag; ring_daemon_sleep stores the
 	 * flag before it loads the tail. */
@@ -173,18 +181,19 @@ bool ring_sq_publish(struct ring *ring, uint32_t *ret_count)
 
 bool ring_cq_peek(const struct ring *ring, struct ring_cqe *ret)
 {
-	const struct ring_cqe *cqe = cqe_at(ring, ring->cq_index);
+	const struct ring_cqe *cqe = ring_cqe_at(ring, ring->cq_index);
 
-	if (!is_stamped(&cqe->stamp, ring->cq_index))
+	if (!ring_is_stamped(&cqe->stamp, ring->cq_index))
 		return false;
 	memcpy(ret, cqe, CQE_BYTES);
-	copied();
+	ring_copied();
 	atomic_init(&ret->stamp, 0);
 	return true;
 }
 
 void ring_cq_advance(struct ring *ring)
 {
+	assert(ring->cq_published == ring->cq_index);
 	ring->cq_index++;
 	ring->cq_published = ring->cq_index;
 	atomic_store_explicit(&ring->control->cq_head, ring->cq_index, memory_order_release);
@@ -199,14 +208,14 @@ int ring_cq_check(const struct ring *ring)
 		return 0;
 	if (tail - ring->cq_index > most)
 		return -EPROTO;
-	return is_stamped(&cqe_at(ring, ring->cq_index)->stamp, ring->cq_index) ? 0 : -EPROTO;
+	return ring_is_stamped(&ring_cqe_at(ring, ring->cq_index)->stamp, ring->cq_index) ? 0 : -EPROTO;
 }
 
 bool ring_client_sleep(struct ring *ring)
 {
 	atomic_store_explicit(&ring->control->client_need_wakeup, 1, memory_order_seq_cst);
 	(void)atomic_load_explicit(&ring->control->cq_tail, memory_order_seq_cst);
-	return is_stamped(&cqe_at(ring, ring->cq_index)->stamp, ring->cq_index);
+	return ring_is_stamped(&ring_cqe_at(ring, ring->cq_index)->stamp, ring->cq_index);
 }
 
 void ring_client_awake(struct ring *ring)

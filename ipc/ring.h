@@ -9,11 +9,11 @@
  * own index relaxed (it keeps a private copy and never reads back what it shared), the peer's with
  * acquire, and publishes with release.
  *
- * An entry carries a STAMP, a number made of its index, as its last word: stored with release when
- * the entry is published, and what a consumer that is awake looks at. So a message between two that
- * spin moves one cache line, the entry itself, as the barest ping-pong does. The tail says the same
- * in one word, for sleep: a side that wants to sleep, and a side that publishes, work on two
- * different words, for which acquire and release do not suffice:
+ * The last word of an entry is its STAMP, a number made of its index, stored with release when the
+ * entry is published. A consumer that is awake reads the stamp. So a message between two spinning sides
+ * moves one cache line, as a minimal ping-pong does. The tail repeats the information in one word for
+ * sleeping. A side that goes to sleep and a side that publishes each store one word and load another, for
+ * which acquire and release do not suffice:
  *
  *	sleeper:   store NEED_WAKEUP (seq_cst), load every tail (seq_cst), then wait if the next
  *	           entry has no stamp
@@ -21,13 +21,12 @@
  *	           (seq_cst), then ring if it is set
  *
  * In the single order of the operations on tail and flag one of the two loads comes last and sees the
- * other's store: the sleeper sees the tail, and by that the stamps, or the publisher sees the flag.
- * They are operations and not bare fences so that ThreadSanitizer sees them.
+ * other's store: the sleeper sees the tail, and so the stamps, or the publisher sees the flag. They are
+ * operations, not fences, so that ThreadSanitizer sees them.
  *
- * The peer's memory is a stranger's: a peer index is taken once, and one that cannot be is -EPROTO;
- * entries are copied out before anything in them is looked at; of stamps that lie, the daemon takes
- * at most a ringful before it has released. A tail may lag behind the stamps, for the moment between
- * two stores of the publisher's.
+ * The peer is untrusted: its index is read once, and an impossible one is -EPROTO; entries are copied
+ * out before they are checked; with false stamps the daemon takes at most one ring of entries before a
+ * release. A tail may lag behind the stamps between two stores of the publisher.
  *
  * Control page (one writer a cache line; lines of 64 bytes):
  *
@@ -91,11 +90,11 @@ enum ring_cqe_kind {
 	RING_CQE_TOKENS = 1, /* progress; n_generated tokens are in the output area */
 	RING_CQE_FINAL = 2,
 	/* progress; the request's fence has been recorded behind all of its work: wait for it now.
-	 * Where the ring has no room for progress there is none, and the final one comes alone. */
+	 * If the ring has no space for progress, only the final one comes. */
 	RING_CQE_RECORDED = 3,
 };
 
-/* What an error is about; values[] as said. */
+/* What an error is about; values[] as listed. */
 enum ring_detail {
 	RING_DETAIL_NONE = 0,
 	RING_DETAIL_TOKEN = 1,        /* [index, token, vocabulary] */
@@ -171,7 +170,7 @@ _Static_assert(offsetof(struct ring_control, client_need_wakeup) == 384, "line 6
 /*
  * One side's view. Private memory: sizes are copies, never read back from the region.
  * sq_seen and cq_seen hold the peer's head as last read: a producer reads it again only when its
- * copy says too little room.
+ * copy leaves too little space.
  */
 struct ring {
 	struct ring_control *control;
@@ -189,25 +188,24 @@ struct ring {
 /* ---- daemon's side ---- */
 
 /* Copy out the next submission: true and *ret, or false if there is none, or none that may be taken
- * before a release. The head is shared by ring_sq_release, so that one store serves a run of
- * entries. */
+ * before a release. ring_sq_release publishes the head, by one store for a run of entries. */
 bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
 void ring_sq_release(struct ring *ring);
-/* 0, or -EPROTO if the tail is where it cannot be, or ahead of what is written. For idle moments: it
- * costs the client's line. */
+/* 0, or -EPROTO if the tail is impossible, or ahead of the written entries. For idle times: it reads the
+ * client's cache line. */
 int ring_sq_check(const struct ring *ring);
 /* Free completion entries, or -EPROTO if the client's head jumped. Reads the client's head. */
 int ring_cq_space(struct ring *ring);
-/* Room for n completions: 1, 0, or -EPROTO. Reads the client's head only if the last one read
- * leaves too little. */
+/* Whether there is space for n completions: 1, 0, or -EPROTO. Reads the client's head only if the last
+ * value read leaves too little. */
 int ring_cq_room(struct ring *ring, uint32_t n);
-/* Write a completion, after ring_cq_space or ring_cq_room said there is room; seen by the client on
+/* Write a completion, for which ring_cq_space or ring_cq_room found space; the client sees it on
  * publish. */
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe);
 /* Publish what was pushed. True if the client sleeps and its doorbell must be rung. */
 bool ring_cq_publish(struct ring *ring);
-/* Announce sleep; true if submissions wait already (then do not sleep, and take it back). After a
- * release. */
+/* Announce sleep; true if submissions wait already: then do not sleep, and call ring_daemon_awake. After
+ * a release. */
 bool ring_daemon_sleep(struct ring *ring);
 void ring_daemon_awake(struct ring *ring);
 

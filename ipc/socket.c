@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/socket.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "ipc/cleanup.h"
 #include "ipc/clock.h"
 #include "ipc/msg.h"
 
@@ -26,26 +28,30 @@
 
 /* ---- paths ---- */
 
-static const char *environment(const char *name)
+static const char *socket_environment(const char *name)
 {
 	const char *value = getenv(name);
 
 	return value && *value ? value : NULL;
 }
 
-static int fits(int length)
+/* Copy what snprintf wrote, `length` being its result. */
+static int socket_path_copy(char ret[static SOCKET_PATH_MAX], const char *path, int length)
 {
-	return length < 0 || length >= SOCKET_PATH_MAX ? -ENAMETOOLONG : 0;
+	if (length < 0 || length >= SOCKET_PATH_MAX)
+		return -ENAMETOOLONG;
+	memcpy(ret, path, (size_t)length + 1);
+	return 0;
 }
 
 int socket_path(char ret[static SOCKET_PATH_MAX], const char *path)
 {
-	const char *runtime = environment("XDG_RUNTIME_DIR");
+	const char *runtime = socket_environment("XDG_RUNTIME_DIR");
 	char buffer[SOCKET_PATH_MAX];
 	int n;
 
 	if (!path)
-		path = environment("MIMEO_SOCKET");
+		path = socket_environment("MIMEO_SOCKET");
 	if (path)
 		n = snprintf(buffer, sizeof(buffer), "%s", path);
 	else if (runtime)
@@ -53,10 +59,7 @@ int socket_path(char ret[static SOCKET_PATH_MAX], const char *path)
 	else
 		n = snprintf(buffer, sizeof(buffer), "/run/mimeo/mimeod.sock");
 
-	int r = fits(n);
-	if (r == 0)
-		memcpy(ret, buffer, (size_t)n + 1);
-	return r;
+	return socket_path_copy(ret, buffer, n);
 }
 
 int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
@@ -73,13 +76,10 @@ int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
 		tail = suffix;
 	}
 	int n = snprintf(buffer, sizeof(buffer), "%.*s-admin%s", (int)stem, client_path, tail);
-	int r = fits(n);
-	if (r == 0)
-		memcpy(ret, buffer, (size_t)n + 1);
-	return r;
+	return socket_path_copy(ret, buffer, n);
 }
 
-static int address_init(struct sockaddr_un *ret, const char *path)
+static int socket_address(struct sockaddr_un *ret, const char *path)
 {
 	size_t length = strlen(path);
 
@@ -95,15 +95,15 @@ static int address_init(struct sockaddr_un *ret, const char *path)
 
 /* ---- time ---- */
 
-static int64_t now_ms(void)
+static int64_t socket_now_ms(void)
 {
 	return (int64_t)(clock_ns() / 1000000);
 }
 
 /* Milliseconds until `deadline`, 0 if it has passed. */
-static int left_ms(int64_t deadline)
+static int socket_left_ms(int64_t deadline)
 {
-	int64_t left = deadline - now_ms();
+	int64_t left = deadline - socket_now_ms();
 
 	if (left < 0)
 		return 0;
@@ -113,23 +113,23 @@ static int left_ms(int64_t deadline)
 /* ---- connecting ---- */
 
 /* Only a send timeout bounds the wait for a place in a full backlog; 0 would be no bound. */
-static int limit_sends(int fd, int ms)
+static int socket_limit_sends(int fd, int ms)
 {
 	struct timeval time = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000L};
 
 	return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)) < 0 ? -errno : 0;
 }
 
-static int connect_until(int fd, const struct sockaddr_un *address, int64_t deadline)
+static int socket_connect_until(int fd, const struct sockaddr_un *address, int64_t deadline)
 {
 	for (;;) {
-		int ms = left_ms(deadline);
-		int r = limit_sends(fd, ms > 0 ? ms : 1);
+		int ms = socket_left_ms(deadline);
+		int rc = socket_limit_sends(fd, ms > 0 ? ms : 1);
 
-		if (r < 0)
-			return r;
+		if (rc < 0)
+			return rc;
 		if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
-			return limit_sends(fd, 0);
+			return socket_limit_sends(fd, 0);
 		if (errno == EAGAIN || (errno == EINTR && ms == 0))
 			return -ETIMEDOUT;
 		if (errno != EINTR)
@@ -140,19 +140,17 @@ static int connect_until(int fd, const struct sockaddr_un *address, int64_t dead
 int socket_connect(const char *path, unsigned timeout_ms)
 {
 	struct sockaddr_un address;
-	int r = address_init(&address, path);
-	if (r < 0)
-		return r;
+	int rc = socket_address(&address, path);
+	if (rc < 0)
+		return rc;
 
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CLEANUP(cleanup_close) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	r = connect_until(fd, &address, now_ms() + timeout_ms);
-	if (r < 0) {
-		close(fd);
-		return r;
-	}
-	return fd;
+	rc = socket_connect_until(fd, &address, socket_now_ms() + timeout_ms);
+	if (rc < 0)
+		return rc;
+	return STEAL_FD(fd);
 }
 
 /* ---- listening ---- */
@@ -161,10 +159,10 @@ int socket_folder_make(const char *path)
 {
 	char folder[SOCKET_PATH_MAX];
 
-	if (environment("MIMEO_SOCKET"))
+	if (socket_environment("MIMEO_SOCKET"))
 		return 0;
-	int r = socket_path(folder, NULL);
-	if (r < 0 || strcmp(path, folder) != 0)
+	int rc = socket_path(folder, NULL);
+	if (rc < 0 || strcmp(path, folder) != 0)
 		return 0;
 	*strrchr(folder, '/') = '\0';
 	if (mkdir(folder, 0755) < 0 && errno != EEXIST)
@@ -173,7 +171,7 @@ int socket_folder_make(const char *path)
 }
 
 /* Is fd the file of that name? */
-static bool is_named(int fd, const char *name)
+static bool socket_is_named(int fd, const char *name)
 {
 	struct stat ours, there;
 
@@ -182,28 +180,24 @@ static bool is_named(int fd, const char *name)
 }
 
 /*
- * Whoever ends removes the file while it holds the lock. Somebody who had opened it before then gets
- * the lock of a file without a name, which excludes nobody: it looks again, and takes the new one.
+ * A daemon that ends removes the file while it holds the lock. A process that had opened the file before
+ * then gets the lock of a file without a name, which excludes no other: it opens the new file.
  */
-static int lock_take(const char *path)
+static int socket_lock_take(const char *path)
 {
 	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
 
 	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
 	for (;;) {
-		int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		CLEANUP(cleanup_close) int fd =
+			open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 		if (fd < 0)
 			return -errno;
-		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-			int r = errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
-
-			close(fd);
-			return r;
-		}
-		if (is_named(fd, name))
-			return fd;
-		close(fd);
+		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+			return errno == EWOULDBLOCK ? -EADDRINUSE : -errno;
+		if (socket_is_named(fd, name))
+			return STEAL_FD(fd);
 	}
 }
 
@@ -214,19 +208,19 @@ void socket_unlock(const char *path, int lock_fd)
 	if (lock_fd < 0)
 		return;
 	snprintf(name, sizeof(name), "%s%s", path, SOCKET_LOCK_SUFFIX);
-	if (is_named(lock_fd, name))
+	if (socket_is_named(lock_fd, name))
 		unlink(name);
 	close(lock_fd);
 }
 
-/* A killed process that had io_uring leaves its sockets open until the kernel has taken the ring down,
- * milliseconds after the process is gone, and more on a busy machine: somebody who listens is asked
- * again for so long. A daemon would hold the lock. */
+/* After a process with io_uring is killed, its sockets stay open until the kernel has released the ring:
+ * milliseconds, more on a busy machine. So a socket that accepts connections is tried again for this long
+ * before it counts as in use; a live daemon would hold the lock. */
 #define LEFTOVER_MS 5000
 #define LEFTOVER_PAUSE_MS 2
 
 /* Remove a dead daemon's socket. Called with the lock held. */
-static int leftover_remove(const char *path)
+static int socket_remove_leftover(const char *path)
 {
 	struct stat st;
 
@@ -254,19 +248,17 @@ static int leftover_remove(const char *path)
 	return 0;
 }
 
-static int bind_and_listen(int fd, const char *path, const struct sockaddr_un *address)
+static int socket_bind_and_listen(int fd, const char *path, const struct sockaddr_un *address)
 {
-	int r;
-
 	if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0)
 		return -errno;
-	/* Nobody connects before listen, so nobody sees the mode that the umask gave, nor sends
-	 * descriptors that are not wanted. */
+	/* No client connects before listen: none meets the umask's mode or may send descriptors. */
 	socket_pass_rights(fd, false);
 	if (chmod(path, 0660) < 0 || listen(fd, SOMAXCONN) < 0) {
-		r = -errno;
+		int rc = -errno;
+
 		unlink(path);
-		return r;
+		return rc;
 	}
 	return 0;
 }
@@ -274,20 +266,17 @@ static int bind_and_listen(int fd, const char *path, const struct sockaddr_un *a
 int socket_lock(const char *path, int *ret_lock_fd)
 {
 	struct sockaddr_un address;
-	int lock_fd;
 
-	int r = address_init(&address, path);
-	if (r < 0)
-		return r;
-	lock_fd = lock_take(path);
+	int rc = socket_address(&address, path);
+	if (rc < 0)
+		return rc;
+	CLEANUP(cleanup_close) int lock_fd = socket_lock_take(path);
 	if (lock_fd < 0)
 		return lock_fd;
-	r = leftover_remove(path);
-	if (r < 0) {
-		close(lock_fd);
-		return r;
-	}
-	*ret_lock_fd = lock_fd;
+	rc = socket_remove_leftover(path);
+	if (rc < 0)
+		return rc;
+	*ret_lock_fd = STEAL_FD(lock_fd);
 	return 0;
 }
 
@@ -295,40 +284,37 @@ int socket_bind(const char *path)
 {
 	struct sockaddr_un address;
 
-	int r = address_init(&address, path);
-	if (r < 0)
-		return r;
-	r = leftover_remove(path);
-	if (r < 0)
-		return r;
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = socket_address(&address, path);
+	if (rc < 0)
+		return rc;
+	rc = socket_remove_leftover(path);
+	if (rc < 0)
+		return rc;
+	CLEANUP(cleanup_close) int fd =
+		socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	r = bind_and_listen(fd, path, &address);
-	if (r < 0) {
-		close(fd);
-		return r;
-	}
-	return fd;
+	rc = socket_bind_and_listen(fd, path, &address);
+	if (rc < 0)
+		return rc;
+	return STEAL_FD(fd);
 }
 
 int socket_listen(const char *path, int *ret_lock_fd)
 {
-	int lock_fd;
+	CLEANUP(cleanup_close) int lock_fd = -1;
 
-	int r = socket_lock(path, &lock_fd);
-	if (r < 0)
-		return r;
+	int rc = socket_lock(path, &lock_fd);
+	if (rc < 0)
+		return rc;
 	int fd = socket_bind(path);
-	if (fd < 0) {
-		close(lock_fd);
+	if (fd < 0)
 		return fd;
-	}
-	*ret_lock_fd = lock_fd;
+	*ret_lock_fd = STEAL_FD(lock_fd);
 	return fd;
 }
 
-/* ---- what strangers may send ---- */
+/* ---- what untrusted peers may send ---- */
 
 void socket_keep_order(int fd)
 {
@@ -346,15 +332,15 @@ void socket_pass_rights(int fd, bool pass)
 
 /* ---- the peer ---- */
 
-static int peer_pidfd(int fd, pid_t pid)
+static int socket_peer_pidfd(int fd, pid_t pid)
 {
 	int pidfd = -1;
 	socklen_t length = sizeof(pidfd);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
 		return pidfd;
-	/* Only a kernel that lacks the option: any other error means that the peer is gone, and its
-	 * number may be another's by now. */
+	/* Only if the kernel lacks the option: with any other error the peer is gone, and its pid may belong
+	 * to another process. */
 	if (errno != ENOPROTOOPT || pid <= 0)
 		return -1;
 	return (int)syscall(SYS_pidfd_open, pid, 0);
@@ -371,7 +357,7 @@ int socket_peer(int fd, struct socket_peer *ret)
 		.uid = credentials.uid,
 		.gid = credentials.gid,
 		.pid = credentials.pid,
-		.pidfd = peer_pidfd(fd, credentials.pid),
+		.pidfd = socket_peer_pidfd(fd, credentials.pid),
 	};
 	return 0;
 }
@@ -415,6 +401,7 @@ int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_
 		/* The fds went with the first bytes. */
 		message.msg_control = NULL;
 		message.msg_controllen = 0;
+		assert((size_t)n <= parts[0].iov_len + parts[1].iov_len);
 		for (size_t i = 0; i < 2; i++) {
 			size_t sent = (size_t)n < parts[i].iov_len ? (size_t)n : parts[i].iov_len;
 
@@ -426,29 +413,29 @@ int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_
 	return 0;
 }
 
-/* What one message brought so far. */
-struct delivery {
+/* The descriptors of one message, as far as it has arrived. */
+struct socket_delivery {
 	int fds[SOCKET_FDS_MAX];
 	size_t n_fds, fds_max;
 	bool surplus;
-	bool lost; /* this process had no number for one */
+	bool lost; /* this process had no descriptor left for one */
 };
 
-static void delivery_close(struct delivery *delivery)
+static void socket_delivery_close(struct socket_delivery *delivery)
 {
 	while (delivery->n_fds > 0)
 		close(delivery->fds[--delivery->n_fds]);
 }
 
-/* What was lost stands in its place. */
-static void delivery_fill(struct delivery *delivery)
+/* -EMFILE in the place of each descriptor that was lost. */
+static void socket_delivery_fill(struct socket_delivery *delivery)
 {
 	while (delivery->lost && delivery->n_fds < delivery->fds_max)
 		delivery->fds[delivery->n_fds++] = -EMFILE;
 }
 
-/* Every fd that the kernel installed is kept or closed, whatever else is wrong. */
-static void delivery_take(struct delivery *delivery, struct msghdr *message)
+/* Keep or close every fd that the kernel installed, even if the message is refused. */
+static void socket_delivery_take(struct socket_delivery *delivery, struct msghdr *message)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -457,6 +444,7 @@ static void delivery_take(struct delivery *delivery, struct msghdr *message)
 			int fd;
 
 			memcpy(&fd, (const uint8_t *)c + at, sizeof(fd));
+			assert(fd >= 0 && delivery->fds_max <= SOCKET_FDS_MAX);
 			if (delivery->n_fds < delivery->fds_max) {
 				delivery->fds[delivery->n_fds++] = fd;
 			} else {
@@ -467,12 +455,12 @@ static void delivery_take(struct delivery *delivery, struct msghdr *message)
 	}
 }
 
-static int wait_readable(int fd, int64_t deadline)
+static int socket_wait_readable(int fd, int64_t deadline)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 
 	for (;;) {
-		int left = left_ms(deadline);
+		int left = socket_left_ms(deadline);
 		int n = poll(&poll_fd, 1, left);
 
 		if (n > 0)
@@ -485,8 +473,8 @@ static int wait_readable(int fd, int64_t deadline)
 }
 
 /* Fill buffer[size]. 0 or -errno. */
-static int receive_all(
-	int fd, void *buffer, size_t size, struct delivery *delivery, int64_t deadline)
+static int socket_receive_all(
+	int fd, void *buffer, size_t size, struct socket_delivery *delivery, int64_t deadline)
 {
 	for (size_t got = 0; got < size;) {
 		union {
@@ -501,21 +489,22 @@ static int receive_all(
 			.msg_controllen = sizeof(control),
 		};
 
-		int r = wait_readable(fd, deadline);
-		if (r < 0)
-			return r;
+		int rc = socket_wait_readable(fd, deadline);
+		if (rc < 0)
+			return rc;
 		ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
 		if (n < 0)
 			return -errno;
-		delivery_take(delivery, &message);
+		socket_delivery_take(delivery, &message);
 		delivery->lost |= message.msg_flags & MSG_CTRUNC;
 		if (delivery->surplus || (delivery->lost && delivery->n_fds == delivery->fds_max))
 			return -EPROTO;
 		if (n == 0)
 			return -ECONNRESET;
 		got += (size_t)n;
+		assert(got <= size);
 	}
 	return 0;
 }
@@ -523,21 +512,22 @@ static int receive_all(
 ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
 	size_t *ret_n_fds, unsigned timeout_ms)
 {
-	struct delivery delivery = {.fds_max = fds_max < SOCKET_FDS_MAX ? fds_max : SOCKET_FDS_MAX};
-	int64_t deadline = now_ms() + timeout_ms;
-	uint32_t length;
+	struct socket_delivery delivery = {.fds_max = fds_max < SOCKET_FDS_MAX ? fds_max : SOCKET_FDS_MAX};
+	int64_t deadline = socket_now_ms() + timeout_ms;
+	uint32_t length = 0;
 
-	int r = receive_all(fd, &length, sizeof(length), &delivery, deadline);
-	if (r == 0) {
-		length = le32toh(length);
-		r = length > size ? -EMSGSIZE
-				  : receive_all(fd, buffer, length, &delivery, deadline);
+	int rc = socket_receive_all(fd, &length, sizeof(length), &delivery, deadline);
+	length = le32toh(length);
+	if (rc == 0 && length > size)
+		rc = -EMSGSIZE;
+	else if (rc == 0)
+		rc = socket_receive_all(fd, buffer, length, &delivery, deadline);
+	if (rc < 0) {
+		socket_delivery_close(&delivery);
+		return rc;
 	}
-	if (r < 0) {
-		delivery_close(&delivery);
-		return r;
-	}
-	delivery_fill(&delivery);
+	socket_delivery_fill(&delivery);
+	assert(delivery.n_fds <= fds_max);
 	if (delivery.n_fds > 0)
 		memcpy(ret_fds, delivery.fds, delivery.n_fds * sizeof(int));
 	if (ret_n_fds)

@@ -25,31 +25,32 @@ int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)
 
 /* Connect, blocking for timeout_ms at most. The fd (close-on-exec, blocking), or -errno. */
 int socket_connect(const char *path, unsigned timeout_ms);
-/* If `path` is the default place (no $MIMEO_SOCKET): make its folder, mode 0755, if it is missing.
- * Folders of places that somebody chose are never made. 0 or -errno. */
+/* If `path` is the default (no $MIMEO_SOCKET): make its directory, mode 0755, if it is missing. The
+ * directory of a configured path is never made. 0 or -errno. */
 int socket_folder_make(const char *path);
-/* Bind and listen, mode 0660. A socket file on which somebody listens is -EADDRINUSE; a dead one's is taken over: both are decided under a lock file
- * beside it (held until socket_unlock or the end of the process; *ret_lock_fd), so two daemons cannot
- * race. The listening fd (close-on-exec, nonblocking), or -errno: -ENOTSOCK if the path is another
- * kind of file, which is left alone; -ENOENT if the folder is missing. */
+/* Bind and listen, mode 0660. A socket file with a listener is -EADDRINUSE; one that a dead daemon left is
+ * replaced. Both are decided under a lock file beside it (*ret_lock_fd, held until socket_unlock or the
+ * end of the process), so two daemons cannot race. The listening fd (close-on-exec, nonblocking), or
+ * -errno: -ENOTSOCK if the path is another kind of file, which is not changed; -ENOENT if the directory
+ * is missing. */
 int socket_listen(const char *path, int *ret_lock_fd);
-/* The two halves of it, for a daemon that must know early that the place is free and accept late:
- * take the lock and remove a dead one's socket (0 or -errno); then, with the lock held, bind and
- * listen (the listening fd or -errno). Same errors. Where the kernel lets it, whoever connects may send
- * no descriptors before socket_pass_rights says so. */
+/* The two halves of socket_listen, for a daemon that checks early whether the path is free and accepts
+ * late: take the lock and remove a dead daemon's socket (0 or -errno); then, with the lock held, bind and
+ * listen (the listening fd or -errno). Same errors. If the kernel supports it, clients can send no
+ * descriptors until socket_pass_rights allows it. */
 int socket_lock(const char *path, int *ret_lock_fd);
 int socket_bind(const char *path);
-/* Remove the lock file and let the lock go. -1 is fine. */
+/* Remove the lock file and release the lock. -1 is ignored. */
 void socket_unlock(const char *path, int lock_fd);
 
-/* For sockets that strangers send to. Out-of-band bytes come in line, and so do not vanish, with the
- * descriptors that they bring, where others are received. */
+/* For sockets of untrusted peers. Out-of-band bytes come in line: otherwise they, and the descriptors
+ * that they carry, would be lost when others are received. */
 void socket_keep_order(int fd);
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83 /* Linux 6.16 */
 #endif
-/* Whether anybody may send descriptors to it, or, of a listener, to what it accepts; who tries gets
- * EPERM. Where the kernel has no such option (before Linux 6.16) everybody may. */
+/* Whether peers may send descriptors to the socket or, for a listener, to the sockets that it accepts;
+ * otherwise their send fails with EPERM. Before Linux 6.16 there is no such option and all may. */
 void socket_pass_rights(int fd, bool pass);
 
 struct socket_peer {
@@ -66,9 +67,9 @@ int socket_peer(int fd, struct socket_peer *ret);
 int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
 /* Receive one message into buffer[size], and fds (close-on-exec, the caller's to close). The length
  * or -errno: -EMSGSIZE if it does not fit, -ECONNRESET on end of file, -ETIMEDOUT, -EPROTO if more
- * than fds_max fds came. Where this process has no descriptor left for some that came, the places in
- * ret_fds up to fds_max have -EMFILE. On an error every fd that came is closed, and the stream is of no
- * more use. ret_fds and ret_n_fds may be NULL if fds_max is 0. */
+ * than fds_max fds came. If this process has no descriptor left for some that came, the places in
+ * ret_fds up to fds_max have -EMFILE. On an error every fd that came is closed, and the stream is
+ * unusable. ret_fds and ret_n_fds may be NULL if fds_max is 0. */
 ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
 	size_t *ret_n_fds, unsigned timeout_ms);
 

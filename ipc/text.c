@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/text.h"
 
+#include <assert.h>
 #include <stdint.h>
 
 /* The character in n bytes, or UINT32_MAX if they are not one. */
-static uint32_t decode(const unsigned char *bytes, size_t n)
+static uint32_t text_decode(const unsigned char *bytes, size_t n)
 {
 	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
 	uint32_t c = bytes[0] & (0x7fu >> n);
@@ -19,8 +20,8 @@ static uint32_t decode(const unsigned char *bytes, size_t n)
 	return c;
 }
 
-/* What turns the direction around: marks, embeddings, overrides, isolates. */
-static bool is_bidi(uint32_t c)
+/* Characters that change the writing direction: marks, embeddings, overrides, isolates. */
+static bool text_is_bidi(uint32_t c)
 {
 	return c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
 	       (c >= 0x2066 && c <= 0x2069);
@@ -33,11 +34,12 @@ size_t text_step(const char *text, size_t left)
 
 	if (first < 0x80)
 		return first >= 0x20 && first != 0x7f;
+	assert(left > 0);
 	size_t n = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
 	if (first < 0xc0 || first >= 0xf8 || n > left)
 		return 0;
-	uint32_t c = decode(bytes, n);
-	if (c == UINT32_MAX || c < 0xa0 || c == 0x2028 || c == 0x2029 || is_bidi(c))
+	uint32_t c = text_decode(bytes, n);
+	if (c == UINT32_MAX || c < 0xa0 || c == 0x2028 || c == 0x2029 || text_is_bidi(c))
 		return 0;
 	return n;
 }
@@ -49,6 +51,7 @@ bool text_is_clean(const char *text, size_t length)
 
 		if (step == 0)
 			return false;
+		assert(step <= length - at);
 		at += step;
 	}
 	return true;

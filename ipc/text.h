@@ -3,16 +3,16 @@
 #define MIMEO_IPC_TEXT_H
 
 /*
- * Text that strangers give and operators read: UTF-8 that can neither forge a line nor drive a
+ * Text of untrusted clients that operators read: UTF-8 that can neither forge a line nor control a
  * terminal.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the character at text[0 ... left - 1], 1 to 4; or 0 if it is not to be shown: malformed
+/* Bytes of the character at text[0 ... left - 1], 1 to 4; or 0 if it must not be shown: malformed
  * (overlong, a surrogate, beyond U+10FFFF, cut off), a control character of either set, a line or
- * paragraph separator, or one that turns the writing direction around. `left` is at least 1. */
+ * paragraph separator, or one that changes the writing direction. `left` is at least 1. */
 size_t text_step(const char *text, size_t left);
 /* Whether all of it may be shown. */
 bool text_is_clean(const char *text, size_t length);

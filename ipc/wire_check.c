@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/wire_check.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "ipc/msg.h"
 
-/* The first bytes of a value: what they claim follows. */
-struct head {
+/* What the first bytes of a value claim. */
+struct wire_head {
 	size_t bytes;    /* of the head itself, with the length field */
 	uint64_t body;   /* bytes of a scalar, str or bin behind it */
 	uint64_t values; /* of an array; twice the entries of a map */
@@ -33,27 +34,27 @@ static const struct {
 };
 /* clang-format on */
 
-static struct head container(size_t bytes, uint64_t values)
+static struct wire_head wire_container(size_t bytes, uint64_t values)
 {
-	return (struct head){.bytes = bytes, .values = values, .container = true};
+	return (struct wire_head){.bytes = bytes, .values = values, .container = true};
 }
 
-static enum wire_refusal head_read(const uint8_t *p, size_t left, struct head *ret)
+static enum wire_refusal wire_head_read(const uint8_t *p, size_t left, struct wire_head *ret)
 {
 	if (left == 0)
 		return WIRE_SHORT;
 
 	uint8_t type = p[0];
 	if (type < 0x80 || type >= 0xe0) {
-		*ret = (struct head){.bytes = 1};
+		*ret = (struct wire_head){.bytes = 1};
 		return WIRE_OK;
 	}
 	if (type < 0xa0) {
-		*ret = container(1, type < 0x90 ? 2u * (type & 0x0f) : type & 0x0fu);
+		*ret = wire_container(1, type < 0x90 ? 2u * (type & 0x0f) : type & 0x0fu);
 		return WIRE_OK;
 	}
 	if (type < 0xc0) {
-		*ret = (struct head){.bytes = 1, .body = type & 0x1f};
+		*ret = (struct wire_head){.bytes = 1, .body = type & 0x1f};
 		return WIRE_OK;
 	}
 
@@ -64,7 +65,7 @@ static enum wire_refusal head_read(const uint8_t *p, size_t left, struct head *r
 	if (shape == RESERVED)
 		return WIRE_RESERVED;
 	if (shape == FIXED) {
-		*ret = (struct head){.bytes = 1, .body = width};
+		*ret = (struct wire_head){.bytes = 1, .body = width};
 		return WIRE_OK;
 	}
 
@@ -74,9 +75,9 @@ static enum wire_refusal head_read(const uint8_t *p, size_t left, struct head *r
 	for (unsigned i = 1; i <= width; i++)
 		length = length << 8 | p[i];
 	if (shape == BODY)
-		*ret = (struct head){.bytes = 1u + width, .body = length};
+		*ret = (struct wire_head){.bytes = 1u + width, .body = length};
 	else
-		*ret = container(1u + width, shape == MAP ? 2 * length : length);
+		*ret = wire_container(1u + width, shape == MAP ? 2 * length : length);
 	return WIRE_OK;
 }
 
@@ -94,16 +95,17 @@ enum wire_refusal wire_check(const void *data, size_t size, size_t *ret_offset)
 		return WIRE_TOO_LARGE;
 	}
 	do {
-		struct head head;
+		struct wire_head head;
 
 		*ret_offset = at;
-		refusal = head_read(bytes + at, size - at, &head);
+		refusal = wire_head_read(bytes + at, size - at, &head);
 		if (refusal)
 			return refusal;
 		size_t left = size - at - head.bytes;
 		if (head.body > left)
 			return WIRE_SHORT;
 		at += head.bytes + (size_t)head.body;
+		assert(owed > 0 && at <= size);
 		owed--;
 		if (head.container) {
 			if (depth == MSG_DEPTH_MAX)
@@ -112,6 +114,7 @@ enum wire_refusal wire_check(const void *data, size_t size, size_t *ret_offset)
 			if (owed > left)
 				return WIRE_COUNT;
 			if (head.values > 0) {
+				assert(depth < MSG_DEPTH_MAX);
 				open[depth++] = head.values;
 				continue;
 			}

@@ -3,11 +3,11 @@
 #define MIMEO_IPC_WIRE_CHECK_H
 
 /*
- * A linear walk over a stranger's msgpack before msgpack-c parses it.
+ * A linear walk over untrusted msgpack before msgpack-c parses it.
  *
  * msgpack-c reserves memory for whatever count an array or map claims: five bytes can ask for 96
- * GB. Accepted bytes hold exactly one value, and at every array and map the values that are still
- * owed, its own and those of all containers around it, number no more than the bytes that remain.
+ * GB. Accepted bytes hold exactly one value, and at every array and map the values still
+ * missing, in it and in all containers around it, are no more than the bytes that remain.
  * Hence parsing n accepted bytes makes at most n values, MSG_DEPTH_MAX containers deep.
  */
 
