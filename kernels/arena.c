@@ -35,7 +35,7 @@ void *arena_take(struct arena *arena, size_t n, size_t size)
 	if (__builtin_add_overflow(start, bytes, &end) ||
 		(arena->base != NULL && end > arena->size))
 		goto fail;
-	assert(start % ARENA_ALIGN == 0 && arena->used <= start && start <= end);
+	assert(start % unit == 0 && arena->used <= start && start <= end);
 	arena->used = end;
 	return arena->base == NULL ? NULL : arena->base + start;
 fail:

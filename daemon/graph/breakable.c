@@ -127,11 +127,13 @@ int breakable_record(struct breakable_runner *runner, struct breakable *ret, str
 	return 0;
 }
 
-static int breakable_instantiate_segment(struct device *device, struct graph *graph,
+int breakable_instantiate_one(struct device *device, struct graph *graph,
 	struct graph_exec **ret_exec, struct stream *stream, struct graph_info *ret)
 {
-	int rc = device->ops->graph_instantiate(device, graph, ret_exec);
+	int rc;
 
+	assert(graph && !*ret_exec);
+	rc = device->ops->graph_instantiate(device, graph, ret_exec);
 	if (rc)
 		return rc;
 	rc = device->ops->graph_upload(*ret_exec, stream);
@@ -146,7 +148,7 @@ int breakable_instantiate(struct breakable *breakable, struct device *device, st
 	assert(breakable->graphs);
 	for (uint32_t i = 0; i <= breakable->n_breaks; i++) {
 		struct graph_info info = {0};
-		int rc = breakable_instantiate_segment(
+		int rc = breakable_instantiate_one(
 			device, breakable->graphs[i], &breakable->execs[i], stream, &info);
 
 		if (rc)

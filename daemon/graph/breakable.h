@@ -47,6 +47,9 @@ void breakable_runner_init(struct breakable_runner *runner, const struct forward
  * eagerly. -EFAULT: a break names memory outside the pool; *ret is set on success only. Allocates. */
 int breakable_record(struct breakable_runner *runner, struct breakable *ret, struct forward *forward,
 	const struct descriptor *descriptor, struct stream *stream);
+/* Instantiate and upload a graph, a segment or a whole one. From any thread. */
+int breakable_instantiate_one(struct device *device, struct graph *graph,
+	struct graph_exec **ret_exec, struct stream *stream, struct graph_info *ret);
 /* Instantiate and upload every segment; *ret is their sum. From any thread. */
 int breakable_instantiate(struct breakable *breakable, struct device *device, struct stream *stream,
 	struct graph_info *ret);

@@ -148,25 +148,13 @@ int capture_record(struct graph_entry *entry, struct breakable_runner *runner, s
 	return capture_record_whole(entry, stream);
 }
 
-static int capture_instantiate_whole(struct graph_entry *entry, struct device *device,
-	struct stream *stream, struct graph_info *ret)
-{
-	int rc;
-
-	assert(entry->graph && !entry->exec);
-	rc = device->ops->graph_instantiate(device, entry->graph, &entry->exec);
-	if (rc)
-		return rc;
-	rc = device->ops->graph_upload(entry->exec, stream);
-	return rc ? rc : device->ops->graph_info(entry->exec, ret);
-}
-
 int capture_instantiate(struct graph_entry *entry, struct device *device, struct stream *stream)
 {
 	bool pieces = entry->descriptor.mode == GRAPH_PIECEWISE;
 	struct graph_info info;
 	int rc = pieces ? breakable_instantiate(&entry->pieces, device, stream, &info)
-			: capture_instantiate_whole(entry, device, stream, &info);
+			: breakable_instantiate_one(
+				  device, entry->graph, &entry->exec, stream, &info);
 
 	if (rc)
 		return rc;
