@@ -4,7 +4,7 @@
 
 /*
  * An engine in this process, with tinycalc on the device of MIMEO_DEVICE, and clients that speak to
- * it through the rings as a stranger would: no socket, no library in between, so that a test can
+ * it through the rings as an untrusted client would: without socket and library, so that a test can
  * write any entry it likes.
  */
 

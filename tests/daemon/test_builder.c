@@ -301,7 +301,7 @@ static void test_job_is_tried_twice_and_not_more(void **state)
 	assert_int_equal(n_asked, 1);
 	free(job->thing);
 	free(job);
-	/* So soon after, nobody is asked again. */
+	/* A second request for relief within so short a time is not made. */
 	builder_post(builder, job_of(BUILDER_EXPORT, 1000));
 	job = done(builder);
 	assert_int_equal(job->rc, DEVICE_E_MEMORY);
@@ -311,7 +311,7 @@ static void test_job_is_tried_twice_and_not_more(void **state)
 	assert_int_equal(builder_bytes(builder), 0);
 }
 
-static void test_job_without_memory_fails_at_once_where_nobody_can_be_asked(void **state)
+static void test_job_without_memory_fails_at_once_where_none_can_be_freed(void **state)
 {
 	struct builder *builder = *state;
 
@@ -451,7 +451,7 @@ static void test_end_gives_all_back_whatever_the_lane_does(void **state)
 	assert_int_equal(builder_new(&device, &n_in_lane, &builder), 0);
 	atomic_store(&n_in_lane, 1);
 	builder_close(builder, made(builder, BUILDER_EXPORT_IPC, 1));
-	builder_post(builder, job_of(BUILDER_EXPORT, 1)); /* nobody takes it any more */
+	builder_post(builder, job_of(BUILDER_EXPORT, 1)); /* never taken */
 	EVENTUALLY(n_exports == 2);
 	builder_free(builder);
 	assert_int_equal(n_ipc_frees, 1);
@@ -474,7 +474,7 @@ int main(void)
 		T(test_job_without_memory_waits_until_some_was_given_back),
 		T(test_jobs_without_memory_wait_for_the_same_relief),
 		T(test_job_is_tried_twice_and_not_more),
-		T(test_job_without_memory_fails_at_once_where_nobody_can_be_asked),
+		T(test_job_without_memory_fails_at_once_where_none_can_be_freed),
 		cmocka_unit_test(test_end_frees_a_job_that_still_waits_for_memory),
 		cmocka_unit_test(test_tasks_run_once_each_and_before_the_end),
 		cmocka_unit_test(test_end_gives_all_back_whatever_the_lane_does),

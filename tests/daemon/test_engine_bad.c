@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What strangers may write: each refusal with its status and detail, and nobody else disturbed. */
+/* Malformed entries: each is refused with its status and detail, and other clients go on. */
 #include "tests/daemon/rig.h"
 
 #include <errno.h>
@@ -408,7 +408,7 @@ static void *vandalise(void *arg)
 	return NULL;
 }
 
-static void test_bytes_rewritten_while_they_are_read_harm_nobody(void **state)
+static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void **state)
 {
 	struct fixture *f = *state;
 	struct rig_result results[16] = {0};
@@ -523,7 +523,7 @@ int main(void)
 		TEST(test_index_in_flight_or_out_of_range_is_one_report),
 		RIG_TEST(test_slow_reader_with_a_small_ring_is_no_offender,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 40, .entries = 2),
-		TEST(test_bytes_rewritten_while_they_are_read_harm_nobody),
+		TEST(test_bytes_rewritten_while_they_are_read_change_no_other_client),
 		TEST(test_drain_refuses_new_work_and_reports_when_the_old_is_done),
 		TEST(test_abort_ends_all_with_the_status_given),
 		TEST(test_session_beyond_the_last_place_is_not_taken),

@@ -29,7 +29,7 @@ static void ranges_of(const struct manual *h, uint32_t tokens, uint32_t rows, st
 }
 
 /* F12 */
-static void test_widest_graph_has_room_for_its_padding(void **state)
+static void test_widest_graph_has_memory_for_its_padding(void **state)
 {
 	struct manual *h = *state;
 	const struct manual_row row = {0, 1, 0};
@@ -74,7 +74,7 @@ static void test_decodes_longer_than_the_backend_holds_are_not_captured(void **s
 }
 
 /* F3: a few tokens may need more of something than many. */
-static void test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for(void **state)
+static void test_no_batch_needs_memory_after_lock_that_warm_up_did_not_allocate(void **state)
 {
 	struct manual *h = *state;
 
@@ -121,11 +121,11 @@ static void test_step_does_not_run_on_what_was_built_for_another_descriptor(void
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		MANUAL_TEST(test_widest_graph_has_room_for_its_padding,
+		MANUAL_TEST(test_widest_graph_has_memory_for_its_padding,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 50, .max_requests = 5),
 		MANUAL_TEST(test_decodes_longer_than_the_backend_holds_are_not_captured,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
-		MANUAL_TEST(test_no_batch_needs_after_lock_what_warm_up_did_not_make_room_for,
+		MANUAL_TEST(test_no_batch_needs_memory_after_lock_that_warm_up_did_not_allocate,
 			.mode = GRAPH_NONE),
 		MANUAL_TEST(test_step_does_not_run_on_what_was_built_for_another_descriptor,
 			.mode = GRAPH_FULL_AND_PIECEWISE),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Breakable graphs: what is in the segments and what is between them, and who replays them.
- * Attention is paged's with a mark: work that the host does anew at each call, and whose trace is in
- * the logits.
+ * Attention is paged's with a mark: host work that each call repeats, and whose effect is in the
+ * logits.
  */
 #include "tests/daemon/manual.h"
 
@@ -151,7 +151,7 @@ static uint64_t offset_in_pool(const struct manual *h, const void *memory)
 	return (uint64_t)((const uint8_t *)memory - (const uint8_t *)h->runner->pool);
 }
 
-/* F19: nobody would keep such memory until the replay. */
+/* F19: such memory is not kept until the replay. */
 static void test_break_that_names_memory_outside_the_pool_is_refused(void **state)
 {
 	struct manual *h = *state;
@@ -234,7 +234,7 @@ static void test_segments_read_what_the_break_before_them_has_written(void **sta
 }
 
 /* F24 */
-static void test_host_side_work_of_a_break_is_done_anew_by_every_replay(void **state)
+static void test_host_side_work_of_a_break_is_repeated_by_every_replay(void **state)
 {
 	struct manual *h = *state;
 	struct graph_entry *entry;
@@ -322,7 +322,7 @@ int main(void)
 		MARKED(test_break_that_names_memory_outside_the_pool_is_refused),
 		MARKED(test_recording_that_fails_between_segments_leaves_nothing),
 		MARKED(test_segments_read_what_the_break_before_them_has_written),
-		MARKED(test_host_side_work_of_a_break_is_done_anew_by_every_replay),
+		MARKED(test_host_side_work_of_a_break_is_repeated_by_every_replay),
 		MANUAL_TEST(test_backend_with_host_side_work_is_captured_in_pieces_alone,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"),
 		MARKED(test_full_graphs_and_eager_steps_never_go_through_the_breakable_runner),

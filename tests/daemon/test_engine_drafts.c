@@ -324,7 +324,7 @@ static void test_time_of_drafts_is_that_between_their_beginning_and_the_steps_en
 	assert_int_equal(rig_facts(rig).speculation.draft_ns, more.draft_ns);
 }
 
-/* ---- rows without guesses ---- */
+/* ---- rows without drafts ---- */
 
 static void assert_undrafted(
 	struct rig *rig, const struct engine_speculation *before, enum engine_undrafted reason, uint64_t n)
@@ -335,7 +335,7 @@ static void assert_undrafted(
 		assert_int_equal(now.n_undrafted[i] - before->n_undrafted[i], i == reason ? n : 0);
 }
 
-static void test_rows_that_decode_without_guesses_are_counted_by_reason(void **state)
+static void test_rows_that_decode_without_drafts_are_counted_by_reason(void **state)
 {
 	struct rig *rig = *state;
 	const struct msg_row row = {1, 1};
@@ -393,7 +393,7 @@ static void log_of(const struct rig_options *options, uint32_t n, char *ret, siz
 	close(file);
 }
 
-static void test_draft_of_another_model_is_told_of_once(void **state)
+static void test_draft_of_another_model_is_reported_once(void **state)
 {
 	static char log[1 << 16];
 	const char *at;
@@ -441,8 +441,8 @@ int main(void)
 		TEST(test_request_lowers_its_drafts_and_never_raises_them),
 		TEST(test_sequence_speculates_on_what_its_draft_has_seen),
 		cmocka_unit_test(test_pages_bytes_have_the_drafts_part_in_them),
-		TEST(test_rows_that_decode_without_guesses_are_counted_by_reason),
-		cmocka_unit_test(test_draft_of_another_model_is_told_of_once),
+		TEST(test_rows_that_decode_without_drafts_are_counted_by_reason),
+		cmocka_unit_test(test_draft_of_another_model_is_reported_once),
 		TEST(test_drafts_beyond_a_requests_limit_are_not_offered),
 		TEST(test_drafts_behind_an_end_token_are_not_offered),
 		TEST(test_each_token_of_a_verification_held_or_is_behind_those_that_did),

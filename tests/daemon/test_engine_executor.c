@@ -239,7 +239,7 @@ static void test_warm_up_with_lengths_of_zero_makes_no_nan(void **state)
 }
 
 /* F29 */
-static void test_step_without_rows_writes_nothing_and_harms_nobody(void **state)
+static void test_step_without_rows_writes_nothing_and_changes_no_later_step(void **state)
 {
 	struct manual *h = *state;
 	struct manual_row rows[MANUAL_ROWS];
@@ -357,7 +357,7 @@ int main(void)
 			"FULL, any batch"),
 		OF_EACH(test_nan_in_what_padding_reads_leaves_real_rows_bitwise_unchanged),
 		OF_EACH(test_warm_up_with_lengths_of_zero_makes_no_nan),
-		OF_EACH(test_step_without_rows_writes_nothing_and_harms_nobody),
+		OF_EACH(test_step_without_rows_writes_nothing_and_changes_no_later_step),
 		CLAIM(test_more_rows_than_were_captured_are_refused, decodes,
 			"FULL, one token a row"),
 		CLAIM(test_more_rows_than_were_captured_are_refused, queries,

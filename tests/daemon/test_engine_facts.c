@@ -53,20 +53,20 @@ static void generate(struct rig *rig)
 	rig_assert_all_free(rig); /* all steps are read */
 }
 
-/* ---- what start-up tells of its progress ---- */
+/* ---- progress of start-up ---- */
 
 static struct {
 	struct engine_progress last[2]; /* of warm-up, of capture */
 	uint32_t n[2];
-} told;
+} reported;
 
 static void on_progress(void *userdata, const struct engine_progress *progress)
 {
-	told.last[progress->capture] = *progress;
-	told.n[progress->capture]++;
+	reported.last[progress->capture] = *progress;
+	reported.n[progress->capture]++;
 	/* one by one, of one number */
-	assert_int_equal(progress->done, told.n[progress->capture]);
-	assert_int_equal(progress->total, told.last[progress->capture].total);
+	assert_int_equal(progress->done, reported.n[progress->capture]);
+	assert_int_equal(progress->total, reported.last[progress->capture].total);
 }
 
 int __real_engine_new(
@@ -80,7 +80,7 @@ int __wrap_engine_new(
 	struct engine_options own = *options;
 
 	own.progress = on_progress;
-	memset(&told, 0, sizeof(told));
+	memset(&reported, 0, sizeof(reported));
 	return __real_engine_new(&own, ret, error);
 }
 
@@ -95,10 +95,10 @@ static void test_progress_of_start_up_goes_over_the_drafts_graphs_too(void **sta
 		rig_open_client(&rig, &(struct rig_options){.n_drafts = K, .mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = lazy});
 		n = rig_facts(&rig).n_graphs;
 		n_captured = n - (lazy ? sum_of(&rig, "target").n : 0);
-		assert_int_equal(told.n[0], n);
-		assert_int_equal(told.last[0].total, n);
-		assert_int_equal(told.n[1], n_captured);
-		assert_int_equal(told.last[1].total, n_captured);
+		assert_int_equal(reported.n[0], n);
+		assert_int_equal(reported.last[0].total, n);
+		assert_int_equal(reported.n[1], n_captured);
+		assert_int_equal(reported.last[1].total, n_captured);
 		assert_int_equal(rig_facts(&rig).n_ready, n_captured);
 		rig_close(&rig);
 	}
@@ -185,7 +185,7 @@ static void test_each_pass_of_a_draft_is_a_replay_or_an_eager_one_with_its_reaso
 
 		rig_open_client(&rig, &cases[i].options);
 		facts = rig_facts(&rig);
-		/* what start-up ran is nobody's step */
+		/* start-up's passes belong to no step */
 		assert_int_equal(sum_eager(facts.n_prefill_eager) + sum_eager(facts.n_decode_eager), 0);
 		generate(&rig);
 		facts = rig_facts(&rig);

@@ -149,7 +149,7 @@ static void assert_lost(struct world *w, const char *call)
 	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
 	struct rig_result result = rig_do(&w->b, again);
 
-	/* Work on a GPU fails when nobody looks: who asks next is named. */
+	/* Work on a GPU fails asynchronously: the next call is named. */
 	if (!strstr(report.text, test_on_cuda() ? "cudaError" : call))
 		fail_msg("%s does not name %s", report.text, call);
 	assert_null(report.port);
@@ -173,7 +173,7 @@ static void lose_at(const char *fault, const char *call)
 	open_world(&w, fault);
 	submit_all(&w);
 	wait_all(&w);
-	/* Nobody is told of another failure, and somebody is told of this one. */
+	/* Each request has this failure, and no other. */
 	assert_true(count_status(&w, MIMEO_E_DEVICE_LOST) > 0);
 	assert_int_equal(count_status(&w, MIMEO_E_DEVICE_LOST) + count_status(&w, 0), N_A + N_B);
 	assert_lost(&w, call);
@@ -326,7 +326,7 @@ int main(int argc, char **argv)
 	};
 	static struct CMUnitTest one[1];
 	struct test_cpu_only only[] = {
-		{"test_report_names_the_op", "work on a GPU fails when nobody looks"},
+		{"test_report_names_the_op", "work on a GPU fails asynchronously"},
 		{test_can_lose_device() ? NULL : "test_", TEST_CANNOT_LOSE},
 	};
 

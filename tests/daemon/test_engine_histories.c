@@ -199,7 +199,7 @@ static void test_sequence_cut_equals_one_that_never_had_the_tail(void **state)
 	}
 }
 
-static void test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told(void **state)
+static void test_sequence_of_a_cancelled_request_keeps_only_what_was_reported(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
@@ -260,7 +260,7 @@ int main(void)
 		RIG_FULL_TEST(test_copy_is_made_even_if_its_request_was_cancelled_before),
 		RIG_FULL_TEST(test_sequence_continued_equals_one_long_prompt),
 		RIG_FULL_TEST(test_sequence_cut_equals_one_that_never_had_the_tail),
-		RIG_FULL_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_its_client_was_told),
+		RIG_FULL_TEST(test_sequence_of_a_cancelled_request_keeps_only_what_was_reported),
 		RIG_FULL_TEST(test_close_while_busy_takes_effect_afterwards),
 	};
 

@@ -101,7 +101,7 @@ static struct answer answers[N_MASKS];
 
 static void check_masks(const struct dense *dense, const struct rig_options *options)
 {
-	struct rig_client client, stranger;
+	struct rig_client client, other;
 	struct rig_result results[8] = {0};
 	struct rig_request endless, requests[N_MASKS];
 	int32_t prompts[N_MASKS][N_PROMPT];
@@ -109,9 +109,9 @@ static void check_masks(const struct dense *dense, const struct rig_options *opt
 
 	rig_open(&rig, options);
 	rig_attach(&rig, &client, 8);
-	rig_attach(&rig, &stranger, 8);
-	endless = rig_endless(&stranger, 0, 0, 300);
-	rig_submit(&stranger, endless);
+	rig_attach(&rig, &other, 8);
+	endless = rig_endless(&other, 0, 0, 300);
+	rig_submit(&other, endless);
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		rig_nonsense(prompts[i], N_PROMPT, i);
 		number_documents(&masks[i], N_PROMPT);
@@ -125,7 +125,7 @@ static void check_masks(const struct dense *dense, const struct rig_options *opt
 			N_GENERATED, &answers[i]);
 	}
 	rig_detach(&client);
-	rig_detach(&stranger);
+	rig_detach(&other);
 	rig_close(&rig);
 }
 

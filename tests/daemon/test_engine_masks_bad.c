@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Masks that are refused: each by what is wrong, and nobody else disturbed. */
+/* Malformed masks: each is refused by what is wrong, and other clients go on. */
 #include "tests/daemon/rig.h"
 
 #define INVALID(...) {MIMEO_E_INVALID, __VA_ARGS__}

@@ -323,7 +323,7 @@ static void live_and_leave(struct rig *rig, uint32_t n_events)
 	for (uint32_t i = 4; i < 10; i++) {
 		rig_submit(&client, rig_endless(&client, i, i == 4 ? 1 : i == 5 ? 3 : i == 6 ? 2 : 0, 20));
 	}
-	/* Or until all have ended: a reader that is slow is told of progress less often. */
+	/* Or until all have ended: a slow reader gets fewer progress completions. */
 	while (n < n_events && n_done < 10) {
 		rig_poll(&client, results);
 		n = n_done = 0;
@@ -335,7 +335,7 @@ static void live_and_leave(struct rig *rig, uint32_t n_events)
 	rig_detach(&client);
 }
 
-static void test_detach_at_any_stage_gives_all_back_and_disturbs_nobody(void **state)
+static void test_detach_at_any_stage_gives_all_back_and_disturbs_no_other_client(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_client witness;
@@ -400,7 +400,7 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
 		RIG_TEST(test_earlier_deadline_that_came_later_is_not_overlooked,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 10),
-		RIG_ENGINE_TEST(test_detach_at_any_stage_gives_all_back_and_disturbs_nobody,
+		RIG_ENGINE_TEST(test_detach_at_any_stage_gives_all_back_and_disturbs_no_other_client,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20, .max_requests = 4, .max_batch_tokens = 16),
 		RIG_TEST(test_detach_before_the_launched_steps_are_done_waits_for_them,
 			.mode = GRAPH_FULL_AND_PIECEWISE, .kv_pages = 20),

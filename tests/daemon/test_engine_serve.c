@@ -266,7 +266,7 @@ static void test_deadline_ends_a_request_in_time(void **state)
 	assert_true(result.n_generated < 490);
 }
 
-/* ---- strangers ---- */
+/* ---- beside other clients ---- */
 
 static void check_strangers(const struct rig_options *options)
 {
@@ -315,12 +315,12 @@ static void check_strangers(const struct rig_options *options)
 	rig_close(&rig);
 }
 
-static void test_answers_among_strangers_equal_those_alone(void **state)
+static void test_answers_beside_other_clients_equal_those_alone(void **state)
 {
 	check_strangers(&full);
 }
 
-static void test_latent_answers_among_strangers_equal_those_alone(void **state)
+static void test_latent_answers_beside_other_clients_equal_those_alone(void **state)
 {
 	const struct rig_options options = latent_options(*state);
 
@@ -379,7 +379,7 @@ static void add_latent(struct CMUnitTest *tests, char (*names)[160])
 {
 	const struct CMUnitTest each[] = {
 		cmocka_unit_test(test_latent_golden_logits_and_tokens),
-		cmocka_unit_test(test_latent_answers_among_strangers_equal_those_alone),
+		cmocka_unit_test(test_latent_answers_beside_other_clients_equal_those_alone),
 	};
 
 	for (size_t i = 0; i < 2 * N_LATENT; i++) {
@@ -407,7 +407,7 @@ int main(void)
 		RIG_FULL_TEST(test_end_token_is_ignored_on_request),
 		RIG_FULL_TEST(test_cancel_ends_a_running_request_and_only_that),
 		RIG_FULL_TEST(test_deadline_ends_a_request_in_time),
-		cmocka_unit_test(test_answers_among_strangers_equal_those_alone),
+		cmocka_unit_test(test_answers_beside_other_clients_equal_those_alone),
 		RIG_FULL_TEST(test_seeded_sampling_does_not_depend_on_who_shares_the_step),
 		cmocka_unit_test(test_latent_prompt_chunks_of_either_way_give_the_same_answer),
 	};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Speculation loses nothing: the same requests give the same tokens with a draft of any K as without one
- * (traffic.h), under every mode, with several ladders, alone and among strangers.
+ * (traffic.h), under every mode, with several ladders, alone and beside other clients.
  */
 #include "tests/daemon/traffic.h"
 

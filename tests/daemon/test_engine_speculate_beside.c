@@ -30,8 +30,8 @@ struct outcome {
 
 struct world {
 	struct rig rig;
-	struct rig_client client, stranger;
-	struct rig_result results[8], strangers[8];
+	struct rig_client client, other;
+	struct rig_result results[8], other_results[8];
 	struct engine_buffer buffers[2];
 	_Alignas(64) float rows[VOCAB + HIDDEN + 64];
 	_Alignas(64) float embeddings[8 * HIDDEN];
@@ -56,7 +56,7 @@ static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
 	*w = (struct world){0};
 	rig_open(&w->rig, &options);
 	rig_attach(&w->rig, &w->client, 8);
-	rig_attach(&w->rig, &w->stranger, 8);
+	rig_attach(&w->rig, &w->other, 8);
 	random_fill_floats(&seed, w->embeddings, 8 * HIDDEN);
 	add_buffer(w, RESULTS, w->rows, sizeof(w->rows));
 	add_buffer(w, EMBEDDINGS, w->embeddings, sizeof(w->embeddings));
@@ -67,7 +67,7 @@ static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
 static void close_world(struct world *w)
 {
 	rig_detach(&w->client);
-	rig_detach(&w->stranger);
+	rig_detach(&w->other);
 	rig_close(&w->rig);
 }
 
@@ -79,7 +79,7 @@ static uint64_t verified(const struct world *w)
 	return facts.speculation.n_rows;
 }
 
-/* Rows that decoded without guesses for their mask. */
+/* Rows that decoded without drafts because of their mask. */
 static uint64_t masked(const struct world *w)
 {
 	struct engine_model_facts facts;
@@ -88,24 +88,25 @@ static uint64_t masked(const struct world *w)
 	return facts.speculation.n_undrafted[UNDRAFTED_MASK];
 }
 
-/* Client's request 0 and the stranger's endless one, in shared steps; rows that the client's verified. */
+/* The client's request 0 and the other client's endless one, in shared steps; the rows that the
+ * client's request verified. */
 static uint64_t run_beside(struct world *w, const struct rig_request *request, struct outcome *o)
 {
 	const struct engine_stats *stats = engine_stats(w->rig.engine);
 	uint64_t before = verified(w), n_steps, n_rows;
-	struct rig_request endless = rig_endless(&w->stranger, 1, 0, N_ENDLESS);
+	struct rig_request endless = rig_endless(&w->other, 1, 0, N_ENDLESS);
 
 	rig_gate_close(&w->rig);
 	n_steps = stats->n_steps;
 	n_rows = stats->n_rows;
-	w->results[0] = w->strangers[1] = (struct rig_result){0};
-	rig_submit(&w->stranger, endless);
+	w->results[0] = w->other_results[1] = (struct rig_result){0};
+	rig_submit(&w->other, endless);
 	if (request)
 		rig_submit(&w->client, *request);
 	rig_gate_open(&w->rig);
-	rig_wait(&w->stranger, w->strangers, 1);
-	assert_int_equal(w->strangers[1].n_generated, N_ENDLESS);
-	memcpy(o->endless, rig_tokens(&w->stranger, &endless), sizeof(o->endless));
+	rig_wait(&w->other, w->other_results, 1);
+	assert_int_equal(w->other_results[1].n_generated, N_ENDLESS);
+	memcpy(o->endless, rig_tokens(&w->other, &endless), sizeof(o->endless));
 	if (request) {
 		rig_wait(&w->client, w->results, 0);
 		assert_int_equal(w->results[0].status, 0);

@@ -254,7 +254,7 @@ static void test_forks_have_the_history_and_the_drafts_of_it(void **state)
 	}
 }
 
-/* The null page, of the model's and of the draft's layers: everybody reads it, and nobody writes. */
+/* The null page, of the model's and of the draft's layers: it is read and never written. */
 static void copy_null_pages(const struct rig *rig, uint8_t *ret, size_t size)
 {
 	const struct runner *runner = &rig->engine->runners[0];

@@ -218,7 +218,7 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 		assert_true(choices_count(&rig.runner->graphs, GRAPH_FULL, 1) >= 23);
 		assert_int_equal(choices_count(&rig.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
 		for (uint32_t c = 0; c < n_choices; c++) {
-			/* The prompts' last tokens are none; nothing is drafted for nobody. */
+			/* The prompts' last tokens are not decodes; no pass of the draft runs. */
 			assert_ptr_equal(choices[c].set, &rig.runner->graphs);
 			if (choices[c].shape.past_prompt)
 				assert_int_equal(choices[c].descriptor.query_len, 1);

@@ -77,7 +77,7 @@ static void test_drafts_graphs_are_what_its_own_attention_holds(void **state)
 	}
 }
 
-/* ---- what managers are told ---- */
+/* ---- the configuration of managers ---- */
 
 static const struct attention_backend *real_paged;
 static uint32_t queries[8], n_managers;

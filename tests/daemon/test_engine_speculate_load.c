@@ -1,47 +1,47 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A model with a draft under load, and losing its device: verifications take many of a step's tokens,
- * and nobody waits for others' ends; a device lost in any op of speculation ends every request.
+ * and a prompt does not wait until other requests end; a device lost in any op of speculation ends every request.
  */
 #include "tests/daemon/rig.h"
 
 #include "kernels/cpu/internal.h"
 
-/* ---- room in a step ---- */
+/* ---- full steps ---- */
 
-struct room {
+struct full_step {
 	uint32_t n_drafts, max_batch_tokens, n_endless;
 };
 
 /* Decodes that take all tokens of a step: prompts come in between all the same. */
 static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **state)
 {
-	static const struct room rooms[] = {{3, 60, 15}, {4, 20, 15}, {4, 5, 4}, {8, 9, 4}, {1, 16, 8}};
+	static const struct full_step steps[] = {{3, 60, 15}, {4, 20, 15}, {4, 5, 4}, {8, 9, 4}, {1, 16, 8}};
 
-	for (uint32_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
-		const struct room *room = &rooms[i];
+	for (uint32_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		const struct full_step *step = &steps[i];
 		uint32_t n_ended = 0;
 		struct rig_request request;
 		struct rig rig;
 
 		rig_open_client(&rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
-			.n_drafts = room->n_drafts, .max_batch_tokens = room->max_batch_tokens,
-			.max_requests = room->n_endless + 1});
-		for (uint32_t r = 1; r <= room->n_endless; r++) {
+			.n_drafts = step->n_drafts, .max_batch_tokens = step->max_batch_tokens,
+			.max_requests = step->n_endless + 1});
+		for (uint32_t r = 1; r <= step->n_endless; r++) {
 			rig_submit(&rig.client, rig_endless(&rig.client, r, 0, 480));
 		}
-		while (!rig.results[room->n_endless].n_generated)
+		while (!rig.results[step->n_endless].n_generated)
 			rig_poll(&rig.client, rig.results);
 		request = rig_ask_text(&rig.client, 0, 0, "9+8=");
 		rig_submit(&rig.client, request);
 		rig_wait(&rig.client, rig.results, 0);
 		rig_assert_text(&rig.client, &request, &rig.results[0], "17");
-		for (uint32_t r = 1; r <= room->n_endless; r++)
+		for (uint32_t r = 1; r <= step->n_endless; r++)
 			n_ended += rig.results[r].done;
 		if (n_ended)
 			fail_msg("%u drafts, %u tokens: %u of %u others had ended before",
-				room->n_drafts, room->max_batch_tokens, n_ended, room->n_endless);
-		for (uint32_t r = 1; r <= room->n_endless; r++)
+				step->n_drafts, step->max_batch_tokens, n_ended, step->n_endless);
+		for (uint32_t r = 1; r <= step->n_endless; r++)
 			rig_wait(&rig.client, rig.results, r);
 		rig_close(&rig);
 	}
@@ -66,7 +66,7 @@ static void open_to_lose(struct rig *rig, const char *op, uint64_t at, enum grap
 	unsetenv(test_fault_variable());
 }
 
-/* What a device runs of it before anybody asks for anything. */
+/* How often set-up runs the op. */
 static uint64_t runs_of_set_up(const char *op, enum graph_mode mode)
 {
 	struct rig rig;

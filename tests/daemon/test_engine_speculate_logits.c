@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A model with a draft has the logits of its steps that somebody looks at: of all tokens of rows in steps
+ * A model with a draft computes only the logits of its steps that are read: of all tokens of rows in steps
  * that verify, and of last tokens alone in those that do not. Every launch of the head is recorded.
  */
 #include "tests/daemon/rig.h"

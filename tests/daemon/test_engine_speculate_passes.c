@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How many passes a draft makes in a step: as many as the neediest of its rows wants guesses, of those that
- * verify in a later step; none where nobody wants any.
+ * How many passes a draft makes in a step: as many as its most demanding row
+ * wants drafts, of the rows that verify in a later step; none if no row wants any.
  */
 #include "tests/daemon/choices.h"
 
@@ -87,7 +87,7 @@ static void test_step_has_the_passes_of_its_neediest_row(void **state)
 	assert_true(n_steps[0] > 4 && !n_steps[1] && !n_steps[2] && !n_steps[3]);
 }
 
-static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
+static void test_step_whose_rows_want_no_drafts_has_no_pass(void **state)
 {
 	struct rig *rig = *state;
 
@@ -100,7 +100,7 @@ static void test_step_in_which_nobody_wants_a_guess_has_no_pass(void **state)
 		assert_ptr_equal(choices[i].set, &rig->runner->graphs);
 }
 
-/* A prompt in chunks: nobody reads what the draft would guess behind the first. */
+/* A prompt in chunks: draft tokens behind the first chunk would not be read. */
 static void test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row(void **state)
 {
 	struct rig *rig = *state;
@@ -123,7 +123,7 @@ int main(void)
 		cmocka_unit_test(test_request_has_no_more_passes_than_it_wants),
 		CHOICES_TEST(test_step_has_the_passes_of_its_neediest_row,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
-		CHOICES_TEST(test_step_in_which_nobody_wants_a_guess_has_no_pass,
+		CHOICES_TEST(test_step_whose_rows_want_no_drafts_has_no_pass,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		CHOICES_TEST(test_chunk_of_a_prompt_has_no_passes_of_a_token_a_row,
 			.mode = GRAPH_FULL_AND_PIECEWISE),

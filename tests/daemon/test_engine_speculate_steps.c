@@ -331,7 +331,7 @@ static void test_requests_end_before_the_drafts_beside_them(void **state)
 
 /* ---- which rows verify ---- */
 
-/* The sequence drafted in a request before; nobody does now. */
+/* The sequence had drafts in a request before, and has none now. */
 static void test_steps_of_a_sequence_that_drafted_verify_nothing(void **state)
 {
 	struct rig *rig = *state;

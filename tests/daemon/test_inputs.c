@@ -209,7 +209,7 @@ static void test_small_step_after_a_large_one_sees_nothing_of_it(void **state)
 static void test_embeddings_of_a_row_lie_a_hidden_state_apart(void **state)
 {
 	struct fixture *f = *state;
-	static const uint8_t given[256]; /* which nobody reads */
+	static const uint8_t given[256]; /* never read */
 	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
 	const struct step_row row = {.slot = 0, .n_tokens = 4, .embeddings = given, .n_ids = 1};
 	const size_t bytes = limits.hidden_size *
@@ -394,7 +394,7 @@ static void test_an_initialisation_says_how_many_drafts_or_none(void **state)
 	struct inputs inputs;
 
 	if (strcmp(test_device_info(f->device).kind, "cpu") != 0)
-		return; /* cuda's prepare knows no drafts yet */
+		return; /* cuda's prepare does not support drafts */
 	with.max_drafts = 3;
 	assert_int_equal(inputs_init(&inputs, f->device, &with), 0);
 	slot = inputs_begin(&inputs, 1);
@@ -412,7 +412,7 @@ static void test_an_initialisation_says_how_many_drafts_or_none(void **state)
 	inputs_deinit(&inputs);
 }
 
-static void test_room_for_initialisations_is_told_by_rows_and_by_pages(void **state)
+static void test_capacity_for_initialisations_is_limited_by_rows_and_by_pages(void **state)
 {
 	struct fixture *f = *state;
 	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
@@ -444,7 +444,7 @@ int main(void)
 		TEST(test_buffers_have_their_sizes_and_share_nothing),
 		TEST(test_inputs_without_drafts_have_no_place_for_them),
 		TEST(test_an_initialisation_says_how_many_drafts_or_none),
-		TEST(test_room_for_initialisations_is_told_by_rows_and_by_pages),
+		TEST(test_capacity_for_initialisations_is_limited_by_rows_and_by_pages),
 	};
 
 	return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);
