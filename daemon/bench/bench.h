@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "daemon/bench/fail.h"
-#include "daemon/bench/results.h"
+#include "daemon/bench/bench_results.h"
 
 #define BENCH_PROCESSES_MAX 64u /* clients of one run, and rows of one step */
 #define BENCH_LIST_MAX 16u      /* values of a list: processes, batches, contexts, prompts */

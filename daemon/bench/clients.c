@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 
 #define IN_FLIGHT_MAX 64u
 

@@ -42,37 +42,37 @@ static void end_partner(pid_t pid)
 
 /* ---- ping-pong ---- */
 
-struct lane {
+struct channel {
 	alignas(64) _Atomic uint32_t line; /* alone in its cache line */
 	alignas(64) enum hop hop;
 	int eventfd;
 };
 
-struct court {
-	struct lane forth, back;
+struct channels {
+	struct channel forth, back;
 };
 
-static void lane_send(struct lane *lane, uint32_t number)
+static void channel_send(struct channel *channel, uint32_t number)
 {
 	const uint64_t one = 1;
 
-	if (lane->hop == HOP_LINE)
-		atomic_store_explicit(&lane->line, number, memory_order_release);
+	if (channel->hop == HOP_LINE)
+		atomic_store_explicit(&channel->line, number, memory_order_release);
 	else
-		(void)!write(lane->eventfd, &one, sizeof(one));
+		(void)!write(channel->eventfd, &one, sizeof(one));
 }
 
-static void lane_wait(struct lane *lane, uint32_t number)
+static void channel_wait(struct channel *channel, uint32_t number)
 {
 	uint64_t value;
 
-	if (lane->hop == HOP_EVENTFD) {
-		while (read(lane->eventfd, &value, sizeof(value)) < 0 && errno == EINTR)
+	if (channel->hop == HOP_EVENTFD) {
+		while (read(channel->eventfd, &value, sizeof(value)) < 0 && errno == EINTR)
 			;
 		return;
 	}
 	for (unsigned n = 0;
-		atomic_load_explicit(&lane->line, memory_order_acquire) != number; n++) {
+		atomic_load_explicit(&channel->line, memory_order_acquire) != number; n++) {
 #if defined(__x86_64__) || defined(__i386__)
 		if (n > SPINS_UNPAUSED)
 			__builtin_ia32_pause();
@@ -83,23 +83,23 @@ static void lane_wait(struct lane *lane, uint32_t number)
 	}
 }
 
-static _Noreturn void echo(struct court *court)
+static _Noreturn void echo(struct channels *channels)
 {
 	for (uint32_t number = 1;; number++) {
-		lane_wait(&court->forth, number);
-		lane_send(&court->back, number);
+		channel_wait(&channels->forth, number);
+		channel_send(&channels->back, number);
 	}
 }
 
-static void ping(struct court *court, uint32_t count, uint64_t until_ns, struct samples *samples)
+static void ping(struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
 {
 	uint64_t before = stats_now();
 
 	for (uint32_t number = 1; number <= count + WARM_UPS; number++) {
 		if (before >= until_ns && number > WARM_UPS + SAMPLES_LEAST)
 			break;
-		lane_send(&court->forth, number);
-		lane_wait(&court->back, number);
+		channel_send(&channels->forth, number);
+		channel_wait(&channels->back, number);
 		uint64_t now = stats_now();
 		if (number > WARM_UPS)
 			samples_add(samples, now - before);
@@ -107,39 +107,39 @@ static void ping(struct court *court, uint32_t count, uint64_t until_ns, struct 
 	}
 }
 
-static int lane_init(struct lane *lane, enum hop hop)
+static int channel_init(struct channel *channel, enum hop hop)
 {
-	lane->hop = hop;
-	lane->eventfd = eventfd(0, EFD_CLOEXEC);
-	return lane->eventfd < 0 ? -errno : 0;
+	channel->hop = hop;
+	channel->eventfd = eventfd(0, EFD_CLOEXEC);
+	return channel->eventfd < 0 ? -errno : 0;
 }
 
 int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
 	struct samples *samples)
 {
-	struct court *court = mmap(NULL, sizeof(*court), PROT_READ | PROT_WRITE,
+	struct channels *channels = mmap(NULL, sizeof(*channels), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	pid_t partner;
 
-	if (court == MAP_FAILED)
+	if (channels == MAP_FAILED)
 		return -errno;
-	court->forth.eventfd = court->back.eventfd = -1;
-	int r = lane_init(&court->forth, forth);
+	channels->forth.eventfd = channels->back.eventfd = -1;
+	int r = channel_init(&channels->forth, forth);
 	if (r == 0)
-		r = lane_init(&court->back, back);
+		r = channel_init(&channels->back, back);
 	if (r == 0 && (partner = fork_partner()) < 0)
 		r = -errno;
 	if (r == 0) {
 		if (partner == 0)
-			echo(court);
-		ping(court, count, until_ns, samples);
+			echo(channels);
+		ping(channels, count, until_ns, samples);
 		end_partner(partner);
 	}
-	if (court->back.eventfd >= 0)
-		close(court->back.eventfd);
-	if (court->forth.eventfd >= 0)
-		close(court->forth.eventfd);
-	munmap(court, sizeof(*court));
+	if (channels->back.eventfd >= 0)
+		close(channels->back.eventfd);
+	if (channels->forth.eventfd >= 0)
+		close(channels->forth.eventfd);
+	munmap(channels, sizeof(*channels));
 	return r;
 }
 

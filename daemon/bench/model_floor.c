@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/lane.h"
+#include "daemon/bench/decoder.h"
 #include "daemon/bench/probe.h"
 #include "daemon/model/draft.h"
 
@@ -49,7 +49,7 @@ static int floor_draft(const struct floor_work *work, const struct model *target
 		return rc;
 	uint64_t fc = (uint64_t)draft->fc.rows * draft->fc.cols * dtype_bytes(draft->fc.dtype);
 	bool every_pass = draft->config.family == MODEL_EAGLE;
-	work->floor->draft_bytes = lane_weight_bytes(draft) + (every_pass ? fc : 0);
+	work->floor->draft_bytes = decoder_weight_bytes(draft) + (every_pass ? fc : 0);
 	work->floor->draft_once_bytes = every_pass ? 0 : fc;
 	work->floor->draft_token_bytes = floor_token_bytes(draft, info);
 	model_free(draft);
@@ -70,9 +70,9 @@ static int floor_models(const struct floor_work *work, struct device *device,
 	model_config_deinit(&config);
 	if (rc)
 		return rc;
-	work->floor->weight_bytes = lane_weight_bytes(target);
+	work->floor->weight_bytes = decoder_weight_bytes(target);
 	work->floor->token_bytes = floor_token_bytes(target, info);
-	work->floor->token_flop = lane_token_flop(target);
+	work->floor->token_flop = decoder_token_flop(target);
 	rc = work->options->draft ? floor_draft(work, target, info, error) : 0;
 	model_free(target);
 	return rc;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/bench/results.h"
+#include "daemon/bench/bench_results.h"
 #include "kernels/ops.h"
 
 #define PROBE_HELD_MAX 32u

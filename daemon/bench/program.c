@@ -6,7 +6,7 @@
 
 #include "daemon/bench/bench.h"
 #include "daemon/bench/child.h"
-#include "daemon/bench/options.h"
+#include "daemon/bench/bench_options.h"
 #include "daemon/bench/plot.h"
 #include "daemon/bench/spawn.h"
 

@@ -31,10 +31,10 @@ struct replay_run replay_at(
 }
 
 /* Widen the options of a lane so that it can hold the run. */
-static void replay_needs(const struct replay_run *run, struct lane_options *options)
+static void replay_needs(const struct replay_run *run, struct decoder_options *options)
 {
 	uint32_t positions = replay_positions(run);
-	uint32_t pages = run->n_rows * lane_row_pages(positions);
+	uint32_t pages = run->n_rows * decoder_row_pages(positions);
 
 	options->max_rows = run->n_rows > options->max_rows ? run->n_rows : options->max_rows;
 	options->max_positions =
@@ -42,9 +42,9 @@ static void replay_needs(const struct replay_run *run, struct lane_options *opti
 	options->max_pages = pages > options->max_pages ? pages : options->max_pages;
 }
 
-int replay_open(struct lane *lane, const struct bench_options *options, struct model_error *error)
+int replay_open(struct decoder *decoder, const struct bench_options *options, struct model_error *error)
 {
-	struct lane_options needs = {.device = options->device,
+	struct decoder_options needs = {.device = options->device,
 		.model_dir = options->model_dir,
 		.attention = options->attention};
 
@@ -53,18 +53,18 @@ int replay_open(struct lane *lane, const struct bench_options *options, struct m
 
 		replay_needs(&run, &needs);
 	}
-	return lane_open(lane, &needs, error);
+	return decoder_open(decoder, &needs, error);
 }
 
 struct clocks {
 	uint64_t host, lane; /* when the last step awaited had ended, on each clock */
 };
 
-static int replay_await(struct lane *lane, const struct replay_run *run, uint64_t number,
+static int replay_await(struct decoder *decoder, const struct replay_run *run, uint64_t number,
 	bool timed, struct clocks *before)
 {
 	const struct inputs_slot *slot;
-	int rc = lane_await(lane, number, &slot);
+	int rc = decoder_await(decoder, number, &slot);
 	uint64_t now = stats_now(), began, ended;
 
 	if (rc)
@@ -82,10 +82,10 @@ static int replay_await(struct lane *lane, const struct replay_run *run, uint64_
 }
 
 static int replay_launch(
-	struct lane *lane, const struct replay_run *run, const struct lane_step *step)
+	struct decoder *decoder, const struct replay_run *run, const struct decoder_step *step)
 {
 	uint64_t before = stats_now();
-	int rc = lane_launch(lane, step);
+	int rc = decoder_launch(decoder, step);
 
 	if (!rc && run->launches)
 		samples_add(run->launches, stats_now() - before);
@@ -93,26 +93,26 @@ static int replay_launch(
 }
 
 /* Launches step k + 1 before step k has ended, as the engine does. */
-int replay_run(struct lane *lane, const struct replay_run *run)
+int replay_run(struct decoder *decoder, const struct replay_run *run)
 {
 	uint32_t n = run->n_steps + REPLAY_WARM_UPS;
-	struct lane_step step = {
+	struct decoder_step step = {
 		.n_rows = run->n_rows,
-		.row_pages = lane_row_pages(replay_positions(run)),
+		.row_pages = decoder_row_pages(replay_positions(run)),
 	};
 	struct clocks before = {0};
 
-	if ((uint64_t)run->n_rows * step.row_pages > lane->n_pages)
+	if ((uint64_t)run->n_rows * step.row_pages > decoder->n_pages)
 		return -ENOSPC;
-	int rc = lane_graph(lane, run->n_rows, run->mode, &step.entry);
+	int rc = decoder_graph(decoder, run->n_rows, run->mode, &step.entry);
 	for (uint32_t i = 0; i <= n && !rc; i++) {
 		step.position = run->first + i;
 		step.first = i == 0;
 		if (i < n)
-			rc = replay_launch(lane, run, &step);
+			rc = replay_launch(decoder, run, &step);
 		/* With the last launch past, the one in flight is the newest. */
 		if (!rc && i > 0)
-			rc = replay_await(lane, run, lane->next - (i < n ? 2 : 1),
+			rc = replay_await(decoder, run, decoder->next - (i < n ? 2 : 1),
 				i > REPLAY_WARM_UPS, &before);
 	}
 	return rc;
@@ -120,32 +120,32 @@ int replay_run(struct lane *lane, const struct replay_run *run)
 
 /* ---- the floor of what is served ---- */
 
-struct floor_work {
+struct replay_work {
 	const struct bench_options *options;
 	const struct replay_run *runs;
 };
 
 static int replay_child(void *arg, int fd)
 {
-	static struct lane lane;
-	const struct floor_work *work = arg;
+	static struct decoder decoder;
+	const struct replay_work *work = arg;
 	const struct bench_options *o = work->options;
-	struct lane_options needs = {
+	struct decoder_options needs = {
 		.device = o->device, .model_dir = o->model_dir, .attention = o->attention};
 	struct model_error error = {""};
 
 	for (uint32_t i = 0; i < o->processes.n; i++)
 		replay_needs(&work->runs[i], &needs);
-	int rc = lane_open(&lane, &needs, &error);
+	int rc = decoder_open(&decoder, &needs, &error);
 	for (uint32_t i = 0; i < o->processes.n && !rc; i++)
-		rc = replay_run(&lane, &work->runs[i]);
-	lane_close(&lane);
+		rc = replay_run(&decoder, &work->runs[i]);
+	decoder_close(&decoder);
 	return bench_fail_device(rc, "the floor", error.text) != 0;
 }
 
 int replay_floors(const struct bench_options *options, struct replay_run *runs)
 {
-	struct floor_work work = {options, runs};
+	struct replay_work work = {options, runs};
 
 	for (uint32_t i = 0; i < options->processes.n; i++) {
 		runs[i].mode = GRAPH_FULL;

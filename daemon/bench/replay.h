@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "daemon/bench/bench.h"
-#include "daemon/bench/lane.h"
+#include "daemon/bench/decoder.h"
 #include "daemon/bench/stats.h"
 
 #define REPLAY_WARM_UPS 8u
@@ -33,10 +33,11 @@ struct replay_run replay_at(
 	const struct bench_options *options, uint32_t index, enum graph_mode mode);
 /* The position of the middle step. */
 uint32_t replay_middle(const struct replay_run *run);
-/* Open a lane for the runs of all batches and contexts; as lane_open. */
-int replay_open(struct lane *lane, const struct bench_options *options, struct model_error *error);
-/* On an open lane. 0, -ENOSPC if its pages do not suffice, or what went wrong. */
-int replay_run(struct lane *lane, const struct replay_run *run);
+/* Open a lane for the runs of all batches and contexts; as decoder_open. */
+int replay_open(
+	struct decoder *decoder, const struct bench_options *options, struct model_error *error);
+/* On an open decoder. 0, -ENOSPC if its pages do not suffice, or what went wrong. */
+int replay_run(struct decoder *decoder, const struct replay_run *run);
 
 /* The floor of each number of processes: as many rows in a child, on a lane of its own;
  * runs[options->processes.n] have the samples, the rest is filled in. 0, or -errno with a sentence

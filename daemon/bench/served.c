@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/replay.h"
 
 static int served_init(const struct bench_options *options, uint32_t n, struct served *ret)

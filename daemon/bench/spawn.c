@@ -112,54 +112,54 @@ void spawn_remove_directory(const char *path)
 
 /* ---- starting programs ---- */
 
-struct command {
+struct launch {
 	const char *program, *log; /* log NULL: nowhere, but errors as they are */
 	const char *argv[32];
 	uint32_t n;
 };
 
 /* An option and its value, unless that is NULL. */
-static void command_add(struct command *command, const char *name, const char *value)
+static void launch_add(struct launch *launch, const char *name, const char *value)
 {
-	assert(command->n + 3 <= sizeof(command->argv) / sizeof(command->argv[0]));
+	assert(launch->n + 3 <= sizeof(launch->argv) / sizeof(launch->argv[0]));
 	if (!value)
 		return;
-	command->argv[command->n++] = name;
-	command->argv[command->n++] = value;
+	launch->argv[launch->n++] = name;
+	launch->argv[launch->n++] = value;
 }
 
 /* The pipe ends with the program, so the program has to have it. */
-static int command_exec(void *arg, int fd)
+static int launch_exec(void *arg, int fd)
 {
-	const struct command *command = arg;
-	int log = open(command->log ? command->log : "/dev/null", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	const struct launch *launch = arg;
+	int log = open(launch->log ? launch->log : "/dev/null", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
-	if (log < 0 || dup2(log, command->log ? STDERR_FILENO : STDOUT_FILENO) < 0 ||
+	if (log < 0 || dup2(log, launch->log ? STDERR_FILENO : STDOUT_FILENO) < 0 ||
 		fcntl(fd, F_SETFD, 0) < 0)
 		return 1;
-	execv(command->program, (char *const *)command->argv);
-	return bench_fail(127, "%s: %s", command->program, strerror(errno));
+	execv(launch->program, (char *const *)launch->argv);
+	return bench_fail(127, "%s: %s", launch->program, strerror(errno));
 }
 
 int spawn_make_model(const struct bench_options *options, const char *directory, const char *name,
 	const char *family, bool config_only, char ret[SPAWN_DIRECTORY_MAX + 8])
 {
-	struct command command = {.program = options->make_checkpoint, .n = 1};
+	struct launch launch = {.program = options->make_checkpoint, .n = 1};
 	char path[600];
 
 	snprintf(ret, SPAWN_DIRECTORY_MAX + 8, "%s/%s", directory, name);
-	if (!command.program)
-		command.program = spawn_find_make_checkpoint(path, sizeof(path));
-	if (!command.program)
+	if (!launch.program)
+		launch.program = spawn_find_make_checkpoint(path, sizeof(path));
+	if (!launch.program)
 		return bench_fail(-ENOENT, "make-checkpoint is neither in ../libexec/mimeo nor in "
 					   "../examples: say --make-checkpoint FILE");
-	command.argv[0] = command.program;
-	command_add(&command, "--shape", options->shape);
-	command_add(&command, "--family", family);
-	command.argv[command.n++] = ret;
+	launch.argv[0] = launch.program;
+	launch_add(&launch, "--shape", options->shape);
+	launch_add(&launch, "--family", family);
+	launch.argv[launch.n++] = ret;
 	if (config_only)
-		command.argv[command.n++] = "--config-only";
-	return child_run("make-checkpoint", command_exec, &command, options->timeout_s);
+		launch.argv[launch.n++] = "--config-only";
+	return child_run("make-checkpoint", launch_exec, &launch, options->timeout_s);
 }
 
 static void target_show_log(const struct target *target)
@@ -197,7 +197,7 @@ static int target_await(struct target *target, const char *admin, uint32_t timeo
 static int target_start(
 	const struct bench_options *o, const struct spawn_needs *needs, struct target *target)
 {
-	struct command command = {.program = o->mimeod, .log = target->log, .argv = {o->mimeod}, .n = 1};
+	struct launch launch = {.program = o->mimeod, .log = target->log, .argv = {o->mimeod}, .n = 1};
 	char admin[SOCKET_PATH_MAX], model[1024], pages[16], requests[16], drafts[16];
 	int rc = spawn_make_directory(target->directory);
 
@@ -209,21 +209,21 @@ static int target_start(
 	snprintf(pages, sizeof(pages), "%u", needs->kv_pages);
 	snprintf(requests, sizeof(requests), "%u", needs->max_requests);
 	snprintf(drafts, sizeof(drafts), "%u", needs->draft_tokens);
-	command_add(&command, "--config", "/dev/null"); /* not the machine's */
-	command_add(&command, "--model", model);
-	command_add(&command, "--socket", target->socket);
-	command_add(&command, "--device", o->device);
-	command_add(&command, "--attention", o->attention);
-	command_add(&command, "--kv-pages", pages);
-	command_add(&command, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
-	command_add(&command, "--max-requests", needs->max_requests ? requests : NULL);
-	command_add(&command, "--graph-mode", needs->graph_mode);
-	command_add(&command, "--draft", needs->draft);
-	command_add(&command, "--draft-tokens", needs->draft ? drafts : NULL);
-	command_add(&command, "--spin-us", needs->spin_us);
+	launch_add(&launch, "--config", "/dev/null"); /* not the machine's */
+	launch_add(&launch, "--model", model);
+	launch_add(&launch, "--socket", target->socket);
+	launch_add(&launch, "--device", o->device);
+	launch_add(&launch, "--attention", o->attention);
+	launch_add(&launch, "--kv-pages", pages);
+	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
+	launch_add(&launch, "--max-requests", needs->max_requests ? requests : NULL);
+	launch_add(&launch, "--graph-mode", needs->graph_mode);
+	launch_add(&launch, "--draft", needs->draft);
+	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
+	launch_add(&launch, "--spin-us", needs->spin_us);
 	rc = socket_admin_path(admin, target->socket);
 	if (rc == 0)
-		rc = child_start(&target->child, command_exec, &command);
+		rc = child_start(&target->child, launch_exec, &launch);
 	if (rc == 0)
 		rc = target_await(target, admin, o->timeout_s);
 	if (rc < 0 && rc != -EINTR) {

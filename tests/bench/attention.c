@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/bench/options.h"
+#include "daemon/bench/bench_options.h"
 #include "daemon/model/model.h"
 #include "tests/bench/latent.h"
 #include "tests/bench/mask.h"

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "tests/bench/internals.h"
 
 #define KV_PAGES 512u

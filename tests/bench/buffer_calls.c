@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/probe.h"
 
 #define BACK_NS 5000000000ull /* for what was closed to come back */

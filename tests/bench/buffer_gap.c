@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/engine/builder.h"
 #include "tests/bench/stream.h"
 
@@ -36,7 +36,7 @@ static const char *const metrics[N_METRICS] = {
 
 struct gaps {
 	const struct buffer_bench *bench;
-	struct samples *idle[N_CLOSINGS]; /* of the lane, in each round */
+	struct samples *idle[N_CLOSINGS]; /* of the decoder, in each round */
 };
 
 static void gaps_pause(uint32_t ms)

@@ -59,7 +59,7 @@ static int gemm_matrices(const char *dir, struct matrix ret[SHAPES], struct mode
 }
 
 /* One shape and batch: n launches over n_copies of the weight. */
-struct product {
+struct gemm_run {
 	struct probe *probe;
 	struct op_gemm gemm;
 	void *scratch; /* of the gated op; NULL: a plain one */
@@ -70,7 +70,7 @@ struct product {
 
 static int gemm_queue(void *arg)
 {
-	struct product *p = arg;
+	struct gemm_run *p = arg;
 	const struct kernel_ops *kernels = p->probe->device->kernels;
 	int rc = 0;
 
@@ -116,7 +116,7 @@ static int gemm_measure(
 {
 	enum dtype act = probe->info.activation_dtype;
 	uint64_t cold = probe->is_host ? COLD_BYTES_HOST : COLD_BYTES;
-	struct product p = {
+	struct gemm_run p = {
 		.probe = probe,
 		.gemm = {.w = {NULL, act, matrix->outputs, matrix->inputs},
 			.y_dtype = matrix->f32 ? DTYPE_F32 : act,

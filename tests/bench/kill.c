@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/floors.h"
 #include "daemon/bench/spawn.h"
 #include "tests/bench/stream.h"

@@ -29,7 +29,7 @@ static const struct {
 
 /* The row's values of one way: its median, NAN where the cache has no space. */
 static int modes_way(const struct bench_options *options, struct results *results,
-	struct lane *lane, uint32_t index, size_t way, double *ret)
+	struct decoder *decoder, uint32_t index, size_t way, double *ret)
 {
 	CLEANUP(cleanup_samples) struct samples *steps = samples_new(options->count);
 	CLEANUP(cleanup_samples) struct samples *launches =
@@ -40,7 +40,7 @@ static int modes_way(const struct bench_options *options, struct results *result
 		return -ENOMEM;
 	run.steps = steps;
 	run.launches = launches;
-	int rc = replay_run(lane, &run);
+	int rc = replay_run(decoder, &run);
 	if (rc == -ENOSPC)
 		results_note(results, NO_SPACE);
 	else if (rc)
@@ -55,11 +55,11 @@ static int modes_way(const struct bench_options *options, struct results *result
 }
 
 static int modes_row(const struct bench_options *options, struct results *results,
-	struct lane *lane, uint32_t index, double copy_rate)
+	struct decoder *decoder, uint32_t index, double copy_rate)
 {
 	const struct replay_run run = replay_at(options, index, GRAPH_FULL);
-	uint64_t bytes = lane_weight_bytes(lane->model) +
-			 lane_kv_bytes(lane, run.n_rows, replay_middle(&run));
+	uint64_t bytes = decoder_weight_bytes(decoder->model) +
+			 decoder_kv_bytes(decoder, run.n_rows, replay_middle(&run));
 	double floor = (double)bytes / copy_rate, medians[N_WAYS];
 	struct graph_entry *pieces;
 
@@ -69,12 +69,12 @@ static int modes_row(const struct bench_options *options, struct results *result
 		results, "context", "CONTEXT", options->contexts.at[index % options->contexts.n]);
 	results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
 	for (size_t way = 0; way < N_WAYS; way++) {
-		int rc = modes_way(options, results, lane, index, way, &medians[way]);
+		int rc = modes_way(options, results, decoder, index, way, &medians[way]);
 
 		if (rc)
 			return rc;
 	}
-	int rc = lane_graph(lane, run.n_rows, GRAPH_PIECEWISE, &pieces);
+	int rc = decoder_graph(decoder, run.n_rows, GRAPH_PIECEWISE, &pieces);
 	if (rc)
 		return rc;
 	double a_break = (medians[1] - medians[0]) / pieces->pieces.n_breaks;
@@ -92,16 +92,16 @@ static int modes_row(const struct bench_options *options, struct results *result
 
 int bench_modes(const struct bench_options *options, struct results *results)
 {
-	static struct lane lane;
+	static struct decoder decoder;
 	struct model_error error = {""};
 	double copy_rate = 0;
 	int rc = probe_machine(options->device, results, &copy_rate, error.text, sizeof(error.text));
 
 	if (!rc)
-		rc = replay_open(&lane, options, &error);
+		rc = replay_open(&decoder, options, &error);
 	for (uint32_t i = 0; i < options->batches.n * options->contexts.n && !rc; i++)
-		rc = modes_row(options, results, &lane, i, copy_rate);
-	lane_close(&lane);
+		rc = modes_row(options, results, &decoder, i, copy_rate);
+	decoder_close(&decoder);
 	results_explain(results, "launch: what the host needs to launch one step; a break: (piecewise "
 		"- full) / breaks");
 	return bench_fail_device(rc, "modes", error.text);

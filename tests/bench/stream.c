@@ -5,18 +5,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 
 #define BEGUN_AT 4u /* tokens */
 
-struct stream {
+struct streaming {
 	const struct bench_options *options;
 	const struct target *target;
 };
 
 static int stream_child(void *arg, int fd)
 {
-	const struct stream *stream = arg;
+	const struct streaming *stream = arg;
 	const struct client_prompt prompt = {.model = stream->options->model_name,
 		.n_prompt = CLIENT_PROMPT_TOKENS,
 		.n_tokens = STREAM_TOKENS};
@@ -44,7 +44,7 @@ static int stream_child(void *arg, int fd)
 int stream_start(
 	struct child *ret, const struct bench_options *options, const struct target *target)
 {
-	struct stream stream = {options, target};
+	struct streaming stream = {options, target};
 	int rc = child_start(ret, stream_child, &stream);
 
 	if (rc == 0)

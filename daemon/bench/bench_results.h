@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_RESULTS_H
-#define MIMEO_DAEMON_BENCH_RESULTS_H
+#ifndef MIMEO_DAEMON_BENCH_BENCH_RESULTS_H
+#define MIMEO_DAEMON_BENCH_BENCH_RESULTS_H
 
 /*
  * What a bench measured: rows of named values beside their floor, printed as tables with a heading

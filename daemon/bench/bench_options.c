@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/options.h"
+#include "daemon/bench/bench_options.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "build-config.h"
-#include "daemon/bench/lane.h"
+#include "daemon/bench/decoder.h"
 #include "daemon/graph/speculator.h"
 
 #define COMMON "model shape make-checkpoint device timeout json help version"
@@ -242,11 +242,11 @@ static void options_defaults(const char *defaults, struct bench_options *o)
 /* ---- the command line ---- */
 
 /* What was given, by row; values are set when the bench and its defaults are known. */
-struct given {
+struct given_options {
 	const char *values[N_ROWS];
 };
 
-static bool options_given(const struct given *given, const char *name)
+static bool options_given(const struct given_options *given, const char *name)
 {
 	const struct option_row *row = options_find(name, strlen(name));
 
@@ -255,7 +255,7 @@ static bool options_given(const struct given *given, const char *name)
 }
 
 /* 0, EXIT_USAGE, or -1: there is nothing more to do. */
-static int options_parse(const struct program *program, int argc, char **argv, struct given *ret)
+static int options_parse(const struct program *program, int argc, char **argv, struct given_options *ret)
 {
 	struct option names[N_ROWS + 1] = {0};
 	int option;
@@ -280,7 +280,7 @@ static int options_parse(const struct program *program, int argc, char **argv, s
 }
 
 static int options_apply(
-	const struct bench *bench, const struct given *given, struct bench_options *o)
+	const struct bench *bench, const struct given_options *given, struct bench_options *o)
 {
 	options_defaults(bench->defaults, o);
 	for (size_t i = 0; i < N_ROWS; i++) {
@@ -301,7 +301,7 @@ static int options_apply(
 
 /* An answer that the shipped model and its draft were trained for; one token more than the text has
  * bytes, for a begin token. */
-static void options_draft_text(const struct given *given, struct bench_options *o)
+static void options_draft_text(const struct given_options *given, struct bench_options *o)
 {
 	if (!o->model_named && !o->text && !options_given(given, "prompt")) {
 		o->text = "count 97 30\n";
@@ -313,7 +313,7 @@ static void options_draft_text(const struct given *given, struct bench_options *
 }
 
 static int options_check(
-	const struct bench *bench, const struct given *given, const struct bench_options *o)
+	const struct bench *bench, const struct given_options *given, const struct bench_options *o)
 {
 	static const char *const of_private[] = {
 		"spawn", "mimeod", "shape", "spin-us", "graph-mode", "attention"};
@@ -334,9 +334,9 @@ static int options_check(
 		return options_misuse("--%s needs --%s: a draft is made for one model",
 			o->draft ? "draft" : "model", o->draft ? "model" : "draft");
 	for (uint32_t i = 0; i < o->batches.n && (bench->flags & BENCH_LANE); i++) {
-		if (o->batches.at[i] > LANE_ROWS_MAX)
+		if (o->batches.at[i] > DECODER_ROWS_MAX)
 			return options_misuse("--batches %u: a step has %u rows at most",
-				o->batches.at[i], LANE_ROWS_MAX);
+				o->batches.at[i], DECODER_ROWS_MAX);
 	}
 	return bench->check ? bench->check(o) : 0;
 }
@@ -344,7 +344,7 @@ static int options_check(
 int options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
 	const struct bench **ret_bench)
 {
-	struct given given = {0};
+	struct given_options given = {0};
 	const struct bench *bench = NULL;
 	int rc = options_parse(program, argc, argv, &given);
 

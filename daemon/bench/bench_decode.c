@@ -15,13 +15,13 @@
 	"reading each weight and each row's keys and values once, at the bandwidth of a device copy"
 #define NO_SPACE "the KV cache has no space for it"
 
-static int decode_row(const struct bench_options *options, struct lane *lane, double copy_rate,
+static int decode_row(const struct bench_options *options, struct decoder *decoder, double copy_rate,
 	const struct replay_run *run, uint32_t context, struct results *results)
 {
-	uint64_t weights = lane_weight_bytes(lane->model);
-	uint64_t kv = lane_kv_bytes(lane, run->n_rows, replay_middle(run));
+	uint64_t weights = decoder_weight_bytes(decoder->model);
+	uint64_t kv = decoder_kv_bytes(decoder, run->n_rows, replay_middle(run));
 	double bytes = (double)(weights + kv), floor = bytes / copy_rate;
-	int rc = replay_run(lane, run);
+	int rc = replay_run(decoder, run);
 
 	if (rc && rc != -ENOSPC)
 		return rc;
@@ -41,18 +41,18 @@ static int decode_row(const struct bench_options *options, struct lane *lane, do
 	results_count(results, "weight_bytes", NULL, weights);
 	results_count(results, "kv_bytes", NULL, kv);
 	results_number(results, "copy_bytes_per_s", NULL, copy_rate);
-	results_count(results, "load_bytes", NULL, lane->model->file_bytes);
-	results_seconds(results, "load_s", NULL, lane->model->load_seconds);
-	results_text(results, "reader", NULL, lane->model->reader);
+	results_count(results, "load_bytes", NULL, decoder->model->file_bytes);
+	results_seconds(results, "load_s", NULL, decoder->model->load_seconds);
+	results_text(results, "reader", NULL, decoder->model->reader);
 	results_floor(results, FLOOR);
 	results_note(results, rc ? NO_SPACE : NULL);
 	return 0;
 }
 
-static int decode_rows(const struct bench_options *options, struct lane *lane, double copy_rate,
+static int decode_rows(const struct bench_options *options, struct decoder *decoder, double copy_rate,
 	struct results *results)
 {
-	const struct model *model = lane->model;
+	const struct model *model = decoder->model;
 
 	for (uint32_t i = 0; i < options->batches.n * options->contexts.n; i++) {
 		CLEANUP(cleanup_samples) struct samples *steps = samples_new(options->count);
@@ -66,7 +66,7 @@ static int decode_rows(const struct bench_options *options, struct lane *lane, d
 		run.steps = steps;
 		run.gaps = gaps;
 		run.lanes = lanes;
-		int rc = decode_row(options, lane, copy_rate, &run, context, results);
+		int rc = decode_row(options, decoder, copy_rate, &run, context, results);
 		if (rc)
 			return rc;
 	}
@@ -80,15 +80,15 @@ static int decode_rows(const struct bench_options *options, struct lane *lane, d
 
 int bench_decode(const struct bench_options *options, struct results *results)
 {
-	static struct lane lane;
+	static struct decoder decoder;
 	struct model_error error = {""};
 	double copy_rate = 0;
 	int rc = probe_machine(options->device, results, &copy_rate, error.text, sizeof(error.text));
 
 	if (!rc)
-		rc = replay_open(&lane, options, &error);
+		rc = replay_open(&decoder, options, &error);
 	if (!rc)
-		rc = decode_rows(options, &lane, copy_rate, results);
-	lane_close(&lane);
+		rc = decode_rows(options, &decoder, copy_rate, results);
+	decoder_close(&decoder);
 	return bench_fail_device(rc, "decode", error.text);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_OPTIONS_H
-#define MIMEO_DAEMON_BENCH_OPTIONS_H
+#ifndef MIMEO_DAEMON_BENCH_BENCH_OPTIONS_H
+#define MIMEO_DAEMON_BENCH_BENCH_OPTIONS_H
 
 #include "daemon/bench/bench.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_CLIENT_H
-#define MIMEO_DAEMON_BENCH_CLIENT_H
+#ifndef MIMEO_DAEMON_BENCH_BENCH_CLIENT_H
+#define MIMEO_DAEMON_BENCH_BENCH_CLIENT_H
 
 /*
  * One client of a daemon through the public library. Failures are reported on standard error; every

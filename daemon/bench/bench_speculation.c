@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/clients.h"
 #include "daemon/bench/model_floor.h"
 #include "daemon/graph/mode.h"

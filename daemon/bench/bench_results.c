@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/results.h"
+#include "daemon/bench/bench_results.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,15 +19,15 @@
 #define LINES_MAX 16u
 #define TEXT_MAX (1u << 20)
 
-struct cell {
+struct result_cell {
 	enum { CELL_NONE, CELL_EMPTY, CELL_TEXT, CELL_VALUE } kind;
 	uint32_t text; /* offset */
 	double value;
 };
 
-struct row {
+struct result_row {
 	uint32_t part, floor, note; /* texts' offsets; 0: none */
-	struct cell cells[COLUMNS_MAX];
+	struct result_cell cells[COLUMNS_MAX];
 };
 
 struct results {
@@ -46,7 +46,7 @@ struct results {
 	uint32_t heads[LINES_MAX], lines[LINES_MAX];
 	uint32_t n_heads, n_lines, n_text;
 	char text[TEXT_MAX]; /* from 1 on; 0 is no text */
-	struct row rows[ROWS_MAX];
+	struct result_row rows[ROWS_MAX];
 };
 
 int results_new(struct results **ret, const char *bench, const char *model)
@@ -147,7 +147,7 @@ void results_row(struct results *results)
 	results->rows[results->n_rows++].part = results->n_parts - 1;
 }
 
-static struct row *results_last(struct results *results)
+static struct result_row *results_last(struct results *results)
 {
 	assert(results->n_rows > 0);
 	return &results->rows[results->n_rows - 1];
@@ -163,7 +163,7 @@ static void results_order(struct results *results, uint32_t part, uint8_t column
 	results->order[part][results->n_order[part]++] = column;
 }
 
-static struct cell *results_cell(
+static struct result_cell *results_cell(
 	struct results *results, const char *key, const char *title, enum table_unit unit)
 {
 	uint32_t i = 0;
@@ -184,9 +184,9 @@ static struct cell *results_cell(
 
 void results_text(struct results *results, const char *key, const char *title, const char *text)
 {
-	struct cell *cell = results_cell(results, key, title, TABLE_TEXT);
+	struct result_cell *cell = results_cell(results, key, title, TABLE_TEXT);
 
-	*cell = (struct cell){.kind = text ? CELL_TEXT : CELL_EMPTY,
+	*cell = (struct result_cell){.kind = text ? CELL_TEXT : CELL_EMPTY,
 		.text = text ? results_keep(results, text) : 0};
 }
 
@@ -195,7 +195,7 @@ void results_value(struct results *results, const char *key, const char *title,
 {
 	assert(unit != TABLE_TEXT);
 	*results_cell(results, key, title, unit) =
-		(struct cell){.kind = isfinite(value) ? CELL_VALUE : CELL_EMPTY, .value = value};
+		(struct result_cell){.kind = isfinite(value) ? CELL_VALUE : CELL_EMPTY, .value = value};
 }
 
 void results_samples(struct results *results, struct samples *result, struct samples *floor)
@@ -296,7 +296,7 @@ double results_get(const struct results *results, uint32_t row, const char *key)
 {
 	assert(row < results->n_rows);
 	for (uint32_t i = 0; i < results->n_columns; i++) {
-		const struct cell *cell = &results->rows[row].cells[i];
+		const struct result_cell *cell = &results->rows[row].cells[i];
 
 		if (strcmp(results->columns[i].key, key) == 0)
 			return cell->kind == CELL_VALUE ? cell->value : NAN;
@@ -331,12 +331,12 @@ static const char *results_at(const struct results *results, uint32_t text)
 }
 
 static void results_fill(
-	const struct results *results, const struct row *row, struct table *table)
+	const struct results *results, const struct result_row *row, struct table *table)
 {
 	table_row(table);
 	table_set_text(table, "bench", results->bench);
 	for (uint32_t i = 0; i < results->n_columns; i++) {
-		const struct cell *cell = &row->cells[i];
+		const struct result_cell *cell = &row->cells[i];
 		const char *key = results->columns[i].key;
 		bool whole = results->columns[i].unit == TABLE_COUNT ||
 			     results->columns[i].unit == TABLE_BYTES;
@@ -388,7 +388,7 @@ static int results_table(const struct results *results, uint32_t part, bool json
 }
 
 /* The row by its first text that the table shows. */
-static const char *results_label(const struct results *results, const struct row *row)
+static const char *results_label(const struct results *results, const struct result_row *row)
 {
 	for (uint32_t i = 0; i < results->n_columns; i++) {
 		if (row->cells[i].kind == CELL_TEXT && results->columns[i].title)
@@ -397,14 +397,14 @@ static const char *results_label(const struct results *results, const struct row
 	return "a row";
 }
 
-/* Is it the first row with this text? offset: of struct row's floor or note. */
+/* Is it the first row with this text? offset: of struct result_row's floor or note. */
 static bool results_is_first(const struct results *results, uint32_t row, size_t offset)
 {
 	const char *rows = (const char *)results->rows + offset;
-	const uint32_t *own = (const uint32_t *)(const void *)(rows + row * sizeof(struct row));
+	const uint32_t *own = (const uint32_t *)(const void *)(rows + row * sizeof(struct result_row));
 
 	for (uint32_t i = 0; i < row && *own; i++) {
-		const uint32_t *text = (const uint32_t *)(const void *)(rows + i * sizeof(struct row));
+		const uint32_t *text = (const uint32_t *)(const void *)(rows + i * sizeof(struct result_row));
 
 		if (*text && strcmp(results_at(results, *text), results_at(results, *own)) == 0)
 			return false;
@@ -417,11 +417,11 @@ static void results_print_below(const struct results *results)
 	uint32_t n_floors = 0;
 
 	for (uint32_t i = 0; i < results->n_rows; i++)
-		n_floors += results_is_first(results, i, offsetof(struct row, floor));
+		n_floors += results_is_first(results, i, offsetof(struct result_row, floor));
 	for (uint32_t i = 0; i < results->n_rows; i++) {
-		const struct row *row = &results->rows[i];
+		const struct result_row *row = &results->rows[i];
 
-		if (!results_is_first(results, i, offsetof(struct row, floor)))
+		if (!results_is_first(results, i, offsetof(struct result_row, floor)))
 			continue;
 		if (n_floors > 1 && results->n_parts == 1)
 			printf("floor of \"%s\": %s\n", results_label(results, row),
@@ -432,7 +432,7 @@ static void results_print_below(const struct results *results)
 	for (uint32_t i = 0; i < results->n_lines; i++)
 		printf("%s\n", results_at(results, results->lines[i]));
 	for (uint32_t i = 0; i < results->n_rows; i++) {
-		if (results_is_first(results, i, offsetof(struct row, note)))
+		if (results_is_first(results, i, offsetof(struct result_row, note)))
 			printf("note: %s\n", results_at(results, results->rows[i].note));
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/clients.h"
 #include "daemon/bench/model_floor.h"
 #include "daemon/graph/graph_set.h"

@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/bench/client.h"
+#include "daemon/bench/bench_client.h"
 #include "daemon/bench/floors.h"
 #include "daemon/bench/spawn.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_DAEMON_BENCH_LANE_H
-#define MIMEO_DAEMON_BENCH_LANE_H
+#ifndef MIMEO_DAEMON_BENCH_DECODER_H
+#define MIMEO_DAEMON_BENCH_DECODER_H
 
 /*
  * A model on a device in this process, with all that its decode steps need and nothing else: no
@@ -15,18 +15,18 @@
 #include "daemon/graph/graph_set.h"
 #include "daemon/graph/executor.h"
 
-#define LANE_ROWS_MAX 512u
-#define LANE_PAGE_TOKENS 16u
+#define DECODER_ROWS_MAX 512u
+#define DECODER_PAGE_TOKENS 16u
 
-struct lane_options {
+struct decoder_options {
 	const char *device, *model_dir;
-	const char *attention; /* backend, or "auto" */
-	uint32_t max_rows;      /* of a step, at most LANE_ROWS_MAX */
+	const char *attention;  /* backend, or "auto" */
+	uint32_t max_rows;      /* of a step, at most DECODER_ROWS_MAX */
 	uint32_t max_positions; /* of a row */
 	uint32_t max_pages;     /* of all rows; fewer are taken if the device holds no more */
 };
 
-struct lane {
+struct decoder {
 	struct device *device;
 	struct device_info info;
 	struct stream *stream;
@@ -40,41 +40,42 @@ struct lane {
 	uint64_t next;    /* step's number */
 	bool polls;       /* the end of a step is seen in its flag, as the engine does */
 	struct event *done[INPUTS_SLOTS]; /* where the host should not spin for it */
-	uint32_t query_lens[LANE_ROWS_MAX], seq_lens[LANE_ROWS_MAX];
+	uint32_t query_lens[DECODER_ROWS_MAX], seq_lens[DECODER_ROWS_MAX];
 	uint32_t *pages; /* [max_positions in pages] scratch */
 };
 
 /* Opens the device and reads the model; the KV cache is full of random numbers. 0, or a device's
  * condition or -errno with a sentence in *error where there is more to say. *lane is to be closed
  * even then. */
-int lane_open(struct lane *lane, const struct lane_options *options, struct model_error *error);
-void lane_close(struct lane *lane);
+int decoder_open(
+	struct decoder *decoder, const struct decoder_options *options, struct model_error *error);
+void decoder_close(struct decoder *decoder);
 
 /* The graph for a decode of so many rows, FULL or PIECEWISE, captured if it is not yet; NONE: NULL,
  * which steps take as eager. -ERANGE: none is so wide. */
-int lane_graph(
-	struct lane *lane, uint32_t n_rows, enum graph_mode mode, struct graph_entry **ret);
+int decoder_graph(
+	struct decoder *decoder, uint32_t n_rows, enum graph_mode mode, struct graph_entry **ret);
 
 /* Pages that a row of so many positions takes. */
-uint32_t lane_row_pages(uint32_t positions);
+uint32_t decoder_row_pages(uint32_t positions);
 
-struct lane_step {
+struct decoder_step {
 	struct graph_entry *entry; /* NULL: eager */
 	uint32_t n_rows;
 	uint32_t position;  /* of each row's one token */
 	uint32_t row_pages; /* each row has so many of its own */
 	bool first;         /* sets the rows' slots up */
 };
-/* Launch step lane->next, the one before the last having been awaited; no allocation. */
-int lane_launch(struct lane *lane, const struct lane_step *step);
+/* Launch step decoder->next, the one before the last having been awaited; no allocation. */
+int decoder_launch(struct decoder *decoder, const struct decoder_step *step);
 /* Wait for the end of a step; its slot says when it began and ended. */
-int lane_await(struct lane *lane, uint64_t number, const struct inputs_slot **ret);
+int decoder_await(struct decoder *decoder, uint64_t number, const struct inputs_slot **ret);
 
 /* Bytes that a step of so many rows at that position must read: each weight once (of the embedding
  * nothing), each row's keys and values once, as far as windows let it see. */
-uint64_t lane_weight_bytes(const struct model *model);
-uint64_t lane_kv_bytes(const struct lane *lane, uint32_t n_rows, uint32_t seq_len);
+uint64_t decoder_weight_bytes(const struct model *model);
+uint64_t decoder_kv_bytes(const struct decoder *decoder, uint32_t n_rows, uint32_t seq_len);
 /* Operations of all layers' products for one token: attention and the head not counted. */
-double lane_token_flop(const struct model *model);
+double decoder_token_flop(const struct model *model);
 
 #endif

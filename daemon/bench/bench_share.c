@@ -25,7 +25,7 @@ enum { STEPS, ROWS, REPLAYS, SHARED, N_METRICS };
 static const char *const metrics[N_METRICS] = {"mimeo_steps_total", "mimeo_rows_total",
 	"mimeo_replays_total", "mimeo_shared_replays_total"};
 
-/* The threads that work for a token: each client, the engine, the lane. */
+/* The threads that work for a token: each client, the engine, the decoder. */
 static bool share_is_fit(const struct served *run)
 {
 	return results_n_cpus() >= run->clients.n + 2;
