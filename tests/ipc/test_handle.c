@@ -18,7 +18,6 @@ static struct mimeo_handle example(uint32_t kind)
 
 static void test_handle_comes_back_as_it_went(void **state)
 {
-	(void)state;
 	for (uint32_t kind = MIMEO_HANDLE_MEMFD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
 		struct mimeo_handle sent = example(kind), got = {0};
 		uint8_t wire[HANDLE_WIRE_BYTES];
@@ -39,7 +38,6 @@ static void test_handle_travels_as_drawn(void **state)
 	struct mimeo_handle handle = example(MIMEO_HANDLE_CUDA_IPC);
 	uint8_t wire[HANDLE_WIRE_BYTES];
 
-	(void)state;
 	handle_encode(&handle, wire);
 	assert_memory_equal(wire, "\3\0\0\0\0\0\0\0\xa5", 9);
 	assert_memory_equal(
@@ -51,7 +49,6 @@ static void test_handle_of_another_length_is_refused(void **state)
 	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD), got;
 	uint8_t wire[HANDLE_WIRE_BYTES + 1] = {0};
 
-	(void)state;
 	handle_encode(&handle, wire);
 	assert_int_equal(handle_decode(wire, HANDLE_WIRE_BYTES - 1, &got), HANDLE_LENGTH);
 	assert_int_equal(handle_decode(wire, HANDLE_WIRE_BYTES + 1, &got), HANDLE_LENGTH);
@@ -62,7 +59,6 @@ static void test_handle_of_an_unknown_kind_is_refused(void **state)
 {
 	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD);
 
-	(void)state;
 	handle.kind = 0;
 	assert_int_equal(handle_check(&handle), HANDLE_KIND);
 	handle.kind = MIMEO_HANDLE_CUDA_IPC + 1;
@@ -74,7 +70,6 @@ static void test_handle_with_dirty_padding_is_refused_and_writes_nothing(void **
 	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD), got, before;
 	uint8_t wire[HANDLE_WIRE_BYTES];
 
-	(void)state;
 	memset(&got, 0x5a, sizeof(got));
 	before = got;
 	handle_encode(&handle, wire);
@@ -91,7 +86,6 @@ static void test_handle_with_an_impossible_extent_is_refused(void **state)
 		{1, INT64_MAX}};
 	struct mimeo_handle handle = example(MIMEO_HANDLE_VMM_FD);
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		handle.bytes = bad[i].size;
 		handle.offset = bad[i].offset;
@@ -106,7 +100,6 @@ static void test_handle_whose_bytes_do_not_suit_its_kind_is_refused(void **state
 {
 	struct mimeo_handle handle = example(MIMEO_HANDLE_MEMFD);
 
-	(void)state;
 	handle.uuid[15] = 1;
 	assert_int_equal(handle_check(&handle), HANDLE_UUID);
 	handle = example(MIMEO_HANDLE_VMM_FD);
@@ -122,7 +115,6 @@ static void test_handle_whose_bytes_do_not_suit_its_kind_is_refused(void **state
 
 static void test_handle_refusals_have_texts_of_their_own(void **state)
 {
-	(void)state;
 	for (int i = HANDLE_OK; i <= HANDLE_OPAQUE; i++)
 		for (int k = HANDLE_OK; k < i; k++)
 			assert_string_not_equal(handle_refusal_text((enum handle_refusal)i),

@@ -79,14 +79,12 @@ static struct msg_codec *codec;
 
 static int setup_codec(void **state)
 {
-	(void)state;
 	count_allocations();
 	return msg_codec_new(&codec);
 }
 
 static int teardown_codec(void **state)
 {
-	(void)state;
 	msg_codec_free(codec);
 	msg_codec_free(NULL);
 	return 0;
@@ -163,7 +161,6 @@ static void test_msg_generate_comes_back_as_it_went(void **state)
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
 
-	(void)state;
 	int n = msg_generate_encode(&sent, bytes, sizeof(bytes));
 	assert_true(n > 0);
 	assert_int_equal(msg_generate_decode(codec, bytes, (size_t)n, &got, &detail), 0);
@@ -191,7 +188,6 @@ static void test_msg_step_comes_back_as_it_went(void **state)
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
 
-	(void)state;
 	int n = msg_step_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_step_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_int_equal(got.model, 3);
@@ -211,7 +207,6 @@ static void test_msg_hello_comes_back_as_it_went(void **state)
 	uint8_t bytes[256];
 	struct msg_detail detail;
 
-	(void)state;
 	int n = msg_hello_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_hello_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_int_equal(got.entries, 4096);
@@ -225,7 +220,6 @@ static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **sta
 	static uint8_t bytes[MSG_SOCKET_MAX];
 	struct msg_detail detail;
 
-	(void)state;
 	sent = full_welcome(MSG_MODELS_MAX);
 	int n = msg_welcome_encode(&sent, bytes, sizeof(bytes));
 	assert_true(n > 0);
@@ -260,7 +254,6 @@ static void test_msg_welcome_that_refuses_carries_status_and_text_alone(void **s
 	uint8_t bytes[512];
 	struct msg_detail detail;
 
-	(void)state;
 	int n = msg_welcome_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_int_equal(got.status, MIMEO_E_QUOTA);
@@ -274,7 +267,6 @@ static void test_msg_models_own_sampling_hides_the_rest_but_the_seed(void **stat
 	uint8_t bytes[MSG_HEADER_MAX];
 	struct msg_detail detail;
 
-	(void)state;
 	sent.sampling.temperature = NAN;
 	sent.sampling.top_p = -3;
 	sent.sampling.flags = MIMEO_SAMPLING_MODEL | MIMEO_SAMPLING_SEEDED;
@@ -296,7 +288,6 @@ static void test_msg_text_that_no_decoder_takes_goes_as_question_marks(void **st
 	uint8_t bytes[256];
 	struct msg_detail detail;
 
-	(void)state;
 	int n = msg_hello_encode(&sent, bytes, sizeof(bytes));
 	assert_int_equal(msg_hello_decode(codec, bytes, (size_t)n, &got, &detail), 0);
 	assert_string_equal(got.name, "a?[2J????z??");
@@ -309,7 +300,6 @@ static void test_msg_encode_into_every_shorter_buffer_says_no_space(void **state
 	struct msg_generate msg = full_generate();
 	uint8_t bytes[MSG_HEADER_MAX];
 
-	(void)state;
 	int n = msg_generate_encode(&msg, bytes, sizeof(bytes));
 	for (int size = 0; size < n; size++) {
 		memset(bytes, 0x5a, sizeof(bytes));
@@ -325,7 +315,6 @@ static void test_msg_encode_refuses_counts_beyond_the_arrays(void **state)
 	static uint8_t bytes[MSG_SOCKET_MAX];
 	struct msg_generate generate = full_generate();
 
-	(void)state;
 	generate.n_stop = MIMEO_STOP_MAX + 1;
 	assert_int_equal(msg_generate_encode(&generate, bytes, sizeof(bytes)), -EINVAL);
 	welcome = full_welcome(2);
@@ -367,7 +356,6 @@ static void test_msg_requests_are_read_and_written_without_allocation(void **sta
 	struct msg_detail detail;
 	bool wrong = false;
 
-	(void)state;
 	free(malloc(1));
 	assert_true(n_allocations > 0); /* it does count */
 	n_allocations = 0;
@@ -395,7 +383,6 @@ static void test_msg_request_after_a_large_welcome_allocates_nothing(void **stat
 	struct msg_generate got;
 	struct msg_detail detail;
 
-	(void)state;
 	welcome = full_welcome(MSG_MODELS_MAX);
 	int n = msg_welcome_encode(&welcome, bytes, sizeof(bytes));
 	assert_int_equal(msg_welcome_decode(codec, bytes, (size_t)n, &got_welcome, &detail), 0);
@@ -411,7 +398,6 @@ static void test_msg_output_parts_start_on_lines_and_do_not_overlap(void **state
 {
 	struct msg_output output = msg_output_layout(17, 2, 33, 1, 5);
 
-	(void)state;
 	assert_int_equal(output.tokens, 0);
 	assert_int_equal(output.logits, 128);
 	assert_int_equal(output.hidden, 128 + 320);
@@ -425,7 +411,6 @@ static void test_msg_output_parts_start_on_lines_and_do_not_overlap(void **state
 
 static void test_msg_output_too_large_for_a_number_is_more_than_any_area(void **state)
 {
-	(void)state;
 	assert_true(msg_output_layout(UINT64_MAX, 0, 0, 0, 0).bytes == UINT64_MAX);
 	assert_true(msg_output_layout(0, 1ull << 62, 4, 0, 0).bytes == UINT64_MAX);
 	assert_true(msg_output_layout(UINT64_MAX / 4 - 16, 1, 64, 0, 0).bytes == UINT64_MAX);
@@ -434,7 +419,6 @@ static void test_msg_output_too_large_for_a_number_is_more_than_any_area(void **
 
 static void test_msg_fields_have_names(void **state)
 {
-	(void)state;
 	assert_string_equal(msg_field_name(MSG_MAX_TOKENS), "max_tokens");
 	assert_string_equal(msg_field_name(MSG_PAGE_TOKENS), "page_tokens");
 	assert_string_equal(msg_field_name(0), "?");
@@ -448,7 +432,6 @@ static void test_msg_fields_have_names(void **state)
 
 static void test_status_names_and_sentences_come_from_the_list(void **state)
 {
-	(void)state;
 	assert_string_equal(mimeo_status_name(MIMEO_OK), "MIMEO_OK");
 	assert_string_equal(mimeo_status_name(MIMEO_E_DRAINING), "MIMEO_E_DRAINING");
 	assert_string_equal(mimeo_status_name(-99), "MIMEO_E_?");

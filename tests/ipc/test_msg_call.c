@@ -13,13 +13,11 @@ static struct msg_codec *codec;
 
 static int setup(void **state)
 {
-	(void)state;
 	return msg_codec_new(&codec);
 }
 
 static int teardown(void **state)
 {
-	(void)state;
 	msg_codec_free(codec);
 	return 0;
 }
@@ -35,7 +33,6 @@ static void test_calls_come_back_as_they_were(void **state)
 		{.call = MSG_CALL_FENCE, .request = RING_ENTRIES_MAX - 1},
 	};
 
-	(void)state;
 	memset(calls[2].handle, 0xa5, sizeof(calls[2].handle));
 	for (size_t i = 0; i < ARRAY_SIZE(calls); i++) {
 		uint8_t bytes[MSG_CALL_MAX];
@@ -55,7 +52,6 @@ static void test_largest_reply_fits_a_call_s_buffer(void **state)
 	uint8_t bytes[MSG_CALL_MAX];
 	struct msg_detail detail;
 
-	(void)state;
 	memset(reply.text, 'x', sizeof(reply.text) - 1);
 	memset(reply.handle, 0xff, sizeof(reply.handle));
 	int n = msg_reply_encode(&reply, bytes, sizeof(bytes));
@@ -87,7 +83,6 @@ static void test_calls_out_of_range_are_refused_by_name(void **state)
 		{"\x82\x60\x04\x60\x04", 5, MSG_CALL},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		struct msg_detail detail;
 		struct msg_call got = {.call = 77};
@@ -108,7 +103,6 @@ static void test_bytes_that_are_no_call_are_the_protocol_s(void **state)
 	struct msg_call got;
 	struct msg_reply reply;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		size_t n = strlen(cases[i]);
 
@@ -145,7 +139,6 @@ static void test_places_come_back_as_they_were(void **state)
 	struct msg_step got;
 	struct msg_generate again;
 
-	(void)state;
 	int n = msg_step_encode(&step, bytes, sizeof(bytes));
 	assert_true(n > 0);
 	assert_int_equal(msg_step_decode(codec, bytes, (size_t)n, &got, &detail), 0);
@@ -178,7 +171,6 @@ static void test_place_for_what_is_not_asked_for_is_refused(void **state)
 	struct msg_generate again;
 	int n;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
 		assert_int_equal(msg_step_encode(&steps[i], bytes, sizeof(bytes)), -EINVAL);
 		n = msg_table_write(&msg_step_table, &steps[i], bytes, sizeof(bytes));

@@ -15,13 +15,11 @@ static struct msg_codec *codec;
 
 static int setup_codec(void **state)
 {
-	(void)state;
 	return msg_codec_new(&codec);
 }
 
 static int teardown_codec(void **state)
 {
-	(void)state;
 	msg_codec_free(codec);
 	msg_codec_free(NULL);
 	return 0;
@@ -115,7 +113,6 @@ static void test_msg_least_messages_are_taken(void **state)
 {
 	struct msg_detail detail;
 
-	(void)state;
 	assert_int_equal(decode(GENERATE_MSG, GENERATE, sizeof(GENERATE) - 1, &detail), 0);
 	assert_int_equal(decode(STEP_MSG, STEP, sizeof(STEP) - 1, &detail), 0);
 	assert_int_equal(decode(HELLO_MSG, HELLO, sizeof(HELLO) - 1, &detail), 0);
@@ -162,7 +159,6 @@ static void test_msg_request_fields_in_range_are_taken(void **state)
 		EXTRA(MSG_DRAFT_TOKENS, "\xce\xff\xff\xff\xff"),
 	};
 
-	(void)state;
 	check_extras(GENERATE_MSG, 0, extras, ARRAY_SIZE(extras));
 }
 
@@ -209,7 +205,6 @@ static void test_msg_request_fields_out_of_range_are_refused_by_name(void **stat
 		EXTRA(MSG_MODEL, "\xff"), EXTRA(MSG_MASK, "\x05"), EXTRA(MSG_MASK_SINKS, "\x01"),
 		EXTRA(MSG_DRAFT_TOKENS, "\x01")};
 
-	(void)state;
 	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
 	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
 }
@@ -238,7 +233,6 @@ static void test_msg_masks_have_the_numbers_of_their_kind(void **state)
 		{{MIMEO_MASK_TREE + 1, 0, 0, 0}, MSG_MASK},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		const struct msg_generate generate = {
 			.n_tokens = 9, .max_tokens = 1, .mask = cases[i].mask};
@@ -337,7 +331,6 @@ static void test_msg_fields_of_a_wrong_type_are_refused_by_name(void **state)
 		EXTRA(MSG_FLAGS, "\xc3"),
 	};
 
-	(void)state;
 	check_extras(GENERATE_MSG, MIMEO_E_INVALID, extras, ARRAY_SIZE(extras));
 }
 
@@ -349,7 +342,6 @@ static void test_msg_unknown_and_foreign_and_repeated_keys_are_refused_by_name(v
 	static const struct extra step[] = {
 		EXTRA(MSG_STOP, "\x90"), EXTRA(MSG_OUTPUTS, "\x01"), EXTRA(MSG_N_TOKENS, "\x01")};
 
-	(void)state;
 	check_extras(GENERATE_MSG, MIMEO_E_INVALID, generate, ARRAY_SIZE(generate));
 	check_extras(STEP_MSG, MIMEO_E_INVALID, step, ARRAY_SIZE(step));
 }
@@ -397,7 +389,6 @@ static void test_msg_keys_that_are_no_field_numbers_are_refused(void **state)
 			0),
 	};
 
-	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
 }
 
@@ -418,7 +409,6 @@ static void test_msg_missing_or_zero_counts_are_refused(void **state)
 			MSG_OUTPUTS),
 	};
 
-	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
 }
 
@@ -438,7 +428,6 @@ static void test_msg_bytes_that_are_no_header_are_refused_with_their_offset(void
 		0xc5, (MSG_HEADER_MAX - 2) >> 8, (MSG_HEADER_MAX - 2) & 0xff};
 	struct msg_detail detail;
 
-	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
 	assert_int_equal(decode(GENERATE_MSG, bytes, sizeof(bytes), &detail), MIMEO_E_INVALID);
 	assert_int_equal(detail.detail, RING_DETAIL_HEADER);
@@ -455,7 +444,6 @@ static void test_msg_handshake_of_another_version_is_named_whatever_else_it_hold
 			RING_DETAIL_RANGE, MSG_VERSION, INT32_MAX),
 	};
 
-	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
 }
 
@@ -478,7 +466,6 @@ static void test_msg_hello_that_no_region_fits_is_refused_by_name(void **state)
 			RING_DETAIL_RANGE, MSG_FEATURES),
 	};
 
-	(void)state;
 	check_refused(cases, ARRAY_SIZE(cases));
 }
 
@@ -509,7 +496,6 @@ static void test_msg_names_with_control_characters_or_broken_utf8_are_refused(vo
 		EXTRA(MSG_NAME, "\xbf"
 				"aaaaaaaabbbbbbbbccccccccddddddd")};
 
-	(void)state;
 	check_extras(HELLO_MSG, MIMEO_E_INVALID, bad, ARRAY_SIZE(bad));
 	check_extras(HELLO_MSG, 0, good, ARRAY_SIZE(good));
 }
@@ -548,7 +534,6 @@ static void test_msg_welcome_with_a_bad_model_is_a_broken_protocol(void **state)
 			MSG_DRAFT_TOKENS),
 	};
 
-	(void)state;
 	check_extras(WELCOME_MSG, MIMEO_E_PROTOCOL, extras, ARRAY_SIZE(extras));
 	check_refused(cases, ARRAY_SIZE(cases));
 }
@@ -558,7 +543,6 @@ static void test_msg_refusal_writes_no_message(void **state)
 	struct msg_generate got, before;
 	struct msg_detail detail;
 
-	(void)state;
 	memset(&got, 0x5a, sizeof(got));
 	before = got;
 	assert_int_equal(msg_generate_decode(codec, "\x82\x0f\x01\x03\x00", 5, &got, &detail),

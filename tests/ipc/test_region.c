@@ -15,7 +15,6 @@ static void test_region_maps_to_the_same_memory_on_both_sides(void **state)
 {
 	struct region daemon, client;
 
-	(void)state;
 	assert_int_equal(region_create(&daemon, 8, 1u << 16), 0);
 	assert_int_equal(region_map(&client, dup(daemon.fd)), 0);
 	assert_int_equal(client.ring.entries, 8);
@@ -43,7 +42,6 @@ static void test_region_refuses_sizes_outside_its_limits(void **state)
 		{8, 1ull << 31}, {8, 1ull << 63}};
 	struct region region;
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
 		assert_int_equal(region_create(&region, bad[i].entries, bad[i].arena), -EINVAL);
 }
@@ -52,7 +50,6 @@ static void test_region_seals_refuse_every_resize(void **state)
 {
 	struct region region;
 
-	(void)state;
 	assert_int_equal(region_create(&region, 8, 1u << 16), 0);
 	off_t bytes = (off_t)region.bytes;
 	assert_int_equal(ftruncate(region.fd, 4096), -1);
@@ -110,7 +107,6 @@ static void test_region_map_refuses_missing_seals(void **state)
 	uint8_t page[4096];
 	off_t bytes = genuine(page);
 
-	(void)state;
 	assert_int_equal(map_imitation(page, sizeof(page), bytes, SEALS), 0);
 	assert_int_equal(map_imitation(page, sizeof(page), bytes, 0), -EPROTO);
 	assert_int_equal(
@@ -125,7 +121,6 @@ static void test_region_map_refuses_what_is_no_memfd(void **state)
 	struct region region;
 	int fds[2];
 
-	(void)state;
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	assert_int_equal(region_map(&region, fds[0]), -EPROTO);
 	assert_int_equal(region_map(&region, -1), -EPROTO);
@@ -138,7 +133,6 @@ static void test_region_map_refuses_a_file_of_another_size(void **state)
 	uint8_t page[4096];
 	off_t bytes = genuine(page);
 
-	(void)state;
 	assert_int_equal(map_imitation(page, sizeof(page), bytes - 4096, SEALS), -EPROTO);
 	assert_int_equal(map_imitation(page, sizeof(page), bytes + 4096, SEALS), -EPROTO);
 	assert_int_equal(map_imitation(page, sizeof(page), 4096, SEALS), -EPROTO);
@@ -151,7 +145,6 @@ static void test_region_map_refuses_another_version_by_name(void **state)
 	uint8_t page[4096];
 	off_t bytes = genuine(page);
 
-	(void)state;
 	page[offsetof(struct ring_control, version)]++;
 	assert_int_equal(map_imitation(page, sizeof(page), bytes, SEALS), -EPROTONOSUPPORT);
 }
@@ -162,7 +155,6 @@ static void test_region_map_refuses_every_changed_byte_but_the_words(void **stat
 	uint8_t page[4096];
 	off_t bytes = genuine(page);
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(page); i += i < 512 ? 1 : 509) {
 		bool word = i >= 64 && i < 448 && i % 64 < 4;
 		int r;
@@ -181,7 +173,6 @@ static void test_region_at_gives_only_what_lies_in_the_arena(void **state)
 {
 	struct region region;
 
-	(void)state;
 	assert_int_equal(region_create(&region, 8, 1u << 16), 0);
 	uint32_t n = 1u << 16;
 	assert_ptr_equal(region_at(&region, 0, n), region.arena);
@@ -203,7 +194,6 @@ static void test_region_deinit_takes_nothing_and_twice(void **state)
 {
 	struct region region = {0};
 
-	(void)state;
 	int standard_input = fcntl(0, F_GETFD);
 	region_deinit(NULL);
 	region_deinit(&region);

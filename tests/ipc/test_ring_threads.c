@@ -108,7 +108,6 @@ static void test_ring_two_threads_lose_no_entry_and_no_wakeup(void **state)
 	uint64_t random = 2;
 	pthread_t thread;
 
-	(void)state;
 	pair_init(&stress.pair, STRESS_ENTRIES);
 	pair_start_at(&stress.pair, UINT32_MAX - MESSAGES / 2);
 	stress.daemon_bell = doorbell_new();
@@ -190,7 +189,6 @@ static void test_ring_tail_is_never_ahead_of_a_stamp(void **state)
 	struct order order = {0};
 	pthread_t thread;
 
-	(void)state;
 	pair_init(&order.pair, RING_ENTRIES_MAX);
 	assert_int_equal(pthread_create(&thread, NULL, fill_submissions, &order), 0);
 	for (uint32_t end = RING_ENTRIES_MAX; end <= ROUNDS * RING_ENTRIES_MAX;

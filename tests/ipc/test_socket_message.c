@@ -31,7 +31,6 @@ static void test_socket_message_arrives_with_its_fds(void **state)
 	char buffer[64];
 	size_t n_fds = 99;
 
-	(void)state;
 	pair_open(pair);
 	for (unsigned i = 0; i < SOCKET_FDS_MAX; i++)
 		sent[i] = eventfd(100 + i, EFD_CLOEXEC);
@@ -77,7 +76,6 @@ static void test_socket_largest_message_passes_a_small_buffer_in_pieces(void **s
 	int pair[2], small = 4096;
 	pthread_t thread;
 
-	(void)state;
 	assert_non_null(bytes);
 	pair_open(pair);
 	assert_int_equal(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
@@ -99,7 +97,6 @@ static void test_socket_oversize_message_is_refused_on_both_ends(void **state)
 	char buffer[8];
 	int pair[2];
 
-	(void)state;
 	pair_open(pair);
 	assert_int_equal(socket_send(pair[0], bytes, sizeof(bytes), NULL, 0), -EMSGSIZE);
 	assert_int_equal(socket_send(pair[0], bytes, 9, NULL, 0), 0);
@@ -120,7 +117,6 @@ static void test_socket_end_of_file_is_told_before_and_within_a_message(void **s
 	char buffer[64];
 	int pair[2];
 
-	(void)state;
 	for (size_t cut = 0; cut < 9; cut += 3) {
 		pair_open(pair);
 		assert_int_equal(write(pair[0], "\x05\0\0\0hello", cut), (ssize_t)cut);
@@ -137,7 +133,6 @@ static void test_socket_receive_gives_up_on_half_a_message(void **state)
 	char buffer[64];
 	int pair[2];
 
-	(void)state;
 	pair_open(pair);
 	assert_int_equal(write(pair[0], "\x05\0\0\0he", 6), 6);
 	assert_int_equal(
@@ -151,7 +146,6 @@ static void test_socket_send_without_a_reader_raises_no_signal(void **state)
 {
 	int pair[2];
 
-	(void)state;
 	pair_open(pair);
 	close(pair[1]);
 	assert_int_equal(socket_send(pair[0], "x", 1, NULL, 0), -EPIPE);
@@ -188,7 +182,6 @@ static void test_socket_surplus_fds_are_refused_and_none_leaks(void **state)
 	} cases[] = {{1, 0}, {3, 2}, {4, 3}, {5, 4}, {16, 4}, {16, 0}};
 	int fds = count_fds();
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		int pair[2], got[SOCKET_FDS_MAX];
 		size_t n_fds = 99;
@@ -212,7 +205,6 @@ static void test_socket_fds_spread_over_a_message_count_together(void **state)
 	size_t n_fds = 0;
 	char buffer[8];
 
-	(void)state;
 	pair_open(pair);
 	send_raw(pair[0], "\x04\0", 2, 1);
 	send_raw(pair[0], "\0\0hi", 4, 1);
@@ -240,7 +232,6 @@ static void test_socket_fds_without_a_number_here_are_told(void **state)
 	size_t n_fds = 0;
 	char buffer[8];
 
-	(void)state;
 	pair_open(pair);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	tight = (struct rlimit){.rlim_cur = (rlim_t)pair[1] + 2, .rlim_max = before.rlim_max};
@@ -265,7 +256,6 @@ static void test_socket_errors_close_the_fds_that_came(void **state)
 	size_t n_fds;
 	char buffer[8];
 
-	(void)state;
 	/* too large, cut short by the end of file, and never finished */
 	pair_open(pair);
 	send_raw(pair[0], "\xff\0\0\0", 4, 4);

@@ -10,7 +10,6 @@ static void test_socket_path_prefers_argument_then_variable_then_runtime_folder(
 {
 	char path[SOCKET_PATH_MAX];
 
-	(void)state;
 	setenv("MIMEO_SOCKET", "/a/b.sock", 1);
 	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
 	assert_int_equal(socket_path(path, "/x.sock"), 0);
@@ -30,7 +29,6 @@ static void test_socket_path_too_long_is_refused_and_writes_nothing(void **state
 {
 	char path[SOCKET_PATH_MAX] = "before", longest[SOCKET_PATH_MAX + 1];
 
-	(void)state;
 	memset(longest, 'x', sizeof(longest));
 	longest[SOCKET_PATH_MAX] = '\0';
 	assert_int_equal(socket_path(path, longest), -ENAMETOOLONG);
@@ -46,7 +44,6 @@ static void test_socket_admin_path_keeps_the_suffix(void **state)
 		{"/r.sock/x", "/r.sock/x-admin"}, {".sock", "-admin.sock"}, {"sock", "sock-admin"}};
 	char path[SOCKET_PATH_MAX];
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
 		assert_int_equal(socket_admin_path(path, pairs[i][0]), 0);
 		assert_string_equal(path, pairs[i][1]);

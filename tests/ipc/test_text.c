@@ -12,7 +12,6 @@ static void assert_refused(const char *text)
 
 static void test_text_steps_over_characters_of_each_length(void **state)
 {
-	(void)state;
 	assert_int_equal(text_step(" ", 1), 1);
 	assert_int_equal(text_step("~x", 2), 1);
 	assert_int_equal(text_step("\xc2\xa0", 2), 2);         /* the first after the controls */
@@ -31,7 +30,6 @@ static void test_text_of_control_characters_is_refused(void **state)
 	static const char *const texts[] = {
 		"\x01", "\n", "\x1b", "\x1f", "\x7f", "\xc2\x80", "\xc2\x9b", "\xc2\x9f"};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
 		assert_refused(texts[i]);
 	assert_int_equal(text_step("", 1), 0);
@@ -49,7 +47,6 @@ static void test_text_that_is_malformed_is_refused(void **state)
 		"\xc3", "\xe2\x82", "\xf0\x9f\x98", /* cut off */
 		"\xc3(", "\xe2(\xa1", "\xe2\x82(", "\xf0\x9f\x98("};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
 		assert_refused(texts[i]);
 }
@@ -62,7 +59,6 @@ static void test_text_that_breaks_lines_or_turns_around_is_refused(void **state)
 		"\xe2\x81\xa6", "\xe2\x81\xa9",             /* isolates */
 		"\xd8\x9c", "\xe2\x80\x8e", "\xe2\x80\x8f"}; /* marks */
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
 		assert_refused(texts[i]);
 	/* Their neighbours are letters like any other. */
@@ -71,7 +67,6 @@ static void test_text_that_breaks_lines_or_turns_around_is_refused(void **state)
 
 static void test_text_is_read_no_further_than_it_goes(void **state)
 {
-	(void)state;
 	assert_int_equal(text_step("\xc3\xbc", 1), 0);
 	assert_int_equal(text_step("\xe2\x82\xac", 2), 0);
 	assert_false(text_is_clean("ok \xe2\x82\xac", 5));

@@ -81,7 +81,6 @@ static void test_wire_check_accepts_every_type_whole_and_no_prefix_of_it(void **
 		SAMPLE("\x82\x01\x92\xa1x\x80\x02\xc0", 0, 8),
 	};
 
-	(void)state;
 	check_samples(samples, ARRAY_SIZE(samples));
 	for (size_t i = 0; i < ARRAY_SIZE(samples); i++) {
 		for (size_t n = 0; n < samples[i].size; n++) {
@@ -113,7 +112,6 @@ static void test_wire_check_refuses_counts_that_the_bytes_cannot_hold(void **sta
 		SAMPLE("", WIRE_SHORT, 0),
 	};
 
-	(void)state;
 	check_samples(samples, ARRAY_SIZE(samples));
 }
 
@@ -132,7 +130,6 @@ static void test_wire_check_refuses_types_that_nobody_sends(void **state)
 		SAMPLE("\x91\xd8\x01\1\2\3\4\5\6\7\x08\1\2\3\4\5\6\7\x08", WIRE_EXT, 1),
 	};
 
-	(void)state;
 	check_samples(samples, ARRAY_SIZE(samples));
 }
 
@@ -144,7 +141,6 @@ static void test_wire_check_refuses_trailing_bytes(void **state)
 		SAMPLE("\x91\x01\x00", WIRE_TRAILING, 2),
 	};
 
-	(void)state;
 	check_samples(samples, ARRAY_SIZE(samples));
 }
 
@@ -153,7 +149,6 @@ static void test_wire_check_bounds_the_depth(void **state)
 	uint8_t bytes[MSG_DEPTH_MAX + 2];
 	size_t offset;
 
-	(void)state;
 	memset(bytes, 0x91, sizeof(bytes));
 	bytes[MSG_DEPTH_MAX] = 0x01;
 	assert_int_equal(check(bytes, MSG_DEPTH_MAX + 1, &offset), WIRE_OK);
@@ -170,7 +165,6 @@ static void test_wire_check_leaves_a_depth_when_its_container_ends(void **state)
 	uint8_t bytes[3 + 20 * 2] = {0xdc, 0, 20};
 	size_t offset;
 
-	(void)state;
 	for (size_t i = 3; i < sizeof(bytes); i += 2) {
 		bytes[i] = 0x91;
 		bytes[i + 1] = 0x90;
@@ -183,7 +177,6 @@ static void test_wire_check_bounds_the_whole(void **state)
 	uint8_t *bytes = calloc(1, MSG_SOCKET_MAX + 1);
 	size_t offset;
 
-	(void)state;
 	assert_non_null(bytes);
 	bytes[0] = 0xc5; /* bin 16 */
 	bytes[1] = 0xff;
@@ -218,7 +211,6 @@ static void test_wire_check_agrees_with_msgpack_and_bounds_its_values(void **sta
 	uint64_t random = 0x9e3779b97f4a7c15u;
 	unsigned accepted = 0;
 
-	(void)state;
 	for (unsigned round = 0; round < 200000; round++) {
 		uint8_t bytes[16];
 		size_t n = 1 + round % sizeof(bytes), offset = 0;

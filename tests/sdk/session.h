@@ -44,6 +44,25 @@ static inline void session_stop(struct session *s)
 	fake_deinit(&s->fake);
 }
 
+/* Fixture of tests that need nothing but a session: *state is a struct session. */
+static inline int session_setup(void **state)
+{
+	static struct session session;
+
+	session = (struct session){0};
+	session_start(&session, NULL, NULL);
+	*state = &session;
+	return 0;
+}
+
+static inline int session_teardown(void **state)
+{
+	session_stop(*state);
+	return 0;
+}
+
+#define session_test(name) cmocka_unit_test_setup_teardown(name, session_setup, session_teardown)
+
 /* A prepared generate of that many tokens after token 10; its user data is 100 + max_tokens. */
 static inline struct mimeo_request *session_generate(struct session *s, uint32_t max_tokens)
 {

@@ -65,19 +65,17 @@ static struct msg_call heard(struct session *s)
 
 static void test_handle_passes_through_as_it_is(void **state)
 {
+	struct session *s = *state;
 	const struct mimeo_handle expected = ipc_handle();
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
-	struct session s;
 	void *memory;
 
-	(void)state;
-	start(&s);
-	uint32_t buffer = buffer_of(&s, 7);
-	struct msg_call call = heard(&s);
+	uint32_t buffer = buffer_of(s, 7);
+	struct msg_call call = heard(s);
 	assert_int_equal(call.call, MSG_CALL_BUFFER_ALLOC);
 	assert_int_equal(call.kind, MIMEO_HANDLE_CUDA_IPC);
 	assert_int_equal(call.bytes, 4096);
-	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &handle), 0);
+	assert_int_equal(mimeo_buffer_handle(s->m, buffer, &handle), 0);
 	assert_int_equal(handle.size, sizeof(handle));
 	assert_int_equal(handle.kind, MIMEO_HANDLE_CUDA_IPC);
 	assert_int_equal(handle.fd, -1);
@@ -85,43 +83,39 @@ static void test_handle_passes_through_as_it_is(void **state)
 	assert_int_equal(handle.offset, 512);
 	assert_memory_equal(handle.uuid, expected.uuid, sizeof(handle.uuid));
 	assert_memory_equal(handle.opaque, expected.opaque, sizeof(handle.opaque));
-	assert_int_equal(mimeo_buffer_map(s.m, buffer, &memory), MIMEO_E_UNSUPPORTED);
-	assert_int_equal(mimeo_buffer_handle(s.m, 8, &handle), MIMEO_E_UNKNOWN_BUFFER);
+	assert_int_equal(mimeo_buffer_map(s->m, buffer, &memory), MIMEO_E_UNSUPPORTED);
+	assert_int_equal(mimeo_buffer_handle(s->m, 8, &handle), MIMEO_E_UNKNOWN_BUFFER);
 	/* A caller that knows less of it has what it knows, and one that says nothing has nothing. */
 	struct mimeo_handle known = MIMEO_HANDLE_INIT;
 	known.size = offsetof(struct mimeo_handle, opaque);
 	memset(known.opaque, 7, sizeof(known.opaque));
-	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &known), 0);
+	assert_int_equal(mimeo_buffer_handle(s->m, buffer, &known), 0);
 	assert_int_equal(known.size, offsetof(struct mimeo_handle, opaque));
 	assert_int_equal(known.offset, 512);
 	assert_int_equal(known.opaque[0], 7);
 	known.size = 0;
-	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &known), MIMEO_E_INVALID);
-	assert_int_equal(mimeo_buffer_handle(s.m, buffer, NULL), MIMEO_E_INVALID);
-	answer_with(&s, &(struct msg_reply){.status = 0});
-	assert_int_equal(mimeo_buffer_close(s.m, buffer), 0);
-	assert_int_equal(heard(&s).buffer, 7);
-	assert_int_equal(mimeo_buffer_handle(s.m, buffer, &handle), MIMEO_E_UNKNOWN_BUFFER);
-	session_stop(&s);
+	assert_int_equal(mimeo_buffer_handle(s->m, buffer, &known), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_buffer_handle(s->m, buffer, NULL), MIMEO_E_INVALID);
+	answer_with(s, &(struct msg_reply){.status = 0});
+	assert_int_equal(mimeo_buffer_close(s->m, buffer), 0);
+	assert_int_equal(heard(s).buffer, 7);
+	assert_int_equal(mimeo_buffer_handle(s->m, buffer, &handle), MIMEO_E_UNKNOWN_BUFFER);
 }
 
 static void test_refused_call_tells_the_daemon_s_words(void **state)
 {
+	struct session *s = *state;
 	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
-	struct session s;
 	uint32_t buffer = 99;
 
-	(void)state;
-	start(&s);
-	answer_with(&s, &no);
-	assert_int_equal(mimeo_buffer_alloc(s.m, 0, 1 << 20, &buffer), MIMEO_E_QUOTA);
-	assert_string_equal(mimeo_buffer_message(s.m), "max_buffer_bytes is 1G");
+	answer_with(s, &no);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 1 << 20, &buffer), MIMEO_E_QUOTA);
+	assert_string_equal(mimeo_buffer_message(s->m), "max_buffer_bytes is 1G");
 	assert_int_equal(buffer, 99);
 	/* The session goes on, and the next call has words of its own. */
-	assert_int_equal(session_peek(&s), 0);
-	buffer_of(&s, 1);
-	assert_string_equal(mimeo_buffer_message(s.m), "");
-	session_stop(&s);
+	assert_int_equal(session_peek(s), 0);
+	buffer_of(s, 1);
+	assert_string_equal(mimeo_buffer_message(s->m), "");
 }
 
 static void test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone(void **state)
@@ -130,7 +124,6 @@ static void test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone(void **sta
 	struct mimeo_handle handle = ipc_handle();
 	struct msg_reply replies[3] = {{.buffer = 1}, {.buffer = 0}, {.buffer = 1}};
 
-	(void)state;
 	/* A handle of a descriptor, and no descriptor; no id; no handle. */
 	handle_encode(&handle, replies[1].handle);
 	handle = (struct mimeo_handle){.kind = MIMEO_HANDLE_MEMFD, .bytes = 64};
@@ -153,34 +146,29 @@ static void test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone(void **sta
 
 static void test_calls_to_a_daemon_that_hung_up_are_gone(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	const struct mimeo_handle *fence;
-	struct session s;
 	uint32_t buffer, mine;
 
-	(void)state;
-	start(&s);
-	mine = buffer_of(&s, 3);
-	fake_hang_up(&s.fake);
+	mine = buffer_of(s, 3);
+	fake_hang_up(&s->fake);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.fd = STDIN_FILENO;
 	handle.bytes = 1;
-	assert_int_equal(mimeo_buffer_alloc(s.m, 0, 64, &buffer), MIMEO_E_GONE);
-	assert_int_equal(mimeo_buffer_import(s.m, &handle, &buffer), MIMEO_E_GONE);
-	assert_int_equal(mimeo_request_fence(mimeo_request_get(s.m), &fence), MIMEO_E_GONE);
-	assert_int_equal(mimeo_buffer_close(s.m, mine), MIMEO_E_GONE);
-	assert_int_equal(mimeo_buffer_close(s.m, mine), MIMEO_E_UNKNOWN_BUFFER);
-	session_stop(&s);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 64, &buffer), MIMEO_E_GONE);
+	assert_int_equal(mimeo_buffer_import(s->m, &handle, &buffer), MIMEO_E_GONE);
+	assert_int_equal(mimeo_request_fence(mimeo_request_get(s->m), &fence), MIMEO_E_GONE);
+	assert_int_equal(mimeo_buffer_close(s->m, mine), MIMEO_E_GONE);
+	assert_int_equal(mimeo_buffer_close(s->m, mine), MIMEO_E_UNKNOWN_BUFFER);
 }
 
 static void test_import_refuses_what_no_daemon_would_take(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_handle good = MIMEO_HANDLE_INIT, handle;
-	struct session s;
 	uint32_t buffer;
 
-	(void)state;
-	start(&s);
 	good.kind = MIMEO_HANDLE_MEMFD;
 	good.fd = STDIN_FILENO;
 	good.bytes = 64;
@@ -188,8 +176,8 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 	do {                                                                                       \
 		handle = good;                                                                     \
 		change;                                                                            \
-		assert_int_equal(mimeo_buffer_import(s.m, &handle, &buffer), MIMEO_E_INVALID);     \
-		assert_string_not_equal(mimeo_buffer_message(s.m), "");                            \
+		assert_int_equal(mimeo_buffer_import(s->m, &handle, &buffer), MIMEO_E_INVALID);     \
+		assert_string_not_equal(mimeo_buffer_message(s->m), "");                            \
 	} while (0)
 	REFUSES(handle.fd = 1000); /* not open */
 	REFUSES(handle.offset = 4);
@@ -203,59 +191,55 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 	REFUSES(handle.uuid[0] = 1);
 	REFUSES(handle.opaque[63] = 1);
 #undef REFUSES
-	assert_int_equal(mimeo_buffer_import(s.m, NULL, &buffer), MIMEO_E_INVALID);
-	assert_int_equal(mimeo_buffer_alloc(s.m, 4, 64, &buffer), MIMEO_E_INVALID);
-	assert_int_equal(mimeo_buffer_alloc(s.m, 0, 0, &buffer), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_buffer_import(s->m, NULL, &buffer), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 4, 64, &buffer), MIMEO_E_INVALID);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 0, &buffer), MIMEO_E_INVALID);
 	/* Nothing was sent. */
 	char byte;
-	assert_int_equal(recv(s.fake.socket, &byte, 1, MSG_DONTWAIT), -1);
+	assert_int_equal(recv(s->fake.socket, &byte, 1, MSG_DONTWAIT), -1);
 	/* And the session goes on. */
-	buffer_of(&s, 1);
-	session_stop(&s);
+	buffer_of(s, 1);
 }
 
 /* Not the daemon's, of another call. */
 static void test_library_s_own_refusals_have_words_of_their_own(void **state)
 {
+	struct session *s = *state;
 	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	const struct mimeo_handle fence = {.kind = MIMEO_HANDLE_CUDA_IPC}, *unused;
-	struct session s;
 	uint32_t id;
 	void *memory;
 
-	(void)state;
-	start(&s);
-	uint32_t mine = buffer_of(&s, 1);
+	uint32_t mine = buffer_of(s, 1);
 #define SAYS(call, status, text)                                                                   \
 	do {                                                                                       \
-		answer_with(&s, &no);                                                              \
-		assert_int_equal(mimeo_buffer_alloc(s.m, 0, 64, &id), MIMEO_E_QUOTA);              \
+		answer_with(s, &no);                                                              \
+		assert_int_equal(mimeo_buffer_alloc(s->m, 0, 64, &id), MIMEO_E_QUOTA);              \
 		assert_int_equal(call, status);                                                    \
-		assert_non_null(strstr(mimeo_buffer_message(s.m), text));                          \
+		assert_non_null(strstr(mimeo_buffer_message(s->m), text));                          \
 	} while (0)
-	SAYS(mimeo_buffer_alloc(s.m, 9, 64, &id), MIMEO_E_INVALID, "kind");
-	SAYS(mimeo_buffer_alloc(s.m, 0, 0, &id), MIMEO_E_INVALID, "size");
-	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "MIMEO_HANDLE_DEFAULT");
+	SAYS(mimeo_buffer_alloc(s->m, 9, 64, &id), MIMEO_E_INVALID, "kind");
+	SAYS(mimeo_buffer_alloc(s->m, 0, 0, &id), MIMEO_E_INVALID, "size");
+	SAYS(mimeo_buffer_import(s->m, &handle, &id), MIMEO_E_INVALID, "MIMEO_HANDLE_DEFAULT");
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 64;
-	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "no descriptor");
+	SAYS(mimeo_buffer_import(s->m, &handle, &id), MIMEO_E_INVALID, "no descriptor");
 	handle.fd = 1000;
-	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "not open");
+	SAYS(mimeo_buffer_import(s->m, &handle, &id), MIMEO_E_INVALID, "not open");
 	handle.offset = 8;
-	SAYS(mimeo_buffer_import(s.m, &handle, &id), MIMEO_E_INVALID, "offset");
-	SAYS(mimeo_buffer_close(s.m, 77), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
-	SAYS(mimeo_buffer_handle(s.m, 77, &handle), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
-	SAYS(mimeo_buffer_map(s.m, mine, &memory), MIMEO_E_UNSUPPORTED, "mimeo_cuda_map");
-	SAYS(mimeo_request_fence(mimeo_request_get(s.m), NULL), MIMEO_E_INVALID, "fence");
-	SAYS(mimeo_fence_wait(s.m, &fence, 0), MIMEO_E_UNSUPPORTED, "fence");
+	SAYS(mimeo_buffer_import(s->m, &handle, &id), MIMEO_E_INVALID, "offset");
+	SAYS(mimeo_buffer_close(s->m, 77), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
+	SAYS(mimeo_buffer_handle(s->m, 77, &handle), MIMEO_E_UNKNOWN_BUFFER, "buffer 77");
+	SAYS(mimeo_buffer_map(s->m, mine, &memory), MIMEO_E_UNSUPPORTED, "mimeo_cuda_map");
+	SAYS(mimeo_request_fence(mimeo_request_get(s->m), NULL), MIMEO_E_INVALID, "fence");
+	SAYS(mimeo_fence_wait(s->m, &fence, 0), MIMEO_E_UNSUPPORTED, "fence");
 #undef SAYS
 	/* And what goes well has none. */
-	answer_with(&s, &no);
-	assert_int_equal(mimeo_request_fence(mimeo_request_get(s.m), &unused), MIMEO_E_QUOTA);
-	assert_int_equal(mimeo_buffer_handle(s.m, mine, &handle), 0);
-	assert_string_equal(mimeo_buffer_message(s.m), "");
-	session_stop(&s);
+	answer_with(s, &no);
+	assert_int_equal(mimeo_request_fence(mimeo_request_get(s->m), &unused), MIMEO_E_QUOTA);
+	assert_int_equal(mimeo_buffer_handle(s->m, mine, &handle), 0);
+	assert_string_equal(mimeo_buffer_message(s->m), "");
 }
 
 /* ---- fences ---- */
@@ -284,33 +268,29 @@ static struct ring_sqe step_with_fence(struct session *s, uint32_t flags)
 
 static void test_recorded_is_an_event_and_not_the_last(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	(void)state;
-	start(&s);
-	struct ring_sqe sqe = step_with_fence(&s, MIMEO_STEP_FENCE);
+	struct ring_sqe sqe = step_with_fence(s, MIMEO_STEP_FENCE);
 	struct ring_cqe cqe = fake_final(&sqe);
 	cqe.kind = RING_CQE_RECORDED;
-	fake_push(&s.fake, &cqe);
-	assert_int_equal(session_peek(&s), 1);
-	assert_int_equal(s.event.kind, MIMEO_EVENT_RECORDED);
-	assert_int_equal(s.event.user_data, 77);
-	assert_int_equal(s.event.status, 0);
-	assert_int_equal(s.event.n_tokens, 0);
-	assert_null(s.event.logits);
-	session_seen(&s);
-	assert_int_equal(session_peek(&s), 0);
-	session_final(&s, &sqe, 0);
-	assert_int_equal(session_peek(&s), 1);
-	assert_int_equal(s.event.kind, MIMEO_EVENT_FINAL);
-	assert_int_equal(s.event.n_tokens, 1);
-	session_seen(&s);
-	session_stop(&s);
+	fake_push(&s->fake, &cqe);
+	assert_int_equal(session_peek(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_RECORDED);
+	assert_int_equal(s->event.user_data, 77);
+	assert_int_equal(s->event.status, 0);
+	assert_int_equal(s->event.n_tokens, 0);
+	assert_null(s->event.logits);
+	session_seen(s);
+	assert_int_equal(session_peek(s), 0);
+	session_final(s, &sqe, 0);
+	assert_int_equal(session_peek(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_FINAL);
+	assert_int_equal(s->event.n_tokens, 1);
+	session_seen(s);
 }
 
 static void test_recorded_that_cannot_be_breaks_off(void **state)
 {
-	(void)state;
 	/* Never asked for; told a second time. */
 	for (int again = 0; again < 2; again++) {
 		struct session s;
@@ -336,44 +316,41 @@ static void test_recorded_that_cannot_be_breaks_off(void **state)
 
 static void test_fence_is_asked_for_once_a_request(void **state)
 {
+	struct session *s = *state;
 	const struct mimeo_handle handle = ipc_handle();
 	const struct mimeo_handle *fence, *again;
 	struct msg_reply reply = {.status = 0};
-	struct session s;
 
-	(void)state;
-	start(&s);
 	handle_encode(&handle, reply.handle);
-	answer_with(&s, &reply);
-	struct mimeo_request *request = mimeo_request_get(s.m);
+	answer_with(s, &reply);
+	struct mimeo_request *request = mimeo_request_get(s->m);
 	uint32_t index = (uint32_t)mimeo_request_id(request);
 	assert_int_equal(mimeo_request_fence(request, &fence), 0);
-	struct msg_call call = heard(&s);
+	struct msg_call call = heard(s);
 	assert_int_equal(call.call, MSG_CALL_FENCE);
 	assert_int_equal(call.request, index);
 	assert_memory_equal(fence->opaque, handle.opaque, sizeof(handle.opaque));
 	mimeo_request_put(request);
 	/* Another life of it. */
-	request = mimeo_request_get(s.m);
+	request = mimeo_request_get(s->m);
 	assert_int_equal((uint32_t)mimeo_request_id(request), index);
 	assert_int_equal(mimeo_request_fence(request, &again), 0);
 	assert_ptr_equal(fence, again);
-	assert_int_equal(mimeo_fence_wait(s.m, fence, 0), MIMEO_E_UNSUPPORTED);
-	session_stop(&s);
+	assert_int_equal(mimeo_fence_wait(s->m, fence, 0), MIMEO_E_UNSUPPORTED);
 }
 
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_handle_passes_through_as_it_is),
-		cmocka_unit_test(test_refused_call_tells_the_daemon_s_words),
+		session_test(test_handle_passes_through_as_it_is),
+		session_test(test_refused_call_tells_the_daemon_s_words),
 		cmocka_unit_test(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone),
-		cmocka_unit_test(test_calls_to_a_daemon_that_hung_up_are_gone),
-		cmocka_unit_test(test_import_refuses_what_no_daemon_would_take),
-		cmocka_unit_test(test_library_s_own_refusals_have_words_of_their_own),
-		cmocka_unit_test(test_recorded_is_an_event_and_not_the_last),
+		session_test(test_calls_to_a_daemon_that_hung_up_are_gone),
+		session_test(test_import_refuses_what_no_daemon_would_take),
+		session_test(test_library_s_own_refusals_have_words_of_their_own),
+		session_test(test_recorded_is_an_event_and_not_the_last),
 		cmocka_unit_test(test_recorded_that_cannot_be_breaks_off),
-		cmocka_unit_test(test_fence_is_asked_for_once_a_request),
+		session_test(test_fence_is_asked_for_once_a_request),
 	};
 
 	return cmocka_run_group_tests_name("sdk_buffers", tests, NULL, NULL);

@@ -301,18 +301,16 @@ static int check_child(struct mimeo *m, void *regions[2])
 
 static void test_forked_child_lacks_the_shared_memory(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	void *regions[2];
 	int status;
 
-	session_start(&s, NULL, NULL);
 	assert_int_equal(mapped_regions(regions), 2);
 	pid_t child = fork();
 	if (child == 0)
-		_exit(check_child(s.m, regions));
+		_exit(check_child(s->m, regions));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	session_stop(&s);
 }
 
 static void test_close_in_a_forked_child_leaves_the_parents_session(void **state)
@@ -342,15 +340,14 @@ static void test_close_in_a_forked_child_leaves_the_parents_session(void **state
 
 static void test_models_are_as_the_daemon_describes_them(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	assert_int_equal(mimeo_model_count(s.m), 2);
-	assert_int_equal(mimeo_model_find(s.m, "wide"), 1);
-	assert_int_equal(mimeo_model_find(s.m, "none"), MIMEO_E_UNKNOWN_MODEL);
-	assert_int_equal(mimeo_model_find(s.m, NULL), MIMEO_E_UNKNOWN_MODEL);
-	assert_null(mimeo_model_get(s.m, 2));
-	const struct mimeo_model_info *info = mimeo_model_get(s.m, 0);
+	assert_int_equal(mimeo_model_count(s->m), 2);
+	assert_int_equal(mimeo_model_find(s->m, "wide"), 1);
+	assert_int_equal(mimeo_model_find(s->m, "none"), MIMEO_E_UNKNOWN_MODEL);
+	assert_int_equal(mimeo_model_find(s->m, NULL), MIMEO_E_UNKNOWN_MODEL);
+	assert_null(mimeo_model_get(s->m, 2));
+	const struct mimeo_model_info *info = mimeo_model_get(s->m, 0);
 	assert_string_equal(info->name, "count");
 	assert_int_equal(info->vocab_size, FAKE_VOCAB);
 	assert_int_equal(info->hidden_size, FAKE_HIDDEN);
@@ -361,7 +358,6 @@ static void test_models_are_as_the_daemon_describes_them(void **state)
 	assert_int_equal(info->page_tokens, 16);
 	assert_int_equal(info->sampling.top_k, 40);
 	assert_true(info->sampling.temperature == 0.5f);
-	session_stop(&s);
 }
 
 static void test_models_tell_of_masks_and_what_a_prefix_has_to_fit(void **state)
@@ -508,9 +504,9 @@ int main(void)
 		cmocka_unit_test(test_connect_asks_for_what_the_config_says),
 		cmocka_unit_test(test_connect_finds_the_socket_by_environment),
 		cmocka_unit_test(test_close_takes_null),
-		cmocka_unit_test(test_forked_child_lacks_the_shared_memory),
+		session_test(test_forked_child_lacks_the_shared_memory),
 		cmocka_unit_test(test_close_in_a_forked_child_leaves_the_parents_session),
-		cmocka_unit_test(test_models_are_as_the_daemon_describes_them),
+		session_test(test_models_are_as_the_daemon_describes_them),
 		cmocka_unit_test(test_models_tell_of_masks_and_what_a_prefix_has_to_fit),
 		cmocka_unit_test(test_models_tell_how_many_tokens_their_draft_guesses),
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),

@@ -37,17 +37,15 @@ static void *hang_up_when_it_sleeps(void *argument)
 
 static void test_wait_without_limit_ends_when_the_daemon_dies(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	pthread_t killer;
 
-	session_start(&s, NULL, NULL);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	assert_int_equal(pthread_create(&killer, NULL, hang_up_when_it_sleeps, &s), 0);
-	expect_gone(&s, 104);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	assert_int_equal(pthread_create(&killer, NULL, hang_up_when_it_sleeps, s), 0);
+	expect_gone(s, 104);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 	pthread_join(killer, NULL);
-	session_stop(&s);
 }
 
 static void test_wait_that_spins_forever_ends_when_the_daemon_dies(void **state)
@@ -64,27 +62,23 @@ static void test_wait_that_spins_forever_ends_when_the_daemon_dies(void **state)
 
 static void test_peek_spinner_learns_that_the_daemon_died(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	assert_int_equal(session_peek(&s), 0);
-	fake_hang_up(&s.fake);
-	assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	assert_int_equal(session_peek(s), 0);
+	fake_hang_up(&s->fake);
+	assert_int_equal(spin_peek(s), MIMEO_E_GONE);
 }
 
 static void test_fd_polls_readable_when_the_daemon_dies(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
-	assert_int_equal(session_peek(&s), 0);
-	fake_hang_up(&s.fake);
+	struct pollfd fd = {.fd = mimeo_fd(s->m), .events = POLLIN};
+	assert_int_equal(session_peek(s), 0);
+	fake_hang_up(&s->fake);
 	assert_int_equal(poll(&fd, 1, -1), 1);
-	assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
+	assert_int_equal(spin_peek(s), MIMEO_E_GONE);
 	assert_int_equal(poll(&fd, 1, 0), 1);
-	session_stop(&s);
 }
 
 /* ---- a killed daemon, whose socket outlives it ---- */
@@ -218,138 +212,124 @@ static void test_session_goes_on_while_the_daemon_lives(void **state)
 
 static void test_each_request_in_flight_ends_once_read_or_not(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	unsigned seen = 0;
 
-	session_start(&s, NULL, NULL);
 	for (uint32_t i = 1; i <= 5; i++)
-		session_generate(&s, i);
-	assert_int_equal(mimeo_submit(s.m), 5);
-	session_pop(&s);
-	session_pop(&s);
-	fake_hang_up(&s.fake);
+		session_generate(s, i);
+	assert_int_equal(mimeo_submit(s->m), 5);
+	session_pop(s);
+	session_pop(s);
+	fake_hang_up(&s->fake);
 	for (int i = 0; i < 5; i++) {
-		assert_int_equal(session_wait(&s), 1);
-		assert_int_equal(s.event.status, MIMEO_E_GONE);
-		assert_int_equal(s.event.finish, MIMEO_FINISH_ERROR);
-		seen |= 1u << (s.event.user_data - 101);
-		session_seen(&s);
+		assert_int_equal(session_wait(s), 1);
+		assert_int_equal(s->event.status, MIMEO_E_GONE);
+		assert_int_equal(s->event.finish, MIMEO_FINISH_ERROR);
+		seen |= 1u << (s->event.user_data - 101);
+		session_seen(s);
 	}
 	assert_int_equal(seen, 31);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	assert_int_equal(session_peek(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
+	assert_int_equal(session_peek(s), MIMEO_E_GONE);
 }
 
 static void test_what_the_daemon_posted_before_it_died_is_delivered(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	session_generate(&s, 4);
-	session_generate(&s, 3);
-	mimeo_submit(s.m);
-	struct ring_sqe first = session_pop(&s), second = session_pop(&s);
-	session_tokens(&s, &second, 2);
-	assert_true(fake_answer(&s.fake, &first));
-	fake_hang_up(&s.fake);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.user_data, 103);
-	assert_int_equal(s.event.n_tokens, 2);
-	session_seen(&s);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.user_data, 104);
-	assert_int_equal(s.event.status, 0);
-	assert_int_equal(s.event.n_generated, 4);
-	session_seen(&s);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.user_data, 103);
-	assert_int_equal(s.event.status, MIMEO_E_GONE);
-	assert_int_equal(s.event.n_generated, 2);
-	session_seen(&s);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	session_generate(s, 4);
+	session_generate(s, 3);
+	mimeo_submit(s->m);
+	struct ring_sqe first = session_pop(s), second = session_pop(s);
+	session_tokens(s, &second, 2);
+	assert_true(fake_answer(&s->fake, &first));
+	fake_hang_up(&s->fake);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.user_data, 103);
+	assert_int_equal(s->event.n_tokens, 2);
+	session_seen(s);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.user_data, 104);
+	assert_int_equal(s->event.status, 0);
+	assert_int_equal(s->event.n_generated, 4);
+	session_seen(s);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.user_data, 103);
+	assert_int_equal(s->event.status, MIMEO_E_GONE);
+	assert_int_equal(s->event.n_generated, 2);
+	session_seen(s);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_completion_that_comes_after_the_end_is_ignored(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	session_generate(&s, 1);
-	session_generate(&s, 2);
-	mimeo_submit(s.m);
-	session_pop(&s);
-	struct ring_sqe second = session_pop(&s);
-	fake_hang_up(&s.fake);
-	expect_gone(&s, 101);
-	assert_true(fake_answer(&s.fake, &second));
-	expect_gone(&s, 102);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	session_generate(s, 1);
+	session_generate(s, 2);
+	mimeo_submit(s->m);
+	session_pop(s);
+	struct ring_sqe second = session_pop(s);
+	fake_hang_up(&s->fake);
+	expect_gone(s, 101);
+	assert_true(fake_answer(&s->fake, &second));
+	expect_gone(s, 102);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_goodbye_on_the_socket_ends_the_session(void **state)
 {
+	struct session *s = *state;
 	const uint8_t goodbye[] = {1, 0, 0, 0, 0x80};
-	struct session s;
 
-	session_start(&s, NULL, NULL);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	fake_say(&s.fake, goodbye, sizeof(goodbye));
-	expect_gone(&s, 104);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	fake_say(&s->fake, goodbye, sizeof(goodbye));
+	expect_gone(s, 104);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_sequence_calls_in_flight_end_in_silence(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	session_start(&s, NULL, NULL);
-	mimeo_sequence_open(s.m, 0, &id);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	fake_hang_up(&s.fake);
-	expect_gone(&s, 104);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	mimeo_sequence_open(s->m, 0, &id);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	fake_hang_up(&s->fake);
+	expect_gone(s, 104);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_every_call_says_gone_afterwards(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id, more;
 
-	session_start(&s, NULL, NULL);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_submit(s.m);
-	fake_hang_up(&s.fake);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	assert_int_equal(mimeo_event_wait(s.m, &s.event, 0), MIMEO_E_GONE);
-	assert_int_equal(mimeo_submit(s.m), MIMEO_E_GONE);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &more), MIMEO_E_GONE);
-	assert_int_equal(mimeo_sequence_fork(s.m, id, &more), MIMEO_E_GONE);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_GONE);
-	assert_int_equal(mimeo_sequence_close(s.m, id), MIMEO_E_GONE);
-	session_stop(&s);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_submit(s->m);
+	fake_hang_up(&s->fake);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
+	assert_int_equal(mimeo_event_wait(s->m, &s->event, 0), MIMEO_E_GONE);
+	assert_int_equal(mimeo_submit(s->m), MIMEO_E_GONE);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &more), MIMEO_E_GONE);
+	assert_int_equal(mimeo_sequence_fork(s->m, id, &more), MIMEO_E_GONE);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), MIMEO_E_GONE);
+	assert_int_equal(mimeo_sequence_close(s->m, id), MIMEO_E_GONE);
 }
 
 static void test_prepared_request_has_no_event_and_can_be_put_back(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
-	struct mimeo_request *request = session_generate(&s, 4);
-	fake_hang_up(&s.fake);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	assert_int_equal(mimeo_submit(s.m), MIMEO_E_GONE);
+	struct mimeo_request *request = session_generate(s, 4);
+	fake_hang_up(&s->fake);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
+	assert_int_equal(mimeo_submit(s->m), MIMEO_E_GONE);
 	mimeo_request_put(request);
 	for (int i = 0; i < 8; i++)
-		assert_non_null(mimeo_request_get(s.m));
-	session_stop(&s);
+		assert_non_null(mimeo_request_get(s->m));
 }
 
 static void test_connecting_again_is_all_it_takes(void **state)
@@ -391,59 +371,30 @@ static struct ring_cqe broken_start(struct session *s)
 	return fake_final(&sqe);
 }
 
-static void test_completion_of_unknown_request_ends_the_session(void **state)
+static void test_impossible_completion_ends_the_session(void **state)
 {
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
+	/* Added to a good completion. */
+	static const struct ring_cqe wrong[] = {
+		{.request = UINT32_MAX},                  /* of no request */
+		{.request = 1, .generation = UINT32_MAX}, /* of an idle request */
+		{.generation = UINT32_MAX},               /* of an older generation */
+		{.n_generated = 5},                       /* more tokens than were requested */
+		{.status = 1},                            /* positive */
+		{.kind = 3 - RING_CQE_FINAL},             /* of a fence that was not requested */
+		{.kind = 4 - RING_CQE_FINAL},             /* of no kind */
+	};
 
-	cqe.request = UINT32_MAX;
-	expect_broken_by(&s, &cqe);
-}
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct session s;
+		struct ring_cqe cqe = broken_start(&s);
 
-static void test_completion_of_idle_request_ends_the_session(void **state)
-{
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
-
-	cqe.request++;
-	cqe.generation = 0;
-	expect_broken_by(&s, &cqe);
-}
-
-static void test_completion_of_older_generation_ends_the_session(void **state)
-{
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
-
-	cqe.generation--;
-	expect_broken_by(&s, &cqe);
-}
-
-static void test_more_tokens_than_asked_end_the_session(void **state)
-{
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
-
-	cqe.n_generated = 5;
-	expect_broken_by(&s, &cqe);
-}
-
-static void test_positive_status_ends_the_session(void **state)
-{
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
-
-	cqe.status = 1;
-	expect_broken_by(&s, &cqe);
-}
-
-static void test_unknown_kind_ends_the_session(void **state)
-{
-	struct session s;
-	struct ring_cqe cqe = broken_start(&s);
-
-	cqe.kind = 3;
-	expect_broken_by(&s, &cqe);
+		cqe.request += wrong[i].request;
+		cqe.generation += wrong[i].generation;
+		cqe.n_generated += wrong[i].n_generated;
+		cqe.status += wrong[i].status;
+		cqe.kind = (uint8_t)(cqe.kind + wrong[i].kind);
+		expect_broken_by(&s, &cqe);
+	}
 }
 
 static void test_token_count_that_goes_back_ends_the_session(void **state)
@@ -487,33 +438,31 @@ static void test_completion_tail_that_jumps_ends_a_spinner(void **state)
 /* All eight entries published and none taken; a head ahead of the tail frees nothing. */
 static void test_submission_head_that_jumps_ends_the_session(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, NULL, NULL);
 	for (int i = 0; i < 8; i++)
-		session_generate(&s, 4);
-	mimeo_submit(s.m);
+		session_generate(s, 4);
+	mimeo_submit(s->m);
 	struct ring_sqe sqe;
-	assert_true(ring_sq_pop(&s.fake.region.ring, &sqe));
-	assert_true(fake_answer(&s.fake, &sqe));
-	assert_int_equal(session_wait(&s), 1);
-	session_seen(&s);
-	session_generate(&s, 4);
-	atomic_store(&s.fake.region.ring.control->sq_head, 1000);
-	mimeo_submit(s.m);
+	assert_true(ring_sq_pop(&s->fake.region.ring, &sqe));
+	assert_true(fake_answer(&s->fake, &sqe));
+	assert_int_equal(session_wait(s), 1);
+	session_seen(s);
+	session_generate(s, 4);
+	atomic_store(&s->fake.region.ring.control->sq_head, 1000);
+	mimeo_submit(s->m);
 	for (int i = 0; i < 8; i++)
-		expect_gone(&s, 104);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+		expect_gone(s, 104);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_wait_without_limit_ends_when_the_daemon_dies),
+		session_test(test_wait_without_limit_ends_when_the_daemon_dies),
 		cmocka_unit_test(test_wait_that_spins_forever_ends_when_the_daemon_dies),
-		cmocka_unit_test(test_peek_spinner_learns_that_the_daemon_died),
-		cmocka_unit_test(test_fd_polls_readable_when_the_daemon_dies),
+		session_test(test_peek_spinner_learns_that_the_daemon_died),
+		session_test(test_fd_polls_readable_when_the_daemon_dies),
 		cmocka_unit_test(test_sleeper_learns_of_a_death_before_the_socket_hangs_up),
 		cmocka_unit_test(test_spinner_learns_of_a_death_by_either_life),
 		cmocka_unit_test(test_peeker_learns_of_a_death_by_either_life),
@@ -521,24 +470,19 @@ int main(void)
 		cmocka_unit_test(test_call_on_the_socket_ends_with_the_daemons_life),
 		cmocka_unit_test(test_fence_wait_ends_with_the_daemons_life),
 		cmocka_unit_test(test_session_goes_on_while_the_daemon_lives),
-		cmocka_unit_test(test_each_request_in_flight_ends_once_read_or_not),
-		cmocka_unit_test(test_what_the_daemon_posted_before_it_died_is_delivered),
-		cmocka_unit_test(test_completion_that_comes_after_the_end_is_ignored),
-		cmocka_unit_test(test_goodbye_on_the_socket_ends_the_session),
-		cmocka_unit_test(test_sequence_calls_in_flight_end_in_silence),
-		cmocka_unit_test(test_every_call_says_gone_afterwards),
-		cmocka_unit_test(test_prepared_request_has_no_event_and_can_be_put_back),
+		session_test(test_each_request_in_flight_ends_once_read_or_not),
+		session_test(test_what_the_daemon_posted_before_it_died_is_delivered),
+		session_test(test_completion_that_comes_after_the_end_is_ignored),
+		session_test(test_goodbye_on_the_socket_ends_the_session),
+		session_test(test_sequence_calls_in_flight_end_in_silence),
+		session_test(test_every_call_says_gone_afterwards),
+		session_test(test_prepared_request_has_no_event_and_can_be_put_back),
 		cmocka_unit_test(test_connecting_again_is_all_it_takes),
-		cmocka_unit_test(test_completion_of_unknown_request_ends_the_session),
-		cmocka_unit_test(test_completion_of_idle_request_ends_the_session),
-		cmocka_unit_test(test_completion_of_older_generation_ends_the_session),
-		cmocka_unit_test(test_more_tokens_than_asked_end_the_session),
-		cmocka_unit_test(test_positive_status_ends_the_session),
-		cmocka_unit_test(test_unknown_kind_ends_the_session),
+		cmocka_unit_test(test_impossible_completion_ends_the_session),
 		cmocka_unit_test(test_token_count_that_goes_back_ends_the_session),
 		cmocka_unit_test(test_completion_tail_that_jumps_ends_the_session),
 		cmocka_unit_test(test_completion_tail_that_jumps_ends_a_spinner),
-		cmocka_unit_test(test_submission_head_that_jumps_ends_the_session),
+		session_test(test_submission_head_that_jumps_ends_the_session),
 	};
 
 	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);

@@ -51,14 +51,12 @@ static void test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agre
 
 static void test_sequence_calls_need_a_credit(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	while (mimeo_request_get(s.m))
+	while (mimeo_request_get(s->m))
 		;
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &id), MIMEO_E_FULL);
-	session_stop(&s);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &id), MIMEO_E_FULL);
 }
 
 /* All entries are taken by calls whose answers are there, and nobody has looked for events. */
@@ -119,60 +117,56 @@ static void test_open_takes_the_id_of_a_close_that_succeeded(void **state)
 /* An event that is held, or the next in the ring, stays what it is. */
 static void test_events_are_not_taken_by_calls_that_need_an_entry(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
-	session_generate(&s, 3);
-	while (mimeo_request_get(s.m))
+	mimeo_sequence_open(s->m, 0, &id);
+	session_generate(s, 3);
+	while (mimeo_request_get(s->m))
 		;
-	mimeo_submit(s.m);
-	struct ring_sqe open = session_pop(&s), generate = session_pop(&s);
-	session_final(&s, &open, 0);
-	session_tokens(&s, &generate, 1);
+	mimeo_submit(s->m);
+	struct ring_sqe open = session_pop(s), generate = session_pop(s);
+	session_final(s, &open, 0);
+	session_tokens(s, &generate, 1);
 	struct ring_cqe cqe = fake_final(&generate);
 	cqe.status = MIMEO_E_DEADLINE;
 	cqe.n_generated = 1;
-	fake_push(&s.fake, &cqe);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_FULL);
-	assert_int_equal(session_peek(&s), 1);
-	assert_int_equal(s.event.n_tokens, 1);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_FULL);
-	session_seen(&s);
-	assert_int_equal(session_peek(&s), 1);
-	assert_int_equal(s.event.status, MIMEO_E_DEADLINE);
-	session_seen(&s);
-	session_stop(&s);
+	fake_push(&s->fake, &cqe);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), 0);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), MIMEO_E_FULL);
+	assert_int_equal(session_peek(s), 1);
+	assert_int_equal(s->event.n_tokens, 1);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), MIMEO_E_FULL);
+	session_seen(s);
+	assert_int_equal(session_peek(s), 1);
+	assert_int_equal(s->event.status, MIMEO_E_DEADLINE);
+	session_seen(s);
 }
 
 /* The wake-up that was armed came for what is taken without a look for events: it stays. */
 static void test_silence_that_a_call_takes_leaves_the_descriptor_readable(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
-	mimeo_sequence_open(s.m, 0, &id);
-	session_generate(&s, 3);
-	while (mimeo_request_get(s.m))
+	struct pollfd fd = {.fd = mimeo_fd(s->m), .events = POLLIN};
+	mimeo_sequence_open(s->m, 0, &id);
+	session_generate(s, 3);
+	while (mimeo_request_get(s->m))
 		;
-	mimeo_submit(s.m);
-	struct ring_sqe open = session_pop(&s), generate = session_pop(&s);
-	assert_int_equal(session_peek(&s), 0);
+	mimeo_submit(s->m);
+	struct ring_sqe open = session_pop(s), generate = session_pop(s);
+	assert_int_equal(session_peek(s), 0);
 	assert_int_equal(poll(&fd, 1, 0), 0);
-	session_final(&s, &open, 0);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
-	session_final(&s, &generate, 0);
+	session_final(s, &open, 0);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), 0);
+	session_final(s, &generate, 0);
 	assert_int_equal(poll(&fd, 1, 0), 1);
-	assert_int_equal(session_peek(&s), 1);
-	session_seen(&s);
+	assert_int_equal(session_peek(s), 1);
+	session_seen(s);
 	/* And it is armed anew. */
-	assert_int_equal(session_peek(&s), 0);
+	assert_int_equal(session_peek(s), 0);
 	assert_int_equal(poll(&fd, 1, 0), 0);
-	session_stop(&s);
 }
 
 static void test_wait_ends_when_all_that_was_in_flight_ended_in_silence(void **state)
@@ -218,67 +212,61 @@ static void *answer_later(void *argument)
 
 static void test_wait_goes_on_past_silence_while_an_event_may_come(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	pthread_t thread;
 	uint32_t id;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
-	session_generate(&s, 3);
-	mimeo_submit(s.m);
-	assert_int_equal(pthread_create(&thread, NULL, answer_later, &s), 0);
+	mimeo_sequence_open(s->m, 0, &id);
+	session_generate(s, 3);
+	mimeo_submit(s->m);
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, s), 0);
 	alarm(20);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.user_data, 103);
-	session_seen(&s);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.user_data, 103);
+	session_seen(s);
 	pthread_join(thread, NULL);
 	/* Asleep when the answer comes. */
-	mimeo_sequence_truncate(s.m, id, 0);
-	mimeo_submit(s.m);
-	assert_int_equal(pthread_create(&thread, NULL, answer_later, &s), 0);
-	assert_int_equal(session_wait(&s), 0);
+	mimeo_sequence_truncate(s->m, id, 0);
+	mimeo_submit(s->m);
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, s), 0);
+	assert_int_equal(session_wait(s), 0);
 	alarm(0);
 	pthread_join(thread, NULL);
-	session_stop(&s);
 }
 
 static void test_successful_sequence_calls_are_silent_and_return_their_credits(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
+	mimeo_sequence_open(s->m, 0, &id);
 	for (uint32_t i = 0; i < 30; i++) {
-		assert_int_equal(mimeo_sequence_truncate(s.m, id, i), 0);
-		mimeo_submit(s.m);
+		assert_int_equal(mimeo_sequence_truncate(s->m, id, i), 0);
+		mimeo_submit(s->m);
 		struct ring_sqe sqe;
-		while (fake_pop(&s.fake, &sqe))
-			session_final(&s, &sqe, 0);
-		assert_int_equal(session_peek(&s), 0);
+		while (fake_pop(&s->fake, &sqe))
+			session_final(s, &sqe, 0);
+		assert_int_equal(session_peek(s), 0);
 	}
-	session_stop(&s);
 }
 
 static void test_refused_sequence_calls_return_their_credits_when_seen(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_submit(s.m);
-	struct ring_sqe sqe = session_pop(&s);
-	session_final(&s, &sqe, 0);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_submit(s->m);
+	struct ring_sqe sqe = session_pop(s);
+	session_final(s, &sqe, 0);
 	for (int i = 0; i < 30; i++) {
-		assert_int_equal(mimeo_sequence_truncate(s.m, id, 99), 0);
-		mimeo_submit(s.m);
-		sqe = session_pop(&s);
-		session_final(&s, &sqe, MIMEO_E_INVALID);
-		assert_int_equal(session_wait(&s), 1);
-		session_seen(&s);
+		assert_int_equal(mimeo_sequence_truncate(s->m, id, 99), 0);
+		mimeo_submit(s->m);
+		sqe = session_pop(s);
+		session_final(s, &sqe, MIMEO_E_INVALID);
+		assert_int_equal(session_wait(s), 1);
+		session_seen(s);
 	}
-	session_stop(&s);
 }
 
 static void test_id_of_a_closed_fork_is_free_again(void **state)
@@ -326,66 +314,60 @@ static void test_id_is_not_given_out_while_calls_name_it(void **state)
 
 static void test_refused_open_tells_and_gives_the_id_back(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id, again;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_submit(s.m);
-	struct ring_sqe sqe = session_pop(&s);
-	session_final(&s, &sqe, MIMEO_E_NO_MEMORY);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.kind, MIMEO_EVENT_SEQUENCE);
-	assert_int_equal(s.event.status, MIMEO_E_NO_MEMORY);
-	assert_int_equal(s.event.sequence, id);
-	session_seen(&s);
-	assert_int_equal(mimeo_sequence_close(s.m, id), MIMEO_E_UNKNOWN_SEQUENCE);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &again), 0);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_submit(s->m);
+	struct ring_sqe sqe = session_pop(s);
+	session_final(s, &sqe, MIMEO_E_NO_MEMORY);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_SEQUENCE);
+	assert_int_equal(s->event.status, MIMEO_E_NO_MEMORY);
+	assert_int_equal(s->event.sequence, id);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_close(s->m, id), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &again), 0);
 	assert_int_equal(again, id);
-	session_stop(&s);
 }
 
 static void test_refused_fork_names_the_child_and_spares_the_parent(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t parent, child;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &parent);
-	mimeo_sequence_fork(s.m, parent, &child);
-	mimeo_submit(s.m);
-	struct ring_sqe sqe = session_pop(&s);
-	session_final(&s, &sqe, 0);
-	sqe = session_pop(&s);
+	mimeo_sequence_open(s->m, 0, &parent);
+	mimeo_sequence_fork(s->m, parent, &child);
+	mimeo_submit(s->m);
+	struct ring_sqe sqe = session_pop(s);
+	session_final(s, &sqe, 0);
+	sqe = session_pop(s);
 	assert_int_equal(sqe.sequence, parent);
 	assert_int_equal(sqe.argument, child);
-	session_final(&s, &sqe, MIMEO_E_NO_MEMORY);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.sequence, child);
-	session_seen(&s);
-	assert_int_equal(mimeo_sequence_truncate(s.m, child, 0), MIMEO_E_UNKNOWN_SEQUENCE);
-	assert_int_equal(mimeo_sequence_truncate(s.m, parent, 0), 0);
-	session_stop(&s);
+	session_final(s, &sqe, MIMEO_E_NO_MEMORY);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.sequence, child);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_truncate(s->m, child, 0), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(mimeo_sequence_truncate(s->m, parent, 0), 0);
 }
 
 static void test_refused_truncate_leaves_the_sequence_open(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	uint32_t id;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_sequence_truncate(s.m, id, 99);
-	mimeo_submit(s.m);
-	struct ring_sqe sqe = session_pop(&s);
-	session_final(&s, &sqe, 0);
-	sqe = session_pop(&s);
-	session_final(&s, &sqe, MIMEO_E_INVALID);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.kind, MIMEO_EVENT_SEQUENCE);
-	session_seen(&s);
-	assert_int_equal(mimeo_sequence_close(s.m, id), 0);
-	session_stop(&s);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_sequence_truncate(s->m, id, 99);
+	mimeo_submit(s->m);
+	struct ring_sqe sqe = session_pop(s);
+	session_final(s, &sqe, 0);
+	sqe = session_pop(s);
+	session_final(s, &sqe, MIMEO_E_INVALID);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_SEQUENCE);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_close(s->m, id), 0);
 }
 
 int main(void)
@@ -394,21 +376,20 @@ int main(void)
 		cmocka_unit_test(test_sequences_run_out_as_quota),
 		cmocka_unit_test(
 			test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees),
-		cmocka_unit_test(test_sequence_calls_need_a_credit),
+		session_test(test_sequence_calls_need_a_credit),
 		cmocka_unit_test(test_calls_take_the_entries_of_calls_that_succeeded),
 		cmocka_unit_test(test_open_takes_the_id_of_a_close_that_succeeded),
-		cmocka_unit_test(test_events_are_not_taken_by_calls_that_need_an_entry),
-		cmocka_unit_test(test_silence_that_a_call_takes_leaves_the_descriptor_readable),
+		session_test(test_events_are_not_taken_by_calls_that_need_an_entry),
+		session_test(test_silence_that_a_call_takes_leaves_the_descriptor_readable),
 		cmocka_unit_test(test_wait_ends_when_all_that_was_in_flight_ended_in_silence),
-		cmocka_unit_test(test_wait_goes_on_past_silence_while_an_event_may_come),
-		cmocka_unit_test(
-			test_successful_sequence_calls_are_silent_and_return_their_credits),
-		cmocka_unit_test(test_refused_sequence_calls_return_their_credits_when_seen),
+		session_test(test_wait_goes_on_past_silence_while_an_event_may_come),
+		session_test(test_successful_sequence_calls_are_silent_and_return_their_credits),
+		session_test(test_refused_sequence_calls_return_their_credits_when_seen),
 		cmocka_unit_test(test_id_of_a_closed_fork_is_free_again),
 		cmocka_unit_test(test_id_is_not_given_out_while_calls_name_it),
-		cmocka_unit_test(test_refused_open_tells_and_gives_the_id_back),
-		cmocka_unit_test(test_refused_fork_names_the_child_and_spares_the_parent),
-		cmocka_unit_test(test_refused_truncate_leaves_the_sequence_open),
+		session_test(test_refused_open_tells_and_gives_the_id_back),
+		session_test(test_refused_fork_names_the_child_and_spares_the_parent),
+		session_test(test_refused_truncate_leaves_the_sequence_open),
 	};
 
 	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);

@@ -4,11 +4,6 @@
 
 #include "tests/sdk/session.h"
 
-static void start(struct session *s)
-{
-	session_start(s, NULL, NULL);
-}
-
 static struct mimeo_generate small_generate(void)
 {
 	static const int32_t prompt[] = {5, 6, 7};
@@ -35,12 +30,11 @@ static void decode_generate(struct session *s, const struct ring_sqe *sqe, struc
 
 static void test_generate_arrives_as_it_was_prepared(void **state)
 {
+	struct session *s = *state;
 	const int32_t stop[] = {70, 71};
 	struct mimeo_generate generate = small_generate();
 	struct msg_generate msg;
-	struct session s;
 
-	start(&s);
 	generate.stop = stop;
 	generate.n_stop = 2;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
@@ -49,17 +43,17 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	generate.sampling.top_k = 9;
 	generate.sampling.seed = UINT64_MAX;
 	generate.sampling.flags = MIMEO_SAMPLING_SEEDED;
-	struct mimeo_request *request = mimeo_request_get(s.m);
+	struct mimeo_request *request = mimeo_request_get(s->m);
 	mimeo_request_set_data(request, 0x1122334455667788);
 	assert_int_equal(mimeo_request_prep_generate(request, &generate), 0);
 	uint64_t id = mimeo_request_id(request);
-	assert_int_equal(mimeo_submit(s.m), 1);
+	assert_int_equal(mimeo_submit(s->m), 1);
 
-	struct ring_sqe sqe = session_pop(&s);
+	struct ring_sqe sqe = session_pop(s);
 	assert_int_equal(sqe.op, RING_OP_GENERATE);
 	assert_int_equal(sqe.user_data, 0x1122334455667788);
 	assert_int_equal((uint64_t)sqe.generation << 32 | sqe.request, id);
-	decode_generate(&s, &sqe, &msg);
+	decode_generate(s, &sqe, &msg);
 	assert_int_equal(msg.n_tokens, 3);
 	assert_int_equal(msg.max_tokens, 4);
 	assert_int_equal(msg.n_stop, 2);
@@ -69,316 +63,287 @@ static void test_generate_arrives_as_it_was_prepared(void **state)
 	assert_true(msg.sampling.temperature == 0.75f);
 	assert_int_equal(msg.sampling.top_k, 9);
 	assert_int_equal(msg.sampling.seed, UINT64_MAX);
-	const int32_t *tokens = region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
+	const int32_t *tokens = region_at(&s->fake.region, sqe.payload_offset, sqe.payload_length);
 	assert_int_equal(sqe.payload_length, 12);
 	assert_memory_equal(tokens, generate.tokens, 12);
-	session_stop(&s);
 }
 
 /* The words lie behind the tokens, all rows' behind all rows'. */
 static void test_masks_arrive_as_they_were_prepared(void **state)
 {
+	struct session *s = *state;
 	const uint64_t words[] = {7, UINT64_MAX, 9};
 	const int32_t tokens[] = {3, 4, 30};
 	struct mimeo_generate generate = small_generate();
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct msg_generate msg;
 	uint32_t a, b;
-	struct session s;
 
-	start(&s);
 	generate.mask = (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2};
-	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
 	generate.mask = (struct mimeo_mask){.kind = MIMEO_MASK_DOCUMENTS, .words = words};
-	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &a), 0);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &b), 0);
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &a), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &b), 0);
 	const struct mimeo_step_row rows[] = {{a, 2, tokens}, {b, 1, tokens + 2}};
 	step.n_rows = 2;
 	step.rows = rows;
 	step.outputs = MIMEO_STEP_TOKENS;
 	step.mask = (struct mimeo_mask){.kind = MIMEO_MASK_TREE, .words = words};
-	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
-	assert_int_equal(mimeo_submit(s.m), 5);
-	struct ring_sqe sqe = session_pop(&s);
-	decode_generate(&s, &sqe, &msg);
+	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s->m), &step), 0);
+	assert_int_equal(mimeo_submit(s->m), 5);
+	struct ring_sqe sqe = session_pop(s);
+	decode_generate(s, &sqe, &msg);
 	assert_int_equal(msg.mask.kind, MIMEO_MASK_WINDOW);
 	assert_int_equal(msg.mask.window, 9);
 	assert_int_equal(msg.mask.sinks, 2);
 	assert_int_equal(sqe.payload_length, 12);
-	sqe = session_pop(&s);
-	decode_generate(&s, &sqe, &msg);
+	sqe = session_pop(s);
+	decode_generate(s, &sqe, &msg);
 	assert_int_equal(msg.mask.kind, MIMEO_MASK_DOCUMENTS);
 	assert_int_equal(sqe.payload_length, 12 + 24);
 	const uint8_t *payload =
-		region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
+		region_at(&s->fake.region, sqe.payload_offset, sqe.payload_length);
 	assert_memory_equal(payload, generate.tokens, 12);
 	assert_memory_equal(payload + 12, words, 24);
 	for (int i = 0; i < 3; i++)
-		sqe = session_pop(&s);
+		sqe = session_pop(s);
 	assert_int_equal(sqe.op, RING_OP_STEP);
 	assert_int_equal(sqe.payload_length, 2 * sizeof(struct msg_row) + 12 + 24);
-	payload = region_at(&s.fake.region, sqe.payload_offset, sqe.payload_length);
+	payload = region_at(&s->fake.region, sqe.payload_offset, sqe.payload_length);
 	assert_memory_equal(payload + 2 * sizeof(struct msg_row), tokens, 12);
 	assert_memory_equal(payload + 2 * sizeof(struct msg_row) + 12, words, 24);
-	session_stop(&s);
 }
 
 static void test_limits_of_speculation_arrive_as_they_were_prepared(void **state)
 {
+	struct session *s = *state;
 	static const uint32_t limits[] = {0, 1, MIMEO_DRAFT_MAX, MIMEO_DRAFT_NONE};
 	enum { N = sizeof(limits) / sizeof(limits[0]) };
 	struct mimeo_generate generate = small_generate();
 	struct msg_generate msg;
-	struct session s;
 
-	start(&s);
 	for (int i = 0; i < N; i++) {
 		generate.draft_tokens = limits[i];
-		assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
+		assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
 	}
-	assert_int_equal(mimeo_submit(s.m), N);
+	assert_int_equal(mimeo_submit(s->m), N);
 	for (int i = 0; i < N; i++) {
-		struct ring_sqe sqe = session_pop(&s);
+		struct ring_sqe sqe = session_pop(s);
 
-		decode_generate(&s, &sqe, &msg);
+		decode_generate(s, &sqe, &msg);
 		assert_int_equal(msg.draft_tokens, limits[i]);
 	}
-	session_stop(&s);
 }
 
 /* Compiled before there were masks: the struct ends where they begin. */
 static void test_requests_of_programs_older_than_masks_are_causal(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_generate generate = small_generate();
 	struct msg_generate msg;
-	struct session s;
 
-	start(&s);
 	generate.size = offsetof(struct mimeo_generate, mask);
 	generate.mask.kind = 77;
-	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s.m), &generate), 0);
-	assert_int_equal(mimeo_submit(s.m), 1);
-	struct ring_sqe sqe = session_pop(&s);
-	decode_generate(&s, &sqe, &msg);
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	assert_int_equal(mimeo_submit(s->m), 1);
+	struct ring_sqe sqe = session_pop(s);
+	decode_generate(s, &sqe, &msg);
 	assert_int_equal(msg.mask.kind, MIMEO_MASK_DEFAULT);
-	session_stop(&s);
 }
 
 static void test_step_gives_sampled_tokens_logits_and_hidden_of_each_row(void **state)
 {
+	struct session *s = *state;
 	const int32_t tokens[] = {3, 4, 30};
 	uint32_t a, b;
-	struct session s;
 
-	start(&s);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &a), 0);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &b), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &a), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &b), 0);
 	const struct mimeo_step_row rows[] = {{a, 2, tokens}, {b, 1, tokens + 2}};
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	step.n_rows = 2;
 	step.rows = rows;
 	step.outputs = MIMEO_STEP_TOKENS | MIMEO_STEP_LOGITS | MIMEO_STEP_HIDDEN;
-	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
-	assert_int_equal(mimeo_submit(s.m), 3);
+	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s->m), &step), 0);
+	assert_int_equal(mimeo_submit(s->m), 3);
 	for (int i = 0; i < 3; i++) {
-		struct ring_sqe sqe = session_pop(&s);
-		assert_true(fake_answer(&s.fake, &sqe));
+		struct ring_sqe sqe = session_pop(s);
+		assert_true(fake_answer(&s->fake, &sqe));
 	}
 
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.kind, MIMEO_EVENT_FINAL);
-	assert_int_equal(s.event.finish, MIMEO_FINISH_NONE);
-	assert_int_equal(s.event.n_tokens, 2);
-	assert_int_equal(s.event.tokens[0], 5);
-	assert_int_equal(s.event.tokens[1], 31);
-	assert_int_equal(s.event.n_rows, 2);
-	assert_true(s.event.logits[FAKE_VOCAB + 7] == 1007.0f);
-	assert_true(s.event.hidden[FAKE_HIDDEN + 2] == 1002.5f);
-	session_stop(&s);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_FINAL);
+	assert_int_equal(s->event.finish, MIMEO_FINISH_NONE);
+	assert_int_equal(s->event.n_tokens, 2);
+	assert_int_equal(s->event.tokens[0], 5);
+	assert_int_equal(s->event.tokens[1], 31);
+	assert_int_equal(s->event.n_rows, 2);
+	assert_true(s->event.logits[FAKE_VOCAB + 7] == 1007.0f);
+	assert_true(s->event.hidden[FAKE_HIDDEN + 2] == 1002.5f);
 }
 
 static void test_step_without_logits_gives_none(void **state)
 {
+	struct session *s = *state;
 	const int32_t token = 3;
 	uint32_t sequence;
-	struct session s;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &sequence);
+	mimeo_sequence_open(s->m, 0, &sequence);
 	const struct mimeo_step_row row = {sequence, 1, &token};
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	step.n_rows = 1;
 	step.rows = &row;
 	step.outputs = MIMEO_STEP_HIDDEN;
-	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
-	mimeo_submit(s.m);
+	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s->m), &step), 0);
+	mimeo_submit(s->m);
 	for (int i = 0; i < 2; i++) {
-		struct ring_sqe sqe = session_pop(&s);
-		assert_true(fake_answer(&s.fake, &sqe));
+		struct ring_sqe sqe = session_pop(s);
+		assert_true(fake_answer(&s->fake, &sqe));
 	}
-	assert_int_equal(session_wait(&s), 1);
-	assert_null(s.event.logits);
-	assert_null(s.event.tokens);
-	assert_int_equal(s.event.n_tokens, 0);
-	assert_true(s.event.hidden[1] == 1.5f);
-	session_stop(&s);
+	assert_int_equal(session_wait(s), 1);
+	assert_null(s->event.logits);
+	assert_null(s->event.tokens);
+	assert_int_equal(s->event.n_tokens, 0);
+	assert_true(s->event.hidden[1] == 1.5f);
 }
 
 static void test_nothing_is_published_before_submit(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	struct ring_sqe sqe;
 
-	start(&s);
-	session_generate(&s, 1);
-	assert_int_equal(fake_pop(&s.fake, &sqe), 0);
-	session_stop(&s);
+	session_generate(s, 1);
+	assert_int_equal(fake_pop(&s->fake, &sqe), 0);
 }
 
 static void test_submission_keeps_the_order_of_preparation(void **state)
 {
+	struct session *s = *state;
 	const uint16_t expected[] = {RING_OP_GENERATE, RING_OP_OPEN, RING_OP_CANCEL, RING_OP_CLOSE};
-	struct session s;
 	uint32_t sequence;
 
-	start(&s);
-	struct mimeo_request *late = mimeo_request_get(s.m);
-	struct mimeo_request *first = session_generate(&s, 1);
-	mimeo_sequence_open(s.m, 0, &sequence);
+	struct mimeo_request *late = mimeo_request_get(s->m);
+	struct mimeo_request *first = session_generate(s, 1);
+	mimeo_sequence_open(s->m, 0, &sequence);
 	mimeo_request_prep_cancel(late, mimeo_request_id(first));
-	mimeo_sequence_close(s.m, sequence);
-	assert_int_equal(mimeo_submit(s.m), 4);
+	mimeo_sequence_close(s->m, sequence);
+	assert_int_equal(mimeo_submit(s->m), 4);
 	for (int i = 0; i < 4; i++)
-		assert_int_equal(session_pop(&s).op, expected[i]);
-	session_stop(&s);
+		assert_int_equal(session_pop(s).op, expected[i]);
 }
 
 static void test_submit_of_nothing_is_zero(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	start(&s);
-	assert_int_equal(mimeo_submit(s.m), 0);
-	session_stop(&s);
+	assert_int_equal(mimeo_submit(s->m), 0);
 }
 
 static void test_put_takes_a_prepared_request_back(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	start(&s);
-	struct mimeo_request *request = session_generate(&s, 1);
-	session_generate(&s, 2);
+	struct mimeo_request *request = session_generate(s, 1);
+	session_generate(s, 2);
 	mimeo_request_put(request);
-	assert_int_equal(mimeo_submit(s.m), 1);
-	assert_int_equal(session_pop(&s).user_data, 102);
-	session_stop(&s);
+	assert_int_equal(mimeo_submit(s->m), 1);
+	assert_int_equal(session_pop(s).user_data, 102);
 }
 
 static void test_put_after_submit_is_ignored(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	start(&s);
-	struct mimeo_request *request = session_generate(&s, 1);
-	mimeo_submit(s.m);
+	struct mimeo_request *request = session_generate(s, 1);
+	mimeo_submit(s->m);
 	mimeo_request_put(request);
-	struct ring_sqe sqe = session_pop(&s);
-	assert_true(fake_answer(&s.fake, &sqe));
-	assert_int_equal(session_wait(&s), 1);
-	session_stop(&s);
+	struct ring_sqe sqe = session_pop(s);
+	assert_true(fake_answer(&s->fake, &sqe));
+	assert_int_equal(session_wait(s), 1);
 }
 
 /* The daemon may share its submission head only after it has answered. */
 static void test_submissions_wait_for_a_head_that_comes_after_its_completions(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	struct ring_sqe sqe;
 
-	start(&s);
 	for (uint32_t i = 1; i <= 8; i++)
-		session_generate(&s, i);
-	assert_int_equal(mimeo_submit(s.m), 8);
+		session_generate(s, i);
+	assert_int_equal(mimeo_submit(s->m), 8);
 	for (int i = 0; i < 8; i++) {
-		assert_true(ring_sq_pop(&s.fake.region.ring, &sqe));
-		assert_true(fake_answer(&s.fake, &sqe));
-		assert_int_equal(session_wait(&s), 1);
-		session_seen(&s);
+		assert_true(ring_sq_pop(&s->fake.region.ring, &sqe));
+		assert_true(fake_answer(&s->fake, &sqe));
+		assert_int_equal(session_wait(s), 1);
+		session_seen(s);
 	}
-	session_generate(&s, 9);
-	assert_int_equal(mimeo_submit(s.m), 1);
-	assert_int_equal(session_peek(&s), 0);
-	ring_sq_release(&s.fake.region.ring);
-	assert_int_equal(session_peek(&s), 0);
-	assert_int_equal(session_pop(&s).user_data, 109);
-	session_stop(&s);
+	session_generate(s, 9);
+	assert_int_equal(mimeo_submit(s->m), 1);
+	assert_int_equal(session_peek(s), 0);
+	ring_sq_release(&s->fake.region.ring);
+	assert_int_equal(session_peek(s), 0);
+	assert_int_equal(session_pop(s).user_data, 109);
 }
 
 /* ---- credits and memory ---- */
 
 static void test_get_gives_as_many_requests_as_entries(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_request *requests[8];
-	struct session s;
 
-	start(&s);
 	for (int i = 0; i < 8; i++)
-		assert_non_null(requests[i] = mimeo_request_get(s.m));
-	assert_null(mimeo_request_get(s.m));
+		assert_non_null(requests[i] = mimeo_request_get(s->m));
+	assert_null(mimeo_request_get(s->m));
 	mimeo_request_put(requests[3]);
-	assert_non_null(mimeo_request_get(s.m));
-	session_stop(&s);
+	assert_non_null(mimeo_request_get(s->m));
 }
 
 static void test_ids_are_never_used_twice(void **state)
 {
+	struct session *s = *state;
 	uint64_t ids[20];
-	struct session s;
 
-	start(&s);
 	for (int i = 0; i < 20; i++) {
-		struct mimeo_request *request = mimeo_request_get(s.m);
+		struct mimeo_request *request = mimeo_request_get(s->m);
 
 		ids[i] = mimeo_request_id(request);
 		for (int k = 0; k < i; k++)
 			assert_int_not_equal(ids[i], ids[k]);
 		mimeo_request_put(request);
 	}
-	session_stop(&s);
 }
 
 static void test_full_arena_refuses_until_a_final_event_is_seen(void **state)
 {
+	struct session *s = *state;
 	const int32_t token = 3;
 	struct mimeo_step_row rows[10];
 	struct mimeo_step step = MIMEO_STEP_INIT;
-	struct session s;
 	uint32_t id;
 
-	start(&s);
 	/* Ten rows of 1000 logits take 40000 bytes: one block, the whole arena of 64 KiB. */
-	assert_int_equal(mimeo_sequence_open(s.m, 1, &id), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 1, &id), 0);
 	for (int i = 0; i < 10; i++)
 		rows[i] = (struct mimeo_step_row){id, 1, &token};
 	step.model = 1;
 	step.n_rows = 10;
 	step.rows = rows;
 	step.outputs = MIMEO_STEP_LOGITS;
-	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s.m), &step), 0);
-	struct mimeo_request *second = mimeo_request_get(s.m);
+	assert_int_equal(mimeo_request_prep_step(mimeo_request_get(s->m), &step), 0);
+	struct mimeo_request *second = mimeo_request_get(s->m);
 	assert_int_equal(mimeo_request_prep_step(second, &step), MIMEO_E_FULL);
 	assert_non_null(strstr(mimeo_request_message(second), "the arena of 65536 bytes"));
-	mimeo_submit(s.m);
+	mimeo_submit(s->m);
 	for (int i = 0; i < 2; i++) {
-		struct ring_sqe sqe = session_pop(&s);
-		assert_true(fake_answer(&s.fake, &sqe));
+		struct ring_sqe sqe = session_pop(s);
+		assert_true(fake_answer(&s->fake, &sqe));
 	}
-	assert_int_equal(session_wait(&s), 1);
+	assert_int_equal(session_wait(s), 1);
 	assert_int_equal(mimeo_request_prep_step(second, &step), MIMEO_E_FULL);
-	session_seen(&s);
+	session_seen(s);
 	assert_int_equal(mimeo_request_prep_step(second, &step), 0);
-	session_stop(&s);
 }
 
 /* ---- what is refused at once ---- */
@@ -396,12 +361,11 @@ static void assert_says(const struct mimeo_request *request, int status, const c
 
 static void test_generate_refuses_values_no_daemon_would_take(void **state)
 {
+	struct session *s = *state;
 	const int32_t bad_stop = -1;
 	const uint64_t words[3] = {0};
-	struct session s;
 
-	start(&s);
-	struct mimeo_request *request = mimeo_request_get(s.m);
+	struct mimeo_request *request = mimeo_request_get(s->m);
 #define REFUSES(status, says, change)                                                                \
 	do {                                                                                       \
 		struct mimeo_generate generate = small_generate();                                 \
@@ -448,20 +412,18 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(0, "", generate.max_tokens = FAKE_MAX_SEQ_LEN - 3);
 	REFUSES(MIMEO_E_INVALID, "was prepared", (void)0); /* prepared already */
 #undef REFUSES
-	session_stop(&s);
 }
 
 static void test_step_refuses_values_no_daemon_would_take(void **state)
 {
+	struct session *s = *state;
 	const int32_t token = 3;
 	const uint64_t words[1] = {0};
 	uint32_t sequence, other;
-	struct session s;
 
-	start(&s);
-	mimeo_sequence_open(s.m, 0, &sequence);
-	mimeo_sequence_open(s.m, 1, &other);
-	struct mimeo_request *request = mimeo_request_get(s.m);
+	mimeo_sequence_open(s->m, 0, &sequence);
+	mimeo_sequence_open(s->m, 1, &other);
+	struct mimeo_request *request = mimeo_request_get(s->m);
 #define REFUSES(status, says, change)                                                                \
 	do {                                                                                       \
 		struct mimeo_step_row row = {sequence, 1, &token};                                 \
@@ -493,17 +455,15 @@ static void test_step_refuses_values_no_daemon_would_take(void **state)
 	REFUSES(MIMEO_E_TOO_LONG, "row 0 has ", row.n_tokens = FAKE_MAX_SEQ_LEN + 1);
 	REFUSES(0, "", (void)0);
 #undef REFUSES
-	session_stop(&s);
 }
 
 static void test_message_is_that_of_the_last_prepare_call(void **state)
 {
+	struct session *s = *state;
 	const int32_t out[] = {1, 999};
 	struct mimeo_generate generate = small_generate(), zeroed;
-	struct session s;
 
-	start(&s);
-	struct mimeo_request *first = mimeo_request_get(s.m), *second = mimeo_request_get(s.m);
+	struct mimeo_request *first = mimeo_request_get(s->m), *second = mimeo_request_get(s->m);
 	assert_string_equal(mimeo_request_message(NULL), "");
 	assert_string_equal(mimeo_request_message(first), "");
 	assert_int_equal(mimeo_request_prep_generate(NULL, &generate), MIMEO_E_INVALID);
@@ -521,62 +481,57 @@ static void test_message_is_that_of_the_last_prepare_call(void **state)
 	generate.n_stop = 1;
 	assert_int_equal(mimeo_request_prep_generate(first, &generate), 0);
 	assert_string_equal(mimeo_request_message(first), "");
-	session_stop(&s);
 }
 
 static void test_cancel_refuses_ids_that_no_request_has(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	start(&s);
-	struct mimeo_request *request = mimeo_request_get(s.m);
+	struct mimeo_request *request = mimeo_request_get(s->m);
 	assert_int_equal(mimeo_request_prep_cancel(request, 0), MIMEO_E_INVALID);
 	assert_says(request, MIMEO_E_INVALID, "ever had the id 0");
 	assert_int_equal(mimeo_request_prep_cancel(request, 1ull << 32 | 8), MIMEO_E_INVALID);
 	assert_int_equal(mimeo_request_prep_cancel(request, mimeo_request_id(request)),
 		MIMEO_E_INVALID);
 	assert_says(request, MIMEO_E_INVALID, "cannot cancel itself");
-	session_stop(&s);
 }
 
 static void test_cancel_names_index_and_generation(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	start(&s);
-	struct mimeo_request *request = session_generate(&s, 1);
+	struct mimeo_request *request = session_generate(s, 1);
 	uint64_t id = mimeo_request_id(request);
-	assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(s.m), id), 0);
-	mimeo_submit(s.m);
-	struct ring_sqe generate = session_pop(&s), cancel = session_pop(&s);
+	assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(s->m), id), 0);
+	mimeo_submit(s->m);
+	struct ring_sqe generate = session_pop(s), cancel = session_pop(s);
 	assert_int_equal(cancel.argument, generate.request);
 	assert_int_equal(cancel.generation2, generate.generation);
-	session_stop(&s);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_generate_arrives_as_it_was_prepared),
-		cmocka_unit_test(test_masks_arrive_as_they_were_prepared),
-		cmocka_unit_test(test_limits_of_speculation_arrive_as_they_were_prepared),
-		cmocka_unit_test(test_requests_of_programs_older_than_masks_are_causal),
-		cmocka_unit_test(test_step_gives_sampled_tokens_logits_and_hidden_of_each_row),
-		cmocka_unit_test(test_step_without_logits_gives_none),
-		cmocka_unit_test(test_nothing_is_published_before_submit),
-		cmocka_unit_test(test_submission_keeps_the_order_of_preparation),
-		cmocka_unit_test(test_submit_of_nothing_is_zero),
-		cmocka_unit_test(test_put_takes_a_prepared_request_back),
-		cmocka_unit_test(test_put_after_submit_is_ignored),
-		cmocka_unit_test(test_submissions_wait_for_a_head_that_comes_after_its_completions),
-		cmocka_unit_test(test_get_gives_as_many_requests_as_entries),
-		cmocka_unit_test(test_ids_are_never_used_twice),
-		cmocka_unit_test(test_full_arena_refuses_until_a_final_event_is_seen),
-		cmocka_unit_test(test_generate_refuses_values_no_daemon_would_take),
-		cmocka_unit_test(test_step_refuses_values_no_daemon_would_take),
-		cmocka_unit_test(test_message_is_that_of_the_last_prepare_call),
-		cmocka_unit_test(test_cancel_refuses_ids_that_no_request_has),
-		cmocka_unit_test(test_cancel_names_index_and_generation),
+		session_test(test_generate_arrives_as_it_was_prepared),
+		session_test(test_masks_arrive_as_they_were_prepared),
+		session_test(test_limits_of_speculation_arrive_as_they_were_prepared),
+		session_test(test_requests_of_programs_older_than_masks_are_causal),
+		session_test(test_step_gives_sampled_tokens_logits_and_hidden_of_each_row),
+		session_test(test_step_without_logits_gives_none),
+		session_test(test_nothing_is_published_before_submit),
+		session_test(test_submission_keeps_the_order_of_preparation),
+		session_test(test_submit_of_nothing_is_zero),
+		session_test(test_put_takes_a_prepared_request_back),
+		session_test(test_put_after_submit_is_ignored),
+		session_test(test_submissions_wait_for_a_head_that_comes_after_its_completions),
+		session_test(test_get_gives_as_many_requests_as_entries),
+		session_test(test_ids_are_never_used_twice),
+		session_test(test_full_arena_refuses_until_a_final_event_is_seen),
+		session_test(test_generate_refuses_values_no_daemon_would_take),
+		session_test(test_step_refuses_values_no_daemon_would_take),
+		session_test(test_message_is_that_of_the_last_prepare_call),
+		session_test(test_cancel_refuses_ids_that_no_request_has),
+		session_test(test_cancel_names_index_and_generation),
 	};
 
 	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);
