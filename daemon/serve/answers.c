@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/answers.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,15 +29,15 @@ static const char *answers_state_name(const struct serve *serve)
 }
 
 /* Sums over all models. */
-struct totals {
+struct answers_totals {
 	uint64_t pages, pages_free, weights_bytes, kv_bytes, pool_bytes, graph_bytes;
 	uint32_t n_graphs, n_ready;
 	double capture_seconds;
 };
 
-static struct totals totals_of(const struct serve *serve)
+static struct answers_totals answers_sum(const struct serve *serve)
 {
-	struct totals totals = {0};
+	struct answers_totals totals = {0};
 
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts facts;
@@ -55,8 +56,8 @@ static struct totals totals_of(const struct serve *serve)
 	return totals;
 }
 
-/* Of the whole device, whoever uses it; 0 where the device is the host. */
-static uint64_t device_used_bytes(const struct engine *engine)
+/* Memory of the whole device that is in use, by any process; 0 where the device is the host. */
+static uint64_t answers_device_used(const struct engine *engine)
 {
 	struct device_info info;
 
@@ -69,7 +70,7 @@ void answers_status(struct serve *serve, struct reply *reply)
 {
 	const struct engine *engine = serve->options.engine;
 	const struct engine_stats *stats = engine_stats(engine);
-	struct totals totals = totals_of(serve);
+	struct answers_totals totals = answers_sum(serve);
 	const char *reason = engine_loop_reason(engine);
 	const struct builder *builder = serve->options.builder;
 	uint64_t held = builder ? builder_bytes(builder) : 0;
@@ -114,7 +115,7 @@ void answers_status(struct serve *serve, struct reply *reply)
 		CELL_COUNT("pool_bytes", totals.pool_bytes),
 		CELL_COUNT("graph_bytes", totals.graph_bytes),
 		CELL_COUNT("resident_bytes", exposition_resident_bytes()),
-		CELL_COUNT("device_used_bytes", device_used_bytes(engine)),
+		CELL_COUNT("device_used_bytes", answers_device_used(engine)),
 		CELL_COUNT("open_fds", exposition_open_fds()),
 		CELL_COUNT("buffers", buffers), CELL_COUNT("buffer_bytes", held),
 		CELL_COUNT("buffers_closing", n_closing));
@@ -146,7 +147,7 @@ void answers_sessions(struct serve *serve, struct reply *reply)
 	}
 }
 
-static const char *mask_of(const struct engine_model_facts *facts, char ret[MASK_TEXT_MAX])
+static const char *answers_mask(const struct engine_model_facts *facts, char ret[MASK_TEXT_MAX])
 {
 	return mask_text(&(struct mask_text){facts->mask->window, facts->mask->sinks,
 			facts->mask->prefix}, ret);
@@ -154,8 +155,8 @@ static const char *mask_of(const struct engine_model_facts *facts, char ret[MASK
 
 #define ACCEPTANCE_TEXT_MAX (ENGINE_DRAFTS_MAX * sizeof("0.00 "))
 
-/* How often each draft held of those that were offered, "0.95 0.91"; up to the last that was. */
-static const char *acceptance_text(
+/* The acceptance rate of each draft token's position, "0.95 0.91", up to the last one offered. */
+static const char *answers_acceptance(
 	const struct engine_model_facts *facts, char ret[static ACCEPTANCE_TEXT_MAX])
 {
 	const struct engine_speculation *s = &facts->speculation;
@@ -163,22 +164,23 @@ static const char *acceptance_text(
 
 	ret[0] = '\0';
 	for (uint32_t i = 0; i < facts->n_drafts && i < ENGINE_DRAFTS_MAX && s->n_offered[i]; i++) {
-		/* Counted on while they are read. */
+		/* The engine goes on counting while this reads. */
 		double rate = fmin(1, (double)s->n_accepted[i] / (double)s->n_offered[i]);
 
+		assert(used < ACCEPTANCE_TEXT_MAX);
 		used += (size_t)snprintf(ret + used, ACCEPTANCE_TEXT_MAX - used, "%s%.2f",
 			i ? " " : "", rate);
 	}
 	return ret;
 }
 
-static double tokens_per_verification(const struct engine_speculation *s)
+static double answers_tokens_per_verification(const struct engine_speculation *s)
 {
 	return s->n_rows ? (double)s->n_tokens / (double)s->n_rows : 0;
 }
 
-/* Of a step, on the device. */
-static double draft_seconds(const struct engine_speculation *s)
+/* The device time of a step's draft passes. */
+static double answers_draft_seconds(const struct engine_speculation *s)
 {
 	return s->n_draft_steps ? (double)s->draft_ns * 1e-9 / (double)s->n_draft_steps : 0;
 }
@@ -195,7 +197,7 @@ void answers_models(struct serve *serve, struct reply *reply)
 			CELL_COUNT("weights_bytes", facts.weights_bytes),
 			CELL_TEXT("attention", facts.attention),
 			CELL_TEXT("support", facts.support),
-			CELL_TEXT("mask", mask_of(&facts, mask)),
+			CELL_TEXT("mask", answers_mask(&facts, mask)),
 			CELL_TEXT("configured", graph_mode_name(facts.mode->configured)),
 			CELL_TEXT("resolved", graph_mode_name(facts.mode->resolved)),
 			CELL_TEXT("reason", facts.mode->reason),
@@ -215,17 +217,17 @@ void answers_models(struct serve *serve, struct reply *reply)
 			CELL_TEXT("draft", facts.draft ? facts.draft : ""),
 			CELL_COUNT("draft_tokens", facts.n_drafts),
 			CELL_NUMBER("tokens_per_verification",
-				tokens_per_verification(&facts.speculation)),
-			CELL_TEXT("acceptance", acceptance_text(&facts, acceptance)),
+				answers_tokens_per_verification(&facts.speculation)),
+			CELL_TEXT("acceptance", answers_acceptance(&facts, acceptance)),
 			CELL_COUNT("verified_rows", facts.speculation.n_rows),
 			CELL_COUNT("verified_tokens", facts.speculation.n_tokens),
-			CELL_NUMBER("draft_seconds", draft_seconds(&facts.speculation)),
+			CELL_NUMBER("draft_seconds", answers_draft_seconds(&facts.speculation)),
 			CELL_COUNT("draft_steps", facts.speculation.n_draft_steps));
 	}
 }
 
-/* What no graph served, a row for each reason that there was. */
-static void answer_eager(const char *model, const char *owner, const uint64_t n_eager[N_EAGER_REASONS],
+/* Steps that ran without a graph, a row for each reason that occurred. */
+static void answers_eager(const char *model, const char *owner, const uint64_t n_eager[N_EAGER_REASONS],
 	struct reply *reply)
 {
 	for (unsigned reason = EAGER_NO + 1; reason < N_EAGER_REASONS; reason++) {
@@ -238,8 +240,8 @@ static void answer_eager(const char *model, const char *owner, const uint64_t n_
 	}
 }
 
-/* Above the rows, what each model's mode became and why. */
-static void say_modes(const struct serve *serve, struct reply *reply)
+/* The reply's text: each model's graph mode and the reason for it. */
+static void answers_say_modes(const struct serve *serve, struct reply *reply)
 {
 	char text[ENGINE_MODELS_MAX * 384];
 	size_t used = 0;
@@ -248,6 +250,7 @@ static void say_modes(const struct serve *serve, struct reply *reply)
 		struct engine_model_facts facts;
 
 		engine_model_facts(serve->options.engine, i, &facts);
+		assert(used < sizeof(text));
 		used += (size_t)snprintf(text + used, sizeof(text) - used,
 			"%s%s: graph mode %s, configured %s: %s", i ? "\n" : "", facts.name,
 			graph_mode_name(facts.mode->resolved),
@@ -256,7 +259,7 @@ static void say_modes(const struct serve *serve, struct reply *reply)
 	reply_say(reply, 0, text);
 }
 
-static void answer_graph(const char *model, const struct engine_graph_facts *facts, struct reply *reply)
+static void answers_graph(const char *model, const struct engine_graph_facts *facts, struct reply *reply)
 {
 	const struct reply_cell cells[] = {
 		CELL_TEXT("model", model),
@@ -275,7 +278,7 @@ static void answer_graph(const char *model, const struct engine_graph_facts *fac
 		CELL_NUMBER("seconds", facts->seconds),
 		CELL_COUNT("replays", facts->n_replays),
 		CELL_COUNT("padded_rows", facts->n_padded_rows),
-		CELL_COUNT("shared_replays", facts->n_shared_replays), /* of a draft's left out */
+		CELL_COUNT("shared_replays", facts->n_shared_replays), /* not of draft models */
 	};
 
 	reply_row(reply, cells, sizeof(cells) / sizeof(cells[0]) - facts->of_draft);
@@ -283,16 +286,16 @@ static void answer_graph(const char *model, const struct engine_graph_facts *fac
 
 void answers_graphs(struct serve *serve, struct reply *reply)
 {
-	say_modes(serve, reply);
+	answers_say_modes(serve, reply);
 	for (uint32_t i = 0; i < engine_n_models(serve->options.engine); i++) {
 		struct engine_model_facts model;
 		struct engine_graph_facts facts;
 
 		engine_model_facts(serve->options.engine, i, &model);
 		for (uint32_t j = 0; engine_graph_facts(serve->options.engine, i, j, &facts); j++)
-			answer_graph(model.name, &facts, reply);
-		answer_eager(model.name, "target", model.n_eager, reply);
-		answer_eager(model.name, "draft prefill", model.n_prefill_eager, reply);
-		answer_eager(model.name, "draft decode", model.n_decode_eager, reply);
+			answers_graph(model.name, &facts, reply);
+		answers_eager(model.name, "target", model.n_eager, reply);
+		answers_eager(model.name, "draft prefill", model.n_prefill_eager, reply);
+		answers_eager(model.name, "draft decode", model.n_decode_eager, reply);
 	}
 }

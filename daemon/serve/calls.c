@@ -2,14 +2,15 @@
 /*
  * Calls on a session's socket: device buffers and fences.
  *
- * A client makes one call at a time and waits for its reply; what else it says breaks the protocol.
- * What may take long is a job for the builder, and the reply goes out when the job comes back.
+ * A client makes one call at a time and waits for its reply; any other bytes break the protocol. Work that
+ * may take long is a job for the builder, and the reply is sent when the job comes back.
  *
- * Limits: buffers and bytes of a session, bytes of all sessions; bytes count until the builder has
- * given them back, so that nobody has more by closing in haste.
+ * Limits: buffers and bytes of a session, bytes of all sessions. Bytes count until the builder has
+ * released them, so that a client gets no more by closing and allocating in haste.
  */
 #include "daemon/serve/calls.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -38,9 +39,8 @@ struct call_job {
 
 /* ---- replies ---- */
 
-/* One message and perhaps one descriptor, at once: a client that waits for its reply has room for
- * it. */
-static void reply_send(struct session *session, const struct msg_reply *reply, int fd)
+/* One message, with a descriptor unless fd is -1. A client that waits for its reply has space for it. */
+static void calls_reply(struct session *session, const struct msg_reply *reply, int fd)
 {
 	union {
 		struct cmsghdr align;
@@ -68,10 +68,10 @@ static void reply_send(struct session *session, const struct msg_reply *reply, i
 	session_detach(session, "its socket takes no reply");
 }
 
-static void refuse(struct session *session, int status, const char *format, ...)
+static void calls_refuse(struct session *session, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-static void refuse(struct session *session, int status, const char *format, ...)
+static void calls_refuse(struct session *session, int status, const char *format, ...)
 {
 	struct msg_reply reply = {.status = status};
 	va_list arguments;
@@ -80,11 +80,11 @@ static void refuse(struct session *session, int status, const char *format, ...)
 	vsnprintf(reply.text, sizeof(reply.text), format, arguments);
 	va_end(arguments);
 	log_debug("session %u: refused: %s", session->port.session, reply.text);
-	reply_send(session, &reply, -1);
+	calls_reply(session, &reply, -1);
 }
 
 /* The device's answer to a job. */
-static void refuse_job(struct session *session, const struct call_job *call)
+static void calls_refuse_job(struct session *session, const struct call_job *call)
 {
 	int rc = call->job.rc;
 	int status = device_is_lost(rc) ? MIMEO_E_DEVICE_LOST
@@ -96,36 +96,36 @@ static void refuse_job(struct session *session, const struct call_job *call)
 		char text[MSG_TEXT_MAX];
 
 		buffers_explain_memfd(call->memory->fd, call->memory->bytes, sizeof(text), text);
-		refuse(session, status, "%s", text);
+		calls_refuse(session, status, "%s", text);
 		return;
 	}
-	refuse(session, status, "the device says %s",
+	calls_refuse(session, status, "the device says %s",
 		status == MIMEO_E_INVALID ? "that this is no such memory of its own"
 					   : device_strerror(rc));
 }
 
 /* ---- limits ---- */
 
-/* 0, or it was refused. `bytes`: further ones that would be held. */
-static bool has_room(struct session *session, uint64_t bytes)
+/* True if so many further bytes are within the limits; otherwise the call has been refused. */
+static bool calls_fit(struct session *session, uint64_t bytes)
 {
 	const struct serve_options *options = &session->serve->options;
 	const struct session_buffers *buffers = session->buffers;
 	uint64_t all = builder_bytes(options->builder);
 
 	if (buffers->n_used == buffers->n) {
-		refuse(session, MIMEO_E_QUOTA, "max_client_buffers is %u", buffers->n);
+		calls_refuse(session, MIMEO_E_QUOTA, "max_client_buffers is %u", buffers->n);
 		return false;
 	}
 	if (buffers->bytes > options->max_client_buffer_bytes ||
 		bytes > options->max_client_buffer_bytes - buffers->bytes) {
-		refuse(session, MIMEO_E_QUOTA,
+		calls_refuse(session, MIMEO_E_QUOTA,
 			"max_client_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
 			" held", options->max_client_buffer_bytes, bytes, buffers->bytes);
 		return false;
 	}
 	if (all > options->max_buffer_bytes || bytes > options->max_buffer_bytes - all) {
-		refuse(session, MIMEO_E_QUOTA,
+		calls_refuse(session, MIMEO_E_QUOTA,
 			"max_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
 			" held by all", options->max_buffer_bytes, bytes, all);
 		return false;
@@ -135,12 +135,13 @@ static bool has_room(struct session *session, uint64_t bytes)
 
 /* ---- jobs ---- */
 
-static bool job_post(struct session *session, struct call_job call, struct builder_thing *thing)
+static bool calls_post(struct session *session, struct call_job call, struct builder_thing *thing)
 {
 	struct call_job *copy = malloc(sizeof(*copy));
 
 	if (!copy)
 		return false;
+	assert(!session->buffers->busy);
 	*copy = call;
 	copy->session = session;
 	copy->job.thing = thing;
@@ -149,22 +150,22 @@ static bool job_post(struct session *session, struct call_job call, struct build
 	return true;
 }
 
-static bool on_host(const struct session *session)
+static bool calls_on_host(const struct session *session)
 {
 	return strcmp(session->serve->options.device_kind, "cpu") == 0;
 }
 
-static bool is_served(struct session *session, uint32_t kind)
+static bool calls_is_served(struct session *session, uint32_t kind)
 {
-	if (on_host(session) == (kind == MIMEO_HANDLE_MEMFD))
+	if (calls_on_host(session) == (kind == MIMEO_HANDLE_MEMFD))
 		return true;
-	refuse(session, MIMEO_E_UNSUPPORTED, "the device, %s, has no buffers of that kind",
+	calls_refuse(session, MIMEO_E_UNSUPPORTED, "the device, %s, has no buffers of that kind",
 		session->serve->options.device);
 	return false;
 }
 
-/* What the device takes for so many bytes, or UINT64_MAX. */
-static uint64_t rounded(const struct serve *serve, uint64_t bytes)
+/* What the device allocates for so many bytes, or UINT64_MAX. */
+static uint64_t calls_round(const struct serve *serve, uint64_t bytes)
 {
 	uint64_t granularity = serve->options.buffer_granularity;
 	uint64_t over = granularity > 0 ? bytes % granularity : 0;
@@ -174,28 +175,28 @@ static uint64_t rounded(const struct serve *serve, uint64_t bytes)
 	return bytes;
 }
 
-static void call_alloc(struct session *session, const struct msg_call *msg)
+static void calls_alloc(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct call_job call = {
 		.kind = msg->kind, .bytes = msg->bytes, .job.handle.fd = -1};
 
 	if (call.kind == 0)
-		call.kind = on_host(session) ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_VMM_FD;
-	uint64_t bytes = rounded(session->serve, msg->bytes);
-	if (!is_served(session, call.kind) || !has_room(session, bytes))
+		call.kind = calls_on_host(session) ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_VMM_FD;
+	uint64_t bytes = calls_round(session->serve, msg->bytes);
+	if (!calls_is_served(session, call.kind) || !calls_fit(session, bytes))
 		return;
 	struct session_memory *memory = buffers_memory_new(buffers,
 		call.kind == MIMEO_HANDLE_CUDA_IPC ? BUILDER_EXPORT_IPC : BUILDER_EXPORT, bytes);
 	if (!memory) {
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}
 	call.memory = memory;
 	call.buffer = buffers_take(buffers, memory);
-	if (!job_post(session, call, memory->thing)) {
+	if (!calls_post(session, call, memory->thing)) {
 		buffers_give(session, call.buffer);
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 	}
 }
 
@@ -208,82 +209,84 @@ bool calls_may_import(const struct session *session)
 			(allow == SERVE_CLIENT_IPC_SAME_UID && session->port.uid == geteuid()));
 }
 
-/* Or it was refused. */
-static bool may_import(struct session *session, bool clogged)
+/* True, or the call has been refused. */
+static bool calls_check_import(struct session *session, bool clogged)
 {
 	enum serve_client_ipc allow = session->serve->options.allow_client_ipc;
 
 	if (!calls_may_import(session))
-		refuse(session, MIMEO_E_DENIED, "allow_client_ipc is %s",
+		calls_refuse(session, MIMEO_E_DENIED, "allow_client_ipc is %s",
 			allow == SERVE_CLIENT_IPC_NO ? "no" : "same-uid, and yours is another");
 	else if (clogged)
-		refuse(session, MIMEO_E_QUOTA,
+		calls_refuse(session, MIMEO_E_QUOTA,
 			"descriptors that your clients sent do not close: %u", CLOSER_MAX_PER_UID);
 	else
 		return true;
 	return false;
 }
 
-/* What the handle says of itself, against the device and the descriptor that came with it. */
-static bool handle_is_ours(struct session *session, const struct msg_call *msg, int fd,
+/* Check the handle against the device and the descriptor that came with it. True, or the call has been
+ * refused. */
+static bool calls_check_handle(struct session *session, const struct msg_call *msg, int fd,
 	struct mimeo_handle *ret)
 {
 	const struct serve_options *options = &session->serve->options;
 	enum handle_refusal refusal = handle_decode(msg->handle, sizeof(msg->handle), ret);
 	uint32_t kind;
 
-	/* Of a kind that is not served the rest is of no interest. */
+	/* A kind that the device does not have is refused first. */
 	memcpy(&kind, msg->handle, sizeof(kind));
 	kind = le32toh(kind);
-	if (kind >= MIMEO_HANDLE_MEMFD && kind <= MIMEO_HANDLE_CUDA_IPC && !is_served(session, kind))
+	if (kind >= MIMEO_HANDLE_MEMFD && kind <= MIMEO_HANDLE_CUDA_IPC && !calls_is_served(session, kind))
 		return false;
 	if (refusal != HANDLE_OK) {
-		refuse(session, MIMEO_E_INVALID, "%s", handle_refusal_text(refusal));
+		calls_refuse(session, MIMEO_E_INVALID, "%s", handle_refusal_text(refusal));
 		return false;
 	}
 	/* A place is aligned if the buffer is; allocations are, by far. */
 	if (ret->offset % MIMEO_PLACE_ALIGN != 0) {
-		refuse(session, MIMEO_E_INVALID, "the handle's offset %" PRIu64
+		calls_refuse(session, MIMEO_E_INVALID, "the handle's offset %" PRIu64
 			" is no multiple of %u", ret->offset, MIMEO_PLACE_ALIGN);
 		return false;
 	}
 	if (ret->kind != MIMEO_HANDLE_MEMFD &&
 		memcmp(ret->uuid, options->device_uuid, sizeof(ret->uuid)) != 0) {
-		refuse(session, MIMEO_E_INVALID, "the memory is another device's: the uuid");
+		calls_refuse(session, MIMEO_E_INVALID, "the memory is another device's: the uuid");
 		return false;
 	}
 	if (handle_has_fd(ret) != (fd >= 0)) {
-		refuse(session, MIMEO_E_INVALID, fd >= 0 ? "a descriptor that the kind has not"
+		calls_refuse(session, MIMEO_E_INVALID, fd >= 0 ? "a descriptor that the kind has not"
 							  : "no descriptor came with the handle");
 		return false;
 	}
 	return true;
 }
 
-/* Takes *fd over if it keeps it; clogged: there may have been one that was not taken. */
-static void call_import(
+/* Takes *fd over if it keeps it. clogged: the call's descriptor may have been refused. */
+static void calls_import(
 	struct session *session, const struct msg_call *msg, int *fd, bool clogged)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct mimeo_handle handle;
 
-	if (!may_import(session, clogged) || !handle_is_ours(session, msg, *fd, &handle))
+	if (!calls_check_import(session, clogged) || !calls_check_handle(session, msg, *fd, &handle))
 		return;
 	uint64_t end = handle.offset + handle.bytes; /* handle_check saw that it is a number */
 	struct session_memory *memory = buffers_memory_find(buffers, &handle, *fd, end);
-	if (!has_room(session, memory ? 0 : end))
+	if (!calls_fit(session, memory ? 0 : end))
 		return;
 	if (memory) {
+		assert(memory->n_buffers > 0 && memory->n_buffers < buffers->n);
 		memory->n_buffers++;
 		struct msg_reply reply = {.buffer = buffers_take(buffers, memory)};
 		buffers_open(buffers, reply.buffer, handle.offset, handle.bytes);
-		reply_send(session, &reply, -1);
+		calls_reply(session, &reply, -1);
 		return;
 	}
 	memory = buffers_memory_new(buffers,
 		handle_has_fd(&handle) ? BUILDER_IMPORT : BUILDER_IMPORT_IPC, end);
 	if (!memory) {
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}
 	memory->imported = true;
@@ -298,73 +301,73 @@ static void call_import(
 	};
 	*fd = -1;
 	memcpy(call.job.handle.bytes, handle.opaque, sizeof(handle.opaque));
-	if (!job_post(session, call, memory->thing)) {
+	if (!calls_post(session, call, memory->thing)) {
 		buffers_give(session, call.buffer);
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 	}
 }
 
-static void call_close(struct session *session, const struct msg_call *msg)
+static void calls_close(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct serve *serve = session->serve;
 
 	if (msg->buffer > buffers->n || buffers->own[msg->buffer - 1].state != BUFFER_OPEN) {
-		refuse(session, MIMEO_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
+		calls_refuse(session, MIMEO_E_UNKNOWN_BUFFER, "buffer %u is not open", msg->buffer);
 		return;
 	}
 	struct engine_buffer *engine = &buffers->engine[msg->buffer - 1];
 	atomic_store_explicit(&engine->open, false, memory_order_relaxed);
 	if (engine_post_buffer_close(serve->options.engine, &session->port, msg->buffer) < 0) {
 		atomic_store_explicit(&engine->open, true, memory_order_release);
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 		return;
 	}
 	buffers->own[msg->buffer - 1].state = BUFFER_CLOSING;
-	reply_send(session, &(struct msg_reply){.status = 0}, -1);
+	calls_reply(session, &(struct msg_reply){.status = 0}, -1);
 }
 
-static void call_fence(struct session *session, const struct msg_call *msg)
+static void calls_fence(struct session *session, const struct msg_call *msg)
 {
 	struct session_buffers *buffers = session->buffers;
 	struct call_job call = {.fence = msg->request + 1, .job.handle.fd = -1};
 
 	if (msg->request >= buffers->n_fences) {
-		refuse(session, MIMEO_E_INVALID, "request index %u, of %u", msg->request,
+		calls_refuse(session, MIMEO_E_INVALID, "request index %u, of %u", msg->request,
 			buffers->n_fences);
 		return;
 	}
 	if (buffers->fence_things[msg->request]) {
-		refuse(session, MIMEO_E_INVALID, "request index %u has had its fence",
+		calls_refuse(session, MIMEO_E_INVALID, "request index %u has had its fence",
 			msg->request);
 		return;
 	}
 	if (buffers->n_fences_made == SESSION_FENCES_MAX) {
-		refuse(session, MIMEO_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
+		calls_refuse(session, MIMEO_E_QUOTA, "a session may have %u fences", SESSION_FENCES_MAX);
 		return;
 	}
 	struct builder_thing *thing = calloc(1, sizeof(*thing));
 	if (thing)
 		thing->kind = BUILDER_FENCE;
-	if (!thing || !job_post(session, call, thing)) {
+	if (!thing || !calls_post(session, call, thing)) {
 		free(thing);
-		refuse(session, MIMEO_E_NO_MEMORY, "out of the daemon's memory");
+		calls_refuse(session, MIMEO_E_NO_MEMORY, "the daemon is out of memory");
 	}
 }
 
 /* ---- a job comes back ---- */
 
-static uint32_t fence_kind(const struct device_handle *handle)
+static uint32_t calls_fence_kind(const struct device_handle *handle)
 {
 	return handle->fd >= 0 ? MIMEO_HANDLE_MEMFD : MIMEO_HANDLE_CUDA_IPC;
 }
 
-/* The handle that an export or a fence goes out with. */
-static void reply_made(struct session *session, const struct call_job *call)
+/* Reply with the handle of an export or a fence. */
+static void calls_reply_made(struct session *session, const struct call_job *call)
 {
 	const struct builder_job *job = &call->job;
 	struct mimeo_handle handle = {
-		.kind = call->fence ? fence_kind(&job->handle) : call->kind,
+		.kind = call->fence ? calls_fence_kind(&job->handle) : call->kind,
 		.bytes = call->fence ? sizeof(struct event_page) : call->bytes,
 	};
 	struct msg_reply reply = {.buffer = call->buffer};
@@ -374,46 +377,49 @@ static void reply_made(struct session *session, const struct call_job *call)
 	if (handle.kind == MIMEO_HANDLE_CUDA_IPC)
 		memcpy(handle.opaque, job->handle.bytes, sizeof(handle.opaque));
 	handle_encode(&handle, reply.handle);
-	reply_send(session, &reply, job->handle.fd);
+	calls_reply(session, &reply, job->handle.fd);
 	if (job->handle.fd >= 0)
 		close(job->handle.fd);
 }
 
-static void fence_made(struct session *session, const struct call_job *call)
+static void calls_fence_made(struct session *session, const struct call_job *call)
 {
 	struct session_buffers *buffers = session->buffers;
 
+	assert(call->fence <= buffers->n_fences && !buffers->fence_things[call->fence - 1]);
+	assert(buffers->n_fences_made < SESSION_FENCES_MAX);
 	buffers->n_fences_made++;
 	buffers->fence_things[call->fence - 1] = call->job.thing;
 	atomic_store_explicit(&buffers->fences[call->fence - 1], call->job.thing->event,
 		memory_order_release);
-	reply_made(session, call);
+	calls_reply_made(session, call);
 }
 
-static void job_done(struct call_job *call)
+static void calls_job_done(struct call_job *call)
 {
 	struct session *session = call->session;
 	struct session_buffers *buffers = session->buffers;
 
+	assert(buffers->busy);
 	buffers->busy = false;
 	if (call->job.rc != 0) {
-		refuse_job(session, call);
-		/* What was mapped before it was refused goes as any other memory does. */
+		calls_refuse_job(session, call);
+		/* Memory that was mapped before the refusal is released like any other. */
 		if (call->fence)
 			free(call->job.thing);
 		else
 			buffers_give(session, call->buffer);
 	} else if (call->fence) {
-		fence_made(session, call);
+		calls_fence_made(session, call);
 	} else {
 		buffers_open(buffers, call->buffer, call->offset, call->bytes);
 		if (call->memory->imported)
-			reply_send(session, &(struct msg_reply){.buffer = call->buffer}, -1);
+			calls_reply(session, &(struct msg_reply){.buffer = call->buffer}, -1);
 		else
-			reply_made(session, call);
+			calls_reply_made(session, call);
 	}
 	free(call);
-	/* It was only waited for. */
+	/* The engine let go of the session while the builder had the job. */
 	if (session->detached)
 		session_free(session);
 }
@@ -426,7 +432,7 @@ void calls_on_builder(void *userdata, struct loop_source *source, uint32_t event
 	(void)source;
 	(void)events;
 	while ((job = builder_take(serve->options.builder)))
-		job_done((struct call_job *)job);
+		calls_job_done((struct call_job *)job);
 }
 
 /* ---- calls ---- */
@@ -448,20 +454,20 @@ void calls_do(struct session *session, uint32_t length)
 	if (status == MIMEO_E_PROTOCOL)
 		session_break(session, "a call that is not Mimeo's protocol");
 	else if (status < 0)
-		refuse(session, status, "the call's field %s is out of range or unknown",
+		calls_refuse(session, status, "the call's field %s is out of range or unknown",
 			msg_field_name((unsigned)detail.values[0]));
 	else if (!session->serve->options.builder)
-		refuse(session, MIMEO_E_UNSUPPORTED, "this daemon has no device buffers");
+		calls_refuse(session, MIMEO_E_UNSUPPORTED, "this daemon has no device buffers");
 	else if (msg.call == MSG_CALL_BUFFER_CLOSE)
-		call_close(session, &msg);
+		calls_close(session, &msg);
 	else if (session->serve->state == SERVE_FAILED)
-		refuse(session, MIMEO_E_DEVICE_LOST, "the device failed");
+		calls_refuse(session, MIMEO_E_DEVICE_LOST, "the device failed");
 	else if (msg.call == MSG_CALL_BUFFER_ALLOC)
-		call_alloc(session, &msg);
+		calls_alloc(session, &msg);
 	else if (msg.call == MSG_CALL_BUFFER_IMPORT)
-		call_import(session, &msg, &fd, clogged);
+		calls_import(session, &msg, &fd, clogged);
 	else
-		call_fence(session, &msg);
+		calls_fence(session, &msg);
 	if (fd >= 0)
 		closer_take(session->serve->closer, fd, session->port.uid);
 }

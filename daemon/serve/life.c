@@ -19,62 +19,62 @@
 #define PIDFD_THREAD O_EXCL /* Linux 6.9 */
 #endif
 
-struct pulse {
+struct life_thread {
 	pthread_t thread;
 	sem_t known, over;
 	pid_t tid;
 };
 
 struct life {
-	struct pulse pulses[MSG_LIFE_FDS];
-	size_t n; /* pulses with a thread; all, once it is made */
+	struct life_thread threads[MSG_LIFE_FDS];
+	size_t n; /* threads started: all of them, once life_new has returned */
 };
 
-static void await(sem_t *semaphore)
+static void life_await(sem_t *semaphore)
 {
 	while (sem_wait(semaphore) < 0)
 		;
 }
 
-static void *pulse_main(void *userdata)
+static void *life_main(void *userdata)
 {
-	struct pulse *pulse = userdata;
+	struct life_thread *thread = userdata;
 
 	pthread_setname_np(pthread_self(), LIFE_THREAD_NAME);
-	pulse->tid = (pid_t)syscall(SYS_gettid);
-	sem_post(&pulse->known);
-	await(&pulse->over);
+	thread->tid = (pid_t)syscall(SYS_gettid);
+	sem_post(&thread->known);
+	life_await(&thread->over);
 	return NULL;
 }
 
 /* Signals are others' to handle: no handler of theirs runs here. 0 or -errno. */
-static int pulse_start(struct pulse *pulse)
+static int life_start(struct life_thread *thread)
 {
 	pthread_attr_t attributes;
 	sigset_t blocked, before;
 
-	int r = pthread_attr_init(&attributes);
-	if (r != 0)
-		return -r;
-	sem_init(&pulse->known, 0, 0);
-	sem_init(&pulse->over, 0, 0);
+	int rc = pthread_attr_init(&attributes);
+	if (rc != 0)
+		return -rc;
+	sem_init(&thread->known, 0, 0);
+	sem_init(&thread->over, 0, 0);
 	pthread_attr_setstacksize(&attributes, STACK_BYTES);
 	sigfillset(&blocked);
 	pthread_sigmask(SIG_SETMASK, &blocked, &before);
-	r = pthread_create(&pulse->thread, &attributes, pulse_main, pulse);
+	rc = pthread_create(&thread->thread, &attributes, life_main, thread);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attributes);
-	if (r == 0)
-		await(&pulse->known);
-	return -r;
+	if (rc == 0)
+		life_await(&thread->known);
+	return -rc;
 }
 
-static void pulse_end(struct pulse *pulse)
+static void life_end(struct life_thread *thread)
 {
-	sem_post(&pulse->over);
-	pthread_join(pulse->thread, NULL);
-	sem_destroy(&pulse->over);
-	sem_destroy(&pulse->known);
+	sem_post(&thread->over);
+	pthread_join(thread->thread, NULL);
+	sem_destroy(&thread->over);
+	sem_destroy(&thread->known);
 }
 
 int life_new(struct life **ret)
@@ -84,12 +84,12 @@ int life_new(struct life **ret)
 	if (!life)
 		return -ENOMEM;
 	for (; life->n < MSG_LIFE_FDS; life->n++) {
-		struct pulse *pulse = &life->pulses[life->n];
-		int r = pulse_start(pulse);
+		struct life_thread *thread = &life->threads[life->n];
+		int rc = life_start(thread);
 
-		if (r < 0) {
+		if (rc < 0) {
 			life_free(life);
-			return r;
+			return rc;
 		}
 	}
 	*ret = life;
@@ -101,7 +101,7 @@ void life_free(struct life *life)
 	if (!life)
 		return;
 	while (life->n > 0)
-		pulse_end(&life->pulses[--life->n]);
+		life_end(&life->threads[--life->n]);
 	free(life);
 }
 
@@ -111,7 +111,7 @@ size_t life_open(const struct life *life, int ret[static MSG_LIFE_FDS])
 	int fds[MSG_LIFE_FDS];
 
 	for (size_t n = 0; n < MSG_LIFE_FDS; n++) {
-		fds[n] = (int)syscall(SYS_pidfd_open, life->pulses[n].tid, PIDFD_THREAD);
+		fds[n] = (int)syscall(SYS_pidfd_open, life->threads[n].tid, PIDFD_THREAD);
 		if (fds[n] >= 0)
 			continue;
 		log_limited(&limit, LOG_LEVEL_DEBUG,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/operators.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <stdio.h>
@@ -60,6 +61,7 @@ static void operator_free(struct operator *operator)
 	if (operator->replying)
 		reply_deinit(&operator->reply);
 	closer_hang_up(serve->closer, operator->fd, operator->uid);
+	assert(serve->n_operators > 0);
 	DL_DELETE(serve->operators, operator);
 	serve->n_operators--;
 	free(operator);
@@ -67,14 +69,14 @@ static void operator_free(struct operator *operator)
 
 /* ---- requests ---- */
 
-static bool key_is(const msgpack_object *key, const char *name)
+static bool operator_key_is(const msgpack_object *key, const char *name)
 {
 	return key->type == MSGPACK_OBJECT_STR && key->via.str.size == strlen(name) &&
 		memcmp(key->via.str.ptr, name, key->via.str.size) == 0;
 }
 
-/* A text that has room in text[size], with its end; else false. */
-static bool take_text(const msgpack_object *value, char *text, size_t size)
+/* Copy a string into text[size], with its terminator. False if it is none or too long. */
+static bool operator_take_text(const msgpack_object *value, char *text, size_t size)
 {
 	if (value->type != MSGPACK_OBJECT_STR || value->via.str.size >= size)
 		return false;
@@ -83,7 +85,7 @@ static bool take_text(const msgpack_object *value, char *text, size_t size)
 	return true;
 }
 
-static bool request_fill(struct operator_request *request, const msgpack_object *object)
+static bool operator_fill_request(struct operator_request *request, const msgpack_object *object)
 {
 	if (object->type != MSGPACK_OBJECT_MAP)
 		return false;
@@ -91,22 +93,22 @@ static bool request_fill(struct operator_request *request, const msgpack_object 
 		const msgpack_object *key = &object->via.map.ptr[i].key;
 		const msgpack_object *value = &object->via.map.ptr[i].val;
 
-		if (key_is(key, ADMIN_SESSION) && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+		if (operator_key_is(key, ADMIN_SESSION) && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
 			request->session = value->via.u64;
 			request->has_session = true;
-		} else if (!(key_is(key, ADMIN_OP) &&
-				   take_text(value, request->op, sizeof(request->op))) &&
-			!(key_is(key, ADMIN_MODEL) &&
-				take_text(value, request->model, sizeof(request->model))) &&
-			!(key_is(key, ADMIN_GRAPH) &&
-				take_text(value, request->graph, sizeof(request->graph)))) {
+		} else if (!(operator_key_is(key, ADMIN_OP) &&
+				   operator_take_text(value, request->op, sizeof(request->op))) &&
+			!(operator_key_is(key, ADMIN_MODEL) &&
+				operator_take_text(value, request->model, sizeof(request->model))) &&
+			!(operator_key_is(key, ADMIN_GRAPH) &&
+				operator_take_text(value, request->graph, sizeof(request->graph)))) {
 			return false;
 		}
 	}
 	return request->op[0] != '\0';
 }
 
-static bool request_parse(struct operator_request *ret, const void *data, size_t size)
+static bool operator_parse_request(struct operator_request *ret, const void *data, size_t size)
 {
 	msgpack_unpacked unpacked;
 	size_t offset = 0;
@@ -117,23 +119,24 @@ static bool request_parse(struct operator_request *ret, const void *data, size_t
 	offset = 0;
 	msgpack_unpacked_init(&unpacked);
 	bool ok = msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
-		request_fill(ret, &unpacked.data);
+		operator_fill_request(ret, &unpacked.data);
 	msgpack_unpacked_destroy(&unpacked);
 	return ok;
 }
 
-static void answer_drain(struct operator *operator)
+static void operator_answer_drain(struct operator *operator)
 {
 	struct serve *serve = operator->serve;
+	uint32_t n = drain_n_requests(serve);
 	char text[96];
 
-	snprintf(text, sizeof(text), "draining: %u requests in flight", drain_n_requests(serve));
+	snprintf(text, sizeof(text), "draining: %u request%s in flight", n, n == 1 ? "" : "s");
 	reply_say(&operator->reply, 0, text);
 	operator->drains = true;
 	drain_begin(serve, "an operator asked for it");
 }
 
-static void answer_kill(struct serve *serve, const struct operator_request *request, struct reply *reply)
+static void operator_answer_kill(struct serve *serve, const struct operator_request *request, struct reply *reply)
 {
 	struct session *session = session_find(serve, request->session);
 	char text[96];
@@ -151,7 +154,7 @@ static void answer_kill(struct serve *serve, const struct operator_request *requ
 	reply_say(reply, 0, text);
 }
 
-static void answer(struct operator *operator, const struct operator_request *request)
+static void operator_answer(struct operator *operator, const struct operator_request *request)
 {
 	static const struct {
 		const char *op;
@@ -174,9 +177,9 @@ static void answer(struct operator *operator, const struct operator_request *req
 		}
 	}
 	if (strcmp(request->op, "drain") == 0)
-		answer_drain(operator);
+		operator_answer_drain(operator);
 	else if (strcmp(request->op, "kill") == 0)
-		answer_kill(serve, request, reply);
+		operator_answer_kill(serve, request, reply);
 	else if (strcmp(request->op, "capture") == 0 || strcmp(request->op, "drop") == 0)
 		orders_answer(serve, request->op[0] == 'c', request->model, request->graph, reply);
 	else
@@ -185,8 +188,8 @@ static void answer(struct operator *operator, const struct operator_request *req
 
 /* ---- replies ---- */
 
-/* A reply without rows, if there is room for it. */
-static void say(int fd, int status, const char *text)
+/* Send a reply without rows, if the socket has space for it. */
+static void operator_say(int fd, int status, const char *text)
 {
 	struct reply reply;
 
@@ -197,19 +200,19 @@ static void say(int fd, int status, const char *text)
 	reply_deinit(&reply);
 }
 
-/* What came of the drain, to one who asked and has taken every reply before. */
-static void tell(struct operator *operator)
+/* Send the result of the drain to an operator who asked for it and has taken all earlier replies. */
+static void operator_report_drain(struct operator *operator)
 {
 	const struct serve *serve = operator->serve;
 
 	if (!serve->drain_result.known || !operator->drains || operator->replying)
 		return;
 	operator->drains = false;
-	say(operator->fd, serve->drain_result.status, serve->drain_result.text);
+	operator_say(operator->fd, serve->drain_result.status, serve->drain_result.text);
 }
 
 /* True when all of it is sent; -errno. */
-static int reply_flush(struct operator *operator)
+static int operator_flush(struct operator *operator)
 {
 	const msgpack_sbuffer *out = &operator->reply.out;
 
@@ -226,47 +229,51 @@ static int reply_flush(struct operator *operator)
 	reply_deinit(&operator->reply);
 	operator->replying = false;
 	operator->deadline_ms = INT64_MAX;
-	tell(operator);
+	operator_report_drain(operator);
 	return 0;
 }
 
-/* A client that was given the operators' socket is told so, in words of the clients' protocol. */
-static void tell_client(struct operator *operator, uint32_t length)
+/* Tell a client that connected to the operators' socket where to connect, in the clients' protocol. False
+ * if the peer is no client. */
+static bool operator_refuse_client(struct operator *operator, uint32_t length)
 {
 	struct msg_hello hello;
 	struct msg_detail detail;
 	char text[MSG_TEXT_MAX];
 
 	if (msg_hello_decode(operator->serve->codec, operator->bytes + 4, length, &hello, &detail) < 0)
-		return;
+		return false;
 	snprintf(text, sizeof(text), "this is the operators' socket; clients attach to %s",
 		operator->serve->socket);
 	welcome_refuse(operator->serve, operator->fd, MIMEO_E_PROTOCOL, text);
+	serve_complain(operator->serve, "a client (pid %d) connected to the operators' socket; use %s",
+		(int)operator->pid, operator->serve->socket);
+	return true;
 }
 
-/* A whole request is there. 0, or -errno: the operator's connection is of no more use. */
-static int respond(struct operator *operator, uint32_t length)
+/* Answer a complete request. 0, or -errno if the connection has to be closed. */
+static int operator_respond(struct operator *operator, uint32_t length)
 {
 	struct operator_request request;
 
-	if (!request_parse(&request, operator->bytes + 4, length)) {
-		tell_client(operator, length);
-		return -EPROTO;
+	if (!operator_parse_request(&request, operator->bytes + 4, length)) {
+		return operator_refuse_client(operator, length) ? -ECONNRESET : -EPROTO;
 	}
+	assert(!operator->replying);
 	reply_init(&operator->reply);
 	operator->replying = true;
-	answer(operator, &request);
+	operator_answer(operator, &request);
 	operator->n_sent = 0;
 	operator->n_bytes = 0;
 	operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
-	int r = reply_end(&operator->reply);
-	return r < 0 ? r : reply_flush(operator);
+	int rc = reply_end(&operator->reply);
+	return rc < 0 ? rc : operator_flush(operator);
 }
 
 /* ---- the connection ---- */
 
-/* 1 if a whole request is there, 0 if not yet. */
-static int request_look(const struct operator *operator, uint32_t *ret_length)
+/* 1 if a request is complete, 0 if bytes are missing, or -EPROTO. */
+static int operator_look(const struct operator *operator, uint32_t *ret_length)
 {
 	uint32_t length;
 
@@ -284,8 +291,8 @@ static int request_look(const struct operator *operator, uint32_t *ret_length)
 	return 1;
 }
 
-/* Take what has come. 0, or -errno. */
-static int receive(struct operator *operator)
+/* Receive and answer requests until the socket is empty. 0 or -errno. */
+static int operator_receive(struct operator *operator)
 {
 	for (;;) {
 		uint32_t length;
@@ -301,30 +308,28 @@ static int receive(struct operator *operator)
 		if (operator->n_bytes == 0)
 			operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
 		operator->n_bytes += (uint32_t)n;
-		int r = request_look(operator, &length);
-		if (r > 0)
-			r = respond(operator, length);
-		if (r < 0)
-			return r;
+		assert(operator->n_bytes <= sizeof(operator->bytes));
+		int rc = operator_look(operator, &length);
+		if (rc > 0)
+			rc = operator_respond(operator, length);
+		if (rc < 0)
+			return rc;
 	}
 }
 
-static void on_operator(void *userdata, struct loop_source *source, uint32_t events)
+static void operator_on_socket(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct operator *operator = userdata;
-	int r = 0;
-
 	(void)source;
 	(void)events;
-	if (operator->replying)
-		r = reply_flush(operator);
-	if (r == 0)
-		r = receive(operator);
-	if (r == 0)
+	int rc = operator->replying ? operator_flush(operator) : 0;
+	if (rc == 0)
+		rc = operator_receive(operator);
+	if (rc == 0)
 		return;
-	if (r != -ECONNRESET && r != -EPIPE)
+	if (rc != -ECONNRESET && rc != -EPIPE)
 		serve_complain(operator->serve, "operator with pid %d: %s: closed",
-			(int)operator->pid, strerror(-r));
+			(int)operator->pid, strerror(-rc));
 	operator_free(operator);
 }
 
@@ -348,18 +353,18 @@ void operators_report_drain(struct serve *serve, int status, const char *text)
 	serve->drain_result.status = status;
 	snprintf(serve->drain_result.text, sizeof(serve->drain_result.text), "%s", text);
 	DL_FOREACH (serve->operators, operator)
-		tell(operator);
+		operator_report_drain(operator);
 }
 
-static void turn_away(struct serve *serve, int fd, uid_t uid, int status, const char *text)
+static void operator_turn_away(struct serve *serve, int fd, uid_t uid, int status, const char *text)
 {
 	serve_complain(serve, "operator refused: %s", text);
-	say(fd, status, text);
+	operator_say(fd, status, text);
 	closer_hang_up(serve->closer, fd, uid);
 }
 
 /* Takes fd over. */
-static void admit(struct serve *serve, int fd)
+static void operator_admit(struct serve *serve, int fd)
 {
 	struct socket_peer peer;
 	char text[96];
@@ -373,14 +378,14 @@ static void admit(struct serve *serve, int fd)
 	if (peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);
-		turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
+		operator_turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
 	struct operator *operator = NULL;
 	if (serve->n_operators < OPERATORS_MAX)
 		operator = calloc(1, sizeof(*operator));
 	if (!operator) {
-		turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
+		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
 		return;
 	}
 	operator->serve = serve;
@@ -390,7 +395,7 @@ static void admit(struct serve *serve, int fd)
 	operator->deadline_ms = INT64_MAX;
 	DL_APPEND(serve->operators, operator);
 	serve->n_operators++;
-	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, on_operator, operator,
+	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, operator_on_socket, operator,
 		    &operator->source) < 0)
 		operator_free(operator);
 }
@@ -401,7 +406,7 @@ void operators_accept(struct serve *serve)
 	int fd;
 
 	while ((fd = accept_next(serve, serve->admin_listener, &n_turn)) >= 0)
-		admit(serve, fd);
+		operator_admit(serve, fd);
 }
 
 void operators_free_all(struct serve *serve)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Operators' orders about graphs: which are meant, and on to the engine. */
+/* Operators' orders about graphs: finds the graphs that are meant and posts the orders to the engine. */
 #include "daemon/serve/orders.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include <mimeo/types.h>
 
 
-/* The model's index, ENGINE_ALL for no name, or engine_n_models for one that there is not. */
-static uint32_t find_model(const struct engine *engine, const char *name)
+/* The model's index, ENGINE_ALL for no name, or engine_n_models for an unknown one. */
+static uint32_t orders_find_model(const struct engine *engine, const char *name)
 {
 	uint32_t n = engine_n_models(engine);
 
@@ -26,8 +26,8 @@ static uint32_t find_model(const struct engine *engine, const char *name)
 	return n;
 }
 
-/* Of the model's own, or of its draft's, which may have the same name and stay as they are. */
-static bool find_graph(const struct engine *engine, uint32_t model, const char *name, bool of_draft,
+/* Among the model's own graphs, or its draft model's, which may have the same names. */
+static bool orders_find_graph(const struct engine *engine, uint32_t model, const char *name, bool of_draft,
 	uint32_t *ret_graph)
 {
 	struct engine_graph_facts facts;
@@ -40,15 +40,15 @@ static bool find_graph(const struct engine *engine, uint32_t model, const char *
 	return false;
 }
 
-/* One order to each model that has such a graph. Their number, or a status. */
-static int order_by_name(const struct serve *serve, struct engine_graphs_order order, const char *name)
+/* Post an order for each model that has such a graph. The number of orders, or a status. */
+static int orders_post_named(const struct serve *serve, struct engine_graphs_order order, const char *name)
 {
 	uint32_t n = engine_n_models(serve->options.engine), wanted = order.model;
 	int n_found = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		if ((wanted != ENGINE_ALL && wanted != i) ||
-			!find_graph(serve->options.engine, i, name, false, &order.graph))
+			!orders_find_graph(serve->options.engine, i, name, false, &order.graph))
 			continue;
 		order.model = i;
 		if (engine_post_graphs(serve->options.engine, &order) < 0)
@@ -58,18 +58,18 @@ static int order_by_name(const struct serve *serve, struct engine_graphs_order o
 	return n_found;
 }
 
-static int order_all(const struct serve *serve, const struct engine_graphs_order *order)
+static int orders_post_all(const struct serve *serve, const struct engine_graphs_order *order)
 {
 	return engine_post_graphs(serve->options.engine, order) < 0 ? MIMEO_E_NO_MEMORY : 1;
 }
 
-static bool is_of_a_draft(const struct engine *engine, uint32_t wanted, const char *name)
+static bool orders_is_of_draft(const struct engine *engine, uint32_t wanted, const char *name)
 {
 	uint32_t graph;
 
 	for (uint32_t i = 0; i < engine_n_models(engine); i++) {
 		if ((wanted == ENGINE_ALL || wanted == i) &&
-			find_graph(engine, i, name, true, &graph))
+			orders_find_graph(engine, i, name, true, &graph))
 			return true;
 	}
 	return false;
@@ -83,7 +83,7 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 	struct engine_graphs_order order = {
 		.order = capture ? ENGINE_GRAPH_CAPTURE
 			: idle ? ENGINE_GRAPH_DROP_IDLE : ENGINE_GRAPH_DROP,
-		.model = find_model(serve->options.engine, model),
+		.model = orders_find_model(serve->options.engine, model),
 		.graph = ENGINE_ALL,
 	};
 	char text[192];
@@ -96,17 +96,17 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 	}
 	if (idle && (capture || model[0])) {
 		reply_say(reply, MIMEO_E_INVALID, capture
-			? "idle goes with drop: idle graphs are captured already"
-			: "idle goes without a model: idle graphs are dropped of all at once");
+			? "graphs capture does not take 'idle': idle graphs are captured already"
+			: "graphs drop idle does not take --model: it drops the idle graphs of all");
 		return;
 	}
 	n = idle || strcmp(graph, "all") == 0
-		? order_all(serve, &order) : order_by_name(serve, order, graph);
+		? orders_post_all(serve, &order) : orders_post_named(serve, order, graph);
 	if (n > 0)
 		snprintf(text, sizeof(text), "%s: %s", op, graph);
-	else if (n == 0 && is_of_a_draft(serve->options.engine, order.model, graph))
-		snprintf(text, sizeof(text), "\"%s\" is a draft's graph: those are captured before the "
-			"daemon serves, and stay", graph);
+	else if (n == 0 && orders_is_of_draft(serve->options.engine, order.model, graph))
+		snprintf(text, sizeof(text), "\"%s\" is a graph of a draft model: these are captured "
+			"before the daemon serves, and stay", graph);
 	else if (n == 0)
 		snprintf(text, sizeof(text), "no graph of %s%s is called \"%s\": see mimeoctl graphs",
 			model[0] ? "model " : "any model", model, graph);

@@ -32,23 +32,23 @@ static const char *reply_text(const struct reply *reply)
 	return reply->text ? reply->text : "";
 }
 
-static int pack_text(msgpack_packer *packer, const char *text)
+static int reply_pack_text(msgpack_packer *packer, const char *text)
 {
 	size_t length = strlen(text);
-	int r = msgpack_pack_str(packer, length);
+	int rc = msgpack_pack_str(packer, length);
 
-	return r < 0 ? r : msgpack_pack_str_body(packer, text, length);
+	return rc < 0 ? rc : msgpack_pack_str_body(packer, text, length);
 }
 
-static int pack_cell(msgpack_packer *packer, const struct reply_cell *cell)
+static int reply_pack_cell(msgpack_packer *packer, const struct reply_cell *cell)
 {
-	int r = pack_text(packer, cell->key);
+	int rc = reply_pack_text(packer, cell->key);
 
-	if (r < 0)
-		return r;
+	if (rc < 0)
+		return rc;
 	switch (cell->kind) {
 	case REPLY_TEXT:
-		return pack_text(packer, cell->text ? cell->text : "");
+		return reply_pack_text(packer, cell->text ? cell->text : "");
 	case REPLY_COUNT:
 		return msgpack_pack_uint64(packer, cell->count);
 	case REPLY_NUMBER:
@@ -58,26 +58,26 @@ static int pack_cell(msgpack_packer *packer, const struct reply_cell *cell)
 }
 
 /* Close the message that the rows so far make. */
-static int message_end(struct reply *reply, bool more)
+static int reply_end_message(struct reply *reply, bool more)
 {
 	msgpack_packer packer;
 	uint32_t length = 0;
 	size_t start = reply->out.size;
 
-	int r = msgpack_sbuffer_write(&reply->out, (const char *)&length, sizeof(length));
+	int rc = msgpack_sbuffer_write(&reply->out, (const char *)&length, sizeof(length));
 	msgpack_packer_init(&packer, &reply->out, msgpack_sbuffer_write);
-	r |= msgpack_pack_map(&packer, 4);
-	r |= pack_text(&packer, ADMIN_STATUS);
-	r |= msgpack_pack_int(&packer, reply->status);
-	r |= pack_text(&packer, ADMIN_TEXT);
-	r |= pack_text(&packer, reply_text(reply));
-	r |= pack_text(&packer, ADMIN_MORE);
-	r |= more ? msgpack_pack_true(&packer) : msgpack_pack_false(&packer);
-	r |= pack_text(&packer, ADMIN_ROWS);
-	r |= msgpack_pack_array(&packer, reply->n_rows);
+	rc |= msgpack_pack_map(&packer, 4);
+	rc |= reply_pack_text(&packer, ADMIN_STATUS);
+	rc |= msgpack_pack_int(&packer, reply->status);
+	rc |= reply_pack_text(&packer, ADMIN_TEXT);
+	rc |= reply_pack_text(&packer, reply_text(reply));
+	rc |= reply_pack_text(&packer, ADMIN_MORE);
+	rc |= more ? msgpack_pack_true(&packer) : msgpack_pack_false(&packer);
+	rc |= reply_pack_text(&packer, ADMIN_ROWS);
+	rc |= msgpack_pack_array(&packer, reply->n_rows);
 	if (reply->rows.size > 0)
-		r |= msgpack_sbuffer_write(&reply->out, reply->rows.data, reply->rows.size);
-	if (r != 0)
+		rc |= msgpack_sbuffer_write(&reply->out, reply->rows.data, reply->rows.size);
+	if (rc != 0)
 		return -ENOMEM;
 
 	size_t bytes = reply->out.size - start - sizeof(length);
@@ -101,15 +101,15 @@ void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cel
 		return;
 	msgpack_sbuffer_init(&row);
 	msgpack_packer_init(&packer, &row, msgpack_sbuffer_write);
-	int r = msgpack_pack_map(&packer, n_cells);
-	for (size_t i = 0; i < n_cells && r == 0; i++)
-		r = pack_cell(&packer, &cells[i]);
-	if (r != 0)
+	int rc = msgpack_pack_map(&packer, n_cells);
+	for (size_t i = 0; i < n_cells && rc == 0; i++)
+		rc = reply_pack_cell(&packer, &cells[i]);
+	if (rc != 0)
 		reply->error = -ENOMEM;
 
 	size_t used = ENVELOPE_BYTES + strlen(reply_text(reply)) + reply->rows.size;
 	if (reply->error == 0 && used + row.size > ADMIN_REPLY_MAX)
-		reply->error = message_end(reply, true);
+		reply->error = reply_end_message(reply, true);
 	if (reply->error == 0 &&
 		msgpack_sbuffer_write(&reply->rows, row.data, row.size) != 0)
 		reply->error = -ENOMEM;
@@ -117,7 +117,7 @@ void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cel
 	msgpack_sbuffer_destroy(&row);
 }
 
-static void set_text(struct reply *reply, const char *text, size_t length)
+static void reply_set_text(struct reply *reply, const char *text, size_t length)
 {
 	free(reply->text);
 	reply->text = strndup(text, length);
@@ -131,17 +131,17 @@ void reply_say(struct reply *reply, int status, const char *text)
 
 	reply->status = status;
 	for (; left > TEXT_MAX && reply->error == 0; left -= TEXT_MAX, text += TEXT_MAX) {
-		set_text(reply, text, TEXT_MAX);
+		reply_set_text(reply, text, TEXT_MAX);
 		if (reply->error == 0)
-			reply->error = message_end(reply, true);
+			reply->error = reply_end_message(reply, true);
 	}
 	if (reply->error == 0)
-		set_text(reply, text, left);
+		reply_set_text(reply, text, left);
 }
 
 int reply_end(struct reply *reply)
 {
 	if (reply->error == 0)
-		reply->error = message_end(reply, false);
+		reply->error = reply_end_message(reply, false);
 	return reply->error;
 }

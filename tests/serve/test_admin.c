@@ -201,7 +201,7 @@ static void test_order_about_a_drafts_graph_says_that_it_stays(void **state)
 					     .model = "tinycalc"}), 0);
 	assert_int_equal(ask_receive(fd, &answer), 0);
 	assert_int_equal(answer->status, MIMEO_E_INVALID);
-	assert_string_equal(answer->text, "\"full 4x1\" is a draft's graph: those are captured before "
+	assert_string_equal(answer->text, "\"full 4x1\" is a graph of a draft model: these are captured before "
 		"the daemon serves, and stay");
 	answer_free(answer);
 	close(fd);
