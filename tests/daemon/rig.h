@@ -158,6 +158,11 @@ struct rig_request rig_call(struct rig_client *client, uint32_t index, unsigned 
 void rig_submit(struct rig_client *client, struct rig_request request);
 /* Take completions until request `index` has its final one; others' are kept in results[]. */
 void rig_wait(struct rig_client *client, struct rig_result *results, uint32_t index);
+/* Open the sequences 1 ... n, each with the text as its history; and close them. */
+void rig_open_histories(struct rig_client *client, uint32_t n, const char *text);
+void rig_close_histories(struct rig_client *client, uint32_t n);
+/* A step that appends one token to each of the sequences 1 ... n, 16 at most: n decodes at once. */
+struct rig_request rig_decode(struct rig_client *client, uint32_t n, uint32_t outputs);
 /* The tokens of a request that has ended. */
 const int32_t *rig_tokens(const struct rig_client *client, const struct rig_request *request);
 const float *rig_logits(const struct rig_client *client, const struct rig_request *request,

@@ -188,6 +188,34 @@ void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t seq
 	rig_must(client, request);
 }
 
+void rig_open_histories(struct rig_client *client, uint32_t n, const char *text)
+{
+	for (uint32_t i = 1; i <= n; i++) {
+		rig_ok(client, 0, RING_OP_OPEN, i, 0);
+		rig_must(client, rig_step_text(client, 0, i, text, true));
+	}
+}
+
+void rig_close_histories(struct rig_client *client, uint32_t n)
+{
+	for (uint32_t i = 1; i <= n; i++)
+		rig_ok(client, 0, RING_OP_CLOSE, i, 0);
+}
+
+struct rig_request rig_decode(struct rig_client *client, uint32_t n, uint32_t outputs)
+{
+	const struct msg_step msg = {.n_rows = n, .outputs = outputs};
+	struct msg_row rows[16];
+	int32_t tokens[16];
+
+	assert_true(n <= 16);
+	for (uint32_t i = 0; i < n; i++) {
+		rows[i] = (struct msg_row){i + 1, 1};
+		tokens[i] = 'x';
+	}
+	return rig_step(client, 0, &msg, rows, tokens);
+}
+
 void rig_cancel(struct rig_client *client, uint32_t index, const struct rig_request *target)
 {
 	struct rig_request cancel = rig_call(client, index, RING_OP_CANCEL, 0, target->index);

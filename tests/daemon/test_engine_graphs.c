@@ -31,29 +31,6 @@ static struct engine_graph_facts graph(struct rig *rig, uint32_t rows)
 	return facts;
 }
 
-/* Open sequences 1 ... n, each with a history of two tokens. */
-static void open_rows(struct rig_client *client, uint32_t n)
-{
-	for (uint32_t i = 1; i <= n; i++) {
-		rig_ok(client, 0, RING_OP_OPEN, i, 0);
-		rig_must(client, rig_step_text(client, 0, i, "c", true));
-	}
-}
-
-/* One step of one token for each of the sequences 1 ... n: n decodes at once. */
-static void decode(struct rig_client *client, uint32_t n)
-{
-	struct msg_step msg = {.n_rows = n, .outputs = MIMEO_STEP_TOKENS};
-	struct msg_row rows[MAX_ROWS];
-	int32_t tokens[MAX_ROWS];
-
-	for (uint32_t i = 0; i < n; i++) {
-		rows[i] = (struct msg_row){i + 1, 1};
-		tokens[i] = 'x';
-	}
-	rig_must(client, rig_step(client, 0, &msg, rows, tokens));
-}
-
 static uint64_t n_eager(const struct engine_stats *stats)
 {
 	uint64_t n = 0;
@@ -73,7 +50,7 @@ static void assert_takes(struct rig *rig, struct rig_client *client, uint32_t n,
 
 	if (rows)
 		before = graph(rig, rows);
-	decode(client, n);
+	rig_must(client, rig_decode(client, n, MIMEO_STEP_TOKENS));
 	assert_int_equal(stats->n_replays - replays, rows != 0);
 	assert_int_equal(stats->n_eager[EAGER_TOO_WIDE] - wide, rows == 0);
 	assert_int_equal(n_eager(stats) - eager, rows == 0);
@@ -94,7 +71,7 @@ static void test_each_number_of_decodes_takes_the_smallest_graph_that_holds_it(v
 
 	/* 1, 2, 4, 8, 16 for decodes; 1, 2, 4, 8, 16, 24 ... 64 in pieces */
 	assert_int_equal(n_graphs(rig), 5 + 11);
-	open_rows(&rig->client, MAX_ROWS);
+	rig_open_histories(&rig->client, MAX_ROWS, "c");
 	for (uint32_t n = 1; n <= MAX_ROWS; n++)
 		assert_takes(rig, &rig->client, n, rows[n]);
 	for (uint32_t n = MAX_ROWS; n > 1; n -= 5)
@@ -129,7 +106,7 @@ static void test_batches_wider_than_a_list_of_sizes_run_eager_and_are_counted(vo
 	struct rig *rig = *state;
 
 	assert_int_equal(n_graphs(rig), 3 + 3);
-	open_rows(&rig->client, MAX_ROWS);
+	rig_open_histories(&rig->client, MAX_ROWS, "c");
 	for (uint32_t n = 1; n <= 9; n++)
 		assert_takes(rig, &rig->client, n, n == 1 ? 1 : n <= 3 ? 3 : n <= 7 ? 7 : 0);
 	assert_takes(rig, &rig->client, MAX_ROWS, 0);
@@ -182,10 +159,10 @@ static void test_first_token_of_a_step_request_is_a_prompt(void **state)
 
 	stats = engine_stats(rig->engine);
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
-	decode(&rig->client, 1);
+	rig_must(&rig->client, rig_decode(&rig->client, 1, MIMEO_STEP_TOKENS));
 	assert_int_equal(stats->n_replays, 1);
 	assert_int_equal(graph(rig, 1).n_replays, 0);
-	decode(&rig->client, 1);
+	rig_must(&rig->client, rig_decode(&rig->client, 1, MIMEO_STEP_TOKENS));
 	assert_int_equal(graph(rig, 1).n_replays, 1);
 }
 

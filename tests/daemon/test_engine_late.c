@@ -212,85 +212,67 @@ static void make_failing(struct device *device)
 	atomic_store(&n_tries, 0);
 }
 
-static void open_failing(struct rig *rig, struct rig_client *client, int rc)
-{
-	struct rig_options options = lazy;
-
-	options.on_device = make_failing;
-	atomic_store(&failure, rc);
-	rig_open(rig, &options);
-	rig_attach(rig, client, 8);
-}
 
 static void test_capture_without_memory_is_tried_again_by_a_later_step(void **state)
 {
-	struct rig_client client;
-	struct rig rig;
+	struct rig *rig = *state;
 
-	open_failing(&rig, &client, DEVICE_E_MEMORY);
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	await_rest(&rig);
-	assert_int_equal(count_graphs(&rig, "empty"), count_graphs(&rig, NULL));
+	atomic_store(&failure, DEVICE_E_MEMORY);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	await_rest(rig);
+	assert_int_equal(count_graphs(rig, "empty"), count_graphs(rig, NULL));
 	assert_int_equal(atomic_load(&n_tries), 2);
 	/* not at once */
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	await_rest(&rig);
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	await_rest(rig);
 	assert_int_equal(atomic_load(&n_tries), 2);
 	atomic_store(&failure, 0);
-	for (int ms = 0; count_graphs(&rig, "ready") < 2; ms += 10) {
+	for (int ms = 0; count_graphs(rig, "ready") < 2; ms += 10) {
 		assert_true(ms < PATIENCE_MS);
-		rig_assert_answer(&client, 0, "9+8=", "17");
-		await_rest(&rig);
+		rig_assert_answer(&rig->client, 0, "9+8=", "17");
+		await_rest(rig);
 		nap();
 	}
-	rig_detach(&client);
-	rig_close(&rig);
 }
 
 static void test_capture_that_the_device_refuses_is_failed_until_it_is_ordered(void **state)
 {
+	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_client client;
-	struct rig rig;
 	uint32_t index;
 
-	open_failing(&rig, &client, DEVICE_E_INVALID);
+	atomic_store(&failure, DEVICE_E_INVALID);
 	for (int i = 0; i < 3; i++) {
-		rig_assert_answer(&client, 0, "9+8=", "17");
-		await_rest(&rig);
-		assert_int_equal(count_graphs(&rig, "failed"), 2);
+		rig_assert_answer(&rig->client, 0, "9+8=", "17");
+		await_rest(rig);
+		assert_int_equal(count_graphs(rig, "failed"), 2);
 		assert_int_equal(atomic_load(&n_tries), 2);
 	}
-	index = index_of(&rig, "FULL 1x1", &facts);
+	index = index_of(rig, "FULL 1x1", &facts);
 	assert_int_equal(facts.n_captures, 0);
 	assert_int_equal(facts.n_drops, 0);
 	atomic_store(&failure, 0);
-	order(&rig, ENGINE_GRAPH_CAPTURE, index);
-	await_graphs(&rig, "ready", 1);
-	order(&rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
-	await_graphs(&rig, "empty", count_graphs(&rig, NULL));
-	rig_assert_answer(&client, 0, "9+8=", "17");
-	await_graphs(&rig, "ready", 2);
-	rig_detach(&client);
-	rig_close(&rig);
+	order(rig, ENGINE_GRAPH_CAPTURE, index);
+	await_graphs(rig, "ready", 1);
+	order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
+	await_graphs(rig, "empty", count_graphs(rig, NULL));
+	rig_assert_answer(&rig->client, 0, "9+8=", "17");
+	await_graphs(rig, "ready", 2);
 }
 
 static void test_ordered_capture_without_memory_is_failed(void **state)
 {
-	struct rig_client client;
-	struct rig rig;
+	struct rig *rig = *state;
 
-	open_failing(&rig, &client, DEVICE_E_MEMORY);
+	atomic_store(&failure, DEVICE_E_MEMORY);
 	for (int i = 0; i < 3; i++) {
-		order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-		await_graphs(&rig, "failed", count_graphs(&rig, NULL));
-		await_rest(&rig);
+		order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+		await_graphs(rig, "failed", count_graphs(rig, NULL));
+		await_rest(rig);
 	}
 	atomic_store(&failure, 0);
-	order(&rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
-	await_graphs(&rig, "ready", count_graphs(&rig, NULL));
-	rig_detach(&client);
-	rig_close(&rig);
+	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
+	await_graphs(rig, "ready", count_graphs(rig, NULL));
 }
 
 /* ---- dropping ---- */
@@ -298,34 +280,11 @@ static void test_ordered_capture_without_memory_is_failed(void **state)
 /* Logits of one step over sequences 1 ... n, each one token longer than before. */
 static void step_logits(struct rig_client *client, uint32_t n, float *ret)
 {
-	struct msg_step msg = {.n_rows = n, .outputs = MIMEO_STEP_LOGITS};
-	struct msg_row rows[4];
-	int32_t tokens[4];
-	struct rig_request request;
-	struct msg_output layout;
+	const struct msg_output layout = msg_output_layout(0, n, VOCAB, 0, 128);
+	struct rig_request request = rig_decode(client, n, MIMEO_STEP_LOGITS);
 
-	for (uint32_t i = 0; i < n; i++) {
-		rows[i] = (struct msg_row){i + 1, 1};
-		tokens[i] = 'x';
-	}
-	request = rig_step(client, 0, &msg, rows, tokens);
 	rig_must(client, request);
-	layout = msg_output_layout(0, n, VOCAB, 0, 128);
 	memcpy(ret, rig_logits(client, &request, &layout), n * VOCAB * sizeof(float));
-}
-
-static void open_histories(struct rig_client *client, uint32_t n)
-{
-	for (uint32_t i = 1; i <= n; i++) {
-		rig_ok(client, 0, RING_OP_OPEN, i, 0);
-		rig_must(client, rig_step_text(client, 0, i, "count 3 ", true));
-	}
-}
-
-static void close_histories(struct rig_client *client, uint32_t n)
-{
-	for (uint32_t i = 1; i <= n; i++)
-		rig_ok(client, 0, RING_OP_CLOSE, i, 0);
 }
 
 static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
@@ -336,7 +295,7 @@ static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
 	struct engine_graph_facts facts;
 
 	for (int round = 0; round < 2; round++) {
-		open_histories(&rig->client, 2);
+		rig_open_histories(&rig->client, 2, "count 3 ");
 		for (int i = 0; i < 3; i++) {
 			if (round)
 				order(rig, ENGINE_GRAPH_DROP, index_of(rig, dropped[i], &facts));
@@ -344,7 +303,7 @@ static void test_dropping_graphs_leaves_what_they_shared_intact(void **state)
 				await_graphs(rig, "empty", (uint32_t)i + 1);
 			step_logits(&rig->client, 2, round ? after[i] : before[i]);
 		}
-		close_histories(&rig->client, 2);
+		rig_close_histories(&rig->client, 2);
 	}
 	assert_memory_equal(before, after, sizeof(before));
 	index_of(rig, "FULL 2x1", &facts);
@@ -455,7 +414,7 @@ static void test_captures_take_a_share_of_the_time_while_requests_come(void **st
 	uint64_t begin, taken = 0, last = 0;
 
 	rig->engine->lane.late.quiet_ns = UINT64_MAX; /* however slow the loop is here */
-	open_histories(&rig->client, 1);
+	rig_open_histories(&rig->client, 1, "count 3 ");
 	begin = clock_ns();
 	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 	for (uint32_t i = 0; count_graphs(rig, "ready") < count_graphs(rig, NULL); i++) {
@@ -466,14 +425,14 @@ static void test_captures_take_a_share_of_the_time_while_requests_come(void **st
 		taken = now;
 		step_logits(&rig->client, 1, logits);
 		if (i % 200 == 199) {
-			close_histories(&rig->client, 1);
-			open_histories(&rig->client, 1);
+			rig_close_histories(&rig->client, 1);
+			rig_open_histories(&rig->client, 1, "count 3 ");
 		}
 	}
 	/* All but those seen last were paid back four times over. */
 	assert_true(taken > last);
 	assert_true(5 * (taken - last) <= clock_ns() - begin);
-	close_histories(&rig->client, 1);
+	rig_close_histories(&rig->client, 1);
 }
 
 static void test_order_taken_back_captures_nothing(void **state)
@@ -511,6 +470,9 @@ static void test_engine_can_end_while_graphs_are_wanted(void **state)
 	}
 }
 
+#define FAILING \
+	.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true, .on_device = make_failing
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -521,9 +483,12 @@ int main(void)
 			.mode = GRAPH_FULL_AND_PIECEWISE),
 		RIG_ENGINE_TEST(test_memory_for_a_buffer_is_had_by_dropping_idle_graphs,
 			.mode = GRAPH_FULL_AND_PIECEWISE),
-		cmocka_unit_test(test_capture_without_memory_is_tried_again_by_a_later_step),
-		cmocka_unit_test(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered),
-		cmocka_unit_test(test_ordered_capture_without_memory_is_failed),
+		RIG_TEST(test_capture_without_memory_is_tried_again_by_a_later_step,
+			FAILING),
+		RIG_TEST(test_capture_that_the_device_refuses_is_failed_until_it_is_ordered,
+			FAILING),
+		RIG_TEST(test_ordered_capture_without_memory_is_failed,
+			FAILING),
 		RIG_FULL_TEST(test_dropping_graphs_leaves_what_they_shared_intact),
 		RIG_FULL_TEST(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
 		RIG_FULL_TEST(test_captures_beside_a_running_request_change_none_of_its_tokens),

@@ -172,15 +172,6 @@ static void test_passes_of_the_draft_run_in_graphs(void **state)
 }
 
 /* Sequences whose prompt a client's own loop computed have no drafts. */
-static void prefill(struct rig *rig, uint32_t n)
-{
-	memset(rig->results, 0, sizeof(rig->results));
-	for (uint32_t i = 0; i < n; i++) {
-		rig_ok(&rig->client, 0, RING_OP_OPEN, i + 1, 0);
-		rig_must(&rig->client, rig_step_text(&rig->client, 0, i + 1, "count 4 3", true));
-	}
-}
-
 static void decode_together(struct rig *rig, uint32_t n)
 {
 	int32_t last = '\n';
@@ -213,7 +204,7 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 
 		choices_open(&rig, &(struct rig_options){
 			.mode = GRAPH_FULL_AND_PIECEWISE, .n_drafts = drafts[i]});
-		prefill(&rig, ROWS);
+		rig_open_histories(&rig.client, ROWS, "count 4 3");
 		decode_together(&rig, ROWS);
 		assert_true(choices_count(&rig.runner->graphs, GRAPH_FULL, 1) >= 23);
 		assert_int_equal(choices_count(&rig.runner->graphs, GRAPH_FULL, 1 + drafts[i]), 0);
@@ -223,8 +214,7 @@ static void test_rows_without_drafts_decode_by_one_in_full_graphs(void **state)
 			if (choices[c].shape.past_prompt)
 				assert_int_equal(choices[c].descriptor.query_len, 1);
 		}
-		for (uint32_t s = 0; s < ROWS; s++)
-			rig_ok(&rig.client, 0, RING_OP_CLOSE, s + 1, 0);
+		rig_close_histories(&rig.client, ROWS);
 		rig_close(&rig);
 	}
 }
@@ -235,12 +225,11 @@ static void test_full_graphs_of_mixed_batches_hold_all_rows(void **state)
 	struct rig *rig = *state;
 
 	assert_int_equal(rig->runner->options.mode.resolved, GRAPH_FULL);
-	prefill(rig, ROWS);
+	rig_open_histories(&rig->client, ROWS, "count 4 3");
 	decode_together(rig, ROWS);
 	for (uint32_t c = 0; c < n_choices; c++)
 		assert_int_equal(choices[c].descriptor.mode, GRAPH_FULL);
-	for (uint32_t s = 0; s < ROWS; s++)
-		rig_ok(&rig->client, 0, RING_OP_CLOSE, s + 1, 0);
+	rig_close_histories(&rig->client, ROWS);
 }
 
 /* The target's attention takes any batch in a full graph, the draft's only decodes. */
