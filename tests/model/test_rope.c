@@ -75,43 +75,33 @@ static void check_case(const json_t *root, const json_t *item)
 	model_config_deinit(&config);
 }
 
-/* All cases whose name begins with `prefix`. */
-static void check_cases(const char *prefix, size_t n)
+/* All n cases whose name begins with `prefix`. */
+struct cases {
+	const char *prefix;
+	size_t n;
+};
+
+static void test_table_is_that_of_transformers(void **state)
 {
+	const struct cases *cases = *state;
 	json_t *root = load(), *item;
 	size_t i, found = 0;
 
 	json_array_foreach(json_object_get(root, "cases"), i, item) {
 		const char *name = json_string_value(json_object_get(item, "name"));
 
-		if (strncmp(name, prefix, strlen(prefix)))
+		if (strncmp(name, cases->prefix, strlen(cases->prefix)))
 			continue;
 		check_case(root, item);
 		found++;
 	}
-	assert_int_equal(found, n);
+	assert_int_equal(found, cases->n);
 	json_decref(root);
 }
 
-static void test_default_table_is_that_of_transformers(void **state)
-{
-	check_cases("default", 2);
-}
-
-static void test_linear_table_is_that_of_transformers(void **state)
-{
-	check_cases("linear", 1);
-}
-
-static void test_llama3_table_is_that_of_transformers(void **state)
-{
-	check_cases("llama3", 1);
-}
-
-static void test_yarn_tables_are_those_of_transformers(void **state)
-{
-	check_cases("yarn", 5);
-}
+#define CASES(prefix, n)                                                              \
+	{prefix " tables are those of transformers", test_table_is_that_of_transformers, \
+		NULL, NULL, &(struct cases){prefix, n}}
 
 static void test_position_zero_turns_nothing(void **state)
 {
@@ -128,10 +118,10 @@ static void test_position_zero_turns_nothing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_default_table_is_that_of_transformers),
-		cmocka_unit_test(test_linear_table_is_that_of_transformers),
-		cmocka_unit_test(test_llama3_table_is_that_of_transformers),
-		cmocka_unit_test(test_yarn_tables_are_those_of_transformers),
+		CASES("default", 2),
+		CASES("linear", 1),
+		CASES("llama3", 1),
+		CASES("yarn", 5),
 		cmocka_unit_test(test_position_zero_turns_nothing),
 	};
 
