@@ -35,12 +35,12 @@ struct graph_entry {
 	struct breakable pieces;         /* PIECEWISE */
 	/* The engine thread's; from last_launch on those of engine/lane/late.c. */
 	uint64_t lane_ns;     /* time of its last replays on the lane; 0: there was none */
-	uint64_t told_ns;     /* of that until the tokens were available, ahead of a draft's part */
+	uint64_t results_ns;     /* of that until the tokens were available, ahead of a draft's part */
 	uint64_t last_launch; /* the last launched step that replays it */
 	uint64_t used_ns;     /* when that step was launched, or the graph captured */
 	uint64_t retry_ns, pause_ns; /* steps do not request it before; the pause until then */
 	uint32_t owner;              /* index of its model */
-	int wish;        /* requested while it is being built or destroyed */
+	int command;        /* requested while it is being built or destroyed */
 	bool ordered;    /* an operator requested the capture */
 	bool remains;    /* what is to be destroyed is left from a capture that failed ... */
 	bool failed;     /* ... permanently */

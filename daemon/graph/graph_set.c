@@ -154,9 +154,9 @@ void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
 	graph_entry_follow(&entry->lane_ns, lane_ns);
 }
 
-void graph_entry_told(struct graph_entry *entry, uint64_t told_ns)
+void graph_entry_results(struct graph_entry *entry, uint64_t results_ns)
 {
-	graph_entry_follow(&entry->told_ns, told_ns);
+	graph_entry_follow(&entry->results_ns, results_ns);
 }
 
 void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared)

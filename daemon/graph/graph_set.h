@@ -49,8 +49,8 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 	enum eager_reason *ret_reason);
 /* Update entry->lane_ns by a replay's time on the lane: downwards at once, upwards by an eighth. */
 void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
-/* Likewise entry->told_ns. */
-void graph_entry_told(struct graph_entry *entry, uint64_t told_ns);
+/* Likewise entry->results_ns. */
+void graph_entry_results(struct graph_entry *entry, uint64_t results_ns);
 /* Token rows of padding. */
 static inline uint32_t graph_entry_padding(const struct graph_entry *entry, uint32_t n_tokens)
 {

@@ -91,8 +91,8 @@ static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, s
 	TAKE(arena, l->max_rows, slot->copies);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
 	if (l->max_drafts) {
-		TAKE(arena, 1, slot->told);
-		TAKE(arena, 1, slot->told_ns);
+		TAKE(arena, 1, slot->results_flag);
+		TAKE(arena, 1, slot->results_ns);
 	}
 	TAKE(arena, (size_t)l->max_results * l->vocab_size, slot->logits);
 	TAKE(arena, (size_t)l->max_results * l->hidden_size, slot->hidden);
@@ -170,7 +170,7 @@ int inputs_init(struct inputs *inputs, struct device *device, const struct input
 		inputs->slots[i].limits = &inputs->limits;
 		*inputs->slots[i].flag = 0;
 		if (limits->max_drafts)
-			*inputs->slots[i].told = 0;
+			*inputs->slots[i].results_flag = 0;
 	}
 	return 0;
 }

@@ -43,7 +43,7 @@ struct inputs_slot {
 	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
 	/* The last step whose results are available while its draft's part goes on, and since when.
 	 * NULL without speculation. */
-	uint64_t *told, *told_ns;
+	uint64_t *results_flag, *results_ns;
 	float *logits;            /* [max_results, vocab] */
 	float *hidden;            /* [max_results, hidden] */
 	uint64_t *flag;           /* the last completed step that used this slot */
@@ -86,9 +86,10 @@ static inline bool inputs_slot_done(const struct inputs_slot *slot)
 }
 
 /* Are the results available while the step's draft part goes on? The slot stays in use. */
-static inline bool inputs_slot_told(const struct inputs_slot *slot)
+static inline bool inputs_slot_has_results(const struct inputs_slot *slot)
 {
-	return slot->told && __atomic_load_n(slot->told, __ATOMIC_ACQUIRE) >= slot->step;
+	return slot->results_flag &&
+		__atomic_load_n(slot->results_flag, __ATOMIC_ACQUIRE) >= slot->step;
 }
 
 /* The slot of a step, emptied; NULL while its last reader is pending. `step` counts from 1. */

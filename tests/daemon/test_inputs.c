@@ -322,8 +322,8 @@ static uint32_t slot_ranges(const struct inputs *inputs, const struct inputs_slo
 		RANGE(s->record, 1), RANGE(s->rows, l->max_rows), RANGE(s->ids, l->max_tokens),
 		RANGE(s->words, l->max_tokens), RANGE(s->inits, l->max_rows),
 		RANGE(s->pages, l->max_init_pages), RANGE(s->copies, l->max_rows),
-		RANGE(s->sampled, l->max_rows * (1 + l->max_drafts)), RANGE(s->told, 1),
-		RANGE(s->told_ns, 1), RANGE(s->logits, l->max_results * l->vocab_size),
+		RANGE(s->sampled, l->max_rows * (1 + l->max_drafts)), RANGE(s->results_flag, 1),
+		RANGE(s->results_ns, 1), RANGE(s->logits, l->max_results * l->vocab_size),
 		RANGE(s->hidden, l->max_results * l->hidden_size), RANGE(s->flag, 1),
 		RANGE(s->began, 1), RANGE(s->ended, 1), RANGE(s->draft_began, 1),
 	};
@@ -353,7 +353,7 @@ static void test_buffers_have_their_sizes_and_share_nothing(void **state)
 		for (unsigned k = 0; k < INPUTS_SLOTS; k++) {
 			n += slot_ranges(&inputs, &inputs.slots[k], ranges + n);
 			assert_int_equal(*inputs.slots[k].flag, 0);
-			assert_int_equal(*inputs.slots[k].told, 0);
+			assert_int_equal(*inputs.slots[k].results_flag, 0);
 		}
 		assert_ranges_disjoint(ranges, n, inputs.pinned_memory, inputs.pinned_bytes);
 		inputs_deinit(&inputs);

@@ -33,7 +33,7 @@
 #define RETRY_MAX_NS UINT64_C(64000000000)
 
 enum late_task { LATE_BUILD, LATE_DROP };
-enum late_wish { WISH_NONE, WISH_CAPTURE, WISH_DROP };
+enum late_command { COMMAND_NONE, COMMAND_CAPTURE, COMMAND_DROP };
 
 /* ---- on the builder's thread ---- */
 
@@ -92,7 +92,7 @@ static void late_obey_capture(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
-	entry->wish = state == GRAPH_DROPPING ? WISH_CAPTURE : WISH_NONE;
+	entry->command = state == GRAPH_DROPPING ? COMMAND_CAPTURE : COMMAND_NONE;
 	entry->ordered = state != GRAPH_READY;
 	if (state == GRAPH_EMPTY || state == GRAPH_FAILED)
 		late_append_wanted(late, entry);
@@ -102,7 +102,7 @@ static void late_obey_drop(struct late *late, struct graph_entry *entry)
 {
 	enum graph_state state = graph_entry_state(entry);
 
-	entry->wish = state == GRAPH_BUILDING ? WISH_DROP : WISH_NONE;
+	entry->command = state == GRAPH_BUILDING ? COMMAND_DROP : COMMAND_NONE;
 	entry->ordered = entry->failed = false;
 	entry->retry_ns = entry->pause_ns = 0;
 	if (state == GRAPH_WANTED) {
@@ -115,12 +115,12 @@ static void late_obey_drop(struct late *late, struct graph_entry *entry)
 
 static void late_grant_wish(struct late *late, struct graph_entry *entry)
 {
-	int wish = entry->wish;
+	int command = entry->command;
 
-	entry->wish = WISH_NONE;
-	if (wish == WISH_CAPTURE)
+	entry->command = COMMAND_NONE;
+	if (command == COMMAND_CAPTURE)
 		late_obey_capture(late, entry);
-	else if (wish == WISH_DROP)
+	else if (command == COMMAND_DROP)
 		late_obey_drop(late, entry);
 }
 

@@ -185,9 +185,9 @@ static int step_outbox_results(struct lane *lane, struct inflight *inflight)
 	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
 		.out = inflight->slot->sampled,
-		.flag = inflight->slot->told,
+		.flag = inflight->slot->results_flag,
 		.step = inflight->step,
-		.ended = inflight->slot->told_ns,
+		.ended = inflight->slot->results_ns,
 		.n_rows = inflight->n_rows * (1 + runner->options.n_drafts),
 	});
 
@@ -280,7 +280,7 @@ static void step_expect(
 {
 	inflight->entry = entry;
 	inflight->expected_ns = entry ? entry->lane_ns : 0;
-	inflight->results_ns = entry ? entry->told_ns : 0;
+	inflight->results_ns = entry ? entry->results_ns : 0;
 	inflight->notify = idle_wants_bell(lane,
 		inflight->drafts && !inflight->results_ns ? 0 : inflight->expected_ns);
 }
