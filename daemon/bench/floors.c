@@ -16,12 +16,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ipc/socket.h"
+
 #define SPINS_UNPAUSED 512u /* as the client's library does */
+#define REPLY_MS 5000u
 #define WARM_UPS 16u
 #define SAMPLES_LEAST 8u /* however little time there is */
 
 /* A forked process that dies with this one; 0 in it. */
-static pid_t fork_partner(void)
+static pid_t floor_fork(void)
 {
 	pid_t parent = getpid(), pid = fork();
 
@@ -33,7 +36,7 @@ static pid_t fork_partner(void)
 	return pid;
 }
 
-static void end_partner(pid_t pid)
+static void floor_end(pid_t pid)
 {
 	kill(pid, SIGKILL);
 	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
@@ -83,7 +86,7 @@ static void channel_wait(struct channel *channel, uint32_t number)
 	}
 }
 
-static _Noreturn void echo(struct channels *channels)
+static _Noreturn void floor_echo(struct channels *channels)
 {
 	for (uint32_t number = 1;; number++) {
 		channel_wait(&channels->forth, number);
@@ -91,7 +94,7 @@ static _Noreturn void echo(struct channels *channels)
 	}
 }
 
-static void ping(struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
+static void floor_ping(struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
 {
 	uint64_t before = stats_now();
 
@@ -107,92 +110,35 @@ static void ping(struct channels *channels, uint32_t count, uint64_t until_ns, s
 	}
 }
 
-static int channel_init(struct channel *channel, enum hop hop)
-{
-	channel->hop = hop;
-	channel->eventfd = eventfd(0, EFD_CLOEXEC);
-	return channel->eventfd < 0 ? -errno : 0;
-}
-
 int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
 	struct samples *samples)
 {
+	CLEANUP(cleanup_close) int forth_fd = eventfd(0, EFD_CLOEXEC);
+	CLEANUP(cleanup_close) int back_fd = eventfd(0, EFD_CLOEXEC);
 	struct channels *channels = mmap(NULL, sizeof(*channels), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	pid_t partner;
 
-	if (channels == MAP_FAILED)
+	if (forth_fd < 0 || back_fd < 0 || channels == MAP_FAILED)
 		return -errno;
-	channels->forth.eventfd = channels->back.eventfd = -1;
-	int r = channel_init(&channels->forth, forth);
-	if (r == 0)
-		r = channel_init(&channels->back, back);
-	if (r == 0 && (partner = fork_partner()) < 0)
-		r = -errno;
-	if (r == 0) {
-		if (partner == 0)
-			echo(channels);
-		ping(channels, count, until_ns, samples);
-		end_partner(partner);
+	channels->forth.hop = forth;
+	channels->forth.eventfd = forth_fd;
+	channels->back.hop = back;
+	channels->back.eventfd = back_fd;
+	pid_t partner = floor_fork();
+	if (partner == 0)
+		floor_echo(channels);
+	int rc = partner < 0 ? -errno : 0;
+	if (rc == 0) {
+		floor_ping(channels, count, until_ns, samples);
+		floor_end(partner);
 	}
-	if (channels->back.eventfd >= 0)
-		close(channels->back.eventfd);
-	if (channels->forth.eventfd >= 0)
-		close(channels->forth.eventfd);
 	munmap(channels, sizeof(*channels));
-	return r;
+	return rc;
 }
 
 /* ---- attach ---- */
 
-union fd_space {
-	char bytes[CMSG_SPACE(sizeof(int))];
-	struct cmsghdr aligned;
-};
-
-/* One byte with a file descriptor. */
-static int send_fd(int socket, int fd)
-{
-	union fd_space space = {0};
-	struct iovec byte = {.iov_base = &(char){0}, .iov_len = 1};
-	struct msghdr message = {
-		.msg_iov = &byte,
-		.msg_iovlen = 1,
-		.msg_control = space.bytes,
-		.msg_controllen = sizeof(space.bytes),
-	};
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof(fd));
-	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-	return sendmsg(socket, &message, MSG_NOSIGNAL) == 1 ? 0 : -errno;
-}
-
-static int receive_fd(int socket)
-{
-	union fd_space space;
-	char byte;
-	struct iovec place = {.iov_base = &byte, .iov_len = 1};
-	struct msghdr message = {
-		.msg_iov = &place,
-		.msg_iovlen = 1,
-		.msg_control = space.bytes,
-		.msg_controllen = sizeof(space.bytes),
-	};
-	int fd;
-
-	if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1)
-		return -EIO;
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-	if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(fd)))
-		return -EIO;
-	memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-	return fd;
-}
-
-static _Noreturn void hand_out(int listener, uint64_t region_bytes)
+static _Noreturn void floor_hand_out(int listener, uint64_t region_bytes)
 {
 	int memory = memfd_create("mimeo-bench", MFD_CLOEXEC);
 	char byte;
@@ -205,7 +151,7 @@ static _Noreturn void hand_out(int listener, uint64_t region_bytes)
 		if (peer < 0)
 			continue;
 		if (read(peer, &byte, 1) == 1)
-			(void)send_fd(peer, memory);
+			(void)socket_send(peer, &byte, 1, &memory, 1);
 		close(peer);
 	}
 }
@@ -213,41 +159,33 @@ static _Noreturn void hand_out(int listener, uint64_t region_bytes)
 int floor_attach_start(struct floor_attach *ret, uint64_t region_bytes)
 {
 	const struct sockaddr_un nameless = {.sun_family = AF_UNIX};
-	int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CLEANUP(cleanup_close) int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (listener < 0)
-		return -errno;
 	/* Without a path the kernel picks an address that leaves no file behind. */
-	if (bind(listener, (const struct sockaddr *)&nameless,
-		    offsetof(struct sockaddr_un, sun_path)) < 0 ||
-		listen(listener, 16) < 0) {
-		int r = -errno;
-
-		close(listener);
-		return r;
-	}
-	pid_t pid = fork_partner();
+	if (listener < 0 ||
+		bind(listener, (const struct sockaddr *)&nameless,
+			offsetof(struct sockaddr_un, sun_path)) < 0 ||
+		listen(listener, 16) < 0)
+		return -errno;
+	pid_t pid = floor_fork();
+	if (pid < 0)
+		return -errno;
 	if (pid == 0)
-		hand_out(listener, region_bytes);
-	if (pid < 0) {
-		int r = -errno;
-
-		close(listener);
-		return r;
-	}
-	*ret = (struct floor_attach){pid, listener};
+		floor_hand_out(listener, region_bytes);
+	*ret = (struct floor_attach){pid, STEAL_FD(listener)};
 	return 0;
 }
 
-static int attach(const struct sockaddr_un *address, socklen_t length, int peer, uint64_t bytes)
+static int floor_map(const struct sockaddr_un *address, socklen_t length, int peer, uint64_t bytes)
 {
 	if (connect(peer, (const struct sockaddr *)address, length) < 0 || write(peer, "", 1) != 1)
 		return -errno;
-	int fd = receive_fd(peer);
-	if (fd < 0)
-		return fd;
+	CLEANUP(cleanup_close) int fd = -1;
+	size_t n_fds = 0;
+	char byte;
+	if (socket_receive(peer, &byte, 1, &fd, 1, &n_fds, REPLY_MS) != 1 || n_fds != 1)
+		return -EIO;
 	char *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
 	if (region == MAP_FAILED)
 		return -errno;
 	*(volatile char *)region = 1;
@@ -264,21 +202,20 @@ int floor_attach_once(const struct floor_attach *attach_to, uint64_t region_byte
 
 	if (getsockname(attach_to->listener, (struct sockaddr *)&address, &length) < 0)
 		return -errno;
-	int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CLEANUP(cleanup_close) int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (peer < 0)
 		return -errno;
-	int r = attach(&address, length, peer, region_bytes);
-	close(peer);
-	if (r == 0)
+	int rc = floor_map(&address, length, peer, region_bytes);
+	if (rc == 0)
 		samples_add(samples, stats_now() - before);
-	return r;
+	return rc;
 }
 
 void floor_attach_stop(struct floor_attach *attach_to)
 {
 	if (!attach_to || attach_to->pid <= 0)
 		return;
-	end_partner(attach_to->pid);
+	floor_end(attach_to->pid);
 	close(attach_to->listener);
 	*attach_to = (struct floor_attach){0};
 }
@@ -287,34 +224,31 @@ void floor_attach_stop(struct floor_attach *attach_to)
 
 int floor_death(struct samples *samples)
 {
-	int ends[2];
+	int ends[2], rc = 0;
+	char byte;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return -errno;
-	pid_t pid = fork_partner();
+	pid_t pid = floor_fork();
 	if (pid == 0) {
 		close(ends[0]);
 		(void)!write(ends[1], "", 1);
 		for (;;)
 			pause();
 	}
-	int r = pid < 0 ? -errno : 0;
 	close(ends[1]);
-	char byte;
-	if (r == 0 && read(ends[0], &byte, 1) != 1)
-		r = -EIO;
-	if (r == 0) {
+	if (pid < 0 || read(ends[0], &byte, 1) != 1) {
+		rc = -EIO;
+	} else {
 		struct pollfd hangup = {.fd = ends[0], .events = POLLIN | POLLRDHUP};
 		uint64_t before = stats_now();
 
 		kill(pid, SIGKILL);
-		if (poll(&hangup, 1, 1000) == 1)
-			samples_add(samples, stats_now() - before);
-		else
-			r = -ETIMEDOUT;
+		rc = poll(&hangup, 1, 1000) == 1 ? 0 : -ETIMEDOUT;
+		samples_add(samples, stats_now() - before);
 	}
 	if (pid > 0)
-		end_partner(pid);
+		floor_end(pid);
 	close(ends[0]);
-	return r;
+	return rc;
 }

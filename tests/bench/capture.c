@@ -153,61 +153,50 @@ static int blank_queue(struct blank *blank, uint32_t n_nodes)
 	return 0;
 }
 
-static int blank_record(struct blank *blank, uint32_t n_nodes, struct graph **ret)
-{
-	const struct device_ops *ops = blank->probe.device->ops;
-	int rc = ops->capture_begin(blank->probe.stream), end;
-
-	if (rc)
-		return rc;
-	rc = blank_queue(blank, n_nodes);
-	end = ops->capture_end(blank->probe.stream, ret);
-	if (rc && !end)
-		ops->graph_free(*ret);
-	return rc ? rc : end;
-}
-
-/* One segment; *ret is the caller's, and the bytes are added. */
+/* Record, instantiate and upload one segment; *ret is the caller's, and its bytes are added. */
 static int blank_segment(
 	struct blank *blank, uint32_t n_nodes, struct graph_exec **ret, uint64_t *bytes)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
 	struct graph_info info = {0};
 	struct graph *graph;
-	int rc = blank_record(blank, n_nodes, &graph);
+	int rc = ops->capture_begin(blank->probe.stream);
 
 	if (rc)
 		return rc;
-	rc = ops->graph_instantiate(blank->probe.device, graph, ret);
+	int queued = blank_queue(blank, n_nodes);
+	rc = ops->capture_end(blank->probe.stream, &graph);
+	if (rc)
+		return rc;
+	rc = queued ? queued : ops->graph_instantiate(blank->probe.device, graph, ret);
+	ops->graph_free(graph);
 	if (!rc)
 		rc = ops->graph_upload(*ret, blank->probe.stream);
 	if (!rc)
 		rc = ops->graph_info(*ret, &info);
-	ops->graph_free(graph);
 	*bytes += info.bytes;
 	return rc;
 }
 
 /* The graph's nodes spread evenly over its segments. */
-static int blank_capture(struct blank *blank, const struct captured *graph,
-	struct samples *samples, uint64_t *ret_bytes)
+static int blank_capture(struct blank *blank, struct captured *graph, struct samples *samples)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
 	struct graph_exec *execs[SEGMENTS_MAX] = {NULL};
 	uint32_t left = graph->n_nodes;
-	uint64_t start = stats_now(), bytes = 0;
+	uint64_t start = stats_now();
 	int rc = graph->n_segments <= SEGMENTS_MAX ? 0 : -ERANGE;
 
+	graph->floor_bytes = 0;
 	for (uint32_t i = 0; i < graph->n_segments && !rc; i++) {
 		uint32_t n = left / (graph->n_segments - i);
 
-		rc = blank_segment(blank, n, &execs[i], &bytes);
+		rc = blank_segment(blank, n, &execs[i], &graph->floor_bytes);
 		left -= n;
 	}
 	if (!rc)
 		rc = ops->stream_sync(blank->probe.stream);
 	samples_add(samples, stats_now() - start);
-	*ret_bytes = bytes;
 	for (uint32_t i = 0; i < SEGMENTS_MAX; i++) {
 		if (execs[i])
 			ops->graph_exec_free(execs[i]);
@@ -233,7 +222,7 @@ static int blank_measure(struct blank *blank, struct capture_facts *facts, uint3
 		return 0;
 	}
 	for (uint32_t i = 0; i < ROUNDS; i++) {
-		int rc = blank_capture(blank, graph, samples, &graph->floor_bytes);
+		int rc = blank_capture(blank, graph, samples);
 
 		if (rc)
 			return rc;
