@@ -3,7 +3,7 @@
 
 #define STATUSES(X)                                                                                \
 	X(MIMEO_OK, "done")                                                                        \
-	X(MIMEO_E_FULL, "no room in the ring or the arena")                                        \
+	X(MIMEO_E_FULL, "no space in the ring or the arena")                                        \
 	X(MIMEO_E_INVALID, "an argument is out of range")                                          \
 	X(MIMEO_E_DEADLINE, "the deadline passed before the request was done")                     \
 	X(MIMEO_E_CANCELLED, "the request was cancelled")                                          \

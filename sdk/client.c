@@ -320,7 +320,7 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 	if (rc == 0 && !path[0])
 		rc = -EINVAL;
 	if (rc < 0)
-		snprintf(text, sizeof(text), "the socket's path %s: it has from 1 to %d bytes",
+		snprintf(text, sizeof(text), "the socket's path %s: it must have 1 to %d bytes",
 			rc == -EINVAL ? "is empty" : "is too long", SOCKET_PATH_MAX - 1);
 	rc = rc < 0 ? client_status(rc) : client_attach(m, &resolved, path, text);
 	if (rc < 0) {

@@ -58,7 +58,7 @@ struct mimeo {
 	uint64_t tended_ns;    /* the fds were looked at; 0: the daemon just showed life */
 
 	struct device_buffer *buffers;
-	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not asked for yet; or NULL */
+	struct mimeo_handle *fences;   /* [entries] by request index, kind 0: not requested so far; or NULL */
 	char buffer_message[MSG_TEXT_MAX];
 
 	const struct mimeo_request *refused; /* by the last prepare call; NULL: it succeeded */

@@ -321,7 +321,7 @@ int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 			buffer->handle.fd, (off_t)buffer->handle.offset);
 
 		if (memory == MAP_FAILED)
-			return buffer_refuse(m, MIMEO_E_NO_MEMORY, "no room to map the buffer");
+			return buffer_refuse(m, MIMEO_E_NO_MEMORY, "the buffer cannot be mapped: no address space or memory");
 		buffer->memory = memory;
 	}
 	*ret_memory = buffer->memory;
@@ -428,7 +428,7 @@ int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int time
 			"a fence of a device: mimeo_cuda_fence_open makes an event of it");
 	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
 	if (page == MAP_FAILED)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "no room to map the fence");
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "the fence cannot be mapped: no address space or memory");
 	int rc = buffer_wait_fence(m, page,
 		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
 	munmap((void *)(uintptr_t)page, bytes);

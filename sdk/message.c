@@ -43,7 +43,7 @@ static int message_of_mask(const int32_t *v, char *buffer, size_t size)
 		attention[0] ? ")" : "");
 }
 
-/* [row, tokens, most possible, mask]; the status tells which limit it is. */
+/* [row, tokens, most possible, mask]; the status says which limit. */
 static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	const int32_t *v = event->detail_values;

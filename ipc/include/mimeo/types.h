@@ -26,7 +26,7 @@ enum mimeo_status {
 	MIMEO_OK = 0,
 
 	/* one request: -1 ... -99 */
-	MIMEO_E_FULL = -1,             /* no room in the ring or the arena */
+	MIMEO_E_FULL = -1,             /* no space in the ring or the arena */
 	MIMEO_E_INVALID = -2,          /* an argument is out of range */
 	MIMEO_E_DEADLINE = -3,         /* the request's deadline passed */
 	MIMEO_E_CANCELLED = -4,        /* the request was cancelled */
@@ -45,7 +45,7 @@ enum mimeo_status {
 	MIMEO_E_PROTOCOL = -102, /* bytes that are not Mimeo's protocol */
 
 	/* the daemon: -200 ... -299 */
-	MIMEO_E_UNREACHABLE = -200, /* nobody listens on the socket */
+	MIMEO_E_UNREACHABLE = -200, /* no daemon listens on the socket */
 	MIMEO_E_VERSION = -201,     /* client and daemon speak different versions */
 	MIMEO_E_DEVICE_LOST = -202, /* the device failed; the daemon restarts */
 	MIMEO_E_DRAINING = -203,    /* the daemon takes no new work */
@@ -59,30 +59,30 @@ MIMEO_PUBLIC const char *mimeo_strerror(int status);
 /* ---- masks: which tokens of its sequence a token attends to ---- */
 
 /*
- * For models that the daemon serves with an attention backend that has masks (`--attention flex`); by
- * others a request with any but DEFAULT is refused (UNSUPPORTED). A mask is the request's: it decides
- * for the tokens that the request computes, those that it generates among them; of the sequence's
- * earlier tokens it decides whether they are seen. A token always sees itself. A model's own sliding
- * windows hold beside any mask, counted in the order of the sequence.
+ * Masks need a model that the daemon serves with an attention backend that has masks
+ * (`--attention flex`); other models refuse a request with a mask other than DEFAULT (UNSUPPORTED).
+ * A mask applies to the tokens that its request computes, generated ones included, and decides which
+ * tokens of the sequence they see. A token always sees itself. A model's own sliding windows apply in
+ * addition to any mask, counted in the order of the sequence.
  */
 enum mimeo_mask_kind {
 	MIMEO_MASK_DEFAULT = 0,   /* the model's: all tokens before it, or what mimeod --mask says */
-	MIMEO_MASK_WINDOW = 1,    /* of those the last `window`, itself counted in, and the `sinks`
-	                             first ones of the sequence */
+	MIMEO_MASK_WINDOW = 1,    /* causal, but only the last `window` tokens, itself included, and
+	                             the first `sinks` tokens of the sequence */
 	MIMEO_MASK_PREFIX = 2,    /* causal, but the first `prefix` tokens of the request (of each of
 	                             its rows) see one another in both directions. They are
 	                             computed in one step: more than the daemon's
 	                             max_batch_tokens are refused (TOO_LONG) */
-	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Neighbours with the same
-	                             word are of one document; a row begins a new one; generated
-	                             tokens are the last one's */
-	MIMEO_MASK_TREE = 4,      /* steps only, rows of MIMEO_TREE_MAX tokens at most: all that the
-	                             sequence had before, and of the row's own tokens token i if bit
-	                             i of the word is set. Only bits of tokens before it count. A
-	                             token's position is that of the row's first token, and one more
-	                             for each of the row's tokens before it that it sees. Results
-	                             are the last token's; what is appended later stands behind all
-	                             of the row's tokens and sees all of them: cut them off first */
+	MIMEO_MASK_DOCUMENTS = 3, /* causal, and within its document only. Adjacent tokens with the
+	                             same word belong to one document; a row begins a new one;
+	                             generated tokens belong to the last one */
+	MIMEO_MASK_TREE = 4,      /* steps only, rows of at most MIMEO_TREE_MAX tokens: a token sees
+	                             all earlier tokens of the sequence, and token i of its row if
+	                             bit i of its word is set; only bits of tokens before it count.
+	                             Its position is that of the row's first token plus the number
+	                             of the row's tokens before it that it sees. Results are those
+	                             of the last token. Tokens appended later follow all of the
+	                             row's tokens and see all of them: truncate first */
 };
 #define MIMEO_TREE_MAX 64
 
@@ -91,8 +91,8 @@ struct mimeo_mask {
 	uint32_t window; /* WINDOW: 1 ...; else 0 */
 	uint32_t sinks;  /* WINDOW: 0 ...; else 0 */
 	uint32_t prefix; /* PREFIX: 1 ... the tokens of each row; else 0 */
-	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], rows one after the
-	                          other; copied by the prepare call; else NULL */
+	const uint64_t *words; /* DOCUMENTS and TREE: [tokens of the request], row after row; copied
+	                          by the prepare call; else NULL */
 };
 
 /* ---- models ---- */
@@ -113,7 +113,7 @@ struct mimeo_sampling {
 #define MIMEO_SAMPLING_SEEDED 1u /* draw from `seed`; without it the daemon picks a seed */
 #define MIMEO_SAMPLING_MODEL 2u  /* the model's own defaults; all else but the seed is ignored */
 
-/* The library's own, seen by pointer alone: later versions add fields at its end. */
+/* Owned by the library and seen by pointer only: later versions add fields at its end. */
 struct mimeo_model_info {
 	char name[MIMEO_NAME_MAX];
 	uint32_t vocab_size;
@@ -124,13 +124,13 @@ struct mimeo_model_info {
 	int32_t bos; /* begin-of-sequence id, or -1 */
 	uint32_t page_tokens;
 	struct mimeo_sampling sampling; /* from generation_config.json; greedy if it has none */
-	uint32_t activation; /* enum mimeo_activation: what embeddings have to be */
-	uint32_t masks;      /* 1: its requests may bring masks; 0: they are refused */
-	/* Of requests that bring none (`mimeod --mask`): DEFAULT is causal here, and a PREFIX has
+	uint32_t activation; /* enum mimeo_activation: the type of embeddings */
+	uint32_t masks;      /* 1: requests may have masks; 0: they are refused */
+	/* For requests without a mask (`mimeod --mask`): DEFAULT is causal here, and PREFIX has the
 	 * prefix UINT32_MAX, all tokens of each row. */
 	struct mimeo_mask mask;
-	uint32_t max_batch_tokens; /* of a step, whoever shares it: what a prefix has to fit */
-	uint32_t draft_tokens; /* that its draft guesses a step, 1 ... MIMEO_DRAFT_MAX; 0: it has none */
+	uint32_t max_batch_tokens; /* of a step, for all its rows together: the longest prefix */
+	uint32_t draft_tokens; /* draft tokens in a step, 1 ... MIMEO_DRAFT_MAX; 0: no draft model */
 };
 
 enum mimeo_activation {
@@ -148,7 +148,7 @@ enum mimeo_handle_kind {
 	MIMEO_HANDLE_CUDA_IPC = 3, /* cudaIpcMemHandle_t or cudaIpcEventHandle_t, no descriptor */
 };
 
-/* What names memory or an event of the device to another process. To the library it is opaque:
+/* Names memory or an event of the device for another process. The library does not interpret it:
  * <mimeo/mimeo-cuda.h> makes device pointers and events of it. */
 struct mimeo_handle {
 	size_t size;        /* sizeof(struct mimeo_handle); set by MIMEO_HANDLE_INIT */
@@ -156,7 +156,7 @@ struct mimeo_handle {
 	int32_t fd;         /* descriptor, or -1 if the kind has none */
 	uint8_t uuid[16];   /* of the device; zero for MEMFD */
 	uint64_t bytes;     /* of the buffer */
-	uint64_t offset;    /* bytes: where it starts in the allocation that is named; a multiple of
+	uint64_t offset;    /* bytes from the start of the allocation that it names; a multiple of
 			       MIMEO_PLACE_ALIGN */
 	uint8_t opaque[64]; /* CUDA_IPC: the driver's handle; else zero */
 };
@@ -176,7 +176,7 @@ struct mimeo_place {
 /* ---- flags of requests ---- */
 
 /* struct mimeo_generate: flags */
-#define MIMEO_GENERATE_IGNORE_EOS 1u    /* only `stop`, the limit and cancel end it */
+#define MIMEO_GENERATE_IGNORE_EOS 1u    /* ended only by `stop`, the limit and cancel */
 #define MIMEO_GENERATE_PROMPT_LOGITS 2u /* the final event carries the logits of the last prompt
                                            position, [1, vocab_size], before temperature */
 #define MIMEO_GENERATE_FENCE 4u         /* as MIMEO_STEP_FENCE, when the prompt is computed */

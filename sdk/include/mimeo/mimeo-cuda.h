@@ -3,8 +3,8 @@
 #define MIMEO_CUDA_H
 
 /*
- * Handles of <mimeo/mimeo.h> as CUDA sees them: all inline, for programs that have CUDA themselves.
- * The library knows nothing of it. Needs the CUDA toolkit's headers, 12.0 or later, and its runtime
+ * CUDA memory and events from handles of <mimeo/mimeo.h>: all inline, for programs that use CUDA. The
+ * library itself does not depend on CUDA. Needs the CUDA toolkit's headers, 12.0 or later, and its runtime
  * (-lcudart); the driver's functions are looked up at run time.
  *
  * ALLOCATED BY THE DAEMON: mimeo_buffer_alloc, mimeo_buffer_handle, mimeo_cuda_map: its results are
@@ -12,7 +12,7 @@
  * mimeo_cuda_export), mimeo_buffer_import.
  *
  * A STREAM WAITS for a request's fence: mimeo_request_fence for each request that is got, before it is
- * submitted, mimeo_cuda_fence_open once for each fence (its pointer tells), then after
+ * submitted, mimeo_cuda_fence_open once for each fence (one for each pointer), then after
  * MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than that it would wait for
  * nothing. If the daemon is killed before the device has come to the fence, the stream waits for ever,
  * and so does what waits for it or for the whole device on the host, cudaFree for one: take the final
@@ -259,7 +259,7 @@ static inline cudaError_t mimeo_cuda_export_fd(
 
 /*
  * Allocate `bytes` (contents undefined) that mimeo_buffer_import takes: a VMM allocation, which stays
- * alive as long as anybody maps it. The handle's fd is the caller's to close, which may be done once
+ * alive as long as a process maps it. The handle's fd is the caller's to close, which may be done once
  * it is imported.
  */
 static inline cudaError_t mimeo_cuda_alloc(

@@ -3,7 +3,7 @@
 #define MIMEO_H
 
 /*
- * libmimeo: the client's face of Mimeo, the shared-memory sidecar for GPU inference.
+ * libmimeo: the client library of Mimeo, a shared-memory sidecar for GPU inference.
  *
  * A client CONNECTS to mimeod over a Unix socket and from then on talks to it through two rings in
  * shared memory. It GETS a request, PREPARES it, SUBMITS any number of prepared requests at once,
@@ -96,8 +96,8 @@ MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
  * doorbell, socket and the daemon's pidfd; for poll, epoll and io_uring. It is the connection's own:
  * do not read, write or close it. Before polling it call mimeo_event_peek: that arms the wake-up
  * whenever it returns 0. Once the fd was asked for, the daemon makes a system call for each wake-up,
- * and so does the first peek that finds nothing after it found something; a caller that spins had
- * better not ask for it.
+ * and so does the first peek that finds nothing after it found something; a caller that spins should
+ * not ask for it.
  */
 MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
 
@@ -146,7 +146,7 @@ MIMEO_PUBLIC int mimeo_buffer_alloc(
  * caller's and may be closed afterwards. The same memory may be imported many times, with other
  * offsets: the daemon maps it once. A VMM_FD handle's offset and bytes must reach the end of the
  * allocation (but for its rounding) the first time: the driver maps the whole or nothing. The memory
- * must live until the buffer is closed and every request that names it has ended: mimeo(7) tells
+ * must live until the buffer is closed and every request that names it has ended: mimeo(7) says
  * what happens otherwise. Blocks, allocates.
  * 0, or DENIED (allow_client_ipc), INVALID (not such memory, another device's, smaller than the handle
  * says, an offset that is no multiple of MIMEO_PLACE_ALIGN, a descriptor that is not open; the message
@@ -190,11 +190,11 @@ struct mimeo_generate {
 	uint32_t n_stop;                /* 0 ... MIMEO_STOP_MAX */
 	uint32_t flags;                 /* MIMEO_GENERATE_... */
 	uint32_t deadline_ms;           /* from submission; 0: none */
-	uint32_t draft_tokens;          /* drafts a step, where the model has a draft: 0 as many as it is
-	                                   served with, 1 ... MIMEO_DRAFT_MAX so many at most, or
-	                                   MIMEO_DRAFT_NONE; the answer is the same */
+	uint32_t draft_tokens;          /* draft tokens in a step, if the model has a draft model: 0: as
+	                                   many as the daemon is configured for, 1 ... MIMEO_DRAFT_MAX:
+	                                   at most so many, or MIMEO_DRAFT_NONE */
 	struct mimeo_place logits;      /* where PROMPT_LOGITS go; buffer 0: into the event */
-	struct mimeo_mask mask;         /* all zero: the model's, as a rule causal */
+	struct mimeo_mask mask;         /* all zero: the model's, usually causal */
 };
 
 #define MIMEO_GENERATE_INIT                                                                        \
@@ -236,12 +236,12 @@ struct mimeo_step {
 /* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in use,
  * sequence calls counted in (wait for an event, mark it seen, try again). It is one of the `entries`
  * that the connection has, which one is not defined, and returns to them when its final event is
- * marked as seen: the same pointer is given out again, and stands for the same one for as long as the
+ * marked as seen: the same pointer is given out again, and means the same entry for as long as the
  * connection lives. */
 MIMEO_PUBLIC struct mimeo_request *mimeo_request_get(struct mimeo *m);
 /* Give back a request that was got and not submitted. */
 MIMEO_PUBLIC void mimeo_request_put(struct mimeo_request *request);
-/* A value of the caller's that every event of the request carries. Before submitting. */
+/* Set a value that every event of the request carries. Before submitting. */
 MIMEO_PUBLIC void mimeo_request_set_data(struct mimeo_request *request, uint64_t user_data);
 /* An id for mimeo_request_prep_cancel, never used twice by a connection. */
 MIMEO_PUBLIC uint64_t mimeo_request_id(const struct mimeo_request *request);
@@ -249,7 +249,7 @@ MIMEO_PUBLIC uint64_t mimeo_request_id(const struct mimeo_request *request);
 /*
  * Prepare a request. Parameters and tokens are copied; results are placed in the arena, and stay
  * until the final event is marked as seen. None blocks, allocates or calls the system.
- * 0, or INVALID (a value that no daemon would take), FULL (no room in the arena: take events and
+ * 0, or INVALID (a value that no daemon would accept), FULL (no space in the arena: take events and
  * mark them seen, or connect with more arena_bytes), TOO_LONG, UNKNOWN_MODEL, UNKNOWN_SEQUENCE.
  * After an error the request may be prepared again or put back.
  */
@@ -270,11 +270,11 @@ MIMEO_PUBLIC const char *mimeo_request_message(const struct mimeo_request *reque
  * wait for, so that results in a device buffer are used without the host in between. The daemon
  * records it where MIMEO_STEP_FENCE (MIMEO_GENERATE_FENCE) asks for it, behind the work that writes
  * the results, and then sends MIMEO_EVENT_RECORDED. WAIT ONLY AFTER THAT (or after the final event):
- * waiting for an event that is not recorded yet ends at once. The fence is recorded anew by a later
+ * waiting for an event that is not recorded ends at once. The fence is recorded again by a later
  * request only after this one's final event was marked as seen.
  *
  * *ret_fence is the connection's and stays as it is for as long: one for each of the `entries`
- * requests, so that the pointer tells them apart. Call it for each request that is got, before it is
+ * requests, so the pointer identifies it. Call it for each request that is got, before it is
  * submitted with the flag: without a fence the daemon refuses it (INVALID). The first call for one of
  * the `entries` asks the daemon, blocks and allocates; later ones do not. 0, or UNSUPPORTED,
  * NO_MEMORY, QUOTA (64 a connection), DEVICE_LOST, INVALID (a request that is neither got nor
@@ -319,7 +319,7 @@ struct mimeo_event {
 	                        event only */
 	const float *hidden; /* [n_rows, hidden_size], or NULL (in a device buffer, too); final
 	                        event only */
-	uint32_t detail;     /* what an error is about; mimeo_event_message tells */
+	uint32_t detail;     /* the subject of an error; see mimeo_event_message */
 	uint32_t slot;       /* the library's own */
 	int32_t detail_values[4];
 };
@@ -328,7 +328,7 @@ struct mimeo_event {
  * The next event, if there is one: 1 and *ret_event, else 0. The pointers in it stay valid until it
  * is marked as seen; until then peeking again gives the same event. When the daemon is gone each
  * request in flight gives one final event with GONE, and after those the call returns GONE; a
- * daemon that breaks the protocol counts as gone. Sequence calls in flight end in silence. Never
+ * daemon that breaks the protocol counts as gone. Sequence calls in flight end without an event. Never
  * blocks or allocates; when nothing has come for a millisecond it looks, once a millisecond,
  * whether the daemon lives.
  */
