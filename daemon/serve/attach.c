@@ -17,8 +17,6 @@
 
 static void attach_on_pidfd(void *userdata, struct loop_source *source, uint32_t events)
 {
-	(void)source;
-	(void)events;
 	session_detach(userdata, "its process ended");
 }
 

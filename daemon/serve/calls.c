@@ -429,8 +429,6 @@ void calls_on_builder(void *userdata, struct loop_source *source, uint32_t event
 	struct serve *serve = userdata;
 	struct builder_job *job;
 
-	(void)source;
-	(void)events;
 	while ((job = builder_take(serve->options.builder)))
 		calls_job_done((struct call_job *)job);
 }

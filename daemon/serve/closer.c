@@ -124,7 +124,6 @@ static void closer_item_free(struct closer *closer, struct closer_item *item)
 /* Interrupts what sleeps in the kernel, and does nothing else. */
 static void closer_on_signal(int number)
 {
-	(void)number;
 }
 
 static void closer_destroy(struct closer *closer)

@@ -41,8 +41,6 @@ static void drain_on_timeout(void *userdata, struct loop_source *source, uint32_
 {
 	struct serve *serve = userdata;
 
-	(void)source;
-	(void)events;
 	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	log_warn("drain took longer than %u s: ending the requests in flight",

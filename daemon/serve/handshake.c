@@ -150,8 +150,6 @@ static void handshake_on_socket(void *userdata, struct loop_source *source, uint
 {
 	struct greeting *greeting = userdata;
 
-	(void)source;
-	(void)events;
 	for (;;) {
 		ssize_t n = closer_receive(greeting->fd, greeting->bytes + greeting->n_bytes,
 			sizeof(greeting->bytes) - greeting->n_bytes, NULL);

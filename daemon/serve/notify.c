@@ -27,12 +27,10 @@ void notify_stopping(void)
 
 void notify_ready(const char *status)
 {
-	(void)status;
 }
 
 void notify_status(const char *status)
 {
-	(void)status;
 }
 
 void notify_stopping(void)

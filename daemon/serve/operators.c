@@ -320,8 +320,6 @@ static int operator_receive(struct operator *operator)
 static void operator_on_socket(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct operator *operator = userdata;
-	(void)source;
-	(void)events;
 	int rc = operator->replying ? operator_flush(operator) : 0;
 	if (rc == 0)
 		rc = operator_receive(operator);

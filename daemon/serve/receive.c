@@ -92,7 +92,6 @@ void receive_on_socket(void *userdata, struct loop_source *source, uint32_t even
 {
 	struct session *session = userdata;
 
-	(void)source;
 	session->hung_up |= events & (EPOLLRDHUP | EPOLLHUP);
 	/* Bound the calls of a turn so that no client monopolises the loop thread. */
 	for (unsigned n_reads = 0; n_reads < CALLS_A_TURN; n_reads++) {

@@ -170,8 +170,6 @@ static void serve_on_report(void *userdata, struct loop_source *source, uint32_t
 	struct engine_port *port;
 	uint32_t buffer;
 
-	(void)source;
-	(void)events;
 	while (engine_buffer_take(serve->options.engine, &port, &buffer))
 		buffers_closed(port->userdata, buffer);
 	while (engine_report_take(serve->options.engine, &report))
@@ -180,15 +178,11 @@ static void serve_on_report(void *userdata, struct loop_source *source, uint32_t
 
 static void serve_on_client(void *userdata, struct loop_source *source, uint32_t events)
 {
-	(void)source;
-	(void)events;
 	handshake_accept(userdata);
 }
 
 static void serve_on_operator(void *userdata, struct loop_source *source, uint32_t events)
 {
-	(void)source;
-	(void)events;
 	operators_accept(userdata);
 }
 
@@ -197,8 +191,6 @@ static void serve_on_tick(void *userdata, struct loop_source *source, uint32_t e
 	struct serve *serve = userdata;
 	int64_t now = serve_now_ms();
 
-	(void)source;
-	(void)events;
 	handshake_expire(serve, now);
 	operators_expire(serve, now);
 	sessions_retry(serve);

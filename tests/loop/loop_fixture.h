@@ -111,7 +111,6 @@ static inline void count(void *userdata, struct loop_source *source, uint32_t ev
 {
 	struct counter *counter = userdata;
 
-	(void)source;
 	counter->n++;
 	counter->events |= events;
 }

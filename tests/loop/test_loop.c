@@ -38,7 +38,6 @@ static void test_loop_refuses_unknown_names(void **state)
 {
 	struct loop *loop = NULL;
 
-	(void)state;
 	assert_int_equal(loop_new(&loop, "kqueue"), -EINVAL);
 	assert_null(loop);
 }
@@ -62,7 +61,6 @@ static int auto_without_io_uring(void)
 
 static void test_loop_auto_falls_back_where_io_uring_is_refused(void **state)
 {
-	(void)state;
 	in_child(auto_without_io_uring);
 }
 
@@ -510,7 +508,6 @@ static struct loop *signalled;
 
 static void on_signal(int number)
 {
-	(void)number;
 	loop_wake(signalled);
 }
 

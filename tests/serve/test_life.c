@@ -303,7 +303,6 @@ static volatile sig_atomic_t n_handled;
 
 static void on_signal(int number)
 {
-	(void)number;
 	n_handled++;
 }
 

@@ -45,7 +45,6 @@ static void test_text_has_units_and_right_aligned_numbers(void **state)
 {
 	char *text = printed(sample(0), TABLE_AS_TEXT, 0);
 
-	(void)state;
 	assert_string_equal(text, "NAME        MEMORY  TOOK\n"
 				  "tinycalc  3.53 MiB     -\n");
 	free(text);
@@ -55,7 +54,6 @@ static void test_json_has_raw_numbers_and_all_columns(void **state)
 {
 	char *text = printed(sample(0), TABLE_AS_JSON, 0);
 
-	(void)state;
 	assert_string_equal(text, "[\n  {\n    \"name\": \"tinycalc\",\n    \"bytes\": 3700000,\n"
 				  "    \"hidden\": 7,\n    \"took\": null\n  }\n]\n");
 	free(text);
@@ -70,7 +68,6 @@ static void test_wide_columns_are_in_the_wide_text_and_in_json_only(void **state
 	static const enum table_form forms[] = {
 		TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON};
 
-	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
 		struct table *table;
 
@@ -96,7 +93,6 @@ static void test_usual_columns_are_in_the_text_only_where_a_row_has_something_el
 	};
 	static const char *const titles[] = {"NAME", "NAME OWNER DRAFT TOKENS RATE"};
 
-	(void)state;
 	for (int form = TABLE_AS_TEXT; form <= TABLE_AS_WIDE_TEXT; form++) {
 		for (int other = 0; other < 2; other++) {
 			struct table *table;
@@ -129,7 +125,6 @@ static void test_usual_columns_are_in_the_text_only_where_a_row_has_something_el
 
 static void test_full_disk_is_said_so(void **state)
 {
-	(void)state;
 	for (unsigned form = TABLE_AS_TEXT; form <= TABLE_AS_JSON; form++) {
 		FILE *full = fopen("/dev/full", "w");
 		struct table *table = sample(0);
@@ -145,7 +140,6 @@ static void test_record_is_lines_and_one_object(void **state)
 {
 	char *text = printed(sample(TABLE_RECORD), TABLE_AS_TEXT, 0);
 
-	(void)state;
 	assert_non_null(strstr(text, "NAME    tinycalc\n"));
 	assert_null(strstr(text, "hidden"));
 	free(text);
@@ -158,7 +152,6 @@ static void test_empty_list_is_an_empty_array(void **state)
 {
 	struct table *table;
 
-	(void)state;
 	assert_int_equal(table_new(&table, columns, ARRAY_SIZE(columns), 0), 0);
 	char *text = printed(table, TABLE_AS_JSON, 0);
 	assert_string_equal(text, "[]\n");
@@ -169,7 +162,6 @@ static void test_unknown_key_is_said_when_printing(void **state)
 {
 	struct table *table = sample(0);
 
-	(void)state;
 	table_set_count(table, "nothing", 1);
 	free(printed(table, TABLE_AS_TEXT, -EINVAL));
 }
@@ -178,7 +170,6 @@ static void test_text_in_a_number_column_is_said_when_printing(void **state)
 {
 	struct table *table = sample(0);
 
-	(void)state;
 	table_set_text(table, "bytes", "many");
 	free(printed(table, TABLE_AS_JSON, -EINVAL));
 }
@@ -187,7 +178,6 @@ static void test_units_change_where_three_digits_end(void **state)
 {
 	char text[TABLE_FORMAT_MAX];
 
-	(void)state;
 	assert_string_equal(table_format_bytes(text, 0), "0 B");
 	assert_string_equal(table_format_bytes(text, 1023), "1023 B");
 	assert_string_equal(table_format_bytes(text, 1024), "1.00 KiB");
@@ -207,7 +197,6 @@ static void test_exposition_names_each_metric_once_and_escapes_labels(void **sta
 	static struct metrics metrics;
 	char text[512];
 
-	(void)state;
 	metrics = (struct metrics){0};
 	metrics_add_labelled(&metrics, METRIC_GAUGE, "m_pages", "Pages",
 		(struct metric_label[METRIC_LABELS_MAX]){{"model", "a\"b\\c\nd"}}, 3);
@@ -232,7 +221,6 @@ static void test_exposition_that_does_not_fit_is_refused(void **state)
 	static struct metrics metrics;
 	char text[40];
 
-	(void)state;
 	metrics = (struct metrics){0};
 	metrics_add(&metrics, METRIC_COUNTER, "m_total", "All there is", 1);
 	assert_int_equal(metrics_render(&metrics, text, sizeof(text)), -ENOSPC);
@@ -242,7 +230,6 @@ static void test_metrics_beyond_the_capacity_are_counted(void **state)
 {
 	static struct metrics metrics;
 
-	(void)state;
 	metrics = (struct metrics){0};
 	for (int i = 0; i < METRICS_MAX + 3; i++)
 		metrics_add(&metrics, METRIC_COUNTER, "m_total", "All", i);
