@@ -52,6 +52,7 @@ void bells_flush(struct bells *bells)
 	struct iocb *pointers[BELLS_BATCH];
 	uint32_t done = 0;
 
+	assert(bells->n_batch <= BELLS_BATCH);
 	for (uint32_t i = 0; i < bells->n_batch; i++)
 		pointers[i] = &bells->batch[i];
 	if (bells->n_unfetched + bells->n_batch > BELLS_BATCH)
@@ -66,6 +67,7 @@ void bells_flush(struct bells *bells)
 			bells->n_unfetched += (uint32_t)n;
 		done += n > 0 ? (uint32_t)n : 1; /* one that fails is no eventfd */
 	}
+	assert(done <= bells->n_batch && bells->n_unfetched <= BELLS_BATCH);
 	bells->n_batch -= done;
 	memmove(bells->batch, bells->batch + done, bells->n_batch * sizeof(bells->batch[0]));
 }

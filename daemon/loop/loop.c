@@ -198,6 +198,7 @@ static void loop_run_timers(struct loop *loop)
 	DL_FOREACH(loop->timers, timer) {
 		if (timer->deadline_ns > now)
 			continue;
+		assert(timer->period_ns > 0);
 		timer->deadline_ns += timer->period_ns *
 				      ((now - timer->deadline_ns) / timer->period_ns + 1);
 		loop_dispatch(loop, timer, 0);

@@ -175,6 +175,7 @@ static void uring_arm(struct uring *uring)
  * thread that armed it has ended. */
 static void uring_complete(struct loop *loop, struct loop_source *source, int res, bool more)
 {
+	assert(source->in_kernel);
 	if (res >= 0)
 		source->n_errors = 0;
 	else if (res != -ECANCELED)

@@ -170,6 +170,7 @@ static void handshake_on_socket(void *userdata, struct loop_source *source, uint
 			return;
 		}
 		greeting->n_bytes += (uint32_t)n;
+		assert(greeting->n_bytes <= sizeof(greeting->bytes));
 		if (handshake_advance(greeting))
 			return;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/life.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -110,6 +111,7 @@ size_t life_open(const struct life *life, int ret[static MSG_LIFE_FDS])
 	static struct log_limit limit = LOG_LIMIT(1);
 	int fds[MSG_LIFE_FDS];
 
+	assert(life->n == MSG_LIFE_FDS);
 	for (size_t n = 0; n < MSG_LIFE_FDS; n++) {
 		fds[n] = (int)syscall(SYS_pidfd_open, life->threads[n].tid, PIDFD_THREAD);
 		if (fds[n] >= 0)

@@ -50,6 +50,7 @@ static bool receive_keep(struct session *session, int fd)
 	struct session_buffers *buffers = session->buffers;
 	bool wanted = calls_may_import(session) && !buffers->clogged;
 
+	assert(fd >= 0);
 	if (wanted && buffers->call_fd < 0) {
 		buffers->call_fd = fd;
 		return true;
@@ -92,6 +93,7 @@ void receive_on_socket(void *userdata, struct loop_source *source, uint32_t even
 {
 	struct session *session = userdata;
 
+	assert(!session->detaching);
 	session->hung_up |= events & (EPOLLRDHUP | EPOLLHUP);
 	/* Bound the calls of a turn so that no client monopolises the loop thread. */
 	for (unsigned n_reads = 0; n_reads < CALLS_A_TURN; n_reads++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/reply.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -97,6 +98,7 @@ void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cel
 	msgpack_sbuffer row;
 	msgpack_packer packer;
 
+	assert(n_cells > 0);
 	if (reply->error < 0)
 		return;
 	msgpack_sbuffer_init(&row);

@@ -297,6 +297,7 @@ void serve_free(struct serve *serve)
 		return;
 	handshake_free_all(serve);
 	operators_free_all(serve);
+	assert(serve->n_greetings == 0 && serve->n_operators == 0);
 	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket);
 	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
 	closer_free(serve->closer);

@@ -2,7 +2,7 @@
 #ifndef MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
 #define MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
 
-/* Every claim is tested on both fillings; those about io_uring are left out, and counted as skipped,
+/* Every claim is tested on both backends; those about io_uring are left out, and listed as skipped,
  * where it is refused. */
 
 #include <errno.h>
@@ -68,9 +68,9 @@ static inline int run_loop_tests(const char *name, const struct CMUnitTest *test
 	loop_free(probe);
 	assert_true(n <= 64);
 	for (size_t i = 0; i < n; i++) {
-		const char *filling = tests[i].initial_state;
+		const char *backend = tests[i].initial_state;
 
-		if (refused && filling && strcmp(filling, "io_uring") == 0)
+		if (refused && backend && strcmp(backend, "io_uring") == 0)
 			left[n_left++] = tests[i].name;
 		else
 			chosen[n_chosen++] = tests[i];
@@ -181,8 +181,24 @@ static inline void in_child(int (*claim)(void))
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-#define BOTH(f)                                                                                    \
-	{ #f " (io_uring)", f, NULL, NULL, (void *)"io_uring" },                                   \
-		{ #f " (epoll)", f, NULL, NULL, (void *)"epoll" }
+/* *state: the backend's name before, the loop behind. */
+static inline int loop_setup(void **state)
+{
+	*state = loop_by_name(state);
+	return 0;
+}
+
+static inline int loop_teardown(void **state)
+{
+	loop_free(*state);
+	return 0;
+}
+
+#define BY_NAME(f, setup, teardown)                                                                \
+	{ #f " (io_uring)", f, setup, teardown, (void *)"io_uring" },                              \
+		{ #f " (epoll)", f, setup, teardown, (void *)"epoll" }
+/* Tests whose state is a loop, and tests whose state is the name of a backend. */
+#define BOTH(f) BY_NAME(f, loop_setup, loop_teardown)
+#define BOTH_NAMES(f) BY_NAME(f, NULL, NULL)
 
 #endif

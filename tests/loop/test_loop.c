@@ -82,7 +82,6 @@ static int look_in_silence(void)
 
 static void test_loop_look_at_io_uring_makes_no_system_call(void **state)
 {
-	loop_free(loop_by_name(state));
 	in_child(look_in_silence);
 }
 
@@ -90,7 +89,7 @@ static void test_loop_look_at_io_uring_makes_no_system_call(void **state)
 
 static void test_loop_reports_readiness_from_before_the_add(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 
@@ -99,13 +98,12 @@ static void test_loop_reports_readiness_from_before_the_add(void **state)
 	run_until(loop, &counter, 1);
 	assert_true(counter.events & EPOLLIN);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_each_ring_of_an_unread_doorbell_is_an_event(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 
@@ -120,13 +118,12 @@ static void test_loop_each_ring_of_an_unread_doorbell_is_an_event(void **state)
 	}
 	assert_int_equal(bell_take(fd), 100);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_is_quiet_without_news(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 
@@ -136,7 +133,6 @@ static void test_loop_is_quiet_without_news(void **state)
 	settle(loop);
 	assert_int_equal(loop_run_once(loop, 20), 0);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(fd);
 }
 
@@ -148,7 +144,7 @@ static void *arm_and_end(void *loop)
 /* The kernel cancels the polls of a thread that ends. */
 static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 	pthread_t thread;
@@ -164,13 +160,12 @@ static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **sta
 	run_until(loop, &counter, 1);
 	assert_true(counter.events & EPOLLIN);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_reports_hang_up(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int pair[2];
 
@@ -182,20 +177,18 @@ static void test_loop_reports_hang_up(void **state)
 	run_until(loop, &counter, 1);
 	assert_true(counter.events & EPOLLHUP);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(pair[0]);
 }
 
 static void test_loop_refuses_a_closed_fd(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct loop_source *source = NULL;
 	int fd = bell_new();
 
 	close(fd);
 	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, NULL, &source), -EBADF);
 	assert_null(source);
-	loop_free(loop);
 }
 
 static void test_loop_serves_thousands_of_sources(void **state)
@@ -203,7 +196,7 @@ static void test_loop_serves_thousands_of_sources(void **state)
 	enum { N = 3000 };
 	static struct counter counters[N];
 	static int fds[N];
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct rlimit limit;
 	int n = N;
 
@@ -236,14 +229,13 @@ static void test_loop_serves_thousands_of_sources(void **state)
 		close(fds[i]);
 	}
 	assert_int_equal(loop_run_once(loop, 0), 0);
-	loop_free(loop);
 }
 
 /* ---- removal ---- */
 
 static void test_loop_removed_source_is_silent(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 
@@ -253,13 +245,12 @@ static void test_loop_removed_source_is_silent(void **state)
 	loop_remove(loop, counter.source);
 	assert_int_equal(loop_run_once(loop, 20), 0);
 	assert_int_equal(counter.n, 0);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_callback_may_remove_itself(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { .loop = loop };
 	int fd = bell_new();
 
@@ -269,14 +260,13 @@ static void test_loop_callback_may_remove_itself(void **state)
 	bell_add(fd, 1);
 	assert_int_equal(loop_run_once(loop, 20), 0);
 	assert_int_equal(counter.n, 1);
-	loop_free(loop);
 	close(fd);
 }
 
 /* Two sources ready in one turn, each removing the other: one callback runs, whichever comes first. */
 static void test_loop_callback_may_remove_a_source_of_the_same_batch(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter a = { .loop = loop }, b = { .loop = loop };
 	int fds[2] = { bell_new(), bell_new() };
 
@@ -288,14 +278,13 @@ static void test_loop_callback_may_remove_a_source_of_the_same_batch(void **stat
 		assert_true(loop_run_once(loop, PATIENCE_MS) >= 0);
 	settle(loop);
 	assert_int_equal(a.n + b.n, 1);
-	loop_free(loop);
 	close(fds[0]);
 	close(fds[1]);
 }
 
 static void test_loop_reused_fd_belongs_to_its_new_source_only(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter old = { 0 }, new = { 0 };
 	int fd = bell_new();
 
@@ -320,13 +309,12 @@ static void test_loop_reused_fd_belongs_to_its_new_source_only(void **state)
 		loop_remove(loop, new.source);
 		bell_take(fd);
 	}
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_removal_lets_go_of_the_file(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	struct pollfd peer = { .events = POLLIN };
 	int pair[2];
@@ -339,7 +327,6 @@ static void test_loop_removal_lets_go_of_the_file(void **state)
 	peer.fd = pair[1];
 	assert_int_equal(poll(&peer, 1, PATIENCE_MS), 1);
 	assert_true(peer.revents & POLLHUP);
-	loop_free(loop);
 	close(pair[1]);
 }
 
@@ -353,14 +340,13 @@ static void reenter(void *userdata, struct loop_source *source, uint32_t events)
 
 static void test_loop_refuses_to_run_inside_a_callback(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { .loop = loop };
 	int fd = bell_new();
 
 	bell_add(fd, 1);
 	assert_int_equal(loop_add(loop, fd, EPOLLIN, reenter, &counter, &counter.source), 0);
 	run_until(loop, &counter, 1);
-	loop_free(loop);
 	close(fd);
 }
 
@@ -368,7 +354,7 @@ static void test_loop_refuses_to_run_inside_a_callback(void **state)
 
 static void test_loop_timer_ticks_on_its_grid(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	uint64_t start = now_ms();
 
@@ -378,12 +364,11 @@ static void test_loop_timer_ticks_on_its_grid(void **state)
 		assert_true(now_ms() - start + 1 >= 10 * i);
 	}
 	assert_int_equal(counter.events, 0);
-	loop_free(loop);
 }
 
 static void test_loop_timer_ticks_while_a_source_is_busy(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter ticks = { 0 }, rings = { 0 };
 	int fd = bell_new();
 
@@ -394,13 +379,12 @@ static void test_loop_timer_ticks_while_a_source_is_busy(void **state)
 		assert_true(loop_run_once(loop, -1) > 0);
 	}
 	assert_true(ticks.n >= 3);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_late_timer_ticks_once(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 
 	assert_int_equal(loop_add_timer(loop, 50, count, &counter, &counter.source), 0);
@@ -408,12 +392,11 @@ static void test_loop_late_timer_ticks_once(void **state)
 		;
 	assert_int_equal(loop_run_once(loop, 0), 1);
 	assert_int_equal(counter.n, 1);
-	loop_free(loop);
 }
 
 static void test_loop_timer_may_remove_itself_and_others(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter first = { .loop = loop }, second = { .loop = loop };
 
 	assert_int_equal(loop_add_timer(loop, 1, count_and_remove, &first, &second.victim), 0);
@@ -427,23 +410,21 @@ static void test_loop_timer_may_remove_itself_and_others(void **state)
 		loop_remove(loop, first.victim);
 	assert_int_equal(loop_run_once(loop, 10), 0);
 	assert_int_equal(first.n + second.n, 1);
-	loop_free(loop);
 }
 
 static void test_loop_refuses_impossible_periods(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct loop_source *source = NULL;
 
 	assert_int_equal(loop_add_timer(loop, 0, count, NULL, &source), -EINVAL);
 	assert_int_equal(loop_add_timer(loop, UINT64_MAX, count, NULL, &source), -EINVAL);
 	assert_null(source);
-	loop_free(loop);
 }
 
 static void test_loop_wait_ends_in_time(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	uint64_t waited = 0;
 
 	/* The kernel may interrupt a wait for work of its own, seldom twice. */
@@ -454,13 +435,12 @@ static void test_loop_wait_ends_in_time(void **state)
 		waited = now_ms() - start;
 	}
 	assert_true(waited + 1 >= 30);
-	loop_free(loop);
 }
 
 /* On a busy machine some of them end late. */
 static void test_loop_wait_below_a_millisecond_is_not_rounded_up(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	uint64_t least = UINT64_MAX;
 
 	for (int i = 0; i < 50; i++) {
@@ -471,12 +451,11 @@ static void test_loop_wait_below_a_millisecond_is_not_rounded_up(void **state)
 		least = waited < least ? waited : least;
 	}
 	assert_in_range(least, 100000, 999999);
-	loop_free(loop);
 }
 
 static void test_loop_wait_below_a_millisecond_ends_with_an_event(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct counter counter = { 0 };
 	int fd = bell_new();
 
@@ -489,19 +468,17 @@ static void test_loop_wait_below_a_millisecond_ends_with_an_event(void **state)
 	}
 	assert_int_equal(counter.n, 1);
 	loop_remove(loop, counter.source);
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_wake_before_the_wait_ends_it(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 
 	for (int i = 0; i < 10; i++) {
 		loop_wake(loop);
 		assert_int_equal(loop_run_once(loop, -1), 0);
 	}
-	loop_free(loop);
 }
 
 static struct loop *signalled;
@@ -515,7 +492,7 @@ static void test_loop_wake_works_from_a_signal_handler(void **state)
 {
 	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, before;
 
-	signalled = loop_by_name(state);
+	signalled = *state;
 	assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
 	settle(signalled);
 	errno = E2BIG;
@@ -523,14 +500,13 @@ static void test_loop_wake_works_from_a_signal_handler(void **state)
 	assert_int_equal(errno, E2BIG);
 	assert_int_equal(loop_run_once(signalled, -1), 0);
 	sigaction(SIGUSR1, &before, NULL);
-	loop_free(signalled);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		BOTH(test_loop_has_the_name_asked_for),
-		BOTH(test_loop_environment_names_the_default),
+		BOTH_NAMES(test_loop_has_the_name_asked_for),
+		BOTH_NAMES(test_loop_environment_names_the_default),
 		cmocka_unit_test(test_loop_refuses_unknown_names),
 		cmocka_unit_test(test_loop_auto_falls_back_where_io_uring_is_refused),
 		{ "test_loop_look_at_io_uring_makes_no_system_call",

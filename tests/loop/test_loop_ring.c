@@ -74,7 +74,7 @@ static void *run_relay(void *userdata)
 /* Filled here, run there, ended by a wake, freed here: as the daemon uses it. */
 static void test_loop_made_by_one_thread_runs_on_another(void **state)
 {
-	struct relay relay = { .loop = loop_by_name(state), .fd = bell_new() };
+	struct relay relay = { .loop = *state, .fd = bell_new() };
 	struct pollfd answer = { .fd = relay.fd, .events = POLLIN };
 	int fd = bell_new();
 	pthread_t thread;
@@ -90,7 +90,6 @@ static void test_loop_made_by_one_thread_runs_on_another(void **state)
 	loop_wake(relay.loop);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	loop_remove(relay.loop, relay.counter.source);
-	loop_free(relay.loop);
 	close(relay.fd);
 	close(fd);
 }
@@ -98,7 +97,7 @@ static void test_loop_made_by_one_thread_runs_on_another(void **state)
 static void test_loop_ring_adds_to_every_doorbell_by_the_flush(void **state)
 {
 	enum { N = 700 }; /* more than any batch */
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	int fds[N];
 
 	for (int i = 0; i < N; i++)
@@ -110,14 +109,13 @@ static void test_loop_ring_adds_to_every_doorbell_by_the_flush(void **state)
 		for (int i = 0; i < N; i++)
 			assert_int_equal(bell_take(fds[i]), 1);
 	}
-	loop_free(loop);
 	for (int i = 0; i < N; i++)
 		close(fds[i]);
 }
 
 static void test_loop_ring_of_a_full_doorbell_does_not_block(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	int full = bell_new(), other = bell_new();
 
 	bell_add(full, UINT64_MAX - 1);
@@ -128,14 +126,13 @@ static void test_loop_ring_of_a_full_doorbell_does_not_block(void **state)
 		loop_ring_flush(loop);
 		assert_int_equal(bell_take(other), 1);
 	}
-	loop_free(loop);
 	close(full);
 	close(other);
 }
 
 static void test_loop_ring_reaches_a_doorbell_made_blocking(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	struct pollfd answer = { .fd = bell_new(), .events = POLLIN };
 
 	set_blocking(answer.fd);
@@ -145,14 +142,13 @@ static void test_loop_ring_reaches_a_doorbell_made_blocking(void **state)
 		assert_int_equal(poll(&answer, 1, PATIENCE_MS), 1);
 		bell_take(answer.fd);
 	}
-	loop_free(loop);
 	close(answer.fd);
 }
 
 /* A client that jams its doorbell and dies must not silence the next one with the same number. */
 static void test_loop_ring_of_a_jammed_doorbell_leaves_its_number_to_a_new_one(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	int fd = bell_new();
 
 	for (int round = 0; round < 20; round++) {
@@ -171,13 +167,12 @@ static void test_loop_ring_of_a_jammed_doorbell_leaves_its_number_to_a_new_one(v
 		loop_ring_flush(loop);
 		assert_int_equal(bell_take(fd), 1);
 	}
-	loop_free(loop);
 	close(fd);
 }
 
 static void test_loop_ring_of_a_closed_fd_spoils_nothing(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	int closed = bell_new(), other = bell_new();
 
 	close(closed);
@@ -186,7 +181,6 @@ static void test_loop_ring_of_a_closed_fd_spoils_nothing(void **state)
 	loop_ring(loop, other);
 	loop_ring_flush(loop);
 	assert_int_equal(bell_take(other), 1);
-	loop_free(loop);
 	close(other);
 }
 
@@ -206,7 +200,7 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 
 static void test_loop_ring_that_found_no_memory_is_made_good_by_the_next_flush(void **state)
 {
-	struct loop *loop = loop_by_name(state);
+	struct loop *loop = *state;
 	int bells[BELLS_BATCH];
 
 	kernel_refuses = true;
@@ -222,13 +216,12 @@ static void test_loop_ring_that_found_no_memory_is_made_good_by_the_next_flush(v
 		assert_int_equal(bell_take(bells[i]), 1);
 		close(bells[i]);
 	}
-	loop_free(loop);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		BOTH(test_loop_rings_where_aio_is_refused),
+		BOTH_NAMES(test_loop_rings_where_aio_is_refused),
 		BOTH(test_loop_made_by_one_thread_runs_on_another),
 		BOTH(test_loop_ring_adds_to_every_doorbell_by_the_flush),
 		BOTH(test_loop_ring_of_a_full_doorbell_does_not_block),
