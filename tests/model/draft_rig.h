@@ -3,9 +3,8 @@
 #define MIMEO_TESTS_MODEL_DRAFT_RIG_H
 
 /*
- * A rig (rig.h) with a draft beside its model, and no ops of speculation: what the device would
- * compute of ids, positions and lengths is written by hand, and the host looks at all logits.
- * Sequences are the rig's, and so are their pages.
+ * A rig (rig.h) with a draft model beside its target, without ops of speculation: tests write ids,
+ * positions and lengths by hand, and the host reads all logits. Sequences and pages are the rig's.
  */
 
 #include "daemon/model/draft.h"
@@ -35,7 +34,7 @@ void draft_rig_deinit(struct draft_rig *rig);
  * EAGLE-3. */
 void draft_rig_target(
 	struct draft_rig *rig, uint32_t sequence, const int32_t *tokens, uint32_t n_tokens);
-/* What the draft is conditioned on behind it: features, or the target's hidden states. */
+/* The hidden states of a draft pass behind the target's: features, or hidden states. */
 struct draft_pass draft_rig_from_target(const struct draft_rig *rig, uint32_t n_tokens);
 /* ... and behind a pass of its own. */
 struct draft_pass draft_rig_from_draft(const struct draft_rig *rig, uint32_t n_tokens);

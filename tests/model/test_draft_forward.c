@@ -54,7 +54,7 @@ static int world_teardown(void **state)
 	return 0;
 }
 
-/* The target over tokens [0, n) of ids, and the draft, whose ids are one on, behind it. */
+/* The target over tokens [0, n) of ids, and the draft model over those shifted by one. */
 static void prefill(struct draft_rig *d, uint32_t sequence, const int32_t *ids, uint32_t n,
 	uint32_t last)
 {
@@ -243,7 +243,7 @@ static void test_decode_is_a_prompt_conditioned_on_its_own_output(void **state)
 	free(want);
 }
 
-/* K guesses behind row `last` of a pass of n tokens, the next of which is at `position`: their
+/* K draft tokens behind row `last` of a pass of n tokens, the first at `position`: their
  * logits, and what they were. The first's are there. */
 static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, uint32_t n,
 	uint32_t last, int32_t guesses[K])
@@ -261,8 +261,8 @@ static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, u
 	}
 }
 
-/* The target takes `held` of K guesses, whatever it would say itself: text from KEPT on is what it
- * says. */
+/* The target accepts `held` of K draft tokens, whatever its logits say: its answer is the text from
+ * KEPT on. */
 static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 {
 	uint32_t now = KEPT + 1 + held;
@@ -272,7 +272,7 @@ static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 
 	prefill(d, 1, ids, KEPT, KEPT - 1);
 	free(guess(d, 1, KEPT, KEPT, KEPT - 1, guesses));
-	/* the tokens that held are the text's; those behind them are guesses that did not */
+	/* accepted tokens are the text's; those behind them are rejected draft tokens */
 	memcpy(tokens, ids + KEPT, sizeof(tokens));
 	memcpy(tokens + 1 + held, guesses + held, (K - held) * sizeof(*tokens));
 	draft_rig_target(d, 1, tokens, 1 + K);
@@ -290,7 +290,7 @@ static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 	free(want);
 }
 
-static void test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt(void **state)
+static void test_draft_tokens_behind_rejected_ones_are_those_of_a_fresh_prompt(void **state)
 {
 	struct world *w = *state;
 	int32_t ids[TEXT + 1];
@@ -456,7 +456,7 @@ int main(void)
 		OF_EACH(test_prompt_in_chunks_leaves_the_same_bits_as_in_one),
 		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "tinycalc-eagle"),
 		OF(test_decode_is_a_prompt_conditioned_on_its_own_output, "eagle"),
-		OF_EACH(test_guesses_behind_rejected_drafts_are_those_of_a_fresh_prompt),
+		OF_EACH(test_draft_tokens_behind_rejected_ones_are_those_of_a_fresh_prompt),
 		OF_EACH(test_one_graph_of_a_decode_replays_all_of_them),
 		OF_EACH(test_rows_of_a_batch_get_the_logits_they_get_alone),
 		OF(test_target_keeps_features_only_where_they_are_asked_for, "eagle3"),
@@ -468,7 +468,7 @@ int main(void)
 		{"with_naive_attention", "the naive backend is for the cpu device"},
 		{"test_prompt_in_chunks", "products depend on the number of rows"},
 		{"test_decode_is", "products depend on the number of rows"},
-		{"test_guesses_behind", "products depend on the number of rows"},
+		{"test_draft_tokens_behind", "products depend on the number of rows"},
 		{"test_rows_of_a_batch", "products depend on the number of rows"},
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a draft's directory may say, what is refused of it, and where its tensors end up. */
+/* A draft model's configuration, what is refused, and where its tensors end up. */
 #include "tests/model/configs.h"
 #include "tests/model/loaded.h"
 
@@ -203,67 +203,78 @@ struct pair {
 	struct loaded target, draft; /* one device */
 };
 
-static struct pair load_pair(const char *target, const char *draft)
+/* The directories of both are the test's initial state. */
+static int pair_setup(void **state)
 {
-	struct pair p = {.target = load(target)};
+	const char *const *below = *state;
+	struct pair *p = calloc(1, sizeof(*p));
 	struct model_error error = {""};
 
-	source_path(draft, p.draft.directory);
-	p.draft.device = p.target.device;
-	if (draft_config_load(p.draft.directory, &p.draft.config, &error) ||
-		draft_load(p.draft.directory, &p.draft.config, p.target.model, NULL, NULL,
-			&p.draft.model, &error))
+	if (!p)
+		return -1;
+	p->target = load(below[0]);
+	source_path(below[1], p->draft.directory);
+	p->draft.device = p->target.device;
+	if (draft_config_load(p->draft.directory, &p->draft.config, &error) ||
+		draft_load(p->draft.directory, &p->draft.config, p->target.model, NULL, NULL,
+			&p->draft.model, &error))
 		fail_msg("%s", error.text);
-	return p;
+	*state = p;
+	return 0;
 }
 
-static void unload_pair(struct pair *p)
+static int pair_teardown(void **state)
 {
+	struct pair *p = *state;
+
 	model_free(p->draft.model);
 	model_config_deinit(&p->draft.config);
 	unload(&p->target);
+	free(p);
+	return 0;
 }
+
+#define pair_test(test, target, draft) \
+	{#test, test, pair_setup, pair_teardown, (const char *[]){target, draft}}
 
 static void test_shipped_draft_is_loaded_byte_for_byte_and_shares_the_ends(void **state)
 {
-	struct pair p = load_pair("examples/models/tinycalc", "examples/models/tinycalc-eagle");
-	const struct model *m = p.draft.model;
+	struct pair *p = *state;
+	const struct model *m = p->draft.model;
 	const struct model_layer *layer = &m->layers[0];
 	uint64_t at;
 
-	assert_holds(&p.draft, &m->fc, 0, "fc.weight");
+	assert_holds(&p->draft, &m->fc, 0, "fc.weight");
 	assert_int_equal(m->fc.cols, 2 * 160);
-	at = assert_holds(&p.draft, &layer->qkv, 0, "layers.0.self_attn.q_proj.weight");
-	at = assert_holds(&p.draft, &layer->qkv, at, "layers.0.self_attn.k_proj.weight");
-	assert_holds(&p.draft, &layer->qkv, at, "layers.0.self_attn.v_proj.weight");
-	assert_holds(&p.draft, &layer->o, 0, "layers.0.self_attn.o_proj.weight");
-	assert_holds(&p.draft, &layer->post_norm, 0, "layers.0.post_attention_layernorm.weight");
-	at = assert_holds(&p.draft, &layer->gate_up, 0, "layers.0.mlp.gate_proj.weight");
-	assert_holds(&p.draft, &layer->gate_up, at, "layers.0.mlp.up_proj.weight");
-	assert_holds(&p.draft, &layer->down, 0, "layers.0.mlp.down_proj.weight");
-	assert_ptr_equal(m->embedding.data, p.target.model->embedding.data);
-	assert_ptr_equal(m->head.data, p.target.model->head.data);
+	at = assert_holds(&p->draft, &layer->qkv, 0, "layers.0.self_attn.q_proj.weight");
+	at = assert_holds(&p->draft, &layer->qkv, at, "layers.0.self_attn.k_proj.weight");
+	assert_holds(&p->draft, &layer->qkv, at, "layers.0.self_attn.v_proj.weight");
+	assert_holds(&p->draft, &layer->o, 0, "layers.0.self_attn.o_proj.weight");
+	assert_holds(&p->draft, &layer->post_norm, 0, "layers.0.post_attention_layernorm.weight");
+	at = assert_holds(&p->draft, &layer->gate_up, 0, "layers.0.mlp.gate_proj.weight");
+	assert_holds(&p->draft, &layer->gate_up, at, "layers.0.mlp.up_proj.weight");
+	assert_holds(&p->draft, &layer->down, 0, "layers.0.mlp.down_proj.weight");
+	assert_ptr_equal(m->embedding.data, p->target.model->embedding.data);
+	assert_ptr_equal(m->head.data, p->target.model->head.data);
 	assert_null(layer->input_norm.data);
 	assert_null(m->fc_bias.data);
 	assert_null(m->d2t);
-	assert_int_equal(m->max_positions, p.target.model->max_positions);
-	unload_pair(&p);
+	assert_int_equal(m->max_positions, p->target.model->max_positions);
 }
 
 static void test_eagle_does_not_look_at_its_copy_of_the_embedding(void **state)
 {
-	struct pair p = load_pair("tests/data/drafts/target", "tests/data/drafts/eagle");
+	struct pair *p = *state;
 
-	assert_ptr_equal(p.draft.model->embedding.data, p.target.model->embedding.data);
-	assert_ptr_equal(p.draft.model->head.data, p.target.model->head.data);
-	assert_holds(&p.draft, &p.draft.model->fc_bias, 0, "fc.bias");
-	unload_pair(&p);
+	assert_ptr_equal(p->draft.model->embedding.data, p->target.model->embedding.data);
+	assert_ptr_equal(p->draft.model->head.data, p->target.model->head.data);
+	assert_holds(&p->draft, &p->draft.model->fc_bias, 0, "fc.bias");
 }
 
 static void test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids(void **state)
 {
-	struct pair p = load_pair("tests/data/drafts/target", "tests/data/drafts/eagle3");
-	const struct model *m = p.draft.model;
+	struct pair *p = *state;
+	const struct model *m = p->draft.model;
 	enum dtype dtype;
 	uint64_t bytes, at;
 	int64_t *want;
@@ -271,31 +282,29 @@ static void test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids(voi
 
 	assert_int_equal(m->fc.cols, 3 * 32);
 	assert_int_equal(m->layers[0].qkv.cols, 2 * 32);
-	at = assert_holds(&p.draft, &m->layers[0].qkv, 0, "midlayer.self_attn.q_proj.weight");
-	assert_holds(&p.draft, &m->layers[0].qkv, at, "midlayer.self_attn.k_proj.weight");
-	assert_holds(&p.draft, &m->layers[0].input_norm, 0, "midlayer.input_layernorm.weight");
-	assert_holds(&p.draft, &m->layers[0].hidden_norm, 0, "midlayer.hidden_norm.weight");
-	assert_holds(&p.draft, &m->final_norm, 0, "norm.weight");
-	assert_holds(&p.draft, &m->head, 0, "lm_head.weight");
+	at = assert_holds(&p->draft, &m->layers[0].qkv, 0, "midlayer.self_attn.q_proj.weight");
+	assert_holds(&p->draft, &m->layers[0].qkv, at, "midlayer.self_attn.k_proj.weight");
+	assert_holds(&p->draft, &m->layers[0].input_norm, 0, "midlayer.input_layernorm.weight");
+	assert_holds(&p->draft, &m->layers[0].hidden_norm, 0, "midlayer.hidden_norm.weight");
+	assert_holds(&p->draft, &m->final_norm, 0, "norm.weight");
+	assert_holds(&p->draft, &m->head, 0, "lm_head.weight");
 	assert_int_equal(m->head.rows, 61);
-	assert_ptr_equal(m->embedding.data, p.target.model->embedding.data);
-	want = (int64_t *)(void *)tensor_bytes(&p.draft, "d2t", &bytes, &dtype);
+	assert_ptr_equal(m->embedding.data, p->target.model->embedding.data);
+	want = (int64_t *)(void *)tensor_bytes(&p->draft, "d2t", &bytes, &dtype);
 	assert_int_equal(bytes, 61 * sizeof(*want));
-	have = test_fetch(p.draft.device, m->d2t, 61 * sizeof(*have));
+	have = test_fetch(p->draft.device, m->d2t, 61 * sizeof(*have));
 	for (int i = 0; i < 61; i++)
 		assert_int_equal(have[i], want[i]);
 	free(have);
 	free(want);
-	unload_pair(&p);
 }
 
 static void test_eagle3_keeps_an_embedding_of_its_own(void **state)
 {
-	struct pair p = load_pair("tests/data/drafts/target", "tests/data/drafts/eagle3-own");
+	struct pair *p = *state;
 
-	assert_holds(&p.draft, &p.draft.model->embedding, 0, "embed_tokens.weight");
-	assert_null(p.draft.model->d2t);
-	unload_pair(&p);
+	assert_holds(&p->draft, &p->draft.model->embedding, 0, "embed_tokens.weight");
+	assert_null(p->draft.model->d2t);
 }
 
 static void test_draft_of_another_size_is_refused_before_it_is_read(void **state)
@@ -350,7 +359,7 @@ static void copy_changed(const struct scratch *scratch, const char *draft, const
 	scratch_write(scratch, "model.safetensors", changed, size + strlen(to) - strlen(from));
 }
 
-static void expect_file_refusal(const struct scratch *scratch, const char *draft, int rc,
+static void expect_measure(const struct scratch *scratch, const char *draft, int rc,
 	const char *words)
 {
 	struct model_config config;
@@ -368,20 +377,26 @@ static void expect_file_refusal(const struct scratch *scratch, const char *draft
 	model_config_deinit(&config);
 }
 
+static void expect_changed(const struct scratch *scratch, const char *draft, const char *from,
+	const char *to, size_t at, int64_t value, int rc, const char *words)
+{
+	copy_changed(scratch, draft, from, to, at, value);
+	expect_measure(scratch, draft, rc, words);
+}
+
 /* d2t is the first of the file's data. */
 static void test_d2t_that_leads_nowhere_is_refused(void **state)
 {
 	const struct scratch *scratch = *state;
 
-	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", SIZE_MAX, 0);
-	expect_file_refusal(scratch, "eagle3", 0, "");
-	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, 97 - 60);
-	expect_file_refusal(scratch, "eagle3", -EINVAL,
-		"tensor \"d2t\": draft id 60 plus 37 is not an id of the target's vocabulary of 97");
-	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, INT64_MAX);
-	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 60 plus 9223372036854775807");
-	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 0, -1);
-	expect_file_refusal(scratch, "eagle3", -EINVAL, "draft id 0 plus -1");
+	expect_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", SIZE_MAX, 0,
+		0, "");
+	expect_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, 97 - 60,
+		-EINVAL, "tensor \"d2t\": draft id 60 plus 37 is not an id of the target's vocabulary of 97");
+	expect_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 60 * 8, INT64_MAX,
+		-EINVAL, "draft id 60 plus 9223372036854775807");
+	expect_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 0, -1,
+		-EINVAL, "draft id 0 plus -1");
 }
 
 static void test_d2t_that_gives_two_drafts_one_id_is_refused(void **state)
@@ -396,27 +411,25 @@ static void test_d2t_that_gives_two_drafts_one_id_is_refused(void **state)
 	table = (int64_t *)(void *)tensor_bytes(&l, "d2t", &bytes, &dtype);
 	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d2t\"", 7 * 8, table[3] + 3 - 7);
 	free(table);
-	expect_file_refusal(scratch, "eagle3", -EINVAL, "of two draft ids, the second being 7");
+	expect_measure(scratch, "eagle3", -EINVAL, "of two draft ids, the second being 7");
 }
 
 static void test_d2t_of_another_dtype_or_shape_is_refused(void **state)
 {
 	const struct scratch *scratch = *state;
 
-	copy_changed(scratch, "eagle3", "\"I64\"", "\"F64\"", SIZE_MAX, 0);
-	expect_file_refusal(scratch, "eagle3", -ENOTSUP, "tensor \"d2t\": dtype F64 is not I64");
-	copy_changed(scratch, "eagle3", "\"shape\":[61]", "\"shape\":[61,1]", SIZE_MAX, 0);
-	expect_file_refusal(
-		scratch, "eagle3", -EINVAL, "\"d2t\" is not a vector of draft_vocab_size 61");
+	expect_changed(scratch, "eagle3", "\"I64\"", "\"F64\"", SIZE_MAX, 0,
+		-ENOTSUP, "tensor \"d2t\": dtype F64 is not I64");
+	expect_changed(scratch, "eagle3", "\"shape\":[61]", "\"shape\":[61,1]", SIZE_MAX, 0,
+		-EINVAL, "\"d2t\" is not a vector of draft_vocab_size 61");
 }
 
 static void test_smaller_vocabulary_without_d2t_is_refused(void **state)
 {
 	const struct scratch *scratch = *state;
 
-	copy_changed(scratch, "eagle3", "\"d2t\"", "\"d3t\"", SIZE_MAX, 0);
-	expect_file_refusal(scratch, "eagle3", -EINVAL,
-		"tensor \"d2t\" is missing, and draft_vocab_size 61 is not vocab_size 97");
+	expect_changed(scratch, "eagle3", "\"d2t\"", "\"d3t\"", SIZE_MAX, 0,
+		-EINVAL, "tensor \"d2t\" is missing, and draft_vocab_size 61 is not vocab_size 97");
 }
 
 static void test_tensors_that_are_missing_are_named(void **state)
@@ -440,8 +453,8 @@ static void test_tensors_that_are_missing_are_named(void **state)
 		snprintf(from, sizeof(from), "\"%s\"", cases[i].tensor);
 		snprintf(to, sizeof(to), "\"%s_\"", cases[i].tensor);
 		snprintf(words, sizeof(words), "tensor %s is missing", from);
-		copy_changed(scratch, cases[i].draft, from, to, SIZE_MAX, 0);
-		expect_file_refusal(scratch, cases[i].draft, -EINVAL, words);
+		expect_changed(scratch, cases[i].draft, from, to, SIZE_MAX, 0,
+			-EINVAL, words);
 	}
 }
 
@@ -471,8 +484,8 @@ static void test_eagle3_without_a_head_has_its_targets(void **state)
 {
 	const struct scratch *scratch = *state;
 
-	copy_changed(scratch, "eagle3-own", "\"lm_head.weight\"", "\"other.weight\"", SIZE_MAX, 0);
-	expect_file_refusal(scratch, "eagle3-own", 0, "");
+	expect_changed(scratch, "eagle3-own", "\"lm_head.weight\"", "\"other.weight\"", SIZE_MAX, 0,
+		0, "");
 }
 
 int main(void)
@@ -487,11 +500,14 @@ int main(void)
 		cmocka_unit_test(test_draft_of_another_target_is_refused),
 		cmocka_unit_test(test_layers_that_are_not_the_usual_ones_are_refused),
 		cmocka_unit_test(test_draft_cannot_draft_for_a_draft),
-		cmocka_unit_test(test_shipped_draft_is_loaded_byte_for_byte_and_shares_the_ends),
-		cmocka_unit_test(test_eagle_does_not_look_at_its_copy_of_the_embedding),
-		cmocka_unit_test(
-			test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids),
-		cmocka_unit_test(test_eagle3_keeps_an_embedding_of_its_own),
+		pair_test(test_shipped_draft_is_loaded_byte_for_byte_and_shares_the_ends,
+			"examples/models/tinycalc", "examples/models/tinycalc-eagle"),
+		pair_test(test_eagle_does_not_look_at_its_copy_of_the_embedding,
+			"tests/data/drafts/target", "tests/data/drafts/eagle"),
+		pair_test(test_eagle3_reads_twice_the_columns_and_has_its_own_head_and_ids,
+			"tests/data/drafts/target", "tests/data/drafts/eagle3"),
+		pair_test(test_eagle3_keeps_an_embedding_of_its_own,
+			"tests/data/drafts/target", "tests/data/drafts/eagle3-own"),
 		cmocka_unit_test(test_draft_of_another_size_is_refused_before_it_is_read),
 		scratch_test(test_d2t_that_leads_nowhere_is_refused),
 		scratch_test(test_d2t_that_gives_two_drafts_one_id_is_refused),

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Speculation over tinycalc with its draft, by a loop on the host: greedy, K = 4. What is judged is
- * the draft: how many tokens a step of the target yields, on the kinds of questions that both were
- * trained on. (A reference loop of the draft's training: 4.58 in all, count 4.87, sort 4.21, rev
- * 3.60, add 2.56.)
+ * Speculation over tinycalc with its draft model, by a loop on the host: greedy, K = 4. Measured are
+ * the tokens that a step of the target yields, on the kinds of questions that both were trained on.
+ * (A reference loop of the draft model's training: 4.58 in all, count 4.87, sort 4.21, rev 3.60, add
+ * 2.56.)
  *
- * The loop does what the device's ops are to do: all 1 + K tokens go through the draft after a
- * verification, with ids of rejected drafts in the tail, and lengths alone say what counts.
+ * The loop does what the device's ops do: all 1 + K tokens go through the draft model after a
+ * verification, with ids of rejected draft tokens in the tail, and only lengths say what counts.
  */
 
 #include "tests/model/draft_rig.h"
@@ -21,7 +21,7 @@ enum { K = 4, N_KINDS = 4, END = 2, SEQUENCE = 1, PLAIN = 2 };
 struct speculation {
 	struct draft_rig *d;
 	uint32_t length;         /* tokens of the target's cache that count */
-	int32_t last, drafts[K]; /* the token behind them; what is guessed to follow it */
+	int32_t last, drafts[K]; /* the token behind them; its draft tokens */
 	int32_t answer[QUESTION_ANSWER_MAX];
 	uint32_t n_answer, n_steps;
 };
@@ -61,7 +61,7 @@ static void prefill(struct speculation *s, const struct question *q)
 	guess(s, ids, 0, n, n - 1);
 }
 
-/* One step of the target over the last token and its drafts. */
+/* One step of the target over the last token and its draft tokens. */
 static void verify(struct speculation *s)
 {
 	const uint32_t vocab = s->d->rig.model->config.vocab_size, start = s->length;

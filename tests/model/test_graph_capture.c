@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Capture of a backend that plans lazily: its metadata plans when it is first run and is marked
- * done for ever, whatever is built into it afterwards, but for eager steps. Shared between warm-up
- * and capture, or between descriptors, it would leave the plan out of the graph, and replays would
- * run on another batch's.
+ * Capture of a backend that plans lazily: its metadata plans in its first run and, except in eager
+ * steps, never again. Shared between warm-up and capture, or between descriptors, the plan would be
+ * missing from the graph, and replays would use another batch's.
  */
 
 #include "tests/device_memory.h"
@@ -46,7 +45,7 @@ static int lazy_manager_new(struct device *device, const struct attention_config
 
 	assert_non_null(manager);
 	MUST(device->ops->mem_alloc(device, config->max_rows * sizeof(int32_t), &plan));
-	/* Paged attention takes its lengths from the plan; on cuda it wants them ahead of that. */
+	/* Paged attention reads its lengths from the plan; on cuda it needs them before that. */
 	if (!test_on_cuda())
 		planned.seq_lens = plan;
 	MUST(attention_paged.manager_new(device, config, &planned, &manager->paged));
@@ -258,7 +257,7 @@ static void run_rows(struct world *w, const struct graph_entry *entry, uint32_t 
 		query_lens[r] = n_tokens;
 		seq_lens[r] = starts[r] + n_tokens;
 	}
-	/* What an earlier step left behind must not be taken for this one's. */
+	/* Results of an earlier step must not pass for this one's. */
 	MUST(w->rig.device->ops->fill_async(
 		w->rig.stream, w->rig.buffers.residual, 0xff, w->context.pool_bytes));
 	MUST(executor_run(&w->executor, entry, slot, query_lens, seq_lens, w->rig.stream));
@@ -386,7 +385,7 @@ static void assert_same_host_numbers(
 	assert_ptr_equal(a->manager, b->manager); /* with its longest sequence */
 }
 
-/* F27: a backend bakes into a graph what it is told of a batch. */
+/* F27: a graph keeps the host numbers of the batch that it was captured with. */
 static void test_host_numbers_of_a_graph_are_the_same_at_warm_up_capture_and_replay(void **state)
 {
 	struct world *w = *state;

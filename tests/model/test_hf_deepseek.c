@@ -9,7 +9,7 @@
 	"\"num_hidden_layers\":6,\"num_experts_per_tok\":6" more "}"
 #define V3(more)                                                                                   \
 	"{\"architectures\":[\"DeepseekV3ForCausalLM\"]," DEEP "\"num_hidden_layers\":6" more "}"
-/* Eight experts, all of which other settings can be about. */
+/* Eight experts, few enough for wrong settings. */
 #define EIGHT ",\"n_routed_experts\":8"
 
 static void test_v2_defaults_are_those_of_its_class(void **state)
@@ -109,7 +109,7 @@ static void test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says(void **
 	}
 }
 
-static void test_experts_are_in_every_so_manieth_layer_from_the_first_on(void **state)
+static void test_experts_are_in_every_nth_layer_from_the_first_on(void **state)
 {
 	struct model_config c = parse(V2(",\"first_k_dense_replace\":1,\"moe_layer_freq\":2"));
 
@@ -268,7 +268,7 @@ int main(void)
 		cmocka_unit_test(
 			test_without_a_layer_of_experts_no_field_of_theirs_is_needed_or_looked_at),
 		cmocka_unit_test(test_heads_of_keys_are_those_of_kv_b_whatever_the_field_says),
-		cmocka_unit_test(test_experts_are_in_every_so_manieth_layer_from_the_first_on),
+		cmocka_unit_test(test_experts_are_in_every_nth_layer_from_the_first_on),
 		cmocka_unit_test(test_groups_count_only_where_the_method_says_so),
 		cmocka_unit_test(test_v2_does_not_normalise_and_v3_does_as_asked),
 		cmocka_unit_test(test_yarn_sharpens_the_softmax_by_the_square_of_its_magnitude),

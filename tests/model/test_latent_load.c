@@ -112,7 +112,7 @@ static void test_missing_expert_is_named(void **state)
 	assert_contains(error.text, "tensor \"model.layers.0.mlp.gate.weight\" is missing");
 }
 
-static void test_wrong_shape_tells_of_sizes_that_are_defaults(void **state)
+static void test_wrong_shape_names_sizes_that_are_defaults(void **state)
 {
 	struct model_error error = {""};
 	struct loaded *l = *state;
@@ -127,7 +127,7 @@ static void test_wrong_shape_tells_of_sizes_that_are_defaults(void **state)
 		"out: kv_lora_rank 512");
 }
 
-/* A device whose op table ends before the one that is taken out. */
+/* Loading is refused on a device with those ops. */
 static void expect_lacking(struct loaded *l, const struct kernel_ops *ops, const char *what)
 {
 	const struct kernel_ops *whole = l->device->kernels;
@@ -177,7 +177,7 @@ int main(void)
 		loaded_test(test_experts_are_one_weight_gate_and_up_of_each_together, MOE),
 		loaded_test(test_bias_of_the_choice_stays_float32_where_activations_are_not, CHECKPOINTS "deepseek-v3"),
 		loaded_test(test_missing_expert_is_named, MOE),
-		loaded_test(test_wrong_shape_tells_of_sizes_that_are_defaults, MOE),
+		loaded_test(test_wrong_shape_names_sizes_that_are_defaults, MOE),
 		loaded_test(test_device_that_lacks_an_op_of_the_model_is_refused, MOE),
 		loaded_test(test_cache_has_a_row_of_latent_and_rope_and_no_values, MLA),
 	};

@@ -4,8 +4,8 @@
  * Forward passes against what transformers computed in float32 on the same weights: golden.json of
  * the tinycalc models, and reference.json of each checkpoint in tests/data (make_checkpoints.py).
  *
- * On a device with activations in bf16 tokens are compared for the trained model alone: the logits
- * of random checkpoints lie so close together that rounding chooses among them.
+ * On a device with bf16 activations tokens are compared for trained models alone: logits of random
+ * checkpoints are so close together that rounding chooses among them.
  */
 
 #include "tests/model/reference.h"
@@ -24,7 +24,7 @@ struct checkpoint {
 
 struct reference {
 	json_t *root;
-	bool same_tokens; /* the device is held to the reference's choice of tokens */
+	bool same_tokens; /* the device has to choose the reference's tokens */
 	double tolerance; /* of logits, of the largest */
 	uint32_t n_cases;
 	struct reference_case {

@@ -64,7 +64,7 @@ static void test_biases_are_fused_like_their_weights(void **state)
 	assert_holds(l, &layer->down_bias, 0, "model.layers.1.mlp.down_proj.bias");
 }
 
-/* The tensor's elements, which are of that dtype in the file, are in the weight from `at` on, as far
+/* The tensor's elements, of that dtype in the file, are in the weight from `at` on, as far
  * as the weight's own dtype goes. Returns where they end. */
 static size_t assert_converted(const struct loaded *l, const struct weight *weight, size_t at,
 	const char *name, enum dtype want_dtype)
@@ -324,7 +324,7 @@ static void test_tensors_of_many_chunks_arrive_whole(void **state)
 	unload(&l);
 }
 
-/* Which the rope table does, and with it the memory that both take. */
+/* The rope table does, and so do the bytes of both. */
 static void test_bytes_of_weights_do_not_depend_on_the_positions(void **state)
 {
 	struct scratch *scratch = *state;
@@ -372,9 +372,8 @@ static void test_tensors_without_a_use_are_counted_and_the_first_is_named(void *
 	assert_int_equal(unused.n_buffers, 0);
 }
 
-/* Such a layer is told by its projection: a layer of the model's that the configuration leaves out has
- * none. */
-static void test_layers_that_predict_further_tokens_are_told_apart(void **state)
+/* Such a layer has a projection; a layer of the model that the configuration leaves out has none. */
+static void test_layers_that_predict_further_tokens_are_counted_apart(void **state)
 {
 	struct model_unused unused = unused_of(*state, (const char *const[]){
 		"model.layers.1.eh_proj.weight", "model.layers.1.mlp.up_proj.weight",
@@ -457,7 +456,7 @@ static void test_tied_model_may_have_its_head_alone(void **state)
 	unload(&l);
 }
 
-static void test_device_without_room_is_named(void **state)
+static void test_device_without_memory_is_named(void **state)
 {
 	struct loaded *l = *state;
 	struct model_error error = {""};
@@ -485,7 +484,7 @@ int main(void)
 		scratch_test(test_tensors_of_many_chunks_arrive_whole),
 		scratch_test(test_bytes_of_weights_do_not_depend_on_the_positions),
 		scratch_test(test_tensors_without_a_use_are_counted_and_the_first_is_named),
-		scratch_test(test_layers_that_predict_further_tokens_are_told_apart),
+		scratch_test(test_layers_that_predict_further_tokens_are_counted_apart),
 		scratch_test(test_small_model_is_accepted),
 		REFUSED("missing tensor is named", "model.layers.0.self_attn.k_proj.weight", NULL, "",
 			-EINVAL, "model.safetensors: tensor "
@@ -508,7 +507,7 @@ int main(void)
 			"tensor \"lm_head.weight\": dtype NF4 is not one of"),
 		scratch_test(test_truncated_file_is_refused),
 		scratch_test(test_tied_model_may_have_its_head_alone),
-		loaded_test(test_device_without_room_is_named, TINYCALC),
+		loaded_test(test_device_without_memory_is_named, TINYCALC),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);

@@ -253,7 +253,7 @@ static void *write_late(void *arg)
 	return NULL;
 }
 
-/* A pipe that stays empty for LATE_MS holds up the one worker that reads it; a file is read beside
+/* A pipe that stays empty for LATE_MS blocks the worker that reads it; a file is read beside
  * it. */
 static const char *read_beside_a_late_pipe(struct world *w)
 {

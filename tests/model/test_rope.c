@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* tests/data/rope.json holds tables that transformers computed, for settings of real models. */
+/* tests/data/rope.json has tables that transformers computed, for settings of real models. */
 
 #include "tests/model/fixture.h"
 
