@@ -61,11 +61,8 @@ void choices_run_many(struct rig *rig, uint32_t n, uint32_t max_tokens)
 {
 	memset(rig->results, 0, sizeof(rig->results));
 	rig_gate_close(rig);
-	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request = rig_endless(&rig->client, i, 0, max_tokens);
-
-		rig_submit(&rig->client, request);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		rig_submit(&rig->client, rig_endless(&rig->client, i, 0, max_tokens));
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {
 		rig_wait(&rig->client, rig->results, i);

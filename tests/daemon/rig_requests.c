@@ -183,9 +183,7 @@ void rig_nonsense(int32_t *tokens, uint32_t n, uint32_t seed)
 void rig_ok(struct rig_client *client, uint32_t index, unsigned op, uint32_t sequence,
 	uint32_t argument)
 {
-	struct rig_request request = rig_call(client, index, op, sequence, argument);
-
-	rig_must(client, request);
+	rig_must(client, rig_call(client, index, op, sequence, argument));
 }
 
 void rig_open_histories(struct rig_client *client, uint32_t n, const char *text)

@@ -368,16 +368,14 @@ static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_result results[2] = {0};
-	struct rig_request r, nop;
 	struct engine_report report;
 
-	r = rig_ask(&rig->client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS);
-	rig_submit(&rig->client, r);
+	rig_submit(&rig->client,
+		rig_ask(&rig->client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS));
 	/* Progress fills what the final completion leaves. */
 	while (!atomic_load(&rig->client.region.ring.control->cq_tail))
 		sched_yield();
-	nop = rig_call(&rig->client, 1, RING_OP_NOP, 0, 0);
-	rig_submit(&rig->client, nop);
+	rig_submit(&rig->client, rig_call(&rig->client, 1, RING_OP_NOP, 0, 0));
 	while (!engine_stats(rig->engine)->n_finished)
 		sched_yield();
 	rig_wait(&rig->client, results, 0);
@@ -402,9 +400,8 @@ static void *vandalise(void *arg)
 	struct vandal *v = arg;
 	uint64_t random = 1;
 
-	while (!atomic_load(&v->stop)) {
+	while (!atomic_load(&v->stop))
 		v->region.arena[random_below(&random, v->bytes)] = (uint8_t)random_u32(&random);
-	}
 	return NULL;
 }
 
@@ -482,9 +479,8 @@ static void test_abort_ends_all_with_the_status_given(void **state)
 
 	rig_wait(&f->bystander, f->results, 0);
 	rig_gate_close(&f->rig);
-	for (uint32_t i = 0; i < 16; i++) {
+	for (uint32_t i = 0; i < 16; i++)
 		rig_submit(&f->client, rig_ask_text(&f->client, i, 0, "count 4 30\n"));
-	}
 	rig_wait_steps(&f->rig, 2);
 	while (f->client.port->n_in_flight != 16)
 		sched_yield();

@@ -221,9 +221,11 @@ static struct engine_speculation account_of(
 	const struct engine_speculation before = rig_facts(rig).speculation;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt(text, tokens);
-	struct rig_request request = rig_ask(&rig->client, 0, 0, tokens, n, max_tokens, flags);
 
-	assert_int_equal(rig_do(&rig->client, request).n_generated, n_generated);
+	assert_int_equal(
+		rig_do(&rig->client, rig_ask(&rig->client, 0, 0, tokens, n, max_tokens, flags))
+			.n_generated,
+		n_generated);
 	rig_assert_all_free(rig); /* tokens come ahead of the draft's passes */
 	return more_than(&before, rig_facts(rig).speculation);
 }
@@ -354,9 +356,8 @@ static void test_rows_that_decode_without_drafts_are_counted_by_reason(void **st
 	verified_on(rig, 0);
 	assert_undrafted(rig, &before, UNDRAFTED_SEQUENCE, 19);
 	before = rig_facts(rig).speculation;
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 3; i++)
 		rig_must(&rig->client, rig_step(&rig->client, 0, &msg, &row, &(int32_t){'a'}));
-	}
 	/* the first has the answer's last token to compute, too, and is a prompt of two */
 	assert_undrafted(rig, &before, UNDRAFTED_STEP, 2);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
@@ -377,11 +378,8 @@ static void log_of(const struct rig_options *options, uint32_t n, char *ret, siz
 	log_open(file);
 	rig_open(&rig, options);
 	rig_attach(&rig, &rig.client, 16);
-	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request = rig_endless(&rig.client, i, 0, 440);
-
-		rig_submit(&rig.client, request);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		rig_submit(&rig.client, rig_endless(&rig.client, i, 0, 440));
 	for (uint32_t i = 0; i < n; i++)
 		rig_wait(&rig.client, rig.results, i);
 	assert_true(rig_facts(&rig).speculation.n_rows > 1000);

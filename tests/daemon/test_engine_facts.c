@@ -47,9 +47,7 @@ static uint64_t sum_eager(const uint64_t n_eager[N_EAGER_REASONS])
 
 static void generate(struct rig *rig)
 {
-	struct rig_request request = rig_endless(&rig->client, 0, 0, 60);
-
-	assert_int_equal(rig_do(&rig->client, request).n_generated, 60);
+	assert_int_equal(rig_do(&rig->client, rig_endless(&rig->client, 0, 0, 60)).n_generated, 60);
 	rig_assert_all_free(rig); /* all steps are read */
 }
 

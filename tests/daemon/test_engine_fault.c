@@ -245,9 +245,8 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
 	rig_must(&client, rig_step_text(&client, 0, 1, "9+8=", true));
 	rig_gate_close(&rig);
-	for (uint32_t i = 0; i < 4; i++) {
+	for (uint32_t i = 0; i < 4; i++)
 		rig_submit(&client, rig_ask_text(&client, i, 0, "347+586="));
-	}
 	rig_wait_waiting(&rig, 3);
 	rig_gate_open(&rig);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -281,21 +280,17 @@ static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
 static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void **state)
 {
 	struct rig_result results[16] = {0};
-	struct rig_request busy, ask;
 	struct world w;
 
 	APART();
 	open_world(&w, "op:outbox:3");
 	rig_ok(&w.a, 0, RING_OP_OPEN, 1, 0);
-	busy = rig_step_text(&w.a, 0, 1, "9+8", true);
-	rig_must(&w.a, busy);
+	rig_must(&w.a, rig_step_text(&w.a, 0, 1, "9+8", true));
 	rig_ok(&w.a, 0, RING_OP_FORK, 1, 2);
 	rig_gate_close(&w.rig);
-	busy = rig_ask_text(&w.a, 0, 0, "347+586=");
-	rig_submit(&w.a, busy);
+	rig_submit(&w.a, rig_ask_text(&w.a, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 3);
-	ask = rig_ask_text(&w.a, 1, 2, "=");
-	rig_submit(&w.a, ask);
+	rig_submit(&w.a, rig_ask_text(&w.a, 1, 2, "="));
 	while (engine_stats(w.rig.engine)->n_running < 2)
 		sched_yield();
 	rig_gate_open(&w.rig);

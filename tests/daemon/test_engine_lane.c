@@ -13,9 +13,10 @@ static uint64_t value(_Atomic uint64_t *counter)
 static uint64_t generate(struct rig *rig)
 {
 	uint64_t start = clock_ns();
-	struct rig_request request = rig_endless(&rig->client, 0, 0, N_TOKENS);
 
-	assert_int_equal(rig_do(&rig->client, request).n_generated, N_TOKENS);
+	assert_int_equal(
+		rig_do(&rig->client, rig_endless(&rig->client, 0, 0, N_TOKENS)).n_generated,
+		N_TOKENS);
 	return clock_ns() - start;
 }
 
@@ -49,11 +50,8 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 	struct rig *rig = *state;
 
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
-	for (uint32_t i = 0; i < 5; i++) {
-		struct rig_request request = rig_step_text(&rig->client, 0, 1, "7", i == 0);
-
-		rig_must(&rig->client, request);
-	}
+	for (uint32_t i = 0; i < 5; i++)
+		rig_must(&rig->client, rig_step_text(&rig->client, 0, 1, "7", i == 0));
 	assert_int_equal(value(&rig->engine->stats.n_steps), 5);
 	assert_int_equal(value(&rig->engine->stats.n_gaps), 0);
 	assert_true(value(&rig->engine->stats.lane_ns) > 0);
@@ -110,9 +108,7 @@ static void test_engine_that_has_slept_is_woken_behind_each_step_of_unknown_leng
 /* The client's own loop: a prompt, then a token a step. */
 static void step_once(struct rig_client *client, bool first)
 {
-	struct rig_request request = rig_step_text(client, 0, 1, "7", first);
-
-	rig_must(client, request);
+	rig_must(client, rig_step_text(client, 0, 1, "7", first));
 }
 
 /* Held far longer than it is expected to take, it is looked for again and again; the lane is asked

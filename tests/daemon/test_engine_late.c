@@ -212,7 +212,6 @@ static void make_failing(struct device *device)
 	atomic_store(&n_tries, 0);
 }
 
-
 static void test_capture_without_memory_is_tried_again_by_a_later_step(void **state)
 {
 	struct rig *rig = *state;

@@ -103,15 +103,14 @@ static void check_masks(const struct dense *dense, const struct rig_options *opt
 {
 	struct rig_client client, other;
 	struct rig_result results[8] = {0};
-	struct rig_request endless, requests[N_MASKS];
+	struct rig_request requests[N_MASKS];
 	int32_t prompts[N_MASKS][N_PROMPT];
 	struct rig rig;
 
 	rig_open(&rig, options);
 	rig_attach(&rig, &client, 8);
 	rig_attach(&rig, &other, 8);
-	endless = rig_endless(&other, 0, 0, 300);
-	rig_submit(&other, endless);
+	rig_submit(&other, rig_endless(&other, 0, 0, 300));
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		rig_nonsense(prompts[i], N_PROMPT, i);
 		number_documents(&masks[i], N_PROMPT);
@@ -320,9 +319,8 @@ static void run_prefixes_beside_decodes(uint32_t n_decodes, uint32_t n_tokens, u
 	rig_nonsense(prompt, LONGEST, 8);
 	rig_open_client(&rig, &options);
 	rig_gate_close(&rig);
-	for (uint32_t i = 0; i < n_decodes; i++) {
+	for (uint32_t i = 0; i < n_decodes; i++)
 		rig_submit(&rig.client, rig_endless(&rig.client, PREFIXES + i, 0, n_tokens));
-	}
 	rig_wait_steps(&rig, 1);
 	for (uint32_t i = 0; i < PREFIXES; i++) {
 		request = ask(&rig.client, i, prompt, LONGEST, 1, &m);

@@ -50,17 +50,15 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
 	struct rig_client holder, client;
-	struct rig_request first, second;
+	struct rig_request first;
 	struct msg_generate msg;
 	int32_t tokens[64];
 
 	rig_attach(rig, &holder, 8);
 	rig_attach(rig, &client, 8);
 	rig_gate_close(rig);
-	first = rig_endless(&holder, 0, 0, 200);
-	rig_submit(&holder, first);
-	second = rig_endless(&client, 0, 0, 200);
-	rig_submit(&client, second); /* the head of model 0 */
+	rig_submit(&holder, rig_endless(&holder, 0, 0, 200));
+	rig_submit(&client, rig_endless(&client, 0, 0, 200)); /* the head of model 0 */
 	rig_wait_waiting(rig, 1);
 	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
 	msg.model = 1;

@@ -90,9 +90,8 @@ static void test_sessions_take_turns(void **state)
 	rig_attach(rig, &clients[1], 8);
 	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
-		for (uint32_t i = 0; i < (c ? 3 : 7); i++) {
+		for (uint32_t i = 0; i < (c ? 3 : 7); i++)
 			rig_submit(&clients[c], rig_endless(&clients[c], i, 0, 20));
-		}
 		rig_wait_waiting(rig, c ? 9 : 6);
 	}
 	rig_gate_open(rig);
@@ -153,9 +152,8 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 		rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
 	}
 	rig_gate_close(rig);
-	for (uint32_t i = 0; i < 3; i++) {
+	for (uint32_t i = 0; i < 3; i++)
 		rig_submit(&other, rig_endless(&other, i, 0, 10 + 7 * i));
-	}
 	while (engine_stats(rig->engine)->n_running < 3)
 		sched_yield();
 	rig_submit(&client, rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
@@ -315,14 +313,12 @@ static void live_and_leave(struct rig *rig, uint32_t n_events)
 	uint32_t n = 0, n_done = 0;
 
 	rig_attach(rig, &client, 16);
-	for (uint32_t id = 1; id <= 2; id++) {
+	for (uint32_t id = 1; id <= 2; id++)
 		rig_submit(&client, rig_call(&client, id - 1, RING_OP_OPEN, id, 0));
-	}
 	rig_submit(&client, rig_step_text(&client, 2, 1, "sort 52 17", true));
 	rig_submit(&client, rig_call(&client, 3, RING_OP_FORK, 1, 3));
-	for (uint32_t i = 4; i < 10; i++) {
+	for (uint32_t i = 4; i < 10; i++)
 		rig_submit(&client, rig_endless(&client, i, i == 4 ? 1 : i == 5 ? 3 : i == 6 ? 2 : 0, 20));
-	}
 	/* Or until all have ended: a slow reader gets fewer progress completions. */
 	while (n < n_events && n_done < 10) {
 		rig_poll(&client, results);

@@ -223,7 +223,7 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_result results[8] = {0};
-	struct rig_request one, two, cancel;
+	struct rig_request one, cancel;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
 	struct msg_generate msg = rig_greedy(n, 400);
@@ -232,8 +232,7 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	one = rig_generate(&rig->client, 0, tokens, n, &msg);
 	rig_submit(&rig->client, one);
 	msg.flags = 0;
-	two = rig_generate(&rig->client, 1, tokens, n, &msg);
-	rig_submit(&rig->client, two);
+	rig_submit(&rig->client, rig_generate(&rig->client, 1, tokens, n, &msg));
 	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
 	rig_submit(&rig->client, cancel);

@@ -389,15 +389,14 @@ static void test_own_loops_beside_verifications_have_their_own_tokens(void **sta
 {
 	struct rig *rig = *state;
 	struct history prompt = {.n = 0};
-	struct rig_request endless, step;
+	struct rig_request step;
 	float logits[VOCAB];
 	int32_t answer[40];
 
 	prompt.n = rig_prompt("sort 52 17 33\n", prompt.tokens);
 	expect(&prompt, 40, logits, answer);
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
-	endless = rig_endless(&rig->client, 1, 0, 450);
-	rig_submit(&rig->client, endless);
+	rig_submit(&rig->client, rig_endless(&rig->client, 1, 0, 450));
 	for (uint32_t i = 0; i < 40; i++) {
 		const struct msg_row row = {1, i ? 1 : prompt.n};
 		const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};

@@ -109,17 +109,15 @@ static void run_own_loop(struct rig *rig)
 {
 	const struct msg_row row = {1, 1};
 	const struct msg_step msg = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
-	struct rig_request request = rig_endless(&rig->client, 0, 0, 450), step;
+	struct rig_request request = rig_endless(&rig->client, 0, 0, 450);
 
 	memset(rig->results, 0, sizeof(rig->results));
 	rig_ok(&rig->client, 1, RING_OP_OPEN, 1, 0);
-	step = rig_step_text(&rig->client, 1, 1, "count", true);
-	rig_submit(&rig->client, step);
+	rig_submit(&rig->client, rig_step_text(&rig->client, 1, 1, "count", true));
 	rig_wait(&rig->client, rig->results, 1);
 	rig_submit(&rig->client, request);
 	for (uint32_t i = 2; i < 40; i++) {
-		step = rig_step(&rig->client, i, &msg, &row, &(int32_t){'a'});
-		rig_submit(&rig->client, step);
+		rig_submit(&rig->client, rig_step(&rig->client, i, &msg, &row, &(int32_t){'a'}));
 		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(rig->results[i].status, 0);
 	}
@@ -180,12 +178,9 @@ static void decode_together(struct rig *rig, uint32_t n)
 	n_choices = 0;
 	rig_gate_close(rig);
 	memset(rig->results, 0, sizeof(rig->results));
-	for (uint32_t i = 0; i < n; i++) {
-		struct rig_request request =
-			rig_ask(&rig->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS);
-
-		rig_submit(&rig->client, request);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		rig_submit(&rig->client,
+			rig_ask(&rig->client, i, i + 1, &last, 1, 24, MIMEO_GENERATE_IGNORE_EOS));
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < n; i++) {
 		rig_wait(&rig->client, rig->results, i);

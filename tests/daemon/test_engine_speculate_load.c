@@ -27,9 +27,8 @@ static void test_prompt_is_answered_beside_verifications_that_fill_steps(void **
 		rig_open_client(&rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
 			.n_drafts = step->n_drafts, .max_batch_tokens = step->max_batch_tokens,
 			.max_requests = step->n_endless + 1});
-		for (uint32_t r = 1; r <= step->n_endless; r++) {
+		for (uint32_t r = 1; r <= step->n_endless; r++)
 			rig_submit(&rig.client, rig_endless(&rig.client, r, 0, 480));
-		}
 		while (!rig.results[step->n_endless].n_generated)
 			rig_poll(&rig.client, rig.results);
 		request = rig_ask_text(&rig.client, 0, 0, "9+8=");
@@ -80,7 +79,7 @@ static uint64_t runs_of_set_up(const char *op, enum graph_mode mode)
 
 static void lose(const char *op, uint64_t at, enum graph_mode mode)
 {
-	struct rig_request requests[6], again;
+	struct rig_request requests[6];
 	struct rig rig;
 	char name[64];
 
@@ -96,8 +95,8 @@ static void lose(const char *op, uint64_t at, enum graph_mode mode)
 	}
 	snprintf(name, sizeof(name), "%s launch", op);
 	assert_non_null(strstr(rig_report(&rig, ENGINE_DEVICE_LOST).text, name));
-	again = rig_ask_text(&rig.client, 7, 0, "9+8=");
-	assert_int_equal(rig_do(&rig.client, again).status, MIMEO_E_DEVICE_LOST);
+	assert_int_equal(rig_do(&rig.client, rig_ask_text(&rig.client, 7, 0, "9+8=")).status,
+		MIMEO_E_DEVICE_LOST);
 	rig_close(&rig);
 }
 
