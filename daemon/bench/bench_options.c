@@ -135,6 +135,8 @@ static void options_help(const struct program *program)
 			printf("  %-14soptions: %s\n", "", bench->options);
 		if (bench->defaults)
 			printf("  %-14sdefaults: %s\n", "", bench->defaults);
+		if (bench->model)
+			printf("  %-14sdefault model: %s\n", "", bench->model);
 	}
 	printf("\n");
 	for (size_t i = 0; i < N_ROWS; i++) {

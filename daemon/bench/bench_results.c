@@ -15,8 +15,7 @@
 
 #define ROWS_MAX 2048u
 #define COLUMNS_MAX 64u
-#define PARTS_MAX 4u
-#define LINES_MAX 16u
+#define LINES_MAX 32u
 #define TEXT_MAX (1u << 20)
 
 struct result_cell {
@@ -26,7 +25,7 @@ struct result_cell {
 };
 
 struct result_row {
-	uint32_t part, floor, note; /* texts' offsets; 0: none */
+	uint32_t floor, note; /* texts' offsets; 0: none */
 	struct result_cell cells[COLUMNS_MAX];
 };
 
@@ -34,17 +33,15 @@ struct results {
 	const char *bench, *model;
 	char device[128], loop[16], version[32], date[32];
 	bool in_process;
-	const char *headings[PARTS_MAX];
-	uint32_t n_parts;
 	struct {
 		const char *key, *title;
 		enum table_unit unit;
 	} columns[COLUMNS_MAX];
 	uint32_t n_columns, n_rows;
-	uint8_t order[PARTS_MAX][COLUMNS_MAX]; /* a part's columns as they came */
-	uint32_t n_order[PARTS_MAX];
-	uint32_t heads[LINES_MAX], lines[LINES_MAX];
-	uint32_t n_heads, n_lines, n_text;
+	struct lines {
+		uint32_t n, text[LINES_MAX];
+	} heads, floors, lines, notes; /* each once */
+	uint32_t n_text;
 	char text[TEXT_MAX]; /* from 1 on; 0 is no text */
 	struct result_row rows[ROWS_MAX];
 };
@@ -61,7 +58,6 @@ int results_new(struct results **ret, const char *bench, const char *model)
 	results->bench = bench;
 	results->model = model;
 	results->n_text = 1;
-	results->n_parts = 1;
 	results->in_process = true;
 	strftime(results->date, sizeof(results->date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 	results_machine(results, "?", NULL, NULL);
@@ -133,34 +129,16 @@ static uint32_t results_keep(struct results *results, const char *text)
 	return at;
 }
 
-void results_part(struct results *results, const char *heading)
-{
-	uint32_t part = results->n_rows ? results->n_parts++ : 0;
-
-	assert(part < PARTS_MAX);
-	results->headings[part] = heading;
-}
-
 void results_row(struct results *results)
 {
 	assert(results->n_rows < ROWS_MAX);
-	results->rows[results->n_rows++].part = results->n_parts - 1;
+	results->n_rows++;
 }
 
 static struct result_row *results_last(struct results *results)
 {
 	assert(results->n_rows > 0);
 	return &results->rows[results->n_rows - 1];
-}
-
-static void results_order(struct results *results, uint32_t part, uint8_t column)
-{
-	for (uint32_t i = 0; i < results->n_order[part]; i++) {
-		if (results->order[part][i] == column)
-			return;
-	}
-	assert(results->n_order[part] < COLUMNS_MAX);
-	results->order[part][results->n_order[part]++] = column;
 }
 
 static struct result_cell *results_cell(
@@ -178,7 +156,6 @@ static struct result_cell *results_cell(
 		results->n_columns++;
 	}
 	assert(results->columns[i].unit == unit);
-	results_order(results, results_last(results)->part, (uint8_t)i);
 	return &results_last(results)->cells[i];
 }
 
@@ -254,24 +231,34 @@ void results_target_seconds(struct results *results, double seconds, double most
 	results_number(results, "target_s", NULL, most);
 }
 
+/* The text of a line that is printed once; its offset. */
+static uint32_t results_add(struct results *results, struct lines *lines, const char *text)
+{
+	for (uint32_t i = 0; i < lines->n; i++) {
+		if (strcmp(results->text + lines->text[i], text) == 0)
+			return lines->text[i];
+	}
+	assert(lines->n < LINES_MAX);
+	return lines->text[lines->n++] = results_keep(results, text);
+}
+
 void results_floor(struct results *results, const char *floor)
 {
-	results_last(results)->floor = floor ? results_keep(results, floor) : 0;
+	results_last(results)->floor = floor ? results_add(results, &results->floors, floor) : 0;
 }
 
 void results_note(struct results *results, const char *note)
 {
-	results_last(results)->note = note ? results_keep(results, note) : 0;
+	results_last(results)->note = note ? results_add(results, &results->notes, note) : 0;
 }
 
 static void results_line(
-	struct results *results, uint32_t *lines, uint32_t *n, const char *format, va_list arguments)
+	struct results *results, struct lines *lines, const char *format, va_list arguments)
 {
 	char line[512];
 
-	assert(*n < LINES_MAX);
 	vsnprintf(line, sizeof(line), format, arguments);
-	lines[(*n)++] = results_keep(results, line);
+	results_add(results, lines, line);
 }
 
 void results_head(struct results *results, const char *format, ...)
@@ -279,7 +266,7 @@ void results_head(struct results *results, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	results_line(results, results->heads, &results->n_heads, format, arguments);
+	results_line(results, &results->heads, format, arguments);
 	va_end(arguments);
 }
 
@@ -288,7 +275,7 @@ void results_explain(struct results *results, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	results_line(results, results->lines, &results->n_lines, format, arguments);
+	results_line(results, &results->lines, format, arguments);
 	va_end(arguments);
 }
 
@@ -361,101 +348,69 @@ static void results_fill(
 	table_set_text(table, "version", results->version);
 }
 
-/* The rows of a part; as JSON all rows are one table. */
-static int results_table(const struct results *results, uint32_t part, bool json)
+static int results_table(const struct results *results, bool json)
 {
 	struct table_column columns[1 + COLUMNS_MAX + N_COMMON] = {{"bench", NULL, TABLE_TEXT}};
 	size_t n = 1;
 	struct table *table;
 
-	for (uint32_t i = 0; i < (json ? results->n_columns : results->n_order[part]); i++) {
-		uint32_t column = json ? i : results->order[part][i];
-
-		columns[n++] = (struct table_column){results->columns[column].key,
-			results->columns[column].title, results->columns[column].unit};
-	}
+	for (uint32_t i = 0; i < results->n_columns; i++)
+		columns[n++] = (struct table_column){results->columns[i].key,
+			results->columns[i].title, results->columns[i].unit};
 	memcpy(columns + n, common, sizeof(common));
 	int rc = table_new(&table, columns, n + N_COMMON, 0);
 	if (rc < 0)
 		return bench_fail(rc, "%s", strerror(-rc));
-	for (uint32_t i = 0; i < results->n_rows; i++) {
-		if (json || results->rows[i].part == part)
-			results_fill(results, &results->rows[i], table);
-	}
+	for (uint32_t i = 0; i < results->n_rows; i++)
+		results_fill(results, &results->rows[i], table);
 	rc = table_print(table, stdout, json ? TABLE_AS_JSON : TABLE_AS_TEXT);
 	table_free(table);
 	return rc < 0 ? bench_fail(rc, "writing the table: %s", strerror(-rc)) : 0;
 }
 
-/* The row by its first text that the table shows. */
-static const char *results_label(const struct results *results, const struct result_row *row)
+/* The first row with this floor, by its first text that the table shows. */
+static const char *results_label(const struct results *results, uint32_t floor)
 {
-	for (uint32_t i = 0; i < results->n_columns; i++) {
-		if (row->cells[i].kind == CELL_TEXT && results->columns[i].title)
-			return results_at(results, row->cells[i].text);
+	uint32_t row = 0;
+
+	while (row < results->n_rows && results->rows[row].floor != floor)
+		row++;
+	for (uint32_t i = 0; i < results->n_columns && row < results->n_rows; i++) {
+		const struct result_cell *cell = &results->rows[row].cells[i];
+
+		if (cell->kind == CELL_TEXT && results->columns[i].title)
+			return results_at(results, cell->text);
 	}
 	return "a row";
 }
 
-/* Is it the first row with this text? offset: of struct result_row's floor or note. */
-static bool results_is_first(const struct results *results, uint32_t row, size_t offset)
+static void results_print_lines(
+	const struct results *results, const struct lines *lines, const char *prefix)
 {
-	const char *rows = (const char *)results->rows + offset;
-	const uint32_t *own = (const uint32_t *)(const void *)(rows + row * sizeof(struct result_row));
-
-	for (uint32_t i = 0; i < row && *own; i++) {
-		const uint32_t *text = (const uint32_t *)(const void *)(rows + i * sizeof(struct result_row));
-
-		if (*text && strcmp(results_at(results, *text), results_at(results, *own)) == 0)
-			return false;
-	}
-	return *own;
-}
-
-static void results_print_below(const struct results *results)
-{
-	uint32_t n_floors = 0;
-
-	for (uint32_t i = 0; i < results->n_rows; i++)
-		n_floors += results_is_first(results, i, offsetof(struct result_row, floor));
-	for (uint32_t i = 0; i < results->n_rows; i++) {
-		const struct result_row *row = &results->rows[i];
-
-		if (!results_is_first(results, i, offsetof(struct result_row, floor)))
-			continue;
-		if (n_floors > 1 && results->n_parts == 1)
-			printf("floor of \"%s\": %s\n", results_label(results, row),
-				results_at(results, row->floor));
-		else
-			printf("floor: %s\n", results_at(results, row->floor));
-	}
-	for (uint32_t i = 0; i < results->n_lines; i++)
-		printf("%s\n", results_at(results, results->lines[i]));
-	for (uint32_t i = 0; i < results->n_rows; i++) {
-		if (results_is_first(results, i, offsetof(struct result_row, note)))
-			printf("note: %s\n", results_at(results, results->rows[i].note));
-	}
+	for (uint32_t i = 0; i < lines->n; i++)
+		printf("%s%s\n", prefix, results_at(results, lines->text[i]));
 }
 
 int results_print(const struct results *results, bool json)
 {
 	if (json)
-		return results_table(results, 0, true);
+		return results_table(results, true);
 	printf("%s %s: device %s, %u CPUs, ", program_invocation_short_name, results->bench,
 		results->device, results_n_cpus());
 	if (results->in_process)
 		printf("in process, version %s\n", results->version);
 	else
 		printf("loop %s, mimeod %s\n", results->loop, results->version);
-	for (uint32_t i = 0; i < results->n_heads; i++)
-		printf("%s\n", results_at(results, results->heads[i]));
-	for (uint32_t part = 0; part < results->n_parts; part++) {
-		if (results->headings[part])
-			printf("%s%s\n", part ? "\n" : "", results->headings[part]);
-		int rc = results_table(results, part, false);
-		if (rc < 0)
-			return rc;
-	}
-	results_print_below(results);
+	results_print_lines(results, &results->heads, "");
+	int rc = results_table(results, false);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < results->floors.n && results->floors.n > 1; i++)
+		printf("floor of \"%s\": %s\n", results_label(results, results->floors.text[i]),
+			results_at(results, results->floors.text[i]));
+	if (results->floors.n == 1)
+		results_print_lines(results, &results->floors, "floor: ");
+	results_print_lines(results, &results->lines, "");
+	results_print_lines(results, &results->notes, "note: ");
 	return 0;
 }

@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_BENCH_BENCH_RESULTS_H
 
 /*
- * What a bench measured: rows of named values beside their floor, printed as tables with a heading
+ * What a bench measured: rows of named values beside their floor, printed as a table with a heading
  * above and explanations below, or as one JSON array whose rows carry all of that.
  *
  * A column exists from the first value with its key; a title of NULL keeps it out of the text. The
@@ -41,8 +41,6 @@ bool results_on_cpu(const struct results *results);
 /* CPUs that this process may use. */
 unsigned results_n_cpus(void);
 
-/* Rows from here on are a table of their own under this heading, which is printed as text only. */
-void results_part(struct results *results, const char *heading);
 /* Begin a row; the setters below set its values. */
 void results_row(struct results *results);
 void results_text(
@@ -95,7 +93,7 @@ void results_target(struct results *results, const char *target, const char *met
 /* What the row's floor is, and what to keep in mind; copied, printed once each. NULL: nothing. */
 void results_floor(struct results *results, const char *floor);
 void results_note(struct results *results, const char *note);
-/* A line below the heading, or below the tables. */
+/* A line below the heading, or below the table. */
 void __attribute__((format(printf, 2, 3))) results_head(
 	struct results *results, const char *format, ...);
 void __attribute__((format(printf, 2, 3))) results_explain(

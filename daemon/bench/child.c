@@ -64,9 +64,9 @@ static _Noreturn void child_main(
 		close(signals);
 		sigprocmask(SIG_SETMASK, &mask_before, NULL);
 	}
-	int r = run(arg, fds[1]);
+	int rc = run(arg, fds[1]);
 	fflush(NULL);
-	_exit(r);
+	_exit(rc);
 }
 
 int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg)
@@ -80,13 +80,13 @@ int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg)
 	pid_t pid = fork();
 	if (pid == 0)
 		child_main(parent, fds, run, arg);
-	int r = pid < 0 ? -errno : 0;
+	int rc = pid < 0 ? -errno : 0;
 	close(fds[1]);
-	if (r < 0)
+	if (rc < 0)
 		close(fds[0]);
 	else
 		*ret = (struct child){pid, fds[0]};
-	return r;
+	return rc;
 }
 
 /* Its pipe has ended, so the child has, or is about to. */
@@ -136,12 +136,12 @@ int child_next(struct child *child, uint64_t deadline_ns)
 
 int child_wait(struct child *child, uint64_t deadline_ns)
 {
-	int r;
+	int rc;
 
 	do {
-		r = child_next(child, deadline_ns);
-	} while (r > 0);
-	return r;
+		rc = child_next(child, deadline_ns);
+	} while (rc > 0);
+	return rc;
 }
 
 void child_kill(struct child *child)

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_BENCH_CHILD_H
 
 /*
- * Children under supervision. A child dies with its parent, whatever ends the parent; it says how
- * far it is by bytes on a pipe, whose end tells that it has ended. The parent waits with a deadline
- * and learns of SIGINT, SIGTERM and SIGHUP while it waits.
+ * Children under supervision. A child is killed when its parent ends, whatever ends it. A child
+ * reports progress by bytes on a pipe, which closes when the child has ended. The parent waits with
+ * a deadline and notices SIGINT, SIGTERM and SIGHUP while it waits.
  */
 
 #include <stddef.h>
@@ -38,7 +38,7 @@ int child_wait(struct child *child, uint64_t deadline_ns);
 /* Kill and reap what still runs. Zeroed or NULL is fine. */
 void child_kill(struct child *child);
 
-/* Start, wait for timeout_s and kill if need be; says on standard error what `what` ran into. */
+/* Start, wait for timeout_s at most, and kill; a failure of `what` is reported on standard error. */
 int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32_t timeout_s);
 
 #endif

@@ -104,8 +104,8 @@ static int decoder_take_cache(struct decoder *decoder, uint32_t n_pages)
 	int rc = decoder->device->ops->info(decoder->device, &now);
 	if (rc)
 		return rc;
-	uint64_t room = now.free_bytes - now.free_bytes / KEEP_FREE;
-	uint64_t most = room / kv_page_bytes(&config);
+	uint64_t space = now.free_bytes - now.free_bytes / KEEP_FREE;
+	uint64_t most = space / kv_page_bytes(&config);
 	decoder->n_pages = n_pages < most ? n_pages : (uint32_t)most;
 	config.max_pages = decoder->n_pages + 1;
 	decoder->context.kv_layers = calloc(c->n_layers, sizeof(void *));

@@ -4,9 +4,9 @@
 
 /*
  * A model on a device in this process, with all that its decode steps need and nothing else: no
- * engine, no rings. It is OPENED for so many rows of so many positions, graphs are CAPTURED for the
- * sizes that are wanted, and steps are LAUNCHED and AWAITED, two in flight: what the daemon's lane
- * does (prepare, metadata, graph, outbox).
+ * engine, no rings. It is OPENED for a number of rows and positions, graphs are CAPTURED for the
+ * sizes that are needed, and steps are LAUNCHED and AWAITED, two in flight, as on the daemon's lane:
+ * prepare, metadata, graph, outbox.
  */
 
 #include <stdbool.h>
@@ -51,8 +51,8 @@ int decoder_open(
 	struct decoder *decoder, const struct decoder_options *options, struct model_error *error);
 void decoder_close(struct decoder *decoder);
 
-/* The graph for a decode of so many rows, FULL or PIECEWISE, captured if it is not yet; NONE: NULL,
- * which steps take as eager. -ERANGE: none is so wide. */
+/* The graph for a decode of so many rows, FULL or PIECEWISE, captured at first use; NONE: NULL,
+ * which steps run eagerly. -ERANGE: none is so wide. */
 int decoder_graph(
 	struct decoder *decoder, uint32_t n_rows, enum graph_mode mode, struct graph_entry **ret);
 

@@ -143,11 +143,11 @@ static int probe_median(const struct timed *timed, double *ret)
 		rc = probe_launches(timed, 1, &once);
 		if (!rc)
 			rc = probe_launches(timed, 3, &thrice);
+		if (rc)
+			return rc;
 		samples_add(more, thrice > once ? (thrice - once) / 2 : 0);
 		samples_add(all, thrice);
 	}
-	if (rc)
-		return rc;
 	*ret = samples_quantile(more, 0.5);
 	if (*ret <= 0)
 		*ret = samples_quantile(all, 0) / 3;

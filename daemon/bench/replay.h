@@ -19,7 +19,7 @@
 struct replay_run {
 	enum graph_mode mode; /* FULL, PIECEWISE, or NONE: eager */
 	uint32_t n_rows;
-	uint32_t first;        /* position of the first step, which is not timed yet */
+	uint32_t first;        /* position of the first step; REPLAY_WARM_UPS are not timed */
 	uint32_t n_steps;      /* that are timed */
 	struct samples *steps; /* takes the time from one step's end to the next one's */
 	/* NULL, or take: the device's time of each step and its idle time before it, and the host's
