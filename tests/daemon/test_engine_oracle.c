@@ -33,78 +33,50 @@ static void run_all(const struct rig_options *options, enum graph_mode resolved)
 	}
 }
 
-static void test_load_without_graphs_gives_the_tokens_of_each_request_alone(void **state)
+static const struct load_case {
+	const char *name;
+	struct rig_options options;
+	enum graph_mode resolved;
+	bool all; /* ladders and chunks; else one of each */
+} cases[] = {
+	{"test_load_without_graphs_gives_the_tokens_of_each_request_alone", {.mode = GRAPH_NONE},
+		GRAPH_NONE, true},
+	{"test_load_in_pieces_gives_the_tokens_of_eager_and_runs_nothing_eager",
+		{.mode = GRAPH_PIECEWISE}, GRAPH_PIECEWISE, true},
+	{"test_load_under_full_gives_the_tokens_of_eager_and_runs_nothing_eager",
+		{.mode = GRAPH_FULL, .attention = "flex"}, GRAPH_FULL, true},
+	{"test_load_under_full_decode_only_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_DECODE_ONLY}, GRAPH_FULL_DECODE_ONLY, true},
+	{"test_load_under_full_and_piecewise_gives_eager_tokens_and_runs_nothing_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE}, GRAPH_FULL_AND_PIECEWISE, true},
+	{"test_load_without_pieces_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true}, GRAPH_FULL_DECODE_ONLY, false},
+	{"test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eager",
+		{.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"}, GRAPH_PIECEWISE, false},
+};
+enum { N_CASES = sizeof(cases) / sizeof(cases[0]) };
+
+static void run_case(void **state)
 {
-	static const struct rig_options options = {.mode = GRAPH_NONE};
+	const struct load_case *c = *state;
 
-	run_all(&options, GRAPH_NONE);
-}
-
-static void test_load_in_pieces_gives_the_tokens_of_eager_and_runs_nothing_eager(void **state)
-{
-	static const struct rig_options options = {.mode = GRAPH_PIECEWISE};
-
-	run_all(&options, GRAPH_PIECEWISE);
-}
-
-static void test_load_under_full_gives_the_tokens_of_eager_and_runs_nothing_eager(void **state)
-{
-	static const struct rig_options options = {.mode = GRAPH_FULL, .attention = "flex"};
-
-	run_all(&options, GRAPH_FULL);
-}
-
-static void test_load_under_full_decode_only_gives_the_tokens_of_eager(void **state)
-{
-	static const struct rig_options options = {.mode = GRAPH_FULL_DECODE_ONLY};
-
-	run_all(&options, GRAPH_FULL_DECODE_ONLY);
-}
-
-static void test_load_under_full_and_piecewise_gives_eager_tokens_and_runs_nothing_eager(
-	void **state)
-{
-	static const struct rig_options options = {.mode = GRAPH_FULL_AND_PIECEWISE};
-
-	run_all(&options, GRAPH_FULL_AND_PIECEWISE);
-}
-
-static void test_load_without_pieces_gives_the_tokens_of_eager(void **state)
-{
-	static const struct rig_options options = {
-		.mode = GRAPH_FULL_AND_PIECEWISE, .no_pieces = true};
-
-	traffic_run(&options, GRAPH_FULL_DECODE_ONLY, &traffic_ladders[0], 64, 0);
-	traffic_run(&options, GRAPH_FULL_DECODE_ONLY, &traffic_ladders[1], 7, 1);
-}
-
-static void test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eager(void **state)
-{
-	static const struct rig_options options = {
-		.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "naive"};
-
-	traffic_run(&options, GRAPH_PIECEWISE, &traffic_ladders[0], 64, 0);
-	traffic_run(&options, GRAPH_PIECEWISE, &traffic_ladders[1], 7, 1);
+	if (c->all) {
+		run_all(&c->options, c->resolved);
+		return;
+	}
+	traffic_run(&c->options, c->resolved, &traffic_ladders[0], 64, 0);
+	traffic_run(&c->options, c->resolved, &traffic_ladders[1], 7, 1);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_load_without_graphs_gives_the_tokens_of_each_request_alone),
-		cmocka_unit_test(
-			test_load_in_pieces_gives_the_tokens_of_eager_and_runs_nothing_eager),
-		cmocka_unit_test(
-			test_load_under_full_gives_the_tokens_of_eager_and_runs_nothing_eager),
-		cmocka_unit_test(test_load_under_full_decode_only_gives_the_tokens_of_eager),
-		cmocka_unit_test(
-			test_load_under_full_and_piecewise_gives_eager_tokens_and_runs_nothing_eager),
-		cmocka_unit_test(test_load_without_pieces_gives_the_tokens_of_eager),
-		cmocka_unit_test(
-			test_load_with_host_side_attention_in_pieces_gives_the_tokens_of_eager),
-	};
+	struct CMUnitTest tests[N_CASES];
 	static const struct test_cpu_only only[] = {
 		{"test_load_with_host_side_attention", "the naive backend is for the cpu device"},
 	};
 
+	for (size_t i = 0; i < N_CASES; i++)
+		tests[i] = (struct CMUnitTest){
+			cases[i].name, run_case, NULL, NULL, (void *)(uintptr_t)&cases[i]};
 	return TEST_RUN_GROUP("engine oracle", tests, only, make_load, NULL);
 }

@@ -267,7 +267,7 @@ static void test_deadline_ends_a_request_in_time(void **state)
 
 /* ---- beside other clients ---- */
 
-static void check_strangers(const struct rig_options *options)
+static void check_beside_others(const struct rig_options *options)
 {
 	static const char *const prompts[] = {"347+586=", "count 97 4\n", "sort 52 17 33\n",
 		"rev hello\n", "9+8=", "count 4 30\n", "rev mimeograph\n", "sort 9 8 7 6 5\n"};
@@ -316,14 +316,14 @@ static void check_strangers(const struct rig_options *options)
 
 static void test_answers_beside_other_clients_equal_those_alone(void **state)
 {
-	check_strangers(&full);
+	check_beside_others(&full);
 }
 
 static void test_latent_answers_beside_other_clients_equal_those_alone(void **state)
 {
 	const struct rig_options options = latent_options(*state);
 
-	check_strangers(&options);
+	check_beside_others(&options);
 }
 
 static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **state)
