@@ -29,7 +29,12 @@
  * prompts of 8k 543 TFLOP/s of what is seen, of 16k 569; 8k under a window of 1024 393; decodes 8 x
  * 1k 12.1 us, 32 x 1k 34.3, 32 x 4k 131 (4.1 TB/s); trees of 8 tokens behind 4k, one 19 us, 32 of
  * them 138 (3.9 TB/s), where parts of 16 packed rows took 264; one tree of 64 behind 32k 78 us.
- * With the two sorts in two launches, decodes 32 x 1k took 38.4 us.
+ * With the two sorts in two launches, decodes 32 x 1k took 38.4 us. Decodes of one row of 1k take 5.5
+ * us, of 4k 9.0. Few trees of many tokens are slow (16 behind 4k: 23 us).
+ *
+ * A call of a function that is not inlined, or a wait between two products without a fence, makes ptxas
+ * keep products of warpgroups apart (C7510, C7520): a quarter of the speed, and only an "info" line of
+ * nvcc says so.
  */
 
 #include "attention/flex/flex_mixed_merge.cuh"

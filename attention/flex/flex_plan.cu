@@ -169,27 +169,11 @@ static __device__ void rows_find(
 	n_blocks = found.blocks[THREADS];
 }
 
-/* The row in the memory that has a block. */
-static __device__ int row_of(const rows &found, int32_t block)
-{
-	int low = 0, high = THREADS;
-
-	while (high - low > 1) {
-		int middle = (low + high) / 2;
-
-		if (found.blocks[middle] <= block)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 static __device__ void row_block_write(
 	const flex_cuda_plan_args &p, const rows &found, uint32_t base, int32_t index)
 {
 	const flex_inputs &in = p.a.in;
-	int i = row_of(found, index);
+	int i = last_begun(THREADS, [&](int32_t r) { return found.blocks[r] <= index; });
 	int32_t seq_len = found.seq_len[i], end = found.end[i];
 	flex_block block;
 

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/flex/flex_cuda.h"
+#include "attention/scan.cuh"
 
 #define THREADS 256
 #define PLAN_WARPS (THREADS / 32)
@@ -27,12 +28,7 @@ static __device__ T block_scan(T x, scan_memory<T> &memory, Join join)
 {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-	for (int d = 1; d < 32; d *= 2) {
-		T other = __shfl_up_sync(~0u, x, d);
-
-		if (lane >= d)
-			x = join(x, other);
-	}
+	x = warp_scan(x, lane, join);
 	__syncthreads(); /* the last use of the memory is over */
 	if (lane == 31)
 		memory.warps[warp] = x;
@@ -154,19 +150,13 @@ static __device__ void slots_write(const flex_cuda_plan_args &p, const layout &m
 {
 	for (uint32_t s = threadIdx.x; s < p.n_slots; s += THREADS) {
 		int64_t begin = (int64_t)s * c.per_slot;
-		int low = 0, high = THREADS;
 		flex_slot slot = {};
+		int low;
 
 		if (begin < memory.starts[0] || begin >= memory.starts[THREADS])
 			continue;
-		while (high - low > 1) { /* works without tiles are nowhere */
-			int middle = (low + high) / 2;
-
-			if (memory.starts[middle] <= begin)
-				low = middle;
-			else
-				high = middle;
-		}
+		/* works without tiles are nowhere */
+		low = last_begun(THREADS, [&](int32_t w) { return memory.starts[w] <= begin; });
 		slot.work = memory.works[low];
 		slot.begin = begin;
 		slot.end = min(begin + c.per_slot, c.tiles);
@@ -205,18 +195,11 @@ static __device__ void pieces_write(
 {
 	for (int32_t i = memory.pieces[0] + (int32_t)threadIdx.x; i < memory.pieces[THREADS];
 		i += THREADS) {
-		int low = 0, high = THREADS;
+		/* works without pieces are nowhere */
+		int low = last_begun(THREADS, [&](int32_t w) { return memory.pieces[w] <= i; });
 		flex_piece piece = {};
 		int32_t n, in_work;
 
-		while (high - low > 1) { /* works without pieces are nowhere */
-			int middle = (low + high) / 2;
-
-			if (memory.pieces[middle] <= i)
-				low = middle;
-			else
-				high = middle;
-		}
 		n = pieces_of(p, c, memory.works[low]) / (int32_t)p.n_kv_heads;
 		in_work = i - memory.pieces[low];
 		piece.work = memory.longs[low];

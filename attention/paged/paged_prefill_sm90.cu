@@ -22,7 +22,7 @@
  *
  * Measured on an H200, pages of 16, 32/8 heads, TFLOP/s of what is visible: a prompt of 8k with
  * heads of 128 652, of 96 562, of 64 511, with 16/4 heads of 256 677; with heads of 128 a prompt of
- * 2k 439, of 16k 597, a chunk of 512 over 8k 638. With boxes of one atom's width and one warp that
+ * 1k 285, of 2k 439, of 16k 597, a chunk of 512 over 8k 638. With boxes of one atom's width and one warp that
  * loads it was 521 for pages of 16, and 656 for pages of 64. Three stages are no faster than two,
  * and sums that are scaled only where they need it are slower.
  */

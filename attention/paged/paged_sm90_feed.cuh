@@ -12,6 +12,7 @@
  */
 
 #include "attention/paged/paged_sm90_rows.cuh"
+#include "attention/scan.cuh"
 
 /* A block of packed query rows of one kv head, and the tiles that they see; n_rows 0: there is no
  * more work. */
@@ -47,27 +48,12 @@ static __device__ void barriers_init(shared *s, int n_warps)
 
 /* ---- dealing ---- */
 
-/* The long row that has a block of packed rows. */
-static __device__ int32_t row_find(const paged_cuda_args &p, int32_t block)
-{
-	int32_t low = 0, high = p.plan.head->n_long;
-
-	while (high - low > 1) {
-		int32_t middle = (low + high) / 2;
-
-		if (p.plan.longs[middle].tile_start <= block)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 template <int ROWS, int KEYS>
 static __device__ void work_find(const paged_cuda_args &p, int32_t item, work *ret)
 {
 	int32_t block = item / (int32_t)p.a.n_kv_heads;
-	const plan_row row = p.plan.longs[row_find(p, block)];
+	const plan_row row = p.plan.longs[last_begun(p.plan.head->n_long,
+		[&](int32_t r) { return p.plan.longs[r].tile_start <= block; })];
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, before = row.seq_len - row.n_query;
 	int32_t n_blocks = (row.n_query * group + ROWS - 1) / ROWS, first, last;
 

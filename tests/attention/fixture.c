@@ -67,11 +67,13 @@ static void image_free(struct fixture *f, void *image, void *device)
 	f->device->ops->mem_free(f->device, device);
 }
 
-/* The six inputs: where the pointer is in struct step_inputs, and the bytes of the array. */
+/* The six inputs: where the pointers to the image and to the device's memory are in the fixture, and
+ * the bytes of the array. */
 struct input {
-	size_t pointer, bytes;
+	size_t image, device, bytes;
 };
-#define INPUT(field, n) { offsetof(struct step_inputs, field), (n) }
+#define INPUT(field, n)                                                                            \
+	{ offsetof(struct fixture, inputs.field), offsetof(struct fixture, at_device.field), (n) }
 #define N_INPUTS 6
 
 static void inputs_list(const struct fixture *f, struct input list[N_INPUTS])
@@ -88,12 +90,12 @@ static void inputs_list(const struct fixture *f, struct input list[N_INPUTS])
 	memcpy(list, all, sizeof(all));
 }
 
-static void *input_of(const struct step_inputs *inputs, const struct input *input)
+static void *pointer_at(const struct fixture *f, size_t offset)
 {
-	void *memory;
+	void *pointer;
 
-	memcpy(&memory, (const char *)inputs + input->pointer, sizeof(memory));
-	return memory;
+	memcpy(&pointer, (const char *)f + offset, sizeof(pointer));
+	return pointer;
 }
 
 static void inputs_new(struct fixture *f)
@@ -112,8 +114,8 @@ static void inputs_new(struct fixture *f)
 	for (size_t i = 0; i < N_INPUTS; i++) {
 		void *device, *image = image_new(f, list[i].bytes, 1, 1, &device);
 
-		memcpy((char *)&f->inputs + list[i].pointer, &image, sizeof(image));
-		memcpy((char *)&f->at_device + list[i].pointer, &device, sizeof(device));
+		memcpy((char *)f + list[i].image, &image, sizeof(image));
+		memcpy((char *)f + list[i].device, &device, sizeof(device));
 	}
 }
 
@@ -282,7 +284,7 @@ void fixture_deinit(struct fixture *f)
 	f->device->ops->stream_free(f->stream);
 	inputs_list(f, list);
 	for (size_t i = 0; i < N_INPUTS; i++)
-		image_free(f, input_of(&f->inputs, &list[i]), input_of(&f->at_device, &list[i]));
+		image_free(f, pointer_at(f, list[i].image), pointer_at(f, list[i].device));
 	image_free(f, f->kv, f->kv_device);
 	image_free(f, f->q, f->q_device);
 	image_free(f, f->out, f->out_device);
@@ -418,8 +420,8 @@ void fixture_upload(struct fixture *f)
 	assert_int_equal(f->device->ops->stream_sync(f->stream), 0);
 	inputs_list(f, list);
 	for (size_t i = 0; i < N_INPUTS; i++)
-		test_copy(f->device, input_of(&f->at_device, &list[i]),
-			input_of(&f->inputs, &list[i]), list[i].bytes);
+		test_copy(f->device, pointer_at(f, list[i].device), pointer_at(f, list[i].image),
+			list[i].bytes);
 	if (!f->kv_far)
 		put(f, f->kv_device, f->kv, kv_elements(f));
 	put(f, f->q_device, f->q, q_elements(f));
