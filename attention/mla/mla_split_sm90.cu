@@ -30,8 +30,8 @@
  * 47, 153 and 584. One row of 16k among 127 of 1k: 340, planned 59. A partial result for each half of 128
  * tokens' keys costs 11 us, hence few splits. Beside it, absorbing and expanding take 2.0 and 1.8 us at
  * one row, 4.8 and 3.7 at 128. The compiler moves loads of constants (__ldg, const __restrict__) behind
- * overlap_wait: what has to be fetched before it is asm volatile, or a copy. 128 heads, which are four sets: 487 for 128 rows of 4k, 300
- * TFLOP/s.
+ * overlap_wait: what has to be fetched before it is asm volatile, or a copy. 128 heads, which are four
+ * sets: 487 for 128 rows of 4k, 300 TFLOP/s.
  */
 
 #include "attention/mla/mla_sm90_feed.cuh"

@@ -22,9 +22,10 @@
  *
  * Measured on an H200, 32/8 heads of 128, one token a row, layers behind each other in a graph: 5.7
  * us for one row of 1k (8.1 without overlap), 11.7 for 8, 131 us (4.09 TB/s) for 32 rows of 4k, 506
- * for 128; heads of 64, 4.8 us for one row of 1k and 8.5 for 8. Five tokens a row are two blocks of packed rows and take 1.75 times as long as one: there the multiprocessor's
- * work on a sub-tile counts, not its bytes. Three blocks a multiprocessor with shorter rings are
- * slower for heads of 64.
+ * for 128; heads of 64, 4.8 us for one row of 1k and 8.5 for 8. Five tokens a row are two blocks of
+ * packed rows and take 1.75 times as long as one: the multiprocessor's work on a sub-tile is the
+ * limit there, not its bytes. Three blocks a multiprocessor with shorter rings are slower for heads
+ * of 64.
  */
 
 #include "attention/paged/paged_decode_keys.cuh"

@@ -58,7 +58,6 @@ static void assert_consistent(const struct kv_cache *cache, const struct kv_tabl
 
 static void test_page_bytes_are_k_and_v_of_all_layers(void **state)
 {
-	(void)state;
 	assert_int_equal(kv_layer_page_bytes(&config), 2 * 4 * 2 * 8 * 4);
 	assert_int_equal(kv_page_bytes(&config), 3 * 2 * 4 * 2 * 8 * 4);
 }
@@ -69,7 +68,6 @@ static void test_page_bytes_without_values_are_those_of_keys(void **state)
 	struct kv_config keys = config;
 	struct kv_cache *cache = NULL;
 
-	(void)state;
 	keys.keys_only = true;
 	assert_int_equal(kv_layer_page_bytes(&keys), 4 * 2 * 8 * 4);
 	assert_int_equal(kv_page_bytes(&keys), 3 * 4 * 2 * 8 * 4);
@@ -87,7 +85,6 @@ static void test_map_adds_pages_where_they_are_expected(void **state)
 	uint64_t bytes = kv_layer_page_bytes(&config);
 	uint8_t *base = kv_layer(cache, 2);
 
-	(void)state;
 	assert_int_equal(kv_cache_map(cache, 5000), 0);
 	assert_int_equal(kv_pages_total(cache), 4999);
 	assert_int_equal(kv_pages_free(cache), 4999);
@@ -102,7 +99,6 @@ static void test_map_of_fewer_pages_changes_nothing(void **state)
 {
 	struct kv_cache *cache = cache_of(9);
 
-	(void)state;
 	assert_int_equal(kv_cache_map(cache, 3), 0);
 	assert_int_equal(kv_pages_total(cache), 9);
 	assert_int_equal(kv_cache_map(cache, config.max_pages + 1), -EINVAL);
@@ -115,7 +111,6 @@ static void test_map_works_after_lock(void **state)
 	struct device *own = test_device_open(0);
 	struct kv_cache *cache = NULL;
 
-	(void)state;
 	assert_int_equal(kv_cache_new(own, &config, 1, &cache), 0);
 	assert_int_equal(own->ops->lock(own), 0);
 	assert_int_equal(kv_cache_map(cache, 1000), 0);
@@ -149,7 +144,6 @@ static int counted_unmap(struct device *d, void *range, size_t offset, size_t by
 
 static int ration_maps(void **state)
 {
-	(void)state;
 	real_ops = device->ops;
 	rationed_ops = *real_ops;
 	rationed_ops.map = rationed_map;
@@ -161,7 +155,6 @@ static int ration_maps(void **state)
 
 static int end_ration(void **state)
 {
-	(void)state;
 	device->ops = real_ops;
 	return 0;
 }
@@ -170,7 +163,6 @@ static void test_null_page_is_zero_in_every_layer(void **state)
 {
 	struct kv_cache *cache;
 
-	(void)state;
 	maps_left = 1000;
 	cache = cache_of(2);
 	for (uint32_t layer = 0; layer < config.n_layers; layer++) {
@@ -189,7 +181,6 @@ static void test_map_that_fails_in_a_later_layer_changes_nothing(void **state)
 {
 	struct kv_cache *cache;
 
-	(void)state;
 	maps_left = (int)config.n_layers;
 	cache = cache_of(1);
 	maps_left = 2;
@@ -208,7 +199,6 @@ static void test_cache_that_cannot_map_is_not_made(void **state)
 {
 	struct kv_cache *cache = NULL;
 
-	(void)state;
 	maps_left = 1;
 	assert_int_equal(kv_cache_new(device, &config, 1, &cache), DEVICE_E_MEMORY);
 	assert_null(cache);
@@ -219,7 +209,6 @@ static void test_impossible_configurations_are_refused(void **state)
 	struct kv_cache *cache = NULL;
 	struct kv_config bad = config;
 
-	(void)state;
 	assert_int_equal(kv_cache_new(device, &bad, bad.max_pages, &cache), -EINVAL);
 	bad.page_tokens = 0;
 	assert_int_equal(kv_cache_new(device, &bad, 1, &cache), -EINVAL);
@@ -236,7 +225,6 @@ static void test_null_page_is_never_given_out(void **state)
 	struct kv_cache *cache = cache_of(N_PAGES);
 	struct kv_table table = table_of(N_PAGES);
 
-	(void)state;
 	extend(cache, &table, 0, N_PAGES * PAGE_TOKENS);
 	assert_int_equal(kv_pages_free(cache), 0);
 	for (uint32_t i = 0; i < table.n_pages; i++)
@@ -251,7 +239,6 @@ static void test_pages_are_given_in_order_and_last_freed_first(void **state)
 	struct kv_cache *cache = cache_of(N_PAGES);
 	struct kv_table first = table_of(8), second = table_of(8);
 
-	(void)state;
 	extend(cache, &first, 0, 3 * PAGE_TOKENS);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(first.pages[i], i + 1);
@@ -270,7 +257,6 @@ static void test_extend_takes_pages_only_at_their_edges(void **state)
 	struct kv_cache *cache = cache_of(N_PAGES);
 	struct kv_table table = table_of(8);
 
-	(void)state;
 	assert_int_equal(kv_pages_needed(cache, &table, 0, 0), 0);
 	assert_int_equal(kv_pages_needed(cache, &table, 0, 1), 1);
 	assert_int_equal(kv_pages_needed(cache, &table, 0, PAGE_TOKENS + 1), 2);
@@ -292,7 +278,6 @@ static void test_extend_without_room_changes_nothing(void **state)
 	struct kv_table table = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 77;
 
-	(void)state;
 	extend(cache, &table, 0, 2 * PAGE_TOKENS - 1);
 	assert_int_equal(kv_fork(cache, &table, 2 * PAGE_TOKENS - 1, &child), 0);
 	/* one copy and one new page; there is one page */
@@ -316,7 +301,6 @@ static void test_extend_past_capacity_is_refused(void **state)
 	struct kv_table table = table_of(2);
 	uint32_t copies[8][2], n_copies;
 
-	(void)state;
 	assert_int_equal(
 		kv_extend(cache, &table, 0, 2 * PAGE_TOKENS + 1, copies, &n_copies), -ENOSPC);
 	assert_int_equal(
@@ -333,7 +317,6 @@ static void test_extend_of_history_that_is_not_there_is_refused(void **state)
 	struct kv_table table = table_of(8);
 	uint32_t copies[8][2], n_copies;
 
-	(void)state;
 	assert_int_equal(kv_extend(cache, &table, 1, 1, copies, &n_copies), -EINVAL);
 	assert_int_equal(kv_pages_free(cache), N_PAGES);
 	kv_table_deinit(&table);
@@ -347,7 +330,6 @@ static void test_fork_shares_pages_of_its_tokens_only(void **state)
 	struct kv_cache *cache = cache_of(N_PAGES);
 	struct kv_table parent = table_of(8), child = table_of(8);
 
-	(void)state;
 	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
 	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &child), 0);
 	assert_int_equal(child.n_pages, 2);
@@ -365,7 +347,6 @@ static void test_fork_that_cannot_be_changes_nothing(void **state)
 	struct kv_cache *cache = cache_of(N_PAGES);
 	struct kv_table parent = table_of(8), small = table_of(1), full = table_of(8);
 
-	(void)state;
 	extend(cache, &parent, 0, 2 * PAGE_TOKENS);
 	extend(cache, &full, 0, 1);
 	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &small), -ENOSPC);
@@ -386,7 +367,6 @@ static void test_first_writer_into_a_shared_page_gets_a_copy(void **state)
 	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0, shared;
 
-	(void)state;
 	extend(cache, &parent, 0, PAGE_TOKENS + 2);
 	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 2, &child), 0);
 	shared = parent.pages[1];
@@ -414,7 +394,6 @@ static void test_rewriting_after_truncation_copies_every_shared_page(void **stat
 	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0;
 
-	(void)state;
 	extend(cache, &parent, 0, 4 * PAGE_TOKENS);
 	assert_int_equal(kv_fork(cache, &parent, 4 * PAGE_TOKENS, &child), 0);
 	assert_int_equal(kv_pages_needed(cache, &child, 1, 3 * PAGE_TOKENS), 4);
@@ -435,7 +414,6 @@ static void test_pages_copied_before_are_not_copied_again(void **state)
 	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0, own;
 
-	(void)state;
 	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
 	assert_int_equal(kv_fork(cache, &parent, 3 * PAGE_TOKENS, &child), 0);
 	assert_int_equal(kv_extend(cache, &child, 0, 1, copies, &n_copies), 0);
@@ -457,7 +435,6 @@ static void test_truncated_pages_stay_until_released(void **state)
 	struct kv_table table = table_of(8);
 	uint32_t dropped[8];
 
-	(void)state;
 	extend(cache, &table, 0, 4 * PAGE_TOKENS);
 	assert_int_equal(kv_truncate(cache, &table, PAGE_TOKENS + 1, dropped), 2);
 	assert_int_equal(table.n_pages, 2);
@@ -478,7 +455,6 @@ static void test_check_finds_what_is_wrong(void **state)
 	uint32_t null_page = 0;
 	char why[128];
 
-	(void)state;
 	extend(cache, &table, 0, 2 * PAGE_TOKENS);
 	alias = table;
 	assert_int_equal(kv_cache_check(cache, tables, 1, NULL, 0, why, sizeof(why)), 0);
@@ -495,14 +471,12 @@ static void test_check_finds_what_is_wrong(void **state)
 
 static int open_device(void **state)
 {
-	(void)state;
 	device = test_device_open(0);
 	return 0;
 }
 
 static int close_device(void **state)
 {
-	(void)state;
 	device->ops->free(device);
 	return 0;
 }

@@ -16,7 +16,6 @@ static int fake_refuses;
 
 static int fake_check(const struct attention_config *config, char *why, size_t size)
 {
-	(void)config;
 	if (!fake_refuses)
 		return 0;
 	snprintf(why, size, "not in the mood");
@@ -26,7 +25,6 @@ static int fake_check(const struct attention_config *config, char *why, size_t s
 static enum attention_support fake_support(
 	const struct attention_config *config, uint32_t *ret_max_query)
 {
-	(void)config;
 	*ret_max_query = claimed_query;
 	return claimed_level;
 }
@@ -34,37 +32,31 @@ static enum attention_support fake_support(
 static int fake_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	(void)device, (void)config, (void)inputs, (void)ret;
 	return -ENOTSUP;
 }
 
 static void fake_manager_free(struct attention_manager *manager)
 {
-	(void)manager;
 }
 
 static int fake_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
 {
-	(void)manager, (void)ret;
 	return -ENOTSUP;
 }
 
 static void fake_metadata_free(struct attention_metadata *metadata)
 {
-	(void)metadata;
 }
 
 static int fake_build(struct attention_metadata *metadata, const struct attention_batch *batch,
 	struct stream *stream)
 {
-	(void)metadata, (void)batch, (void)stream;
 	return -ENOTSUP;
 }
 
 static int fake_run(struct attention_metadata *metadata, struct stream *stream,
 	const struct attention_args *args)
 {
-	(void)metadata, (void)stream, (void)args;
 	return -ENOTSUP;
 }
 
@@ -83,7 +75,6 @@ static const struct attention_backend fake = FAKE("fake");
 
 static int masked_check(const struct attention_config *config, char *why, size_t size)
 {
-	(void)why, (void)size;
 	return config->n_kv_heads == ODD_HEADS ? 0 : -ENOTSUP;
 }
 
@@ -106,14 +97,12 @@ static struct attention_config model(void)
 
 static int register_fake(void **state)
 {
-	(void)state;
 	fake_refuses = 0;
 	return attention_find("fake") ? 0 : attention_register(&fake);
 }
 
 static int silence_fake(void **state)
 {
-	(void)state;
 	fake_refuses = 1;
 	return 0;
 }
@@ -122,7 +111,6 @@ static int silence_fake(void **state)
 
 static void test_builtin_backends_are_there(void **state)
 {
-	(void)state;
 	assert_ptr_equal(attention_find("naive"), &attention_naive);
 	assert_ptr_equal(attention_find("paged"), &attention_paged);
 	assert_ptr_equal(attention_get(0), &attention_naive);
@@ -138,7 +126,6 @@ static void test_unmarked_backend_is_refused(void **state)
 {
 	struct attention_backend unmarked = FAKE("unmarked");
 
-	(void)state;
 	unmarked.breaks = false;
 	assert_int_equal(attention_register(&unmarked), -EPERM);
 	assert_null(attention_find("unmarked"));
@@ -148,7 +135,6 @@ static void test_incomplete_backend_is_refused(void **state)
 {
 	struct attention_backend incomplete = FAKE("incomplete");
 
-	(void)state;
 	incomplete.metadata_free = NULL;
 	assert_int_equal(attention_register(&incomplete), -EINVAL);
 	incomplete = (struct attention_backend)FAKE("");
@@ -163,7 +149,6 @@ static void test_name_in_use_is_refused(void **state)
 {
 	static const struct attention_backend again = FAKE("paged"), automatic = FAKE("auto");
 
-	(void)state;
 	assert_int_equal(attention_register(&again), -EEXIST);
 	assert_int_equal(attention_register(&automatic), -EEXIST);
 	assert_ptr_equal(attention_find("paged"), &attention_paged);
@@ -171,7 +156,6 @@ static void test_name_in_use_is_refused(void **state)
 
 static void test_registered_backend_is_found(void **state)
 {
-	(void)state;
 	assert_ptr_equal(attention_find("fake"), &fake);
 	assert_int_equal(attention_register(&fake), -EEXIST);
 }
@@ -196,7 +180,6 @@ static void test_auto_takes_highest_level(void **state)
 	enum attention_support support = ATTENTION_NEVER;
 	char why[256] = "";
 
-	(void)state;
 	fake_refuses = 1;
 	assert_int_equal(
 		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
@@ -220,7 +203,6 @@ static void test_auto_prefers_paged_to_flex_for_all_its_level(void **state)
 	enum attention_support support = ATTENTION_NEVER;
 	char why[256] = "";
 
-	(void)state;
 	fake_refuses = 1;
 	assert_int_equal(level_of("flex", &config, why, sizeof(why)), ATTENTION_ALWAYS);
 	for (config.max_decode_query = 1; config.max_decode_query <= 64;
@@ -240,7 +222,6 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 	enum attention_support support = ATTENTION_NEVER;
 	char why[256] = "";
 
-	(void)state;
 	masked.masks = true;
 	masked.check = masked_check;
 	masked.support = masked_support;
@@ -270,7 +251,6 @@ static void test_auto_takes_earlier_registered_on_a_tie(void **state)
 	enum attention_support support;
 	char why[256];
 
-	(void)state;
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 64;
 	assert_int_equal(
@@ -285,7 +265,6 @@ static void test_auto_ranks_by_level_that_holds(void **state)
 	enum attention_support support;
 	char why[256];
 
-	(void)state;
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_ALWAYS;
 	claimed_query = 1;
@@ -299,7 +278,6 @@ static void test_claim_beyond_ability_is_lowered(void **state)
 	struct attention_config config = model();
 	char why[256] = "";
 
-	(void)state;
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 1;
@@ -319,7 +297,6 @@ static void test_claim_without_any_query_is_never(void **state)
 	struct attention_config config = model();
 	char why[256];
 
-	(void)state;
 	claimed_query = 0;
 	claimed_level = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
 	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
@@ -332,7 +309,6 @@ static void test_claim_of_unknown_level_is_never(void **state)
 	struct attention_config config = model();
 	char why[256];
 
-	(void)state;
 	claimed_query = 64;
 	claimed_level = (enum attention_support)7;
 	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
@@ -343,7 +319,6 @@ static void test_paged_is_lowered_for_queries_past_its_limit(void **state)
 	struct attention_config config = model();
 	char why[256];
 
-	(void)state;
 	config.max_decode_query = 16;
 	assert_int_equal(level_of("paged", &config, why, sizeof(why)), ATTENTION_UNIFORM_BATCH);
 	config.max_decode_query = 17;
@@ -356,7 +331,6 @@ static void test_naive_is_never_captured(void **state)
 	struct attention_config config = model();
 	char why[256];
 
-	(void)state;
 	assert_int_equal(level_of("naive", &config, why, sizeof(why)), ATTENTION_NEVER);
 }
 
@@ -367,7 +341,6 @@ static void test_unknown_name_names_those_there_are(void **state)
 	enum attention_support support;
 	char why[256] = "";
 
-	(void)state;
 	assert_int_equal(
 		attention_choose("pagde", &config, &backend, &support, why, sizeof(why)), -ENOENT);
 	assert_null(backend);
@@ -382,7 +355,6 @@ static void test_unfit_model_is_refused_with_reasons(void **state)
 	enum attention_support support;
 	char why[512] = "";
 
-	(void)state;
 	fake_refuses = 1;
 	config.n_kv_heads = 3;
 	assert_int_equal(
@@ -405,7 +377,6 @@ static void test_refusal_names_those_that_would_do(void **state)
 	enum attention_support support;
 	char why[512] = "";
 
-	(void)state;
 	fake_refuses = 1;
 	assert_int_equal(
 		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
@@ -441,7 +412,6 @@ static void test_masks_are_for_those_that_have_them(void **state)
 	enum attention_support support;
 	char why[512] = "";
 
-	(void)state;
 	fake_refuses = 1;
 	config.masks = true;
 	assert_int_equal(
@@ -460,7 +430,6 @@ static void test_unfit_configurations_are_told_apart(void **state)
 	struct attention_config config = model();
 	char why[256];
 
-	(void)state;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
 	config.max_seq_len = 129;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
@@ -488,7 +457,6 @@ static void test_reason_is_cut_off_at_its_room(void **state)
 	enum attention_support support;
 	char why[16];
 
-	(void)state;
 	memset(why, 'x', sizeof(why));
 	assert_int_equal(attention_choose("paged", &config, &backend, &support, why, 8), 0);
 	assert_int_equal(strlen(why), 7);
@@ -498,7 +466,6 @@ static void test_reason_is_cut_off_at_its_room(void **state)
 
 static void test_levels_have_names(void **state)
 {
-	(void)state;
 	assert_string_equal(attention_support_name(ATTENTION_NEVER), "never");
 	assert_string_equal(attention_support_name(ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE),
 		"uniform_single_token_decode");
