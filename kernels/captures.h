@@ -71,7 +71,7 @@ static inline bool captures_any(const struct captures *captures)
 
 /* Spoil the capture of that id. False if it is over or spoilt already. */
 bool captures_spoil(struct captures *captures, uint64_t id);
-/* Spoil all of this thread's; false if it has none. Cheap while nobody captures. */
+/* Spoil all of this thread's; false if it has none. Cheap while no thread captures. */
 bool captures_spoil_own(struct captures *captures);
 
 #endif

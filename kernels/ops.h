@@ -343,7 +343,12 @@ struct op_to_f32 { /* for results that leave the device */
 	uint64_t n;
 };
 
-struct op_copy_pages { /* copy-on-write: for each pair, page dst := page src, one layer */
+/*
+ * Copy-on-write in one layer: for each pair, page dst := page src. Every device acts as if the pairs
+ * were copied one after the other in their order: a page that one pair writes may be the source or the
+ * destination of a later pair.
+ */
+struct op_copy_pages {
 	void *kv;
 	uint64_t page_bytes;
 	const uint32_t *pairs; /* [n_pairs, 2] src, dst; pinned, not rewritten until completion */
