@@ -208,6 +208,19 @@ struct event_page {
 	uint32_t recorded, completed;
 };
 
+/* The entries but those of the device itself (free, info, lock, status, last_fault), by name. */
+#define DEVICE_OPS(OP)                                                                             \
+	OP(mem_alloc) OP(mem_free) OP(host_alloc) OP(host_free) OP(host_register)                  \
+	OP(host_unregister) OP(reserve) OP(map) OP(unmap) OP(release) OP(stream_new)               \
+	OP(stream_free) OP(stream_sync) OP(stream_query) OP(stream_wait_event)                     \
+	OP(stream_host_func) OP(event_new) OP(event_free) OP(event_record)                         \
+	OP(event_query) OP(event_sync) OP(event_new_shared) OP(copy_async)                         \
+	OP(fill_async) OP(copy) OP(capture_begin) OP(capture_end) OP(capturing)                    \
+	OP(graph_instantiate) OP(graph_upload) OP(graph_launch) OP(graph_info)                     \
+	OP(graph_node_name) OP(graph_free) OP(graph_exec_free) OP(export_alloc)                    \
+	OP(export_free) OP(import) OP(import_free) OP(import_bytes) OP(handle_of_fd)               \
+	OP(export_ipc_alloc) OP(export_ipc_free)
+
 struct kernel_ops;
 
 struct device {

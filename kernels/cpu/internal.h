@@ -133,6 +133,11 @@ static inline struct cpu_device *cpu_device(struct device *device)
 	return (struct cpu_device *)device;
 }
 
+/* The functions of the device's table, with the types that struct device_ops gives them. */
+#define CPU_DECLARE(name) __typeof__(*((struct device_ops *)0)->name) cpu_##name;
+DEVICE_OPS(CPU_DECLARE)
+#undef CPU_DECLARE
+
 /* ---- device.c ---- */
 
 /* 0 or the sticky condition. */
@@ -156,9 +161,6 @@ void cpu_node_run(struct cpu_device *device, const struct cpu_node *node);
 
 /* The device's own ops count as loaded from the start. */
 int cpu_load_own(struct cpu_device *device);
-int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes);
-int cpu_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes);
-int cpu_copy(struct device *device, void *dst, const void *src, size_t bytes);
 
 /* ---- machine.c ---- */
 
@@ -167,26 +169,6 @@ void machine_memory(uint64_t *ret_total, uint64_t *ret_available);
 
 /* ---- memory.c ---- */
 
-int cpu_mem_alloc(struct device *device, size_t bytes, void **ret);
-void cpu_mem_free(struct device *device, void *memory);
-int cpu_host_alloc(struct device *device, size_t bytes, void **ret);
-void cpu_host_free(struct device *device, void *memory);
-int cpu_host_register(struct device *device, void *memory, size_t bytes);
-int cpu_host_unregister(struct device *device, void *memory);
-int cpu_reserve(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
-int cpu_map(struct device *device, void *range, size_t offset, size_t bytes);
-int cpu_unmap(struct device *device, void *range, size_t offset, size_t bytes);
-void cpu_release(struct device *device, void *range, size_t bytes);
-int cpu_export_alloc(
-	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
-void cpu_export_free(struct device *device, void *memory);
-int cpu_import(struct device *device, const struct device_handle *handle, void **ret);
-void cpu_import_free(struct device *device, void *memory);
-uint64_t cpu_import_bytes(struct device *device, const void *memory);
-int cpu_handle_of_fd(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
-int cpu_export_ipc_alloc(
-	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
-void cpu_export_ipc_free(struct device *device, void *memory);
 /* A memfd of that size with these seals, or -errno. */
 int cpu_memfd(const char *name, size_t bytes, int seals);
 /* The handle of memory or an event that an fd names. */
@@ -220,22 +202,8 @@ static inline int stream_enter(struct stream *stream)
 	return rc;
 }
 
-int cpu_stream_new(struct device *device, struct stream **ret);
-void cpu_stream_free(struct stream *stream);
-int cpu_stream_sync(struct stream *stream);
-int cpu_stream_query(struct stream *stream);
-int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg);
-
 /* ---- event.c ---- */
 
-int cpu_event_new(struct device *device, struct event **ret);
-int cpu_event_new_shared(
-	struct device *device, struct event **ret, struct device_handle *ret_handle);
-void cpu_event_free(struct event *event);
-int cpu_event_record(struct event *event, struct stream *stream);
-int cpu_event_query(struct event *event);
-int cpu_event_sync(struct event *event);
-int cpu_stream_wait_event(struct stream *stream, struct event *event);
 /* The timeline and point that a mark (not of a capture) names. */
 struct timeline *event_timeline(struct cpu_device *device, uint64_t mark, uint64_t *ret_point);
 
@@ -246,16 +214,5 @@ struct cpu_node *graph_record(struct stream *stream);
 void graph_run(struct graph_exec *exec);
 /* End the stream's capture and drop its recording. */
 void cpu_capture_drop(struct stream *stream);
-
-int cpu_capture_begin(struct stream *stream);
-int cpu_capture_end(struct stream *stream, struct graph **ret_graph);
-bool cpu_capturing(struct stream *stream);
-int cpu_graph_instantiate(struct device *device, struct graph *graph, struct graph_exec **ret);
-int cpu_graph_upload(struct graph_exec *exec, struct stream *stream);
-int cpu_graph_launch(struct graph_exec *exec, struct stream *stream);
-int cpu_graph_info(struct graph_exec *exec, struct graph_info *ret);
-const char *cpu_graph_node_name(struct graph *graph, uint32_t index);
-void cpu_graph_free(struct graph *graph);
-void cpu_graph_exec_free(struct graph_exec *exec);
 
 #endif

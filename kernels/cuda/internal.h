@@ -133,6 +133,11 @@ static inline struct cuda_device *cuda_device(struct device *device)
 	return (struct cuda_device *)device;
 }
 
+/* The functions of the device's table, with the types that struct device_ops gives them. */
+#define CUDA_DECLARE(name) __typeof__(*((struct device_ops *)0)->name) cuda_##name;
+DEVICE_OPS(CUDA_DECLARE)
+#undef CUDA_DECLARE
+
 /* ---- device.c ---- */
 
 static inline int cuda_lost(struct cuda_device *device)
@@ -199,45 +204,13 @@ static inline int cuda_forced_fault(struct stream *stream, const char *name)
 
 int cuda_driver_load(struct driver *driver);
 
-/* ---- launch.c ---- */
-
-int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes);
-int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes);
-int cuda_copy(struct device *device, void *dst, const void *src, size_t bytes);
-
-/* ---- memory.c ---- */
-
-int cuda_mem_alloc(struct device *device, size_t bytes, void **ret);
-void cuda_mem_free(struct device *device, void *memory);
-int cuda_host_alloc(struct device *device, size_t bytes, void **ret);
-void cuda_host_free(struct device *device, void *memory);
-int cuda_host_register(struct device *device, void *memory, size_t bytes);
-int cuda_host_unregister(struct device *device, void *memory);
-
 /* ---- range.c ---- */
 
-int cuda_reserve(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
-int cuda_map(struct device *device, void *range, size_t offset, size_t bytes);
-int cuda_unmap(struct device *device, void *range, size_t offset, size_t bytes);
-void cuda_release(struct device *device, void *range, size_t bytes);
 /* Properties of this device's memory; `shareable`: that a file descriptor may name it. */
 CUmemAllocationProp cuda_range_properties(const struct cuda_device *device, bool shareable);
 /* Map physical memory at an address of ours for reading and writing. */
 int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t bytes,
 	CUmemGenericAllocationHandle physical);
-
-/* ---- share.c ---- */
-
-int cuda_export_alloc(
-	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
-void cuda_export_free(struct device *device, void *memory);
-int cuda_import(struct device *device, const struct device_handle *handle, void **ret);
-void cuda_import_free(struct device *device, void *memory);
-uint64_t cuda_import_bytes(struct device *device, const void *memory);
-int cuda_handle_of_fd(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
-int cuda_export_ipc_alloc(
-	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
-void cuda_export_ipc_free(struct device *device, void *memory);
 
 /* ---- stream.c ---- */
 
@@ -265,40 +238,12 @@ static inline int stream_enter(struct stream *stream)
 /* The same for what a capture cannot hold; spoils it. */
 int cuda_enter_eager(struct stream *stream);
 
-int cuda_stream_new(struct device *device, struct stream **ret);
-void cuda_stream_free(struct stream *stream);
-int cuda_stream_sync(struct stream *stream);
-int cuda_stream_query(struct stream *stream);
-int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg);
-
-/* ---- event.c ---- */
-
-int cuda_event_new(struct device *device, struct event **ret);
-int cuda_event_new_shared(
-	struct device *device, struct event **ret, struct device_handle *ret_handle);
-void cuda_event_free(struct event *event);
-int cuda_event_record(struct event *event, struct stream *stream);
-int cuda_event_query(struct event *event);
-int cuda_event_sync(struct event *event);
-int cuda_stream_wait_event(struct stream *stream, struct event *event);
-
 /* ---- graph.c ---- */
 
 /* The nodes recorded since the last mark are of the op `name`. */
 int cuda_graph_mark(struct stream *stream, const char *name);
 /* End the stream's capture and drop its recording. */
 void cuda_capture_drop(struct stream *stream);
-
-int cuda_capture_begin(struct stream *stream);
-int cuda_capture_end(struct stream *stream, struct graph **ret_graph);
-bool cuda_capturing(struct stream *stream);
-int cuda_graph_instantiate(struct device *device, struct graph *graph, struct graph_exec **ret);
-int cuda_graph_upload(struct graph_exec *exec, struct stream *stream);
-int cuda_graph_launch(struct graph_exec *exec, struct stream *stream);
-int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret);
-const char *cuda_graph_node_name(struct graph *graph, uint32_t index);
-void cuda_graph_free(struct graph *graph);
-void cuda_graph_exec_free(struct graph_exec *exec);
 
 /* ---- gemm.c ---- */
 
