@@ -119,8 +119,10 @@ static int program_measure(
 	if (rc < 0 || !options->plot)
 		return rc;
 	char heading[256];
+	const char *slash = model ? strrchr(model, '/') : NULL;
 	snprintf(heading, sizeof(heading), "%s %s, %s, %s", program_invocation_short_name,
-		bench->name, model ? model : "first model", results_device(results));
+		bench->name, slash ? slash + 1 : model ? model : "first model",
+		results_device(results));
 	return plot_write(options->plot, results, bench->panels, heading);
 }
 
