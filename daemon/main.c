@@ -7,7 +7,7 @@
 #include "daemon/config/options.h"
 #include "daemon/startup/startup.h"
 
-static int run(const struct config *config)
+static int main_serve(const struct config *config)
 {
 	struct startup_error error;
 	struct startup *startup;
@@ -15,7 +15,7 @@ static int run(const struct config *config)
 
 	log_set_level(config->log_level);
 	if (interrupt_arm() < 0) {
-		log_error("no thread can be started");
+		log_error("cannot start a thread");
 		return MIMEOD_EXIT_ERROR;
 	}
 	config_describe(config);
@@ -24,8 +24,7 @@ static int run(const struct config *config)
 		return MIMEOD_EXIT_ERROR;
 	}
 	int status = startup_serve(startup, &abandoned);
-	/* The engine's thread still works on what the sessions have: no memory may go from under
-	 * it. */
+	/* The engine's thread still uses the memory of sessions, which startup_free would release. */
 	if (abandoned)
 		_exit(status);
 	startup_free(startup);
@@ -38,14 +37,14 @@ int main(int argc, char **argv)
 	struct config config;
 
 	log_open(STDERR_FILENO);
-	int r = options_parse(argc, argv, OPTIONS_DEFAULT_CONFIG, stdout, &config, &error);
-	if (r == OPTIONS_DONE)
+	int rc = options_parse(argc, argv, OPTIONS_DEFAULT_CONFIG, stdout, &config, &error);
+	if (rc == OPTIONS_DONE)
 		return MIMEOD_EXIT_DONE;
-	if (r < 0) {
+	if (rc < 0) {
 		fprintf(stderr, "mimeod: %s\n", error.text);
 		return MIMEOD_EXIT_USAGE;
 	}
-	int status = run(&config);
+	int status = main_serve(&config);
 	config_deinit(&config);
 	return status;
 }

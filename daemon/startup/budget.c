@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/startup/budget.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,23 +10,23 @@
 
 #define HOST_KV_BYTES_MAX (1ull << 30)
 
-/* Sums and products of what an operator wrote: beyond any number is more than there is. */
-static uint64_t plus(uint64_t a, uint64_t b)
+/* Saturating: configured values may be of any size. */
+static uint64_t budget_add(uint64_t a, uint64_t b)
 {
 	uint64_t sum;
 
 	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static uint64_t times(uint64_t a, uint64_t b)
+static uint64_t budget_multiply(uint64_t a, uint64_t b)
 {
 	uint64_t product;
 
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Charge `bytes` of a model to what is left; so many of them are its draft's. */
-static int charge(const struct budget_model *model, uint64_t bytes, uint64_t drafts,
+/* Subtract a model's bytes from *left. draft_bytes: the part of them that its draft model needs. */
+static int budget_charge(const struct budget_model *model, uint64_t bytes, uint64_t draft_bytes,
 	const char *what, uint64_t *left, char *text, size_t size)
 {
 	char needed[TABLE_FORMAT_MAX], available[TABLE_FORMAT_MAX], share[TABLE_FORMAT_MAX];
@@ -34,13 +35,13 @@ static int charge(const struct budget_model *model, uint64_t bytes, uint64_t dra
 		int used = snprintf(text, size, "model %s: its %s need %s", model->name, what,
 			table_format_bytes(needed, (double)bytes));
 
-		if (drafts && used >= 0 && (size_t)used < size)
+		if (draft_bytes && used >= 0 && (size_t)used < size)
 			used += snprintf(text + used, size - (size_t)used,
-				" (with its draft's %s: --draft none is without)",
-				table_format_bytes(share, (double)drafts));
+				" (%s of them for the draft model, see --draft none)",
+				table_format_bytes(share, (double)draft_bytes));
 		if (used >= 0 && (size_t)used < size)
 			snprintf(text + used, size - (size_t)used,
-				", and %s of the memory budget are left: see --memory",
+				", the memory budget has %s left: see --memory",
 				table_format_bytes(available, (double)*left));
 		return -ENOMEM;
 	}
@@ -48,7 +49,7 @@ static int charge(const struct budget_model *model, uint64_t bytes, uint64_t dra
 	return 0;
 }
 
-static int charge_kv(
+static int budget_charge_kv(
 	struct budget_model *model, uint64_t share, uint64_t *left, char *text, size_t size)
 {
 	uint64_t bytes = model->kv_bytes > 0 ? model->kv_bytes : share;
@@ -56,21 +57,21 @@ static int charge_kv(
 
 	if (pages == 0) {
 		snprintf(text, size,
-			"model %s: %" PRIu64 " bytes of KV cache hold no page of %" PRIu64
+			"model %s: %" PRIu64 " byte%s of KV cache hold no page of %" PRIu64
 			" bytes: see --kv-bytes and --kv-pages",
-			model->name, bytes, model->page_bytes);
+			model->name, bytes, bytes == 1 ? "" : "s", model->page_bytes);
 		return -ENOMEM;
 	}
 	if (pages > INT32_MAX)
 		pages = INT32_MAX;
 	model->kv_pages = (uint32_t)pages;
-	model->kv_bytes = times(pages, model->page_bytes);
-	return charge(model, plus(model->kv_bytes, model->page_bytes), 0, "pages of KV cache", left,
+	model->kv_bytes = budget_multiply(pages, model->page_bytes);
+	return budget_charge(model, budget_add(model->kv_bytes, model->page_bytes), 0, "pages of KV cache", left,
 		text, size);
 }
 
-/* What each model without a KV size of its own gets. */
-static uint64_t kv_share(const struct budget *budget, const struct budget_model *models,
+/* Bytes for each model without a configured KV size. */
+static uint64_t budget_kv_share(const struct budget *budget, const struct budget_model *models,
 	uint32_t n_models, uint64_t left)
 {
 	uint64_t reserved = 0;
@@ -78,11 +79,11 @@ static uint64_t kv_share(const struct budget *budget, const struct budget_model 
 
 	for (uint32_t i = 0; i < n_models; i++) {
 		const struct budget_model *model = &models[i];
-		uint64_t given = model->kv_pages > 0 ? times(model->kv_pages, model->page_bytes)
+		uint64_t given = model->kv_pages > 0 ? budget_multiply(model->kv_pages, model->page_bytes)
 						     : model->kv_bytes;
 
 		n += given == 0;
-		reserved = plus(reserved, plus(given, model->page_bytes));
+		reserved = budget_add(reserved, budget_add(given, model->page_bytes));
 	}
 	if (n == 0)
 		return 0;
@@ -94,27 +95,44 @@ static uint64_t kv_share(const struct budget *budget, const struct budget_model 
 	return total / n;
 }
 
+static int budget_charge_model(
+	const struct budget_model *model, uint64_t *left, char *text, size_t size)
+{
+	const struct {
+		uint64_t bytes, draft_bytes;
+		const char *what;
+	} parts[] = {
+		{model->weights_bytes, model->draft_weights_bytes, "weights"},
+		{model->pool_bytes, model->draft_pool_bytes, "activations and inputs"},
+		{model->draft_logits_bytes, 0,
+			"logits of draft tokens (max_requests x draft_tokens x vocabulary)"},
+	};
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		int rc = budget_charge(model, parts[i].bytes, parts[i].draft_bytes, parts[i].what,
+			left, text, size);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
 int budget_plan(const struct budget *budget, struct budget_model *models, uint32_t n_models,
 	char *text, size_t size)
 {
 	uint64_t left = budget->memory > 0 ? budget->memory : budget->free_bytes / 10 * 9;
-	int r = 0;
 
-	for (uint32_t i = 0; i < n_models && r == 0; i++) {
-		const struct budget_model *model = &models[i];
-
-		r = charge(model, model->weights_bytes, model->draft_weights_bytes, "weights", &left,
-			text, size);
-		if (r == 0)
-			r = charge(model, model->pool_bytes, model->draft_pool_bytes,
-				"activations and inputs", &left, text, size);
-		if (r == 0)
-			r = charge(model, model->draft_logits_bytes, 0,
-				"drafts' logits (max_requests x draft_tokens x vocabulary)", &left,
-				text, size);
+	for (uint32_t i = 0; i < n_models; i++) {
+		int rc = budget_charge_model(&models[i], &left, text, size);
+		if (rc < 0)
+			return rc;
 	}
-	uint64_t share = kv_share(budget, models, n_models, left);
-	for (uint32_t i = 0; i < n_models && r == 0; i++)
-		r = charge_kv(&models[i], share, &left, text, size);
-	return r;
+	uint64_t share = budget_kv_share(budget, models, n_models, left);
+	for (uint32_t i = 0; i < n_models; i++) {
+		assert(models[i].page_bytes > 0);
+		int rc = budget_charge_kv(&models[i], share, &left, text, size);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
 }

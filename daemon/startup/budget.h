@@ -3,12 +3,12 @@
 #define MIMEO_DAEMON_BUDGET_H
 
 /*
- * The memory budget: what each model's weights and activations take, and how many pages of KV cache
- * it gets of the rest. Integers only, before a byte is read or mapped.
+ * The memory budget: bytes for each model's weights and activations, and the number of KV cache pages
+ * that the rest is divided into. Pure arithmetic, before anything is read or mapped.
  *
- * Weights and activations of all models come first. A model with a KV size of its own gets that;
- * the others divide what is left equally, on a host's memory no more than an eighth of what is
- * free and 1 GiB in all. Every model's null page is charged beside its pages.
+ * Weights and activations of all models come first. A model with a configured KV size gets that; the
+ * others divide the rest equally, on the cpu device at most an eighth of the free memory and 1 GiB
+ * together. The null page of each model is charged in addition to its pages.
  */
 
 #include <stdbool.h>
@@ -16,19 +16,18 @@
 #include <stdint.h>
 
 struct budget {
-	uint64_t memory;     /* bytes to use at most; 0: 90 % of free_bytes */
+	uint64_t memory;     /* limit in bytes; 0: 90 % of free_bytes */
 	uint64_t free_bytes; /* of the device */
-	bool host;           /* the device's memory is the host's, which others need too */
+	bool host;           /* the device's memory is the host's, which other programs need */
 };
 
 struct budget_model {
 	const char *name;
 	uint64_t weights_bytes, pool_bytes /* activations and inputs */, page_bytes;
-	uint64_t draft_weights_bytes, draft_pool_bytes; /* what its draft takes of these; 0: none */
-	uint64_t draft_logits_bytes; /* beside pool_bytes: what drafts were drawn from */
-	uint32_t kv_pages; /* as configured, 0: by kv_bytes; then what it gets, without the null
-			      page */
-	uint64_t kv_bytes; /* as configured, 0: a share of the rest; then that of kv_pages */
+	uint64_t draft_weights_bytes, draft_pool_bytes; /* part of them that its draft model needs */
+	uint64_t draft_logits_bytes; /* in addition to pool_bytes: logits of draft tokens */
+	uint32_t kv_pages; /* in: as configured, 0: by kv_bytes; out: pages, without the null page */
+	uint64_t kv_bytes; /* in: as configured, 0: a share of the rest; out: bytes of kv_pages */
 };
 
 /* 0, or -ENOMEM with one sentence in text[size] that names the model and what does not fit. */

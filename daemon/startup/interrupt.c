@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A handler can write no log line, and the thread that it interrupts may hold anything: so it wakes
- * a thread that does nothing else.
+ * A signal handler must not log, and the thread that it interrupts may hold any lock. So it wakes a
+ * thread that only waits for it.
  */
 #include "daemon/startup/interrupt.h"
 
@@ -16,24 +16,24 @@
 #include "daemon/output/log.h"
 #include "daemon/startup/startup.h"
 
-static sem_t wake;
-static pthread_t watcher;
-static atomic_int came; /* 0: none */
+static sem_t interrupt_wake;
+static pthread_t interrupt_thread;
+static atomic_int interrupt_signal; /* 0: none */
 
-static void on_signal(int number)
+static void interrupt_on_signal(int number)
 {
-	atomic_store(&came, number);
-	sem_post(&wake);
+	atomic_store(&interrupt_signal, number);
+	sem_post(&interrupt_wake);
 }
 
-static void *watch(void *unused)
+static void *interrupt_watch(void *unused)
 {
-	while (sem_wait(&wake) < 0)
+	while (sem_wait(&interrupt_wake) < 0)
 		;
-	if (atomic_load(&came) != 0) {
+	if (atomic_load(&interrupt_signal) != 0) {
 		if (isatty(STDERR_FILENO))
-			fputs("\r\033[K", stderr); /* a line of progress */
-		log_error("ended by SIG%s before serving", sigabbrev_np(atomic_load(&came)));
+			fputs("\r\033[K", stderr); /* clear the progress line */
+		log_error("ended by SIG%s before serving", sigabbrev_np(atomic_load(&interrupt_signal)));
 		_exit(MIMEOD_EXIT_ERROR);
 	}
 	return unused;
@@ -41,16 +41,16 @@ static void *watch(void *unused)
 
 int interrupt_arm(void)
 {
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = interrupt_on_signal, .sa_flags = SA_RESTART};
 	sigset_t all, old;
 
-	sem_init(&wake, 0, 0);
+	sem_init(&interrupt_wake, 0, 0);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = pthread_create(&watcher, NULL, watch, NULL);
+	int rc = pthread_create(&interrupt_thread, NULL, interrupt_watch, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r != 0)
-		return -r;
+	if (rc != 0)
+		return -rc;
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
@@ -59,6 +59,6 @@ int interrupt_arm(void)
 
 void interrupt_disarm(void)
 {
-	sem_post(&wake);
-	pthread_join(watcher, NULL);
+	sem_post(&interrupt_wake);
+	pthread_join(interrupt_thread, NULL);
 }

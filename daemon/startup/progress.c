@@ -7,7 +7,7 @@
 #include "daemon/output/log.h"
 #include "ipc/clock.h"
 
-#define FIRST_NS 1000000000ull /* what takes less is not worth a line */
+#define FIRST_NS 1000000000ull /* shorter stages show nothing */
 #define LOG_NS 5000000000ull
 #define TERMINAL_NS 100000000ull
 

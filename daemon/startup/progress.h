@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_PROGRESS_H
 
 /*
- * Progress of what takes longer than a second: on a terminal one line that is written over, else a
- * line in the log every five seconds.
+ * Progress of stages that take longer than a second: on a terminal one line that is overwritten, else
+ * a line in the log every five seconds.
  */
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct progress {
 };
 
 void progress_begin(struct progress *progress);
-/* Is it time for a line? Then make one and show it. */
+/* True if a line is due: the caller then formats one and shows it. */
 bool progress_due(struct progress *progress);
 void progress_show(const struct progress *progress, const char *text);
 /* Clears the terminal's line. */

@@ -13,12 +13,14 @@
 #include "daemon/output/log.h"
 #include "daemon/startup/progress.h"
 #include "daemon/serve/serve.h"
+#include "daemon/startup/startup_draft.h"
 #include "daemon/startup/startup_model.h"
+#include "ipc/cleanup.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
 
-_Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine has a place for each session");
-_Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine has a place for each model");
+_Static_assert(CONFIG_SESSIONS_MAX == ENGINE_SESSIONS_MAX, "the engine takes as many sessions");
+_Static_assert(CONFIG_MODELS_MAX == ENGINE_MODELS_MAX, "the engine takes as many models");
 
 struct startup {
 	const struct config *config;
@@ -33,10 +35,12 @@ struct startup {
 	struct builder *builder;
 };
 
-/* ---- the sockets' places ---- */
+DEFINE_CLEANUP(startup, struct startup, startup_free)
 
-/* A lock file that another user's daemon left behind cannot be opened. */
-static bool refuse_strangers_lock(const char *path, struct startup_error *error)
+/* ---- sockets ---- */
+
+/* The lock file that another user's daemon left cannot be opened. */
+static bool startup_refuse_foreign_lock(const char *path, struct startup_error *error)
 {
 	char name[SOCKET_PATH_MAX + sizeof(SOCKET_LOCK_SUFFIX)];
 	struct stat st;
@@ -45,55 +49,55 @@ static bool refuse_strangers_lock(const char *path, struct startup_error *error)
 	if (lstat(name, &st) < 0 || st.st_uid == geteuid())
 		return false;
 	startup_refuse(error, -EACCES,
-		"%s: the lock file belongs to user %u: remove it if no daemon of theirs serves "
-		"there, or choose another --socket",
+		"%s: the lock file belongs to user %u: remove it if no daemon of that user runs, "
+		"or choose another --socket",
 		name, (unsigned)st.st_uid);
 	return true;
 }
 
-static int lock_one(const char *path, int *ret_fd, struct startup_error *error)
+static int startup_lock_socket(const char *path, int *ret_fd, struct startup_error *error)
 {
-	int r = socket_lock(path, ret_fd);
+	int rc = socket_lock(path, ret_fd);
 
-	if ((r == -EACCES || r == -EPERM) && refuse_strangers_lock(path, error))
-		return r;
-	if (r == -ENOENT)
-		return startup_refuse(error, r,
-			"%s: its folder does not exist: make it, or choose another --socket", path);
-	if (r == -EADDRINUSE)
-		return startup_refuse(error, r,
-			"%s: another daemon serves there: end it, or choose another --socket",
+	if ((rc == -EACCES || rc == -EPERM) && startup_refuse_foreign_lock(path, error))
+		return rc;
+	if (rc == -ENOENT)
+		return startup_refuse(error, rc,
+			"%s: its directory does not exist: create it, or choose another --socket", path);
+	if (rc == -EADDRINUSE)
+		return startup_refuse(error, rc,
+			"%s: another daemon uses this socket: stop it, or choose another --socket",
 			path);
-	if (r < 0)
+	if (rc < 0)
 		return startup_refuse(
-			error, r, "%s: cannot make a socket there: %s", path, strerror(-r));
+			error, rc, "%s: cannot create the socket: %s", path, strerror(-rc));
 	return 0;
 }
 
-static int take_locks(struct startup *startup, struct startup_error *error)
+static int startup_lock_sockets(struct startup *startup, struct startup_error *error)
 {
 	const char *path = startup->config->socket[0] ? startup->config->socket : NULL;
 
-	int r = socket_path(startup->socket, path);
-	if (r == 0)
-		r = socket_admin_path(startup->admin_socket, startup->socket);
-	if (r < 0)
-		return startup_refuse(error, r,
-			"%s: too long for a socket: with -admin at most %d bytes",
+	int rc = socket_path(startup->socket, path);
+	if (!rc)
+		rc = socket_admin_path(startup->admin_socket, startup->socket);
+	if (rc < 0)
+		return startup_refuse(error, rc,
+			"%s: too long for a socket: at most %d bytes with -admin",
 			startup->socket[0] ? startup->socket : "$MIMEO_SOCKET or $XDG_RUNTIME_DIR",
 			SOCKET_PATH_MAX - 1);
-	r = socket_folder_make(startup->socket);
-	if (r < 0)
-		return startup_refuse(error, r, "%s: its folder cannot be made: %s",
-			startup->socket, strerror(-r));
-	r = lock_one(startup->socket, &startup->lock_fd, error);
-	if (r == 0)
-		r = lock_one(startup->admin_socket, &startup->admin_lock_fd, error);
-	return r;
+	rc = socket_folder_make(startup->socket);
+	if (rc < 0)
+		return startup_refuse(error, rc, "%s: its directory cannot be created: %s",
+			startup->socket, strerror(-rc));
+	rc = startup_lock_socket(startup->socket, &startup->lock_fd, error);
+	if (rc < 0)
+		return rc;
+	return startup_lock_socket(startup->admin_socket, &startup->admin_lock_fd, error);
 }
 
-/* A session takes five descriptors; the soft limit is often a thousand. */
-static void raise_fd_limit(void)
+/* A session needs five descriptors; the soft limit is often 1024. */
+static void startup_raise_fd_limit(void)
 {
 	struct rlimit limit;
 
@@ -103,30 +107,30 @@ static void raise_fd_limit(void)
 	}
 }
 
-static int open_device(struct startup *startup, struct startup_error *error)
+static int startup_open_device(struct startup *startup, struct startup_error *error)
 {
 	struct device_options options = {.spin_us = startup->config->spin_us};
 	const char *name = startup->config->device;
 
-	int r = device_open(name, &options, &startup->device);
-	if (r == -ENODEV)
-		return startup_refuse(error, r, "device %s: there is none on this machine", name);
-	if (r == -ENOTSUP)
-		return startup_refuse(error, r,
-			"device %s: this build has no CUDA device: use a build that has it, which "
-			"meson setup -Dcuda=enabled makes where the version can, or --device cpu",
+	int rc = device_open(name, &options, &startup->device);
+	if (rc == -ENODEV)
+		return startup_refuse(error, rc, "device %s: this machine has no such device", name);
+	if (rc == -ENOTSUP)
+		return startup_refuse(error, rc,
+			"device %s: this build has no CUDA device: build with meson setup "
+			"-Dcuda=enabled, or use --device cpu",
 			name);
-	if (r != 0)
-		return startup_refuse(error, r, "device %s: %s", name, device_strerror(r));
-	r = startup->device->ops->info(startup->device, &startup->info);
-	if (r != 0)
-		return startup_refuse(error, r, "device %s: %s", name, device_strerror(r));
+	if (rc != 0)
+		return startup_refuse(error, rc, "device %s: %s", name, device_strerror(rc));
+	rc = startup->device->ops->info(startup->device, &startup->info);
+	if (rc != 0)
+		return startup_refuse(error, rc, "device %s: %s", name, device_strerror(rc));
 	return 0;
 }
 
 /* ---- the models ---- */
 
-static int plan_memory(struct startup *startup, struct startup_error *error)
+static int startup_plan_memory(struct startup *startup, struct startup_error *error)
 {
 	const struct config *config = startup->config;
 	const struct budget budget = {
@@ -146,35 +150,53 @@ static int plan_memory(struct startup *startup, struct startup_error *error)
 		&budget, startup->memory, config->n_models, error->text, sizeof(error->text));
 }
 
-/* Of all of them what is cheap, then their weights. */
-static int take_models(struct startup *startup, struct startup_error *error)
+static int startup_examine_model(
+	struct startup *startup, struct startup_model *model, struct startup_error *error)
+{
+	int rc = startup_model_examine(model, startup->config, &startup->info, error);
+	if (rc < 0)
+		return rc;
+	rc = startup_draft_examine(model, startup->config, startup->device, &startup->info, error);
+	if (rc < 0)
+		return rc;
+	return startup_model_measure(model, &startup->info, &startup->engine_options, error);
+}
+
+/* Examine all models and plan their memory before the weights of the first one are read. */
+static int startup_load_models(struct startup *startup, struct startup_error *error)
 {
 	const struct config *config = startup->config;
 	struct engine_options *engine = &startup->engine_options;
-	int r = 0;
+	int rc;
 
-	for (uint32_t i = 0; i < config->n_models && r == 0; i++) {
+	for (uint32_t i = 0; i < config->n_models; i++) {
 		startup->models[i].options = &config->models[i];
 		startup->models[i].memory = &startup->memory[i];
-		r = startup_model_examine(
-			&startup->models[i], config, &startup->info, engine, error);
+		rc = startup_examine_model(startup, &startup->models[i], error);
+		if (rc < 0)
+			return rc;
 	}
-	if (r == 0)
-		r = plan_memory(startup, error);
-	for (uint32_t i = 0; i < config->n_models && r == 0; i++)
-		startup_model_cut(&startup->models[i], config->page_tokens);
-	for (uint32_t i = 0; i < config->n_models && r == 0; i++) {
-		r = startup_model_load(
+	rc = startup_plan_memory(startup, error);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < config->n_models; i++)
+		startup_model_limit(&startup->models[i], config->page_tokens);
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		rc = startup_model_load(
 			&startup->models[i], startup->device, &engine->models[i], error);
-		if (r == 0)
-			engine->n_models = i + 1;
+		if (rc < 0)
+			return rc;
+		engine->n_models = i + 1; /* startup_free releases it */
+		rc = startup_draft_load(&startup->models[i], &engine->models[i], error);
+		if (rc < 0)
+			return rc;
 	}
-	return r;
+	return 0;
 }
 
 /* ---- the engine ---- */
 
-static void on_engine(void *userdata, const struct engine_progress *engine)
+static void startup_on_progress(void *userdata, const struct engine_progress *engine)
 {
 	char text[256];
 
@@ -186,7 +208,7 @@ static void on_engine(void *userdata, const struct engine_progress *engine)
 	progress_show(userdata, text);
 }
 
-static void set_engine_options(struct startup *startup)
+static void startup_set_engine_options(struct startup *startup)
 {
 	const struct config *config = startup->config;
 	struct engine_options *options = &startup->engine_options;
@@ -203,62 +225,65 @@ static void set_engine_options(struct startup *startup)
 	options->loop = config->loop[0] ? config->loop : NULL;
 }
 
-static int make_engine(struct startup *startup, struct startup_error *error)
+static int startup_make_engine(struct startup *startup, struct startup_error *error)
 {
 	struct engine_options *options = &startup->engine_options;
 	struct progress progress;
 	struct model_error model_error = {.text = ""};
 
 	progress_begin(&progress);
-	options->progress = on_engine;
+	options->progress = startup_on_progress;
 	options->progress_userdata = &progress;
-	int r = engine_new(options, &startup->engine, &model_error);
+	int rc = engine_new(options, &startup->engine, &model_error);
 	progress_end(&progress);
-	/* the models went with it, whatever came of it */
+	/* engine_new takes the models, on failure too */
 	options->n_models = 0;
-	if (r != 0)
-		return startup_refuse(error, r, "engine: %s", model_error.text);
-	r = builder_new(startup->device, &engine_stats(startup->engine)->n_in_lane,
+	if (rc != 0)
+		return startup_refuse(error, rc, "engine: %s", model_error.text);
+	rc = builder_new(startup->device, &engine_stats(startup->engine)->n_in_lane,
 		&startup->builder);
-	if (r < 0)
+	if (rc < 0)
 		return startup_refuse(
-			error, r, "builder: its thread does not start: %s", strerror(-r));
-	r = engine_start(startup->engine, startup->builder);
-	if (r < 0)
+			error, rc, "the builder's thread does not start: %s", strerror(-rc));
+	rc = engine_start(startup->engine, startup->builder);
+	if (rc < 0)
 		return startup_refuse(
-			error, r, "engine: its thread does not start: %s", strerror(-r));
+			error, rc, "the engine's thread does not start: %s", strerror(-rc));
 	return 0;
 }
 
-/* ---- life ---- */
+static int startup_run(struct startup *startup, struct startup_error *error)
+{
+	int rc = startup_lock_sockets(startup, error);
+	if (rc < 0)
+		return rc;
+	rc = startup_open_device(startup, error);
+	if (rc < 0)
+		return rc;
+	startup_set_engine_options(startup);
+	rc = startup_load_models(startup, error);
+	if (rc < 0)
+		return rc;
+	return startup_make_engine(startup, error);
+}
 
 int startup_new(const struct config *config, struct startup **ret, struct startup_error *error)
 {
-	struct startup *startup = calloc(1, sizeof(*startup));
+	CLEANUP(cleanup_startup) struct startup *startup = calloc(1, sizeof(*startup));
+
 	if (!startup)
 		return startup_refuse(error, -ENOMEM, "out of memory");
-
 	startup->config = config;
 	startup->lock_fd = startup->admin_lock_fd = -1;
-	raise_fd_limit();
-	int r = take_locks(startup, error);
-	if (r == 0)
-		r = open_device(startup, error);
-	if (r == 0)
-		set_engine_options(startup);
-	if (r == 0)
-		r = take_models(startup, error);
-	if (r == 0)
-		r = make_engine(startup, error);
-	if (r < 0) {
-		startup_free(startup);
-		return r;
-	}
-	*ret = startup;
+	startup_raise_fd_limit();
+	int rc = startup_run(startup, error);
+	if (rc < 0)
+		return rc;
+	*ret = STEAL(startup);
 	return 0;
 }
 
-static enum serve_client_ipc client_ipc(const char *text)
+static enum serve_client_ipc startup_client_ipc(const char *text)
 {
 	if (strcmp(text, "same-uid") == 0)
 		return SERVE_CLIENT_IPC_SAME_UID;
@@ -275,7 +300,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 		.max_client_buffers = config->max_client_buffers,
 		.max_client_buffer_bytes = config->max_client_buffer_bytes,
 		.max_buffer_bytes = config->max_buffer_bytes,
-		.allow_client_ipc = client_ipc(config->allow_client_ipc),
+		.allow_client_ipc = startup_client_ipc(config->allow_client_ipc),
 		.socket = startup->socket,
 		.device = startup->info.name,
 		.buffer_granularity = startup->info.export_granularity,
@@ -293,30 +318,30 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 
 	*ret_abandoned = false;
 	memcpy(options.device_uuid, startup->info.uuid, sizeof(options.device_uuid));
-	int r = serve_new(&options, &serve);
+	int rc = serve_new(&options, &serve);
 	interrupt_disarm();
-	if (r < 0) {
-		log_error("cannot serve: %s", strerror(-r));
+	if (rc < 0) {
+		log_error("cannot serve: %s", strerror(-rc));
 		return MIMEOD_EXIT_ERROR;
 	}
-	r = serve_run(serve);
+	rc = serve_run(serve);
 	serve_free(serve);
-	if (r < 0) {
-		log_error("cannot serve on %s: %s", startup->socket, strerror(-r));
+	if (rc < 0) {
+		log_error("cannot serve on %s: %s", startup->socket, strerror(-rc));
 		*ret_abandoned = true;
 		return MIMEOD_EXIT_ERROR;
 	}
-	*ret_abandoned = r & SERVE_ABANDONED;
-	if (r & SERVE_DEVICE_LOST)
+	*ret_abandoned = rc & SERVE_ABANDONED;
+	if (rc & SERVE_DEVICE_LOST)
 		return MIMEOD_EXIT_DEVICE_LOST;
-	return r == SERVE_DRAINED ? MIMEOD_EXIT_DONE : MIMEOD_EXIT_ERROR;
+	return rc == SERVE_DRAINED ? MIMEOD_EXIT_DONE : MIMEOD_EXIT_ERROR;
 }
 
 void startup_free(struct startup *startup)
 {
 	if (!startup)
 		return;
-	/* The engine hands over no more, and has no session: its last step is read. */
+	/* Stopped first: then it posts nothing more to the builder, and its last step has completed. */
 	engine_stop(startup->engine);
 	builder_free(startup->builder);
 	engine_free(startup->engine);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/startup/startup_model.h"
+#include "daemon/startup/startup_draft.h"
 
 #include <errno.h>
 
@@ -9,33 +9,33 @@
 #include "daemon/output/table_format.h"
 #include "kernels/ops.h"
 
-/* Requests that bring a mask have no drafts; where all have one, nobody would. */
-static int check_mask(const struct startup_model *model, struct startup_error *error)
+/* Requests with a mask get no draft tokens: with a default mask no request would. */
+static int startup_draft_check_mask(const struct startup_model *model, struct startup_error *error)
 {
 	char mask[MASK_TEXT_MAX];
 
 	if (!model->options->mask.window && !model->options->mask.prefix)
 		return 0;
 	return startup_refuse(error, -EINVAL,
-		"model %s: draft: a draft knows the causal mask alone, and the model's is %s: take "
-		"--mask causal, or --draft none",
+		"model %s: draft: draft models support the causal mask only, the model's mask is %s: use "
+		"--mask causal or --draft none",
 		model->options->name, mask_text(&model->options->mask, mask));
 }
 
-/* Rows that verify are as wide in every step in which anybody speculates. */
-static void tell_rows(const struct startup_model *model, const struct config *config)
+/* In a step with draft tokens each generating row has 1 + draft_tokens tokens. */
+static void startup_draft_warn_rows(const struct startup_model *model, const struct config *config)
 {
 	uint32_t width = 1 + startup_model_drafts(model);
 	uint32_t rows = config->max_batch_tokens / width;
 
 	if (rows < config->max_requests)
-		log_warn("model %s: draft: a step holds %u row%s of %u tokens, not one for each of %u "
-			 "requests (--max-requests): see --max-batch-tokens",
+		log_warn("model %s: draft: a step holds %u row%s of %u tokens, fewer than "
+			 "--max-requests %u: see --max-batch-tokens",
 			model->options->name, rows, rows == 1 ? "" : "s", width,
 			config->max_requests);
 }
 
-static int check_device(const struct startup_model *model, const struct device *device,
+static int startup_draft_check_device(const struct startup_model *model, const struct device *device,
 	const struct device_info *info, struct startup_error *error)
 {
 	const struct kernel_ops *ops = device->kernels;
@@ -43,13 +43,13 @@ static int check_device(const struct startup_model *model, const struct device *
 	if (ops->verify && ops->draft_begin && ops->draft_advance)
 		return 0;
 	return startup_refuse(error, -ENOTSUP,
-		"model %s: draft: the %s device does not verify drafts yet: another --device, or "
+		"model %s: draft: the %s device cannot verify draft tokens: use another --device or "
 		"--draft none",
 		model->options->name, info->kind);
 }
 
-/* Lengths of rows that verify are known on the device alone. */
-static int choose_attention(struct startup_model *model, const struct config *config,
+/* The lengths of rows with draft tokens are known only on the device. */
+static int startup_draft_choose_attention(struct startup_model *model, const struct config *config,
 	const struct device_info *info, struct startup_error *error)
 {
 	const struct attention_config attention =
@@ -59,13 +59,13 @@ static int choose_attention(struct startup_model *model, const struct config *co
 
 	if (model->support == ATTENTION_NEVER)
 		return startup_refuse(error, -ENOTSUP,
-			"model %s: draft: attention %s goes by lengths that the host knows, and with a "
-			"draft the device alone knows them: another --attention, or --draft none",
+			"model %s: draft: attention %s needs the lengths of sequences on the host, which "
+			"are known only on the device: use another --attention or --draft none",
 			name, model->attention->name);
-	int r = attention_choose("auto", &attention, &model->draft_attention, &model->draft_support,
+	int rc = attention_choose("auto", &attention, &model->draft_attention, &model->draft_support,
 		why, sizeof(why));
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: draft: attention: %s", name, why);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: draft: attention: %s", name, why);
 	log_debug("model %s: draft: attention: %s", name, why);
 	return 0;
 }
@@ -79,28 +79,29 @@ int startup_draft_examine(struct startup_model *model, const struct config *conf
 
 	if (!startup_model_drafts(model))
 		return 0;
-	int r = check_mask(model, error);
-	if (r < 0)
-		return r;
-	r = draft_config_load(dir, &model->draft, &model_error);
-	if (r == 0) {
-		model->has_draft = true;
-		r = draft_check(dir, &model->draft, &model->config, &model_error);
-	}
-	if (r == 0)
-		r = model_measure(dir, &model->draft, model->max_seq_len, info->activation_dtype,
-			&bytes, &model_error);
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: draft: %s", name, model_error.text);
-	r = check_device(model, device, info, error);
-	if (r < 0)
-		return r;
+	int rc = startup_draft_check_mask(model, error);
+	if (rc < 0)
+		return rc;
+	rc = draft_config_load(dir, &model->draft, &model_error);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
+	model->has_draft = true;
+	rc = draft_check(dir, &model->draft, &model->config, &model_error);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
+	rc = model_measure(dir, &model->draft, model->max_seq_len, info->activation_dtype, &bytes,
+		&model_error);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: draft: %s", name, model_error.text);
+	rc = startup_draft_check_device(model, device, info, error);
+	if (rc < 0)
+		return rc;
 	const struct kv_config kv = model_kv(&model->draft, info, config->page_tokens);
-	tell_rows(model, config);
+	startup_draft_warn_rows(model, config);
 	model->memory->weights_bytes += bytes;
 	model->memory->draft_weights_bytes = bytes;
 	model->memory->page_bytes += kv_page_bytes(&kv);
-	return choose_attention(model, config, info, error);
+	return startup_draft_choose_attention(model, config, info, error);
 }
 
 int startup_draft_load(const struct startup_model *model, struct engine_model_options *options,
@@ -111,20 +112,20 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 
 	if (!model->has_draft)
 		return 0;
-	int r = draft_load(model->options->draft, &model->draft, options->model, NULL, NULL,
+	int rc = draft_load(model->options->draft, &model->draft, options->model, NULL, NULL,
 		&options->draft, &model_error);
-	if (r != 0)
+	if (rc != 0)
 		return startup_refuse(
-			error, r, "model %s: draft: %s", model->options->name, model_error.text);
+			error, rc, "model %s: draft: %s", model->options->name, model_error.text);
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %s of weights, which take %s with their rope table, %u "
-		 "guess%s a step, %s for the guesses' logits",
+	log_info("model %s: draft: %s, %s of weights (%s with the rope table), %u draft token%s per row, "
+		 "%s for their logits",
 		model->options->name, model->draft.architecture,
 		table_format_bytes(weights, (double)options->draft->weights_bytes),
 		table_format_bytes(taken, (double)options->draft->bytes), options->n_drafts,
-		options->n_drafts == 1 ? "" : "es",
+		options->n_drafts == 1 ? "" : "s",
 		table_format_bytes(logits, (double)model->memory->draft_logits_bytes));
 	return 0;
 }

@@ -5,12 +5,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-int startup_refuse(struct startup_error *error, int r, const char *format, ...)
+int startup_refuse(struct startup_error *error, int rc, const char *format, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, format);
 	vsnprintf(error->text, sizeof(error->text), format, arguments);
 	va_end(arguments);
-	return r < 0 ? r : -EIO;
+	return rc < 0 ? rc : -EIO;
 }

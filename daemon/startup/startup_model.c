@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/startup/startup_model.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 
 /* ---- before its weights ---- */
 
-static struct mimeo_mask mask_of(const struct mask_text *text)
+static struct mimeo_mask startup_model_mask(const struct mask_text *text)
 {
 	return (struct mimeo_mask){
 		.kind = text->window ? MIMEO_MASK_WINDOW
@@ -39,26 +40,26 @@ struct attention_config startup_model_attention(const struct startup_model *mode
 	attention.max_pages = (longest + config->page_tokens - 1) / config->page_tokens;
 	attention.max_seq_len = longest;
 	attention.max_decode_query = 1 + n_drafts;
-	attention.masks = mask_of(&model->options->mask).kind != MIMEO_MASK_DEFAULT;
+	attention.masks = startup_model_mask(&model->options->mask).kind != MIMEO_MASK_DEFAULT;
 	return attention;
 }
 
-static int choose_attention(struct startup_model *model, const struct config *config,
+static int startup_model_choose_attention(struct startup_model *model, const struct config *config,
 	const struct device_info *info, struct startup_error *error)
 {
 	const struct attention_config attention =
 		startup_model_attention(model, &model->config, config, info);
 	char why[512] = "";
 
-	int r = attention_choose(model->options->attention, &attention, &model->attention,
+	int rc = attention_choose(model->options->attention, &attention, &model->attention,
 		&model->support, why, sizeof(why));
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: %s", model->options->name, why);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: %s", model->options->name, why);
 	log_info("model %s: attention: %s", model->options->name, why);
 	return 0;
 }
 
-static int resolve_mode(struct startup_model *model, struct startup_error *error)
+static int startup_model_resolve_mode(struct startup_model *model, struct startup_error *error)
 {
 	const struct mode_request request = {
 		.configured = model->options->graph_mode,
@@ -70,9 +71,9 @@ static int resolve_mode(struct startup_model *model, struct startup_error *error
 	};
 	const char *name = model->options->name;
 
-	int r = mode_resolve(&request, &model->mode);
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: graph mode %s: %s", name,
+	int rc = mode_resolve(&request, &model->mode);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: graph mode %s: %s", name,
 			graph_mode_name(request.configured), model->mode.reason);
 	if (model->mode.lowered)
 		log_warn("model %s: graph mode %s becomes %s: %s", name,
@@ -81,46 +82,47 @@ static int resolve_mode(struct startup_model *model, struct startup_error *error
 	return 0;
 }
 
-/* Beside drafts' logits; on the host the pinned part as well. */
-static uint64_t pool_of(const struct engine_needs *needs, const struct device_info *info)
+/* Activations and inputs, without the logits of draft tokens; on the cpu device with the pinned part,
+ * which is the same memory. */
+static uint64_t startup_model_pool_bytes(const struct engine_needs *needs, const struct device_info *info)
 {
 	return needs->pool_bytes + needs->inputs_bytes - needs->draft_logits_bytes +
 	       (strcmp(info->kind, "cpu") == 0 ? needs->pinned_bytes : 0);
 }
 
-/* What the engine will allocate beside weights and pages, and what of it the draft is the reason for. */
-static int measure(struct startup_model *model, const struct device_info *info,
+int startup_model_measure(struct startup_model *model, const struct device_info *info,
 	const struct engine_options *engine, struct startup_error *error)
 {
+	const struct model_config *draft = model->has_draft ? &model->draft : NULL;
 	struct engine_needs needs, without;
 
-	int r = engine_measure(engine, &model->config, model->has_draft ? &model->draft : NULL,
-		startup_model_drafts(model), model->max_seq_len, info->activation_dtype, &needs);
-	if (r == 0)
-		r = engine_measure(engine, &model->config, NULL, 0, model->max_seq_len,
-			info->activation_dtype, &without);
-	if (r < 0)
-		return startup_refuse(error, r,
-			"model %s: its inputs exceed any memory: lower --max-seq-len or "
+	int rc = engine_measure(engine, &model->config, draft, startup_model_drafts(model),
+		model->max_seq_len, info->activation_dtype, &needs);
+	if (rc < 0)
+		return startup_refuse(error, rc,
+			"model %s: the size of its inputs overflows: lower --max-seq-len or "
 			"--max-requests",
 			model->options->name);
+	rc = engine_measure(engine, &model->config, NULL, 0, model->max_seq_len,
+		info->activation_dtype, &without);
+	assert(rc == 0); /* needs no more than with the draft model */
 	model->memory->draft_logits_bytes = needs.draft_logits_bytes;
-	model->memory->pool_bytes = pool_of(&needs, info);
-	model->memory->draft_pool_bytes = pool_of(&needs, info) - pool_of(&without, info);
+	model->memory->pool_bytes = startup_model_pool_bytes(&needs, info);
+	model->memory->draft_pool_bytes =
+		startup_model_pool_bytes(&needs, info) - startup_model_pool_bytes(&without, info);
 	return 0;
 }
 
 int startup_model_examine(struct startup_model *model, const struct config *config,
-	const struct device_info *info, const struct engine_options *engine,
-	struct startup_error *error)
+	const struct device_info *info, struct startup_error *error)
 {
 	const struct config_model *options = model->options;
 	uint32_t limit = config->max_seq_len;
 	struct model_error model_error = {.text = ""};
 
-	int r = model_config_load(options->dir, &model->config, &model_error);
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: %s", options->name, model_error.text);
+	int rc = model_config_load(options->dir, &model->config, &model_error);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: %s", options->name, model_error.text);
 	model->has_config = true;
 	model->max_seq_len = model->config.max_seq_len;
 	if (limit > model->max_seq_len)
@@ -128,29 +130,29 @@ int startup_model_examine(struct startup_model *model, const struct config *conf
 			options->name, limit, model->max_seq_len);
 	else if (limit > 0)
 		model->max_seq_len = limit;
-	r = choose_attention(model, config, info, error);
-	if (r == 0)
-		r = resolve_mode(model, error);
-	if (r < 0)
-		return r;
-	r = model_measure(options->dir, &model->config, model->max_seq_len, info->activation_dtype,
+	rc = startup_model_choose_attention(model, config, info, error);
+	if (rc < 0)
+		return rc;
+	rc = startup_model_resolve_mode(model, error);
+	if (rc < 0)
+		return rc;
+	rc = model_measure(options->dir, &model->config, model->max_seq_len, info->activation_dtype,
 		&model->memory->weights_bytes, &model_error);
-	if (r < 0)
-		return startup_refuse(error, r, "model %s: %s", options->name, model_error.text);
+	if (rc < 0)
+		return startup_refuse(error, rc, "model %s: %s", options->name, model_error.text);
 
 	const struct kv_config kv = model_kv(&model->config, info, config->page_tokens);
 	model->memory->page_bytes = kv_page_bytes(&kv);
-	r = startup_draft_examine(model, config, engine->device, info, error);
-	return r < 0 ? r : measure(model, info, engine, error);
+	return 0;
 }
 
-void startup_model_cut(struct startup_model *model, uint32_t page_tokens)
+void startup_model_limit(struct startup_model *model, uint32_t page_tokens)
 {
 	uint64_t most = (uint64_t)model->memory->kv_pages * page_tokens;
 
 	if (most >= model->max_seq_len)
 		return;
-	log_warn("model %s: its KV cache of %u page%s fits sequences of %u tokens at most, not %u: "
+	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: "
 		 "see --kv-pages, --kv-bytes and --max-seq-len",
 		model->options->name, model->memory->kv_pages,
 		model->memory->kv_pages == 1 ? "" : "s", (uint32_t)most, model->max_seq_len);
@@ -164,7 +166,7 @@ struct loading {
 	struct progress progress;
 };
 
-static void on_load(void *userdata, uint64_t done, uint64_t total)
+static void startup_model_on_load(void *userdata, uint64_t done, uint64_t total)
 {
 	struct loading *loading = userdata;
 	char done_text[TABLE_FORMAT_MAX], total_text[TABLE_FORMAT_MAX], text[256];
@@ -177,12 +179,11 @@ static void on_load(void *userdata, uint64_t done, uint64_t total)
 	progress_show(&loading->progress, text);
 }
 
-/* What of its files the model has no use for. */
-static void tell_unused(const char *name, const struct model_unused *unused)
+static void startup_model_log_unused(const char *name, const struct model_unused *unused)
 {
 	if (unused->n)
 		log_warn("model %s: %u tensor%s of its files %s not used, the first is \"%s\": "
-			 "config.json may be another model's",
+			 "config.json may belong to another model",
 			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
 			unused->first);
 	if (unused->n_prediction)
@@ -203,11 +204,11 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	char bytes[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
 
 	progress_begin(&loading.progress);
-	int r = model_load(device, model->options->dir, &model->config, model->max_seq_len, on_load,
+	int rc = model_load(device, model->options->dir, &model->config, model->max_seq_len, startup_model_on_load,
 		&loading, &loaded, &model_error);
 	progress_end(&loading.progress);
-	if (r != 0)
-		return startup_refuse(error, r, "model %s: %s", name, model_error.text);
+	if (rc != 0)
+		return startup_refuse(error, rc, "model %s: %s", name, model_error.text);
 	log_info("model %s: %s, %s of weights in %s (%s, %.2f GB/s), attention %s, graph mode %s",
 		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->weights_bytes),
 		table_format_seconds(seconds, loaded->load_seconds), loaded->reader,
@@ -215,26 +216,23 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 		graph_mode_name(model->mode.resolved));
 
 	if (model->config.experts.normalise_ignored)
-		log_warn("model %s: norm_topk_prob is not obeyed in %s, as transformers does not: experts' "
-			 "weights are scaled and not normalised, where the model's own code normalises "
-			 "them", name, model->config.architecture);
-	tell_unused(name, &loaded->unused);
+		log_warn("model %s: norm_topk_prob is ignored for %s, as in transformers: the weights of "
+			 "experts are scaled but not normalised; the model's own code normalises them",
+			name, model->config.architecture);
+	startup_model_log_unused(name, &loaded->unused);
 	*ret = (struct engine_model_options){
 		.model = loaded,
 		.attention = model->attention,
 		.support = model->support,
 		.mode = model->mode,
-		.mask = mask_of(&model->options->mask),
+		.mask = startup_model_mask(&model->options->mask),
 		.max_seq_len = model->max_seq_len,
 		.kv_pages = model->memory->kv_pages,
 		.kv_exact = model->options->kv_pages > 0,
 		.kv_bytes = model->memory->kv_bytes,
 	};
 	snprintf(ret->name, sizeof(ret->name), "%s", name);
-	r = startup_draft_load(model, ret, error);
-	if (r < 0)
-		model_free(loaded);
-	return r;
+	return 0;
 }
 
 void startup_model_deinit(struct startup_model *model)

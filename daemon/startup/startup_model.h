@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_STARTUP_MODEL_H
 
 /*
- * One model on its way from a folder to the engine: EXAMINED while nothing of it costs anything
- * (config, attention, graph mode, what its weights, a page and its activations take), CUT to the
- * sequences that the pages it was given hold, LOADED.
+ * One model, from its directory to the engine: EXAMINED before weights are read (config, attention,
+ * graph mode, sizes of weights and pages), its draft model too (startup_draft.h), MEASURED (what the
+ * engine will allocate), LIMITED to the sequences that its pages hold, LOADED.
  */
 
 #include "attention/attention.h"
@@ -27,36 +27,29 @@ struct startup_model {
 	bool has_draft;
 	const struct attention_backend *draft_attention;
 	enum attention_support draft_support;
-	struct budget_model *memory; /* examined: what it takes; planned: what it gets */
+	struct budget_model *memory; /* bytes that it needs; after budget_plan the pages that it gets */
 };
 
-/* model->options and ->memory are set. 0, or -errno with the error said; to be deinitialised even
- * then. `engine`: the options that all models share. */
+/* Functions that return int: 0, or -errno with *error filled in. */
+
+/* model->options and ->memory are set by the caller, who deinitialises the model even on failure. */
 int startup_model_examine(struct startup_model *model, const struct config *config,
-	const struct device_info *info, const struct engine_options *engine,
-	struct startup_error *error);
-/* A sequence cannot be longer than all pages together, and clients are told so. */
-void startup_model_cut(struct startup_model *model, uint32_t page_tokens);
-/* Read the weights, and say how far that is; the model in *ret is the caller's. 0, or -errno with
- * the error said. */
+	const struct device_info *info, struct startup_error *error);
+/* engine: the options that all models share. After the draft model was examined. */
+int startup_model_measure(struct startup_model *model, const struct device_info *info,
+	const struct engine_options *engine, struct startup_error *error);
+/* A sequence cannot be longer than the tokens of all pages: lower max_seq_len. */
+void startup_model_limit(struct startup_model *model, uint32_t page_tokens);
+/* Read the weights and report progress. The model in *ret is the caller's. */
 int startup_model_load(const struct startup_model *model, struct device *device,
 	struct engine_model_options *ret, struct startup_error *error);
-/* Tokens that the model's draft makes a step; 0: it has none. */
+/* Draft tokens per row and step; 0: no draft model. */
 uint32_t startup_model_drafts(const struct startup_model *model);
-/* What the attention backends are asked about, of the model or of its draft. */
+/* The requirements that an attention backend must meet; of: the model's config or its draft model's. */
 struct attention_config startup_model_attention(const struct startup_model *model,
 	const struct model_config *of, const struct config *config, const struct device_info *info);
 
-/* ---- startup_draft.c ---- */
-
-/* The model's draft, once its target's config is read: whether the device can verify it, config, attention,
- * what its weights and its part of a page take, which is added to the model's. 0 if there is none. */
-int startup_draft_examine(struct startup_model *model, const struct config *config,
-	const struct device *device, const struct device_info *info, struct startup_error *error);
-int startup_draft_load(const struct startup_model *model, struct engine_model_options *options,
-	struct startup_error *error);
-
-/* Zeroed is fine. */
+/* Also for a zeroed model. */
 void startup_model_deinit(struct startup_model *model);
 
 #endif

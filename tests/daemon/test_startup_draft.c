@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/startup/startup_model.h"
+#include "daemon/startup/startup_draft.h"
 #include "kernels/ops.h"
 #include "tests/device_memory.h"
 
@@ -64,14 +64,18 @@ static int examine(struct fixture *f)
 	const struct engine_options engine = {.device = &f->examined, .max_requests = 4,
 		.max_batch_tokens = 32, .page_tokens = 16};
 	struct startup_model model = {.options = &f->options, .memory = &f->memory};
-	int r = startup_model_examine(&model, &f->config, &info, &engine, &f->error);
+	int rc = startup_model_examine(&model, &f->config, &info, &f->error);
 
+	if (rc == 0)
+		rc = startup_draft_examine(&model, &f->config, &f->examined, &info, &f->error);
+	if (rc == 0)
+		rc = startup_model_measure(&model, &info, &engine, &f->error);
 	if (model.draft_attention)
 		snprintf(f->draft_attention, sizeof(f->draft_attention), "%s",
 			model.draft_attention->name);
 	f->resolved = model.mode.resolved;
 	startup_model_deinit(&model);
-	return r;
+	return rc;
 }
 
 static void test_device_without_any_op_of_speculation_refuses_a_draft_when_examined(void **state)
@@ -88,7 +92,7 @@ static void test_device_without_any_op_of_speculation_refuses_a_draft_when_exami
 			f.kernels.draft_advance = NULL;
 		assert_int_equal(examine(&f), -ENOTSUP);
 		assert_non_null(strstr(f.error.text, "model tinycalc: draft: the "));
-		assert_non_null(strstr(f.error.text, " device does not verify drafts yet"));
+		assert_non_null(strstr(f.error.text, " device cannot verify draft tokens"));
 		tear_down(&f);
 	}
 }
@@ -121,8 +125,8 @@ static void test_draft_that_no_request_would_have_is_refused(void **state)
 	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	f.options.mask = (struct mask_text){.window = 9};
 	assert_int_equal(examine(&f), -EINVAL);
-	assert_non_null(strstr(f.error.text, "model tinycalc: draft: a draft knows the causal mask "
-					     "alone, and the model's is window:9"));
+	assert_non_null(strstr(f.error.text, "model tinycalc: draft: draft models support the causal "
+					     "mask only, the model's mask is window:9"));
 	tear_down(&f);
 }
 
@@ -192,7 +196,7 @@ static void test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host(void
 			assert_string_equal(f.draft_attention, "paged");
 		}
 		if (i == 3 && f.device->kernels->verify)
-			assert_non_null(strstr(f.error.text, "draft: attention naive goes by lengths"));
+			assert_non_null(strstr(f.error.text, "draft: attention naive needs the lengths of sequences"));
 		tear_down(&f);
 	}
 }

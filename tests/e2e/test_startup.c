@@ -154,7 +154,7 @@ static void test_socket_in_a_missing_folder_is_refused_and_makes_none(void **sta
 
 	snprintf(path, sizeof(path), "%s/none/m.sock", daemon->folder);
 	daemon_option(daemon, "--socket", path);
-	ASSERT_REFUSES(daemon, EXIT_ERROR, path, "its folder does not exist");
+	ASSERT_REFUSES(daemon, EXIT_ERROR, path, "its directory does not exist");
 	snprintf(path, sizeof(path), "%s/none", daemon->folder);
 	assert_int_equal(access(path, F_OK), -1);
 }
@@ -192,7 +192,7 @@ static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **sta
 
 	daemon_option(daemon, "--kv-pages", "10");
 	daemon_start(daemon);
-	assert_true(daemon_log_has(daemon, "10 pages fits sequences of 160 tokens at most"));
+	assert_true(daemon_log_has(daemon, "10 pages holds sequences of at most 160 tokens"));
 	assert_int_equal(daemon_number(daemon, "models", 0, "max_seq_len"), 160);
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	assert_int_equal(mimeo_model_get(m, 0)->max_seq_len, 160);
