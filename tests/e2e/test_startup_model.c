@@ -242,7 +242,7 @@ static void test_tensors_without_a_use_are_warned_of(void **state)
 static void test_attention_of_another_kind_than_the_models_is_refused_with_the_reason(void **state)
 {
 	daemon_option(*state, "--attention", "mla_planned");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention mla_planned cannot serve it: "
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention backend mla_planned cannot serve this model: "
 		"its attention is not latent (MLA); ", "paged");
 	daemon_model(*state, "tinycalc-mla");
 	daemon_option(*state, "--attention", "paged");
