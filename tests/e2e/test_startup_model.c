@@ -246,7 +246,7 @@ static void test_attention_of_another_kind_than_the_models_is_refused_with_the_r
 		"its attention is not latent (MLA); ", "paged");
 	daemon_model(*state, "tinycalc-mla");
 	daemon_option(*state, "--attention", "paged");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention paged cannot serve it: "
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: attention backend paged cannot serve this model: "
 		"its attention is latent (MLA), and the cache holds no values; ",
 		"mla_planned and mla can");
 }
@@ -255,11 +255,11 @@ static void test_mask_that_the_attention_does_not_know_is_refused_with_the_reaso
 {
 	daemon_option(*state, "--mask", "window:8");
 	daemon_option(*state, "--attention", "paged");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention paged cannot serve it with a "
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention backend paged cannot serve this model with a "
 		"mask that is not causal: it has no mask but the causal one; flex can");
 	daemon_model(*state, "tinycalc-mla");
 	daemon_option(*state, "--attention", "auto");
-	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: no attention backend can serve it "
+	ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc-mla: no attention backend can serve this model "
 		"with a mask that is not causal", "mla: it has no mask but the causal one",
 		"mla_planned and mla can with the causal mask");
 }
