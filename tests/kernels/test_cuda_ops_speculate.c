@@ -45,7 +45,6 @@ struct world {
 
 static void world_init(struct world *w, const struct limits *l)
 {
-	const struct mark mark = mark_here();
 	const size_t rows = l->max_rows, tokens = l->max_tokens, slots = l->max_slots;
 	const size_t width = 1 + l->k;
 	const size_t words[N_ARRAYS] = {tokens, tokens, tokens, rows + 1, rows,
