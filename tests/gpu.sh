@@ -353,7 +353,7 @@ else
 	if [ ! -f "$build/build.ninja" ]; then
 		arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 		[ "$arch" -lt 90 ] || arch=${arch}a
-		meson setup "$build" -Dcuda=enabled -Dgpu_archs="$arch" -Dtest_faults=true -Dman=disabled \
+		meson setup "$build" -Dcuda=enabled -Dgpu_archs="$arch" -Dtests=true -Dtest_faults=true -Dman=disabled \
 			>"$work/setup.log" 2>&1 || { cat "$work/setup.log"; exit 1; }
 	fi
 	ninja -C "$build" --quiet || exit 1

@@ -15,8 +15,8 @@ build=${BUILD:-build-test}
 archs=
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && archs=-Dgpu_archs=90a
 if [ ! -f "$build/build.ninja" ]; then
-	meson setup "$build" --werror -Dman=enabled -Dtest_faults=true $archs ${MESON_ARGS-} >"$build.log" 2>&1 ||
-		{ cat "$build.log"; exit 1; }
+	meson setup "$build" --werror -Dtests=true -Dman=enabled -Dtest_faults=true $archs ${MESON_ARGS-} \
+		>"$build.log" 2>&1 || { cat "$build.log"; exit 1; }
 	sed -n '/^  Mimeo$/,/^$/p' "$build.log"
 	mv "$build.log" "$build/setup.log"
 fi
