@@ -22,7 +22,7 @@
  * mode): calls of other threads are not part of it and do not disturb it, unless they ask how far
  * the capturing stream, or an event recorded in the capture, is.
  *
- * While a thread captures, it may not: allocate, free or register memory; sync or query any stream
+ * While a thread captures, it may not: allocate or free memory; sync or query any stream
  * or event; instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`;
  * nor, on the capturing stream, launch or upload a graph, call a host function, or wait on an event
  * of the outside (waiting on one that was never recorded does nothing). Each of these is refused
@@ -115,9 +115,6 @@ struct device_ops {
 	 * undefined, on the cpu device poisoned likewise. */
 	int (*host_alloc)(struct device *device, size_t bytes, void **ret);
 	void (*host_free)(struct device *device, void *memory);
-	/* Make memory that came from elsewhere known to the device, and forget it. */
-	int (*host_register)(struct device *device, void *memory, size_t bytes);
-	int (*host_unregister)(struct device *device, void *memory);
 
 	/* Address space without memory, and memory mapped into it later; offsets and sizes are
 	 * multiples of *ret_granularity. Mapping and unmapping are allowed after lock and wait for
@@ -210,16 +207,15 @@ struct event_page {
 
 /* The entries but those of the device itself (free, info, lock, status, last_fault), by name. */
 #define DEVICE_OPS(OP)                                                                             \
-	OP(mem_alloc) OP(mem_free) OP(host_alloc) OP(host_free) OP(host_register)                  \
-	OP(host_unregister) OP(reserve) OP(map) OP(unmap) OP(release) OP(stream_new)               \
-	OP(stream_free) OP(stream_sync) OP(stream_query) OP(stream_wait_event)                     \
-	OP(stream_host_func) OP(event_new) OP(event_free) OP(event_record)                         \
-	OP(event_query) OP(event_sync) OP(event_new_shared) OP(copy_async)                         \
+	OP(mem_alloc) OP(mem_free) OP(host_alloc) OP(host_free) OP(reserve) OP(map) OP(unmap)      \
+	OP(release) OP(stream_new) OP(stream_free) OP(stream_sync) OP(stream_query)                \
+	OP(stream_wait_event) OP(stream_host_func) OP(event_new) OP(event_free)                    \
+	OP(event_record) OP(event_query) OP(event_sync) OP(event_new_shared) OP(copy_async)        \
 	OP(fill_async) OP(copy) OP(capture_begin) OP(capture_end) OP(capturing)                    \
 	OP(graph_instantiate) OP(graph_upload) OP(graph_launch) OP(graph_info)                     \
-	OP(graph_node_name) OP(graph_free) OP(graph_exec_free) OP(export_alloc)                    \
-	OP(export_free) OP(import) OP(import_free) OP(import_bytes) OP(handle_of_fd)               \
-	OP(export_ipc_alloc) OP(export_ipc_free)
+	OP(graph_node_name) OP(graph_free) OP(graph_exec_free) OP(export_alloc) OP(export_free)    \
+	OP(import) OP(import_free) OP(import_bytes) OP(handle_of_fd) OP(export_ipc_alloc)          \
+	OP(export_ipc_free)
 
 struct kernel_ops;
 

@@ -32,7 +32,7 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 
 /* What a device holds at the moment, so that a test can see that nothing is left. */
 struct cpu_live {
-	uint64_t memory_bytes, host_bytes, registered_bytes;
+	uint64_t memory_bytes, host_bytes;
 	uint64_t reserved_bytes, mapped_bytes;
 	uint64_t exported_bytes, imported_bytes;
 	uint64_t workspace_bytes; /* of its streams */

@@ -27,7 +27,6 @@
 enum allocation_kind {
 	ALLOCATION_MEMORY,
 	ALLOCATION_HOST,
-	ALLOCATION_REGISTERED,
 	ALLOCATION_RESERVED,
 	ALLOCATION_EXPORTED,
 	ALLOCATION_IMPORTED,
@@ -38,7 +37,7 @@ struct allocation {
 	void *memory;
 	size_t bytes;
 	enum allocation_kind kind;
-	uint8_t *mapped; /* reserved: one byte a granule, 1: mapped */
+	uint8_t mapped[]; /* reserved: one byte a granule, 1: mapped */
 };
 
 static uint64_t *memory_counter(struct cpu_device *device, enum allocation_kind kind)
@@ -48,8 +47,6 @@ static uint64_t *memory_counter(struct cpu_device *device, enum allocation_kind 
 		return &device->live.memory_bytes;
 	case ALLOCATION_HOST:
 		return &device->live.host_bytes;
-	case ALLOCATION_REGISTERED:
-		return &device->live.registered_bytes;
 	case ALLOCATION_RESERVED:
 		return &device->live.reserved_bytes;
 	case ALLOCATION_EXPORTED:
@@ -60,44 +57,50 @@ static uint64_t *memory_counter(struct cpu_device *device, enum allocation_kind 
 	return &device->live.imported_bytes;
 }
 
-/* NULL: no memory. */
-static struct allocation *memory_record_new(enum allocation_kind kind, void *memory, size_t bytes)
+/* 0 or -ENOMEM. */
+static int memory_record_add(
+	struct cpu_device *device, enum allocation_kind kind, void *memory, size_t bytes)
 {
-	struct allocation *record = calloc(1, sizeof(*record));
+	const size_t granules = kind == ALLOCATION_RESERVED ? bytes / RESERVE_GRANULARITY : 0;
+	struct allocation *record = calloc(1, sizeof(*record) + granules);
 
 	if (record == NULL)
-		return NULL;
+		return -ENOMEM;
+	assert(memory != NULL && bytes > 0);
 	record->kind = kind;
 	record->memory = memory;
 	record->bytes = bytes;
-	return record;
-}
-
-static void memory_record_add(struct cpu_device *device, struct allocation *record)
-{
 	pthread_mutex_lock(&device->lock);
-	assert(record->memory != NULL && record->bytes > 0 && record->next == NULL);
 	record->next = device->allocations;
 	device->allocations = record;
-	*memory_counter(device, record->kind) += record->bytes;
+	*memory_counter(device, kind) += bytes;
 	pthread_mutex_unlock(&device->lock);
+	return 0;
 }
 
-/* The record, off the list; NULL if the device gave out no such memory. */
+/* With the lock held: the link to the record; to NULL if the device gave out no such memory. */
+static struct allocation **memory_find(
+	struct cpu_device *device, enum allocation_kind kind, const void *memory)
+{
+	struct allocation **link = &device->allocations;
+
+	while (*link != NULL && ((*link)->memory != memory || (*link)->kind != kind))
+		link = &(*link)->next;
+	return link;
+}
+
+/* The record, off the list. */
 static struct allocation *memory_record_take(
 	struct cpu_device *device, enum allocation_kind kind, const void *memory)
 {
-	struct allocation **link = &device->allocations, *record;
+	struct allocation **link, *record;
 
 	pthread_mutex_lock(&device->lock);
-	while (*link != NULL && ((*link)->memory != memory || (*link)->kind != kind))
-		link = &(*link)->next;
+	link = memory_find(device, kind, memory);
 	record = *link;
-	if (record != NULL) {
-		*link = record->next;
-		assert(*memory_counter(device, kind) >= record->bytes);
-		*memory_counter(device, kind) -= record->bytes;
-	}
+	assert(record != NULL && *memory_counter(device, kind) >= record->bytes);
+	*link = record->next;
+	*memory_counter(device, kind) -= record->bytes;
 	pthread_mutex_unlock(&device->lock);
 	return record;
 }
@@ -108,25 +111,23 @@ static struct allocation *memory_record_take(
 static int memory_alloc(
 	struct cpu_device *device, enum allocation_kind kind, size_t bytes, void **ret)
 {
-	struct allocation *record;
 	uint64_t total, available;
 	void *memory;
 	int rc = cpu_enter_growth(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0)
 		return DEVICE_E_INVALID;
 	machine_memory(&total, &available);
 	if (bytes > available || posix_memalign(&memory, MEMORY_ALIGN, bytes) != 0)
 		return DEVICE_E_MEMORY;
-	record = memory_record_new(kind, memory, bytes);
-	if (record == NULL) {
+	rc = memory_record_add(device, kind, memory, bytes);
+	if (rc) {
 		free(memory);
-		return -ENOMEM;
+		return rc;
 	}
 	memset(memory, MEMORY_POISON, bytes);
-	memory_record_add(device, record);
 	*ret = memory;
 	return 0;
 }
@@ -140,7 +141,6 @@ static void memory_free(struct cpu_device *device, enum allocation_kind kind, vo
 		return;
 	cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
 	record = memory_record_take(device, kind, memory);
-	assert(record != NULL);
 	free(record->memory);
 	free(record);
 }
@@ -165,70 +165,16 @@ void cpu_host_free(struct device *device, void *memory)
 	memory_free(cpu_device(device), ALLOCATION_HOST, memory);
 }
 
-/* ---- registered memory ---- */
-
-static bool memory_overlaps_registered(struct cpu_device *device, uintptr_t start, uintptr_t end)
-{
-	bool found = false;
-
-	pthread_mutex_lock(&device->lock);
-	for (const struct allocation *record = device->allocations; record != NULL;
-		record = record->next) {
-		uintptr_t first = (uintptr_t)record->memory;
-
-		found = found || (record->kind == ALLOCATION_REGISTERED &&
-					 start < first + record->bytes && first < end);
-	}
-	pthread_mutex_unlock(&device->lock);
-	return found;
-}
-
-int cpu_host_register(struct device *base, void *memory, size_t bytes)
-{
-	struct cpu_device *device = cpu_device(base);
-	struct allocation *record;
-	uintptr_t end;
-	int rc = cpu_enter(device);
-
-	if (rc != 0)
-		return rc;
-	if (memory == NULL || bytes == 0 ||
-		__builtin_add_overflow((uintptr_t)memory, bytes, &end) ||
-		memory_overlaps_registered(device, (uintptr_t)memory, end))
-		return DEVICE_E_INVALID;
-	record = memory_record_new(ALLOCATION_REGISTERED, memory, bytes);
-	if (record == NULL)
-		return -ENOMEM;
-	memory_record_add(device, record);
-	return 0;
-}
-
-int cpu_host_unregister(struct device *base, void *memory)
-{
-	struct cpu_device *device = cpu_device(base);
-	struct allocation *record;
-	int rc = cpu_enter(device);
-
-	if (rc != 0)
-		return rc;
-	record = memory_record_take(device, ALLOCATION_REGISTERED, memory);
-	if (record == NULL)
-		return DEVICE_E_INVALID;
-	free(record);
-	return 0;
-}
-
 /* ---- reserved ranges ---- */
 
 int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granularity)
 {
 	struct cpu_device *device = cpu_device(base);
-	struct allocation *record;
 	size_t rounded;
 	void *range;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0 || __builtin_add_overflow(bytes, RESERVE_GRANULARITY - 1, &rounded))
 		return DEVICE_E_INVALID;
@@ -236,15 +182,11 @@ int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granu
 	range = mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (range == MAP_FAILED)
 		return DEVICE_E_MEMORY;
-	record = memory_record_new(ALLOCATION_RESERVED, range, rounded);
-	if (record != NULL)
-		record->mapped = calloc(rounded / RESERVE_GRANULARITY, 1);
-	if (record == NULL || record->mapped == NULL) {
-		free(record);
+	rc = memory_record_add(device, ALLOCATION_RESERVED, range, rounded);
+	if (rc) {
 		munmap(range, rounded);
-		return -ENOMEM;
+		return rc;
 	}
-	memory_record_add(device, record);
 	*ret = range;
 	*ret_granularity = RESERVE_GRANULARITY;
 	return 0;
@@ -255,11 +197,9 @@ int cpu_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_granu
 static struct allocation *memory_find_granules(
 	struct cpu_device *device, const void *range, size_t offset, size_t bytes, bool mapped)
 {
-	struct allocation *record = device->allocations;
+	struct allocation *record = *memory_find(device, ALLOCATION_RESERVED, range);
 	size_t end;
 
-	while (record != NULL && (record->memory != range || record->kind != ALLOCATION_RESERVED))
-		record = record->next;
 	if (record == NULL || bytes == 0 || offset % RESERVE_GRANULARITY != 0 ||
 		bytes % RESERVE_GRANULARITY != 0 || __builtin_add_overflow(offset, bytes, &end) ||
 		end > record->bytes)
@@ -283,53 +223,63 @@ static void memory_mark_granules(struct cpu_device *device, struct allocation *r
 		device->live.mapped_bytes -= bytes;
 }
 
+/* With the lock held. */
+static int memory_map_granules(
+	struct cpu_device *device, uint8_t *range, size_t offset, size_t bytes, uint64_t available)
+{
+	struct allocation *record = memory_find_granules(device, range, offset, bytes, false);
+
+	if (record == NULL)
+		return DEVICE_E_INVALID;
+	if (bytes > available || mprotect(range + offset, bytes, PROT_READ | PROT_WRITE) != 0)
+		return DEVICE_E_MEMORY;
+	memory_mark_granules(device, record, offset, bytes, true);
+	return 0;
+}
+
 int cpu_map(struct device *base, void *range, size_t offset, size_t bytes)
 {
 	struct cpu_device *device = cpu_device(base);
-	uint8_t *start = (uint8_t *)range + offset;
-	struct allocation *record;
 	uint64_t total, available;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	machine_memory(&total, &available);
 	pthread_mutex_lock(&device->lock);
-	record = memory_find_granules(device, range, offset, bytes, false);
-	if (record == NULL)
-		rc = DEVICE_E_INVALID;
-	else if (bytes > available || mprotect(start, bytes, PROT_READ | PROT_WRITE) != 0)
-		rc = DEVICE_E_MEMORY;
-	else
-		memory_mark_granules(device, record, offset, bytes, true);
+	rc = memory_map_granules(device, range, offset, bytes, available);
 	pthread_mutex_unlock(&device->lock);
-	if (rc == 0 && device->poison_mapped)
-		memset(start, MEMORY_POISON, bytes);
-	return rc;
+	if (rc)
+		return rc;
+	if (device->poison_mapped)
+		memset((uint8_t *)range + offset, MEMORY_POISON, bytes);
+	return 0;
 }
 
-/* A fresh PROT_NONE mapping in its place gives the memory back. */
-static int memory_cover(uint8_t *start, size_t bytes)
+/* With the lock held. A fresh PROT_NONE mapping in its place gives the memory back. */
+static int memory_unmap_granules(
+	struct cpu_device *device, uint8_t *range, size_t offset, size_t bytes)
 {
-	void *there = mmap(start, bytes, PROT_NONE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	struct allocation *record = memory_find_granules(device, range, offset, bytes, true);
 
-	return there == MAP_FAILED ? -errno : 0;
+	if (record == NULL)
+		return DEVICE_E_INVALID;
+	if (mmap(range + offset, bytes, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return -errno;
+	memory_mark_granules(device, record, offset, bytes, false);
+	return 0;
 }
 
 int cpu_unmap(struct device *base, void *range, size_t offset, size_t bytes)
 {
 	struct cpu_device *device = cpu_device(base);
-	struct allocation *record;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	pthread_mutex_lock(&device->lock);
-	record = memory_find_granules(device, range, offset, bytes, true);
-	rc = record == NULL ? DEVICE_E_INVALID : memory_cover((uint8_t *)range + offset, bytes);
-	if (rc == 0)
-		memory_mark_granules(device, record, offset, bytes, false);
+	rc = memory_unmap_granules(device, range, offset, bytes);
 	pthread_mutex_unlock(&device->lock);
 	return rc;
 }
@@ -343,13 +293,11 @@ void cpu_release(struct device *base, void *range, size_t bytes)
 	if (range == NULL)
 		return;
 	record = memory_record_take(device, ALLOCATION_RESERVED, range);
-	assert(record != NULL);
 	for (size_t i = 0; i < record->bytes / RESERVE_GRANULARITY; i++)
 		mapped += record->mapped[i] * RESERVE_GRANULARITY;
 	assert(mapped <= record->bytes);
 	cpu_count(device, &device->live.mapped_bytes, -(int64_t)mapped);
 	munmap(record->memory, record->bytes);
-	free(record->mapped);
 	free(record);
 }
 
@@ -377,16 +325,15 @@ static int memory_map_shared(
 	struct cpu_device *device, enum allocation_kind kind, int fd, size_t bytes, void **ret)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	struct allocation *record;
+	int rc;
 
 	if (memory == MAP_FAILED)
 		return errno == ENOMEM ? DEVICE_E_MEMORY : DEVICE_E_INVALID;
-	record = memory_record_new(kind, memory, bytes);
-	if (record == NULL) {
+	rc = memory_record_add(device, kind, memory, bytes);
+	if (rc) {
 		munmap(memory, bytes);
-		return -ENOMEM;
+		return rc;
 	}
-	memory_record_add(device, record);
 	*ret = memory;
 	return 0;
 }
@@ -398,7 +345,6 @@ static void memory_unmap_shared(struct cpu_device *device, enum allocation_kind 
 	if (memory == NULL)
 		return;
 	record = memory_record_take(device, kind, memory);
-	assert(record != NULL);
 	munmap(record->memory, record->bytes);
 	free(record);
 }
@@ -424,7 +370,7 @@ int cpu_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device_
 {
 	int rc = cpu_status(cpu_device(base));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0 || !memory_is_sealed(fd, bytes))
 		return DEVICE_E_INVALID;
@@ -438,7 +384,7 @@ int cpu_export_ipc_alloc(
 {
 	int rc = cpu_status(cpu_device(base));
 
-	return rc != 0 ? rc : DEVICE_E_UNSUPPORTED;
+	return rc ? rc : DEVICE_E_UNSUPPORTED;
 }
 
 void cpu_export_ipc_free(struct device *base, void *memory)
@@ -452,7 +398,7 @@ int cpu_export_alloc(
 	struct cpu_device *device = cpu_device(base);
 	int fd, rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0 || bytes > INT64_MAX)
 		return DEVICE_E_INVALID;
@@ -460,7 +406,7 @@ int cpu_export_alloc(
 	if (fd < 0)
 		return fd == -EFBIG || fd == -ENOMEM ? DEVICE_E_MEMORY : fd;
 	rc = memory_map_shared(device, ALLOCATION_EXPORTED, fd, bytes, ret);
-	if (rc != 0) {
+	if (rc) {
 		close(fd);
 		return rc;
 	}
@@ -479,7 +425,7 @@ int cpu_import(struct device *base, const struct device_handle *handle, void **r
 	struct cpu_device *device = cpu_device(base);
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (memcmp(handle->bytes, handle_magic, sizeof(handle_magic)) != 0 || handle->size == 0 ||
 		!memory_is_sealed(handle->fd, handle->size))
@@ -499,10 +445,7 @@ uint64_t cpu_import_bytes(struct device *base, const void *memory)
 	uint64_t bytes;
 
 	pthread_mutex_lock(&device->lock);
-	record = device->allocations;
-	while (record != NULL &&
-		(record->memory != memory || record->kind != ALLOCATION_IMPORTED))
-		record = record->next;
+	record = *memory_find(device, ALLOCATION_IMPORTED, memory);
 	bytes = record != NULL ? record->bytes : 0;
 	pthread_mutex_unlock(&device->lock);
 	return bytes;

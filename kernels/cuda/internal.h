@@ -9,7 +9,7 @@
  *	fault    what an error code means, and the first fault that lost the device
  *	driver   libcuda's functions, looked up at run time: programs start without libcuda
  *	launch   ops onto streams: first use, workspaces; copies and fills
- *	memory   device, pinned and registered memory
+ *	memory   device and pinned memory
  *	range    address space and what is mapped into it
  *	share    export and import
  *	stream   streams and host functions
@@ -219,20 +219,14 @@ static inline bool stream_capturing(struct stream *stream)
 	return capture_is_on(&stream->capture);
 }
 
-/* True if the stream's capture was sound until now. */
-static inline bool stream_spoil(struct stream *stream)
-{
-	return capture_spoil(&stream->capture);
-}
-
 /* What a call that puts work on the stream has to ask first. */
 static inline int stream_enter(struct stream *stream)
 {
 	int rc = cuda_status(stream->device);
 
-	if (rc == 0 && capture_is_spoilt(&stream->capture))
-		rc = DEVICE_E_CAPTURE_INVALIDATED;
-	return rc;
+	if (rc)
+		return rc;
+	return capture_is_spoilt(&stream->capture) ? DEVICE_E_CAPTURE_INVALIDATED : 0;
 }
 
 /* The same for what a capture cannot hold; spoils it. */

@@ -10,12 +10,12 @@ int cuda_mem_alloc(struct device *base, size_t bytes, void **ret)
 	void *memory;
 	int rc = cuda_enter_growth(cuda_device(base));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaMalloc(&memory, bytes));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert((uintptr_t)memory % 256 == 0);
 	*ret = memory;
@@ -44,12 +44,12 @@ int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
 	void *memory;
 	int rc = cuda_enter_growth(cuda_device(base));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaHostAlloc(&memory, bytes, HOST_FLAGS));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	*ret = memory;
 	return 0;
@@ -63,25 +63,4 @@ void cuda_host_free(struct device *base, void *memory)
 	memory_free_enter(cuda_device(base));
 	CUDA_RELAXED(cuda_device(base));
 	CUDA_TRY(base, cudaFreeHost(memory));
-}
-
-int cuda_host_register(struct device *base, void *memory, size_t bytes)
-{
-	int rc = cuda_enter(cuda_device(base));
-
-	if (rc != 0)
-		return rc;
-	if (memory == NULL || bytes == 0)
-		return DEVICE_E_INVALID;
-	return CUDA_TRY(base,
-		cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-}
-
-int cuda_host_unregister(struct device *base, void *memory)
-{
-	int rc = cuda_enter(cuda_device(base));
-
-	if (rc != 0)
-		return rc;
-	return memory == NULL ? DEVICE_E_INVALID : CUDA_TRY(base, cudaHostUnregister(memory));
 }

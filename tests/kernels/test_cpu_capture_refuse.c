@@ -34,11 +34,6 @@ static int call_host_alloc(struct fixture *f, struct outside *outside)
 	return f->ops->host_alloc(f->device, 64, &memory);
 }
 
-static int call_host_register(struct fixture *f, struct outside *outside)
-{
-	return f->ops->host_register(f->device, &outside->value, sizeof(outside->value));
-}
-
 static int call_stream_sync(struct fixture *f, struct outside *outside)
 {
 	return f->ops->stream_sync(f->stream);
@@ -342,7 +337,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		REFUSED(mem_alloc, CAPTURE_UNSUPPORTED),
 		REFUSED(host_alloc, CAPTURE_UNSUPPORTED),
-		REFUSED(host_register, CAPTURE_UNSUPPORTED),
 		REFUSED(stream_sync, CAPTURE_UNSUPPORTED),
 		REFUSED(other_stream_sync, CAPTURE_UNSUPPORTED),
 		REFUSED(stream_query, CAPTURE_UNSUPPORTED),

@@ -113,21 +113,6 @@ static void test_allocation_after_lock_is_refused_and_freeing_is_not(void **stat
 	f->ops->host_free(f->device, pinned);
 }
 
-static void test_registered_memory_is_known_once(void **state)
-{
-	struct fixture *f = *state;
-	uint8_t memory[128];
-
-	assert_int_equal(f->ops->host_register(f->device, memory, 64), 0);
-	assert_int_equal(live(f).registered_bytes, 64);
-	assert_int_equal(f->ops->host_register(f->device, memory + 63, 2), DEVICE_E_INVALID);
-	assert_int_equal(f->ops->host_register(f->device, memory + 64, 64), 0);
-	assert_int_equal(f->ops->host_unregister(f->device, memory + 1), DEVICE_E_INVALID);
-	assert_int_equal(f->ops->host_unregister(f->device, memory), 0);
-	assert_int_equal(f->ops->host_unregister(f->device, memory), DEVICE_E_INVALID);
-	assert_int_equal(f->ops->host_unregister(f->device, memory + 64), 0);
-}
-
 /* ---- reserved ranges ---- */
 
 static int touch(struct fixture *f, void *arg)
@@ -435,7 +420,6 @@ int main(void)
 		ON_DEVICE(test_allocating_more_than_there_is_fails_before_it_is_touched),
 		ON_DEVICE(test_freeing_null_is_nothing),
 		ON_DEVICE(test_allocation_after_lock_is_refused_and_freeing_is_not),
-		ON_DEVICE(test_registered_memory_is_known_once),
 		ON_DEVICE(test_reserved_range_has_no_memory_until_mapped),
 		ON_DEVICE(test_mapping_again_does_not_bring_old_contents_back),
 		cmocka_unit_test_setup_teardown(test_mapped_memory_is_poisoned_where_asked,

@@ -184,11 +184,6 @@ static int try_host_alloc(struct bystanders *b)
 	return b->f->ops->host_alloc(b->f->device, 1, &memory);
 }
 
-static int try_host_register(struct bystanders *b)
-{
-	return b->f->ops->host_register(b->f->device, b->page, sizeof(b->page));
-}
-
 static int try_sync(struct bystanders *b)
 {
 	return b->f->ops->stream_sync(b->f->stream);
@@ -300,7 +295,6 @@ static void test_what_a_capture_cannot_hold_spoils_it(void **state)
 	} refusals[] = {
 		{try_mem_alloc, DEVICE_E_CAPTURE_UNSUPPORTED},
 		{try_host_alloc, DEVICE_E_CAPTURE_UNSUPPORTED},
-		{try_host_register, DEVICE_E_CAPTURE_UNSUPPORTED},
 		{try_sync, DEVICE_E_CAPTURE_UNSUPPORTED},
 		{try_sync_other, DEVICE_E_CAPTURE_UNSUPPORTED},
 		{try_query_other, DEVICE_E_CAPTURE_UNSUPPORTED},

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda_fixture.h"
 
-#include <sys/mman.h>
 
 /* ---- opening ---- */
 
@@ -162,23 +161,6 @@ static void test_too_much_memory_is_refused_and_the_device_lives(void **state)
 	assert_int_equal(f->ops->status(f->device), 0);
 	assert_int_equal(fill(f, f->stream, 0, 1), 0);
 	assert_int_equal(f->ops->stream_sync(f->stream), 0);
-}
-
-static void test_registered_memory_is_the_devices_too(void **state)
-{
-	struct fixture *f = *state;
-	uint8_t *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-
-	assert_true(memory != MAP_FAILED);
-	assert_int_equal(f->ops->host_register(f->device, memory, 8192), 0);
-	assert_int_equal(f->ops->host_register(f->device, memory, 8192), DEVICE_E_INVALID);
-	assert_int_equal(f->ops->fill_async(f->stream, memory, 9, 8192), 0);
-	assert_int_equal(f->ops->stream_sync(f->stream), 0);
-	assert_int_equal(memory[8191], 9);
-	assert_int_equal(f->ops->host_unregister(f->device, memory), 0);
-	assert_int_equal(f->ops->host_unregister(f->device, memory), DEVICE_E_INVALID);
-	munmap(memory, 8192);
 }
 
 static void test_mapped_memory_stays_where_it_was_reserved(void **state)
@@ -529,7 +511,6 @@ int main(int argc, char **argv)
 		ON_DEVICE(test_event_is_done_when_its_stream_got_there),
 		ON_DEVICE(test_stream_waits_for_another_streams_event),
 		ON_DEVICE(test_too_much_memory_is_refused_and_the_device_lives),
-		ON_DEVICE(test_registered_memory_is_the_devices_too),
 		ON_DEVICE(test_mapped_memory_stays_where_it_was_reserved),
 		ON_DEVICE(test_map_of_what_is_mapped_or_outside_is_refused),
 		ON_DEVICE(test_lock_ends_allocation_and_first_use),
