@@ -54,7 +54,7 @@ int arena_alloc(struct device *device, void (*carve)(void *userdata, struct aren
 	if (counting.failed)
 		return -EOVERFLOW;
 	rc = device->ops->mem_alloc(device, counting.used, &memory);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	placing = (struct arena){.base = memory, .size = counting.used};
 	assert((uintptr_t)memory % ARENA_ALIGN == 0);

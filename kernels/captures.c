@@ -63,7 +63,8 @@ int captures_end(struct captures *captures, struct capture *capture)
 	return state == CAPTURE_ACTIVE ? 0 : DEVICE_E_CAPTURE_INVALIDATED;
 }
 
-bool captures_spoil(struct captures *captures, uint64_t id)
+/* False if it is over or spoilt already. */
+static bool captures_spoil(struct captures *captures, uint64_t id)
 {
 	bool sound = false;
 
@@ -75,6 +76,21 @@ bool captures_spoil(struct captures *captures, uint64_t id)
 	}
 	pthread_mutex_unlock(&captures->lock);
 	return sound;
+}
+
+int captures_ask_event(struct captures *captures, uint64_t id)
+{
+	return captures_spoil(captures, id) ? DEVICE_E_CAPTURED_EVENT : DEVICE_E_INVALID;
+}
+
+int captures_wait_event(struct captures *captures, uint64_t id, struct capture *waiting)
+{
+	if (capture_is_on(waiting) && waiting->id == id)
+		return 0;
+	if (!captures_spoil(captures, id))
+		return DEVICE_E_INVALID;
+	capture_spoil(waiting);
+	return DEVICE_E_CAPTURE_UNSUPPORTED;
 }
 
 bool captures_spoil_own(struct captures *captures)

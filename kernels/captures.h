@@ -57,6 +57,16 @@ static inline bool capture_spoil(struct capture *capture)
 	return atomic_compare_exchange_strong(&capture->state, &active, CAPTURE_SPOILT);
 }
 
+/* For what a capture cannot hold: 0 if the stream does not capture; else it is spoilt, and the
+ * answer is `condition`. */
+static inline int capture_refuse(struct capture *capture, int condition)
+{
+	if (!capture_is_on(capture))
+		return 0;
+	capture_spoil(capture);
+	return condition;
+}
+
 /* ---- a device's ---- */
 
 /* The stream captures from now on, for this thread. */
@@ -69,8 +79,12 @@ static inline bool captures_any(const struct captures *captures)
 	return atomic_load(&captures->n) != 0;
 }
 
-/* Spoil the capture of that id. False if it is over or spoilt already. */
-bool captures_spoil(struct captures *captures, uint64_t id);
+/* A query or sync of an event recorded in the capture of that id: spoils it (CAPTURED_EVENT), or
+ * DEVICE_E_INVALID if it is over or spoilt already. */
+int captures_ask_event(struct captures *captures, uint64_t id);
+/* A stream that waits on such an event: 0 within that capture, whose recording is in order as it is;
+ * else both captures are spoilt (CAPTURE_UNSUPPORTED), or DEVICE_E_INVALID as above. */
+int captures_wait_event(struct captures *captures, uint64_t id, struct capture *waiting);
 /* Spoil all of this thread's; false if it has none. Cheap while no thread captures. */
 bool captures_spoil_own(struct captures *captures);
 

@@ -58,7 +58,7 @@ const char *device_strerror(int rc)
 }
 
 /* "cuda" or "cuda:N" */
-static bool names_cuda(const char *name)
+static bool device_names_cuda(const char *name)
 {
 	const char *digits = name + 5;
 
@@ -68,17 +68,15 @@ static bool names_cuda(const char *name)
 	       digits[strspn(digits, "0123456789")] == '\0';
 }
 
+static int device_open_cuda(
+	const char *name, const struct device_options *options, struct device **ret)
+{
 #ifdef MIMEO_HAVE_CUDA
-static int open_cuda(const char *name, const struct device_options *options, struct device **ret)
-{
 	return cuda_device_new(name, options, ret);
-}
 #else
-static int open_cuda(const char *name, const struct device_options *options, struct device **ret)
-{
 	return -ENOTSUP;
-}
 #endif
+}
 
 int device_open(const char *name, const struct device_options *options, struct device **ret)
 {
@@ -86,10 +84,10 @@ int device_open(const char *name, const struct device_options *options, struct d
 
 	if (strcmp(name, "cpu") == 0)
 		return cpu_device_new(options, ret);
-	if (names_cuda(name))
-		return open_cuda(name, options, ret);
+	if (device_names_cuda(name))
+		return device_open_cuda(name, options, ret);
 	if (strcmp(name, "auto") != 0)
 		return -ENODEV;
-	rc = open_cuda("cuda", options, ret);
+	rc = device_open_cuda("cuda", options, ret);
 	return rc == -ENODEV || rc == -ENOTSUP ? cpu_device_new(options, ret) : rc;
 }

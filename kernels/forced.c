@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int parse_fault(struct forced *forced, const char *text)
+static int forced_parse_fault(struct forced *forced, const char *text)
 {
 	unsigned long long at;
 	int end = 0;
@@ -21,7 +21,7 @@ static int parse_fault(struct forced *forced, const char *text)
 	return 0;
 }
 
-static int parse_hold(struct forced *forced, const char *text)
+static int forced_parse_hold(struct forced *forced, const char *text)
 {
 	int end = 0;
 
@@ -33,9 +33,14 @@ static int parse_hold(struct forced *forced, const char *text)
 
 int forced_parse(struct forced *forced, const char *fault, const char *hold)
 {
-	int rc = fault && fault[0] ? parse_fault(forced, fault) : 0;
+	int rc;
 
-	return rc == 0 && hold && hold[0] ? parse_hold(forced, hold) : rc;
+	if (fault && fault[0]) {
+		rc = forced_parse_fault(forced, fault);
+		if (rc)
+			return rc;
+	}
+	return hold && hold[0] ? forced_parse_hold(forced, hold) : 0;
 }
 
 bool forced_due(struct forced *forced, const char *op)

@@ -37,14 +37,14 @@ int cpu_enter(struct cpu_device *device)
 {
 	int rc = cpu_status(device);
 
-	return rc != 0 ? rc : cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+	return rc ? rc : cpu_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 int cpu_enter_growth(struct cpu_device *device)
 {
 	int rc = cpu_enter(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
 }
@@ -101,7 +101,7 @@ static int device_info(struct device *base, struct device_info *ret)
 	};
 	int rc = device_status(base);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	machine_memory(&info.total_bytes, &info.free_bytes);
 	*ret = info;
@@ -152,9 +152,13 @@ static const struct device_ops cpu_device_ops = {
 int cpu_device_new(const struct device_options *options, struct device **ret)
 {
 	const char *poison = getenv("MIMEO_CPU_POISON");
-	struct cpu_device *device = aligned_alloc(alignof(struct cpu_device), sizeof(*device));
-	int rc;
+	struct cpu_device *device;
+	struct forced forced = {0};
+	int rc = forced_parse(&forced, getenv("MIMEO_CPU_FAULT"), getenv("MIMEO_CPU_HOLD"));
 
+	if (rc)
+		return rc;
+	device = aligned_alloc(alignof(struct cpu_device), sizeof(*device));
 	if (device == NULL)
 		return -ENOMEM;
 	memset(device, 0, sizeof(*device));
@@ -162,15 +166,9 @@ int cpu_device_new(const struct device_options *options, struct device **ret)
 	device->base.kernels = &cpu_kernel_ops;
 	device->spin_us = options != NULL ? options->spin_us : 0;
 	device->poison_mapped = POISON_MAPPED || (poison != NULL && strcmp(poison, "1") == 0);
-	rc = forced_parse(&device->forced, getenv("MIMEO_CPU_FAULT"), getenv("MIMEO_CPU_HOLD"));
-	if (rc == 0)
-		rc = cpu_load_own(device);
-	if (rc == 0)
-		rc = -pthread_mutex_init(&device->lock, NULL);
-	if (rc != 0) {
-		free(device);
-		return rc;
-	}
+	device->forced = forced;
+	cpu_load_own(device);
+	pthread_mutex_init(&device->lock, NULL);
 	captures_init(&device->captures, 0);
 	*ret = &device->base;
 	return 0;

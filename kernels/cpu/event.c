@@ -50,7 +50,7 @@ int cpu_event_new(struct device *base, struct event **ret)
 	struct event *event;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	event = calloc(1, sizeof(*event));
 	if (event == NULL)
@@ -92,7 +92,7 @@ int cpu_event_new_shared(
 	struct event *event;
 	int fd, rc = cpu_event_new(base, &event);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	fd = event_page_new(&event->page);
 	if (fd < 0) {
@@ -120,7 +120,7 @@ static int event_record_shared(struct event *event, struct stream *stream)
 
 	__atomic_store_n(&event->page->recorded, ++event->n_recorded, __ATOMIC_SEQ_CST);
 	rc = cpu_stream_host_func(stream, event_complete, event);
-	if (rc != 0) /* no work will complete it */
+	if (rc) /* no work will complete it */
 		__atomic_store_n(&event->page->recorded, --event->n_recorded, __ATOMIC_SEQ_CST);
 	return rc;
 }
@@ -140,15 +140,14 @@ int cpu_event_record(struct event *event, struct stream *stream)
 	uint64_t mark;
 	int rc = stream_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (event->page != NULL) {
-		if (stream_capturing(stream)) {
-			stream_spoil(stream);
-			return DEVICE_E_CAPTURE_UNSUPPORTED;
-		}
+		rc = capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
+		if (rc)
+			return rc;
 		rc = event_record_shared(event, stream);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	if (stream_capturing(stream))
@@ -168,10 +167,7 @@ static int event_ask(struct event *event, uint64_t mark)
 	if (!event_mark_captured(mark))
 		return cpu_enter(event->device);
 	rc = cpu_status(event->device);
-	if (rc != 0)
-		return rc;
-	return captures_spoil(&event->device->captures, mark & POINT_MASK) ? DEVICE_E_CAPTURED_EVENT
-								     : DEVICE_E_INVALID;
+	return rc ? rc : captures_ask_event(&event->device->captures, mark & POINT_MASK);
 }
 
 int cpu_event_query(struct event *event)
@@ -179,7 +175,7 @@ int cpu_event_query(struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	int rc = event_ask(event, mark);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (!event_mark_done(event->device, mark))
 		return DEVICE_E_NOT_READY;
@@ -193,25 +189,11 @@ int cpu_event_sync(struct event *event)
 	uint64_t point;
 	int rc = event_ask(event, mark);
 
-	if (rc != 0 && (!device_is_lost(rc) || event_mark_captured(mark)))
+	if (rc && (!device_is_lost(rc) || event_mark_captured(mark)))
 		return rc;
 	timeline = event_timeline(event->device, mark, &point);
 	timeline_wait(event->device, timeline, point);
 	return cpu_status(event->device);
-}
-
-/* Within one capture the recording is in order as it is; anything else would need a second stream
- * in the capture. */
-static int event_wait_captured(struct stream *stream, uint64_t mark)
-{
-	const uint64_t capture_id = mark & POINT_MASK;
-
-	if (stream_capturing(stream) && stream->capture.id == capture_id)
-		return 0;
-	if (!captures_spoil(&stream->device->captures, capture_id))
-		return DEVICE_E_INVALID;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
 }
 
 int cpu_stream_wait_event(struct stream *stream, struct event *event)
@@ -220,13 +202,15 @@ int cpu_stream_wait_event(struct stream *stream, struct event *event)
 	struct cpu_node *node;
 	int rc = stream_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (event_mark_captured(mark))
-		return event_wait_captured(stream, mark);
-	if (stream_capturing(stream) && mark != 0) {
-		stream_spoil(stream);
-		return DEVICE_E_CAPTURE_ISOLATION;
+		return captures_wait_event(
+			&stream->device->captures, mark & POINT_MASK, &stream->capture);
+	if (mark != 0) {
+		rc = capture_refuse(&stream->capture, DEVICE_E_CAPTURE_ISOLATION);
+		if (rc)
+			return rc;
 	}
 	if (mark >> POINT_BITS == stream->index || event_mark_done(stream->device, mark))
 		return 0;

@@ -120,5 +120,5 @@ int cpu_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	if (!gated_gemm_fits(a))
 		return -EINVAL;
 	rc = cpu_gemm(stream, &gemm);
-	return rc != 0 ? rc : cpu_silu_mul(stream, &silu_mul);
+	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
 }

@@ -36,7 +36,7 @@ struct cpu_node *graph_record(struct stream *stream)
 
 	assert(graph != NULL && graph->n_nodes <= graph->capacity);
 	if (graph->n_nodes == graph->capacity && graph_grow(graph) != 0) {
-		stream_spoil(stream);
+		capture_spoil(&stream->capture);
 		return NULL;
 	}
 	node = &graph->nodes[graph->n_nodes++];
@@ -51,7 +51,7 @@ int cpu_capture_begin(struct stream *stream)
 	struct graph *graph;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (stream_capturing(stream))
 		return DEVICE_E_ILLEGAL_STATE;
@@ -83,13 +83,11 @@ int cpu_capture_end(struct stream *stream, struct graph **ret_graph)
 	int ended, rc = cpu_status(stream->device);
 
 	if (!stream_capturing(stream))
-		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
+		return rc ? rc : DEVICE_E_ILLEGAL_STATE;
 	graph = graph_take_recording(stream, &ended);
-	if (rc == 0)
-		rc = ended;
-	if (rc != 0) {
+	if (rc || ended) {
 		cpu_graph_free(graph);
-		return rc;
+		return rc ? rc : ended;
 	}
 	*ret_graph = graph;
 	return 0;
@@ -129,7 +127,7 @@ int cpu_graph_instantiate(struct device *base, struct graph *graph, struct graph
 	struct graph_exec *exec;
 	int rc = cpu_enter(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	exec = calloc(1, sizeof(*exec));
 	if (exec == NULL)
@@ -160,10 +158,7 @@ static int graph_replay_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);
 
-	if (rc != 0 || !stream_capturing(stream))
-		return rc;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
+	return rc ? rc : capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 int cpu_graph_upload(struct graph_exec *exec, struct stream *stream)
@@ -176,7 +171,7 @@ int cpu_graph_launch(struct graph_exec *exec, struct stream *stream)
 	struct cpu_node *node;
 	int rc = graph_replay_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(exec->device == stream->device);
 	node = stream_next(stream, CPU_NODE_GRAPH);
@@ -189,7 +184,7 @@ int cpu_graph_info(struct graph_exec *exec, struct graph_info *ret)
 {
 	int rc = cpu_status(exec->device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	*ret = (struct graph_info){
 		.n_nodes = exec->n_nodes,

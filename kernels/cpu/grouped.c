@@ -184,5 +184,5 @@ int cpu_expert_gated_gemm(struct stream *stream, const struct op_expert_gated_ge
 		return -EINVAL;
 	silu_mul.cols = a->w.rows / a->n_experts / 2;
 	rc = cpu_expert_gemm(stream, &gemm);
-	return rc != 0 ? rc : cpu_silu_mul(stream, &silu_mul);
+	return rc ? rc : cpu_silu_mul(stream, &silu_mul);
 }

@@ -160,7 +160,7 @@ void cpu_node_run(struct cpu_device *device, const struct cpu_node *node);
 /* ---- launch.c ---- */
 
 /* The device's own ops count as loaded from the start. */
-int cpu_load_own(struct cpu_device *device);
+void cpu_load_own(struct cpu_device *device);
 
 /* ---- machine.c ---- */
 
@@ -186,20 +186,14 @@ static inline bool stream_capturing(struct stream *stream)
 	return capture_is_on(&stream->capture);
 }
 
-/* True if the stream's capture was sound until now. */
-static inline bool stream_spoil(struct stream *stream)
-{
-	return capture_spoil(&stream->capture);
-}
-
 /* What a call that puts work on the stream has to ask first. */
 static inline int stream_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);
 
-	if (rc == 0 && capture_is_spoilt(&stream->capture))
-		rc = DEVICE_E_CAPTURE_INVALIDATED;
-	return rc;
+	if (rc)
+		return rc;
+	return capture_is_spoilt(&stream->capture) ? DEVICE_E_CAPTURE_INVALIDATED : 0;
 }
 
 /* ---- event.c ---- */

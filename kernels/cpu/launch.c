@@ -38,24 +38,24 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 	struct cpu_node *node;
 	int rc = stream_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes > CPU_ARGS_MAX)
 		return -EINVAL;
 	if (!loaded_has(&device->loaded, op)) {
 		rc = cpu_enter_growth(device);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		rc = loaded_add(&device->loaded, op);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	if (workspace_bytes > stream->workspace_bytes) {
 		rc = cpu_enter_growth(device);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		rc = launch_grow_workspace(stream, workspace_bytes);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	node = capturing ? graph_record(stream) : stream_next(stream, CPU_NODE_OP);
@@ -102,11 +102,13 @@ static void launch_fill(const void *args, void *workspace)
 static const struct cpu_op copy_op = {.name = "copy", .run = launch_copy};
 static const struct cpu_op fill_op = {.name = "fill", .run = launch_fill};
 
-int cpu_load_own(struct cpu_device *device)
+void cpu_load_own(struct cpu_device *device)
 {
 	int rc = loaded_add(&device->loaded, &copy_op);
 
-	return rc != 0 ? rc : loaded_add(&device->loaded, &fill_op);
+	assert(rc == 0);
+	rc = loaded_add(&device->loaded, &fill_op);
+	assert(rc == 0); /* the set was empty */
 }
 
 int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -136,9 +138,10 @@ int cpu_copy(struct device *base, void *dst, const void *src, size_t bytes)
 	struct cpu_device *device = cpu_device(base);
 	int rc = cpu_status(device);
 
-	if (rc == 0)
-		rc = cpu_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
-	if (rc != 0 || bytes == 0)
+	if (rc)
+		return rc;
+	rc = cpu_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
+	if (rc || bytes == 0)
 		return rc;
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;

@@ -200,23 +200,23 @@ static void *stream_main(void *arg)
 
 static int stream_take_timeline(struct cpu_device *device, struct stream *stream)
 {
-	int rc = -ENOSPC;
+	uint32_t i = 0;
 
 	pthread_mutex_lock(&device->lock);
-	for (uint32_t i = 0; i < CPU_STREAMS_MAX && rc != 0; i++) {
-		if (device->timeline_used[i])
-			continue;
-		assert(atomic_load(&device->timelines[i].waiters) == 0);
+	while (i < CPU_STREAMS_MAX && device->timeline_used[i])
+		i++;
+	if (i < CPU_STREAMS_MAX) {
 		device->timeline_used[i] = true;
 		device->live.streams++;
-		stream->index = i;
-		stream->timeline = &device->timelines[i];
-		rc = 0;
 	}
 	pthread_mutex_unlock(&device->lock);
-	if (rc == 0)
-		atomic_init(&stream->tail, atomic_load(&stream->timeline->completed));
-	return rc;
+	if (i == CPU_STREAMS_MAX)
+		return -ENOSPC;
+	stream->index = i;
+	stream->timeline = &device->timelines[i];
+	assert(atomic_load(&stream->timeline->waiters) == 0);
+	atomic_init(&stream->tail, atomic_load(&stream->timeline->completed));
+	return 0;
 }
 
 static void stream_give_timeline(struct cpu_device *device, struct stream *stream)
@@ -282,16 +282,16 @@ int cpu_stream_new(struct device *base, struct stream **ret)
 	struct stream *stream;
 	int rc = cpu_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	stream = stream_storage(device);
 	if (stream == NULL)
 		return -ENOMEM;
 	rc = stream_take_timeline(device, stream);
-	if (rc != 0)
+	if (rc)
 		goto no_timeline;
 	rc = stream_start(stream);
-	if (rc != 0)
+	if (rc)
 		goto no_worker;
 	*ret = stream;
 	return 0;
@@ -324,12 +324,7 @@ static int stream_ask(struct stream *stream)
 {
 	int rc = cpu_enter(stream->device);
 
-	if (rc != 0)
-		return rc;
-	if (!stream_capturing(stream))
-		return 0;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
+	return rc ? rc : capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 int cpu_stream_sync(struct stream *stream)
@@ -337,7 +332,7 @@ int cpu_stream_sync(struct stream *stream)
 	int rc = stream_ask(stream);
 
 	/* A lost device's streams run empty: after a sync nothing of theirs is in use. */
-	if (rc != 0 && !device_is_lost(rc))
+	if (rc && !device_is_lost(rc))
 		return rc;
 	timeline_wait(stream->device, stream->timeline, atomic_load(&stream->tail));
 	return cpu_status(stream->device);
@@ -347,7 +342,7 @@ int cpu_stream_query(struct stream *stream)
 {
 	int rc = stream_ask(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (atomic_load(&stream->timeline->completed) < atomic_load(&stream->tail))
 		return DEVICE_E_NOT_READY;
@@ -359,12 +354,11 @@ int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg
 	struct cpu_node *node;
 	int rc = stream_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
-	if (stream_capturing(stream)) {
-		stream_spoil(stream);
-		return DEVICE_E_CAPTURE_UNSUPPORTED;
-	}
+	rc = capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
+	if (rc)
+		return rc;
 	node = stream_next(stream, CPU_NODE_HOST_FUNC);
 	node->host_func.fn = fn;
 	node->host_func.arg = arg;

@@ -85,7 +85,7 @@ int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *a)
 	if (!copy_pages_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "copy_pages", (const void *)copy_pages<uint4>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (aligned(a->kv) && n % sizeof(uint4) == 0)
 		launch(stream, copy_pages<uint4>, blocks_for(n / sizeof(uint4), THREADS), THREADS,

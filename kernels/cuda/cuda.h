@@ -6,7 +6,7 @@
  * What an op needs of the CUDA device. Its launcher checks shapes, then
  *
  *	rc = cuda_launch_begin(stream, "rms_norm", (const void *)some_kernel_of_this_file);
- *	if (rc != 0)
+ *	if (rc)
  *		return rc;
  *	launch(stream, kernel, grid, block, shared_bytes, ...);
  *	return cuda_launch_end(stream, "rms_norm");

@@ -19,11 +19,11 @@ int cuda_status(struct cuda_device *device)
 	static _Thread_local int current; /* ordinal + 1 */
 	int rc = cuda_lost(device);
 
-	if (rc != 0 || current == device->ordinal + 1)
+	if (rc || current == device->ordinal + 1)
 		return rc;
 	assert(device->ordinal >= 0);
 	rc = CUDA_TRY(&device->base, cudaSetDevice(device->ordinal));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	current = device->ordinal + 1;
 	return 0;
@@ -38,14 +38,14 @@ int cuda_enter(struct cuda_device *device)
 {
 	int rc = cuda_status(device);
 
-	return rc != 0 ? rc : cuda_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
+	return rc ? rc : cuda_refuse_capture(device, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 int cuda_enter_growth(struct cuda_device *device)
 {
 	int rc = cuda_enter(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return atomic_load_explicit(&device->locked, memory_order_acquire) ? DEVICE_E_LOCKED : 0;
 }
@@ -79,11 +79,11 @@ static int device_info(struct device *base, struct device_info *ret)
 	size_t free_bytes = 0, total_bytes = 0;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaMemGetInfo(&free_bytes, &total_bytes));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	snprintf(info.name, sizeof(info.name), "%s", device->name);
 	memcpy(info.uuid, device->uuid, sizeof(info.uuid));
@@ -98,7 +98,7 @@ static int device_lock(struct device *base)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (!atomic_exchange(&device->locked, true))
 		cuda_gemm_lock(device);
@@ -125,7 +125,7 @@ static int device_status(struct device *base)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc != 0 || device_asked_lately(device))
+	if (rc || device_asked_lately(device))
 		return rc;
 	CUDA_RELAXED(device);
 	CUDA_TRY(base, cudaStreamQuery(device->utility));
@@ -217,10 +217,10 @@ static int device_describe(struct cuda_device *device)
 	uint32_t code_arch = 0;
 	int rc = CUDA_TRY(&device->base, cudaGetDeviceProperties(&properties, device->ordinal));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = device_find_code(device, &code_arch);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	snprintf(device->name, sizeof(device->name), "%.63s", properties.name);
 	memcpy(device->uuid, properties.uuid.bytes, sizeof(device->uuid));
@@ -243,24 +243,24 @@ static int device_start(struct cuda_device *device)
 	CUmemAllocationProp properties;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = device_describe(device);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_driver_load(&device->driver);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	properties = cuda_range_properties(device, true);
 	rc = CUDA_TRY_DRIVER(
 		&device->base, device->driver.granularity(&device->granularity, &properties,
 				       CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(device->granularity > 0);
 	rc = CUDA_TRY(
 		&device->base, cudaStreamCreateWithFlags(&device->utility, cudaStreamNonBlocking));
-	return rc != 0 ? rc : cuda_forced_fault_open(device);
+	return rc ? rc : cuda_forced_fault_open(device);
 }
 
 int cuda_device_new(const char *name, const struct device_options *options, struct device **ret)
@@ -268,10 +268,10 @@ int cuda_device_new(const char *name, const struct device_options *options, stru
 	struct cuda_device *device;
 	int ordinal, rc = device_parse_ordinal(name, &ordinal);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = device_find(ordinal);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	device = calloc(1, sizeof(*device));
 	if (device == NULL)
@@ -283,7 +283,7 @@ int cuda_device_new(const char *name, const struct device_options *options, stru
 	pthread_mutex_init(&device->lock, NULL);
 	pthread_mutex_init(&device->memory_lock, NULL);
 	rc = device_start(device);
-	if (rc != 0) {
+	if (rc) {
 		device_free(&device->base);
 		return rc;
 	}

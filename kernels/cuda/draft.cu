@@ -123,7 +123,7 @@ int cuda_draft_begin(struct stream *stream, const struct op_draft_begin *a)
 	if (!draft_begin_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "draft_begin", (const void *)draft_begin);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	cuda_inputs_written(stream);
 	launch(stream, draft_begin, TAIL_BLOCKS + a->n_rows, THREADS, 0, *a);
@@ -297,7 +297,7 @@ int cuda_draft_advance(struct stream *stream, const struct op_draft_advance *a)
 	if (rc == 0)
 		rc = teams_take(
 			stream, a->n_rows, a->inputs.max_rows, a->inputs.vocab_size, &teams);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	cuda_inputs_written(stream);
 	launch_teams(stream, draft_tokens, a->n_rows, &teams, *a);

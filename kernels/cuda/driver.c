@@ -54,7 +54,7 @@ int cuda_driver_load(struct driver *driver)
 	for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
 		int rc = driver_look_up(functions[i].symbol, functions[i].version, functions[i].to);
 
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return 0;

@@ -58,7 +58,7 @@ int cuda_embed(struct stream *stream, const struct op_embed *a)
 	if (!embed_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (table->cols % PACK == 0 && a->out_stride % PACK == 0 && aligned(table->data) &&
 		aligned(a->out))

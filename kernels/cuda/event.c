@@ -12,7 +12,7 @@ static int event_new(struct device *base, unsigned int flags, struct event **ret
 	struct event *event;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	event = calloc(1, sizeof(*event));
 	if (event == NULL)
@@ -20,7 +20,7 @@ static int event_new(struct device *base, unsigned int flags, struct event **ret
 	event->device = device;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaEventCreateWithFlags(&event->handle, flags));
-	if (rc != 0) {
+	if (rc) {
 		free(event);
 		return rc;
 	}
@@ -41,11 +41,11 @@ int cuda_event_new_shared(
 	struct event *event;
 	int rc = event_new(base, cudaEventDisableTiming | cudaEventInterprocess, &event);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	event->shared = true;
 	rc = CUDA_TRY(base, cudaIpcGetEventHandle(&ipc, event->handle));
-	if (rc != 0) {
+	if (rc) {
 		cuda_event_free(event);
 		return rc;
 	}
@@ -73,18 +73,19 @@ int cuda_event_record(struct event *event, struct stream *stream)
 	int rc = stream_enter(stream);
 
 	assert(event->device == stream->device);
-	if (rc != 0)
+	if (rc)
 		return rc;
-	if (stream_capturing(stream) && event->shared) {
-		stream_spoil(stream);
-		return DEVICE_E_CAPTURE_UNSUPPORTED;
+	if (event->shared) {
+		rc = capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
+		if (rc)
+			return rc;
 	}
 	if (stream_capturing(stream)) {
 		mark = stream->capture.id;
 		assert(mark > EVENT_RECORDED);
 	} else {
 		rc = CUDA_TRY(&event->device->base, cudaEventRecord(event->handle, stream->handle));
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	atomic_store_explicit(&event->mark, mark, memory_order_release);
@@ -99,9 +100,7 @@ static int event_ask(struct event *event, uint64_t mark)
 	if (mark <= EVENT_RECORDED)
 		return cuda_enter(event->device);
 	rc = cuda_status(event->device);
-	if (rc != 0)
-		return rc;
-	return captures_spoil(&event->device->captures, mark) ? DEVICE_E_CAPTURED_EVENT : DEVICE_E_INVALID;
+	return rc ? rc : captures_ask_event(&event->device->captures, mark);
 }
 
 int cuda_event_query(struct event *event)
@@ -109,7 +108,7 @@ int cuda_event_query(struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	int rc = event_ask(event, mark);
 
-	if (rc != 0 || mark == EVENT_NEVER)
+	if (rc || mark == EVENT_NEVER)
 		return rc;
 	return CUDA_TRY(&event->device->base, cudaEventQuery(event->handle));
 }
@@ -119,21 +118,9 @@ int cuda_event_sync(struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	int rc = event_ask(event, mark);
 
-	if (rc != 0 || mark == EVENT_NEVER)
+	if (rc || mark == EVENT_NEVER)
 		return rc;
 	return CUDA_TRY(&event->device->base, cudaEventSynchronize(event->handle));
-}
-
-/* Within one capture the recording is in order as it is; anything else would need a second stream
- * in the capture. */
-static int event_wait_captured(struct stream *stream, uint64_t capture_id)
-{
-	if (stream_capturing(stream) && stream->capture.id == capture_id)
-		return 0;
-	if (!captures_spoil(&stream->device->captures, capture_id))
-		return DEVICE_E_INVALID;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
 }
 
 int cuda_stream_wait_event(struct stream *stream, struct event *event)
@@ -141,14 +128,13 @@ int cuda_stream_wait_event(struct stream *stream, struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	int rc = stream_enter(stream);
 
-	if (rc != 0 || mark == EVENT_NEVER)
+	if (rc || mark == EVENT_NEVER)
 		return rc;
 	if (mark > EVENT_RECORDED)
-		return event_wait_captured(stream, mark);
-	if (stream_capturing(stream)) {
-		stream_spoil(stream);
-		return DEVICE_E_CAPTURE_ISOLATION;
-	}
+		return captures_wait_event(&stream->device->captures, mark, &stream->capture);
+	rc = capture_refuse(&stream->capture, DEVICE_E_CAPTURE_ISOLATION);
+	if (rc)
+		return rc;
 	return CUDA_TRY(
 		&stream->device->base, cudaStreamWaitEvent(stream->handle, event->handle, 0));
 }

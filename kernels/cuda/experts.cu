@@ -132,15 +132,15 @@ static int experts_launch(
 	if (a->n_experts > 65535)
 		return -ENOTSUP;
 	rc = cuda_launch_begin(stream, name, (const void *)experts<PACK, false>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 #ifdef MIMEO_CUDA_SM90A
 	rc = grouped_start(stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (grouped_can(stream, a, gated)) {
 		rc = grouped_launch(stream, a, gated);
-		return rc != 0 ? rc : cuda_launch_end(stream, name);
+		return rc ? rc : cuda_launch_end(stream, name);
 	}
 #endif
 	experts_launch_any(stream, a, gated);

@@ -85,11 +85,11 @@ int cuda_forced_fault_open(struct cuda_device *device)
 	int rc = forced_parse(
 		&device->forced, getenv("MIMEO_CUDA_FAULT"), getenv("MIMEO_CUDA_HOLD"));
 
-	if (rc != 0 || device->forced.at == 0)
+	if (rc || device->forced.at == 0)
 		return rc;
 	/* Loading it later might wait for what is in the lane. */
 	rc = CUDA_TRY(&device->base, cuda_forced_fault_launch(device->utility, NULL));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(&device->base, cudaStreamSynchronize(device->utility));
 }
@@ -105,7 +105,7 @@ int cuda_forced_fault(struct stream *stream, const char *name)
 	if (forced_holds(&device->forced, name))
 		rc = CUDA_TRY(&device->base, cudaLaunchHostFunc(stream->handle, forced_wait,
 						     device->forced.hold_path));
-	if (rc != 0 || !forced_due(&device->forced, name))
+	if (rc || !forced_due(&device->forced, name))
 		return rc;
 	return CUDA_TRY(&device->base, cuda_forced_fault_launch(stream->handle, nowhere));
 }

@@ -38,7 +38,7 @@ int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
 	if (!gather_rows_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "gather_rows", (const void *)gather_rows<uint4>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (a->cols % PACK == 0 && stride % PACK == 0 && aligned(a->x) && aligned(a->out))
 		launch(stream, gather_rows<uint4>, row_grid(a->n_rows, n_packs, THREADS), THREADS,

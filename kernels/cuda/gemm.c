@@ -18,10 +18,10 @@ static int gemm_open(struct cuda_device *device, struct gemm *gemm)
 	struct device *base = &device->base;
 	int rc = gemm_condition(device, cublasLtCreate(&gemm->handle));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(base, cudaEventCreate(&gemm->start));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(base, cudaEventCreate(&gemm->end));
 }
@@ -37,7 +37,7 @@ static int gemm_start(struct cuda_device *device)
 	pthread_mutex_init(&gemm->lock, NULL);
 	gemm->choice = device->gemm_choice;
 	device->gemm = gemm;
-	if (rc != 0) {
+	if (rc) {
 		cuda_gemm_free(device);
 		return rc;
 	}
@@ -61,18 +61,18 @@ static int gemm_load(struct stream *stream)
 {
 	int rc = cuda_enter_growth(stream->device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = skinny_start(stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 #ifdef MIMEO_CUDA_SM90A
 	rc = wide_start(stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 #endif
 	rc = gemm_load_silu_mul(stream);
-	return rc != 0 ? rc : gemm_start(stream->device);
+	return rc ? rc : gemm_start(stream->device);
 }
 
 /* Once for the device, before lock. */
@@ -142,7 +142,7 @@ static int gemm_run(struct gemm_product *p)
 	struct gemm_way way;
 	int n, rc = gemm_product_init(p);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = gemm_plan_get(p, &key, &way);
 	if (rc == 0)
@@ -151,20 +151,20 @@ static int gemm_run(struct gemm_product *p)
 		return rc;
 	/* a kernel of the class need not support this number of rows */
 	rc = gemm_library_ways(p, key.alignment, 1, &way, &n);
-	return rc != 0 ? rc : gemm_product_run(p, &way);
+	return rc ? rc : gemm_product_run(p, &way);
 }
 
 static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret_workspace)
 {
 	int rc = gemm_check(a);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_launch_begin(stream, "gemm", skinny_kernel());
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = gemm_ready(stream);
-	return rc != 0 ? rc : cuda_workspace(stream, GEMM_WORKSPACE_BYTES, ret_workspace);
+	return rc ? rc : cuda_workspace(stream, GEMM_WORKSPACE_BYTES, ret_workspace);
 }
 
 static int gemm_queue(struct gemm_product *product)
@@ -175,7 +175,7 @@ static int gemm_queue(struct gemm_product *product)
 	if (rc == 0)
 		return cuda_launch_end(stream, "gemm");
 	if (stream_capturing(stream))
-		stream_spoil(stream);
+		capture_spoil(&stream->capture);
 	return rc;
 }
 
@@ -184,7 +184,7 @@ int cuda_gemm(struct stream *stream, const struct op_gemm *a)
 	struct gemm_product product = {.args = a, .stream = stream};
 	int rc = gemm_begin(stream, a, &product.workspace);
 
-	return rc != 0 ? rc : gemm_queue(&product);
+	return rc ? rc : gemm_queue(&product);
 }
 
 static bool gemm_gated_in_one(struct stream *stream, const struct op_gemm *a)
@@ -211,7 +211,7 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	if (!a->gate_up || !a->y || a->w.rows % 2 != 0)
 		return -EINVAL;
 	rc = gemm_begin(stream, &gemm, &product.workspace);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (stream->device->gemm->choice != CUDA_GEMM_LIBRARY &&
 		gemm_gated_in_one(stream, &gemm))
@@ -219,5 +219,5 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	gemm.y = a->gate_up;
 	product.gated = false;
 	rc = gemm_queue(&product);
-	return rc != 0 ? rc : cuda_silu_mul(stream, &silu_mul);
+	return rc ? rc : cuda_silu_mul(stream, &silu_mul);
 }

@@ -36,19 +36,19 @@ static int gemm_plan_time_once(struct gemm_product *p, const struct gemm_way *wa
 
 	if (gemm->flush != NULL)
 		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, stream));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = gemm_product_run(p, way);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(base, cudaEventRecord(gemm->end, stream));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(base, cudaEventSynchronize(gemm->end));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(base, cudaEventElapsedTime(ret_ms, gemm->start, gemm->end));
 }
@@ -61,7 +61,7 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 
 	for (int i = 0; rc == 0 && i < ROUNDS; i++)
 		rc = gemm_plan_time_once(p, way, &ms[i]);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	qsort(ms, ROUNDS, sizeof(*ms), gemm_plan_compare);
 	*ret_ms = ms[ROUNDS / 2];
@@ -80,7 +80,7 @@ static int gemm_plan_choose(struct gemm_product *p, const struct gemm_way *candi
 		rc = gemm_plan_time(p, &candidates[i], &ms);
 		if (device_is_lost(rc))
 			return rc;
-		if (rc != 0)
+		if (rc)
 			continue;
 		const float spread_ms = ms * 0.02f;
 		if (candidates[i].kind != WAY_LIBRARY)
@@ -185,12 +185,12 @@ static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, st
 	struct gemm_way candidates[GEMM_WAYS];
 	int n, best = 0, rc = gemm_plan_candidates(p, key, timed, candidates, &n);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(n > 0);
 	if (timed)
 		rc = gemm_plan_choose(p, candidates, n, &best);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(best < n);
 	*ret = candidates[best];

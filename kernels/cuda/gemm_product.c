@@ -27,7 +27,7 @@ int gemm_condition(struct cuda_device *device, cublasStatus_t status)
 		return -ENOTSUP;
 	default:
 		rc = CUDA_TRY(&device->base, cudaGetLastError());
-		return rc != 0 ? rc : -EIO;
+		return rc ? rc : -EIO;
 	}
 }
 
@@ -107,7 +107,7 @@ int gemm_product_run(struct gemm_product *p, const struct gemm_way *way)
 		int rc = gemm_product_launch_own(p, way);
 
 		/* taken, so that another way may be tried */
-		return rc != 0 ? rc : cuda_condition(cudaGetLastError());
+		return rc ? rc : cuda_condition(cudaGetLastError());
 	}
 	return gemm_condition(device,
 		cublasLtMatmul(device->gemm->handle, &p->desc, &one, a->w.data, &p->w, a->x, &p->x,

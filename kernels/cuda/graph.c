@@ -53,16 +53,16 @@ static int graph_name_nodes(struct stream *stream, const char *name)
 	size_t n = 0;
 	int rc = CUDA_TRY(base, graph_of_capture(stream->handle, &handle));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (handle == NULL)
 		return DEVICE_E_CAPTURE_INVALIDATED;
 	rc = CUDA_TRY(base, cudaGraphGetNodes(handle, NULL, &n));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(graph != NULL && n >= graph->n_nodes);
 	rc = graph_grow(graph, n);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	while (graph->n_nodes < n)
 		graph->names[graph->n_nodes++] = name;
@@ -73,8 +73,8 @@ int cuda_graph_mark(struct stream *stream, const char *name)
 {
 	int rc = graph_name_nodes(stream, name);
 
-	if (rc != 0)
-		stream_spoil(stream);
+	if (rc)
+		capture_spoil(&stream->capture);
 	return rc;
 }
 
@@ -84,7 +84,7 @@ int cuda_capture_begin(struct stream *stream)
 	struct graph *graph;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (stream_capturing(stream))
 		return DEVICE_E_ILLEGAL_STATE;
@@ -94,7 +94,7 @@ int cuda_capture_begin(struct stream *stream)
 	graph->device = device;
 	rc = CUDA_TRY(&device->base,
 		cudaStreamBeginCapture(stream->handle, cudaStreamCaptureModeThreadLocal));
-	if (rc != 0) {
+	if (rc) {
 		free(graph);
 		return rc;
 	}
@@ -114,7 +114,7 @@ static struct graph *graph_take_recording(struct stream *stream, int *ret_rc)
 		cudaStreamEndCapture(stream->handle, &graph->handle));
 
 	assert(graph != NULL);
-	*ret_rc = rc != 0 ? rc : ended;
+	*ret_rc = rc ? rc : ended;
 	stream->capture_graph = NULL;
 	return graph;
 }
@@ -125,13 +125,11 @@ int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
 	int ended, rc = cuda_status(stream->device);
 
 	if (!stream_capturing(stream))
-		return rc != 0 ? rc : DEVICE_E_ILLEGAL_STATE;
+		return rc ? rc : DEVICE_E_ILLEGAL_STATE;
 	graph = graph_take_recording(stream, &ended);
-	if (rc == 0)
-		rc = ended;
-	if (rc != 0) {
+	if (rc || ended) {
 		cuda_graph_free(graph);
-		return rc;
+		return rc ? rc : ended;
 	}
 	*ret_graph = graph;
 	return 0;
@@ -192,7 +190,7 @@ int cuda_graph_instantiate(struct device *base, struct graph *graph, struct grap
 	size_t before;
 	int rc = cuda_enter(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	exec = calloc(1, sizeof(*exec));
 	if (exec == NULL)
@@ -201,7 +199,7 @@ int cuda_graph_instantiate(struct device *base, struct graph *graph, struct grap
 	exec->n_nodes = graph->n_nodes;
 	before = graph_free_memory(device);
 	rc = CUDA_TRY(base, cudaGraphInstantiate(&exec->handle, graph->handle, 0));
-	if (rc != 0) {
+	if (rc) {
 		free(exec);
 		return rc;
 	}
@@ -215,11 +213,11 @@ int cuda_graph_upload(struct graph_exec *exec, struct stream *stream)
 	size_t before;
 	int rc = cuda_enter_eager(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	before = graph_free_memory(exec->device);
 	rc = CUDA_TRY(&exec->device->base, cudaGraphUpload(exec->handle, stream->handle));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	graph_count_bytes(exec, before);
 	return 0;
@@ -230,10 +228,10 @@ int cuda_graph_launch(struct graph_exec *exec, struct stream *stream)
 	int rc = cuda_enter_eager(stream);
 
 	assert(exec->device == stream->device);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_forced_fault(stream, "graph");
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(&exec->device->base, cudaGraphLaunch(exec->handle, stream->handle));
 }
@@ -242,7 +240,7 @@ int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret)
 {
 	int rc = cuda_status(exec->device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	*ret = (struct graph_info){.n_nodes = exec->n_nodes, .bytes = atomic_load(&exec->bytes)};
 	return 0;

@@ -52,7 +52,7 @@ int grouped_start(struct stream *stream)
 	for (uint32_t i = 0; i < N_KERNELS; i++)
 		all[i] = (const void *)kernels[i].run;
 	rc = cuda_launch_begin(stream, "grouped gemm", grouped_kernel());
-	return rc != 0 ? rc
+	return rc ? rc
 		       : cuda_allow_shared(
 				 stream, "grouped gemm's memory", all, N_KERNELS, BLOCK_BYTES);
 }

@@ -398,7 +398,7 @@ int cuda_head_gemm(struct stream *stream, const struct op_head_gemm *a)
 	if (!head_gemm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, name, (const void *)plain);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (!fast(a))
 		launch(stream, plain,

@@ -35,10 +35,10 @@ static int launch_load_module(struct cuda_device *device, cudaFunction_t functio
 	unsigned int n = 0;
 	int rc = CUDA_TRY_DRIVER(base, driver->function_module(&module, (CUfunction)function));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY_DRIVER(base, driver->module_count(&n, module));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	functions = calloc(n + 1, sizeof(CUfunction));
 	if (functions == NULL)
@@ -59,20 +59,20 @@ static int launch_load_kernel(struct cuda_device *device, const void *kernel)
 	cudaFunction_t function;
 	int rc = CUDA_TRY(&device->base, cudaFuncGetAttributes(&attributes, kernel));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(&device->base, cudaGetFuncBySymbol(&function, kernel));
-	return rc != 0 ? rc : launch_load_module(device, function);
+	return rc ? rc : launch_load_module(device, function);
 }
 
 static int launch_load(struct cuda_device *device, const char *name, const void *kernel)
 {
 	int rc = cuda_enter_growth(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = kernel != NULL ? launch_load_kernel(device, kernel) : 0;
-	return rc != 0 ? rc : loaded_add(&device->loaded, name);
+	return rc ? rc : loaded_add(&device->loaded, name);
 }
 
 /* ---- launching ---- */
@@ -81,11 +81,11 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 {
 	int rc = stream_enter(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (!loaded_has(&stream->device->loaded, name)) {
 		rc = launch_load(stream->device, name, kernel);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return cuda_forced_fault(stream, name);
@@ -101,13 +101,13 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 		return 0;
 	assert(shared_bytes <= device->limits.shared_bytes_optin);
 	rc = cuda_enter_growth(device);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < n; i++) {
 		rc = CUDA_TRY(&device->base,
 			cudaFuncSetAttribute(kernels[i],
 				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return loaded_add(&device->loaded, name);
@@ -166,7 +166,7 @@ int cuda_launch_end(struct stream *stream, const char *name)
 		snprintf(call, sizeof(call), "%s launch", name);
 		cuda_fault(device, rc, call, NULL, 0);
 	} else if (stream_capturing(stream)) {
-		stream_spoil(stream);
+		capture_spoil(&stream->capture);
 	}
 	return rc;
 }
@@ -193,13 +193,13 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 		return 0;
 	}
 	rc = cuda_enter_growth(device);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	workspace = malloc(sizeof(*workspace));
 	if (workspace == NULL)
 		return -ENOMEM;
 	rc = CUDA_TRY(&device->base, cudaMalloc(&workspace->memory, bytes));
-	if (rc != 0) {
+	if (rc) {
 		free(workspace);
 		return rc;
 	}
@@ -220,7 +220,7 @@ static int launch_queued(struct stream *stream, int rc, const char *name)
 		return rc;
 	if (rc == 0)
 		return cuda_graph_mark(stream, name);
-	stream_spoil(stream);
+	capture_spoil(&stream->capture);
 	return rc;
 }
 
@@ -228,7 +228,7 @@ int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t by
 {
 	int rc = stream_enter(stream);
 
-	if (rc != 0 || bytes == 0)
+	if (rc || bytes == 0)
 		return rc;
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;
@@ -241,7 +241,7 @@ int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t byte
 {
 	int rc = stream_enter(stream);
 
-	if (rc != 0 || bytes == 0)
+	if (rc || bytes == 0)
 		return rc;
 	if (dst == NULL)
 		return DEVICE_E_INVALID;
@@ -256,15 +256,15 @@ int cuda_copy(struct device *base, void *dst, const void *src, size_t bytes)
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_refuse_capture(device, DEVICE_E_CAPTURE_IMPLICIT);
-	if (rc != 0 || bytes == 0)
+	if (rc || bytes == 0)
 		return rc;
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;
 	rc = CUDA_TRY(base, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, device->utility));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(base, cudaStreamSynchronize(device->utility));
 }

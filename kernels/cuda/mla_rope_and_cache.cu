@@ -125,7 +125,7 @@ int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_
 		return -EINVAL;
 	rc = cuda_launch_begin(
 		stream, "mla_rope_and_cache", (const void *)mla_rope_and_cache<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	grid = row_grid(a->n_tokens, a->n_heads * (a->rope / 2), THREADS * PAIRS);
 	grid.y++;

@@ -63,7 +63,7 @@ int cuda_moe_combine(struct stream *stream, const struct op_moe_combine *a)
 	if (!moe_combine_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "moe_combine", (const void *)moe_combine<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (a->cols % PACK == 0 && aligned(a->base) && aligned(a->y) && aligned(a->out))
 		launch(stream, moe_combine<PACK>, row_grid(a->n_tokens, a->cols / PACK, THREADS),

@@ -152,7 +152,7 @@ int cuda_moe_group(struct stream *stream, const struct op_moe_group *a)
 	if (a->n_experts > EXPERTS_MAX)
 		return -ENOTSUP;
 	rc = cuda_launch_begin(stream, "moe_group", (const void *)moe_group);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	room = COUNTERS_MAX / a->n_experts;
 	n_warps = blocks_for((uint64_t)a->n_tokens * a->n_active, WARP);

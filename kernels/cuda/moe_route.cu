@@ -210,7 +210,7 @@ int cuda_moe_route(struct stream *stream, const struct op_moe_route *a)
 	if (a->n_experts > EXPERTS_MAX || a->n_tokens > INT32_MAX)
 		return -ENOTSUP;
 	rc = cuda_launch_begin(stream, "moe_route", (const void *)moe_route);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	warp_bytes = workspace_words(*a) * 4;
 	warps = shared_bytes / warp_bytes;

@@ -32,7 +32,7 @@ int cuda_outbox(struct stream *stream, const struct op_outbox *a)
 	if (!outbox_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "outbox", (const void *)outbox);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	launch(stream, outbox, 1, THREADS, 0, *a);
 	return cuda_launch_end(stream, "outbox");

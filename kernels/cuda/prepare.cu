@@ -513,7 +513,7 @@ int cuda_prepare(struct stream *stream, const struct op_prepare *a)
 	if (!prepare_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare<false>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	cuda_inputs_written(stream);
 	if (in->max_drafts) {

@@ -42,10 +42,10 @@ int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t by
 	struct device *base = &device->base;
 	int rc = CUDA_TRY_DRIVER(base, device->driver.map(address, bytes, 0, physical, 0));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY_DRIVER(base, device->driver.set_access(address, bytes, &access, 1));
-	if (rc != 0)
+	if (rc)
 		CUDA_TRY_DRIVER(base, device->driver.unmap(address, bytes));
 	return rc;
 }
@@ -57,7 +57,7 @@ int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_gran
 	size_t rounded;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0 || __builtin_add_overflow(bytes, device->granularity - 1, &rounded))
 		return DEVICE_E_INVALID;
@@ -67,7 +67,7 @@ int cuda_reserve(struct device *base, size_t bytes, void **ret, size_t *ret_gran
 	range->bytes = rounded - rounded % device->granularity;
 	rc = CUDA_TRY_DRIVER(
 		base, device->driver.address_reserve(&range->address, range->bytes, 0, 0, 0));
-	if (rc != 0) {
+	if (rc) {
 		free(range);
 		return rc;
 	}
@@ -131,13 +131,13 @@ static int range_map_piece(struct cuda_device *device, struct range *range, size
 		return -ENOMEM;
 	*piece = (struct piece){.next = range->pieces, .offset = offset, .bytes = bytes};
 	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, bytes, &properties, 0));
-	if (rc != 0) {
+	if (rc) {
 		free(piece);
 		return rc;
 	}
 	rc = cuda_range_attach(device, range->address + offset, bytes, physical);
 	CUDA_TRY_DRIVER(base, device->driver.release(physical)); /* the mapping keeps it */
-	if (rc != 0) {
+	if (rc) {
 		free(piece);
 		return rc;
 	}
@@ -152,7 +152,7 @@ int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 	bool whole;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);
@@ -181,7 +181,7 @@ static int range_unmap_pieces(struct cuda_device *device, struct range *range, s
 		assert(piece->offset + piece->bytes <= end); /* whole pieces only */
 		rc = CUDA_TRY_DRIVER(&device->base,
 			device->driver.unmap(range->address + piece->offset, piece->bytes));
-		if (rc != 0)
+		if (rc)
 			return rc;
 		*link = piece->next;
 		free(piece);
@@ -196,7 +196,7 @@ int cuda_unmap(struct device *base, void *address, size_t offset, size_t bytes)
 	bool whole;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	CUDA_RELAXED(device);
 	pthread_mutex_lock(&device->memory_lock);

@@ -115,7 +115,7 @@ int cuda_rms_norm(struct stream *stream, const struct op_rms_norm *a)
 	if (!rms_norm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "rms_norm", (const void *)rms_norm<PACK, false>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	norm = {(const bf16 *)a->x, NULL, (bf16 *)a->out, a->weight, a->n_rows, a->eps};
 	launch_any<false>(stream, &norm);
@@ -130,7 +130,7 @@ int cuda_add_rms_norm(struct stream *stream, const struct op_add_rms_norm *a)
 	if (!add_rms_norm_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "add_rms_norm", (const void *)rms_norm<PACK, true>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	norm = {(const bf16 *)a->x, (bf16 *)a->residual, (bf16 *)a->out, a->weight, a->n_rows,
 		a->eps};

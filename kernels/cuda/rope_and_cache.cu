@@ -161,7 +161,7 @@ int cuda_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *a
 	if (!rope_and_cache_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "rope_and_cache", (const void *)rope_and_cache<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (a->head_dim % (2 * PACK) == 0 && aligned(a->qkv) && aligned(a->kv) &&
 		aligned(a->cos_sin) && aligned(a->q_norm.data) && aligned(a->k_norm.data))

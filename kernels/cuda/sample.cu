@@ -145,7 +145,7 @@ static int parts_take(struct stream *stream, const struct op_sample *a, struct p
 		n * (sizeof(*ret->draws) + sizeof(*ret->tops)) + max_rows * sizeof(*ret->n_drawn),
 		&memory);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	ret->draws = (struct choice *)memory;
 	ret->tops = (uint64_t *)(ret->draws + n);
@@ -165,10 +165,10 @@ int cuda_sample(struct stream *stream, const struct op_sample *a)
 	if (!sample_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "sample", (const void *)sample);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = parts_take(stream, a, &parts);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	grid = dim3(parts.n_splits, a->n_rows ? a->n_rows : 1);
 	launch(stream, find_top, grid, SAMPLE_THREADS, 0, *a, parts);

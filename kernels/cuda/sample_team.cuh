@@ -153,7 +153,7 @@ static inline int teams_take(struct stream *stream, uint32_t n_rows, uint32_t ma
 	void *memory;
 	int rc = cuda_workspace(stream, (size_t)max_rows * sizeof(*ret->exchanges), &memory);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	ret->exchanges = (struct exchange *)memory;
 	ret->size = limits->arch >= 90 && limits->code_arch >= 90 ? TEAM_MAX : 1;

@@ -80,10 +80,10 @@ static int share_place(struct cuda_device *device, CUmemGenericAllocationHandle 
 	CUdeviceptr address;
 	int rc = CUDA_TRY_DRIVER(base, device->driver.address_reserve(&address, bytes, 0, 0, 0));
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_range_attach(device, address, bytes, physical);
-	if (rc != 0) {
+	if (rc) {
 		CUDA_TRY_DRIVER(base, device->driver.address_free(address, bytes));
 		return rc;
 	}
@@ -105,7 +105,7 @@ static int share_zero(struct cuda_device *device, CUdeviceptr address, size_t by
 	int rc = CUDA_TRY(
 		base, cudaMemsetAsync((void *)(uintptr_t)address, 0, bytes, device->utility));
 
-	return rc != 0 ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
+	return rc ? rc : CUDA_TRY(base, cudaStreamSynchronize(device->utility));
 }
 
 /* Zero the mapping, make a descriptor of it and keep a record. */
@@ -114,14 +114,14 @@ static int share_export_name(struct cuda_device *device, CUmemGenericAllocationH
 {
 	int fd, rc = share_zero(device, address, bytes);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY_DRIVER(&device->base, device->driver.export_handle(&fd, physical,
 						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_add(device, SHARED_EXPORTED, address, bytes);
-	if (rc != 0) {
+	if (rc) {
 		close(fd);
 		return rc;
 	}
@@ -135,10 +135,10 @@ static int share_export_placed(struct cuda_device *device, CUmemGenericAllocatio
 	CUdeviceptr address;
 	int rc = share_place(device, physical, rounded, &address);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_export_name(device, physical, address, rounded, ret_fd);
-	if (rc != 0) {
+	if (rc) {
 		share_displace(device, address, rounded);
 		return rc;
 	}
@@ -160,7 +160,7 @@ int cuda_handle_of_fd(struct device *base, int fd, uint64_t bytes, struct device
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (fd < 0 || bytes == 0)
 		return DEVICE_E_INVALID;
@@ -178,18 +178,18 @@ int cuda_export_alloc(
 	size_t rounded;
 	int fd, rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_round_up(device, bytes, &rounded);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY_DRIVER(base, device->driver.create(&physical, rounded, &properties, 0));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_export_placed(device, physical, rounded, &address, &fd);
 	CUDA_TRY_DRIVER(base, device->driver.release(physical));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	*ret = (void *)(uintptr_t)address;
 	share_handle_fill(device, ret_handle, fd, bytes);
@@ -218,10 +218,10 @@ static int share_zero_and_name(
 {
 	int rc = share_zero(device, (CUdeviceptr)(uintptr_t)memory, bytes);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = CUDA_TRY(&device->base, cudaIpcGetMemHandle(ret, memory));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return share_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
 }
@@ -237,17 +237,17 @@ int cuda_export_ipc_alloc(
 	void *memory = NULL;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (bytes == 0 || __builtin_add_overflow(bytes, IPC_BLOCK_BYTES - 1, &rounded))
 		return DEVICE_E_INVALID;
 	rounded -= rounded % IPC_BLOCK_BYTES;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaMalloc(&memory, rounded));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_zero_and_name(device, memory, rounded, &ipc);
-	if (rc != 0) {
+	if (rc) {
 		CUDA_TRY(base, cudaFree(memory));
 		return rc;
 	}
@@ -304,12 +304,12 @@ static int share_import_fd(struct cuda_device *device, const struct device_handl
 		memcmp(handle->bytes + MAGIC_BYTES, device->uuid, sizeof(device->uuid)) != 0)
 		return DEVICE_E_INVALID;
 	rc = share_round_up(device, handle->size, ret_bytes);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_untrusted(device,
 		(int)device->driver.import_handle(&physical, (void *)(intptr_t)handle->fd,
 			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_of_this_device(device, physical)
 		     ? share_untrusted(device, share_place(device, physical, *ret_bytes, ret))
@@ -348,11 +348,11 @@ static int share_import_ipc(struct cuda_device *device, const struct device_hand
 	memcpy(&ipc, handle->bytes, sizeof(ipc));
 	rc = share_untrusted(
 		device, (int)cudaIpcOpenMemHandle(&memory, ipc, cudaIpcMemLazyEnablePeerAccess));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	*ret = (CUdeviceptr)(uintptr_t)memory;
 	rc = share_untrusted(device, (int)device->driver.address_range(&base, ret_bytes, *ret));
-	if (rc != 0) {
+	if (rc) {
 		share_close_ipc(memory);
 		return rc;
 	}
@@ -372,14 +372,14 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 	size_t bytes;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	CUDA_RELAXED(device);
 	if (kind == SHARED_IMPORTED)
 		rc = share_import_fd(device, handle, &address, &bytes);
 	else
 		rc = share_import_ipc(device, handle, &address, &bytes);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = share_add(device, kind, address, bytes);
 	if (rc == 0)

@@ -38,7 +38,7 @@ int cuda_silu_mul(struct stream *stream, const struct op_silu_mul *a)
 	if (!silu_mul_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "silu_mul", (const void *)silu_mul<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (a->cols % PACK == 0 && aligned(a->gate_up) && aligned(a->out))
 		launch(stream, silu_mul<PACK>, row_grid(a->n_rows, a->cols / PACK, THREADS),

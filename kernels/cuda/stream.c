@@ -11,7 +11,7 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 	struct stream *stream;
 	int rc = cuda_status(device);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	stream = calloc(1, sizeof(*stream));
 	if (stream == NULL)
@@ -19,7 +19,7 @@ int cuda_stream_new(struct device *base, struct stream **ret)
 	stream->device = device;
 	CUDA_RELAXED(device);
 	rc = CUDA_TRY(base, cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking));
-	if (rc != 0) {
+	if (rc) {
 		free(stream);
 		return rc;
 	}
@@ -55,19 +55,14 @@ static int stream_ask(struct stream *stream)
 {
 	int rc = cuda_enter(stream->device);
 
-	if (rc != 0)
-		return rc;
-	if (!stream_capturing(stream))
-		return 0;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
+	return rc ? rc : capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 int cuda_stream_sync(struct stream *stream)
 {
 	int rc = stream_ask(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(&stream->device->base, cudaStreamSynchronize(stream->handle));
 }
@@ -76,7 +71,7 @@ int cuda_stream_query(struct stream *stream)
 {
 	int rc = stream_ask(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return CUDA_TRY(&stream->device->base, cudaStreamQuery(stream->handle));
 }
@@ -85,10 +80,7 @@ int cuda_enter_eager(struct stream *stream)
 {
 	int rc = stream_enter(stream);
 
-	if (rc != 0 || !stream_capturing(stream))
-		return rc;
-	stream_spoil(stream);
-	return DEVICE_E_CAPTURE_UNSUPPORTED;
+	return rc ? rc : capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
 }
 
 /* ---- host functions ---- */
@@ -117,7 +109,7 @@ int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *ar
 	struct host_call *call;
 	int rc = cuda_enter_eager(stream);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	call = malloc(sizeof(*call));
 	if (call == NULL)
@@ -125,7 +117,7 @@ int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *ar
 	*call = (struct host_call){.device = stream->device, .fn = fn, .arg = arg};
 	rc = CUDA_TRY(
 		&stream->device->base, cudaStreamAddCallback(stream->handle, stream_call_host, call, 0));
-	if (rc != 0)
+	if (rc)
 		free(call);
 	return rc;
 }

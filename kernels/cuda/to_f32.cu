@@ -38,7 +38,7 @@ int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
 	if (!to_f32_fits(a))
 		return -EINVAL;
 	rc = cuda_launch_begin(stream, "to_f32", (const void *)to_f32<PACK>);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (aligned(a->x) && aligned(a->out))
 		launch(stream, to_f32<PACK>, blocks_for(a->n / PACK, THREADS), THREADS, 0, *a);

@@ -383,7 +383,7 @@ int cuda_verify(struct stream *stream, const struct op_verify *a)
 	rc = cuda_launch_begin(stream, "verify", (const void *)verify);
 	if (rc == 0)
 		rc = teams_take(stream, a->n_rows, in->max_rows, a->vocab, &teams);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	launch_teams(stream, verify, a->n_rows, &teams, *a);
 	return cuda_launch_end(stream, "verify");

@@ -180,7 +180,7 @@ int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint
 	rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
 	if (rc == 0)
 		rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n, &args.x);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	n_stages = (BLOCK_BYTES - 1024 - kernel->sum_bytes) / kernel->stage_bytes;
 	args.bias = a->bias.data;
