@@ -76,7 +76,7 @@ finish()
 	[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null
 	wait 2>/dev/null
 	if [ "$mode" = bench ]; then
-		python3 tests/gpu_bench.py "$device" "$work"/*.json
+		python3 performance/figures.py table "$device" "$work"/*.json
 	else
 		table
 	fi

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How a daemon begins and ends: its options, its sockets, its lengths, drain, device loss. */
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -54,6 +55,34 @@ static void test_daemon_without_a_model_is_refused(void **state)
 	program_run(argv, &output);
 	assert_int_equal(output.status, EXIT_USAGE);
 	assert_non_null(strstr(output.text, "--model"));
+}
+
+/* ---- README's client ---- */
+
+static void test_readme_shows_hello_c_as_it_is(void **state)
+{
+	char *readme = file_text(source_path("README.md"), NULL);
+	char *hello = file_text(source_path("examples/hello.c"), NULL);
+
+	assert_true(readme && hello && *hello);
+	assert_non_null(strstr(readme, hello));
+	free(hello);
+	free(readme);
+}
+
+static void test_hello_prints_the_answer(void **state)
+{
+	static struct program_output output;
+	struct daemon *daemon = *state;
+	const char *const argv[] = {build_path("examples/hello"), NULL};
+
+	daemon_model(daemon, "tinycalc");
+	daemon_start(daemon);
+	setenv("MIMEO_SOCKET", daemon->socket, 1);
+	program_run(argv, &output);
+	unsetenv("MIMEO_SOCKET");
+	assert_int_equal(output.status, 0);
+	assert_string_equal(output.text, "46\n");
 }
 
 /* ---- sockets ---- */
@@ -344,6 +373,8 @@ int main(void)
 		OWN(test_bad_options_are_refused_by_name),
 		OWN(test_capture_size_beyond_the_batch_is_an_error),
 		OWN(test_daemon_without_a_model_is_refused),
+		OWN(test_readme_shows_hello_c_as_it_is),
+		OWN(test_hello_prints_the_answer),
 		OWN(test_sockets_are_for_owner_and_group_only),
 		OWN(test_socket_accepts_only_when_the_daemon_serves),
 		OWN(test_second_daemon_on_a_live_socket_is_refused),

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Prints bench results (JSON of mimeo-bench and bench-internals) for people.
+
+    figures.py table DEVICE FILE...  one table of figure, floor, ratio and target. A FILE is named
+                                     BENCH-MODEL.json; "null" in it: it was not measured. Exits 1
+                                     if a bench was not measured; a target missed is no failure
+    figures.py update                writes mimeo-performance(7), processes.svg and the figures in
+                                     README.md, from results/
+    figures.py check                 compares these with results/; speaks TAP
+
+results/ has the last measured figures, as `tests/gpu.sh bench` left them in its KEEP folder;
+peers.json what other programs reached on the same device.
+"""
+import json
+import os
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+CHART = HERE / "processes.svg"
+README = HERE.parent / "README.md"
+PAGE = HERE.parent / "man" / "mimeo-performance.7.scd"
+
+# Targets on one H200. Decode step in ms, context 1024: {model: {batch: ms}}.
+DECODE_MS = {
+    "1B": {1: 0.66, 8: 0.73, 32: 0.95, 64: 1.25, 128: 1.85, 256: 3.0},
+    "8B": {1: 3.70, 8: 3.95, 32: 4.90, 64: 6.1, 128: 8.3},
+}
+# N processes, one sequence each, 1B, context 1024: tokens/s together.
+SHARE_TOKENS = {1: 1500, 2: 2900, 4: 5500, 8: 10500, 16: 18500, 32: 33000}
+DECODE_CONTEXT = 1024
+
+FIGURES = ("between_median_s", "median_s", "step_median_s", "seconds", "token_median_s",
+           "gap_mean_s", "full_s", "step_mean_s")
+FLOORS = ("floor_median_s", "floor_s", "floor_mean_s")
+RATIOS = ("ratio", "ratio_median")
+LABELS = ("backend", "op", "part", "mode", "measure", "graph", "matrix", "processes", "batch",
+          "query", "rows", "side", "context", "tokens", "draft_tokens")
+
+
+def first(row, keys):
+    return next((row[key] for key in keys if isinstance(row.get(key), (int, float))), None)
+
+
+def figure_of(row):
+    return row["step_mean_s"] if "step_mean_s" in row else first(row, FIGURES)
+
+
+def digits(value):
+    """Three significant ones."""
+    return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:.0f}"
+
+
+def seconds(value):
+    if value is None:
+        return "-"
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if value * factor >= 1:
+            return f"{digits(value * factor)} {unit}"
+    return f"{digits(value * 1e6)} us"
+
+
+def ratio(value):
+    return "-" if value is None else digits(value)
+
+
+def count(value):
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def gigabytes(value):
+    return "-" if value is None else f"{value / 1e9:.1f} GB"
+
+
+def plain(value):
+    return "-" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def align(rows):
+    """Lines of a table: text to the left, the rest to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
+                      for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+
+
+def read_rows(path):
+    """Rows of a file; None: it was not measured."""
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+# ---- the table of one run ----
+
+def met(good):
+    return "yes" if good else "no"
+
+
+def target(bench, row, model):
+    """Text of the target, and whether it is met; "-" where there is none."""
+    figure = figure_of(row)
+    if row.get("target"):
+        return row["target"], row.get("met") or "-"
+    if bench == "decode" and row.get("context") == DECODE_CONTEXT and figure is not None:
+        most = DECODE_MS.get(model, {}).get(row.get("batch"))
+        if most:
+            return f"<= {most:g} ms", met(figure * 1e3 <= most)
+    if bench == "share" and model == "1B" and row.get("tokens_per_s"):
+        least = SHARE_TOKENS.get(row.get("processes"))
+        if least:
+            return f">= {least} tokens/s", met(row["tokens_per_s"] >= least)
+    if row.get("target_ratio_median"):
+        return f"ratio <= {row['target_ratio_median']:g}", row.get("met") or "-"
+    return "-", row.get("met") or "-"
+
+
+def figure_text(row):
+    text = seconds(figure_of(row))
+    if row.get("tokens_per_s"):
+        text += f", {row['tokens_per_s']:.4g} tokens/s"
+    if row.get("first_median_s"):
+        text += f", first token {seconds(row['first_median_s'])} (P99 {seconds(row['first_p99_s'])})"
+    if row.get("against_none"):
+        text += f", {row['against_none']:.3g} of that without"
+    if row.get("break_s") is not None:
+        text += (f", in pieces {seconds(row['piecewise_s'])}, eager {seconds(row['none_s'])},"
+                 f" a break {row['break_s'] * 1e6:.3g} us")
+    if row.get("break_even") is not None:
+        text += (f", draft {seconds(row.get('draft_mean_s'))},"
+                 f" breaks even at {row['break_even']:.3g} a verification")
+    return text
+
+
+def label(name, row):
+    parts = [name]
+    for key in LABELS:
+        if key in ("mode", "rows", "tokens") and row.get("graph"):
+            continue  # its name says it
+        value = row.get(key)
+        if isinstance(value, str):
+            parts.append(value)
+        elif isinstance(value, (int, float)):
+            parts.append(f"{key} {value:g}")
+    return " ".join(parts)
+
+
+def table_rows(path):
+    name = pathlib.Path(path).stem
+    rows = read_rows(path)
+    bench, _, model = name.partition("-")
+    if rows is None:
+        return [(name, "not measured", "-", "-", "-", "-")]
+    if bench == "capture":
+        rows = rows[-1:]  # all graphs together: the table is to be short
+    return [(label(name, row), figure_text(row), seconds(first(row, FLOORS)),
+             ratio(first(row, RATIOS)), *target(bench, row, model)) for row in rows]
+
+
+def table(device, paths):
+    rows = [("bench", "figure", "floor", "ratio", "target", "met")]
+    for path in paths:
+        rows += table_rows(path) if os.path.exists(path) else [(path, "not measured", *"----")]
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    print(f"\non {device}")
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+    return 0 if paths and not any(row[1] == "not measured" for row in rows) else 1
+
+
+# ---- the manual page ----
+
+# bench, heading, what is measured and its floor, [(title, key, format)]
+SECTIONS = [
+    ("decode", "DECODE", "One step of a model that decodes in process. Floor: each weight and each row's keys "
+     "and values read once at the bandwidth of a device copy.",
+     [("model", "model", plain), ("rows", "batch", plain), ("context", "context", plain),
+      ("floor", "floor_median_s", seconds), ("step", "step_median_s", seconds),
+      ("ratio", "ratio", ratio), ("tokens/s", "tokens_per_s", count)]),
+    ("share", "PROCESSES THAT SHARE A DAEMON", "N processes with one sequence each. Floor: one process that "
+     "replays the same graph for as many rows, without rings.",
+     [("processes", "processes", plain), ("floor, tokens/s", "floor_tokens_per_s", count),
+      ("tokens/s", "tokens_per_s", count), ("device memory", "device_used_bytes", gigabytes)]),
+    ("load", "MIXED LOAD", "N processes with several requests in flight, lengths drawn from ranges.",
+     [("processes", "processes", plain), ("tokens/s", "tokens_per_s", count),
+      ("first token", "first_median_s", seconds), ("p99", "first_p99_s", seconds),
+      ("between tokens", "between_median_s", seconds), ("p99", "between_p99_s", seconds)]),
+    ("speculation", "SPECULATION", "The same load with 0 and with 4 draft tokens. Speculation pays if a "
+     "verification yields more tokens than the break-even. The 1B model's draft model is random, so its tokens "
+     "are not accepted.",
+     [("model", "model", plain), ("clients", "processes", plain), ("draft", "draft_tokens", plain),
+      ("step", "step_mean_s", seconds), ("of it draft", "draft_mean_s", seconds),
+      ("break-even", "break_even", ratio), ("tokens/s", "tokens_per_s", count)]),
+    ("modes", "GRAPH MODES", "The same decode step as one graph, as segments with attention between them, and "
+     "without a graph.",
+     [("rows", "batch", plain), ("full", "full_s", seconds), ("piecewise", "piecewise_s", seconds),
+      ("eager", "none_s", seconds), ("a break", "break_s", seconds)]),
+    ("capture", "CAPTURE", "The graphs of a ladder. Floor: recording by the driver alone.",
+     [("graphs", "graphs", plain), ("graph", "graph", plain), ("floor", "floor_s", seconds),
+      ("time", "seconds", seconds), ("memory", "bytes", gigabytes)]),
+    ("ring", "RINGS", "A null request there and back.",
+     [("measure", "measure", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
+      ("p99", "p99_s", seconds), ("ratio", "ratio", ratio)]),
+    ("attach", "ATTACH", "Connect, handshake and first token of one more process.",
+     [("measure", "measure", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
+      ("p99", "p99_s", seconds)]),
+    ("gap", "GAP", "Idle time of the lane between two decode steps.",
+     [("processes", "processes", plain), ("floor", "floor_mean_s", seconds), ("gap", "gap_mean_s", seconds)]),
+    ("attention", "ATTENTION", "Kernels alone. Floor: bytes at the bandwidth of a device copy, or operations at "
+     "the rate of a large product, whichever takes longer.",
+     [("backend", "backend", plain), ("rows", "batch", plain), ("query", "query", plain),
+      ("context", "context", plain), ("floor", "floor_median_s", seconds), ("median", "median_s", seconds),
+      ("ratio", "ratio", ratio)]),
+    ("gemm", "PRODUCTS", "Products of a few rows by a matrix of the model.",
+     [("matrix", "matrix", plain), ("rows", "rows", plain), ("floor", "floor_median_s", seconds),
+      ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
+    ("experts", "EXPERTS", "A layer of experts.",
+     [("op", "op", plain), ("tokens", "tokens", plain), ("floor", "floor_median_s", seconds),
+      ("median", "median_s", seconds), ("ratio", "ratio", ratio)]),
+]
+
+HEAD = """mimeo-performance(7)
+
+# NAME
+
+mimeo-performance - measured figures of Mimeo
+
+# DESCRIPTION
+
+This page is generated from the JSON results of *mimeo-bench*(1) and of the developers' benches
+(_performance/results_ in the source tree). The models have the shapes of Llama-3.2-1B, Llama-3.1-8B and
+DeepSeek-V2-Lite with random bf16 weights, or are the shipped _tinycalc_. To measure another device:
+
+```
+mimeo-bench --shape 1B decode
+mimeo-bench --shape 1B share
+mimeo-bench --shape 1B --plot load.svg load
+```
+"""
+
+
+def results_of(bench):
+    rows = []
+    for path in sorted(RESULTS.glob(f"{bench}-*.json")):
+        for row in read_rows(path) or []:
+            rows.append(dict(row, model=row.get("model") or path.stem.partition("-")[2]))
+    return rows
+
+
+def source_of(rows):
+    runs = sorted({(row["date"][:10], row["commit"], row["device"]) for row in rows})
+    return "; ".join(f"{device}, {date}, commit {commit}" for date, commit, device in runs)
+
+
+def literal(lines):
+    return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def section(bench, heading, text, columns):
+    rows = results_of(bench)
+    if not rows:
+        return ""
+    columns = [c for c in columns if any(row.get(c[1]) is not None for row in rows)]
+    cells = [[title for title, _, _ in columns]]
+    cells += [[form(row.get(key)) for _, key, form in columns] for row in rows]
+    return f"\n# {heading}\n\n{text}\n{literal(align(cells))}\n{source_of(rows)}.\n".replace("_", "\\_")
+
+
+def peers_section(peers):
+    numbers = sorted({int(n) for s in peers["series"] for n in s["tokens_per_s"]})
+    cells = [["tokens/s, N =", *map(str, numbers)]]
+    for series in peers["series"] + [mimeo_series()]:
+        cells.append([series["name"], *(count(series["tokens_per_s"].get(str(n))) for n in numbers)])
+    return f"\n# OTHER WAYS TO SHARE A DEVICE\n\n{peers['load']}, on one {peers['device']}.\n{literal(align(cells))}"
+
+
+def page():
+    text = HEAD + peers_section(read_rows(HERE / "peers.json"))
+    text += "".join(section(*s) for s in SECTIONS)
+    return text + "\n# SEE ALSO\n\n*mimeo*(7), *mimeo-bench*(1)\n"
+
+
+# ---- README's chart and figures ----
+
+def mimeo_series():
+    rows = [row for row in results_of("share") if row["model"] == "1B"]
+    return {
+        "name": "mimeod, N processes",
+        "tokens_per_s": {str(row["processes"]): row["tokens_per_s"] for row in rows},
+        "device_gigabytes": {str(row["processes"]): row["device_used_bytes"] / 1e9 for row in rows},
+    }
+
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 60, 260, 40, 45
+COLOURS = ("#888888", "#b8860b", "#1f6fb4", "#c0392b")
+
+
+def chart():
+    series = read_rows(HERE / "peers.json")["series"] + [mimeo_series()]
+    numbers = sorted({int(n) for s in series for n in s["tokens_per_s"]})
+    most = max(max(s["tokens_per_s"].values()) for s in series)
+    step = 5000
+    top = -(-most // step) * step
+
+    def x(n):
+        return LEFT + numbers.index(int(n)) * (WIDTH - LEFT - RIGHT) / (len(numbers) - 1)
+
+    def y(value):
+        return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+           ' font-family="sans-serif" font-size="12">',
+           f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+           f'<text x="{LEFT}" y="22" font-size="14">Tokens per second of N processes on one H200,'
+           ' 1B model, 1024 tokens of context</text>']
+    for value in range(0, int(top) + 1, step):
+        out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"'
+                   ' stroke="#dddddd"/>')
+        out.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,}</text>')
+    for n in numbers:
+        out.append(f'<text x="{x(n):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{n}</text>')
+    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">processes</text>')
+    for one, colour in zip(series, COLOURS):
+        points = [(x(n), y(v)) for n, v in one["tokens_per_s"].items() if int(n) in numbers]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        out += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
+    for i, (one, colour) in enumerate(zip(reversed(series), reversed(COLOURS))):
+        at = TOP + 20 + 22 * i
+        out.append(f'<rect x="{WIDTH - RIGHT + 20}" y="{at - 9}" width="10" height="10" fill="{colour}"/>')
+        out.append(f'<text x="{WIDTH - RIGHT + 36}" y="{at}">{one["name"]}</text>')
+    return "\n".join(out + ["</svg>", ""])
+
+
+def readme_figures():
+    decode = {(r["model"], r["batch"]): r for r in results_of("decode")}
+    own, peers = mimeo_series(), read_rows(HERE / "peers.json")["series"]
+    one = decode["1B", 1]
+    return "\n".join([
+        f"- 8 processes with one sequence each: **{count(own['tokens_per_s']['8'])} tokens/s** in"
+        f" {own['device_gigabytes']['8']:.1f} GB of device memory; 8 torch processes with a CUDA graph each:"
+        f" {count(peers[0]['tokens_per_s']['8'])} in {peers[0]['device_gigabytes']['8']:.1f} GB.",
+        f"- A decode step of the 1B model at one row: **{seconds(one['step_median_s'])}**, where reading the weights"
+        f" once takes {seconds(one['floor_median_s'])}.",
+        f"- A decode step of the 8B model at 8 rows: **{seconds(decode['8B', 8]['step_median_s'])}**, floor"
+        f" {seconds(decode['8B', 8]['floor_median_s'])}.",
+    ])
+
+
+BLOCK = re.compile(r"(<!-- figures: performance/figures.py update -->\n).*?(\n<!-- end -->)", re.S)
+
+
+def readme():
+    text = README.read_text(encoding="utf-8")
+    assert BLOCK.search(text), "README.md has no block of figures"
+    return BLOCK.sub(lambda match: match[1] + readme_figures() + match[2], text)
+
+
+def made():
+    """{file: its text, made from results/}"""
+    return {PAGE: page(), CHART: chart(), README: readme()}
+
+
+def check():
+    good = True
+    print("1..3")
+    for i, (path, text) in enumerate(made().items(), 1):
+        same = path.exists() and path.read_text(encoding="utf-8") == text
+        good = good and same
+        print("ok" if same else "not ok", i, f"- {path.name} has the figures of performance/results")
+    if not good:
+        print("# run performance/figures.py update")
+    return 0 if good else 1
+
+
+def main(arguments):
+    command = arguments[0] if arguments else ""
+    if command == "table" and len(arguments) > 1:
+        return table(arguments[1], arguments[2:])
+    if command == "check":
+        return check()
+    if command != "update":
+        print(__doc__, file=sys.stderr)
+        return 2
+    for path, text in made().items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
