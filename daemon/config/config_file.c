@@ -108,7 +108,6 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	struct reading *reading = user;
 	char where[320];
 
-	(void)section;
 	if (reading->result < 0)
 		return 0;
 	if (!reading->in_section) {

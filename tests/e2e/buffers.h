@@ -120,7 +120,6 @@ static inline int start(void **state)
 
 static inline int end(void **state)
 {
-	(void)state;
 	if (daemon_.pid > 0)
 		daemon_stop(&daemon_);
 	daemon_deinit(&daemon_);
@@ -138,7 +137,6 @@ static inline int begin(void **state)
 
 static inline int settle(void **state)
 {
-	(void)state;
 	lane_go(&daemon_);
 	assert_no_buffers(&daemon_);
 	daemon_assert_settles(&daemon_, &idle);

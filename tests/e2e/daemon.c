@@ -348,7 +348,6 @@ int group_daemon_start(void **state)
 
 int group_daemon_end(void **state)
 {
-	(void)state;
 	daemon_deinit(&group_daemon);
 	return 0;
 }
@@ -363,7 +362,6 @@ int group_daemon_begin(void **state)
 
 int group_daemon_settle(void **state)
 {
-	(void)state;
 	daemon_assert_settles(&group_daemon, &group_idle);
 	return 0;
 }

@@ -25,7 +25,6 @@ static struct daemon daemon_;
 /* On a kernel where anybody may send descriptors. */
 static inline int start(void **state)
 {
-	(void)state;
 	daemon_init(&daemon_);
 	daemon_.takes_rights = true;
 	daemon_start(&daemon_);
@@ -34,7 +33,6 @@ static inline int start(void **state)
 
 static inline int end(void **state)
 {
-	(void)state;
 	daemon_deinit(&daemon_);
 	return 0;
 }

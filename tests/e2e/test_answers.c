@@ -58,7 +58,6 @@ static void start(struct daemon *daemon, const char *mode)
 
 static int start_both(void **state)
 {
-	(void)state;
 	questions_make(questions, N_QUESTIONS, 1);
 	start(&full, "full");
 	start(&eager, "none");
@@ -67,7 +66,6 @@ static int start_both(void **state)
 
 static int end_both(void **state)
 {
-	(void)state;
 	daemon_deinit(&full);
 	daemon_deinit(&eager);
 	return 0;

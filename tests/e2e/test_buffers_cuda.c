@@ -86,13 +86,11 @@ static void assert_reads(uint32_t kind)
 
 static void test_client_s_stream_reads_logits_from_a_descriptor_s_memory(void **state)
 {
-	(void)state;
 	assert_reads(MIMEO_HANDLE_VMM_FD);
 }
 
 static void test_client_s_stream_reads_logits_from_cuda_ipc_memory(void **state)
 {
-	(void)state;
 	assert_reads(MIMEO_HANDLE_CUDA_IPC);
 }
 
@@ -210,7 +208,6 @@ static void test_embeddings_of_the_table_are_the_ids_for_both_kinds(void **state
 {
 	uint32_t kinds[] = {MIMEO_HANDLE_VMM_FD, MIMEO_HANDLE_CUDA_IPC};
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		int64_t steps = daemon_count(&group_daemon, "steps");
 		int64_t replays = daemon_count(&group_daemon, "replays");

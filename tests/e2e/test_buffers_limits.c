@@ -394,7 +394,6 @@ static void test_client_s_memory_is_not_mapped_where_that_is_not_allowed(void **
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	uint32_t buffer;
 
-	(void)state;
 	daemon_init(&strict);
 	daemon_option(&strict, "--allow-client-ipc", "no");
 	daemon_start(&strict);
@@ -423,7 +422,6 @@ static void test_lost_device_ends_the_step_and_the_daemon_with_its_buffers(void 
 	struct mimeo_event event;
 	uint32_t n = 0, buffer;
 
-	(void)state;
 	daemon_init(&doomed);
 	setenv("MIMEO_CPU_FAULT", "op:outbox:40", 1);
 	daemon_start(&doomed);
@@ -453,7 +451,6 @@ static void test_dead_daemon_ends_a_wait_for_its_fence(void **state)
 	struct mimeo_step_row row = {.n_tokens = 3, .tokens = tokens};
 	const struct mimeo_handle *fence;
 
-	(void)state;
 	daemon_init(&doomed);
 	buffers_daemon_start(&doomed);
 	struct mimeo *m = daemon_connect(&doomed, 0, 0);

@@ -185,7 +185,6 @@ static void test_client_s_stream_waits_for_a_lane_that_is_late(void **state)
 {
 	struct scene scene;
 
-	(void)state;
 	scene_start(&scene, NULL);
 	assert_int_equal(process_exit_status(process_run(be_patient, &scene), PATIENCE_MS), 0);
 	scene_end(&scene);
@@ -224,7 +223,6 @@ static void test_stream_goes_on_when_the_daemon_loses_its_device(void **state)
 {
 	struct scene scene;
 
-	(void)state;
 	scene_start(&scene, "op:outbox:40");
 	pid_t pid = client_run(&scene, be_bereft);
 	assert_int_equal(daemon_wait(&scene.daemon), EXIT_DEVICE_LOST);
@@ -266,7 +264,6 @@ static void test_daemon_killed_under_a_waiting_stream_leaves_the_client_its_devi
 {
 	struct scene scene;
 
-	(void)state;
 	scene_start(&scene, NULL);
 	pid_t pid = client_run(&scene, be_deserted);
 	daemon_kill(&scene.daemon);

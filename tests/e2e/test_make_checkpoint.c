@@ -21,7 +21,6 @@ static char folder[64];
 
 static int make_folder(void **state)
 {
-	(void)state;
 	strcpy(folder, "/tmp/mimeo-make-XXXXXX");
 	return mkdtemp(folder) ? 0 : -1;
 }
@@ -30,7 +29,6 @@ static int remove_models(void **state)
 {
 	char path[96];
 
-	(void)state;
 	for (char name = 'a'; name <= 'h'; name++) {
 		snprintf(path, sizeof(path), "%s/%c", folder, name);
 		folder_remove(path);
@@ -108,7 +106,6 @@ static void test_tiny_model_of_each_family_is_served(void **state)
 	char models[4][128];
 	struct daemon daemon;
 
-	(void)state;
 	daemon_init(&daemon);
 	for (unsigned i = 0; i < 4; i++) {
 		const char name[2] = {(char)('a' + i), '\0'};
@@ -147,7 +144,6 @@ static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
 	float logits[3][VOCAB], again[VOCAB];
 	struct daemon daemon;
 
-	(void)state;
 	daemon_init(&daemon);
 	for (unsigned i = 0; i < 3; i++, name[0]++) {
 		must_make(name, options[i]);
@@ -174,7 +170,6 @@ static void test_shards_and_threads_make_no_difference(void **state)
 	struct stat st;
 	struct daemon daemon;
 
-	(void)state;
 	must_make("a", (const char *const[6]){"--threads", "1", "--seed", "5"});
 	must_make("b",
 		(const char *const[6]){"--threads", "3", "--seed", "5", "--shard-bytes", "50000"});
@@ -211,7 +206,6 @@ static void test_same_seed_same_bytes_and_another_seed_others(void **state)
 {
 	size_t sizes[3];
 
-	(void)state;
 	must_make("a", (const char *const[6]){"--seed", "7", "--threads", "1"});
 	must_make("b", (const char *const[6]){"--seed", "7", "--threads", "4"});
 	must_make("c", (const char *const[6]){"--seed", "8"});
@@ -231,7 +225,6 @@ static void test_nothing_is_overwritten(void **state)
 	struct program_output output;
 	size_t before, after;
 
-	(void)state;
 	must_make("a", (const char *const[6]){NULL});
 	char *was = weights_of("a", &before);
 	assert_int_equal(make("a", (const char *const[6]){"--seed", "2"}, &output), 1);
@@ -272,7 +265,6 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 	};
 	struct program_output output;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(make("h", cases[i].options, &output), 2);
 		if (!strstr(output.text, cases[i].text))

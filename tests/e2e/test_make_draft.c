@@ -17,7 +17,6 @@ static char folder[64];
 
 static int make_folder(void **state)
 {
-	(void)state;
 	strcpy(folder, "/tmp/mimeo-drafts-XXXXXX");
 	return mkdtemp(folder) ? 0 : -1;
 }
@@ -26,7 +25,6 @@ static int remove_folder(void **state)
 {
 	char path[96];
 
-	(void)state;
 	for (char name = 'a'; name <= 'c'; name++) {
 		snprintf(path, sizeof(path), "%s/%c", folder, name);
 		folder_remove(path);
@@ -102,7 +100,6 @@ static void test_eagle_is_loaded_for_the_model_of_its_sizes(void **state)
 	const char *const sizes[ARGUMENTS_MAX] = {"--layers", "5", "--hidden", "96"};
 	struct pair p;
 
-	(void)state;
 	must_make("a", sizes);
 	must_make("b", (const char *const[ARGUMENTS_MAX]){
 			"--layers", "5", "--hidden", "96", "--family", "eagle", "--seed", "3"});
@@ -119,7 +116,6 @@ static void test_eagle3_knows_every_so_manieth_id(void **state)
 	struct pair p;
 	int32_t *d2t;
 
-	(void)state;
 	must_make("a", (const char *const[ARGUMENTS_MAX]){"--layers", "5", "--vocab", "1000"});
 	must_make("c", (const char *const[ARGUMENTS_MAX]){"--layers", "5", "--vocab", "1000",
 			"--family", "eagle3", "--draft-vocab", "300"});
@@ -141,7 +137,6 @@ static void test_t2d_marks_the_ids_that_d2t_leads_to(void **state)
 	size_t size, n_marked = 0;
 	char *file;
 
-	(void)state;
 	must_make("c", (const char *const[ARGUMENTS_MAX]){
 			"--family", "eagle3", "--vocab", "1000", "--draft-vocab", "300"});
 	snprintf(path, sizeof(path), "%s/c/model.safetensors", folder);
@@ -163,7 +158,6 @@ static void test_vocabularies_that_cannot_be_are_status_2(void **state)
 {
 	struct program_output output;
 
-	(void)state;
 	assert_int_equal(make("a", (const char *const[ARGUMENTS_MAX]){"--draft-vocab", "8"},
 				 &output), 2);
 	assert_non_null(strstr(output.text, "--draft-vocab is for --family eagle3"));
@@ -176,7 +170,6 @@ static void test_eagle3_for_a_model_of_too_few_layers_is_noted(void **state)
 {
 	struct program_output output;
 
-	(void)state;
 	assert_int_equal(make("a", (const char *const[ARGUMENTS_MAX]){"--family", "eagle3"}, &output),
 		0);
 	assert_non_null(strstr(output.text, "note: the model of these sizes has 2 layers, and one that "

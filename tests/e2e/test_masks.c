@@ -182,7 +182,6 @@ static void test_daemon_with_other_attention_refuses_masks(void **state)
 	int32_t prompt[N_PROMPT];
 	struct mimeo *m;
 
-	(void)state;
 	nonsense(prompt, N_PROMPT, 0);
 	daemon_init(&plain);
 	daemon_start(&plain);

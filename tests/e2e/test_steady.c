@@ -71,14 +71,11 @@ int __sanitizer_install_malloc_and_free_hooks(
 
 static void on_malloc(const volatile void *memory, size_t bytes)
 {
-	(void)memory;
-	(void)bytes;
 	count_allocation();
 }
 
 static void on_free(const volatile void *memory)
 {
-	(void)memory;
 	count_allocation();
 }
 
@@ -152,8 +149,6 @@ static void on_trap(int number, siginfo_t *info, void *context)
 {
 	int none = 0;
 
-	(void)number;
-	(void)context;
 	atomic_fetch_add(&watched->n_syscalls, 1);
 	atomic_compare_exchange_strong(&watched->first_syscall, &none, info->si_syscall);
 }
@@ -389,7 +384,6 @@ static void test_requests_cost_no_system_call_and_no_allocation(void **state)
 {
 	static struct program_output output;
 
-	(void)state;
 	play_scene("requests", &output);
 	assert_int_equal(output.status, 0);
 }
@@ -398,7 +392,6 @@ static void test_decode_steps_cost_no_system_call_and_no_allocation(void **state
 {
 	static struct program_output output;
 
-	(void)state;
 	play_scene("decode", &output);
 	assert_int_equal(output.status, 0);
 }
@@ -407,7 +400,6 @@ static void test_watch_sees_system_calls_and_allocations_on_both_threads(void **
 {
 	static struct program_output output;
 
-	(void)state;
 	play_scene("misbehave", &output);
 	assert_int_equal(output.status, 1);
 	assert_non_null(strstr(output.text, "engine: 1 system calls"));

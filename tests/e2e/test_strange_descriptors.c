@@ -37,7 +37,6 @@ static void test_with_hello(void **state)
 	size_t n = raw_hello(hello, sizeof(hello), 4);
 	int fd = raw_connect(&daemon_);
 
-	(void)state;
 	give(&daemon_, &scene.lingering, fd, hello, n);
 	raw_assert_closed(fd);
 	close(fd);
@@ -50,7 +49,6 @@ static void test_unread_on_a_connection_that_has_hung_up(void **state)
 	struct scene scene = scene_begin(&daemon_);
 	int fd = raw_connect(&daemon_);
 
-	(void)state;
 	daemon_pause(&daemon_);
 	lingering_give(&scene.lingering, fd, "x", 1);
 	close(fd);
@@ -64,7 +62,6 @@ static void test_behind_garbage(void **state)
 	struct scene scene = scene_begin(&daemon_);
 	int fd = raw_connect(&daemon_);
 
-	(void)state;
 	daemon_pause(&daemon_);
 	assert_int_equal(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
 	lingering_give(&scene.lingering, fd, "x", 1);
@@ -79,7 +76,6 @@ static void test_on_the_operators_socket(void **state)
 	struct scene scene = scene_begin(&daemon_);
 	char path[SOCKET_PATH_MAX];
 
-	(void)state;
 	assert_int_equal(socket_admin_path(path, daemon_.socket), 0);
 	int fd = socket_connect(path, PATIENCE_MS);
 	assert_true(fd >= 0);
@@ -104,7 +100,6 @@ static void test_out_of_band(void **state)
 	char path[SOCKET_PATH_MAX];
 	struct raw raw;
 
-	(void)state;
 	assert_int_equal(socket_admin_path(path, daemon_.socket), 0);
 	for (int place = 0; place < 3; place++) {
 		struct scene scene = scene_begin(&daemon_);
@@ -133,7 +128,6 @@ static void test_in_a_call(void **state)
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	(void)state;
 	raw_attach(&raw, &daemon_, 4);
 	give(&daemon_, &scene.lingering, raw.socket, call, n);
 	struct msg_reply reply = raw_hear_reply(&raw);
@@ -154,7 +148,6 @@ static void test_second_one_in_a_call(void **state)
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	(void)state;
 	raw_attach(&raw, &daemon_, 4);
 	daemon_pause(&daemon_);
 	send_with(raw.socket, call, n, fds, 2);
@@ -170,7 +163,6 @@ static void test_unread_in_a_session_that_has_hung_up(void **state)
 	struct scene scene = scene_begin(&daemon_);
 	struct raw raw;
 
-	(void)state;
 	raw_attach(&raw, &daemon_, 4);
 	daemon_pause(&daemon_);
 	assert_int_equal(send(raw.socket, "\xff\xff\xff\xff", 4, MSG_NOSIGNAL), 4);
@@ -187,7 +179,6 @@ static void test_where_none_are_taken_the_call_is_refused_once_it_has_closed(voi
 	struct daemon strict;
 	struct raw raw;
 
-	(void)state;
 	strict_start(&strict);
 	struct scene scene = scene_begin(&strict);
 	raw_attach(&raw, &strict, 4);
@@ -212,7 +203,6 @@ static void test_where_none_are_taken_a_session_can_end_meanwhile(void **state)
 	struct daemon strict;
 	struct raw raw;
 
-	(void)state;
 	strict_start(&strict);
 	struct scene scene = scene_begin(&strict);
 	/* While it is dropped, and at once. */
@@ -241,7 +231,6 @@ static void test_daemon_ends_in_order_over_one_that_hangs(void **state)
 	struct scene scene = scene_begin(&daemon_);
 	int fd = raw_connect(&daemon_);
 
-	(void)state;
 	give(&daemon_, &scene.lingering, fd, "x", 1);
 	raw_assert_closed(fd);
 	close(fd);

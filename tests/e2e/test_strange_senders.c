@@ -62,7 +62,6 @@ static void test_user_with_too_many_is_refused_until_they_close(void **state)
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	(void)state;
 	raw_attach(&raw, &daemon_, 4);
 	flood(lingering, 3 * CLOSER_MAX_PER_UID, 3 * CLOSER_MAX_PER_UID);
 	daemon_go_on(&daemon_);
@@ -88,7 +87,6 @@ static void test_with_too_many_nobody_is_accepted_until_some_close(void **state)
 	size_t n = raw_hello(hello, sizeof(hello), 4);
 	struct pollfd late = {.events = POLLIN};
 
-	(void)state;
 	flood(lingering, CLOSER_MAX_PER_UID, CLOSER_MAX + 200);
 	late.fd = raw_connect(&daemon_);
 	assert_int_equal(send(late.fd, hello, n, MSG_NOSIGNAL), n);
@@ -110,7 +108,6 @@ static void test_client_with_much_memory_to_give_back_is_no_burden_to_the_next(v
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	uint32_t buffer;
 
-	(void)state;
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;
 	for (int round = 0; round < 10; round++) {
@@ -148,7 +145,6 @@ static void test_who_may_not_send_descriptors_is_told_so_by_the_kernel(void **st
 	struct daemon strict;
 	uint32_t buffer;
 
-	(void)state;
 	strict_start(&strict);
 	daemon_stop(&strict);
 	strict.takes_rights = false;
@@ -196,7 +192,6 @@ static void test_another_user_s_memory_is_not_mapped_by_default(void **state)
 {
 	struct daemon daemon;
 
-	(void)state;
 	for (int old = 0; old <= 1; old++) {
 		daemon_init(&daemon);
 		daemon.takes_rights = old;

@@ -36,20 +36,15 @@ static unsigned long n_allocations;
 
 static void count_malloc(const volatile void *at, size_t size)
 {
-	(void)at;
-	(void)size;
 	n_allocations++;
 }
 
 static void ignore_free(const volatile void *at)
 {
-	(void)at;
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	(void)argc;
-	(void)argv;
 	CLAIM(msg_codec_new(&codec) == 0);
 	CLAIM(__sanitizer_install_malloc_and_free_hooks(count_malloc, ignore_free) > 0);
 	return 0;

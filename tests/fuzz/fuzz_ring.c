@@ -205,8 +205,6 @@ static void guard_pages(void)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	(void)argc;
-	(void)argv;
 	CLAIM(region_create(&region, ENTRIES, REGION_ARENA_MIN) == 0);
 	CLAIM(msg_codec_new(&codec) == 0);
 	guard_pages();

@@ -36,7 +36,6 @@ static void test_rest_is_divided_equally_beside_the_null_pages(void **state)
 {
 	struct budget_model models[] = {model_of(10 * MIB), model_of(20 * MIB)};
 
-	(void)state;
 	/* 100 less 30 of weights, 2 of activations and 2 null pages: 66 for two. */
 	assert_int_equal(plan(100 * MIB, models, 2), 0);
 	for (int i = 0; i < 2; i++) {
@@ -49,7 +48,6 @@ static void test_size_of_its_own_goes_before_the_shares(void **state)
 {
 	struct budget_model models[] = {model_of(0), model_of(0), model_of(0)};
 
-	(void)state;
 	models[1].kv_bytes = 10 * MIB + 1;
 	models[2].kv_pages = 7;
 	assert_int_equal(plan(100 * MIB, models, 3), 0);
@@ -64,7 +62,6 @@ static void test_host_keeps_seven_eighths_and_all_above_a_gigabyte(void **state)
 	struct budget budget = {.free_bytes = 64 * GIB, .host = true};
 	struct budget_model model = model_of(MIB);
 
-	(void)state;
 	assert_int_equal(budget_plan(&budget, &model, 1, text, sizeof(text)), 0);
 	assert_int_equal(model.kv_bytes, GIB);
 	model = model_of(MIB);
@@ -77,7 +74,6 @@ static void test_weights_beyond_the_budget_are_refused_by_name(void **state)
 {
 	struct budget_model models[] = {model_of(MIB), model_of(99 * MIB)};
 
-	(void)state;
 	models[1].name = "large";
 	assert_int_equal(plan(100 * MIB, models, 2), -ENOMEM);
 	assert_non_null(strstr(text, "model large: its weights need"));
@@ -87,7 +83,6 @@ static void test_logits_of_drafts_are_charged_and_refused_by_name(void **state)
 {
 	struct budget_model model = model_of(10 * MIB);
 
-	(void)state;
 	model.draft_logits_bytes = 50 * MIB;
 	assert_int_equal(plan(100 * MIB, &model, 1), 0);
 	assert_int_equal(model.kv_pages, 38); /* less 10, 50, 1 of activations and a null page */
@@ -103,7 +98,6 @@ static void test_share_of_a_draft_is_named_where_its_model_is_refused(void **sta
 {
 	struct budget_model model = model_of(12 * MIB);
 
-	(void)state;
 	model.draft_weights_bytes = 3 * MIB;
 	assert_int_equal(plan(10 * MIB, &model, 1), -ENOMEM);
 	assert_string_equal(text, "model m: its weights need 12.0 MiB (3.00 MiB of them for the "
@@ -121,7 +115,6 @@ static void test_null_page_is_charged_too(void **state)
 {
 	struct budget_model model = model_of(0);
 
-	(void)state;
 	model.kv_pages = 99;
 	assert_int_equal(plan(100 * MIB, &model, 1), -ENOMEM);
 	assert_non_null(strstr(text, "pages of KV cache"));
@@ -133,7 +126,6 @@ static void test_share_below_a_page_is_refused(void **state)
 {
 	struct budget_model model = model_of(0);
 
-	(void)state;
 	model.kv_bytes = MIB - 1;
 	assert_int_equal(plan(100 * MIB, &model, 1), -ENOMEM);
 	assert_non_null(strstr(text, "hold no page"));
@@ -143,7 +135,6 @@ static void test_sizes_whose_sum_overflows_are_refused(void **state)
 {
 	struct budget_model models[] = {model_of(0), model_of(0)};
 
-	(void)state;
 	models[1].name = "endless";
 	models[1].kv_bytes = UINT64_MAX;
 	assert_int_equal(plan(100 * MIB, models, 1), 0);

@@ -11,7 +11,6 @@ static void test_config_defaults(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--model m=/models/m", &config), 0);
 	assert_int_equal(config.n_models, 1);
 	assert_string_equal(config.models[0].name, "m");
@@ -98,7 +97,6 @@ static void test_config_every_key_is_an_option_and_a_key_of_the_file(void **stat
 	struct config config;
 	char text[512], option[64], shown[128];
 
-	(void)state;
 	for (size_t i = 0; i < N_VALUES; i++) {
 		const struct config_key *key = key_named(values[i].key);
 		const char *expected = strcmp(key->name, "max_batch_tokens") ? values[i].shown : "65536";
@@ -128,7 +126,6 @@ static void test_config_refused_values_name_place_value_and_what_is_accepted(voi
 	struct config config;
 	char text[512], option[64], accepted[160];
 
-	(void)state;
 	for (size_t i = 0; i < N_VALUES; i++) {
 		const struct config_key *key = key_named(values[i].key);
 
@@ -193,7 +190,6 @@ static void test_config_errors(void **state)
 	};
 	struct config config;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		assert_true(parse_file(table[i].file, table[i].line, &config) < 0);
 		if (!strstr(error.text, table[i].text))
@@ -205,7 +201,6 @@ static void test_config_command_line_beats_the_file(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse_file("[mimeod]\nmax_requests = 3\nmax_sessions = 4\nkv_pages = 9\n"
 				    "attention = naive\n"
 				    "[model m]\ndir = /file/m\nattention = paged\ngraph_mode = none\n"
@@ -231,7 +226,6 @@ static void test_config_own_value_of_a_model_beats_the_one_for_all(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--attention b=naive --graph-mode a=none --attention paged "
 			       "--graph-mode full --kv-bytes 1K --kv-bytes c=7 "
 			       "--model a=/a --model b=/b --model c=/c", &config), 0);
@@ -251,7 +245,6 @@ static void test_config_pages_are_for_each_model(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--model a=/a --model b=/b --kv-pages 10 --kv-bytes b=1M", &config), 0);
 	assert_int_equal(config.models[0].kv_pages, 10);
 	assert_int_equal(config.models[1].kv_pages, 0);
@@ -263,7 +256,6 @@ static void test_config_mask_of_a_window_may_say_that_it_has_no_sinks(void **sta
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--model m=d --mask window:8+0", &config), 0);
 	assert_int_equal(config.mask.window, 8);
 	assert_int_equal(config.mask.sinks, 0);
@@ -274,7 +266,6 @@ static void test_config_last_option_wins(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--model m=d --max-requests 3 --max-requests 4", &config), 0);
 	assert_int_equal(config.max_requests, 4);
 	config_deinit(&config);
@@ -286,7 +277,6 @@ static void test_config_takes_32_models_and_refuses_the_33rd(void **state)
 	char text[2048] = "";
 	size_t used = 0;
 
-	(void)state;
 	for (int i = 0; i < CONFIG_MODELS_MAX; i++)
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "[model m%d]\ndir=d\n", i);
 	assert_int_equal(parse_file(text, "", &config), 0);
@@ -304,7 +294,6 @@ static void test_config_model_names_have_1_to_63_characters(void **state)
 	char name[65], text[256];
 	struct config config;
 
-	(void)state;
 	memset(name, 'n', sizeof(name));
 	name[63] = '\0';
 	snprintf(text, sizeof(text), "[model %s]\ndir=d\n", name);
@@ -324,7 +313,6 @@ static void test_config_file_long_lines_are_refused_not_cut(void **state)
 	char text[4096] = "[mimeod]\nsocket = ";
 	struct config config;
 
-	(void)state;
 	memset(text + strlen(text), 'x', 3000);
 	assert_int_equal(parse_file(text, "--model m=d", &config), -EINVAL);
 	assert_non_null(strstr(error.text, ":2: a line of more than"));
@@ -335,7 +323,6 @@ static void test_config_file_zero_bytes_are_refused(void **state)
 	static const char text[] = "[mimeod]\nloop = epoll\0x\n";
 	struct config_settings settings = { 0 };
 
-	(void)state;
 	assert_int_equal(config_parse_memory(&settings, "c", text, sizeof(text) - 1, &error), -EINVAL);
 	assert_string_equal(error.text, "c:2: a zero byte");
 	config_settings_deinit(&settings);
@@ -345,7 +332,6 @@ static void test_config_file_comments_spaces_and_missing_newline_are_fine(void *
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse_file("\xef\xbb\xbf# head\n ; more\n[mimeod]\r\n"
 				    "max_requests=7 ; seven\n\n[model m]\ndir : /a b/c",
 				 "", &config), 0);
@@ -379,7 +365,6 @@ static void test_config_sizes_have_suffixes_of_1024(void **state)
 		{ "0x10", -EINVAL, 0 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		uint64_t value = 0;
 
@@ -392,7 +377,6 @@ static void test_config_missing_default_file_is_no_error(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse_with("--model m=d", "/nonexistent/c", stdout, &config), 0);
 	config_deinit(&config);
 }
@@ -404,7 +388,6 @@ static void test_config_help_and_version_are_written_and_end_it(void **state)
 	size_t size;
 	FILE *out = open_memstream(&text, &size);
 
-	(void)state;
 	assert_int_equal(parse_with("--help --bogus", NULL, out, &config), OPTIONS_DONE);
 	fflush(out);
 	for (size_t i = 0; i < N_VALUES; i++) {

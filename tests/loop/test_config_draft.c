@@ -9,7 +9,6 @@ static void test_config_drafts_are_of_models(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse_file("[mimeod]\ndraft_tokens = 3\n"
 				    "[model a]\ndir = /a\ndraft = /file\n"
 				    "[model b]\ndir = /b\ndraft = /d=b\ndraft_tokens = 8\n"
@@ -43,7 +42,6 @@ static void test_config_draft_is_switched_off_by_none(void **state)
 	struct config config;
 	char shown[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		assert_int_equal(parse_file(table[i].file, table[i].line, &config), 0);
 		assert_string_equal(config.models[0].draft, table[i].draft);
@@ -60,7 +58,6 @@ static void test_config_row_that_verifies_has_to_fit_a_step(void **state)
 {
 	struct config config;
 
-	(void)state;
 	assert_int_equal(parse("--model m=d --draft d --max-requests 1 --max-batch-tokens 4", &config),
 		-EINVAL);
 	assert_string_equal(error.text, "model m: draft_tokens 4 exceed max_batch_tokens 4: a row that "
@@ -89,7 +86,6 @@ static void test_config_tokens_of_no_draft_are_refused(void **state)
 	};
 	struct config config;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		assert_int_equal(parse_file(table[i].file, table[i].line, &config), -EINVAL);
 		if (!strstr(error.text, table[i].says))
@@ -110,7 +106,6 @@ static void test_config_draft_of_1024_bytes_is_refused(void **state)
 	char line[64 + CONFIG_FOLDER_MAX];
 	int n = snprintf(line, sizeof(line), "--model m=d --draft ");
 
-	(void)state;
 	memset(line + n, 'a', CONFIG_FOLDER_MAX);
 	line[n + CONFIG_FOLDER_MAX] = '\0';
 	assert_int_equal(parse(line, &config), -EINVAL);

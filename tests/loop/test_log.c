@@ -24,7 +24,6 @@ static int pipe_fds[2];
 
 static int setup(void **state)
 {
-	(void)state;
 	unsetenv("JOURNAL_STREAM");
 	if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) < 0)
 		return -1;
@@ -35,7 +34,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	(void)state;
 	close(pipe_fds[0]);
 	close(pipe_fds[1]);
 	return 0;
@@ -63,7 +61,6 @@ static void test_log_line_carries_time_level_and_text(void **state)
 	int year, month, day, hour, minute, second, ms;
 	char level[16], rest[64];
 
-	(void)state;
 	log_warn("session %u: %s", 7u, "odd");
 	assert_int_equal(sscanf(written(), "%4d-%2d-%2d %2d:%2d:%2d.%3d %15[a-z]: %63[^\n]", &year,
 				 &month, &day, &hour, &minute, &second, &ms, level, rest), 9);
@@ -86,7 +83,6 @@ static void test_log_under_the_journal_has_priorities(void **state)
 	struct stat status;
 	char stream[64];
 
-	(void)state;
 	assert_int_equal(fstat(pipe_fds[1], &status), 0);
 	snprintf(stream, sizeof(stream), "%ju:%ju", (uintmax_t)status.st_dev,
 		(uintmax_t)status.st_ino);
@@ -101,7 +97,6 @@ static void test_log_under_the_journal_has_priorities(void **state)
 
 static void test_log_of_another_journal_stream_has_times(void **state)
 {
-	(void)state;
 	setenv("JOURNAL_STREAM", "1:2", 1);
 	log_open(pipe_fds[1]);
 	log_info("x");
@@ -112,7 +107,6 @@ static void test_log_below_the_level_is_silent_and_evaluates_nothing(void **stat
 {
 	int n = 0;
 
-	(void)state;
 	log_set_level(LOG_LEVEL_WARN);
 	log_info("%d", ++n);
 	assert_string_equal(written(), "");
@@ -125,7 +119,6 @@ static void test_log_level_names_are_parsed_back(void **state)
 {
 	enum log_level level;
 
-	(void)state;
 	for (int i = LOG_LEVEL_ERROR; i <= LOG_LEVEL_TRACE; i++) {
 		assert_int_equal(log_level_parse(log_level_name((enum log_level)i), &level), 0);
 		assert_int_equal(level, i);
@@ -136,7 +129,6 @@ static void test_log_level_names_are_parsed_back(void **state)
 
 static void test_log_escapes_what_could_forge_or_drive(void **state)
 {
-	(void)state;
 	assert_string_equal(escaped("plain gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"),
 		"plain gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80");
 	assert_string_equal(escaped("a\nb\tc\rd"), "a\\nb\\tc\\rd");
@@ -153,7 +145,6 @@ static void test_log_escape_cuts_between_characters(void **state)
 {
 	char small[8];
 
-	(void)state;
 	assert_int_equal(log_escape("\x1b\x1b", 2, small, sizeof(small)), 4);
 	assert_string_equal(small, "\\x1b");
 	assert_int_equal(log_escape("ab\0c", 4, small, sizeof(small)), 7);
@@ -167,7 +158,6 @@ static void test_log_message_is_one_line_whatever_is_in_it(void **state)
 	static char long_text[3 * LOG_LINE_MAX];
 	const char *line;
 
-	(void)state;
 	log_info("name %s", "a\n<3>forged");
 	line = written();
 	assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
@@ -180,7 +170,6 @@ static void test_log_message_is_one_line_whatever_is_in_it(void **state)
 
 static void test_log_keeps_errno(void **state)
 {
-	(void)state;
 	log_open(-1);
 	errno = EXDEV;
 	log_info("nowhere");
@@ -200,7 +189,6 @@ static void test_log_lines_of_threads_stay_whole(void **state)
 	const char *at;
 	unsigned n = 0;
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, write_many, (void *)"x"), 0);
 	for (int i = 0; i < 4; i++)
@@ -219,7 +207,6 @@ static void test_log_limit_lets_n_a_second_through(void **state)
 	struct log_limit limit = LOG_LIMIT(3);
 	uint32_t dropped;
 
-	(void)state;
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(log_limit_take(&limit, 5 * SECOND + (uint64_t)i, &dropped), i < 3);
 	assert_false(log_limit_take(&limit, 6 * SECOND - 1, &dropped));
@@ -236,7 +223,6 @@ static void test_log_limited_says_how_many_it_dropped(void **state)
 	unsigned n = 0;
 
 	/* The second may end between two messages; the budget then begins anew, and only once. */
-	(void)state;
 	for (int i = 0; i < 100; i++)
 		log_limited(&limit, LOG_LEVEL_INFO, "flood");
 	text = written();

@@ -166,18 +166,12 @@ int engine_post_detach(struct engine *engine, struct engine_port *port)
 
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer)
 {
-	(void)engine;
-	(void)port;
-	(void)buffer;
 	return -ENOTSUP; /* without a builder there are no buffers */
 }
 
 bool engine_buffer_take(
 	struct engine *engine, struct engine_port **ret_port, uint32_t *ret_buffer)
 {
-	(void)engine;
-	(void)ret_port;
-	(void)ret_buffer;
 	return false;
 }
 
@@ -241,19 +235,16 @@ const struct engine_stats *engine_stats(const struct engine *engine)
 
 const char *engine_loop_name(const struct engine *engine)
 {
-	(void)engine;
 	return "epoll";
 }
 
 const char *engine_loop_reason(const struct engine *engine)
 {
-	(void)engine;
 	return "";
 }
 
 int engine_device_info(const struct engine *engine, struct device_info *ret)
 {
-	(void)engine;
 	*ret = (struct device_info){.kind = "cpu"};
 	return 0;
 }
@@ -334,7 +325,6 @@ bool engine_graph_facts(
 {
 	const bool of_draft = index >= engine->n_graphs;
 
-	(void)model;
 	if (index >= engine->n_graphs + engine->n_draft_graphs)
 		return false;
 	*ret = (struct engine_graph_facts){

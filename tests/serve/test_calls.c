@@ -26,8 +26,6 @@ static _Atomic uint32_t n_in_lane;
 static int fake_alloc(
 	struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
-	(void)device;
-	(void)bytes;
 	if (atomic_load(&slow)) {
 		sem_post(&entered);
 		sem_wait(&go);
@@ -40,15 +38,11 @@ static int fake_alloc(
 
 static void fake_free(struct device *device, void *memory)
 {
-	(void)device;
-	(void)memory;
 	atomic_fetch_sub(&n_live, 1);
 }
 
 static int fake_import(struct device *device, const struct device_handle *handle, void **ret)
 {
-	(void)device;
-	(void)handle;
 	atomic_fetch_add(&n_live, 1);
 	*ret = block;
 	return 0;
@@ -56,14 +50,11 @@ static int fake_import(struct device *device, const struct device_handle *handle
 
 static uint64_t fake_import_bytes(struct device *device, const void *memory)
 {
-	(void)device;
-	(void)memory;
 	return 4096;
 }
 
 static int fake_event(struct device *device, struct event **ret, struct device_handle *ret_handle)
 {
-	(void)device;
 	atomic_fetch_add(&n_events, 1);
 	*ret = (struct event *)block;
 	*ret_handle = (struct device_handle){.fd = -1, .bytes = {6}};
@@ -72,7 +63,6 @@ static int fake_event(struct device *device, struct event **ret, struct device_h
 
 static void fake_event_free(struct event *event)
 {
-	(void)event;
 	atomic_fetch_sub(&n_events, 1);
 }
 
