@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/config/config.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -8,10 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail(struct config_error *error, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int fail(struct config_error *error, const char *format, ...)
+int config_refuse(struct config_error *error, const char *format, ...)
 {
 	va_list arguments;
 
@@ -21,13 +19,13 @@ static int fail(struct config_error *error, const char *format, ...)
 	return -EINVAL;
 }
 
-static int out_of_memory(struct config_error *error)
+static int config_out_of_memory(struct config_error *error)
 {
-	snprintf(error->text, sizeof(error->text), "out of memory");
+	config_refuse(error, "out of memory");
 	return -ENOMEM;
 }
 
-static int find_key(const char *name)
+static int config_find_key(const char *name)
 {
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
 		if (strcmp(config_keys[i].name, name) == 0)
@@ -36,14 +34,23 @@ static int find_key(const char *name)
 	return -1;
 }
 
-static bool is_given(const struct config_setting *values, const char *key)
+static const struct config_setting *config_setting(
+	const struct config_setting *values, const char *name)
 {
-	return values[find_key(key)].value;
+	int key = config_find_key(name);
+
+	assert(key >= 0);
+	return &values[key];
 }
 
-/* ---- what one place says ---- */
+static bool config_is_kv(const struct config_key *key)
+{
+	return strcmp(key->name, "kv_pages") == 0 || strcmp(key->name, "kv_bytes") == 0;
+}
 
-static void setting_deinit(struct config_setting *setting)
+/* ---- settings ---- */
+
+static void config_setting_deinit(struct config_setting *setting)
 {
 	free(setting->value);
 	free(setting->where);
@@ -53,36 +60,34 @@ static void setting_deinit(struct config_setting *setting)
 void config_settings_deinit(struct config_settings *settings)
 {
 	for (int i = 0; i < CONFIG_N_KEYS; i++)
-		setting_deinit(&settings->values[i]);
+		config_setting_deinit(&settings->values[i]);
 	for (uint32_t m = 0; m < settings->n_models; m++) {
 		struct config_model_settings *model = &settings->models[m];
 
-		setting_deinit(&model->dir);
+		config_setting_deinit(&model->dir);
 		for (int i = 0; i < CONFIG_N_KEYS; i++)
-			setting_deinit(&model->values[i]);
+			config_setting_deinit(&model->values[i]);
 		free(model->where);
 	}
 	*settings = (struct config_settings){ 0 };
 }
 
-static int setting_set(struct config_setting *setting, const char *value, const char *where,
-	bool again, struct config_error *error)
+static int config_setting_set(struct config_setting *setting, const char *value, const char *where,
+	enum config_place place, struct config_error *error)
 {
-	struct config_setting new;
+	struct config_setting new = { strdup(value), strdup(where), place };
 
-	if (setting->value && !again)
-		return fail(error, "%s: given twice", where);
-	new = (struct config_setting){ strdup(value), strdup(where) };
 	if (!new.value || !new.where) {
-		setting_deinit(&new);
-		return out_of_memory(error);
+		config_setting_deinit(&new);
+		return config_out_of_memory(error);
 	}
-	setting_deinit(setting);
+	assert(!setting->value || setting->place <= place);
+	config_setting_deinit(setting);
 	*setting = new;
 	return 0;
 }
 
-static bool is_model_name(const char *name)
+static bool config_is_model_name(const char *name)
 {
 	size_t length =
 		strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
@@ -90,48 +95,30 @@ static bool is_model_name(const char *name)
 	return length > 0 && length < CONFIG_NAME_MAX && !name[length];
 }
 
-static struct config_model_settings *find_model(const struct config_settings *settings,
-	const char *name)
-{
-	for (uint32_t i = 0; settings && i < settings->n_models; i++) {
-		if (strcmp(settings->models[i].name, name) == 0)
-			return (struct config_model_settings *)&settings->models[i];
-	}
-	return NULL;
-}
-
-static int need_model(struct config_settings *settings, const char *name, const char *where,
+int config_declare(struct config_settings *settings, const char *name, const char *where,
 	struct config_model_settings **ret, struct config_error *error)
 {
-	struct config_model_settings *model = find_model(settings, name);
-
-	if (!model) {
-		if (!is_model_name(name))
-			return fail(error,
-				"%s: \"%.100s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -",
-				where, name, CONFIG_NAME_MAX - 1);
-		if (settings->n_models == CONFIG_MODELS_MAX)
-			return fail(error, "%s: more than %d models", where, CONFIG_MODELS_MAX);
-		model = &settings->models[settings->n_models];
-		model->where = strdup(where);
-		if (!model->where)
-			return out_of_memory(error);
-		strcpy(model->name, name);
-		settings->n_models++;
+	for (uint32_t i = 0; i < settings->n_models; i++) {
+		*ret = &settings->models[i];
+		if (strcmp((*ret)->name, name) == 0)
+			return 0;
 	}
-	*ret = model;
+	if (!config_is_model_name(name))
+		return config_refuse(error,
+			"%s: \"%.100s\" is not a model name: 1 to %d of A-Z a-z 0-9 . _ -", where,
+			name, CONFIG_NAME_MAX - 1);
+	if (settings->n_models == CONFIG_MODELS_MAX)
+		return config_refuse(error, "%s: more than %d models", where, CONFIG_MODELS_MAX);
+	*ret = &settings->models[settings->n_models];
+	(*ret)->where = strdup(where);
+	if (!(*ret)->where)
+		return config_out_of_memory(error);
+	strcpy((*ret)->name, name);
+	settings->n_models++;
 	return 0;
 }
 
-int config_declare(struct config_settings *settings, const char *name, const char *where,
-	struct config_error *error)
-{
-	struct config_model_settings *model;
-
-	return need_model(settings, name, where, &model, error);
-}
-
-static int unknown_key(const char *where, const char *key, bool of_model,
+static int config_unknown_key(const char *where, const char *key, bool of_model,
 	struct config_error *error)
 {
 	char known[800];
@@ -142,43 +129,72 @@ static int unknown_key(const char *where, const char *key, bool of_model,
 			continue;
 		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s, ",
 			config_keys[i].name);
+		assert(used < sizeof(known));
 	}
 	known[used - 2] = '\0';
-	return fail(error, "%.60s: unknown key \"%.40s\": known are %s", where, key, known);
+	return config_refuse(
+		error, "%.60s: unknown key \"%.40s\": known are %s", where, key, known);
 }
 
-int config_set(struct config_settings *settings, const char *model_name, const char *key,
-	const char *value, const char *where, bool again, struct config_error *error)
+static int config_set_dir(struct config_model_settings *model, const char *value, const char *where,
+	enum config_place place, struct config_error *error)
+{
+	if (!*value)
+		return config_refuse(error, "%s: \"\" is not a folder", where);
+	if (model->dir.value && model->dir.place == place)
+		return config_refuse(error, "%s: model \"%s\" is given twice", where, model->name);
+	return config_setting_set(&model->dir, value, where, place, error);
+}
+
+/* Forget what the file said of the key; kv_pages and kv_bytes are one subject. */
+static void config_override(struct config_setting *values, const struct config_key *key)
+{
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		bool same = &config_keys[i] == key ||
+			(config_is_kv(key) && config_is_kv(&config_keys[i]));
+
+		if (same && values[i].place == CONFIG_FILE)
+			config_setting_deinit(&values[i]);
+	}
+}
+
+int config_set(struct config_settings *settings, const char *model_name, const char *key_name,
+	const char *value, const char *where, enum config_place place, struct config_error *error)
 {
 	struct config_model_settings *model = NULL;
 	struct config_setting *values = settings->values;
 	struct config scratch;
 	char accepted[160];
-	int index = find_key(key), r;
+	int index = config_find_key(key_name), rc;
 
 	if (model_name) {
-		r = need_model(settings, model_name, where, &model, error);
-		if (r < 0)
-			return r;
+		rc = config_declare(settings, model_name, where, &model, error);
+		if (rc < 0)
+			return rc;
 		values = model->values;
-		if (strcmp(key, "dir") == 0) {
-			if (!*value)
-				return fail(error, "%s: \"\" is not a folder", where);
-			if (model->dir.value && !again)
-				return fail(error, "%s: model \"%s\" is given twice", where,
-					model_name);
-			return setting_set(&model->dir, value, where, again, error);
-		}
+		if (strcmp(key_name, "dir") == 0)
+			return config_set_dir(model, value, where, place, error);
 	}
 	if (index < 0 || (model && !config_keys[index].per_model))
-		return unknown_key(where, key, model, error);
-	if (!config_store(&config_keys[index], value, &scratch, NULL))
-		return fail(error, "%s: \"%.100s\" is not %s", where, value,
-			config_accepted(&config_keys[index], accepted, sizeof(accepted)));
-	r = setting_set(&values[index], value, where, again, error);
-	if (r == 0 && is_given(values, "kv_pages") && is_given(values, "kv_bytes"))
-		return fail(error, "%s: kv_pages and kv_bytes exclude each other", where);
-	return r;
+		return config_unknown_key(where, key_name, model, error);
+	const struct config_key *key = &config_keys[index];
+	if (!config_store(key, value, &scratch, NULL))
+		return config_refuse(error, "%s: \"%.100s\" is not %s", where, value,
+			config_accepted(key, accepted, sizeof(accepted)));
+	if (place == CONFIG_FILE && values[index].value)
+		return config_refuse(error, "%s: given twice", where);
+	if (place == CONFIG_COMMAND_LINE) {
+		config_override(values, key);
+		for (uint32_t i = 0; !model && i < settings->n_models; i++)
+			config_override(settings->models[i].values, key);
+	}
+	rc = config_setting_set(&values[index], value, where, place, error);
+	if (rc < 0)
+		return rc;
+	if (config_setting(values, "kv_pages")->value && config_setting(values, "kv_bytes")->value)
+		return config_refuse(
+			error, "%s: kv_pages and kv_bytes exclude each other", where);
+	return 0;
 }
 
 /* ---- the result ---- */
@@ -190,163 +206,98 @@ void config_deinit(struct config *config)
 	*config = (struct config){ 0 };
 }
 
-static bool speaks_of_kv(const struct config_setting *values)
-{
-	return is_given(values, "kv_pages") || is_given(values, "kv_bytes");
-}
-
-/* The value of a key, from the upper place that gives it. kv_pages and kv_bytes are one matter: who
- * gives one of them upstairs hides both below. */
-static const char *value_of(const struct config_settings *const *places, int key)
-{
-	bool kv = strncmp(config_keys[key].name, "kv_", 3) == 0;
-
-	for (int p = 0; p < 2; p++) {
-		if (!places[p])
-			continue;
-		if (places[p]->values[key].value)
-			return places[p]->values[key].value;
-		if (kv && speaks_of_kv(places[p]->values))
-			return NULL;
-	}
-	return config_keys[key].fallback;
-}
-
-static bool few_cpus(void)
+static bool config_few_cpus(void)
 {
 	cpu_set_t cpus;
 
 	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) < 4;
 }
 
-static void resolve_globals(const struct config_settings *const *places, struct config *config)
+static void config_resolve_globals(const struct config_settings *settings, struct config *config)
 {
 	for (int i = 0; i < CONFIG_N_KEYS; i++) {
-		const char *value = value_of(places, i);
+		const struct config_key *key = &config_keys[i];
+		const char *value = settings->values[i].value;
 
-		if (value == config_keys[i].fallback && config_keys[i].kind == CONFIG_SPIN &&
-			few_cpus())
-			value = "0";
+		if (!value)
+			value = key->kind == CONFIG_SPIN && config_few_cpus() ? "0" : key->fallback;
 		if (value)
-			config_store(&config_keys[i], value, config, NULL);
+			config_store(key, value, config, NULL);
 	}
 }
 
-/* The model's own value in the upper place, else the upper place's for all, else the lower's. */
-static void resolve_model_key(const struct config_settings *const *places, int key,
-	struct config *config, struct config_model *model)
-{
-	const char *value = config_keys[key].fallback;
-
-	for (int p = 1; p >= 0; p--) {
-		const struct config_model_settings *own = find_model(places[p], model->name);
-
-		if (places[p] && places[p]->values[key].value)
-			value = places[p]->values[key].value;
-		if (own && own->values[key].value)
-			value = own->values[key].value;
-	}
-	if (value) /* else it stays empty */
-		config_store(&config_keys[key], value, config, model);
-}
-
-/* True if the model shares in the kv_bytes for all. */
-static bool resolve_model_kv(const struct config_settings *const *places, struct config *config,
-	struct config_model *model)
-{
-	const struct config_key *pages = &config_keys[find_key("kv_pages")];
-	const struct config_key *bytes = &config_keys[find_key("kv_bytes")];
-
-	for (int p = 0; p < 2; p++) {
-		const struct config_model_settings *own = find_model(places[p], model->name);
-
-		if (own && speaks_of_kv(own->values)) {
-			const char *value = own->values[pages - config_keys].value;
-
-			if (value)
-				config_store(pages, value, config, model);
-			else
-				config_store(bytes, own->values[bytes - config_keys].value, config,
-					model);
-			return false;
-		}
-		if (places[p] && speaks_of_kv(places[p]->values))
-			break;
-	}
-	model->kv_pages = config->kv_pages;
-	return config->kv_bytes > 0;
-}
-
-static int resolve_model(const struct config_settings *const *places, const char *name,
-	const char *where, struct config *config, struct config_error *error)
+static int config_resolve_model(const struct config_settings *settings,
+	const struct config_model_settings *own, struct config *config, struct config_error *error)
 {
 	struct config_model *model = &config->models[config->n_models];
-	const struct config_model_settings *own;
 
-	if (config->n_models == CONFIG_MODELS_MAX)
-		return fail(error, "%s: more than %d models", where, CONFIG_MODELS_MAX);
-	for (int p = 1; p >= 0; p--) {
-		own = find_model(places[p], name);
-		if (!own || !own->dir.value)
-			continue;
-		free(model->dir);
-		model->dir = strdup(own->dir.value);
-		if (!model->dir)
-			return out_of_memory(error);
-	}
+	if (!own->dir.value)
+		return config_refuse(error,
+			"%s: model \"%s\" has no folder: give it one with dir = DIR in [model %s], or "
+			"with --model %s=DIR",
+			own->where, own->name, own->name, own->name);
+	model->dir = strdup(own->dir.value);
 	if (!model->dir)
-		return fail(error, "%s: model \"%s\" has no folder: give it one with dir = DIR in "
-				   "[model %s], or with --model %s=DIR", where, name, name, name);
-	strcpy(model->name, name);
+		return config_out_of_memory(error);
+	strcpy(model->name, own->name);
 	config->n_models++;
-	resolve_model_key(places, find_key("graph_mode"), config, model);
-	resolve_model_key(places, find_key("breakable"), config, model);
-	resolve_model_key(places, find_key("attention"), config, model);
-	resolve_model_key(places, find_key("mask"), config, model);
-	resolve_model_key(places, find_key("draft"), config, model);
-	resolve_model_key(places, find_key("draft_tokens"), config, model);
+	for (int i = 0; i < CONFIG_N_KEYS; i++) {
+		const struct config_key *key = &config_keys[i];
+		const char *value = own->values[i].value;
+
+		if (!value && !config_is_kv(key))
+			value = settings->values[i].value ? settings->values[i].value : key->fallback;
+		if (key->per_model && value)
+			config_store(key, value, config, model);
+	}
 	return 0;
 }
 
-static int resolve_models(const struct config_settings *const *places, struct config *config,
-	struct config_error *error)
+/* The kv_pages for all are each model's; the kv_bytes for all are shared by the models without a size of
+ * their own. */
+static int config_share_kv(struct config *config, struct config_error *error)
 {
-	bool shares[CONFIG_MODELS_MAX];
 	uint32_t n_shares = 0;
 
-	for (int p = 1; p >= 0; p--) {
-		for (uint32_t i = 0; places[p] && i < places[p]->n_models; i++) {
-			const struct config_model_settings *own = &places[p]->models[i];
-			int r;
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		struct config_model *model = &config->models[i];
 
-			if (p == 0 && find_model(places[1], own->name))
-				continue;
-			r = resolve_model(places, own->name, own->where, config, error);
-			if (r < 0)
-				return r;
+		if (model->kv_pages == 0 && model->kv_bytes == 0) {
+			model->kv_pages = config->kv_pages;
+			n_shares += config->kv_bytes > 0;
 		}
 	}
-	if (config->n_models == 0)
-		return fail(error, "no model: give one with --model NAME=DIR, or a section "
-				   "[model NAME] with dir = DIR in the configuration file");
-	for (uint32_t i = 0; i < config->n_models; i++) {
-		shares[i] = resolve_model_kv(places, config, &config->models[i]);
-		n_shares += shares[i];
-	}
 	if (n_shares > 0 && config->kv_bytes < n_shares)
-		return fail(error, "kv_bytes: less than a byte for each of %u models", n_shares);
-	for (uint32_t i = 0; i < config->n_models; i++) {
-		if (shares[i])
+		return config_refuse(
+			error, "kv_bytes: less than a byte for each of %u models", n_shares);
+	for (uint32_t i = 0; i < config->n_models && n_shares > 0; i++) {
+		if (config->models[i].kv_pages == 0 && config->models[i].kv_bytes == 0)
 			config->models[i].kv_bytes = config->kv_bytes / n_shares;
 	}
 	return 0;
 }
 
-/* What the keys say of each other. */
-static int check_steps(const struct config *config, struct config_error *error)
+static int config_resolve_models(const struct config_settings *settings, struct config *config,
+	struct config_error *error)
+{
+	for (uint32_t i = 0; i < settings->n_models; i++) {
+		int rc = config_resolve_model(settings, &settings->models[i], config, error);
+
+		if (rc < 0)
+			return rc;
+	}
+	if (config->n_models == 0)
+		return config_refuse(error,
+			"no model: give one with --model NAME=DIR, or a section [model NAME] with "
+			"dir = DIR in the configuration file");
+	return config_share_kv(config, error);
+}
+
+/* Limits that concern several keys. */
+static int config_check_steps(const struct config *config, struct config_error *error)
 {
 	if (config->max_requests > config->max_batch_tokens)
-		return fail(error,
+		return config_refuse(error,
 			"max_requests %u exceeds max_batch_tokens %u: a step has a token for each "
 			"request, so lower --max-requests or raise --max-batch-tokens",
 			config->max_requests, config->max_batch_tokens);
@@ -354,7 +305,7 @@ static int check_steps(const struct config *config, struct config_error *error)
 		const struct config_model *model = &config->models[i];
 
 		if (model->draft[0] && 1 + model->draft_tokens > config->max_batch_tokens)
-			return fail(error,
+			return config_refuse(error,
 				"model %s: draft_tokens %u exceed max_batch_tokens %u: a row that "
 				"verifies takes 1 + draft_tokens = %u of a step, so lower "
 				"--draft-tokens or raise --max-batch-tokens",
@@ -363,76 +314,62 @@ static int check_steps(const struct config *config, struct config_error *error)
 	}
 	for (uint32_t i = 0; i < config->n_capture_sizes; i++) {
 		if (config->capture_sizes[i] > config->max_batch_tokens)
-			return fail(error,
+			return config_refuse(error,
 				"capture_sizes: %u exceeds max_batch_tokens %u: no step is so wide",
 				config->capture_sizes[i], config->max_batch_tokens);
 	}
 	return 0;
 }
 
-/* Does anybody say which draft the model has, be it none? */
-static bool speaks_of_draft(const struct config_settings *const *places, const char *name)
-{
-	bool speaks = false;
-
-	for (int p = 0; p < 2; p++) {
-		const struct config_model_settings *own = find_model(places[p], name);
-
-		speaks |= own && is_given(own->values, "draft");
-		speaks |= places[p] && is_given(places[p]->values, "draft");
-	}
-	return speaks;
-}
-
-/* Tokens of a draft that there is not are a mistake: of a model, or of all where they are said for
- * all. Not so those of a draft that is switched off. */
-static int check_drafts(const struct config_settings *const *places, int p,
-	const struct config *config, struct config_error *error)
+/* draft_tokens without a draft model are a mistake, unless the draft model is switched off. */
+static int config_check_drafts(const struct config_settings *settings, const struct config *config,
+	struct config_error *error)
 {
 	static const char remedy[] = "name its folder with --draft, or draft in the configuration file";
-	const struct config_settings *place = places[p];
-	const int key = find_key("draft_tokens");
+	const struct config_setting *all = config_setting(settings->values, "draft_tokens");
 	bool any = false;
 
-	if (!place)
-		return 0;
+	assert(settings->n_models == config->n_models);
 	for (uint32_t i = 0; i < config->n_models; i++) {
-		const struct config_model *model = &config->models[i];
-		const struct config_model_settings *own = find_model(place, model->name);
-		bool has = model->draft[0] || speaks_of_draft(places, model->name);
+		const struct config_model_settings *own = &settings->models[i];
+		const struct config_setting *tokens = config_setting(own->values, "draft_tokens");
+		bool has = config_setting(own->values, "draft")->value ||
+			config_setting(settings->values, "draft")->value;
 
 		any |= has;
-		if (own && own->values[key].value && !has)
-			return fail(error, "%s: model \"%s\" has no draft: %s",
-				own->values[key].where, model->name, remedy);
+		if (tokens->value && !has)
+			return config_refuse(error, "%s: model \"%s\" has no draft: %s",
+				tokens->where, own->name, remedy);
 	}
-	if (any || !place->values[key].value)
+	if (any || !all->value)
 		return 0;
-	return fail(error, "%s: no model has a draft: %s", place->values[key].where, remedy);
+	return config_refuse(error, "%s: no model has a draft: %s", all->where, remedy);
 }
 
-int config_resolve(const struct config_settings *upper, const struct config_settings *lower,
-	struct config *ret, struct config_error *error)
+static int config_resolve_all(const struct config_settings *settings, struct config *config,
+	struct config_error *error)
 {
-	const struct config_settings *const places[] = { upper, lower };
-	struct config config = { 0 };
-	int r;
+	config_resolve_globals(settings, config);
+	int rc = config_resolve_models(settings, config, error);
+	if (rc < 0)
+		return rc;
+	rc = config_check_steps(config, error);
+	if (rc < 0)
+		return rc;
+	return config_check_drafts(settings, config, error);
+}
 
-	resolve_globals(places, &config);
-	r = resolve_models(places, &config, error);
-	if (r == 0)
-		r = check_steps(&config, error);
-	for (int p = 0; p < 2 && r == 0; p++)
-		r = check_drafts(places, p, &config, error);
-	if (r < 0) {
-		/* A model that failed half-way may hold its folder. */
-		if (config.n_models < CONFIG_MODELS_MAX)
-			free(config.models[config.n_models].dir);
+int config_resolve(const struct config_settings *settings, struct config *ret,
+	struct config_error *error)
+{
+	struct config config = { 0 };
+
+	int rc = config_resolve_all(settings, &config, error);
+	if (rc < 0)
 		config_deinit(&config);
-		return r;
-	}
-	*ret = config;
-	return 0;
+	else
+		*ret = config;
+	return rc;
 }
 
 void config_describe(const struct config *config)

@@ -3,9 +3,9 @@
 #define MIMEO_DAEMON_CONFIG_H
 
 /*
- * mimeod's configuration. Each place that says something (the command line, the file) is collected
- * into a struct config_settings of its own, checked value by value as it is read; config_resolve
- * lays them over each other and over the defaults and gives one struct config.
+ * mimeod's configuration. The file's settings, and then the command line's, which override them, are
+ * collected in a struct config_settings, each value checked as it is read; config_resolve adds the
+ * defaults and makes one struct config.
  *
  * One table (config_keys) describes every key: it makes the file's keys, the command line's options
  * and the help.
@@ -25,9 +25,9 @@
 #define CONFIG_MODELS_MAX 32
 #define CONFIG_NAME_MAX 64 /* of a model, with terminator */
 #define CONFIG_CAPTURE_SIZES_MAX 512
-#define CONFIG_SOCKET_MAX 102 /* leaves room for "-admin" in a socket's address */
+#define CONFIG_SOCKET_MAX 102 /* so that "-admin" fits into the socket's address */
 #define CONFIG_FOLDER_MAX 1024 /* of a draft, with terminator */
-#define CONFIG_SESSIONS_MAX 1024 /* what the engine has places for */
+#define CONFIG_SESSIONS_MAX 1024 /* as many as the engine takes */
 #define CONFIG_SPIN_FOREVER UINT32_MAX
 
 struct config_model {
@@ -100,26 +100,32 @@ enum config_kind {
 struct config_key {
 	const char *name; /* with '_', which an option spells '-' */
 	const char *argument;
-	const char *fallback; /* the default's text; NULL: `nothing` tells what happens */
-	const char *nothing;
+	const char *fallback; /* the default's text; NULL: see `nothing` */
+	const char *nothing; /* what holds without a default */
 	const char *help;
 	enum config_kind kind;
 	bool per_model;    /* also a key of [model NAME] */
 	size_t offset;     /* in struct config */
 	size_t model_offset; /* in struct config_model */
 	uint64_t min, max; /* of numbers */
-	const char *choices; /* "auto, naive or paged" */
-	const char *instead; /* of an integer: what an error says behind its range; or NULL */
+	const char *accepted; /* "auto, naive or paged"; of an integer: appended to its range; or NULL */
 };
 
 #define CONFIG_N_KEYS 30
 extern const struct config_key config_keys[CONFIG_N_KEYS];
 
-/* ---- what one place says ---- */
+/* Fills in the error. -EINVAL. */
+int config_refuse(struct config_error *error, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* ---- settings ---- */
+
+enum config_place { CONFIG_FILE, CONFIG_COMMAND_LINE };
 
 struct config_setting {
 	char *value; /* NULL: not given */
 	char *where; /* "--kv-bytes", "mimeod.conf:3: kv_bytes" */
+	enum config_place place;
 };
 
 struct config_model_settings {
@@ -138,13 +144,14 @@ struct config_settings {
 void config_settings_deinit(struct config_settings *settings);
 
 /* Set a key for all models (model NULL) or one; for a model also the key "dir". `where` begins the
- * error texts. A value given before in the same place is replaced if `again`, else an error. */
+ * error texts. The file comes first. The command line overrides it: a value for all models also overrides
+ * the file's values for single ones. An option given again replaces its value; a key of the file is
+ * given once, and so is "dir" in each place. */
 int config_set(struct config_settings *settings, const char *model, const char *key,
-	const char *value, const char *where, bool again, struct config_error *error);
-
-/* Name a model without saying anything of it. */
-int config_declare(struct config_settings *settings, const char *model, const char *where,
-	struct config_error *error);
+	const char *value, const char *where, enum config_place place, struct config_error *error);
+/* The model of that name, added if it is new. */
+int config_declare(struct config_settings *settings, const char *name, const char *where,
+	struct config_model_settings **ret, struct config_error *error);
 /* Read mimeod.conf. `name` is the file's in error texts. -errno if the file cannot be read. */
 int config_parse_file(struct config_settings *settings, const char *path,
 	struct config_error *error);
@@ -153,10 +160,10 @@ int config_parse_memory(struct config_settings *settings, const char *name, cons
 
 /* ---- the result ---- */
 
-/* Upper over lower over defaults; for a model, in each place its own value over that for all. A
- * kv_bytes for all is divided equally among the models without a value of their own. */
-int config_resolve(const struct config_settings *upper, const struct config_settings *lower,
-	struct config *ret, struct config_error *error);
+/* A model's own value, else the value for all, else the default. A kv_bytes for all is divided equally
+ * among the models without a value of their own. */
+int config_resolve(const struct config_settings *settings, struct config *ret,
+	struct config_error *error);
 void config_deinit(struct config *config);
 /* One debug line a setting. */
 void config_describe(const struct config *config);

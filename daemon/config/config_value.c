@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/config/config.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "daemon/config/digits.h"
 
 #define AT(field) .offset = offsetof(struct config, field)
 #define AT_BOTH(field)                                                                             \
@@ -14,22 +17,23 @@
 const struct config_key config_keys[CONFIG_N_KEYS] = {
 	{"device", "NAME", "auto", NULL,
 		"where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N", CONFIG_DEVICE,
-		AT(device)},
+		AT(device), .accepted = "auto, cpu, cuda or cuda:N (N at most 255)"},
 	{"socket", "PATH", NULL, "$MIMEO_SOCKET or the default place", "the clients' socket",
-		CONFIG_SOCKET, AT(socket)},
+		CONFIG_SOCKET, AT(socket), .accepted = "a path of 1 to 101 bytes"},
 	{"graph_mode", "MODE", "full_and_piecewise", NULL, "which batches replay captured graphs",
-		CONFIG_MODE, AT_BOTH(graph_mode)},
+		CONFIG_MODE, AT_BOTH(graph_mode),
+		.accepted = "none, piecewise, full, full_decode_only or full_and_piecewise"},
 	{"breakable", "WHETHER", "yes", NULL, "piecewise graphs, broken at attention: yes, no",
-		CONFIG_CHOICE, AT_BOTH(breakable), .choices = "yes or no"},
+		CONFIG_CHOICE, AT_BOTH(breakable), .accepted = "yes or no"},
 	{"attention", "BACKEND", "auto", NULL, "attention backend: auto, naive, paged, flex, mla, mla_planned",
-		CONFIG_CHOICE, AT_BOTH(attention), .choices = "auto, naive, paged, flex, mla or mla_planned"},
+		CONFIG_CHOICE, AT_BOTH(attention), .accepted = "auto, naive, paged, flex, mla or mla_planned"},
 	{"mask", "MASK", "causal", NULL, "of requests that bring none: causal, window:N, window:N+SINKS, prefix",
-		CONFIG_MASK, AT_BOTH(mask)},
+		CONFIG_MASK, AT_BOTH(mask), .accepted = MASK_TEXT_ACCEPTED},
 	{"draft", "DIR", NULL, "none", "folder of a draft that speculates for a model, or none",
-		CONFIG_FOLDER, AT_BOTH(draft)},
+		CONFIG_FOLDER, AT_BOTH(draft), .accepted = "a folder of 1 to 1023 bytes, nor none"},
 	{"draft_tokens", "N", "4", NULL, "tokens that it drafts a step", CONFIG_INTEGER,
 		AT_BOTH(draft_tokens), .min = 1, .max = 8,
-		.instead = " (--draft none is without a draft)"},
+		.accepted = " (--draft none is without a draft)"},
 	{"kv_pages", "N", NULL, "from kv_bytes", "pages of the KV cache of each model",
 		CONFIG_INTEGER, AT_BOTH(kv_pages), .min = 1, .max = INT32_MAX},
 	{"kv_bytes", "SIZE", NULL, "an eighth of memory, 1G at most",
@@ -41,7 +45,7 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		"token counts to capture graphs for, separated by commas", CONFIG_SIZES,
 		AT(capture_sizes), .min = 1, .max = 65536},
 	{"capture", "WHEN", "eager", NULL, "graphs are captured before serving (eager) or at first use (lazy)",
-		CONFIG_CHOICE, AT(capture), .choices = "eager or lazy"},
+		CONFIG_CHOICE, AT(capture), .accepted = "eager or lazy"},
 	{"max_requests", "N", "64", NULL, "requests that one step may carry", CONFIG_INTEGER,
 		AT(max_requests), .min = 1, .max = 4096},
 	{"max_batch_tokens", "N", "512", NULL, "tokens that one step may carry", CONFIG_INTEGER,
@@ -70,50 +74,31 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_SIZE, AT(max_buffer_bytes), .min = 0, .max = INT64_MAX},
 	{"allow_client_ipc", "WHOM", "same-uid", NULL,
 		"whose exported device memory is mapped: same-uid, yes, no", CONFIG_CHOICE,
-		AT(allow_client_ipc), .choices = "same-uid, yes or no"},
+		AT(allow_client_ipc), .accepted = "same-uid, yes or no"},
 	{"spin_us", "N", "50", NULL,
 		"microseconds to spin before sleeping (0 below 4 CPUs), or forever", CONFIG_SPIN,
 		AT(spin_us), .min = 0, .max = 1000000},
 	{"drain_timeout_s", "N", "30", NULL, "seconds to let requests finish before the end; 0: no limit",
 		CONFIG_INTEGER, AT(drain_timeout_s), .min = 0, .max = 86400},
 	{"loop", "NAME", NULL, "$MIMEO_LOOP or auto", "event loop: auto, io_uring, epoll",
-		CONFIG_CHOICE, AT(loop), .choices = "auto, io_uring or epoll"},
+		CONFIG_CHOICE, AT(loop), .accepted = "auto, io_uring or epoll"},
 	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug, trace", CONFIG_LEVEL,
-		AT(log_level)},
+		AT(log_level), .accepted = "error, warn, info, debug or trace"},
 };
-
-/* Decimal digits only; *end is behind them. */
-static int parse_digits(const char *text, const char **end, uint64_t *ret)
-{
-	uint64_t value = 0;
-	const char *at = text;
-	int r = 0;
-
-	for (; *at >= '0' && *at <= '9'; at++) {
-		if (__builtin_mul_overflow(value, 10, &value) ||
-			__builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
-			r = -ERANGE;
-	}
-	*end = at;
-	if (at == text)
-		return -EINVAL;
-	if (r == 0)
-		*ret = value;
-	return r;
-}
+_Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config_keys says");
 
 int config_parse_size(const char *text, uint64_t *ret)
 {
 	static const char suffixes[] = "KMGT";
 	uint64_t value = 0;
-	const char *end, *suffix;
-	int r = parse_digits(text, &end, &value);
 
-	if (r < 0)
-		return r;
-	if (*end) {
-		suffix = strchr(suffixes, *end >= 'a' && *end <= 'z' ? *end - 'a' + 'A' : *end);
-		if (!suffix || end[1])
+	int rc = digits_parse(&text, UINT64_MAX, &value);
+	if (rc < 0)
+		return rc;
+	if (*text) {
+		const char *suffix = strchr(suffixes, *text & ~0x20); /* in upper case */
+
+		if (!suffix || !*suffix || text[1])
 			return -EINVAL;
 		if (__builtin_mul_overflow(
 			    value, UINT64_C(1) << 10 * (suffix - suffixes + 1), &value))
@@ -123,15 +108,13 @@ int config_parse_size(const char *text, uint64_t *ret)
 	return 0;
 }
 
-static bool parse_integer(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
+static bool config_value_parse_integer(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
 {
-	const char *end;
-
-	return parse_digits(text, &end, ret) == 0 && !*end && *ret >= min && *ret <= max;
+	return digits_parse(&text, max, ret) == 0 && !*text && *ret >= min;
 }
 
 /* "auto, naive or paged": is text one of the words? */
-static bool is_choice(const char *choices, const char *text)
+static bool config_value_is_choice(const char *choices, const char *text)
 {
 	size_t length = strlen(text);
 
@@ -144,36 +127,35 @@ static bool is_choice(const char *choices, const char *text)
 	return false;
 }
 
-static bool is_device(const char *text)
+static bool config_value_is_device(const char *text)
 {
 	uint64_t number;
 
 	if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0)
 		return true;
 	return strncmp(text, "cuda:", 5) == 0 && strlen(text) < 9 &&
-	       parse_integer(text + 5, 0, 255, &number);
+		config_value_parse_integer(text + 5, 0, 255, &number);
 }
 
-static bool store_sizes(const struct config_key *key, const char *text, struct config *config)
+static bool config_value_store_sizes(
+	const struct config_key *key, const char *text, struct config *config)
 {
 	uint32_t sizes[CONFIG_CAPTURE_SIZES_MAX];
 	uint32_t n = 0;
 
-	for (const char *at = text;; at++) {
-		uint64_t value;
+	for (;; text++) {
+		uint64_t value = 0;
 
 		if (n == CONFIG_CAPTURE_SIZES_MAX)
 			return false;
-		while (*at == ' ')
-			at++;
-		if (parse_digits(at, &at, &value) < 0 || value < key->min || value > key->max)
+		text += strspn(text, " ");
+		if (digits_parse(&text, key->max, &value) < 0 || value < key->min)
 			return false;
 		sizes[n++] = (uint32_t)value;
-		while (*at == ' ')
-			at++;
-		if (!*at)
+		text += strspn(text, " ");
+		if (!*text)
 			break;
-		if (*at != ',')
+		if (*text != ',')
 			return false;
 	}
 	memcpy(config->capture_sizes, sizes, n * sizeof(sizes[0]));
@@ -181,22 +163,33 @@ static bool store_sizes(const struct config_key *key, const char *text, struct c
 	return true;
 }
 
-static bool store_number(const struct config_key *key, const char *text, void *place)
+static bool config_value_store_size(const struct config_key *key, const char *text, void *place)
 {
-	uint64_t value;
+	uint64_t value = 0;
 
-	if (key->kind == CONFIG_SIZE) {
-		if (config_parse_size(text, &value) < 0 || value < key->min || value > key->max)
-			return false;
-		memcpy(place, &value, sizeof(value));
-		return true;
-	}
-	if (key->kind == CONFIG_SPIN && strcmp(text, "forever") == 0)
-		value = CONFIG_SPIN_FOREVER;
-	else if (!parse_integer(text, key->min, key->max, &value))
+	if (config_parse_size(text, &value) < 0 || value < key->min || value > key->max)
 		return false;
+	memcpy(place, &value, sizeof(value));
+	return true;
+}
+
+static bool config_value_store_integer(const struct config_key *key, const char *text, void *place)
+{
+	uint64_t value = CONFIG_SPIN_FOREVER;
+
+	if (!(key->kind == CONFIG_SPIN && strcmp(text, "forever") == 0) &&
+		!config_value_parse_integer(text, key->min, key->max, &value))
+		return false;
+	assert(value <= UINT32_MAX);
 	memcpy(place, &(uint32_t){ (uint32_t)value }, sizeof(uint32_t));
 	return true;
+}
+
+static bool config_value_store_text(bool accepted, const char *text, char *place)
+{
+	if (accepted)
+		strcpy(place, text);
+	return accepted;
 }
 
 bool config_store(const struct config_key *key, const char *text, struct config *config,
@@ -206,29 +199,21 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
-	case CONFIG_SIZE:
 	case CONFIG_SPIN:
-		return store_number(key, text, place);
+		return config_value_store_integer(key, text, place);
+	case CONFIG_SIZE:
+		return config_value_store_size(key, text, place);
 	case CONFIG_CHOICE:
-		if (!is_choice(key->choices, text))
-			return false;
-		strcpy(place, text);
-		return true;
+		return config_value_store_text(
+			config_value_is_choice(key->accepted, text), text, place);
 	case CONFIG_DEVICE:
-		if (!is_device(text))
-			return false;
-		strcpy(place, text);
-		return true;
+		return config_value_store_text(config_value_is_device(text), text, place);
 	case CONFIG_SOCKET:
-		if (!*text || strlen(text) >= CONFIG_SOCKET_MAX)
-			return false;
-		strcpy(place, text);
-		return true;
+		return config_value_store_text(
+			*text && strlen(text) < CONFIG_SOCKET_MAX, text, place);
 	case CONFIG_FOLDER:
-		if (!*text || strlen(text) >= CONFIG_FOLDER_MAX)
-			return false;
-		strcpy(place, strcmp(text, "none") == 0 ? "" : text);
-		return true;
+		return config_value_store_text(*text && strlen(text) < CONFIG_FOLDER_MAX,
+			strcmp(text, "none") == 0 ? "" : text, place);
 	case CONFIG_MODE:
 		return graph_mode_parse(text, place) == 0;
 	case CONFIG_MASK:
@@ -236,13 +221,13 @@ bool config_store(const struct config_key *key, const char *text, struct config 
 	case CONFIG_LEVEL:
 		return log_level_parse(text, place) == 0;
 	case CONFIG_SIZES:
-		return store_sizes(key, text, config);
+		return config_value_store_sizes(key, text, config);
 	}
 	return false;
 }
 
 /* 65536 is "64K". */
-static void show_size(uint64_t bytes, char *ret, size_t size)
+static void config_value_show_size(uint64_t bytes, char *ret, size_t size)
 {
 	static const char suffixes[] = "\0KMGT";
 	int i = 0;
@@ -259,39 +244,17 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 	switch (key->kind) {
 	case CONFIG_INTEGER:
 		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 "%s", key->min,
-			key->max, key->instead ? key->instead : "");
+			key->max, key->accepted ? key->accepted : "");
 		break;
 	case CONFIG_SPIN:
 		snprintf(ret, size, "an integer from %" PRIu64 " to %" PRIu64 ", nor forever",
 			key->min, key->max);
 		break;
 	case CONFIG_SIZE:
-		show_size(key->min, min, sizeof(min));
-		show_size(key->max, max, sizeof(max));
+		config_value_show_size(key->min, min, sizeof(min));
+		config_value_show_size(key->max, max, sizeof(max));
 		snprintf(ret, size, "a size from %s to %s: bytes, or with a suffix K, M, G or T",
 			min, max);
-		break;
-	case CONFIG_CHOICE:
-		snprintf(ret, size, "%s", key->choices);
-		break;
-	case CONFIG_MODE:
-		snprintf(
-			ret, size, "none, piecewise, full, full_decode_only or full_and_piecewise");
-		break;
-	case CONFIG_MASK:
-		snprintf(ret, size, MASK_TEXT_ACCEPTED);
-		break;
-	case CONFIG_LEVEL:
-		snprintf(ret, size, "error, warn, info, debug or trace");
-		break;
-	case CONFIG_DEVICE:
-		snprintf(ret, size, "auto, cpu, cuda or cuda:N (N at most 255)");
-		break;
-	case CONFIG_SOCKET:
-		snprintf(ret, size, "a path of 1 to %d bytes", CONFIG_SOCKET_MAX - 1);
-		break;
-	case CONFIG_FOLDER:
-		snprintf(ret, size, "a folder of 1 to %d bytes, nor none", CONFIG_FOLDER_MAX - 1);
 		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
@@ -299,11 +262,14 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 			", separated by commas",
 			CONFIG_CAPTURE_SIZES_MAX, key->min, key->max);
 		break;
+	default:
+		assert(key->accepted);
+		snprintf(ret, size, "%s", key->accepted);
 	}
 	return ret;
 }
 
-static void show_sizes(const struct config *config, char *ret, size_t size)
+static void config_value_show_sizes(const struct config *config, char *ret, size_t size)
 {
 	size_t used = 0;
 
@@ -318,41 +284,40 @@ const char *config_show(const struct config_key *key, const struct config *confi
 {
 	const void *place = model ? (const char *)model + key->model_offset
 				  : (const char *)config + key->offset;
+	const char *text = place;
 	char mask[MASK_TEXT_MAX];
 
 	switch (key->kind) {
 	case CONFIG_INTEGER:
-		snprintf(ret, size, "%" PRIu32, *(const uint32_t *)place);
-		break;
 	case CONFIG_SPIN:
-		if (*(const uint32_t *)place == CONFIG_SPIN_FOREVER)
-			snprintf(ret, size, "forever");
-		else
-			snprintf(ret, size, "%" PRIu32, *(const uint32_t *)place);
+		snprintf(ret, size, "%" PRIu32, *(const uint32_t *)place);
+		if (key->kind == CONFIG_INTEGER || *(const uint32_t *)place != CONFIG_SPIN_FOREVER)
+			return ret;
+		text = "forever";
 		break;
 	case CONFIG_SIZE:
-		show_size(*(const uint64_t *)place, ret, size);
-		break;
+		config_value_show_size(*(const uint64_t *)place, ret, size);
+		return ret;
+	case CONFIG_SIZES:
+		config_value_show_sizes(config, ret, size);
+		return ret;
 	case CONFIG_CHOICE:
 	case CONFIG_DEVICE:
 	case CONFIG_SOCKET:
-		snprintf(ret, size, "%s", (const char *)place);
 		break;
 	case CONFIG_FOLDER:
-		snprintf(ret, size, "%s", *(const char *)place ? (const char *)place : "none");
+		text = *text ? text : "none";
 		break;
 	case CONFIG_MODE:
-		snprintf(ret, size, "%s", graph_mode_name(*(const enum graph_mode *)place));
+		text = graph_mode_name(*(const enum graph_mode *)place);
 		break;
 	case CONFIG_MASK:
-		snprintf(ret, size, "%s", mask_text(place, mask));
+		text = mask_text(place, mask);
 		break;
 	case CONFIG_LEVEL:
-		snprintf(ret, size, "%s", log_level_name(*(const enum log_level *)place));
-		break;
-	case CONFIG_SIZES:
-		show_sizes(config, ret, size);
+		text = log_level_name(*(const enum log_level *)place);
 		break;
 	}
+	snprintf(ret, size, "%s", text);
 	return ret;
 }

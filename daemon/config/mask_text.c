@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/config/mask_text.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* Digits, of `least` to UINT32_MAX, and then one of `ends`. */
-static bool parse_tokens(const char **at, const char *ends, uint32_t least, uint32_t *ret)
-{
-	unsigned long long value;
-	char *end;
+#include "daemon/config/digits.h"
 
-	if (**at < '0' || **at > '9')
-		return false;
-	errno = 0;
-	value = strtoull(*at, &end, 10);
-	if (errno || value < least || value > UINT32_MAX || !strchr(ends, *end))
+/* A number from `least` to UINT32_MAX, and then one of `ends`. */
+static bool mask_text_parse_tokens(const char **at, const char *ends, uint32_t least, uint32_t *ret)
+{
+	uint64_t value = 0;
+
+	if (digits_parse(at, UINT32_MAX, &value) < 0 || value < least || !strchr(ends, **at))
 		return false;
 	*ret = (uint32_t)value;
-	*at = end;
 	return true;
 }
 
@@ -33,9 +27,9 @@ bool mask_text_parse(const char *text, struct mask_text *ret)
 	} else if (strncmp(text, "window:", strlen("window:")) == 0) {
 		const char *at = text + strlen("window:");
 
-		if (!parse_tokens(&at, "+", 1, &mask.window)) /* strchr finds the end, too */
+		if (!mask_text_parse_tokens(&at, "+", 1, &mask.window)) /* strchr finds the end, too */
 			return false;
-		if (*at++ == '+' && !parse_tokens(&at, "", 0, &mask.sinks))
+		if (*at++ == '+' && !mask_text_parse_tokens(&at, "", 0, &mask.sinks))
 			return false;
 	} else if (strcmp(text, "causal") != 0) {
 		return false;

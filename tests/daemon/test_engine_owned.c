@@ -172,7 +172,7 @@ static void make_config(struct config *ret, const char *folder)
 
 	assert_in_range(n, 0, sizeof(text) - 1);
 	if (config_parse_memory(&file, "mimeod.conf", text, (size_t)n, &error) ||
-		config_resolve(&file, NULL, ret, &error))
+		config_resolve(&file, ret, &error))
 		fail_msg("%s", error.text);
 	config_settings_deinit(&file);
 }

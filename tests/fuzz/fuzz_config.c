@@ -45,7 +45,7 @@ static void check_resolved(const struct config_settings *settings)
 	struct config_error error = { "" };
 	struct config config;
 
-	if (config_resolve(NULL, settings, &config, &error) < 0) {
+	if (config_resolve(settings, &config, &error) < 0) {
 		CLAIM(*error.text);
 		return;
 	}
