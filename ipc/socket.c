@@ -44,22 +44,32 @@ static int socket_path_copy(char ret[static SOCKET_PATH_MAX], const char *path, 
 	return 0;
 }
 
-int socket_path(char ret[static SOCKET_PATH_MAX], const char *path)
+/* As snprintf. */
+static int socket_path_print(char *buffer, size_t size, const char *path)
 {
 	const char *runtime = socket_environment("XDG_RUNTIME_DIR");
-	char buffer[SOCKET_PATH_MAX];
-	int n;
 
 	if (!path)
 		path = socket_environment("MIMEO_SOCKET");
 	if (path)
-		n = snprintf(buffer, sizeof(buffer), "%s", path);
-	else if (runtime)
-		n = snprintf(buffer, sizeof(buffer), "%s/mimeo/mimeod.sock", runtime);
-	else
-		n = snprintf(buffer, sizeof(buffer), "/run/mimeo/mimeod.sock");
+		return snprintf(buffer, size, "%s", path);
+	if (runtime)
+		return snprintf(buffer, size, "%s/mimeo/mimeod.sock", runtime);
+	return snprintf(buffer, size, "/run/mimeo/mimeod.sock");
+}
 
-	return socket_path_copy(ret, buffer, n);
+int socket_path(char ret[static SOCKET_PATH_MAX], const char *path)
+{
+	char buffer[SOCKET_PATH_MAX];
+
+	return socket_path_copy(ret, buffer, socket_path_print(buffer, sizeof(buffer), path));
+}
+
+size_t socket_path_bytes(const char *path)
+{
+	int n = socket_path_print(NULL, 0, path);
+
+	return n > 0 ? (size_t)n : 0;
 }
 
 int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path)

@@ -20,6 +20,8 @@
 /* `path`, or if NULL $MIMEO_SOCKET, else $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else
  * /run/mimeo/mimeod.sock. 0, or -ENAMETOOLONG. */
 int socket_path(char ret[static SOCKET_PATH_MAX], const char *path);
+/* Bytes of that path, also if it is too long. */
+size_t socket_path_bytes(const char *path);
 /* The operators' socket beside a client socket: "x.sock" -> "x-admin.sock", "x" -> "x-admin". */
 int socket_admin_path(char ret[static SOCKET_PATH_MAX], const char *client_path);
 

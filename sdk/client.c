@@ -320,8 +320,9 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 	if (rc == 0 && !path[0])
 		rc = -EINVAL;
 	if (rc < 0)
-		snprintf(text, sizeof(text), "the socket's path %s: it must have 1 to %d bytes",
-			rc == -EINVAL ? "is empty" : "is too long", SOCKET_PATH_MAX - 1);
+		snprintf(text, sizeof(text),
+			"the socket's path must be 1 to %d bytes, this one has %zu",
+			SOCKET_PATH_MAX - 1, socket_path_bytes(resolved.socket_path));
 	rc = rc < 0 ? client_status(rc) : client_attach(m, &resolved, path, text);
 	if (rc < 0) {
 		mimeo_close(m);

@@ -1,50 +1,50 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/ctl/ask.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/serve/admin_wire.h"
+#include "ipc/cleanup.h"
 #include "ipc/socket.h"
 #include "ipc/wire_check.h"
 
-static void pack_text(msgpack_packer *packer, const char *text)
+static void ask_pack_text(msgpack_packer *packer, const char *text)
 {
 	msgpack_pack_str_with_body(packer, text, strlen(text));
 }
 
-static void pack_pair(msgpack_packer *packer, const char *key, const char *text)
+static void ask_pack_pair(msgpack_packer *packer, const char *key, const char *text)
 {
 	if (!text)
 		return;
-	pack_text(packer, key);
-	pack_text(packer, text);
+	ask_pack_text(packer, key);
+	ask_pack_text(packer, text);
 }
 
 int ask_send(int fd, const struct ask *ask)
 {
-	msgpack_sbuffer buffer;
+	CLEANUP(msgpack_sbuffer_destroy) msgpack_sbuffer buffer;
 	msgpack_packer packer;
 
 	msgpack_sbuffer_init(&buffer);
 	msgpack_packer_init(&packer, &buffer, msgpack_sbuffer_write);
 	msgpack_pack_map(&packer, 1 + ask->has_session + !!ask->model + !!ask->graph);
-	pack_pair(&packer, ADMIN_OP, ask->op);
-	pack_pair(&packer, ADMIN_MODEL, ask->model);
-	pack_pair(&packer, ADMIN_GRAPH, ask->graph);
+	ask_pack_pair(&packer, ADMIN_OP, ask->op);
+	ask_pack_pair(&packer, ADMIN_MODEL, ask->model);
+	ask_pack_pair(&packer, ADMIN_GRAPH, ask->graph);
 	if (ask->has_session) {
-		pack_text(&packer, ADMIN_SESSION);
+		ask_pack_text(&packer, ADMIN_SESSION);
 		msgpack_pack_uint64(&packer, ask->session);
 	}
-	int r = socket_send(fd, buffer.data, buffer.size, NULL, 0);
-	msgpack_sbuffer_destroy(&buffer);
-	return r;
+	return socket_send(fd, buffer.data, buffer.size, NULL, 0);
 }
 
-/* ---- looking into maps ---- */
+/* ---- reading maps ---- */
 
-static bool text_is(const msgpack_object *object, const char *text)
+static bool ask_text_is(const msgpack_object *object, const char *text)
 {
 	size_t length = strlen(text);
 
@@ -52,23 +52,21 @@ static bool text_is(const msgpack_object *object, const char *text)
 		memcmp(object->via.str.ptr, text, length) == 0;
 }
 
-static const msgpack_object *map_find(
-	const msgpack_object *map, const char *key, msgpack_object_type type)
+/* The value of a key, or NULL. */
+static const msgpack_object *ask_map_find(const msgpack_object *map, const char *key)
 {
 	if (map->type != MSGPACK_OBJECT_MAP)
 		return NULL;
 	for (uint32_t i = 0; i < map->via.map.size; i++) {
-		const msgpack_object_kv *kv = &map->via.map.ptr[i];
-
-		if (text_is(&kv->key, key))
-			return type == MSGPACK_OBJECT_NIL || kv->val.type == type ? &kv->val : NULL;
+		if (ask_text_is(&map->via.map.ptr[i].key, key))
+			return &map->via.map.ptr[i].val;
 	}
 	return NULL;
 }
 
 const msgpack_object *answer_cell(const struct answer *answer, size_t row, const char *key)
 {
-	return row < answer->n_rows ? map_find(answer->rows[row], key, MSGPACK_OBJECT_NIL) : NULL;
+	return row < answer->n_rows ? ask_map_find(answer->rows[row], key) : NULL;
 }
 
 uint64_t answer_count(const struct answer *answer, size_t row, const char *key, uint64_t otherwise)
@@ -80,83 +78,76 @@ uint64_t answer_count(const struct answer *answer, size_t row, const char *key, 
 	return cell->via.u64;
 }
 
-static const char *text_copy(const msgpack_object *object, char *buffer, size_t size)
-{
-	size_t length = object->via.str.size < size ? object->via.str.size : size - 1;
-
-	memcpy(buffer, object->via.str.ptr, length);
-	buffer[length] = '\0';
-	return buffer;
-}
-
 const char *answer_text(
 	const struct answer *answer, size_t row, const char *key, char *buffer, size_t size)
 {
 	const msgpack_object *cell = answer_cell(answer, row, key);
+	size_t length = cell && cell->type == MSGPACK_OBJECT_STR ? cell->via.str.size : 0;
 
-	buffer[0] = '\0';
-	if (cell && cell->type == MSGPACK_OBJECT_STR)
-		text_copy(cell, buffer, size);
+	assert(size > 0);
+	if (length >= size)
+		length = size - 1;
+	if (length > 0)
+		memcpy(buffer, cell->via.str.ptr, length);
+	buffer[length] = '\0';
 	return buffer;
 }
 
 /* ---- receiving ---- */
 
-static int rows_take(struct answer *answer, const msgpack_object *list)
+static int ask_take_rows(struct answer *answer, const msgpack_object_array *list)
 {
-	size_t n = list->via.array.size;
-
-	if (n == 0)
-		return 0;
 	const msgpack_object **rows =
-		reallocarray(answer->rows, answer->n_rows + n, sizeof(*rows));
+		reallocarray(answer->rows, answer->n_rows + list->size + 1, sizeof(*rows));
+
 	if (!rows)
 		return -ENOMEM;
 	answer->rows = rows;
-	for (size_t i = 0; i < n; i++) {
-		if (list->via.array.ptr[i].type != MSGPACK_OBJECT_MAP)
+	for (size_t i = 0; i < list->size; i++) {
+		if (list->ptr[i].type != MSGPACK_OBJECT_MAP)
 			return -EPROTO;
-		rows[answer->n_rows++] = &list->via.array.ptr[i];
+		rows[answer->n_rows++] = &list->ptr[i];
 	}
 	return 0;
 }
 
-static int text_take(struct answer *answer, const msgpack_object *text)
+static int ask_take_text(struct answer *answer, const msgpack_object_str *text)
 {
-	size_t length = text->via.str.size;
-	char *longer = realloc(answer->text, answer->n_text + length + 1);
+	char *longer = realloc(answer->text, answer->n_text + text->size + 1);
 
 	if (!longer)
 		return -ENOMEM;
-	memcpy(longer + answer->n_text, text->via.str.ptr, length);
+	memcpy(longer + answer->n_text, text->ptr, text->size);
 	answer->text = longer;
-	answer->n_text += length;
+	answer->n_text += text->size;
 	answer->text[answer->n_text] = '\0';
 	return 0;
 }
 
 /* 1 if more messages follow, 0 if not, or -errno. */
-static int message_take(struct answer *answer, const msgpack_object *map)
+static int ask_take_message(struct answer *answer, const msgpack_object *map)
 {
-	const msgpack_object *positive =
-		map_find(map, ADMIN_STATUS, MSGPACK_OBJECT_POSITIVE_INTEGER);
-	const msgpack_object *negative =
-		map_find(map, ADMIN_STATUS, MSGPACK_OBJECT_NEGATIVE_INTEGER);
-	const msgpack_object *text = map_find(map, ADMIN_TEXT, MSGPACK_OBJECT_STR);
-	const msgpack_object *more = map_find(map, ADMIN_MORE, MSGPACK_OBJECT_BOOLEAN);
-	const msgpack_object *rows = map_find(map, ADMIN_ROWS, MSGPACK_OBJECT_ARRAY);
+	const msgpack_object *status = ask_map_find(map, ADMIN_STATUS);
+	const msgpack_object *text = ask_map_find(map, ADMIN_TEXT);
+	const msgpack_object *more = ask_map_find(map, ADMIN_MORE);
+	const msgpack_object *rows = ask_map_find(map, ADMIN_ROWS);
 
-	if ((!positive && !negative) || !text || !more || !rows)
+	if (!status || !text || text->type != MSGPACK_OBJECT_STR || !more ||
+		more->type != MSGPACK_OBJECT_BOOLEAN || !rows ||
+		rows->type != MSGPACK_OBJECT_ARRAY)
 		return -EPROTO;
-	if (negative)
-		answer->status = (int)negative->via.i64;
-	int r = text_take(answer, text);
-	if (r == 0)
-		r = rows_take(answer, rows);
-	return r < 0 ? r : more->via.boolean;
+	if (status->type == MSGPACK_OBJECT_NEGATIVE_INTEGER)
+		answer->status = (int)status->via.i64;
+	else if (status->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+		return -EPROTO;
+	int rc = ask_take_text(answer, &text->via.str);
+	if (rc < 0)
+		return rc;
+	rc = ask_take_rows(answer, &rows->via.array);
+	return rc < 0 ? rc : more->via.boolean;
 }
 
-static int message_receive(int fd, struct answer *answer, char *buffer)
+static int ask_receive_message(int fd, struct answer *answer, char *buffer)
 {
 	size_t offset = 0;
 
@@ -167,7 +158,7 @@ static int message_receive(int fd, struct answer *answer, char *buffer)
 		wire_check(buffer, (size_t)n, &offset) != WIRE_OK)
 		return -EPROTO;
 
-	/* Objects point into the buffer's copy that the unpacker's zone holds. */
+	/* Objects point into the copy of the buffer, which the message's zone owns. */
 	msgpack_unpacked *message = &answer->messages[answer->n_messages++];
 	msgpack_unpacked_init(message);
 	message->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
@@ -179,31 +170,36 @@ static int message_receive(int fd, struct answer *answer, char *buffer)
 	if (msgpack_unpack(copy, (size_t)n, &offset, message->zone, &message->data) !=
 		MSGPACK_UNPACK_SUCCESS)
 		return -EPROTO;
-	return message_take(answer, &message->data);
+	return ask_take_message(answer, &message->data);
 }
 
 int ask_receive(int fd, struct answer **ret)
 {
-	struct answer *answer = calloc(1, sizeof(*answer));
-	char *buffer = malloc(ADMIN_REPLY_MAX);
-	int r = -ENOMEM;
+	CLEANUP(cleanup_answer) struct answer *answer = calloc(1, sizeof(*answer));
+	CLEANUP(cleanup_free) char *buffer = malloc(ADMIN_REPLY_MAX);
+	int rc;
 
 	if (!answer || !buffer)
-		goto out;
+		return -ENOMEM;
 	answer->messages = calloc(ASK_MESSAGES_MAX, sizeof(*answer->messages));
 	if (!answer->messages)
-		goto out;
+		return -ENOMEM;
 	do {
-		r = message_receive(fd, answer, buffer);
-	} while (r > 0);
-	if (r == 0) {
-		*ret = answer;
-		answer = NULL;
-	}
-out:
-	answer_free(answer);
-	free(buffer);
-	return r;
+		rc = ask_receive_message(fd, answer, buffer);
+	} while (rc > 0);
+	if (rc == 0)
+		*ret = STEAL(answer);
+	return rc;
+}
+
+int ask_once(int fd, const struct ask *ask, struct answer **ret)
+{
+	int rc = ask_send(fd, ask);
+
+	/* A daemon that refuses the connection closes it before it reads: its reply has arrived. */
+	if (rc < 0 && rc != -EPIPE)
+		return rc;
+	return ask_receive(fd, ret);
 }
 
 void answer_free(struct answer *answer)

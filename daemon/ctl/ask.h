@@ -2,15 +2,14 @@
 #ifndef MIMEO_DAEMON_CTL_ASK_H
 #define MIMEO_DAEMON_CTL_ASK_H
 
-/*
- * The operators' side of daemon/serve/admin_wire.h: send a request, take the reply, look at its
- * rows.
- */
+/* The operators' side of daemon/serve/admin_wire.h: send a request, receive the reply, read its rows. */
 
 #include <msgpack.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "ipc/cleanup.h"
 
 #define ASK_TIMEOUT_MS 10000u
 #define ASK_MESSAGES_MAX 256u /* of one reply */
@@ -25,7 +24,7 @@ struct answer {
 	size_t n_messages;
 };
 
-/* What is asked; NULL or has_session false: that key is left out. */
+/* A request; without the keys that are NULL, or the session if has_session is false. */
 struct ask {
 	const char *op, *model, *graph;
 	uint64_t session;
@@ -37,11 +36,14 @@ int ask_send(int fd, const struct ask *ask);
 /* The whole reply; the answer is the caller's, until answer_free. 0, -EPROTO if it is not a reply,
  * or -errno (-ECONNRESET: the daemon is gone). */
 int ask_receive(int fd, struct answer **ret);
+/* Send and receive. A request that cannot be sent because the daemon has hung up may have a reply. */
+int ask_once(int fd, const struct ask *ask, struct answer **ret);
 void answer_free(struct answer *answer);
+DEFINE_CLEANUP(answer, struct answer, answer_free)
 
 /* The value of a row's key, or NULL. */
 const msgpack_object *answer_cell(const struct answer *answer, size_t row, const char *key);
-/* The same as a number or text; `otherwise` if it is not there. Text is cut to size. */
+/* The same as a number, `otherwise` if it is none; or as text, "" if it is none, cut to size. */
 uint64_t answer_count(const struct answer *answer, size_t row, const char *key, uint64_t otherwise);
 const char *answer_text(
 	const struct answer *answer, size_t row, const char *key, char *buffer, size_t size);

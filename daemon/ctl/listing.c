@@ -2,7 +2,6 @@
 #include "daemon/ctl/listing.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct table_column status_columns[] = {
@@ -21,7 +20,7 @@ static const struct table_column status_columns[] = {
 	{"sequences", "sequences", TABLE_COUNT},
 	{"running", "running", TABLE_COUNT},
 	{"waiting", "waiting", TABLE_COUNT},
-	{"requests", "requests in all", TABLE_COUNT},
+	{"requests", "requests total", TABLE_COUNT},
 	{"tokens_in", "tokens in", TABLE_COUNT},
 	{"tokens_out", "tokens out", TABLE_COUNT},
 	{"steps", "steps", TABLE_COUNT},
@@ -35,8 +34,8 @@ static const struct table_column status_columns[] = {
 	{"graphs_ready", "graphs captured", TABLE_COUNT},
 	{"graph_orders", NULL, TABLE_COUNT},
 	{"late_captures", "captures while serving", TABLE_COUNT},
-	{"late_gap_s", "longest gap of one", TABLE_SECONDS},
-	{"capture_seconds", "captured in", TABLE_SECONDS},
+	{"late_gap_s", "longest capture pause", TABLE_SECONDS},
+	{"capture_seconds", "capture time", TABLE_SECONDS},
 	{"slots_free", "slots free", TABLE_COUNT},
 	{"slots_total", "slots", TABLE_COUNT},
 	{"pages_free", "pages free", TABLE_COUNT},
@@ -49,7 +48,7 @@ static const struct table_column status_columns[] = {
 	{"device_used_bytes", "device memory used", TABLE_BYTES},
 	{"open_fds", "open fds", TABLE_COUNT},
 	{"buffers", "device buffers", TABLE_COUNT},
-	{"buffer_bytes", "device buffers, bytes", TABLE_BYTES},
+	{"buffer_bytes", "device buffer memory", TABLE_BYTES},
 	{"buffers_closing", NULL, TABLE_COUNT},
 };
 
@@ -57,24 +56,24 @@ static const struct table_column sessions_columns[] = {
 	{"id", "ID", TABLE_COUNT},
 	{"pid", "PID", TABLE_COUNT},
 	{"uid", "UID", TABLE_COUNT},
-	{"name", "NAME", TABLE_TEXT},
-	{"state", "STATE", TABLE_TEXT},
+	{"name", "NAME", TABLE_TEXT, .cut = true},
+	{"state", "STATE", TABLE_TEXT, .usual = "open"},
 	{"age_s", "AGE", TABLE_SECONDS},
-	{"requests", "REQUESTS", TABLE_COUNT},
-	{"in_flight", "IN FLIGHT", TABLE_COUNT},
+	{"requests", "REQUESTS", TABLE_COUNT, .wide = true},
+	{"in_flight", "RUNNING", TABLE_COUNT},
 	{"waiting", "WAITING", TABLE_COUNT},
-	{"sequences", "SEQUENCES", TABLE_COUNT},
+	{"sequences", "SEQUENCES", TABLE_COUNT, .wide = true},
 	{"pages", "PAGES", TABLE_COUNT},
-	{"prompt_tokens", "PROMPT", TABLE_COUNT},
+	{"prompt_tokens", "PROMPT", TABLE_COUNT, .wide = true},
 	{"tokens", "TOKENS", TABLE_COUNT},
-	{"arena_bytes", "ARENA", TABLE_BYTES},
+	{"arena_bytes", "ARENA", TABLE_BYTES, .wide = true},
 	{"buffers", "BUFFERS", TABLE_COUNT, .wide = true},
 	{"buffer_bytes", "IN BUFFERS", TABLE_BYTES, .wide = true},
 };
 
 static const struct table_column models_columns[] = {
-	{"name", "NAME", TABLE_TEXT},
-	{"architecture", "ARCHITECTURE", TABLE_TEXT},
+	{"name", "NAME", TABLE_TEXT, .cut = true},
+	{"architecture", "ARCHITECTURE", TABLE_TEXT, .wide = true},
 	{"weights_bytes", "WEIGHTS", TABLE_BYTES},
 	{"attention", "ATTENTION", TABLE_TEXT},
 	{"support", "SUPPORT", TABLE_TEXT, .wide = true},
@@ -89,7 +88,7 @@ static const struct table_column models_columns[] = {
 	{"kv_bytes", "KV CACHE", TABLE_BYTES, .wide = true},
 	{"graphs", "GRAPHS", TABLE_COUNT, .wide = true},
 	{"graphs_ready", "CAPTURED", TABLE_COUNT, .wide = true},
-	{"capture_seconds", "CAPTURED IN", TABLE_SECONDS, .wide = true},
+	{"capture_seconds", "CAPTURE TIME", TABLE_SECONDS, .wide = true},
 	{"graph_bytes", "GRAPH MEMORY", TABLE_BYTES, .wide = true},
 	{"pool_bytes", NULL, TABLE_BYTES},
 	{"load_seconds", NULL, TABLE_SECONDS},
@@ -105,18 +104,19 @@ static const struct table_column models_columns[] = {
 	{"verified_tokens", NULL, TABLE_COUNT},
 };
 
-/* On a terminal below them, of models with a draft, where the wide table has columns. */
+/* A second table on a terminal, of models with a draft model; the wide table has these as columns. */
 static const struct table_column drafts_columns[] = {
-	{"name", "NAME", TABLE_TEXT},
+	{"name", "NAME", TABLE_TEXT, .cut = true},
 	{"draft", "DRAFT", TABLE_TEXT},
 	{"draft_tokens", "K", TABLE_COUNT},
+#define DRAFTS_WITHOUT_FIGURES 3
 	{"tokens_per_verification", "PER VERIFICATION", TABLE_NUMBER},
 	{"acceptance", "ACCEPTANCE", TABLE_TEXT},
 	{"draft_seconds", "TIME", TABLE_SECONDS},
 };
 
 static const struct table_column graphs_columns[] = {
-	{"model", "MODEL", TABLE_TEXT},
+	{"model", "MODEL", TABLE_TEXT, .cut = true},
 	{"owner", "OWNER", TABLE_TEXT, .usual = "target"},
 	{"graph", "GRAPH", TABLE_TEXT},
 	{"mode", NULL, TABLE_TEXT},
@@ -124,19 +124,19 @@ static const struct table_column graphs_columns[] = {
 	{"tokens", NULL, TABLE_COUNT},
 	{"rows", NULL, TABLE_COUNT},
 	{"query_len", NULL, TABLE_COUNT},
-	{"captures", "CAPTURES", TABLE_COUNT},
+	{"captures", "CAPTURES", TABLE_COUNT, .wide = true},
 	{"drops", "DROPS", TABLE_COUNT, .wide = true},
 	{"segments", "SEGMENTS", TABLE_COUNT, .wide = true},
 	{"nodes", "NODES", TABLE_COUNT, .wide = true},
 	{"bytes", "MEMORY", TABLE_BYTES},
-	{"seconds", "CAPTURED IN", TABLE_SECONDS},
+	{"seconds", "CAPTURE TIME", TABLE_SECONDS, .wide = true},
 	{"replays", "REPLAYS", TABLE_COUNT},
-	{"shared_replays", "SHARED", TABLE_COUNT},
-	{"padded_rows", "PADDED ROWS", TABLE_COUNT},
-	{"eager_steps", "EAGER STEPS", TABLE_COUNT},
+	{"shared_replays", "SHARED", TABLE_COUNT, .wide = true},
+	{"padded_rows", "PADDED", TABLE_COUNT},
+	{"eager_steps", "EAGER", TABLE_COUNT},
 };
 
-/* As JSON only: for people there is the exposition. */
+/* JSON only: as text, metrics are in Prometheus' format. */
 static const struct table_column metrics_columns[] = {
 	{"name", "NAME", TABLE_TEXT},
 	{"type", "TYPE", TABLE_TEXT},
@@ -156,11 +156,12 @@ static const struct table_column metrics_columns[] = {
 
 static const struct listing listings[] = {
 	LISTING(status, TABLE_RECORD),
-	LISTING(sessions, 0),
-	LISTING(models, 0),
-	LISTING(graphs, 0),
+	LISTING(sessions, TABLE_NARROW),
+	LISTING(models, TABLE_NARROW),
+	LISTING(graphs, TABLE_NARROW),
 	LISTING(metrics, 0),
 };
+static const struct listing listing_drafts = LISTING(drafts, TABLE_NARROW);
 
 const struct listing *listing_find(const char *op)
 {
@@ -171,9 +172,9 @@ const struct listing *listing_find(const char *op)
 	return NULL;
 }
 
-/* An empty text is an empty cell; so is what another version of the daemon leaves out, or has as
+/* An empty text is an empty cell; so is a value that another version of the daemon lacks or sends as
  * another type. */
-static void fill_cell(struct table *table, const struct table_column *column,
+static void listing_fill_cell(struct table *table, const struct table_column *column,
 	const struct answer *answer, size_t row)
 {
 	const msgpack_object *cell = answer_cell(answer, row, column->key);
@@ -182,9 +183,8 @@ static void fill_cell(struct table *table, const struct table_column *column,
 	if (!cell)
 		return;
 	if (column->unit == TABLE_TEXT) {
-		if (cell->type == MSGPACK_OBJECT_STR && cell->via.str.size > 0)
-			table_set_text(table, column->key,
-				answer_text(answer, row, column->key, text, sizeof(text)));
+		if (answer_text(answer, row, column->key, text, sizeof(text))[0])
+			table_set_text(table, column->key, text);
 	} else if (cell->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
 		table_set_count(table, column->key, cell->via.u64);
 	} else if (cell->type == MSGPACK_OBJECT_FLOAT32 || cell->type == MSGPACK_OBJECT_FLOAT64) {
@@ -192,75 +192,72 @@ static void fill_cell(struct table *table, const struct table_column *column,
 	}
 }
 
-static bool is_of_model(const struct answer *answer, size_t row, const char *model)
+static bool listing_is_of_model(const struct answer *answer, size_t row, const char *model)
 {
 	char name[128];
 
 	return !model || strcmp(answer_text(answer, row, "model", name, sizeof(name)), model) == 0;
 }
 
-/* "Eagle3": of a draft's architecture what tells it from others. Where nothing was verified yet
- * there are no figures. */
-static void fill_draft(struct table *table, const struct answer *answer, size_t row)
+static void listing_fill_row(struct table *table, const struct listing *listing,
+	const struct answer *answer, size_t row)
+{
+	table_row(table);
+	for (size_t i = 0; i < listing->n_columns; i++)
+		listing_fill_cell(table, &listing->columns[i], answer, row);
+}
+
+/* The draft model's architecture is shortened to its distinguishing part, "Eagle3". Before the first
+ * verification there are no figures. */
+static void listing_fill_draft(struct table *table, const struct answer *answer, size_t row)
 {
 	static const char common[] = "ForCausalLM";
-	bool none = answer_count(answer, row, "verified_rows", 0) == 0;
+	struct listing columns = listing_drafts;
 	char draft[64];
-	const char *kind;
 
-	table_row(table);
-	for (size_t i = 0; i < sizeof(drafts_columns) / sizeof(drafts_columns[0]); i++) {
-		if (!none || (drafts_columns[i].unit != TABLE_NUMBER &&
-				     drafts_columns[i].unit != TABLE_SECONDS))
-			fill_cell(table, &drafts_columns[i], answer, row);
-	}
+	if (answer_count(answer, row, "verified_rows", 0) == 0)
+		columns.n_columns = DRAFTS_WITHOUT_FIGURES;
+	listing_fill_row(table, &columns, answer, row);
 	answer_text(answer, row, "draft", draft, sizeof(draft));
-	kind = strstr(draft, common);
+	const char *kind = strstr(draft, common);
 	if (kind && kind[sizeof(common) - 1])
 		table_set_text(table, "draft", kind + sizeof(common) - 1);
 }
 
-static int print_drafts(const struct answer *answer, FILE *file)
+static int listing_print_drafts(const struct answer *answer, FILE *file)
 {
-	struct table *table;
-	size_t n = 0;
-	int r = table_new(
-		&table, drafts_columns, sizeof(drafts_columns) / sizeof(drafts_columns[0]), 0);
+	CLEANUP(cleanup_table) struct table *table = NULL;
+	bool any = false;
 
-	if (r < 0)
-		return r;
+	int rc = table_new(
+		&table, listing_drafts.columns, listing_drafts.n_columns, listing_drafts.flags);
+	if (rc < 0)
+		return rc;
 	for (size_t row = 0; row < answer->n_rows; row++) {
 		if (answer_count(answer, row, "draft_tokens", 0) == 0)
 			continue;
-		fill_draft(table, answer, row);
-		n++;
+		listing_fill_draft(table, answer, row);
+		any = true;
 	}
-	if (n > 0 && fputc('\n', file) == EOF)
-		r = -EIO;
-	if (n > 0 && r == 0)
-		r = table_print(table, file, TABLE_AS_TEXT);
-	table_free(table);
-	return r;
+	if (!any)
+		return 0;
+	return fputc('\n', file) == EOF ? -EIO : table_print(table, file, TABLE_AS_TEXT);
 }
 
 int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
 	FILE *file, enum table_form form)
 {
-	struct table *table;
+	CLEANUP(cleanup_table) struct table *table = NULL;
 
-	int r = table_new(&table, listing->columns, listing->n_columns, listing->flags);
-	if (r < 0)
-		return r;
+	int rc = table_new(&table, listing->columns, listing->n_columns, listing->flags);
+	if (rc < 0)
+		return rc;
 	for (size_t row = 0; row < answer->n_rows; row++) {
-		if (!is_of_model(answer, row, model))
-			continue;
-		table_row(table);
-		for (size_t i = 0; i < listing->n_columns; i++)
-			fill_cell(table, &listing->columns[i], answer, row);
+		if (listing_is_of_model(answer, row, model))
+			listing_fill_row(table, listing, answer, row);
 	}
-	r = table_print(table, file, form);
-	table_free(table);
-	if (r == 0 && form == TABLE_AS_TEXT && listing->columns == models_columns)
-		r = print_drafts(answer, file);
-	return r;
+	rc = table_print(table, file, form);
+	if (rc < 0 || form != TABLE_AS_TEXT || listing->columns != models_columns)
+		return rc;
+	return listing_print_drafts(answer, file);
 }

@@ -3,8 +3,8 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,117 +12,127 @@
 #include <mimeo/types.h>
 
 #include "build-config.h"
+#include "daemon/config/digits.h"
 #include "daemon/ctl/ask.h"
 #include "daemon/ctl/listing.h"
 #include "daemon/ctl/order.h"
+#include "ipc/cleanup.h"
 #include "ipc/socket.h"
 
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_NOT_SERVING = 2, EXIT_USAGE = 3 };
 
 #define CONNECT_TIMEOUT_MS 5000u
 #define PROGRESS_MS 500
-#define GRAPH_NAME_MAX 32 /* with its end */
+#define GRAPH_NAME_MAX 32 /* with terminator */
 
-struct options {
+struct main_options {
 	const char *socket; /* NULL: the default */
 	enum table_form form;
 	struct ask ask;
 	char graph[2 * GRAPH_NAME_MAX];
 };
 
-static const char help[] =
+static const char main_help[] =
 	"Usage: mimeoctl [--socket PATH] [--json | --wide] COMMAND\n"
 	"Look at and operate mimeod.\n\n"
 	"  status            state and counters; exits 0 if serving, 1 if unreachable,\n"
 	"                    2 if not serving\n"
 	"  sessions          clients that are attached\n"
 	"  models            models, their attention, graph mode, KV cache and drafts\n"
-	"  graphs            captured graphs and their replays, and what ran without one\n"
+	"  graphs            captured graphs and their replays, and steps without a graph\n"
 	"  metrics           all counters in Prometheus' text format\n"
-	"  drain             take no new work, finish what runs, end; waits for it\n"
+	"  drain             refuse new requests, finish those in flight, exit; waits for it\n"
 	"  sessions kill ID  end a session\n"
 	"  graphs capture GRAPH | all\n"
-	"                    capture graphs that are not there, as they are listed\n"
+	"                    capture graphs that are not captured, named as listed\n"
 	"  graphs drop GRAPH | all | idle\n"
-	"                    drop graphs; idle: what no step has replayed for 10 to 20 s\n\n"
-	"  --model NAME      graphs, graphs capture, drop: of that model only\n"
+	"                    drop graphs; idle: those not replayed for 10 to 20 s\n\n"
+	"  --model NAME      graphs, graphs capture, graphs drop: of that model only\n"
 	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
 	"  --json            print JSON: raw numbers, bytes and seconds\n"
-	"  --wide            print all columns, as it is done where no terminal is\n"
+	"  --wide            print all columns, as without a terminal\n"
 	"  --help            print this and exit\n"
 	"  --version         print the version and exit\n";
 
 /* ---- options ---- */
 
-static int usage(const char *what, const char *argument)
+__attribute__((format(printf, 1, 2))) static int main_usage(const char *format, ...)
 {
-	fprintf(stderr, "mimeoctl: %s%s%s: see mimeoctl --help\n", what, argument ? ": " : "",
-		argument ? argument : "");
+	va_list arguments;
+
+	va_start(arguments, format);
+	fputs("mimeoctl: ", stderr);
+	vfprintf(stderr, format, arguments);
+	fputs(": see mimeoctl --help\n", stderr);
+	va_end(arguments);
 	return EXIT_USAGE;
 }
 
-static int parse_id(const char *text, uint64_t *ret)
+/* "capture", "drop", and a graph: its name has a space, "FULL 8x1", and may be one word or two. */
+static int main_parse_order(char **words, int n_words, struct main_options *ret)
 {
-	char *end;
+	bool drop = strcmp(words[0], "drop") == 0;
 
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno != 0 || end == text || *end != '\0' || *text < '0' || *text > '9')
-		return -EINVAL;
-	*ret = value;
-	return 0;
-}
-
-/* "drop FULL 8x1": a graph's name has a space, and may come as one word or two. */
-static int parse_order(char **words, int n_words, struct options *ret)
-{
-	if (strcmp(words[0], "capture") != 0 && strcmp(words[0], "drop") != 0)
-		return usage("one word too many", words[0]);
+	if (!drop && strcmp(words[0], "capture") != 0)
+		return main_usage("one word too many: %s", words[0]);
 	if (n_words < 2 || n_words > 3)
-		return usage("which graph? One of mimeoctl graphs, or all, behind", words[0]);
+		return main_usage("graphs %s needs a graph name%s", words[0],
+			drop ? ", 'all' or 'idle'" : " or 'all'");
 	int n = snprintf(ret->graph, sizeof(ret->graph), n_words == 2 ? "%s" : "%s %s", words[1],
 		n_words == 2 ? "" : words[2]);
 	if (n >= GRAPH_NAME_MAX)
-		return usage("no graph has so long a name", words[1]);
+		return main_usage("no graph has so long a name: %s", words[1]);
 	ret->ask.op = words[0];
 	ret->ask.graph = ret->graph;
-	return -1;
+	return EXIT_DONE;
 }
 
-/* The words behind the options. -1: go on, else an exit status. */
-static int parse_command(char **words, int n_words, struct options *ret)
+static int main_parse_kill(char **words, int n_words, struct main_options *ret)
+{
+	const char *at = words[0];
+
+	if (n_words != 1)
+		return main_usage("sessions kill needs one session number");
+	if (digits_parse(&at, UINT64_MAX, &ret->ask.session) < 0 || *at)
+		return main_usage("not a session number: %s", words[0]);
+	ret->ask.op = "kill";
+	ret->ask.has_session = true;
+	return EXIT_DONE;
+}
+
+/* The words behind the options. */
+static int main_parse_command(char **words, int n_words, struct main_options *ret)
 {
 	static const char *const commands[] = {
 		"status", "sessions", "models", "graphs", "metrics", "drain"};
 
 	if (n_words == 0)
-		return usage("a command is missing", NULL);
+		return main_usage("a command is missing");
 	if (n_words >= 2 && strcmp(words[0], "graphs") == 0)
-		return parse_order(words + 1, n_words - 1, ret);
+		return main_parse_order(words + 1, n_words - 1, ret);
 	if (ret->ask.model && strcmp(words[0], "graphs") != 0)
-		return usage("--model goes with graphs, graphs capture and graphs drop", NULL);
-	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0) {
-		if (n_words != 3)
-			return usage("sessions kill takes one session number", NULL);
-		if (parse_id(words[2], &ret->ask.session) < 0)
-			return usage("not a session number", words[2]);
-		ret->ask.op = "kill";
-		ret->ask.has_session = true;
-		return -1;
-	}
+		return main_usage("--model goes with graphs, graphs capture and graphs drop");
+	if (n_words >= 2 && strcmp(words[0], "sessions") == 0 && strcmp(words[1], "kill") == 0)
+		return main_parse_kill(words + 2, n_words - 2, ret);
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
 		if (strcmp(words[0], commands[i]) != 0)
 			continue;
 		if (n_words > 1)
-			return usage("one word too many", words[1]);
+			return main_usage("one word too many: %s", words[1]);
 		ret->ask.op = commands[i];
-		return -1;
+		return EXIT_DONE;
 	}
-	return usage("unknown command", words[0]);
+	return main_usage("unknown command: %s", words[0]);
 }
 
-static int parse_options(int argc, char **argv, struct options *ret)
+static int main_print(const char *text)
+{
+	return fputs(text, stdout) == EOF || fflush(stdout) == EOF ? EXIT_ERROR : EXIT_DONE;
+}
+
+/* An exit status; with EXIT_DONE and without ask.op there is nothing left to do. */
+static int main_parse_options(int argc, char **argv, struct main_options *ret)
 {
 	static const struct option table[] = {
 		{"help", no_argument, NULL, 'h'},
@@ -136,15 +146,12 @@ static int parse_options(int argc, char **argv, struct options *ret)
 	int option;
 
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, ":", table, NULL)) != -1) {
 		switch (option) {
 		case 'h':
-			return fputs(help, stdout) == EOF || fflush(stdout) == EOF ? EXIT_ERROR
-										  : EXIT_DONE;
+			return main_print(main_help);
 		case 'v':
-			return puts("mimeoctl " MIMEO_VERSION) == EOF || fflush(stdout) == EOF
-				? EXIT_ERROR
-				: EXIT_DONE;
+			return main_print("mimeoctl " MIMEO_VERSION "\n");
 		case 's':
 			ret->socket = optarg;
 			break;
@@ -158,27 +165,33 @@ static int parse_options(int argc, char **argv, struct options *ret)
 			if (ret->form != TABLE_AS_JSON)
 				ret->form = TABLE_AS_WIDE_TEXT;
 			break;
+		case ':':
+			return main_usage("%s needs a value", argv[optind - 1]);
 		default:
-			return usage("unknown option, or one without its value", argv[optind - 1]);
+			return main_usage("unknown or misused option: %s", argv[optind - 1]);
 		}
 	}
-	return parse_command(argv + optind, argc - optind, ret);
+	return main_parse_command(argv + optind, argc - optind, ret);
 }
 
 /* ---- reaching the daemon ---- */
 
 /* The connection, or -errno after one line that says what to do. */
-static int reach(const struct options *options)
+static int main_connect(const struct main_options *options)
 {
 	char client[SOCKET_PATH_MAX], admin[SOCKET_PATH_MAX];
 
-	int r = socket_path(client, options->socket);
-	if (r == 0)
-		r = socket_admin_path(admin, client);
-	if (r < 0) {
-		fprintf(stderr, "mimeoctl: the socket's path is too long: at most %d bytes\n",
-			SOCKET_PATH_MAX - 1);
-		return r;
+	int rc = socket_path(client, options->socket);
+	if (rc == 0)
+		rc = socket_admin_path(admin, client);
+	if (rc == 0 && !client[0])
+		rc = -EINVAL;
+	if (rc < 0) {
+		fprintf(stderr,
+			"mimeoctl: the socket's path must be 1 to %d bytes with -admin, this one has "
+			"%zu\n",
+			SOCKET_PATH_MAX - 1, socket_path_bytes(options->socket));
+		return rc;
 	}
 	int fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
 	if (fd == -EACCES)
@@ -195,27 +208,23 @@ static int reach(const struct options *options)
 }
 
 /* The reply, or NULL after one line. */
-static struct answer *ask(int fd, const struct ask *ask)
+static struct answer *main_ask(int fd, const struct ask *ask)
 {
 	struct answer *answer;
 
-	/* a daemon that turns us away closes before it reads: its reply is there all the same */
-	int sent = ask_send(fd, ask);
-	int r = sent == 0 || sent == -EPIPE ? ask_receive(fd, &answer) : sent;
-	if (r == 0)
+	int rc = ask_once(fd, ask, &answer);
+	if (rc == 0)
 		return answer;
-	if (r == -ECONNRESET || r == -EPIPE)
-		fprintf(stderr, "mimeoctl: the daemon closed the connection\n");
-	else if (r == -EPROTO)
-		fprintf(stderr, "mimeoctl: the daemon's answer is not what this version expects\n");
-	else
-		fprintf(stderr, "mimeoctl: %s\n", strerror(-r));
+	fprintf(stderr, "mimeoctl: %s\n",
+		rc == -ECONNRESET || rc == -EPIPE ? "the daemon closed the connection"
+		: rc == -EPROTO ? "the daemon's answer is not what this version expects"
+		: strerror(-rc));
 	return NULL;
 }
 
 /* ---- commands ---- */
 
-static int exit_status(const struct options *options, const struct answer *answer)
+static int main_listed(const struct main_options *options, const struct answer *answer)
 {
 	char state[16];
 
@@ -225,29 +234,27 @@ static int exit_status(const struct options *options, const struct answer *answe
 	return strcmp(state, "serving") == 0 ? EXIT_DONE : EXIT_NOT_SERVING;
 }
 
-/* A reply that has no rows. */
-static int print_text(const char *text, enum table_form form)
+/* A reply without rows. */
+static int main_print_text(const char *text, enum table_form form)
 {
 	static const struct table_column column = {"text", "text", TABLE_TEXT};
-	struct table *table;
+	CLEANUP(cleanup_table) struct table *table = NULL;
+	int rc;
 
 	if (form != TABLE_AS_JSON) {
-		int written = table_write(stdout, text, strlen(text));
-
-		return written < 0 ? written : table_write(stdout, "\n", 1);
+		rc = table_write(stdout, text, strlen(text));
+		return rc < 0 ? rc : table_write(stdout, "\n", 1);
 	}
-	int r = table_new(&table, &column, 1, TABLE_RECORD);
-	if (r < 0)
-		return r;
+	rc = table_new(&table, &column, 1, TABLE_RECORD);
+	if (rc < 0)
+		return rc;
 	table_row(table);
 	table_set_text(table, "text", text);
-	r = table_print(table, stdout, form);
-	table_free(table);
-	return r;
+	return table_print(table, stdout, form);
 }
 
 /* The line about a model, "NAME: graph mode ..."; its length is 0 if there is none. */
-static const char *line_of_model(const char *text, const char *model, size_t *ret_length)
+static const char *main_line_of_model(const char *text, const char *model, size_t *ret_length)
 {
 	size_t length = strlen(model);
 
@@ -259,91 +266,95 @@ static const char *line_of_model(const char *text, const char *model, size_t *re
 	return text;
 }
 
-/* What an answer says beside its rows stands above them; -ENOENT: it does not know the model. */
-static int print_listing(const struct listing *listing, const struct answer *answer,
+/* The answer's text, and then its rows. -ENOENT: there is no such model. */
+static int main_print_listing(const struct listing *listing, const struct answer *answer,
 	const char *model, enum table_form form)
 {
-	char line[512] = "";
+	const char *text = answer->text;
+	char line[512];
 	size_t length;
-	int r = 0;
 
 	if (model) {
-		const char *at = line_of_model(answer->text, model, &length);
+		const char *at = main_line_of_model(text, model, &length);
 
 		if (!at)
 			return -ENOENT;
 		snprintf(line, sizeof(line), "%.*s", (int)length, at);
+		text = line;
 	}
-	if (answer->text[0] && form != TABLE_AS_JSON)
-		r = print_text(model ? line : answer->text, form);
-	return r < 0 ? r : listing_print(listing, answer, model, stdout, form);
+	if (answer->text[0] && form != TABLE_AS_JSON) {
+		int rc = main_print_text(text, form);
+
+		if (rc < 0)
+			return rc;
+	}
+	return listing_print(listing, answer, model, stdout, form);
 }
 
-static int list(const struct options *options, const struct answer *answer)
+static int main_list(const struct main_options *options, const struct answer *answer)
 {
 	const struct listing *listing = listing_find(options->ask.op);
-	int r = 0;
+	int rc;
 
 	if (!listing)
-		r = print_text(answer->text, options->form);
+		rc = main_print_text(answer->text, options->form);
 	else if (strcmp(options->ask.op, "metrics") == 0 && options->form != TABLE_AS_JSON)
-		r = table_write(stdout, answer->text, strlen(answer->text));
+		rc = table_write(stdout, answer->text, strlen(answer->text));
 	else
-		r = print_listing(listing, answer, options->ask.model, options->form);
-	if (r == -ENOENT) {
+		rc = main_print_listing(listing, answer, options->ask.model, options->form);
+	if (rc == 0)
+		return main_listed(options, answer);
+	if (rc == -ENOENT)
 		fprintf(stderr, "mimeoctl: no model is called %s: see mimeoctl models\n",
 			options->ask.model);
-		return EXIT_ERROR;
-	}
-	if (r < 0) {
-		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-r));
-		return EXIT_ERROR;
-	}
-	return exit_status(options, answer);
+	else
+		fprintf(stderr, "mimeoctl: cannot write: %s\n", strerror(-rc));
+	return EXIT_ERROR;
 }
 
-static void show_progress(const struct answer *answer)
+static void main_show_progress(const struct answer *answer)
 {
-	printf("\rdraining: %" PRIu64 " requests in flight, %" PRIu64 " sessions \033[K",
-		answer_count(answer, 0, "running", 0) + answer_count(answer, 0, "waiting", 0),
-		answer_count(answer, 0, "sessions", 0));
+	uint64_t n_requests =
+		answer_count(answer, 0, "running", 0) + answer_count(answer, 0, "waiting", 0);
+	uint64_t n_sessions = answer_count(answer, 0, "sessions", 0);
+
+	printf("\rdraining: %" PRIu64 " request%s in flight, %" PRIu64 " session%s \033[K",
+		n_requests, n_requests == 1 ? "" : "s", n_sessions, n_sessions == 1 ? "" : "s");
 	fflush(stdout);
 }
 
-static bool is_readable(int fd, int timeout_ms)
+static bool main_is_readable(int fd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 
 	return poll(&poll_fd, 1, timeout_ms) > 0;
 }
 
-/* What came of the drain, which has no rows; meanwhile ask how far it is. 0 or -errno. */
-static int await_word(int fd, struct answer **ret)
+/* The result of the drain, a reply without rows; meanwhile the status shows its progress. 0 or -errno. */
+static int main_await_result(int fd, struct answer **ret)
 {
 	bool terminal = isatty(STDOUT_FILENO);
 
 	for (;;) {
-		bool asked = !is_readable(fd, PROGRESS_MS);
 		struct answer *answer;
+		int rc = main_is_readable(fd, PROGRESS_MS)
+			? ask_receive(fd, &answer)
+			: ask_once(fd, &(struct ask){.op = "status"}, &answer);
 
-		int r = asked ? ask_send(fd, &(struct ask){.op = "status"}) : 0;
-		/* Of a daemon that ended meanwhile the word is there to be read. */
-		if (r == 0 || r == -EPIPE)
-			r = ask_receive(fd, &answer);
-		if (r < 0)
-			return r;
+		if (rc < 0)
+			return rc;
 		if (answer->n_rows == 0) {
 			*ret = answer;
 			return 0;
 		}
 		if (terminal)
-			show_progress(answer);
+			main_show_progress(answer);
 		answer_free(answer);
 	}
 }
 
-/* Until the connection ends; what may still come on it is of no interest. */
-static void await_hang_up(int fd)
+/* Until the connection ends; whatever else comes on it is ignored. */
+static void main_await_hang_up(int fd)
 {
 	char bytes[256];
 	ssize_t n;
@@ -353,101 +364,95 @@ static void await_hang_up(int fd)
 	} while (n > 0 || (n < 0 && errno == EINTR));
 }
 
-/* Wait for the daemon's word, and then until its process has ended: only then are its sockets free
- * for another. Where the kernel gives no pidfd, its hang-up has to do. */
-static int await_end(int fd, int pidfd, struct answer **ret)
+/* Wait for the result, and then for the end of the daemon's process: only then are its sockets free for
+ * another. Where the kernel gives no pidfd, the hang-up has to suffice. */
+static int main_await_end(int fd, int pidfd, struct answer **ret)
 {
-	int r = await_word(fd, ret);
+	int rc = main_await_result(fd, ret);
 
-	if (r == 0)
-		await_hang_up(fd);
-	while (r == 0 && pidfd >= 0 && !is_readable(pidfd, -1))
-		;
+	if (rc == 0) {
+		main_await_hang_up(fd);
+		while (pidfd >= 0 && !main_is_readable(pidfd, -1))
+			;
+	}
 	if (isatty(STDOUT_FILENO))
 		printf("\r\033[K");
-	return r;
+	return rc;
 }
 
-static int drain(const struct options *options, int fd, const struct answer *answer)
+static int main_drain(const struct main_options *options, int fd, const struct answer *answer)
 {
+	CLEANUP(cleanup_answer) struct answer *result = NULL;
 	struct socket_peer peer = {.pidfd = -1};
 	bool json = options->form == TABLE_AS_JSON;
-	struct answer *word = NULL;
-	int status = EXIT_ERROR;
 
 	(void)socket_peer(fd, &peer);
+	CLEANUP(cleanup_close) int pidfd = peer.pidfd;
 	if (!json)
 		puts(answer->text);
 	fflush(stdout);
-	int r = await_end(fd, peer.pidfd, &word);
-	if (peer.pidfd >= 0)
-		close(peer.pidfd);
-	if (r == -ECONNRESET)
-		fprintf(stderr,
-			"mimeoctl: the daemon ended and did not say whether it had drained: see "
-			"its log\n");
-	else if (r < 0)
+	int rc = main_await_end(fd, pidfd, &result);
+	if (rc == -ECONNRESET)
+		fprintf(stderr, "mimeoctl: the daemon exited without the drain's result: see its log\n");
+	else if (rc < 0)
 		fprintf(stderr, "mimeoctl: the daemon drains and no longer answers: %s\n",
-			strerror(-r));
-	else if (word->status < 0)
-		fprintf(stderr, "mimeoctl: the daemon has ended: %s (%s)\n", word->text,
-			mimeo_status_name(word->status));
-	else if (puts(json ? "{\"drained\": true}" : "drained: the daemon has ended") != EOF)
-		status = EXIT_DONE;
-	answer_free(word);
-	return fflush(stdout) == EOF ? EXIT_ERROR : status;
+			strerror(-rc));
+	else if (result->status < 0)
+		fprintf(stderr, "mimeoctl: the daemon has exited: %s (%s)\n", result->text,
+			mimeo_status_name(result->status));
+	else
+		return main_print(json ? "{\"drained\": true}\n" : "drained: the daemon has exited\n");
+	fflush(stdout);
+	return EXIT_ERROR;
 }
 
-/* What came of an order about graphs: all of them, as they are now. */
-static int show_order(struct options *options, int fd)
+/* Wait until an order about graphs is carried out, and list all graphs. */
+static int main_follow_order(struct main_options *options, int fd)
 {
-	struct answer *answer = NULL;
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
 	bool capture = strcmp(options->ask.op, "capture") == 0;
-	int r = order_await(fd, &answer), status = EXIT_ERROR;
+	int rc = order_await(fd, &answer), status = EXIT_ERROR;
 
-	if (r < 0)
+	if (rc < 0)
 		fprintf(stderr, "mimeoctl: %s\n",
-			r == -ETIMEDOUT ? "a minute has not sufficed; the daemon goes on"
-			: r == -EPIPE || r == -ECONNRESET ? "the daemon ended meanwhile"
-			: strerror(-r));
+			rc == -ETIMEDOUT ? "not done within a minute; the daemon goes on"
+			: rc == -EPIPE || rc == -ECONNRESET ? "the daemon exited meanwhile"
+			: strerror(-rc));
 	options->ask.op = "graphs";
 	if (answer)
-		status = list(options, answer);
+		status = main_list(options, answer);
 	if (answer && capture && order_failed(answer)) {
 		fprintf(stderr, "mimeoctl: graphs that are failed could not be captured: see the "
 			"daemon's log\n");
 		status = EXIT_ERROR;
 	}
-	answer_free(answer);
-	return r < 0 ? EXIT_ERROR : status;
+	return rc < 0 ? EXIT_ERROR : status;
+}
+
+static int main_run(struct main_options *options)
+{
+	CLEANUP(cleanup_close) int fd = main_connect(options);
+	if (fd < 0)
+		return EXIT_ERROR;
+	CLEANUP(cleanup_answer) struct answer *answer = main_ask(fd, &options->ask);
+	if (!answer)
+		return EXIT_ERROR;
+	if (answer->status < 0) {
+		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text,
+			mimeo_status_name(answer->status));
+		return EXIT_ERROR;
+	}
+	if (strcmp(options->ask.op, "drain") == 0)
+		return main_drain(options, fd, answer);
+	return options->ask.graph ? main_follow_order(options, fd) : main_list(options, answer);
 }
 
 int main(int argc, char **argv)
 {
-	struct options options = {
+	struct main_options options = {
 		.form = isatty(STDOUT_FILENO) ? TABLE_AS_TEXT : TABLE_AS_WIDE_TEXT,
 	};
 
-	int status = parse_options(argc, argv, &options);
-	if (status >= 0)
-		return status;
-	int fd = reach(&options);
-	if (fd < 0)
-		return EXIT_ERROR;
-	struct answer *answer = ask(fd, &options.ask);
-	if (!answer) {
-		status = EXIT_ERROR;
-	} else if (answer->status < 0) {
-		fprintf(stderr, "mimeoctl: %s (%s)\n", answer->text, mimeo_status_name(answer->status));
-		status = EXIT_ERROR;
-	} else if (strcmp(options.ask.op, "drain") == 0) {
-		status = drain(&options, fd, answer);
-	} else if (options.ask.graph) {
-		status = show_order(&options, fd);
-	} else {
-		status = list(&options, answer);
-	}
-	answer_free(answer);
-	close(fd);
-	return status;
+	int status = main_parse_options(argc, argv, &options);
+	return options.ask.op && status == EXIT_DONE ? main_run(&options) : status;
 }

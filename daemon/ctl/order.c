@@ -11,7 +11,7 @@
 
 #define LOOK_MS 50
 
-static size_t count_in(const struct answer *answer, const char *wanted)
+static size_t order_count(const struct answer *answer, const char *wanted)
 {
 	size_t n = 0;
 	char state[32];
@@ -23,34 +23,24 @@ static size_t count_in(const struct answer *answer, const char *wanted)
 	return n;
 }
 
-static size_t count_moving(const struct answer *answer)
-{
-	return count_in(answer, "wanted") + count_in(answer, "building") +
-		count_in(answer, "dropping");
-}
-
 bool order_failed(const struct answer *answer)
 {
-	return count_in(answer, "failed") > 0;
+	return order_count(answer, "failed") > 0;
 }
 
-static int take(int fd, const char *op, struct answer **ret)
+/* Orders that the engine has not started, and graphs that it is capturing or dropping. */
+static int order_look(int fd, size_t *ret_n, struct answer **ret)
 {
-	int r = ask_send(fd, &(struct ask){.op = op});
+	CLEANUP(cleanup_answer) struct answer *status = NULL;
 
-	return r < 0 ? r : ask_receive(fd, ret);
-}
-
-/* Orders that the engine has not come to; then what is in motion is not all that will be. */
-static int count_orders(int fd, size_t *ret)
-{
-	struct answer *status;
-	int r = take(fd, "status", &status);
-
-	if (r < 0)
-		return r;
-	*ret = answer_count(status, 0, "graph_orders", 0);
-	answer_free(status);
+	int rc = ask_once(fd, &(struct ask){.op = "status"}, &status);
+	if (rc < 0)
+		return rc;
+	rc = ask_once(fd, &(struct ask){.op = "graphs"}, ret);
+	if (rc < 0)
+		return rc;
+	*ret_n = answer_count(status, 0, "graph_orders", 0) + order_count(*ret, "wanted") +
+		order_count(*ret, "building") + order_count(*ret, "dropping");
 	return 0;
 }
 
@@ -60,25 +50,21 @@ int order_await(int fd, struct answer **ret)
 	bool terminal = isatty(STDOUT_FILENO);
 
 	for (;;) {
-		struct answer *answer;
-		size_t n_orders = 0;
-		int r = count_orders(fd, &n_orders);
+		CLEANUP(cleanup_answer) struct answer *answer = NULL;
+		size_t n;
 
-		if (r == 0)
-			r = take(fd, "graphs", &answer);
-		if (r < 0)
-			return r;
-		size_t n = n_orders + count_moving(answer);
+		int rc = order_look(fd, &n, &answer);
+		if (rc < 0)
+			return rc;
 		bool late = clock_ns() >= end;
 
 		if (terminal)
 			printf(n ? "\rgraphs to be captured or dropped: %zu \033[K" : "\r\033[K", n);
 		fflush(stdout);
 		if (n == 0 || late) {
-			*ret = answer;
+			*ret = STEAL(answer);
 			return n ? -ETIMEDOUT : 0;
 		}
-		answer_free(answer);
 		poll(NULL, 0, LOOK_MS);
 	}
 }

@@ -6,7 +6,7 @@
  * Tables for people (aligned text, units made readable) and for programs (JSON, raw numbers).
  *
  * A table is MADE from its columns, gets ROWS whose cells are set by the column's key, and is
- * PRINTED. Errors are sticky: setters return nothing, table_print says what went wrong first.
+ * PRINTED. Errors are sticky: setters return nothing, table_print returns the first error.
  *
  *	static const struct table_column columns[] = {
  *		{"name", "NAME", TABLE_TEXT}, {"bytes", "MEMORY", TABLE_BYTES},
@@ -24,6 +24,7 @@
 #include <stdio.h>
 
 #include "daemon/output/table_format.h"
+#include "ipc/cleanup.h"
 
 enum table_unit {
 	TABLE_TEXT,
@@ -38,6 +39,7 @@ struct table_column {
 	const char *title; /* of the text's column; NULL: in JSON only */
 	enum table_unit unit;
 	bool wide; /* not in TABLE_AS_TEXT */
+	bool cut;  /* text that is cut where a TABLE_NARROW would be too wide */
 	/* In TABLE_AS_TEXT only where a cell has anything but this, 0 or nothing; NULL: there anyway. */
 	const char *usual;
 };
@@ -47,6 +49,9 @@ enum table_form { TABLE_AS_TEXT, TABLE_AS_WIDE_TEXT, TABLE_AS_JSON };
 /* One row at most: as text a line for each column, as JSON an object instead of an array of them.
  */
 #define TABLE_RECORD 1u
+/* In TABLE_AS_TEXT lines have TABLE_NARROW_COLUMNS at most, if cutting suffices. */
+#define TABLE_NARROW 2u
+#define TABLE_NARROW_COLUMNS 80
 
 struct table;
 
@@ -54,6 +59,7 @@ struct table;
 int table_new(struct table **ret, const struct table_column *columns, size_t n_columns,
 	unsigned flags);
 void table_free(struct table *table);
+DEFINE_CLEANUP(table, struct table, table_free)
 
 /* Begin a row; its cells are empty ("-", in JSON null) until set. */
 void table_row(struct table *table);
@@ -63,9 +69,9 @@ void table_set_text(struct table *table, const char *key, const char *text);
 void table_set_count(struct table *table, const char *key, uint64_t value);
 void table_set_number(struct table *table, const char *key, double value);
 
-/* 0, or the first error: -ENOMEM, -EINVAL, or why the file cannot be written (-ENOSPC, ...). */
+/* 0, or the first error: -ENOMEM, -EINVAL, or that of the file (-ENOSPC, ...). */
 int table_print(const struct table *table, FILE *file, enum table_form form);
-/* Text to the file, flushed: 0, or -errno as the file said it. */
+/* Text to the file, flushed: 0 or -errno. */
 int table_write(FILE *file, const char *text, size_t length);
 
 #endif

@@ -272,13 +272,13 @@ static void test_connection_errors_say_why(void **state)
 	struct outcome outcome = run_alone(empty);
 	assert_int_equal(outcome.status, 2);
 	assert_string_equal(outcome.err,
-		"mimeo-run: the socket's path is empty: it must have 1 to 107 bytes\n");
+		"mimeo-run: the socket's path must be 1 to 107 bytes, this one has 0\n");
 	memset(end, 'x', 107);
 	strcpy(end + 107, " --model m --tokens 1");
 	outcome = run_alone(lengthy);
 	assert_int_equal(outcome.status, 2);
 	assert_string_equal(outcome.err,
-		"mimeo-run: the socket's path is too long: it must have 1 to 107 bytes\n");
+		"mimeo-run: the socket's path must be 1 to 107 bytes, this one has 108\n");
 }
 
 static void test_daemon_that_does_not_greet_is_given_up_at_the_timeout(void **state)

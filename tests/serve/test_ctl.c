@@ -189,6 +189,52 @@ static void test_drain_that_cut_requests_off_or_says_nothing_is_no_success(void 
 	}
 }
 
+static void test_wrong_command_line_is_named_and_exits_3(void **state)
+{
+	static const char *const table[][2] = {
+		{"", "a command is missing"},
+		{"--bogus status", "unknown or misused option: --bogus"},
+		{"status --socket", "--socket needs a value"},
+		{"statu", "unknown command: statu"},
+		{"status all", "one word too many: all"},
+		{"graphs build", "one word too many: build"},
+		{"graphs capture", "graphs capture needs a graph name or 'all'"},
+		{"graphs drop", "graphs drop needs a graph name, 'all' or 'idle'"},
+		{"sessions kill", "sessions kill needs one session number"},
+		{"sessions kill x", "not a session number: x"},
+		{"--model m status", "--model goes with graphs, graphs capture and graphs drop"},
+	};
+	char line[512], expected[256], said[256];
+
+	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+		snprintf(line, sizeof(line), "'%s' %s 2>&1", mimeoctl, table[i][0]);
+		snprintf(expected, sizeof(expected), "mimeoctl: %s: see mimeoctl --help\n", table[i][1]);
+		FILE *output = popen(line, "r");
+		assert_non_null(output);
+		assert_ptr_equal(fgets(said, sizeof(said), output), said);
+		assert_string_equal(said, expected);
+		assert_int_equal(WEXITSTATUS(pclose(output)), 3);
+	}
+}
+
+static void test_impossible_socket_path_is_named_with_its_length(void **state)
+{
+	char line[512], said[256];
+
+	for (int length = 0; length < 200; length += 108) {
+		snprintf(line, sizeof(line), "'%s' --socket '%.*s' status 2>&1", mimeoctl, length,
+			"/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx");
+		FILE *output = popen(line, "r");
+		assert_non_null(output);
+		assert_ptr_equal(fgets(said, sizeof(said), output), said);
+		snprintf(line, sizeof(line), "mimeoctl: the socket's path must be 1 to 107 bytes with "
+			"-admin, this one has %d\n", length);
+		assert_string_equal(said, line);
+		assert_int_equal(WEXITSTATUS(pclose(output)), 1);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +245,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(
 			test_drain_that_cut_requests_off_or_says_nothing_is_no_success, setup,
 			teardown),
+		cmocka_unit_test(test_wrong_command_line_is_named_and_exits_3),
+		cmocka_unit_test(test_impossible_socket_path_is_named_with_its_length),
 	};
 
 	if (argc != 2)

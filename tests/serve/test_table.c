@@ -11,7 +11,7 @@
 #include "daemon/output/table.h"
 
 static const struct table_column columns[] = {
-	{"name", "NAME", TABLE_TEXT},
+	{"name", "NAME", TABLE_TEXT, .cut = true},
 	{"bytes", "MEMORY", TABLE_BYTES},
 	{"hidden", NULL, TABLE_COUNT},
 	{"took", "TOOK", TABLE_SECONDS},
@@ -78,6 +78,24 @@ static void test_wide_columns_are_in_the_wide_text_and_in_json_only(void **state
 		char *text = printed(table, forms[i], 0);
 		assert_int_equal(strstr(text, "long story") != NULL, forms[i] != TABLE_AS_TEXT);
 		assert_non_null(strstr(text, "a"));
+		free(text);
+	}
+}
+
+static void test_narrow_table_cuts_text_to_80_columns(void **state)
+{
+	static const char name[] = "a name of which the middle part is repeated, is repeated, is repeated, end";
+
+	for (unsigned flags = 0; flags <= TABLE_NARROW; flags += TABLE_NARROW) {
+		struct table *table = sample(flags);
+
+		table_row(table);
+		table_set_text(table, "name", name);
+		char *text = printed(table, TABLE_AS_TEXT, 0);
+		assert_int_equal(strstr(text, name) == NULL, flags == TABLE_NARROW);
+		assert_int_equal(strcspn(text, "\n") <= 80, flags == TABLE_NARROW);
+		assert_non_null(strstr(text, "tinycalc"));
+		assert_non_null(strstr(text, "3.53 MiB"));
 		free(text);
 	}
 }
@@ -244,6 +262,7 @@ int main(void)
 		cmocka_unit_test(test_json_has_raw_numbers_and_all_columns),
 		cmocka_unit_test(test_record_is_lines_and_one_object),
 		cmocka_unit_test(test_wide_columns_are_in_the_wide_text_and_in_json_only),
+		cmocka_unit_test(test_narrow_table_cuts_text_to_80_columns),
 		cmocka_unit_test(test_usual_columns_are_in_the_text_only_where_a_row_has_something_else),
 		cmocka_unit_test(test_full_disk_is_said_so),
 		cmocka_unit_test(test_empty_list_is_an_empty_array),
