@@ -62,51 +62,6 @@ static __device__ __forceinline__ void packed_store(const flex_cuda_args &p,
 		pack(x.x * factor, x.y * factor), pack(x.z * factor, x.w * factor));
 }
 
-/* By a team, n_m rows of n pieces in their order, N of them a round trip. at(k): the place of piece
- * k's rows; store(m, column, sums, sum of weights). */
-template <int D, int N, typename At, typename Store>
-static __device__ __forceinline__ void merge_pieces(const float *partials, const float *all_stats,
-	int32_t n_m, int32_t n, float scale_log2, At at, Store store)
-{
-	for (int e = split_thread(); e < n_m * (D / 4); e += WARPS * 32) {
-		int m = e / (D / 4), col = e % (D / 4);
-		float highest = NEVER, sum = 0.0f;
-		float4 x = make_float4(0, 0, 0, 0);
-
-		for (int32_t first = 0; first < n; first += N) {
-			float before = highest, keep;
-			float2 stats[N];
-			float4 sums[N];
-
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				size_t row = at(first + k) + m;
-				bool there = first + k < n;
-
-				stats[k] = there ? __ldcg((const float2 *)all_stats + row)
-						 : make_float2(NEVER, 0.0f);
-				sums[k] = there ? __ldcg((const float4 *)partials +
-							 row * (D / 4) + col)
-						: make_float4(0, 0, 0, 0);
-			}
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				highest = fmaxf(highest, stats[k].x);
-			keep = weight_of(before, highest, scale_log2);
-			x = make_float4(x.x * keep, x.y * keep, x.z * keep, x.w * keep);
-			sum *= keep;
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				float factor = weight_of(stats[k].x, highest, scale_log2);
-
-				sum += stats[k].y * factor;
-				add_scaled(&x, sums[k], factor);
-			}
-		}
-		store(m, col * 4, x, sum);
-	}
-}
-
 /* True in the whole team if all other of n pieces are there. Inlined: where products of warpgroups
  * are under way no function may be called, or they no longer overlap. */
 static __device__ __forceinline__ bool is_last(uint32_t *counter, int32_t n, uint32_t *shared_done)
@@ -129,37 +84,25 @@ static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const 
 		packed_store<D>(p, s.work.block, s.kv_head, s.m_first + m, col, x, sum);
 	};
 
-	for (int e = split_thread(); e < s.n_m * (D / 4); e += WARPS * 32) {
-		int m = e / (D / 4), col = e % (D / 4);
-		float highest = NEVER, sum = 0.0f;
-		float4 x = make_float4(0, 0, 0, 0);
-
-#pragma unroll
-		for (int w = 0; w < WARPS; w++)
-			highest = fmaxf(highest, t->stats[w][m].x);
-#pragma unroll
-		for (int w = 0; w < WARPS; w++) {
-			float factor = weight_of(t->stats[w][m].x, highest, scale_log2);
-			const float *one = sums + w * warp_floats + m * (D + 4) + col * 4;
-
-			sum += t->stats[w][m].y * factor;
-			add_scaled(&x, *(const float4 *)one, factor);
-		}
-		if (all.n == 1) {
-			store(m, col * 4, x, sum);
-			continue;
-		}
-		__stcg((float4 *)p.partials + (here + m) * (D / 4) + col, x);
-		if (col == 0)
-			__stcg((float2 *)p.stats + here + m, make_float2(highest, sum));
-	}
+	merge_warps<D>(sums, warp_floats, t->stats, s.n_m, split_thread(), scale_log2,
+		[&](int m, int col, float4 x, float highest, float sum) {
+			if (all.n == 1) {
+				store(m, col * 4, x, sum);
+				return;
+			}
+			__stcg((float4 *)p.partials + (here + m) * (D / 4) + col, x);
+			if (col == 0)
+				__stcg((float2 *)p.stats + here + m, make_float2(highest, sum));
+		});
 	/* no other item begins in that slot and goes on past it */
 	if (all.n == 1 || !is_last(p.counters + all.first, all.n, &t->done))
 		return;
 	if (all.n <= 4)
-		merge_pieces<D, 4>(p.partials, p.stats, s.n_m, all.n, scale_log2, at, store);
+		merge_pieces<D, 4>(p.partials, p.stats, s.n_m, all.n, split_thread(), scale_log2, at,
+			store);
 	else
-		merge_pieces<D, 16>(p.partials, p.stats, s.n_m, all.n, scale_log2, at, store);
+		merge_pieces<D, 16>(p.partials, p.stats, s.n_m, all.n, split_thread(), scale_log2, at,
+			store);
 }
 
 /* ---- a slot ---- */

@@ -51,53 +51,19 @@ static __device__ __forceinline__ ahead look_ahead(
 	return found;
 }
 
-/* Queue the copies of one sub-tile; what is beyond the sequence comes as zeros. */
-template <int D>
-static __device__ __forceinline__ void sub_tile_load(
-	const flex_cuda_args &p, const piece &s, uint32_t stage, int32_t token, int32_t page)
-{
-	constexpr int chunks = D / 8;
-	constexpr uint32_t pitch = (D + 8) * 2;
-	int lane = threadIdx.x % 32;
-	size_t row = (size_t)p.a.n_kv_heads * D, to_value = row << p.page_shift;
-	const bf16 *keys = (const bf16 *)p.a.kv + ((size_t)page * 2) * to_value +
-			   (token & ((1 << p.page_shift) - 1)) * row + (size_t)s.kv_head * D;
-
-#pragma unroll
-	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
-		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
-		const bf16 *src = keys + r * row + col * 8;
-		uint32_t dst = stage + r * pitch + col * 16;
-		bool there = token + r < s.work.block.seq_len;
-
-		copy_16(dst, src, there);
-		copy_16(dst + SUB_TILE * pitch, src + to_value, there);
-	}
-}
-
-/* The A fragments of 16 packed query rows, zeros past the last, and what the rows see. */
+/* The A fragments of 16 packed query rows, and what the rows see. */
 template <int D>
 static __device__ __forceinline__ void query_load(const flex_cuda_args &p, const piece &s,
 	uint32_t (&q)[D / 16][4], mask_view *views)
 {
-	int lane = threadIdx.x % 32;
-	int group = p.a.n_heads / p.a.n_kv_heads;
+	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
 
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		int m = lane / 4 + half * 8, packed = s.m_first + m;
-		bool valid = m < s.n_m;
-		int token = valid ? packed / group : 0;
-		int head = s.kv_head * group + (valid ? packed % group : 0);
-		const bf16 *src = (const bf16 *)p.a.q +
-				  (size_t)(s.work.block.first + token) * p.a.q_stride +
-				  (size_t)head * D + lane % 4 * 2;
+		int m = lane / 4 + half * 8;
 
-#pragma unroll
-		for (int k = 0; k < D / 16; k++) {
-			q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
-			q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
-		}
+		query_half_load<D>(p.a, s.work.block.first, s.kv_head, s.m_first + m, m < s.n_m,
+			half, q);
 	}
 	__syncwarp(); /* nobody looks at the views of the piece before */
 	if (lane < (int)FLEX_PART)
@@ -154,8 +120,9 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 			int32_t entry = __shfl_sync(~0u, now.entry, i % 32);
 			int32_t page = __shfl_sync(~0u, now.page, i % 32);
 
-			sub_tile_load<D>(p, s, memory + filling * stage_bytes,
-				sub_tile_token(entry), page);
+			sub_tile_copy<D>(p.a, p.page_shift, s.kv_head,
+				memory + filling * stage_bytes, sub_tile_token(entry), page,
+				[&](int32_t t) { return t < s.work.block.seq_len; });
 		}
 		copy_commit();
 		filling = filling + 1 == STAGES ? 0 : filling + 1;

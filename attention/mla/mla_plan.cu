@@ -7,6 +7,7 @@
  */
 
 #include "attention/mla/mla_cuda.cuh"
+#include "attention/scan.cuh"
 
 enum { THREADS = MLA_CUDA_CHUNK, SLOT_TILES = 2 /* at least: what stage 1 takes at a time */ };
 
@@ -52,22 +53,6 @@ static __device__ int32_t block_scan(int32_t x)
 	return x;
 }
 
-/* The last token that begins no later than the tile. */
-static __device__ int32_t token_of(const int32_t *starts, int32_t n_tokens, int32_t tile)
-{
-	int32_t low = 0, high = n_tokens;
-
-	while (high - low > 1) {
-		int32_t middle = (low + high) / 2;
-
-		if (starts[middle] <= tile)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /* The most that any thread has. */
 static __device__ int32_t block_max(int32_t x)
 {
@@ -98,7 +83,8 @@ static __device__ mla_slot slot_of(
 	slot.tile_end = min(slot.tile_begin + per, starts[THREADS]);
 	slot.tiles_per_slot = per;
 	if (slot.tile_begin < slot.tile_end)
-		slot.token = token_of(starts, n_tokens, slot.tile_begin);
+		slot.token = last_begun(
+			n_tokens, [&](int32_t t) { return starts[t] <= slot.tile_begin; });
 	return slot;
 }
 

@@ -51,63 +51,7 @@ static __device__ __forceinline__ void out_store(
 static __device__ __forceinline__ size_t partial_index(
 	const paged_cuda_args &p, const segment &s, int32_t slot, bool begins)
 {
-	return ((size_t)slot * 2 + begins) * p.a.n_heads + s.share;
-}
-
-/* Pieces [first, first + N) of one packed row's four columns, all in flight at once. */
-template <int D, int N> struct pieces {
-	float4 x[N];
-	float2 stats[N];
-};
-
-template <int D, int N>
-static __device__ __forceinline__ void pieces_load(const paged_cuda_args &p, const segment &s,
-	int32_t slot_first, int32_t first, int32_t n_pieces, int m, int col, pieces<D, N> &here)
-{
-#pragma unroll
-	for (int k = 0; k < N; k++) {
-		size_t at = partial_index(p, s, slot_first + first + k, first + k == 0) *
-				    PAGED_M_BLOCK + m;
-		bool there = first + k < n_pieces;
-
-		here.stats[k] = there ? __ldcg((const float2 *)p.stats + at)
-				      : make_float2(NEVER, 0.0f);
-		here.x[k] = there ? __ldcg((const float4 *)p.partials + at * (D / 4) + col)
-				  : make_float4(0, 0, 0, 0);
-	}
-}
-
-/* The last block of a cut row: all pieces, in the order of their slots, N a round trip. */
-template <int D, int N>
-static __device__ __forceinline__ void merge_pieces(const paged_cuda_args &p, const segment &s,
-	int32_t slot_first, int32_t n_pieces, float scale_log2)
-{
-	for (int e = threadIdx.x; e < s.n_m * (D / 4); e += WARPS * 32) {
-		int m = e / (D / 4), col = e % (D / 4);
-		float highest = NEVER, sum = 0.0f;
-		float4 x = make_float4(0, 0, 0, 0);
-
-		for (int32_t first = 0; first < n_pieces; first += N) {
-			pieces<D, N> here;
-			float before = highest, keep;
-
-			pieces_load<D, N>(p, s, slot_first, first, n_pieces, m, col, here);
-#pragma unroll
-			for (int k = 0; k < N; k++)
-				highest = fmaxf(highest, here.stats[k].x);
-			keep = weight_of(before, highest, scale_log2);
-			x = make_float4(x.x * keep, x.y * keep, x.z * keep, x.w * keep);
-			sum *= keep;
-#pragma unroll
-			for (int k = 0; k < N; k++) {
-				float factor = weight_of(here.stats[k].x, highest, scale_log2);
-
-				sum += here.stats[k].y * factor;
-				add_scaled(&x, here.x[k], factor);
-			}
-		}
-		out_store<D>(p, s, m, col * 4, x, sum);
-	}
+	return (((size_t)slot * 2 + begins) * p.a.n_heads + s.share) * PAGED_M_BLOCK;
 }
 
 /* True in the whole block if all other pieces of the row are there. */
@@ -133,38 +77,30 @@ static __device__ void segment_end(const paged_cuda_args &p, const segment &s,
 	int32_t slot_first = s.row.tile_start / n;
 	int32_t n_pieces = (s.row.tile_start + s.row.n_tiles - 1) / n - slot_first + 1;
 	int32_t here = blockIdx.x / p.m_blocks;
-	size_t at = partial_index(p, s, here, here == slot_first) * PAGED_M_BLOCK;
+	size_t own = partial_index(p, s, here, here == slot_first);
+	auto at = [&](int32_t k) { return partial_index(p, s, slot_first + k, k == 0); };
+	auto store = [&](int m, int col, float4 x, float sum) {
+		out_store<D>(p, s, m, col, x, sum);
+	};
 
-	for (int e = threadIdx.x; e < s.n_m * (D / 4); e += WARPS * 32) {
-		int m = e / (D / 4), col = e % (D / 4);
-		float highest = NEVER, sum = 0.0f;
-		float4 x = make_float4(0, 0, 0, 0);
-
-#pragma unroll
-		for (int w = 0; w < WARPS; w++)
-			highest = fmaxf(highest, stats[w][m].x);
-#pragma unroll
-		for (int w = 0; w < WARPS; w++) {
-			float factor = weight_of(stats[w][m].x, highest, scale_log2);
-			const float *one = sums + w * warp_floats + m * (D + 4) + col * 4;
-
-			sum += stats[w][m].y * factor;
-			add_scaled(&x, *(const float4 *)one, factor);
-		}
-		if (n_pieces == 1) {
-			out_store<D>(p, s, m, col * 4, x, sum);
-			continue;
-		}
-		__stcg((float4 *)p.partials + (at + m) * (D / 4) + col, x);
-		if (col == 0)
-			__stcg((float2 *)p.stats + at + m, make_float2(highest, sum));
-	}
+	merge_warps<D>(sums, warp_floats, stats, s.n_m, threadIdx.x, scale_log2,
+		[&](int m, int col, float4 x, float highest, float sum) {
+			if (n_pieces == 1) {
+				store(m, col * 4, x, sum);
+				return;
+			}
+			__stcg((float4 *)p.partials + (own + m) * (D / 4) + col, x);
+			if (col == 0)
+				__stcg((float2 *)p.stats + own + m, make_float2(highest, sum));
+		});
 	if (n_pieces == 1 || !is_last(p, s, n_pieces))
 		return;
 	if (n_pieces <= 4)
-		merge_pieces<D, 4>(p, s, slot_first, n_pieces, scale_log2);
+		merge_pieces<D, 4>(p.partials, p.stats, s.n_m, n_pieces, threadIdx.x, scale_log2,
+			at, store);
 	else
-		merge_pieces<D, 16>(p, s, slot_first, n_pieces, scale_log2);
+		merge_pieces<D, 16>(p.partials, p.stats, s.n_m, n_pieces, threadIdx.x, scale_log2,
+			at, store);
 }
 
 /* ---- the kernel ---- */

@@ -42,54 +42,27 @@ static __device__ __forceinline__ int32_t sub_tile_page(
 		p.a.n_pages);
 }
 
-/* Queue the copies of one sub-tile; what no query may see comes as zeros. */
 template <int D>
 static __device__ __forceinline__ void sub_tile_load(
 	const paged_cuda_args &p, const segment &s, uint32_t stage, int i, int32_t page)
 {
-	constexpr int chunks = D / 8;
-	constexpr uint32_t pitch = (D + 8) * 2;
-	int lane = threadIdx.x % 32;
-	int32_t token = sub_tile_token(s, i);
-	size_t row = (size_t)p.a.n_kv_heads * D, to_value = row << p.page_shift;
-	const bf16 *keys = (const bf16 *)p.a.kv + ((size_t)page * 2) * to_value +
-			   (token & ((1 << p.page_shift) - 1)) * row + (size_t)s.kv_head * D;
-
-#pragma unroll
-	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
-		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
-		const bf16 *src = keys + r * row + col * 8;
-		uint32_t dst = stage + r * pitch + col * 16;
-		bool seen = token + r >= s.row.first && token + r < s.row.seq_len;
-
-		copy_16(dst, src, seen);
-		copy_16(dst + SUB_TILE * pitch, src + to_value, seen);
-	}
+	sub_tile_copy<D>(p.a, p.page_shift, s.kv_head, stage, sub_tile_token(s, i), page,
+		[&](int32_t t) { return t >= s.row.first && t < s.row.seq_len; });
 }
 
-/* The A fragments of 16 packed query rows; rows past the last are zeros. */
 template <int D>
 static __device__ __forceinline__ void query_load(
 	const paged_cuda_args &p, const segment &s, uint32_t (&q)[D / 16][4], running<D> &run)
 {
-	int lane = threadIdx.x % 32;
-	int group = p.a.n_heads / p.a.n_kv_heads;
+	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
 
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		int m = s.m_first + lane / 4 + half * 8;
 		bool valid = m < s.row.n_query * group;
-		int token = valid ? m / group : 0;
-		int head = s.kv_head * group + (valid ? m % group : 0);
-		const bf16 *src = (const bf16 *)p.a.q +
-				  (size_t)(s.row.query_first + token) * p.a.q_stride +
-				  (size_t)head * D + lane % 4 * 2;
+		int token = query_half_load<D>(
+			p.a, s.row.query_first, s.kv_head, m, valid, half, q);
 
-#pragma unroll
-		for (int k = 0; k < D / 16; k++) {
-			q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
-			q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
-		}
 		run.position[half] = valid ? s.row.seq_len - s.row.n_query + token : -1;
 		run.first[half] = window_first(run.position[half], p.a.window);
 	}

@@ -27,6 +27,51 @@ template <int D> struct row_sums {
 	float highest[2], sum[2]; /* of the raw scores; sum: this lane's columns only */
 };
 
+/* Queue the copies of one sub-tile from `token` on, which is in the page; what is not seen comes as
+ * zeros. */
+template <int D, typename Args, typename Seen>
+static __device__ __forceinline__ void sub_tile_copy(const Args &a, uint32_t page_shift,
+	int32_t kv_head, uint32_t stage, int32_t token, int32_t page, Seen seen)
+{
+	constexpr int chunks = D / 8;
+	constexpr uint32_t pitch = (D + 8) * 2;
+	int lane = threadIdx.x % 32;
+	size_t row = (size_t)a.n_kv_heads * D, to_value = row << page_shift;
+	const bf16 *keys = (const bf16 *)a.kv + ((size_t)page * 2) * to_value +
+			   (token & ((1 << page_shift) - 1)) * row + (size_t)kv_head * D;
+
+#pragma unroll
+	for (int k = 0; k < SUB_TILE * chunks / 32; k++) {
+		int c = lane + 32 * k, r = c / chunks, col = c % chunks;
+		const bf16 *src = keys + r * row + col * 8;
+		uint32_t dst = stage + r * pitch + col * 16;
+		bool there = seen(token + r);
+
+		copy_16(dst, src, there);
+		copy_16(dst + SUB_TILE * pitch, src + to_value, there);
+	}
+}
+
+/* Half of the A fragments of 16 packed query rows: the lane's row m, zeros if it is not valid. Returns
+ * its token. */
+template <int D, typename Args>
+static __device__ __forceinline__ int query_half_load(const Args &a, int32_t query_first,
+	int32_t kv_head, int m, bool valid, int half, uint32_t (&q)[D / 16][4])
+{
+	int group = a.n_heads / a.n_kv_heads;
+	int token = valid ? m / group : 0;
+	int head = kv_head * group + (valid ? m % group : 0);
+	const bf16 *src = (const bf16 *)a.q + (size_t)(query_first + token) * a.q_stride +
+			  (size_t)head * D + threadIdx.x % 32 % 4 * 2;
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		q[k][half] = valid ? *(const uint32_t *)(src + k * 16) : 0;
+		q[k][half + 2] = valid ? *(const uint32_t *)(src + k * 16 + 8) : 0;
+	}
+	return token;
+}
+
 /* scores[16 rows, 16 tokens] in two fragments. */
 template <int D>
 static __device__ __forceinline__ void score(
@@ -147,6 +192,77 @@ static __device__ __forceinline__ void add_scaled(float4 *to, float4 x, float fa
 	to->y += x.y * factor;
 	to->z += x.z * factor;
 	to->w += x.w * factor;
+}
+
+/* By n_threads, n_m rows of the four warps' sums (publish) in the block's `sums`: take(m, column,
+ * four columns' sums, highest score, sum of weights). */
+template <int D, typename Take>
+static __device__ __forceinline__ void merge_warps(const float *sums, uint32_t warp_floats,
+	const float2 (*stats)[16], int32_t n_m, int thread, float scale_log2, Take take)
+{
+	for (int e = thread; e < n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			highest = fmaxf(highest, stats[w][m].x);
+#pragma unroll
+		for (int w = 0; w < WARPS; w++) {
+			float factor = weight_of(stats[w][m].x, highest, scale_log2);
+			const float *one = sums + w * warp_floats + m * (D + 4) + col * 4;
+
+			sum += stats[w][m].y * factor;
+			add_scaled(&x, *(const float4 *)one, factor);
+		}
+		take(m, col, x, highest, sum);
+	}
+}
+
+/* By the same threads, n_m rows of n pieces in their order, N of them a round trip. at(k): the place
+ * of piece k's rows; store(m, column, sums, sum of weights). */
+template <int D, int N, typename At, typename Store>
+static __device__ __forceinline__ void merge_pieces(const float *partials, const float *all_stats,
+	int32_t n_m, int32_t n, int thread, float scale_log2, At at, Store store)
+{
+	for (int e = thread; e < n_m * (D / 4); e += WARPS * 32) {
+		int m = e / (D / 4), col = e % (D / 4);
+		float highest = NEVER, sum = 0.0f;
+		float4 x = make_float4(0, 0, 0, 0);
+
+		for (int32_t first = 0; first < n; first += N) {
+			float before = highest, keep;
+			float2 stats[N];
+			float4 sums[N];
+
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				size_t row = at(first + k) + m;
+				bool there = first + k < n;
+
+				stats[k] = there ? __ldcg((const float2 *)all_stats + row)
+						 : make_float2(NEVER, 0.0f);
+				sums[k] = there ? __ldcg((const float4 *)partials +
+							 row * (D / 4) + col)
+						: make_float4(0, 0, 0, 0);
+			}
+#pragma unroll
+			for (int k = 0; k < N; k++)
+				highest = fmaxf(highest, stats[k].x);
+			keep = weight_of(before, highest, scale_log2);
+			x = make_float4(x.x * keep, x.y * keep, x.z * keep, x.w * keep);
+			sum *= keep;
+#pragma unroll
+			for (int k = 0; k < N; k++) {
+				float factor = weight_of(stats[k].x, highest, scale_log2);
+
+				sum += stats[k].y * factor;
+				add_scaled(&x, sums[k], factor);
+			}
+		}
+		store(m, col * 4, x, sum);
+	}
 }
 
 /* Count one piece; what the block stored before the barrier comes before it, what it loads after

@@ -7,6 +7,7 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "attention/scan.cuh"
 #include "kernels/cuda/overlap.cuh"
 
 struct scan {
@@ -16,26 +17,9 @@ struct scan {
 	int32_t n_blocks;                   /* of long rows */
 };
 
-static __device__ int32_t scan_max(int32_t x, int lane)
-{
-	for (int d = 1; d < 32; d *= 2) {
-		int32_t other = __shfl_up_sync(~0u, x, d);
-
-		if (lane >= d)
-			x = max(x, other);
-	}
-	return x;
-}
-
 static __device__ int32_t scan_sum(int32_t x, int lane)
 {
-	for (int d = 1; d < 32; d *= 2) {
-		int32_t other = __shfl_up_sync(~0u, x, d);
-
-		if (lane >= d)
-			x += other;
-	}
-	return x;
+	return warp_scan(x, lane, [](int32_t a, int32_t b) { return a + b; });
 }
 
 /* Place of this lane among those that are `in`, after `count` before them, which grows. */
@@ -58,7 +42,8 @@ static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, u
 	int32_t begin, sum, blocks, at;
 	plan_row row;
 
-	end = max(scan_max(end, lane), s->end);
+	end = warp_scan(end, lane, [](int32_t a, int32_t b) { return max(a, b); });
+	end = max(end, s->end);
 	begin = __shfl_up_sync(~0u, end, 1);
 	if (lane == 0)
 		begin = s->end;
@@ -99,22 +84,6 @@ static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, u
 	}
 }
 
-/* The row that holds a tile of the line. */
-static __device__ int32_t row_of(const plan_view &plan, int32_t n_rows, int32_t tile)
-{
-	int32_t low = 0, high = n_rows;
-
-	while (high - low > 1) {
-		int32_t middle = (low + high) / 2;
-
-		if (plan.rows[middle].tile_start <= tile)
-			low = middle;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 static __device__ void cut_line(
 	const plan_args &a, const plan_view &plan, const scan &s, int lane)
 {
@@ -128,7 +97,9 @@ static __device__ void cut_line(
 		slot.tiles_per_slot = n;
 		slot.n_zero = s.n_zero;
 		if (slot.tile_begin < slot.tile_end) {
-			slot.index = row_of(plan, s.n_rows, slot.tile_begin);
+			slot.index = last_begun(s.n_rows, [&](int32_t r) {
+				return plan.rows[r].tile_start <= slot.tile_begin;
+			});
 			slot.row = plan.rows[slot.index];
 		}
 		plan.slots[i] = slot;
