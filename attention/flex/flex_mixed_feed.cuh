@@ -3,13 +3,12 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_MIXED_FEED_CUH
 
 /*
- * What feeds long blocks on 9.0a: the warps that deal works and load tiles, and the rings between
- * them and the warpgroups that compute. The whole is told in flex_mixed_sm90.cu; rings are those of
- * paged_sm90_feed.cuh.
+ * What feeds long blocks on 9.0a: the works that are dealt, and the warps that load their tiles.
+ * flex_mixed_sm90.cu describes the whole; rings are those of paged_sm90_works.cuh.
  */
 
 #include "attention/flex/flex_split.cuh" /* first: what follows defines STAGES */
-#include "attention/paged/paged_sm90_rows.cuh"
+#include "attention/paged/paged_sm90_works.cuh"
 
 #define WGS 2
 #define MERGED 8 /* pieces that are merged at a time */
@@ -24,33 +23,14 @@ struct task {
 	int32_t piece, first, n_pieces; /* n_pieces 1: the list is whole */
 };
 
-/* Beside the rings: what was dealt, what tiles are made of, and who may read or write what. */
-template <int ENTRIES> struct shared {
-	task tasks[2];
-	uint64_t task_full[2], task_empty[2];
-	uint64_t full[2][STAGES], empty[2][STAGES]; /* of keys, of values */
+/* Beside what was dealt, what tiles are made of. */
+template <int ENTRIES> struct shared : work_rings<task> {
 	uint64_t edge; /* values that are here, but not clean */
 	int32_t entries[STAGES][ENTRIES]; /* of the keys */
 	mask_view views[FLEX_PACKED];
 	uint32_t done[WGS]; /* pieces */
 	float factors[WGS][MERGED + 1][64]; /* of pieces' rows, in a merge */
 };
-enum { OF_KEYS, OF_VALUES };
-
-template <int ENTRIES> static __device__ void barriers_init(shared<ENTRIES> *s)
-{
-	for (int i = 0; i < 2; i++) {
-		barrier_init(shared_address(&s->task_full[i]), 1);
-		barrier_init(shared_address(&s->task_empty[i]), (WGS * 4 + 2) * 32);
-	}
-	for (int i = 0; i < 2 * STAGES; i++) {
-		barrier_init(shared_address(&s->full[i / STAGES][i % STAGES]), 1);
-		barrier_init(shared_address(&s->empty[i / STAGES][i % STAGES]), WGS * 4);
-	}
-	barrier_init(shared_address(&s->edge), 1);
-	barrier_init_fence();
-}
-
 /* ---- dealing ---- */
 
 static __device__ void task_write(task *to, const flex_cuda_args &p, const flex_work &w)
@@ -87,47 +67,23 @@ static __device__ void task_find(
 	}
 }
 
-/* One thread. Every block's last ticket finds nothing; then as many have been drawn as there are
- * works, and the ticket has wrapped to 0 for the next launch. */
-template <int ENTRIES> static __device__ void deal(const flex_cuda_args &p, shared<ENTRIES> *s)
+/* One thread. */
+static __device__ void tasks_deal(const flex_cuda_args &p, work_rings<task> *s)
 {
 	const flex_head head = *p.from.head;
 	uint32_t n_items = head.n_pieces ? (uint32_t)head.n_pieces
 					 : (uint32_t)head.n_long * p.a.n_kv_heads;
-	place<2> at = {};
 
-	for (uint32_t item = blockIdx.x;;) {
-		task *to = &s->tasks[at.index];
-
-		barrier_wait(shared_address(&s->task_empty[at.index]), at.parity ^ 1);
-		to->n_rows = 0;
-		if (item < n_items)
-			task_find(p, head, item, to);
-		barrier_arrive(shared_address(&s->task_full[at.index]));
-		if (item >= n_items)
-			return;
-		at.next();
-		item = gridDim.x + atomicInc(p.ticket, n_items - 1);
-	}
+	deal(s, n_items, p.ticket,
+		[&](uint32_t item, task *to) { task_find(p, head, item, to); });
 }
 
 /* The work at a place, which goes back when every thread of the warp has arrived at its barrier. */
 template <int ENTRIES>
 static __device__ __forceinline__ const task *task_await(shared<ENTRIES> *s, const place<2> &at)
 {
-	barrier_wait(shared_address(&s->task_full[at.index]), at.parity);
-	return &s->tasks[at.index];
-}
-
-/* The next work, copied; the place goes back at once. */
-template <int ENTRIES>
-static __device__ __forceinline__ task task_take(shared<ENTRIES> *s, place<2> &at)
-{
-	task w = *task_await(s, at);
-
-	barrier_arrive(shared_address(&s->task_empty[at.index]));
-	at.next();
-	return w;
+	barrier_wait(shared_address(&s->work_full[at.index]), at.parity);
+	return &s->works[at.index];
 }
 
 /* ---- loading ---- */
@@ -177,24 +133,6 @@ static __device__ __forceinline__ int32_t box_page(
 		p.a.n_pages);
 }
 
-/* Keys or values of a tile, to the end of a phase of `barrier`. */
-template <int D>
-static __device__ __forceinline__ void tile_load(const flex_cuda_args &p, const task &w,
-	const void *map, const lane_box &box, int32_t entry, int32_t page, int kind,
-	uint32_t memory, uint32_t barrier)
-{
-	uint32_t n = __popc(__ballot_sync(~0u, page >= 0));
-	int32_t in_page = box_token(box, entry) & ((1 << p.page_shift) - 1);
-
-	if (threadIdx.x % 32 == 0)
-		barrier_arrive_bytes(barrier, n * box.rows * D * 2);
-	__syncwarp();
-	if (page >= 0)
-		copy_box(memory + (box.nth * FLEX_TILE + box.offset) * D * 2, map, barrier,
-			w.kv_head * atom<D>::n,
-			(((page * 2 + kind) << p.page_shift) + in_page) / 8);
-}
-
 /* Rows of a tile that hold no token of the row: zeros. */
 template <int D, int ENTRIES>
 static __device__ void tile_clean(
@@ -211,27 +149,9 @@ static __device__ void tile_clean(
 			int32_t t = e / D * 8 + e / atom<D>::chunks % 8;
 
 			if (t >= first)
-				asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-						     memory + nth * FLEX_TILE * D * 2 + e * 16),
-					"r"(0)
-					: "memory");
+				clear_16(memory + nth * FLEX_TILE * D * 2 + e * 16);
 		}
 	}
-}
-
-/* Values of a tile with tokens that are not the row's: they come, and are cleaned. */
-template <int D, int ENTRIES>
-static __device__ void edge_load(const flex_cuda_args &p, const task &w, const void *map,
-	const lane_box &box, int32_t entry, int32_t page, uint32_t memory, uint32_t barrier,
-	uint32_t edge, uint32_t parity)
-{
-	tile_load<D>(p, w, map, box, entry, page, OF_VALUES, memory, edge);
-	barrier_wait(edge, parity);
-	tile_clean<D, ENTRIES>(p, w, entry, memory);
-	stores_fence();
-	__syncwarp();
-	if (threadIdx.x % 32 == 0)
-		barrier_arrive(barrier);
 }
 
 /* A tile's entries for those who mask; before the lane's arrival for the tile. */
@@ -259,10 +179,10 @@ static __device__ void load_tiles(const flex_cuda_args &p, const void *map,
 	const lane_box box = box_of<entries>(p);
 	place<STAGES> at = {};
 	place<2> dealt = {};
-	uint32_t edges = 0;
+	uint32_t edges = 0, edge = shared_address(&s->edge);
 
 	for (;;) {
-		task w = task_take(s, dealt);
+		task w = work_take(s, dealt);
 		const int32_t *list = list_of(p.a, w.index) + w.entry;
 		int32_t n = (w.n_entries + entries - 1) / entries, entry, page, ahead;
 
@@ -276,17 +196,17 @@ static __device__ void load_tiles(const flex_cuda_args &p, const void *map,
 			uint32_t full = shared_address(&s->full[kind][at.index]);
 			int32_t next = box_page(p, w, box, ahead);
 			int32_t later = box_entry<entries>(w, box, list, tile + 2);
-			bool edge = box.used && (entry < 0 || box_token(box, entry) + box.rows >
-								      w.block.seq_len);
+			bool clean = kind == OF_KEYS || !__any_sync(~0u, box.used &&
+				(entry < 0 || box_token(box, entry) + box.rows > w.block.seq_len));
 
 			barrier_wait(shared_address(&s->empty[kind][at.index]), at.parity ^ 1);
 			if (kind == OF_KEYS)
 				entries_write<entries>(p, entry, s->entries[at.index]);
-			if (kind == OF_KEYS || !__any_sync(~0u, edge))
-				tile_load<D>(p, w, map, box, entry, page, kind, to, full);
-			else
-				edge_load<D, entries>(p, w, map, box, entry, page, to, full,
-					shared_address(&s->edge), edges++ & 1);
+			tile_load<D>(p, map, w.kv_head, box.rows, box.nth * FLEX_TILE + box.offset,
+				box_token(box, entry), page, kind, to, clean ? full : edge);
+			if (!clean)
+				values_clean(edge, edges++ & 1, full,
+					[&] { tile_clean<D, entries>(p, w, entry, to); });
 			entry = ahead;
 			page = next;
 			ahead = later;

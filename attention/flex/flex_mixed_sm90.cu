@@ -41,28 +41,6 @@
 
 /* ---- computing ---- */
 
-/* Queue the copies of a warpgroup's queries; packed rows that don't exist are zeros. */
-template <int D>
-static __device__ __forceinline__ void queries_load(
-	const flex_cuda_args &p, const task &w, uint32_t memory)
-{
-	constexpr int chunks = D / 8;
-	int32_t group = p.a.n_heads / p.a.n_kv_heads, first = warpgroup() * 64;
-
-#pragma unroll 4
-	for (int c = threadIdx.x % GROUP; c < 64 * chunks; c += GROUP) {
-		int r = c / chunks, col = c % chunks, m = first + r;
-		bool there = m < w.n_rows;
-		const bf16 *src = (const bf16 *)p.a.q;
-
-		if (there)
-			src += (size_t)(w.block.first + m / group) * p.a.q_stride +
-			       (size_t)(w.kv_head * group + m % group) * D + col * 8;
-		copy_16(memory + atom<D>::place(r, col), src, there);
-	}
-	copy_commit();
-}
-
 /* A warpgroup's rows begin, and their views go to shared memory. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
@@ -135,103 +113,6 @@ static __device__ __forceinline__ void entries_read(
 	}
 }
 
-/* Scores of the stage's tile, masked and weighed; its keys go back to the ring. */
-template <int D, int KEYS, int ENTRIES>
-static __device__ __forceinline__ void tile_weigh(int32_t seq_len, shared<ENTRIES> *s,
-	const int32_t (&entries)[ENTRIES], place<STAGES> &keys_at, float scale_log2,
-	tile_rows<D, KEYS> &run)
-{
-	give_back(&s->empty[OF_KEYS][keys_at.index]);
-	keys_at.next();
-	if (!tile_whole<ENTRIES>(entries, seq_len))
-		mask<D, KEYS>(s->views, entries, run);
-	weigh<D, KEYS>(scale_log2, run);
-}
-
-/* All tiles of a work but the last values, which `run.weights` are waiting for. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void compute_tiles(const flex_cuda_args &p, int32_t seq_len,
-	int32_t n_tiles, shared<KEYS / FLEX_TILE> *s, uint32_t queries, uint32_t ring,
-	place<STAGES> &keys_at, place<STAGES> &values_at, tile_rows<D, KEYS> &run)
-{
-	using size = sizes<D, KEYS, WGS>;
-	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	const uint32_t values = ring + STAGES * size::tile_bytes;
-	int32_t entries[KEYS / FLEX_TILE];
-
-	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-	turn_await<WGS>();
-	products_fence();
-	score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
-	turn_pass<WGS>();
-	entries_read(s->entries[keys_at.index], entries);
-	products_wait<0>();
-	settle(run.scores);
-	tile_weigh<D, KEYS>(seq_len, s, entries, keys_at, scale_log2, run);
-	weights_pack<D, KEYS>(run);
-	for (int32_t tile = 1; tile < n_tiles; tile++) {
-		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-		turn_await<WGS>();
-		products_fence();
-		score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
-		barrier_wait(shared_address(&s->full[OF_VALUES][values_at.index]),
-			values_at.parity);
-		products_fence(); /* or the compiler, which would say it too late, keeps all apart */
-		add_values<D, KEYS>(
-			values + values_at.index * size::tile_bytes, tile > 1, run);
-		turn_pass<WGS>();
-		entries_read(s->entries[keys_at.index], entries);
-		products_wait<1>();
-		settle(run.scores);
-		tile_weigh<D, KEYS>(seq_len, s, entries, keys_at, scale_log2, run);
-		products_wait<0>();
-		settle(run.sums);
-		give_back(&s->empty[OF_VALUES][values_at.index]);
-		values_at.next();
-		sums_scale<D, KEYS>(run);
-		weights_pack<D, KEYS>(run);
-	}
-}
-
-/* The last values' products. */
-template <int D, int KEYS>
-static __device__ __forceinline__ void compute_rest(int32_t n_tiles,
-	shared<KEYS / FLEX_TILE> *s, uint32_t values, place<STAGES> &at, tile_rows<D, KEYS> &run)
-{
-	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
-	products_fence();
-	add_values<D, KEYS>(
-		values + at.index * sizes<D, KEYS, WGS>::tile_bytes, n_tiles > 1, run);
-	products_wait<0>();
-	settle(run.sums);
-	give_back(&s->empty[OF_VALUES][at.index]);
-	at.next();
-}
-
-template <int D, int KEYS>
-static __device__ __forceinline__ void out_store(
-	const flex_cuda_args &p, const task &w, const tile_rows<D, KEYS> &run)
-{
-	int32_t group = p.a.n_heads / p.a.n_kv_heads;
-
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int m = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
-		float sum = quad_sum(run.sum[half]);
-		float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-		bf16 *out = (bf16 *)p.a.out +
-			    ((size_t)(w.block.first + m / group) * p.a.n_heads +
-				    w.kv_head * group + m % group) * D + threadIdx.x % 4 * 2;
-
-		if (m >= w.n_rows)
-			continue;
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-			*(uint32_t *)(out + n * 8) = pack(run.sums[n][half * 2] * factor,
-				run.sums[n][half * 2 + 1] * factor);
-	}
-}
-
 /* Works have one tile at least: those without keys are not dealt. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void compute(
@@ -241,40 +122,62 @@ static __device__ __forceinline__ void compute(
 	constexpr int entries = KEYS / FLEX_TILE;
 	const uint32_t queries = memory + warpgroup() * size::group_bytes;
 	const uint32_t ring = memory + WGS * size::group_bytes;
+	const uint32_t values = ring + STAGES * size::tile_bytes;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	place<STAGES> keys_at = {}, values_at = {};
 	place<2> dealt = {};
 	const task *now = task_await(s, dealt);
 
 	if (warpgroup() == WGS - 1)
 		turn_pass<WGS>();
-	if (now->n_rows)
-		queries_load<D>(p, *now, queries);
+	auto load = [&](const task &w) {
+		if (w.n_rows)
+			queries_load<D>(
+				p.a, w.block.first, w.kv_head, 0, w.n_rows, queries);
+	};
+
+	load(*now);
 	while (now->n_rows) {
 		tile_rows<D, KEYS> run = {};
 		place<2> following = dealt;
 		int32_t n_tiles = (now->n_entries + entries - 1) / entries;
-		int32_t seq_len = now->block.seq_len;
+		int32_t seq_len = now->block.seq_len, seen[entries];
 		const task *then;
+		auto add_stage = [&](uint32_t stage, int add) {
+			add_values<D, KEYS>(values + stage * size::tile_bytes, add, run);
+		};
 
 		rows_begin<D, KEYS>(p, *now, s->views, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
-		compute_tiles<D, KEYS>(
-			p, seq_len, n_tiles, s, queries, ring, keys_at, values_at, run);
+		tiles_compute<WGS>(s, 0, n_tiles, keys_at, values_at, run,
+			[&](uint32_t stage) {
+				score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
+			},
+			[&](uint32_t stage, int add) {
+				products_fence(); /* or the compiler, which would say it too late,
+						     keeps all apart */
+				add_stage(stage, add);
+			},
+			[&](uint32_t stage) { entries_read(s->entries[stage], seen); },
+			[&](int32_t) {
+				if (!tile_whole<entries>(seen, seq_len))
+					mask<D, KEYS>(s->views, seen, run);
+				weigh<D, KEYS>(scale_log2, run);
+			});
 		/* nobody reads the queries and views any more */
 		warps_sync(QUERIES + warpgroup(), GROUP);
 		following.next();
 		then = task_await(s, following);
-		if (then->n_rows)
-			queries_load<D>(p, *then, queries);
-		compute_rest<D, KEYS>(
-			n_tiles, s, ring + STAGES * size::tile_bytes, values_at, run);
+		load(*then);
+		last_values_add(s, values_at, n_tiles > 1, run, add_stage);
 		if (__shfl_sync(~0u, now->n_pieces, 0) == 1)
-			out_store<D, KEYS>(p, *now, run);
+			out_store<D, KEYS>(
+				p.a, now->block.first, now->kv_head, 0, now->n_rows, run);
 		else
 			piece_store<D, KEYS>(p, *now, s, run);
-		barrier_arrive(shared_address(&s->task_empty[dealt.index]));
+		barrier_arrive(shared_address(&s->work_empty[dealt.index]));
 		dealt = following;
 		now = then;
 	}
@@ -322,8 +225,11 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	const uint32_t ring_at = memory + WGS * size::group_bytes;
 
 	overlap_trigger();
-	if (threadIdx.x == 0)
-		barriers_init(&s);
+	if (threadIdx.x == 0) {
+		rings_init(&s, WGS * 4);
+		barrier_init(shared_address(&s.edge), 1);
+		barrier_init_fence();
+	}
 	__syncthreads();
 	if (warpgroup() < WGS) {
 		const int wg = warpgroup();
@@ -348,7 +254,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 		} else {
 			slots_arrive();
 			if (warp == 2 && threadIdx.x % 32 == 0)
-				deal(p, &s);
+				tasks_deal(p, &s);
 		}
 	}
 }

@@ -25,7 +25,7 @@
  */
 
 #include "attention/mla/mla_prompt_cuda.h"
-#include "attention/paged/paged_sm90_rows.cuh"
+#include "attention/paged/paged_sm90_works.cuh"
 #include "kernels/cuda/overlap.cuh"
 
 #define NOPE 128
@@ -55,27 +55,7 @@ struct work {
 	bool more; /* there is a state of chunks before */
 };
 
-/* Beside the rings: what was dealt, and who may read or write what. */
-struct shared {
-	work works[2];
-	uint64_t work_full[2], work_empty[2];
-	uint64_t full[2][STAGES], empty[2][STAGES]; /* of keys, of values */
-};
-enum { OF_KEYS, OF_VALUES };
-
-/* One thread, before a __syncthreads. */
-static __device__ void barriers_init(shared *s)
-{
-	for (int i = 0; i < 2; i++) {
-		barrier_init(shared_address(&s->work_full[i]), 1);
-		barrier_init(shared_address(&s->work_empty[i]), (WARPS_COMPUTE + 2) * 32);
-	}
-	for (int i = 0; i < 2 * STAGES; i++) {
-		barrier_init(shared_address(&s->full[i / STAGES][i % STAGES]), 1);
-		barrier_init(shared_address(&s->empty[i / STAGES][i % STAGES]), WARPS_COMPUTE);
-	}
-	barrier_init_fence();
-}
+using shared = work_rings<work>;
 
 /* ---- dealing ---- */
 
@@ -100,40 +80,6 @@ static __device__ void work_find(const mla_prompt_cuda_args &p, int32_t item, wo
 	ret->key_row = (int32_t)piece.key_row;
 	ret->more = piece.first_key != 0;
 	ret->tile_end = (min(ret->position + ret->n_rows, ret->n_keys) + KEYS - 1) / KEYS;
-}
-
-/* One thread. Every block's last ticket finds nothing; then as many have been drawn as there are
- * items, and the ticket has wrapped to 0 for the next launch. */
-static __device__ void deal(const mla_prompt_cuda_args &p, shared *s)
-{
-	place<2> at = {};
-
-	for (uint32_t item = blockIdx.x;;) {
-		work *to = &s->works[at.index];
-
-		barrier_wait(shared_address(&s->work_empty[at.index]), at.parity ^ 1);
-		if (item < p.n_items)
-			work_find(p, (int32_t)item, to);
-		else
-			to->n_rows = 0;
-		barrier_arrive(shared_address(&s->work_full[at.index]));
-		if (item >= p.n_items)
-			return;
-		at.next();
-		item = gridDim.x + atomicInc(p.ticket, p.n_items - 1);
-	}
-}
-
-/* The next work, for every thread of a warp, which gives the place back at once. */
-static __device__ __forceinline__ work work_take(shared *s, place<2> &at)
-{
-	work w;
-
-	barrier_wait(shared_address(&s->work_full[at.index]), at.parity);
-	w = s->works[at.index];
-	barrier_arrive(shared_address(&s->work_empty[at.index]));
-	at.next();
-	return w;
 }
 
 /* ---- loading ---- */
@@ -271,62 +217,6 @@ static __device__ __forceinline__ void tile_weigh(int32_t key, float scale_log2,
 	weigh<V, KEYS>(scale_log2, run);
 }
 
-/* All tiles of a work but the last values, which `run.weights` are waiting for. */
-static __device__ __forceinline__ void compute_tiles(const mla_prompt_cuda_args &p, const work &w,
-	shared *s, uint32_t queries, uint32_t ring, place<STAGES> &keys_at,
-	place<STAGES> &values_at, running &run)
-{
-	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	const uint32_t values = ring + STAGES * KEYS_BYTES;
-	int32_t tile = w.tile_end - 1;
-
-	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-	turn_await<WGS>();
-	products_fence();
-	score(queries, ring + keys_at.index * KEYS_BYTES, run);
-	turn_pass<WGS>();
-	products_wait<0>();
-	settle(run.scores);
-	give_back(&s->empty[OF_KEYS][keys_at.index]);
-	keys_at.next();
-	tile_weigh(tile * KEYS, scale_log2, run);
-	weights_pack<V, KEYS>(run);
-	while (--tile >= 0) {
-		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-		turn_await<WGS>();
-		products_fence();
-		score(queries, ring + keys_at.index * KEYS_BYTES, run);
-		barrier_wait(shared_address(&s->full[OF_VALUES][values_at.index]),
-			values_at.parity);
-		add_tile(values + values_at.index * VALUES_BYTES, tile + 2 < w.tile_end, run);
-		turn_pass<WGS>();
-		products_wait<1>();
-		settle(run.scores);
-		give_back(&s->empty[OF_KEYS][keys_at.index]);
-		keys_at.next();
-		tile_weigh(tile * KEYS, scale_log2, run);
-		products_wait<0>();
-		settle(run.sums);
-		give_back(&s->empty[OF_VALUES][values_at.index]);
-		values_at.next();
-		sums_scale<V, KEYS>(run);
-		weights_pack<V, KEYS>(run);
-	}
-}
-
-/* The last values' products. */
-static __device__ __forceinline__ void compute_rest(
-	const work &w, shared *s, uint32_t values, place<STAGES> &at, running &run)
-{
-	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
-	products_fence();
-	add_tile(values + at.index * VALUES_BYTES, w.tile_end > 1, run);
-	products_wait<0>();
-	settle(run.sums);
-	give_back(&s->empty[OF_VALUES][at.index]);
-	at.next();
-}
-
 /* ---- the end: merge, write or keep ---- */
 
 /* A query's state of this chunk becomes that of all so far: what its sums, and those kept, are to
@@ -407,7 +297,8 @@ static __device__ __forceinline__ void rows_end(
 static __device__ void compute(const mla_prompt_cuda_args &p, shared *s, uint32_t memory)
 {
 	const uint32_t queries = memory + warpgroup() * GROUP_BYTES;
-	const uint32_t ring = memory + WGS * GROUP_BYTES;
+	const uint32_t ring = memory + WGS * GROUP_BYTES, values = ring + STAGES * KEYS_BYTES;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	place<STAGES> keys_at = {}, values_at = {};
 	place<2> dealt = {};
 	work w = work_take(s, dealt);
@@ -419,17 +310,25 @@ static __device__ void compute(const mla_prompt_cuda_args &p, shared *s, uint32_
 	while (w.n_rows) {
 		running run = {};
 		work now = w;
+		auto score_stage = [&](uint32_t stage) {
+			score(queries, ring + stage * KEYS_BYTES, run);
+		};
+		auto add_stage = [&](uint32_t stage, int add) {
+			add_tile(values + stage * VALUES_BYTES, add, run);
+		};
 
 		rows_begin(now, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
-		compute_tiles(p, now, s, queries, ring, keys_at, values_at, run);
+		tiles_compute<WGS>(s, 0, now.tile_end, keys_at, values_at, run, score_stage,
+			add_stage, [](uint32_t) {},
+			[&](int32_t tile) { tile_weigh(tile * KEYS, scale_log2, run); });
 		warps_sync(QUERIES + warpgroup(), GROUP); /* nobody reads the queries any more */
 		w = work_take(s, dealt);
 		if (w.n_rows)
 			queries_load(p, w, queries);
-		compute_rest(now, s, ring + STAGES * KEYS_BYTES, values_at, run);
+		last_values_add(s, values_at, now.tile_end > 1, run, add_stage);
 		rows_end(p, now, run);
 	}
 	if (warpgroup() == 0)
@@ -449,8 +348,10 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	const uint32_t ring = memory + WGS * GROUP_BYTES;
 
 	overlap_trigger();
-	if (threadIdx.x == 0)
-		barriers_init(&s);
+	if (threadIdx.x == 0) {
+		rings_init(&s, WARPS_COMPUTE);
+		barrier_init_fence();
+	}
 	__syncthreads();
 	overlap_wait();
 	if (warpgroup() < WGS) {
@@ -466,7 +367,9 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 			load_tiles<OF_VALUES>(
 				&expanded, &ropes, &s, ring + STAGES * KEYS_BYTES);
 		else if (warp == 2 && threadIdx.x % 32 == 0)
-			deal(p, &s);
+			deal(&s, p.n_items, p.ticket, [&](uint32_t item, work *to) {
+				work_find(p, (int32_t)item, to);
+			});
 	}
 }
 

@@ -37,28 +37,6 @@ template <int D, int KEYS> struct running : tile_rows<D, KEYS> {
 	int32_t whole_first, whole_last; /* tokens that every query of the warpgroup sees */
 };
 
-/* Queue the copies of a warpgroup's queries; packed rows that don't exist are zeros. */
-template <int D>
-static __device__ __forceinline__ void queries_load(
-	const paged_cuda_args &p, const work &w, uint32_t memory)
-{
-	constexpr int chunks = D / 8;
-	int32_t group = p.a.n_heads / p.a.n_kv_heads, first = warpgroup() * 64;
-
-#pragma unroll 4
-	for (int c = threadIdx.x % GROUP; c < 64 * chunks; c += GROUP) {
-		int r = c / chunks, col = c % chunks, m = w.m_first + first + r;
-		bool there = first + r < w.n_rows;
-		const bf16 *src = (const bf16 *)p.a.q;
-
-		if (there)
-			src += (size_t)(w.row.query_first + m / group) * p.a.q_stride +
-			       (size_t)(w.kv_head * group + m % group) * D + col * 8;
-		copy_16(memory + atom<D>::place(r, col), src, there);
-	}
-	copy_commit();
-}
-
 /* What the lane's rows see. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
@@ -109,125 +87,54 @@ static __device__ __forceinline__ void tile_weigh(const paged_cuda_args &p, int3
 	weigh<D, KEYS>(scale_log2, run);
 }
 
-/* All tiles of a work but the last values, which `run.weights` are waiting for. */
-template <int D, int KEYS, int WGS>
-static __device__ __forceinline__ void compute_tiles(const paged_cuda_args &p, const work &w,
-	shared *s, uint32_t queries, uint32_t ring, place<STAGES> &keys_at,
-	place<STAGES> &values_at, running<D, KEYS> &run)
-{
-	using size = sizes<D, KEYS, WGS>;
-	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	const uint32_t values = ring + STAGES * size::tile_bytes;
-	int32_t tile = w.tile_end - 1;
-
-	barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-	turn_await<WGS>();
-	products_fence();
-	score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
-	turn_pass<WGS>();
-	products_wait<0>();
-	settle(run.scores);
-	give_back(&s->empty[OF_KEYS][keys_at.index]);
-	keys_at.next();
-	tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
-	weights_pack<D, KEYS>(run);
-	while (--tile >= w.tile_first) {
-		barrier_wait(shared_address(&s->full[OF_KEYS][keys_at.index]), keys_at.parity);
-		turn_await<WGS>();
-		products_fence();
-		score<D, KEYS>(queries, ring + keys_at.index * size::tile_bytes, run);
-		barrier_wait(shared_address(&s->full[OF_VALUES][values_at.index]),
-			values_at.parity);
-		add_values<D, KEYS>(values + values_at.index * size::tile_bytes,
-			tile + 2 < w.tile_end, run);
-		turn_pass<WGS>();
-		products_wait<1>();
-		settle(run.scores);
-		give_back(&s->empty[OF_KEYS][keys_at.index]);
-		keys_at.next();
-		tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
-		products_wait<0>();
-		settle(run.sums);
-		give_back(&s->empty[OF_VALUES][values_at.index]);
-		values_at.next();
-		sums_scale<D, KEYS>(run);
-		weights_pack<D, KEYS>(run);
-	}
-}
-
-/* The last values' products. */
-template <int D, int KEYS, int WGS>
-static __device__ __forceinline__ void compute_rest(const work &w, shared *s, uint32_t values,
-	place<STAGES> &at, running<D, KEYS> &run)
-{
-	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
-	products_fence();
-	add_values<D, KEYS>(values + at.index * sizes<D, KEYS, WGS>::tile_bytes,
-		w.tile_first + 1 < w.tile_end, run);
-	products_wait<0>();
-	settle(run.sums);
-	give_back(&s->empty[OF_VALUES][at.index]);
-	at.next();
-}
-
-template <int D, int KEYS>
-static __device__ __forceinline__ void out_store(
-	const paged_cuda_args &p, const work &w, const running<D, KEYS> &run)
-{
-	int32_t group = p.a.n_heads / p.a.n_kv_heads;
-
-#pragma unroll
-	for (int half = 0; half < 2; half++) {
-		int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + half * 8;
-		int32_t m = w.m_first + r;
-		float sum = quad_sum(run.sum[half]);
-		float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-		bf16 *out = (bf16 *)p.a.out +
-			    ((size_t)(w.row.query_first + m / group) * p.a.n_heads +
-				    w.kv_head * group + m % group) * D + threadIdx.x % 4 * 2;
-
-		if (r >= w.n_rows)
-			continue;
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-			*(uint32_t *)(out + n * 8) = pack(run.sums[n][half * 2] * factor,
-				run.sums[n][half * 2 + 1] * factor);
-	}
-}
-
 template <int D, int KEYS, int WGS>
 static __device__ void compute(const paged_cuda_args &p, shared *s, uint32_t memory)
 {
 	using size = sizes<D, KEYS, WGS>;
 	const uint32_t queries = memory + warpgroup() * size::group_bytes;
 	const uint32_t ring = memory + WGS * size::group_bytes;
+	const uint32_t values = ring + STAGES * size::tile_bytes;
+	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	place<STAGES> keys_at = {}, values_at = {};
 	place<2> dealt = {};
 	work w = work_take(s, dealt);
 
 	if (warpgroup() == WGS - 1)
 		turn_pass<WGS>();
-	if (w.n_rows)
-		queries_load<D>(p, w, queries);
+	auto load = [&] {
+		if (w.n_rows)
+			queries_load<D>(p.a, w.row.query_first, w.kv_head, w.m_first, w.n_rows,
+				queries);
+	};
+
+	load();
 	while (w.n_rows) {
 		running<D, KEYS> run = {};
 		work now = w;
+		auto score_stage = [&](uint32_t stage) {
+			score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
+		};
+		auto add_stage = [&](uint32_t stage, int add) {
+			add_values<D, KEYS>(values + stage * size::tile_bytes, add, run);
+		};
 
 		rows_begin<D, KEYS>(p, now, run);
 		copy_wait<0>();
 		stores_fence();
 		warps_sync(QUERIES + warpgroup(), GROUP);
 		if (now.tile_first < now.tile_end)
-			compute_tiles<D, KEYS, WGS>(
-				p, now, s, queries, ring, keys_at, values_at, run);
+			tiles_compute<WGS>(s, now.tile_first, now.tile_end, keys_at, values_at, run,
+				score_stage, add_stage, [](uint32_t) {}, [&](int32_t tile) {
+					tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
+				});
 		warps_sync(QUERIES + warpgroup(), GROUP); /* nobody reads the queries any more */
 		w = work_take(s, dealt);
-		if (w.n_rows)
-			queries_load<D>(p, w, queries);
+		load();
 		if (now.tile_first < now.tile_end)
-			compute_rest<D, KEYS, WGS>(
-				now, s, ring + STAGES * size::tile_bytes, values_at, run);
-		out_store<D, KEYS>(p, now, run);
+			last_values_add(s, values_at, now.tile_first + 1 < now.tile_end, run,
+				add_stage);
+		out_store<D, KEYS>(
+			p.a, now.row.query_first, now.kv_head, now.m_first, now.n_rows, run);
 	}
 	if (warpgroup() == 0)
 		turn_await<WGS>();
@@ -247,8 +154,11 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	const uint32_t ring = memory + WGS * size::group_bytes;
 
 	overlap_trigger();
-	if (threadIdx.x == 0)
-		barriers_init(&s, WGS * 4);
+	if (threadIdx.x == 0) {
+		rings_init(&s, WGS * 4);
+		barrier_init(shared_address(&s.edge), 1);
+		barrier_init_fence();
+	}
 	__syncthreads();
 	overlap_wait();
 	if (warpgroup() < WGS) {
@@ -262,7 +172,10 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 			load_tiles<D, KEYS, WGS>(
 				p, &map, &s, warp, ring + warp * STAGES * size::tile_bytes);
 		else if (warp == 2 && threadIdx.x % 32 == 0)
-			deal<size::rows, KEYS>(p, &s);
+			deal(&s, (int32_t)(p.plan.head->n_blocks * p.a.n_kv_heads), p.ticket,
+				[&](int32_t item, work *to) {
+					work_find<size::rows, KEYS>(p, item, to);
+				});
 		else if (warp == 3 && p.alone)
 			zeros_write(p, p.plan.head->n_zero, blockIdx.x, gridDim.x,
 				threadIdx.x % 32, 32);
