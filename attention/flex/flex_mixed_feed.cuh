@@ -16,7 +16,7 @@
 static_assert(WGS * 64 == FLEX_PACKED, "a block of queries is a work");
 
 /* A block of queries and one kv head, or a piece of their list; n_rows 0: there is no more work. */
-struct task {
+struct flex_task {
 	flex_block block;
 	slot_mask mask;
 	int32_t index, entry, n_entries, n_rows, kv_head;
@@ -24,7 +24,7 @@ struct task {
 };
 
 /* Beside what was dealt, what tiles are made of. */
-template <int ENTRIES> struct shared : work_rings<task> {
+template <int ENTRIES> struct flex_shared : work_rings<flex_task> {
 	uint64_t edge; /* values that are here, but not clean */
 	int32_t entries[STAGES][ENTRIES]; /* of the keys */
 	mask_view views[FLEX_PACKED];
@@ -33,7 +33,7 @@ template <int ENTRIES> struct shared : work_rings<task> {
 };
 /* ---- dealing ---- */
 
-static __device__ void task_write(task *to, const flex_cuda_args &p, const flex_work &w)
+static __device__ void task_write(flex_task *to, const flex_cuda_args &p, const flex_work &w)
 {
 	to->block = w.block;
 	to->mask = w.mask;
@@ -42,7 +42,7 @@ static __device__ void task_write(task *to, const flex_cuda_args &p, const flex_
 }
 
 static __device__ void task_find(
-	const flex_cuda_args &p, const flex_head &head, uint32_t item, task *to)
+	const flex_cuda_args &p, const flex_head &head, uint32_t item, flex_task *to)
 {
 	int32_t n_kv_heads = p.a.n_kv_heads;
 
@@ -68,19 +68,20 @@ static __device__ void task_find(
 }
 
 /* One thread. */
-static __device__ void tasks_deal(const flex_cuda_args &p, work_rings<task> *s)
+static __device__ void tasks_deal(const flex_cuda_args &p, work_rings<flex_task> *s)
 {
 	const flex_head head = *p.from.head;
 	uint32_t n_items = head.n_pieces ? (uint32_t)head.n_pieces
 					 : (uint32_t)head.n_long * p.a.n_kv_heads;
 
 	deal(s, n_items, p.ticket,
-		[&](uint32_t item, task *to) { task_find(p, head, item, to); });
+		[&](uint32_t item, flex_task *to) { task_find(p, head, item, to); });
 }
 
 /* The work at a place, which goes back when every thread of the warp has arrived at its barrier. */
 template <int ENTRIES>
-static __device__ __forceinline__ const task *task_await(shared<ENTRIES> *s, const place<2> &at)
+static __device__ __forceinline__ const flex_task *task_await(
+	flex_shared<ENTRIES> *s, const ring_place<2> &at)
 {
 	barrier_wait(shared_address(&s->work_full[at.index]), at.parity);
 	return &s->works[at.index];
@@ -89,13 +90,12 @@ static __device__ __forceinline__ const task *task_await(shared<ENTRIES> *s, con
 /* ---- loading ---- */
 
 /* A lane's part of a tile: a box of `rows` tokens, from `offset` on of the entry `nth`. */
-struct lane_box {
+struct entry_box {
 	bool used;
 	int32_t nth, offset, rows;
 };
 
-template <int ENTRIES>
-static __device__ __forceinline__ lane_box box_of(const flex_cuda_args &p)
+template <int ENTRIES> static __device__ __forceinline__ entry_box box_of(const flex_cuda_args &p)
 {
 	int32_t rows = min(1 << p.page_shift, (int32_t)FLEX_TILE);
 	int32_t offset = threadIdx.x % 32 * rows;
@@ -108,21 +108,21 @@ static __device__ __forceinline__ lane_box box_of(const flex_cuda_args &p)
 /* The lane's entry of a tile, -1 if there is none. */
 template <int ENTRIES>
 static __device__ __forceinline__ int32_t box_entry(
-	const task &w, const lane_box &box, const int32_t *list, int32_t tile)
+	const flex_task &w, const entry_box &box, const int32_t *list, int32_t tile)
 {
 	int32_t i = tile * ENTRIES + box.nth;
 
 	return box.used && i < w.n_entries ? __ldg(list + i) : -1;
 }
 
-static __device__ __forceinline__ int32_t box_token(const lane_box &box, int32_t entry)
+static __device__ __forceinline__ int32_t box_token(const entry_box &box, int32_t entry)
 {
 	return (int32_t)(FLEX_ENTRY_BLOCK(entry) * FLEX_TILE) + box.offset;
 }
 
 /* The page of a lane's box, -1 if the row has no token there. */
 static __device__ __forceinline__ int32_t box_page(
-	const flex_cuda_args &p, const task &w, const lane_box &box, int32_t entry)
+	const flex_cuda_args &p, const flex_task &w, const entry_box &box, int32_t entry)
 {
 	int32_t token = box_token(box, entry);
 
@@ -136,7 +136,7 @@ static __device__ __forceinline__ int32_t box_page(
 /* Rows of a tile that hold no token of the row: zeros. */
 template <int D, int ENTRIES>
 static __device__ void tile_clean(
-	const flex_cuda_args &p, const task &w, int32_t entry, uint32_t memory)
+	const flex_cuda_args &p, const flex_task &w, int32_t entry, uint32_t memory)
 {
 	int32_t boxes = max((int32_t)FLEX_TILE >> p.page_shift, 1); /* lanes of an entry */
 
@@ -173,16 +173,16 @@ static __device__ __forceinline__ void entries_write(
 /* One warp: all tiles of keys, or of values, of all works. */
 template <int D, int KEYS>
 static __device__ void load_tiles(const flex_cuda_args &p, const void *map,
-	shared<KEYS / FLEX_TILE> *s, int kind, uint32_t ring)
+	flex_shared<KEYS / FLEX_TILE> *s, int kind, uint32_t ring)
 {
 	constexpr int entries = KEYS / FLEX_TILE;
-	const lane_box box = box_of<entries>(p);
-	place<STAGES> at = {};
-	place<2> dealt = {};
+	const entry_box box = box_of<entries>(p);
+	ring_place<STAGES> at = {};
+	ring_place<2> dealt = {};
 	uint32_t edges = 0, edge = shared_address(&s->edge);
 
 	for (;;) {
-		task w = work_take(s, dealt);
+		flex_task w = work_take(s, dealt);
 		const int32_t *list = list_of(p.a, w.index) + w.entry;
 		int32_t n = (w.n_entries + entries - 1) / entries, entry, page, ahead;
 
@@ -192,7 +192,7 @@ static __device__ void load_tiles(const flex_cuda_args &p, const void *map,
 		page = box_page(p, w, box, entry);
 		ahead = box_entry<entries>(w, box, list, 1);
 		for (int32_t tile = 0; tile < n; tile++, at.next()) {
-			uint32_t to = ring + at.index * sizes<D, KEYS, WGS>::tile_bytes;
+			uint32_t to = ring + at.index * tile_sizes<D, KEYS, WGS>::tile_bytes;
 			uint32_t full = shared_address(&s->full[kind][at.index]);
 			int32_t next = box_page(p, w, box, ahead);
 			int32_t later = box_entry<entries>(w, box, list, tile + 2);

@@ -36,7 +36,7 @@ static __device__ __forceinline__ void factors_find(const float2 *stats, int32_t
  * thread the same few columns of all pieces. */
 template <int D>
 static __device__ __forceinline__ void long_merge(
-	const flex_cuda_args &p, const task &w, int32_t n_m, float (*factors)[64])
+	const flex_cuda_args &p, const flex_task &w, int32_t n_m, float (*factors)[64])
 {
 	constexpr int n = 64 * D / 4 / GROUP; /* of four columns, of a thread */
 	constexpr int batch = n % 8 ? 4 : 8;
@@ -99,8 +99,8 @@ static __device__ __forceinline__ void long_merge(
 /* A piece's sums and softmax into its partial; the last of the list's pieces merges all. A
  * warpgroup's rows are its own affair. */
 template <int D, int KEYS>
-static __device__ __forceinline__ void piece_store(const flex_cuda_args &p, const task &w,
-	shared<KEYS / FLEX_TILE> *s, const tile_rows<D, KEYS> &run)
+static __device__ __forceinline__ void piece_store(const flex_cuda_args &p, const flex_task &w,
+	flex_shared<KEYS / FLEX_TILE> *s, const tile_rows<D, KEYS> &run)
 {
 	const int wg = warpgroup();
 	const int32_t n_m = __shfl_sync(~0u, min(w.n_rows - wg * 64, 64), 0);

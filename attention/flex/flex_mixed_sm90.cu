@@ -44,7 +44,7 @@
 /* A warpgroup's rows begin, and their views go to shared memory. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
-	const flex_cuda_args &p, const task &w, mask_view *views, tile_rows<D, KEYS> &run)
+	const flex_cuda_args &p, const flex_task &w, mask_view *views, tile_rows<D, KEYS> &run)
 {
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, r = threadIdx.x % GROUP;
 	int32_t m = warpgroup() * 64 + r;
@@ -116,21 +116,21 @@ static __device__ __forceinline__ void entries_read(
 /* Works have one tile at least: those without keys are not dealt. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void compute(
-	const flex_cuda_args &p, shared<KEYS / FLEX_TILE> *s, uint32_t memory)
+	const flex_cuda_args &p, flex_shared<KEYS / FLEX_TILE> *s, uint32_t memory)
 {
-	using size = sizes<D, KEYS, WGS>;
+	using size = tile_sizes<D, KEYS, WGS>;
 	constexpr int entries = KEYS / FLEX_TILE;
 	const uint32_t queries = memory + warpgroup() * size::group_bytes;
 	const uint32_t ring = memory + WGS * size::group_bytes;
 	const uint32_t values = ring + STAGES * size::tile_bytes;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	place<STAGES> keys_at = {}, values_at = {};
-	place<2> dealt = {};
-	const task *now = task_await(s, dealt);
+	ring_place<STAGES> keys_at = {}, values_at = {};
+	ring_place<2> dealt = {};
+	const flex_task *now = task_await(s, dealt);
 
 	if (warpgroup() == WGS - 1)
 		turn_pass<WGS>();
-	auto load = [&](const task &w) {
+	auto load = [&](const flex_task &w) {
 		if (w.n_rows)
 			queries_load<D>(
 				p.a, w.block.first, w.kv_head, 0, w.n_rows, queries);
@@ -139,10 +139,10 @@ static __device__ __forceinline__ void compute(
 	load(*now);
 	while (now->n_rows) {
 		tile_rows<D, KEYS> run = {};
-		place<2> following = dealt;
+		ring_place<2> following = dealt;
 		int32_t n_tiles = (now->n_entries + entries - 1) / entries;
 		int32_t seq_len = now->block.seq_len, seen[entries];
-		const task *then;
+		const flex_task *then;
 		auto add_stage = [&](uint32_t stage, int add) {
 			add_values<D, KEYS>(values + stage * size::tile_bytes, add, run);
 		};
@@ -190,8 +190,8 @@ static __device__ __forceinline__ void compute(
 /* TEAMS: of warpgroups that compute, so many have a slot of the line first, with rings of SPLIT
  * stages where the tiles come later. */
 template <int D, int KEYS, int TEAMS, int SPLIT> struct memory_of {
-	static constexpr uint32_t team_bytes = WARPS * ring<D, SPLIT>::bytes;
-	static constexpr uint32_t tiles_bytes = sizes<D, KEYS, WGS>::bytes;
+	static constexpr uint32_t team_bytes = WARPS * warp_ring<D, SPLIT>::bytes;
+	static constexpr uint32_t tiles_bytes = tile_sizes<D, KEYS, WGS>::bytes;
 	static constexpr uint32_t bytes = TEAMS * team_bytes + ATOM_ALIGN > tiles_bytes
 						  ? TEAMS * team_bytes + ATOM_ALIGN
 						  : tiles_bytes;
@@ -215,11 +215,11 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	mixed_kernel(const __grid_constant__ flex_cuda_args p,
 		const __grid_constant__ paged_tensor_map map)
 {
-	using size = sizes<D, KEYS, WGS>;
+	using size = tile_sizes<D, KEYS, WGS>;
 	using rings = memory_of<D, KEYS, TEAMS, SPLIT>;
 	extern __shared__ uint8_t unaligned[];
-	__shared__ shared<KEYS / FLEX_TILE> s;
-	__shared__ team teams[TEAMS];
+	__shared__ flex_shared<KEYS / FLEX_TILE> s;
+	__shared__ split_team teams[TEAMS];
 	const uint32_t skip = -shared_address(unaligned) & (ATOM_ALIGN - 1);
 	const uint32_t memory = shared_address(unaligned) + skip;
 	const uint32_t ring_at = memory + WGS * size::group_bytes;
@@ -265,7 +265,7 @@ static constexpr uint32_t ALIGNMENT = 128;
 
 /* Beside the variant's: the two objects in static shared memory, and what aligning them may lose. */
 #define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
-	{ D, (uint32_t)(sizeof(shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(team)) + ALIGNMENT,            \
+	{ D, (uint32_t)(sizeof(flex_shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(split_team)) + ALIGNMENT,            \
 		{ (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \
 		     memory_of<D, KEYS, TEAMS, SPLIT>::bytes, (WGS + 1) * GROUP, 0, 0, TEAMS } }
 

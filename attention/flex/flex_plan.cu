@@ -25,7 +25,7 @@
 
 /* ---- lists ---- */
 
-struct rows {
+struct plan_rows {
 	scan_memory<int32_t> scan;
 	int32_t begin[THREADS], end[THREADS]; /* tokens */
 	int32_t seq_len[THREADS];
@@ -145,7 +145,7 @@ static __device__ void block_write(
 
 /* Rows [base, base + THREADS) in the memory; the tokens and blocks so far grow. */
 static __device__ void rows_find(
-	const flex_plan_args &a, uint32_t base, rows &found, int32_t &token, int32_t &n_blocks)
+	const flex_plan_args &a, uint32_t base, plan_rows &found, int32_t &token, int32_t &n_blocks)
 {
 	uint32_t r = base + threadIdx.x;
 	bool there = r < a.n_rows;
@@ -170,7 +170,7 @@ static __device__ void rows_find(
 }
 
 static __device__ void row_block_write(
-	const flex_cuda_plan_args &p, const rows &found, uint32_t base, int32_t index)
+	const flex_cuda_plan_args &p, const plan_rows &found, uint32_t base, int32_t index)
 {
 	const flex_inputs &in = p.a.in;
 	int i = last_begun(THREADS, [&](int32_t r) { return found.blocks[r] <= index; });
@@ -211,8 +211,8 @@ static __global__ void __launch_bounds__(THREADS)
 	plan_kernel(const __grid_constant__ flex_cuda_plan_args p)
 {
 	__shared__ union {
-		struct rows rows;
-		struct layout layout;
+		struct plan_rows rows;
+		struct schedule_layout layout;
 	} memory;
 	__shared__ uint32_t done;
 	int32_t n_warps = gridDim.x * PLAN_WARPS;

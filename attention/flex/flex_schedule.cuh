@@ -48,7 +48,7 @@ template <typename T> static __device__ T block_sums(T x, scan_memory<T> &memory
 /* Of 256 works: how many before each, of three sorts in 10 bits each. */
 enum { OF_SPLIT = 0, OF_LONG = 10, OF_ZERO = 20 };
 
-struct layout {
+struct schedule_layout {
 	scan_memory<int64_t> sums;
 	scan_memory<uint32_t> ranks;
 	flex_work works[THREADS];    /* 256 of them */
@@ -60,7 +60,7 @@ struct layout {
 };
 
 /* What all works come to, and how they are cut. */
-struct cuts {
+struct schedule_cuts {
 	int64_t tiles;    /* of the line */
 	int32_t per_slot; /* of them */
 	int32_t n_zero;   /* works without keys, and the padding */
@@ -101,7 +101,7 @@ static __device__ flex_work work_of(
 	return b < n_blocks ? work_load(p.to.works + b) : none;
 }
 
-static __device__ int64_t block_total(int64_t x, layout &memory)
+static __device__ int64_t block_total(int64_t x, schedule_layout &memory)
 {
 	x = block_sums(x, memory.sums);
 	if (threadIdx.x == THREADS - 1)
@@ -116,12 +116,12 @@ static __device__ int32_t over(int64_t x, uint32_t by)
 }
 
 /* ret_work: the thread's among the last 256. */
-static __device__ cuts cuts_find(const flex_cuda_plan_args &p, int32_t n_blocks, bool padding,
-	layout &memory, flex_work *ret_work)
+static __device__ schedule_cuts cuts_find(const flex_cuda_plan_args &p, int32_t n_blocks,
+	bool padding, schedule_layout &memory, flex_work *ret_work)
 {
 	int64_t tiles = 0, entries = 0, n_long = 0;
 	flex_work w = {};
-	cuts found = {};
+	schedule_cuts found = {};
 
 	found.n_zero = padding;
 	for (int32_t base = 0; base < n_blocks; base += THREADS) {
@@ -145,8 +145,8 @@ static __device__ cuts cuts_find(const flex_cuda_plan_args &p, int32_t n_blocks,
 }
 
 /* The slots that begin among the 256 works. */
-static __device__ void slots_write(const flex_cuda_plan_args &p, const layout &memory,
-	const cuts &c, int32_t splits_before)
+static __device__ void slots_write(const flex_cuda_plan_args &p, const schedule_layout &memory,
+	const schedule_cuts &c, int32_t splits_before)
 {
 	for (uint32_t s = threadIdx.x; s < p.n_slots; s += THREADS) {
 		int64_t begin = (int64_t)s * c.per_slot;
@@ -168,7 +168,7 @@ static __device__ void slots_write(const flex_cuda_plan_args &p, const layout &m
 }
 
 /* The slots behind the line's end. */
-static __device__ void slots_empty(const flex_cuda_plan_args &p, const cuts &c)
+static __device__ void slots_empty(const flex_cuda_plan_args &p, const schedule_cuts &c)
 {
 	for (uint32_t s = threadIdx.x; s < p.n_slots; s += THREADS) {
 		flex_slot slot = {};
@@ -182,7 +182,8 @@ static __device__ void slots_empty(const flex_cuda_plan_args &p, const cuts &c)
 }
 
 /* How many pieces a work has, of all kv heads. */
-static __device__ int32_t pieces_of(const flex_cuda_plan_args &p, const cuts &c, const flex_work &w)
+static __device__ int32_t pieces_of(
+	const flex_cuda_plan_args &p, const schedule_cuts &c, const flex_work &w)
 {
 	return is_long(w) ? (int32_t)p.n_kv_heads * ((w.n_entries + c.per_piece - 1) / c.per_piece)
 			  : 0;
@@ -191,7 +192,7 @@ static __device__ int32_t pieces_of(const flex_cuda_plan_args &p, const cuts &c,
 /* The pieces of the 256 works, for each kv head those of its list one behind the other; longs[t]
  * and pieces[t]: the places of thread t's work and its first piece. */
 static __device__ void pieces_write(
-	const flex_cuda_plan_args &p, const cuts &c, const layout &memory)
+	const flex_cuda_plan_args &p, const schedule_cuts &c, const schedule_layout &memory)
 {
 	for (int32_t i = memory.pieces[0] + (int32_t)threadIdx.x; i < memory.pieces[THREADS];
 		i += THREADS) {
@@ -227,14 +228,14 @@ static __device__ int32_t count_of(uint32_t counts, int sort)
 }
 
 /* How many works and pieces of each sort have been laid out. */
-struct laid {
+struct schedule_laid {
 	int64_t line;
 	int32_t n_split, n_long, n_zero, n_pieces;
 };
 
 /* 256 works, one a thread; the counts grow. */
-static __device__ void works_lay(const flex_cuda_plan_args &p, const cuts &c, flex_work w,
-	bool there, layout &memory, laid &so_far)
+static __device__ void works_lay(const flex_cuda_plan_args &p, const schedule_cuts &c, flex_work w,
+	bool there, schedule_layout &memory, schedule_laid &so_far)
 {
 	const flex_schedule &to = p.to;
 	uint32_t sort = sort_of(w, there), before;
@@ -280,12 +281,12 @@ static __device__ void works_lay(const flex_cuda_plan_args &p, const cuts &c, fl
 }
 
 static __device__ void schedule_write(
-	const flex_cuda_plan_args &p, int32_t n_blocks, int32_t token, layout &memory)
+	const flex_cuda_plan_args &p, int32_t n_blocks, int32_t token, schedule_layout &memory)
 {
 	bool padding = token < (int32_t)p.a.n_tokens;
-	laid so_far = {};
+	schedule_laid so_far = {};
 	flex_work w;
-	cuts c = cuts_find(p, n_blocks, padding, memory, &w);
+	schedule_cuts c = cuts_find(p, n_blocks, padding, memory, &w);
 
 	for (int32_t base = 0; base < n_blocks; base += THREADS) {
 		if (n_blocks > THREADS)

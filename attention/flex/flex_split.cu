@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	split_kernel(const __grid_constant__ flex_cuda_args p)
 {
 	extern __shared__ __align__(16) uint8_t memory[];
-	__shared__ team own;
+	__shared__ split_team own;
 
 	overlap_trigger();
 	slot_attend<D, STAGES>(p, blockIdx.x, memory, &own);
@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 /* ---- the launcher ---- */
 
 #define CHOICE(D, STAGES)                                                                    \
-	{ D, 4096, { (const void *)split_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes,  \
+	{ D, 4096, { (const void *)split_kernel<D, STAGES>, WARPS * warp_ring<D, STAGES>::bytes,  \
 			   WARPS * 32, 0, 0, 1 } }
 
 bool flex_split_variant(uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)

@@ -9,7 +9,7 @@
 #include "attention/flex/flex_split_keys.cuh"
 
 /* A team's own in shared memory, beside its four rings. */
-struct team {
+struct split_team {
 	mask_view views[WARPS][FLEX_PART];
 	float2 stats[WARPS][FLEX_PART];
 	uint32_t done;
@@ -30,11 +30,12 @@ static __device__ __forceinline__ int split_thread(void)
 /* ---- merging ---- */
 
 /* Which slots have pieces of an item. */
-struct pieces {
+struct split_pieces {
 	int32_t first, n; /* slots */
 };
 
-static __device__ __forceinline__ pieces pieces_of(const piece &s, int32_t tiles_per_slot)
+static __device__ __forceinline__ split_pieces pieces_of(
+	const split_piece &s, int32_t tiles_per_slot)
 {
 	int32_t first = (int32_t)(s.item_start / tiles_per_slot);
 	int64_t last = (s.item_start + s.work.n_entries - 1) / tiles_per_slot;
@@ -75,8 +76,9 @@ static __device__ __forceinline__ bool is_last(uint32_t *counter, int32_t n, uin
 
 /* The four warps' sums become the item's output, or this slot's partial of it. */
 template <int D>
-static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const piece &s, int32_t slot,
-	const pieces &all, const float *sums, uint32_t warp_floats, team *t, float scale_log2)
+static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const split_piece &s,
+	int32_t slot, const split_pieces &all, const float *sums, uint32_t warp_floats,
+	split_team *t, float scale_log2)
 {
 	size_t here = partial_index(slot, slot == all.first);
 	auto at = [&](int32_t k) { return partial_index(all.first + k, k == 0); };
@@ -109,7 +111,7 @@ static __device__ __forceinline__ void piece_end(const flex_cuda_args &p, const 
 
 /* The piece at a place of the line, which the slot has up to `end`. */
 static __device__ __forceinline__ void piece_find(
-	const flex_cuda_args &p, const flex_work &w, int64_t at, int64_t end, piece &s)
+	const flex_cuda_args &p, const flex_work &w, int64_t at, int64_t end, split_piece &s)
 {
 	int group = p.a.n_heads / p.a.n_kv_heads;
 	int32_t parts = w.n_items / (int32_t)p.a.n_kv_heads;
@@ -140,16 +142,16 @@ static __device__ __forceinline__ void zeros_write(const flex_cuda_args &p, int3
 /* All of a slot; overlap_wait is called in it, by every thread. memory: of the team's rings. */
 template <int D, int STAGES>
 static __device__ __forceinline__ void slot_attend(
-	const flex_cuda_args &p, int32_t index, uint8_t *memory, team *t)
+	const flex_cuda_args &p, int32_t index, uint8_t *memory, split_team *t)
 {
-	constexpr uint32_t warp_bytes = ring<D, STAGES>::bytes;
+	constexpr uint32_t warp_bytes = warp_ring<D, STAGES>::bytes;
 	static_assert(FLEX_PART * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
 	const int warp = split_thread() / 32;
 	uint8_t *mine = memory + warp * warp_bytes;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	flex_slot slot;
 	flex_work work;
-	piece s;
+	split_piece s;
 
 	if (!p.early)
 		overlap_wait();

@@ -12,7 +12,7 @@
 #include "kernels/cuda/overlap.cuh"
 
 /* A piece: entries [entry, end) of a work's list, for one kv head and 16 packed rows from m_first. */
-struct piece {
+struct split_piece {
 	flex_work work;
 	int32_t entry, end;
 	int32_t kv_head, m_first, n_m;
@@ -21,7 +21,7 @@ struct piece {
 };
 
 /* 32 sub-tiles of a warp, a lane each: the entry, -1 past the piece, and the page that has it. */
-struct ahead {
+struct split_ahead {
 	int32_t entry, page;
 };
 
@@ -32,10 +32,10 @@ static __device__ __forceinline__ int32_t sub_tile_token(int32_t entry)
 	       (int32_t)(threadIdx.x / 32 % WARPS) * SUB_TILE;
 }
 
-static __device__ __forceinline__ ahead look_ahead(
-	const flex_cuda_args &p, const piece &s, const int32_t *list, int i)
+static __device__ __forceinline__ split_ahead look_ahead(
+	const flex_cuda_args &p, const split_piece &s, const int32_t *list, int i)
 {
-	ahead found = { -1, 0 };
+	split_ahead found = {-1, 0};
 	int32_t token;
 
 	i += s.entry + threadIdx.x % 32;
@@ -53,8 +53,8 @@ static __device__ __forceinline__ ahead look_ahead(
 
 /* The A fragments of 16 packed query rows, and what the rows see. */
 template <int D>
-static __device__ __forceinline__ void query_load(const flex_cuda_args &p, const piece &s,
-	uint32_t (&q)[D / 16][4], mask_view *views)
+static __device__ __forceinline__ void query_load(
+	const flex_cuda_args &p, const split_piece &s, uint32_t (&q)[D / 16][4], mask_view *views)
 {
 	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
 
@@ -93,20 +93,20 @@ static __device__ __forceinline__ void mask(
 }
 
 /* May a sub-tile be loaded before the wait? What the step writes may not. */
-static __device__ __forceinline__ bool settled(const piece &s, int32_t entry)
+static __device__ __forceinline__ bool settled(const split_piece &s, int32_t entry)
 {
 	return entry < 0 || sub_tile_token(entry) + SUB_TILE <= s.work.block.history;
 }
 
 /* One warp's share of a piece. */
 template <int D, int STAGES>
-static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, const piece &s,
+static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, const split_piece &s,
 	uint32_t memory, mask_view *views, float scale_log2, row_sums<D> &run)
 {
-	constexpr uint32_t half = ring<D, STAGES>::half, stage_bytes = 2 * half;
+	constexpr uint32_t half = warp_ring<D, STAGES>::half, stage_bytes = 2 * half;
 	const int32_t *list = list_of(p.a, s.work.index);
 	int n = s.end - s.entry;
-	ahead now = look_ahead(p, s, list, 0), later = look_ahead(p, s, list, 32);
+	split_ahead now = look_ahead(p, s, list, 0), later = look_ahead(p, s, list, 32);
 	uint32_t q[D / 16][4];
 	int32_t entries = now.entry; /* of the sub-tiles that are read */
 	int filling = 0, reading = 0, early = 0;

@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS) any_kernel(const __grid_consta
 	int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	float highest = NEVER, sum = 0.0f, scale_log2 = a.scale * CUDART_L2E_F;
 	int2 keys;
-	seen s;
+	mla_seen s;
 
 	overlap_begin();
 	s = token_find(a, (int32_t)a.first_token + token);

@@ -11,11 +11,11 @@
 #define NEVER (-CUDART_INF_F)
 
 /* Of a row: how many keys its token sees, and how many of them were there before the step. */
-struct seen {
+struct mla_seen {
 	int32_t row, n_keys, n_settled;
 };
 
-static __device__ __forceinline__ seen seen_of(
+static __device__ __forceinline__ mla_seen seen_of(
 	const mla_args &a, int32_t row, int32_t begin, int32_t end, int32_t length, int32_t token)
 {
 	int32_t seq_len = min(max(length, 0), (int32_t)a.max_seq_len), left = end - token;
@@ -27,7 +27,7 @@ static __device__ __forceinline__ seen seen_of(
 
 /* The whole warp finds the row of the step's token, in one round trip if every row is of one token.
  * Lengths that lie lead to some row, or to none. */
-static __device__ __forceinline__ seen token_find(const mla_args &a, int32_t token)
+static __device__ __forceinline__ mla_seen token_find(const mla_args &a, int32_t token)
 {
 	int32_t n_rows = (int32_t)a.n_rows, low = 0, high = n_rows, lane = threadIdx.x % 32;
 

@@ -12,13 +12,13 @@
 enum { THREADS = 128, MANY_GROUPS = 8, IN_FLIGHT = 8, FILLED = 512 /* blocks, tokens by heads */ };
 
 /* A token's partials of one head: where they are and how many. */
-struct pieces {
+struct mla_partials {
 	size_t first, step; /* of the second on, in planned work */
 	size_t next;
 	int32_t n;
 };
 
-static __device__ __forceinline__ pieces pieces_of(
+static __device__ __forceinline__ mla_partials pieces_of(
 	const mla_cuda_args &p, size_t token, size_t head)
 {
 	const mla_args &a = p.a;
@@ -41,13 +41,13 @@ static __device__ __forceinline__ pieces pieces_of(
 		(t.tile_start + t.n_tiles - 1) / per - slot + 1};
 }
 
-static __device__ __forceinline__ size_t piece_at(const pieces &p, int32_t i)
+static __device__ __forceinline__ size_t piece_at(const mla_partials &p, int32_t i)
 {
 	return i == 0 ? p.first : p.next + (i - 1) * p.step;
 }
 
 /* What some pieces come to, relative to the highest of their log-sum-exp. */
-struct sums {
+struct mla_sums {
 	float4 x;
 	float sum, highest;
 };
@@ -57,7 +57,7 @@ static __device__ __forceinline__ float weight_of(float lse, float highest)
 	return lse == NEVER ? 0.0f : power_2(lse - highest);
 }
 
-static __device__ __forceinline__ void scale(sums &s, float by)
+static __device__ __forceinline__ void scale(mla_sums &s, float by)
 {
 	s.x.x *= by;
 	s.x.y *= by;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void scale(sums &s, float by)
 	s.sum *= by;
 }
 
-static __device__ __forceinline__ void add(sums &s, float4 x, float sum, float weight)
+static __device__ __forceinline__ void add(mla_sums &s, float4 x, float sum, float weight)
 {
 	if (weight == 0.0f) /* an empty piece, which nobody wrote */
 		return;
@@ -78,10 +78,10 @@ static __device__ __forceinline__ void add(sums &s, float4 x, float sum, float w
 }
 
 /* Four columns from `col` on, of every n_groups-th piece; what is read does not wait for weights. */
-static __device__ __forceinline__ sums add_up(
-	const mla_args &a, const pieces &p, uint32_t col, int32_t group, int32_t n_groups)
+static __device__ __forceinline__ mla_sums add_up(
+	const mla_args &a, const mla_partials &p, uint32_t col, int32_t group, int32_t n_groups)
 {
-	sums s = {make_float4(0, 0, 0, 0), 0.0f, NEVER};
+	mla_sums s = {make_float4(0, 0, 0, 0), 0.0f, NEVER};
 
 	for (int32_t first = group; first < p.n; first += n_groups * IN_FLIGHT) {
 		float4 x[IN_FLIGHT];
@@ -120,13 +120,13 @@ static __global__ void __launch_bounds__(THREADS)
 	merge_kernel(const __grid_constant__ mla_cuda_args p)
 {
 	constexpr int lanes = THREADS / GROUPS;
-	__shared__ sums all[GROUPS][lanes];
+	__shared__ mla_sums all[GROUPS][lanes];
 	const mla_args &a = p.a;
 	size_t token = blockIdx.x, head = blockIdx.y;
 	uint32_t lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
 	uint32_t col = (blockIdx.z * lanes + lane) * 4;
-	sums s = {make_float4(0, 0, 0, 0), 0.0f, NEVER};
-	pieces of;
+	mla_sums s = {make_float4(0, 0, 0, 0), 0.0f, NEVER};
+	mla_partials of;
 
 	overlap_begin();
 	of = pieces_of(p, token, head);
@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS)
 		if (group != 0)
 			return;
 		for (int g = 1; g < GROUPS; g++) {
-			const sums other = all[g][lane];
+			const mla_sums other = all[g][lane];
 			float before = s.highest;
 
 			s.highest = fmaxf(before, other.highest);
@@ -159,7 +159,7 @@ static __global__ void __launch_bounds__(THREADS)
 	const mla_args &a = p.a;
 	size_t token = blockIdx.x, head = blockIdx.y;
 	bf16 *out = (bf16 *)a.work.latent + (token * a.n_heads + head) * a.rank;
-	pieces of;
+	mla_partials of;
 	float highest = NEVER;
 
 	overlap_begin();

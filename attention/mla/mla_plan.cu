@@ -12,7 +12,7 @@
 enum { THREADS = MLA_CUDA_CHUNK, SLOT_TILES = 2 /* at least: what stage 1 takes at a time */ };
 
 /* What token_find does, a thread for itself. */
-static __device__ seen token_find_alone(const mla_args &a, int32_t token)
+static __device__ mla_seen token_find_alone(const mla_args &a, int32_t token)
 {
 	int32_t low = 0, high = (int32_t)a.n_rows;
 
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS) plan_kernel(const __grid_const
 {
 	__shared__ int32_t starts[THREADS + 1];
 	int32_t t = threadIdx.x, n_tokens = a.n_tokens, n_slots = a.sizes.n_slots, end, per, most;
-	seen s;
+	mla_seen s;
 	mla_token token;
 
 	overlap_begin();

@@ -97,18 +97,18 @@ static __device__ __forceinline__ float power_2(float x)
 }
 
 /* The highest score of all, and the sum of weights relative to it. */
-struct merged {
+struct prompt_merged {
 	float highest, total;
 };
 
 /* The four warps' sums, each relative to its own highest score, into `sums`. */
 template <int PER>
-static __device__ merged merge(
+static __device__ prompt_merged merge(
 	uint32_t v, const float (&acc)[PER], float highest, float sum, float *sums)
 {
 	__shared__ float stats[WARPS][2];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	merged all = { -CUDART_INF_F, 0.0f };
+	prompt_merged all = {-CUDART_INF_F, 0.0f};
 
 	if (lane == 0) {
 		stats[warp][0] = highest;
@@ -137,7 +137,7 @@ static __device__ merged merge(
 
 /* The block's sums go to the output, or are kept; with what was kept before. */
 static __device__ void finish(const mla_prompt_args &a, const mla_prompt_piece &piece,
-	uint32_t query, uint32_t head, const float *sums, merged now)
+	uint32_t query, uint32_t head, const float *sums, prompt_merged now)
 {
 	const size_t at = ((size_t)piece.state + query) * a.n_heads + head;
 	const bool complete = piece.position + query < piece.first_key + piece.n_keys;

@@ -46,7 +46,7 @@
 #define SHARED_BYTES (WGS * GROUP_BYTES + STAGES * (KEYS_BYTES + VALUES_BYTES) + ATOM_ALIGN)
 
 /* Queries of a piece, and the tiles that they see; n_rows 0: there is no more work. */
-struct work {
+struct prompt_work {
 	int32_t query, state;    /* the first query's places */
 	int32_t position;        /* of the first query, in the piece's keys */
 	int32_t n_rows, head;
@@ -55,11 +55,11 @@ struct work {
 	bool more; /* there is a state of chunks before */
 };
 
-using shared = work_rings<work>;
+using prompt_rings = work_rings<prompt_work>;
 
 /* ---- dealing ---- */
 
-static __device__ void work_find(const mla_prompt_cuda_args &p, int32_t item, work *ret)
+static __device__ void work_find(const mla_prompt_cuda_args &p, int32_t item, prompt_work *ret)
 {
 	int32_t block = item / (int32_t)p.a.n_heads, n_blocks, m, i = 0;
 
@@ -97,15 +97,15 @@ static __device__ __forceinline__ void copy_panel(
 /* One warp: all tiles of keys, or of values, of all works. */
 template <int KIND>
 static __device__ void load_tiles(
-	const void *expanded, const void *ropes, shared *s, uint32_t ring)
+	const void *expanded, const void *ropes, prompt_rings *s, uint32_t ring)
 {
 	constexpr uint32_t bytes = KIND == OF_KEYS ? KEYS_BYTES : VALUES_BYTES;
 	const bool lane = threadIdx.x % 32 == 0;
-	place<STAGES> at = {};
-	place<2> dealt = {};
+	ring_place<STAGES> at = {};
+	ring_place<2> dealt = {};
 
 	for (;;) {
-		work w = work_take(s, dealt);
+		prompt_work w = work_take(s, dealt);
 		int32_t col = w.head * (NOPE + V) + (KIND == OF_KEYS ? 0 : NOPE);
 
 		if (w.n_rows == 0)
@@ -130,14 +130,14 @@ static __device__ void load_tiles(
 
 /* ---- computing ---- */
 
-struct running : tile_rows<V, KEYS> {
+struct prompt_running : tile_rows<V, KEYS> {
 	int32_t position[2]; /* of the lane's two rows, in the piece's keys; -1: no such row */
 	int32_t whole_last;  /* the last key that every query of the warpgroup sees */
 };
 
 /* Queue the copies of a warpgroup's queries; those that don't exist are zeros. */
 static __device__ __forceinline__ void queries_load(
-	const mla_prompt_cuda_args &p, const work &w, uint32_t memory)
+	const mla_prompt_cuda_args &p, const prompt_work &w, uint32_t memory)
 {
 	constexpr int chunks = (NOPE + ROPE) / 8;
 	const int32_t first = warpgroup() * 64;
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void queries_load(
 }
 
 /* What the lane's rows see. */
-static __device__ __forceinline__ void rows_begin(const work &w, running &run)
+static __device__ __forceinline__ void rows_begin(const prompt_work &w, prompt_running &run)
 {
 	int32_t first = warpgroup() * 64, n = min(w.n_rows - first, 64);
 
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void rows_begin(const work &w, running &run)
 }
 
 /* Issue queries x keys. */
-static __device__ __forceinline__ void score(uint32_t queries, uint32_t keys, running &run)
+static __device__ __forceinline__ void score(uint32_t queries, uint32_t keys, prompt_running &run)
 {
 	const uint64_t a = rows_at<64>(queries), b = rows_at<64>(keys);
 
@@ -187,7 +187,7 @@ static __device__ __forceinline__ void score(uint32_t queries, uint32_t keys, ru
 
 /* Issue weights x values, whose atoms of the same rows are a panel apart; `add`: to what the sums
  * are. */
-static __device__ __forceinline__ void add_tile(uint32_t values, int add, running &run)
+static __device__ __forceinline__ void add_tile(uint32_t values, int add, prompt_running &run)
 {
 	const uint64_t b = atom<64>::swizzle << 62 | (uint64_t)(atom<64>::bytes >> 4) << 32 |
 			   (uint64_t)(PANEL_BYTES >> 4) << 16 | values >> 4;
@@ -199,7 +199,8 @@ static __device__ __forceinline__ void add_tile(uint32_t values, int add, runnin
 	products_commit();
 }
 
-static __device__ __forceinline__ void tile_weigh(int32_t key, float scale_log2, running &run)
+static __device__ __forceinline__ void tile_weigh(
+	int32_t key, float scale_log2, prompt_running &run)
 {
 	if (key + KEYS - 1 > run.whole_last) {
 #pragma unroll
@@ -221,16 +222,16 @@ static __device__ __forceinline__ void tile_weigh(int32_t key, float scale_log2,
 
 /* A query's state of this chunk becomes that of all so far: what its sums, and those kept, are to
  * be scaled by. The four lanes of a quad agree. */
-struct factors {
+struct prompt_factors {
 	float now, past;
 };
 
-static __device__ __forceinline__ factors state_merge(const mla_prompt_cuda_args &p, const work &w,
-	size_t at, bool complete, float highest, float total)
+static __device__ __forceinline__ prompt_factors state_merge(const mla_prompt_cuda_args &p,
+	const prompt_work &w, size_t at, bool complete, float highest, float total)
 {
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	float *stats = p.a.work.stats + at * 2;
-	factors by = { 1.0f, 0.0f };
+	prompt_factors by = {1.0f, 0.0f};
 
 	if (w.more) {
 		float before = stats[0], all = fmaxf(before, highest);
@@ -253,12 +254,12 @@ static __device__ __forceinline__ factors state_merge(const mla_prompt_cuda_args
 	return by;
 }
 
-static __device__ __forceinline__ void row_end(const mla_prompt_cuda_args &p, const work &w,
-	int r, int half, const running &run, float total)
+static __device__ __forceinline__ void row_end(const mla_prompt_cuda_args &p, const prompt_work &w,
+	int r, int half, const prompt_running &run, float total)
 {
 	const size_t at = (size_t)(w.state + r) * p.a.n_heads + w.head;
 	const bool complete = w.position + r < w.n_keys;
-	const factors by = state_merge(p, w, at, complete, run.highest[half], total);
+	const prompt_factors by = state_merge(p, w, at, complete, run.highest[half], total);
 	const int lane = threadIdx.x % 4 * 2;
 	bf16 *out = (bf16 *)p.a.out + ((size_t)(w.query + r) * p.a.n_heads + w.head) * V + lane;
 	float *kept = p.a.work.sums + at * V + lane;
@@ -281,7 +282,7 @@ static __device__ __forceinline__ void row_end(const mla_prompt_cuda_args &p, co
 }
 
 static __device__ __forceinline__ void rows_end(
-	const mla_prompt_cuda_args &p, const work &w, const running &run)
+	const mla_prompt_cuda_args &p, const prompt_work &w, const prompt_running &run)
 {
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
@@ -294,22 +295,22 @@ static __device__ __forceinline__ void rows_end(
 	}
 }
 
-static __device__ void compute(const mla_prompt_cuda_args &p, shared *s, uint32_t memory)
+static __device__ void compute(const mla_prompt_cuda_args &p, prompt_rings *s, uint32_t memory)
 {
 	const uint32_t queries = memory + warpgroup() * GROUP_BYTES;
 	const uint32_t ring = memory + WGS * GROUP_BYTES, values = ring + STAGES * KEYS_BYTES;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	place<STAGES> keys_at = {}, values_at = {};
-	place<2> dealt = {};
-	work w = work_take(s, dealt);
+	ring_place<STAGES> keys_at = {}, values_at = {};
+	ring_place<2> dealt = {};
+	prompt_work w = work_take(s, dealt);
 
 	if (warpgroup() == WGS - 1)
 		turn_pass<WGS>();
 	if (w.n_rows)
 		queries_load(p, w, queries);
 	while (w.n_rows) {
-		running run = {};
-		work now = w;
+		prompt_running run = {};
+		prompt_work now = w;
 		auto score_stage = [&](uint32_t stage) {
 			score(queries, ring + stage * KEYS_BYTES, run);
 		};
@@ -343,7 +344,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 		const __grid_constant__ struct cuda_tensor_map ropes)
 {
 	extern __shared__ uint8_t unaligned[];
-	__shared__ shared s;
+	__shared__ prompt_rings s;
 	const uint32_t memory = (shared_address(unaligned) + ATOM_ALIGN - 1) & ~(ATOM_ALIGN - 1);
 	const uint32_t ring = memory + WGS * GROUP_BYTES;
 
@@ -367,7 +368,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 			load_tiles<OF_VALUES>(
 				&expanded, &ropes, &s, ring + STAGES * KEYS_BYTES);
 		else if (warp == 2 && threadIdx.x % 32 == 0)
-			deal(&s, p.n_items, p.ticket, [&](uint32_t item, work *to) {
+			deal(&s, p.n_items, p.ticket, [&](uint32_t item, prompt_work *to) {
 				work_find(p, (int32_t)item, to);
 			});
 	}

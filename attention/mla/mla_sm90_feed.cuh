@@ -21,7 +21,7 @@
 static_assert(BOX % MLA_TILE == 0, "work begins where a box does");
 
 /* Shared memory of M x 8 heads. */
-template <int M> struct sizes {
+template <int M> struct mla_shared_sizes {
 	static constexpr uint32_t stage = TILE * WIDTH * 2;
 	static constexpr uint32_t query = M * 8 * WIDTH * 2;
 	static constexpr uint32_t weights = M * 8 * TILE * 2;
@@ -29,24 +29,24 @@ template <int M> struct sizes {
 };
 
 /* What a block does next: keys [first, end) of a token. */
-struct piece {
+struct mla_piece {
 	int32_t token, row, n_settled;
 	int32_t first, end;
 	int32_t partial; /* its number, without the head; -1: it is all of the token's keys */
 };
 
 /* A block's walk over its pieces; every warp that needs them has one of its own. */
-struct walk {
+struct mla_walk {
 	int32_t at, end; /* items, or tiles of the line */
 	int32_t token, slot; /* planned */
 };
 
 /* ---- work ---- */
 
-static __device__ __forceinline__ walk walk_begin(const mla_cuda_args &p, uint32_t n_sets)
+static __device__ __forceinline__ mla_walk walk_begin(const mla_cuda_args &p, uint32_t n_sets)
 {
 	const mla_args &a = p.a;
-	walk w = {};
+	mla_walk w = {};
 
 	if (p.planned) {
 		const mla_slot slot = a.work.plan.slots[blockIdx.x / n_sets];
@@ -64,7 +64,7 @@ static __device__ __forceinline__ walk walk_begin(const mla_cuda_args &p, uint32
 
 /* The next piece that has keys, or where an unplanned token's split has none; false: no more. */
 static __device__ __forceinline__ bool walk_next(
-	const mla_cuda_args &p, uint32_t n_sets, walk &w, piece &ret)
+	const mla_cuda_args &p, uint32_t n_sets, mla_walk &w, mla_piece &ret)
 {
 	const mla_args &a = p.a;
 	int32_t n_splits = a.sizes.n_splits;
@@ -90,7 +90,7 @@ static __device__ __forceinline__ bool walk_next(
 		return true;
 	}
 	ret.token = w.at / n_splits;
-	const seen s = token_find(a, (int32_t)a.first_token + ret.token);
+	const mla_seen s = token_find(a, (int32_t)a.first_token + ret.token);
 	const int2 keys = split_of(a, s.n_keys, w.at % n_splits);
 
 	ret.row = s.row;
@@ -104,7 +104,7 @@ static __device__ __forceinline__ bool walk_next(
 
 /* Where a head's partial is. */
 static __device__ __forceinline__ size_t partial_at(
-	const mla_cuda_args &p, const piece &now, uint32_t head)
+	const mla_cuda_args &p, const mla_piece &now, uint32_t head)
 {
 	if (p.planned)
 		return (size_t)now.partial * p.a.n_heads + head;
@@ -113,7 +113,7 @@ static __device__ __forceinline__ size_t partial_at(
 
 /* ---- the warp that copies ---- */
 
-struct ring {
+struct mla_ring {
 	uint32_t memory, full, empty; /* addresses in shared memory */
 	uint32_t stage, parity;
 
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void copies_after_others(bool *waited)
 
 /* A lane's box of a group of 32: the eight of tokens that it begins with. */
 static __device__ __forceinline__ int32_t box_find(
-	const mla_cuda_args &p, const piece &now, int32_t box_tokens, int32_t box)
+	const mla_cuda_args &p, const mla_piece &now, int32_t box_tokens, int32_t box)
 {
 	const mla_args &a = p.a;
 	int32_t position = now.first + box * box_tokens, page;
@@ -154,13 +154,13 @@ static __device__ __forceinline__ int32_t box_find(
 }
 
 static __device__ void copy_keys(
-	const mla_cuda_args &p, const void *map, ring at, uint32_t n_sets)
+	const mla_cuda_args &p, const void *map, mla_ring at, uint32_t n_sets)
 {
 	const int32_t box_tokens = min((int32_t)p.a.page_tokens, BOX), per = TILE / box_tokens;
 	const int32_t lane = threadIdx.x % 32;
 	bool waited = !p.early;
-	walk w = walk_begin(p, n_sets);
-	piece now;
+	mla_walk w = walk_begin(p, n_sets);
+	mla_piece now;
 
 	while (walk_next(p, n_sets, w, now)) {
 		int32_t n_tiles = (now.end - now.first + TILE - 1) / TILE, eights = 0, later;
@@ -183,7 +183,7 @@ static __device__ void copy_keys(
 					n_boxes * box_tokens * WIDTH * 2);
 			__syncwarp();
 			if (mine >= 0 && mine < n_boxes)
-				copy_box(at.memory + at.stage * sizes<2>::stage +
+				copy_box(at.memory + at.stage * mla_shared_sizes<2>::stage +
 						 mine * box_tokens * WIDTH * 2,
 					map, at.full + at.stage * 8, 0, eights);
 			at.next();

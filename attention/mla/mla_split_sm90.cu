@@ -52,13 +52,13 @@ static __device__ __forceinline__ void store_4_transposed(
 
 /* ---- the warpgroup that computes ---- */
 
-template <int M> struct running {
+template <int M> struct mla_running {
 	float acc[8][M][4];                /* of 64 columns each */
 	float highest[M][2], sum[M][2]; /* of the lane's heads; sum: of the lane's keys only */
 };
 
 /* Where the warpgroup's operands and notes are. */
-template <int M> struct place {
+template <int M> struct mla_operands {
 	uint32_t query, weights;
 	float (*notes)[4][M * 8]; /* [2][a warp] of each head */
 };
@@ -143,7 +143,7 @@ static __device__ __forceinline__ float column_sum(float x)
 /* Each head's highest score so far, and what is left of the past beside it. */
 template <int M>
 static __device__ __forceinline__ void raise(const float (&s)[M][4], float (*notes)[M * 8],
-	float scale_log2, running<M> &run, float (&keep)[M][2])
+	float scale_log2, mla_running<M> &run, float (&keep)[M][2])
 {
 	int lane = threadIdx.x % 32;
 
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void raise(const float (&s)[M][4], float (*not
 /* Scores become weights, which go to shared memory with keys along their rows. */
 template <int M>
 static __device__ __forceinline__ void weigh(
-	float (&s)[M][4], uint32_t to, float scale_log2, running<M> &run)
+	float (&s)[M][4], uint32_t to, float scale_log2, mla_running<M> &run)
 {
 	int lane = threadIdx.x % 32, row = lane % 8;
 	int chunk = threadIdx.x / 32 * 2 + (lane / 8 & 1);
@@ -215,7 +215,7 @@ static __device__ __forceinline__ void rows_clear(uint32_t stage, int32_t n)
 
 template <int M>
 static __device__ __forceinline__ void add_values(
-	uint32_t stage, uint32_t weights, running<M> &run)
+	uint32_t stage, uint32_t weights, mla_running<M> &run)
 {
 	const uint64_t values = rows_at<WIDTH>(stage), by = rows_at<64>(weights);
 
@@ -235,8 +235,8 @@ static __device__ __forceinline__ void add_values(
 }
 
 template <int M>
-static __device__ __forceinline__ void tile_attend(uint32_t stage, const place<M> &at, int32_t n,
-	float (*notes)[M * 8], float scale_log2, running<M> &run)
+static __device__ __forceinline__ void tile_attend(uint32_t stage, const mla_operands<M> &at,
+	int32_t n, float (*notes)[M * 8], float scale_log2, mla_running<M> &run)
 {
 	float s[M][4], keep[M][2];
 	bool all = true;
@@ -265,8 +265,8 @@ static __device__ __forceinline__ void tile_attend(uint32_t stage, const place<M
 
 /* The piece's average and log-sum-exp, or the token's average. */
 template <int M>
-static __device__ __forceinline__ void piece_store(const mla_cuda_args &p, const piece &now,
-	uint32_t head_first, const place<M> &at, float scale_log2, running<M> &run)
+static __device__ __forceinline__ void piece_store(const mla_cuda_args &p, const mla_piece &now,
+	uint32_t head_first, const mla_operands<M> &at, float scale_log2, mla_running<M> &run)
 {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	float (*notes)[M * 8] = at.notes[0];
@@ -324,17 +324,17 @@ static __device__ __forceinline__ void piece_store(const mla_cuda_args &p, const
 
 template <int M>
 static __device__ void attend(
-	const mla_cuda_args &p, ring ring, const place<M> &at, uint32_t n_sets)
+	const mla_cuda_args &p, mla_ring ring, const mla_operands<M> &at, uint32_t n_sets)
 {
 	const uint32_t head_first = blockIdx.x % n_sets * M * 8;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
 	bool waited = !p.early;
 	uint32_t odd = 0;
-	walk w = walk_begin(p, n_sets);
-	piece now;
+	mla_walk w = walk_begin(p, n_sets);
+	mla_piece now;
 
 	while (walk_next(p, n_sets, w, now)) {
-		running<M> run = {};
+		mla_running<M> run = {};
 
 #pragma unroll
 		for (int m = 0; m < M; m++)
@@ -345,7 +345,7 @@ static __device__ void attend(
 		query_load<M>(p.a, now.token, head_first, at.query);
 		for (int32_t first = now.first; first < now.end; first += TILE, odd ^= 1) {
 			barrier_wait(ring.full + ring.stage * 8, ring.parity);
-			tile_attend<M>(ring.memory + ring.stage * sizes<M>::stage, at,
+			tile_attend<M>(ring.memory + ring.stage * mla_shared_sizes<M>::stage, at,
 				min(now.end - first, TILE), at.notes[odd], scale_log2, run);
 			if (threadIdx.x % 32 == 0)
 				barrier_arrive(ring.empty + ring.stage * 8);
@@ -369,9 +369,9 @@ static __global__ void __launch_bounds__(GROUP + 32, 1)
 	__shared__ uint64_t barriers[2 * STAGES];
 	__shared__ float notes[2][4][M * 8];
 	uint32_t base = (shared_address(memory) + ATOM_ALIGN - 1) / ATOM_ALIGN * ATOM_ALIGN;
-	ring ring = {base, shared_address(barriers), shared_address(barriers + STAGES), 0, 0};
-	place<M> at = {base + STAGES * sizes<M>::stage,
-		base + STAGES * sizes<M>::stage + sizes<M>::query, notes};
+	mla_ring ring = {base, shared_address(barriers), shared_address(barriers + STAGES), 0, 0};
+	mla_operands<M> at = {base + STAGES * mla_shared_sizes<M>::stage,
+		base + STAGES * mla_shared_sizes<M>::stage + mla_shared_sizes<M>::query, notes};
 
 	overlap_trigger();
 	if (threadIdx.x == 0) {
@@ -397,11 +397,12 @@ int mla_sm90_load(struct stream *stream)
 	struct device *device = cuda_stream_device(stream);
 	int rc = CUDA_TRY(device, cudaFuncSetAttribute((const void *)split_kernel<2>,
 					  cudaFuncAttributeMaxDynamicSharedMemorySize,
-					  (int)sizes<2>::bytes));
+					  (int)mla_shared_sizes<2>::bytes));
 
-	return rc != 0 ? rc : CUDA_TRY(device, cudaFuncSetAttribute((const void *)split_kernel<4>,
-						       cudaFuncAttributeMaxDynamicSharedMemorySize,
-						       (int)sizes<4>::bytes));
+	return rc != 0 ? rc
+		       : CUDA_TRY(device, cudaFuncSetAttribute((const void *)split_kernel<4>,
+						  cudaFuncAttributeMaxDynamicSharedMemorySize,
+						  (int)mla_shared_sizes<4>::bytes));
 }
 
 int mla_sm90_launch(struct stream *stream, const mla_cuda_args *args)
@@ -419,11 +420,11 @@ int mla_sm90_launch(struct stream *stream, const mla_cuda_args *args)
 	if (!args->planned && n_items < n)
 		n = n_items;
 	if (set == 16)
-		launch(stream, split_kernel<2>, dim3(n * n_sets), dim3(GROUP + 32), sizes<2>::bytes,
-			*args, map, n_sets);
+		launch(stream, split_kernel<2>, dim3(n * n_sets), dim3(GROUP + 32),
+			mla_shared_sizes<2>::bytes, *args, map, n_sets);
 	else
-		launch(stream, split_kernel<4>, dim3(n * n_sets), dim3(GROUP + 32), sizes<4>::bytes,
-			*args, map, n_sets);
+		launch(stream, split_kernel<4>, dim3(n * n_sets), dim3(GROUP + 32),
+			mla_shared_sizes<4>::bytes, *args, map, n_sets);
 	return 0;
 }
 

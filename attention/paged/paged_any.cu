@@ -11,7 +11,7 @@
 #include "attention/paged/paged_any.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-struct place {
+struct paged_keys {
 	const int32_t *pages; /* the row's */
 	int32_t first, end;   /* positions seen; none: end 0 */
 };
@@ -22,11 +22,11 @@ static __device__ int32_t row_end(const paged_args &a, int32_t r)
 }
 
 /* The row of a token is the first that ends past it; ends that decrease count as empty rows. */
-static __device__ place place_of(const paged_args &a, int32_t token)
+static __device__ paged_keys place_of(const paged_args &a, int32_t token)
 {
 	uint64_t capacity = (uint64_t)a.max_pages * a.page_tokens;
 	int32_t low = 0, high = (int32_t)a.n_rows, seq_len, position;
-	place found = {};
+	paged_keys found = {};
 
 	while (low < high) {
 		int32_t middle = (low + high) / 2;
@@ -46,7 +46,7 @@ static __device__ place place_of(const paged_args &a, int32_t token)
 	return found;
 }
 
-static __device__ const bf16 *key_at(const paged_args &a, const place &at, int32_t position)
+static __device__ const bf16 *key_at(const paged_args &a, const paged_keys &at, int32_t position)
 {
 	uint32_t offset = (uint32_t)position % a.page_tokens;
 	int32_t page = page_clamp(at.pages[(uint32_t)position / a.page_tokens], a.n_pages);
@@ -63,7 +63,7 @@ template <int PER> static __global__ void any_kernel(const __grid_constant__ pag
 		(const bf16 *)a.q + (size_t)blockIdx.x * a.q_stride + (size_t)head * dim;
 	size_t to_value = (size_t)a.page_tokens * a.n_kv_heads * dim;
 	float q[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
-	place at;
+	paged_keys at;
 
 	overlap_begin();
 	at = place_of(a, (int32_t)blockIdx.x);

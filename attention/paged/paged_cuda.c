@@ -16,8 +16,9 @@
 #define MIN_FAST_PAGE 16u
 #define LARGE_WAVES 3u /* so many blocks a multiprocessor are worth the larger ones */
 
-_Static_assert(sizeof(struct plan_row) == 32 && sizeof(struct plan_slot) == 64 &&
-		       sizeof(struct plan_head) == 16, "the plan is read in pieces of 16 bytes");
+_Static_assert(sizeof(struct paged_row) == 32 && sizeof(struct paged_slot) == 64 &&
+		       sizeof(struct paged_plan_head) == 16,
+	"the plan is read in pieces of 16 bytes");
 
 /* Pointers tell ops apart. */
 static const char name_plan[] = "paged_plan";
@@ -44,15 +45,15 @@ struct paged_state {
 
 /* ---- memory ---- */
 
-static struct plan_view paged_cuda_plan_at(const struct paged_state *state, uint32_t index)
+static struct paged_plan paged_cuda_plan_at(const struct paged_state *state, uint32_t index)
 {
 	uint32_t max_rows = state->manager->config.max_rows;
 	char *base = (char *)state->plans + index * state->plan_bytes;
-	struct plan_view view = { .head = (struct plan_head *)base };
+	struct paged_plan view = {.head = (struct paged_plan_head *)base};
 
 	assert(index < state->manager->n_plans);
-	view.slots = (struct plan_slot *)(view.head + 1);
-	view.rows = (struct plan_row *)(view.slots + state->n_slots);
+	view.slots = (struct paged_slot *)(view.head + 1);
+	view.rows = (struct paged_row *)(view.slots + state->n_slots);
 	view.longs = view.rows + max_rows;
 	view.zeros = (int32_t (*)[2])(view.longs + max_rows);
 	assert((char *)(view.zeros + max_rows + 1) <= base + state->plan_bytes);
@@ -66,9 +67,9 @@ static void paged_cuda_carve(void *userdata, struct arena *arena)
 	size_t n_rows = (size_t)state->n_slots * 2 * c->n_heads * PAGED_M_BLOCK;
 	size_t max_rows = c->max_rows;
 
-	state->plan_bytes = sizeof(struct plan_head) + state->n_slots * sizeof(struct plan_slot) +
-			    2 * max_rows * sizeof(struct plan_row) +
-			    (max_rows + 1) * sizeof(int32_t[2]);
+	state->plan_bytes =
+		sizeof(struct paged_plan_head) + state->n_slots * sizeof(struct paged_slot) +
+		2 * max_rows * sizeof(struct paged_row) + (max_rows + 1) * sizeof(int32_t[2]);
 	state->plan_bytes = (state->plan_bytes + 255) / 256 * 256;
 	state->plans = arena_take(arena, state->manager->n_plans, state->plan_bytes);
 	state->partials = arena_take(arena, n_rows * c->head_dim, sizeof(float));
@@ -217,7 +218,7 @@ static int paged_cuda_plan(
 {
 	const struct attention_manager *manager = state->manager;
 	const struct attention_config *c = &manager->config;
-	struct plan_args args = {
+	struct paged_plan_args args = {
 		.query_start = manager->inputs.query_start,
 		.seq_lens = manager->inputs.seq_lens,
 		.plan_bytes = state->plan_bytes,

@@ -32,7 +32,7 @@ extern "C" {
 #define PAGED_PLAN_WINDOWS 16
 #define PAGED_ALIGNED __attribute__((aligned(16))) /* for loads of 16 bytes */
 
-struct plan_row {
+struct paged_row {
 	int32_t query_first, n_query, seq_len;
 	int32_t tile_first; /* of the row's tiles, the first that any of its queries sees */
 	int32_t tile_start; /* where tile_first lies on the line; of a long row, its first block's
@@ -42,8 +42,8 @@ struct plan_row {
 	int32_t row;
 } PAGED_ALIGNED;
 
-struct plan_slot {
-	struct plan_row row; /* where the slot begins */
+struct paged_slot {
+	struct paged_row row; /* where the slot begins */
 	int32_t index;       /* of that row in rows[] */
 	int32_t tile_begin, tile_end;
 	int32_t tiles_per_slot;
@@ -51,7 +51,7 @@ struct plan_slot {
 	int32_t reserved[3];
 } PAGED_ALIGNED;
 
-struct plan_head {
+struct paged_plan_head {
 	int32_t n_long;
 	int32_t n_blocks; /* of packed rows, of all long rows, for each kv head */
 	int32_t n_zero;   /* ranges in zeros[] */
@@ -59,17 +59,17 @@ struct plan_head {
 };
 
 /* One window's plan; offsets into it are the same in all plans, plan_bytes apart. */
-struct plan_view {
-	struct plan_head *head;
-	struct plan_slot *slots; /* [n_slots] */
-	struct plan_row *rows;   /* [max_rows] with a query of the decode kernel's and keys */
-	struct plan_row *longs;  /* [max_rows] of the prefill kernel's */
+struct paged_plan {
+	struct paged_plan_head *head;
+	struct paged_slot *slots; /* [n_slots] */
+	struct paged_row *rows;   /* [max_rows] with a query of the decode kernel's and keys */
+	struct paged_row *longs;  /* [max_rows] of the prefill kernel's */
 	int32_t (*zeros)[2];     /* [max_rows + 1] ranges of tokens without keys: first, end */
 };
 
-struct plan_args {
+struct paged_plan_args {
 	const int32_t *query_start, *seq_lens;
-	struct plan_view plan;
+	struct paged_plan plan;
 	uint64_t plan_bytes;
 	uint32_t n_rows, n_tokens, n_slots, capacity;
 	uint32_t group, block_rows; /* query heads of a kv head, packed rows of a prefill block */
@@ -79,7 +79,7 @@ struct plan_args {
 
 struct paged_cuda_args {
 	struct paged_args a;
-	struct plan_view plan;
+	struct paged_plan plan;
 	float *partials;    /* [n_slots, 2, n_heads, PAGED_M_BLOCK, head_dim] */
 	float *stats;       /* [n_slots, 2, n_heads, PAGED_M_BLOCK, 2] highest score, sum */
 	uint32_t *counters; /* [max_rows, n_heads] pieces done; 0 between launches */
@@ -108,7 +108,7 @@ bool paged_prefill_sm90_variant(uint32_t head_dim, uint32_t rows, uint32_t share
 	struct attention_variant *ret);
 
 /* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
-void paged_plan_launch(struct stream *stream, const struct plan_args *args);
+void paged_plan_launch(struct stream *stream, const struct paged_plan_args *args);
 void paged_decode_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args);
 void paged_prefill_launch(struct stream *stream, const struct attention_variant *variant,

@@ -34,7 +34,7 @@
 
 template <int D>
 static __device__ __forceinline__ void out_store(
-	const paged_cuda_args &p, const segment &s, int m, int col, float4 x, float sum)
+	const paged_cuda_args &p, const decode_segment &s, int m, int col, float4 x, float sum)
 {
 	int group = p.a.n_heads / p.a.n_kv_heads;
 	int token = (s.m_first + m) / group, head = s.kv_head * group + (s.m_first + m) % group;
@@ -49,13 +49,13 @@ static __device__ __forceinline__ void out_store(
 
 /* Index of a slot's partial: `begins` says whether the row begins in that slot. */
 static __device__ __forceinline__ size_t partial_index(
-	const paged_cuda_args &p, const segment &s, int32_t slot, bool begins)
+	const paged_cuda_args &p, const decode_segment &s, int32_t slot, bool begins)
 {
 	return (((size_t)slot * 2 + begins) * p.a.n_heads + s.share) * PAGED_M_BLOCK;
 }
 
 /* True in the whole block if all other pieces of the row are there. */
-static __device__ bool is_last(const paged_cuda_args &p, const segment &s, int32_t n_pieces)
+static __device__ bool is_last(const paged_cuda_args &p, const decode_segment &s, int32_t n_pieces)
 {
 	__shared__ uint32_t done;
 
@@ -69,8 +69,8 @@ static __device__ bool is_last(const paged_cuda_args &p, const segment &s, int32
 
 /* The four warps' sums become the row's output, or this slot's partial of it. */
 template <int D>
-static __device__ void segment_end(const paged_cuda_args &p, const segment &s,
-	const plan_slot &slot, const float *sums, uint32_t warp_floats, const float2 (*stats)[16],
+static __device__ void segment_end(const paged_cuda_args &p, const decode_segment &s,
+	const paged_slot &slot, const float *sums, uint32_t warp_floats, const float2 (*stats)[16],
 	float scale_log2)
 {
 	int32_t n = slot.tiles_per_slot;
@@ -111,14 +111,14 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 {
 	extern __shared__ __align__(16) uint8_t memory[];
 	__shared__ float2 stats[WARPS][PAGED_M_BLOCK];
-	constexpr uint32_t warp_bytes = ring<D, STAGES>::bytes;
+	constexpr uint32_t warp_bytes = warp_ring<D, STAGES>::bytes;
 	static_assert(PAGED_M_BLOCK * (D + 4) * 4 <= warp_bytes, "sums fit where the ring was");
 	uint8_t *mine = memory + threadIdx.x / 32 * warp_bytes;
 	const int group = p.a.n_heads / p.a.n_kv_heads;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	plan_slot slot;
-	plan_row row;
-	segment s;
+	paged_slot slot;
+	paged_row row;
+	decode_segment s;
 
 	overlap_trigger();
 	if (!p.early)
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 		if (s.n_m <= 0)
 			continue;
 
-		running<D> run = {};
+		decode_rows<D> run = {};
 
 		run.highest[0] = run.highest[1] = NEVER;
 		stream_keys<D, STAGES>(p, s, shared_address(mine), scale_log2, run);
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 /* ---- the launcher ---- */
 
 #define CHOICE(D, STAGES)                                                                    \
-	{ D, 1024, { (const void *)decode_kernel<D, STAGES>, WARPS * ring<D, STAGES>::bytes, \
+	{ D, 1024, { (const void *)decode_kernel<D, STAGES>, WARPS * warp_ring<D, STAGES>::bytes, \
 			   WARPS * 32, PAGED_M_BLOCK, PAGED_TILE, 0 } }
 
 bool paged_decode_variant(

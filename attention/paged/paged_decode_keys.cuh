@@ -11,8 +11,8 @@
 #include "kernels/cuda/overlap.cuh"
 
 /* What one block does in one row: tiles [tile, tile_end) of packed query rows from m_first on. */
-struct segment {
-	plan_row row;
+struct decode_segment {
+	paged_row row;
 	int32_t tile, tile_end;
 	int32_t m_first, n_m;
 	int32_t kv_head;
@@ -20,18 +20,18 @@ struct segment {
 	bool early;    /* overlap_wait has not been called yet */
 };
 
-template <int D> struct running : row_sums<D> {
+template <int D> struct decode_rows : row_sums<D> {
 	int32_t position[2], first[2]; /* what the lane's two rows see: [first, position] */
 };
 
 /* First token of a warp's i-th sub-tile. */
-static __device__ __forceinline__ int32_t sub_tile_token(const segment &s, int i)
+static __device__ __forceinline__ int32_t sub_tile_token(const decode_segment &s, int i)
 {
 	return (s.tile + i) * PAGED_TILE + (int)(threadIdx.x / 32) * SUB_TILE;
 }
 
 static __device__ __forceinline__ int32_t sub_tile_page(
-	const paged_cuda_args &p, const segment &s, int i)
+	const paged_cuda_args &p, const decode_segment &s, int i)
 {
 	int32_t token = sub_tile_token(s, i);
 
@@ -44,15 +44,15 @@ static __device__ __forceinline__ int32_t sub_tile_page(
 
 template <int D>
 static __device__ __forceinline__ void sub_tile_load(
-	const paged_cuda_args &p, const segment &s, uint32_t stage, int i, int32_t page)
+	const paged_cuda_args &p, const decode_segment &s, uint32_t stage, int i, int32_t page)
 {
 	sub_tile_copy<D>(p.a, p.page_shift, s.kv_head, stage, sub_tile_token(s, i), page,
 		[&](int32_t t) { return t >= s.row.first && t < s.row.seq_len; });
 }
 
 template <int D>
-static __device__ __forceinline__ void query_load(
-	const paged_cuda_args &p, const segment &s, uint32_t (&q)[D / 16][4], running<D> &run)
+static __device__ __forceinline__ void query_load(const paged_cuda_args &p, const decode_segment &s,
+	uint32_t (&q)[D / 16][4], decode_rows<D> &run)
 {
 	int lane = threadIdx.x % 32, group = p.a.n_heads / p.a.n_kv_heads;
 
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void query_load(
 /* What is not visible is -inf. */
 template <int D>
 static __device__ __forceinline__ void mask(
-	int32_t token, const running<D> &run, float (&scores)[2][4])
+	int32_t token, const decode_rows<D> &run, float (&scores)[2][4])
 {
 	int lane = threadIdx.x % 32;
 
@@ -89,18 +89,18 @@ static __device__ __forceinline__ void mask(
 
 template <int D>
 static __device__ __forceinline__ void sub_tile_attend(const uint32_t (&q)[D / 16][4],
-	uint32_t stage, int32_t token, float scale_log2, running<D> &run)
+	uint32_t stage, int32_t token, float scale_log2, decode_rows<D> &run)
 {
 	float scores[2][4] = {};
 
 	score<D>(q, stage, scores);
 	mask<D>(token, run, scores);
 	weigh<D>(scores, scale_log2, run);
-	add_values<D>(scores, stage + ring<D, 1>::half, run);
+	add_values<D>(scores, stage + warp_ring<D, 1>::half, run);
 }
 
 /* May a warp's i-th sub-tile be loaded before the wait? What the step writes may not. */
-static __device__ __forceinline__ bool sub_tile_settled(const segment &s, int i)
+static __device__ __forceinline__ bool sub_tile_settled(const decode_segment &s, int i)
 {
 	return sub_tile_token(s, i) + SUB_TILE <= s.row.seq_len - s.row.n_query ||
 	       s.tile + i >= s.tile_end;
@@ -108,10 +108,10 @@ static __device__ __forceinline__ bool sub_tile_settled(const segment &s, int i)
 
 /* One warp's share of a segment. */
 template <int D, int STAGES>
-static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p, const segment &s,
-	uint32_t memory, float scale_log2, running<D> &run)
+static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
+	const decode_segment &s, uint32_t memory, float scale_log2, decode_rows<D> &run)
 {
-	constexpr uint32_t stage_bytes = 2 * ring<D, STAGES>::half;
+	constexpr uint32_t stage_bytes = 2 * warp_ring<D, STAGES>::half;
 	int lane = threadIdx.x % 32, n = s.tile_end - s.tile;
 	int32_t pages = sub_tile_page(p, s, lane), later = sub_tile_page(p, s, 32 + lane);
 	uint32_t q[D / 16][4];

@@ -15,7 +15,7 @@
 #define NEVER (-CUDART_INF_F)
 
 /* Shared memory of one warp. */
-template <int D, int STAGES> struct ring {
+template <int D, int STAGES> struct warp_ring {
 	static constexpr uint32_t pitch = (D + 8) * 2;
 	static constexpr uint32_t half = SUB_TILE * pitch; /* keys; then values */
 	static constexpr uint32_t bytes = STAGES * 2 * half;

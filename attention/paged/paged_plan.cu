@@ -10,7 +10,7 @@
 #include "attention/scan.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-struct scan {
+struct plan_scan {
 	int32_t end;                        /* of the tokens so far */
 	int32_t n_rows, n_long, n_zero;     /* found so far */
 	int32_t n_tiles;                    /* of rows on the line */
@@ -32,15 +32,15 @@ static __device__ int32_t rank(bool in, int lane, int32_t *count)
 	return mine;
 }
 
-static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, uint32_t window,
-	uint32_t base, int lane, scan *s)
+static __device__ void plan_32_rows(const paged_plan_args &a, const paged_plan &plan,
+	uint32_t window, uint32_t base, int lane, plan_scan *s)
 {
 	uint32_t r = base + lane;
 	bool valid = r < a.n_rows;
 	int32_t end = valid ? min(max(a.query_start[r + 1], 0), (int32_t)a.n_tokens) : 0;
 	int32_t seq_len = valid ? min(max(a.seq_lens[r], 0), (int32_t)a.capacity) : 0;
 	int32_t begin, sum, blocks, at;
-	plan_row row;
+	paged_row row;
 
 	end = warp_scan(end, lane, [](int32_t a, int32_t b) { return max(a, b); });
 	end = max(end, s->end);
@@ -85,12 +85,12 @@ static __device__ void plan_32_rows(const plan_args &a, const plan_view &plan, u
 }
 
 static __device__ void cut_line(
-	const plan_args &a, const plan_view &plan, const scan &s, int lane)
+	const paged_plan_args &a, const paged_plan &plan, const plan_scan &s, int lane)
 {
 	int32_t n = max((s.n_tiles + (int32_t)a.n_slots - 1) / (int32_t)a.n_slots, 1);
 
 	for (int32_t i = lane; i < (int32_t)a.n_slots; i += 32) {
-		plan_slot slot = {};
+		paged_slot slot = {};
 
 		slot.tile_begin = (int32_t)min((int64_t)i * n, (int64_t)s.n_tiles);
 		slot.tile_end = min(slot.tile_begin + n, s.n_tiles);
@@ -106,17 +106,17 @@ static __device__ void cut_line(
 	}
 }
 
-static __global__ void plan_kernel(const __grid_constant__ plan_args a)
+static __global__ void plan_kernel(const __grid_constant__ paged_plan_args a)
 {
 	uint32_t window = a.windows[blockIdx.x];
 	uint64_t offset = blockIdx.x * a.plan_bytes;
 	int lane = threadIdx.x;
-	scan s = {};
-	plan_view plan = {
-		(plan_head *)((char *)a.plan.head + offset),
-		(plan_slot *)((char *)a.plan.slots + offset),
-		(plan_row *)((char *)a.plan.rows + offset),
-		(plan_row *)((char *)a.plan.longs + offset),
+	plan_scan s = {};
+	paged_plan plan = {
+		(paged_plan_head *)((char *)a.plan.head + offset),
+		(paged_slot *)((char *)a.plan.slots + offset),
+		(paged_row *)((char *)a.plan.rows + offset),
+		(paged_row *)((char *)a.plan.longs + offset),
 		(int32_t(*)[2])((char *)a.plan.zeros + offset),
 	};
 
@@ -139,7 +139,7 @@ static __global__ void plan_kernel(const __grid_constant__ plan_args a)
 	cut_line(a, plan, s, lane);
 }
 
-void paged_plan_launch(struct stream *stream, const plan_args *args)
+void paged_plan_launch(struct stream *stream, const paged_plan_args *args)
 {
 	launch(stream, plan_kernel, dim3(args->n_windows), dim3(32), 0, *args);
 }

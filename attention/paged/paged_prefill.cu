@@ -21,15 +21,15 @@
 #define THREADS (WARPS * 32)
 #define NEVER (-CUDART_INF_F)
 
-template <int D, int MT, int KEYS> struct tiles {
+template <int D, int MT, int KEYS> struct prefill_tiles {
 	static constexpr int rows = WARPS * MT * 16; /* packed query rows of a block */
 	static constexpr uint32_t pitch = (D + 8) * 2;
 	static constexpr uint32_t half = KEYS * pitch; /* keys; then values */
 	static constexpr uint32_t bytes = rows * pitch + 2 * 2 * half;
 };
 
-struct block {
-	plan_row row;
+struct prefill_block {
+	paged_row row;
 	int32_t m_first, m_end; /* packed query rows */
 	int32_t key_first, key_end;
 	int32_t last_first; /* the first position that the block's last token sees */
@@ -37,7 +37,7 @@ struct block {
 	int32_t kv_head, group;
 };
 
-template <int D, int MT> struct running {
+template <int D, int MT> struct prefill_sums {
 	float acc[MT][D / 8][4];
 	float highest[MT][2], sum[MT][2];
 	int32_t position[MT][2];
@@ -45,7 +45,7 @@ template <int D, int MT> struct running {
 
 /* Queries of the block into shared memory; packed rows that don't exist are zeros. */
 template <int D, int ROWS>
-static __device__ void query_load(const paged_cuda_args &p, const block &b, uint32_t memory)
+static __device__ void query_load(const paged_cuda_args &p, const prefill_block &b, uint32_t memory)
 {
 	constexpr int chunks = D / 8;
 
@@ -64,7 +64,7 @@ static __device__ void query_load(const paged_cuda_args &p, const block &b, uint
 /* Keys and values of [token, token + KEYS); what the block does not see is zeros. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void keys_load(
-	const paged_cuda_args &p, const block &b, uint32_t memory, int32_t token)
+	const paged_cuda_args &p, const prefill_block &b, uint32_t memory, int32_t token)
 {
 	constexpr int chunks = D / 8;
 	constexpr uint32_t pitch = (D + 8) * 2;
@@ -120,8 +120,8 @@ static __device__ __forceinline__ void score(
 }
 
 template <int D, int MT, int KEYS>
-static __device__ __forceinline__ void mask(
-	int32_t token, uint32_t window, const running<D, MT> &run, float (&scores)[MT][KEYS / 8][4])
+static __device__ __forceinline__ void mask(int32_t token, uint32_t window,
+	const prefill_sums<D, MT> &run, float (&scores)[MT][KEYS / 8][4])
 {
 	int lane = threadIdx.x % 32;
 
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void mask(
 /* Scores become weights relative to the highest so far; the past is scaled to it. */
 template <int D, int MT, int KEYS>
 static __device__ __forceinline__ void weigh(
-	float scale_log2, running<D, MT> &run, float (&scores)[MT][KEYS / 8][4])
+	float scale_log2, prefill_sums<D, MT> &run, float (&scores)[MT][KEYS / 8][4])
 {
 #pragma unroll
 	for (int i = 0; i < MT; i++) {
@@ -186,7 +186,7 @@ static __device__ __forceinline__ void weigh(
 
 template <int D, int MT, int KEYS>
 static __device__ __forceinline__ void add_values(
-	uint32_t values, const float (&scores)[MT][KEYS / 8][4], running<D, MT> &run)
+	uint32_t values, const float (&scores)[MT][KEYS / 8][4], prefill_sums<D, MT> &run)
 {
 	constexpr uint32_t pitch = (D + 8) * 2;
 	int lane = threadIdx.x % 32;
@@ -218,7 +218,7 @@ static __device__ __forceinline__ void add_values(
 
 template <int D, int MT>
 static __device__ __forceinline__ void out_store(
-	const paged_cuda_args &p, const block &b, const running<D, MT> &run)
+	const paged_cuda_args &p, const prefill_block &b, const prefill_sums<D, MT> &run)
 {
 	int lane = threadIdx.x % 32;
 
@@ -244,7 +244,7 @@ static __device__ __forceinline__ void out_store(
 
 /* Which packed rows this block has, and which keys these see; false: none. */
 template <int ROWS>
-static __device__ __forceinline__ bool block_find(const paged_cuda_args &p, block &b)
+static __device__ __forceinline__ bool block_find(const paged_cuda_args &p, prefill_block &b)
 {
 	int32_t n_blocks, before, last;
 
@@ -271,13 +271,13 @@ template <int D, int MT, int KEYS>
 static __global__ void __launch_bounds__(THREADS, 2)
 	prefill_kernel(const __grid_constant__ paged_cuda_args p)
 {
-	using size = tiles<D, MT, KEYS>;
+	using size = prefill_tiles<D, MT, KEYS>;
 	extern __shared__ __align__(16) uint8_t memory[];
 	uint32_t queries = shared_address(memory), ring = queries + size::rows * size::pitch;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	running<D, MT> run = {};
+	prefill_sums<D, MT> run = {};
 	int32_t token, stage = 0;
-	block b;
+	prefill_block b;
 
 	overlap_begin();
 	if (p.alone)
@@ -324,8 +324,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 /* ---- the launcher ---- */
 
 #define CHOICE(D, MT, KEYS)                                                                  \
-	{ D, 1024, { (const void *)prefill_kernel<D, MT, KEYS>, tiles<D, MT, KEYS>::bytes,   \
-			   THREADS, tiles<D, MT, KEYS>::rows, KEYS, 0 } }
+	{ D, 1024, { (const void *)prefill_kernel<D, MT, KEYS>, prefill_tiles<D, MT, KEYS>::bytes,   \
+			   THREADS, prefill_tiles<D, MT, KEYS>::rows, KEYS, 0 } }
 
 bool paged_prefill_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret)

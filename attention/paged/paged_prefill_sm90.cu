@@ -32,7 +32,7 @@
 
 /* ---- computing ---- */
 
-template <int D, int KEYS> struct running : tile_rows<D, KEYS> {
+template <int D, int KEYS> struct prefill_rows : tile_rows<D, KEYS> {
 	int32_t position[2];             /* of the lane's two rows; -1: there is no such row */
 	int32_t whole_first, whole_last; /* tokens that every query of the warpgroup sees */
 };
@@ -40,7 +40,7 @@ template <int D, int KEYS> struct running : tile_rows<D, KEYS> {
 /* What the lane's rows see. */
 template <int D, int KEYS>
 static __device__ __forceinline__ void rows_begin(
-	const paged_cuda_args &p, const work &w, running<D, KEYS> &run)
+	const paged_cuda_args &p, const prefill_work &w, prefill_rows<D, KEYS> &run)
 {
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, before = w.row.seq_len - w.row.n_query;
 	int32_t first = warpgroup() * 64, n = min(w.n_rows - first, 64);
@@ -61,7 +61,7 @@ static __device__ __forceinline__ void rows_begin(
 
 template <int D, int KEYS>
 static __device__ __forceinline__ void mask(
-	int32_t token, uint32_t window, running<D, KEYS> &run)
+	int32_t token, uint32_t window, prefill_rows<D, KEYS> &run)
 {
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
@@ -79,8 +79,8 @@ static __device__ __forceinline__ void mask(
 }
 
 template <int D, int KEYS>
-static __device__ __forceinline__ void tile_weigh(const paged_cuda_args &p, int32_t token,
-	float scale_log2, running<D, KEYS> &run)
+static __device__ __forceinline__ void tile_weigh(
+	const paged_cuda_args &p, int32_t token, float scale_log2, prefill_rows<D, KEYS> &run)
 {
 	if (token + KEYS - 1 > run.whole_last || token < run.whole_first)
 		mask<D, KEYS>(token, p.a.window, run);
@@ -88,16 +88,16 @@ static __device__ __forceinline__ void tile_weigh(const paged_cuda_args &p, int3
 }
 
 template <int D, int KEYS, int WGS>
-static __device__ void compute(const paged_cuda_args &p, shared *s, uint32_t memory)
+static __device__ void compute(const paged_cuda_args &p, prefill_rings *s, uint32_t memory)
 {
-	using size = sizes<D, KEYS, WGS>;
+	using size = tile_sizes<D, KEYS, WGS>;
 	const uint32_t queries = memory + warpgroup() * size::group_bytes;
 	const uint32_t ring = memory + WGS * size::group_bytes;
 	const uint32_t values = ring + STAGES * size::tile_bytes;
 	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	place<STAGES> keys_at = {}, values_at = {};
-	place<2> dealt = {};
-	work w = work_take(s, dealt);
+	ring_place<STAGES> keys_at = {}, values_at = {};
+	ring_place<2> dealt = {};
+	prefill_work w = work_take(s, dealt);
 
 	if (warpgroup() == WGS - 1)
 		turn_pass<WGS>();
@@ -109,8 +109,8 @@ static __device__ void compute(const paged_cuda_args &p, shared *s, uint32_t mem
 
 	load();
 	while (w.n_rows) {
-		running<D, KEYS> run = {};
-		work now = w;
+		prefill_rows<D, KEYS> run = {};
+		prefill_work now = w;
 		auto score_stage = [&](uint32_t stage) {
 			score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
 		};
@@ -147,9 +147,9 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	prefill_kernel(const __grid_constant__ paged_cuda_args p,
 		const __grid_constant__ paged_tensor_map map)
 {
-	using size = sizes<D, KEYS, WGS>;
+	using size = tile_sizes<D, KEYS, WGS>;
 	extern __shared__ uint8_t unaligned[];
-	__shared__ shared s;
+	__shared__ prefill_rings s;
 	const uint32_t memory = (shared_address(unaligned) + ATOM_ALIGN - 1) & ~(ATOM_ALIGN - 1);
 	const uint32_t ring = memory + WGS * size::group_bytes;
 
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 				p, &map, &s, warp, ring + warp * STAGES * size::tile_bytes);
 		else if (warp == 2 && threadIdx.x % 32 == 0)
 			deal(&s, (int32_t)(p.plan.head->n_blocks * p.a.n_kv_heads), p.ticket,
-				[&](int32_t item, work *to) {
+				[&](int32_t item, prefill_work *to) {
 					work_find<size::rows, KEYS>(p, item, to);
 				});
 		else if (warp == 3 && p.alone)
@@ -185,8 +185,8 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 /* ---- the launcher ---- */
 
 #define CHOICE(D, KEYS, WGS)                                                                 \
-	{ D, 1024, { (const void *)prefill_kernel<D, KEYS, WGS>, sizes<D, KEYS, WGS>::bytes, \
-			   (WGS + 1) * GROUP, sizes<D, KEYS, WGS>::rows, KEYS, 0 } }
+	{ D, 1024, { (const void *)prefill_kernel<D, KEYS, WGS>, tile_sizes<D, KEYS, WGS>::bytes, \
+			   (WGS + 1) * GROUP, tile_sizes<D, KEYS, WGS>::rows, KEYS, 0 } }
 
 bool paged_prefill_sm90_variant(
 	uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin, struct attention_variant *ret)

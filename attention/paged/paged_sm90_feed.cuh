@@ -12,23 +12,23 @@
 
 /* A block of packed query rows of one kv head, and the tiles that they see; n_rows 0: there is no
  * more work. */
-struct work {
-	plan_row row;
+struct prefill_work {
+	paged_row row;
 	int32_t m_first, n_rows, kv_head;
 	int32_t tile_first, tile_end;
 };
 
-struct shared : work_rings<work> {
+struct prefill_rings : work_rings<prefill_work> {
 	uint64_t edge; /* values that are here, but not clean */
 };
 
 /* ---- dealing ---- */
 
 template <int ROWS, int KEYS>
-static __device__ void work_find(const paged_cuda_args &p, int32_t item, work *ret)
+static __device__ void work_find(const paged_cuda_args &p, int32_t item, prefill_work *ret)
 {
 	int32_t block = item / (int32_t)p.a.n_kv_heads;
-	const plan_row row = p.plan.longs[last_begun(p.plan.head->n_long,
+	const paged_row row = p.plan.longs[last_begun(p.plan.head->n_long,
 		[&](int32_t r) { return p.plan.longs[r].tile_start <= block; })];
 	int32_t group = p.a.n_heads / p.a.n_kv_heads, before = row.seq_len - row.n_query;
 	int32_t n_blocks = (row.n_query * group + ROWS - 1) / ROWS, first, last;
@@ -46,12 +46,12 @@ static __device__ void work_find(const paged_cuda_args &p, int32_t item, work *r
 /* ---- loading ---- */
 
 /* A lane's part of a tile: a box of `rows` tokens from `offset` on. */
-struct lane_box {
+struct page_box {
 	bool used;
 	int32_t offset, rows;
 };
 
-template <int KEYS> static __device__ __forceinline__ lane_box box_of(const paged_cuda_args &p)
+template <int KEYS> static __device__ __forceinline__ page_box box_of(const paged_cuda_args &p)
 {
 	int32_t rows = min(1 << p.page_shift, KEYS), offset = threadIdx.x % 32 * rows;
 
@@ -61,7 +61,7 @@ template <int KEYS> static __device__ __forceinline__ lane_box box_of(const page
 
 /* The page of a lane's box, -1 if the row has no token there that a query sees. */
 static __device__ __forceinline__ int32_t box_page(
-	const paged_cuda_args &p, const work &w, const lane_box &box, int32_t token)
+	const paged_cuda_args &p, const prefill_work &w, const page_box &box, int32_t token)
 {
 	token += box.offset;
 	if (!box.used || token >= w.row.seq_len || token + box.rows <= w.row.first)
@@ -73,7 +73,7 @@ static __device__ __forceinline__ int32_t box_page(
 
 /* Rows of a tile that hold no token of the row: zeros. */
 template <int D, int KEYS>
-static __device__ void tile_clean(const work &w, int32_t token, uint32_t memory)
+static __device__ void tile_clean(const prefill_work &w, int32_t token, uint32_t memory)
 {
 	for (int e = threadIdx.x % 32; e < KEYS * D / 8; e += 32) {
 		int32_t t = token + e / D * 8 + e / atom<D>::chunks % 8;
@@ -86,15 +86,15 @@ static __device__ void tile_clean(const work &w, int32_t token, uint32_t memory)
 /* One warp: all tiles of keys, or of values, of all works. */
 template <int D, int KEYS, int WGS>
 static __device__ void load_tiles(
-	const paged_cuda_args &p, const void *map, shared *s, int kind, uint32_t ring)
+	const paged_cuda_args &p, const void *map, prefill_rings *s, int kind, uint32_t ring)
 {
-	const lane_box box = box_of<KEYS>(p);
-	place<STAGES> at = {};
-	place<2> dealt = {};
+	const page_box box = box_of<KEYS>(p);
+	ring_place<STAGES> at = {};
+	ring_place<2> dealt = {};
 	uint32_t edges = 0, edge = shared_address(&s->edge);
 
 	for (;;) {
-		work w = work_take(s, dealt);
+		prefill_work w = work_take(s, dealt);
 		int32_t tile = w.tile_end - 1, page, next = -1;
 
 		if (w.n_rows == 0)
@@ -102,7 +102,7 @@ static __device__ void load_tiles(
 		page = box_page(p, w, box, tile * KEYS);
 		for (; tile >= w.tile_first; tile--, at.next(), page = next) {
 			int32_t token = tile * KEYS;
-			uint32_t to = ring + at.index * sizes<D, KEYS, WGS>::tile_bytes;
+			uint32_t to = ring + at.index * tile_sizes<D, KEYS, WGS>::tile_bytes;
 			uint32_t full = shared_address(&s->full[kind][at.index]);
 
 			if (tile > w.tile_first)

@@ -14,7 +14,7 @@
 #define GROUP 128 /* threads of a warpgroup */
 
 /* Shared memory: queries [WGS][64 rows], keys [STAGES][KEYS rows], values the same; atoms. */
-template <int D, int KEYS, int WGS> struct sizes {
+template <int D, int KEYS, int WGS> struct tile_sizes {
 	static constexpr int rows = WGS * 64;
 	static constexpr uint32_t group_bytes = 64 * D * 2; /* a warpgroup's queries */
 	static constexpr uint32_t tile_bytes = KEYS * D * 2;
@@ -22,7 +22,7 @@ template <int D, int KEYS, int WGS> struct sizes {
 };
 
 /* Where in a ring of N a producer or consumer stands. */
-template <int N> struct place {
+template <int N> struct ring_place {
 	uint32_t index, parity;
 
 	__device__ __forceinline__ void next(void)

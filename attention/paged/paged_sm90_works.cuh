@@ -41,7 +41,7 @@ template <typename Work, typename Item, typename Find>
 static __device__ __forceinline__ void deal(
 	work_rings<Work> *s, Item n_items, uint32_t *ticket, Find find)
 {
-	place<2> at = {};
+	ring_place<2> at = {};
 
 	for (Item item = blockIdx.x;;) {
 		Work *to = &s->works[at.index];
@@ -61,7 +61,7 @@ static __device__ __forceinline__ void deal(
 
 /* The next work, for every thread of a warp, which gives the place back at once. */
 template <typename Work>
-static __device__ __forceinline__ Work work_take(work_rings<Work> *s, place<2> &at)
+static __device__ __forceinline__ Work work_take(work_rings<Work> *s, ring_place<2> &at)
 {
 	Work w;
 
@@ -142,8 +142,8 @@ static __device__ __forceinline__ void queries_load(const Args &a, int32_t query
 template <int WGS, typename Rings, typename Run, typename Score, typename Add, typename Look,
 	typename Weigh>
 static __device__ __forceinline__ void tiles_compute(Rings *s, int32_t first, int32_t end,
-	place<STAGES> &keys_at, place<STAGES> &values_at, Run &run, Score score, Add add, Look look,
-	Weigh weigh)
+	ring_place<STAGES> &keys_at, ring_place<STAGES> &values_at, Run &run, Score score, Add add,
+	Look look, Weigh weigh)
 {
 	int32_t tile = end - 1;
 
@@ -186,7 +186,7 @@ static __device__ __forceinline__ void tiles_compute(Rings *s, int32_t first, in
 /* The last values' products. */
 template <typename Rings, typename Run, typename Add>
 static __device__ __forceinline__ void last_values_add(
-	Rings *s, place<STAGES> &at, bool more, Run &run, Add add)
+	Rings *s, ring_place<STAGES> &at, bool more, Run &run, Add add)
 {
 	barrier_wait(shared_address(&s->full[OF_VALUES][at.index]), at.parity);
 	products_fence();
