@@ -36,7 +36,6 @@ struct bench_options {
 	const char *device;    /* for the daemon to start, and for floors */
 	const char *model_name; /* which model of a running daemon; NULL: its first */
 	const char *shape;      /* of a model to make for the run */
-	const char *make_checkpoint; /* the program that makes it; NULL: find it */
 	const char *spin_us;    /* for the daemon to start */
 	const char *graph_mode; /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
@@ -44,12 +43,10 @@ struct bench_options {
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* in place of the fixed prompt: a token a byte */
 	const char *plot;       /* file for an SVG chart */
-	bool spawn, json;
+	bool json;
 	bool model_named;       /* by --model or --shape */
 	uint32_t count;         /* round trips of a round, attaches, kills, steps */
-	uint32_t seconds;       /* at most for one row of `ring` */
 	uint32_t timeout_s;     /* for one child's work */
-	uint32_t heads, kv_heads, head_dim, rank, rope, page_tokens; /* 0: the model's */
 	uint32_t prompt, prompt_least; /* tokens that a request begins with; least: of a range */
 	uint32_t tokens, tokens_least; /* that a request generates */
 	uint32_t prefix;        /* tokens at the head of all prompts that are the same */
@@ -63,11 +60,14 @@ struct bench_options {
 enum bench_flag {
 	BENCH_IN_PROCESS = 1,  /* needs no daemon: all of it runs in a child */
 	BENCH_CONFIG_ONLY = 2, /* reads config.json of a model and nothing else */
-	BENCH_PRIVATE = 4,     /* starts its own daemons: no --socket */
-	BENCH_DRAFT = 8,       /* needs a draft model */
-	BENCH_RANGES = 16,     /* --prompt and --tokens may be ranges */
-	BENCH_LANE = 32,       /* --batches are rows of one step */
+	BENCH_DRAFT = 4,       /* needs a draft model */
+	BENCH_RANGES = 8,      /* --prompt and --tokens may be ranges */
+	BENCH_LANE = 16,       /* --batches are rows of one step */
 };
+
+/* Options of a bench that measures a daemon, which it starts or, with --socket, finds. */
+#define BENCH_STARTS " mimeod attention"
+#define BENCH_FINDS BENCH_STARTS " socket name"
 
 /* A panel of a chart: the values of some keys over those of one, a line for each key and for each
  * value of `group`. */

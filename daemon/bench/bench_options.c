@@ -10,11 +10,10 @@
 #include <string.h>
 
 #include "build-config.h"
-#include "daemon/bench/decoder.h"
+#include "daemon/bench/replay.h"
 #include "daemon/graph/speculator.h"
 
-#define COMMON "model shape make-checkpoint device timeout json help version"
-#define OF_DAEMON "spawn mimeod attention"
+#define COMMON "model shape device timeout json help version"
 
 enum kind { FLAG, WORD, NUMBER, RANGE, LIST, ANSWER };
 
@@ -27,14 +26,11 @@ static const struct option_row {
 	uint32_t min, max;
 } rows[] = {
 	{"socket", "PATH", "measure the daemon that listens there", WORD, TO(socket)},
-	{"spawn", NULL, "start a private daemon and measure that (default)", FLAG, TO(spawn)},
 	{"mimeod", "FILE", "program to start (default: beside this one)", WORD, TO(mimeod)},
 	{"model", "DIR", "model to serve or run (default: the shipped tinycalc)", WORD,
 		TO(model_dir)},
 	{"shape", "NAME", "make a random model of that shape: tiny, 1B, 8B, V2-Lite", WORD,
 		TO(shape)},
-	{"make-checkpoint", "FILE", "program that makes it (default: in ../libexec/mimeo)", WORD,
-		TO(make_checkpoint)},
 	{"name", "NAME", "model of a running daemon (default: its first)", WORD, TO(model_name)},
 	{"device", "NAME", "device to use or to serve with (default: auto)", WORD, TO(device)},
 	{"attention", "NAME", "attention backend, as for mimeod(8) (default: auto)", WORD,
@@ -58,19 +54,10 @@ static const struct option_row {
 	{"text", "TEXT", "prompt in place of --prompt tokens, for a model of bytes", WORD, TO(text)},
 	{"count", "N", "how often: round trips of a round, attaches, kills, steps, calls", NUMBER,
 		TO(count), 1, 10000000},
-	{"seconds", "N", "at most for one row", NUMBER, TO(seconds), 1, 3600},
 	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16},
 	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20},
 	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17},
 	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17},
-	{"heads", "N", "query heads (default: the model's)", NUMBER, TO(heads), 1, 1024},
-	{"kv-heads", "N", "heads of keys and values (default: the model's)", NUMBER, TO(kv_heads), 1,
-		1024},
-	{"head-dim", "N", "size of a head (default: the model's)", NUMBER, TO(head_dim), 8, 1024},
-	{"rank", "N", "latent columns (default: the model's)", NUMBER, TO(rank), 8, 4096},
-	{"rope", "N", "rotated columns of latent attention (default: the model's)", NUMBER, TO(rope),
-		2, 4096},
-	{"page-tokens", "N", "tokens of a page", NUMBER, TO(page_tokens), 16, 256},
 	{"mask", "MASK", "causal, window:N, prefix:N, documents:N, tree:N (default: causal)", WORD,
 		TO(mask)},
 	{"sides", "LIST", "of the CUDA device, whose products: 0 the quickest, 1 cuBLASLt, 2 ours, "
@@ -112,15 +99,7 @@ static bool options_lists(const char *list, const char *word)
 
 static bool options_takes(const struct bench *bench, const char *name)
 {
-	if (options_lists(COMMON, name) || options_lists(bench->options, name))
-		return true;
-	if (bench->flags & BENCH_IN_PROCESS)
-		return strcmp(name, "plot") == 0 && bench->panels;
-	if (options_lists(OF_DAEMON, name))
-		return true;
-	if (strcmp(name, "plot") == 0)
-		return bench->panels;
-	return !(bench->flags & BENCH_PRIVATE) && options_lists("socket name", name);
+	return options_lists(COMMON, name) || options_lists(bench->options, name);
 }
 
 static void options_help(const struct program *program)
@@ -131,7 +110,7 @@ static void options_help(const struct program *program)
 		const struct bench *bench = &program->benches[i];
 
 		printf("\n  %-14s%s\n", bench->name, bench->help);
-		if (bench->options && *bench->options)
+		if (*bench->options)
 			printf("  %-14soptions: %s\n", "", bench->options);
 		if (bench->defaults)
 			printf("  %-14sdefaults: %s\n", "", bench->defaults);
@@ -318,7 +297,7 @@ static int options_check(
 	const struct bench *bench, const struct given_options *given, const struct bench_options *o)
 {
 	static const char *const of_private[] = {
-		"spawn", "mimeod", "shape", "spin-us", "graph-mode", "attention"};
+		"mimeod", "shape", "spin-us", "graph-mode", "attention"};
 
 	for (size_t i = 0; o->socket && i < sizeof(of_private) / sizeof(of_private[0]); i++) {
 		if (options_given(given, of_private[i]))
@@ -336,9 +315,9 @@ static int options_check(
 		return options_misuse("--%s needs --%s: a draft is made for one model",
 			o->draft ? "draft" : "model", o->draft ? "model" : "draft");
 	for (uint32_t i = 0; i < o->batches.n && (bench->flags & BENCH_LANE); i++) {
-		if (o->batches.at[i] > DECODER_ROWS_MAX)
+		if (o->batches.at[i] > REPLAY_ROWS_MAX)
 			return options_misuse("--batches %u: a step has %u rows at most",
-				o->batches.at[i], DECODER_ROWS_MAX);
+				o->batches.at[i], REPLAY_ROWS_MAX);
 	}
 	return bench->check ? bench->check(o) : 0;
 }

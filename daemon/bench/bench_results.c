@@ -15,35 +15,25 @@
 
 #define ROWS_MAX 2048u
 #define COLUMNS_MAX 64u
-#define LINES_MAX 32u
+#define EXPLANATIONS_MAX 4096u
 #define TEXT_MAX (1u << 20)
 
 struct result_cell {
-	enum { CELL_NONE, CELL_EMPTY, CELL_TEXT, CELL_VALUE } kind;
-	uint32_t text; /* offset */
+	const char *text; /* kept; NULL: none, or a value */
 	double value;
-};
-
-struct result_row {
-	uint32_t floor, note; /* texts' offsets; 0: none */
-	struct result_cell cells[COLUMNS_MAX];
+	bool has_value;
 };
 
 struct results {
 	const char *bench, *model;
 	char device[128], loop[16], version[32], date[32];
 	bool in_process;
-	struct {
-		const char *key, *title;
-		enum table_unit unit;
-	} columns[COLUMNS_MAX];
+	struct table_column columns[COLUMNS_MAX];
 	uint32_t n_columns, n_rows;
-	struct lines {
-		uint32_t n, text[LINES_MAX];
-	} heads, floors, lines, notes; /* each once */
+	char explanations[EXPLANATIONS_MAX]; /* lines */
 	uint32_t n_text;
-	char text[TEXT_MAX]; /* from 1 on; 0 is no text */
-	struct result_row rows[ROWS_MAX];
+	char text[TEXT_MAX]; /* of cells */
+	struct result_cell rows[ROWS_MAX][COLUMNS_MAX];
 };
 
 int results_new(struct results **ret, const char *bench, const char *model)
@@ -57,8 +47,6 @@ int results_new(struct results **ret, const char *bench, const char *model)
 		return -ENOMEM;
 	results->bench = bench;
 	results->model = model;
-	results->n_text = 1;
-	results->in_process = true;
 	strftime(results->date, sizeof(results->date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 	results_machine(results, "?", NULL, NULL);
 	*ret = results;
@@ -118,53 +106,31 @@ unsigned results_n_cpus(void)
 
 /* ---- filling ---- */
 
-static uint32_t results_keep(struct results *results, const char *text)
-{
-	size_t length = strlen(text) + 1;
-	uint32_t at = results->n_text;
-
-	assert(length <= TEXT_MAX - at);
-	memcpy(results->text + at, text, length);
-	results->n_text += (uint32_t)length;
-	return at;
-}
-
-void results_row(struct results *results)
-{
-	assert(results->n_rows < ROWS_MAX);
-	results->n_rows++;
-}
-
-static struct result_row *results_last(struct results *results)
-{
-	assert(results->n_rows > 0);
-	return &results->rows[results->n_rows - 1];
-}
-
 static struct result_cell *results_cell(
 	struct results *results, const char *key, const char *title, enum table_unit unit)
 {
 	uint32_t i = 0;
 
+	assert(results->n_rows > 0);
 	while (i < results->n_columns && strcmp(results->columns[i].key, key) != 0)
 		i++;
 	if (i == results->n_columns) {
 		assert(i < COLUMNS_MAX);
-		results->columns[i].key = key;
-		results->columns[i].title = title;
-		results->columns[i].unit = unit;
-		results->n_columns++;
+		results->columns[results->n_columns++] = (struct table_column){key, title, unit};
 	}
 	assert(results->columns[i].unit == unit);
-	return &results_last(results)->cells[i];
+	return &results->rows[results->n_rows - 1][i];
 }
 
+/* Children and their parent have the results at the same address. */
 void results_text(struct results *results, const char *key, const char *title, const char *text)
 {
 	struct result_cell *cell = results_cell(results, key, title, TABLE_TEXT);
+	size_t length = text ? strlen(text) + 1 : 0;
 
-	*cell = (struct result_cell){.kind = text ? CELL_TEXT : CELL_EMPTY,
-		.text = text ? results_keep(results, text) : 0};
+	assert(length <= TEXT_MAX - results->n_text);
+	cell->text = text ? memcpy(results->text + results->n_text, text, length) : NULL;
+	results->n_text += (uint32_t)length;
 }
 
 void results_value(struct results *results, const char *key, const char *title,
@@ -172,7 +138,20 @@ void results_value(struct results *results, const char *key, const char *title,
 {
 	assert(unit != TABLE_TEXT);
 	*results_cell(results, key, title, unit) =
-		(struct result_cell){.kind = isfinite(value) ? CELL_VALUE : CELL_EMPTY, .value = value};
+		(struct result_cell){.has_value = isfinite(value), .value = value};
+}
+
+void results_row(struct results *results)
+{
+	assert(results->n_rows < ROWS_MAX);
+	results->n_rows++;
+	results_cell(results, "bench", NULL, TABLE_TEXT)->text = results->bench;
+	results_cell(results, "model", NULL, TABLE_TEXT)->text = results->model;
+	results_cell(results, "device", NULL, TABLE_TEXT)->text = results->device;
+	results_cell(results, "date", NULL, TABLE_TEXT)->text = results->date;
+	results_cell(results, "loop", NULL, TABLE_TEXT)->text = results->loop;
+	results_cell(results, "version", NULL, TABLE_TEXT)->text = results->version;
+	results_count(results, "n_cpus", NULL, results_n_cpus());
 }
 
 void results_samples(struct results *results, struct samples *result, struct samples *floor)
@@ -202,15 +181,18 @@ void results_cost(
 	results_number(results, "product_flop_per_s", NULL, rates->product);
 }
 
-static const char *results_verdict(double value, double most, bool judged)
-{
-	return !judged || !isfinite(value) ? NULL : value <= most ? "yes" : "no";
-}
-
 void results_target(struct results *results, const char *target, const char *met)
 {
 	results_text(results, "target", "TARGET", target);
 	results_text(results, "met", "MET", met);
+}
+
+/* Text of the target by its unit. */
+static void results_judge(struct results *results, const char *text, double value, double most,
+	bool judged)
+{
+	results_target(results, text,
+		!judged || !isfinite(value) ? NULL : value <= most ? "yes" : "no");
 }
 
 void results_target_ratio(struct results *results, double ratio, double most, bool judged)
@@ -218,7 +200,7 @@ void results_target_ratio(struct results *results, double ratio, double most, bo
 	char text[64];
 
 	snprintf(text, sizeof(text), "ratio <= %g", most);
-	results_target(results, text, results_verdict(ratio, most, judged));
+	results_judge(results, text, ratio, most, judged);
 	results_number(results, "target_ratio", NULL, most);
 }
 
@@ -227,68 +209,51 @@ void results_target_seconds(struct results *results, double seconds, double most
 	char text[64], limit[TABLE_FORMAT_MAX];
 
 	snprintf(text, sizeof(text), "<= %s", table_format_seconds(limit, most));
-	results_target(results, text, results_verdict(seconds, most, judged));
+	results_judge(results, text, seconds, most, judged);
 	results_number(results, "target_s", NULL, most);
-}
-
-/* The text of a line that is printed once; its offset. */
-static uint32_t results_add(struct results *results, struct lines *lines, const char *text)
-{
-	for (uint32_t i = 0; i < lines->n; i++) {
-		if (strcmp(results->text + lines->text[i], text) == 0)
-			return lines->text[i];
-	}
-	assert(lines->n < LINES_MAX);
-	return lines->text[lines->n++] = results_keep(results, text);
 }
 
 void results_floor(struct results *results, const char *floor)
 {
-	results_last(results)->floor = floor ? results_add(results, &results->floors, floor) : 0;
+	results_text(results, "floor", NULL, floor);
 }
 
 void results_note(struct results *results, const char *note)
 {
-	results_last(results)->note = note ? results_add(results, &results->notes, note) : 0;
-}
-
-static void results_line(
-	struct results *results, struct lines *lines, const char *format, va_list arguments)
-{
-	char line[512];
-
-	vsnprintf(line, sizeof(line), format, arguments);
-	results_add(results, lines, line);
-}
-
-void results_head(struct results *results, const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	results_line(results, &results->heads, format, arguments);
-	va_end(arguments);
+	results_text(results, "note", NULL, note);
 }
 
 void results_explain(struct results *results, const char *format, ...)
 {
+	size_t used = strlen(results->explanations);
 	va_list arguments;
+	char line[512];
 
 	va_start(arguments, format);
-	results_line(results, &results->lines, format, arguments);
+	vsnprintf(line, sizeof(line), format, arguments);
 	va_end(arguments);
+	if (!strstr(results->explanations, line))
+		snprintf(results->explanations + used, sizeof(results->explanations) - used, "%s\n",
+			line);
+}
+
+/* The cell of a row; NULL: there is no such column. */
+static const struct result_cell *results_find(
+	const struct results *results, uint32_t row, const char *key)
+{
+	assert(row < results->n_rows);
+	for (uint32_t i = 0; i < results->n_columns; i++) {
+		if (strcmp(results->columns[i].key, key) == 0)
+			return &results->rows[row][i];
+	}
+	return NULL;
 }
 
 double results_get(const struct results *results, uint32_t row, const char *key)
 {
-	assert(row < results->n_rows);
-	for (uint32_t i = 0; i < results->n_columns; i++) {
-		const struct result_cell *cell = &results->rows[row].cells[i];
+	const struct result_cell *cell = results_find(results, row, key);
 
-		if (strcmp(results->columns[i].key, key) == 0)
-			return cell->kind == CELL_VALUE ? cell->value : NAN;
-	}
-	return NAN;
+	return cell && cell->has_value ? cell->value : NAN;
 }
 
 uint32_t results_n_rows(const struct results *results)
@@ -298,97 +263,47 @@ uint32_t results_n_rows(const struct results *results)
 
 /* ---- printing ---- */
 
-/* Behind the bench's own columns, in JSON alone. */
-static const struct table_column common[] = {
-	{"floor", NULL, TABLE_TEXT},
-	{"note", NULL, TABLE_TEXT},
-	{"model", NULL, TABLE_TEXT},
-	{"device", NULL, TABLE_TEXT},
-	{"date", NULL, TABLE_TEXT},
-	{"n_cpus", NULL, TABLE_COUNT},
-	{"loop", NULL, TABLE_TEXT},
-	{"version", NULL, TABLE_TEXT},
-};
-#define N_COMMON (sizeof(common) / sizeof(common[0]))
-
-static const char *results_at(const struct results *results, uint32_t text)
-{
-	assert(text < results->n_text);
-	return text ? results->text + text : NULL;
-}
-
-static void results_fill(
-	const struct results *results, const struct result_row *row, struct table *table)
-{
-	table_row(table);
-	table_set_text(table, "bench", results->bench);
-	for (uint32_t i = 0; i < results->n_columns; i++) {
-		const struct result_cell *cell = &row->cells[i];
-		const char *key = results->columns[i].key;
-		bool whole = results->columns[i].unit == TABLE_COUNT ||
-			     results->columns[i].unit == TABLE_BYTES;
-
-		if (cell->kind == CELL_TEXT)
-			table_set_text(table, key, results_at(results, cell->text));
-		else if (cell->kind == CELL_VALUE && whole)
-			table_set_count(table, key, (uint64_t)cell->value);
-		else if (cell->kind == CELL_VALUE)
-			table_set_number(table, key, cell->value);
-	}
-	if (row->floor)
-		table_set_text(table, "floor", results_at(results, row->floor));
-	if (row->note)
-		table_set_text(table, "note", results_at(results, row->note));
-	if (results->model)
-		table_set_text(table, "model", results->model);
-	table_set_text(table, "device", results->device);
-	table_set_text(table, "date", results->date);
-	table_set_count(table, "n_cpus", results_n_cpus());
-	table_set_text(table, "loop", results->loop);
-	table_set_text(table, "version", results->version);
-}
-
 static int results_table(const struct results *results, bool json)
 {
-	struct table_column columns[1 + COLUMNS_MAX + N_COMMON] = {{"bench", NULL, TABLE_TEXT}};
-	size_t n = 1;
 	struct table *table;
+	int rc = table_new(&table, results->columns, results->n_columns, 0);
 
-	for (uint32_t i = 0; i < results->n_columns; i++)
-		columns[n++] = (struct table_column){results->columns[i].key,
-			results->columns[i].title, results->columns[i].unit};
-	memcpy(columns + n, common, sizeof(common));
-	int rc = table_new(&table, columns, n + N_COMMON, 0);
 	if (rc < 0)
 		return bench_fail(rc, "%s", strerror(-rc));
-	for (uint32_t i = 0; i < results->n_rows; i++)
-		results_fill(results, &results->rows[i], table);
+	for (uint32_t i = 0; i < results->n_rows; i++) {
+		table_row(table);
+		for (uint32_t j = 0; j < results->n_columns; j++) {
+			const struct result_cell *cell = &results->rows[i][j];
+			const struct table_column *column = &results->columns[j];
+
+			if (cell->text)
+				table_set_text(table, column->key, cell->text);
+			else if (cell->has_value && column->unit <= TABLE_BYTES)
+				table_set_count(table, column->key, (uint64_t)cell->value);
+			else if (cell->has_value)
+				table_set_number(table, column->key, cell->value);
+		}
+	}
 	rc = table_print(table, stdout, json ? TABLE_AS_JSON : TABLE_AS_TEXT);
 	table_free(table);
 	return rc < 0 ? bench_fail(rc, "writing the table: %s", strerror(-rc)) : 0;
 }
 
-/* The first row with this floor, by its first text that the table shows. */
-static const char *results_label(const struct results *results, uint32_t floor)
+/* Each text of the column, once. */
+static void results_print_texts(const struct results *results, const char *key)
 {
-	uint32_t row = 0;
+	for (uint32_t i = 0; i < results->n_rows; i++) {
+		const struct result_cell *cell = results_find(results, i, key);
+		bool seen = !cell || !cell->text;
 
-	while (row < results->n_rows && results->rows[row].floor != floor)
-		row++;
-	for (uint32_t i = 0; i < results->n_columns && row < results->n_rows; i++) {
-		const struct result_cell *cell = &results->rows[row].cells[i];
+		for (uint32_t j = 0; j < i && !seen; j++) {
+			const char *before = results_find(results, j, key)->text;
 
-		if (cell->kind == CELL_TEXT && results->columns[i].title)
-			return results_at(results, cell->text);
+			seen = before && strcmp(before, cell->text) == 0;
+		}
+		if (!seen)
+			printf("%s: %s\n", key, cell->text);
 	}
-	return "a row";
-}
-
-static void results_print_lines(
-	const struct results *results, const struct lines *lines, const char *prefix)
-{
-	for (uint32_t i = 0; i < lines->n; i++)
-		printf("%s%s\n", prefix, results_at(results, lines->text[i]));
 }
 
 int results_print(const struct results *results, bool json)
@@ -401,16 +316,11 @@ int results_print(const struct results *results, bool json)
 		printf("in process, version %s\n", results->version);
 	else
 		printf("loop %s, mimeod %s\n", results->loop, results->version);
-	results_print_lines(results, &results->heads, "");
 	int rc = results_table(results, false);
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; i < results->floors.n && results->floors.n > 1; i++)
-		printf("floor of \"%s\": %s\n", results_label(results, results->floors.text[i]),
-			results_at(results, results->floors.text[i]));
-	if (results->floors.n == 1)
-		results_print_lines(results, &results->floors, "floor: ");
-	results_print_lines(results, &results->lines, "");
-	results_print_lines(results, &results->notes, "note: ");
+	results_print_texts(results, "floor");
+	fputs(results->explanations, stdout);
+	results_print_texts(results, "note");
 	return 0;
 }

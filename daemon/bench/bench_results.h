@@ -31,8 +31,8 @@ int results_new(struct results **ret, const char *bench, const char *model);
 void results_free(struct results *results);
 DEFINE_CLEANUP(results, struct results, results_free)
 
-/* Where it was measured: a daemon's device, event loop and version; loop and version NULL: in
- * process. */
+/* Where the rows from now on are measured: a daemon's device, event loop and version; loop and version
+ * NULL: in process. */
 void results_machine(
 	struct results *results, const char *device, const char *loop, const char *version);
 const char *results_device(const struct results *results);
@@ -90,12 +90,10 @@ void results_target_seconds(struct results *results, double seconds, double most
 /* met: "yes", "no", NULL: not judged. */
 void results_target(struct results *results, const char *target, const char *met);
 
-/* What the row's floor is, and what to keep in mind; copied, printed once each. NULL: nothing. */
+/* What the row's floor is, and what to keep in mind; printed once each. NULL: nothing. */
 void results_floor(struct results *results, const char *floor);
 void results_note(struct results *results, const char *note);
-/* A line below the heading, or below the table. */
-void __attribute__((format(printf, 2, 3))) results_head(
-	struct results *results, const char *format, ...);
+/* A line below the table, once. */
 void __attribute__((format(printf, 2, 3))) results_explain(
 	struct results *results, const char *format, ...);
 

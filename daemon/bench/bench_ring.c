@@ -17,12 +17,14 @@
 #include "daemon/bench/spawn.h"
 
 #define ROUNDS 5u
+#define ROW_NS 4000000000ull /* at most for a row, with its floor */
 #define WARM_UPS 16u
 #define SPIN_LEAST_CPUS 4u
 
-#define LINE_FLOOR "two processes that pass a cache line to and fro, both spinning"
-#define MIXED_FLOOR "there by a cache line that is spun on, back by an eventfd that is slept on"
-#define EVENTFD_FLOOR "two processes that wake each other by eventfds"
+#define LINE_FLOOR "of both spinning: two processes that pass a cache line to and fro"
+#define MIXED_FLOOR                                                                                \
+	"of a client asleep: there by a cache line that is spun on, back by an eventfd"
+#define EVENTFD_FLOOR "of both asleep: two processes that wake each other by eventfds"
 #define FEW_CPUS                                                                                   \
 	"below 4 CPUs the processes that spin (client, engine, the cpu device's worker) take CPUs " \
 	"from each other: rows in which the daemon or the client spins are not judged"
@@ -53,7 +55,7 @@ struct ring_work {
 static int ring_round(
 	const struct ring_work *work, struct samples *samples, struct samples *floor)
 {
-	uint64_t round_ns = work->options->seconds * 1000000000ull / (2 * ROUNDS);
+	uint64_t round_ns = ROW_NS / (2 * ROUNDS);
 	struct mimeo *m;
 	int rc = floor_ping_pong(work->what->forth, work->what->back, work->options->count,
 		stats_now() + round_ns, floor);

@@ -12,18 +12,31 @@
 
 #define IN_FLIGHT_MAX 64u
 
-int clients_init(struct clients *ret, const struct bench_options *options, uint32_t n,
-	uint32_t n_requests)
+static uint32_t clients_between(uint64_t *state, uint32_t least, uint32_t most)
 {
-	uint32_t n_tokens = n_requests * options->tokens;
+	assert(least <= most);
+	return least + stats_random(state) % (most - least + 1);
+}
+
+/* The same lengths for each number of processes, and in every run with the seed. */
+int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
+{
+	uint32_t n_requests = o->requests ? o->requests : 1, n_tokens = n_requests * o->tokens;
+	uint64_t state = 0x9e3779b97f4a7c15ull ^ o->seed;
 
 	assert(n <= BENCH_PROCESSES_MAX);
-	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = 1};
+	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = clients_in_flight(o)};
 	ret->requests = calloc((size_t)n * n_requests, sizeof(*ret->requests));
 	if (!ret->requests)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < n * n_requests; i++)
-		ret->requests[i] = (struct clients_request){options->prompt, options->tokens};
+	for (uint32_t i = 0; i < n * n_requests; i++) {
+		struct clients_request *request = &ret->requests[i];
+
+		request->prompt = clients_between(&state, o->prompt_least, o->prompt);
+		request->tokens = clients_between(&state, o->tokens_least, o->tokens);
+		ret->n_prompt_tokens += request->prompt;
+		ret->n_tokens += request->tokens;
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		ret->at[i] = samples_new(n_tokens);
 		ret->first[i] = samples_new(n_requests);
@@ -43,17 +56,6 @@ void clients_deinit(struct clients *clients)
 	}
 	free(clients->requests);
 	*clients = (struct clients){0};
-}
-
-uint32_t clients_most(const struct bench_options *options)
-{
-	uint32_t most = 1;
-
-	for (uint32_t i = 0; i < options->processes.n; i++) {
-		if (options->processes.at[i] > most)
-			most = options->processes.at[i];
-	}
-	return most;
 }
 
 /* ---- a client ---- */
@@ -94,7 +96,7 @@ static int client_submit(struct client *c, uint32_t flow)
 		.text = c->work->options->text,
 		.n_prompt = request->prompt,
 		.n_tokens = request->tokens,
-		.seed = clients->seed ? clients->seed + own + 1 : 0,
+		.seed = c->work->options->seed ? ((uint64_t)c->work->options->seed << 32) + own + 1 : 0,
 		.n_prefix = c->work->options->prefix,
 		.user_data = flow,
 	});
@@ -162,7 +164,7 @@ static int client_stream(struct client *c)
 			n_ended++;
 			if (flow->n < wanted)
 				return bench_fail(-ERANGE,
-					"the model's length leaves room for %u tokens, not %u", flow->n,
+					"the model's length leaves capacity for %u tokens, not %u", flow->n,
 					wanted);
 			if (c->next < clients->n_requests)
 				rc = client_submit(c, i);
@@ -242,42 +244,13 @@ int clients_run(
 	return rc;
 }
 
-int clients_warm_up(const struct clients *clients, const struct bench_options *options,
-	const struct target *target)
+void clients_reset(struct clients *clients)
 {
-	struct clients warm;
-	int rc = clients_init(&warm, options, clients->n, clients->n_requests);
-
-	if (rc == 0) {
-		warm.in_flight = clients->in_flight;
-		warm.seed = clients->seed;
-		memcpy(warm.requests, clients->requests,
-			(size_t)clients->n * clients->n_requests * sizeof(*clients->requests));
-		rc = clients_run(&warm, options, target);
-	}
-	clients_deinit(&warm);
-	return rc;
+	for (uint32_t i = 0; i < clients->n; i++)
+		clients->at[i]->n = clients->first[i]->n = clients->between[i]->n = 0;
 }
 
-/* ---- what it comes to ---- */
-
-uint64_t clients_tokens(const struct clients *clients)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < clients->n * clients->n_requests; i++)
-		n += clients->requests[i].tokens;
-	return n;
-}
-
-uint64_t clients_prompt_tokens(const struct clients *clients)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < clients->n * clients->n_requests; i++)
-		n += clients->requests[i].prompt;
-	return n;
-}
+/* ---- results ---- */
 
 struct samples *clients_all(const struct clients *clients, struct samples *const *each)
 {
@@ -294,7 +267,7 @@ struct samples *clients_all(const struct clients *clients, struct samples *const
 
 double clients_rate(const struct clients *clients)
 {
-	return (double)clients_tokens(clients) / ((double)clients->ns * 1e-9);
+	return (double)clients->n_tokens / ((double)clients->ns * 1e-9);
 }
 
 double clients_steady_rate(const struct clients *clients)

@@ -36,23 +36,23 @@ static const struct bench_panel speculation_panels[] = {
 
 static const struct bench benches[] = {
 	{"decode", "decode steps of a model in process, against bytes by bandwidth", bench_decode,
-		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention",
+		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention plot",
 		"batches=1,8,32,128 contexts=1024 count=64", decode_panels},
 	{"share", "N processes with a sequence each, against one loop in process", bench_share, 0,
-		"processes prompt tokens spin-us", "processes=1,2,4,8,16 prompt=16 tokens=200",
+		"processes prompt tokens spin-us plot" BENCH_FINDS, "processes=1,2,4,8,16 prompt=16 tokens=200",
 		share_panels},
 	{"load", "N processes with mixed requests in flight: throughput and latency", bench_load,
-		BENCH_RANGES, "processes in-flight requests prompt tokens prefix seed spin-us graph-mode",
+		BENCH_RANGES, "processes in-flight requests prompt tokens prefix seed spin-us graph-mode plot" BENCH_FINDS,
 		"processes=1,2,4,8 in-flight=4 requests=16 prompt=100-1000 tokens=50-200 prefix=0 seed=1",
 		load_panels},
 	{"speculation", "a load with a draft model and without; what a step of each costs",
-		bench_speculation, BENCH_PRIVATE | BENCH_DRAFT,
-		"processes prompt text tokens draft draft-tokens spin-us",
+		bench_speculation, BENCH_DRAFT,
+		"processes prompt text tokens draft draft-tokens spin-us plot" BENCH_STARTS,
 		"processes=1,2,4,8,16 prompt=16 tokens=200 draft-tokens=4", speculation_panels},
 	{"attach", "connect, handshake and first tokens of one more process", bench_attach, 0,
-		"count", "count=50"},
+		"count" BENCH_FINDS, "count=50"},
 	{"ring", "a null request there and back, spinning and asleep", bench_ring, 0,
-		"count seconds", "count=4000 seconds=4"},
+		"count" BENCH_FINDS, "count=4000"},
 };
 
 int main(int argc, char **argv)

@@ -4,34 +4,53 @@
 #include <errno.h>
 
 #include "daemon/bench/child.h"
-#include "daemon/bench/decoder.h"
 #include "daemon/bench/probe.h"
 #include "daemon/model/draft.h"
+
+static uint64_t floor_weight(const struct weight *weight)
+{
+	return weight->data ? (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype) : 0;
+}
+
+uint64_t model_floor_weights(const struct model *model)
+{
+	uint64_t bytes = floor_weight(&model->head) + floor_weight(&model->final_norm);
+
+	for (uint32_t i = 0; i < model->config.n_layers; i++) {
+		const struct model_layer *l = &model->layers[i];
+		const struct weight *const all[] = {&l->input_norm, &l->post_norm, &l->qkv,
+			&l->qkv_bias, &l->q_norm, &l->k_norm, &l->o, &l->o_bias, &l->gate_up,
+			&l->gate_up_bias, &l->down, &l->down_bias, &l->q_a, &l->q_a_bias,
+			&l->q_a_norm, &l->q, &l->kv_a, &l->kv_a_bias, &l->kv_a_norm, &l->kv_b,
+			&l->router, &l->router_bias};
+
+		for (size_t j = 0; j < sizeof(all) / sizeof(all[0]); j++)
+			bytes += floor_weight(all[j]);
+		if (l->router.data)
+			bytes += (floor_weight(&l->expert_gate_up) + floor_weight(&l->expert_down)) /
+				 model->config.experts.n * model->config.experts.n_active;
+	}
+	return bytes;
+}
+
+uint64_t model_floor_cache(const struct model_config *config, const struct device_info *info,
+	uint32_t n_rows, uint32_t seen)
+{
+	const struct kv_config kv = model_kv(config, info, 1);
+	uint64_t tokens = 0;
+
+	for (uint32_t i = 0; i < config->n_layers; i++) {
+		uint32_t window = config->windows[i];
+
+		tokens += window && window < seen ? window : seen;
+	}
+	return n_rows * kv_layer_page_bytes(&kv) * tokens;
+}
 
 struct floor_work {
 	const struct bench_options *options;
 	struct model_floor *floor; /* shared with the child that fills it */
 };
-
-/* The copies' buffers come and go before the models do. */
-static int floor_rates(const struct floor_work *work, struct model_error *error)
-{
-	struct probe probe;
-	int rc = probe_open(&probe, work->options->device, error->text, sizeof(error->text));
-
-	if (!rc)
-		rc = probe_rates(&probe);
-	work->floor->rates = probe.rates;
-	probe_close(&probe);
-	return rc;
-}
-
-static uint64_t floor_token_bytes(const struct model *model, const struct device_info *info)
-{
-	const struct kv_config kv = model_kv(&model->config, info, 1);
-
-	return model->config.n_layers * kv_layer_page_bytes(&kv);
-}
 
 /* Each pass of an EAGLE reads fc, of an EAGLE-3 the first one alone. */
 static int floor_draft(const struct floor_work *work, const struct model *target,
@@ -47,17 +66,17 @@ static int floor_draft(const struct floor_work *work, const struct model *target
 	model_config_deinit(&config);
 	if (rc)
 		return rc;
-	uint64_t fc = (uint64_t)draft->fc.rows * draft->fc.cols * dtype_bytes(draft->fc.dtype);
+	uint64_t fc = floor_weight(&draft->fc);
 	bool every_pass = draft->config.family == MODEL_EAGLE;
-	work->floor->draft_bytes = decoder_weight_bytes(draft) + (every_pass ? fc : 0);
+	work->floor->draft_bytes = model_floor_weights(draft) + (every_pass ? fc : 0);
 	work->floor->draft_once_bytes = every_pass ? 0 : fc;
-	work->floor->draft_token_bytes = floor_token_bytes(draft, info);
+	work->floor->draft_token_bytes = model_floor_cache(&draft->config, info, 1, 1);
 	model_free(draft);
 	return 0;
 }
 
-static int floor_models(const struct floor_work *work, struct device *device,
-	const struct device_info *info, struct model_error *error)
+static int floor_models(
+	const struct floor_work *work, const struct probe *probe, struct model_error *error)
 {
 	struct model_config config;
 	struct model *target;
@@ -65,34 +84,32 @@ static int floor_models(const struct floor_work *work, struct device *device,
 
 	if (rc)
 		return rc;
-	rc = model_load(device, work->options->model_dir, &config, config.max_seq_len, NULL, NULL,
-		&target, error);
+	rc = model_load(probe->device, work->options->model_dir, &config, config.max_seq_len, NULL,
+		NULL, &target, error);
 	model_config_deinit(&config);
 	if (rc)
 		return rc;
-	work->floor->weight_bytes = decoder_weight_bytes(target);
-	work->floor->token_bytes = floor_token_bytes(target, info);
-	work->floor->token_flop = decoder_token_flop(target);
-	rc = work->options->draft ? floor_draft(work, target, info, error) : 0;
+	work->floor->weight_bytes = model_floor_weights(target);
+	work->floor->token_bytes = model_floor_cache(&target->config, &probe->info, 1, 1);
+	rc = work->options->draft ? floor_draft(work, target, &probe->info, error) : 0;
 	model_free(target);
 	return rc;
 }
 
+/* The copies' buffers come and go before the models do. */
 static int floor_child(void *arg, int fd)
 {
 	const struct floor_work *work = arg;
 	struct model_error error = {""};
-	struct device *device = NULL;
-	struct device_info info;
-	int rc = floor_rates(work, &error);
+	struct probe probe;
+	int rc = probe_open(&probe, work->options->device, error.text, sizeof(error.text));
 
 	if (!rc)
-		rc = probe_device(work->options->device, &device, &info, error.text,
-			sizeof(error.text));
+		rc = probe_copy_rate(&probe);
+	work->floor->copy_rate = probe.rates.copy;
 	if (!rc)
-		rc = floor_models(work, device, &info, &error);
-	if (device)
-		device->ops->free(device);
+		rc = floor_models(work, &probe, &error);
+	probe_close(&probe);
 	return bench_fail_device(rc, "the floor", error.text) != 0;
 }
 
@@ -117,5 +134,5 @@ double model_floor_seconds(
 	if (n_drafts)
 		bytes += floor->draft_once_bytes +
 			 n_drafts * (floor->draft_bytes + tokens * floor->draft_token_bytes);
-	return (double)bytes / floor->rates.copy;
+	return (double)bytes / floor->copy_rate;
 }

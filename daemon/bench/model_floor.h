@@ -3,13 +3,20 @@
 #define MIMEO_DAEMON_BENCH_MODEL_FLOOR_H
 
 #include "daemon/bench/bench.h"
+#include "daemon/model/model.h"
 
-/* What a step of the model has to read and compute, and how fast this device does either. */
+/* Bytes that a step must read: each weight once (of the embedding nothing, of experts what one token
+ * chooses); and of so many rows that see so many tokens, keys and values once, as far as windows let
+ * them be seen. */
+uint64_t model_floor_weights(const struct model *model);
+uint64_t model_floor_cache(const struct model_config *config, const struct device_info *info,
+	uint32_t n_rows, uint32_t seen);
+
+/* What a step of the model has to read, and how fast this device does. */
 struct model_floor {
-	struct rates rates;
+	double copy_rate;
 	uint64_t weight_bytes; /* of a step */
 	uint64_t token_bytes;  /* keys and values of a token */
-	double token_flop;     /* of the layers' products */
 	/* of the draft model, 0 without one */
 	uint64_t draft_bytes;      /* weights of each of its passes */
 	uint64_t draft_once_bytes; /* weights that its first pass alone reads */

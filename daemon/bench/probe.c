@@ -278,19 +278,3 @@ int probe_rates(struct probe *probe)
 
 	return rc ? rc : probe_product_rate(probe);
 }
-
-int probe_machine(const char *device, struct results *results, double *ret_copy_rate, char *why,
-	size_t size)
-{
-	struct probe probe;
-	int rc = probe_open(&probe, device, why, size);
-
-	if (!rc)
-		rc = probe_copy_rate(&probe);
-	if (!rc) {
-		results_machine(results, probe.info.name, NULL, NULL);
-		*ret_copy_rate = probe.rates.copy;
-	}
-	probe_close(&probe);
-	return rc;
-}

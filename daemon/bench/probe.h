@@ -43,10 +43,6 @@ void probe_release(struct probe *probe, uint32_t mark);
 int probe_copy_rate(struct probe *probe);
 int probe_rates(struct probe *probe);
 
-/* The rate of copies on a device of that name, opened for it alone, whose name the results get. */
-int probe_machine(const char *device, struct results *results, double *ret_copy_rate, char *why,
-	size_t size);
-
 /*
  * Seconds that one of `n` operations takes which queue(arg) puts on the probe's stream, in a graph
  * if it can be captured: the median over rounds of (three launches - one launch) / 2n, so that

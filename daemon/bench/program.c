@@ -12,43 +12,33 @@
 
 #define DEFAULT_DRAFT "tinycalc-eagle"
 
-static int program_no_model(const char *name)
-{
-	char places[2048];
-
-	spawn_model_places(name, places, sizeof(places));
-	return bench_fail(EXIT_FAILED, "there is no model in any of %s; say --model DIR", places);
-}
-
 struct places {
-	char mimeod[600], model[600], draft[600];
+	char mimeod[SPAWN_PATH_MAX], model[SPAWN_PATH_MAX], draft[SPAWN_PATH_MAX];
 };
 
 /* What the command line leaves open is looked for beside the program. */
 static int program_find(
 	const struct bench *bench, struct bench_options *options, struct places *places)
 {
-	const char *model = bench->model ? bench->model : "tinycalc";
+	bool shipped = !options->model_dir && !options->shape;
 
 	if (options->socket)
 		return 0;
-	if (!options->model_dir && !options->shape) {
-		options->model_dir = spawn_find_model(model, places->model, sizeof(places->model));
+	if (shipped) {
+		options->model_dir = spawn_find(
+			SPAWN_MODEL, bench->model ? bench->model : "tinycalc", places->model);
 		if (!options->model_dir)
-			return program_no_model(model);
-		if (!options->draft && (bench->flags & BENCH_DRAFT)) {
-			options->draft = spawn_find_model(
-				DEFAULT_DRAFT, places->draft, sizeof(places->draft));
-			if (!options->draft)
-				return program_no_model(DEFAULT_DRAFT);
-		}
+			return EXIT_FAILED;
+	}
+	if (shipped && (bench->flags & BENCH_DRAFT) && !options->draft) {
+		options->draft = spawn_find(SPAWN_MODEL, DEFAULT_DRAFT, places->draft);
+		if (!options->draft)
+			return EXIT_FAILED;
 	}
 	if (options->mimeod || (bench->flags & BENCH_IN_PROCESS))
 		return 0;
-	options->mimeod = spawn_find_mimeod(places->mimeod, sizeof(places->mimeod));
-	if (!options->mimeod)
-		return options_misuse("mimeod is not where this program is: say --mimeod FILE");
-	return 0;
+	options->mimeod = spawn_find(SPAWN_MIMEOD, "mimeod", places->mimeod);
+	return options->mimeod ? 0 : EXIT_FAILED;
 }
 
 struct program_work {

@@ -1,77 +1,98 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/served.h"
 
-#include <assert.h>
 #include <errno.h>
+#include <math.h>
 
 #include "daemon/bench/bench_client.h"
-#include "daemon/bench/replay.h"
 
-static int served_init(const struct bench_options *options, uint32_t n, struct served *ret)
+/* What the daemon does not answer stays NULL. */
+static void served_ask(const struct target *target, struct served *run)
 {
-	int rc = clients_init(&ret->clients, options, n, 1);
-
-	ret->steps = samples_new(options->tokens);
-	ret->gaps = samples_new(options->tokens);
-	ret->launches = samples_new(options->tokens + REPLAY_WARM_UPS);
-	if (rc < 0 || !ret->steps || !ret->gaps || !ret->launches)
-		return bench_fail(-ENOMEM, "no memory");
-	return 0;
+	(void)target_ask(target, "metrics", &run->metrics);
+	(void)target_ask(target, "status", &run->status);
+	(void)target_ask(target, "models", &run->models);
+	(void)target_ask(target, "graphs", &run->graphs);
 }
 
 static int served_run(const struct bench_options *options, const struct target *target,
-	const char *const *metrics, uint32_t n_metrics, struct served *run)
+	uint32_t n_processes, struct served *run)
 {
-	struct answer *answer;
-	bool counting = target_metrics(target, metrics, n_metrics, run->counters) == 0;
-	int rc = clients_run(&run->clients, options, target);
+	int rc = clients_init(&run->clients, options, n_processes);
 
-	if (rc < 0 || !counting ||
-		target_metrics_since(target, metrics, n_metrics, run->counters) < 0 ||
-		target_ask(target, "status", &answer) < 0)
+	if (rc < 0)
+		return bench_fail(rc, "no memory");
+	rc = clients_run(&run->clients, options, target);
+	if (rc < 0)
 		return rc;
-	run->resident_bytes = answer_count(answer, 0, "resident_bytes", 0);
-	run->device_bytes = answer_count(answer, 0, "device_used_bytes", 0);
-	answer_free(answer);
-	run->counted = true;
-	return 0;
+	clients_reset(&run->clients);
+	(void)target_ask(target, "metrics", &run->before);
+	rc = clients_run(&run->clients, options, target);
+	if (rc == 0)
+		served_ask(target, run);
+	return rc;
 }
 
-int served_measure(const struct bench_options *options, const char *const *metrics,
-	uint32_t n_metrics, struct results *results, struct served *ret)
+int served_measure(const struct bench_options *options, const char *draft, struct results *results,
+	struct served *ret)
 {
-	struct replay_run floors[BENCH_LIST_MAX] = {0};
-	struct target target = {.admin = -1};
-	int rc = 0;
+	uint32_t most = 1;
+	struct target target;
 
-	assert(n_metrics <= SERVED_METRICS_MAX);
+	for (uint32_t i = 0; i < options->processes.n; i++)
+		most = options->processes.at[i] > most ? options->processes.at[i] : most;
+	int rc = target_open(options,
+		&(struct spawn_needs){
+			.spin_us = options->spin_us,
+			.graph_mode = options->graph_mode,
+			.draft = draft,
+			.draft_tokens = options->draft_tokens,
+			.kv_pages = most * clients_in_flight(options) *
+				    client_pages(options->prompt, options->tokens),
+		},
+		results, &target);
+
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
-		rc = served_init(options, options->processes.at[i], &ret[i]);
-	if (rc == 0)
-		rc = target_open(options,
-			&(struct spawn_needs){
-				.kv_pages = clients_most(options) *
-					    client_pages(options->prompt, options->tokens),
-				.max_requests = BENCH_PROCESSES_MAX,
-				.spin_us = options->spin_us,
-			},
-			results, &target);
-	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++) {
-		rc = served_run(options, &target, metrics, n_metrics, &ret[i]);
-		floors[i].steps = ret[i].steps;
-		floors[i].gaps = ret[i].gaps;
-		floors[i].launches = ret[i].launches;
-	}
+		rc = served_run(options, &target, options->processes.at[i], &ret[i]);
 	target_close(&target); /* the floor may need its memory */
-	return rc == 0 && options->model_dir ? replay_floors(options, floors) : rc;
+	return rc;
 }
 
 void served_free(const struct bench_options *options, struct served *runs)
 {
 	for (uint32_t i = 0; i < options->processes.n; i++) {
-		samples_free(runs[i].launches);
-		samples_free(runs[i].gaps);
-		samples_free(runs[i].steps);
+		answer_free(runs[i].before);
+		answer_free(runs[i].metrics);
+		answer_free(runs[i].status);
+		answer_free(runs[i].models);
+		answer_free(runs[i].graphs);
 		clients_deinit(&runs[i].clients);
 	}
+}
+
+double served_count(const struct served *run, const char *name, const char *label)
+{
+	if (!run->before || !run->metrics)
+		return NAN;
+	return (double)(answer_metric(run->metrics, name, label) -
+			answer_metric(run->before, name, label));
+}
+
+int served_floors(const struct bench_options *options, struct replay_run *ret)
+{
+	for (uint32_t i = 0; i < options->processes.n; i++) {
+		ret[i] = (struct replay_run){.mode = GRAPH_FULL,
+			.n_rows = options->processes.at[i],
+			.first = options->prompt,
+			.n_steps = options->tokens - 1};
+		if (replay_run_alloc(&ret[i]) < 0)
+			return bench_fail(-ENOMEM, "no memory");
+	}
+	return options->model_dir ? replay_floors(options, ret, options->processes.n) : 0;
+}
+
+void served_floors_free(const struct bench_options *options, struct replay_run *floors)
+{
+	for (uint32_t i = 0; i < options->processes.n; i++)
+		replay_run_deinit(&floors[i]);
 }

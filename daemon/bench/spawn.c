@@ -15,72 +15,44 @@
 #define CONNECT_TIMEOUT_MS 2000u
 #define TERM_TIMEOUT_NS 10000000000ull
 #define LOG_SHOWN 4096
-#define METRICS_MAX 32u
 
 /* ---- places ---- */
 
-/* A place is relative to this program's directory, or (without '^') to the current one. */
-static void spawn_resolve(const char *place, const char *name, char *path, size_t size)
+/* Each from this program's directory, or (without '^') from the current one. */
+static const struct {
+	const char *option; /* that names it in place of them */
+	const char *places[5];
+} spawn_kinds[] = {
+	[SPAWN_MIMEOD] = {"mimeod", {"^.", "^../../daemon", "^../sbin"}},
+	[SPAWN_MAKE_CHECKPOINT] = {"model",
+		{"^../examples", "^../../examples", "^../libexec/mimeo", "^."}},
+	[SPAWN_MODEL] = {"model", {"^../../examples/models", "^../../../examples/models",
+		"^../share/mimeo/models", "examples/models"}},
+};
+
+const char *spawn_find(enum spawn_kind kind, const char *name, char path[SPAWN_PATH_MAX])
 {
-	char self[512];
+	char self[512], places[2048];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	size_t used = 0;
 
 	self[n > 0 ? n : 0] = '\0';
 	char *slash = strrchr(self, '/');
 	if (slash)
 		*slash = '\0';
-	if (*place == '^')
-		snprintf(path, size, "%s/%s/%s", self, place + 1, name);
-	else
-		snprintf(path, size, "%s/%s", place, name);
-}
+	for (const char *const *place = spawn_kinds[kind].places; *place; place++) {
+		bool beside = **place == '^';
 
-/* The first of `places` where something of that name is. */
-static const char *spawn_find(
-	const char *const *places, const char *name, char *path, size_t size)
-{
-	for (; *places; places++) {
-		spawn_resolve(*places, name, path, size);
+		snprintf(path, SPAWN_PATH_MAX, "%s%s%s/%s", beside ? self : "", beside ? "/" : "",
+			*place + beside, name);
 		if (access(path, R_OK) == 0)
 			return path;
+		if (used < sizeof(places))
+			used += (size_t)snprintf(places + used, sizeof(places) - used, "%s%s",
+				used ? ", " : "", path);
 	}
+	bench_fail(-ENOENT, "%s is at none of %s: say --%s", name, places, spawn_kinds[kind].option);
 	return NULL;
-}
-
-const char *spawn_find_mimeod(char *path, size_t size)
-{
-	static const char *const places[] = {"^.", "^../../daemon", "^../sbin", NULL};
-
-	return spawn_find(places, "mimeod", path, size);
-}
-
-const char *spawn_find_make_checkpoint(char *path, size_t size)
-{
-	static const char *const places[] = {
-		"^../examples", "^../../examples", "^../libexec/mimeo", "^.", NULL};
-
-	return spawn_find(places, "make-checkpoint", path, size);
-}
-
-static const char *const model_places[] = {"^../../examples/models", "^../../../examples/models",
-	"^../share/mimeo/models", "examples/models", NULL};
-
-const char *spawn_find_model(const char *name, char *path, size_t size)
-{
-	return spawn_find(model_places, name, path, size);
-}
-
-void spawn_model_places(const char *name, char *ret, size_t size)
-{
-	char path[600];
-	size_t used = 0;
-
-	ret[0] = '\0';
-	for (const char *const *place = model_places; *place && used < size; place++) {
-		spawn_resolve(*place, name, path, sizeof(path));
-		used += (size_t)snprintf(
-			ret + used, size - used, "%s%s", place == model_places ? "" : ", ", path);
-	}
 }
 
 int spawn_make_directory(char ret[SPAWN_DIRECTORY_MAX])
@@ -144,15 +116,13 @@ static int launch_exec(void *arg, int fd)
 int spawn_make_model(const struct bench_options *options, const char *directory, const char *name,
 	const char *family, bool config_only, char ret[SPAWN_DIRECTORY_MAX + 8])
 {
-	struct launch launch = {.program = options->make_checkpoint, .n = 1};
-	char path[600];
+	struct launch launch = {.n = 1};
+	char path[SPAWN_PATH_MAX];
 
 	snprintf(ret, SPAWN_DIRECTORY_MAX + 8, "%s/%s", directory, name);
+	launch.program = spawn_find(SPAWN_MAKE_CHECKPOINT, "make-checkpoint", path);
 	if (!launch.program)
-		launch.program = spawn_find_make_checkpoint(path, sizeof(path));
-	if (!launch.program)
-		return bench_fail(-ENOENT, "make-checkpoint is neither in ../libexec/mimeo nor in "
-					   "../examples: say --make-checkpoint FILE");
+		return -ENOENT;
 	launch.argv[0] = launch.program;
 	launch_add(&launch, "--shape", options->shape);
 	launch_add(&launch, "--family", family);
@@ -198,7 +168,7 @@ static int target_start(
 	const struct bench_options *o, const struct spawn_needs *needs, struct target *target)
 {
 	struct launch launch = {.program = o->mimeod, .log = target->log, .argv = {o->mimeod}, .n = 1};
-	char admin[SOCKET_PATH_MAX], model[1024], pages[16], requests[16], drafts[16];
+	char admin[SOCKET_PATH_MAX], model[1024], pages[16], drafts[16];
 	int rc = spawn_make_directory(target->directory);
 
 	if (rc < 0)
@@ -207,7 +177,6 @@ static int target_start(
 	snprintf(target->log, sizeof(target->log), "%s/log", target->directory);
 	snprintf(model, sizeof(model), "bench=%s", o->model_dir);
 	snprintf(pages, sizeof(pages), "%u", needs->kv_pages);
-	snprintf(requests, sizeof(requests), "%u", needs->max_requests);
 	snprintf(drafts, sizeof(drafts), "%u", needs->draft_tokens);
 	launch_add(&launch, "--config", "/dev/null"); /* not the machine's */
 	launch_add(&launch, "--model", model);
@@ -216,7 +185,6 @@ static int target_start(
 	launch_add(&launch, "--attention", o->attention);
 	launch_add(&launch, "--kv-pages", pages);
 	launch_add(&launch, "--max-sessions-per-uid", "64"); /* BENCH_PROCESSES_MAX */
-	launch_add(&launch, "--max-requests", needs->max_requests ? requests : NULL);
 	launch_add(&launch, "--graph-mode", needs->graph_mode);
 	launch_add(&launch, "--draft", needs->draft);
 	launch_add(&launch, "--draft-tokens", needs->draft ? drafts : NULL);
@@ -234,52 +202,39 @@ static int target_start(
 	return rc;
 }
 
-/* ---- what it says ---- */
+/* ---- its answers ---- */
 
 int target_ask(const struct target *target, const char *op, struct answer **ret)
 {
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
+
 	if (target->admin < 0)
 		return -EACCES;
 	int rc = ask_send(target->admin, &(struct ask){.op = op});
 	if (rc == 0)
-		rc = ask_receive(target->admin, ret);
-	if (rc == 0 && (*ret)->status < 0) {
-		answer_free(*ret);
-		return -EACCES;
-	}
-	return rc;
-}
-
-int target_metrics(
-	const struct target *target, const char *const *names, uint32_t n, uint64_t *ret)
-{
-	struct answer *answer;
-	char text[64];
-	int rc = target_ask(target, "metrics", &answer);
-
+		rc = ask_receive(target->admin, &answer);
 	if (rc < 0)
 		return rc;
-	memset(ret, 0, n * sizeof(*ret));
-	for (size_t row = 0; row < answer->n_rows; row++) {
-		answer_text(answer, row, "name", text, sizeof(text));
-		for (uint32_t i = 0; i < n; i++)
-			if (strcmp(text, names[i]) == 0)
-				ret[i] = answer_count(answer, row, "value", 0);
-	}
-	answer_free(answer);
+	if (answer->status < 0)
+		return -EACCES;
+	*ret = STEAL(answer);
 	return 0;
 }
 
-int target_metrics_since(
-	const struct target *target, const char *const *names, uint32_t n, uint64_t *from)
+uint64_t answer_metric(const struct answer *metrics, const char *name, const char *label)
 {
-	uint64_t now[METRICS_MAX];
+	uint64_t sum = 0;
+	char text[64];
 
-	assert(n <= METRICS_MAX);
-	int rc = target_metrics(target, names, n, now);
-	for (uint32_t i = 0; i < n && rc == 0; i++)
-		from[i] = now[i] - from[i];
-	return rc;
+	for (size_t row = 0; row < metrics->n_rows; row++) {
+		if (strcmp(answer_text(metrics, row, "name", text, sizeof(text)), name) != 0)
+			continue;
+		if (!label ||
+			strcmp(answer_text(metrics, row, "label_value", text, sizeof(text)), label) == 0 ||
+			strcmp(answer_text(metrics, row, "label_2_value", text, sizeof(text)), label) == 0)
+			sum += answer_count(metrics, row, "value", 0);
+	}
+	return sum;
 }
 
 double answer_number(const struct answer *answer, size_t row, const char *key)
@@ -294,7 +249,7 @@ double answer_number(const struct answer *answer, size_t row, const char *key)
 
 static int target_facts(const struct target *target, struct results *results)
 {
-	struct answer *answer;
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
 	char device[128], loop[16], version[32];
 	int rc = target_ask(target, "status", &answer);
 
@@ -303,7 +258,6 @@ static int target_facts(const struct target *target, struct results *results)
 	results_machine(results, answer_text(answer, 0, "device", device, sizeof(device)),
 		answer_text(answer, 0, "loop", loop, sizeof(loop)),
 		answer_text(answer, 0, "version", version, sizeof(version)));
-	answer_free(answer);
 	return 0;
 }
 

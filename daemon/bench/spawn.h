@@ -20,7 +20,6 @@
 struct spawn_needs {
 	const char *spin_us;    /* NULL: its default */
 	uint32_t kv_pages;      /* that it needs at least */
-	uint32_t max_requests;  /* 0: its default */
 	const char *graph_mode; /* NULL: its default */
 	const char *draft;      /* directory; NULL: none */
 	uint32_t draft_tokens;  /* of that */
@@ -41,24 +40,20 @@ int target_open(const struct bench_options *options, const struct spawn_needs *n
 	struct results *results, struct target *ret);
 void target_close(struct target *target);
 
-/* Ask the daemon over its admin socket. 0 or -errno, -EACCES without such a connection. */
+/* Ask the daemon over its admin socket. 0, or -errno and *ret untouched, -EACCES without such a
+ * connection. */
 int target_ask(const struct target *target, const char *op, struct answer **ret);
-/* Counters without labels, 0 where there is none of that name: 0 or -errno. */
-int target_metrics(
-	const struct target *target, const char *const *names, uint32_t n, uint64_t *ret);
-/* The same since `from` was taken, which becomes the difference. */
-int target_metrics_since(
-	const struct target *target, const char *const *names, uint32_t n, uint64_t *from);
+/* A counter in the answer to "metrics", of all models; of this value of a label alone, NULL: any. */
+uint64_t answer_metric(const struct answer *metrics, const char *name, const char *label);
 /* A number that may have a fraction; 0 if it is not there. */
 double answer_number(const struct answer *answer, size_t row, const char *key);
 
-/* Programs and models, looked for from the directory of this program; the path that exists, or
- * NULL. */
-const char *spawn_find_mimeod(char *path, size_t size);
-const char *spawn_find_make_checkpoint(char *path, size_t size);
-const char *spawn_find_model(const char *name, char *path, size_t size);
-/* Where a model was looked for, with commas between, cut to size. */
-void spawn_model_places(const char *name, char *ret, size_t size);
+#define SPAWN_PATH_MAX 600
+
+enum spawn_kind { SPAWN_MIMEOD, SPAWN_MAKE_CHECKPOINT, SPAWN_MODEL };
+/* Where the first of that kind and name is, looked for from the directory of this program; NULL with a
+ * sentence on standard error that has each place. */
+const char *spawn_find(enum spawn_kind kind, const char *name, char path[SPAWN_PATH_MAX]);
 
 /* A directory below TMPDIR: 0, or -errno with a sentence on standard error and ret "". And to remove
  * one with the files in it; none is fine. */

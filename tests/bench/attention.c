@@ -22,6 +22,7 @@
 #include "tests/bench/scene.h"
 
 #define RUNS_MIN 16u
+#define PAGE_TOKENS 16u
 #define PLANS 8u /* in one measurement */
 #define GRAPH_QUERY_MAX 16u /* tokens of a row in a graph */
 #define FLOOR                                                                                      \
@@ -238,14 +239,11 @@ static int attention_all(struct attention_bench *bench, struct model_error *erro
 
 	results_machine(bench->results, bench->probe.info.name, NULL, NULL);
 	if (c->latent.rank)
-		results_head(bench->results,
-			"%u heads of %u + %u and %u, rank %u, pages of %u tokens", c->n_heads,
-			c->latent.nope, c->latent.rope, c->latent.v, c->latent.rank, c->page_tokens);
+		results_explain(bench->results, "%u heads of %u + %u and %u, rank %u", c->n_heads,
+			c->latent.nope, c->latent.rope, c->latent.v, c->latent.rank);
 	else
-		results_head(bench->results,
-			"%s, %u heads, %u of keys and values, head size %u, pages of %u tokens",
-			o->mask ? o->mask : "causal", c->n_heads, c->n_kv_heads, c->head_dim,
-			c->page_tokens);
+		results_explain(bench->results, "%s, %u heads, %u of keys and values, head size %u",
+			o->mask ? o->mask : "causal", c->n_heads, c->n_kv_heads, c->head_dim);
 	for (uint32_t i = 0; i < o->batches.n * o->contexts.n && !rc; i++)
 		rc = attention_measure(bench, o->batches.at[i / o->contexts.n], query,
 			o->contexts.at[i % o->contexts.n], error);
@@ -254,39 +252,29 @@ static int attention_all(struct attention_bench *bench, struct model_error *erro
 	return rc;
 }
 
-/* The model's, but for what the options say; of latent attention DeepSeek-V2-Lite's where no model
- * that has it is named. */
 static int attention_heads(struct attention_bench *bench, struct model_error *error)
 {
-	const struct bench_options *o = bench->options;
 	struct attention_config *c = &bench->heads;
 	struct model_config config;
-	int rc = model_config_load(o->model_dir, &config, error);
+	int rc = model_config_load(bench->options->model_dir, &config, error);
 
 	if (rc)
 		return rc;
 	*c = (struct attention_config){
 		.n_heads = config.n_heads,
-		.n_kv_heads = o->kv_heads ? o->kv_heads : config.n_kv_heads,
-		.head_dim = o->head_dim ? o->head_dim : config.head_dim,
+		.n_kv_heads = config.n_kv_heads,
+		.head_dim = config.head_dim,
 		.latent = config.latent,
-		.page_tokens = o->page_tokens,
+		.page_tokens = PAGE_TOKENS,
 		.scale = 0.1f,
 		.masks = bench->mask.kind != MASK_CAUSAL,
 	};
 	model_config_deinit(&config);
-	if (latent_is_named(o) && (!o->model_named || !c->latent.rank)) {
-		c->n_heads = 16;
-		c->latent = (struct attention_latent){.rank = 512, .nope = 128, .rope = 64, .v = 128};
-	}
-	c->n_heads = o->heads ? o->heads : c->n_heads;
 	if (!c->latent.rank)
 		return 0;
-	if (o->mask)
+	if (c->masks)
 		return model_fail(error, -EINVAL,
 			"--mask is not for latent attention, which the model's is");
-	c->latent.rank = o->rank ? o->rank : c->latent.rank;
-	c->latent.rope = o->rope ? o->rope : c->latent.rope;
 	c->n_kv_heads = 1;
 	c->head_dim = c->latent.rank + c->latent.rope;
 	c->scale = 1.0f / sqrtf((float)(c->latent.nope + c->latent.rope));
@@ -317,7 +305,5 @@ int bench_attention_check(const struct bench_options *options)
 	if (!bench_mask_parse(options->mask, &mask))
 		return options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
 			"documents:N and tree:N, N 1 or more, of trees 64 at most", options->mask);
-	if (latent_is_named(options) && options->mask)
-		return options_misuse("--mask is not for latent attention");
 	return 0;
 }

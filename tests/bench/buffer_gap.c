@@ -30,10 +30,6 @@ enum closing { NOTHING, DESCRIPTORS, HANDLES, N_CLOSINGS };
 static const char *const names[N_CLOSINGS] = {
 	[DESCRIPTORS] = "idle time, descriptors closed", [HANDLES] = "idle time, CUDA IPC closed"};
 
-enum { GAPS, GAP_NS, N_METRICS };
-static const char *const metrics[N_METRICS] = {
-	"mimeo_lane_gaps_total", "mimeo_lane_gap_nanoseconds_total"};
-
 struct gaps {
 	const struct buffer_bench *bench;
 	struct samples *idle[N_CLOSINGS]; /* of the decoder, in each round */
@@ -46,30 +42,42 @@ static void gaps_pause(uint32_t ms)
 	nanosleep(&time, NULL);
 }
 
-/* A round lasts until there was a gap: on a busy machine no token may have come before. */
-static int gaps_count(const struct gaps *gaps, uint32_t ms, enum closing closing,
-	uint64_t before[N_METRICS])
+static int gaps_look(const struct gaps *gaps, struct answer **ret)
 {
-	uint64_t until = stats_now() + FLOW_NS, now[N_METRICS];
+	int rc = target_ask(gaps->bench->target, "metrics", ret);
 
-	do {
+	return rc < 0 ? bench_fail(rc, "the daemon's counters: %s", strerror(-rc)) : 0;
+}
+
+/* A round lasts until there was a gap: on a busy machine no token may have come before. */
+static int gaps_count(
+	const struct gaps *gaps, uint32_t ms, enum closing closing, const struct answer *before)
+{
+	static const char n[] = "mimeo_lane_gaps_total", ns[] = "mimeo_lane_gap_nanoseconds_total";
+	uint64_t until = stats_now() + FLOW_NS, first = answer_metric(before, n, NULL);
+
+	while (stats_now() < until) {
+		CLEANUP(cleanup_answer) struct answer *now = NULL;
+
 		gaps_pause(ms);
-		int rc = target_metrics(gaps->bench->target, metrics, N_METRICS, now);
+		int rc = gaps_look(gaps, &now);
 		if (rc < 0)
-			return bench_fail(rc, "the daemon's counters: %s", strerror(-rc));
-		if (stats_now() >= until)
-			return bench_fail(-1, "no tokens while buffers are closed");
-	} while (now[GAPS] == before[GAPS]);
-	samples_add(gaps->idle[closing], now[GAP_NS] - before[GAP_NS]);
-	return 0;
+			return rc;
+		if (answer_metric(now, n, NULL) == first)
+			continue;
+		samples_add(gaps->idle[closing],
+			answer_metric(now, ns, NULL) - answer_metric(before, ns, NULL));
+		return 0;
+	}
+	return bench_fail(-1, "no tokens while buffers are closed");
 }
 
 static int gaps_round(
 	const struct gaps *gaps, struct mimeo *m, enum closing closing, uint32_t ms)
 {
+	CLEANUP(cleanup_answer) struct answer *before = NULL;
 	uint32_t kind = closing == HANDLES ? MIMEO_HANDLE_CUDA_IPC : MIMEO_HANDLE_DEFAULT;
 	uint32_t buffers[CLOSED], n = closing == NOTHING ? 0 : CLOSED;
-	uint64_t before[N_METRICS];
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n && rc == 0; i++)
@@ -77,9 +85,9 @@ static int gaps_round(
 	if (rc < 0)
 		return buffer_fail(m, "a buffer", rc);
 	gaps_pause(SETTLE_MS);
-	rc = target_metrics(gaps->bench->target, metrics, N_METRICS, before);
+	rc = gaps_look(gaps, &before);
 	if (rc < 0)
-		return bench_fail(rc, "the daemon's counters: %s", strerror(-rc));
+		return rc;
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = mimeo_buffer_close(m, buffers[i]);
 	return rc < 0 ? buffer_fail(m, "closing a buffer", rc)

@@ -22,8 +22,8 @@
 #define SEGMENTS_MAX 1024u
 #define ROUNDS 5u
 #define FLOOR                                                                                      \
-	"recording, instantiating and uploading as many nodes of one element, in as many segments"
-#define LATE_FLOOR "what a capture takes of the engine, on average"
+	"of a graph: recording, instantiating and uploading as many nodes of one element, in as many segments"
+#define LATE_FLOOR "of captures while serving: what one takes of the engine, on average"
 #define LATE_NOTE                                                                                  \
 	"while serving: the longest time that the device stood idle between two steps of a stream " \
 	"because a graph was captured beside it"
@@ -104,23 +104,21 @@ static int capture_order(const struct target *target, const char *op)
 
 static int capture_again(const struct target *target, struct capture_facts *facts)
 {
-	static const char *const turns[] = {"mimeo_late_capture_nanoseconds_total"};
-	struct answer *status;
-	uint64_t turn_ns;
+	CLEANUP(cleanup_answer) struct answer *status = NULL, *metrics = NULL;
 	int rc = capture_order(target, "drop");
 
 	if (rc == 0)
 		rc = capture_order(target, "capture");
 	if (rc == 0)
-		rc = target_metrics(target, turns, 1, &turn_ns);
+		rc = target_ask(target, "metrics", &metrics);
 	if (rc == 0)
 		rc = target_ask(target, "status", &status);
 	if (rc < 0)
 		return bench_fail(rc, "captures while serving: %s", strerror(-rc));
 	facts->n_late = answer_count(status, 0, "late_captures", 0);
 	facts->late_gap = answer_number(status, 0, "late_gap_s");
-	facts->late_turn = facts->n_late ? (double)turn_ns * 1e-9 / (double)facts->n_late : NAN;
-	answer_free(status);
+	facts->late_turn = 1e-9 / (double)facts->n_late *
+			   (double)answer_metric(metrics, "mimeo_late_capture_nanoseconds_total", NULL);
 	return 0;
 }
 

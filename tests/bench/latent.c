@@ -6,17 +6,9 @@
  */
 #include "tests/bench/latent.h"
 
-#include <string.h>
-
 #include "attention/mla/mla.h"
 
 #define RUNS_MIN 16u
-
-bool latent_is_named(const struct bench_options *options)
-{
-	return strcmp(options->attention, attention_mla.name) == 0 ||
-	       strcmp(options->attention, attention_mla_planned.name) == 0;
-}
 
 struct attend {
 	struct scene *scene;

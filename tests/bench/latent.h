@@ -2,11 +2,7 @@
 #ifndef MIMEO_TESTS_BENCH_LATENT_H
 #define MIMEO_TESTS_BENCH_LATENT_H
 
-#include "daemon/bench/bench.h"
 #include "tests/bench/scene.h"
-
-/* --attention names a backend for latent attention. */
-bool latent_is_named(const struct bench_options *options);
 
 /* Seconds that both stages of a layer of absorbed latent attention take, the merge among them, for a
  * scene that is built; by the kernels themselves. 0 or the device's condition. */

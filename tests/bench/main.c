@@ -22,27 +22,29 @@
  *
  *	bench-internals --shape 8B --contexts 1024,4096 --prompts 2048,8192 attention
  *	bench-internals --shape 8B --batches 8 --contexts 4096 --query 5 attention
- *	bench-internals --attention mla --prompts 512,2048,8192 attention
+ *	bench-internals --shape V2-Lite --prompts 512,2048,8192 attention
  *	bench-internals --shape 1B --sides 0,1,2 gemm
  */
 #include "tests/bench/internals.h"
 
 static const struct bench benches[] = {
 	{"gap", "idle time on the lane between decode steps, and the engine's time", bench_gap, 0,
-		"processes prompt tokens spin-us", "processes=1,2,4,8,16 prompt=16 tokens=200"},
-	{"kill", "how soon the resources of a killed client are back", bench_kill, 0, "count",
+		"processes prompt tokens spin-us" BENCH_FINDS,
+		"processes=1,2,4,8,16 prompt=16 tokens=200"},
+	{"kill", "how soon the resources of a killed client are back", bench_kill, 0,
+		"count" BENCH_FINDS,
 		"count=30"},
-	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, 0, "",
-		NULL},
-	{"buffer", "device buffers: making, using and closing them", bench_buffer, 0, "count",
-		"count=20"},
+	{"capture", "seconds and bytes of each graph that a daemon captured", bench_capture, 0,
+		BENCH_FINDS, NULL},
+	{"buffer", "device buffers: making, using and closing them", bench_buffer, 0,
+		"count" BENCH_FINDS, "count=20"},
 	{"modes", "a decode step as one graph, in pieces and eager; the cost of a break", bench_modes,
 		BENCH_IN_PROCESS | BENCH_LANE, "batches contexts count attention",
 		"batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
-		"attention batches contexts query prompts heads kv-heads head-dim rank rope page-tokens mask",
-		"batches=1,8,32,128 contexts=1024 query=1 page-tokens=16", .check = bench_attention_check},
+		"attention batches contexts query prompts mask",
+		"batches=1,8,32,128 contexts=1024 query=1", .check = bench_attention_check},
 	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"batches sides", "batches=1,8,32,128 sides=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,

@@ -1,53 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/bench/mask.h"
 
-#include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "attention/flex/mask.h"
 
-static const struct {
-	const char *name;
-	enum mask_kind kind;
-	uint32_t most; /* tokens behind the colon; 0: there is no number */
-} names[] = {
-	{"causal", MASK_CAUSAL, 0},
-	{"window", MASK_WINDOW, 1u << 20},
-	{"prefix", MASK_PREFIX, 1u << 20},
-	{"documents", MASK_DOCUMENTS, 1u << 20},
-	{"tree", MASK_TREE, MASK_TREE_MAX},
-};
-#define N_NAMES (sizeof(names) / sizeof(names[0]))
-
-static bool parse_tokens(const char *text, uint32_t most, uint32_t *ret)
-{
-	char *end;
-
-	if (most == 0)
-		return *text == '\0';
-	if (text[0] != ':' || text[1] < '0' || text[1] > '9')
-		return false;
-	errno = 0;
-	unsigned long value = strtoul(text + 1, &end, 10);
-	*ret = (uint32_t)value;
-	return errno == 0 && *end == '\0' && value >= 1 && value <= most;
-}
-
 bool bench_mask_parse(const char *text, struct bench_mask *ret)
 {
-	*ret = (struct bench_mask){.kind = MASK_CAUSAL};
-	if (!text)
-		return true;
-	for (size_t i = 0; i < N_NAMES; i++) {
-		size_t length = strlen(names[i].name);
+	static const char *const names[] = {[MASK_WINDOW] = "window", [MASK_PREFIX] = "prefix",
+		[MASK_DOCUMENTS] = "documents", [MASK_TREE] = "tree"};
+	char name[16];
+	int end = 0;
 
-		if (strncmp(text, names[i].name, length) != 0)
-			continue;
-		ret->kind = names[i].kind;
-		return parse_tokens(text + length, names[i].most, &ret->n);
+	*ret = (struct bench_mask){.kind = MASK_CAUSAL};
+	if (!text || strcmp(text, "causal") == 0)
+		return true;
+	if (sscanf(text, "%15[a-z]:%7u%n", name, &ret->n, &end) != 2 || text[end] || !ret->n)
+		return false;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (names[i] && strcmp(names[i], name) == 0)
+			ret->kind = (enum mask_kind)i;
 	}
-	return false;
+	return ret->kind != MASK_CAUSAL && (ret->kind != MASK_TREE || ret->n <= MASK_TREE_MAX);
 }
 
 uint32_t bench_mask_query(const struct bench_mask *mask)

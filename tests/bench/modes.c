@@ -8,7 +8,7 @@
 
 #include <errno.h>
 
-#include "daemon/bench/probe.h"
+#include "daemon/bench/model_floor.h"
 #include "daemon/bench/replay.h"
 
 #define BREAK_SECONDS 5e-6
@@ -18,63 +18,58 @@
 
 static const struct {
 	enum graph_mode mode;
-	const char *key, *title, *p99_key, *launch_key, *launch_title;
+	const char *key, *title, *p99_key, *launch_key;
 } ways[] = {
-	{GRAPH_FULL, "full_s", "FULL", "full_p99_s", "full_launch_s", "LAUNCH"},
-	{GRAPH_PIECEWISE, "piecewise_s", "PIECEWISE", "piecewise_p99_s", "piecewise_launch_s",
-		"LAUNCH"},
-	{GRAPH_NONE, "none_s", "NONE", "none_p99_s", "none_launch_s", "LAUNCH"},
+	{GRAPH_FULL, "full_s", "FULL", "full_p99_s", "full_launch_s"},
+	{GRAPH_PIECEWISE, "piecewise_s", "PIECEWISE", "piecewise_p99_s", "piecewise_launch_s"},
+	{GRAPH_NONE, "none_s", "NONE", "none_p99_s", "none_launch_s"},
 };
 #define N_WAYS (sizeof(ways) / sizeof(ways[0]))
 
 /* The row's values of one way: its median, NAN where the cache has no space. */
 static int modes_way(const struct bench_options *options, struct results *results,
-	struct decoder *decoder, uint32_t index, size_t way, double *ret)
+	struct replay *replay, uint32_t index, size_t way, double *ret)
 {
-	CLEANUP(cleanup_samples) struct samples *steps = samples_new(options->count);
-	CLEANUP(cleanup_samples) struct samples *launches =
-		samples_new(options->count + REPLAY_WARM_UPS);
-	struct replay_run run = replay_at(options, index, ways[way].mode);
+	CLEANUP(replay_run_deinit) struct replay_run run = replay_run_at(options, index, ways[way].mode);
+	int rc = replay_run_alloc(&run);
 
-	if (!steps || !launches)
-		return -ENOMEM;
-	run.steps = steps;
-	run.launches = launches;
-	int rc = replay_run(decoder, &run);
+	if (!rc)
+		rc = replay_measure(replay, &run);
 	if (rc == -ENOSPC)
 		results_note(results, NO_SPACE);
 	else if (rc)
 		return rc;
-	*ret = samples_quantile(steps, 0.5);
-	results_count(results, "samples", NULL, steps->n);
+	*ret = samples_quantile(run.steps, 0.5);
+	results_count(results, "samples", NULL, run.steps->n);
 	results_seconds(results, ways[way].key, ways[way].title, *ret);
-	results_seconds(results, ways[way].p99_key, NULL, samples_quantile(steps, 0.99));
-	results_seconds(results, ways[way].launch_key, ways[way].launch_title,
-		samples_quantile(launches, 0.5));
+	results_seconds(results, ways[way].p99_key, NULL, samples_quantile(run.steps, 0.99));
+	results_seconds(
+		results, ways[way].launch_key, "LAUNCH", samples_quantile(run.launches, 0.5));
 	return 0;
 }
 
 static int modes_row(const struct bench_options *options, struct results *results,
-	struct decoder *decoder, uint32_t index, double copy_rate)
+	struct replay *replay, uint32_t index)
 {
-	const struct replay_run run = replay_at(options, index, GRAPH_FULL);
-	uint64_t bytes = decoder_weight_bytes(decoder->model) +
-			 decoder_kv_bytes(decoder, run.n_rows, replay_middle(&run));
-	double floor = (double)bytes / copy_rate, medians[N_WAYS];
+	const struct model *model = replay->runner.model;
+	uint32_t n_rows = options->batches.at[index / options->contexts.n];
+	uint32_t context = options->contexts.at[index % options->contexts.n];
+	uint64_t bytes = model_floor_weights(model) +
+			 model_floor_cache(&model->config, &replay->probe.info, n_rows, context);
+	double floor = (double)bytes / replay->probe.rates.copy, medians[N_WAYS];
 	struct graph_entry *pieces;
 
 	results_row(results);
-	results_count(results, "batch", "BATCH", run.n_rows);
-	results_count(
-		results, "context", "CONTEXT", options->contexts.at[index % options->contexts.n]);
+	results_count(results, "batch", "BATCH", n_rows);
+	results_count(results, "context", "CONTEXT", context);
 	results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
 	for (size_t way = 0; way < N_WAYS; way++) {
-		int rc = modes_way(options, results, decoder, index, way, &medians[way]);
+		int rc = modes_way(options, results, replay, index, way, &medians[way]);
 
 		if (rc)
 			return rc;
 	}
-	int rc = decoder_graph(decoder, run.n_rows, GRAPH_PIECEWISE, &pieces);
+	int rc = replay_graph(replay, n_rows, GRAPH_PIECEWISE, &pieces);
 	if (rc)
 		return rc;
 	double a_break = (medians[1] - medians[0]) / pieces->pieces.n_breaks;
@@ -92,16 +87,13 @@ static int modes_row(const struct bench_options *options, struct results *result
 
 int bench_modes(const struct bench_options *options, struct results *results)
 {
-	static struct decoder decoder;
+	static struct replay replay;
 	struct model_error error = {""};
-	double copy_rate = 0;
-	int rc = probe_machine(options->device, results, &copy_rate, error.text, sizeof(error.text));
+	int rc = replay_open_all(&replay, options, results, &error);
 
-	if (!rc)
-		rc = replay_open(&decoder, options, &error);
 	for (uint32_t i = 0; i < options->batches.n * options->contexts.n && !rc; i++)
-		rc = modes_row(options, results, &decoder, i, copy_rate);
-	decoder_close(&decoder);
+		rc = modes_row(options, results, &replay, i);
+	replay_close(&replay);
 	results_explain(results, "launch: what the host needs to launch one step; a break: (piecewise "
 		"- full) / breaks");
 	return bench_fail_device(rc, "modes", error.text);

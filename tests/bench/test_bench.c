@@ -113,7 +113,7 @@ static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 		"--tokens 1000000",
 		source ? source : ".");
 	assert_int_equal(run(arguments, "2>&1 >/dev/null", output), 1);
-	assert_non_null(strstr(output, "the model's length leaves room for"));
+	assert_non_null(strstr(output, "the model's length leaves capacity for"));
 }
 
 static void test_share_says_why_a_column_is_empty(void **state)

@@ -209,23 +209,21 @@ static void test_experts_finds_the_shipped_model_that_has_them(void **state)
 	json_decref(rows);
 }
 
-/* Heads, rank and rope of a latent model that is named are its own, but for what is given beside. */
 static void test_attention_of_a_latent_model_has_its_sizes(void **state)
 {
 	static const char *const benches[] = {"attention --batches 2 --contexts 24",
-		"attention --batches 2 --contexts 24 --attention mla --rank 32"};
+		"attention --batches 2 --contexts 24 --attention mla"};
 
 	for (size_t i = 0; i < 2; i++) {
 		json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla", benches[i]);
 
 		assert_string_equal(text(rows, 0, "backend"), i ? "mla" : "mla_planned");
 		assert_true(number(rows, 0, "heads") == MLA_HEADS);
-		assert_true(number(rows, 0, "rank") == (i ? 32 : MLA_RANK));
+		assert_true(number(rows, 0, "rank") == MLA_RANK);
 		assert_true(number(rows, 0, "rope") == MLA_ROPE);
 		assert_string_equal(text(rows, 0, "part"), "attend");
 		/* the cached rows of two sequences, float32 */
-		assert_true(number(rows, 0, "bytes") ==
-			2 * 24 * ((i ? 32 : MLA_RANK) + MLA_ROPE) * 4);
+		assert_true(number(rows, 0, "bytes") == 2 * 24 * (MLA_RANK + MLA_ROPE) * 4);
 		json_decref(rows);
 	}
 }
