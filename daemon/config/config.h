@@ -69,7 +69,7 @@ struct config {
 	uint32_t max_sessions, max_sessions_per_uid;
 	uint32_t max_sequences; /* a session */
 	uint64_t max_arena_bytes;
-	uint64_t max_shared_bytes; /* all sessions' regions, and the engine's copies of them */
+	uint64_t max_shared_bytes; /* all sessions' regions */
 	uint32_t max_client_buffers;      /* device buffers of a session */
 	uint64_t max_client_buffer_bytes; /* theirs */
 	uint64_t max_buffer_bytes;        /* all sessions' */

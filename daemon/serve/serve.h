@@ -36,7 +36,7 @@ struct serve_options {
 	uint32_t max_sessions, max_sessions_per_uid;
 	uint32_t max_entries;     /* a session's ring */
 	uint64_t max_arena_bytes; /* a session's arena */
-	uint64_t max_shared_bytes; /* all sessions' regions and the engine's copies of their arenas */
+	uint64_t max_shared_bytes; /* all sessions' regions */
 	uint32_t max_sequences;   /* a session's; as the engine has it */
 	uint32_t max_requests;    /* slots, for the counters */
 	uint32_t drain_timeout_s; /* then what still runs is ended with DRAINING; 0: no limit */

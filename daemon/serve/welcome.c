@@ -14,24 +14,15 @@
 
 #include "ipc/region.h"
 
-/* The region, and the engine's private copy of its arena. */
-static uint64_t welcome_shared_bytes(uint32_t entries, uint64_t arena_bytes)
-{
-	return region_bytes(entries, arena_bytes) + arena_bytes;
-}
-
 static bool welcome_fits(struct serve *serve, const struct msg_hello *hello,
 	char text[static MSG_TEXT_MAX])
 {
-	uint64_t asked = welcome_shared_bytes(hello->entries, hello->arena_bytes), used = 0;
+	uint64_t asked = region_bytes(hello->entries, hello->arena_bytes), used = 0;
 	uint64_t limit = serve->options.max_shared_bytes;
 	const struct session *session;
 
-	DL_FOREACH (serve->sessions, session) {
-		const struct region *region = &session->port.region;
-
-		used += welcome_shared_bytes(region->ring.entries, region->arena_bytes);
-	}
+	DL_FOREACH (serve->sessions, session)
+		used += session->port.region.bytes;
 	if (asked <= limit && used <= limit - asked)
 		return true;
 	snprintf(text, MSG_TEXT_MAX,

@@ -252,7 +252,7 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	r = rig_ask_text(&f->client, 0, 1, "rev hello\n");
 	first = rig_ask_text(&f->client, 1, 1, "9+8=");
 	rig_submit(&f->client, r);
-	rig_submit(&f->client, first); /* waits for the sequence, its tokens in the private copy */
+	rig_submit(&f->client, first); /* waits for the sequence; its tokens are its own */
 	rig_wait_waiting(&f->rig, 1);
 	second = first;
 	second.index = second.sqe.request = 2;
@@ -264,8 +264,7 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
 	rig_gate_open(&f->rig);
 	rig_wait(&f->client, results, 1);
-	assert_int_equal(results[1].status, MIMEO_E_INVALID);
-	assert_int_equal(results[1].detail, RING_DETAIL_TOKEN);
+	assert_int_equal(results[1].status, 0);
 	rig_wait(&f->client, results, 0);
 }
 

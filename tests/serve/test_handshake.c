@@ -380,9 +380,8 @@ static int setup_little_memory(void **state)
 {
 	struct harness *harness = harness_new();
 
-	/* Two sessions' regions and copies, and a little more. */
-	harness->options.max_shared_bytes =
-		2 * (region_bytes(8, REGION_ARENA_MIN) + REGION_ARENA_MIN) + 4096;
+	/* Two sessions' regions, and a little more. */
+	harness->options.max_shared_bytes = 2 * region_bytes(8, REGION_ARENA_MIN) + 4096;
 	harness_start(harness);
 	*state = harness;
 	return 0;
@@ -401,7 +400,7 @@ static void test_memory_beyond_what_all_may_share_is_refused(void **state)
 	assert_int_equal(client_attach(harness, &clients[2], &hello), MIMEO_E_QUOTA);
 	assert_non_null(strstr(clients[2].welcome.text, "max_shared_bytes is "));
 	snprintf(asked, sizeof(asked), ": %llu asked, 4096 free",
-		(unsigned long long)(region_bytes(8, REGION_ARENA_MIN) + REGION_ARENA_MIN));
+		(unsigned long long)region_bytes(8, REGION_ARENA_MIN));
 	assert_non_null(strstr(clients[2].welcome.text, asked));
 	client_close(&clients[2]);
 	client_close(&clients[0]);

@@ -50,28 +50,25 @@ static uint32_t admit_pages_in_all(const struct runner *runner, uint32_t n_token
 
 /* ---- starting ---- */
 
-/* Tokens are validated where they are taken: the mirror is private, but a client may have given two
- * requests the same place in the arena. */
-static bool admit_append(struct sequence *sequence, const struct request_row *row)
-{
-	uint32_t vocab = sequence->runner->model->config.vocab_size;
-
-	assert(sequence->n_tokens + row->n_tokens <= sequence->session->max_seq_len);
-	for (uint32_t i = 0; i < row->n_tokens; i++) {
-		int32_t token = row->tokens[i];
-
-		if ((uint32_t)token >= vocab)
-			return false;
-		sequence->tokens[sequence->n_tokens + i] = token;
-	}
-	sequence->n_tokens += row->n_tokens;
-	return true;
-}
-
 static void admit_start(struct request *request)
 {
 	engine_session_wait_remove(request->session, request);
 	request->state = REQUEST_RUNNING;
+}
+
+/* Run a row on its sequence, with pages for n_more tokens behind its own: they were counted as free, and
+ * this thread alone takes any. */
+static void admit_row(struct request *request, uint32_t i, struct sequence *sequence, uint32_t n_more)
+{
+	const struct request_row *row = &request->rows[i];
+	int rc;
+
+	assert(sequence->n_tokens + row->n_tokens + n_more <= sequence->session->max_seq_len);
+	memcpy(sequence->tokens + sequence->n_tokens, row->tokens, row->n_tokens * sizeof(row->tokens[0]));
+	sequence->n_tokens += row->n_tokens;
+	rc = sequence_extend(sequence, sequence->n_tokens + n_more);
+	assert(!rc);
+	sequence_run(sequence, request, i);
 }
 
 /* Would n pages be free when all that runs for itself alone has ended? */
@@ -138,15 +135,8 @@ static enum admit_outcome admit_generate(struct request *request)
 		return admit_wait_as_head(request, admit_pages_come_back(runner, needed));
 	if (!runner->slots.n_free || runner->slots.n_copies >= runner->limits->max_requests)
 		return admit_wait_as_head(request, true);
-	if (!admit_append(sequence, &request->rows[0]))
-		return admit_fail(request, MIMEO_E_INVALID, admit_detail(RING_DETAIL_TOKEN, 0, 0));
-	/* Cannot fail: the pages were counted above, and only this thread takes any. */
-	if (sequence_extend(sequence, (uint32_t)total)) {
-		sequence->n_tokens -= request->rows[0].n_tokens;
-		return BLOCKED;
-	}
 	admit_start(request);
-	sequence_run(sequence, request, 0);
+	admit_row(request, 0, sequence, request->max_tokens);
 	return STARTED;
 }
 
@@ -203,15 +193,8 @@ static enum admit_outcome admit_step(struct request *request)
 		runner->slots.n_copies + request->n_rows > runner->limits->max_requests)
 		return admit_wait_as_head(request, true);
 	admit_start(request);
-	for (uint32_t i = 0; i < request->n_rows; i++) {
-		struct sequence *s =
-			engine_session_sequence(session, request->rows[i].sequence);
-
-		if (!admit_append(s, &request->rows[i]) || sequence_extend(s, s->n_tokens))
-			return admit_fail(request, MIMEO_E_INVALID,
-				admit_detail(RING_DETAIL_TOKEN, 0, 0));
-		sequence_run(s, request, i);
-	}
+	for (uint32_t i = 0; i < request->n_rows; i++)
+		admit_row(request, i, engine_session_sequence(session, request->rows[i].sequence), 0);
 	return STARTED;
 }
 

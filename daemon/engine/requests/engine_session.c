@@ -14,7 +14,7 @@
 #include "kernels/arena.h"
 
 static void engine_session_carve(struct engine_session *session, struct arena *arena,
-	uint32_t max_rows, uint32_t max_pages, uint64_t arena_bytes)
+	uint32_t max_rows, uint32_t max_pages)
 {
 	uint32_t n = engine_session_n_sequences(session);
 	int32_t *tokens;
@@ -26,7 +26,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	rows = arena_take(arena, (size_t)session->n_requests * max_rows, sizeof(*rows));
 	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
 	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
-	session->mirror = arena_take(arena, arena_bytes, 1);
+	session->payloads.memory = arena_take(arena, session->payloads.bytes, sizeof(*tokens));
 	if (!arena->base || arena->failed)
 		return;
 	for (uint32_t i = 0; i < n; i++) {
@@ -50,7 +50,6 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 int engine_session_new(struct accounting *accounting, struct engine_port *port, struct engine_session **ret)
 {
 	uint32_t max_rows = accounting->options->max_requests;
-	uint64_t arena_bytes = port->region.arena_bytes;
 	struct engine_session *session = calloc(1, sizeof(*session));
 	struct arena counting = {0}, arena;
 
@@ -61,7 +60,9 @@ int engine_session_new(struct accounting *accounting, struct engine_port *port, 
 	session->max_sequences = accounting->options->max_sequences;
 	session->n_requests = port->region.ring.entries;
 	session->max_seq_len = accounting->max_seq_len;
-	engine_session_carve(session, &counting, max_rows, accounting->max_pages, arena_bytes);
+	session->payloads.bytes = payload_pool_bytes(session->n_requests, max_rows,
+		session->max_seq_len, port->region.arena_bytes);
+	engine_session_carve(session, &counting, max_rows, accounting->max_pages);
 	if (counting.failed) {
 		free(session);
 		return -EOVERFLOW;
@@ -74,7 +75,7 @@ int engine_session_new(struct accounting *accounting, struct engine_port *port, 
 		return -ENOMEM;
 	}
 	arena = (struct arena){.base = session->memory, .size = counting.used};
-	engine_session_carve(session, &arena, max_rows, accounting->max_pages, arena_bytes);
+	engine_session_carve(session, &arena, max_rows, accounting->max_pages);
 	*ret = session;
 	return 0;
 }

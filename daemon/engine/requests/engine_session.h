@@ -5,6 +5,7 @@
 /* One client: its ring, its requests by index, its sequences by id. */
 
 #include "daemon/engine/requests/accounting.h"
+#include "daemon/engine/requests/payload.h"
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
 
@@ -15,14 +16,16 @@ struct engine_session {
 	bool failed;   /* broke the protocol: its ring is not read any more */
 	bool detached; /* being taken apart */
 	bool publish;  /* completions were pushed */
-	bool stuffed;  /* no space for another final completion: its ring is not read */
+	bool stuffed;  /* no space for another final completion or payload: its ring is not read */
+	bool holds;    /* an entry that was read and waits for space in the pool: `held` */
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy; /* sequences that are not IDLE */
 	uint32_t max_sequences, n_requests, max_seq_len;
 	struct sequence *sequences; /* [max_sequences] by id - 1, then [n_requests] ephemeral ones */
 	struct request *requests;   /* [n_requests] */
 	struct request *waiting;    /* in order of submission */
-	uint8_t *mirror;            /* private copies of payloads, at their arena offsets */
+	struct payload_pool payloads;
+	struct ring_sqe held;
 	void *memory;
 	size_t memory_bytes;
 };

@@ -41,6 +41,7 @@ static void finish_now(struct request *request, int status, unsigned finish,
 	struct accounting *accounting = session->accounting;
 
 	place_drop_all(request);
+	payload_release(&session->payloads, &request->payload);
 	completion_final(request, status, finish, detail);
 	request->state = REQUEST_FREE;
 	assert(session->n_in_flight > 0 && accounting->n_requests > 0);
@@ -172,6 +173,7 @@ void finish_session(struct engine_session *session)
 	session->detached = true;
 	finish_session_requests(session, MIMEO_E_GONE);
 	assert(!session->n_in_flight && !session->n_waiting && !session->waiting);
+	assert(!session->payloads.used);
 	place_forget_buffers(session);
 	for (uint32_t i = 0; i < engine_session_n_sequences(session); i++) {
 		struct sequence *s = &session->sequences[i];

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From a session's ring to a request. The shared memory is a stranger's: the entry is copied by
- * ring_sq_pop, the header into a buffer here, the payload to its place in the session's private
- * mirror of the arena; all checks and all later use are of the copies. Nothing in the arena is read
- * twice. Hot path: no allocation, no lock, no system call.
+ * From a session's ring to a request. The client can write the shared memory at any time: the entry is
+ * copied by ring_sq_pop, the header into a buffer here, the payload into the session's pool; all checks
+ * and all later use are of the copies. Nothing in the arena is read twice.
+ *
+ * An entry whose payload finds no space in the pool waits, and those behind it do, as long as a request
+ * of the session runs or admission is pending; else it is refused with NO_MEMORY. One that is larger than
+ * the pool never waits.
+ *
+ * Hot path: no allocation, no lock, no system call.
  */
 #include "daemon/engine/requests/intake.h"
 
@@ -64,18 +69,23 @@ static int intake_copy_header(const struct engine_session *session, const struct
 	return 0;
 }
 
-/* The payload, copied; the answer is private memory. */
-static const void *intake_copy_payload(struct engine_session *session, const struct ring_sqe *sqe,
+/* The payload, copied to the request's own. */
+static const void *intake_copy_payload(const struct request *request, const struct ring_sqe *sqe,
 	struct refusal *refusal)
 {
+	const struct engine_session *session = request->session;
 	const void *at = intake_extent(session, sqe->payload_offset, sqe->payload_length, 4, refusal);
-	uint8_t *private;
+	uint8_t *own = session->payloads.memory + request->payload.offset;
 
 	if (!at)
 		return NULL;
-	private = session->mirror + sqe->payload_offset;
-	memcpy(private, at, sqe->payload_length);
-	return private;
+	if (!request->payload.bytes) {
+		intake_refuse(refusal, MIMEO_E_NO_MEMORY, (struct msg_detail){0});
+		return NULL;
+	}
+	assert(request->payload.bytes >= sqe->payload_length);
+	memcpy(own, at, sqe->payload_length);
+	return own;
 }
 
 static int intake_check_tokens(const struct runner *runner, const int32_t *tokens, uint32_t n,
@@ -144,7 +154,7 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 		accounting->codec, header, sqe->header_length, ret, &refusal->detail);
 	if (refusal->status || intake_find_model(accounting, ret->model, request, refusal))
 		return NULL;
-	tokens = intake_copy_payload(session, sqe, refusal);
+	tokens = intake_copy_payload(request, sqe, refusal);
 	if (!tokens)
 		return NULL;
 	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens);
@@ -343,7 +353,7 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint32_t n_rows,
 	const struct mimeo_mask *mask, struct refusal *refusal)
 {
-	const uint8_t *payload = intake_copy_payload(request->session, sqe, refusal);
+	const uint8_t *payload = intake_copy_payload(request, sqe, refusal);
 	const uint64_t start = (uint64_t)n_rows * sizeof(struct msg_row);
 	uint64_t at = start;
 
@@ -450,7 +460,18 @@ static bool intake_is_new_work(unsigned op)
 	return op == RING_OP_GENERATE || op == RING_OP_STEP || op == RING_OP_OPEN || op == RING_OP_FORK;
 }
 
-/* 0: the request waits. Otherwise *refusal says why there is none. */
+/* Take space in the pool for the payload. False if the entry is to wait for some. */
+static bool intake_take_payload(struct engine_session *session, const struct ring_sqe *sqe, struct request *request)
+{
+	if (sqe->op != RING_OP_GENERATE && sqe->op != RING_OP_STEP)
+		return true;
+	if (payload_take(&session->payloads, &request->payload, sqe->payload_length) ||
+		sqe->payload_length > session->payloads.bytes)
+		return true;
+	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
+}
+
+/* 0: the request waits, or the session holds the entry. Otherwise *refusal says why there is none. */
 static int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct accounting *accounting = session->accounting;
@@ -461,6 +482,11 @@ static int intake_request(struct engine_session *session, const struct ring_sqe 
 		return refusal->status = MIMEO_E_DEVICE_LOST;
 	if (accounting->draining && intake_is_new_work(sqe->op))
 		return refusal->status = MIMEO_E_DRAINING;
+	if (!intake_take_payload(session, sqe, request)) {
+		session->held = *sqe;
+		session->holds = true;
+		return 0;
+	}
 	request->generation = sqe->generation;
 	request->user_data = sqe->user_data;
 	request->op = sqe->op;
@@ -484,6 +510,7 @@ static int intake_request(struct engine_session *session, const struct ring_sqe 
 		rc = intake_step(request, sqe, refusal);
 	if (rc) {
 		place_drop_all(request);
+		payload_release(&session->payloads, &request->payload);
 		return rc;
 	}
 	if (request->deadline_ns) {
@@ -528,30 +555,46 @@ static void intake_entry(struct engine_session *session, const struct ring_sqe *
 	completion_refusal(session, sqe, refusal.status, &refusal.detail);
 }
 
+/* The entry that waits for space in the pool, or the ring's next. */
+static bool intake_next(struct engine_session *session, struct ring_sqe *ret)
+{
+	if (!session->holds)
+		return ring_sq_pop(&session->port->region.ring, ret);
+	*ret = session->held;
+	session->holds = false;
+	return true;
+}
+
 bool intake(struct engine_session *session)
 {
 	struct ring *ring = &session->port->region.ring;
 	struct ring_sqe sqe;
+	bool again = false;
 	uint32_t n;
 
 	if (session->failed || session->detached)
 		return false;
 	session->stuffed = false;
 	/* One ringful a turn: a client that submits without end does not hold up the others. An entry
-	 * is taken when its final completion has room, beside those of the requests in flight. */
+	 * is taken when its final completion fits beside those of the requests in flight. */
 	for (n = 0; n < session->n_requests; n++) {
 		int room = ring_cq_room(ring, session->n_in_flight + 1);
 
 		session->stuffed = room == 0;
 		if (room < 0)
 			engine_session_fail(session, "completion ring: the head is not where it can be");
-		if (room != 1 || !ring_sq_pop(ring, &sqe))
+		if (room != 1 || !intake_next(session, &sqe))
 			break;
 		intake_entry(session, &sqe);
 		if (session->failed)
 			return true;
+		if (session->holds) {
+			/* The end of a request wakes the engine; behind an admission it must look again. */
+			session->stuffed = session->n_in_flight > session->n_waiting;
+			again = !session->stuffed;
+			break;
+		}
 	}
-	if (n)
-		ring_sq_release(ring);
-	return n > 0;
+	ring_sq_release(ring);
+	return n > 0 || again;
 }

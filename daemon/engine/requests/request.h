@@ -15,6 +15,7 @@
 
 #include <mimeo/types.h>
 
+#include "daemon/engine/requests/payload.h"
 #include "ipc/msg.h"
 #include "kernels/ops.h"
 
@@ -30,7 +31,7 @@ struct request_row {
 	uint32_t sequence; /* id */
 	uint32_t n_tokens;
 	uint32_t first;        /* tokens of the request's rows before it */
-	const int32_t *tokens; /* in the session's mirror, validated again when they are taken */
+	const int32_t *tokens; /* in the request's payload */
 };
 
 /* A place in a device buffer that a request names: place.c. */
@@ -49,7 +50,8 @@ struct request {
 	uint32_t sequence, argument; /* as in the entry */
 	struct slot_sampling sampling;
 	struct mimeo_mask mask;
-	const uint8_t *mask_words; /* uint64 [tokens of all rows] in the session's mirror; NULL: none */
+	struct payload payload;    /* its copy, checked at intake and not afterwards */
+	const uint8_t *mask_words; /* in it: uint64 [tokens of all rows]; NULL: none */
 	uint64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
 	/* generate */
 	uint32_t max_tokens, n_stop, n_prompt, n_generated;
