@@ -1,25 +1,45 @@
 /* SPDX-License-Identifier: MIT */
+
+/* Rotary positions, the norms ahead of them, and the write into the cache. */
+
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/rms.h"
 
-/* Optional norm, then the rotation of the pairs (i, i + n / 2), in place. */
-static void rotate_head(float *head, const float *norm, float eps, const float *cos_sin, size_t n)
+/* In place; the pairs stay where they are: (i, i + n / 2), or (2i, 2i + 1) if `interleaved`. */
+static void rope_rotate(float *x, const float *cos_sin, size_t n, bool interleaved)
 {
 	const float *cosines = cos_sin, *sines = cos_sin + n / 2;
+	size_t step = interleaved ? 2 : 1, apart = interleaved ? 1 : n / 2;
 
-	if (norm)
-		rms_normalise(head, head, norm, n, eps);
 	for (size_t i = 0; i < n / 2; i++) {
-		float lower = head[i], upper = head[i + n / 2];
+		float *lower = x + i * step, *upper = lower + apart, first = *lower;
 
-		head[i] = lower * cosines[i] - upper * sines[i];
-		head[i + n / 2] = upper * cosines[i] + lower * sines[i];
+		*lower = first * cosines[i] - *upper * sines[i];
+		*upper = *upper * cosines[i] + first * sines[i];
 	}
 }
 
+/* A position's row of the table, of n columns; positions are clamped. */
+static const float *rope_angles(
+	const float *cos_sin, size_t n, uint32_t max_positions, int32_t position)
+{
+	uint32_t row = position < 0 ? 0 : (uint32_t)position;
+
+	return cos_sin + (row < max_positions ? row : max_positions - 1) * n;
+}
+
+/* ---- heads of keys and values ---- */
+
+static void rope_head(float *head, const float *norm, float eps, const float *cos_sin, size_t n)
+{
+	if (norm)
+		rms_normalise(head, head, norm, n, eps);
+	rope_rotate(head, cos_sin, n, false);
+}
+
 /* Where a token's k heads begin; its v heads are a page's half further. */
-static float *cache_row(const struct op_rope_and_cache *a, int32_t slot)
+static float *rope_cache_row(const struct op_rope_and_cache *a, int32_t slot)
 {
 	size_t page = (uint32_t)slot / a->page_tokens, offset = (uint32_t)slot % a->page_tokens;
 	size_t row = (size_t)a->n_kv_heads * a->head_dim;
@@ -27,15 +47,15 @@ static float *cache_row(const struct op_rope_and_cache *a, int32_t slot)
 	return (float *)a->kv + (page * 2 * a->page_tokens + offset) * row;
 }
 
-static void write_cache(const struct op_rope_and_cache *a, int32_t slot, const float *k,
+static void rope_write_cache(const struct op_rope_and_cache *a, int32_t slot, const float *k,
 	const float *k_norm, const float *cos_sin)
 {
 	size_t row = (size_t)a->n_kv_heads * a->head_dim;
-	float *cached = cache_row(a, slot);
+	float *cached = rope_cache_row(a, slot);
 
 	memcpy(cached, k, row * sizeof(*k));
 	for (uint32_t h = 0; h < a->n_kv_heads; h++)
-		rotate_head(cached + (size_t)h * a->head_dim, k_norm, a->eps, cos_sin, a->head_dim);
+		rope_head(cached + (size_t)h * a->head_dim, k_norm, a->eps, cos_sin, a->head_dim);
 	memcpy(cached + a->page_tokens * row, k + row, row * sizeof(*k));
 }
 
@@ -48,20 +68,43 @@ static void rope_and_cache_run(const void *args, void *workspace)
 	size_t stride = (size_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
 
 	for (size_t t = 0; t < a->n_tokens; t++) {
-		float *q = (float *)a->qkv + t * stride;
-		int32_t position = a->positions[t] < 0 ? 0 : a->positions[t];
-		const float *cos_sin;
+		const float *cos_sin =
+			rope_angles(a->cos_sin, a->head_dim, a->max_positions, a->positions[t]);
+		float *q = (float *)a->qkv + t * stride, *k = q + (size_t)a->n_heads * a->head_dim;
 
-		if ((uint32_t)position >= a->max_positions)
-			position = (int32_t)(a->max_positions - 1);
-		cos_sin = a->cos_sin + (size_t)position * a->head_dim;
 		for (uint32_t h = 0; h < a->n_heads; h++)
-			rotate_head(
+			rope_head(
 				q + (size_t)h * a->head_dim, q_norm, a->eps, cos_sin, a->head_dim);
 		if (a->slot_mapping[t] >= 0)
-			write_cache(a, a->slot_mapping[t], q + (size_t)a->n_heads * a->head_dim,
-				k_norm, cos_sin);
+			rope_write_cache(a, a->slot_mapping[t], k, k_norm, cos_sin);
 	}
 }
 
 CPU_OP(rope_and_cache, 2 * a->head_dim * sizeof(float))
+
+/* ---- latent attention ---- */
+
+static void mla_rope_and_cache_run(const void *args, void *workspace)
+{
+	const struct op_mla_rope_and_cache *a = args;
+	const float *norm = weight_vector(&a->norm, workspace);
+	size_t head = (size_t)a->nope + a->rope, row = (size_t)a->rank + a->rope;
+
+	for (size_t t = 0; t < a->n_tokens; t++) {
+		const float *cos_sin =
+			rope_angles(a->cos_sin, a->rope, a->max_positions, a->positions[t]);
+		const float *kv_a = (const float *)a->kv_a + t * row;
+		float *q = (float *)a->q + t * a->n_heads * head, *cached;
+
+		for (size_t h = 0; h < a->n_heads; h++)
+			rope_rotate(q + h * head + a->nope, cos_sin, a->rope, a->interleaved);
+		if (a->slot_mapping[t] < 0)
+			continue;
+		cached = (float *)a->kv + (size_t)a->slot_mapping[t] * row;
+		rms_normalise(cached, kv_a, norm, a->rank, a->eps);
+		memcpy(cached + a->rank, kv_a + a->rank, a->rope * sizeof(*cached));
+		rope_rotate(cached + a->rank, cos_sin, a->rope, a->interleaved);
+	}
+}
+
+CPU_OP(mla_rope_and_cache, a->rank * sizeof(float))
