@@ -6,7 +6,7 @@
 #include "kernels/device.h"
 
 /* A number of this thread that no other thread of the process ever has. */
-static uint64_t thread_id(void)
+static uint64_t captures_thread_id(void)
 {
 	static _Atomic uint64_t last;
 	static _Thread_local uint64_t id;
@@ -31,7 +31,7 @@ void captures_deinit(struct captures *captures)
 void captures_begin(struct captures *captures, struct capture *capture)
 {
 	assert(!capture_is_on(capture));
-	capture->owner = thread_id();
+	capture->owner = captures_thread_id();
 	atomic_fetch_add(&captures->n, 1);
 	pthread_mutex_lock(&captures->lock);
 	capture->id = ++captures->last_id;
@@ -58,7 +58,7 @@ int captures_end(struct captures *captures, struct capture *capture)
 	assert(state != CAPTURE_NONE);
 	n = atomic_fetch_sub(&captures->n, 1);
 	assert(n > 0);
-	if (capture->owner != thread_id())
+	if (capture->owner != captures_thread_id())
 		return DEVICE_E_CAPTURE_WRONG_THREAD;
 	return state == CAPTURE_ACTIVE ? 0 : DEVICE_E_CAPTURE_INVALIDATED;
 }
@@ -95,7 +95,7 @@ int captures_wait_event(struct captures *captures, uint64_t id, struct capture *
 
 bool captures_spoil_own(struct captures *captures)
 {
-	const uint64_t self = thread_id();
+	const uint64_t self = captures_thread_id();
 	bool found = false;
 
 	/* A thread that captures sees its own increment; it need not see others'. */

@@ -175,8 +175,8 @@ bool expert_gemm_fits(const struct op_expert_gemm *a)
 
 bool expert_gated_gemm_fits(const struct op_expert_gated_gemm *a)
 {
-	const struct op_expert_gemm gemm = {a->x, a->n_active, a->w, a->expert_start, a->pairs, a->y,
-		a->n_tokens, a->n_active, a->n_experts};
+	const struct op_expert_gemm gemm = {a->x, a->n_active, a->w, a->expert_start, a->pairs,
+		a->y, a->n_tokens, a->n_active, a->n_experts};
 
 	return expert_gemm_fits(&gemm) && a->gate_up && a->w.rows / a->n_experts % 2 == 0;
 }

@@ -15,14 +15,14 @@
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
 
-static uint32_t clamp_token(const struct step_inputs *in, int32_t token)
+static uint32_t draft_clamp_token(const struct step_inputs *in, int32_t token)
 {
 	if (token < 0)
 		return 0;
 	return (uint32_t)token < in->max_tokens ? (uint32_t)token : in->max_tokens;
 }
 
-static int32_t wanted_drafts(const struct step_inputs *in, int32_t slot)
+static int32_t draft_wanted(const struct step_inputs *in, int32_t slot)
 {
 	int32_t n = in->slot_n_drafts[slot];
 
@@ -31,7 +31,7 @@ static int32_t wanted_drafts(const struct step_inputs *in, int32_t slot)
 
 /* ---- the first forward ---- */
 
-static void empty_tokens(const struct draft_inputs *d, uint32_t first, uint32_t end)
+static void draft_empty_tokens(const struct draft_inputs *d, uint32_t first, uint32_t end)
 {
 	for (uint32_t t = first; t < end; t++) {
 		d->input_ids[t] = 0;
@@ -40,7 +40,8 @@ static void empty_tokens(const struct draft_inputs *d, uint32_t first, uint32_t 
 }
 
 /* The token of [first, end) behind which the drafts begin. */
-static uint32_t last_held(const struct op_draft_begin *a, uint32_t r, uint32_t first, uint32_t end)
+static uint32_t draft_last_held(
+	const struct op_draft_begin *a, uint32_t r, uint32_t first, uint32_t end)
 {
 	const uint32_t width = 1 + a->inputs.max_drafts;
 	const int32_t *sampled = a->sampled + (size_t)r * width;
@@ -53,7 +54,8 @@ static uint32_t last_held(const struct op_draft_begin *a, uint32_t r, uint32_t f
 	return n ? first + n - 1 : first;
 }
 
-static void begin_row(const struct op_draft_begin *a, uint32_t r, uint32_t first, uint32_t end)
+static void draft_begin_row(
+	const struct op_draft_begin *a, uint32_t r, uint32_t first, uint32_t end)
 {
 	const struct step_inputs *in = &a->inputs;
 	int32_t slot = in->row_slot[r], behind;
@@ -62,11 +64,11 @@ static void begin_row(const struct op_draft_begin *a, uint32_t r, uint32_t first
 
 	a->draft.last_index[r] = 0;
 	if (!slot_exists(in, slot) || first == end) {
-		empty_tokens(&a->draft, first, end);
+		draft_empty_tokens(&a->draft, first, end);
 		return;
 	}
-	last = last_held(a, r, first, end);
-	writes = wanted_drafts(in, slot) > 0;
+	last = draft_last_held(a, r, first, end);
+	writes = draft_wanted(in, slot) > 0;
 	behind = sampled_slot(in, r) >= 0 ? in->slot_last_token[slot] : in->next_ids[r];
 	for (uint32_t t = first; t < end; t++) {
 		bool known = t != last && t + 1 < end;
@@ -87,21 +89,21 @@ static void draft_begin_run(const void *args, void *workspace)
 		*a->began = cpu_clock_ns();
 	*a->draft.step = 0;
 	for (uint32_t r = 0; r < a->n_rows; r++) {
-		uint32_t end = clamp_token(in, in->query_start[r + 1]);
+		uint32_t end = draft_clamp_token(in, in->query_start[r + 1]);
 
 		end = end > t ? end : t;
-		begin_row(a, r, t, end);
+		draft_begin_row(a, r, t, end);
 		t = end;
 	}
 	for (uint32_t r = a->n_rows; r < in->max_rows; r++)
 		a->draft.last_index[r] = 0;
-	empty_tokens(&a->draft, t, in->max_tokens);
+	draft_empty_tokens(&a->draft, t, in->max_tokens);
 }
 
 /* ---- a draft, and the decode behind it ---- */
 
 /* Where a slot's token of that position goes in the cache; -1: past its pages. */
-static int32_t cache_slot(const struct step_inputs *in, int32_t slot, uint64_t position)
+static int32_t draft_cache_slot(const struct step_inputs *in, int32_t slot, uint64_t position)
 {
 	const int32_t *pages = in->slot_block_table + (size_t)slot * in->max_pages;
 	uint64_t page = position / in->page_tokens;
@@ -112,7 +114,7 @@ static int32_t cache_slot(const struct step_inputs *in, int32_t slot, uint64_t p
 }
 
 /* The target's id of a draft's; -1: it has none. */
-static int32_t target_id(const struct op_draft_advance *a, uint32_t id)
+static int32_t draft_target_id(const struct op_draft_advance *a, uint32_t id)
 {
 	int64_t target = (int64_t)id + (a->d2t ? a->d2t[id] : 0);
 
@@ -120,12 +122,12 @@ static int32_t target_id(const struct op_draft_advance *a, uint32_t id)
 }
 
 /* out[vocab] := the draft's logits in the target's order. */
-static void place_logits(const struct op_draft_advance *a, const float *logits, float *out)
+static void draft_place_logits(const struct op_draft_advance *a, const float *logits, float *out)
 {
 	for (uint32_t i = 0; i < a->inputs.vocab_size; i++)
 		out[i] = -INFINITY;
 	for (uint32_t i = 0; i < a->draft_vocab; i++) {
-		int32_t id = target_id(a, i);
+		int32_t id = draft_target_id(a, i);
 
 		if (id >= 0)
 			out[id] = logits[i];
@@ -145,16 +147,16 @@ static int32_t draft_token(const struct op_draft_advance *a, uint32_t r, int32_t
 	if (sampling_is_greedy(s)) {
 		int32_t first = filter_arg_max(logits, a->draft_vocab);
 
-		return first < 0 ? -1 : target_id(a, (uint32_t)first);
+		return first < 0 ? -1 : draft_target_id(a, (uint32_t)first);
 	}
-	place_logits(a, logits, own);
+	draft_place_logits(a, logits, own);
 	if (filter_arg_max(own, in->vocab_size) < 0)
 		return -1;
 	return sample_row(own, in->vocab_size, s,
 		noise_key(s->seed, (uint32_t)position, SAMPLE_DRAFT), heap);
 }
 
-static void empty_decode(const struct draft_inputs *d, uint32_t r)
+static void draft_empty_decode(const struct draft_inputs *d, uint32_t r)
 {
 	d->decode_ids[r] = 0;
 	d->positions[r] = 0;
@@ -162,7 +164,7 @@ static void empty_decode(const struct draft_inputs *d, uint32_t r)
 	d->seq_lens[r] = 0;
 }
 
-static void advance_row(
+static void draft_advance_row(
 	const struct op_draft_advance *a, uint32_t r, uint32_t i, struct candidate *heap)
 {
 	const struct step_inputs *in = &a->inputs;
@@ -171,21 +173,21 @@ static void advance_row(
 	uint64_t length;
 
 	a->draft.hidden_index[r] = i ? (int32_t)r : a->draft.last_index[r];
-	empty_decode(&a->draft, r);
+	draft_empty_decode(&a->draft, r);
 	if (!slot_exists(in, slot) || i >= in->max_drafts)
 		return;
 	drafts = in->slot_drafts + (size_t)slot * in->max_drafts;
 	length = in->slot_length[slot] > 0 ? (uint64_t)in->slot_length[slot] : 0;
-	wanted = sampled_slot(in, r) >= 0 ? wanted_drafts(in, slot) : 0;
+	wanted = sampled_slot(in, r) >= 0 ? draft_wanted(in, slot) : 0;
 	if ((int64_t)i < wanted && (i == 0 || drafts[i - 1] >= 0) &&
-		cache_slot(in, slot, length + 1 + i) >= 0)
+		draft_cache_slot(in, slot, length + 1 + i) >= 0)
 		token = draft_token(a, r, slot, i, length + 1 + i, heap);
 	drafts[i] = token;
 	if (token < 0 || (int64_t)i + 1 >= wanted)
 		return;
 	a->draft.decode_ids[r] = token;
 	a->draft.positions[r] = (int32_t)(length + i);
-	a->draft.decode_slot_mapping[r] = cache_slot(in, slot, length + i);
+	a->draft.decode_slot_mapping[r] = draft_cache_slot(in, slot, length + i);
 	a->draft.seq_lens[r] = (int32_t)(length + i + 1);
 }
 
@@ -197,9 +199,9 @@ static void draft_advance_run(const void *args, void *workspace)
 	uint32_t i = *d->step > 0 ? (uint32_t)*d->step : 0;
 
 	for (uint32_t r = 0; r < a->n_rows; r++)
-		advance_row(a, r, i, workspace);
+		draft_advance_row(a, r, i, workspace);
 	for (uint32_t r = a->n_rows; r < in->max_rows; r++) {
-		empty_decode(d, r);
+		draft_empty_decode(d, r);
 		d->hidden_index[r] = 0;
 	}
 	for (uint32_t r = 0; r <= in->max_rows; r++)

@@ -4,7 +4,7 @@
 #include "kernels/convert.h"
 #include "kernels/cpu/launchers.h"
 
-static size_t clamp_index(int32_t index, uint32_t n)
+static size_t elementwise_clamp(int32_t index, uint32_t n)
 {
 	if (index < 0)
 		return 0;
@@ -23,7 +23,7 @@ static void embed_run(const void *args, void *workspace)
 			memcpy(out, a->from[t], cols * sizeof(float));
 		else
 			weight_to_f32(out, &a->table,
-				clamp_index(a->ids[t], a->table.rows) * cols, cols);
+				elementwise_clamp(a->ids[t], a->table.rows) * cols, cols);
 	}
 }
 
@@ -50,7 +50,7 @@ static void gather_rows_run(const void *args, void *workspace)
 		int32_t index = a->index ? a->index[r] : (int32_t)r;
 
 		memcpy((float *)a->out + r * stride,
-			(const float *)a->x + clamp_index(index, a->x_rows) * cols,
+			(const float *)a->x + elementwise_clamp(index, a->x_rows) * cols,
 			cols * sizeof(float));
 	}
 }

@@ -22,22 +22,22 @@ int32_t filter_arg_max(const float *logits, uint32_t vocab)
 	return best;
 }
 
-static bool comes_before(const struct candidate *a, const struct candidate *b)
+static bool filter_comes_before(const struct candidate *a, const struct candidate *b)
 {
 	return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
 
 /* ---- the heap ---- */
 
-static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
+static void filter_sift_down(struct candidate *heap, uint32_t n, uint32_t at)
 {
 	struct candidate moved = heap[at];
 	uint32_t child;
 
 	while ((child = 2 * at + 1) < n) {
-		if (child + 1 < n && comes_before(&heap[child + 1], &heap[child]))
+		if (child + 1 < n && filter_comes_before(&heap[child + 1], &heap[child]))
 			child++;
-		if (!comes_before(&heap[child], &moved))
+		if (!filter_comes_before(&heap[child], &moved))
 			break;
 		heap[at] = heap[child];
 		at = child;
@@ -45,7 +45,7 @@ static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
 	heap[at] = moved;
 }
 
-static uint32_t heap_fill(struct candidate *heap, const float *logits, uint32_t vocab)
+static uint32_t filter_heap_fill(struct candidate *heap, const float *logits, uint32_t vocab)
 {
 	uint32_t n = 0;
 
@@ -53,25 +53,25 @@ static uint32_t heap_fill(struct candidate *heap, const float *logits, uint32_t 
 		if (isfinite(logits[i]))
 			heap[n++] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
 	for (uint32_t i = n / 2; i-- > 0;)
-		sift_down(heap, n, i);
+		filter_sift_down(heap, n, i);
 	return n;
 }
 
 /* Moves the heap's first to its end, the new *n; from there on lie those taken, the last first. */
-static const struct candidate *heap_take(struct candidate *heap, uint32_t *n)
+static const struct candidate *filter_heap_take(struct candidate *heap, uint32_t *n)
 {
 	struct candidate first = heap[0];
 
 	heap[0] = heap[--*n];
 	if (*n)
-		sift_down(heap, *n, 0);
+		filter_sift_down(heap, *n, 0);
 	heap[*n] = first;
 	return &heap[*n];
 }
 
 /* ---- what is kept ---- */
 
-static double weight_sum(const struct filter *f, const struct candidate *c, uint32_t n)
+static double filter_weight_sum(const struct filter *f, const struct candidate *c, uint32_t n)
 {
 	double sum = 0;
 
@@ -80,21 +80,22 @@ static double weight_sum(const struct filter *f, const struct candidate *c, uint
 	return sum;
 }
 
-static void keep_ordered(struct filter *f, struct candidate *heap, const struct slot_sampling *s)
+static void filter_keep_ordered(
+	struct filter *f, struct candidate *heap, const struct slot_sampling *s)
 {
-	const uint32_t n_heap = heap_fill(heap, f->logits, f->vocab);
+	const uint32_t n_heap = filter_heap_fill(heap, f->logits, f->vocab);
 	uint32_t n = n_heap, left = n_heap, i;
 	double total, before = 0;
 
 	if (s->top_k && s->top_k < n) {
 		while (n_heap - left < s->top_k)
-			heap_take(heap, &left);
+			filter_heap_take(heap, &left);
 		n = s->top_k;
 	}
-	total = weight_sum(f, left < n_heap ? heap + left : heap, n);
+	total = filter_weight_sum(f, left < n_heap ? heap + left : heap, n);
 	for (i = 0; i < n; i++) {
 		const struct candidate *c =
-			n_heap - left > i ? &heap[n_heap - 1 - i] : heap_take(heap, &left);
+			n_heap - left > i ? &heap[n_heap - 1 - i] : filter_heap_take(heap, &left);
 		double weight = exp(filter_scaled(f, c->logit));
 
 		if (i && ((s->top_p < 1.0f && before >= (double)s->top_p * total) ||
@@ -119,12 +120,12 @@ void filter_init(struct filter *ret, const float *logits, uint32_t vocab, int32_
 		.least = s->min_p > 0 ? log((double)s->min_p) : -(double)INFINITY,
 	};
 	if ((s->top_k && s->top_k < vocab) || s->top_p < 1.0f)
-		keep_ordered(ret, heap, s);
+		filter_keep_ordered(ret, heap, s);
 }
 
 /* ---- probabilities ---- */
 
-static void sum_unordered(struct distribution *d)
+static void filter_sum_unordered(struct distribution *d)
 {
 	const struct filter *f = &d->filter;
 
@@ -152,12 +153,12 @@ void distribution_init(struct distribution *ret, const float *logits, uint32_t v
 		return;
 	filter_init(&ret->filter, logits, vocab, first, s, heap);
 	if (!ret->filter.n_kept) {
-		sum_unordered(ret);
+		filter_sum_unordered(ret);
 		return;
 	}
 	last = ret->filter.kept - (ret->filter.n_kept - 1);
 	ret->last = *last;
-	ret->total = weight_sum(&ret->filter, last, ret->filter.n_kept);
+	ret->total = filter_weight_sum(&ret->filter, last, ret->filter.n_kept);
 	ret->filter.kept = NULL;
 }
 
@@ -169,7 +170,7 @@ double distribution_at(const struct distribution *d, int32_t id)
 	if (f->first < 0)
 		return id == 0 ? 1 : 0;
 	c.logit = f->logits[id];
-	if (!isfinite(c.logit) || comes_before(&d->last, &c))
+	if (!isfinite(c.logit) || filter_comes_before(&d->last, &c))
 		return 0;
 	return exp(filter_scaled(f, c.logit)) / d->total;
 }

@@ -29,7 +29,8 @@ static struct gemm_workspace gemm_workspace_carve(void *memory, uint32_t k)
 }
 
 /* `n` rows of W from `first` as PANEL rows of float32. */
-static const float *gemm_load_panel(const struct weight *w, uint32_t first, uint32_t n, float *storage)
+static const float *gemm_load_panel(
+	const struct weight *w, uint32_t first, uint32_t n, float *storage)
 {
 	size_t k = w->cols;
 
@@ -40,8 +41,8 @@ static const float *gemm_load_panel(const struct weight *w, uint32_t first, uint
 	return storage;
 }
 
-static void gemm_store(const struct op_gemm *a, uint32_t first_row, uint32_t n_rows, uint32_t first_col,
-	uint32_t n_cols, const struct gemm_workspace *ws)
+static void gemm_store(const struct op_gemm *a, uint32_t first_row, uint32_t n_rows,
+	uint32_t first_col, uint32_t n_cols, const struct gemm_workspace *ws)
 {
 	for (uint32_t r = 0; r < n_rows; r++) {
 		float *y = (float *)a->y + (size_t)(first_row + r) * a->w.rows + first_col;

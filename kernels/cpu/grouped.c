@@ -10,7 +10,7 @@
 #include "kernels/cpu/panel.h"
 
 /* One product: row i of x and of y as the op has them. */
-struct product {
+struct grouped_product {
 	const void *args;
 	uint32_t group, n_rows;
 	const float *(*x)(const void *args, uint32_t group, uint32_t i);
@@ -21,7 +21,7 @@ struct product {
 	bool transposed; /* w's rows run over `in`, not over `out` */
 };
 
-struct product_workspace {
+struct grouped_workspace {
 	float *panel; /* [PANEL, in] */
 	float *rows;  /* [CHUNK, in] */
 	float *sums;  /* [CHUNK, PANEL] */
@@ -32,9 +32,9 @@ static size_t grouped_workspace_bytes(uint32_t in)
 	return ((size_t)(PANEL + CHUNK) * in + CHUNK * PANEL) * sizeof(float);
 }
 
-static struct product_workspace grouped_workspace_carve(void *memory, uint32_t in)
+static struct grouped_workspace grouped_workspace_carve(void *memory, uint32_t in)
 {
-	struct product_workspace ws = {.sums = memory};
+	struct grouped_workspace ws = {.sums = memory};
 
 	ws.panel = ws.sums + CHUNK * PANEL;
 	ws.rows = ws.panel + (size_t)PANEL * in;
@@ -42,7 +42,8 @@ static struct product_workspace grouped_workspace_carve(void *memory, uint32_t i
 }
 
 /* Outputs [col, col + n) as PANEL rows of float32; those past n are 0. */
-static void grouped_load_panel(const struct product *p, uint32_t col, uint32_t n, float *panel)
+static void grouped_load_panel(
+	const struct grouped_product *p, uint32_t col, uint32_t n, float *panel)
 {
 	size_t in = p->in, cols = p->w->cols;
 	float line[PANEL];
@@ -59,8 +60,8 @@ static void grouped_load_panel(const struct product *p, uint32_t col, uint32_t n
 	}
 }
 
-static void grouped_multiply_chunk(const struct product *p, uint32_t row, uint32_t col, uint32_t n_cols,
-	const struct product_workspace *ws)
+static void grouped_multiply_chunk(const struct grouped_product *p, uint32_t row, uint32_t col,
+	uint32_t n_cols, const struct grouped_workspace *ws)
 {
 	uint32_t n = p->n_rows - row < CHUNK ? p->n_rows - row : CHUNK;
 
@@ -74,7 +75,7 @@ static void grouped_multiply_chunk(const struct product *p, uint32_t row, uint32
 			n_cols * sizeof(float));
 }
 
-static void grouped_multiply(const struct product *p, const struct product_workspace *ws)
+static void grouped_multiply(const struct grouped_product *p, const struct grouped_workspace *ws)
 {
 	for (uint32_t col = 0; col < p->out && p->n_rows; col += PANEL) {
 		uint32_t n_cols = p->out - col < PANEL ? p->out - col : PANEL;
@@ -87,21 +88,21 @@ static void grouped_multiply(const struct product *p, const struct product_works
 
 /* ---- a product a head ---- */
 
-static const float *head_x(const void *args, uint32_t head, uint32_t i)
+static const float *grouped_head_x(const void *args, uint32_t head, uint32_t i)
 {
 	const struct op_head_gemm *a = args;
 
 	return (const float *)a->x + (size_t)i * a->x_stride + (size_t)head * a->x_head_stride;
 }
 
-static float *head_y(const void *args, uint32_t head, uint32_t i)
+static float *grouped_head_y(const void *args, uint32_t head, uint32_t i)
 {
 	const struct op_head_gemm *a = args;
 
 	return (float *)a->y + (size_t)i * a->y_stride + (size_t)head * a->y_head_stride;
 }
 
-static uint32_t head_in(const struct op_head_gemm *a)
+static uint32_t grouped_head_in(const struct op_head_gemm *a)
 {
 	return a->transposed ? a->head_n : a->w.cols;
 }
@@ -109,17 +110,17 @@ static uint32_t head_in(const struct op_head_gemm *a)
 static void head_gemm_run(const void *args, void *workspace)
 {
 	const struct op_head_gemm *a = args;
-	uint32_t in = head_in(a);
-	const struct product_workspace ws = grouped_workspace_carve(workspace, in);
+	uint32_t in = grouped_head_in(a);
+	const struct grouped_workspace ws = grouped_workspace_carve(workspace, in);
 
 	panel_blas_init();
 	for (uint32_t h = 0; h < a->n_heads; h++)
-		grouped_multiply(&(struct product){
+		grouped_multiply(&(struct grouped_product){
 			.args = a,
 			.group = h,
 			.n_rows = a->n_rows,
-			.x = head_x,
-			.y = head_y,
+			.x = grouped_head_x,
+			.y = grouped_head_y,
 			.w = &a->w,
 			.first = h * a->head_rows + a->head_first,
 			.in = in,
@@ -128,11 +129,11 @@ static void head_gemm_run(const void *args, void *workspace)
 		}, &ws);
 }
 
-CPU_OP(head_gemm, grouped_workspace_bytes(head_in(a)))
+CPU_OP(head_gemm, grouped_workspace_bytes(grouped_head_in(a)))
 
 /* ---- a product an expert ---- */
 
-static const float *expert_x(const void *args, uint32_t expert, uint32_t i)
+static const float *grouped_expert_x(const void *args, uint32_t expert, uint32_t i)
 {
 	const struct op_expert_gemm *a = args;
 	uint32_t pair = (uint32_t)a->pairs[(uint32_t)a->expert_start[expert] + i];
@@ -140,7 +141,7 @@ static const float *expert_x(const void *args, uint32_t expert, uint32_t i)
 	return (const float *)a->x + (size_t)(pair / a->x_div) * a->w.cols;
 }
 
-static float *expert_y(const void *args, uint32_t expert, uint32_t i)
+static float *grouped_expert_y(const void *args, uint32_t expert, uint32_t i)
 {
 	const struct op_expert_gemm *a = args;
 	uint32_t pair = (uint32_t)a->pairs[(uint32_t)a->expert_start[expert] + i];
@@ -151,17 +152,17 @@ static float *expert_y(const void *args, uint32_t expert, uint32_t i)
 static void expert_gemm_run(const void *args, void *workspace)
 {
 	const struct op_expert_gemm *a = args;
-	const struct product_workspace ws = grouped_workspace_carve(workspace, a->w.cols);
+	const struct grouped_workspace ws = grouped_workspace_carve(workspace, a->w.cols);
 	uint32_t out = a->w.rows / a->n_experts;
 
 	panel_blas_init();
 	for (uint32_t e = 0; e < a->n_experts; e++)
-		grouped_multiply(&(struct product){
+		grouped_multiply(&(struct grouped_product){
 			.args = a,
 			.group = e,
 			.n_rows = (uint32_t)(a->expert_start[e + 1] - a->expert_start[e]),
-			.x = expert_x,
-			.y = expert_y,
+			.x = grouped_expert_x,
+			.y = grouped_expert_y,
 			.w = &a->w,
 			.first = e * out,
 			.in = a->w.cols,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The number in a file that holds one; UINT64_MAX if there is none ("max", no such file). */
-static uint64_t read_number(const char *path)
+static uint64_t machine_read_number(const char *path)
 {
 	unsigned long long value;
 	FILE *file = fopen(path, "re");
@@ -20,15 +20,15 @@ static uint64_t read_number(const char *path)
 }
 
 /* Lower both to what the cgroup at `path` allows. */
-static void apply_cgroup(const char *path, uint64_t *total, uint64_t *available)
+static void machine_apply_cgroup(const char *path, uint64_t *total, uint64_t *available)
 {
 	char file[4352];
 	uint64_t limit, used;
 
 	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/memory.max", path);
-	limit = read_number(file);
+	limit = machine_read_number(file);
 	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/memory.current", path);
-	used = read_number(file);
+	used = machine_read_number(file);
 	if (limit < *total)
 		*total = limit;
 	if (limit == UINT64_MAX || used == UINT64_MAX)
@@ -40,7 +40,7 @@ static void apply_cgroup(const char *path, uint64_t *total, uint64_t *available)
 }
 
 /* This process's cgroup and those around it, each of which may have a limit. */
-static void apply_cgroups(uint64_t *total, uint64_t *available)
+static void machine_apply_cgroups(uint64_t *total, uint64_t *available)
 {
 	char line[4200], *path, *slash;
 	FILE *file = fopen("/proc/self/cgroup", "re");
@@ -56,10 +56,10 @@ static void apply_cgroups(uint64_t *total, uint64_t *available)
 	path = line + 3;
 	path[strcspn(path, "\n")] = '\0';
 	while ((slash = strrchr(path, '/')) != NULL) {
-		apply_cgroup(path, total, available);
+		machine_apply_cgroup(path, total, available);
 		*slash = '\0';
 	}
-	apply_cgroup("", total, available);
+	machine_apply_cgroup("", total, available);
 }
 
 void machine_memory(uint64_t *ret_total, uint64_t *ret_available)
@@ -77,7 +77,7 @@ void machine_memory(uint64_t *ret_total, uint64_t *ret_available)
 	}
 	if (file != NULL)
 		fclose(file);
-	apply_cgroups(&total, &available);
+	machine_apply_cgroups(&total, &available);
 	*ret_total = total;
 	*ret_available = available < total ? available : total;
 }

@@ -211,8 +211,8 @@ static struct allocation *memory_find_granules(
 	return record;
 }
 
-static void memory_mark_granules(struct cpu_device *device, struct allocation *record, size_t offset,
-	size_t bytes, bool mapped)
+static void memory_mark_granules(struct cpu_device *device, struct allocation *record,
+	size_t offset, size_t bytes, bool mapped)
 {
 	assert(bytes > 0 && offset + bytes <= record->bytes);
 	assert(mapped || device->live.mapped_bytes >= bytes);

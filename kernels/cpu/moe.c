@@ -8,16 +8,16 @@
 
 /* ---- routing ---- */
 
-struct route_workspace {
+struct moe_workspace {
 	float *bias;   /* [n_experts] */
 	float *scores; /* [n_experts] */
 	float *choice; /* [n_experts] what is chosen by; -inf: out of the running */
 	float *groups; /* [n_groups] likewise */
 };
 
-static struct route_workspace route_carve(void *memory, const struct op_moe_route *a)
+static struct moe_workspace moe_route_carve(void *memory, const struct op_moe_route *a)
 {
-	struct route_workspace ws = {.bias = memory};
+	struct moe_workspace ws = {.bias = memory};
 
 	ws.scores = ws.bias + a->n_experts;
 	ws.choice = ws.scores + a->n_experts;
@@ -25,7 +25,7 @@ static struct route_workspace route_carve(void *memory, const struct op_moe_rout
 	return ws;
 }
 
-static void score(const struct op_moe_route *a, const float *logits, float *scores)
+static void moe_score(const struct op_moe_route *a, const float *logits, float *scores)
 {
 	float highest = -INFINITY;
 	double sum = 0;
@@ -46,7 +46,7 @@ static void score(const struct op_moe_route *a, const float *logits, float *scor
 }
 
 /* The first of the highest. Nothing is ahead of -inf: from all that are out, the first. */
-static uint32_t highest_of(const float *values, uint32_t n)
+static uint32_t moe_highest_of(const float *values, uint32_t n)
 {
 	uint32_t best = 0;
 
@@ -57,9 +57,9 @@ static uint32_t highest_of(const float *values, uint32_t n)
 	return best;
 }
 
-static float group_score(const struct op_moe_route *a, const float *choice, uint32_t n)
+static float moe_group_score(const struct op_moe_route *a, const float *choice, uint32_t n)
 {
-	uint32_t first = highest_of(choice, n);
+	uint32_t first = moe_highest_of(choice, n);
 	float second = -INFINITY;
 
 	if (!a->group_top_two)
@@ -72,12 +72,12 @@ static float group_score(const struct op_moe_route *a, const float *choice, uint
 }
 
 /* Leaves in `choice` the experts of the n_groups_active highest groups. */
-static void keep_groups(const struct op_moe_route *a, const struct route_workspace *ws)
+static void moe_keep_groups(const struct op_moe_route *a, const struct moe_workspace *ws)
 {
 	uint32_t n = a->n_experts / a->n_groups;
 
 	for (uint32_t g = 0; g < a->n_groups; g++)
-		ws->groups[g] = group_score(a, ws->choice + (size_t)g * n, n);
+		ws->groups[g] = moe_group_score(a, ws->choice + (size_t)g * n, n);
 	/* What is kept is marked by +inf. */
 	for (uint32_t i = 0; i < a->n_groups_active; i++) {
 		uint32_t best = a->n_groups;
@@ -95,12 +95,12 @@ static void keep_groups(const struct op_moe_route *a, const struct route_workspa
 	}
 }
 
-static void route_token(const struct op_moe_route *a, const struct route_workspace *ws,
+static void moe_route_token(const struct op_moe_route *a, const struct moe_workspace *ws,
 	const float *logits, int32_t *experts, float *weights)
 {
 	float sum = 0;
 
-	score(a, logits, ws->scores);
+	moe_score(a, logits, ws->scores);
 	for (uint32_t e = 0; e < a->n_experts; e++) {
 		float choice = ws->scores[e] + (a->bias.data ? ws->bias[e] : 0.0f);
 
@@ -108,9 +108,9 @@ static void route_token(const struct op_moe_route *a, const struct route_workspa
 		ws->choice[e] = isfinite(choice) ? choice : -FLT_MAX;
 	}
 	if (a->n_groups_active < a->n_groups)
-		keep_groups(a, ws);
+		moe_keep_groups(a, ws);
 	for (uint32_t i = 0; i < a->n_active; i++) {
-		uint32_t best = highest_of(ws->choice, a->n_experts);
+		uint32_t best = moe_highest_of(ws->choice, a->n_experts);
 
 		experts[i] = (int32_t)best;
 		weights[i] = ws->scores[best];
@@ -124,7 +124,7 @@ static void route_token(const struct op_moe_route *a, const struct route_workspa
 static void moe_route_run(const void *args, void *workspace)
 {
 	const struct op_moe_route *a = args;
-	const struct route_workspace ws = route_carve(workspace, a);
+	const struct moe_workspace ws = moe_route_carve(workspace, a);
 
 	if (a->bias.data)
 		weight_to_f32(ws.bias, &a->bias, 0, a->n_experts);
@@ -133,7 +133,7 @@ static void moe_route_run(const void *args, void *workspace)
 		float *weights = a->weights + t * a->n_active;
 
 		if (a->slot_mapping[t] >= 0) {
-			route_token(a, &ws, a->logits + t * a->n_experts, experts, weights);
+			moe_route_token(a, &ws, a->logits + t * a->n_experts, experts, weights);
 			continue;
 		}
 		for (uint32_t i = 0; i < a->n_active; i++) {

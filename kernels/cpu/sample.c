@@ -9,7 +9,7 @@
 #include "kernels/cpu/launchers.h"
 #include "kernels/cpu/sampling.h"
 
-static int32_t draw_listed(const struct filter *f, struct draw draw)
+static int32_t sample_draw_listed(const struct filter *f, struct draw draw)
 {
 	for (uint32_t i = 0; i < f->n_kept; i++) {
 		const struct candidate *c = f->kept - i;
@@ -19,7 +19,7 @@ static int32_t draw_listed(const struct filter *f, struct draw draw)
 	return draw.id;
 }
 
-static int32_t draw_unordered(const struct filter *f, struct draw draw)
+static int32_t sample_draw_unordered(const struct filter *f, struct draw draw)
 {
 	draw_consider(&draw, 0, f->first);
 	for (uint32_t i = 0; i < f->vocab; i++) {
@@ -43,7 +43,8 @@ int32_t sample_row(const float *logits, uint32_t vocab, const struct slot_sampli
 	if (sampling_is_greedy(s))
 		return first;
 	filter_init(&filter, logits, vocab, first, s, heap);
-	return filter.n_kept ? draw_listed(&filter, draw) : draw_unordered(&filter, draw);
+	return filter.n_kept ? sample_draw_listed(&filter, draw)
+			     : sample_draw_unordered(&filter, draw);
 }
 
 static void sample_run(const void *args, void *workspace)

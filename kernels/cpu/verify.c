@@ -26,22 +26,23 @@ struct verification {
 	uint32_t position;         /* of what token 0's logits tell */
 };
 
-static uint64_t key_of(const struct verification *v, uint32_t i, enum sample_purpose purpose)
+static uint64_t verify_key_of(const struct verification *v, uint32_t i, enum sample_purpose purpose)
 {
 	return noise_key(v->sampling->seed, v->position + i, purpose);
 }
 
-static int32_t target_token(const struct verification *v, uint32_t i, enum sample_purpose purpose)
+static int32_t verify_target_token(
+	const struct verification *v, uint32_t i, enum sample_purpose purpose)
 {
 	return sample_row(v->logits + (size_t)i * v->vocab, v->vocab, v->sampling,
-		key_of(v, i, purpose), v->heap);
+		verify_key_of(v, i, purpose), v->heap);
 }
 
 /* Rounding may leave nothing of it; then p and q are as good as one, and it is a draw from p. */
-static int32_t residual_token(const struct verification *v, uint32_t i,
+static int32_t verify_residual_token(const struct verification *v, uint32_t i,
 	const struct distribution *p, const struct distribution *q)
 {
-	struct draw draw = {.id = -1, .key = key_of(v, i, SAMPLE_RESIDUAL)};
+	struct draw draw = {.id = -1, .key = verify_key_of(v, i, SAMPLE_RESIDUAL)};
 
 	for (uint32_t id = 0; id < v->vocab; id++) {
 		double left = distribution_at(p, (int32_t)id) - distribution_at(q, (int32_t)id);
@@ -49,11 +50,11 @@ static int32_t residual_token(const struct verification *v, uint32_t i,
 		if (left > 0)
 			draw_consider(&draw, log(left), (int32_t)id);
 	}
-	return draw.id >= 0 ? draw.id : target_token(v, i, SAMPLE_RESIDUAL);
+	return draw.id >= 0 ? draw.id : verify_target_token(v, i, SAMPLE_RESIDUAL);
 }
 
 /* The token behind token i, and whether it is its draft. */
-static int32_t token_behind(const struct verification *v, uint32_t i, bool *ret_held)
+static int32_t verify_token_behind(const struct verification *v, uint32_t i, bool *ret_held)
 {
 	const size_t row = (size_t)i * v->vocab;
 	int32_t draft = i < v->n_drafts ? v->drafts[i] : -1;
@@ -61,22 +62,22 @@ static int32_t token_behind(const struct verification *v, uint32_t i, bool *ret_
 	double chance;
 
 	if (sampling_is_greedy(v->sampling)) {
-		int32_t token = target_token(v, i, SAMPLE_TARGET);
+		int32_t token = verify_target_token(v, i, SAMPLE_TARGET);
 
 		*ret_held = token == draft;
 		return token;
 	}
 	*ret_held = false;
 	if (draft < 0 || (uint32_t)draft >= v->vocab)
-		return target_token(v, i, SAMPLE_TARGET);
+		return verify_target_token(v, i, SAMPLE_TARGET);
 	distribution_init(&q, v->draft_logits + row, v->vocab, v->sampling, v->heap);
 	chance = distribution_at(&q, draft);
 	if (!(chance > 0)) /* nobody drew it */
-		return target_token(v, i, SAMPLE_TARGET);
+		return verify_target_token(v, i, SAMPLE_TARGET);
 	distribution_init(&p, v->logits + row, v->vocab, v->sampling, v->heap);
-	*ret_held = noise_uniform(noise_hash(key_of(v, i, SAMPLE_ACCEPT), draft)) * chance <
+	*ret_held = noise_uniform(noise_hash(verify_key_of(v, i, SAMPLE_ACCEPT), draft)) * chance <
 		    distribution_at(&p, draft);
-	return *ret_held ? draft : residual_token(v, i, &p, &q);
+	return *ret_held ? draft : verify_residual_token(v, i, &p, &q);
 }
 
 /* Writes what held and the token behind it; returns how many held. */
@@ -86,7 +87,7 @@ static uint32_t verify_tokens(const struct verification *v, int32_t *sampled)
 	bool held;
 
 	for (;;) {
-		sampled[i] = token_behind(v, i, &held);
+		sampled[i] = verify_token_behind(v, i, &held);
 		if (!held)
 			return i;
 		i++;

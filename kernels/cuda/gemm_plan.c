@@ -70,7 +70,8 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 
 /* What is not faster by more than the spread does not displace a better-ranked one, nor does
  * cuBLASLt displace us for what our overlap is worth, which a kernel alone does not show. */
-static int gemm_plan_choose(struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
+static int gemm_plan_choose(
+	struct gemm_product *p, const struct gemm_way *candidates, int n, int *ret_best)
 {
 	const float gain_ms = p->stream->device->overlap ? OVERLAP_GAIN_MS : 0;
 	float best_ms = 0, ms;

@@ -113,8 +113,8 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 	return loaded_add(&device->loaded, name);
 }
 
-static void launch_kernel(struct stream *stream, const void *kernel, struct dim3 grid, struct dim3 block,
-	uint32_t cluster, size_t shared_bytes, void **params)
+static void launch_kernel(struct stream *stream, const void *kernel, struct dim3 grid,
+	struct dim3 block, uint32_t cluster, size_t shared_bytes, void **params)
 {
 	cudaLaunchAttribute attributes[2];
 	cudaLaunchConfig_t config = {
@@ -150,8 +150,8 @@ void cuda_launch(struct stream *stream, const void *kernel, struct dim3 grid, st
 void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t grid, uint32_t block,
 	uint32_t cluster, size_t shared_bytes, void **params)
 {
-	launch_kernel(stream, kernel, (struct dim3){grid, 1, 1}, (struct dim3){block, 1, 1}, cluster,
-		shared_bytes, params);
+	launch_kernel(stream, kernel, (struct dim3){grid, 1, 1}, (struct dim3){block, 1, 1},
+		cluster, shared_bytes, params);
 }
 
 int cuda_launch_end(struct stream *stream, const char *name)

@@ -98,7 +98,8 @@ static struct range *range_find(
 }
 
 /* How much of [offset, offset + bytes) is mapped; *ret_whole: by pieces that lie in it whole. */
-static size_t range_mapped_within(const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
+static size_t range_mapped_within(
+	const struct range *range, size_t offset, size_t bytes, bool *ret_whole)
 {
 	size_t sum = 0, end = offset + bytes;
 
@@ -118,7 +119,8 @@ static size_t range_mapped_within(const struct range *range, size_t offset, size
 	return sum;
 }
 
-static int range_map_piece(struct cuda_device *device, struct range *range, size_t offset, size_t bytes)
+static int range_map_piece(
+	struct cuda_device *device, struct range *range, size_t offset, size_t bytes)
 {
 	const CUmemAllocationProp properties = cuda_range_properties(device, false);
 	struct device *base = &device->base;
@@ -166,7 +168,8 @@ int cuda_map(struct device *base, void *address, size_t offset, size_t bytes)
 }
 
 /* The pieces within; on a failure those before it are gone. */
-static int range_unmap_pieces(struct cuda_device *device, struct range *range, size_t offset, size_t end)
+static int range_unmap_pieces(
+	struct cuda_device *device, struct range *range, size_t offset, size_t end)
 {
 	struct piece **link = &range->pieces;
 

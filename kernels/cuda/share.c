@@ -73,8 +73,8 @@ static int share_round_up(const struct cuda_device *device, uint64_t bytes, size
 }
 
 /* An address of its own for physical memory. */
-static int share_place(struct cuda_device *device, CUmemGenericAllocationHandle physical, size_t bytes,
-	CUdeviceptr *ret)
+static int share_place(struct cuda_device *device, CUmemGenericAllocationHandle physical,
+	size_t bytes, CUdeviceptr *ret)
 {
 	struct device *base = &device->base;
 	CUdeviceptr address;

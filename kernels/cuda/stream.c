@@ -115,8 +115,8 @@ int cuda_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *ar
 	if (call == NULL)
 		return -ENOMEM;
 	*call = (struct host_call){.device = stream->device, .fn = fn, .arg = arg};
-	rc = CUDA_TRY(
-		&stream->device->base, cudaStreamAddCallback(stream->handle, stream_call_host, call, 0));
+	rc = CUDA_TRY(&stream->device->base,
+		cudaStreamAddCallback(stream->handle, stream_call_host, call, 0));
 	if (rc)
 		free(call);
 	return rc;
