@@ -2,11 +2,10 @@
 
 /*
  * Grid: packs of a page / 128; block: 128 threads; shared memory: 2 KB of pairs, which come over
- * the bus. Moves n_pairs * page_bytes * 2. Each thread owns one pack of every page and goes
- * through the pairs in their order, as the cpu device does: a page that one pair writes and a
- * later one reads needs no barrier. DEPTH pairs are in flight at a time unless one of them reads
- * what another writes; a layer of a 16-token page is some 2000 packs, so that one pair already
- * fills 16 blocks.
+ * the bus. Moves n_pairs * page_bytes * 2. Each thread owns one pack of every page and takes the
+ * pairs in their order, as the cpu device does: a page that one pair writes and a later one reads
+ * needs no barrier. DEPTH pairs are loaded at a time unless one of them reads what another writes;
+ * a layer of a 16-token page is about 2000 packs, so that one pair already fills 16 blocks.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -77,20 +76,14 @@ static __global__ void copy_pages(const struct op_copy_pages a, uint64_t n_packs
 	}
 }
 
-int cuda_copy_pages(struct stream *stream, const struct op_copy_pages *a)
+static int copy_pages_launch(struct stream *stream, const struct op_copy_pages *a)
 {
-	const uint64_t n = a->page_bytes;
-	int rc;
+	const bool packs = aligned(a->kv) && a->page_bytes % sizeof(uint4) == 0;
+	const uint64_t n = packs ? a->page_bytes / sizeof(uint4) : a->page_bytes;
 
-	if (!copy_pages_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "copy_pages", (const void *)copy_pages<uint4>);
-	if (rc)
-		return rc;
-	if (aligned(a->kv) && n % sizeof(uint4) == 0)
-		launch(stream, copy_pages<uint4>, blocks_for(n / sizeof(uint4), THREADS), THREADS,
-			0, *a, n / sizeof(uint4));
-	else
-		launch(stream, copy_pages<uint8_t>, blocks_for(n, THREADS), THREADS, 0, *a, n);
-	return cuda_launch_end(stream, "copy_pages");
+	launch(stream, packs ? copy_pages<uint4> : copy_pages<uint8_t>, blocks_for(n, THREADS),
+		THREADS, 0, *a, n);
+	return 0;
 }
+
+CUDA_OP(copy_pages, copy_pages<uint4>)

@@ -5,17 +5,16 @@
  * threads; no shared memory. Moves 16 bytes a token.
  *
  * draft_advance, two kernels. `draft_tokens`: a team of 1 to 8 blocks a row (sample_team.cuh);
- * block: 1024 threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. One
- * that samples first writes them by the target's ids, 4 bytes for each, and draws from those:
- * without d2t a copy, with it -infinity all over and, behind a barrier of the team, what the draft
- * knows.
- * `decode_inputs`: a thread a row, and the only one to write the count of drafts, which every block
- * of the first reads: blocks of a launch do not wait for one another.
+ * block: 1024 threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. A row
+ * that samples first writes them by the target's ids, 4 bytes each, and draws from those: without
+ * d2t a copy; with it -infinity everywhere and, behind a barrier of the team, the draft's own.
+ * `decode_inputs`: one block, a thread a row, and the only one to write the count of drafts, which
+ * every block of the first reads: blocks of a launch do not wait for one another.
  *
- * What both leave is what rope_and_cache and attention may read ahead of their wait (cuda.h), so
- * both say that the inputs are written. As the engine has it nobody waits for that: draft_begin is
- * launched ahead of the draft's graphs, and draft_advance ends each. A forward behind one of them in
- * the same graph waits.
+ * rope_and_cache and attention may read what both leave ahead of their wait (cuda.h), so both
+ * report that the inputs are written. In the engine this delays no kernel: draft_begin is launched
+ * ahead of the draft's graphs, and draft_advance ends each. A forward behind one of them in the same
+ * graph waits.
  */
 
 #include "kernels/cuda/sample_team.cuh"
@@ -116,19 +115,14 @@ static __global__ void __launch_bounds__(THREADS) draft_begin(const struct op_dr
 		begin_row(a, blockIdx.x - TAIL_BLOCKS);
 }
 
-int cuda_draft_begin(struct stream *stream, const struct op_draft_begin *a)
+static int draft_begin_launch(struct stream *stream, const struct op_draft_begin *a)
 {
-	int rc;
-
-	if (!draft_begin_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "draft_begin", (const void *)draft_begin);
-	if (rc)
-		return rc;
 	cuda_inputs_written(stream);
 	launch(stream, draft_begin, TAIL_BLOCKS + a->n_rows, THREADS, 0, *a);
-	return cuda_launch_end(stream, "draft_begin");
+	return 0;
 }
+
+CUDA_OP(draft_begin, draft_begin)
 
 /* ---- a draft ---- */
 
@@ -183,7 +177,7 @@ __device__ static void place_logits(const struct op_draft_advance &a, const stru
 /* The row's draft, or -1: no logit of a token that the target has is finite. In the first block's
  * warp 0. */
 __device__ static int32_t draft_token(const struct op_draft_advance &a, const struct team &team,
-	struct filter &filter, int32_t slot, uint32_t i, uint64_t position)
+	struct block_filter &filter, int32_t slot, uint32_t i, uint64_t position)
 {
 	const struct step_inputs &in = a.inputs;
 	const struct slot_sampling s = in.slot_sampling[slot];
@@ -211,7 +205,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) draft_tokens(
 	const __grid_constant__ struct op_draft_advance a, struct exchange *exchanges,
 	uint32_t team_size)
 {
-	__shared__ struct filter filter;
+	__shared__ struct block_filter filter;
 	const struct team team = team_of(exchanges, team_size);
 	const struct step_inputs &in = a.inputs;
 	int32_t slot, wanted, token = -1;
@@ -286,21 +280,17 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 		*d.step = (int32_t)min(i + 1, a.inputs.max_drafts);
 }
 
-int cuda_draft_advance(struct stream *stream, const struct op_draft_advance *a)
+static int draft_advance_launch(struct stream *stream, const struct op_draft_advance *a)
 {
-	struct teams teams;
 	int rc;
 
-	if (!draft_advance_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "draft_advance", (const void *)draft_tokens);
-	if (rc == 0)
-		rc = teams_take(
-			stream, a->n_rows, a->inputs.max_rows, a->inputs.vocab_size, &teams);
+	cuda_inputs_written(stream);
+	rc = teams_launch(
+		stream, draft_tokens, a->n_rows, a->inputs.max_rows, a->inputs.vocab_size, *a);
 	if (rc)
 		return rc;
-	cuda_inputs_written(stream);
-	launch_teams(stream, draft_tokens, a->n_rows, &teams, *a);
 	launch(stream, decode_inputs, 1, SAMPLE_THREADS, 0, *a);
-	return cuda_launch_end(stream, "draft_advance");
+	return 0;
 }
+
+CUDA_OP(draft_advance, draft_tokens)

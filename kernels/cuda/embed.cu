@@ -4,8 +4,8 @@
  * Grid: (tokens, packs of a row / 256); block: 256 threads, each one pack of 8 elements; no shared
  * memory. Moves tokens * hidden * (the table's element + 2) bytes. At a decode's few rows the time
  * is that of one dependent read (the id, then the row): a thread has one access only, so that a row
- * costs one round trip whatever its width. Where a given embedding lies is read beside the id. The
- * launcher sees no given embedding, so whether one can be read in packs is found out here.
+ * costs one round trip whatever its width. The address of a given embedding is read beside the id.
+ * The launcher does not see it, so the kernel finds out whether it can be read in packs.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -50,22 +50,14 @@ template <int N> static __global__ void embed(const struct op_embed a)
 	}
 }
 
-int cuda_embed(struct stream *stream, const struct op_embed *a)
+static int embed_launch(struct stream *stream, const struct op_embed *a)
 {
-	const struct weight *table = &a->table;
-	int rc;
+	const uint32_t cols = a->table.cols;
+	const bool packs = cols % PACK == 0 && a->out_stride % PACK == 0 &&
+			   aligned(a->table.data) && aligned(a->out);
 
-	if (!embed_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "embed", (const void *)embed<PACK>);
-	if (rc)
-		return rc;
-	if (table->cols % PACK == 0 && a->out_stride % PACK == 0 && aligned(table->data) &&
-		aligned(a->out))
-		launch(stream, embed<PACK>, row_grid(a->n_tokens, table->cols / PACK, THREADS),
-			THREADS, 0, *a);
-	else
-		launch(stream, embed<1>, row_grid(a->n_tokens, table->cols, THREADS), THREADS, 0,
-			*a);
-	return cuda_launch_end(stream, "embed");
+	return launch_rows(
+		stream, packs, embed<PACK>, embed<1>, a->n_tokens, cols, THREADS, *a);
 }
+
+CUDA_OP(embed, embed<PACK>)

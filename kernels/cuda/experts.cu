@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products of experts: by grouped.cu where it can, else by the kernel here, which stands any shape,
- * alignment and device.
+ * Products of experts: by grouped.cu where it can (9.0 alone), else by the kernel here, for any
+ * shape, alignment and device.
  *
- * Grid: (columns of y / 8, experts); block: eight warps, each one column of y, one row of the
- * expert's W (gated: of gates and of ups); no shared memory. A warp goes through the row once for
- * every PAIRS pairs of the expert, its lanes a pack of columns each, and x comes from the caches.
- * The grid is sized by the matrix, not by what was chosen. Bytes: W of the experts chosen, once for
- * every PAIRS of an expert's pairs, later ones from the caches.
+ * Grid: (columns of y / 8, experts), sized by the matrix and not by what was chosen; block: eight
+ * warps, each one column of y, which is one row of the expert's W (gated: one of the gates and one
+ * of the ups); no shared memory. A warp reads the row once for every PAIRS pairs of the expert, a
+ * pack of columns a lane, and x from the caches. Bytes: W of the experts chosen, once for every
+ * PAIRS of an expert's pairs, all but the first time from the caches.
  */
 
 #include "kernels/cuda/grouped.h"
@@ -16,7 +16,7 @@
 
 enum { WARPS = 8, PAIRS = 8 };
 
-struct product {
+struct experts_args {
 	const bf16 *x;
 	struct weight w;
 	const int32_t *expert_start, *pairs;
@@ -25,15 +25,15 @@ struct product {
 };
 
 /* Up to PAIRS of an expert's pairs. */
-struct rows {
+struct pair_rows {
 	uint32_t n, x[PAIRS];
 	int32_t pair; /* the lane's */
 };
 
-__device__ static inline rows rows_of(const product &a, int32_t first, int32_t end)
+__device__ static inline pair_rows rows_of(const experts_args &a, int32_t first, int32_t end)
 {
 	const int32_t lane = threadIdx.x % WARP;
-	rows r;
+	pair_rows r;
 
 	r.n = min(end - first, PAIRS);
 	r.pair = lane < (int32_t)r.n ? a.pairs[first + lane] : 0;
@@ -46,7 +46,7 @@ __device__ static inline rows rows_of(const product &a, int32_t first, int32_t e
 /* The lane's part of each pair's sum over the row of W. */
 template <int N>
 __device__ static inline void multiply(
-	const product &a, const rows &r, size_t row, float (&sums)[PAIRS])
+	const experts_args &a, const pair_rows &r, size_t row, float (&sums)[PAIRS])
 {
 	const uint32_t k = a.w.cols;
 
@@ -85,7 +85,7 @@ __device__ static inline float add_lanes(const float (&sums)[PAIRS])
 	return mine;
 }
 
-template <int N, bool GATED> static __global__ void experts(const product a)
+template <int N, bool GATED> static __global__ void experts(const experts_args a)
 {
 	const uint32_t col = blockIdx.x * WARPS + threadIdx.x / WARP, e = blockIdx.y;
 	const size_t row = (size_t)e * a.n * (GATED ? 2 : 1) + col;
@@ -97,7 +97,7 @@ template <int N, bool GATED> static __global__ void experts(const product a)
 	first = a.expert_start[e];
 	end = a.expert_start[e + 1];
 	for (; first < end; first += PAIRS) {
-		const rows r = rows_of(a, first, end);
+		const pair_rows r = rows_of(a, first, end);
 		float sums[PAIRS], v;
 
 		multiply<N>(a, r, row, sums);
@@ -113,12 +113,12 @@ template <int N, bool GATED> static __global__ void experts(const product a)
 
 static void experts_launch_any(struct stream *stream, const struct op_expert_gemm *a, bool gated)
 {
-	const product p = {(const bf16 *)a->x, a->w, a->expert_start, a->pairs, (bf16 *)a->y,
+	const experts_args p = {(const bf16 *)a->x, a->w, a->expert_start, a->pairs, (bf16 *)a->y,
 		a->x_div, a->w.rows / a->n_experts / (gated ? 2 : 1)};
 	const bool packed = a->w.cols % PACK == 0 && aligned(a->x) && aligned(a->w.data);
-	void (*const kernel)(product) = gated    ? packed ? experts<PACK, true> : experts<1, true>
-					   : packed ? experts<PACK, false>
-						 : experts<1, false>;
+	void (*const kernel)(experts_args) = gated ? packed ? experts<PACK, true> : experts<1, true>
+					     : packed ? experts<PACK, false>
+						      : experts<1, false>;
 
 	launch(stream, kernel, dim3((p.n + WARPS - 1) / WARPS, a->n_experts), WARPS * WARP, 0, p);
 }

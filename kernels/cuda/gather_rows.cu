@@ -30,21 +30,17 @@ static __global__ void gather_rows(
 		out[i] = row[i];
 }
 
-int cuda_gather_rows(struct stream *stream, const struct op_gather_rows *a)
+static int gather_rows_launch(struct stream *stream, const struct op_gather_rows *a)
 {
-	const uint32_t n_packs = a->cols / PACK, stride = a->out_stride ? a->out_stride : a->cols;
-	int rc;
+	const uint32_t cols = a->cols, stride = a->out_stride ? a->out_stride : cols;
 
-	if (!gather_rows_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "gather_rows", (const void *)gather_rows<uint4>);
-	if (rc)
-		return rc;
-	if (a->cols % PACK == 0 && stride % PACK == 0 && aligned(a->x) && aligned(a->out))
-		launch(stream, gather_rows<uint4>, row_grid(a->n_rows, n_packs, THREADS), THREADS,
-			0, *a, n_packs, stride / PACK);
+	if (cols % PACK == 0 && stride % PACK == 0 && aligned(a->x) && aligned(a->out))
+		launch(stream, gather_rows<uint4>, row_grid(a->n_rows, cols / PACK, THREADS),
+			THREADS, 0, *a, cols / PACK, stride / PACK);
 	else
-		launch(stream, gather_rows<uint16_t>, row_grid(a->n_rows, a->cols, THREADS),
-			THREADS, 0, *a, a->cols, stride);
-	return cuda_launch_end(stream, "gather_rows");
+		launch(stream, gather_rows<uint16_t>, row_grid(a->n_rows, cols, THREADS), THREADS,
+			0, *a, cols, stride);
+	return 0;
 }
+
+CUDA_OP(gather_rows, gather_rows<uint4>)

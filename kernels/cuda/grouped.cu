@@ -5,13 +5,13 @@
 #include "kernels/cuda/grouped.cuh"
 #include "kernels/cuda/grouped.h"
 
-struct kernel {
+struct grouped_instance {
 	void (*run)(grouped_args);
 	bool gated;
 	uint32_t n;
 };
 
-static const struct kernel kernels[] = {
+static const struct grouped_instance kernels[] = {
 	{grouped<8, false>, false, 8},
 	{grouped<32, false>, false, 32},
 	{grouped<64, false>, false, 64},
@@ -28,12 +28,7 @@ enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
 static const uint32_t BLOCK_BYTES = 216 * 1024;
 
-const void *grouped_kernel(void)
-{
-	return (const void *)kernels[0].run;
-}
-
-static bool able(struct stream *stream)
+static bool grouped_able(struct stream *stream)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 
@@ -47,33 +42,34 @@ int grouped_start(struct stream *stream)
 	const void *all[N_KERNELS];
 	int rc;
 
-	if (!able(stream))
+	if (!grouped_able(stream))
 		return 0;
 	for (uint32_t i = 0; i < N_KERNELS; i++)
 		all[i] = (const void *)kernels[i].run;
-	rc = cuda_launch_begin(stream, "grouped gemm", grouped_kernel());
-	return rc ? rc
-		       : cuda_allow_shared(
-				 stream, "grouped gemm's memory", all, N_KERNELS, BLOCK_BYTES);
+	rc = cuda_launch_begin(stream, "grouped gemm", all[0]);
+	if (rc)
+		return rc;
+	return cuda_allow_shared(stream, "grouped gemm's memory", all, N_KERNELS, BLOCK_BYTES);
 }
 
-static uint32_t y_cols(const struct op_expert_gemm *a, bool gated)
+static uint32_t grouped_y_cols(const struct op_expert_gemm *a, bool gated)
 {
 	return a->w.rows / a->n_experts / (gated ? 2 : 1);
 }
 
 bool grouped_can(struct stream *stream, const struct op_expert_gemm *a, bool gated)
 {
-	if (!able(stream) || a->n_experts > EXPERTS_MAX || a->w.dtype != DTYPE_BF16)
+	if (!grouped_able(stream) || a->n_experts > EXPERTS_MAX || a->w.dtype != DTYPE_BF16)
 		return false;
 	/* rows of W, x and y are whole 16 bytes */
-	if (a->w.cols % 8 != 0 || y_cols(a, gated) % 8 != 0)
+	if (a->w.cols % 8 != 0 || grouped_y_cols(a, gated) % 8 != 0)
 		return false;
 	return aligned(a->x) && aligned(a->y) && aligned(a->w.data);
 }
 
-/* The fewest pairs a tile that most experts' fit in: what is chosen is a little uneven. */
-static const struct kernel *kernel_for(const struct op_expert_gemm *a, bool gated)
+/* The least N that holds most experts' pairs, estimated from the mean, since the choice is a little
+ * uneven; more pairs of an expert are more tiles. */
+static const struct grouped_instance *grouped_kernel_for(const struct op_expert_gemm *a, bool gated)
 {
 	const uint64_t n_pairs = (uint64_t)a->n_tokens * a->n_active;
 	const uint64_t mean = (n_pairs + a->n_experts - 1) / a->n_experts;
@@ -86,10 +82,11 @@ static const struct kernel *kernel_for(const struct op_expert_gemm *a, bool gate
 	return NULL;
 }
 
-static int map_w(struct stream *stream, const struct op_expert_gemm *a, bool gated,
+static int grouped_map_w(struct stream *stream, const struct op_expert_gemm *a, bool gated,
 	uint32_t box_rows, struct cuda_tensor_map *ret)
 {
-	const uint64_t n = y_cols(a, gated), row = (uint64_t)a->w.cols * 2, e = a->n_experts;
+	const uint64_t n = grouped_y_cols(a, gated), row = (uint64_t)a->w.cols * 2,
+		       e = a->n_experts;
 	const uint64_t plain_dims[] = {a->w.cols, n, e}, plain_strides[] = {row, n * row};
 	const uint32_t plain_box[] = {COLS, box_rows, 1};
 	const uint64_t dims[] = {a->w.cols, 8, 2, n / 8, e};
@@ -103,7 +100,7 @@ static int map_w(struct stream *stream, const struct op_expert_gemm *a, bool gat
 
 int grouped_launch(struct stream *stream, const struct op_expert_gemm *a, bool gated)
 {
-	const struct kernel *kernel = kernel_for(a, gated);
+	const struct grouped_instance *kernel = grouped_kernel_for(a, gated);
 	struct grouped_args args = {};
 	int rc;
 
@@ -114,13 +111,15 @@ int grouped_launch(struct stream *stream, const struct op_expert_gemm *a, bool g
 	args.n_experts = a->n_experts;
 	args.x_div = a->x_div;
 	args.k = a->w.cols;
-	args.n = y_cols(a, gated);
+	args.n = grouped_y_cols(a, gated);
 	args.low = kernel->n <= 64;
 	args.ring_bytes = (BLOCK_BYTES - GROUPS * OUT_BUFFERS * OUT_BYTES) / 1024 * 1024 - 1024;
-	rc = map_w(stream, a, gated, TILE_ROWS, &args.w);
-	if (rc == 0)
-		rc = map_w(stream, a, gated, LOW_ROWS, &args.w_low);
-	if (rc == 0)
-		launch(stream, kernel->run, cuda_limits(stream)->n_sms, THREADS, BLOCK_BYTES, args);
-	return rc;
+	rc = grouped_map_w(stream, a, gated, TILE_ROWS, &args.w);
+	if (rc)
+		return rc;
+	rc = grouped_map_w(stream, a, gated, LOW_ROWS, &args.w_low);
+	if (rc)
+		return rc;
+	launch(stream, kernel->run, cuda_limits(stream)->n_sms, THREADS, BLOCK_BYTES, args);
+	return 0;
 }

@@ -3,39 +3,39 @@
 #define MIMEO_KERNELS_CUDA_GROUPED_CUH
 
 /*
- * For each expert's pairs y[p] = x[p / x_div] W_e^T, bf16 in, float32 sums, bf16 out; GATED: y =
- * silu(gate) * up of a W_e whose first half of rows are the gates'.
+ * For each expert's pairs y[p] = x[p / x_div] W_e^T: bf16 in, float32 sums, bf16 out. GATED: y =
+ * silu(gate) * up; the first half of W_e's rows are the gates'.
  *
- * Which experts have how many pairs is known on the device alone. Every block, one a
- * multiprocessor, reads where they begin, cuts each expert's pairs into as few equal parts of up to
- * N as it takes, and counts: a tile is a part by up to 128 rows of W_e, and a block takes every
- * gridDim.x-th. So grid and memory depend on no choice, and a launch without pairs reads the list
- * and ends. An expert's tiles come row by row, its parts beside each other: W comes once from
- * memory.
+ * How many pairs an expert has is known on the device alone. Every block reads where the experts'
+ * pairs begin, divides each expert's pairs into the fewest equal parts of up to N, and counts: a
+ * tile is a part by up to 128 rows of W_e, and a block takes every gridDim.x-th tile. Grid and memory
+ * therefore depend on no choice, and a launch without pairs reads the list and ends. An expert's
+ * tiles come row by row, its parts side by side: W comes once from memory.
  *
- * Two warpgroups multiply. 64 rows of W each are the long side of their products, pairs the other,
- * in as many columns as there are pairs, about. GATED rows come in eights, of gates and of ups in
- * turn, by a box of five dimensions: so the thread that has a gate's sum has the up's as well.
+ * Two warpgroups multiply: 64 rows of W each are the long side of their products, pairs the other,
+ * in about as many columns as there are pairs. GATED rows come in groups of eight, gates and ups in
+ * turn, by a box of five dimensions, so that the thread with a gate's sum has the up's as well.
  *
- * Four warps fetch, into a ring of stages of 64 columns: one thread W, by boxes of the copy engine,
- * and three warps the rows of x, which lie anywhere, by copies of 16 bytes a lane. Those are known
- * to products only behind a fence: so copies arrive at a barrier of their own (`landed`), and the
- * thread that fetches W fences and passes them on. What a tile lacks of N pairs is not fetched:
- * garbage there is in nobody's sums.
+ * Four warps fetch a ring of stages of 64 columns: one thread W, by boxes of the copy engine, and
+ * three warps the rows of x, which lie anywhere, by copies of 16 bytes a lane. Products see those
+ * behind a fence only: the copies arrive at a barrier of their own (`landed`), and the thread that
+ * fetches W fences and passes them on. Columns past a tile's pairs are not fetched; their sums are
+ * not stored.
  *
- * Where there are few pairs the time is that of reading W, and where there would be fewer tiles
- * than blocks they are lower, 96, 64 or 32 rows. Sums go out through shared memory, turned, in
- * lines of 64 columns.
+ * With few pairs the time is that of reading W, and where there would be fewer tiles than blocks,
+ * tiles are 96, 64 or 32 rows high. Sums leave through shared memory, transposed, in lines of 64
+ * columns.
  *
- * Grid: a block a multiprocessor; block: twelve warps; shared memory: the ring, and two buffers a
+ * Grid: one block a multiprocessor; block: twelve warps; shared memory: the ring, and two buffers a
  * warpgroup. Bytes: W of the experts chosen, once; x from the L2, once for every 128 rows of W.
  *
- * On an H200, 64 experts of 1408, 6 a token, hidden 2048, both products and TB/s of the weights of
- * the experts chosen: 1 token 19.7 us (3.5) and 12.6 (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170
- * (4.2) and 88 (4.1), 128 178 (4.2) and 92 (4.1), 1024 202 (3.8) and 120 (3.4); 4096 tokens 639
- * (444 TFLOP/s) and 355 (399). There x on its way through the L2 is what holds the tensor cores up:
- * without it the first took 489 of 659 us, without any fetching 397. Tried and no gain: W into the
- * L2 ahead of time, smaller rings so that the next launch's blocks come early.
+ * Measured on an H200, 64 experts of 1408, 6 a token, hidden 2048, us of both products (TB/s of the
+ * weights of the experts chosen; `mimeo-bench --shape V2-Lite experts`): 1 token 19.7 (3.5) and 12.6
+ * (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170 (4.2) and 88 (4.1), 128 178 (4.2) and 92 (4.1), 1024
+ * 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the tensor cores wait
+ * for x on its way through the L2: without it the first took 489 of 659 us, without any fetching
+ * 397. Tried and no gain: W into the L2 ahead of time, smaller rings so that the next launch's
+ * blocks start early.
  */
 
 #include "kernels/cuda/grouped_ptx.cuh"
@@ -72,7 +72,7 @@ struct grouped_args {
 };
 
 /* N: pairs of a tile, at most. */
-template <int N> struct shape {
+template <int N> struct grouped_shape {
 	static constexpr uint32_t x_bytes = N * ROW_BYTES;
 	static constexpr int rows = (N + FEED_ROWS - 1) / FEED_ROWS; /* of x, a feeder's */
 	static constexpr int fragments = N < OUT_TOKENS ? N / 8 : OUT_TOKENS / 8;
@@ -82,14 +82,14 @@ template <int N> struct shape {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* Where experts' pairs and tiles of pairs begin. */
-struct lists {
+struct grouped_lists {
 	uint32_t starts[EXPERTS_MAX + 1], parts[EXPERTS_MAX + 1];
 	uint32_t height; /* of tiles, in rows of W */
 };
 
 /* What a block knows. */
-struct block {
-	const lists *of;
+struct grouped_block {
+	const grouped_lists *of;
 	uint32_t ring, full, empty, landed, out;
 	uint32_t stage_bytes, n_stages;
 	uint32_t height; /* of tiles, in rows of W */
@@ -97,30 +97,18 @@ struct block {
 	uint32_t n_tiles, n_chunks;
 };
 
-struct tile {
+struct grouped_tile {
 	uint32_t expert, first, n; /* pairs: first among the sorted, how many */
 	uint32_t above;            /* tiles of the same pairs before it */
-};
-
-/* A stage of the ring, and the phase it is in. */
-struct stage {
-	uint32_t index, parity;
-
-	__device__ inline void next(uint32_t n)
-	{
-		if (++index == n) {
-			index = 0;
-			parity ^= 1;
-		}
-	}
 };
 
 /* ---- the list of tiles ---- */
 
 template <int N>
-__device__ static inline tile tile_of(const block &b, uint32_t n_experts, uint32_t t)
+__device__ static inline grouped_tile tile_of(
+	const grouped_block &b, uint32_t n_experts, uint32_t t)
 {
-	const lists &l = *b.of;
+	const grouped_lists &l = *b.of;
 	const uint32_t part = t / b.n_high;
 	uint32_t e = 0, end = n_experts, local, n_parts, n, size;
 
@@ -151,7 +139,7 @@ __device__ static inline uint32_t height_for(uint32_t n_parts, uint32_t rows)
 }
 
 /* One warp: each expert's parts of up to N pairs. Returns how many there are in all. */
-template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts, lists &l)
+template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts, grouped_lists &l)
 {
 	const uint32_t lane = threadIdx.x % WARP, each = (n_experts + WARP - 1) / WARP;
 	const uint32_t first = min(lane * each, n_experts), end = min(first + each, n_experts);
@@ -178,7 +166,7 @@ template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts
 
 /* All threads. */
 template <int N, bool GATED>
-__device__ static inline void list_tiles(const grouped_args &a, lists &l)
+__device__ static inline void list_tiles(const grouped_args &a, grouped_lists &l)
 {
 	for (uint32_t e = threadIdx.x; e <= a.n_experts; e += THREADS)
 		l.starts[e] = (uint32_t)a.expert_start[e];
@@ -205,8 +193,8 @@ __device__ static inline void copy_w(const void *map, uint32_t to, uint32_t full
 }
 
 template <bool GATED>
-__device__ static inline void fetch_w(
-	const grouped_args &a, const block &b, const tile &t, uint32_t chunk, uint32_t index)
+__device__ static inline void fetch_w(const grouped_args &a, const grouped_block &b,
+	const grouped_tile &t, uint32_t chunk, uint32_t index)
 {
 	const uint32_t to = b.ring + index * b.stage_bytes, full = b.full + index * 8;
 	const uint32_t first = t.above * b.height;
@@ -221,28 +209,28 @@ __device__ static inline void fetch_w(
 /* A feeder's rows of a tile's x; of each it has 8 columns. All are asked for together. */
 template <int N>
 __device__ static inline void find_rows(
-	const grouped_args &a, const tile &t, uint32_t (&rows)[shape<N>::rows])
+	const grouped_args &a, const grouped_tile &t, uint32_t (&rows)[grouped_shape<N>::rows])
 {
 	const uint32_t first = (threadIdx.x - (THREADS - FEEDERS)) / 8;
 
 #pragma unroll
-	for (int i = 0; i < shape<N>::rows; i++)
+	for (int i = 0; i < grouped_shape<N>::rows; i++)
 		rows[i] = (uint32_t)a.pairs[t.first + min(first + i * FEED_ROWS, t.n - 1)];
 #pragma unroll
-	for (int i = 0; i < shape<N>::rows; i++)
+	for (int i = 0; i < grouped_shape<N>::rows; i++)
 		rows[i] = first + i * FEED_ROWS < t.n ? rows[i] / a.x_div : ~0u;
 }
 
 template <int N>
-__device__ static inline void fetch_x(const grouped_args &a, const block &b, uint32_t chunk,
-	uint32_t index, const uint32_t (&rows)[shape<N>::rows])
+__device__ static inline void fetch_x(const grouped_args &a, const grouped_block &b, uint32_t chunk,
+	uint32_t index, const uint32_t (&rows)[grouped_shape<N>::rows])
 {
 	const uint32_t first = (threadIdx.x - (THREADS - FEEDERS)) / 8, pack = threadIdx.x % 8;
 	const uint32_t col = chunk * COLS + pack * 8;
 	const uint32_t to = b.ring + index * b.stage_bytes + b.height * ROW_BYTES;
 
 #pragma unroll
-	for (int i = 0; i < shape<N>::rows; i++) {
+	for (int i = 0; i < grouped_shape<N>::rows; i++) {
 		const uint32_t row = first + i * FEED_ROWS;
 
 		if (rows[i] != ~0u)
@@ -252,13 +240,13 @@ __device__ static inline void fetch_x(const grouped_args &a, const block &b, uin
 	barrier_arrive_behind_copies(b.landed + index * 8);
 }
 
-template <int N> __device__ static inline void feed_x(const grouped_args &a, const block &b)
+template <int N> __device__ static inline void feed_x(const grouped_args &a, const grouped_block &b)
 {
-	uint32_t rows[shape<N>::rows];
-	stage s = {};
+	uint32_t rows[grouped_shape<N>::rows];
+	ring_stage s = {};
 
 	for (uint32_t i = blockIdx.x; i < b.n_tiles; i += gridDim.x) {
-		const tile t = tile_of<N>(b, a.n_experts, i);
+		const grouped_tile t = tile_of<N>(b, a.n_experts, i);
 
 		find_rows<N>(a, t, rows);
 		for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
@@ -270,13 +258,13 @@ template <int N> __device__ static inline void feed_x(const grouped_args &a, con
 }
 
 /* Where in the boxes of W that the block needs, one behind the other. */
-struct cursor {
+struct grouped_cursor {
 	uint32_t n, i, chunk; /* so many, then this chunk of this tile */
-	tile t;
+	grouped_tile t;
 };
 
 template <int N>
-__device__ static inline void next(const grouped_args &a, const block &b, cursor &c)
+__device__ static inline void next(const grouped_args &a, const grouped_block &b, grouped_cursor &c)
 {
 	c.n++;
 	if (++c.chunk < b.n_chunks)
@@ -290,11 +278,11 @@ __device__ static inline void next(const grouped_args &a, const block &b, cursor
 /* One thread: fetches W, and passes on the stages whose x has landed. It waits for neither, as long
  * as there is something to do for the other. */
 template <int N, bool GATED>
-__device__ static inline void feed_w(const grouped_args &a, const block &b)
+__device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
 {
 	uint32_t n_passed = 0;
-	stage s = {}, oldest = {};
-	cursor at = {0, blockIdx.x, 0, {}};
+	ring_stage s = {}, oldest = {};
+	grouped_cursor at = {0, blockIdx.x, 0, {}};
 
 	if (at.i < b.n_tiles)
 		at.t = tile_of<N>(b, a.n_experts, at.i);
@@ -316,7 +304,7 @@ __device__ static inline void feed_w(const grouped_args &a, const block &b)
 /* ---- the warpgroups that multiply ---- */
 
 /* This warp has read a stage. */
-__device__ static inline void release(const block &b, uint32_t index)
+__device__ static inline void release(const grouped_block &b, uint32_t index)
 {
 	barrier_arrive_warp(b.empty + index * 8);
 }
@@ -325,7 +313,7 @@ __device__ static inline void release(const block &b, uint32_t index)
  * there, or a few more. */
 template <int N, int USED>
 __device__ static inline void multiply(
-	const grouped_args &a, const block &b, stage &s, float (&sums)[N / 8][4])
+	const grouped_args &a, const grouped_block &b, ring_stage &s, float (&sums)[N / 8][4])
 {
 	const uint32_t group = threadIdx.x / 128;
 	uint32_t before = 0;
@@ -358,7 +346,7 @@ __device__ static inline void multiply(
 }
 
 /* A tile that is too low for this warpgroup. */
-__device__ static inline void pass_by(const block &b, stage &s)
+__device__ static inline void pass_by(const grouped_block &b, ring_stage &s)
 {
 	for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
 		barrier_wait(b.full + s.index * 8, s.parity);
@@ -394,7 +382,7 @@ __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uin
 			      lane / 8 % 2 * 16;
 
 #pragma unroll
-	for (int i = 0; i < shape<N>::fragments; i++) {
+	for (int i = 0; i < grouped_shape<N>::fragments; i++) {
 		const float(&v)[4] = sums[first + i];
 
 		if (GATED)
@@ -414,7 +402,7 @@ __device__ static inline void store_some(const grouped_args &a, uint32_t memory,
 	const uint32_t first = threadIdx.x % 128 / PACKS, at = threadIdx.x % PACKS * 8;
 
 #pragma unroll
-	for (uint32_t i = 0; i < shape<N>::fragments * 8; i += AT_ONCE) {
+	for (uint32_t i = 0; i < grouped_shape<N>::fragments * 8; i += AT_ONCE) {
 		const uint32_t token = first + i;
 		const int32_t p = __shfl_sync(~0u, pair, token % WARP);
 
@@ -425,14 +413,15 @@ __device__ static inline void store_some(const grouped_args &a, uint32_t memory,
 }
 
 template <int N, bool GATED>
-__device__ static inline void store_tile(const grouped_args &a, const block &b, const tile &t,
-	const float (&sums)[N / 8][4], const int32_t (&pairs)[shape<N>::outs])
+__device__ static inline void store_tile(const grouped_args &a, const grouped_block &b,
+	const grouped_tile &t, const float (&sums)[N / 8][4],
+	const int32_t (&pairs)[grouped_shape<N>::outs])
 {
 	constexpr uint32_t ROWS = GATED ? 2 : 1; /* of W, a column's */
 	const uint32_t group = threadIdx.x / 128, row = group * GROUP_ROWS;
 
 #pragma unroll
-	for (int i = 0; i < shape<N>::outs; i++) {
+	for (int i = 0; i < grouped_shape<N>::outs; i++) {
 		const uint32_t memory = b.out + (group * OUT_BUFFERS + i % OUT_BUFFERS) * OUT_BYTES;
 
 		if (i * OUT_TOKENS >= t.n)
@@ -448,8 +437,8 @@ __device__ static inline void store_tile(const grouped_args &a, const block &b, 
 
 /* As many of a tile's N columns as there are pairs. */
 template <int N>
-__device__ static inline void multiply_used(
-	const grouped_args &a, const block &b, const tile &t, stage &s, float (&sums)[N / 8][4])
+__device__ static inline void multiply_used(const grouped_args &a, const grouped_block &b,
+	const grouped_tile &t, ring_stage &s, float (&sums)[N / 8][4])
 {
 	if constexpr (N <= 64)
 		return multiply<N, N>(a, b, s, sums);
@@ -474,17 +463,17 @@ __device__ static inline void multiply_used(
 }
 
 template <int N, bool GATED>
-__device__ static inline void multiply_all(const grouped_args &a, const block &b)
+__device__ static inline void multiply_all(const grouped_args &a, const grouped_block &b)
 {
-	typedef shape<N> S;
+	typedef grouped_shape<N> S;
 	const uint32_t lane = threadIdx.x % WARP;
 	const bool high = threadIdx.x / 128 * GROUP_ROWS < b.height;
 	float sums[N / 8][4];
 	int32_t pairs[S::outs];
-	stage s = {};
+	ring_stage s = {};
 
 	for (uint32_t i = blockIdx.x; i < b.n_tiles; i += gridDim.x) {
-		const tile t = tile_of<N>(b, a.n_experts, i);
+		const grouped_tile t = tile_of<N>(b, a.n_experts, i);
 
 		if (!high) {
 			pass_by(b, s);
@@ -514,11 +503,11 @@ __device__ static inline void barriers_init(uint32_t full, uint32_t empty, uint3
 }
 
 template <int N, bool GATED>
-__device__ static inline block block_make(
-	const grouped_args &a, const lists &l, uint32_t ring, uint32_t barriers)
+__device__ static inline grouped_block block_make(
+	const grouped_args &a, const grouped_lists &l, uint32_t ring, uint32_t barriers)
 {
 	const uint32_t rows = GATED ? 2 * a.n : a.n, n_parts = l.parts[a.n_experts];
-	block b;
+	grouped_block b;
 
 	b.of = &l;
 	b.ring = ring;
@@ -527,7 +516,7 @@ __device__ static inline block block_make(
 	b.landed = barriers + 2 * STAGES_MAX * 8;
 	b.out = ring + a.ring_bytes;
 	b.height = l.height;
-	b.stage_bytes = b.height * ROW_BYTES + shape<N>::x_bytes;
+	b.stage_bytes = b.height * ROW_BYTES + grouped_shape<N>::x_bytes;
 	b.n_stages = min(a.ring_bytes / b.stage_bytes, (uint32_t)STAGES_MAX);
 	b.n_high = (rows + b.height - 1) / b.height;
 	b.n_tiles = n_parts * b.n_high;
@@ -543,7 +532,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grouped(const __grid_consta
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	extern __shared__ uint8_t memory[];
 	__shared__ __align__(8) uint64_t barriers[3 * STAGES_MAX];
-	__shared__ lists l;
+	__shared__ grouped_lists l;
 	const uint32_t at = shared_address(memory), skip = (1024 - at % 1024) % 1024;
 
 	overlap_trigger();
@@ -555,7 +544,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grouped(const __grid_consta
 	}
 	overlap_wait();
 	list_tiles<N, GATED>(a, l);
-	const block b = block_make<N, GATED>(a, l, at + skip, shared_address(barriers));
+	const grouped_block b = block_make<N, GATED>(a, l, at + skip, shared_address(barriers));
 	if (threadIdx.x / WARP < WARPS)
 		multiply_all<N, GATED>(a, b);
 	else if (threadIdx.x >= THREADS - FEEDERS)

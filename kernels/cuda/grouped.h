@@ -22,8 +22,6 @@ int grouped_start(struct stream *stream);
 bool grouped_can(struct stream *stream, const struct op_expert_gemm *args, bool gated);
 /* Between cuda_launch_begin and cuda_launch_end, of what it can. */
 int grouped_launch(struct stream *stream, const struct op_expert_gemm *args, bool gated);
-/* A kernel of the source file, for cuda_launch_begin. */
-const void *grouped_kernel(void);
 
 #endif
 

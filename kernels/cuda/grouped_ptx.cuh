@@ -2,7 +2,7 @@
 #ifndef MIMEO_KERNELS_CUDA_GROUPED_PTX_CUH
 #define MIMEO_KERNELS_CUDA_GROUPED_PTX_CUH
 
-/* What grouped.cu takes of 9.0a beyond wide_ptx.cuh: boxes of more dimensions, rows that are
+/* What grouped.cu uses of 9.0a beyond wide_ptx.cuh: boxes of more dimensions, rows that are
  * gathered by ordinary copies, products of other widths, and sums that are turned on the way out.
  */
 

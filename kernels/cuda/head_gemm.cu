@@ -2,36 +2,36 @@
 
 /*
  * Products a head: latent attention's absorption (`transposed`) and expansion. Their weights are 2 MB
- * each for 16 heads of 128 over a rank of 512, half a microsecond of the memory, so what counts are
- * round trips. A warp has its part of W in registers, all of it asked for before the wait for the
- * kernel ahead; then x comes in one round trip, and mma.sync does the rest. Rows go past a warp's
- * weights 16 or 32 at a time.
+ * each for 16 heads of 128 over a rank of 512, half a microsecond of the memory, so the time is that
+ * of round trips. A warp has its part of W in registers, all requested before the wait for the
+ * preceding kernel; then x comes in one round trip, and mma.sync does the rest. A warp keeps its
+ * weights for all rows, which pass 16 or 32 at a time.
  *
- * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: the order in which a product
- * runs over its inner dimension is free, if only both operands have the same, and so is that of the
- * columns. Lane l is g = l / 4, q = l % 4, as the fragments have it (PTX ISA, "Matrix Fragments for
- * mma.m16n8k16").
+ * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: a product may run over its
+ * inner dimension, and over its columns, in any order that both operands share. Lane l is g = l / 4,
+ * q = l % 4, as the fragments have it (PTX ISA, "Matrix Fragments for mma.m16n8k16").
  *
- *	along    y = x W^T, W along its rows: of each 32 columns of W lane l has 8 of row g, from 8 q on,
- *	         two products' worth; a tile of 8 rows of W is one of 8 columns of y. Warps with 16
- *	         columns of y each share rows of x in shared memory
- *	across   y = x W, W across its rows: of each 16 rows of W lane l has four, from 4 q on, 8 columns
- *	         of each, from 8 g on; pairs of rows are woven together, and the warp's 64 columns of y
- *	         are 8 tiles: tile j has column j of every lane's 8, so that y, too, is 16 bytes a lane
+ *	along    y = x W^T, W along its rows: of each 32 columns of W lane l has 8 of row g, from 8 q
+ *	         on, two products' worth; a tile of 8 rows of W is one of 8 columns of y. Warps with
+ *	         16 columns of y each share rows of x in shared memory
+ *	across   y = x W, W across its rows: of each 16 rows of W lane l has four, from 4 q on, 8
+ *	         columns of each, from 8 g on; pairs of rows are interleaved, and the warp's 64 columns
+ *	         of y are 8 tiles: tile j has column j of every lane's 8, so that y, too, is 16 bytes a
+ *	         lane
  *	plain    a thread an element, for weights that are not bf16 and for what is not aligned
  *
- * Grid: (heads x parts of a head's columns of y, tiles of rows or a part of them). Bytes: W once for
- * each y of the grid, x once for each part of a head's columns; all but the first time from the L2.
+ * Grid: (heads x parts of a head's columns of y, tiles of rows or a part of them). Block: along up to
+ * eight warps, across one, plain 128 threads. Shared memory: along 16 or 32 rows of x. Bytes: W once
+ * for each y of the grid, x once for each part of a head's columns; all but the first time from the
+ * L2.
  *
- * Measured on an H200 behind each other in a graph, weights from memory, at 1, 8, 32 and 128 rows, us: 16
- * heads, across 2.0, 2.1, 2.5, 4.8, along 1.8, 2.4, 3.6, 3.7 (cuBLAS, batched: 3.0, 3.0, 3.4, 3.8 and 3.4,
- * 3.7, 3.8, 3.9); 128 heads, 6.0, 6.2, 8.1, 17.6 and 5.0, 5.2, 6.6, 15.2 (6.7, 6.6, 7.2, 10.6 and 6.6, 6.6,
- * 6.7, 8.6). Known gap: many heads with many rows, where W is read from the L2 too often.
+ * Measured on an H200 behind each other in a graph, weights from memory, at 1, 8, 32 and 128 rows, us
+ * (cuBLAS, batched): 16 heads, across 2.0, 2.1, 2.5, 4.8 (3.0, 3.0, 3.4, 3.8), along 1.8, 2.4, 3.6, 3.7
+ * (3.4, 3.7, 3.8, 3.9); 128 heads, 6.0, 6.2, 8.1, 17.6 (6.7, 6.6, 7.2, 10.6) and 5.0, 5.2, 6.6, 15.2
+ * (6.6, 6.6, 6.7, 8.6). Known gap: many heads with many rows, where W is read from the L2 too often.
  */
 
 #include "kernels/cuda/kernel.cuh"
-
-static const char name[] = "head_gemm";
 
 enum { BUSY_WARPS = 1056, BUSY_BLOCKS = 120 }; /* eight and nearly one a multiprocessor of an H200 */
 
@@ -53,12 +53,13 @@ static __device__ __forceinline__ uint32_t pack(float low, float high)
 }
 
 /* The rows of x and y that a lane has of a tile of 16: g and g + 8. */
-struct rows {
+struct tile_rows {
 	const bf16 *x[2];
 	bf16 *y[2];
 	bool there[2];
 
-	__device__ __forceinline__ rows(const struct op_head_gemm &a, uint32_t head, uint32_t tile)
+	__device__ __forceinline__ tile_rows(
+		const struct op_head_gemm &a, uint32_t head, uint32_t tile)
 	{
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
@@ -67,13 +68,14 @@ struct rows {
 			there[i] = t < a.n_rows;
 			x[i] = (const bf16 *)a.x + (size_t)t * a.x_stride +
 			       (size_t)head * a.x_head_stride;
-			y[i] = (bf16 *)a.y + (size_t)t * a.y_stride + (size_t)head * a.y_head_stride;
+			y[i] = (bf16 *)a.y + (size_t)t * a.y_stride +
+			       (size_t)head * a.y_head_stride;
 		}
 	}
 };
 
-/* Asked for where it stands: a load of W that the compiler knows for one of constants, it puts off until
- * after the wait. */
+/* Volatile, so that the load stays here: the compiler moves a load that it knows to be of constants
+ * behind the wait. */
 static __device__ __forceinline__ uint4 load_16(const bf16 *from, bool there)
 {
 	uint4 w;
@@ -127,7 +129,7 @@ static __device__ __forceinline__ void along_step(
 
 /* Both rows' two columns of a tile of 8. */
 static __device__ __forceinline__ void along_store(
-	const struct op_head_gemm &a, const rows &at, const float (&c)[2][4], uint32_t n_first)
+	const struct op_head_gemm &a, const tile_rows &at, const float (&c)[2][4], uint32_t n_first)
 {
 	const uint32_t col = n_first + threadIdx.x % 4 * 2;
 
@@ -147,8 +149,8 @@ static __device__ __forceinline__ void copy_16(bf16 *to, const bf16 *from, bool 
 		     : "memory");
 }
 
-/* x's columns from k_first on, of MT x 16 rows from t_first on; rows that there are not stay what they
- * are, and so do their rows of y. */
+/* x's columns from k_first on, of MT x 16 rows from t_first on. Rows past the last are not read, nor
+ * are their rows of y written. */
 template <int MT>
 static __device__ __forceinline__ void along_load(bf16 (*to)[PITCH], const struct op_head_gemm &a,
 	uint32_t head, uint32_t t_first, uint32_t k_first)
@@ -206,7 +208,7 @@ static __global__ void __launch_bounds__(WARPS_MAX *WARP)
 		}
 #pragma unroll
 		for (int m = 0; m < MT; m++) {
-			const rows at(a, head, t_first / 16 + m);
+			const tile_rows at(a, head, t_first / 16 + m);
 
 			along_store(a, at, c[m][0], n_first);
 			along_store(a, at, c[m][1], n_first + 8);
@@ -246,7 +248,7 @@ static __device__ __forceinline__ void across_weights(uint32_t (&b)[8][2],
 
 /* A tile's rows of x, as the products take them. */
 static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
-	const struct op_head_gemm &a, const rows &at, uint32_t k_first)
+	const struct op_head_gemm &a, const tile_rows &at, uint32_t k_first)
 {
 #pragma unroll
 	for (int i = 0; i < 2 * ACROSS_STEPS; i++) {
@@ -260,7 +262,7 @@ static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
 }
 
 static __device__ __forceinline__ void across_store(
-	const struct op_head_gemm &a, const rows &at, const float (&c)[8][4], uint32_t n_first)
+	const struct op_head_gemm &a, const tile_rows &at, const float (&c)[8][4], uint32_t n_first)
 {
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
@@ -285,7 +287,7 @@ static __global__ void __launch_bounds__(WARP) across(const struct op_head_gemm 
 		across_weights(b[s], a, from, n_first, s * 16);
 	overlap_wait();
 	for (uint32_t tile = blockIdx.y; tile * 16 < a.n_rows; tile += gridDim.y) {
-		const rows at(a, head, tile);
+		const tile_rows at(a, head, tile);
 		float c[8][4] = {};
 
 		for (uint32_t k_first = 0; k_first < a.head_n; k_first += ACROSS_STEPS * 16) {
@@ -341,7 +343,7 @@ static __global__ void plain(const struct op_head_gemm a)
 
 /* ---- host ---- */
 
-static bool fast(const struct op_head_gemm *a)
+static bool head_gemm_fast(const struct op_head_gemm *a)
 {
 	const uint32_t strides = a->x_stride | a->x_head_stride | a->y_stride | a->y_head_stride;
 
@@ -349,65 +351,63 @@ static bool fast(const struct op_head_gemm *a)
 	       strides % 8 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w.data);
 }
 
-static uint32_t divided(uint32_t n, uint32_t by)
+static uint32_t head_gemm_divided(uint32_t n, uint32_t by)
 {
 	return (n + by - 1) / by;
 }
 
-/* As many tiles of rows at once as leave each multiprocessor so many warps; the others take turns with
- * the same weights. */
-static uint32_t tiles_at_once(uint32_t n_rows, uint32_t rows, uint32_t n_warps)
+/* Tiles of rows at once, so that BUSY_WARPS warps run; the rest take turns with the same weights. */
+static uint32_t head_gemm_tiles_at_once(uint32_t n_rows, uint32_t rows, uint32_t n_warps)
 {
-	const uint32_t n_tiles = n_rows ? divided(n_rows, rows) : 1;
+	const uint32_t n_tiles = n_rows ? head_gemm_divided(n_rows, rows) : 1;
 	const uint32_t most = n_warps < BUSY_WARPS ? BUSY_WARPS / n_warps : 1;
 
 	return n_tiles < most ? n_tiles : most;
 }
 
-static void launch_across(struct stream *stream, const struct op_head_gemm *a)
+static void head_gemm_launch_across(struct stream *stream, const struct op_head_gemm *a)
 {
-	const uint32_t n_parts = divided(a->w.cols, ACROSS_COLS), n_blocks = a->n_heads * n_parts;
+	const uint32_t n_parts = head_gemm_divided(a->w.cols, ACROSS_COLS),
+		       n_blocks = a->n_heads * n_parts;
 
-	launch(stream, across, dim3(n_blocks, tiles_at_once(a->n_rows, 16, n_blocks)), WARP, 0, *a,
-		n_parts);
+	launch(stream, across, dim3(n_blocks, head_gemm_tiles_at_once(a->n_rows, 16, n_blocks)),
+		WARP, 0, *a, n_parts);
 }
 
-/* Few warps to a block where that makes too few blocks. */
-static void launch_along(struct stream *stream, const struct op_head_gemm *a)
+/* Fewer warps a block where there would be too few blocks. */
+static void head_gemm_launch_along(struct stream *stream, const struct op_head_gemm *a)
 {
-	const uint32_t n_sixteens = divided(a->head_n, 16), rows = a->n_rows > 16 ? 32 : 16;
-	const uint32_t n_tiles = a->n_rows ? divided(a->n_rows, rows) : 1;
-	/* more than a few rows are too much for one warp to fetch */
+	const uint32_t n_sixteens = head_gemm_divided(a->head_n, 16),
+		       rows = a->n_rows > 16 ? 32 : 16;
+	const uint32_t n_tiles = a->n_rows ? head_gemm_divided(a->n_rows, rows) : 1;
+	/* one warp does not fetch more than a few rows fast enough */
 	const uint32_t fewest = a->n_rows > 8 ? 2 : 1;
-	uint32_t n_warps = WARPS_MAX, n_parts = divided(n_sixteens, n_warps);
+	uint32_t n_warps = WARPS_MAX, n_parts = head_gemm_divided(n_sixteens, n_warps);
 
 	while (n_warps > fewest && (uint64_t)a->n_heads * n_parts * n_tiles < BUSY_BLOCKS) {
 		n_warps /= 2;
-		n_parts = divided(n_sixteens, n_warps);
+		n_parts = head_gemm_divided(n_sixteens, n_warps);
 	}
 	launch(stream, rows == 32 ? along<2> : along<1>,
 		dim3(a->n_heads * n_parts,
-			tiles_at_once(a->n_rows, rows, a->n_heads * n_parts * n_warps)),
+			head_gemm_tiles_at_once(a->n_rows, rows, a->n_heads * n_parts * n_warps)),
 		n_warps * WARP, 0, *a, n_parts);
 }
 
-int cuda_head_gemm(struct stream *stream, const struct op_head_gemm *a)
+static int head_gemm_launch(struct stream *stream, const struct op_head_gemm *a)
 {
-	int rc;
-
-	if (!head_gemm_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, name, (const void *)plain);
-	if (rc)
-		return rc;
-	if (!fast(a))
-		launch(stream, plain,
-			dim3(blocks_for(a->transposed ? a->w.cols : a->head_n, PLAIN_THREADS),
-				blocks_for(a->n_rows, 1), a->n_heads),
-			PLAIN_THREADS, 0, *a);
-	else if (a->transposed)
-		launch_across(stream, a);
-	else
-		launch_along(stream, a);
-	return cuda_launch_end(stream, name);
+	if (head_gemm_fast(a)) {
+		if (a->transposed)
+			head_gemm_launch_across(stream, a);
+		else
+			head_gemm_launch_along(stream, a);
+		return 0;
+	}
+	launch(stream, plain,
+		dim3(blocks_for(a->transposed ? a->w.cols : a->head_n, PLAIN_THREADS),
+			blocks_for(a->n_rows, 1), a->n_heads),
+		PLAIN_THREADS, 0, *a);
+	return 0;
 }
+
+CUDA_OP(head_gemm, plain)

@@ -148,4 +148,34 @@ static inline dim3 row_grid(uint32_t n_rows, uint32_t n_packs, uint32_t threads)
 	return dim3(n_rows ? n_rows : 1, blocks_for(n_packs, threads));
 }
 
+/* A kernel over the columns of each row: by packs where columns and addresses allow it. */
+template <typename Args>
+static inline int launch_rows(struct stream *stream, bool packs, void (*by_packs)(const Args),
+	void (*by_columns)(const Args), uint32_t n_rows, uint32_t cols, uint32_t threads,
+	const Args &args)
+{
+	launch(stream, packs ? by_packs : by_columns,
+		row_grid(n_rows, packs ? cols / PACK : cols, threads), threads, 0, args);
+	return 0;
+}
+
+/*
+ * The launcher of an op: it refuses arguments that do not fit, puts the op's kernels on the stream by
+ * OP_launch(stream, args), whose failure it returns, and reports the result of the launches. The
+ * other argument is any kernel of the source file, for cuda_launch_begin.
+ */
+#define CUDA_OP(op, ...)                                                                           \
+	int cuda_##op(struct stream *stream, const struct op_##op *a)                              \
+	{                                                                                          \
+		int rc;                                                                            \
+                                                                                                   \
+		if (!op##_fits(a))                                                                 \
+			return -EINVAL;                                                            \
+		rc = cuda_launch_begin(stream, #op, (const void *)__VA_ARGS__);                    \
+		if (rc)                                                                            \
+			return rc;                                                                 \
+		rc = op##_launch(stream, a);                                                       \
+		return rc ? rc : cuda_launch_end(stream, #op);                                     \
+	}
+
 #endif

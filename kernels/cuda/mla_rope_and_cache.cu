@@ -2,11 +2,11 @@
 
 /*
  * Grid: (tokens, 1 + blocks of the queries' pairs); block: 128 threads; no shared memory but the
- * sum's. A token's first block norms its latent, a pack of 8 columns a thread where the rank and the
- * addresses allow it, and rotates its key; the others rotate two pairs of the queries a thread. Moves
- * (2 n_heads * rope + 2 (rank + rope)) * 2 bytes a token: 6.4 KB for 16 heads of 64 over a rank of
- * 512, so what counts is round trips: position and slot are fetched ahead of the wait in a graph
- * (`early`), and by the queries' blocks the angles too.
+ * sum's. A token's first block normalises its latent, a pack of 8 columns a thread where the rank
+ * and the addresses allow it, and rotates its key; the others rotate two pairs of the queries a
+ * thread. Moves (2 n_heads * rope + 2 (rank + rope)) * 2 bytes a token: 6.4 KB for 16 heads of 64
+ * over a rank of 512, so the time is that of round trips: in a graph (`early`) position and slot are
+ * fetched ahead of the wait, and in the queries' blocks the angles too.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -114,25 +114,20 @@ static __global__ void mla_rope_and_cache(const struct op_mla_rope_and_cache a, 
 	}
 }
 
-int cuda_mla_rope_and_cache(struct stream *stream, const struct op_mla_rope_and_cache *a)
+static int mla_rope_and_cache_launch(struct stream *stream, const struct op_mla_rope_and_cache *a)
 {
-	const bool early = cuda_inputs_settled(stream);
+	const uint64_t n_pairs = (uint64_t)a->n_heads * (a->rope / 2);
+	const bool packs = a->rank % PACK == 0 && a->rope % PACK == 0 && aligned(a->kv_a) &&
+			   aligned(a->kv) && aligned(a->norm.data);
 	dim3 grid;
-	int rc;
 
-	if (!mla_rope_and_cache_fits(a) ||
-		(uint64_t)a->n_heads * (a->rope / 2) > 65534ull * THREADS * PAIRS)
+	if (n_pairs > 65534ull * THREADS * PAIRS)
 		return -EINVAL;
-	rc = cuda_launch_begin(
-		stream, "mla_rope_and_cache", (const void *)mla_rope_and_cache<PACK>);
-	if (rc)
-		return rc;
-	grid = row_grid(a->n_tokens, a->n_heads * (a->rope / 2), THREADS * PAIRS);
+	grid = row_grid(a->n_tokens, (uint32_t)n_pairs, THREADS * PAIRS);
 	grid.y++;
-	if (a->rank % PACK == 0 && a->rope % PACK == 0 && aligned(a->kv_a) && aligned(a->kv) &&
-		aligned(a->norm.data))
-		launch(stream, mla_rope_and_cache<PACK>, grid, THREADS, 0, *a, early);
-	else
-		launch(stream, mla_rope_and_cache<1>, grid, THREADS, 0, *a, early);
-	return cuda_launch_end(stream, "mla_rope_and_cache");
+	launch(stream, packs ? mla_rope_and_cache<PACK> : mla_rope_and_cache<1>, grid, THREADS, 0,
+		*a, cuda_inputs_settled(stream));
+	return 0;
 }
+
+CUDA_OP(mla_rope_and_cache, mla_rope_and_cache<PACK>)

@@ -3,8 +3,8 @@
 /*
  * Grid: (tokens, packs of a row / 128); block: 128 threads, each one pack of 8 columns of a token,
  * whose BATCH next rows of y, weights and experts are read together: one round trip to memory where
- * a token has up to BATCH experts. Moves tokens * cols * 2 * (n_active + 2) bytes; no shared
- * memory. A row of no expert is read and not used, since nobody has written it.
+ * a token has up to BATCH experts. Moves tokens * cols * 2 * (n_active + 2) bytes; no shared memory.
+ * The row of a pair without an expert is read but not used: it was never written.
  *
  * Sums are float32, in the order of the choices.
  */
@@ -56,20 +56,13 @@ template <int N> static __global__ void moe_combine(const struct op_moe_combine 
 	}
 }
 
-int cuda_moe_combine(struct stream *stream, const struct op_moe_combine *a)
+static int moe_combine_launch(struct stream *stream, const struct op_moe_combine *a)
 {
-	int rc;
+	const bool packs =
+		a->cols % PACK == 0 && aligned(a->base) && aligned(a->y) && aligned(a->out);
 
-	if (!moe_combine_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "moe_combine", (const void *)moe_combine<PACK>);
-	if (rc)
-		return rc;
-	if (a->cols % PACK == 0 && aligned(a->base) && aligned(a->y) && aligned(a->out))
-		launch(stream, moe_combine<PACK>, row_grid(a->n_tokens, a->cols / PACK, THREADS),
-			THREADS, 0, *a);
-	else
-		launch(stream, moe_combine<1>, row_grid(a->n_tokens, a->cols, THREADS), THREADS, 0,
-			*a);
-	return cuda_launch_end(stream, "moe_combine");
+	return launch_rows(stream, packs, moe_combine<PACK>, moe_combine<1>, a->n_tokens, a->cols,
+		THREADS, *a);
 }
+
+CUDA_OP(moe_combine, moe_combine<PACK>)

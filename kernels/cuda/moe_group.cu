@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A stable counting sort by one block of 1024 threads. Its warps take equal pieces of the pairs, in
- * order; each counts its own (shared memory: warps x experts counters), the counts become the
- * places where a warp's pairs of an expert begin, and each warp goes through its piece again, 32
- * pairs at a time: a pair's place is its warp's next one and as many more as lanes before it have
- * the same expert. No order is left to chance. Moves 12 bytes a pair.
+ * A stable counting sort. Grid: one block; block: 1024 threads; shared memory: a counter for each
+ * warp and expert. The warps take equal pieces of the pairs, in order. Each counts its own; the counts
+ * become the places where a warp's pairs of an expert begin; then each warp goes through its piece
+ * again, 32 pairs at a time: a pair's place is its warp's next one plus the number of lower lanes
+ * with the same expert. No order is left to chance. Moves 12 bytes a pair.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -142,22 +142,17 @@ static __global__ void __launch_bounds__(THREADS)
 		a.pairs[p] = -1;
 }
 
-int cuda_moe_group(struct stream *stream, const struct op_moe_group *a)
+static int moe_group_launch(struct stream *stream, const struct op_moe_group *a)
 {
-	uint32_t n_warps, room;
-	int rc;
+	const uint32_t most = COUNTERS_MAX / a->n_experts;
+	uint32_t n_warps = blocks_for((uint64_t)a->n_tokens * a->n_active, WARP);
 
-	if (!moe_group_fits(a))
-		return -EINVAL;
 	if (a->n_experts > EXPERTS_MAX)
 		return -ENOTSUP;
-	rc = cuda_launch_begin(stream, "moe_group", (const void *)moe_group);
-	if (rc)
-		return rc;
-	room = COUNTERS_MAX / a->n_experts;
-	n_warps = blocks_for((uint64_t)a->n_tokens * a->n_active, WARP);
-	n_warps = n_warps < room ? n_warps : room;
+	n_warps = n_warps < most ? n_warps : most;
 	n_warps = n_warps < THREADS / WARP ? n_warps : THREADS / WARP;
 	launch(stream, moe_group, 1, THREADS, n_warps * a->n_experts * 4, *a, n_warps);
-	return cuda_launch_end(stream, "moe_group");
+	return 0;
 }
+
+CUDA_OP(moe_group, moe_group)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A warp a token. Grid: tokens / warps of a block; block: up to 4 warps, fewer where 4 would want
- * more than 48 KiB; shared memory: of each warp its token's scores, what is chosen by, the groups'
- * scores and what was chosen. Moves 4 bytes a logit. Rounds of "the highest that is left", each a
- * pass over shared memory and five shuffles.
+ * Grid: tokens / warps of a block, a warp a token; block: up to 4 warps, fewer where 4 would need
+ * more than 48 KiB; shared memory: for each warp its token's scores, the scores to choose by, the
+ * groups' scores and the experts chosen. Moves 4 bytes a logit. Each choice is the highest of what
+ * is left: one pass over shared memory and five shuffles.
  *
  * Scores are those of the cpu device but for the last bit of exp, which is taken in double
  * precision and rounded, so that equal scores are equal here as well and the same ties arise.
@@ -16,10 +16,10 @@
 
 enum { WARPS_MAX = 4, EXPERTS_MAX = 1024 };
 
-#define NOBODY (~0u)
+#define NO_EXPERT (~0u)
 
 /* One token's, in shared memory. */
-struct workspace {
+struct token_scores {
 	float *scores;    /* [n_experts] */
 	float *choice;    /* [n_experts] what is chosen by; -inf: out of the running */
 	float *groups;    /* [n_groups]; +inf: kept */
@@ -27,7 +27,7 @@ struct workspace {
 };
 
 /* Words of shared memory of a warp. */
-__host__ __device__ static inline uint32_t workspace_words(const struct op_moe_route &a)
+__host__ __device__ static inline uint32_t token_scores_words(const struct op_moe_route &a)
 {
 	return 2 * a.n_experts + a.n_groups + a.n_active;
 }
@@ -45,7 +45,7 @@ __device__ static inline uint32_t rank_of(float value)
 /* The first of the highest among those that are not `out`. */
 __device__ static inline uint32_t highest_of(const float *values, uint32_t n, float out)
 {
-	uint32_t best = 0, index = NOBODY;
+	uint32_t best = 0, index = NO_EXPERT;
 
 	for (uint32_t i = threadIdx.x % WARP; i < n; i += WARP) {
 		const uint32_t rank = values[i] != out ? rank_of(values[i]) : 0;
@@ -53,7 +53,7 @@ __device__ static inline uint32_t highest_of(const float *values, uint32_t n, fl
 		index = rank > best ? i : index;
 		best = rank > best ? rank : best;
 	}
-	return __reduce_min_sync(~0u, best == __reduce_max_sync(~0u, best) ? index : NOBODY);
+	return __reduce_min_sync(~0u, best == __reduce_max_sync(~0u, best) ? index : NO_EXPERT);
 }
 
 /* ---- scores ---- */
@@ -86,7 +86,7 @@ __device__ static inline void softmax(const float *logits, uint32_t n, float *sc
 
 /* Each lane's experts, which no other lane looks at before the next order of the warp. */
 __device__ static inline void score(
-	const struct op_moe_route &a, const float *logits, const workspace &ws)
+	const struct op_moe_route &a, const float *logits, const token_scores &ws)
 {
 	const uint32_t lane = threadIdx.x % WARP;
 
@@ -121,7 +121,7 @@ __device__ static inline float group_score(
 }
 
 /* Leaves in `choice` the experts of the n_groups_active highest groups. */
-__device__ static inline void keep_groups(const struct op_moe_route &a, const workspace &ws)
+__device__ static inline void keep_groups(const struct op_moe_route &a, const token_scores &ws)
 {
 	const uint32_t lane = threadIdx.x % WARP, n = a.n_experts / a.n_groups;
 
@@ -145,7 +145,7 @@ __device__ static inline void keep_groups(const struct op_moe_route &a, const wo
 /* ---- a token ---- */
 
 __device__ static inline void choose(
-	const struct op_moe_route &a, const workspace &ws, size_t first)
+	const struct op_moe_route &a, const token_scores &ws, size_t first)
 {
 	const uint32_t lane = threadIdx.x % WARP;
 	float sum = 0;
@@ -175,12 +175,12 @@ static __global__ void moe_route(const struct op_moe_route a)
 	const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 	const uint32_t t = blockIdx.x * (blockDim.x / WARP) + warp;
 	const size_t first = (size_t)t * a.n_active;
-	workspace ws;
+	token_scores ws;
 
 	overlap_begin();
 	if (t >= a.n_tokens)
 		return;
-	ws.scores = memory + warp * workspace_words(a);
+	ws.scores = memory + warp * token_scores_words(a);
 	ws.choice = ws.scores + a.n_experts;
 	ws.groups = ws.choice + a.n_experts;
 	ws.chosen = (uint32_t *)(ws.groups + a.n_groups);
@@ -199,23 +199,18 @@ static __global__ void moe_route(const struct op_moe_route a)
 
 /* ---- launcher ---- */
 
-int cuda_moe_route(struct stream *stream, const struct op_moe_route *a)
+static int moe_route_launch(struct stream *stream, const struct op_moe_route *a)
 {
-	const uint32_t shared_bytes = 48 * 1024;
 	uint32_t warp_bytes, warps, blocks;
-	int rc;
 
-	if (!moe_route_fits(a))
-		return -EINVAL;
 	if (a->n_experts > EXPERTS_MAX || a->n_tokens > INT32_MAX)
 		return -ENOTSUP;
-	rc = cuda_launch_begin(stream, "moe_route", (const void *)moe_route);
-	if (rc)
-		return rc;
-	warp_bytes = workspace_words(*a) * 4;
-	warps = shared_bytes / warp_bytes;
+	warp_bytes = token_scores_words(*a) * 4;
+	warps = 48 * 1024 / warp_bytes;
 	warps = warps < WARPS_MAX ? warps : (uint32_t)WARPS_MAX;
 	blocks = a->n_tokens ? (a->n_tokens + warps - 1) / warps : 1;
 	launch(stream, moe_route, blocks, warps * WARP, warps * warp_bytes, *a);
-	return cuda_launch_end(stream, "moe_route");
+	return 0;
 }
+
+CUDA_OP(moe_route, moe_route)

@@ -2,8 +2,8 @@
 
 /*
  * Grid: one block of 256 threads; no shared memory. Moves n_rows * 4 bytes over the bus, then the
- * flag's 8. One block, because its barrier is what puts every token before the flag: the flag's
- * thread has then seen all of them, and its fence and release carry that to the host's acquire.
+ * flag's 8. One block, because its barrier orders every token before the flag: behind it the flag's
+ * thread has seen all of them, and its fence and release carry that to the host's acquire.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -25,15 +25,10 @@ static __global__ void outbox(const struct op_outbox a)
 	}
 }
 
-int cuda_outbox(struct stream *stream, const struct op_outbox *a)
+static int outbox_launch(struct stream *stream, const struct op_outbox *a)
 {
-	int rc;
-
-	if (!outbox_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "outbox", (const void *)outbox);
-	if (rc)
-		return rc;
 	launch(stream, outbox, 1, THREADS, 0, *a);
-	return cuda_launch_end(stream, "outbox");
+	return 0;
 }
+
+CUDA_OP(outbox, outbox)

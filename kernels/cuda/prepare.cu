@@ -3,24 +3,28 @@
 /*
  * Grid: 16 blocks; block: 512 threads; shared memory: 45 KB for a tile of 512 rows and one of 192
  * inits. Reads the record over the bus, in each block; writes 28 bytes for each of max_tokens, 20
- * for each of max_rows, and the block table rows in use. The time is a chain of reads over the
- * bus: the record, then its rows and inits, then ids and pages. Hence few blocks, which load
- * whole tiles side by side into shared memory. On an H200, at 128 decoding rows: 7 us with 4 or
- * 16 blocks, 13 with one; with 9 inits 12; a prompt of 8192 tokens: 11 us with 16 blocks, 14 with
- * 4, 30 with one.
+ * for each of max_rows, and the block table rows in use. The time is a chain of reads over the bus:
+ * the record, then its rows and inits, then ids and pages. Hence few blocks, which load whole tiles
+ * side by side into shared memory.
  *
- * Blocks don't wait for one another, so none reads what this launch writes. Each finds the rows'
+ * Measured on an H200, us: 128 decoding rows 7 with 4 or 16 blocks, 13 with one; with 9 inits 12; a
+ * prompt of 8192 tokens 11 with 16 blocks, 14 with 4, 30 with one. Of 866 us a step of the 1B model
+ * at one row spends 8 in prepare and 3 in the plan. Tried and not kept: both, and the outbox, in the
+ * graph (4 us less, for two graphs a size); fetching the record ahead of the wait (2 us less, but
+ * its reads delay the outbox's flag by as much, and the gap is 3.6 us).
+ *
+ * Blocks do not wait for one another, so none reads what this launch writes. Each finds the rows'
  * token ranges by a scan of its own, and a row whose slot is set up in this very step takes its
  * pages from the record (the last init of the slot counts) and not from the slot's block table.
  *
- * With drafts a row may begin at its slot's length, which the same step moves on: the kernel reads
- * lengths and drafts and leaves them be, and a second one, of a thread a row, writes them by the
- * rows that the first has expanded. A slot has one row of a step at most. What the first does write
- * of a slot, the drafts that an init takes away, its rows know from the init (tile.fresh). Without
- * drafts the first kernel is one of its own, and alone.
+ * With drafts a row may begin at its slot's length, which the same step advances: the kernel only
+ * reads lengths and drafts, and a second one, a thread a row, writes them from the rows that the
+ * first has expanded. A slot has at most one row of a step. What the first does write of a slot, the
+ * drafts that an init takes away, its rows know from the init (tile.fresh). Without drafts there is
+ * only the first kernel, in an instance of its own.
  *
- * Work is dealt out by what it costs: tokens to threads, each finding its row by bisection; block
- * table rows to warps, in parts of 256 entries, so that one long row is copied by many.
+ * Work is divided by its cost: tokens among threads, each finding its row by bisection; block table
+ * rows among warps, in parts of 256 entries, so that many warps copy one long row.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -30,15 +34,15 @@ enum { BLOCKS = 16, THREADS = 512, TILE_ROWS = THREADS, TILE_INITS = 192, DEPTH 
 static const uint32_t PART = WARP * DEPTH, N_WARPS = BLOCKS * THREADS / WARP;
 
 /* Where a row's block table comes from; entries past n_known are the null page. */
-struct source {
+struct page_source {
 	const uint32_t *pages;
 	uint32_t n_known;
 };
 
-struct tile {
+struct row_tile {
 	struct step_record record;
 	struct step_row rows[TILE_ROWS];
-	struct source sources[TILE_ROWS];
+	struct page_source sources[TILE_ROWS];
 	uint32_t first[TILE_ROWS + 1]; /* token of each row, and the end */
 	uint64_t warp_sums[THREADS / WARP];
 	struct slot_init inits[TILE_INITS];
@@ -46,10 +50,10 @@ struct tile {
 	bool fresh[TILE_ROWS]; /* the row's slot is set up in this step */
 };
 
-struct expansion {
+struct grid_expansion {
 	const struct op_prepare &args;
 	const struct step_inputs &in;
-	struct tile &tile;
+	struct row_tile &tile;
 	uint32_t max_drafts; /* a constant 0 in the kernel without drafts */
 	uint32_t n_rows, padded_rows, max_tokens;
 	uint32_t capacity; /* tokens that a row's pages can hold */
@@ -75,36 +79,36 @@ template <typename T> __device__ static void load_all(T *to, const T *from, uint
 		((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
 }
 
-__device__ static int32_t clamp_page(const struct expansion &e, uint32_t page)
+__device__ static int32_t clamp_page(const struct grid_expansion &e, uint32_t page)
 {
 	return page < e.args.n_pages ? (int32_t)page : 0;
 }
 
-__device__ static bool slot_valid(const struct expansion &e, int32_t slot)
+__device__ static bool slot_valid(const struct grid_expansion &e, int32_t slot)
 {
 	return slot >= 0 && (uint32_t)slot < e.in.max_slots;
 }
 
 /* Its other tokens are the slot's drafts. */
-__device__ static bool verifies(const struct expansion &e, const struct step_row &row)
+__device__ static bool verifies(const struct grid_expansion &e, const struct step_row &row)
 {
 	return e.max_drafts && (row.flags & ROW_VERIFY);
 }
 
 /* Its first token is the slot's last. */
-__device__ static bool from_slot(const struct expansion &e, const struct step_row &row)
+__device__ static bool from_slot(const struct grid_expansion &e, const struct step_row &row)
 {
 	return (row.flags & ROW_FROM_SLOT) || verifies(e, row);
 }
 
-__device__ static uint32_t page_of(const struct source &source, uint32_t i)
+__device__ static uint32_t page_of(const struct page_source &source, uint32_t i)
 {
 	return i < source.n_known ? source.pages[i] : 0;
 }
 
 /* One part of a table of n entries, by a warp. */
-__device__ static void copy_part(const struct expansion &e, int32_t *to,
-	const struct source &source, uint32_t n, uint32_t part)
+__device__ static void copy_part(const struct grid_expansion &e, int32_t *to,
+	const struct page_source &source, uint32_t n, uint32_t part)
 {
 	const uint32_t first = part * PART + threadIdx.x % WARP;
 	uint32_t pages[DEPTH];
@@ -125,13 +129,14 @@ __device__ static uint32_t parts_of(uint32_t n)
 
 /* ---- inits ---- */
 
-__device__ static struct source init_source(const struct expansion &e, const struct slot_init &init)
+__device__ static struct page_source init_source(
+	const struct grid_expansion &e, const struct slot_init &init)
 {
 	return {e.tile.record.pages + init.page_offset, min(init.n_pages, e.in.max_pages)};
 }
 
 /* tile.superseded := a later init has the same slot. */
-__device__ static void find_superseded(const struct expansion &e, uint32_t base, uint32_t n)
+__device__ static void find_superseded(const struct grid_expansion &e, uint32_t base, uint32_t n)
 {
 	const struct step_record &record = e.tile.record;
 	bool found = false;
@@ -145,7 +150,7 @@ __device__ static void find_superseded(const struct expansion &e, uint32_t base,
 	e.tile.superseded[threadIdx.x] = found;
 }
 
-__device__ static void apply_inits(const struct expansion &e, uint32_t n)
+__device__ static void apply_inits(const struct grid_expansion &e, uint32_t n)
 {
 	const uint32_t n_parts = parts_of(e.in.max_pages);
 
@@ -175,7 +180,7 @@ __device__ static void apply_inits(const struct expansion &e, uint32_t n)
 
 /* What the record does not know of this thread's row: its place, which is the slot's, and that a
  * row to verify has no more tokens than drafts and one. */
-__device__ static void complete_row(const struct expansion &e)
+__device__ static void complete_row(const struct grid_expansion &e)
 {
 	struct step_row &row = e.tile.rows[threadIdx.x];
 
@@ -187,7 +192,7 @@ __device__ static void complete_row(const struct expansion &e)
 
 /* tile.first of the tile's n rows, of which the first begins at token `before`; returns the end,
  * which is not clamped to max_tokens. */
-__device__ static uint64_t scan_rows(const struct expansion &e, uint32_t n, uint64_t before)
+__device__ static uint64_t scan_rows(const struct grid_expansion &e, uint32_t n, uint64_t before)
 {
 	const uint32_t i = threadIdx.x, lane = i % WARP, warp = i / WARP;
 	uint64_t sum = i < n ? min(e.tile.rows[i].n_tokens, e.max_tokens) : 0;
@@ -211,11 +216,12 @@ __device__ static uint64_t scan_rows(const struct expansion &e, uint32_t n, uint
 	return total;
 }
 
-/* The source of this thread's row, as far as the tile of inits tells. */
-__device__ static void find_source(const struct expansion &e, uint32_t n_inits, bool first_tile)
+/* The source of this thread's row, by the tile of inits. */
+__device__ static void find_source(
+	const struct grid_expansion &e, uint32_t n_inits, bool first_tile)
 {
 	const int32_t slot = e.tile.rows[threadIdx.x].slot;
-	struct source source = e.tile.sources[threadIdx.x];
+	struct page_source source = e.tile.sources[threadIdx.x];
 
 	if (e.max_drafts && first_tile)
 		e.tile.fresh[threadIdx.x] = false;
@@ -233,14 +239,14 @@ __device__ static void find_source(const struct expansion &e, uint32_t n_inits, 
 	e.tile.sources[threadIdx.x] = source;
 }
 
-__device__ static uint32_t row_length(const struct expansion &e, uint32_t i)
+__device__ static uint32_t row_length(const struct grid_expansion &e, uint32_t i)
 {
 	const uint64_t n = e.tile.first[i + 1] - e.tile.first[i];
 
 	return (uint32_t)min(e.tile.rows[i].start + n, (uint64_t)e.capacity);
 }
 
-__device__ static void empty_row(const struct expansion &e, uint32_t r)
+__device__ static void empty_row(const struct grid_expansion &e, uint32_t r)
 {
 	e.in.seq_lens[r] = 0;
 	e.in.row_slot[r] = -1;
@@ -249,14 +255,14 @@ __device__ static void empty_row(const struct expansion &e, uint32_t r)
 		e.in.next_ids[r] = -1;
 }
 
-__device__ static uint32_t logits_of_row(const struct expansion &e)
+__device__ static uint32_t logits_of_row(const struct grid_expansion &e)
 {
 	return e.tile.record.last_only ? 1 : 1 + e.max_drafts;
 }
 
 /* Of a row's tokens, of which all are wanted or the last. */
 __device__ static void index_logits(
-	const struct expansion &e, uint32_t r, uint32_t first, uint32_t end, bool all)
+	const struct grid_expansion &e, uint32_t r, uint32_t first, uint32_t end, bool all)
 {
 	const uint32_t width = logits_of_row(e);
 	int32_t *index = e.in.logit_index + (size_t)r * width;
@@ -267,7 +273,7 @@ __device__ static void index_logits(
 }
 
 /* r: the row that this thread's tile.rows[threadIdx.x] is. */
-__device__ static void write_row(const struct expansion &e, uint32_t r)
+__device__ static void write_row(const struct grid_expansion &e, uint32_t r)
 {
 	const uint32_t i = threadIdx.x, first = e.tile.first[i], end = e.tile.first[i + 1];
 	const struct step_row &row = e.tile.rows[i];
@@ -292,7 +298,7 @@ __device__ static uint32_t pages_of(uint32_t length, uint32_t page_tokens)
 
 /* Entries past the used pages keep what they had, except in an empty row. The drafts' decodes go up
  * to max_drafts tokens further than the step. */
-__device__ static void write_tables(const struct expansion &e, uint32_t base, uint32_t n)
+__device__ static void write_tables(const struct grid_expansion &e, uint32_t base, uint32_t n)
 {
 	const uint32_t n_parts = parts_of(e.in.max_pages);
 
@@ -312,7 +318,7 @@ __device__ static void write_tables(const struct expansion &e, uint32_t base, ui
 
 /* ---- tokens ---- */
 
-__device__ static void empty_token(const struct expansion &e, uint32_t t)
+__device__ static void empty_token(const struct grid_expansion &e, uint32_t t)
 {
 	e.in.input_ids[t] = 0;
 	e.in.embedding_from[t] = NULL;
@@ -323,7 +329,7 @@ __device__ static void empty_token(const struct expansion &e, uint32_t t)
 }
 
 /* The tile's row that token t is of: the last that begins at t or before. */
-__device__ static uint32_t row_of(const struct expansion &e, uint32_t n, uint32_t t)
+__device__ static uint32_t row_of(const struct grid_expansion &e, uint32_t n, uint32_t t)
 {
 	uint32_t low = 0, high = n;
 
@@ -340,7 +346,7 @@ __device__ static uint32_t row_of(const struct expansion &e, uint32_t n, uint32_
 
 /* Where the embedding of the row's token j is given, or NULL. */
 __device__ static const void *given_embedding(
-	const struct expansion &e, const struct step_row &row, uint32_t j)
+	const struct grid_expansion &e, const struct step_row &row, uint32_t j)
 {
 	if (!row.embeddings || j < row.n_ids || from_slot(e, row))
 		return NULL;
@@ -348,7 +354,8 @@ __device__ static const void *given_embedding(
 }
 
 /* Of the row's token j, which is the step's t. */
-__device__ static int32_t token_id(const struct expansion &e, uint32_t i, uint32_t j, uint32_t t)
+__device__ static int32_t token_id(
+	const struct grid_expansion &e, uint32_t i, uint32_t j, uint32_t t)
 {
 	const struct step_row &row = e.tile.rows[i];
 
@@ -360,15 +367,15 @@ __device__ static int32_t token_id(const struct expansion &e, uint32_t i, uint32
 			       : e.in.slot_drafts[(size_t)row.slot * e.max_drafts + (j - 1)];
 }
 
-/* A row that the slot told where to begin may run past its pages, and writes nothing there: the
- * null page is everybody's. The host gives every other row the pages that it needs. */
+/* A row that begins at its slot's length may run past its pages, and writes nothing there: all slots
+ * share the null page. The host gives every other row the pages that it needs. */
 __device__ static bool page_missing(
-	const struct expansion &e, const struct step_row &row, int32_t page)
+	const struct grid_expansion &e, const struct step_row &row, int32_t page)
 {
 	return e.max_drafts && from_slot(e, row) && page == 0;
 }
 
-__device__ static void write_token(const struct expansion &e, uint32_t n, uint32_t t)
+__device__ static void write_token(const struct grid_expansion &e, uint32_t n, uint32_t t)
 {
 	const uint32_t i = row_of(e, n, t), page_tokens = e.in.page_tokens;
 	const struct step_row &row = e.tile.rows[i];
@@ -404,7 +411,7 @@ __device__ static void write_token(const struct expansion &e, uint32_t n, uint32
 	e.in.slot_mapping[t] = fits && mapped <= INT32_MAX ? (int32_t)mapped : -1;
 }
 
-__device__ static void write_tails(const struct expansion &e, uint32_t n_tokens)
+__device__ static void write_tails(const struct grid_expansion &e, uint32_t n_tokens)
 {
 	const uint32_t n_parts = parts_of(e.in.max_pages);
 	const uint32_t n_pad = e.padded_rows > e.n_rows ? e.padded_rows - e.n_rows : 0;
@@ -428,7 +435,8 @@ __device__ static void write_tails(const struct expansion &e, uint32_t n_tokens)
 }
 
 /* The tile of rows from `base`, and with the first one all inits; returns where its tokens end. */
-__device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base, uint64_t before)
+__device__ static uint64_t expand_tile(
+	const struct grid_expansion &e, uint32_t base, uint64_t before)
 {
 	const struct step_record &record = e.tile.record;
 	const uint32_t n = min(e.n_rows - base, (uint32_t)TILE_ROWS);
@@ -469,8 +477,8 @@ __device__ static uint64_t expand_tile(const struct expansion &e, uint32_t base,
 template <bool DRAFTS>
 static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepare a)
 {
-	__shared__ struct tile tile;
-	struct expansion e = {a, a.inputs, tile, DRAFTS ? a.inputs.max_drafts : 0};
+	__shared__ struct row_tile tile;
+	struct grid_expansion e = {a, a.inputs, tile, DRAFTS ? a.inputs.max_drafts : 0};
 	uint64_t end = 0, capacity = (uint64_t)a.inputs.max_pages * a.inputs.page_tokens;
 	uint32_t base = 0;
 
@@ -505,22 +513,15 @@ static __global__ void __launch_bounds__(THREADS) move_slots(const struct step_i
 	}
 }
 
-int cuda_prepare(struct stream *stream, const struct op_prepare *a)
+static int prepare_launch(struct stream *stream, const struct op_prepare *a)
 {
 	const struct step_inputs *in = &a->inputs;
-	int rc;
 
-	if (!prepare_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "prepare", (const void *)prepare<false>);
-	if (rc)
-		return rc;
 	cuda_inputs_written(stream);
-	if (in->max_drafts) {
-		launch(stream, prepare<true>, BLOCKS, THREADS, 0, *a);
+	launch(stream, in->max_drafts ? prepare<true> : prepare<false>, BLOCKS, THREADS, 0, *a);
+	if (in->max_drafts)
 		launch(stream, move_slots, blocks_for(in->max_rows, THREADS), THREADS, 0, *in);
-	} else {
-		launch(stream, prepare<false>, BLOCKS, THREADS, 0, *a);
-	}
-	return cuda_launch_end(stream, "prepare");
+	return 0;
 }
+
+CUDA_OP(prepare, prepare<false>)

@@ -2,16 +2,16 @@
 
 /*
  * Grid: (tokens, heads of q, k and v / heads of a block); block: 128 threads, a power of two of
- * lanes a head, each a pack of 8 pairs: 4 lanes for head_dim 64, 8 for 128; no shared memory.
- * Moves q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 *
- * head_dim of cosines and sines, which all heads of a token share. A decode's row is 2 to 4
- * blocks. In a graph (`early`) position, slot and a lane's first cosines and sines are read before
- * the wait for the kernel before, which leaves one round trip behind it, of the heads: 0.8 us in
- * place of 1.1 for one row on an H200.
+ * lanes a head, each a pack of 8 pairs: 4 lanes for head_dim 64, 8 for 128; no shared memory. Moves
+ * q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 * head_dim
+ * of cosines and sines, which all heads of a token share. A decode's row is 2 to 4 blocks. In a graph
+ * (`early`) position, slot and a lane's first cosines and sines are read before the wait for the
+ * preceding kernel, which leaves one round trip behind it, of the heads: 0.8 us instead of 1.1 for
+ * one row on an H200.
  *
- * All heads go through one path: a lane reads its pairs' two halves, normalises them with its
- * neighbours' sum if the head has a norm, rotates them unless it is of v, and writes q in place,
- * k and v to the cache.
+ * All heads take one path: a lane reads its pairs' two halves, normalises them with its neighbours'
+ * sum if the head has a norm, rotates them unless it is of v, and writes q in place, k and v to the
+ * cache.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -142,31 +142,21 @@ static __global__ void rope_and_cache(
 	}
 }
 
-template <int N> static void launch(struct stream *stream, const struct op_rope_and_cache *a)
+static int rope_and_cache_launch(struct stream *stream, const struct op_rope_and_cache *a)
 {
-	const uint32_t n_packs = a->head_dim / 2 / N;
+	const bool packs = a->head_dim % (2 * PACK) == 0 && aligned(a->qkv) && aligned(a->kv) &&
+			   aligned(a->cos_sin) && aligned(a->q_norm.data) &&
+			   aligned(a->k_norm.data);
+	const uint32_t n_packs = a->head_dim / 2 / (packs ? PACK : 1);
 	const uint32_t n_heads = a->n_heads + 2 * a->n_kv_heads;
 	uint32_t n_lanes = 1;
 
 	while (n_lanes < n_packs && n_lanes < WARP)
 		n_lanes *= 2;
-	launch(stream, rope_and_cache<N>, row_grid(a->n_tokens, n_heads, THREADS / n_lanes),
-		THREADS, 0, *a, n_lanes, cuda_inputs_settled(stream));
+	launch(stream, packs ? rope_and_cache<PACK> : rope_and_cache<1>,
+		row_grid(a->n_tokens, n_heads, THREADS / n_lanes), THREADS, 0, *a, n_lanes,
+		cuda_inputs_settled(stream));
+	return 0;
 }
 
-int cuda_rope_and_cache(struct stream *stream, const struct op_rope_and_cache *a)
-{
-	int rc;
-
-	if (!rope_and_cache_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "rope_and_cache", (const void *)rope_and_cache<PACK>);
-	if (rc)
-		return rc;
-	if (a->head_dim % (2 * PACK) == 0 && aligned(a->qkv) && aligned(a->kv) &&
-		aligned(a->cos_sin) && aligned(a->q_norm.data) && aligned(a->k_norm.data))
-		launch<PACK>(stream, a);
-	else
-		launch<1>(stream, a);
-	return cuda_launch_end(stream, "rope_and_cache");
-}
+CUDA_OP(rope_and_cache, rope_and_cache<PACK>)

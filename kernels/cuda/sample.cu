@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Two kernels. `find_top`: grid (splits, rows), each block the arg-max of its part of a row;
- * `sample`: the same grid; each block merges the row's parts, and then a greedy row is done. A row
- * with a temperature alone is drawn by all its blocks, the last of which merges; one with top-k or
- * top-p by its first block, the others leave (sample_filter.cuh). Which it is stands in device
- * memory, so that a recorded graph serves every mixture of rows.
+ * Two kernels. `find_top`: grid (splits, rows), each block the arg-max of its part of a row.
+ * `sample`: the same grid; each block merges the row's parts, and a greedy row is done. A row with a
+ * temperature alone is drawn by all its blocks, the last of which merges; one with top-k or top-p
+ * by its first block (sample_filter.cuh), and the others return. Which case a row is stands in
+ * device memory, so that a recorded graph serves every mixture of rows.
  *
- * Block: 1024 threads; as many splits as give two blocks to each of 132 multiprocessors, but no
- * second wave, and a thread has 4 logits at least; shared memory: 46 KB in `sample`. Moves
- * rows * vocab * 4 bytes from memory once; what the second kernel reads again comes from L2. The
- * arg-max is a launch of its own because scores are relative to the top and the filters need it
- * first. On an H200, 128256 tokens: greedy 5 us for one row, 11 for 64 (whose floor is 8); with a
- * temperature 12 and 40 to 58, where the hash of each token is what costs.
+ * Block: 1024 threads; splits: two blocks for each of 132 multiprocessors, no second wave, and at
+ * least 4 logits a thread; shared memory: 46 KB in `sample`. Bytes: rows * vocab * 4 from memory,
+ * once; the second kernel reads from the L2. The arg-max is a launch of its own because scores are
+ * relative to the top and the filters need it first.
+ *
+ * Measured on an H200, 128256 tokens, us: greedy 5 for one row, 10.6 for 64 (bandwidth floor: 8);
+ * with a temperature 12 and 40 to 58, the time of hashing each token; k = 50 with top-p 47 for 64
+ * rows.
  */
 
 #include "kernels/cuda/sample_filter.cuh"
@@ -20,7 +22,7 @@
 enum { SPREAD = 264, MIN_PART = 4 * SAMPLE_THREADS };
 
 /* [rows, splits] the first two, [rows] the third */
-struct parts {
+struct sample_parts {
 	uint64_t *tops; /* order of the logit, then the id inverted; 0: none is finite */
 	struct choice *draws;
 	uint32_t *n_drawn;
@@ -29,7 +31,7 @@ struct parts {
 
 /* Parts begin at multiples of 4, where rows are aligned if the vocabulary is. */
 __device__ static uint32_t part_begin(
-	const struct op_sample &a, const struct parts &parts, uint32_t split)
+	const struct op_sample &a, const struct sample_parts &parts, uint32_t split)
 {
 	const uint64_t size = (((uint64_t)a.vocab - 1) / parts.n_splits + 4) / 4 * 4;
 
@@ -37,7 +39,7 @@ __device__ static uint32_t part_begin(
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
-	find_top(const struct op_sample a, const struct parts parts)
+	find_top(const struct op_sample a, const struct sample_parts parts)
 {
 	const uint32_t r = blockIdx.y;
 	const uint32_t begin = part_begin(a, parts, blockIdx.x);
@@ -65,13 +67,13 @@ __device__ static void finish(const struct op_sample &a, uint32_t r, int32_t tok
 }
 
 /* This block's part of the row; the last block to come merges all. */
-__device__ static void draw_part(const struct op_sample &a, const struct parts &parts, uint32_t r,
-	const struct sample_row &row)
+__device__ static void draw_part(const struct op_sample &a, const struct sample_parts &parts,
+	uint32_t r, const struct sample_row &row)
 {
 	const uint32_t begin = part_begin(a, parts, blockIdx.x);
 	const uint32_t end = part_begin(a, parts, blockIdx.x + 1);
 	struct choice *draws = parts.draws + (size_t)r * parts.n_splits;
-	struct draw draw = draw_begin(row);
+	struct thread_draw draw = draw_begin(row);
 	struct choice best;
 	uint32_t n_before = 0;
 
@@ -101,9 +103,9 @@ __device__ static void draw_part(const struct op_sample &a, const struct parts &
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
-	sample(const struct op_sample a, const struct parts parts)
+	sample(const struct op_sample a, const struct sample_parts parts)
 {
-	__shared__ struct filter filter;
+	__shared__ struct block_filter filter;
 	const uint32_t r = blockIdx.y;
 	uint64_t top = 0;
 	struct slot_sampling s;
@@ -136,8 +138,9 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	draw_part(a, parts, r, row);
 }
 
-/* Room for all parts of max_rows rows: splits are SPREAD / rows, and one at least. */
-static int parts_take(struct stream *stream, const struct op_sample *a, struct parts *ret)
+/* Memory for all parts of max_rows rows: splits are SPREAD / rows, and at least one. */
+static int sample_parts_take(
+	struct stream *stream, const struct op_sample *a, struct sample_parts *ret)
 {
 	const size_t max_rows = a->inputs.max_rows, n = max_rows + SPREAD;
 	void *memory;
@@ -156,22 +159,18 @@ static int parts_take(struct stream *stream, const struct op_sample *a, struct p
 	return 0;
 }
 
-int cuda_sample(struct stream *stream, const struct op_sample *a)
+static int sample_launch(struct stream *stream, const struct op_sample *a)
 {
-	struct parts parts;
+	struct sample_parts parts;
 	dim3 grid;
-	int rc;
+	int rc = sample_parts_take(stream, a, &parts);
 
-	if (!sample_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "sample", (const void *)sample);
-	if (rc)
-		return rc;
-	rc = parts_take(stream, a, &parts);
 	if (rc)
 		return rc;
 	grid = dim3(parts.n_splits, a->n_rows ? a->n_rows : 1);
 	launch(stream, find_top, grid, SAMPLE_THREADS, 0, *a, parts);
 	launch(stream, sample, grid, SAMPLE_THREADS, 0, *a, parts);
-	return cuda_launch_end(stream, "sample");
+	return 0;
 }
+
+CUDA_OP(sample, sample)

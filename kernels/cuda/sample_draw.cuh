@@ -5,8 +5,8 @@
 /*
  * A row to be sampled, the order of its tokens, and the noise: the same hash of (seed, position,
  * purpose, token), the same scores in double and the same ties as on the cpu device, whose sample.c
- * says what they are and why. All maxima are of totally ordered keys, so that neither the grid nor
- * the order of threads can show in a result.
+ * defines them. All maxima are of totally ordered keys, so that a result depends neither on the grid
+ * nor on the order of threads.
  */
 
 #include <float.h>
@@ -197,13 +197,13 @@ __device__ static inline uint64_t token_hash(const struct sample_row &row, int32
 }
 
 /* `bound` is the float of the best score that the thread knows of, its own or another's. */
-struct draw {
+struct thread_draw {
 	struct choice best;
 	float bound;
 };
 
 /* The top's first token is always kept; it is where every thread begins. */
-__device__ static inline struct draw draw_begin(const struct sample_row &row)
+__device__ static inline struct thread_draw draw_begin(const struct sample_row &row)
 {
 	const double score = score_of(0, token_hash(row, row.first));
 
@@ -212,11 +212,11 @@ __device__ static inline struct draw draw_begin(const struct sample_row &row)
 
 /*
  * A token has to have -log(u) <= exp(scaled - best), and as -log(u) >= 1 - u, the leading bits of
- * 1 - u tell most of those that have not. A thousandth of slack is for float32, and the few others
+ * 1 - u exclude most of those that have not. A thousandth of slack is for float32, and the few others
  * are scored in double precision.
  */
 __device__ static inline void draw_consider(
-	struct draw &draw, const struct sample_row &row, float logit, int32_t id)
+	struct thread_draw &draw, const struct sample_row &row, float logit, int32_t id)
 {
 	const uint64_t hash = token_hash(row, id);
 	const float rest = __uint_as_float(0x3f800000u | (uint32_t)(~hash >> 41)) - 1.0f;
@@ -235,7 +235,7 @@ __device__ static inline void draw_consider(
 }
 
 /* Take over the best bound of the warp. */
-__device__ static inline void draw_share(struct draw &draw)
+__device__ static inline void draw_share(struct thread_draw &draw)
 {
 	draw.bound = logit_of(__reduce_max_sync(~0u, order_of(draw.bound)));
 }

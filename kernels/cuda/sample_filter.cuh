@@ -4,20 +4,20 @@
 
 /*
  * top-k and top-p of a row by one block. Both keep a prefix of the tokens in falling order, so each
- * comes down to its last token: the last one before which lie fewer than k tokens, or less than p
- * of the mass. Tokens are 64-bit places, ascending in that order (the logit's, inverted, then the
- * id), and the last place is found by histograms:
+ * is a search for its last token: the last one before which there are fewer than k tokens, or less
+ * than p of the mass. Tokens are 64-bit places, ascending in that order (the logit's, inverted, then
+ * the id), and the last place is found by histograms:
  *
  *   1. over all logits, by their distance below the top in steps of 1/32: the bin it is in;
- *   2. the places up to and with that bin are collected in shared memory, if there is room for
- *      them, and are from then on all there is; else those of that bin alone; else none;
+ *   2. the places up to and with that bin are collected in shared memory, if they fit, and are from
+ *      then on all there is; else those of that bin alone; else none;
  *   3. over those, by 10 bits of the place at a time, until a bin holds one place only.
  *
- * Each of the first two is a read of the row, from L2, by one multiprocessor, which at 128256
- * tokens takes it 5 us and the instructions as much again. For small k a read of its own first
- * finds a bound that spares the two nearly all they would do: 34 us in place of 50 on an H200.
- * top-p alone, without a bound, takes about 100. Masses are integers, of weights relative to the
- * top's of 2^mass_bits: their sums don't depend on the order of atomics.
+ * Each of the first two is a read of the row from the L2 by one multiprocessor: 5 us at 128256
+ * tokens, and as much again for the instructions. For small k an additional read first finds a bound
+ * that spares the two nearly all their work: 34 us instead of 50 on an H200. top-p alone, without a
+ * bound, takes about 100. Masses are integers, of weights relative to the top's of 2^mass_bits: their
+ * sums do not depend on the order of atomics.
  */
 
 #include "kernels/cuda/sample_draw.cuh"
@@ -27,7 +27,7 @@ static_assert((int)FILTER_BINS == (int)SAMPLE_THREADS, "a thread for each bin");
 
 static const float FILTER_STEP = 32; /* bins for a difference of 1 between logits */
 
-struct filter {
+struct block_filter {
 	uint64_t list[FILTER_LIST];
 	uint32_t count[FILTER_BINS], low[FILTER_BINS], high[FILTER_BINS];
 	uint64_t warp_sums[SAMPLE_THREADS / WARP];
@@ -41,7 +41,7 @@ struct filter {
 
 /* What the search is for: the last place before which lies less than `limit`. */
 struct target {
-	uint64_t limit;  /* 0: `fraction` of the total, not known yet */
+	uint64_t limit;  /* 0: `fraction` of the total, which is not known */
 	double fraction;
 };
 
@@ -65,8 +65,8 @@ __device__ static inline float place_logit(uint64_t place)
 
 /* Calls f(logit, id). */
 template <typename F, typename G>
-__device__ static inline void for_each_place(const struct sample_row &row, const struct filter &f,
-	const struct places &places, F call, G after)
+__device__ static inline void for_each_place(const struct sample_row &row,
+	const struct block_filter &f, const struct places &places, F call, G after)
 {
 	if (places.listed) {
 		for (uint32_t i = threadIdx.x; i < f.n_list; i += SAMPLE_THREADS)
@@ -84,8 +84,8 @@ __device__ static inline void for_each_place(const struct sample_row &row, const
 }
 
 template <typename F>
-__device__ static inline void for_each_place(
-	const struct sample_row &row, const struct filter &f, const struct places &places, F call)
+__device__ static inline void for_each_place(const struct sample_row &row,
+	const struct block_filter &f, const struct places &places, F call)
 {
 	for_each_place(row, f, places, call, [] {});
 }
@@ -119,7 +119,8 @@ __device__ static inline float bin_floor(const struct sample_row &row, uint32_t 
 	return bin == FILTER_BINS - 1 ? -FLT_MAX : row.top - (float)(bin + 2) / FILTER_STEP;
 }
 
-__device__ static inline void bin_add(struct filter &f, uint32_t bin, uint32_t n, uint64_t mass)
+__device__ static inline void bin_add(
+	struct block_filter &f, uint32_t bin, uint32_t n, uint64_t mass)
 {
 	uint32_t carry, low = (uint32_t)mass;
 
@@ -132,7 +133,7 @@ __device__ static inline void bin_add(struct filter &f, uint32_t bin, uint32_t n
 }
 
 /* The first barrier: everyone has read what the last search found. */
-__device__ static inline void bins_clear(struct filter &f)
+__device__ static inline void bins_clear(struct block_filter &f)
 {
 	__syncthreads();
 	f.count[threadIdx.x] = f.low[threadIdx.x] = f.high[threadIdx.x] = 0;
@@ -169,7 +170,7 @@ __device__ static inline T scan_bins(T *warps, T own, T *ret_total)
 
 /* f.boundary and what belongs to it, from full bins, before which lies `base`. MASS: by mass. */
 template <bool MASS>
-__device__ static void find_boundary(struct filter &f, struct target &target, uint64_t base)
+__device__ static void find_boundary(struct block_filter &f, struct target &target, uint64_t base)
 {
 	const uint32_t i = threadIdx.x, count = f.count[i];
 	const uint64_t own = MASS ? (uint64_t)f.high[i] << 32 | f.low[i] : count;
@@ -194,7 +195,7 @@ __device__ static void find_boundary(struct filter &f, struct target &target, ui
 
 /* Step 1. Far below the top lie many tokens or none, so the last bin is counted in registers. */
 template <bool MASS>
-__device__ static void find_linear(const struct sample_row &row, struct filter &f,
+__device__ static void find_linear(const struct sample_row &row, struct block_filter &f,
 	const struct places &places, struct target &target)
 {
 	const int mass_bits = mass_bits_of(row);
@@ -220,7 +221,7 @@ __device__ static void find_linear(const struct sample_row &row, struct filter &
 }
 
 /* Step 2: the places of the bins from first to end, which fit. */
-__device__ static void collect(const struct sample_row &row, struct filter &f,
+__device__ static void collect(const struct sample_row &row, struct block_filter &f,
 	const struct places &places, uint32_t first, uint32_t end)
 {
 	if (threadIdx.x == 0)
@@ -237,7 +238,7 @@ __device__ static void collect(const struct sample_row &row, struct filter &f,
 
 /* Step 3. */
 template <bool MASS>
-__device__ static uint64_t search(const struct sample_row &row, struct filter &f,
+__device__ static uint64_t search(const struct sample_row &row, struct block_filter &f,
 	const struct places &places, struct target &target, uint64_t base)
 {
 	const int mass_bits = mass_bits_of(row);
@@ -263,7 +264,7 @@ __device__ static uint64_t search(const struct sample_row &row, struct filter &f
 		prefix = prefix << (shift - next) | (uint32_t)f.boundary;
 		shift = next;
 	} while (shift && f.boundary_count > 1);
-	/* One place is left with this prefix; its other bits are known to whoever holds it. */
+	/* One place is left with this prefix; the thread that holds it knows its other bits. */
 	for_each_place(row, f, places, [&](float logit, uint32_t id) {
 		if (place_of(logit, id) >> shift == prefix)
 			f.found = place_of(logit, id);
@@ -277,7 +278,7 @@ __device__ static uint64_t search(const struct sample_row &row, struct filter &f
  * the k-th. It spares the histogram nearly all of the row.
  */
 __device__ static void narrow(
-	const struct sample_row &row, struct filter &f, struct places &places, uint32_t k)
+	const struct sample_row &row, struct block_filter &f, struct places &places, uint32_t k)
 {
 	struct target target = {k, 0};
 	float greatest = -INFINITY;
@@ -294,8 +295,8 @@ __device__ static void narrow(
 
 /* places.last := the last place kept; they become the list's if all that are kept fit. */
 template <bool MASS>
-__device__ static void keep(const struct sample_row &row, struct filter &f, struct places &places,
-	struct target target)
+__device__ static void keep(const struct sample_row &row, struct block_filter &f,
+	struct places &places, struct target target)
 {
 	struct places searched;
 	uint64_t base = 0;
@@ -331,7 +332,7 @@ __device__ static inline bool is_filtered(
 
 /* What top-k (0: none) and top-p (1 or more: none) leave. */
 __device__ static struct places keep_places(
-	const struct sample_row &row, struct filter &f, uint32_t top_k, float top_p)
+	const struct sample_row &row, struct block_filter &f, uint32_t top_k, float top_p)
 {
 	struct places places = {false, -FLT_MAX, UINT64_MAX};
 
@@ -344,10 +345,10 @@ __device__ static struct places keep_places(
 
 /* The draw of a row with top-k or top-p; in warp 0. */
 __device__ static struct choice draw_filtered(
-	const struct sample_row &row, struct filter &f, uint32_t top_k, float top_p)
+	const struct sample_row &row, struct block_filter &f, uint32_t top_k, float top_p)
 {
 	const struct places places = keep_places(row, f, top_k, top_p);
-	struct draw draw = draw_begin(row);
+	struct thread_draw draw = draw_begin(row);
 
 	for_each_place(
 		row, f, places,

@@ -3,15 +3,14 @@
 #define MIMEO_KERNELS_CUDA_SAMPLE_TEAM_CUH
 
 /*
- * A row by a team of 1, 2, 4 or 8 blocks, which are a cluster: what takes several passes over the
- * same logits, each decided by the one before, without a launch a pass. The blocks tell one another
- * what they found in the stream's workspace, between barriers of the cluster, and all of them take
- * the same decisions by it.
+ * A row by a team of 1, 2, 4 or 8 blocks, which are a cluster: several passes over the same logits,
+ * each decided by the one before, without a launch a pass. Blocks exchange what they find through the
+ * stream's workspace, between barriers of the cluster, and all take the same decisions from it.
  *
- * The team's size depends on the number of rows, and results may not. Tops and draws are maxima of
- * total orders. Sums of floating point are over TEAM_PARTS parts of the vocabulary, whatever the
- * size: a block sums a part in an order of its own, and the parts are added up in theirs. The
- * filters are the first block's alone (sample_filter.cuh).
+ * The team's size depends on the number of rows; results must not. Tops and draws are maxima of
+ * total orders. Floating-point sums are over TEAM_PARTS parts of the vocabulary whatever the size: a
+ * block adds a part in an order of its own, and the parts are added in theirs. The filters run in the
+ * first block alone (sample_filter.cuh).
  */
 
 #include "kernels/cuda/sample_filter.cuh"
@@ -116,7 +115,7 @@ __device__ static inline struct choice team_best(const struct team &team, struct
 __device__ static inline struct choice draw_range(
 	const struct sample_row &row, uint32_t begin, uint32_t end)
 {
-	struct draw draw = draw_begin(row);
+	struct thread_draw draw = draw_begin(row);
 
 	for_each_logit(
 		row.logits, begin, end, -FLT_MAX,
@@ -127,7 +126,7 @@ __device__ static inline struct choice draw_range(
 
 /* The row's draw, by all blocks of the team; the first one's warp 0 has it. */
 __device__ static int32_t team_draw(const struct team &team, const struct sample_row &row,
-	struct filter &f, const struct slot_sampling &s)
+	struct block_filter &f, const struct slot_sampling &s)
 {
 	struct choice best;
 
@@ -140,39 +139,29 @@ __device__ static int32_t team_draw(const struct team &team, const struct sample
 
 /* ---- host ---- */
 
-struct teams {
-	struct exchange *exchanges; /* [max_rows] */
-	uint32_t size;
-};
-
-/* As many blocks as there are multiprocessors, or a part of a row is not worth one. */
-static inline int teams_take(struct stream *stream, uint32_t n_rows, uint32_t max_rows,
-	uint32_t n_cols, struct teams *ret)
+/*
+ * A team a row; no rows: one, which finds none. As many blocks as there are multiprocessors, or until
+ * a part of a row of n_cols is not worth one.
+ */
+template <typename Args>
+static inline int teams_launch(struct stream *stream,
+	void (*kernel)(const Args, struct exchange *, uint32_t), uint32_t n_rows, uint32_t max_rows,
+	uint32_t n_cols, const Args &args)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
-	void *memory;
-	int rc = cuda_workspace(stream, (size_t)max_rows * sizeof(*ret->exchanges), &memory);
+	uint32_t size = limits->arch >= 90 && limits->code_arch >= 90 ? TEAM_MAX : 1;
+	void *exchanges; /* [max_rows] */
+	void *params[] = {(void *)&args, &exchanges, &size};
+	int rc = cuda_workspace(stream, (size_t)max_rows * sizeof(struct exchange), &exchanges);
 
 	if (rc)
 		return rc;
-	ret->exchanges = (struct exchange *)memory;
-	ret->size = limits->arch >= 90 && limits->code_arch >= 90 ? TEAM_MAX : 1;
-	while (ret->size > 1 && ((uint64_t)ret->size * n_rows > limits->n_sms ||
-					n_cols / ret->size < 4 * SAMPLE_THREADS))
-		ret->size /= 2;
+	while (size > 1 && ((uint64_t)size * n_rows > limits->n_sms ||
+				   n_cols / size < 4 * SAMPLE_THREADS))
+		size /= 2;
+	cuda_launch_clusters(stream, (const void *)kernel, (n_rows ? n_rows : 1) * size,
+		SAMPLE_THREADS, size, 0, params);
 	return 0;
-}
-
-/* A team a row; no rows: one, which finds none. */
-template <typename Args>
-static inline void launch_teams(struct stream *stream,
-	void (*kernel)(const Args, struct exchange *, uint32_t), uint32_t n_rows,
-	const struct teams *teams, const Args &args)
-{
-	void *params[] = {(void *)&args, (void *)&teams->exchanges, (void *)&teams->size};
-
-	cuda_launch_clusters(stream, (const void *)kernel, (n_rows ? n_rows : 1) * teams->size,
-		SAMPLE_THREADS, teams->size, 0, params);
 }
 
 #endif

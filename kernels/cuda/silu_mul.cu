@@ -3,7 +3,7 @@
 /*
  * Grid: (rows, packs of a row / 256); block: 256 threads, each one pack of 8 columns: one 16-byte
  * read of gate, one of up, one write; no shared memory. Moves rows * cols * 6 bytes. Both reads are
- * in flight together, so that a decode's row costs one round trip.
+ * issued together, so that a decode's row costs one round trip.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -31,19 +31,12 @@ template <int N> static __global__ void silu_mul(const struct op_silu_mul a)
 	}
 }
 
-int cuda_silu_mul(struct stream *stream, const struct op_silu_mul *a)
+static int silu_mul_launch(struct stream *stream, const struct op_silu_mul *a)
 {
-	int rc;
+	const bool packs = a->cols % PACK == 0 && aligned(a->gate_up) && aligned(a->out);
 
-	if (!silu_mul_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "silu_mul", (const void *)silu_mul<PACK>);
-	if (rc)
-		return rc;
-	if (a->cols % PACK == 0 && aligned(a->gate_up) && aligned(a->out))
-		launch(stream, silu_mul<PACK>, row_grid(a->n_rows, a->cols / PACK, THREADS),
-			THREADS, 0, *a);
-	else
-		launch(stream, silu_mul<1>, row_grid(a->n_rows, a->cols, THREADS), THREADS, 0, *a);
-	return cuda_launch_end(stream, "silu_mul");
+	return launch_rows(
+		stream, packs, silu_mul<PACK>, silu_mul<1>, a->n_rows, a->cols, THREADS, *a);
 }
+
+CUDA_OP(silu_mul, silu_mul<PACK>)

@@ -5,16 +5,16 @@
 #include "kernels/cuda/skinny.cuh"
 #include "kernels/cuda/skinny.h"
 
-struct variant {
+struct skinny_variant {
 	void (*kernel)(skinny_args);
 	bool gated;
 	uint32_t m, r, kc, sum_bytes;
 };
 
 #define VARIANT(M, R, KC, GATED)                                                                   \
-	{skinny<M, R, KC, GATED>, GATED, M, R, KC, shape<M, R, KC>::sum_bytes}
+	{skinny<M, R, KC, GATED>, GATED, M, R, KC, skinny_shape<M, R, KC>::sum_bytes}
 
-static const struct variant variants[] = {
+static const struct skinny_variant variants[] = {
 	VARIANT(8, 8, 1024, false), VARIANT(8, 16, 1024, false), VARIANT(8, 8, 2048, false),
 	VARIANT(8, 16, 2048, false), VARIANT(16, 8, 1024, false), VARIANT(16, 16, 1024, false),
 	VARIANT(32, 8, 1024, false), VARIANT(32, 16, 1024, false),
@@ -26,56 +26,57 @@ static const struct variant variants[] = {
 enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 /*
- * Shared memory of a block: all take BLOCK_BYTES, too much for two of them on one multiprocessor and
- * little enough for one beside a block of paged attention. Two would come where the kernel before
- * left room for two, and none elsewhere: 16 us of gate_up became 23. WHOLE_BYTES where that is too
- * little for x and a ring, and for matrices that are LARGE: their time is the stream's, not what
- * they fetched ahead, and a deeper ring streams faster with x beside it.
+ * Shared memory of a block: at least BLOCK_BYTES, so that two blocks do not fit on one multiprocessor
+ * but one fits beside a block of paged attention. Otherwise blocks that start in what the preceding
+ * kernel leaves free are spread unevenly, and the fullest multiprocessor sets the time: 16 us of
+ * gate_up became 23. WHOLE_BYTES where x and a ring need more, and for LARGE matrices: their time
+ * is that of streaming W, not of what was fetched ahead, and a deeper ring with x beside it streams
+ * faster.
  */
 static const uint32_t BLOCK_BYTES = 233 * 512, WHOLE_BYTES = 224 * 1024;
 static const uint32_t RING_WANTED = 48 * 1024;
 static const uint64_t LARGE_BYTES = 64u << 20;
 static const uint32_t COLS_MAX = 1u << 20; /* the bytes of SKINNY_ROWS_MAX rows fit 32 bits */
 
-static uint32_t x_bytes_of(const struct op_gemm *a, uint32_t n_rows)
+static uint32_t skinny_x_bytes_of(const struct op_gemm *a, uint32_t n_rows)
 {
 	return (n_rows * a->w.cols * 2 + 127) / 128 * 128;
 }
 
 /* Stages in so much memory. */
-static uint32_t stages_in(const struct variant *v, const struct op_gemm *a, uint32_t n_rows,
-	bool x_stays, uint32_t bytes)
+static uint32_t skinny_stages_in(const struct skinny_variant *v, const struct op_gemm *a,
+	uint32_t n_rows, bool x_stays, uint32_t bytes)
 {
 	const uint32_t row_bytes = v->kc * 2;
 	const uint32_t stage = (v->r + (x_stays ? 0 : n_rows)) * row_bytes;
-	const uint32_t taken = v->sum_bytes + (x_stays ? x_bytes_of(a, n_rows) : 0);
+	const uint32_t taken = v->sum_bytes + (x_stays ? skinny_x_bytes_of(a, n_rows) : 0);
 	const uint32_t n = taken < bytes ? (bytes - taken) / stage : 0;
 
 	return n < (uint32_t)STAGES_MAX ? n : (uint32_t)STAGES_MAX;
 }
 
-struct plan {
+struct skinny_plan {
 	uint32_t n_stages, x_bytes, bytes;
-	bool cramped; /* wants more than BLOCK_BYTES for want of room, not for its own good */
+	bool cramped; /* a small matrix that needs more than BLOCK_BYTES */
 };
 
-static bool plan_make(
-	const struct variant *v, const struct op_gemm *a, uint32_t n_rows, struct plan *ret)
+static bool skinny_plan_make(const struct skinny_variant *v, const struct op_gemm *a,
+	uint32_t n_rows, struct skinny_plan *ret)
 {
 	const bool large = (uint64_t)a->w.rows * a->w.cols * 2 >= LARGE_BYTES;
 	bool x_stays = true;
-	uint32_t n = stages_in(v, a, n_rows, true, large ? WHOLE_BYTES : BLOCK_BYTES);
+	uint32_t n = skinny_stages_in(v, a, n_rows, true, large ? WHOLE_BYTES : BLOCK_BYTES);
 
 	if (n < 2 || n * v->r * v->kc * 2 < RING_WANTED)
-		n = stages_in(v, a, n_rows, true, WHOLE_BYTES);
+		n = skinny_stages_in(v, a, n_rows, true, WHOLE_BYTES);
 	if (n < 2 && v->m <= 16 && !v->gated) {
 		x_stays = false;
-		n = stages_in(v, a, n_rows, false, WHOLE_BYTES);
+		n = skinny_stages_in(v, a, n_rows, false, WHOLE_BYTES);
 	}
 	if (n < 2)
 		return false;
 	ret->n_stages = n;
-	ret->x_bytes = x_stays ? x_bytes_of(a, n_rows) : 0;
+	ret->x_bytes = x_stays ? skinny_x_bytes_of(a, n_rows) : 0;
 	ret->bytes = ret->x_bytes + v->sum_bytes +
 		     n * (v->r + (x_stays ? 0 : n_rows)) * v->kc * 2;
 	if (ret->bytes < BLOCK_BYTES)
@@ -89,8 +90,8 @@ const void *skinny_kernel(void)
 	return (const void *)variants[0].kernel;
 }
 
-/* Has the device what the variants are made of, and room for them? */
-static bool able(struct stream *stream)
+/* True if the device has the instructions and the shared memory of the variants. */
+static bool skinny_able(struct stream *stream)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 
@@ -99,20 +100,18 @@ static bool able(struct stream *stream)
 
 int skinny_start(struct stream *stream)
 {
-	int rc = 0;
+	const void *all[N_VARIANTS];
 
-	if (!able(stream))
+	if (!skinny_able(stream))
 		return 0;
-	for (uint32_t i = 0; rc == 0 && i < N_VARIANTS; i++)
-		rc = CUDA_TRY(cuda_stream_device(stream),
-			cudaFuncSetAttribute((const void *)variants[i].kernel,
-				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)WHOLE_BYTES));
-	return rc;
+	for (uint32_t i = 0; i < N_VARIANTS; i++)
+		all[i] = (const void *)variants[i].kernel;
+	return cuda_allow_shared(stream, "skinny gemm's memory", all, N_VARIANTS, WHOLE_BYTES);
 }
 
-static bool can(struct stream *stream, const struct op_gemm *a, bool gated)
+static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!able(stream) || a->n_rows > SKINNY_ROWS_MAX)
+	if (!skinny_able(stream) || a->n_rows > SKINNY_ROWS_MAX)
 		return false;
 	/* beyond 16 rows cuBLASLt and a silu_mul are as fast */
 	if (gated && (a->n_rows > 16 || a->w.rows % 16 != 0 || a->y_dtype != DTYPE_BF16))
@@ -128,16 +127,16 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 	/* what holds for the largest of a class of gemm.c's holds for all of it */
 	const uint32_t n_rows = a->n_rows <= 16 ? a->n_rows : (a->n_rows + 7) / 8 * 8;
 	bool cramped = true;
-	struct plan plan;
+	struct skinny_plan plan;
 	int n = 0;
 
-	if (!can(stream, a, gated))
+	if (!skinny_can(stream, a, gated))
 		return 0;
 	for (uint32_t i = 0; i < N_VARIANTS && n < SKINNY_VARIANTS_MAX; i++) {
 		if (variants[i].m != m || variants[i].gated != gated ||
-			!plan_make(&variants[i], a, n_rows, &plan))
+			!skinny_plan_make(&variants[i], a, n_rows, &plan))
 			continue;
-		/* what a chain of launches gains by room, a kernel alone does not show */
+		/* what the free memory gains in a chain of launches, timing one kernel does not show */
 		if (cramped && !plan.cramped)
 			n = 0;
 		if (cramped || !plan.cramped)
@@ -149,13 +148,13 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 
 int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t variant)
 {
-	const struct variant *v = &variants[variant];
+	const struct skinny_variant *v = &variants[variant];
 	const uint32_t n_tiles = (a->w.rows + v->r - 1) / v->r, n_sms = cuda_limits(stream)->n_sms;
 	struct skinny_args args = {};
-	struct plan plan;
+	struct skinny_plan plan;
 
 	/* a class of gemm.c's may have operands that are aligned otherwise */
-	if (!can(stream, a, v->gated) || !plan_make(v, a, a->n_rows, &plan))
+	if (!skinny_can(stream, a, v->gated) || !skinny_plan_make(v, a, a->n_rows, &plan))
 		return -ENOTSUP;
 	args.w = (const bf16 *)a->w.data;
 	args.x = (const bf16 *)a->x;

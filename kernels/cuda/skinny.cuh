@@ -3,23 +3,34 @@
 #define MIMEO_KERNELS_CUDA_SKINNY_CUH
 
 /*
- * y = x W^T (+ bias) for few rows, bf16 in, float32 sums, bf16 or float32 out; GATED: y = silu(gate)
- * * up of a W whose first half of rows are the gates', a tile of half gate and half up rows.
+ * y = x W^T (+ bias) for up to 32 rows: bf16 in, float32 sums, bf16 or float32 out. GATED: y =
+ * silu(gate) * up; the first half of W's rows are the gates', and a tile is half gate and half up
+ * rows.
  *
- * Grid: a block a multiprocessor, each with every gridDim-th TILE of R rows of W; block: eight warps
- * that multiply and one that fetches; shared memory: x, and a ring of stages. A stage is KC columns
- * of a tile's rows, a bulk copy each: of 2 KB at least, since a multiprocessor starts one in some 50
- * ns (copies of 1 KB: 2.4 TB/s, of 2 KB 4.4). Where x is too large to stay, of a product that is not
- * gated and up to 16 rows, its columns come with each stage. What the ring holds of W is asked for
- * before the wait for the kernel before: it comes while that one ends.
+ * Grid: one block a multiprocessor, or one a tile if there are fewer; a block takes every
+ * gridDim-th tile of R rows of W. Block: eight warps that multiply and one that fetches. Shared
+ * memory: x, and a ring of stages; how much, skinny.cu says. A stage is KC columns of a tile's
+ * rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about
+ * 50 ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product that is not gated,
+ * of up to 16 rows), its columns come with each stage. The ring's part of W is requested before the
+ * wait for the preceding kernel, so that it arrives while that kernel ends.
  *
- * The warps share out a stage's columns in steps of 64 and multiply on the tensor cores, x as the
- * 16-row operand and W as the 8-column one. At a tile's end the eight sums meet in shared memory
- * and are added in the order of the warps: the bits depend on the variant alone.
+ * The warps divide a stage's columns in steps of 64 and multiply on the tensor cores, with x as the
+ * 16-row operand and W as the 8-column one. At a tile's end the eight sums are added in shared
+ * memory, in the order of the warps: the bits depend on the variant alone.
  *
- * Bytes: W once from memory; x once a block from the L2, or once a tile where it does not stay. On
- * an H200, one row: 8.4 MB 3.6 us, 67 MB 17.8, 1.05 GB 235 (4.48 TB/s); eight rows 3.8, 18.2, 247;
- * cuBLASLt 6.1, 19.2, 243 and 6.1, 19.3, 244.
+ * Bytes: W once from memory; x once a block from the L2, or once a tile where it does not stay.
+ *
+ * Measured on an H200, us (cuBLASLt's in parentheses):
+ *
+ *	rows  model  qkv          o           gate_up      down         head
+ *	1     1B     5.4 (6.5)    3.6 (6.1)   17.9 (19.2)  10.2 (14.0)  119.4 (125), 4.40 TB/s
+ *	8     1B     5.1 (6.5)    3.8 (6.1)   18.2 (19.3)  10.7 (13.2)  125 (129)
+ *	1     8B     13.7 (16.9)  9.7 (13.6)  55.0 (57.6)  28.8 (31.9)  235 (243), 4.48 TB/s
+ *	8     8B                                                        247 (244)
+ *
+ * Tried and slower (ms of a decode step of 1B at one row, 0.81 as it is): fetching the next
+ * product's weights into the L2, 0.83 to 0.90; products of two launches on one multiprocessor, 1.00.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -38,7 +49,7 @@ struct skinny_args {
 };
 
 /* M: rows of x, 8, 16 or 32; R: rows of W; KC: columns. */
-template <int M, int R, int KC> struct shape {
+template <int M, int R, int KC> struct skinny_shape {
 	static constexpr uint32_t pitch = KC * 2;
 	static constexpr uint32_t w_bytes = R * pitch;
 	static constexpr uint32_t n_sums = M * R;
@@ -50,7 +61,7 @@ template <int M, int R, int KC> struct shape {
 #if __CUDA_ARCH__ >= 900
 
 /* What a block knows of its shared memory and its share of the work. */
-struct block {
+struct skinny_block {
 	uint32_t ring, stage_bytes;
 	uint32_t x; /* all of x, or 0 */
 	uint32_t full, empty, x_full;
@@ -58,25 +69,26 @@ struct block {
 };
 
 /* Where iteration `it` of this block is: its tile and its columns. */
-struct place {
+struct skinny_place {
 	uint32_t tile, chunk;
 };
 
-__device__ static inline place place_of(const block &b, uint32_t it)
+__device__ static inline skinny_place place_of(const skinny_block &b, uint32_t it)
 {
 	return {blockIdx.x + it / b.n_chunks * gridDim.x, it % b.n_chunks};
 }
 
 /* ---- the warp that fetches ---- */
 
-template <int KC> __device__ static inline uint32_t chunk_bytes(const skinny_args &a, place p)
+template <int KC>
+__device__ static inline uint32_t chunk_bytes(const skinny_args &a, skinny_place p)
 {
 	return min((uint32_t)KC, a.k - p.chunk * KC) * 2;
 }
 
 template <class S, int R, int KC, bool GATED>
 __device__ static inline void fetch_w(
-	const skinny_args &a, const block &b, place p, uint32_t s, uint32_t lane)
+	const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
 {
 	constexpr int GROUP = GATED ? R / 2 : R; /* rows that lie together */
 	const uint32_t bytes = chunk_bytes<KC>(a, p), full = b.full + s * 8;
@@ -97,7 +109,7 @@ __device__ static inline void fetch_w(
 /* Its columns of x, for where x does not stay. */
 template <class S, int KC>
 __device__ static inline void fetch_x(
-	const skinny_args &a, const block &b, place p, uint32_t s, uint32_t lane)
+	const skinny_args &a, const skinny_block &b, skinny_place p, uint32_t s, uint32_t lane)
 {
 	if (lane < a.n_rows)
 		bulk_copy(b.ring + s * b.stage_bytes + S::w_bytes + lane * S::pitch,
@@ -106,14 +118,14 @@ __device__ static inline void fetch_x(
 }
 
 /* x is one piece of memory, and so it lies in shared memory. */
-__device__ static inline void fetch_all_x(const skinny_args &a, const block &b)
+__device__ static inline void fetch_all_x(const skinny_args &a, const skinny_block &b)
 {
 	barrier_expect(b.x_full, a.k * 2 * a.n_rows);
 	bulk_copy(b.x, a.x, a.k * 2 * a.n_rows, b.x_full);
 }
 
 template <class S, int R, int KC, bool GATED>
-__device__ static inline void fetch(const skinny_args &a, const block &b)
+__device__ static inline void fetch(const skinny_args &a, const skinny_block &b)
 {
 	const uint32_t lane = threadIdx.x % WARP, first = min(b.n_iterations, a.n_stages);
 	uint32_t s = 0, parity = 0;
@@ -278,7 +290,8 @@ __device__ static inline void store_tile(const skinny_args &a, const float *sums
 }
 
 template <class S, int M, int R, int KC, bool GATED>
-__device__ static inline void multiply_all(const skinny_args &a, const block &b, float *sum_memory)
+__device__ static inline void multiply_all(
+	const skinny_args &a, const skinny_block &b, float *sum_memory)
 {
 	const uint32_t warp = threadIdx.x / WARP;
 	float sums[(M + 15) / 16][R / 8][4] = {};
@@ -289,7 +302,7 @@ __device__ static inline void multiply_all(const skinny_args &a, const block &b,
 	if (b.x)
 		barrier_wait(b.x_full, 0);
 	for (uint32_t it = 0; it < b.n_iterations; it++) {
-		const place p = place_of(b, it);
+		const skinny_place p = place_of(b, it);
 		const uint32_t stage = b.ring + s * b.stage_bytes;
 
 		barrier_wait(b.full + s * 8, parity);
@@ -317,7 +330,7 @@ __device__ static inline void multiply_all(const skinny_args &a, const block &b,
 	}
 }
 
-__device__ static inline void barriers_init(const block &b, uint32_t n_stages)
+__device__ static inline void barriers_init(const skinny_block &b, uint32_t n_stages)
 {
 	if (threadIdx.x == 0) {
 		for (uint32_t s = 0; s < n_stages; s++) {
@@ -336,12 +349,12 @@ template <int M, int R, int KC, bool GATED>
 static __global__ void __launch_bounds__(THREADS) skinny(const __grid_constant__ skinny_args a)
 {
 #if __CUDA_ARCH__ >= 900
-	typedef shape<M, R, KC> S;
+	typedef skinny_shape<M, R, KC> S;
 	extern __shared__ __align__(128) uint8_t memory[];
 	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX + 1];
 	constexpr int COLS = GATED ? R / 2 : R;
 	const uint32_t n_tiles = (a.n + COLS - 1) / COLS;
-	block b;
+	skinny_block b;
 
 	overlap_trigger();
 	b.stage_bytes = S::w_bytes + (a.x_bytes ? 0 : a.n_rows * S::pitch);

@@ -31,18 +31,13 @@ template <int N> static __global__ void to_f32(const struct op_to_f32 a)
 		a.out[n_packs * N + first] = __bfloat162float(x[n_packs * N + first]);
 }
 
-int cuda_to_f32(struct stream *stream, const struct op_to_f32 *a)
+static int to_f32_launch(struct stream *stream, const struct op_to_f32 *a)
 {
-	int rc;
+	const bool packs = aligned(a->x) && aligned(a->out);
 
-	if (!to_f32_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "to_f32", (const void *)to_f32<PACK>);
-	if (rc)
-		return rc;
-	if (aligned(a->x) && aligned(a->out))
-		launch(stream, to_f32<PACK>, blocks_for(a->n / PACK, THREADS), THREADS, 0, *a);
-	else
-		launch(stream, to_f32<1>, blocks_for(a->n, THREADS), THREADS, 0, *a);
-	return cuda_launch_end(stream, "to_f32");
+	launch(stream, packs ? to_f32<PACK> : to_f32<1>,
+		blocks_for(packs ? a->n / PACK : a->n, THREADS), THREADS, 0, *a);
+	return 0;
 }
+
+CUDA_OP(to_f32, to_f32<PACK>)

@@ -2,40 +2,40 @@
 
 /*
  * Grid: a team of 1 to 8 blocks a row (sample_team.cuh); block: 1024 threads; shared memory: 46 KB.
- * A row is verified token by token, as a token behind one that does not hold is nobody's: so of the
- * row's logits, 1 + K times the vocabulary, only those are read that count. Greedy: one pass a
- * token, for its arg-max. Sampled: passes for both tops, both filters, both sums, and behind the
- * first draft that does not hold one for the draw; a filter is one block's, p's and q's two blocks'
- * at a time where a team has two. A row without drafts is as in sample.cu.
+ * A row is verified token by token and ends with the first draft that does not hold: of the row's
+ * logits, 1 + K times the vocabulary, only those that count are read. Greedy: one pass a token, for
+ * its arg-max. Sampled: passes for both tops, both filters and both sums, and behind the first draft
+ * that does not hold one for the draw; a filter runs in one block, p's and q's in two blocks at once
+ * where a team has two. A row without drafts is as in sample.cu.
  *
- * Why that is the target's law is said in the cpu device's verify.c. Noise and scores are those of
- * sample_draw.cuh; weights, sums and probabilities are double precision, as there. A greedy row
+ * The cpu device's verify.c says why the result follows the target's law. Noise and scores are those
+ * of sample_draw.cuh; weights, sums and probabilities are double precision, as there. A greedy row
  * reads no draft's logits.
  */
 
 #include "kernels/cuda/sample_team.cuh"
 
-struct verification {
+struct team_verification {
 	const struct op_verify &a;
 	const struct team &team;
-	struct filter &filter;
+	struct block_filter &filter;
 	struct slot_sampling sampling;
 	const float *logits;       /* [1 + n_drafts, vocab] */
 	const float *draft_logits; /* [n_drafts, vocab] */
 	const int32_t *drafts;     /* [n_drafts] */
 	uint32_t n_drafts;
-	uint32_t position;         /* of what token 0's logits tell */
+	uint32_t position;         /* of the token that token 0's logits give */
 };
 
 /* What the sampling leaves of a row: places up to and with `last`, and of those what min-p does. */
-struct distribution {
+struct team_distribution {
 	struct sample_row row; /* first -1: no logit is finite, and token 0 is certain */
 	uint64_t last;
 	double total;          /* of the weights */
 };
 
 __device__ static uint64_t key_of(
-	const struct verification &v, uint32_t i, enum sample_purpose purpose)
+	const struct team_verification &v, uint32_t i, enum sample_purpose purpose)
 {
 	return noise_key(v.sampling.seed, v.position + i, purpose);
 }
@@ -48,14 +48,14 @@ __device__ static double scaled_exactly(const struct sample_row &row, float logi
 }
 
 /* Of a finite logit. */
-__device__ static bool keeps(const struct distribution &d, float logit, uint32_t id)
+__device__ static bool keeps(const struct team_distribution &d, float logit, uint32_t id)
 {
 	if (place_of(logit, id) > d.last)
 		return false;
 	return (int32_t)id == d.row.first || scaled_exactly(d.row, logit) >= d.row.least;
 }
 
-__device__ static double probability_of(const struct distribution &d, int32_t id)
+__device__ static double probability_of(const struct team_distribution &d, int32_t id)
 {
 	float logit;
 
@@ -67,7 +67,7 @@ __device__ static double probability_of(const struct distribution &d, int32_t id
 	return exp(scaled_exactly(d.row, logit)) / d.total;
 }
 
-/* In thread 0, in an order that the block's size alone tells; a barrier between two uses. */
+/* In thread 0, in an order that depends on the block's size alone; a barrier between two uses. */
 __device__ static double block_total(double v)
 {
 	__shared__ double warps[SAMPLE_THREADS / WARP];
@@ -84,8 +84,8 @@ __device__ static double block_total(double v)
 }
 
 /* This block's parts of the sum of the weights. */
-__device__ static void sum_parts(const struct verification &v, uint32_t parity, enum side side,
-	const struct distribution &d)
+__device__ static void sum_parts(const struct team_verification &v, uint32_t parity, enum side side,
+	const struct team_distribution &d)
 {
 	const uint32_t n = TEAM_PARTS / v.team.size, vocab = d.row.vocab;
 	const float least = d.last == UINT64_MAX ? -FLT_MAX : place_logit(d.last);
@@ -119,8 +119,8 @@ __device__ static double team_sum(const struct team &team, uint32_t parity, enum
 }
 
 /* The last place that top-k and top-p keep, by one block. */
-__device__ static void find_last(const struct verification &v, uint32_t parity, enum side side,
-	const struct distribution &d)
+__device__ static void find_last(const struct team_verification &v, uint32_t parity, enum side side,
+	const struct team_distribution &d)
 {
 	uint64_t last = UINT64_MAX;
 
@@ -132,8 +132,8 @@ __device__ static void find_last(const struct verification &v, uint32_t parity, 
 }
 
 /* Both, from rows whose tops are known. */
-__device__ static void find_distributions(const struct verification &v, uint32_t parity,
-	struct distribution &p, struct distribution &q)
+__device__ static void find_distributions(const struct team_verification &v, uint32_t parity,
+	struct team_distribution &p, struct team_distribution &q)
 {
 	const uint32_t rank = v.team.rank;
 
@@ -153,10 +153,10 @@ __device__ static void find_distributions(const struct verification &v, uint32_t
 	q.total = team_sum(v.team, parity, SIDE_Q);
 }
 
-__device__ static struct distribution distribution_begin(
-	const struct verification &v, const float *logits, uint64_t top)
+__device__ static struct team_distribution distribution_begin(
+	const struct team_verification &v, const float *logits, uint64_t top)
 {
-	struct distribution d = {{logits, v.a.vocab}, UINT64_MAX, 0};
+	struct team_distribution d = {{logits, v.a.vocab}, UINT64_MAX, 0};
 
 	d.row.first = -1;
 	if (top)
@@ -168,7 +168,7 @@ __device__ static struct distribution distribution_begin(
 
 /* The target's own; in the first block's warp 0. */
 __device__ static int32_t draw_target(
-	const struct verification &v, uint32_t i, uint64_t top, enum sample_purpose purpose)
+	const struct team_verification &v, uint32_t i, uint64_t top, enum sample_purpose purpose)
 {
 	if (top == 0)
 		return 0;
@@ -179,11 +179,11 @@ __device__ static int32_t draw_target(
 }
 
 /*
- * As draw_consider, of the weight that q leaves of p: as that is at most p, the leading bits of the
- * noise tell most that cannot win by p alone.
+ * As draw_consider, of the weight that q leaves of p, which is at most p: p alone and the leading
+ * bits of the noise exclude most tokens.
  */
-__device__ static void consider_rest(struct draw &draw, const struct distribution &p,
-	const struct distribution &q, float log_total, float logit, int32_t id)
+__device__ static void consider_rest(struct thread_draw &draw, const struct team_distribution &p,
+	const struct team_distribution &q, float log_total, float logit, int32_t id)
 {
 	const uint64_t hash = token_hash(p.row, id);
 	const float rest = __uint_as_float(0x3f800000u | (uint32_t)(~hash >> 41)) - 1.0f;
@@ -202,12 +202,12 @@ __device__ static void consider_rest(struct draw &draw, const struct distributio
 }
 
 /* What takes a draft's place; p has a finite logit. -1: nothing is left of it. In every thread. */
-__device__ static int32_t draw_residual(
-	const struct verification &v, const struct distribution &p, const struct distribution &q)
+__device__ static int32_t draw_residual(const struct team_verification &v,
+	const struct team_distribution &p, const struct team_distribution &q)
 {
 	const float least = p.last == UINT64_MAX ? -FLT_MAX : place_logit(p.last);
 	const float log_total = (float)log(p.total);
-	struct draw draw = {{-INFINITY, -1, 0}, -INFINITY};
+	struct thread_draw draw = {{-INFINITY, -1, 0}, -INFINITY};
 
 	for_each_logit(
 		p.row.logits, share_begin(v.team, p.row.vocab, v.team.rank),
@@ -220,8 +220,8 @@ __device__ static int32_t draw_residual(
 }
 
 /* The residual; rounding may leave nothing of it, and then p and q are as good as one. */
-__device__ static int32_t replace_draft(const struct verification &v, uint32_t i, uint64_t top,
-	struct distribution &p, const struct distribution &q)
+__device__ static int32_t replace_draft(const struct team_verification &v, uint32_t i, uint64_t top,
+	struct team_distribution &p, const struct team_distribution &q)
 {
 	int32_t token;
 
@@ -239,17 +239,17 @@ __device__ static int32_t replace_draft(const struct verification &v, uint32_t i
 
 /* A draft of a row that is not greedy. True: it holds; else *ret_token is in the first block's
  * warp 0. */
-__device__ static bool judge(const struct verification &v, uint32_t i, int32_t draft,
+__device__ static bool judge(const struct team_verification &v, uint32_t i, int32_t draft,
 	uint64_t top, uint64_t draft_top, int32_t *ret_token)
 {
 	const size_t at = (size_t)i * v.a.vocab;
-	struct distribution p = distribution_begin(v, v.logits + at, top);
-	struct distribution q = distribution_begin(v, v.draft_logits + at, draft_top);
+	struct team_distribution p = distribution_begin(v, v.logits + at, top);
+	struct team_distribution q = distribution_begin(v, v.draft_logits + at, draft_top);
 	double chance, uniform;
 
 	find_distributions(v, i % 2, p, q);
 	chance = probability_of(q, draft);
-	if (!(chance > 0)) { /* nobody drew it */
+	if (!(chance > 0)) { /* the draft's logits cannot have given it */
 		*ret_token = draw_target(v, i, top, SAMPLE_TARGET);
 		return false;
 	}
@@ -263,7 +263,8 @@ __device__ static bool judge(const struct verification &v, uint32_t i, int32_t d
 }
 
 /* The token behind token i, in the first block's warp 0, and everywhere whether it is its draft. */
-__device__ static bool token_behind(const struct verification &v, uint32_t i, int32_t *ret_token)
+__device__ static bool token_behind(
+	const struct team_verification &v, uint32_t i, int32_t *ret_token)
 {
 	const int32_t draft = i < v.n_drafts ? v.drafts[i] : -1;
 	const bool greedy = is_greedy(v.sampling);
@@ -291,7 +292,7 @@ __device__ static bool token_behind(const struct verification &v, uint32_t i, in
 /* Writes the tokens; returns how many held. What it reads of the slot it has read before the last
  * barrier, behind which the first block's thread 0 may write there. */
 __device__ static uint32_t verify_tokens(
-	const struct verification &v, bool writes, int32_t *sampled, int32_t *ret_last)
+	const struct team_verification &v, bool writes, int32_t *sampled, int32_t *ret_last)
 {
 	uint32_t i = 0;
 
@@ -321,7 +322,7 @@ __device__ static void move_slot(
 
 /* Returns how many tokens were sampled. */
 __device__ static uint32_t verify_row(const struct op_verify &a, const struct team &team,
-	struct filter &filter, int32_t slot, int32_t *sampled)
+	struct block_filter &filter, int32_t slot, int32_t *sampled)
 {
 	const struct step_inputs &in = a.inputs;
 	const uint32_t r = team.row, k = in.max_drafts;
@@ -329,7 +330,7 @@ __device__ static uint32_t verify_row(const struct op_verify &a, const struct te
 	const bool writes = team.rank == 0 && threadIdx.x == 0;
 	const int64_t n_tokens = (int64_t)in.query_start[r + 1] - in.query_start[r];
 	const uint64_t length = (uint64_t)max(in.slot_length[slot], 0);
-	struct verification v = {a, team, filter, in.slot_sampling[slot]};
+	struct team_verification v = {a, team, filter, in.slot_sampling[slot]};
 	uint32_t n_held;
 	int32_t last;
 
@@ -354,7 +355,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 	verify(const __grid_constant__ struct op_verify a, struct exchange *exchanges,
 		uint32_t team_size)
 {
-	__shared__ struct filter filter;
+	__shared__ struct block_filter filter;
 	const struct team team = team_of(exchanges, team_size);
 	const uint32_t width = 1 + a.inputs.max_drafts;
 	int32_t *sampled = a.sampled + (size_t)team.row * width;
@@ -372,19 +373,9 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 			sampled[i] = -1;
 }
 
-int cuda_verify(struct stream *stream, const struct op_verify *a)
+static int verify_launch(struct stream *stream, const struct op_verify *a)
 {
-	const struct step_inputs *in = &a->inputs;
-	struct teams teams;
-	int rc;
-
-	if (!verify_fits(a))
-		return -EINVAL;
-	rc = cuda_launch_begin(stream, "verify", (const void *)verify);
-	if (rc == 0)
-		rc = teams_take(stream, a->n_rows, in->max_rows, a->vocab, &teams);
-	if (rc)
-		return rc;
-	launch_teams(stream, verify, a->n_rows, &teams, *a);
-	return cuda_launch_end(stream, "verify");
+	return teams_launch(stream, verify, a->n_rows, a->inputs.max_rows, a->vocab, *a);
 }
+
+CUDA_OP(verify, verify)

@@ -5,23 +5,17 @@
 #include "kernels/cuda/wide.cuh"
 #include "kernels/cuda/wide.h"
 
-struct kernel {
+struct wide_instance {
 	void (*run)(wide_args);
 	bool gated;
 	uint32_t n, stage_bytes, sum_bytes;
 };
 
 #define KERNEL(N, GATED)                                                                           \
-	{                                                                                          \
-		wide<N, GATED>, GATED, N, shape<N>::stage_bytes, shape<N>::sum_bytes               \
-	}
+	{wide<N, GATED>, GATED, N, wide_shape<N>::stage_bytes, wide_shape<N>::sum_bytes}
 
-static const struct kernel kernels[] = {
-	KERNEL(32, false),
-	KERNEL(64, false),
-	KERNEL(32, true),
-	KERNEL(64, true),
-};
+static const struct wide_instance kernels[] = {
+	KERNEL(32, false), KERNEL(64, false), KERNEL(32, true), KERNEL(64, true)};
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
@@ -30,17 +24,17 @@ enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 static const uint32_t BLOCK_BYTES = 216 * 1024;
 
 /* A variant's number is splits * 16 + height / 8. */
-static uint32_t splits_of(uint8_t variant)
+static uint32_t wide_splits_of(uint8_t variant)
 {
 	return variant / 16;
 }
 
-static uint32_t height_of(uint8_t variant)
+static uint32_t wide_height_of(uint8_t variant)
 {
 	return variant % 16 * 8;
 }
 
-static const struct kernel *kernel_for(uint32_t n_rows, bool gated)
+static const struct wide_instance *wide_kernel_for(uint32_t n_rows, bool gated)
 {
 	for (uint32_t i = 0; i < N_KERNELS; i++)
 		if (kernels[i].gated == gated && n_rows <= kernels[i].n)
@@ -48,12 +42,7 @@ static const struct kernel *kernel_for(uint32_t n_rows, bool gated)
 	return NULL;
 }
 
-const void *wide_kernel(void)
-{
-	return (const void *)kernels[0].run;
-}
-
-static bool able(struct stream *stream)
+static bool wide_able(struct stream *stream)
 {
 	const struct cuda_limits *limits = cuda_limits(stream);
 
@@ -62,21 +51,22 @@ static bool able(struct stream *stream)
 
 int wide_start(struct stream *stream)
 {
-	int rc = 0;
+	const void *all[N_KERNELS];
+	int rc;
 
-	if (!able(stream))
+	if (!wide_able(stream))
 		return 0;
-	rc = cuda_launch_begin(stream, "wide gemm", wide_kernel());
-	for (uint32_t i = 0; rc == 0 && i < N_KERNELS; i++)
-		rc = CUDA_TRY(cuda_stream_device(stream),
-			cudaFuncSetAttribute((const void *)kernels[i].run,
-				cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BLOCK_BYTES));
-	return rc;
+	for (uint32_t i = 0; i < N_KERNELS; i++)
+		all[i] = (const void *)kernels[i].run;
+	rc = cuda_launch_begin(stream, "wide gemm", all[0]);
+	if (rc)
+		return rc;
+	return cuda_allow_shared(stream, "wide gemm's memory", all, N_KERNELS, BLOCK_BYTES);
 }
 
 bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
-	if (!able(stream) || a->n_rows < WIDE_ROWS_MIN || a->n_rows > WIDE_ROWS_MAX)
+	if (!wide_able(stream) || a->n_rows < WIDE_ROWS_MIN || a->n_rows > WIDE_ROWS_MAX)
 		return false;
 	/* rows are whole 16 bytes, as the copy engine has it */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
@@ -84,25 +74,25 @@ bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 	return aligned(a->x) && aligned(a->w.data);
 }
 
-static uint32_t divided(uint32_t n, uint32_t by)
+static uint32_t wide_divided(uint32_t n, uint32_t by)
 {
 	return (n + by - 1) / by;
 }
 
 /* Of y, that a tile with one row more for each warpgroup has more. */
-static uint32_t cols_of_height(bool gated)
+static uint32_t wide_cols_of_height(bool gated)
 {
 	return gated ? 1 : 2;
 }
 
-static uint32_t y_cols(const struct op_gemm *a, bool gated)
+static uint32_t wide_y_cols(const struct op_gemm *a, bool gated)
 {
 	return gated ? a->w.rows / 2 : a->w.rows;
 }
 
 /* Clusters of so many blocks that run at once; a device's parts have odd blocks left over. */
-static uint32_t clusters_at_once(
-	struct stream *stream, const struct kernel *kernel, uint32_t splits)
+static uint32_t wide_clusters_at_once(
+	struct stream *stream, const struct wide_instance *kernel, uint32_t splits)
 {
 	cudaLaunchAttribute cluster = {};
 	cudaLaunchConfig_t config = {};
@@ -124,19 +114,20 @@ static uint32_t clusters_at_once(
 }
 
 /* The least height whose tiles come in as few waves as the greatest's; 0: not to be split so. */
-static uint32_t height_for(
+static uint32_t wide_height_for(
 	struct stream *stream, const struct op_gemm *a, bool gated, uint32_t splits)
 {
-	const uint32_t n = y_cols(a, gated), cols = cols_of_height(gated);
-	const uint32_t at_once = clusters_at_once(stream, kernel_for(a->n_rows, gated), splits);
+	const uint32_t n = wide_y_cols(a, gated), cols = wide_cols_of_height(gated);
+	const uint32_t at_once =
+		wide_clusters_at_once(stream, wide_kernel_for(a->n_rows, gated), splits);
 	uint32_t waves;
 
 	if (at_once == 0 || (splits > 1 && a->w.cols < splits * 4 * COLS))
 		return 0;
-	waves = divided(divided(n, cols * GROUP_ROWS), at_once);
+	waves = wide_divided(wide_divided(n, cols * GROUP_ROWS), at_once);
 	if (splits > 1 && waves > 1)
 		return 0;
-	return divided(divided(n, cols * at_once * waves), 8) * 8;
+	return wide_divided(wide_divided(n, cols * at_once * waves), 8) * 8;
 }
 
 int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
@@ -148,15 +139,15 @@ int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, ui
 	if (!wide_can(stream, a, gated))
 		return 0;
 	for (uint32_t i = 0; i < sizeof(splits); i++)
-		heights[i] = height_for(stream, a, gated, splits[i]);
+		heights[i] = wide_height_for(stream, a, gated, splits[i]);
 	/* first those that leave few multiprocessors without work */
 	for (int busy = 1; busy >= 0; busy--)
 		for (uint32_t i = 0; i < sizeof(splits); i++) {
-			const uint32_t cols = heights[i] * cols_of_height(gated);
+			const uint32_t cols = heights[i] * wide_cols_of_height(gated);
 
 			if (heights[i] == 0)
 				continue;
-			if ((divided(y_cols(a, gated), cols) * splits[i] * 4 >=
+			if ((wide_divided(wide_y_cols(a, gated), cols) * splits[i] * 4 >=
 				    cuda_limits(stream)->n_sms * 3) == busy)
 				ret[n++] = (uint8_t)(splits[i] * 16 + heights[i] / 8);
 		}
@@ -165,10 +156,11 @@ int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, ui
 
 int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t variant)
 {
-	const uint32_t splits = splits_of(variant), height = height_of(variant);
-	const struct kernel *kernel = kernel_for(a->n_rows, gated);
+	const uint32_t splits = wide_splits_of(variant), height = wide_height_of(variant);
+	const struct wide_instance *kernel = wide_kernel_for(a->n_rows, gated);
 	const uint32_t n_sms = cuda_limits(stream)->n_sms;
-	const uint32_t n_tiles = divided(y_cols(a, gated), height * cols_of_height(gated));
+	const uint32_t n_tiles =
+		wide_divided(wide_y_cols(a, gated), height * wide_cols_of_height(gated));
 	struct wide_args args = {};
 	void *params[] = {&args};
 	uint32_t n_stages;
@@ -178,14 +170,15 @@ int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint
 	if (!wide_can(stream, a, gated) || !kernel)
 		return -ENOTSUP;
 	rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);
-	if (rc == 0)
-		rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n, &args.x);
+	if (rc)
+		return rc;
+	rc = cuda_tensor_map(stream, a->x, a->n_rows, a->w.cols, kernel->n, &args.x);
 	if (rc)
 		return rc;
 	n_stages = (BLOCK_BYTES - 1024 - kernel->sum_bytes) / kernel->stage_bytes;
 	args.bias = a->bias.data;
 	args.y = a->y;
-	args.n = y_cols(a, gated);
+	args.n = wide_y_cols(a, gated);
 	args.k = a->w.cols;
 	args.n_rows = a->n_rows;
 	args.n_stages = n_stages < (uint32_t)STAGES_MAX ? n_stages : (uint32_t)STAGES_MAX;

@@ -3,29 +3,29 @@
 #define MIMEO_KERNELS_CUDA_WIDE_CUH
 
 /*
- * y = x W^T (+ bias) for 17 to 64 rows, bf16 in, float32 sums, bf16 or float32 out; GATED: y =
- * silu(gate) * up of a W whose first half of rows are the gates'.
+ * y = x W^T (+ bias) for 17 to 64 rows: bf16 in, float32 sums, bf16 or float32 out. GATED: y =
+ * silu(gate) * up; the first half of W's rows are the gates'.
  *
- * A tile is up to 128 rows of W (gated: up to 64 gates and their ups) by all rows of x: each of two
- * warpgroups has `height` of them on the long side of its products, which is 64 and may hold
- * garbage in the rest; x, filled up with zeros to N rows, is the other side. A ninth warp fetches:
- * a ring of stages of 64 columns of both, by boxes of the copy engine. What the ring holds of W is
- * asked for before the wait for the kernel before.
+ * A tile is up to 128 rows of W (gated: up to 64 gates and their ups) by all rows of x. Two
+ * warpgroups multiply; each has `height` rows of W on the long side of its products, which is 64
+ * (the other rows are not used); x, padded with zeros to N rows, is the short side. A ninth warp
+ * fetches a ring of stages, 64 columns of both operands, by boxes of the copy engine. The ring's
+ * part of W is requested before the wait for the preceding kernel.
  *
- * Where there are few tiles, their columns are split among the blocks of a cluster, whose sums meet
- * in their shared memory: block i adds up rows i, i + splits ... of x, in the order of the blocks.
- * The height is what makes the tiles as many as clusters run at once, or a little fewer. Where
- * nothing is split a block goes on to every gridDim.x-th tile.
+ * With few tiles the columns are split among the blocks of a cluster, whose sums meet in shared
+ * memory: block i adds rows i, i + splits ... of x, in the order of the blocks. The height is chosen
+ * so that the tiles are as many as clusters run at once, or slightly fewer (one wave). Without a
+ * split a block takes every gridDim.x-th tile.
  *
- * Grid: tiles x splits; block: nine warps; shared memory: the ring, and sums [N][132]; the next
- * kernel's small blocks still find room. Bytes: W once from memory; x once for every tile from the
- * L2, which is why 128 rows are cuBLASLt's (67 MB: 25 us here, 22 there).
+ * Grid: tiles x splits; block: nine warps; shared memory: the ring, and sums [N][132]; small
+ * blocks of the next kernel, a norm's, still fit. Bytes: W once from memory; x once a tile from the
+ * L2, which is why 128 rows are left to cuBLASLt (67 MB: 25 us here, 22 there).
  *
- * On an H200, 32 rows, and cuBLASLt's time: 34 MB 11.9 us and 14.5, 50 MB 15.9 and 16.6, 67 MB 18.9
- * and 19.6 (and its silu_mul), 117 MB 33.6 and 32.9; 64 rows, 34 MB 13.4 and 14.8. A step of 1B at
- * 32 rows: 1.31 ms without this kernel, 1.21 with it. Tried and slower: x for two blocks at once by
- * multicast (67 MB: 33 us), 256 columns a stage (1.28 ms); 128 a stage gain nothing at 32 rows and
- * lose 3 % at 64.
+ * Measured on an H200, us (cuBLASLt's in parentheses): 32 rows, 1B o 5.0 (6.1), 8B o 12.0 (14.1), 34
+ * MB (1B down) 11.9 (14.5), 50 MB (8B qkv) 15.9 (16.6), 67 MB 18.9 (19.6 and its silu_mul), 117 MB 33.6
+ * (32.9); 64 rows, 34 MB 13.4 (14.8). A step of 1B at 32 rows: 1.31 ms without this kernel, 1.21 with
+ * it. Tried and slower: x for two blocks at once by multicast (67 MB: 33 us), 256 columns a stage
+ * (1.28 ms); 128 a stage gain nothing at 32 rows and lose 3 % at 64.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -54,10 +54,10 @@ struct wide_args {
 };
 
 /* N: rows of x, filled up. */
-template <int N> struct shape {
+template <int N> struct wide_shape {
 	static constexpr uint32_t row_bytes = COLS * 2;
 	static constexpr uint32_t w_bytes = TILE_ROWS * row_bytes, x_bytes = N * row_bytes;
-	static constexpr uint32_t stage_bytes = w_bytes + x_bytes; /* with room for a full height */
+	static constexpr uint32_t stage_bytes = w_bytes + x_bytes; /* for a full height */
 	static constexpr uint32_t sum_bytes = N * PITCH * 4;
 	static constexpr uint32_t align = 1024;
 };
@@ -65,24 +65,11 @@ template <int N> struct shape {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* What a block knows of its share of the work. */
-struct block {
+struct wide_block {
 	uint32_t ring, full, empty;
 	uint32_t split;               /* its number in the cluster */
 	uint32_t tile, n_tiles, step; /* the first, all, from one to the next */
 	uint32_t chunk, chunk_end;    /* of COLS columns */
-};
-
-/* A stage of the ring, and the phase it is in. */
-struct stage {
-	uint32_t index, parity;
-
-	__device__ inline void next(uint32_t n)
-	{
-		if (++index == n) {
-			index = 0;
-			parity ^= 1;
-		}
-	}
 };
 
 /* ---- the warp that fetches: one of its lanes ---- */
@@ -90,9 +77,9 @@ struct stage {
 /* The rows of W of a tile that two warpgroups take; what is beyond W comes as zeros. */
 template <int N, bool GATED>
 __device__ static inline void fetch_w(
-	const wide_args &a, const block &b, uint32_t tile, uint32_t chunk, uint32_t index)
+	const wide_args &a, const wide_block &b, uint32_t tile, uint32_t chunk, uint32_t index)
 {
-	typedef shape<N> S;
+	typedef wide_shape<N> S;
 	const uint32_t to = b.ring + index * S::stage_bytes, full = b.full + index * 8;
 	const uint32_t first = tile * a.height * (GATED ? 1 : 2);
 
@@ -103,9 +90,9 @@ __device__ static inline void fetch_w(
 
 template <int N>
 __device__ static inline void fetch_x(
-	const wide_args &a, const block &b, uint32_t chunk, uint32_t index)
+	const wide_args &a, const wide_block &b, uint32_t chunk, uint32_t index)
 {
-	typedef shape<N> S;
+	typedef wide_shape<N> S;
 
 	copy_box(b.ring + index * S::stage_bytes + S::w_bytes, &a.x, b.full + index * 8,
 		chunk * COLS, 0);
@@ -113,7 +100,7 @@ __device__ static inline void fetch_x(
 
 /* The first of W, as much as the ring holds; of the tiles to come, too. Returns the stages. */
 template <int N, bool GATED>
-__device__ static inline uint32_t fetch_ahead(const wide_args &a, const block &b)
+__device__ static inline uint32_t fetch_ahead(const wide_args &a, const wide_block &b)
 {
 	uint32_t n = 0;
 
@@ -127,10 +114,10 @@ __device__ static inline uint32_t fetch_ahead(const wide_args &a, const block &b
 }
 
 template <int N, bool GATED>
-__device__ static inline void fetch_all(const wide_args &a, const block &b, uint32_t n_ahead)
+__device__ static inline void fetch_all(const wide_args &a, const wide_block &b, uint32_t n_ahead)
 {
 	uint32_t n = 0;
-	stage s = {};
+	ring_stage s = {};
 
 	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step)
 		for (uint32_t chunk = b.chunk; chunk < b.chunk_end; chunk++, n++) {
@@ -143,7 +130,8 @@ __device__ static inline void fetch_all(const wide_args &a, const block &b, uint
 		}
 }
 
-template <int N, bool GATED> __device__ static inline void fetch(const wide_args &a, const block &b)
+template <int N, bool GATED>
+__device__ static inline void fetch(const wide_args &a, const wide_block &b)
 {
 	const bool fetches = threadIdx.x % WARP == 0;
 	uint32_t n_ahead = 0;
@@ -168,9 +156,9 @@ __device__ static inline void meet(void)
 }
 
 /* Products read a stage's boxes from where they are asked for to where they are done. */
-template <int N> __device__ static inline void boxes_read(const block &b, uint32_t index)
+template <int N> __device__ static inline void boxes_read(const wide_block &b, uint32_t index)
 {
-	typedef shape<N> S;
+	typedef wide_shape<N> S;
 	const uint32_t at = b.ring + index * S::stage_bytes;
 
 	box_read(at + threadIdx.x / 128 * GROUP_ROWS * S::row_bytes);
@@ -178,7 +166,7 @@ template <int N> __device__ static inline void boxes_read(const block &b, uint32
 }
 
 /* This warp has read a stage. */
-__device__ static inline void release(const block &b, uint32_t index)
+__device__ static inline void release(const wide_block &b, uint32_t index)
 {
 	barrier_arrive_warp(b.empty + index * 8);
 }
@@ -186,9 +174,9 @@ __device__ static inline void release(const block &b, uint32_t index)
 /* The sums of this warpgroup's rows of W over the block's columns. */
 template <int N>
 __device__ static inline void multiply_tile(
-	const wide_args &a, const block &b, stage &s, float (&sums)[N / 8][4])
+	const wide_args &a, const wide_block &b, ring_stage &s, float (&sums)[N / 8][4])
 {
-	typedef shape<N> S;
+	typedef wide_shape<N> S;
 	const uint32_t rows = threadIdx.x / 128 * GROUP_ROWS * S::row_bytes;
 	uint32_t before = 0;
 
@@ -292,7 +280,7 @@ __device__ static inline void store_4(
 /* A tile into y: this block's share of its rows. */
 template <bool GATED>
 __device__ static inline void store_tile(
-	const wide_args &a, const block &b, const float *sums, uint32_t tile)
+	const wide_args &a, const wide_block &b, const float *sums, uint32_t tile)
 {
 	const uint32_t cols = GATED ? a.height : 2 * a.height, packs = cols / 4;
 	const uint32_t first = tile * cols;
@@ -323,10 +311,11 @@ __device__ static inline void store_tile(
 }
 
 template <int N, bool GATED>
-__device__ static inline void multiply_all(const wide_args &a, const block &b, float *sum_memory)
+__device__ static inline void multiply_all(
+	const wide_args &a, const wide_block &b, float *sum_memory)
 {
 	float sums[N / 8][4];
-	stage s = {};
+	ring_stage s = {};
 
 	for (uint32_t tile = b.tile; tile < b.n_tiles; tile += b.step) {
 		multiply_tile<N>(a, b, s, sums);
@@ -339,11 +328,11 @@ __device__ static inline void multiply_all(const wide_args &a, const block &b, f
 	}
 }
 
-__device__ static inline block block_make(
+__device__ static inline wide_block block_make(
 	const wide_args &a, uint32_t n_tiles, uint32_t ring, const uint64_t *barriers)
 {
 	const uint32_t n_chunks = (a.k + COLS - 1) / COLS;
-	block b;
+	wide_block b;
 
 	b.ring = ring;
 	b.full = shared_address(barriers);
@@ -371,7 +360,7 @@ template <int N, bool GATED>
 static __global__ void __launch_bounds__(THREADS, 1) wide(const __grid_constant__ wide_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	typedef shape<N> S;
+	typedef wide_shape<N> S;
 	extern __shared__ uint8_t memory[];
 	__shared__ __align__(8) uint64_t barriers[2 * STAGES_MAX];
 	const uint32_t cols = GATED ? a.height : 2 * a.height;
@@ -379,7 +368,7 @@ static __global__ void __launch_bounds__(THREADS, 1) wide(const __grid_constant_
 	float *const sums = (float *)(memory + skip + a.n_stages * S::stage_bytes);
 
 	overlap_trigger();
-	const block b =
+	const wide_block b =
 		block_make(a, (a.n + cols - 1) / cols, shared_address(memory) + skip, barriers);
 	if (threadIdx.x / WARP == WARPS) {
 		fetch<N, GATED>(a, b);

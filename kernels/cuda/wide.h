@@ -30,8 +30,6 @@ bool wide_can(struct stream *stream, const struct op_gemm *args, bool gated);
 int wide_variants(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
 /* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */
 int wide_launch(struct stream *stream, const struct op_gemm *args, bool gated, uint8_t variant);
-/* A kernel of the source file, for cuda_launch_begin. */
-const void *wide_kernel(void);
 
 #endif
 

@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CUDA_WIDE_PTX_CUH
 
 /*
- * What wide.cu takes of 9.0a beyond skinny_ptx.cuh: boxes of a matrix by the copy engine, products
+ * What wide.cu uses of 9.0a beyond skinny_ptx.cuh: boxes of a matrix by the copy engine, products
  * of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"), clusters of blocks.
  *
  * Operands lie in shared memory as the copy engine writes them with CU_TENSOR_MAP_SWIZZLE_128B: 64
@@ -18,6 +18,19 @@
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* A stage of the ring, and the phase it is in. */
+struct ring_stage {
+	uint32_t index, parity;
+
+	__device__ inline void next(uint32_t n)
+	{
+		if (++index == n) {
+			index = 0;
+			parity ^= 1;
+		}
+	}
+};
 
 /* ---- boxes ---- */
 
