@@ -98,15 +98,18 @@ int cuda_forced_fault(struct stream *stream, const char *name)
 {
 	struct cuda_device *device = stream->device;
 	void *nowhere = (void *)(uintptr_t)sizeof(int);
-	int rc = 0;
+	int rc;
 
 	if (stream_capturing(stream))
 		return 0;
-	if (forced_holds(&device->forced, name))
+	if (forced_holds(&device->forced, name)) {
 		rc = CUDA_TRY(&device->base, cudaLaunchHostFunc(stream->handle, forced_wait,
 						     device->forced.hold_path));
-	if (rc || !forced_due(&device->forced, name))
-		return rc;
+		if (rc)
+			return rc;
+	}
+	if (!forced_due(&device->forced, name))
+		return 0;
 	return CUDA_TRY(&device->base, cuda_forced_fault_launch(stream->handle, nowhere));
 }
 

@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * GEMM: bf16 in, float32 sums, bf16 or float32 out, by kernels of our own for few rows (skinny.cu)
- * and some more (wide.cu), and by cuBLASLt, which takes 32 MiB of the stream's scratch.
+ * Products: bf16 in, float32 sums, bf16 or float32 out. Rows decide whose kernels are timed (gemm_plan.c):
+ *
+ *	up to 16   skinny.cu, cuBLASLt
+ *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
+ *	           cuBLASLt
+ *	more       cuBLASLt, which uses 32 MiB of the stream's scratch
+ *
+ * A gated_gemm of up to 64 rows (16 without wide.cu) is one launch of ours, not timed against
+ * cuBLASLt's; beyond, a gemm and a silu_mul. A result is deterministic per shape class and process;
+ * unlike the cpu device's it may depend on the number of rows.
+ *
+ * Known gaps, on an H200: at each of a layer's four products memory is idle for 2 to 3 us, from the
+ * last block's last bytes to the next kernel's first; from 65 rows on products are cuBLASLt's and do
+ * not overlap.
  */
 
 #include "kernels/cuda/gemm.h"
@@ -145,7 +157,7 @@ static int gemm_run(struct gemm_product *p)
 	if (rc)
 		return rc;
 	rc = gemm_plan_get(p, &key, &way);
-	if (rc == 0)
+	if (!rc)
 		rc = gemm_product_run(p, &way);
 	if (p->gated || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
@@ -172,11 +184,12 @@ static int gemm_queue(struct gemm_product *product)
 	struct stream *stream = product->stream;
 	int rc = product->args->n_rows != 0 ? gemm_run(product) : 0;
 
-	if (rc == 0)
-		return cuda_launch_end(stream, "gemm");
-	if (stream_capturing(stream))
-		capture_spoil(&stream->capture);
-	return rc;
+	if (rc) {
+		if (stream_capturing(stream))
+			capture_spoil(&stream->capture);
+		return rc;
+	}
+	return cuda_launch_end(stream, "gemm");
 }
 
 int cuda_gemm(struct stream *stream, const struct op_gemm *a)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * There are dozens of kernels for one product; cuBLASLt's heuristic ranks its own without timing. A
- * plan is the way chosen for a shape class: the matrix, the kind of output, what the addresses are
- * aligned to, and the number of rows, exact up to 16 and in steps beyond. The first use of a class
- * times ours and cuBLASLt's best-ranked on the operands at hand, with a cold L2 since a decode step
- * comes back to a matrix after all others; what it chose stays for the life of the device, so that
- * equal shapes give equal bits. After lock and in a capture nothing may be timed: there the plan of
- * a new class is the first of ours, or the heuristic's first.
+ * A plan is the kernel chosen for a shape class: the matrix, the kind of output, the alignment of
+ * the addresses, and the number of rows, exact up to 16 and in steps beyond. The first use of a
+ * class times our kernels and cuBLASLt's best-ranked (its heuristic ranks without timing) on the
+ * operands at hand, with a cold L2, because a decode step returns to a matrix after all others. The
+ * choice stays for the life of the device, so that equal shapes give equal bits. After lock and in a
+ * capture nothing can be timed: the plan of a new class is then our first kernel, or the
+ * heuristic's first.
  */
 
 #include "kernels/cuda/gemm.h"
@@ -32,12 +32,13 @@ static int gemm_plan_time_once(struct gemm_product *p, const struct gemm_way *wa
 	cudaStream_t stream = p->stream->handle;
 	struct gemm *gemm = p->stream->device->gemm;
 	struct device *base = &p->stream->device->base;
-	int rc = 0;
+	int rc;
 
-	if (gemm->flush != NULL)
+	if (gemm->flush != NULL) {
 		rc = CUDA_TRY(base, cudaMemsetAsync(gemm->flush, 0, gemm->flush_bytes, stream));
-	if (rc)
-		return rc;
+		if (rc)
+			return rc;
+	}
 	rc = CUDA_TRY(base, cudaEventRecord(gemm->start, stream));
 	if (rc)
 		return rc;
@@ -59,10 +60,13 @@ static int gemm_plan_time(struct gemm_product *p, const struct gemm_way *way, fl
 	float ms[ROUNDS], first;
 	int rc = gemm_plan_time_once(p, way, &first);
 
-	for (int i = 0; rc == 0 && i < ROUNDS; i++)
-		rc = gemm_plan_time_once(p, way, &ms[i]);
 	if (rc)
 		return rc;
+	for (int i = 0; i < ROUNDS; i++) {
+		rc = gemm_plan_time_once(p, way, &ms[i]);
+		if (rc)
+			return rc;
+	}
 	qsort(ms, ROUNDS, sizeof(*ms), gemm_plan_compare);
 	*ret_ms = ms[ROUNDS / 2];
 	return 0;
@@ -199,24 +203,33 @@ static int gemm_plan_make(struct gemm_product *p, const struct gemm_key *key, st
 }
 
 /* A full table, which takes thousands of shapes, keeps no more. */
+static int gemm_plan_get_locked(struct gemm *gemm, struct gemm_product *p,
+	const struct gemm_key *key, struct gemm_way *ret)
+{
+	struct gemm_plan *plan = gemm_plan_find(gemm, key);
+	int rc;
+
+	if (plan->key.used) {
+		*ret = plan->way;
+		return 0;
+	}
+	rc = gemm_plan_make(p, key, ret);
+	if (rc)
+		return rc;
+	if (gemm->n_plans < GEMM_PLANS_MAX - 1) {
+		*plan = (struct gemm_plan){.key = *key, .way = *ret};
+		gemm->n_plans++;
+	}
+	return 0;
+}
+
 int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret)
 {
 	struct gemm *gemm = p->stream->device->gemm;
-	struct gemm_plan *plan;
-	int rc = 0;
+	int rc;
 
 	pthread_mutex_lock(&gemm->lock);
-	plan = gemm_plan_find(gemm, key);
-	if (plan->key.used) {
-		*ret = plan->way;
-	} else {
-		rc = gemm_plan_make(p, key, ret);
-		if (rc == 0 && gemm->n_plans < GEMM_PLANS_MAX - 1) {
-			plan->key = *key;
-			plan->way = *ret;
-			gemm->n_plans++;
-		}
-	}
+	rc = gemm_plan_get_locked(gemm, p, key, ret);
 	pthread_mutex_unlock(&gemm->lock);
 	return rc;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * One product, and the ways to do it. cuBLASLt's split sums are added in float32, in a fixed order.
- *
+ * One product, and the kernels that can do it. cuBLASLt adds split sums in float32, in a fixed order.
  * Row-major y = x W^T is column-major y^T = W x^T, with W's memory read as its transpose.
  */
 

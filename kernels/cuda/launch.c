@@ -44,7 +44,7 @@ static int launch_load_module(struct cuda_device *device, cudaFunction_t functio
 	if (functions == NULL)
 		return -ENOMEM;
 	rc = CUDA_TRY_DRIVER(base, driver->module_functions(functions, n, module));
-	for (unsigned int i = 0; rc == 0 && i < n; i++)
+	for (unsigned int i = 0; !rc && i < n; i++)
 		rc = CUDA_TRY_DRIVER(base, driver->function_load(functions[i]));
 	free(functions);
 	return rc;
@@ -154,21 +154,30 @@ void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t gr
 		cluster, shared_bytes, params);
 }
 
+/* Work of `name` was put on the stream with this result: a capture names its nodes, or is spoilt. */
+static int launch_queued(struct stream *stream, int rc, const char *name)
+{
+	if (!stream_capturing(stream))
+		return rc;
+	if (rc) {
+		capture_spoil(&stream->capture);
+		return rc;
+	}
+	return cuda_graph_mark(stream, name);
+}
+
 int cuda_launch_end(struct stream *stream, const char *name)
 {
 	struct cuda_device *device = stream->device;
 	int rc = cuda_condition(cudaGetLastError());
 	char call[80];
 
-	if (rc == 0)
-		return stream_capturing(stream) ? cuda_graph_mark(stream, name) : 0;
 	if (device_is_lost(rc)) {
 		snprintf(call, sizeof(call), "%s launch", name);
 		cuda_fault(device, rc, call, NULL, 0);
-	} else if (stream_capturing(stream)) {
-		capture_spoil(&stream->capture);
+		return rc;
 	}
-	return rc;
+	return launch_queued(stream, rc, name);
 }
 
 void cuda_inputs_written(struct stream *stream)
@@ -213,16 +222,6 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 }
 
 /* ---- copies and fills ---- */
-
-static int launch_queued(struct stream *stream, int rc, const char *name)
-{
-	if (!stream_capturing(stream))
-		return rc;
-	if (rc == 0)
-		return cuda_graph_mark(stream, name);
-	capture_spoil(&stream->capture);
-	return rc;
-}
 
 int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)
 {

@@ -226,8 +226,8 @@ static int share_zero_and_name(
 	return share_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
 }
 
-/* Whoever opens the handle sees the whole block that the driver took it from: so it is as large as
- * those blocks are. */
+/* A process that opens the handle sees the whole block that the driver took the memory from: so it is
+ * as large as those blocks are. */
 int cuda_export_ipc_alloc(
 	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
@@ -382,13 +382,15 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 	if (rc)
 		return rc;
 	rc = share_add(device, kind, address, bytes);
-	if (rc == 0)
-		*ret = (void *)(uintptr_t)address;
-	else if (kind == SHARED_IMPORTED)
-		share_displace(device, address, bytes);
-	else
-		share_close_ipc((void *)(uintptr_t)address);
-	return rc;
+	if (rc) {
+		if (kind == SHARED_IMPORTED)
+			share_displace(device, address, bytes);
+		else
+			share_close_ipc((void *)(uintptr_t)address);
+		return rc;
+	}
+	*ret = (void *)(uintptr_t)address;
+	return 0;
 }
 
 /* An IPC mapping goes away when the GPU has drained, a descriptor's at once. */

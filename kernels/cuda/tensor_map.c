@@ -16,9 +16,10 @@ int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dim
 			CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
 			CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 
-	if (rc == 0)
-		*ret = map;
-	return rc;
+	if (rc)
+		return rc;
+	*ret = map;
+	return 0;
 }
 
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
