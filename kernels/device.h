@@ -3,30 +3,30 @@
 #define MIMEO_KERNELS_DEVICE_H
 
 /*
- * The device interface: memory, streams, events, capture and graphs, behind one table of functions
- * with a filling for the CPU (the embedded default and the oracle) and one for CUDA.
+ * The device interface: memory, streams, events, capture and graphs, behind one table of functions.
+ * Two devices implement it: the CPU (the default and the reference) and CUDA.
  *
- * A device is OPENED, memory is ALLOCATED, work is put on STREAMS and runs asynchronously in each
- * stream's order. Between capture_begin and capture_end a stream records and does not execute; the
- * recording is INSTANTIATED and then LAUNCHED any number of times, with the addresses and scalars
- * of capture time. device_lock ends the time of set-up: from then on mem_alloc, host_alloc, growth
- * of workspaces and the first use of an op are refused (DEVICE_E_LOCKED).
+ * Work is put on streams and runs asynchronously in each stream's order. Between capture_begin and
+ * capture_end a stream records and does not execute; the recording is instantiated and then
+ * launched any number of times, with the addresses and scalars of capture time. `lock` ends set-up:
+ * from then on mem_alloc, host_alloc, growth of workspaces and the first use of an op are refused
+ * (DEVICE_E_LOCKED).
  *
- * Returns: 0; a positive enum device_condition, which says what CUDA would say (the values are
- * CUDA's); or -errno. A lost device (DEVICE_E_LOST and the conditions from 700 to 799) is sticky:
- * every later call gives the same answer. On the cpu device stream_sync and event_sync wait even
- * then, so that what the work named may be freed after them.
+ * Returns: 0; a positive enum device_condition, whose value is that of CUDA's error; or -errno. A lost
+ * device (DEVICE_E_LOST and the conditions from 700 to 799) is sticky: every later call gives the
+ * same result. On the cpu device stream_sync and event_sync wait even then, so that what the work
+ * uses may be freed after them.
  *
  * Threads: calls on different streams may come from different threads; work is put on one stream
  * by one thread at a time. A capture belongs to the thread that began it (CUDA's thread-local
- * mode): calls of other threads are not part of it and do not disturb it, unless they ask how far
- * the capturing stream, or an event recorded in the capture, is.
+ * mode): calls of other threads are not part of it and do not disturb it, unless they query or sync
+ * the capturing stream or an event recorded in the capture.
  *
  * While a thread captures, it may not: allocate or free memory; sync or query any stream
  * or event; instantiate a graph; use an op for the first time; grow a workspace; copy with `copy`;
- * nor, on the capturing stream, launch or upload a graph, call a host function, or wait on an event
- * of the outside (waiting on one that was never recorded does nothing). Each of these is refused
- * with its condition and SPOILS the thread's captures: later work on such a stream gives
+ * nor, on the capturing stream, launch or upload a graph, queue a host function, or wait on an event
+ * recorded outside the capture (waiting on one that was never recorded does nothing). Each of these
+ * is refused with its condition and spoils the thread's captures: later work on such a stream gives
  * DEVICE_E_CAPTURE_INVALIDATED, and so does capture_end. Allowed are launches on other streams,
  * new streams and events, and reserve, map, unmap, export and import. A capture is of one stream:
  * another stream that waits on an event recorded in it is refused and spoils it.
@@ -43,14 +43,14 @@ enum device_condition {
 	DEVICE_E_NOT_READY = 600,            /* a query: the work has not finished */
 	DEVICE_E_ILLEGAL_ADDRESS = 700,      /* sticky */
 	DEVICE_E_LAUNCH_FAILURE = 719,       /* sticky */
-	DEVICE_E_UNSUPPORTED = 801,          /* the device does not know how; not sticky */
+	DEVICE_E_UNSUPPORTED = 801,          /* the device cannot do it; not sticky */
 	DEVICE_E_CAPTURE_UNSUPPORTED = 900,  /* not while the stream captures; spoils the capture */
-	DEVICE_E_CAPTURE_INVALIDATED = 901,  /* the capture was spoilt before */
+	DEVICE_E_CAPTURE_INVALIDATED = 901,  /* the capture is spoilt */
 	DEVICE_E_CAPTURE_UNMATCHED = 903,    /* ended on a stream that did not begin it */
 	DEVICE_E_CAPTURE_ISOLATION = 905,    /* waiting on an event from outside the capture */
 	DEVICE_E_CAPTURE_IMPLICIT = 906,     /* a blocking copy while capturing */
-	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event of its own; spoils it */
-	DEVICE_E_CAPTURE_WRONG_THREAD = 908, /* ended by another thread: no graph, and it is over */
+	DEVICE_E_CAPTURED_EVENT = 907,       /* query or sync of an event recorded in a capture */
+	DEVICE_E_CAPTURE_WRONG_THREAD = 908, /* ended by another thread, without a graph */
 	DEVICE_E_LOCKED = 10001,             /* allocation, growth or first use after device_lock */
 	DEVICE_E_LOST = 10002,               /* sticky; forced by MIMEO_CPU_FAULT */
 };
@@ -97,18 +97,18 @@ struct device_handle {
 };
 
 struct device_ops {
-	/* After everything of it has been freed. */
+	/* When everything of the device has been freed. */
 	void (*free)(struct device *device);
 	int (*info)(struct device *device, struct device_info *ret);
-	/* From here on nothing grows; see the head of this file. */
+	/* Ends set-up: see the head of this file. */
 	int (*lock)(struct device *device);
 	/* 0, or the sticky condition. */
 	int (*status)(struct device *device);
 	void (*last_fault)(struct device *device, struct device_fault *ret);
 
 	/* Device memory, aligned to 256 bytes, contents undefined (the cpu device poisons it with
-	 * 0xff bytes, a NaN in every float format). mem_free waits for nothing by itself: the
-	 * caller knows that no launched work names the memory. */
+	 * 0xff bytes, a NaN in every float format). mem_free does not wait: the caller
+	 * knows that no launched work uses the memory. */
 	int (*mem_alloc)(struct device *device, size_t bytes, void **ret);
 	void (*mem_free)(struct device *device, void *memory);
 	/* Page-locked host memory that the device can read and write at the same address; contents
@@ -117,8 +117,8 @@ struct device_ops {
 	void (*host_free)(struct device *device, void *memory);
 
 	/* Address space without memory, and memory mapped into it later; offsets and sizes are
-	 * multiples of *ret_granularity. Mapping and unmapping are allowed after lock and wait for
-	 * nothing. On the cpu device mapped memory reads as zeros, which cost nothing until
+	 * multiples of *ret_granularity. Mapping and unmapping are allowed after lock and do not
+	 * wait. On the cpu device mapped memory reads as zeros, which cost nothing until
 	 * touched, or as poison in builds with AddressSanitizer and under MIMEO_CPU_POISON=1. */
 	int (*reserve)(struct device *device, size_t bytes, void **ret, size_t *ret_granularity);
 	int (*map)(struct device *device, void *range, size_t offset, size_t bytes);
@@ -130,8 +130,8 @@ struct device_ops {
 	int (*stream_sync)(struct stream *stream);
 	int (*stream_query)(struct stream *stream); /* 0 idle, DEVICE_E_NOT_READY, or a fault */
 	int (*stream_wait_event)(struct stream *stream, struct event *event);
-	/* Call fn(arg) on a thread of the device's when the stream gets there. It must not call the
-	 * device. Refused while capturing. What was queued runs even when the device is lost. */
+	/* Call fn(arg) on a thread of the device's in the stream's order. It must not call the device.
+	 * Refused while capturing. What was queued runs even when the device is lost. */
 	int (*stream_host_func)(struct stream *stream, void (*fn)(void *arg), void *arg);
 
 	int (*event_new)(struct device *device, struct event **ret);
@@ -142,14 +142,15 @@ struct device_ops {
 	int (*event_query)(struct event *event);
 	int (*event_sync)(struct event *event);
 	/*
-	 * An event that other processes may wait for; allowed after lock. *ret_handle names it
-	 * there: on the cpu device by a descriptor (the caller's) of a struct event_page, which they
+	 * An event that other processes may wait for; allowed after lock. *ret_handle names it in
+	 * them: on the cpu device by a descriptor (the caller's) of a struct event_page, which they
 	 * can only read; with CUDA by 64 bytes (fd -1) for cudaIpcOpenEventHandle. size is 0. All
-	 * the calls above take it, but it is not recorded in a capture (CAPTURE_UNSUPPORTED, which
-	 * spoils it), and on one stream only. Its owner frees it when the work recorded last is done.
+	 * the calls above take it, but it cannot be recorded in a capture (CAPTURE_UNSUPPORTED,
+	 * which spoils the capture), and only on one stream. Its owner frees it when the work
+	 * recorded last is done.
 	 *
-	 * Whoever waits for it waits for the recording that it knows of: a wait for an event never
-	 * recorded ends at once, so others must be told first that it was.
+	 * A wait is for the last recording before it, and a wait for an event never recorded ends at
+	 * once: the owner has to report the recording to the other process first.
 	 */
 	int (*event_new_shared)(
 		struct device *device, struct event **ret, struct device_handle *ret_handle);
@@ -169,38 +170,37 @@ struct device_ops {
 	int (*graph_upload)(struct graph_exec *exec, struct stream *stream);
 	int (*graph_launch)(struct graph_exec *exec, struct stream *stream);
 	int (*graph_info)(struct graph_exec *exec, struct graph_info *ret);
-	/* Names of the recorded nodes in order, for tests; NULL past the end. */
+	/* For tests: names of the recorded nodes in order; NULL past the end. */
 	const char *(*graph_node_name)(struct graph *graph, uint32_t index);
 	void (*graph_free)(struct graph *graph);
-	void (*graph_exec_free)(struct graph_exec *exec); /* no launch of it may be pending */
+	void (*graph_exec_free)(struct graph_exec *exec); /* when no launch of it is pending */
 
 	/* Memory that other processes may map: allocate and export one (zeroed), import another's;
 	 * allowed after lock. The handle's fd is the caller's in both: export_alloc hands it over,
-	 * import leaves it open. What is not such memory is DEVICE_E_INVALID. */
+	 * import leaves it open. DEVICE_E_INVALID: a handle of no such memory. */
 	int (*export_alloc)(
 		struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
 	void (*export_free)(struct device *device, void *memory);
 	int (*import)(struct device *device, const struct device_handle *handle, void **ret);
 	void (*import_free)(struct device *device, void *memory);
-	/* Bytes from imported memory's start to the end of what the handle names; 0: none of ours. */
+	/* Bytes from imported memory's start to the end of what the handle names; 0: not imported. */
 	uint64_t (*import_bytes)(struct device *device, const void *memory);
-	/* The handle of a stranger's descriptor, of which at least `bytes` are wanted: what `import`
-	 * takes, with the fd still the caller's. DEVICE_E_INVALID if there is less, as far as can be
-	 * told before importing it. */
+	/* The handle, for `import`, of at least `bytes` of an untrusted descriptor, which stays the
+	 * caller's. DEVICE_E_INVALID: it has fewer, as far as this can be known before import. */
 	int (*handle_of_fd)(struct device *device, int fd, uint64_t bytes, struct device_handle *ret);
 	/* Memory named by 64 bytes and no descriptor (CUDA IPC): a block of its own in multiples of
 	 * 2 MiB, zeroed, because such a handle opens the whole block. DEVICE_E_UNSUPPORTED: the
 	 * device has no such handles. Allowed after lock, but allocating may, and export_ipc_free
-	 * and import_free of such memory do, WAIT FOR ALL THE DEVICE'S WORK and hold up launches of
-	 * other threads meanwhile: their caller chooses the moment. */
+	 * and import_free of such memory do, WAIT FOR ALL THE DEVICE'S WORK and block launches of
+	 * other threads meanwhile: their caller chooses the time. */
 	int (*export_ipc_alloc)(
 		struct device *device, size_t bytes, void **ret, struct device_handle *ret_handle);
 	void (*export_ipc_free)(struct device *device, void *memory);
 };
 
-/* What a cpu device's shared event looks like to another process: `recorded` and `completed` count
- * its recordings and those that the stream has come to; both run freely. The second is a futex.
- * Written and read atomically. */
+/* A cpu device's shared event as another process sees it: `recorded` and `completed` count its
+ * recordings and those that the stream has reached; both wrap. `completed` is a futex. Written and
+ * read atomically. */
 struct event_page {
 	uint32_t recorded, completed;
 };

@@ -3,9 +3,9 @@
 #define MIMEO_KERNELS_OPS_H
 
 /*
- * The op table: what a model's forward pass is made of. Each op takes a stream and one struct of
- * arguments, which is copied; it checks shapes, queues the work (or records it) and returns: 0, a
- * device_condition, or -EINVAL for shapes that cannot be.
+ * The op table: the operations of a model's forward pass. Each op takes a stream and one struct of
+ * arguments, which is copied; it checks shapes, queues the work (or records it) and returns 0, a
+ * device_condition, or -EINVAL for invalid shapes.
  *
  * T: tokens, R: requests; a launch covers the first n rows of buffers of worst-case size, and every
  * op defines its empty row (no request, no slot, seq_len 0). Activations are device_info's
@@ -26,7 +26,7 @@ struct weight {
 
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
-#define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, told by their words */
+#define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, as their words say */
 #define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; max_drafts 0: no meaning */
 
 struct step_row {
@@ -118,7 +118,7 @@ struct step_inputs {
 	int32_t *slot_last_token;          /* [max_slots] */
 	struct slot_sampling *slot_sampling; /* [max_slots] */
 	int32_t *slot_block_table;         /* [max_slots, max_pages] */
-	/* For masks; both NULL: nobody reads them. */
+	/* For masks; both NULL: no backend reads them. */
 	struct slot_mask *slot_mask;       /* [max_slots] */
 	uint64_t *mask_words;              /* [max_tokens]; tail: 0 */
 	/*
@@ -128,7 +128,7 @@ struct step_inputs {
 	 *
 	 * Such a row may run past its slot's pages, and past the longest sequence: by up to K
 	 * tokens if its first is the sequence's, or, behind a step that ended it and has not been
-	 * read yet, as a whole, by up to 2 K; then nobody takes anything of it. Attention takes a
+	 * read, as a whole, by up to 2 K; then its results are dropped. Attention takes a
 	 * token's place from the end of its row, seq_lens, which is cut at max_pages: so max_pages
 	 * has to hold K tokens more than the longest sequence, or first tokens, which are real,
 	 * would be misplaced.
@@ -446,7 +446,7 @@ struct draft_inputs {
  * has ROW_SAMPLE, else step_row's next_id (which prepare keeps in next_ids), or 0. last_index: of
  * a row to verify the token that gave the last that verify sampled; the row's last token
  * otherwise; of an empty row 0. Rejected tokens stay: what they write is written again before
- * anybody reads it. Also step := 0.
+ * any read. Also step := 0.
  */
 struct op_draft_begin {
 	struct step_inputs inputs;

@@ -49,7 +49,7 @@ extern const struct kernel_ops cpu_kernel_ops;
  * the Nth op that any worker runs, "op:NAME:N" the Nth run of that op; replays, copies and fills
  * count. From then on queued ops are passed over, queued host functions still run and events still
  * complete. MIMEO_CPU_HOLD="NAME:PATH" has every run of that op wait while the file exists, so that
- * a test may look at work in flight. MIMEO_CPU_POISON=1 poisons mapped memory. -EINVAL: the fault or
+ * a test may look at pending work. MIMEO_CPU_POISON=1 poisons mapped memory. -EINVAL: the fault or
  * the hold is none of these forms.
  */
 int cpu_device_new(const struct device_options *options, struct device **ret);

@@ -7,7 +7,7 @@
  * The order comes from a heap, built in O(vocab), from which only what is kept is taken. Without
  * top-k and top-p nothing is ordered: min-p is a threshold and a row is one pass over its logits.
  *
- * A prefix is told by its last member, which is how a distribution answers for any token.
+ * A prefix is known by its last member: a distribution compares any token with that.
  */
 
 #include "kernels/cpu/sampling.h"

@@ -3,13 +3,13 @@
 #define MIMEO_KERNELS_CPU_INTERNAL_H
 
 /*
- * The cpu device's rooms and what they share.
+ * The cpu device's files and what they share.
  *
  *	device   the table, op registry, the refusals of capture and lock, faults on demand
  *	launch   ops onto streams: first use, workspaces; copies and fills
  *	memory   allocations, reservations, export and import
  *	stream   a worker thread behind a ring of nodes, and waiting for it
- *	event    a place on a stream's timeline; one that others wait for counts in a shared page
+ *	event    a point on a stream's timeline; a shared one counts in a page that others map
  *	graph    recording and replay
  *	machine  what memory the machine has
  *
@@ -176,10 +176,10 @@ void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size);
 
 /* ---- stream.c ---- */
 
-/* The node that stream_push publishes; waits for room. */
+/* The node that stream_push publishes; waits while the queue is full. */
 struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind);
 void stream_push(struct stream *stream);
-/* Block until the timeline has come to `point`. */
+/* Block until the timeline has reached `point`. */
 void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point);
 static inline bool stream_capturing(struct stream *stream)
 {

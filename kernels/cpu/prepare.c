@@ -121,7 +121,7 @@ static int32_t prepare_token_id(const struct expansion *e, const struct step_row
 
 /*
  * Where the position's token goes. The host gives every other row the pages that it needs; a row
- * that the device told where to begin may run past the slot's, and writes nothing there: the null
+ * that begins at its slot's length may run past the slot's, and writes nothing there: the null
  * page is everybody's.
  */
 static int32_t prepare_cache_slot(const struct expansion *e, const struct step_row *row,

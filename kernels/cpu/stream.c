@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stream is a ring of nodes with one producer and one consumer, its worker. Free places are told
+ * A stream is a ring of nodes with one producer and one consumer, its worker. Free places follow
  * from `tail` (the producer's) and the timeline's `completed` (the worker's).
  *
  * Sleeping needs the four operations that ipc/ring.h explains. Here, once each way:

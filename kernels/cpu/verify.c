@@ -23,7 +23,7 @@ struct verification {
 	const struct slot_sampling *sampling;
 	struct candidate *heap;    /* [vocab] */
 	uint32_t n_drafts, vocab;
-	uint32_t position;         /* of what token 0's logits tell */
+	uint32_t position;         /* of the token that token 0's logits give */
 };
 
 static uint64_t verify_key_of(const struct verification *v, uint32_t i, enum sample_purpose purpose)
@@ -72,7 +72,7 @@ static int32_t verify_token_behind(const struct verification *v, uint32_t i, boo
 		return verify_target_token(v, i, SAMPLE_TARGET);
 	distribution_init(&q, v->draft_logits + row, v->vocab, v->sampling, v->heap);
 	chance = distribution_at(&q, draft);
-	if (!(chance > 0)) /* nobody drew it */
+	if (!(chance > 0)) /* the draft's logits cannot have given it */
 		return verify_target_token(v, i, SAMPLE_TARGET);
 	distribution_init(&p, v->logits + row, v->vocab, v->sampling, v->heap);
 	*ret_held = noise_uniform(noise_hash(verify_key_of(v, i, SAMPLE_ACCEPT), draft)) * chance <

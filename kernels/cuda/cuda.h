@@ -18,14 +18,14 @@
  * OVERLAP. A kernel that was launched through cuda_launch may BEGIN while the kernels before it in
  * its stream still run (programmatic dependent launch, on 9.0 and newer; eager and in graphs
  * alike). Its blocks come when all blocks of the kernel before it have called overlap_trigger or
- * left, and there is room for them. The rule for kernels:
+ * exited, and they fit on a multiprocessor. The rule for kernels:
  *
  *  1. Every thread of every block calls overlap_wait, on every path, also where there is nothing to
  *     do. Before it a thread reads only what no launch that may be under way writes: arguments,
  *     weights, the rope table; it may fetch of them what it will need. It writes no global memory.
  *  2. overlap_trigger may stand anywhere, also before the wait: it promises nothing. The earlier
  *     it is called, the earlier the next kernel fetches its weights; the first statement is right
- *     unless blocks that come early would take the room of this kernel's own.
+ *     unless blocks that start early would take the place of this kernel's own.
  *
  * Why that is enough: the wait returns when the kernel before has completed and what it wrote is
  * visible. That one could not complete before its own wait had returned, so everything before it
@@ -53,7 +53,7 @@ cudaStream_t cuda_stream(struct stream *stream);
  * capture) and after lock (DEVICE_E_LOCKED). One hash probe once loaded.
  */
 int cuda_launch_begin(struct stream *stream, const char *name, const void *kernel);
-/* What the launches since begin came to; a fault is recorded as the device's. */
+/* The result of the launches since begin; a fault is recorded as the device's. */
 int cuda_launch_end(struct stream *stream, const char *name);
 
 /*
@@ -64,7 +64,7 @@ int cuda_allow_shared(struct stream *stream, const char *name, const void *const
 	uint32_t n, uint32_t shared_bytes);
 
 /*
- * The door of every launch: between begin and end, which reports what it came to. `params` are the
+ * Every launch goes through here, between begin and end, which reports its result. `params` are the
  * addresses of the kernel's arguments, which are copied; the kernel obeys the rule of OVERLAP.
  * Shared memory beyond 48 KiB has been asked for with cudaFuncSetAttribute.
  */
@@ -128,8 +128,8 @@ struct cuda_limits {
 const struct cuda_limits *cuda_limits(struct stream *stream);
 
 /*
- * The door for every other runtime call: 0, or the condition; recorded as the device's last fault
- * if it is sticky. `device` is a struct device or NULL where there is none yet. Of a driver call:
+ * For every other runtime call: 0, or the condition; recorded as the device's last fault
+ * if it is sticky. `device` is a struct device, or NULL before it is made. Of a driver call:
  * CUDA_TRY_DRIVER.
  */
 #define CUDA_TRY(device, call) cuda_check((device), (call), #call, __FILE__, __LINE__)

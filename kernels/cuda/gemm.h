@@ -3,11 +3,11 @@
 #define MIMEO_KERNELS_CUDA_GEMM_H
 
 /*
- * What gemm's rooms share.
+ * What gemm's files share.
  *
- *	gemm          the two ops, and the device's part of it all
+ *	gemm          the two ops, and the device's state
  *	gemm_plan     which way for which shape: timing, and keeping what was chosen
- *	gemm_product  one product, and the ways to do it: kernels of our own, and cuBLASLt's
+ *	gemm_product  one product, and the ways to compute it: our kernels and cuBLASLt's
  */
 
 #include <cublasLt.h>
@@ -84,7 +84,7 @@ int gemm_condition(struct cuda_device *device, cublasStatus_t status);
 
 /* The class that it is of. */
 struct gemm_key gemm_key_of(const struct gemm_product *p);
-/* The class's way: chosen now if there is none yet. */
+/* The class's way, chosen now if it has none. */
 int gemm_plan_get(struct gemm_product *p, const struct gemm_key *key, struct gemm_way *ret);
 
 #endif

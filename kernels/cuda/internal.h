@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_CUDA_INTERNAL_H
 
 /*
- * The CUDA device's rooms and what they share.
+ * The CUDA device's files and what they share.
  *
  *	device   opening, the table, the refusals of capture and lock
  *	fault    what an error code means, and the first fault that lost the device
@@ -15,14 +15,14 @@
  *	stream   streams and host functions
  *	event    events
  *	graph    recording and replay
- *	gemm     products, by cuBLASLt's kernels and by skinny's and wide's; its rooms are in gemm.h
+ *	gemm     products, by cuBLASLt's kernels and by skinny's and wide's; its files are in gemm.h
  *	tensor_map  matrices as the copy engine of 9.0 sees them
  *
  * What may not be done while a thread captures is decided here, before CUDA sees the call: CUDA
  * refuses some of it, lets some pass, and invalidates the capture for part of what it refuses. A
- * stream that was spoilt takes no further work, and its recording is thrown away at capture_end.
- * For the same reason an event that is recorded in a capture is only marked: a capture is of one
- * stream, in whose order the mark says all there is to say.
+ * spoilt stream takes no further work, and its recording is dropped at capture_end. For the same
+ * reason an event that is recorded in a capture is only marked: a capture is of one stream, and
+ * within its order the mark is enough.
  */
 
 #include <cuda.h>
@@ -179,7 +179,7 @@ void cuda_last_fault(struct device *device, struct device_fault *ret);
  * In builds with -Dtest_faults=true: what MIMEO_CUDA_FAULT says, "launch:N" or "op:NAME:N", is read
  * when the device is opened; before the Nth launch of anything, or of the op of that name, that is
  * executed and not recorded, an illegal access goes onto its stream. A replayed graph is one launch,
- * of the name "graph". What follows is as after a fault that nobody asked for. MIMEO_CUDA_HOLD,
+ * of the name "graph". From then on the device is lost as by any fault. MIMEO_CUDA_HOLD,
  * "NAME:PATH", has the stream wait before every such launch of that op while the file exists.
  */
 #ifdef MIMEO_TEST_FAULTS
