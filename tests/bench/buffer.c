@@ -4,7 +4,7 @@
  * one with a fence behind them, and what other clients notice when memory is given back.
  *
  * Steps with logits in a buffer and in the arena take turns with the same step without logits, on
- * the same sequences, so that each way sees the same lengths.
+ * the same sequences.
  */
 #include "tests/bench/buffer.h"
 
@@ -17,19 +17,19 @@
 #define KV_PAGES 512u
 #define ROWS_MAX 8u
 #define STEPS_A_COUNT 10u
-#define POSITIONS 256u /* of a sequence, before it is cut again */
 #define WARM_UPS 3u
 #define ARENA_BYTES (64ull << 20) /* for the logits of a large vocabulary */
 #define STEP_FLOOR "of steps: the same step with sampled tokens only, by turns"
 #define ON_CPU RESULTS_ON_CPU ", and a buffer has no pages until they are touched"
 
-/* Times of a step: sampled tokens alone; logits in the arena; in a buffer with a fence, until that
- * is recorded and until the end. */
-enum step { BARE, ARENA, RECORDED, FENCED, N_STEPS };
+/* Times of a step: sampled tokens alone; logits in the arena; in a buffer with a fence, until the lane
+ * has passed that (where the host can wait for it) and until the end. MIMEO_EVENT_RECORDED is no such
+ * time: it comes when the fence is queued on the lane. */
+enum step { BARE, ARENA, PASSED, FENCED, N_STEPS };
 
 static const char *const names[N_STEPS] = {
 	[ARENA] = "step, logits in the arena",
-	[RECORDED] = "step, logits in a buffer, to the fence",
+	[PASSED] = "step, logits in a buffer, to the fence",
 	[FENCED] = "step, logits in a buffer, to the end",
 };
 
@@ -58,12 +58,11 @@ struct stepper {
 	const struct mimeo_model_info *info;
 	uint32_t model, n_rows;
 	uint32_t sequences[ROWS_MAX];
-	uint32_t n_tokens, most; /* of each sequence */
-	uint32_t buffer;         /* has space for all rows' logits */
+	uint32_t buffer; /* has space for all rows' logits */
 	struct samples *samples[N_STEPS];
 };
 
-static int stepper_prepare(struct stepper *s, enum step way, struct mimeo_request *request)
+static int stepper_submit(struct stepper *s, enum step way, struct mimeo_request *request)
 {
 	static const int32_t token = ' ';
 	struct mimeo_step_row rows[ROWS_MAX];
@@ -77,92 +76,74 @@ static int stepper_prepare(struct stepper *s, enum step way, struct mimeo_reques
 	step.outputs = MIMEO_STEP_TOKENS | (way == BARE ? 0 : MIMEO_STEP_LOGITS);
 	step.logits.buffer = way == FENCED ? s->buffer : 0;
 	step.flags = way == FENCED ? MIMEO_STEP_FENCE : 0;
-	return mimeo_request_prep_step(request, &step);
+	int rc = mimeo_request_prep_step(request, &step);
+	return rc < 0 ? rc : mimeo_submit(s->m);
 }
 
-/* Takes the events of the one request in flight; the ends of both are from `start`. */
-static int stepper_finish(
-	struct mimeo *m, uint64_t start, uint64_t *ret_recorded, uint64_t *ret_end)
+/* The fence is asked for before the clock starts: that happens once a request. */
+static int stepper_step(struct stepper *s, enum step way)
 {
-	struct mimeo_event event;
-	bool last = false;
-
-	while (!last) {
-		int rc = client_next(m, &event);
-
-		if (rc < 0)
-			return rc;
-		*ret_end = stats_now() - start;
-		if (event.kind == MIMEO_EVENT_RECORDED)
-			*ret_recorded = *ret_end;
-		last = event.kind == MIMEO_EVENT_FINAL;
-		mimeo_event_seen(m, &event);
-	}
-	return 0;
-}
-
-/* What the fence needs is asked for before the clock starts: that happens once a request. */
-static int stepper_step(struct stepper *s, enum step way, bool counted)
-{
-	const struct mimeo_handle *fence;
+	const struct mimeo_handle *fence = NULL;
 	struct mimeo_request *request = mimeo_request_get(s->m);
-	uint64_t recorded = 0, end = 0;
+	struct mimeo_event event = {0};
 	int rc = request ? 0 : MIMEO_E_FULL;
 
 	if (rc == 0 && way == FENCED)
 		rc = mimeo_request_fence(request, &fence);
+	if (rc < 0)
+		return buffer_fail(s->m, "a fence", rc);
 	uint64_t start = stats_now();
-	if (rc == 0)
-		rc = stepper_prepare(s, way, request);
-	if (rc == 0)
-		rc = mimeo_submit(s->m);
+	rc = stepper_submit(s, way, request);
 	if (rc < 0)
 		return buffer_fail(s->m, "step", rc);
-	rc = stepper_finish(s->m, start, &recorded, &end);
-	if (rc < 0)
-		return rc;
-	if (way == FENCED && recorded == 0)
-		return buffer_fail(s->m, "a fence that was never recorded", MIMEO_E_PROTOCOL);
-	if (counted)
-		samples_add(s->samples[way], end);
-	if (counted && way == FENCED)
-		samples_add(s->samples[RECORDED], recorded);
-	s->n_tokens++;
+	while (event.kind != MIMEO_EVENT_FINAL) {
+		rc = client_next(s->m, &event);
+		if (rc < 0)
+			return rc;
+		if (event.kind == MIMEO_EVENT_RECORDED && fence->kind == MIMEO_HANDLE_MEMFD) {
+			rc = mimeo_fence_wait(s->m, fence, -1);
+			if (rc < 0)
+				return buffer_fail(s->m, "waiting for a fence", rc);
+			samples_add(s->samples[PASSED], stats_now() - start);
+		}
+		mimeo_event_seen(s->m, &event);
+	}
+	samples_add(s->samples[way], stats_now() - start);
 	return 0;
 }
 
-/* Cut the sequences to their first token if they have no space for another round; with the null
+/* Cut the sequences to their first token, so that each round sees the same lengths; with the null
  * request this is done before the next step's time begins. */
 static int stepper_cut(struct stepper *s)
 {
 	int rc = 0;
 
-	if (s->n_tokens + N_STEPS <= s->most)
-		return 0;
 	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
 		rc = mimeo_sequence_truncate(s->m, s->sequences[i], 1);
 	if (rc == 0)
 		rc = mimeo_submit(s->m);
-	if (rc < 0)
-		return buffer_fail(s->m, "cutting a sequence", rc);
-	s->n_tokens = 1;
-	return client_null(s->m);
+	return rc < 0 ? buffer_fail(s->m, "cutting a sequence", rc) : client_null(s->m);
 }
 
 static int stepper_run(struct stepper *s, uint32_t n)
 {
-	static const enum step ways[] = {BARE, ARENA, FENCED};
 	int rc = 0;
 
-	s->n_tokens = 0;
 	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
 		rc = mimeo_sequence_open(s->m, s->model, &s->sequences[i]);
 	if (rc < 0)
 		return buffer_fail(s->m, "opening a sequence", rc);
 	for (uint32_t i = 0; i < n + WARM_UPS && rc == 0; i++) {
-		rc = stepper_cut(s);
-		for (uint32_t j = 0; j < sizeof(ways) / sizeof(ways[0]) && rc == 0; j++)
-			rc = stepper_step(s, ways[j], i >= WARM_UPS);
+		for (enum step way = 0; way < N_STEPS && i == WARM_UPS; way++)
+			s->samples[way]->n = 0;
+		if (i > 0)
+			rc = stepper_cut(s);
+		if (rc == 0)
+			rc = stepper_step(s, BARE);
+		if (rc == 0)
+			rc = stepper_step(s, ARENA);
+		if (rc == 0)
+			rc = stepper_step(s, FENCED);
 	}
 	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
 		rc = mimeo_sequence_close(s->m, s->sequences[i]);
@@ -178,6 +159,8 @@ static void stepper_rows(const struct buffer_bench *bench, const struct stepper 
 		struct samples *samples = s->samples[way];
 		char name[80];
 
+		if (samples->n == 0)
+			continue;
 		snprintf(name, sizeof(name), "%s, %u row%s", names[way], s->n_rows,
 			s->n_rows == 1 ? "" : "s");
 		buffer_row(bench, name, samples, s->samples[BARE], STEP_FLOOR);
@@ -194,28 +177,28 @@ static int stepper_measure(const struct buffer_bench *bench, struct stepper *s)
 {
 	const char *name = bench->options->model_name;
 	int index = name ? mimeo_model_find(s->m, name) : 0;
+	uint32_t n = STEPS_A_COUNT * bench->options->count;
 
 	s->model = (uint32_t)index;
 	s->info = index < 0 ? NULL : mimeo_model_get(s->m, s->model);
 	if (!s->info)
 		return buffer_fail(s->m, name ? name : "the first model", MIMEO_E_UNKNOWN_MODEL);
-	s->most = s->info->max_seq_len < POSITIONS ? s->info->max_seq_len : POSITIONS;
 	int rc = mimeo_buffer_alloc(s->m, MIMEO_HANDLE_DEFAULT,
 		sizeof(float) * ROWS_MAX * (uint64_t)s->info->vocab_size, &s->buffer);
 	if (rc < 0)
 		return buffer_fail(s->m, "a buffer for logits", rc);
+	for (enum step way = 0; way < N_STEPS; way++) {
+		s->samples[way] = samples_new(n);
+		if (!s->samples[way])
+			return bench_fail(MIMEO_E_NO_MEMORY, "no memory");
+	}
 	for (s->n_rows = 1; s->n_rows <= ROWS_MAX; s->n_rows += ROWS_MAX - 1) {
-		uint32_t n = STEPS_A_COUNT * bench->options->count;
-
-		for (enum step way = 0; way < N_STEPS; way++) {
-			s->samples[way] = samples_new(n);
-			if (!s->samples[way])
-				return bench_fail(MIMEO_E_NO_MEMORY, "no memory");
-		}
 		rc = stepper_run(s, n);
 		if (rc < 0)
 			return rc;
 		stepper_rows(bench, s);
+		for (enum step way = 0; way < N_STEPS; way++)
+			s->samples[way]->n = 0;
 	}
 	return 0;
 }

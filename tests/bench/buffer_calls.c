@@ -41,11 +41,13 @@ static const struct {
 	uint64_t bytes;
 } sizes[] = {{"4 KiB", 4096}, {"2 MiB", 2u << 20}, {"64 MiB", 64u << 20}};
 
+enum call { MAKE, CLOSE, FLOOR_MAKE, FLOOR_CLOSE, N_CALLS };
+
 struct calls {
 	const struct buffer_bench *bench;
 	struct mimeo *m;
 	struct device *device;
-	struct samples *make, *close, *floor_make, *floor_close; /* of a way and a size */
+	struct samples *samples[N_CALLS]; /* of a way and a size */
 };
 
 /* A memfd as mimeo_buffer_import needs it; the caller's; -errno. */
@@ -103,10 +105,10 @@ static int floor_once(const struct calls *calls, enum way way, uint64_t bytes)
 	int rc = floor_make(calls, way, bytes, fd, &memory, &handle);
 	if (rc)
 		return rc;
-	samples_add(calls->floor_make, stats_now() - start);
+	samples_add(calls->samples[FLOOR_MAKE], stats_now() - start);
 	start = stats_now();
 	floor_give_back(calls, way, memory, &handle);
-	samples_add(calls->floor_close, stats_now() - start);
+	samples_add(calls->samples[FLOOR_CLOSE], stats_now() - start);
 	return 0;
 }
 
@@ -143,42 +145,30 @@ static int calls_once(struct calls *calls, enum way way, uint64_t bytes)
 	}
 	if (rc < 0)
 		return rc;
-	samples_add(calls->make, stats_now() - start);
+	samples_add(calls->samples[MAKE], stats_now() - start);
 	start = stats_now();
 	rc = mimeo_buffer_close(calls->m, buffer);
 	if (rc == 0)
-		samples_add(calls->close, stats_now() - start);
+		samples_add(calls->samples[CLOSE], stats_now() - start);
 	return rc;
 }
 
-static void calls_rows(const struct calls *calls, enum way way, size_t size)
+static void calls_row(const struct calls *calls, const char *what, size_t size, enum call call)
 {
 	char name[64];
 
-	snprintf(name, sizeof(name), "%s, %s", ways[way].make, sizes[size].name);
-	buffer_row(calls->bench, name, calls->make, calls->floor_make, FLOOR);
-	results_count(calls->bench->results, "bytes", NULL, sizes[size].bytes);
-	snprintf(name, sizeof(name), "%s, %s", ways[way].close, sizes[size].name);
-	buffer_row(calls->bench, name, calls->close, calls->floor_close, FLOOR);
+	snprintf(name, sizeof(name), "%s, %s", what, sizes[size].name);
+	buffer_row(calls->bench, name, calls->samples[call],
+		calls->samples[call + FLOOR_MAKE - MAKE], FLOOR);
 	results_count(calls->bench->results, "bytes", NULL, sizes[size].bytes);
 }
 
 /* Result and floor by turns. 0, 1 if there is no such thing, or a negative number, reported. */
 static int calls_measure(struct calls *calls, enum way way, size_t size)
 {
-	uint32_t count = calls->bench->options->count;
-	CLEANUP(cleanup_samples) struct samples *make = samples_new(count);
-	CLEANUP(cleanup_samples) struct samples *close_ = samples_new(count);
-	CLEANUP(cleanup_samples) struct samples *floor_make_ = samples_new(count);
-	CLEANUP(cleanup_samples) struct samples *floor_close = samples_new(count);
-
-	if (!make || !close_ || !floor_make_ || !floor_close)
-		return bench_fail(-ENOMEM, "no memory");
-	calls->make = make;
-	calls->close = close_;
-	calls->floor_make = floor_make_;
-	calls->floor_close = floor_close;
-	for (uint32_t i = 0; i < count; i++) {
+	for (enum call call = 0; call < N_CALLS; call++)
+		calls->samples[call]->n = 0;
+	for (uint32_t i = 0; i < calls->bench->options->count; i++) {
 		int rc = calls_once(calls, way, sizes[size].bytes);
 
 		if (rc == MIMEO_E_UNSUPPORTED || (way == IMPORT && rc == MIMEO_E_DENIED))
@@ -189,7 +179,8 @@ static int calls_measure(struct calls *calls, enum way way, size_t size)
 		if (rc)
 			return -abs(bench_fail_device(rc, "the floor", ""));
 	}
-	calls_rows(calls, way, size);
+	calls_row(calls, ways[way].make, size, MAKE);
+	calls_row(calls, ways[way].close, size, CLOSE);
 	return 0;
 }
 
@@ -222,6 +213,11 @@ static int calls_child(void *arg, int fd)
 	struct device_info info;
 	char why[256] = "";
 
+	for (enum call call = 0; call < N_CALLS; call++) {
+		calls->samples[call] = samples_new(calls->bench->options->count);
+		if (!calls->samples[call])
+			return bench_fail(1, "no memory");
+	}
 	if (client_connect(&calls->m, calls->bench->target->socket, MIMEO_SPIN_DEFAULT) < 0)
 		return 1;
 	int rc = probe_device(calls->bench->options->device, &calls->device, &info, why, sizeof(why));
