@@ -80,19 +80,16 @@ static int attach_child(void *arg, int fd)
 	struct samples *const legs[N_LEGS] = {
 		samples_new(count), samples_new(count), samples_new(count)};
 	struct samples *floors = samples_new(count);
-	struct floor_attach floor = {0};
+	CLEANUP(floor_attach_stop) struct floor_attach floor;
+	int rc = floor_attach_start(&floor, REGION_BYTES);
 
 	if (!legs[SESSION] || !legs[FIRST] || !legs[SECOND] || !floors)
 		return bench_fail(1, "no memory");
-	int rc = floor_attach_start(&floor, REGION_BYTES);
 	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		rc = floor_attach_once(&floor, REGION_BYTES, floors);
-		if (rc == 0 && attach_once(work, legs) < 0) {
-			floor_attach_stop(&floor);
+		rc = floor_attach_once(&floor, floors);
+		if (rc == 0 && attach_once(work, legs) < 0)
 			return 1; /* it has said why */
-		}
 	}
-	floor_attach_stop(&floor);
 	if (rc < 0)
 		return bench_fail(1, "the floor: %s", strerror(-rc));
 	attach_rows(work->results, legs, floors);

@@ -62,6 +62,7 @@ static _Noreturn void child_main(
 	close(fds[0]);
 	if (signals >= 0) {
 		close(signals);
+		signals = -1; /* a child's own children have none to take */
 		sigprocmask(SIG_SETMASK, &mask_before, NULL);
 	}
 	int rc = run(arg, fds[1]);

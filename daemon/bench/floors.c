@@ -2,18 +2,14 @@
 #include "daemon/bench/floors.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ipc/socket.h"
@@ -22,26 +18,6 @@
 #define REPLY_MS 5000u
 #define WARM_UPS 16u
 #define SAMPLES_LEAST 8u /* however little time there is */
-
-/* A forked process that dies with this one; 0 in it. */
-static pid_t floor_fork(void)
-{
-	pid_t parent = getpid(), pid = fork();
-
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent)
-			_exit(1);
-	}
-	return pid;
-}
-
-static void floor_end(pid_t pid)
-{
-	kill(pid, SIGKILL);
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-}
 
 /* ---- ping-pong ---- */
 
@@ -86,12 +62,15 @@ static void channel_wait(struct channel *channel, uint32_t number)
 	}
 }
 
-static _Noreturn void floor_echo(struct channels *channels)
+static int floor_echo(void *arg, int fd)
 {
+	struct channels *channels = arg;
+
 	for (uint32_t number = 1;; number++) {
 		channel_wait(&channels->forth, number);
 		channel_send(&channels->back, number);
 	}
+	return 0;
 }
 
 static void floor_ping(struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
@@ -115,38 +94,32 @@ int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t unti
 {
 	CLEANUP(cleanup_close) int forth_fd = eventfd(0, EFD_CLOEXEC);
 	CLEANUP(cleanup_close) int back_fd = eventfd(0, EFD_CLOEXEC);
-	struct channels *channels = mmap(NULL, sizeof(*channels), PROT_READ | PROT_WRITE,
-		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	CLEANUP(child_kill) struct child partner = {0};
+	struct channels *channels = child_memory(sizeof(*channels));
 
-	if (forth_fd < 0 || back_fd < 0 || channels == MAP_FAILED)
+	if (forth_fd < 0 || back_fd < 0 || !channels)
 		return -errno;
-	channels->forth.hop = forth;
-	channels->forth.eventfd = forth_fd;
-	channels->back.hop = back;
-	channels->back.eventfd = back_fd;
-	pid_t partner = floor_fork();
-	if (partner == 0)
-		floor_echo(channels);
-	int rc = partner < 0 ? -errno : 0;
-	if (rc == 0) {
+	channels->forth = (struct channel){.hop = forth, .eventfd = forth_fd};
+	channels->back = (struct channel){.hop = back, .eventfd = back_fd};
+	int rc = child_start(&partner, floor_echo, channels);
+	if (rc == 0)
 		floor_ping(channels, count, until_ns, samples);
-		floor_end(partner);
-	}
-	munmap(channels, sizeof(*channels));
+	child_memory_free(channels, sizeof(*channels));
 	return rc;
 }
 
 /* ---- attach ---- */
 
-static _Noreturn void floor_hand_out(int listener, uint64_t region_bytes)
+static int floor_hand_out(void *arg, int fd)
 {
+	const struct floor_attach *attach = arg;
 	int memory = memfd_create("mimeo-bench", MFD_CLOEXEC);
 	char byte;
 
-	if (memory < 0 || ftruncate(memory, (off_t)region_bytes) < 0)
-		_exit(1);
+	if (memory < 0 || ftruncate(memory, (off_t)attach->region_bytes) < 0)
+		return 1;
 	for (;;) {
-		int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		int peer = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (peer < 0)
 			continue;
@@ -154,26 +127,22 @@ static _Noreturn void floor_hand_out(int listener, uint64_t region_bytes)
 			(void)socket_send(peer, &byte, 1, &memory, 1);
 		close(peer);
 	}
+	return 0;
 }
 
 int floor_attach_start(struct floor_attach *ret, uint64_t region_bytes)
 {
 	const struct sockaddr_un nameless = {.sun_family = AF_UNIX};
-	CLEANUP(cleanup_close) int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+	*ret = (struct floor_attach){.region_bytes = region_bytes};
+	ret->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	/* Without a path the kernel picks an address that leaves no file behind. */
-	if (listener < 0 ||
-		bind(listener, (const struct sockaddr *)&nameless,
+	if (ret->listener < 0 ||
+		bind(ret->listener, (const struct sockaddr *)&nameless,
 			offsetof(struct sockaddr_un, sun_path)) < 0 ||
-		listen(listener, 16) < 0)
+		listen(ret->listener, 16) < 0)
 		return -errno;
-	pid_t pid = floor_fork();
-	if (pid < 0)
-		return -errno;
-	if (pid == 0)
-		floor_hand_out(listener, region_bytes);
-	*ret = (struct floor_attach){pid, STEAL_FD(listener)};
-	return 0;
+	return child_start(&ret->partner, floor_hand_out, ret);
 }
 
 static int floor_map(const struct sockaddr_un *address, socklen_t length, int peer, uint64_t bytes)
@@ -193,8 +162,7 @@ static int floor_map(const struct sockaddr_un *address, socklen_t length, int pe
 	return 0;
 }
 
-int floor_attach_once(const struct floor_attach *attach_to, uint64_t region_bytes,
-	struct samples *samples)
+int floor_attach_once(const struct floor_attach *attach_to, struct samples *samples)
 {
 	struct sockaddr_un address;
 	socklen_t length = sizeof(address);
@@ -205,7 +173,7 @@ int floor_attach_once(const struct floor_attach *attach_to, uint64_t region_byte
 	CLEANUP(cleanup_close) int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (peer < 0)
 		return -errno;
-	int rc = floor_map(&address, length, peer, region_bytes);
+	int rc = floor_map(&address, length, peer, attach_to->region_bytes);
 	if (rc == 0)
 		samples_add(samples, stats_now() - before);
 	return rc;
@@ -213,42 +181,7 @@ int floor_attach_once(const struct floor_attach *attach_to, uint64_t region_byte
 
 void floor_attach_stop(struct floor_attach *attach_to)
 {
-	if (!attach_to || attach_to->pid <= 0)
-		return;
-	floor_end(attach_to->pid);
-	close(attach_to->listener);
-	*attach_to = (struct floor_attach){0};
-}
-
-/* ---- death ---- */
-
-int floor_death(struct samples *samples)
-{
-	int ends[2], rc = 0;
-	char byte;
-
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-		return -errno;
-	pid_t pid = floor_fork();
-	if (pid == 0) {
-		close(ends[0]);
-		(void)!write(ends[1], "", 1);
-		for (;;)
-			pause();
-	}
-	close(ends[1]);
-	if (pid < 0 || read(ends[0], &byte, 1) != 1) {
-		rc = -EIO;
-	} else {
-		struct pollfd hangup = {.fd = ends[0], .events = POLLIN | POLLRDHUP};
-		uint64_t before = stats_now();
-
-		kill(pid, SIGKILL);
-		rc = poll(&hangup, 1, 1000) == 1 ? 0 : -ETIMEDOUT;
-		samples_add(samples, stats_now() - before);
-	}
-	if (pid > 0)
-		floor_end(pid);
-	close(ends[0]);
-	return rc;
+	child_kill(&attach_to->partner);
+	if (attach_to->listener >= 0)
+		close(attach_to->listener);
 }

@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 
+#include "daemon/bench/child.h"
 #include "daemon/bench/stats.h"
 
 /* How word gets from one process to the other: it spins on a cache line or sleeps on an eventfd. */
@@ -21,14 +22,13 @@ int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t unti
 
 /* Connecting to a Unix socket, receiving a memfd, mapping it: a partner that does nothing else. */
 struct floor_attach {
-	int pid, listener;
+	struct child partner;
+	int listener;
+	uint64_t region_bytes;
 };
+/* To be stopped even if it fails. */
 int floor_attach_start(struct floor_attach *ret, uint64_t region_bytes);
-int floor_attach_once(const struct floor_attach *attach, uint64_t region_bytes,
-	struct samples *samples);
+int floor_attach_once(const struct floor_attach *attach, struct samples *samples);
 void floor_attach_stop(struct floor_attach *attach);
-
-/* From kill -9 of a process that only waits to the hang-up on a socket that it held. */
-int floor_death(struct samples *samples);
 
 #endif

@@ -154,18 +154,22 @@ static int probe_median(const struct timed *timed, double *ret)
 	return 0;
 }
 
-static int probe_record(const struct timed *timed, struct graph **ret)
+int probe_capture(
+	struct probe *probe, int (*queue)(void *arg), void *arg, struct graph_exec **ret)
 {
-	const struct device_ops *ops = timed->device->ops;
-	int rc = ops->capture_begin(timed->stream), end;
+	const struct device_ops *ops = probe->device->ops;
+	struct graph *graph;
+	int rc = ops->capture_begin(probe->stream);
 
 	if (rc)
 		return rc;
-	rc = timed->queue(timed->arg);
-	end = ops->capture_end(timed->stream, ret);
-	if (rc && !end)
-		ops->graph_free(*ret);
-	return rc ? rc : end;
+	int queued = queue(arg);
+	rc = ops->capture_end(probe->stream, &graph);
+	if (rc)
+		return queued ? queued : rc;
+	rc = queued ? queued : ops->graph_instantiate(probe->device, graph, ret);
+	ops->graph_free(graph);
+	return rc;
 }
 
 int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void *arg, uint32_t n,
@@ -173,22 +177,17 @@ int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void
 {
 	const struct device_ops *ops = probe->device->ops;
 	struct timed timed = {probe->device, probe->stream, NULL, queue, arg};
-	struct graph *graph = NULL;
 	double seconds = 0;
 	int rc = queue(arg); /* the first use of its ops */
 
 	if (!rc)
 		rc = ops->stream_sync(probe->stream);
 	if (!rc && captured)
-		rc = probe_record(&timed, &graph);
-	if (!rc && captured)
-		rc = ops->graph_instantiate(probe->device, graph, &timed.exec);
+		rc = probe_capture(probe, queue, arg, &timed.exec);
 	if (!rc)
 		rc = probe_median(&timed, &seconds);
 	if (timed.exec)
 		ops->graph_exec_free(timed.exec);
-	if (graph)
-		ops->graph_free(graph);
 	if (!rc)
 		*ret_seconds = seconds / n;
 	return rc;

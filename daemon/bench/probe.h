@@ -43,6 +43,9 @@ void probe_release(struct probe *probe, uint32_t mark);
 int probe_copy_rate(struct probe *probe);
 int probe_rates(struct probe *probe);
 
+/* A graph of what queue(arg) puts on the probe's stream. */
+int probe_capture(
+	struct probe *probe, int (*queue)(void *arg), void *arg, struct graph_exec **ret);
 /*
  * Seconds that one of `n` operations takes which queue(arg) puts on the probe's stream, in a graph
  * if it can be captured: the median over rounds of (three launches - one launch) / 2n, so that

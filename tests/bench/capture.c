@@ -56,7 +56,7 @@ struct capture_work {
 /* What counts eager steps is no graph, and one that is not captured or was dropped costs nothing. */
 static int capture_graphs(const struct target *target, struct capture_facts *facts)
 {
-	struct answer *answer;
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
 	int rc = target_ask(target, "graphs", &answer);
 
 	if (rc < 0)
@@ -65,8 +65,7 @@ static int capture_graphs(const struct target *target, struct capture_facts *fac
 		struct captured *graph = &facts->graphs[facts->n];
 		char state[24];
 
-		answer_text(answer, i, "state", state, sizeof(state));
-		if (strcmp(state, "ready") != 0)
+		if (strcmp(answer_text(answer, i, "state", state, sizeof(state)), "ready") != 0)
 			continue;
 		answer_text(answer, i, "graph", graph->name, sizeof(graph->name));
 		answer_text(answer, i, "mode", graph->mode, sizeof(graph->mode));
@@ -79,34 +78,33 @@ static int capture_graphs(const struct target *target, struct capture_facts *fac
 		graph->seconds = answer_number(answer, i, "seconds");
 		facts->n++;
 	}
-	answer_free(answer);
 	return 0;
 }
 
 static int capture_order(const struct target *target, const char *op)
 {
-	struct answer *answer;
+	CLEANUP(cleanup_answer) struct answer *taken = NULL, *graphs = NULL;
 	int rc = ask_send(target->admin, &(struct ask){.op = op, .graph = "all"});
 
 	if (rc == 0)
-		rc = ask_receive(target->admin, &answer);
-	if (rc < 0)
-		return rc;
-	rc = answer->status < 0 ? -EPROTO : 0;
-	answer_free(answer);
+		rc = ask_receive(target->admin, &taken);
 	if (rc == 0)
-		rc = order_await(target->admin, &answer);
-	if (rc == 0 || rc == -ETIMEDOUT)
-		answer_free(answer);
+		rc = taken->status < 0 ? -EPROTO : order_await(target->admin, &graphs);
 	/* The stream needs the dropped graphs again, so captures may go on. */
 	return rc == -ETIMEDOUT ? 0 : rc;
 }
 
-static int capture_again(const struct target *target, struct capture_facts *facts)
+/* One client streams meanwhile. */
+static int capture_again(const struct bench_options *options, const struct target *target,
+	struct capture_facts *facts)
 {
+	CLEANUP(child_kill) struct child child = {0};
 	CLEANUP(cleanup_answer) struct answer *status = NULL, *metrics = NULL;
-	int rc = capture_order(target, "drop");
+	int rc = stream_start(&child, options, target);
 
+	if (rc < 0)
+		return rc;
+	rc = capture_order(target, "drop");
 	if (rc == 0)
 		rc = capture_order(target, "capture");
 	if (rc == 0)
@@ -122,82 +120,53 @@ static int capture_again(const struct target *target, struct capture_facts *fact
 	return 0;
 }
 
-static int capture_late(const struct bench_options *options, const struct target *target,
-	struct capture_facts *facts)
-{
-	CLEANUP(child_kill) struct child child = {0};
-	int rc = stream_start(&child, options, target);
-
-	return rc < 0 ? rc : capture_again(target, facts);
-}
-
 /* ---- the floor ---- */
 
 struct blank {
 	struct probe probe;
 	void *x; /* one element, and its float 256 bytes behind */
+	uint32_t n_nodes;
 };
 
-static int blank_queue(struct blank *blank, uint32_t n_nodes)
+static int blank_queue(void *arg)
 {
-	for (uint32_t i = 0; i < n_nodes; i++) {
-		int rc = blank->probe.device->kernels->to_f32(blank->probe.stream,
-			&(struct op_to_f32){.x = blank->x,
-				.out = (float *)blank->x + 64,
-				.n = 1});
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
+	struct blank *blank = arg;
+	const struct op_to_f32 op = {.x = blank->x, .out = (float *)blank->x + 64, .n = 1};
+	int rc = 0;
 
-/* Record, instantiate and upload one segment; *ret is the caller's, and its bytes are added. */
-static int blank_segment(
-	struct blank *blank, uint32_t n_nodes, struct graph_exec **ret, uint64_t *bytes)
-{
-	const struct device_ops *ops = blank->probe.device->ops;
-	struct graph_info info = {0};
-	struct graph *graph;
-	int rc = ops->capture_begin(blank->probe.stream);
-
-	if (rc)
-		return rc;
-	int queued = blank_queue(blank, n_nodes);
-	rc = ops->capture_end(blank->probe.stream, &graph);
-	if (rc)
-		return rc;
-	rc = queued ? queued : ops->graph_instantiate(blank->probe.device, graph, ret);
-	ops->graph_free(graph);
-	if (!rc)
-		rc = ops->graph_upload(*ret, blank->probe.stream);
-	if (!rc)
-		rc = ops->graph_info(*ret, &info);
-	*bytes += info.bytes;
+	for (uint32_t i = 0; i < blank->n_nodes && !rc; i++)
+		rc = blank->probe.device->kernels->to_f32(blank->probe.stream, &op);
 	return rc;
 }
 
-/* The graph's nodes spread evenly over its segments. */
+/* The graph's nodes spread evenly over its segments, each of which is recorded, instantiated and
+ * uploaded. */
 static int blank_capture(struct blank *blank, struct captured *graph, struct samples *samples)
 {
 	const struct device_ops *ops = blank->probe.device->ops;
 	struct graph_exec *execs[SEGMENTS_MAX] = {NULL};
-	uint32_t left = graph->n_nodes;
+	struct graph_info info = {0};
+	uint32_t left = graph->n_nodes, n = 0;
 	uint64_t start = stats_now();
 	int rc = graph->n_segments <= SEGMENTS_MAX ? 0 : -ERANGE;
 
 	graph->floor_bytes = 0;
-	for (uint32_t i = 0; i < graph->n_segments && !rc; i++) {
-		uint32_t n = left / (graph->n_segments - i);
-
-		rc = blank_segment(blank, n, &execs[i], &graph->floor_bytes);
-		left -= n;
+	for (; n < graph->n_segments && !rc; n++) {
+		blank->n_nodes = left / (graph->n_segments - n);
+		left -= blank->n_nodes;
+		rc = probe_capture(&blank->probe, blank_queue, blank, &execs[n]);
+		if (!rc)
+			rc = ops->graph_upload(execs[n], blank->probe.stream);
+		if (!rc)
+			rc = ops->graph_info(execs[n], &info);
+		graph->floor_bytes += info.bytes;
 	}
 	if (!rc)
 		rc = ops->stream_sync(blank->probe.stream);
 	samples_add(samples, stats_now() - start);
-	for (uint32_t i = 0; i < SEGMENTS_MAX; i++) {
-		if (execs[i])
-			ops->graph_exec_free(execs[i]);
+	while (n-- > 0) {
+		if (execs[n])
+			ops->graph_exec_free(execs[n]);
 	}
 	return rc;
 }
@@ -210,9 +179,7 @@ static int blank_measure(struct blank *blank, struct capture_facts *facts, uint3
 
 	if (!samples)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < index; i++) {
-		const struct captured *same = &facts->graphs[i];
-
+	for (const struct captured *same = facts->graphs; same < graph; same++) {
 		if (same->n_nodes != graph->n_nodes || same->n_segments != graph->n_segments)
 			continue;
 		graph->floor_seconds = same->floor_seconds;
@@ -232,14 +199,14 @@ static int blank_measure(struct blank *blank, struct capture_facts *facts, uint3
 static int capture_child(void *arg, int fd)
 {
 	struct capture_work *work = arg;
-	struct blank blank = {.x = NULL};
+	struct blank blank = {.n_nodes = 1};
 	char why[512] = "";
 	int rc = probe_open(&blank.probe, work->options->device, why, sizeof(why));
 
 	if (!rc)
 		rc = probe_take(&blank.probe, 512, DTYPE_F32, &blank.x);
 	if (!rc)
-		rc = blank_queue(&blank, 1); /* the op's first use */
+		rc = blank_queue(&blank); /* the op's first use */
 	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
 		rc = blank_measure(&blank, work->facts, i);
 	probe_close(&blank.probe);
@@ -311,7 +278,7 @@ int bench_capture(const struct bench_options *options, struct results *results)
 	if (rc == 0)
 		rc = capture_graphs(&target, facts);
 	if (rc == 0 && target.is_private && facts->n)
-		rc = capture_late(options, &target, facts);
+		rc = capture_again(options, &target, facts);
 	target_close(&target);
 	if (rc == 0)
 		rc = child_run("the floor", capture_child, &work, options->timeout_s);

@@ -6,17 +6,18 @@
 #include "tests/bench/internals.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/bench/bench_client.h"
-#include "daemon/bench/floors.h"
 #include "daemon/bench/spawn.h"
 #include "tests/bench/stream.h"
 
 #define TARGET_SECONDS 0.050
 #define BACK_TIMEOUT_NS 10000000000ull
-#define FLOOR "a process that only waits is killed, and a socket that it held hangs up"
+#define FLOOR "a process that only waits is killed, and a pipe that it held hangs up"
 
 enum resource { PAGES, SLOTS, FDS, ALL, N_RESOURCES };
 
@@ -36,17 +37,45 @@ struct kill_bench {
 	struct samples *floor;
 };
 
+static int kill_floor_child(void *arg, int fd)
+{
+	if (write(fd, "", 1) != 1)
+		return 1;
+	for (;;)
+		pause();
+	return 0;
+}
+
+/* The end of the pipe is noticed before the process is reaped. */
+static int kill_floor(struct samples *floor)
+{
+	CLEANUP(child_kill) struct child child = {0};
+	struct pollfd hangup = {.events = POLLIN};
+	int rc = child_start(&child, kill_floor_child, NULL);
+
+	if (rc == 0)
+		rc = child_next(&child, stats_now() + BACK_TIMEOUT_NS);
+	if (rc != 1)
+		return rc < 0 ? rc : -ECHILD;
+	hangup.fd = child.fd;
+	uint64_t before = stats_now();
+	kill(child.pid, SIGKILL);
+	if (poll(&hangup, 1, 1000) != 1)
+		return -ETIMEDOUT;
+	samples_add(floor, stats_now() - before);
+	return 0;
+}
+
 static int kill_look(const struct target *target, uint64_t ret[N_RESOURCES])
 {
-	struct answer *answer;
+	CLEANUP(cleanup_answer) struct answer *answer = NULL;
 	int rc = target_ask(target, "status", &answer);
 
 	if (rc < 0)
-		return bench_fail(
-			rc, "%s: asking for the status: %s", target->socket, strerror(-rc));
+		return bench_fail(rc, "%s: the status on the admin socket: %s", target->socket,
+			strerror(-rc));
 	for (int i = 0; i < N_RESOURCES; i++)
 		ret[i] = answer_count(answer, 0, resources[i].key, UINT64_MAX);
-	answer_free(answer);
 	return 0;
 }
 
@@ -82,7 +111,7 @@ static int kill_once(struct kill_bench *bench)
 {
 	CLEANUP(child_kill) struct child child = {0};
 	uint64_t before[N_RESOURCES], during[N_RESOURCES];
-	int rc = floor_death(bench->floor);
+	int rc = kill_floor(bench->floor);
 
 	if (rc < 0)
 		return bench_fail(rc, "the floor: %s", strerror(-rc));
@@ -112,9 +141,6 @@ static int kill_measure(struct kill_bench *bench, struct results *results)
 		results, &target);
 
 	bench->target = &target;
-	if (rc == 0 && target.admin < 0)
-		rc = bench_fail(-EACCES, "%s: the admin socket is needed and does not answer",
-			target.socket);
 	for (uint32_t i = 0; i < bench->options->count && rc == 0; i++)
 		rc = kill_once(bench);
 	target_close(&target);
