@@ -49,22 +49,6 @@ struct flex_cpu_planner {
 	uint32_t n_blocks; /* written so far */
 };
 
-static enum mask_block flex_cpu_views_block(
-	const struct mask_view *views, uint32_t n, uint32_t from, uint32_t end)
-{
-	bool some = false, all = true;
-
-	for (uint32_t i = 0; i < n; i++) {
-		enum mask_block seen = mask_view_block(&views[i], from, end);
-
-		some |= seen != MASK_BLOCK_NONE;
-		all &= seen == MASK_BLOCK_ALL;
-	}
-	if (!some)
-		return MASK_BLOCK_NONE;
-	return all ? MASK_BLOCK_ALL : MASK_BLOCK_SOME;
-}
-
 static int32_t *flex_cpu_list(
 	const struct flex_inputs *in, const struct flex_plan *plan, uint32_t block)
 {
@@ -74,14 +58,14 @@ static int32_t *flex_cpu_list(
 
 /* The key blocks that any of the views sees. */
 static void flex_cpu_write_list(const struct flex_plan_args *a, uint32_t block, uint32_t seq_len,
-	const struct mask_view *views, uint32_t n_views)
+	const struct mask_union *views)
 {
 	int32_t *list = flex_cpu_list(&a->in, &a->plan, block);
 	uint32_t n = 0;
 
 	for (uint32_t k = 0; k < a->in.max_keys && k * FLEX_KEYS < seq_len; k++) {
 		uint32_t from = k * FLEX_KEYS, end = mask_min(from + FLEX_KEYS, seq_len);
-		enum mask_block seen = flex_cpu_views_block(views, n_views, from, end);
+		enum mask_block seen = mask_union_block(views, from, end);
 
 		if (seen != MASK_BLOCK_NONE)
 			list[n++] = FLEX_ENTRY(k, seen == MASK_BLOCK_ALL);
@@ -94,18 +78,25 @@ static void flex_cpu_write_list(const struct flex_plan_args *a, uint32_t block, 
 static void flex_cpu_write_block(struct flex_cpu_planner *p, const struct flex_block *block)
 {
 	const struct flex_plan_args *a = p->args;
-	struct mask_view views[FLEX_QUERIES];
-	uint32_t n_views = 0;
+	struct mask_union views = mask_union_none();
+	uint32_t seq_len = 0; /* 0: no token of the block sees anything */
 
 	assert(block->n_tokens >= 0 && (uint32_t)block->n_tokens <= FLEX_QUERIES);
 	if (p->n_blocks == a->in.max_blocks)
 		return;
-	for (int32_t i = 0; i < block->n_tokens; i++)
-		if (block->position + i >= 0)
-			views[n_views++] = flex_cpu_view(&a->in, block, i, a->window);
+	for (int32_t i = 0; i < block->n_tokens; i++) {
+		struct mask_view view;
+		struct mask_union one;
+
+		if (block->position + i < 0)
+			continue;
+		view = flex_cpu_view(&a->in, block, i, a->window);
+		one = mask_union_of(&view);
+		mask_union_add(&views, &one);
+		seq_len = (uint32_t)block->seq_len;
+	}
 	a->plan.blocks[p->n_blocks] = *block;
-	flex_cpu_write_list(a, p->n_blocks, n_views ? (uint32_t)block->seq_len : 0, views, n_views);
-	p->n_blocks++;
+	flex_cpu_write_list(a, p->n_blocks++, seq_len, &views);
 }
 
 /* The tokens [begin, end) of a row, or of the padding, in blocks. */

@@ -129,23 +129,6 @@ MASK_FUNCTION bool mask_has_bits(const struct mask_view *view, uint32_t from, ui
 	return from < 64 && (view->bits & mask_low_bits(end) & ~mask_low_bits(from));
 }
 
-/* How much of the keys [from, end) is seen. Where two parts of a view meet, SOME may be said of all
- * of them. */
-MASK_FUNCTION enum mask_block mask_view_block(
-	const struct mask_view *view, uint32_t from, uint32_t end)
-{
-	uint32_t seen = mask_max(from, view->low);
-
-	if (seen >= end)
-		return MASK_BLOCK_NONE;
-	if (seen == from && (end <= view->sinks || (from >= view->first && end <= view->end)))
-		return MASK_BLOCK_ALL;
-	if (seen < view->sinks || (view->first < end && seen < view->end) ||
-		mask_has_bits(view, seen, end))
-		return MASK_BLOCK_SOME;
-	return MASK_BLOCK_NONE;
-}
-
 /*
  * What the views of neighbouring tokens of one row come to, so that a block of keys is asked about
  * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
