@@ -50,17 +50,16 @@ static int kv_cache_reserve(struct kv_cache *cache, size_t bytes, void **ret)
 {
 	const struct device_ops *ops = cache->device->ops;
 	size_t rounded;
-	int rc;
+	int rc = ops->reserve(cache->device, bytes, ret, &cache->granularity);
 
-	rc = ops->reserve(cache->device, bytes, ret, &cache->granularity);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rounded = kv_cache_round_up(bytes, cache->granularity);
 	if (rounded != bytes) {
 		ops->release(cache->device, *ret, bytes);
 		*ret = NULL;
 		rc = ops->reserve(cache->device, rounded, ret, &cache->granularity);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		assert(rounded % cache->granularity == 0);
 	}
@@ -86,7 +85,7 @@ static int kv_cache_map_layers(struct kv_cache *cache, size_t bytes)
 	for (uint32_t layer = 0; layer < cache->config.n_layers; layer++) {
 		int rc = ops->map(cache->device, cache->layers[layer], from, to - from);
 
-		if (rc != 0) {
+		if (rc) {
 			kv_cache_unmap(cache, layer, from, to);
 			return rc;
 		}
@@ -105,7 +104,7 @@ int kv_cache_map(struct kv_cache *cache, uint32_t n_pages)
 	if (n_pages <= first)
 		return 0;
 	rc = kv_cache_map_layers(cache, kv_layer_page_bytes(&cache->config) * n_pages);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t page = n_pages; page-- > (first ? first : 1);)
 		cache->free_pages[cache->n_free++] = page;
@@ -123,7 +122,7 @@ static int kv_cache_zero_null_page(struct kv_cache *cache)
 
 	if (!zeros)
 		return -ENOMEM;
-	for (uint32_t layer = 0; rc == 0 && layer < cache->config.n_layers; layer++)
+	for (uint32_t layer = 0; !rc && layer < cache->config.n_layers; layer++)
 		rc = cache->device->ops->copy(cache->device, cache->layers[layer], zeros, bytes);
 	free(zeros);
 	return rc;
@@ -160,21 +159,20 @@ static int kv_cache_fill(struct kv_cache *cache, uint32_t n_first)
 	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
 		rc = kv_cache_reserve(cache, kv_layer_page_bytes(config) * config->max_pages,
 			&cache->layers[layer]);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	rc = kv_cache_map(cache, n_first + 1);
-	return rc != 0 ? rc : kv_cache_zero_null_page(cache);
+	return rc ? rc : kv_cache_zero_null_page(cache);
 }
 
 int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t n_first,
 	struct kv_cache **ret)
 {
 	struct kv_cache *cache;
-	int rc;
+	int rc = kv_cache_config_check(config, n_first);
 
-	rc = kv_cache_config_check(config, n_first);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	cache = calloc(1, sizeof(*cache));
 	if (!cache)
@@ -182,7 +180,7 @@ int kv_cache_new(struct device *device, const struct kv_config *config, uint32_t
 	cache->device = device;
 	cache->config = *config;
 	rc = kv_cache_fill(cache, n_first);
-	if (rc != 0) {
+	if (rc) {
 		kv_cache_free(cache);
 		return rc;
 	}
@@ -419,12 +417,11 @@ static int kv_cache_check_uses(const struct kv_cache *cache, const uint32_t *use
 		uint32_t in_stack = page > 0 && uses[page] == 0;
 
 		if (cache->references[page] != uses[page])
-			snprintf(why, size, "page %u: %u references, %u users", (unsigned int)page,
-				(unsigned int)cache->references[page], (unsigned int)uses[page]);
+			snprintf(why, size, "page %u: %u references, %u users", page,
+				cache->references[page], uses[page]);
 		else if (free_uses[page] != in_stack)
-			snprintf(why, size, "page %u: %u users, %u times in the free list",
-				(unsigned int)page, (unsigned int)uses[page],
-				(unsigned int)free_uses[page]);
+			snprintf(why, size, "page %u: %u users, %u times in the free list", page,
+				uses[page], free_uses[page]);
 		else
 			continue;
 		return -EUCLEAN;

@@ -14,16 +14,15 @@ static int manager_check_sizes(const struct attention_config *c, char *why, size
 	if (!c->n_layers || !c->n_heads || !c->head_dim || !c->max_rows || !c->max_tokens)
 		snprintf(why, size, "layers, heads, head_dim, rows and tokens must not be 0");
 	else if (!c->n_kv_heads || c->n_heads % c->n_kv_heads)
-		snprintf(why, size, "%u query heads do not divide among %u kv heads",
-			(unsigned int)c->n_heads, (unsigned int)c->n_kv_heads);
+		snprintf(why, size, "%u query heads do not divide among %u kv heads", c->n_heads,
+			c->n_kv_heads);
 	else if ((uint64_t)c->n_heads * c->head_dim > INT32_MAX)
-		snprintf(why, size, "%u heads of %u elements are too large",
-			(unsigned int)c->n_heads, (unsigned int)c->head_dim);
+		snprintf(why, size, "%u heads of %u elements are too large", c->n_heads,
+			c->head_dim);
 	else if (!c->page_tokens || !c->max_seq_len ||
 		 (uint64_t)c->max_pages * c->page_tokens < c->max_seq_len)
 		snprintf(why, size, "%u pages of %u tokens do not hold a sequence of %u",
-			(unsigned int)c->max_pages, (unsigned int)c->page_tokens,
-			(unsigned int)c->max_seq_len);
+			c->max_pages, c->page_tokens, c->max_seq_len);
 	else if (c->activation_dtype != c->kv_dtype ||
 		 (c->kv_dtype != DTYPE_F32 && c->kv_dtype != DTYPE_BF16))
 		snprintf(why, size, "activations and kv cache must both be float32 or bfloat16");
@@ -52,9 +51,8 @@ int attention_check_latent(const struct attention_config *c, char *why, size_t s
 		c->head_dim != (uint64_t)l->rank + l->rope ||
 		(uint64_t)c->n_heads * ((uint64_t)l->nope + l->rope + l->v) > INT32_MAX) {
 		snprintf(why, size,
-			"latent attention of rank %u with heads of %u + %u and %u is none",
-			(unsigned int)l->rank, (unsigned int)l->nope, (unsigned int)l->rope,
-			(unsigned int)l->v);
+			"latent attention of rank %u with heads of %u + %u and %u is none", l->rank,
+			l->nope, l->rope, l->v);
 		return -ENOTSUP;
 	}
 	for (uint32_t i = 0; c->windows && i < c->n_layers; i++) {
@@ -150,13 +148,13 @@ int attention_alloc_zeroed(struct device *device,
 	size_t bytes;
 	int rc = arena_alloc(device, carve, userdata, ret, &bytes);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = ops->stream_new(device, &stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = ops->fill_async(stream, *ret, 0, bytes);
-	if (rc == 0)
+	if (!rc)
 		rc = ops->stream_sync(stream);
 	ops->stream_free(stream);
 	return rc;
@@ -214,7 +212,7 @@ int attention_metadata_begin(struct attention_metadata *metadata,
 	assert(level != ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE); /* no backend has that level */
 	metadata->built = false;
 	rc = manager_check_batch(&metadata->manager->config, batch);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	metadata->capturable = level == ATTENTION_ALWAYS ||
 			       (level == ATTENTION_UNIFORM_BATCH &&

@@ -37,7 +37,7 @@ static const char *const support_names[] = {
 
 const char *attention_support_name(enum attention_support support)
 {
-	return (unsigned int)support <= ATTENTION_ALWAYS ? support_names[support] : "unknown";
+	return support <= ATTENTION_ALWAYS ? support_names[support] : "unknown";
 }
 
 int attention_register(const struct attention_backend *backend)
@@ -103,7 +103,7 @@ struct registry_candidate {
 static enum attention_support registry_level(
 	enum attention_support claimed, uint32_t max_query, uint32_t decode_query)
 {
-	if ((unsigned int)claimed > ATTENTION_ALWAYS || max_query == 0)
+	if (claimed > ATTENTION_ALWAYS || max_query == 0)
 		return ATTENTION_NEVER;
 	if (claimed >= ATTENTION_UNIFORM_BATCH && max_query < decode_query)
 		return ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
@@ -114,10 +114,9 @@ static int registry_consider(const struct attention_backend *backend, const stru
 	struct registry_candidate *ret, char *why, size_t size)
 {
 	struct registry_candidate c = { .backend = backend };
-	int rc;
+	int rc = backend->check(config, why, size);
 
-	rc = backend->check(config, why, size);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (config->masks && !backend->masks) {
 		snprintf(why, size, "it has no mask but the causal one");
@@ -136,8 +135,7 @@ static void registry_say_choice(struct registry_sentence *s, const struct regist
 		attention_support_name(c->level));
 	if (c->level != c->claimed)
 		registry_say(s, ", lowered from %s: queries of at most %u, decodes have up to %u",
-			attention_support_name(c->claimed), (unsigned int)c->max_query,
-			(unsigned int)config->max_decode_query);
+			attention_support_name(c->claimed), c->max_query, config->max_decode_query);
 	registry_say(s, ")");
 }
 
@@ -189,11 +187,11 @@ static int registry_choose_named(const char *name, const struct attention_config
 		return -ENOENT;
 	}
 	rc = registry_consider(backend, config, ret, reason, sizeof(reason));
-	if (rc != 0)
+	if (rc)
 		registry_say(s, "attention backend %s cannot serve this model%s: %s", name, registry_with_mask(config), reason);
 	else
 		registry_say_choice(s, ret, "as configured", config);
-	if (rc != 0 && !registry_say_who_can(s, config, "") && !registry_say_without_mask(s, config))
+	if (rc && !registry_say_who_can(s, config, "") && !registry_say_without_mask(s, config))
 		registry_say(s, "; no other can either");
 	return rc;
 }
@@ -250,7 +248,7 @@ int attention_choose(const char *name, const struct attention_config *config,
 		rc = registry_choose_best(config, &chosen, &s);
 	else
 		rc = registry_choose_named(name, config, &chosen, &s);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	assert(chosen.backend && chosen.level <= chosen.claimed);
 	assert(!config->masks || chosen.backend->masks);

@@ -35,14 +35,14 @@ static int flex_check(const struct attention_config *config, char *why, size_t s
 {
 	int rc = attention_check_gqa(config, why, size);
 
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (config->kv_dtype == DTYPE_BF16 && config->head_dim > FLEX_BF16_HEAD_DIM)
 		snprintf(why, size, "heads of %u elements in bfloat16 are larger than %u",
-			(unsigned int)config->head_dim, FLEX_BF16_HEAD_DIM);
+			config->head_dim, FLEX_BF16_HEAD_DIM);
 	else if ((uint64_t)config->max_pages * config->page_tokens > INT32_MAX)
 		snprintf(why, size, "%u pages of %u tokens a sequence are too many",
-			(unsigned int)config->max_pages, (unsigned int)config->page_tokens);
+			config->max_pages, config->page_tokens);
 	else
 		return 0;
 	return -ENOTSUP;
@@ -112,7 +112,7 @@ static int flex_manager_fill(struct flex_manager *manager)
 	if (!manager->plans)
 		return -ENOMEM;
 	rc = attention_alloc_zeroed(base->device, flex_carve, manager, &manager->memory);
-	if (rc != 0 || !manager->kernels->state_new)
+	if (rc || !manager->kernels->state_new)
 		return rc;
 	return manager->kernels->state_new(base, &manager->in, &manager->state);
 }
@@ -124,10 +124,9 @@ static int flex_manager_new(struct device *device, const struct attention_config
 	struct attention_manager *base;
 	struct flex_manager *manager;
 	struct device_info info;
-	int rc;
+	int rc = device->ops->info(device, &info);
 
-	rc = device->ops->info(device, &info);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	kernels = flex_kernels_for(info.kind);
 	if (!kernels || flex_check(config, NULL, 0) != 0 || config->kv_dtype != kernels->dtype)
@@ -137,13 +136,13 @@ static int flex_manager_new(struct device *device, const struct attention_config
 	if (flex_blocks(1, config->max_rows, config->max_tokens) > INT32_MAX)
 		return -EOVERFLOW;
 	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	manager = (struct flex_manager *)base;
 	manager->kernels = kernels;
 	manager->in = flex_inputs_of(kernels, config, inputs);
 	rc = flex_manager_fill(manager);
-	if (rc != 0) {
+	if (rc) {
 		flex_manager_free(base);
 		return rc;
 	}
@@ -178,10 +177,9 @@ static int flex_build(struct attention_metadata *metadata, const struct attentio
 	struct stream *stream)
 {
 	const struct flex_manager *manager = (struct flex_manager *)metadata->manager;
-	int rc;
+	int rc = attention_metadata_begin(metadata, batch, ATTENTION_ALWAYS, 0);
 
-	rc = attention_metadata_begin(metadata, batch, ATTENTION_ALWAYS, 0);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	flex_batch_blocks(manager, metadata);
 	for (uint32_t i = 0; i < manager->base.n_plans; i++) {
@@ -193,7 +191,7 @@ static int flex_build(struct attention_metadata *metadata, const struct attentio
 			.n_tokens = batch->padded_tokens,
 			.window = manager->base.plan_windows[i],
 		});
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	metadata->built = true;
@@ -206,10 +204,9 @@ static int flex_run(struct attention_metadata *metadata, struct stream *stream,
 	const struct flex_manager *manager = (struct flex_manager *)metadata->manager;
 	const struct attention_config *c = &manager->base.config;
 	uint32_t window, index;
-	int rc;
+	int rc = attention_run_check(metadata, stream, args);
 
-	rc = attention_run_check(metadata, stream, args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	window = manager->base.windows[args->layer];
 	index = attention_plan_index(&manager->base, window);

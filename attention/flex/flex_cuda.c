@@ -88,7 +88,7 @@ static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *strea
 					  c->head_dim, limits->shared_bytes_optin, &state->mixed))
 		return 0;
 	rc = variant_load(stream, name_mixed, &state->mixed);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	state->encode = paged_map_encode();
 	if (!state->encode)
@@ -108,13 +108,12 @@ static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 {
 	const struct attention_config *c = &state->manager->config;
 	const struct cuda_limits *limits = cuda_limits(stream);
-	int rc;
+	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel);
 
-	rc = cuda_launch_begin(stream, name_run, flex_any_kernel());
-	if (rc != 0)
+	if (rc)
 		return rc;
-	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel);
+	if (rc)
 		return rc;
 	state->n_sms = limits->n_sms;
 	state->n_slots = 1;
@@ -126,10 +125,10 @@ static int flex_cuda_load(struct flex_state *state, struct stream *stream)
 		return 0;
 	state->page_shift = (uint32_t)__builtin_ctz(c->page_tokens);
 	rc = variant_load(stream, name_split, &state->split);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = flex_cuda_count_slots(state);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return flex_cuda_choose_mixed(state, stream);
 }
@@ -176,14 +175,13 @@ static int flex_cuda_state_fill(struct flex_state *state)
 {
 	struct device *device = state->manager->device;
 	struct stream *stream;
-	int rc;
+	int rc = device->ops->stream_new(device, &stream);
 
-	rc = device->ops->stream_new(device, &stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = flex_cuda_load(state, stream);
 	device->ops->stream_free(stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	state->schedules = calloc(state->manager->n_plans, sizeof(*state->schedules));
 	if (!state->schedules)
@@ -203,7 +201,7 @@ static int flex_cuda_state_new(const struct attention_manager *manager,
 	state->manager = manager;
 	state->max_blocks = in->max_blocks;
 	rc = flex_cuda_state_fill(state);
-	if (rc != 0) {
+	if (rc) {
 		flex_cuda_state_free(state);
 		return rc;
 	}
@@ -229,8 +227,8 @@ static int flex_cuda_plan(
 	int rc;
 
 	assert(a->index < state->manager->n_plans && a->in.max_blocks <= state->max_blocks);
-	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_plan, flex_plan_kernel);
+	if (rc)
 		return rc;
 	state->plan_captured |= state->manager->device->ops->capturing(stream);
 	flex_plan_launch(stream, &args);
@@ -262,7 +260,7 @@ static int flex_cuda_run_fast(
 		int rc = paged_map_make(state->manager->device, state->encode,
 			&state->manager->config, a->kv, FLEX_TILE, &map);
 
-		if (rc == 0)
+		if (!rc)
 			flex_mixed_sm90_launch(stream, &state->mixed, &args, &map);
 		return rc;
 	}
@@ -274,9 +272,9 @@ static int flex_cuda_run_fast(
 static int flex_cuda_run(
 	struct flex_state *state, struct stream *stream, const struct flex_args *a)
 {
-	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel()), ended;
+	int rc = cuda_launch_begin(stream, name_run, flex_any_kernel), ended;
 
-	if (rc != 0 || a->n_tokens == 0)
+	if (rc || a->n_tokens == 0)
 		return rc;
 	assert(a->index < state->manager->n_plans && a->n_blocks <= a->in.max_blocks);
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
@@ -284,7 +282,7 @@ static int flex_cuda_run(
 	else
 		flex_any_launch(stream, a);
 	ended = cuda_launch_end(stream, name_run);
-	return rc != 0 ? rc : ended;
+	return rc ? rc : ended;
 }
 
 const struct flex_kernels flex_cuda_kernels = {

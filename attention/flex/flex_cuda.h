@@ -122,8 +122,8 @@ void flex_mixed_sm90_launch(struct stream *stream, const struct attention_varian
 /* Any head_dim to FLEX_BF16_HEAD_DIM, any page size, any alignment; slow; needs no schedule. */
 void flex_any_launch(struct stream *stream, const struct flex_args *args);
 /* A kernel of the source file, for cuda_launch_begin. */
-const void *flex_plan_kernel(void);
-const void *flex_any_kernel(void);
+extern const void *const flex_plan_kernel;
+extern const void *const flex_any_kernel;
 
 #ifdef __cplusplus
 }

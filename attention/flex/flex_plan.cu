@@ -251,7 +251,4 @@ void flex_plan_launch(struct stream *stream, const flex_cuda_plan_args *args)
 		dim3(THREADS), 0, *args);
 }
 
-const void *flex_plan_kernel(void)
-{
-	return (const void *)plan_kernel;
-}
+const void *const flex_plan_kernel = (const void *)plan_kernel;

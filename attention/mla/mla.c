@@ -53,14 +53,13 @@ static int mla_check(const struct attention_config *config, char *why, size_t si
 {
 	int rc = attention_check_latent(config, why, size);
 
-	if (rc != 0 || config->kv_dtype == DTYPE_F32)
+	if (rc || config->kv_dtype == DTYPE_F32)
 		return rc;
 #ifdef MIMEO_HAVE_CUDA
 	if (config->head_dim <= MLA_CUDA_WIDTH_MAX)
 		return 0;
 	snprintf(why, size, "cached rows of %u + %u columns are more than the %u of cuda's kernels",
-		(unsigned int)config->latent.rank, (unsigned int)config->latent.rope,
-		(unsigned int)MLA_CUDA_WIDTH_MAX);
+		config->latent.rank, config->latent.rope, MLA_CUDA_WIDTH_MAX);
 #else
 	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
 #endif
@@ -205,14 +204,13 @@ static void mla_manager_free(struct attention_manager *base)
 static int mla_manager_fill(struct mla_manager *manager, const char *kind)
 {
 	struct device *device = manager->base.device;
-	int rc;
+	int rc = arena_alloc(device, mla_carve, manager, &manager->memory, NULL);
 
-	rc = arena_alloc(device, mla_carve, manager, &manager->memory, NULL);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (manager->kernels->load) {
 		rc = manager->kernels->load(device);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return mla_prompt_new(device, &manager->base.config, mla_prompt_kernels_for(kind),
@@ -226,23 +224,22 @@ static int mla_manager_make(struct device *device, const struct attention_config
 	struct attention_manager *base;
 	struct mla_manager *manager;
 	struct device_info info;
-	int rc;
+	int rc = device->ops->info(device, &info);
 
-	rc = device->ops->info(device, &info);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	kernels = mla_kernels_for(info.kind);
 	if (!kernels || !device->kernels->head_gemm || mla_check(config, NULL, 0) != 0 ||
 		config->kv_dtype != kernels->dtype)
 		return -ENOTSUP;
 	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	manager = (struct mla_manager *)base;
 	manager->kernels = kernels;
 	manager->planned = planned;
 	rc = mla_manager_fill(manager, info.kind);
-	if (rc != 0) {
+	if (rc) {
 		mla_manager_free(base);
 		return rc;
 	}
@@ -268,14 +265,13 @@ static int mla_metadata_new(struct attention_manager *base, struct attention_met
 {
 	const struct mla_manager *manager = (struct mla_manager *)base;
 	struct attention_metadata *metadata;
-	int rc;
+	int rc = attention_metadata_new(base, sizeof(struct mla_metadata), &metadata);
 
-	rc = attention_metadata_new(base, sizeof(struct mla_metadata), &metadata);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_segments_init(&((struct mla_metadata *)metadata)->segments,
 		mla_prompt_kernels_of(manager->prompt), base->config.max_rows);
-	if (rc != 0) {
+	if (rc) {
 		free(metadata);
 		return rc;
 	}
@@ -296,11 +292,10 @@ static int mla_build(struct attention_metadata *base, const struct attention_bat
 {
 	const struct mla_manager *manager = (struct mla_manager *)base->manager;
 	struct mla_metadata *metadata = (struct mla_metadata *)base;
-	int rc;
-
-	rc = attention_metadata_begin(
+	int rc = attention_metadata_begin(
 		base, batch, ATTENTION_UNIFORM_BATCH, MLA_MAX_UNIFORM_QUERY);
-	if (rc != 0)
+
+	if (rc)
 		return rc;
 	metadata->plan_done = false;
 	mla_segments_cut(&metadata->segments, batch);
@@ -415,13 +410,13 @@ static int mla_run_chunk(const struct mla_manager *manager, struct stream *strea
 		mla_check_strides(manager, &a.sizes);
 	a.q = (const uint8_t *)all->q + (size_t)first * all->q_stride * act;
 	rc = mla_absorb(ops, stream, &a, &c->latent, args->kv_b);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = manager->kernels->split(stream, &a, planned);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = manager->kernels->merge(stream, &a, planned);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return mla_expand(ops, stream, &a, &c->latent, args->kv_b,
 		(uint8_t *)args->out + (size_t)first * c->n_heads * c->latent.v * act);
@@ -437,7 +432,7 @@ static int mla_plan(
 		return 0;
 	mla_check_strides(manager, &all->sizes);
 	rc = manager->kernels->plan(stream, all);
-	metadata->plan_done = rc == 0;
+	metadata->plan_done = !rc;
 	return rc;
 }
 
@@ -453,17 +448,17 @@ static int mla_load(struct mla_manager *manager, struct stream *stream, const st
 	none.n_tokens = 0;
 	if (manager->planned) {
 		rc = manager->kernels->plan(stream, &none);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		rc = mla_run_chunk(manager, stream, &none, args, true, 0, 0);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	rc = mla_run_chunk(manager, stream, &none, args, false, 0, 0);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_prompt_load(manager->prompt, stream, args->kv_b);
-	manager->loaded = rc == 0;
+	manager->loaded = !rc;
 	return rc;
 }
 
@@ -482,7 +477,7 @@ static int mla_run_segment(const struct mla_metadata *metadata, struct stream *s
 	do { /* once even without a token: a warm-up of any batch loads the ops */
 		rc = mla_run_chunk(
 			manager, stream, all, args, metadata->planned, first, segment->end);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		first += all->sizes.chunk_tokens;
 	} while (first < segment->end);
@@ -494,22 +489,21 @@ static int mla_run(struct attention_metadata *base, struct stream *stream,
 {
 	struct mla_metadata *metadata = (struct mla_metadata *)base;
 	struct mla_args all;
-	int rc;
+	int rc = attention_run_check(base, stream, args);
 
-	rc = attention_run_check(base, stream, args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	all = mla_args_of(base, args);
 	rc = mla_load((struct mla_manager *)base->manager, stream, &all, args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_plan(metadata, stream, &all);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < metadata->segments.n; i++) {
 		rc = mla_run_segment(
 			metadata, stream, &all, args, &metadata->segments.segments[i]);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return 0;

@@ -114,7 +114,4 @@ void mla_any_launch(struct stream *stream, const mla_cuda_args *args)
 		(2 * (size_t)a.rank + a.rope) * sizeof(float), a);
 }
 
-const void *mla_any_kernel(void)
-{
-	return (const void *)any_kernel;
-}
+const void *const mla_any_kernel = (const void *)any_kernel;

@@ -42,22 +42,21 @@ static bool mla_cuda_takes_sm90(struct stream *stream, const struct mla_args *a)
 
 static int mla_cuda_load_on(struct stream *stream)
 {
-	int rc;
+	int rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel);
 
-	rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel());
-	if (rc != 0)
+	if (rc)
 		return rc;
-	rc = cuda_launch_begin(stream, name_split, mla_any_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_split, mla_any_kernel);
+	if (rc)
 		return rc;
-	rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel);
+	if (rc)
 		return rc;
 #ifdef MIMEO_MLA_SM90
 	if (!mla_cuda_has_sm90(stream))
 		return 0;
-	rc = cuda_launch_begin(stream, name_sm90, mla_sm90_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_sm90, mla_sm90_kernel);
+	if (rc)
 		return rc;
 	return mla_sm90_load(stream);
 #else
@@ -68,10 +67,9 @@ static int mla_cuda_load_on(struct stream *stream)
 static int mla_cuda_load(struct device *device)
 {
 	struct stream *stream;
-	int rc;
+	int rc = device->ops->stream_new(device, &stream);
 
-	rc = device->ops->stream_new(device, &stream);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_cuda_load_on(stream);
 	device->ops->stream_free(stream);
@@ -83,8 +81,8 @@ static int mla_cuda_plan(struct stream *stream, const struct mla_args *a)
 	int rc;
 
 	assert(a->query_start && a->seq_lens && a->work.plan.tokens && a->work.plan.slots);
-	rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_plan, mla_plan_kernel);
+	if (rc)
 		return rc;
 	mla_plan_launch(stream, a);
 	return cuda_launch_end(stream, name_plan);
@@ -117,8 +115,8 @@ static int mla_cuda_split(struct stream *stream, const struct mla_args *a, bool 
 
 	assert(a->query_start && a->seq_lens && a->block_table);
 	assert(a->n_tokens <= a->sizes.chunk_tokens && a->sizes.n_splits > 0);
-	rc = cuda_launch_begin(stream, name_split, mla_any_kernel());
-	if (rc != 0 || a->n_tokens == 0)
+	rc = cuda_launch_begin(stream, name_split, mla_any_kernel);
+	if (rc || a->n_tokens == 0)
 		return rc;
 #ifdef MIMEO_MLA_SM90
 	if (mla_cuda_takes_sm90(stream, a))
@@ -127,15 +125,15 @@ static int mla_cuda_split(struct stream *stream, const struct mla_args *a, bool 
 #endif
 		mla_any_launch(stream, &args);
 	ended = cuda_launch_end(stream, name_split);
-	return rc != 0 ? rc : ended;
+	return rc ? rc : ended;
 }
 
 static int mla_cuda_merge(struct stream *stream, const struct mla_args *a, bool planned)
 {
 	struct mla_cuda_args args = mla_cuda_args_of(stream, a, planned);
-	int rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel());
+	int rc = cuda_launch_begin(stream, name_merge, mla_merge_kernel);
 
-	if (rc != 0 || a->n_tokens == 0 || (a->sizes.n_splits == 1 && !args.planned))
+	if (rc || a->n_tokens == 0 || (a->sizes.n_splits == 1 && !args.planned))
 		return rc;
 	mla_merge_launch(stream, &args);
 	return cuda_launch_end(stream, name_merge);

@@ -49,9 +49,9 @@ void mla_merge_launch(struct stream *stream, const struct mla_cuda_args *args);
 /* Any rank, any rope, any page size, any alignment; slow; never planned. */
 void mla_any_launch(struct stream *stream, const struct mla_cuda_args *args);
 /* Kernels of the source files, for cuda_launch_begin. */
-const void *mla_plan_kernel(void);
-const void *mla_merge_kernel(void);
-const void *mla_any_kernel(void);
+extern const void *const mla_plan_kernel;
+extern const void *const mla_merge_kernel;
+extern const void *const mla_any_kernel;
 
 /*
  * For 9.0 alone, rank 512 and rope 64, pages of a power of two of tokens, 8 at least, everything
@@ -62,7 +62,7 @@ const void *mla_any_kernel(void);
 /* 0, or the condition. Before lock. */
 int mla_sm90_load(struct stream *stream);
 int mla_sm90_launch(struct stream *stream, const struct mla_cuda_args *args);
-const void *mla_sm90_kernel(void);
+extern const void *const mla_sm90_kernel;
 
 #ifdef __cplusplus
 }

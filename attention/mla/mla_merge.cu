@@ -198,7 +198,4 @@ void mla_merge_launch(struct stream *stream, const mla_cuda_args *args)
 			*args);
 }
 
-const void *mla_merge_kernel(void)
-{
-	return (const void *)merge_any_kernel;
-}
+const void *const mla_merge_kernel = (const void *)merge_any_kernel;

@@ -122,10 +122,10 @@ int mla_prompt_new(struct device *device, const struct attention_config *config,
 	prompt->kernels = kernels;
 	prompt->sizes = mla_prompt_sizes(config, kernels);
 	rc = arena_alloc(device, mla_prompt_carve, prompt, &prompt->memory, NULL);
-	if (rc == 0 && kernels->state_new)
+	if (!rc && kernels->state_new)
 		rc = kernels->state_new(
 			device, config, &prompt->sizes, &prompt->work, &prompt->state);
-	if (rc != 0) {
+	if (rc) {
 		mla_prompt_free(prompt);
 		return rc;
 	}
@@ -193,14 +193,13 @@ int mla_prompt_load(struct mla_prompt *prompt, struct stream *stream, const stru
 	const struct mla_prompt_args args =
 		mla_prompt_args_of(prompt, &(struct attention_args){0}, NULL);
 	uint32_t most = prompt->sizes.n_keys, n = kernels->granule > 1 ? kernels->granule : most;
-	int rc;
+	int rc = kernels->gather(prompt->state, stream, &args);
 
-	rc = kernels->gather(prompt->state, stream, &args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	while (n <= most) {
 		rc = mla_prompt_expand(prompt, stream, kv_b, n);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		n = mla_prompt_rows(kernels, n + 1);
 	}
@@ -241,10 +240,10 @@ static int mla_prompt_flush(struct mla_prompt_run *run)
 		return 0;
 	assert(run->args.n_pieces <= MLA_PROMPT_PIECES && n_rows <= prompt->sizes.n_keys);
 	rc = kernels->gather(prompt->state, run->stream, &run->args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_prompt_expand(prompt, run->stream, run->kv_b, n_rows);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = kernels->attend(prompt->state, run->stream, &run->args);
 	run->args.n_pieces = 0;
@@ -277,7 +276,7 @@ static int mla_prompt_queue_chunks(
 		piece->n_keys = mla_prompt_smaller(end - first, n_keys);
 		run->args.n_pieces = 1;
 		rc = mla_prompt_flush(run);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return 0;
@@ -286,10 +285,9 @@ static int mla_prompt_queue_chunks(
 static int mla_prompt_queue_long(struct mla_prompt_run *run, const struct mla_prompt_piece *all)
 {
 	uint32_t n_queries = run->prompt->sizes.n_queries;
-	int rc;
+	int rc = mla_prompt_flush(run);
 
-	rc = mla_prompt_flush(run);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t done = 0; done < all->n_query; done += n_queries) {
 		struct mla_prompt_piece some = *all;
@@ -298,7 +296,7 @@ static int mla_prompt_queue_long(struct mla_prompt_run *run, const struct mla_pr
 		some.position += done;
 		some.n_query = mla_prompt_smaller(all->n_query - done, n_queries);
 		rc = mla_prompt_queue_chunks(run, &some);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return 0;
@@ -314,7 +312,7 @@ static int mla_prompt_queue_short(struct mla_prompt_run *run, const struct mla_p
 	assert(rows <= n_keys && all->n_keys <= n_keys);
 	if (a->n_pieces == MLA_PROMPT_PIECES || n_keys - rows < all->n_keys) {
 		rc = mla_prompt_flush(run);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		rows = 0;
 	}
@@ -347,7 +345,7 @@ static int mla_prompt_queue(struct mla_prompt_run *run, const struct mla_prompt_
 
 	if (before) {
 		rc = mla_prompt_zero(run, r->first_token, before);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	if (!piece.n_query)
@@ -371,7 +369,7 @@ int mla_prompt_run(struct mla_prompt *prompt, struct stream *stream,
 
 	for (uint32_t i = 0; i < n_rows; i++) {
 		rc = mla_prompt_queue(&run, &rows[i]);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return mla_prompt_flush(&run);

@@ -233,7 +233,4 @@ void mla_prompt_any_launch(struct stream *stream, const struct mla_prompt_args *
 		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
 }
 
-const void *mla_prompt_any_kernel(void)
-{
-	return (const void *)any_kernel<2>;
-}
+const void *const mla_prompt_any_kernel = (const void *)any_kernel<2>;

@@ -186,7 +186,7 @@ static int mla_prompt_cpu_launch(
 			.scale = a->scale,
 			.piece = *piece,
 		}, sizeof(struct mla_prompt_cpu_args), 0);
-	} while (rc == 0 && ++i < a->n_pieces);
+	} while (!rc && ++i < a->n_pieces);
 	return rc;
 }
 

@@ -38,10 +38,9 @@ struct mla_prompt_state {
 static int mla_prompt_cuda_ticket_new(struct mla_prompt_state *state, struct stream *stream)
 {
 	const struct device_ops *ops = state->device->ops;
-	int rc;
+	int rc = ops->mem_alloc(state->device, sizeof(*state->ticket), (void **)&state->ticket);
 
-	rc = ops->mem_alloc(state->device, sizeof(*state->ticket), (void **)&state->ticket);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return ops->fill_async(stream, state->ticket, 0, sizeof(*state->ticket));
 }
@@ -59,18 +58,18 @@ static int mla_prompt_cuda_tune(struct mla_prompt_state *state, struct stream *s
 					  limits->shared_bytes_optin, &state->variant))
 		return 0;
 	rc = variant_load(stream, name_sm90, &state->variant);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_tensor_map(stream, work->expanded, sizes->n_keys, cols, MLA_PROMPT_GRANULE,
 		&state->expanded);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = cuda_tensor_map(stream, work->ropes, sizes->n_keys, c->latent.rope,
 		MLA_PROMPT_GRANULE, &state->ropes);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = mla_prompt_cuda_ticket_new(state, stream);
-	state->tuned = rc == 0;
+	state->tuned = !rc;
 	return rc;
 }
 #endif
@@ -88,17 +87,16 @@ static int mla_prompt_cuda_load(struct mla_prompt_state *state, struct stream *s
 	const struct attention_config *config, const struct mla_prompt_sizes *sizes,
 	const struct mla_prompt_workspace *work)
 {
-	int rc;
+	int rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel);
 
-	rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
-	if (rc != 0)
+	if (rc)
 		return rc;
-	rc = cuda_launch_begin(stream, name_attend, mla_prompt_any_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_attend, mla_prompt_any_kernel);
+	if (rc)
 		return rc;
 #ifdef MIMEO_PAGED_SM90
 	rc = mla_prompt_cuda_tune(state, stream, config, sizes, work);
-	if (rc != 0)
+	if (rc)
 		return rc;
 #endif
 	return state->device->ops->stream_sync(stream);
@@ -120,13 +118,13 @@ static int mla_prompt_cuda_state_new(struct device *device, const struct attenti
 		return -ENOMEM;
 	state->device = device;
 	rc = device->ops->stream_new(device, &stream);
-	if (rc != 0) {
+	if (rc) {
 		free(state);
 		return rc;
 	}
 	rc = mla_prompt_cuda_load(state, stream, config, sizes, work);
 	device->ops->stream_free(stream);
-	if (rc != 0) {
+	if (rc) {
 		mla_prompt_cuda_state_free(state);
 		return rc;
 	}
@@ -139,10 +137,10 @@ static int mla_prompt_cuda_state_new(struct device *device, const struct attenti
 static int mla_prompt_cuda_gather(
 	struct mla_prompt_state *state, struct stream *stream, const struct mla_prompt_args *a)
 {
-	int rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel());
+	int rc = cuda_launch_begin(stream, name_gather, mla_prompt_any_kernel);
 	const struct mla_prompt_piece *last;
 
-	if (rc != 0 || !a->n_pieces)
+	if (rc || !a->n_pieces)
 		return rc;
 	assert(a->n_pieces <= MLA_PROMPT_PIECES);
 	last = &a->pieces[a->n_pieces - 1];
@@ -182,8 +180,8 @@ static int mla_prompt_cuda_attend(
 		name = name_sm90;
 #endif
 	rc = cuda_launch_begin(stream, name,
-		name == name_attend ? mla_prompt_any_kernel() : state->variant.kernel);
-	if (rc != 0 || !a->n_pieces)
+		name == name_attend ? mla_prompt_any_kernel : state->variant.kernel);
+	if (rc || !a->n_pieces)
 		return rc;
 #ifdef MIMEO_PAGED_SM90
 	if (name == name_sm90)

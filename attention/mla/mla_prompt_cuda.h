@@ -29,7 +29,7 @@ void mla_prompt_gather_launch(
 /* Any sizes to MLA_PROMPT_ANY_DIM elements of a head, any alignment; slow. */
 #define MLA_PROMPT_ANY_DIM 1024u
 void mla_prompt_any_launch(struct stream *stream, const struct mla_prompt_args *args);
-const void *mla_prompt_any_kernel(void);
+extern const void *const mla_prompt_any_kernel;
 
 /* The tuned kernel: nope 128, rope 64, v 128; for devices of 9.0 alone, in a build with device code
  * for 90a (MIMEO_PAGED_SM90). q is aligned to 16 bytes, q_stride to 8 elements, out to 4 bytes. */

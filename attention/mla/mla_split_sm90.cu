@@ -428,7 +428,4 @@ int mla_sm90_launch(struct stream *stream, const mla_cuda_args *args)
 	return 0;
 }
 
-const void *mla_sm90_kernel(void)
-{
-	return (const void *)split_kernel<2>;
-}
+const void *const mla_sm90_kernel = (const void *)split_kernel<2>;

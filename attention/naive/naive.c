@@ -34,7 +34,7 @@ static int naive_check(const struct attention_config *config, char *why, size_t 
 	int rc = config->latent.rank ? attention_check_latent(config, why, size)
 				     : attention_check_gqa(config, why, size);
 
-	if (rc != 0 || config->kv_dtype == DTYPE_F32)
+	if (rc || config->kv_dtype == DTYPE_F32)
 		return rc;
 	snprintf(why, size, "it runs on the cpu device alone, and the kv cache is not float32");
 	return -ENOTSUP;
@@ -44,10 +44,9 @@ static int naive_manager_new(struct device *device, const struct attention_confi
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
 	struct device_info info;
-	int rc;
+	int rc = device->ops->info(device, &info);
 
-	rc = device->ops->info(device, &info);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	if (strcmp(info.kind, "cpu") != 0 || naive_check(config, NULL, 0) != 0)
 		return -ENOTSUP;
@@ -70,10 +69,9 @@ static int naive_metadata_new(struct attention_manager *manager, struct attentio
 	uint32_t max_rows = manager->config.max_rows;
 	struct attention_metadata *base;
 	struct naive_metadata *metadata;
-	int rc;
+	int rc = attention_metadata_new(manager, sizeof(*metadata), &base);
 
-	rc = attention_metadata_new(manager, sizeof(*metadata), &base);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	metadata = (struct naive_metadata *)base;
 	metadata->query_lens = calloc(max_rows, sizeof(*metadata->query_lens));
@@ -90,10 +88,9 @@ static int naive_build(struct attention_metadata *base, const struct attention_b
 	struct stream *stream)
 {
 	struct naive_metadata *metadata = (struct naive_metadata *)base;
-	int rc;
+	int rc = attention_metadata_begin(base, batch, ATTENTION_NEVER, 0);
 
-	rc = attention_metadata_begin(base, batch, ATTENTION_NEVER, 0);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t r = 0; r < batch->n_rows; r++) {
 		metadata->query_lens[r] = batch->query_lens[r];
@@ -138,15 +135,14 @@ static int naive_run(struct attention_metadata *base, struct stream *stream,
 {
 	const struct naive_metadata *metadata = (struct naive_metadata *)base;
 	uint32_t first = 0;
-	int rc;
+	int rc = attention_run_check(base, stream, args);
 
-	rc = attention_run_check(base, stream, args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	for (uint32_t r = 0; r < metadata->n_rows; r++) {
 		rc = naive_queue_row(base->manager, stream, args, r, first,
 			metadata->query_lens[r], metadata->seq_lens[r]);
-		if (rc != 0)
+		if (rc)
 			return rc;
 		first += metadata->query_lens[r];
 	}

@@ -50,23 +50,22 @@ static int paged_manager_new(struct device *device, const struct attention_confi
 	struct attention_manager *base;
 	struct paged_manager *manager;
 	struct device_info info;
-	int rc;
+	int rc = device->ops->info(device, &info);
 
-	rc = device->ops->info(device, &info);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	kernels = ATTENTION_KERNELS(paged, info.kind);
 	if (!kernels || attention_check_gqa(config, NULL, 0) != 0 ||
 		config->kv_dtype != kernels->dtype)
 		return -ENOTSUP;
 	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	manager = (struct paged_manager *)base;
 	manager->kernels = kernels;
 	if (kernels->state_new) {
 		rc = kernels->state_new(base, &manager->state);
-		if (rc != 0) {
+		if (rc) {
 			paged_manager_free(base);
 			return rc;
 		}
@@ -110,16 +109,15 @@ static int paged_build(struct attention_metadata *metadata, const struct attenti
 	struct stream *stream)
 {
 	const struct paged_manager *manager = (struct paged_manager *)metadata->manager;
-	int rc;
-
-	rc = attention_metadata_begin(
+	int rc = attention_metadata_begin(
 		metadata, batch, ATTENTION_UNIFORM_BATCH, PAGED_MAX_UNIFORM_QUERY);
-	if (rc != 0)
+
+	if (rc)
 		return rc;
 	if (manager->kernels->plan) {
 		rc = manager->kernels->plan(
 			manager->state, stream, batch->padded_rows, batch->padded_tokens);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	paged_count_queries((struct paged_metadata *)metadata, batch);
@@ -134,10 +132,9 @@ static int paged_run(struct attention_metadata *base, struct stream *stream,
 	const struct paged_manager *manager = (struct paged_manager *)base->manager;
 	const struct attention_config *c = &base->manager->config;
 	const struct step_inputs *inputs = &base->manager->inputs;
-	int rc;
+	int rc = attention_run_check(base, stream, args);
 
-	rc = attention_run_check(base, stream, args);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return manager->kernels->run(manager->state, stream, &(struct paged_args){
 		.q = args->q,

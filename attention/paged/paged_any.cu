@@ -87,7 +87,4 @@ void paged_any_launch(struct stream *stream, const struct paged_args *args)
 		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
 }
 
-const void *paged_any_kernel(void)
-{
-	return (const void *)any_kernel<2>;
-}
+const void *const paged_any_kernel = (const void *)any_kernel<2>;

@@ -88,7 +88,7 @@ static int paged_cuda_count_slots(struct paged_state *state)
 	rc = CUDA_TRY(state->manager->device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(
 		&per_sm, state->decode.kernel, (int)state->decode.threads,
 		state->decode.shared_bytes));
-	if (rc != 0)
+	if (rc)
 		return rc;
 	state->n_slots = (uint32_t)per_sm * state->n_sms / state->manager->config.n_kv_heads;
 	if (state->n_slots == 0)
@@ -132,10 +132,9 @@ static bool paged_cuda_choose(struct paged_state *state, struct stream *stream)
 static int paged_cuda_load(struct paged_state *state, struct stream *stream)
 {
 	const char *prefill;
-	int rc;
+	int rc = cuda_launch_begin(stream, name_any, paged_any_kernel);
 
-	rc = cuda_launch_begin(stream, name_any, paged_any_kernel());
-	if (rc != 0)
+	if (rc)
 		return rc;
 	state->fast = paged_cuda_choose(state, stream);
 	if (!state->fast) {
@@ -145,17 +144,17 @@ static int paged_cuda_load(struct paged_state *state, struct stream *stream)
 	state->page_shift = (uint32_t)__builtin_ctz(state->manager->config.page_tokens);
 	state->n_sms = cuda_limits(stream)->n_sms;
 	prefill = state->encode ? name_prefill_sm90 : name_prefill;
-	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel);
+	if (rc)
 		return rc;
 	rc = variant_load(stream, name_run, &state->decode);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = variant_load(stream, prefill, &state->prefill);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	rc = variant_load(stream, prefill, &state->prefill_large);
-	if (rc != 0)
+	if (rc)
 		return rc;
 	return paged_cuda_count_slots(state);
 }
@@ -184,16 +183,16 @@ static int paged_cuda_state_new(
 		return -ENOMEM;
 	state->manager = manager;
 	rc = ops->stream_new(manager->device, &stream);
-	if (rc != 0) {
+	if (rc) {
 		free(state);
 		return rc;
 	}
 	rc = paged_cuda_load(state, stream);
 	ops->stream_free(stream);
-	if (rc == 0 && state->fast)
+	if (!rc && state->fast)
 		rc = attention_alloc_zeroed(
 			manager->device, paged_cuda_carve, state, &state->memory);
-	if (rc != 0) {
+	if (rc) {
 		paged_cuda_state_free(state);
 		return rc;
 	}
@@ -235,8 +234,8 @@ static int paged_cuda_plan(
 	assert(n_rows <= c->max_rows && n_tokens <= c->max_tokens);
 	args.block_rows = paged_cuda_prefill_for(state, n_tokens)->rows;
 	state->plan_captured |= manager->device->ops->capturing(stream);
-	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel());
-	if (rc != 0)
+	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel);
+	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < manager->n_plans; i += args.n_windows) {
 		args.plan = paged_cuda_plan_at(state, i);
@@ -247,7 +246,7 @@ static int paged_cuda_plan(
 			args.n_windows * sizeof(*args.windows));
 		paged_plan_launch(stream, &args);
 		rc = cuda_launch_end(stream, name_plan);
-		if (rc != 0)
+		if (rc)
 			return rc;
 	}
 	return 0;
@@ -263,7 +262,7 @@ static int paged_cuda_prefill(const struct paged_state *state, struct stream *st
 	if (state->encode) {
 		rc = paged_map_make(state->manager->device, state->encode, &state->manager->config,
 			args->a.kv, state->prefill.keys, &map);
-		if (rc == 0)
+		if (!rc)
 			paged_prefill_sm90_launch(stream,
 				paged_cuda_prefill_for(state, args->a.n_tokens), args, &map);
 		return rc;
@@ -303,14 +302,14 @@ static int paged_cuda_run(
 {
 	int rc = cuda_launch_begin(stream, name_run, state->decode.kernel), ended;
 
-	if (rc != 0 || a->n_tokens == 0)
+	if (rc || a->n_tokens == 0)
 		return rc;
 	if (state->fast && variant_takes_operands(a->q, a->kv, a->out, a->q_stride))
 		rc = paged_cuda_run_fast(state, stream, a);
 	else
 		paged_any_launch(stream, a);
 	ended = cuda_launch_end(stream, name_run);
-	return rc != 0 ? rc : ended;
+	return rc ? rc : ended;
 }
 
 const struct paged_kernels paged_cuda_kernels = {

@@ -119,8 +119,8 @@ void paged_prefill_sm90_launch(struct stream *stream, const struct attention_var
 #define PAGED_ANY_HEAD_DIM 1024u
 void paged_any_launch(struct stream *stream, const struct paged_args *args);
 /* A kernel of the source file, for cuda_launch_begin. */
-const void *paged_plan_kernel(void);
-const void *paged_any_kernel(void);
+extern const void *const paged_plan_kernel;
+extern const void *const paged_any_kernel;
 
 #ifdef __cplusplus
 }

@@ -144,7 +144,4 @@ void paged_plan_launch(struct stream *stream, const paged_plan_args *args)
 	launch(stream, plan_kernel, dim3(args->n_windows), dim3(32), 0, *args);
 }
 
-const void *paged_plan_kernel(void)
-{
-	return (const void *)plan_kernel;
-}
+const void *const paged_plan_kernel = (const void *)plan_kernel;
