@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "attention/kv_cache.h"
@@ -394,58 +393,4 @@ uint32_t kv_truncate(
 	table->n_pages -= n_dropped;
 	assert(table->n_pages <= keep);
 	return n_dropped;
-}
-
-/* ---- self-check ---- */
-
-/* Count the uses of pages[]; false at a page that does not exist. */
-static bool kv_cache_count_uses(
-	const struct kv_cache *cache, uint32_t *uses, const uint32_t *pages, uint32_t n_pages)
-{
-	for (uint32_t i = 0; i < n_pages; i++) {
-		if (pages[i] == 0 || pages[i] >= cache->n_pages)
-			return false;
-		uses[pages[i]]++;
-	}
-	return true;
-}
-
-static int kv_cache_check_uses(const struct kv_cache *cache, const uint32_t *uses, const uint32_t *free_uses,
-	char *why, size_t size)
-{
-	for (uint32_t page = 0; page < cache->n_pages; page++) {
-		uint32_t in_stack = page > 0 && uses[page] == 0;
-
-		if (cache->references[page] != uses[page])
-			snprintf(why, size, "page %u: %u references, %u users", page,
-				cache->references[page], uses[page]);
-		else if (free_uses[page] != in_stack)
-			snprintf(why, size, "page %u: %u users, %u times in the free list", page,
-				uses[page], free_uses[page]);
-		else
-			continue;
-		return -EUCLEAN;
-	}
-	return 0;
-}
-
-int kv_cache_check(const struct kv_cache *cache, const struct kv_table *const *tables,
-	uint32_t n_tables, const uint32_t *held, uint32_t n_held, char *why, size_t size)
-{
-	uint32_t *uses = calloc(2 * (size_t)cache->n_pages, sizeof(*uses));
-	bool counted;
-	int rc = -EUCLEAN;
-
-	if (!uses)
-		return -ENOMEM;
-	counted = kv_cache_count_uses(cache, uses, held, n_held) &&
-		  kv_cache_count_uses(cache, uses + cache->n_pages, cache->free_pages, cache->n_free);
-	for (uint32_t i = 0; counted && i < n_tables; i++)
-		counted = kv_cache_count_uses(cache, uses, tables[i]->pages, tables[i]->n_pages);
-	if (counted)
-		rc = kv_cache_check_uses(cache, uses, uses + cache->n_pages, why, size);
-	else
-		snprintf(why, size, "a page that does not exist is in use");
-	free(uses);
-	return rc;
 }

@@ -18,7 +18,7 @@
  * every launched step that names it has completed.
  *
  * Invariants: a page is either on the free list, once and with no references, or it has as many
- * references as users; free and used pages are all pages but the null page (kv_cache_check).
+ * references as users; free and used pages are all pages but the null page.
  */
 
 #include <stdbool.h>
@@ -89,12 +89,7 @@ uint32_t kv_truncate(struct kv_cache *cache, struct kv_table *table, uint32_t n_
 	uint32_t *dropped);
 /* Drop one reference each; a page without references is free again. */
 void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages);
-/* References of a page, for tests and checks. */
+/* References of a page, for tests. */
 uint32_t kv_references(const struct kv_cache *cache, uint32_t page);
-/* For tests: tables[n_tables] and the pages in held[n_held] (dropped or copied from, not released
- * yet) are all users there are. 0 if each page has as many references as users, and the free list
- * holds each page without users once; else -EUCLEAN and one sentence in why[size]. Allocates. */
-int kv_cache_check(const struct kv_cache *cache, const struct kv_table *const *tables,
-	uint32_t n_tables, const uint32_t *held, uint32_t n_held, char *why, size_t size);
 
 #endif

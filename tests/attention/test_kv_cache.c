@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "attention/kv_cache.h"
+#include "tests/attention/kv_users.h"
 #include "tests/device_memory.h"
 
 #define PAGE_TOKENS 4u
@@ -43,15 +43,6 @@ static void extend(
 
 	assert_int_equal(kv_extend(cache, table, n_tokens, n_new, copies, &n_copies), 0);
 	assert_int_equal(n_copies, 0);
-}
-
-static void assert_consistent(const struct kv_cache *cache, const struct kv_table *const *tables,
-	uint32_t n_tables, const uint32_t *held, uint32_t n_held)
-{
-	char why[128] = "";
-
-	if (kv_cache_check(cache, tables, n_tables, held, n_held, why, sizeof(why)) != 0)
-		fail_msg("%s", why);
 }
 
 /* ---- memory ---- */
@@ -91,7 +82,7 @@ static void test_map_adds_pages_where_they_are_expected(void **state)
 	assert_ptr_equal(kv_layer(cache, 2), base);
 	for (uint32_t layer = 0; layer < config.n_layers; layer++)
 		test_fill(device, (uint8_t *)kv_layer(cache, layer) + 4999 * bytes, 1, bytes);
-	assert_consistent(cache, NULL, 0, NULL, 0);
+	assert_true(kv_users_match(cache, NULL, 0, NULL, 0));
 	kv_cache_free(cache);
 }
 
@@ -288,8 +279,8 @@ static void test_extend_without_room_changes_nothing(void **state)
 	assert_int_equal(child.n_pages, 2);
 	assert_memory_equal(child.pages, table.pages, 2 * sizeof(*child.pages));
 	assert_int_equal(kv_pages_free(cache), 1);
-	assert_consistent(
-		cache, (const struct kv_table *const[]){ &table, &child }, 2, NULL, 0);
+	assert_true(kv_users_match(
+		cache, (const struct kv_table *const[]){ &table, &child }, 2, NULL, 0));
 	kv_table_deinit(&child);
 	kv_table_deinit(&table);
 	kv_cache_free(cache);
@@ -353,8 +344,8 @@ static void test_fork_that_cannot_be_changes_nothing(void **state)
 	assert_int_equal(kv_fork(cache, &parent, 2 * PAGE_TOKENS + 1, &small), -EINVAL);
 	assert_int_equal(kv_fork(cache, &parent, 1, &full), -EINVAL);
 	assert_int_equal(small.n_pages, 0);
-	assert_consistent(
-		cache, (const struct kv_table *const[]){ &parent, &full }, 2, NULL, 0);
+	assert_true(kv_users_match(
+		cache, (const struct kv_table *const[]){ &parent, &full }, 2, NULL, 0));
 	kv_table_deinit(&full);
 	kv_table_deinit(&small);
 	kv_table_deinit(&parent);
@@ -447,26 +438,6 @@ static void test_truncated_pages_stay_until_released(void **state)
 	kv_cache_free(cache);
 }
 
-static void test_check_finds_what_is_wrong(void **state)
-{
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(8), alias = { 0 };
-	const struct kv_table *tables[] = { &table, &alias };
-	uint32_t null_page = 0;
-	char why[128];
-
-	extend(cache, &table, 0, 2 * PAGE_TOKENS);
-	alias = table;
-	assert_int_equal(kv_cache_check(cache, tables, 1, NULL, 0, why, sizeof(why)), 0);
-	/* a page with one reference and two users, or none, and a user of the null page */
-	assert_int_equal(kv_cache_check(cache, tables, 2, NULL, 0, why, sizeof(why)), -EUCLEAN);
-	assert_int_equal(kv_cache_check(cache, tables, 0, NULL, 0, why, sizeof(why)), -EUCLEAN);
-	assert_int_equal(
-		kv_cache_check(cache, tables, 1, &null_page, 1, why, sizeof(why)), -EUCLEAN);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
-}
-
 /* ---- */
 
 static int open_device(void **state)
@@ -507,7 +478,6 @@ int main(void)
 		cmocka_unit_test(test_rewriting_after_truncation_copies_every_shared_page),
 		cmocka_unit_test(test_pages_copied_before_are_not_copied_again),
 		cmocka_unit_test(test_truncated_pages_stay_until_released),
-		cmocka_unit_test(test_check_finds_what_is_wrong),
 	};
 
 	return cmocka_run_group_tests_name("kv cache", tests, open_device, close_device);
