@@ -79,13 +79,40 @@ static void manager_find_plans(struct attention_manager *m)
 	assert(m->n_plans > 0 && m->n_plans <= m->config.n_layers);
 }
 
-int attention_manager_new(size_t size, struct device *device,
-	const struct attention_config *config, const struct step_inputs *inputs,
+static int manager_init(struct attention_manager *m, struct device *device,
+	const struct attention_config *config, const struct step_inputs *inputs)
+{
+	struct device_info info;
+	int rc = device->ops->info(device, &info);
+
+	if (rc)
+		return rc;
+	memcpy(m->kind, info.kind, sizeof(m->kind));
+	m->device = device;
+	m->config = *config;
+	m->inputs = *inputs;
+	m->windows = calloc(config->n_layers, sizeof(*m->windows));
+	m->plan_windows = calloc(config->n_layers, sizeof(*m->plan_windows));
+	if (!m->windows || !m->plan_windows)
+		return -ENOMEM;
+	if (config->windows)
+		memcpy(m->windows, config->windows, config->n_layers * sizeof(*m->windows));
+	m->config.windows = m->windows;
+	manager_find_plans(m);
+	return 0;
+}
+
+int attention_manager_new(const struct attention_backend *backend, size_t size,
+	struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, int (*fill)(struct attention_manager *manager),
 	struct attention_manager **ret)
 {
 	struct attention_manager *m;
+	int rc;
 
-	assert(size >= sizeof(*m) && config->n_layers > 0);
+	assert(size >= sizeof(*m));
+	if (backend->check(config, NULL, 0))
+		return -ENOTSUP;
 	if (inputs->max_rows < config->max_rows || inputs->max_tokens < config->max_tokens)
 		return -EINVAL;
 	if (inputs->max_pages != config->max_pages || inputs->page_tokens != config->page_tokens)
@@ -95,19 +122,16 @@ int attention_manager_new(size_t size, struct device *device,
 	m = calloc(1, size);
 	if (!m)
 		return -ENOMEM;
-	m->device = device;
-	m->config = *config;
-	m->inputs = *inputs;
-	m->windows = calloc(config->n_layers, sizeof(*m->windows));
-	m->plan_windows = calloc(config->n_layers, sizeof(*m->plan_windows));
-	if (!m->windows || !m->plan_windows) {
+	rc = manager_init(m, device, config, inputs);
+	if (rc) {
 		attention_manager_free(m);
-		return -ENOMEM;
+		return rc;
 	}
-	if (config->windows)
-		memcpy(m->windows, config->windows, config->n_layers * sizeof(*m->windows));
-	m->config.windows = m->windows;
-	manager_find_plans(m);
+	rc = fill(m);
+	if (rc) {
+		backend->manager_free(m);
+		return rc;
+	}
 	*ret = m;
 	return 0;
 }
@@ -174,6 +198,11 @@ int attention_metadata_new(
 	metadata->manager = manager;
 	*ret = metadata;
 	return 0;
+}
+
+void attention_metadata_free(struct attention_metadata *metadata)
+{
+	free(metadata);
 }
 
 static int manager_check_batch(

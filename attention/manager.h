@@ -36,6 +36,7 @@ int attention_check_latent(const struct attention_config *config, char *why, siz
 
 struct attention_manager {
 	struct device *device;
+	char kind[8]; /* of the device (struct device_info) */
 	struct attention_config config; /* windows: the manager's own copy */
 	struct step_inputs inputs;
 	uint32_t *windows; /* [n_layers] */
@@ -45,10 +46,12 @@ struct attention_manager {
 	uint32_t n_plans;
 };
 
-/* `size` bytes, zeroed behind the common part. -ENOMEM; -EINVAL if the inputs are smaller than the
- * configuration says. */
-int attention_manager_new(size_t size, struct device *device,
-	const struct attention_config *config, const struct step_inputs *inputs,
+/* A backend's: `size` bytes, zeroed behind the common part, then filled by `fill`. -ENOTSUP if the
+ * configuration does not pass the backend's check; -ENOMEM; -EINVAL if the inputs are smaller than
+ * the configuration says; what fill fails with, the manager being freed by the backend. */
+int attention_manager_new(const struct attention_backend *backend, size_t size,
+	struct device *device, const struct attention_config *config,
+	const struct step_inputs *inputs, int (*fill)(struct attention_manager *manager),
 	struct attention_manager **ret);
 /* The common part and the object. */
 void attention_manager_free(struct attention_manager *manager);
@@ -76,6 +79,8 @@ struct attention_metadata {
 /* `size` bytes, zeroed behind the common part. -ENOMEM. */
 int attention_metadata_new(
 	struct attention_manager *manager, size_t size, struct attention_metadata **ret);
+/* Of a backend whose metadata owns nothing. */
+void attention_metadata_free(struct attention_metadata *metadata);
 /* Begin a build: forget the batch before, check this one and keep its padded counts. `level` and
  * `max_query` are the backend's. The backend sets `built` when it has done its part. -EINVAL if a
  * count is out of range or the lengths contradict it. */

@@ -103,51 +103,35 @@ struct flex_inputs flex_inputs_of(const struct flex_kernels *kernels,
 	return in;
 }
 
-static int flex_manager_fill(struct flex_manager *manager)
+static int flex_manager_fill(struct attention_manager *base)
 {
-	struct attention_manager *base = &manager->base;
+	struct flex_manager *manager = (struct flex_manager *)base;
+	const struct flex_kernels *kernels = flex_kernels_for(base->kind);
+	const struct step_inputs *inputs = &base->inputs;
 	int rc;
 
+	if (!kernels || base->config.kv_dtype != kernels->dtype)
+		return -ENOTSUP;
+	if (inputs->slot_mask && (!inputs->mask_words || !inputs->row_slot))
+		return -EINVAL;
+	if (flex_blocks(1, base->config.max_rows, base->config.max_tokens) > INT32_MAX)
+		return -EOVERFLOW;
+	manager->kernels = kernels;
+	manager->in = flex_inputs_of(kernels, &base->config, inputs);
 	manager->plans = calloc(base->n_plans, sizeof(*manager->plans));
 	if (!manager->plans)
 		return -ENOMEM;
 	rc = attention_alloc_zeroed(base->device, flex_carve, manager, &manager->memory);
-	if (rc || !manager->kernels->state_new)
+	if (rc || !kernels->state_new)
 		return rc;
-	return manager->kernels->state_new(base, &manager->in, &manager->state);
+	return kernels->state_new(base, &manager->in, &manager->state);
 }
 
 static int flex_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	const struct flex_kernels *kernels;
-	struct attention_manager *base;
-	struct flex_manager *manager;
-	struct device_info info;
-	int rc = device->ops->info(device, &info);
-
-	if (rc)
-		return rc;
-	kernels = flex_kernels_for(info.kind);
-	if (!kernels || flex_check(config, NULL, 0) != 0 || config->kv_dtype != kernels->dtype)
-		return -ENOTSUP;
-	if (inputs->slot_mask && (!inputs->mask_words || !inputs->row_slot))
-		return -EINVAL;
-	if (flex_blocks(1, config->max_rows, config->max_tokens) > INT32_MAX)
-		return -EOVERFLOW;
-	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
-	if (rc)
-		return rc;
-	manager = (struct flex_manager *)base;
-	manager->kernels = kernels;
-	manager->in = flex_inputs_of(kernels, config, inputs);
-	rc = flex_manager_fill(manager);
-	if (rc) {
-		flex_manager_free(base);
-		return rc;
-	}
-	*ret = base;
-	return 0;
+	return attention_manager_new(&attention_flex, sizeof(struct flex_manager), device, config,
+		inputs, flex_manager_fill, ret);
 }
 
 /* ---- a step ---- */
@@ -155,11 +139,6 @@ static int flex_manager_new(struct device *device, const struct attention_config
 static int flex_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
 {
 	return attention_metadata_new(manager, sizeof(struct attention_metadata), ret);
-}
-
-static void flex_metadata_free(struct attention_metadata *metadata)
-{
-	free(metadata);
 }
 
 /* Blocks of queries that the batch can have: no more than a plan has room for. */
@@ -241,7 +220,7 @@ const struct attention_backend attention_flex = {
 	.manager_new = flex_manager_new,
 	.manager_free = flex_manager_free,
 	.metadata_new = flex_metadata_new,
-	.metadata_free = flex_metadata_free,
+	.metadata_free = attention_metadata_free,
 	.build = flex_build,
 	.run = flex_run,
 };

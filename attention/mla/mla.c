@@ -32,7 +32,7 @@
 struct mla_manager {
 	struct attention_manager base;
 	const struct mla_kernels *kernels;
-	bool planned;
+	bool planned; /* the manager is mla_planned's */
 	bool loaded; /* all that any run may need, by the first eager run */
 	void *memory;
 	struct mla_workspace work;
@@ -201,62 +201,44 @@ static void mla_manager_free(struct attention_manager *base)
 	attention_manager_free(base);
 }
 
-static int mla_manager_fill(struct mla_manager *manager, const char *kind)
+static int mla_manager_fill(struct attention_manager *base)
 {
-	struct device *device = manager->base.device;
-	int rc = arena_alloc(device, mla_carve, manager, &manager->memory, NULL);
+	struct mla_manager *manager = (struct mla_manager *)base;
+	const struct mla_kernels *kernels = mla_kernels_for(base->kind);
+	struct device *device = base->device;
+	int rc;
 
-	if (rc)
-		return rc;
-	if (manager->kernels->load) {
-		rc = manager->kernels->load(device);
-		if (rc)
-			return rc;
-	}
-	return mla_prompt_new(device, &manager->base.config, mla_prompt_kernels_for(kind),
-		&manager->prompt);
-}
-
-static int mla_manager_make(struct device *device, const struct attention_config *config,
-	const struct step_inputs *inputs, bool planned, struct attention_manager **ret)
-{
-	const struct mla_kernels *kernels;
-	struct attention_manager *base;
-	struct mla_manager *manager;
-	struct device_info info;
-	int rc = device->ops->info(device, &info);
-
-	if (rc)
-		return rc;
-	kernels = mla_kernels_for(info.kind);
-	if (!kernels || !device->kernels->head_gemm || mla_check(config, NULL, 0) != 0 ||
-		config->kv_dtype != kernels->dtype)
+	if (!kernels || !device->kernels->head_gemm || base->config.kv_dtype != kernels->dtype)
 		return -ENOTSUP;
-	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
+	manager->kernels = kernels;
+	rc = arena_alloc(device, mla_carve, manager, &manager->memory, NULL);
 	if (rc)
 		return rc;
-	manager = (struct mla_manager *)base;
-	manager->kernels = kernels;
-	manager->planned = planned;
-	rc = mla_manager_fill(manager, info.kind);
-	if (rc) {
-		mla_manager_free(base);
+	rc = kernels->load ? kernels->load(device) : 0;
+	if (rc)
 		return rc;
-	}
-	*ret = base;
-	return 0;
+	return mla_prompt_new(
+		device, &base->config, mla_prompt_kernels_for(base->kind), &manager->prompt);
 }
 
 static int mla_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	return mla_manager_make(device, config, inputs, false, ret);
+	return attention_manager_new(&attention_mla, sizeof(struct mla_manager), device, config,
+		inputs, mla_manager_fill, ret);
+}
+
+static int mla_planned_manager_fill(struct attention_manager *base)
+{
+	((struct mla_manager *)base)->planned = true;
+	return mla_manager_fill(base);
 }
 
 static int mla_planned_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	return mla_manager_make(device, config, inputs, true, ret);
+	return attention_manager_new(&attention_mla_planned, sizeof(struct mla_manager), device,
+		config, inputs, mla_planned_manager_fill, ret);
 }
 
 /* ---- metadata ---- */

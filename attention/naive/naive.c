@@ -40,17 +40,16 @@ static int naive_check(const struct attention_config *config, char *why, size_t 
 	return -ENOTSUP;
 }
 
+static int naive_manager_fill(struct attention_manager *manager)
+{
+	return strcmp(manager->kind, "cpu") ? -ENOTSUP : 0;
+}
+
 static int naive_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	struct device_info info;
-	int rc = device->ops->info(device, &info);
-
-	if (rc)
-		return rc;
-	if (strcmp(info.kind, "cpu") != 0 || naive_check(config, NULL, 0) != 0)
-		return -ENOTSUP;
-	return attention_manager_new(sizeof(struct attention_manager), device, config, inputs, ret);
+	return attention_manager_new(&attention_naive, sizeof(struct attention_manager), device,
+		config, inputs, naive_manager_fill, ret);
 }
 
 static void naive_metadata_free(struct attention_metadata *base)

@@ -7,7 +7,6 @@
  * build before each replay.
  */
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,46 +42,27 @@ static void paged_manager_free(struct attention_manager *base)
 	attention_manager_free(base);
 }
 
+static int paged_manager_fill(struct attention_manager *base)
+{
+	struct paged_manager *manager = (struct paged_manager *)base;
+	const struct paged_kernels *kernels = ATTENTION_KERNELS(paged, base->kind);
+
+	if (!kernels || base->config.kv_dtype != kernels->dtype)
+		return -ENOTSUP;
+	manager->kernels = kernels;
+	return kernels->state_new ? kernels->state_new(base, &manager->state) : 0;
+}
+
 static int paged_manager_new(struct device *device, const struct attention_config *config,
 	const struct step_inputs *inputs, struct attention_manager **ret)
 {
-	const struct paged_kernels *kernels;
-	struct attention_manager *base;
-	struct paged_manager *manager;
-	struct device_info info;
-	int rc = device->ops->info(device, &info);
-
-	if (rc)
-		return rc;
-	kernels = ATTENTION_KERNELS(paged, info.kind);
-	if (!kernels || attention_check_gqa(config, NULL, 0) != 0 ||
-		config->kv_dtype != kernels->dtype)
-		return -ENOTSUP;
-	rc = attention_manager_new(sizeof(*manager), device, config, inputs, &base);
-	if (rc)
-		return rc;
-	manager = (struct paged_manager *)base;
-	manager->kernels = kernels;
-	if (kernels->state_new) {
-		rc = kernels->state_new(base, &manager->state);
-		if (rc) {
-			paged_manager_free(base);
-			return rc;
-		}
-		assert(manager->state && kernels->state_free);
-	}
-	*ret = base;
-	return 0;
+	return attention_manager_new(&attention_paged, sizeof(struct paged_manager), device, config,
+		inputs, paged_manager_fill, ret);
 }
 
 static int paged_metadata_new(struct attention_manager *manager, struct attention_metadata **ret)
 {
 	return attention_metadata_new(manager, sizeof(struct paged_metadata), ret);
-}
-
-static void paged_metadata_free(struct attention_metadata *metadata)
-{
-	free(metadata);
 }
 
 static uint32_t paged_longer(uint32_t a, uint32_t b)
@@ -168,7 +148,7 @@ const struct attention_backend attention_paged = {
 	.manager_new = paged_manager_new,
 	.manager_free = paged_manager_free,
 	.metadata_new = paged_metadata_new,
-	.metadata_free = paged_metadata_free,
+	.metadata_free = attention_metadata_free,
 	.build = paged_build,
 	.run = paged_run,
 };

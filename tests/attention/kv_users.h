@@ -6,7 +6,7 @@
 
 #include "attention/kv_cache.h"
 
-#define KV_USERS_PAGES 256u
+#define KV_USERS_PAGES 8192u
 
 /* Count the uses of pages[]; false at a page that is not given out. */
 static inline bool kv_users_count(

@@ -33,8 +33,8 @@ static void *part_new(struct plan_memory *m, size_t bytes, void *ret_host)
 static void plan_init(struct plan_memory *m, struct fixture *f)
 {
 	*m = (struct plan_memory){ .f = f, .kernels = flex_kernels_of(f), .in = flex_inputs_in(f) };
-	assert_int_equal(attention_manager_new(sizeof(*m->manager), f->device, &f->config,
-				 &f->at_device, &m->manager), 0);
+	assert_int_equal(attention_flex.manager_new(f->device, &f->config, &f->at_device,
+				 &m->manager), 0);
 	if (m->kernels->state_new)
 		assert_int_equal(m->kernels->state_new(m->manager, &m->in, &m->state), 0);
 	m->n_blocks = m->n_counts = m->in.max_blocks + 1;
@@ -50,7 +50,7 @@ static void plan_deinit(struct plan_memory *m)
 
 	if (m->kernels->state_free)
 		m->kernels->state_free(m->state);
-	attention_manager_free(m->manager);
+	attention_flex.manager_free(m->manager);
 	ops->mem_free(m->f->device, m->device_indices);
 	ops->mem_free(m->f->device, m->device_counts);
 	ops->mem_free(m->f->device, m->device_blocks);
