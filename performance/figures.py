@@ -292,7 +292,7 @@ def mimeo_series():
     }
 
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 60, 260, 40, 45
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 360, 60, 290, 40, 45
 COLOURS = ("#888888", "#b8860b", "#1f6fb4", "#c0392b")
 
 
