@@ -16,14 +16,14 @@
 #define MAX_TOKENS_DEFAULT 128u
 #define ENTRIES 4u
 #define CONNECT_MS 5000u
-#define GRACE_MS 1000 /* the daemon keeps the deadline itself: its answer goes before our own */
+#define GRACE_MS 1000 /* behind the deadline, which the daemon keeps itself: its answer should come first */
 
 _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "the file of logits is little endian");
 
 /* ---- prompt ---- */
 
-/* Text becomes the begin token, if there is one, and a token a byte. */
-static int prompt_from_text(struct run_options *options, const struct mimeo_model_info *model)
+/* The begin token, if the model has one, and one token per byte. */
+static int main_prompt(struct run_options *options, const struct mimeo_model_info *model)
 {
 	size_t length = strlen(options->prompt);
 
@@ -47,14 +47,14 @@ static int prompt_from_text(struct run_options *options, const struct mimeo_mode
 	return RUN_USAGE;
 }
 
-static int limit_resolve(struct run_options *options, const struct mimeo_model_info *model)
+static int main_resolve_limit(struct run_options *options, const struct mimeo_model_info *model)
 {
-	uint32_t room = options->n_tokens < model->max_seq_len
+	uint32_t most = options->n_tokens < model->max_seq_len
 	                        ? model->max_seq_len - options->n_tokens : 0;
 
 	if (options->max_tokens == 0)
-		options->max_tokens = room < MAX_TOKENS_DEFAULT ? room : MAX_TOKENS_DEFAULT;
-	if (options->max_tokens > 0 && options->max_tokens <= room)
+		options->max_tokens = most < MAX_TOKENS_DEFAULT ? most : MAX_TOKENS_DEFAULT;
+	if (options->max_tokens > 0 && options->max_tokens <= most)
 		return RUN_OK;
 	run_complain("%u prompt tokens and %u to generate exceed the %u that model %s can hold",
 		options->n_tokens, options->max_tokens > 0 ? options->max_tokens : 1,
@@ -62,7 +62,7 @@ static int limit_resolve(struct run_options *options, const struct mimeo_model_i
 	return RUN_REFUSED;
 }
 
-static int stop_check(const struct run_options *options, const struct mimeo_model_info *model)
+static int main_check_stop(const struct run_options *options, const struct mimeo_model_info *model)
 {
 	for (uint32_t i = 0; i < options->n_stop; i++) {
 		if ((uint32_t)options->stop[i] < model->vocab_size)
@@ -74,30 +74,30 @@ static int stop_check(const struct run_options *options, const struct mimeo_mode
 	return RUN_OK;
 }
 
-/* What the daemon would refuse, told in the words of the command line. */
-static int mask_check(const struct run_options *options, const struct mimeo_model_info *model)
+/* The daemon would refuse these masks; this message names the option. */
+static int main_check_mask(const struct run_options *options, const struct mimeo_model_info *model)
 {
 	const struct mask_text *mask = &options->mask;
 
 	if (!options->mask_text)
 		return RUN_OK;
 	if (!model->masks && (mask->window || mask->prefix)) {
-		run_complain("--mask %s: the attention of model %s has the causal mask alone: mimeod "
-			     "gives it others by --attention flex, unless it is latent",
+		run_complain("--mask %s: the attention backend of model %s supports the causal mask only: "
+			     "start mimeod with --attention flex, unless the attention is latent",
 			options->mask_text, model->name);
 		return RUN_REFUSED;
 	}
 	if (mask->prefix && options->n_tokens > model->max_batch_tokens) {
-		run_complain("--mask %s: the prompt has %u tokens and has to fit one step, of which "
-			     "mimeod's --max-batch-tokens is %u",
+		run_complain("--mask %s: the prompt has %u tokens and must fit one step: mimeod's "
+			     "--max-batch-tokens is %u",
 			options->mask_text, options->n_tokens, model->max_batch_tokens);
 		return RUN_REFUSED;
 	}
 	return RUN_OK;
 }
 
-/* Causal goes as the default where that is what it means, else as a window that ends nowhere. */
-static struct mimeo_mask mask_of(
+/* Causal is the default mask if the model has no other, else a window of the longest sequence. */
+static struct mimeo_mask main_mask(
 	const struct run_options *options, const struct mimeo_model_info *model)
 {
 	const struct mask_text *mask = &options->mask;
@@ -115,22 +115,16 @@ static struct mimeo_mask mask_of(
 		: (struct mimeo_mask){.kind = MIMEO_MASK_WINDOW, .window = model->max_seq_len};
 }
 
-/* Not a reason to refuse anything: the answer is the one that was asked for. */
-static void draft_note(const struct run_options *options, const struct mimeo_model_info *model)
+/* A note and no error: the answer does not depend on draft tokens. */
+static void main_note_draft(const struct run_options *options, const struct mimeo_model_info *model)
 {
 	if (options->draft_tokens && options->draft_tokens != MIMEO_DRAFT_NONE && !model->draft_tokens)
-		run_complain("--draft-tokens: model %s has no draft, and the number means nothing: "
-			     "mimeod gives it one by --draft", model->name);
+		run_complain("--draft-tokens is ignored: model %s has no draft model (mimeod --draft)", model->name);
 }
 
 /* ---- connection ---- */
 
-static int connect_status(int status)
-{
-	return status == MIMEO_E_INVALID ? RUN_USAGE : RUN_DAEMON;
-}
-
-static int connect_to(struct mimeo **ret, const struct run_options *options)
+static int main_connect(struct mimeo **ret, const struct run_options *options)
 {
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	char message[256] = "";
@@ -143,24 +137,24 @@ static int connect_to(struct mimeo **ret, const struct run_options *options)
 	config.connect_timeout_ms = CONNECT_MS;
 	if (options->timeout_ms > 0 && options->timeout_ms < CONNECT_MS)
 		config.connect_timeout_ms = options->timeout_ms;
-	int r = mimeo_connect(ret, &config);
-	if (r == 0)
+	int rc = mimeo_connect(ret, &config);
+	if (rc == 0)
 		return RUN_OK;
-	run_complain("%s%s", message[0] ? message : mimeo_strerror(r),
+	run_complain("%s%s", message[0] ? message : mimeo_strerror(rc),
 		strstr(message, "Permission denied")
 			? ": be the daemon's user, or in its group"
 			: "");
-	return connect_status(r);
+	return rc == MIMEO_E_INVALID ? RUN_USAGE : RUN_DAEMON;
 }
 
-static int model_resolve(struct mimeo *m, const char *name)
+static int main_find_model(struct mimeo *m, const char *name)
 {
 	int index = mimeo_model_find(m, name);
 	uint32_t n = mimeo_model_count(m);
 
 	if (index >= 0)
 		return index;
-	fprintf(stderr, "mimeo-run: the daemon serves no model '%s', but", name);
+	fprintf(stderr, "mimeo-run: no model '%s'; the daemon serves:", name);
 	for (uint32_t i = 0; i < n; i++)
 		fprintf(stderr, "%s %s", i > 0 ? "," : "", mimeo_model_get(m, i)->name);
 	fputs(n > 0 ? "\n" : " none\n", stderr);
@@ -169,21 +163,20 @@ static int model_resolve(struct mimeo *m, const char *name)
 
 /* ---- the request ---- */
 
-/* What is wrong with one request is a refusal; all else is the daemon's. */
-static int exit_of(int status)
+/* Statuses of one request are refusals; the others are the daemon's. */
+static int main_exit_status(int status)
 {
 	if (status >= 0)
 		return RUN_OK;
 	return status <= MIMEO_E_GONE ? RUN_DAEMON : RUN_REFUSED;
 }
 
-static int submit(
-	struct mimeo *m, uint32_t model, const struct run_options *options, int *ret_status)
+static int main_submit(struct mimeo *m, uint32_t model, const struct run_options *options)
 {
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 	struct mimeo_request *request = mimeo_request_get(m);
 
-	generate.mask = mask_of(options, mimeo_model_get(m, model));
+	generate.mask = main_mask(options, mimeo_model_get(m, model));
 	generate.model = model;
 	generate.tokens = options->tokens;
 	generate.n_tokens = options->n_tokens;
@@ -195,19 +188,19 @@ static int submit(
 	                 (options->logits ? MIMEO_GENERATE_PROMPT_LOGITS : 0);
 	generate.deadline_ms = options->timeout_ms;
 	generate.draft_tokens = options->draft_tokens;
-	*ret_status = mimeo_request_prep_generate(request, &generate);
-	if (*ret_status == 0) {
-		int r = mimeo_submit(m);
-		*ret_status = r < 0 ? r : 0;
-	}
-	return exit_of(*ret_status);
+	int rc = mimeo_request_prep_generate(request, &generate);
+	if (rc == 0)
+		rc = mimeo_submit(m);
+	if (rc < 0)
+		run_complain("%s", mimeo_strerror(rc));
+	return main_exit_status(rc);
 }
 
-static int write_logits(FILE *file, const struct run_options *options,
+static int main_write_logits(FILE *file, const struct run_options *options,
 	const struct mimeo_event *event, uint32_t vocab_size)
 {
 	if (!event->logits) {
-		run_complain("--logits: the daemon gave none");
+		run_complain("--logits: the daemon sent none");
 		return RUN_REFUSED;
 	}
 	if (fwrite(event->logits, sizeof(float), vocab_size, file) == vocab_size &&
@@ -217,7 +210,7 @@ static int write_logits(FILE *file, const struct run_options *options,
 	return RUN_DAEMON;
 }
 
-static int64_t now_ms(void)
+static int64_t main_now_ms(void)
 {
 	struct timespec now;
 
@@ -225,101 +218,115 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* The next event, awaited until then (-1: without limit). RUN_OK, or RUN_DAEMON after a line. */
-static int next_event(struct mimeo *m, int64_t until_ms, struct mimeo_event *ret)
+/* Wait for the next event until then (-1: without limit). RUN_OK, or RUN_DAEMON after a line. */
+static int main_next_event(struct mimeo *m, int64_t until_ms, struct mimeo_event *ret)
 {
-	int64_t left = until_ms < 0 ? -1 : until_ms - now_ms();
+	int64_t left = until_ms < 0 ? -1 : until_ms - main_now_ms();
 
 	if (until_ms >= 0 && left < 0)
 		left = 0;
-	int r = mimeo_event_wait(m, ret, left > INT_MAX ? INT_MAX : (int)left);
-	if (r > 0)
+	int rc = mimeo_event_wait(m, ret, left > INT_MAX ? INT_MAX : (int)left);
+	if (rc > 0)
 		return RUN_OK;
-	run_complain("%s", r < 0 ? mimeo_strerror(r) : "the daemon does not answer");
+	run_complain("%s", rc < 0 ? mimeo_strerror(rc) : "the daemon does not answer");
 	return RUN_DAEMON;
 }
 
-static int stream(struct mimeo *m, const struct run_options *options,
+static int main_stream(struct mimeo *m, const struct run_options *options,
 	const struct mimeo_model_info *model, FILE *logits)
 {
+	int64_t until_ms = options->timeout_ms > 0
+		? main_now_ms() + options->timeout_ms + GRACE_MS : -1;
 	struct run_output output;
 	struct mimeo_event event;
 	char text[256];
-	int r;
 
-	int64_t until_ms = options->timeout_ms > 0
-		? now_ms() + options->timeout_ms + GRACE_MS : -1;
 	run_output_init(&output, options, model);
-	do {
-		r = next_event(m, until_ms, &event);
-		if (r == RUN_OK)
-			r = run_output_event(&output, &event);
-		if (r != RUN_OK)
-			return r;
-		if (event.kind != MIMEO_EVENT_FINAL)
-			mimeo_event_seen(m, &event);
-	} while (event.kind != MIMEO_EVENT_FINAL);
-
-	if (event.status == 0 || output.started)
-		r = run_output_end(&output);
+	for (;;) {
+		int rc = main_next_event(m, until_ms, &event);
+		if (rc != RUN_OK)
+			return rc;
+		rc = run_output_event(&output, &event);
+		if (rc != RUN_OK)
+			return rc;
+		if (event.kind == MIMEO_EVENT_FINAL)
+			break;
+		mimeo_event_seen(m, &event);
+	}
+	int rc = event.status == 0 || output.started ? run_output_end(&output) : RUN_OK;
 	if (event.status < 0) {
 		mimeo_event_message(&event, text, sizeof(text));
 		run_complain("%s", text);
-		return exit_of(event.status);
+		return main_exit_status(event.status);
 	}
-	return r == RUN_OK && logits ? write_logits(logits, options, &event, model->vocab_size) : r;
+	if (rc != RUN_OK || !logits)
+		return rc;
+	return main_write_logits(logits, options, &event, model->vocab_size);
 }
 
-/* Connected: check what depends on the model, submit, print. */
-static int run(struct mimeo *m, struct run_options *options, FILE *logits)
+/* Connected: check the options that depend on the model, submit, print. */
+static int main_generate(struct mimeo *m, struct run_options *options, FILE *logits)
 {
-	int index = model_resolve(m, options->model);
+	int index = main_find_model(m, options->model), rc;
 	if (index < 0)
 		return RUN_REFUSED;
 	const struct mimeo_model_info *model = mimeo_model_get(m, (uint32_t)index);
-	int r = options->prompt ? prompt_from_text(options, model) : RUN_OK;
-	if (r == RUN_OK)
-		r = stop_check(options, model);
-	if (r == RUN_OK)
-		r = limit_resolve(options, model);
-	if (r == RUN_OK)
-		r = mask_check(options, model);
-	if (r != RUN_OK)
-		return r;
-	draft_note(options, model);
 
-	int status;
-	r = submit(m, (uint32_t)index, options, &status);
-	if (r != RUN_OK) {
-		run_complain("%s", mimeo_strerror(status));
-		return r;
+	if (options->prompt) {
+		rc = main_prompt(options, model);
+		if (rc != RUN_OK)
+			return rc;
 	}
-	return stream(m, options, model, logits);
+	rc = main_check_stop(options, model);
+	if (rc != RUN_OK)
+		return rc;
+	rc = main_resolve_limit(options, model);
+	if (rc != RUN_OK)
+		return rc;
+	rc = main_check_mask(options, model);
+	if (rc != RUN_OK)
+		return rc;
+	main_note_draft(options, model);
+	rc = main_submit(m, (uint32_t)index, options);
+	return rc == RUN_OK ? main_stream(m, options, model, logits) : rc;
+}
+
+static int main_connected(struct run_options *options, FILE *logits)
+{
+	struct mimeo *m;
+
+	int rc = main_connect(&m, options);
+	if (rc != RUN_OK)
+		return rc;
+	rc = main_generate(m, options, logits);
+	mimeo_close(m);
+	return rc;
+}
+
+static int main_run(struct run_options *options)
+{
+	if (!options->logits)
+		return main_connected(options, NULL);
+	FILE *logits = fopen(options->logits, "wb");
+	if (!logits) {
+		run_complain("%s: %s", options->logits, strerror(errno));
+		return RUN_USAGE;
+	}
+	int rc = main_connected(options, logits);
+	if (fclose(logits) != 0 && rc == RUN_OK) {
+		run_complain("%s: %s", options->logits, strerror(errno));
+		return RUN_DAEMON;
+	}
+	return rc;
 }
 
 int main(int argc, char **argv)
 {
 	struct run_options options;
-	struct mimeo *m = NULL;
-	FILE *logits = NULL;
 
-	int r = run_options_parse(&options, argc, argv);
-	if (r == RUN_OK && !options.done && options.logits) {
-		logits = fopen(options.logits, "wb");
-		if (!logits) {
-			run_complain("%s: %s", options.logits, strerror(errno));
-			r = RUN_USAGE;
-		}
-	}
-	if (r == RUN_OK && !options.done)
-		r = connect_to(&m, &options);
-	if (r == RUN_OK && !options.done)
-		r = run(m, &options, logits);
-	mimeo_close(m);
-	if (logits && fclose(logits) != 0 && r == RUN_OK) {
-		run_complain("%s: %s", options.logits, strerror(errno));
-		r = RUN_DAEMON;
-	}
+	int rc = run_options_parse(&options, argc, argv);
+	if (rc == RUN_OK && !options.done)
+		rc = main_run(&options);
 	run_options_deinit(&options);
-	return r;
+	return rc;
 }

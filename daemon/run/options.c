@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/run/options.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char usage[] =
+#include "daemon/config/digits.h"
+
+static const char options_usage[] =
 	"usage: mimeo-run --model NAME (--prompt TEXT | --tokens IDS) [OPTION...]\n"
 	"Generate from a prompt through mimeod and print the answer.\n"
 	"\n"
 	"  --model NAME        the model, as mimeod names it\n"
 	"  --prompt TEXT       prompt for a vocabulary of bytes, after the begin token\n"
 	"  --tokens IDS        prompt as token ids, taken verbatim: 1,2,3\n"
-	"  --max-tokens N      most tokens to generate (default 128, or what there is room for)\n"
+	"  --max-tokens N      most tokens to generate (default 128, or what the sequence can hold)\n"
 	"  --ignore-eos        go on after an end token\n"
 	"  --stop IDS          further token ids that end the answer, up to 8\n"
 	"  --temperature T     0 is greedy, the default without sampling options; 1 with\n"
@@ -27,59 +27,12 @@ static const char usage[] =
 	"  --seed N            repeatable sampling\n"
 	"  --sampling model    the model's own sampling defaults\n"
 	"  --mask MASK         what tokens attend to: causal, window:N, window:N+SINKS or prefix\n"
-	"  --draft-tokens N    most tokens that the model's draft may guess in a step, 1 to 8, or none\n"
+	"  --draft-tokens N    most draft tokens in a step, 1 to 8, or none\n"
 	"  --logits FILE       write the logits of the last prompt position, raw float32\n"
 	"  --ids               print token ids instead of text\n"
 	"  --timeout SECONDS   give up after that long\n"
 	"  --socket PATH       the daemon's client socket\n"
 	"  --help, --version\n";
-
-enum option_key {
-	OPT_MODEL = 256,
-	OPT_PROMPT,
-	OPT_TOKENS,
-	OPT_MAX_TOKENS,
-	OPT_IGNORE_EOS,
-	OPT_STOP,
-	OPT_TEMPERATURE,
-	OPT_TOP_K,
-	OPT_TOP_P,
-	OPT_MIN_P,
-	OPT_SEED,
-	OPT_SAMPLING,
-	OPT_MASK,
-	OPT_DRAFT_TOKENS,
-	OPT_LOGITS,
-	OPT_IDS,
-	OPT_TIMEOUT,
-	OPT_SOCKET,
-	OPT_HELP,
-	OPT_VERSION,
-};
-
-static const struct option long_options[] = {
-	{"model", required_argument, NULL, OPT_MODEL},
-	{"prompt", required_argument, NULL, OPT_PROMPT},
-	{"tokens", required_argument, NULL, OPT_TOKENS},
-	{"max-tokens", required_argument, NULL, OPT_MAX_TOKENS},
-	{"ignore-eos", no_argument, NULL, OPT_IGNORE_EOS},
-	{"stop", required_argument, NULL, OPT_STOP},
-	{"temperature", required_argument, NULL, OPT_TEMPERATURE},
-	{"top-k", required_argument, NULL, OPT_TOP_K},
-	{"top-p", required_argument, NULL, OPT_TOP_P},
-	{"min-p", required_argument, NULL, OPT_MIN_P},
-	{"seed", required_argument, NULL, OPT_SEED},
-	{"sampling", required_argument, NULL, OPT_SAMPLING},
-	{"mask", required_argument, NULL, OPT_MASK},
-	{"draft-tokens", required_argument, NULL, OPT_DRAFT_TOKENS},
-	{"logits", required_argument, NULL, OPT_LOGITS},
-	{"ids", no_argument, NULL, OPT_IDS},
-	{"timeout", required_argument, NULL, OPT_TIMEOUT},
-	{"socket", required_argument, NULL, OPT_SOCKET},
-	{"help", no_argument, NULL, OPT_HELP},
-	{"version", no_argument, NULL, OPT_VERSION},
-	{0},
-};
 
 void run_complain(const char *format, ...)
 {
@@ -92,31 +45,15 @@ void run_complain(const char *format, ...)
 	va_end(arguments);
 }
 
-/* ---- values ---- */
+/* ---- values: each takes the option's text, and returns RUN_OK, or RUN_USAGE after one line ---- */
 
-/* An unsigned number, and where it ends. */
-static bool number(const char *text, uint64_t most, uint64_t *ret, const char **ret_end)
-{
-	char *end;
-
-	if (*text < '0' || *text > '9')
-		return false;
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno != 0 || value > most)
-		return false;
-	*ret = value;
-	*ret_end = end;
-	return true;
-}
-
-static int take_u64(const char *option, const char *text, uint64_t least, uint64_t most,
+static int options_take_u64(const char *option, const char *text, uint64_t least, uint64_t most,
 	uint64_t *ret)
 {
-	const char *end;
-	uint64_t value;
+	const char *at = text;
+	uint64_t value = 0;
 
-	if (!number(text, most, &value, &end) || *end || value < least) {
+	if (digits_parse(&at, most, &value) < 0 || *at || value < least) {
 		run_complain("--%s: '%s' is not an integer from %llu to %llu", option, text,
 			(unsigned long long)least, (unsigned long long)most);
 		return RUN_USAGE;
@@ -125,26 +62,24 @@ static int take_u64(const char *option, const char *text, uint64_t least, uint64
 	return RUN_OK;
 }
 
-static int take_u32(const char *option, const char *text, uint32_t least, uint32_t *ret)
+static int options_take_u32(const char *option, const char *text, uint32_t least, uint32_t *ret)
 {
-	uint64_t value;
-	int r = take_u64(option, text, least, UINT32_MAX, &value);
+	uint64_t value = 0;
 
-	if (r == RUN_OK)
-		*ret = (uint32_t)value;
-	return r;
+	if (options_take_u64(option, text, least, UINT32_MAX, &value) != RUN_OK)
+		return RUN_USAGE;
+	*ret = (uint32_t)value;
+	return RUN_OK;
 }
 
-static int take_float(const char *option, const char *text, float most, float *ret)
+static int options_take_float(const char *option, const char *text, float most, float *ret)
 {
 	char *end;
 	float value = strtof(text, &end);
 
 	if (end == text || *end || !isfinite(value) || value < 0 || value > most) {
-		if (most < 2)
-			run_complain("--%s: '%s' is not a number from 0 to 1", option, text);
-		else
-			run_complain("--%s: '%s' is not a number of at least 0", option, text);
+		run_complain("--%s: '%s' is not a number %s", option, text,
+			most < 2 ? "from 0 to 1" : "of at least 0");
 		return RUN_USAGE;
 	}
 	*ret = value;
@@ -152,15 +87,15 @@ static int take_float(const char *option, const char *text, float most, float *r
 }
 
 /* "1,2,3" into ids[capacity]. */
-static int take_ids(
+static int options_take_ids(
 	const char *option, const char *text, int32_t *ids, uint32_t capacity, uint32_t *ret_n)
 {
-	const char *at = text;
-	uint64_t id;
 	uint32_t n = 0;
 
-	for (;; at++) {
-		if (!number(at, INT32_MAX, &id, &at) || (*at && *at != ',')) {
+	for (const char *at = text;; at++) {
+		uint64_t id = 0;
+
+		if (digits_parse(&at, INT32_MAX, &id) < 0 || (*at && *at != ',')) {
 			run_complain("--%s: '%s' is not a list of token ids such as 1,2,3", option,
 				text);
 			return RUN_USAGE;
@@ -177,7 +112,7 @@ static int take_ids(
 	return RUN_OK;
 }
 
-static int take_tokens(struct run_options *options, const char *text)
+static int options_take_tokens(struct run_options *options, const char *text)
 {
 	size_t most = strlen(text) / 2 + 1;
 	int32_t *tokens = calloc(most, sizeof(*tokens));
@@ -188,10 +123,10 @@ static int take_tokens(struct run_options *options, const char *text)
 	}
 	free(options->tokens);
 	options->tokens = tokens;
-	return take_ids("tokens", text, tokens, (uint32_t)most, &options->n_tokens);
+	return options_take_ids("tokens", text, tokens, (uint32_t)most, &options->n_tokens);
 }
 
-static int take_mask(struct run_options *options, const char *text)
+static int options_take_mask(struct run_options *options, const char *text)
 {
 	options->mask_text = text;
 	if (mask_text_parse(text, &options->mask))
@@ -200,7 +135,7 @@ static int take_mask(struct run_options *options, const char *text)
 	return RUN_USAGE;
 }
 
-static int take_timeout(struct run_options *options, const char *text)
+static int options_take_timeout(struct run_options *options, const char *text)
 {
 	char *end;
 	double seconds = strtod(text, &end);
@@ -214,16 +149,16 @@ static int take_timeout(struct run_options *options, const char *text)
 	return RUN_OK;
 }
 
-static int take_draft_tokens(struct run_options *options, const char *text)
+static int options_take_draft_tokens(struct run_options *options, const char *text)
 {
-	const char *end;
-	uint64_t n;
+	const char *at = text;
+	uint64_t n = 0;
 
 	if (strcmp(text, "none") == 0) {
 		options->draft_tokens = MIMEO_DRAFT_NONE;
 		return RUN_OK;
 	}
-	if (!number(text, MIMEO_DRAFT_MAX, &n, &end) || *end || n == 0) {
+	if (digits_parse(&at, MIMEO_DRAFT_MAX, &n) < 0 || *at || n == 0) {
 		run_complain("--draft-tokens: '%s' is neither an integer from 1 to %u nor 'none'", text,
 			MIMEO_DRAFT_MAX);
 		return RUN_USAGE;
@@ -232,123 +167,143 @@ static int take_draft_tokens(struct run_options *options, const char *text)
 	return RUN_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the command line ---- */
 
-/* Which sampling options were given; what they leave open depends on it. */
+static const struct option options_table[] = {
+	{"model", required_argument, NULL, 'm'},
+	{"prompt", required_argument, NULL, 'p'},
+	{"tokens", required_argument, NULL, 'i'},
+	{"max-tokens", required_argument, NULL, 'n'},
+	{"ignore-eos", no_argument, NULL, 'E'},
+	{"stop", required_argument, NULL, 'e'},
+	{"temperature", required_argument, NULL, 't'},
+	{"top-k", required_argument, NULL, 'k'},
+	{"top-p", required_argument, NULL, 'P'},
+	{"min-p", required_argument, NULL, 'M'},
+	{"seed", required_argument, NULL, 's'},
+	{"sampling", required_argument, NULL, 'S'},
+	{"mask", required_argument, NULL, 'a'},
+	{"draft-tokens", required_argument, NULL, 'd'},
+	{"logits", required_argument, NULL, 'l'},
+	{"ids", no_argument, NULL, 'I'},
+	{"timeout", required_argument, NULL, 'T'},
+	{"socket", required_argument, NULL, 'u'},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, 'v'},
+	{0},
+};
+
+/* Which sampling options were given; the defaults of the others depend on it. */
 struct given {
 	bool temperature, other, model;
 };
 
-static int take_option(struct run_options *o, struct given *given, int option, const char *value)
+static int options_take(struct run_options *o, struct given *given, int option, const char *value)
 {
+	given->temperature |= option == 't';
+	given->other |= option == 'k' || option == 'P' || option == 'M';
+	given->model |= option == 'S';
 	switch (option) {
-	case OPT_MODEL:
+	case 'm':
 		o->model = value;
-		return RUN_OK;
-	case OPT_PROMPT:
+		break;
+	case 'p':
 		o->prompt = value;
-		return RUN_OK;
-	case OPT_TOKENS:
-		return take_tokens(o, value);
-	case OPT_MAX_TOKENS:
-		return take_u32("max-tokens", value, 1, &o->max_tokens);
-	case OPT_IGNORE_EOS:
+		break;
+	case 'i':
+		return options_take_tokens(o, value);
+	case 'n':
+		return options_take_u32("max-tokens", value, 1, &o->max_tokens);
+	case 'E':
 		o->ignore_eos = true;
-		return RUN_OK;
-	case OPT_STOP:
-		return take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
-	case OPT_TEMPERATURE:
-		given->temperature = true;
-		return take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
-	case OPT_TOP_K:
-		given->other = true;
-		return take_u32("top-k", value, 0, &o->sampling.top_k);
-	case OPT_TOP_P:
-		given->other = true;
-		return take_float("top-p", value, 1, &o->sampling.top_p);
-	case OPT_MIN_P:
-		given->other = true;
-		return take_float("min-p", value, 1, &o->sampling.min_p);
-	case OPT_SEED:
+		break;
+	case 'e':
+		return options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
+	case 't':
+		return options_take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
+	case 'k':
+		return options_take_u32("top-k", value, 0, &o->sampling.top_k);
+	case 'P':
+		return options_take_float("top-p", value, 1, &o->sampling.top_p);
+	case 'M':
+		return options_take_float("min-p", value, 1, &o->sampling.min_p);
+	case 's':
 		o->sampling.flags |= MIMEO_SAMPLING_SEEDED;
-		return take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
-	case OPT_SAMPLING:
-		given->model = true;
+		return options_take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
+	case 'S':
 		if (strcmp(value, "model") == 0)
-			return RUN_OK;
+			break;
 		run_complain("--sampling: '%s' is not 'model'", value);
 		return RUN_USAGE;
-	case OPT_MASK:
-		return take_mask(o, value);
-	case OPT_DRAFT_TOKENS:
-		return take_draft_tokens(o, value);
-	case OPT_LOGITS:
+	case 'a':
+		return options_take_mask(o, value);
+	case 'd':
+		return options_take_draft_tokens(o, value);
+	case 'l':
 		o->logits = value;
-		return RUN_OK;
-	case OPT_IDS:
+		break;
+	case 'I':
 		o->ids = true;
-		return RUN_OK;
-	case OPT_TIMEOUT:
-		return take_timeout(o, value);
-	case OPT_SOCKET:
+		break;
+	case 'T':
+		return options_take_timeout(o, value);
+	case 'u':
 		o->socket = value;
-		return RUN_OK;
+		break;
 	}
-	return RUN_USAGE;
+	return RUN_OK;
 }
 
-static int check(struct run_options *o, const struct given *given)
+static int options_check(struct run_options *o, const struct given *given)
 {
 	bool sampled = given->other || (o->sampling.flags & MIMEO_SAMPLING_SEEDED);
+	const char *wrong = !o->model ? "--model is missing; see --help"
+		: !o->prompt && !o->tokens ? "--prompt or --tokens is missing; see --help"
+		: o->prompt && o->tokens ? "--prompt and --tokens exclude each other"
+		: given->model && (given->temperature || given->other)
+		? "--sampling model excludes every sampling option but --seed" : NULL;
 
-	if (!o->model)
-		run_complain("--model is missing; see --help");
-	else if (!o->prompt && !o->tokens)
-		run_complain("--prompt or --tokens is missing; see --help");
-	else if (o->prompt && o->tokens)
-		run_complain("--prompt and --tokens exclude each other");
-	else if (given->model && (given->temperature || given->other))
-		run_complain("--sampling model excludes every sampling option but --seed");
-	else {
-		if (given->model)
-			o->sampling.flags |= MIMEO_SAMPLING_MODEL;
-		else if (sampled && !given->temperature)
-			o->sampling.temperature = 1;
-		return RUN_OK;
+	if (wrong) {
+		run_complain("%s", wrong);
+		return RUN_USAGE;
 	}
-	return RUN_USAGE;
+	if (given->model)
+		o->sampling.flags |= MIMEO_SAMPLING_MODEL;
+	else if (sampled && !given->temperature)
+		o->sampling.temperature = 1;
+	return RUN_OK;
 }
 
 int run_options_parse(struct run_options *ret, int argc, char **argv)
 {
 	struct given given = {0};
-	int option, r;
+	int option;
 
 	*ret = (struct run_options){0};
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		if (option == OPT_HELP || option == OPT_VERSION) {
-			if (option == OPT_HELP)
-				fputs(usage, stdout);
+	while ((option = getopt_long(argc, argv, ":", options_table, NULL)) != -1) {
+		if (option == 'h' || option == 'v') {
+			if (option == 'h')
+				fputs(options_usage, stdout);
 			else
 				printf("mimeo-run %s\n", mimeo_version());
 			ret->done = true;
 			return RUN_OK;
 		}
-		if (option == '?') {
-			run_complain("%s: unknown option, or its value is missing; see --help",
+		if (option == '?' || option == ':') {
+			run_complain(option == ':' ? "%s: needs a value; see --help"
+						   : "%s: unknown or misused option; see --help",
 				argv[optind - 1]);
 			return RUN_USAGE;
 		}
-		r = take_option(ret, &given, option, optarg);
-		if (r != RUN_OK)
-			return r;
+		if (options_take(ret, &given, option, optarg) != RUN_OK)
+			return RUN_USAGE;
 	}
 	if (optind < argc) {
 		run_complain("'%s': no arguments are taken beside options", argv[optind]);
 		return RUN_USAGE;
 	}
-	return check(ret, &given);
+	return options_check(ret, &given);
 }
 
 void run_options_deinit(struct run_options *options)

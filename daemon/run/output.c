@@ -17,7 +17,7 @@ void run_output_init(struct run_output *ret, const struct run_options *options,
 	};
 }
 
-static bool may_end(const struct run_output *output, int32_t token)
+static bool output_may_end(const struct run_output *output, int32_t token)
 {
 	for (int list = 0; list < 2; list++) {
 		for (uint32_t i = 0; i < output->n_ends[list]; i++) {
@@ -28,7 +28,7 @@ static bool may_end(const struct run_output *output, int32_t token)
 	return false;
 }
 
-static void print(struct run_output *output, int32_t token)
+static void output_print(struct run_output *output, int32_t token)
 {
 	if (output->text)
 		putchar(token);
@@ -37,7 +37,7 @@ static void print(struct run_output *output, int32_t token)
 	output->started = true;
 }
 
-static int flush(void)
+static int output_flush(void)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return RUN_OK;
@@ -52,26 +52,23 @@ int run_output_event(struct run_output *output, const struct mimeo_event *event)
 
 	for (uint32_t i = 0; i < event->n_tokens; i++) {
 		if (output->held >= 0)
-			print(output, output->held);
+			output_print(output, output->held);
 		output->held = event->tokens[i];
-		if (i + 1 < event->n_tokens || may_end(output, output->held))
-			continue;
-		if (!stopped)
-			print(output, output->held);
-		output->held = -1;
 	}
-	if (event->kind == MIMEO_EVENT_FINAL) {
-		if (output->held >= 0 && !stopped)
-			print(output, output->held);
-		output->held = -1;
-	}
-	return flush();
+	/* The last token waits only if it may be the end token of the answer. */
+	if (output->held >= 0 && !stopped &&
+		(event->kind == MIMEO_EVENT_FINAL || !output_may_end(output, output->held)))
+		output_print(output, output->held);
+	else if (event->kind != MIMEO_EVENT_FINAL)
+		return output_flush();
+	output->held = -1;
+	return output_flush();
 }
 
 int run_output_end(struct run_output *output)
 {
-	/* Text is the answer's bytes and nothing else, save for a person's eyes. */
+	/* Text is the answer's bytes and nothing else, except on a terminal. */
 	if (!output->text || (output->started && isatty(STDOUT_FILENO)))
 		putchar('\n');
-	return flush();
+	return output_flush();
 }

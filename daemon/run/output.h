@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_RUN_OUTPUT_H
 
 /*
- * The answer on standard output, as it comes. The end token is left out: a token that may be it is
- * held back until the next event tells whether the answer ended there.
+ * The answer on standard output, as it arrives. The end token is left out: a token that may be it waits
+ * until the next event shows whether the answer ended there.
  */
 
 #include "daemon/run/options.h"
@@ -13,7 +13,7 @@ struct run_output {
 	bool text;             /* else ids */
 	const int32_t *ends[2]; /* ids that end the answer: the model's, the caller's */
 	uint32_t n_ends[2];
-	int32_t held;          /* -1: none */
+	int32_t held;          /* the token that waits; -1: none */
 	bool started;          /* something has been printed */
 };
 
