@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/output/log.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 static const struct {
 	const char *name;
 	int priority; /* syslog's */
-} levels[] = {
+} log_levels[] = {
 	[LOG_LEVEL_ERROR] = { "error", 3 },
 	[LOG_LEVEL_WARN] = { "warn", 4 },
 	[LOG_LEVEL_INFO] = { "info", 6 },
@@ -25,7 +26,7 @@ static const struct {
 	[LOG_LEVEL_TRACE] = { "trace", 7 },
 };
 
-enum { N_LEVELS = sizeof(levels) / sizeof(levels[0]) };
+enum { N_LEVELS = sizeof(log_levels) / sizeof(log_levels[0]) };
 
 static int log_fd = STDERR_FILENO;
 static bool log_journal;
@@ -33,13 +34,13 @@ static _Atomic int log_level = LOG_LEVEL_INFO;
 
 const char *log_level_name(enum log_level level)
 {
-	return levels[level].name;
+	return log_levels[level].name;
 }
 
 int log_level_parse(const char *text, enum log_level *ret)
 {
 	for (int i = 0; i < N_LEVELS; i++) {
-		if (strcmp(text, levels[i].name) == 0) {
+		if (strcmp(text, log_levels[i].name) == 0) {
 			*ret = (enum log_level)i;
 			return 0;
 		}
@@ -94,6 +95,7 @@ size_t log_escape(const char *text, size_t length, char *ret, size_t size)
 			piece_length = strlen(escaped);
 			n = 1;
 		}
+		assert(n <= length - i);
 		if (used + piece_length >= size)
 			break;
 		memcpy(ret + used, piece, piece_length);
@@ -106,38 +108,33 @@ size_t log_escape(const char *text, size_t length, char *ret, size_t size)
 
 /* ---- writing ---- */
 
-static size_t put_prefix(enum log_level level, char *line, size_t size)
+static size_t log_put_prefix(enum log_level level, char *line, size_t size)
 {
 	struct timespec now;
 	struct tm local;
-	size_t used;
 
 	if (log_journal)
-		return (size_t)snprintf(line, size, "<%d>", levels[level].priority);
+		return (size_t)snprintf(line, size, "<%d>", log_levels[level].priority);
 	clock_gettime(CLOCK_REALTIME, &now);
 	localtime_r(&now.tv_sec, &local);
-	used = strftime(line, size, "%Y-%m-%d %H:%M:%S", &local);
+	size_t used = strftime(line, size, "%Y-%m-%d %H:%M:%S", &local);
 	return used + (size_t)snprintf(line + used, size - used, ".%03ld %s: ",
-			      now.tv_nsec / 1000000, levels[level].name);
+			      now.tv_nsec / 1000000, log_levels[level].name);
 }
 
-static void write_line(enum log_level level, const char *format, va_list arguments)
-	__attribute__((format(printf, 2, 0)));
-
-static void write_line(enum log_level level, const char *format, va_list arguments)
+__attribute__((format(printf, 2, 0))) static void log_write_line(enum log_level level, const char *format, va_list arguments)
 {
 	char text[LOG_LINE_MAX], line[LOG_LINE_MAX];
 	int saved_errno = errno;
-	size_t used;
-	int n;
 
-	n = vsnprintf(text, sizeof(text), format, arguments);
+	int n = vsnprintf(text, sizeof(text), format, arguments);
 	if (n < 0)
 		n = snprintf(text, sizeof(text), "(no text: %s)", format);
 	if ((size_t)n >= sizeof(text))
 		n = sizeof(text) - 1;
-	used = put_prefix(level, line, sizeof(line));
+	size_t used = log_put_prefix(level, line, sizeof(line));
 	used += log_escape(text, (size_t)n, line + used, sizeof(line) - used);
+	assert(used < sizeof(line));
 	line[used++] = '\n'; /* in the terminator's place */
 	while (write(log_fd, line, used) < 0 && errno == EINTR)
 		;
@@ -149,7 +146,7 @@ void log_write(enum log_level level, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	write_line(level, format, arguments);
+	log_write_line(level, format, arguments);
 	va_end(arguments);
 }
 
@@ -182,6 +179,6 @@ void log_limited_write(struct log_limit *limit, enum log_level level, const char
 	if (dropped > 0)
 		log_write(level, "%" PRIu32 " messages like the next one were dropped", dropped);
 	va_start(arguments, format);
-	write_line(level, format, arguments);
+	log_write_line(level, format, arguments);
 	va_end(arguments);
 }

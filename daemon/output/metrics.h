@@ -32,7 +32,7 @@ struct metric {
 struct metrics {
 	struct metric samples[METRICS_MAX];
 	uint32_t n_samples;
-	uint32_t n_dropped; /* found no room */
+	uint32_t n_dropped; /* for lack of capacity */
 };
 
 void metrics_add(struct metrics *metrics, enum metric_type type, const char *name,
