@@ -6,7 +6,7 @@
 
 #include "ipc/msg_table.h"
 
-static int refuse_mask(struct msg_detail *ret_detail, unsigned field, uint32_t value, uint32_t kind)
+static int msg_refuse_mask(struct msg_detail *ret_detail, unsigned field, uint32_t value, uint32_t kind)
 {
 	*ret_detail = (struct msg_detail){.detail = RING_DETAIL_RANGE,
 		.values = {(int32_t)field, (int32_t)value, (int32_t)kind}};
@@ -19,15 +19,15 @@ int msg_mask_check(const struct mimeo_mask *mask, struct msg_detail *ret_detail)
 	bool prefix = mask->kind == MIMEO_MASK_PREFIX;
 
 	if (window != (mask->window != 0))
-		return refuse_mask(ret_detail, MSG_MASK_WINDOW, mask->window, mask->kind);
+		return msg_refuse_mask(ret_detail, MSG_MASK_WINDOW, mask->window, mask->kind);
 	if (!window && mask->sinks != 0)
-		return refuse_mask(ret_detail, MSG_MASK_SINKS, mask->sinks, mask->kind);
+		return msg_refuse_mask(ret_detail, MSG_MASK_SINKS, mask->sinks, mask->kind);
 	if (prefix != (mask->prefix != 0))
-		return refuse_mask(ret_detail, MSG_MASK_PREFIX, mask->prefix, mask->kind);
+		return msg_refuse_mask(ret_detail, MSG_MASK_PREFIX, mask->prefix, mask->kind);
 	return 0;
 }
 
-static int generate_check(const void *message, struct msg_detail *ret_detail)
+static int msg_check_generate(const void *message, struct msg_detail *ret_detail)
 {
 	const struct msg_generate *msg = message;
 
@@ -44,7 +44,10 @@ static int generate_check(const void *message, struct msg_detail *ret_detail)
 	return msg_mask_check(&msg->mask, ret_detail);
 }
 
-/* generate_check and step_check report a zero n_tokens, n_rows or max_tokens: absent fields have no
+#define MSG_REQUEST_STATUSES                                                                       \
+	.limit = MSG_HEADER_MAX, .malformed = MIMEO_E_INVALID, .refused = MIMEO_E_INVALID
+
+/* msg_check_generate and msg_check_step refuse a zero n_tokens, n_rows or max_tokens: absent fields have no
  * range. */
 static const struct msg_entry generate_entries[] = {
 	MSG_ENTRY_U32(MSG_MODEL, struct msg_generate, model, 0, UINT32_MAX),
@@ -61,9 +64,9 @@ static const struct msg_entry generate_entries[] = {
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct msg_generate, draft_tokens, 0, UINT32_MAX),
 };
 const struct msg_table msg_generate_table =
-	MSG_TABLE(struct msg_generate, generate_entries, generate_check);
+	MSG_TABLE(struct msg_generate, generate_entries, msg_check_generate, MSG_REQUEST_STATUSES);
 
-static int step_check(const void *message, struct msg_detail *ret_detail)
+static int msg_check_step(const void *message, struct msg_detail *ret_detail)
 {
 	const struct msg_step *msg = message;
 
@@ -93,10 +96,11 @@ static const struct msg_entry step_entries[] = {
 	MSG_ENTRY_FLAGS(MSG_FLAGS, struct msg_step, flags, MIMEO_STEP_FENCE),
 	MSG_ENTRIES_MASK(struct msg_step, mask, MIMEO_MASK_TREE),
 };
-const struct msg_table msg_step_table = MSG_TABLE(struct msg_step, step_entries, step_check);
+const struct msg_table msg_step_table =
+	MSG_TABLE(struct msg_step, step_entries, msg_check_step, MSG_REQUEST_STATUSES);
 
 /* With the model's own sampling the rest but the seed is ignored: it need not even be valid. */
-static struct mimeo_sampling meaningful(const struct mimeo_sampling *sampling)
+static struct mimeo_sampling msg_sampling(const struct mimeo_sampling *sampling)
 {
 	if (!(sampling->flags & MIMEO_SAMPLING_MODEL))
 		return *sampling;
@@ -107,7 +111,7 @@ int msg_generate_encode(const struct msg_generate *msg, void *buffer, size_t siz
 {
 	struct msg_generate copy = *msg;
 
-	copy.sampling = meaningful(&msg->sampling);
+	copy.sampling = msg_sampling(&msg->sampling);
 	return msg_table_encode(&msg_generate_table, &copy, buffer, size);
 }
 
@@ -115,7 +119,7 @@ int msg_step_encode(const struct msg_step *msg, void *buffer, size_t size)
 {
 	struct msg_step copy = *msg;
 
-	copy.sampling = meaningful(&msg->sampling);
+	copy.sampling = msg_sampling(&msg->sampling);
 	return msg_table_encode(&msg_step_table, &copy, buffer, size);
 }
 
@@ -124,7 +128,7 @@ void msg_generate_explain(const struct msg_generate *msg, struct msg_detail *ret
 {
 	struct msg_generate copy = *msg;
 
-	copy.sampling = meaningful(&msg->sampling);
+	copy.sampling = msg_sampling(&msg->sampling);
 	msg_table_check(&msg_generate_table, &copy, ret_detail);
 	msg_table_explain(&msg_generate_table, &copy, ret_detail, ret_text);
 }
@@ -134,51 +138,26 @@ void msg_step_explain(const struct msg_step *msg, struct msg_detail *ret_detail,
 {
 	struct msg_step copy = *msg;
 
-	copy.sampling = meaningful(&msg->sampling);
+	copy.sampling = msg_sampling(&msg->sampling);
 	msg_table_check(&msg_step_table, &copy, ret_detail);
 	msg_table_explain(&msg_step_table, &copy, ret_detail, ret_text);
-}
-
-static int decode(struct msg_codec *codec, const struct msg_table *table, const void *data,
-	size_t size, void *ret, struct msg_detail *ret_detail)
-{
-	msgpack_object object;
-
-	int rc = msg_codec_parse(codec, data, size, MSG_HEADER_MAX, &object, ret_detail);
-	if (rc < 0)
-		return rc;
-	rc = msg_table_decode(table, &object, ret, ret_detail);
-	msg_codec_reset(codec);
-	return rc;
 }
 
 int msg_generate_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_generate *ret, struct msg_detail *ret_detail)
 {
-	struct msg_generate msg;
-
-	int rc = decode(codec, &msg_generate_table, data, size, &msg, ret_detail);
-	if (rc < 0)
-		return rc;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_generate_table, data, size, ret, ret_detail);
 }
 
 int msg_step_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_step *ret,
 	struct msg_detail *ret_detail)
 {
-	struct msg_step msg;
-
-	int rc = decode(codec, &msg_step_table, data, size, &msg, ret_detail);
-	if (rc < 0)
-		return rc;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_step_table, data, size, ret, ret_detail);
 }
 
 /* ---- where results lie ---- */
 
-static bool part_end(uint64_t start, uint64_t n, uint64_t width, uint64_t *ret)
+static bool msg_part_end(uint64_t start, uint64_t n, uint64_t width, uint64_t *ret)
 {
 	uint64_t bytes, end;
 
@@ -195,9 +174,9 @@ struct msg_output msg_output_layout(
 {
 	struct msg_output output = {0};
 
-	if (!part_end(0, n_tokens, 1, &output.logits) ||
-		!part_end(output.logits, n_logits, vocab, &output.hidden) ||
-		!part_end(output.hidden, n_hidden, hidden, &output.bytes))
+	if (!msg_part_end(0, n_tokens, 1, &output.logits) ||
+		!msg_part_end(output.logits, n_logits, vocab, &output.hidden) ||
+		!msg_part_end(output.hidden, n_hidden, hidden, &output.bytes))
 		output.bytes = UINT64_MAX;
 	return output;
 }

@@ -5,7 +5,7 @@
 #include "ipc/msg_table.h"
 
 /* Each call has what it needs; other fields are in range and ignored. */
-static int call_check(const void *message, struct msg_detail *ret_detail)
+static int msg_call_check(const void *message, struct msg_detail *ret_detail)
 {
 	const struct msg_call *msg = message;
 
@@ -29,7 +29,8 @@ static const struct msg_entry call_entries[] = {
 	MSG_ENTRY_U64(MSG_BYTES, struct msg_call, bytes),
 	MSG_ENTRY_BYTES(MSG_HANDLE, struct msg_call, handle),
 };
-const struct msg_table msg_call_table = MSG_TABLE(struct msg_call, call_entries, call_check);
+const struct msg_table msg_call_table = MSG_TABLE(struct msg_call, call_entries, msg_call_check,
+	.limit = MSG_CALL_MAX, .malformed = MIMEO_E_PROTOCOL, .refused = MIMEO_E_INVALID);
 
 static const struct msg_entry reply_entries[] = {
 	MSG_ENTRY_I32(MSG_STATUS, struct msg_reply, status, -299, 0),
@@ -37,7 +38,8 @@ static const struct msg_entry reply_entries[] = {
 	MSG_ENTRY_U32(MSG_BUFFER, struct msg_reply, buffer, 0, UINT32_MAX),
 	MSG_ENTRY_BYTES(MSG_HANDLE, struct msg_reply, handle),
 };
-const struct msg_table msg_reply_table = MSG_TABLE(struct msg_reply, reply_entries, NULL);
+const struct msg_table msg_reply_table = MSG_TABLE(struct msg_reply, reply_entries, NULL,
+	.limit = MSG_SOCKET_MAX, .malformed = MIMEO_E_PROTOCOL, .refused = MIMEO_E_PROTOCOL);
 
 int msg_call_encode(const struct msg_call *msg, void *buffer, size_t size)
 {
@@ -52,31 +54,11 @@ int msg_reply_encode(const struct msg_reply *msg, void *buffer, size_t size)
 int msg_call_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_call *ret,
 	struct msg_detail *ret_detail)
 {
-	msgpack_object object;
-	struct msg_call msg;
-
-	if (msg_codec_parse(codec, data, size, MSG_CALL_MAX, &object, ret_detail) < 0)
-		return MIMEO_E_PROTOCOL;
-	int rc = msg_table_decode(&msg_call_table, &object, &msg, ret_detail);
-	msg_codec_reset(codec);
-	if (rc < 0)
-		return rc;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_call_table, data, size, ret, ret_detail);
 }
 
 int msg_reply_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_reply *ret,
 	struct msg_detail *ret_detail)
 {
-	msgpack_object object;
-	struct msg_reply msg;
-
-	if (msg_codec_parse(codec, data, size, MSG_SOCKET_MAX, &object, ret_detail) < 0)
-		return MIMEO_E_PROTOCOL;
-	int rc = msg_table_decode(&msg_reply_table, &object, &msg, ret_detail);
-	msg_codec_reset(codec);
-	if (rc < 0)
-		return MIMEO_E_PROTOCOL;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_reply_table, data, size, ret, ret_detail);
 }

@@ -33,7 +33,7 @@ const char *msg_mask_name(unsigned kind)
 	return "?";
 }
 
-static bool is_mask_number(int32_t field)
+static bool msg_explain_is_mask_number(int32_t field)
 {
 	return field == MSG_MASK_WINDOW || field == MSG_MASK_SINKS || field == MSG_MASK_PREFIX;
 }
@@ -42,7 +42,7 @@ int msg_range_explain(const int32_t values[static 3], char *buffer, size_t size)
 {
 	const char *name = msg_field_name((unsigned)values[0]);
 
-	if (!is_mask_number(values[0]))
+	if (!msg_explain_is_mask_number(values[0]))
 		return snprintf(buffer, size, "%s is out of range", name);
 	if (values[1] == 0)
 		return snprintf(buffer, size, "%s is 0, and a mask of kind %s needs 1 or more", name,
@@ -52,7 +52,7 @@ int msg_range_explain(const int32_t values[static 3], char *buffer, size_t size)
 }
 
 /* Why a value in its range is refused. */
-static const char *explain_reason(unsigned field)
+static const char *msg_explain_reason(unsigned field)
 {
 	switch (field) {
 	case MSG_OUTPUTS:
@@ -67,7 +67,7 @@ static const char *explain_reason(unsigned field)
 	}
 }
 
-static void explain_ids(
+static void msg_explain_ids(
 	const struct msg_entry *entry, const uint8_t *msg, char ret_text[static MSG_TEXT_MAX])
 {
 	const char *name = msg_field_name(entry->field);
@@ -95,7 +95,7 @@ void msg_table_explain(const struct msg_table *table, const void *msg,
 		if (table->entries[i].field == field)
 			entry = &table->entries[i];
 	}
-	if (!entry || detail->detail != RING_DETAIL_RANGE || is_mask_number(detail->values[0])) {
+	if (!entry || detail->detail != RING_DETAIL_RANGE || msg_explain_is_mask_number(detail->values[0])) {
 		msg_range_explain(detail->values, ret_text, MSG_TEXT_MAX);
 		return;
 	}
@@ -103,7 +103,7 @@ void msg_table_explain(const struct msg_table *table, const void *msg,
 	const uint8_t *at = (const uint8_t *)msg + entry->offset;
 	uint32_t value = msg_load_u32(at);
 	if (entry->kind == MSG_KIND_IDS)
-		explain_ids(entry, msg, ret_text);
+		msg_explain_ids(entry, msg, ret_text);
 	else if (entry->kind == MSG_KIND_F32 && entry->max < FLT_MAX)
 		snprintf(ret_text, MSG_TEXT_MAX, "%s is %g: it must be from %g to %g", name,
 			(double)msg_load_f32(at), entry->min, entry->max);
@@ -117,5 +117,5 @@ void msg_table_explain(const struct msg_table *table, const void *msg,
 		snprintf(ret_text, MSG_TEXT_MAX, "%s is %u: it must be from %.0f to %.0f", name, value,
 			entry->min, entry->max);
 	else
-		snprintf(ret_text, MSG_TEXT_MAX, "%s is %u: %s", name, value, explain_reason(field));
+		snprintf(ret_text, MSG_TEXT_MAX, "%s is %u: %s", name, value, msg_explain_reason(field));
 }

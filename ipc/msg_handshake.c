@@ -5,7 +5,8 @@
 #include "ipc/msg_table.h"
 #include "ipc/region.h"
 
-static int sizes_check(uint32_t entries, uint64_t arena_bytes, struct msg_detail *ret_detail)
+static int msg_handshake_check_sizes(
+	uint32_t entries, uint64_t arena_bytes, struct msg_detail *ret_detail)
 {
 	if (entries < RING_ENTRIES_MIN || (entries & (entries - 1)) != 0)
 		return msg_refuse_field(ret_detail, MSG_ENTRIES);
@@ -15,11 +16,11 @@ static int sizes_check(uint32_t entries, uint64_t arena_bytes, struct msg_detail
 	return 0;
 }
 
-static int hello_check(const void *message, struct msg_detail *ret_detail)
+static int msg_handshake_check_hello(const void *message, struct msg_detail *ret_detail)
 {
 	const struct msg_hello *msg = message;
 
-	return sizes_check(msg->entries, msg->arena_bytes, ret_detail);
+	return msg_handshake_check_sizes(msg->entries, msg->arena_bytes, ret_detail);
 }
 
 static const struct msg_entry hello_entries[] = {
@@ -29,9 +30,11 @@ static const struct msg_entry hello_entries[] = {
 	MSG_ENTRY_U64(MSG_ARENA_BYTES, struct msg_hello, arena_bytes),
 	MSG_ENTRY_TEXT(MSG_NAME, struct msg_hello, name),
 };
-const struct msg_table msg_hello_table = MSG_TABLE(struct msg_hello, hello_entries, hello_check);
+const struct msg_table msg_hello_table = MSG_TABLE(struct msg_hello, hello_entries,
+	msg_handshake_check_hello, .limit = MSG_SOCKET_MAX, .malformed = MIMEO_E_PROTOCOL,
+	.refused = MIMEO_E_INVALID, .versioned = true);
 
-static int model_check(const void *message, struct msg_detail *ret_detail)
+static int msg_handshake_check_model(const void *message, struct msg_detail *ret_detail)
 {
 	const struct mimeo_model_info *model = message;
 
@@ -66,14 +69,14 @@ static const struct msg_entry model_entries[] = {
 	MSG_ENTRY_U32(MSG_DRAFT_TOKENS, struct mimeo_model_info, draft_tokens, 0, MIMEO_DRAFT_MAX),
 };
 static const struct msg_table model_table =
-	MSG_TABLE(struct mimeo_model_info, model_entries, model_check);
+	MSG_TABLE(struct mimeo_model_info, model_entries, msg_handshake_check_model, .limit = 0);
 
 /* A refusal has status and text only. */
-static int welcome_check(const void *message, struct msg_detail *ret_detail)
+static int msg_handshake_check_welcome(const void *message, struct msg_detail *ret_detail)
 {
 	const struct msg_welcome *msg = message;
 
-	return msg->status < 0 ? 0 : sizes_check(msg->entries, msg->arena_bytes, ret_detail);
+	return msg->status < 0 ? 0 : msg_handshake_check_sizes(msg->entries, msg->arena_bytes, ret_detail);
 }
 
 static const struct msg_entry welcome_entries[] = {
@@ -90,8 +93,9 @@ static const struct msg_entry welcome_entries[] = {
 		.n_offset = offsetof(struct msg_welcome, n_models), .capacity = MSG_MODELS_MAX,
 		.element = &model_table},
 };
-const struct msg_table msg_welcome_table =
-	MSG_TABLE(struct msg_welcome, welcome_entries, welcome_check);
+const struct msg_table msg_welcome_table = MSG_TABLE(struct msg_welcome, welcome_entries,
+	msg_handshake_check_welcome, .limit = MSG_SOCKET_MAX, .malformed = MIMEO_E_PROTOCOL,
+	.refused = MIMEO_E_PROTOCOL, .versioned = true);
 
 int msg_hello_encode(const struct msg_hello *msg, void *buffer, size_t size)
 {
@@ -103,62 +107,14 @@ int msg_welcome_encode(const struct msg_welcome *msg, void *buffer, size_t size)
 	return msg_table_encode(&msg_welcome_table, msg, buffer, size);
 }
 
-/* Checked before all else: another version may have fields that this one lacks. */
-static int version_check(const msgpack_object *object, struct msg_detail *ret_detail)
-{
-	uint64_t version = 0;
-
-	for (uint32_t i = 0; i < object->via.map.size; i++) {
-		const msgpack_object_kv *kv = &object->via.map.ptr[i];
-
-		if (kv->key.type == MSGPACK_OBJECT_POSITIVE_INTEGER &&
-			kv->key.via.u64 == MSG_VERSION &&
-			kv->val.type == MSGPACK_OBJECT_POSITIVE_INTEGER)
-			version = kv->val.via.u64;
-	}
-	if (version == MSG_PROTOCOL_VERSION)
-		return 0;
-	*ret_detail = (struct msg_detail){
-		.detail = RING_DETAIL_RANGE,
-		.values = {MSG_VERSION, version > INT32_MAX ? INT32_MAX : (int32_t)version},
-	};
-	return MIMEO_E_VERSION;
-}
-
-static int decode(struct msg_codec *codec, const struct msg_table *table, const void *data,
-	size_t size, void *ret, struct msg_detail *ret_detail)
-{
-	msgpack_object object;
-
-	if (msg_codec_parse(codec, data, size, MSG_SOCKET_MAX, &object, ret_detail) < 0)
-		return MIMEO_E_PROTOCOL;
-	int rc = version_check(&object, ret_detail);
-	if (rc == 0)
-		rc = msg_table_decode(table, &object, ret, ret_detail);
-	msg_codec_reset(codec);
-	return rc;
-}
-
 int msg_hello_decode(struct msg_codec *codec, const void *data, size_t size, struct msg_hello *ret,
 	struct msg_detail *ret_detail)
 {
-	struct msg_hello msg;
-
-	int rc = decode(codec, &msg_hello_table, data, size, &msg, ret_detail);
-	if (rc < 0)
-		return rc;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_hello_table, data, size, ret, ret_detail);
 }
 
 int msg_welcome_decode(struct msg_codec *codec, const void *data, size_t size,
 	struct msg_welcome *ret, struct msg_detail *ret_detail)
 {
-	struct msg_welcome msg;
-
-	int rc = decode(codec, &msg_welcome_table, data, size, &msg, ret_detail);
-	if (rc < 0)
-		return rc == MIMEO_E_VERSION ? rc : MIMEO_E_PROTOCOL;
-	*ret = msg;
-	return 0;
+	return msg_codec_decode(codec, &msg_welcome_table, data, size, ret, ret_detail);
 }

@@ -46,12 +46,17 @@ struct msg_table {
 	const struct msg_entry *entries;
 	/* What ranges of single fields do not say: 0, or E_INVALID with the detail; or NULL. */
 	int (*check)(const void *msg, struct msg_detail *ret_detail);
+	/* For msg_codec_decode; 0 in tables of elements. */
+	size_t limit;   /* bytes of an encoded message */
+	int malformed;  /* the status of a message that is not a bounded map, */
+	int refused;    /* or of one with a field that is refused */
+	bool versioned; /* MSG_VERSION is checked first */
 };
 
-#define MSG_TABLE(type, list, check_function)                                                      \
+#define MSG_TABLE(type, list, check_function, ...)                                                 \
 	{                                                                                          \
 		.bytes = sizeof(type), .n_entries = sizeof(list) / sizeof((list)[0]),              \
-		.entries = (list), .check = (check_function)                                       \
+		.entries = (list), .check = (check_function), __VA_ARGS__                          \
 	}
 
 /* Entries of each kind, of a message of that type. */
@@ -134,16 +139,10 @@ int msg_table_encode(const struct msg_table *table, const void *msg, void *buffe
  * capacity. */
 int msg_table_write(const struct msg_table *table, const void *msg, void *buffer, size_t size);
 
-/* Check and parse data[size], at most `limit` bytes, into the codec's zone. 0, or E_INVALID. */
-int msg_codec_parse(struct msg_codec *codec, const void *data, size_t size, size_t limit,
-	msgpack_object *ret, struct msg_detail *ret_detail);
-/* Forget what was parsed. */
-void msg_codec_reset(struct msg_codec *codec);
-
-/* Fill the message's struct, zeroed first, from a parsed map, and check it. 0, or E_INVALID with the
- * detail, and *ret_msg is incomplete. */
-int msg_table_decode(const struct msg_table *table, const msgpack_object *object, void *ret_msg,
-	struct msg_detail *ret_detail);
+/* Decode data[size] into the message's struct, written only on success. 0, or a status of the table with
+ * the detail. */
+int msg_codec_decode(struct msg_codec *codec, const struct msg_table *table, const void *data,
+	size_t size, void *ret_msg, struct msg_detail *ret_detail);
 
 /* E_INVALID, with a field as the detail. */
 int msg_refuse_field(struct msg_detail *ret_detail, unsigned field);
