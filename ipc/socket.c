@@ -374,23 +374,17 @@ int socket_peer(int fd, struct socket_peer *ret)
 
 /* ---- messages ---- */
 
-int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds)
+/* Write length and data with the fds, of which the first bytes take all. As sendmsg, or -errno. */
+static ssize_t socket_send_parts(
+	int fd, struct iovec parts[static 2], const int *fds, size_t n_fds, int flags)
 {
 	union {
 		struct cmsghdr align;
 		uint8_t bytes[CMSG_SPACE(sizeof(int) * SOCKET_FDS_MAX)];
 	} control = {0};
-	uint32_t length = htole32((uint32_t)size);
-	struct iovec parts[] = {
-		{.iov_base = &length, .iov_len = sizeof(length)},
-		{.iov_base = (void *)(uintptr_t)data, .iov_len = size},
-	};
 	struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
 
-	if (size > MSG_SOCKET_MAX)
-		return -EMSGSIZE;
-	if (n_fds > SOCKET_FDS_MAX)
-		return -EINVAL;
+	assert(n_fds <= SOCKET_FDS_MAX);
 	if (n_fds > 0) {
 		message.msg_control = &control;
 		message.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
@@ -400,17 +394,32 @@ int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_
 		rights->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
 		memcpy(CMSG_DATA(rights), fds, sizeof(int) * n_fds);
 	}
+	ssize_t n;
+	do
+		n = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
 
+static int socket_send_flags(
+	int fd, const void *data, size_t size, const int *fds, size_t n_fds, int flags)
+{
+	uint32_t length = htole32((uint32_t)size);
+	struct iovec parts[] = {
+		{.iov_base = &length, .iov_len = sizeof(length)},
+		{.iov_base = (void *)(uintptr_t)data, .iov_len = size},
+	};
+
+	if (size > MSG_SOCKET_MAX)
+		return -EMSGSIZE;
+	if (n_fds > SOCKET_FDS_MAX)
+		return -EINVAL;
 	while (parts[0].iov_len + parts[1].iov_len > 0) {
-		ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+		ssize_t n = socket_send_parts(fd, parts, fds, n_fds, flags);
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n < 0)
-			return -errno;
-		/* The fds went with the first bytes. */
-		message.msg_control = NULL;
-		message.msg_controllen = 0;
+			return (int)n;
+		n_fds = 0;
 		assert((size_t)n <= parts[0].iov_len + parts[1].iov_len);
 		for (size_t i = 0; i < 2; i++) {
 			size_t sent = (size_t)n < parts[i].iov_len ? (size_t)n : parts[i].iov_len;
@@ -421,6 +430,31 @@ int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_
 		}
 	}
 	return 0;
+}
+
+int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds)
+{
+	return socket_send_flags(fd, data, size, fds, n_fds, 0);
+}
+
+int socket_send_now(int fd, const void *data, size_t size, const int *fds, size_t n_fds)
+{
+	return socket_send_flags(fd, data, size, fds, n_fds, MSG_DONTWAIT);
+}
+
+int socket_parse_length(const uint8_t *bytes, size_t n, uint32_t most, uint32_t *ret_length)
+{
+	uint32_t length;
+
+	if (n < sizeof(length))
+		return 0;
+	memcpy(&length, bytes, sizeof(length));
+	length = *ret_length = le32toh(length);
+	if (length == 0 || length > most)
+		return -EMSGSIZE;
+	if (n > sizeof(length) + length)
+		return -EPROTO;
+	return n == sizeof(length) + length;
 }
 
 /* The descriptors of one message, as far as it has arrived. */
@@ -519,22 +553,33 @@ static int socket_receive_all(
 	return 0;
 }
 
+/* The length or -errno. */
+static ssize_t socket_receive_message(
+	int fd, void *buffer, size_t size, struct socket_delivery *delivery, int64_t deadline)
+{
+	uint32_t length;
+
+	int rc = socket_receive_all(fd, &length, sizeof(length), delivery, deadline);
+	if (rc < 0)
+		return rc;
+	length = le32toh(length);
+	if (length > size)
+		return -EMSGSIZE;
+	rc = socket_receive_all(fd, buffer, length, delivery, deadline);
+	return rc < 0 ? rc : (ssize_t)length;
+}
+
 ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t fds_max,
 	size_t *ret_n_fds, unsigned timeout_ms)
 {
-	struct socket_delivery delivery = {.fds_max = fds_max < SOCKET_FDS_MAX ? fds_max : SOCKET_FDS_MAX};
+	struct socket_delivery delivery = {
+		.fds_max = fds_max < SOCKET_FDS_MAX ? fds_max : SOCKET_FDS_MAX};
 	int64_t deadline = socket_now_ms() + timeout_ms;
-	uint32_t length = 0;
 
-	int rc = socket_receive_all(fd, &length, sizeof(length), &delivery, deadline);
-	length = le32toh(length);
-	if (rc == 0 && length > size)
-		rc = -EMSGSIZE;
-	else if (rc == 0)
-		rc = socket_receive_all(fd, buffer, length, &delivery, deadline);
-	if (rc < 0) {
+	ssize_t length = socket_receive_message(fd, buffer, size, &delivery, deadline);
+	if (length < 0) {
 		socket_delivery_close(&delivery);
-		return rc;
+		return length;
 	}
 	socket_delivery_fill(&delivery);
 	assert(delivery.n_fds <= fds_max);
@@ -542,5 +587,5 @@ ssize_t socket_receive(int fd, void *buffer, size_t size, int *ret_fds, size_t f
 		memcpy(ret_fds, delivery.fds, delivery.n_fds * sizeof(int));
 	if (ret_n_fds)
 		*ret_n_fds = delivery.n_fds;
-	return (ssize_t)length;
+	return length;
 }

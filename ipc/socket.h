@@ -67,6 +67,12 @@ int socket_peer(int fd, struct socket_peer *ret);
  * the fds stay the caller's. 0 or -errno: -EMSGSIZE above MSG_SOCKET_MAX, -EPIPE without a reader.
  */
 int socket_send(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
+/* The same without waiting: -EAGAIN if the socket has no space for all of it; the stream is then
+ * unusable. */
+int socket_send_now(int fd, const void *data, size_t size, const int *fds, size_t n_fds);
+/* Whether the n bytes received so far are a message: 1 and the bytes behind its length, 0 if some are
+ * missing, -EMSGSIZE if the length is 0 or exceeds `most`, -EPROTO if bytes follow. */
+int socket_parse_length(const uint8_t *bytes, size_t n, uint32_t most, uint32_t *ret_length);
 /* Receive one message into buffer[size], and fds (close-on-exec, the caller's to close). The length
  * or -errno: -EMSGSIZE if it does not fit, -ECONNRESET on end of file, -ETIMEDOUT, -EPROTO if more
  * than fds_max fds came. If this process has no descriptor left for some that came, the places in

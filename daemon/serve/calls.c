@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -26,14 +25,12 @@
 
 #include "daemon/serve/buffers.h"
 
-
 struct call_job {
 	struct builder_job job; /* first */
 	struct session *session;
 	uint32_t buffer, fence;
 	struct session_memory *memory;
 	uint64_t offset, bytes;
-	uint8_t uuid[16];
 	uint32_t kind;
 };
 
@@ -42,35 +39,14 @@ struct call_job {
 /* One message, with a descriptor unless fd is -1. A client that waits for its reply has space for it. */
 static void calls_reply(struct session *session, const struct msg_reply *reply, int fd)
 {
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(sizeof(fd))];
-	} control = {0};
-	uint8_t bytes[4 + MSG_CALL_MAX];
-	int n = msg_reply_encode(reply, bytes + 4, sizeof(bytes) - 4);
-	uint32_t length = htole32((uint32_t)n);
-	struct iovec part = {.iov_base = bytes, .iov_len = (size_t)n + 4};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	uint8_t bytes[MSG_CALL_MAX];
+	int n = msg_reply_encode(reply, bytes, sizeof(bytes));
 
-	memcpy(bytes, &length, sizeof(length));
-	if (fd >= 0) {
-		message.msg_control = &control;
-		message.msg_controllen = sizeof(control.bytes);
-		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(sizeof(fd));
-		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-	}
-	if (n > 0 && sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-			     (ssize_t)part.iov_len)
-		return;
-	session_detach(session, "its socket takes no reply");
+	if (n < 0 || socket_send_now(session->fd, bytes, (size_t)n, &fd, fd >= 0) < 0)
+		session_detach(session, "its socket takes no reply");
 }
 
-static void calls_refuse(struct session *session, int status, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-
+__attribute__((format(printf, 3, 4)))
 static void calls_refuse(struct session *session, int status, const char *format, ...)
 {
 	struct msg_reply reply = {.status = status};

@@ -2,7 +2,6 @@
 #include "daemon/serve/handshake.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,23 +123,18 @@ static void handshake_finish(struct greeting *greeting, uint32_t length)
 /* Handle the bytes so far. True if the greeting is over. */
 static bool handshake_advance(struct greeting *greeting)
 {
-	char text[MSG_TEXT_MAX];
+	char text[MSG_TEXT_MAX] = "bytes after HELLO, before WELCOME";
 	uint32_t length;
 
-	if (greeting->n_bytes < sizeof(length))
+	int rc = socket_parse_length(
+		greeting->bytes, greeting->n_bytes, HELLO_BYTES_MAX, &length);
+	if (rc == 0)
 		return false;
-	memcpy(&length, greeting->bytes, sizeof(length));
-	length = le32toh(length);
-	if (length == 0 || length > HELLO_BYTES_MAX) {
+	if (rc == -EMSGSIZE)
 		snprintf(text, sizeof(text), "a message of %u bytes, where HELLO has 1 to %u",
 			length, HELLO_BYTES_MAX);
+	if (rc < 0)
 		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
-		return true;
-	}
-	if (greeting->n_bytes < sizeof(length) + length)
-		return false;
-	if (greeting->n_bytes > sizeof(length) + length)
-		handshake_refuse(greeting, MIMEO_E_PROTOCOL, "bytes after HELLO, before WELCOME");
 	else
 		handshake_finish(greeting, length);
 	return true;

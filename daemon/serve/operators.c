@@ -2,7 +2,6 @@
 #include "daemon/serve/operators.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -272,25 +271,6 @@ static int operator_respond(struct operator *operator, uint32_t length)
 
 /* ---- the connection ---- */
 
-/* 1 if a request is complete, 0 if bytes are missing, or -EPROTO. */
-static int operator_look(const struct operator *operator, uint32_t *ret_length)
-{
-	uint32_t length;
-
-	if (operator->n_bytes < sizeof(length))
-		return 0;
-	memcpy(&length, operator->bytes, sizeof(length));
-	length = le32toh(length);
-	if (length == 0 || length > ADMIN_REQUEST_MAX)
-		return -EPROTO;
-	if (operator->n_bytes < sizeof(length) + length)
-		return 0;
-	if (operator->n_bytes > sizeof(length) + length)
-		return -EPROTO;
-	*ret_length = length;
-	return 1;
-}
-
 /* Receive and answer requests until the socket is empty. 0 or -errno. */
 static int operator_receive(struct operator *operator)
 {
@@ -309,9 +289,13 @@ static int operator_receive(struct operator *operator)
 			operator->deadline_ms = serve_now_ms() + OPERATOR_TIMEOUT_MS;
 		operator->n_bytes += (uint32_t)n;
 		assert(operator->n_bytes <= sizeof(operator->bytes));
-		int rc = operator_look(operator, &length);
-		if (rc > 0)
-			rc = operator_respond(operator, length);
+		int rc = socket_parse_length(operator->bytes, operator->n_bytes, ADMIN_REQUEST_MAX,
+			&length);
+		if (rc < 0)
+			return -EPROTO;
+		if (rc == 0)
+			continue;
+		rc = operator_respond(operator, length);
 		if (rc < 0)
 			return rc;
 	}

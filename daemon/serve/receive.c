@@ -8,9 +8,7 @@
 #include "daemon/serve/receive.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <utlist.h>
@@ -30,16 +28,12 @@ static bool receive_call(struct session *session)
 		session_break(session, "a call before the reply to the one before");
 		return false;
 	}
-	if (buffers->n_call < sizeof(length))
-		return true;
-	memcpy(&length, buffers->call, sizeof(length));
-	length = le32toh(length);
-	if (length == 0 || length > MSG_CALL_MAX ||
-		buffers->n_call > sizeof(length) + length) {
+	int rc = socket_parse_length(buffers->call, buffers->n_call, MSG_CALL_MAX, &length);
+	if (rc < 0) {
 		session_break(session, "bytes on the socket that are no call");
 		return false;
 	}
-	if (buffers->n_call == sizeof(length) + length)
+	if (rc > 0)
 		calls_do(session, length);
 	return !session->detaching;
 }

@@ -58,7 +58,7 @@ struct serve {
 		int status;
 		char text[96];
 	} drain_result;
-	char welcome[4 + MSG_SOCKET_MAX];
+	char welcome[MSG_SOCKET_MAX]; /* being encoded */
 };
 
 static inline int64_t serve_now_ms(void)

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/welcome.h"
 
-#include <endian.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -109,21 +106,19 @@ static void welcome_describe_model(const struct engine_model_facts *facts, struc
 		ret->eos[ret->n_eos++] = config->eos[i];
 }
 
-/* Into serve->welcome, behind the length. The bytes of both, or -errno. */
-static int welcome_encode(struct serve *serve, const struct msg_welcome *msg)
-{
-	int n = msg_welcome_encode(msg, serve->welcome + 4, sizeof(serve->welcome) - 4);
-	if (n < 0)
-		return n;
-	uint32_t length = htole32((uint32_t)n);
-	memcpy(serve->welcome, &length, sizeof(length));
-	return n + 4;
-}
-
 static void welcome_close(const int *fds, size_t n)
 {
 	while (n > 0)
 		close(fds[--n]);
+}
+
+/* The largest WELCOME fits into an empty socket. 0 or -errno. */
+static int welcome_write(struct serve *serve, int fd, const struct msg_welcome *msg, const int *fds,
+	size_t n_fds)
+{
+	int n = msg_welcome_encode(msg, serve->welcome, sizeof(serve->welcome));
+
+	return n < 0 ? n : socket_send_now(fd, serve->welcome, (size_t)n, fds, n_fds);
 }
 
 int welcome_send(struct serve *serve, const struct session *session)
@@ -131,11 +126,6 @@ int welcome_send(struct serve *serve, const struct session *session)
 	const struct engine_port *port = &session->port;
 	int fds[MSG_WELCOME_FDS + MSG_LIFE_FDS] = {port->region.fd, port->sq_bell, port->cq_bell};
 	size_t n_lives = life_open(serve->life, fds + MSG_WELCOME_FDS);
-	size_t n_fds = MSG_WELCOME_FDS + n_lives;
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(sizeof(fds))];
-	} control = {0};
 	struct msg_welcome msg = {
 		.version = MSG_PROTOCOL_VERSION,
 		.nonce = serve->nonce,
@@ -152,31 +142,9 @@ int welcome_send(struct serve *serve, const struct session *session)
 		engine_model_facts(serve->options.engine, i, &facts);
 		welcome_describe_model(&facts, &msg.models[i]);
 	}
-	int n = welcome_encode(serve, &msg);
-	if (n < 0) {
-		welcome_close(fds + MSG_WELCOME_FDS, n_lives);
-		return n;
-	}
-
-	struct iovec part = {.iov_base = serve->welcome, .iov_len = (size_t)n};
-	struct msghdr message = {
-		.msg_iov = &part,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = CMSG_SPACE(n_fds * sizeof(int)),
-	};
-	struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-	rights->cmsg_level = SOL_SOCKET;
-	rights->cmsg_type = SCM_RIGHTS;
-	rights->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-	memcpy(CMSG_DATA(rights), fds, n_fds * sizeof(int));
-	ssize_t sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-	int error = errno;
+	int rc = welcome_write(serve, session->fd, &msg, fds, MSG_WELCOME_FDS + n_lives);
 	welcome_close(fds + MSG_WELCOME_FDS, n_lives);
-	if (sent < 0)
-		return -error;
-	/* The largest WELCOME fits into an empty socket. */
-	return sent == n ? 0 : -EAGAIN;
+	return rc;
 }
 
 void welcome_refuse(struct serve *serve, int fd, int status, const char *text)
@@ -184,8 +152,6 @@ void welcome_refuse(struct serve *serve, int fd, int status, const char *text)
 	struct msg_welcome msg = {.status = status, .version = MSG_PROTOCOL_VERSION};
 
 	snprintf(msg.text, sizeof(msg.text), "%s", text);
-	int n = welcome_encode(serve, &msg);
 	/* Whether this arrives is the peer's concern. */
-	if (n > 0)
-		(void)!send(fd, serve->welcome, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+	(void)welcome_write(serve, fd, &msg, NULL, 0);
 }
