@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "daemon/engine/check.h"
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
@@ -117,6 +118,8 @@ static bool engine_turn(struct engine *engine)
 		engine->drained = true;
 		reports_post(&engine->reports, ENGINE_DRAINED, NULL, NULL);
 	}
+	if (worked)
+		engine_check(engine);
 	return worked;
 }
 
@@ -300,5 +303,6 @@ void engine_free(struct engine *engine)
 	reports_deinit(&engine->reports);
 	mailbox_deinit(&engine->mailbox);
 	free(engine->runners);
+	free(engine->check_uses);
 	free(engine);
 }

@@ -28,6 +28,7 @@ struct engine {
 	struct mailbox mailbox;
 	pthread_t thread;
 	bool started, stop, drained;
+	uint32_t *check_uses; /* check.c */
 };
 
 #endif
