@@ -2,27 +2,10 @@
 #ifndef MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
 #define MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
 
-/* A cpu device with two streams and small ops, of which the gate decides when a stream goes on. */
-
-#include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+/* A cpu device with small ops, of which the gate decides when a stream goes on. */
 
 #include "kernels/cpu/cpu.h"
-
-struct fixture {
-	struct device *device;
-	const struct device_ops *ops;
-	struct stream *stream, *other;
-	sem_t entered, open;   /* of the gate */
-	const void *parameter; /* of the test's table entry */
-};
+#include "tests/kernels/device_fixture.h"
 
 struct trace {
 	uint32_t n;
@@ -35,11 +18,10 @@ struct gate_args {
 
 static void gate_run(const void *args, void *workspace)
 {
-	const struct gate_args *gate = args;
+	const struct gate_args *a = args;
 
-	sem_post(gate->entered);
-	while (sem_wait(gate->open) != 0)
-		;
+	sem_post(a->entered);
+	gate(a->open);
 }
 
 struct store_args {
@@ -141,26 +123,7 @@ static inline void gate_wait(struct fixture *f)
 
 static inline int fixture_setup_spinning(void **state, uint32_t spin_us)
 {
-	const struct device_options options = {.spin_us = spin_us};
-	struct fixture *f = calloc(1, sizeof(*f));
-	int rc;
-
-	if (f == NULL)
-		return -1;
-	f->parameter = *state;
-	rc = device_open("cpu", &options, &f->device);
-	if (rc != 0) {
-		free(f);
-		return rc;
-	}
-	f->ops = f->device->ops;
-	sem_init(&f->entered, 0, 0);
-	sem_init(&f->open, 0, 0);
-	rc = f->ops->stream_new(f->device, &f->stream);
-	if (rc == 0)
-		rc = f->ops->stream_new(f->device, &f->other);
-	*state = f;
-	return rc;
+	return fixture_open(state, "cpu", &(struct device_options){.spin_us = spin_us});
 }
 
 static inline int fixture_setup(void **state)
@@ -169,21 +132,48 @@ static inline int fixture_setup(void **state)
 }
 
 /* Fails if the device still holds anything. */
-static inline int fixture_teardown(void **state)
+static inline int fixture_check(struct device *device)
 {
 	static const struct cpu_live nothing;
-	struct fixture *f = *state;
 	struct cpu_live live;
 
-	sem_post(&f->open); /* a test that failed may have left the gate closed */
-	f->ops->stream_free(f->other);
-	f->ops->stream_free(f->stream);
-	cpu_device_live(f->device, &live);
-	f->ops->free(f->device);
-	sem_destroy(&f->open);
-	sem_destroy(&f->entered);
-	free(f);
+	cpu_device_live(device, &live);
 	return memcmp(&live, &nothing, sizeof(live)) == 0 ? 0 : -1;
+}
+
+static inline int fixture_teardown(void **state)
+{
+	sem_post(&((struct fixture *)*state)->open); /* for the gate of a test that failed */
+	return fixture_close(state, fixture_check);
+}
+
+/* ---- what the claims on any device ask of it ---- */
+
+static inline void nothing_run(const void *args, void *workspace)
+{
+}
+
+/* Launches one of two ops that the device does not load by itself. */
+static inline int use_op(struct stream *stream, int which)
+{
+	static const struct cpu_op ops[] = {
+		{.name = "nothing", .run = nothing_run}, {.name = "nothing else", .run = nothing_run}};
+
+	return cpu_launch(stream, &ops[which], NULL, 0, 0);
+}
+
+/* Where an op of so much workspace finds it. */
+static inline int use_workspace(
+	struct fixture *f, struct stream *stream, size_t bytes, void **ret)
+{
+	uint8_t *where;
+	int rc = launch_workspace(stream, &where, bytes);
+
+	if (rc)
+		return rc;
+	rc = f->ops->stream_sync(stream);
+	*ret = where;
+	return rc;
 }
 
 #endif

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "tests/kernels/device_claims.h"
+
 #define QUEUE_NODES 1024 /* of a stream */
 
 /* ---- opening ---- */
@@ -61,22 +63,6 @@ static void test_strerror_names_conditions_as_cuda_does(void **state)
 }
 
 /* ---- streams ---- */
-
-static void test_launch_returns_before_the_op_runs(void **state)
-{
-	struct fixture *f = *state;
-	int value = 0;
-
-	assert_int_equal(launch_gate(f, f->stream), 0);
-	assert_int_equal(launch_store(f->stream, &value, 7), 0);
-	gate_wait(f);
-	assert_int_equal(f->ops->stream_query(f->stream), DEVICE_E_NOT_READY);
-	assert_int_equal(value, 0);
-	sem_post(&f->open);
-	assert_int_equal(f->ops->stream_sync(f->stream), 0);
-	assert_int_equal(value, 7);
-	assert_int_equal(f->ops->stream_query(f->stream), 0);
-}
 
 static void test_launch_copies_its_arguments(void **state)
 {
@@ -154,18 +140,6 @@ static void test_full_queue_holds_the_producer_and_loses_nothing(void **state)
 		assert_int_equal(flood.trace.values[i], i);
 }
 
-static void test_streams_run_independently(void **state)
-{
-	struct fixture *f = *state;
-	int value = 0;
-
-	launch_gate(f, f->stream);
-	launch_store(f->other, &value, 3);
-	assert_int_equal(f->ops->stream_sync(f->other), 0);
-	assert_int_equal(value, 3);
-	sem_post(&f->open);
-}
-
 static void test_stream_free_waits_for_its_work(void **state)
 {
 	struct fixture *f = *state;
@@ -207,86 +181,7 @@ static void test_worker_is_named_and_takes_no_signals(void **state)
 	assert_true(seen.blocked);
 }
 
-static void post(void *arg)
-{
-	sem_post(arg);
-}
-
-static void test_host_func_runs_when_the_stream_gets_there(void **state)
-{
-	struct fixture *f = *state;
-	int value = 0;
-	sem_t called;
-
-	sem_init(&called, 0, 0);
-	launch_gate(f, f->stream);
-	assert_int_equal(f->ops->stream_host_func(f->stream, post, &called), 0);
-	launch_store(f->stream, &value, 1);
-	gate_wait(f);
-	assert_int_equal(sem_trywait(&called), -1);
-	sem_post(&f->open);
-	f->ops->stream_sync(f->stream);
-	assert_int_equal(sem_trywait(&called), 0);
-	sem_destroy(&called);
-}
-
-static void test_copies_and_fills_run_in_stream_order(void **state)
-{
-	struct fixture *f = *state;
-	uint8_t from[16], to[16] = {0};
-
-	assert_int_equal(f->ops->fill_async(f->stream, from, 0x5a, sizeof(from)), 0);
-	assert_int_equal(f->ops->copy_async(f->stream, to, from, sizeof(to)), 0);
-	assert_int_equal(f->ops->fill_async(f->stream, from, 0, sizeof(from)), 0);
-	assert_int_equal(f->ops->stream_sync(f->stream), 0);
-	assert_int_equal(to[0], 0x5a);
-	assert_int_equal(to[15], 0x5a);
-	assert_int_equal(from[7], 0);
-	assert_int_equal(f->ops->copy(f->device, from, to, 8), 0);
-	assert_int_equal(from[7], 0x5a);
-	assert_int_equal(from[8], 0);
-	assert_int_equal(f->ops->copy_async(f->stream, NULL, from, 1), DEVICE_E_INVALID);
-}
-
 /* ---- events ---- */
-
-static void test_event_is_done_when_its_stream_got_there(void **state)
-{
-	struct fixture *f = *state;
-	struct event *event;
-
-	assert_int_equal(f->ops->event_new(f->device, &event), 0);
-	assert_int_equal(f->ops->event_query(event), 0);
-	launch_gate(f, f->stream);
-	assert_int_equal(f->ops->event_record(event, f->stream), 0);
-	assert_int_equal(f->ops->event_query(event), DEVICE_E_NOT_READY);
-	sem_post(&f->open);
-	assert_int_equal(f->ops->event_sync(event), 0);
-	assert_int_equal(f->ops->event_query(event), 0);
-	f->ops->event_free(event);
-}
-
-static void test_stream_waits_for_another_streams_event(void **state)
-{
-	struct fixture *f = *state;
-	struct event *event;
-	struct trace trace = {0};
-
-	f->ops->event_new(f->device, &event);
-	launch_gate(f, f->stream);
-	launch_trace(f->stream, &trace, 1);
-	f->ops->event_record(event, f->stream);
-	assert_int_equal(f->ops->stream_wait_event(f->other, event), 0);
-	f->ops->event_free(event);
-	launch_trace(f->other, &trace, 2);
-	gate_wait(f);
-	assert_int_equal(f->ops->stream_query(f->other), DEVICE_E_NOT_READY);
-	sem_post(&f->open);
-	assert_int_equal(f->ops->stream_sync(f->other), 0);
-	assert_int_equal(trace.n, 2);
-	assert_int_equal(trace.values[0], 1);
-	assert_int_equal(trace.values[1], 2);
-}
 
 static void test_streams_pass_a_baton_in_strict_turn(void **state)
 {
@@ -355,51 +250,6 @@ static void test_event_outlives_its_stream_and_stays_done(void **state)
 	assert_int_equal(f->ops->stream_query(third), 0);
 	f->ops->stream_free(third);
 	f->ops->event_free(event);
-}
-
-/* ---- workspaces and lock ---- */
-
-static void test_workspace_grows_and_smaller_asks_reuse_it(void **state)
-{
-	struct fixture *f = *state;
-	uint8_t *first, *second, *third;
-
-	assert_int_equal(launch_workspace(f->stream, &first, 1000), 0);
-	assert_int_equal(launch_workspace(f->stream, &second, 100000), 0);
-	assert_int_equal(launch_workspace(f->stream, &third, 10), 0);
-	f->ops->stream_sync(f->stream);
-	assert_ptr_not_equal(first, second);
-	assert_ptr_equal(second, third);
-	assert_int_equal((uintptr_t)second % 256, 0);
-}
-
-static void test_workspace_growth_after_lock_is_refused(void **state)
-{
-	struct fixture *f = *state;
-	uint8_t *where;
-
-	launch_workspace(f->stream, &where, 1000);
-	assert_int_equal(f->ops->lock(f->device), 0);
-	assert_int_equal(launch_workspace(f->stream, &where, 1000), 0);
-	assert_int_equal(launch_workspace(f->stream, &where, 1001), DEVICE_E_LOCKED);
-	/* each stream has its own */
-	assert_int_equal(launch_workspace(f->other, &where, 1), DEVICE_E_LOCKED);
-	assert_int_equal(f->ops->stream_sync(f->stream), 0);
-}
-
-static void test_first_use_after_lock_is_refused(void **state)
-{
-	struct fixture *f = *state;
-	int value = 0, from = 4;
-
-	launch_store(f->stream, &value, 1);
-	f->ops->stream_sync(f->stream);
-	f->ops->lock(f->device);
-	assert_int_equal(launch_copy_int(f->stream, &value, &from), DEVICE_E_LOCKED);
-	assert_int_equal(launch_store(f->other, &value, 2), 0);
-	assert_int_equal(f->ops->copy_async(f->other, &value, &from, sizeof(value)), 0);
-	assert_int_equal(f->ops->stream_sync(f->other), 0);
-	assert_int_equal(value, 4);
 }
 
 /* ---- faults on demand ---- */
@@ -543,7 +393,6 @@ static void test_malformed_fault_is_refused(void **state)
 	assert_null(device);
 }
 
-#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 #define WITH_FAULT(test, fault)                                                                    \
 	cmocka_unit_test_prestate_setup_teardown(                                                  \
 		test, setup_fault, fixture_teardown, (void *)(uintptr_t)(fault))
@@ -555,24 +404,16 @@ int main(void)
 		cmocka_unit_test(test_open_of_a_cuda_device_that_cannot_be_is_refused),
 		cmocka_unit_test(test_open_unknown_name_is_no_device),
 		cmocka_unit_test(test_strerror_names_conditions_as_cuda_does),
-		ON_DEVICE(test_launch_returns_before_the_op_runs),
+		DEVICE_CLAIMS,
 		ON_DEVICE(test_launch_copies_its_arguments),
 		ON_DEVICE(test_launch_of_too_large_arguments_is_refused),
 		ON_DEVICE(test_stream_runs_in_order_round_the_ring),
 		ON_DEVICE(test_full_queue_holds_the_producer_and_loses_nothing),
-		ON_DEVICE(test_streams_run_independently),
 		ON_DEVICE(test_stream_free_waits_for_its_work),
 		ON_DEVICE(test_worker_is_named_and_takes_no_signals),
-		ON_DEVICE(test_host_func_runs_when_the_stream_gets_there),
-		ON_DEVICE(test_copies_and_fills_run_in_stream_order),
-		ON_DEVICE(test_event_is_done_when_its_stream_got_there),
-		ON_DEVICE(test_stream_waits_for_another_streams_event),
 		ON_DEVICE(test_streams_pass_a_baton_in_strict_turn),
 		ON_DEVICE(test_wait_is_for_the_record_at_the_time_of_the_wait),
 		ON_DEVICE(test_event_outlives_its_stream_and_stays_done),
-		ON_DEVICE(test_workspace_grows_and_smaller_asks_reuse_it),
-		ON_DEVICE(test_workspace_growth_after_lock_is_refused),
-		ON_DEVICE(test_first_use_after_lock_is_refused),
 		WITH_FAULT(test_fault_takes_the_nth_op_and_all_after_it, "launch:3"),
 		WITH_FAULT(test_fault_of_one_op_counts_that_op_alone, "op:store:2"),
 		WITH_FAULT(test_lost_device_answers_nothing_else, "launch:1"),

@@ -223,8 +223,6 @@ static void test_held_op_waits_for_its_file_to_go(void **state)
 	device->ops->free(device);
 }
 
-#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {

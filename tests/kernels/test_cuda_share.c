@@ -453,8 +453,6 @@ static void test_owner_killed_while_the_device_reads_its_memory(void **state)
 	}
 }
 
-#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
-
 static int child_main(char **argv)
 {
 	alarm(60); /* one that waits for what never comes fails, and does not hang its parent */
