@@ -9,6 +9,7 @@
  * has.
  */
 
+#include "kernels/convert.h"
 #include "tests/kernels/ops_fixture.h"
 
 #define CANARY_BYTES 256
@@ -24,23 +25,6 @@ static struct stream *streams[N_SIDES];
 		assert_int_equal(devices[side]->kernels->op(streams[side], (args)), 0);            \
 		assert_int_equal(devices[side]->ops->stream_sync(streams[side]), 0);               \
 	} while (0)
-
-static inline float bf16_value(uint16_t bits)
-{
-	uint32_t word = (uint32_t)bits << 16;
-	float value;
-
-	memcpy(&value, &word, sizeof(value));
-	return value;
-}
-
-static inline uint16_t bf16_bits(float value)
-{
-	uint32_t word;
-
-	memcpy(&word, &value, sizeof(word));
-	return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
 
 /* ---- buffers ---- */
 
@@ -158,8 +142,8 @@ static inline void both_put(struct both *b, const void *data)
 		return;
 	}
 	for (size_t i = 0; i < b->n; i++) {
-		halves[i] = bf16_bits(((const float *)data)[i]);
-		rounded[i] = bf16_value(halves[i]);
+		halves[i] = f32_to_bf16(((const float *)data)[i]);
+		rounded[i] = bf16_to_f32(halves[i]);
 	}
 	both_copy(CPU, b->at[CPU], rounded, b->n * 4);
 	both_copy(CUDA, b->at[CUDA], halves, b->n * 2);
@@ -222,7 +206,7 @@ static inline float *both_floats(const struct both *b, int side)
 	else
 		both_copy(side, halves, b->at[side], b->n * 2);
 	for (size_t i = 0; side == CUDA && i < b->n; i++)
-		values[i] = bf16_value(halves[i]);
+		values[i] = bf16_to_f32(halves[i]);
 	return values;
 }
 
@@ -270,11 +254,11 @@ static inline int devices_open(void)
 		printf("1..0 # SKIP no CUDA device: %s\n", device_strerror(rc));
 		return 77;
 	}
-	if (rc == 0)
+	if (!rc)
 		rc = device_open("cpu", NULL, &devices[CPU]);
-	for (int side = 0; rc == 0 && side < N_SIDES; side++)
+	for (int side = 0; !rc && side < N_SIDES; side++)
 		rc = devices[side]->ops->stream_new(devices[side], &streams[side]);
-	if (rc != 0) {
+	if (rc) {
 		printf("Bail out! the devices don't open: %s\n", device_strerror(rc));
 		return 1;
 	}
@@ -296,7 +280,7 @@ static inline int test_release(void **state)
 	int main(void)                                                                             \
 	{                                                                                          \
 		int rc = devices_open();                                                           \
-		if (rc == 0)                                                                       \
+		if (!rc)                                                                           \
 			rc = ops_run_group(                                                        \
 				name, tests, COUNT_OF(tests), NULL, NULL, test_release);           \
 		devices_close();                                                                   \

@@ -238,7 +238,7 @@ static int import_of(struct fixture *f, int fd, uint64_t size)
 	handle.fd = fd;
 	handle.size = size;
 	rc = f->ops->import(f->device, &handle, &imported);
-	if (rc == 0)
+	if (!rc)
 		f->ops->import_free(f->device, imported);
 	return rc;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "kernels/convert.h"
 #include "tests/kernels/cuda_fixture.h"
 
 /*
@@ -14,14 +15,6 @@ struct operands {
 	size_t y_bytes;
 	void *memory;
 };
-
-static uint16_t bf16_of(float value)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 static float eighths(uint32_t *seed)
 {
@@ -46,7 +39,7 @@ static void put(struct fixture *f, void *to, const float *values, size_t n, enum
 
 	assert_non_null(half);
 	for (size_t i = 0; i < n; i++)
-		half[i] = bf16_of(values[i]);
+		half[i] = f32_to_bf16(values[i]);
 	if (dtype == DTYPE_BF16)
 		assert_int_equal(f->ops->copy(f->device, to, half, n * sizeof(*half)), 0);
 	else
@@ -135,22 +128,14 @@ static void poison(struct fixture *f, const struct operands *o)
 	assert_int_equal(f->ops->fill_async(f->stream, o->args.y, 0xff, o->y_bytes + 64), 0);
 }
 
-static float rounded(float value)
-{
-	uint32_t bits = (uint32_t)bf16_of(value) << 16;
-
-	memcpy(&value, &bits, sizeof(value));
-	return value;
-}
-
 static bool bf16_is_right(const struct operands *o, size_t i, uint16_t half)
 {
 	const float bias = o->bias[i % o->args.w.rows];
 
-	if (half == bf16_of(o->expected[i]))
+	if (half == f32_to_bf16(o->expected[i]))
 		return true;
 	return (o->args.w.cols % 8 != 0 || o->args.w.rows % 8 != 0) &&
-	       half == bf16_of(rounded(o->expected[i] - bias) + bias);
+	       half == f32_to_bf16(bf16_to_f32(f32_to_bf16(o->expected[i] - bias)) + bias);
 }
 
 /* How many elements are wrong; the first of them is shown. */
@@ -174,6 +159,23 @@ static size_t differences(const struct operands *o, const uint8_t *bytes)
 	return wrong;
 }
 
+/* What the device has made of o, by whatever ran since poison(). */
+static size_t wrong_in(struct fixture *f, const struct operands *o)
+{
+	uint8_t *bytes = result(f, o);
+	size_t wrong = differences(o, bytes);
+
+	free(bytes);
+	return wrong;
+}
+
+static size_t run_wrong(struct fixture *f, const struct operands *o)
+{
+	poison(f, o);
+	assert_int_equal(f->device->kernels->gemm(f->stream, &o->args), 0);
+	return wrong_in(f, o);
+}
+
 static void test_gemm_is_the_product_over_shapes(void **state)
 {
 	static const uint32_t rows[] = {1, 2, 3, 8, 17, 100, 300};
@@ -186,17 +188,28 @@ static void test_gemm_is_the_product_over_shapes(void **state)
 		for (size_t r = 0; r < 4 * sizeof(rows) / sizeof(rows[0]); r++) {
 			struct operands o = operands_new(f, rows[r / 4], shapes[s][0], shapes[s][1],
 				r & 1 ? DTYPE_F32 : DTYPE_BF16, r & 2);
-			uint8_t *bytes;
 
-			poison(f, &o);
-			assert_int_equal(f->device->kernels->gemm(f->stream, &o.args), 0);
-			bytes = result(f, &o);
-			wrong += differences(&o, bytes);
-			free(bytes);
+			wrong += run_wrong(f, &o);
 			operands_free(f, &o);
 		}
 	}
 	assert_int_equal(wrong, 0);
+}
+
+/* So that near scores keep their order. */
+static void test_router_logits_are_float32(void **state)
+{
+	static const uint32_t shapes[][2] = {{8, 48}, {8, 160}, {64, 2048}, {256, 7168}};
+	static const uint32_t tokens[] = {1, 9, 70};
+	struct fixture *f = *state;
+
+	for (size_t i = 0; i < 4 * 3; i++) {
+		struct operands o = operands_new(
+			f, tokens[i / 4], shapes[i % 4][0], shapes[i % 4][1], DTYPE_F32, false);
+
+		assert_int_equal(run_wrong(f, &o), 0);
+		operands_free(f, &o);
+	}
 }
 
 static void test_gemm_of_no_rows_writes_nothing(void **state)
@@ -219,22 +232,16 @@ static void test_gemm_refuses_what_it_cannot(void **state)
 {
 	struct fixture *f = *state;
 	struct operands o = operands_new(f, 2, 16, 16, DTYPE_BF16, true);
-	struct op_gemm a = o.args;
+	struct op_gemm a[5] = {o.args, o.args, o.args, o.args, o.args};
 
-	a.w.dtype = DTYPE_F16;
-	assert_int_equal(f->device->kernels->gemm(f->stream, &a), -ENOTSUP);
-	a = o.args;
-	a.bias.dtype = DTYPE_F32;
-	assert_int_equal(f->device->kernels->gemm(f->stream, &a), -ENOTSUP);
-	a = o.args;
-	a.bias.cols = 15;
-	assert_int_equal(f->device->kernels->gemm(f->stream, &a), -EINVAL);
-	a = o.args;
-	a.y_dtype = DTYPE_I32;
-	assert_int_equal(f->device->kernels->gemm(f->stream, &a), -EINVAL);
-	a = o.args;
-	a.x = NULL;
-	assert_int_equal(f->device->kernels->gemm(f->stream, &a), -EINVAL);
+	a[0].w.dtype = DTYPE_F16;
+	a[1].bias.dtype = DTYPE_F32;
+	a[2].bias.cols = 15;
+	a[3].y_dtype = DTYPE_I32;
+	a[4].x = NULL;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(f->device->kernels->gemm(f->stream, &a[i]),
+			i < 2 ? -ENOTSUP : -EINVAL);
 	operands_free(f, &o);
 }
 
@@ -270,20 +277,14 @@ static void check_recorded_first(struct fixture *f, uint32_t rows, uint32_t k)
 {
 	struct operands o = operands_new(f, rows, 128, k, DTYPE_F32, true);
 	struct graph_exec *exec;
-	struct graph *graph;
-	uint8_t *bytes;
 
 	poison(f, &o);
 	assert_int_equal(f->ops->capture_begin(f->stream), 0);
 	assert_int_equal(f->device->kernels->gemm(f->stream, &o.args), 0);
-	assert_int_equal(f->ops->capture_end(f->stream, &graph), 0);
-	assert_int_equal(f->ops->graph_instantiate(f->device, graph, &exec), 0);
-	assert_int_equal(f->ops->graph_launch(exec, f->stream), 0);
-	bytes = result(f, &o);
-	assert_int_equal(differences(&o, bytes), 0);
-	free(bytes);
+	exec = finish(f);
+	replay(f, exec);
+	assert_int_equal(wrong_in(f, &o), 0);
 	f->ops->graph_exec_free(exec);
-	f->ops->graph_free(graph);
 	operands_free(f, &o);
 }
 
@@ -305,25 +306,16 @@ static void test_gemm_of_a_new_shape_after_lock_allocates_nothing(void **state)
 	struct operands warm = operands_new(f, 3, 64, 64, DTYPE_BF16, false);
 	struct operands new[] = {operands_new(f, 9, 96, 128, DTYPE_F32, false),
 		operands_new(f, 24, 96, 1000, DTYPE_F32, false)};
-	struct graph *graph;
 
 	assert_int_equal(f->device->kernels->gemm(f->stream, &warm.args), 0);
 	assert_int_equal(f->ops->lock(f->device), 0);
-	for (int i = 0; i < 2; i++) {
-		uint8_t *bytes;
-
-		poison(f, &new[i]);
-		assert_int_equal(f->device->kernels->gemm(f->stream, &new[i].args), 0);
-		bytes = result(f, &new[i]);
-		assert_int_equal(differences(&new[i], bytes), 0);
-		free(bytes);
-	}
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(run_wrong(f, &new[i]), 0);
 	/* one stream's scratch is not another's */
 	assert_int_equal(f->device->kernels->gemm(f->other, &warm.args), DEVICE_E_LOCKED);
 	assert_int_equal(f->ops->capture_begin(f->stream), 0);
 	assert_int_equal(f->device->kernels->gemm(f->stream, &warm.args), 0);
-	assert_int_equal(f->ops->capture_end(f->stream, &graph), 0);
-	f->ops->graph_free(graph);
+	f->ops->graph_exec_free(finish(f));
 	operands_free(f, &new[0]);
 	operands_free(f, &new[1]);
 	operands_free(f, &warm);
@@ -348,34 +340,24 @@ static void test_gemm_of_operands_aligned_otherwise_is_right(void **state)
 	struct fixture *f = *state;
 	struct operands o = operands_new(f, 4, 64, 256, DTYPE_BF16, false);
 	const size_t x_bytes = 4 * 256 * 2;
-	uint8_t *bytes;
 	void *moved;
 
 	o.args.y = (uint8_t *)o.args.y + 8;
-	poison(f, &o);
-	assert_int_equal(f->device->kernels->gemm(f->stream, &o.args), 0);
-	bytes = result(f, &o);
-	assert_int_equal(differences(&o, bytes), 0);
-	free(bytes);
+	assert_int_equal(run_wrong(f, &o), 0);
 	assert_int_equal(f->ops->mem_alloc(f->device, x_bytes + 8, &moved), 0);
 	assert_int_equal(f->ops->copy(f->device, (uint8_t *)moved + 8, o.args.x, x_bytes), 0);
 	o.args.x = (uint8_t *)moved + 8;
 	o.args.y = (uint8_t *)o.args.y - 8;
-	poison(f, &o);
-	assert_int_equal(f->device->kernels->gemm(f->stream, &o.args), 0);
-	bytes = result(f, &o);
-	assert_int_equal(differences(&o, bytes), 0);
-	free(bytes);
+	assert_int_equal(run_wrong(f, &o), 0);
 	f->ops->mem_free(f->device, moved);
 	operands_free(f, &o);
 }
-
-#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		ON_DEVICE(test_gemm_is_the_product_over_shapes),
+		ON_DEVICE(test_router_logits_are_float32),
 		ON_DEVICE(test_gemm_of_no_rows_writes_nothing),
 		ON_DEVICE(test_gemm_refuses_what_it_cannot),
 		ON_DEVICE(test_replayed_gemm_has_the_bits_of_the_eager_one),

@@ -3,18 +3,11 @@
  * Our own products, each variant of skinny.cu and wide.cu by itself, against sums in double
  * precision over random numbers.
  */
+#include "kernels/convert.h"
 #include "tests/kernels/cuda_fixture.h"
 
 #include <math.h>
 #include <time.h>
-
-static uint16_t bf16_of(float value)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 static size_t aligned(size_t bytes)
 {
@@ -50,17 +43,8 @@ static uint16_t *random_bf16(size_t n, double scale, uint64_t *state)
 
 	assert_non_null(values);
 	for (size_t i = 0; i < n; i++)
-		values[i] = bf16_of((float)(scale * normal(state)));
+		values[i] = f32_to_bf16((float)(scale * normal(state)));
 	return values;
-}
-
-static float widened(uint16_t half)
-{
-	uint32_t bits = (uint32_t)half << 16;
-	float value;
-
-	memcpy(&value, &bits, sizeof(value));
-	return value;
 }
 
 static struct sample sample_new(struct fixture *f, const struct shape_case *c, uint64_t *state)
@@ -75,7 +59,7 @@ static struct sample sample_new(struct fixture *f, const struct shape_case *c, u
 	s.bias32 = calloc(c->n, sizeof(*s.bias32));
 	assert_non_null(s.bias32);
 	for (uint32_t i = 0; i < c->n; i++)
-		s.bias32[i] = widened(s.bias[i]);
+		s.bias32[i] = bf16_to_f32(s.bias[i]);
 	s.bias_at = s.w_at + aligned((size_t)c->n * c->k * 2);
 	s.gate_up_at = s.bias_at + aligned((size_t)c->n * 4);
 	s.y_at = s.gate_up_at + aligned((size_t)c->rows * c->n * 2);
@@ -128,8 +112,8 @@ static double exact(const struct shape_case *c, const struct sample *s, uint32_t
 	double sum = c->bias ? s->bias32[col] : 0;
 
 	for (uint32_t i = 0; i < c->k; i++)
-		sum += (double)widened(s->x[(size_t)r * c->k + i]) *
-		       (double)widened(s->w[(size_t)col * c->k + i]);
+		sum += (double)bf16_to_f32(s->x[(size_t)r * c->k + i]) *
+		       (double)bf16_to_f32(s->w[(size_t)col * c->k + i]);
 	return sum;
 }
 
@@ -169,7 +153,7 @@ static double distance(const struct shape_case *c, const double *want, const uin
 		for (uint32_t col = 0; col < cols; col += column_step(c), want++) {
 			const size_t at = (size_t)r * cols + col;
 			const double got = c->f32 ? (double)((const float *)bytes)[at]
-						  : (double)widened(((const uint16_t *)bytes)[at]);
+						  : (double)bf16_to_f32(((const uint16_t *)bytes)[at]);
 
 			off += (got - *want) * (got - *want);
 			all += *want * *want;
@@ -184,7 +168,6 @@ static void check_sample(struct fixture *f, int variant, const struct shape_case
 	uint8_t *bytes = calloc(2, s->y_bytes + 64), *again = bytes + s->y_bytes + 64;
 	uint8_t *y = s->memory + s->y_at;
 	struct graph_exec *exec;
-	struct graph *graph;
 	double off;
 
 	assert_non_null(bytes);
@@ -202,15 +185,12 @@ static void check_sample(struct fixture *f, int variant, const struct shape_case
 	assert_int_equal(f->ops->capture_begin(f->stream), 0);
 	for (int i = 0; i < 3; i++) /* each behind another of its kind: launches overlap */
 		assert_int_equal(sample_queue(f, c, s), 0);
-	assert_int_equal(f->ops->capture_end(f->stream, &graph), 0);
-	assert_int_equal(f->ops->graph_instantiate(f->device, graph, &exec), 0);
+	exec = finish(f);
 	f->ops->fill_async(f->stream, y, 0xff, s->y_bytes + 64);
-	assert_int_equal(f->ops->graph_launch(exec, f->stream), 0);
-	assert_int_equal(f->ops->stream_sync(f->stream), 0);
+	replay(f, exec);
 	assert_int_equal(f->ops->copy(f->device, again, y, s->y_bytes + 64), 0);
 	assert_memory_equal(again, bytes, s->y_bytes + 64);
 	f->ops->graph_exec_free(exec);
-	f->ops->graph_free(graph);
 	free(bytes);
 }
 
@@ -351,8 +331,6 @@ static void test_a_long_chain_of_each_variant_has_the_bits_of_one_run_serially(v
 		assert_int_equal(fixture_teardown(&device), 0);
 	}
 }
-
-#define ON_DEVICE(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 
 /* An argument is a pattern of tests to run: cuBLASLt is used in those without "variant" only. */
 int main(int argc, char **argv)

@@ -189,10 +189,10 @@ static int products_start(void **state)
 	cuda_device(devices[CUDA])->limits.n_sms = N_SMS;
 	rc = skinny_start(streams[CUDA]);
 #ifdef MIMEO_CUDA_SM90A
-	if (rc == 0)
-		rc = wide_start(streams[CUDA]);
-#endif
+	return rc ? rc : wide_start(streams[CUDA]);
+#else
 	return rc;
+#endif
 }
 
 /* How many of the tests, wide's last, this device has kernels for. */
