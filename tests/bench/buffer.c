@@ -8,6 +8,7 @@
  */
 #include "tests/bench/buffer.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "daemon/bench/child.h"
@@ -33,12 +34,22 @@ static const char *const names[N_STEPS] = {
 	[FENCED] = "step, logits in a buffer, to the end",
 };
 
-int buffer_fail(const struct mimeo *m, const char *what, int status)
+int buffer_fail(const struct buffer_bench *bench, const char *what, int status)
 {
-	const char *message = mimeo_buffer_message(m);
+	const char *message = mimeo_buffer_message(bench->m);
 
 	return bench_fail(status, "%s: %s (%s)%s%s", what, mimeo_strerror(status),
 		mimeo_status_name(status), *message ? ": " : "", message);
+}
+
+int buffer_samples(struct samples **ret, uint32_t n, uint32_t capacity)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i] = samples_new(capacity);
+		if (!ret[i])
+			return bench_fail(-ENOMEM, "no memory");
+	}
+	return 0;
 }
 
 void buffer_row(const struct buffer_bench *bench, const char *name, struct samples *result,
@@ -54,6 +65,7 @@ void buffer_row(const struct buffer_bench *bench, const char *name, struct sampl
 /* ---- steps ---- */
 
 struct stepper {
+	const struct buffer_bench *bench;
 	struct mimeo *m;
 	const struct mimeo_model_info *info;
 	uint32_t model, n_rows;
@@ -91,11 +103,11 @@ static int stepper_step(struct stepper *s, enum step way)
 	if (rc == 0 && way == FENCED)
 		rc = mimeo_request_fence(request, &fence);
 	if (rc < 0)
-		return buffer_fail(s->m, "a fence", rc);
+		return buffer_fail(s->bench, "a fence", rc);
 	uint64_t start = stats_now();
 	rc = stepper_submit(s, way, request);
 	if (rc < 0)
-		return buffer_fail(s->m, "step", rc);
+		return buffer_fail(s->bench, "step", rc);
 	while (event.kind != MIMEO_EVENT_FINAL) {
 		rc = client_next(s->m, &event);
 		if (rc < 0)
@@ -103,7 +115,7 @@ static int stepper_step(struct stepper *s, enum step way)
 		if (event.kind == MIMEO_EVENT_RECORDED && fence->kind == MIMEO_HANDLE_MEMFD) {
 			rc = mimeo_fence_wait(s->m, fence, -1);
 			if (rc < 0)
-				return buffer_fail(s->m, "waiting for a fence", rc);
+				return buffer_fail(s->bench, "waiting for a fence", rc);
 			samples_add(s->samples[PASSED], stats_now() - start);
 		}
 		mimeo_event_seen(s->m, &event);
@@ -122,7 +134,7 @@ static int stepper_cut(struct stepper *s)
 		rc = mimeo_sequence_truncate(s->m, s->sequences[i], 1);
 	if (rc == 0)
 		rc = mimeo_submit(s->m);
-	return rc < 0 ? buffer_fail(s->m, "cutting a sequence", rc) : client_null(s->m);
+	return rc < 0 ? buffer_fail(s->bench, "cutting a sequence", rc) : client_null(s->m);
 }
 
 static int stepper_run(struct stepper *s, uint32_t n)
@@ -132,9 +144,9 @@ static int stepper_run(struct stepper *s, uint32_t n)
 	for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
 		rc = mimeo_sequence_open(s->m, s->model, &s->sequences[i]);
 	if (rc < 0)
-		return buffer_fail(s->m, "opening a sequence", rc);
+		return buffer_fail(s->bench, "opening a sequence", rc);
 	for (uint32_t i = 0; i < n + WARM_UPS && rc == 0; i++) {
-		for (enum step way = 0; way < N_STEPS && i == WARM_UPS; way++)
+		for (enum step way = 0; way < N_STEPS && i <= WARM_UPS; way++)
 			s->samples[way]->n = 0;
 		if (i > 0)
 			rc = stepper_cut(s);
@@ -150,8 +162,9 @@ static int stepper_run(struct stepper *s, uint32_t n)
 	return rc;
 }
 
-static void stepper_rows(const struct buffer_bench *bench, const struct stepper *s)
+static void stepper_rows(const struct stepper *s)
 {
+	const struct buffer_bench *bench = s->bench;
 	uint64_t bytes = sizeof(float) * s->n_rows * (uint64_t)s->info->vocab_size;
 	double bare = samples_quantile(s->samples[BARE], 0.5);
 
@@ -173,73 +186,61 @@ static void stepper_rows(const struct buffer_bench *bench, const struct stepper 
 	}
 }
 
-static int stepper_measure(const struct buffer_bench *bench, struct stepper *s)
+static int buffer_steps(const struct buffer_bench *bench)
 {
+	struct stepper s = {.bench = bench, .m = bench->m};
 	const char *name = bench->options->model_name;
-	int index = name ? mimeo_model_find(s->m, name) : 0;
+	int index = name ? mimeo_model_find(s.m, name) : 0;
 	uint32_t n = STEPS_A_COUNT * bench->options->count;
 
-	s->model = (uint32_t)index;
-	s->info = index < 0 ? NULL : mimeo_model_get(s->m, s->model);
-	if (!s->info)
-		return buffer_fail(s->m, name ? name : "the first model", MIMEO_E_UNKNOWN_MODEL);
-	int rc = mimeo_buffer_alloc(s->m, MIMEO_HANDLE_DEFAULT,
-		sizeof(float) * ROWS_MAX * (uint64_t)s->info->vocab_size, &s->buffer);
+	s.model = (uint32_t)index;
+	s.info = index < 0 ? NULL : mimeo_model_get(s.m, s.model);
+	if (!s.info)
+		return buffer_fail(bench, name ? name : "the first model", MIMEO_E_UNKNOWN_MODEL);
+	int rc = mimeo_buffer_alloc(s.m, MIMEO_HANDLE_DEFAULT,
+		sizeof(float) * ROWS_MAX * (uint64_t)s.info->vocab_size, &s.buffer);
 	if (rc < 0)
-		return buffer_fail(s->m, "a buffer for logits", rc);
-	for (enum step way = 0; way < N_STEPS; way++) {
-		s->samples[way] = samples_new(n);
-		if (!s->samples[way])
-			return bench_fail(MIMEO_E_NO_MEMORY, "no memory");
+		return buffer_fail(bench, "a buffer for logits", rc);
+	rc = buffer_samples(s.samples, N_STEPS, n);
+	for (s.n_rows = 1; s.n_rows <= ROWS_MAX && rc == 0; s.n_rows += ROWS_MAX - 1) {
+		rc = stepper_run(&s, n);
+		if (rc == 0)
+			stepper_rows(&s);
 	}
-	for (s->n_rows = 1; s->n_rows <= ROWS_MAX; s->n_rows += ROWS_MAX - 1) {
-		rc = stepper_run(s, n);
-		if (rc < 0)
-			return rc;
-		stepper_rows(bench, s);
-		for (enum step way = 0; way < N_STEPS; way++)
-			s->samples[way]->n = 0;
-	}
-	return 0;
+	return rc;
 }
 
-static int steps_child(void *arg, int fd)
+/* ---- all of it ---- */
+
+static int buffer_child(void *arg, int fd)
 {
-	const struct buffer_bench *bench = arg;
+	struct buffer_bench *bench = arg;
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct stepper stepper = {0};
 	char message[256] = "";
 
 	config.socket_path = bench->target->socket;
 	config.arena_bytes = ARENA_BYTES;
 	config.message = message;
 	config.message_size = sizeof(message);
-	if (mimeo_connect(&stepper.m, &config) < 0)
+	if (mimeo_connect(&bench->m, &config) < 0)
 		return bench_fail(1, "%s: %s", bench->target->socket, message);
-	int rc = stepper_measure(bench, &stepper);
-	mimeo_close(stepper.m);
-	return rc < 0;
+	int rc = buffer_calls(bench);
+	if (rc == 0)
+		rc = buffer_steps(bench);
+	if (rc == 0 && bench->target->admin >= 0)
+		rc = buffer_gaps(bench);
+	mimeo_close(bench->m);
+	return rc != 0;
 }
-
-int buffer_steps(const struct buffer_bench *bench)
-{
-	return child_run("steps", steps_child, (void *)bench, bench->options->timeout_s);
-}
-
-/* ---- all of it ---- */
 
 int bench_buffer(const struct bench_options *options, struct results *results)
 {
 	struct target target;
-	const struct buffer_bench bench = {options, results, &target};
+	struct buffer_bench bench = {options, results, &target, NULL};
 	int rc = target_open(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, results, &target);
 
 	if (rc == 0)
-		rc = buffer_calls(&bench);
-	if (rc == 0)
-		rc = buffer_steps(&bench);
-	if (rc == 0 && target.admin >= 0)
-		rc = buffer_gaps(&bench);
+		rc = child_run("buffers", buffer_child, &bench, options->timeout_s);
 	target_close(&target);
 	results_explain(results, "more: beyond the floor; saved: bytes a step that are not copied to "
 		"the host and into the arena");

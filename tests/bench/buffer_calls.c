@@ -15,8 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/bench/child.h"
-#include "daemon/bench/bench_client.h"
 #include "daemon/bench/probe.h"
 
 #define BACK_NS 5000000000ull /* for what was closed to come back */
@@ -45,7 +43,6 @@ enum call { MAKE, CLOSE, FLOOR_MAKE, FLOOR_CLOSE, N_CALLS };
 
 struct calls {
 	const struct buffer_bench *bench;
-	struct mimeo *m;
 	struct device *device;
 	struct samples *samples[N_CALLS]; /* of a way and a size */
 };
@@ -119,11 +116,11 @@ static int calls_make(struct calls *calls, enum way way, uint64_t bytes, int fd,
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 
 	if (way != IMPORT)
-		return mimeo_buffer_alloc(calls->m, ways[way].kind, bytes, ret);
+		return mimeo_buffer_alloc(calls->bench->m, ways[way].kind, bytes, ret);
 	handle.kind = ways[way].kind;
 	handle.fd = fd;
 	handle.bytes = bytes;
-	return mimeo_buffer_import(calls->m, &handle, ret);
+	return mimeo_buffer_import(calls->bench->m, &handle, ret);
 }
 
 /* What was closed counts against the limits until the daemon has it back: a refusal for that is
@@ -147,7 +144,7 @@ static int calls_once(struct calls *calls, enum way way, uint64_t bytes)
 		return rc;
 	samples_add(calls->samples[MAKE], stats_now() - start);
 	start = stats_now();
-	rc = mimeo_buffer_close(calls->m, buffer);
+	rc = mimeo_buffer_close(calls->bench->m, buffer);
 	if (rc == 0)
 		samples_add(calls->samples[CLOSE], stats_now() - start);
 	return rc;
@@ -174,7 +171,7 @@ static int calls_measure(struct calls *calls, enum way way, size_t size)
 		if (rc == MIMEO_E_UNSUPPORTED || (way == IMPORT && rc == MIMEO_E_DENIED))
 			return 1;
 		if (rc < 0)
-			return buffer_fail(calls->m, "a buffer", rc);
+			return buffer_fail(calls->bench, "a buffer", rc);
 		rc = floor_once(calls, way, sizes[size].bytes);
 		if (rc)
 			return -abs(bench_fail_device(rc, "the floor", ""));
@@ -207,30 +204,18 @@ static int calls_all(struct calls *calls)
 	return 0;
 }
 
-static int calls_child(void *arg, int fd)
-{
-	struct calls *calls = arg;
-	struct device_info info;
-	char why[256] = "";
-
-	for (enum call call = 0; call < N_CALLS; call++) {
-		calls->samples[call] = samples_new(calls->bench->options->count);
-		if (!calls->samples[call])
-			return bench_fail(1, "no memory");
-	}
-	if (client_connect(&calls->m, calls->bench->target->socket, MIMEO_SPIN_DEFAULT) < 0)
-		return 1;
-	int rc = probe_device(calls->bench->options->device, &calls->device, &info, why, sizeof(why));
-	rc = rc ? bench_fail_device(rc, "the floor", why) : calls_all(calls);
-	if (calls->device)
-		calls->device->ops->free(calls->device);
-	mimeo_close(calls->m);
-	return rc != 0;
-}
-
 int buffer_calls(const struct buffer_bench *bench)
 {
 	struct calls calls = {.bench = bench};
+	struct device_info info;
+	char why[256] = "";
+	int rc = buffer_samples(calls.samples, N_CALLS, bench->options->count);
 
-	return child_run("buffers", calls_child, &calls, bench->options->timeout_s);
+	if (rc < 0)
+		return rc;
+	rc = probe_device(bench->options->device, &calls.device, &info, why, sizeof(why));
+	rc = rc ? bench_fail_device(rc, "the floor", why) : calls_all(&calls);
+	if (calls.device)
+		calls.device->ops->free(calls.device);
+	return rc;
 }

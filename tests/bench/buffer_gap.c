@@ -11,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/bench/child.h"
-#include "daemon/bench/bench_client.h"
 #include "daemon/engine/builder.h"
 #include "tests/bench/stream.h"
 
@@ -72,9 +70,9 @@ static int gaps_count(
 	return bench_fail(-1, "no tokens while buffers are closed");
 }
 
-static int gaps_round(
-	const struct gaps *gaps, struct mimeo *m, enum closing closing, uint32_t ms)
+static int gaps_round(const struct gaps *gaps, enum closing closing, uint32_t ms)
 {
+	struct mimeo *m = gaps->bench->m;
 	CLEANUP(cleanup_answer) struct answer *before = NULL;
 	uint32_t kind = closing == HANDLES ? MIMEO_HANDLE_CUDA_IPC : MIMEO_HANDLE_DEFAULT;
 	uint32_t buffers[CLOSED], n = closing == NOTHING ? 0 : CLOSED;
@@ -83,66 +81,49 @@ static int gaps_round(
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = mimeo_buffer_alloc(m, kind, CLOSED_BYTES, &buffers[i]);
 	if (rc < 0)
-		return buffer_fail(m, "a buffer", rc);
+		return buffer_fail(gaps->bench, "a buffer", rc);
 	gaps_pause(SETTLE_MS);
 	rc = gaps_look(gaps, &before);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < n && rc == 0; i++)
 		rc = mimeo_buffer_close(m, buffers[i]);
-	return rc < 0 ? buffer_fail(m, "closing a buffer", rc)
+	return rc < 0 ? buffer_fail(gaps->bench, "closing a buffer", rc)
 		      : gaps_count(gaps, ms, closing, before);
 }
 
-static int gaps_child(void *arg, int fd)
+/* With buffers that have no descriptor, rounds last until they are given back. */
+static int gaps_rounds(const struct gaps *gaps)
 {
-	const struct gaps *gaps = arg;
-	struct mimeo *m;
+	struct mimeo *m = gaps->bench->m;
 	uint32_t buffer;
-
-	if (client_connect(&m, gaps->bench->target->socket, MIMEO_SPIN_DEFAULT) < 0)
-		return 1;
-	/* With buffers that have no descriptor, rounds last until they are given back. */
 	int rc = mimeo_buffer_alloc(m, MIMEO_HANDLE_CUDA_IPC, CLOSED_BYTES, &buffer);
 	bool handles = rc == 0;
 	uint32_t n = handles ? N_CLOSINGS : HANDLES, ms = handles ? LONG_ROUND_MS : SHORT_ROUND_MS;
+
 	if (handles)
 		rc = mimeo_buffer_close(m, buffer);
-	rc = rc == MIMEO_E_UNSUPPORTED || rc == 0 ? 0 : buffer_fail(m, "a buffer", rc);
+	rc = rc == MIMEO_E_UNSUPPORTED || rc == 0 ? 0 : buffer_fail(gaps->bench, "a buffer", rc);
 	for (uint32_t i = 0; i < ROUNDS * n && rc == 0; i++)
-		rc = gaps_round(gaps, m, (enum closing)(i % n), ms);
-	mimeo_close(m);
-	return rc < 0;
-}
-
-static int gaps_run(struct gaps *gaps)
-{
-	const struct buffer_bench *bench = gaps->bench;
-	CLEANUP(child_kill) struct child first = {0}, second = {0};
-	int rc = stream_start(&first, bench->options, bench->target);
-
-	if (rc == 0)
-		rc = stream_start(&second, bench->options, bench->target);
-	return rc < 0 ? rc
-		      : child_run("closing buffers", gaps_child, gaps, bench->options->timeout_s);
+		rc = gaps_round(gaps, (enum closing)(i % n), ms);
+	return rc;
 }
 
 int buffer_gaps(const struct buffer_bench *bench)
 {
+	CLEANUP(child_kill) struct child first = {0}, second = {0};
 	struct gaps gaps = {.bench = bench};
-	int rc = 0;
+	int rc = buffer_samples(gaps.idle, N_CLOSINGS, ROUNDS);
 
-	for (uint32_t i = 0; i < N_CLOSINGS && rc == 0; i++) {
-		gaps.idle[i] = samples_new(ROUNDS);
-		rc = gaps.idle[i] ? 0 : bench_fail(-ENOMEM, "no memory");
-	}
 	if (rc == 0)
-		rc = gaps_run(&gaps);
+		rc = stream_start(&first, bench->options, bench->target);
+	if (rc == 0)
+		rc = stream_start(&second, bench->options, bench->target);
+	if (rc == 0)
+		rc = gaps_rounds(&gaps);
 	for (uint32_t i = DESCRIPTORS; i < N_CLOSINGS && rc == 0; i++) {
 		if (gaps.idle[i]->n > 0)
 			buffer_row(bench, names[i], gaps.idle[i], gaps.idle[NOTHING], FLOOR);
 	}
-	for (uint32_t i = 0; i < N_CLOSINGS; i++)
-		samples_free(gaps.idle[i]);
 	return rc;
 }
