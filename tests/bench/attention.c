@@ -9,7 +9,6 @@
  */
 #include "tests/bench/internals.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +16,6 @@
 
 #include "daemon/bench/bench_options.h"
 #include "daemon/model/model.h"
-#include "tests/bench/latent.h"
-#include "tests/bench/mask.h"
 #include "tests/bench/scene.h"
 
 #define RUNS_MIN 16u
@@ -180,6 +177,7 @@ static int attention_time(struct attention_bench *bench, struct scene *s,
 {
 	struct attention_queue queue = {.scene = s,
 		.n = s->config.n_layers < RUNS_MIN ? RUNS_MIN : s->config.n_layers};
+	bool in_graph = s->n_query <= GRAPH_QUERY_MAX;
 	enum attention_support support;
 	int rc = attention_choose(bench->options->attention, &s->config, &s->backend, &support,
 		error->text, sizeof(error->text));
@@ -188,23 +186,26 @@ static int attention_time(struct attention_bench *bench, struct scene *s,
 		return rc;
 	error->text[0] = '\0'; /* it says why that one */
 	rc = scene_take(s);
-	if (!rc && s->backend->masks)
-		rc = attention_masks(&bench->mask, s);
-	if (!rc)
-		rc = scene_build(s);
+	if (rc)
+		return rc;
+	rc = s->backend->masks ? attention_masks(&bench->mask, s) : 0;
+	if (rc)
+		return rc;
+	rc = scene_build(s);
 	if (rc)
 		return rc;
 	bool captured = support == ATTENTION_ALWAYS ||
-			(s->n_query <= GRAPH_QUERY_MAX && support == ATTENTION_UNIFORM_BATCH) ||
+			(in_graph && support == ATTENTION_UNIFORM_BATCH) ||
 			(s->n_query == 1 && support > ATTENTION_NEVER);
-	if (s->config.latent.rank && s->n_query <= GRAPH_QUERY_MAX)
-		rc = latent_attend(s, &ret->attend);
-	if (!rc)
-		rc = probe_time(s->probe, captured, attention_queue, &queue, queue.n, &ret->layer);
+	rc = s->config.latent.rank && in_graph ? latent_attend(s, &ret->attend) : 0;
+	if (rc)
+		return rc;
+	rc = probe_time(s->probe, captured, attention_queue, &queue, queue.n, &ret->layer);
+	if (rc)
+		return rc;
 	/* last: a graph with a plan of its own changes how layers run */
-	return rc ? rc
-		  : probe_time(s->probe, support > ATTENTION_NEVER, attention_queue_plan, &queue,
-			    PLANS, &ret->plan);
+	return probe_time(s->probe, support > ATTENTION_NEVER, attention_queue_plan, &queue, PLANS,
+		&ret->plan);
 }
 
 static int attention_measure(struct attention_bench *bench, uint32_t n_rows, uint32_t n_query,
@@ -285,10 +286,8 @@ int bench_attention(const struct bench_options *options, struct results *results
 {
 	struct attention_bench bench = {.options = options, .results = results};
 	struct model_error error = {""};
-	bool valid = bench_mask_parse(options->mask, &bench.mask);
 
-	assert(valid); /* by the option's check */
-	(void)valid;
+	(void)bench_mask_parse(options->mask, &bench.mask); /* it is one: the option's check */
 	int rc = attention_heads(&bench, &error);
 	if (!rc)
 		rc = probe_open(&bench.probe, options->device, error.text, sizeof(error.text));

@@ -185,8 +185,10 @@ static int layer_chosen(struct layer *l, double *ret)
 
 	if (!starts)
 		return -ENOMEM;
-	int rc = l->probe->device->ops->copy(
-		l->probe->device, starts, l->starts, n * sizeof(*starts));
+	int rc = l->probe->device->ops->stream_sync(l->probe->stream);
+	if (!rc)
+		rc = l->probe->device->ops->copy(
+			l->probe->device, starts, l->starts, n * sizeof(*starts));
 	for (size_t i = 0; i < n && !rc; i++)
 		chosen += i % stride < l->experts.n && starts[i + 1] > starts[i];
 	*ret = (double)chosen / SETS;
@@ -227,13 +229,13 @@ static int layer_measure(struct layer *l, struct results *results)
 	double chosen = 0;
 	int rc = layer_take_activations(l);
 
+	if (rc)
+		return rc;
 	l->op = LAYER; /* leaves routings behind */
-	if (!rc)
-		rc = layer_queue(l);
-	if (!rc)
-		rc = l->probe->device->ops->stream_sync(l->probe->stream);
-	if (!rc)
-		rc = layer_chosen(l, &chosen);
+	rc = layer_queue(l);
+	if (rc)
+		return rc;
+	rc = layer_chosen(l, &chosen);
 	for (uint32_t op = 0; op < N_OPS && !rc; op++) {
 		struct results_cost cost = layer_cost(l, (enum op)op, chosen);
 
@@ -251,50 +253,46 @@ static int layer_measure(struct layer *l, struct results *results)
 	return rc;
 }
 
-static int experts_measure(
-	const struct bench_options *options, struct layer *l, struct results *results)
+static int experts_measure(const struct bench_options *options, struct layer *l,
+	struct results *results, struct model_error *error)
 {
-	int rc = probe_rates(l->probe);
-
-	results_machine(results, l->probe->info.name, NULL, NULL);
-	if (!rc)
-		rc = layer_take_weights(l);
-	for (uint32_t i = 0; i < options->batches.n && !rc; i++) {
-		uint32_t mark = l->probe->n_held;
-
-		l->n_tokens = options->batches.at[i];
-		rc = layer_measure(l, results);
-		probe_release(l->probe, mark);
-	}
-	return rc;
-}
-
-static int experts_sizes(const char *dir, struct layer *ret, struct model_error *error)
-{
-	struct model_config c;
-	int rc = model_config_load(dir, &c, error);
+	struct probe *probe = l->probe;
+	int rc = probe_open(probe, options->device, error->text, sizeof(error->text));
 
 	if (rc)
 		return rc;
-	ret->experts = c.experts;
-	ret->hidden = c.hidden_size;
-	model_config_deinit(&c);
-	return ret->experts.n ? 0 : model_fail(error, -ENOTSUP, "%s: it has no experts", dir);
+	if (!probe->device->kernels->moe_route)
+		return model_fail(error, -ENOTSUP, "%s has no kernels for experts", probe->info.name);
+	results_machine(results, probe->info.name, NULL, NULL);
+	rc = probe_rates(probe);
+	if (rc)
+		return rc;
+	rc = layer_take_weights(l);
+	for (uint32_t i = 0; i < options->batches.n && !rc; i++) {
+		uint32_t mark = probe->n_held;
+
+		l->n_tokens = options->batches.at[i];
+		rc = layer_measure(l, results);
+		probe_release(probe, mark);
+	}
+	return rc;
 }
 
 int bench_experts(const struct bench_options *options, struct results *results)
 {
 	struct model_error error = {""};
-	struct probe probe = {0};
+	CLEANUP(probe_close) struct probe probe = {0};
 	struct layer layer = {.probe = &probe};
-	int rc = experts_sizes(options->model_dir, &layer, &error);
+	struct model_config c;
+	int rc = model_config_load(options->model_dir, &c, &error);
 
-	if (!rc)
-		rc = probe_open(&probe, options->device, error.text, sizeof(error.text));
-	if (!rc && !probe.device->kernels->moe_route)
-		rc = model_fail(&error, -ENOTSUP, "%s has no kernels for experts", probe.info.name);
-	if (!rc)
-		rc = experts_measure(options, &layer, results);
-	probe_close(&probe);
+	if (rc)
+		return bench_fail_device(rc, "experts", error.text);
+	layer.experts = c.experts;
+	layer.hidden = c.hidden_size;
+	model_config_deinit(&c);
+	if (!layer.experts.n)
+		return bench_fail(-ENOTSUP, "experts: %s: it has no experts", options->model_dir);
+	rc = experts_measure(options, &layer, results, &error);
 	return bench_fail_device(rc, "experts", error.text);
 }

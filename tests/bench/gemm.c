@@ -131,13 +131,19 @@ static int gemm_measure(
 	p.n_copies = (uint32_t)(cold / p.weight_bytes + 2);
 	p.n_copies = p.n_copies < COPIES_MAX ? p.n_copies : COPIES_MAX;
 	p.n = p.n_copies < LAUNCHES_MIN ? LAUNCHES_MIN : p.n_copies;
-	int rc = probe_take(probe, p.weight_bytes * p.n_copies, act, &p.weights);
-	if (!rc)
-		rc = probe_take(probe, x_bytes, act, &p.gemm.x);
-	if (!rc)
-		rc = probe_take(probe, y_bytes, p.gemm.y_dtype, &p.gemm.y);
-	if (!rc && matrix->gated)
-		rc = probe_take(probe, y_bytes, act, &p.scratch);
+	const struct {
+		void *ret;
+		uint64_t bytes;
+		enum dtype dtype;
+	} memory[] = {
+		{&p.weights, p.weight_bytes * p.n_copies, act},
+		{&p.gemm.x, x_bytes, act},
+		{&p.gemm.y, y_bytes, p.gemm.y_dtype},
+		{&p.scratch, y_bytes, act},
+	};
+	int rc = 0;
+	for (size_t i = 0; i < 3u + matrix->gated && !rc; i++)
+		rc = probe_take(probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
 	if (!rc)
 		rc = probe_time(probe, true, gemm_queue, &p, p.n, ret_seconds);
 	probe_release(probe, mark);
@@ -162,26 +168,29 @@ static int gemm_choose(struct probe *probe, uint32_t side, struct model_error *e
 static int gemm_side(const struct bench_options *options, uint32_t side,
 	const struct matrix matrices[SHAPES], struct results *results, struct model_error *error)
 {
-	struct probe probe;
+	CLEANUP(probe_close) struct probe probe = {0};
 	int rc = probe_open(&probe, options->device, error->text, sizeof(error->text));
 
-	if (!rc)
-		rc = gemm_choose(&probe, side, error);
-	if (!rc)
-		rc = probe_rates(&probe);
-	if (!rc)
-		results_machine(results, probe.info.name, NULL, NULL);
-	for (uint32_t i = 0; i < SHAPES * options->batches.n && !rc; i++) {
+	if (rc)
+		return rc;
+	rc = gemm_choose(&probe, side, error);
+	if (rc)
+		return rc;
+	rc = probe_rates(&probe);
+	if (rc)
+		return rc;
+	results_machine(results, probe.info.name, NULL, NULL);
+	for (uint32_t i = 0; i < SHAPES * options->batches.n; i++) {
 		const struct matrix *matrix = &matrices[i / options->batches.n];
 		uint32_t n_rows = options->batches.at[i % options->batches.n];
 		double seconds = NAN;
 
 		rc = gemm_measure(&probe, matrix, n_rows, &seconds);
-		if (!rc)
-			gemm_row(results, &probe, matrix, n_rows, side, seconds);
+		if (rc)
+			return rc;
+		gemm_row(results, &probe, matrix, n_rows, side, seconds);
 	}
-	probe_close(&probe);
-	return rc;
+	return 0;
 }
 
 int bench_gemm(const struct bench_options *options, struct results *results)

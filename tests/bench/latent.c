@@ -4,9 +4,8 @@
  * that absorb queries and expand values. Prompts, of more tokens than a graph holds, are not absorbed
  * and are measured as whole layers alone.
  */
-#include "tests/bench/latent.h"
-
 #include "attention/mla/mla.h"
+#include "tests/bench/scene.h"
 
 #define RUNS_MIN 16u
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/bench/mask.h"
+#include "tests/bench/scene.h"
 
 #include <stdio.h>
 #include <string.h>

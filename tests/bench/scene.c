@@ -96,18 +96,20 @@ int scene_take(struct scene *s)
 	const struct attention_latent *l = &c->latent;
 	uint64_t heads = c->max_tokens * (uint64_t)c->n_heads * dtype_bytes(c->activation_dtype);
 	uint64_t q_width = l->rank ? l->nope + l->rope : c->head_dim;
+	const struct {
+		void *ret;
+		uint64_t bytes;
+		enum dtype dtype;
+	} memory[] = {
+		{&s->kv, s->layer_bytes * c->n_layers, c->kv_dtype},
+		{&s->q, heads * q_width, c->activation_dtype},
+		{&s->out, heads * (l->rank ? l->v : c->head_dim), c->activation_dtype},
+		{&s->weights, s->weight_bytes * s->n_weights, c->kv_dtype},
+	};
 	int rc = scene_take_tables(s);
 
-	if (!rc)
-		rc = probe_take(s->probe, s->layer_bytes * c->n_layers, c->kv_dtype, &s->kv);
-	if (!rc)
-		rc = probe_take(s->probe, heads * q_width, c->activation_dtype, &s->q);
-	if (!rc)
-		rc = probe_take(s->probe, heads * (l->rank ? l->v : c->head_dim),
-			c->activation_dtype, &s->out);
-	if (!rc && s->n_weights)
-		rc = probe_take(
-			s->probe, s->weight_bytes * s->n_weights, c->kv_dtype, &s->weights);
+	for (size_t i = 0; i < 3u + (s->n_weights > 0) && !rc; i++)
+		rc = probe_take(s->probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
 	return rc;
 }
 

@@ -48,4 +48,39 @@ int scene_build(struct scene *scene);
 /* Release what scene_build made; memory is the probe's. */
 void scene_deinit(struct scene *scene);
 
+/* ---- mask.c: its program, each token's word, and what it leaves to be read and computed ---- */
+
+struct bench_mask {
+	enum mask_kind kind;
+	uint32_t n; /* of a window, a prefix, a document, a tree: tokens */
+};
+
+/* "causal", "window:N", "prefix:N", "documents:N", "tree:N"; NULL: causal. False: none of these. */
+bool bench_mask_parse(const char *text, struct bench_mask *ret);
+/* Tokens that a decoding row has: of a tree all of it, in one pass, otherwise one. */
+uint32_t bench_mask_query(const struct bench_mask *mask);
+
+/* The program and a token's word, for a row of so many tokens in all. */
+struct slot_mask bench_mask_program(const struct bench_mask *mask, uint32_t context);
+uint64_t bench_mask_word(const struct bench_mask *mask, uint32_t position, uint32_t context);
+
+struct bench_mask_cost {
+	double pairs;  /* of a token of the query and one that it sees */
+	uint64_t keys; /* that any of them sees */
+};
+/* Of a row whose last `query` tokens of `context` attend. */
+struct bench_mask_cost bench_mask_cost(
+	const struct bench_mask *mask, uint32_t query, uint32_t context);
+
+/* ---- latent.c ---- */
+
+/* Seconds that both stages of a layer of absorbed latent attention take, the merge among them, for a
+ * scene that is built; by the kernels themselves. 0 or the device's condition. */
+int latent_attend(struct scene *scene, double *ret_seconds);
+
+/* What that reads and computes; and a layer with the products of queries and values, absorbed or, of
+ * prompts, with keys and values expanded. */
+struct results_cost latent_attend_cost(const struct scene *scene);
+struct results_cost latent_layer_cost(const struct scene *scene);
+
 #endif
