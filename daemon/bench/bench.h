@@ -44,7 +44,6 @@ struct bench_options {
 	const char *text;       /* in place of the fixed prompt: a token a byte */
 	const char *plot;       /* file for an SVG chart */
 	bool json;
-	bool model_named;       /* by --model or --shape */
 	uint32_t count;         /* round trips of a round, attaches, kills, steps */
 	uint32_t timeout_s;     /* for one child's work */
 	uint32_t prompt, prompt_least; /* tokens that a request begins with; least: of a range */

@@ -13,9 +13,9 @@
 #include "daemon/bench/replay.h"
 #include "daemon/graph/speculator.h"
 
-#define COMMON "model shape device timeout json help version"
+#define COMMON "model shape device timeout json"
 
-enum kind { FLAG, WORD, NUMBER, RANGE, LIST, ANSWER };
+enum kind { FLAG, WORD, NUMBER, RANGE, LIST };
 
 #define TO(field) offsetof(struct bench_options, field)
 
@@ -66,8 +66,6 @@ static const struct option_row {
 		TO(timeout_s), 1, 86400},
 	{"plot", "FILE", "write an SVG chart of the results as well", WORD, TO(plot)},
 	{"json", NULL, "write JSON", FLAG, TO(json)},
-	{"help", NULL, "print this and exit", ANSWER, 0},
-	{"version", NULL, "print the version and exit", ANSWER, 0},
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -83,14 +81,12 @@ int options_misuse(const char *format, ...)
 	return EXIT_USAGE;
 }
 
-/* ---- which bench takes which ---- */
-
 /* A word of a list with blanks between. */
 static bool options_lists(const char *list, const char *word)
 {
 	size_t length = strlen(word);
 
-	for (const char *at = list; at && (at = strstr(at, word)); at += length) {
+	for (const char *at = list; (at = strstr(at, word)); at += length) {
 		if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length]))
 			return true;
 	}
@@ -109,35 +105,33 @@ static void options_help(const struct program *program)
 	for (size_t i = 0; i < program->n_benches; i++) {
 		const struct bench *bench = &program->benches[i];
 
-		printf("\n  %-14s%s\n", bench->name, bench->help);
-		if (*bench->options)
-			printf("  %-14soptions: %s\n", "", bench->options);
+		printf("\n  %-14s%s\n  %-14soptions: %s\n", bench->name, bench->help, "",
+			bench->options);
 		if (bench->defaults)
 			printf("  %-14sdefaults: %s\n", "", bench->defaults);
 		if (bench->model)
 			printf("  %-14sdefault model: %s\n", "", bench->model);
 	}
-	printf("\n");
+	printf("\nOptions of all benches: %s. All options:\n\n", COMMON);
 	for (size_t i = 0; i < N_ROWS; i++) {
-		char left[40];
-		bool taken = false;
+		size_t bench = 0;
 
-		for (size_t j = 0; j < program->n_benches && !taken; j++)
-			taken = options_takes(&program->benches[j], rows[i].name);
-		snprintf(left, sizeof(left), "--%s%s%s", rows[i].name, rows[i].argument ? " " : "",
-			rows[i].argument ? rows[i].argument : "");
-		if (taken)
-			printf("  %-24s%s\n", left, rows[i].help);
+		while (bench < program->n_benches &&
+			!options_takes(&program->benches[bench], rows[i].name))
+			bench++;
+		if (bench < program->n_benches)
+			printf("  --%-13s %-6s %s\n", rows[i].name,
+				rows[i].argument ? rows[i].argument : "", rows[i].help);
 	}
-	printf("\nExit status: 0 measured, whatever came out; 1 not measured; 2 the command line "
-	       "makes no\nsense. See mimeo-bench(1).\n");
+	printf("\nExit status: 0 measured, whatever the results are; 1 not measured; 2 the command "
+	       "line\nmakes no sense. See mimeo-bench(1).\n");
 }
 
 /* ---- values ---- */
 
-/* `end`: what may follow the number. */
+/* What follows the number, one of `end`; NULL: it is none, or out of range. */
 static const char *options_number(
-	const char *text, const char *end, uint32_t min, uint32_t max, uint32_t *ret)
+	const char *text, const char *end, const struct option_row *row, uint32_t *ret)
 {
 	char *rest;
 
@@ -145,7 +139,7 @@ static const char *options_number(
 		return NULL;
 	errno = 0;
 	unsigned long value = strtoul(text, &rest, 10);
-	if (errno || !strchr(end, *rest) || value < min || value > max)
+	if (errno || !strchr(end, *rest) || value < row->min || value > row->max)
 		return NULL;
 	*ret = (uint32_t)value;
 	return rest;
@@ -154,20 +148,20 @@ static const char *options_number(
 static bool options_list(const char *text, const struct option_row *row, struct bench_list *ret)
 {
 	for (ret->n = 0; ret->n < BENCH_LIST_MAX; text++) {
-		text = options_number(text, ",", row->min, row->max, &ret->at[ret->n++]);
+		text = options_number(text, ",", row, &ret->at[ret->n++]);
 		if (!text || !*text)
 			return text;
 	}
 	return false;
 }
 
-/* "N" or "N-M": ret[0] the most, ret[1] the least. */
+/* "N" or "N-M": ret[0] the most, ret[1] the least, not more than that. */
 static bool options_range(const char *text, const struct option_row *row, uint32_t ret[2])
 {
-	const char *rest = options_number(text, "-", row->min, row->max, &ret[1]);
+	const char *rest = options_number(text, "-", row, &ret[1]);
 
 	ret[0] = ret[1];
-	return rest && (!*rest || options_number(rest + 1, "", ret[1], row->max, &ret[0]));
+	return rest && (!*rest || (options_number(rest + 1, "", row, &ret[0]) && ret[1] <= ret[0]));
 }
 
 /* False: the value is not what the option takes. */
@@ -183,13 +177,11 @@ static bool options_set(const struct option_row *row, const char *value, struct 
 		*(const char **)field = value;
 		return true;
 	case NUMBER:
-		return options_number(value, "", row->min, row->max, field);
+		return options_number(value, "", row, field);
 	case RANGE:
 		return options_range(value, row, field);
 	case LIST:
 		return options_list(value, row, field);
-	case ANSWER:
-		break;
 	}
 	return false;
 }
@@ -222,7 +214,7 @@ static void options_defaults(const char *defaults, struct bench_options *o)
 
 /* ---- the command line ---- */
 
-/* What was given, by row; values are set when the bench and its defaults are known. */
+/* The values by row, set when the bench and its defaults are known; NULL: not given. */
 struct given_options {
 	const char *values[N_ROWS];
 };
@@ -235,10 +227,13 @@ static bool options_given(const struct given_options *given, const char *name)
 	return given->values[row - rows];
 }
 
-/* 0, EXIT_USAGE, or -1: there is nothing more to do. */
+/* 0, EXIT_USAGE, or -1: it was answered. */
 static int options_parse(const struct program *program, int argc, char **argv, struct given_options *ret)
 {
-	struct option names[N_ROWS + 1] = {0};
+	struct option names[N_ROWS + 3] = {
+		[N_ROWS] = {"help", no_argument, NULL, N_ROWS},
+		{"version", no_argument, NULL, N_ROWS + 1},
+	};
 	int option;
 
 	for (size_t i = 0; i < N_ROWS; i++)
@@ -247,15 +242,15 @@ static int options_parse(const struct program *program, int argc, char **argv, s
 	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
 		if (option == '?')
 			return EXIT_USAGE;
-		if (strcmp(rows[option].name, "help") == 0) {
+		if (option < (int)N_ROWS) {
+			ret->values[option] = optarg ? optarg : "";
+			continue;
+		}
+		if (option == N_ROWS)
 			options_help(program);
-			return -1;
-		}
-		if (strcmp(rows[option].name, "version") == 0) {
+		else
 			printf("%s %s\n", program_invocation_short_name, MIMEO_VERSION);
-			return -1;
-		}
-		ret->values[option] = optarg ? optarg : "";
+		return -1;
 	}
 	return 0;
 }
@@ -265,18 +260,18 @@ static int options_apply(
 {
 	options_defaults(bench->defaults, o);
 	for (size_t i = 0; i < N_ROWS; i++) {
-		if (!given->values[i])
+		const struct option_row *row = &rows[i];
+		const char *value = given->values[i];
+
+		if (!value)
 			continue;
-		if (!options_takes(bench, rows[i].name))
-			return options_misuse("--%s is not for this bench", rows[i].name);
-		if (!options_set(&rows[i], given->values[i], o))
-			return options_misuse("--%s %s: out of range or not a number", rows[i].name,
-				given->values[i]);
-		bool ranges = bench->flags & BENCH_RANGES;
-		if (rows[i].kind == RANGE && !ranges && strchr(given->values[i], '-'))
-			return options_misuse("--%s: this bench takes one number", rows[i].name);
+		if (!options_takes(bench, row->name))
+			return options_misuse("--%s is not for this bench", row->name);
+		if (!options_set(row, value, o))
+			return options_misuse("--%s %s: out of range or not a number", row->name, value);
+		if (row->kind == RANGE && !(bench->flags & BENCH_RANGES) && strchr(value, '-'))
+			return options_misuse("--%s: this bench takes one number", row->name);
 	}
-	o->model_named = options_given(given, "model") || options_given(given, "shape");
 	return 0;
 }
 
@@ -284,7 +279,7 @@ static int options_apply(
  * bytes, for a begin token. */
 static void options_draft_text(const struct given_options *given, struct bench_options *o)
 {
-	if (!o->model_named && !o->text && !options_given(given, "prompt")) {
+	if (!o->model_dir && !o->shape && !o->text && !options_given(given, "prompt")) {
 		o->text = "count 97 30\n";
 		if (!options_given(given, "tokens"))
 			o->tokens = o->tokens_least = 112;
@@ -296,19 +291,19 @@ static void options_draft_text(const struct given_options *given, struct bench_o
 static int options_check(
 	const struct bench *bench, const struct given_options *given, const struct bench_options *o)
 {
-	static const char *const of_private[] = {
-		"mimeod", "shape", "spin-us", "graph-mode", "attention"};
+	static const struct {
+		const char *one, *other;
+	} apart[] = {{"socket", "mimeod"}, {"socket", "shape"}, {"socket", "spin-us"},
+		{"socket", "graph-mode"}, {"socket", "attention"}, {"shape", "model"},
+		{"text", "prompt"}};
 
-	for (size_t i = 0; o->socket && i < sizeof(of_private) / sizeof(of_private[0]); i++) {
-		if (options_given(given, of_private[i]))
-			return options_misuse("--%s does not go with --socket", of_private[i]);
+	for (size_t i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {
+		if (options_given(given, apart[i].one) && options_given(given, apart[i].other))
+			return options_misuse(
+				"--%s does not go with --%s", apart[i].other, apart[i].one);
 	}
 	if (o->model_name && !o->socket)
 		return options_misuse("--name needs --socket");
-	if (o->shape && options_given(given, "model"))
-		return options_misuse("--shape does not go with --model");
-	if (o->text && options_given(given, "prompt"))
-		return options_misuse("--text does not go with --prompt");
 	if (o->text && !*o->text)
 		return options_misuse("--text is empty");
 	if ((bench->flags & BENCH_DRAFT) && !o->shape && !o->model_dir != !o->draft)

@@ -140,6 +140,24 @@ static void client_count(struct client *c, struct flow *flow, uint64_t now)
 	flow->n_new = 0;
 }
 
+/* After events were taken: note what came, and submit another request behind one that has ended. */
+static int client_advance(struct client *c, uint32_t index, uint64_t now, uint32_t *n_ended)
+{
+	const struct clients *clients = c->work->clients;
+	struct flow *flow = &c->flows[index];
+	uint32_t wanted = clients->requests[flow->request].tokens;
+
+	client_count(c, flow, now);
+	if (!flow->ended)
+		return 0;
+	flow->ended = false;
+	++*n_ended;
+	if (flow->n < wanted)
+		return bench_fail(-ERANGE, "the model's length leaves capacity for %u tokens, not %u",
+			flow->n, wanted);
+	return c->next < clients->n_requests ? client_submit(c, index) : 0;
+}
+
 static int client_stream(struct client *c)
 {
 	const struct clients *clients = c->work->clients;
@@ -153,22 +171,8 @@ static int client_stream(struct client *c)
 	while (rc == 0 && n_ended < clients->n_requests) {
 		rc = client_take(c);
 		uint64_t now = stats_now();
-		for (uint32_t i = 0; i < n_flows && rc == 0; i++) {
-			struct flow *flow = &c->flows[i];
-			uint32_t wanted = clients->requests[flow->request].tokens;
-
-			client_count(c, flow, now);
-			if (!flow->ended)
-				continue;
-			flow->ended = false;
-			n_ended++;
-			if (flow->n < wanted)
-				return bench_fail(-ERANGE,
-					"the model's length leaves capacity for %u tokens, not %u", flow->n,
-					wanted);
-			if (c->next < clients->n_requests)
-				rc = client_submit(c, i);
-		}
+		for (uint32_t i = 0; i < n_flows && rc == 0; i++)
+			rc = client_advance(c, i, now, &n_ended);
 	}
 	return rc;
 }
@@ -191,35 +195,24 @@ static int client_main(void *arg, int fd)
 
 /* ---- N of them ---- */
 
-static int clients_start(struct clients_work *work, struct child *children, uint64_t deadline)
+/* All are attached before the first one starts. */
+static int clients_serve(struct clients_work *work, struct child *children, uint64_t deadline)
 {
-	for (work->index = 0; work->index < work->clients->n; work->index++) {
-		int rc = child_start(&children[work->index], client_main, work);
+	struct clients *clients = work->clients;
+	int rc = 0;
 
-		if (rc < 0)
-			return rc;
+	for (work->index = 0; work->index < clients->n && rc == 0; work->index++)
+		rc = child_start(&children[work->index], client_main, work);
+	for (uint32_t i = 0; i < clients->n && rc == 0; i++) {
+		rc = child_next(&children[i], deadline);
+		rc = rc == 1 ? 0 : rc < 0 ? rc : -ECHILD;
 	}
-	for (uint32_t i = 0; i < work->clients->n; i++) {
-		int rc = child_next(&children[i], deadline);
-
-		if (rc != 1)
-			return rc == 0 ? -ECHILD : rc;
-	}
-	return 0;
-}
-
-static int clients_wait(struct clients *clients, struct child *children, uint64_t deadline)
-{
+	close(work->go[1]);
 	uint64_t start = stats_now();
-
-	for (uint32_t i = 0; i < clients->n; i++) {
-		int rc = child_wait(&children[i], deadline);
-
-		if (rc < 0)
-			return rc;
-	}
+	for (uint32_t i = 0; i < clients->n && rc == 0; i++)
+		rc = child_wait(&children[i], deadline);
 	clients->ns = stats_now() - start;
-	return 0;
+	return rc;
 }
 
 int clients_run(
@@ -227,14 +220,11 @@ int clients_run(
 {
 	struct clients_work work = {.options = options, .target = target, .clients = clients};
 	struct child children[BENCH_PROCESSES_MAX] = {0};
-	uint64_t deadline = stats_now() + options->timeout_s * 1000000000ull;
 
 	if (pipe2(work.go, 0) < 0)
 		return -errno;
-	int rc = clients_start(&work, children, deadline);
-	close(work.go[1]);
-	if (rc == 0)
-		rc = clients_wait(clients, children, deadline);
+	int rc = clients_serve(
+		&work, children, stats_now() + options->timeout_s * 1000000000ull);
 	for (uint32_t i = 0; i < clients->n; i++)
 		child_kill(&children[i]);
 	close(work.go[0]);

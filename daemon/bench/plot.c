@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define WIDTH 720
+#define HEADING 34
 #define HEIGHT 300 /* of a panel */
 #define LEFT 80
 #define RIGHT 190 /* holds the legend */
@@ -72,7 +73,8 @@ static void plot_add(struct panel *panel, struct line *line, double x, double y)
 	panel->y_max = fmax(panel->y_max, y);
 }
 
-static void plot_collect(
+/* Is there anything to draw? */
+static bool plot_collect(
 	struct panel *panel, const struct results *results, const struct bench_panel *what)
 {
 	*panel = (struct panel){.what = what, .x_min = INFINITY};
@@ -90,6 +92,7 @@ static void plot_collect(
 				plot_add(panel, line, x, y);
 		}
 	}
+	return panel->n_lines > 0 && panel->y_max > 0;
 }
 
 /* ---- drawing ---- */
@@ -160,20 +163,14 @@ static void plot_axes(FILE *file, const struct panel *panel, double top, double 
 			i == 0 ? "0" : plot_is_seconds(panel) ? table_format_seconds(text, tick * i)
 							      : table_format_number(text, tick * i));
 	}
-	/* a label below each x that a line has, once */
+	/* lines that have the same x draw the same label over it */
 	for (uint32_t i = 0; i < panel->n_lines; i++) {
 		for (uint32_t j = 0; j < panel->lines[i].n; j++) {
 			double x = panel->lines[i].x[j];
 			char text[32];
-			bool seen = j > 0 && panel->lines[i].x[j - 1] == x;
 
-			for (uint32_t k = 0; k < i && !seen; k++)
-				for (uint32_t l = 0; l < panel->lines[k].n && !seen; l++)
-					seen = panel->lines[k].x[l] == x;
 			snprintf(text, sizeof(text), "%g", x);
-			if (!seen)
-				plot_text(file, plot_x(panel, x), top + HEIGHT - BOTTOM + 16,
-					"middle", text);
+			plot_text(file, plot_x(panel, x), top + HEIGHT - BOTTOM + 16, "middle", text);
 		}
 	}
 	plot_text(file, (LEFT + WIDTH - RIGHT) / 2.0, top + HEIGHT - BOTTOM + 34, "middle",
@@ -208,22 +205,26 @@ static void plot_lines(FILE *file, const struct panel *panel, double top, double
 	}
 }
 
-static void plot_draw(FILE *file, const struct results *results, const struct bench_panel *panels,
-	uint32_t n_panels, const char *heading)
+int plot_write(const char *path, const struct results *results, const struct bench_panel *panels,
+	const char *heading)
 {
-	double top = 34;
+	double top = HEADING;
+	struct panel panel;
+	FILE *file = fopen(path, "we");
 
+	if (!file)
+		return bench_fail(-errno, "%s: %s", path, strerror(errno));
+	for (const struct bench_panel *what = panels; what->title; what++)
+		top += plot_collect(&panel, results, what) ? HEIGHT : 0;
 	fprintf(file,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" "
-		"viewBox=\"0 0 %d %u\" font-family=\"sans-serif\" font-size=\"12\">\n"
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
+		"viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-		WIDTH, 34 + n_panels * HEIGHT, WIDTH, 34 + n_panels * HEIGHT);
+		WIDTH, top, WIDTH, top);
 	plot_text(file, LEFT, 22, "start", heading);
-	for (; panels->title; panels++) {
-		struct panel panel;
-
-		plot_collect(&panel, results, panels);
-		if (panel.n_lines == 0 || panel.y_max <= 0)
+	top = HEADING;
+	for (const struct bench_panel *what = panels; what->title; what++) {
+		if (!plot_collect(&panel, results, what))
 			continue;
 		double tick = plot_tick(panel.y_max);
 		plot_axes(file, &panel, top, tick);
@@ -231,23 +232,6 @@ static void plot_draw(FILE *file, const struct results *results, const struct be
 		top += HEIGHT;
 	}
 	fputs("</svg>\n", file);
-}
-
-int plot_write(const char *path, const struct results *results, const struct bench_panel *panels,
-	const char *heading)
-{
-	uint32_t n_panels = 0;
-	FILE *file = fopen(path, "we");
-
-	if (!file)
-		return bench_fail(-errno, "%s: %s", path, strerror(errno));
-	for (const struct bench_panel *what = panels; what->title; what++) {
-		struct panel panel;
-
-		plot_collect(&panel, results, what);
-		n_panels += panel.n_lines > 0 && panel.y_max > 0;
-	}
-	plot_draw(file, results, panels, n_panels, heading);
 	bool failed = ferror(file);
 	if (fclose(file) != 0 || failed)
 		return bench_fail(-EIO, "%s: it cannot be written", path);

@@ -3,60 +3,72 @@
 
 const char *bench_program = "daemon/mimeo-bench";
 
-int run(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
+int shell(char output[OUTPUT_MAX], const char *format, ...)
 {
-	const char *build = getenv("MIMEO_BUILD");
 	char command[2048];
-	size_t n;
-	FILE *pipe;
-	int status;
+	va_list arguments;
 
-	snprintf(command, sizeof(command), "'%s/%s' %s %s", build ? build : ".", bench_program,
-		arguments, outputs);
-	pipe = popen(command, "re");
+	va_start(arguments, format);
+	vsnprintf(command, sizeof(command), format, arguments);
+	va_end(arguments);
+	FILE *pipe = popen(command, "re");
 	assert_non_null(pipe);
-	n = fread(output, 1, OUTPUT_MAX - 1, pipe);
-	output[n] = '\0';
-	status = pclose(pipe);
+	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
+	int status = pclose(pipe);
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);
 }
 
-void run_in_folder(const char *arguments, const char *outputs, char output[OUTPUT_MAX])
+void assert_run(int status, const char *arguments, const char *message)
 {
-	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048];
-	const char *build = getenv("MIMEO_BUILD");
+	char output[OUTPUT_MAX];
 
-	assert_non_null(mkdtemp(folder));
-	snprintf(command, sizeof(command),
-		"TMPDIR=%s '%s/%s' %s %s; echo \"status $?\"; rmdir %s && echo empty",
-		folder, build ? build : ".", bench_program, arguments, outputs, folder);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	pclose(pipe);
+	assert_int_equal(
+		shell(output, "\"$MIMEO_BUILD\"/%s %s 2>&1", bench_program, arguments), status);
+	assert_non_null(strstr(output, message));
+}
+
+void assert_one_line(int status, const char *arguments, const char *message)
+{
+	char output[OUTPUT_MAX];
+
+	assert_int_equal(
+		shell(output, "\"$MIMEO_BUILD\"/%s %s 2>&1", bench_program, arguments), status);
+	assert_non_null(strstr(output, message));
+	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+}
+
+void run_in_folder(const char *arguments, char output[OUTPUT_MAX])
+{
+	shell(output, "d=$(mktemp -d); TMPDIR=$d \"$MIMEO_BUILD\"/%s %s; echo \"status $?\"; "
+		"rmdir $d && echo empty", bench_program, arguments);
 }
 
 void run_shipped(const char *arguments, char output[OUTPUT_MAX])
 {
-	const char *source = getenv("MIMEO_SOURCE");
-	char all[2048];
+	assert_int_equal(shell(output, "\"$MIMEO_BUILD\"/%s --device cpu --model " MODELS "tinycalc %s",
+		bench_program, arguments), 0);
+}
 
-	snprintf(all, sizeof(all), "--device cpu --model '%s/examples/models/tinycalc' %s",
-		source ? source : ".", arguments);
-	assert_int_equal(run(all, "", output), 0);
+json_t *rows_of_model(const char *model, const char *arguments)
+{
+	char output[OUTPUT_MAX];
+
+	assert_int_equal(shell(output, "\"$MIMEO_BUILD\"/%s --json --device cpu %s %s", bench_program,
+		model, arguments), 0);
+	json_t *rows = json_loads(output, 0, NULL);
+	assert_true(json_is_array(rows));
+	return rows;
 }
 
 json_t *rows_of(const char *arguments)
 {
-	char all[1024], output[OUTPUT_MAX];
-	json_t *rows;
+	return rows_of_model("--model " MODELS "tinycalc", arguments);
+}
 
-	snprintf(all, sizeof(all), "--json %s", arguments);
-	run_shipped(all, output);
-	rows = json_loads(output, 0, NULL);
-	assert_true(json_is_array(rows));
-	return rows;
+json_t *rows_of_tiny(const char *arguments)
+{
+	return rows_of_model("--shape tiny", arguments);
 }
 
 double number(const json_t *rows, size_t row, const char *key)
@@ -75,41 +87,27 @@ const char *text(const json_t *rows, size_t row, const char *key)
 	return value;
 }
 
-void assert_measured(const json_t *rows, const char *const *measures, size_t n, int samples)
+void assert_near(double value, double expected)
 {
-	assert_int_equal(json_array_size(rows), n);
-	for (size_t i = 0; i < n; i++) {
-		double median = number(rows, i, "median_s");
-		double floor = number(rows, i, "floor_median_s");
-
-		assert_string_equal(text(rows, i, "measure"), measures[i]);
-		assert_true(number(rows, i, "samples") == samples);
-		assert_true(median > 0 && median <= number(rows, i, "p99_s"));
-		assert_true(floor > 0 && floor <= number(rows, i, "floor_p99_s"));
-		assert_true(number(rows, i, "ratio") > 0.999 * median / floor);
-		assert_true(number(rows, i, "ratio") < 1.001 * median / floor);
-		assert_true(strncmp(text(rows, i, "device"), "cpu", 3) == 0);
-		assert_true(*text(rows, i, "floor") != '\0');
-	}
-}
-
-json_t *rows_of_tiny(const char *arguments)
-{
-	char all[1024], output[OUTPUT_MAX];
-	json_t *rows;
-
-	snprintf(all, sizeof(all), "--json --device cpu --shape tiny %s", arguments);
-	assert_int_equal(run(all, "", output), 0);
-	rows = json_loads(output, 0, NULL);
-	assert_true(json_is_array(rows));
-	return rows;
+	assert_true(fabs(value / expected - 1) < 1e-6);
 }
 
 void assert_ratio(const json_t *rows, size_t row, const char *value, const char *floor)
 {
-	double ratio = number(rows, row, value) / number(rows, row, floor);
-
 	assert_true(number(rows, row, value) > 0 && number(rows, row, floor) > 0);
-	assert_true(number(rows, row, "ratio") > 0.999 * ratio);
-	assert_true(number(rows, row, "ratio") < 1.001 * ratio);
+	assert_near(number(rows, row, "ratio"), number(rows, row, value) / number(rows, row, floor));
+}
+
+void assert_measured(const json_t *rows, const char *const *measures, size_t n, int samples)
+{
+	assert_int_equal(json_array_size(rows), n);
+	for (size_t i = 0; i < n; i++) {
+		assert_string_equal(text(rows, i, "measure"), measures[i]);
+		assert_true(number(rows, i, "samples") == samples);
+		assert_true(number(rows, i, "median_s") <= number(rows, i, "p99_s"));
+		assert_true(number(rows, i, "floor_median_s") <= number(rows, i, "floor_p99_s"));
+		assert_ratio(rows, i, "median_s", "floor_median_s");
+		assert_true(strncmp(text(rows, i, "device"), "cpu", 3) == 0);
+		assert_true(*text(rows, i, "floor") != '\0');
+	}
 }

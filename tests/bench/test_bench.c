@@ -60,12 +60,9 @@ static void test_decode_counts_the_bytes_that_its_floor_is_made_of(void **state)
 		assert_true(number(rows, i, "weight_bytes") == TINY_WEIGHT_BYTES);
 		assert_true(number(rows, i, "kv_bytes") ==
 			batch * context * TINY_KV_BYTES_A_TOKEN);
-		assert_true(fabs(number(rows, i, "floor_median_s") *
-					    number(rows, i, "copy_bytes_per_s") / bytes -
-				    1) < 1e-6);
-		assert_true(fabs(number(rows, i, "tokens_per_s") *
-					    number(rows, i, "step_median_s") / batch -
-				    1) < 1e-6);
+		assert_near(number(rows, i, "floor_median_s"),
+			bytes / number(rows, i, "copy_bytes_per_s"));
+		assert_near(number(rows, i, "tokens_per_s"), batch / number(rows, i, "step_median_s"));
 		assert_ratio(rows, i, "step_median_s", "floor_median_s");
 		assert_true(number(rows, i, "load_bytes") > TINY_WEIGHT_BYTES - 1);
 		assert_true(strncmp(text(rows, i, "device"), "cpu", 3) == 0);
@@ -73,47 +70,28 @@ static void test_decode_counts_the_bytes_that_its_floor_is_made_of(void **state)
 	json_decref(rows);
 }
 
-static void test_decode_of_more_than_the_model_takes_is_told(void **state)
-{
-	char output[OUTPUT_MAX];
-
-	assert_int_equal(
-		run("--device cpu --shape tiny decode --batches 1 --contexts 4096", "2>&1", output),
-		1);
-	assert_non_null(strstr(output, "the model takes 2048 tokens, not "));
-	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
-}
-
 /* Where what a shape's folder was made in is empty again. */
 static void test_made_model_goes_with_the_run(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	run_in_folder("--device cpu --shape tiny decode --batches 1 --contexts 16 --count 2",
+	run_in_folder("--device cpu --shape tiny decode --batches 1 --contexts 16 --count 2 "
 		">/dev/null 2>&1", output);
 	assert_string_equal(output, "status 0\nempty\n");
 }
 
-static void test_device_that_is_not_there_is_one_line(void **state)
+static void test_one_failure_is_one_line(void **state)
 {
-	char output[OUTPUT_MAX];
-
-	assert_int_equal(run("--device cuda:63 --shape tiny decode", "2>&1", output), 1);
-	assert_non_null(strstr(output, "device cuda:63: "));
-	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+	assert_one_line(1, "--device cuda:63 --shape tiny decode", "device cuda:63: ");
+	assert_one_line(1, "ring --socket /nonexistent/x.sock", "/nonexistent/x.sock");
+	assert_one_line(1, "--device cpu --shape tiny decode --batches 1 --contexts 4096",
+		"the model takes 2048 tokens, not ");
 }
 
 static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 {
-	char arguments[1024], output[OUTPUT_MAX];
-	const char *source = getenv("MIMEO_SOURCE");
-
-	snprintf(arguments, sizeof(arguments),
-		"--device cpu --model '%s/examples/models/tinycalc' share --processes 1 "
-		"--tokens 1000000",
-		source ? source : ".");
-	assert_int_equal(run(arguments, "2>&1 >/dev/null", output), 1);
-	assert_non_null(strstr(output, "the model's length leaves capacity for"));
+	assert_run(1, "--device cpu --model " MODELS "tinycalc share --processes 1 --tokens 1000000",
+		"the model's length leaves capacity for");
 }
 
 static void test_share_says_why_a_column_is_empty(void **state)
@@ -137,50 +115,25 @@ static void test_table_names_device_and_floor(void **state)
 
 static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 {
-	char output[OUTPUT_MAX];
+	static const char *const nonsense[] = {"", "attach --count x", "attach --tokens 5",
+		"share --count 5", "decode --socket /nonexistent/x.sock", "decode --batches 1,,2",
+		"decode --batches 513", "decode --shape tiny --model /nonexistent"};
 
-	assert_int_equal(run("", "2>&1", output), 2);
-	assert_int_equal(run("melt", "2>&1", output), 2);
-	assert_non_null(strstr(output, "there is no bench \"melt\""));
-	assert_int_equal(run("attach --count x", "2>&1", output), 2);
-	assert_int_equal(run("attach --tokens 5", "2>&1", output), 2);
-	assert_int_equal(run("share --count 5", "2>&1", output), 2);
-	assert_int_equal(run("decode --socket /nonexistent/x.sock", "2>&1", output), 2);
-	assert_int_equal(run("decode --batches 1,,2", "2>&1", output), 2);
-	assert_int_equal(run("decode --batches 513", "2>&1", output), 2);
-	assert_int_equal(run("decode --shape tiny --model /nonexistent", "2>&1", output), 2);
-	assert_int_equal(run("decode --shape 9T", "2>&1", output), 1);
-	assert_non_null(strstr(output, "there is no shape \"9T\""));
-	assert_int_equal(run("attach --socket /nonexistent/x.sock", "2>&1", output), 1);
-}
-
-static void test_one_failure_is_told_in_one_line(void **state)
-{
-	char output[OUTPUT_MAX];
-
-	assert_int_equal(run("ring --socket /nonexistent/x.sock", "2>&1", output), 1);
-	assert_non_null(strstr(output, "/nonexistent/x.sock"));
-	assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
+	for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+		assert_run(2, nonsense[i], "see --help");
+	assert_run(2, "melt", "there is no bench \"melt\"");
+	assert_run(1, "decode --shape 9T", "there is no shape \"9T\"");
+	assert_run(1, "attach --socket /nonexistent/x.sock", "");
 }
 
 /* A copy of the program, where nothing is beside it. */
 static void test_missing_model_is_status_1_with_each_place_named(void **state)
 {
-	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
-	const char *build = getenv("MIMEO_BUILD");
+	char output[OUTPUT_MAX];
 
-	assert_non_null(mkdtemp(folder));
-	snprintf(command, sizeof(command),
-		"mkdir %s/a %s/a/b %s/a/b/c && cp '%s/daemon/mimeo-bench' %s/a/b/c && cd %s && "
-		"LD_LIBRARY_PATH='%s/sdk'\"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\" "
-		"a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; "
-		"echo \"status $?\"; cd / && rm -r %s",
-		folder, folder, folder, build ? build : ".", folder, folder, build ? build : ".",
-		folder);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	pclose(pipe);
+	shell(output, "d=$(mktemp -d); mkdir -p $d/a/b/c; cp \"$MIMEO_BUILD\"/daemon/mimeo-bench $d/a/b/c; "
+		"cd $d; export LD_LIBRARY_PATH=\"$MIMEO_BUILD\"/sdk:$LD_LIBRARY_PATH; "
+		"a/b/c/mimeo-bench --mimeod /bin/true attach 2>&1; echo \"status $?\"; cd /; rm -r $d");
 	assert_non_null(strstr(output, "a/b/c/../share/mimeo/models/tinycalc"));
 	assert_non_null(strstr(output, "a/b/c/../../examples/models/tinycalc"));
 	assert_non_null(strstr(output, "\nstatus 1\n"));
@@ -192,14 +145,12 @@ int main(void)
 		cmocka_unit_test(test_attach_prints_each_leg_beside_its_floor),
 		cmocka_unit_test(test_share_tells_the_rows_of_its_replays),
 		cmocka_unit_test(test_decode_counts_the_bytes_that_its_floor_is_made_of),
-		cmocka_unit_test(test_decode_of_more_than_the_model_takes_is_told),
 		cmocka_unit_test(test_made_model_goes_with_the_run),
-		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_more_tokens_than_the_model_takes_are_refused),
 		cmocka_unit_test(test_share_says_why_a_column_is_empty),
 		cmocka_unit_test(test_table_names_device_and_floor),
 		cmocka_unit_test(test_nonsense_is_status_2_and_no_daemon_status_1),
-		cmocka_unit_test(test_one_failure_is_told_in_one_line),
+		cmocka_unit_test(test_one_failure_is_one_line),
 		cmocka_unit_test(test_missing_model_is_status_1_with_each_place_named),
 	};
 

@@ -185,24 +185,11 @@ static void test_gemm_has_each_matrix_of_the_model(void **state)
 /* Of tinycalc-mla. */
 enum { MLA_HEADS = 4, MLA_RANK = 64, MLA_ROPE = 32 };
 
-/* Options and a bench, of a model that is shipped or, without one, of what it finds. */
-static json_t *rows_of_shipped(const char *model, const char *bench)
-{
-	const char *source = getenv("MIMEO_SOURCE");
-	char arguments[1024], output[OUTPUT_MAX];
-	json_t *rows;
-
-	snprintf(arguments, sizeof(arguments), "--json --device cpu %s%s%s %s",
-		model ? "--model " : "", model && source ? source : "", model ? model : "", bench);
-	assert_int_equal(run(arguments, "", output), 0);
-	rows = json_loads(output, 0, NULL);
-	assert_non_null(rows);
-	return rows;
-}
+#define MLA "--model " MODELS "tinycalc-mla"
 
 static void test_experts_finds_the_shipped_model_that_has_them(void **state)
 {
-	json_t *rows = rows_of_shipped(NULL, "experts --batches 1");
+	json_t *rows = rows_of_model("", "experts --batches 1");
 
 	assert_int_equal(json_array_size(rows), 6);
 	assert_non_null(strstr(text(rows, 0, "model"), "examples/models/tinycalc-moe"));
@@ -215,7 +202,7 @@ static void test_attention_of_a_latent_model_has_its_sizes(void **state)
 		"attention --batches 2 --contexts 24 --attention mla"};
 
 	for (size_t i = 0; i < 2; i++) {
-		json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla", benches[i]);
+		json_t *rows = rows_of_model(MLA, benches[i]);
 
 		assert_string_equal(text(rows, 0, "backend"), i ? "mla" : "mla_planned");
 		assert_true(number(rows, 0, "heads") == MLA_HEADS);
@@ -232,7 +219,7 @@ static void test_attention_of_a_latent_model_has_its_sizes(void **state)
 static void test_attention_of_a_latent_model_has_layers_and_prompts(void **state)
 {
 	static const char *const parts[] = {"attend", "layer", "layer"};
-	json_t *rows = rows_of_shipped("/examples/models/tinycalc-mla",
+	json_t *rows = rows_of_model(MLA,
 		"attention --batches 3 --contexts 40 --query 5 --prompts 32");
 
 	assert_int_equal(json_array_size(rows), 3);
@@ -249,14 +236,8 @@ static void test_attention_of_a_latent_model_has_layers_and_prompts(void **state
 
 static void test_attention_of_a_latent_model_refuses_masks(void **state)
 {
-	const char *source = getenv("MIMEO_SOURCE");
-	char arguments[1024], output[OUTPUT_MAX];
-
-	snprintf(arguments, sizeof(arguments),
-		"--device cpu --model '%s/examples/models/tinycalc-mla' attention --mask window:4",
-		source ? source : ".");
-	assert_int_equal(run(arguments, "2>&1", output), 1);
-	assert_non_null(strstr(output, "--mask is not for latent attention, which the model's is"));
+	assert_run(1, "--device cpu " MLA " attention --mask window:4",
+		"--mask is not for latent attention, which the model's is");
 }
 
 /* Of the shipped model with experts: each op, and all of them at once, whose costs are the sums. */
@@ -264,16 +245,8 @@ static void test_experts_has_each_op_and_all_of_them(void **state)
 {
 	static const char *const ops[] = {
 		"route", "group", "gate_up", "down", "combine", "all of them"};
-	const char *source = getenv("MIMEO_SOURCE");
-	char arguments[1024], output[OUTPUT_MAX];
-	json_t *rows;
+	json_t *rows = rows_of_model("--model " MODELS "tinycalc-moe", "experts --batches 1,5");
 
-	snprintf(arguments, sizeof(arguments),
-		"--json --device cpu --model '%s/examples/models/tinycalc-moe' experts "
-		"--batches 1,5",
-		source ? source : ".");
-	assert_int_equal(run(arguments, "", output), 0);
-	rows = json_loads(output, 0, NULL);
 	assert_int_equal(json_array_size(rows), 12);
 	for (size_t i = 0; i < 12; i++) {
 		double chosen = number(rows, i, "experts"), bytes = 0;
@@ -294,10 +267,7 @@ static void test_experts_has_each_op_and_all_of_them(void **state)
 
 static void test_experts_of_a_model_without_them_is_refused(void **state)
 {
-	char output[OUTPUT_MAX];
-
-	assert_int_equal(run("--device cpu --shape tiny experts", "2>&1", output), 1);
-	assert_non_null(strstr(output, "it has no experts"));
+	assert_run(1, "--device cpu --shape tiny experts", "it has no experts");
 }
 
 static void test_attention_has_decodes_and_whole_prompts(void **state)
@@ -343,36 +313,22 @@ static void test_attention_under_a_mask_counts_what_is_seen(void **state)
 
 static void test_device_that_is_not_there_is_one_line(void **state)
 {
-	static const char *const benches[] = {"attention", "gemm"};
-	char arguments[128], output[OUTPUT_MAX];
-
-	for (size_t i = 0; i < 2; i++) {
-		snprintf(arguments, sizeof(arguments), "--device cuda:63 --shape tiny %s",
-			benches[i]);
-		assert_int_equal(run(arguments, "2>&1", output), 1);
-		assert_non_null(strstr(output, "device cuda:63: "));
-		assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
-	}
+	assert_one_line(1, "--device cuda:63 --shape tiny attention", "device cuda:63: ");
+	assert_one_line(1, "--device cuda:63 --shape tiny gemm", "device cuda:63: ");
 }
 
 static void test_nonsense_is_status_2(void **state)
 {
-	char output[OUTPUT_MAX];
+	static const char *const nonsense[] = {"", "gemm --contexts 5", "gemm --attention flex",
+		"attention --mask window", "modes --batches 513", "modes --socket /nonexistent/x.sock"};
 
-	assert_int_equal(run("", "2>&1", output), 2);
-	assert_int_equal(run("decode", "2>&1", output), 2);
-	assert_non_null(strstr(output, "there is no bench \"decode\""));
-	assert_int_equal(run("gemm --contexts 5", "2>&1", output), 2);
-	assert_int_equal(run("gemm --attention flex", "2>&1", output), 2);
-	assert_int_equal(run("attention --mask window", "2>&1", output), 2);
-	assert_int_equal(run("modes --batches 513", "2>&1", output), 2);
-	assert_int_equal(run("modes --socket /nonexistent/x.sock", "2>&1", output), 2);
-	assert_int_equal(run("attention --mask tree:65", "2>&1", output), 2);
-	assert_non_null(strstr(output, "--mask tree:65: no such mask"));
-	assert_int_equal(run("attention --attention melt", "2>&1", output), 1);
-	assert_int_equal(run("attention --attention paged --mask window:4", "2>&1", output), 1);
-	assert_non_null(strstr(output, "a mask that is not causal: it has no mask but the "
-		"causal one; flex can"));
+	for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+		assert_run(2, nonsense[i], "see --help");
+	assert_run(2, "decode", "there is no bench \"decode\"");
+	assert_run(2, "attention --mask tree:65", "--mask tree:65: no such mask");
+	assert_run(1, "attention --attention melt", "");
+	assert_run(1, "attention --attention paged --mask window:4",
+		"a mask that is not causal: it has no mask but the causal one; flex can");
 }
 
 int main(void)

@@ -2,14 +2,7 @@
 
 /* mimeo-bench load as a user runs it: the numbers of one row go together, and the chart is XML. */
 
-#include <unistd.h>
-
 #include "tests/bench/run.h"
-
-static void assert_near(double value, double expected)
-{
-	assert_true(fabs(value / expected - 1) < 1e-6);
-}
 
 /* What holds for any lengths. */
 static void assert_consistent(const json_t *rows, size_t i)
@@ -20,8 +13,7 @@ static void assert_consistent(const json_t *rows, size_t i)
 
 	assert_near(number(rows, i, "tokens_per_s"), number(rows, i, "tokens") / seconds);
 	assert_near(number(rows, i, "requests_per_s"), requests / seconds);
-	assert_near(number(rows, i, "ratio"),
-		number(rows, i, "between_median_s") / number(rows, i, "floor_s"));
+	assert_ratio(rows, i, "between_median_s", "floor_s");
 	/* One first token a request; others come together with it or after it. */
 	assert_true(number(rows, i, "first_samples") == requests);
 	assert_true(number(rows, i, "between_samples") <= number(rows, i, "tokens") - requests);
@@ -144,25 +136,15 @@ static void test_each_graph_mode_serves_with_the_graphs_that_it_has(void **state
 /* Panels, and a line for each of them, of a chart that an XML parser accepts. */
 static void assert_chart(const char *arguments, int n_panels, int n_lines)
 {
-	char path[] = "/tmp/mimeo-bench-test-XXXXXX", command[1024], output[OUTPUT_MAX];
-	int fd = mkstemp(path);
+	char expected[64], output[OUTPUT_MAX];
 
-	assert_true(fd >= 0);
-	close(fd);
-	snprintf(command, sizeof(command), "%s --plot %s", arguments, path);
-	run_shipped(command, output);
-	snprintf(command, sizeof(command),
-		"python3 -c 'import sys, xml.dom.minidom as m; d = m.parse(sys.argv[1]); "
-		"print(d.documentElement.tagName, len(d.getElementsByTagName(\"polyline\")), "
-		"d.documentElement.getAttribute(\"height\"))' %s",
-		path);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	assert_int_equal(pclose(pipe), 0);
-	snprintf(command, sizeof(command), "svg %d %d\n", n_lines, 34 + 300 * n_panels);
-	assert_string_equal(output, command);
-	unlink(path);
+	snprintf(expected, sizeof(expected), "svg %d %d\n", n_lines, 34 + 300 * n_panels);
+	shell(output, "f=$(mktemp); \"$MIMEO_BUILD\"/%s --device cpu --model " MODELS "tinycalc %s "
+		"--plot $f >/dev/null; python3 -c 'import sys, xml.dom.minidom as m; "
+		"d = m.parse(sys.argv[1]); print(d.documentElement.tagName, "
+		"len(d.getElementsByTagName(\"polyline\")), d.documentElement.getAttribute(\"height\"))' "
+		"$f; rm $f", bench_program, arguments);
+	assert_string_equal(output, expected);
 }
 
 static void test_chart_has_throughput_and_latency_over_processes(void **state)
@@ -181,14 +163,11 @@ static void test_ranges_and_charts_are_refused_where_they_make_no_sense(void **s
 		"load --prompt -5", "load --tokens 1", "load --in-flight 0", "load --requests 0",
 		"load --seed 0", "load --processes 65", "share --prompt 5-9",
 		"attach --plot /tmp/x.svg"};
-	char output[OUTPUT_MAX];
 
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-		assert_int_equal(run(refused[i], "2>&1", output), 2);
-	assert_int_equal(
-		run("--device cpu load --processes 1 --requests 1 --prompt 4 --tokens 2 "
-		    "--plot /nonexistent/x.svg", "2>&1 >/dev/null", output), 1);
-	assert_non_null(strstr(output, "/nonexistent/x.svg: No such file or directory"));
+		assert_run(2, refused[i], "see --help");
+	assert_run(1, "--device cpu load --processes 1 --requests 1 --prompt 4 --tokens 2 "
+		"--plot /nonexistent/x.svg", "/nonexistent/x.svg: No such file or directory");
 }
 
 int main(void)

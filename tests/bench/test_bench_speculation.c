@@ -11,19 +11,14 @@
 
 static json_t *rows_of_trained(const char *arguments)
 {
-	const char *source = getenv("MIMEO_SOURCE");
-	char all[1024];
-
-	snprintf(all, sizeof(all),
-		"speculation --draft '%s/examples/models/tinycalc-eagle' --text '" TRAINED "' %s",
-		source ? source : ".", arguments);
-	return rows_of(all);
+	return rows_of_model("--model " MODELS "tinycalc --draft " MODELS "tinycalc-eagle --text '" TRAINED
+		"' speculation", arguments);
 }
 
 static void assert_product(
 	const json_t *rows, size_t row, const char *value, double quotient, double divisor)
 {
-	assert_true(fabs(number(rows, row, value) * divisor / quotient - 1) < 1e-6);
+	assert_near(number(rows, row, value), quotient / divisor);
 }
 
 /* By turns without the draft and with it. */
@@ -51,12 +46,11 @@ static void assert_pair(const json_t *rows, size_t i, double processes, double d
 	assert_true(json_is_null(json_object_get(json_array_get(rows, i), "break_even")));
 }
 
-/* The last of its tokens may leave room for no guess, and the first is the prompt's. */
+/* The last of its tokens may leave no capacity for a draft token, and the first is the prompt's. */
 static void test_trained_draft_gives_several_tokens_a_verification(void **state)
 {
 	json_t *rows = rows_of_trained("--processes 1,2 --tokens 41");
 
-	(void)state;
 	assert_int_equal(json_array_size(rows), 4);
 	for (size_t i = 0; i < 4; i += 2) {
 		assert_pair(rows, i, i ? 2 : 1, 4);
@@ -69,14 +63,13 @@ static void test_trained_draft_gives_several_tokens_a_verification(void **state)
 	json_decref(rows);
 }
 
-/* One guess more is one pass more, of the same graph; the target's and the first pass's are wider. */
+/* One draft token more is one pass more, of the same graph; the target's and the first pass's are wider. */
 static void test_nodes_are_those_of_all_graphs_of_a_step(void **state)
 {
 	json_t *one = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 1");
 	json_t *three = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 3");
 	char expected[64];
 
-	(void)state;
 	snprintf(expected, sizeof(expected), "%.0f", number(one, 0, "target_nodes"));
 	assert_string_equal(text(one, 0, "nodes"), expected);
 	snprintf(expected, sizeof(expected), "%.0f + %.0f", number(one, 1, "target_nodes"),
@@ -98,9 +91,8 @@ static void test_shape_has_a_draft_made_that_goes_with_the_run(void **state)
 {
 	char output[OUTPUT_MAX];
 
-	(void)state;
-	run_in_folder("--device cpu --shape tiny speculation --processes 1 --tokens 20 --draft-tokens 2",
-		"2>&1", output);
+	run_in_folder("--device cpu --shape tiny speculation --processes 1 --tokens 20 "
+		"--draft-tokens 2 2>&1", output);
 	assert_non_null(strstr(output, "BREAK-EVEN"));
 	assert_non_null(strstr(output, "weights are random"));
 	assert_non_null(strstr(output, "\nstatus 0\nempty\n"));
@@ -108,39 +100,24 @@ static void test_shape_has_a_draft_made_that_goes_with_the_run(void **state)
 
 static void test_draft_without_its_model_is_status_2(void **state)
 {
-	char output[OUTPUT_MAX];
+	static const char *const nonsense[] = {"speculation --text x --prompt 5",
+		"speculation --text ''", "speculation --draft-tokens 9", "decode --draft x",
+		"speculation --socket /nonexistent/x.sock"};
 
-	(void)state;
-	assert_int_equal(run("speculation --draft x", "2>&1", output), 2);
-	assert_non_null(strstr(output, "--draft needs --model: a draft is made for one model"));
-	assert_int_equal(run("speculation --model x", "2>&1", output), 2);
-	assert_non_null(strstr(output, "--model needs --draft"));
-	assert_int_equal(run("speculation --text x --prompt 5", "2>&1", output), 2);
-	assert_int_equal(run("speculation --text ''", "2>&1", output), 2);
-	assert_int_equal(run("speculation --draft-tokens 9", "2>&1", output), 2);
-	assert_int_equal(run("decode --draft x", "2>&1", output), 2);
-	assert_int_equal(run("speculation --socket /nonexistent/x.sock", "2>&1", output), 2);
+	assert_run(2, "speculation --draft x", "--draft needs --model: a draft is made for one model");
+	assert_run(2, "speculation --model x", "--model needs --draft");
+	for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+		assert_run(2, nonsense[i], "see --help");
 }
 
 static void test_text_for_a_model_that_is_not_of_bytes_is_refused(void **state)
 {
-	char folder[] = "/tmp/mimeo-bench-test-XXXXXX", command[2048], output[OUTPUT_MAX];
-	const char *build = getenv("MIMEO_BUILD");
+	char output[OUTPUT_MAX];
 
-	(void)state;
-	assert_non_null(mkdtemp(folder));
-	if (!build)
-		build = ".";
-	snprintf(command, sizeof(command),
-		"for family in llama eagle; do '%s/examples/make-checkpoint' --vocab 300 --family "
-		"$family %s/$family; done >/dev/null; '%s/daemon/mimeo-bench' --device cpu --model "
-		"%s/llama --draft %s/eagle --text abc --processes 1 speculation 2>&1; "
-		"echo \"status $?\"; rm -r %s",
-		build, folder, build, folder, folder, folder);
-	FILE *pipe = popen(command, "re");
-	assert_non_null(pipe);
-	output[fread(output, 1, OUTPUT_MAX - 1, pipe)] = '\0';
-	pclose(pipe);
+	shell(output, "d=$(mktemp -d); for family in llama eagle; do \"$MIMEO_BUILD\"/examples/make-checkpoint "
+		"--vocab 300 --family $family $d/$family; done >/dev/null; \"$MIMEO_BUILD\"/%s --device cpu "
+		"--model $d/llama --draft $d/eagle --text abc --processes 1 speculation 2>&1; "
+		"echo \"status $?\"; rm -r $d", bench_program);
 	assert_non_null(strstr(output, "--text: the model has a vocabulary of 300, not of 256 bytes"));
 	assert_non_null(strstr(output, "\nstatus 1\n"));
 }

@@ -31,7 +31,6 @@ static void test_quantile_is_the_nearest_rank(void **state)
 	static const uint64_t ns[] = {40, 10, 30, 20};
 	struct samples *samples = filled(4, ns, 4);
 
-	(void)state;
 	assert_quantile(samples, 0, 10);
 	assert_quantile(samples, 0.25, 10);
 	assert_quantile(samples, 0.26, 20);
@@ -46,7 +45,6 @@ static void test_p99_of_a_hundred_leaves_the_slowest_out(void **state)
 {
 	struct samples *samples = samples_new(100);
 
-	(void)state;
 	assert_non_null(samples);
 	for (uint64_t i = 100; i > 0; i--)
 		samples_add(samples, i);
@@ -59,7 +57,6 @@ static void test_quantile_of_nothing_is_no_number(void **state)
 {
 	struct samples *samples = samples_new(1);
 
-	(void)state;
 	assert_non_null(samples);
 	assert_true(isnan(samples_quantile(samples, 0.5)));
 	samples_free(samples);
@@ -70,7 +67,6 @@ static void test_sample_after_a_quantile_counts_in_the_next(void **state)
 	static const uint64_t ns[] = {30, 20};
 	struct samples *samples = filled(3, ns, 2);
 
-	(void)state;
 	assert_quantile(samples, 1, 30);
 	samples_add(samples, 10);
 	assert_quantile(samples, 0, 10);
@@ -83,7 +79,6 @@ static void test_sample_beyond_the_capacity_is_dropped(void **state)
 	static const uint64_t ns[] = {1, 2, 3};
 	struct samples *samples = filled(2, ns, 3);
 
-	(void)state;
 	assert_int_equal(samples->n, 2);
 	assert_quantile(samples, 1, 2);
 	samples_free(samples);
@@ -94,7 +89,6 @@ static void test_childs_samples_are_its_parents(void **state)
 	struct samples *samples = samples_new(1);
 	pid_t pid;
 
-	(void)state;
 	assert_non_null(samples);
 	pid = fork();
 	if (pid == 0) {
