@@ -21,7 +21,7 @@
 #include "attention/kv_cache.h"
 #include "daemon/graph/inputs.h"
 #include "daemon/graph/ladder.h"
-#include "daemon/model/model.h"
+#include "daemon/model/transformer.h"
 
 enum forward_role { FORWARD_TARGET, FORWARD_DRAFT_PREFILL, FORWARD_DRAFT_DECODE };
 

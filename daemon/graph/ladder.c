@@ -135,7 +135,7 @@ uint32_t ladder_mixed_family(const struct ladder *ladder, enum graph_mode mode,
 	return ladder->n;
 }
 
-static bool descriptor_fits(const struct descriptor *d, const struct batch_shape *shape)
+static bool ladder_fits(const struct descriptor *d, const struct batch_shape *shape)
 {
 	if (d->query_len && (!batch_is_decode(shape) || d->query_len != shape->query_len))
 		return false;
@@ -156,7 +156,7 @@ int descriptor_find(const struct descriptor *family, uint32_t n, const struct ba
 		else
 			to = middle;
 	}
-	while (from < n && !descriptor_fits(&family[from], shape))
+	while (from < n && !ladder_fits(&family[from], shape))
 		from++;
 	return from < n ? (int)from : -1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/model/model.h"
+#include "daemon/model/transformer.h"
 
-static void carve_latent(const struct model_config *config, size_t max_tokens, size_t act,
+static void activations_carve_latent(const struct model_config *config, size_t max_tokens, size_t act,
 	struct arena *arena, struct model_buffers *ret)
 {
 	const struct attention_latent *l = &config->latent;
@@ -13,7 +13,7 @@ static void carve_latent(const struct model_config *config, size_t max_tokens, s
 		ret->q_a = arena_take(arena, max_tokens, config->q_rank * act);
 }
 
-static void carve_heads(const struct model_config *config, size_t max_tokens, size_t act,
+static void activations_carve_heads(const struct model_config *config, size_t max_tokens, size_t act,
 	struct arena *arena, struct model_buffers *ret)
 {
 	size_t q = (size_t)config->n_heads * config->head_dim * act;
@@ -22,7 +22,7 @@ static void carve_heads(const struct model_config *config, size_t max_tokens, si
 	ret->qkv = arena_take(arena, max_tokens, q + 2 * kv);
 }
 
-static void carve_experts(const struct model_config *config, size_t max_tokens, size_t act,
+static void activations_carve_experts(const struct model_config *config, size_t max_tokens, size_t act,
 	struct arena *arena, struct model_buffers *ret)
 {
 	const struct model_experts *e = &config->experts;
@@ -39,7 +39,7 @@ static void carve_experts(const struct model_config *config, size_t max_tokens, 
 }
 
 /* The widest of a layer's one MLP, or of its shared experts'. */
-static size_t inner_size(const struct model_config *config)
+static size_t activations_inner_size(const struct model_config *config)
 {
 	size_t shared = (size_t)config->experts.n_shared * config->experts.intermediate_size;
 
@@ -50,7 +50,7 @@ void model_buffers_carve(const struct model_config *config, uint32_t max_tokens,
 	enum dtype activation_dtype, struct arena *arena, struct model_buffers *ret)
 {
 	size_t act = dtype_bytes(activation_dtype), hidden = config->hidden_size * act;
-	size_t inner = inner_size(config) * act;
+	size_t inner = activations_inner_size(config) * act;
 
 	*ret = (struct model_buffers){
 		.residual = arena_take(arena, max_tokens, hidden),
@@ -61,11 +61,11 @@ void model_buffers_carve(const struct model_config *config, uint32_t max_tokens,
 	};
 	ret->attention = arena_take(arena, max_tokens, model_attention_width(config) * act);
 	if (config->latent.rank)
-		carve_latent(config, max_tokens, act, arena, ret);
+		activations_carve_latent(config, max_tokens, act, arena, ret);
 	else
-		carve_heads(config, max_tokens, act, arena, ret);
+		activations_carve_heads(config, max_tokens, act, arena, ret);
 	if (config->experts.n)
-		carve_experts(config, max_tokens, act, arena, ret);
+		activations_carve_experts(config, max_tokens, act, arena, ret);
 	if (config->draft.vocab_size)
 		ret->fused = arena_take(arena, max_tokens, 2 * hidden);
 	if (config->family == MODEL_EAGLE3)

@@ -7,7 +7,7 @@
  * int32_t on the device.
  */
 
-#include "daemon/model/model.h"
+#include "daemon/model/model_config.h"
 #include "daemon/model/safetensors.h"
 
 /* Read and check it: every id within the target's vocabulary (config->vocab_size), no two the same,

@@ -29,7 +29,7 @@
  * models are trained on short texts and work in longer ones.
  */
 
-#include "daemon/model/model.h"
+#include "daemon/model/transformer.h"
 
 /* Read config.json alone: a draft model has no sampling settings. Other models are refused. ret is
  * the caller's (model_config_deinit). 0, or -errno with a sentence. */

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/error.h"
 #include "ipc/cleanup.h"
 
 DEFINE_CLEANUP(json, json_t, json_decref)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/error.h"
 
 /* A descriptor of the directory, or -errno with a sentence. */
 int file_open_directory(const char *directory, struct model_error *error);

@@ -5,7 +5,7 @@
 /* The parsers behind model_config_load and draft_config_load, from memory; `path` is for errors. */
 
 #include "daemon/model/field.h"
-#include "daemon/model/model.h"
+#include "daemon/model/model_config.h"
 
 /* config.json. On success the caller owns ret (model_config_deinit). */
 int hf_config_parse(const char *path, const char *text, size_t bytes, struct model_config *ret,

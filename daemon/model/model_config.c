@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/model/model.h"
+#include "daemon/model/model_config.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,13 +20,13 @@ bool model_layer_has_experts(const struct model_config *config, uint32_t layer)
 }
 
 /* A row of the cache, of one KV head. */
-static uint32_t kv_dim(const struct model_config *config)
+static uint32_t model_config_kv_dim(const struct model_config *config)
 {
 	return config->latent.rank ? config->latent.rank + config->latent.rope : config->head_dim;
 }
 
 /* Stretched, by yarn or otherwise, DeepSeek's models sharpen the softmax as well. */
-static float scale(const struct model_config *config)
+static float model_config_scale(const struct model_config *config)
 {
 	double m = 1;
 
@@ -44,9 +44,9 @@ struct attention_config model_attention(
 		.n_layers = config->n_layers,
 		.n_heads = config->n_heads,
 		.n_kv_heads = config->n_kv_heads,
-		.head_dim = kv_dim(config),
+		.head_dim = model_config_kv_dim(config),
 		.latent = config->latent,
-		.scale = scale(config),
+		.scale = model_config_scale(config),
 		.windows = config->windows,
 		.max_decode_query = 1,
 		.activation_dtype = info->activation_dtype,
@@ -60,7 +60,7 @@ struct kv_config model_kv(
 	return (struct kv_config){
 		.n_layers = config->n_layers,
 		.n_kv_heads = config->n_kv_heads,
-		.head_dim = kv_dim(config),
+		.head_dim = model_config_kv_dim(config),
 		.page_tokens = page_tokens,
 		.dtype = info->kv_dtype,
 		.keys_only = config->latent.rank != 0,

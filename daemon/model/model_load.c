@@ -300,7 +300,7 @@ static int model_load_weights(struct model_upload *upload, const struct safetens
 }
 
 /* The rope table, which a thread computes while the weights are read. */
-struct rope_table {
+struct model_load_rope {
 	const struct model *model;
 	float *table;
 	size_t bytes;
@@ -310,18 +310,18 @@ struct rope_table {
 
 static void *model_load_fill_rope(void *arg)
 {
-	const struct rope_table *rope = arg;
+	const struct model_load_rope *rope = arg;
 
 	model_rope_fill(&rope->model->config, rope->model->max_positions, rope->table);
 	return NULL;
 }
 
-static int model_load_begin_rope(struct rope_table *rope, const struct model *model,
+static int model_load_begin_rope(struct model_load_rope *rope, const struct model *model,
 	const char *directory, struct model_error *error)
 {
 	size_t bytes = (size_t)model->max_positions * model->config.head_dim * sizeof(float);
 
-	*rope = (struct rope_table){.model = model, .bytes = bytes};
+	*rope = (struct model_load_rope){.model = model, .bytes = bytes};
 	rope->table = malloc(bytes ? bytes : 1);
 	if (!rope->table)
 		return model_fail(error, -ENOMEM, "%s: no memory for a rope table of %zu bytes",
@@ -332,14 +332,14 @@ static int model_load_begin_rope(struct rope_table *rope, const struct model *mo
 	return 0;
 }
 
-static void model_load_join_rope(struct rope_table *rope)
+static void model_load_join_rope(struct model_load_rope *rope)
 {
 	if (rope->has_thread)
 		pthread_join(rope->thread, NULL);
 	rope->has_thread = false;
 }
 
-static void model_load_rope_deinit(struct rope_table *rope)
+static void model_load_rope_deinit(struct model_load_rope *rope)
 {
 	model_load_join_rope(rope);
 	free(rope->table);
@@ -396,7 +396,7 @@ static int model_load_place(
 static int model_load_fill(
 	struct model *model, const struct safetensors *checkpoint, struct model_upload *upload)
 {
-	CLEANUP(model_load_rope_deinit) struct rope_table rope = {0};
+	CLEANUP(model_load_rope_deinit) struct model_load_rope rope = {0};
 	struct device *device = model->device;
 	int rc = model_load_place(model, checkpoint, upload);
 

@@ -11,7 +11,7 @@
  * one is queued, and the pass returns its status.
  */
 
-#include "daemon/model/model.h"
+#include "daemon/model/transformer.h"
 
 struct pass {
 	const struct model *model;

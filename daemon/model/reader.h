@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/error.h"
 
 struct reader_segment {
 	int fd;

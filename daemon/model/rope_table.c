@@ -8,19 +8,19 @@
 
 #include <math.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/model_config.h"
 
 #define TWO_PI 6.283185307179586476925
 
-static double base_frequency(const struct model_config *config, uint32_t pair)
+static double rope_table_base(const struct model_config *config, uint32_t pair)
 {
 	return pow(config->rope.theta, -2.0 * pair / config->head_dim);
 }
 
 /* Long waves are stretched by the factor, short ones kept, those between blended. */
-static double llama3_frequency(const struct model_config *config, uint32_t pair)
+static double rope_table_llama3(const struct model_config *config, uint32_t pair)
 {
-	double frequency = base_frequency(config, pair);
+	double frequency = rope_table_base(config, pair);
 	double waves = config->rope.original_max_position_embeddings * frequency / TWO_PI;
 	double low = config->rope.low_freq_factor, high = config->rope.high_freq_factor;
 	double smooth = (waves - low) / (high - low);
@@ -33,18 +33,18 @@ static double llama3_frequency(const struct model_config *config, uint32_t pair)
 }
 
 /* The pair, as a real number, whose wave turns `rotations` times within the original length. */
-static double yarn_pair(const struct model_config *config, double rotations)
+static double rope_table_yarn_pair(const struct model_config *config, double rotations)
 {
 	double turns = config->rope.original_max_position_embeddings / (rotations * TWO_PI);
 
 	return config->head_dim * log(turns) / (2 * log(config->rope.theta));
 }
 
-static double yarn_frequency(const struct model_config *config, uint32_t pair)
+static double rope_table_yarn(const struct model_config *config, uint32_t pair)
 {
-	double frequency = base_frequency(config, pair);
-	double low = yarn_pair(config, config->rope.beta_fast);
-	double high = yarn_pair(config, config->rope.beta_slow);
+	double frequency = rope_table_base(config, pair);
+	double low = rope_table_yarn_pair(config, config->rope.beta_fast);
+	double high = rope_table_yarn_pair(config, config->rope.beta_slow);
 	double ramp;
 
 	if (config->rope.truncate) {
@@ -64,7 +64,7 @@ double model_yarn_magnitude(double factor, double mscale)
 	return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
 }
 
-static double attention_factor(const struct model_config *config)
+static double rope_table_scale(const struct model_config *config)
 {
 	if (config->rope.type != ROPE_YARN)
 		return 1.0;
@@ -76,29 +76,29 @@ static double attention_factor(const struct model_config *config)
 	return model_yarn_magnitude(config->rope.factor, 1);
 }
 
-static double frequency_of(const struct model_config *config, uint32_t pair)
+static double rope_table_frequency(const struct model_config *config, uint32_t pair)
 {
 	switch (config->rope.type) {
 	case ROPE_DEFAULT:
 		break;
 	case ROPE_LINEAR:
-		return base_frequency(config, pair) / config->rope.factor;
+		return rope_table_base(config, pair) / config->rope.factor;
 	case ROPE_LLAMA3:
-		return llama3_frequency(config, pair);
+		return rope_table_llama3(config, pair);
 	case ROPE_YARN:
-		return yarn_frequency(config, pair);
+		return rope_table_yarn(config, pair);
 	}
-	return base_frequency(config, pair);
+	return rope_table_base(config, pair);
 }
 
 void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret)
 {
 	float frequencies[MODEL_HEAD_DIM_MAX / 2];
 	uint32_t half = config->head_dim / 2;
-	double scale = attention_factor(config);
+	double scale = rope_table_scale(config);
 
 	for (uint32_t pair = 0; pair < half; pair++)
-		frequencies[pair] = (float)frequency_of(config, pair);
+		frequencies[pair] = (float)rope_table_frequency(config, pair);
 	for (uint32_t position = 0; position < max_positions; position++) {
 		float *row = ret + (uint64_t)position * config->head_dim;
 

@@ -15,7 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/model/model.h"
+#include "daemon/model/error.h"
+#include "kernels/device.h"
 
 #define SAFETENSORS_HEADER_MAX (100u << 20)
 #define SAFETENSORS_DIMS_MAX 8

@@ -6,7 +6,7 @@
 
 /* x with erf(x / sqrt 2) as the middle of each of NORMAL_QUANTILES equal parts has it, by
  * bisection. */
-static void fill_quantiles(float quantiles[NORMAL_QUANTILES])
+static void normal_fill_quantiles(float quantiles[NORMAL_QUANTILES])
 {
 	for (uint32_t i = 0; i < NORMAL_QUANTILES / 2; i++) {
 		double want = (2 * i + 1.0) / NORMAL_QUANTILES, low = 0, high = 8;
@@ -27,10 +27,10 @@ static void fill_quantiles(float quantiles[NORMAL_QUANTILES])
 void normal_init(struct normal *normal, uint64_t seed)
 {
 	normal->seed = seed;
-	fill_quantiles(normal->quantiles);
+	normal_fill_quantiles(normal->quantiles);
 }
 
-static uint16_t bf16(float value)
+static uint16_t normal_bf16(float value)
 {
 	uint32_t bits;
 
@@ -39,28 +39,28 @@ static uint16_t bf16(float value)
 }
 
 /* Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */
-static uint64_t mix(uint64_t x)
+static uint64_t normal_mix(uint64_t x)
 {
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
 	return x ^ x >> 31;
 }
 
-static uint64_t key_of(uint64_t seed, const char *name)
+static uint64_t normal_key(uint64_t seed, const char *name)
 {
-	uint64_t key = mix(seed + 0x9e3779b97f4a7c15u);
+	uint64_t key = normal_mix(seed + 0x9e3779b97f4a7c15u);
 
 	for (; *name; name++)
-		key = mix(key ^ (uint8_t)*name);
+		key = normal_mix(key ^ (uint8_t)*name);
 	return key;
 }
 
 /* Elements 4 * group ...; one word of random bits makes four. */
-static void fill(uint16_t *to, uint64_t n_groups, uint64_t key, uint64_t group,
+static void normal_fill_groups(uint16_t *to, uint64_t n_groups, uint64_t key, uint64_t group,
 	const uint16_t table[NORMAL_QUANTILES])
 {
 	for (uint64_t i = 0; i < n_groups; i++, to += 4) {
-		uint64_t bits = mix(key + (group + i) * 0x9e3779b97f4a7c15u);
+		uint64_t bits = normal_mix(key + (group + i) * 0x9e3779b97f4a7c15u);
 
 		to[0] = table[bits & (NORMAL_QUANTILES - 1)];
 		to[1] = table[bits >> 16 & (NORMAL_QUANTILES - 1)];
@@ -75,6 +75,6 @@ void normal_fill(const struct normal *normal, const char *name, double mean, dou
 	uint16_t table[NORMAL_QUANTILES];
 
 	for (uint32_t i = 0; i < NORMAL_QUANTILES; i++)
-		table[i] = bf16((float)(mean + deviation * normal->quantiles[i]));
-	fill(to, (n + 3) / 4, key_of(normal->seed, name), first / 4, table);
+		table[i] = normal_bf16((float)(mean + deviation * normal->quantiles[i]));
+	normal_fill_groups(to, (n + 3) / 4, normal_key(normal->seed, name), first / 4, table);
 }

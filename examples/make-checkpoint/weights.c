@@ -48,7 +48,7 @@ struct job {
 	_Atomic uint32_t error_shard;
 };
 
-static int fail_shard(const struct job *job, uint32_t shard, int error)
+static int weights_fail_shard(const struct job *job, uint32_t shard, int error)
 {
 	return fail("%s/%s: %s", job->options->directory, job->shards[shard].name, strerror(error));
 }
@@ -56,7 +56,7 @@ static int fail_shard(const struct job *job, uint32_t shard, int error)
 /* ---- shards ---- */
 
 /* Tensors in order, a new shard where one more would exceed the limit. */
-static int share_out(struct job *job)
+static int weights_share_out(struct job *job)
 {
 	for (uint32_t i = 0; i < job->model->n_tensors; i++) {
 		uint64_t bytes = tensor_bytes(&job->model->tensors[i]);
@@ -82,7 +82,7 @@ static int share_out(struct job *job)
 	return 0;
 }
 
-static void print_index(const void *arg, FILE *file)
+static void weights_print_index(const void *arg, FILE *file)
 {
 	const struct job *job = arg;
 
@@ -96,7 +96,7 @@ static void print_index(const void *arg, FILE *file)
 }
 
 /* Length, then JSON, padded with blanks so that the data begins at a page. */
-static int write_header(const struct job *job, struct shard *shard)
+static int weights_write_header(const struct job *job, struct shard *shard)
 {
 	static const char *const dtypes[] = {[NORMAL] = "BF16", [D2T] = "I64", [T2D] = "BOOL"};
 	char *text = NULL;
@@ -133,7 +133,7 @@ static int write_header(const struct job *job, struct shard *shard)
 	return error;
 }
 
-static int open_shards(struct job *job)
+static int weights_open_shards(struct job *job)
 {
 	for (uint32_t i = 0; i < job->n_shards; i++) {
 		struct shard *shard = &job->shards[i];
@@ -141,12 +141,12 @@ static int open_shards(struct job *job)
 		shard->fd = file_create(job->options->directory, shard->name);
 		if (shard->fd < 0)
 			return -1;
-		int error = write_header(job, shard);
+		int error = weights_write_header(job, shard);
 		if (!error &&
 			ftruncate(shard->fd, (off_t)(shard->header_bytes + shard->data_bytes)) < 0)
 			error = errno;
 		if (error)
-			return fail_shard(job, i, error);
+			return weights_fail_shard(job, i, error);
 	}
 	return 0;
 }
@@ -154,7 +154,7 @@ static int open_shards(struct job *job)
 /* ---- chunks ---- */
 
 /* n elements of the tensor from `first` on; NORMAL fills up to three more. */
-static void fill(struct job *job, const struct tensor *tensor, uint64_t first, uint64_t n, void *to)
+static void weights_fill(struct job *job, const struct tensor *tensor, uint64_t first, uint64_t n, void *to)
 {
 	const struct model *model = job->model;
 	const uint64_t n_drafts = model->shape.n[DRAFT_VOCAB], vocab = model->shape.n[VOCAB];
@@ -173,7 +173,7 @@ static void fill(struct job *job, const struct tensor *tensor, uint64_t first, u
 	}
 }
 
-static int write_chunk(struct job *job, const struct chunk *chunk, void *buffer)
+static int weights_write_chunk(struct job *job, const struct chunk *chunk, void *buffer)
 {
 	const struct tensor *tensor = &job->model->tensors[chunk->tensor];
 	const struct place *place = &job->places[chunk->tensor];
@@ -181,7 +181,7 @@ static int write_chunk(struct job *job, const struct chunk *chunk, void *buffer)
 	uint64_t n = tensor_elements(tensor) - chunk->first, width = tensor_width(tensor);
 
 	n = n < CHUNK_ELEMENTS ? n : CHUNK_ELEMENTS;
-	fill(job, tensor, chunk->first, n, buffer);
+	weights_fill(job, tensor, chunk->first, n, buffer);
 	int error = file_write_all(shard->fd, buffer, width * n,
 		shard->header_bytes + place->offset + width * chunk->first);
 	if (!error)
@@ -189,7 +189,7 @@ static int write_chunk(struct job *job, const struct chunk *chunk, void *buffer)
 	return error;
 }
 
-static void *work(void *arg)
+static void *weights_work(void *arg)
 {
 	struct job *job = arg;
 	/* of the widest elements; pages that are not written cost nothing */
@@ -199,7 +199,7 @@ static void *work(void *arg)
 
 	while (!error && !atomic_load(&job->error) &&
 		(i = atomic_fetch_add(&job->next, 1)) < job->n_chunks)
-		error = write_chunk(job, &job->chunks[i], buffer);
+		error = weights_write_chunk(job, &job->chunks[i], buffer);
 	if (error && i < job->n_chunks && atomic_compare_exchange_strong(&job->error, &none, error))
 		atomic_store(&job->error_shard, job->places[job->chunks[i].tensor].shard);
 	free(buffer);
@@ -207,7 +207,7 @@ static void *work(void *arg)
 }
 
 /* In each shard ascending, the shards in turn: chunk k of every shard before chunk k + 1 of any. */
-static int cut(struct job *job)
+static int weights_cut(struct job *job)
 {
 	uint32_t *tensor = calloc(job->n_shards, sizeof(*tensor));
 	uint64_t *first = calloc(job->n_shards, sizeof(*first)), most = 0;
@@ -245,7 +245,7 @@ double weights_now(void)
 }
 
 /* On a terminal, one line that is written over and over. */
-static void show_progress(struct job *job, double start)
+static void weights_show_progress(struct job *job, double start)
 {
 	while (!atomic_load(&job->error) && atomic_load(&job->done_bytes) < job->model->bytes) {
 		double done = (double)atomic_load(&job->done_bytes);
@@ -257,7 +257,7 @@ static void show_progress(struct job *job, double start)
 	fprintf(stderr, "\r%*s\r", 60, "");
 }
 
-static int run_threads(struct job *job)
+static int weights_run_threads(struct job *job)
 {
 	pthread_t threads[THREADS_MAX];
 	uint32_t n = 0;
@@ -265,49 +265,49 @@ static int run_threads(struct job *job)
 	int error = 0;
 
 	for (; n < job->options->n_threads && !error; n += !error)
-		error = pthread_create(&threads[n], NULL, work, job);
+		error = pthread_create(&threads[n], NULL, weights_work, job);
 	if (n > 0 && isatty(STDERR_FILENO))
-		show_progress(job, start);
+		weights_show_progress(job, start);
 	for (uint32_t i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
 	if (n == 0)
 		return fail("threads: %s", strerror(error));
 	error = atomic_load(&job->error);
 	if (error)
-		return fail_shard(job, atomic_load(&job->error_shard), error);
+		return weights_fail_shard(job, atomic_load(&job->error_shard), error);
 	return 0;
 }
 
 /* ---- all of it ---- */
 
-static int close_shards(const struct job *job)
+static int weights_close_shards(const struct job *job)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; i < job->n_shards; i++) {
 		if (job->shards[i].fd >= 0 && close(job->shards[i].fd) < 0)
-			rc = fail_shard(job, i, errno);
+			rc = weights_fail_shard(job, i, errno);
 	}
 	return rc;
 }
 
-static int write_all(struct job *job)
+static int weights_write_all(struct job *job)
 {
 	int rc, closed;
 
-	if (share_out(job) < 0 || cut(job) < 0)
+	if (weights_share_out(job) < 0 || weights_cut(job) < 0)
 		return -1;
-	rc = open_shards(job) < 0 ? -1 : run_threads(job);
-	closed = close_shards(job);
+	rc = weights_open_shards(job) < 0 ? -1 : weights_run_threads(job);
+	closed = weights_close_shards(job);
 	if (rc < 0 || closed < 0)
 		return -1;
 	if (job->n_shards == 1)
 		return 0;
 	return file_write_text(
-		job->options->directory, "model.safetensors.index.json", print_index, job);
+		job->options->directory, "model.safetensors.index.json", weights_print_index, job);
 }
 
-static void take_back(const struct job *job)
+static void weights_take_back(const struct job *job)
 {
 	char path[4200];
 
@@ -327,9 +327,9 @@ int weights_write(
 	job.places = calloc(model->n_tensors, sizeof(*job.places));
 	job.shards = calloc(SHARDS_MAX, sizeof(*job.shards));
 	normal_init(&job.normal, options->seed);
-	rc = job.places && job.shards ? write_all(&job) : fail("%s", strerror(ENOMEM));
+	rc = job.places && job.shards ? weights_write_all(&job) : fail("%s", strerror(ENOMEM));
 	if (rc < 0)
-		take_back(&job);
+		weights_take_back(&job);
 	else
 		*ret_n_files = job.n_shards;
 	free(job.chunks);

@@ -7,7 +7,7 @@
  * are written by hand. Sequence s has slot s, and pages that are in no order.
  */
 
-#include "daemon/model/model.h"
+#include "daemon/model/transformer.h"
 
 #define RIG_ROWS 4u
 #define RIG_TOKENS 64u

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_DAEMON_MODEL_MODEL_CONFIG_H
+#define MIMEO_DAEMON_MODEL_MODEL_CONFIG_H
+
+/*
+ * What config.json and generation_config.json say of a model: its family, its sizes, its rope; and
+ * what follows from them alone.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attention/attention.h"
+#include "attention/kv_cache.h"
+#include "daemon/model/error.h"
+
+enum model_family {
+	MODEL_LLAMA,
+	MODEL_MISTRAL,
+	MODEL_QWEN2,
+	MODEL_QWEN3,
+	MODEL_DEEPSEEK_V2,
+	MODEL_DEEPSEEK_V3,
+	MODEL_EAGLE, /* draft models: daemon/model/draft.h */
+	MODEL_EAGLE3,
+};
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+
+#define MODEL_EOS_MAX 8
+#define MODEL_HEAD_DIM_MAX 1024
+
+#define MODEL_EXPERTS_MAX 1024
+
+/* Experts of the layers that have them; the other layers' are dense. */
+struct model_experts {
+	uint32_t n;               /* 0: all layers are dense */
+	uint32_t n_active, n_shared;
+	uint32_t intermediate_size; /* of one */
+	uint32_t first_layer, layer_step; /* layer l has them if l >= first_layer and step divides l */
+	uint32_t n_groups, n_groups_active;
+	enum moe_score score;
+	bool group_top_two, choice_bias, normalise;
+	bool normalise_ignored; /* the file sets it, and transformers' class ignores it */
+	float scale;
+};
+
+/* What a draft model adds (daemon/model/draft.h). */
+#define MODEL_FEATURES 3u
+struct model_draft {
+	uint32_t vocab_size; /* rows of its head; 0: not a draft model */
+	bool names_layers;   /* EAGLE-3: `layers`, the target's whose inputs it reads, are given */
+	uint32_t layers[MODEL_FEATURES];
+};
+
+struct model_rope {
+	enum rope_type type;
+	double theta, factor;
+	double low_freq_factor, high_freq_factor; /* llama3 */
+	double original_max_position_embeddings;  /* llama3, yarn */
+	double beta_fast, beta_slow;              /* yarn */
+	double attention_factor;                  /* yarn; < 0: not given */
+	double mscale;                            /* yarn; < 0: not given */
+	double mscale_all_dim; /* yarn; latent attention of any type; < 0: not given */
+	bool truncate;         /* yarn */
+};
+
+struct model_config {
+	enum model_family family;
+	char architecture[64];
+	uint32_t hidden_size, intermediate_size, vocab_size;
+	uint32_t n_layers, n_heads;
+	uint32_t n_kv_heads, head_dim; /* latent attention: 1, and latent.rope */
+	struct attention_latent latent; /* rank 0: the attention is not latent */
+	uint32_t q_rank;                /* latent attention: 0, or the queries have a latent too */
+	bool rope_interleaved;          /* latent attention: pairs (2i, 2i + 1) */
+	struct model_experts experts;
+	struct model_draft draft;
+	char assumed[192];    /* sizes that are defaults: "kv_lora_rank 512, v_head_dim 128" */
+	uint32_t max_seq_len; /* max_position_embeddings: rope factors are within it, not on top */
+	float rms_norm_eps;
+	bool tie_word_embeddings;
+	bool qkv_bias, o_bias, mlp_bias, qk_norm;
+	uint32_t *windows; /* [n_layers] sliding window, 0: none */
+	struct model_rope rope;
+	uint32_t n_eos;
+	int32_t eos[MODEL_EOS_MAX];
+	int32_t bos; /* -1: none */
+	/* generation_config.json's defaults: greedy unless do_sample is true */
+	struct slot_sampling sampling;
+};
+
+/* Draft models are refused: draft_config_load reads those. */
+int model_config_load(const char *directory, struct model_config *ret, struct model_error *error);
+void model_config_deinit(struct model_config *config);
+bool model_layer_has_experts(const struct model_config *config, uint32_t layer);
+/* Elements of a token's attention output, of all heads. */
+static inline uint32_t model_attention_width(const struct model_config *config)
+{
+	return config->n_heads * (config->latent.rank ? config->latent.v : config->head_dim);
+}
+
+/* Rope table [max_positions, head_dim]: cos for head_dim/2, then sin, attention factor applied. */
+void model_rope_fill(const struct model_config *config, uint32_t max_positions, float *ret);
+/* yarn's g(m) = 0.1 m ln(factor) + 1, or 1 for factors up to 1. */
+double model_yarn_magnitude(double factor, double mscale);
+
+/* The model's attention and KV cache on that device, with decode queries of one token. The caller sets
+ * what is 0: of attention page_tokens, max_rows, max_tokens, max_pages, max_seq_len, n_kv_pages; of
+ * the cache max_pages. `windows` is the config's. */
+struct attention_config model_attention(
+	const struct model_config *config, const struct device_info *info);
+struct kv_config model_kv(
+	const struct model_config *config, const struct device_info *info, uint32_t page_tokens);
+
+/* The layers whose inputs are an EAGLE-3 draft model's features, in the order in which fc reads them,
+ * for a target of 3 layers or more; with less than seven some are the same. */
+void model_feature_layers(const struct model_config *target, uint32_t ret[MODEL_FEATURES]);
+
+#endif
