@@ -139,45 +139,29 @@ static int forward_decode_write(const struct forward_context *c, struct inputs_s
 }
 
 /* Hidden states are the target's. */
-static struct draft_pass forward_prefill_pass(
-	const struct forward_context *c, const struct model_pass *pass)
+static int forward_prefill_model(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
 {
 	const struct forward_context *target = c->target;
 
-	return (struct draft_pass){
+	return draft_forward(c->model, stream, &(struct draft_pass){
 		.model = *pass,
 		.hidden = target->features ? target->features : target->buffers.normed,
 		.n_hidden = c->inputs->limits.max_tokens,
 		.from_target = true,
-	};
+	});
 }
 
 /* Hidden states are those of the pass before. */
-static struct draft_pass forward_decode_pass(
-	const struct forward_context *c, const struct model_pass *pass)
+static int forward_decode_model(const struct forward_context *c, const struct model_pass *pass,
+	struct stream *stream)
 {
-	return (struct draft_pass){
+	return draft_forward(c->model, stream, &(struct draft_pass){
 		.model = *pass,
 		.hidden = draft_hidden(&c->buffers),
 		.index = c->inputs->draft.hidden_index,
 		.n_hidden = c->inputs->limits.max_tokens,
-	};
-}
-
-static int forward_prefill_model(const struct forward_context *c, const struct model_pass *pass,
-	struct stream *stream)
-{
-	const struct draft_pass draft = forward_prefill_pass(c, pass);
-
-	return draft_forward(c->model, stream, &draft);
-}
-
-static int forward_decode_model(const struct forward_context *c, const struct model_pass *pass,
-	struct stream *stream)
-{
-	const struct draft_pass draft = forward_decode_pass(c, pass);
-
-	return draft_forward(c->model, stream, &draft);
+	});
 }
 
 /* Logits, and of each row the next draft token. */

@@ -140,23 +140,12 @@ struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct
 
 /* ---- counters ---- */
 
-/* Rise slowly: one replay that was delayed says little about the next. */
-static void graph_set_follow(uint64_t *known, uint64_t ns)
+void graph_entry_follow(uint64_t *known, uint64_t ns)
 {
 	if (*known && ns > *known)
 		*known += (ns - *known) / 8;
 	else
 		*known = ns;
-}
-
-void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns)
-{
-	graph_set_follow(&entry->lane_ns, lane_ns);
-}
-
-void graph_entry_results(struct graph_entry *entry, uint64_t results_ns)
-{
-	graph_set_follow(&entry->results_ns, results_ns);
 }
 
 void graph_entry_count(struct graph_entry *entry, uint32_t n_tokens, bool shared)

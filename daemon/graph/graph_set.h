@@ -47,10 +47,9 @@ int graph_set_capture(struct graph_set *set, struct breakable_runner *runner, st
  * the reason if none fits. No side effects. */
 struct graph_entry *graph_set_dispatch(const struct graph_set *set, const struct batch_shape *shape,
 	enum eager_reason *ret_reason);
-/* Update entry->lane_ns by a replay's time on the lane: downwards at once, upwards by an eighth. */
-void graph_entry_timed(struct graph_entry *entry, uint64_t lane_ns);
-/* Likewise entry->results_ns. */
-void graph_entry_results(struct graph_entry *entry, uint64_t results_ns);
+/* Update an entry's lane_ns or results_ns by a replay's: downwards at once, upwards by an eighth,
+ * because one replay that was delayed says little about the next. */
+void graph_entry_follow(uint64_t *known, uint64_t ns);
 /* Token rows of padding. */
 static inline uint32_t graph_entry_padding(const struct graph_entry *entry, uint32_t n_tokens)
 {

@@ -338,7 +338,7 @@ static int hf_config_parse_root(
 	return root->file->rc;
 }
 
-static int hf_config_parse_any(const char *path, const char *text, size_t bytes, bool draft,
+int hf_config_parse(const char *path, const char *text, size_t bytes, bool draft,
 	struct model_config *ret, struct model_error *error)
 {
 	CLEANUP(cleanup_json) json_t *json = NULL;
@@ -358,18 +358,6 @@ static int hf_config_parse_any(const char *path, const char *text, size_t bytes,
 	assert(config.head_dim >= 2 && config.head_dim % 2 == 0);
 	*ret = config;
 	return 0;
-}
-
-int hf_config_parse(const char *path, const char *text, size_t bytes, struct model_config *ret,
-	struct model_error *error)
-{
-	return hf_config_parse_any(path, text, bytes, false, ret, error);
-}
-
-int hf_draft_parse(const char *path, const char *text, size_t bytes, struct model_config *ret,
-	struct model_error *error)
-{
-	return hf_config_parse_any(path, text, bytes, true, ret, error);
 }
 
 int hf_generation_parse(const char *path, const char *text, size_t bytes,

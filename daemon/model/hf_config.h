@@ -7,12 +7,9 @@
 #include "daemon/model/field.h"
 #include "daemon/model/model_config.h"
 
-/* config.json. On success the caller owns ret (model_config_deinit). */
-int hf_config_parse(const char *path, const char *text, size_t bytes, struct model_config *ret,
-	struct model_error *error);
-/* A draft model's. */
-int hf_draft_parse(const char *path, const char *text, size_t bytes, struct model_config *ret,
-	struct model_error *error);
+/* config.json, of a draft model if `draft`. On success the caller owns ret (model_config_deinit). */
+int hf_config_parse(const char *path, const char *text, size_t bytes, bool draft,
+	struct model_config *ret, struct model_error *error);
 /* generation_config.json, laid over a parsed config, which is unchanged on failure. */
 int hf_generation_parse(const char *path, const char *text, size_t bytes,
 	struct model_config *config, struct model_error *error);

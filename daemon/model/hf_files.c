@@ -30,8 +30,7 @@ static int hf_files_load_config(int fd, const char *directory, bool draft,
 		return model_fail(error, rc, "%s: does not exist", path);
 	if (rc)
 		return rc;
-	return draft ? hf_draft_parse(path, text, bytes, ret, error)
-		     : hf_config_parse(path, text, bytes, ret, error);
+	return hf_config_parse(path, text, bytes, draft, ret, error);
 }
 
 /* The file is optional. */

@@ -53,7 +53,7 @@ static struct model *model_load_new(const struct model_config *config, uint32_t 
 /* A model planned over nothing: sizes are known, no memory is taken. */
 static int model_load_count(const char *directory, const struct model_config *config,
 	uint32_t max_positions, enum dtype activation_dtype, const struct safetensors *checkpoint,
-	struct model **ret, struct model_error *error)
+	struct model **ret, int32_t **ret_d2t, struct model_error *error)
 {
 	CLEANUP(cleanup_model) struct model *model = model_load_new(config, max_positions);
 	struct plan plan = {
@@ -69,7 +69,7 @@ static int model_load_count(const char *directory, const struct model_config *co
 	rc = plan_model(&plan, model);
 	if (rc)
 		return rc;
-	rc = d2t_read(checkpoint, directory, config, NULL, error);
+	rc = d2t_read(checkpoint, directory, config, ret_d2t, error);
 	if (rc)
 		return rc;
 	model->activation_dtype = activation_dtype;
@@ -87,8 +87,8 @@ int model_measure(const char *directory, const struct model_config *config, uint
 
 	if (rc)
 		return rc;
-	rc = model_load_count(
-		directory, config, max_positions, activation_dtype, &checkpoint, &model, error);
+	rc = model_load_count(directory, config, max_positions, activation_dtype, &checkpoint,
+		&model, NULL, error);
 	if (rc)
 		return rc;
 	*ret_bytes = model->bytes;
@@ -107,6 +107,7 @@ struct model_upload {
 	void *chunks; /* pinned, READS_IN_FLIGHT of them */
 	size_t chunk_bytes;
 	float *widened; /* a chunk as float32, or narrowed again */
+	int32_t *d2t;   /* d2t.h; NULL: there is none */
 	struct reader_segment *segments; /* [n_placements] */
 	void (*progress)(void *userdata, uint64_t done, uint64_t total);
 	void *userdata;
@@ -254,6 +255,7 @@ static void model_load_upload_deinit(struct model_upload *upload)
 		ops->stream_free(upload->stream);
 	if (upload->chunks)
 		ops->host_free(upload->device, upload->chunks);
+	free(upload->d2t);
 	free(upload->widened);
 	free(upload->segments);
 	free(upload->placements);
@@ -345,23 +347,6 @@ static void model_load_rope_deinit(struct model_load_rope *rope)
 	free(rope->table);
 }
 
-/* Read once more: a file that has changed since it was checked is checked again. */
-static int model_load_d2t(const struct model *model, const struct safetensors *checkpoint,
-	const char *directory, struct model_error *error)
-{
-	CLEANUP(cleanup_free) int32_t *table = NULL;
-	int rc;
-
-	if (!model->d2t)
-		return 0;
-	rc = d2t_read(checkpoint, directory, &model->config, &table, error);
-	if (rc)
-		return rc;
-	rc = model->device->ops->copy(model->device, model->d2t, table,
-		model->config.draft.vocab_size * sizeof(*table));
-	return rc ? model_load_device_failed(error, directory, "d2t cannot be uploaded", rc) : 0;
-}
-
 /* ---- a model ---- */
 
 static int model_load_place(
@@ -414,7 +399,13 @@ static int model_load_fill(
 	if (rc)
 		return model_load_device_failed(upload->error, upload->directory,
 			"the rope table cannot be uploaded", rc);
-	return model_load_d2t(model, checkpoint, upload->directory, upload->error);
+	if (!model->d2t)
+		return 0;
+	rc = device->ops->copy(device, model->d2t, upload->d2t,
+		model->config.draft.vocab_size * sizeof(*upload->d2t));
+	return rc ? model_load_device_failed(
+			    upload->error, upload->directory, "d2t cannot be uploaded", rc)
+		  : 0;
 }
 
 static int model_load_take_memory(
@@ -478,7 +469,7 @@ int model_load(struct device *device, const char *directory, const struct model_
 	if (rc)
 		return rc;
 	rc = model_load_count(directory, config, max_positions, info.activation_dtype, &checkpoint,
-		&model, error);
+		&model, &upload.d2t, error);
 	if (rc)
 		return rc;
 	model->device = device;

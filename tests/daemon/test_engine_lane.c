@@ -164,11 +164,11 @@ static void test_replays_that_were_held_up_hardly_count(void **state)
 {
 	struct graph_entry entry = {.lane_ns = 0};
 
-	graph_entry_timed(&entry, 800);
+	graph_entry_follow(&entry.lane_ns, 800);
 	assert_int_equal(entry.lane_ns, 800);
-	graph_entry_timed(&entry, 1600);
+	graph_entry_follow(&entry.lane_ns, 1600);
 	assert_int_equal(entry.lane_ns, 900);
-	graph_entry_timed(&entry, 700);
+	graph_entry_follow(&entry.lane_ns, 700);
 	assert_int_equal(entry.lane_ns, 700);
 }
 

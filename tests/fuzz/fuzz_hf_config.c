@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct model_config config;
 	struct model_error error = {""};
 
-	if (!hf_config_parse("c", text, size, &config, &error)) {
+	if (!hf_config_parse("c", text, size, false, &config, &error)) {
 		check_sizes(&config);
 		check_latent(&config);
 		check_rope(&config);
@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	}
 	error.text[0] = 0;
-	if (!hf_draft_parse("d", text, size, &config, &error)) {
+	if (!hf_config_parse("d", text, size, true, &config, &error)) {
 		check_sizes(&config);
 		check_draft(&config);
 		check_rope(&config);

@@ -46,7 +46,7 @@ static inline struct model_config parse(const char *text)
 	struct model_config config = {0};
 	struct model_error error = {""};
 
-	if (hf_config_parse("x/config.json", text, strlen(text), &config, &error))
+	if (hf_config_parse("x/config.json", text, strlen(text), false, &config, &error))
 		fail_msg("%s", error.text);
 	return keep_config(config);
 }
@@ -56,7 +56,7 @@ static inline void expect_refusal(const char *text, int rc, const char *words)
 	struct model_config config = {.n_layers = 77};
 	struct model_error error = {""};
 
-	assert_int_equal(hf_config_parse("x/config.json", text, strlen(text), &config, &error), rc);
+	assert_int_equal(hf_config_parse("x/config.json", text, strlen(text), false, &config, &error), rc);
 	assert_contains(error.text, "x/config.json: ");
 	assert_contains(error.text, words);
 	assert_int_equal(config.n_layers, 77);

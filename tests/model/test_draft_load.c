@@ -21,7 +21,7 @@ static struct model_config parse_draft(const char *text)
 	struct model_config config = {0};
 	struct model_error error = {""};
 
-	if (hf_draft_parse("x/config.json", text, strlen(text), &config, &error))
+	if (hf_config_parse("x/config.json", text, strlen(text), true, &config, &error))
 		fail_msg("%s", error.text);
 	return keep_config(config);
 }
@@ -31,7 +31,7 @@ static void expect_draft_refusal(const char *text, int rc, const char *words)
 	struct model_config config = {.n_layers = 77};
 	struct model_error error = {""};
 
-	assert_int_equal(hf_draft_parse("x/config.json", text, strlen(text), &config, &error), rc);
+	assert_int_equal(hf_config_parse("x/config.json", text, strlen(text), true, &config, &error), rc);
 	assert_contains(error.text, "x/config.json: ");
 	assert_contains(error.text, words);
 	assert_int_equal(config.n_layers, 77);

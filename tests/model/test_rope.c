@@ -33,7 +33,7 @@ static struct model_config config_of(const json_t *root, json_t *rope_parameters
 
 	json_object_set(json, "rope_parameters", rope_parameters);
 	text = json_dumps(json, 0);
-	if (hf_config_parse("rope.json", text, strlen(text), &config, &error))
+	if (hf_config_parse("rope.json", text, strlen(text), false, &config, &error))
 		fail_msg("%s", error.text);
 	free(text);
 	json_decref(json);

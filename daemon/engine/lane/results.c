@@ -150,9 +150,9 @@ static void results_count_lane(struct lane *lane, const struct inflight *infligh
 		return;
 	lane->ended_ns = ended;
 	if (inflight->entry && ended > began)
-		graph_entry_timed(inflight->entry, ended - began);
+		graph_entry_follow(&inflight->entry->lane_ns, ended - began);
 	if (inflight->entry && inflight->drafts && *inflight->slot->results_ns > began)
-		graph_entry_results(inflight->entry, *inflight->slot->results_ns - began);
+		graph_entry_follow(&inflight->entry->results_ns, *inflight->slot->results_ns - began);
 	counter_add(&lane->stats->lane_ns, ended - began);
 	if (inflight->drafts) {
 		counter_add(&inflight->runner->speculation.draft_ns, ended - *inflight->slot->draft_began);
