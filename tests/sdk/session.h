@@ -19,6 +19,7 @@ struct session {
 	struct fake fake;
 	struct mimeo *m;
 	struct mimeo_event event; /* last looked at */
+	unsigned variant;         /* of its options */
 };
 
 /* `config`: entries, arena_bytes and spin_us count; NULL: 8 entries, 64 KiB, no spinning. */
@@ -44,13 +45,25 @@ static inline void session_stop(struct session *s)
 	fake_deinit(&s->fake);
 }
 
-/* Fixture of tests that need nothing but a session: *state is a struct session. */
+/* What a test's session is to be like; NULL: as session_start says. */
+struct session_options {
+	struct fake_script script;
+	uint32_t spin_us;
+	unsigned variant; /* the test's own */
+};
+
+/* Fixture: *state, a const struct session_options or NULL, becomes a struct session. */
 static inline int session_setup(void **state)
 {
 	static struct session session;
+	const struct session_options *options = *state;
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
 
-	session = (struct session){0};
-	session_start(&session, NULL, NULL);
+	session = (struct session){.variant = options ? options->variant : 0};
+	config.entries = 8;
+	config.arena_bytes = 64u << 10;
+	config.spin_us = options ? options->spin_us : 0;
+	session_start(&session, options ? &options->script : NULL, &config);
 	*state = &session;
 	return 0;
 }
@@ -62,6 +75,9 @@ static inline int session_teardown(void **state)
 }
 
 #define session_test(name) cmocka_unit_test_setup_teardown(name, session_setup, session_teardown)
+/* With a session of these options, initialisers of a struct session_options. */
+#define session_test_with(name, ...)                                                               \
+	{#name, name, session_setup, session_teardown, &(struct session_options){__VA_ARGS__}}
 
 /* A prepared generate of that many tokens after token 10; its user data is 100 + max_tokens. */
 static inline struct mimeo_request *session_generate(struct session *s, uint32_t max_tokens)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Device buffers and fences as the library sees them: a daemon whose replies the test has ready. */
-#include <endian.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,21 +10,14 @@
 #include "ipc/msg_table.h"
 #include "tests/sdk/session.h"
 
-static void start(struct session *s)
-{
-	session_start(s, NULL, NULL);
-}
-
 /* What the next call gets. */
 static void answer_with(struct session *s, const struct msg_reply *reply)
 {
-	uint8_t bytes[4 + MSG_CALL_MAX];
-	int n = msg_table_write(&msg_reply_table, reply, bytes + 4, sizeof(bytes) - 4);
-	uint32_t length = htole32((uint32_t)n);
+	uint8_t bytes[MSG_CALL_MAX];
+	int n = msg_table_write(&msg_reply_table, reply, bytes, sizeof(bytes));
 
 	assert_true(n > 0);
-	memcpy(bytes, &length, sizeof(length));
-	fake_say(&s->fake, bytes, (size_t)n + 4);
+	assert_int_equal(socket_send(s->fake.socket, bytes, (size_t)n, NULL, 0), 0);
 }
 
 static struct mimeo_handle ipc_handle(void)
@@ -102,7 +94,7 @@ static void test_handle_passes_through_as_it_is(void **state)
 	assert_int_equal(mimeo_buffer_handle(s->m, buffer, &handle), MIMEO_E_UNKNOWN_BUFFER);
 }
 
-static void test_refused_call_tells_the_daemon_s_words(void **state)
+static void test_refused_call_has_the_daemons_message(void **state)
 {
 	struct session *s = *state;
 	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
@@ -112,7 +104,7 @@ static void test_refused_call_tells_the_daemon_s_words(void **state)
 	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 1 << 20, &buffer), MIMEO_E_QUOTA);
 	assert_string_equal(mimeo_buffer_message(s->m), "max_buffer_bytes is 1G");
 	assert_int_equal(buffer, 99);
-	/* The session goes on, and the next call has words of its own. */
+	/* The session goes on, and the next call has its own message. */
 	assert_int_equal(session_peek(s), 0);
 	buffer_of(s, 1);
 	assert_string_equal(mimeo_buffer_message(s->m), "");
@@ -121,27 +113,22 @@ static void test_refused_call_tells_the_daemon_s_words(void **state)
 static void test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone(void **state)
 {
 	static const uint8_t junk[] = {3, 0, 0, 0, 0xc1, 0xc1, 0xc1};
+	struct session *s = *state;
 	struct mimeo_handle handle = ipc_handle();
 	struct msg_reply replies[3] = {{.buffer = 1}, {.buffer = 0}, {.buffer = 1}};
+	uint32_t buffer;
 
 	/* A handle of a descriptor, and no descriptor; no id; no handle. */
 	handle_encode(&handle, replies[1].handle);
 	handle = (struct mimeo_handle){.kind = MIMEO_HANDLE_MEMFD, .bytes = 64};
 	handle_encode(&handle, replies[0].handle);
-	for (int i = 0; i < 4; i++) {
-		struct session s;
-		uint32_t buffer;
-
-		start(&s);
-		if (i == 3)
-			fake_say(&s.fake, junk, sizeof(junk));
-		else
-			answer_with(&s, &replies[i]);
-		assert_int_equal(mimeo_buffer_alloc(s.m, 0, 64, &buffer), MIMEO_E_GONE);
-		assert_int_equal(mimeo_buffer_alloc(s.m, 0, 64, &buffer), MIMEO_E_GONE);
-		assert_int_equal(session_peek(&s), MIMEO_E_GONE);
-		session_stop(&s);
-	}
+	if (s->variant == 3)
+		fake_say(&s->fake, junk, sizeof(junk));
+	else
+		answer_with(s, &replies[s->variant]);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 64, &buffer), MIMEO_E_GONE);
+	assert_int_equal(mimeo_buffer_alloc(s->m, 0, 64, &buffer), MIMEO_E_GONE);
+	assert_int_equal(session_peek(s), MIMEO_E_GONE);
 }
 
 static void test_calls_to_a_daemon_that_hung_up_are_gone(void **state)
@@ -202,7 +189,7 @@ static void test_import_refuses_what_no_daemon_would_take(void **state)
 }
 
 /* Not the daemon's, of another call. */
-static void test_library_s_own_refusals_have_words_of_their_own(void **state)
+static void test_librarys_own_refusals_have_their_own_message(void **state)
 {
 	struct session *s = *state;
 	const struct msg_reply no = {.status = MIMEO_E_QUOTA, .text = "max_buffer_bytes is 1G"};
@@ -291,27 +278,23 @@ static void test_recorded_is_an_event_and_not_the_last(void **state)
 
 static void test_recorded_that_cannot_be_breaks_off(void **state)
 {
-	/* Never asked for; told a second time. */
-	for (int again = 0; again < 2; again++) {
-		struct session s;
+	struct session *s = *state;
+	bool again = s->variant; /* posted a second time, or never requested */
 
-		start(&s);
-		struct ring_sqe sqe = step_with_fence(&s, again ? MIMEO_STEP_FENCE : 0);
-		struct ring_cqe cqe = fake_final(&sqe);
-		cqe.kind = RING_CQE_RECORDED;
-		fake_push(&s.fake, &cqe);
-		if (again) {
-			assert_int_equal(session_peek(&s), 1);
-			session_seen(&s);
-			fake_push(&s.fake, &cqe);
-		}
-		assert_int_equal(session_peek(&s), 1);
-		assert_int_equal(s.event.kind, MIMEO_EVENT_FINAL);
-		assert_int_equal(s.event.status, MIMEO_E_GONE);
-		session_seen(&s);
-		assert_int_equal(session_peek(&s), MIMEO_E_GONE);
-		session_stop(&s);
+	struct ring_sqe sqe = step_with_fence(s, again ? MIMEO_STEP_FENCE : 0);
+	struct ring_cqe cqe = fake_final(&sqe);
+	cqe.kind = RING_CQE_RECORDED;
+	fake_push(&s->fake, &cqe);
+	if (again) {
+		assert_int_equal(session_peek(s), 1);
+		session_seen(s);
+		fake_push(&s->fake, &cqe);
 	}
+	assert_int_equal(session_peek(s), 1);
+	assert_int_equal(s->event.kind, MIMEO_EVENT_FINAL);
+	assert_int_equal(s->event.status, MIMEO_E_GONE);
+	session_seen(s);
+	assert_int_equal(session_peek(s), MIMEO_E_GONE);
 }
 
 static void test_fence_is_asked_for_once_a_request(void **state)
@@ -331,7 +314,7 @@ static void test_fence_is_asked_for_once_a_request(void **state)
 	assert_int_equal(call.request, index);
 	assert_memory_equal(fence->opaque, handle.opaque, sizeof(handle.opaque));
 	mimeo_request_put(request);
-	/* Another life of it. */
+	/* The same index again. */
 	request = mimeo_request_get(s->m);
 	assert_int_equal((uint32_t)mimeo_request_id(request), index);
 	assert_int_equal(mimeo_request_fence(request, &again), 0);
@@ -341,15 +324,19 @@ static void test_fence_is_asked_for_once_a_request(void **state)
 
 int main(void)
 {
-	static const struct CMUnitTest tests[] = {
+	const struct CMUnitTest tests[] = {
 		session_test(test_handle_passes_through_as_it_is),
-		session_test(test_refused_call_tells_the_daemon_s_words),
-		cmocka_unit_test(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone),
+		session_test(test_refused_call_has_the_daemons_message),
+		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 0),
+		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 1),
+		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 2),
+		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 3),
 		session_test(test_calls_to_a_daemon_that_hung_up_are_gone),
 		session_test(test_import_refuses_what_no_daemon_would_take),
-		session_test(test_library_s_own_refusals_have_words_of_their_own),
+		session_test(test_librarys_own_refusals_have_their_own_message),
 		session_test(test_recorded_is_an_event_and_not_the_last),
-		cmocka_unit_test(test_recorded_that_cannot_be_breaks_off),
+		session_test_with(test_recorded_that_cannot_be_breaks_off, .variant = 0),
+		session_test_with(test_recorded_that_cannot_be_breaks_off, .variant = 1),
 		session_test(test_fence_is_asked_for_once_a_request),
 	};
 

@@ -45,22 +45,7 @@ static void test_connect_without_daemon_is_unreachable(void **state)
 	assert_int_equal(connect_to("/tmp/mimeo-no-such-folder/d.sock", 0), MIMEO_E_UNREACHABLE);
 }
 
-static void test_connect_to_daemon_that_never_answers_times_out(void **state)
-{
-	assert_int_equal(connect_script(&(struct fake_script){.silent = true}),
-		MIMEO_E_UNREACHABLE);
-}
-
-static void test_connect_forwards_the_daemons_refusal(void **state)
-{
-	const int32_t statuses[] = {MIMEO_E_QUOTA, MIMEO_E_DRAINING, MIMEO_E_NO_MEMORY};
-
-	for (size_t i = 0; i < 3; i++)
-		assert_int_equal(connect_script(
-			&(struct fake_script){.welcome_status = statuses[i]}), statuses[i]);
-}
-
-static void test_connect_gives_the_daemons_own_words_or_names_the_socket(void **state)
+static void test_connect_message_is_the_daemons_or_names_the_socket(void **state)
 {
 	const struct fake_script script = {
 		.welcome_status = MIMEO_E_QUOTA, .welcome_text = "max_sessions 64 is reached"};
@@ -88,11 +73,11 @@ static void test_connect_gives_the_daemons_own_words_or_names_the_socket(void **
 	assert_int_equal(strlen(cut), sizeof(cut) - 1);
 }
 
-/* A daemon that has no place for a newcomer says so and closes, before HELLO can have come: here,
- * in the middle of the client's sending it. */
+/* A daemon at its limit refuses a client and closes before HELLO can have come: here, while the client
+ * sends it. */
 static _Atomic int crowded_listener = -1; /* the greeter sends as well */
 
-static void turn_away(int listener)
+static void refuse_client(int listener)
 {
 	const struct msg_welcome welcome = {.version = MSG_PROTOCOL_VERSION,
 		.status = MIMEO_E_QUOTA, .text = "too many clients"};
@@ -110,11 +95,11 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	int listener = atomic_exchange(&crowded_listener, -1);
 
 	if (listener >= 0)
-		turn_away(listener);
+		refuse_client(listener);
 	return syscall(SYS_sendmsg, fd, message, flags);
 }
 
-static void test_connect_hears_a_refusal_that_came_before_its_hello(void **state)
+static void test_connect_receives_a_refusal_sent_before_its_hello(void **state)
 {
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	char folder[] = "/tmp/mimeo-sdk-XXXXXX", path[64], lock[80], message[256] = "";
@@ -140,38 +125,33 @@ static void test_connect_hears_a_refusal_that_came_before_its_hello(void **state
 	rmdir(folder);
 }
 
-static void test_connect_to_unknown_refusal_is_protocol(void **state)
+static void test_connect_gives_a_status_for_each_way_to_be_refused(void **state)
 {
-	assert_int_equal(connect_script(&(struct fake_script){.welcome_status = -55}),
-		MIMEO_E_PROTOCOL);
-}
+	static const uint8_t garbage[] = {0xdd, 0xff, 0xff, 0xff, 0xff};
+	static const uint8_t other[] = {0x81, MSG_VERSION, 99};
+	static const struct {
+		const char *claim;
+		struct fake_script script;
+		int status;
+	} cases[] = {
+		{"no answer within the timeout", {.silent = true}, MIMEO_E_UNREACHABLE},
+		{"the daemon's refusals are forwarded", {.welcome_status = MIMEO_E_QUOTA}, MIMEO_E_QUOTA},
+		{"draining", {.welcome_status = MIMEO_E_DRAINING}, MIMEO_E_DRAINING},
+		{"no memory", {.welcome_status = MIMEO_E_NO_MEMORY}, MIMEO_E_NO_MEMORY},
+		{"an unknown refusal", {.welcome_status = -55}, MIMEO_E_PROTOCOL},
+		{"garbage", {.raw_welcome = garbage, .raw_welcome_bytes = sizeof(garbage)},
+			MIMEO_E_PROTOCOL},
+		{"another version", {.raw_welcome = other, .raw_welcome_bytes = sizeof(other)},
+			MIMEO_E_VERSION},
+		{"too few descriptors", {.n_fds = 2}, MIMEO_E_PROTOCOL},
+		{"a number of descriptors that does not exist", {.n_fds = 4}, MIMEO_E_PROTOCOL},
+		{"a WELCOME that contradicts the region", {.claim_entries = 128}, MIMEO_E_PROTOCOL},
+	};
 
-static void test_connect_to_garbage_is_protocol(void **state)
-{
-	const uint8_t garbage[] = {0xdd, 0xff, 0xff, 0xff, 0xff};
-
-	assert_int_equal(connect_script(&(struct fake_script){
-		.raw_welcome = garbage, .raw_welcome_bytes = sizeof(garbage)}), MIMEO_E_PROTOCOL);
-}
-
-static void test_connect_to_another_version_is_version(void **state)
-{
-	const uint8_t other[] = {0x81, MSG_VERSION, 99};
-
-	assert_int_equal(connect_script(&(struct fake_script){
-		.raw_welcome = other, .raw_welcome_bytes = sizeof(other)}), MIMEO_E_VERSION);
-}
-
-static void test_connect_without_all_fds_is_protocol(void **state)
-{
-	assert_int_equal(connect_script(&(struct fake_script){.n_fds = 2}), MIMEO_E_PROTOCOL);
-	assert_int_equal(connect_script(&(struct fake_script){.n_fds = 4}), MIMEO_E_PROTOCOL);
-}
-
-static void test_connect_refuses_a_welcome_that_lies_about_the_region(void **state)
-{
-	assert_int_equal(connect_script(&(struct fake_script){.claim_entries = 128}),
-		MIMEO_E_PROTOCOL);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		print_message("# %s\n", cases[i].claim);
+		assert_int_equal(connect_script(&cases[i].script), cases[i].status);
+	}
 }
 
 static void test_connect_refuses_values_out_of_range(void **state)
@@ -315,25 +295,23 @@ static void test_forked_child_lacks_the_shared_memory(void **state)
 
 static void test_close_in_a_forked_child_leaves_the_parents_session(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	int status;
 
-	session_start(&s, NULL, NULL);
 	pid_t child = fork();
 	if (child == 0) {
-		mimeo_close(s.m);
+		mimeo_close(s->m);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 
-	session_generate(&s, 1);
-	assert_int_equal(mimeo_submit(s.m), 1);
-	struct ring_sqe sqe = session_pop(&s);
-	assert_true(fake_answer(&s.fake, &sqe));
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.tokens[0], 11);
-	session_stop(&s);
+	session_generate(s, 1);
+	assert_int_equal(mimeo_submit(s->m), 1);
+	struct ring_sqe sqe = session_pop(s);
+	assert_true(fake_answer(&s->fake, &sqe));
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.tokens[0], 11);
 }
 
 /* ---- models ---- */
@@ -360,42 +338,35 @@ static void test_models_are_as_the_daemon_describes_them(void **state)
 	assert_true(info->sampling.temperature == 0.5f);
 }
 
-static void test_models_tell_of_masks_and_what_a_prefix_has_to_fit(void **state)
+static void test_models_have_masks_limits_and_draft_tokens(void **state)
 {
-	const struct fake_script script = {
-		.default_mask = {.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2}};
-	const struct mimeo_model_info *info;
-	struct session s;
+	struct session *s = *state;
+	const struct mimeo_model_info *info = mimeo_model_get(s->m, 1);
 
-	session_start(&s, NULL, NULL);
-	info = mimeo_model_get(s.m, 1);
 	assert_int_equal(info->masks, 1);
 	assert_int_equal(info->mask.kind, MIMEO_MASK_DEFAULT);
 	assert_int_equal(info->max_batch_tokens, FAKE_BATCH_TOKENS);
-	session_stop(&s);
-	session_start(&s, &script, NULL);
-	info = mimeo_model_get(s.m, 0);
+	assert_int_equal(info->draft_tokens, FAKE_DRAFT_TOKENS);
+}
+
+static void test_models_without_masks_and_draft_model(void **state)
+{
+	struct session *s = *state;
+
+	assert_int_equal(mimeo_model_get(s->m, 0)->masks, 0);
+	assert_int_equal(mimeo_model_get(s->m, 1)->draft_tokens, 0);
+}
+
+static void test_models_have_their_default_mask(void **state)
+{
+	struct session *s = *state;
+	const struct mimeo_model_info *info = mimeo_model_get(s->m, 0);
+
 	assert_int_equal(info->mask.kind, MIMEO_MASK_WINDOW);
 	assert_int_equal(info->mask.window, 9);
 	assert_int_equal(info->mask.sinks, 2);
 	assert_int_equal(info->mask.prefix, 0);
 	assert_null(info->mask.words);
-	session_stop(&s);
-	session_start(&s, &(struct fake_script){.no_masks = true}, NULL);
-	assert_int_equal(mimeo_model_get(s.m, 0)->masks, 0);
-	session_stop(&s);
-}
-
-static void test_models_tell_how_many_tokens_their_draft_guesses(void **state)
-{
-	struct session s;
-
-	session_start(&s, NULL, NULL);
-	assert_int_equal(mimeo_model_get(s.m, 1)->draft_tokens, FAKE_DRAFT_TOKENS);
-	session_stop(&s);
-	session_start(&s, &(struct fake_script){.no_draft = true}, NULL);
-	assert_int_equal(mimeo_model_get(s.m, 1)->draft_tokens, 0);
-	session_stop(&s);
 }
 
 /* ---- statuses ---- */
@@ -490,25 +461,22 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_connect_without_daemon_is_unreachable),
-		cmocka_unit_test(test_connect_to_daemon_that_never_answers_times_out),
-		cmocka_unit_test(test_connect_forwards_the_daemons_refusal),
-		cmocka_unit_test(test_connect_gives_the_daemons_own_words_or_names_the_socket),
-		cmocka_unit_test(test_connect_hears_a_refusal_that_came_before_its_hello),
-		cmocka_unit_test(test_connect_to_unknown_refusal_is_protocol),
-		cmocka_unit_test(test_connect_to_garbage_is_protocol),
-		cmocka_unit_test(test_connect_to_another_version_is_version),
-		cmocka_unit_test(test_connect_without_all_fds_is_protocol),
-		cmocka_unit_test(test_connect_refuses_a_welcome_that_lies_about_the_region),
+		cmocka_unit_test(test_connect_gives_a_status_for_each_way_to_be_refused),
+		cmocka_unit_test(test_connect_message_is_the_daemons_or_names_the_socket),
+		cmocka_unit_test(test_connect_receives_a_refusal_sent_before_its_hello),
 		cmocka_unit_test(test_connect_refuses_values_out_of_range),
 		cmocka_unit_test(test_connect_takes_a_newer_config_whose_new_fields_are_zero),
 		cmocka_unit_test(test_connect_asks_for_what_the_config_says),
 		cmocka_unit_test(test_connect_finds_the_socket_by_environment),
 		cmocka_unit_test(test_close_takes_null),
 		session_test(test_forked_child_lacks_the_shared_memory),
-		cmocka_unit_test(test_close_in_a_forked_child_leaves_the_parents_session),
+		session_test(test_close_in_a_forked_child_leaves_the_parents_session),
 		session_test(test_models_are_as_the_daemon_describes_them),
-		cmocka_unit_test(test_models_tell_of_masks_and_what_a_prefix_has_to_fit),
-		cmocka_unit_test(test_models_tell_how_many_tokens_their_draft_guesses),
+		session_test(test_models_have_masks_limits_and_draft_tokens),
+		session_test_with(test_models_without_masks_and_draft_model,
+			.script = {.no_masks = true, .no_draft = true}),
+		session_test_with(test_models_have_their_default_mask,
+			.script.default_mask = {.kind = MIMEO_MASK_WINDOW, .window = 9, .sinks = 2}),
 		cmocka_unit_test(test_every_status_has_a_name_and_a_sentence),
 		cmocka_unit_test(test_message_names_the_offending_value),
 		cmocka_unit_test(test_message_about_a_mask_names_field_value_limit_and_remedy),

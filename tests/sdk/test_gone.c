@@ -50,14 +50,10 @@ static void test_wait_without_limit_ends_when_the_daemon_dies(void **state)
 
 static void test_wait_that_spins_forever_ends_when_the_daemon_dies(void **state)
 {
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct session s;
+	struct session *s = *state;
 
-	config.spin_us = MIMEO_SPIN_FOREVER;
-	session_start(&s, NULL, &config);
-	fake_hang_up(&s.fake);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	fake_hang_up(&s->fake);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_peek_spinner_learns_that_the_daemon_died(void **state)
@@ -83,8 +79,6 @@ static void test_fd_polls_readable_when_the_daemon_dies(void **state)
 
 /* ---- a killed daemon, whose socket outlives it ---- */
 
-static const struct fake_script with_lives = {.lives = true};
-
 static void *end_a_life_when_it_sleeps(void *argument)
 {
 	struct session *s = argument;
@@ -98,60 +92,44 @@ static void *end_a_life_when_it_sleeps(void *argument)
 
 static void test_sleeper_learns_of_a_death_before_the_socket_hangs_up(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 	pthread_t killer;
 
-	session_start(&s, &with_lives, NULL);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	assert_int_equal(pthread_create(&killer, NULL, end_a_life_when_it_sleeps, &s), 0);
-	expect_gone(&s, 104);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	assert_int_equal(pthread_create(&killer, NULL, end_a_life_when_it_sleeps, s), 0);
+	expect_gone(s, 104);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 	pthread_join(killer, NULL);
-	session_stop(&s);
 }
 
 static void test_spinner_learns_of_a_death_by_either_life(void **state)
 {
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct session s;
+	struct session *s = *state;
 
-	config.spin_us = MIMEO_SPIN_FOREVER;
-	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
-		session_start(&s, &with_lives, &config);
-		fake_life_end(&s.fake, i);
-		assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-		session_stop(&s);
-	}
+	fake_life_end(&s->fake, s->variant);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 static void test_peeker_learns_of_a_death_by_either_life(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
-		session_start(&s, &with_lives, NULL);
-		assert_int_equal(session_peek(&s), 0);
-		fake_life_end(&s.fake, i);
-		assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
-		session_stop(&s);
-	}
+	assert_int_equal(session_peek(s), 0);
+	fake_life_end(&s->fake, s->variant);
+	assert_int_equal(spin_peek(s), MIMEO_E_GONE);
 }
 
 static void test_poller_learns_of_a_death_by_either_life(void **state)
 {
-	struct session s;
+	struct session *s = *state;
+	struct pollfd fd = {.fd = mimeo_fd(s->m), .events = POLLIN};
 
-	for (unsigned i = 0; i < MSG_LIFE_FDS; i++) {
-		session_start(&s, &with_lives, NULL);
-		struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
-		assert_int_equal(session_peek(&s), 0);
-		assert_int_equal(poll(&fd, 1, 0), 0);
-		fake_life_end(&s.fake, i);
-		assert_int_equal(poll(&fd, 1, -1), 1);
-		assert_int_equal(spin_peek(&s), MIMEO_E_GONE);
-		session_stop(&s);
-	}
+	assert_int_equal(session_peek(s), 0);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	fake_life_end(&s->fake, s->variant);
+	assert_int_equal(poll(&fd, 1, -1), 1);
+	assert_int_equal(spin_peek(s), MIMEO_E_GONE);
 }
 
 static void *end_a_life_of(void *argument)
@@ -166,48 +144,42 @@ static void *end_a_life_of(void *argument)
 
 static void test_call_on_the_socket_ends_with_the_daemons_life(void **state)
 {
+	struct session *s = *state;
 	uint32_t buffer;
-	struct session s;
 	pthread_t killer;
 
-	session_start(&s, &with_lives, NULL);
-	assert_int_equal(pthread_create(&killer, NULL, end_a_life_of, &s), 0);
+	assert_int_equal(pthread_create(&killer, NULL, end_a_life_of, s), 0);
 	assert_int_equal(
-		mimeo_buffer_alloc(s.m, MIMEO_HANDLE_MEMFD, 4096, &buffer), MIMEO_E_GONE);
+		mimeo_buffer_alloc(s->m, MIMEO_HANDLE_MEMFD, 4096, &buffer), MIMEO_E_GONE);
 	pthread_join(killer, NULL);
-	session_stop(&s);
 }
 
 /* A fence is recorded, and the daemon is dead before it completes. */
 static void test_fence_wait_ends_with_the_daemons_life(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_handle fence = MIMEO_HANDLE_INIT;
 	const uint32_t recorded = 1;
-	struct session s;
 
-	session_start(&s, &with_lives, NULL);
 	fence.kind = MIMEO_HANDLE_MEMFD;
 	fence.fd = memfd_create("fence", MFD_CLOEXEC);
 	assert_int_equal(ftruncate(fence.fd, sysconf(_SC_PAGESIZE)), 0);
 	assert_int_equal(pwrite(fence.fd, &recorded, sizeof(recorded), 0), sizeof(recorded));
-	assert_int_equal(mimeo_fence_wait(s.m, &fence, 1), 0);
-	fake_life_end(&s.fake, 1);
-	assert_int_equal(mimeo_fence_wait(s.m, &fence, -1), MIMEO_E_GONE);
+	assert_int_equal(mimeo_fence_wait(s->m, &fence, 1), 0);
+	fake_life_end(&s->fake, 1);
+	assert_int_equal(mimeo_fence_wait(s->m, &fence, -1), MIMEO_E_GONE);
 	close(fence.fd);
-	session_stop(&s);
 }
 
 static void test_session_goes_on_while_the_daemon_lives(void **state)
 {
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, &with_lives, NULL);
-	fake_serve(&s.fake);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.n_generated, 4);
-	session_stop(&s);
+	fake_serve(&s->fake);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.n_generated, 4);
 }
 
 static void test_each_request_in_flight_ends_once_read_or_not(void **state)
@@ -334,22 +306,20 @@ static void test_prepared_request_has_no_event_and_can_be_put_back(void **state)
 
 static void test_connecting_again_is_all_it_takes(void **state)
 {
+	struct session *s = *state;
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct session s;
 
-	session_start(&s, NULL, NULL);
-	fake_hang_up(&s.fake);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	mimeo_close(s.m);
-	config.socket_path = s.fake.path;
-	assert_int_equal(mimeo_connect(&s.m, &config), 0);
-	fake_session(&s.fake);
-	fake_serve(&s.fake);
-	session_generate(&s, 4);
-	mimeo_submit(s.m);
-	assert_int_equal(session_wait(&s), 1);
-	assert_int_equal(s.event.n_generated, 4);
-	session_stop(&s);
+	fake_hang_up(&s->fake);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
+	mimeo_close(s->m);
+	config.socket_path = s->fake.path;
+	assert_int_equal(mimeo_connect(&s->m, &config), 0);
+	fake_session(&s->fake);
+	fake_serve(&s->fake);
+	session_generate(s, 4);
+	mimeo_submit(s->m);
+	assert_int_equal(session_wait(s), 1);
+	assert_int_equal(s->event.n_generated, 4);
 }
 
 /* ---- a daemon that breaks the protocol counts as gone ---- */
@@ -425,14 +395,10 @@ static void test_completion_tail_that_jumps_ends_the_session(void **state)
 /* One that spins does not look at the tail; now and then it does. */
 static void test_completion_tail_that_jumps_ends_a_spinner(void **state)
 {
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct session s;
+	struct session *s = *state;
 
-	config.spin_us = MIMEO_SPIN_FOREVER;
-	session_start(&s, NULL, &config);
-	atomic_store(&s.fake.region.ring.control->cq_tail, 1u << 20);
-	assert_int_equal(session_wait(&s), MIMEO_E_GONE);
-	session_stop(&s);
+	atomic_store(&s->fake.region.ring.control->cq_tail, 1u << 20);
+	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
 /* All eight entries published and none taken; a head ahead of the tail frees nothing. */
@@ -460,16 +426,30 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		session_test(test_wait_without_limit_ends_when_the_daemon_dies),
-		cmocka_unit_test(test_wait_that_spins_forever_ends_when_the_daemon_dies),
+		session_test_with(test_wait_that_spins_forever_ends_when_the_daemon_dies,
+			.spin_us = MIMEO_SPIN_FOREVER),
 		session_test(test_peek_spinner_learns_that_the_daemon_died),
 		session_test(test_fd_polls_readable_when_the_daemon_dies),
-		cmocka_unit_test(test_sleeper_learns_of_a_death_before_the_socket_hangs_up),
-		cmocka_unit_test(test_spinner_learns_of_a_death_by_either_life),
-		cmocka_unit_test(test_peeker_learns_of_a_death_by_either_life),
-		cmocka_unit_test(test_poller_learns_of_a_death_by_either_life),
-		cmocka_unit_test(test_call_on_the_socket_ends_with_the_daemons_life),
-		cmocka_unit_test(test_fence_wait_ends_with_the_daemons_life),
-		cmocka_unit_test(test_session_goes_on_while_the_daemon_lives),
+		session_test_with(test_sleeper_learns_of_a_death_before_the_socket_hangs_up,
+			.script.lives = true),
+		session_test_with(test_spinner_learns_of_a_death_by_either_life,
+			.script.lives = true, .spin_us = MIMEO_SPIN_FOREVER),
+		session_test_with(test_spinner_learns_of_a_death_by_either_life,
+			.script.lives = true, .spin_us = MIMEO_SPIN_FOREVER, .variant = 1),
+		session_test_with(test_peeker_learns_of_a_death_by_either_life,
+			.script.lives = true),
+		session_test_with(test_peeker_learns_of_a_death_by_either_life,
+			.script.lives = true, .variant = 1),
+		session_test_with(test_poller_learns_of_a_death_by_either_life,
+			.script.lives = true),
+		session_test_with(test_poller_learns_of_a_death_by_either_life,
+			.script.lives = true, .variant = 1),
+		session_test_with(test_call_on_the_socket_ends_with_the_daemons_life,
+			.script.lives = true),
+		session_test_with(test_fence_wait_ends_with_the_daemons_life,
+			.script.lives = true),
+		session_test_with(test_session_goes_on_while_the_daemon_lives,
+			.script.lives = true),
 		session_test(test_each_request_in_flight_ends_once_read_or_not),
 		session_test(test_what_the_daemon_posted_before_it_died_is_delivered),
 		session_test(test_completion_that_comes_after_the_end_is_ignored),
@@ -477,11 +457,12 @@ int main(void)
 		session_test(test_sequence_calls_in_flight_end_in_silence),
 		session_test(test_every_call_says_gone_afterwards),
 		session_test(test_prepared_request_has_no_event_and_can_be_put_back),
-		cmocka_unit_test(test_connecting_again_is_all_it_takes),
+		session_test(test_connecting_again_is_all_it_takes),
 		cmocka_unit_test(test_impossible_completion_ends_the_session),
 		cmocka_unit_test(test_token_count_that_goes_back_ends_the_session),
 		cmocka_unit_test(test_completion_tail_that_jumps_ends_the_session),
-		cmocka_unit_test(test_completion_tail_that_jumps_ends_a_spinner),
+		session_test_with(test_completion_tail_that_jumps_ends_a_spinner,
+			.spin_us = MIMEO_SPIN_FOREVER),
 		session_test(test_submission_head_that_jumps_ends_the_session),
 	};
 

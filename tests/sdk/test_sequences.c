@@ -6,47 +6,36 @@
 #include "ipc/clock.h"
 #include "tests/sdk/session.h"
 
-static void start(struct session *s)
-{
-	session_start(s, NULL, NULL);
-}
-
 static void test_sequences_run_out_as_quota(void **state)
 {
-	const struct fake_script script = {.max_sequences = 2};
-	struct session s;
+	struct session *s = *state;
 	uint32_t a, b, c;
 
-	session_start(&s, &script, NULL);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &a), 0);
-	assert_int_equal(mimeo_sequence_fork(s.m, a, &b), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &a), 0);
+	assert_int_equal(mimeo_sequence_fork(s->m, a, &b), 0);
 	assert_int_not_equal(a, b);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &c), MIMEO_E_QUOTA);
-	assert_int_equal(mimeo_sequence_fork(s.m, a, &c), MIMEO_E_QUOTA);
-	session_stop(&s);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &c), MIMEO_E_QUOTA);
+	assert_int_equal(mimeo_sequence_fork(s->m, a, &c), MIMEO_E_QUOTA);
 }
 
 static void test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees(void **state)
 {
-	const struct fake_script script = {.max_sequences = 1};
-	struct session s;
+	struct session *s = *state;
 	uint32_t id, again;
 
-	session_start(&s, &script, NULL);
-	mimeo_sequence_open(s.m, 0, &id);
-	assert_int_equal(mimeo_sequence_close(s.m, id), 0);
-	assert_int_equal(mimeo_sequence_close(s.m, id), MIMEO_E_UNKNOWN_SEQUENCE);
-	assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), MIMEO_E_UNKNOWN_SEQUENCE);
-	mimeo_submit(s.m);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &again), MIMEO_E_QUOTA);
+	mimeo_sequence_open(s->m, 0, &id);
+	assert_int_equal(mimeo_sequence_close(s->m, id), 0);
+	assert_int_equal(mimeo_sequence_close(s->m, id), MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), MIMEO_E_UNKNOWN_SEQUENCE);
+	mimeo_submit(s->m);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &again), MIMEO_E_QUOTA);
 	for (int i = 0; i < 2; i++) {
-		struct ring_sqe sqe = session_pop(&s);
-		session_final(&s, &sqe, 0);
+		struct ring_sqe sqe = session_pop(s);
+		session_final(s, &sqe, 0);
 	}
-	assert_int_equal(session_peek(&s), 0);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &again), 0);
+	assert_int_equal(session_peek(s), 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &again), 0);
 	assert_int_equal(again, id);
-	session_stop(&s);
 }
 
 static void test_sequence_calls_need_a_credit(void **state)
@@ -77,41 +66,34 @@ static uint32_t fill_with_answered_calls(struct session *s)
 
 static void test_calls_take_the_entries_of_calls_that_succeeded(void **state)
 {
-	for (int what = 0; what < 5; what++) {
-		struct session s;
-		uint32_t other;
+	struct session *s = *state;
+	uint32_t other;
 
-		start(&s);
-		uint32_t id = fill_with_answered_calls(&s);
-		if (what == 0)
-			assert_int_equal(mimeo_sequence_open(s.m, 0, &other), 0);
-		else if (what == 1)
-			assert_int_equal(mimeo_sequence_fork(s.m, id, &other), 0);
-		else if (what == 2)
-			assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
-		else if (what == 3)
-			assert_int_equal(mimeo_sequence_close(s.m, id), 0);
-		else
-			assert_non_null(mimeo_request_get(s.m));
-		session_stop(&s);
-	}
+	uint32_t id = fill_with_answered_calls(s);
+	if (s->variant == 0)
+		assert_int_equal(mimeo_sequence_open(s->m, 0, &other), 0);
+	else if (s->variant == 1)
+		assert_int_equal(mimeo_sequence_fork(s->m, id, &other), 0);
+	else if (s->variant == 2)
+		assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), 0);
+	else if (s->variant == 3)
+		assert_int_equal(mimeo_sequence_close(s->m, id), 0);
+	else
+		assert_non_null(mimeo_request_get(s->m));
 }
 
 static void test_open_takes_the_id_of_a_close_that_succeeded(void **state)
 {
-	const struct fake_script script = {.max_sequences = 1};
-	struct session s;
+	struct session *s = *state;
 	struct ring_sqe sqe;
 	uint32_t id;
 
-	session_start(&s, &script, NULL);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_sequence_close(s.m, id);
-	mimeo_submit(s.m);
-	while (fake_pop(&s.fake, &sqe))
-		session_final(&s, &sqe, 0);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &id), 0);
-	session_stop(&s);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_sequence_close(s->m, id);
+	mimeo_submit(s->m);
+	while (fake_pop(&s->fake, &sqe))
+		session_final(s, &sqe, 0);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &id), 0);
 }
 
 /* An event that is held, or the next in the ring, stays what it is. */
@@ -164,36 +146,26 @@ static void test_silence_that_a_call_takes_leaves_the_descriptor_readable(void *
 	assert_int_equal(poll(&fd, 1, 0), 1);
 	assert_int_equal(session_peek(s), 1);
 	session_seen(s);
-	/* And it is armed anew. */
+	/* And it is armed again. */
 	assert_int_equal(session_peek(s), 0);
 	assert_int_equal(poll(&fd, 1, 0), 0);
 }
 
 static void test_wait_ends_when_all_that_was_in_flight_ended_in_silence(void **state)
 {
-	static const uint32_t spins[] = {0, 50, MIMEO_SPIN_FOREVER};
+	struct session *s = *state;
 
-	for (int i = 0; i < 3; i++) {
-		struct mimeo_config config = MIMEO_CONFIG_INIT;
-		struct session s;
-
-		config.entries = 8;
-		config.arena_bytes = 64u << 10;
-		config.spin_us = spins[i];
-		session_start(&s, NULL, &config);
-		uint32_t id = fill_with_answered_calls(&s);
-		/* Not one of the peeks that took them, but the wait tells of it; and only once. */
-		if (i == 1)
-			assert_int_equal(session_peek(&s), 0);
-		alarm(20);
-		assert_int_equal(session_wait(&s), 0);
-		alarm(0);
-		assert_int_equal(mimeo_sequence_truncate(s.m, id, 0), 0);
-		uint64_t start = clock_ns();
-		assert_int_equal(mimeo_event_wait(s.m, &s.event, 20), 0);
-		assert_true(clock_ns() - start >= 19000000);
-		session_stop(&s);
-	}
+	uint32_t id = fill_with_answered_calls(s);
+	/* Not one of the peeks that took them reports it, but the wait; and only once. */
+	if (s->variant == 1)
+		assert_int_equal(session_peek(s), 0);
+	alarm(20);
+	assert_int_equal(session_wait(s), 0);
+	alarm(0);
+	assert_int_equal(mimeo_sequence_truncate(s->m, id, 0), 0);
+	uint64_t start = clock_ns();
+	assert_int_equal(mimeo_event_wait(s->m, &s->event, 20), 0);
+	assert_true(clock_ns() - start >= 19000000);
 }
 
 static void *answer_later(void *argument)
@@ -271,48 +243,42 @@ static void test_refused_sequence_calls_return_their_credits_when_seen(void **st
 
 static void test_id_of_a_closed_fork_is_free_again(void **state)
 {
-	const struct fake_script script = {.max_sequences = 2};
-	struct session s;
+	struct session *s = *state;
 	struct ring_sqe sqe;
 	uint32_t parent, child;
 
-	session_start(&s, &script, NULL);
-	mimeo_sequence_open(s.m, 0, &parent);
+	mimeo_sequence_open(s->m, 0, &parent);
 	for (int i = 0; i < 5; i++) {
-		assert_int_equal(mimeo_sequence_fork(s.m, parent, &child), 0);
-		assert_int_equal(mimeo_sequence_close(s.m, child), 0);
-		mimeo_submit(s.m);
-		while (fake_pop(&s.fake, &sqe))
-			session_final(&s, &sqe, 0);
-		assert_int_equal(session_peek(&s), 0);
+		assert_int_equal(mimeo_sequence_fork(s->m, parent, &child), 0);
+		assert_int_equal(mimeo_sequence_close(s->m, child), 0);
+		mimeo_submit(s->m);
+		while (fake_pop(&s->fake, &sqe))
+			session_final(s, &sqe, 0);
+		assert_int_equal(session_peek(s), 0);
 	}
-	session_stop(&s);
 }
 
 /* Else the calls still on their way would be taken for calls on the id's next owner. */
 static void test_id_is_not_given_out_while_calls_name_it(void **state)
 {
-	const struct fake_script script = {.max_sequences = 1};
-	struct session s;
+	struct session *s = *state;
 	uint32_t id, again;
 
-	session_start(&s, &script, NULL);
-	mimeo_sequence_open(s.m, 0, &id);
-	mimeo_sequence_truncate(s.m, id, 0);
-	mimeo_submit(s.m);
-	struct ring_sqe open = session_pop(&s), truncate = session_pop(&s);
-	session_final(&s, &open, MIMEO_E_NO_MEMORY);
-	assert_int_equal(session_wait(&s), 1);
-	session_seen(&s);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &again), MIMEO_E_QUOTA);
-	session_final(&s, &truncate, MIMEO_E_UNKNOWN_SEQUENCE);
-	assert_int_equal(session_wait(&s), 1);
-	session_seen(&s);
-	assert_int_equal(mimeo_sequence_open(s.m, 0, &again), 0);
-	session_stop(&s);
+	mimeo_sequence_open(s->m, 0, &id);
+	mimeo_sequence_truncate(s->m, id, 0);
+	mimeo_submit(s->m);
+	struct ring_sqe open = session_pop(s), truncate = session_pop(s);
+	session_final(s, &open, MIMEO_E_NO_MEMORY);
+	assert_int_equal(session_wait(s), 1);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &again), MIMEO_E_QUOTA);
+	session_final(s, &truncate, MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(session_wait(s), 1);
+	session_seen(s);
+	assert_int_equal(mimeo_sequence_open(s->m, 0, &again), 0);
 }
 
-static void test_refused_open_tells_and_gives_the_id_back(void **state)
+static void test_refused_open_is_reported_and_gives_the_id_back(void **state)
 {
 	struct session *s = *state;
 	uint32_t id, again;
@@ -373,21 +339,33 @@ static void test_refused_truncate_leaves_the_sequence_open(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sequences_run_out_as_quota),
-		cmocka_unit_test(
-			test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees),
+		session_test_with(test_sequences_run_out_as_quota,
+			.script.max_sequences = 2),
+		session_test_with(test_closed_sequence_is_unknown_and_its_id_free_once_the_daemon_agrees,
+			.script.max_sequences = 1),
 		session_test(test_sequence_calls_need_a_credit),
-		cmocka_unit_test(test_calls_take_the_entries_of_calls_that_succeeded),
-		cmocka_unit_test(test_open_takes_the_id_of_a_close_that_succeeded),
+		session_test_with(test_calls_take_the_entries_of_calls_that_succeeded, .variant = 0),
+		session_test_with(test_calls_take_the_entries_of_calls_that_succeeded, .variant = 1),
+		session_test_with(test_calls_take_the_entries_of_calls_that_succeeded, .variant = 2),
+		session_test_with(test_calls_take_the_entries_of_calls_that_succeeded, .variant = 3),
+		session_test_with(test_calls_take_the_entries_of_calls_that_succeeded, .variant = 4),
+		session_test_with(test_open_takes_the_id_of_a_close_that_succeeded,
+			.script.max_sequences = 1),
 		session_test(test_events_are_not_taken_by_calls_that_need_an_entry),
 		session_test(test_silence_that_a_call_takes_leaves_the_descriptor_readable),
-		cmocka_unit_test(test_wait_ends_when_all_that_was_in_flight_ended_in_silence),
+		session_test(test_wait_ends_when_all_that_was_in_flight_ended_in_silence),
+		session_test_with(test_wait_ends_when_all_that_was_in_flight_ended_in_silence,
+			.spin_us = 50, .variant = 1),
+		session_test_with(test_wait_ends_when_all_that_was_in_flight_ended_in_silence,
+			.spin_us = MIMEO_SPIN_FOREVER),
 		session_test(test_wait_goes_on_past_silence_while_an_event_may_come),
 		session_test(test_successful_sequence_calls_are_silent_and_return_their_credits),
 		session_test(test_refused_sequence_calls_return_their_credits_when_seen),
-		cmocka_unit_test(test_id_of_a_closed_fork_is_free_again),
-		cmocka_unit_test(test_id_is_not_given_out_while_calls_name_it),
-		session_test(test_refused_open_tells_and_gives_the_id_back),
+		session_test_with(test_id_of_a_closed_fork_is_free_again,
+			.script.max_sequences = 2),
+		session_test_with(test_id_is_not_given_out_while_calls_name_it,
+			.script.max_sequences = 1),
+		session_test(test_refused_open_is_reported_and_gives_the_id_back),
 		session_test(test_refused_fork_names_the_child_and_spares_the_parent),
 		session_test(test_refused_truncate_leaves_the_sequence_open),
 	};
