@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "sdk/client.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ipc/cleanup.h"
 #include "ipc/clock.h"
 #include "ipc/socket.h"
 #include "sdk/device_buffer.h"
@@ -112,8 +114,7 @@ static int client_connect_failed(const char *path, int error, char text[static M
 	return status;
 }
 
-/* A daemon that refuses the client may close before it has read HELLO: its answer has arrived all the
- * same. */
+/* A daemon that refuses the client may close before it reads HELLO: its answer has still arrived. */
 static int client_send_hello(int fd, const struct mimeo_config *config)
 {
 	struct msg_hello hello = {
@@ -152,37 +153,38 @@ static int client_parse_welcome(const void *data, size_t size, struct msg_welcom
 	return rc;
 }
 
-/* 0 and the fds that come with it, those that may lack -1; or a status and none. */
+static void client_close_fds(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+	}
+}
+
+/* 0 and the fds that come with it, -1 in place of optional ones; or a status and none. */
 static int client_receive_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
 	int fds[static WELCOME_FDS_MAX])
 {
-	int taken[WELCOME_FDS_MAX];
+	CLEANUP(cleanup_free) void *buffer = malloc(MSG_SOCKET_MAX);
 	size_t n_fds = 0;
 
 	ret->text[0] = '\0';
-	void *buffer = malloc(MSG_SOCKET_MAX);
+	memset(fds, -1, WELCOME_FDS_MAX * sizeof(*fds));
 	if (!buffer)
 		return MIMEO_E_NO_MEMORY;
 	ssize_t n = socket_receive(
-		fd, buffer, MSG_SOCKET_MAX, taken, WELCOME_FDS_MAX, &n_fds, timeout_ms);
-	if (n < 0) {
-		free(buffer);
+		fd, buffer, MSG_SOCKET_MAX, fds, WELCOME_FDS_MAX, &n_fds, timeout_ms);
+	if (n < 0)
 		return client_connect_failed(path, (int)n, ret->text);
-	}
 	int rc = client_parse_welcome(buffer, (size_t)n, ret);
-	if (rc == 0 && n_fds > 0 && taken[n_fds - 1] == -EMFILE) {
+	if (rc == 0 && n_fds > 0 && fds[n_fds - 1] == -EMFILE) {
 		snprintf(ret->text, sizeof(ret->text), "this process has no descriptor left");
 		rc = MIMEO_E_NO_MEMORY;
 	}
 	if (rc == 0 && n_fds != MSG_WELCOME_FDS && n_fds != WELCOME_FDS_MAX)
 		rc = MIMEO_E_PROTOCOL;
-	for (size_t i = 0; i < WELCOME_FDS_MAX; i++) {
-		if (rc == 0)
-			fds[i] = i < n_fds ? taken[i] : -1;
-		else if (i < n_fds && taken[i] >= 0)
-			close(taken[i]);
-	}
-	free(buffer);
+	if (rc < 0)
+		client_close_fds(fds, n_fds);
 	return rc;
 }
 
@@ -196,6 +198,7 @@ static int client_state_init(struct mimeo *m, uint32_t max_sequences)
 	m->requests = calloc(entries, sizeof(*m->requests));
 	if (!m->requests || buddy_init(&m->arena, m->region.arena_bytes) < 0)
 		return MIMEO_E_NO_MEMORY;
+	assert(!m->free);
 	for (uint32_t i = entries; i-- > 0;) {
 		m->requests[i].m = m;
 		m->requests[i].index = i;
@@ -278,14 +281,15 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 		memcpy(text, welcome.text, MSG_TEXT_MAX);
 		return rc;
 	}
+	CLEANUP(cleanup_close) int region_fd = fds[0];
 	m->sq_bell = fds[1];
 	m->cq_bell = fds[2];
 	client_lives_init(m, fds + MSG_WELCOME_FDS);
-	rc = region_map(&m->region, fds[0]);
-	if (rc < 0) {
-		close(fds[0]);
+	rc = region_map(&m->region, region_fd);
+	if (rc < 0)
 		return client_status(rc);
-	}
+	assert(m->region.fd == region_fd);
+	region_fd = -1; /* the region's */
 	/* A forked child with this mapping would be a second writer of our rings. */
 	madvise(m->region.base, m->region.bytes, MADV_DONTFORK);
 
@@ -298,6 +302,23 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 	return rc < 0 ? rc : client_fds_init(m);
 }
 
+/* As client_attach, and finds the path. */
+static int client_open(struct mimeo *m, const struct mimeo_config *config,
+	char path[static SOCKET_PATH_MAX], char text[static MSG_TEXT_MAX])
+{
+	m->pid = getpid();
+	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
+	memset(m->lives, -1, sizeof(m->lives));
+	m->spin_ns = client_spin_ns(config->spin_us);
+	if (socket_path(path, config->socket_path) == 0 && path[0])
+		return client_attach(m, config, path, text);
+	snprintf(text, MSG_TEXT_MAX, "the socket's path must be 1 to %d bytes, this one has %zu",
+		SOCKET_PATH_MAX - 1, socket_path_bytes(config->socket_path));
+	return MIMEO_E_INVALID;
+}
+
+DEFINE_CLEANUP(client, struct mimeo, mimeo_close)
+
 int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 {
 	struct mimeo_config resolved = MIMEO_CONFIG_INIT;
@@ -308,54 +329,30 @@ int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *config)
 	int rc = client_resolve(&resolved, config, text);
 	if (rc < 0)
 		return client_explain(&resolved, path, rc, text);
-	struct mimeo *m = calloc(1, sizeof(*m));
-	if (!m)
-		return client_explain(&resolved, path, MIMEO_E_NO_MEMORY, text);
-	m->pid = getpid();
-	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
-	memset(m->lives, -1, sizeof(m->lives));
-	m->spin_ns = client_spin_ns(resolved.spin_us);
-
-	rc = socket_path(path, resolved.socket_path);
-	if (rc == 0 && !path[0])
-		rc = -EINVAL;
+	CLEANUP(cleanup_client) struct mimeo *m = calloc(1, sizeof(*m));
+	rc = m ? client_open(m, &resolved, path, text) : MIMEO_E_NO_MEMORY;
 	if (rc < 0)
-		snprintf(text, sizeof(text),
-			"the socket's path must be 1 to %d bytes, this one has %zu",
-			SOCKET_PATH_MAX - 1, socket_path_bytes(resolved.socket_path));
-	rc = rc < 0 ? client_status(rc) : client_attach(m, &resolved, path, text);
-	if (rc < 0) {
-		mimeo_close(m);
 		return client_explain(&resolved, path, rc, text);
-	}
-	*ret_m = m;
+	*ret_m = STEAL(m);
 	return 0;
-}
-
-static void client_close_fd(int fd)
-{
-	if (fd >= 0)
-		close(fd);
 }
 
 void mimeo_close(struct mimeo *m)
 {
 	if (!m)
 		return;
-	client_close_fd(m->epoll);
+	assert(m->pid != getpid() || m->n_in_flight <= m->region.ring.entries);
 	device_buffers_deinit(m);
 	buddy_deinit(&m->arena);
 	free(m->sequences);
 	free(m->requests);
+	const int fds[] = {m->epoll, m->cq_bell, m->sq_bell, m->socket};
+	client_close_fds(fds, sizeof(fds) / sizeof(fds[0]));
+	client_close_fds(m->lives, MSG_LIFE_FDS);
 	if (m->region.base && m->pid != getpid())
-		client_close_fd(m->region.fd); /* a forked child never had the mapping */
+		close(m->region.fd); /* a forked child never had the mapping */
 	else
 		region_deinit(&m->region);
-	client_close_fd(m->cq_bell);
-	client_close_fd(m->sq_bell);
-	for (size_t i = 0; i < MSG_LIFE_FDS; i++)
-		client_close_fd(m->lives[i]);
-	client_close_fd(m->socket);
 	free(m);
 }
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "ipc/cleanup.h"
 #include "ipc/clock.h"
 #include "ipc/handle.h"
 #include "ipc/socket.h"
@@ -43,15 +44,15 @@ static int buffer_refuse(struct mimeo *m, int status, const char *text)
 	return status;
 }
 
-/* The handle in a reply, with the fd that came; false if they do not go together. */
-static bool buffer_reply_handle(const struct msg_reply *reply, int fd, struct mimeo_handle *ret)
+/* The handle in a reply takes the fd that came; false if they do not go together. */
+static bool buffer_reply_handle(const struct msg_reply *reply, int *fd, struct mimeo_handle *ret)
 {
 	struct mimeo_handle handle;
 
 	if (handle_decode(reply->handle, sizeof(reply->handle), &handle) != HANDLE_OK ||
-		handle_has_fd(&handle) != (fd >= 0))
+		handle_has_fd(&handle) != (*fd >= 0))
 		return false;
-	handle.fd = fd;
+	handle.fd = STEAL_FD(*fd);
 	*ret = handle;
 	return true;
 }
@@ -82,11 +83,8 @@ static int buffer_parse_reply(const void *data, size_t size, struct msg_reply *r
 }
 
 /* The daemon is dead, or its replies break the protocol. */
-static int buffer_lose_daemon(struct mimeo *m, int *fd)
+static int buffer_lose_daemon(struct mimeo *m)
 {
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
 	m->gone = true;
 	return MIMEO_E_GONE;
 }
@@ -107,15 +105,15 @@ static int buffer_send_status(struct mimeo *m, int error)
 	return 0;
 }
 
-/* One call and its reply; *ret_fd is the caller's, -1: none came. 0, or a status. */
+/* One call and its reply. 0 and the descriptor that came, -1 if none did; or a status. */
 static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, struct msg_reply *ret,
 	int *ret_fd)
 {
+	CLEANUP(cleanup_close) int received = -1;
 	uint8_t bytes[MSG_CALL_MAX];
 	size_t n_fds = 0;
 	int n = msg_call_encode(msg, bytes, sizeof(bytes));
 
-	*ret_fd = -1;
 	m->buffer_message[0] = '\0';
 	if (m->gone)
 		return MIMEO_E_GONE;
@@ -126,39 +124,37 @@ static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, stru
 	if (status < 0)
 		return status;
 	if (rc < 0 || !buffer_await_reply(m))
-		return buffer_lose_daemon(m, ret_fd);
+		return buffer_lose_daemon(m);
 	ssize_t size = socket_receive(
-		m->socket, bytes, sizeof(bytes), ret_fd, 1, &n_fds, REPLY_MS);
+		m->socket, bytes, sizeof(bytes), &received, 1, &n_fds, REPLY_MS);
 	if (size < 0)
-		return buffer_lose_daemon(m, ret_fd);
+		return buffer_lose_daemon(m);
 	rc = buffer_parse_reply(bytes, (size_t)size, ret);
 	if (rc == MIMEO_E_PROTOCOL)
-		return buffer_lose_daemon(m, ret_fd);
-	if (rc == 0 && ret->status < 0) {
-		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
-		rc = ret->status;
-	}
-	if (rc == 0 && *ret_fd == -EMFILE)
-		rc = buffer_refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
-	if (rc < 0 && *ret_fd >= 0)
-		close(*ret_fd);
+		return buffer_lose_daemon(m);
 	if (rc < 0)
-		*ret_fd = -1;
-	return rc;
+		return rc;
+	if (ret->status < 0) {
+		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
+		return ret->status;
+	}
+	if (received == -EMFILE)
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "this process has no descriptor left");
+	assert(received >= -1 && (received < 0) == (n_fds == 0));
+	*ret_fd = STEAL_FD(received);
+	return 0;
 }
 
 /* Close a buffer of the daemon that has no record here. */
 static void buffer_disown(struct mimeo *m, uint32_t id)
 {
 	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
+	CLEANUP(cleanup_close) int fd = -1;
 	char why[sizeof(m->buffer_message)];
 	struct msg_reply reply;
-	int fd;
 
 	memcpy(why, m->buffer_message, sizeof(why));
 	buffer_call(m, &msg, -1, &reply, &fd);
-	if (fd >= 0)
-		close(fd);
 	memcpy(m->buffer_message, why, sizeof(why));
 }
 
@@ -192,7 +188,7 @@ static struct device_buffer *buffer_find_own(struct mimeo *m, uint32_t id)
 
 static void buffer_free(struct mimeo *m, struct device_buffer *buffer)
 {
-	assert(m->buffers && buffer->id != 0);
+	assert(m->buffers && (!buffer->memory || !buffer->imported));
 	DL_DELETE(m->buffers, buffer);
 	if (buffer->memory)
 		munmap(buffer->memory, buffer->handle.bytes);
@@ -213,33 +209,42 @@ void device_buffers_deinit(struct mimeo *m)
 	m->fences = NULL;
 }
 
+/* Takes the buffer. 0, or GONE if the daemon gave no id. */
+static int buffer_add(struct mimeo *m, struct device_buffer *buffer, uint32_t id, uint32_t *ret_id)
+{
+	buffer->id = id;
+	DL_APPEND(m->buffers, buffer);
+	if (id == 0) {
+		buffer_free(m, buffer);
+		return buffer_lose_daemon(m);
+	}
+	*ret_id = id;
+	return 0;
+}
+
 int mimeo_buffer_alloc(struct mimeo *m, uint32_t kind, uint64_t bytes, uint32_t *ret_buffer)
 {
 	const struct msg_call msg = {
 		.call = MSG_CALL_BUFFER_ALLOC, .kind = kind, .bytes = bytes};
+	CLEANUP(cleanup_close) int fd = -1;
 	struct msg_reply reply = {.buffer = 0};
-	int fd;
 
 	if (kind > MIMEO_HANDLE_CUDA_IPC)
 		return buffer_refuse(m, MIMEO_E_INVALID, "an unknown kind of buffer");
 	if (bytes == 0 || bytes > INT64_MAX || !ret_buffer)
 		return buffer_refuse(m, MIMEO_E_INVALID,
 			ret_buffer ? "an impossible size" : "nowhere to write the id");
-	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
+	CLEANUP(cleanup_free) struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
 		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	int rc = buffer_call(m, &msg, -1, &reply, &fd);
-	if (rc == 0 && (reply.buffer == 0 || !buffer_reply_handle(&reply, fd, &buffer->handle)))
-		rc = buffer_lose_daemon(m, &fd);
 	if (rc == MIMEO_E_NO_MEMORY && reply.status == 0 && reply.buffer != 0)
 		buffer_disown(m, reply.buffer);
-	if (rc < 0) {
-		free(buffer);
+	if (rc < 0)
 		return rc;
-	}
-	buffer->id = *ret_buffer = reply.buffer;
-	DL_APPEND(m->buffers, buffer);
-	return 0;
+	if (!buffer_reply_handle(&reply, &fd, &buffer->handle))
+		return buffer_lose_daemon(m);
+	return buffer_add(m, STEAL(buffer), reply.buffer, ret_buffer);
 }
 
 /* Why the handle is refused here, or NULL. The daemon checks whether its device has the kind, and the
@@ -267,9 +272,9 @@ int mimeo_buffer_import(
 	struct mimeo *m, const struct mimeo_handle *given, uint32_t *ret_buffer)
 {
 	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
+	CLEANUP(cleanup_close) int fd = -1;
 	struct mimeo_handle handle;
 	struct msg_reply reply;
-	int fd;
 
 	if (!given || !ret_buffer ||
 		!versioned_read(&handle, sizeof(handle), given, sizeof(handle)))
@@ -279,20 +284,16 @@ int mimeo_buffer_import(
 	if (refusal)
 		return buffer_refuse(m, MIMEO_E_INVALID, refusal);
 	handle_encode(&handle, msg.handle);
-	struct device_buffer *buffer = calloc(1, sizeof(*buffer));
+	CLEANUP(cleanup_free) struct device_buffer *buffer = calloc(1, sizeof(*buffer));
 	if (!buffer)
 		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "out of this process's memory");
 	int rc = buffer_call(m, &msg, handle.fd, &reply, &fd);
-	if (rc == 0 && (reply.buffer == 0 || fd >= 0))
-		rc = buffer_lose_daemon(m, &fd);
-	if (rc < 0) {
-		free(buffer);
+	if (rc < 0)
 		return rc;
-	}
+	if (fd >= 0)
+		return buffer_lose_daemon(m);
 	buffer->imported = true;
-	buffer->id = *ret_buffer = reply.buffer;
-	DL_APPEND(m->buffers, buffer);
-	return 0;
+	return buffer_add(m, STEAL(buffer), reply.buffer, ret_buffer);
 }
 
 int mimeo_buffer_handle(struct mimeo *m, uint32_t id, struct mimeo_handle *ret_handle)
@@ -321,7 +322,8 @@ int mimeo_buffer_map(struct mimeo *m, uint32_t id, void **ret_memory)
 			buffer->handle.fd, (off_t)buffer->handle.offset);
 
 		if (memory == MAP_FAILED)
-			return buffer_refuse(m, MIMEO_E_NO_MEMORY, "the buffer cannot be mapped: no address space or memory");
+			return buffer_refuse(m, MIMEO_E_NO_MEMORY,
+				"the buffer cannot be mapped: no address space or memory");
 		buffer->memory = memory;
 	}
 	*ret_memory = buffer->memory;
@@ -332,14 +334,12 @@ int mimeo_buffer_close(struct mimeo *m, uint32_t id)
 {
 	const struct msg_call msg = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = id};
 	struct device_buffer *buffer = buffer_find(m, id);
+	CLEANUP(cleanup_close) int fd = -1;
 	struct msg_reply reply;
-	int fd;
 
 	if (!buffer)
 		return MIMEO_E_UNKNOWN_BUFFER;
 	int rc = buffer_call(m, &msg, -1, &reply, &fd);
-	if (fd >= 0)
-		close(fd);
 	/* Without a daemon, release what is held here too. */
 	if (rc == 0 || rc == MIMEO_E_GONE)
 		buffer_free(m, buffer);
@@ -356,8 +356,8 @@ const char *mimeo_buffer_message(const struct mimeo *m)
 int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle **ret_fence)
 {
 	struct msg_call msg = {.call = MSG_CALL_FENCE};
+	CLEANUP(cleanup_close) int fd = -1;
 	struct msg_reply reply;
-	int fd;
 
 	if (!request)
 		return MIMEO_E_INVALID;
@@ -379,10 +379,8 @@ int mimeo_request_fence(struct mimeo_request *request, const struct mimeo_handle
 
 		if (rc < 0)
 			return rc;
-		if (!buffer_reply_handle(&reply, fd, fence)) {
-			fence->kind = 0;
-			return buffer_lose_daemon(m, &fd);
-		}
+		if (!buffer_reply_handle(&reply, &fd, fence))
+			return buffer_lose_daemon(m);
 	}
 	*ret_fence = fence;
 	return 0;
@@ -428,7 +426,8 @@ int mimeo_fence_wait(struct mimeo *m, const struct mimeo_handle *fence, int time
 			"a fence of a device: mimeo_cuda_fence_open makes an event of it");
 	const struct page *page = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fence->fd, 0);
 	if (page == MAP_FAILED)
-		return buffer_refuse(m, MIMEO_E_NO_MEMORY, "the fence cannot be mapped: no address space or memory");
+		return buffer_refuse(m, MIMEO_E_NO_MEMORY,
+			"the fence cannot be mapped: no address space or memory");
 	int rc = buffer_wait_fence(m, page,
 		timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000);
 	munmap((void *)(uintptr_t)page, bytes);
