@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/run/options.h"
-#include "daemon/run/output.h"
+#include "daemon/run/run_options.h"
+#include "daemon/run/run_output.h"
 
 #define MAX_TOKENS_DEFAULT 128u
 #define ENTRIES 4u

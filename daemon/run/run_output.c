@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/run/output.h"
+#include "daemon/run/run_output.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ void run_output_init(struct run_output *ret, const struct run_options *options,
 	};
 }
 
-static bool output_may_end(const struct run_output *output, int32_t token)
+static bool run_output_may_end(const struct run_output *output, int32_t token)
 {
 	for (int list = 0; list < 2; list++) {
 		for (uint32_t i = 0; i < output->n_ends[list]; i++) {
@@ -28,7 +28,7 @@ static bool output_may_end(const struct run_output *output, int32_t token)
 	return false;
 }
 
-static void output_print(struct run_output *output, int32_t token)
+static void run_output_print(struct run_output *output, int32_t token)
 {
 	if (output->text)
 		putchar(token);
@@ -37,7 +37,7 @@ static void output_print(struct run_output *output, int32_t token)
 	output->started = true;
 }
 
-static int output_flush(void)
+static int run_output_flush(void)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return RUN_OK;
@@ -52,17 +52,17 @@ int run_output_event(struct run_output *output, const struct mimeo_event *event)
 
 	for (uint32_t i = 0; i < event->n_tokens; i++) {
 		if (output->held >= 0)
-			output_print(output, output->held);
+			run_output_print(output, output->held);
 		output->held = event->tokens[i];
 	}
 	/* The last token waits only if it may be the end token of the answer. */
 	if (output->held >= 0 && !stopped &&
-		(event->kind == MIMEO_EVENT_FINAL || !output_may_end(output, output->held)))
-		output_print(output, output->held);
+		(event->kind == MIMEO_EVENT_FINAL || !run_output_may_end(output, output->held)))
+		run_output_print(output, output->held);
 	else if (event->kind != MIMEO_EVENT_FINAL)
-		return output_flush();
+		return run_output_flush();
 	output->held = -1;
-	return output_flush();
+	return run_output_flush();
 }
 
 int run_output_end(struct run_output *output)
@@ -70,5 +70,5 @@ int run_output_end(struct run_output *output)
 	/* Text is the answer's bytes and nothing else, except on a terminal. */
 	if (!output->text || (output->started && isatty(STDOUT_FILENO)))
 		putchar('\n');
-	return output_flush();
+	return run_output_flush();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/run/options.h"
+#include "daemon/run/run_options.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "daemon/config/digits.h"
 
-static const char options_usage[] =
+static const char run_options_usage[] =
 	"usage: mimeo-run --model NAME (--prompt TEXT | --tokens IDS) [OPTION...]\n"
 	"Generate from a prompt through mimeod and print the answer.\n"
 	"\n"
@@ -47,7 +47,7 @@ void run_complain(const char *format, ...)
 
 /* ---- values: each takes the option's text, and returns RUN_OK, or RUN_USAGE after one line ---- */
 
-static int options_take_u64(const char *option, const char *text, uint64_t least, uint64_t most,
+static int run_options_take_u64(const char *option, const char *text, uint64_t least, uint64_t most,
 	uint64_t *ret)
 {
 	const char *at = text;
@@ -62,17 +62,17 @@ static int options_take_u64(const char *option, const char *text, uint64_t least
 	return RUN_OK;
 }
 
-static int options_take_u32(const char *option, const char *text, uint32_t least, uint32_t *ret)
+static int run_options_take_u32(const char *option, const char *text, uint32_t least, uint32_t *ret)
 {
 	uint64_t value = 0;
 
-	if (options_take_u64(option, text, least, UINT32_MAX, &value) != RUN_OK)
+	if (run_options_take_u64(option, text, least, UINT32_MAX, &value) != RUN_OK)
 		return RUN_USAGE;
 	*ret = (uint32_t)value;
 	return RUN_OK;
 }
 
-static int options_take_float(const char *option, const char *text, float most, float *ret)
+static int run_options_take_float(const char *option, const char *text, float most, float *ret)
 {
 	char *end;
 	float value = strtof(text, &end);
@@ -87,7 +87,7 @@ static int options_take_float(const char *option, const char *text, float most, 
 }
 
 /* "1,2,3" into ids[capacity]. */
-static int options_take_ids(
+static int run_options_take_ids(
 	const char *option, const char *text, int32_t *ids, uint32_t capacity, uint32_t *ret_n)
 {
 	uint32_t n = 0;
@@ -112,7 +112,7 @@ static int options_take_ids(
 	return RUN_OK;
 }
 
-static int options_take_tokens(struct run_options *options, const char *text)
+static int run_options_take_tokens(struct run_options *options, const char *text)
 {
 	size_t most = strlen(text) / 2 + 1;
 	int32_t *tokens = calloc(most, sizeof(*tokens));
@@ -123,10 +123,10 @@ static int options_take_tokens(struct run_options *options, const char *text)
 	}
 	free(options->tokens);
 	options->tokens = tokens;
-	return options_take_ids("tokens", text, tokens, (uint32_t)most, &options->n_tokens);
+	return run_options_take_ids("tokens", text, tokens, (uint32_t)most, &options->n_tokens);
 }
 
-static int options_take_mask(struct run_options *options, const char *text)
+static int run_options_take_mask(struct run_options *options, const char *text)
 {
 	options->mask_text = text;
 	if (mask_text_parse(text, &options->mask))
@@ -135,7 +135,7 @@ static int options_take_mask(struct run_options *options, const char *text)
 	return RUN_USAGE;
 }
 
-static int options_take_timeout(struct run_options *options, const char *text)
+static int run_options_take_timeout(struct run_options *options, const char *text)
 {
 	char *end;
 	double seconds = strtod(text, &end);
@@ -149,7 +149,7 @@ static int options_take_timeout(struct run_options *options, const char *text)
 	return RUN_OK;
 }
 
-static int options_take_draft_tokens(struct run_options *options, const char *text)
+static int run_options_take_draft_tokens(struct run_options *options, const char *text)
 {
 	const char *at = text;
 	uint64_t n = 0;
@@ -169,7 +169,7 @@ static int options_take_draft_tokens(struct run_options *options, const char *te
 
 /* ---- the command line ---- */
 
-static const struct option options_table[] = {
+static const struct option run_options_table[] = {
 	{"model", required_argument, NULL, 'm'},
 	{"prompt", required_argument, NULL, 'p'},
 	{"tokens", required_argument, NULL, 'i'},
@@ -198,7 +198,7 @@ struct given {
 	bool temperature, other, model;
 };
 
-static int options_take(struct run_options *o, struct given *given, int option, const char *value)
+static int run_options_take(struct run_options *o, struct given *given, int option, const char *value)
 {
 	given->temperature |= option == 't';
 	given->other |= option == 'k' || option == 'P' || option == 'M';
@@ -211,34 +211,34 @@ static int options_take(struct run_options *o, struct given *given, int option, 
 		o->prompt = value;
 		break;
 	case 'i':
-		return options_take_tokens(o, value);
+		return run_options_take_tokens(o, value);
 	case 'n':
-		return options_take_u32("max-tokens", value, 1, &o->max_tokens);
+		return run_options_take_u32("max-tokens", value, 1, &o->max_tokens);
 	case 'E':
 		o->ignore_eos = true;
 		break;
 	case 'e':
-		return options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
+		return run_options_take_ids("stop", value, o->stop, MIMEO_STOP_MAX, &o->n_stop);
 	case 't':
-		return options_take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
+		return run_options_take_float("temperature", value, HUGE_VALF, &o->sampling.temperature);
 	case 'k':
-		return options_take_u32("top-k", value, 0, &o->sampling.top_k);
+		return run_options_take_u32("top-k", value, 0, &o->sampling.top_k);
 	case 'P':
-		return options_take_float("top-p", value, 1, &o->sampling.top_p);
+		return run_options_take_float("top-p", value, 1, &o->sampling.top_p);
 	case 'M':
-		return options_take_float("min-p", value, 1, &o->sampling.min_p);
+		return run_options_take_float("min-p", value, 1, &o->sampling.min_p);
 	case 's':
 		o->sampling.flags |= MIMEO_SAMPLING_SEEDED;
-		return options_take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
+		return run_options_take_u64("seed", value, 0, UINT64_MAX, &o->sampling.seed);
 	case 'S':
 		if (strcmp(value, "model") == 0)
 			break;
 		run_complain("--sampling: '%s' is not 'model'", value);
 		return RUN_USAGE;
 	case 'a':
-		return options_take_mask(o, value);
+		return run_options_take_mask(o, value);
 	case 'd':
-		return options_take_draft_tokens(o, value);
+		return run_options_take_draft_tokens(o, value);
 	case 'l':
 		o->logits = value;
 		break;
@@ -246,7 +246,7 @@ static int options_take(struct run_options *o, struct given *given, int option, 
 		o->ids = true;
 		break;
 	case 'T':
-		return options_take_timeout(o, value);
+		return run_options_take_timeout(o, value);
 	case 'u':
 		o->socket = value;
 		break;
@@ -254,7 +254,7 @@ static int options_take(struct run_options *o, struct given *given, int option, 
 	return RUN_OK;
 }
 
-static int options_check(struct run_options *o, const struct given *given)
+static int run_options_check(struct run_options *o, const struct given *given)
 {
 	bool sampled = given->other || (o->sampling.flags & MIMEO_SAMPLING_SEEDED);
 	const char *wrong = !o->model ? "--model is missing; see --help"
@@ -281,10 +281,10 @@ int run_options_parse(struct run_options *ret, int argc, char **argv)
 
 	*ret = (struct run_options){0};
 	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":", options_table, NULL)) != -1) {
+	while ((option = getopt_long(argc, argv, ":", run_options_table, NULL)) != -1) {
 		if (option == 'h' || option == 'v') {
 			if (option == 'h')
-				fputs(options_usage, stdout);
+				fputs(run_options_usage, stdout);
 			else
 				printf("mimeo-run %s\n", mimeo_version());
 			ret->done = true;
@@ -296,14 +296,14 @@ int run_options_parse(struct run_options *ret, int argc, char **argv)
 				argv[optind - 1]);
 			return RUN_USAGE;
 		}
-		if (options_take(ret, &given, option, optarg) != RUN_OK)
+		if (run_options_take(ret, &given, option, optarg) != RUN_OK)
 			return RUN_USAGE;
 	}
 	if (optind < argc) {
 		run_complain("'%s': no arguments are taken beside options", argv[optind]);
 		return RUN_USAGE;
 	}
-	return options_check(ret, &given);
+	return run_options_check(ret, &given);
 }
 
 void run_options_deinit(struct run_options *options)

@@ -7,7 +7,7 @@
  * until the next event shows whether the answer ended there.
  */
 
-#include "daemon/run/options.h"
+#include "daemon/run/run_options.h"
 
 struct run_output {
 	bool text;             /* else ids */
