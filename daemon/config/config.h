@@ -171,7 +171,7 @@ void config_describe(const struct config *config);
 /* ---- values (config_value.c) ---- */
 
 /* Check the text and write what it says to its place in config, or if `model` is not NULL in there.
- * False, and nothing written: config_accepted tells what the key takes. */
+ * False, and nothing written, if the key does not accept it: see config_accepted. */
 bool config_store(const struct config_key *key, const char *text, struct config *config,
 	struct config_model *model);
 const char *config_accepted(const struct config_key *key, char *ret, size_t size);

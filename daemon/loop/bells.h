@@ -10,7 +10,7 @@
  * itself, which saturates and cannot block. So a ring is an aio read of no bytes, and a batch of
  * rings is one system call. Where aio is refused, the same signal comes from a completion of an
  * io_uring in which the eventfd is registered, one eventfd at a time. Only where both are refused does
- * a ring look for room in the counter before it writes, which leaves a gap between the two.
+ * a ring check that the counter is not full before it writes; the check and the write are not atomic.
  */
 
 #include <liburing.h>

@@ -3,26 +3,26 @@
 #define MIMEO_DAEMON_SERVE_ADMIN_WIRE_H
 
 /*
- * What mimeod and mimeoctl say to each other on the admin socket: length-prefixed msgpack, as on
- * the client socket. A request is one map,
+ * The protocol of mimeod and mimeoctl on the admin socket: length-prefixed msgpack, as on the client
+ * socket. A request is one map,
  *
  *	{"op": "status"|"sessions"|"models"|"graphs"|"metrics"|"drain"}
  *	{"op": "kill", "session": number}
  *	{"op": "capture"|"drop", "model": name, "graph": name|"all"|"idle"}
  *
- * ("model" left out: all of them; a graph's name is what "graphs" calls it; "idle" with drop only, and
- * for all models). "capture" and "drop" have no rows: what comes of them, "graphs" shows. A reply is one message or several, each a map of exactly
+ * (without "model": all models; a graph's name is the one in "graphs"; "idle" with drop only, and for all
+ * models). "capture" and "drop" have no rows: "graphs" shows the result. A reply is one message or several,
+ * each a map of exactly
  *
  *	{"status": integer, "text": string, "more": boolean, "rows": [{key: value, ...}, ...]}
  *
- * in which "more" says that the next message carries on with further rows, and with the text where that
- * is longer than a message: their texts belong behind one another. status is 0 or one of
- * <mimeo/types.h>, and then text says what and why. Keys of rows are strings in a fixed order; values
- * are strings, unsigned integers or floats. A connection carries any number of requests, one at a
- * time: a request that comes before the last reply has been taken ends it.
+ * If "more" is true, the next message continues with further rows, and with the rest of a text that is
+ * longer than a message. status is 0 or one of <mimeo/types.h>, with the reason in text. Keys of rows are
+ * strings in a fixed order; values are strings, unsigned integers or floats. A connection carries any number
+ * of requests, one at a time: a request that arrives before the last reply has been sent closes it.
  *
- * "drain" has two replies: one at once, and one without rows when everything has ended, well (status
- * 0) or not, before the daemon closes the connection. Other requests may come in between.
+ * "drain" has two replies: one at once, and one without rows with the result, before the daemon closes the
+ * connection. Other requests may come in between.
  */
 
 #include "ipc/msg.h"

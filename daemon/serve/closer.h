@@ -5,7 +5,7 @@
 /*
  * Closes descriptors that clients sent, on threads that no other thread waits for.
  *
- * The last close of a file may take as long as the file's owner likes: a TCP socket told to linger
+ * The last close of a file may take as long as the file's owner likes: a TCP socket that lingers
  * (SO_LINGER) sleeps over unsent data, a file system in user space may never answer, a large memfd
  * frees its pages. The daemon need not even receive such a file: reading its message without space
  * for descriptors closes it, and so does closing a socket in which the message lies unread. Where the

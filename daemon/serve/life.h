@@ -3,19 +3,18 @@
 #define MIMEO_DAEMON_SERVE_LIFE_H
 
 /*
- * What tells clients at once that the daemon is dead.
+ * Reports the daemon's death to clients at once.
  *
- * A killed process takes its memory apart before it closes its files, and its pidfd tells last of
- * all: with a gigabyte mapped, or what CUDA maps, that is 100 ms. But each of its threads ends on
- * its own, and only the last that does takes the memory apart; the others just let go of it. So a
- * thread that does nothing is dead within a millisecond or so, and a pidfd of that thread
- * (PIDFD_THREAD) polls readable then. Two such threads, because one may be the last: then the other
- * was not.
+ * The kernel releases a killed process's memory before it closes its files, and reports the exit on its
+ * pidfd last: with a gigabyte mapped, or CUDA's mappings, that takes 100 ms. But each of its threads exits
+ * on its own, and only the last one to exit releases the memory. So an idle thread is dead within a
+ * millisecond or so, and then a pidfd of that thread (PIDFD_THREAD) polls readable. There are two such
+ * threads, because one of them may be the last.
  *
- * Each client gets pidfds that were opened for it alone: of one that all share, the kernel lets so many
- * epolls look (500 that are looked at themselves), and one client could use that up for the others. A
- * pidfd cannot be written, shut down, made readable or kept from becoming so by those who have it;
- * signals through it take the right to kill the daemon.
+ * Each client gets pidfds opened for it alone: the kernel limits the epolls that watch one file (500 if they
+ * are nested), and one client could exhaust that limit for the others. Those who have a pidfd cannot write
+ * it, shut it down, make it readable or prevent that; signals through it need the permission to kill the
+ * daemon.
  */
 
 #include <stddef.h>
@@ -28,11 +27,11 @@ struct life;
 
 /* Starts the threads. 0 or -errno. */
 int life_new(struct life **ret);
-/* Ends them: the pidfds that clients hold tell that. */
+/* Ends the threads: the clients' pidfds become readable. */
 void life_free(struct life *life);
 
-/* New pidfds, the caller's; either tells of the daemon's death. How many: MSG_LIFE_FDS, or 0 where the
- * kernel has none of threads (before Linux 6.9) or this process may have no more descriptors. */
+/* New pidfds, the caller's; each reports the daemon's death. MSG_LIFE_FDS, or 0 if the kernel has no
+ * pidfds of threads (before Linux 6.9) or this process may have no more descriptors. */
 size_t life_open(const struct life *life, int ret[static MSG_LIFE_FDS]);
 
 #endif

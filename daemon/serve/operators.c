@@ -21,6 +21,7 @@
 #include "daemon/serve/orders.h"
 #include "daemon/serve/session.h"
 #include "daemon/serve/welcome.h"
+#include "ipc/cleanup.h"
 #include "ipc/wire_check.h"
 
 #define OPERATORS_MAX 16u
@@ -109,18 +110,16 @@ static bool operator_fill_request(struct operator_request *request, const msgpac
 
 static bool operator_parse_request(struct operator_request *ret, const void *data, size_t size)
 {
-	msgpack_unpacked unpacked;
+	CLEANUP(msgpack_unpacked_destroy) msgpack_unpacked unpacked;
 	size_t offset = 0;
 
 	*ret = (struct operator_request){0};
+	msgpack_unpacked_init(&unpacked);
 	if (wire_check(data, size, &offset) != WIRE_OK)
 		return false;
 	offset = 0;
-	msgpack_unpacked_init(&unpacked);
-	bool ok = msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
+	return msgpack_unpack_next(&unpacked, data, size, &offset) == MSGPACK_UNPACK_SUCCESS &&
 		operator_fill_request(ret, &unpacked.data);
-	msgpack_unpacked_destroy(&unpacked);
-	return ok;
 }
 
 static void operator_answer_drain(struct operator *operator)
@@ -135,7 +134,8 @@ static void operator_answer_drain(struct operator *operator)
 	drain_begin(serve, "an operator asked for it");
 }
 
-static void operator_answer_kill(struct serve *serve, const struct operator_request *request, struct reply *reply)
+static void operator_answer_kill(
+	struct serve *serve, const struct operator_request *request, struct reply *reply)
 {
 	struct session *session = session_find(serve, request->session);
 	char text[96];
@@ -210,7 +210,7 @@ static void operator_report_drain(struct operator *operator)
 	operator_say(operator->fd, serve->drain_result.status, serve->drain_result.text);
 }
 
-/* True when all of it is sent; -errno. */
+/* Send what the socket takes of the reply. 0 or -errno. */
 static int operator_flush(struct operator *operator)
 {
 	const msgpack_sbuffer *out = &operator->reply.out;
@@ -225,6 +225,7 @@ static int operator_flush(struct operator *operator)
 			return errno == EAGAIN ? 0 : -errno;
 		operator->n_sent += (size_t)n;
 	}
+	assert(operator->replying && operator->n_sent == out->size);
 	reply_deinit(&operator->reply);
 	operator->replying = false;
 	operator->deadline_ms = INT64_MAX;
@@ -232,8 +233,8 @@ static int operator_flush(struct operator *operator)
 	return 0;
 }
 
-/* Tell a client that connected to the operators' socket where to connect, in the clients' protocol. False
- * if the peer is no client. */
+/* Refuse a client that connected to the operators' socket, in its protocol, with the right socket. False if
+ * the peer is no client. */
 static bool operator_refuse_client(struct operator *operator, uint32_t length)
 {
 	struct msg_hello hello;
@@ -255,9 +256,8 @@ static int operator_respond(struct operator *operator, uint32_t length)
 {
 	struct operator_request request;
 
-	if (!operator_parse_request(&request, operator->bytes + 4, length)) {
+	if (!operator_parse_request(&request, operator->bytes + 4, length))
 		return operator_refuse_client(operator, length) ? -ECONNRESET : -EPROTO;
-	}
 	assert(!operator->replying);
 	reply_init(&operator->reply);
 	operator->replying = true;
@@ -301,12 +301,23 @@ static int operator_receive(struct operator *operator)
 	}
 }
 
+/* 0, or -errno if the connection is to be closed. */
+static int operator_advance(struct operator *operator)
+{
+	if (operator->replying) {
+		int rc = operator_flush(operator);
+
+		if (rc < 0)
+			return rc;
+	}
+	return operator_receive(operator);
+}
+
 static void operator_on_socket(void *userdata, struct loop_source *source, uint32_t events)
 {
 	struct operator *operator = userdata;
-	int rc = operator->replying ? operator_flush(operator) : 0;
-	if (rc == 0)
-		rc = operator_receive(operator);
+
+	int rc = operator_advance(operator);
 	if (rc == 0)
 		return;
 	if (rc != -ECONNRESET && rc != -EPIPE)
@@ -363,9 +374,8 @@ static void operator_admit(struct serve *serve, int fd)
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_DENIED, text);
 		return;
 	}
-	struct operator *operator = NULL;
-	if (serve->n_operators < OPERATORS_MAX)
-		operator = calloc(1, sizeof(*operator));
+	struct operator *operator =
+		serve->n_operators < OPERATORS_MAX ? calloc(1, sizeof(*operator)) : NULL;
 	if (!operator) {
 		operator_turn_away(serve, fd, peer.uid, MIMEO_E_QUOTA, "too many operators are connected");
 		return;
@@ -377,6 +387,7 @@ static void operator_admit(struct serve *serve, int fd)
 	operator->deadline_ms = INT64_MAX;
 	DL_APPEND(serve->operators, operator);
 	serve->n_operators++;
+	assert(serve->n_operators <= OPERATORS_MAX);
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, operator_on_socket, operator,
 		    &operator->source) < 0)
 		operator_free(operator);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/serve/admin_wire.h"
+#include "ipc/cleanup.h"
 
 /* More than the map, its keys and the numbers around text and rows take. */
 #define ENVELOPE_BYTES 64u
@@ -93,52 +94,72 @@ static int reply_end_message(struct reply *reply, bool more)
 	return 0;
 }
 
-void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells)
+/* The row's bytes; -ENOMEM. */
+static int reply_pack_row(msgpack_sbuffer *row, const struct reply_cell *cells, size_t n_cells)
 {
-	msgpack_sbuffer row;
 	msgpack_packer packer;
 
-	assert(n_cells > 0);
-	if (reply->error < 0)
-		return;
-	msgpack_sbuffer_init(&row);
-	msgpack_packer_init(&packer, &row, msgpack_sbuffer_write);
+	msgpack_packer_init(&packer, row, msgpack_sbuffer_write);
 	int rc = msgpack_pack_map(&packer, n_cells);
 	for (size_t i = 0; i < n_cells && rc == 0; i++)
 		rc = reply_pack_cell(&packer, &cells[i]);
-	if (rc != 0)
-		reply->error = -ENOMEM;
-
-	size_t used = ENVELOPE_BYTES + strlen(reply_text(reply)) + reply->rows.size;
-	if (reply->error == 0 && used + row.size > ADMIN_REPLY_MAX)
-		reply->error = reply_end_message(reply, true);
-	if (reply->error == 0 &&
-		msgpack_sbuffer_write(&reply->rows, row.data, row.size) != 0)
-		reply->error = -ENOMEM;
-	reply->n_rows++;
-	msgpack_sbuffer_destroy(&row);
+	return rc == 0 ? 0 : -ENOMEM;
 }
 
-static void reply_set_text(struct reply *reply, const char *text, size_t length)
+static int reply_add_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells)
+{
+	CLEANUP(msgpack_sbuffer_destroy) msgpack_sbuffer row;
+
+	msgpack_sbuffer_init(&row);
+	int rc = reply_pack_row(&row, cells, n_cells);
+	if (rc < 0)
+		return rc;
+	if (ENVELOPE_BYTES + strlen(reply_text(reply)) + reply->rows.size + row.size >
+		ADMIN_REPLY_MAX) {
+		rc = reply_end_message(reply, true);
+		if (rc < 0)
+			return rc;
+	}
+	reply->n_rows++;
+	return msgpack_sbuffer_write(&reply->rows, row.data, row.size) == 0 ? 0 : -ENOMEM;
+}
+
+void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells)
+{
+	assert(n_cells > 0);
+	if (reply->error == 0)
+		reply->error = reply_add_row(reply, cells, n_cells);
+}
+
+static int reply_set_text(struct reply *reply, const char *text, size_t length)
 {
 	free(reply->text);
 	reply->text = strndup(text, length);
-	if (!reply->text)
-		reply->error = -ENOMEM;
+	return reply->text ? 0 : -ENOMEM;
+}
+
+static int reply_add_text(struct reply *reply, const char *text)
+{
+	size_t left = strlen(text);
+
+	assert(reply->n_rows == 0);
+	for (; left > TEXT_MAX; left -= TEXT_MAX, text += TEXT_MAX) {
+		int rc = reply_set_text(reply, text, TEXT_MAX);
+
+		if (rc < 0)
+			return rc;
+		rc = reply_end_message(reply, true);
+		if (rc < 0)
+			return rc;
+	}
+	return reply_set_text(reply, text, left);
 }
 
 void reply_say(struct reply *reply, int status, const char *text)
 {
-	size_t left = strlen(text);
-
 	reply->status = status;
-	for (; left > TEXT_MAX && reply->error == 0; left -= TEXT_MAX, text += TEXT_MAX) {
-		reply_set_text(reply, text, TEXT_MAX);
-		if (reply->error == 0)
-			reply->error = reply_end_message(reply, true);
-	}
 	if (reply->error == 0)
-		reply_set_text(reply, text, left);
+		reply->error = reply_add_text(reply, text);
 }
 
 int reply_end(struct reply *reply)
