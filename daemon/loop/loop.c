@@ -162,6 +162,7 @@ void loop_remove(struct loop *loop, struct loop_source *source)
 		loop->n_removed++;
 		return;
 	}
+	assert(source->fd >= 0 ? loop->polls != NULL : loop->timers != NULL);
 	if (source->fd >= 0)
 		DL_DELETE(loop->polls, source);
 	else
@@ -215,6 +216,7 @@ int loop_run_for(struct loop *loop, uint64_t timeout_ns)
 {
 	if (loop->dispatching)
 		return -EBUSY;
+	assert(loop->backend);
 	loop->dispatching = true;
 	loop->n_callbacks = 0;
 	int rc = loop->backend->wait(loop, loop_wait_ns(loop, timeout_ns));

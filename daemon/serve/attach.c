@@ -20,8 +20,8 @@ static void attach_on_pidfd(void *userdata, struct loop_source *source, uint32_t
 	session_detach(userdata, "its process ended");
 }
 
-static int attach_init_port(struct engine_port *port, struct serve *serve, const struct socket_peer *peer,
-	const struct msg_hello *hello)
+static int attach_init_port(struct engine_port *port, struct serve *serve,
+	const struct socket_peer *peer, const struct msg_hello *hello)
 {
 	int rc = region_create(&port->region, hello->entries, hello->arena_bytes);
 	if (rc < 0)
@@ -96,6 +96,7 @@ int attach_session(struct serve *serve, int fd, const struct socket_peer *peer,
 		free(session);
 		return rc;
 	}
+	assert(session->source && !session->detaching);
 	DL_APPEND(serve->sessions, session);
 	serve->n_sessions++;
 	serve->n_sessions_total++;

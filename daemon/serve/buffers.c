@@ -99,7 +99,7 @@ static void buffers_memory_unref(struct session *session, struct session_memory 
 {
 	struct session_buffers *buffers = session->buffers;
 
-	assert(memory->n_buffers > 0);
+	assert(memory->n_buffers > 0 && memory->n_buffers <= buffers->n);
 	if (--memory->n_buffers > 0)
 		return;
 	assert(buffers->bytes >= memory->thing->bytes);
@@ -127,6 +127,7 @@ struct session_memory *buffers_memory_new(
 		free(thing);
 		return NULL;
 	}
+	assert(buffers->n_used < buffers->n);
 	thing->kind = kind;
 	thing->bytes = bytes;
 	memory->thing = thing;
@@ -180,7 +181,9 @@ void buffers_open(struct session_buffers *buffers, uint32_t id, uint64_t offset,
 
 void buffers_closed(struct session *session, uint32_t id)
 {
+	assert(id > 0 && id <= session->buffers->n);
 	assert(session->buffers->own[id - 1].state == BUFFER_CLOSING);
+	assert(!atomic_load_explicit(&session->buffers->engine[id - 1].open, memory_order_relaxed));
 	buffers_give(session, id);
 }
 

@@ -97,13 +97,13 @@ static bool calls_fit(struct session *session, uint64_t bytes)
 		bytes > options->max_client_buffer_bytes - buffers->bytes) {
 		calls_refuse(session, MIMEO_E_QUOTA,
 			"max_client_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
-			" held", options->max_client_buffer_bytes, bytes, buffers->bytes);
+			" in use", options->max_client_buffer_bytes, bytes, buffers->bytes);
 		return false;
 	}
 	if (all > options->max_buffer_bytes || bytes > options->max_buffer_bytes - all) {
 		calls_refuse(session, MIMEO_E_QUOTA,
 			"max_buffer_bytes is %" PRIu64 ": %" PRIu64 " asked, %" PRIu64
-			" held by all", options->max_buffer_bytes, bytes, all);
+			" in use by all", options->max_buffer_bytes, bytes, all);
 		return false;
 	}
 	return true;
@@ -376,7 +376,7 @@ static void calls_job_done(struct call_job *call)
 	struct session *session = call->session;
 	struct session_buffers *buffers = session->buffers;
 
-	assert(buffers->busy);
+	assert(buffers->busy && (call->fence > 0) == (call->buffer == 0));
 	buffers->busy = false;
 	if (call->job.rc != 0) {
 		calls_refuse_job(session, call);
@@ -417,11 +417,11 @@ void calls_do(struct session *session, uint32_t length)
 	struct msg_detail detail = {0};
 	struct msg_call msg;
 	int fd = buffers->call_fd;
+	bool clogged = buffers->clogged;
 	int status = msg_call_decode(
 		session->serve->codec, buffers->call + 4, length, &msg, &detail);
 
-	bool clogged = buffers->clogged;
-
+	assert(!buffers->busy && !session->detaching);
 	buffers->n_call = 0;
 	buffers->call_fd = -1;
 	buffers->clogged = false;

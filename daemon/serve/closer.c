@@ -79,7 +79,7 @@ static struct closer_user *closer_user_get(struct closer *closer, uid_t uid)
 	return user;
 }
 
-/* The oldest item of the next user who may have one more thread; that user is last then. */
+/* Take the oldest item of the next user who may have one more thread, and move that user to the end. */
 static struct closer_item *closer_item_begin(struct closer *closer)
 {
 	struct closer_user *user;
@@ -93,6 +93,7 @@ static struct closer_item *closer_item_begin(struct closer *closer)
 		DL_DELETE(closer->users, user);
 		DL_APPEND(closer->users, user);
 		user->n_begun++;
+		assert(user->n_begun <= CLOSER_THREADS_PER_UID && user->n_begun <= user->n);
 		return item;
 	}
 	return NULL;
@@ -158,6 +159,7 @@ static void *closer_main(void *userdata)
 		DL_DELETE(closer->busy, item);
 		closer_item_free(closer, item);
 	}
+	assert(closer->n_threads > 0);
 	closer->n_threads--;
 	pthread_cond_broadcast(&closer->emptied);
 	bool last = closer->orphaned && closer->n_threads == 0;
@@ -196,6 +198,7 @@ static void closer_start(struct closer *closer)
 		if (!item)
 			return;
 		if (!closer_thread_start(item)) {
+			assert(item->user->n_begun > 0);
 			item->user->n_begun--;
 			DL_PREPEND(item->user->waiting, item);
 			return;

@@ -23,6 +23,7 @@ void drain_end_sessions(struct serve *serve)
 {
 	struct session *session, *next;
 
+	assert(serve->state == SERVE_DRAINING || serve->state == SERVE_FAILED);
 	serve->ending = true;
 	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
@@ -41,6 +42,7 @@ static void drain_on_timeout(void *userdata, struct loop_source *source, uint32_
 {
 	struct serve *serve = userdata;
 
+	assert(serve->state == SERVE_DRAINING && !serve->ending);
 	drain_stop_timer(serve);
 	serve->detach_deadline_ms = serve_now_ms() + DETACH_TIMEOUT_MS;
 	log_warn("drain took longer than %u s: ending the requests in flight",

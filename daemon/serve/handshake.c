@@ -107,6 +107,7 @@ static void handshake_finish(struct greeting *greeting, uint32_t length)
 		return;
 	}
 
+	assert(greeting->source && greeting->fd >= 0);
 	loop_remove(serve->loop, greeting->source);
 	greeting->source = NULL;
 	int rc = attach_session(serve, greeting->fd, &greeting->peer, &hello);
@@ -229,7 +230,6 @@ static void handshake_begin(struct serve *serve, int fd)
 		char text[MSG_TEXT_MAX];
 
 		handshake_describe_full(serve, peer.uid, place, text);
-
 		serve_complain(serve, "pid %d, uid %u: refused: %s", (int)peer.pid,
 			(unsigned)peer.uid, text);
 		serve->n_refused++;
@@ -245,6 +245,7 @@ static void handshake_begin(struct serve *serve, int fd)
 	greeting->deadline_ms = serve_now_ms() + serve->options.handshake_timeout_ms;
 	DL_APPEND(serve->greetings, greeting);
 	serve->n_greetings++;
+	assert(serve->n_greetings <= GREETINGS_MAX);
 	if (loop_add(serve->loop, fd, EPOLLIN | EPOLLRDHUP, handshake_on_socket, greeting,
 		    &greeting->source) < 0)
 		handshake_free(greeting);

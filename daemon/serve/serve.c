@@ -113,6 +113,7 @@ static void serve_drained(struct serve *serve)
 	uint64_t n = atomic_load(&stats->n_aborted);
 	char text[96] = "drained";
 
+	assert(serve->state == SERVE_DRAINING || serve->state == SERVE_FAILED);
 	if (n > 0) {
 		snprintf(text, sizeof(text), "requests cut off by the drain timeout of %u s: %llu",
 			serve->options.drain_timeout_s, (unsigned long long)n);
@@ -143,6 +144,7 @@ static void serve_handle_report(struct serve *serve, const struct engine_report 
 {
 	struct session *session = report->port ? report->port->userdata : NULL;
 
+	assert(!session || &session->port == report->port);
 	switch (report->kind) {
 	case ENGINE_DETACHED:
 		assert(session && session->detaching);
@@ -297,7 +299,8 @@ void serve_free(struct serve *serve)
 		return;
 	handshake_free_all(serve);
 	operators_free_all(serve);
-	assert(serve->n_greetings == 0 && serve->n_operators == 0);
+	assert(serve->n_greetings == 0 && !serve->greetings);
+	assert(serve->n_operators == 0 && !serve->operators);
 	serve_close_listener(serve, serve->listener_source, serve->listener, serve->socket);
 	serve_close_listener(serve, serve->admin_source, serve->admin_listener, serve->admin_socket);
 	closer_free(serve->closer);
@@ -363,6 +366,7 @@ int serve_run(struct serve *serve)
 		&serve->listener_source);
 	if (rc < 0)
 		return rc;
+	assert(serve->listener >= 0 && serve->admin_listener >= 0);
 	serve->state = SERVE_SERVING;
 	serve_announce(serve);
 

@@ -52,6 +52,7 @@ void sessions_retry(struct serve *serve)
 
 void session_deinit(struct session *session)
 {
+	assert(!buffers_busy(session));
 	session_remove_sources(session);
 	buffers_free(session);
 	if (session->port.cq_bell >= 0)
@@ -65,7 +66,8 @@ void session_free(struct session *session)
 {
 	struct serve *serve = session->serve;
 
-	assert(session->posted && serve->n_sessions > 0);
+	assert(session->detaching && session->posted && serve->n_sessions > 0);
+	assert(!session->source && !session->pid_source);
 	session->detached = true;
 	if (buffers_busy(session))
 		return; /* until calls_on_builder */

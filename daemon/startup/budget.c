@@ -64,6 +64,7 @@ static int budget_charge_kv(
 	}
 	if (pages > INT32_MAX)
 		pages = INT32_MAX;
+	assert(pages <= INT32_MAX);
 	model->kv_pages = (uint32_t)pages;
 	model->kv_bytes = budget_multiply(pages, model->page_bytes);
 	return budget_charge(model, budget_add(model->kv_bytes, model->page_bytes), 0, "pages of KV cache", left,

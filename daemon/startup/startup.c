@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/startup/startup.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,6 +170,7 @@ static int startup_load_models(struct startup *startup, struct startup_error *er
 	struct engine_options *engine = &startup->engine_options;
 	int rc;
 
+	assert(config->n_models > 0 && config->n_models <= CONFIG_MODELS_MAX);
 	for (uint32_t i = 0; i < config->n_models; i++) {
 		startup->models[i].options = &config->models[i];
 		startup->models[i].memory = &startup->memory[i];
@@ -179,8 +181,10 @@ static int startup_load_models(struct startup *startup, struct startup_error *er
 	rc = startup_plan_memory(startup, error);
 	if (rc < 0)
 		return rc;
-	for (uint32_t i = 0; i < config->n_models; i++)
+	for (uint32_t i = 0; i < config->n_models; i++) {
+		assert(startup->memory[i].kv_pages > 0);
 		startup_model_limit(&startup->models[i], config->page_tokens);
+	}
 	for (uint32_t i = 0; i < config->n_models; i++) {
 		rc = startup_model_load(
 			&startup->models[i], startup->device, &engine->models[i], error);
@@ -236,7 +240,7 @@ static int startup_make_engine(struct startup *startup, struct startup_error *er
 	options->progress_userdata = &progress;
 	int rc = engine_new(options, &startup->engine, &model_error);
 	progress_end(&progress);
-	/* engine_new takes the models, on failure too */
+	/* engine_new takes the models, on failure too. */
 	options->n_models = 0;
 	if (rc != 0)
 		return startup_refuse(error, rc, "engine: %s", model_error.text);
@@ -316,6 +320,7 @@ int startup_serve(struct startup *startup, bool *ret_abandoned)
 	};
 	struct serve *serve;
 
+	assert(startup->engine && startup->builder && startup->lock_fd >= 0);
 	*ret_abandoned = false;
 	memcpy(options.device_uuid, startup->info.uuid, sizeof(options.device_uuid));
 	int rc = serve_new(&options, &serve);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/startup/startup_draft.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "attention/kv_cache.h"
@@ -117,6 +118,7 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	if (rc != 0)
 		return startup_refuse(
 			error, rc, "model %s: draft: %s", model->options->name, model_error.text);
+	assert(model->draft_attention);
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;

@@ -150,6 +150,7 @@ void startup_model_limit(struct startup_model *model, uint32_t page_tokens)
 {
 	uint64_t most = (uint64_t)model->memory->kv_pages * page_tokens;
 
+	assert(model->max_seq_len > 0 && most > 0);
 	if (most >= model->max_seq_len)
 		return;
 	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: "
@@ -203,6 +204,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	struct model *loaded;
 	char bytes[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
 
+	assert(model->has_config && model->attention && model->memory->kv_pages > 0);
 	progress_begin(&loading.progress);
 	int rc = model_load(device, model->options->dir, &model->config, model->max_seq_len, startup_model_on_load,
 		&loading, &loaded, &model_error);
