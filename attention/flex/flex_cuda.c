@@ -251,7 +251,7 @@ static int flex_cuda_run_fast(
 		.n_slots = state->n_slots,
 		.page_shift = state->page_shift,
 		/* a graph begins when all before it is done, its plan and inputs among that */
-		.early = state->manager->device->ops->capturing(stream) && !state->plan_captured,
+		.early = cuda_inputs_settled(stream) && !state->plan_captured,
 	};
 
 #ifdef MIMEO_PAGED_SM90
