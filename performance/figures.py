@@ -340,10 +340,10 @@ def readme_figures():
     return "\n".join([
         f"- 8 processes with one sequence each: **{count(own['tokens_per_s']['8'])} tokens/s** in"
         f" {own['device_gigabytes']['8']:.1f} GB of device memory; 8 torch processes with a CUDA graph each:"
-        f" {count(peers[0]['tokens_per_s']['8'])} in {peers[0]['device_gigabytes']['8']:.1f} GB.",
-        f"- A decode step of the 1B model at one row: **{seconds(one['step_median_s'])}**, where reading the weights"
-        f" once takes {seconds(one['floor_median_s'])}.",
-        f"- A decode step of the 8B model at 8 rows: **{seconds(decode['8B', 8]['step_median_s'])}**, floor"
+        f" {count(peers[0]['tokens_per_s']['8'])} tokens/s in {peers[0]['device_gigabytes']['8']:.1f} GB.",
+        f"- A decode step of the 1B model at one row: **{seconds(one['step_median_s'])}**, where reading weights,"
+        f" keys and values once takes {seconds(one['floor_median_s'])} (the bandwidth floor).",
+        f"- A decode step of the 8B model at 8 rows: **{seconds(decode['8B', 8]['step_median_s'])}**, bandwidth floor"
         f" {seconds(decode['8B', 8]['floor_median_s'])}.",
     ])
 
