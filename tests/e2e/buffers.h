@@ -107,43 +107,21 @@ static inline struct mimeo_event step_wait(
 
 /* ---- one daemon for all tests of a program ---- */
 
-static struct daemon daemon_;
-static struct holdings idle;
-
 static inline int start(void **state)
 {
-	daemon_init(&daemon_);
-	buffers_daemon_start(&daemon_);
-	*state = &daemon_;
-	return 0;
-}
-
-static inline int end(void **state)
-{
-	if (daemon_.pid > 0)
-		daemon_stop(&daemon_);
-	daemon_deinit(&daemon_);
-	return 0;
-}
-
-static inline int begin(void **state)
-{
-	*state = &daemon_;
-	assert_true(EVENTUALLY(daemon_count(&daemon_, "sessions") == 0));
-	assert_no_buffers(&daemon_);
-	idle = daemon_holdings(&daemon_);
+	daemon_init(&group_daemon);
+	buffers_daemon_start(&group_daemon);
 	return 0;
 }
 
 static inline int settle(void **state)
 {
-	lane_go(&daemon_);
-	assert_no_buffers(&daemon_);
-	daemon_assert_settles(&daemon_, &idle);
-	return 0;
+	lane_go(&group_daemon);
+	assert_no_buffers(&group_daemon);
+	return group_daemon_settle(state);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, begin, settle)
+#define T(test) cmocka_unit_test_setup_teardown(test, group_daemon_begin, settle)
 
 /* Memfds are the cpu device's alone. */
 #define RUN(name, tests)                                                                           \
@@ -153,7 +131,7 @@ static inline int settle(void **state)
 			return 0;                                                                  \
 		}                                                                                  \
 		watchdog(WATCHDOG_SECONDS);                                                        \
-		return cmocka_run_group_tests_name(name, tests, start, end);                       \
+		return cmocka_run_group_tests_name(name, tests, start, group_daemon_end);                       \
 	} while (0)
 
 #endif

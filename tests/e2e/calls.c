@@ -17,15 +17,42 @@ struct mimeo_event wait_event(struct mimeo *m)
 	return event;
 }
 
+struct mimeo_event take_event(struct mimeo *m)
+{
+	struct mimeo_event event = wait_event(m);
+
+	mimeo_event_seen(m, &event);
+	return event;
+}
+
 struct mimeo_event wait_final(struct mimeo *m)
 {
 	struct mimeo_event event;
 
 	do {
-		event = wait_event(m);
-		mimeo_event_seen(m, &event);
+		event = take_event(m);
 	} while (event.kind == MIMEO_EVENT_TOKENS);
 	return event;
+}
+
+struct mimeo_generate generate_of(const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens)
+{
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+
+	generate.tokens = tokens;
+	generate.n_tokens = n_tokens;
+	generate.max_tokens = max_tokens;
+	return generate;
+}
+
+void submit_cancel(struct mimeo *m, uint64_t id, uint64_t user_data)
+{
+	struct mimeo_request *request = mimeo_request_get(m);
+
+	assert_non_null(request);
+	mimeo_request_set_data(request, user_data);
+	assert_int_equal(mimeo_request_prep_cancel(request, id), 0);
+	assert_true(mimeo_submit(m) >= 1);
 }
 
 void submit_generate(struct mimeo *m, const struct mimeo_generate *generate)
@@ -40,11 +67,8 @@ void submit_generate(struct mimeo *m, const struct mimeo_generate *generate)
 struct mimeo_event answer_to(
 	struct mimeo *m, const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens)
 {
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	const struct mimeo_generate generate = generate_of(tokens, n_tokens, max_tokens);
 
-	generate.tokens = tokens;
-	generate.n_tokens = n_tokens;
-	generate.max_tokens = max_tokens;
 	submit_generate(m, &generate);
 	return wait_final(m);
 }

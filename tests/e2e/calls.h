@@ -7,8 +7,14 @@
 #include "tests/e2e/questions.h"
 
 struct mimeo_event wait_event(struct mimeo *m);
-/* The next final or sequence event, marked as seen: what it points to is dead. */
+/* The next event, marked as seen: what it points to is dead. */
+struct mimeo_event take_event(struct mimeo *m);
+/* The same, of the next final or sequence event. */
 struct mimeo_event wait_final(struct mimeo *m);
+/* A generate request with these tokens and nothing else. */
+struct mimeo_generate generate_of(const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens);
+/* Cancel that request; the cancel's own final event brings user_data. */
+void submit_cancel(struct mimeo *m, uint64_t id, uint64_t user_data);
 void submit_generate(struct mimeo *m, const struct mimeo_generate *generate);
 /* What the daemon says to the prompt in the end. */
 struct mimeo_event answer_to(

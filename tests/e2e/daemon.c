@@ -348,6 +348,8 @@ int group_daemon_start(void **state)
 
 int group_daemon_end(void **state)
 {
+	if (group_daemon.pid > 0)
+		daemon_stop(&group_daemon);
 	daemon_deinit(&group_daemon);
 	return 0;
 }

@@ -24,7 +24,7 @@ struct daemon {
 	unsigned argc;
 	pid_t pid; /* 0: not running */
 	int admin; /* connection to the admin socket, -1: none yet */
-	bool takes_rights; /* as on kernels before 6.16, where anybody may send descriptors */
+	bool takes_rights; /* as on kernels before 6.16, where any process may send descriptors */
 };
 
 /* The model of MIMEO_MODEL, one of those in examples/models; tinycalc unless it says another. */

@@ -126,6 +126,16 @@ uint32_t process_n_fds(pid_t pid)
 	return n;
 }
 
+int memfd_of(size_t bytes, int seals)
+{
+	int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && (!seals || fcntl(fd, F_ADD_SEALS, seals) == 0))
+		return fd;
+	close(fd);
+	return -1;
+}
+
 void *shared_new(size_t bytes)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -149,14 +159,14 @@ static void collect(int fd, struct program_output *ret)
 	char rest[4096];
 
 	for (;;) {
-		size_t room = sizeof(ret->text) - 1 - used;
-		ssize_t n = read(fd, room ? ret->text + used : rest, room ? room : sizeof(rest));
+		size_t space = sizeof(ret->text) - 1 - used;
+		ssize_t n = read(fd, space ? ret->text + used : rest, space ? space : sizeof(rest));
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			break;
-		if (room)
+		if (space)
 			used += (size_t)n;
 	}
 	ret->text[used] = '\0';

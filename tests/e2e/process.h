@@ -9,6 +9,7 @@
  * The limits are against hangs only; no test is meant to come near one on a slow machine.
  */
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,6 +59,11 @@ int process_exit_status(pid_t pid, unsigned timeout_ms);
 /* kill -9 and wait. */
 void process_kill(pid_t pid);
 uint32_t process_n_fds(pid_t pid);
+
+/* A memfd of so many bytes with these seals (F_SEAL_...), or -1. MEMFD_SEALS: those that the daemon wants
+ * of what it imports. */
+#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+int memfd_of(size_t bytes, int seals);
 
 /* Zeroed memory shared with children forked later. */
 void *shared_new(size_t bytes);

@@ -160,21 +160,21 @@ int replies_collect(struct mimeo *m, struct reply *replies, uint32_t n)
 int questions_ask(struct mimeo *m, const struct question *questions, uint32_t n, uint32_t window,
 	struct reply *replies)
 {
-	uint32_t n_asked = 0, n_flying = 0;
+	uint32_t n_asked = 0, n_in_flight = 0;
 	int r = 0;
 
 	memset(replies, 0, n * sizeof(*replies));
-	while (r == 0 && (n_asked < n || n_flying > 0)) {
-		while (r == 0 && n_asked < n && n_flying < window) {
+	while (r == 0 && (n_asked < n || n_in_flight > 0)) {
+		while (r == 0 && n_asked < n && n_in_flight < window) {
 			r = question_prepare(m, &questions[n_asked], n_asked);
 			n_asked++;
-			n_flying++;
+			n_in_flight++;
 		}
 		if (r == 0)
 			r = mimeo_submit(m);
 		if (r >= 0)
 			r = replies_collect(m, replies, 1);
-		n_flying--;
+		n_in_flight--;
 	}
 	return r;
 }

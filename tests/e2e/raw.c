@@ -43,7 +43,7 @@ size_t raw_hello(uint8_t *buffer, size_t size, uint32_t entries)
 	return (size_t)n + 4;
 }
 
-/* Those that tell of the daemon's death are not for us: the socket does. */
+/* The descriptors of the daemon's threads are not needed: the socket's end says as much. */
 static void hear_welcome(struct raw *raw, int fds[SOCKET_FDS_MAX])
 {
 	static uint8_t buffer[MSG_SOCKET_MAX];
@@ -172,6 +172,12 @@ void raw_assert_closed(int socket)
 		assert_int_equal(poll(&fd, 1, (int)PATIENCE_MS), 1);
 		n = recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
 	} while (n > 0);
+}
+
+void raw_assert_ends(int socket)
+{
+	raw_assert_closed(socket);
+	close(socket);
 }
 
 void raw_assert_alive(struct raw *raw)

@@ -42,6 +42,8 @@ struct ring_cqe raw_complete(struct raw *raw);
 struct ring_cqe raw_final(struct raw *raw, uint32_t request);
 /* Wait until the daemon has closed the connection. */
 void raw_assert_closed(int socket);
+/* The same, and close it here, too. */
+void raw_assert_ends(int socket);
 /* A question is still answered: the session lives. */
 void raw_assert_alive(struct raw *raw);
 

@@ -99,11 +99,11 @@ static void check_logits(const float *logits, uint32_t n, json_t *golden)
 	assert_true(worst < test_logits_tolerance(true));
 }
 
-static uint32_t take_tokens(json_t *array, int32_t *ret, uint32_t room)
+static uint32_t take_tokens(json_t *array, int32_t *ret, uint32_t size)
 {
 	uint32_t n = (uint32_t)json_array_size(array);
 
-	assert_true(n > 0 && n <= room);
+	assert_true(n > 0 && n <= size);
 	for (uint32_t i = 0; i < n; i++)
 		ret[i] = (int32_t)json_integer_value(json_array_get(array, i));
 	return n;

@@ -26,7 +26,6 @@
 #define N_GREETINGS_A_USER 32 /* connections without a HELLO that the daemon keeps */
 
 struct scene {
-	struct daemon *daemon;
 	struct mimeo *bystander;
 	struct question questions[N_ASKED];
 	struct reply replies[N_ASKED];
@@ -39,7 +38,6 @@ static int begin_scene(void **state)
 	static uint64_t seed;
 	struct scene *scene = calloc(1, sizeof(*scene));
 
-	scene->daemon = &group_daemon;
 	/* The last scene's bystander has left. */
 	assert_true(EVENTUALLY(daemon_count(&group_daemon, "sessions") == 0));
 	scene->bystander = daemon_connect(&group_daemon, 0, 0);
@@ -58,7 +56,7 @@ static int end_scene(void **state)
 
 	assert_int_equal(replies_collect(scene->bystander, scene->replies, N_ASKED), 0);
 	assert_int_equal(replies_wrong(scene->questions, scene->replies, N_ASKED), 0);
-	daemon_assert_settles(scene->daemon, &scene->before);
+	daemon_assert_settles(&group_daemon, &scene->before);
 	mimeo_close(scene->bystander);
 	free(scene);
 	return 0;
@@ -76,16 +74,23 @@ static bool can_connect(struct daemon *daemon)
 	return true;
 }
 
+static struct raw attach(void)
+{
+	struct raw raw;
+
+	raw_attach(&raw, &group_daemon, 8);
+	return raw;
+}
+
 /* ---- on the socket ---- */
 
 static void test_garbage_on_the_socket_is_closed(void **state)
 {
-	struct scene *scene = *state;
 	uint8_t bytes[2048];
 	uint32_t noise = 12345;
 
 	for (unsigned round = 0; round < 50; round++) {
-		int fd = raw_connect(scene->daemon);
+		int fd = raw_connect(&group_daemon);
 
 		for (size_t i = 0; i < sizeof(bytes); i++)
 			bytes[i] = (uint8_t)((noise = noise * 1664525u + 1013904223u) >> 24);
@@ -93,79 +98,70 @@ static void test_garbage_on_the_socket_is_closed(void **state)
 		if (round % 2)
 			memcpy(bytes, (uint8_t[]){60, 0, 0, 0}, 4);
 		(void)!send(fd, bytes, round % 2 ? 64 : sizeof(bytes), MSG_NOSIGNAL);
-		raw_assert_closed(fd);
-		close(fd);
+		raw_assert_ends(fd);
 	}
 }
 
 static void test_hello_that_claims_billions_of_elements_is_refused(void **state)
 {
 	static const uint8_t bytes[] = {5, 0, 0, 0, 0xdf, 0xff, 0xff, 0xff, 0xff};
-	struct scene *scene = *state;
-	int fd = raw_connect(scene->daemon);
+	int fd = raw_connect(&group_daemon);
 
 	assert_int_equal(send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL), sizeof(bytes));
-	raw_assert_closed(fd);
-	close(fd);
+	raw_assert_ends(fd);
 }
 
 static void test_half_a_hello_and_silence_ends_by_itself_and_stops_nobody(void **state)
 {
-	struct scene *scene = *state;
 	uint8_t hello[MSG_HEADER_MAX];
-	int fd = raw_connect(scene->daemon);
+	int fd = raw_connect(&group_daemon);
 	size_t n = raw_hello(hello, sizeof(hello), 8);
 
 	assert_int_equal(send(fd, hello, n / 2, MSG_NOSIGNAL), n / 2);
-	struct mimeo *m = daemon_connect(scene->daemon, 0, 0);
+	struct mimeo *m = daemon_connect(&group_daemon, 0, 0);
 	mimeo_close(m);
-	raw_assert_closed(fd);
-	close(fd);
+	raw_assert_ends(fd);
 }
 
-static void test_connections_without_a_hello_are_bounded_and_make_room_again(void **state)
+static void test_connections_without_a_hello_are_bounded_and_counted_down_again(void **state)
 {
-	struct scene *scene = *state;
 	int fds[2 * N_GREETINGS_A_USER];
 
 	for (unsigned i = 0; i < 2 * N_GREETINGS_A_USER; i++)
-		fds[i] = raw_connect(scene->daemon);
+		fds[i] = raw_connect(&group_daemon);
 	/* Those beyond the bound are turned away at once, while the others still wait. */
 	raw_assert_closed(fds[2 * N_GREETINGS_A_USER - 1]);
 	for (unsigned i = 0; i < 2 * N_GREETINGS_A_USER; i++)
 		close(fds[i]);
-	assert_true(EVENTUALLY(can_connect(scene->daemon)));
+	assert_true(EVENTUALLY(can_connect(&group_daemon)));
 }
 
 static void test_flood_of_hellos_on_one_connection_is_closed(void **state)
 {
-	struct scene *scene = *state;
 	uint8_t hello[MSG_HEADER_MAX], flood[16 * MSG_HEADER_MAX];
 	size_t n = raw_hello(hello, sizeof(hello), 8), used = 0;
-	int fd = raw_connect(scene->daemon);
+	int fd = raw_connect(&group_daemon);
 
 	while (used + n <= sizeof(flood)) {
 		memcpy(flood + used, hello, n);
 		used += n;
 	}
 	(void)!send(fd, flood, used, MSG_NOSIGNAL);
-	raw_assert_closed(fd);
-	close(fd);
+	raw_assert_ends(fd);
 }
 
 static void test_flood_of_sessions_that_leave_before_the_welcome_is_survived(void **state)
 {
-	struct scene *scene = *state;
 	uint8_t hello[MSG_HEADER_MAX];
 	size_t n = raw_hello(hello, sizeof(hello), 8);
 
 	for (unsigned i = 0; i < N_FLOOD; i++) {
-		int fd = raw_connect(scene->daemon);
+		int fd = raw_connect(&group_daemon);
 
 		(void)!send(fd, hello, n, MSG_NOSIGNAL);
 		close(fd);
 	}
-	assert_true(EVENTUALLY(can_connect(scene->daemon)));
+	assert_true(EVENTUALLY(can_connect(&group_daemon)));
 }
 
 static int say_hello_and_hang(void *arg)
@@ -181,10 +177,8 @@ static int say_hello_and_hang(void *arg)
 
 static void test_process_killed_between_hello_and_welcome_leaves_nothing(void **state)
 {
-	struct scene *scene = *state;
-
 	for (unsigned i = 0; i < 20; i++) {
-		pid_t pid = process_run(say_hello_and_hang, scene->daemon);
+		pid_t pid = process_run(say_hello_and_hang, &group_daemon);
 
 		assert_int_equal(process_exit_status(pid, PATIENCE_MS), 128 + SIGKILL);
 	}
@@ -192,10 +186,8 @@ static void test_process_killed_between_hello_and_welcome_leaves_nothing(void **
 
 static void test_bytes_after_the_welcome_end_the_session(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
+	struct raw raw = attach();
 
-	raw_attach(&raw, scene->daemon, 8);
 	raw_assert_alive(&raw);
 	assert_int_equal(send(raw.socket, "more", 4, MSG_NOSIGNAL), 4);
 	raw_assert_closed(raw.socket);
@@ -214,12 +206,10 @@ static void expect_session_ends(struct raw *raw)
 static void test_submission_tail_that_jumps_ends_the_session(void **state)
 {
 	static const uint32_t jumps[] = {9, 1000, 0x80000000u, 0xffffff00u};
-	struct scene *scene = *state;
 
 	for (unsigned i = 0; i < sizeof(jumps) / sizeof(jumps[0]); i++) {
-		struct raw raw;
+		struct raw raw = attach();
 
-		raw_attach(&raw, scene->daemon, 8);
 		raw_assert_alive(&raw);
 		atomic_fetch_add(&raw.region.ring.control->sq_tail, jumps[i]);
 		expect_session_ends(&raw);
@@ -228,10 +218,8 @@ static void test_submission_tail_that_jumps_ends_the_session(void **state)
 
 static void test_completion_head_that_jumps_ends_the_session(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
+	struct raw raw = attach();
 
-	raw_attach(&raw, scene->daemon, 8);
 	raw_assert_alive(&raw);
 	atomic_fetch_add(&raw.region.ring.control->cq_head, 1u << 20);
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
@@ -241,10 +229,7 @@ static void test_completion_head_that_jumps_ends_the_session(void **state)
 
 static void test_request_index_out_of_range_ends_the_session(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
 	sqe.request = 8;
 	raw_submit(&raw, &sqe);
@@ -253,10 +238,7 @@ static void test_request_index_out_of_range_ends_the_session(void **state)
 
 static void test_request_index_in_flight_twice_ends_the_session(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 1000);
 	raw_submit(&raw, &sqe);
 	raw_submit(&raw, &sqe);
@@ -276,10 +258,7 @@ static void expect_refused(struct raw *raw, const struct ring_sqe *sqe, int stat
 
 static void test_offsets_out_of_the_arena_are_refused(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	const struct ring_sqe good = raw_generate(&raw, 3, 1, 4);
 	struct ring_sqe bad = good;
 	bad.header_offset = 0xffffffffu;
@@ -299,10 +278,7 @@ static void test_offsets_out_of_the_arena_are_refused(void **state)
 
 static void test_header_that_lies_about_the_tokens_is_refused(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 900, 1, 4);
 	sqe.payload_length = 12;
 	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD);
@@ -315,10 +291,7 @@ static void test_header_that_lies_about_the_tokens_is_refused(void **state)
 static void test_header_that_claims_billions_of_elements_is_refused(void **state)
 {
 	static const uint8_t bytes[] = {0xdd, 0xff, 0xff, 0xff, 0xff};
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
 	memcpy(raw.region.arena + sqe.header_offset, bytes, sizeof(bytes));
 	sqe.header_length = sizeof(bytes);
@@ -330,10 +303,7 @@ static void test_header_that_claims_billions_of_elements_is_refused(void **state
 
 static void test_unknown_operation_is_refused(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 3, 1, 4);
 	sqe.op = 999;
 	expect_refused(&raw, &sqe, MIMEO_E_INVALID, RING_DETAIL_OP);
@@ -342,10 +312,7 @@ static void test_unknown_operation_is_refused(void **state)
 
 static void test_results_over_ones_own_prompt_hurt_only_oneself(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_sqe sqe = raw_generate(&raw, 16, 1, 200);
 	sqe.output_offset = sqe.header_offset;
 	raw_submit(&raw, &sqe);
@@ -356,10 +323,7 @@ static void test_results_over_ones_own_prompt_hurt_only_oneself(void **state)
 
 static void test_control_page_overwritten_confuses_nobody(void **state)
 {
-	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	struct ring_control *control = raw.region.ring.control;
 	memset(control, 0xee, offsetof(struct ring_control, sq_tail));
 	memset(control->zero, 0xee, sizeof(control->zero));
@@ -372,9 +336,7 @@ static void test_doorbells_that_are_full_and_block_hold_up_nobody(void **state)
 {
 	const eventfd_t full = UINT64_MAX - 1;
 	struct scene *scene = *state;
-	struct raw raw;
-
-	raw_attach(&raw, scene->daemon, 8);
+	struct raw raw = attach();
 	const int bells[] = {raw.sq_bell, raw.cq_bell};
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(fcntl(bells[i], F_SETFL, 0), 0);
@@ -441,17 +403,14 @@ static void submit_under_fire(struct raw *raw)
 
 static void test_entries_rewritten_while_they_are_read_hurt_only_their_session(void **state)
 {
-	struct scene *scene = *state;
-
 	for (unsigned round = 0; round < 20; round++) {
-		struct raw raw;
+		struct raw raw = attach();
 
-		raw_attach(&raw, scene->daemon, 8);
 		pid_t pid = process_run(rewrite_for_ever, &raw);
 		submit_under_fire(&raw);
 		process_kill(pid);
 		raw_detach(&raw);
-		assert_true(daemon_is_alive(scene->daemon));
+		assert_true(daemon_is_alive(&group_daemon));
 	}
 }
 
@@ -463,7 +422,7 @@ int main(void)
 		SCENE(test_garbage_on_the_socket_is_closed),
 		SCENE(test_hello_that_claims_billions_of_elements_is_refused),
 		SCENE(test_half_a_hello_and_silence_ends_by_itself_and_stops_nobody),
-		SCENE(test_connections_without_a_hello_are_bounded_and_make_room_again),
+		SCENE(test_connections_without_a_hello_are_bounded_and_counted_down_again),
 		SCENE(test_flood_of_hellos_on_one_connection_is_closed),
 		SCENE(test_flood_of_sessions_that_leave_before_the_welcome_is_survived),
 		SCENE(test_process_killed_between_hello_and_welcome_leaves_nothing),

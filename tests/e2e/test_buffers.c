@@ -91,12 +91,9 @@ static void test_replayed_decode_leaves_its_logits_in_the_buffer(void **state)
 static void test_prompt_logits_of_a_generate_go_to_a_buffer(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(tokens, 8, 3);
 	float expected[VOCAB], *memory;
 
-	generate.tokens = tokens;
-	generate.n_tokens = 8;
-	generate.max_tokens = 3;
 	generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
 	submit_generate(m, &generate);
 	struct mimeo_event event;
@@ -119,26 +116,6 @@ static void test_prompt_logits_of_a_generate_go_to_a_buffer(void **state)
 
 /* ---- what a client exports ---- */
 
-static int memfd_of(size_t bytes, bool sealed)
-{
-	int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-	if (sealed)
-		assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-			0);
-	return fd;
-}
-
-static int memfd_sealed(size_t bytes, int seals)
-{
-	int fd = memfd_of(bytes, false);
-
-	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
-	return fd;
-}
-
 static struct mimeo_handle handle_of(int fd, uint64_t offset, uint64_t bytes)
 {
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
@@ -154,7 +131,7 @@ static void test_same_memory_imported_twice_is_one_import(void **state)
 {
 	const size_t size = 64 << 10;
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	int fd = memfd_of(size, true), other = memfd_of(size, true);
+	int fd = memfd_of(size, MEMFD_SEALS), other = memfd_of(size, MEMFD_SEALS);
 	/* The first one goes furthest, so that the second finds it large enough. */
 	struct mimeo_handle high = handle_of(fd, 32768, size - 32768);
 	struct mimeo_handle low = handle_of(fd, 4096, 8192), third = handle_of(other, 0, size);
@@ -165,9 +142,9 @@ static void test_same_memory_imported_twice_is_one_import(void **state)
 
 	results_make(m, &expected);
 	assert_int_equal(mimeo_buffer_import(m, &high, &buffers[0]), 0);
-	uint32_t n_fds = process_n_fds(daemon_.pid);
+	uint32_t n_fds = process_n_fds(group_daemon.pid);
 	assert_int_equal(mimeo_buffer_import(m, &low, &buffers[1]), 0);
-	assert_true(EVENTUALLY(process_n_fds(daemon_.pid) == n_fds));
+	assert_true(EVENTUALLY(process_n_fds(group_daemon.pid) == n_fds));
 	assert_int_equal(daemon_count(*state, "buffers"), 2);
 	assert_int_equal(daemon_count(*state, "buffer_bytes"), size);
 	assert_int_equal(mimeo_buffer_import(m, &third, &buffers[2]), 0);
@@ -196,9 +173,8 @@ static void test_same_memory_imported_twice_is_one_import(void **state)
 static void test_import_refuses_what_is_not_such_memory(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-	int fd = memfd_of(4096, true), loose = memfd_of(4096, false), pipes[2];
-	int half = memfd_sealed(4096, F_SEAL_SHRINK), fixed = memfd_sealed(4096, all | F_SEAL_WRITE);
+	int fd = memfd_of(4096, MEMFD_SEALS), loose = memfd_of(4096, 0), pipes[2];
+	int half = memfd_of(4096, F_SEAL_SHRINK), fixed = memfd_of(4096, MEMFD_SEALS | F_SEAL_WRITE);
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);

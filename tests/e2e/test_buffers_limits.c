@@ -183,7 +183,7 @@ static void test_buffer_closed_in_flight_lives_until_the_step_is_done(void **sta
 	mimeo_close(m);
 }
 
-/* The lane has not come to its step: nobody is told yet that the request is over. */
+/* The request is reported as ended only when the lane has come to its step. */
 static void test_buffer_of_a_cancelled_step_lives_until_the_lane_has_passed_it(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
@@ -198,8 +198,7 @@ static void test_buffer_of_a_cancelled_step_lives_until_the_lane_has_passed_it(v
 	lane_hold(*state);
 	assert_true(mimeo_submit(m) >= 1);
 	assert_true(EVENTUALLY(daemon_count(*state, "running") == 1));
-	assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(m), id), 0);
-	assert_true(mimeo_submit(m) >= 1);
+	submit_cancel(m, id, 0);
 	assert_int_equal(wait_final(m).status, 0); /* the cancel's own */
 	assert_int_equal(mimeo_buffer_close(m, step.logits.buffer), 0);
 	pause_ms(20);
@@ -279,10 +278,7 @@ static int be_a_victim(void *arg)
 	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 4096, &spare) == 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 65536;
-	handle.fd = memfd_create("victim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	CHILD_EXPECT(ftruncate(handle.fd, 65536) == 0);
-	CHILD_EXPECT(fcntl(handle.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
-	CHILD_EXPECT(fcntl(handle.fd, F_ADD_SEALS, F_SEAL_SEAL) == 0);
+	handle.fd = memfd_of(65536, MEMFD_SEALS);
 	CHILD_EXPECT(mimeo_buffer_import(m, &handle, &step.embeddings.buffer) == 0);
 	step.n_rows = 1;
 	step.rows = &row;
@@ -358,7 +354,7 @@ static void test_limits_are_named_and_end_with_what_is_closed(void **state)
 	assert_int_equal(mimeo_buffer_alloc(m, 0, 4097, &one), MIMEO_E_QUOTA);
 	assert_non_null(strstr(mimeo_buffer_message(m), "max_client_buffer_bytes is 4194304"));
 	buffer_of(m, 4096, NULL);
-	/* The other has room of its own, and not all of it. */
+	/* The other has a limit of its own, and both have one together. */
 	assert_int_equal(
 		mimeo_buffer_alloc(other, 0, ALL_BYTES - CLIENT_BYTES + 1, &one), MIMEO_E_QUOTA);
 	assert_non_null(strstr(mimeo_buffer_message(other), "max_buffer_bytes is 6291456"));
@@ -368,7 +364,7 @@ static void test_limits_are_named_and_end_with_what_is_closed(void **state)
 }
 
 /* The daemon has made it by then: it is given back. */
-static void test_client_without_a_descriptor_for_its_buffer_is_told_and_lives(void **state)
+static void test_client_without_a_descriptor_for_its_buffer_is_refused_and_lives(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
 	struct rlimit before, tight;
@@ -400,7 +396,7 @@ static void test_client_s_memory_is_not_mapped_where_that_is_not_allowed(void **
 	struct mimeo *m = daemon_connect(&strict, 0, 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;
-	handle.fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	handle.fd = memfd_of(0, 0);
 	assert_int_equal(mimeo_buffer_import(m, &handle, &buffer), MIMEO_E_DENIED);
 	/* The daemon says it, or since Linux 6.16 the kernel. */
 	assert_non_null(strstr(mimeo_buffer_message(m), "allow_client_ipc"));
@@ -491,7 +487,7 @@ int main(void)
 		T(test_session_that_ends_in_flight_leaves_nothing),
 		T(test_killed_client_gives_back_buffers_bytes_and_descriptors),
 		T(test_limits_are_named_and_end_with_what_is_closed),
-		T(test_client_without_a_descriptor_for_its_buffer_is_told_and_lives),
+		T(test_client_without_a_descriptor_for_its_buffer_is_refused_and_lives),
 		T(test_client_s_memory_is_not_mapped_where_that_is_not_allowed),
 		T(test_lost_device_ends_the_step_and_the_daemon_with_its_buffers),
 		T(test_dead_daemon_ends_a_wait_for_its_fence),

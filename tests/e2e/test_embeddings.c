@@ -138,8 +138,7 @@ static void test_embeddings_that_were_not_computed_are_dropped_with_their_reques
 	lane_hold(*state);
 	assert_true(mimeo_submit(m) >= 1);
 	assert_true(EVENTUALLY(daemon_count(*state, "steps") == steps + 2));
-	assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(m), cancelled), 0);
-	assert_true(mimeo_submit(m) >= 1);
+	submit_cancel(m, cancelled, 0);
 	assert_int_equal(wait_final(m).status, 0); /* the cancel's own */
 	lane_go(*state);
 	assert_int_equal(wait_final(m).status, MIMEO_E_CANCELLED);
@@ -185,13 +184,10 @@ static void test_embeddings_go_on_behind_a_generated_token(void **state)
 	float *table = embedding_table(), logits[2][2 * VOCAB];
 
 	for (int turn = 0; turn < 2; turn++) {
-		struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+		struct mimeo_generate generate = generate_of(tokens, 4, 3);
 		uint32_t sequence = sequence_of(m);
 
 		generate.sequence = sequence;
-		generate.tokens = tokens;
-		generate.n_tokens = 4;
-		generate.max_tokens = 3;
 		generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 		submit_generate(m, &generate);
 		assert_int_equal(wait_final(m).status, 0);
@@ -213,15 +209,12 @@ static void test_embeddings_go_on_behind_a_cancelled_prompt(void **state)
 	for (int i = 0; i < N; i++)
 		ids[i] = i ? 32 + i * 7 % 90 : 1;
 	for (int turn = 0; turn < 2; turn++) {
-		struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+		struct mimeo_generate generate = generate_of(ids, N, 1);
 		struct mimeo_request *request = mimeo_request_get(m);
 		struct mimeo_request *cancel = mimeo_request_get(m);
 		uint32_t sequence = sequence_of(m);
 
 		generate.sequence = sequence;
-		generate.tokens = ids;
-		generate.n_tokens = N;
-		generate.max_tokens = 1;
 		lane_hold(*state);
 		assert_int_equal(mimeo_request_prep_generate(request, &generate), 0);
 		mimeo_submit(m);
@@ -434,8 +427,7 @@ static void test_closed_buffer_lives_until_the_graph_has_read_it(void **state)
 		assert_true(mimeo_submit(m) >= 1);
 		assert_true(EVENTUALLY(daemon_count(*state, "steps") == before.steps + 2));
 		if (cancel) {
-			assert_int_equal(mimeo_request_prep_cancel(mimeo_request_get(m), id), 0);
-			assert_true(mimeo_submit(m) >= 1);
+			submit_cancel(m, id, 0);
 			assert_int_equal(wait_final(m).status, 0); /* the cancel's own */
 		}
 		assert_int_equal(mimeo_buffer_close(m, buffer), 0);

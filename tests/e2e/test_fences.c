@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fences on the cpu device: recorded behind a request's work, told of before it is done. */
+/* Fences on the cpu device: recorded behind a request's work, reported before it is done. */
 #include "tests/e2e/buffer_rows.h"
 
 static struct mimeo_event expect(struct mimeo *m, uint32_t kind)
@@ -50,7 +50,7 @@ static void test_waiting_for_the_fence_waits_for_a_lane_that_is_late(void **stat
 	assert_true(now_ms() - start >= 50);
 	assert_int_equal(process_exit_status(pid, PATIENCE_MS), 0);
 	expect(m, MIMEO_EVENT_FINAL);
-	/* The same request's next life records the same fence anew. */
+	/* The next request of that index records the same fence again. */
 	close_rows(m, rows);
 	mimeo_close(m);
 }
@@ -85,8 +85,8 @@ static void test_fence_is_recorded_behind_the_last_chunk_of_the_last_row(void **
 	mimeo_close(m);
 }
 
-/* A ring of four entries that a stream has filled: one event is taken, and in its place there is room
- * for the step's final one alone. */
+/* A ring of four entries that a stream has filled: one event is taken, and its place holds
+ * the step's final one alone. */
 static void test_slow_reader_gets_the_final_event_without_recorded(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 2, 0);
@@ -111,8 +111,7 @@ static void test_slow_reader_gets_the_final_event_without_recorded(void **state)
 	step.flags = MIMEO_STEP_FENCE;
 	assert_int_equal(mimeo_request_prep_step(request, &step), 0);
 	assert_int_equal(mimeo_submit(m), 1);
-	event = wait_event(m);
-	mimeo_event_seen(m, &event);
+	event = take_event(m);
 	assert_true(EVENTUALLY(daemon_count(*state, "requests") > n + 1 &&
 			       daemon_count(*state, "running") == 0));
 	while (n_finals < 2) {

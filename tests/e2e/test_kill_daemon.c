@@ -35,7 +35,7 @@ struct client {
 	enum manner manner;
 	uint64_t seed;
 	struct mimeo *m;
-	uint32_t n_flying;
+	uint32_t n_in_flight;
 	uint32_t n_ends[N_STREAMS];
 	uint32_t n_gone;
 };
@@ -84,7 +84,7 @@ static void submit_stream(struct client *client, uint32_t stream)
 	CHILD_EXPECT(r == 0 || r == MIMEO_E_GONE);
 	if (r == 0) {
 		client->n_ends[stream] = 0;
-		client->n_flying++;
+		client->n_in_flight++;
 	}
 }
 
@@ -95,7 +95,7 @@ static void take(struct client *client, const struct mimeo_event *event)
 	CHILD_EXPECT(event->user_data < N_STREAMS);
 	CHILD_EXPECT(++client->n_ends[event->user_data] == 1);
 	CHILD_EXPECT(event->status == 0 || event->status == MIMEO_E_GONE);
-	client->n_flying--;
+	client->n_in_flight--;
 	client->n_gone += event->status == MIMEO_E_GONE;
 }
 
@@ -121,7 +121,7 @@ static void stream_until_gone(struct client *client)
 		ready = true;
 	}
 	CHILD_EXPECT(r == MIMEO_E_GONE);
-	CHILD_EXPECT(client->n_flying == 0);
+	CHILD_EXPECT(client->n_in_flight == 0);
 }
 
 static void note_delay(struct client *client)

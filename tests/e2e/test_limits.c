@@ -43,14 +43,11 @@ static void test_full_arena_refuses_a_prompt_and_takes_it_later(void **state)
 {
 	static const int32_t tokens[200] = {1};
 	struct mimeo *m = daemon_connect(*state, 256, 64 << 10);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(tokens, 200, 100);
 	struct mimeo_request *request;
 	uint32_t n = 0;
 	int r;
 
-	generate.tokens = tokens;
-	generate.n_tokens = 200;
-	generate.max_tokens = 100;
 	while ((r = mimeo_request_prep_generate(request = mimeo_request_get(m), &generate)) == 0)
 		n++;
 	assert_int_equal(r, MIMEO_E_FULL);
@@ -70,7 +67,7 @@ static void test_slow_reader_loses_no_token(void **state)
 	struct reply replies[2] = {0};
 	struct mimeo *slow = daemon_connect(*state, 2, 0), *other = daemon_connect(*state, 0, 0);
 
-	/* More tokens than the completion ring of two has room for, and nobody reads. */
+	/* More tokens than the completion ring of two can hold, and no one reads. */
 	questions[0] = questions[1] =
 		question_of("count 97 12\n", "97 98 99 100 101 102 103 104 105 "
 					     "106 107 108");
@@ -109,11 +106,8 @@ static void test_stop_id_outside_the_vocabulary_is_refused_by_name(void **state)
 {
 	static const int32_t prompt[] = {1, '9'}, stop[] = {255, 256};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(prompt, 2, 1);
 
-	generate.tokens = prompt;
-	generate.n_tokens = 2;
-	generate.max_tokens = 1;
 	generate.stop = stop;
 	generate.n_stop = 1;
 	submit_generate(m, &generate);
@@ -131,12 +125,9 @@ static void test_prompt_and_limit_beyond_the_model_are_too_long(void **state)
 {
 	static const int32_t tokens[2048] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(tokens, 2048, 1);
 	struct mimeo_request *request = mimeo_request_get(m);
 
-	generate.tokens = tokens;
-	generate.n_tokens = 2048;
-	generate.max_tokens = 1;
 	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_TOO_LONG);
 	mimeo_request_put(request);
 	mimeo_close(m);
@@ -146,15 +137,12 @@ static void test_request_that_no_number_of_free_pages_fits_is_too_long(void **st
 {
 	static const int32_t tokens[] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 	struct mimeo_request *request = mimeo_request_get(m);
 	uint32_t most = mimeo_model_get(m, 0)->max_seq_len;
+	struct mimeo_generate generate = generate_of(tokens, 1, most);
 	struct mimeo_event event;
 
 	assert_int_equal(most, 24 * N_PAGE_TOKENS);
-	generate.tokens = tokens;
-	generate.n_tokens = 1;
-	generate.max_tokens = most;
 	assert_int_equal(mimeo_request_prep_generate(request, &generate), MIMEO_E_TOO_LONG);
 
 	/* What a sequence has already only the daemon counts. */
@@ -286,12 +274,9 @@ static void test_stop_id_ends_the_output_and_is_its_last_token(void **state)
 	static const int32_t stop[] = {200, '9', 201};
 	const struct question asked = question_of("count 397 12\n", "");
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(asked.prompt, asked.n_prompt, 50);
 	struct reply reply = {0};
 
-	generate.tokens = asked.prompt;
-	generate.n_tokens = asked.n_prompt;
-	generate.max_tokens = 50;
 	generate.stop = stop;
 	generate.n_stop = 3;
 	submit_generate(m, &generate);
@@ -314,10 +299,7 @@ static void test_cancelled_stream_ends_with_the_tokens_it_had(void **state)
 	event = wait_event(m);
 	assert_int_equal(event.kind, MIMEO_EVENT_TOKENS);
 	mimeo_event_seen(m, &event);
-	struct mimeo_request *request = mimeo_request_get(m);
-	mimeo_request_set_data(request, 2);
-	assert_int_equal(mimeo_request_prep_cancel(request, id), 0);
-	assert_int_equal(mimeo_submit(m), 1);
+	submit_cancel(m, id, 2);
 	while (!cancel_ended || last.kind == 0) {
 		event = wait_final(m);
 		if (event.user_data == 1)
@@ -354,13 +336,9 @@ static void test_cancel_reaches_a_request_that_waits_for_pages(void **state)
 	uint64_t running, waiting;
 
 	assert_int_equal(endless_submit(m, 350, 1, &running), 0);
-	event = wait_event(m);
-	mimeo_event_seen(m, &event);
+	take_event(m);
 	assert_int_equal(endless_submit(m, 350, 2, &waiting), 0);
-	struct mimeo_request *request = mimeo_request_get(m);
-	mimeo_request_set_data(request, 3);
-	assert_int_equal(mimeo_request_prep_cancel(request, waiting), 0);
-	assert_int_equal(mimeo_submit(m), 1);
+	submit_cancel(m, waiting, 3);
 	for (unsigned i = 0; i < 3; i++) {
 		event = wait_final(m);
 		assert_int_equal(event.status, event.user_data == 2 ? MIMEO_E_CANCELLED : 0);
@@ -374,14 +352,11 @@ static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
 	static const int32_t tokens[] = {1};
 	static const int32_t held[23 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(tokens, 1, 100);
 	uint32_t sequence;
 
 	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	assert_int_equal(step(m, sequence, held, 23 * N_PAGE_TOKENS, NULL), 0);
-	generate.tokens = tokens;
-	generate.n_tokens = 1;
-	generate.max_tokens = 100;
 	generate.deadline_ms = 30;
 	submit_generate(m, &generate);
 	struct mimeo_event event = wait_final(m);

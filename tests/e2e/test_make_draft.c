@@ -130,7 +130,7 @@ static void test_eagle3_knows_every_so_manieth_id(void **state)
 	unload(&p);
 }
 
-/* t2d is nobody's but other servers', which take the ids from it. */
+/* Only other servers read t2d, from which they take the ids. */
 static void test_t2d_marks_the_ids_that_d2t_leads_to(void **state)
 {
 	char path[128];

@@ -73,11 +73,8 @@ static void check_final(const struct dense *dense, const struct mimeo_mask *mask
 static void prepare(struct mimeo *m, const struct mimeo_mask *mask, const int32_t *prompt, uint64_t data)
 {
 	struct mimeo_request *request = mimeo_request_get(m);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(prompt, N_PROMPT, N_GENERATED);
 
-	generate.tokens = prompt;
-	generate.n_tokens = N_PROMPT;
-	generate.max_tokens = N_GENERATED;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS;
 	generate.mask = *mask;
 	assert_non_null(request);
@@ -153,14 +150,11 @@ static void test_packed_question_is_answered_as_if_alone(void **state)
 static void test_prefix_longer_than_a_step_is_refused_with_the_limit(void **state)
 {
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
-	struct mimeo_event event;
 	int32_t tokens[65];
+	struct mimeo_generate generate = generate_of(tokens, 65, 1);
+	struct mimeo_event event;
 
 	nonsense(tokens, 65, 1);
-	generate.tokens = tokens;
-	generate.n_tokens = 65;
-	generate.max_tokens = 1;
 	generate.mask = (struct mimeo_mask){.kind = MIMEO_MASK_PREFIX, .prefix = 65};
 	submit_generate(m, &generate);
 	event = wait_final(m);

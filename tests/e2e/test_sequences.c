@@ -88,14 +88,11 @@ static void test_generate_on_a_sequence_appends_prompt_and_output(void **state)
 {
 	const struct question q = question_of("97+2=", "99");
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(q.prompt, q.n_prompt, 20);
 	uint32_t sequence;
 
 	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	generate.sequence = sequence;
-	generate.tokens = q.prompt;
-	generate.n_tokens = q.n_prompt;
-	generate.max_tokens = 20;
 	submit_generate(m, &generate);
 	assert_int_equal(wait_final(m).n_generated, 3);
 	/* Six of the prompt, three of the answer: nine can be kept, ten cannot. */

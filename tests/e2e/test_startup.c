@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tests/e2e/questions.h"
+#include "tests/e2e/calls.h"
 #include "tests/e2e/startup.h"
 
 #define EXIT_DEVICE_LOST 70
@@ -230,6 +230,19 @@ static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **sta
 
 /* ---- drain ---- */
 
+/* Tokens flow, and then SIGTERM. */
+static void terminate(struct daemon *daemon, struct mimeo *m)
+{
+	take_event(m);
+	kill(daemon->pid, SIGTERM);
+}
+
+static void drain(struct daemon *daemon, struct mimeo *m)
+{
+	terminate(daemon, m);
+	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+}
+
 #define N_DRAINED 3
 #define N_DRAINED_TOKENS 1000
 
@@ -243,14 +256,11 @@ static void test_drain_finishes_what_runs_and_takes_nothing_new(void **state)
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	for (uint32_t i = 0; i < N_DRAINED; i++)
 		assert_int_equal(endless_submit(m, N_DRAINED_TOKENS, i, NULL), 0);
-	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
-	mimeo_event_seen(m, &event);
-	kill(daemon->pid, SIGTERM);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	drain(daemon, m);
 	int late = endless_submit(m, 5, 99, NULL);
 	assert_true(late == 0 || late == MIMEO_E_GONE);
 	while (n_done + n_refused < N_DRAINED + (late == 0)) {
-		assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
+		event = wait_event(m);
 		if (event.kind == MIMEO_EVENT_FINAL && event.user_data == 99) {
 			assert_true(
 				event.status == MIMEO_E_DRAINING || event.status == MIMEO_E_GONE);
@@ -272,16 +282,12 @@ static void test_draining_daemon_turns_new_clients_away(void **state)
 {
 	struct daemon *daemon = *state;
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct mimeo_event event;
 	struct mimeo *other;
 
 	daemon_start(daemon);
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	assert_int_equal(endless_submit(m, 2000, 0, NULL), 0);
-	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
-	mimeo_event_seen(m, &event);
-	kill(daemon->pid, SIGTERM);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	drain(daemon, m);
 	config.socket_path = daemon->socket;
 	int r = mimeo_connect(&other, &config);
 	assert_true(r == MIMEO_E_DRAINING || r == MIMEO_E_UNREACHABLE);
@@ -302,10 +308,7 @@ static void test_second_signal_ends_at_once(void **state)
 	/* Streams that follow each other would keep the daemon draining for long. */
 	for (uint32_t i = 0; i < 30; i++)
 		assert_int_equal(endless_submit(m, 2000, i, NULL), 0);
-	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
-	mimeo_event_seen(m, &event);
-	kill(daemon->pid, SIGTERM);
-	assert_true(EVENTUALLY(daemon_log_has(daemon, "draining")));
+	drain(daemon, m);
 	kill(daemon->pid, SIGTERM);
 	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
 	while ((r = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
@@ -320,7 +323,6 @@ static void test_second_signal_ends_at_once(void **state)
 static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1(void **state)
 {
 	struct daemon *daemon = *state;
-	struct mimeo_event event;
 
 	daemon_option(daemon, "--drain-timeout-s", "1");
 	daemon_option(daemon, "--max-requests", "1");
@@ -329,9 +331,7 @@ static void test_requests_cut_off_by_the_timeout_are_counted_and_the_status_is_1
 	/* One after another: far longer than the second that they are given. */
 	for (uint32_t i = 0; i < 60; i++)
 		assert_int_equal(endless_submit(m, 2000, i, NULL), 0);
-	assert_int_equal(mimeo_event_wait(m, &event, (int)PATIENCE_MS), 1);
-	mimeo_event_seen(m, &event);
-	kill(daemon->pid, SIGTERM);
+	terminate(daemon, m);
 	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
 	assert_true(daemon_log_has(daemon, "requests cut off by the drain timeout of 1 s: "));
 	assert_false(daemon_log_has(daemon, " drained"));

@@ -38,14 +38,19 @@ static void model_copy(struct daemon *daemon, struct model_folder *ret)
 	daemon_option(daemon, "--model", ret->option);
 }
 
+static void model_write(struct model_folder *model, size_t size)
+{
+	file_write(model->weights, model->bytes, size);
+	free(model->bytes);
+}
+
 static void test_truncated_weights_are_refused_by_file(void **state)
 {
 	struct model_folder model;
 
 	model_copy(*state, &model);
-	file_write(model.weights, model.bytes, model.size - 1000);
+	model_write(&model, model.size - 1000);
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "model.safetensors");
-	free(model.bytes);
 }
 
 static void test_missing_weights_are_refused_by_file(void **state)
@@ -63,9 +68,8 @@ static void test_header_length_beyond_the_file_is_refused(void **state)
 
 	model_copy(*state, &model);
 	memset(model.bytes, 0xff, 8);
-	file_write(model.weights, model.bytes, model.size);
+	model_write(&model, model.size);
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "header");
-	free(model.bytes);
 }
 
 static void test_header_that_is_no_json_is_refused(void **state)
@@ -74,9 +78,8 @@ static void test_header_that_is_no_json_is_refused(void **state)
 
 	model_copy(*state, &model);
 	memset(model.bytes + 20, '\x01', 40);
-	file_write(model.weights, model.bytes, model.size);
+	model_write(&model, model.size);
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model.safetensors", "JSON");
-	free(model.bytes);
 }
 
 /* Write the weights with another header. */
@@ -111,23 +114,23 @@ static json_t *header_of(const struct model_folder *model)
 
 #define SOME_TENSOR "model.layers.1.mlp.down_proj.weight"
 
-enum lie { OFFSETS_OUTSIDE, OFFSETS_OVERLAP, SHAPE, DTYPE, MISSING };
+enum spoilt { OFFSETS_OUTSIDE, OFFSETS_OVERLAP, SHAPE, DTYPE, MISSING };
 
-static void tell(json_t *header, enum lie lie)
+static void header_spoil(json_t *header, enum spoilt spoilt)
 {
 	json_t *tensor = json_object_get(header, SOME_TENSOR);
 	json_t *other = json_object_get(header, "model.layers.2.mlp.down_proj.weight");
 
 	assert_non_null(tensor);
 	assert_non_null(other);
-	if (lie == OFFSETS_OUTSIDE)
+	if (spoilt == OFFSETS_OUTSIDE)
 		json_array_set_new(
 			json_object_get(tensor, "data_offsets"), 1, json_integer(INT64_C(1) << 62));
-	else if (lie == OFFSETS_OVERLAP)
+	else if (spoilt == OFFSETS_OVERLAP)
 		json_object_set(tensor, "data_offsets", json_object_get(other, "data_offsets"));
-	else if (lie == SHAPE)
+	else if (spoilt == SHAPE)
 		json_array_set_new(json_object_get(tensor, "shape"), 0, json_integer(161));
-	else if (lie == DTYPE)
+	else if (spoilt == DTYPE)
 		json_object_set_new(tensor, "dtype", json_string("F32"));
 	else {
 		json_object_set(header, "model.layers.1.mlp.stray.weight", tensor);
@@ -135,46 +138,33 @@ static void tell(json_t *header, enum lie lie)
 	}
 }
 
-static void check_lie(struct daemon *daemon, enum lie lie)
+static void check_spoilt(struct daemon *daemon, enum spoilt spoilt)
 {
 	struct model_folder model;
 
 	model_copy(daemon, &model);
 	json_t *header = header_of(&model);
-	tell(header, lie);
+	header_spoil(header, spoilt);
 	write_with_header(&model, header);
 	json_decref(header);
 	free(model.bytes);
-	if (lie == OFFSETS_OVERLAP)
+	if (spoilt == OFFSETS_OVERLAP)
 		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", "model.safetensors");
 	else
 		ASSERT_REFUSES(daemon, EXIT_ERROR, "model bad", SOME_TENSOR);
 }
 
-static void test_tensor_beyond_its_file_is_refused_by_name(void **state)
-{
-	check_lie(*state, OFFSETS_OUTSIDE);
-}
+#define TEST_SPOILT(name, spoilt)                                                                        \
+	static void name(void **state)                                                             \
+	{                                                                                          \
+		check_spoilt(*state, spoilt);                                                            \
+	}
 
-static void test_tensors_that_overlap_are_refused(void **state)
-{
-	check_lie(*state, OFFSETS_OVERLAP);
-}
-
-static void test_tensor_of_another_shape_is_refused_by_name(void **state)
-{
-	check_lie(*state, SHAPE);
-}
-
-static void test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name(void **state)
-{
-	check_lie(*state, DTYPE);
-}
-
-static void test_missing_tensor_is_refused_by_name(void **state)
-{
-	check_lie(*state, MISSING);
-}
+TEST_SPOILT(test_tensor_beyond_its_file_is_refused_by_name, OFFSETS_OUTSIDE)
+TEST_SPOILT(test_tensors_that_overlap_are_refused, OFFSETS_OVERLAP)
+TEST_SPOILT(test_tensor_of_another_shape_is_refused_by_name, SHAPE)
+TEST_SPOILT(test_tensor_whose_type_does_not_fit_its_size_is_refused_by_name, DTYPE)
+TEST_SPOILT(test_missing_tensor_is_refused_by_name, MISSING)
 
 static void check_config(struct daemon *daemon, const char *field, json_t *value, const char *text)
 {
@@ -212,9 +202,8 @@ static void test_config_that_is_no_json_is_refused_by_file(void **state)
 	struct model_folder model;
 
 	model_copy(*state, &model);
-	file_write(model.weights, model.bytes, model.size);
+	model_write(&model, model.size);
 	file_write(model.config, "{\"architectures\": [", 19);
-	free(model.bytes);
 	ASSERT_REFUSES(*state, EXIT_ERROR, "model bad", "config.json");
 }
 
@@ -307,7 +296,7 @@ static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading
 	assert_false(daemon_log_has(daemon, "of weights in"));
 }
 
-static void test_mode_lowered_for_want_of_pieces_is_warned_of(void **state)
+static void test_mode_lowered_without_pieces_is_warned_of(void **state)
 {
 	daemon_option(*state, "--breakable", "no");
 	daemon_start(*state);
@@ -369,7 +358,7 @@ int main(void)
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
 		OWN(test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading),
-		OWN(test_mode_lowered_for_want_of_pieces_is_warned_of),
+		OWN(test_mode_lowered_without_pieces_is_warned_of),
 		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),
 	};
 

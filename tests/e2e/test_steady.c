@@ -65,7 +65,7 @@ static void count_allocation(void)
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/* The sanitizer has malloc's place, and tells us. */
+/* The sanitizer replaces malloc, and reports. */
 int __sanitizer_install_malloc_and_free_hooks(
 	void (*on_malloc)(const volatile void *, size_t), void (*on_free)(const volatile void *));
 

@@ -2,8 +2,8 @@
 #ifndef MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
 #define MIMEO_TESTS_LOOP_LOOP_FIXTURE_H
 
-/* Every claim is tested on both backends; those about io_uring are left out, and listed as skipped,
- * where it is refused. */
+/* Every claim is tested on both backends; those about io_uring are listed as skipped where it is
+ * refused. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,8 +54,7 @@ static inline struct loop *loop_by_name(void **state)
 	return loop;
 }
 
-/* Run tests[n], but for those of io_uring where there is none. (cmocka's own skip() is a failure in
- * TAP's words, so they are taken out before.) */
+/* Run tests[n], but for those of io_uring where it is refused: cmocka's own skip() is a failure in TAP. */
 static inline int run_loop_tests(const char *name, const struct CMUnitTest *tests, size_t n)
 {
 	struct CMUnitTest chosen[64];
@@ -76,7 +75,7 @@ static inline int run_loop_tests(const char *name, const struct CMUnitTest *test
 			chosen[n_chosen++] = tests[i];
 	}
 	failed = _cmocka_run_group_tests(name, chosen, n_chosen, NULL, NULL);
-	/* Behind the rest: nothing may stand before TAP's first line. */
+	/* Last: nothing may stand before TAP's first line. */
 	for (size_t i = 0; i < n_left; i++)
 		printf("# skipped: %s: io_uring is refused here\n", left[i]);
 	return failed;
@@ -122,6 +121,21 @@ static inline void count_and_remove(void *userdata, struct loop_source *source, 
 	count(userdata, source, events);
 	loop_remove(counter->loop, counter->victim);
 	counter->victim = NULL;
+}
+
+/* A doorbell whose events are counted; and its end. */
+static inline int bell_watch(struct loop *loop, struct counter *counter)
+{
+	int fd = bell_new();
+
+	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, counter, &counter->source), 0);
+	return fd;
+}
+
+static inline void bell_end(struct loop *loop, struct counter *counter, int fd)
+{
+	loop_remove(loop, counter->source);
+	close(fd);
 }
 
 /* Run until nothing is left to report. */

@@ -222,7 +222,7 @@ static void test_log_limited_says_how_many_it_dropped(void **state)
 	const char *text, *at;
 	unsigned n = 0;
 
-	/* The second may end between two messages; the budget then begins anew, and only once. */
+	/* The second may end between two messages; the budget then begins again, and only once. */
 	for (int i = 0; i < 100; i++)
 		log_limited(&limit, LOG_LEVEL_INFO, "flood");
 	text = written();

@@ -97,17 +97,15 @@ static void test_loop_reports_readiness_from_before_the_add(void **state)
 	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	run_until(loop, &counter, 1);
 	assert_true(counter.events & EPOLLIN);
-	loop_remove(loop, counter.source);
-	close(fd);
+	bell_end(loop, &counter, fd);
 }
 
 static void test_loop_each_ring_of_an_unread_doorbell_is_an_event(void **state)
 {
 	struct loop *loop = *state;
 	struct counter counter = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &counter);
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	settle(loop);
 	for (unsigned i = 0; i < 100; i++) {
 		unsigned before = counter.n;
@@ -117,23 +115,20 @@ static void test_loop_each_ring_of_an_unread_doorbell_is_an_event(void **state)
 		settle(loop);
 	}
 	assert_int_equal(bell_take(fd), 100);
-	loop_remove(loop, counter.source);
-	close(fd);
+	bell_end(loop, &counter, fd);
 }
 
 static void test_loop_is_quiet_without_news(void **state)
 {
 	struct loop *loop = *state;
 	struct counter counter = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &counter);
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	bell_add(fd, 1);
 	run_until(loop, &counter, 1);
 	settle(loop);
 	assert_int_equal(loop_run_once(loop, 20), 0);
-	loop_remove(loop, counter.source);
-	close(fd);
+	bell_end(loop, &counter, fd);
 }
 
 static void *arm_and_end(void *loop)
@@ -146,11 +141,10 @@ static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **sta
 {
 	struct loop *loop = *state;
 	struct counter counter = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &counter);
 	pthread_t thread;
 	void *r;
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	assert_int_equal(pthread_create(&thread, NULL, arm_and_end, loop), 0);
 	assert_int_equal(pthread_join(thread, &r), 0);
 	assert_null(r);
@@ -159,8 +153,7 @@ static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **sta
 	bell_add(fd, 1);
 	run_until(loop, &counter, 1);
 	assert_true(counter.events & EPOLLIN);
-	loop_remove(loop, counter.source);
-	close(fd);
+	bell_end(loop, &counter, fd);
 }
 
 static void test_loop_reports_hang_up(void **state)
@@ -208,10 +201,8 @@ static void test_loop_serves_thousands_of_sources(void **state)
 		n = (int)limit.rlim_cur - 64;
 	assert_true(n > 100);
 	for (int i = 0; i < n; i++) {
-		fds[i] = bell_new();
 		counters[i] = (struct counter){ 0 };
-		assert_int_equal(loop_add(loop, fds[i], EPOLLIN, count, &counters[i],
-					 &counters[i].source), 0);
+		fds[i] = bell_watch(loop, &counters[i]);
 	}
 	for (unsigned round = 0; round < 3; round++) {
 		unsigned before[N];
@@ -224,10 +215,8 @@ static void test_loop_serves_thousands_of_sources(void **state)
 		for (int i = 0; i < n; i++)
 			run_until(loop, &counters[i], before[i] + 1);
 	}
-	for (int i = 0; i < n; i++) {
-		loop_remove(loop, counters[i].source);
-		close(fds[i]);
-	}
+	for (int i = 0; i < n; i++)
+		bell_end(loop, &counters[i], fds[i]);
 	assert_int_equal(loop_run_once(loop, 0), 0);
 }
 
@@ -237,9 +226,8 @@ static void test_loop_removed_source_is_silent(void **state)
 {
 	struct loop *loop = *state;
 	struct counter counter = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &counter);
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	settle(loop);
 	bell_add(fd, 1);
 	loop_remove(loop, counter.source);
@@ -290,17 +278,13 @@ static void test_loop_reused_fd_belongs_to_its_new_source_only(void **state)
 
 	for (unsigned i = 0; i < 50; i++) {
 		unsigned old_before, new_before = new.n;
-		int again;
 
 		assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &old, &old.source), 0);
 		settle(loop);
 		bell_add(fd, 1);
 		old_before = old.n;
-		loop_remove(loop, old.source);
-		close(fd);
-		again = bell_new();
-		assert_int_equal(again, fd);
-		assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &new, &new.source), 0);
+		bell_end(loop, &old, fd);
+		assert_int_equal(bell_watch(loop, &new), fd);
 		settle(loop);
 		assert_int_equal(new.n, new_before);
 		bell_add(fd, 1);
@@ -370,9 +354,8 @@ static void test_loop_timer_ticks_while_a_source_is_busy(void **state)
 {
 	struct loop *loop = *state;
 	struct counter ticks = { 0 }, rings = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &rings);
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &rings, &rings.source), 0);
 	assert_int_equal(loop_add_timer(loop, 1, count, &ticks, &ticks.source), 0);
 	for (uint64_t start = now_ms(); ticks.n < 3 && now_ms() - start < PATIENCE_MS;) {
 		bell_add(fd, 1);
@@ -457,9 +440,8 @@ static void test_loop_wait_below_a_millisecond_ends_with_an_event(void **state)
 {
 	struct loop *loop = *state;
 	struct counter counter = { 0 };
-	int fd = bell_new();
+	int fd = bell_watch(loop, &counter);
 
-	assert_int_equal(loop_add(loop, fd, EPOLLIN, count, &counter, &counter.source), 0);
 	settle(loop);
 	bell_add(fd, 1);
 	for (uint64_t end = clock_ns() + PATIENCE_MS * 1000000ull; counter.n == 0;) {
@@ -467,8 +449,7 @@ static void test_loop_wait_below_a_millisecond_ends_with_an_event(void **state)
 		assert_true(loop_run_for(loop, 500000) >= 0);
 	}
 	assert_int_equal(counter.n, 1);
-	loop_remove(loop, counter.source);
-	close(fd);
+	bell_end(loop, &counter, fd);
 }
 
 static void test_loop_wake_before_the_wait_ends_it(void **state)

@@ -10,7 +10,7 @@
 
 #include "daemon/serve/closer.h"
 #include "tests/device.h"
-#include "tests/e2e/strange.h"
+#include "tests/e2e/descriptors.h"
 
 #define OTHER_USER 1001u
 
@@ -35,9 +35,9 @@ static void flood(struct lingering *lingering, uint32_t n_hanging, uint32_t n)
 {
 	for (uint32_t i = 0; i < n_hanging; i++)
 		lingering_open(&lingering[i]);
-	daemon_pause(&daemon_);
+	daemon_pause(&group_daemon);
 	for (uint32_t i = 0; i < n; i++) {
-		int fd = raw_connect(&daemon_);
+		int fd = raw_connect(&group_daemon);
 
 		if (i < n_hanging)
 			lingering_give(&lingering[i], fd, "x", 1);
@@ -56,75 +56,72 @@ static void flood_end(struct lingering *lingering, uint32_t n)
 
 static void test_user_with_too_many_is_refused_until_they_close(void **state)
 {
-	const struct holdings before = holdings(&daemon_);
+	const struct holdings before = holdings(&group_daemon);
 	struct lingering lingering[3 * CLOSER_MAX_PER_UID];
 	uint8_t call[4 + MSG_CALL_MAX];
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	raw_attach(&raw, &daemon_, 4);
+	raw_attach(&raw, &group_daemon, 4);
 	flood(lingering, 3 * CLOSER_MAX_PER_UID, 3 * CLOSER_MAX_PER_UID);
-	daemon_go_on(&daemon_);
-	connect_refused(&daemon_, "descriptors that your clients sent do not close");
+	daemon_go_on(&group_daemon);
+	connect_refused(&group_daemon, "descriptors that your clients sent do not close");
 	/* Who is attached is served on, but for what it sends. */
 	raw_assert_alive(&raw);
 	send_with(raw.socket, call, n, &(int){STDERR_FILENO}, 1);
-	assert_int_equal(daemon_count(&daemon_, "sessions"), 1); /* it has been looked at by now */
+	assert_int_equal(daemon_count(&group_daemon, "sessions"), 1); /* it has been looked at by now */
 	flood_end(lingering, 3 * CLOSER_MAX_PER_UID);
 	assert_int_equal(raw_hear_reply(&raw).status, MIMEO_E_QUOTA);
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
-	daemon_assert_settles(&daemon_, &before);
-	assert_serves(&daemon_);
+	daemon_assert_settles(&group_daemon, &before);
+	assert_serves(&group_daemon);
 }
 
 /* Of one user so many threads hang, and what else has to be closed waits behind them. */
 static void test_with_too_many_nobody_is_accepted_until_some_close(void **state)
 {
-	const struct holdings before = holdings(&daemon_);
+	const struct holdings before = holdings(&group_daemon);
 	struct lingering lingering[CLOSER_MAX_PER_UID];
 	uint8_t hello[MSG_HEADER_MAX];
 	size_t n = raw_hello(hello, sizeof(hello), 4);
 	struct pollfd late = {.events = POLLIN};
 
 	flood(lingering, CLOSER_MAX_PER_UID, CLOSER_MAX + 200);
-	late.fd = raw_connect(&daemon_);
+	late.fd = raw_connect(&group_daemon);
 	assert_int_equal(send(late.fd, hello, n, MSG_NOSIGNAL), n);
-	daemon_go_on(&daemon_);
-	assert_true(EVENTUALLY(daemon_log_has(&daemon_, "no connection is accepted until some complete")));
-	assert_true(daemon_count(&daemon_, "sessions") >= 0); /* operators are */
+	daemon_go_on(&group_daemon);
+	assert_true(EVENTUALLY(daemon_log_has(&group_daemon, "no connection is accepted until some complete")));
+	assert_true(daemon_count(&group_daemon, "sessions") >= 0); /* operators are */
 	assert_int_equal(poll(&late, 1, 200), 0);
 	flood_end(lingering, CLOSER_MAX_PER_UID);
 	assert_int_equal(poll(&late, 1, (int)PATIENCE_MS), 1);
 	close(late.fd);
-	daemon_assert_settles(&daemon_, &before);
-	assert_serves(&daemon_);
+	daemon_assert_settles(&group_daemon, &before);
+	assert_serves(&group_daemon);
 }
 
 /* Its user is held to account for what hangs, not for memory that was imported and is given back. */
 static void test_client_with_much_memory_to_give_back_is_no_burden_to_the_next(void **state)
 {
-	const struct holdings before = holdings(&daemon_);
+	const struct holdings before = holdings(&group_daemon);
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	uint32_t buffer;
 
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;
 	for (int round = 0; round < 10; round++) {
-		struct mimeo *m = daemon_connect(&daemon_, 0, 0);
+		struct mimeo *m = daemon_connect(&group_daemon, 0, 0);
 
 		for (uint32_t i = 0; i < CLOSER_MAX_PER_UID; i++) {
-			handle.fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-			assert_int_equal(ftruncate(handle.fd, 4096), 0);
-			assert_int_equal(fcntl(handle.fd, F_ADD_SEALS,
-				F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+			handle.fd = memfd_of(4096, MEMFD_SEALS);
 			assert_int_equal(mimeo_buffer_import(m, &handle, &buffer), 0);
 			close(handle.fd);
 		}
 		mimeo_close(m);
 		for (int i = 0; i < 20; i++)
-			mimeo_close(daemon_connect(&daemon_, 0, 0));
-		daemon_assert_settles(&daemon_, &before); /* else the rounds' sessions add up */
+			mimeo_close(daemon_connect(&group_daemon, 0, 0));
+		daemon_assert_settles(&group_daemon, &before); /* else the rounds' sessions add up */
 	}
 }
 
@@ -180,7 +177,7 @@ static int other_user(void *arg)
 	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 4096, &buffer) == 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;
-	handle.fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	handle.fd = memfd_of(0, 0);
 	CHILD_EXPECT(mimeo_buffer_import(m, &handle, &buffer) == MIMEO_E_DENIED);
 	CHILD_EXPECT(!daemon->takes_rights || strcmp(mimeo_buffer_message(m),
 		"allow_client_ipc is same-uid, and yours is another") == 0);
@@ -245,7 +242,7 @@ int main(void)
 			tests[n++] = some[i].test;
 	}
 	watchdog(WATCHDOG_SECONDS);
-	int failed = _cmocka_run_group_tests("strange_senders", tests, n, start, end);
+	int failed = _cmocka_run_group_tests("descriptor_senders", tests, n, start, group_daemon_end);
 	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
 		if (!some[i].possible)
 			printf("# skipped: %s: needs %s\n", some[i].test.name, some[i].needs);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Clients that send descriptors whose close takes for ever (a socket that lingers), at every place
- * where a daemon could come to close them. Each time somebody else comes afterwards, attaches and
- * asks a question, and when the close ends all is back.
+ * where a daemon could come to close them. Each time another client attaches afterwards and asks a
+ * question, and when the close ends all is back.
  */
 #include "tests/device.h"
-#include "tests/e2e/strange.h"
+#include "tests/e2e/descriptors.h"
 
 struct scene {
 	struct lingering lingering;
@@ -20,7 +20,7 @@ static struct scene scene_begin(struct daemon *daemon)
 	return scene;
 }
 
-/* The close hangs, nobody else does; then it ends, and nothing is left of it. */
+/* The close hangs, and no other client does; then it ends, and nothing is left of it. */
 static void scene_end(struct scene *scene, struct daemon *daemon)
 {
 	assert_serves(daemon);
@@ -32,57 +32,54 @@ static void scene_end(struct scene *scene, struct daemon *daemon)
 
 static void test_with_hello(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
 	uint8_t hello[MSG_HEADER_MAX];
 	size_t n = raw_hello(hello, sizeof(hello), 4);
-	int fd = raw_connect(&daemon_);
+	int fd = raw_connect(&group_daemon);
 
-	give(&daemon_, &scene.lingering, fd, hello, n);
-	raw_assert_closed(fd);
-	close(fd);
-	scene_end(&scene, &daemon_);
+	give(&group_daemon, &scene.lingering, fd, hello, n);
+	raw_assert_ends(fd);
+	scene_end(&scene, &group_daemon);
 }
 
 /* The daemon stands still while it is sent, and its sender is gone before it goes on. */
 static void test_unread_on_a_connection_that_has_hung_up(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
-	int fd = raw_connect(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
+	int fd = raw_connect(&group_daemon);
 
-	daemon_pause(&daemon_);
+	daemon_pause(&group_daemon);
 	lingering_give(&scene.lingering, fd, "x", 1);
 	close(fd);
-	daemon_go_on(&daemon_);
-	scene_end(&scene, &daemon_);
+	daemon_go_on(&group_daemon);
+	scene_end(&scene, &group_daemon);
 }
 
 static void test_behind_garbage(void **state)
 {
 	static const uint8_t garbage[4] = {0xff, 0xff, 0xff, 0xff};
-	struct scene scene = scene_begin(&daemon_);
-	int fd = raw_connect(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
+	int fd = raw_connect(&group_daemon);
 
-	daemon_pause(&daemon_);
+	daemon_pause(&group_daemon);
 	assert_int_equal(send(fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
 	lingering_give(&scene.lingering, fd, "x", 1);
-	daemon_go_on(&daemon_);
-	raw_assert_closed(fd);
-	close(fd);
-	scene_end(&scene, &daemon_);
+	daemon_go_on(&group_daemon);
+	raw_assert_ends(fd);
+	scene_end(&scene, &group_daemon);
 }
 
 static void test_on_the_operators_socket(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
 	char path[SOCKET_PATH_MAX];
 
-	assert_int_equal(socket_admin_path(path, daemon_.socket), 0);
+	assert_int_equal(socket_admin_path(path, group_daemon.socket), 0);
 	int fd = socket_connect(path, PATIENCE_MS);
 	assert_true(fd >= 0);
-	give(&daemon_, &scene.lingering, fd, "x", 1);
-	raw_assert_closed(fd);
-	close(fd);
-	scene_end(&scene, &daemon_);
+	give(&group_daemon, &scene.lingering, fd, "x", 1);
+	raw_assert_ends(fd);
+	scene_end(&scene, &group_daemon);
 }
 
 /* An out-of-band byte, which brings the descriptor, ahead of bytes that are no more. */
@@ -100,22 +97,22 @@ static void test_out_of_band(void **state)
 	char path[SOCKET_PATH_MAX];
 	struct raw raw;
 
-	assert_int_equal(socket_admin_path(path, daemon_.socket), 0);
+	assert_int_equal(socket_admin_path(path, group_daemon.socket), 0);
 	for (int place = 0; place < 3; place++) {
-		struct scene scene = scene_begin(&daemon_);
+		struct scene scene = scene_begin(&group_daemon);
 
 		if (place == 0)
-			raw_attach(&raw, &daemon_, 4);
+			raw_attach(&raw, &group_daemon, 4);
 		int fd = place == 0 ? raw.socket
-			: socket_connect(place == 1 ? path : daemon_.socket, PATIENCE_MS);
+			: socket_connect(place == 1 ? path : group_daemon.socket, PATIENCE_MS);
 		assert_true(fd >= 0);
-		give_out_of_band(&daemon_, &scene.lingering, fd);
-		assert_serves(&daemon_);
+		give_out_of_band(&group_daemon, &scene.lingering, fd);
+		assert_serves(&group_daemon);
 		if (place == 0)
 			raw_detach(&raw);
 		else
 			close(fd);
-		scene_end(&scene, &daemon_);
+		scene_end(&scene, &group_daemon);
 	}
 }
 
@@ -123,13 +120,13 @@ static void test_out_of_band(void **state)
 
 static void test_in_a_call(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
 	uint8_t call[4 + MSG_CALL_MAX];
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	raw_attach(&raw, &daemon_, 4);
-	give(&daemon_, &scene.lingering, raw.socket, call, n);
+	raw_attach(&raw, &group_daemon, 4);
+	give(&group_daemon, &scene.lingering, raw.socket, call, n);
 	struct msg_reply reply = raw_hear_reply(&raw);
 	/* A CUDA device has no memfds at all, and says that first. */
 	assert_int_equal(reply.status, test_on_cuda() ? MIMEO_E_UNSUPPORTED : MIMEO_E_INVALID);
@@ -137,39 +134,39 @@ static void test_in_a_call(void **state)
 		assert_string_equal(reply.text, "the descriptor is no memfd's");
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
-	scene_end(&scene, &daemon_);
+	scene_end(&scene, &group_daemon);
 }
 
 static void test_second_one_in_a_call(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
 	const int fds[] = {STDERR_FILENO, scene.lingering.fd};
 	uint8_t call[4 + MSG_CALL_MAX];
 	size_t n = import_call(call, sizeof(call));
 	struct raw raw;
 
-	raw_attach(&raw, &daemon_, 4);
-	daemon_pause(&daemon_);
+	raw_attach(&raw, &group_daemon, 4);
+	daemon_pause(&group_daemon);
 	send_with(raw.socket, call, n, fds, 2);
 	close(scene.lingering.fd);
-	daemon_go_on(&daemon_);
+	daemon_go_on(&group_daemon);
 	raw_assert_closed(raw.socket);
 	raw_detach(&raw);
-	scene_end(&scene, &daemon_);
+	scene_end(&scene, &group_daemon);
 }
 
 static void test_unread_in_a_session_that_has_hung_up(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
 	struct raw raw;
 
-	raw_attach(&raw, &daemon_, 4);
-	daemon_pause(&daemon_);
+	raw_attach(&raw, &group_daemon, 4);
+	daemon_pause(&group_daemon);
 	assert_int_equal(send(raw.socket, "\xff\xff\xff\xff", 4, MSG_NOSIGNAL), 4);
 	lingering_give(&scene.lingering, raw.socket, "x", 1);
 	raw_detach(&raw);
-	daemon_go_on(&daemon_);
-	scene_end(&scene, &daemon_);
+	daemon_go_on(&group_daemon);
+	scene_end(&scene, &group_daemon);
 }
 
 static void test_where_none_are_taken_the_call_is_refused_once_it_has_closed(void **state)
@@ -228,13 +225,12 @@ static void test_where_none_are_taken_a_session_can_end_meanwhile(void **state)
 
 static void test_daemon_ends_in_order_over_one_that_hangs(void **state)
 {
-	struct scene scene = scene_begin(&daemon_);
-	int fd = raw_connect(&daemon_);
+	struct scene scene = scene_begin(&group_daemon);
+	int fd = raw_connect(&group_daemon);
 
-	give(&daemon_, &scene.lingering, fd, "x", 1);
-	raw_assert_closed(fd);
-	close(fd);
-	daemon_stop(&daemon_);
+	give(&group_daemon, &scene.lingering, fd, "x", 1);
+	raw_assert_ends(fd);
+	daemon_stop(&group_daemon);
 	lingering_let_go(&scene.lingering);
 }
 
@@ -256,5 +252,5 @@ int main(void)
 	};
 
 	watchdog(WATCHDOG_SECONDS);
-	return cmocka_run_group_tests_name("strange_descriptors", tests, start, end);
+	return cmocka_run_group_tests_name("descriptors", tests, start, group_daemon_end);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef MIMEO_TESTS_E2E_STRANGE_H
-#define MIMEO_TESTS_E2E_STRANGE_H
+#ifndef MIMEO_TESTS_E2E_DESCRIPTORS_H
+#define MIMEO_TESTS_E2E_DESCRIPTORS_H
 
 /*
- * A daemon that clients send strange descriptors to, somebody who is served meanwhile, and what is
- * there when it is over. Functions fail the running test (cmocka).
+ * The group's daemon, which clients send descriptors that it did not ask for, and another client, which is
+ * served meanwhile. Functions fail the running test (cmocka).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,25 +19,16 @@
 #include "tests/e2e/raw.h"
 #include "tests/lingering.h"
 
-/* The group's. */
-static struct daemon daemon_;
-
-/* On a kernel where anybody may send descriptors. */
+/* On a kernel where any process may send descriptors. */
 static inline int start(void **state)
 {
-	daemon_init(&daemon_);
-	daemon_.takes_rights = true;
-	daemon_start(&daemon_);
+	daemon_init(&group_daemon);
+	group_daemon.takes_rights = true;
+	daemon_start(&group_daemon);
 	return 0;
 }
 
-static inline int end(void **state)
-{
-	daemon_deinit(&daemon_);
-	return 0;
-}
-
-/* With nobody attached any more. */
+/* When no client is attached. */
 static inline struct holdings holdings(struct daemon *daemon)
 {
 	assert_true(EVENTUALLY(daemon_count(daemon, "sessions") == 0));
@@ -77,7 +68,7 @@ static inline size_t import_call(uint8_t *bytes, size_t size)
 	return raw_call(&call, bytes, size);
 }
 
-/* A daemon that maps nobody's memory takes nobody's descriptors. */
+/* A daemon that does not map clients' memory takes no descriptors. */
 static inline void strict_start(struct daemon *daemon)
 {
 	daemon_init(daemon);
