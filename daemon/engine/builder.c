@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/engine/builder.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "ipc/clock.h"
 #include "ipc/doorbell.h"
 
 #define LOOK_NS 1000000 /* how often at the lane, while something waits for it */
-
-struct jobs {
-	struct builder_job *first, *last;
-};
-
-struct things {
-	struct builder_thing *first, *last;
-};
 
 struct builder {
 	struct device *device;
@@ -30,61 +24,37 @@ struct builder {
 	_Atomic uint32_t n_closing;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t changed;
-	struct jobs posted, done, starved; /* starved: wait for memory */
-	struct builder_task *tasks_first, *tasks_last;
+	struct builder_job *posted, *done, *starved; /* starved: wait for memory */
+	struct builder_task *tasks;
 	bool (*relieve)(void *userdata);
 	void *relieve_userdata;
 	uint64_t relief_ns; /* the last; 0: there was none */
-	struct things closing, waiting; /* waiting: for the lane */
+	struct builder_thing *closing, *waiting; /* waiting: for the lane */
 	bool made;             /* the last thing done was a job: what closes goes before the next */
 	bool stop;
 };
 
-static void jobs_push(struct jobs *jobs, struct builder_job *job)
+static struct builder_job *builder_pop_job(struct builder_job **jobs)
 {
-	job->next = NULL;
-	if (jobs->last)
-		jobs->last->next = job;
-	else
-		jobs->first = job;
-	jobs->last = job;
-}
-
-static struct builder_job *jobs_pop(struct jobs *jobs)
-{
-	struct builder_job *job = jobs->first;
+	struct builder_job *job = *jobs;
 
 	if (job)
-		jobs->first = job->next;
-	if (!jobs->first)
-		jobs->last = NULL;
+		DL_DELETE(*jobs, job);
 	return job;
 }
 
-static void things_push(struct things *things, struct builder_thing *thing)
+static struct builder_thing *builder_pop_thing(struct builder_thing **things)
 {
-	thing->next = NULL;
-	if (things->last)
-		things->last->next = thing;
-	else
-		things->first = thing;
-	things->last = thing;
-}
-
-static struct builder_thing *things_pop(struct things *things)
-{
-	struct builder_thing *thing = things->first;
+	struct builder_thing *thing = *things;
 
 	if (thing)
-		things->first = thing->next;
-	if (!things->first)
-		things->last = NULL;
+		DL_DELETE(*things, thing);
 	return thing;
 }
 
 /* ---- making ---- */
 
-static int import_fd(struct device *device, struct builder_job *job)
+static int builder_import_fd(struct device *device, struct builder_job *job)
 {
 	struct device_handle handle;
 	int rc = device->ops->handle_of_fd(device, job->handle.fd, job->handle.size, &handle);
@@ -94,7 +64,7 @@ static int import_fd(struct device *device, struct builder_job *job)
 
 /* A handle that says more than there is would have to be closed again at once, outside the queue, if
  * the device were asked to see to it. */
-static int import_ipc(struct device *device, struct builder_job *job)
+static int builder_import_ipc(struct device *device, struct builder_job *job)
 {
 	struct device_handle handle = job->handle;
 	int rc;
@@ -107,7 +77,7 @@ static int import_ipc(struct device *device, struct builder_job *job)
 		? DEVICE_E_INVALID : 0;
 }
 
-static int make(struct device *device, struct builder_job *job)
+static int builder_make(struct device *device, struct builder_job *job)
 {
 	struct builder_thing *thing = job->thing;
 
@@ -119,23 +89,23 @@ static int make(struct device *device, struct builder_job *job)
 		return device->ops->export_ipc_alloc(
 			device, thing->bytes, &thing->address, &job->handle);
 	case BUILDER_IMPORT:
-		return import_fd(device, job);
+		return builder_import_fd(device, job);
 	case BUILDER_IMPORT_IPC:
-		return import_ipc(device, job);
+		return builder_import_ipc(device, job);
 	case BUILDER_FENCE:
 		return device->ops->event_new_shared(device, &thing->event, &job->handle);
 	}
 	return -EINVAL;
 }
 
-/* ---- giving back ---- */
+/* ---- closing ---- */
 
-static bool waits_for_the_lane(const struct builder_thing *thing)
+static bool builder_waits_for_lane(const struct builder_thing *thing)
 {
 	return thing->kind == BUILDER_EXPORT_IPC || thing->kind == BUILDER_IMPORT_IPC;
 }
 
-static void give_back(struct builder *builder, struct builder_thing *thing)
+static void builder_give_back(struct builder *builder, struct builder_thing *thing)
 {
 	const struct device_ops *ops = builder->device->ops;
 
@@ -154,6 +124,7 @@ static void give_back(struct builder *builder, struct builder_thing *thing)
 		ops->event_free(thing->event);
 		break;
 	}
+	assert(builder_bytes(builder) >= thing->bytes && builder_n_closing(builder) > 0);
 	atomic_fetch_sub(&builder->bytes, thing->bytes);
 	atomic_fetch_sub(&builder->n_closing, 1);
 	free(thing);
@@ -162,17 +133,17 @@ static void give_back(struct builder *builder, struct builder_thing *thing)
 /* ---- the thread ---- */
 
 /* With the lock held. */
-static void retry_starved(struct builder *builder)
+static void builder_retry_starved(struct builder *builder)
 {
 	struct builder_job *job;
 
-	while ((job = jobs_pop(&builder->starved)))
-		jobs_push(&builder->posted, job);
+	while ((job = builder_pop_job(&builder->starved)))
+		DL_APPEND(builder->posted, job);
 }
 
-static bool is_due(const struct builder *builder)
+static bool builder_is_due(const struct builder *builder)
 {
-	const struct builder_thing *oldest = builder->waiting.first;
+	const struct builder_thing *oldest = builder->waiting;
 
 	if (!oldest)
 		return false;
@@ -180,12 +151,12 @@ static bool is_due(const struct builder *builder)
 		clock_ns() - oldest->since_ns >= BUILDER_CLOSE_LIMIT_MS * UINT64_C(1000000);
 }
 
-/* Wait for news; while something waits for the lane, not for long. */
-static void wait_for_news(struct builder *builder)
+/* While something waits for the lane, LOOK_NS at most. */
+static void builder_wait(struct builder *builder)
 {
 	struct timespec until;
 
-	if (!builder->waiting.first) {
+	if (!builder->waiting) {
 		pthread_cond_wait(&builder->changed, &builder->lock);
 		return;
 	}
@@ -198,91 +169,99 @@ static void wait_for_news(struct builder *builder)
 	pthread_cond_timedwait(&builder->changed, &builder->lock, &until);
 }
 
-/* The next to be given back now, or NULL. */
-static struct builder_thing *next_closing(struct builder *builder)
+/* The next to be closed now, or NULL. */
+static struct builder_thing *builder_next_closing(struct builder *builder)
 {
 	struct builder_thing *thing;
 
-	while ((thing = things_pop(&builder->closing)) && waits_for_the_lane(thing))
-		things_push(&builder->waiting, thing);
-	return thing ? thing : is_due(builder) ? things_pop(&builder->waiting) : NULL;
+	while ((thing = builder_pop_thing(&builder->closing)) && builder_waits_for_lane(thing))
+		DL_APPEND(builder->waiting, thing);
+	if (thing)
+		return thing;
+	return builder_is_due(builder) ? builder_pop_thing(&builder->waiting) : NULL;
 }
 
-/* With the lock held, which is let go meanwhile: run a task. */
-static bool work_task(struct builder *builder)
+/* With the lock held, which is dropped meanwhile. */
+static bool builder_run_task(struct builder *builder)
 {
-	struct builder_task *task = builder->tasks_first;
+	struct builder_task *task = builder->tasks;
 
 	if (!task)
 		return false;
-	builder->tasks_first = task->next;
-	if (!task->next)
-		builder->tasks_last = NULL;
+	DL_DELETE(builder->tasks, task);
 	pthread_mutex_unlock(&builder->lock);
 	task->run(task);
 	pthread_mutex_lock(&builder->lock);
 	return true;
 }
 
-/* The device had no memory for it: may it wait for what others give back? With the lock held. */
-static bool may_wait(struct builder *builder, struct builder_job *job)
+/* With the lock held: the device had no memory for the job, and idle graphs may have. */
+static bool builder_may_wait(struct builder *builder, struct builder_job *job)
 {
 	uint64_t now = clock_ns();
 
 	if (job->rc != DEVICE_E_MEMORY || job->thing->address || job->again || !builder->relieve)
 		return false;
-	if (!builder->starved.first && builder->relief_ns && now - builder->relief_ns < BUILDER_RELIEF_MS * UINT64_C(1000000))
+	if (!builder->starved && builder->relief_ns &&
+		now - builder->relief_ns < BUILDER_RELIEF_MS * UINT64_C(1000000))
 		return false;
-	if (!builder->starved.first)
+	if (!builder->starved)
 		builder->relief_ns = now;
 	job->again = true;
 	return true;
 }
 
-/* With the lock held: the job is done, or waits for memory, which is asked for without the lock. */
-static void put_job(struct builder *builder, struct builder_job *job)
+/* With the lock held, which is dropped meanwhile: have idle graphs dropped for the job. */
+static void builder_starve(struct builder *builder, struct builder_job *job)
 {
-	bool others_wait = builder->starved.first;
+	bool asked = builder->starved;
 
-	if (!builder->stop && may_wait(builder, job)) {
-		jobs_push(&builder->starved, job);
-		if (others_wait)
-			return;
-		pthread_mutex_unlock(&builder->lock);
-		bool asked = builder->relieve(builder->relieve_userdata);
-		pthread_mutex_lock(&builder->lock);
-		if (!asked)
-			retry_starved(builder);
+	assert(job->again && !builder->stop);
+	DL_APPEND(builder->starved, job);
+	if (asked)
+		return;
+	pthread_mutex_unlock(&builder->lock);
+	asked = builder->relieve(builder->relieve_userdata);
+	pthread_mutex_lock(&builder->lock);
+	if (!asked)
+		builder_retry_starved(builder);
+}
+
+/* With the lock held, which is dropped meanwhile. */
+static void builder_run_job(struct builder *builder, struct builder_job *job)
+{
+	pthread_mutex_unlock(&builder->lock);
+	job->rc = builder_make(builder->device, job);
+	pthread_mutex_lock(&builder->lock);
+	if (!builder->stop && builder_may_wait(builder, job)) {
+		builder_starve(builder, job);
 		return;
 	}
-	jobs_push(&builder->done, job);
+	DL_APPEND(builder->done, job);
 	doorbell_ring(builder->fd);
 }
 
-/* With the lock held, which is let go meanwhile: do one thing that can be done now. Making and giving
- * back take turns where both have something to do: neither client waits for another's endless calls. */
-static bool work(struct builder *builder)
+/* With the lock held, which is dropped meanwhile: one piece of work. Jobs and closings take turns, so that
+ * neither waits for the other's without end. False: there is none. */
+static bool builder_work(struct builder *builder)
 {
-	if (work_task(builder))
+	struct builder_thing *thing;
+	struct builder_job *job;
+
+	if (builder_run_task(builder))
 		return true;
-
-	struct builder_thing *thing = builder->made ? next_closing(builder) : NULL;
-	struct builder_job *job = thing ? NULL : jobs_pop(&builder->posted);
-
-	if (!job && !thing)
-		thing = next_closing(builder);
-	if (!job && !thing)
-		return false;
-	builder->made = job;
-	pthread_mutex_unlock(&builder->lock);
+	thing = builder->made || !builder->posted ? builder_next_closing(builder) : NULL;
+	builder->made = !thing && builder->posted;
+	if (thing) {
+		pthread_mutex_unlock(&builder->lock);
+		builder_give_back(builder, thing);
+		pthread_mutex_lock(&builder->lock);
+		return true;
+	}
+	job = builder_pop_job(&builder->posted);
 	if (job)
-		job->rc = make(builder->device, job);
-	else
-		give_back(builder, thing);
-	pthread_mutex_lock(&builder->lock);
-	if (job)
-		put_job(builder, job);
-	return true;
+		builder_run_job(builder, job);
+	return job;
 }
 
 static void *builder_main(void *arg)
@@ -290,10 +269,10 @@ static void *builder_main(void *arg)
 	struct builder *builder = arg;
 
 	pthread_mutex_lock(&builder->lock);
-	while (work(builder) || !builder->stop) {
-		if (!builder->posted.first && !builder->closing.first && !builder->tasks_first &&
-			!builder->stop && !is_due(builder))
-			wait_for_news(builder);
+	while (builder_work(builder) || !builder->stop) {
+		if (!builder->posted && !builder->closing && !builder->tasks && !builder->stop &&
+			!builder_is_due(builder))
+			builder_wait(builder);
 	}
 	pthread_mutex_unlock(&builder->lock);
 	return NULL;
@@ -301,10 +280,11 @@ static void *builder_main(void *arg)
 
 /* ---- life ---- */
 
-static int start(struct builder *builder)
+static int builder_start(struct builder *builder)
 {
 	pthread_condattr_t attributes;
 	sigset_t all, old;
+	int rc;
 
 	pthread_mutex_init(&builder->lock, NULL);
 	pthread_condattr_init(&attributes);
@@ -314,29 +294,30 @@ static int start(struct builder *builder)
 	/* Signals are the loop thread's. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = pthread_create(&builder->thread, NULL, builder_main, builder);
+	rc = pthread_create(&builder->thread, NULL, builder_main, builder);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r == 0)
-		pthread_setname_np(builder->thread, "mimeo-builder");
-	return -r;
+	if (rc)
+		return -rc;
+	pthread_setname_np(builder->thread, "mimeo-builder");
+	return 0;
 }
 
 int builder_new(struct device *device, const _Atomic uint32_t *n_in_lane, struct builder **ret)
 {
 	struct builder *builder = calloc(1, sizeof(*builder));
-	int r;
+	int rc;
 
 	if (!builder)
 		return -ENOMEM;
 	builder->device = device;
 	builder->n_in_lane = n_in_lane;
 	builder->fd = doorbell_new();
-	r = builder->fd < 0 ? builder->fd : start(builder);
-	if (r < 0) {
+	rc = builder->fd < 0 ? builder->fd : builder_start(builder);
+	if (rc) {
 		if (builder->fd >= 0)
 			close(builder->fd);
 		free(builder);
-		return r;
+		return rc;
 	}
 	*ret = builder;
 	return 0;
@@ -350,22 +331,24 @@ void builder_free(struct builder *builder)
 		return;
 	pthread_mutex_lock(&builder->lock);
 	builder->stop = true;
-	retry_starved(builder);
+	builder_retry_starved(builder);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 	pthread_join(builder->thread, NULL);
-	while ((job = jobs_pop(&builder->done))) {
-		if (job->rc == 0 || job->thing->address) {
+	while ((job = builder_pop_job(&builder->done))) {
+		if (!job->rc || job->thing->address) {
 			if (job->thing->kind != BUILDER_IMPORT && job->handle.fd >= 0)
 				close(job->handle.fd);
 			atomic_fetch_add(&builder->n_closing, 1);
-			give_back(builder, job->thing);
+			builder_give_back(builder, job->thing);
 		} else {
 			free(job->thing);
 		}
 		free(job);
 	}
 	close(builder->fd);
+	assert(!builder->posted && !builder->starved && !builder->closing && !builder->waiting);
+	assert(!builder->tasks);
 	pthread_cond_destroy(&builder->changed);
 	pthread_mutex_destroy(&builder->lock);
 	free(builder);
@@ -375,13 +358,8 @@ void builder_free(struct builder *builder)
 
 void builder_post_task(struct builder *builder, struct builder_task *task)
 {
-	task->next = NULL;
 	pthread_mutex_lock(&builder->lock);
-	if (builder->tasks_last)
-		builder->tasks_last->next = task;
-	else
-		builder->tasks_first = task;
-	builder->tasks_last = task;
+	DL_APPEND(builder->tasks, task);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 }
@@ -389,7 +367,7 @@ void builder_post_task(struct builder *builder, struct builder_task *task)
 void builder_relieved(struct builder *builder)
 {
 	pthread_mutex_lock(&builder->lock);
-	retry_starved(builder);
+	builder_retry_starved(builder);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 }
@@ -408,7 +386,7 @@ void builder_post(struct builder *builder, struct builder_job *job)
 {
 	atomic_fetch_add(&builder->bytes, job->thing->bytes);
 	pthread_mutex_lock(&builder->lock);
-	jobs_push(&builder->posted, job);
+	DL_APPEND(builder->posted, job);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 }
@@ -421,10 +399,10 @@ int builder_fd(const struct builder *builder)
 struct builder_job *builder_take(struct builder *builder)
 {
 	pthread_mutex_lock(&builder->lock);
-	struct builder_job *job = jobs_pop(&builder->done);
+	struct builder_job *job = builder_pop_job(&builder->done);
 	pthread_mutex_unlock(&builder->lock);
 
-	if (job && job->rc != 0 && !job->thing->address)
+	if (job && job->rc && !job->thing->address)
 		atomic_fetch_sub(&builder->bytes, job->thing->bytes);
 	return job;
 }
@@ -434,7 +412,7 @@ void builder_close(struct builder *builder, struct builder_thing *thing)
 	thing->since_ns = clock_ns();
 	atomic_fetch_add(&builder->n_closing, 1);
 	pthread_mutex_lock(&builder->lock);
-	things_push(&builder->closing, thing);
+	DL_APPEND(builder->closing, thing);
 	pthread_cond_signal(&builder->changed);
 	pthread_mutex_unlock(&builder->lock);
 }

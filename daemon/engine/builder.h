@@ -3,19 +3,17 @@
 #define MIMEO_DAEMON_ENGINE_BUILDER_H
 
 /*
- * The builder: a thread for what may take milliseconds and must hold up neither the loop nor the
- * lane: memory and events that other processes share are made here, and given back here.
+ * The builder: a thread for calls that may take milliseconds and must delay neither the loop nor the
+ * lane. It makes and frees memory and events that other processes share.
  *
- * THE CLOSING QUEUE. What comes to builder_close is named by no launched step any more (the engine's
- * fence), so a mapping of a descriptor goes at once. Memory of the CUDA IPC kinds is another matter:
- * giving it back waits for the device to drain and blocks launches from other threads meanwhile. It
- * waits in the queue until the engine has nothing in its lane, or BUILDER_CLOSE_LIMIT_MS after it
- * came, whichever is first: a lane that is never empty is held up once for all that is due, and the
- * memory of dead clients is bounded in time.
+ * Closing: no launched step names what comes to builder_close, so a mapping of a descriptor is closed at
+ * once. Freeing memory of the CUDA IPC kinds waits for the device to drain and blocks launches from other
+ * threads: such memory waits until the engine has nothing in its lane, BUILDER_CLOSE_LIMIT_MS at most. So
+ * a lane that is never empty is delayed once for all that is due, and the memory of dead clients is freed
+ * in bounded time.
  *
- * Spoken to by one thread, the loop's, but where it says otherwise: the engine hands over what graphs
- * need. Neither posting nor closing fails or blocks: jobs and closings bring their own places. Answers
- * ring an eventfd.
+ * Called by the loop's thread, except where it says otherwise. Neither posting nor closing fails or
+ * blocks: jobs and things contain their list entries. Finished jobs ring an eventfd.
  */
 
 #include <stdatomic.h>
@@ -43,7 +41,7 @@ struct builder_thing {
 	struct event *event;
 	uint64_t bytes; /* as counted in builder_bytes */
 	uint64_t since_ns; /* the builder's */
-	struct builder_thing *next;
+	struct builder_thing *prev, *next;
 };
 
 struct builder_job {
@@ -55,13 +53,13 @@ struct builder_job {
 	int rc; /* 0, or the device's answer: what was made nevertheless is to be closed */
 	void *userdata;
 	bool again; /* the builder's: it was tried before */
-	struct builder_job *next;
+	struct builder_job *prev, *next;
 };
 
 /* A piece of work that another thread hands over, whole: it stays that thread's. */
 struct builder_task {
 	void (*run)(struct builder_task *task); /* on the builder's thread */
-	struct builder_task *next;              /* the builder's */
+	struct builder_task *prev, *next;       /* the builder's */
 };
 
 struct builder;
@@ -91,7 +89,7 @@ int builder_fd(const struct builder *builder);
 struct builder_job *builder_take(struct builder *builder);
 /* Give the thing back and free it. */
 void builder_close(struct builder *builder, struct builder_thing *thing);
-/* Bytes of what is being made, is there, or is not given back yet; and things in the queue. From any
+/* Bytes of what is being made, exists, or is still to be freed; and things in the queue. From any
  * thread. */
 uint64_t builder_bytes(const struct builder *builder);
 uint32_t builder_n_closing(const struct builder *builder);
