@@ -169,18 +169,24 @@ static int engine_init_models(struct engine *engine, struct model_error *error)
 		return rc;
 	}
 	rc = engine_init_runners(engine, error);
-	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
-		rc = runner_warm_up(&engine->runners[i], error);
 	if (rc)
 		return rc;
+	for (uint32_t i = 0; i < engine->n_runners; i++) {
+		rc = runner_warm_up(&engine->runners[i], error);
+		if (rc)
+			return rc;
+	}
 	rc = engine->device->ops->lock(engine->device);
 	if (rc) {
 		snprintf(error->text, sizeof(error->text), "device lock: %s", device_strerror(rc));
 		return rc;
 	}
-	for (uint32_t i = 0; i < engine->n_runners && !rc; i++)
+	for (uint32_t i = 0; i < engine->n_runners; i++) {
 		rc = runner_capture(&engine->runners[i], error);
-	return rc ? rc : runner_map_all(engine->runners, engine->n_runners, error);
+		if (rc)
+			return rc;
+	}
+	return runner_map_all(engine->runners, engine->n_runners, error);
 }
 
 /* What the parts need of each other. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A model's place in the engine. Phases: ALLOCATE (runner_init: worst-case sizes; the KV ranges are
- * reserved, the null page and the warm-up's pages mapped), WARM, LOCK (the engine's), CAPTURE, MAP
- * (the KV pages; runner_memory.c). After that nothing a graph reads is ever reallocated.
+ * runner_init allocates worst-case sizes: the KV ranges are reserved, the null page and the warm-up's
+ * pages mapped. The other phases are in runner.h.
  */
 #include "daemon/engine/models/runner.h"
 
@@ -49,23 +48,14 @@ static int runner_build_ladder(const struct runner *runner, struct ladder *ret, 
 	return rc;
 }
 
-/* Decodes that verify, and those of steps in which nobody has drafts. */
-static int runner_make_graphs(struct runner *runner, const struct ladder *ladder, struct model_error *error)
-{
-	const struct engine_options *o = runner->limits;
-	const uint32_t queries[] = {1, 1 + runner->options.n_drafts};
-	int rc = graph_set_init_queries(&runner->graphs, runner->options.mode.resolved, ladder,
-		queries, runner->options.draft ? 2 : 1, o->max_requests, o->max_batch_tokens);
-
-	return rc ? runner_fail(error, runner, "graph table", rc) : 0;
-}
-
 static int runner_make_speculator(struct runner *runner, const struct attention_config *attention,
 	const struct model_buffers *buffers, const struct ladder *ladder, struct model_error *error)
 {
 	const struct engine_model_options *o = &runner->options;
 	int rc;
 
+	if (!o->draft)
+		return 0;
 	if (!runner->device->kernels->verify)
 		return runner_fail(error, runner, "this device has no speculation", -ENOTSUP);
 	runner->context.features = buffers->features;
@@ -102,18 +92,21 @@ static void runner_set_context(struct runner *runner)
 static int runner_make_tables(struct runner *runner, const struct attention_config *attention,
 	const struct model_buffers *draft_buffers, struct model_error *error)
 {
-	struct ladder *ladder = calloc(1, sizeof(*ladder));
-	int rc;
+	const struct engine_options *o = runner->limits;
+	/* Decodes that verify, and those of steps without draft tokens. */
+	const uint32_t queries[] = {1, 1 + runner->options.n_drafts};
+	struct ladder ladder;
+	int rc = runner_build_ladder(runner, &ladder, error);
 
-	if (!ladder)
-		return runner_fail(error, runner, "host memory", -ENOMEM);
-	rc = runner_build_ladder(runner, ladder, error);
-	if (!rc)
-		rc = runner_make_graphs(runner, ladder, error);
-	if (!rc && runner->options.draft)
-		rc = runner_make_speculator(runner, attention, draft_buffers, ladder, error);
-	free(ladder);
-	return rc;
+	if (rc)
+		return rc;
+	rc = graph_set_init_queries(&runner->graphs, runner->options.mode.resolved, &ladder, queries,
+		runner->options.draft ? 2 : 1, o->max_requests, o->max_batch_tokens);
+	if (rc)
+		return runner_fail(error, runner, "graph table", rc);
+	for (uint32_t i = 0; i < runner->graphs.n; i++)
+		runner->graphs.entries[i].owner = runner->index;
+	return runner_make_speculator(runner, attention, draft_buffers, &ladder, error);
 }
 
 int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
@@ -148,12 +141,7 @@ int runner_init(struct runner *runner, const struct engine_options *limits, uint
 	rc = executor_init(&runner->executor, &runner->context);
 	if (rc)
 		return runner_fail(error, runner, "attention state", rc);
-	rc = runner_make_tables(runner, &attention, &draft_buffers, error);
-	if (rc)
-		return rc;
-	for (uint32_t i = 0; i < runner->graphs.n; i++)
-		runner->graphs.entries[i].owner = index;
-	return 0;
+	return runner_make_tables(runner, &attention, &draft_buffers, error);
 }
 
 /* ---- warm-up and capture ---- */
@@ -172,6 +160,7 @@ static uint32_t runner_fill_warm_up(struct runner *runner, struct inputs_slot *s
 		n_tokens = o->max_batch_tokens;
 	if (n_tokens > runner->options.max_seq_len)
 		n_tokens = runner->options.max_seq_len;
+	assert(n_pages > 0 && n_pages <= runner->max_pages && n_tokens > 0);
 	for (uint32_t i = 0; i < n_pages; i++)
 		runner->dropped[i] = i + 1;
 	inputs_add_init(slot, 0, &sampling, runner->dropped, n_pages);
@@ -196,23 +185,23 @@ static int runner_run_rare_ops(struct runner *runner, struct inputs_slot *slot)
 		.n = runner->model->config.hidden_size,
 	});
 
+	if (rc)
+		return rc;
 	slot->copies[0][0] = slot->copies[0][1] = 0;
-	if (!rc)
-		rc = kernels->copy_pages(lane, &(struct op_copy_pages){
-			.kv = runner->context.kv_layers[0],
-			.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv)),
-			.pairs = slot->copies[0],
-			.n_pairs = 1,
-		});
-	if (!rc)
-		rc = kernels->outbox(lane, &(struct op_outbox){
-			.sampled = runner->inputs.sampled,
-			.out = slot->sampled,
-			.flag = slot->flag,
-			.n_rows = runner->limits->max_requests *
-				(1 + runner->options.n_drafts),
-		});
-	return rc;
+	rc = kernels->copy_pages(lane, &(struct op_copy_pages){
+		.kv = runner->context.kv_layers[0],
+		.page_bytes = kv_layer_page_bytes(kv_cache_config(runner->kv)),
+		.pairs = slot->copies[0],
+		.n_pairs = 1,
+	});
+	if (rc)
+		return rc;
+	return kernels->outbox(lane, &(struct op_outbox){
+		.sampled = runner->inputs.sampled,
+		.out = slot->sampled,
+		.flag = slot->flag,
+		.n_rows = runner->limits->max_requests * (1 + runner->options.n_drafts),
+	});
 }
 
 /* One eager pass that uses every op for real. */
@@ -227,26 +216,19 @@ static int runner_warm_up_eager(struct runner *runner)
 		return -EBUSY;
 	n_tokens = runner_fill_warm_up(runner, slot);
 	rc = executor_run(&runner->executor, NULL, slot, runner->query_lens, runner->seq_lens, lane);
-	if (!rc && runner->options.draft)
-		rc = speculator_run(&runner->speculator, slot->record, &(struct batch_shape){
-			.rows = runner->limits->max_requests, .tokens = n_tokens},
-			runner->query_lens, runner->seq_lens, runner->options.n_drafts, lane);
-	if (!rc)
-		rc = runner_run_rare_ops(runner, slot);
+	if (rc)
+		return rc;
+	if (runner->options.draft) {
+		const struct batch_shape shape = {
+			.rows = runner->limits->max_requests, .tokens = n_tokens};
+
+		rc = speculator_run(&runner->speculator, slot->record, &shape, runner->query_lens,
+			runner->seq_lens, runner->options.n_drafts, lane);
+		if (rc)
+			return rc;
+	}
+	rc = runner_run_rare_ops(runner, slot);
 	return rc ? rc : runner->device->ops->stream_sync(lane);
-}
-
-static void runner_progress(struct runner *runner, bool capture, uint32_t done, uint32_t total)
-{
-	const struct engine_options *o = runner->limits;
-
-	if (o->progress)
-		o->progress(o->progress_userdata, &(struct engine_progress){
-			.model = runner->options.name,
-			.capture = capture,
-			.done = done,
-			.total = total,
-		});
 }
 
 /* Over the model's graphs and then its draft's. */
@@ -259,9 +241,16 @@ struct runner_progress {
 static void runner_on_graph(void *userdata, uint32_t done, uint32_t total)
 {
 	const struct runner_progress *progress = userdata;
+	const struct engine_options *o = progress->runner->limits;
 
-	(void)total;
-	runner_progress(progress->runner, progress->capture, progress->before + done, progress->total);
+	assert(done <= total && progress->before + done <= progress->total);
+	if (o->progress)
+		o->progress(o->progress_userdata, &(struct engine_progress){
+			.model = progress->runner->options.name,
+			.capture = progress->capture,
+			.done = progress->before + done,
+			.total = progress->total,
+		});
 }
 
 int runner_warm_up(struct runner *runner, struct model_error *error)
@@ -270,32 +259,36 @@ int runner_warm_up(struct runner *runner, struct model_error *error)
 		.total = runner->graphs.n + speculator_n_graphs(&runner->speculator)};
 	int rc = runner_warm_up_eager(runner);
 
-	if (!rc)
-		rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->lane,
-			runner_on_graph, &progress);
+	if (rc)
+		return runner_fail(error, runner, "warm-up", rc);
+	rc = graph_set_warm_up(&runner->graphs, &runner->context, runner->lane, runner_on_graph, &progress);
+	if (rc)
+		return runner_fail(error, runner, "warm-up", rc);
+	if (!runner->options.draft)
+		return 0;
 	progress.before = runner->graphs.n;
-	if (!rc && runner->options.draft)
-		rc = speculator_warm_up(
-			&runner->speculator, runner->lane, runner_on_graph, &progress);
+	rc = speculator_warm_up(&runner->speculator, runner->lane, runner_on_graph, &progress);
 	return rc ? runner_fail(error, runner, "warm-up", rc) : 0;
 }
 
 int runner_capture(struct runner *runner, struct model_error *error)
 {
-	const bool lazy = runner->limits->lazy_capture;
-	const uint32_t n = lazy ? 0 : runner->graphs.n;
+	const uint32_t n = runner->limits->lazy_capture ? 0 : runner->graphs.n;
 	struct runner_progress progress = {.runner = runner, .capture = true,
 		.total = n + speculator_n_graphs(&runner->speculator)};
-	int rc = 0;
+	int rc;
 
-	if (!lazy)
-		rc = graph_set_capture(&runner->graphs, &runner->executor.breakable,
-			runner->lane, runner_on_graph, &progress);
-	progress.before = n;
+	if (!runner->limits->lazy_capture) {
+		rc = graph_set_capture(&runner->graphs, &runner->executor.breakable, runner->lane,
+			runner_on_graph, &progress);
+		if (rc)
+			return runner_fail(error, runner, "capture", rc);
+	}
+	if (!runner->options.draft)
+		return 0;
 	/* A draft's are small, and no step asks for one of them alone. */
-	if (!rc && runner->options.draft)
-		rc = speculator_capture(
-			&runner->speculator, runner->lane, runner_on_graph, &progress);
+	progress.before = n;
+	rc = speculator_capture(&runner->speculator, runner->lane, runner_on_graph, &progress);
 	return rc ? runner_fail(error, runner, "capture", rc) : 0;
 }
 

@@ -20,7 +20,7 @@
 struct request;
 struct sequence;
 
-/* Who has the model's slots, and who waits for one: requests/sequence.c, requests/admit.c. */
+/* The model's slots: requests/sequence.c, requests/admit.c. */
 struct slots {
 	int32_t *free;
 	uint32_t n_free;

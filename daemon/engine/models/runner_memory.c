@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a model's place in the engine takes of the host's and the device's memory: worst-case sizes ahead of
- * everything, and at the end the KV pages, as many as fit in what is left.
+ * A runner's memory on host and device: worst-case sizes first, and at the end as many KV pages as fit in
+ * what is left.
  */
 #include "daemon/engine/models/runner.h"
 
@@ -14,7 +14,7 @@
 
 #define RESERVE_BYTES_MAX (256ull << 20)
 #define LAZY_GRAPH_BYTES (2ull << 20) /* what one was measured to take (1B, H200) */
-#define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of one step in flight */
+#define RESULT_BYTES_MAX (64ull << 20) /* pinned logits of an in-flight step */
 
 static uint32_t runner_ceil_div(uint32_t a, uint32_t b)
 {
@@ -145,9 +145,10 @@ static int runner_alloc_pool(struct runner *runner, struct model_buffers *ret_dr
 	int rc = arena_alloc(
 		runner->device, runner_carve_pool, &carving, &runner->pool, &bytes);
 
-	if (!rc)
-		runner->pool_bytes = bytes;
-	return rc;
+	if (rc)
+		return rc;
+	runner->pool_bytes = bytes;
+	return 0;
 }
 
 uint32_t runner_warm_up_pages(const struct runner *runner)
@@ -166,12 +167,13 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	struct kv_config config = model_kv(c, info, runner->limits->page_tokens), draft;
 	uint64_t page_bytes = kv_page_bytes(&config), ceiling;
 
+	int rc;
+
 	if (runner->options.draft) {
 		draft = model_kv(&runner->options.draft->config, info,
 			runner->limits->page_tokens);
 		page_bytes += kv_page_bytes(&draft);
 	}
-
 	if (!runner->options.kv_pages)
 		runner->options.kv_pages = (uint32_t)(runner->options.kv_bytes / page_bytes);
 	if (!runner->options.kv_pages)
@@ -183,7 +185,7 @@ static int runner_alloc_kv(struct runner *runner, const struct device_info *info
 	if (ceiling < (uint64_t)runner->options.kv_pages + 1)
 		ceiling = (uint64_t)runner->options.kv_pages + 1;
 	config.max_pages = (uint32_t)ceiling;
-	int rc = kv_cache_new(runner->device, &config, runner_warm_up_pages(runner), &runner->kv);
+	rc = kv_cache_new(runner->device, &config, runner_warm_up_pages(runner), &runner->kv);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < c->n_layers; i++)
@@ -250,7 +252,7 @@ static uint64_t runner_wanted_bytes(const struct runner *runner)
 }
 
 /* Pages that fit in this model's part of what weights, pool and graphs have left of the device, at most
- * those wanted. Of the models that are not mapped yet, those that want exactly so many get them, and the
+ * those wanted. Of the models still to be mapped, those that want exactly so many get them, and the
  * others share the rest in proportion to what they want. */
 static int runner_fit_pages(const struct runner *runners, uint32_t n, uint32_t at, uint32_t *ret)
 {
@@ -282,24 +284,38 @@ static int runner_map_pages(struct runner *runner, uint32_t n)
 	return kv_cache_map(runner->draft_kv, n + 1);
 }
 
+static int runner_map(struct runner *runners, uint32_t n, uint32_t at)
+{
+	struct runner *runner = &runners[at];
+	uint32_t wanted = runner->options.kv_pages, n_pages = wanted;
+	int rc;
+
+	if (!runner->options.kv_exact) {
+		rc = runner_fit_pages(runners, n, at, &n_pages);
+		if (rc)
+			return rc;
+	}
+	assert(n_pages <= wanted);
+	if (n_pages < wanted)
+		log_warn("model %s: KV cache: %u page%s in what graphs have left of the "
+			"device, not %u: fewer capture sizes or models leave more",
+			runner->options.name, n_pages, n_pages == 1 ? " fits" : "s fit", wanted);
+	runner->options.kv_pages = n_pages;
+	rc = runner_map_pages(runner, n_pages);
+	if (rc)
+		return rc;
+	assert(kv_pages_free(runner->kv) == kv_pages_total(runner->kv));
+	runner_show_pages(runner);
+	return 0;
+}
+
 int runner_map_all(struct runner *runners, uint32_t n, struct model_error *error)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		struct runner *runner = &runners[i];
-		uint32_t wanted = runner->options.kv_pages, n_pages = wanted;
-		int rc = runner->options.kv_exact ? 0 : runner_fit_pages(runners, n, i, &n_pages);
+		int rc = runner_map(runners, n, i);
 
-		if (!rc && n_pages < wanted)
-			log_warn("model %s: KV cache: %u page%s in what graphs have left of the "
-				"device, not %u: fewer capture sizes or models leave more",
-				runner->options.name, n_pages, n_pages == 1 ? " fits" : "s fit", wanted);
-		runner->options.kv_pages = n_pages;
-		if (!rc)
-			rc = runner_map_pages(runner, n_pages);
 		if (rc)
-			return runner_fail(error, runner, "KV pages", rc);
-		assert(kv_pages_free(runner->kv) == kv_pages_total(runner->kv));
-		runner_show_pages(runner);
+			return runner_fail(error, &runners[i], "KV pages", rc);
 	}
 	return 0;
 }
