@@ -59,6 +59,7 @@ static void late_post_task(struct lane *lane, struct graph_entry *entry, enum la
 {
 	struct late *late = &lane->late;
 
+	assert(!late->busy);
 	late->entry = entry;
 	late->task = task;
 	late->busy = true;
@@ -71,12 +72,14 @@ static void late_post_task(struct lane *lane, struct graph_entry *entry, enum la
 
 static void late_append_wanted(struct late *late, struct graph_entry *entry)
 {
+	assert(graph_entry_state(entry) == GRAPH_EMPTY || graph_entry_state(entry) == GRAPH_FAILED);
 	graph_entry_set_state(entry, GRAPH_WANTED);
 	DL_APPEND(late->wanted, entry);
 }
 
 static void late_append_dropping(struct late *late, struct graph_entry *entry)
 {
+	assert(graph_entry_state(entry) != GRAPH_WANTED && graph_entry_state(entry) != GRAPH_DROPPING);
 	graph_entry_set_state(entry, GRAPH_DROPPING);
 	DL_APPEND(late->dropping, entry);
 }
@@ -113,7 +116,7 @@ static void late_obey_drop(struct late *late, struct graph_entry *entry)
 	}
 }
 
-static void late_grant_wish(struct late *late, struct graph_entry *entry)
+static void late_obey_command(struct late *late, struct graph_entry *entry)
 {
 	int command = entry->command;
 
@@ -147,7 +150,7 @@ static uint32_t late_drop_idle(struct lane *lane)
 	return n;
 }
 
-/* ---- what came of a task ---- */
+/* ---- results of tasks ---- */
 
 static const char *late_name_of(const struct graph_entry *entry, char buffer[static 32])
 {
@@ -183,6 +186,7 @@ static void late_take_build(struct lane *lane, struct graph_entry *entry)
 	struct late *late = &lane->late;
 	char name[32];
 
+	assert(graph_entry_state(entry) == GRAPH_BUILDING);
 	late->window = lane->accounting->launched + LANE_STEPS;
 	entry->used_ns = clock_ns();
 	if (late->rc) {
@@ -196,20 +200,21 @@ static void late_take_build(struct lane *lane, struct graph_entry *entry)
 	entry->pause_ns = 0;
 	counter_add(&lane->stats->n_late_captures, 1);
 	log_debug("graph %s: captured while serving", late_name_of(entry, name));
-	late_grant_wish(late, entry);
+	late_obey_command(late, entry);
 }
 
 static void late_take_drop(struct lane *lane, struct graph_entry *entry)
 {
 	char name[32];
 
+	assert(graph_entry_state(entry) == GRAPH_DROPPING);
 	graph_entry_set_state(entry, entry->failed ? GRAPH_FAILED : GRAPH_EMPTY);
 	if (!entry->remains) {
 		atomic_fetch_add(&entry->n_drops, 1);
 		log_debug("graph %s: dropped", late_name_of(entry, name));
 	}
 	entry->remains = entry->failed = false;
-	late_grant_wish(&lane->late, entry);
+	late_obey_command(&lane->late, entry);
 }
 
 static bool late_take_result(struct lane *lane)
@@ -258,9 +263,9 @@ static bool late_is_due(const struct lane *lane)
 static int late_capture(struct lane *lane, struct graph_entry *entry)
 {
 	struct runner *runner = &lane->runners[entry->owner];
-	int rc = capture_warm_up(entry, &runner->context, lane->stream), end;
+	int end, rc = capture_warm_up(entry, &runner->context, lane->stream);
 
-	if (!rc)
+	if (rc == 0)
 		rc = capture_record(entry, &runner->executor.breakable, lane->stream);
 	/* What was queued before it failed may still read its states, and slot 0. */
 	end = lane->device->ops->stream_sync(lane->stream);
@@ -277,6 +282,7 @@ static bool late_capture_next(struct lane *lane)
 	if (!late->due || lane->n_inflight)
 		return false;
 	late->due = false;
+	assert(!late->busy && graph_entry_state(entry) == GRAPH_WANTED);
 	DL_DELETE(late->wanted, entry);
 	graph_entry_set_state(entry, GRAPH_BUILDING);
 	/* The closing queue must not take the lane for empty. */
@@ -334,24 +340,33 @@ void late_relieve(struct lane *lane)
 		log_info("the device is out of memory for a buffer: %u idle graphs are dropped", n);
 }
 
-void late_order(struct lane *lane, const struct engine_graphs_order *order)
+static bool late_is_named(uint32_t named, uint32_t index)
 {
-	struct late *late = &lane->late;
+	return named == ENGINE_ALL || named == index;
+}
 
-	if (order->order == ENGINE_GRAPH_DROP_IDLE)
-		late_drop_idle(lane);
-	for (uint32_t i = 0; order->order != ENGINE_GRAPH_DROP_IDLE && i < lane->n_runners; i++) {
+static void late_order_each(struct lane *lane, const struct engine_graphs_order *order)
+{
+	for (uint32_t i = 0; i < lane->n_runners; i++) {
 		struct graph_set *set = &lane->runners[i].graphs;
 
 		for (uint32_t j = set->n; j-- > 0;) {
-			if ((order->model != ENGINE_ALL && order->model != i) ||
-				(order->graph != ENGINE_ALL && order->graph != j))
+			if (!late_is_named(order->model, i) || !late_is_named(order->graph, j))
 				continue;
 			if (order->order == ENGINE_GRAPH_CAPTURE)
-				late_obey_capture(late, &set->entries[j]);
+				late_obey_capture(&lane->late, &set->entries[j]);
 			else
-				late_obey_drop(late, &set->entries[j]);
+				late_obey_drop(&lane->late, &set->entries[j]);
 		}
 	}
+}
+
+void late_order(struct lane *lane, const struct engine_graphs_order *order)
+{
+	if (order->order == ENGINE_GRAPH_DROP_IDLE)
+		late_drop_idle(lane);
+	else
+		late_order_each(lane, order);
+	assert(atomic_load(&lane->stats->n_graph_orders) > 0);
 	atomic_fetch_sub(&lane->stats->n_graph_orders, 1);
 }
