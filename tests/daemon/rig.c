@@ -222,7 +222,10 @@ void rig_wait_steps(struct rig *rig, uint64_t n)
 
 void rig_wait_waiting(struct rig *rig, uint32_t n)
 {
-	RIG_AWAIT(engine_stats(rig->engine)->n_waiting == n);
+	const struct engine_stats *stats = engine_stats(rig->engine);
+
+	/* Between intake and admission of a turn the counter has those, too, that start in that turn. */
+	RIG_AWAIT(stats->n_waiting == n && rig->engine->lane.idle.sleeping && stats->n_waiting == n);
 }
 
 struct engine_model_facts rig_facts(const struct rig *rig)

@@ -135,7 +135,7 @@ struct engine_report rig_report(struct rig *rig, enum engine_report_kind kind);
 /* Hold the lane: what is launched from now on waits. The engine has nothing in flight then. */
 void rig_gate_close(struct rig *rig);
 void rig_gate_open(struct rig *rig);
-/* Wait until the engine has launched n steps in all, or has that many requests waiting. */
+/* Wait until the engine has launched n steps in all; or sleeps with that many requests waiting. */
 void rig_wait_steps(struct rig *rig, uint64_t n);
 void rig_wait_waiting(struct rig *rig, uint32_t n);
 /* Of the first model. */
