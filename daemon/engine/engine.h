@@ -6,9 +6,9 @@
  * The engine: one thread that owns the lane. It takes submissions from every session's ring, batches
  * their rows, replays graphs or runs eager, and posts completions.
  *
- * Made by the main thread (allocates, warms up, captures, maps the KV cache), started, then spoken to
- * through a mailbox: engine_post_* from the loop thread; the engine answers with reports, for which
- * it rings an eventfd. Counters are atomics that anybody may read at any time.
+ * Made by the main thread (allocates, warms up, captures, maps the KV cache) and started; then the loop
+ * thread posts commands to its mailbox (engine_post_*), and the engine posts reports and rings an eventfd.
+ * Counters are atomics that any thread may read at any time.
  */
 
 #include <stdatomic.h>
@@ -26,7 +26,7 @@
 #define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
 #define ENGINE_GENERATION_NS UINT64_C(10000000000) /* of graphs' use */
-#define ENGINE_QUIET_NS UINT64_C(100000000) /* without a step: nobody is held up by a capture */
+#define ENGINE_QUIET_NS UINT64_C(100000000) /* without a step: a capture delays no client */
 #define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {
@@ -141,9 +141,9 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	enum dtype activation, struct engine_needs *ret);
 
 /* Frees the models that the options name, and forgets them: the draft first, which has its target's ends.
- * For whoever took them and has no engine yet. */
+ * For their owner, until engine_new. */
 void engine_model_options_deinit(struct engine_model_options *options);
-/* Takes the models of the options over, whatever comes of it. */
+/* Takes the models of the options over, whatever it returns. */
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
 struct builder;
 /* Starts the thread. The builder instantiates and destroys graphs for it from now on, and has idle ones
@@ -177,8 +177,8 @@ struct engine_graphs_order {
 	enum engine_graph_order order;
 	uint32_t model, graph; /* indices, as in engine_graph_facts, or ENGINE_ALL */
 };
-/* Captures what is not there, drops what is; what is being built or dropped stays as it is. What came
- * of it is to be seen in engine_graph_facts. */
+/* Captures what is not captured, or drops what is; what is being built or dropped stays as it is.
+ * engine_graph_facts shows the result. */
 int engine_post_graphs(struct engine *engine, const struct engine_graphs_order *order);
 /* The device is out of memory: idle graphs go, then builder_relieved. From any thread. */
 int engine_post_relieve(struct engine *engine);
@@ -209,7 +209,7 @@ struct engine_stats {
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
-	_Atomic uint32_t n_graph_orders; /* posted and not obeyed yet */
+	_Atomic uint32_t n_graph_orders; /* posted and still to be obeyed */
 	_Atomic uint32_t n_in_lane; /* steps launched whose end was not seen */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */
@@ -222,8 +222,8 @@ const char *engine_loop_reason(const struct engine *engine);
 
 #define ENGINE_DRAFTS_MAX 8 /* SPECULATE_MAX */
 
-/* Why a row of a model with a draft decoded without guesses: its request wanted none; has a mask of its
- * own; is on a sequence that the draft has not been at from the beginning; or is a step request. */
+/* Why a row of a model with a draft model decoded without draft tokens: its request wanted none; has a mask
+ * of its own; is on a sequence of which the draft model has not seen the beginning; or is a step request. */
 enum engine_undrafted {
 	UNDRAFTED_ASKED,
 	UNDRAFTED_MASK,
@@ -233,13 +233,13 @@ enum engine_undrafted {
 };
 
 /*
- * Rows that verified drafts, and tokens that their requests took of them: drafts that held, and the tokens
- * behind. Of these rows, draft i was offered if the request had room for it: it speculates so far ahead,
- * and neither its limit nor a token before the draft ended it. It was accepted if it held, too, and all
- * before it did; accepted by offered is its rate.
+ * n_rows: rows that verified draft tokens; n_tokens: what their requests took of them, accepted draft
+ * tokens and the token behind. Draft token i of a row was offered if its request could use it: it
+ * speculates so far ahead, and neither its limit nor an earlier token ended it. It was accepted if it and
+ * all before it were right; accepted by offered is its rate.
  *
- * Steps that had a draft's part, and the lane's time for it: from the target's last kernel, and copies of
- * results, to the step's end.
+ * n_draft_steps: steps with draft passes; draft_ns: the lane's time for them, from the target's last kernel
+ * and copies of results to the step's end.
  */
 struct engine_speculation {
 	uint64_t n_rows, n_tokens;

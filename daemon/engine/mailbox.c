@@ -132,6 +132,7 @@ static void mailbox_attach(struct engine *engine, struct command *command)
 	struct engine_session *session = command->session;
 	int rc;
 
+	assert(!command->port->engine_private && session->port == command->port);
 	command->port->engine_private = session;
 	assert(accounting->n_sessions < ENGINE_SESSIONS_MAX);
 	accounting->sessions[accounting->n_sessions++] = session;
@@ -146,6 +147,7 @@ static void mailbox_detach(struct engine *engine, struct engine_port *port)
 {
 	struct engine_session *session = port->engine_private;
 
+	assert(session && !session->detached);
 	if (session->source)
 		loop_remove(engine->loop, session->source);
 	session->source = NULL;

@@ -399,7 +399,7 @@ static void test_draft_of_another_model_is_reported_once(void **state)
 	log_of(&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .attention = "mla",
 		.model = rig_source("examples/models/tinycalc-mla"),
 		.n_drafts = 1}, 5, log, sizeof(log));
-	at = strstr(log, "warn: model tinycalc-0: hardly a guess of its draft holds, ");
+	at = strstr(log, "warn: model tinycalc-0: hardly a draft token is accepted, ");
 	assert_non_null(at);
 	assert_non_null(strstr(at, " first ones: is it this model's draft?\n"));
 	assert_null(strstr(strchr(at, '\n'), "hardly"));

@@ -12,11 +12,10 @@
  * that it sleeps a part of what the step has taken so far, and looks, again and again: a step that
  * is late is seen late by that part.
  *
- * An eager step, whose time nobody knows, and any step where the engine may not spin, and would see
- * most ends late by a timer: if it has slept lately, it has itself woken by the lane (ask_bell in
- * step.c). On an H200 the event for that costs the lane 3.3 us behind each step. If it has not
- * slept lately, it looks as for a step that is late: a bell asked for afterwards would come behind
- * the next step as well.
+ * An eager step, whose time is unknown, and any step while the engine may not spin and would see most
+ * ends late by a timer: if it has slept lately, the lane wakes it (step_ask_bell in step.c). On an H200 the
+ * event for that costs the lane 3.3 us behind each step. If it has not slept lately, it looks as for a step
+ * that is late: a bell asked for afterwards would come behind the next step as well.
  *
  * Of a step with a draft's part its results are looked for first, and its end then, in the same ways.
  *
@@ -33,7 +32,7 @@
 #define TURNS_UNPAUSED 256
 #define TURNS_A_CLOCK 8
 #define NS_PER_US 1000u
-#define TICK_NS 5000000u  /* how late sleep may notice a deadline, or room in a full ring */
+#define TICK_NS 5000000u  /* how late sleep may notice a deadline, or space in a full ring */
 #define NAP_NS 20000u     /* a shorter sleep is not worth falling asleep and waking up */
 #define OVERDUE_PARTS 16u /* of the time that a late step has taken so far */
 
@@ -150,7 +149,7 @@ static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due
 	uint64_t nap;
 
 	if (now + spin + NAP_NS < due) {
-		/* Where another step has room, a client may answer at once. */
+		/* While another step can be launched, a client may answer at once. */
 		return lane->n_inflight < LANE_STEPS && now - lane->idle.since_ns < spin
 			? 0 : due - spin - now;
 	}
@@ -160,7 +159,7 @@ static uint64_t idle_nap_for(const struct lane *lane, uint64_t now, uint64_t due
 	return nap > NAP_NS ? nap : NAP_NS;
 }
 
-/* The lane's time for what is to be seen next of the flight: its results, or its end. */
+/* The lane's time for what is to be seen next of the step: its results, or its end. */
 static uint64_t idle_expected_of(const struct inflight *inflight)
 {
 	return inflight->drafts && !inflight->read ? inflight->results_ns : inflight->expected_ns;

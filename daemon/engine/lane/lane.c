@@ -96,6 +96,7 @@ static void lane_abandon(struct lane *lane)
 		struct runner *runner = &lane->runners[i];
 		struct slots *slots = &runner->slots;
 
+		assert(runner->completed <= runner->launched);
 		runner->completed = runner->launched;
 		for (; slots->n_copies; slots->n_copies--)
 			kv_release(runner->kv, &slots->copies[slots->n_copies - 1][0], 1);
@@ -112,6 +113,7 @@ void lane_lose_device(struct lane *lane, int rc)
 
 	if (accounting->lost)
 		return;
+	assert(rc);
 	accounting->lost = true;
 	atomic_store(&lane->stats->device_condition, rc);
 	/* On the cpu device an op may still run; others answer at once. */
@@ -120,6 +122,7 @@ void lane_lose_device(struct lane *lane, int rc)
 	finish_ended_steps(accounting);
 	lane_abandon(lane);
 	finish_all(accounting, MIMEO_E_DEVICE_LOST);
+	assert(!accounting->n_requests && !accounting->ending && !lane->n_inflight);
 	lane->device->ops->last_fault(lane->device, &fault);
 	snprintf(text, sizeof(text), "%s, at %s", device_strerror(rc), fault.call ? fault.call : "?");
 	reports_post(accounting->reports, ENGINE_DEVICE_LOST, NULL, text);

@@ -51,6 +51,7 @@ static void results_take_token(struct request *request, struct sequence *s, int3
 /* n: prompt tokens of the request computed so far. */
 static void results_take_prompt(struct request *request, uint32_t n)
 {
+	assert(n >= request->n_prompt);
 	counter_add(&request->session->port->n_prompt_tokens, n - request->n_prompt);
 	request->n_prompt = n;
 }
@@ -93,8 +94,8 @@ static uint32_t results_prompt_done(const struct sequence *s, const struct reque
 	return end > start ? end - start : 0;
 }
 
-/* The row's token, or of one that verified those that held and the one behind them: the host counted on
- * one. Tokens behind the request's end are nobody's. */
+/* The row's token, or of one that verified the accepted draft tokens and the one behind them: the host
+ * counted one. Tokens behind the request's end are dropped. */
 static void results_take_tokens(struct request *request, struct sequence *s, const struct inflight_row *row,
 	const int32_t *sampled)
 {
@@ -104,6 +105,7 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 	while (row->verify && n <= n_drafts && sampled[n] >= 0)
 		n++;
 	assert(s->n_pending > 0);
+	assert(n == 1 || s->n_drafts);
 	s->n_pending--;
 	s->n_computed += n - 1;
 	s->n_drafted += s->n_drafts ? n - 1 : 0;

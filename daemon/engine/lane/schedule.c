@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of
- * rows and tokens, from all sessions alike. Chunks share what is left of the token budget evenly;
- * the order rotates from step to step. A prefix whose tokens see one another both ways is not cut: a
- * chunk takes all of it, or waits; one that found no room goes ahead of the decodes in the next step,
- * of that kind one a step at most, and never in two steps running. Verifications, of several tokens
- * each, may fill a step: prompts that found no room in it have the room of one in the next.
+ * Which rows the next step carries: decodes first, then prompt chunks, up to the step's limits of rows
+ * and tokens, from all sessions alike. Chunks share the rest of the token budget evenly; the order rotates
+ * from step to step. A prefix whose tokens attend to each other is not cut: it waits if it does not fit,
+ * and goes ahead of the decodes in the next step, one a step, never in two steps in a row. Verifications
+ * have several tokens each and may fill a step: one of them then yields to prompts in the next.
  *
  * Hot path: no allocation, no lock, no system call.
  */
@@ -54,10 +53,10 @@ struct batch {
 	struct batch_shape shape;
 	uint32_t max_rows, max_tokens;
 	bool verifies; /* decodes take their drafts along, or none: rows of one length */
-	bool yields;   /* decodes leave room to prompts that had none in the last step */
+	bool yields;   /* decodes leave tokens to prompts that did not fit the last step */
 };
 
-/* Through the outbox: what goes to a device buffer takes no place there. */
+/* Results that go through the outbox, not to a device buffer. */
 static bool schedule_leaves_results(const struct sequence *s)
 {
 	const struct request *r = s->request;
@@ -65,8 +64,8 @@ static bool schedule_leaves_results(const struct sequence *s)
 	return (r->want_logits && !r->logits.at) || (r->want_hidden && !r->hidden.at);
 }
 
-/* Where the embeddings lie that the request brings for the row. Tokens of earlier requests that were
- * not computed yet come before the request's own: those have ids, and a chunk may have no others. */
+/* The address of the row's embeddings. Tokens of earlier requests that are still to be computed come
+ * before the request's own: those have ids, and a chunk may have no others. */
 static void schedule_place_embeddings(
 	const struct runner *runner, const struct sequence *s, struct step_row *row)
 {
@@ -94,8 +93,7 @@ static struct slot_mask schedule_mask_of(const struct sequence *s)
 	return mask;
 }
 
-/* The word of the own token i, which is the client's and may be anything: of a tree's, only tokens
- * before it count, and itself. */
+/* The word of own token i. The client's may be anything: only the token itself and those before it count. */
 static uint64_t schedule_tree_word(const uint8_t *words, uint32_t i)
 {
 	uint64_t word;
@@ -145,7 +143,7 @@ static void schedule_add_init(struct inputs_slot *slot, struct sequence *s)
 	inputs_set_drafts(slot, s->n_drafts);
 }
 
-/* The host's account of a row: of one that verifies, the least that comes of it. */
+/* Count the row as computed; one that verifies yields one token at least. */
 static void schedule_count_row(struct sequence *s, uint32_t n_tokens)
 {
 	if (s->n_drafts)
@@ -163,8 +161,8 @@ static int32_t schedule_next_id(const struct sequence *s, uint32_t n_tokens)
 	return at < s->n_tokens ? s->tokens[at] : -1;
 }
 
-/* The row's length as attention's planners are told it. Of one that verifies, the device alone knows it:
- * the most that a row with a token of its sequence can have. */
+/* The row's length for attention's planners. That of a row that verifies is known to the device alone: its
+ * upper bound. */
 static uint32_t schedule_planned_length(const struct runner *runner, const struct sequence *s, uint32_t n_tokens,
 	bool verify)
 {
@@ -224,8 +222,8 @@ static void schedule_add_drafts(struct inflight *inflight, const struct sequence
 		inflight->n_drafts = s->n_drafts;
 }
 
-/* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the step has no
- * room for what it needs. */
+/* Append n_tokens of a sequence as a row, with its drafts if it is to verify; false if the row
+ * does not fit the step. */
 static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tokens, bool decode)
 {
 	struct inputs_slot *slot = b->inflight->slot;
@@ -252,6 +250,7 @@ static bool schedule_add_row(struct batch *b, struct sequence *s, uint32_t n_tok
 	schedule_add_to_shape(b, n_run, decode);
 	schedule_count_row(s, n_tokens);
 	/* A step's token is the client's to append. */
+	assert(s->n_computed <= s->n_tokens + s->n_pending);
 	if (row.sample && generates)
 		s->n_pending++;
 	schedule_add_drafts(b->inflight, s, row.sample);
@@ -282,7 +281,7 @@ static bool schedule_is_in(const struct batch *b, const struct sequence *s)
 	return s->last_step == b->inflight->step;
 }
 
-/* Has anybody drafts to verify? */
+/* Does any decode have draft tokens to verify? */
 static bool schedule_has_drafts(const struct runner *runner)
 {
 	for (uint32_t i = 0; i < runner->slots.n_running; i++) {
@@ -308,7 +307,7 @@ static void schedule_add_decodes(struct batch *b)
 	}
 }
 
-/* Where the request's prefix ends, if it is not computed yet and has to be in one piece; else 0. */
+/* Where the request's prefix ends, if it is still to be computed, in one piece; else 0. */
 static uint32_t schedule_whole_end(const struct sequence *s)
 {
 	uint32_t prefix = sequence_prefix(s), end = sequence_request_start(s) + prefix;
@@ -321,6 +320,7 @@ static uint32_t schedule_uncut(const struct sequence *s, uint32_t share, uint32_
 {
 	uint32_t end = schedule_whole_end(s), begin = sequence_request_start(s);
 
+	assert(share <= budget);
 	if (!end || s->n_computed + share <= begin || s->n_computed + share >= end)
 		return share;
 	return end - s->n_computed <= budget ? end - s->n_computed : begin - s->n_computed;

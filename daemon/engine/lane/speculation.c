@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Who has a draft's guesses, and the account of what came of them (engine.h, struct engine_speculation).
- * No allocation, no lock; a model's one warning is the one system call.
- */
+/* No allocation, no lock; a model's one warning is the one system call. */
 #include "daemon/engine/lane/speculation.h"
 
 #include <assert.h>
@@ -12,7 +9,7 @@
 #include "daemon/engine/requests/sequence.h"
 #include "daemon/output/log.h"
 
-/* So many rows tell whether a draft is any good: of the first of their guesses one in HELD_LEAST holds. */
+/* A draft model is of use if in so many rows one first draft token in HELD_LEAST is accepted. */
 #define JUDGED_ROWS 1000
 #define HELD_LEAST 20
 
@@ -31,6 +28,7 @@ void speculation_begin(struct sequence *s)
 		s->undrafted = UNDRAFTED_SEQUENCE;
 	else
 		s->n_drafts = request->n_drafts;
+	assert(s->n_drafts <= s->runner->options.n_drafts);
 }
 
 void speculation_count_decode(const struct sequence *s)
@@ -39,13 +37,13 @@ void speculation_count_decode(const struct sequence *s)
 		counter_add(&s->runner->speculation.n_undrafted[s->undrafted], 1);
 }
 
-/* When as many rows have been judged, once. */
 static void speculation_judge(const struct runner *runner)
 {
-	uint64_t n_offered = counter_read(&runner->speculation.n_offered[0]), n_held = counter_read(&runner->speculation.n_accepted[0]);
+	uint64_t n_offered = counter_read(&runner->speculation.n_offered[0]);
+	uint64_t n_held = counter_read(&runner->speculation.n_accepted[0]);
 
 	if (n_held * HELD_LEAST < n_offered)
-		log_warn("model %s: hardly a guess of its draft holds, %" PRIu64 " of %" PRIu64 " first ones: "
+		log_warn("model %s: hardly a draft token is accepted, %" PRIu64 " of %" PRIu64 " first ones: "
 			"is it this model's draft?", runner->options.name, n_held, n_offered);
 }
 
@@ -54,10 +52,11 @@ void speculation_count_verified(
 {
 	uint32_t n_offered = ended && taken < n_drafts ? taken : n_drafts;
 
+	assert(n_drafts > 0 && n_drafts <= SPECULATE_MAX && n_held <= n_drafts && taken <= n_held + 1);
 	counter_add(&runner->speculation.n_verified_tokens, taken);
 	for (uint32_t i = 0; i < n_offered; i++) {
 		counter_add(&runner->speculation.n_offered[i], 1);
-		/* seen by nobody who does not see the offer, too */
+		/* Release: a reader that sees it sees the offer, too. */
 		atomic_fetch_add_explicit(&runner->speculation.n_accepted[i], i < n_held, memory_order_release);
 	}
 	if (atomic_fetch_add_explicit(&runner->speculation.n_verified, 1, memory_order_relaxed) + 1 == JUDGED_ROWS)

@@ -323,7 +323,7 @@ static int step_launch_one(struct lane *lane, struct runner *runner, bool *ret_l
 	struct batch_shape shape;
 	int rc;
 
-	assert(lane->n_inflight < LANE_STEPS);
+	assert(lane->n_inflight < LANE_STEPS && runner->launched - runner->completed <= lane->n_inflight);
 	if (!runner->slots.n_running && !runner->slots.n_copies)
 		return 0;
 	lane_work_begins(lane);

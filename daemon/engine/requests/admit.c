@@ -7,10 +7,10 @@
  * A pass walks a session's waiting list; a sequence that an earlier request waits for, or that is
  * busy, is claimed, and later requests that name it are passed over.
  *
- * Turns: each session starts one generate request a turn. One that does not fit yet is the model's
- * head: no other generate passes it, so that what comes back is kept for it; nobody starves. Pages of
- * open sequences come back when their owners like; who needs those waits without holding up others.
- * A step that finds too few slots is a head too, and holds up steps as well.
+ * Turns: each session starts one generate request a turn. One that does not fit is the model's head: no
+ * other generate request passes it, so that pages and slots which return are kept for it. A request that
+ * needs pages of idle open sequences, which may never return, does not delay others. A step that finds too
+ * few slots is a head that delays steps, too.
  */
 #include "daemon/engine/requests/admit.h"
 
@@ -71,7 +71,7 @@ static void admit_row(struct request *request, uint32_t i, struct sequence *sequ
 	sequence_run(sequence, request, i);
 }
 
-/* Would n pages be free when all that runs for itself alone has ended? */
+/* Would n pages be free when all ephemeral sequences have ended? */
 static bool admit_pages_come_back(const struct runner *runner, uint32_t n)
 {
 	uint64_t sum = kv_pages_free(runner->kv);
@@ -94,7 +94,7 @@ static enum admit_outcome admit_wait_as_head(struct request *request, bool comes
 	if (!runner->slots.head && comes_back) {
 		runner->slots.head = request;
 	} else if (runner->slots.head == request && !comes_back) {
-		/* Those that it held up look again. */
+		/* Those that it delayed look again. */
 		runner->slots.head = NULL;
 		request->session->accounting->admit = true;
 	}

@@ -50,6 +50,7 @@ void completion_tokens(const struct request *request)
 {
 	struct ring_cqe cqe = completion_of(request, RING_CQE_TOKENS);
 
+	assert(request->state == REQUEST_RUNNING && request->n_generated > 0);
 	completion_push(request->session, &cqe, request->session->n_in_flight);
 }
 

@@ -76,6 +76,7 @@ int engine_session_new(struct accounting *accounting, struct engine_port *port, 
 	}
 	arena = (struct arena){.base = session->memory, .size = counting.used};
 	engine_session_carve(session, &arena, max_rows, accounting->max_pages);
+	assert(arena.used == counting.used && !arena.failed);
 	*ret = session;
 	return 0;
 }
@@ -125,6 +126,7 @@ void engine_session_wait_remove(struct engine_session *session, struct request *
 	assert(request->state == REQUEST_WAITING && session->n_waiting > 0);
 	DL_DELETE(session->waiting, request);
 	session->n_waiting--;
+	assert((session->n_waiting == 0) == !session->waiting);
 	if (request->runner && request->runner->slots.head == request)
 		request->runner->slots.head = NULL;
 }

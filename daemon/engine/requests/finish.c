@@ -54,6 +54,7 @@ static void finish_now(struct request *request, int status, unsigned finish,
 static void finish_later(struct request *request, int status, unsigned finish,
 	const struct msg_detail *detail)
 {
+	assert(request->state == REQUEST_RUNNING && request->n_places > 0);
 	request->state = REQUEST_ENDING;
 	request->end.status = status;
 	request->end.finish = finish;
@@ -170,6 +171,7 @@ bool finish_overdue(struct accounting *accounting)
 
 void finish_session(struct engine_session *session)
 {
+	assert(!session->detached && !session->source);
 	session->detached = true;
 	finish_session_requests(session, MIMEO_E_GONE);
 	assert(!session->n_in_flight && !session->n_waiting && !session->waiting);

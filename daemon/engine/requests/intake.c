@@ -254,9 +254,9 @@ static int intake_refuse_tokens(struct refusal *refusal, int status, const struc
 static int intake_refuse_mask(struct refusal *refusal, const struct mimeo_mask *mask, const char *attention)
 {
 	struct msg_detail d = intake_detail(RING_DETAIL_MASK, mask->kind, 0, 0);
-	size_t length = strlen(attention), room = sizeof(d.values) - sizeof(d.values[0]);
+	size_t length = strlen(attention), most = sizeof(d.values) - sizeof(d.values[0]);
 
-	memcpy(&d.values[1], attention, length < room ? length : room);
+	memcpy(&d.values[1], attention, length < most ? length : most);
 	return intake_refuse(refusal, MIMEO_E_UNSUPPORTED, d);
 }
 
@@ -575,7 +575,7 @@ bool intake(struct engine_session *session)
 	if (session->failed || session->detached)
 		return false;
 	session->stuffed = false;
-	/* One ringful a turn: a client that submits without end does not hold up the others. An entry
+	/* One ringful a turn: a client that submits without end does not delay the others. An entry
 	 * is taken when its final completion fits beside those of the requests in flight. */
 	for (n = 0; n < session->n_requests; n++) {
 		int room = ring_cq_room(ring, session->n_in_flight + 1);

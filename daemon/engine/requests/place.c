@@ -19,6 +19,7 @@ int place_take(struct request *request, const struct mimeo_place *place, uint64_
 	struct engine_buffer *buffer;
 	uint64_t end;
 
+	assert(request->state == REQUEST_FREE && request->n_places < 3);
 	*ret = (struct request_place){0};
 	if (place->buffer == 0)
 		return 0;
@@ -61,6 +62,7 @@ void place_launched(struct request *request)
 	const struct request_place *const places[] = {
 		&request->logits, &request->hidden, &request->embeddings};
 
+	assert(request->state == REQUEST_RUNNING && request->n_places > 0);
 	request->last_launch = request->session->accounting->launched;
 	for (int i = 0; i < 3; i++) {
 		if (places[i]->buffer)
@@ -73,6 +75,7 @@ void place_close_buffer(struct engine_session *session, uint32_t id)
 	struct engine_buffer *buffer = &session->port->buffers[id - 1];
 
 	assert(id >= 1 && id <= session->port->n_buffers && !buffer->closing);
+	assert(!atomic_load(&buffer->open));
 	buffer->port = session->port;
 	buffer->closing = true;
 	LL_PREPEND(session->accounting->closing, buffer);

@@ -94,6 +94,7 @@ bool reports_take(struct reports *reports, struct engine_report *ret)
 
 	pthread_mutex_lock(&reports->lock);
 	report = reports->first;
+	assert(!reports->first == !reports->last);
 	if (report)
 		reports->first = report->next;
 	if (!reports->first)
