@@ -11,47 +11,35 @@
 
 const char *device_strerror(int rc)
 {
-	const char *words;
+	static const struct {
+		int condition;
+		const char *words;
+	} conditions[] = {
+		{0, "done"},
+		{DEVICE_E_INVALID, "cudaErrorInvalidValue"},
+		{DEVICE_E_MEMORY, "cudaErrorMemoryAllocation"},
+		{DEVICE_E_ILLEGAL_STATE, "cudaErrorIllegalState"},
+		{DEVICE_E_UNSUPPORTED, "cudaErrorNotSupported"},
+		{DEVICE_E_NOT_READY, "cudaErrorNotReady"},
+		{DEVICE_E_ILLEGAL_ADDRESS, "cudaErrorIllegalAddress"},
+		{DEVICE_E_LAUNCH_FAILURE, "cudaErrorLaunchFailure"},
+		{DEVICE_E_CAPTURE_UNSUPPORTED, "cudaErrorStreamCaptureUnsupported"},
+		{DEVICE_E_CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated"},
+		{DEVICE_E_CAPTURE_UNMATCHED, "cudaErrorStreamCaptureUnmatched"},
+		{DEVICE_E_CAPTURE_ISOLATION, "cudaErrorStreamCaptureIsolation"},
+		{DEVICE_E_CAPTURE_IMPLICIT, "cudaErrorStreamCaptureImplicit"},
+		{DEVICE_E_CAPTURED_EVENT, "cudaErrorCapturedEvent"},
+		{DEVICE_E_CAPTURE_WRONG_THREAD, "cudaErrorStreamCaptureWrongThread"},
+		{DEVICE_E_LOCKED, "allocation, growth or first use after the device was locked"},
+		{DEVICE_E_LOST, "the device is lost"},
+	};
+	const char *words = rc < 0 ? strerrordesc_np(-rc) : NULL;
 
-	switch (rc) {
-	case 0:
-		return "done";
-	case DEVICE_E_INVALID:
-		return "cudaErrorInvalidValue";
-	case DEVICE_E_MEMORY:
-		return "cudaErrorMemoryAllocation";
-	case DEVICE_E_ILLEGAL_STATE:
-		return "cudaErrorIllegalState";
-	case DEVICE_E_UNSUPPORTED:
-		return "cudaErrorNotSupported";
-	case DEVICE_E_NOT_READY:
-		return "cudaErrorNotReady";
-	case DEVICE_E_ILLEGAL_ADDRESS:
-		return "cudaErrorIllegalAddress";
-	case DEVICE_E_LAUNCH_FAILURE:
-		return "cudaErrorLaunchFailure";
-	case DEVICE_E_CAPTURE_UNSUPPORTED:
-		return "cudaErrorStreamCaptureUnsupported";
-	case DEVICE_E_CAPTURE_INVALIDATED:
-		return "cudaErrorStreamCaptureInvalidated";
-	case DEVICE_E_CAPTURE_UNMATCHED:
-		return "cudaErrorStreamCaptureUnmatched";
-	case DEVICE_E_CAPTURE_ISOLATION:
-		return "cudaErrorStreamCaptureIsolation";
-	case DEVICE_E_CAPTURE_IMPLICIT:
-		return "cudaErrorStreamCaptureImplicit";
-	case DEVICE_E_CAPTURED_EVENT:
-		return "cudaErrorCapturedEvent";
-	case DEVICE_E_CAPTURE_WRONG_THREAD:
-		return "cudaErrorStreamCaptureWrongThread";
-	case DEVICE_E_LOCKED:
-		return "allocation, growth or first use after the device was locked";
-	case DEVICE_E_LOST:
-		return "the device is lost";
-	}
-	words = rc < 0 ? strerrordesc_np(-rc) : NULL;
+	for (size_t i = 0; i < sizeof(conditions) / sizeof(conditions[0]); i++)
+		if (conditions[i].condition == rc)
+			return conditions[i].words;
 #ifdef MIMEO_HAVE_CUDA
-	if (rc > 0 && rc < DEVICE_E_LOCKED)
+	if (rc > 0)
 		words = cuda_error_name(rc);
 #endif
 	return words != NULL ? words : "unknown device condition";

@@ -212,5 +212,4 @@ static void draft_advance_run(const void *args, void *workspace)
 /* ---- launchers ---- */
 
 CPU_OP(draft_begin, 0)
-
 CPU_OP(draft_advance, (size_t)a->inputs.vocab_size * sizeof(struct candidate))

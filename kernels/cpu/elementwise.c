@@ -87,13 +87,8 @@ static void outbox_run(const void *args, void *workspace)
 }
 
 CPU_OP(embed, 0)
-
 CPU_OP(silu_mul, 0)
-
 CPU_OP(gather_rows, 0)
-
 CPU_OP(to_f32, 0)
-
 CPU_OP(copy_pages, 0)
-
 CPU_OP(outbox, 0)

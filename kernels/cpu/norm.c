@@ -33,5 +33,4 @@ static void add_rms_norm_run(const void *args, void *workspace)
 }
 
 CPU_OP(rms_norm, a->weight.cols * sizeof(float))
-
 CPU_OP(add_rms_norm, a->weight.cols * sizeof(float))

@@ -58,7 +58,6 @@ int cuda_event_new_shared(
 
 void cuda_event_free(struct event *event)
 {
-
 	if (event == NULL)
 		return;
 	cuda_status(event->device);

@@ -76,10 +76,8 @@ __device__ static inline float add_lanes(const float (&sums)[PAIRS])
 
 #pragma unroll
 	for (int i = 0; i < PAIRS; i++) {
-		float v = sums[i];
+		const float v = warp_sum(sums[i]);
 
-		for (int offset = WARP / 2; offset; offset /= 2)
-			v += __shfl_xor_sync(~0u, v, offset);
 		mine = threadIdx.x % WARP == i ? v : mine;
 	}
 	return mine;

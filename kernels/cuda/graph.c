@@ -248,7 +248,6 @@ int cuda_graph_info(struct graph_exec *exec, struct graph_info *ret)
 
 void cuda_graph_exec_free(struct graph_exec *exec)
 {
-
 	if (exec == NULL)
 		return;
 	cuda_status(exec->device);

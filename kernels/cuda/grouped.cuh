@@ -147,12 +147,7 @@ template <int N> __device__ static inline uint32_t list_parts(uint32_t n_experts
 
 	for (uint32_t e = first; e < end; e++)
 		n += (l.starts[e + 1] - l.starts[e] + N - 1) / N;
-	all = n;
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const uint32_t other = __shfl_up_sync(~0u, all, offset);
-
-		all += lane >= offset ? other : 0;
-	}
+	all = warp_prefix(n);
 	n = all - n;
 	all = __shfl_sync(~0u, all, WARP - 1);
 	for (uint32_t e = first; e < end; e++) {
@@ -355,13 +350,6 @@ __device__ static inline void pass_by(const grouped_block &b, ring_stage &s)
 	}
 }
 
-__device__ static inline uint32_t two(float a, float b)
-{
-	const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-
-	return *(const uint32_t *)&both;
-}
-
 __device__ static inline float gated(float gate, float up)
 {
 	return __fdividef(gate, 1.0f + __expf(-gate)) * up;
@@ -387,9 +375,9 @@ __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uin
 
 		if (GATED)
 			store_turned(mine + i * 8 * OUT_PITCH,
-				two(gated(v[0], v[2]), gated(v[1], v[3])));
+				pack_2(gated(v[0], v[2]), gated(v[1], v[3])));
 		else
-			store_turned(mine + i * 8 * OUT_PITCH, two(v[0], v[1]), two(v[2], v[3]));
+			store_turned(mine + i * 8 * OUT_PITCH, pack_2(v[0], v[1]), pack_2(v[2], v[3]));
 	}
 }
 

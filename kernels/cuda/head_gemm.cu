@@ -35,23 +35,6 @@
 
 enum { BUSY_WARPS = 1056, BUSY_BLOCKS = 120 }; /* eight and nearly one a multiprocessor of an H200 */
 
-/* c[16, 8] += a[16, 16] b[16, 8] */
-static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-	uint32_t a3, uint32_t b0, uint32_t b1)
-{
-	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ uint32_t pack(float low, float high)
-{
-	__nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-
-	return *(uint32_t *)&pair;
-}
-
 /* The rows of x and y that a lane has of a tile of 16: g and g + 8. */
 struct tile_rows {
 	const bf16 *x[2];
@@ -136,7 +119,7 @@ static __device__ __forceinline__ void along_store(
 #pragma unroll
 	for (int i = 0; i < 2; i++)
 		if (at.there[i] && col < a.head_n)
-			*(uint32_t *)(at.y[i] + col) = pack(c[0][i * 2] + c[1][i * 2],
+			*(uint32_t *)(at.y[i] + col) = pack_2(c[0][i * 2] + c[1][i * 2],
 				c[0][i * 2 + 1] + c[1][i * 2 + 1]);
 }
 
@@ -269,9 +252,9 @@ static __device__ __forceinline__ void across_store(
 		const uint32_t col = n_first + (threadIdx.x % 4 * 2 + e % 2) * 8;
 
 		if (at.there[e / 2] && col < a.w.cols)
-			*(uint4 *)(at.y[e / 2] + col) = make_uint4(pack(c[0][e], c[1][e]),
-				pack(c[2][e], c[3][e]), pack(c[4][e], c[5][e]),
-				pack(c[6][e], c[7][e]));
+			*(uint4 *)(at.y[e / 2] + col) = make_uint4(pack_2(c[0][e], c[1][e]),
+				pack_2(c[2][e], c[3][e]), pack_2(c[4][e], c[5][e]),
+				pack_2(c[6][e], c[7][e]));
 	}
 }
 

@@ -109,6 +109,43 @@ __device__ inline uint64_t device_clock_ns()
 	return ns;
 }
 
+/* Over the warp, in every lane. */
+template <typename T> __device__ __forceinline__ T warp_sum(T v)
+{
+	for (int offset = WARP / 2; offset; offset /= 2)
+		v += __shfl_xor_sync(~0u, v, offset);
+	return v;
+}
+
+/* Over the lanes up to this one. */
+template <typename T> __device__ __forceinline__ T warp_prefix(T sum)
+{
+	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
+		const T other = __shfl_up_sync(~0u, sum, offset);
+
+		sum += threadIdx.x % WARP >= offset ? other : 0;
+	}
+	return sum;
+}
+
+/* c[16, 8] += a[16, 16] b[16, 8], fragments as the PTX ISA has them. */
+__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+	uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Two floats as bf16 in one word. */
+__device__ __forceinline__ uint32_t pack_2(float low, float high)
+{
+	const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+
+	return *(const uint32_t *)&pair;
+}
+
 /* The sum over the block in every thread, added up in an order that depends on the block's size
  * alone. One use a kernel: the partial sums are not guarded against the next. */
 __device__ inline float block_sum(float v)
@@ -116,15 +153,11 @@ __device__ inline float block_sum(float v)
 	__shared__ float partial[WARP];
 	const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 
-	for (int offset = WARP / 2; offset; offset /= 2)
-		v += __shfl_xor_sync(~0u, v, offset);
+	v = warp_sum(v);
 	if (lane == 0)
 		partial[warp] = v;
 	__syncthreads();
-	v = lane < blockDim.x / WARP ? partial[lane] : 0;
-	for (int offset = WARP / 2; offset; offset /= 2)
-		v += __shfl_xor_sync(~0u, v, offset);
-	return v;
+	return warp_sum(lane < blockDim.x / WARP ? partial[lane] : 0);
 }
 
 /* ---- host ---- */

@@ -58,22 +58,12 @@ __device__ static inline uint32_t sum_before(uint32_t n, uint32_t *ret_all)
 {
 	__shared__ uint32_t sums[WARP];
 	const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-	uint32_t v = n, of_warps;
+	uint32_t v = warp_prefix(n), of_warps;
 
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const uint32_t other = __shfl_up_sync(~0u, v, offset);
-
-		v += lane >= offset ? other : 0;
-	}
 	if (lane == WARP - 1)
 		sums[warp] = v;
 	__syncthreads();
-	of_warps = sums[lane];
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const uint32_t other = __shfl_up_sync(~0u, of_warps, offset);
-
-		of_warps += lane >= offset ? other : 0;
-	}
+	of_warps = warp_prefix(sums[lane]);
 	*ret_all = __shfl_sync(~0u, of_warps, WARP - 1);
 	return v - n + (warp ? __shfl_sync(~0u, of_warps, warp - 1) : 0);
 }

@@ -78,8 +78,7 @@ __device__ static inline void softmax(const float *logits, uint32_t n, float *sc
 		scores[e] = exponential(logits[e] - highest);
 		sum += (double)scores[e];
 	}
-	for (int offset = WARP / 2; offset; offset /= 2)
-		sum += __shfl_xor_sync(~0u, sum, offset);
+	sum = warp_sum(sum);
 	for (uint32_t e = lane; e < n; e += WARP)
 		scores[e] = (float)((double)scores[e] / sum);
 }

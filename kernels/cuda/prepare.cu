@@ -198,11 +198,7 @@ __device__ static uint64_t scan_rows(const struct grid_expansion &e, uint32_t n,
 	uint64_t sum = i < n ? min(e.tile.rows[i].n_tokens, e.max_tokens) : 0;
 	uint64_t total = before, own = before;
 
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const uint64_t other = __shfl_up_sync(~0u, sum, offset);
-
-		sum += lane >= offset ? other : 0;
-	}
+	sum = warp_prefix(sum);
 	if (lane == WARP - 1)
 		e.tile.warp_sums[warp] = sum;
 	__syncthreads();

@@ -117,5 +117,4 @@ static int add_rms_norm_launch(struct stream *stream, const struct op_add_rms_no
 }
 
 CUDA_OP(rms_norm, rms_norm<PACK, false>)
-
 CUDA_OP(add_rms_norm, rms_norm<PACK, true>)

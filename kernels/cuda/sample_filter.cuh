@@ -147,22 +147,12 @@ template <typename T>
 __device__ static inline T scan_bins(T *warps, T own, T *ret_total)
 {
 	const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-	T sum = own, others;
+	T sum = warp_prefix(own), others;
 
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const T other = __shfl_up_sync(~0u, sum, offset);
-
-		sum += lane >= offset ? other : 0;
-	}
 	if (lane == WARP - 1)
 		warps[warp] = sum;
 	__syncthreads();
-	others = warps[lane];
-	for (uint32_t offset = 1; offset < WARP; offset *= 2) {
-		const T other = __shfl_up_sync(~0u, others, offset);
-
-		others += lane >= offset ? other : 0;
-	}
+	others = warp_prefix(warps[lane]);
 	*ret_total = __shfl_sync(~0u, others, WARP - 1);
 	others = __shfl_sync(~0u, others, warp ? warp - 1 : 0);
 	return sum - own + (warp ? others : 0);

@@ -182,10 +182,10 @@ __device__ static inline void multiply_32(
 {
 #pragma unroll
 	for (int n = 0; n < N; n++)
-		multiply(sums[n], lower.x, upper.x, lower.y, upper.y, w[n].x, w[n].y);
+		mma(sums[n], lower.x, upper.x, lower.y, upper.y, w[n].x, w[n].y);
 #pragma unroll
 	for (int n = 0; n < N; n++)
-		multiply(sums[n], lower.z, upper.z, lower.w, upper.w, w[n].z, w[n].w);
+		mma(sums[n], lower.z, upper.z, lower.w, upper.w, w[n].z, w[n].w);
 }
 
 /* One warp's columns of a stage; rows of x that are not there are read as the last. */

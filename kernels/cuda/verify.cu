@@ -72,15 +72,11 @@ __device__ static double block_total(double v)
 {
 	__shared__ double warps[SAMPLE_THREADS / WARP];
 
-	for (uint32_t offset = WARP / 2; offset; offset /= 2)
-		v += __shfl_xor_sync(~0u, v, offset);
+	v = warp_sum(v);
 	if (threadIdx.x % WARP == 0)
 		warps[threadIdx.x / WARP] = v;
 	__syncthreads();
-	v = warps[threadIdx.x % WARP];
-	for (uint32_t offset = WARP / 2; offset; offset /= 2)
-		v += __shfl_xor_sync(~0u, v, offset);
-	return v;
+	return warp_sum(warps[threadIdx.x % WARP]);
 }
 
 /* This block's parts of the sum of the weights. */
