@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Which of grouped.cuh's kernels, and its launch. */
+/* The choice of grouped.cuh's kernel, and its launch. */
 
 #include "kernels/cuda/grouped.cuh"
 #include "kernels/cuda/grouped.h"

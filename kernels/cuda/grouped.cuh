@@ -87,7 +87,7 @@ struct grouped_lists {
 	uint32_t height; /* of tiles, in rows of W */
 };
 
-/* What a block knows. */
+/* A block's share of the work. */
 struct grouped_block {
 	const grouped_lists *of;
 	uint32_t ring, full, empty, landed, out;
@@ -128,7 +128,7 @@ __device__ static inline grouped_tile tile_of(
 	return {e, l.starts[e] + local % n_parts * size, min(n, size), local / n_parts};
 }
 
-/* One warp: the least height whose tiles are one round of blocks; of more it is the greatest. */
+/* One warp: the least height whose tiles are at most one a block; TILE_ROWS if there is none. */
 __device__ static inline uint32_t height_for(uint32_t n_parts, uint32_t rows)
 {
 	const uint32_t lane = threadIdx.x % WARP, height = TILE_ROWS - lane % 4 * LOW_ROWS;
@@ -176,7 +176,7 @@ __device__ static inline void list_tiles(const grouped_args &a, grouped_lists &l
 
 /* ---- the warps that fetch ---- */
 
-/* `first`: row of W_e; gated, of both halves in turn. */
+/* `first`: row of W_e; gated: of both halves in turn. */
 template <bool GATED>
 __device__ static inline void copy_w(const void *map, uint32_t to, uint32_t full, uint32_t chunk,
 	uint32_t first, uint32_t expert)
@@ -201,7 +201,7 @@ __device__ static inline void fetch_w(const grouped_args &a, const grouped_block
 		copy_w<GATED>(&a.w_low, to + row * ROW_BYTES, full, chunk, first + row, t.expert);
 }
 
-/* A feeder's rows of a tile's x; of each it has 8 columns. All are asked for together. */
+/* A feeder's rows of a tile's x, of which it copies 8 columns each. All are loaded together. */
 template <int N>
 __device__ static inline void find_rows(
 	const grouped_args &a, const grouped_tile &t, uint32_t (&rows)[grouped_shape<N>::rows])
@@ -252,7 +252,7 @@ template <int N> __device__ static inline void feed_x(const grouped_args &a, con
 	}
 }
 
-/* Where in the boxes of W that the block needs, one behind the other. */
+/* A position in the block's sequence of boxes of W. */
 struct grouped_cursor {
 	uint32_t n, i, chunk; /* so many, then this chunk of this tile */
 	grouped_tile t;
@@ -270,8 +270,8 @@ __device__ static inline void next(const grouped_args &a, const grouped_block &b
 		c.t = tile_of<N>(b, a.n_experts, c.i);
 }
 
-/* One thread: fetches W, and passes on the stages whose x has landed. It waits for neither, as long
- * as there is something to do for the other. */
+/* One thread: fetches W, and passes on the stages whose x has landed. It polls both, so that neither
+ * delays the other. */
 template <int N, bool GATED>
 __device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
 {
@@ -304,8 +304,8 @@ __device__ static inline void release(const grouped_block &b, uint32_t index)
 	barrier_arrive_warp(b.empty + index * 8);
 }
 
-/* The sums of this warpgroup's rows of W over all columns; USED: of the N pairs, as many as are
- * there, or a few more. */
+/* The sums of this warpgroup's rows of W over all columns; USED: columns of pairs, at least as many as
+ * the tile has. */
 template <int N, int USED>
 __device__ static inline void multiply(
 	const grouped_args &a, const grouped_block &b, ring_stage &s, float (&sums)[N / 8][4])
@@ -340,7 +340,7 @@ __device__ static inline void multiply(
 	release(b, before);
 }
 
-/* A tile that is too low for this warpgroup. */
+/* A tile without rows for this warpgroup. */
 __device__ static inline void pass_by(const grouped_block &b, ring_stage &s)
 {
 	for (uint32_t chunk = 0; chunk < b.n_chunks; chunk++) {
@@ -355,13 +355,13 @@ __device__ static inline float gated(float gate, float up)
 	return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
-/* Among this warpgroup. */
+/* Barrier of this warpgroup. */
 __device__ static inline void meet(void)
 {
 	asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
 
-/* Turns up to OUT_TOKENS pairs' sums, from fragment `first` on: this warp's columns of them. */
+/* Transposes up to OUT_TOKENS pairs' sums, from fragment `first` on: this warp's columns of them. */
 template <int N, bool GATED>
 __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uint32_t memory)
 {
@@ -381,7 +381,7 @@ __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uin
 	}
 }
 
-/* n turned pairs into y, of which the warpgroup has n_cols from `col` on; `pair`: the lane's. */
+/* n transposed pairs into y, of which the warpgroup has n_cols from `col` on; `pair`: the lane's. */
 template <int N, bool GATED>
 __device__ static inline void store_some(const grouped_args &a, uint32_t memory, int32_t pair,
 	uint32_t n, uint32_t col, uint32_t n_cols)
@@ -477,7 +477,7 @@ __device__ static inline void multiply_all(const grouped_args &a, const grouped_
 
 /* ---- all of it ---- */
 
-/* One thread: by as many threads as stages, a launch takes 1 us longer. */
+/* One thread: with a thread a stage, a launch takes 1 us longer. */
 __device__ static inline void barriers_init(uint32_t full, uint32_t empty, uint32_t landed)
 {
 	if (threadIdx.x == 0) {

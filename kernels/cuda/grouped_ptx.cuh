@@ -22,7 +22,7 @@ __device__ static inline void copy_box_3(
 		     : "memory");
 }
 
-/* Eights of rows of both halves of a matrix among several, in turn. */
+/* Groups of eight rows of both halves of a matrix among several, in turn. */
 __device__ static inline void copy_box_5(uint32_t to, const void *map, uint32_t barrier,
 	uint32_t col, uint32_t eight, uint32_t matrix)
 {
@@ -47,14 +47,14 @@ __device__ static inline void barrier_arrive_behind_copies(uint32_t barrier)
 		     : "memory");
 }
 
-/* What this thread knows to have been written into shared memory is there for products of who
- * learns of it from this thread. */
+/* Orders writes to shared memory that this thread has seen before the products of threads that wait
+ * for this one. */
 __device__ static inline void order_before_products(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Has that phase ended? */
+/* True if that phase has ended. */
 __device__ static inline bool barrier_done(uint32_t barrier, uint32_t parity)
 {
 	uint32_t done;

@@ -102,7 +102,7 @@ static __device__ __forceinline__ void along_weights(uint4 (&w)[2][STEPS],
 		}
 }
 
-/* Two products' worth, in two sums, so that they need not wait for each other. */
+/* Two products into two sums, so that neither waits for the other. */
 static __device__ __forceinline__ void along_step(
 	float (&c)[2][4], const uint4 &x0, const uint4 &x1, const uint4 &w)
 {
@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(WARPS_MAX *WARP)
 
 enum { ACROSS_STEPS = 8, ACROSS_COLS = 64 };
 
-/* The 16 rows of W from k_first on: two pairs of rows, woven, of 8 columns. */
+/* The 16 rows of W from k_first on: two pairs of rows, interleaved, of 8 columns. */
 static __device__ __forceinline__ void across_weights(uint32_t (&b)[8][2],
 	const struct op_head_gemm &a, const bf16 *from, uint32_t n_first, uint32_t k_first)
 {
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void across_weights(uint32_t (&b)[8][2],
 	}
 }
 
-/* A tile's rows of x, as the products take them. */
+/* A tile's rows of x in the order of the products. */
 static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
 	const struct op_head_gemm &a, const tile_rows &at, uint32_t k_first)
 {

@@ -64,8 +64,8 @@ __device__ static uint32_t grid_thread(void)
 	return blockIdx.x * THREADS + threadIdx.x;
 }
 
-/* Neighbours are in different blocks; inits are dealt out from the other end than rows are, so that
- * their reads over the bus go on side by side. */
+/* Neighbours are in different blocks; inits are divided from the other end than rows, so that
+ * their reads over the bus overlap. */
 __device__ static uint32_t grid_warp(void)
 {
 	return threadIdx.x / WARP * BLOCKS + blockIdx.x;
@@ -178,8 +178,8 @@ __device__ static void apply_inits(const struct grid_expansion &e, uint32_t n)
 
 /* ---- rows ---- */
 
-/* What the record does not know of this thread's row: its place, which is the slot's, and that a
- * row to verify has no more tokens than drafts and one. */
+/* Completes this thread's row: where it begins, which the slot says, and that a row to verify has at
+ * most 1 + max_drafts tokens. */
 __device__ static void complete_row(const struct grid_expansion &e)
 {
 	struct step_row &row = e.tile.rows[threadIdx.x];
@@ -386,12 +386,12 @@ __device__ static void write_token(const struct grid_expansion &e, uint32_t n, u
 		empty_token(e, t);
 		return;
 	}
-	/* Both are read before anything is written: one wait for the bus. */
+	/* Both reads come before any write: one round trip over the bus. */
 	id = token_id(e, i, t - e.tile.first[i], t);
 	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
 	if (row.words)
 		word = row.words[t - e.tile.first[i]];
-	/* a tree's tokens stand as deep as they have ancestors */
+	/* a tree's tokens are rotated by their depth */
 	if (tree && word)
 		rotary = row.tree + (uint64_t)__popcll(word) - 1;
 	if (e.in.mask_words)
@@ -494,7 +494,7 @@ static __global__ void __launch_bounds__(THREADS) prepare(const struct op_prepar
 	write_tails(e, (uint32_t)min(end, (uint64_t)e.max_tokens));
 }
 
-/* Where the rows leave their slots, by what the kernel before has made of them. */
+/* Moves the slots of the rows that the preceding kernel has expanded. */
 static __global__ void __launch_bounds__(THREADS) move_slots(const struct step_inputs in)
 {
 	overlap_begin();

@@ -3,20 +3,20 @@
 #define MIMEO_KERNELS_CUDA_RACECHECK_CUH
 
 /*
- * For builds with MIMEO_RACECHECK, which tests/kernels/test_cuda_race.c is of: witnesses of what our
- * products do that compute-sanitizer's racecheck (CUDA 13.0) does not follow. It follows loads,
- * stores, bulk copies, mbarriers, named barriers, and shared memory in a cluster. It does not follow
+ * For builds with MIMEO_RACECHECK (tests/kernels/test_cuda_race.c): stands in for what our products do
+ * that compute-sanitizer's racecheck (CUDA 13.0) does not follow. It follows loads, stores, bulk
+ * copies, mbarriers, named barriers, and shared memory in a cluster. It does not follow
  *
- *  - one lane that arrives for its warp, behind an order of the warp's own: here all lanes arrive
- *    (WARP_ARRIVALS, skinny_ptx.cuh);
+ *  - one lane that arrives for its warp behind __syncwarp: here all lanes arrive (WARP_ARRIVALS,
+ *    skinny_ptx.cuh);
  *  - boxes of the copy engine: beside each, a bulk copy to a word of its own, for the same barrier;
- *  - the reads of a warpgroup's products: where they are asked for and where they are done, loads of
- *    the words of the boxes that they read.
+ *  - the reads of a warpgroup's products: at their start and at their end, loads of the words of the
+ *    boxes that they read.
  *
- * So the order of barriers is what is checked, not where in a stage the engine writes and the tensor
- * cores read. Reported is a stage that is read before it has come, and sums that are read or written
- * without their barriers; of skinny also a stage that is filled again too early, of wide that is not,
- * and shows only if what comes out is wrong.
+ * This checks the order of barriers, not where in a stage the engine writes and the tensor cores
+ * read. It reports a stage that is read before it is filled, and sums that are read or written
+ * without their barriers; for skinny also a stage that is filled again too early. For wide that shows
+ * only as a wrong result.
  */
 
 #include "kernels/cuda/skinny_ptx.cuh"
@@ -28,8 +28,8 @@ static __device__ uint4 witness_source;
 
 #if __CUDA_ARCH__ >= 900
 
-/* The word of the box to this place of shared memory: a multiple of 1 KB, below 256 KB; beyond stands
- * the block's number in its cluster. */
+/* The word of the box at this address of shared memory: a multiple of 1 KB, below 256 KB; the bits above
+ * are the block's number in its cluster. */
 __device__ static inline uint32_t witness_of(uint32_t place)
 {
 	__shared__ uint4 words[256];
@@ -43,7 +43,7 @@ __device__ static inline void box_coming(uint32_t to, uint32_t barrier)
 	bulk_copy(witness_of(to), &witness_source, WITNESS_BYTES, barrier);
 }
 
-/* As late as products may be. */
+/* As late as products may read. */
 __device__ static inline void box_read(uint32_t to)
 {
 	__nanosleep(1000);

@@ -66,7 +66,7 @@ __device__ static void finish(const struct op_sample &a, uint32_t r, int32_t tok
 	a.inputs.slot_last_token[a.inputs.row_slot[r]] = token;
 }
 
-/* This block's part of the row; the last block to come merges all. */
+/* This block's part of the row; the last block to finish merges all. */
 __device__ static void draw_part(const struct op_sample &a, const struct sample_parts &parts,
 	uint32_t r, const struct sample_row &row)
 {

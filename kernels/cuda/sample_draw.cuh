@@ -196,13 +196,13 @@ __device__ static inline uint64_t token_hash(const struct sample_row &row, int32
 	return mix(row.key + NOISE_GAMMA * ((uint64_t)id + 1));
 }
 
-/* `bound` is the float of the best score that the thread knows of, its own or another's. */
+/* `bound`: the best score known to the thread, its own or another's, as a float. */
 struct thread_draw {
 	struct choice best;
 	float bound;
 };
 
-/* The top's first token is always kept; it is where every thread begins. */
+/* Every thread begins with the top's first token, which is always kept. */
 __device__ static inline struct thread_draw draw_begin(const struct sample_row &row)
 {
 	const double score = score_of(0, token_hash(row, row.first));
@@ -234,7 +234,7 @@ __device__ static inline void draw_consider(
 	draw.bound = fmaxf(draw.bound, (float)score);
 }
 
-/* Take over the best bound of the warp. */
+/* Use the best bound of the warp. */
 __device__ static inline void draw_share(struct thread_draw &draw)
 {
 	draw.bound = logit_of(__reduce_max_sync(~0u, order_of(draw.bound)));

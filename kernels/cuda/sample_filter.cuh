@@ -39,13 +39,13 @@ struct block_filter {
 	uint32_t n_list;
 };
 
-/* What the search is for: the last place before which lies less than `limit`. */
+/* The search's goal: the last place before which there is less than `limit`. */
 struct target {
 	uint64_t limit;  /* 0: `fraction` of the total, which is not known */
 	double fraction;
 };
 
-/* Places to look at: the list's, or all of the row's. Those past `last` are none; in the row no
+/* Places to search: the list's, or all of the row's. Those past `last` do not count; in the row no
  * logit below `least` needs to be looked at. */
 struct places {
 	bool listed;
@@ -132,7 +132,7 @@ __device__ static inline void bin_add(
 		atomicAdd(&f.high[bin], (uint32_t)(mass >> 32) + carry);
 }
 
-/* The first barrier: everyone has read what the last search found. */
+/* The first barrier: all threads have read what the last search found. */
 __device__ static inline void bins_clear(struct block_filter &f)
 {
 	__syncthreads();
@@ -183,7 +183,7 @@ __device__ static void find_boundary(struct block_filter &f, struct target &targ
 	__syncthreads();
 }
 
-/* Step 1. Far below the top lie many tokens or none, so the last bin is counted in registers. */
+/* Step 1. The last bin has many tokens or none, so it is counted in registers. */
 template <bool MASS>
 __device__ static void find_linear(const struct sample_row &row, struct block_filter &f,
 	const struct places &places, struct target &target)
@@ -313,7 +313,7 @@ __device__ static void keep(const struct sample_row &row, struct block_filter &f
 	places.last = search<MASS>(row, f, searched, target, base);
 }
 
-/* True where the filters below are not idle. */
+/* True if top-k or top-p removes any token. */
 __device__ static inline bool is_filtered(
 	const struct sample_row &row, const struct slot_sampling &s)
 {

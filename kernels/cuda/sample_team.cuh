@@ -45,7 +45,8 @@ __device__ static inline struct team team_of(struct exchange *exchanges, uint32_
 	return {exchanges + row, row, blockIdx.x % size, size};
 }
 
-/* Of all the team's threads but those that have left; what was written before is read behind. */
+/* Barrier of the team's threads but those that have exited; orders writes before it ahead of reads
+ * behind it. */
 __device__ static inline void team_sync(const struct team &team)
 {
 #if __CUDA_ARCH__ >= 900
@@ -73,7 +74,7 @@ __device__ static inline uint32_t share_begin(const struct team &team, uint32_t 
 	return part_begin(n, rank * (TEAM_PARTS / team.size));
 }
 
-/* This block's of the row; behind a barrier team_top is the row's. */
+/* This block's top of the row; behind a barrier team_top is the row's. */
 __device__ static inline void find_top(
 	const struct team &team, uint32_t parity, enum side side, const float *logits, uint32_t n)
 {
@@ -95,7 +96,7 @@ __device__ static inline uint64_t team_top(
 	return top;
 }
 
-/* The best of the blocks' draws in every thread; a row's last turn. `best`: warp 0's is read. */
+/* The best of the blocks' draws, in every thread; a row's last turn. Only warp 0's `best` counts. */
 __device__ static inline struct choice team_best(const struct team &team, struct choice best)
 {
 	if (threadIdx.x == 0)

@@ -43,7 +43,7 @@ static uint32_t skinny_x_bytes_of(const struct op_gemm *a, uint32_t n_rows)
 	return (n_rows * a->w.cols * 2 + 127) / 128 * 128;
 }
 
-/* Stages in so much memory. */
+/* Stages that fit in so many bytes. */
 static uint32_t skinny_stages_in(const struct skinny_variant *v, const struct op_gemm *a,
 	uint32_t n_rows, bool x_stays, uint32_t bytes)
 {
@@ -124,7 +124,7 @@ static bool skinny_can(struct stream *stream, const struct op_gemm *a, bool gate
 int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, uint8_t *ret)
 {
 	const uint32_t m = a->n_rows <= 8 ? 8 : a->n_rows <= 16 ? 16 : 32;
-	/* what holds for the largest of a class of gemm.c's holds for all of it */
+	/* the largest of a class of gemm_plan.c decides for all of it */
 	const uint32_t n_rows = a->n_rows <= 16 ? a->n_rows : (a->n_rows + 7) / 8 * 8;
 	bool cramped = true;
 	struct skinny_plan plan;
@@ -153,7 +153,7 @@ int skinny_launch(struct stream *stream, const struct op_gemm *a, uint8_t varian
 	struct skinny_args args = {};
 	struct skinny_plan plan;
 
-	/* a class of gemm.c's may have operands that are aligned otherwise */
+	/* operands of one class of gemm_plan.c may be aligned otherwise */
 	if (!skinny_can(stream, a, v->gated) || !skinny_plan_make(v, a, a->n_rows, &plan))
 		return -ENOTSUP;
 	args.w = (const bf16 *)a->w.data;

@@ -60,7 +60,7 @@ template <int M, int R, int KC> struct skinny_shape {
 
 #if __CUDA_ARCH__ >= 900
 
-/* What a block knows of its shared memory and its share of the work. */
+/* A block's shared memory and its share of the work. */
 struct skinny_block {
 	uint32_t ring, stage_bytes;
 	uint32_t x; /* all of x, or 0 */
@@ -95,7 +95,7 @@ __device__ static inline void fetch_w(
 	const uint32_t row = min(p.tile * GROUP + lane % GROUP, a.n - 1) +
 			     (lane < GROUP ? 0 : a.n);
 	const bool whole = KC == a.k && p.tile * GROUP + GROUP <= a.n;
-	/* whole rows are one piece of memory */
+	/* whole rows are contiguous */
 	const uint32_t n_rows = whole ? GROUP : 1;
 
 	if (lane == 0)
@@ -117,7 +117,7 @@ __device__ static inline void fetch_x(
 			b.full + s * 8);
 }
 
-/* x is one piece of memory, and so it lies in shared memory. */
+/* x is contiguous, here and in shared memory. */
 __device__ static inline void fetch_all_x(const skinny_args &a, const skinny_block &b)
 {
 	barrier_expect(b.x_full, a.k * 2 * a.n_rows);
@@ -150,9 +150,9 @@ __device__ static inline void fetch(const skinny_args &a, const skinny_block &b)
 /* ---- the warps that multiply ---- */
 
 /*
- * 64 columns of a row: a lane has 8 of the first 32 and 8 of the second, as its quad has them in
- * turn. Lanes of odd rows read the halves the other way round, so that eight lanes, which are two
- * rows, meet no bank twice although rows lie multiples of 128 bytes apart.
+ * 64 columns of a row: of each half a lane has 8, in the order of the lanes of its quad. Lanes of odd
+ * rows read the halves in the other order, so that eight lanes, which are two rows, use each bank
+ * once although rows are multiples of 128 bytes apart.
  */
 struct pack64 {
 	uint4 first, second;
@@ -175,7 +175,7 @@ __device__ static inline pack64 load_64(uint32_t row, uint32_t offset, bool odd)
 	return p;
 }
 
-/* Over 32 columns: the tensor core adds columns up in any order, if x and W agree on it. */
+/* Over 32 columns, in any order that x and W share. */
 template <int N>
 __device__ static inline void multiply_32(
 	float (&sums)[N][4], const uint4 &lower, const uint4 &upper, const uint4 (&w)[N])
@@ -188,7 +188,7 @@ __device__ static inline void multiply_32(
 		mma(sums[n], lower.z, upper.z, lower.w, upper.w, w[n].z, w[n].w);
 }
 
-/* One warp's columns of a stage; rows of x that are not there are read as the last. */
+/* One warp's columns of a stage; rows past the last of x are read as the last. */
 template <class S, int M, int R, int KC>
 __device__ static inline void multiply_stage(float (&sums)[(M + 15) / 16][R / 8][4], uint32_t w,
 	uint32_t x, uint32_t x_pitch, uint32_t n_rows, uint32_t n_steps)
@@ -225,7 +225,7 @@ __device__ static inline void multiply_stage(float (&sums)[(M + 15) / 16][R / 8]
 	}
 }
 
-/* Among the warps that multiply. */
+/* Barrier of the warps that multiply. */
 __device__ static inline void meet(void)
 {
 	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");

@@ -2,7 +2,7 @@
 #ifndef MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
 #define MIMEO_KERNELS_CUDA_SKINNY_PTX_CUH
 
-/* The instructions that skinny.cu is made of; those of 9.0 only. */
+/* The instructions of 9.0 that skinny.cu uses. */
 
 #include <stdint.h>
 
@@ -25,8 +25,8 @@ __device__ static inline void barrier_arrive(uint32_t barrier)
 }
 
 /*
- * Of a warp, which counts as WARP_ARRIVALS: one lane arrives for all, behind an order of the warp's
- * own. In a build for racecheck (racecheck.cuh) every lane arrives for itself.
+ * For a warp, which counts as WARP_ARRIVALS: one lane arrives for all, behind __syncwarp. In a build
+ * for racecheck (racecheck.cuh) every lane arrives for itself.
  */
 #ifdef MIMEO_RACECHECK
 enum { WARP_ARRIVALS = 32 };

@@ -197,7 +197,7 @@ __device__ static void consider_rest(struct thread_draw &draw, const struct team
 	draw.bound = fmaxf(draw.bound, (float)score);
 }
 
-/* What takes a draft's place; p has a finite logit. -1: nothing is left of it. In every thread. */
+/* The token that replaces a draft; p has a finite logit. -1: the residual is empty. In every thread. */
 __device__ static int32_t draw_residual(const struct team_verification &v,
 	const struct team_distribution &p, const struct team_distribution &q)
 {
@@ -215,7 +215,7 @@ __device__ static int32_t draw_residual(const struct team_verification &v,
 	return team_best(v.team, block_best(draw.best)).id;
 }
 
-/* The residual; rounding may leave nothing of it, and then p and q are as good as one. */
+/* A draw from the residual; if rounding leaves it empty, p and q are practically equal: from p. */
 __device__ static int32_t replace_draft(const struct team_verification &v, uint32_t i, uint64_t top,
 	struct team_distribution &p, const struct team_distribution &q)
 {
@@ -285,8 +285,8 @@ __device__ static bool token_behind(
 	return false;
 }
 
-/* Writes the tokens; returns how many held. What it reads of the slot it has read before the last
- * barrier, behind which the first block's thread 0 may write there. */
+/* Writes the tokens; returns how many held. All reads of the slot come before the last barrier, and
+ * the first block's thread 0 may write there behind it. */
 __device__ static uint32_t verify_tokens(
 	const struct team_verification &v, bool writes, int32_t *sampled, int32_t *ret_last)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* How wide.cuh's kernel shares out a product among multiprocessors, and its launch. */
+/* How wide.cuh's kernel divides a product among multiprocessors, and its launch. */
 
 #include "kernels/cuda/wide.cuh"
 #include "kernels/cuda/wide.h"
@@ -19,8 +19,8 @@ static const struct wide_instance kernels[] = {
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* All but what small blocks of the next kernels want: a norm that cannot begin beside this kernel
- * begins behind it. */
+/* Leaves memory for small blocks of the next kernel: a norm that does not fit beside this kernel starts
+ * behind it. */
 static const uint32_t BLOCK_BYTES = 216 * 1024;
 
 /* A variant's number is splits * 16 + height / 8. */
@@ -68,7 +68,7 @@ bool wide_can(struct stream *stream, const struct op_gemm *a, bool gated)
 {
 	if (!wide_able(stream) || a->n_rows < WIDE_ROWS_MIN || a->n_rows > WIDE_ROWS_MAX)
 		return false;
-	/* rows are whole 16 bytes, as the copy engine has it */
+	/* the copy engine needs rows of whole 16 bytes */
 	if (a->w.cols % 8 != 0 || (gated && (a->w.rows % 2 != 0 || a->y_dtype != DTYPE_BF16)))
 		return false;
 	return aligned(a->x) && aligned(a->w.data);
@@ -79,7 +79,7 @@ static uint32_t wide_divided(uint32_t n, uint32_t by)
 	return (n + by - 1) / by;
 }
 
-/* Of y, that a tile with one row more for each warpgroup has more. */
+/* Columns of y for each row of a tile's height. */
 static uint32_t wide_cols_of_height(bool gated)
 {
 	return gated ? 1 : 2;
@@ -90,7 +90,7 @@ static uint32_t wide_y_cols(const struct op_gemm *a, bool gated)
 	return gated ? a->w.rows / 2 : a->w.rows;
 }
 
-/* Clusters of so many blocks that run at once; a device's parts have odd blocks left over. */
+/* Clusters of `splits` blocks that run at once; some of a device's parts do not hold a whole number. */
 static uint32_t wide_clusters_at_once(
 	struct stream *stream, const struct wide_instance *kernel, uint32_t splits)
 {
@@ -113,7 +113,7 @@ static uint32_t wide_clusters_at_once(
 	return n < 0 ? 0 : (uint32_t)n;
 }
 
-/* The least height whose tiles come in as few waves as the greatest's; 0: not to be split so. */
+/* The least height that needs no more waves than the greatest; 0: this split is not useful. */
 static uint32_t wide_height_for(
 	struct stream *stream, const struct op_gemm *a, bool gated, uint32_t splits)
 {
@@ -140,7 +140,7 @@ int wide_variants(struct stream *stream, const struct op_gemm *a, bool gated, ui
 		return 0;
 	for (uint32_t i = 0; i < sizeof(splits); i++)
 		heights[i] = wide_height_for(stream, a, gated, splits[i]);
-	/* first those that leave few multiprocessors without work */
+	/* first those that keep at least 3/4 of the multiprocessors busy */
 	for (int busy = 1; busy >= 0; busy--)
 		for (uint32_t i = 0; i < sizeof(splits); i++) {
 			const uint32_t cols = heights[i] * wide_cols_of_height(gated);
@@ -166,7 +166,7 @@ int wide_launch(struct stream *stream, const struct op_gemm *a, bool gated, uint
 	uint32_t n_stages;
 	int rc;
 
-	/* a class of gemm.c's may have operands that are aligned otherwise */
+	/* operands of one class of gemm_plan.c may be aligned otherwise */
 	if (!wide_can(stream, a, gated) || !kernel)
 		return -ENOTSUP;
 	rc = cuda_tensor_map(stream, a->w.data, a->w.rows, a->w.cols, height, &args.w);

@@ -53,7 +53,7 @@ struct wide_args {
 	bool packed; /* y can be written four columns at a time */
 };
 
-/* N: rows of x, filled up. */
+/* N: rows of x, padded. */
 template <int N> struct wide_shape {
 	static constexpr uint32_t row_bytes = COLS * 2;
 	static constexpr uint32_t w_bytes = TILE_ROWS * row_bytes, x_bytes = N * row_bytes;
@@ -64,7 +64,7 @@ template <int N> struct wide_shape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* What a block knows of its share of the work. */
+/* A block's share of the work. */
 struct wide_block {
 	uint32_t ring, full, empty;
 	uint32_t split;               /* its number in the cluster */
@@ -72,9 +72,9 @@ struct wide_block {
 	uint32_t chunk, chunk_end;    /* of COLS columns */
 };
 
-/* ---- the warp that fetches: one of its lanes ---- */
+/* ---- the warp that fetches: lane 0 ---- */
 
-/* The rows of W of a tile that two warpgroups take; what is beyond W comes as zeros. */
+/* The rows of W of both warpgroups' parts of a tile; rows past W are zeros. */
 template <int N, bool GATED>
 __device__ static inline void fetch_w(
 	const wide_args &a, const wide_block &b, uint32_t tile, uint32_t chunk, uint32_t index)
@@ -98,7 +98,7 @@ __device__ static inline void fetch_x(
 		chunk * COLS, 0);
 }
 
-/* The first of W, as much as the ring holds; of the tiles to come, too. Returns the stages. */
+/* The first stages of W, as many as the ring holds, of later tiles too. Returns how many. */
 template <int N, bool GATED>
 __device__ static inline uint32_t fetch_ahead(const wide_args &a, const wide_block &b)
 {
@@ -149,13 +149,13 @@ __device__ static inline void fetch(const wide_args &a, const wide_block &b)
 
 /* ---- the warpgroups that multiply ---- */
 
-/* Among the warps that multiply. */
+/* Barrier of the warps that multiply. */
 __device__ static inline void meet(void)
 {
 	asm volatile("bar.sync 1, %0;" ::"n"(WARPS * 32) : "memory");
 }
 
-/* Products read a stage's boxes from where they are asked for to where they are done. */
+/* For racecheck: products read a stage's boxes from their start to their end. */
 template <int N> __device__ static inline void boxes_read(const wide_block &b, uint32_t index)
 {
 	typedef wide_shape<N> S;
@@ -227,7 +227,7 @@ template <int N> __device__ static inline void leave_sums(float *to, const float
 	}
 }
 
-/* Four neighbours of the tile's sums, added up over the blocks that split it, in their order. */
+/* Four adjacent sums of the tile, added over the blocks that split it, in the blocks' order. */
 __device__ static inline void sum_4(
 	const wide_args &a, const float *sums, uint32_t at, float (&v)[4])
 {

@@ -35,7 +35,7 @@ struct ring_stage {
 /* ---- boxes ---- */
 
 #ifndef MIMEO_RACECHECK
-/* Nothing but for racecheck.cuh. */
+/* Empty but in builds for racecheck (racecheck.cuh). */
 enum { WITNESS_BYTES = 0 };
 
 __device__ static inline void box_coming(uint32_t to, uint32_t barrier)
@@ -48,7 +48,7 @@ __device__ static inline void box_read(uint32_t to)
 }
 #endif
 
-/* So that the first box of a matrix does not wait for its map. */
+/* The first box of a matrix then does not wait for its map. */
 __device__ static inline void prefetch_map(const void *map)
 {
 	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

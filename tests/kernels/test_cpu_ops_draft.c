@@ -33,7 +33,7 @@ static void test_the_draft_reads_each_tokens_successor(void **state)
 		assert_int_equal(rig.draft.last_index[2], 14);
 		assert_int_equal(ids[15], sampled_of(&rig, 3)[0]);
 		assert_int_equal(rig.draft.last_index[3], 15);
-		assert_int_equal(rig.draft.last_index[4], 0); /* nobody's */
+		assert_int_equal(rig.draft.last_index[4], 0); /* an empty row's */
 		assert_int_equal(ids[19], 20);
 		assert_int_equal(ids[20], 0); /* unknown */
 		assert_int_equal(rig.draft.last_index[5], 20);

@@ -231,7 +231,7 @@ static void check_combine(const struct group_case *g, bool based, bool in_place)
 		.cols = COLS};
 
 	memcpy(kept.data, base.data, base.bytes);
-	for (uint32_t p = 0; p < PAIRS; p++) /* nobody has written what no expert computes */
+	for (uint32_t p = 0; p < PAIRS; p++) /* what no expert computes is not written */
 		for (uint32_t i = 0; I(g->experts)[p] < 0 && i < COLS; i++)
 			F(y)[p * COLS + i] = NAN;
 	RUN(moe_combine, &a);

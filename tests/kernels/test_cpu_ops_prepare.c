@@ -13,7 +13,7 @@ enum {
 	EMBEDDING_BYTES = 12,
 };
 
-/* Nobody reads it: of a row's embeddings only the addresses matter. */
+/* Never read: of a row's embeddings only the addresses matter. */
 static const uint8_t given[2 * MAX_TOKENS * EMBEDDING_BYTES];
 
 /* Masks' words. */

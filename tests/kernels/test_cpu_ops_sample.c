@@ -369,7 +369,7 @@ static void test_draw_does_not_depend_on_the_batch(void **state)
 		sample(&rows, from + r * VOCAB, 1, VOCAB, SAMPLE_TARGET);
 		alone[r] = rows.sampled[0];
 	}
-	/* In reverse order, other slots, among strangers with other parameters. */
+	/* In reverse order, other slots, among other rows with other parameters. */
 	for (int r = 0; r < MAX_ROWS; r++) {
 		int place = MAX_ROWS - 1 - r;
 

@@ -326,7 +326,7 @@ static void test_rows_past_their_pages_are_clamped_and_write_nowhere(void **stat
 	rig_deinit(&rig);
 }
 
-static void test_a_length_that_nobody_wrote_is_no_place_before_the_first(void **state)
+static void test_a_length_never_written_is_no_place_before_the_first(void **state)
 {
 	static const struct step_row rows[] = {VERIFY(2)};
 	struct rig rig;
@@ -459,7 +459,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_missing_and_foreign_drafts_are_ids_in_range),
 	cmocka_unit_test(test_an_init_sets_how_many_drafts_and_leaves_none),
 	cmocka_unit_test(test_rows_past_their_pages_are_clamped_and_write_nowhere),
-	cmocka_unit_test(test_a_length_that_nobody_wrote_is_no_place_before_the_first),
+	cmocka_unit_test(test_a_length_never_written_is_no_place_before_the_first),
 	cmocka_unit_test(test_a_row_to_verify_has_at_most_its_drafts_and_what_the_step_has_left),
 	cmocka_unit_test(test_random_steps_with_and_without_rows_to_verify),
 	cmocka_unit_test(test_without_drafts_there_are_no_rows_to_verify),

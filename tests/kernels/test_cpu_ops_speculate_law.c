@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What comes out of drafting and verifying is distributed as the target would have it. Target
- * and draft are chains over a small vocabulary: a token's logits are told by the token before it. Many
+ * and draft are chains over a small vocabulary: a token's logits depend on the token before it. Many
  * slots with a seed each draft, verify and, where one token came of it, do so again; the first two
  * tokens are counted. Seeds are fixed, so a test passes always or never.
  */
@@ -135,7 +135,7 @@ static void verify_wrongly(struct rig *rig, const struct law *law)
 	}
 }
 
-/* Each row's first two tokens; one that has them is nobody's. */
+/* Each row's first two tokens; a row that has both gets no slot. */
 static void run_batch(struct rig *rig, const struct law *law, bool wrong, struct counts *counts)
 {
 	int32_t tokens[ROWS][2];

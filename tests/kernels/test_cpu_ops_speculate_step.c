@@ -43,7 +43,7 @@ static void test_a_small_draft_after_a_big_one_finds_nothing_of_it(void **state)
 }
 
 /* F31. Behind a big step, rows past the real ones have all that it left but for prepare's tails. */
-static void test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state(void **state)
+static void test_a_padded_row_with_a_stale_slot_writes_no_draft_state(void **state)
 {
 	static const struct step_row small[] = {VERIFY(6)};
 	struct rig rig, before;
@@ -78,7 +78,7 @@ static void test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state(void 
 
 /* ---- beside others ---- */
 
-/* The target's and the draft's logits of any step, told by slot and length alone. */
+/* The target's and the draft's logits of any step, by slot and length alone. */
 static void step_logits(struct rig *rig, const struct step_row *rows, uint32_t n_rows)
 {
 	for (uint32_t r = 0; r < n_rows; r++) {
@@ -192,14 +192,14 @@ static struct step_row random_row(int32_t slot)
 /* Captured at a step of padding alone; replayed at steps of all kinds and lengths. */
 static void test_a_replay_of_the_loop_equals_eager(void **state)
 {
-	static const struct step_row nobody[] = {{.slot = -1, .n_tokens = MAX_TOKENS}};
+	static const struct step_row empty[] = {{.slot = -1, .n_tokens = MAX_TOKENS}};
 	struct graph_exec *exec;
 	struct rig rig;
 
 	set_up(&rig, &warm);
 	rng = 31;
 	random_logits(&rig);
-	rig_prepare(&rig, nobody, 1, MAX_ROWS, (int32_t[MAX_TOKENS]){0});
+	rig_prepare(&rig, empty, 1, MAX_ROWS, (int32_t[MAX_TOKENS]){0});
 	exec = capture_loop(&rig, MAX_ROWS);
 	for (int step = 0; step < 200; step++) {
 		uint32_t n_rows = random_below(&rng, MAX_ROWS + 1);
@@ -232,7 +232,7 @@ static void test_a_replay_of_the_loop_equals_eager(void **state)
 
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_a_small_draft_after_a_big_one_finds_nothing_of_it),
-	cmocka_unit_test(test_a_padded_row_with_a_stale_slot_writes_nobodys_draft_state),
+	cmocka_unit_test(test_a_padded_row_with_a_stale_slot_writes_no_draft_state),
 	cmocka_unit_test(test_rows_that_speculate_are_alone_among_rows_that_do_not),
 	cmocka_unit_test(test_a_replay_of_the_loop_equals_eager),
 };

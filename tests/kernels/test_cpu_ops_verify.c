@@ -210,7 +210,7 @@ static void test_sampled_rows_are_verified_by_the_book(void **state)
 		assert_true(n_of[n] > 50);
 }
 
-/* Rows of one token, at the same places; `verify` tells which op. */
+/* Rows of one token, at the same places; `verify` selects the op. */
 static void sample_plainly(struct rig *rig, bool verify, int32_t *sampled)
 {
 	struct step_row rows[MAX_ROWS];
@@ -262,7 +262,7 @@ static void test_without_drafts_a_row_to_verify_gives_what_sampling_gives(void *
 }
 
 /* Not a token, one out of the vocabulary, ones that their own logits do not have. */
-static void test_drafts_that_nobody_drew_count_as_none(void **state)
+static void test_drafts_never_drawn_count_as_none(void **state)
 {
 	static const int32_t bad[] = {-1, VOCAB, INT32_MAX, INT32_MIN, 3, 4};
 	struct rig rig;
@@ -463,7 +463,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_greedy_rows_do_not_touch_draft_logits),
 	cmocka_unit_test(test_sampled_rows_are_verified_by_the_book),
 	cmocka_unit_test(test_without_drafts_a_row_to_verify_gives_what_sampling_gives),
-	cmocka_unit_test(test_drafts_that_nobody_drew_count_as_none),
+	cmocka_unit_test(test_drafts_never_drawn_count_as_none),
 	cmocka_unit_test(test_token_0_is_certain_where_no_logit_is_finite),
 	cmocka_unit_test(test_verification_does_not_depend_on_the_batch),
 	cmocka_unit_test(test_a_draft_is_judged_once),

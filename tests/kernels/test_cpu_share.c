@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Events that another process waits for, and handles of strangers' descriptors, on the cpu device. */
+/* Events that another process waits for, and handles of untrusted descriptors, on the cpu device. */
 #include "tests/kernels/cpu_fixture.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static void test_page_tells_recorded_from_completed(void **state)
 		;
 	assert_int_equal(f->ops->event_sync(event), 0);
 	assert_int_equal(value, 7);
-	/* And anew. */
+	/* And again. */
 	assert_int_equal(launch_gate(f, f->stream), 0);
 	gate_wait(f);
 	assert_int_equal(f->ops->event_record(event, f->stream), 0);
@@ -133,7 +133,7 @@ static void test_shared_events_are_made_after_lock(void **state)
 	close(fd);
 }
 
-/* A descriptor that a stranger sends, with what it says of its size. */
+/* A descriptor that a client sends, with the size that it claims. */
 static void test_handle_of_a_descriptor_is_as_large_as_was_asked_for(void **state)
 {
 	struct fixture *f = *state;

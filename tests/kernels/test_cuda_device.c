@@ -259,7 +259,7 @@ static int child_fault(void)
 	sem_post(&open);
 	while (sem_wait(&called) != 0)
 		;
-	/* whoever was woken by it gets to know at once */
+	/* the host function has recorded the loss */
 	if (!device_is_lost(ops->status(device)))
 		return 9;
 	rc = ops->stream_sync(stream);

@@ -225,7 +225,7 @@ static void check_combine(uint32_t n_tokens, uint32_t n_active, uint32_t cols, i
 			.cols = cols};
 
 		for (uint32_t t = 1; t < n_tokens;
-			t += 3) /* nobody wrote what no expert computes */
+			t += 3) /* what no expert computes is not written */
 			assert_int_equal(devices[side]->ops->fill_async(streams[side],
 						 (uint8_t *)y.at[side] + t * n_active * row, 0xff,
 						 n_active * row),

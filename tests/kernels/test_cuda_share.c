@@ -123,7 +123,7 @@ static int child_wait(void)
 	return 0;
 }
 
-/* Allocates, fills with 9, exports, and stays until told to go (or is killed). */
+/* Allocates, fills with 9, exports, and stays until it hears from its parent (or is killed). */
 static int child_export(const char *kind, const char *offset_text)
 {
 	const size_t offset = (size_t)atol(offset_text);
