@@ -70,7 +70,7 @@ void cpu_node_run(struct cpu_device *device, const struct cpu_node *node)
 		node->op->run(node->args, node->workspace);
 }
 
-static int device_status(struct device *base)
+static int cpu_device_status(struct device *base)
 {
 	return cpu_status(cpu_device(base));
 }
@@ -88,7 +88,7 @@ static void device_last_fault(struct device *base, struct device_fault *ret)
 
 /* ---- the device ---- */
 
-static int device_info(struct device *base, struct device_info *ret)
+static int cpu_device_info(struct device *base, struct device_info *ret)
 {
 	struct device_info info = {
 		.name = "cpu",
@@ -99,7 +99,7 @@ static int device_info(struct device *base, struct device_info *ret)
 		.kv_dtype = DTYPE_F32,
 		.export_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
 	};
-	int rc = device_status(base);
+	int rc = cpu_device_status(base);
 
 	if (rc)
 		return rc;
@@ -108,7 +108,7 @@ static int device_info(struct device *base, struct device_info *ret)
 	return 0;
 }
 
-static int device_lock(struct device *base)
+static int cpu_device_lock(struct device *base)
 {
 	struct cpu_device *device = cpu_device(base);
 
@@ -125,7 +125,7 @@ void cpu_device_live(struct device *base, struct cpu_live *ret)
 	pthread_mutex_unlock(&device->lock);
 }
 
-static void device_free(struct device *base)
+static void cpu_device_free(struct device *base)
 {
 	struct cpu_device *device;
 
@@ -141,10 +141,10 @@ static void device_free(struct device *base)
 
 #define CPU_ENTRY(name) .name = cpu_##name,
 static const struct device_ops cpu_device_ops = {
-	.free = device_free,
-	.info = device_info,
-	.lock = device_lock,
-	.status = device_status,
+	.free = cpu_device_free,
+	.info = cpu_device_info,
+	.lock = cpu_device_lock,
+	.status = cpu_device_status,
 	.last_fault = device_last_fault,
 	DEVICE_OPS(CPU_ENTRY)
 };

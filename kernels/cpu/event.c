@@ -138,7 +138,7 @@ void cpu_event_free(struct event *event)
 int cpu_event_record(struct event *event, struct stream *stream)
 {
 	uint64_t mark;
-	int rc = stream_enter(stream);
+	int rc = cpu_stream_enter(stream);
 
 	if (rc)
 		return rc;
@@ -150,7 +150,7 @@ int cpu_event_record(struct event *event, struct stream *stream)
 		if (rc)
 			return rc;
 	}
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		mark = event_mark(EVENT_CAPTURED, stream->capture.id);
 	else
 		mark = event_mark(
@@ -160,7 +160,7 @@ int cpu_event_record(struct event *event, struct stream *stream)
 }
 
 /* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
-static int event_ask(struct event *event, uint64_t mark)
+static int cpu_event_ask(struct event *event, uint64_t mark)
 {
 	int rc;
 
@@ -173,7 +173,7 @@ static int event_ask(struct event *event, uint64_t mark)
 int cpu_event_query(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = event_ask(event, mark);
+	int rc = cpu_event_ask(event, mark);
 
 	if (rc)
 		return rc;
@@ -187,7 +187,7 @@ int cpu_event_sync(struct event *event)
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	struct timeline *timeline;
 	uint64_t point;
-	int rc = event_ask(event, mark);
+	int rc = cpu_event_ask(event, mark);
 
 	if (rc && (!device_is_lost(rc) || event_mark_captured(mark)))
 		return rc;
@@ -200,7 +200,7 @@ int cpu_stream_wait_event(struct stream *stream, struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
 	struct cpu_node *node;
-	int rc = stream_enter(stream);
+	int rc = cpu_stream_enter(stream);
 
 	if (rc)
 		return rc;

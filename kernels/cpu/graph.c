@@ -13,7 +13,7 @@ static struct cpu_node *graph_nodes_new(uint32_t n)
 
 /* ---- recording ---- */
 
-static int graph_grow(struct graph *graph)
+static int cpu_graph_grow(struct graph *graph)
 {
 	const uint32_t capacity = graph->capacity == 0 ? 64 : graph->capacity * 2;
 	struct cpu_node *nodes = graph_nodes_new(capacity);
@@ -35,7 +35,7 @@ struct cpu_node *graph_record(struct stream *stream)
 	struct cpu_node *node;
 
 	assert(graph != NULL && graph->n_nodes <= graph->capacity);
-	if (graph->n_nodes == graph->capacity && graph_grow(graph) != 0) {
+	if (graph->n_nodes == graph->capacity && cpu_graph_grow(graph) != 0) {
 		capture_spoil(&stream->capture);
 		return NULL;
 	}
@@ -53,7 +53,7 @@ int cpu_capture_begin(struct stream *stream)
 
 	if (rc)
 		return rc;
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		return DEVICE_E_ILLEGAL_STATE;
 	graph = calloc(1, sizeof(*graph));
 	if (graph == NULL)
@@ -67,7 +67,7 @@ int cpu_capture_begin(struct stream *stream)
 }
 
 /* The recording; its capture is over. *ret_rc: captures_end's. */
-static struct graph *graph_take_recording(struct stream *stream, int *ret_rc)
+static struct graph *cpu_graph_take_recording(struct stream *stream, int *ret_rc)
 {
 	struct graph *graph = stream->capture_graph;
 
@@ -82,9 +82,9 @@ int cpu_capture_end(struct stream *stream, struct graph **ret_graph)
 	struct graph *graph;
 	int ended, rc = cpu_status(stream->device);
 
-	if (!stream_capturing(stream))
+	if (!capture_is_on(&stream->capture))
 		return rc ? rc : DEVICE_E_ILLEGAL_STATE;
-	graph = graph_take_recording(stream, &ended);
+	graph = cpu_graph_take_recording(stream, &ended);
 	if (rc || ended) {
 		cpu_graph_free(graph);
 		return rc ? rc : ended;
@@ -97,12 +97,12 @@ void cpu_capture_drop(struct stream *stream)
 {
 	int ended;
 
-	cpu_graph_free(graph_take_recording(stream, &ended));
+	cpu_graph_free(cpu_graph_take_recording(stream, &ended));
 }
 
 bool cpu_capturing(struct stream *stream)
 {
-	return stream_capturing(stream);
+	return capture_is_on(&stream->capture);
 }
 
 const char *cpu_graph_node_name(struct graph *graph, uint32_t index)

@@ -29,6 +29,7 @@
 #include "kernels/captures.h"
 #include "kernels/forced.h"
 #include "kernels/loaded.h"
+#include "kernels/workspace.h"
 #include "kernels/cpu/cpu.h"
 
 #define CPU_STREAMS_MAX 256u
@@ -76,20 +77,13 @@ struct timeline {
 	_Atomic uint32_t bell;
 };
 
-struct workspace {
-	struct workspace *next; /* smaller ones, which queued and recorded nodes may still name */
-	void *memory;
-	size_t bytes;
-};
-
 struct stream {
 	struct cpu_device *device;
 	struct timeline *timeline;
 	struct cpu_node *nodes; /* [CPU_QUEUE_NODES] */
 	pthread_t thread;
 	uint32_t index;               /* of the timeline */
-	struct workspace *workspaces; /* the first is the current one */
-	size_t workspace_bytes;
+	struct workspace *workspaces;
 	struct capture capture;
 	struct graph *capture_graph;
 	alignas(64) _Atomic uint64_t tail;
@@ -181,13 +175,8 @@ struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind);
 void stream_push(struct stream *stream);
 /* Block until the timeline has reached `point`. */
 void timeline_wait(struct cpu_device *device, struct timeline *timeline, uint64_t point);
-static inline bool stream_capturing(struct stream *stream)
-{
-	return capture_is_on(&stream->capture);
-}
-
 /* What a call that puts work on the stream has to ask first. */
-static inline int stream_enter(struct stream *stream)
+static inline int cpu_stream_enter(struct stream *stream)
 {
 	int rc = cpu_status(stream->device);
 

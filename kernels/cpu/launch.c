@@ -8,35 +8,31 @@
 
 /* ---- launching ---- */
 
-/* Smaller workspaces stay: nodes that are queued or recorded hold their addresses, as on CUDA. */
 static int launch_grow_workspace(struct stream *stream, size_t bytes)
 {
 	struct cpu_device *device = stream->device;
-	struct workspace *workspace = malloc(sizeof(*workspace));
+	void *memory;
+	int rc;
 
-	if (workspace == NULL)
-		return -ENOMEM;
-	if (posix_memalign(&workspace->memory, 256, bytes) != 0) {
-		free(workspace);
+	if (posix_memalign(&memory, 256, bytes) != 0)
 		return DEVICE_E_MEMORY;
+	rc = workspace_push(&stream->workspaces, memory, bytes);
+	if (rc) {
+		free(memory);
+		return rc;
 	}
-	memset(workspace->memory, 0xff, bytes);
-	assert(bytes > stream->workspace_bytes);
-	workspace->next = stream->workspaces;
-	workspace->bytes = bytes;
-	stream->workspaces = workspace;
-	stream->workspace_bytes = bytes;
+	memset(memory, 0xff, bytes);
 	cpu_count(device, &device->live.workspace_bytes, (int64_t)bytes);
 	return 0;
 }
 
 int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args, size_t bytes,
-	size_t workspace_bytes)
+	size_t ws_bytes)
 {
 	struct cpu_device *device = stream->device;
-	const bool capturing = stream_capturing(stream);
+	const bool capturing = capture_is_on(&stream->capture);
 	struct cpu_node *node;
-	int rc = stream_enter(stream);
+	int rc = cpu_stream_enter(stream);
 
 	if (rc)
 		return rc;
@@ -50,20 +46,20 @@ int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args,
 		if (rc)
 			return rc;
 	}
-	if (workspace_bytes > stream->workspace_bytes) {
+	if (ws_bytes > workspace_bytes(stream->workspaces)) {
 		rc = cpu_enter_growth(device);
 		if (rc)
 			return rc;
-		rc = launch_grow_workspace(stream, workspace_bytes);
+		rc = launch_grow_workspace(stream, ws_bytes);
 		if (rc)
 			return rc;
 	}
 	node = capturing ? graph_record(stream) : stream_next(stream, CPU_NODE_OP);
 	if (node == NULL)
 		return -ENOMEM;
-	assert(workspace_bytes <= stream->workspace_bytes && node->kind == CPU_NODE_OP);
+	assert(ws_bytes <= workspace_bytes(stream->workspaces) && node->kind == CPU_NODE_OP);
 	node->op = op;
-	node->workspace = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
+	node->workspace = workspace_memory(stream->workspaces);
 	if (bytes != 0)
 		memcpy(node->args, args, bytes);
 	if (!capturing)
@@ -116,7 +112,7 @@ int cpu_copy_async(struct stream *stream, void *dst, const void *src, size_t byt
 	const struct copy_args args = {.dst = dst, .src = src, .bytes = bytes};
 
 	if (bytes == 0)
-		return stream_enter(stream);
+		return cpu_stream_enter(stream);
 	if (dst == NULL || src == NULL)
 		return DEVICE_E_INVALID;
 	return cpu_launch(stream, &copy_op, &args, sizeof(args), 0);
@@ -127,7 +123,7 @@ int cpu_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes
 	const struct fill_args args = {.dst = dst, .bytes = bytes, .value = value};
 
 	if (bytes == 0)
-		return stream_enter(stream);
+		return cpu_stream_enter(stream);
 	if (dst == NULL)
 		return DEVICE_E_INVALID;
 	return cpu_launch(stream, &fill_op, &args, sizeof(args), 0);

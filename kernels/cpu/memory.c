@@ -108,7 +108,7 @@ static struct allocation *memory_record_take(
 /* ---- device and pinned memory ---- */
 
 /* Poisoning touches every page: asking for more than there is must fail here, not kill. */
-static int memory_alloc(
+static int cpu_memory_alloc(
 	struct cpu_device *device, enum allocation_kind kind, size_t bytes, void **ret)
 {
 	uint64_t total, available;
@@ -133,7 +133,7 @@ static int memory_alloc(
 }
 
 /* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
-static void memory_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
+static void cpu_memory_free(struct cpu_device *device, enum allocation_kind kind, void *memory)
 {
 	struct allocation *record;
 
@@ -147,22 +147,22 @@ static void memory_free(struct cpu_device *device, enum allocation_kind kind, vo
 
 int cpu_mem_alloc(struct device *device, size_t bytes, void **ret)
 {
-	return memory_alloc(cpu_device(device), ALLOCATION_MEMORY, bytes, ret);
+	return cpu_memory_alloc(cpu_device(device), ALLOCATION_MEMORY, bytes, ret);
 }
 
 void cpu_mem_free(struct device *device, void *memory)
 {
-	memory_free(cpu_device(device), ALLOCATION_MEMORY, memory);
+	cpu_memory_free(cpu_device(device), ALLOCATION_MEMORY, memory);
 }
 
 int cpu_host_alloc(struct device *device, size_t bytes, void **ret)
 {
-	return memory_alloc(cpu_device(device), ALLOCATION_HOST, bytes, ret);
+	return cpu_memory_alloc(cpu_device(device), ALLOCATION_HOST, bytes, ret);
 }
 
 void cpu_host_free(struct device *device, void *memory)
 {
-	memory_free(cpu_device(device), ALLOCATION_HOST, memory);
+	cpu_memory_free(cpu_device(device), ALLOCATION_HOST, memory);
 }
 
 /* ---- reserved ranges ---- */

@@ -118,7 +118,7 @@ struct cpu_node *stream_next(struct stream *stream, enum cpu_node_kind kind)
 	const uint64_t tail = atomic_load_explicit(&stream->tail, memory_order_relaxed);
 	struct cpu_node *node = &stream->nodes[tail % CPU_QUEUE_NODES];
 
-	assert(!stream_capturing(stream) || kind == CPU_NODE_STOP);
+	assert(!capture_is_on(&stream->capture) || kind == CPU_NODE_STOP);
 	for (uint32_t n = 0; stream_full(stream, tail); n++) {
 		if (n < 1000)
 			stream_relax();
@@ -307,7 +307,7 @@ void cpu_stream_free(struct stream *stream)
 {
 	if (stream == NULL)
 		return;
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		cpu_capture_drop(stream);
 	stream_next(stream, CPU_NODE_STOP);
 	stream_push(stream);
@@ -320,7 +320,7 @@ void cpu_stream_free(struct stream *stream)
 /* ---- calls ---- */
 
 /* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
-static int stream_ask(struct stream *stream)
+static int cpu_stream_ask(struct stream *stream)
 {
 	int rc = cpu_enter(stream->device);
 
@@ -329,7 +329,7 @@ static int stream_ask(struct stream *stream)
 
 int cpu_stream_sync(struct stream *stream)
 {
-	int rc = stream_ask(stream);
+	int rc = cpu_stream_ask(stream);
 
 	/* A lost device's streams run empty: after a sync nothing of theirs is in use. */
 	if (rc && !device_is_lost(rc))
@@ -340,7 +340,7 @@ int cpu_stream_sync(struct stream *stream)
 
 int cpu_stream_query(struct stream *stream)
 {
-	int rc = stream_ask(stream);
+	int rc = cpu_stream_ask(stream);
 
 	if (rc)
 		return rc;
@@ -352,7 +352,7 @@ int cpu_stream_query(struct stream *stream)
 int cpu_stream_host_func(struct stream *stream, void (*fn)(void *arg), void *arg)
 {
 	struct cpu_node *node;
-	int rc = stream_enter(stream);
+	int rc = cpu_stream_enter(stream);
 
 	if (rc)
 		return rc;

@@ -67,7 +67,7 @@ void cuda_relax_end(const struct cuda_relaxed *relaxed)
 
 /* ---- the table ---- */
 
-static int device_info(struct device *base, struct device_info *ret)
+static int cuda_device_info(struct device *base, struct device_info *ret)
 {
 	struct cuda_device *device = cuda_device(base);
 	struct device_info info = {
@@ -93,7 +93,7 @@ static int device_info(struct device *base, struct device_info *ret)
 	return 0;
 }
 
-static int device_lock(struct device *base)
+static int cuda_device_lock(struct device *base)
 {
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
@@ -120,7 +120,7 @@ static bool device_asked_lately(struct cuda_device *device)
 
 /* A fault shows in the next call that asks the context: an idle stream is the cheapest to ask, and
  * still too dear for those who spin on this. */
-static int device_status(struct device *base)
+static int cuda_device_status(struct device *base)
 {
 	struct cuda_device *device = cuda_device(base);
 	int rc = cuda_status(device);
@@ -132,7 +132,7 @@ static int device_status(struct device *base)
 	return cuda_lost(device);
 }
 
-static void device_free(struct device *base)
+static void cuda_device_free(struct device *base)
 {
 	struct cuda_device *device;
 
@@ -152,10 +152,10 @@ static void device_free(struct device *base)
 
 #define CUDA_ENTRY(name) .name = cuda_##name,
 static const struct device_ops cuda_device_ops = {
-	.free = device_free,
-	.info = device_info,
-	.lock = device_lock,
-	.status = device_status,
+	.free = cuda_device_free,
+	.info = cuda_device_info,
+	.lock = cuda_device_lock,
+	.status = cuda_device_status,
 	.last_fault = cuda_last_fault,
 	DEVICE_OPS(CUDA_ENTRY)
 };
@@ -284,7 +284,7 @@ int cuda_device_new(const char *name, const struct device_options *options, stru
 	pthread_mutex_init(&device->memory_lock, NULL);
 	rc = device_start(device);
 	if (rc) {
-		device_free(&device->base);
+		cuda_device_free(&device->base);
 		return rc;
 	}
 	*ret = &device->base;

@@ -69,7 +69,7 @@ void cuda_event_free(struct event *event)
 int cuda_event_record(struct event *event, struct stream *stream)
 {
 	uint64_t mark = EVENT_RECORDED;
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	assert(event->device == stream->device);
 	if (rc)
@@ -79,7 +79,7 @@ int cuda_event_record(struct event *event, struct stream *stream)
 		if (rc)
 			return rc;
 	}
-	if (stream_capturing(stream)) {
+	if (capture_is_on(&stream->capture)) {
 		mark = stream->capture.id;
 		assert(mark > EVENT_RECORDED);
 	} else {
@@ -92,7 +92,7 @@ int cuda_event_record(struct event *event, struct stream *stream)
 }
 
 /* Asking an event how far it is: its own capture is spoilt by that, else those of this thread. */
-static int event_ask(struct event *event, uint64_t mark)
+static int cuda_event_ask(struct event *event, uint64_t mark)
 {
 	int rc;
 
@@ -105,7 +105,7 @@ static int event_ask(struct event *event, uint64_t mark)
 int cuda_event_query(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = event_ask(event, mark);
+	int rc = cuda_event_ask(event, mark);
 
 	if (rc || mark == EVENT_NEVER)
 		return rc;
@@ -115,7 +115,7 @@ int cuda_event_query(struct event *event)
 int cuda_event_sync(struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = event_ask(event, mark);
+	int rc = cuda_event_ask(event, mark);
 
 	if (rc || mark == EVENT_NEVER)
 		return rc;
@@ -125,7 +125,7 @@ int cuda_event_sync(struct event *event)
 int cuda_stream_wait_event(struct stream *stream, struct event *event)
 {
 	const uint64_t mark = atomic_load_explicit(&event->mark, memory_order_acquire);
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	if (rc || mark == EVENT_NEVER)
 		return rc;

@@ -100,7 +100,7 @@ int cuda_forced_fault(struct stream *stream, const char *name)
 	void *nowhere = (void *)(uintptr_t)sizeof(int);
 	int rc;
 
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		return 0;
 	if (forced_holds(&device->forced, name)) {
 		rc = CUDA_TRY(&device->base, cudaLaunchHostFunc(stream->handle, forced_wait,

@@ -148,7 +148,7 @@ static int gemm_check(const struct op_gemm *a)
 	return 0;
 }
 
-static int gemm_run(struct gemm_product *p)
+static int gemm_run_planned(struct gemm_product *p)
 {
 	const struct gemm_key key = gemm_key_of(p);
 	struct gemm_way way;
@@ -182,10 +182,10 @@ static int gemm_begin(struct stream *stream, const struct op_gemm *a, void **ret
 static int gemm_queue(struct gemm_product *product)
 {
 	struct stream *stream = product->stream;
-	int rc = product->args->n_rows != 0 ? gemm_run(product) : 0;
+	int rc = product->args->n_rows != 0 ? gemm_run_planned(product) : 0;
 
 	if (rc) {
-		if (stream_capturing(stream))
+		if (capture_is_on(&stream->capture))
 			capture_spoil(&stream->capture);
 		return rc;
 	}

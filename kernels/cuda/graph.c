@@ -26,7 +26,7 @@ static cudaError_t graph_of_capture(cudaStream_t handle, cudaGraph_t *ret)
 #endif
 }
 
-static int graph_grow(struct graph *graph, size_t n)
+static int cuda_graph_grow(struct graph *graph, size_t n)
 {
 	size_t capacity = graph->capacity == 0 ? 256 : graph->capacity;
 	const char **names;
@@ -61,7 +61,7 @@ static int graph_name_nodes(struct stream *stream, const char *name)
 	if (rc)
 		return rc;
 	assert(graph != NULL && n >= graph->n_nodes);
-	rc = graph_grow(graph, n);
+	rc = cuda_graph_grow(graph, n);
 	if (rc)
 		return rc;
 	while (graph->n_nodes < n)
@@ -86,7 +86,7 @@ int cuda_capture_begin(struct stream *stream)
 
 	if (rc)
 		return rc;
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		return DEVICE_E_ILLEGAL_STATE;
 	graph = calloc(1, sizeof(*graph));
 	if (graph == NULL)
@@ -106,7 +106,7 @@ int cuda_capture_begin(struct stream *stream)
 }
 
 /* The recording; its capture is over. *ret_rc: captures_end's, or what CUDA says. */
-static struct graph *graph_take_recording(struct stream *stream, int *ret_rc)
+static struct graph *cuda_graph_take_recording(struct stream *stream, int *ret_rc)
 {
 	struct graph *graph = stream->capture_graph;
 	int rc = captures_end(&stream->device->captures, &stream->capture);
@@ -124,9 +124,9 @@ int cuda_capture_end(struct stream *stream, struct graph **ret_graph)
 	struct graph *graph;
 	int ended, rc = cuda_status(stream->device);
 
-	if (!stream_capturing(stream))
+	if (!capture_is_on(&stream->capture))
 		return rc ? rc : DEVICE_E_ILLEGAL_STATE;
-	graph = graph_take_recording(stream, &ended);
+	graph = cuda_graph_take_recording(stream, &ended);
 	if (rc || ended) {
 		cuda_graph_free(graph);
 		return rc ? rc : ended;
@@ -139,12 +139,12 @@ void cuda_capture_drop(struct stream *stream)
 {
 	int ended;
 
-	cuda_graph_free(graph_take_recording(stream, &ended));
+	cuda_graph_free(cuda_graph_take_recording(stream, &ended));
 }
 
 bool cuda_capturing(struct stream *stream)
 {
-	return stream_capturing(stream);
+	return capture_is_on(&stream->capture);
 }
 
 const char *cuda_graph_node_name(struct graph *graph, uint32_t index)

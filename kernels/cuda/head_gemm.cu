@@ -36,12 +36,12 @@
 enum { BUSY_WARPS = 1056, BUSY_BLOCKS = 120 }; /* eight and nearly one a multiprocessor of an H200 */
 
 /* The rows of x and y that a lane has of a tile of 16: g and g + 8. */
-struct tile_rows {
+struct head_tile {
 	const bf16 *x[2];
 	bf16 *y[2];
 	bool there[2];
 
-	__device__ __forceinline__ tile_rows(
+	__device__ __forceinline__ head_tile(
 		const struct op_head_gemm &a, uint32_t head, uint32_t tile)
 	{
 #pragma unroll
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void along_step(
 
 /* Both rows' two columns of a tile of 8. */
 static __device__ __forceinline__ void along_store(
-	const struct op_head_gemm &a, const tile_rows &at, const float (&c)[2][4], uint32_t n_first)
+	const struct op_head_gemm &a, const head_tile &at, const float (&c)[2][4], uint32_t n_first)
 {
 	const uint32_t col = n_first + threadIdx.x % 4 * 2;
 
@@ -191,7 +191,7 @@ static __global__ void __launch_bounds__(WARPS_MAX *WARP)
 		}
 #pragma unroll
 		for (int m = 0; m < MT; m++) {
-			const tile_rows at(a, head, t_first / 16 + m);
+			const head_tile at(a, head, t_first / 16 + m);
 
 			along_store(a, at, c[m][0], n_first);
 			along_store(a, at, c[m][1], n_first + 8);
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void across_weights(uint32_t (&b)[8][2],
 
 /* A tile's rows of x in the order of the products. */
 static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
-	const struct op_head_gemm &a, const tile_rows &at, uint32_t k_first)
+	const struct op_head_gemm &a, const head_tile &at, uint32_t k_first)
 {
 #pragma unroll
 	for (int i = 0; i < 2 * ACROSS_STEPS; i++) {
@@ -245,7 +245,7 @@ static __device__ __forceinline__ void across_load(uint2 (&x)[ACROSS_STEPS][2],
 }
 
 static __device__ __forceinline__ void across_store(
-	const struct op_head_gemm &a, const tile_rows &at, const float (&c)[8][4], uint32_t n_first)
+	const struct op_head_gemm &a, const head_tile &at, const float (&c)[8][4], uint32_t n_first)
 {
 #pragma unroll
 	for (int e = 0; e < 4; e++) {
@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(WARP) across(const struct op_head_gemm 
 		across_weights(b[s], a, from, n_first, s * 16);
 	overlap_wait();
 	for (uint32_t tile = blockIdx.y; tile * 16 < a.n_rows; tile += gridDim.y) {
-		const tile_rows at(a, head, tile);
+		const head_tile at(a, head, tile);
 		float c[8][4] = {};
 
 		for (uint32_t k_first = 0; k_first < a.head_n; k_first += ACROSS_STEPS * 16) {

@@ -32,6 +32,7 @@
 #include "kernels/captures.h"
 #include "kernels/forced.h"
 #include "kernels/loaded.h"
+#include "kernels/workspace.h"
 #include "kernels/cuda/cuda.h"
 
 /* libcuda's part. */
@@ -71,17 +72,10 @@ struct graph_exec {
 	_Atomic uint64_t bytes;
 };
 
-struct workspace {
-	struct workspace *next; /* smaller ones, which queued and recorded nodes may still name */
-	void *memory;
-	size_t bytes;
-};
-
 struct stream {
 	struct cuda_device *device;
 	cudaStream_t handle;
-	struct workspace *workspaces; /* the first is the current one */
-	size_t workspace_bytes;
+	struct workspace *workspaces;
 	struct capture capture;
 	struct graph *capture_graph;
 	bool inputs_recorded; /* what is being captured writes the step's inputs */
@@ -214,13 +208,8 @@ int cuda_range_attach(struct cuda_device *device, CUdeviceptr address, size_t by
 
 /* ---- stream.c ---- */
 
-static inline bool stream_capturing(struct stream *stream)
-{
-	return capture_is_on(&stream->capture);
-}
-
 /* What a call that puts work on the stream has to ask first. */
-static inline int stream_enter(struct stream *stream)
+static inline int cuda_stream_enter(struct stream *stream)
 {
 	int rc = cuda_status(stream->device);
 

@@ -79,7 +79,7 @@ static int launch_load(struct cuda_device *device, const char *name, const void 
 
 int cuda_launch_begin(struct stream *stream, const char *name, const void *kernel)
 {
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	if (rc)
 		return rc;
@@ -157,7 +157,7 @@ void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t gr
 /* Work of `name` was put on the stream with this result: a capture names its nodes, or is spoilt. */
 static int launch_queued(struct stream *stream, int rc, const char *name)
 {
-	if (!stream_capturing(stream))
+	if (!capture_is_on(&stream->capture))
 		return rc;
 	if (rc) {
 		capture_spoil(&stream->capture);
@@ -187,37 +187,31 @@ void cuda_inputs_written(struct stream *stream)
 
 bool cuda_inputs_settled(struct stream *stream)
 {
-	return stream_capturing(stream) && !stream->inputs_recorded;
+	return capture_is_on(&stream->capture) && !stream->inputs_recorded;
 }
 
 int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 {
 	struct cuda_device *device = stream->device;
-	struct workspace *workspace;
+	void *memory;
 	int rc;
 
-	assert((stream->workspaces == NULL) == (stream->workspace_bytes == 0));
-	if (bytes <= stream->workspace_bytes) {
-		*ret = stream->workspaces != NULL ? stream->workspaces->memory : NULL;
+	if (bytes <= workspace_bytes(stream->workspaces)) {
+		*ret = workspace_memory(stream->workspaces);
 		return 0;
 	}
 	rc = cuda_enter_growth(device);
 	if (rc)
 		return rc;
-	workspace = malloc(sizeof(*workspace));
-	if (workspace == NULL)
-		return -ENOMEM;
-	rc = CUDA_TRY(&device->base, cudaMalloc(&workspace->memory, bytes));
+	rc = CUDA_TRY(&device->base, cudaMalloc(&memory, bytes));
+	if (rc)
+		return rc;
+	rc = workspace_push(&stream->workspaces, memory, bytes);
 	if (rc) {
-		free(workspace);
+		CUDA_TRY(&device->base, cudaFree(memory));
 		return rc;
 	}
-	assert(bytes > stream->workspace_bytes);
-	workspace->next = stream->workspaces;
-	workspace->bytes = bytes;
-	stream->workspaces = workspace;
-	stream->workspace_bytes = bytes;
-	*ret = workspace->memory;
+	*ret = memory;
 	return 0;
 }
 
@@ -225,7 +219,7 @@ int cuda_workspace(struct stream *stream, size_t bytes, void **ret)
 
 int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	if (rc || bytes == 0)
 		return rc;
@@ -238,7 +232,7 @@ int cuda_copy_async(struct stream *stream, void *dst, const void *src, size_t by
 
 int cuda_fill_async(struct stream *stream, void *dst, uint8_t value, size_t bytes)
 {
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	if (rc || bytes == 0)
 		return rc;

@@ -5,7 +5,7 @@
 
 #define HOST_FLAGS (cudaHostAllocPortable | cudaHostAllocMapped)
 
-static int memory_alloc(struct device *base, size_t bytes, bool host, void **ret)
+static int cuda_memory_alloc(struct device *base, size_t bytes, bool host, void **ret)
 {
 	void *memory;
 	int rc = cuda_enter_growth(cuda_device(base));
@@ -24,7 +24,7 @@ static int memory_alloc(struct device *base, size_t bytes, bool host, void **ret
 }
 
 /* Freeing while capturing cannot be refused here, but it spoils the capture all the same. */
-static void memory_free(struct device *base, bool host, void *memory)
+static void cuda_memory_free(struct device *base, bool host, void *memory)
 {
 	struct cuda_device *device = cuda_device(base);
 
@@ -41,20 +41,20 @@ static void memory_free(struct device *base, bool host, void *memory)
 
 int cuda_mem_alloc(struct device *base, size_t bytes, void **ret)
 {
-	return memory_alloc(base, bytes, false, ret);
+	return cuda_memory_alloc(base, bytes, false, ret);
 }
 
 void cuda_mem_free(struct device *base, void *memory)
 {
-	memory_free(base, false, memory);
+	cuda_memory_free(base, false, memory);
 }
 
 int cuda_host_alloc(struct device *base, size_t bytes, void **ret)
 {
-	return memory_alloc(base, bytes, true, ret);
+	return cuda_memory_alloc(base, bytes, true, ret);
 }
 
 void cuda_host_free(struct device *base, void *memory)
 {
-	memory_free(base, true, memory);
+	cuda_memory_free(base, true, memory);
 }

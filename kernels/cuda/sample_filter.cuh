@@ -40,14 +40,14 @@ struct block_filter {
 };
 
 /* The search's goal: the last place before which there is less than `limit`. */
-struct target {
+struct filter_target {
 	uint64_t limit;  /* 0: `fraction` of the total, which is not known */
 	double fraction;
 };
 
 /* Places to search: the list's, or all of the row's. Those past `last` do not count; in the row no
  * logit below `least` needs to be looked at. */
-struct places {
+struct filter_places {
 	bool listed;
 	float least;
 	uint64_t last;
@@ -66,7 +66,7 @@ __device__ static inline float place_logit(uint64_t place)
 /* Calls f(logit, id). */
 template <typename F, typename G>
 __device__ static inline void for_each_place(const struct sample_row &row,
-	const struct block_filter &f, const struct places &places, F call, G after)
+	const struct block_filter &f, const struct filter_places &places, F call, G after)
 {
 	if (places.listed) {
 		for (uint32_t i = threadIdx.x; i < f.n_list; i += SAMPLE_THREADS)
@@ -85,7 +85,7 @@ __device__ static inline void for_each_place(const struct sample_row &row,
 
 template <typename F>
 __device__ static inline void for_each_place(const struct sample_row &row,
-	const struct block_filter &f, const struct places &places, F call)
+	const struct block_filter &f, const struct filter_places &places, F call)
 {
 	for_each_place(row, f, places, call, [] {});
 }
@@ -160,7 +160,8 @@ __device__ static inline T scan_bins(T *warps, T own, T *ret_total)
 
 /* f.boundary and what belongs to it, from full bins, before which lies `base`. MASS: by mass. */
 template <bool MASS>
-__device__ static void find_boundary(struct block_filter &f, struct target &target, uint64_t base)
+__device__ static void find_boundary(
+	struct block_filter &f, struct filter_target &target, uint64_t base)
 {
 	const uint32_t i = threadIdx.x, count = f.count[i];
 	const uint64_t own = MASS ? (uint64_t)f.high[i] << 32 | f.low[i] : count;
@@ -186,7 +187,7 @@ __device__ static void find_boundary(struct block_filter &f, struct target &targ
 /* Step 1. The last bin has many tokens or none, so it is counted in registers. */
 template <bool MASS>
 __device__ static void find_linear(const struct sample_row &row, struct block_filter &f,
-	const struct places &places, struct target &target)
+	const struct filter_places &places, struct filter_target &target)
 {
 	const int mass_bits = mass_bits_of(row);
 	uint32_t n_far = 0;
@@ -212,7 +213,7 @@ __device__ static void find_linear(const struct sample_row &row, struct block_fi
 
 /* Step 2: the places of the bins from first to end, which fit. */
 __device__ static void collect(const struct sample_row &row, struct block_filter &f,
-	const struct places &places, uint32_t first, uint32_t end)
+	const struct filter_places &places, uint32_t first, uint32_t end)
 {
 	if (threadIdx.x == 0)
 		f.n_list = 0;
@@ -229,7 +230,7 @@ __device__ static void collect(const struct sample_row &row, struct block_filter
 /* Step 3. */
 template <bool MASS>
 __device__ static uint64_t search(const struct sample_row &row, struct block_filter &f,
-	const struct places &places, struct target &target, uint64_t base)
+	const struct filter_places &places, struct filter_target &target, uint64_t base)
 {
 	const int mass_bits = mass_bits_of(row);
 	uint64_t prefix = 0;
@@ -267,10 +268,10 @@ __device__ static uint64_t search(const struct sample_row &row, struct block_fil
  * A lower bound of the k-th logit, k at most the number of threads: of the threads' greatest ones
  * the k-th. It spares the histogram nearly all of the row.
  */
-__device__ static void narrow(
-	const struct sample_row &row, struct block_filter &f, struct places &places, uint32_t k)
+__device__ static void narrow(const struct sample_row &row, struct block_filter &f,
+	struct filter_places &places, uint32_t k)
 {
-	struct target target = {k, 0};
+	struct filter_target target = {k, 0};
 	float greatest = -INFINITY;
 
 	for_each_place(row, f, places, [&](float logit, uint32_t) {
@@ -286,9 +287,9 @@ __device__ static void narrow(
 /* places.last := the last place kept; they become the list's if all that are kept fit. */
 template <bool MASS>
 __device__ static void keep(const struct sample_row &row, struct block_filter &f,
-	struct places &places, struct target target)
+	struct filter_places &places, struct filter_target target)
 {
-	struct places searched;
+	struct filter_places searched;
 	uint64_t base = 0;
 	uint32_t bin;
 
@@ -321,10 +322,10 @@ __device__ static inline bool is_filtered(
 }
 
 /* What top-k (0: none) and top-p (1 or more: none) leave. */
-__device__ static struct places keep_places(
+__device__ static struct filter_places keep_places(
 	const struct sample_row &row, struct block_filter &f, uint32_t top_k, float top_p)
 {
-	struct places places = {false, -FLT_MAX, UINT64_MAX};
+	struct filter_places places = {false, -FLT_MAX, UINT64_MAX};
 
 	if (top_k && top_k < row.vocab)
 		keep<false>(row, f, places, {top_k, 0});
@@ -337,7 +338,7 @@ __device__ static struct places keep_places(
 __device__ static struct choice draw_filtered(
 	const struct sample_row &row, struct block_filter &f, uint32_t top_k, float top_p)
 {
-	const struct places places = keep_places(row, f, top_k, top_p);
+	const struct filter_places places = keep_places(row, f, top_k, top_p);
 	struct thread_draw draw = draw_begin(row);
 
 	for_each_place(

@@ -45,21 +45,16 @@ static int share_add(
 	return 0;
 }
 
-/* Off the list; NULL if there is none of either kind at that address. */
-static struct shared *share_take(struct cuda_device *device, const void *memory,
+/* With the lock held: the link to what is of either kind at that address; to NULL if nothing is. */
+static struct shared **share_find(struct cuda_device *device, const void *memory,
 	enum shared_kind kind, enum shared_kind other)
 {
-	struct shared **link = &device->shared, *shared;
+	struct shared **link = &device->shared;
 
-	pthread_mutex_lock(&device->memory_lock);
 	while (*link != NULL && ((*link)->address != (CUdeviceptr)(uintptr_t)memory ||
 					((*link)->kind != kind && (*link)->kind != other)))
 		link = &(*link)->next;
-	shared = *link;
-	if (shared != NULL)
-		*link = shared->next;
-	pthread_mutex_unlock(&device->memory_lock);
-	return shared;
+	return link;
 }
 
 static int share_round_up(const struct cuda_device *device, uint64_t bytes, size_t *ret)
@@ -95,6 +90,32 @@ static void share_displace(struct cuda_device *device, CUdeviceptr address, size
 {
 	CUDA_TRY_DRIVER(&device->base, device->driver.unmap(address, bytes));
 	CUDA_TRY_DRIVER(&device->base, device->driver.address_free(address, bytes));
+}
+
+/* Takes it off the list and frees it. An IPC mapping goes away when the GPU has drained, a
+ * descriptor's at once. */
+static void share_free(struct cuda_device *device, void *memory, enum shared_kind kind,
+	enum shared_kind other)
+{
+	struct shared **link, *shared;
+
+	if (memory == NULL)
+		return;
+	pthread_mutex_lock(&device->memory_lock);
+	link = share_find(device, memory, kind, other);
+	shared = *link;
+	assert(shared != NULL);
+	*link = shared->next;
+	pthread_mutex_unlock(&device->memory_lock);
+	cuda_status(device);
+	CUDA_RELAXED(device);
+	if (shared->kind == SHARED_IPC)
+		CUDA_TRY(&device->base, cudaIpcCloseMemHandle(memory));
+	else if (shared->kind == SHARED_IPC_EXPORTED)
+		CUDA_TRY(&device->base, cudaFree(memory));
+	else
+		share_displace(device, shared->address, shared->bytes);
+	free(shared);
 }
 
 /* ---- export ---- */
@@ -196,19 +217,9 @@ int cuda_export_alloc(
 	return 0;
 }
 
-void cuda_export_free(struct device *base, void *memory)
+void cuda_export_free(struct device *device, void *memory)
 {
-	struct cuda_device *device = cuda_device(base);
-	struct shared *shared;
-
-	if (memory == NULL)
-		return;
-	shared = share_take(device, memory, SHARED_EXPORTED, SHARED_EXPORTED);
-	assert(shared != NULL);
-	cuda_status(device);
-	CUDA_RELAXED(device);
-	share_displace(device, shared->address, shared->bytes);
-	free(shared);
+	share_free(cuda_device(device), memory, SHARED_EXPORTED, SHARED_EXPORTED);
 }
 
 /* ---- export by CUDA IPC ---- */
@@ -257,19 +268,9 @@ int cuda_export_ipc_alloc(
 	return 0;
 }
 
-void cuda_export_ipc_free(struct device *base, void *memory)
+void cuda_export_ipc_free(struct device *device, void *memory)
 {
-	struct cuda_device *device = cuda_device(base);
-	struct shared *shared;
-
-	if (memory == NULL)
-		return;
-	shared = share_take(device, memory, SHARED_IPC_EXPORTED, SHARED_IPC_EXPORTED);
-	assert(shared != NULL);
-	cuda_status(device);
-	CUDA_RELAXED(device);
-	CUDA_TRY(base, cudaFree(memory));
-	free(shared);
+	share_free(cuda_device(device), memory, SHARED_IPC_EXPORTED, SHARED_IPC_EXPORTED);
 }
 
 /* ---- import ---- */
@@ -393,23 +394,9 @@ int cuda_import(struct device *base, const struct device_handle *handle, void **
 	return 0;
 }
 
-/* An IPC mapping goes away when the GPU has drained, a descriptor's at once. */
-void cuda_import_free(struct device *base, void *memory)
+void cuda_import_free(struct device *device, void *memory)
 {
-	struct cuda_device *device = cuda_device(base);
-	struct shared *shared;
-
-	if (memory == NULL)
-		return;
-	shared = share_take(device, memory, SHARED_IMPORTED, SHARED_IPC);
-	assert(shared != NULL);
-	cuda_status(device);
-	CUDA_RELAXED(device);
-	if (shared->kind == SHARED_IPC)
-		CUDA_TRY(base, cudaIpcCloseMemHandle(memory));
-	else
-		share_displace(device, shared->address, shared->bytes);
-	free(shared);
+	share_free(cuda_device(device), memory, SHARED_IMPORTED, SHARED_IPC);
 }
 
 uint64_t cuda_import_bytes(struct device *base, const void *memory)
@@ -419,11 +406,7 @@ uint64_t cuda_import_bytes(struct device *base, const void *memory)
 	uint64_t bytes;
 
 	pthread_mutex_lock(&device->memory_lock);
-	shared = device->shared;
-	while (shared != NULL && (shared->address != (CUdeviceptr)(uintptr_t)memory ||
-					 (shared->kind != SHARED_IMPORTED &&
-						 shared->kind != SHARED_IPC)))
-		shared = shared->next;
+	shared = *share_find(device, memory, SHARED_IMPORTED, SHARED_IPC);
 	bytes = shared != NULL ? shared->bytes : 0;
 	pthread_mutex_unlock(&device->memory_lock);
 	return bytes;

@@ -36,7 +36,7 @@ void cuda_stream_free(struct stream *stream)
 		return;
 	base = &stream->device->base;
 	cuda_status(stream->device);
-	if (stream_capturing(stream))
+	if (capture_is_on(&stream->capture))
 		cuda_capture_drop(stream);
 	CUDA_RELAXED(stream->device);
 	CUDA_TRY(base, cudaStreamSynchronize(stream->handle));
@@ -51,7 +51,7 @@ void cuda_stream_free(struct stream *stream)
 }
 
 /* Asking a stream how far it is: not while this thread captures, nor of a stream that captures. */
-static int stream_ask(struct stream *stream)
+static int cuda_stream_ask(struct stream *stream)
 {
 	int rc = cuda_enter(stream->device);
 
@@ -60,7 +60,7 @@ static int stream_ask(struct stream *stream)
 
 int cuda_stream_sync(struct stream *stream)
 {
-	int rc = stream_ask(stream);
+	int rc = cuda_stream_ask(stream);
 
 	if (rc)
 		return rc;
@@ -69,7 +69,7 @@ int cuda_stream_sync(struct stream *stream)
 
 int cuda_stream_query(struct stream *stream)
 {
-	int rc = stream_ask(stream);
+	int rc = cuda_stream_ask(stream);
 
 	if (rc)
 		return rc;
@@ -78,7 +78,7 @@ int cuda_stream_query(struct stream *stream)
 
 int cuda_enter_eager(struct stream *stream)
 {
-	int rc = stream_enter(stream);
+	int rc = cuda_stream_enter(stream);
 
 	return rc ? rc : capture_refuse(&stream->capture, DEVICE_E_CAPTURE_UNSUPPORTED);
 }

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef MIMEO_KERNELS_WORKSPACE_H
+#define MIMEO_KERNELS_WORKSPACE_H
+
+/*
+ * A stream's scratch memory: a list, of which the first is the current one. Smaller ones stay until
+ * the stream is freed, because queued and recorded nodes may name them.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+struct workspace {
+	struct workspace *next;
+	void *memory;
+	size_t bytes;
+};
+
+static inline void *workspace_memory(const struct workspace *first)
+{
+	return first != NULL ? first->memory : NULL;
+}
+
+static inline size_t workspace_bytes(const struct workspace *first)
+{
+	return first != NULL ? first->bytes : 0;
+}
+
+/* Makes larger memory the current one. 0 or -ENOMEM. */
+static inline int workspace_push(struct workspace **first, void *memory, size_t bytes)
+{
+	struct workspace *workspace = malloc(sizeof(*workspace));
+
+	if (workspace == NULL)
+		return -ENOMEM;
+	assert(memory != NULL && bytes > workspace_bytes(*first));
+	*workspace = (struct workspace){.next = *first, .memory = memory, .bytes = bytes};
+	*first = workspace;
+	return 0;
+}
+
+#endif
