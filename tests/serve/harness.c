@@ -103,6 +103,31 @@ void harness_free(struct harness *harness)
 	free(harness);
 }
 
+int harness_setup(void **state)
+{
+	const struct harness_fixture *fixture = *state;
+	struct harness *harness = harness_new();
+
+	if (fixture)
+		fixture->configure(harness);
+	harness_start(harness);
+	*state = harness;
+	return 0;
+}
+
+int harness_teardown(void **state)
+{
+	harness_free(*state);
+	return 0;
+}
+
+void harness_configure_large(struct harness *harness)
+{
+	engine_free(harness->engine);
+	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
+	harness->options.engine = harness->engine;
+}
+
 /* ---- clients ---- */
 
 int client_connect(struct harness *harness)

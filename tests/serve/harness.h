@@ -35,8 +35,20 @@ struct harness *harness_new(void);
 void harness_start(struct harness *harness);
 /* Waits for serve_run to return its result. */
 int harness_join(struct harness *harness);
-/* Drain it if it runs still, and free all. */
+/* Drain it if it still runs, and free all. */
 void harness_free(struct harness *harness);
+
+/* Fixture: *state, a struct harness_fixture or NULL, becomes a started harness. */
+struct harness_fixture {
+	void (*configure)(struct harness *harness); /* before it starts */
+};
+int harness_setup(void **state);
+int harness_teardown(void **state);
+#define harness_test(test) cmocka_unit_test_setup_teardown(test, harness_setup, harness_teardown)
+#define harness_test_with(test, function)                                                          \
+	{#test, test, harness_setup, harness_teardown, &(struct harness_fixture){function}}
+/* For harness_test_with: as many models, and of as many graphs, as there can be. */
+void harness_configure_large(struct harness *harness);
 
 /* ---- clients ---- */
 

@@ -12,33 +12,6 @@
 #include "daemon/serve/admin_wire.h"
 #include "ipc/socket.h"
 
-static int setup(void **state)
-{
-	struct harness *harness = harness_new();
-
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int setup_large(void **state)
-{
-	struct harness *harness = harness_new();
-
-	engine_free(harness->engine);
-	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
-	harness->options.engine = harness->engine;
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	harness_free(*state);
-	return 0;
-}
-
 /* ---- listings ---- */
 
 static void test_status_says_serving_with_its_counters(void **state)
@@ -501,31 +474,32 @@ static void test_kill_of_no_session_says_so(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_status_says_serving_with_its_counters),
-		T(test_sessions_lists_who_is_attached),
-		T(test_models_says_what_the_mode_was_lowered_to),
-		T(test_graphs_lists_each_descriptor),
-		T(test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without),
-		T(test_orders_about_graphs_reach_the_engine_as_they_are_meant),
-		T(test_orders_about_graphs_that_there_are_not_are_refused),
-		T(test_order_about_a_drafts_graph_says_that_it_stays),
-		T_IN(test_reply_of_many_messages_has_every_row_once, setup_large),
-		T(test_metrics_are_an_exposition),
-		T(test_speculation_is_in_models_and_metrics),
-		T(test_metrics_have_whole_counters_and_real_gauges),
-		T_IN(test_metrics_of_32_models_that_draft_8_tokens_fit, setup_large),
-		T(test_unknown_operation_is_refused),
-		T(test_garbage_from_an_operator_closes_it),
-		T(test_request_that_is_no_map_closes_the_operator),
-		T(test_client_on_the_operators_socket_is_told_so),
-		T_IN(test_operator_that_never_reads_is_cut_off, setup_large),
-		T(test_operator_may_ask_twice),
-		T(test_operators_beyond_16_are_turned_away),
-		T(test_kill_closes_that_session),
-		T(test_kill_of_no_session_says_so),
+		harness_test(test_status_says_serving_with_its_counters),
+		harness_test(test_sessions_lists_who_is_attached),
+		harness_test(test_models_says_what_the_mode_was_lowered_to),
+		harness_test(test_graphs_lists_each_descriptor),
+		harness_test(test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without),
+		harness_test(test_orders_about_graphs_reach_the_engine_as_they_are_meant),
+		harness_test(test_orders_about_graphs_that_there_are_not_are_refused),
+		harness_test(test_order_about_a_drafts_graph_says_that_it_stays),
+		harness_test_with(test_reply_of_many_messages_has_every_row_once,
+			harness_configure_large),
+		harness_test(test_metrics_are_an_exposition),
+		harness_test(test_speculation_is_in_models_and_metrics),
+		harness_test(test_metrics_have_whole_counters_and_real_gauges),
+		harness_test_with(test_metrics_of_32_models_that_draft_8_tokens_fit,
+			harness_configure_large),
+		harness_test(test_unknown_operation_is_refused),
+		harness_test(test_garbage_from_an_operator_closes_it),
+		harness_test(test_request_that_is_no_map_closes_the_operator),
+		harness_test(test_client_on_the_operators_socket_is_told_so),
+		harness_test_with(test_operator_that_never_reads_is_cut_off,
+			harness_configure_large),
+		harness_test(test_operator_may_ask_twice),
+		harness_test(test_operators_beyond_16_are_turned_away),
+		harness_test(test_kill_closes_that_session),
+		harness_test(test_kill_of_no_session_says_so),
 	};
 
 	return cmocka_run_group_tests_name("admin", tests, NULL, NULL);

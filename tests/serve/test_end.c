@@ -13,30 +13,10 @@
 #include "daemon/serve/admin_wire.h"
 #include "ipc/socket.h"
 
-static int setup(void **state)
+static void configure_short_drain(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int setup_short_drain(void **state)
-{
-	struct harness *harness = harness_new();
-
 	harness->options.drain_timeout_s = 1;
 	harness->options.handshake_timeout_ms = 50; /* and so a fine tick */
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	harness_free(*state);
-	return 0;
 }
 
 static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
@@ -112,15 +92,10 @@ static void test_second_signal_ends_at_once(void **state)
 	assert_int_equal(fake_engine_aborted_with(harness->engine), 0);
 }
 
-static int setup_endless_drain(void **state)
+static void configure_endless_drain(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
 	harness->options.drain_timeout_s = 0;
 	harness->options.handshake_timeout_ms = 40; /* a tick every 10 ms */
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
 static void test_drain_timeout_of_0_waits_without_limit(void **state)
@@ -220,18 +195,18 @@ static void test_second_daemon_on_a_live_socket_is_refused(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_drain_refuses_clients_until_nothing_is_in_flight),
-		T(test_signal_drains),
-		T(test_second_signal_ends_at_once),
-		T_IN(test_drain_that_takes_too_long_aborts_with_draining, setup_short_drain),
-		T_IN(test_drain_timeout_of_0_waits_without_limit, setup_endless_drain),
-		T(test_drain_that_loses_the_device_says_so),
-		T(test_lost_device_detaches_all_and_has_its_own_result),
-		T(test_status_and_metrics_tell_of_a_lost_device),
-		T(test_second_daemon_on_a_live_socket_is_refused),
+		harness_test(test_drain_refuses_clients_until_nothing_is_in_flight),
+		harness_test(test_signal_drains),
+		harness_test(test_second_signal_ends_at_once),
+		harness_test_with(test_drain_that_takes_too_long_aborts_with_draining,
+			configure_short_drain),
+		harness_test_with(test_drain_timeout_of_0_waits_without_limit,
+			configure_endless_drain),
+		harness_test(test_drain_that_loses_the_device_says_so),
+		harness_test(test_lost_device_detaches_all_and_has_its_own_result),
+		harness_test(test_status_and_metrics_tell_of_a_lost_device),
+		harness_test(test_second_daemon_on_a_live_socket_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("end", tests, NULL, NULL);

@@ -14,42 +14,17 @@
 #include "ipc/region.h"
 #include "ipc/socket.h"
 
-static int setup(void **state)
+static void configure_impatient(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int setup_impatient(void **state)
-{
-	struct harness *harness = harness_new();
-
 	harness->options.handshake_timeout_ms = 50;
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
-static int setup_many(void **state)
+static void configure_many(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
 	harness->options.max_sessions = harness->options.max_sessions_per_uid = 64;
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
-static int teardown(void **state)
-{
-	harness_free(*state);
-	return 0;
-}
-
-/* How many are open when the daemon has nobody but us. */
+/* Open descriptors once no other peer is connected. */
 static uint64_t settled_fds(struct harness *harness)
 {
 	for (;;) {
@@ -111,7 +86,7 @@ static size_t count_life_fds(void)
 }
 
 /* As many as this kernel has. */
-static void test_welcome_brings_what_tells_of_the_daemons_end(void **state)
+static void test_welcome_brings_descriptors_that_report_the_daemons_end(void **state)
 {
 	struct harness *harness = harness_new();
 	struct msg_hello hello = client_hello();
@@ -147,16 +122,26 @@ static void test_port_has_the_peer_as_the_kernel_knows_it(void **state)
 	client_close(&client);
 }
 
+/* A HELLO, its length and a byte more. */
+static size_t hello_and_more(uint8_t bytes[static 260])
+{
+	struct msg_hello hello = client_hello();
+	int n = msg_hello_encode(&hello, bytes + 4, 256);
+
+	memset(bytes, 0, 4);
+	bytes[0] = (uint8_t)n;
+	bytes[n + 4] = 0;
+	return (size_t)n + 5;
+}
+
 static void test_hello_in_single_bytes_is_welcome(void **state)
 {
 	struct harness *harness = *state;
-	struct msg_hello hello = client_hello();
-	uint8_t buffer[260] = {0};
+	uint8_t buffer[260];
 	struct client client = {.fd = client_connect(harness)};
 
-	int n = msg_hello_encode(&hello, buffer + 4, sizeof(buffer) - 4);
-	buffer[0] = (uint8_t)n;
-	for (int i = 0; i < n + 4; i++)
+	size_t n = hello_and_more(buffer) - 1;
+	for (size_t i = 0; i < n; i++)
 		assert_int_equal(send(client.fd, buffer + i, 1, MSG_NOSIGNAL), 1);
 	client_receive_welcome(&client);
 	assert_int_equal(client.welcome.status, 0);
@@ -165,31 +150,32 @@ static void test_hello_in_single_bytes_is_welcome(void **state)
 
 /* ---- what is not a HELLO ---- */
 
-static void test_garbage_is_answered_and_closed(void **state)
+static void test_bytes_that_are_no_hello_are_answered_and_the_connection_closed(void **state)
 {
-	struct harness *harness = *state;
-	struct client client = {.fd = client_connect(harness)};
-
-	assert_int_equal(send(client.fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
-	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
-	assert_non_null(strstr(client.welcome.text, "1024"));
-	expect_closed(client.fd);
-	client_close(&client);
-}
-
-static void test_msgpack_that_is_no_hello_is_refused(void **state)
-{
-	struct harness *harness = *state;
 	/* an array that claims 2^32 - 1 values */
 	static const uint8_t bomb[] = {5, 0, 0, 0, 0xdd, 0xff, 0xff, 0xff, 0xff};
-	struct client client = {.fd = client_connect(harness)};
+	uint8_t hello[260];
+	const struct {
+		const void *bytes;
+		size_t n;
+		const char *says;
+	} cases[] = {
+		{"GET / HTTP/1.1\r\n\r\n", 18, "1024"},
+		{bomb, sizeof(bomb), ""},
+		{hello, hello_and_more(hello), "bytes after HELLO"},
+	};
 
-	assert_int_equal(send(client.fd, bomb, sizeof(bomb), MSG_NOSIGNAL), sizeof(bomb));
-	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
-	expect_closed(client.fd);
-	client_close(&client);
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct client client = {.fd = client_connect(*state)};
+
+		assert_int_equal(send(client.fd, cases[i].bytes, cases[i].n, MSG_NOSIGNAL),
+			cases[i].n);
+		client_receive_welcome(&client);
+		assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
+		assert_non_null(strstr(client.welcome.text, cases[i].says));
+		expect_closed(client.fd);
+		client_close(&client);
+	}
 }
 
 static void test_flood_is_cut_off(void **state)
@@ -204,22 +190,6 @@ static void test_flood_is_cut_off(void **state)
 	expect_closed(fd);
 	close(fd);
 	await_sessions(harness, 0);
-}
-
-static void test_bytes_behind_hello_are_refused(void **state)
-{
-	struct harness *harness = *state;
-	struct msg_hello hello = client_hello();
-	uint8_t buffer[260] = {0};
-	struct client client = {.fd = client_connect(harness)};
-
-	int n = msg_hello_encode(&hello, buffer + 4, sizeof(buffer) - 4);
-	buffer[0] = (uint8_t)n;
-	assert_int_equal(send(client.fd, buffer, (size_t)n + 5, MSG_NOSIGNAL), n + 5);
-	client_receive_welcome(&client);
-	assert_int_equal(client.welcome.status, MIMEO_E_PROTOCOL);
-	expect_closed(client.fd);
-	client_close(&client);
 }
 
 static void test_half_a_hello_times_out(void **state)
@@ -253,7 +223,7 @@ static void test_silent_crowd_leaves_no_place_and_no_descriptor(void **state)
 
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		fds[i] = client_connect(harness);
-	/* of one user 32 may be silent at a time: the ones behind are told */
+	/* of one user 32 may be silent at a time: further ones are refused */
 	last = (struct client){.fd = fds[39]};
 	client_receive_welcome(&last);
 	assert_int_equal(last.welcome.status, MIMEO_E_QUOTA);
@@ -288,17 +258,33 @@ static void test_descriptors_that_come_with_hello_cost_the_connection(void **sta
 
 /* ---- limits ---- */
 
-static void test_other_version_is_told_both_versions(void **state)
+static void test_hello_beyond_a_limit_is_refused_with_the_limit(void **state)
 {
-	struct msg_hello hello = client_hello();
-	struct client client;
+	static const struct {
+		struct msg_hello more; /* added to a good one */
+		int status;
+		const char *says;
+	} cases[] = {
+		{{.version = 96}, MIMEO_E_VERSION,
+			"the client speaks protocol version 99, the daemon 3"},
+		{{.entries = 248}, MIMEO_E_INVALID, "entries 256 exceeds max_entries 128"},
+		{{.entries = 1}, MIMEO_E_INVALID, "entries is not a power of two from 2 to"},
+		{{.arena_bytes = (2 << 20) - REGION_ARENA_MIN}, MIMEO_E_INVALID,
+			"arena_bytes 2097152 exceeds max_arena_bytes 1048576"},
+	};
 
-	hello.version = 99;
-	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_VERSION);
-	assert_string_equal(
-		client.welcome.text, "the client speaks protocol version 99, the daemon 3");
-	expect_closed(client.fd);
-	client_close(&client);
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct msg_hello hello = client_hello();
+		struct client client;
+
+		hello.version += cases[i].more.version;
+		hello.entries += cases[i].more.entries;
+		hello.arena_bytes += cases[i].more.arena_bytes;
+		assert_int_equal(client_attach(*state, &client, &hello), cases[i].status);
+		assert_non_null(strstr(client.welcome.text, cases[i].says));
+		expect_closed(client.fd);
+		client_close(&client);
+	}
 }
 
 static void test_session_beyond_a_users_share_is_refused(void **state)
@@ -312,7 +298,7 @@ static void test_session_beyond_a_users_share_is_refused(void **state)
 	assert_int_equal(client_attach(harness, &clients[3], &hello), MIMEO_E_QUOTA);
 	assert_non_null(strstr(clients[3].welcome.text, "max_sessions_per_uid is 3"));
 	client_close(&clients[3]);
-	/* a place that is given back can be had */
+	/* a place that becomes free can be taken */
 	client_close(&clients[0]);
 	await_sessions(harness, 2);
 	assert_int_equal(client_attach(harness, &clients[0], &hello), 0);
@@ -320,14 +306,9 @@ static void test_session_beyond_a_users_share_is_refused(void **state)
 		client_close(&clients[i]);
 }
 
-static int setup_few(void **state)
+static void configure_few(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
 	harness->options.max_sessions = 1;
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
 static void test_session_beyond_all_is_refused(void **state)
@@ -342,49 +323,10 @@ static void test_session_beyond_all_is_refused(void **state)
 	client_close(&first);
 }
 
-static void test_too_many_entries_are_refused(void **state)
+static void configure_little_memory(struct harness *harness)
 {
-	struct msg_hello hello = client_hello();
-	struct client client;
-
-	hello.entries = 256;
-	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
-	assert_string_equal(client.welcome.text, "entries 256 exceeds max_entries 128");
-	client_close(&client);
-}
-
-static void test_odd_entries_are_refused(void **state)
-{
-	struct msg_hello hello = client_hello();
-	struct client client;
-
-	hello.entries = 7;
-	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
-	assert_non_null(strstr(client.welcome.text, "entries"));
-	client_close(&client);
-}
-
-static void test_too_large_an_arena_is_refused(void **state)
-{
-	struct msg_hello hello = client_hello();
-	struct client client;
-
-	hello.arena_bytes = 2 << 20;
-	assert_int_equal(client_attach(*state, &client, &hello), MIMEO_E_INVALID);
-	assert_string_equal(
-		client.welcome.text, "arena_bytes 2097152 exceeds max_arena_bytes 1048576");
-	client_close(&client);
-}
-
-static int setup_little_memory(void **state)
-{
-	struct harness *harness = harness_new();
-
 	/* Two sessions' regions, and a little more. */
 	harness->options.max_shared_bytes = 2 * region_bytes(8, REGION_ARENA_MIN) + 4096;
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
 static void test_memory_beyond_what_all_may_share_is_refused(void **state)
@@ -522,18 +464,6 @@ static void test_descriptors_return_to_their_count_after_200_sessions(void **sta
 	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
 }
 
-static int setup_many_models(void **state)
-{
-	struct harness *harness = harness_new();
-
-	engine_free(harness->engine);
-	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
-	harness->options.engine = harness->engine;
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
 static void test_welcome_holds_32_models(void **state)
 {
 	struct msg_hello hello = client_hello();
@@ -546,34 +476,34 @@ static void test_welcome_holds_32_models(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define T_IN(test, with) cmocka_unit_test_setup_teardown(test, with, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_hello_gets_models_limits_and_descriptors),
-		cmocka_unit_test(test_welcome_brings_what_tells_of_the_daemons_end),
-		T(test_port_has_the_peer_as_the_kernel_knows_it),
-		T(test_hello_in_single_bytes_is_welcome),
-		T(test_garbage_is_answered_and_closed),
-		T(test_msgpack_that_is_no_hello_is_refused),
-		T(test_flood_is_cut_off),
-		T(test_bytes_behind_hello_are_refused),
-		T_IN(test_half_a_hello_times_out, setup_impatient),
-		T_IN(test_silence_times_out, setup_impatient),
-		T(test_silent_crowd_leaves_no_place_and_no_descriptor),
-		T(test_descriptors_that_come_with_hello_cost_the_connection),
-		T(test_other_version_is_told_both_versions),
-		T(test_session_beyond_a_users_share_is_refused),
-		T_IN(test_session_beyond_all_is_refused, setup_few),
-		T_IN(test_memory_beyond_what_all_may_share_is_refused, setup_little_memory),
-		T(test_too_many_entries_are_refused),
-		T(test_odd_entries_are_refused),
-		T(test_too_large_an_arena_is_refused),
-		T(test_session_that_the_engine_refuses_gets_one_answer),
-		T(test_junk_after_welcome_ends_that_session_only),
-		T(test_broken_rings_end_that_session),
-		T(test_death_is_seen_though_the_socket_stays_open),
-		T_IN(test_descriptors_return_to_their_count_after_200_sessions, setup_many),
-		T_IN(test_welcome_holds_32_models, setup_many_models),
+		harness_test(test_hello_gets_models_limits_and_descriptors),
+		cmocka_unit_test(test_welcome_brings_descriptors_that_report_the_daemons_end),
+		harness_test(test_port_has_the_peer_as_the_kernel_knows_it),
+		harness_test(test_hello_in_single_bytes_is_welcome),
+		harness_test(
+			test_bytes_that_are_no_hello_are_answered_and_the_connection_closed),
+		harness_test(test_flood_is_cut_off),
+		harness_test_with(test_half_a_hello_times_out,
+			configure_impatient),
+		harness_test_with(test_silence_times_out,
+			configure_impatient),
+		harness_test(test_silent_crowd_leaves_no_place_and_no_descriptor),
+		harness_test(test_descriptors_that_come_with_hello_cost_the_connection),
+		harness_test(test_hello_beyond_a_limit_is_refused_with_the_limit),
+		harness_test(test_session_beyond_a_users_share_is_refused),
+		harness_test_with(test_session_beyond_all_is_refused,
+			configure_few),
+		harness_test_with(test_memory_beyond_what_all_may_share_is_refused,
+			configure_little_memory),
+		harness_test(test_session_that_the_engine_refuses_gets_one_answer),
+		harness_test(test_junk_after_welcome_ends_that_session_only),
+		harness_test(test_broken_rings_end_that_session),
+		harness_test(test_death_is_seen_though_the_socket_stays_open),
+		harness_test_with(test_descriptors_return_to_their_count_after_200_sessions,
+			configure_many),
+		harness_test_with(test_welcome_holds_32_models,
+			harness_configure_large),
 	};
 
 	return cmocka_run_group_tests_name("serve", tests, NULL, NULL);

@@ -8,39 +8,14 @@
 
 #include "daemon/ctl/listing.h"
 
-static int setup(void **state)
+static void configure_without_drafts(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int setup_without_drafts(void **state)
-{
-	struct harness *harness = harness_new();
-
 	fake_engine_without_drafts(harness->engine);
-	harness_start(harness);
-	*state = harness;
-	return 0;
 }
 
-static int setup_before_verifications(void **state)
+static void configure_before_verifications(struct harness *harness)
 {
-	struct harness *harness = harness_new();
-
 	fake_engine_before_verifications(harness->engine);
-	harness_start(harness);
-	*state = harness;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	harness_free(*state);
-	return 0;
 }
 
 /* The caller's to free. */
@@ -205,19 +180,21 @@ static void test_metrics_as_json_have_both_labels(void **state)
 
 int main(void)
 {
-#define T_IN(test, set_up) cmocka_unit_test_setup_teardown(test, set_up, teardown)
 	const struct CMUnitTest tests[] = {
-		T_IN(test_models_on_a_terminal_have_their_drafts_in_a_table_below, setup),
-		T_IN(test_tables_on_a_terminal_have_80_columns_at_most, setup),
-		T_IN(test_draft_is_shown_before_its_first_verification, setup_before_verifications),
-		T_IN(test_models_without_drafts_have_no_table_for_them, setup_without_drafts),
-		T_IN(test_wide_models_have_all_columns_in_one_table, setup),
-		T_IN(test_graphs_of_one_model_are_no_others, setup),
-		T_IN(test_model_without_a_draft_has_null_for_its_name_and_acceptance,
-			setup_without_drafts),
-		T_IN(test_graphs_name_their_owner_where_some_are_a_drafts, setup),
-		T_IN(test_graphs_without_drafts_have_no_owner_on_a_terminal, setup_without_drafts),
-		T_IN(test_metrics_as_json_have_both_labels, setup),
+		harness_test(test_models_on_a_terminal_have_their_drafts_in_a_table_below),
+		harness_test(test_tables_on_a_terminal_have_80_columns_at_most),
+		harness_test_with(test_draft_is_shown_before_its_first_verification,
+			configure_before_verifications),
+		harness_test_with(test_models_without_drafts_have_no_table_for_them,
+			configure_without_drafts),
+		harness_test(test_wide_models_have_all_columns_in_one_table),
+		harness_test(test_graphs_of_one_model_are_no_others),
+		harness_test_with(test_model_without_a_draft_has_null_for_its_name_and_acceptance,
+			configure_without_drafts),
+		harness_test(test_graphs_name_their_owner_where_some_are_a_drafts),
+		harness_test_with(test_graphs_without_drafts_have_no_owner_on_a_terminal,
+			configure_without_drafts),
+		harness_test(test_metrics_as_json_have_both_labels),
 	};
 
 	return cmocka_run_group_tests_name("listing", tests, NULL, NULL);
