@@ -69,12 +69,25 @@ static inline size_t import_call(uint8_t *bytes, size_t size)
 }
 
 /* A daemon that does not map clients' memory takes no descriptors. */
-static inline void strict_start(struct daemon *daemon)
+static inline int strict_begin(void **state)
 {
-	daemon_init(daemon);
-	daemon->takes_rights = true;
-	daemon_option(daemon, "--allow-client-ipc", "no");
-	daemon_start(daemon);
+	static struct daemon strict;
+
+	daemon_init(&strict);
+	strict.takes_rights = true;
+	daemon_option(&strict, "--allow-client-ipc", "no");
+	daemon_start(&strict);
+	*state = &strict;
+	return 0;
 }
+
+static inline int strict_end(void **state)
+{
+	daemon_stop(*state);
+	daemon_deinit(*state);
+	return 0;
+}
+
+#define STRICT(test) cmocka_unit_test_setup_teardown(test, strict_begin, strict_end)
 
 #endif

@@ -139,26 +139,23 @@ static void test_who_may_not_send_descriptors_is_told_so_by_the_kernel(void **st
 {
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	char path[SOCKET_PATH_MAX];
-	struct daemon strict;
+	struct daemon *strict = *state;
 	uint32_t buffer;
 
-	strict_start(&strict);
-	daemon_stop(&strict);
-	strict.takes_rights = false;
-	daemon_start(&strict);
-	assert_int_equal(socket_admin_path(path, strict.socket), 0);
-	assert_true(is_refused(raw_connect(&strict)));
+	daemon_stop(strict);
+	strict->takes_rights = false;
+	daemon_start(strict);
+	assert_int_equal(socket_admin_path(path, strict->socket), 0);
+	assert_true(is_refused(raw_connect(strict)));
 	assert_true(is_refused(socket_connect(path, PATIENCE_MS)));
-	struct mimeo *m = daemon_connect(&strict, 0, 0);
+	struct mimeo *m = daemon_connect(strict, 0, 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;
 	handle.fd = STDERR_FILENO;
 	assert_int_equal(mimeo_buffer_import(m, &handle, &buffer), MIMEO_E_DENIED);
 	assert_non_null(strstr(mimeo_buffer_message(m), "allow_client_ipc"));
 	mimeo_close(m);
-	assert_serves(&strict);
-	daemon_stop(&strict);
-	daemon_deinit(&strict);
+	assert_serves(strict);
 }
 
 /* As another user: what the daemon allocates it may have, and what it brings is refused. */
@@ -224,8 +221,7 @@ int main(void)
 		bool possible;
 		const char *needs;
 	} some[] = {
-		{cmocka_unit_test(
-			 test_who_may_not_send_descriptors_is_told_so_by_the_kernel),
+		{STRICT(test_who_may_not_send_descriptors_is_told_so_by_the_kernel),
 			kernel_has_pass_rights(), "Linux 6.16"},
 		{cmocka_unit_test(test_another_user_s_memory_is_not_mapped_by_default),
 			geteuid() == 0, "root, to be another user"},
