@@ -3,11 +3,11 @@
 #define MIMEO_ATTENTION_ATTENTION_H
 
 /*
- * Attention backends: one interface, a registry, and the level of CUDA graphs that each can stand.
+ * Attention backends: one interface, a registry, and the level of CUDA graphs that each supports.
  *
  * A backend is CHOSEN by name or by `auto`, CHECKED against the model's configuration, and makes a
  * MANAGER, which owns every persistent buffer that its kernels read (worst-case sizes, fixed
- * addresses). For each step, and afresh for each warm-up and each capture, the host BUILDS metadata
+ * addresses). For each step, and again for each warm-up and each capture, the host BUILDS metadata
  * from the batch and then RUNS it layer by layer; the metadata object is not shared between phases.
  *
  * Host scalars that a run would bake into a graph are the worst case and the same in every phase.
@@ -51,7 +51,7 @@ struct attention_config {
 	/* Pages of the cache's reservation, the null page counted in: an id in the block table that
 	 * is not below it reads as the null page. 0: not known, only negative ids do. */
 	uint32_t n_kv_pages;
-	bool masks; /* not all rows are causal: a backend without masks will not do */
+	bool masks; /* not all rows are causal: only a backend with masks can serve */
 };
 
 enum attention_phase { ATTENTION_EAGER, ATTENTION_WARM_UP, ATTENTION_CAPTURE, ATTENTION_REPLAY };
@@ -94,7 +94,7 @@ struct attention_backend {
 	/* Its op may be broken out of a breakable graph. A backend that is not marked cannot be
 	 * registered. */
 	bool breaks;
-	/* It honours the rows' masks (struct slot_mask). The others know causal alone. */
+	/* It applies the rows' masks (struct slot_mask); the others apply the causal mask alone. */
 	bool masks;
 	/* 0 if it can serve that model, else -ENOTSUP with one sentence in why[size]. */
 	int (*check)(const struct attention_config *config, char *why, size_t size);
@@ -130,7 +130,7 @@ const struct attention_backend *attention_find(const char *name);
 const struct attention_backend *attention_get(uint32_t index);
 /* Choose for a model: `name` or "auto": the one with the highest support level that passes check,
  * the earlier registered on a tie; but one with masks only where no other can be captured at all,
- * because a model whose requests bring none pays for its lists of blocks. why[size] says what was
+ * since its lists of blocks take time even where no request has a mask. why[size] says what was
  * chosen and why, or in one sentence what cannot serve the model, why, and which could. 0, -ENOENT
  * (no such backend), -ENOTSUP. A level claimed for uniform batches must come with max_query >=
  * max_decode_query, else the level is lowered to what holds. */

@@ -5,9 +5,9 @@
 /*
  * The paged KV cache: host accounting of pages that exist on the device.
  *
- * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null page:
- * it is never given out, and padding points to it. Pages have reference counts; a fork shares its
- * parent's pages, and the first sequence that writes into a shared page gets a copy of its own
+ * A page holds page_tokens tokens of K and V (or of K alone) of all layers. Page 0 is the null
+ * page: it is never given out, and padding points to it. Pages have reference counts; a fork shares
+ * its parent's pages, and the first sequence that writes into a shared page gets a copy of its own
  * (copy-on-write).
  *
  * Device memory: one reserved range a layer, [max_pages, 2, page_tokens, n_kv_heads, head_dim]
@@ -73,7 +73,7 @@ uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *ta
 	uint32_t n_tokens, uint32_t n_new);
 /* Take them. Writes (src, dst) pairs to copies[]: the device must copy these pages before it writes
  * to them. One for each shared page among those to be written: at most one where a sequence grows
- * at its end, more where it rewrites its tokens; room for kv_pages_needed pairs is always enough. A
+ * at its end, more where it rewrites its tokens; kv_pages_needed pairs always suffice. A
  * source keeps its reference until the caller calls kv_release on it, after the copying step has
  * completed. -ENOSPC (pages, or the table's capacity) or -EINVAL (the table does not hold n_tokens)
  * change nothing. No allocation. */
@@ -83,7 +83,7 @@ int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
  * -EINVAL if it is not empty or the parent does not hold n_tokens; nothing changed then. */
 int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
 	struct kv_table *child);
-/* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (room for n_pages)
+/* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (capacity n_pages)
  * and keep their reference until kv_release. */
 uint32_t kv_truncate(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 	uint32_t *dropped);

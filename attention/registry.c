@@ -159,7 +159,8 @@ static bool registry_say_who_can(
 	return n > 0;
 }
 
-/* The backends that could serve the model with the causal mask, if its mask is the only obstacle. */
+/* The backends that could serve the model with the causal mask, if its mask is the only
+ * obstacle. */
 static bool registry_say_without_mask(struct registry_sentence *s, const struct attention_config *config)
 {
 	struct attention_config causal = *config;

@@ -141,7 +141,7 @@ static int flex_metadata_new(struct attention_manager *manager, struct attention
 	return attention_metadata_new(manager, sizeof(struct attention_metadata), ret);
 }
 
-/* Blocks of queries that the batch can have: no more than a plan has room for. */
+/* Blocks of queries that the batch can have: no more than a plan's capacity. */
 static uint32_t flex_batch_blocks(
 	const struct flex_manager *manager, const struct attention_metadata *metadata)
 {

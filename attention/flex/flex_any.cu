@@ -4,9 +4,9 @@
  * Block masks for any model: every head size to FLEX_BF16_HEAD_DIM, every page size, every
  * alignment.
  *
- * Grid blocks of queries x heads, block four warps, which take one token after the other, and of its
- * list every fourth entry each: a lane has head_dim / 32 elements, a score is a sum over the warp.
- * Reads keys and values once a token and head, so it is slow; it is there so that no model is
+ * Grid blocks of queries x heads, block four warps, which take one token after the other, and of
+ * its list every fourth entry each: a lane has head_dim / 32 elements, a score is a sum over the
+ * warp. Reads keys and values once a token and head, so it is slow; it exists so that no model is
  * refused. A token's result depends on its own row alone.
  */
 

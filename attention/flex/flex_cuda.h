@@ -5,9 +5,9 @@
 /*
  * The interface between the host side of block masks on CUDA and its kernels.
  *
- * Queries are PACKED: of a block's tokens and one kv head's group of heads, packed row m is token
- * m / group, head m % group. A block has FLEX_PACKED packed rows of each kv head at most, and a
- * block of keys has FLEX_TILE positions.
+ * Queries are PACKED: of a block's tokens and one kv head's group of heads, packed row m is token m
+ * / group, head m % group. A block has FLEX_PACKED packed rows of each kv head at most, and a block
+ * of keys has FLEX_TILE positions.
  *
  * Beside the lists a build writes a SCHEDULE. Blocks with keys are of two sorts. Those of rows of
  * at most short_query tokens are SPLIT: for each of them, each kv head and each 16 of its packed

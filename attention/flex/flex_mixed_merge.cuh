@@ -4,7 +4,7 @@
 
 /*
  * Pieces of long blocks' lists: a warpgroup's partial sums, and what the last of a list's pieces
- * makes of them. The whole is told in flex_mixed_sm90.cu.
+ * makes of them. flex_mixed_sm90.cu describes the whole.
  */
 
 #include "attention/flex/flex_mixed_feed.cuh"
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void long_merge(
 						     (size_t)(first + k) * FLEX_PACKED * (D / 4);
 				float4 x[batch];
 
-				/* rows that nobody has are read as well, and stay where they are */
+				/* rows that do not exist are read as well, and are not stored */
 #pragma unroll
 				for (int b = 0; b < batch; b++)
 					x[b] = __ldcg(from + (i + b) * GROUP);

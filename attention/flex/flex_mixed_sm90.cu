@@ -4,15 +4,14 @@
  * Block masks on 9.0a for any batch: split blocks, then long ones, by lists.
  *
  * Grid a block a multiprocessor, block two warpgroups that compute and one that feeds them. First
- * the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the block
- * takes one block of queries and kv head after the other until none is left, a warpgroup 64 packed
- * rows: the structure is that of paged_prefill_sm90.cu, which tells it, and the products and the
- * softmax are the same code. What differs is which keys come. A tile is the keys of
- * KEYS / FLEX_TILE entries of the list, one behind the other in shared memory wherever they lie in
- * the sequence; a box is a page's part of one entry. Beside the tile lie its entries: computing
- * warps mask those that are not seen whole, a lane 64 bits of each of its two rows at a time, from
- * the rows' views in shared memory. What a tile has no entry for is nobody's: its scores are masked
- * and its values made zeros.
+ * the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the
+ * block takes one block of queries and kv head after the other until none is left, a warpgroup 64
+ * packed rows: the structure is that of paged_prefill_sm90.cu, which describes it, and the products
+ * and the softmax are the same code. What differs is which keys come. A tile is the keys of KEYS /
+ * FLEX_TILE entries of the list, one behind the other in shared memory wherever they lie in the
+ * sequence; a box is a page's part of one entry. Beside the tile lie its entries: computing warps
+ * mask those that are not seen whole, a lane 64 bits of each of its two rows at a time, from the
+ * rows' views in shared memory. Where a tile has no entry, scores are masked and values made zeros.
  *
  * Work is handed out by an atomic ticket, a row's last blocks first, because under a causal mask
  * they see most; the order has no influence on what is computed. Where works are so few that more
@@ -29,12 +28,12 @@
  * prompts of 8k 543 TFLOP/s of what is seen, of 16k 569; 8k under a window of 1024 393; decodes 8 x
  * 1k 12.1 us, 32 x 1k 34.3, 32 x 4k 131 (4.1 TB/s); trees of 8 tokens behind 4k, one 19 us, 32 of
  * them 138 (3.9 TB/s), where parts of 16 packed rows took 264; one tree of 64 behind 32k 78 us.
- * With the two sorts in two launches, decodes 32 x 1k took 38.4 us. Decodes of one row of 1k take 5.5
- * us, of 4k 9.0. Few trees of many tokens are slow (16 behind 4k: 23 us).
+ * With the two sorts in two launches, decodes 32 x 1k took 38.4 us. Decodes of one row of 1k take
+ * 5.5 us, of 4k 9.0. Few trees of many tokens are slow (16 behind 4k: 23 us).
  *
- * A call of a function that is not inlined, or a wait between two products without a fence, makes ptxas
- * keep products of warpgroups apart (C7510, C7520): a quarter of the speed, and only an "info" line of
- * nvcc says so.
+ * A call of a function that is not inlined, or a wait between two products without a fence, makes
+ * ptxas keep products of warpgroups apart (C7510, C7520): a quarter of the speed, and only an
+ * "info" line of nvcc says so.
  */
 
 #include "attention/flex/flex_mixed_merge.cuh"
@@ -99,8 +98,8 @@ static __device__ __forceinline__ bool tile_whole(const int32_t *entries, int32_
 	return whole;
 }
 
-/* The entries of a tile of keys, read by the lane that gives its place back: one thread's order, which
- * racecheck sees, and the products run meanwhile. */
+/* The entries of a tile of keys, read by the lane that gives its place back: one thread's order,
+ * which racecheck sees, and the products run meanwhile. */
 template <int ENTRIES>
 static __device__ __forceinline__ void entries_read(
 	const int32_t *from, int32_t (&entries)[ENTRIES])
@@ -166,7 +165,7 @@ static __device__ __forceinline__ void compute(
 					mask<D, KEYS>(s->views, seen, run);
 				weigh<D, KEYS>(scale_log2, run);
 			});
-		/* nobody reads the queries and views any more */
+		/* no warp reads the queries and views any more */
 		warps_sync(QUERIES + warpgroup(), GROUP);
 		following.next();
 		then = task_await(s, following);
@@ -263,7 +262,8 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 
 static constexpr uint32_t ALIGNMENT = 128;
 
-/* Beside the variant's: the two objects in static shared memory, and what aligning them may lose. */
+/* Beside the variant's: the two objects in static shared memory, and what aligning them may
+ * lose. */
 #define CHOICE(D, KEYS, TEAMS, SPLIT)                                                        \
 	{ D, (uint32_t)(sizeof(flex_shared<KEYS / FLEX_TILE>) + TEAMS * sizeof(split_team)) + ALIGNMENT,            \
 		{ (const void *)mixed_kernel<D, KEYS, TEAMS, SPLIT>,                             \

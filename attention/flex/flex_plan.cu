@@ -5,16 +5,16 @@
  *
  * Grid a warp a block of queries that the padded batch can have (PLAN_GRID blocks at most), block
  * eight warps. Every block finds the rows' blocks of queries by itself, by two scans over 256 rows
- * at a time. Then a warp a block of queries: its tokens' views come to one union, and a lane asks it
- * about a key block, so that a list costs what its length is. The last block that is done has all
+ * at a time. Then a warp a block of queries: its tokens' views make one union, and a lane examines
+ * one key block, so that a list takes time by its length. The last block that is done has all
  * lists' lengths and lays out the schedule.
  *
  * Reads 8 bytes a row and token, 16 a row; writes the lists, 64 bytes a block of queries twice and
- * 96 a slot. Lengths that lie are clamped here, once, as the cpu device does.
+ * 96 a slot. Wrong lengths are clamped here, once, as the cpu device does.
  *
  * Measured on an H200: 6.8 us for one row, 7.9 for 32 decodes of 1k, 11 for a prompt of 8k, 14 for
- * one of 16k, once a step for each window that layers have. It is the way there and back that takes
- * the time: lengths, masks, words, lists, the count of blocks that are done, lengths of lists, slots.
+ * one of 16k, once a step for each window that layers have. The time is round trips to memory:
+ * lengths, masks, words, lists, the count of blocks that are done, lengths of lists, slots.
  */
 
 #include "attention/flex/flex_schedule.cuh"

@@ -5,7 +5,7 @@
 /*
  * The schedule: which blocks of queries are split, long or without keys, how the line is cut into
  * slots, and, where they are few, long blocks' lists into pieces. By the plan kernel's last block,
- * 256 works at a time, from what all its blocks wrote. The whole is told in flex_plan.cu.
+ * 256 works at a time, from what all its blocks wrote. flex_plan.cu describes the whole.
  */
 
 #include <cuda_runtime.h>

@@ -8,14 +8,14 @@
  * take 16 each and share nothing until the list ends, or the slot: so no barrier stands in the
  * stream of bytes. The structure, the bytes in flight and what is fetched before overlap_wait are
  * those of paged_decode.cu, with which it shares all that does not depend on who sees what. Beyond
- * it, kv heads and parts of 16 packed rows lie on the line as well: what is host's there, because
- * the grid follows the batch's longest query, must here hold for any batch.
+ * it, kv heads and parts of 16 packed rows lie on the line as well: there the host decides both,
+ * because the grid follows the batch's longest query; here they must hold for any batch.
  *
  * Each row of scores has its view in shared memory. Blocks of keys that all see whole don't look at
  * it; of the others 16 bits say which scores become -inf.
  *
- * Bytes: keys and values of the listed blocks once for each 16 packed rows (the second finds them in
- * the L2); for a list that is cut, 4 head_dim a packed row each way for every piece.
+ * Bytes: keys and values of the listed blocks once for each 16 packed rows (the second finds them
+ * in the L2); for a list that is cut, 4 head_dim a packed row each way for every piece.
  *
  * A token's result depends on its own row's list, and by the places of the line's cuts on what else
  * is in the batch: as in paged_decode.cu, in the order of float32 sums, no further. The same batch

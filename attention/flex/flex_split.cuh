@@ -3,7 +3,7 @@
 #define MIMEO_ATTENTION_FLEX_FLEX_SPLIT_CUH
 
 /*
- * Split blocks: a slot of the line, by a TEAM of four warps. The whole is told in flex_split.cu.
+ * Split blocks: a slot of the line, by a TEAM of four warps. flex_split.cu describes the whole.
  */
 
 #include "attention/flex/flex_split_keys.cuh"

@@ -4,14 +4,15 @@
 
 /*
  * Split blocks, until a piece ends: a warp's walk along a list, with its ring of sub-tiles and its
- * running softmax. The whole is told in flex_split.cu.
+ * running softmax. flex_split.cu describes the whole.
  */
 
 #include "attention/flex/flex_views.cuh"
 #include "attention/paged/paged_decode_rows.cuh"
 #include "kernels/cuda/overlap.cuh"
 
-/* A piece: entries [entry, end) of a work's list, for one kv head and 16 packed rows from m_first. */
+/* A piece: entries [entry, end) of a work's list, for one kv head and 16 packed rows from
+ * m_first. */
 struct split_piece {
 	flex_work work;
 	int32_t entry, end;
@@ -65,7 +66,7 @@ static __device__ __forceinline__ void query_load(
 		query_half_load<D>(p.a, s.work.block.first, s.kv_head, s.m_first + m, m < s.n_m,
 			half, q);
 	}
-	__syncwarp(); /* nobody looks at the views of the piece before */
+	__syncwarp(); /* no lane reads the views of the piece before */
 	if (lane < (int)FLEX_PART)
 		views[lane] = view_of(p.a, s.work.block, s.work.mask,
 			lane < s.n_m ? (s.m_first + lane) / group : s.work.block.n_tokens);
@@ -147,7 +148,7 @@ static __device__ __forceinline__ void stream_keys(const flex_cuda_args &p, cons
 			entries = now.entry; /* the loads are fewer than 32 ahead */
 		entry = __shfl_sync(~0u, entries, i % 32);
 		copy_wait<STAGES - 2>();
-		__syncwarp(); /* every lane's copies are here, and nobody reads the stage before */
+		__syncwarp(); /* every lane's copies are here, and no lane reads the stage before */
 		load(i + STAGES - 1);
 		score<D>(q, stage, scores);
 		if (!entry_whole(entry, s.work.block.seq_len))

@@ -5,7 +5,7 @@
 /*
  * Masks as small programs. A program (struct slot_mask, one a slot) and a token's word make the
  * VIEW of that token: the keys that it sees, as two ranges and a few bits. From views follows all
- * else: whether a key is seen, which of 64 are, and whether a block of keys is seen by nobody, in
+ * else: whether a key is seen, which of 64 are, and whether a block of keys is seen not at all, in
  * part, or whole. Devices compile the same functions.
  *
  * In views every bound lies within the sequence, whatever the program's numbers are, and the token
@@ -130,7 +130,7 @@ MASK_FUNCTION bool mask_has_bits(const struct mask_view *view, uint32_t from, ui
 }
 
 /*
- * What the views of neighbouring tokens of one row come to, so that a block of keys is asked about
+ * The union of the views of neighbouring tokens of one row, so that a block of keys is examined
  * once for all of them. What any of them sees is exact: a view's range holds its own token, and its
  * sinks begin at most one key behind its neighbour's, so what all ranges cover is a range again.
  * ALL is said if the same part of every view has the whole block.

@@ -3,8 +3,8 @@
 /*
  * Stage 1 for sizes that no other kernel is made for. Grid: (tokens x splits, heads); block: four
  * warps, which take every fourth key of a tile of MLA_TILE for its scores, and every fourth of a
- * line's 32 columns for the sum. Shared memory: the query and the sum in float32, (2 rank + rope) * 4
- * bytes. Every head reads the keys for itself, 2 bytes a lane.
+ * line's 32 columns for the sum. Shared memory: the query and the sum in float32, (2 rank + rope) *
+ * 4 bytes. Every head reads the keys for itself, 2 bytes a lane.
  */
 
 #include "attention/mla/mla_cuda.cuh"

@@ -26,7 +26,7 @@ static __device__ __forceinline__ mla_seen seen_of(
 }
 
 /* The whole warp finds the row of the step's token, in one round trip if every row is of one token.
- * Lengths that lie lead to some row, or to none. */
+ * Wrong lengths lead to some row, or to none. */
 static __device__ __forceinline__ mla_seen token_find(const mla_args &a, int32_t token)
 {
 	int32_t n_rows = (int32_t)a.n_rows, low = 0, high = n_rows, lane = threadIdx.x % 32;

@@ -14,9 +14,8 @@
  * piece alone gets its average at once, in `latent`, over its own query; of others each piece
  * leaves a PARTIAL, its average and its log-sum-exp to base 2, and stage 2 weighs them.
  *
- * Partials: of token t's split s, head h, at (t * n_heads + h) * n_splits + s; of a slot, at
- * (slot * 2 + begins) * n_heads + h, where `begins` says whether the token's keys begin in that
- * slot.
+ * Partials: of token t's split s, head h, at (t * n_heads + h) * n_splits + s; of a slot, at (slot
+ * * 2 + begins) * n_heads + h, where `begins` says whether the token's keys begin in that slot.
  */
 
 #include <stdint.h>

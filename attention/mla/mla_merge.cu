@@ -68,7 +68,7 @@ static __device__ __forceinline__ void scale(mla_sums &s, float by)
 
 static __device__ __forceinline__ void add(mla_sums &s, float4 x, float sum, float weight)
 {
-	if (weight == 0.0f) /* an empty piece, which nobody wrote */
+	if (weight == 0.0f) /* an empty piece, which was not written */
 		return;
 	s.x.x += weight * x.x;
 	s.x.y += weight * x.y;
@@ -77,7 +77,8 @@ static __device__ __forceinline__ void add(mla_sums &s, float4 x, float sum, flo
 	s.sum += weight * sum;
 }
 
-/* Four columns from `col` on, of every n_groups-th piece; what is read does not wait for weights. */
+/* Four columns from `col` on, of every n_groups-th piece; what is read does not wait for
+ * weights. */
 static __device__ __forceinline__ mla_sums add_up(
 	const mla_args &a, const mla_partials &p, uint32_t col, int32_t group, int32_t n_groups)
 {

@@ -9,7 +9,7 @@
  * where the absorbed way has rank + rope + rank, which is 3.4 times as many at 512, 64, 128 and
  * 128; expanding a key costs a head rank * (nope + v), once for all queries of the row. So it pays
  * from rank * (nope + v) / (2 rank - nope - v) query tokens on, by arithmetic alone, 171 in that
- * case; a device's kernels say what it is in truth (mla_prompt_pays).
+ * case; a device's kernels state the measured number (mla_prompt_pays).
  *
  * Keys are expanded in CHUNKS of mla_prompt_sizes.n_keys: GATHERED from the pages, expanded by the
  * device's gemm, ATTENDED. A row of more keys goes through the chunks in turn, with each query's
@@ -98,7 +98,7 @@ extern const struct mla_prompt_kernels mla_prompt_cuda_kernels;
 
 /* Of a device's kind; NULL: it has none. */
 const struct mla_prompt_kernels *mla_prompt_kernels_for(const char *kind);
-/* That a row goes this way, rather than absorbed. */
+/* Is a row expanded, rather than absorbed? */
 static inline bool mla_prompt_pays(
 	const struct mla_prompt_kernels *kernels, uint32_t n_query, uint32_t seq_len)
 {

@@ -9,7 +9,7 @@
  *
  * Attention: grid queries x heads x pieces, block four warps, which take every fourth key: a lane
  * has every 32nd element, a score is a sum over the warp. Reads all keys once a query and head, so
- * it is slow; it is there so that no model is refused.
+ * it is slow; it exists so that no model is refused.
  */
 
 #include <cuda_bf16.h>

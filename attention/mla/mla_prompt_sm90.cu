@@ -2,8 +2,8 @@
 
 /*
  * Prompts that are not absorbed, on 9.0a: keys of 128 elements a head and 64 that all heads share,
- * values of 128; keys and values lie expanded in the workspace. How warpgroups, rings and turns
- * work is told in paged_prefill_sm90.cu; this is that kernel with other tiles and another end.
+ * values of 128; keys and values lie expanded in the workspace. paged_prefill_sm90.cu describes
+ * warpgroups, rings and turns; this kernel has other tiles and another end.
  *
  * Grid at most a block a multiprocessor, which takes one item, 128 queries of a piece and a head,
  * after the other until none is left; block two warpgroups that compute, of 64 queries each, and
@@ -20,8 +20,8 @@
  * Flops: 2 (128 + 64 + 128) a visible pair of query and key, and head.
  *
  * Measured on an H200 with 16 heads, TFLOP/s of what is visible: a prompt of 512 107, of 1k 264, of
- * 2k 447, of 4k 528, of 8k 596, of 16k, in two chunks, 598; a chunk of 512 over 8k 379; 8 prompts of
- * 512 together 244. Beside the 577 us of 8k, gather takes 10 and the product 56.
+ * 2k 447, of 4k 528, of 8k 596, of 16k, in two chunks, 598; a chunk of 512 over 8k 379; 8 prompts
+ * of 512 together 244. Beside the 577 us of 8k, gather takes 10 and the product 56.
  */
 
 #include "attention/mla/mla_prompt_cuda.h"
@@ -325,7 +325,7 @@ static __device__ void compute(const mla_prompt_cuda_args &p, prompt_rings *s, u
 		tiles_compute<WGS>(s, 0, now.tile_end, keys_at, values_at, run, score_stage,
 			add_stage, [](uint32_t) {},
 			[&](int32_t tile) { tile_weigh(tile * KEYS, scale_log2, run); });
-		warps_sync(QUERIES + warpgroup(), GROUP); /* nobody reads the queries any more */
+		warps_sync(QUERIES + warpgroup(), GROUP); /* no warp reads the queries any more */
 		w = work_take(s, dealt);
 		if (w.n_rows)
 			queries_load(p, w, queries);

@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_MLA_MLA_SM90_FEED_CUH
 
 /*
- * What feeds stage 1 on 9.0a: a block's walk over its pieces, and the warp that copies their keys into
- * a ring of stages. A stage has two barriers: `full` ends a phase when its boxes are there, `empty`
- * when all warps that compute have arrived. The whole is told in mla_split_sm90.cu.
+ * What feeds stage 1 on 9.0a: a block's walk over its pieces, and the warp that copies their keys
+ * into a ring of stages. A stage has two barriers: `full` ends a phase when its boxes are there,
+ * `empty` when all warps that compute have arrived. mla_split_sm90.cu describes the whole.
  */
 
 #include "attention/mla/mla_cuda.cuh"

@@ -63,7 +63,8 @@ template <int M> struct mla_operands {
 	float (*notes)[4][M * 8]; /* [2][a warp] of each head */
 };
 
-/* Queries in the latent space and their rope parts, as atoms; heads that there are not are zeros. */
+/* Queries in the latent space and their rope parts, as atoms; heads that there are not are
+ * zeros. */
 template <int M>
 static __device__ __forceinline__ void query_load(
 	const mla_args &a, int32_t token, uint32_t head_first, uint32_t to)

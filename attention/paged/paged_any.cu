@@ -5,7 +5,7 @@
  *
  * Grid tokens x heads, block four warps, which take every fourth key: a lane has head_dim / 32
  * elements, a score is a sum over the warp. Reads keys and values once a token and head, so it is
- * slow; it is there so that no model is refused. It finds its row by itself and needs no plan.
+ * slow; it exists so that no model is refused. It finds its row by itself and needs no plan.
  */
 
 #include "attention/paged/paged_any.cuh"

@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_PAGED_ANY_CUH
 
 /*
- * The running softmax of one query by a block of four warps that share its keys out: a lane has elements
- * lane, lane + 32, ... of the head, PER of them, and a score is a sum over its warp. Scores are in powers
- * of two (the query's scale times log2 e).
+ * The running softmax of one query by a block of four warps that share its keys out: a lane has
+ * elements lane, lane + 32, ... of the head, PER of them, and a score is a sum over its warp.
+ * Scores are in powers of two (the query's scale times log2 e).
  */
 
 #include "attention/paged/paged_mma.cuh"
@@ -51,8 +51,8 @@ static __device__ __forceinline__ void any_take(const bf16 *key, size_t to_value
 				 weight * __bfloat162float(key[to_value + i * 32 + lane]);
 }
 
-/* The four warps' sums, each relative to its own highest score, into the output; heads of MAX_DIM at
- * most. All threads of the block; a barrier has to follow before the next. */
+/* The four warps' sums, each relative to its own highest score, into the output; heads of
+ * MAX_DIM at most. All threads of the block; a barrier has to follow before the next. */
 template <int PER, int MAX_DIM>
 static __device__ void any_merge(int dim, float (&acc)[PER], float highest, float sum, bf16 *out)
 {

@@ -3,8 +3,8 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_DECODE_KEYS_CUH
 
 /*
- * Decode, until a row ends: a warp's walk over its part of a piece of keys and values, with its ring
- * of sub-tiles and its running softmax. The whole is told in paged_decode.cu.
+ * Decode, until a row ends: a warp's walk over its part of a piece of keys and values, with its
+ * ring of sub-tiles and its running softmax. paged_decode.cu describes the whole.
  */
 
 #include "attention/paged/paged_decode_rows.cuh"
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void stream_keys(const paged_cuda_args &p,
 	query_load<D>(p, s, q, run);
 	for (int i = 0; i < n; i++) {
 		copy_wait<STAGES - 2>();
-		__syncwarp(); /* every lane's copies are here, and nobody reads the stage before */
+		__syncwarp(); /* every lane's copies are here, and no lane reads the stage before */
 		load(i + STAGES - 1);
 		sub_tile_attend<D>(q, memory + reading * stage_bytes, sub_tile_token(s, i),
 			scale_log2, run);

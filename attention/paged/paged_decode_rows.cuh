@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_DECODE_ROWS_CUH
 
 /*
- * What kernels for few queries have in common, whatever they say who sees what: a warp's ring of
- * sub-tiles, its running softmax over 16 packed query rows, and what it takes to merge sums. The
- * whole is told in paged_decode.cu; attention under block masks (attention/flex) has the same.
+ * What kernels for few queries have in common, whatever the mask: a warp's ring of sub-tiles, its
+ * running softmax over 16 packed query rows, and what it takes to merge sums. The whole is told in
+ * paged_decode.cu; attention under block masks (attention/flex) has the same.
  */
 
 #include "attention/paged/paged_mma.cuh"
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void sub_tile_copy(const Args &a, uint32_t pag
 	}
 }
 
-/* Half of the A fragments of 16 packed query rows: the lane's row m, zeros if it is not valid. Returns
- * its token. */
+/* Half of the A fragments of 16 packed query rows: the lane's row m, zeros if it is not valid.
+ * Returns its token. */
 template <int D, typename Args>
 static __device__ __forceinline__ int query_half_load(const Args &a, int32_t query_first,
 	int32_t kv_head, int m, bool valid, int half, uint32_t (&q)[D / 16][4])
@@ -220,8 +220,8 @@ static __device__ __forceinline__ void merge_warps(const float *sums, uint32_t w
 	}
 }
 
-/* By the same threads, n_m rows of n pieces in their order, N of them a round trip. at(k): the place
- * of piece k's rows; store(m, column, sums, sum of weights). */
+/* By the same threads, n_m rows of n pieces in their order, N of them a round trip. at(k): the
+ * place of piece k's rows; store(m, column, sums, sum of weights). */
 template <int D, int N, typename At, typename Store>
 static __device__ __forceinline__ void merge_pieces(const float *partials, const float *all_stats,
 	int32_t n_m, int32_t n, int thread, float scale_log2, At at, Store store)

@@ -3,10 +3,10 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_MMA_CUH
 
 /*
- * The few instructions that paged attention is made of, and what its two kernels agree on.
+ * The instructions that paged attention is made of, and what its kernels share.
  *
- * Queries are packed: of a row's tokens and one kv head's group of heads, packed row m is token
- * m / group, head m % group, so that a tensor core tile is full although there is one token.
+ * Queries are packed: of a row's tokens and one kv head's group of heads, packed row m is token m /
+ * group, head m % group, so that a tensor core tile is full although there is one token.
  *
  * Keys and values lie in shared memory as [token][head_dim + 8] bf16: with 16 bytes of padding a
  * row is an odd number of 16-byte chunks, so eight rows read by ldmatrix lie in eight banks of

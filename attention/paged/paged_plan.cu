@@ -2,8 +2,8 @@
 
 /*
  * The planner: grid one block a window, block one warp. It reads query_start and seq_lens of the
- * padded rows, 8 bytes each, and writes some 100 bytes a row and 64 a slot; nothing else waits for
- * the host's idea of the batch. Lengths that lie are clamped here, once, as the cpu device does.
+ * padded rows, 8 bytes each, and writes some 100 bytes a row and 64 a slot; nothing depends on what
+ * the host knows of the batch. Wrong lengths are clamped here, once, as the cpu device does.
  */
 
 #include "attention/paged/paged_mma.cuh"

@@ -17,14 +17,14 @@
  * warpgroup does not see whole are masked. A page of no token of the row is not read, and values
  * past its last token are made zeros, because a weight of 0 would not silence a NaN.
  *
- * Work is handed out by an atomic ticket, the longest of a row first; the order has no influence
- * on what is computed. Flops: 4 head_dim a visible pair of packed row and token.
+ * Work is handed out by an atomic ticket, the longest of a row first; the order has no influence on
+ * what is computed. Flops: 4 head_dim a visible pair of packed row and token.
  *
  * Measured on an H200, pages of 16, 32/8 heads, TFLOP/s of what is visible: a prompt of 8k with
  * heads of 128 652, of 96 562, of 64 511, with 16/4 heads of 256 677; with heads of 128 a prompt of
- * 1k 285, of 2k 439, of 16k 597, a chunk of 512 over 8k 638. With boxes of one atom's width and one warp that
- * loads it was 521 for pages of 16, and 656 for pages of 64. Three stages are no faster than two,
- * and sums that are scaled only where they need it are slower.
+ * 1k 285, of 2k 439, of 16k 597, a chunk of 512 over 8k 638. With boxes of one atom's width and one
+ * warp that loads it was 521 for pages of 16, and 656 for pages of 64. Three stages are no faster
+ * than two, and sums that are scaled only where they need it are slower.
  */
 
 #include "attention/paged/paged_sm90_feed.cuh"
@@ -127,7 +127,7 @@ static __device__ void compute(const paged_cuda_args &p, prefill_rings *s, uint3
 				score_stage, add_stage, [](uint32_t) {}, [&](int32_t tile) {
 					tile_weigh<D, KEYS>(p, tile * KEYS, scale_log2, run);
 				});
-		warps_sync(QUERIES + warpgroup(), GROUP); /* nobody reads the queries any more */
+		warps_sync(QUERIES + warpgroup(), GROUP); /* no warp reads the queries any more */
 		w = work_take(s, dealt);
 		load();
 		if (now.tile_first < now.tile_end)

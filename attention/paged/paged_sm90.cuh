@@ -135,8 +135,8 @@ static __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t
 	return descriptor + (bytes >> 4);
 }
 
-/* c[64, N] = a[64, 16] b[16, N], plus what c was if `add`, of a in registers, with b read across its rows;
- * N / 8 of c's fragments from FIRST on. */
+/* c[64, N] = a[64, 16] b[16, N], plus what c was if `add`, of a in registers, with b read across
+ * its rows; N / 8 of c's fragments from FIRST on. */
 #define DEFINE_PRODUCT_ACROSS(name, cols, numbers, a_at, b_at, add_at, ...)                        \
 	template <int FIRST, int M>                                                                \
 	static __device__ __forceinline__ void name(                                               \

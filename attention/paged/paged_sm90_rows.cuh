@@ -3,9 +3,9 @@
 #define MIMEO_ATTENTION_PAGED_PAGED_SM90_ROWS_CUH
 
 /*
- * What prefill kernels on 9.0a have in common, whatever they say who sees what: the rings that tiles
- * come in, and a warpgroup's 64 packed query rows with their running softmax and products. The whole
- * is told in paged_prefill_sm90.cu; attention under block masks (attention/flex) has the same.
+ * What prefill kernels on 9.0a have in common, whatever the mask: the rings that tiles come in, and
+ * a warpgroup's 64 packed query rows with their running softmax and products. The whole is told in
+ * paged_prefill_sm90.cu; attention under block masks (attention/flex) has the same.
  */
 
 #include "attention/paged/paged_sm90.cuh"
