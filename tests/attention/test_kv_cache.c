@@ -209,118 +209,111 @@ static void test_impossible_configurations_are_refused(void **state)
 	assert_null(cache);
 }
 
+/* ---- a cache of N_PAGES, and empty tables ---- */
+
+static struct kv_cache *cache;
+static struct kv_table parent, child, other;
+
+static int make_tables(void **state)
+{
+	cache = cache_of(N_PAGES);
+	parent = table_of(N_PAGES);
+	child = table_of(N_PAGES);
+	other = table_of(N_PAGES);
+	return 0;
+}
+
+static int free_tables(void **state)
+{
+	kv_table_deinit(&other);
+	kv_table_deinit(&child);
+	kv_table_deinit(&parent);
+	kv_cache_free(cache);
+	return 0;
+}
+
 /* ---- pages ---- */
 
 static void test_null_page_is_never_given_out(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(N_PAGES);
-
-	extend(cache, &table, 0, N_PAGES * PAGE_TOKENS);
+	extend(cache, &parent, 0, N_PAGES * PAGE_TOKENS);
 	assert_int_equal(kv_pages_free(cache), 0);
-	for (uint32_t i = 0; i < table.n_pages; i++)
-		assert_int_not_equal(table.pages[i], 0);
-	kv_release(cache, table.pages, table.n_pages);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
+	for (uint32_t i = 0; i < parent.n_pages; i++)
+		assert_int_not_equal(parent.pages[i], 0);
+	kv_release(cache, parent.pages, parent.n_pages);
 }
 
 static void test_pages_are_given_in_order_and_last_freed_first(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table first = table_of(8), second = table_of(8);
-
-	extend(cache, &first, 0, 3 * PAGE_TOKENS);
+	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(first.pages[i], i + 1);
-	kv_release(cache, first.pages, first.n_pages);
-	extend(cache, &second, 0, 4 * PAGE_TOKENS);
+		assert_int_equal(parent.pages[i], i + 1);
+	kv_release(cache, parent.pages, parent.n_pages);
+	extend(cache, &child, 0, 4 * PAGE_TOKENS);
 	for (uint32_t i = 0; i < 3; i++)
-		assert_int_equal(second.pages[i], 3 - i);
-	assert_int_equal(second.pages[3], 4);
-	kv_table_deinit(&second);
-	kv_table_deinit(&first);
-	kv_cache_free(cache);
+		assert_int_equal(child.pages[i], 3 - i);
+	assert_int_equal(child.pages[3], 4);
 }
 
 static void test_extend_takes_pages_only_at_their_edges(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(8);
-
-	assert_int_equal(kv_pages_needed(cache, &table, 0, 0), 0);
-	assert_int_equal(kv_pages_needed(cache, &table, 0, 1), 1);
-	assert_int_equal(kv_pages_needed(cache, &table, 0, PAGE_TOKENS + 1), 2);
-	extend(cache, &table, 0, 1);
+	assert_int_equal(kv_pages_needed(cache, &parent, 0, 0), 0);
+	assert_int_equal(kv_pages_needed(cache, &parent, 0, 1), 1);
+	assert_int_equal(kv_pages_needed(cache, &parent, 0, PAGE_TOKENS + 1), 2);
+	extend(cache, &parent, 0, 1);
 	for (uint32_t n = 1; n < PAGE_TOKENS; n++) {
-		assert_int_equal(kv_pages_needed(cache, &table, n, 1), 0);
-		extend(cache, &table, n, 1);
+		assert_int_equal(kv_pages_needed(cache, &parent, n, 1), 0);
+		extend(cache, &parent, n, 1);
 	}
-	assert_int_equal(table.n_pages, 1);
-	extend(cache, &table, PAGE_TOKENS, 1);
-	assert_int_equal(table.n_pages, 2);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
+	assert_int_equal(parent.n_pages, 1);
+	extend(cache, &parent, PAGE_TOKENS, 1);
+	assert_int_equal(parent.n_pages, 2);
 }
 
 static void test_extend_without_room_changes_nothing(void **state)
 {
-	struct kv_cache *cache = cache_of(3);
-	struct kv_table table = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 77;
 
-	extend(cache, &table, 0, 2 * PAGE_TOKENS - 1);
-	assert_int_equal(kv_fork(cache, &table, 2 * PAGE_TOKENS - 1, &child), 0);
+	extend(cache, &other, 0, (N_PAGES - 3) * PAGE_TOKENS);
+	extend(cache, &parent, 0, 2 * PAGE_TOKENS - 1);
+	assert_int_equal(kv_fork(cache, &parent, 2 * PAGE_TOKENS - 1, &child), 0);
 	/* one copy and one new page; there is one page */
 	assert_int_equal(kv_pages_needed(cache, &child, 2 * PAGE_TOKENS - 1, 2), 2);
 	assert_int_equal(
 		kv_extend(cache, &child, 2 * PAGE_TOKENS - 1, 2, copies, &n_copies), -ENOSPC);
 	assert_int_equal(n_copies, 77);
 	assert_int_equal(child.n_pages, 2);
-	assert_memory_equal(child.pages, table.pages, 2 * sizeof(*child.pages));
+	assert_memory_equal(child.pages, parent.pages, 2 * sizeof(*child.pages));
 	assert_int_equal(kv_pages_free(cache), 1);
 	assert_true(kv_users_match(
-		cache, (const struct kv_table *const[]){ &table, &child }, 2, NULL, 0));
-	kv_table_deinit(&child);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
+		cache, (const struct kv_table *const[]){&parent, &child, &other}, 3, NULL, 0));
 }
 
 static void test_extend_past_capacity_is_refused(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(2);
+	parent.capacity = 2;
 	uint32_t copies[8][2], n_copies;
 
 	assert_int_equal(
-		kv_extend(cache, &table, 0, 2 * PAGE_TOKENS + 1, copies, &n_copies), -ENOSPC);
+		kv_extend(cache, &parent, 0, 2 * PAGE_TOKENS + 1, copies, &n_copies), -ENOSPC);
 	assert_int_equal(
-		kv_extend(cache, &table, 0, UINT32_MAX, copies, &n_copies), -ENOSPC);
-	assert_int_equal(table.n_pages, 0);
+		kv_extend(cache, &parent, 0, UINT32_MAX, copies, &n_copies), -ENOSPC);
+	assert_int_equal(parent.n_pages, 0);
 	assert_int_equal(kv_pages_free(cache), N_PAGES);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
 }
 
 static void test_extend_of_history_that_is_not_there_is_refused(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(8);
 	uint32_t copies[8][2], n_copies;
 
-	assert_int_equal(kv_extend(cache, &table, 1, 1, copies, &n_copies), -EINVAL);
+	assert_int_equal(kv_extend(cache, &parent, 1, 1, copies, &n_copies), -EINVAL);
 	assert_int_equal(kv_pages_free(cache), N_PAGES);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
 }
 
 /* ---- sharing ---- */
 
 static void test_fork_shares_pages_of_its_tokens_only(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table parent = table_of(8), child = table_of(8);
-
 	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
 	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &child), 0);
 	assert_int_equal(child.n_pages, 2);
@@ -328,34 +321,24 @@ static void test_fork_shares_pages_of_its_tokens_only(void **state)
 	assert_int_equal(kv_references(cache, parent.pages[1]), 2);
 	assert_int_equal(kv_references(cache, parent.pages[2]), 1);
 	assert_int_equal(kv_pages_free(cache), N_PAGES - 3);
-	kv_table_deinit(&child);
-	kv_table_deinit(&parent);
-	kv_cache_free(cache);
 }
 
 static void test_fork_that_cannot_be_changes_nothing(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table parent = table_of(8), small = table_of(1), full = table_of(8);
+	struct kv_table small = {.pages = child.pages, .capacity = 1};
 
 	extend(cache, &parent, 0, 2 * PAGE_TOKENS);
-	extend(cache, &full, 0, 1);
+	extend(cache, &other, 0, 1);
 	assert_int_equal(kv_fork(cache, &parent, PAGE_TOKENS + 1, &small), -ENOSPC);
 	assert_int_equal(kv_fork(cache, &parent, 2 * PAGE_TOKENS + 1, &small), -EINVAL);
-	assert_int_equal(kv_fork(cache, &parent, 1, &full), -EINVAL);
+	assert_int_equal(kv_fork(cache, &parent, 1, &other), -EINVAL);
 	assert_int_equal(small.n_pages, 0);
 	assert_true(kv_users_match(
-		cache, (const struct kv_table *const[]){ &parent, &full }, 2, NULL, 0));
-	kv_table_deinit(&full);
-	kv_table_deinit(&small);
-	kv_table_deinit(&parent);
-	kv_cache_free(cache);
+		cache, (const struct kv_table *const[]){ &parent, &other }, 2, NULL, 0));
 }
 
 static void test_first_writer_into_a_shared_page_gets_a_copy(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0, shared;
 
 	extend(cache, &parent, 0, PAGE_TOKENS + 2);
@@ -374,15 +357,10 @@ static void test_first_writer_into_a_shared_page_gets_a_copy(void **state)
 	kv_release(cache, &copies[0][0], 1);
 	assert_int_equal(kv_references(cache, shared), 1);
 	extend(cache, &parent, PAGE_TOKENS + 2, 1);
-	kv_table_deinit(&child);
-	kv_table_deinit(&parent);
-	kv_cache_free(cache);
 }
 
 static void test_rewriting_after_truncation_copies_every_shared_page(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0;
 
 	extend(cache, &parent, 0, 4 * PAGE_TOKENS);
@@ -394,15 +372,10 @@ static void test_rewriting_after_truncation_copies_every_shared_page(void **stat
 		assert_int_equal(copies[i][0], parent.pages[i]);
 		assert_int_equal(copies[i][1], child.pages[i]);
 	}
-	kv_table_deinit(&child);
-	kv_table_deinit(&parent);
-	kv_cache_free(cache);
 }
 
 static void test_pages_copied_before_are_not_copied_again(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table parent = table_of(8), child = table_of(8);
 	uint32_t copies[8][2], n_copies = 0, own;
 
 	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
@@ -415,27 +388,20 @@ static void test_pages_copied_before_are_not_copied_again(void **state)
 	assert_int_equal(copies[0][0], parent.pages[1]);
 	assert_int_equal(copies[1][0], parent.pages[2]);
 	assert_int_equal(child.pages[0], own);
-	kv_table_deinit(&child);
-	kv_table_deinit(&parent);
-	kv_cache_free(cache);
 }
 
 static void test_truncated_pages_stay_until_released(void **state)
 {
-	struct kv_cache *cache = cache_of(N_PAGES);
-	struct kv_table table = table_of(8);
 	uint32_t dropped[8];
 
-	extend(cache, &table, 0, 4 * PAGE_TOKENS);
-	assert_int_equal(kv_truncate(cache, &table, PAGE_TOKENS + 1, dropped), 2);
-	assert_int_equal(table.n_pages, 2);
+	extend(cache, &parent, 0, 4 * PAGE_TOKENS);
+	assert_int_equal(kv_truncate(cache, &parent, PAGE_TOKENS + 1, dropped), 2);
+	assert_int_equal(parent.n_pages, 2);
 	assert_int_equal(kv_pages_free(cache), N_PAGES - 4);
 	kv_release(cache, dropped, 2);
 	assert_int_equal(kv_pages_free(cache), N_PAGES - 2);
-	assert_int_equal(kv_truncate(cache, &table, 2 * PAGE_TOKENS, dropped), 0);
-	assert_int_equal(kv_truncate(cache, &table, 0, dropped), 2);
-	kv_table_deinit(&table);
-	kv_cache_free(cache);
+	assert_int_equal(kv_truncate(cache, &parent, 2 * PAGE_TOKENS, dropped), 0);
+	assert_int_equal(kv_truncate(cache, &parent, 0, dropped), 2);
 }
 
 /* ---- */
@@ -452,6 +418,7 @@ static int close_device(void **state)
 	return 0;
 }
 
+#define WITH_TABLES(test) cmocka_unit_test_setup_teardown(test, make_tables, free_tables)
 #define RATIONED(test) cmocka_unit_test_setup_teardown(test, ration_maps, end_ration)
 
 int main(void)
@@ -466,18 +433,18 @@ int main(void)
 		RATIONED(test_map_that_fails_in_a_later_layer_changes_nothing),
 		RATIONED(test_cache_that_cannot_map_is_not_made),
 		cmocka_unit_test(test_impossible_configurations_are_refused),
-		cmocka_unit_test(test_null_page_is_never_given_out),
-		cmocka_unit_test(test_pages_are_given_in_order_and_last_freed_first),
-		cmocka_unit_test(test_extend_takes_pages_only_at_their_edges),
-		cmocka_unit_test(test_extend_without_room_changes_nothing),
-		cmocka_unit_test(test_extend_past_capacity_is_refused),
-		cmocka_unit_test(test_extend_of_history_that_is_not_there_is_refused),
-		cmocka_unit_test(test_fork_shares_pages_of_its_tokens_only),
-		cmocka_unit_test(test_fork_that_cannot_be_changes_nothing),
-		cmocka_unit_test(test_first_writer_into_a_shared_page_gets_a_copy),
-		cmocka_unit_test(test_rewriting_after_truncation_copies_every_shared_page),
-		cmocka_unit_test(test_pages_copied_before_are_not_copied_again),
-		cmocka_unit_test(test_truncated_pages_stay_until_released),
+		WITH_TABLES(test_null_page_is_never_given_out),
+		WITH_TABLES(test_pages_are_given_in_order_and_last_freed_first),
+		WITH_TABLES(test_extend_takes_pages_only_at_their_edges),
+		WITH_TABLES(test_extend_without_room_changes_nothing),
+		WITH_TABLES(test_extend_past_capacity_is_refused),
+		WITH_TABLES(test_extend_of_history_that_is_not_there_is_refused),
+		WITH_TABLES(test_fork_shares_pages_of_its_tokens_only),
+		WITH_TABLES(test_fork_that_cannot_be_changes_nothing),
+		WITH_TABLES(test_first_writer_into_a_shared_page_gets_a_copy),
+		WITH_TABLES(test_rewriting_after_truncation_copies_every_shared_page),
+		WITH_TABLES(test_pages_copied_before_are_not_copied_again),
+		WITH_TABLES(test_truncated_pages_stay_until_released),
 	};
 
 	return cmocka_run_group_tests_name("kv cache", tests, open_device, close_device);

@@ -8,7 +8,7 @@
 
 #include "attention/attention.h"
 
-/* ---- a backend that only talks ---- */
+/* ---- a backend that is only chosen ---- */
 
 static enum attention_support claimed_level;
 static uint32_t claimed_query;
@@ -18,7 +18,7 @@ static int fake_check(const struct attention_config *config, char *why, size_t s
 {
 	if (!fake_refuses)
 		return 0;
-	snprintf(why, size, "not in the mood");
+	snprintf(why, size, "it refuses");
 	return -ENOTSUP;
 }
 
@@ -68,7 +68,7 @@ static int fake_run(struct attention_metadata *metadata, struct stream *stream,
 		.build = fake_build, .run = fake_run, \
 	}
 
-/* Registered once; they keep out of the way unless a test lets them speak. */
+/* Registered once; they refuse unless a test sets fake_refuses to 0. */
 static const struct attention_backend fake = FAKE("fake");
 
 #define ODD_HEADS 5 /* that no built-in backend can serve */
@@ -101,7 +101,7 @@ static int register_fake(void **state)
 	return attention_find("fake") ? 0 : attention_register(&fake);
 }
 
-static int silence_fake(void **state)
+static int end_fake(void **state)
 {
 	fake_refuses = 1;
 	return 0;
@@ -162,13 +162,21 @@ static void test_registered_backend_is_found(void **state)
 
 /* ---- choice ---- */
 
-static enum attention_support level_of(const char *name, const struct attention_config *config,
-	char *why, size_t size)
-{
-	const struct attention_backend *backend = NULL;
-	enum attention_support support = ATTENTION_NEVER;
+static const struct attention_backend *backend;
+static enum attention_support support;
+static char why[512];
 
-	assert_int_equal(attention_choose(name, config, &backend, &support, why, size), 0);
+static int choose(const char *name, const struct attention_config *config)
+{
+	backend = NULL;
+	support = ATTENTION_NEVER;
+	why[0] = '\0';
+	return attention_choose(name, config, &backend, &support, why, sizeof(why));
+}
+
+static enum attention_support level_of(const char *name, const struct attention_config *config)
+{
+	assert_int_equal(choose(name, config), 0);
 	assert_string_equal(backend->name, name);
 	return support;
 }
@@ -176,13 +184,9 @@ static enum attention_support level_of(const char *name, const struct attention_
 static void test_auto_takes_highest_level(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support = ATTENTION_NEVER;
-	char why[256] = "";
 
 	fake_refuses = 1;
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_int_equal(choose("auto", &config), 0);
 	assert_ptr_equal(backend, &attention_paged);
 	assert_int_equal(support, ATTENTION_UNIFORM_BATCH);
 	assert_non_null(strstr(why, "paged"));
@@ -190,8 +194,7 @@ static void test_auto_takes_highest_level(void **state)
 	fake_refuses = 0;
 	claimed_level = ATTENTION_ALWAYS;
 	claimed_query = 64;
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_int_equal(choose("auto", &config), 0);
 	assert_ptr_equal(backend, &fake);
 	assert_int_equal(support, ATTENTION_ALWAYS);
 }
@@ -199,16 +202,12 @@ static void test_auto_takes_highest_level(void **state)
 static void test_auto_prefers_paged_to_flex_for_all_its_level(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support = ATTENTION_NEVER;
-	char why[256] = "";
 
 	fake_refuses = 1;
-	assert_int_equal(level_of("flex", &config, why, sizeof(why)), ATTENTION_ALWAYS);
+	assert_int_equal(level_of("flex", &config), ATTENTION_ALWAYS);
 	for (config.max_decode_query = 1; config.max_decode_query <= 64;
 		config.max_decode_query *= 8) {
-		assert_int_equal(
-			attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+		assert_int_equal(choose("auto", &config), 0);
 		assert_ptr_equal(backend, &attention_paged);
 	}
 }
@@ -218,9 +217,6 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 {
 	static struct attention_backend masked = FAKE("masked"), late = FAKE("late");
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support = ATTENTION_NEVER;
-	char why[256] = "";
 
 	masked.masks = true;
 	masked.check = masked_check;
@@ -233,8 +229,7 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 	for (fake_refuses = 0; fake_refuses < 2; fake_refuses++) {
 		for (int level = ATTENTION_NEVER; level <= ATTENTION_UNIFORM_BATCH; level++) {
 			claimed_level = (enum attention_support)level;
-			assert_int_equal(attention_choose("auto", &config, &backend, &support, why,
-						 sizeof(why)), 0);
+			assert_int_equal(choose("auto", &config), 0);
 			assert_ptr_equal(backend, level == ATTENTION_NEVER ? &masked
 						  : fake_refuses           ? &late
 									   : &fake);
@@ -247,102 +242,82 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 static void test_auto_takes_earlier_registered_on_a_tie(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[256];
 
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 64;
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_int_equal(choose("auto", &config), 0);
 	assert_ptr_equal(backend, &attention_paged);
 }
 
 static void test_auto_ranks_by_level_that_holds(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[256];
 
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_ALWAYS;
 	claimed_query = 1;
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_int_equal(choose("auto", &config), 0);
 	assert_ptr_equal(backend, &attention_paged);
 }
 
 static void test_claim_beyond_ability_is_lowered(void **state)
 {
 	struct attention_config config = model();
-	char why[256] = "";
 
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 1;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)),
-		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 	assert_non_null(strstr(why, "lowered from uniform_batch"));
 	claimed_query = 4;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)),
-		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 	claimed_query = 5;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_UNIFORM_BATCH);
+	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_BATCH);
 	assert_null(strstr(why, "lowered"));
 }
 
 static void test_claim_without_any_query_is_never(void **state)
 {
 	struct attention_config config = model();
-	char why[256];
 
 	claimed_query = 0;
 	claimed_level = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
 	claimed_level = ATTENTION_ALWAYS;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
 }
 
 static void test_claim_of_unknown_level_is_never(void **state)
 {
 	struct attention_config config = model();
-	char why[256];
 
 	claimed_query = 64;
 	claimed_level = (enum attention_support)7;
-	assert_int_equal(level_of("fake", &config, why, sizeof(why)), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
 }
 
 static void test_paged_is_lowered_for_queries_past_its_limit(void **state)
 {
 	struct attention_config config = model();
-	char why[256];
 
 	config.max_decode_query = 16;
-	assert_int_equal(level_of("paged", &config, why, sizeof(why)), ATTENTION_UNIFORM_BATCH);
+	assert_int_equal(level_of("paged", &config), ATTENTION_UNIFORM_BATCH);
 	config.max_decode_query = 17;
-	assert_int_equal(level_of("paged", &config, why, sizeof(why)),
-		ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("paged", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 }
 
 static void test_naive_is_never_captured(void **state)
 {
 	struct attention_config config = model();
-	char why[256];
 
-	assert_int_equal(level_of("naive", &config, why, sizeof(why)), ATTENTION_NEVER);
+	assert_int_equal(level_of("naive", &config), ATTENTION_NEVER);
 }
 
 static void test_unknown_name_names_those_there_are(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[256] = "";
 
-	assert_int_equal(
-		attention_choose("pagde", &config, &backend, &support, why, sizeof(why)), -ENOENT);
+	assert_int_equal(choose("pagde", &config), -ENOENT);
 	assert_null(backend);
 	assert_non_null(strstr(why, "pagde"));
 	assert_non_null(strstr(why, "naive, paged"));
@@ -351,35 +326,26 @@ static void test_unknown_name_names_those_there_are(void **state)
 static void test_unfit_model_is_refused_with_reasons(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[512] = "";
 
 	fake_refuses = 1;
 	config.n_kv_heads = 3;
-	assert_int_equal(
-		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("paged", &config), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend paged cannot serve this model: 8 query heads do not "
 		"divide among 3 kv heads; no other can either");
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("auto", &config), -ENOTSUP);
 	assert_memory_equal(why, "no attention backend can serve this model; naive: ", 50);
 	assert_non_null(strstr(why, "paged:"));
-	assert_non_null(strstr(why, "fake: not in the mood"));
+	assert_non_null(strstr(why, "fake: it refuses"));
 	assert_null(backend);
 }
 
-static void test_refusal_names_those_that_would_do(void **state)
+static void test_refusal_names_those_that_can(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[512] = "";
 
 	fake_refuses = 1;
-	assert_int_equal(
-		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("mla", &config), -ENOTSUP);
 	assert_memory_equal(why,
 		"attention backend mla cannot serve this model: its attention is not latent "
 		"(MLA); ",
@@ -392,14 +358,12 @@ static void test_refusal_names_those_that_would_do(void **state)
 	config.head_dim = 40;
 	config.n_kv_heads = 1;
 	config.masks = true;
-	assert_int_equal(
-		attention_choose("mla", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("mla", &config), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend mla cannot serve this model with a mask that is not "
 		"causal: it has no mask but the causal one; naive, mla_planned and mla can with "
 		"the causal mask");
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("auto", &config), -ENOTSUP);
 	assert_memory_equal(why,
 		"no attention backend can serve this model with a mask that is not causal", 72);
 	assert_non_null(strstr(why, "; naive, mla_planned and mla can with the causal mask"));
@@ -408,27 +372,21 @@ static void test_refusal_names_those_that_would_do(void **state)
 static void test_masks_are_for_those_that_have_them(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend = NULL;
-	enum attention_support support;
-	char why[512] = "";
 
 	fake_refuses = 1;
 	config.masks = true;
-	assert_int_equal(
-		attention_choose("auto", &config, &backend, &support, why, sizeof(why)), 0);
+	assert_int_equal(choose("auto", &config), 0);
 	assert_ptr_equal(backend, &attention_flex);
 	assert_non_null(strstr(why, "among those with masks"));
-	assert_int_equal(
-		attention_choose("paged", &config, &backend, &support, why, sizeof(why)), -ENOTSUP);
+	assert_int_equal(choose("paged", &config), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend paged cannot serve this model with a mask that is "
 		"not causal: it has no mask but the causal one; flex can");
 }
 
-static void test_unfit_configurations_are_told_apart(void **state)
+static void test_unfit_configurations_are_distinguished(void **state)
 {
 	struct attention_config config = model();
-	char why[256];
 
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
 	config.max_seq_len = 129;
@@ -450,17 +408,15 @@ static void test_unfit_configurations_are_told_apart(void **state)
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
 }
 
-static void test_reason_is_cut_off_at_its_room(void **state)
+static void test_reason_is_cut_off_at_its_size(void **state)
 {
 	struct attention_config config = model();
-	const struct attention_backend *backend;
-	enum attention_support support;
-	char why[16];
+	char cut[16];
 
-	memset(why, 'x', sizeof(why));
-	assert_int_equal(attention_choose("paged", &config, &backend, &support, why, 8), 0);
-	assert_int_equal(strlen(why), 7);
-	assert_int_equal(why[8], 'x');
+	memset(cut, 'x', sizeof(cut));
+	assert_int_equal(attention_choose("paged", &config, &backend, &support, cut, 8), 0);
+	assert_int_equal(strlen(cut), 7);
+	assert_int_equal(cut[8], 'x');
 	assert_int_equal(attention_choose("paged", &config, &backend, &support, NULL, 0), 0);
 }
 
@@ -474,7 +430,7 @@ static void test_levels_have_names(void **state)
 	assert_string_equal(attention_support_name((enum attention_support)9), "unknown");
 }
 
-#define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, register_fake, silence_fake)
+#define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, register_fake, end_fake)
 
 int main(void)
 {
@@ -496,10 +452,10 @@ int main(void)
 		cmocka_unit_test(test_naive_is_never_captured),
 		cmocka_unit_test(test_unknown_name_names_those_there_are),
 		WITH_FAKE(test_unfit_model_is_refused_with_reasons),
-		WITH_FAKE(test_refusal_names_those_that_would_do),
+		WITH_FAKE(test_refusal_names_those_that_can),
 		cmocka_unit_test(test_masks_are_for_those_that_have_them),
-		cmocka_unit_test(test_unfit_configurations_are_told_apart),
-		cmocka_unit_test(test_reason_is_cut_off_at_its_room),
+		cmocka_unit_test(test_unfit_configurations_are_distinguished),
+		cmocka_unit_test(test_reason_is_cut_off_at_its_size),
 		cmocka_unit_test(test_levels_have_names),
 	};
 

@@ -292,7 +292,7 @@ int32_t draft_rig_argmax(const float *logits, uint32_t n)
 	return best;
 }
 
-int32_t draft_rig_guess(const struct draft_rig *d, uint32_t row)
+int32_t draft_rig_token(const struct draft_rig *d, uint32_t row)
 {
 	uint32_t n = d->draft->config.draft.vocab_size;
 	int32_t id = draft_rig_argmax(d->logits + (size_t)row * n, n), more = 0;

@@ -55,7 +55,7 @@ void draft_rig_capture(struct draft_rig *rig);
 /* The rest of such a pass, for what queues one itself; inputs are those of the last. */
 struct model_pass draft_rig_model_pass(struct draft_rig *rig, uint32_t n_tokens, uint32_t n_rows);
 /* Of row r of the last pass: the arg-max, as the target's id. */
-int32_t draft_rig_guess(const struct draft_rig *rig, uint32_t row);
+int32_t draft_rig_token(const struct draft_rig *rig, uint32_t row);
 /* The arg-max of n logits. */
 int32_t draft_rig_argmax(const float *logits, uint32_t n);
 /* Copy rows of hidden states, [n, hidden] act, into rig->states from row `at` on. */

@@ -13,7 +13,7 @@
 #include "tests/device.h"
 #include "tests/device_memory.h"
 
-#define GUESSES_MAX 8
+#define PROPOSED_MAX 8
 
 /* A test's initial state; the test gets a struct world. */
 struct setting {
@@ -81,8 +81,8 @@ static void decode(struct draft_rig *d, uint32_t sequence, int32_t token, uint32
 
 struct reference {
 	json_t *root;
-	int32_t ids[RIG_TOKENS], guesses[GUESSES_MAX];
-	uint32_t n_ids, n_guesses;
+	int32_t ids[RIG_TOKENS], proposed[PROPOSED_MAX];
+	uint32_t n_ids, n_proposed;
 };
 
 static void reference_init(struct reference *r, const char *draft)
@@ -93,7 +93,7 @@ static void reference_init(struct reference *r, const char *draft)
 	source_path(below, path);
 	r->root = load_reference(path);
 	r->n_ids = integers(json_object_get(r->root, "ids"), r->ids, RIG_TOKENS);
-	r->n_guesses = integers(json_object_get(r->root, "guesses"), r->guesses, GUESSES_MAX);
+	r->n_proposed = integers(json_object_get(r->root, "guesses"), r->proposed, PROPOSED_MAX);
 }
 
 static double tolerance(void)
@@ -135,10 +135,10 @@ static void test_draft_matches_reference(void **state)
 	}
 	assert_logits(d->target_logits + (size_t)(n - 1) * vocab, vocab,
 		json_object_get(r.root, "target_logits_last"), tolerance(), "the target");
-	for (uint32_t i = 0; i < r.n_guesses; i++) {
+	for (uint32_t i = 0; i < r.n_proposed; i++) {
 		if (!test_on_cuda())
-			assert_int_equal(draft_rig_guess(d, 0), r.guesses[i]);
-		decode(d, 1, r.guesses[i], n + i, i ? 1 : n, i ? 0 : (int32_t)n - 1);
+			assert_int_equal(draft_rig_token(d, 0), r.proposed[i]);
+		decode(d, 1, r.proposed[i], n + i, i ? 1 : n, i ? 0 : (int32_t)n - 1);
 		assert_position(d, &r, n + i);
 	}
 	json_decref(r.root);
@@ -245,8 +245,8 @@ static void test_decode_is_a_prompt_conditioned_on_its_own_output(void **state)
 
 /* K draft tokens behind row `last` of a pass of n tokens, the first at `position`: their
  * logits, and what they were. The first's are there. */
-static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, uint32_t n,
-	uint32_t last, int32_t guesses[K])
+static float *propose(struct draft_rig *d, uint32_t sequence, uint32_t position, uint32_t n,
+	uint32_t last, int32_t proposed[K])
 {
 	uint32_t vocab = d->draft->config.draft.vocab_size;
 	float *logits = malloc(K * vocab * sizeof(*logits));
@@ -254,10 +254,10 @@ static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, u
 	assert_non_null(logits);
 	for (uint32_t i = 0;; i++) {
 		memcpy(logits + (size_t)i * vocab, d->logits, vocab * sizeof(*logits));
-		guesses[i] = draft_rig_guess(d, 0);
+		proposed[i] = draft_rig_token(d, 0);
 		if (i == K - 1)
 			return logits;
-		decode(d, sequence, guesses[i], position + i, i ? 1 : n, i ? 0 : (int32_t)last);
+		decode(d, sequence, proposed[i], position + i, i ? 1 : n, i ? 0 : (int32_t)last);
 	}
 }
 
@@ -266,26 +266,26 @@ static float *guess(struct draft_rig *d, uint32_t sequence, uint32_t position, u
 static void check_held(struct draft_rig *d, const int32_t *ids, uint32_t held)
 {
 	uint32_t now = KEPT + 1 + held;
-	int32_t guesses[K], wanted[K], tokens[1 + K], next[1 + K];
+	int32_t proposed[K], wanted[K], tokens[1 + K], next[1 + K];
 	struct draft_pass pass = draft_rig_from_target(d, 1 + K);
 	float *have, *want;
 
 	prefill(d, 1, ids, KEPT, KEPT - 1);
-	free(guess(d, 1, KEPT, KEPT, KEPT - 1, guesses));
+	free(propose(d, 1, KEPT, KEPT, KEPT - 1, proposed));
 	/* accepted tokens are the text's; those behind them are rejected draft tokens */
 	memcpy(tokens, ids + KEPT, sizeof(tokens));
-	memcpy(tokens + 1 + held, guesses + held, (K - held) * sizeof(*tokens));
+	memcpy(tokens + 1 + held, proposed + held, (K - held) * sizeof(*tokens));
 	draft_rig_target(d, 1, tokens, 1 + K);
 	memcpy(next, tokens + 1, K * sizeof(*next));
 	next[K] = 0;
 	next[held] = ids[now];
 	draft_rig_pass(d, &pass, &(struct draft_rig_row){1, KEPT, 1 + K, next, held}, 1);
-	have = guess(d, 1, now, 1 + K, held, guesses);
+	have = propose(d, 1, now, 1 + K, held, proposed);
 	prefill(d, 2, ids, now, now - 1);
-	want = guess(d, 2, now, now, now - 1, wanted);
+	want = propose(d, 2, now, now, now - 1, wanted);
 	assert_memory_equal(
 		have, want, K * d->draft->config.draft.vocab_size * sizeof(*have));
-	assert_memory_equal(guesses, wanted, sizeof(wanted));
+	assert_memory_equal(proposed, wanted, sizeof(wanted));
 	free(have);
 	free(want);
 }
@@ -305,18 +305,18 @@ static void test_draft_tokens_behind_rejected_ones_are_those_of_a_fresh_prompt(v
 static void test_one_graph_of_a_decode_replays_all_of_them(void **state)
 {
 	struct draft_rig *d = &((struct world *)*state)->d;
-	int32_t ids[TEXT + 1], guesses[2][K];
+	int32_t ids[TEXT + 1], proposed[2][K];
 	float *eager, *replayed;
 
 	write_text(d, ids, 77);
 	prefill(d, 1, ids, TEXT, TEXT - 1);
-	eager = guess(d, 1, TEXT, TEXT, TEXT - 1, guesses[0]);
+	eager = propose(d, 1, TEXT, TEXT, TEXT - 1, proposed[0]);
 	prefill(d, 1, ids, TEXT, TEXT - 1);
 	draft_rig_capture(d);
-	replayed = guess(d, 1, TEXT, TEXT, TEXT - 1, guesses[1]);
+	replayed = propose(d, 1, TEXT, TEXT, TEXT - 1, proposed[1]);
 	assert_memory_equal(
 		replayed, eager, K * d->draft->config.draft.vocab_size * sizeof(*eager));
-	assert_memory_equal(guesses[1], guesses[0], sizeof(guesses[0]));
+	assert_memory_equal(proposed[1], proposed[0], sizeof(proposed[0]));
 	free(eager);
 	free(replayed);
 }
@@ -327,7 +327,7 @@ static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 {
 	enum { A = 13, B = 30 };
 	struct draft_rig *d = &((struct world *)*state)->d;
-	int32_t a[TEXT + 1], b[TEXT + 1], guesses[2];
+	int32_t a[TEXT + 1], b[TEXT + 1], proposed[2];
 	const int32_t from[2] = {B - 1, B + A - 1};
 	struct draft_pass pass = draft_rig_from_target(d, A + B);
 	float *want[2][2];
@@ -348,12 +348,12 @@ static void test_rows_of_a_batch_get_the_logits_they_get_alone(void **state)
 		(struct draft_rig_row[]){{3, 0, B, b + 1, B - 1}, {1, 0, A, a + 1, A - 1}}, 2);
 	for (uint32_t r = 0; r < 2; r++)
 		assert_same_logits(d, r, want[0][r]);
-	guesses[0] = b[TEXT];
-	guesses[1] = a[TEXT];
+	proposed[0] = b[TEXT];
+	proposed[1] = a[TEXT];
 	pass = draft_rig_from_draft(d, A + B);
 	pass.index = from;
 	draft_rig_pass(d, &pass,
-		(struct draft_rig_row[]){{3, B, 1, guesses, 0}, {1, A, 1, guesses + 1, 0}}, 2);
+		(struct draft_rig_row[]){{3, B, 1, proposed, 0}, {1, A, 1, proposed + 1, 0}}, 2);
 	for (uint32_t r = 0; r < 2; r++)
 		assert_same_logits(d, r, want[1][r]);
 	for (uint32_t i = 0; i < 4; i++)

@@ -28,14 +28,14 @@ struct speculation {
 
 /* Draft 0 of tokens that begin at `start`, of which `last` is the last that counts; then the
  * others, each from the one before. */
-static void guess(
+static void propose(
 	struct speculation *s, const int32_t *ids, uint32_t start, uint32_t n, uint32_t last)
 {
 	const int32_t row = (int32_t)last;
 	struct draft_pass pass = draft_rig_from_target(s->d, n);
 
 	draft_rig_pass(s->d, &pass, &(struct draft_rig_row){SEQUENCE, start, n, ids, last}, 1);
-	s->drafts[0] = draft_rig_guess(s->d, 0);
+	s->drafts[0] = draft_rig_token(s->d, 0);
 	for (uint32_t i = 1; i < K; i++) {
 		pass = draft_rig_from_draft(s->d, i == 1 ? n : 1);
 		pass.index = i == 1 ? &row : NULL;
@@ -43,7 +43,7 @@ static void guess(
 			&(struct draft_rig_row){
 				SEQUENCE, start + last + i, 1, &s->drafts[i - 1], 0},
 			1);
-		s->drafts[i] = draft_rig_guess(s->d, 0);
+		s->drafts[i] = draft_rig_token(s->d, 0);
 	}
 }
 
@@ -58,7 +58,7 @@ static void prefill(struct speculation *s, const struct question *q)
 	s->answer[s->n_answer++] = s->last;
 	memcpy(ids, q->prompt + 1, (n - 1) * sizeof(*ids));
 	ids[n - 1] = s->last;
-	guess(s, ids, 0, n, n - 1);
+	propose(s, ids, 0, n, n - 1);
 }
 
 /* One step of the target over the last token and its draft tokens. */
@@ -82,7 +82,7 @@ static void verify(struct speculation *s)
 	memcpy(ids, tokens + 1, K * sizeof(*ids));
 	ids[K] = 0;
 	ids[held] = s->last;
-	guess(s, ids, start, 1 + K, held);
+	propose(s, ids, start, 1 + K, held);
 }
 
 static void answer_with_drafts(struct speculation *s, const struct question *q)

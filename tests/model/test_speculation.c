@@ -371,7 +371,6 @@ static void test_drafts_change_no_answer_and_save_three_steps_of_four(void **sta
 {
 	struct world w;
 
-	(void)state;
 	world_init(&w, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	questions_make(questions, N_QUESTIONS, 2026);
 	answer_all(&w, questions, N_QUESTIONS, (const uint32_t[RIG_ROWS]){K, K, K, K}, NULL);
@@ -387,7 +386,6 @@ static void test_rows_with_and_without_drafts_share_steps(void **state)
 {
 	struct world w;
 
-	(void)state;
 	world_init(&w, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
 	questions_make(questions, N_QUESTIONS, 7);
 	answer_all(&w, questions, 24, (const uint32_t[RIG_ROWS]){K, 0, 2, 1}, NULL);
