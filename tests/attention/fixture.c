@@ -411,6 +411,35 @@ void fixture_null_page(struct fixture *f, int32_t entry)
 	f->inputs.block_table[0] = entry;
 }
 
+void fixture_check_missing_pages(struct fixture *f, const struct row *row)
+{
+	static const int32_t ids[] = {-1, INT32_MIN, INT32_MAX, 100000};
+
+	for (size_t i = 0; i < COUNT(ids); i++) {
+		fixture_place(f, row, 1, 0, 0);
+		fixture_null_page(f, ids[i]);
+		fixture_run(f);
+		fixture_verify(f);
+	}
+}
+
+void fixture_check_alone(struct fixture *f, const struct row *rows, uint32_t n_rows,
+	uint32_t padded_rows, uint32_t padded_tokens)
+{
+	for (uint32_t r = 0; r < n_rows; r++) {
+		float *alone;
+
+		fixture_place(f, &rows[r], 1, 0, 0);
+		fixture_run(f);
+		alone = fixture_copy(f);
+		fixture_place(f, rows, n_rows, padded_rows, padded_tokens);
+		fixture_run(f);
+		assert_memory_equal(
+			fixture_out(f, r, 0), alone, fixture_bytes(f, rows[r].n_query));
+		free(alone);
+	}
+}
+
 void fixture_upload(struct fixture *f)
 {
 	struct input list[N_INPUTS];

@@ -97,6 +97,11 @@ void fixture_place(struct fixture *f, const struct row *rows, uint32_t n_rows,
 /* A page's contents become the null page's, and the entry of row 0's page something else: what is
  * read through it is the same. */
 void fixture_null_page(struct fixture *f, int32_t entry);
+/* Check a row whose first page is one that does not exist, for each kind of such ids. */
+void fixture_check_missing_pages(struct fixture *f, const struct row *row);
+/* Each row alone has the bits that it has among all, which are padded to so many rows and tokens. */
+void fixture_check_alone(struct fixture *f, const struct row *rows, uint32_t n_rows,
+	uint32_t padded_rows, uint32_t padded_tokens);
 /* The images to the device; done by placing and building. */
 void fixture_upload(struct fixture *f);
 

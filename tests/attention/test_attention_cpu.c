@@ -63,60 +63,43 @@ static void test_window_is_the_layers_own(void **state)
 	}
 }
 
-static void test_window_of_one_sees_only_itself(void **state)
-{
-	struct shape shape = { .n_heads = 2, .n_kv_heads = 2, .head_dim = 16, .page_tokens = 4,
-		.window = 1, .max_seq_len = 64 };
-	struct row row = { .seed = 5, .n_query = 3, .seq_len = 34 };
-
-	for (size_t b = 0; b < N_BACKENDS; b++)
-		fixture_check_once(cpu, backends[b], &shape, &row, 1, 0, 0);
-}
-
 /* ---- empty rows and padding ---- */
 
-static void test_empty_rows_and_padding_give_zero(void **state)
+/* A batch that every backend gives what the dense reference does. */
+struct batch {
+	const struct shape *shape;
+	uint32_t n_rows, padded_rows, padded_tokens;
+	struct row rows[4];
+};
+
+static const struct shape window_of_one = { .n_heads = 2, .n_kv_heads = 2, .head_dim = 16,
+	.page_tokens = 4, .window = 1, .max_seq_len = 64 };
+
+static const struct batch sees_itself = { &window_of_one, 1, 0, 0, { { 5, 3, 34 } } },
+	empty_rows = { &ordinary, 4, 8, 16, { { 1, 2, 0 }, { 2, 3, 10 }, { 3, 0, 7 }, { 4, 1, 0 } } },
+	idle = { &ordinary, 0, 4, 4, { { 0, 0, 0 } } },
+	/* fewer tokens in all than in the row's query */
+	before_the_sequence = { &ordinary, 1, 0, 0, { { 9, 2, 1 } } };
+
+static void test_batch(void **state)
 {
-	static const struct row rows[] = {
-		{ .seed = 1, .n_query = 2, .seq_len = 0 },
-		{ .seed = 2, .n_query = 3, .seq_len = 10 },
-		{ .seed = 3, .n_query = 0, .seq_len = 7 },
-		{ .seed = 4, .n_query = 1, .seq_len = 0 },
-	};
+	const struct batch *batch = *state;
 
 	for (size_t b = 0; b < N_BACKENDS; b++)
-		fixture_check_once(cpu, backends[b], &ordinary, rows, 4, 8, 16);
+		fixture_check_once(cpu, backends[b], batch->shape, batch->n_rows ? batch->rows : NULL,
+			batch->n_rows, batch->padded_rows, batch->padded_tokens);
 }
 
-static void test_idle_batch_writes_zero_padding(void **state)
-{
-	for (size_t b = 0; b < N_BACKENDS; b++)
-		fixture_check_once(cpu, backends[b], &ordinary, NULL, 0, 4, 4);
-}
-
-/* Fewer tokens in all than in the row's query. */
-static void test_tokens_before_the_sequence_give_zero(void **state)
-{
-	struct row row = { .seed = 9, .n_query = 2, .seq_len = 1 };
-
-	for (size_t b = 0; b < N_BACKENDS; b++)
-		fixture_check_once(cpu, backends[b], &ordinary, &row, 1, 0, 0);
-}
+#define BATCH(claim, batch) { claim, test_batch, NULL, NULL, (void *)&(batch) }
 
 static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 {
-	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
 	struct row row = { .seed = 9, .n_query = 1, .seq_len = 7 };
 	struct fixture f;
 
 	for (size_t b = 0; b < N_BACKENDS; b++) {
 		fixture_init(&f, cpu, backends[b], &ordinary);
-		for (size_t i = 0; i < COUNT(nowhere); i++) {
-			fixture_place(&f, &row, 1, 0, 0);
-			fixture_null_page(&f, nowhere[i]);
-			fixture_run(&f);
-			fixture_verify(&f);
-		}
+		fixture_check_missing_pages(&f, &row);
 		fixture_deinit(&f);
 	}
 }
@@ -154,18 +137,7 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
 
 	for (size_t b = 0; b < 2 * N_BACKENDS; b++) {
 		fixture_init(&f, cpu, backends[b / 2], b % 2 ? &windowed : &ordinary);
-		for (uint32_t r = 0; r < COUNT(rows); r++) {
-			float *alone;
-
-			fixture_place(&f, &rows[r], 1, 0, 0);
-			fixture_run(&f);
-			alone = fixture_copy(&f);
-			fixture_place(&f, rows, COUNT(rows), 8, 40);
-			fixture_run(&f);
-			assert_memory_equal(fixture_out(&f, r, 0), alone,
-				fixture_bytes(&f, rows[r].n_query));
-			free(alone);
-		}
+		fixture_check_alone(&f, rows, COUNT(rows), 8, 40);
 		fixture_deinit(&f);
 	}
 }
@@ -326,10 +298,10 @@ int main(void)
 		{ "test_flex_agrees_with_dense_reference", test_agrees_with_dense_reference,
 			NULL, NULL, "flex" },
 		cmocka_unit_test(test_window_is_the_layers_own),
-		cmocka_unit_test(test_window_of_one_sees_only_itself),
-		cmocka_unit_test(test_empty_rows_and_padding_give_zero),
-		cmocka_unit_test(test_idle_batch_writes_zero_padding),
-		cmocka_unit_test(test_tokens_before_the_sequence_give_zero),
+		BATCH("test_window_of_one_sees_only_itself", sees_itself),
+		BATCH("test_empty_rows_and_padding_give_zero", empty_rows),
+		BATCH("test_idle_batch_writes_zero_padding", idle),
+		BATCH("test_tokens_before_the_sequence_give_zero", before_the_sequence),
 		cmocka_unit_test(test_page_that_does_not_exist_reads_as_null_page),
 		cmocka_unit_test(test_lengths_past_the_table_stay_inside_it),
 		cmocka_unit_test(test_bits_do_not_depend_on_the_batch),

@@ -54,7 +54,7 @@ static void test_replay_at_other_lengths_equals_eager(void **state)
 /* F32: queries inside of fused rows, whatever lies between them. */
 static void test_replay_reads_strided_queries(void **state)
 {
-	static const uint32_t between[] = { 0, 13, 96 }; /* what fixture.c has room for */
+	static const uint32_t between[] = { 0, 13, 96 }; /* what fixture.c allows for */
 
 	for (size_t i = 0; i < COUNT(between); i++) {
 		struct graph_exec *exec;

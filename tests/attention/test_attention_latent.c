@@ -149,18 +149,12 @@ static void test_short_batch_after_a_long_one_sees_its_own_splits(void **state)
 
 static void test_page_that_does_not_exist_reads_as_null_page(void **state)
 {
-	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
 	struct row row = { .seed = 9, .n_query = 1, .seq_len = 20 };
 	struct fixture f;
 
 	for (size_t b = 0; b < 2 * latent_n_backends(); b++) {
 		fixture_init(&f, NULL, latent_backends[b / 2], latent_shapes[b % 2]);
-		for (size_t i = 0; i < COUNT(nowhere); i++) {
-			fixture_place(&f, &row, 1, 0, 0);
-			fixture_null_page(&f, nowhere[i]);
-			fixture_run(&f);
-			fixture_verify(&f);
-		}
+		fixture_check_missing_pages(&f, &row);
 		fixture_deinit(&f);
 	}
 }
@@ -239,18 +233,7 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
 
 	for (size_t b = 0; b < latent_n_backends(); b++) {
 		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
-		for (uint32_t r = 0; r < COUNT(crowd); r++) {
-			float *alone;
-
-			fixture_place(&f, &crowd[r], 1, 0, 0);
-			fixture_run(&f);
-			alone = fixture_copy(&f);
-			fixture_place(&f, crowd, COUNT(crowd), 8, 90);
-			fixture_run(&f);
-			assert_memory_equal(fixture_out(&f, r, 0), alone,
-				fixture_bytes(&f, crowd[r].n_query));
-			free(alone);
-		}
+		fixture_check_alone(&f, crowd, COUNT(crowd), 8, 90);
 		fixture_deinit(&f);
 	}
 }

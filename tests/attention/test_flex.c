@@ -316,7 +316,7 @@ static void test_hostile_programs_see_nothing_outside_the_sequence(void **state)
 
 static void test_rows_of_no_slot_are_causal(void **state)
 {
-	static const int32_t nobody[] = { -1, FIXTURE_ROWS, INT32_MAX, INT32_MIN };
+	static const int32_t no_slots[] = { -1, FIXTURE_ROWS, INT32_MAX, INT32_MIN };
 	struct row row = { .seed = 2, .n_query = 20, .seq_len = 40 };
 	struct fixture f;
 
@@ -326,7 +326,7 @@ static void test_rows_of_no_slot_are_causal(void **state)
 		for (uint32_t s = 0; s < FIXTURE_ROWS; s++)
 			f.inputs.slot_mask[s] =
 				(struct slot_mask){ .kind = MASK_WINDOW, .window = 1 };
-		f.inputs.row_slot[0] = nobody[i];
+		f.inputs.row_slot[0] = no_slots[i];
 		fixture_run(&f);
 		fixture_verify(&f);
 	}

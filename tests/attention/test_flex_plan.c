@@ -220,7 +220,7 @@ static void test_lists_past_2_31_elements_are_addressed_in_64_bits(void **state)
 	void *memory = NULL;
 
 	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
-	f.config.max_rows = BLOCKS; /* the state has room for as many */
+	f.config.max_rows = BLOCKS; /* the state holds as many */
 	f.at_device.max_rows = BLOCKS;
 	plan_init(&m, &f);
 	if (f.is_cuda)

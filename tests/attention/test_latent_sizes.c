@@ -42,12 +42,12 @@ static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **sta
 		bool planned = i >= 20;
 		struct mla_workspace work = { 0 };
 		struct arena arena = { 0 };
-		uint64_t room;
+		uint64_t capacity;
 
 		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
 		arena = (struct arena){ .base = (void *)(uintptr_t)4096, .size = arena.used };
 		mla_workspace_carve(&config, &blocks, planned, &arena, &work);
-		room = (uint64_t)((uintptr_t)work.lse - (uintptr_t)work.partial) / sizeof(float);
+		capacity = (uint64_t)((uintptr_t)work.lse - (uintptr_t)work.partial) / sizeof(float);
 		for (uint32_t n = 1; n <= 700; n++) {
 			struct mla_sizes s = mla_sizes(&config, &blocks, n);
 			uint64_t rows = n < s.chunk_tokens ? n : s.chunk_tokens;
@@ -55,9 +55,9 @@ static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **sta
 			assert_true((uint64_t)s.n_splits * s.split_keys >= config.max_seq_len);
 			assert_in_range(s.n_splits, 1, 128);
 			if (s.n_splits > 1)
-				assert_true(rows * s.n_splits * config.n_heads <= room);
+				assert_true(rows * s.n_splits * config.n_heads <= capacity);
 			if (planned)
-				assert_true(2ull * s.n_slots * config.n_heads <= room);
+				assert_true(2ull * s.n_slots * config.n_heads <= capacity);
 		}
 	}
 }

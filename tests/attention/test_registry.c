@@ -119,7 +119,7 @@ static void test_builtin_backends_are_there(void **state)
 	assert_ptr_equal(attention_find("mla"), &attention_mla);
 	assert_ptr_equal(attention_find("mla_planned"), &attention_mla_planned);
 	assert_null(attention_get(1000));
-	assert_null(attention_find("nobody"));
+	assert_null(attention_find("none"));
 }
 
 static void test_unmarked_backend_is_refused(void **state)

@@ -2,7 +2,7 @@
 #ifndef MIMEO_TESTS_MODEL_CONFIGS_H
 #define MIMEO_TESTS_MODEL_CONFIGS_H
 
-/* Small config.json texts, and what must come of them. */
+/* Small config.json texts, and the results that they must have. */
 
 #include "tests/model/fixture.h"
 
