@@ -168,7 +168,7 @@ static struct mla_prompt_args mla_prompt_args_of(const struct mla_prompt *prompt
 {
 	const struct attention_config *c = prompt->config;
 
-	return (struct mla_prompt_args){
+	return (struct mla_prompt_args){.l = {
 		.q = args->q,
 		.kv = args->kv,
 		.out = args->out,
@@ -184,7 +184,7 @@ static struct mla_prompt_args mla_prompt_args_of(const struct mla_prompt *prompt
 		.rope = c->latent.rope,
 		.v = c->latent.v,
 		.scale = c->scale,
-	};
+	}};
 }
 
 int mla_prompt_load(struct mla_prompt *prompt, struct stream *stream, const struct weight *kv_b)
@@ -328,7 +328,7 @@ static int mla_prompt_zero(const struct mla_prompt_run *run, uint32_t first, uin
 	size_t token = (size_t)c->n_heads * c->latent.v * dtype_bytes(c->activation_dtype);
 
 	return run->prompt->device->ops->fill_async(
-		run->stream, (uint8_t *)run->args.out + first * token, 0, n * token);
+		run->stream, (uint8_t *)run->args.l.out + first * token, 0, n * token);
 }
 
 static int mla_prompt_queue(struct mla_prompt_run *run, const struct mla_prompt_row *r)

@@ -53,9 +53,8 @@ struct mla_prompt_piece {
 	uint32_t key_row;              /* of first_key in the chunk, a multiple of the granule */
 };
 
-/* Some pieces of one layer. The queries whose position is below first_key + n_keys are complete and
- * go to `out`, the state of the others is kept. */
-struct mla_prompt_args {
+/* One layer. */
+struct mla_prompt_layer {
 	const void *q;              /* [n_tokens, n_heads, nope + rope] act, rows q_stride apart */
 	const void *kv;             /* [n_pages, page_tokens, rank + rope] kv */
 	void *out;                  /* [n_tokens, n_heads, v] act */
@@ -65,6 +64,12 @@ struct mla_prompt_args {
 	uint32_t n_pages;           /* of the cache; ids outside are the null page; 0: not known */
 	uint32_t n_heads, rank, nope, rope, v;
 	float scale;
+};
+
+/* Some pieces of it. The queries whose position is below first_key + n_keys are complete and go to
+ * `out`, the state of the others is kept. */
+struct mla_prompt_args {
+	struct mla_prompt_layer l;
 	uint32_t n_pieces;          /* 0: load what there is to load */
 	struct mla_prompt_piece pieces[MLA_PROMPT_PIECES];
 };

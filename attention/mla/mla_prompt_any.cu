@@ -44,11 +44,11 @@ static __device__ const bf16 *cached(const mla_prompt_args &a, uint32_t row)
 
 	if (k >= piece.n_keys)
 		return NULL;
-	page = a.block_table[(size_t)piece.row * a.max_pages + position / a.page_tokens];
-	if (page < 0 || (a.n_pages && (uint32_t)page >= a.n_pages))
+	page = a.l.block_table[(size_t)piece.row * a.l.max_pages + position / a.l.page_tokens];
+	if (page < 0 || (a.l.n_pages && (uint32_t)page >= a.l.n_pages))
 		page = 0;
-	return (const bf16 *)a.kv +
-	       ((size_t)page * a.page_tokens + position % a.page_tokens) * (a.rank + a.rope);
+	return (const bf16 *)a.l.kv +
+	       ((size_t)page * a.l.page_tokens + position % a.l.page_tokens) * (a.l.rank + a.l.rope);
 }
 
 /* T: what a thread moves. */
@@ -56,7 +56,7 @@ template <typename T>
 static __global__ void __launch_bounds__(GATHER_THREADS)
 	gather_kernel(const __grid_constant__ mla_prompt_args a, uint32_t n_rows)
 {
-	const uint32_t per = sizeof(T) / sizeof(bf16), rank = a.rank / per, rope = a.rope / per;
+	const uint32_t per = sizeof(T) / sizeof(bf16), rank = a.l.rank / per, rope = a.l.rope / per;
 	const uint64_t at = (uint64_t)blockIdx.x * GATHER_THREADS + threadIdx.x;
 	const uint32_t row = (uint32_t)(at / (rank + rope)), part = (uint32_t)(at % (rank + rope));
 	const bf16 *key;
@@ -69,16 +69,16 @@ static __global__ void __launch_bounds__(GATHER_THREADS)
 	if (key)
 		value = ((const T *)key)[part];
 	if (part < rank)
-		((T *)a.work.latents)[(size_t)row * rank + part] = value;
+		((T *)a.l.work.latents)[(size_t)row * rank + part] = value;
 	else
-		((T *)a.work.ropes)[(size_t)row * rope + part - rank] = value;
+		((T *)a.l.work.ropes)[(size_t)row * rope + part - rank] = value;
 }
 
 void mla_prompt_gather_launch(
 	struct stream *stream, const struct mla_prompt_args *args, uint32_t n_rows)
 {
-	uint64_t n = (uint64_t)n_rows * (args->rank + args->rope);
-	bool packs = args->rank % 8 == 0 && args->rope % 8 == 0 && (uintptr_t)args->kv % 16 == 0;
+	uint64_t n = (uint64_t)n_rows * (args->l.rank + args->l.rope);
+	bool packs = args->l.rank % 8 == 0 && args->l.rope % 8 == 0 && (uintptr_t)args->l.kv % 16 == 0;
 
 	if (packs)
 		n /= 8;
@@ -139,10 +139,10 @@ static __device__ prompt_merged merge(
 static __device__ void finish(const mla_prompt_args &a, const mla_prompt_piece &piece,
 	uint32_t query, uint32_t head, const float *sums, prompt_merged now)
 {
-	const size_t at = ((size_t)piece.state + query) * a.n_heads + head;
+	const size_t at = ((size_t)piece.state + query) * a.l.n_heads + head;
 	const bool complete = piece.position + query < piece.first_key + piece.n_keys;
-	float *kept = a.work.sums + at * a.v, *stats = a.work.stats + at * 2;
-	bf16 *out = (bf16 *)a.out + ((size_t)(piece.query + query) * a.n_heads + head) * a.v;
+	float *kept = a.l.work.sums + at * a.l.v, *stats = a.l.work.stats + at * 2;
+	bf16 *out = (bf16 *)a.l.out + ((size_t)(piece.query + query) * a.l.n_heads + head) * a.l.v;
 	float highest = now.highest, total = now.total, of_now = 1.0f, of_past = 0.0f;
 
 	if (piece.first_key) {
@@ -151,7 +151,7 @@ static __device__ void finish(const mla_prompt_args &a, const mla_prompt_piece &
 		of_past = power_2(stats[0] - highest);
 		total = now.total * of_now + stats[1] * of_past;
 	}
-	for (uint32_t d = threadIdx.x; d < a.v; d += WARPS * 32) {
+	for (uint32_t d = threadIdx.x; d < a.l.v; d += WARPS * 32) {
 		float x = sums[d] * of_now;
 
 		if (piece.first_key)
@@ -174,10 +174,10 @@ static __global__ void any_kernel(const __grid_constant__ mla_prompt_args a)
 	__shared__ float sums[MLA_PROMPT_ANY_DIM];
 	const mla_prompt_piece &piece = a.pieces[blockIdx.z];
 	const uint32_t query = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32;
-	const uint32_t dim = a.nope + a.rope, seen = piece.position - piece.first_key + query + 1;
+	const uint32_t dim = a.l.nope + a.l.rope, seen = piece.position - piece.first_key + query + 1;
 	const uint32_t n_keys = min(seen, piece.n_keys);
-	const bf16 *q = (const bf16 *)a.q + (size_t)(piece.query + query) * a.q_stride + head * dim;
-	const bf16 *keys = (const bf16 *)a.work.expanded, *ropes = (const bf16 *)a.work.ropes;
+	const bf16 *q = (const bf16 *)a.l.q + (size_t)(piece.query + query) * a.l.q_stride + head * dim;
+	const bf16 *keys = (const bf16 *)a.l.work.expanded, *ropes = (const bf16 *)a.l.work.ropes;
 	float element[PER], acc[PER] = {}, highest = -CUDART_INF_F, sum = 0.0f;
 
 	overlap_begin();
@@ -186,12 +186,12 @@ static __global__ void any_kernel(const __grid_constant__ mla_prompt_args a)
 #pragma unroll
 	for (int i = 0; i < PER; i++)
 		element[i] = i * 32 + lane < dim
-				     ? __bfloat162float(q[i * 32 + lane]) * a.scale * CUDART_L2E_F
+				     ? __bfloat162float(q[i * 32 + lane]) * a.l.scale * CUDART_L2E_F
 				     : 0.0f;
 	for (uint32_t k = threadIdx.x / 32; k < n_keys; k += WARPS) {
 		const size_t row = piece.key_row + k;
-		const bf16 *key = keys + (row * a.n_heads + head) * (a.nope + a.v);
-		const bf16 *rope = ropes + row * a.rope;
+		const bf16 *key = keys + (row * a.l.n_heads + head) * (a.l.nope + a.l.v);
+		const bf16 *rope = ropes + row * a.l.rope;
 		float score = 0.0f, keep, weight;
 
 #pragma unroll
@@ -200,7 +200,7 @@ static __global__ void any_kernel(const __grid_constant__ mla_prompt_args a)
 
 			if (e < dim)
 				score += element[i] *
-					 __bfloat162float(e < a.nope ? key[e] : rope[e - a.nope]);
+					 __bfloat162float(e < a.l.nope ? key[e] : rope[e - a.l.nope]);
 		}
 		for (int d = 16; d > 0; d /= 2)
 			score += __shfl_xor_sync(~0u, score, d);
@@ -210,17 +210,17 @@ static __global__ void any_kernel(const __grid_constant__ mla_prompt_args a)
 		sum = sum * keep + weight;
 #pragma unroll
 		for (int i = 0; i < PER; i++)
-			if (i * 32 + lane < a.v)
+			if (i * 32 + lane < a.l.v)
 				acc[i] = acc[i] * keep +
-					 weight * __bfloat162float(key[a.nope + i * 32 + lane]);
+					 weight * __bfloat162float(key[a.l.nope + i * 32 + lane]);
 	}
-	finish(a, piece, query, head, sums, merge<PER>(a.v, acc, highest, sum, sums));
+	finish(a, piece, query, head, sums, merge<PER>(a.l.v, acc, highest, sum, sums));
 }
 
 void mla_prompt_any_launch(struct stream *stream, const struct mla_prompt_args *args)
 {
-	uint32_t dim = args->nope + args->rope > args->v ? args->nope + args->rope : args->v;
-	dim3 grid(0, args->n_heads, args->n_pieces);
+	uint32_t dim = args->l.nope + args->l.rope > args->l.v ? args->l.nope + args->l.rope : args->l.v;
+	dim3 grid(0, args->l.n_heads, args->n_pieces);
 
 	for (uint32_t i = 0; i < args->n_pieces; i++)
 		if (args->pieces[i].n_query > grid.x)

@@ -19,14 +19,8 @@
 #include "attention/mla/mla_prompt.h"
 #include "kernels/cpu/cpu.h"
 
-/* One piece's. */
 struct mla_prompt_cpu_args {
-	const float *q, *kv;
-	float *out;
-	const int32_t *pages;
-	struct mla_prompt_workspace work;
-	uint32_t q_stride, page_tokens, n_pages, n_heads, rank, nope, rope, v;
-	float scale;
+	struct mla_prompt_layer l;
 	struct mla_prompt_piece piece;
 };
 
@@ -35,8 +29,8 @@ _Static_assert(sizeof(struct mla_prompt_cpu_args) <= CPU_ARGS_MAX, "they outgrow
 /* The first element of key k of the piece, expanded. */
 static const float *mla_prompt_cpu_key(const struct mla_prompt_cpu_args *a, size_t k, size_t head)
 {
-	return (const float *)a->work.expanded +
-	       ((a->piece.key_row + k) * a->n_heads + head) * (a->nope + a->v);
+	return (const float *)a->l.work.expanded +
+	       ((a->piece.key_row + k) * a->l.n_heads + head) * (a->l.nope + a->l.v);
 }
 
 /* ---- gather ---- */
@@ -44,17 +38,18 @@ static const float *mla_prompt_cpu_key(const struct mla_prompt_cpu_args *a, size
 static void mla_prompt_cpu_gather_piece(const void *args, void *workspace)
 {
 	const struct mla_prompt_cpu_args *a = args;
+	const int32_t *pages = a->l.block_table + (size_t)a->piece.row * a->l.max_pages;
 
 	for (uint32_t k = 0; k < a->piece.n_keys; k++) {
 		uint32_t position = a->piece.first_key + k;
-		size_t page = attention_page(a->pages[position / a->page_tokens], a->n_pages);
-		const float *cached = a->kv +
-			(page * a->page_tokens + position % a->page_tokens) * (a->rank + a->rope);
+		size_t page = attention_page(pages[position / a->l.page_tokens], a->l.n_pages);
+		const float *cached = (const float *)a->l.kv +
+			(page * a->l.page_tokens + position % a->l.page_tokens) * (a->l.rank + a->l.rope);
 		size_t to = a->piece.key_row + k;
 
-		memcpy((float *)a->work.latents + to * a->rank, cached, a->rank * sizeof(float));
-		memcpy((float *)a->work.ropes + to * a->rope, cached + a->rank,
-			a->rope * sizeof(float));
+		memcpy((float *)a->l.work.latents + to * a->l.rank, cached, a->l.rank * sizeof(float));
+		memcpy((float *)a->l.work.ropes + to * a->l.rope, cached + a->l.rank,
+			a->l.rope * sizeof(float));
 	}
 }
 
@@ -74,7 +69,7 @@ static void mla_prompt_cpu_tile_load(struct mla_prompt_tile *tile,
 
 		tile->keys[tile->n] = mla_prompt_cpu_key(a, k, head);
 		tile->ropes[tile->n] =
-			(const float *)a->work.ropes + (a->piece.key_row + k) * a->rope;
+			(const float *)a->l.work.ropes + (a->piece.key_row + k) * a->l.rope;
 	}
 }
 
@@ -87,14 +82,14 @@ static void mla_prompt_cpu_tile_attend(const struct mla_prompt_tile *tile, uint3
 
 	assert(n > 0 && n <= tile->n);
 	for (uint32_t i = 0; i < n; i++)
-		scores[i] = a->scale * (vector_dot(q, tile->keys[i], a->nope) +
-					       vector_dot(q + a->nope, tile->ropes[i], a->rope));
-	softmax_take(run, scores, n, tile->keys, a->nope, sums, a->v);
+		scores[i] = a->l.scale * (vector_dot(q, tile->keys[i], a->l.nope) +
+					       vector_dot(q + a->l.nope, tile->ropes[i], a->l.rope));
+	softmax_take(run, scores, n, tile->keys, a->l.nope, sums, a->l.v);
 }
 
 static float *mla_prompt_cpu_sums(const struct mla_prompt_cpu_args *a, size_t query, size_t head)
 {
-	return a->out + ((a->piece.query + query) * a->n_heads + head) * a->v;
+	return (float *)a->l.out + ((a->piece.query + query) * a->l.n_heads + head) * a->l.v;
 }
 
 _Static_assert(sizeof(struct running_softmax) == 2 * sizeof(float), "stats hold one a head");
@@ -102,8 +97,8 @@ _Static_assert(sizeof(struct running_softmax) == 2 * sizeof(float), "stats hold 
 static struct running_softmax *mla_prompt_cpu_stats(
 	const struct mla_prompt_cpu_args *a, size_t query, size_t head)
 {
-	return (struct running_softmax *)a->work.stats +
-	       (a->piece.state + query) * a->n_heads + head;
+	return (struct running_softmax *)a->l.work.stats +
+	       (a->piece.state + query) * a->l.n_heads + head;
 }
 
 /* A tile's keys that a query of the piece sees. */
@@ -120,11 +115,11 @@ static uint32_t mla_prompt_cpu_visible(
 static void mla_prompt_cpu_head(const struct mla_prompt_cpu_args *a, size_t head)
 {
 	const struct mla_prompt_piece *p = &a->piece;
-	const float *q = a->q + (size_t)p->query * a->q_stride + head * (a->nope + a->rope);
+	const float *q = (const float *)a->l.q + (size_t)p->query * a->l.q_stride + head * (a->l.nope + a->l.rope);
 	struct mla_prompt_tile tile;
 
 	for (uint32_t j = 0; !p->first_key && j < p->n_query; j++) {
-		memset(mla_prompt_cpu_sums(a, j, head), 0, a->v * sizeof(float));
+		memset(mla_prompt_cpu_sums(a, j, head), 0, a->l.v * sizeof(float));
 		*mla_prompt_cpu_stats(a, j, head) = RUNNING_SOFTMAX_NONE;
 	}
 	for (uint32_t first = 0; first < p->n_keys; first += MLA_TILE) {
@@ -133,21 +128,21 @@ static void mla_prompt_cpu_head(const struct mla_prompt_cpu_args *a, size_t head
 			uint32_t n = mla_prompt_cpu_visible(a, &tile, j);
 
 			if (n)
-				mla_prompt_cpu_tile_attend(&tile, n, a, q + (size_t)j * a->q_stride,
+				mla_prompt_cpu_tile_attend(&tile, n, a, q + (size_t)j * a->l.q_stride,
 					mla_prompt_cpu_stats(a, j, head),
 					mla_prompt_cpu_sums(a, j, head));
 		}
 	}
 	for (uint32_t j = 0; j < p->n_query && p->position + j < p->first_key + p->n_keys; j++)
 		vector_scale(mla_prompt_cpu_sums(a, j, head),
-			1.0f / mla_prompt_cpu_stats(a, j, head)->sum, a->v);
+			1.0f / mla_prompt_cpu_stats(a, j, head)->sum, a->l.v);
 }
 
 static void mla_prompt_cpu_attend_piece(const void *args, void *workspace)
 {
 	const struct mla_prompt_cpu_args *a = args;
 
-	for (size_t h = 0; h < a->n_heads; h++)
+	for (size_t h = 0; h < a->l.n_heads; h++)
 		mla_prompt_cpu_head(a, h);
 }
 
@@ -161,31 +156,14 @@ static const struct cpu_op attend_op = { .name = "mla_prompt", .run = mla_prompt
 static int mla_prompt_cpu_launch(
 	struct stream *stream, const struct cpu_op *op, const struct mla_prompt_args *a)
 {
+	struct mla_prompt_cpu_args args = {.l = a->l};
 	uint32_t i = 0;
 	int rc;
 
 	do {
-		const struct mla_prompt_piece none = { 0 };
-		const struct mla_prompt_piece *piece = a->n_pieces ? &a->pieces[i] : &none;
-		size_t pages = (size_t)piece->row * a->max_pages;
-
-		rc = cpu_launch(stream, op, &(struct mla_prompt_cpu_args){
-			.q = a->q,
-			.kv = a->kv,
-			.out = a->out,
-			.pages = a->n_pieces ? a->block_table + pages : NULL,
-			.work = a->work,
-			.q_stride = a->q_stride,
-			.page_tokens = a->page_tokens,
-			.n_pages = a->n_pages,
-			.n_heads = a->n_heads,
-			.rank = a->rank,
-			.nope = a->nope,
-			.rope = a->rope,
-			.v = a->v,
-			.scale = a->scale,
-			.piece = *piece,
-		}, sizeof(struct mla_prompt_cpu_args), 0);
+		if (a->n_pieces)
+			args.piece = a->pieces[i];
+		rc = cpu_launch(stream, op, &args, sizeof(args), 0);
 	} while (!rc && ++i < a->n_pieces);
 	return rc;
 }

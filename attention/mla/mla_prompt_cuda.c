@@ -153,7 +153,7 @@ static int mla_prompt_cuda_gather(
 #ifdef MIMEO_PAGED_SM90
 static bool mla_prompt_cuda_is_aligned(const struct mla_prompt_args *a)
 {
-	return (uintptr_t)a->q % 16 == 0 && (uintptr_t)a->out % 16 == 0 && a->q_stride % 8 == 0;
+	return (uintptr_t)a->l.q % 16 == 0 && (uintptr_t)a->l.out % 16 == 0 && a->l.q_stride % 8 == 0;
 }
 
 static void mla_prompt_cuda_attend_tuned(const struct mla_prompt_state *state,
@@ -163,7 +163,7 @@ static void mla_prompt_cuda_attend_tuned(const struct mla_prompt_state *state,
 	uint32_t rows = state->variant.rows;
 
 	for (uint32_t i = 0; i < a->n_pieces; i++)
-		args.n_items += (a->pieces[i].n_query + rows - 1) / rows * a->n_heads;
+		args.n_items += (a->pieces[i].n_query + rows - 1) / rows * a->l.n_heads;
 	mla_prompt_sm90_launch(
 		stream, &state->variant, &args, &state->expanded, &state->ropes);
 }

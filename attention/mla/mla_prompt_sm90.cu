@@ -61,7 +61,7 @@ using prompt_rings = work_rings<prompt_work>;
 
 static __device__ void work_find(const mla_prompt_cuda_args &p, int32_t item, prompt_work *ret)
 {
-	int32_t block = item / (int32_t)p.a.n_heads, n_blocks, m, i = 0;
+	int32_t block = item / (int32_t)p.a.l.n_heads, n_blocks, m, i = 0;
 
 	for (;; i++) {
 		n_blocks = ((int32_t)p.a.pieces[i].n_query + ROWS - 1) / ROWS;
@@ -71,7 +71,7 @@ static __device__ void work_find(const mla_prompt_cuda_args &p, int32_t item, pr
 	}
 	const mla_prompt_piece &piece = p.a.pieces[i];
 	m = (n_blocks - 1 - block) * ROWS;
-	ret->head = item % (int32_t)p.a.n_heads;
+	ret->head = item % (int32_t)p.a.l.n_heads;
 	ret->query = (int32_t)piece.query + m;
 	ret->state = (int32_t)piece.state + m;
 	ret->position = (int32_t)(piece.position - piece.first_key) + m;
@@ -146,10 +146,10 @@ static __device__ __forceinline__ void queries_load(
 	for (int c = threadIdx.x % GROUP; c < 64 * chunks; c += GROUP) {
 		int r = c / chunks, col = c % chunks;
 		bool there = first + r < w.n_rows;
-		const bf16 *src = (const bf16 *)p.a.q;
+		const bf16 *src = (const bf16 *)p.a.l.q;
 
 		if (there)
-			src += (size_t)(w.query + first + r) * p.a.q_stride +
+			src += (size_t)(w.query + first + r) * p.a.l.q_stride +
 			       (size_t)w.head * (NOPE + ROPE) + col * 8;
 		copy_16(memory + col / 8 * QUERY_PANEL_BYTES + atom<64>::place(r, col % 8), src,
 			there);
@@ -229,8 +229,8 @@ struct prompt_factors {
 static __device__ __forceinline__ prompt_factors state_merge(const mla_prompt_cuda_args &p,
 	const prompt_work &w, size_t at, bool complete, float highest, float total)
 {
-	const float scale_log2 = p.a.scale * CUDART_L2E_F;
-	float *stats = p.a.work.stats + at * 2;
+	const float scale_log2 = p.a.l.scale * CUDART_L2E_F;
+	float *stats = p.a.l.work.stats + at * 2;
 	prompt_factors by = {1.0f, 0.0f};
 
 	if (w.more) {
@@ -257,12 +257,12 @@ static __device__ __forceinline__ prompt_factors state_merge(const mla_prompt_cu
 static __device__ __forceinline__ void row_end(const mla_prompt_cuda_args &p, const prompt_work &w,
 	int r, int half, const prompt_running &run, float total)
 {
-	const size_t at = (size_t)(w.state + r) * p.a.n_heads + w.head;
+	const size_t at = (size_t)(w.state + r) * p.a.l.n_heads + w.head;
 	const bool complete = w.position + r < w.n_keys;
 	const prompt_factors by = state_merge(p, w, at, complete, run.highest[half], total);
 	const int lane = threadIdx.x % 4 * 2;
-	bf16 *out = (bf16 *)p.a.out + ((size_t)(w.query + r) * p.a.n_heads + w.head) * V + lane;
-	float *kept = p.a.work.sums + at * V + lane;
+	bf16 *out = (bf16 *)p.a.l.out + ((size_t)(w.query + r) * p.a.l.n_heads + w.head) * V + lane;
+	float *kept = p.a.l.work.sums + at * V + lane;
 
 #pragma unroll
 	for (int n = 0; n < V / 8; n++) {
@@ -299,7 +299,7 @@ static __device__ void compute(const mla_prompt_cuda_args &p, prompt_rings *s, u
 {
 	const uint32_t queries = memory + warpgroup() * GROUP_BYTES;
 	const uint32_t ring = memory + WGS * GROUP_BYTES, values = ring + STAGES * KEYS_BYTES;
-	const float scale_log2 = p.a.scale * CUDART_L2E_F;
+	const float scale_log2 = p.a.l.scale * CUDART_L2E_F;
 	ring_place<STAGES> keys_at = {}, values_at = {};
 	ring_place<2> dealt = {};
 	prompt_work w = work_take(s, dealt);
