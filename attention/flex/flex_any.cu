@@ -76,12 +76,7 @@ void flex_any_launch(struct stream *stream, const struct flex_args *args)
 {
 	dim3 grid(args->n_blocks, args->n_heads);
 
-	if (args->head_dim <= 64)
-		launch(stream, any_kernel<2>, grid, WARPS * 32, 0, *args);
-	else if (args->head_dim <= 256)
-		launch(stream, any_kernel<8>, grid, WARPS * 32, 0, *args);
-	else
-		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
+	ANY_LAUNCH(stream, any_kernel, args->head_dim, grid, *args);
 }
 
 const void *const flex_any_kernel = (const void *)any_kernel<2>;

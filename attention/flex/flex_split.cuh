@@ -126,19 +126,6 @@ static __device__ __forceinline__ void piece_find(
 	s.n_m = min(w.block.n_tokens * group - s.m_first, (int32_t)FLEX_PART);
 }
 
-static __device__ __forceinline__ void zeros_write(const flex_cuda_args &p, int32_t slot, int32_t n_zero)
-{
-	uint32_t chunks = p.a.n_heads * p.a.head_dim / 8;
-
-	for (int32_t z = 0; z < n_zero; z++) {
-		uint32_t end = p.from.zeros[z][1];
-
-		for (uint32_t t = p.from.zeros[z][0] + slot; t < end; t += p.n_slots)
-			for (uint32_t c = split_thread(); c < chunks; c += WARPS * 32)
-				((uint4 *)p.a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
-	}
-}
-
 /* All of a slot; overlap_wait is called in it, by every thread. memory: of the team's rings. */
 template <int D, int STAGES>
 static __device__ __forceinline__ void slot_attend(
@@ -177,7 +164,7 @@ static __device__ __forceinline__ void slot_attend(
 	}
 	if (s.early)
 		overlap_wait();
-	zeros_write(p, index, slot.n_zero);
+	zeros_write(p.a, p.from.zeros, slot.n_zero, index, p.n_slots, split_thread(), WARPS * 32);
 }
 
 #endif

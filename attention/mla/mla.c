@@ -491,28 +491,14 @@ static int mla_run(struct attention_metadata *base, struct stream *stream,
 	return 0;
 }
 
-const struct attention_backend attention_mla = {
-	.name = "mla",
-	.breaks = true,
-	.check = mla_check,
-	.support = mla_support,
-	.manager_new = mla_manager_new,
-	.manager_free = mla_manager_free,
-	.metadata_new = mla_metadata_new,
-	.metadata_free = mla_metadata_free,
-	.build = mla_build,
-	.run = mla_run,
-};
+#define MLA_BACKEND(its_name, its_manager_new)                                                     \
+	{                                                                                          \
+		.name = its_name, .breaks = true, .check = mla_check, .support = mla_support,      \
+		.manager_new = its_manager_new, .manager_free = mla_manager_free,                  \
+		.metadata_new = mla_metadata_new, .metadata_free = mla_metadata_free,              \
+		.build = mla_build, .run = mla_run,                                                \
+	}
 
-const struct attention_backend attention_mla_planned = {
-	.name = "mla_planned",
-	.breaks = true,
-	.check = mla_check,
-	.support = mla_support,
-	.manager_new = mla_planned_manager_new,
-	.manager_free = mla_manager_free,
-	.metadata_new = mla_metadata_new,
-	.metadata_free = mla_metadata_free,
-	.build = mla_build,
-	.run = mla_run,
-};
+const struct attention_backend attention_mla = MLA_BACKEND("mla", mla_manager_new);
+const struct attention_backend attention_mla_planned =
+	MLA_BACKEND("mla_planned", mla_planned_manager_new);

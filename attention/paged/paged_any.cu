@@ -79,12 +79,7 @@ void paged_any_launch(struct stream *stream, const struct paged_args *args)
 {
 	dim3 grid(args->n_tokens, args->n_heads);
 
-	if (args->head_dim <= 64)
-		launch(stream, any_kernel<2>, grid, WARPS * 32, 0, *args);
-	else if (args->head_dim <= 256)
-		launch(stream, any_kernel<8>, grid, WARPS * 32, 0, *args);
-	else
-		launch(stream, any_kernel<32>, grid, WARPS * 32, 0, *args);
+	ANY_LAUNCH(stream, any_kernel, args->head_dim, grid, *args);
 }
 
 const void *const paged_any_kernel = (const void *)any_kernel<2>;

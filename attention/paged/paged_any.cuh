@@ -84,4 +84,10 @@ static __device__ void any_merge(int dim, float (&acc)[PER], float highest, floa
 		out[d] = __float2bfloat16(total > 0.0f ? sums[d] / total : 0.0f);
 }
 
+/* Launch a kernel template of PER elements a lane for heads of `dim` elements. */
+#define ANY_LAUNCH(stream, kernel, dim, grid, args)                                                \
+	((dim) <= 64 ? launch(stream, kernel<2>, grid, WARPS * 32, 0, args)                        \
+		: (dim) <= 256 ? launch(stream, kernel<8>, grid, WARPS * 32, 0, args)              \
+			       : launch(stream, kernel<32>, grid, WARPS * 32, 0, args))
+
 #endif

@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(WARPS * 32, D <= 128 ? 2 : 1)
 	if (s.early)
 		overlap_wait();
 	if (slot.n_zero)
-		zeros_write(p, slot.n_zero, blockIdx.y * gridDim.x + blockIdx.x,
+		zeros_write(p.a, p.plan.zeros, slot.n_zero, blockIdx.y * gridDim.x + blockIdx.x,
 			gridDim.x * gridDim.y, threadIdx.x, WARPS * 32);
 }
 

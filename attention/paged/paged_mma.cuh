@@ -114,18 +114,20 @@ static __device__ __forceinline__ int32_t window_first(int32_t position, uint32_
 		       : 0;
 }
 
-/* Output of tokens without keys: the part of one block of n_blocks, one thread of n_threads. */
-static __device__ __forceinline__ void zeros_write(const paged_cuda_args &p, int32_t n_zero,
-	uint32_t block, uint32_t n_blocks, uint32_t thread, uint32_t n_threads)
+/* Output of tokens without keys, n_zero ranges of them: the part of one block of n_blocks, one thread
+ * of n_threads. */
+template <typename Args>
+static __device__ __forceinline__ void zeros_write(const Args &a, const int32_t (*zeros)[2],
+	int32_t n_zero, uint32_t block, uint32_t n_blocks, uint32_t thread, uint32_t n_threads)
 {
-	uint32_t chunks = p.a.n_heads * p.a.head_dim / 8;
+	uint32_t chunks = a.n_heads * a.head_dim / 8;
 
 	for (int32_t z = 0; z < n_zero; z++) {
-		uint32_t end = p.plan.zeros[z][1];
+		uint32_t end = zeros[z][1];
 
-		for (uint32_t t = p.plan.zeros[z][0] + block; t < end; t += n_blocks)
+		for (uint32_t t = zeros[z][0] + block; t < end; t += n_blocks)
 			for (uint32_t c = thread; c < chunks; c += n_threads)
-				((uint4 *)p.a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
+				((uint4 *)a.out)[(size_t)t * chunks + c] = make_uint4(0, 0, 0, 0);
 	}
 }
 

@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 	overlap_begin();
 	if (p.alone)
-		zeros_write(p, p.plan.head->n_zero,
+		zeros_write(p.a, p.plan.zeros, p.plan.head->n_zero,
 			(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x,
 			gridDim.x * gridDim.y * gridDim.z, threadIdx.x, THREADS);
 	if (!block_find<size::rows>(p, b))

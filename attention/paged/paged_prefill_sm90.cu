@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 					work_find<size::rows, KEYS>(p, item, to);
 				});
 		else if (warp == 3 && p.alone)
-			zeros_write(p, p.plan.head->n_zero, blockIdx.x, gridDim.x,
+			zeros_write(p.a, p.plan.zeros, p.plan.head->n_zero, blockIdx.x, gridDim.x,
 				threadIdx.x % 32, 32);
 	}
 }
