@@ -85,7 +85,7 @@ struct engine_report {
 	enum engine_report_kind kind;
 	struct engine_port *port;
 	char text[256];
-	struct engine_report *next; /* the engine's */
+	struct engine_report *prev, *next; /* the engine's */
 };
 
 /*

@@ -17,15 +17,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "daemon/engine/requests/engine_session.h"
+#include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 
 enum admit_outcome { STARTED, BLOCKED };
-
-static struct msg_detail admit_detail(unsigned kind, uint32_t a, uint32_t b)
-{
-	return (struct msg_detail){.detail = kind, .values = {(int32_t)a, (int32_t)b}};
-}
 
 /* Refuse the request: it does not wait any more. */
 static enum admit_outcome admit_fail(struct request *request, int status, struct msg_detail d)
@@ -115,20 +110,20 @@ static enum admit_outcome admit_generate(struct request *request)
 	}
 	if (!sequence || (!sequence->open && !sequence->ephemeral))
 		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
 	if (sequence->runner != runner)
 		return admit_fail(request, MIMEO_E_INVALID,
-			admit_detail(RING_DETAIL_ROW_MODEL, 0, request->sequence));
+			DETAIL(RING_DETAIL_ROW_MODEL, 0, request->sequence));
 	total = (uint64_t)sequence->n_tokens + request->rows[0].n_tokens + request->max_tokens;
 	if (total > runner->options.max_seq_len)
-		return admit_fail(request, MIMEO_E_TOO_LONG, admit_detail(RING_DETAIL_LENGTH,
-			total > INT32_MAX ? INT32_MAX : (uint32_t)total, runner->options.max_seq_len));
+		return admit_fail(request, MIMEO_E_TOO_LONG,
+			DETAIL(RING_DETAIL_LENGTH, (int64_t)total, runner->options.max_seq_len));
 	needed = admit_pages_needed(sequence, (uint32_t)total);
 	/* Includes the pages that the sequence has: else it would wait for itself. */
 	in_all = admit_pages_in_all(runner, (uint32_t)total);
 	if (in_all > n_pages)
 		return admit_fail(request, MIMEO_E_TOO_LONG,
-			admit_detail(RING_DETAIL_PAGES, in_all, n_pages));
+			DETAIL(RING_DETAIL_PAGES, in_all, n_pages));
 	if (runner->slots.head && runner->slots.head != request)
 		return BLOCKED;
 	if (needed > kv_pages_free(runner->kv))
@@ -153,16 +148,16 @@ static enum admit_outcome admit_check_rows(struct request *request)
 
 		if (!s || !s->open)
 			return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-				admit_detail(RING_DETAIL_SEQUENCE, row->sequence, 0));
+				DETAIL(RING_DETAIL_SEQUENCE, row->sequence));
 		if (s->runner != request->runner)
 			return admit_fail(request, MIMEO_E_INVALID,
-				admit_detail(RING_DETAIL_ROW_MODEL, i, row->sequence));
+				DETAIL(RING_DETAIL_ROW_MODEL, i, row->sequence));
 		if (s->claim == mark)
 			return admit_fail(request, MIMEO_E_INVALID,
-				admit_detail(RING_DETAIL_ROW_TWICE, i, row->sequence));
+				DETAIL(RING_DETAIL_ROW_TWICE, i, row->sequence));
 		s->claim = mark;
 		if ((uint64_t)s->n_tokens + row->n_tokens > max_seq_len)
-			return admit_fail(request, MIMEO_E_TOO_LONG, admit_detail(RING_DETAIL_LENGTH,
+			return admit_fail(request, MIMEO_E_TOO_LONG, DETAIL(RING_DETAIL_LENGTH,
 				s->n_tokens + row->n_tokens, max_seq_len));
 	}
 	return BLOCKED;
@@ -187,8 +182,8 @@ static enum admit_outcome admit_step(struct request *request)
 		needed += admit_pages_needed(s, s->n_tokens + request->rows[i].n_tokens);
 	}
 	if (needed > n_free)
-		return admit_fail(request, MIMEO_E_NO_MEMORY, admit_detail(RING_DETAIL_PAGES,
-			needed > INT32_MAX ? INT32_MAX : (uint32_t)needed, n_free));
+		return admit_fail(request, MIMEO_E_NO_MEMORY,
+			DETAIL(RING_DETAIL_PAGES, (int64_t)needed, n_free));
 	if (request->n_rows > runner->slots.n_free ||
 		runner->slots.n_copies + request->n_rows > runner->limits->max_requests)
 		return admit_wait_as_head(request, true);
@@ -213,13 +208,13 @@ static enum admit_outcome admit_open(struct request *request)
 
 	if (request->argument >= accounting->n_runners)
 		return admit_fail(request, MIMEO_E_UNKNOWN_MODEL,
-			admit_detail(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
+			DETAIL(RING_DETAIL_MODEL, request->argument, accounting->n_runners));
 	if (!s)
 		return admit_fail(request, MIMEO_E_QUOTA,
-			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
 	if (s->open)
 		return admit_fail(request, MIMEO_E_INVALID,
-			admit_detail(RING_DETAIL_OPEN_TWICE, request->sequence, 0));
+			DETAIL(RING_DETAIL_OPEN_TWICE, request->sequence));
 	sequence_reset(s, &accounting->runners[request->argument]);
 	sequence_open(s);
 	return admit_done(request);
@@ -231,14 +226,14 @@ static enum admit_outcome admit_fork(struct request *request, struct sequence *p
 
 	if (!child)
 		return admit_fail(request, MIMEO_E_QUOTA,
-			admit_detail(RING_DETAIL_SEQUENCE, request->argument, 0));
+			DETAIL(RING_DETAIL_SEQUENCE, request->argument));
 	if (child->open)
 		return admit_fail(request, MIMEO_E_INVALID,
-			admit_detail(RING_DETAIL_OPEN_TWICE, request->argument, 0));
+			DETAIL(RING_DETAIL_OPEN_TWICE, request->argument));
 	sequence_reset(child, parent->runner);
 	if (kv_fork(parent->runner->kv, &parent->table, parent->n_computed, &child->table))
 		return admit_fail(request, MIMEO_E_NO_MEMORY,
-			admit_detail(RING_DETAIL_SEQUENCE, request->argument, 0));
+			DETAIL(RING_DETAIL_SEQUENCE, request->argument));
 	memcpy(child->tokens, parent->tokens, parent->n_tokens * sizeof(parent->tokens[0]));
 	child->n_tokens = parent->n_tokens;
 	child->n_computed = parent->n_computed;
@@ -251,7 +246,7 @@ static enum admit_outcome admit_truncate(struct request *request, struct sequenc
 {
 	if (request->argument > s->n_tokens)
 		return admit_fail(request, MIMEO_E_INVALID,
-			admit_detail(RING_DETAIL_KEEP, request->argument, s->n_tokens));
+			DETAIL(RING_DETAIL_KEEP, request->argument, s->n_tokens));
 	sequence_truncate(s, request->argument);
 	return admit_done(request);
 }
@@ -264,7 +259,7 @@ static enum admit_outcome admit_call(struct request *request)
 		return admit_open(request);
 	if (!s || !s->open)
 		return admit_fail(request, MIMEO_E_UNKNOWN_SEQUENCE,
-			admit_detail(RING_DETAIL_SEQUENCE, request->sequence, 0));
+			DETAIL(RING_DETAIL_SEQUENCE, request->sequence));
 	if (request->op == RING_OP_FORK)
 		return admit_fork(request, s);
 	if (request->op == RING_OP_TRUNCATE)

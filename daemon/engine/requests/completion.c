@@ -4,6 +4,16 @@
 #include <assert.h>
 #include <string.h>
 
+struct msg_detail completion_detail(const int64_t from[static 5])
+{
+	struct msg_detail ret = {.detail = (unsigned)from[0]};
+
+	for (int i = 0; i < 4; i++)
+		ret.values[i] = from[i + 1] > INT32_MAX ? INT32_MAX
+			: from[i + 1] < INT32_MIN ? INT32_MIN : (int32_t)from[i + 1];
+	return ret;
+}
+
 static struct ring_cqe completion_of(const struct request *request, enum ring_cqe_kind kind)
 {
 	return (struct ring_cqe){

@@ -25,16 +25,6 @@ struct refusal {
 	struct msg_detail detail;
 };
 
-static struct msg_detail intake_detail(unsigned kind, int64_t a, int64_t b, int64_t c)
-{
-	int64_t v[3] = {a, b, c};
-	struct msg_detail d = {.detail = kind};
-
-	for (int i = 0; i < 3; i++)
-		d.values[i] = v[i] > INT32_MAX ? INT32_MAX : v[i] < INT32_MIN ? INT32_MIN : (int32_t)v[i];
-	return d;
-}
-
 /* Returns the status. */
 static int intake_refuse(struct refusal *refusal, int status, struct msg_detail detail)
 {
@@ -49,7 +39,7 @@ static const void *intake_extent(const struct engine_session *session, uint32_t 
 	const void *at = offset % align ? NULL : region_at(&session->port->region, offset, length);
 
 	if (!at)
-		intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EXTENT, offset, length,
+		intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_EXTENT, offset, length,
 			(int64_t)session->port->region.arena_bytes));
 	return at;
 }
@@ -61,12 +51,18 @@ static int intake_copy_header(const struct engine_session *session, const struct
 	const void *at;
 
 	if (sqe->header_length > MSG_HEADER_MAX)
-		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_HEADER, MSG_HEADER_MAX, 0, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_HEADER, MSG_HEADER_MAX));
 	at = intake_extent(session, sqe->header_offset, sqe->header_length, 1, refusal);
 	if (!at)
 		return refusal->status;
 	memcpy(header, at, sqe->header_length);
 	return 0;
+}
+
+static int intake_refuse_payload(struct refusal *refusal, uint64_t given, uint64_t needed)
+{
+	return intake_refuse(refusal, MIMEO_E_INVALID,
+		DETAIL(RING_DETAIL_PAYLOAD, (int64_t)given, (int64_t)needed));
 }
 
 /* The payload, copied to the request's own. */
@@ -94,11 +90,11 @@ static int intake_check_tokens(const struct runner *runner, const int32_t *token
 	uint32_t vocab = runner->model->config.vocab_size;
 
 	if (!n)
-		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_EMPTY));
 	for (uint32_t i = 0; i < n; i++) {
 		if ((uint32_t)tokens[i] >= vocab)
 			return intake_refuse(refusal, MIMEO_E_INVALID,
-				intake_detail(RING_DETAIL_TOKEN, i, tokens[i], vocab));
+				DETAIL(RING_DETAIL_TOKEN, i, tokens[i], vocab));
 	}
 	return 0;
 }
@@ -108,7 +104,7 @@ static int intake_find_model(struct accounting *accounting, uint32_t model, stru
 {
 	if (model >= accounting->n_runners)
 		return intake_refuse(refusal, MIMEO_E_UNKNOWN_MODEL,
-			intake_detail(RING_DETAIL_MODEL, model, accounting->n_runners, 0));
+			DETAIL(RING_DETAIL_MODEL, model, accounting->n_runners));
 	request->runner = &accounting->runners[model];
 	return 0;
 }
@@ -123,7 +119,7 @@ static int intake_set_output(struct request *request, const struct ring_sqe *sqe
 
 	if (layout.bytes > sqe->output_length)
 		return intake_refuse(refusal, MIMEO_E_INVALID,
-			intake_detail(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes, 0));
+			DETAIL(RING_DETAIL_OUTPUT, sqe->output_length, (int64_t)layout.bytes));
 	out = (uint8_t *)intake_extent(request->session, sqe->output_offset, sqe->output_length, 64, refusal);
 	if (!out)
 		return refusal->status;
@@ -159,8 +155,7 @@ static const int32_t *intake_read_generate(struct request *request, const struct
 		return NULL;
 	bytes = (uint64_t)ret->n_tokens * sizeof(*tokens) + intake_words_bytes(&ret->mask, ret->n_tokens);
 	if (sqe->payload_length != bytes) {
-		intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(
-			RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)bytes, 0));
+		intake_refuse_payload(refusal, sqe->payload_length, bytes);
 		return NULL;
 	}
 	return intake_check_tokens(request->runner, tokens, ret->n_tokens, refusal) ? NULL : tokens;
@@ -234,7 +229,7 @@ static int intake_fence(struct request *request, bool wanted, struct refusal *re
 		request->fence = atomic_load_explicit(
 			&port->fences[request->index], memory_order_acquire);
 	return request->fence ? 0 : intake_refuse(refusal, MIMEO_E_INVALID,
-		intake_detail(RING_DETAIL_FENCE, request->index, 0, 0));
+		DETAIL(RING_DETAIL_FENCE, request->index));
 }
 
 /* ---- masks ---- */
@@ -244,16 +239,14 @@ static int intake_fence(struct request *request, bool wanted, struct refusal *re
 static int intake_refuse_tokens(struct refusal *refusal, int status, const struct mimeo_mask *mask, uint32_t row,
 	uint32_t n_tokens, uint32_t most)
 {
-	struct msg_detail d = intake_detail(RING_DETAIL_MASK_TOKENS, row, n_tokens, most);
-
-	d.values[3] = (int32_t)mask->kind;
-	return intake_refuse(refusal, status, d);
+	return intake_refuse(
+		refusal, status, DETAIL(RING_DETAIL_MASK_TOKENS, row, n_tokens, most, mask->kind));
 }
 
 /* The model's attention has no masks: which one it is. */
 static int intake_refuse_mask(struct refusal *refusal, const struct mimeo_mask *mask, const char *attention)
 {
-	struct msg_detail d = intake_detail(RING_DETAIL_MASK, mask->kind, 0, 0);
+	struct msg_detail d = DETAIL(RING_DETAIL_MASK, mask->kind);
 	size_t length = strlen(attention), most = sizeof(d.values) - sizeof(d.values[0]);
 
 	memcpy(&d.values[1], attention, length < most ? length : most);
@@ -309,11 +302,11 @@ static int intake_ends(struct request *request, const struct msg_generate *msg, 
 {
 	if (!msg->max_tokens)
 		return intake_refuse(refusal, MIMEO_E_INVALID,
-			intake_detail(RING_DETAIL_RANGE, MSG_MAX_TOKENS, 0, 0));
+			DETAIL(RING_DETAIL_RANGE, MSG_MAX_TOKENS));
 	for (uint32_t i = 0; i < msg->n_stop; i++) {
 		if ((uint32_t)msg->stop[i] >= request->runner->model->config.vocab_size)
 			return intake_refuse(refusal, MIMEO_E_INVALID,
-				intake_detail(RING_DETAIL_RANGE, MSG_STOP, 0, 0));
+				DETAIL(RING_DETAIL_RANGE, MSG_STOP));
 	}
 	request->max_tokens = msg->max_tokens;
 	request->n_stop = msg->n_stop;
@@ -360,8 +353,7 @@ static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint
 	if (!payload)
 		return refusal->status;
 	if (at > sqe->payload_length)
-		return intake_refuse(refusal, MIMEO_E_INVALID,
-			intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		return intake_refuse_payload(refusal, sqe->payload_length, at);
 	for (uint32_t i = 0; i < n_rows; i++) {
 		struct msg_row row;
 
@@ -371,8 +363,7 @@ static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint
 			(const int32_t *)(payload + at)};
 		at += (uint64_t)row.n_tokens * sizeof(int32_t);
 		if (at > sqe->payload_length)
-			return intake_refuse(refusal, MIMEO_E_INVALID,
-				intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+			return intake_refuse_payload(refusal, sqe->payload_length, at);
 		if (intake_check_tokens(request->runner, request->rows[i].tokens, row.n_tokens, refusal))
 			return refusal->status;
 	}
@@ -380,8 +371,7 @@ static int intake_rows(struct request *request, const struct ring_sqe *sqe, uint
 		request->mask_words = payload + at;
 	at += intake_words_bytes(mask, (at - start) / sizeof(int32_t));
 	if (at != sqe->payload_length)
-		return intake_refuse(refusal, MIMEO_E_INVALID,
-			intake_detail(RING_DETAIL_PAYLOAD, sqe->payload_length, (int64_t)at, 0));
+		return intake_refuse_payload(refusal, sqe->payload_length, at);
 	return 0;
 }
 
@@ -419,10 +409,10 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	if (intake_find_model(accounting, msg.model, request, refusal))
 		return refusal->status;
 	if (!msg.n_rows)
-		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_EMPTY, 0, 0, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_EMPTY));
 	if (msg.n_rows > accounting->options->max_requests)
-		return intake_refuse(refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_REQUESTS, msg.n_rows,
-			accounting->options->max_requests, 0));
+		return intake_refuse(refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_REQUESTS, msg.n_rows,
+			accounting->options->max_requests));
 	if (intake_rows(request, sqe, msg.n_rows, &msg.mask, refusal))
 		return refusal->status;
 	request->want_tokens = msg.outputs & MIMEO_STEP_TOKENS;
@@ -550,7 +540,7 @@ static void intake_entry(struct engine_session *session, const struct ring_sqe *
 			return;
 		break;
 	default:
-		intake_refuse(&refusal, MIMEO_E_INVALID, intake_detail(RING_DETAIL_OP, sqe->op, 0, 0));
+		intake_refuse(&refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_OP, sqe->op));
 	}
 	completion_refusal(session, sqe, refusal.status, &refusal.detail);
 }

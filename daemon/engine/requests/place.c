@@ -4,12 +4,11 @@
 #include <assert.h>
 #include <utlist.h>
 
-static int place_refuse(struct msg_detail *ret, unsigned kind, uint32_t buffer, const uint64_t v[3])
+#include "daemon/engine/requests/completion.h"
+
+static int64_t place_clip(uint64_t bytes)
 {
-	*ret = (struct msg_detail){.detail = kind, .values = {(int32_t)buffer}};
-	for (int i = 0; i < 3; i++)
-		ret->values[i + 1] = v[i] > INT32_MAX ? INT32_MAX : (int32_t)v[i];
-	return kind == RING_DETAIL_BUFFER ? MIMEO_E_UNKNOWN_BUFFER : MIMEO_E_INVALID;
+	return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
 }
 
 int place_take(struct request *request, const struct mimeo_place *place, uint64_t bytes,
@@ -24,15 +23,20 @@ int place_take(struct request *request, const struct mimeo_place *place, uint64_
 	if (place->buffer == 0)
 		return 0;
 	buffer = place->buffer <= port->n_buffers ? &port->buffers[place->buffer - 1] : NULL;
-	if (!buffer || !atomic_load_explicit(&buffer->open, memory_order_acquire))
-		return place_refuse(
-			ret_detail, RING_DETAIL_BUFFER, place->buffer, (uint64_t[3]){0});
-	if (place->offset % MIMEO_PLACE_ALIGN)
-		return place_refuse(ret_detail, RING_DETAIL_BUFFER_OFFSET, place->buffer,
-			(uint64_t[3]){place->offset, MIMEO_PLACE_ALIGN});
-	if (__builtin_add_overflow(place->offset, bytes, &end) || end > buffer->bytes)
-		return place_refuse(ret_detail, RING_DETAIL_BUFFER_RANGE, place->buffer,
-			(uint64_t[3]){place->offset, bytes, buffer->bytes});
+	if (!buffer || !atomic_load_explicit(&buffer->open, memory_order_acquire)) {
+		*ret_detail = DETAIL(RING_DETAIL_BUFFER, (int32_t)place->buffer);
+		return MIMEO_E_UNKNOWN_BUFFER;
+	}
+	if (place->offset % MIMEO_PLACE_ALIGN) {
+		*ret_detail = DETAIL(RING_DETAIL_BUFFER_OFFSET, place->buffer,
+			place_clip(place->offset), MIMEO_PLACE_ALIGN);
+		return MIMEO_E_INVALID;
+	}
+	if (__builtin_add_overflow(place->offset, bytes, &end) || end > buffer->bytes) {
+		*ret_detail = DETAIL(RING_DETAIL_BUFFER_RANGE, place->buffer, place_clip(place->offset),
+			place_clip(bytes), place_clip(buffer->bytes));
+		return MIMEO_E_INVALID;
+	}
 	buffer->n_requests++;
 	request->n_places++;
 	*ret = (struct request_place){buffer, (uint8_t *)buffer->address + place->offset};

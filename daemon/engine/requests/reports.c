@@ -47,11 +47,7 @@ void reports_post(struct reports *reports, enum engine_report_kind kind, struct 
 	*report = (struct engine_report){.kind = kind, .port = port};
 	snprintf(report->text, sizeof(report->text), "%s", text ? text : "");
 	pthread_mutex_lock(&reports->lock);
-	if (reports->last)
-		reports->last->next = report;
-	else
-		reports->first = report;
-	reports->last = report;
+	DL_APPEND(reports->posted, report);
 	pthread_mutex_unlock(&reports->lock);
 	doorbell_ring(reports->fd);
 }
@@ -93,18 +89,15 @@ bool reports_take(struct reports *reports, struct engine_report *ret)
 	struct engine_report *report;
 
 	pthread_mutex_lock(&reports->lock);
-	report = reports->first;
-	assert(!reports->first == !reports->last);
+	report = reports->posted;
 	if (report)
-		reports->first = report->next;
-	if (!reports->first)
-		reports->last = NULL;
+		DL_DELETE(reports->posted, report);
 	if (report && report->kind == ENGINE_DETACHED)
 		reports_forget_buffers(reports, report->port);
 	pthread_mutex_unlock(&reports->lock);
 	if (!report)
 		return false;
 	*ret = *report;
-	ret->next = NULL;
+	ret->prev = ret->next = NULL;
 	return true;
 }

@@ -14,7 +14,7 @@
 
 struct reports {
 	pthread_mutex_t lock;
-	struct engine_report *first, *last;
+	struct engine_report *posted; /* oldest first */
 	struct engine_report drained, lost;
 	struct engine_buffer *closed;
 	int fd; /* rung after each */
