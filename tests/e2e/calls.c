@@ -73,6 +73,16 @@ struct mimeo_event answer_to(
 	return wait_final(m);
 }
 
+void assert_serves(struct mimeo *m, uint64_t seed)
+{
+	struct question question;
+	struct reply reply;
+
+	questions_make(&question, 1, seed);
+	assert_int_equal(questions_ask(m, &question, 1, 1, &reply), 0);
+	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+}
+
 int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, int32_t *ret_token)
 {
 	struct mimeo_step_row row = {.sequence = sequence, .n_tokens = n, .tokens = tokens};

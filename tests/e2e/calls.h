@@ -19,6 +19,8 @@ void submit_generate(struct mimeo *m, const struct mimeo_generate *generate);
 /* What the daemon says to the prompt in the end. */
 struct mimeo_event answer_to(
 	struct mimeo *m, const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens);
+/* A question, drawn by the seed, is answered right. */
+void assert_serves(struct mimeo *m, uint64_t seed);
 /* One step of one row: its status, and the token sampled (may be NULL). */
 int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, int32_t *ret_token);
 /* Append the tokens to the sequence, and step on until the question's answer is complete. */

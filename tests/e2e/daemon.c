@@ -324,6 +324,18 @@ struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t a
 	return m;
 }
 
+struct mimeo *daemon_connect_child(const struct daemon *daemon, uint32_t spin_us)
+{
+	struct mimeo_config config = MIMEO_CONFIG_INIT;
+	struct mimeo *m;
+
+	config.socket_path = daemon->socket;
+	config.spin_us = spin_us;
+	config.connect_timeout_ms = PATIENCE_MS;
+	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
+	return m;
+}
+
 /* ---- one daemon for all tests of a program ---- */
 
 struct daemon group_daemon;

@@ -82,6 +82,8 @@ int group_daemon_end(void **state);
 int group_daemon_begin(void **state);
 int group_daemon_settle(void **state);
 
+/* In a child: attach, or end it. */
+struct mimeo *daemon_connect_child(const struct daemon *daemon, uint32_t spin_us);
 /* Attach with these settings (0: default), or fail the test. */
 struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t arena_bytes);
 

@@ -15,7 +15,7 @@
 #include <mimeo/types.h>
 
 #include "ipc/socket.h"
-#include "tests/e2e/questions.h"
+#include "tests/e2e/calls.h"
 #include "tests/e2e/raw.h"
 #include "tests/lingering.h"
 
@@ -35,17 +35,11 @@ static inline struct holdings holdings(struct daemon *daemon)
 	return daemon_holdings(daemon);
 }
 
-static inline void assert_serves(struct daemon *daemon)
+static inline void assert_serves_others(struct daemon *daemon)
 {
-	struct question question;
-	struct reply reply = {0};
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 
-	questions_make(&question, 1, 7);
-	assert_int_equal(question_prepare(m, &question, 0), 0);
-	assert_int_equal(mimeo_submit(m), 1);
-	assert_int_equal(replies_collect(m, &reply, 1), 0);
-	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+	assert_serves(m, 7);
 	mimeo_close(m);
 }
 

@@ -85,16 +85,10 @@ void questions_make(struct question *questions, uint32_t n, uint64_t seed)
 	uint64_t state = seed * 2654435761u + 1;
 
 	for (uint32_t i = 0; i < n; i++) {
-		struct question *q = &questions[i];
 		char prompt[QUESTION_PROMPT_MAX] = "", answer[QUESTION_ANSWER_MAX] = "";
 
 		kinds[i % 4](&state, prompt, answer);
-		*q = (struct question){.n_prompt = 1, .prompt = {1}};
-		for (const char *at = prompt; *at; at++)
-			q->prompt[q->n_prompt++] = (unsigned char)*at;
-		for (const char *at = answer; *at; at++)
-			q->answer[q->n_answer++] = (unsigned char)*at;
-		q->answer[q->n_answer++] = 2;
+		questions[i] = question_of(prompt, answer);
 	}
 }
 

@@ -178,12 +178,8 @@ static void test_questions_one_at_a_time_are_answered_exactly(void **state)
 static int ask_share(void *arg)
 {
 	const struct share *share = arg;
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct mimeo *m;
+	struct mimeo *m = daemon_connect_child(share->daemon, MIMEO_SPIN_DEFAULT);
 
-	config.socket_path = share->daemon->socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
 	CHILD_EXPECT(questions_ask(m, questions + share->first, share->n, WINDOW,
 			     share->replies + share->first) == 0);
 	mimeo_close(m);

@@ -262,18 +262,14 @@ struct victim {
 static int be_a_victim(void *arg)
 {
 	struct victim *victim = arg;
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row row = {.n_tokens = 8, .tokens = tokens};
 	const struct mimeo_handle *fence;
 	struct mimeo_event event;
-	struct mimeo *m;
 	uint32_t spare;
+	struct mimeo *m = daemon_connect_child(victim->daemon, MIMEO_SPIN_DEFAULT);
 
-	config.socket_path = victim->daemon->socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
 	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 65536, &step.logits.buffer) == 0);
 	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 4096, &spare) == 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;

@@ -75,7 +75,7 @@ static void test_user_with_too_many_is_refused_until_they_close(void **state)
 	raw_assert_alive(&raw);
 	raw_detach(&raw);
 	daemon_assert_settles(&group_daemon, &before);
-	assert_serves(&group_daemon);
+	assert_serves_others(&group_daemon);
 }
 
 /* Of one user so many threads hang, and what else has to be closed waits behind them. */
@@ -98,7 +98,7 @@ static void test_with_too_many_nobody_is_accepted_until_some_close(void **state)
 	assert_int_equal(poll(&late, 1, (int)PATIENCE_MS), 1);
 	close(late.fd);
 	daemon_assert_settles(&group_daemon, &before);
-	assert_serves(&group_daemon);
+	assert_serves_others(&group_daemon);
 }
 
 /* Its user is held to account for what hangs, not for memory that was imported and is given back. */
@@ -155,22 +155,19 @@ static void test_who_may_not_send_descriptors_is_told_so_by_the_kernel(void **st
 	assert_int_equal(mimeo_buffer_import(m, &handle, &buffer), MIMEO_E_DENIED);
 	assert_non_null(strstr(mimeo_buffer_message(m), "allow_client_ipc"));
 	mimeo_close(m);
-	assert_serves(strict);
+	assert_serves_others(strict);
 }
 
 /* As another user: what the daemon allocates it may have, and what it brings is refused. */
 static int other_user(void *arg)
 {
 	const struct daemon *daemon = arg;
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
-	struct mimeo *m;
 	uint32_t buffer;
 
 	CHILD_EXPECT(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
 	CHILD_EXPECT(setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
-	config.socket_path = daemon->socket;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
+	struct mimeo *m = daemon_connect_child(daemon, MIMEO_SPIN_DEFAULT);
 	CHILD_EXPECT(mimeo_buffer_alloc(m, 0, 4096, &buffer) == 0);
 	handle.kind = MIMEO_HANDLE_MEMFD;
 	handle.bytes = 4096;

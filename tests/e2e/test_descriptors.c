@@ -23,7 +23,7 @@ static struct scene scene_begin(struct daemon *daemon)
 /* The close hangs, and no other client does; then it ends, and nothing is left of it. */
 static void scene_end(struct scene *scene, struct daemon *daemon)
 {
-	assert_serves(daemon);
+	assert_serves_others(daemon);
 	lingering_let_go(&scene->lingering);
 	daemon_assert_settles(daemon, &scene->before);
 }
@@ -107,7 +107,7 @@ static void test_out_of_band(void **state)
 			: socket_connect(place == 1 ? path : group_daemon.socket, PATIENCE_MS);
 		assert_true(fd >= 0);
 		give_out_of_band(&group_daemon, &scene.lingering, fd);
-		assert_serves(&group_daemon);
+		assert_serves_others(&group_daemon);
 		if (place == 0)
 			raw_detach(&raw);
 		else
@@ -199,7 +199,7 @@ static void test_where_none_are_taken_a_session_can_end_meanwhile(void **state)
 	/* While it is dropped, and at once. */
 	raw_attach(&raw, strict, 4);
 	give(strict, &scene.lingering, raw.socket, call, n);
-	assert_serves(strict);
+	assert_serves_others(strict);
 	raw_detach(&raw);
 	assert_true(EVENTUALLY(daemon_count(strict, "sessions") == scene.before.sessions));
 	scene_end(&scene, strict);

@@ -26,17 +26,12 @@ static int be_a_victim(void *arg)
 {
 	static const int32_t tokens[40] = {1};
 	const struct victim *victim = arg;
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct mimeo_step step = MIMEO_STEP_INIT;
 	struct mimeo_step_row row = {.n_tokens = 40, .tokens = tokens};
 	struct mimeo_event event;
-	struct mimeo *m;
 	uint32_t child;
+	struct mimeo *m = daemon_connect_child(victim->daemon, victim->round % 2 ? 0 : MIMEO_SPIN_FOREVER);
 
-	config.socket_path = victim->daemon->socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	config.spin_us = victim->round % 2 ? 0 : MIMEO_SPIN_FOREVER;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
 	CHILD_EXPECT(mimeo_sequence_open(m, 0, &row.sequence) == 0);
 	step.n_rows = 1;
 	step.rows = &row;

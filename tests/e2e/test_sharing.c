@@ -25,12 +25,8 @@ static int visit(void *arg)
 	const struct visitor *visitor = arg;
 	struct question questions[N_QUESTIONS];
 	struct reply replies[N_QUESTIONS];
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct mimeo *m;
+	struct mimeo *m = daemon_connect_child(visitor->daemon, MIMEO_SPIN_DEFAULT);
 
-	config.socket_path = visitor->daemon->socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
 	questions_make(questions, N_QUESTIONS, visitor->seed);
 	CHILD_EXPECT(questions_ask(m, questions, N_QUESTIONS, N_QUESTIONS, replies) == 0);
 	CHILD_EXPECT(replies_wrong(questions, replies, N_QUESTIONS) == 0);
@@ -100,13 +96,9 @@ static void test_each_graph_is_captured_once_however_many_clients_come_and_go(vo
 /* Endless requests of several processes that have all begun must meet in a step. */
 static int talk_until_killed(void *arg)
 {
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct mimeo_event event;
-	struct mimeo *m;
+	struct mimeo *m = daemon_connect_child(arg, MIMEO_SPIN_DEFAULT);
 
-	config.socket_path = ((struct daemon *)arg)->socket;
-	config.connect_timeout_ms = PATIENCE_MS;
-	CHILD_EXPECT(mimeo_connect(&m, &config) == 0);
 	CHILD_EXPECT(endless_submit(m, 1000, 0, NULL) == 0);
 	while (mimeo_event_wait(m, &event, -1) == 1) {
 		bool last = event.kind == MIMEO_EVENT_FINAL;
