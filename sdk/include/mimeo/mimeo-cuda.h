@@ -11,15 +11,15 @@
  * then at an address of this process. ALLOCATED HERE: mimeo_cuda_alloc (or cudaMalloc and
  * mimeo_cuda_export), mimeo_buffer_import.
  *
- * A STREAM WAITS for a request's fence: mimeo_request_fence for each request that is got, before it is
- * submitted, mimeo_cuda_fence_open once for each fence (one for each pointer), then after
- * MIMEO_EVENT_RECORDED, cudaStreamWaitEvent(stream, event, 0). Earlier than that it would wait for
- * nothing. If the daemon is killed before the device has come to the fence, the stream waits for ever,
- * and so does what waits for it or for the whole device on the host, cudaFree for one: take the final
- * event first, and after MIMEO_E_GONE leave the stream (destroy it; other streams work).
+ * A STREAM WAITS for a request's fence: mimeo_request_fence for each request before it is submitted,
+ * mimeo_cuda_fence_open once for each fence (one for each pointer), then after MIMEO_EVENT_RECORDED
+ * cudaStreamWaitEvent(stream, event, 0); before that event it would not wait. If the daemon is killed before
+ * the device reaches the fence, the stream waits for ever, and so do host calls that wait for it or for the
+ * whole device, such as cudaFree: take the final event first, and after MIMEO_E_GONE destroy the stream
+ * (other streams work).
  *
- * THE END: destroy the events, unmap, then mimeo_buffer_close: of CUDA_IPC memory the daemon must not
- * free what is still mapped here; of VMM_FD memory either may come first.
+ * RELEASE: destroy the events, unmap, then mimeo_buffer_close: the daemon must not free CUDA_IPC memory that
+ * is still mapped here; for VMM_FD memory the order does not matter.
  *
  * Functions work on the calling thread's current device, which must be the daemon's
  * (cudaErrorInvalidDevice if it is not), and return a cudaError_t. Outputs are written on success
@@ -46,21 +46,27 @@ struct mimeo_cuda_memory {
 	uint32_t kind;     /* enum mimeo_handle_kind */
 };
 
+/* Return the call's error, unless it succeeds. */
+#define MIMEO_CUDA_TRY(call)                              \
+	do {                                              \
+		cudaError_t error_ = (cudaError_t)(call); \
+		if (error_ != cudaSuccess)                \
+			return error_;                    \
+	} while (0)
+
 /* ---- the driver's functions ---- */
 
 static inline cudaError_t mimeo_cuda_symbol(const char *name, void *ret_function)
 {
 	enum cudaDriverEntryPointQueryResult found;
 	void *function = NULL;
-	cudaError_t error;
 
 #if CUDART_VERSION >= 12050
-	error = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+	MIMEO_CUDA_TRY(cudaGetDriverEntryPointByVersion(
+		name, &function, 12000, cudaEnableDefault, &found));
 #else
-	error = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found);
+	MIMEO_CUDA_TRY(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found));
 #endif
-	if (error != cudaSuccess)
-		return error;
 	if (found != cudaDriverEntryPointSuccess || function == NULL)
 		return cudaErrorNotSupported;
 	memcpy(ret_function, &function, sizeof(function));
@@ -71,24 +77,19 @@ static inline cudaError_t mimeo_cuda_symbol(const char *name, void *ret_function
 static inline cudaError_t mimeo_cuda_device(int *ret_device, uint8_t ret_uuid[16])
 {
 	struct cudaDeviceProp properties;
-	cudaError_t error = cudaFree(NULL);
 
-	if (error == cudaSuccess)
-		error = cudaGetDevice(ret_device);
-	if (error == cudaSuccess)
-		error = cudaGetDeviceProperties(&properties, *ret_device);
-	if (error == cudaSuccess)
-		memcpy(ret_uuid, &properties.uuid, 16);
-	return error;
+	MIMEO_CUDA_TRY(cudaFree(NULL));
+	MIMEO_CUDA_TRY(cudaGetDevice(ret_device));
+	MIMEO_CUDA_TRY(cudaGetDeviceProperties(&properties, *ret_device));
+	memcpy(ret_uuid, &properties.uuid, 16);
+	return cudaSuccess;
 }
 
 static inline cudaError_t mimeo_cuda_check_device(const struct mimeo_handle *handle, int *ret_device)
 {
 	uint8_t uuid[16];
-	cudaError_t error = mimeo_cuda_device(ret_device, uuid);
 
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_device(ret_device, uuid));
 	return memcmp(uuid, handle->uuid, sizeof(uuid)) == 0 ? cudaSuccess
 							     : cudaErrorInvalidDevice;
 }
@@ -111,34 +112,29 @@ static inline cudaError_t mimeo_cuda_round(int device, uint64_t bytes, size_t *r
 	const CUmemAllocationProp properties = mimeo_cuda_properties(device);
 	__typeof__(&cuMemGetAllocationGranularity) granularity_of;
 	size_t granularity = 0;
-	cudaError_t error = mimeo_cuda_symbol("cuMemGetAllocationGranularity", &granularity_of);
 
-	if (error == cudaSuccess)
-		error = (cudaError_t)granularity_of(
-			&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-	if (error == cudaSuccess && (bytes == 0 || bytes > SIZE_MAX - granularity))
-		error = cudaErrorInvalidValue;
-	if (error == cudaSuccess)
-		*ret = ((size_t)bytes + granularity - 1) / granularity * granularity;
-	return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemGetAllocationGranularity", &granularity_of));
+	MIMEO_CUDA_TRY(
+		granularity_of(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	if (bytes == 0 || bytes > SIZE_MAX - granularity)
+		return cudaErrorInvalidValue;
+	*ret = ((size_t)bytes + granularity - 1) / granularity * granularity;
+	return cudaSuccess;
 }
 
 static inline cudaError_t mimeo_cuda_unplace(void *base, size_t bytes, int is_mapped)
 {
 	__typeof__(&cuMemUnmap) unmap;
 	__typeof__(&cuMemAddressFree) address_free;
-	cudaError_t error = mimeo_cuda_symbol("cuMemUnmap", &unmap);
 
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemAddressFree", &address_free);
-	if (error == cudaSuccess && is_mapped)
-		error = (cudaError_t)unmap((CUdeviceptr)(uintptr_t)base, bytes);
-	if (error == cudaSuccess)
-		error = (cudaError_t)address_free((CUdeviceptr)(uintptr_t)base, bytes);
-	return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemUnmap", &unmap));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemAddressFree", &address_free));
+	if (is_mapped)
+		MIMEO_CUDA_TRY(unmap((CUdeviceptr)(uintptr_t)base, bytes));
+	return (cudaError_t)address_free((CUdeviceptr)(uintptr_t)base, bytes);
 }
 
-/* An address of its own for physical memory, which may be let go afterwards. */
+/* Map physical memory at a new address; the handle may be released afterwards. */
 static inline cudaError_t mimeo_cuda_place(
 	int device, CUmemGenericAllocationHandle physical, size_t bytes, void **ret_base)
 {
@@ -148,23 +144,19 @@ static inline cudaError_t mimeo_cuda_place(
 	CUmemAccessDesc access;
 	CUdeviceptr base = 0;
 	int is_mapped = 0;
-	cudaError_t error = mimeo_cuda_symbol("cuMemAddressReserve", &reserve);
+	cudaError_t error;
 
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemMap", &map);
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemSetAccess", &set_access);
-	if (error == cudaSuccess)
-		error = (cudaError_t)reserve(&base, bytes, 0, 0, 0);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemAddressReserve", &reserve));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemMap", &map));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemSetAccess", &set_access));
+	MIMEO_CUDA_TRY(reserve(&base, bytes, 0, 0, 0));
 	memset(&access, 0, sizeof(access));
 	access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	access.location.id = device;
 	access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	error = (cudaError_t)map(base, bytes, 0, physical, 0);
 	is_mapped = error == cudaSuccess;
-	if (error == cudaSuccess)
+	if (is_mapped)
 		error = (cudaError_t)set_access(base, bytes, &access, 1);
 	if (error != cudaSuccess) {
 		mimeo_cuda_unplace((void *)(uintptr_t)base, bytes, is_mapped);
@@ -174,7 +166,7 @@ static inline cudaError_t mimeo_cuda_place(
 	return cudaSuccess;
 }
 
-/* ---- memory of the daemon's ---- */
+/* ---- memory that the daemon allocated ---- */
 
 static inline cudaError_t mimeo_cuda_map_fd(
 	int device, const struct mimeo_handle *handle, struct mimeo_cuda_memory *ret)
@@ -182,26 +174,22 @@ static inline cudaError_t mimeo_cuda_map_fd(
 	__typeof__(&cuMemImportFromShareableHandle) import_handle;
 	__typeof__(&cuMemRelease) release;
 	CUmemGenericAllocationHandle physical;
-	cudaError_t error = mimeo_cuda_symbol("cuMemImportFromShareableHandle", &import_handle);
+	cudaError_t error;
 
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemRelease", &release);
-	if (error == cudaSuccess)
-		error = mimeo_cuda_round(
-			device, handle->offset + handle->bytes, &ret->base_bytes);
-	if (error == cudaSuccess)
-		error = (cudaError_t)import_handle(&physical, (void *)(intptr_t)handle->fd,
-			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemImportFromShareableHandle", &import_handle));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemRelease", &release));
+	MIMEO_CUDA_TRY(
+		mimeo_cuda_round(device, handle->offset + handle->bytes, &ret->base_bytes));
+	MIMEO_CUDA_TRY(import_handle(&physical, (void *)(intptr_t)handle->fd,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	error = mimeo_cuda_place(device, physical, ret->base_bytes, &ret->base);
 	release(physical);
 	return error;
 }
 
 /*
- * Map the buffer that the handle names into this process. The handle stays the caller's; *ret_memory
- * is to be given to mimeo_cuda_unmap when no work of this process names it any more.
+ * Map the handle's buffer into this process. The handle stays the caller's; pass *ret_memory to
+ * mimeo_cuda_unmap once no work of this process uses it.
  * cudaErrorInvalidDevice: the memory is another device's; cudaErrorNotSupported: of another kind.
  */
 static inline cudaError_t mimeo_cuda_map(
@@ -210,24 +198,19 @@ static inline cudaError_t mimeo_cuda_map(
 	struct mimeo_cuda_memory memory;
 	cudaIpcMemHandle_t ipc;
 	int device;
-	cudaError_t error;
 
 	if (handle->kind != MIMEO_HANDLE_VMM_FD && handle->kind != MIMEO_HANDLE_CUDA_IPC)
 		return cudaErrorNotSupported;
 	memset(&memory, 0, sizeof(memory));
 	memory.kind = handle->kind;
-	error = mimeo_cuda_check_device(handle, &device);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_check_device(handle, &device));
 	if (handle->kind == MIMEO_HANDLE_VMM_FD) {
-		error = mimeo_cuda_map_fd(device, handle, &memory);
+		MIMEO_CUDA_TRY(mimeo_cuda_map_fd(device, handle, &memory));
 	} else {
 		memcpy(&ipc, handle->opaque, sizeof(ipc));
-		error = cudaIpcOpenMemHandle(
-			&memory.base, ipc, cudaIpcMemLazyEnablePeerAccess);
+		MIMEO_CUDA_TRY(cudaIpcOpenMemHandle(
+			&memory.base, ipc, cudaIpcMemLazyEnablePeerAccess));
 	}
-	if (error != cudaSuccess)
-		return error;
 	memory.address = (char *)memory.base + handle->offset;
 	*ret_memory = memory;
 	return cudaSuccess;
@@ -247,14 +230,13 @@ static inline cudaError_t mimeo_cuda_export_fd(
 	CUmemGenericAllocationHandle physical, struct mimeo_handle *handle)
 {
 	__typeof__(&cuMemExportToShareableHandle) export_handle;
-	cudaError_t error = mimeo_cuda_symbol("cuMemExportToShareableHandle", &export_handle);
 	int fd = -1;
 
-	if (error == cudaSuccess)
-		error = (cudaError_t)export_handle(
-			&fd, physical, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemExportToShareableHandle", &export_handle));
+	MIMEO_CUDA_TRY(export_handle(
+		&fd, physical, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	handle->fd = fd;
-	return error;
+	return cudaSuccess;
 }
 
 /*
@@ -272,23 +254,17 @@ static inline cudaError_t mimeo_cuda_alloc(
 	CUmemGenericAllocationHandle physical;
 	CUmemAllocationProp properties;
 	int device;
-	cudaError_t error = mimeo_cuda_device(&device, handle.uuid);
+	cudaError_t error;
 
 	memset(&memory, 0, sizeof(memory));
 	memory.kind = handle.kind = MIMEO_HANDLE_VMM_FD;
 	handle.bytes = bytes;
-	if (error == cudaSuccess)
-		error = mimeo_cuda_round(device, bytes, &memory.base_bytes);
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemCreate", &create);
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemRelease", &release);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_device(&device, handle.uuid));
+	MIMEO_CUDA_TRY(mimeo_cuda_round(device, bytes, &memory.base_bytes));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemCreate", &create));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemRelease", &release));
 	properties = mimeo_cuda_properties(device);
-	error = (cudaError_t)create(&physical, memory.base_bytes, &properties, 0);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(create(&physical, memory.base_bytes, &properties, 0));
 	error = mimeo_cuda_export_fd(physical, &handle);
 	if (error == cudaSuccess)
 		error = mimeo_cuda_place(device, physical, memory.base_bytes, &memory.base);
@@ -307,8 +283,8 @@ static inline cudaError_t mimeo_cuda_alloc(
 /*
  * The handle of `bytes` at `address`, anywhere in memory from cudaMalloc on a multiple of
  * MIMEO_PLACE_ALIGN in its allocation (else cudaErrorInvalidValue), for mimeo_buffer_import.
- * It opens the WHOLE block of the driver's that the address lies in to the daemon, and freeing that
- * memory while the daemon has it mapped is undefined: mimeo_cuda_alloc has neither trait.
+ * It gives the daemon access to the driver's WHOLE block that the address lies in, and freeing that memory
+ * while the daemon has it mapped is undefined; neither is true of mimeo_cuda_alloc.
  */
 static inline cudaError_t mimeo_cuda_export(
 	const void *address, uint64_t bytes, struct mimeo_handle *ret_handle)
@@ -319,17 +295,11 @@ static inline cudaError_t mimeo_cuda_export(
 	CUdeviceptr base = 0;
 	size_t base_bytes = 0;
 	int device;
-	cudaError_t error = mimeo_cuda_device(&device, handle.uuid);
 
-	if (error == cudaSuccess)
-		error = mimeo_cuda_symbol("cuMemGetAddressRange", &address_range);
-	if (error == cudaSuccess)
-		error = (cudaError_t)address_range(
-			&base, &base_bytes, (CUdeviceptr)(uintptr_t)address);
-	if (error == cudaSuccess)
-		error = cudaIpcGetMemHandle(&ipc, (void *)(uintptr_t)base);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_device(&device, handle.uuid));
+	MIMEO_CUDA_TRY(mimeo_cuda_symbol("cuMemGetAddressRange", &address_range));
+	MIMEO_CUDA_TRY(address_range(&base, &base_bytes, (CUdeviceptr)(uintptr_t)address));
+	MIMEO_CUDA_TRY(cudaIpcGetMemHandle(&ipc, (void *)(uintptr_t)base));
 	handle.kind = MIMEO_HANDLE_CUDA_IPC;
 	handle.bytes = bytes;
 	handle.offset = (uint64_t)((uintptr_t)address - (uintptr_t)base);
@@ -350,16 +320,15 @@ static inline cudaError_t mimeo_cuda_fence_open(
 {
 	cudaIpcEventHandle_t ipc;
 	int device;
-	cudaError_t error;
 
 	if (fence->kind != MIMEO_HANDLE_CUDA_IPC)
 		return cudaErrorNotSupported;
-	error = mimeo_cuda_check_device(fence, &device);
-	if (error != cudaSuccess)
-		return error;
+	MIMEO_CUDA_TRY(mimeo_cuda_check_device(fence, &device));
 	memcpy(&ipc, fence->opaque, sizeof(ipc));
 	return cudaIpcOpenEventHandle(ret_event, ipc);
 }
+
+#undef MIMEO_CUDA_TRY
 
 #ifdef __cplusplus
 }
