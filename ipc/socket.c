@@ -310,20 +310,6 @@ int socket_bind(const char *path)
 	return STEAL_FD(fd);
 }
 
-int socket_listen(const char *path, int *ret_lock_fd)
-{
-	CLEANUP(cleanup_close) int lock_fd = -1;
-
-	int rc = socket_lock(path, &lock_fd);
-	if (rc < 0)
-		return rc;
-	int fd = socket_bind(path);
-	if (fd < 0)
-		return fd;
-	*ret_lock_fd = STEAL_FD(lock_fd);
-	return fd;
-}
-
 /* ---- what untrusted peers may send ---- */
 
 void socket_keep_order(int fd)
@@ -365,7 +351,6 @@ int socket_peer(int fd, struct socket_peer *ret)
 		return -errno;
 	*ret = (struct socket_peer){
 		.uid = credentials.uid,
-		.gid = credentials.gid,
 		.pid = credentials.pid,
 		.pidfd = socket_peer_pidfd(fd, credentials.pid),
 	};

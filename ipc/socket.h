@@ -30,17 +30,14 @@ int socket_connect(const char *path, unsigned timeout_ms);
 /* If `path` is the default (no $MIMEO_SOCKET): make its directory, mode 0755, if it is missing. The
  * directory of a configured path is never made. 0 or -errno. */
 int socket_folder_make(const char *path);
-/* Bind and listen, mode 0660. A socket file with a listener is -EADDRINUSE; one that a dead daemon left is
- * replaced. Both are decided under a lock file beside it (*ret_lock_fd, held until socket_unlock or the
- * end of the process), so two daemons cannot race. The listening fd (close-on-exec, nonblocking), or
- * -errno: -ENOTSOCK if the path is another kind of file, which is not changed; -ENOENT if the directory
- * is missing. */
-int socket_listen(const char *path, int *ret_lock_fd);
-/* The two halves of socket_listen, for a daemon that checks early whether the path is free and accepts
- * late: take the lock and remove a dead daemon's socket (0 or -errno); then, with the lock held, bind and
- * listen (the listening fd or -errno). Same errors. If the kernel supports it, clients can send no
- * descriptors until socket_pass_rights allows it. */
+/* The two halves of listening, for a daemon that checks early whether the path is free and accepts late.
+ * Take the lock, a lock file beside the path, so that two daemons cannot race, and remove the socket that a
+ * dead daemon left. 0 or -errno: -EADDRINUSE if the socket has a listener or the lock is taken; -ENOTSOCK
+ * if the path is another kind of file, which is not changed; -ENOENT if the directory is missing. The lock is
+ * held until socket_unlock or the end of the process. */
 int socket_lock(const char *path, int *ret_lock_fd);
+/* With the lock held, bind and listen, mode 0660. The listening fd (close-on-exec, nonblocking), or -errno
+ * as above. If the kernel supports it, clients can send no descriptors until socket_pass_rights allows it. */
 int socket_bind(const char *path);
 /* Remove the lock file and release the lock. -1 is ignored. */
 void socket_unlock(const char *path, int lock_fd);
@@ -57,7 +54,6 @@ void socket_pass_rights(int fd, bool pass);
 
 struct socket_peer {
 	uid_t uid;
-	gid_t gid;
 	pid_t pid;
 	int pidfd; /* owned by the caller; -1 where the kernel has none */
 };

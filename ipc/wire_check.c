@@ -127,26 +127,3 @@ enum wire_refusal wire_check(const void *data, size_t size, size_t *ret_offset)
 	*ret_offset = at;
 	return at == size ? WIRE_OK : WIRE_TRAILING;
 }
-
-const char *wire_refusal_text(enum wire_refusal refusal)
-{
-	switch (refusal) {
-	case WIRE_OK:
-		return "well formed";
-	case WIRE_TOO_LARGE:
-		return "more bytes than a message may have";
-	case WIRE_SHORT:
-		return "a value that reaches beyond the end";
-	case WIRE_COUNT:
-		return "a count that the remaining bytes cannot hold";
-	case WIRE_DEPTH:
-		return "containers nested too deep";
-	case WIRE_EXT:
-		return "an extension type";
-	case WIRE_RESERVED:
-		return "a reserved type";
-	case WIRE_TRAILING:
-		return "bytes after the end";
-	}
-	return "?";
-}

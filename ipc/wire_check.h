@@ -27,7 +27,5 @@ enum wire_refusal {
 /* WIRE_OK, or why `data` is refused and, in *ret_offset, where: the first byte of the offending
  * value. Linear in `size`, with a constant stack; reads each byte at most once. */
 enum wire_refusal wire_check(const void *data, size_t size, size_t *ret_offset);
-/* "an extension type" and so on. Static storage. */
-const char *wire_refusal_text(enum wire_refusal refusal);
 
 #endif

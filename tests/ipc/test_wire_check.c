@@ -38,7 +38,7 @@ static void check_samples(const struct sample *samples, size_t n)
 		enum wire_refusal refusal = check(samples[i].bytes, samples[i].size, &offset);
 
 		if (refusal != samples[i].refusal || offset != samples[i].offset)
-			fail_msg("sample %zu: %s at %zu", i, wire_refusal_text(refusal), offset);
+			fail_msg("sample %zu: refusal %d at %zu", i, refusal, offset);
 	}
 }
 

@@ -13,6 +13,7 @@
 #include <mimeo/types.h>
 
 #include "ipc/doorbell.h"
+#include "tests/ipc/listen.h"
 #include "ipc/msg_table.h"
 
 static void must(bool condition, const char *what)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ipc/msg_table.h"
+#include "tests/ipc/listen.h"
 #include "tests/sdk/session.h"
 
 /* ---- connect ---- */
@@ -104,7 +105,7 @@ static void test_connect_receives_a_refusal_sent_before_its_hello(void **state)
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	char folder[] = "/tmp/mimeo-sdk-XXXXXX", path[64], lock[80], message[256] = "";
 	struct mimeo *m;
-	int lock_fd;
+	int lock_fd = -1;
 
 	assert_non_null(mkdtemp(folder));
 	snprintf(path, sizeof(path), "%s/d.sock", folder);

@@ -18,6 +18,7 @@
 #include "daemon/serve/admin_wire.h"
 #include "daemon/serve/reply.h"
 #include "ipc/socket.h"
+#include "tests/ipc/listen.h"
 #include "tests/ipc/test.h"
 
 #define LINGER_US 200000 /* from the hang-up to the process's end */
