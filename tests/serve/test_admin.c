@@ -196,33 +196,53 @@ static void test_reply_of_many_messages_has_every_row_once(void **state)
 	answer_free(answer);
 }
 
+static void assert_has_all(const char *text, const char *const *parts, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!strstr(text, parts[i]))
+			fail_msg("no %s", parts[i]);
+	}
+}
+
 static void test_metrics_are_an_exposition(void **state)
 {
+	static const char *const parts[] = {
+		"# TYPE mimeo_replays_total counter\n",
+		"\nmimeo_shared_replays_total 0\n",
+		"\nmimeo_slots_free 7\n",
+		"\nmimeo_slots_total 8\n",
+		"\nmimeo_pages_free{model=\"tinycalc\"} 90\n",
+		"\nmimeo_graph_captures_total{model=\"tinycalc\"} 5\n",
+		"\nmimeo_weights_bytes{model=\"tinycalc\"} 4600000\n",
+		"\nmimeo_weights_read_bytes{model=\"tinycalc\"} 4500000\n",
+		"\nmimeo_weights_load_seconds{model=\"tinycalc\"} 0.5\n",
+		"\nmimeo_graph_capture_seconds{model=\"tinycalc\"} 0.25\n",
+		"\nmimeo_sessions 0\n",
+	};
 	struct answer *answer = operator_ask(*state, "metrics", NULL);
 
 	assert_int_equal(answer->status, 0);
-	assert_non_null(strstr(answer->text, "# TYPE mimeo_replays_total counter\n"));
-	assert_non_null(strstr(answer->text, "\nmimeo_shared_replays_total 0\n"));
-	assert_non_null(strstr(answer->text, "\nmimeo_slots_free 7\n"));
-	assert_non_null(strstr(answer->text, "\nmimeo_slots_total 8\n"));
-	assert_non_null(strstr(answer->text, "\nmimeo_pages_free{model=\"tinycalc\"} 90\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_graph_captures_total{model=\"tinycalc\"} 5\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_weights_bytes{model=\"tinycalc\"} 4600000\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_weights_read_bytes{model=\"tinycalc\"} 4500000\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_weights_load_seconds{model=\"tinycalc\"} 0.5\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_graph_capture_seconds{model=\"tinycalc\"} 0.25\n"));
-	assert_non_null(strstr(answer->text, "\nmimeo_sessions 0\n"));
+	assert_has_all(answer->text, parts, ARRAY_SIZE(parts));
 	assert_true(answer->n_rows > 20);
 	answer_free(answer);
 }
 
 static void test_speculation_is_in_models_and_metrics(void **state)
 {
+	static const char *const parts[] = {
+		"\nmimeo_verified_rows_total{model=\"tinycalc\"} 200\n",
+		"\nmimeo_verified_tokens_total{model=\"tinycalc\"} 550\n",
+		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"1\"} 190\n",
+		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"3\"} 25\n",
+		"\nmimeo_drafts_offered_total{model=\"tinycalc\",position=\"3\"} 100\n",
+		"\nmimeo_draft_eager_passes_total{model=\"tinycalc\"} 19\n",
+		"\nmimeo_draft_steps_total{model=\"tinycalc\"} 80\n",
+		"\nmimeo_draft_nanoseconds_total{model=\"tinycalc\"} 20000000\n",
+		"\nmimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"asked\"} 7\n"
+			"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"mask\"} 0\n"
+			"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"sequence\"} 9\n"
+			"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"step\"} 0\n",
+	};
 	struct answer *answer = operator_ask(*state, "models", NULL);
 	const msgpack_object *value = answer_cell(answer, 0, "tokens_per_verification");
 
@@ -239,28 +259,8 @@ static void test_speculation_is_in_models_and_metrics(void **state)
 	assert_int_equal(answer_count(answer, 0, "verified_tokens", 0), 550);
 	answer_free(answer);
 	answer = operator_ask(*state, "metrics", NULL);
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_verified_rows_total{model=\"tinycalc\"} 200\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_verified_tokens_total{model=\"tinycalc\"} 550\n"));
-	assert_non_null(strstr(answer->text,
-		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"1\"} 190\n"));
-	assert_non_null(strstr(answer->text,
-		"\nmimeo_drafts_accepted_total{model=\"tinycalc\",position=\"3\"} 25\n"));
-	assert_non_null(strstr(answer->text,
-		"\nmimeo_drafts_offered_total{model=\"tinycalc\",position=\"3\"} 100\n"));
-	assert_non_null(strstr(
-		answer->text, "\nmimeo_draft_eager_passes_total{model=\"tinycalc\"} 19\n"));
-	assert_non_null(
-		strstr(answer->text, "\nmimeo_draft_steps_total{model=\"tinycalc\"} 80\n"));
-	assert_non_null(strstr(answer->text,
-		"\nmimeo_draft_nanoseconds_total{model=\"tinycalc\"} 20000000\n"));
+	assert_has_all(answer->text, parts, ARRAY_SIZE(parts));
 	assert_null(strstr(answer->text, "position=\"4\""));
-	assert_non_null(strstr(answer->text,
-		"\nmimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"asked\"} 7\n"
-		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"mask\"} 0\n"
-		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"sequence\"} 9\n"
-		"mimeo_undrafted_rows_total{model=\"tinycalc\",reason=\"step\"} 0\n"));
 	answer_free(answer);
 }
 
