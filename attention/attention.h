@@ -3,7 +3,7 @@
 #define MIMEO_ATTENTION_ATTENTION_H
 
 /*
- * Attention backends: one interface, a registry, and the level of CUDA graphs that each supports.
+ * Attention backends: one interface, a registry, and the graph support level of each.
  *
  * A backend is CHOSEN by name or by `auto`, CHECKED against the model's configuration, and makes a
  * MANAGER, which owns every persistent buffer that its kernels read (worst-case sizes, fixed
@@ -64,9 +64,9 @@ struct attention_batch {
 	uint32_t padded_rows, padded_tokens; /* what runs: Rp, Tp */
 	uint32_t max_query;                  /* of any row */
 	const uint32_t *query_lens;          /* [n_rows] */
-	/* [n_rows], history + query; exact, but for queries of at most max_decode_query tokens
-	 * where there is a draft: what the host does not know is max_seq_len, an upper bound of all
-	 * that is read. Exact ones are in step_inputs.seq_lens. */
+	/* [n_rows], history + query; exact, except that with a draft model, rows of at most
+	 * max_decode_query tokens hold the upper bound max_seq_len. Exact ones are in
+	 * step_inputs.seq_lens. */
 	const uint32_t *seq_lens;
 };
 
@@ -113,9 +113,10 @@ struct attention_backend {
 	 * writes the persistent buffers. No allocation. */
 	int (*build)(struct attention_metadata *metadata, const struct attention_batch *batch,
 		struct stream *stream);
-	/* Queue (or record) one layer. No allocation. A capture that holds a run and no build must
-	 * not write the inputs, the block tables or older tokens: replayed, the run may read them
-	 * before what the graph has ahead of it is done. A build is queued before each replay. */
+	/* Queue (or record) one layer. No allocation. If a capture contains a run and no
+	 * build, no recorded work may write the inputs, the block tables or older tokens: in a
+	 * replay the run may read them before earlier nodes have ended. A build is queued before
+	 * each replay. */
 	int (*run)(struct attention_metadata *metadata, struct stream *stream,
 		const struct attention_args *args);
 };
@@ -129,8 +130,8 @@ const struct attention_backend *attention_find(const char *name);
 /* By index, NULL past the end. */
 const struct attention_backend *attention_get(uint32_t index);
 /* Choose for a model: `name` or "auto": the one with the highest support level that passes check,
- * the earlier registered on a tie; but one with masks only where no other can be captured at all,
- * since its lists of blocks take time even where no request has a mask. why[size] says what was
+ * the earlier registered on a tie. A backend with masks is chosen only if no other supports graphs,
+ * because its lists of blocks cost time also for requests without a mask. why[size] says what was
  * chosen and why, or in one sentence what cannot serve the model, why, and which could. 0, -ENOENT
  * (no such backend), -ENOTSUP. A level claimed for uniform batches must come with max_query >=
  * max_decode_query, else the level is lowered to what holds. */

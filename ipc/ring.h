@@ -10,12 +10,11 @@
  * acquire, and publishes with release.
  *
  * The last word of an entry is its STAMP, a number made of its index, stored with release when the
- * entry is published. A consumer that is awake reads the stamp. So a message between two spinning sides
- * moves one cache line, as a minimal ping-pong does. The tail repeats the information in one word for
- * sleeping. A side that goes to sleep and a side that publishes each store one word and load another, for
+ * entry is published. A consumer that is awake reads the stamp, so that a message between two spinning
+ * sides moves one cache line. The tail repeats the information in one word for sleeping. A side that goes to sleep and a side that publishes each store one word and load another, for
  * which acquire and release do not suffice:
  *
- *	sleeper:   store NEED_WAKEUP (seq_cst), load every tail (seq_cst), then wait if the next
+ *	sleeper:   store NEED_WAKEUP (seq_cst), load the tail (seq_cst), then wait if the next
  *	           entry has no stamp
  *	publisher: store the stamps (release), exchange the tail (seq_cst), load NEED_WAKEUP
  *	           (seq_cst), then ring if it is set
@@ -25,8 +24,8 @@
  * operations, not fences, so that ThreadSanitizer sees them.
  *
  * The peer is untrusted: its index is read once, and an impossible one is -EPROTO; entries are copied
- * out before they are checked; with false stamps the daemon takes at most one ring of entries before a
- * release. A tail may lag behind the stamps between two stores of the publisher.
+ * out before they are checked; with forged stamps a client makes the daemon take at most `entries` entries
+ * before a release. A tail may lag behind the stamps between two stores of the publisher.
  *
  * Control page (one writer a cache line; lines of 64 bytes):
  *
@@ -191,8 +190,8 @@ struct ring {
  * before a release. ring_sq_release publishes the head, by one store for a run of entries. */
 bool ring_sq_pop(struct ring *ring, struct ring_sqe *ret);
 void ring_sq_release(struct ring *ring);
-/* 0, or -EPROTO if the tail is impossible, or ahead of the written entries. For idle times: it reads the
- * client's cache line. */
+/* 0, or -EPROTO if the tail is impossible, or ahead of the written entries. Call it only when idle: it reads
+ * the client's cache line. */
 int ring_sq_check(const struct ring *ring);
 /* Free completion entries, or -EPROTO if the client's head jumped. Reads the client's head. */
 int ring_cq_space(struct ring *ring);
@@ -204,8 +203,8 @@ int ring_cq_room(struct ring *ring, uint32_t n);
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe);
 /* Publish what was pushed. True if the client sleeps and its doorbell must be rung. */
 bool ring_cq_publish(struct ring *ring);
-/* Announce sleep; true if submissions wait already: then do not sleep, and call ring_daemon_awake. After
- * a release. */
+/* Announce sleep; true if submissions wait already: then do not sleep, and call ring_daemon_awake. Call
+ * ring_sq_release before. */
 bool ring_daemon_sleep(struct ring *ring);
 void ring_daemon_awake(struct ring *ring);
 

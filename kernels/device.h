@@ -97,7 +97,7 @@ struct device_handle {
 };
 
 struct device_ops {
-	/* When everything of the device has been freed. */
+	/* Call after all objects of the device have been freed. */
 	void (*free)(struct device *device);
 	int (*info)(struct device *device, struct device_info *ret);
 	/* Ends set-up: see the head of this file. */
@@ -130,7 +130,7 @@ struct device_ops {
 	int (*stream_sync)(struct stream *stream);
 	int (*stream_query)(struct stream *stream); /* 0 idle, DEVICE_E_NOT_READY, or a fault */
 	int (*stream_wait_event)(struct stream *stream, struct event *event);
-	/* Call fn(arg) on a thread of the device's in the stream's order. It must not call the device.
+	/* Call fn(arg) on a device-owned thread in the stream's order. It must not call the device.
 	 * Refused while capturing. What was queued runs even when the device is lost. */
 	int (*stream_host_func)(struct stream *stream, void (*fn)(void *arg), void *arg);
 

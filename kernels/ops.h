@@ -26,7 +26,7 @@ struct weight {
 
 #define ROW_FROM_SLOT 1u /* the row's one id is its slot's last token, not the record's */
 #define ROW_SAMPLE 2u    /* sample after the row; the result becomes the slot's last token */
-#define ROW_TREE 4u      /* tokens from position `tree` on are a tree's, as their words say */
+#define ROW_TREE 4u      /* tokens from position `tree` on form a tree; mask_words name ancestors */
 #define ROW_VERIFY 8u    /* its ids are the slot's last token and drafts; max_drafts 0: no meaning */
 
 struct step_row {
@@ -37,8 +37,8 @@ struct step_row {
 	/* Embeddings in place of ids, [n_tokens - n_ids, hidden] act on the device, or NULL: none. To
 	 * stay until the step has completed. None where ROW_FROM_SLOT or ROW_VERIFY. */
 	const void *embeddings;
-	uint32_t n_ids;      /* leading tokens that have ids all the same */
-	uint32_t tree;       /* ROW_TREE: where it begins */
+	uint32_t n_ids;      /* leading tokens that still use ids if `embeddings` is set */
+	uint32_t tree;       /* ROW_TREE: position where it begins */
 	const uint64_t *words; /* [n_tokens] for the slot's mask, in the pinned slot; NULL: all 0 */
 	int32_t next_id;     /* speculation: the id behind the row's last, if it is known; else -1 */
 };
@@ -93,7 +93,8 @@ struct step_record {
 	const uint32_t *pages;
 };
 
-/* Allocated once at (max_rows, max_tokens); rewritten whole every step by `prepare`, tails too. */
+/* Allocated once at (max_rows, max_tokens); arrays of rows and tokens are rewritten whole every
+ * step by `prepare`, tails too; arrays of slots keep their values. */
 struct step_inputs {
 	uint32_t max_rows, max_tokens, max_slots;
 	uint32_t max_pages; /* row stride of both block tables; with drafts, see max_drafts */
@@ -106,8 +107,8 @@ struct step_inputs {
 	int32_t *slot_mapping;   /* [max_tokens] page * page_tokens + offset; from the real T: -1 */
 	int32_t *query_start;    /* [max_rows + 1]; all past R: T */
 	int32_t *seq_lens;       /* [max_rows] history + query; tail: 0 */
-	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0. What seq_lens
-	                            takes, and K tokens more: drafts' decodes read on */
+	int32_t *block_table;    /* [max_rows, max_pages] batch order; rows R ... Rp: 0. Covers seq_lens
+	                            and K tokens more, which draft decodes read */
 	int32_t *row_slot;       /* [max_rows]; tail: -1 */
 	int32_t *row_flags;      /* [max_rows]; tail: 0 */
 	int32_t *next_ids;       /* [max_rows] step_row's next_id; tail: -1; with max_drafts 0 NULL */
@@ -126,9 +127,9 @@ struct step_inputs {
 	 * how many drafts a step that it has not read accepted: what a row of ROW_VERIFY or
 	 * ROW_FROM_SLOT begins at is slot_length, and not step_row.start.
 	 *
-	 * Such a row may run past its slot's pages, and past the longest sequence: by up to K
-	 * tokens if its first is the sequence's, or, behind a step that ended it and has not been
-	 * read, as a whole, by up to 2 K; then its results are dropped. Attention takes a
+	 * Such a row may run past its slot's pages and past the longest sequence: by up to K tokens if
+	 * its first token is within the sequence; by up to 2 K if a step that the host has not read has
+	 * ended the sequence, and then its results are dropped. Attention takes a
 	 * token's place from the end of its row, seq_lens, which is cut at max_pages: so max_pages
 	 * has to hold K tokens more than the longest sequence, or first tokens, which are real,
 	 * would be misplaced.
@@ -275,7 +276,7 @@ enum moe_score { MOE_SOFTMAX, MOE_SIGMOID };
  * The n_active experts with the highest score (softmax or sigmoid of the logit, plus the bias if
  * there is one), among those of the n_groups_active groups that score highest; ties go to the lowest
  * index. A group's score is the highest of its experts', or the sum of the two highest. The weight
- * is the score without the bias, by their sum if `normalise`, times `scale`.
+ * is the score without the bias, divided by the sum of the chosen scores if `normalise`, times `scale`.
  */
 struct op_moe_route {
 	const float *logits; /* [n_tokens, n_experts] */
@@ -425,7 +426,7 @@ struct op_verify {
  * target's block_table. A row that drafts no further is an empty row of the decodes: id 0,
  * position 0, seq_len 0, nothing written. */
 struct draft_inputs {
-	int32_t *input_ids;    /* [max_tokens] the target's one on; tail: 0 */
+	int32_t *input_ids;    /* [max_tokens] the target's id at t + 1; tail: 0 */
 	int32_t *slot_mapping; /* [max_tokens] the target's; -1 for rows without drafts; tail: -1 */
 	int32_t *last_index;   /* [max_rows] token whose logits make draft 0, the last that held;
 	                          tail: 0 */
@@ -441,7 +442,7 @@ struct draft_inputs {
 };
 
 /*
- * Row by row: input_ids are the target's of the next token each, and at last_index and at the
+ * Row by row: input_ids[t] is the target's id at t + 1, and at last_index and at the
  * row's end the token behind the row, in range: what verify left in slot_last_token if the row
  * has ROW_SAMPLE, else step_row's next_id (which prepare keeps in next_ids), or 0. last_index: of
  * a row to verify the token that gave the last that verify sampled; the row's last token
@@ -457,7 +458,7 @@ struct op_draft_begin {
 };
 
 /*
- * Draft i = *step of each row that wants so many (slot_n_drafts) and was sampled: the token of
+ * Draft i = *step of each sampled row with slot_n_drafts > i: the token of
  * the draft's logits, greedy or drawn by the slot's sampling (purpose SAMPLE_DRAFT, the position
  * of the token that it would be, slot_length + 1 + i), into slot_drafts, and if it was drawn its
  * logits by the target's ids into slot_draft_logits; other rows with a slot: -1. Draws and
@@ -487,8 +488,8 @@ struct op_outbox {
 };
 
 /*
- * The ops by name: NAME takes a struct op_NAME. A device may lack ops (NULL): those of latent
- * attention, those of experts and those of speculation, each group as a whole. model_load refuses a
+ * The ops by name: NAME takes a struct op_NAME. Both devices have all of them; a new device may lack (NULL)
+ * those of latent attention, of experts or of speculation, each group as a whole. model_load refuses a
  * model that needs what the device lacks.
  */
 #define KERNEL_OPS(OP)                                                                             \

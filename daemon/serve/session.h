@@ -2,7 +2,7 @@
 #ifndef MIMEO_DAEMON_SERVE_SESSION_H
 #define MIMEO_DAEMON_SERVE_SESSION_H
 
-/* A client's session, from WELCOME until the engine and the builder have let go of it. */
+/* A client's session, from WELCOME until the engine and the builder have released it. */
 
 #include "daemon/serve/serve_state.h"
 
@@ -12,27 +12,27 @@ struct session {
 	struct loop_source *source, *pid_source;
 	int fd, pidfd;
 	int64_t since_ms;
-	bool detaching; /* the engine is to let go of it */
-	bool posted;    /* ... and has been asked to */
-	bool detached;  /* ... and has: only the builder is waited for */
+	bool detaching; /* the engine is to release it */
+	bool posted;    /* the command for that is posted to the engine */
+	bool detached;  /* the engine has released it; the builder has not finished */
 	bool calls_more; /* its socket has to be read again after other sessions' turns */
-	bool stalled;    /* ... once fewer closes of its user are pending */
+	bool stalled;    /* its socket is read again when fewer closes of its user are pending */
 	bool hung_up;    /* the client has; there may still be something to read */
 	struct session_buffers *buffers;
 	struct session *prev, *next;
 };
 
-/* Remove the session from the loop and ask the engine to let go; the socket closes when it has. */
+/* Remove the session from the loop and ask the engine to release it; the socket closes after that. */
 void session_detach(struct session *session, const char *why);
 /* Log how the client broke the protocol, and detach. */
 void session_break(struct session *session, const char *what);
 /* Release what the session holds, except its socket and the peer's pidfd. */
 void session_deinit(struct session *session);
-/* The engine has let go: free it, or leave that to the builder's last job. */
+/* The engine has released it: free it, or leave that to the builder's last job. */
 void session_free(struct session *session);
 /* The open session of that number, or NULL. */
 struct session *session_find(struct serve *serve, uint64_t number);
-/* Ask the engine again where its mailbox was full. */
+/* Post the detach commands again for which the engine's mailbox was full. */
 void sessions_retry(struct serve *serve);
 
 #endif

@@ -29,8 +29,9 @@
  *
  * Threads: a connection belongs to one thread at a time; different connections are independent.
  * Forks: in a child a connection's shared memory is absent; mimeo_close is all it may call there.
- * Blocking: only mimeo_connect, mimeo_event_wait and what asks the daemon for device buffers and
- * fences block. Memory: only mimeo_connect and those calls allocate.
+ * Blocking: mimeo_connect, mimeo_event_wait, mimeo_fence_wait and the calls that ask the daemon for
+ * device buffers and fences block; no other call does. Memory: only mimeo_connect and the calls for
+ * buffers and fences allocate.
  * Errors: every function that can fail returns a negative enum mimeo_status; mimeo_strerror gives
  * its sentence and the manual page mimeo_status(3) its remedy.
  */
@@ -92,12 +93,11 @@ MIMEO_PUBLIC int mimeo_connect(struct mimeo **ret_m, const struct mimeo_config *
 MIMEO_PUBLIC void mimeo_close(struct mimeo *m);
 
 /*
- * A file descriptor that polls readable when events wait or the daemon is gone, an epoll fd over
- * doorbell, socket and the daemon's pidfd; for poll, epoll and io_uring. It is the connection's own:
- * do not read, write or close it. Before polling it call mimeo_event_peek: that arms the wake-up
- * whenever it returns 0. Once the fd was asked for, the daemon makes a system call for each wake-up,
- * and so does the first peek that finds nothing after it found something; a caller that spins should
- * not ask for it.
+ * A file descriptor that polls readable when events wait or the daemon is gone: an epoll fd that watches
+ * the doorbell, the socket and pidfds of the daemon; for poll, epoll and io_uring. It belongs to the
+ * connection: do not read, write or close it. Before polling it call mimeo_event_peek: that arms the
+ * wake-up whenever it returns 0. After this call each wake-up costs the daemon a system call, and so does
+ * the first peek that finds no event after one that did; a caller that spins should not call it.
  */
 MIMEO_PUBLIC int mimeo_fd(struct mimeo *m);
 
@@ -120,8 +120,8 @@ MIMEO_PUBLIC int mimeo_model_find(const struct mimeo *m, const char *name);
  * carries the status; success is silent. Closing a sequence does not cancel what it runs.
  * 0, or FULL (as many requests and sequence calls as `entries` are in use: submit, wait for an event,
  * mark it seen, try again), QUOTA (all of the session's sequences are open, or closed and the daemon
- * has not answered), UNKNOWN_MODEL, UNKNOWN_SEQUENCE, GONE. What calls that succeeded have given back
- * is found without looking for events.
+ * has not answered), UNKNOWN_MODEL, UNKNOWN_SEQUENCE, GONE. Entries of calls that succeeded are free
+ * again without mimeo_event_peek.
  * A sequence whose open or fork was refused is not open. A closed one's id may be given out again.
  */
 MIMEO_PUBLIC int mimeo_sequence_open(struct mimeo *m, uint32_t model, uint32_t *ret_sequence);
@@ -167,7 +167,7 @@ MIMEO_PUBLIC int mimeo_buffer_map(struct mimeo *m, uint32_t buffer, void **ret_m
  * the memory back when the last of them has ended, and counts it as held until then. What
  * mimeo_buffer_map gave is unmapped, and the handle's fd is closed; what this process has mapped by
  * itself stays mapped: unmap CUDA_IPC memory first. Blocks. 0, or UNKNOWN_BUFFER, NO_MEMORY,
- * DEVICE_LOST, GONE (then what there was of it here is gone as well). */
+ * DEVICE_LOST, GONE (local mappings are released all the same). */
 MIMEO_PUBLIC int mimeo_buffer_close(struct mimeo *m, uint32_t buffer);
 /* Why the last of these calls, or of those for fences, was refused, by the daemon or by the library;
  * "" if it was not, or with GONE. Lives until the next one. */
@@ -234,10 +234,9 @@ struct mimeo_step {
 		{0, 0, 0}, 0, 0, {0, 0, 0, 0, NULL}}
 
 /* A free request, to be prepared once and then submitted; NULL when as many as `entries` are in use,
- * sequence calls counted in (wait for an event, mark it seen, try again). It is one of the `entries`
- * that the connection has, which one is not defined, and returns to them when its final event is
- * marked as seen: the same pointer is given out again, and means the same entry for as long as the
- * connection lives. */
+ * sequence calls counted in (wait for an event, mark it seen, try again). Requests come from a fixed set of
+ * `entries`. A request is free again when its final event is marked as seen; the same pointer may then be
+ * returned again, and names the same entry as long as the connection lives. */
 MIMEO_PUBLIC struct mimeo_request *mimeo_request_get(struct mimeo *m);
 /* Give back a request that was got and not submitted. */
 MIMEO_PUBLIC void mimeo_request_put(struct mimeo_request *request);
@@ -270,7 +269,7 @@ MIMEO_PUBLIC const char *mimeo_request_message(const struct mimeo_request *reque
  * wait for, so that results in a device buffer are used without the host in between. The daemon
  * records it where MIMEO_STEP_FENCE (MIMEO_GENERATE_FENCE) asks for it, behind the work that writes
  * the results, and then sends MIMEO_EVENT_RECORDED. WAIT ONLY AFTER THAT (or after the final event):
- * waiting for an event that is not recorded ends at once. The fence is recorded again by a later
+ * a wait before that returns at once. The fence is recorded again by a later
  * request only after this one's final event was marked as seen.
  *
  * *ret_fence is the connection's and stays as it is for as long: one for each of the `entries`
@@ -299,9 +298,8 @@ enum mimeo_event_kind {
 	MIMEO_EVENT_TOKENS = 1,   /* tokens of a generate request; more events follow */
 	MIMEO_EVENT_FINAL = 2,    /* the last event of a request, a step or a cancel too */
 	MIMEO_EVENT_SEQUENCE = 3, /* a sequence call was refused; `sequence` and `status` */
-	MIMEO_EVENT_RECORDED = 4, /* the request's fence is recorded: waiting for it has a meaning
-	                             now. More events follow. If events are left lying until the
-	                             ring is full of them, only the final one comes */
+	MIMEO_EVENT_RECORDED = 4, /* the request's fence is recorded and can be waited for. More
+	                             events follow. Left out if the completion ring is full */
 };
 
 struct mimeo_event {
@@ -334,9 +332,9 @@ struct mimeo_event {
  */
 MIMEO_PUBLIC int mimeo_event_peek(struct mimeo *m, struct mimeo_event *ret_event);
 /* The same, waiting up to timeout_ms (-1: without limit) : 1, 0 on timeout, or GONE. A signal does
- * not end the wait. It is 0 ahead of time, once, when nothing is in flight any more and a sequence
- * call has succeeded, which is silent, since the last wait: no event would come. With nothing ever
- * submitted it waits for the time, or for the daemon's end. */
+ * not end the wait. It returns 0 early, once, if only sequence calls that succeeded (which are silent) were
+ * in flight: no event would come. With nothing ever submitted it waits for the timeout or for the
+ * daemon's end. */
 MIMEO_PUBLIC int mimeo_event_wait(struct mimeo *m, struct mimeo_event *ret_event, int timeout_ms);
 /* Done with the event last peeked or waited for; the final event's request and memory are free
  * again. */
