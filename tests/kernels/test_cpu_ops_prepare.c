@@ -93,6 +93,29 @@ static uint32_t rotary_position(const struct step_row *row, uint32_t j)
 	return position < CAPACITY ? position : CAPACITY - 1;
 }
 
+/* What is behind the record's rows, and behind its t tokens. */
+static void check_tails(
+	const struct step_inputs *in, const struct step_record *record, uint32_t t)
+{
+	for (uint32_t r = record->n_rows; r <= MAX_ROWS; r++)
+		assert_int_equal(in->query_start[r], t);
+	for (uint32_t r = record->n_rows; r < MAX_ROWS; r++) {
+		assert_int_equal(in->seq_lens[r], 0);
+		assert_int_equal(in->row_slot[r], -1);
+		assert_int_equal(in->row_flags[r], 0);
+		assert_int_equal(in->logit_index[r], 0);
+	}
+	for (uint32_t p = record->n_rows * MAX_PAGES; p < record->padded_rows * MAX_PAGES; p++)
+		assert_int_equal(in->block_table[p], 0);
+	for (; t < MAX_TOKENS; t++) {
+		assert_int_equal(in->input_ids[t], 0);
+		assert_null(in->embedding_from[t]);
+		assert_int_equal(in->positions[t], 0);
+		assert_int_equal(in->slot_mapping[t], -1);
+		assert_true(in->mask_words[t] == 0);
+	}
+}
+
 /* What the contract says of a consistent record, one value at a time. `ids` is the record's. */
 static void check_step(const struct inputs *i, const struct step_record *record)
 {
@@ -134,23 +157,7 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 				      : (int32_t)(page * PAGE_TOKENS + position % PAGE_TOKENS));
 		}
 	}
-	for (uint32_t r = record->n_rows; r <= MAX_ROWS; r++)
-		assert_int_equal(in->query_start[r], t);
-	for (uint32_t r = record->n_rows; r < MAX_ROWS; r++) {
-		assert_int_equal(in->seq_lens[r], 0);
-		assert_int_equal(in->row_slot[r], -1);
-		assert_int_equal(in->row_flags[r], 0);
-		assert_int_equal(in->logit_index[r], 0);
-	}
-	for (uint32_t p = record->n_rows * MAX_PAGES; p < record->padded_rows * MAX_PAGES; p++)
-		assert_int_equal(in->block_table[p], 0);
-	for (; t < MAX_TOKENS; t++) {
-		assert_int_equal(in->input_ids[t], 0);
-		assert_null(in->embedding_from[t]);
-		assert_int_equal(in->positions[t], 0);
-		assert_int_equal(in->slot_mapping[t], -1);
-		assert_true(in->mask_words[t] == 0);
-	}
+	check_tails(in, record, t);
 }
 
 /* The record of `rows`, with ids 0, 1, ...; padded as given. */

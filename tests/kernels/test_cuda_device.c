@@ -168,28 +168,22 @@ static void test_import_within_the_process_sees_the_same_bytes(void **state)
 static void test_import_of_what_is_no_such_memory_is_refused(void **state)
 {
 	struct fixture *f = *state;
-	struct device_handle handle, wrong;
+	struct device_handle handle, wrong[7];
 	void *memory, *again;
 
 	assert_int_equal(f->ops->export_alloc(f->device, MIB, &memory, &handle), 0);
-	wrong = handle;
-	wrong.bytes[0] ^= 1;
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong = handle;
-	wrong.bytes[16] ^= 1; /* another device's */
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong = handle;
-	wrong.size = 0;
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong.size = UINT64_MAX;
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong.size = 64 * MIB; /* more than there is */
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong = handle;
-	wrong.fd = STDERR_FILENO;
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
-	wrong.fd = -1;
-	assert_int_equal(f->ops->import(f->device, &wrong, &again), DEVICE_E_INVALID);
+	for (size_t i = 0; i < 7; i++)
+		wrong[i] = handle;
+	wrong[0].bytes[0] ^= 1;
+	wrong[1].bytes[16] ^= 1; /* another device's */
+	wrong[2].size = 0;
+	wrong[3].size = UINT64_MAX;
+	wrong[4].size = 64 * MIB; /* more than there is */
+	wrong[5].fd = STDERR_FILENO;
+	wrong[6].fd = -1;
+	for (size_t i = 0; i < 7; i++)
+		assert_int_equal(
+			f->ops->import(f->device, &wrong[i], &again), DEVICE_E_INVALID);
 	assert_int_equal(f->ops->status(f->device), 0);
 	close(handle.fd);
 	f->ops->export_free(f->device, memory);
@@ -201,83 +195,90 @@ static void test_import_of_what_is_no_such_memory_is_refused(void **state)
 static int child_poll(void)
 {
 	struct op_to_f32 args = {.n = 64};
-	struct stream *stream;
-	struct device *device;
-	void *nothing, *memory;
+	struct fixture *f;
+	void *state = NULL, *nothing, *memory;
 	size_t unit;
 	int rc;
 
-	if (device_open("cuda", NULL, &device) != 0 ||
-		device->ops->stream_new(device, &stream) != 0 ||
-		device->ops->mem_alloc(device, MIB, &memory) != 0 ||
-		device->ops->reserve(device, MIB, &nothing, &unit) != 0)
+	if (fixture_setup(&state) != 0)
+		return 2;
+	f = state;
+	if (f->ops->mem_alloc(f->device, MIB, &memory) != 0 ||
+		f->ops->reserve(f->device, MIB, &nothing, &unit) != 0)
 		return 2;
 	args.x = nothing;
 	args.out = memory;
-	if (device->kernels->to_f32(stream, &args) != 0)
+	if (f->device->kernels->to_f32(f->stream, &args) != 0)
 		return 3;
-	while ((rc = device->ops->status(device)) == 0)
+	while ((rc = f->ops->status(f->device)) == 0)
 		;
 	return device_is_lost(rc) ? 0 : 4;
+}
+
+/* The device is lost with rc, and says so in every call. */
+static int child_lost(struct fixture *f, const struct op_gemm *gemm, int rc)
+{
+	const struct device_ops *ops = f->ops;
+	struct device_fault fault;
+	void *memory;
+
+	if (ops->status(f->device) != rc || ops->stream_query(f->other) != rc ||
+		ops->mem_alloc(f->device, 1, &memory) != rc ||
+		ops->capture_begin(f->other) != rc || fill(f, f->other, 0, 1) != rc ||
+		f->device->kernels->gemm(f->other, gemm) != rc)
+		return 7;
+	ops->last_fault(f->device, &fault);
+	if (fault.condition != rc || fault.call == NULL || fault.file == NULL || fault.line == 0)
+		return 8;
+	fprintf(stderr, "# lost: %s in %s at %s:%d\n", device_strerror(rc), fault.call, fault.file,
+		fault.line);
+	return 0;
 }
 
 /* The child: a product over a weight that is not mapped. */
 static int child_fault(void)
 {
-	struct device_fault fault;
-	struct stream *stream, *other;
-	struct device *device;
 	struct op_gemm gemm = {.n_rows = 1,
 		.y_dtype = DTYPE_BF16,
 		.w = {.dtype = DTYPE_BF16, .rows = 256, .cols = 256}};
-	const struct device_ops *ops;
-	void *memory, *nothing, *pinned;
+	struct fixture *f;
+	void *state = NULL, *memory, *nothing;
 	size_t unit;
-	sem_t called, open;
+	sem_t called;
 	int rc;
 
 	sem_init(&called, 0, 0);
-	sem_init(&open, 0, 0);
-	if (device_open("cuda", NULL, &device) != 0)
+	if (fixture_setup(&state) != 0)
 		return 2;
-	ops = device->ops;
-	if (ops->stream_new(device, &stream) != 0 || ops->stream_new(device, &other) != 0 ||
-		ops->mem_alloc(device, MIB, &memory) != 0 ||
-		ops->host_alloc(device, 4096, &pinned) != 0 ||
-		ops->reserve(device, MIB, &nothing, &unit) != 0)
+	f = state;
+	if (f->ops->mem_alloc(f->device, MIB, &memory) != 0 ||
+		f->ops->reserve(f->device, MIB, &nothing, &unit) != 0)
 		return 3;
 	gemm.x = memory;
 	gemm.w.data = memory;
 	gemm.y = (uint8_t *)memory + MIB / 2;
-	if (device->kernels->gemm(stream, &gemm) != 0 || ops->stream_sync(stream) != 0)
+	if (f->device->kernels->gemm(f->stream, &gemm) != 0 || f->ops->stream_sync(f->stream) != 0)
 		return 4;
 	gemm.w.data = nothing;
-	ops->stream_host_func(stream, gate, &open);
-	if (device->kernels->gemm(stream, &gemm) != 0 ||
-		ops->stream_host_func(stream, post, &called) != 0)
+	gate_close(f, f->stream);
+	if (f->device->kernels->gemm(f->stream, &gemm) != 0 ||
+		f->ops->stream_host_func(f->stream, post, &called) != 0)
 		return 5;
-	sem_post(&open);
+	gates_open(f);
 	while (sem_wait(&called) != 0)
 		;
 	/* the host function has recorded the loss */
-	if (!device_is_lost(ops->status(device)))
+	if (!device_is_lost(f->ops->status(f->device)))
 		return 9;
-	rc = ops->stream_sync(stream);
+	rc = f->ops->stream_sync(f->stream);
 	if (!device_is_lost(rc))
 		return 6;
-	if (ops->status(device) != rc || ops->stream_query(other) != rc ||
-		ops->mem_alloc(device, 1, &memory) != rc || ops->capture_begin(other) != rc ||
-		ops->fill_async(other, pinned, 1, 1) != rc ||
-		device->kernels->gemm(other, &gemm) != rc)
-		return 7;
-	ops->last_fault(device, &fault);
-	if (fault.condition != rc || fault.call == NULL || fault.file == NULL || fault.line == 0)
-		return 8;
-	fprintf(stderr, "# lost: %s in %s at %s:%d\n", device_strerror(rc), fault.call, fault.file,
-		fault.line);
-	ops->stream_free(other);
-	ops->stream_free(stream);
-	ops->free(device);
+	rc = child_lost(f, &gemm, rc);
+	if (rc != 0)
+		return rc;
+	f->ops->stream_free(f->other);
+	f->ops->stream_free(f->stream);
+	f->ops->free(f->device);
 	return 0;
 }
 
