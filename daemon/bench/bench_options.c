@@ -69,7 +69,7 @@ static const struct option_row {
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-int options_misuse(const char *format, ...)
+int bench_options_misuse(const char *format, ...)
 {
 	va_list arguments;
 
@@ -82,7 +82,7 @@ int options_misuse(const char *format, ...)
 }
 
 /* A word of a list with blanks between. */
-static bool options_lists(const char *list, const char *word)
+static bool bench_options_lists(const char *list, const char *word)
 {
 	size_t length = strlen(word);
 
@@ -93,12 +93,12 @@ static bool options_lists(const char *list, const char *word)
 	return false;
 }
 
-static bool options_takes(const struct bench *bench, const char *name)
+static bool bench_options_takes(const struct bench *bench, const char *name)
 {
-	return options_lists(COMMON, name) || options_lists(bench->options, name);
+	return bench_options_lists(COMMON, name) || bench_options_lists(bench->options, name);
 }
 
-static void options_help(const struct program *program)
+static void bench_options_help(const struct program *program)
 {
 	printf("Usage: %s [OPTION]... BENCH\n\n%s\n", program_invocation_short_name,
 		program->purpose);
@@ -117,7 +117,7 @@ static void options_help(const struct program *program)
 		size_t bench = 0;
 
 		while (bench < program->n_benches &&
-			!options_takes(&program->benches[bench], rows[i].name))
+			!bench_options_takes(&program->benches[bench], rows[i].name))
 			bench++;
 		if (bench < program->n_benches)
 			printf("  --%-13s %-6s %s\n", rows[i].name,
@@ -130,7 +130,7 @@ static void options_help(const struct program *program)
 /* ---- values ---- */
 
 /* What follows the number, one of `end`; NULL: it is none, or out of range. */
-static const char *options_number(
+static const char *bench_options_number(
 	const char *text, const char *end, const struct option_row *row, uint32_t *ret)
 {
 	char *rest;
@@ -145,10 +145,10 @@ static const char *options_number(
 	return rest;
 }
 
-static bool options_list(const char *text, const struct option_row *row, struct bench_list *ret)
+static bool bench_options_list(const char *text, const struct option_row *row, struct bench_list *ret)
 {
 	for (ret->n = 0; ret->n < BENCH_LIST_MAX; text++) {
-		text = options_number(text, ",", row, &ret->at[ret->n++]);
+		text = bench_options_number(text, ",", row, &ret->at[ret->n++]);
 		if (!text || !*text)
 			return text;
 	}
@@ -156,16 +156,16 @@ static bool options_list(const char *text, const struct option_row *row, struct 
 }
 
 /* "N" or "N-M": ret[0] the most, ret[1] the least, not more than that. */
-static bool options_range(const char *text, const struct option_row *row, uint32_t ret[2])
+static bool bench_options_range(const char *text, const struct option_row *row, uint32_t ret[2])
 {
-	const char *rest = options_number(text, "-", row, &ret[1]);
+	const char *rest = bench_options_number(text, "-", row, &ret[1]);
 
 	ret[0] = ret[1];
-	return rest && (!*rest || (options_number(rest + 1, "", row, &ret[0]) && ret[1] <= ret[0]));
+	return rest && (!*rest || (bench_options_number(rest + 1, "", row, &ret[0]) && ret[1] <= ret[0]));
 }
 
 /* False: the value is not what the option takes. */
-static bool options_set(const struct option_row *row, const char *value, struct bench_options *o)
+static bool bench_options_set(const struct option_row *row, const char *value, struct bench_options *o)
 {
 	void *field = (char *)o + row->field;
 
@@ -177,16 +177,16 @@ static bool options_set(const struct option_row *row, const char *value, struct 
 		*(const char **)field = value;
 		return true;
 	case NUMBER:
-		return options_number(value, "", row, field);
+		return bench_options_number(value, "", row, field);
 	case RANGE:
-		return options_range(value, row, field);
+		return bench_options_range(value, row, field);
 	case LIST:
-		return options_list(value, row, field);
+		return bench_options_list(value, row, field);
 	}
 	return false;
 }
 
-static const struct option_row *options_find(const char *name, size_t length)
+static const struct option_row *bench_options_find(const char *name, size_t length)
 {
 	for (size_t i = 0; i < N_ROWS; i++) {
 		if (strncmp(rows[i].name, name, length) == 0 && !rows[i].name[length])
@@ -196,16 +196,16 @@ static const struct option_row *options_find(const char *name, size_t length)
 }
 
 /* "NAME=VALUE ..." of the program's own tables. */
-static void options_defaults(const char *defaults, struct bench_options *o)
+static void bench_options_defaults(const char *defaults, struct bench_options *o)
 {
 	while (defaults && *defaults) {
 		size_t name = strcspn(defaults, "="), whole = strcspn(defaults, " ");
-		const struct option_row *row = options_find(defaults, name);
+		const struct option_row *row = bench_options_find(defaults, name);
 		char value[64];
 
 		assert(row && row->kind != WORD && name < whole && whole - name <= sizeof(value));
 		snprintf(value, sizeof(value), "%.*s", (int)(whole - name - 1), defaults + name + 1);
-		bool valid = options_set(row, value, o);
+		bool valid = bench_options_set(row, value, o);
 		assert(valid);
 		(void)valid;
 		defaults += whole + (defaults[whole] == ' ');
@@ -219,16 +219,17 @@ struct given_options {
 	const char *values[N_ROWS];
 };
 
-static bool options_given(const struct given_options *given, const char *name)
+static bool bench_options_given(const struct given_options *given, const char *name)
 {
-	const struct option_row *row = options_find(name, strlen(name));
+	const struct option_row *row = bench_options_find(name, strlen(name));
 
 	assert(row);
 	return given->values[row - rows];
 }
 
 /* 0, EXIT_USAGE, or -1: it was answered. */
-static int options_parse(const struct program *program, int argc, char **argv, struct given_options *ret)
+static int bench_options_parse(
+	const struct program *program, int argc, char **argv, struct given_options *ret)
 {
 	struct option names[N_ROWS + 3] = {
 		[N_ROWS] = {"help", no_argument, NULL, N_ROWS},
@@ -247,7 +248,7 @@ static int options_parse(const struct program *program, int argc, char **argv, s
 			continue;
 		}
 		if (option == N_ROWS)
-			options_help(program);
+			bench_options_help(program);
 		else
 			printf("%s %s\n", program_invocation_short_name, MIMEO_VERSION);
 		return -1;
@@ -255,40 +256,40 @@ static int options_parse(const struct program *program, int argc, char **argv, s
 	return 0;
 }
 
-static int options_apply(
+static int bench_options_apply(
 	const struct bench *bench, const struct given_options *given, struct bench_options *o)
 {
-	options_defaults(bench->defaults, o);
+	bench_options_defaults(bench->defaults, o);
 	for (size_t i = 0; i < N_ROWS; i++) {
 		const struct option_row *row = &rows[i];
 		const char *value = given->values[i];
 
 		if (!value)
 			continue;
-		if (!options_takes(bench, row->name))
-			return options_misuse("--%s is not for this bench", row->name);
-		if (!options_set(row, value, o))
-			return options_misuse("--%s %s: out of range or not a number", row->name, value);
+		if (!bench_options_takes(bench, row->name))
+			return bench_options_misuse("--%s is not for this bench", row->name);
+		if (!bench_options_set(row, value, o))
+			return bench_options_misuse("--%s %s: out of range or not a number", row->name, value);
 		if (row->kind == RANGE && !(bench->flags & BENCH_RANGES) && strchr(value, '-'))
-			return options_misuse("--%s: this bench takes one number", row->name);
+			return bench_options_misuse("--%s: this bench takes one number", row->name);
 	}
 	return 0;
 }
 
 /* An answer that the shipped model and its draft were trained for; one token more than the text has
  * bytes, for a begin token. */
-static void options_draft_text(const struct given_options *given, struct bench_options *o)
+static void bench_options_draft_text(const struct given_options *given, struct bench_options *o)
 {
-	if (!o->model_dir && !o->shape && !o->text && !options_given(given, "prompt")) {
+	if (!o->model_dir && !o->shape && !o->text && !bench_options_given(given, "prompt")) {
 		o->text = "count 97 30\n";
-		if (!options_given(given, "tokens"))
+		if (!bench_options_given(given, "tokens"))
 			o->tokens = o->tokens_least = 112;
 	}
 	if (o->text)
 		o->prompt = o->prompt_least = (uint32_t)strlen(o->text) + 1;
 }
 
-static int options_check(
+static int bench_options_check(
 	const struct bench *bench, const struct given_options *given, const struct bench_options *o)
 {
 	static const struct {
@@ -298,50 +299,50 @@ static int options_check(
 		{"text", "prompt"}};
 
 	for (size_t i = 0; i < sizeof(apart) / sizeof(apart[0]); i++) {
-		if (options_given(given, apart[i].one) && options_given(given, apart[i].other))
-			return options_misuse(
+		if (bench_options_given(given, apart[i].one) && bench_options_given(given, apart[i].other))
+			return bench_options_misuse(
 				"--%s does not go with --%s", apart[i].other, apart[i].one);
 	}
 	if (o->model_name && !o->socket)
-		return options_misuse("--name needs --socket");
+		return bench_options_misuse("--name needs --socket");
 	if (o->text && !*o->text)
-		return options_misuse("--text is empty");
+		return bench_options_misuse("--text is empty");
 	if ((bench->flags & BENCH_DRAFT) && !o->shape && !o->model_dir != !o->draft)
-		return options_misuse("--%s needs --%s: a draft is made for one model",
+		return bench_options_misuse("--%s needs --%s: a draft is made for one model",
 			o->draft ? "draft" : "model", o->draft ? "model" : "draft");
 	for (uint32_t i = 0; i < o->batches.n && (bench->flags & BENCH_LANE); i++) {
 		if (o->batches.at[i] > REPLAY_ROWS_MAX)
-			return options_misuse("--batches %u: a step has %u rows at most",
+			return bench_options_misuse("--batches %u: a step has %u rows at most",
 				o->batches.at[i], REPLAY_ROWS_MAX);
 	}
 	return bench->check ? bench->check(o) : 0;
 }
 
-int options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
+int bench_options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
 	const struct bench **ret_bench)
 {
 	struct given_options given = {0};
 	const struct bench *bench = NULL;
-	int rc = options_parse(program, argc, argv, &given);
+	int rc = bench_options_parse(program, argc, argv, &given);
 
 	if (rc != 0)
 		return rc;
 	if (optind == argc)
-		return options_misuse("no bench is named");
+		return bench_options_misuse("no bench is named");
 	for (size_t i = 0; i < program->n_benches; i++) {
 		if (strcmp(program->benches[i].name, argv[optind]) == 0)
 			bench = &program->benches[i];
 	}
 	if (!bench)
-		return options_misuse("there is no bench \"%s\"", argv[optind]);
+		return bench_options_misuse("there is no bench \"%s\"", argv[optind]);
 	if (optind + 1 < argc)
-		return options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
+		return bench_options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
 	*ret = (struct bench_options){.device = "auto", .attention = "auto", .timeout_s = 120};
-	rc = options_apply(bench, &given, ret);
+	rc = bench_options_apply(bench, &given, ret);
 	if (rc != 0)
 		return rc;
 	if (bench->flags & BENCH_DRAFT)
-		options_draft_text(&given, ret);
+		bench_options_draft_text(&given, ret);
 	*ret_bench = bench;
-	return options_check(bench, &given, ret);
+	return bench_options_check(bench, &given, ret);
 }

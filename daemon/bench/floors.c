@@ -73,7 +73,8 @@ static int floor_echo(void *arg, int fd)
 	return 0;
 }
 
-static void floor_ping(struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
+static void floor_ping(
+	struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
 {
 	uint64_t before = stats_now();
 

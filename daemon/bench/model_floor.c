@@ -7,14 +7,14 @@
 #include "daemon/bench/probe.h"
 #include "daemon/model/draft.h"
 
-static uint64_t floor_weight(const struct weight *weight)
+static uint64_t model_floor_weight(const struct weight *weight)
 {
 	return weight->data ? (uint64_t)weight->rows * weight->cols * dtype_bytes(weight->dtype) : 0;
 }
 
 uint64_t model_floor_weights(const struct model *model)
 {
-	uint64_t bytes = floor_weight(&model->head) + floor_weight(&model->final_norm);
+	uint64_t bytes = model_floor_weight(&model->head) + model_floor_weight(&model->final_norm);
 
 	for (uint32_t i = 0; i < model->config.n_layers; i++) {
 		const struct model_layer *l = &model->layers[i];
@@ -25,9 +25,9 @@ uint64_t model_floor_weights(const struct model *model)
 			&l->router, &l->router_bias};
 
 		for (size_t j = 0; j < sizeof(all) / sizeof(all[0]); j++)
-			bytes += floor_weight(all[j]);
+			bytes += model_floor_weight(all[j]);
 		if (l->router.data)
-			bytes += (floor_weight(&l->expert_gate_up) + floor_weight(&l->expert_down)) /
+			bytes += (model_floor_weight(&l->expert_gate_up) + model_floor_weight(&l->expert_down)) /
 				 model->config.experts.n * model->config.experts.n_active;
 	}
 	return bytes;
@@ -53,7 +53,7 @@ struct floor_work {
 };
 
 /* Each pass of an EAGLE reads fc, of an EAGLE-3 the first one alone. */
-static int floor_draft(const struct floor_work *work, const struct model *target,
+static int model_floor_draft(const struct floor_work *work, const struct model *target,
 	const struct device_info *info, struct model_error *error)
 {
 	struct model_config config;
@@ -66,7 +66,7 @@ static int floor_draft(const struct floor_work *work, const struct model *target
 	model_config_deinit(&config);
 	if (rc)
 		return rc;
-	uint64_t fc = floor_weight(&draft->fc);
+	uint64_t fc = model_floor_weight(&draft->fc);
 	bool every_pass = draft->config.family == MODEL_EAGLE;
 	work->floor->draft_bytes = model_floor_weights(draft) + (every_pass ? fc : 0);
 	work->floor->draft_once_bytes = every_pass ? 0 : fc;
@@ -75,7 +75,7 @@ static int floor_draft(const struct floor_work *work, const struct model *target
 	return 0;
 }
 
-static int floor_models(
+static int model_floor_models(
 	const struct floor_work *work, const struct probe *probe, struct model_error *error)
 {
 	struct model_config config;
@@ -91,13 +91,13 @@ static int floor_models(
 		return rc;
 	work->floor->weight_bytes = model_floor_weights(target);
 	work->floor->token_bytes = model_floor_cache(&target->config, &probe->info, 1, 1);
-	rc = work->options->draft ? floor_draft(work, target, &probe->info, error) : 0;
+	rc = work->options->draft ? model_floor_draft(work, target, &probe->info, error) : 0;
 	model_free(target);
 	return rc;
 }
 
 /* The copies' buffers come and go before the models do. */
-static int floor_child(void *arg, int fd)
+static int model_floor_child(void *arg, int fd)
 {
 	const struct floor_work *work = arg;
 	struct model_error error = {""};
@@ -108,7 +108,7 @@ static int floor_child(void *arg, int fd)
 		rc = probe_copy_rate(&probe);
 	work->floor->copy_rate = probe.rates.copy;
 	if (!rc)
-		rc = floor_models(work, &probe, &error);
+		rc = model_floor_models(work, &probe, &error);
 	probe_close(&probe);
 	return bench_fail_device(rc, "the floor", error.text) != 0;
 }
@@ -119,7 +119,7 @@ int model_floor(const struct bench_options *options, struct model_floor *ret)
 
 	if (!work.floor)
 		return bench_fail(-ENOMEM, "no memory");
-	int rc = child_run("the floor", floor_child, &work, options->timeout_s);
+	int rc = child_run("the floor", model_floor_child, &work, options->timeout_s);
 	*ret = *work.floor;
 	child_memory_free(work.floor, sizeof(*work.floor));
 	return rc;

@@ -122,7 +122,7 @@ int program_main(const struct program *program, int argc, char **argv)
 	const struct bench *bench;
 	struct places places;
 	struct shape made = {.directory = ""};
-	int rc = options_read(program, argc, argv, &options, &bench);
+	int rc = bench_options_read(program, argc, argv, &options, &bench);
 
 	if (rc != 0)
 		return rc < 0 ? 0 : rc;

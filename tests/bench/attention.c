@@ -302,7 +302,7 @@ int bench_attention_check(const struct bench_options *options)
 	struct bench_mask mask;
 
 	if (!bench_mask_parse(options->mask, &mask))
-		return options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
+		return bench_options_misuse("--mask %s: no such mask: there are causal, window:N, prefix:N, "
 			"documents:N and tree:N, N 1 or more, of trees 64 at most", options->mask);
 	return 0;
 }

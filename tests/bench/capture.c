@@ -94,30 +94,39 @@ static int capture_order(const struct target *target, const char *op)
 	return rc == -ETIMEDOUT ? 0 : rc;
 }
 
-/* One client streams meanwhile. */
-static int capture_again(const struct bench_options *options, const struct target *target,
-	struct capture_facts *facts)
+static int capture_again(const struct target *target, struct capture_facts *facts)
 {
-	CLEANUP(child_kill) struct child child = {0};
 	CLEANUP(cleanup_answer) struct answer *status = NULL, *metrics = NULL;
-	int rc = stream_start(&child, options, target);
+	int rc = capture_order(target, "drop");
 
 	if (rc < 0)
 		return rc;
-	rc = capture_order(target, "drop");
-	if (rc == 0)
-		rc = capture_order(target, "capture");
-	if (rc == 0)
-		rc = target_ask(target, "metrics", &metrics);
-	if (rc == 0)
-		rc = target_ask(target, "status", &status);
+	rc = capture_order(target, "capture");
 	if (rc < 0)
-		return bench_fail(rc, "captures while serving: %s", strerror(-rc));
+		return rc;
+	rc = target_ask(target, "metrics", &metrics);
+	if (rc < 0)
+		return rc;
+	rc = target_ask(target, "status", &status);
+	if (rc < 0)
+		return rc;
 	facts->n_late = answer_count(status, 0, "late_captures", 0);
 	facts->late_gap = answer_number(status, 0, "late_gap_s");
 	facts->late_turn = 1e-9 / (double)facts->n_late *
 			   (double)answer_metric(metrics, "mimeo_late_capture_nanoseconds_total", NULL);
 	return 0;
+}
+
+static int capture_late(const struct bench_options *options, const struct target *target,
+	struct capture_facts *facts)
+{
+	CLEANUP(child_kill) struct child child = {0};
+	int rc = stream_start(&child, options, target);
+
+	if (rc < 0)
+		return rc;
+	rc = capture_again(target, facts);
+	return rc < 0 ? bench_fail(rc, "captures while serving: %s", strerror(-rc)) : 0;
 }
 
 /* ---- the floor ---- */
@@ -196,19 +205,28 @@ static int blank_measure(struct blank *blank, struct capture_facts *facts, uint3
 	return 0;
 }
 
+static int blank_measure_all(
+	struct blank *blank, const struct capture_work *work, char *why, size_t size)
+{
+	int rc = probe_open(&blank->probe, work->options->device, why, size);
+
+	if (rc)
+		return rc;
+	rc = probe_take(&blank->probe, 512, DTYPE_F32, &blank->x);
+	if (rc)
+		return rc;
+	rc = blank_queue(blank); /* the op's first use */
+	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
+		rc = blank_measure(blank, work->facts, i);
+	return rc;
+}
+
 static int capture_child(void *arg, int fd)
 {
-	struct capture_work *work = arg;
 	struct blank blank = {.n_nodes = 1};
 	char why[512] = "";
-	int rc = probe_open(&blank.probe, work->options->device, why, sizeof(why));
+	int rc = blank_measure_all(&blank, arg, why, sizeof(why));
 
-	if (!rc)
-		rc = probe_take(&blank.probe, 512, DTYPE_F32, &blank.x);
-	if (!rc)
-		rc = blank_queue(&blank); /* the op's first use */
-	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
-		rc = blank_measure(&blank, work->facts, i);
 	probe_close(&blank.probe);
 	return bench_fail_device(rc, "the floor", why) != 0;
 }
@@ -266,20 +284,29 @@ static void capture_rows(struct results *results, const struct capture_facts *fa
 	results_note(results, LATE_NOTE);
 }
 
+/* The daemon is gone when the floor is measured. */
+static int capture_serve(const struct bench_options *options, struct results *results,
+	struct capture_facts *facts)
+{
+	CLEANUP(target_close) struct target target;
+	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 256}, results, &target);
+
+	if (rc < 0)
+		return rc;
+	rc = capture_graphs(&target, facts);
+	if (rc < 0 || !target.is_private || !facts->n)
+		return rc;
+	return capture_late(options, &target, facts);
+}
+
 int bench_capture(const struct bench_options *options, struct results *results)
 {
 	struct capture_facts *facts = child_memory(sizeof(*facts));
 	struct capture_work work = {options, facts};
-	struct target target;
 
 	if (!facts)
 		return bench_fail(-ENOMEM, "no memory");
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 256}, results, &target);
-	if (rc == 0)
-		rc = capture_graphs(&target, facts);
-	if (rc == 0 && target.is_private && facts->n)
-		rc = capture_again(options, &target, facts);
-	target_close(&target);
+	int rc = capture_serve(options, results, facts);
 	if (rc == 0)
 		rc = child_run("the floor", capture_child, &work, options->timeout_s);
 	if (rc == 0)

@@ -68,7 +68,7 @@ struct gemm_run {
 	uint32_t n_copies, n;
 };
 
-static int gemm_queue(void *arg)
+static int gemm_queue_all(void *arg)
 {
 	struct gemm_run *p = arg;
 	const struct kernel_ops *kernels = p->probe->device->kernels;
@@ -145,7 +145,7 @@ static int gemm_measure(
 	for (size_t i = 0; i < 3u + matrix->gated && !rc; i++)
 		rc = probe_take(probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
 	if (!rc)
-		rc = probe_time(probe, true, gemm_queue, &p, p.n, ret_seconds);
+		rc = probe_time(probe, true, gemm_queue_all, &p, p.n, ret_seconds);
 	probe_release(probe, mark);
 	return rc;
 }
