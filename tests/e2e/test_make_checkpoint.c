@@ -3,78 +3,27 @@
  * examples/make-checkpoint: what it writes is what mimeod loads, of every family, in one file or in
  * shards; the weights depend on the seed and on nothing else of how they are made.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <sys/stat.h>
 
 #include "tests/e2e/calls.h"
 #include "tests/e2e/daemon.h"
+#include "tests/e2e/made.h"
 
 #define N_TOKENS 12u
 #define VOCAB 256u /* of the shape "tiny" */
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-	strcpy(folder, "/tmp/mimeo-make-XXXXXX");
-	return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_models(void **state)
-{
-	char path[96];
-
-	for (char name = 'a'; name <= 'h'; name++) {
-		snprintf(path, sizeof(path), "%s/%c", folder, name);
-		folder_remove(path);
-	}
-	folder_remove(folder);
-	return 0;
-}
-
-/* Runs the program with options (NULL: no more of them) for folder/name. */
-static int make(const char *name, const char *const options[6], struct program_output *ret)
-{
-	static char path[96];
-	const char *argv[10] = {build_path("examples/make-checkpoint")};
-	unsigned n = 1;
-
-	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	for (unsigned i = 0; i < 6 && options[i]; i++)
-		argv[n++] = options[i];
-	argv[n++] = path;
-	argv[n] = NULL;
-	program_run(argv, ret);
-	return ret->status;
-}
-
-static void must_make(const char *name, const char *const options[6])
-{
-	struct program_output output;
-
-	if (make(name, options, &output) != 0)
-		fail_msg("make-checkpoint: %s", output.text);
-}
 
 /* The logits behind a fixed prompt; a few greedy tokens follow it. */
 static void answer(struct mimeo *m, const char *model, float ret[VOCAB])
 {
 	static const int32_t prompt[] = {1, 70, 33, 150, 9, 200};
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct mimeo_generate generate = generate_of(prompt, 6, N_TOKENS);
 	int index = mimeo_model_find(m, model);
 	struct mimeo_event event;
 	uint32_t n_distinct = 0;
 
 	assert_true(index >= 0);
 	generate.model = (uint32_t)index;
-	generate.tokens = prompt;
-	generate.n_tokens = 6;
-	generate.max_tokens = N_TOKENS;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS | MIMEO_GENERATE_PROMPT_LOGITS;
 	submit_generate(m, &generate);
 	for (uint32_t n = 0;;) {
@@ -100,58 +49,61 @@ static void answer(struct mimeo *m, const char *model, float ret[VOCAB])
 	mimeo_event_seen(m, &event);
 }
 
+/* A daemon with models that were made, each under its own name. */
+static struct mimeo *serve_made(struct daemon *daemon, unsigned n)
+{
+	static char models[4][128];
+
+	daemon_init(daemon);
+	for (unsigned i = 0; i < n; i++) {
+		const char name[] = {(char)('a' + i), '\0'};
+
+		snprintf(models[i], sizeof(models[i]), "%s=%s", name, path_of(name));
+		daemon_option(daemon, "--model", models[i]);
+	}
+	daemon_start(daemon);
+	return daemon_connect(daemon, 0, 0);
+}
+
+static void serve_end(struct daemon *daemon, struct mimeo *m)
+{
+	mimeo_close(m);
+	daemon_stop(daemon);
+	daemon_deinit(daemon);
+}
+
 static void test_tiny_model_of_each_family_is_served(void **state)
 {
-	static const char *const names[] = {"llama", "mistral", "qwen2", "qwen3"};
-	char models[4][128];
 	struct daemon daemon;
-
-	daemon_init(&daemon);
-	for (unsigned i = 0; i < 4; i++) {
-		const char name[2] = {(char)('a' + i), '\0'};
-
-		must_make(name, (const char *const[6]){
-					"--family", names[i], i == 1 ? "--window" : NULL, "9"});
-		snprintf(models[i], sizeof(models[i]), "%s=%s/%s", names[i], folder, name);
-		daemon_option(&daemon, "--model", models[i]);
-	}
-	daemon_start(&daemon);
-	struct mimeo *m = daemon_connect(&daemon, 0, 0);
 	float logits[4][VOCAB], again[VOCAB];
+
+	must_make("a", OPTIONS("--family", "llama"));
+	must_make("b", OPTIONS("--family", "mistral", "--window", "9"));
+	must_make("c", OPTIONS("--family", "qwen2"));
+	must_make("d", OPTIONS("--family", "qwen3"));
+	struct mimeo *m = serve_made(&daemon, 4);
 	for (unsigned i = 0; i < 4; i++)
-		answer(m, names[i], logits[i]);
-	answer(m, names[0], again);
+		answer(m, (const char[]){(char)('a' + i), '\0'}, logits[i]);
+	answer(m, "a", again);
 	assert_memory_equal(logits[0], again, sizeof(again));
 	/* biases and norms of heads are in the weights, and show; the window is longer than the
 	 * prompt */
 	assert_memory_equal(logits[0], logits[1], sizeof(again));
 	assert_memory_not_equal(logits[0], logits[2], sizeof(again));
 	assert_memory_not_equal(logits[0], logits[3], sizeof(again));
-	mimeo_close(m);
-	daemon_stop(&daemon);
-	daemon_deinit(&daemon);
+	serve_end(&daemon, m);
 }
 
 /* Routed, grouped and shared experts, and both ways to make a query. */
 static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
 {
-	static const char *const options[3][6] = {
-		{"--family", "deepseek_v2"},
-		{"--family", "deepseek_v2", "--q-rank", "0", "--groups", "1"},
-		{"--family", "deepseek_v3"},
-	};
-	char models[3][128], name[2] = "a";
-	float logits[3][VOCAB], again[VOCAB];
 	struct daemon daemon;
+	float logits[3][VOCAB], again[VOCAB];
 
-	daemon_init(&daemon);
-	for (unsigned i = 0; i < 3; i++, name[0]++) {
-		must_make(name, options[i]);
-		snprintf(models[i], sizeof(models[i]), "%s=%s/%s", name, folder, name);
-		daemon_option(&daemon, "--model", models[i]);
-	}
-	daemon_start(&daemon);
-	struct mimeo *m = daemon_connect(&daemon, 0, 0);
+	must_make("a", OPTIONS("--family", "deepseek_v2"));
+	must_make("b", OPTIONS("--family", "deepseek_v2", "--q-rank", "0", "--groups", "1"));
+	must_make("c", OPTIONS("--family", "deepseek_v3"));
+	struct mimeo *m = serve_made(&daemon, 3);
 	answer(m, "a", logits[0]);
 	answer(m, "b", logits[1]);
 	answer(m, "c", logits[2]);
@@ -159,45 +111,29 @@ static void test_tiny_model_of_each_deepseek_family_is_served(void **state)
 	assert_memory_equal(logits[0], again, sizeof(again));
 	assert_memory_not_equal(logits[0], logits[1], sizeof(again));
 	assert_memory_not_equal(logits[0], logits[2], sizeof(again));
-	mimeo_close(m);
-	daemon_stop(&daemon);
-	daemon_deinit(&daemon);
+	serve_end(&daemon, m);
 }
 
 static void test_shards_and_threads_make_no_difference(void **state)
 {
-	char one[128], many[128], index[128];
 	struct stat st;
 	struct daemon daemon;
-
-	must_make("a", (const char *const[6]){"--threads", "1", "--seed", "5"});
-	must_make("b",
-		(const char *const[6]){"--threads", "3", "--seed", "5", "--shard-bytes", "50000"});
-	snprintf(index, sizeof(index), "%s/b/model.safetensors.index.json", folder);
-	assert_int_equal(stat(index, &st), 0);
-	snprintf(one, sizeof(one), "one=%s/a", folder);
-	snprintf(many, sizeof(many), "many=%s/b", folder);
-	daemon_init(&daemon);
-	daemon_option(&daemon, "--model", one);
-	daemon_option(&daemon, "--model", many);
-	daemon_start(&daemon);
-	struct mimeo *m = daemon_connect(&daemon, 0, 0);
 	float logits[2][VOCAB];
-	answer(m, "one", logits[0]);
-	answer(m, "many", logits[1]);
+
+	must_make("a", OPTIONS("--threads", "1", "--seed", "5"));
+	must_make("b", OPTIONS("--threads", "3", "--seed", "5", "--shard-bytes", "50000"));
+	assert_int_equal(stat(path_of("b/model.safetensors.index.json"), &st), 0);
+	struct mimeo *m = serve_made(&daemon, 2);
+	answer(m, "a", logits[0]);
+	answer(m, "b", logits[1]);
 	assert_memory_equal(logits[0], logits[1], sizeof(logits[0]));
-	mimeo_close(m);
-	daemon_stop(&daemon);
-	daemon_deinit(&daemon);
+	serve_end(&daemon, m);
 }
 
-/* The file's bytes. */
-static char *weights_of(const char *name, size_t *ret_size)
+static char *weights_of(const char *file, size_t *ret_size)
 {
-	char path[128];
+	char *text = file_text(path_of(file), ret_size);
 
-	snprintf(path, sizeof(path), "%s/%s/model.safetensors", folder, name);
-	char *text = file_text(path, ret_size);
 	assert_non_null(text);
 	return text;
 }
@@ -206,11 +142,12 @@ static void test_same_seed_same_bytes_and_another_seed_others(void **state)
 {
 	size_t sizes[3];
 
-	must_make("a", (const char *const[6]){"--seed", "7", "--threads", "1"});
-	must_make("b", (const char *const[6]){"--seed", "7", "--threads", "4"});
-	must_make("c", (const char *const[6]){"--seed", "8"});
-	char *a = weights_of("a", &sizes[0]), *b = weights_of("b", &sizes[1]);
-	char *c = weights_of("c", &sizes[2]);
+	must_make("a", OPTIONS("--seed", "7", "--threads", "1"));
+	must_make("b", OPTIONS("--seed", "7", "--threads", "4"));
+	must_make("c", OPTIONS("--seed", "8"));
+	char *a = weights_of("a/model.safetensors", &sizes[0]);
+	char *b = weights_of("b/model.safetensors", &sizes[1]);
+	char *c = weights_of("c/model.safetensors", &sizes[2]);
 	assert_int_equal(sizes[0], sizes[1]);
 	assert_int_equal(sizes[0], sizes[2]);
 	assert_memory_equal(a, b, sizes[0]);
@@ -225,11 +162,11 @@ static void test_nothing_is_overwritten(void **state)
 	struct program_output output;
 	size_t before, after;
 
-	must_make("a", (const char *const[6]){NULL});
-	char *was = weights_of("a", &before);
-	assert_int_equal(make("a", (const char *const[6]){"--seed", "2"}, &output), 1);
+	must_make("a", (const char *const[]){NULL});
+	char *was = weights_of("a/model.safetensors", &before);
+	assert_int_equal(make("a", OPTIONS("--seed", "2"), &output), 1);
 	assert_non_null(strstr(output.text, "/a/model.safetensors: File exists"));
-	char *is = weights_of("a", &after);
+	char *is = weights_of("a/model.safetensors", &after);
 	assert_int_equal(before, after);
 	assert_memory_equal(was, is, before);
 	free(is);
@@ -239,7 +176,7 @@ static void test_nothing_is_overwritten(void **state)
 static void test_nonsense_is_status_2_and_names_the_option(void **state)
 {
 	static const struct {
-		const char *options[6], *text;
+		const char *options[7], *text;
 	} cases[] = {
 		{{"--shape", "2B"}, "there is no shape \"2B\""},
 		{{"--family", "gpt2"}, "there is no family \"gpt2\""},
@@ -271,8 +208,6 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 			fail_msg("\"%s\" does not name \"%s\"", output.text, cases[i].text);
 	}
 }
-
-#define MAKING(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_models)
 
 int main(void)
 {
