@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Strangers who say on a session's socket what the library would not. */
+/* Clients that send on a session's socket what the library would not. */
 #include <sys/socket.h>
 
 #include <mimeo/types.h>
@@ -8,6 +8,7 @@
 #include "ipc/socket.h"
 #include "tests/e2e/buffers.h"
 #include "tests/e2e/raw.h"
+#include "tests/lingering.h"
 
 static void test_bytes_that_are_no_call_cost_the_session(void **state)
 {
@@ -60,33 +61,13 @@ static void test_descriptors_beyond_one_are_dropped_with_the_session(void **stat
 static void test_descriptors_come_once_a_call(void **state)
 {
 	const struct msg_call call = {.call = MSG_CALL_BUFFER_CLOSE, .buffer = 1};
-	const int fd = STDERR_FILENO;
 	uint8_t bytes[4 + MSG_CALL_MAX];
 	size_t n = raw_call(&call, bytes, sizeof(bytes));
-	union {
-		struct cmsghdr align;
-		uint8_t bytes[CMSG_SPACE(sizeof(fd))];
-	} control = {0};
 	struct raw raw;
 
 	raw_attach(&raw, *state, 4);
-	for (size_t at = 0; at < 2; at++) {
-		struct iovec part = {.iov_base = bytes + at, .iov_len = at == 0 ? 1 : n - 2};
-		struct msghdr message = {
-			.msg_iov = &part,
-			.msg_iovlen = 1,
-			.msg_control = &control,
-			.msg_controllen = sizeof(control.bytes),
-		};
-		struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
-
-		rights->cmsg_level = SOL_SOCKET;
-		rights->cmsg_type = SCM_RIGHTS;
-		rights->cmsg_len = CMSG_LEN(sizeof(fd));
-		memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-		assert_int_equal(
-			sendmsg(raw.socket, &message, MSG_NOSIGNAL), part.iov_len);
-	}
+	send_with(raw.socket, bytes, 1, &(int){STDERR_FILENO}, 1);
+	send_with(raw.socket, bytes + 1, n - 2, &(int){STDERR_FILENO}, 1);
 	raw_assert_closed(raw.socket);
 	raw_detach(&raw);
 }
@@ -101,7 +82,7 @@ static int32_t raw_reply(struct raw *raw, const struct msg_call *call, int fd)
 	return raw_hear_reply(raw).status;
 }
 
-static void test_strange_calls_are_refused_and_cost_nothing_else(void **state)
+static void test_calls_that_the_library_would_not_send_are_refused_alone(void **state)
 {
 	struct msg_call import = {.call = MSG_CALL_BUFFER_IMPORT};
 	struct mimeo_handle handle = {.kind = MIMEO_HANDLE_MEMFD, .bytes = 4096};
@@ -144,7 +125,7 @@ int main(void)
 		T(test_second_call_ahead_of_the_first_one_s_reply_costs_the_session),
 		T(test_descriptors_beyond_one_are_dropped_with_the_session),
 		T(test_descriptors_come_once_a_call),
-		T(test_strange_calls_are_refused_and_cost_nothing_else),
+		T(test_calls_that_the_library_would_not_send_are_refused_alone),
 	};
 
 	RUN("buffers_bad", tests);
