@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "attention/flex/flex_cuda.h"
-#include "attention/paged/paged_map.h"
+#include "attention/paged/paged_cuda.h"
 
 #define MIN_FAST_PAGE 16u
 
@@ -35,7 +35,6 @@ struct flex_state {
 	const struct attention_manager *manager;
 	bool fast;
 	struct attention_variant split, mixed;
-	paged_encode_fn *encode; /* of tensor maps; NULL: all blocks are split */
 	uint32_t n_slots, page_shift, n_sms, max_blocks;
 	uint32_t short_query; /* tokens of a row whose blocks are split */
 	uint32_t n_blocks;    /* of the kernel of 9.0a; 0: there is none */
@@ -76,7 +75,7 @@ static int flex_cuda_count_slots(struct flex_state *state)
 	return rc;
 }
 
-/* The kernel of 9.0a, if this is its device and the driver makes tensor maps. */
+/* The kernel of 9.0a, if this is its device. */
 static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
@@ -90,9 +89,6 @@ static int flex_cuda_choose_mixed(struct flex_state *state, struct stream *strea
 	rc = variant_load(stream, name_mixed, &state->mixed);
 	if (rc)
 		return rc;
-	state->encode = paged_map_encode();
-	if (!state->encode)
-		return 0;
 	state->n_blocks = state->n_sms;
 	state->n_slots = state->mixed.slots * state->n_blocks;
 	/* what fills one tile of 16 packed rows is read as fast as memory goes */
@@ -256,9 +252,9 @@ static int flex_cuda_run_fast(
 
 #ifdef MIMEO_PAGED_SM90
 	if (state->n_blocks && a->n_tokens > state->short_query) {
-		struct paged_tensor_map map;
-		int rc = paged_map_make(state->manager->device, state->encode,
-			&state->manager->config, a->kv, FLEX_TILE, &map);
+		struct cuda_tensor_map map;
+		int rc = paged_tensor_map(
+			stream, &state->manager->config, a->kv, FLEX_TILE, &map);
 
 		if (!rc)
 			flex_mixed_sm90_launch(stream, &state->mixed, &args, &map);

@@ -212,7 +212,7 @@ static __device__ __forceinline__ void slots_arrive(void)
 template <int D, int KEYS, int TEAMS, int SPLIT>
 static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	mixed_kernel(const __grid_constant__ flex_cuda_args p,
-		const __grid_constant__ paged_tensor_map map)
+		const __grid_constant__ struct cuda_tensor_map map)
 {
 	using size = tile_sizes<D, KEYS, WGS>;
 	using rings = memory_of<D, KEYS, TEAMS, SPLIT>;

@@ -413,8 +413,8 @@ int mla_sm90_launch(struct stream *stream, const mla_cuda_args *args)
 	uint32_t n_items = a.n_tokens * a.sizes.n_splits, n = a.sizes.n_slots;
 	uint32_t box = a.page_tokens < BOX ? a.page_tokens : BOX;
 	struct cuda_tensor_map map;
-	int rc = cuda_tensor_map_atoms(stream, a.kv, (uint64_t)a.n_pages * a.page_tokens, WIDTH, box,
-		&map);
+	int rc = cuda_tensor_map_atoms(
+		stream, a.kv, (uint64_t)a.n_pages * a.page_tokens, WIDTH, box, WIDTH, &map);
 
 	if (rc != 0)
 		return rc;

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "attention/paged/paged_cuda.h"
-#include "attention/paged/paged_map.h"
 
 #define MIN_FAST_PAGE 16u
 #define LARGE_WAVES 3u /* so many blocks a multiprocessor are worth the larger ones */
@@ -29,10 +28,9 @@ static const char name_any[] = "paged_any";
 
 struct paged_state {
 	const struct attention_manager *manager;
-	bool fast;
+	bool fast, sm90; /* prefill is the kernel of 9.0a */
 	struct attention_variant decode, prefill;
 	struct attention_variant prefill_large; /* for prompts that fill the device several times */
-	paged_encode_fn *encode; /* of tensor maps; NULL: prefill is not the one of 9.0a */
 	uint32_t n_slots, page_shift, n_sms;
 	void *memory; /* of all that follows */
 	void *plans;  /* [n_plans] plan_bytes each */
@@ -96,7 +94,7 @@ static int paged_cuda_count_slots(struct paged_state *state)
 	return 0;
 }
 
-/* The kernels of 9.0a, if this is their device and the driver makes tensor maps. */
+/* The kernels of 9.0a, if this is their device. */
 static void paged_cuda_choose_sm90(struct paged_state *state, struct stream *stream)
 {
 #ifdef MIMEO_PAGED_SM90
@@ -106,9 +104,7 @@ static void paged_cuda_choose_sm90(struct paged_state *state, struct stream *str
 
 	if (limits->arch != 90 || !paged_prefill_sm90_variant(dim, 0, shared, &variant))
 		return;
-	state->encode = paged_map_encode();
-	if (!state->encode)
-		return;
+	state->sm90 = true;
 	state->prefill = state->prefill_large = variant;
 	paged_prefill_sm90_variant(dim, variant.rows + 1, shared, &state->prefill_large);
 #endif
@@ -143,7 +139,7 @@ static int paged_cuda_load(struct paged_state *state, struct stream *stream)
 	}
 	state->page_shift = (uint32_t)__builtin_ctz(state->manager->config.page_tokens);
 	state->n_sms = cuda_limits(stream)->n_sms;
-	prefill = state->encode ? name_prefill_sm90 : name_prefill;
+	prefill = state->sm90 ? name_prefill_sm90 : name_prefill;
 	rc = cuda_launch_begin(stream, name_plan, paged_plan_kernel);
 	if (rc)
 		return rc;
@@ -256,12 +252,12 @@ static int paged_cuda_prefill(const struct paged_state *state, struct stream *st
 	const struct paged_cuda_args *args)
 {
 #ifdef MIMEO_PAGED_SM90
-	struct paged_tensor_map map;
+	struct cuda_tensor_map map;
 	int rc;
 
-	if (state->encode) {
-		rc = paged_map_make(state->manager->device, state->encode, &state->manager->config,
-			args->a.kv, state->prefill.keys, &map);
+	if (state->sm90) {
+		rc = paged_tensor_map(stream, &state->manager->config, args->a.kv,
+			state->prefill.keys, &map);
 		if (!rc)
 			paged_prefill_sm90_launch(stream,
 				paged_cuda_prefill_for(state, args->a.n_tokens), args, &map);

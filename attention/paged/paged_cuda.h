@@ -92,11 +92,6 @@ struct paged_cuda_args {
 	bool alone; /* there is no launch of the decode kernel, which would write the zeros */
 };
 
-/* A layer's cache as the copy engine sees it: paged_map.h. */
-struct paged_tensor_map {
-	uint64_t opaque[16];
-} __attribute__((aligned(64)));
-
 /* The kernel for a head size within so much shared memory a block; false: there is none. */
 bool paged_decode_variant(
 	uint32_t head_dim, uint32_t shared_bytes_optin, struct attention_variant *ret);
@@ -107,6 +102,16 @@ bool paged_prefill_variant(
 bool paged_prefill_sm90_variant(uint32_t head_dim, uint32_t rows, uint32_t shared_bytes_optin,
 	struct attention_variant *ret);
 
+/* A layer's cache as the copy engine of 9.0 sees it; a box is one head of min(page_tokens, n_keys)
+ * tokens. */
+static inline int paged_tensor_map(struct stream *stream, const struct attention_config *c,
+	const void *kv, uint32_t n_keys, struct cuda_tensor_map *ret)
+{
+	return cuda_tensor_map_atoms(stream, kv, (uint64_t)c->n_kv_pages * 2 * c->page_tokens,
+		c->n_kv_heads * c->head_dim, c->page_tokens < n_keys ? c->page_tokens : n_keys,
+		c->head_dim, ret);
+}
+
 /* Launchers. They need cuda_launch_begin before and cuda_launch_end after. */
 void paged_plan_launch(struct stream *stream, const struct paged_plan_args *args);
 void paged_decode_launch(struct stream *stream, const struct attention_variant *variant,
@@ -114,7 +119,7 @@ void paged_decode_launch(struct stream *stream, const struct attention_variant *
 void paged_prefill_launch(struct stream *stream, const struct attention_variant *variant,
 	const struct paged_cuda_args *args);
 void paged_prefill_sm90_launch(struct stream *stream, const struct attention_variant *variant,
-	const struct paged_cuda_args *args, const struct paged_tensor_map *map);
+	const struct paged_cuda_args *args, const struct cuda_tensor_map *map);
 /* Any head_dim to PAGED_ANY_HEAD_DIM, any page size, any alignment; slow; needs no plan. */
 #define PAGED_ANY_HEAD_DIM 1024u
 void paged_any_launch(struct stream *stream, const struct paged_args *args);

@@ -145,7 +145,7 @@ static __device__ void compute(const paged_cuda_args &p, prefill_rings *s, uint3
 template <int D, int KEYS, int WGS>
 static __global__ void __launch_bounds__((WGS + 1) * GROUP, 1)
 	prefill_kernel(const __grid_constant__ paged_cuda_args p,
-		const __grid_constant__ paged_tensor_map map)
+		const __grid_constant__ struct cuda_tensor_map map)
 {
 	using size = tile_sizes<D, KEYS, WGS>;
 	extern __shared__ uint8_t unaligned[];
@@ -200,7 +200,7 @@ bool paged_prefill_sm90_variant(
 }
 
 void paged_prefill_sm90_launch(struct stream *stream, const struct attention_variant *variant,
-	const struct paged_cuda_args *args, const struct paged_tensor_map *map)
+	const struct paged_cuda_args *args, const struct cuda_tensor_map *map)
 {
 	uint64_t group = args->a.n_heads / args->a.n_kv_heads;
 	uint64_t n_blocks = (args->a.max_long_query * group + variant->rows - 1) / variant->rows;

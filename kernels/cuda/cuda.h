@@ -86,19 +86,19 @@ struct cuda_tensor_map {
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
 #define CUDA_TENSOR_DIMS_MAX 5
-/* The same of more dimensions than two, the first of 64 columns a box and contiguous; strides in
- * bytes, multiples of 16, from the second dimension on. */
+/* The same of more dimensions than two, the first of 64 columns a box and contiguous (or of 32, with
+ * CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension on. */
 int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
 	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
 	struct cuda_tensor_map *ret);
 /*
- * The same in four dimensions, for boxes of whole rows in shared memory as atoms of 8 rows by 64
- * columns, those of the same 8 rows behind each other: {64 columns, 8 rows, cols / 64, rows / 8}. A
- * box is {64, 8, cols / 64, box_rows / 8}. cols a multiple of 64, box_rows and rows of 8; rows 0: not
- * known.
+ * The same in four dimensions, for boxes of box_cols columns in shared memory as atoms of 8 rows by
+ * 64 columns (32 where box_cols is no multiple of 64), those of the same 8 rows behind each other:
+ * {64 columns, 8 rows, cols / 64, rows / 8}. A box is {64, 8, box_cols / 64, box_rows / 8}. cols a
+ * multiple of box_cols, box_rows and rows of 8; rows 0: not known.
  */
 int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t rows, uint32_t cols,
-	uint32_t box_rows, struct cuda_tensor_map *ret);
+	uint32_t box_rows, uint32_t box_cols, struct cuda_tensor_map *ret);
 
 /*
  * The step's inputs (struct step_inputs) are written by `prepare` and a draft's (draft_inputs) by

@@ -13,7 +13,8 @@ int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dim
 	int rc = CUDA_TRY_DRIVER(&stream->device->base,
 		driver->tensor_map_tiled((CUtensorMap *)&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
 			n_dims, (void *)(uintptr_t)memory, dims, strides, box, steps,
-			CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+			CU_TENSOR_MAP_INTERLEAVE_NONE,
+			box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
 			CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 
 	if (rc)
@@ -32,13 +33,14 @@ int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, ui
 }
 
 int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t rows, uint32_t cols,
-	uint32_t box_rows, struct cuda_tensor_map *ret)
+	uint32_t box_rows, uint32_t box_cols, struct cuda_tensor_map *ret)
 {
+	const uint32_t atom = box_cols % 64 ? 32 : 64;
 	const uint64_t row_bytes = (uint64_t)cols * 2, eights = rows / 8;
 	const uint64_t dims[] = {
-		64, 8, cols / 64, eights && eights < INT32_MAX ? eights : INT32_MAX};
-	const uint64_t strides[] = {row_bytes, 128, 8 * row_bytes};
-	const uint32_t box[] = {64, 8, cols / 64, box_rows / 8};
+		atom, 8, cols / atom, eights && eights < INT32_MAX ? eights : INT32_MAX};
+	const uint64_t strides[] = {row_bytes, atom * 2, 8 * row_bytes};
+	const uint32_t box[] = {atom, 8, box_cols / atom, box_rows / 8};
 
 	return cuda_tensor_map_of(stream, matrix, 4, dims, strides, box, ret);
 }
