@@ -117,7 +117,7 @@ static __device__ void load_tiles(
 
 			barrier_wait(shared_address(&s->empty[KIND][at.index]), at.parity ^ 1);
 			if (lane) {
-				barrier_arrive_bytes(full, bytes);
+				barrier_expect(full, bytes);
 				copy_panel(to, expanded, full, col, row);
 				copy_panel(to + PANEL_BYTES, expanded, full, col + 64, row);
 				if (KIND == OF_KEYS)

@@ -179,7 +179,7 @@ static __device__ void copy_keys(
 				copies_after_others(&waited);
 			barrier_wait(at.empty + at.stage * 8, at.parity ^ 1);
 			if (lane == 0)
-				barrier_arrive_bytes(at.full + at.stage * 8,
+				barrier_expect(at.full + at.stage * 8,
 					n_boxes * box_tokens * WIDTH * 2);
 			__syncwarp();
 			if (mine >= 0 && mine < n_boxes)

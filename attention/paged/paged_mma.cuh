@@ -17,13 +17,9 @@
 #include <math_constants.h>
 
 #include "attention/paged/paged_cuda.h"
+#include "kernels/cuda/barrier.cuh"
 
 typedef __nv_bfloat16 bf16;
-
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer)
-{
-	return (uint32_t)__cvta_generic_to_shared(pointer);
-}
 
 /* 16 bytes, or zeros if not `seen`; nothing is read then. */
 static __device__ __forceinline__ void copy_16(uint32_t dst, const void *src, bool seen)

@@ -17,6 +17,7 @@
  */
 
 #include "attention/paged/paged_mma.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define ATOM_ALIGN 1024u
@@ -38,44 +39,10 @@ template <int D> struct atom {
 
 /* ---- barriers in shared memory ---- */
 
-static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals)
-{
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
-		: "memory");
-}
-
 /* What one thread initialised, before a __syncthreads, is seen by the copy engine, too. */
 static __device__ __forceinline__ void barrier_init_fence(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* Arrive, and let the phase end only after so many bytes were copied. */
-static __device__ __forceinline__ void barrier_arrive_bytes(uint32_t barrier, uint32_t bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-		"r"(bytes)
-		: "memory");
-}
-
-/* Until the phase of this parity has ended; of a new barrier, the one before the first has. */
-static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
-{
-	uint32_t ended;
-
-	do {
-		asm volatile("{\n\t.reg .pred p;\n\t"
-			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
-			     "selp.u32 %0, 1, 0, p;\n\t}"
-			: "=r"(ended)
-			: "r"(barrier), "r"(parity)
-			: "memory");
-	} while (!ended);
 }
 
 /* ---- the hardware's numbered barriers, for some warps of a block ---- */

@@ -85,7 +85,7 @@ static __device__ __forceinline__ void tile_load(const Args &p, const void *map,
 	int32_t in_page = token & ((1 << p.page_shift) - 1);
 
 	if (threadIdx.x % 32 == 0)
-		barrier_arrive_bytes(barrier, n * rows * D * 2);
+		barrier_expect(barrier, n * rows * D * 2);
 	__syncwarp();
 	if (page >= 0)
 		copy_box(memory + to * D * 2, map, barrier, kv_head * atom<D>::n,
