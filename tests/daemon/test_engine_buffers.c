@@ -46,42 +46,27 @@ static void hold_lane(struct device *device)
 	held.n_steps = N_GATES + FIRST_HELD; /* set-up waits at no gate */
 }
 
-/* ---- an engine, a client with a buffer ---- */
-
-struct fixture {
-	struct rig rig;
-	struct rig_client client;
-	struct engine_buffer buffer;
-	struct rig_result results[2];
-};
-
-static int set_up(void **state)
+static int open_gates(void **state)
 {
-	static struct fixture f;
-
-	f = (struct fixture){.buffer = {.bytes = BUFFER_BYTES}};
-	rig_open(&f.rig, &(struct rig_options){
-		.mode = GRAPH_FULL_AND_PIECEWISE, .on_device = hold_lane});
-	rig_attach(&f.rig, &f.client, 8);
-	f.buffer.address = held.memory;
-	atomic_store(&f.buffer.open, true);
-	f.client.port->buffers = &f.buffer;
-	f.client.port->n_buffers = 1;
-	held.n_steps = 0;
-	*state = &f;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 
 	for (int i = 0; i < N_GATES; i++)
 		atomic_store(&held.open[i], true);
-	rig_detach(&f->client);
+	rig_detach(&rig->client);
 	held.device->ops->mem_free(held.device, held.memory);
-	rig_close(&f->rig);
-	return 0;
+	return rig_teardown(state);
+}
+
+/* ---- the buffer ---- */
+
+static struct engine_buffer buffer;
+
+static void open_buffer(struct rig *rig)
+{
+	buffer = (struct engine_buffer){.address = held.memory, .bytes = BUFFER_BYTES, .open = true};
+	rig->client.port->buffers = &buffer;
+	rig->client.port->n_buffers = 1;
+	held.n_steps = 0;
 }
 
 static void nap(void)
@@ -89,59 +74,54 @@ static void nap(void)
 	nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-static void await_in_lane(struct fixture *f, uint32_t n)
-{
-	RIG_AWAIT(atomic_load(&engine_stats(f->rig.engine)->n_in_lane) == n);
-}
-
-static bool take_buffer(struct fixture *f)
+static bool take_buffer(struct rig *rig)
 {
 	struct engine_port *port;
-	uint32_t buffer;
+	uint32_t id;
 
-	if (!engine_buffer_take(f->rig.engine, &port, &buffer))
+	if (!engine_buffer_take(rig->engine, &port, &id))
 		return false;
-	assert_ptr_equal(port, f->client.port);
-	assert_int_equal(buffer, BUFFER);
+	assert_ptr_equal(port, rig->client.port);
+	assert_int_equal(id, BUFFER);
 	return true;
 }
 
 /* The request is over, its buffer closed and free, as a whole or not at all. */
-static void assert_ended(struct fixture *f, bool ended)
+static void assert_ended(struct rig *rig, bool ended)
 {
 	for (int i = 0; i < 20; i++, nap())
-		rig_poll(&f->client, f->results);
-	assert_int_equal(f->results[0].done, ended);
-	assert_int_equal(take_buffer(f), ended);
+		rig_poll(&rig->client, rig->results);
+	assert_int_equal(rig->results[0].done, ended);
+	assert_int_equal(take_buffer(rig), ended);
 }
 
 /* A request of three steps, cancelled when as many of its steps as there are open gates have ended
  * behind the first: all that are left in the lane may write to its buffer. */
-static void check_fence(struct fixture *f, int n_open)
+static void check_fence(struct rig *rig, int n_open)
 {
 	int32_t tokens[32];
 	struct msg_generate msg = rig_greedy(rig_prompt("count 4 30\n", tokens), 3);
 	struct rig_request request;
 
+	open_buffer(rig);
 	msg.flags = MIMEO_GENERATE_PROMPT_LOGITS | MIMEO_GENERATE_IGNORE_EOS;
 	msg.logits = (struct mimeo_place){.buffer = BUFFER};
-	request = rig_generate(&f->client, 0, tokens, msg.n_tokens, &msg);
-	rig_submit(&f->client, request);
-	rig_wait_steps(&f->rig, 3); /* the first has ended */
+	request = rig_generate(&rig->client, 0, tokens, msg.n_tokens, &msg);
+	rig_submit(&rig->client, request);
+	rig_wait_steps(rig, 3); /* the first has ended */
 	for (int i = 0; i < N_GATES; i++) {
 		if (i == n_open) {
-			rig_cancel(&f->client, 1, &request);
-			rig_wait(&f->client, f->results, 1);
-			atomic_store(&f->buffer.open, false);
-			assert_int_equal(engine_post_buffer_close(
-				f->rig.engine, f->client.port, BUFFER), 0);
+			rig_cancel(&rig->client, 1, &request);
+			rig_wait(&rig->client, rig->results, 1);
+			atomic_store(&buffer.open, false);
+			assert_int_equal(engine_post_buffer_close(rig->engine, rig->client.port, BUFFER), 0);
 		}
-		assert_ended(f, false);
+		assert_ended(rig, false);
 		atomic_store(&held.open[i], true);
-		await_in_lane(f, 1 - (uint32_t)i);
+		RIG_AWAIT(engine_stats(rig->engine)->n_in_lane == 1 - (uint32_t)i);
 	}
-	assert_ended(f, true);
-	assert_int_equal(f->results[0].status, MIMEO_E_CANCELLED);
+	assert_ended(rig, true);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
 }
 
 static void test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended(void **state)
@@ -154,15 +134,15 @@ static void test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_e
 	check_fence(*state, 1);
 }
 
+#define BUFFER_TEST(test)                                                                          \
+	{#test, test, rig_setup, open_gates,                                                       \
+		&(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE, .on_device = hold_lane}}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(
-			test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended,
-			set_up, tear_down),
-		cmocka_unit_test_setup_teardown(
-			test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended,
-			set_up, tear_down),
+		BUFFER_TEST(test_buffer_is_busy_until_two_launched_steps_that_name_it_have_ended),
+		BUFFER_TEST(test_buffer_is_busy_until_the_last_launched_step_that_names_it_has_ended),
 	};
 
 	return cmocka_run_group_tests_name("engine buffers", tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What has no drafts beside what has: requests with masks, step requests with embeddings, results in
- * device buffers. Each shares steps with a request that speculates; it gets what it gets of the model
- * without a draft, to the last bit, and verifies nothing itself.
+ * Requests with masks, step requests with embeddings and results in device buffers have no draft tokens.
+ * Each shares steps with a request that speculates, and gets what the model without a draft model gives,
+ * to the last bit.
  */
 #include "tests/daemon/rig.h"
 
@@ -29,9 +29,9 @@ struct outcome {
 };
 
 struct world {
-	struct rig rig;
-	struct rig_client client, other;
-	struct rig_result results[8], other_results[8];
+	struct rig *rig;
+	struct rig_client other;
+	struct rig_result other_results[8];
 	struct engine_buffer buffers[2];
 	_Alignas(64) float rows[VOCAB + HIDDEN + 64];
 	_Alignas(64) float embeddings[8 * HIDDEN];
@@ -47,69 +47,59 @@ static void add_buffer(struct world *w, uint32_t id, void *address, uint64_t byt
 	atomic_store(&buffer->open, true);
 }
 
-static void open_world(struct world *w, enum graph_mode mode, bool with_draft)
+static void open_world(struct world *w, struct rig *rig)
 {
-	const struct rig_options options = {.mode = mode, .attention = "flex",
-		.n_drafts = with_draft ? K : 0};
 	uint64_t seed = 1;
 
-	*w = (struct world){0};
-	rig_open(&w->rig, &options);
-	rig_attach(&w->rig, &w->client, 8);
-	rig_attach(&w->rig, &w->other, 8);
+	*w = (struct world){.rig = rig};
+	rig_attach(rig, &w->other, 8);
 	random_fill_floats(&seed, w->embeddings, 8 * HIDDEN);
 	add_buffer(w, RESULTS, w->rows, sizeof(w->rows));
 	add_buffer(w, EMBEDDINGS, w->embeddings, sizeof(w->embeddings));
-	w->client.port->buffers = w->buffers;
-	w->client.port->n_buffers = 2;
+	rig->client.port->buffers = w->buffers;
+	rig->client.port->n_buffers = 2;
 }
 
 static void close_world(struct world *w)
 {
-	rig_detach(&w->client);
+	/* Before its buffers go. */
+	rig_detach(&w->rig->client);
 	rig_detach(&w->other);
-	rig_close(&w->rig);
 }
 
 static uint64_t verified(const struct world *w)
 {
-	struct engine_model_facts facts;
-
-	engine_model_facts(w->rig.engine, 0, &facts);
-	return facts.speculation.n_rows;
+	return rig_facts(w->rig).speculation.n_rows;
 }
 
-/* Rows that decoded without drafts because of their mask. */
+/* Rows that decoded without draft tokens because of their mask. */
 static uint64_t masked(const struct world *w)
 {
-	struct engine_model_facts facts;
-
-	engine_model_facts(w->rig.engine, 0, &facts);
-	return facts.speculation.n_undrafted[UNDRAFTED_MASK];
+	return rig_facts(w->rig).speculation.n_undrafted[UNDRAFTED_MASK];
 }
 
 /* The client's request 0 and the other client's endless one, in shared steps; the rows that the
  * client's request verified. */
 static uint64_t run_beside(struct world *w, const struct rig_request *request, struct outcome *o)
 {
-	const struct engine_stats *stats = engine_stats(w->rig.engine);
+	const struct engine_stats *stats = engine_stats(w->rig->engine);
 	uint64_t before = verified(w), n_steps, n_rows;
 	struct rig_request endless = rig_endless(&w->other, 1, 0, N_ENDLESS);
 
-	rig_gate_close(&w->rig);
+	rig_gate_close(w->rig);
 	n_steps = stats->n_steps;
 	n_rows = stats->n_rows;
-	w->results[0] = w->other_results[1] = (struct rig_result){0};
+	w->rig->results[0] = w->other_results[1] = (struct rig_result){0};
 	rig_submit(&w->other, endless);
 	if (request)
-		rig_submit(&w->client, *request);
-	rig_gate_open(&w->rig);
+		rig_submit(&w->rig->client, *request);
+	rig_gate_open(w->rig);
 	rig_wait(&w->other, w->other_results, 1);
 	assert_int_equal(w->other_results[1].n_generated, N_ENDLESS);
 	memcpy(o->endless, rig_tokens(&w->other, &endless), sizeof(o->endless));
 	if (request) {
-		rig_wait(&w->client, w->results, 0);
-		assert_int_equal(w->results[0].status, 0);
+		rig_wait(&w->rig->client, w->rig->results, 0);
+		assert_int_equal(w->rig->results[0].status, 0);
 		assert_true(stats->n_rows - n_rows > stats->n_steps - n_steps);
 	}
 	return verified(w) - before - w->endless_rows;
@@ -132,12 +122,12 @@ static void run_mask(struct world *w, uint32_t i, struct outcome *o, bool in_buf
 	msg.mask = masks[i];
 	if (in_buffer)
 		msg.logits = (struct mimeo_place){.buffer = RESULTS, .offset = 64};
-	request = rig_generate(&w->client, 0, payload, has_words ? 3 * N_PROMPT : N_PROMPT, &msg);
+	request = rig_generate(&w->rig->client, 0, payload, has_words ? 3 * N_PROMPT : N_PROMPT, &msg);
 	memset(w->rows, 0xff, sizeof(w->rows));
 	n_verified = run_beside(w, &request, o);
-	assert_int_equal(w->results[0].n_generated, N_TOKENS);
-	memcpy(o->tokens[i], rig_tokens(&w->client, &request), sizeof(o->tokens[i]));
-	memcpy(o->logits[i], in_buffer ? w->rows + 16 : rig_logits(&w->client, &request, &layout),
+	assert_int_equal(w->rig->results[0].n_generated, N_TOKENS);
+	memcpy(o->tokens[i], rig_tokens(&w->rig->client, &request), sizeof(o->tokens[i]));
+	memcpy(o->logits[i], in_buffer ? w->rows + 16 : rig_logits(&w->rig->client, &request, &layout),
 		sizeof(o->logits[i]));
 	if (!w->endless_rows || masks[i].kind != MIMEO_MASK_DEFAULT)
 		assert_int_equal(n_verified, 0);
@@ -156,7 +146,7 @@ static void run_steps(struct world *w, struct outcome *o)
 	static const int32_t none[5];
 	uint32_t at = 0;
 
-	rig_ok(&w->client, 1, RING_OP_OPEN, 1, 0);
+	rig_ok(&w->rig->client, 1, RING_OP_OPEN, 1, 0);
 	for (uint32_t i = 0; i < N_STEPS; i++) {
 		const struct msg_row row = {1, i ? 1 : 5};
 		const struct msg_step msg = {.n_rows = 1,
@@ -164,7 +154,7 @@ static void run_steps(struct world *w, struct outcome *o)
 			.logits = {.buffer = RESULTS, .offset = 64},
 			.hidden = {.buffer = RESULTS, .offset = 64 + VOCAB * sizeof(float)},
 			.embeddings = {.buffer = EMBEDDINGS, .offset = at * HIDDEN * sizeof(float)}};
-		struct rig_request request = rig_step(&w->client, 0, &msg, &row, none);
+		struct rig_request request = rig_step(&w->rig->client, 0, &msg, &row, none);
 
 		memset(w->rows, 0xff, sizeof(w->rows));
 		assert_int_equal(run_beside(w, &request, o), 0);
@@ -185,20 +175,20 @@ static void run_after(struct world *w, struct outcome *o)
 
 	msg.sequence = 1;
 	msg.flags = MIMEO_GENERATE_IGNORE_EOS;
-	request = rig_generate(&w->client, 0, tokens, 3, &msg);
+	request = rig_generate(&w->rig->client, 0, tokens, 3, &msg);
 	assert_int_equal(run_beside(w, &request, o), 0);
-	memcpy(o->after, rig_tokens(&w->client, &request), sizeof(o->after));
-	rig_ok(&w->client, 1, RING_OP_CLOSE, 1, 0);
+	memcpy(o->after, rig_tokens(&w->rig->client, &request), sizeof(o->after));
+	rig_ok(&w->rig->client, 1, RING_OP_CLOSE, 1, 0);
 }
 
-static void run(enum graph_mode mode, bool with_draft, struct outcome *ret)
+static void run(struct rig *rig, struct outcome *ret)
 {
 	struct outcome again;
 	struct world w;
 
-	open_world(&w, mode, with_draft);
+	open_world(&w, rig);
 	w.endless_rows = run_beside(&w, NULL, ret);
-	assert_true(with_draft ? w.endless_rows > 0 : !w.endless_rows);
+	assert_true(rig->options.n_drafts ? w.endless_rows > 0 : !w.endless_rows);
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		run_mask(&w, i, ret, false);
 		run_mask(&w, i, &again, true);
@@ -214,20 +204,21 @@ static struct outcome expected; /* without a draft */
 
 static int make_expected(void **state)
 {
-	if (!test_on_cuda())
-		run(GRAPH_NONE, false, &expected);
+	static struct rig rig;
+
+	if (test_on_cuda())
+		return 0;
+	rig_open_client(&rig, &(struct rig_options){.attention = "flex"});
+	run(&rig, &expected);
+	rig_close(&rig);
 	return 0;
 }
 
-static const enum graph_mode modes[] = {
-	GRAPH_NONE, GRAPH_PIECEWISE, GRAPH_FULL_AND_PIECEWISE, GRAPH_FULL};
-
 static void test_what_has_no_drafts_is_the_same_beside_what_has(void **state)
 {
-	const enum graph_mode *mode = *state;
 	struct outcome o;
 
-	run(*mode, true, &o);
+	run(*state, &o);
 	assert_memory_equal(o.endless, expected.endless, sizeof(o.endless));
 	for (uint32_t i = 0; i < N_MASKS; i++) {
 		assert_memory_equal(o.tokens[i], expected.tokens[i], sizeof(o.tokens[i]));
@@ -242,20 +233,19 @@ static void test_what_has_no_drafts_is_the_same_beside_what_has(void **state)
 	assert_memory_equal(o.after, expected.after, sizeof(o.after));
 }
 
+#define BESIDE_TEST(graphs)                                                                        \
+	{"test_what_has_no_drafts_is_the_same_beside_what_has_" #graphs,                           \
+		test_what_has_no_drafts_is_the_same_beside_what_has, rig_setup, rig_teardown,      \
+		&(struct rig_options){.mode = graphs, .attention = "flex", .n_drafts = K}}
+
 int main(void)
 {
-	enum { N = sizeof(modes) / sizeof(modes[0]) };
-	static struct CMUnitTest tests[N];
-	static char names[N][96];
-
-	for (size_t i = 0; i < N; i++) {
-		snprintf(names[i], sizeof(names[i]),
-			"test_what_has_no_drafts_is_the_same_beside_what_has_%s",
-			graph_mode_name(modes[i]));
-		tests[i] = (struct CMUnitTest){.name = names[i],
-			.test_func = test_what_has_no_drafts_is_the_same_beside_what_has,
-			.initial_state = (void *)(uintptr_t)&modes[i]};
-	}
+	const struct CMUnitTest tests[] = {
+		BESIDE_TEST(GRAPH_NONE),
+		BESIDE_TEST(GRAPH_PIECEWISE),
+		BESIDE_TEST(GRAPH_FULL_AND_PIECEWISE),
+		BESIDE_TEST(GRAPH_FULL),
+	};
 	static const struct test_cpu_only only[] = {
 		{"test_what_has_no_drafts", "prompts without sense turn on the last bits of logits"},
 	};
