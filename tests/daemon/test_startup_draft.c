@@ -26,157 +26,141 @@ static const char *folder_of(const char *below)
 	return path[turn];
 }
 
-struct fixture {
-	struct device *device;
-	/* The device as it is examined, without the ops that a test leaves out. */
-	struct kernel_ops kernels;
-	struct device examined;
-	struct config config;
-	struct config_model options;
+#define TARGET "examples/models/tinycalc"
+#define DRAFT "examples/models/tinycalc-eagle"
+
+enum { VERIFY = 1, BEGIN = 2, ADVANCE = 4 }; /* ops of speculation */
+
+struct examination {
+	const char *target, *draft; /* folders; draft: NULL for none */
+	unsigned without;           /* ops that the device is examined without */
+	const char *attention;      /* NULL: "auto" */
+	uint32_t n_drafts;          /* 0: 4 */
+	struct mask_text mask;
+	/* results */
 	struct budget_model memory;
 	struct startup_error error;
 	char draft_attention[16];
 	enum graph_mode resolved;
+	bool speculates; /* the device has all ops of speculation */
 };
 
-static void set_up(struct fixture *f, const char *target, const char *draft)
+static int examine_on(struct examination *e, struct device *device, const struct device_info *info,
+	struct config_model *options)
 {
-	*f = (struct fixture){.device = test_device_open(0),
-		.config = {.max_requests = 4, .max_batch_tokens = 32, .page_tokens = 16},
-		.options = {.name = "tinycalc", .breakable = "yes", .attention = "auto",
-			.graph_mode = GRAPH_FULL_AND_PIECEWISE, .draft_tokens = 4}};
-	f->kernels = *f->device->kernels;
-	f->examined = (struct device){.ops = f->device->ops, .kernels = &f->kernels};
-	f->options.dir = strdup(folder_of(target));
-	if (draft)
-		snprintf(f->options.draft, sizeof(f->options.draft), "%s", folder_of(draft));
-}
-
-static void tear_down(struct fixture *f)
-{
-	free(f->options.dir);
-	f->device->ops->free(f->device);
-}
-
-static int examine(struct fixture *f)
-{
-	const struct device_info info = test_device_info(f->device);
-	const struct engine_options engine = {.device = &f->examined, .max_requests = 4,
+	const struct config config = {.max_requests = 4, .max_batch_tokens = 32, .page_tokens = 16};
+	const struct engine_options engine = {.device = device, .max_requests = 4,
 		.max_batch_tokens = 32, .page_tokens = 16};
-	struct startup_model model = {.options = &f->options, .memory = &f->memory};
-	int rc = startup_model_examine(&model, &f->config, &info, &f->error);
+	struct startup_model model = {.options = options, .memory = &e->memory};
+	int rc = startup_model_examine(&model, &config, info, &e->error);
 
 	if (rc == 0)
-		rc = startup_draft_examine(&model, &f->config, &f->examined, &info, &f->error);
+		rc = startup_draft_examine(&model, &config, device, info, &e->error);
 	if (rc == 0)
-		rc = startup_model_measure(&model, &info, &engine, &f->error);
+		rc = startup_model_measure(&model, info, &engine, &e->error);
 	if (model.draft_attention)
-		snprintf(f->draft_attention, sizeof(f->draft_attention), "%s",
-			model.draft_attention->name);
-	f->resolved = model.mode.resolved;
+		snprintf(e->draft_attention, sizeof(e->draft_attention), "%s", model.draft_attention->name);
+	e->resolved = model.mode.resolved;
 	startup_model_deinit(&model);
+	return rc;
+}
+
+static int examine(struct examination *e)
+{
+	struct device *device = test_device_open(0);
+	const struct device_info info = test_device_info(device);
+	struct kernel_ops kernels = *device->kernels;
+	struct device examined = {.ops = device->ops, .kernels = &kernels};
+	struct config_model options = {.dir = strdup(folder_of(e->target)), .name = "tinycalc",
+		.breakable = "yes", .graph_mode = GRAPH_FULL_AND_PIECEWISE, .mask = e->mask,
+		.draft_tokens = e->n_drafts ? e->n_drafts : 4};
+	int rc;
+
+	e->speculates = kernels.verify;
+	if (e->without & VERIFY)
+		kernels.verify = NULL;
+	if (e->without & BEGIN)
+		kernels.draft_begin = NULL;
+	if (e->without & ADVANCE)
+		kernels.draft_advance = NULL;
+	snprintf(options.attention, sizeof(options.attention), "%s", e->attention ? e->attention : "auto");
+	if (e->draft)
+		snprintf(options.draft, sizeof(options.draft), "%s", folder_of(e->draft));
+	rc = examine_on(e, &examined, &info, &options);
+	free(options.dir);
+	device->ops->free(device);
 	return rc;
 }
 
 static void test_device_without_any_op_of_speculation_refuses_a_draft_when_examined(void **state)
 {
-	for (int without = 0; without < 3; without++) {
-		struct fixture f;
+	for (unsigned without = VERIFY; without <= ADVANCE; without *= 2) {
+		struct examination e = {TARGET, DRAFT, .without = without};
 
-		set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
-		if (without == 0)
-			f.kernels.verify = NULL;
-		else if (without == 1)
-			f.kernels.draft_begin = NULL;
-		else
-			f.kernels.draft_advance = NULL;
-		assert_int_equal(examine(&f), -ENOTSUP);
-		assert_non_null(strstr(f.error.text, "model tinycalc: draft: the "));
-		assert_non_null(strstr(f.error.text, " device cannot verify draft tokens"));
-		tear_down(&f);
+		assert_int_equal(examine(&e), -ENOTSUP);
+		assert_non_null(strstr(e.error.text, "model tinycalc: draft: the "));
+		assert_non_null(strstr(e.error.text, " device cannot verify draft tokens"));
 	}
 }
 
 static void test_device_without_them_serves_the_model_without_a_draft(void **state)
 {
-	struct fixture f;
+	struct examination e = {TARGET, .without = VERIFY | BEGIN | ADVANCE};
 
-	set_up(&f, "examples/models/tinycalc", NULL);
-	f.kernels.verify = NULL;
-	f.kernels.draft_begin = NULL;
-	f.kernels.draft_advance = NULL;
-	assert_int_equal(examine(&f), 0);
-	tear_down(&f);
+	assert_int_equal(examine(&e), 0);
 }
 
 static void test_device_takes_a_draft_if_it_has_them(void **state)
 {
-	struct fixture f;
+	struct examination e = {TARGET, DRAFT};
+	int rc = examine(&e);
 
-	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
-	assert_int_equal(examine(&f), f.device->kernels->verify ? 0 : -ENOTSUP);
-	tear_down(&f);
+	assert_int_equal(rc, e.speculates ? 0 : -ENOTSUP);
 }
 
 static void test_draft_that_no_request_would_have_is_refused(void **state)
 {
-	struct fixture f;
+	struct examination e = {TARGET, DRAFT, .mask = {.window = 9}};
 
-	set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
-	f.options.mask = (struct mask_text){.window = 9};
-	assert_int_equal(examine(&f), -EINVAL);
-	assert_non_null(strstr(f.error.text, "model tinycalc: draft: draft models support the causal "
+	assert_int_equal(examine(&e), -EINVAL);
+	assert_non_null(strstr(e.error.text, "model tinycalc: draft: draft models support the causal "
 					     "mask only, the model's mask is window:9"));
-	tear_down(&f);
 }
 
 static void test_logits_of_drafts_are_counted_for_each_slot_token_and_id(void **state)
 {
 	uint64_t bytes[2];
 
-	for (int i = 0; i < 2; i++) {
-		struct fixture f;
+	for (uint32_t i = 0; i < 2; i++) {
+		struct examination e = {TARGET, DRAFT, .n_drafts = 4 + 4 * i};
+		int rc = examine(&e);
 
-		set_up(&f, "examples/models/tinycalc", "examples/models/tinycalc-eagle");
-		f.options.draft_tokens = i ? 8 : 4;
-		if (!f.device->kernels->verify) {
-			tear_down(&f);
+		if (!e.speculates)
 			return;
-		}
-		assert_int_equal(examine(&f), 0);
-		bytes[i] = f.memory.pool_bytes;
-		assert_int_equal(f.memory.draft_logits_bytes,
-			4 * f.options.draft_tokens * 256 * sizeof(float));
-		tear_down(&f);
+		assert_int_equal(rc, 0);
+		bytes[i] = e.memory.pool_bytes;
+		assert_int_equal(e.memory.draft_logits_bytes, 4 * e.n_drafts * 256 * sizeof(float));
 	}
 	/* and not in the rest as well, where logits of 4 tokens more a row are */
 	assert_true(bytes[1] - bytes[0] >= 4 * 4 * 256 * sizeof(float));
 	assert_true(bytes[1] - bytes[0] < 2 * 4 * 4 * 256 * sizeof(float));
 }
 
-/* What the budget says of it: as much as there is more of with it, logits apart. */
+/* In the budget: the difference to the same without it, logits apart. */
 static void test_drafts_share_of_memory_is_what_it_adds(void **state)
 {
-	struct budget_model memory[2];
+	struct examination e[] = {{TARGET}, {TARGET, DRAFT}};
+	const struct budget_model *alone = &e[0].memory, *both = &e[1].memory;
 
-	for (int i = 0; i < 2; i++) {
-		struct fixture f;
-
-		set_up(&f, "examples/models/tinycalc", i ? "examples/models/tinycalc-eagle" : NULL);
-		if (!f.device->kernels->verify) {
-			tear_down(&f);
-			return;
-		}
-		assert_int_equal(examine(&f), 0);
-		memory[i] = f.memory;
-		tear_down(&f);
-	}
-	assert_int_equal(memory[0].draft_weights_bytes, 0);
-	assert_int_equal(memory[0].draft_pool_bytes, 0);
-	assert_true(memory[1].draft_weights_bytes > 0 && memory[1].draft_pool_bytes > 0);
-	assert_int_equal(memory[1].draft_weights_bytes,
-		memory[1].weights_bytes - memory[0].weights_bytes);
-	assert_int_equal(memory[1].draft_pool_bytes, memory[1].pool_bytes - memory[0].pool_bytes);
+	assert_int_equal(examine(&e[0]), 0);
+	if (!e[0].speculates)
+		return;
+	assert_int_equal(examine(&e[1]), 0);
+	assert_int_equal(alone->draft_weights_bytes, 0);
+	assert_int_equal(alone->draft_pool_bytes, 0);
+	assert_true(both->draft_weights_bytes > 0 && both->draft_pool_bytes > 0);
+	assert_int_equal(both->draft_weights_bytes, both->weights_bytes - alone->weights_bytes);
+	assert_int_equal(both->draft_pool_bytes, both->pool_bytes - alone->pool_bytes);
 }
 
 /* Whatever its target's is, a draft's attention is an ordinary one. */
@@ -185,19 +169,15 @@ static void test_latent_target_takes_a_draft_but_not_by_lengths_on_the_host(void
 	static const char *const attentions[] = {"auto", "mla", "mla_planned", "naive"};
 
 	for (int i = 0; i < 4; i++) {
-		struct fixture f;
+		struct examination e = {"examples/models/tinycalc-mla", DRAFT, .attention = attentions[i]};
+		int rc = examine(&e);
 
-		set_up(&f, "examples/models/tinycalc-mla", "examples/models/tinycalc-eagle");
-		snprintf(f.options.attention, sizeof(f.options.attention), "%s", attentions[i]);
-		if (i == 3 || !f.device->kernels->verify) {
-			assert_int_equal(examine(&f), -ENOTSUP);
-		} else {
-			assert_int_equal(examine(&f), 0);
-			assert_string_equal(f.draft_attention, "paged");
-		}
-		if (i == 3 && f.device->kernels->verify)
-			assert_non_null(strstr(f.error.text, "draft: attention naive needs the lengths of sequences"));
-		tear_down(&f);
+		assert_int_equal(rc, i == 3 || !e.speculates ? -ENOTSUP : 0);
+		if (rc == 0)
+			assert_string_equal(e.draft_attention, "paged");
+		else if (e.speculates)
+			assert_non_null(strstr(e.error.text,
+				"draft: attention naive needs the lengths of sequences"));
 	}
 }
 
@@ -219,18 +199,13 @@ static struct attention_backend one_token;
 static void test_decode_graphs_are_for_verifications_where_there_is_a_draft(void **state)
 {
 	for (int with_draft = 0; with_draft < 2; with_draft++) {
-		struct fixture f;
+		struct examination e = {TARGET, with_draft ? DRAFT : NULL, .n_drafts = 3,
+			.attention = one_token.name};
 
-		set_up(&f, "examples/models/tinycalc",
-			with_draft ? "examples/models/tinycalc-eagle" : NULL);
-		snprintf(f.options.attention, sizeof(f.options.attention), "%s", one_token.name);
-		f.options.draft_tokens = 3;
 		decode_query = 0;
-		assert_int_equal(examine(&f), 0);
+		assert_int_equal(examine(&e), 0);
 		assert_int_equal(decode_query, with_draft ? 4 : 1);
-		assert_int_equal(f.resolved,
-			with_draft ? GRAPH_PIECEWISE : GRAPH_FULL_AND_PIECEWISE);
-		tear_down(&f);
+		assert_int_equal(e.resolved, with_draft ? GRAPH_PIECEWISE : GRAPH_FULL_AND_PIECEWISE);
 	}
 }
 
