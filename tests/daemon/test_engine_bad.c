@@ -9,197 +9,199 @@
 
 #define ARENA (1 << 20)
 
-#define refused(f, r, ...) rig_expect(&(f)->client, r, (struct rig_expected){__VA_ARGS__})
+#define refused(rig, r, ...) rig_expect(&(rig)->client, r, (struct rig_expected){__VA_ARGS__})
 
-struct fixture {
-	struct rig rig;
-	struct rig_client client, bystander;
+/* Another client, with a request that must not be disturbed. */
+static struct {
+	struct rig_client client;
 	struct rig_request steady;
 	struct rig_result results[8];
-	bool draining;
-};
+} bystander;
+static bool draining;
 
 static int set_up(void **state)
 {
-	static struct fixture f;
+	struct rig *rig;
 
-	f = (struct fixture){0};
-	rig_open(&f.rig, &(struct rig_options){
-		.mode = GRAPH_FULL_AND_PIECEWISE, .n_models = 2, .kv_pages = 40});
-	rig_attach(&f.rig, &f.client, 16);
-	rig_attach(&f.rig, &f.bystander, 8);
-	f.steady = rig_ask_text(&f.bystander, 0, 0, "sort 52 17 33\n");
-	rig_submit(&f.bystander, f.steady);
-	*state = &f;
+	rig_setup(state);
+	rig = *state;
+	draining = false;
+	memset(&bystander, 0, sizeof(bystander));
+	rig_attach(rig, &bystander.client, 8);
+	bystander.steady = rig_ask_text(&bystander.client, 0, 0, "sort 52 17 33\n");
+	rig_submit(&bystander.client, bystander.steady);
 	return 0;
+}
+
+static void wait_for_bystander(void)
+{
+	rig_wait(&bystander.client, bystander.results, 0);
 }
 
 static int tear_down(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 
-	rig_gate_open(&f->rig);
-	rig_wait(&f->bystander, f->results, 0);
-	rig_assert_text(&f->bystander, &f->steady, &f->results[0], "17 33 52");
-	if (!f->draining)
-		rig_assert_answer(&f->client, 1, "9+8=", "17");
-	rig_detach(&f->client);
-	rig_detach(&f->bystander);
-	rig_close(&f->rig);
-	return 0;
+	rig_gate_open(rig);
+	wait_for_bystander();
+	rig_assert_text(&bystander.client, &bystander.steady, &bystander.results[0], "17 33 52");
+	if (!draining)
+		rig_assert_answer(&rig->client, 1, "9+8=", "17");
+	rig_detach(&bystander.client);
+	return rig_teardown(state);
 }
 
 /* A good request, to be spoilt. */
-static struct rig_request good(struct fixture *f)
+static struct rig_request good(struct rig *rig)
 {
-	return rig_ask_text(&f->client, 0, 0, "9+8=");
+	return rig_ask_text(&rig->client, 0, 0, "9+8=");
 }
 
-static struct rig_request good_step(struct fixture *f, const struct msg_row *rows, uint32_t n_rows,
+static struct rig_request good_step(struct rig *rig, const struct msg_row *rows, uint32_t n_rows,
 	const int32_t *tokens)
 {
 	struct msg_step msg = {.n_rows = n_rows, .outputs = MIMEO_STEP_TOKENS};
 
-	return rig_step(&f->client, 0, &msg, rows, tokens);
+	return rig_step(&rig->client, 0, &msg, rows, tokens);
 }
 
 static void test_headers_are_refused_by_what_is_wrong(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct msg_generate msg = rig_greedy(1, 4);
 	const int32_t token = 1;
 	struct rig_request r;
 
-	r = good(f);
+	r = good(rig);
 	r.sqe.header_length = MSG_HEADER_MAX + 1;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
+	r = good(rig);
 	r.sqe.header_offset = ARENA - 4;
 	r.sqe.header_length = 5;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
 	r.sqe.header_offset = UINT32_MAX;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
-	r = good(f);
-	f->client.region.arena[r.sqe.header_offset] = 0xc1;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
-	r = good(f);
-	memcpy(f->client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
+	r = good(rig);
+	rig->client.region.arena[r.sqe.header_offset] = 0xc1;
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
+	r = good(rig);
+	memcpy(rig->client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
 	r.sqe.header_length = 5;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
 	msg.model = 2;
-	r = rig_generate(&f->client, 0, &token, 1, &msg);
-	refused(f, &r, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
+	r = rig_generate(&rig->client, 0, &token, 1, &msg);
+	refused(rig, &r, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
 	msg.model = 0;
 	msg.draft_tokens = MIMEO_DRAFT_MAX + 1;
-	r = rig_generate(&f->client, 0, &token, 1, &msg);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	r = rig_generate(&rig->client, 0, &token, 1, &msg);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
 	msg.draft_tokens = MIMEO_DRAFT_NONE - 1;
-	r = rig_generate(&f->client, 0, &token, 1, &msg);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	r = rig_generate(&rig->client, 0, &token, 1, &msg);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
 }
 
 static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	const int32_t high[] = {1, '9', 256}, low[] = {1, -1};
 	struct rig_request r;
 
-	r = good(f);
+	r = good(rig);
 	r.sqe.payload_offset += 2;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
+	r = good(rig);
 	r.sqe.payload_offset = ARENA - 16;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
+	r = good(rig);
 	r.sqe.payload_length -= 4;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
+	r = good(rig);
 	r.sqe.payload_length += 1;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
-	r = rig_ask(&f->client, 0, 0, high, 3, 4, 0);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
-	r = rig_ask(&f->client, 0, 0, low, 2, 4, 0);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
+	r = rig_ask(&rig->client, 0, 0, high, 3, 4, 0);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
+	r = rig_ask(&rig->client, 0, 0, low, 2, 4, 0);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
+	r = good(rig);
 	r.sqe.output_length = 128;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
+	r = good(rig);
 	r.sqe.output_offset = ARENA - 64;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
-	r = good(f);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
+	r = good(rig);
 	r.sqe.output_offset += 4;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
 }
 
 static void test_steps_are_refused_by_what_is_wrong(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct msg_row rows[17] = {{1, 2}, {2, 1}};
 	int32_t tokens[600] = {1, '9', '8'};
 	struct rig_request r;
 
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&f->client, 0, RING_OP_OPEN, 2, 0);
-	rig_ok(&f->client, 0, RING_OP_OPEN, 3, 1);
-	r = good_step(f, rows, 2, tokens);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 2, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 3, 1);
+	r = good_step(rig, rows, 2, tokens);
 	r.sqe.payload_length = 12;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
 	r.sqe.payload_length = 24;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
 	r.sqe.payload_length = 32;
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
 	rows[1].n_tokens = 0;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_EMPTY);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EMPTY);
 	rows[1].n_tokens = UINT32_MAX;
-	memcpy(f->client.region.arena + r.sqe.payload_offset, rows, 16);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
+	memcpy(rig->client.region.arena + r.sqe.payload_offset, rows, 16);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
 	rows[1] = (struct msg_row){2, 1};
 	tokens[2] = 300;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
 	tokens[2] = '8';
 	rows[1].sequence = 1;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
 	rows[1].sequence = 3;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
 	rows[1].sequence = 4;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
 	rows[1].sequence = 33;
-	r = good_step(f, rows, 2, tokens);
-	refused(f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
+	r = good_step(rig, rows, 2, tokens);
+	refused(rig, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
 	rows[0].n_tokens = 513;
-	r = good_step(f, rows, 1, tokens);
-	refused(f, &r, MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
+	r = good_step(rig, rows, 1, tokens);
+	refused(rig, &r, MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
 	for (uint32_t i = 0; i < 17; i++)
 		rows[i] = (struct msg_row){1, 1};
-	r = good_step(f, rows, 17, tokens);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
+	r = good_step(rig, rows, 17, tokens);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_REQUESTS, 17, 16);
 	/* Nothing of all that has left anything in the sequences. */
-	assert_int_equal(rig_do(&f->client, rig_ask_text(&f->client, 0, 1, "\n")).n_prompt, 1);
-	assert_int_equal(f->client.port->n_in_flight, 0);
+	assert_int_equal(rig_do(&rig->client, rig_ask_text(&rig->client, 0, 1, "\n")).n_prompt, 1);
+	assert_int_equal(rig->client.port->n_in_flight, 0);
 }
 
 static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct msg_generate msg = rig_greedy(1, 4);
 	const int32_t token = 1;
 	struct rig_request r;
 
 #define CALL(op, sequence, argument, ...)                                                           \
 	do {                                                                                        \
-		r = rig_call(&f->client, 0, op, sequence, argument);                                 \
-		refused(f, &r, __VA_ARGS__);                                                    \
+		r = rig_call(&rig->client, 0, op, sequence, argument);                                 \
+		refused(rig, &r, __VA_ARGS__);                                                    \
 	} while (0)
 	CALL(RING_OP_OPEN, 1, 2, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
 	CALL(RING_OP_OPEN, 33, 0, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
 	CALL(RING_OP_OPEN, 0, 0, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 0);
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&f->client, 0, RING_OP_OPEN, 32, 1);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 32, 1);
 	CALL(RING_OP_OPEN, 1, 0, MIMEO_E_INVALID, RING_DETAIL_OPEN_TWICE, 1);
 	CALL(RING_OP_FORK, 2, 3, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
 	CALL(RING_OP_FORK, 1, 33, MIMEO_E_QUOTA, RING_DETAIL_SEQUENCE, 33);
@@ -214,93 +216,93 @@ static void test_sequence_calls_are_refused_by_what_is_wrong(void **state)
 	CALL(RING_OP_NOP, 0, 0, MIMEO_OK);
 #undef CALL
 	msg.sequence = 2;
-	r = rig_generate(&f->client, 0, &token, 1, &msg);
-	refused(f, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
+	r = rig_generate(&rig->client, 0, &token, 1, &msg);
+	refused(rig, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 2);
 	msg.sequence = 32;
-	r = rig_generate(&f->client, 0, &token, 1, &msg);
-	refused(f, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32);
+	r = rig_generate(&rig->client, 0, &token, 1, &msg);
+	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 0, 32);
 }
 
 static void test_refusals_are_counted_apart_from_requests(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	const struct engine_stats *stats;
 	struct rig_request r;
 
-	rig_wait(&f->bystander, f->results, 0);
-	stats = engine_stats(f->rig.engine);
-	r = good(f);
+	wait_for_bystander();
+	stats = engine_stats(rig->engine);
+	r = good(rig);
 	r.sqe.payload_length = 0;
-	rig_do(&f->client, r);
+	rig_do(&rig->client, r);
 	assert_int_equal(stats->n_refused, 1);
 	assert_int_equal(stats->n_requests, 1);
 	assert_int_equal(stats->n_finished, 1);
-	rig_do(&f->client, rig_call(&f->client, 0, RING_OP_CLOSE, 1, 0));
+	rig_do(&rig->client, rig_call(&rig->client, 0, RING_OP_CLOSE, 1, 0));
 	assert_int_equal(stats->n_requests, 2);
 	assert_int_equal(stats->n_failed, 1);
 }
 
 static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_result results[16] = {0};
 	struct rig_request first, second, r;
 
-	rig_wait(&f->bystander, f->results, 0);
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	rig_gate_close(&f->rig);
-	r = rig_ask_text(&f->client, 0, 1, "rev hello\n");
-	first = rig_ask_text(&f->client, 1, 1, "9+8=");
-	rig_submit(&f->client, r);
-	rig_submit(&f->client, first); /* waits for the sequence; its tokens are its own */
-	rig_wait_waiting(&f->rig, 1);
+	wait_for_bystander();
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig_gate_close(rig);
+	r = rig_ask_text(&rig->client, 0, 1, "rev hello\n");
+	first = rig_ask_text(&rig->client, 1, 1, "9+8=");
+	rig_submit(&rig->client, r);
+	rig_submit(&rig->client, first); /* waits for the sequence; its tokens are its own */
+	rig_wait_waiting(rig, 1);
 	second = first;
 	second.index = second.sqe.request = 2;
 	second.sqe.user_data = 1002;
-	((int32_t *)(f->client.region.arena + first.sqe.payload_offset))[3] = 4000;
-	rig_submit(&f->client, second);
-	rig_wait(&f->client, results, 2);
+	((int32_t *)(rig->client.region.arena + first.sqe.payload_offset))[3] = 4000;
+	rig_submit(&rig->client, second);
+	rig_wait(&rig->client, results, 2);
 	assert_int_equal(results[2].status, MIMEO_E_INVALID);
 	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
-	rig_gate_open(&f->rig);
-	rig_wait(&f->client, results, 1);
+	rig_gate_open(rig);
+	rig_wait(&rig->client, results, 1);
 	assert_int_equal(results[1].status, 0);
-	rig_wait(&f->client, results, 0);
+	rig_wait(&rig->client, results, 0);
 }
 
 /* ---- broken rings ---- */
 
-static void assert_protocol(struct fixture *f)
+static void assert_protocol(struct rig *rig)
 {
-	struct engine_report report = rig_report(&f->rig, ENGINE_PROTOCOL), more;
+	struct engine_report report = rig_report(rig, ENGINE_PROTOCOL), more;
 
-	assert_ptr_equal(report.port, f->client.port);
+	assert_ptr_equal(report.port, rig->client.port);
 	assert_true(strlen(report.text) > 0);
-	rig_detach(&f->client);
-	assert_false(engine_report_take(f->rig.engine, &more));
-	assert_int_equal(f->rig.n_reports, 0);
-	rig_attach(&f->rig, &f->client, 16);
+	rig_detach(&rig->client);
+	assert_false(engine_report_take(rig->engine, &more));
+	assert_int_equal(rig->n_reports, 0);
+	rig_attach(rig, &rig->client, 16);
 }
 
-static void jump(_Atomic uint32_t *index, uint32_t by, struct fixture *f)
+static void jump(_Atomic uint32_t *index, uint32_t by, struct rig *rig)
 {
 	atomic_fetch_add(index, by);
 	/* Whether the engine sleeps or not. */
-	(void)!write(f->client.port->sq_bell, &(uint64_t){1}, 8);
+	(void)!write(rig->client.port->sq_bell, &(uint64_t){1}, 8);
 }
 
 static void test_submission_tail_that_jumps_is_one_report(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 
 	for (uint32_t by = 17; by; by = by == 17 ? 0xffffff00 : 0) {
-		struct rig_request r = good(f);
+		struct rig_request r = good(rig);
 
-		rig_must(&f->client, r);
-		jump(&f->client.region.ring.control->sq_tail, by, f);
+		rig_must(&rig->client, r);
+		jump(&rig->client.region.ring.control->sq_tail, by, rig);
 		if (by == 17)
-			jump(&f->client.region.ring.control->sq_tail, 1000, f);
-		assert_protocol(f);
+			jump(&rig->client.region.ring.control->sq_tail, 1000, rig);
+		assert_protocol(rig);
 	}
 }
 
@@ -316,50 +318,50 @@ void *__wrap_calloc(size_t n, size_t size)
 
 static void test_reports_need_no_memory(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_report report;
 
-	struct rig_request r = good(f);
+	struct rig_request r = good(rig);
 
-	rig_must(&f->client, r);
+	rig_must(&rig->client, r);
 	no_memory = true;
-	jump(&f->client.region.ring.control->sq_tail, 17, f);
-	report = rig_report(&f->rig, ENGINE_PROTOCOL);
-	rig_detach(&f->client);
+	jump(&rig->client.region.ring.control->sq_tail, 17, rig);
+	report = rig_report(rig, ENGINE_PROTOCOL);
+	rig_detach(&rig->client);
 	no_memory = false;
 	assert_int_equal(report.kind, ENGINE_PROTOCOL);
-	rig_attach(&f->rig, &f->client, 16);
+	rig_attach(rig, &rig->client, 16);
 }
 
 static void test_completion_head_that_jumps_is_one_report(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_request r;
 
-	r = good(f);
-	jump(&f->client.region.ring.control->cq_head, 5, f);
-	rig_submit(&f->client, r);
-	assert_protocol(f);
+	r = good(rig);
+	jump(&rig->client.region.ring.control->cq_head, 5, rig);
+	rig_submit(&rig->client, r);
+	assert_protocol(rig);
 }
 
 static void test_index_in_flight_or_out_of_range_is_one_report(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_request r;
 
-	rig_wait(&f->bystander, f->results, 0);
+	wait_for_bystander();
 	for (uint32_t index = 0; index <= 16; index += 16) {
-		uint64_t n_steps = engine_stats(f->rig.engine)->n_steps;
+		uint64_t n_steps = engine_stats(rig->engine)->n_steps;
 
-		rig_gate_close(&f->rig);
-		r = good(f);
-		rig_submit(&f->client, r);
+		rig_gate_close(rig);
+		r = good(rig);
+		rig_submit(&rig->client, r);
 		r.sqe.request = index;
-		rig_submit(&f->client, r);
-		rig_submit(&f->client, r);
-		rig_wait_steps(&f->rig, n_steps + 1);
-		rig_gate_open(&f->rig);
-		assert_protocol(f);
+		rig_submit(&rig->client, r);
+		rig_submit(&rig->client, r);
+		rig_wait_steps(rig, n_steps + 1);
+		rig_gate_open(rig);
+		assert_protocol(rig);
 	}
 }
 
@@ -406,41 +408,41 @@ static void *vandalise(void *arg)
 
 static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_result results[16] = {0};
 	struct rig_request requests[8];
 	static uint8_t good_bytes[1 << 16];
 	struct vandal v = {0};
 	uint32_t n_ended = 0;
 
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	f->client.used = 0;
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	rig->client.used = 0;
 	for (uint32_t i = 0; i < 8; i++) {
 		int32_t tokens[] = {1, '9', '+', '8', '='};
 		struct msg_row row = {1, 5};
 		struct msg_step step = {.n_rows = 1, .outputs = MIMEO_STEP_TOKENS};
 
-		requests[i] = i % 4 ? rig_ask(&f->client, i, 0, tokens, 5, 4, 0)
-				    : rig_step(&f->client, i, &step, &row, tokens);
+		requests[i] = i % 4 ? rig_ask(&rig->client, i, 0, tokens, 5, 4, 0)
+				    : rig_step(&rig->client, i, &step, &row, tokens);
 	}
-	v.bytes = f->client.used;
+	v.bytes = rig->client.used;
 	assert_true(v.bytes <= sizeof(good_bytes));
-	memcpy(good_bytes, f->client.region.arena, v.bytes);
-	assert_int_equal(region_map(&v.region, dup(f->client.region.fd)), 0);
+	memcpy(good_bytes, rig->client.region.arena, v.bytes);
+	assert_int_equal(region_map(&v.region, dup(rig->client.region.fd)), 0);
 	assert_int_equal(pthread_create(&v.thread, NULL, vandalise, &v), 0);
 	for (uint32_t round = 0; round < 300; round++) {
 		for (uint32_t i = 0; i < 8; i++) {
 			results[i] = (struct rig_result){0};
 			/* Most begin as good ones. */
 			if (round % 4)
-				memcpy(f->client.region.arena + requests[i].sqe.header_offset,
+				memcpy(rig->client.region.arena + requests[i].sqe.header_offset,
 					good_bytes + requests[i].sqe.header_offset,
 					requests[i].sqe.header_length);
 			requests[i].sqe.generation++;
-			rig_submit(&f->client, requests[i]);
+			rig_submit(&rig->client, requests[i]);
 		}
 		for (uint32_t i = 0; i < 8; i++) {
-			rig_wait(&f->client, results, i);
+			rig_wait(&rig->client, results, i);
 			n_ended += results[i].done;
 		}
 	}
@@ -454,54 +456,56 @@ static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void
 
 static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_request r;
 
-	rig_ok(&f->client, 0, RING_OP_OPEN, 1, 0);
-	assert_int_equal(engine_post_drain(f->rig.engine), 0);
-	rig_report(&f->rig, ENGINE_DRAINED);
-	r = good(f);
-	refused(f, &r, MIMEO_E_DRAINING);
-	r = rig_call(&f->client, 0, RING_OP_FORK, 1, 2);
-	refused(f, &r, MIMEO_E_DRAINING);
-	rig_ok(&f->client, 0, RING_OP_TRUNCATE, 1, 0);
-	rig_ok(&f->client, 0, RING_OP_CLOSE, 1, 0);
-	rig_poll(&f->bystander, f->results);
-	assert_true(f->results[0].done);
-	f->draining = true;
+	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
+	assert_int_equal(engine_post_drain(rig->engine), 0);
+	rig_report(rig, ENGINE_DRAINED);
+	r = good(rig);
+	refused(rig, &r, MIMEO_E_DRAINING);
+	r = rig_call(&rig->client, 0, RING_OP_FORK, 1, 2);
+	refused(rig, &r, MIMEO_E_DRAINING);
+	rig_ok(&rig->client, 0, RING_OP_TRUNCATE, 1, 0);
+	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
+	rig_poll(&bystander.client, bystander.results);
+	assert_true(bystander.results[0].done);
+	draining = true;
 }
 
 static void test_abort_ends_all_with_the_status_given(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct rig_result results[16] = {0};
 
-	rig_wait(&f->bystander, f->results, 0);
-	rig_gate_close(&f->rig);
+	wait_for_bystander();
+	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 16; i++)
-		rig_submit(&f->client, rig_ask_text(&f->client, i, 0, "count 4 30\n"));
-	rig_wait_steps(&f->rig, 2);
-	while (f->client.port->n_in_flight != 16)
+		rig_submit(&rig->client, rig_ask_text(&rig->client, i, 0, "count 4 30\n"));
+	rig_wait_steps(rig, 2);
+	while (rig->client.port->n_in_flight != 16)
 		sched_yield();
-	assert_int_equal(engine_post_abort(f->rig.engine, MIMEO_E_DRAINING), 0);
+	assert_int_equal(engine_post_abort(rig->engine, MIMEO_E_DRAINING), 0);
 	for (uint32_t i = 0; i < 16; i++) {
-		rig_wait(&f->client, results, i);
+		rig_wait(&rig->client, results, i);
 		assert_int_equal(results[i].status, MIMEO_E_DRAINING);
 	}
-	rig_gate_open(&f->rig);
+	rig_gate_open(rig);
 }
 
 static void test_session_beyond_the_last_place_is_not_taken(void **state)
 {
-	struct fixture *f = *state;
+	struct rig *rig = *state;
 	struct engine_port port = {0};
 
-	f->rig.engine->mailbox.n_ports += ENGINE_SESSIONS_MAX - 2;
-	assert_int_equal(engine_post_attach(f->rig.engine, &port), -EMFILE);
-	f->rig.engine->mailbox.n_ports -= ENGINE_SESSIONS_MAX - 2;
+	rig->engine->mailbox.n_ports += ENGINE_SESSIONS_MAX - 2;
+	assert_int_equal(engine_post_attach(rig->engine, &port), -EMFILE);
+	rig->engine->mailbox.n_ports -= ENGINE_SESSIONS_MAX - 2;
 }
 
-#define TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define TEST(test)                                                                                 \
+	{#test, test, set_up, tear_down, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,   \
+		.n_models = 2, .kv_pages = 40, .entries = 16}}
 
 int main(void)
 {
