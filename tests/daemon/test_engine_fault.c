@@ -19,8 +19,6 @@
 
 #define PLACES (test_on_cuda() ? 6u : 40u) /* tried between the first op and the last */
 
-static const struct rig_options options = {.mode = GRAPH_FULL_AND_PIECEWISE, .max_batch_tokens = 8};
-
 static uint64_t ops_run(const struct rig *rig)
 {
 #if defined(MIMEO_HAVE_CUDA) && defined(MIMEO_TEST_FAULTS)
@@ -76,19 +74,21 @@ static bool ran_apart(const char *test)
 #define N_A 7
 #define N_B 3
 
+/* One client is the rig's. */
 struct world {
 	struct rig rig;
-	struct rig_client a, b;
-	struct rig_result results_a[16], results_b[16];
+	struct rig_client b;
+	struct rig_result results_b[16];
 };
 
-static void open_world(struct world *w, const char *fault)
+/* kv_pages: 0 for the rig's default. */
+static void open_world(struct world *w, const char *fault, uint32_t kv_pages)
 {
 	*w = (struct world){0};
 	setenv(test_fault_variable(), fault, 1);
-	rig_open(&w->rig, &options);
+	rig_open_client(&w->rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
+		.max_batch_tokens = 8, .kv_pages = kv_pages, .entries = 16});
 	unsetenv(test_fault_variable());
-	rig_attach(&w->rig, &w->a, 16);
 	rig_attach(&w->rig, &w->b, 16);
 }
 
@@ -96,13 +96,13 @@ static void open_world(struct world *w, const char *fault)
 static void submit_all(struct world *w)
 {
 	struct rig_request a[N_A] = {
-		rig_call(&w->a, 0, RING_OP_OPEN, 1, 0),
-		rig_step_text(&w->a, 1, 1, "sort 52 17", true),
-		rig_call(&w->a, 2, RING_OP_FORK, 1, 2),
-		rig_ask_text(&w->a, 3, 1, "\n"),
-		rig_ask_text(&w->a, 4, 2, " 3\n"),
-		rig_step_text(&w->a, 5, 1, "9+8=", false),
-		rig_call(&w->a, 6, RING_OP_CLOSE, 1, 0),
+		rig_call(&w->rig.client, 0, RING_OP_OPEN, 1, 0),
+		rig_step_text(&w->rig.client, 1, 1, "sort 52 17", true),
+		rig_call(&w->rig.client, 2, RING_OP_FORK, 1, 2),
+		rig_ask_text(&w->rig.client, 3, 1, "\n"),
+		rig_ask_text(&w->rig.client, 4, 2, " 3\n"),
+		rig_step_text(&w->rig.client, 5, 1, "9+8=", false),
+		rig_call(&w->rig.client, 6, RING_OP_CLOSE, 1, 0),
 	};
 	struct rig_request b[N_B] = {
 		rig_ask_text(&w->b, 0, 0, "347+586="),
@@ -111,7 +111,7 @@ static void submit_all(struct world *w)
 	};
 
 	for (uint32_t i = 0; i < N_A; i++)
-		rig_submit(&w->a, a[i]);
+		rig_submit(&w->rig.client, a[i]);
 	for (uint32_t i = 0; i < N_B; i++)
 		rig_submit(&w->b, b[i]);
 }
@@ -119,15 +119,15 @@ static void submit_all(struct world *w)
 static void wait_all(struct world *w)
 {
 	for (uint32_t i = 0; i < N_A; i++)
-		rig_wait(&w->a, w->results_a, i);
+		rig_wait(&w->rig.client, w->rig.results, i);
 	for (uint32_t i = 0; i < N_B; i++)
 		rig_wait(&w->b, w->results_b, i);
 }
 
 static void close_world(struct world *w)
 {
-	rig_detach(&w->a);
-	rig_detach(&w->b);
+	if (w->b.port)
+		rig_detach(&w->b);
 	rig_close(&w->rig);
 }
 
@@ -136,7 +136,7 @@ static uint32_t count_status(const struct world *w, int status)
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < N_A; i++)
-		n += w->results_a[i].status == status;
+		n += w->rig.results[i].status == status;
 	for (uint32_t i = 0; i < N_B; i++)
 		n += w->results_b[i].status == status;
 	return n;
@@ -145,7 +145,7 @@ static uint32_t count_status(const struct world *w, int status)
 static void assert_lost(struct world *w, const char *call)
 {
 	struct rig_request again = rig_ask_text(&w->b, 4, 0, "9+8=");
-	struct rig_request close = rig_call(&w->a, 7, RING_OP_CLOSE, 2, 0);
+	struct rig_request close = rig_call(&w->rig.client, 7, RING_OP_CLOSE, 2, 0);
 	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
 	struct rig_result result = rig_do(&w->b, again);
 
@@ -155,7 +155,7 @@ static void assert_lost(struct world *w, const char *call)
 	assert_null(report.port);
 	assert_int_equal(result.status, MIMEO_E_DEVICE_LOST);
 	assert_int_equal(result.finish, MIMEO_FINISH_ERROR);
-	assert_int_equal(rig_do(&w->a, close).status, MIMEO_E_DEVICE_LOST);
+	assert_int_equal(rig_do(&w->rig.client, close).status, MIMEO_E_DEVICE_LOST);
 	assert_int_not_equal(engine_stats(w->rig.engine)->device_condition, 0);
 	assert_false(engine_report_take(w->rig.engine, &report));
 	assert_int_equal(w->rig.n_reports, 0);
@@ -170,7 +170,7 @@ static void lose_at(const char *fault, const char *call)
 		run_apart(argv);
 		return;
 	}
-	open_world(&w, fault);
+	open_world(&w, fault, 0);
 	submit_all(&w);
 	wait_all(&w);
 	/* Each request has this failure, and no other. */
@@ -186,7 +186,7 @@ static void test_device_lost_at_any_op_ends_each_request_once(void **state)
 	uint64_t first, last, stride;
 	char fault[64];
 
-	open_world(&w, "launch:1000000000");
+	open_world(&w, "launch:1000000000", 0);
 	first = ops_run(&w.rig);
 	submit_all(&w);
 	wait_all(&w);
@@ -210,53 +210,49 @@ static void test_report_names_the_op(void **state)
 	lose_at("op:copy_pages:2", "copy_pages launch");
 }
 
+static void assert_all_lost(struct rig_client *client, struct rig_result *results, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		rig_wait(client, results, i);
+		assert_int_equal(results[i].status, MIMEO_E_DEVICE_LOST);
+	}
+}
+
 /* The lane stands still while the device goes: the engine sleeps over two launched steps. */
 static void test_sleeping_engine_notices_the_loss(void **state)
 {
-	struct rig_result results[16] = {0};
 	struct world w;
 
 	APART();
-	open_world(&w, "op:outbox:2");
+	open_world(&w, "op:outbox:2", 0);
 	rig_gate_close(&w.rig);
 	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
 	rig_gate_open(&w.rig);
-	rig_wait(&w.b, results, 0);
-	assert_int_equal(results[0].status, MIMEO_E_DEVICE_LOST);
-	assert_int_equal(results[0].n_generated, 0);
+	assert_all_lost(&w.b, w.results_b, 1);
+	assert_int_equal(w.results_b[0].n_generated, 0);
 	assert_lost(&w, "outbox launch");
 	close_world(&w);
 }
 
 static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_detach(void **state)
 {
-	struct rig_options small = options;
-	struct rig_result results[16] = {0};
-	struct rig_client client;
-	struct rig rig;
+	struct world w;
+	struct rig_client *client = &w.rig.client;
 
 	APART();
-	small.kv_pages = 6;
-	setenv(test_fault_variable(), "op:outbox:4", 1);
-	rig_open(&rig, &small);
-	unsetenv(test_fault_variable());
-	rig_attach(&rig, &client, 16);
-	rig_ok(&client, 0, RING_OP_OPEN, 1, 0);
-	rig_must(&client, rig_step_text(&client, 0, 1, "9+8=", true));
-	rig_gate_close(&rig);
+	open_world(&w, "op:outbox:4", 6);
+	rig_ok(client, 0, RING_OP_OPEN, 1, 0);
+	rig_must(client, rig_step_text(client, 0, 1, "9+8=", true));
+	rig_gate_close(&w.rig);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_submit(&client, rig_ask_text(&client, i, 0, "347+586="));
-	rig_wait_waiting(&rig, 3);
-	rig_gate_open(&rig);
-	for (uint32_t i = 0; i < 4; i++) {
-		rig_wait(&client, results, i);
-		assert_int_equal(results[i].status, MIMEO_E_DEVICE_LOST);
-	}
-	assert_int_equal(engine_stats(rig.engine)->n_sequences, 1);
-	rig_report(&rig, ENGINE_DEVICE_LOST);
-	rig_detach(&client);
-	rig_close(&rig);
+		rig_submit(client, rig_ask_text(client, i, 0, "347+586="));
+	rig_wait_waiting(&w.rig, 3);
+	rig_gate_open(&w.rig);
+	assert_all_lost(client, w.rig.results, 4);
+	assert_int_equal(engine_stats(w.rig.engine)->n_sequences, 1);
+	rig_report(&w.rig, ENGINE_DEVICE_LOST);
+	close_world(&w);
 }
 
 static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
@@ -264,40 +260,33 @@ static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
 	struct world w;
 
 	APART();
-	open_world(&w, "op:outbox:2");
+	open_world(&w, "op:outbox:2", 0);
 	rig_gate_close(&w.rig);
 	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
 	assert_int_equal(engine_post_detach(w.rig.engine, w.b.port), 0);
-	while (engine_stats(w.rig.engine)->n_running)
-		sched_yield();
+	RIG_AWAIT(!engine_stats(w.rig.engine)->n_running);
 	rig_gate_open(&w.rig);
 	rig_detached(&w.b);
-	rig_detach(&w.a);
-	rig_close(&w.rig);
+	close_world(&w);
 }
 
 static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void **state)
 {
-	struct rig_result results[16] = {0};
 	struct world w;
 
 	APART();
-	open_world(&w, "op:outbox:3");
-	rig_ok(&w.a, 0, RING_OP_OPEN, 1, 0);
-	rig_must(&w.a, rig_step_text(&w.a, 0, 1, "9+8", true));
-	rig_ok(&w.a, 0, RING_OP_FORK, 1, 2);
+	open_world(&w, "op:outbox:3", 0);
+	rig_ok(&w.rig.client, 0, RING_OP_OPEN, 1, 0);
+	rig_must(&w.rig.client, rig_step_text(&w.rig.client, 0, 1, "9+8", true));
+	rig_ok(&w.rig.client, 0, RING_OP_FORK, 1, 2);
 	rig_gate_close(&w.rig);
-	rig_submit(&w.a, rig_ask_text(&w.a, 0, 0, "347+586="));
+	rig_submit(&w.rig.client, rig_ask_text(&w.rig.client, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 3);
-	rig_submit(&w.a, rig_ask_text(&w.a, 1, 2, "="));
-	while (engine_stats(w.rig.engine)->n_running < 2)
-		sched_yield();
+	rig_submit(&w.rig.client, rig_ask_text(&w.rig.client, 1, 2, "="));
+	RIG_AWAIT(engine_stats(w.rig.engine)->n_running == 2);
 	rig_gate_open(&w.rig);
-	for (uint32_t i = 0; i < 2; i++) {
-		rig_wait(&w.a, results, i);
-		assert_int_equal(results[i].status, MIMEO_E_DEVICE_LOST);
-	}
+	assert_all_lost(&w.rig.client, w.rig.results, 2);
 	assert_lost(&w, "outbox launch");
 	close_world(&w);
 }
