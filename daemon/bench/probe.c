@@ -99,6 +99,15 @@ int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret)
 	return probe_fill(probe->device, memory, bytes, dtype);
 }
 
+int probe_take_all(struct probe *probe, const struct probe_memory *memory, uint32_t n)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n && !rc; i++)
+		rc = probe_take(probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
+	return rc;
+}
+
 void probe_release(struct probe *probe, uint32_t mark)
 {
 	assert(mark <= probe->n_held);
@@ -180,12 +189,15 @@ int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void
 	double seconds = 0;
 	int rc = queue(arg); /* the first use of its ops */
 
-	if (!rc)
-		rc = ops->stream_sync(probe->stream);
-	if (!rc && captured)
-		rc = probe_capture(probe, queue, arg, &timed.exec);
-	if (!rc)
-		rc = probe_median(&timed, &seconds);
+	if (rc)
+		return rc;
+	rc = ops->stream_sync(probe->stream);
+	if (rc)
+		return rc;
+	rc = captured ? probe_capture(probe, queue, arg, &timed.exec) : 0;
+	if (rc)
+		return rc;
+	rc = probe_median(&timed, &seconds);
 	if (timed.exec)
 		ops->graph_exec_free(timed.exec);
 	if (!rc)
@@ -222,11 +234,11 @@ int probe_copy_rate(struct probe *probe)
 	double seconds;
 	int rc = probe_take(probe, 2 * copying.bytes, DTYPE_F32, &copying.memory);
 
-	if (!rc)
-		rc = probe_time(probe, false, probe_queue_copies, &copying, COPIES, &seconds);
+	if (rc)
+		return rc;
+	rc = probe_time(probe, false, probe_queue_copies, &copying, COPIES, &seconds);
 	probe_release(probe, mark);
-	if (!rc)
-		probe->rates.copy = 2 * (double)copying.bytes / seconds;
+	probe->rates.copy = rc ? 0 : 2 * (double)copying.bytes / seconds;
 	return rc;
 }
 
@@ -266,8 +278,7 @@ static int probe_product_rate(struct probe *probe)
 	};
 	rc = probe_time(probe, false, probe_queue_product, &multiplying, 1, &seconds);
 	probe_release(probe, mark);
-	if (!rc)
-		probe->rates.product = 2.0 * size * size * size / seconds;
+	probe->rates.product = rc ? 0 : 2.0 * size * size * size / seconds;
 	return rc;
 }
 

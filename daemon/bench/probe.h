@@ -37,6 +37,12 @@ int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype d
 /* Device memory full of them, released by probe_close or with all that was taken after n_held was
  * `mark`. *ret is a pointer to an object. */
 int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret);
+struct probe_memory {
+	void *ret;
+	uint64_t bytes;
+	enum dtype dtype;
+};
+int probe_take_all(struct probe *probe, const struct probe_memory *memory, uint32_t n);
 void probe_release(struct probe *probe, uint32_t mark);
 
 /* Measure the rate of copies, or both rates; the memory that this takes is released. */

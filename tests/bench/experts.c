@@ -49,8 +49,11 @@ static int layer_take_weights(struct layer *l)
 	l->down_bytes = (uint64_t)l->experts.n * l->hidden * l->experts.intermediate_size *
 			dtype_bytes(act);
 	l->gate_up_bytes = 2 * l->down_bytes;
-	int rc = probe_take(l->probe, COPIES * l->gate_up_bytes, act, &l->gate_up_w);
-	return rc ? rc : probe_take(l->probe, COPIES * l->down_bytes, act, &l->down_w);
+	const struct probe_memory memory[] = {
+		{&l->gate_up_w, COPIES * l->gate_up_bytes, act},
+		{&l->down_w, COPIES * l->down_bytes, act},
+	};
+	return probe_take_all(l->probe, memory, 2);
 }
 
 static int layer_take_activations(struct layer *l)
@@ -58,11 +61,7 @@ static int layer_take_activations(struct layer *l)
 	const struct model_experts *e = &l->experts;
 	enum dtype act = l->probe->info.activation_dtype;
 	uint64_t tokens = l->n_tokens, pairs = tokens * e->n_active, unit = dtype_bytes(act);
-	const struct {
-		void *ret;
-		uint64_t bytes;
-		enum dtype dtype;
-	} memory[] = {
+	const struct probe_memory memory[] = {
 		{&l->logits, SETS * tokens * e->n * 4, DTYPE_F32},
 		{&l->slots, tokens * 4, DTYPE_F32},
 		{&l->ids, SETS * pairs * 4, DTYPE_F32},
@@ -76,12 +75,10 @@ static int layer_take_activations(struct layer *l)
 		{&l->out, tokens * l->hidden * unit, act},
 	};
 
-	for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++) {
-		int rc = probe_take(l->probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
+	int rc = probe_take_all(l->probe, memory, sizeof(memory) / sizeof(memory[0]));
 
-		if (rc)
-			return rc;
-	}
+	if (rc)
+		return rc;
 	return l->probe->device->ops->fill_async(l->probe->stream, l->slots, 0, tokens * 4);
 }
 

@@ -131,19 +131,13 @@ static int gemm_measure(
 	p.n_copies = (uint32_t)(cold / p.weight_bytes + 2);
 	p.n_copies = p.n_copies < COPIES_MAX ? p.n_copies : COPIES_MAX;
 	p.n = p.n_copies < LAUNCHES_MIN ? LAUNCHES_MIN : p.n_copies;
-	const struct {
-		void *ret;
-		uint64_t bytes;
-		enum dtype dtype;
-	} memory[] = {
+	const struct probe_memory memory[] = {
 		{&p.weights, p.weight_bytes * p.n_copies, act},
 		{&p.gemm.x, x_bytes, act},
 		{&p.gemm.y, y_bytes, p.gemm.y_dtype},
 		{&p.scratch, y_bytes, act},
 	};
-	int rc = 0;
-	for (size_t i = 0; i < 3u + matrix->gated && !rc; i++)
-		rc = probe_take(probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
+	int rc = probe_take_all(probe, memory, 3u + matrix->gated);
 	if (!rc)
 		rc = probe_time(probe, true, gemm_queue_all, &p, p.n, ret_seconds);
 	probe_release(probe, mark);

@@ -96,11 +96,7 @@ int scene_take(struct scene *s)
 	const struct attention_latent *l = &c->latent;
 	uint64_t heads = c->max_tokens * (uint64_t)c->n_heads * dtype_bytes(c->activation_dtype);
 	uint64_t q_width = l->rank ? l->nope + l->rope : c->head_dim;
-	const struct {
-		void *ret;
-		uint64_t bytes;
-		enum dtype dtype;
-	} memory[] = {
+	const struct probe_memory memory[] = {
 		{&s->kv, s->layer_bytes * c->n_layers, c->kv_dtype},
 		{&s->q, heads * q_width, c->activation_dtype},
 		{&s->out, heads * (l->rank ? l->v : c->head_dim), c->activation_dtype},
@@ -108,9 +104,7 @@ int scene_take(struct scene *s)
 	};
 	int rc = scene_take_tables(s);
 
-	for (size_t i = 0; i < 3u + (s->n_weights > 0) && !rc; i++)
-		rc = probe_take(s->probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
-	return rc;
+	return rc ? rc : probe_take_all(s->probe, memory, 3u + (s->n_weights > 0));
 }
 
 struct weight scene_weight(const struct scene *s, uint32_t i)
