@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A stranger's bytes, through the pre-check and the decoders.
+ * Untrusted bytes, through the pre-check and the decoders.
  *
  * The first byte picks the decoder. Besides what the sanitizers watch, it is asserted that requests
  * allocate nothing, that msgpack-c takes whatever the pre-check takes, and that a message which a

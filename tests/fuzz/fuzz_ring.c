@@ -6,7 +6,7 @@
  * The input is the peer's program, repeated until the daemon's side is done: each instruction is
  * one byte and its operands, zero beyond the input's end. The daemon's side does what an engine
  * does with an entry: pop, take bounds, copy out, decode, write a result, complete, sleep. The
- * region lies in a mapping of its own between pages that nobody may touch, so that an access
+ * region lies in a mapping of its own between inaccessible pages, so that an access
  * outside it is a crash.
  */
 

@@ -16,7 +16,7 @@ static struct mimeo_handle example(uint32_t kind)
 	return handle;
 }
 
-static void test_handle_comes_back_as_it_went(void **state)
+static void test_handle_is_decoded_as_it_was_encoded(void **state)
 {
 	for (uint32_t kind = MIMEO_HANDLE_MEMFD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
 		struct mimeo_handle sent = example(kind), got = {0};
@@ -124,7 +124,7 @@ static void test_handle_refusals_have_texts_of_their_own(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_handle_comes_back_as_it_went),
+		cmocka_unit_test(test_handle_is_decoded_as_it_was_encoded),
 		cmocka_unit_test(test_handle_travels_as_drawn),
 		cmocka_unit_test(test_handle_of_another_length_is_refused),
 		cmocka_unit_test(test_handle_of_an_unknown_kind_is_refused),

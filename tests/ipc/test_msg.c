@@ -152,7 +152,7 @@ static void check_sampling(const struct mimeo_sampling *a, const struct mimeo_sa
 
 /* ---- round trips ---- */
 
-static void test_msg_generate_comes_back_as_it_went(void **state)
+static void test_msg_generate_is_decoded_as_it_was_encoded(void **state)
 {
 	struct msg_generate sent = full_generate(), got;
 	uint8_t bytes[MSG_HEADER_MAX];
@@ -174,7 +174,7 @@ static void test_msg_generate_comes_back_as_it_went(void **state)
 	check_sampling(&got.sampling, &sent.sampling);
 }
 
-static void test_msg_step_comes_back_as_it_went(void **state)
+static void test_msg_step_is_decoded_as_it_was_encoded(void **state)
 {
 	struct msg_step got, sent = {.model = 3,
 				     .n_rows = 17,
@@ -195,7 +195,7 @@ static void test_msg_step_comes_back_as_it_went(void **state)
 	check_sampling(&got.sampling, &sent.sampling);
 }
 
-static void test_msg_hello_comes_back_as_it_went(void **state)
+static void test_msg_hello_is_decoded_as_it_was_encoded(void **state)
 {
 	struct msg_hello got, sent = {.version = MSG_PROTOCOL_VERSION,
 				      .entries = 4096,
@@ -211,7 +211,7 @@ static void test_msg_hello_comes_back_as_it_went(void **state)
 	assert_string_equal(got.name, sent.name);
 }
 
-static void test_msg_welcome_of_the_most_models_comes_back_as_it_went(void **state)
+static void test_msg_welcome_of_the_most_models_is_decoded_as_it_was_encoded(void **state)
 {
 	static struct msg_welcome sent, got;
 	static uint8_t bytes[MSG_SOCKET_MAX];
@@ -275,7 +275,7 @@ static void test_msg_models_own_sampling_hides_the_rest_but_the_seed(void **stat
 	assert_int_equal(got.sampling.flags, MIMEO_SAMPLING_MODEL | MIMEO_SAMPLING_SEEDED);
 }
 
-static void test_msg_text_that_no_decoder_takes_goes_as_question_marks(void **state)
+static void test_msg_text_that_decoders_refuse_is_sent_as_question_marks(void **state)
 {
 	struct msg_hello got, sent = {.version = MSG_PROTOCOL_VERSION,
 				      .entries = 2,
@@ -439,13 +439,13 @@ static void test_status_names_and_sentences_come_from_the_list(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_msg_generate_comes_back_as_it_went),
-		cmocka_unit_test(test_msg_step_comes_back_as_it_went),
-		cmocka_unit_test(test_msg_hello_comes_back_as_it_went),
-		cmocka_unit_test(test_msg_welcome_of_the_most_models_comes_back_as_it_went),
+		cmocka_unit_test(test_msg_generate_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(test_msg_step_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(test_msg_hello_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(test_msg_welcome_of_the_most_models_is_decoded_as_it_was_encoded),
 		cmocka_unit_test(test_msg_welcome_that_refuses_carries_status_and_text_alone),
 		cmocka_unit_test(test_msg_models_own_sampling_hides_the_rest_but_the_seed),
-		cmocka_unit_test(test_msg_text_that_no_decoder_takes_goes_as_question_marks),
+		cmocka_unit_test(test_msg_text_that_decoders_refuse_is_sent_as_question_marks),
 		cmocka_unit_test(test_msg_encode_into_every_shorter_buffer_says_no_space),
 		cmocka_unit_test(test_msg_encode_refuses_counts_beyond_the_arrays),
 		cmocka_unit_test(test_msg_requests_are_read_and_written_without_allocation),

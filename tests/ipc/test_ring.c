@@ -70,7 +70,7 @@ static void test_ring_push_is_unseen_until_publish(void **state)
 	assert_int_equal(cqe.user_data, 8);
 }
 
-static void test_ring_publish_of_nothing_counts_zero_and_wakes_nobody(void **state)
+static void test_ring_publish_of_nothing_counts_zero_and_needs_no_wake_up(void **state)
 {
 	struct pair *pair = *state;
 	uint32_t count = 99;
@@ -95,7 +95,7 @@ static void test_ring_full_refuses_push(void **state)
 	assert_int_equal(ring_sq_push(&pair->client, &nop), 0);
 }
 
-static void test_ring_popped_entries_make_room_on_release_only(void **state)
+static void test_ring_popped_entries_become_free_on_release_only(void **state)
 {
 	struct pair *pair = *state;
 	struct ring_sqe sqe;
@@ -337,7 +337,7 @@ static void test_ring_client_refuses_a_daemon_that_jumps(void **state)
 	assert_int_equal(ring_sq_push(&pair->client, &nop), -EPROTO);
 }
 
-static void test_ring_publish_tells_of_a_sleeping_peer(void **state)
+static void test_ring_publish_reports_a_sleeping_peer(void **state)
 {
 	struct pair *pair = *state;
 	uint32_t count;
@@ -357,7 +357,7 @@ static void test_ring_publish_tells_of_a_sleeping_peer(void **state)
 	assert_false(ring_cq_publish(&pair->daemon));
 }
 
-static void test_ring_sleep_tells_of_what_waits(void **state)
+static void test_ring_sleep_reports_waiting_entries(void **state)
 {
 	struct pair *pair = *state;
 	uint32_t count;
@@ -377,9 +377,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_ring_empty_pops_and_peeks_nothing),
 		TEST(test_ring_push_is_unseen_until_publish),
-		TEST(test_ring_publish_of_nothing_counts_zero_and_wakes_nobody),
+		TEST(test_ring_publish_of_nothing_counts_zero_and_needs_no_wake_up),
 		TEST(test_ring_full_refuses_push),
-		TEST(test_ring_popped_entries_make_room_on_release_only),
+		TEST(test_ring_popped_entries_become_free_on_release_only),
 		TEST(test_ring_cq_space_counts_down_and_comes_back),
 		TEST(test_ring_peek_takes_nothing),
 		TEST(test_ring_order_survives_the_wrap_at_2_32),
@@ -392,8 +392,8 @@ int main(void)
 		TEST(test_ring_completion_head_beyond_tail_is_refused),
 		TEST(test_ring_completion_head_that_goes_back_is_refused),
 		TEST(test_ring_client_refuses_a_daemon_that_jumps),
-		TEST(test_ring_publish_tells_of_a_sleeping_peer),
-		TEST(test_ring_sleep_tells_of_what_waits),
+		TEST(test_ring_publish_reports_a_sleeping_peer),
+		TEST(test_ring_sleep_reports_waiting_entries),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

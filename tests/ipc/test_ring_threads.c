@@ -29,7 +29,7 @@ static void dither(uint64_t *random)
 		;
 }
 
-/* False if nobody ever rang. */
+/* False if the doorbell was never rung. */
 static bool bell_wait(int fd)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
@@ -81,7 +81,7 @@ static void *stress_daemon(void *data)
 	return NULL;
 }
 
-/* One in flight for the first eighth: then no later entry makes good for a lost wake-up. */
+/* One in flight for the first eighth: then no later entry hides a lost wake-up. */
 static void stress_submit(struct stress *stress, uint64_t *next, uint64_t completed)
 {
 	uint64_t credits = completed < MESSAGES / 8 ? 1 : STRESS_ENTRIES;

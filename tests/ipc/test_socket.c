@@ -258,7 +258,7 @@ static void test_socket_listen_leaves_other_files_alone(void **state)
 	unlink(path);
 }
 
-static void test_socket_connect_to_nobody_says_why(void **state)
+static void test_socket_connect_without_listener_says_why(void **state)
 {
 	struct place *place = *state;
 	char long_path[200];
@@ -342,7 +342,7 @@ int main(void)
 		AT_PLACE(test_socket_lock_removes_a_dead_daemons_socket),
 		AT_PLACE(test_socket_bind_to_a_taken_path_is_refused_and_leaves_it),
 		AT_PLACE(test_socket_listen_leaves_other_files_alone),
-		AT_PLACE(test_socket_connect_to_nobody_says_why),
+		AT_PLACE(test_socket_connect_without_listener_says_why),
 		AT_PLACE(test_socket_connect_gives_up_on_a_full_backlog),
 		AT_PLACE(test_socket_peer_is_who_the_kernel_says_and_its_pidfd_tells_its_end),
 	};

@@ -224,7 +224,7 @@ static void test_socket_fds_spread_over_a_message_count_together(void **state)
 	assert_int_equal(count_fds(), fds);
 }
 
-/* The message is there, and what came is told from what did not. */
+/* The message is received, and descriptors that came are distinguished from those that were lost. */
 static void test_socket_fds_without_a_number_here_are_told(void **state)
 {
 	int pair[2], got[SOCKET_FDS_MAX], sent[2] = {STDIN_FILENO, STDERR_FILENO};

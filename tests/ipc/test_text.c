@@ -61,7 +61,7 @@ static void test_text_that_breaks_lines_or_turns_around_is_refused(void **state)
 
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
 		assert_refused(texts[i]);
-	/* Their neighbours are letters like any other. */
+	/* Their neighbours are ordinary characters. */
 	assert_true(text_is_clean("\xe2\x80\xa7\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa", 12));
 }
 

@@ -115,7 +115,7 @@ static void test_wire_check_refuses_counts_that_the_bytes_cannot_hold(void **sta
 	check_samples(samples, ARRAY_SIZE(samples));
 }
 
-static void test_wire_check_refuses_types_that_nobody_sends(void **state)
+static void test_wire_check_refuses_types_that_are_never_sent(void **state)
 {
 	static const struct sample samples[] = {
 		SAMPLE("\xc1", WIRE_RESERVED, 0),
@@ -239,7 +239,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_wire_check_accepts_every_type_whole_and_no_prefix_of_it),
 		cmocka_unit_test(test_wire_check_refuses_counts_that_the_bytes_cannot_hold),
-		cmocka_unit_test(test_wire_check_refuses_types_that_nobody_sends),
+		cmocka_unit_test(test_wire_check_refuses_types_that_are_never_sent),
 		cmocka_unit_test(test_wire_check_refuses_trailing_bytes),
 		cmocka_unit_test(test_wire_check_bounds_the_depth),
 		cmocka_unit_test(test_wire_check_leaves_a_depth_when_its_container_ends),

@@ -153,7 +153,7 @@ void fake_init(struct fake *fake, const struct fake_script *script)
 	must(msg_codec_new(&fake->codec) == 0, "codec");
 	pthread_mutex_init(&fake->mutex, NULL);
 	pthread_cond_init(&fake->changed, NULL);
-	/* a test's signals are for who waits in the library */
+	/* a test's signals are for threads that wait in the library */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	must(pthread_create(&fake->greeter, NULL, greeter, fake) == 0, "thread");
@@ -217,15 +217,15 @@ int fake_pop(struct fake *fake, struct ring_sqe *ret)
 
 void fake_push(struct fake *fake, const struct ring_cqe *cqe)
 {
-	int room;
+	int space;
 
-	/* A server waits for a client that is slow to take; played by hand, nobody would take. */
-	while ((room = ring_cq_room(&fake->region.ring, 1)) == 0 && fake->serving) {
+	/* A serving thread waits for a slow client; in a test that plays the daemon no other thread takes them. */
+	while ((space = ring_cq_room(&fake->region.ring, 1)) == 0 && fake->serving) {
 		if (atomic_load(&fake->quit))
 			return;
 		sched_yield();
 	}
-	must(room == 1, "the client's completion ring is full");
+	must(space == 1, "the client's completion ring is full");
 	ring_cq_push(&fake->region.ring, cqe);
 	if (ring_cq_publish(&fake->region.ring))
 		fake_ring(fake);

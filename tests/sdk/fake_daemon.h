@@ -38,7 +38,7 @@ struct fake_script {
 	const void *raw_welcome;     /* sent in WELCOME's place */
 	size_t raw_welcome_bytes;
 	unsigned n_fds;              /* sent with WELCOME; 0: 3, with lives 5 */
-	bool lives;                  /* it sends what tells of its death (fake_life_end) */
+	bool lives;                  /* it sends descriptors that report its death (fake_life_end) */
 	bool silent;                 /* never answers HELLO */
 	bool stalled;                /* greets, and then does nothing: the caller heeds it */
 	bool wide;                   /* its second model, of a larger vocabulary, comes first */
@@ -75,7 +75,7 @@ struct fake {
 void fake_init(struct fake *fake, const struct fake_script *script);
 /* Ends serving and the session, removes the folder. */
 void fake_deinit(struct fake *fake);
-/* Remove the folder now: nobody can connect any more. For a process that will not come to
+/* Remove the folder now: no client can connect any more. For a process that will not come to
  * fake_deinit. */
 void fake_folder_remove(const struct fake *fake);
 
@@ -93,7 +93,7 @@ void fake_write(struct fake *fake, const struct ring_sqe *sqe, uint32_t n_tokens
 bool fake_answer(struct fake *fake, const struct ring_sqe *sqe);
 void fake_ring(struct fake *fake);
 void fake_hang_up(struct fake *fake);
-/* One of the two that tell of its death does, while the socket is open yet. */
+/* One of the two descriptors reports its death while the socket is still open. */
 void fake_life_end(struct fake *fake, unsigned which);
 /* Send bytes on the socket. */
 void fake_say(struct fake *fake, const void *data, size_t size);

@@ -150,7 +150,7 @@ static void test_calls_to_a_daemon_that_hung_up_are_gone(void **state)
 	assert_int_equal(mimeo_buffer_close(s->m, mine), MIMEO_E_UNKNOWN_BUFFER);
 }
 
-static void test_import_refuses_what_no_daemon_would_take(void **state)
+static void test_import_refuses_what_the_daemon_refuses(void **state)
 {
 	struct session *s = *state;
 	struct mimeo_handle good = MIMEO_HANDLE_INIT, handle;
@@ -332,7 +332,7 @@ int main(void)
 		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 2),
 		session_test_with(test_reply_that_cannot_be_counts_as_a_daemon_that_is_gone, .variant = 3),
 		session_test(test_calls_to_a_daemon_that_hung_up_are_gone),
-		session_test(test_import_refuses_what_no_daemon_would_take),
+		session_test(test_import_refuses_what_the_daemon_refuses),
 		session_test(test_librarys_own_refusals_have_their_own_message),
 		session_test(test_recorded_is_an_event_and_not_the_last),
 		session_test_with(test_recorded_that_cannot_be_breaks_off, .variant = 0),

@@ -261,7 +261,7 @@ static void test_goodbye_on_the_socket_ends_the_session(void **state)
 	assert_int_equal(session_wait(s), MIMEO_E_GONE);
 }
 
-static void test_sequence_calls_in_flight_end_in_silence(void **state)
+static void test_sequence_calls_in_flight_end_without_events(void **state)
 {
 	struct session *s = *state;
 	uint32_t id;
@@ -454,7 +454,7 @@ int main(void)
 		session_test(test_what_the_daemon_posted_before_it_died_is_delivered),
 		session_test(test_completion_that_comes_after_the_end_is_ignored),
 		session_test(test_goodbye_on_the_socket_ends_the_session),
-		session_test(test_sequence_calls_in_flight_end_in_silence),
+		session_test(test_sequence_calls_in_flight_end_without_events),
 		session_test(test_every_call_says_gone_afterwards),
 		session_test(test_prepared_request_has_no_event_and_can_be_put_back),
 		session_test(test_connecting_again_is_all_it_takes),

@@ -228,7 +228,7 @@ static void body_requests(void)
 	struct session s;
 
 	session_spinning(&s);
-	fake_folder_remove(&s.fake); /* behind the filter nobody can */
+	fake_folder_remove(&s.fake); /* behind the filter it is not possible */
 	if (!round_trips(s.m, 50))
 		leave(CHILD_FAILED);
 	if (forbid_system_calls() < 0)

@@ -20,7 +20,7 @@ struct victim {
 	struct mimeo *m;
 };
 
-/* The daemon: tells where it listens, hands out its end of the session, waits for its death. */
+/* The daemon: reports its path, passes its end of the session on, waits to be killed. */
 static void be_the_daemon(int line)
 {
 	struct fake fake;
@@ -68,7 +68,7 @@ static void victim_bury(struct victim *v)
 {
 	char byte;
 
-	/* It was not the socket that told: until now nobody has closed an end of it. */
+	/* It was not the socket: both ends of it are still open. */
 	assert_int_equal(recv(v->kept, &byte, 1, MSG_DONTWAIT), -1);
 	mimeo_close(v->m);
 	assert_int_equal(recv(v->kept, &byte, 1, MSG_DONTWAIT), 0);

@@ -48,7 +48,7 @@ static void test_sequence_calls_need_a_credit(void **state)
 	assert_int_equal(mimeo_sequence_open(s->m, 0, &id), MIMEO_E_FULL);
 }
 
-/* All entries are taken by calls whose answers are there, and nobody has looked for events. */
+/* All entries are taken by calls that were answered; events have not been looked for. */
 static uint32_t fill_with_answered_calls(struct session *s)
 {
 	struct ring_sqe sqe;
@@ -151,7 +151,7 @@ static void test_silence_that_a_call_takes_leaves_the_descriptor_readable(void *
 	assert_int_equal(poll(&fd, 1, 0), 0);
 }
 
-static void test_wait_ends_when_all_that_was_in_flight_ended_in_silence(void **state)
+static void test_wait_ends_when_all_in_flight_ended_without_events(void **state)
 {
 	struct session *s = *state;
 
@@ -353,10 +353,10 @@ int main(void)
 			.script.max_sequences = 1),
 		session_test(test_events_are_not_taken_by_calls_that_need_an_entry),
 		session_test(test_silence_that_a_call_takes_leaves_the_descriptor_readable),
-		session_test(test_wait_ends_when_all_that_was_in_flight_ended_in_silence),
-		session_test_with(test_wait_ends_when_all_that_was_in_flight_ended_in_silence,
+		session_test(test_wait_ends_when_all_in_flight_ended_without_events),
+		session_test_with(test_wait_ends_when_all_in_flight_ended_without_events,
 			.spin_us = 50, .variant = 1),
-		session_test_with(test_wait_ends_when_all_that_was_in_flight_ended_in_silence,
+		session_test_with(test_wait_ends_when_all_in_flight_ended_without_events,
 			.spin_us = MIMEO_SPIN_FOREVER),
 		session_test(test_wait_goes_on_past_silence_while_an_event_may_come),
 		session_test(test_successful_sequence_calls_are_silent_and_return_their_credits),

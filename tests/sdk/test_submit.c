@@ -359,7 +359,7 @@ static void assert_says(const struct mimeo_request *request, int status, const c
 		fail_msg("not \"%s\" but \"%s\"", text, message);
 }
 
-static void test_generate_refuses_values_no_daemon_would_take(void **state)
+static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 {
 	struct session *s = *state;
 	const int32_t bad_stop = -1;
@@ -414,7 +414,7 @@ static void test_generate_refuses_values_no_daemon_would_take(void **state)
 #undef REFUSES
 }
 
-static void test_step_refuses_values_no_daemon_would_take(void **state)
+static void test_step_refuses_values_that_the_daemon_refuses(void **state)
 {
 	struct session *s = *state;
 	const int32_t token = 3;
@@ -527,8 +527,8 @@ int main(void)
 		session_test(test_get_gives_as_many_requests_as_entries),
 		session_test(test_ids_are_never_used_twice),
 		session_test(test_full_arena_refuses_until_a_final_event_is_seen),
-		session_test(test_generate_refuses_values_no_daemon_would_take),
-		session_test(test_step_refuses_values_no_daemon_would_take),
+		session_test(test_generate_refuses_values_that_the_daemon_refuses),
+		session_test(test_step_refuses_values_that_the_daemon_refuses),
 		session_test(test_message_is_that_of_the_last_prepare_call),
 		session_test(test_cancel_refuses_ids_that_no_request_has),
 		session_test(test_cancel_names_index_and_generation),

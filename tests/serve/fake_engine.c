@@ -62,7 +62,7 @@ struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs)
 	for (uint32_t i = 0; i < n_models; i++)
 		snprintf(engine->names[i], sizeof(engine->names[i]),
 			i == 0 ? "tinycalc"
-			       : "model-%02u-with-a-name-that-takes-all-of-the-room-that-there-is-x",
+			       : "model-%02u-with-a-name-that-has-as-many-bytes-as-names-may-have-x",
 			i % 100); /* which gcc counts the digits of */
 	atomic_store(&engine->stats.n_slots_free, 7);
 	return engine;

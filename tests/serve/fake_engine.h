@@ -18,7 +18,7 @@
 struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs);
 /* Its models have no drafts. */
 void fake_engine_without_drafts(struct engine *engine);
-/* They have drafts that have guessed nothing yet. */
+/* Its models have draft models, and no draft token was verified. */
 void fake_engine_before_verifications(struct engine *engine);
 
 /* Reports as the engine thread would send them, from any thread. */

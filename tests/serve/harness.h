@@ -4,7 +4,7 @@
 
 /*
  * A serving loop on a thread, over the fake engine, in a folder of its own; clients and operators
- * that do as they are told. What fails aborts the test.
+ * that the test controls. What fails aborts the test.
  */
 
 #include <pthread.h>

@@ -97,7 +97,7 @@ static void test_graphs_lists_those_of_a_draft_and_what_of_it_ran_without(void *
 		expect_text(answer, 3 + i, "state", rows[i].state);
 		assert_int_equal(answer_count(answer, 3 + i, "eager_steps", 0), rows[i].n_eager);
 		assert_int_equal(answer_count(answer, 3 + i, "replays", 0), rows[i].n_eager ? 0 : 10);
-		/* nobody counts those: no number rather than a wrong one */
+		/* these are not counted: no number */
 		assert_null(answer_cell(answer, 3 + i, "shared_replays"));
 	}
 	answer_free(answer);
@@ -353,7 +353,7 @@ static void test_metrics_of_32_models_that_draft_8_tokens_fit(void **state)
 		if (strcmp(answer_text(answer, i, "type", type, sizeof(type)), "counter") == 0)
 			assert_line_of(answer, i);
 	}
-	assert_non_null(strstr(answer->text, "-there-is-x\",position=\"8\"} 9007199254740991\n"));
+	assert_non_null(strstr(answer->text, "-may-have-x\",position=\"8\"} 9007199254740991\n"));
 	answer_free(answer);
 }
 
@@ -385,7 +385,7 @@ static void test_request_that_is_no_map_closes_the_operator(void **state)
 	close(fd);
 }
 
-static void test_client_on_the_operators_socket_is_told_so(void **state)
+static void test_client_on_the_operators_socket_is_refused_with_the_right_one(void **state)
 {
 	struct harness *harness = *state;
 	struct client client = {.fd = operator_connect(harness)};
@@ -426,7 +426,7 @@ static void test_operator_may_ask_twice(void **state)
 	close(fd);
 }
 
-static void test_operators_beyond_16_are_turned_away(void **state)
+static void test_operators_beyond_16_are_refused(void **state)
 {
 	struct answer *answer;
 	int fds[17];
@@ -462,7 +462,7 @@ static void test_kill_closes_that_session(void **state)
 	client_close(&other);
 }
 
-static void test_kill_of_no_session_says_so(void **state)
+static void test_kill_of_no_session_is_refused(void **state)
 {
 	uint64_t id = 4711;
 	struct answer *answer = operator_ask(*state, "kill", &id);
@@ -493,13 +493,13 @@ int main(void)
 		harness_test(test_unknown_operation_is_refused),
 		harness_test(test_garbage_from_an_operator_closes_it),
 		harness_test(test_request_that_is_no_map_closes_the_operator),
-		harness_test(test_client_on_the_operators_socket_is_told_so),
+		harness_test(test_client_on_the_operators_socket_is_refused_with_the_right_one),
 		harness_test_with(test_operator_that_never_reads_is_cut_off,
 			harness_configure_large),
 		harness_test(test_operator_may_ask_twice),
-		harness_test(test_operators_beyond_16_are_turned_away),
+		harness_test(test_operators_beyond_16_are_refused),
 		harness_test(test_kill_closes_that_session),
-		harness_test(test_kill_of_no_session_says_so),
+		harness_test(test_kill_of_no_session_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("admin", tests, NULL, NULL);

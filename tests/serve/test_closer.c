@@ -57,7 +57,7 @@ static void pair(int ret[2])
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ret), 0);
 }
 
-static void test_what_closes_is_closed(void **state)
+static void test_descriptor_is_closed(void **state)
 {
 	int fd = memfd_create("memfd", MFD_CLOEXEC);
 
@@ -67,7 +67,7 @@ static void test_what_closes_is_closed(void **state)
 	assert_int_equal(close(fd), -1);
 }
 
-static void test_close_that_takes_long_is_waited_for_by_nobody(void **state)
+static void test_close_that_takes_long_delays_no_other_thread(void **state)
 {
 	struct lingering lingering;
 
@@ -79,7 +79,7 @@ static void test_close_that_takes_long_is_waited_for_by_nobody(void **state)
 }
 
 /* Beyond the threads that one user may have. */
-static void test_user_whose_closes_hang_holds_up_no_other(void **state)
+static void test_user_whose_closes_hang_delays_no_other(void **state)
 {
 	struct lingering hanging[CLOSER_THREADS_PER_UID + 4];
 	struct lingering other;
@@ -126,7 +126,7 @@ static void test_close_that_takes_too_long_is_interrupted(void **state)
 }
 
 /* Thousands wait behind the threads that one user may have. */
-static void test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one(void **state)
+static void test_adding_to_a_long_queue_costs_no_more_than_to_a_short_one(void **state)
 {
 	struct lingering hanging[CLOSER_THREADS_PER_UID];
 
@@ -152,7 +152,7 @@ static void test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one(void *
 	await_closed(*state, HERE, 0);
 }
 
-static void test_connection_is_closed_at_once_with_bytes_that_nobody_read(void **state)
+static void test_connection_with_unread_bytes_is_closed_at_once(void **state)
 {
 	int sockets[2];
 
@@ -164,7 +164,7 @@ static void test_connection_is_closed_at_once_with_bytes_that_nobody_read(void *
 	close(sockets[1]);
 }
 
-static void test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters(void **state)
+static void test_unread_descriptor_is_closed_by_a_closer_thread(void **state)
 {
 	struct lingering lingering;
 	int sockets[2];
@@ -280,7 +280,7 @@ static void test_descriptor_without_a_number_is_left_unread(void **state)
 }
 
 /* The closer of the group ends here. */
-static void test_end_waits_a_while_for_what_hangs_and_interrupts_it(void **state)
+static void test_end_waits_for_hanging_closes_and_interrupts_them(void **state)
 {
 	struct lingering lingering;
 
@@ -297,18 +297,18 @@ static void test_end_waits_a_while_for_what_hangs_and_interrupts_it(void **state
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_closes_is_closed),
-		cmocka_unit_test(test_close_that_takes_long_is_waited_for_by_nobody),
-		cmocka_unit_test(test_user_whose_closes_hang_holds_up_no_other),
+		cmocka_unit_test(test_descriptor_is_closed),
+		cmocka_unit_test(test_close_that_takes_long_delays_no_other_thread),
+		cmocka_unit_test(test_user_whose_closes_hang_delays_no_other),
 		cmocka_unit_test(test_close_that_takes_too_long_is_interrupted),
-		cmocka_unit_test(test_long_queue_costs_who_adds_to_it_no_more_than_a_short_one),
-		cmocka_unit_test(test_connection_is_closed_at_once_with_bytes_that_nobody_read),
-		cmocka_unit_test(test_descriptor_that_lies_unread_is_closed_by_nobody_who_matters),
+		cmocka_unit_test(test_adding_to_a_long_queue_costs_no_more_than_to_a_short_one),
+		cmocka_unit_test(test_connection_with_unread_bytes_is_closed_at_once),
+		cmocka_unit_test(test_unread_descriptor_is_closed_by_a_closer_thread),
 		cmocka_unit_test(test_bytes_are_received_and_descriptors_are_not),
 		cmocka_unit_test(test_one_descriptor_is_received_without_closing_it),
 		cmocka_unit_test(test_more_descriptors_than_one_are_left_unread),
 		cmocka_unit_test(test_descriptor_without_a_number_is_left_unread),
-		cmocka_unit_test(test_end_waits_a_while_for_what_hangs_and_interrupts_it),
+		cmocka_unit_test(test_end_waits_for_hanging_closes_and_interrupts_them),
 	};
 
 	return cmocka_run_group_tests_name("closer", tests, setup, teardown);

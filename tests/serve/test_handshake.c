@@ -403,7 +403,7 @@ static void test_broken_rings_end_that_session(void **state)
 	client_close(&client);
 }
 
-/* The client's socket is open in the test as well, so only the pidfd can tell. */
+/* The client's socket is open in the test as well, so only the pidfd reports the death. */
 static void test_death_is_seen_though_the_socket_stays_open(void **state)
 {
 	struct harness *harness = *state;

@@ -111,7 +111,7 @@ static struct victim victim_start(void)
 	return victim;
 }
 
-/* Kill it, and see what tells of it when. */
+/* Kill it, and measure when each descriptor reports it. */
 static struct delays victim_kill(struct victim *victim)
 {
 	struct delays delays = {0};
@@ -152,7 +152,7 @@ static uint64_t median(uint64_t values[static N_KILLS])
 	return values[N_KILLS / 2];
 }
 
-static void test_kill_shows_long_before_the_memory_is_taken_apart(void **state)
+static void test_kill_shows_long_before_the_memory_is_released(void **state)
 {
 	uint64_t lives[N_KILLS], pidfds[N_KILLS], sockets[N_KILLS];
 	unsigned n_late[MSG_LIFE_FDS] = {0};
@@ -214,7 +214,7 @@ static unsigned count_life_threads(void)
 	return n;
 }
 
-/* One that was joined may be listed for a little longer: the kernel tells of its end first. */
+/* One that was joined may be listed for a little longer: the kernel reports its end first. */
 static void await_threads(unsigned n)
 {
 	int ms = 0;
@@ -267,7 +267,7 @@ static void close_nested(void)
 }
 
 /* What one client tries with its own, others must not notice. */
-static void test_who_has_the_descriptor_can_neither_end_nor_keep_the_life(void **state)
+static void test_holder_of_the_descriptor_can_neither_end_nor_prolong_the_life(void **state)
 {
 	struct life *life;
 	int fds[MSG_LIFE_FDS], others[MSG_LIFE_FDS];
@@ -346,7 +346,7 @@ static bool has_pidfds(void)
 	int fds[MSG_LIFE_FDS];
 
 	if (life_new(&life) < 0)
-		return true; /* which the tests will tell of */
+		return true; /* which the tests report */
 	size_t n = life_open(life, fds);
 	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
@@ -360,8 +360,8 @@ int main(void)
 		cmocka_unit_test(test_no_signal_handler_runs_on_its_threads),
 		cmocka_unit_test(test_life_shows_until_it_is_freed),
 		cmocka_unit_test(test_freed_life_leaves_no_thread_and_no_descriptor),
-		cmocka_unit_test(test_who_has_the_descriptor_can_neither_end_nor_keep_the_life),
-		cmocka_unit_test(test_kill_shows_long_before_the_memory_is_taken_apart),
+		cmocka_unit_test(test_holder_of_the_descriptor_can_neither_end_nor_prolong_the_life),
+		cmocka_unit_test(test_kill_shows_long_before_the_memory_is_released),
 	};
 	bool all = has_pidfds();
 	int r = _cmocka_run_group_tests(

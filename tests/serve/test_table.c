@@ -141,7 +141,7 @@ static void test_usual_columns_are_in_the_text_only_where_a_row_has_something_el
 	}
 }
 
-static void test_full_disk_is_said_so(void **state)
+static void test_full_disk_is_an_error(void **state)
 {
 	for (unsigned form = TABLE_AS_TEXT; form <= TABLE_AS_JSON; form++) {
 		FILE *full = fopen("/dev/full", "w");
@@ -176,7 +176,7 @@ static void test_empty_list_is_an_empty_array(void **state)
 	free(text);
 }
 
-static void test_unknown_key_is_said_when_printing(void **state)
+static void test_unknown_key_is_an_error_when_printing(void **state)
 {
 	struct table *table = sample(0);
 
@@ -184,7 +184,7 @@ static void test_unknown_key_is_said_when_printing(void **state)
 	free(printed(table, TABLE_AS_TEXT, -EINVAL));
 }
 
-static void test_text_in_a_number_column_is_said_when_printing(void **state)
+static void test_text_in_a_number_column_is_an_error_when_printing(void **state)
 {
 	struct table *table = sample(0);
 
@@ -264,10 +264,10 @@ int main(void)
 		cmocka_unit_test(test_wide_columns_are_in_the_wide_text_and_in_json_only),
 		cmocka_unit_test(test_narrow_table_cuts_text_to_80_columns),
 		cmocka_unit_test(test_usual_columns_are_in_the_text_only_where_a_row_has_something_else),
-		cmocka_unit_test(test_full_disk_is_said_so),
+		cmocka_unit_test(test_full_disk_is_an_error),
 		cmocka_unit_test(test_empty_list_is_an_empty_array),
-		cmocka_unit_test(test_unknown_key_is_said_when_printing),
-		cmocka_unit_test(test_text_in_a_number_column_is_said_when_printing),
+		cmocka_unit_test(test_unknown_key_is_an_error_when_printing),
+		cmocka_unit_test(test_text_in_a_number_column_is_an_error_when_printing),
 		cmocka_unit_test(test_units_change_where_three_digits_end),
 		cmocka_unit_test(test_exposition_names_each_metric_once_and_escapes_labels),
 		cmocka_unit_test(test_exposition_that_does_not_fit_is_refused),
