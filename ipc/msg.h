@@ -110,7 +110,7 @@ struct msg_detail {
 /* "default", "window", "prefix", "documents", "tree"; "?" if unknown. */
 const char *msg_mask_name(unsigned kind);
 
-/* With DOCUMENTS or TREE the payload goes on with a uint64 for each token of the request, at any
+/* With DOCUMENTS or TREE the payload continues with a uint64 for each token of the request, at any
  * multiple of 4 bytes; the mask's `words` is not of the message. */
 static inline bool msg_mask_has_words(const struct mimeo_mask *mask)
 {

@@ -114,10 +114,17 @@ static int event_take_step(struct mimeo *m, struct mimeo_request *request, const
 	return event_hold(m, request, &event);
 }
 
+static bool event_is_call(const struct mimeo_request *request)
+{
+	return request->sqe.op == RING_OP_OPEN || request->sqe.op == RING_OP_FORK ||
+		request->sqe.op == RING_OP_TRUNCATE || request->sqe.op == RING_OP_CLOSE;
+}
+
 static int event_take_call(struct mimeo *m, struct mimeo_request *request, const struct ring_cqe *cqe)
 {
 	struct mimeo_event event = event_from(cqe);
 
+	assert(request->state == REQUEST_IN_FLIGHT && event_is_call(request));
 	event.sequence = sequence_id_completed(m, &request->sqe, cqe->status);
 	if (cqe->status == 0) {
 		request_release(request);
@@ -138,6 +145,7 @@ static int event_take_recorded(struct mimeo *m, struct mimeo_request *request, c
 		.n_generated = request->n_reported,
 	};
 
+	assert(request->fenced);
 	request->fenced = false;
 	return event_hold(m, request, &event);
 }
@@ -196,19 +204,6 @@ static int event_reap(struct mimeo *m)
 	return 0;
 }
 
-static bool event_is_silent(const struct mimeo_request *request, const struct ring_cqe *cqe)
-{
-	switch (request->sqe.op) {
-	case RING_OP_OPEN:
-	case RING_OP_FORK:
-	case RING_OP_TRUNCATE:
-	case RING_OP_CLOSE:
-		return cqe->status == 0;
-	default:
-		return false;
-	}
-}
-
 /* A completion that breaks the protocol is left to the next look for events. A doorbell that was rung
  * for what is taken here stays up, so no wake-up is lost. */
 void events_take_silent(struct mimeo *m)
@@ -218,7 +213,7 @@ void events_take_silent(struct mimeo *m)
 	while (!m->drained && ring_cq_peek(&m->region.ring, &cqe)) {
 		struct mimeo_request *request = event_request_of(m, &cqe);
 
-		if (!request || !event_is_silent(request, &cqe))
+		if (!request || !event_is_call(request) || cqe.status != 0)
 			return;
 		ring_cq_advance(&m->region.ring);
 		event_disarm(m);
@@ -230,14 +225,14 @@ void events_take_silent(struct mimeo *m)
 /* One request in flight after the other; sequence calls end without an event. 1, then GONE. */
 static int event_reap_gone(struct mimeo *m)
 {
+	assert(m->gone && !m->holding);
 	m->drained = true;
 	while (m->gone_cursor < m->region.ring.entries) {
 		struct mimeo_request *request = &m->requests[m->gone_cursor++];
 
 		if (request->state != REQUEST_IN_FLIGHT && request->state != REQUEST_COMMITTED)
 			continue;
-		if (request->sqe.op != RING_OP_GENERATE && request->sqe.op != RING_OP_STEP &&
-			request->sqe.op != RING_OP_CANCEL)
+		if (event_is_call(request))
 			continue;
 		const struct mimeo_event event = {
 			.kind = MIMEO_EVENT_FINAL,
@@ -354,7 +349,7 @@ static bool event_is_over(const struct mimeo *m)
 	return m->silence && m->n_in_flight == 0;
 }
 
-/* Spin until an event comes or none will, `until` passes or the daemon goes. */
+/* Spin until an event comes or none will, `until` passes or the daemon is gone. */
 static int event_spin(struct mimeo *m, uint64_t until)
 {
 	unsigned n = 0;

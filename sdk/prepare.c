@@ -267,7 +267,7 @@ static uint64_t prepare_align(uint64_t bytes)
 
 /*
  * Take the request's block, write the header, and fill in entry and result pointers; *ret_payload is
- * where the payload goes. 0, or FULL.
+ * where to write the payload. 0, or FULL.
  */
 static int prepare_place(struct mimeo_request *request, const void *header, size_t header_bytes,
 	uint64_t payload_bytes, const struct msg_output *output, uint8_t **ret_payload)

@@ -164,7 +164,7 @@ static const char *answers_acceptance(
 
 	ret[0] = '\0';
 	for (uint32_t i = 0; i < facts->n_drafts && i < ENGINE_DRAFTS_MAX && s->n_offered[i]; i++) {
-		/* The engine goes on counting while this reads. */
+		/* The engine continues counting while this reads. */
 		double rate = fmin(1, (double)s->n_accepted[i] / (double)s->n_offered[i]);
 
 		assert(used < ACCEPTANCE_TEXT_MAX);

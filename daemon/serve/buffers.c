@@ -50,8 +50,8 @@ static bool buffers_is_same_file(int a, int b)
 		first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
-/* Memory of a descriptor is imported as far as its first handle goes; a handle that goes further is
- * another import. */
+/* Memory of a descriptor is imported up to the end of its first handle; a handle that ends later is another
+ * import. */
 struct session_memory *buffers_memory_find(
 	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end)
 {

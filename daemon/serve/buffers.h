@@ -7,7 +7,7 @@
  *
  * A BUFFER is an id with a place in some MEMORY, which the builder exported or imported from the
  * client. A client that imports the same handle again (with another offset, say) gets another buffer of
- * the same memory, as long as any of its buffers is open. Memory goes back to the builder when the
+ * the same memory, as long as any of its buffers is open. Memory is returned to the builder when the
  * engine has returned its last buffer, or the whole session.
  */
 
@@ -51,10 +51,10 @@ struct session_buffers {
 	bool busy;    /* its job is with the builder */
 };
 
-/* An import of that very handle that goes as far as `end`, or NULL. */
+/* An import of the same handle that reaches `end`, or NULL. */
 struct session_memory *buffers_memory_find(
 	struct session_buffers *buffers, const struct mimeo_handle *handle, int fd, uint64_t end);
-/* Explain why the device refused this descriptor as a memfd that goes as far as `end`. */
+/* Explain why the device refused this descriptor as a memfd that reaches `end`. */
 void buffers_explain_memfd(int fd, uint64_t end, size_t size, char *ret_text);
 /* Memory that is to be made, for one buffer; its bytes count from now on. NULL: out of memory. */
 struct session_memory *buffers_memory_new(

@@ -395,7 +395,7 @@ static void calls_job_done(struct call_job *call)
 			calls_reply_made(session, call);
 	}
 	free(call);
-	/* The engine let go of the session while the builder had the job. */
+	/* The engine detached the session while the builder had the job. */
 	if (session->detached)
 		session_free(session);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/serve/welcome.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,6 +46,7 @@ int welcome_admit(struct serve *serve, const struct socket_peer *peer,
 		snprintf(text, MSG_TEXT_MAX, "the daemon is draining and takes no new session");
 		return MIMEO_E_DRAINING;
 	}
+	assert(serve->n_sessions <= options->max_sessions && n_of_uid <= serve->n_sessions);
 	if (serve->n_sessions >= options->max_sessions) {
 		snprintf(text, MSG_TEXT_MAX, "max_sessions is %u, and %u are open",
 			options->max_sessions, serve->n_sessions);
@@ -136,6 +138,7 @@ int welcome_send(struct serve *serve, const struct session *session)
 		.n_models = engine_n_models(serve->options.engine),
 	};
 
+	assert(msg.n_models <= MSG_MODELS_MAX && (n_lives == 0 || n_lives == MSG_LIFE_FDS));
 	for (uint32_t i = 0; i < msg.n_models; i++) {
 		struct engine_model_facts facts;
 
