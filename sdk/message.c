@@ -56,8 +56,8 @@ static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer,
 		return snprintf(buffer, size,
 			"row %d: its prefix of %d tokens has to fit one step, and the daemon's "
 			"max_batch_tokens is %d", v[0], v[1], v[2]);
-	return snprintf(buffer, size, "row %d: mask_prefix %d is more than its %d tokens", v[0], v[1],
-		v[2]);
+	return snprintf(buffer, size, "row %d: mask_prefix %d is more than its %d token%s", v[0], v[1],
+		v[2], v[2] == 1 ? "" : "s");
 }
 
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)
@@ -92,10 +92,11 @@ int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t si
 	case RING_DETAIL_OP:
 		return snprintf(buffer, size, "operation %d is unknown", v[0]);
 	case RING_DETAIL_PAGES:
-		return snprintf(buffer, size, "%d KV pages are needed and %d are free", v[0], v[1]);
+		return snprintf(buffer, size, "%d KV page%s needed, %d free", v[0],
+			v[0] == 1 ? "" : "s", v[1]);
 	case RING_DETAIL_KEEP:
-		return snprintf(buffer, size, "%d tokens were to be kept and there are %d", v[0],
-			v[1]);
+		return snprintf(buffer, size, "%d token%s to be kept, and the sequence has %d",
+			v[0], v[0] == 1 ? "" : "s", v[1]);
 	case RING_DETAIL_OPEN_TWICE:
 		return snprintf(buffer, size, "sequence %d is open already", v[0]);
 	case RING_DETAIL_ROW_TWICE:

@@ -126,8 +126,8 @@ static int prepare_check_mask_row(struct mimeo_request *request, const struct mi
 {
 	if (mask->prefix > n_tokens)
 		return prepare_refuse(request, MIMEO_E_INVALID,
-			"row %u: mask.prefix is %u, and the row has %u tokens", row, mask->prefix,
-			n_tokens);
+			"row %u: mask.prefix is %u, and the row has %u token%s", row, mask->prefix,
+			n_tokens, n_tokens == 1 ? "" : "s");
 	if (mask->kind == MIMEO_MASK_TREE && n_tokens > MIMEO_TREE_MAX)
 		return prepare_refuse(request, MIMEO_E_INVALID,
 			"row %u: its %u tokens are more than the %d of a tree (MIMEO_TREE_MAX)", row,
@@ -183,8 +183,9 @@ static int prepare_check_generate(
 		return rc;
 	if ((uint64_t)generate->n_tokens + generate->max_tokens > most)
 		return prepare_refuse(request, MIMEO_E_TOO_LONG,
-			"%u tokens and max_tokens %u: the model's sequences have at most %u",
-			generate->n_tokens, generate->max_tokens, most);
+			"%u token%s and max_tokens %u: the model's sequences have at most %u",
+			generate->n_tokens, generate->n_tokens == 1 ? "" : "s",
+			generate->max_tokens, most);
 	return generate->sequence == 0
 		       ? 0 : prepare_check_sequence(request, generate->sequence, generate->model);
 }

@@ -177,7 +177,8 @@ void log_limited_write(struct log_limit *limit, enum log_level level, const char
 	if (!log_limit_take(limit, clock_ns(), &dropped))
 		return;
 	if (dropped > 0)
-		log_write(level, "%" PRIu32 " messages like the next one were dropped", dropped);
+		log_write(level, "%" PRIu32 " message%s like the next one dropped", dropped,
+			dropped == 1 ? "" : "s");
 	va_start(arguments, format);
 	log_write_line(level, format, arguments);
 	va_end(arguments);

@@ -56,8 +56,9 @@ static int main_resolve_limit(struct run_options *options, const struct mimeo_mo
 		options->max_tokens = most < MAX_TOKENS_DEFAULT ? most : MAX_TOKENS_DEFAULT;
 	if (options->max_tokens > 0 && options->max_tokens <= most)
 		return RUN_OK;
-	run_complain("%u prompt tokens and %u to generate exceed the %u that model %s can hold",
-		options->n_tokens, options->max_tokens > 0 ? options->max_tokens : 1,
+	run_complain("%u prompt token%s and %u to generate exceed the %u that model %s can hold",
+		options->n_tokens, options->n_tokens == 1 ? "" : "s",
+		options->max_tokens > 0 ? options->max_tokens : 1,
 		model->max_seq_len, model->name);
 	return RUN_REFUSED;
 }

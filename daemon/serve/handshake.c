@@ -158,9 +158,9 @@ static void handshake_on_socket(void *userdata, struct loop_source *source, uint
 		if (n <= 0) {
 			if (greeting->n_bytes > 0)
 				serve_complain(greeting->serve,
-					"pid %d, uid %u: left after %u bytes",
+					"pid %d, uid %u: left after %u byte%s",
 					(int)greeting->peer.pid, (unsigned)greeting->peer.uid,
-					greeting->n_bytes);
+					greeting->n_bytes, greeting->n_bytes == 1 ? "" : "s");
 			handshake_free(greeting);
 			return;
 		}
@@ -179,8 +179,9 @@ void handshake_expire(struct serve *serve, int64_t now_ms)
 	DL_FOREACH_SAFE (serve->greetings, greeting, next) {
 		if (now_ms < greeting->deadline_ms)
 			continue;
-		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u bytes",
-			serve->options.handshake_timeout_ms, greeting->n_bytes);
+		snprintf(text, sizeof(text), "no HELLO within %u ms, only %u byte%s",
+			serve->options.handshake_timeout_ms, greeting->n_bytes,
+			greeting->n_bytes == 1 ? "" : "s");
 		handshake_refuse(greeting, MIMEO_E_PROTOCOL, text);
 	}
 }

@@ -188,10 +188,10 @@ static void startup_model_log_unused(const char *name, const struct model_unused
 			name, unused->n, unused->n == 1 ? "" : "s", unused->n == 1 ? "is" : "are",
 			unused->first);
 	if (unused->n_prediction)
-		log_info("model %s: %u tensors of layers that predict further tokens are not used",
-			name, unused->n_prediction);
+		log_info("model %s: tensors of layers that predict further tokens, not used: %u", name,
+			unused->n_prediction);
 	if (unused->n_buffers)
-		log_debug("model %s: %u buffers of rotary frequencies are not used", name,
+		log_debug("model %s: buffers of rotary frequencies, not used: %u", name,
 			unused->n_buffers);
 }
 

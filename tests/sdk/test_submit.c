@@ -448,7 +448,7 @@ static void test_step_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "mask.words is NULL", step.mask.kind = MIMEO_MASK_TREE);
 	REFUSES(MIMEO_E_INVALID, "row 0: its 65 tokens", step.mask.kind = MIMEO_MASK_TREE; step.mask.words = words;
 		row.n_tokens = MIMEO_TREE_MAX + 1);
-	REFUSES(MIMEO_E_INVALID, "mask.prefix is 2, and the row has 1 tokens", step.mask.kind = MIMEO_MASK_PREFIX; step.mask.prefix = 2);
+	REFUSES(MIMEO_E_INVALID, "mask.prefix is 2, and the row has 1 token", step.mask.kind = MIMEO_MASK_PREFIX; step.mask.prefix = 2);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 0 is not open", row.sequence = 0);
 	REFUSES(MIMEO_E_UNKNOWN_SEQUENCE, "sequence 7 is not open", row.sequence = 7);
 	REFUSES(MIMEO_E_UNKNOWN_MODEL, "no model has index 5", step.model = 5);
