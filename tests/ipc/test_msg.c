@@ -9,66 +9,8 @@
 
 #include "ipc/msg.h"
 #include "ipc/region.h"
+#include "tests/allocations.h"
 #include "tests/ipc/test.h"
-
-/* ---- counting allocations ---- */
-
-static unsigned long n_allocations;
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-#ifdef SANITIZED
-/* A sanitizer brings its own malloc, and a hook. */
-int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *, size_t),
-	void (*free_hook)(const volatile void *));
-
-static void count_malloc(const volatile void *at, size_t size)
-{
-	n_allocations++;
-}
-
-static void ignore_free(const volatile void *at)
-{
-}
-
-static void count_allocations(void)
-{
-	__sanitizer_install_malloc_and_free_hooks(count_malloc, ignore_free);
-}
-#else
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *at, size_t size);
-
-void *malloc(size_t size)
-{
-	n_allocations++;
-	return __libc_malloc(size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-	n_allocations++;
-	return __libc_calloc(n, size);
-}
-
-void *realloc(void *at, size_t size)
-{
-	n_allocations++;
-	return __libc_realloc(at, size);
-}
-
-static void count_allocations(void)
-{
-}
-#endif
 
 /* ---- helpers ---- */
 
@@ -76,7 +18,7 @@ static struct msg_codec *codec;
 
 static int setup_codec(void **state)
 {
-	count_allocations();
+	allocations_watch();
 	return msg_codec_new(&codec);
 }
 

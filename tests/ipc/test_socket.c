@@ -17,6 +17,7 @@
 struct place {
 	char folder[64];
 	char path[SOCKET_PATH_MAX];
+	int fd, lock_fd; /* of listen_at; -1: none, or closed */
 };
 
 static int setup(void **state)
@@ -30,8 +31,18 @@ static int setup(void **state)
 	char run[SOCKET_PATH_MAX];
 	snprintf(run, sizeof(run), "%s/run", place.folder);
 	mkdir(run, 0700);
+	place.fd = place.lock_fd = -1;
 	*state = &place;
 	return 0;
+}
+
+static void listen_end(struct place *place)
+{
+	if (place->fd >= 0)
+		close(place->fd);
+	if (place->lock_fd >= 0)
+		close(place->lock_fd);
+	place->fd = place->lock_fd = -1;
 }
 
 static int teardown(void **state)
@@ -41,6 +52,7 @@ static int teardown(void **state)
 	struct place *place = *state;
 	char name[SOCKET_PATH_MAX + 32];
 
+	listen_end(place);
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		snprintf(name, sizeof(name), "%s/%s", place->folder, names[i]);
 		remove(name);
@@ -50,32 +62,36 @@ static int teardown(void **state)
 
 /* ---- listening and connecting ---- */
 
-static int listen_at(const char *path, int *ret_lock_fd)
+static void listen_at(struct place *place)
 {
-	int fd = socket_listen(path, ret_lock_fd);
+	place->fd = socket_listen(place->path, &place->lock_fd);
+	if (place->fd < 0)
+		fail_msg("%s: %s", place->path, strerror(-place->fd));
+}
 
-	if (fd < 0)
-		fail_msg("%s: %s", path, strerror(-fd));
-	return fd;
+/* A connection is accepted there; it is closed again. */
+static void assert_listens(const struct place *place)
+{
+	int client = socket_connect(place->path, LONG_MS);
+
+	assert_true(client >= 0);
+	close(client);
 }
 
 static void test_socket_listen_gives_mode_0660(void **state)
 {
 	struct place *place = *state;
 	struct stat st;
-	int lock_fd;
 
 	mode_t before = umask(0077);
-	int fd = listen_at(place->path, &lock_fd);
+	listen_at(place);
 	umask(before);
 	assert_int_equal(stat(place->path, &st), 0);
 	assert_true(S_ISSOCK(st.st_mode));
 	assert_int_equal(st.st_mode & 07777, 0660);
-	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
-	assert_true(fcntl(lock_fd, F_GETFD) & FD_CLOEXEC);
-	close(fd);
-	close(lock_fd);
+	assert_true(fcntl(place->fd, F_GETFD) & FD_CLOEXEC);
+	assert_true(fcntl(place->fd, F_GETFL) & O_NONBLOCK);
+	assert_true(fcntl(place->lock_fd, F_GETFD) & FD_CLOEXEC);
 }
 
 static void test_socket_listen_makes_no_folder(void **state)
@@ -139,7 +155,7 @@ static void test_socket_unlock_leaves_no_file_and_frees_the_place(void **state)
 	socket_unlock(place->path, other);
 }
 
-/* Who still holds the file of a daemon that has ended holds nothing, and takes nothing away. */
+/* The removed lock file of a daemon that has ended excludes no other, and unlocking it removes no file. */
 static void test_socket_lock_of_a_removed_file_is_not_a_lock(void **state)
 {
 	struct place *place = *state;
@@ -159,39 +175,31 @@ static void test_socket_lock_of_a_removed_file_is_not_a_lock(void **state)
 static void test_socket_of_a_dead_daemon_is_taken_over(void **state)
 {
 	struct place *place = *state;
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
 
-	close(fd);
-	close(lock_fd);
+	listen_at(place);
+	listen_end(place);
 	assert_int_equal(access(place->path, F_OK), 0);
 	assert_int_equal(socket_connect(place->path, LONG_MS), -ECONNREFUSED);
-	fd = listen_at(place->path, &lock_fd);
-	int client = socket_connect(place->path, LONG_MS);
-	assert_true(client >= 0);
-	close(client);
-	close(fd);
-	close(lock_fd);
+	listen_at(place);
+	assert_listens(place);
 }
 
 static void test_socket_of_a_live_daemon_is_refused(void **state)
 {
 	struct place *place = *state;
-	int other, lock_fd, fd = listen_at(place->path, &lock_fd);
+	int other;
 
+	listen_at(place);
 	int fds = count_fds();
 	assert_int_equal(socket_listen(place->path, &other), -EADDRINUSE);
 	assert_int_equal(count_fds(), fds);
-	int client = socket_connect(place->path, LONG_MS);
-	assert_true(client >= 0);
-	close(client);
+	assert_listens(place);
 
 	/* also of one that does not take part in the lock */
-	close(lock_fd);
+	close(place->lock_fd);
+	place->lock_fd = -1;
 	assert_int_equal(socket_listen(place->path, &other), -EADDRINUSE);
-	client = socket_connect(place->path, LONG_MS);
-	assert_true(client >= 0);
-	close(client);
-	close(fd);
+	assert_listens(place);
 }
 
 static void test_socket_of_a_daemon_that_has_the_lock_but_no_socket_yet_is_refused(void **state)
@@ -206,9 +214,7 @@ static void test_socket_of_a_daemon_that_has_the_lock_but_no_socket_yet_is_refus
 	assert_int_equal(socket_connect(place->path, LONG_MS), -ENOENT);
 	int fd = socket_bind(place->path);
 	assert_true(fd >= 0);
-	int client = socket_connect(place->path, LONG_MS);
-	assert_true(client >= 0);
-	close(client);
+	assert_listens(place);
 	close(fd);
 	close(lock_fd);
 }
@@ -216,43 +222,36 @@ static void test_socket_of_a_daemon_that_has_the_lock_but_no_socket_yet_is_refus
 static void test_socket_lock_removes_a_dead_daemons_socket(void **state)
 {
 	struct place *place = *state;
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
 
-	close(fd);
-	close(lock_fd);
-	assert_int_equal(socket_lock(place->path, &lock_fd), 0);
+	listen_at(place);
+	listen_end(place);
+	assert_int_equal(socket_lock(place->path, &place->lock_fd), 0);
 	assert_int_equal(access(place->path, F_OK), -1);
-	close(lock_fd);
 }
 
 static void test_socket_bind_to_a_taken_path_is_refused_and_leaves_it(void **state)
 {
 	struct place *place = *state;
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
-	int fds = count_fds();
 
+	listen_at(place);
+	int fds = count_fds();
 	assert_int_equal(socket_bind(place->path), -EADDRINUSE);
 	assert_int_equal(count_fds(), fds);
-	int client = socket_connect(place->path, LONG_MS);
-	assert_true(client >= 0);
-	close(client);
-	close(fd);
-	close(lock_fd);
+	assert_listens(place);
 }
 
 static void test_socket_listen_leaves_other_files_alone(void **state)
 {
 	struct place *place = *state;
 	char path[SOCKET_PATH_MAX];
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
 
-	close(fd);
-	close(lock_fd);
+	listen_at(place);
+	listen_end(place);
 	snprintf(path, sizeof(path), "%s/run/other", place->folder);
-	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	assert_true(fd >= 0);
 	close(fd);
-	assert_int_equal(socket_listen(path, &lock_fd), -ENOTSOCK);
+	assert_int_equal(socket_listen(path, &place->lock_fd), -ENOTSOCK);
 	assert_int_equal(access(path, F_OK), 0);
 	strncat(path, ".lock", sizeof(path) - strlen(path) - 1);
 	unlink(path);
@@ -273,9 +272,9 @@ static void test_socket_connect_without_listener_says_why(void **state)
 static void test_socket_connect_gives_up_on_a_full_backlog(void **state)
 {
 	struct place *place = *state;
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
 
-	assert_int_equal(listen(fd, 0), 0);
+	listen_at(place);
+	assert_int_equal(listen(place->fd, 0), 0);
 	int first = socket_connect(place->path, LONG_MS);
 	assert_true(first >= 0);
 	int fds = count_fds();
@@ -284,18 +283,16 @@ static void test_socket_connect_gives_up_on_a_full_backlog(void **state)
 	assert_false(fcntl(first, F_GETFL) & O_NONBLOCK);
 	assert_true(fcntl(first, F_GETFD) & FD_CLOEXEC);
 	close(first);
-	close(fd);
-	close(lock_fd);
 }
 
 /* ---- the peer ---- */
 
-static void test_socket_peer_is_who_the_kernel_says_and_its_pidfd_tells_its_end(void **state)
+static void test_socket_peer_is_as_the_kernel_knows_it_and_its_pidfd_reports_its_end(void **state)
 {
 	struct place *place = *state;
-	int lock_fd, fd = listen_at(place->path, &lock_fd);
 	struct socket_peer peer;
 
+	listen_at(place);
 	pid_t child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
@@ -304,9 +301,9 @@ static void test_socket_peer_is_who_the_kernel_says_and_its_pidfd_tells_its_end(
 
 		_exit(client >= 0 && read(client, &byte, 1) == 0 ? 0 : 1);
 	}
-	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+	struct pollfd poll_fd = {.fd = place->fd, .events = POLLIN};
 	assert_int_equal(poll(&poll_fd, 1, (int)LONG_MS), 1);
-	int client = accept(fd, NULL, NULL);
+	int client = accept(place->fd, NULL, NULL);
 	assert_true(client >= 0);
 	assert_int_equal(socket_peer(client, &peer), 0);
 	assert_int_equal(peer.pid, child);
@@ -322,8 +319,6 @@ static void test_socket_peer_is_who_the_kernel_says_and_its_pidfd_tells_its_end(
 	int status;
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	close(fd);
-	close(lock_fd);
 }
 
 #define AT_PLACE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -344,7 +339,7 @@ int main(void)
 		AT_PLACE(test_socket_listen_leaves_other_files_alone),
 		AT_PLACE(test_socket_connect_without_listener_says_why),
 		AT_PLACE(test_socket_connect_gives_up_on_a_full_backlog),
-		AT_PLACE(test_socket_peer_is_who_the_kernel_says_and_its_pidfd_tells_its_end),
+		AT_PLACE(test_socket_peer_is_as_the_kernel_knows_it_and_its_pidfd_reports_its_end),
 	};
 
 	return cmocka_run_group_tests_name("socket", tests, NULL, NULL);

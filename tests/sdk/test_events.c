@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/time.h>
 
+#include "ipc/clock.h"
 #include "tests/sdk/session.h"
 
 /* One generate in flight; the daemon has popped it. */
@@ -11,6 +12,21 @@ static struct ring_sqe start_generate(struct session *s, uint32_t max_tokens)
 {
 	session_generate(s, max_tokens);
 	assert_int_equal(mimeo_submit(s->m), 1);
+	return session_pop(s);
+}
+
+/* The same, of a generate with the prompt's logits. */
+static struct ring_sqe start_with_logits(struct session *s)
+{
+	const int32_t prompt[] = {20};
+	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+
+	generate.tokens = prompt;
+	generate.n_tokens = 1;
+	generate.max_tokens = 3;
+	generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
+	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
+	mimeo_submit(s->m);
 	return session_pop(s);
 }
 
@@ -101,16 +117,8 @@ static void test_seen_twice_drops_no_other_event(void **state)
 static void test_prompt_logits_come_with_the_final_event(void **state)
 {
 	struct session *s = *state;
-	const int32_t prompt[] = {20};
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct ring_sqe sqe = start_with_logits(s);
 
-	generate.tokens = prompt;
-	generate.n_tokens = 1;
-	generate.max_tokens = 3;
-	generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
-	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
-	mimeo_submit(s->m);
-	struct ring_sqe sqe = session_pop(s);
 	assert_true(fake_answer(&s->fake, &sqe));
 	assert_int_equal(session_wait(s), 1);
 	assert_int_equal(s->event.n_rows, 1);
@@ -121,16 +129,8 @@ static void test_prompt_logits_come_with_the_final_event(void **state)
 static void test_logits_that_were_never_computed_are_not_given(void **state)
 {
 	struct session *s = *state;
-	const int32_t prompt[] = {20};
-	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
+	struct ring_sqe sqe = start_with_logits(s);
 
-	generate.tokens = prompt;
-	generate.n_tokens = 1;
-	generate.max_tokens = 3;
-	generate.flags = MIMEO_GENERATE_PROMPT_LOGITS;
-	assert_int_equal(mimeo_request_prep_generate(mimeo_request_get(s->m), &generate), 0);
-	mimeo_submit(s->m);
-	struct ring_sqe sqe = session_pop(s);
 	session_final(s, &sqe, MIMEO_E_DEADLINE);
 	assert_int_equal(session_wait(s), 1);
 	assert_int_equal(s->event.status, MIMEO_E_DEADLINE);
@@ -211,31 +211,25 @@ static void test_sleeping_wait_is_woken_by_the_doorbell(void **state)
 
 static void test_spinning_wait_finds_streams_of_many_requests(void **state)
 {
-	const struct fake_script script = {.tokens_a_completion = 3};
-	struct mimeo_config config = MIMEO_CONFIG_INIT;
-	struct session s;
+	struct session *s = *state;
 	uint32_t finals = 0, asked = 0, tokens = 0;
 
-	config.entries = 4;
-	config.spin_us = 20;
-	session_start(&s, &script, &config);
-	fake_serve(&s.fake);
+	fake_serve(&s->fake);
 	while (finals < 500) {
-		while (asked < 500 && asked - finals < 4) {
-			session_generate(&s, 10);
+		while (asked < 500 && asked - finals < 8) {
+			session_generate(s, 10);
 			asked++;
 		}
-		assert_in_range(mimeo_submit(s.m), 0, 4);
-		assert_int_equal(session_wait(&s), 1);
-		for (uint32_t i = 0; i < s.event.n_tokens; i++)
-			assert_int_equal(s.event.tokens[i],
-				11 + s.event.n_generated - s.event.n_tokens + i);
-		tokens += s.event.n_tokens;
-		finals += s.event.kind == MIMEO_EVENT_FINAL;
-		session_seen(&s);
+		assert_in_range(mimeo_submit(s->m), 0, 8);
+		assert_int_equal(session_wait(s), 1);
+		for (uint32_t i = 0; i < s->event.n_tokens; i++)
+			assert_int_equal(s->event.tokens[i],
+				11 + s->event.n_generated - s->event.n_tokens + i);
+		tokens += s->event.n_tokens;
+		finals += s->event.kind == MIMEO_EVENT_FINAL;
+		session_seen(s);
 	}
 	assert_int_equal(tokens, 5000);
-	session_stop(&s);
 }
 
 static void on_alarm(int number)
@@ -249,16 +243,11 @@ static void test_signal_does_not_end_a_wait(void **state)
 	const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
 
 	sigaction(SIGALRM, &action, NULL);
-	uint64_t start_us = 0, end_us;
-	struct timeval now;
-	gettimeofday(&now, NULL);
-	start_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_usec;
+	uint64_t start = clock_ns();
 	setitimer(ITIMER_REAL, &often, NULL);
 	assert_int_equal(mimeo_event_wait(s->m, &s->event, 30), 0);
 	setitimer(ITIMER_REAL, &never, NULL);
-	gettimeofday(&now, NULL);
-	end_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_usec;
-	assert_true(end_us - start_us >= 29000);
+	assert_true(clock_ns() - start >= 29000000);
 }
 
 /* ---- the pollable fd ---- */
@@ -334,26 +323,23 @@ static void test_daemon_does_not_ring_while_events_are_being_taken(void **state)
 
 static void test_polling_the_fd_misses_no_event(void **state)
 {
-	const struct fake_script script = {.tokens_a_completion = 1};
-	struct session s;
+	struct session *s = *state;
 
-	session_start(&s, &script, NULL);
-	fake_serve(&s.fake);
-	struct pollfd fd = {.fd = mimeo_fd(s.m), .events = POLLIN};
+	fake_serve(&s->fake);
+	struct pollfd fd = {.fd = mimeo_fd(s->m), .events = POLLIN};
 	for (uint32_t done = 0; done < 300;) {
-		struct mimeo_request *free_one = mimeo_request_get(s.m);
+		struct mimeo_request *free_one = mimeo_request_get(s->m);
 		if (free_one) {
 			mimeo_request_put(free_one);
-			session_generate(&s, 5);
-			mimeo_submit(s.m);
+			session_generate(s, 5);
+			mimeo_submit(s->m);
 			continue;
 		}
-		while (session_peek(&s) == 0)
+		while (session_peek(s) == 0)
 			assert_int_equal(poll(&fd, 1, -1), 1);
-		done += s.event.kind == MIMEO_EVENT_FINAL;
-		session_seen(&s);
+		done += s->event.kind == MIMEO_EVENT_FINAL;
+		session_seen(s);
 	}
-	session_stop(&s);
 }
 
 int main(void)
@@ -369,13 +355,15 @@ int main(void)
 		session_test(test_cancel_has_an_event_of_its_own),
 		session_test(test_wait_returns_zero_on_timeout),
 		session_test(test_sleeping_wait_is_woken_by_the_doorbell),
-		cmocka_unit_test(test_spinning_wait_finds_streams_of_many_requests),
+		session_test_with(test_spinning_wait_finds_streams_of_many_requests,
+			.script.tokens_a_completion = 3, .spin_us = 20),
 		session_test(test_signal_does_not_end_a_wait),
 		session_test(test_fd_is_quiet_until_a_completion_comes_after_peek),
 		session_test(test_ring_that_comes_late_is_cleared_by_peeking),
 		session_test(test_peek_without_fd_makes_the_daemon_ring_nothing),
 		session_test(test_daemon_does_not_ring_while_events_are_being_taken),
-		cmocka_unit_test(test_polling_the_fd_misses_no_event),
+		session_test_with(test_polling_the_fd_misses_no_event,
+			.script.tokens_a_completion = 1),
 	};
 
 	return cmocka_run_group_tests_name("sdk", tests, NULL, NULL);

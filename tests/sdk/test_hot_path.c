@@ -20,49 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/allocations.h"
 #include "tests/sdk/session.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-/* ---- counting allocations of one thread ---- */
-
-static _Thread_local unsigned long n_allocations;
-
-#if !SANITIZED && defined(__GLIBC__)
-#define COUNTING 1
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
-
-void *malloc(size_t size)
-{
-	n_allocations++;
-	return __libc_malloc(size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-	n_allocations++;
-	return __libc_calloc(n, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-	n_allocations++;
-	return __libc_realloc(old, size);
-}
-#else
-#define COUNTING 0
-#endif
 
 /* ---- the work ---- */
 
@@ -260,7 +219,7 @@ int main(int argc, char **argv)
 	};
 
 	if (argc == 2 && strcmp(argv[1], "allocations") == 0) {
-		if (COUNTING)
+		if (!SANITIZED)
 			return cmocka_run_group_tests_name("sdk", allocations, NULL, NULL);
 		puts("1..0 # SKIP allocations cannot be counted under a sanitizer");
 		return 0;

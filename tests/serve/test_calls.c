@@ -124,6 +124,20 @@ static int teardown(void **state)
 	return 0;
 }
 
+/* The client ends, and nothing of it is left; another takes its place. */
+static void replace_client(struct rig *rig)
+{
+	struct msg_hello hello = client_hello();
+
+	client_close(&rig->client);
+	await_sessions(rig->harness, 0);
+	await_count(rig->harness, "status", "buffers_closing", 0);
+	assert_int_equal(atomic_load(&n_live), 0);
+	assert_int_equal(atomic_load(&n_events), 0);
+	assert_int_equal(builder_bytes(rig->builder), 0);
+	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+}
+
 static void call_send(struct rig *rig, const struct msg_call *call)
 {
 	uint8_t bytes[MSG_CALL_MAX];
@@ -169,7 +183,7 @@ static struct msg_call import_call(uint64_t size, uint64_t offset)
 	return msg;
 }
 
-static void test_handle_goes_out_with_the_device_s_uuid(void **state)
+static void test_handle_has_the_devices_uuid(void **state)
 {
 	struct msg_reply reply = call(*state, &alloc_call);
 	struct mimeo_handle handle;
@@ -226,7 +240,7 @@ static void test_buffer_that_starts_misaligned_is_refused(void **state)
 	assert_int_equal(call(*state, &part).status, MIMEO_E_INVALID);
 }
 
-static void test_kind_that_the_device_has_not_is_told_before_all_else(void **state)
+static void test_unsupported_kind_is_refused_before_all_other_checks(void **state)
 {
 	struct mimeo_handle memfd = {.kind = MIMEO_HANDLE_MEMFD, .bytes = 0, .offset = 3, .uuid = {9}};
 	struct msg_call msg = {.call = MSG_CALL_BUFFER_IMPORT};
@@ -247,7 +261,7 @@ static void test_same_ipc_handle_is_opened_once(void **state)
 	await_count(rig->harness, "status", "buffers", 2);
 }
 
-static void test_metrics_tell_how_many_buffers_there_are(void **state)
+static void test_metrics_count_buffers(void **state)
 {
 	struct rig *rig = *state;
 	struct answer *answer;
@@ -265,57 +279,43 @@ static void test_metrics_tell_how_many_buffers_there_are(void **state)
 static void test_call_while_one_is_worked_on_costs_the_session(void **state)
 {
 	struct rig *rig = *state;
-	struct msg_hello hello = client_hello();
 
 	atomic_store(&slow, true);
 	call_send(rig, &alloc_call);
 	sem_wait(&entered);
 	call_send(rig, &alloc_call);
-	/* It is not forgotten what the builder has of it. */
+	/* The session stays until the builder has finished its job. */
 	await_count(rig->harness, "sessions", "id", 1);
 	atomic_store(&slow, false);
 	sem_post(&go);
 	await_sessions(rig->harness, 0);
-	await_count(rig->harness, "status", "buffers_closing", 0);
-	assert_int_equal(atomic_load(&n_live), 0);
-	client_close(&rig->client);
-	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+	replace_client(rig);
 }
 
 static void test_client_that_dies_meanwhile_leaves_nothing(void **state)
 {
 	struct rig *rig = *state;
-	struct msg_hello hello = client_hello();
 
 	atomic_store(&slow, true);
 	call_send(rig, &alloc_call);
 	sem_wait(&entered);
-	client_close(&rig->client);
+	shutdown(rig->client.fd, SHUT_RDWR);
 	atomic_store(&slow, false);
 	sem_post(&go);
-	await_sessions(rig->harness, 0);
-	await_count(rig->harness, "status", "buffers_closing", 0);
-	assert_int_equal(atomic_load(&n_live), 0);
-	assert_int_equal(builder_bytes(rig->builder), 0);
-	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+	replace_client(rig);
 }
 
 static void test_fences_end_with_their_session(void **state)
 {
 	struct rig *rig = *state;
 	struct msg_call fence = {.call = MSG_CALL_FENCE, .request = 7};
-	struct msg_hello hello = client_hello();
 
 	assert_int_equal(call(rig, &fence).status, 0);
 	assert_int_equal(call(rig, &fence).status, MIMEO_E_INVALID);
 	fence.request = 8; /* of 8 entries */
 	assert_int_equal(call(rig, &fence).status, MIMEO_E_INVALID);
 	assert_int_equal(atomic_load(&n_events), 1);
-	client_close(&rig->client);
-	await_sessions(rig->harness, 0);
-	await_count(rig->harness, "status", "buffers_closing", 0);
-	assert_int_equal(atomic_load(&n_events), 0);
-	assert_int_equal(client_attach(rig->harness, &rig->client, &hello), 0);
+	replace_client(rig);
 }
 
 static void test_closed_ipc_memory_counts_until_the_lane_is_empty(void **state)
@@ -358,14 +358,14 @@ static void test_memory_counts_as_the_device_takes_it(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		T(test_handle_goes_out_with_the_device_s_uuid),
+		T(test_handle_has_the_devices_uuid),
 		T(test_memory_of_another_device_is_refused),
 		T(test_handle_that_says_more_than_there_is_is_refused),
 		T(test_buffer_that_starts_misaligned_is_refused),
-		T(test_kind_that_the_device_has_not_is_told_before_all_else),
+		T(test_unsupported_kind_is_refused_before_all_other_checks),
 		T(test_same_ipc_handle_is_opened_once),
 		T(test_memory_counts_as_the_device_takes_it),
-		T(test_metrics_tell_how_many_buffers_there_are),
+		T(test_metrics_count_buffers),
 		T(test_call_while_one_is_worked_on_costs_the_session),
 		T(test_client_that_dies_meanwhile_leaves_nothing),
 		T(test_fences_end_with_their_session),
