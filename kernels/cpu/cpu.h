@@ -30,17 +30,6 @@ struct cpu_op {
 int cpu_launch(struct stream *stream, const struct cpu_op *op, const void *args, size_t bytes,
 	size_t workspace_bytes);
 
-/* What a device holds at the moment, so that a test can see that nothing is left. */
-struct cpu_live {
-	uint64_t memory_bytes, host_bytes;
-	uint64_t reserved_bytes, mapped_bytes;
-	uint64_t exported_bytes, imported_bytes;
-	uint64_t workspace_bytes; /* of its streams */
-	uint64_t streams, events, graphs, graph_execs;
-};
-
-void cpu_device_live(struct device *device, struct cpu_live *ret);
-
 /* The op table of this device (kernels/cpu/ops.c). */
 extern const struct kernel_ops cpu_kernel_ops;
 

@@ -20,14 +20,6 @@
 #define POISON_MAPPED false
 #endif
 
-void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta)
-{
-	pthread_mutex_lock(&device->lock);
-	assert(delta >= 0 || *counter >= (uint64_t)-delta);
-	*counter += (uint64_t)delta;
-	pthread_mutex_unlock(&device->lock);
-}
-
 int cpu_refuse_capture(struct cpu_device *device, int condition)
 {
 	return captures_spoil_own(&device->captures) ? condition : 0;
@@ -116,15 +108,6 @@ static int cpu_device_lock(struct device *base)
 	return cpu_status(device);
 }
 
-void cpu_device_live(struct device *base, struct cpu_live *ret)
-{
-	struct cpu_device *device = cpu_device(base);
-
-	pthread_mutex_lock(&device->lock);
-	*ret = device->live;
-	pthread_mutex_unlock(&device->lock);
-}
-
 static void cpu_device_free(struct device *base)
 {
 	struct cpu_device *device;
@@ -132,8 +115,7 @@ static void cpu_device_free(struct device *base)
 	if (base == NULL)
 		return;
 	device = cpu_device(base);
-	assert(device->live.streams == 0 && device->live.events == 0);
-	assert(device->live.graphs == 0 && device->live.graph_execs == 0);
+	assert(atomic_load(&device->n_objects) == 0 && device->allocations == NULL);
 	captures_deinit(&device->captures);
 	pthread_mutex_destroy(&device->lock);
 	free(device);

@@ -56,7 +56,7 @@ int cpu_event_new(struct device *base, struct event **ret)
 	if (event == NULL)
 		return -ENOMEM;
 	event->device = device;
-	cpu_count(device, &device->live.events, 1);
+	cpu_object_made(device);
 	*ret = event;
 	return 0;
 }
@@ -131,7 +131,7 @@ void cpu_event_free(struct event *event)
 		return;
 	if (event->page != NULL)
 		munmap(event->page, (size_t)sysconf(_SC_PAGESIZE));
-	cpu_count(event->device, &event->device->live.events, -1);
+	cpu_object_freed(event->device);
 	free(event);
 }
 

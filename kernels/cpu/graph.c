@@ -60,7 +60,7 @@ int cpu_capture_begin(struct stream *stream)
 		return -ENOMEM;
 	graph->device = device;
 	assert(stream->capture_graph == NULL);
-	cpu_count(device, &device->live.graphs, 1);
+	cpu_object_made(device);
 	stream->capture_graph = graph;
 	captures_begin(&device->captures, &stream->capture);
 	return 0;
@@ -114,7 +114,7 @@ void cpu_graph_free(struct graph *graph)
 {
 	if (graph == NULL)
 		return;
-	cpu_count(graph->device, &graph->device->live.graphs, -1);
+	cpu_object_freed(graph->device);
 	free(graph->nodes);
 	free(graph);
 }
@@ -142,7 +142,7 @@ int cpu_graph_instantiate(struct device *base, struct graph *graph, struct graph
 		}
 		memcpy(exec->nodes, graph->nodes, graph->n_nodes * sizeof(*exec->nodes));
 	}
-	cpu_count(device, &device->live.graph_execs, 1);
+	cpu_object_made(device);
 	*ret = exec;
 	return 0;
 }
@@ -197,7 +197,7 @@ void cpu_graph_exec_free(struct graph_exec *exec)
 {
 	if (exec == NULL)
 		return;
-	cpu_count(exec->device, &exec->device->live.graph_execs, -1);
+	cpu_object_freed(exec->device);
 	free(exec->nodes);
 	free(exec);
 }

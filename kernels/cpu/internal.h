@@ -22,6 +22,7 @@
  * caller's own. stream_query, stream_sync and the event calls may come from any thread.
  */
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -111,13 +112,13 @@ struct cpu_device {
 	bool poison_mapped;
 	_Atomic bool locked;
 	_Atomic int lost; /* 0 or the sticky condition */
+	_Atomic uint32_t n_objects;
 	struct captures captures;
 	struct loaded loaded;
 	struct forced forced; /* MIMEO_CPU_FAULT, MIMEO_CPU_HOLD */
 	char fault_call[80];  /* written once, before `lost` */
 	pthread_mutex_t lock; /* of what follows */
 	struct allocation *allocations;
-	struct cpu_live live;
 	bool timeline_used[CPU_STREAMS_MAX];
 	struct timeline timelines[CPU_STREAMS_MAX];
 };
@@ -146,8 +147,19 @@ int cpu_refuse_capture(struct cpu_device *device, int condition);
 int cpu_enter(struct cpu_device *device);
 /* cpu_enter for what is also refused after lock. */
 int cpu_enter_growth(struct cpu_device *device);
-/* Add to a counter of device->live. */
-void cpu_count(struct cpu_device *device, uint64_t *counter, int64_t delta);
+/* An object of the device (a stream, an event, a graph, an executable) was made or freed. */
+static inline void cpu_object_made(struct cpu_device *device)
+{
+	atomic_fetch_add_explicit(&device->n_objects, 1, memory_order_relaxed);
+}
+
+static inline void cpu_object_freed(struct cpu_device *device)
+{
+	uint32_t n = atomic_fetch_sub_explicit(&device->n_objects, 1, memory_order_relaxed);
+
+	assert(n > 0);
+}
+
 /* Run one op unless the device is lost, or is to be lost by it. */
 void cpu_node_run(struct cpu_device *device, const struct cpu_node *node);
 

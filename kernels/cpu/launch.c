@@ -10,7 +10,6 @@
 
 static int launch_grow_workspace(struct stream *stream, size_t bytes)
 {
-	struct cpu_device *device = stream->device;
 	void *memory;
 	int rc;
 
@@ -22,7 +21,6 @@ static int launch_grow_workspace(struct stream *stream, size_t bytes)
 		return rc;
 	}
 	memset(memory, 0xff, bytes);
-	cpu_count(device, &device->live.workspace_bytes, (int64_t)bytes);
 	return 0;
 }
 

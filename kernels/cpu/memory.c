@@ -40,23 +40,6 @@ struct allocation {
 	uint8_t mapped[]; /* reserved: one byte a granule, 1: mapped */
 };
 
-static uint64_t *memory_counter(struct cpu_device *device, enum allocation_kind kind)
-{
-	switch (kind) {
-	case ALLOCATION_MEMORY:
-		return &device->live.memory_bytes;
-	case ALLOCATION_HOST:
-		return &device->live.host_bytes;
-	case ALLOCATION_RESERVED:
-		return &device->live.reserved_bytes;
-	case ALLOCATION_EXPORTED:
-		return &device->live.exported_bytes;
-	case ALLOCATION_IMPORTED:
-		break;
-	}
-	return &device->live.imported_bytes;
-}
-
 /* 0 or -ENOMEM. */
 static int memory_record_add(
 	struct cpu_device *device, enum allocation_kind kind, void *memory, size_t bytes)
@@ -73,7 +56,6 @@ static int memory_record_add(
 	pthread_mutex_lock(&device->lock);
 	record->next = device->allocations;
 	device->allocations = record;
-	*memory_counter(device, kind) += bytes;
 	pthread_mutex_unlock(&device->lock);
 	return 0;
 }
@@ -98,9 +80,8 @@ static struct allocation *memory_record_take(
 	pthread_mutex_lock(&device->lock);
 	link = memory_find(device, kind, memory);
 	record = *link;
-	assert(record != NULL && *memory_counter(device, kind) >= record->bytes);
+	assert(record != NULL);
 	*link = record->next;
-	*memory_counter(device, kind) -= record->bytes;
 	pthread_mutex_unlock(&device->lock);
 	return record;
 }
@@ -211,16 +192,11 @@ static struct allocation *memory_find_granules(
 	return record;
 }
 
-static void memory_mark_granules(struct cpu_device *device, struct allocation *record,
-	size_t offset, size_t bytes, bool mapped)
+static void memory_mark_granules(
+	struct allocation *record, size_t offset, size_t bytes, bool mapped)
 {
 	assert(bytes > 0 && offset + bytes <= record->bytes);
-	assert(mapped || device->live.mapped_bytes >= bytes);
 	memset(record->mapped + offset / RESERVE_GRANULARITY, mapped, bytes / RESERVE_GRANULARITY);
-	if (mapped)
-		device->live.mapped_bytes += bytes;
-	else
-		device->live.mapped_bytes -= bytes;
 }
 
 /* With the lock held. */
@@ -233,7 +209,7 @@ static int memory_map_granules(
 		return DEVICE_E_INVALID;
 	if (bytes > available || mprotect(range + offset, bytes, PROT_READ | PROT_WRITE) != 0)
 		return DEVICE_E_MEMORY;
-	memory_mark_granules(device, record, offset, bytes, true);
+	memory_mark_granules(record, offset, bytes, true);
 	return 0;
 }
 
@@ -267,7 +243,7 @@ static int memory_unmap_granules(
 	if (mmap(range + offset, bytes, PROT_NONE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -errno;
-	memory_mark_granules(device, record, offset, bytes, false);
+	memory_mark_granules(record, offset, bytes, false);
 	return 0;
 }
 
@@ -284,21 +260,20 @@ int cpu_unmap(struct device *base, void *range, size_t offset, size_t bytes)
 	return rc;
 }
 
-void cpu_release(struct device *base, void *range, size_t bytes)
+static void memory_unmap(struct cpu_device *device, enum allocation_kind kind, void *memory)
 {
-	struct cpu_device *device = cpu_device(base);
 	struct allocation *record;
-	uint64_t mapped = 0;
 
-	if (range == NULL)
+	if (memory == NULL)
 		return;
-	record = memory_record_take(device, ALLOCATION_RESERVED, range);
-	for (size_t i = 0; i < record->bytes / RESERVE_GRANULARITY; i++)
-		mapped += record->mapped[i] * RESERVE_GRANULARITY;
-	assert(mapped <= record->bytes);
-	cpu_count(device, &device->live.mapped_bytes, -(int64_t)mapped);
+	record = memory_record_take(device, kind, memory);
 	munmap(record->memory, record->bytes);
 	free(record);
+}
+
+void cpu_release(struct device *base, void *range, size_t bytes)
+{
+	memory_unmap(cpu_device(base), ALLOCATION_RESERVED, range);
 }
 
 /* ---- memory of several processes: sealed memfds ---- */
@@ -336,17 +311,6 @@ static int memory_map_shared(
 	}
 	*ret = memory;
 	return 0;
-}
-
-static void memory_unmap_shared(struct cpu_device *device, enum allocation_kind kind, void *memory)
-{
-	struct allocation *record;
-
-	if (memory == NULL)
-		return;
-	record = memory_record_take(device, kind, memory);
-	munmap(record->memory, record->bytes);
-	free(record);
 }
 
 void cpu_handle_fill(struct device_handle *handle, int fd, uint64_t size)
@@ -416,7 +380,7 @@ int cpu_export_alloc(
 
 void cpu_export_free(struct device *device, void *memory)
 {
-	memory_unmap_shared(cpu_device(device), ALLOCATION_EXPORTED, memory);
+	memory_unmap(cpu_device(device), ALLOCATION_EXPORTED, memory);
 }
 
 /* Maps what the handle says and no more of the file, however large that is. */
@@ -435,7 +399,7 @@ int cpu_import(struct device *base, const struct device_handle *handle, void **r
 
 void cpu_import_free(struct device *device, void *memory)
 {
-	memory_unmap_shared(cpu_device(device), ALLOCATION_IMPORTED, memory);
+	memory_unmap(cpu_device(device), ALLOCATION_IMPORTED, memory);
 }
 
 uint64_t cpu_import_bytes(struct device *base, const void *memory)

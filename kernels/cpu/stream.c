@@ -205,13 +205,12 @@ static int stream_take_timeline(struct cpu_device *device, struct stream *stream
 	pthread_mutex_lock(&device->lock);
 	while (i < CPU_STREAMS_MAX && device->timeline_used[i])
 		i++;
-	if (i < CPU_STREAMS_MAX) {
+	if (i < CPU_STREAMS_MAX)
 		device->timeline_used[i] = true;
-		device->live.streams++;
-	}
 	pthread_mutex_unlock(&device->lock);
 	if (i == CPU_STREAMS_MAX)
 		return -ENOSPC;
+	cpu_object_made(device);
 	stream->index = i;
 	stream->timeline = &device->timelines[i];
 	assert(atomic_load(&stream->timeline->waiters) == 0);
@@ -223,10 +222,9 @@ static void stream_give_timeline(struct cpu_device *device, struct stream *strea
 {
 	pthread_mutex_lock(&device->lock);
 	assert(stream->index < CPU_STREAMS_MAX && device->timeline_used[stream->index]);
-	assert(device->live.streams > 0);
 	device->timeline_used[stream->index] = false;
-	device->live.streams--;
 	pthread_mutex_unlock(&device->lock);
+	cpu_object_freed(device);
 }
 
 /* Signals are for the program's own threads. */
@@ -263,12 +261,10 @@ static struct stream *stream_storage(struct cpu_device *device)
 
 static void stream_storage_free(struct stream *stream)
 {
-	struct cpu_device *device = stream->device;
 	struct workspace *workspace;
 
 	while ((workspace = stream->workspaces) != NULL) {
 		stream->workspaces = workspace->next;
-		cpu_count(device, &device->live.workspace_bytes, -(int64_t)workspace->bytes);
 		free(workspace->memory);
 		free(workspace);
 	}
