@@ -256,9 +256,10 @@ static int flex_cuda_run_fast(
 		int rc = paged_tensor_map(
 			stream, &state->manager->config, a->kv, FLEX_TILE, &map);
 
-		if (!rc)
-			flex_mixed_sm90_launch(stream, &state->mixed, &args, &map);
-		return rc;
+		if (rc)
+			return rc;
+		flex_mixed_sm90_launch(stream, &state->mixed, &args, &map);
+		return 0;
 	}
 #endif
 	flex_split_launch(stream, &state->split, &args);

@@ -258,10 +258,11 @@ static int paged_cuda_prefill(const struct paged_state *state, struct stream *st
 	if (state->sm90) {
 		rc = paged_tensor_map(stream, &state->manager->config, args->a.kv,
 			state->prefill.keys, &map);
-		if (!rc)
-			paged_prefill_sm90_launch(stream,
-				paged_cuda_prefill_for(state, args->a.n_tokens), args, &map);
-		return rc;
+		if (rc)
+			return rc;
+		paged_prefill_sm90_launch(
+			stream, paged_cuda_prefill_for(state, args->a.n_tokens), args, &map);
+		return 0;
 	}
 #endif
 	paged_prefill_launch(stream, &state->prefill, args);

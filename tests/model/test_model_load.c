@@ -183,49 +183,63 @@ static void test_progress_rises_to_the_total(void **state)
 
 /* ---- refusals, and models written for them ---- */
 
+/* The header of a safetensors file under construction. */
+struct header {
+	char text[4096];
+	size_t at, data; /* bytes of it, and of data that it describes */
+};
+
+/* `what`: dtype and shape. */
+static void add_tensor(struct header *h, const char *name, const char *what, size_t bytes)
+{
+	h->at += (size_t)snprintf(h->text + h->at, sizeof(h->text) - h->at,
+		"%c\"%s\":{%s,\"data_offsets\":[%zu,%zu]}", h->at ? ',' : '{', name, what, h->data,
+		h->data + bytes);
+	h->data += bytes;
+}
+
+static void write_tensors(const struct scratch *scratch, struct header *h)
+{
+	snprintf(h->text + h->at, sizeof(h->text) - h->at, "}");
+	scratch_safetensors(scratch, "model.safetensors", h->text, UINT64_MAX, h->data);
+}
+
+#define BF16(shape) "\"dtype\":\"BF16\",\"shape\":[" shape "]"
+
 /* A model of one layer. The tensor `name` is left out, or has `entry` for dtype and shape; behind the
  * model's come those of `more`, up to NULL. */
 static void write_small_and(const struct scratch *scratch, const char *name, const char *entry,
 	const char *const *more)
 {
 	static const struct {
-		const char *name, *shape;
-		uint32_t elements;
+		const char *name, *what;
+		uint32_t bytes;
 	} tensors[] = {
-		{"model.embed_tokens.weight", "[6,4]", 24},
-		{"model.norm.weight", "[4]", 4},
-		{"lm_head.weight", "[6,4]", 24},
-		{"model.layers.0.input_layernorm.weight", "[4]", 4},
-		{"model.layers.0.post_attention_layernorm.weight", "[4]", 4},
-		{"model.layers.0.self_attn.q_proj.weight", "[4,4]", 16},
-		{"model.layers.0.self_attn.k_proj.weight", "[4,4]", 16},
-		{"model.layers.0.self_attn.v_proj.weight", "[4,4]", 16},
-		{"model.layers.0.self_attn.o_proj.weight", "[4,4]", 16},
-		{"model.layers.0.mlp.gate_proj.weight", "[2,4]", 8},
-		{"model.layers.0.mlp.up_proj.weight", "[2,4]", 8},
-		{"model.layers.0.mlp.down_proj.weight", "[4,2]", 8},
+		{"model.embed_tokens.weight", BF16("6,4"), 48},
+		{"model.norm.weight", BF16("4"), 8},
+		{"lm_head.weight", BF16("6,4"), 48},
+		{"model.layers.0.input_layernorm.weight", BF16("4"), 8},
+		{"model.layers.0.post_attention_layernorm.weight", BF16("4"), 8},
+		{"model.layers.0.self_attn.q_proj.weight", BF16("4,4"), 32},
+		{"model.layers.0.self_attn.k_proj.weight", BF16("4,4"), 32},
+		{"model.layers.0.self_attn.v_proj.weight", BF16("4,4"), 32},
+		{"model.layers.0.self_attn.o_proj.weight", BF16("4,4"), 32},
+		{"model.layers.0.mlp.gate_proj.weight", BF16("2,4"), 16},
+		{"model.layers.0.mlp.up_proj.weight", BF16("2,4"), 16},
+		{"model.layers.0.mlp.down_proj.weight", BF16("4,2"), 16},
 	};
-	char header[4096] = "{", usual[64];
-	size_t at = 1, data = 0;
+	struct header h = {0};
 
 	for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
 		bool chosen = name && !strcmp(name, tensors[i].name);
-		size_t end = data + 2 * tensors[i].elements;
 
-		if (chosen && !entry)
-			continue;
-		snprintf(usual, sizeof(usual), "\"dtype\":\"BF16\",\"shape\":%s", tensors[i].shape);
-		at += (size_t)snprintf(header + at, sizeof(header) - at,
-			"%s\"%s\":{%s,\"data_offsets\":[%zu,%zu]}", at > 1 ? "," : "",
-			tensors[i].name, chosen ? entry : usual, data, end);
-		data = end;
+		if (!chosen || entry)
+			add_tensor(&h, tensors[i].name, chosen ? entry : tensors[i].what,
+				tensors[i].bytes);
 	}
-	for (; *more; more++, data += 4)
-		at += (size_t)snprintf(header + at, sizeof(header) - at,
-			",\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", *more,
-			data, data + 4);
-	snprintf(header + at, sizeof(header) - at, "}");
-	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
+	for (; *more; more++)
+		add_tensor(&h, *more, "\"dtype\":\"F32\",\"shape\":[1]", 4);
+	write_tensors(scratch, &h);
 }
 
 static void write_small(const struct scratch *scratch, const char *name, const char *entry)
@@ -251,43 +265,26 @@ static struct model_config small_config(const struct scratch *scratch, const cha
 	return config;
 }
 
-#define WIDE 1000000u /* rows of 4: 8 MB as bf16, several chunks of a bulk read */
-
+/* An MLP of a million rows of 4: 8 MB as bf16, several chunks of a bulk read. */
 static void write_wide(const struct scratch *scratch)
 {
-	char header[2048];
-	size_t at = 0, data = 0;
-	const struct {
-		const char *name, *dtype;
-		uint32_t rows, cols, width;
-	} tensors[] = {
-		{"model.embed_tokens.weight", "BF16", 6, 4, 2},
-		{"model.norm.weight", "BF16", 4, 0, 2},
-		{"model.layers.0.input_layernorm.weight", "BF16", 4, 0, 2},
-		{"model.layers.0.post_attention_layernorm.weight", "BF16", 4, 0, 2},
-		{"model.layers.0.self_attn.q_proj.weight", "BF16", 4, 4, 2},
-		{"model.layers.0.self_attn.k_proj.weight", "BF16", 4, 4, 2},
-		{"model.layers.0.self_attn.v_proj.weight", "BF16", 4, 4, 2},
-		{"model.layers.0.self_attn.o_proj.weight", "BF16", 4, 4, 2},
-		{"model.layers.0.mlp.gate_proj.weight", "BF16", WIDE, 4, 2},
-		{"model.layers.0.mlp.up_proj.weight", "F32", WIDE, 4, 4},
-		{"model.layers.0.mlp.down_proj.weight", "BF16", 4, WIDE, 2},
-	};
+	static const char *const squares[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+	struct header h = {0};
+	char name[96];
 
-	for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
-		size_t n = (size_t)tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1);
-		char cols[16] = "";
-
-		if (tensors[i].cols)
-			snprintf(cols, sizeof(cols), ",%u", tensors[i].cols);
-		at += (size_t)snprintf(header + at, sizeof(header) - at,
-			"%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%u%s],\"data_offsets\":[%zu,%zu]}",
-			i ? ',' : '{', tensors[i].name, tensors[i].dtype, tensors[i].rows, cols,
-			data, data + n * tensors[i].width);
-		data += n * tensors[i].width;
+	add_tensor(&h, "model.embed_tokens.weight", BF16("6,4"), 48);
+	add_tensor(&h, "model.norm.weight", BF16("4"), 8);
+	add_tensor(&h, "model.layers.0.input_layernorm.weight", BF16("4"), 8);
+	add_tensor(&h, "model.layers.0.post_attention_layernorm.weight", BF16("4"), 8);
+	for (size_t i = 0; i < ARRAY_SIZE(squares); i++) {
+		snprintf(name, sizeof(name), "model.layers.0.self_attn.%s.weight", squares[i]);
+		add_tensor(&h, name, BF16("4,4"), 32);
 	}
-	snprintf(header + at, sizeof(header) - at, "}");
-	scratch_safetensors(scratch, "model.safetensors", header, UINT64_MAX, data);
+	add_tensor(&h, "model.layers.0.mlp.gate_proj.weight", BF16("1000000,4"), 8000000);
+	add_tensor(&h, "model.layers.0.mlp.up_proj.weight",
+		"\"dtype\":\"F32\",\"shape\":[1000000,4]", 16000000);
+	add_tensor(&h, "model.layers.0.mlp.down_proj.weight", BF16("4,1000000"), 8000000);
+	write_tensors(scratch, &h);
 }
 
 /* The scratch directory's model, which is the caller's to unload. */
