@@ -15,7 +15,7 @@ static void carve_inputs(struct draft_rig *d, struct arena *arena)
 {
 	struct step_inputs *in = &d->inputs;
 
-	*in = d->rig.inputs;
+	*in = d->rig.inputs.persistent;
 	in->embedding_from = NULL;
 	in->input_ids = arena_take(arena, RIG_TOKENS, sizeof(int32_t));
 	in->positions = arena_take(arena, RIG_TOKENS, sizeof(int32_t));
@@ -57,15 +57,10 @@ static void take_memory(struct draft_rig *d)
 /* The target's backend, with the draft's heads. */
 static void take_attention(struct draft_rig *d)
 {
-	struct attention_config config = model_attention(&d->draft->config, &d->rig.info);
+	const struct attention_config config = rig_attention(&d->rig, &d->draft->config);
 	const struct attention_backend *attention = d->rig.attention;
 	char why[256] = "";
 
-	config.page_tokens = RIG_PAGE_TOKENS;
-	config.max_rows = RIG_ROWS;
-	config.max_tokens = RIG_TOKENS;
-	config.max_pages = RIG_PAGES_A_ROW;
-	config.max_seq_len = RIG_LENGTH;
 	if (attention->check(&config, why, sizeof(why)))
 		fail_msg("%s", why);
 	MUST(attention->manager_new(d->rig.device, &config, &d->inputs, &d->manager));
@@ -109,7 +104,7 @@ void draft_rig_deinit(struct draft_rig *d)
 void draft_rig_target(
 	struct draft_rig *d, uint32_t sequence, const int32_t *tokens, uint32_t n_tokens)
 {
-	struct step_inputs in_order = d->rig.inputs;
+	struct step_inputs in_order = d->rig.inputs.persistent;
 	const struct model_pass all = {.inputs = &in_order, .buffers = &d->wide,
 		.n_tokens = n_tokens, .n_rows = 1};
 
@@ -162,7 +157,7 @@ static void write_row(
 	assert_true(row->start + row->n_tokens <= RIG_LENGTH);
 	assert_true(first + row->n_tokens <= RIG_TOKENS && row->last < row->n_tokens);
 	MUST(d->rig.device->ops->copy(d->rig.device, w->pages[r],
-		d->rig.inputs.slot_block_table + row->sequence * RIG_PAGES_A_ROW,
+		d->rig.inputs.persistent.slot_block_table + row->sequence * RIG_PAGES_A_ROW,
 		sizeof(w->pages[r])));
 	for (uint32_t i = 0; i < row->n_tokens; i++) {
 		uint32_t position = row->start + i;
@@ -281,21 +276,10 @@ void draft_rig_capture(struct draft_rig *d)
 	ops->graph_free(graph);
 }
 
-int32_t draft_rig_argmax(const float *logits, uint32_t n)
-{
-	int32_t best = 0;
-
-	for (uint32_t i = 1; i < n; i++) {
-		if (logits[i] > logits[best])
-			best = (int32_t)i;
-	}
-	return best;
-}
-
 int32_t draft_rig_token(const struct draft_rig *d, uint32_t row)
 {
 	uint32_t n = d->draft->config.draft.vocab_size;
-	int32_t id = draft_rig_argmax(d->logits + (size_t)row * n, n), more = 0;
+	int32_t id = rig_argmax_of(d->logits + (size_t)row * n, n), more = 0;
 
 	if (d->draft->d2t)
 		MUST(d->rig.device->ops->copy(

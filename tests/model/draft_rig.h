@@ -56,8 +56,6 @@ void draft_rig_capture(struct draft_rig *rig);
 struct model_pass draft_rig_model_pass(struct draft_rig *rig, uint32_t n_tokens, uint32_t n_rows);
 /* Of row r of the last pass: the arg-max, as the target's id. */
 int32_t draft_rig_token(const struct draft_rig *rig, uint32_t row);
-/* The arg-max of n logits. */
-int32_t draft_rig_argmax(const float *logits, uint32_t n);
 /* Copy rows of hidden states, [n, hidden] act, into rig->states from row `at` on. */
 void draft_rig_keep(struct draft_rig *rig, const void *hidden, uint32_t n, uint32_t at);
 

@@ -7,6 +7,7 @@
  * are written by hand. Sequence s has slot s, and pages that are in no order.
  */
 
+#include "daemon/graph/inputs.h"
 #include "daemon/model/transformer.h"
 
 #define RIG_ROWS 4u
@@ -16,27 +17,17 @@
 #define RIG_PAGES (1 + RIG_ROWS * RIG_PAGES_A_ROW)
 #define RIG_LENGTH (RIG_PAGES_A_ROW * RIG_PAGE_TOKENS)
 
-/* What the host writes of a step. */
-struct rig_pinned {
-	struct step_record record;
-	struct step_row rows[RIG_ROWS];
-	int32_t ids[RIG_TOKENS];
-	struct slot_init inits[RIG_ROWS];
-	uint32_t pages[RIG_ROWS * RIG_PAGES_A_ROW];
-};
-
 struct rig {
 	struct device *device;
 	struct device_info info;
 	struct stream *stream;
 	struct model *model;
 	struct model_buffers buffers;
-	struct step_inputs inputs;
+	struct inputs inputs;
 	void *memory, **kv;
 	const struct attention_backend *attention;
 	struct attention_manager *manager;
 	struct attention_metadata *metadata;
-	struct rig_pinned *pinned;
 	uint32_t lengths[RIG_ROWS]; /* tokens in the cache, by sequence */
 	float *logits;              /* [RIG_ROWS, vocab] of the last step */
 	void *features;             /* NULL, or where steps leave them (struct model_pass) */
@@ -45,8 +36,9 @@ struct rig {
 /* Fails the test if anything does. */
 void rig_init(struct rig *rig, const char *directory, const char *attention);
 void rig_deinit(struct rig *rig);
-/* The model's attention in these sizes. */
-struct attention_config rig_attention(const struct rig *rig);
+/* A model's attention in these sizes, and the limits of its inputs with max_drafts draft tokens. */
+struct attention_config rig_attention(const struct rig *rig, const struct model_config *model);
+struct inputs_limits rig_limits(const struct rig *rig, uint32_t max_drafts);
 /* Forget all sequences. */
 void rig_reset(struct rig *rig);
 
@@ -60,5 +52,6 @@ void rig_step(struct rig *rig, const struct rig_row *rows, uint32_t n_rows);
 /* Of row r of the last step. */
 const float *rig_logits(const struct rig *rig, uint32_t row);
 int32_t rig_argmax(const struct rig *rig, uint32_t row);
+int32_t rig_argmax_of(const float *logits, uint32_t n);
 
 #endif

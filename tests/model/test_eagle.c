@@ -54,7 +54,7 @@ static void prefill(struct speculation *s, const struct question *q)
 
 	draft_rig_target(s->d, SEQUENCE, q->prompt, n);
 	s->length = n;
-	s->last = draft_rig_argmax(s->d->target_logits + (size_t)(n - 1) * vocab, vocab);
+	s->last = rig_argmax_of(s->d->target_logits + (size_t)(n - 1) * vocab, vocab);
 	s->answer[s->n_answer++] = s->last;
 	memcpy(ids, q->prompt + 1, (n - 1) * sizeof(*ids));
 	ids[n - 1] = s->last;
@@ -73,7 +73,7 @@ static void verify(struct speculation *s)
 	draft_rig_target(s->d, SEQUENCE, tokens, 1 + K);
 	s->n_steps++;
 	for (;; held++) {
-		s->last = draft_rig_argmax(s->d->target_logits + held * vocab, vocab);
+		s->last = rig_argmax_of(s->d->target_logits + held * vocab, vocab);
 		s->answer[s->n_answer++] = s->last;
 		if (held == K || s->last != tokens[1 + held] || s->last == END)
 			break;

@@ -119,7 +119,6 @@ static const struct attention_backend lazy = {
 
 struct world {
 	struct rig rig;
-	struct inputs inputs;
 	struct forward_context context;
 	struct kv_cache *kv;
 	struct graph_set graphs;
@@ -128,30 +127,12 @@ struct world {
 	float *logits, *expected; /* [RIG_ROWS, vocab] */
 };
 
-static void take_inputs(struct world *w)
-{
-	const struct model_config *c = &w->rig.model->config;
-	const struct inputs_limits limits = {
-		.max_rows = RIG_ROWS,
-		.max_tokens = RIG_TOKENS,
-		.max_slots = RIG_ROWS,
-		.max_pages = RIG_PAGES_A_ROW,
-		.page_tokens = RIG_PAGE_TOKENS,
-		.vocab_size = c->vocab_size,
-		.hidden_size = c->hidden_size,
-		.max_init_pages = RIG_PAGES,
-		.max_results = 1,
-	};
-
-	MUST(inputs_init(&w->inputs, w->rig.device, &limits));
-}
-
 static void take_attention(struct world *w)
 {
-	const struct attention_config config = rig_attention(&w->rig);
+	const struct attention_config config = rig_attention(&w->rig, &w->rig.model->config);
 
 	MUST(lazy.manager_new(
-		w->rig.device, &config, &w->inputs.persistent, &w->context.manager));
+		w->rig.device, &config, &w->rig.inputs.persistent, &w->context.manager));
 }
 
 /* The rig's activations, which end with the logits. */
@@ -180,7 +161,6 @@ static int world_setup(void **state)
 	snprintf(directory, sizeof(directory), "%s/tests/data/checkpoints/llama-tied",
 		getenv("MIMEO_SOURCE") ? getenv("MIMEO_SOURCE") : ".");
 	rig_init(&w->rig, directory, "paged");
-	take_inputs(w);
 	take_attention(w);
 	MUST(kv_cache_new(w->rig.device,
 		&(struct kv_config){w->rig.model->config.n_layers, w->rig.model->config.n_kv_heads,
@@ -190,7 +170,7 @@ static int world_setup(void **state)
 	w->context.device = w->rig.device;
 	w->context.model = w->rig.model;
 	w->context.attention = &lazy;
-	w->context.inputs = &w->inputs;
+	w->context.inputs = &w->rig.inputs;
 	w->context.buffers = w->rig.buffers;
 	w->context.kv = w->kv;
 	w->context.kv_layers = w->rig.kv;
@@ -212,7 +192,6 @@ static int world_teardown(void **state)
 	executor_deinit(&w->executor);
 	lazy.manager_free(w->context.manager);
 	kv_cache_free(w->kv);
-	inputs_deinit(&w->inputs);
 	rig_deinit(&w->rig);
 	free(w->expected);
 	free(w->logits);
@@ -239,7 +218,7 @@ static uint32_t nodes_called(struct world *w, struct graph *graph, const char *n
 static void run_rows(struct world *w, const struct graph_entry *entry, uint32_t n_rows,
 	uint32_t n_tokens, const uint32_t *starts, float *ret)
 {
-	struct inputs_slot *slot = inputs_begin(&w->inputs, 0);
+	struct inputs_slot *slot = inputs_begin(&w->rig.inputs, 0);
 	const struct slot_sampling greedy = {.top_p = 1};
 	uint32_t query_lens[RIG_ROWS], seq_lens[RIG_ROWS];
 

@@ -55,13 +55,8 @@ struct world {
 
 static void take_view(struct world *w, const struct model_config *model, struct view *view)
 {
-	struct attention_config config = model_attention(model, &w->d.rig.info);
+	struct attention_config config = rig_attention(&w->d.rig, model);
 
-	config.page_tokens = RIG_PAGE_TOKENS;
-	config.max_rows = RIG_ROWS;
-	config.max_tokens = RIG_TOKENS;
-	config.max_pages = RIG_PAGES_A_ROW;
-	config.max_seq_len = RIG_LENGTH;
 	config.max_decode_query = 1 + K;
 	MUST(w->d.rig.attention->manager_new(
 		w->d.rig.device, &config, &view->inputs, &view->manager));
@@ -78,6 +73,7 @@ static void give_view(struct world *w, struct view *view)
 static void world_init(struct world *w, const char *model_below, const char *draft_below)
 {
 	const struct model_config *target;
+	struct inputs_limits limits;
 	char model[512], draft[512];
 
 	*w = (struct world){0};
@@ -85,19 +81,8 @@ static void world_init(struct world *w, const char *model_below, const char *dra
 	source_path(draft_below, draft);
 	draft_rig_init(&w->d, model, draft, "paged");
 	target = &w->d.rig.model->config;
-	MUST(inputs_init(&w->inputs, w->d.rig.device,
-		&(struct inputs_limits){
-			.max_rows = RIG_ROWS,
-			.max_tokens = RIG_TOKENS,
-			.max_slots = RIG_ROWS,
-			.max_pages = RIG_PAGES_A_ROW,
-			.page_tokens = RIG_PAGE_TOKENS,
-			.vocab_size = target->vocab_size,
-			.hidden_size = target->hidden_size,
-			.max_init_pages = RIG_PAGES,
-			.max_results = 1,
-			.max_drafts = K,
-		}));
+	limits = rig_limits(&w->d.rig, K);
+	MUST(inputs_init(&w->inputs, w->d.rig.device, &limits));
 	w->target.inputs = w->inputs.persistent;
 	w->prefill.inputs = draft_prefill_inputs(&w->inputs.persistent, &w->inputs.draft);
 	w->decode.inputs = draft_decode_inputs(&w->inputs.persistent, &w->inputs.draft);
