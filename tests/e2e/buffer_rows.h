@@ -5,9 +5,8 @@
 /* Three rows of tinycalc's, and what a step of them gives through the arena. */
 
 #include "tests/e2e/buffers.h"
+#include "tests/e2e/embedding_table.h"
 
-#define HIDDEN 160u
-#define VOCAB 256u
 #define N_ROWS 3u
 
 static const int32_t tokens[] = {1, '9', '7', ' ', '+', ' ', '5', '\n', '3', '3', '1', '2', '0', 9};

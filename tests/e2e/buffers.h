@@ -7,12 +7,6 @@
  * What must not happen fails the running test (cmocka).
  */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/device.h"
 #include "tests/e2e/calls.h"
 #include "tests/e2e/daemon.h"
@@ -74,14 +68,6 @@ static inline uint32_t buffer_of(struct mimeo *m, uint64_t bytes, void *ret_memo
 	if (ret_memory)
 		assert_int_equal(mimeo_buffer_map(m, buffer, ret_memory), 0);
 	return buffer;
-}
-
-static inline uint32_t sequence_of(struct mimeo *m)
-{
-	uint32_t sequence;
-
-	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
-	return sequence;
 }
 
 /* A step of one row, prepared; the caller fills in its places before. */

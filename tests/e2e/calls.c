@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/e2e/calls.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/e2e/process.h"
 
 struct mimeo_event wait_event(struct mimeo *m)
@@ -81,6 +75,14 @@ void assert_serves(struct mimeo *m, uint64_t seed)
 	questions_make(&question, 1, seed);
 	assert_int_equal(questions_ask(m, &question, 1, 1, &reply), 0);
 	assert_int_equal(replies_wrong(&question, &reply, 1), 0);
+}
+
+uint32_t sequence_of(struct mimeo *m)
+{
+	uint32_t sequence;
+
+	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
+	return sequence;
 }
 
 int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, int32_t *ret_token)

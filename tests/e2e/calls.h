@@ -4,6 +4,7 @@
 
 /* A client's calls, each waited for; what must not happen fails the running test (cmocka). */
 
+#include "tests/e2e/daemon.h"
 #include "tests/e2e/questions.h"
 
 struct mimeo_event wait_event(struct mimeo *m);
@@ -21,6 +22,8 @@ struct mimeo_event answer_to(
 	struct mimeo *m, const int32_t *tokens, uint32_t n_tokens, uint32_t max_tokens);
 /* A question, drawn by the seed, is answered right. */
 void assert_serves(struct mimeo *m, uint64_t seed);
+/* A fresh sequence of the first model. */
+uint32_t sequence_of(struct mimeo *m);
 /* One step of one row: its status, and the token sampled (may be NULL). */
 int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, int32_t *ret_token);
 /* Append the tokens to the sequence, and step on until the question's answer is complete. */

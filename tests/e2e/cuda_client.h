@@ -11,9 +11,8 @@
 
 #include <mimeo/mimeo-cuda.h>
 
+#include "tests/e2e/embedding_table.h"
 #include "tests/e2e/process.h"
-
-#define VOCAB 256u /* tinycalc's */
 
 #define CUDA(call) CHILD_EXPECT((call) == cudaSuccess)
 

@@ -7,9 +7,16 @@
  * started again. Functions fail the running test (cmocka) if the daemon does not do as it should.
  */
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
+
+#include <cmocka.h>
 
 #include "tests/e2e/process.h"
 
@@ -81,6 +88,7 @@ int group_daemon_start(void **state);
 int group_daemon_end(void **state);
 int group_daemon_begin(void **state);
 int group_daemon_settle(void **state);
+#define GROUP_TEST(test) cmocka_unit_test_setup_teardown(test, group_daemon_begin, group_daemon_settle)
 
 /* In a child: attach, or end it. */
 struct mimeo *daemon_connect_child(const struct daemon *daemon, uint32_t spin_us);

@@ -6,11 +6,6 @@
  * The group's daemon, which clients send descriptors that it did not ask for, and another client, which is
  * served meanwhile. Functions fail the running test (cmocka).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include <mimeo/types.h>
 

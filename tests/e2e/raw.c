@@ -3,12 +3,7 @@
 
 #include <endian.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
 #include <sys/socket.h>
-
-#include <cmocka.h>
 
 #include "ipc/doorbell.h"
 #include "ipc/msg_table.h"

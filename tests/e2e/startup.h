@@ -4,14 +4,6 @@
 
 /* Tests that begin with a daemon made and not started, which may refuse to start. */
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/device.h"
 #include "tests/e2e/daemon.h"
 

@@ -5,12 +5,6 @@
  * Each run is compared token by token, the end token included, with what is known to be right; so
  * all runs agree with each other. MIMEO_DRAFT names a model of examples/models that drafts for it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 

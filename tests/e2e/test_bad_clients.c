@@ -5,11 +5,6 @@
  * else anything: while each misbehaves a bystander's questions run, and they are all answered
  * right; afterwards the daemon lives, and all that the bad one held is back.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>

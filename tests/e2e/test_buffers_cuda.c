@@ -3,20 +3,14 @@
  * Device buffers on the cuda device: clients with contexts of their own, each a process, because a
  * context does not survive a fork; this one has none.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <jansson.h>
 
 #include "tests/device.h"
 #include "tests/e2e/calls.h"
 #include "tests/e2e/cuda_client.h"
 #include "tests/e2e/daemon.h"
+#include "tests/e2e/embedding_table.h"
 
-#define HIDDEN 160u
 #define N 64u
 #define N_KILLS 12u
 
@@ -96,37 +90,16 @@ static void test_client_s_stream_reads_logits_from_cuda_ipc_memory(void **state)
 
 /* ---- embeddings ---- */
 
-/* Tinycalc's own table as it is: [VOCAB, HIDDEN] bf16. */
-static uint16_t *embedding_table(void)
-{
-	size_t size, bytes = VOCAB * HIDDEN * sizeof(uint16_t);
-	uint8_t *file = (uint8_t *)file_text(
-		source_path("examples/models/tinycalc/model.safetensors"), &size);
-	uint64_t header_bytes, from;
-
-	CHILD_EXPECT(file);
-	memcpy(&header_bytes, file, sizeof(header_bytes));
-	json_t *header = json_loadb((char *)file + 8, header_bytes, 0, NULL);
-	json_t *tensor = json_object_get(header, "model.embed_tokens.weight");
-	from = (uint64_t)json_integer_value(
-		json_array_get(json_object_get(tensor, "data_offsets"), 0));
-	uint16_t *table = malloc(bytes);
-	CHILD_EXPECT(table);
-	memcpy(table, file + 8 + header_bytes + from, bytes);
-	json_decref(header);
-	free(file);
-	return table;
-}
-
 /* Memory of this process's with the tokens' embeddings in it, imported. */
 static uint32_t embeddings_of(struct client *client, bool ipc)
 {
-	uint16_t *table = embedding_table(), rows[N * HIDDEN];
+	uint16_t *table = embedding_table_bf16(), rows[N * HIDDEN];
 	struct mimeo_cuda_memory memory;
 	struct mimeo_handle handle = MIMEO_HANDLE_INIT;
 	char *address;
 	uint32_t buffer;
 
+	CHILD_EXPECT(table);
 	for (uint32_t i = 0; i < N; i++)
 		memcpy(rows + i * HIDDEN, table + (size_t)tokens[i] * HIDDEN, HIDDEN * 2);
 	if (ipc) {

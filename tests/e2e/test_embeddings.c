@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Embeddings out of device buffers in place of ids, on the cpu device. */
-#include <stdlib.h>
-
-#include <jansson.h>
 #include <mimeo/mimeo.h>
 
 #include "tests/e2e/buffer_rows.h"
@@ -13,33 +10,19 @@ static int step_wait_ids(struct mimeo *m, uint32_t sequence, const int32_t *id)
 	return step(m, sequence, id, 1, NULL);
 }
 
-/* Tinycalc's own table, as the cpu device wants it: [VOCAB, HIDDEN] float32. */
+/* As the cpu device wants it: [VOCAB, HIDDEN] float32. */
 static float *embedding_table(void)
 {
-	size_t size, length;
-	uint8_t *file = (uint8_t *)file_text(
-		source_path("examples/models/tinycalc/model.safetensors"), &size);
-	uint64_t header_bytes, from;
+	uint16_t *halves = embedding_table_bf16();
+	float *table = malloc(VOCAB * HIDDEN * sizeof(*table));
 
-	assert_non_null(file);
-	memcpy(&header_bytes, file, sizeof(header_bytes));
-	json_t *header = json_loadb((char *)file + 8, header_bytes, 0, NULL);
-	json_t *tensor = json_object_get(header, "model.embed_tokens.weight");
-	assert_string_equal(json_string_value(json_object_get(tensor, "dtype")), "BF16");
-	from = (uint64_t)json_integer_value(
-		json_array_get(json_object_get(tensor, "data_offsets"), 0));
-	length = VOCAB * HIDDEN;
-	float *table = malloc(length * sizeof(*table));
-	assert_non_null(table);
-	for (size_t i = 0; i < length; i++) {
-		uint16_t half;
+	assert_true(halves && table);
+	for (size_t i = 0; i < VOCAB * HIDDEN; i++) {
+		uint32_t bits = (uint32_t)halves[i] << 16;
 
-		memcpy(&half, file + 8 + header_bytes + from + i * 2, sizeof(half));
-		uint32_t bits = (uint32_t)half << 16;
 		memcpy(&table[i], &bits, sizeof(bits));
 	}
-	json_decref(header);
-	free(file);
+	free(halves);
 	return table;
 }
 

@@ -3,12 +3,7 @@
  * A stream of a client's that waits for a fence while the lane is held (MIMEO_CUDA_HOLD): the lane
  * goes on, or the daemon loses its device, or is killed. Clients are processes of their own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/device.h"
 #include "tests/e2e/cuda_client.h"

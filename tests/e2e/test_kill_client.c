@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Clients that are killed in mid-stream: all that they held comes back, and nobody else notices. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/questions.h"

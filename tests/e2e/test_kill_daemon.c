@@ -3,12 +3,8 @@
  * A daemon that is killed under load, again and again: every call of every client returns GONE,
  * each request in flight ends once with it, and a daemon started again is reached by mimeo_connect.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <poll.h>
 
 #include "tests/device.h"

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* What a request or a session may not, what it gets when it tries, and what it may. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/e2e/calls.h"
 #include "tests/e2e/daemon.h"
 
@@ -223,10 +217,9 @@ static void test_step_without_pages_gets_no_memory_and_runs_when_some_are_back(v
 {
 	static const int32_t tokens[23 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	uint32_t a, b;
+	uint32_t a = sequence_of(m), b;
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &a), 0);
-	assert_int_equal(mimeo_sequence_open(m, 0, &b), 0);
+	b = sequence_of(m);
 	assert_int_equal(step(m, a, tokens, 23 * N_PAGE_TOKENS, NULL), 0);
 	assert_int_equal(step(m, b, tokens, N_PAGE_TOKENS, NULL), 0);
 	assert_int_equal(step(m, b, tokens, 1, NULL), MIMEO_E_NO_MEMORY);
@@ -351,9 +344,8 @@ static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
 	static const int32_t held[23 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
 	struct mimeo_generate generate = generate_of(tokens, 1, 100);
-	uint32_t sequence;
+	uint32_t sequence = sequence_of(m);
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	assert_int_equal(step(m, sequence, held, 23 * N_PAGE_TOKENS, NULL), 0);
 	generate.deadline_ms = 30;
 	submit_generate(m, &generate);
@@ -364,29 +356,27 @@ static void test_deadline_ends_a_request_that_waits_for_pages(void **state)
 	mimeo_close(m);
 }
 
-#define LIMIT(test) cmocka_unit_test_setup_teardown(test, group_daemon_begin, group_daemon_settle)
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		LIMIT(test_no_more_requests_than_entries_are_given_out),
-		LIMIT(test_full_arena_refuses_a_prompt_and_takes_it_later),
-		LIMIT(test_slow_reader_loses_no_token),
-		LIMIT(test_token_outside_the_vocabulary_is_refused_by_name),
-		LIMIT(test_stop_id_outside_the_vocabulary_is_refused_by_name),
-		LIMIT(test_prompt_and_limit_beyond_the_model_are_too_long),
-		LIMIT(test_request_that_no_number_of_free_pages_fits_is_too_long),
-		LIMIT(test_empty_prompt_and_empty_step_are_invalid),
-		LIMIT(test_unknown_models_and_sequences_are_named),
-		LIMIT(test_requests_beyond_the_pages_queue_and_are_all_answered),
-		LIMIT(test_step_without_pages_gets_no_memory_and_runs_when_some_are_back),
-		LIMIT(test_sessions_are_bounded_by_quota),
-		LIMIT(test_token_limit_ends_with_length),
-		LIMIT(test_stop_id_ends_the_output_and_is_its_last_token),
-		LIMIT(test_cancelled_stream_ends_with_the_tokens_it_had),
-		LIMIT(test_cancel_of_what_has_ended_is_an_unknown_request),
-		LIMIT(test_cancel_reaches_a_request_that_waits_for_pages),
-		LIMIT(test_deadline_ends_a_request_that_waits_for_pages),
+		GROUP_TEST(test_no_more_requests_than_entries_are_given_out),
+		GROUP_TEST(test_full_arena_refuses_a_prompt_and_takes_it_later),
+		GROUP_TEST(test_slow_reader_loses_no_token),
+		GROUP_TEST(test_token_outside_the_vocabulary_is_refused_by_name),
+		GROUP_TEST(test_stop_id_outside_the_vocabulary_is_refused_by_name),
+		GROUP_TEST(test_prompt_and_limit_beyond_the_model_are_too_long),
+		GROUP_TEST(test_request_that_no_number_of_free_pages_fits_is_too_long),
+		GROUP_TEST(test_empty_prompt_and_empty_step_are_invalid),
+		GROUP_TEST(test_unknown_models_and_sequences_are_named),
+		GROUP_TEST(test_requests_beyond_the_pages_queue_and_are_all_answered),
+		GROUP_TEST(test_step_without_pages_gets_no_memory_and_runs_when_some_are_back),
+		GROUP_TEST(test_sessions_are_bounded_by_quota),
+		GROUP_TEST(test_token_limit_ends_with_length),
+		GROUP_TEST(test_stop_id_ends_the_output_and_is_its_last_token),
+		GROUP_TEST(test_cancelled_stream_ends_with_the_tokens_it_had),
+		GROUP_TEST(test_cancel_of_what_has_ended_is_an_unknown_request),
+		GROUP_TEST(test_cancel_reaches_a_request_that_waits_for_pages),
+		GROUP_TEST(test_deadline_ends_a_request_that_waits_for_pages),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Masks of requests, through the library, against a dense reference. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/dense.h"
 #include "tests/device.h"
@@ -193,15 +188,13 @@ static void test_daemon_with_other_attention_refuses_masks(void **state)
 	daemon_deinit(&plain);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, group_daemon_begin, group_daemon_settle)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_masks_agree_with_a_dense_reference),
-		TEST(test_packed_question_is_answered_as_if_alone),
-		TEST(test_prefix_longer_than_a_step_is_refused_with_the_limit),
-		TEST(test_daemon_with_other_attention_refuses_masks),
+		GROUP_TEST(test_masks_agree_with_a_dense_reference),
+		GROUP_TEST(test_packed_question_is_answered_as_if_alone),
+		GROUP_TEST(test_prefix_longer_than_a_step_is_refused_with_the_limit),
+		GROUP_TEST(test_daemon_with_other_attention_refuses_masks),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Sequences as a client sees them: opened, forked, cut, appended to, closed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/e2e/calls.h"
 #include "tests/e2e/daemon.h"
 
@@ -26,7 +20,7 @@ static void test_forks_diverge_and_both_are_right(void **state)
 	uint32_t parent, child;
 
 	/* In the shared page: begin, "rev mim"; the rest is each one's own. */
-	assert_int_equal(mimeo_sequence_open(m, 0, &parent), 0);
+	parent = sequence_of(m);
 	assert_int_equal(step(m, parent, first.prompt, 8, NULL), 0);
 	assert_int_equal(mimeo_sequence_fork(m, parent, &child), 0);
 	assert_steps_answer(m, child, second.prompt + 8, second.n_prompt - 8, &second);
@@ -38,9 +32,8 @@ static void test_fork_shares_its_parents_pages(void **state)
 {
 	static const int32_t tokens[10 * N_PAGE_TOKENS] = {1};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	uint32_t parent, child;
+	uint32_t parent = sequence_of(m), child;
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &parent), 0);
 	assert_int_equal(step(m, parent, tokens, 10 * N_PAGE_TOKENS - 1, NULL), 0);
 	assert_int_equal(mimeo_sequence_fork(m, parent, &child), 0);
 	/* The child writes into the last page, and only that one is copied. */
@@ -57,9 +50,8 @@ static void test_truncated_sequence_goes_on_from_what_it_keeps(void **state)
 	const struct question first = question_of("rev mimeo\n", "oemim"),
 			      second = question_of("rev mimic\n", "cimim");
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	uint32_t sequence;
+	uint32_t sequence = sequence_of(m);
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	assert_steps_answer(m, sequence, first.prompt, first.n_prompt, &first);
 	assert_int_equal(mimeo_sequence_truncate(m, sequence, 8), 0);
 	assert_steps_answer(m, sequence, second.prompt + 8, second.n_prompt - 8, &second);
@@ -70,9 +62,8 @@ static void test_truncate_beyond_the_end_is_refused_by_an_event(void **state)
 {
 	static const int32_t tokens[] = {1, 65, 66};
 	struct mimeo *m = daemon_connect(*state, 0, 0);
-	uint32_t sequence;
+	uint32_t sequence = sequence_of(m);
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	assert_int_equal(step(m, sequence, tokens, 3, NULL), 0);
 	assert_int_equal(mimeo_sequence_truncate(m, sequence, 4), 0);
 	assert_int_equal(mimeo_submit(m), 1);
@@ -89,9 +80,8 @@ static void test_generate_on_a_sequence_appends_prompt_and_output(void **state)
 	const struct question q = question_of("97+2=", "99");
 	struct mimeo *m = daemon_connect(*state, 0, 0);
 	struct mimeo_generate generate = generate_of(q.prompt, q.n_prompt, 20);
-	uint32_t sequence;
+	uint32_t sequence = sequence_of(m);
 
-	assert_int_equal(mimeo_sequence_open(m, 0, &sequence), 0);
 	generate.sequence = sequence;
 	submit_generate(m, &generate);
 	assert_int_equal(wait_final(m).n_generated, 3);
@@ -120,18 +110,15 @@ static void test_open_sequences_are_bounded_by_quota(void **state)
 	mimeo_close(m);
 }
 
-#define SEQUENCE(test)                                                                             \
-	cmocka_unit_test_setup_teardown(test, group_daemon_begin, group_daemon_settle)
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		SEQUENCE(test_forks_diverge_and_both_are_right),
-		SEQUENCE(test_fork_shares_its_parents_pages),
-		SEQUENCE(test_truncated_sequence_goes_on_from_what_it_keeps),
-		SEQUENCE(test_truncate_beyond_the_end_is_refused_by_an_event),
-		SEQUENCE(test_generate_on_a_sequence_appends_prompt_and_output),
-		SEQUENCE(test_open_sequences_are_bounded_by_quota),
+		GROUP_TEST(test_forks_diverge_and_both_are_right),
+		GROUP_TEST(test_fork_shares_its_parents_pages),
+		GROUP_TEST(test_truncated_sequence_goes_on_from_what_it_keeps),
+		GROUP_TEST(test_truncate_beyond_the_end_is_refused_by_an_event),
+		GROUP_TEST(test_generate_on_a_sequence_appends_prompt_and_output),
+		GROUP_TEST(test_open_sequences_are_bounded_by_quota),
 	};
 
 	watchdog(WATCHDOG_SECONDS);

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* One set of graphs for everybody: captured once, replayed with rows of several processes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/e2e/daemon.h"

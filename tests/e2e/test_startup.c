@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How a daemon begins and ends: its options, its sockets, its lengths, drain, device loss. */
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "tests/e2e/calls.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a daemon makes of a bad model, or of one that it has no memory for, before it serves. */
 #include <signal.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
