@@ -504,57 +504,6 @@ void fixture_run(struct fixture *f)
 	fixture_sync(f);
 }
 
-int fixture_run_captured(struct fixture *f)
-{
-	const struct device_ops *ops = f->device->ops;
-	struct graph *graph = NULL;
-	int rc;
-
-	assert_int_equal(fixture_build(f, ATTENTION_CAPTURE), 0);
-	fixture_sync(f);
-	assert_int_equal(ops->capture_begin(f->stream), 0);
-	rc = fixture_enqueue(f, FIXTURE_LAYER);
-	assert_int_equal(ops->capture_end(f->stream, &graph), 0);
-	ops->graph_free(graph);
-	return rc;
-}
-
-struct graph *fixture_record(struct fixture *f, uint32_t n)
-{
-	const struct device_ops *ops = f->device->ops;
-	struct graph *graph = NULL;
-
-	assert_int_equal(fixture_build(f, ATTENTION_WARM_UP), 0);
-	assert_int_equal(fixture_enqueue(f, FIXTURE_LAYER), 0);
-	fixture_sync(f);
-	assert_int_equal(ops->lock(f->device), 0);
-	f->backend->metadata_free(f->metadata);
-	assert_int_equal(f->backend->metadata_new(f->manager, &f->metadata), 0);
-	assert_int_equal(fixture_build(f, ATTENTION_CAPTURE), 0);
-	fixture_sync(f);
-	assert_int_equal(ops->capture_begin(f->stream), 0);
-	for (uint32_t i = 0; i < n; i++)
-		assert_int_equal(fixture_enqueue(f, FIXTURE_LAYER), 0);
-	assert_int_equal(ops->capture_end(f->stream, &graph), 0);
-	return graph;
-}
-
-struct graph_exec *fixture_instantiate(struct fixture *f, struct graph *graph)
-{
-	struct graph_exec *exec = NULL;
-
-	assert_int_equal(f->device->ops->graph_instantiate(f->device, graph, &exec), 0);
-	f->device->ops->graph_free(graph);
-	return exec;
-}
-
-void fixture_replay(struct fixture *f, struct graph_exec *exec)
-{
-	fixture_poison_out(f);
-	assert_int_equal(f->device->ops->graph_launch(exec, f->stream), 0);
-	fixture_sync(f);
-}
-
 /* ---- the output ---- */
 
 float *fixture_out(const struct fixture *f, uint32_t row, uint32_t token)

@@ -102,6 +102,14 @@ void fixture_check_missing_pages(struct fixture *f, const struct row *row);
 /* Each row alone has the bits that it has among all, which are padded to so many rows and tokens. */
 void fixture_check_alone(struct fixture *f, const struct row *rows, uint32_t n_rows,
 	uint32_t padded_rows, uint32_t padded_tokens);
+/* A graph of one layer of paged attention, of n_rows rows of n_query tokens. */
+struct graph_exec *fixture_capture_paged(struct fixture *f, uint32_t n_rows, uint32_t n_query);
+/* Place rows, replay, check, and compare with an eager run of the same rows, padded or not. */
+void fixture_check_replay(struct fixture *f, struct graph_exec *exec, const struct row *rows,
+	uint32_t n_rows, uint32_t padded_rows, uint32_t padded_tokens, bool eager_padded);
+/* As of a loop that is unrolled into one graph: the length of the row changes while it runs, and a
+ * plan recorded behind the change is of the new one. */
+void fixture_check_recorded_plan(struct fixture *f, const struct row *row);
 /* The images to the device; done by placing and building. */
 void fixture_upload(struct fixture *f);
 

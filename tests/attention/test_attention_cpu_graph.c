@@ -14,39 +14,15 @@ static const struct row decodes[] = {
 	{ .seed = 13, .n_query = 2, .seq_len = 65 },
 };
 
-/* Four rows of two tokens. */
-static struct graph_exec *capture_decode(struct fixture *f)
-{
-	struct row rows[4];
-	struct graph *graph;
-
-	for (uint32_t r = 0; r < 4; r++)
-		rows[r] = (struct row){ .seed = r, .n_query = 2, .seq_len = 2 };
-	fixture_place(f, rows, 4, 0, 0);
-	graph = fixture_record(f, 1);
-	assert_string_equal(f->device->ops->graph_node_name(graph, 0), "paged_attention");
-	assert_null(f->device->ops->graph_node_name(graph, 1));
-	return fixture_instantiate(f, graph);
-}
-
 static void test_replay_at_other_lengths_equals_eager(void **state)
 {
 	struct graph_exec *exec;
 	struct fixture f;
 
 	fixture_init_cpu(&f, "paged", &ordinary);
-	exec = capture_decode(&f);
-	for (uint32_t n_rows = 0; n_rows <= 3; n_rows++) {
-		float *replayed;
-
-		fixture_place(&f, decodes, n_rows, 4, 8);
-		fixture_replay(&f, exec);
-		fixture_verify(&f);
-		replayed = fixture_copy(&f);
-		fixture_run(&f);
-		assert_memory_equal(f.out, replayed, fixture_bytes(&f, 8));
-		free(replayed);
-	}
+	exec = fixture_capture_paged(&f, 4, 2);
+	for (uint32_t n_rows = 0; n_rows <= 3; n_rows++)
+		fixture_check_replay(&f, exec, decodes, n_rows, 4, 8, true);
 	f.device->ops->graph_exec_free(exec);
 	fixture_deinit(&f);
 }
@@ -63,7 +39,7 @@ static void test_replay_reads_strided_queries(void **state)
 		fixture_init_cpu(&f, "paged", &ordinary);
 		assert_true(f.width + between[i] <= f.q_stride);
 		f.q_stride = f.width + between[i];
-		exec = capture_decode(&f);
+		exec = fixture_capture_paged(&f, 4, 2);
 		for (uint32_t n_rows = 1; n_rows <= 3; n_rows++) {
 			fixture_place(&f, decodes, n_rows, 4, 8);
 			fixture_replay(&f, exec);

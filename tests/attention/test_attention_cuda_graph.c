@@ -21,20 +21,6 @@ static void replay(struct fixture *f, struct graph_exec *exec)
 	fixture_replay(f, exec);
 }
 
-static struct graph_exec *capture_decode(struct fixture *f, uint32_t n_rows, uint32_t n_query)
-{
-	struct row rows[FIXTURE_ROWS];
-	struct graph *graph;
-
-	for (uint32_t r = 0; r < n_rows; r++)
-		rows[r] = (struct row){ .seed = r, .n_query = n_query, .seq_len = 0 };
-	fixture_place(f, rows, n_rows, 0, 0);
-	graph = fixture_record(f, 1);
-	assert_string_equal(f->device->ops->graph_node_name(graph, 0), "paged_attention");
-	assert_null(f->device->ops->graph_node_name(graph, 1));
-	return fixture_instantiate(f, graph);
-}
-
 static void replay_equals_eager(const struct shape *shape, uint32_t n_query)
 {
 	struct device *device = open_own();
@@ -43,24 +29,15 @@ static void replay_equals_eager(const struct shape *shape, uint32_t n_query)
 	struct fixture f;
 
 	fixture_init(&f, device, "paged", shape);
-	exec = capture_decode(&f, 6, n_query);
+	exec = fixture_capture_paged(&f, 6, n_query);
 	for (uint32_t r = 0; r < 5; r++)
 		rows[r] = (struct row){
 			.seed = 11 + r,
 			.n_query = n_query,
 			.seq_len = n_query + (r * 97 + 60) % 390,
 		};
-	for (uint32_t n_rows = 0; n_rows <= 5; n_rows++) {
-		float *replayed;
-
-		fixture_place(&f, rows, n_rows, 6, 6 * n_query);
-		replay(&f, exec);
-		fixture_verify(&f);
-		replayed = fixture_copy(&f);
-		fixture_run(&f);
-		assert_memory_equal(f.out, replayed, fixture_bytes(&f, FIXTURE_TOKENS));
-		free(replayed);
-	}
+	for (uint32_t n_rows = 0; n_rows <= 5; n_rows++)
+		fixture_check_replay(&f, exec, rows, n_rows, 6, 6 * n_query, true);
 	device->ops->graph_exec_free(exec);
 	fixture_deinit(&f);
 	device->ops->free(device);
@@ -200,45 +177,16 @@ static void test_replay_sees_what_the_step_itself_put_into_the_cache(void **stat
 	replay_sees_the_steps_tokens(&wide, 5);
 }
 
-/* As of a loop that is unrolled into one graph: lengths change while it runs. */
 static void test_graph_with_its_own_plan_sees_the_lengths_of_its_time(void **state)
 {
 	static const struct row longer = { .seed = 5, .n_query = 1, .seq_len = 380 };
-	static const int32_t shorter = 77;
 	struct device *device = open_own();
-	const struct device_ops *ops = device->ops;
-	struct graph *graph = NULL;
-	struct graph_exec *exec;
-	float *replayed;
 	struct fixture f;
-	void *length;
 
 	fixture_init(&f, device, "paged", &ordinary);
-	length = device_copy_of(&f, &shorter, sizeof(shorter));
-	fixture_place(&f, &longer, 1, 0, 0);
-	fixture_run(&f);
-	assert_int_equal(ops->capture_begin(f.stream), 0);
-	for (int turn = 0; turn < 2; turn++) {
-		if (turn)
-			assert_int_equal(ops->copy_async(f.stream, f.at_device.seq_lens, length,
-				sizeof(shorter)), 0);
-		assert_int_equal(f.backend->build(f.metadata, &f.batch, f.stream), 0);
-		assert_int_equal(fixture_enqueue(&f, FIXTURE_LAYER), 0);
-	}
-	assert_int_equal(ops->capture_end(f.stream, &graph), 0);
-	exec = fixture_instantiate(&f, graph);
-	fixture_replay(&f, exec);
-	replayed = fixture_copy(&f);
-	fixture_run(&f);
-	assert_memory_not_equal(f.out, replayed, fixture_bytes(&f, 1));
-	f.inputs.seq_lens[0] = shorter;
-	fixture_run(&f);
-	assert_memory_equal(f.out, replayed, fixture_bytes(&f, 1));
-	ops->graph_exec_free(exec);
-	ops->mem_free(device, length);
-	free(replayed);
+	fixture_check_recorded_plan(&f, &longer);
 	fixture_deinit(&f);
-	ops->free(device);
+	device->ops->free(device);
 }
 
 static void test_capture_of_more_than_the_level_is_refused(void **state)

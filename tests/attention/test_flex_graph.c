@@ -35,18 +35,10 @@ static void test_replay_of_mixed_batches_and_masks_equals_eager(void **state)
 	for (int round = 0; round < 20; round++) {
 		struct row rows[FIXTURE_ROWS];
 		uint32_t n_rows = flex_draw_rows(&dice, 16, rows, words);
-		float *replayed;
 
 		if (round == 10)
 			n_rows = 0;
-		fixture_place(&f, rows, n_rows, FIXTURE_ROWS, FIXTURE_TOKENS);
-		replay(&f, exec);
-		fixture_verify(&f);
-		replayed = fixture_copy(&f);
-		fixture_place(&f, rows, n_rows, 0, 0);
-		fixture_run(&f);
-		assert_memory_equal(f.out, replayed, fixture_bytes(&f, f.batch.n_tokens));
-		free(replayed);
+		fixture_check_replay(&f, exec, rows, n_rows, FIXTURE_ROWS, FIXTURE_TOKENS, false);
 	}
 	f.device->ops->graph_exec_free(exec);
 	fixture_deinit(&f);
@@ -74,44 +66,13 @@ static void test_small_batch_after_a_big_one_has_a_plan_of_its_own(void **state)
 	fixture_deinit(&f);
 }
 
-/* As of a loop that is unrolled into one graph: lengths change while it runs. */
 static void test_graph_with_its_own_plan_sees_the_lengths_of_its_time(void **state)
 {
 	static const struct row longer = { .seed = 5, .n_query = 1, .seq_len = 280 };
-	static const int32_t shorter = 77;
-	const struct device_ops *ops;
-	struct graph *graph = NULL;
-	struct graph_exec *exec;
-	void *length = NULL;
-	float *replayed;
 	struct fixture f;
 
 	fixture_init(&f, NULL, "flex", FLEX_ORDINARY);
-	ops = f.device->ops;
-	assert_int_equal(ops->mem_alloc(f.device, sizeof(shorter), &length), 0);
-	test_copy(f.device, length, &shorter, sizeof(shorter));
-	fixture_place(&f, &longer, 1, 0, 0);
-	fixture_run(&f);
-	assert_int_equal(ops->capture_begin(f.stream), 0);
-	for (int turn = 0; turn < 2; turn++) {
-		if (turn)
-			assert_int_equal(ops->copy_async(f.stream, f.at_device.seq_lens, length,
-				sizeof(shorter)), 0);
-		assert_int_equal(f.backend->build(f.metadata, &f.batch, f.stream), 0);
-		assert_int_equal(fixture_enqueue(&f, FIXTURE_LAYER), 0);
-	}
-	assert_int_equal(ops->capture_end(f.stream, &graph), 0);
-	exec = fixture_instantiate(&f, graph);
-	fixture_replay(&f, exec);
-	replayed = fixture_copy(&f);
-	fixture_run(&f); /* of the cpu device the length is the shorter one already */
-	assert_int_equal(memcmp(f.out, replayed, fixture_bytes(&f, 1)) != 0, f.is_cuda);
-	f.inputs.seq_lens[0] = shorter;
-	fixture_run(&f);
-	assert_memory_equal(f.out, replayed, fixture_bytes(&f, 1));
-	ops->graph_exec_free(exec);
-	ops->mem_free(f.device, length);
-	free(replayed);
+	fixture_check_recorded_plan(&f, &longer);
 	fixture_deinit(&f);
 }
 
