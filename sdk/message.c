@@ -60,73 +60,49 @@ static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer,
 		v[2], v[2] == 1 ? "" : "s");
 }
 
+/* By detail; the values are the arguments, in their order. */
+static const char *const message_formats[] = {
+	[RING_DETAIL_TOKEN] = "token %d is %d, outside the vocabulary of %d",
+	[RING_DETAIL_LENGTH] = "%d tokens asked in all, at most %d are possible",
+	[RING_DETAIL_EMPTY] = "the request has no tokens",
+	[RING_DETAIL_MODEL] = "no model has index %d: the daemon serves %d",
+	[RING_DETAIL_SEQUENCE] = "sequence %d is not open",
+	[RING_DETAIL_HEADER] = "the header is malformed at byte %d",
+	[RING_DETAIL_EXTENT] = "offset %u and length %u do not lie in the arena of %u bytes",
+	[RING_DETAIL_OUTPUT] = "the output area has %u bytes and needs %u",
+	[RING_DETAIL_OP] = "operation %d is unknown",
+	[RING_DETAIL_PAGES] = "KV pages needed: %d, free: %d",
+	[RING_DETAIL_KEEP] = "tokens to keep: %d, and the sequence has %d",
+	[RING_DETAIL_OPEN_TWICE] = "sequence %d is open already",
+	[RING_DETAIL_ROW_TWICE] = "row %d names sequence %d a second time",
+	[RING_DETAIL_ROW_MODEL] = "row %d: sequence %d is another model's",
+	[RING_DETAIL_PAYLOAD] = "the payload has %u bytes and needs %u",
+	[RING_DETAIL_REQUESTS] = "%d rows asked, at most %d are possible",
+	[RING_DETAIL_BUFFER] = "device buffer %u is not open",
+	[RING_DETAIL_FENCE] = "the request has no fence: mimeo_request_fence was not called for it",
+	[RING_DETAIL_MASK_TOKENS] = NULL, /* the last */
+};
+
 int mimeo_event_message(const struct mimeo_event *event, char *buffer, size_t size)
 {
 	const int32_t *v = event->detail_values;
+	const uint32_t detail = event->detail;
 
-	switch ((enum ring_detail)event->detail) {
-	case RING_DETAIL_TOKEN:
-		return snprintf(buffer, size, "token %d is %d, outside the vocabulary of %d", v[0],
-			v[1], v[2]);
-	case RING_DETAIL_LENGTH:
-		return snprintf(buffer, size, "%d tokens asked in all, at most %d are possible",
-			v[0], v[1]);
-	case RING_DETAIL_EMPTY:
-		return snprintf(buffer, size, "the request has no tokens");
-	case RING_DETAIL_MODEL:
-		return snprintf(buffer, size, "no model has index %d: the daemon serves %d", v[0],
-			v[1]);
-	case RING_DETAIL_SEQUENCE:
-		return snprintf(buffer, size, "sequence %d is not open", v[0]);
-	case RING_DETAIL_HEADER:
-		return snprintf(buffer, size, "the header is malformed at byte %d", v[0]);
-	case RING_DETAIL_RANGE:
+	if (detail == RING_DETAIL_RANGE)
 		return msg_range_explain(v, buffer, size);
-	case RING_DETAIL_EXTENT:
-		return snprintf(buffer, size,
-			"offset %u and length %u do not lie in the arena of %u bytes",
-			(unsigned)v[0], (unsigned)v[1], (unsigned)v[2]);
-	case RING_DETAIL_OUTPUT:
-		return snprintf(buffer, size, "the output area has %u bytes and needs %u",
-			(unsigned)v[0], (unsigned)v[1]);
-	case RING_DETAIL_OP:
-		return snprintf(buffer, size, "operation %d is unknown", v[0]);
-	case RING_DETAIL_PAGES:
-		return snprintf(buffer, size, "%d KV page%s needed, %d free", v[0],
-			v[0] == 1 ? "" : "s", v[1]);
-	case RING_DETAIL_KEEP:
-		return snprintf(buffer, size, "%d token%s to be kept, and the sequence has %d",
-			v[0], v[0] == 1 ? "" : "s", v[1]);
-	case RING_DETAIL_OPEN_TWICE:
-		return snprintf(buffer, size, "sequence %d is open already", v[0]);
-	case RING_DETAIL_ROW_TWICE:
-		return snprintf(buffer, size, "row %d names sequence %d a second time", v[0], v[1]);
-	case RING_DETAIL_ROW_MODEL:
-		return snprintf(buffer, size, "row %d: sequence %d is another model's", v[0], v[1]);
-	case RING_DETAIL_PAYLOAD:
-		return snprintf(buffer, size, "the payload has %u bytes and needs %u",
-			(unsigned)v[0], (unsigned)v[1]);
-	case RING_DETAIL_REQUESTS:
-		return snprintf(buffer, size, "%d rows asked, at most %d are possible", v[0], v[1]);
-	case RING_DETAIL_BUFFER:
-		return snprintf(buffer, size, "device buffer %u is not open", (unsigned)v[0]);
-	case RING_DETAIL_BUFFER_RANGE:
+	if (detail == RING_DETAIL_BUFFER_RANGE)
 		return snprintf(buffer, size,
 			"device buffer %u: offset %s%u and %s%u bytes exceed its %s%u bytes",
 			(unsigned)v[0], message_at_least(v[1]), (unsigned)v[1], message_at_least(v[2]),
 			(unsigned)v[2], message_at_least(v[3]), (unsigned)v[3]);
-	case RING_DETAIL_BUFFER_OFFSET:
+	if (detail == RING_DETAIL_BUFFER_OFFSET)
 		return snprintf(buffer, size, "device buffer %u: offset %s%u is no multiple of %u",
 			(unsigned)v[0], message_at_least(v[1]), (unsigned)v[1], (unsigned)v[2]);
-	case RING_DETAIL_MASK:
+	if (detail == RING_DETAIL_MASK)
 		return message_of_mask(v, buffer, size);
-	case RING_DETAIL_MASK_TOKENS:
+	if (detail == RING_DETAIL_MASK_TOKENS)
 		return message_of_mask_tokens(event, buffer, size);
-	case RING_DETAIL_FENCE:
-		return snprintf(buffer, size, "the request has no fence: mimeo_request_fence "
-			"was not called for it");
-	case RING_DETAIL_NONE:
-		break;
-	}
+	if (detail < sizeof(message_formats) / sizeof(message_formats[0]) && message_formats[detail])
+		return snprintf(buffer, size, message_formats[detail], v[0], v[1], v[2]);
 	return message_without_detail(event, buffer, size);
 }

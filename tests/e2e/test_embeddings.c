@@ -129,7 +129,7 @@ static void test_embeddings_that_were_not_computed_are_dropped_with_their_reques
 	assert_int_equal(mimeo_submit(m), 1);
 	struct mimeo_event event = wait_event(m);
 	assert_int_equal(event.kind, MIMEO_EVENT_SEQUENCE);
-	assert_message_has(&event, "1025 tokens to be kept, and the sequence has 1024");
+	assert_message_has(&event, "tokens to keep: 1025, and the sequence has 1024");
 	mimeo_event_seen(m, &event);
 	assert_int_equal(step_wait_ids(m, row.sequence, &id), 0);
 	mimeo_close(m);
