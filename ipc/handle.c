@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/handle.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <string.h>
 
@@ -42,23 +43,18 @@ enum handle_refusal handle_check(const struct mimeo_handle *handle)
 
 const char *handle_refusal_text(enum handle_refusal refusal)
 {
-	switch (refusal) {
-	case HANDLE_OK:
-		return "a valid handle";
-	case HANDLE_LENGTH:
-		return "not as long as a handle";
-	case HANDLE_KIND:
-		return "an unknown kind of handle";
-	case HANDLE_PADDING:
-		return "padding that is not zero";
-	case HANDLE_SIZE:
-		return "an impossible size or offset";
-	case HANDLE_UUID:
-		return "a device uuid that does not suit the kind";
-	case HANDLE_OPAQUE:
-		return "opaque bytes that do not suit the kind";
-	}
-	return "?";
+	static const char *const texts[] = {
+		[HANDLE_OK] = "a valid handle",
+		[HANDLE_LENGTH] = "not as long as a handle",
+		[HANDLE_KIND] = "an unknown kind of handle",
+		[HANDLE_PADDING] = "padding that is not zero",
+		[HANDLE_SIZE] = "an impossible size or offset",
+		[HANDLE_UUID] = "a device uuid that does not suit the kind",
+		[HANDLE_OPAQUE] = "opaque bytes that do not suit the kind",
+	};
+
+	assert((size_t)refusal < sizeof(texts) / sizeof(texts[0]));
+	return texts[refusal];
 }
 
 bool handle_has_fd(const struct mimeo_handle *handle)

@@ -18,19 +18,15 @@ const char *msg_field_name(unsigned field)
 
 const char *msg_mask_name(unsigned kind)
 {
-	switch ((enum mimeo_mask_kind)kind) {
-	case MIMEO_MASK_DEFAULT:
-		return "default";
-	case MIMEO_MASK_WINDOW:
-		return "window";
-	case MIMEO_MASK_PREFIX:
-		return "prefix";
-	case MIMEO_MASK_DOCUMENTS:
-		return "documents";
-	case MIMEO_MASK_TREE:
-		return "tree";
-	}
-	return "?";
+	static const char *const names[] = {
+		[MIMEO_MASK_DEFAULT] = "default",
+		[MIMEO_MASK_WINDOW] = "window",
+		[MIMEO_MASK_PREFIX] = "prefix",
+		[MIMEO_MASK_DOCUMENTS] = "documents",
+		[MIMEO_MASK_TREE] = "tree",
+	};
+
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 
 static bool msg_explain_is_mask_number(int32_t field)

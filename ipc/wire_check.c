@@ -34,12 +34,12 @@ static const struct {
 };
 /* clang-format on */
 
-static struct wire_head wire_container(size_t bytes, uint64_t values)
+static struct wire_head wire_check_container(size_t bytes, uint64_t values)
 {
 	return (struct wire_head){.bytes = bytes, .values = values, .container = true};
 }
 
-static enum wire_refusal wire_head_read(const uint8_t *p, size_t left, struct wire_head *ret)
+static enum wire_refusal wire_check_head(const uint8_t *p, size_t left, struct wire_head *ret)
 {
 	if (left == 0)
 		return WIRE_SHORT;
@@ -50,7 +50,7 @@ static enum wire_refusal wire_head_read(const uint8_t *p, size_t left, struct wi
 		return WIRE_OK;
 	}
 	if (type < 0xa0) {
-		*ret = wire_container(1, type < 0x90 ? 2u * (type & 0x0f) : type & 0x0fu);
+		*ret = wire_check_container(1, type < 0x90 ? 2u * (type & 0x0f) : type & 0x0fu);
 		return WIRE_OK;
 	}
 	if (type < 0xc0) {
@@ -77,7 +77,7 @@ static enum wire_refusal wire_head_read(const uint8_t *p, size_t left, struct wi
 	if (shape == BODY)
 		*ret = (struct wire_head){.bytes = 1u + width, .body = length};
 	else
-		*ret = wire_container(1u + width, shape == MAP ? 2 * length : length);
+		*ret = wire_check_container(1u + width, shape == MAP ? 2 * length : length);
 	return WIRE_OK;
 }
 
@@ -98,7 +98,7 @@ enum wire_refusal wire_check(const void *data, size_t size, size_t *ret_offset)
 		struct wire_head head;
 
 		*ret_offset = at;
-		refusal = wire_head_read(bytes + at, size - at, &head);
+		refusal = wire_check_head(bytes + at, size - at, &head);
 		if (refusal)
 			return refusal;
 		size_t left = size - at - head.bytes;
