@@ -80,8 +80,7 @@ void loop_free(struct loop *loop)
 	DL_FOREACH_SAFE(loop->timers, source, next)
 		free(source);
 	bells_deinit(&loop->bells);
-	if (loop->wake_fd >= 0)
-		close(loop->wake_fd);
+	cleanup_close(&loop->wake_fd);
 	free(loop);
 }
 

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,53 +14,43 @@
 
 enum { WAIT_EVENTS = 256 };
 
-struct epoll {
-	int fd;
-};
-
-static int epoll_open(struct loop *loop)
+static int loop_epoll_fd(const struct loop *loop)
 {
-	struct epoll *epoll = calloc(1, sizeof(*epoll));
-	if (!epoll)
-		return -ENOMEM;
-	epoll->fd = epoll_create1(EPOLL_CLOEXEC);
-	if (epoll->fd < 0) {
-		int rc = -errno;
+	return (int)(intptr_t)loop->state;
+}
 
-		free(epoll);
-		return rc;
-	}
-	loop->state = epoll;
+static int loop_epoll_open(struct loop *loop)
+{
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	loop->state = (void *)(intptr_t)fd;
 	return 0;
 }
 
-static void epoll_close(struct loop *loop)
+static void loop_epoll_close(struct loop *loop)
 {
-	struct epoll *epoll = loop->state;
-
-	close(epoll->fd);
-	free(epoll);
+	close(loop_epoll_fd(loop));
 }
 
-static int epoll_watch(struct loop *loop, struct loop_source *source)
+static int loop_epoll_watch(struct loop *loop, struct loop_source *source)
 {
-	struct epoll *epoll = loop->state;
 	struct epoll_event event = { .events = source->events | EPOLLET, .data.ptr = source };
 
-	return epoll_ctl(epoll->fd, EPOLL_CTL_ADD, source->fd, &event) < 0 ? -errno : 0;
+	assert(!source->removed);
+	return epoll_ctl(loop_epoll_fd(loop), EPOLL_CTL_ADD, source->fd, &event) < 0 ? -errno : 0;
 }
 
-static void epoll_unwatch(struct loop *loop, struct loop_source *source)
+static void loop_epoll_unwatch(struct loop *loop, struct loop_source *source)
 {
-	struct epoll *epoll = loop->state;
-
-	epoll_ctl(epoll->fd, EPOLL_CTL_DEL, source->fd, NULL);
+	epoll_ctl(loop_epoll_fd(loop), EPOLL_CTL_DEL, source->fd, NULL);
 }
 
 /* epoll_wait counts milliseconds, and epoll_pwait2 is not everywhere. Positive: something is there. */
-static int epoll_wait_finely(const struct epoll *epoll, uint64_t timeout_ns)
+static int loop_epoll_wait_finely(int fd, uint64_t timeout_ns)
 {
-	struct pollfd poll_fd = { .fd = epoll->fd, .events = POLLIN };
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
 	const struct timespec timeout = {
 		.tv_sec = (time_t)(timeout_ns / NS_PER_S),
 		.tv_nsec = (long)(timeout_ns % NS_PER_S),
@@ -71,14 +60,13 @@ static int epoll_wait_finely(const struct epoll *epoll, uint64_t timeout_ns)
 	return n >= 0 ? n : errno == EINTR ? 0 : -errno;
 }
 
-static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
+static int loop_epoll_wait(struct loop *loop, uint64_t timeout_ns)
 {
-	struct epoll *epoll = loop->state;
 	struct epoll_event events[WAIT_EVENTS];
 	int timeout_ms = -1, n;
 
 	if (timeout_ns != LOOP_WAIT_FOREVER && timeout_ns % NS_PER_MS != 0) {
-		n = epoll_wait_finely(epoll, timeout_ns);
+		n = loop_epoll_wait_finely(loop_epoll_fd(loop), timeout_ns);
 		if (n <= 0)
 			return n;
 		timeout_ms = 0;
@@ -87,7 +75,7 @@ static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
 
 		timeout_ms = ms > INT32_MAX ? INT32_MAX : (int)ms;
 	}
-	n = epoll_wait(epoll->fd, events, WAIT_EVENTS, timeout_ms);
+	n = epoll_wait(loop_epoll_fd(loop), events, WAIT_EVENTS, timeout_ms);
 	if (n < 0)
 		return errno == EINTR ? 0 : -errno;
 	for (int i = 0; i < n; i++)
@@ -97,9 +85,9 @@ static int epoll_wait_for(struct loop *loop, uint64_t timeout_ns)
 
 const struct loop_backend loop_backend_epoll = {
 	.name = "epoll",
-	.open = epoll_open,
-	.close = epoll_close,
-	.watch = epoll_watch,
-	.unwatch = epoll_unwatch,
-	.wait = epoll_wait_for,
+	.open = loop_epoll_open,
+	.close = loop_epoll_close,
+	.watch = loop_epoll_watch,
+	.unwatch = loop_epoll_unwatch,
+	.wait = loop_epoll_wait,
 };

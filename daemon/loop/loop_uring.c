@@ -32,7 +32,7 @@ struct uring {
 	struct loop_source *to_arm;
 };
 
-static int uring_init(struct io_uring *ring)
+static int loop_uring_init(struct io_uring *ring)
 {
 	struct io_uring_params params = {
 		.flags =
@@ -51,7 +51,7 @@ static int uring_init(struct io_uring *ring)
 }
 
 /* A system call filter may allow the setup and refuse the rest. */
-static int uring_try(struct io_uring *ring)
+static int loop_uring_try(struct io_uring *ring)
 {
 	struct io_uring_cqe *cqe;
 
@@ -66,30 +66,30 @@ static int uring_try(struct io_uring *ring)
 }
 
 /* 0, or -errno with the call that failed. */
-static int uring_setup(struct io_uring *ring, const char **ret_call)
+static int loop_uring_setup(struct io_uring *ring, const char **ret_call)
 {
 	*ret_call = "io_uring_setup";
-	int rc = uring_init(ring);
+	int rc = loop_uring_init(ring);
 	if (rc < 0)
 		return rc;
 	/* RSRC_TAGS came with 5.13, as multishot polls did. */
 	bool multishot =
 		ring->features & IORING_FEAT_EXT_ARG && ring->features & IORING_FEAT_RSRC_TAGS;
 	*ret_call = "io_uring_enter";
-	rc = multishot ? uring_try(ring) : -ENOTSUP;
+	rc = multishot ? loop_uring_try(ring) : -ENOTSUP;
 	if (rc < 0)
 		io_uring_queue_exit(ring);
 	return rc;
 }
 
-static int uring_open(struct loop *loop)
+static int loop_uring_open(struct loop *loop)
 {
 	CLEANUP(cleanup_free) struct uring *uring = calloc(1, sizeof(*uring));
 	const char *call;
 
 	if (!uring)
 		return -ENOMEM;
-	int rc = uring_setup(&uring->polls, &call);
+	int rc = loop_uring_setup(&uring->polls, &call);
 	if (rc == -ENOTSUP)
 		snprintf(loop->reason, sizeof(loop->reason),
 			"io_uring: no multishot poll, which needs Linux 5.13");
@@ -101,7 +101,7 @@ static int uring_open(struct loop *loop)
 	return 0;
 }
 
-static void uring_close(struct loop *loop)
+static void loop_uring_close(struct loop *loop)
 {
 	struct uring *uring = loop->state;
 
@@ -109,7 +109,7 @@ static void uring_close(struct loop *loop)
 	free(uring);
 }
 
-static struct io_uring_sqe *uring_next_sqe(struct io_uring *ring)
+static struct io_uring_sqe *loop_uring_next_sqe(struct io_uring *ring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
@@ -120,7 +120,7 @@ static struct io_uring_sqe *uring_next_sqe(struct io_uring *ring)
 	return sqe;
 }
 
-static int uring_watch(struct loop *loop, struct loop_source *source)
+static int loop_uring_watch(struct loop *loop, struct loop_source *source)
 {
 	struct uring *uring = loop->state;
 
@@ -130,7 +130,7 @@ static int uring_watch(struct loop *loop, struct loop_source *source)
 	return 0;
 }
 
-static void uring_disarm(struct uring *uring, struct loop_source *source)
+static void loop_uring_disarm(struct uring *uring, struct loop_source *source)
 {
 	assert(source->to_arm && uring->to_arm);
 	source->to_arm = false;
@@ -138,16 +138,16 @@ static void uring_disarm(struct uring *uring, struct loop_source *source)
 }
 
 /* Submitted at once: an armed poll holds the file open, and a peer may wait for its hang-up. */
-static void uring_unwatch(struct loop *loop, struct loop_source *source)
+static void loop_uring_unwatch(struct loop *loop, struct loop_source *source)
 {
 	struct uring *uring = loop->state;
 	struct io_uring_sqe *sqe;
 
 	if (source->to_arm)
-		uring_disarm(uring, source);
+		loop_uring_disarm(uring, source);
 	if (!source->in_kernel)
 		return;
-	sqe = uring_next_sqe(&uring->polls);
+	sqe = loop_uring_next_sqe(&uring->polls);
 	if (!sqe)
 		return; /* out of memory in the kernel: the source stays until the loop is freed */
 	io_uring_prep_cancel(sqe, source, 0);
@@ -155,15 +155,15 @@ static void uring_unwatch(struct loop *loop, struct loop_source *source)
 	io_uring_submit(&uring->polls);
 }
 
-static void uring_arm(struct uring *uring)
+static void loop_uring_arm(struct uring *uring)
 {
 	while (uring->to_arm) {
 		struct loop_source *source = uring->to_arm;
-		struct io_uring_sqe *sqe = uring_next_sqe(&uring->polls);
+		struct io_uring_sqe *sqe = loop_uring_next_sqe(&uring->polls);
 
 		if (!sqe)
 			return; /* the rest at the next wait */
-		uring_disarm(uring, source);
+		loop_uring_disarm(uring, source);
 		io_uring_prep_poll_multishot(sqe, source->fd, source->events);
 		io_uring_sqe_set_data(sqe, source);
 		source->in_kernel = true;
@@ -173,7 +173,7 @@ static void uring_arm(struct uring *uring)
 /* A poll that ends with an error (no memory, an interrupt) is armed again, and reports then what it
  * missed; only one that cannot be armed is reported to the callback. -ECANCELED without a cancel: the
  * thread that armed it has ended. */
-static void uring_complete(struct loop *loop, struct loop_source *source, int res, bool more)
+static void loop_uring_complete(struct loop *loop, struct loop_source *source, int res, bool more)
 {
 	assert(source->in_kernel);
 	if (res >= 0)
@@ -183,7 +183,7 @@ static void uring_complete(struct loop *loop, struct loop_source *source, int re
 	if (!more) {
 		source->in_kernel = false;
 		if (!source->removed && source->n_errors < POLL_TRIES)
-			uring_watch(loop, source);
+			loop_uring_watch(loop, source);
 	}
 	if (res >= 0)
 		loop_dispatch(loop, source, (uint32_t)res);
@@ -191,7 +191,7 @@ static void uring_complete(struct loop *loop, struct loop_source *source, int re
 		loop_dispatch(loop, source, EPOLLERR);
 }
 
-static int uring_wait(struct loop *loop, uint64_t timeout_ns)
+static int loop_uring_wait(struct loop *loop, uint64_t timeout_ns)
 {
 	struct uring *uring = loop->state;
 	struct __kernel_timespec timeout = {
@@ -201,7 +201,7 @@ static int uring_wait(struct loop *loop, uint64_t timeout_ns)
 	struct io_uring_cqe *cqe;
 	int rc = 0;
 
-	uring_arm(uring);
+	loop_uring_arm(uring);
 	if (timeout_ns > 0)
 		rc = io_uring_submit_and_wait_timeout(&uring->polls, &cqe, 1,
 			timeout_ns == LOOP_WAIT_FOREVER ? NULL : &timeout, NULL);
@@ -226,16 +226,16 @@ static int uring_wait(struct loop *loop, uint64_t timeout_ns)
 		more = cqe->flags & IORING_CQE_F_MORE;
 		io_uring_cqe_seen(&uring->polls, cqe);
 		if (source)
-			uring_complete(loop, source, res, more);
+			loop_uring_complete(loop, source, res, more);
 	}
 	return 0;
 }
 
 const struct loop_backend loop_backend_uring = {
 	.name = "io_uring",
-	.open = uring_open,
-	.close = uring_close,
-	.watch = uring_watch,
-	.unwatch = uring_unwatch,
-	.wait = uring_wait,
+	.open = loop_uring_open,
+	.close = loop_uring_close,
+	.watch = loop_uring_watch,
+	.unwatch = loop_uring_unwatch,
+	.wait = loop_uring_wait,
 };

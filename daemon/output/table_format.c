@@ -18,7 +18,7 @@ const char *table_format_number(char ret[static TABLE_FORMAT_MAX], double value)
 }
 
 /* value with a unit; 1000 of a unit never print where 1 of the next can. */
-static void format_scaled(char ret[static TABLE_FORMAT_MAX], double value, const char *unit)
+static void table_format_scaled(char ret[static TABLE_FORMAT_MAX], double value, const char *unit)
 {
 	char number[TABLE_FORMAT_MAX];
 
@@ -37,7 +37,7 @@ const char *table_format_bytes(char ret[static TABLE_FORMAT_MAX], double bytes)
 	if (i == 0)
 		snprintf(ret, TABLE_FORMAT_MAX, "%.0f B", bytes);
 	else
-		format_scaled(ret, bytes, units[i]);
+		table_format_scaled(ret, bytes, units[i]);
 	return ret;
 }
 
@@ -48,15 +48,15 @@ const char *table_format_seconds(char ret[static TABLE_FORMAT_MAX], double secon
 	if (size == 0)
 		snprintf(ret, TABLE_FORMAT_MAX, "0 s");
 	else if (size < 999.5e-9)
-		format_scaled(ret, seconds * 1e9, "ns");
+		table_format_scaled(ret, seconds * 1e9, "ns");
 	else if (size < 999.5e-6)
-		format_scaled(ret, seconds * 1e6, "us");
+		table_format_scaled(ret, seconds * 1e6, "us");
 	else if (size < 999.5e-3)
-		format_scaled(ret, seconds * 1e3, "ms");
+		table_format_scaled(ret, seconds * 1e3, "ms");
 	else if (!(size < 1e15))
 		snprintf(ret, TABLE_FORMAT_MAX, "%g s", seconds);
 	else if (size < 59.995)
-		format_scaled(ret, seconds, "s");
+		table_format_scaled(ret, seconds, "s");
 	else {
 		uint64_t whole = (uint64_t)(size + 0.5);
 		const char *sign = seconds < 0 ? "-" : "";
