@@ -14,8 +14,7 @@
 
 static void drain_stop_timer(struct serve *serve)
 {
-	if (serve->drain_timer)
-		loop_remove(serve->loop, serve->drain_timer);
+	loop_remove(serve->loop, serve->drain_timer);
 	serve->drain_timer = NULL;
 }
 

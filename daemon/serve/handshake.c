@@ -16,6 +16,7 @@
 #include "daemon/serve/accept.h"
 #include "daemon/serve/attach.h"
 #include "daemon/serve/welcome.h"
+#include "ipc/cleanup.h"
 #include "ipc/region.h"
 
 /*
@@ -45,12 +46,10 @@ static void handshake_free(struct greeting *greeting)
 		return;
 	struct serve *serve = greeting->serve;
 
-	if (greeting->source)
-		loop_remove(serve->loop, greeting->source);
+	loop_remove(serve->loop, greeting->source);
 	if (greeting->fd >= 0)
 		closer_hang_up(serve->closer, greeting->fd, greeting->peer.uid);
-	if (greeting->peer.pidfd >= 0)
-		close(greeting->peer.pidfd);
+	cleanup_close(&greeting->peer.pidfd);
 	assert(serve->n_greetings > 0);
 	DL_DELETE(serve->greetings, greeting);
 	serve->n_greetings--;
@@ -235,8 +234,7 @@ static void handshake_begin(struct serve *serve, int fd)
 			(unsigned)peer.uid, text);
 		serve->n_refused++;
 		welcome_refuse(serve, fd, MIMEO_E_QUOTA, text);
-		if (peer.pidfd >= 0)
-			close(peer.pidfd);
+		cleanup_close(&peer.pidfd);
 		closer_hang_up(serve->closer, fd, peer.uid);
 		return;
 	}

@@ -56,8 +56,7 @@ static void operator_free(struct operator *operator)
 		return;
 	struct serve *serve = operator->serve;
 
-	if (operator->source)
-		loop_remove(serve->loop, operator->source);
+	loop_remove(serve->loop, operator->source);
 	if (operator->replying)
 		reply_deinit(&operator->reply);
 	closer_hang_up(serve->closer, operator->fd, operator->uid);
@@ -366,8 +365,7 @@ static void operator_admit(struct serve *serve, int fd)
 		closer_hang_up(serve->closer, fd, (uid_t)-1);
 		return;
 	}
-	if (peer.pidfd >= 0)
-		close(peer.pidfd);
+	cleanup_close(&peer.pidfd);
 	if (peer.uid != 0 && peer.uid != geteuid()) {
 		snprintf(text, sizeof(text), "uid %u is neither root nor the daemon's own",
 			(unsigned)peer.uid);

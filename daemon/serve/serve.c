@@ -284,8 +284,7 @@ int serve_new(const struct serve_options *options, struct serve **ret)
 static void serve_close_listener(
 	struct serve *serve, struct loop_source *source, int fd, const char *path)
 {
-	if (source)
-		loop_remove(serve->loop, source);
+	loop_remove(serve->loop, source);
 	if (fd >= 0) {
 		unlink(path);
 		/* Connections that were not accepted are closed with it. */
@@ -306,14 +305,10 @@ void serve_free(struct serve *serve)
 	closer_free(serve->closer);
 	if (serve->loop) {
 		serve_restore_signals();
-		if (serve->report_source)
-			loop_remove(serve->loop, serve->report_source);
-		if (serve->builder_source)
-			loop_remove(serve->loop, serve->builder_source);
-		if (serve->timer)
-			loop_remove(serve->loop, serve->timer);
-		if (serve->drain_timer)
-			loop_remove(serve->loop, serve->drain_timer);
+		loop_remove(serve->loop, serve->report_source);
+		loop_remove(serve->loop, serve->builder_source);
+		loop_remove(serve->loop, serve->timer);
+		loop_remove(serve->loop, serve->drain_timer);
 		loop_free(serve->loop);
 	}
 	life_free(serve->life);

@@ -5,17 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <utlist.h>
 
 #include "daemon/serve/buffers.h"
+#include "ipc/cleanup.h"
 
 static void session_remove_sources(struct session *session)
 {
-	if (session->source)
-		loop_remove(session->serve->loop, session->source);
-	if (session->pid_source)
-		loop_remove(session->serve->loop, session->pid_source);
+	loop_remove(session->serve->loop, session->source);
+	loop_remove(session->serve->loop, session->pid_source);
 	session->source = session->pid_source = NULL;
 }
 
@@ -55,10 +53,8 @@ void session_deinit(struct session *session)
 	assert(!buffers_busy(session));
 	session_remove_sources(session);
 	buffers_free(session);
-	if (session->port.cq_bell >= 0)
-		close(session->port.cq_bell);
-	if (session->port.sq_bell >= 0)
-		close(session->port.sq_bell);
+	cleanup_close(&session->port.cq_bell);
+	cleanup_close(&session->port.sq_bell);
 	region_deinit(&session->port.region);
 }
 
@@ -72,8 +68,7 @@ void session_free(struct session *session)
 	if (buffers_busy(session))
 		return; /* until calls_on_builder */
 	session_deinit(session);
-	if (session->pidfd >= 0)
-		close(session->pidfd);
+	cleanup_close(&session->pidfd);
 	closer_hang_up(serve->closer, session->fd, session->port.uid);
 	DL_DELETE(serve->sessions, session);
 	serve->n_sessions--;
