@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Next fit: a search begins behind the payload that was placed last. */
+/* A search begins behind the last payload placed, or at a gap below it that was made since: payloads stay
+ * close together at the start of the pool. */
 #include "daemon/engine/requests/payload.h"
 
 #include <assert.h>
@@ -59,6 +60,7 @@ bool payload_take(struct payload_pool *pool, struct payload *payload, uint32_t b
 		if (before == pool->cursor)
 			break;
 	}
+	pool->cursor = before; /* the next search goes on here */
 	return false;
 }
 
@@ -67,7 +69,7 @@ void payload_release(struct payload_pool *pool, struct payload *payload)
 	if (!payload->bytes)
 		return;
 	assert(pool->used >= payload->bytes && pool->first);
-	if (pool->cursor == payload)
+	if (pool->cursor && payload->offset <= pool->cursor->offset)
 		pool->cursor = payload == pool->first ? NULL : payload->prev;
 	DL_DELETE(pool->first, payload);
 	pool->used -= payload->bytes;

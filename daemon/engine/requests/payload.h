@@ -24,7 +24,7 @@ struct payload_pool {
 	uint8_t *memory; /* the session's */
 	uint32_t bytes, used;
 	struct payload *first;
-	struct payload *cursor; /* where the next search begins; NULL: at the pool's start */
+	struct payload *cursor; /* the next search begins behind it; NULL: at the pool's start */
 };
 
 uint32_t payload_pool_bytes(uint32_t n_requests, uint32_t max_rows, uint32_t max_seq_len,
