@@ -65,39 +65,44 @@ static struct rig_request good_step(struct rig *rig, const struct msg_row *rows,
 	return rig_step(&rig->client, 0, &msg, rows, tokens);
 }
 
+/* A good request is refused if that is done to it: the status, detail and values follow. */
+#define SPOILT(change, ...)                                                                        \
+	do {                                                                                       \
+		r = good(rig);                                                                     \
+		change;                                                                            \
+		refused(rig, &r, __VA_ARGS__);                                                     \
+	} while (0)
+
 static void test_headers_are_refused_by_what_is_wrong(void **state)
 {
 	struct rig *rig = *state;
-	struct msg_generate msg = rig_greedy(1, 4);
-	const int32_t token = 1;
+	uint8_t *arena = rig->client.region.arena;
+	static const struct {
+		uint32_t model, draft_tokens;
+		struct rig_expected expected;
+	} cases[] = {
+		{2, 0, {MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2}},
+		{0, MIMEO_DRAFT_MAX + 1, {MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS}},
+		{0, MIMEO_DRAFT_NONE - 1, {MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS}},
+	};
 	struct rig_request r;
 
-	r = good(rig);
-	r.sqe.header_length = MSG_HEADER_MAX + 1;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
-	r = good(rig);
-	r.sqe.header_offset = ARENA - 4;
-	r.sqe.header_length = 5;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
-	r.sqe.header_offset = UINT32_MAX;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
-	r = good(rig);
-	rig->client.region.arena[r.sqe.header_offset] = 0xc1;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
-	r = good(rig);
-	memcpy(rig->client.region.arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5);
-	r.sqe.header_length = 5;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
-	msg.model = 2;
-	r = rig_generate(&rig->client, 0, &token, 1, &msg);
-	refused(rig, &r, MIMEO_E_UNKNOWN_MODEL, RING_DETAIL_MODEL, 2, 2);
-	msg.model = 0;
-	msg.draft_tokens = MIMEO_DRAFT_MAX + 1;
-	r = rig_generate(&rig->client, 0, &token, 1, &msg);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
-	msg.draft_tokens = MIMEO_DRAFT_NONE - 1;
-	r = rig_generate(&rig->client, 0, &token, 1, &msg);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_RANGE, MSG_DRAFT_TOKENS);
+	SPOILT(r.sqe.header_length = MSG_HEADER_MAX + 1, MIMEO_E_INVALID, RING_DETAIL_HEADER, MSG_HEADER_MAX);
+	SPOILT((r.sqe.header_offset = ARENA - 4, r.sqe.header_length = 5),
+		MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 4, 5, ARENA);
+	SPOILT((r.sqe.header_offset = UINT32_MAX, r.sqe.header_length = 5),
+		MIMEO_E_INVALID, RING_DETAIL_EXTENT, INT32_MAX, 5, ARENA);
+	SPOILT(arena[r.sqe.header_offset] = 0xc1, MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
+	SPOILT((memcpy(arena + r.sqe.header_offset, "\xdd\xff\xff\xff\xff", 5), r.sqe.header_length = 5),
+		MIMEO_E_INVALID, RING_DETAIL_HEADER, 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct msg_generate msg = rig_greedy(1, 4);
+
+		msg.model = cases[i].model;
+		msg.draft_tokens = cases[i].draft_tokens;
+		r = rig_generate(&rig->client, 0, (const int32_t[]){1}, 1, &msg);
+		rig_expect(&rig->client, &r, cases[i].expected);
+	}
 }
 
 static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
@@ -106,43 +111,42 @@ static void test_payloads_and_outputs_are_refused_by_what_is_wrong(void **state)
 	const int32_t high[] = {1, '9', 256}, low[] = {1, -1};
 	struct rig_request r;
 
-	r = good(rig);
-	r.sqe.payload_offset += 2;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
-	r = good(rig);
-	r.sqe.payload_offset = ARENA - 16;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
-	r = good(rig);
-	r.sqe.payload_length -= 4;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
-	r = good(rig);
-	r.sqe.payload_length += 1;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
-	r = rig_ask(&rig->client, 0, 0, high, 3, 4, 0);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
-	r = rig_ask(&rig->client, 0, 0, low, 2, 4, 0);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
-	r = good(rig);
-	r.sqe.output_length = 128;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
-	r = good(rig);
-	r.sqe.output_offset = ARENA - 64;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
-	r = good(rig);
-	r.sqe.output_offset += 4;
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
+	SPOILT(r.sqe.payload_offset += 2,
+		MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.payload_offset, 20, ARENA);
+	SPOILT(r.sqe.payload_offset = ARENA - 16, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 16, 20, ARENA);
+	SPOILT(r.sqe.payload_length -= 4, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 16, 20);
+	SPOILT(r.sqe.payload_length += 1, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 21, 20);
+	SPOILT(r = rig_ask(&rig->client, 0, 0, high, 3, 4, 0), MIMEO_E_INVALID, RING_DETAIL_TOKEN, 2, 256, 256);
+	SPOILT(r = rig_ask(&rig->client, 0, 0, low, 2, 4, 0), MIMEO_E_INVALID, RING_DETAIL_TOKEN, 1, -1, 256);
+	SPOILT(r.sqe.output_length = 128, MIMEO_E_INVALID, RING_DETAIL_OUTPUT, 128, 192);
+	SPOILT(r.sqe.output_offset = ARENA - 64, MIMEO_E_INVALID, RING_DETAIL_EXTENT, ARENA - 64, 192, ARENA);
+	SPOILT(r.sqe.output_offset += 4,
+		MIMEO_E_INVALID, RING_DETAIL_EXTENT, (int32_t)r.sqe.output_offset, 192, ARENA);
 }
 
 static void test_steps_are_refused_by_what_is_wrong(void **state)
 {
 	struct rig *rig = *state;
+	static const struct {
+		struct msg_row rows[2];
+		uint32_t n_rows;
+		int32_t last; /* token */
+		struct rig_expected expected;
+	} cases[] = {
+		{{{1, 2}, {2, 0}}, 2, '8', {MIMEO_E_INVALID, RING_DETAIL_EMPTY}},
+		{{{1, 2}, {2, 1}}, 2, 300, {MIMEO_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256}},
+		{{{1, 2}, {1, 1}}, 2, '8', {MIMEO_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1}},
+		{{{1, 2}, {3, 1}}, 2, '8', {MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3}},
+		{{{1, 2}, {4, 1}}, 2, '8', {MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4}},
+		{{{1, 2}, {33, 1}}, 2, '8', {MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33}},
+		{{{1, 513}}, 1, '8', {MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512}},
+	};
 	struct msg_row rows[17] = {{1, 2}, {2, 1}};
 	int32_t tokens[600] = {1, '9', '8'};
 	struct rig_request r;
 
-	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&rig->client, 0, RING_OP_OPEN, 2, 0);
-	rig_ok(&rig->client, 0, RING_OP_OPEN, 3, 1);
+	for (uint32_t i = 1; i <= 3; i++)
+		rig_ok(&rig->client, 0, RING_OP_OPEN, i, i == 3);
 	r = good_step(rig, rows, 2, tokens);
 	r.sqe.payload_length = 12;
 	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 12, 16);
@@ -150,32 +154,15 @@ static void test_steps_are_refused_by_what_is_wrong(void **state)
 	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, 28);
 	r.sqe.payload_length = 32;
 	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 32, 28);
-	rows[1].n_tokens = 0;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_EMPTY);
+	r.sqe.payload_length = 24;
 	rows[1].n_tokens = UINT32_MAX;
 	memcpy(rig->client.region.arena + r.sqe.payload_offset, rows, 16);
 	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_PAYLOAD, 24, INT32_MAX);
-	rows[1] = (struct msg_row){2, 1};
-	tokens[2] = 300;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_TOKEN, 0, 300, 256);
-	tokens[2] = '8';
-	rows[1].sequence = 1;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_TWICE, 1, 1);
-	rows[1].sequence = 3;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_INVALID, RING_DETAIL_ROW_MODEL, 1, 3);
-	rows[1].sequence = 4;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 4);
-	rows[1].sequence = 33;
-	r = good_step(rig, rows, 2, tokens);
-	refused(rig, &r, MIMEO_E_UNKNOWN_SEQUENCE, RING_DETAIL_SEQUENCE, 33);
-	rows[0].n_tokens = 513;
-	r = good_step(rig, rows, 1, tokens);
-	refused(rig, &r, MIMEO_E_TOO_LONG, RING_DETAIL_LENGTH, 513, 512);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tokens[2] = cases[i].last;
+		r = good_step(rig, cases[i].rows, cases[i].n_rows, tokens);
+		rig_expect(&rig->client, &r, cases[i].expected);
+	}
 	for (uint32_t i = 0; i < 17; i++)
 		rows[i] = (struct msg_row){1, 1};
 	r = good_step(rig, rows, 17, tokens);
