@@ -113,7 +113,7 @@ static void results_take_tokens(struct request *request, struct sequence *s, con
 		results_take_token(request, s, sampled[taken++]);
 	ended = s->request != request;
 	if (!ended)
-		completion_tokens(request);
+		completion_progress(request, RING_CQE_TOKENS);
 	if (row->verify && s->n_drafts)
 		speculation_count_verified(s->runner, s->n_drafts, n - 1, taken, ended);
 }

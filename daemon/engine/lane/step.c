@@ -157,7 +157,7 @@ static void step_post_recorded(const struct inflight *inflight)
 		if (!inflight->rows[i].last || !request->fence || request->n_rows_unlaunched)
 			continue;
 		request->fence = NULL; /* posted once, whichever of its rows came last */
-		completion_recorded(request);
+		completion_progress(request, RING_CQE_RECORDED);
 	}
 }
 
@@ -182,37 +182,36 @@ static int step_ask_bell(struct lane *lane, struct event *event)
 	return rc ? rc : ops->stream_host_func(lane->bell, step_wake, lane);
 }
 
-/* The results, ahead of the draft passes: a client that waits for a token does not wait for drafts of the
- * next ones. All else of the step goes by its end: the lane, its fences, what goes back. */
-static int step_outbox_results(struct lane *lane, struct inflight *inflight)
+/* Tokens of n_rows rows, the time, then the step's number in `flag`; wakes the engine if it asked for that. */
+static int step_outbox(struct lane *lane, struct inflight *inflight, uint32_t n_rows, uint64_t *flag,
+	uint64_t *ended, struct event *event)
 {
 	const struct runner *runner = inflight->runner;
 	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
 		.sampled = runner->inputs.sampled,
 		.out = inflight->slot->sampled,
-		.flag = inflight->slot->results_flag,
+		.flag = flag,
 		.step = inflight->step,
-		.ended = inflight->slot->results_ns,
-		.n_rows = inflight->n_rows * (1 + runner->options.n_drafts),
+		.ended = ended,
+		.n_rows = n_rows * (1 + runner->options.n_drafts),
 	});
 
-	return rc || !inflight->notify ? rc : step_ask_bell(lane, inflight->results);
+	return rc || !inflight->notify ? rc : step_ask_bell(lane, event);
 }
 
+/* The results, ahead of the draft passes: a client that waits for a token does not wait for draft tokens of
+ * the next ones. All else goes by the step's end: the lane, its fences, what returns. */
+static int step_outbox_results(struct lane *lane, struct inflight *inflight)
+{
+	return step_outbox(lane, inflight, inflight->n_rows, inflight->slot->results_flag,
+		inflight->slot->results_ns, inflight->results);
+}
+
+/* With draft passes the tokens have gone ahead of it. */
 static int step_outbox_end(struct lane *lane, struct inflight *inflight)
 {
-	const struct runner *runner = inflight->runner;
-	int rc = lane->device->kernels->outbox(lane->stream, &(struct op_outbox){
-		.sampled = runner->inputs.sampled,
-		.out = inflight->slot->sampled,
-		.flag = inflight->slot->flag,
-		.step = inflight->step,
-		.ended = inflight->slot->ended,
-		/* with draft passes their tokens have gone ahead of these */
-		.n_rows = inflight->drafts ? 0 : inflight->n_rows * (1 + runner->options.n_drafts),
-	});
-
-	return rc || !inflight->notify ? rc : step_ask_bell(lane, inflight->end);
+	return step_outbox(lane, inflight, inflight->drafts ? 0 : inflight->n_rows,
+		inflight->slot->flag, inflight->slot->ended, inflight->end);
 }
 
 /* Two processes or more among the rows? */

@@ -56,18 +56,11 @@ static void completion_push(
 	session->publish = true;
 }
 
-void completion_tokens(const struct request *request)
+void completion_progress(const struct request *request, enum ring_cqe_kind kind)
 {
-	struct ring_cqe cqe = completion_of(request, RING_CQE_TOKENS);
+	struct ring_cqe cqe = completion_of(request, kind);
 
-	assert(request->state == REQUEST_RUNNING && request->n_generated > 0);
-	completion_push(request->session, &cqe, request->session->n_in_flight);
-}
-
-void completion_recorded(const struct request *request)
-{
-	struct ring_cqe cqe = completion_of(request, RING_CQE_RECORDED);
-
+	assert(kind != RING_CQE_FINAL && request->state != REQUEST_FREE);
 	completion_push(request->session, &cqe, request->session->n_in_flight);
 }
 

@@ -20,9 +20,8 @@ void completion_final(const struct request *request, int status, unsigned finish
 /* For a submission that never became a request. */
 void completion_refusal(struct engine_session *session, const struct ring_sqe *sqe, int status,
 	const struct msg_detail *detail);
-void completion_tokens(const struct request *request);
-/* The request's fence has been recorded. */
-void completion_recorded(const struct request *request);
+/* RING_CQE_TOKENS or RING_CQE_RECORDED. */
+void completion_progress(const struct request *request, enum ring_cqe_kind kind);
 /* Show clients what was posted; rings the doorbells of those that sleep. */
 void completion_publish(struct accounting *accounting);
 

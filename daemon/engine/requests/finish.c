@@ -34,42 +34,27 @@ static void finish_count(struct engine_stats *stats, int status)
 			: status == MIMEO_E_CANCELLED ? &stats->n_cancelled : &stats->n_failed, 1);
 }
 
-static void finish_now(struct request *request, int status, unsigned finish,
-	const struct msg_detail *detail)
+static void finish_now(struct request *request)
 {
 	struct engine_session *session = request->session;
 	struct accounting *accounting = session->accounting;
 
 	place_drop_all(request);
 	payload_release(&session->payloads, &request->payload);
-	completion_final(request, status, finish, detail);
+	completion_final(request, request->end.status, request->end.finish, &request->end.detail);
 	request->state = REQUEST_FREE;
 	assert(session->n_in_flight > 0 && accounting->n_requests > 0);
 	session->n_in_flight--;
 	accounting->n_requests--;
-	finish_count(accounting->stats, status);
+	finish_count(accounting->stats, request->end.status);
 	accounting->admit = true;
-}
-
-static void finish_later(struct request *request, int status, unsigned finish,
-	const struct msg_detail *detail)
-{
-	assert(request->state == REQUEST_RUNNING && request->n_places > 0);
-	request->state = REQUEST_ENDING;
-	request->end.status = status;
-	request->end.finish = finish;
-	request->end.has_detail = detail != NULL;
-	if (detail)
-		request->end.detail = *detail;
-	DL_APPEND(request->session->accounting->ending, request);
 }
 
 static void finish_ending(struct request *request)
 {
 	assert(request->state == REQUEST_ENDING);
 	DL_DELETE(request->session->accounting->ending, request);
-	finish_now(request, request->end.status, request->end.finish,
-		request->end.has_detail ? &request->end.detail : NULL);
+	finish_now(request);
 }
 
 void finish_ended_steps(struct accounting *accounting)
@@ -103,10 +88,16 @@ void finish_request(struct request *request, int status, unsigned finish,
 		accounting->n_deadlines--;
 	}
 	request->deadline_ns = 0;
-	if (request->n_places && request->last_launch > accounting->completed && !session->detached)
-		finish_later(request, status, finish, detail);
-	else
-		finish_now(request, status, finish, detail);
+	request->end.status = status;
+	request->end.finish = finish;
+	request->end.detail = detail ? *detail : (struct msg_detail){0};
+	if (!request->n_places || request->last_launch <= accounting->completed || session->detached) {
+		finish_now(request);
+		return;
+	}
+	assert(request->state == REQUEST_RUNNING);
+	request->state = REQUEST_ENDING;
+	DL_APPEND(accounting->ending, request);
 }
 
 static unsigned finish_reason(const struct request *request, int status)

@@ -192,10 +192,8 @@ static void intake_sampling(struct request *request, const struct mimeo_sampling
 
 static void intake_deadline(struct request *request, uint32_t deadline_ms)
 {
-	request->deadline_ns = 0;
-	if (!deadline_ms)
-		return;
-	request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
+	if (deadline_ms)
+		request->deadline_ns = clock_ns() + (uint64_t)deadline_ms * 1000000;
 }
 
 static void intake_drafts(struct request *request, uint32_t wanted)
@@ -323,7 +321,6 @@ static int intake_generate(struct request *request, const struct ring_sqe *sqe, 
 	if (!tokens || intake_ends(request, &msg, refusal))
 		return refusal->status;
 	request->want_logits = msg.flags & MIMEO_GENERATE_PROMPT_LOGITS;
-	request->want_hidden = false;
 	if (intake_place(request, &msg.logits, 1,
 		    (uint64_t)request->runner->model->config.vocab_size * sizeof(float),
 		    &request->logits, refusal) ||
@@ -477,23 +474,17 @@ static int intake_request(struct engine_session *session, const struct ring_sqe 
 		session->holds = true;
 		return 0;
 	}
-	request->generation = sqe->generation;
-	request->user_data = sqe->user_data;
-	request->op = sqe->op;
-	request->sequence = sqe->sequence;
-	request->argument = sqe->argument;
-	request->runner = NULL;
-	request->n_prompt = request->n_generated = 0;
-	request->n_rows = 0;
-	request->deadline_ns = 0;
-	request->n_drafts = 0;
-	request->mask = (struct mimeo_mask){0};
-	request->mask_words = NULL;
-	request->want_tokens = request->want_logits = request->want_hidden = false;
-	request->logits = request->hidden = request->embeddings = (struct request_place){0};
-	request->fence = NULL;
-	request->n_places = 0;
-	request->last_launch = 0;
+	*request = (struct request){
+		.session = session,
+		.index = sqe->request,
+		.rows = request->rows,
+		.payload = request->payload,
+		.generation = sqe->generation,
+		.user_data = sqe->user_data,
+		.op = sqe->op,
+		.sequence = sqe->sequence,
+		.argument = sqe->argument,
+	};
 	if (sqe->op == RING_OP_GENERATE)
 		rc = intake_generate(request, sqe, refusal);
 	else if (sqe->op == RING_OP_STEP)

@@ -70,12 +70,11 @@ struct request {
 	uint32_t n_places;                   /* how many of these three it has */
 	uint64_t last_launch;                /* the last launched step that names them */
 	struct event *fence;                 /* to record behind the last row; NULL: none */
-	struct {                             /* of one that is ENDING */
+	struct {
 		int status;
 		unsigned finish;
-		bool has_detail;
 		struct msg_detail detail;
-	} end;
+	} end; /* how it ended */
 	struct request *prev, *next; /* in session.waiting; in accounting.ending */
 };
 
