@@ -82,25 +82,36 @@ static int layer_take_activations(struct layer *l)
 	return l->probe->device->ops->fill_async(l->probe->stream, l->slots, 0, tokens * 4);
 }
 
-/* One op of one routing. */
-static int layer_queue_op(struct layer *l, enum op op, size_t set)
+/* What differs between routings. */
+struct routing {
+	float *logits, *weights;
+	int32_t *ids, *starts, *pairs;
+};
+
+static struct routing layer_routing(const struct layer *l, size_t set)
+{
+	size_t pairs = (size_t)l->n_tokens * l->experts.n_active;
+
+	return (struct routing){
+		.logits = l->logits + set * l->n_tokens * l->experts.n,
+		.weights = l->weights + set * pairs,
+		.ids = l->ids + set * pairs,
+		.starts = l->starts + set * (l->experts.n + 1),
+		.pairs = l->pairs + set * pairs,
+	};
+}
+
+static int layer_queue_routing(struct layer *l, enum op op, const struct routing *r)
 {
 	const struct kernel_ops *kernels = l->probe->device->kernels;
 	const struct model_experts *e = &l->experts;
-	struct stream *stream = l->probe->stream;
-	enum dtype act = l->probe->info.activation_dtype;
-	size_t pairs = (size_t)l->n_tokens * e->n_active;
-	int32_t *ids = l->ids + set * pairs, *list = l->pairs + set * pairs;
-	int32_t *starts = l->starts + set * (e->n + 1);
-	float *weights = l->weights + set * pairs;
 
-	switch (op) {
-	case ROUTE:
-		return kernels->moe_route(stream, &(struct op_moe_route){
-			.logits = l->logits + set * l->n_tokens * e->n,
+	if (op == ROUTE)
+		return kernels->moe_route(l->probe->stream, &(struct op_moe_route){
+			.logits = r->logits,
 			.slot_mapping = l->slots,
-			.experts = ids,
-			.weights = weights,
+			.experts = r->ids,
+			.weights = r->weights,
 			.n_tokens = l->n_tokens,
 			.n_experts = e->n,
 			.n_active = e->n_active,
@@ -111,53 +122,56 @@ static int layer_queue_op(struct layer *l, enum op op, size_t set)
 			.normalise = e->normalise,
 			.scale = e->scale,
 		});
-	case GROUP:
-		return kernels->moe_group(stream, &(struct op_moe_group){
-			.experts = ids,
-			.expert_start = starts,
-			.pairs = list,
+	if (op == GROUP)
+		return kernels->moe_group(l->probe->stream, &(struct op_moe_group){
+			.experts = r->ids,
+			.expert_start = r->starts,
+			.pairs = r->pairs,
 			.n_tokens = l->n_tokens,
 			.n_active = e->n_active,
 			.n_experts = e->n,
 		});
-	case GATE_UP:
-		return kernels->expert_gated_gemm(stream, &(struct op_expert_gated_gemm){
+	return kernels->moe_combine(l->probe->stream, &(struct op_moe_combine){
+		.base = l->x,
+		.y = l->y,
+		.experts = r->ids,
+		.weights = r->weights,
+		.out = l->out,
+		.n_tokens = l->n_tokens,
+		.n_active = e->n_active,
+		.cols = l->hidden,
+	});
+}
+
+static int layer_queue_product(struct layer *l, enum op op, const struct routing *r, size_t copy)
+{
+	const struct kernel_ops *kernels = l->probe->device->kernels;
+	enum dtype act = l->probe->info.activation_dtype;
+	uint32_t n = l->experts.n, inner = l->experts.intermediate_size;
+
+	if (op == GATE_UP)
+		return kernels->expert_gated_gemm(l->probe->stream, &(struct op_expert_gated_gemm){
 			.x = l->x,
-			.w = {l->gate_up_w + set % COPIES * l->gate_up_bytes, act,
-				e->n * 2 * e->intermediate_size, l->hidden},
-			.expert_start = starts,
-			.pairs = list,
+			.w = {l->gate_up_w + copy * l->gate_up_bytes, act, n * 2 * inner, l->hidden},
+			.expert_start = r->starts,
+			.pairs = r->pairs,
 			.gate_up = l->scratch,
 			.y = l->activated,
 			.n_tokens = l->n_tokens,
-			.n_active = e->n_active,
-			.n_experts = e->n,
+			.n_active = l->experts.n_active,
+			.n_experts = n,
 		});
-	case DOWN:
-		return kernels->expert_gemm(stream, &(struct op_expert_gemm){
-			.x = l->activated,
-			.x_div = 1,
-			.w = {l->down_w + set % COPIES * l->down_bytes, act, e->n * l->hidden,
-				e->intermediate_size},
-			.expert_start = starts,
-			.pairs = list,
-			.y = l->y,
-			.n_tokens = l->n_tokens,
-			.n_active = e->n_active,
-			.n_experts = e->n,
-		});
-	default:
-		return kernels->moe_combine(stream, &(struct op_moe_combine){
-			.base = l->x,
-			.y = l->y,
-			.experts = ids,
-			.weights = weights,
-			.out = l->out,
-			.n_tokens = l->n_tokens,
-			.n_active = e->n_active,
-			.cols = l->hidden,
-		});
-	}
+	return kernels->expert_gemm(l->probe->stream, &(struct op_expert_gemm){
+		.x = l->activated,
+		.x_div = 1,
+		.w = {l->down_w + copy * l->down_bytes, act, n * l->hidden, inner},
+		.expert_start = r->starts,
+		.pairs = r->pairs,
+		.y = l->y,
+		.n_tokens = l->n_tokens,
+		.n_active = l->experts.n_active,
+		.n_experts = n,
+	});
 }
 
 /* Its op, or all of them, once for each routing. */
@@ -166,10 +180,17 @@ static int layer_queue(void *arg)
 	struct layer *l = arg;
 	int rc = 0;
 
-	for (size_t set = 0; set < SETS; set++)
-		for (uint32_t op = 0; op < LAYER && !rc; op++)
-			if (l->op == LAYER || l->op == op)
-				rc = layer_queue_op(l, (enum op)op, set);
+	for (size_t set = 0; set < SETS; set++) {
+		const struct routing routing = layer_routing(l, set);
+
+		for (enum op op = 0; op < LAYER && !rc; op++) {
+			if (l->op != LAYER && l->op != op)
+				continue;
+			rc = op == GATE_UP || op == DOWN
+				? layer_queue_product(l, op, &routing, set % COPIES)
+				: layer_queue_routing(l, op, &routing);
+		}
+	}
 	return rc;
 }
 

@@ -207,25 +207,6 @@ static void test_import_refuses_what_is_not_such_memory(void **state)
 	close(read_only);
 	close(pipes[0]);
 	close(pipes[1]);
-	/* Memory of another kind than this device's. */
-	struct mimeo_handle cuda = handle_of(-1, 0, 4096);
-	cuda.kind = MIMEO_HANDLE_CUDA_IPC;
-	cuda.uuid[3] = cuda.opaque[5] = 1;
-	assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer), MIMEO_E_UNSUPPORTED);
-	/* However little of it was filled in. */
-	for (uint32_t kind = MIMEO_HANDLE_VMM_FD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
-		for (int i = 0; i < 2; i++) {
-			cuda = handle_of(i == 0 ? -1 : fd, 0, 4096);
-			cuda.kind = kind;
-			assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer),
-				MIMEO_E_UNSUPPORTED);
-			assert_non_null(strstr(mimeo_buffer_message(m), "kind"));
-		}
-	}
-	assert_int_equal(
-		mimeo_buffer_alloc(m, MIMEO_HANDLE_CUDA_IPC, 4096, &buffer), MIMEO_E_UNSUPPORTED);
-	assert_int_equal(
-		mimeo_buffer_alloc(m, MIMEO_HANDLE_VMM_FD, 4096, &buffer), MIMEO_E_UNSUPPORTED);
 	/* The session lives on. */
 	struct mimeo_handle good = handle_of(fd, 64, 4032);
 	assert_int_equal(mimeo_buffer_import(m, &good, &buffer), 0);
@@ -234,6 +215,32 @@ static void test_import_refuses_what_is_not_such_memory(void **state)
 	assert_int_equal(mimeo_buffer_close(m, buffer), MIMEO_E_UNKNOWN_BUFFER);
 	close(fd);
 	close(loose);
+	mimeo_close(m);
+}
+
+/* However little of the handle was filled in. */
+static void test_memory_of_another_device_is_unsupported(void **state)
+{
+	struct mimeo *m = daemon_connect(*state, 0, 0);
+	int fd = memfd_of(4096, MEMFD_SEALS);
+	struct mimeo_handle cuda = handle_of(-1, 0, 4096);
+	uint32_t buffer = 0;
+
+	cuda.kind = MIMEO_HANDLE_CUDA_IPC;
+	cuda.uuid[3] = cuda.opaque[5] = 1;
+	assert_int_equal(mimeo_buffer_import(m, &cuda, &buffer), MIMEO_E_UNSUPPORTED);
+	for (uint32_t kind = MIMEO_HANDLE_VMM_FD; kind <= MIMEO_HANDLE_CUDA_IPC; kind++) {
+		for (int i = 0; i < 2; i++) {
+			cuda = handle_of(i == 0 ? -1 : fd, 0, 4096);
+			cuda.kind = kind;
+			assert_int_equal(
+				mimeo_buffer_import(m, &cuda, &buffer), MIMEO_E_UNSUPPORTED);
+			assert_non_null(strstr(mimeo_buffer_message(m), "kind"));
+		}
+		assert_int_equal(mimeo_buffer_alloc(m, kind, 4096, &buffer), MIMEO_E_UNSUPPORTED);
+	}
+	assert_int_equal(buffer, 0);
+	close(fd);
 	mimeo_close(m);
 }
 
@@ -246,6 +253,7 @@ int main(void)
 		T(test_prompt_logits_of_a_generate_go_to_a_buffer),
 		T(test_same_memory_imported_twice_is_one_import),
 		T(test_import_refuses_what_is_not_such_memory),
+		T(test_memory_of_another_device_is_unsupported),
 	};
 
 	RUN("buffers", tests);
