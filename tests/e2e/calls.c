@@ -95,10 +95,10 @@ int step(struct mimeo *m, uint32_t sequence, const int32_t *tokens, uint32_t n, 
 	step.n_rows = 1;
 	step.rows = &row;
 	step.outputs = MIMEO_STEP_TOKENS;
-	int r = mimeo_request_prep_step(request, &step);
-	if (r < 0) {
+	int rc = mimeo_request_prep_step(request, &step);
+	if (rc < 0) {
 		mimeo_request_put(request);
-		return r;
+		return rc;
 	}
 	assert_true(mimeo_submit(m) >= 1);
 	struct mimeo_event event = wait_event(m);

@@ -312,10 +312,10 @@ struct mimeo *daemon_connect(struct daemon *daemon, uint32_t entries, uint64_t a
 	config.entries = entries;
 	config.arena_bytes = arena_bytes;
 	config.connect_timeout_ms = PATIENCE_MS;
-	int r = mimeo_connect(&m, &config);
-	if (r != 0) {
+	int rc = mimeo_connect(&m, &config);
+	if (rc != 0) {
 		daemon_log_show(daemon);
-		fail_msg("connect: %s", mimeo_status_name(r));
+		fail_msg("connect: %s", mimeo_status_name(rc));
 	}
 	return m;
 }

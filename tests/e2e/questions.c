@@ -117,10 +117,10 @@ int question_prepare(struct mimeo *m, const struct question *question, uint64_t 
 	generate.n_tokens = question->n_prompt;
 	generate.max_tokens = QUESTION_ANSWER_MAX;
 	mimeo_request_set_data(request, index);
-	int r = mimeo_request_prep_generate(request, &generate);
-	if (r < 0)
+	int rc = mimeo_request_prep_generate(request, &generate);
+	if (rc < 0)
 		mimeo_request_put(request);
-	return r;
+	return rc;
 }
 
 void reply_take(struct reply *replies, const struct mimeo_event *event)
@@ -141,9 +141,9 @@ int replies_collect(struct mimeo *m, struct reply *replies, uint32_t n)
 	struct mimeo_event event;
 
 	while (n > 0) {
-		int r = mimeo_event_wait(m, &event, EVENT_TIMEOUT_MS);
-		if (r <= 0)
-			return r < 0 ? r : MIMEO_E_DEADLINE;
+		int rc = mimeo_event_wait(m, &event, EVENT_TIMEOUT_MS);
+		if (rc <= 0)
+			return rc < 0 ? rc : MIMEO_E_DEADLINE;
 		reply_take(replies, &event);
 		n -= event.kind == MIMEO_EVENT_FINAL;
 		mimeo_event_seen(m, &event);
@@ -155,22 +155,22 @@ int questions_ask(struct mimeo *m, const struct question *questions, uint32_t n,
 	struct reply *replies)
 {
 	uint32_t n_asked = 0, n_in_flight = 0;
-	int r = 0;
+	int rc = 0;
 
 	memset(replies, 0, n * sizeof(*replies));
-	while (r == 0 && (n_asked < n || n_in_flight > 0)) {
-		while (r == 0 && n_asked < n && n_in_flight < window) {
-			r = question_prepare(m, &questions[n_asked], n_asked);
+	while (rc == 0 && (n_asked < n || n_in_flight > 0)) {
+		while (rc == 0 && n_asked < n && n_in_flight < window) {
+			rc = question_prepare(m, &questions[n_asked], n_asked);
 			n_asked++;
 			n_in_flight++;
 		}
-		if (r == 0)
-			r = mimeo_submit(m);
-		if (r >= 0)
-			r = replies_collect(m, replies, 1);
+		if (rc == 0)
+			rc = mimeo_submit(m);
+		if (rc >= 0)
+			rc = replies_collect(m, replies, 1);
 		n_in_flight--;
 	}
-	return r;
+	return rc;
 }
 
 bool reply_is_right(const struct question *question, const struct reply *reply)
@@ -212,16 +212,16 @@ static int step_wait(struct mimeo *m, int32_t *ret_tokens, uint32_t n)
 {
 	struct mimeo_event event;
 
-	int r = mimeo_event_wait(m, &event, EVENT_TIMEOUT_MS);
-	if (r <= 0)
-		return r < 0 ? r : MIMEO_E_DEADLINE;
-	r = event.status;
-	if (r == 0 && (event.kind != MIMEO_EVENT_FINAL || event.n_tokens != n))
-		r = MIMEO_E_PROTOCOL;
-	if (r == 0)
+	int rc = mimeo_event_wait(m, &event, EVENT_TIMEOUT_MS);
+	if (rc <= 0)
+		return rc < 0 ? rc : MIMEO_E_DEADLINE;
+	rc = event.status;
+	if (rc == 0 && (event.kind != MIMEO_EVENT_FINAL || event.n_tokens != n))
+		rc = MIMEO_E_PROTOCOL;
+	if (rc == 0)
 		memcpy(ret_tokens, event.tokens, n * sizeof(*ret_tokens));
 	mimeo_event_seen(m, &event);
-	return r;
+	return rc;
 }
 
 static int step(struct mimeo *m, const struct mimeo_step_row *rows, uint32_t n, int32_t *ret_tokens)
@@ -234,13 +234,13 @@ static int step(struct mimeo *m, const struct mimeo_step_row *rows, uint32_t n, 
 	step.n_rows = n;
 	step.rows = rows;
 	step.outputs = MIMEO_STEP_TOKENS;
-	int r = mimeo_request_prep_step(request, &step);
-	if (r < 0) {
+	int rc = mimeo_request_prep_step(request, &step);
+	if (rc < 0) {
 		mimeo_request_put(request);
-		return r;
+		return rc;
 	}
-	r = mimeo_submit(m);
-	return r < 0 ? r : step_wait(m, ret_tokens, n);
+	rc = mimeo_submit(m);
+	return rc < 0 ? rc : step_wait(m, ret_tokens, n);
 }
 
 int questions_step(
@@ -249,29 +249,29 @@ int questions_step(
 	struct mimeo_step_row rows[STEP_ROWS_MAX];
 	uint32_t question_of[STEP_ROWS_MAX], n_rows = n;
 	int32_t sampled[STEP_ROWS_MAX];
-	int r = 0;
+	int rc = 0;
 
 	if (n > STEP_ROWS_MAX)
 		return MIMEO_E_INVALID;
 	memset(replies, 0, n * sizeof(*replies));
-	for (uint32_t i = 0; i < n && r == 0; i++) {
+	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		rows[i] = (struct mimeo_step_row){
 			.n_tokens = questions[i].n_prompt, .tokens = questions[i].prompt};
 		question_of[i] = i;
-		r = mimeo_sequence_open(m, 0, &rows[i].sequence);
+		rc = mimeo_sequence_open(m, 0, &rows[i].sequence);
 	}
-	while (r == 0 && n_rows > 0) {
+	while (rc == 0 && n_rows > 0) {
 		uint32_t kept = 0;
 
-		r = step(m, rows, n_rows, sampled);
-		for (uint32_t i = 0; i < n_rows && r == 0; i++) {
+		rc = step(m, rows, n_rows, sampled);
+		for (uint32_t i = 0; i < n_rows && rc == 0; i++) {
 			struct reply *reply = &replies[question_of[i]];
 
 			reply->tokens[reply->n_tokens++] = sampled[i];
 			if (sampled[i] == 2 || reply->n_tokens == QUESTION_ANSWER_MAX) {
 				reply->finish = MIMEO_FINISH_STOP;
 				reply->n_finals = 1;
-				r = mimeo_sequence_close(m, rows[i].sequence);
+				rc = mimeo_sequence_close(m, rows[i].sequence);
 				continue;
 			}
 			rows[kept] = (struct mimeo_step_row){.sequence = rows[i].sequence,
@@ -281,9 +281,9 @@ int questions_step(
 		}
 		n_rows = kept;
 	}
-	if (r == 0)
-		r = mimeo_submit(m);
-	return r < 0 ? r : 0;
+	if (rc == 0)
+		rc = mimeo_submit(m);
+	return rc < 0 ? rc : 0;
 }
 
 int endless_submit(struct mimeo *m, uint32_t max_tokens, uint64_t user_data, uint64_t *ret_id)
@@ -299,13 +299,13 @@ int endless_submit(struct mimeo *m, uint32_t max_tokens, uint64_t user_data, uin
 	generate.max_tokens = max_tokens;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	mimeo_request_set_data(request, user_data);
-	int r = mimeo_request_prep_generate(request, &generate);
-	if (r < 0) {
+	int rc = mimeo_request_prep_generate(request, &generate);
+	if (rc < 0) {
 		mimeo_request_put(request);
-		return r;
+		return rc;
 	}
 	if (ret_id)
 		*ret_id = mimeo_request_id(request);
-	r = mimeo_submit(m);
-	return r < 0 ? r : 0;
+	rc = mimeo_submit(m);
+	return rc < 0 ? rc : 0;
 }

@@ -114,11 +114,11 @@ static uint32_t embeddings_of(struct client *client, bool ipc)
 	}
 	CUDA(cudaMemcpy(address, rows, sizeof(rows), cudaMemcpyHostToDevice));
 	CUDA(cudaDeviceSynchronize());
-	int r = mimeo_buffer_import(client->m, &handle, &buffer);
-	if (r != 0)
-		fprintf(stderr, "import: %s: %s\n", mimeo_status_name(r),
+	int rc = mimeo_buffer_import(client->m, &handle, &buffer);
+	if (rc != 0)
+		fprintf(stderr, "import: %s: %s\n", mimeo_status_name(rc),
 			mimeo_buffer_message(client->m));
-	CHILD_EXPECT(r == 0);
+	CHILD_EXPECT(rc == 0);
 	if (handle.fd >= 0)
 		close(handle.fd);
 	free(table);

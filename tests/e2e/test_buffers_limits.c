@@ -371,9 +371,9 @@ static void test_client_without_a_descriptor_for_its_buffer_is_refused_and_lives
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	tight = (struct rlimit){.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-	int r = mimeo_buffer_alloc(m, 0, 4096, &buffer);
+	int rc = mimeo_buffer_alloc(m, 0, 4096, &buffer);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-	assert_int_equal(r, MIMEO_E_NO_MEMORY);
+	assert_int_equal(rc, MIMEO_E_NO_MEMORY);
 	assert_string_equal(mimeo_buffer_message(m), "this process has no descriptor left");
 	assert_no_buffers(*state);
 	buffer_of(m, 4096, NULL);
@@ -428,8 +428,8 @@ static void test_lost_device_ends_the_step_and_the_daemon_with_its_buffers(void 
 		mimeo_sequence_close(m, row.sequence);
 	} while (event.status == 0 && n++ < 100);
 	assert_int_equal(event.status, MIMEO_E_DEVICE_LOST);
-	int r = mimeo_buffer_alloc(m, 0, 4096, &buffer);
-	assert_true(r == MIMEO_E_DEVICE_LOST || r == MIMEO_E_GONE);
+	int rc = mimeo_buffer_alloc(m, 0, 4096, &buffer);
+	assert_true(rc == MIMEO_E_DEVICE_LOST || rc == MIMEO_E_GONE);
 	assert_int_equal(daemon_wait(&doomed), EXIT_DEVICE_LOST);
 	assert_int_equal(mimeo_buffer_close(m, step.logits.buffer), MIMEO_E_GONE);
 	mimeo_close(m);

@@ -41,14 +41,14 @@ static struct mimeo *connect_patiently(const struct client *client)
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	uint64_t until = now_ms() + PATIENCE_MS;
 	struct mimeo *m;
-	int r;
+	int rc;
 
 	config.socket_path = client->daemon->socket;
 	config.spin_us = client->manner == SPINNING ? MIMEO_SPIN_FOREVER : 0;
 	config.connect_timeout_ms = 1000;
-	while ((r = mimeo_connect(&m, &config)) == MIMEO_E_UNREACHABLE && now_ms() < until)
+	while ((rc = mimeo_connect(&m, &config)) == MIMEO_E_UNREACHABLE && now_ms() < until)
 		pause_ms(2);
-	CHILD_EXPECT(r == 0);
+	CHILD_EXPECT(rc == 0);
 	return m;
 }
 
@@ -56,18 +56,18 @@ static struct mimeo *connect_patiently(const struct client *client)
 static int next_event(struct client *client, struct mimeo_event *ret)
 {
 	struct pollfd fd;
-	int r;
+	int rc;
 
 	switch (client->manner) {
 	case PEEKING:
-		while ((r = mimeo_event_peek(client->m, ret)) == 0)
+		while ((rc = mimeo_event_peek(client->m, ret)) == 0)
 			;
-		return r;
+		return rc;
 	case POLLING:
 		fd = (struct pollfd){.fd = mimeo_fd(client->m), .events = POLLIN};
-		while ((r = mimeo_event_peek(client->m, ret)) == 0)
+		while ((rc = mimeo_event_peek(client->m, ret)) == 0)
 			poll(&fd, 1, -1);
-		return r;
+		return rc;
 	default:
 		return mimeo_event_wait(client->m, ret, -1);
 	}
@@ -75,10 +75,10 @@ static int next_event(struct client *client, struct mimeo_event *ret)
 
 static void submit_stream(struct client *client, uint32_t stream)
 {
-	int r = endless_submit(client->m, 400, stream, NULL);
+	int rc = endless_submit(client->m, 400, stream, NULL);
 
-	CHILD_EXPECT(r == 0 || r == MIMEO_E_GONE);
-	if (r == 0) {
+	CHILD_EXPECT(rc == 0 || rc == MIMEO_E_GONE);
+	if (rc == 0) {
 		client->n_ends[stream] = 0;
 		client->n_in_flight++;
 	}
@@ -100,11 +100,11 @@ static void stream_until_gone(struct client *client)
 {
 	struct mimeo_event event;
 	bool ready = false;
-	int r;
+	int rc;
 
 	for (uint32_t i = 0; i < N_STREAMS; i++)
 		submit_stream(client, i);
-	while ((r = next_event(client, &event)) == 1) {
+	while ((rc = next_event(client, &event)) == 1) {
 		uint32_t stream = (uint32_t)event.user_data;
 		bool again = event.kind == MIMEO_EVENT_FINAL && event.status == 0;
 
@@ -116,7 +116,7 @@ static void stream_until_gone(struct client *client)
 			atomic_fetch_add(&client->shared->n_ready, 1);
 		ready = true;
 	}
-	CHILD_EXPECT(r == MIMEO_E_GONE);
+	CHILD_EXPECT(rc == MIMEO_E_GONE);
 	CHILD_EXPECT(client->n_in_flight == 0);
 }
 

@@ -40,11 +40,11 @@ static void test_full_arena_refuses_a_prompt_and_takes_it_later(void **state)
 	struct mimeo_generate generate = generate_of(tokens, 200, 100);
 	struct mimeo_request *request;
 	uint32_t n = 0;
-	int r;
+	int rc;
 
-	while ((r = mimeo_request_prep_generate(request = mimeo_request_get(m), &generate)) == 0)
+	while ((rc = mimeo_request_prep_generate(request = mimeo_request_get(m), &generate)) == 0)
 		n++;
-	assert_int_equal(r, MIMEO_E_FULL);
+	assert_int_equal(rc, MIMEO_E_FULL);
 	assert_true(n > 10 && n < 256);
 	assert_int_equal(mimeo_submit(m), n);
 	assert_int_equal(wait_final(m).status, 0);

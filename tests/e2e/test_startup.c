@@ -115,12 +115,12 @@ static void test_socket_accepts_only_when_the_daemon_serves(void **state)
 	struct daemon *daemon = *state;
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct mimeo *m;
-	int r;
+	int rc;
 
 	config.socket_path = daemon->socket;
 	daemon_launch(daemon);
-	assert_true(EVENTUALLY((r = mimeo_connect(&m, &config)) != MIMEO_E_UNREACHABLE));
-	assert_int_equal(r, 0);
+	assert_true(EVENTUALLY((rc = mimeo_connect(&m, &config)) != MIMEO_E_UNREACHABLE));
+	assert_int_equal(rc, 0);
 	assert_true(daemon_log_has(daemon, "graphs captured in"));
 	assert_int_equal(endless_submit(m, 1, 0, NULL), 0);
 	mimeo_close(m);
@@ -283,8 +283,8 @@ static void test_draining_daemon_turns_new_clients_away(void **state)
 	assert_int_equal(endless_submit(m, 2000, 0, NULL), 0);
 	drain(daemon, m);
 	config.socket_path = daemon->socket;
-	int r = mimeo_connect(&other, &config);
-	assert_true(r == MIMEO_E_DRAINING || r == MIMEO_E_UNREACHABLE);
+	int rc = mimeo_connect(&other, &config);
+	assert_true(rc == MIMEO_E_DRAINING || rc == MIMEO_E_UNREACHABLE);
 	mimeo_close(m);
 	assert_int_equal(daemon_wait(daemon), 0);
 }
@@ -294,7 +294,7 @@ static void test_second_signal_ends_at_once(void **state)
 	struct daemon *daemon = *state;
 	struct mimeo_event event;
 	uint32_t n_finals = 0;
-	int r;
+	int rc;
 
 	daemon_option(daemon, "--drain-timeout-s", "3600");
 	daemon_start(daemon);
@@ -305,11 +305,11 @@ static void test_second_signal_ends_at_once(void **state)
 	drain(daemon, m);
 	kill(daemon->pid, SIGTERM);
 	assert_int_equal(daemon_wait(daemon), EXIT_ERROR);
-	while ((r = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
+	while ((rc = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
 		n_finals += event.kind == MIMEO_EVENT_FINAL;
 		mimeo_event_seen(m, &event);
 	}
-	assert_int_equal(r, MIMEO_E_GONE);
+	assert_int_equal(rc, MIMEO_E_GONE);
 	assert_int_equal(n_finals, 30);
 	mimeo_close(m);
 }
@@ -339,14 +339,14 @@ static void test_lost_device_ends_requests_with_its_status_and_the_process_with_
 	struct daemon *daemon = *state;
 	struct mimeo_event event;
 	uint32_t n_lost = 0;
-	int r;
+	int rc;
 
 	setenv(test_fault_variable(), "op:outbox:40", 1);
 	daemon_start(daemon);
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(endless_submit(m, 1000, i, NULL), 0);
-	while ((r = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
+	while ((rc = mimeo_event_wait(m, &event, (int)PATIENCE_MS)) == 1) {
 		if (event.kind == MIMEO_EVENT_FINAL) {
 			assert_int_equal(event.status, MIMEO_E_DEVICE_LOST);
 			assert_int_equal(event.finish, MIMEO_FINISH_ERROR);
@@ -354,7 +354,7 @@ static void test_lost_device_ends_requests_with_its_status_and_the_process_with_
 		}
 		mimeo_event_seen(m, &event);
 	}
-	assert_int_equal(r, MIMEO_E_GONE);
+	assert_int_equal(rc, MIMEO_E_GONE);
 	assert_int_equal(n_lost, 4);
 	assert_int_equal(daemon_wait(daemon), EXIT_DEVICE_LOST);
 	assert_true(daemon_log_has(daemon, "device lost"));

@@ -287,13 +287,13 @@ static void *client_main(void *arg)
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	struct scene *scene = arg;
 	struct mimeo *m;
-	int r;
+	int rc;
 
 	config.socket_path = scene->socket;
 	config.spin_us = MIMEO_SPIN_FOREVER;
-	while ((r = mimeo_connect(&m, &config)) == MIMEO_E_UNREACHABLE)
+	while ((rc = mimeo_connect(&m, &config)) == MIMEO_E_UNREACHABLE)
 		pause_ms(1);
-	bool warm = r == 0;
+	bool warm = rc == 0;
 	for (uint32_t i = 0; i < N_WARM_UP && warm; i++)
 		warm = generate(m, 5, false) == 5;
 	if (warm) {

@@ -10,16 +10,16 @@ struct config_error error;
 int parse_with(const char *line, const char *file, FILE *out, struct config *ret)
 {
 	char *copy = strdup(line), *argv[64] = { (char *)"mimeod" }, *save = NULL;
-	int argc = 1, r;
+	int argc = 1, rc;
 
 	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
 		assert_true(argc < 63);
 		argv[argc++] = word;
 	}
 	error.text[0] = '\0';
-	r = options_parse(argc, argv, file, out, ret, &error);
+	rc = options_parse(argc, argv, file, out, ret, &error);
 	free(copy);
-	return r;
+	return rc;
 }
 
 int parse(const char *line, struct config *ret)
@@ -30,14 +30,14 @@ int parse(const char *line, struct config *ret)
 int parse_file(const char *text, const char *line, struct config *ret)
 {
 	char path[] = "/tmp/test_config.XXXXXX";
-	int fd = mkstemp(path), r;
+	int fd = mkstemp(path), rc;
 
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
 	close(fd);
-	r = parse_with(line, path, stdout, ret);
+	rc = parse_with(line, path, stdout, ret);
 	unlink(path);
-	return r;
+	return rc;
 }
 
 const struct config_key *key_named(const char *name)

@@ -344,7 +344,7 @@ static void test_config_sizes_have_suffixes_of_1024(void **state)
 {
 	static const struct {
 		const char *text;
-		int r;
+		int rc;
 		uint64_t value;
 	} table[] = {
 		{ "0", 0, 0 },
@@ -368,7 +368,7 @@ static void test_config_sizes_have_suffixes_of_1024(void **state)
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		uint64_t value = 0;
 
-		assert_int_equal(config_parse_size(table[i].text, &value), table[i].r);
+		assert_int_equal(config_parse_size(table[i].text, &value), table[i].rc);
 		assert_int_equal(value, table[i].value);
 	}
 }

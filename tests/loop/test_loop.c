@@ -143,11 +143,11 @@ static void test_loop_watches_on_when_the_thread_that_armed_has_ended(void **sta
 	struct counter counter = { 0 };
 	int fd = bell_watch(loop, &counter);
 	pthread_t thread;
-	void *r;
+	void *rc;
 
 	assert_int_equal(pthread_create(&thread, NULL, arm_and_end, loop), 0);
-	assert_int_equal(pthread_join(thread, &r), 0);
-	assert_null(r);
+	assert_int_equal(pthread_join(thread, &rc), 0);
+	assert_null(rc);
 	settle(loop);
 	assert_int_equal(counter.n, 0);
 	bell_add(fd, 1);
