@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products: bf16 in, float32 sums, bf16 or float32 out. Rows decide whose kernels are timed (gemm_plan.c):
+ * Products: bf16 in, float32 sums, bf16 or float32 out. The number of rows decides which kernels are
+ * candidates (gemm_plan.c):
  *
  *	up to 16   skinny.cu, cuBLASLt
  *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
@@ -148,6 +149,14 @@ static int gemm_check(const struct op_gemm *a)
 	return 0;
 }
 
+static int gemm_run_plan(struct gemm_product *p, const struct gemm_key *key)
+{
+	struct gemm_way way;
+	int rc = gemm_plan_get(p, key, &way);
+
+	return rc ? rc : gemm_product_run(p, &way);
+}
+
 static int gemm_run_planned(struct gemm_product *p)
 {
 	const struct gemm_key key = gemm_key_of(p);
@@ -156,9 +165,7 @@ static int gemm_run_planned(struct gemm_product *p)
 
 	if (rc)
 		return rc;
-	rc = gemm_plan_get(p, &key, &way);
-	if (!rc)
-		rc = gemm_product_run(p, &way);
+	rc = gemm_run_plan(p, &key);
 	if (p->gated || (rc != -ENOTSUP && rc != DEVICE_E_INVALID))
 		return rc;
 	/* a kernel of the class need not support this number of rows */
@@ -221,7 +228,7 @@ int cuda_gated_gemm(struct stream *stream, const struct op_gated_gemm *a)
 	struct gemm_product product = {.args = &gemm, .gated = true, .stream = stream};
 	int rc;
 
-	if (!a->gate_up || !a->y || a->w.rows % 2 != 0)
+	if (!gated_gemm_fits(a))
 		return -EINVAL;
 	rc = gemm_begin(stream, &gemm, &product.workspace);
 	if (rc)

@@ -254,12 +254,10 @@ static inline int devices_open(void)
 		printf("1..0 # SKIP no CUDA device: %s\n", device_strerror(rc));
 		return 77;
 	}
-	if (!rc)
-		rc = device_open("cpu", NULL, &devices[CPU]);
-	for (int side = 0; !rc && side < N_SIDES; side++)
-		rc = devices[side]->ops->stream_new(devices[side], &streams[side]);
-	if (rc) {
-		printf("Bail out! the devices don't open: %s\n", device_strerror(rc));
+	if (rc || device_open("cpu", NULL, &devices[CPU]) != 0 ||
+		devices[CPU]->ops->stream_new(devices[CPU], &streams[CPU]) != 0 ||
+		devices[CUDA]->ops->stream_new(devices[CUDA], &streams[CUDA]) != 0) {
+		printf("Bail out! the devices don't open; cuda: %s\n", device_strerror(rc));
 		return 1;
 	}
 	rng = seed != NULL ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
