@@ -28,8 +28,9 @@ struct arena {
 /* n * size bytes at the next multiple of ARENA_ALIGN; NULL when counting or failed. */
 void *arena_take(struct arena *arena, size_t n, size_t size);
 
-/* Carve a block of the device's memory: count, allocate, place. The block is the caller's (mem_free); its
- * bytes to *ret_bytes unless NULL. 0, -EOVERFLOW, or the device's condition, and nothing is written. */
+/* Carve a block of the device's memory: count, allocate, place. The block is the caller's
+ * (mem_free); its bytes to *ret_bytes unless NULL. 0, -EOVERFLOW, or the device's condition, and
+ * nothing is written. */
 int arena_alloc(struct device *device, void (*carve)(void *userdata, struct arena *arena),
 	void *userdata, void **ret, size_t *ret_bytes);
 

@@ -3,8 +3,9 @@
 #define MIMEO_KERNELS_CHECKS_H
 
 /*
- * Which arguments of an op are valid, on every device: NAME_fits(args) for each op of kernels/ops.h.
- * Launchers return -EINVAL for all others. Pointers into device memory are compared with NULL only.
+ * Which arguments of an op are valid, on every device: NAME_fits(args) for each op of
+ * kernels/ops.h. Launchers return -EINVAL for all others. Pointers into device memory are compared
+ * with NULL only.
  */
 
 #include "kernels/ops.h"

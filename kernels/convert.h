@@ -3,8 +3,8 @@
 #define MIMEO_KERNELS_CONVERT_H
 
 /*
- * bf16, f16 and f32 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK have
- * a constant trip count and no branches, which compilers vectorise at -O2 as well.
+ * bf16, f16 and f32 to float32, on the host, exactly; and float32 to bf16. Runs of CONVERT_BLOCK
+ * have a constant trip count and no branches, which compilers vectorise at -O2 as well.
  */
 
 #include <string.h>

@@ -79,7 +79,8 @@ static int event_page_new(struct event_page **ret_page)
 		close(fd);
 		return rc;
 	}
-	/* Kernels before 5.1 lack the last one: a waiter can then mislead itself, and no other process. */
+	/* Kernels before 5.1 lack the last one: a waiter can then mislead itself, and no other
+	 * process. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);
 	*ret_page = page;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
-/* The product of one weight and all rows; panel.h says how its rows keep their bits in any batch. */
+/* The product of one weight and all rows; panel.h says how its rows keep their bits in any
+ * batch. */
 
 #include <pthread.h>
 

@@ -100,7 +100,8 @@ static const void *prepare_given_embedding(
 	return (const uint8_t *)row->embeddings + (size_t)(j - row->n_ids) * e->in->embedding_bytes;
 }
 
-/* A tree's tokens lie one behind the other in the cache, and stand as deep as they have ancestors. */
+/* A tree's tokens lie one behind the other in the cache, and stand as deep as they have
+ * ancestors. */
 static uint64_t prepare_rotary_position(const struct step_row *row, uint32_t j)
 {
 	uint64_t position = (uint64_t)row->start + j;

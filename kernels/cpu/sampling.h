@@ -58,8 +58,8 @@ struct draw {
 };
 
 /*
- * The noise is -log(-log(u)). Nearly no token of a large vocabulary can win, and as -log(u) >=
- * 1 - u, a few leading bits decide: 1 - u is at least 2^-(1 + leading ones of the hash). The slack is
+ * The noise is -log(-log(u)). Nearly no token of a large vocabulary can win, and as -log(u) >= 1 -
+ * u, a few leading bits decide: 1 - u is at least 2^-(1 + leading ones of the hash). The slack is
  * for the rounding of score and noise.
  */
 static inline void draw_consider(struct draw *draw, double log_weight, int32_t id)

@@ -2,8 +2,8 @@
 #ifndef MIMEO_KERNELS_CPU_SLOTS_H
 #define MIMEO_KERNELS_CPU_SLOTS_H
 
-/* What the ops that write a step's inputs share: slots, ids and places in the cache, from device memory
- * that anything may have written. */
+/* What the ops that write a step's inputs share: slots, ids and places in the cache, from device
+ * memory that anything may have written. */
 
 #include "kernels/ops.h"
 

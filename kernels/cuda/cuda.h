@@ -86,8 +86,9 @@ struct cuda_tensor_map {
 int cuda_tensor_map(struct stream *stream, const void *matrix, uint32_t rows, uint32_t cols,
 	uint32_t box_rows, struct cuda_tensor_map *ret);
 #define CUDA_TENSOR_DIMS_MAX 5
-/* The same of more dimensions than two, the first of 64 columns a box and contiguous (or of 32, with
- * CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension on. */
+/* The same of more dimensions than two, the first of 64 columns a box and contiguous (or of 32,
+ * with CU_TENSOR_MAP_SWIZZLE_64B); strides in bytes, multiples of 16, from the second dimension
+ * on. */
 int cuda_tensor_map_of(struct stream *stream, const void *memory, uint32_t n_dims,
 	const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
 	struct cuda_tensor_map *ret);

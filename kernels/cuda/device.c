@@ -196,8 +196,8 @@ static int device_find(int ordinal)
 	return ordinal < n ? 0 : -ENODEV;
 }
 
-/* What __CUDA_ARCH__ was for the code that the driver takes: an older one's PTX runs on newer devices,
- * and then what is written for those is not in it. */
+/* What __CUDA_ARCH__ was for the code that the driver takes: an older one's PTX runs on newer
+ * devices, and then what is written for those is not in it. */
 static int device_find_code(struct cuda_device *device, uint32_t *ret_arch)
 {
 	struct cudaFuncAttributes code;

@@ -5,16 +5,16 @@
  * threads; no shared memory. Moves 16 bytes a token.
  *
  * draft_advance, two kernels. `draft_tokens`: a team of 1 to 8 blocks a row (sample_team.cuh);
- * block: 1024 threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. A row
- * that samples first writes them by the target's ids, 4 bytes each, and draws from those: without
- * d2t a copy; with it -infinity everywhere and, behind a barrier of the team, the draft's own.
- * `decode_inputs`: one block, a thread a row, and the only one to write the count of drafts, which
- * every block of the first reads: blocks of a launch do not wait for one another.
+ * block: 1024 threads; shared memory: 46 KB. A greedy row is one pass over the draft's logits. A
+ * row that samples first writes them by the target's ids, 4 bytes each, and draws from those:
+ * without d2t a copy; with it -infinity everywhere and, behind a barrier of the team, the draft's
+ * own. `decode_inputs`: one block, a thread a row, and the only one to write the count of drafts,
+ * which every block of the first reads: blocks of a launch do not wait for one another.
  *
  * rope_and_cache and attention may read what both leave ahead of their wait (cuda.h), so both
  * report that the inputs are written. In the engine this delays no kernel: draft_begin is launched
- * ahead of the draft's graphs, and draft_advance ends each. A forward behind one of them in the same
- * graph waits.
+ * ahead of the draft's graphs, and draft_advance ends each. A forward behind one of them in the
+ * same graph waits.
  */
 
 #include "kernels/cuda/sample_team.cuh"

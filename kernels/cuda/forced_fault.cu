@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * A write to an address that no device has, which loses the device, for tests. Grid: one block of one
- * thread; only in builds with -Dtest_faults=true.
+ * A write to an address that no device has, which loses the device, for tests. Grid: one block of
+ * one thread; only in builds with -Dtest_faults=true.
  */
 
 #include "kernels/cuda/cuda.h"

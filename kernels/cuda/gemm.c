@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products: bf16 in, float32 sums, bf16 or float32 out. The number of rows decides which kernels are
- * candidates (gemm_plan.c):
+ * Products: bf16 in, float32 sums, bf16 or float32 out. The number of rows decides which kernels
+ * are candidates (gemm_plan.c):
  *
  *	up to 16   skinny.cu, cuBLASLt
  *	17 to 64   wide.cu (9.0 alone, in builds for 90a), skinny.cu up to 32 if x fits beside its ring,
@@ -14,8 +14,8 @@
  * unlike the cpu device's it may depend on the number of rows.
  *
  * Known gaps, on an H200: at each of a layer's four products memory is idle for 2 to 3 us, from the
- * last block's last bytes to the next kernel's first; from 65 rows on products are cuBLASLt's and do
- * not overlap.
+ * last block's last bytes to the next kernel's first; from 65 rows on products are cuBLASLt's and
+ * do not overlap.
  */
 
 #include "kernels/cuda/gemm.h"

@@ -5,8 +5,8 @@
  * the addresses, and the number of rows, exact up to 16 and in steps beyond. The first use of a
  * class times our kernels and cuBLASLt's best-ranked (its heuristic ranks without timing) on the
  * operands at hand, with a cold L2, because a decode step returns to a matrix after all others. The
- * choice stays for the life of the device, so that equal shapes give equal bits. After lock and in a
- * capture nothing can be timed: the plan of a new class is then our first kernel, or the
+ * choice stays for the life of the device, so that equal shapes give equal bits. After lock and in
+ * a capture nothing can be timed: the plan of a new class is then our first kernel, or the
  * heuristic's first.
  */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * One product, and the kernels that can do it. cuBLASLt adds split sums in float32, in a fixed order.
- * Row-major y = x W^T is column-major y^T = W x^T, with W's memory read as its transpose.
+ * One product, and the kernels that can do it. cuBLASLt adds split sums in float32, in a fixed
+ * order. Row-major y = x W^T is column-major y^T = W x^T, with W's memory read as its transpose.
  */
 
 #include "kernels/cuda/gemm.h"

@@ -11,7 +11,8 @@ static cudaError_t graph_of_capture(cudaStream_t handle, cudaGraph_t *ret)
 {
 	enum cudaStreamCaptureStatus status;
 #if CUDART_VERSION >= 12030
-	/* a caller that does not ask for the edges' kinds is refused where they are programmatic ones */
+	/* a caller that does not ask for the edges' kinds is refused where they are programmatic
+	 * ones */
 	const cudaGraphEdgeData *edges;
 	const cudaGraphNode_t *nodes;
 	size_t n;

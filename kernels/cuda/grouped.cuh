@@ -8,9 +8,9 @@
  *
  * How many pairs an expert has is known on the device alone. Every block reads where the experts'
  * pairs begin, divides each expert's pairs into the fewest equal parts of up to N, and counts: a
- * tile is a part by up to 128 rows of W_e, and a block takes every gridDim.x-th tile. Grid and memory
- * therefore depend on no choice, and a launch without pairs reads the list and ends. An expert's
- * tiles come row by row, its parts side by side: W comes once from memory.
+ * tile is a part by up to 128 rows of W_e, and a block takes every gridDim.x-th tile. Grid and
+ * memory therefore depend on no choice, and a launch without pairs reads the list and ends. An
+ * expert's tiles come row by row, its parts side by side: W comes once from memory.
  *
  * Two warpgroups multiply: 64 rows of W each are the long side of their products, pairs the other,
  * in about as many columns as there are pairs. GATED rows come in groups of eight, gates and ups in
@@ -30,12 +30,12 @@
  * warpgroup. Bytes: W of the experts chosen, once; x from the L2, once for every 128 rows of W.
  *
  * Measured on an H200, 64 experts of 1408, 6 a token, hidden 2048, us of both products (TB/s of the
- * weights of the experts chosen; `mimeo-bench --shape V2-Lite experts`): 1 token 19.7 (3.5) and 12.6
- * (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170 (4.2) and 88 (4.1), 128 178 (4.2) and 92 (4.1), 1024
- * 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the tensor cores wait
- * for x on its way through the L2: without it the first took 489 of 659 us, without any fetching
- * 397. Tried and no gain: W into the L2 ahead of time, smaller rings so that the next launch's
- * blocks start early.
+ * weights of the experts chosen; `mimeo-bench --shape V2-Lite experts`): 1 token 19.7 (3.5) and
+ * 12.6 (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170 (4.2) and 88 (4.1), 128 178 (4.2) and 92
+ * (4.1), 1024 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the
+ * tensor cores wait for x on its way through the L2: without it the first took 489 of 659 us,
+ * without any fetching 397. Tried and no gain: W into the L2 ahead of time, smaller rings so that
+ * the next launch's blocks start early.
  */
 
 #include "kernels/cuda/grouped_ptx.cuh"
@@ -270,8 +270,8 @@ __device__ static inline void next(const grouped_args &a, const grouped_block &b
 		c.t = tile_of<N>(b, a.n_experts, c.i);
 }
 
-/* One thread: fetches W, and passes on the stages whose x has landed. It polls both, so that neither
- * delays the other. */
+/* One thread: fetches W, and passes on the stages whose x has landed. It polls both, so that
+ * neither delays the other. */
 template <int N, bool GATED>
 __device__ static inline void feed_w(const grouped_args &a, const grouped_block &b)
 {
@@ -304,8 +304,8 @@ __device__ static inline void release(const grouped_block &b, uint32_t index)
 	barrier_arrive_warp(b.empty + index * 8);
 }
 
-/* The sums of this warpgroup's rows of W over all columns; USED: columns of pairs, at least as many as
- * the tile has. */
+/* The sums of this warpgroup's rows of W over all columns; USED: columns of pairs, at least as many
+ * as the tile has. */
 template <int N, int USED>
 __device__ static inline void multiply(
 	const grouped_args &a, const grouped_block &b, ring_stage &s, float (&sums)[N / 8][4])
@@ -361,7 +361,8 @@ __device__ static inline void meet(void)
 	asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
 
-/* Transposes up to OUT_TOKENS pairs' sums, from fragment `first` on: this warp's columns of them. */
+/* Transposes up to OUT_TOKENS pairs' sums, from fragment `first` on: this warp's columns of
+ * them. */
 template <int N, bool GATED>
 __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uint32_t memory)
 {
@@ -381,7 +382,8 @@ __device__ static inline void turn(const float (&sums)[N / 8][4], int first, uin
 	}
 }
 
-/* n transposed pairs into y, of which the warpgroup has n_cols from `col` on; `pair`: the lane's. */
+/* n transposed pairs into y, of which the warpgroup has n_cols from `col` on; `pair`: the
+ * lane's. */
 template <int N, bool GATED>
 __device__ static inline void store_some(const grouped_args &a, uint32_t memory, int32_t pair,
 	uint32_t n, uint32_t col, uint32_t n_cols)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Products a head: latent attention's absorption (`transposed`) and expansion. Their weights are 2 MB
- * each for 16 heads of 128 over a rank of 512, half a microsecond of the memory, so the time is that
- * of round trips. A warp has its part of W in registers, all requested before the wait for the
+ * Products a head: latent attention's absorption (`transposed`) and expansion. Their weights are 2
+ * MB each for 16 heads of 128 over a rank of 512, half a microsecond of the memory, so the time is
+ * that of round trips. A warp has its part of W in registers, all requested before the wait for the
  * preceding kernel; then x comes in one round trip, and mma.sync does the rest. A warp keeps its
  * weights for all rows, which pass 16 or 32 at a time.
  *
- * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: a product may run over its
- * inner dimension, and over its columns, in any order that both operands share. Lane l is g = l / 4,
- * q = l % 4, as the fragments have it (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+ * x and W go from memory into fragments as they lie, 8 or 16 bytes a lane: a product may run over
+ * its inner dimension, and over its columns, in any order that both operands share. Lane l is g = l
+ * / 4, q = l % 4, as the fragments have it (PTX ISA, "Matrix Fragments for mma.m16n8k16").
  *
  *	along    y = x W^T, W along its rows: of each 32 columns of W lane l has 8 of row g, from 8 q
  *	         on, two products' worth; a tile of 8 rows of W is one of 8 columns of y. Warps with
@@ -20,15 +20,16 @@
  *	         lane
  *	plain    a thread an element, for weights that are not bf16 and for what is not aligned
  *
- * Grid: (heads x parts of a head's columns of y, tiles of rows or a part of them). Block: along up to
- * eight warps, across one, plain 128 threads. Shared memory: along 16 or 32 rows of x. Bytes: W once
- * for each y of the grid, x once for each part of a head's columns; all but the first time from the
- * L2.
+ * Grid: (heads x parts of a head's columns of y, tiles of rows or a part of them). Block: along up
+ * to eight warps, across one, plain 128 threads. Shared memory: along 16 or 32 rows of x. Bytes: W
+ * once for each y of the grid, x once for each part of a head's columns; all but the first time
+ * from the L2.
  *
- * Measured on an H200 behind each other in a graph, weights from memory, at 1, 8, 32 and 128 rows, us
- * (cuBLAS, batched): 16 heads, across 2.0, 2.1, 2.5, 4.8 (3.0, 3.0, 3.4, 3.8), along 1.8, 2.4, 3.6, 3.7
- * (3.4, 3.7, 3.8, 3.9); 128 heads, 6.0, 6.2, 8.1, 17.6 (6.7, 6.6, 7.2, 10.6) and 5.0, 5.2, 6.6, 15.2
- * (6.6, 6.6, 6.7, 8.6). Known gap: many heads with many rows, where W is read from the L2 too often.
+ * Measured on an H200 behind each other in a graph, weights from memory, at 1, 8, 32 and 128 rows,
+ * us (cuBLAS, batched): 16 heads, across 2.0, 2.1, 2.5, 4.8 (3.0, 3.0, 3.4, 3.8), along 1.8, 2.4,
+ * 3.6, 3.7 (3.4, 3.7, 3.8, 3.9); 128 heads, 6.0, 6.2, 8.1, 17.6 (6.7, 6.6, 7.2, 10.6) and 5.0, 5.2,
+ * 6.6, 15.2 (6.6, 6.6, 6.7, 8.6). Known gap: many heads with many rows, where W is read from the L2
+ * too often.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -132,8 +133,8 @@ static __device__ __forceinline__ void copy_16(bf16 *to, const bf16 *from, bool 
 		     : "memory");
 }
 
-/* x's columns from k_first on, of MT x 16 rows from t_first on. Rows past the last are not read, nor
- * are their rows of y written. */
+/* x's columns from k_first on, of MT x 16 rows from t_first on. Rows past the last are not read,
+ * nor are their rows of y written. */
 template <int MT>
 static __device__ __forceinline__ void along_load(bf16 (*to)[PITCH], const struct op_head_gemm &a,
 	uint32_t head, uint32_t t_first, uint32_t k_first)
@@ -339,7 +340,8 @@ static uint32_t head_gemm_divided(uint32_t n, uint32_t by)
 	return (n + by - 1) / by;
 }
 
-/* Tiles of rows at once, so that BUSY_WARPS warps run; the rest take turns with the same weights. */
+/* Tiles of rows at once, so that BUSY_WARPS warps run; the rest take turns with the same
+ * weights. */
 static uint32_t head_gemm_tiles_at_once(uint32_t n_rows, uint32_t rows, uint32_t n_warps)
 {
 	const uint32_t n_tiles = n_rows ? head_gemm_divided(n_rows, rows) : 1;

@@ -148,8 +148,9 @@ int cuda_enter(struct cuda_device *device);
 /* cuda_enter for what is also refused after lock. */
 int cuda_enter_growth(struct cuda_device *device);
 /*
- * Until the end of the enclosing block the thread is in CUDA's relaxed capture mode: for calls which
- * the device interface allows while the thread captures and CUDA's thread-local mode does not.
+ * Until the end of the enclosing block the thread is in CUDA's relaxed capture mode: for calls
+ * which the device interface allows while the thread captures and CUDA's thread-local mode does
+ * not.
  */
 struct cuda_relaxed {
 	struct cuda_device *device;
@@ -172,8 +173,8 @@ void cuda_last_fault(struct device *device, struct device_fault *ret);
 /*
  * In builds with -Dtest_faults=true: what MIMEO_CUDA_FAULT says, "launch:N" or "op:NAME:N", is read
  * when the device is opened; before the Nth launch of anything, or of the op of that name, that is
- * executed and not recorded, an illegal access goes onto its stream. A replayed graph is one launch,
- * of the name "graph". From then on the device is lost as by any fault. MIMEO_CUDA_HOLD,
+ * executed and not recorded, an illegal access goes onto its stream. A replayed graph is one
+ * launch, of the name "graph". From then on the device is lost as by any fault. MIMEO_CUDA_HOLD,
  * "NAME:PATH", has the stream wait before every such launch of that op while the file exists.
  */
 #ifdef MIMEO_TEST_FAULTS

@@ -100,7 +100,8 @@ __device__ inline uint32_t clamp_index(int32_t index, uint32_t n)
 	return (uint32_t)index < n ? (uint32_t)index : n - 1;
 }
 
-/* Nanoseconds of a clock that all multiprocessors share; how fine it steps is the device's affair. */
+/* Nanoseconds of a clock that all multiprocessors share; how fine it steps is the device's
+ * affair. */
 __device__ inline uint64_t device_clock_ns()
 {
 	uint64_t ns;
@@ -193,8 +194,8 @@ static inline int launch_rows(struct stream *stream, bool packs, void (*by_packs
 }
 
 /*
- * The launcher of an op: it refuses arguments that do not fit, puts the op's kernels on the stream by
- * OP_launch(stream, args), whose failure it returns, and reports the result of the launches. The
+ * The launcher of an op: it refuses arguments that do not fit, puts the op's kernels on the stream
+ * by OP_launch(stream, args), whose failure it returns, and reports the result of the launches. The
  * other argument is any kernel of the source file, for cuda_launch_begin.
  */
 #define CUDA_OP(op, ...)                                                                           \

@@ -154,7 +154,8 @@ void cuda_launch_clusters(struct stream *stream, const void *kernel, uint32_t gr
 		cluster, shared_bytes, params);
 }
 
-/* Work of `name` was put on the stream with this result: a capture names its nodes, or is spoilt. */
+/* Work of `name` was put on the stream with this result: a capture names its nodes, or is
+ * spoilt. */
 static int launch_queued(struct stream *stream, int rc, const char *name)
 {
 	if (!capture_is_on(&stream->capture))

@@ -2,10 +2,10 @@
 
 /*
  * A stable counting sort. Grid: one block; block: 1024 threads; shared memory: a counter for each
- * warp and expert. The warps take equal pieces of the pairs, in order. Each counts its own; the counts
- * become the places where a warp's pairs of an expert begin; then each warp goes through its piece
- * again, 32 pairs at a time: a pair's place is its warp's next one plus the number of lower lanes
- * with the same expert. No order is left to chance. Moves 12 bytes a pair.
+ * warp and expert. The warps take equal pieces of the pairs, in order. Each counts its own; the
+ * counts become the places where a warp's pairs of an expert begin; then each warp goes through its
+ * piece again, 32 pairs at a time: a pair's place is its warp's next one plus the number of lower
+ * lanes with the same expert. No order is left to chance. Moves 12 bytes a pair.
  */
 
 #include "kernels/cuda/kernel.cuh"

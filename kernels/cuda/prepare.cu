@@ -9,9 +9,9 @@
  *
  * Measured on an H200, us: 128 decoding rows 7 with 4 or 16 blocks, 13 with one; with 9 inits 12; a
  * prompt of 8192 tokens 11 with 16 blocks, 14 with 4, 30 with one. Of 866 us a step of the 1B model
- * at one row spends 8 in prepare and 3 in the plan. Tried and not kept: both, and the outbox, in the
- * graph (4 us less, for two graphs a size); fetching the record ahead of the wait (2 us less, but
- * its reads delay the outbox's flag by as much, and the gap is 3.6 us).
+ * at one row spends 8 in prepare and 3 in the plan. Tried and not kept: both, and the outbox, in
+ * the graph (4 us less, for two graphs a size); fetching the record ahead of the wait (2 us less,
+ * but its reads delay the outbox's flag by as much, and the gap is 3.6 us).
  *
  * Blocks do not wait for one another, so none reads what this launch writes. Each finds the rows'
  * token ranges by a scan of its own, and a row whose slot is set up in this very step takes its
@@ -19,9 +19,9 @@
  *
  * With drafts a row may begin at its slot's length, which the same step advances: the kernel only
  * reads lengths and drafts, and a second one, a thread a row, writes them from the rows that the
- * first has expanded. A slot has at most one row of a step. What the first does write of a slot, the
- * drafts that an init takes away, its rows know from the init (tile.fresh). Without drafts there is
- * only the first kernel, in an instance of its own.
+ * first has expanded. A slot has at most one row of a step. What the first does write of a slot,
+ * the drafts that an init takes away, its rows know from the init (tile.fresh). Without drafts
+ * there is only the first kernel, in an instance of its own.
  *
  * Work is divided by its cost: tokens among threads, each finding its row by bisection; block table
  * rows among warps, in parts of 256 entries, so that many warps copy one long row.
@@ -178,8 +178,8 @@ __device__ static void apply_inits(const struct grid_expansion &e, uint32_t n)
 
 /* ---- rows ---- */
 
-/* Completes this thread's row: where it begins, which the slot says, and that a row to verify has at
- * most 1 + max_drafts tokens. */
+/* Completes this thread's row: where it begins, which the slot says, and that a row to verify has
+ * at most 1 + max_drafts tokens. */
 __device__ static void complete_row(const struct grid_expansion &e)
 {
 	struct step_row &row = e.tile.rows[threadIdx.x];
@@ -363,8 +363,8 @@ __device__ static int32_t token_id(
 			       : e.in.slot_drafts[(size_t)row.slot * e.max_drafts + (j - 1)];
 }
 
-/* A row that begins at its slot's length may run past its pages, and writes nothing there: all slots
- * share the null page. The host gives every other row the pages that it needs. */
+/* A row that begins at its slot's length may run past its pages, and writes nothing there: all
+ * slots share the null page. The host gives every other row the pages that it needs. */
 __device__ static bool page_missing(
 	const struct grid_expansion &e, const struct step_row &row, int32_t page)
 {

@@ -3,8 +3,8 @@
 #define MIMEO_KERNELS_CUDA_RACECHECK_CUH
 
 /*
- * For builds with MIMEO_RACECHECK (tests/kernels/test_cuda_race.c): stands in for what our products do
- * that compute-sanitizer's racecheck (CUDA 13.0) does not follow. It follows loads, stores, bulk
+ * For builds with MIMEO_RACECHECK (tests/kernels/test_cuda_race.c): stands in for what our products
+ * do that compute-sanitizer's racecheck (CUDA 13.0) does not follow. It follows loads, stores, bulk
  * copies, mbarriers, named barriers, and shared memory in a cluster. It does not follow
  *
  *  - one lane that arrives for its warp behind __syncwarp: here all lanes arrive (WARP_ARRIVALS,
@@ -15,8 +15,8 @@
  *
  * This checks the order of barriers, not where in a stage the engine writes and the tensor cores
  * read. It reports a stage that is read before it is filled, and sums that are read or written
- * without their barriers; for skinny also a stage that is filled again too early. For wide that shows
- * only as a wrong result.
+ * without their barriers; for skinny also a stage that is filled again too early. For wide that
+ * shows only as a wrong result.
  */
 
 #include "kernels/cuda/skinny_ptx.cuh"
@@ -28,8 +28,8 @@ static __device__ uint4 witness_source;
 
 #if __CUDA_ARCH__ >= 900
 
-/* The word of the box at this address of shared memory: a multiple of 1 KB, below 256 KB; the bits above
- * are the block's number in its cluster. */
+/* The word of the box at this address of shared memory: a multiple of 1 KB, below 256 KB; the bits
+ * above are the block's number in its cluster. */
 __device__ static inline uint32_t witness_of(uint32_t place)
 {
 	__shared__ uint4 words[256];

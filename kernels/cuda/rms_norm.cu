@@ -2,8 +2,8 @@
 
 /*
  * Grid: one block a row; block: a thread for each pack of 8 columns, 1024 at most; shared memory:
- * 128 bytes of partial sums. Moves rows * cols * 4 bytes, with the addition rows * cols * 8, and the
- * weight once from memory. Up to 8192 columns a row is one pack a thread and stays in registers
+ * 128 bytes of partial sums. Moves rows * cols * 4 bytes, with the addition rows * cols * 8, and
+ * the weight once from memory. Up to 8192 columns a row is one pack a thread and stays in registers
  * between the sum and the scaling, and the weight is fetched before the wait: one round trip to
  * memory and one barrier. Wider rows are read a second time, from the cache. On an H200 the two
  * norms of a layer cost 1 to 4 us in the chain of launches.

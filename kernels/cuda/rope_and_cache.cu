@@ -3,11 +3,11 @@
 /*
  * Grid: (tokens, heads of q, k and v / heads of a block); block: 128 threads, a power of two of
  * lanes a head, each a pack of 8 pairs: 4 lanes for head_dim 64, 8 for 128; no shared memory. Moves
- * q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 * head_dim
- * of cosines and sines, which all heads of a token share. A decode's row is 2 to 4 blocks. In a graph
- * (`early`) position, slot and a lane's first cosines and sines are read before the wait for the
- * preceding kernel, which leaves one round trip behind it, of the heads: 0.8 us instead of 1.1 for
- * one row on an H200.
+ * q twice and k and v twice, (n_heads + 2 n_kv_heads) * head_dim * 4 bytes a token, and 4 *
+ * head_dim of cosines and sines, which all heads of a token share. A decode's row is 2 to 4 blocks.
+ * In a graph (`early`) position, slot and a lane's first cosines and sines are read before the wait
+ * for the preceding kernel, which leaves one round trip behind it, of the heads: 0.8 us instead of
+ * 1.1 for one row on an H200.
  *
  * All heads take one path: a lane reads its pairs' two halves, normalises them with its neighbours'
  * sum if the head has a norm, rotates them unless it is of v, and writes q in place, k and v to the

@@ -2,8 +2,8 @@
 
 /*
  * Two kernels. `find_top`: grid (splits, rows), each block the arg-max of its part of a row.
- * `sample`: the same grid; each block merges the row's parts, and a greedy row is done. A row with a
- * temperature alone is drawn by all its blocks, the last of which merges; one with top-k or top-p
+ * `sample`: the same grid; each block merges the row's parts, and a greedy row is done. A row with
+ * a temperature alone is drawn by all its blocks, the last of which merges; one with top-k or top-p
  * by its first block (sample_filter.cuh), and the others return. Which case a row is stands in
  * device memory, so that a recorded graph serves every mixture of rows.
  *

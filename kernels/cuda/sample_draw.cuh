@@ -5,8 +5,8 @@
 /*
  * A row to be sampled, the order of its tokens, and the noise: the same hash of (seed, position,
  * purpose, token), the same scores in double and the same ties as on the cpu device, whose sample.c
- * defines them. All maxima are of totally ordered keys, so that a result depends neither on the grid
- * nor on the order of threads.
+ * defines them. All maxima are of totally ordered keys, so that a result depends neither on the
+ * grid nor on the order of threads.
  */
 
 #include <float.h>
@@ -211,8 +211,8 @@ __device__ static inline struct thread_draw draw_begin(const struct sample_row &
 }
 
 /*
- * A token has to have -log(u) <= exp(scaled - best), and as -log(u) >= 1 - u, the leading bits of
- * 1 - u exclude most of those that have not. A thousandth of slack is for float32, and the few others
+ * A token has to have -log(u) <= exp(scaled - best), and as -log(u) >= 1 - u, the leading bits of 1
+ * - u exclude most of those that have not. A thousandth of slack is for float32, and the few others
  * are scored in double precision.
  */
 __device__ static inline void draw_consider(

@@ -5,8 +5,8 @@
 /*
  * top-k and top-p of a row by one block. Both keep a prefix of the tokens in falling order, so each
  * is a search for its last token: the last one before which there are fewer than k tokens, or less
- * than p of the mass. Tokens are 64-bit places, ascending in that order (the logit's, inverted, then
- * the id), and the last place is found by histograms:
+ * than p of the mass. Tokens are 64-bit places, ascending in that order (the logit's, inverted,
+ * then the id), and the last place is found by histograms:
  *
  *   1. over all logits, by their distance below the top in steps of 1/32: the bin it is in;
  *   2. the places up to and with that bin are collected in shared memory, if they fit, and are from
@@ -14,10 +14,10 @@
  *   3. over those, by 10 bits of the place at a time, until a bin holds one place only.
  *
  * Each of the first two is a read of the row from the L2 by one multiprocessor: 5 us at 128256
- * tokens, and as much again for the instructions. For small k an additional read first finds a bound
- * that spares the two nearly all their work: 34 us instead of 50 on an H200. top-p alone, without a
- * bound, takes about 100. Masses are integers, of weights relative to the top's of 2^mass_bits: their
- * sums do not depend on the order of atomics.
+ * tokens, and as much again for the instructions. For small k an additional read first finds a
+ * bound that spares the two nearly all their work: 34 us instead of 50 on an H200. top-p alone,
+ * without a bound, takes about 100. Masses are integers, of weights relative to the top's of
+ * 2^mass_bits: their sums do not depend on the order of atomics.
  */
 
 #include "kernels/cuda/sample_draw.cuh"

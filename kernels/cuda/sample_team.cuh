@@ -4,13 +4,13 @@
 
 /*
  * A row by a team of 1, 2, 4 or 8 blocks, which are a cluster: several passes over the same logits,
- * each decided by the one before, without a launch a pass. Blocks exchange what they find through the
- * stream's workspace, between barriers of the cluster, and all take the same decisions from it.
+ * each decided by the one before, without a launch a pass. Blocks exchange what they find through
+ * the stream's workspace, between barriers of the cluster, and all take the same decisions from it.
  *
  * The team's size depends on the number of rows; results must not. Tops and draws are maxima of
- * total orders. Floating-point sums are over TEAM_PARTS parts of the vocabulary whatever the size: a
- * block adds a part in an order of its own, and the parts are added in theirs. The filters run in the
- * first block alone (sample_filter.cuh).
+ * total orders. Floating-point sums are over TEAM_PARTS parts of the vocabulary whatever the size:
+ * a block adds a part in an order of its own, and the parts are added in theirs. The filters run in
+ * the first block alone (sample_filter.cuh).
  */
 
 #include "kernels/cuda/sample_filter.cuh"
@@ -96,7 +96,8 @@ __device__ static inline uint64_t team_top(
 	return top;
 }
 
-/* The best of the blocks' draws, in every thread; a row's last turn. Only warp 0's `best` counts. */
+/* The best of the blocks' draws, in every thread; a row's last turn. Only warp 0's `best`
+ * counts. */
 __device__ static inline struct choice team_best(const struct team &team, struct choice best)
 {
 	if (threadIdx.x == 0)
@@ -141,8 +142,8 @@ __device__ static int32_t team_draw(const struct team &team, const struct sample
 /* ---- host ---- */
 
 /*
- * A team a row; no rows: one, which finds none. As many blocks as there are multiprocessors, or until
- * a part of a row of n_cols is not worth one.
+ * A team a row; no rows: one, which finds none. As many blocks as there are multiprocessors, or
+ * until a part of a row of n_cols is not worth one.
  */
 template <typename Args>
 static inline int teams_launch(struct stream *stream,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory of several processes: VMM allocations named by a file descriptor, and cudaMalloc's named by
- * a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
+ * Memory of several processes: VMM allocations named by a file descriptor, and cudaMalloc's named
+ * by a CUDA IPC handle, which is 64 bytes and no descriptor (fd -1).
  *
  * Handles are untrusted. The driver refuses a size larger than the allocation when it maps a
  * descriptor's memory; for an IPC mapping import_ipc compares the two. An error that a bad handle
@@ -237,8 +237,8 @@ static int share_zero_and_name(
 	return share_add(device, SHARED_IPC_EXPORTED, (CUdeviceptr)(uintptr_t)memory, bytes);
 }
 
-/* A process that opens the handle sees the whole block that the driver took the memory from: so it is
- * as large as those blocks are. */
+/* A process that opens the handle sees the whole block that the driver took the memory from: so it
+ * is as large as those blocks are. */
 int cuda_export_ipc_alloc(
 	struct device *base, size_t bytes, void **ret, struct device_handle *ret_handle)
 {
@@ -275,7 +275,8 @@ void cuda_export_ipc_free(struct device *device, void *memory)
 
 /* ---- import ---- */
 
-/* The condition of a call on an untrusted handle: no error of it counts as a fault of the device. */
+/* The condition of a call on an untrusted handle: no error of it counts as a fault of the
+ * device. */
 static int share_untrusted(struct cuda_device *device, int error)
 {
 	if (error == 0)

@@ -26,12 +26,12 @@ static const struct skinny_variant variants[] = {
 enum { N_VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 /*
- * Shared memory of a block: at least BLOCK_BYTES, so that two blocks do not fit on one multiprocessor
- * but one fits beside a block of paged attention. Otherwise blocks that start in what the preceding
- * kernel leaves free are spread unevenly, and the fullest multiprocessor sets the time: 16 us of
- * gate_up became 23. WHOLE_BYTES where x and a ring need more, and for LARGE matrices: their time
- * is that of streaming W, not of what was fetched ahead, and a deeper ring with x beside it streams
- * faster.
+ * Shared memory of a block: at least BLOCK_BYTES, so that two blocks do not fit on one
+ * multiprocessor but one fits beside a block of paged attention. Otherwise blocks that start in
+ * what the preceding kernel leaves free are spread unevenly, and the fullest multiprocessor sets
+ * the time: 16 us of gate_up became 23. WHOLE_BYTES where x and a ring need more, and for LARGE
+ * matrices: their time is that of streaming W, not of what was fetched ahead, and a deeper ring
+ * with x beside it streams faster.
  */
 static const uint32_t BLOCK_BYTES = 233 * 512, WHOLE_BYTES = 224 * 1024;
 static const uint32_t RING_WANTED = 48 * 1024;
@@ -136,7 +136,8 @@ int skinny_variants(struct stream *stream, const struct op_gemm *a, bool gated, 
 		if (variants[i].m != m || variants[i].gated != gated ||
 			!skinny_plan_make(&variants[i], a, n_rows, &plan))
 			continue;
-		/* what the free memory gains in a chain of launches, timing one kernel does not show */
+		/* what the free memory gains in a chain of launches, timing one kernel does not
+		 * show */
 		if (cramped && !plan.cramped)
 			n = 0;
 		if (cramped || !plan.cramped)

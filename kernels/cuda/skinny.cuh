@@ -10,8 +10,8 @@
  * Grid: one block a multiprocessor, or one a tile if there are fewer; a block takes every
  * gridDim-th tile of R rows of W. Block: eight warps that multiply and one that fetches. Shared
  * memory: x, and a ring of stages; how much, skinny.cu says. A stage is KC columns of a tile's
- * rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about
- * 50 ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product that is not gated,
+ * rows, one bulk copy a row, of 2 KB or more, because a multiprocessor starts one copy in about 50
+ * ns (copies of 1 KB: 2.4 TB/s, of 2 KB: 4.4). Where x does not fit (a product that is not gated,
  * of up to 16 rows), its columns come with each stage. The ring's part of W is requested before the
  * wait for the preceding kernel, so that it arrives while that kernel ends.
  *
@@ -30,7 +30,8 @@
  *	8     8B                                                        247 (244)
  *
  * Tried and slower (ms of a decode step of 1B at one row, 0.81 as it is): fetching the next
- * product's weights into the L2, 0.83 to 0.90; products of two launches on one multiprocessor, 1.00.
+ * product's weights into the L2, 0.83 to 0.90; products of two launches on one multiprocessor,
+ * 1.00.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -150,9 +151,9 @@ __device__ static inline void fetch(const skinny_args &a, const skinny_block &b)
 /* ---- the warps that multiply ---- */
 
 /*
- * 64 columns of a row: of each half a lane has 8, in the order of the lanes of its quad. Lanes of odd
- * rows read the halves in the other order, so that eight lanes, which are two rows, use each bank
- * once although rows are multiples of 128 bytes apart.
+ * 64 columns of a row: of each half a lane has 8, in the order of the lanes of its quad. Lanes of
+ * odd rows read the halves in the other order, so that eight lanes, which are two rows, use each
+ * bank once although rows are multiples of 128 bytes apart.
  */
 struct pack64 {
 	uint4 first, second;

@@ -19,8 +19,9 @@ extern "C" {
 
 /* Allow the variants their shared memory; before lock. */
 int skinny_start(struct stream *stream);
-/* The variants that can do this product, the likeliest first, into ret[SKINNY_VARIANTS_MAX]; 0: none
- * can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the second. */
+/* The variants that can do this product, the likeliest first, into ret[SKINNY_VARIANTS_MAX]; 0:
+ * none can. `gated`: y is [n_rows, w.rows / 2], silu of the first half of the columns times the
+ * second. */
 int skinny_variants(
 	struct stream *stream, const struct op_gemm *args, bool gated, uint8_t *ret);
 /* Between cuda_launch_begin and cuda_launch_end; -ENOTSUP for what it is no variant of. */

@@ -9,8 +9,8 @@
 #if __CUDA_ARCH__ >= 900
 
 /*
- * For a warp, which counts as WARP_ARRIVALS: one lane arrives for all, behind __syncwarp. In a build
- * for racecheck (racecheck.cuh) every lane arrives for itself.
+ * For a warp, which counts as WARP_ARRIVALS: one lane arrives for all, behind __syncwarp. In a
+ * build for racecheck (racecheck.cuh) every lane arrives for itself.
  */
 #ifdef MIMEO_RACECHECK
 enum { WARP_ARRIVALS = 32 };

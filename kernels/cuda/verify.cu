@@ -4,13 +4,13 @@
  * Grid: a team of 1 to 8 blocks a row (sample_team.cuh); block: 1024 threads; shared memory: 46 KB.
  * A row is verified token by token and ends with the first draft that does not hold: of the row's
  * logits, 1 + K times the vocabulary, only those that count are read. Greedy: one pass a token, for
- * its arg-max. Sampled: passes for both tops, both filters and both sums, and behind the first draft
- * that does not hold one for the draw; a filter runs in one block, p's and q's in two blocks at once
- * where a team has two. A row without drafts is as in sample.cu.
+ * its arg-max. Sampled: passes for both tops, both filters and both sums, and behind the first
+ * draft that does not hold one for the draw; a filter runs in one block, p's and q's in two blocks
+ * at once where a team has two. A row without drafts is as in sample.cu.
  *
- * The cpu device's verify.c says why the result follows the target's law. Noise and scores are those
- * of sample_draw.cuh; weights, sums and probabilities are double precision, as there. A greedy row
- * reads no draft's logits.
+ * The cpu device's verify.c says why the result follows the target's law. Noise and scores are
+ * those of sample_draw.cuh; weights, sums and probabilities are double precision, as there. A
+ * greedy row reads no draft's logits.
  */
 
 #include "kernels/cuda/sample_team.cuh"
@@ -197,7 +197,8 @@ __device__ static void consider_rest(struct thread_draw &draw, const struct team
 	draw.bound = fmaxf(draw.bound, (float)score);
 }
 
-/* The token that replaces a draft; p has a finite logit. -1: the residual is empty. In every thread. */
+/* The token that replaces a draft; p has a finite logit. -1: the residual is empty. In every
+ * thread. */
 __device__ static int32_t draw_residual(const struct team_verification &v,
 	const struct team_distribution &p, const struct team_distribution &q)
 {

@@ -76,8 +76,8 @@ template <int N> static __device__ __forceinline__ void settle(float (&x)[N][4])
 
 /* ---- products ---- */
 
-/* Of 64 x 16 and 16 x `cols`, with the numbers of its sums, its operands' and that of `add`; `ways`: how
- * the operands in shared memory are read, 0 along their rows, 1 across. */
+/* Of 64 x 16 and 16 x `cols`, with the numbers of its sums, its operands' and that of `add`;
+ * `ways`: how the operands in shared memory are read, 0 along their rows, 1 across. */
 #define PRODUCT(cols, numbers, a_at, b_at, add_at, ways)                                           \
 	"{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_at ", 0;\n\t"                                  \
 	"wgmma.mma_async.sync.aligned.m64n" cols "k16.f32.bf16.bf16 {" numbers "}, " a_at          \
@@ -92,8 +92,8 @@ template <int N> static __device__ __forceinline__ void settle(float (&x)[N][4])
 			     : "l"(a), "l"(b), "r"(add));                                          \
 	}
 
-/* c[64, 8 M] = a[64, 16] b[16, 8 M], plus what c was if `add`; c: M fragments, of 16 rows a warp. a and b
- * are descriptors, read along their rows. */
+/* c[64, 8 M] = a[64, 16] b[16, 8 M], plus what c was if `add`; c: M fragments, of 16 rows a warp. a
+ * and b are descriptors, read along their rows. */
 DEFINE_PRODUCT(product, "0, 0", 1, "8", NUMBERS_4, "%4", "%5", "%6", SUMS_4(c, 0))
 DEFINE_PRODUCT(product, "0, 0", 2, "16", NUMBERS_8, "%8", "%9", "%10", SUMS_8(c, 0))
 DEFINE_PRODUCT(product, "0, 0", 4, "32", NUMBERS_16, "%16", "%17", "%18", SUMS_16(c, 0))

@@ -19,8 +19,8 @@ static const struct wide_instance kernels[] = {
 
 enum { N_KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 
-/* Leaves memory for small blocks of the next kernel: a norm that does not fit beside this kernel starts
- * behind it. */
+/* Leaves memory for small blocks of the next kernel: a norm that does not fit beside this kernel
+ * starts behind it. */
 static const uint32_t BLOCK_BYTES = 216 * 1024;
 
 /* A variant's number is splits * 16 + height / 8. */
@@ -90,7 +90,8 @@ static uint32_t wide_y_cols(const struct op_gemm *a, bool gated)
 	return gated ? a->w.rows / 2 : a->w.rows;
 }
 
-/* Clusters of `splits` blocks that run at once; some of a device's parts do not hold a whole number. */
+/* Clusters of `splits` blocks that run at once; some of a device's parts do not hold a whole
+ * number. */
 static uint32_t wide_clusters_at_once(
 	struct stream *stream, const struct wide_instance *kernel, uint32_t splits)
 {

@@ -13,19 +13,19 @@
  * part of W is requested before the wait for the preceding kernel.
  *
  * With few tiles the columns are split among the blocks of a cluster, whose sums meet in shared
- * memory: block i adds rows i, i + splits ... of x, in the order of the blocks. The height is chosen
- * so that the tiles are as many as clusters run at once, or slightly fewer (one wave). Without a
- * split a block takes every gridDim.x-th tile.
+ * memory: block i adds rows i, i + splits ... of x, in the order of the blocks. The height is
+ * chosen so that the tiles are as many as clusters run at once, or slightly fewer (one wave).
+ * Without a split a block takes every gridDim.x-th tile.
  *
  * Grid: tiles x splits; block: nine warps; shared memory: the ring, and sums [N][132]; small
  * blocks of the next kernel, a norm's, still fit. Bytes: W once from memory; x once a tile from the
  * L2, which is why 128 rows are left to cuBLASLt (67 MB: 25 us here, 22 there).
  *
- * Measured on an H200, us (cuBLASLt's in parentheses): 32 rows, 1B o 5.0 (6.1), 8B o 12.0 (14.1), 34
- * MB (1B down) 11.9 (14.5), 50 MB (8B qkv) 15.9 (16.6), 67 MB 18.9 (19.6 and its silu_mul), 117 MB 33.6
- * (32.9); 64 rows, 34 MB 13.4 (14.8). A step of 1B at 32 rows: 1.31 ms without this kernel, 1.21 with
- * it. Tried and slower: x for two blocks at once by multicast (67 MB: 33 us), 256 columns a stage
- * (1.28 ms); 128 a stage gain nothing at 32 rows and lose 3 % at 64.
+ * Measured on an H200, us (cuBLASLt's in parentheses): 32 rows, 1B o 5.0 (6.1), 8B o 12.0 (14.1),
+ * 34 MB (1B down) 11.9 (14.5), 50 MB (8B qkv) 15.9 (16.6), 67 MB 18.9 (19.6 and its silu_mul), 117
+ * MB 33.6 (32.9); 64 rows, 34 MB 13.4 (14.8). A step of 1B at 32 rows: 1.31 ms without this kernel,
+ * 1.21 with it. Tried and slower: x for two blocks at once by multicast (67 MB: 33 us), 256 columns
+ * a stage (1.28 ms); 128 a stage gain nothing at 32 rows and lose 3 % at 64.
  */
 
 #include "kernels/cuda/kernel.cuh"

@@ -2,7 +2,8 @@
 #ifndef MIMEO_TESTS_KERNELS_DEVICE_CLAIMS_H
 #define MIMEO_TESTS_KERNELS_DEVICE_CLAIMS_H
 
-/* What device.h says of streams, events and memory, for any device; behind the device's own fixture. */
+/* What device.h says of streams, events and memory, for any device; behind the device's own
+ * fixture. */
 
 #include "tests/kernels/device_fixture.h"
 

@@ -4,7 +4,8 @@
 
 /*
  * Distributions by the book, for what is drawn from them: the filters one after the other over a
- * small vocabulary, the noise by the words of the op's head, and Pearson's test with its probability.
+ * small vocabulary, the noise by the words of the op's head, and Pearson's test with its
+ * probability.
  */
 
 #include <math.h>

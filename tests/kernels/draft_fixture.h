@@ -70,8 +70,8 @@ static inline void run_target(
 #define PROMPT(s, n, from)                                                                         \
 	{.slot = (s), .flags = ROW_SAMPLE, .n_tokens = (n), .start = (from), .next_id = -1}
 
-/* A row to verify, a prompt's chunk, a prompt's end, a decode, an empty row, and a chunk whose next id
- * is unknown. */
+/* A row to verify, a prompt's chunk, a prompt's end, a decode, an empty row, and a chunk whose next
+ * id is unknown. */
 static const struct step_row big_rows[MAX_ROWS] = {VERIFY(3), CHUNK(1, 5, 2, 19), PROMPT(5, 6, 4),
 	DECODE(2), {.slot = -1, .n_tokens = 3, .next_id = 9}, CHUNK(7, 2, 0, -1)};
 static const uint32_t big_first[MAX_ROWS + 1] = {0, 4, 9, 15, 16, 19, 21};

@@ -180,7 +180,8 @@ static struct step_record record_of(
 	return record;
 }
 
-/* Embeddings: of some tokens, of none that a row has, of an empty row, of a slot's token, of all. */
+/* Embeddings: of some tokens, of none that a row has, of an empty row, of a slot's token, of
+ * all. */
 static const struct step_row big_rows[MAX_ROWS] = {
 	{3, ROW_SAMPLE, 9, 0, given, 4},
 	{0, 0, 6, 5, given + EMBEDDING_BYTES, 6},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What comes out of drafting and verifying is distributed as the target would have it. Target
- * and draft are chains over a small vocabulary: a token's logits depend on the token before it. Many
+ * What comes out of drafting and verifying is distributed as the target would have it. Target and
+ * draft are chains over a small vocabulary: a token's logits depend on the token before it. Many
  * slots with a seed each draft, verify and, where one token came of it, do so again; the first two
  * tokens are counted. Seeds are fixed, so a test passes always or never.
  */

@@ -105,7 +105,8 @@ static void run_step(struct rig *rig, const struct step_row *rows, uint32_t n_ro
 		rig_advance(rig, n_rows);
 }
 
-/* Slots 0, 2 and 4 speculate, greedy or not, the others do not; in turn as rows to verify or not. */
+/* Slots 0, 2 and 4 speculate, greedy or not, the others do not; in turn as rows to verify or
+ * not. */
 static void test_rows_that_speculate_are_alone_among_rows_that_do_not(void **state)
 {
 	struct rig together, alone;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Events that another process waits for, and handles of untrusted descriptors, on the cpu device. */
+/* Events that another process waits for, and handles of untrusted descriptors, on the cpu
+ * device. */
 #include "tests/kernels/cpu_fixture.h"
 
 #include <errno.h>

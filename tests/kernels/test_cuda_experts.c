@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of experts on the CUDA device, and all of a layer's, eager and in a graph, against the cpu's. */
+/* Products of experts on the CUDA device, and all of a layer's, eager and in a graph, against the
+ * cpu's. */
 #include "tests/kernels/cuda_routing.h"
 
 /* ---- products ---- */

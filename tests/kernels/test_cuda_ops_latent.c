@@ -12,7 +12,8 @@ struct head_shape {
 	uint32_t n_rows, n_heads, head_n, cols, gap; /* gap: elements between heads, and between rows */
 };
 
-/* Those of the fast kernels: one row to several tiles of them, edges in every dimension; then others. */
+/* Those of the fast kernels: one row to several tiles of them, edges in every dimension; then
+ * others. */
 static const struct head_shape head_shapes[] = {
 	{DTYPE_BF16, 1, 16, 128, 512, 64},
 	{DTYPE_BF16, 8, 16, 128, 512, 0},

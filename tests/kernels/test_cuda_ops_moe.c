@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which experts compute what, and the sum of what they did, on the CUDA device, against the cpu's. */
+/* Which experts compute what, and the sum of what they did, on the CUDA device, against the
+ * cpu's. */
 #include "tests/kernels/cuda_routing.h"
 
 /* ---- routing ---- */
