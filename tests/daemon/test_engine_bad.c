@@ -232,7 +232,6 @@ static void test_refusals_are_counted_apart_from_requests(void **state)
 static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[16] = {0};
 	struct rig_request first, second, r;
 
 	wait_for_bystander();
@@ -248,13 +247,13 @@ static void test_two_requests_over_the_same_bytes_cannot_slip_a_token_in(void **
 	second.sqe.user_data = 1002;
 	((int32_t *)(rig->client.region.arena + first.sqe.payload_offset))[3] = 4000;
 	rig_submit(&rig->client, second);
-	rig_wait(&rig->client, results, 2);
-	assert_int_equal(results[2].status, MIMEO_E_INVALID);
-	assert_int_equal(results[2].detail, RING_DETAIL_TOKEN);
+	rig_wait(&rig->client, rig->results, 2);
+	assert_int_equal(rig->results[2].status, MIMEO_E_INVALID);
+	assert_int_equal(rig->results[2].detail, RING_DETAIL_TOKEN);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 1);
-	assert_int_equal(results[1].status, 0);
-	rig_wait(&rig->client, results, 0);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[1].status, 0);
+	rig_wait(&rig->client, rig->results, 0);
 }
 
 /* ---- broken rings ---- */
@@ -355,22 +354,19 @@ static void test_index_in_flight_or_out_of_range_is_one_report(void **state)
 static void test_slow_reader_with_a_small_ring_is_no_offender(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[2] = {0};
 	struct engine_report report;
 
 	rig_submit(&rig->client,
 		rig_ask(&rig->client, 0, 0, (int32_t[]){1}, 1, 400, MIMEO_GENERATE_IGNORE_EOS));
 	/* Progress fills what the final completion leaves. */
-	while (!atomic_load(&rig->client.region.ring.control->cq_tail))
-		sched_yield();
+	RIG_AWAIT(atomic_load(&rig->client.region.ring.control->cq_tail));
 	rig_submit(&rig->client, rig_call(&rig->client, 1, RING_OP_NOP, 0, 0));
-	while (!engine_stats(rig->engine)->n_finished)
-		sched_yield();
-	rig_wait(&rig->client, results, 0);
-	rig_wait(&rig->client, results, 1);
-	assert_int_equal(results[0].status, 0);
-	assert_int_equal(results[0].n_generated, 400);
-	assert_int_equal(results[1].status, 0);
+	RIG_AWAIT(engine_stats(rig->engine)->n_finished);
+	rig_wait(&rig->client, rig->results, 0);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[0].status, 0);
+	assert_int_equal(rig->results[0].n_generated, 400);
+	assert_int_equal(rig->results[1].status, 0);
 	assert_false(engine_report_take(rig->engine, &report));
 }
 
@@ -396,7 +392,6 @@ static void *vandalise(void *arg)
 static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[16] = {0};
 	struct rig_request requests[8];
 	static uint8_t good_bytes[1 << 16];
 	struct vandal v = {0};
@@ -419,7 +414,7 @@ static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void
 	assert_int_equal(pthread_create(&v.thread, NULL, vandalise, &v), 0);
 	for (uint32_t round = 0; round < 300; round++) {
 		for (uint32_t i = 0; i < 8; i++) {
-			results[i] = (struct rig_result){0};
+			rig->results[i] = (struct rig_result){0};
 			/* Most begin as good ones. */
 			if (round % 4)
 				memcpy(rig->client.region.arena + requests[i].sqe.header_offset,
@@ -429,8 +424,8 @@ static void test_bytes_rewritten_while_they_are_read_change_no_other_client(void
 			rig_submit(&rig->client, requests[i]);
 		}
 		for (uint32_t i = 0; i < 8; i++) {
-			rig_wait(&rig->client, results, i);
-			n_ended += results[i].done;
+			rig_wait(&rig->client, rig->results, i);
+			n_ended += rig->results[i].done;
 		}
 	}
 	atomic_store(&v.stop, true);
@@ -463,19 +458,17 @@ static void test_drain_refuses_new_work_and_reports_when_the_old_is_done(void **
 static void test_abort_ends_all_with_the_status_given(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[16] = {0};
 
 	wait_for_bystander();
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 16; i++)
 		rig_submit(&rig->client, rig_ask_text(&rig->client, i, 0, "count 4 30\n"));
 	rig_wait_steps(rig, 2);
-	while (rig->client.port->n_in_flight != 16)
-		sched_yield();
+	RIG_AWAIT(rig->client.port->n_in_flight == 16);
 	assert_int_equal(engine_post_abort(rig->engine, MIMEO_E_DRAINING), 0);
 	for (uint32_t i = 0; i < 16; i++) {
-		rig_wait(&rig->client, results, i);
-		assert_int_equal(results[i].status, MIMEO_E_DRAINING);
+		rig_wait(&rig->client, rig->results, i);
+		assert_int_equal(rig->results[i].status, MIMEO_E_DRAINING);
 	}
 	rig_gate_open(rig);
 }

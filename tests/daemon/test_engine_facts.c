@@ -234,9 +234,7 @@ static void test_graphs_of_a_draft_are_there_from_the_start_and_no_order_drops_t
 
 		assert_int_equal(engine_post_graphs(rig->engine, &one), 0);
 	}
-	while (atomic_load(&engine_stats(rig->engine)->n_graph_orders) ||
-		sum_of(rig, "target").n_ready)
-		sched_yield();
+	RIG_AWAIT(!engine_stats(rig->engine)->n_graph_orders && !sum_of(rig, "target").n_ready);
 	assert_int_equal(rig_facts(rig).n_ready, n_draft);
 	generate(rig); /* and they serve */
 }

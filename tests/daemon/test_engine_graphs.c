@@ -186,7 +186,6 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	struct rig *rig = *state;
 	const struct engine_stats *stats;
 	struct engine_graph_facts facts;
-	struct rig_result results[2] = {0};
 	uint64_t n_shared = 0;
 	struct rig_client clients[2];
 	struct rig_request requests[2];
@@ -202,7 +201,7 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	}
 	rig_gate_open(rig);
 	for (uint32_t c = 0; c < 2; c++)
-		rig_wait(&clients[c], &results[c], 0);
+		rig_wait(&clients[c], &rig->results[c], 0);
 	assert_true(stats->n_shared_replays > 0);
 	assert_true(stats->n_shared_replays <= stats->n_replays);
 	for (uint32_t i = 0; engine_graph_facts(rig->engine, 0, i, &facts); i++)

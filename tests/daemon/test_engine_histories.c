@@ -17,7 +17,6 @@ static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
 	struct rig *rig = *state;
 	static const char *const rest[] = {"\n", " 33\n", " 8 91\n", " 60 1 2\n"};
 	static const char *const answers[] = {"17 52", "17 33 52", "8 17 52 91", "1 2 17 52 60"};
-	struct rig_result results[8] = {0};
 	struct rig_request requests[4];
 
 	open_with(&rig->client, 1, "sort 52 17");
@@ -33,8 +32,8 @@ static void test_forks_diverge_and_leave_the_parent_as_it_was(void **state)
 	rig_wait_steps(rig, 2 + 1);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 4; i++) {
-		rig_wait(&rig->client, results, i);
-		rig_assert_text(&rig->client, &requests[i], &results[i], answers[i]);
+		rig_wait(&rig->client, rig->results, i);
+		rig_assert_text(&rig->client, &requests[i], &rig->results[i], answers[i]);
 	}
 }
 
@@ -68,8 +67,7 @@ static void cancel_before_the_copy(struct rig *rig, struct rig_client *client)
 	rig_wait_steps(rig, 3); /* both places for launched steps are taken */
 	ask = rig_ask_text(client, 1, 2, " 33\n");
 	rig_submit(client, ask);
-	while (engine_stats(rig->engine)->n_running < 2)
-		sched_yield();
+	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 2);
 	rig_cancel(client, 2, &ask);
 	rig_cancel(client, 3, &busy);
 	for (uint32_t i = 0; i < 4; i++)
@@ -202,7 +200,6 @@ static void test_sequence_cut_equals_one_that_never_had_the_tail(void **state)
 static void test_sequence_of_a_cancelled_request_keeps_only_what_was_reported(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request request;
 	struct answer after, whole;
 	int32_t tokens[64];
@@ -214,10 +211,10 @@ static void test_sequence_of_a_cancelled_request_keeps_only_what_was_reported(vo
 	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2); /* the prompt, and a decode past what the host knows */
 	rig_cancel(&rig->client, 1, &request);
-	rig_wait(&rig->client, results, 0);
+	rig_wait(&rig->client, rig->results, 0);
 	rig_gate_open(rig);
-	assert_int_equal(results[0].n_generated, 0);
-	rig_wait(&rig->client, results, 1);
+	assert_int_equal(rig->results[0].n_generated, 0);
+	rig_wait(&rig->client, rig->results, 1);
 	tokens[n] = '9';
 	tokens[n + 1] = ' ';
 	after = continue_with(&rig->client, 1, tokens + n, 2);
@@ -228,7 +225,6 @@ static void test_sequence_of_a_cancelled_request_keeps_only_what_was_reported(vo
 static void test_close_while_busy_takes_effect_afterwards(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request requests[4];
 
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
@@ -242,13 +238,13 @@ static void test_close_while_busy_takes_effect_afterwards(void **state)
 	rig_wait_waiting(rig, 3);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_wait(&rig->client, results, i);
-	assert_int_equal(results[0].status, 0);
-	assert_true(results[0].n_generated > 0);
-	assert_int_equal(results[1].status, 0);
-	assert_int_equal(results[2].status, MIMEO_E_UNKNOWN_SEQUENCE);
-	assert_int_equal(results[2].values[0], 1);
-	assert_int_equal(results[3].status, 0);
+		rig_wait(&rig->client, rig->results, i);
+	assert_int_equal(rig->results[0].status, 0);
+	assert_true(rig->results[0].n_generated > 0);
+	assert_int_equal(rig->results[1].status, 0);
+	assert_int_equal(rig->results[2].status, MIMEO_E_UNKNOWN_SEQUENCE);
+	assert_int_equal(rig->results[2].values[0], 1);
+	assert_int_equal(rig->results[3].status, 0);
 }
 
 int main(void)

@@ -65,8 +65,7 @@ static void test_clients_own_loop_has_no_gaps(void **state)
 
 static void wait_until_asleep(struct rig *rig)
 {
-	while (!atomic_load(&rig->engine->lane.idle.sleeping))
-		sched_yield();
+	RIG_AWAIT(atomic_load(&rig->engine->lane.idle.sleeping));
 }
 
 /* Launch the request into a lane that is held, and wait until the engine has gone to sleep. */
@@ -116,7 +115,6 @@ static void step_once(struct rig_client *client, bool first)
 static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[16] = {0};
 	struct rig_request request;
 
 	rig_ok(&rig->client, 0, RING_OP_OPEN, 1, 0);
@@ -128,13 +126,12 @@ static void test_replay_of_known_length_is_awaited_by_the_clock(void **state)
 	uint64_t n_sleeps = value(&rig->engine->stats.n_sleeps);
 
 	assert_true(held->expected_ns > 0);
-	while (value(&rig->engine->stats.n_sleeps) < n_sleeps + 3)
-		sched_yield();
+	RIG_AWAIT(value(&rig->engine->stats.n_sleeps) >= n_sleeps + 3);
 	wait_until_asleep(rig);
 	assert_false(held->notify);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 0);
-	assert_int_equal(results[0].status, MIMEO_OK);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_int_equal(rig->results[0].status, MIMEO_OK);
 	rig_ok(&rig->client, 0, RING_OP_CLOSE, 1, 0);
 }
 

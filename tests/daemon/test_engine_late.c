@@ -314,7 +314,6 @@ static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **sta
 {
 	struct rig *rig = *state;
 	struct engine_graph_facts facts;
-	struct rig_result results[1] = {0};
 	struct rig_request request;
 
 	rig_gate_close(rig);
@@ -327,8 +326,8 @@ static void test_graph_in_the_lane_is_dropped_when_its_step_has_ended(void **sta
 		nap();
 	assert_int_equal(count_graphs(rig, "dropping"), 2);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 0);
-	rig_assert_text(&rig->client, &request, &results[0], "17");
+	rig_wait(&rig->client, rig->results, 0);
+	rig_assert_text(&rig->client, &request, &rig->results[0], "17");
 	rig_detach(&rig->client);
 	await_rest(rig);
 	index_of(rig, "FULL 1x1", &facts);
@@ -341,7 +340,6 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 {
 	struct rig *rig = *state;
 	static int32_t alone[300];
-	struct rig_result results[1] = {0};
 	struct rig_request request;
 	uint32_t n;
 
@@ -350,15 +348,15 @@ static void test_captures_beside_a_running_request_change_none_of_its_tokens(voi
 	for (int round = 0; engine_stats(rig->engine)->n_late_captures < 2; round++) {
 		assert_true(round < 100);
 		request = rig_endless(&rig->client, 0, 0, 300);
-		results[0] = (struct rig_result){0};
+		rig->results[0] = (struct rig_result){0};
 		rig_submit(&rig->client, request);
 		if (round == 1) {
 			rig_wait_steps(rig, engine_stats(rig->engine)->n_steps + 3);
 			order(rig, ENGINE_GRAPH_DROP, ENGINE_ALL);
 			order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 		}
-		rig_wait(&rig->client, results, 0);
-		assert_int_equal(results[0].n_generated, 300);
+		rig_wait(&rig->client, rig->results, 0);
+		assert_int_equal(rig->results[0].n_generated, 300);
 		if (!round)
 			memcpy(alone, rig_tokens(&rig->client, &request), sizeof(alone));
 		assert_memory_equal(alone, rig_tokens(&rig->client, &request), sizeof(alone));
@@ -437,7 +435,6 @@ static void test_captures_take_a_share_of_the_time_while_requests_come(void **st
 static void test_order_taken_back_captures_nothing(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[1] = {0};
 	struct rig_request request;
 
 	rig_gate_close(rig);
@@ -450,8 +447,8 @@ static void test_order_taken_back_captures_nothing(void **state)
 	await_graphs(rig, "wanted", 0);
 	assert_int_equal(engine_stats(rig->engine)->n_late_captures, 0);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 0);
-	rig_assert_text(&rig->client, &request, &results[0], "17");
+	rig_wait(&rig->client, rig->results, 0);
+	rig_assert_text(&rig->client, &request, &rig->results[0], "17");
 	rig_detach(&rig->client);
 	await_rest(rig);
 }

@@ -293,8 +293,7 @@ static uint32_t next_final(struct rig_client *client)
 	struct ring_cqe cqe;
 
 	for (;;) {
-		while (!ring_cq_peek(&client->region.ring, &cqe))
-			sched_yield();
+		RIG_AWAIT(ring_cq_peek(&client->region.ring, &cqe));
 		ring_cq_advance(&client->region.ring);
 		if (cqe.kind != RING_CQE_FINAL)
 			continue;

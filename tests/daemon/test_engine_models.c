@@ -10,7 +10,6 @@ static struct rig_options with_pages(uint32_t kv_pages)
 static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[16] = {0};
 	struct rig_request requests[16];
 	struct engine_model_facts facts;
 	int32_t tokens[64];
@@ -36,8 +35,8 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 	assert_int_equal(rig_pages_free(rig, 1), 15 - 3 * 4);
 	rig_gate_open(rig);
 	for (uint32_t i = 0; i < 12; i++) {
-		rig_wait(&rig->client, results, i);
-		rig_assert_text(&rig->client, &requests[i], &results[i], i % 2 ? "17 33 52" : "933");
+		rig_wait(&rig->client, rig->results, i);
+		rig_assert_text(&rig->client, &requests[i], &rig->results[i], i % 2 ? "17 33 52" : "933");
 	}
 	engine_model_facts(rig->engine, 0, &facts);
 	assert_int_equal(facts.n_tokens_out, 2 * 4 + 2 * 9);
@@ -64,8 +63,7 @@ static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 	msg.model = 1;
 	first = rig_generate(&client, 1, tokens, msg.n_tokens, &msg);
 	rig_submit(&client, first);
-	while (engine_stats(rig->engine)->n_running < 2)
-		sched_yield();
+	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 2);
 	assert_int_equal(engine_stats(rig->engine)->n_waiting, 1);
 	rig_gate_open(rig);
 	rig_wait(&client, results, 1);

@@ -20,7 +20,6 @@ static void fill(struct rig_client *client, uint32_t sequence, uint32_t n_tokens
 static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request requests[2];
 	int32_t tokens[64];
 
@@ -34,10 +33,10 @@ static void test_generate_waits_for_pages_and_then_answers_right(void **state)
 	rig_wait_waiting(rig, 1);
 	assert_int_equal(rig_pages_free(rig, 0), 15 - 14);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 0);
-	rig_wait(&rig->client, results, 1);
-	rig_assert_text(&rig->client, &requests[0], &results[0], "933");
-	rig_assert_text(&rig->client, &requests[1], &results[1], "olleh");
+	rig_wait(&rig->client, rig->results, 0);
+	rig_wait(&rig->client, rig->results, 1);
+	rig_assert_text(&rig->client, &requests[0], &rig->results[0], "933");
+	rig_assert_text(&rig->client, &requests[1], &rig->results[1], "olleh");
 }
 
 static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state)
@@ -154,8 +153,7 @@ static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 3; i++)
 		rig_submit(&other, rig_endless(&other, i, 0, 10 + 7 * i));
-	while (engine_stats(rig->engine)->n_running < 3)
-		sched_yield();
+	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 3);
 	rig_submit(&client, rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
 	rig_wait_waiting(rig, 1);
 	/* One slot is free, and kept. */
@@ -228,7 +226,6 @@ static void test_request_that_would_wait_for_its_own_sequence_is_too_long(void *
 static void test_cancelled_waiting_request_leaves_nothing(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request one, two;
 
 	rig_gate_close(rig);
@@ -238,19 +235,18 @@ static void test_cancelled_waiting_request_leaves_nothing(void **state)
 	rig_submit(&rig->client, two);
 	rig_wait_waiting(rig, 1);
 	rig_cancel(&rig->client, 2, &two);
-	rig_wait(&rig->client, results, 1);
-	assert_int_equal(results[1].status, MIMEO_E_CANCELLED);
-	assert_int_equal(results[1].n_prompt, 0);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[1].status, MIMEO_E_CANCELLED);
+	assert_int_equal(rig->results[1].n_prompt, 0);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 0);
-	assert_int_equal(results[0].n_generated, 200);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_int_equal(rig->results[0].n_generated, 200);
 	rig_assert_all_free(rig);
 }
 
 static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_launched_steps(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request request;
 	int32_t tokens[100];
 
@@ -261,10 +257,10 @@ static void test_cancel_in_the_middle_of_a_prompt_gives_pages_back_behind_the_la
 	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2);
 	rig_cancel(&rig->client, 1, &request);
-	rig_wait(&rig->client, results, 0);
-	rig_wait(&rig->client, results, 1);
-	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
-	assert_int_equal(results[0].n_generated, 0);
+	rig_wait(&rig->client, rig->results, 0);
+	rig_wait(&rig->client, rig->results, 1);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
+	assert_int_equal(rig->results[0].n_generated, 0);
 	/* The launched steps still name them. */
 	assert_int_equal(rig_pages_free(rig, 0), 20 - 8);
 	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 15);
@@ -290,7 +286,6 @@ static void test_deadline_ends_a_waiting_request_while_nothing_else_happens(void
 static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct msg_generate msg = rig_greedy(1, 100);
 
 	fill(&rig->client, 1, 96);
@@ -298,11 +293,11 @@ static void test_earlier_deadline_that_came_later_is_not_overlooked(void **state
 		msg.deadline_ms = i == 0 ? 3600 * 1000 : 40 - 10 * i;
 		rig_submit(&rig->client, rig_generate(&rig->client, i, (int32_t[]){1}, 1, &msg));
 	}
-	rig_wait(&rig->client, results, 1);
-	rig_wait(&rig->client, results, 2);
-	assert_int_equal(results[1].status, MIMEO_E_DEADLINE);
-	assert_int_equal(results[2].status, MIMEO_E_DEADLINE);
-	assert_false(results[0].done);
+	rig_wait(&rig->client, rig->results, 1);
+	rig_wait(&rig->client, rig->results, 2);
+	assert_int_equal(rig->results[1].status, MIMEO_E_DEADLINE);
+	assert_int_equal(rig->results[2].status, MIMEO_E_DEADLINE);
+	assert_false(rig->results[0].done);
 }
 
 /* A client that goes away after n_events completions of whatever it runs. */
@@ -361,8 +356,7 @@ static void test_detach_before_the_launched_steps_are_done_waits_for_them(void *
 	rig_submit(&rig->client, rig_endless(&rig->client, 0, 0, 100));
 	rig_wait_steps(rig, 2);
 	assert_int_equal(engine_post_detach(rig->engine, rig->client.port), 0);
-	while (engine_stats(rig->engine)->n_running)
-		sched_yield();
+	RIG_AWAIT(!engine_stats(rig->engine)->n_running);
 	assert_int_equal(rig_pages_free(rig, 0), 20 - 7);
 	assert_false(engine_report_take(rig->engine, &report));
 	rig_gate_open(rig);

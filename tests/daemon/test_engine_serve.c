@@ -222,7 +222,6 @@ static void test_end_token_is_ignored_on_request(void **state)
 static void test_cancel_ends_a_running_request_and_only_that(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request one, cancel;
 	int32_t tokens[64];
 	uint32_t n = rig_prompt("count 4 30\n", tokens);
@@ -237,13 +236,13 @@ static void test_cancel_ends_a_running_request_and_only_that(void **state)
 	cancel.sqe.generation2 = one.sqe.generation;
 	rig_submit(&rig->client, cancel);
 	for (uint32_t i = 0; i < 3; i++)
-		rig_wait(&rig->client, results, i);
-	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
-	assert_int_equal(results[0].finish, MIMEO_FINISH_CANCELLED);
-	assert_true(results[0].n_generated < 400);
-	assert_int_equal(results[1].status, 0);
-	assert_int_equal(results[1].finish, MIMEO_FINISH_STOP);
-	assert_int_equal(results[2].status, 0);
+		rig_wait(&rig->client, rig->results, i);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
+	assert_int_equal(rig->results[0].finish, MIMEO_FINISH_CANCELLED);
+	assert_true(rig->results[0].n_generated < 400);
+	assert_int_equal(rig->results[1].status, 0);
+	assert_int_equal(rig->results[1].finish, MIMEO_FINISH_STOP);
+	assert_int_equal(rig->results[2].status, 0);
 	cancel = rig_call(&rig->client, 2, RING_OP_CANCEL, 0, 0);
 	cancel.sqe.generation2 = one.sqe.generation;
 	assert_int_equal(rig_do(&rig->client, cancel).status, MIMEO_E_UNKNOWN_REQUEST);
@@ -329,7 +328,6 @@ static void test_latent_answers_beside_other_clients_equal_those_alone(void **st
 static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request requests[6];
 	int32_t tokens[64], first[40];
 	uint32_t n = rig_prompt("rev", tokens);
@@ -347,7 +345,7 @@ static void test_seeded_sampling_does_not_depend_on_who_shares_the_step(void **s
 		rig_submit(&rig->client, requests[i]);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
-		rig_wait(&rig->client, results, i);
+		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(
 			memcmp(rig_tokens(&rig->client, &requests[i]), first, sizeof(first)) == 0, i % 2);
 	}

@@ -313,7 +313,6 @@ static void test_step_and_generate_share_a_history(void **state)
 static void test_cancelled_step_can_be_followed_by_another(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_result results[8] = {0};
 	struct rig_request request;
 	struct rig_result result;
 
@@ -323,10 +322,10 @@ static void test_cancelled_step_can_be_followed_by_another(void **state)
 	rig_submit(&rig->client, request);
 	rig_wait_steps(rig, 2);
 	rig_cancel(&rig->client, 1, &request);
-	rig_wait(&rig->client, results, 0);
-	assert_int_equal(results[0].status, MIMEO_E_CANCELLED);
+	rig_wait(&rig->client, rig->results, 0);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
 	rig_gate_open(rig);
-	rig_wait(&rig->client, results, 1);
+	rig_wait(&rig->client, rig->results, 1);
 	request = rig_ask_text(&rig->client, 0, 1, "\n");
 	result = rig_do(&rig->client, request);
 	rig_assert_text(&rig->client, &request, &result, "8 17 33 52 91");
