@@ -11,8 +11,9 @@
  *
  * The last word of an entry is its STAMP, a number made of its index, stored with release when the
  * entry is published. A consumer that is awake reads the stamp, so that a message between two spinning
- * sides moves one cache line. The tail repeats the information in one word for sleeping. A side that goes to sleep and a side that publishes each store one word and load another, for
- * which acquire and release do not suffice:
+ * sides moves one cache line. The tail repeats the information in one word for sleeping. A side that
+ * goes to sleep and a side that publishes each store one word and load another, for which acquire and
+ * release do not suffice:
  *
  *	sleeper:   store NEED_WAKEUP (seq_cst), load the tail (seq_cst), then wait if the next
  *	           entry has no stamp
