@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "bench_commit.h"
 #include "build-config.h"
 #include "daemon/bench/fail.h"
 
@@ -151,6 +152,7 @@ void results_row(struct results *results)
 	results_cell(results, "date", NULL, TABLE_TEXT)->text = results->date;
 	results_cell(results, "loop", NULL, TABLE_TEXT)->text = results->loop;
 	results_cell(results, "version", NULL, TABLE_TEXT)->text = results->version;
+	results_cell(results, "commit", NULL, TABLE_TEXT)->text = BENCH_COMMIT;
 	results_count(results, "n_cpus", NULL, results_n_cpus());
 }
 

@@ -76,6 +76,7 @@ static void test_each_row_says_where_and_when_it_was_measured(void **state)
 	assert_ptr_equal(strstr(text(rows, 0, "device"), "cpu"), text(rows, 0, "device"));
 	assert_int_equal(strlen(text(rows, 0, "date")), strlen("2030-01-02T03:04:05Z"));
 	assert_true(*text(rows, 0, "version") >= '0' && *text(rows, 0, "version") <= '9');
+	assert_true(*text(rows, 0, "commit"));
 	assert_non_null(strstr(text(rows, 0, "model"), "tinycalc"));
 	assert_non_null(strstr(text(rows, 0, "floor"), "reading each weight once"));
 	json_decref(rows);
