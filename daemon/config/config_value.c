@@ -82,8 +82,8 @@ const struct config_key config_keys[CONFIG_N_KEYS] = {
 		CONFIG_INTEGER, AT(drain_timeout_s), .min = 0, .max = 86400},
 	{"loop", "NAME", NULL, "$MIMEO_LOOP or auto", "event loop: auto, io_uring, epoll",
 		CONFIG_CHOICE, AT(loop), .accepted = "auto, io_uring or epoll"},
-	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug, trace", CONFIG_LEVEL,
-		AT(log_level), .accepted = "error, warn, info, debug or trace"},
+	{"log_level", "LEVEL", "info", NULL, "error, warn, info, debug", CONFIG_LEVEL,
+		AT(log_level), .accepted = "error, warn, info or debug"},
 };
 _Static_assert(CONFIG_SOCKET_MAX == 102 && CONFIG_FOLDER_MAX == 1024, "as config_keys says");
 

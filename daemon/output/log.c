@@ -23,7 +23,6 @@ static const struct {
 	[LOG_LEVEL_WARN] = { "warn", 4 },
 	[LOG_LEVEL_INFO] = { "info", 6 },
 	[LOG_LEVEL_DEBUG] = { "debug", 7 },
-	[LOG_LEVEL_TRACE] = { "trace", 7 },
 };
 
 enum { N_LEVELS = sizeof(log_levels) / sizeof(log_levels[0]) };

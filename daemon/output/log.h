@@ -7,8 +7,7 @@
  * thread. Under systemd's journal a line begins with its priority (sd-daemon(3)), elsewhere with
  * the time and the level.
  *
- * Levels: error: cannot go on; warn: unexpected, going on; info: lifecycle; debug: objects; trace:
- * requests. Control characters and broken UTF-8 in the finished line are escaped (\n, \x1b), so a
+ * Levels: error: cannot go on; warn: unexpected, going on; info: lifecycle; debug: objects. Control characters and broken UTF-8 in the finished line are escaped (\n, \x1b), so a
  * client's string cannot forge a line or drive a terminal. Lines are cut at LOG_LINE_MAX bytes.
  */
 
@@ -24,11 +23,10 @@ enum log_level {
 	LOG_LEVEL_WARN,
 	LOG_LEVEL_INFO,
 	LOG_LEVEL_DEBUG,
-	LOG_LEVEL_TRACE,
 };
 
 const char *log_level_name(enum log_level level);
-/* "error", "warn", "info", "debug", "trace"; -EINVAL. */
+/* "error", "warn", "info", "debug"; -EINVAL. */
 int log_level_parse(const char *text, enum log_level *ret);
 
 /* Write to fd (the caller's; standard error until then) and choose the form of a line by
@@ -51,7 +49,6 @@ void log_write(enum log_level level, const char *format, ...)
 #define log_warn(...) log_at(LOG_LEVEL_WARN, __VA_ARGS__)
 #define log_info(...) log_at(LOG_LEVEL_INFO, __VA_ARGS__)
 #define log_debug(...) log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
-#define log_trace(...) log_at(LOG_LEVEL_TRACE, __VA_ARGS__)
 
 /* The text with everything escaped that the log escapes; cut to fit, always terminated. The length
  * without terminator. */

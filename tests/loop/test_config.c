@@ -80,7 +80,7 @@ static const struct {
 	{ "spin_us", "forever", "forever", { "always", "1000001", "-1" } },
 	{ "drain_timeout_s", "0", "0", { "86401", "1s" } },
 	{ "loop", "epoll", "epoll", { "select", "io-uring" } },
-	{ "log_level", "trace", "trace", { "verbose", "5", "TRACE" } },
+	{ "log_level", "debug", "debug", { "verbose", "5", "DEBUG", "trace" } },
 };
 enum { N_VALUES = sizeof(values) / sizeof(values[0]) };
 _Static_assert(N_VALUES == CONFIG_N_KEYS, "every key is tested");
