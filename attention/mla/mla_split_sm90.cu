@@ -1,37 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Stage 1 on 9.0a, for rows of 512 + 64 columns. Grid: one block a multiprocessor at most, for each
- * set of 16 or 32 heads; block: a warpgroup that computes and a warp that copies. Shared memory: two
- * stages of 64 keys, 72 KB each, the queries, the weights; 165 KB, of 32 heads 185.
+ * Stage 1 on 9.0a, for rows of 512 + 64 columns. Grid: at most one block a multiprocessor for each
+ * set of 16 or 32 heads. Block: a warpgroup that computes and a warp that copies. Shared memory:
+ * two stages of 64 keys, 72 KB each, the queries, the weights: 165 KB, with 32 heads 185.
  *
- * Keys are the tall side of both products, heads the narrow one, so that 16 heads fill a product:
+ * Keys are the rows (M) of both products and heads their columns (N), so that 16 heads fill one:
  *
  *	S^T [64 keys, heads] = K Q^T       keys read along their rows, 36 steps of 16 columns
  *	O^T [512, heads]     = V^T P^T     the same keys read across their rows, 4 steps of 16 keys
  *
- * A key's 1152 bytes are so copied once, read twice, and never moved between threads. Scores and sums
- * have the same heads in the same lanes, and what a new highest score takes from the past is each
- * lane's own affair; over the keys the highest is found by shuffles and through shared memory. The
- * copy engine writes a page of up to 32 tokens at a time as atoms (paged_sm90.cuh), in which both
- * products read it free of conflicts.
+ * A key's 1152 bytes are copied once, read twice, and never moved between threads. Scores and sums
+ * have the same heads in the same lanes, so each lane rescales its own sums when a maximum rises;
+ * the maximum over the keys is found by shuffles and through shared memory. The copy engine writes
+ * pages of up to 32 tokens at a time as atoms (paged_sm90.cuh), which both products read without
+ * bank conflicts.
  *
- * Counted by what the products read of shared memory, a tile of 16 heads is 1.1k cycles of work, and
- * the memory's share of it 3.9k: stages are waited for, and two are enough to have 72 KB and more under
- * way always. Of more heads than 32, the blocks of the others find the keys in the L2.
+ * By its reads of shared memory, a tile of 16 heads is 1.1k cycles of products; its copy takes 3.9k
+ * at its share of the memory's bandwidth. The kernel waits for copies: two stages keep 72 KB or
+ * more in flight. With more than 32 heads, the blocks of the other sets find the keys in the L2.
  *
- * In a graph (`early`) the copies of what history holds begin before the wait for the kernels ahead,
- * while the queries are being absorbed.
+ * In a graph (`early`) the copies of keys that history holds begin before the wait for the kernels
+ * ahead, while these absorb the queries.
  *
- * Bytes: 1152 a key, once for each set of heads; 1152 a head of the query; 2 KB a head and partial.
+ * Bytes: 1152 a key for each set of heads, 1152 a head of the query, 2 KB a head and partial result.
  *
- * Measured on an H200, 16 heads, both stages, layers behind each other in a graph: 7.7 us for one row of
- * 4k, 17.7 for 8, 44 for 32, 148 for 128 (4.08 TB/s), 578 for 128 of 16k (4.18 TB/s); planned 8.8, 19.6,
- * 47, 153 and 584. One row of 16k among 127 of 1k: 340, planned 59. A partial result for each half of 128
- * tokens' keys costs 11 us, hence few splits. Beside it, absorbing and expanding take 2.0 and 1.8 us at
- * one row, 4.8 and 3.7 at 128. The compiler moves loads of constants (__ldg, const __restrict__) behind
- * overlap_wait: what has to be fetched before it is asm volatile, or a copy. 128 heads, which are four
- * sets: 487 for 128 rows of 4k, 300 TFLOP/s.
+ * Measured on an H200, 16 heads, both stages, layers one after the other in a graph, in us (in
+ * parentheses mla_planned): 7.7 (8.8) for one row of 4k, 17.7 (19.6) for 8, 44 (47) for 32, 148
+ * (153) for 128, which is 4.08 TB/s, 578 (584) for 128 of 16k, 4.18 TB/s; 340 (59) for one row of
+ * 16k among 127 of 1k. A partial result for each half of 128 tokens' keys costs 11, hence few
+ * splits. Absorbing and expanding take 2.0 and 1.8 more at one row, 4.8 and 3.7 at 128. 128 heads,
+ * which are four sets: 487 for 128 rows of 4k, 300 TFLOP/s.
+ *
+ * The compiler moves loads of constants (__ldg, const __restrict__) behind overlap_wait: whatever
+ * is fetched before it is asm volatile, or a copy.
  */
 
 #include "attention/mla/mla_sm90_feed.cuh"

@@ -71,7 +71,7 @@ static const struct option names[N_OPTIONS + 1] = {
 	[OPT_VERSION] = {"version", no_argument, NULL, OPT_VERSION},
 };
 
-static void print_help(void)
+static void main_print_help(void)
 {
 	printf("Usage: make-checkpoint [OPTION]... DIRECTORY\n\n"
 	       "Write a Hugging Face model directory with seeded random bf16 weights.\n\n"
@@ -102,7 +102,7 @@ static void print_help(void)
 	       "0 done;\n1 a file could not be written; 2 the command line makes no sense.\n");
 }
 
-static bool parse(const char *text, uint64_t most, uint64_t *ret)
+static bool main_parse(const char *text, uint64_t most, uint64_t *ret)
 {
 	char *end;
 
@@ -112,7 +112,7 @@ static bool parse(const char *text, uint64_t most, uint64_t *ret)
 }
 
 /* What a number may be; a model that Mimeo would refuse is not made. */
-static int take_number(enum number number, const char *text, uint32_t *ret)
+static int main_take_number(enum number number, const char *text, uint32_t *ret)
 {
 	static const uint32_t most[N_NUMBERS] = {
 		1 << 20, LAYERS_MAX, 4096, 4096, 1024, 1 << 20, 1 << 24, 1 << 28, 1, 1 << 28,
@@ -122,14 +122,14 @@ static int take_number(enum number number, const char *text, uint32_t *ret)
 			   number == SHARED || number == DENSE;
 	uint64_t value;
 
-	if (!parse(text, most[number], &value) || (value == 0 && !may_be_none))
+	if (!main_parse(text, most[number], &value) || (value == 0 && !may_be_none))
 		return fail("--%s %s: not a number from %d to %u", names[number].name, text,
 			!may_be_none, most[number]);
 	*ret = (uint32_t)value;
 	return 0;
 }
 
-static int take_other(struct order *order, int option, const char *text)
+static int main_take_other(struct order *order, int option, const char *text)
 {
 	uint64_t value;
 
@@ -141,7 +141,7 @@ static int take_other(struct order *order, int option, const char *text)
 		order->config_only = true;
 		return 0;
 	}
-	if (!parse(text, option == OPT_THREADS ? THREADS_MAX : UINT64_MAX, &value) ||
+	if (!main_parse(text, option == OPT_THREADS ? THREADS_MAX : UINT64_MAX, &value) ||
 		(value == 0 && option != OPT_SEED))
 		return fail("--%s %s: out of range or not a number", names[option].name, text);
 	if (option == OPT_SEED)
@@ -153,19 +153,19 @@ static int take_other(struct order *order, int option, const char *text)
 	return 0;
 }
 
-static int take_option(struct order *order, int option, uint32_t given[N_NUMBERS],
+static int main_take_option(struct order *order, int option, uint32_t given[N_NUMBERS],
 	bool is_given[N_NUMBERS])
 {
 	if (option == OPT_SHAPE)
 		return model_take_shape(&order->model, optarg);
 	if (option >= N_NUMBERS)
-		return take_other(order, option, optarg);
+		return main_take_other(order, option, optarg);
 	is_given[option] = true;
-	return take_number((enum number)option, optarg, &given[option]);
+	return main_take_number((enum number)option, optarg, &given[option]);
 }
 
 /* The numbers that were given replace the shape's. */
-static int take_given(struct model *model, const uint32_t given[N_NUMBERS],
+static int main_take_given(struct model *model, const uint32_t given[N_NUMBERS],
 	const bool is_given[N_NUMBERS])
 {
 	const bool deepseek = model_is_deepseek(model);
@@ -186,7 +186,7 @@ static int take_given(struct model *model, const uint32_t given[N_NUMBERS],
 }
 
 /* 0, -1 with a sentence, or 1: --help or --version was printed. */
-static int read_options(struct order *order, int argc, char **argv)
+static int main_read_options(struct order *order, int argc, char **argv)
 {
 	uint32_t given[N_NUMBERS];
 	bool is_given[N_NUMBERS] = {false};
@@ -195,17 +195,17 @@ static int read_options(struct order *order, int argc, char **argv)
 	model_take_shape(&order->model, "tiny");
 	while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
 		if (option == OPT_HELP)
-			print_help();
+			main_print_help();
 		if (option == OPT_VERSION)
 			printf("make-checkpoint %s\n", MIMEO_VERSION);
 		if (option == OPT_HELP || option == OPT_VERSION)
 			return 1;
-		if (option == '?' || take_option(order, option, given, is_given) < 0)
+		if (option == '?' || main_take_option(order, option, given, is_given) < 0)
 			return -1;
 	}
 	if (!order->family_given)
 		order->model.family = order->model.shape.family;
-	if (take_given(&order->model, given, is_given) < 0)
+	if (main_take_given(&order->model, given, is_given) < 0)
 		return -1;
 	if (optind + 1 != argc)
 		return fail(optind == argc ? "no directory is named; see --help"
@@ -215,7 +215,7 @@ static int read_options(struct order *order, int argc, char **argv)
 
 /* ---- a checkpoint ---- */
 
-static int make(const struct order *order)
+static int main_make(const struct order *order)
 {
 	const char *directory = order->weights.directory;
 	const struct model *model = &order->model;
@@ -250,14 +250,14 @@ int main(int argc, char **argv)
 {
 	long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	struct order order = {.weights = {.seed = 1, .shard_bytes = 4000000000}};
-	int rc = read_options(&order, argc, argv);
+	int rc = main_read_options(&order, argc, argv);
 
 	if (rc != 0)
 		return rc < 0 ? 2 : 0;
 	if (order.weights.n_threads == 0)
 		order.weights.n_threads = n_cpus < 1 ? 1 : n_cpus > 64 ? 64 : (uint32_t)n_cpus;
 	order.weights.directory = argv[optind];
-	rc = model_list(&order.model) < 0 ? -1 : make(&order);
+	rc = model_list(&order.model) < 0 ? -1 : main_make(&order);
 	model_deinit(&order.model);
 	return rc < 0 ? 1 : 0;
 }
