@@ -23,7 +23,8 @@
  * In a graph (`early`) the copies of keys that history holds begin before the wait for the kernels
  * ahead, while these absorb the queries.
  *
- * Bytes: 1152 a key for each set of heads, 1152 a head of the query, 2 KB a head and partial result.
+ * Bytes: 1152 a key for each set of heads, 1152 a head of the query, 2 KB a head and partial
+ * result.
  *
  * Measured on an H200, 16 heads, both stages, layers one after the other in a graph, in us (in
  * parentheses mla_planned): 7.7 (8.8) for one row of 4k, 17.7 (19.6) for 8, 44 (47) for 32, 148
