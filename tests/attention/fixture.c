@@ -429,11 +429,9 @@ void fixture_check_alone(struct fixture *f, const struct row *rows, uint32_t n_r
 	for (uint32_t r = 0; r < n_rows; r++) {
 		float *alone;
 
-		fixture_place(f, &rows[r], 1, 0, 0);
-		fixture_run(f);
+		fixture_run_rows(f, &rows[r], 1, 0, 0);
 		alone = fixture_copy(f);
-		fixture_place(f, rows, n_rows, padded_rows, padded_tokens);
-		fixture_run(f);
+		fixture_run_rows(f, rows, n_rows, padded_rows, padded_tokens);
 		assert_memory_equal(
 			fixture_out(f, r, 0), alone, fixture_bytes(f, rows[r].n_query));
 		free(alone);
@@ -504,6 +502,13 @@ void fixture_run(struct fixture *f)
 	fixture_sync(f);
 }
 
+void fixture_run_rows(struct fixture *f, const struct row *rows, uint32_t n_rows,
+	uint32_t padded_rows, uint32_t padded_tokens)
+{
+	fixture_place(f, rows, n_rows, padded_rows, padded_tokens);
+	fixture_run(f);
+}
+
 /* ---- the output ---- */
 
 float *fixture_out(const struct fixture *f, uint32_t row, uint32_t token)
@@ -541,8 +546,7 @@ void fixture_assert_numbers(const struct fixture *f, uint32_t first, uint32_t en
 void fixture_check(struct fixture *f, const struct row *rows, uint32_t n_rows,
 	uint32_t padded_rows, uint32_t padded_tokens)
 {
-	fixture_place(f, rows, n_rows, padded_rows, padded_tokens);
-	fixture_run(f);
+	fixture_run_rows(f, rows, n_rows, padded_rows, padded_tokens);
 	fixture_verify(f);
 }
 

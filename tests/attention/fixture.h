@@ -121,6 +121,10 @@ void fixture_poison_out(struct fixture *f);
 void fixture_sync(struct fixture *f);
 /* Build for the placed batch, run over a poisoned output, sync. */
 void fixture_run(struct fixture *f);
+
+/* fixture_place() and fixture_run(). */
+void fixture_run_rows(struct fixture *f, const struct row *rows, uint32_t n_rows,
+	uint32_t padded_rows, uint32_t padded_tokens);
 /* The status of a run on a capturing stream. */
 int fixture_run_captured(struct fixture *f);
 /* A graph of n runs of the placed batch, built for capture; the device is locked. */

@@ -77,8 +77,7 @@ void fixture_check_replay(struct fixture *f, struct graph_exec *exec, const stru
 	fixture_verify(f);
 	replayed = fixture_copy(f);
 	if (!eager_padded)
-		fixture_place(f, rows, n_rows, 0, 0);
-	fixture_run(f);
+		fixture_run_rows(f, rows, n_rows, 0, 0);
 	assert_memory_equal(f->out, replayed, fixture_bytes(f, f->batch.padded_tokens));
 	free(replayed);
 }
@@ -94,8 +93,7 @@ void fixture_check_recorded_plan(struct fixture *f, const struct row *row)
 
 	assert_int_equal(ops->mem_alloc(f->device, sizeof(shorter), &length), 0);
 	test_copy(f->device, length, &shorter, sizeof(shorter));
-	fixture_place(f, row, 1, 0, 0);
-	fixture_run(f);
+	fixture_run_rows(f, row, 1, 0, 0);
 	assert_int_equal(ops->capture_begin(f->stream), 0);
 	for (int turn = 0; turn < 2; turn++) {
 		if (turn)

@@ -152,14 +152,12 @@ static void test_bits_do_not_depend_on_the_chunking(void **state)
 		float *whole;
 
 		fixture_init(&f, cpu, backends[b / 2], b % 2 ? &windowed : &ordinary);
-		fixture_place(
+		fixture_run_rows(
 			&f, &(struct row){ .seed = 6, .n_query = 120, .seq_len = 120 }, 1, 0, 0);
-		fixture_run(&f);
 		whole = fixture_copy(&f);
 		for (size_t i = 0; i < COUNT(chunks); done += chunks[i++]) {
-			fixture_place(&f, &(struct row){ .seed = 6, .n_query = chunks[i],
+			fixture_run_rows(&f, &(struct row){ .seed = 6, .n_query = chunks[i],
 				.seq_len = done + chunks[i] }, 1, 0, 0);
-			fixture_run(&f);
 			assert_memory_equal(f.out, whole + (size_t)done * f.width,
 				fixture_bytes(&f, chunks[i]));
 		}
@@ -180,8 +178,8 @@ static void test_bits_do_not_depend_on_the_page_size(void **state)
 
 		shape.page_tokens = sizes[i];
 		fixture_init(&f, cpu, "paged", &shape);
-		fixture_place(&f, &(struct row){.seed = 8, .n_query = 9, .seq_len = 111}, 1, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(
+			&f, &(struct row){ .seed = 8, .n_query = 9, .seq_len = 111 }, 1, 0, 0);
 		if (i == 0)
 			first = fixture_copy(&f);
 		assert_memory_equal(f.out, first, fixture_bytes(&f, 9));
@@ -203,8 +201,7 @@ static void test_rebuild_forgets_the_batch_before(void **state)
 
 	for (size_t b = 0; b < N_BACKENDS; b++) {
 		fixture_init(&f, cpu, backends[b], &ordinary);
-		fixture_place(&f, big, 2, 4, 20);
-		fixture_run(&f);
+		fixture_run_rows(&f, big, 2, 4, 20);
 		fixture_check(&f, &small, 1, 0, 0);
 		/* a build that fails leaves nothing to run */
 		f.batch.n_tokens = 2;

@@ -56,8 +56,7 @@ static void test_naive_refuses_a_capturing_stream(void **state)
 	struct fixture f;
 
 	fixture_init_cpu(&f, "naive", &ordinary);
-	fixture_place(&f, &row, 1, 0, 0);
-	fixture_run(&f);
+	fixture_run_rows(&f, &row, 1, 0, 0);
 	assert_int_equal(fixture_run_captured(&f), -ENOTSUP);
 	fixture_deinit(&f);
 }
@@ -73,8 +72,7 @@ static void test_paged_refuses_to_capture_more_than_its_level(void **state)
 	struct fixture f;
 
 	fixture_init_cpu(&f, "paged", &ordinary);
-	fixture_place(&f, mixed, 2, 0, 0);
-	fixture_run(&f);
+	fixture_run_rows(&f, mixed, 2, 0, 0);
 	assert_int_equal(fixture_run_captured(&f), -ENOTSUP);
 	fixture_place(&f, &longest, 1, 0, 0);
 	assert_int_equal(fixture_run_captured(&f), 0);
@@ -90,8 +88,7 @@ static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 
 	for (size_t b = 0; b < COUNT(backends); b++) {
 		fixture_init_cpu(&f, backends[b], &ordinary);
-		fixture_place(&f, NULL, 0, 1, 1);
-		fixture_run(&f);
+		fixture_run_rows(&f, NULL, 0, 1, 1);
 		assert_int_equal(f.device->ops->lock(f.device), 0);
 		fixture_check(&f, &row, 1, 0, 0);
 		fixture_deinit(&f);

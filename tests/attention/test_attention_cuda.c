@@ -228,8 +228,7 @@ static void test_same_batch_gives_the_same_bits(void **state)
 		rows[r] = (struct row){
 			.seed = r, .n_query = r == 7 ? 100 : 1, .seq_len = 100 + 15 * r };
 	fixture_init(&f, shared, "paged", &ordinary);
-	fixture_place(&f, rows, 20, 0, 0);
-	fixture_run(&f);
+	fixture_run_rows(&f, rows, 20, 0, 0);
 	first = fixture_copy(&f);
 	for (int i = 0; i < 20; i++) {
 		fixture_run(&f);

@@ -209,8 +209,7 @@ static void test_warm_up_of_any_batch_loads_what_later_ones_need(void **state)
 		struct fixture f;
 
 		fixture_init(&f, device, "paged", shapes[s]);
-		fixture_place(&f, NULL, 0, 1, 1);
-		fixture_run(&f);
+		fixture_run_rows(&f, NULL, 0, 1, 1);
 		assert_int_equal(device->ops->lock(device), 0);
 		fixture_check(&f, &row, 1, 0, 0);
 		fixture_deinit(&f);

@@ -82,9 +82,7 @@ static void test_many_tokens_at_the_sizes_of_deepseek_agree_with_dense_reference
 	for (size_t b = 0; b < N_MLA; b++) {
 		fixture_init(&f, NULL, latent_backends[b], &shape);
 		fixture_check(&f, rows, 2, 3, 140);
-		fixture_place(&f, rows + 1, 1, 3, 300); /* padding, most of it */
-		fixture_run(&f);
-		fixture_verify(&f);
+		fixture_check(&f, rows + 1, 1, 3, 300); /* padding, most of it */
 		fixture_deinit(&f);
 	}
 }
@@ -140,8 +138,7 @@ static void test_short_batch_after_a_long_one_sees_its_own_splits(void **state)
 
 	for (size_t b = 0; b < 2 * N_MLA; b++) {
 		fixture_init(&f, NULL, latent_backends[b / 2], latent_shapes[b % 2]);
-		fixture_place(&f, big, 2, 4, 20);
-		fixture_run(&f);
+		fixture_run_rows(&f, big, 2, 4, 20);
 		fixture_check(&f, &small, 1, 2, 3);
 		fixture_deinit(&f);
 	}
@@ -245,9 +242,8 @@ static float *run_chunks_of(struct fixture *f, uint32_t n)
 
 	assert_non_null(ret);
 	for (uint32_t done = 0; done < 120; done += n) {
-		fixture_place(
+		fixture_run_rows(
 			f, &(struct row){.seed = 6, .n_query = n, .seq_len = done + n}, 1, 0, 0);
-		fixture_run(f);
 		memcpy(ret + (size_t)done * f->width, f->out, fixture_bytes(f, n));
 	}
 	return ret;
@@ -280,9 +276,8 @@ static void test_bits_do_not_depend_on_the_chunking_but_by_the_way(void **state)
 		single = run_chunks_of(&f, 1);
 		assert_true(difference(whole, single, 120 * f.width) <= (b < N_MLA ? 2e-6 : 0));
 		for (size_t i = 0; i < COUNT(chunks); done += chunks[i++]) {
-			fixture_place(&f, &(struct row){ .seed = 6, .n_query = chunks[i],
+			fixture_run_rows(&f, &(struct row){ .seed = 6, .n_query = chunks[i],
 				.seq_len = done + chunks[i] }, 1, 0, 0);
-			fixture_run(&f);
 			assert_memory_equal(f.out,
 				(chunks[i] > MLA_MAX_UNIFORM_QUERY ? whole : single) +
 					(size_t)done * f.width,
@@ -304,8 +299,7 @@ static void test_mla_planned_gives_the_bits_of_mla(void **state)
 
 		for (size_t b = 0; b < N_MLA; b++) {
 			fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
-			fixture_place(&f, crowd, n_rows, 8, 90);
-			fixture_run(&f);
+			fixture_run_rows(&f, crowd, n_rows, 8, 90);
 			outs[b] = fixture_copy(&f);
 			fixture_deinit(&f);
 		}

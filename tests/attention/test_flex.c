@@ -100,12 +100,6 @@ static void test_prompts_of_many_blocks_agree_with_dense_reference(void **state)
 		verify_many_blocks(&shapes[i]);
 }
 
-/* One row, one mask: the outputs against the reference. */
-static void verify_one(const struct row *row)
-{
-	fixture_check_once(flex_device, "flex", FLEX_ORDINARY, row, 1, 0, 0);
-}
-
 static void test_each_mask_differs_from_causal_where_it_says(void **state)
 {
 	static uint64_t words[LENGTH];
@@ -129,9 +123,8 @@ static void test_each_mask_differs_from_causal_where_it_says(void **state)
 		struct fixture f;
 
 		row.mask = masks[kind];
-		verify_one(&row);
 		fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
-		fixture_place(&f, &row, 1, 0, 0);
+		fixture_check(&f, &row, 1, 0, 0);
 		if (kind == MASK_TREE) /* each token of the tree sees itself alone of them */
 			for (uint32_t t = 0; t < 60; t++)
 				f.inputs.mask_words[t] = t < 10 ? 0 : (uint64_t)1 << (t - 10);
@@ -157,26 +150,23 @@ static void test_causal_is_paged_to_the_last_bit(void **state)
 		{ .seed = 4, .n_query = 17, .seq_len = 17 },
 		{ .seed = 5, .n_query = 33, .seq_len = 96 },
 	};
-	float *paged = calloc(FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 
 	for (uint32_t window = 0; window < 80; window += 37) {
 		struct shape shape = *FLEX_ORDINARY;
+		struct fixture f;
+		float *paged;
 
 		shape.window = window;
-		for (int flex = 0; flex < 2; flex++) {
-			struct fixture f;
-
-			fixture_init_cpu(&f, flex ? "flex" : "paged", &shape);
-			fixture_place(&f, rows, 5, 8, 64);
-			fixture_run(&f);
-			if (!flex)
-				memcpy(paged, f.out, 64 * f.width * sizeof(float));
-			else
-				assert_memory_equal(f.out, paged, 64 * f.width * sizeof(float));
-			fixture_deinit(&f);
-		}
+		fixture_init_cpu(&f, "paged", &shape);
+		fixture_run_rows(&f, rows, 5, 8, 64);
+		paged = fixture_copy(&f);
+		fixture_deinit(&f);
+		fixture_init_cpu(&f, "flex", &shape);
+		fixture_run_rows(&f, rows, 5, 8, 64);
+		assert_memory_equal(f.out, paged, fixture_bytes(&f, 64));
+		fixture_deinit(&f);
+		free(paged);
 	}
-	free(paged);
 }
 
 /* A mask of the window's size is the layer's window, and prompt chunks that do not cut the prefix
@@ -185,32 +175,29 @@ static void test_bits_depend_on_what_is_seen_alone(void **state)
 {
 	struct row row = { .seed = 6, .n_query = 90, .seq_len = 90 };
 	struct shape windowed = *FLEX_ORDINARY;
-	float *expected = calloc(FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 	struct fixture f;
+	float *expected;
 
 	windowed.window = 21;
 	fixture_init(&f, flex_device, "flex", &windowed);
-	fixture_place(&f, &row, 1, 0, 0);
-	fixture_run(&f);
-	memcpy(expected, f.out, 90 * f.width * sizeof(float));
+	fixture_run_rows(&f, &row, 1, 0, 0);
+	expected = fixture_copy(&f);
 	fixture_deinit(&f);
 	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	row.mask = (struct slot_mask){ .kind = MASK_WINDOW, .window = 21 };
-	fixture_place(&f, &row, 1, 0, 0);
-	fixture_run(&f);
-	assert_memory_equal(f.out, expected, 90 * f.width * sizeof(float));
+	fixture_run_rows(&f, &row, 1, 0, 0);
+	assert_memory_equal(f.out, expected, fixture_bytes(&f, 90));
+	free(expected);
 
 	row.mask = (struct slot_mask){ .kind = MASK_PREFIX, .begin = 10, .end = 50 };
-	fixture_place(&f, &row, 1, 0, 0);
-	fixture_run(&f);
-	memcpy(expected, f.out, 90 * f.width * sizeof(float));
+	fixture_run_rows(&f, &row, 1, 0, 0);
+	expected = fixture_copy(&f);
 	for (uint32_t end = 50; end <= 90; end += 20) {
 		row.n_query = end == 50 ? 45 : 20;
 		row.seq_len = end;
-		fixture_place(&f, &row, 1, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(&f, &row, 1, 0, 0);
 		assert_memory_equal(f.out, expected + (end - row.n_query) * f.width,
-			row.n_query * f.width * sizeof(float));
+			fixture_bytes(&f, row.n_query));
 	}
 	fixture_deinit(&f);
 	free(expected);
@@ -305,8 +292,7 @@ static void test_hostile_programs_see_nothing_outside_the_sequence(void **state)
 		for (uint32_t p = 0; p < LENGTH; p++)
 			words[p] =
 				random_below(&dice, 2) ? UINT64_MAX : hard[random_below(&dice, 8)];
-		fixture_place(&f, &row, 1, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(&f, &row, 1, 0, 0);
 		/* whatever is not the sequence's is NaN, and no keys at all would be 0/0 */
 		for (uint32_t e = 0; e < row.n_query * f.width; e++)
 			assert_false(isnan(f.out[e]));
@@ -359,24 +345,15 @@ static void test_tokens_before_the_sequence_give_zero(void **state)
 
 static void test_pages_that_do_not_exist_read_as_the_null_page(void **state)
 {
-	static const int32_t nowhere[] = { -1, INT32_MIN, INT32_MAX, 100000 };
 	struct fixture f;
 
 	for (uint32_t s = 0; s < N_FLEX_SHAPES; s++) {
 		fixture_init(&f, flex_device, "flex", &flex_shapes[s]);
-		for (uint32_t i = 0; i < 8; i++) {
+		for (uint32_t i = 0; i < 2; i++) {
 			uint32_t n = f.config.page_tokens < 20 ? f.config.page_tokens : 20;
-			struct row row = { .seed = 9, .n_query = i < 4 ? 1 : n, .seq_len = n };
-			size_t page = (size_t)2 * f.config.page_tokens * f.config.n_kv_heads *
-				      f.config.head_dim;
 
-			fixture_place(&f, &row, 1, 0, 0);
-			for (size_t e = 0; e < page; e++)
-				f.kv[e] = 0.5f;
-			f.inputs.block_table[0] = nowhere[i % 4];
-			fixture_run(&f);
-			for (uint32_t e = 0; e < row.n_query * f.width; e++)
-				assert_true(fabsf(f.out[e] - 0.5f) < 1e-5f);
+			fixture_check_missing_pages(
+				&f, &(struct row){ .seed = 9, .n_query = i ? n : 1, .seq_len = n });
 		}
 		fixture_deinit(&f);
 	}
@@ -387,27 +364,23 @@ static void test_same_batch_gives_the_same_bits(void **state)
 	static uint64_t words[FIXTURE_ROWS][LENGTH];
 	uint64_t dice = 77;
 	struct fixture f;
-	float *first = calloc((size_t)FIXTURE_TOKENS * FLEX_WIDTH, sizeof(float));
 
-	assert_non_null(first);
 	fixture_init(&f, flex_device, "flex", FLEX_ORDINARY);
 	for (int round = 0; round < 5; round++) {
 		struct row rows[FIXTURE_ROWS];
 		uint32_t n_rows = flex_draw_rows(&dice, 16, rows, words);
+		float *first;
 
-		for (int i = 0; i < 5; i++) {
-			size_t bytes;
-
-			fixture_place(&f, rows, n_rows, 0, 0);
-			fixture_run(&f);
-			bytes = f.batch.n_tokens * f.width * sizeof(float);
-			if (i == 0)
-				memcpy(first, f.out, bytes);
-			assert_memory_equal(f.out, first, bytes);
+		fixture_run_rows(&f, rows, n_rows, 0, 0);
+		first = fixture_copy(&f);
+		for (int i = 1; i < 5; i++) {
+			fixture_run_rows(&f, rows, n_rows, 0, 0);
+			assert_memory_equal(
+				f.out, first, fixture_bytes(&f, f.batch.n_tokens));
 		}
+		free(first);
 	}
 	fixture_deinit(&f);
-	free(first);
 }
 
 /* ---- what it takes ---- */

@@ -36,8 +36,7 @@ static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 	struct fixture f;
 
 	fixture_init(&f, flex_device, "flex", &ordinary);
-	fixture_place(&f, rows, 2, 4, 60);
-	fixture_run(&f);
+	fixture_run_rows(&f, rows, 2, 4, 60);
 	for (uint32_t r = 0; r < 2; r++) {
 		uint32_t n_ahead = rows[r].n_query - rows[r].seq_len;
 

@@ -34,8 +34,7 @@ static void test_scores_beyond_the_range_of_exp_give_what_expansion_gives(void *
 		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
 		f.config.scale *= 100;
 		fixture_remake(&f);
-		fixture_place(&f, rows, 3, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(&f, rows, 3, 0, 0);
 		for (size_t i = 0; i < 9 * f.width; i++) {
 			if (b == N_BACKENDS - 1)
 				expected[i] = f.out[i];
@@ -54,8 +53,7 @@ static void test_warm_up_of_no_tokens_loads_what_later_ones_need(void **state)
 
 	for (size_t b = 0; b < latent_n_backends(); b++) {
 		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
-		fixture_place(&f, NULL, 0, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(&f, NULL, 0, 0, 0);
 		assert_int_equal(f.device->ops->lock(f.device), 0);
 		fixture_check(&f, &row, 1, 0, 0);
 		fixture_deinit(&f);

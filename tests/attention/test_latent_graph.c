@@ -72,8 +72,7 @@ static void test_no_more_than_the_level_is_captured(void **state)
 
 	for (size_t b = 0; b < latent_n_backends(); b++) {
 		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
-		fixture_place(&f, mixed, 2, 0, 0);
-		fixture_run(&f);
+		fixture_run_rows(&f, mixed, 2, 0, 0);
 		assert_int_equal(fixture_run_captured(&f), -ENOTSUP);
 		fixture_place(&f, &longest, 1, 0, 0);
 		assert_int_equal(fixture_run_captured(&f), b < N_MLA ? 0 : -ENOTSUP);
@@ -90,8 +89,7 @@ static void check_after_lock(size_t backend, const struct shape *shape, const st
 	struct fixture f;
 
 	fixture_init(&f, NULL, latent_backends[backend], shape);
-	fixture_place(&f, warm, warm != NULL, warm ? 0 : 1, warm ? 0 : 1);
-	fixture_run(&f);
+	fixture_run_rows(&f, warm, warm != NULL, warm ? 0 : 1, warm ? 0 : 1);
 	assert_int_equal(f.device->ops->lock(f.device), 0);
 	fixture_check(&f, later, 1, 0, 0);
 	fixture_deinit(&f);
