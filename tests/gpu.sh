@@ -248,13 +248,14 @@ benches() # program
 	"$build/$1" --help | sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p'
 }
 
-# What a bench is run with: models (a folder, or a shape that is made once), then its own options.
+# What a bench is run with: models (a folder, or a shape that it makes), then its own options.
 models_of() # bench
 {
 	[ -z "${MIMEO_MODELS-}" ] || { echo "$MIMEO_MODELS"; return; }
 	case $1 in
 	decode) echo 1B 8B ;;
 	attention | gemm | share | load | gap | modes | speculation) echo 1B ;;
+	experts) echo V2-Lite ;; # its sizes alone
 	*) echo "$MIMEO_SOURCE/examples/models/tinycalc" ;;
 	esac
 }
@@ -271,14 +272,6 @@ options_of() # bench
 	esac
 }
 
-model_folder() # folder or shape
-{
-	local folder=$work/models/$1
-	[ ! -d "$1" ] || { echo "$1"; return; }
-	[ -d "$folder" ] || "$build/examples/make-checkpoint" --shape "$1" "$folder" >&2 || return
-	echo "$folder"
-}
-
 # Runs a command that `finish` can end; its status.
 watched()
 {
@@ -290,32 +283,16 @@ watched()
 	wait "${pids[0]}"
 }
 
-# The draft of `speculation`, which the bench wants named where the model is.
-draft_folder() # folder or shape
-{
-	local folder=$work/models/$1-eagle
-	[ ! -d "$1-eagle" ] || { echo "$1-eagle"; return; }
-	if [ ! -d "$folder" ]; then
-		rm -rf "$folder.part"
-		"$build/examples/make-checkpoint" --shape "$1" --family eagle "$folder.part" >&2 || return
-		mv "$folder.part" "$folder"
-	fi
-	echo "$folder"
-}
-
 run_bench() # program, bench, model
 {
-	local program=$1 name folder draft=()
+	local program=$1 name model=(--shape "$3")
 	shift
 	name=$1-$(basename "$2")
 	echo "$1, $(basename "$2") ..."
-	folder=$(model_folder "$2") || { echo "  no model $2"; return; }
-	du -sb "$folder" | cut -f 1 >"$work/$name.bytes"
-	if [ "$1" = speculation ]; then
-		draft=(--draft "$(draft_folder "$2")") || { echo "  no draft for $2"; return; }
-	fi
-	if watched "$build/$program" --json --device "$MIMEO_DEVICE" --model "$folder" \
-		${draft[@]+"${draft[@]}"} $(options_of "$1") "$1" >"$work/$name.part" 2>"$work/$name.log"; then
+	[ ! -d "$2" ] || model=(--model "$2")
+	[ ! -d "$2" ] || [ "$1" != speculation ] || model+=(--draft "$2-eagle")
+	if TMPDIR=$work watched "$build/$program" --json --device "$MIMEO_DEVICE" "${model[@]}" $(options_of "$1") "$1" \
+		>"$work/$name.part" 2>"$work/$name.log"; then
 		mv "$work/$name.part" "$work/$name.json"
 	else
 		echo "  not measured:"

@@ -180,21 +180,12 @@ static int blank_capture(struct blank *blank, struct captured *graph, struct sam
 	return rc;
 }
 
-/* The median; a graph of as many nodes and segments as one before costs what that one did. */
-static int blank_measure(struct blank *blank, struct capture_facts *facts, uint32_t index)
+static int blank_measure(struct blank *blank, struct captured *graph)
 {
-	struct captured *graph = &facts->graphs[index];
 	CLEANUP(cleanup_samples) struct samples *samples = samples_new(ROUNDS);
 
 	if (!samples)
 		return -ENOMEM;
-	for (const struct captured *same = facts->graphs; same < graph; same++) {
-		if (same->n_nodes != graph->n_nodes || same->n_segments != graph->n_segments)
-			continue;
-		graph->floor_seconds = same->floor_seconds;
-		graph->floor_bytes = same->floor_bytes;
-		return 0;
-	}
 	for (uint32_t i = 0; i < ROUNDS; i++) {
 		int rc = blank_capture(blank, graph, samples);
 
@@ -217,7 +208,7 @@ static int blank_measure_all(
 		return rc;
 	rc = blank_queue(blank); /* the op's first use */
 	for (uint32_t i = 0; i < work->facts->n && !rc; i++)
-		rc = blank_measure(blank, work->facts, i);
+		rc = blank_measure(blank, &work->facts->graphs[i]);
 	return rc;
 }
 
