@@ -13,6 +13,10 @@
  * cuBLASLt's; beyond, a gemm and a silu_mul. A result is deterministic per shape class and process;
  * unlike the cpu device's it may depend on the number of rows.
  *
+ * Measured on an H200, ms of a decode step (the graph alone, context 1024; mimeo-bench decode): 1B
+ * at 1, 8, 32, 64, 128 rows 0.81, 0.90, 1.17, 1.58, 2.34 (1.04 at one row without overlap); 8B at
+ * 1, 8, 32 rows 3.79, 4.28, 5.30.
+ *
  * Known gaps, on an H200: at each of a layer's four products memory is idle for 2 to 3 us, from the
  * last block's last bytes to the next kernel's first; from 65 rows on products are cuBLASLt's and
  * do not overlap.
