@@ -125,10 +125,8 @@ static void operator_answer_drain(struct operator *operator)
 {
 	struct serve *serve = operator->serve;
 	uint32_t n = drain_n_requests(serve);
-	char text[96];
 
-	snprintf(text, sizeof(text), "draining: %u request%s in flight", n, n == 1 ? "" : "s");
-	reply_say(&operator->reply, 0, text);
+	reply_sayf(&operator->reply, 0, "draining: %u request%s in flight", n, n == 1 ? "" : "s");
 	operator->drains = true;
 	drain_begin(serve, "an operator asked for it");
 }
@@ -137,19 +135,16 @@ static void operator_answer_kill(
 	struct serve *serve, const struct operator_request *request, struct reply *reply)
 {
 	struct session *session = session_find(serve, request->session);
-	char text[96];
 
 	if (!request->has_session || !session) {
-		snprintf(text, sizeof(text), "no session %llu is open",
+		reply_sayf(reply, MIMEO_E_INVALID, "no session %llu is open",
 			(unsigned long long)request->session);
-		reply_say(reply, MIMEO_E_INVALID, text);
 		return;
 	}
-	snprintf(text, sizeof(text), "session %u (%s, pid %d) is being closed",
-		session->port.session, session->port.name, (int)session->port.pid);
+	reply_sayf(reply, 0, "session %u (%s, pid %d) is being closed", session->port.session,
+		session->port.name, (int)session->port.pid);
 	log_info("session %u: killed by an operator", session->port.session);
 	session_detach(session, "an operator killed it");
-	reply_say(reply, 0, text);
 }
 
 static void operator_answer(struct operator *operator, const struct operator_request *request)

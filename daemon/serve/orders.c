@@ -2,12 +2,10 @@
 /* Operators' orders about graphs: finds the graphs that are meant and posts the orders to the engine. */
 #include "daemon/serve/orders.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include <mimeo/types.h>
-
 
 /* The model's index, ENGINE_ALL for no name, or engine_n_models for an unknown one. */
 static uint32_t orders_find_model(const struct engine *engine, const char *name)
@@ -86,12 +84,9 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 		.model = orders_find_model(serve->options.engine, model),
 		.graph = ENGINE_ALL,
 	};
-	char text[192];
-	int n;
 
 	if (order.model == engine_n_models(serve->options.engine)) {
-		snprintf(text, sizeof(text), "no model is called %s: see mimeoctl models", model);
-		reply_say(reply, MIMEO_E_INVALID, text);
+		reply_sayf(reply, MIMEO_E_INVALID, "no model is called %s: see mimeoctl models", model);
 		return;
 	}
 	if (idle && (capture || model[0])) {
@@ -100,20 +95,20 @@ void orders_answer(struct serve *serve, bool capture, const char *model, const c
 			: "graphs drop idle does not take --model: it drops the idle graphs of all");
 		return;
 	}
-	n = idle || strcmp(graph, "all") == 0
+	int n = idle || strcmp(graph, "all") == 0
 		? orders_post_all(serve, &order) : orders_post_named(serve, order, graph);
-	if (n > 0)
-		snprintf(text, sizeof(text), "%s: %s", op, graph);
-	else if (n == 0 && orders_is_of_draft(serve->options.engine, order.model, graph))
-		snprintf(text, sizeof(text), "\"%s\" is a graph of a draft model: these are captured "
-			"before the daemon serves, and stay", graph);
-	else if (n == 0)
-		snprintf(text, sizeof(text), "no graph of %s%s is called \"%s\": see mimeoctl graphs",
-			model[0] ? "model " : "any model", model, graph);
-	else
-		snprintf(text, sizeof(text), "out of host memory");
-	if (n > 0)
+	if (n < 0) {
+		reply_say(reply, n, "out of host memory");
+	} else if (n > 0) {
 		log_info("graphs: an operator asked to %s: %s%s%s", op, graph,
 			model[0] ? " of model " : "", model);
-	reply_say(reply, n > 0 ? 0 : n < 0 ? n : MIMEO_E_INVALID, text);
+		reply_sayf(reply, 0, "%s: %s", op, graph);
+	} else if (orders_is_of_draft(serve->options.engine, order.model, graph)) {
+		reply_sayf(reply, MIMEO_E_INVALID, "\"%s\" is a graph of a draft model: these are "
+			"captured before the daemon serves, and stay", graph);
+	} else {
+		reply_sayf(reply, MIMEO_E_INVALID,
+			"no graph of %s%s is called \"%s\": see mimeoctl graphs",
+			model[0] ? "model " : "any model", model, graph);
+	}
 }

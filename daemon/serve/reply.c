@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +162,17 @@ void reply_say(struct reply *reply, int status, const char *text)
 	reply->status = status;
 	if (reply->error == 0)
 		reply->error = reply_add_text(reply, text);
+}
+
+void reply_sayf(struct reply *reply, int status, const char *format, ...)
+{
+	char text[256];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	reply_say(reply, status, text);
 }
 
 int reply_end(struct reply *reply)

@@ -37,6 +37,9 @@ void reply_deinit(struct reply *reply);
 /* What it says besides rows, before the first of them is added; status 0 and no text until then. `text`
  * is copied; one that is too long for a message begins with messages of its own. */
 void reply_say(struct reply *reply, int status, const char *text);
+/* The same, formatted; cut at 255 bytes. */
+void reply_sayf(struct reply *reply, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 void reply_row(struct reply *reply, const struct reply_cell *cells, size_t n_cells);
 /* The bytes to send are in reply->out. 0, -ENOMEM, or -EMSGSIZE (a row larger than a message). */
 int reply_end(struct reply *reply);
