@@ -369,15 +369,6 @@ static void test_msg_fields_have_names(void **state)
 	assert_string_equal(msg_mask_name(MIMEO_MASK_TREE + 1), "?");
 }
 
-static void test_status_names_and_sentences_come_from_the_list(void **state)
-{
-	assert_string_equal(mimeo_status_name(MIMEO_OK), "MIMEO_OK");
-	assert_string_equal(mimeo_status_name(MIMEO_E_DRAINING), "MIMEO_E_DRAINING");
-	assert_string_equal(mimeo_status_name(-99), "MIMEO_E_?");
-	assert_string_equal(mimeo_strerror(MIMEO_OK), "done");
-	assert_string_equal(mimeo_strerror(1), "unknown status");
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -395,7 +386,6 @@ int main(void)
 		cmocka_unit_test(test_msg_output_parts_start_on_lines_and_do_not_overlap),
 		cmocka_unit_test(test_msg_output_too_large_for_a_number_is_more_than_any_area),
 		cmocka_unit_test(test_msg_fields_have_names),
-		cmocka_unit_test(test_status_names_and_sentences_come_from_the_list),
 	};
 
 	return cmocka_run_group_tests_name("msg", tests, setup_codec, teardown_codec);

@@ -386,6 +386,7 @@ static void test_every_status_has_a_name_and_a_sentence(void **state)
 	assert_string_equal(mimeo_status_name(MIMEO_OK), "MIMEO_OK");
 	assert_string_equal(mimeo_status_name(MIMEO_E_DRAINING), "MIMEO_E_DRAINING");
 	assert_string_equal(mimeo_status_name(1), "MIMEO_E_?");
+	assert_string_equal(mimeo_strerror(MIMEO_OK), "done");
 }
 
 static void test_message_names_the_offending_value(void **state)
