@@ -100,7 +100,7 @@ int ring_cq_space(struct ring *ring)
 	return (int)(RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - head));
 }
 
-int ring_cq_room(struct ring *ring, uint32_t n)
+int ring_cq_fits(struct ring *ring, uint32_t n)
 {
 	if (RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - ring->cq_seen) >= n)
 		return 1;

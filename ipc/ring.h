@@ -198,8 +198,8 @@ int ring_sq_check(const struct ring *ring);
 int ring_cq_space(struct ring *ring);
 /* Whether there is space for n completions: 1, 0, or -EPROTO. Reads the client's head only if the last
  * value read leaves too little. */
-int ring_cq_room(struct ring *ring, uint32_t n);
-/* Write a completion, for which ring_cq_space or ring_cq_room found space; the client sees it on
+int ring_cq_fits(struct ring *ring, uint32_t n);
+/* Write a completion, for which ring_cq_space or ring_cq_fits found space; the client sees it on
  * publish. */
 void ring_cq_push(struct ring *ring, const struct ring_cqe *cqe);
 /* Publish what was pushed. True if the client sleeps and its doorbell must be rung. */

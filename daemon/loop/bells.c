@@ -88,7 +88,7 @@ static void bells_ring_by_uring(struct io_uring *uring, int eventfd)
 	io_uring_unregister_eventfd(uring);
 }
 
-static void bells_ring_if_room(int eventfd)
+static void bells_ring_unless_full(int eventfd)
 {
 	const uint64_t one = 1;
 	struct pollfd poll_fd = {.fd = eventfd, .events = POLLOUT};
@@ -105,7 +105,7 @@ void bells_ring(struct bells *bells, int eventfd)
 		return;
 	}
 	if (bells->way == BELLS_WRITE) {
-		bells_ring_if_room(eventfd);
+		bells_ring_unless_full(eventfd);
 		return;
 	}
 	if (bells->n_batch == BELLS_BATCH)

@@ -174,7 +174,7 @@ static void daemon_turns(struct ring *ring)
 		CLAIM(space == -EPROTO || (space >= 0 && space <= (int)RING_CQ_ENTRIES(ring->entries)));
 		if (space < 0)
 			return;
-		int room = ring_cq_room(ring, 1);
+		int room = ring_cq_fits(ring, 1);
 		if (room < 0)
 			return;
 		CLAIM(space == 0 || room == 1);

@@ -35,7 +35,7 @@ static void complete(struct ring *daemon, uint64_t user_data)
 {
 	struct ring_cqe cqe = {.user_data = user_data, .kind = RING_CQE_FINAL};
 
-	assert_int_equal(ring_cq_room(daemon, 1), 1);
+	assert_int_equal(ring_cq_fits(daemon, 1), 1);
 	ring_cq_push(daemon, &cqe);
 }
 
@@ -121,14 +121,14 @@ static void test_ring_cq_space_counts_down_and_comes_back(void **state)
 		complete(&pair->daemon, (uint64_t)i);
 	}
 	assert_int_equal(ring_cq_space(&pair->daemon), 0);
-	assert_int_equal(ring_cq_room(&pair->daemon, 1), 0);
+	assert_int_equal(ring_cq_fits(&pair->daemon, 1), 0);
 	ring_cq_publish(&pair->daemon);
 	assert_true(ring_cq_peek(&pair->client, &cqe));
 	assert_int_equal(ring_cq_space(&pair->daemon), 0);
 	ring_cq_advance(&pair->client);
 	assert_int_equal(ring_cq_space(&pair->daemon), 1);
-	assert_int_equal(ring_cq_room(&pair->daemon, 1), 1);
-	assert_int_equal(ring_cq_room(&pair->daemon, 2), 0);
+	assert_int_equal(ring_cq_fits(&pair->daemon, 1), 1);
+	assert_int_equal(ring_cq_fits(&pair->daemon, 2), 0);
 }
 
 static void test_ring_peek_takes_nothing(void **state)
@@ -299,7 +299,7 @@ static void test_ring_completion_head_beyond_tail_is_refused(void **state)
 	complete(&pair->daemon, 2);
 	atomic_store(&pair->region.ring.control->cq_head, 2);
 	assert_int_equal(ring_cq_space(&pair->daemon), -EPROTO);
-	assert_int_equal(ring_cq_room(&pair->daemon, CQ_ENTRIES), -EPROTO);
+	assert_int_equal(ring_cq_fits(&pair->daemon, CQ_ENTRIES), -EPROTO);
 }
 
 static void test_ring_completion_head_that_goes_back_is_refused(void **state)

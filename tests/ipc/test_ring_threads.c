@@ -58,7 +58,7 @@ static void *stress_daemon(void *data)
 			struct ring_cqe cqe = {.user_data = next++, .kind = RING_CQE_FINAL};
 
 			ring_sq_release(ring);
-			if (ring_cq_room(ring, 1) != 1) {
+			if (ring_cq_fits(ring, 1) != 1) {
 				stress->daemon_error = "a credit is missing";
 				return NULL;
 			}
@@ -172,7 +172,7 @@ static void *fill_completions(void *data)
 	const struct ring_cqe cqe = {.kind = RING_CQE_FINAL};
 
 	for (uint32_t round = 0; round < ROUNDS; round++) {
-		while (ring_cq_room(&order->pair.daemon, RING_ENTRIES_MAX) == 0)
+		while (ring_cq_fits(&order->pair.daemon, RING_ENTRIES_MAX) == 0)
 			;
 		for (uint32_t i = 0; i < RING_ENTRIES_MAX; i++)
 			ring_cq_push(&order->pair.daemon, &cqe);

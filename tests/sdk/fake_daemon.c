@@ -220,7 +220,7 @@ void fake_push(struct fake *fake, const struct ring_cqe *cqe)
 	int space;
 
 	/* A serving thread waits for a slow client; in a test that plays the daemon no other thread takes them. */
-	while ((space = ring_cq_room(&fake->region.ring, 1)) == 0 && fake->serving) {
+	while ((space = ring_cq_fits(&fake->region.ring, 1)) == 0 && fake->serving) {
 		if (atomic_load(&fake->quit))
 			return;
 		sched_yield();

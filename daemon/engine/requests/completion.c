@@ -45,7 +45,7 @@ static void completion_push(
 		return;
 	assert(n_reserved <= session->n_requests);
 	/* Reads the client's index only if the copy of it leaves no entry free. */
-	room = ring_cq_room(ring, n_reserved + 1);
+	room = ring_cq_fits(ring, n_reserved + 1);
 	if (room < 0 || (room == 0 && !n_reserved)) {
 		engine_session_fail(session, "completion ring: the head is not where it can be");
 		return;

@@ -559,7 +559,7 @@ bool intake(struct engine_session *session)
 	/* One ringful a turn: a client that submits without end does not delay the others. An entry
 	 * is taken when its final completion fits beside those of the requests in flight. */
 	for (n = 0; n < session->n_requests; n++) {
-		int room = ring_cq_room(ring, session->n_in_flight + 1);
+		int room = ring_cq_fits(ring, session->n_in_flight + 1);
 
 		session->stuffed = room == 0;
 		if (room < 0)
