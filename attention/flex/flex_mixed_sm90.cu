@@ -3,7 +3,8 @@
 /*
  * Block masks on 9.0a for any batch: split blocks, then long ones, by lists.
  *
- * Grid a block a multiprocessor, block two warpgroups that compute and one that feeds them. First
+ * Grid: a block a multiprocessor. Block: 384 threads, two warpgroups that compute and one that feeds
+ * them. First
  * the computing warpgroups are teams of flex_split.cuh, each with a slot of the line. Then the
  * block takes one block of queries and kv head after the other until none is left, a warpgroup 64
  * packed rows: the structure is that of paged_prefill_sm90.cu, which describes it, and the products
@@ -11,7 +12,7 @@
  * FLEX_TILE entries of the list, one behind the other in shared memory wherever they lie in the
  * sequence; a box is a page's part of one entry. Beside the tile lie its entries: computing warps
  * mask those that are not seen whole, a lane 64 bits of each of its two rows at a time, from the
- * rows' views in shared memory. Where a tile has no entry, scores are masked and values made zeros.
+ * rows' views in shared memory. Slots of a tile without an entry are masked, and their values are zero.
  *
  * Work is handed out by an atomic ticket, a row's last blocks first, because under a causal mask
  * they see most; the order has no influence on what is computed. Where works are so few that more
@@ -155,8 +156,7 @@ static __device__ __forceinline__ void compute(
 				score<D, KEYS>(queries, ring + stage * size::tile_bytes, run);
 			},
 			[&](uint32_t stage, int add) {
-				products_fence(); /* or the compiler, which would say it too late,
-						     keeps all apart */
+				products_fence(); /* else ptxas serialises the products (C7510) */
 				add_stage(stage, add);
 			},
 			[&](uint32_t stage) { entries_read(s->entries[stage], seen); },
@@ -196,8 +196,8 @@ template <int D, int KEYS, int TEAMS, int SPLIT> struct memory_of {
 						  : tiles_bytes;
 };
 
-/* From here on the copy engine writes where the teams' rings were. Of those who neither write nor
- * read there: arrive. */
+/* From here on the copy engine writes where the teams' rings were. Warps that do not use that memory
+ * only arrive. */
 static __device__ __forceinline__ void slots_await(void)
 {
 	stores_fence();

@@ -17,7 +17,7 @@
  * the graph began. Queries and what the step itself puts into the cache come after the wait.
  *
  * Bytes: keys and values of the visible tokens once for each block of packed rows, which is once
- * where group x query <= 16; per cut row and head 4 head_dim each way for every piece. In flight on
+ * where group x query <= 16; for a split row 4 head_dim bytes, written and read, per piece and head. In flight on
  * one multiprocessor: (STAGES - 1) x 8 sub-tiles, 128 KB for heads of 128.
  *
  * Measured on an H200, 32/8 heads of 128, one token a row, layers behind each other in a graph: 5.7

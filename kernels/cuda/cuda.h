@@ -22,7 +22,7 @@
  *
  *  1. Every thread of every block calls overlap_wait, on every path, also where there is nothing to
  *     do. Before it a thread reads only what no launch that may be under way writes: arguments,
- *     weights, the rope table; it may fetch of them what it will need. It writes no global memory.
+ *     weights, the rope table; it may prefetch these. It writes no global memory.
  *  2. overlap_trigger may stand anywhere, also before the wait: it promises nothing. The earlier
  *     it is called, the earlier the next kernel fetches its weights; the first statement is right
  *     unless blocks that start early would take the place of this kernel's own.
@@ -57,8 +57,9 @@ int cuda_launch_begin(struct stream *stream, const char *name, const void *kerne
 int cuda_launch_end(struct stream *stream, const char *name);
 
 /*
- * For kernels of so much shared memory, more than 48 KiB: between begin and the first launch. Done
- * once for a name of its own on a device, under the two refusals of begin.
+ * For kernels that need more than 48 KiB of shared memory: between begin and the first launch. `name`
+ * differs from the op's; it is done once a name and device, under the two refusals of begin. Names are
+ * compared by address.
  */
 int cuda_allow_shared(struct stream *stream, const char *name, const void *const *kernels,
 	uint32_t n, uint32_t shared_bytes);
@@ -103,10 +104,11 @@ int cuda_tensor_map_atoms(struct stream *stream, const void *matrix, uint64_t ro
 
 /*
  * The step's inputs (struct step_inputs) are written by `prepare` and a draft's (draft_inputs) by
- * `draft_begin` and `draft_advance`, which say so. Settled: nothing writes them that runs in one go
- * with what is put on the stream now, so that a kernel may read them before overlap_wait. It is so
- * in a capture ahead of all three: a graph begins when all before it is done, and a kernel behind a
- * recorded copy or fill when that is.
+ * `draft_begin` and `draft_advance`, which call cuda_inputs_written. Settled: no launch that may
+ * overlap the next one writes them, so that it may read them before overlap_wait. This holds in a
+ * capture that has none of the three so far: a graph begins when all work before it is done, and a
+ * kernel behind a recorded copy or fill when that is done. Arrays of slots are excepted: sample and
+ * verify write them.
  */
 void cuda_inputs_written(struct stream *stream);
 bool cuda_inputs_settled(struct stream *stream);

@@ -26,11 +26,11 @@
  * tiles are 96, 64 or 32 rows high. Sums leave through shared memory, transposed, in lines of 64
  * columns.
  *
- * Grid: one block a multiprocessor; block: twelve warps; shared memory: the ring, and two buffers a
- * warpgroup. Bytes: W of the experts chosen, once; x from the L2, once for every 128 rows of W.
+ * Grid: one block a multiprocessor; block: twelve warps; shared memory: the ring (its size is in
+ * grouped.cu) and two buffers a warpgroup. Bytes: W of the experts chosen, once; x from the L2, once for every 128 rows of W.
  *
  * Measured on an H200, 64 experts of 1408, 6 a token, hidden 2048, us of both products (TB/s of the
- * weights of the experts chosen; `mimeo-bench --shape V2-Lite experts`): 1 token 19.7 (3.5) and
+ * weights of the experts chosen; `bench-internals --shape V2-Lite experts`): 1 token 19.7 (3.5) and
  * 12.6 (2.7), 8 tokens 96 (4.15) and 52 (3.9), 32 170 (4.2) and 88 (4.1), 128 178 (4.2) and 92
  * (4.1), 1024 202 (3.8) and 120 (3.4); 4096 tokens 639 (444 TFLOP/s) and 355 (399). There the
  * tensor cores wait for x on its way through the L2: without it the first took 489 of 659 us,

@@ -29,7 +29,7 @@
  *	1     8B     13.7 (16.9)  9.7 (13.6)  55.0 (57.6)  28.8 (31.9)  235 (243), 4.48 TB/s
  *	8     8B                                                        247 (244)
  *
- * Tried and slower (ms of a decode step of 1B at one row, 0.81 as it is): fetching the next
+ * Tried and slower (ms of a decode step of 1B at one row without prepare and plan, 0.81 as it is): fetching the next
  * product's weights into the L2, 0.83 to 0.90; products of two launches on one multiprocessor,
  * 1.00.
  */
