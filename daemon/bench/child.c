@@ -91,7 +91,7 @@ int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg)
 }
 
 /* Its pipe has ended, so the child has, or is about to. */
-static int reap(struct child *child)
+static int child_reap(struct child *child)
 {
 	int status = -1;
 
@@ -102,7 +102,7 @@ static int reap(struct child *child)
 	return status == 0 ? 0 : WIFSIGNALED(status) ? -EFAULT : -ECHILD;
 }
 
-static int take_signal(void)
+static int child_take_signal(void)
 {
 	struct signalfd_siginfo info;
 
@@ -124,11 +124,11 @@ int child_next(struct child *child, uint64_t deadline_ns)
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		if (n > 0 && fds[1].revents)
-			return take_signal();
+			return child_take_signal();
 		if (n > 0) {
 			ssize_t got = read(child->fd, &byte, 1);
 
-			return got == 1 ? 1 : got == 0 ? reap(child) : -errno;
+			return got == 1 ? 1 : got == 0 ? child_reap(child) : -errno;
 		}
 		if (n == 0 && left_ms == 0)
 			return -ETIMEDOUT;
@@ -150,7 +150,7 @@ void child_kill(struct child *child)
 	if (!child || child->pid <= 0)
 		return;
 	kill(child->pid, SIGKILL);
-	reap(child);
+	child_reap(child);
 }
 
 int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32_t timeout_s)

@@ -8,7 +8,7 @@
 
 #include "ipc/clock.h"
 
-static size_t bytes_of(uint32_t capacity)
+static size_t stats_bytes(uint32_t capacity)
 {
 	return sizeof(struct samples) + capacity * sizeof(uint64_t);
 }
@@ -16,7 +16,7 @@ static size_t bytes_of(uint32_t capacity)
 struct samples *samples_new(uint32_t capacity)
 {
 	/* Populated, so that no page fault falls into what is measured. */
-	struct samples *samples = mmap(NULL, bytes_of(capacity), PROT_READ | PROT_WRITE,
+	struct samples *samples = mmap(NULL, stats_bytes(capacity), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
 	if (samples == MAP_FAILED)
@@ -28,7 +28,7 @@ struct samples *samples_new(uint32_t capacity)
 void samples_free(struct samples *samples)
 {
 	if (samples)
-		munmap(samples, bytes_of(samples->capacity));
+		munmap(samples, stats_bytes(samples->capacity));
 }
 
 void samples_add(struct samples *samples, uint64_t ns)
@@ -40,7 +40,7 @@ void samples_add(struct samples *samples, uint64_t ns)
 	samples->sorted = false;
 }
 
-static int compare(const void *a, const void *b)
+static int stats_compare(const void *a, const void *b)
 {
 	uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
 
@@ -52,7 +52,7 @@ double samples_quantile(struct samples *samples, double fraction)
 	if (samples->n == 0)
 		return NAN;
 	if (!samples->sorted)
-		qsort(samples->ns, samples->n, sizeof(samples->ns[0]), compare);
+		qsort(samples->ns, samples->n, sizeof(samples->ns[0]), stats_compare);
 	samples->sorted = true;
 	double rank = ceil(fraction * samples->n);
 	uint32_t index = rank < 1 ? 0 : rank > samples->n ? samples->n - 1 : (uint32_t)rank - 1;
