@@ -143,6 +143,10 @@ void rig_close(struct rig *rig)
 {
 	if (rig->client.port)
 		rig_detach(&rig->client);
+	for (int i = 0; i < 4; i++) {
+		if (rig->others[i].port)
+			rig_detach(&rig->others[i]);
+	}
 	rig_assert_all_free(rig);
 	assert_int_equal(rig->n_ports, 0);
 	engine_stop(rig->engine);
@@ -325,6 +329,17 @@ void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries)
 	assert_int_equal(region_map(&ret->region, dup(port->region.fd)), 0);
 	assert_int_equal(engine_post_attach(rig->engine, port), 0);
 	rig->n_ports++;
+}
+
+struct rig_client *rig_other(struct rig *rig, uint32_t entries)
+{
+	struct rig_client *other = rig->others;
+
+	while (other->port)
+		other++;
+	assert_true(other < rig->others + 4);
+	rig_attach(rig, other, entries);
+	return other;
 }
 
 void rig_detach(struct rig_client *client)

@@ -83,6 +83,7 @@ struct rig {
 	struct runner *runner; /* the first model's */
 	struct speculator *speculator;
 	struct rig_client client; /* rig_open_client's; port NULL: not attached */
+	struct rig_client others[4]; /* rig_other's */
 	struct rig_result results[RIG_ENTRIES]; /* of its requests, for rig_wait */
 };
 
@@ -111,7 +112,7 @@ const char *rig_draft(void);
 void rig_open(struct rig *rig, const struct rig_options *options);
 /* With rig->client attached. */
 void rig_open_client(struct rig *rig, const struct rig_options *options);
-/* Detaches rig->client alone: others are detached before. Checks that no page, slot or sequence is
+/* Detaches rig->client and rig_other's; the rest were detached before. Checks that no page, slot or sequence is
  * missing. */
 void rig_close(struct rig *rig);
 
@@ -126,6 +127,8 @@ int rig_teardown(void **state);
 	{#test, test, rig_setup_engine, rig_teardown, &(struct rig_options){__VA_ARGS__}}
 
 void rig_attach(struct rig *rig, struct rig_client *ret, uint32_t entries);
+/* Attach one more client, which rig_close detaches; 4 at most. */
+struct rig_client *rig_other(struct rig *rig, uint32_t entries);
 /* Posts the detachment and waits for DETACHED. */
 void rig_detach(struct rig_client *client);
 /* Waits for DETACHED alone. */

@@ -77,7 +77,7 @@ static bool ran_apart(const char *test)
 /* One client is the rig's. */
 struct world {
 	struct rig rig;
-	struct rig_client b;
+	struct rig_client *b;
 	struct rig_result results_b[16];
 };
 
@@ -89,7 +89,7 @@ static void open_world(struct world *w, const char *fault, uint32_t kv_pages)
 	rig_open_client(&w->rig, &(struct rig_options){.mode = GRAPH_FULL_AND_PIECEWISE,
 		.max_batch_tokens = 8, .kv_pages = kv_pages, .entries = 16});
 	unsetenv(test_fault_variable());
-	rig_attach(&w->rig, &w->b, 16);
+	w->b = rig_other(&w->rig, 16);
 }
 
 /* Everything there is: sequence calls, a copied page, results that leave the device, chunks. */
@@ -105,15 +105,15 @@ static void submit_all(struct world *w)
 		rig_call(&w->rig.client, 6, RING_OP_CLOSE, 1, 0),
 	};
 	struct rig_request b[N_B] = {
-		rig_ask_text(&w->b, 0, 0, "347+586="),
-		rig_ask_text(&w->b, 1, 0, "rev hello\n"),
-		rig_ask_text(&w->b, 2, 0, "9+8="),
+		rig_ask_text(w->b, 0, 0, "347+586="),
+		rig_ask_text(w->b, 1, 0, "rev hello\n"),
+		rig_ask_text(w->b, 2, 0, "9+8="),
 	};
 
 	for (uint32_t i = 0; i < N_A; i++)
 		rig_submit(&w->rig.client, a[i]);
 	for (uint32_t i = 0; i < N_B; i++)
-		rig_submit(&w->b, b[i]);
+		rig_submit(w->b, b[i]);
 }
 
 static void wait_all(struct world *w)
@@ -121,14 +121,7 @@ static void wait_all(struct world *w)
 	for (uint32_t i = 0; i < N_A; i++)
 		rig_wait(&w->rig.client, w->rig.results, i);
 	for (uint32_t i = 0; i < N_B; i++)
-		rig_wait(&w->b, w->results_b, i);
-}
-
-static void close_world(struct world *w)
-{
-	if (w->b.port)
-		rig_detach(&w->b);
-	rig_close(&w->rig);
+		rig_wait(w->b, w->results_b, i);
 }
 
 static uint32_t count_status(const struct world *w, int status)
@@ -144,10 +137,10 @@ static uint32_t count_status(const struct world *w, int status)
 
 static void assert_lost(struct world *w, const char *call)
 {
-	struct rig_request again = rig_ask_text(&w->b, 4, 0, "9+8=");
+	struct rig_request again = rig_ask_text(w->b, 4, 0, "9+8=");
 	struct rig_request close = rig_call(&w->rig.client, 7, RING_OP_CLOSE, 2, 0);
 	struct engine_report report = rig_report(&w->rig, ENGINE_DEVICE_LOST);
-	struct rig_result result = rig_do(&w->b, again);
+	struct rig_result result = rig_do(w->b, again);
 
 	/* Work on a GPU fails asynchronously: the next call is named. */
 	if (!strstr(report.text, test_on_cuda() ? "cudaError" : call))
@@ -177,7 +170,7 @@ static void lose_at(const char *fault, const char *call)
 	assert_true(count_status(&w, MIMEO_E_DEVICE_LOST) > 0);
 	assert_int_equal(count_status(&w, MIMEO_E_DEVICE_LOST) + count_status(&w, 0), N_A + N_B);
 	assert_lost(&w, call);
-	close_world(&w);
+	rig_close(&w.rig);
 }
 
 static void test_device_lost_at_any_op_ends_each_request_once(void **state)
@@ -193,7 +186,7 @@ static void test_device_lost_at_any_op_ends_each_request_once(void **state)
 	assert_int_equal(count_status(&w, 0), N_A + N_B);
 	/* Those behind the last result may go unnoticed, and timing shifts a few. */
 	last = first + (ops_run(&w.rig) - first) / 2;
-	close_world(&w);
+	rig_close(&w.rig);
 	assert_true(last > first + PLACES);
 	stride = (last - first) / PLACES;
 	for (uint64_t at = first + 1; at < last; at += stride) {
@@ -226,13 +219,13 @@ static void test_sleeping_engine_notices_the_loss(void **state)
 	APART();
 	open_world(&w, "op:outbox:2", 0);
 	rig_gate_close(&w.rig);
-	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
+	rig_submit(w.b, rig_ask_text(w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
 	rig_gate_open(&w.rig);
-	assert_all_lost(&w.b, w.results_b, 1);
+	assert_all_lost(w.b, w.results_b, 1);
 	assert_int_equal(w.results_b[0].n_generated, 0);
 	assert_lost(&w, "outbox launch");
-	close_world(&w);
+	rig_close(&w.rig);
 }
 
 static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_detach(void **state)
@@ -252,7 +245,7 @@ static void test_waiting_requests_and_idle_sequences_survive_the_loss_until_deta
 	assert_all_lost(client, w.rig.results, 4);
 	assert_int_equal(engine_stats(w.rig.engine)->n_sequences, 1);
 	rig_report(&w.rig, ENGINE_DEVICE_LOST);
-	close_world(&w);
+	rig_close(&w.rig);
 }
 
 static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
@@ -262,13 +255,13 @@ static void test_loss_before_a_detach_is_done_does_not_hold_it_up(void **state)
 	APART();
 	open_world(&w, "op:outbox:2", 0);
 	rig_gate_close(&w.rig);
-	rig_submit(&w.b, rig_ask_text(&w.b, 0, 0, "347+586="));
+	rig_submit(w.b, rig_ask_text(w.b, 0, 0, "347+586="));
 	rig_wait_steps(&w.rig, 2);
-	assert_int_equal(engine_post_detach(w.rig.engine, w.b.port), 0);
+	assert_int_equal(engine_post_detach(w.rig.engine, w.b->port), 0);
 	RIG_AWAIT(!engine_stats(w.rig.engine)->n_running);
 	rig_gate_open(&w.rig);
-	rig_detached(&w.b);
-	close_world(&w);
+	rig_detached(w.b);
+	rig_close(&w.rig);
 }
 
 static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void **state)
@@ -288,7 +281,7 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	rig_gate_open(&w.rig);
 	assert_all_lost(&w.rig.client, w.rig.results, 2);
 	assert_lost(&w, "outbox launch");
-	close_world(&w);
+	rig_close(&w.rig);
 }
 
 static void lose_at_the_argument(void **state)

@@ -187,12 +187,12 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	const struct engine_stats *stats;
 	struct engine_graph_facts facts;
 	uint64_t n_shared = 0;
-	struct rig_client clients[2];
+	struct rig_client *clients = rig->others;
 	struct rig_request requests[2];
 
 	stats = engine_stats(rig->engine);
-	rig_attach(rig, &clients[0], 8);
-	rig_attach(rig, &clients[1], 8);
+	rig_other(rig, 8);
+	rig_other(rig, 8);
 	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		requests[c] = rig_ask_text(&clients[c], 0, 0, "count 4 30\n");
@@ -209,8 +209,6 @@ static void test_replays_among_several_processes_are_counted_as_shared(void **st
 	assert_int_equal(n_shared, stats->n_shared_replays);
 	assert_true(graph(rig, 2).n_shared_replays > 0);
 	assert_int_equal(graph(rig, 1).n_shared_replays, 0);
-	rig_detach(&clients[0]);
-	rig_detach(&clients[1]);
 }
 
 /* F10: what was captured under a key is found under it, and every step is counted once. */

@@ -47,31 +47,28 @@ static void test_two_models_answer_side_by_side_from_pages_of_their_own(void **s
 static void test_model_without_pages_does_not_hold_up_the_other(void **state)
 {
 	struct rig *rig = *state;
+	struct rig_client *holder = rig_other(rig, 8);
+	struct rig_client *client = rig_other(rig, 8);
 	struct rig_result results[8] = {0};
-	struct rig_client holder, client;
 	struct rig_request first;
 	struct msg_generate msg;
 	int32_t tokens[64];
 
-	rig_attach(rig, &holder, 8);
-	rig_attach(rig, &client, 8);
 	rig_gate_close(rig);
-	rig_submit(&holder, rig_endless(&holder, 0, 0, 200));
-	rig_submit(&client, rig_endless(&client, 0, 0, 200)); /* the head of model 0 */
+	rig_submit(holder, rig_endless(holder, 0, 0, 200));
+	rig_submit(client, rig_endless(client, 0, 0, 200)); /* the head of model 0 */
 	rig_wait_waiting(rig, 1);
 	msg = rig_greedy(rig_prompt("9+8=", tokens), 20);
 	msg.model = 1;
-	first = rig_generate(&client, 1, tokens, msg.n_tokens, &msg);
-	rig_submit(&client, first);
+	first = rig_generate(client, 1, tokens, msg.n_tokens, &msg);
+	rig_submit(client, first);
 	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 2);
 	assert_int_equal(engine_stats(rig->engine)->n_waiting, 1);
 	rig_gate_open(rig);
-	rig_wait(&client, results, 1);
-	rig_assert_text(&client, &first, &results[1], "17");
-	rig_wait(&client, results, 0);
+	rig_wait(client, results, 1);
+	rig_assert_text(client, &first, &results[1], "17");
+	rig_wait(client, results, 0);
 	assert_int_equal(results[0].n_generated, 200);
-	rig_detach(&holder);
-	rig_detach(&client);
 }
 
 /* ---- a device with little memory ---- */

@@ -43,12 +43,12 @@ static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state
 {
 	struct rig *rig = *state;
 	struct rig_result results[3][8] = {0};
-	struct rig_client clients[3];
+	struct rig_client *clients = rig->others;
 	struct rig_request request;
 	uint32_t n_done = 0;
 
 	for (int c = 0; c < 3; c++)
-		rig_attach(rig, &clients[c], 8);
+		rig_other(rig, 8);
 	rig_gate_close(rig);
 	rig_submit(&clients[0], rig_endless(&clients[0], 0, 0, 60));
 	rig_wait_steps(rig, 1);
@@ -74,19 +74,17 @@ static void test_huge_request_is_not_passed_by_small_ones_of_others(void **state
 			assert_true(results[1][0].done);
 	}
 	assert_int_equal(results[1][0].n_generated, 280);
-	for (int c = 0; c < 3; c++)
-		rig_detach(&clients[c]);
 }
 
 static void test_sessions_take_turns(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_result results[2][8] = {0};
-	struct rig_client clients[2];
+	struct rig_client *clients = rig->others;
 	uint32_t done[2] = {0};
 
-	rig_attach(rig, &clients[0], 8);
-	rig_attach(rig, &clients[1], 8);
+	rig_other(rig, 8);
+	rig_other(rig, 8);
 	rig_gate_close(rig);
 	for (uint32_t c = 0; c < 2; c++) {
 		for (uint32_t i = 0; i < (c ? 3 : 7); i++)
@@ -105,68 +103,59 @@ static void test_sessions_take_turns(void **state)
 		 * second session was looked at last. */
 		assert_true(done[1] + 2 >= (done[0] < 5 ? done[0] : 5));
 	}
-	rig_detach(&clients[0]);
-	rig_detach(&clients[1]);
 }
 
 static void test_pages_of_idle_sequences_are_waited_for_without_holding_up_others(void **state)
 {
 	struct rig *rig = *state;
+	struct rig_client *holder = rig_other(rig, 8);
+	struct rig_client *waiter = rig_other(rig, 8);
+	struct rig_client *other = rig_other(rig, 8);
 	struct rig_result results[8] = {0};
-	struct rig_client holder, waiter, other;
 	struct rig_request request;
 
-	rig_attach(rig, &holder, 8);
-	rig_attach(rig, &waiter, 8);
-	rig_attach(rig, &other, 8);
-	fill(&holder, 1, 160);
-	rig_submit(&waiter, rig_endless(&waiter, 0, 0, 200));
+	fill(holder, 1, 160);
+	rig_submit(waiter, rig_endless(waiter, 0, 0, 200));
 	rig_wait_waiting(rig, 1);
-	request = rig_ask_text(&other, 0, 0, "9+8=");
-	rig_submit(&other, request);
-	rig_wait(&other, results, 0);
-	rig_assert_text(&other, &request, &results[0], "17");
-	rig_poll(&waiter, results + 1);
+	request = rig_ask_text(other, 0, 0, "9+8=");
+	rig_submit(other, request);
+	rig_wait(other, results, 0);
+	rig_assert_text(other, &request, &results[0], "17");
+	rig_poll(waiter, results + 1);
 	assert_false(results[1].done);
-	rig_ok(&holder, 1, RING_OP_CLOSE, 1, 0);
-	rig_wait(&waiter, results + 1, 0);
+	rig_ok(holder, 1, RING_OP_CLOSE, 1, 0);
+	rig_wait(waiter, results + 1, 0);
 	assert_int_equal(results[1].n_generated, 200);
-	rig_detach(&holder);
-	rig_detach(&waiter);
-	rig_detach(&other);
 }
 
 static void test_wide_step_is_not_passed_by_narrow_requests(void **state)
 {
 	struct rig *rig = *state;
+	struct rig_client *client = rig_other(rig, 8);
+	struct rig_client *other = rig_other(rig, 8);
 	struct rig_result results[8] = {0}, theirs[8] = {0};
-	struct rig_client client, other;
 	struct msg_row rows[4];
 	struct msg_step msg = {.n_rows = 4, .outputs = MIMEO_STEP_TOKENS};
 
-	rig_attach(rig, &client, 8);
-	rig_attach(rig, &other, 8);
 	for (uint32_t i = 0; i < 4; i++) {
 		rows[i] = (struct msg_row){i + 1, 1};
-		rig_ok(&client, 0, RING_OP_OPEN, i + 1, 0);
+		rig_ok(client, 0, RING_OP_OPEN, i + 1, 0);
 	}
 	rig_gate_close(rig);
 	for (uint32_t i = 0; i < 3; i++)
-		rig_submit(&other, rig_endless(&other, i, 0, 10 + 7 * i));
+		rig_submit(other, rig_endless(other, i, 0, 10 + 7 * i));
 	RIG_AWAIT(engine_stats(rig->engine)->n_running >= 3);
-	rig_submit(&client, rig_step(&client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
+	rig_submit(client, rig_step(client, 0, &msg, rows, (int32_t[]){1, 1, 1, 1}));
 	rig_wait_waiting(rig, 1);
 	/* One slot is free, and kept. */
-	rig_submit(&other, rig_endless(&other, 3, 0, 10));
+	rig_submit(other, rig_endless(other, 3, 0, 10));
 	rig_wait_waiting(rig, 2);
 	assert_int_equal(engine_stats(rig->engine)->n_slots_free, 1);
 	rig_gate_open(rig);
-	rig_wait(&client, results, 0);
+	rig_wait(client, results, 0);
 	assert_int_equal(results[0].status, 0);
 	for (uint32_t i = 0; i < 4; i++)
-		rig_wait(&other, theirs, i);
-	rig_detach(&client);
-	rig_detach(&other);
+		rig_wait(other, theirs, i);
 }
 
 /* ---- refusals ---- */
@@ -329,22 +318,20 @@ static void live_and_leave(struct rig *rig, uint32_t n_events)
 static void test_detach_at_any_stage_gives_all_back_and_disturbs_no_other_client(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_client witness;
+	struct rig_client *witness = rig_other(rig, 8);
 
-	rig_attach(rig, &witness, 8);
 	for (uint32_t n_events = 0; n_events <= 60; n_events += n_events < 16 ? 1 : 4) {
-		struct rig_request request = rig_ask_text(&witness, 0, 0, "count 4 30\n");
+		struct rig_request request = rig_ask_text(witness, 0, 0, "count 4 30\n");
 		struct rig_result results[8] = {0};
 
-		rig_submit(&witness, request);
+		rig_submit(witness, request);
 		live_and_leave(rig, n_events);
-		rig_wait(&witness, results, 0);
+		rig_wait(witness, results, 0);
 		assert_int_equal(results[0].n_generated, 40);
-		assert_memory_equal(rig_tokens(&witness, &request),
+		assert_memory_equal(rig_tokens(witness, &request),
 			((int32_t[]){'4', ' ', '5', ' ', '6', ' ', '7'}), 28);
 		rig_assert_all_free(rig);
 	}
-	rig_detach(&witness);
 }
 
 static void test_detach_before_the_launched_steps_are_done_waits_for_them(void **state)

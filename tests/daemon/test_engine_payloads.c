@@ -131,16 +131,15 @@ static void test_entry_that_waits_for_the_pool_takes_those_behind_it_along_in_or
 static void test_pool_full_of_waiting_requests_is_no_memory(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_client other;
+	struct rig_client *other = rig_other(rig, 4);
 	struct rig_request request;
 
-	rig_attach(rig, &other, 4);
 	for (uint32_t i = 1; i <= 4; i++)
 		rig_ok(&rig->client, 0, RING_OP_OPEN, i, 0);
 	rig_gate_close(rig);
-	rig_submit(&other, rig_endless(&other, 0, 0, 8));
-	rig_submit(&other, rig_endless(&other, 1, 0, 8));
-	await_queue(&other, 2, 0);
+	rig_submit(other, rig_endless(other, 0, 0, 8));
+	rig_submit(other, rig_endless(other, 1, 0, 8));
+	await_queue(other, 2, 0);
 	rig_submit(&rig->client, half_pool(&rig->client, 0, 1));
 	rig_submit(&rig->client, half_pool(&rig->client, 1, 3));
 	await_queue(&rig->client, 2, 2);
@@ -152,7 +151,6 @@ static void test_pool_full_of_waiting_requests_is_no_memory(void **state)
 		rig_wait(&rig->client, rig->results, i);
 		assert_int_equal(rig->results[i].status, 0);
 	}
-	rig_detach(&other);
 }
 
 static void test_payload_larger_than_the_pool_is_no_memory_at_once(void **state)
@@ -229,20 +227,18 @@ static void test_session_that_ends_leaves_no_payload(void **state)
 static void test_sessions_do_not_share_a_pool(void **state)
 {
 	struct rig *rig = *state;
-	struct rig_client other;
+	struct rig_client *other = rig_other(rig, 4);
 	struct rig_result results[4] = {0};
 
-	rig_attach(rig, &other, 4);
-	rig_ok(&other, 0, RING_OP_OPEN, 1, 0);
-	rig_ok(&other, 0, RING_OP_OPEN, 2, 0);
+	rig_ok(other, 0, RING_OP_OPEN, 1, 0);
+	rig_ok(other, 0, RING_OP_OPEN, 2, 0);
 	fill_pool(&rig->client);
-	rig_submit(&other, half_pool(&other, 0, 1));
-	RIG_AWAIT(other.port->n_in_flight == 1);
-	assert_int_equal(session_of(&other)->payloads.used, 2 * ROW_BYTES);
+	rig_submit(other, half_pool(other, 0, 1));
+	RIG_AWAIT(other->port->n_in_flight == 1);
+	assert_int_equal(session_of(other)->payloads.used, 2 * ROW_BYTES);
 	rig_gate_open(rig);
-	rig_wait(&other, results, 0);
+	rig_wait(other, results, 0);
 	assert_int_equal(results[0].status, 0);
-	rig_detach(&other);
 }
 
 /* ---- the pool by itself ---- */

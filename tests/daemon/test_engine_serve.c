@@ -274,12 +274,12 @@ static void check_beside_others(const struct rig_options *options)
 	uint32_t lengths[8];
 	struct rig_result results[4][8];
 	struct rig_request requests[4][8];
-	struct rig_client clients[4];
 	struct rig rig;
+	struct rig_client *clients = rig.others;
 
 	rig_open(&rig, options);
 	for (int c = 0; c < 4; c++)
-		rig_attach(&rig, &clients[c], 16);
+		rig_other(&rig, 16);
 	for (uint32_t i = 0; i < 8; i++) {
 		uint32_t n = rig_prompt(prompts[i], tokens);
 		struct msg_generate msg = rig_greedy(n, 200);
@@ -308,8 +308,6 @@ static void check_beside_others(const struct rig_options *options)
 	}
 	assert_int_equal(engine_stats(rig.engine)->n_shared_replays > 0,
 		options->mode != GRAPH_NONE);
-	for (int c = 0; c < 4; c++)
-		rig_detach(&clients[c]);
 	rig_close(&rig);
 }
 
