@@ -85,18 +85,28 @@ static enum attention_support masked_support(
 	return ATTENTION_ALWAYS;
 }
 
-static struct attention_config model(void)
+/* What a test asks for, which begins as `model`, and what was chosen for it. */
+static struct attention_config config;
+static const struct attention_backend *backend;
+static enum attention_support support;
+static char why[512];
+
+static const struct attention_config model = {
+	.n_layers = 2, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .scale = 0.125f,
+	.page_tokens = 16, .max_rows = 8, .max_tokens = 64, .max_pages = 8, .max_seq_len = 128,
+	.max_decode_query = 1, .activation_dtype = DTYPE_F32, .kv_dtype = DTYPE_F32,
+	.n_kv_pages = 100,
+};
+
+static int reset_config(void **state)
 {
-	return (struct attention_config){
-		.n_layers = 2, .n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .scale = 0.125f,
-		.page_tokens = 16, .max_rows = 8, .max_tokens = 64, .max_pages = 8,
-		.max_seq_len = 128, .max_decode_query = 1,
-		.activation_dtype = DTYPE_F32, .kv_dtype = DTYPE_F32, .n_kv_pages = 100,
-	};
+	config = model;
+	return 0;
 }
 
 static int register_fake(void **state)
 {
+	config = model;
 	fake_refuses = 0;
 	return attention_find("fake") ? 0 : attention_register(&fake);
 }
@@ -162,31 +172,25 @@ static void test_registered_backend_is_found(void **state)
 
 /* ---- choice ---- */
 
-static const struct attention_backend *backend;
-static enum attention_support support;
-static char why[512];
-
-static int choose(const char *name, const struct attention_config *config)
+static int choose(const char *name)
 {
 	backend = NULL;
 	support = ATTENTION_NEVER;
 	why[0] = '\0';
-	return attention_choose(name, config, &backend, &support, why, sizeof(why));
+	return attention_choose(name, &config, &backend, &support, why, sizeof(why));
 }
 
-static enum attention_support level_of(const char *name, const struct attention_config *config)
+static enum attention_support level_of(const char *name)
 {
-	assert_int_equal(choose(name, config), 0);
+	assert_int_equal(choose(name), 0);
 	assert_string_equal(backend->name, name);
 	return support;
 }
 
 static void test_auto_takes_highest_level(void **state)
 {
-	struct attention_config config = model();
-
 	fake_refuses = 1;
-	assert_int_equal(choose("auto", &config), 0);
+	assert_int_equal(choose("auto"), 0);
 	assert_ptr_equal(backend, &attention_paged);
 	assert_int_equal(support, ATTENTION_UNIFORM_BATCH);
 	assert_non_null(strstr(why, "paged"));
@@ -194,20 +198,18 @@ static void test_auto_takes_highest_level(void **state)
 	fake_refuses = 0;
 	claimed_level = ATTENTION_ALWAYS;
 	claimed_query = 64;
-	assert_int_equal(choose("auto", &config), 0);
+	assert_int_equal(choose("auto"), 0);
 	assert_ptr_equal(backend, &fake);
 	assert_int_equal(support, ATTENTION_ALWAYS);
 }
 
 static void test_auto_prefers_paged_to_flex_for_all_its_level(void **state)
 {
-	struct attention_config config = model();
-
 	fake_refuses = 1;
-	assert_int_equal(level_of("flex", &config), ATTENTION_ALWAYS);
+	assert_int_equal(level_of("flex"), ATTENTION_ALWAYS);
 	for (config.max_decode_query = 1; config.max_decode_query <= 64;
 		config.max_decode_query *= 8) {
-		assert_int_equal(choose("auto", &config), 0);
+		assert_int_equal(choose("auto"), 0);
 		assert_ptr_equal(backend, &attention_paged);
 	}
 }
@@ -216,8 +218,6 @@ static void test_auto_prefers_paged_to_flex_for_all_its_level(void **state)
 static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 {
 	static struct attention_backend masked = FAKE("masked"), late = FAKE("late");
-	struct attention_config config = model();
-
 	masked.masks = true;
 	masked.check = masked_check;
 	masked.support = masked_support;
@@ -229,7 +229,7 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 	for (fake_refuses = 0; fake_refuses < 2; fake_refuses++) {
 		for (int level = ATTENTION_NEVER; level <= ATTENTION_UNIFORM_BATCH; level++) {
 			claimed_level = (enum attention_support)level;
-			assert_int_equal(choose("auto", &config), 0);
+			assert_int_equal(choose("auto"), 0);
 			assert_ptr_equal(backend, level == ATTENTION_NEVER ? &masked
 						  : fake_refuses           ? &late
 									   : &fake);
@@ -241,83 +241,67 @@ static void test_auto_takes_masks_where_none_without_has_graphs(void **state)
 
 static void test_auto_takes_earlier_registered_on_a_tie(void **state)
 {
-	struct attention_config config = model();
-
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 64;
-	assert_int_equal(choose("auto", &config), 0);
+	assert_int_equal(choose("auto"), 0);
 	assert_ptr_equal(backend, &attention_paged);
 }
 
 static void test_auto_ranks_by_level_that_holds(void **state)
 {
-	struct attention_config config = model();
-
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_ALWAYS;
 	claimed_query = 1;
-	assert_int_equal(choose("auto", &config), 0);
+	assert_int_equal(choose("auto"), 0);
 	assert_ptr_equal(backend, &attention_paged);
 }
 
 static void test_claim_beyond_ability_is_lowered(void **state)
 {
-	struct attention_config config = model();
-
 	config.max_decode_query = 5;
 	claimed_level = ATTENTION_UNIFORM_BATCH;
 	claimed_query = 1;
-	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("fake"), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 	assert_non_null(strstr(why, "lowered from uniform_batch"));
 	claimed_query = 4;
-	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("fake"), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 	claimed_query = 5;
-	assert_int_equal(level_of("fake", &config), ATTENTION_UNIFORM_BATCH);
+	assert_int_equal(level_of("fake"), ATTENTION_UNIFORM_BATCH);
 	assert_null(strstr(why, "lowered"));
 }
 
 static void test_claim_without_any_query_is_never(void **state)
 {
-	struct attention_config config = model();
-
 	claimed_query = 0;
 	claimed_level = ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE;
-	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake"), ATTENTION_NEVER);
 	claimed_level = ATTENTION_ALWAYS;
-	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake"), ATTENTION_NEVER);
 }
 
 static void test_claim_of_unknown_level_is_never(void **state)
 {
-	struct attention_config config = model();
-
 	claimed_query = 64;
 	claimed_level = (enum attention_support)7;
-	assert_int_equal(level_of("fake", &config), ATTENTION_NEVER);
+	assert_int_equal(level_of("fake"), ATTENTION_NEVER);
 }
 
 static void test_paged_is_lowered_for_queries_past_its_limit(void **state)
 {
-	struct attention_config config = model();
-
 	config.max_decode_query = 16;
-	assert_int_equal(level_of("paged", &config), ATTENTION_UNIFORM_BATCH);
+	assert_int_equal(level_of("paged"), ATTENTION_UNIFORM_BATCH);
 	config.max_decode_query = 17;
-	assert_int_equal(level_of("paged", &config), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
+	assert_int_equal(level_of("paged"), ATTENTION_UNIFORM_SINGLE_TOKEN_DECODE);
 }
 
 static void test_naive_is_never_captured(void **state)
 {
-	struct attention_config config = model();
-
-	assert_int_equal(level_of("naive", &config), ATTENTION_NEVER);
+	assert_int_equal(level_of("naive"), ATTENTION_NEVER);
 }
 
 static void test_unknown_name_names_those_there_are(void **state)
 {
-	struct attention_config config = model();
-
-	assert_int_equal(choose("pagde", &config), -ENOENT);
+	assert_int_equal(choose("pagde"), -ENOENT);
 	assert_null(backend);
 	assert_non_null(strstr(why, "pagde"));
 	assert_non_null(strstr(why, "naive, paged"));
@@ -325,15 +309,13 @@ static void test_unknown_name_names_those_there_are(void **state)
 
 static void test_unfit_model_is_refused_with_reasons(void **state)
 {
-	struct attention_config config = model();
-
 	fake_refuses = 1;
 	config.n_kv_heads = 3;
-	assert_int_equal(choose("paged", &config), -ENOTSUP);
+	assert_int_equal(choose("paged"), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend paged cannot serve this model: 8 query heads do not "
 		"divide among 3 kv heads; no other can either");
-	assert_int_equal(choose("auto", &config), -ENOTSUP);
+	assert_int_equal(choose("auto"), -ENOTSUP);
 	assert_memory_equal(why, "no attention backend can serve this model; naive: ", 50);
 	assert_non_null(strstr(why, "paged:"));
 	assert_non_null(strstr(why, "fake: it refuses"));
@@ -342,10 +324,8 @@ static void test_unfit_model_is_refused_with_reasons(void **state)
 
 static void test_refusal_names_those_that_can(void **state)
 {
-	struct attention_config config = model();
-
 	fake_refuses = 1;
-	assert_int_equal(choose("mla", &config), -ENOTSUP);
+	assert_int_equal(choose("mla"), -ENOTSUP);
 	assert_memory_equal(why,
 		"attention backend mla cannot serve this model: its attention is not latent "
 		"(MLA); ",
@@ -358,12 +338,12 @@ static void test_refusal_names_those_that_can(void **state)
 	config.head_dim = 40;
 	config.n_kv_heads = 1;
 	config.masks = true;
-	assert_int_equal(choose("mla", &config), -ENOTSUP);
+	assert_int_equal(choose("mla"), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend mla cannot serve this model with a mask that is not "
 		"causal: it has no mask but the causal one; naive, mla_planned and mla can with "
 		"the causal mask");
-	assert_int_equal(choose("auto", &config), -ENOTSUP);
+	assert_int_equal(choose("auto"), -ENOTSUP);
 	assert_memory_equal(why,
 		"no attention backend can serve this model with a mask that is not causal", 72);
 	assert_non_null(strstr(why, "; naive, mla_planned and mla can with the causal mask"));
@@ -371,14 +351,12 @@ static void test_refusal_names_those_that_can(void **state)
 
 static void test_masks_are_for_those_that_have_them(void **state)
 {
-	struct attention_config config = model();
-
 	fake_refuses = 1;
 	config.masks = true;
-	assert_int_equal(choose("auto", &config), 0);
+	assert_int_equal(choose("auto"), 0);
 	assert_ptr_equal(backend, &attention_flex);
 	assert_non_null(strstr(why, "among those with masks"));
-	assert_int_equal(choose("paged", &config), -ENOTSUP);
+	assert_int_equal(choose("paged"), -ENOTSUP);
 	assert_string_equal(why,
 		"attention backend paged cannot serve this model with a mask that is "
 		"not causal: it has no mask but the causal one; flex can");
@@ -386,13 +364,11 @@ static void test_masks_are_for_those_that_have_them(void **state)
 
 static void test_unfit_configurations_are_distinguished(void **state)
 {
-	struct attention_config config = model();
-
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
 	config.max_seq_len = 129;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "129"));
-	config = model();
+	config = model;
 	config.kv_dtype = DTYPE_BF16;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "float32"));
@@ -400,17 +376,16 @@ static void test_unfit_configurations_are_distinguished(void **state)
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), 0);
 	assert_int_equal(attention_naive.check(&config, why, sizeof(why)), -ENOTSUP);
 	assert_non_null(strstr(why, "cpu device"));
-	config = model();
+	config = model;
 	config.head_dim = 0;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
-	config = model();
+	config = model;
 	config.page_tokens = 0;
 	assert_int_equal(attention_paged.check(&config, why, sizeof(why)), -ENOTSUP);
 }
 
 static void test_reason_is_cut_off_at_its_size(void **state)
 {
-	struct attention_config config = model();
 	char cut[16];
 
 	memset(cut, 'x', sizeof(cut));
@@ -430,6 +405,7 @@ static void test_levels_have_names(void **state)
 	assert_string_equal(attention_support_name((enum attention_support)9), "unknown");
 }
 
+#define OF_MODEL(test) cmocka_unit_test_setup(test, reset_config)
 #define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, register_fake, end_fake)
 
 int main(void)
@@ -448,14 +424,14 @@ int main(void)
 		WITH_FAKE(test_claim_beyond_ability_is_lowered),
 		WITH_FAKE(test_claim_without_any_query_is_never),
 		WITH_FAKE(test_claim_of_unknown_level_is_never),
-		cmocka_unit_test(test_paged_is_lowered_for_queries_past_its_limit),
-		cmocka_unit_test(test_naive_is_never_captured),
-		cmocka_unit_test(test_unknown_name_names_those_there_are),
+		OF_MODEL(test_paged_is_lowered_for_queries_past_its_limit),
+		OF_MODEL(test_naive_is_never_captured),
+		OF_MODEL(test_unknown_name_names_those_there_are),
 		WITH_FAKE(test_unfit_model_is_refused_with_reasons),
 		WITH_FAKE(test_refusal_names_those_that_can),
-		cmocka_unit_test(test_masks_are_for_those_that_have_them),
-		cmocka_unit_test(test_unfit_configurations_are_distinguished),
-		cmocka_unit_test(test_reason_is_cut_off_at_its_size),
+		OF_MODEL(test_masks_are_for_those_that_have_them),
+		OF_MODEL(test_unfit_configurations_are_distinguished),
+		OF_MODEL(test_reason_is_cut_off_at_its_size),
 		cmocka_unit_test(test_levels_have_names),
 	};
 

@@ -15,8 +15,6 @@
 #include "tests/device.h"
 #include "tests/e2e/questions.h"
 
-#define MUST(call) assert_int_equal(call, 0)
-
 enum { K = 4, N_KINDS = 4, N_QUESTIONS = 120 };
 
 /* A slot and the question that it has. */
