@@ -20,7 +20,7 @@
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 
-enum admit_outcome { STARTED, BLOCKED };
+enum admit_outcome { STARTED, BLOCKED }; /* STARTED: or ended; it waits no more */
 
 /* Refuse the request: it does not wait any more. */
 static enum admit_outcome admit_fail(struct request *request, int status, struct msg_detail d)
@@ -135,7 +135,7 @@ static enum admit_outcome admit_generate(struct request *request)
 	return STARTED;
 }
 
-/* BLOCKED: nothing is wrong with a step's rows. */
+/* STARTED: refused, for what is wrong with its rows. BLOCKED: nothing is. */
 static enum admit_outcome admit_check_rows(struct request *request)
 {
 	struct engine_session *session = request->session;
