@@ -27,12 +27,12 @@ static void test_drain_refuses_clients_until_nothing_is_in_flight(void **state)
 
 	assert_int_equal(client_attach(harness, &client, &hello), 0);
 	await_sessions(harness, 1);
-	fake_engine_set_in_flight(harness->engine, 2);
+	fake_engine_set_in_flight(harness->engine, 1);
 	int fd = operator_connect(harness);
 	assert_int_equal(ask_send(fd, &(struct ask){.op = "drain"}), 0);
 	struct answer *answer;
 	assert_int_equal(ask_receive(fd, &answer), 0);
-	assert_string_equal(answer->text, "draining: 2 requests in flight");
+	assert_string_equal(answer->text, "draining: 1 request in flight");
 	answer_free(answer);
 
 	assert_int_equal(client_attach(harness, &late, &hello), MIMEO_E_DRAINING);

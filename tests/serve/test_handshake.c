@@ -227,6 +227,8 @@ static void test_silent_crowd_leaves_no_place_and_no_descriptor(void **state)
 	last = (struct client){.fd = fds[39]};
 	client_receive_welcome(&last);
 	assert_int_equal(last.welcome.status, MIMEO_E_QUOTA);
+	assert_string_equal(last.welcome.text,
+		"32 other clients of yours are connecting at this moment; try again");
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		close(fds[i]);
 	assert_int_equal(settled_fds(harness), before);
