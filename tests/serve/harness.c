@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/output/log.h"
 #include "ipc/msg_table.h"
 #include "ipc/region.h"
 #include "ipc/socket.h"
@@ -94,6 +96,10 @@ void harness_free(struct harness *harness)
 		assert_int_equal(harness_join(harness), SERVE_DRAINED);
 	}
 	engine_free(harness->engine);
+	if (harness->log_fd > 0) {
+		log_open(STDERR_FILENO);
+		close(harness->log_fd);
+	}
 	snprintf(name, sizeof(name), "%s.lock", harness->socket);
 	unlink(name);
 	snprintf(name, sizeof(name), "%s.lock", harness->admin_socket);
@@ -126,6 +132,23 @@ void harness_configure_large(struct harness *harness)
 	engine_free(harness->engine);
 	harness->engine = fake_engine_new(ENGINE_MODELS_MAX, 200);
 	harness->options.engine = harness->engine;
+}
+
+void harness_configure_logged(struct harness *harness)
+{
+	harness->log_fd = memfd_create("log", MFD_CLOEXEC);
+	assert_true(harness->log_fd > 0);
+	log_open(harness->log_fd);
+}
+
+bool harness_log_has(const struct harness *harness, const char *text)
+{
+	static char log[1 << 16];
+	ssize_t n = pread(harness->log_fd, log, sizeof(log) - 1, 0);
+
+	assert_true(n >= 0);
+	log[n] = '\0';
+	return strstr(log, text);
 }
 
 /* ---- clients ---- */

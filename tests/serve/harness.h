@@ -23,7 +23,7 @@ struct harness {
 	char folder[64], socket[108], admin_socket[108];
 	struct engine *engine;
 	struct serve *serve;
-	int lock_fd, admin_lock_fd;
+	int lock_fd, admin_lock_fd, log_fd;
 	struct serve_options options;
 	pthread_t thread;
 	int result;
@@ -49,6 +49,9 @@ int harness_teardown(void **state);
 	{#test, test, harness_setup, harness_teardown, &(struct harness_fixture){function}}
 /* For harness_test_with: as many models, and of as many graphs, as there can be. */
 void harness_configure_large(struct harness *harness);
+/* ... with a log that can be read. */
+void harness_configure_logged(struct harness *harness);
+bool harness_log_has(const struct harness *harness, const char *text);
 
 /* ---- clients ---- */
 

@@ -391,6 +391,7 @@ static void test_client_on_the_operators_socket_is_refused_with_the_right_one(vo
 	assert_non_null(strstr(client.welcome.text, "operators' socket"));
 	assert_non_null(strstr(client.welcome.text, harness->socket));
 	expect_closed(client.fd);
+	assert_true(harness_log_has(harness, ") connected to the operators' socket; use /tmp/"));
 	client_close(&client);
 }
 
@@ -486,7 +487,9 @@ int main(void)
 		harness_test(test_unknown_operation_is_refused),
 		harness_test(test_garbage_from_an_operator_closes_it),
 		harness_test(test_request_that_is_no_map_closes_the_operator),
-		harness_test(test_client_on_the_operators_socket_is_refused_with_the_right_one),
+		harness_test_with(
+			test_client_on_the_operators_socket_is_refused_with_the_right_one,
+			harness_configure_logged),
 		harness_test_with(test_operator_that_never_reads_is_cut_off,
 			harness_configure_large),
 		harness_test(test_operator_may_ask_twice),

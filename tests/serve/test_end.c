@@ -66,6 +66,8 @@ static void test_signal_drains(void **state)
 	assert_int_equal(kill(getpid(), SIGTERM), 0);
 	expect_closed(client.fd);
 	assert_int_equal(harness_join(harness), SERVE_DRAINED);
+	assert_true(harness_log_has(
+		harness, "received SIGTERM, draining: requests in flight: 0, sessions: 1\n"));
 	assert_int_equal(fake_engine_n_ports(harness->engine), 0);
 	client_close(&client);
 }
@@ -197,7 +199,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		harness_test(test_drain_refuses_clients_until_nothing_is_in_flight),
-		harness_test(test_signal_drains),
+		harness_test_with(test_signal_drains, harness_configure_logged),
 		harness_test(test_second_signal_ends_at_once),
 		harness_test_with(test_drain_that_takes_too_long_aborts_with_draining,
 			configure_short_drain),
