@@ -217,7 +217,12 @@ int speculator_run(struct speculator *s, const struct step_record *record,
 		stream);
 
 	assert(n_tokens <= s->n_drafts);
-	for (uint32_t i = 1; i < n_tokens && !rc; i++)
+	if (rc)
+		return rc;
+	for (uint32_t i = 1; i < n_tokens; i++) {
 		rc = speculator_run_pass(&s->decode, &decode_shape, &decode, stream);
-	return rc;
+		if (rc)
+			return rc;
+	}
+	return 0;
 }

@@ -128,9 +128,10 @@ static int reader_deliver(struct reader_uring *reader, struct reader_chunk *chun
 		reader->kept[(reader->first_kept + reader->n_kept++) % o->depth] = chunk;
 		return 0;
 	}
-	if (!rc)
-		reader_reuse(reader, chunk);
-	return rc;
+	if (rc)
+		return rc;
+	reader_reuse(reader, chunk);
+	return 0;
 }
 
 static int reader_release_oldest(struct reader_uring *reader)
@@ -140,13 +141,13 @@ static int reader_release_oldest(struct reader_uring *reader)
 	int rc;
 
 	assert(reader->n_kept);
-	rc = o->release(o->userdata, chunk->data);
-
 	reader->first_kept = (reader->first_kept + 1) % o->depth;
 	reader->n_kept--;
-	if (!rc)
-		reader_reuse(reader, chunk);
-	return rc;
+	rc = o->release(o->userdata, chunk->data);
+	if (rc)
+		return rc;
+	reader_reuse(reader, chunk);
+	return 0;
 }
 
 /* Is a read without a result to be repeated? -ECANCELED: by reader_cancel_all. */

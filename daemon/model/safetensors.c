@@ -438,9 +438,11 @@ static int safetensors_index_load(int directory_fd, const char *directory, struc
 	rc = file_load(
 		directory_fd, index.path, INDEX, SAFETENSORS_HEADER_MAX, &text, &bytes, error);
 	if (rc == -ENOENT)
-		model_fail(error, rc, "%s: has neither model.safetensors nor " INDEX, directory);
-	if (!rc)
-		rc = safetensors_index_parse(&index, text, bytes, error);
+		return model_fail(
+			error, rc, "%s: has neither model.safetensors nor " INDEX, directory);
+	if (rc)
+		return rc;
+	rc = safetensors_index_parse(&index, text, bytes, error);
 	if (rc)
 		return rc;
 	*ret = index;
