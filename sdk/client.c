@@ -137,18 +137,15 @@ static bool client_is_status(int status)
 	return strcmp(mimeo_status_name(status), "MIMEO_E_?") != 0;
 }
 
-static int client_parse_welcome(const void *data, size_t size, struct msg_welcome *ret)
+static int client_parse_welcome(
+	struct mimeo *m, const void *data, size_t size, struct msg_welcome *ret)
 {
-	struct msg_codec *codec;
 	struct msg_detail detail;
 
-	if (msg_codec_new(&codec) < 0)
-		return MIMEO_E_NO_MEMORY;
-	int rc = msg_welcome_decode(codec, data, size, ret, &detail);
-	msg_codec_free(codec);
+	int rc = msg_welcome_decode(m->codec, data, size, ret, &detail);
 	if (rc < 0)
 		ret->text[0] = '\0';
-	if (rc == 0 && ret->status < 0)
+	else if (ret->status < 0)
 		rc = client_is_status(ret->status) ? ret->status : MIMEO_E_PROTOCOL;
 	return rc;
 }
@@ -162,8 +159,8 @@ static void client_close_fds(const int *fds, size_t n)
 }
 
 /* 0 and the fds that come with it, -1 in place of optional ones; or a status and none. */
-static int client_receive_welcome(int fd, const char *path, unsigned timeout_ms, struct msg_welcome *ret,
-	int fds[static WELCOME_FDS_MAX])
+static int client_receive_welcome(struct mimeo *m, const char *path, unsigned timeout_ms,
+	struct msg_welcome *ret, int fds[static WELCOME_FDS_MAX])
 {
 	CLEANUP(cleanup_free) void *buffer = malloc(MSG_SOCKET_MAX);
 	size_t n_fds = 0;
@@ -173,10 +170,10 @@ static int client_receive_welcome(int fd, const char *path, unsigned timeout_ms,
 	if (!buffer)
 		return MIMEO_E_NO_MEMORY;
 	ssize_t n = socket_receive(
-		fd, buffer, MSG_SOCKET_MAX, fds, WELCOME_FDS_MAX, &n_fds, timeout_ms);
+		m->socket, buffer, MSG_SOCKET_MAX, fds, WELCOME_FDS_MAX, &n_fds, timeout_ms);
 	if (n < 0)
 		return client_connect_failed(path, (int)n, ret->text);
-	int rc = client_parse_welcome(buffer, (size_t)n, ret);
+	int rc = client_parse_welcome(m, buffer, (size_t)n, ret);
 	if (rc == 0 && n_fds > 0 && fds[n_fds - 1] == -EMFILE) {
 		snprintf(ret->text, sizeof(ret->text), "this process has no descriptor left");
 		rc = MIMEO_E_NO_MEMORY;
@@ -273,7 +270,7 @@ static int client_attach(struct mimeo *m, const struct mimeo_config *config, con
 		return rc;
 
 	uint64_t spent_ms = (clock_ns() - start) / 1000000;
-	rc = client_receive_welcome(m->socket, path,
+	rc = client_receive_welcome(m, path,
 		spent_ms < config->connect_timeout_ms
 			? config->connect_timeout_ms - (unsigned)spent_ms : 0,
 		&welcome, fds);
@@ -310,6 +307,8 @@ static int client_open(struct mimeo *m, const struct mimeo_config *config,
 	m->socket = m->sq_bell = m->cq_bell = m->epoll = -1;
 	memset(m->lives, -1, sizeof(m->lives));
 	m->spin_ns = client_spin_ns(config->spin_us);
+	if (msg_codec_new(&m->codec) < 0)
+		return MIMEO_E_NO_MEMORY;
 	if (socket_path(path, config->socket_path) == 0 && path[0])
 		return client_attach(m, config, path, text);
 	snprintf(text, MSG_TEXT_MAX, "the socket's path must be 1 to %d bytes, this one has %zu",
@@ -344,6 +343,7 @@ void mimeo_close(struct mimeo *m)
 	assert(m->pid != getpid() || m->n_in_flight <= m->region.ring.entries);
 	device_buffers_deinit(m);
 	buddy_deinit(&m->arena);
+	msg_codec_free(m->codec);
 	free(m->sequences);
 	free(m->requests);
 	const int fds[] = {m->epoll, m->cq_bell, m->sq_bell, m->socket};

@@ -35,6 +35,7 @@ struct mimeo {
 	struct buddy arena;
 	int socket, sq_bell, cq_bell, epoll;
 	int lives[MSG_LIFE_FDS]; /* report the daemon's death before the socket does; -1: none */
+	struct msg_codec *codec; /* for messages on the socket */
 	pid_t pid; /* of the process that connected */
 	uint64_t spin_ns; /* UINT64_MAX: forever */
 

@@ -70,18 +70,6 @@ static bool buffer_await_reply(const struct mimeo *m)
 	return fds[0].revents & POLLIN;
 }
 
-static int buffer_parse_reply(const void *data, size_t size, struct msg_reply *ret)
-{
-	struct msg_codec *codec;
-	struct msg_detail detail;
-
-	if (msg_codec_new(&codec) < 0)
-		return MIMEO_E_NO_MEMORY;
-	int rc = msg_reply_decode(codec, data, size, ret, &detail);
-	msg_codec_free(codec);
-	return rc;
-}
-
 /* The daemon is dead, or its replies break the protocol. */
 static int buffer_lose_daemon(struct mimeo *m)
 {
@@ -111,6 +99,7 @@ static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, stru
 {
 	CLEANUP(cleanup_close) int received = -1;
 	uint8_t bytes[MSG_CALL_MAX];
+	struct msg_detail detail;
 	size_t n_fds = 0;
 	int n = msg_call_encode(msg, bytes, sizeof(bytes));
 
@@ -129,11 +118,8 @@ static int buffer_call(struct mimeo *m, const struct msg_call *msg, int fd, stru
 		m->socket, bytes, sizeof(bytes), &received, 1, &n_fds, REPLY_MS);
 	if (size < 0)
 		return buffer_lose_daemon(m);
-	rc = buffer_parse_reply(bytes, (size_t)size, ret);
-	if (rc == MIMEO_E_PROTOCOL)
+	if (msg_reply_decode(m->codec, bytes, (size_t)size, ret, &detail) < 0)
 		return buffer_lose_daemon(m);
-	if (rc < 0)
-		return rc;
 	if (ret->status < 0) {
 		memcpy(m->buffer_message, ret->text, sizeof(m->buffer_message));
 		return ret->status;
