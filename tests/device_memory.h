@@ -3,9 +3,9 @@
 #define MIMEO_TESTS_DEVICE_MEMORY_H
 
 /*
- * The device of tests/device.h, opened, and its memory seen from the host: on a GPU it cannot be
- * read through its address. All of these wait, and fail the running test if anything does. What
- * streams still have to do with the memory is the caller's care.
+ * The device of tests/device.h, opened, its graphs' nodes, and its memory seen from the host: on a
+ * GPU it cannot be read through its address. Copies wait, and fail the running test if anything
+ * does. What streams still have to do with the memory is the caller's care.
  */
 
 #include "kernels/device.h"
@@ -63,6 +63,18 @@ static inline int32_t test_fetch_int(struct device *device, const int32_t *memor
 
 	test_copy(device, &value, memory, sizeof(value));
 	return value;
+}
+
+/* The graph's nodes of that name. */
+static inline uint32_t test_count_nodes(
+	struct device *device, struct graph *graph, const char *name)
+{
+	const char *node;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; (node = device->ops->graph_node_name(graph, i)); i++)
+		n += strcmp(node, name) == 0;
+	return n;
 }
 
 #endif

@@ -45,21 +45,6 @@ static void test_scores_beyond_the_range_of_exp_give_what_expansion_gives(void *
 	free(expected);
 }
 
-/* A warm-up of nothing at all loads every op, too: a step may be idle, and the next one may not. */
-static void test_warm_up_of_no_tokens_loads_what_later_ones_need(void **state)
-{
-	struct row row = { .seed = 1, .n_query = 100, .seq_len = 300 };
-	struct fixture f;
-
-	for (size_t b = 0; b < latent_n_backends(); b++) {
-		fixture_init(&f, NULL, latent_backends[b], &latent_ordinary);
-		fixture_run_rows(&f, NULL, 0, 0, 0);
-		assert_int_equal(f.device->ops->lock(f.device), 0);
-		fixture_check(&f, &row, 1, 0, 0);
-		fixture_deinit(&f);
-	}
-}
-
 static void test_sizes_that_contradict_each_other_or_overflow_are_refused(void **state)
 {
 	struct attention_config config;
@@ -90,7 +75,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tokens_ahead_of_their_sequence_give_zero),
 		cmocka_unit_test(test_scores_beyond_the_range_of_exp_give_what_expansion_gives),
-		cmocka_unit_test(test_warm_up_of_no_tokens_loads_what_later_ones_need),
 		cmocka_unit_test(test_sizes_that_contradict_each_other_or_overflow_are_refused),
 	};
 

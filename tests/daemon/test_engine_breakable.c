@@ -82,16 +82,6 @@ static uint32_t n_layers(const struct manual *h)
 	return h->runner->model->config.n_layers;
 }
 
-static uint32_t nodes_called(const struct manual *h, struct graph *graph, const char *name)
-{
-	const char *node;
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; (node = h->rig.device->ops->graph_node_name(graph, i)); i++)
-		n += !strcmp(node, name);
-	return n;
-}
-
 static uint32_t n_nodes(const struct manual *h, struct graph *graph)
 {
 	uint32_t n = 0;
@@ -139,10 +129,12 @@ static void test_attention_is_recorded_by_full_graphs_and_by_no_segment(void **s
 	assert_int_equal(mark.n_recorded, n_layers(h));
 	assert_int_equal(mark.n_executed, n_layers(h));
 	if (!test_on_cuda()) { /* where the op has one name */
-		assert_int_equal(nodes_called(h, whole->graph, "paged_attention"), n_layers(h));
+		assert_int_equal(test_count_nodes(h->rig.device, whole->graph, "paged_attention"),
+			n_layers(h));
 		for (uint32_t i = 0; i <= n_layers(h); i++)
 			assert_int_equal(
-				nodes_called(h, pieces->pieces.graphs[i], "paged_attention"), 0);
+				test_count_nodes(h->rig.device, pieces->pieces.graphs[i],
+					"paged_attention"), 0);
 	}
 }
 
@@ -306,7 +298,8 @@ static void test_mixed_batches_of_full_graphs_never_go_through_the_breakable_run
 	entry = manual_graph(h, mixed, 3, false);
 	assert_int_equal(entry->descriptor.mode, GRAPH_FULL);
 	if (!test_on_cuda()) /* where the op has one name */
-		assert_int_equal(nodes_called(h, entry->graph, "flex_attention"), n_layers(h));
+		assert_int_equal(test_count_nodes(h->rig.device, entry->graph, "flex_attention"),
+			n_layers(h));
 	manual_run(h, mixed, 3, entry, NULL);
 	assert_int_equal(h->runner->executor.breakable.n_replays, 0);
 	assert_int_equal(h->runner->executor.breakable.n_breaks, 0);

@@ -204,16 +204,6 @@ static bool in_pieces(const struct graph_entry *entry)
 	return entry->descriptor.mode == GRAPH_PIECEWISE;
 }
 
-static uint32_t nodes_called(struct world *w, struct graph *graph, const char *name)
-{
-	const char *node;
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; (node = w->rig.device->ops->graph_node_name(graph, i)); i++)
-		n += strcmp(node, name) == 0;
-	return n;
-}
-
 /* Rows of n_tokens each from starts[r] on, under that graph or eager. */
 static void run_rows(struct world *w, const struct graph_entry *entry, uint32_t n_rows,
 	uint32_t n_tokens, const uint32_t *starts, float *ret)
@@ -302,15 +292,17 @@ static void assert_replay(struct world *w, const struct graph_entry *entry, uint
 static void test_lazy_plan_is_recorded_in_every_full_graph_and_in_no_segment(void **state)
 {
 	struct world *w = *state;
+	struct device *device = w->rig.device;
 
 	capture_all(w);
 	for (uint32_t i = 0; i < w->graphs.n; i++) {
 		const struct graph_entry *entry = &w->graphs.entries[i];
+		struct graph *const *pieces = entry->pieces.graphs;
 
 		if (!in_pieces(entry))
-			assert_int_equal(nodes_called(w, entry->graph, PLAN_NODE), 1);
+			assert_int_equal(test_count_nodes(device, entry->graph, PLAN_NODE), 1);
 		for (uint32_t k = 0; in_pieces(entry) && k <= entry->pieces.n_breaks; k++)
-			assert_int_equal(nodes_called(w, entry->pieces.graphs[k], PLAN_NODE), 0);
+			assert_int_equal(test_count_nodes(device, pieces[k], PLAN_NODE), 0);
 	}
 }
 
@@ -400,7 +392,7 @@ static void test_dropped_graph_is_captured_again_with_its_plan(void **state)
 	capture_drop(entry, w->rig.device);
 	assert_null(entry->exec);
 	MUST(capture_now(entry, &w->executor.breakable, w->rig.stream));
-	assert_int_equal(nodes_called(w, entry->graph, PLAN_NODE), 1);
+	assert_int_equal(test_count_nodes(w->rig.device, entry->graph, PLAN_NODE), 1);
 	assert_replay(w, entry, 2, 0);
 }
 
