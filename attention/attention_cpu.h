@@ -21,8 +21,7 @@ static inline uint32_t attention_clamp(int32_t value, uint32_t low, uint32_t hig
 	return (uint32_t)value < high ? (uint32_t)value : high;
 }
 
-/* A page that does not exist is the null page. n_pages 0: not known, only negative ids are refused.
- */
+/* A page that does not exist is the null page. n_pages 0: unknown, only negative ids are. */
 static inline size_t attention_page(int32_t page, uint32_t n_pages)
 {
 	return page < 0 || (n_pages && (uint32_t)page >= n_pages) ? 0 : (size_t)page;

@@ -62,8 +62,7 @@ uint32_t attention_capacity(const struct attention_config *config);
 
 /* ---- device memory ---- */
 
-/* arena_alloc, then zeros: kernels that run without a plan find no work instead of garbage. Waits.
- */
+/* arena_alloc, then zeros: kernels that run without a plan find no work in them. Waits. */
 int attention_alloc_zeroed(struct device *device,
 	void (*carve)(void *userdata, struct arena *arena), void *userdata, void **ret);
 

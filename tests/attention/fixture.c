@@ -235,8 +235,7 @@ void fixture_remake(struct fixture *f)
 
 /* ---- far pages ---- */
 
-/* The first page behind element 2^32; what the fixture places goes behind it and behind its half.
- */
+/* The first page behind element 2^32; placed pages go behind it and behind its half. */
 static uint32_t far_page(const struct fixture *f)
 {
 	return (uint32_t)(((uint64_t)1 << 32) / page_elements(f));

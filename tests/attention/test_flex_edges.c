@@ -49,8 +49,7 @@ static void test_tokens_ahead_of_their_sequence_give_zero(void **state)
 	fixture_deinit(&f);
 }
 
-/* Beyond what exp of a float can be, in both directions: what counts is how far scores are apart.
- */
+/* Scores past the range of a float's exp, both ways: only their differences count. */
 static void test_scores_beyond_the_range_of_exp_give_what_the_formula_gives(void **state)
 {
 	static const char *const backends[] = { "naive", "paged", "flex" };

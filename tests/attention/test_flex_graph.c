@@ -44,8 +44,7 @@ static void test_replay_of_mixed_batches_and_masks_equals_eager(void **state)
 	fixture_deinit(&f);
 }
 
-/* Nothing is left of the big batch's plan for the small one, although both have the same padding.
- */
+/* The small batch finds nothing of the big one's plan, although both have the same padding. */
 static void test_small_batch_after_a_big_one_has_a_plan_of_its_own(void **state)
 {
 	struct row big[FIXTURE_ROWS], small = { .seed = 40, .n_query = 1, .seq_len = 3 };

@@ -6,8 +6,7 @@
 
 #define CANARY 77
 
-/* A plan of the test's own, the device's and what of it came back, with canaries behind each part.
- */
+/* The test's own plan, and the device's as it came back, with canaries behind each part. */
 struct plan_memory {
 	struct fixture *f;
 	const struct flex_kernels *kernels;

@@ -18,8 +18,7 @@ static void test_splits_cover_the_longest_sequence_and_no_more_than_the_limit(vo
 	}
 }
 
-/* What a filling's block count makes of splits: the workspace that is reserved holds any batch's.
- */
+/* Whatever splits a backend's number of blocks gives: the workspace holds any batch's. */
 static void test_workspace_holds_the_splits_of_every_number_of_tokens(void **state)
 {
 	static const uint32_t heads[] = {1, 16, 33, 128, 5000}, lengths[] = {1, 70, 4096, 163840};
