@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Print it; -1. */
+/* Says it; -1. */
 int __attribute__((format(printf, 1, 2))) fail(const char *format, ...);
 
 /* A new file in the directory, or -1 with a sentence: what is there is not overwritten. */

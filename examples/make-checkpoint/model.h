@@ -3,15 +3,15 @@
 #define MIMEO_EXAMPLES_MAKE_CHECKPOINT_MODEL_H
 
 /*
- * The model to write: a family, the numbers of a shape, and what follows from both, the list of
- * tensors and config.json.
+ * What there is to make: a family, the numbers of a shape, and what follows from both, which is the
+ * list of tensors and config.json.
  *
  * Each matrix is normal with variance 1 / columns, those that write the residual smaller by the
  * root of twice the layers (as GPT-2 does), norms are 1 +- 0.1, biases +- 0.1: activations and
  * logits keep the size of one at any depth.
  *
- * A draft model (eagle, eagle3) is made for the target that the same numbers make: it has one layer
- * whatever they say. An eagle3's vocabulary is every n-th id of the target's.
+ * A draft (eagle, eagle3) is made for the target that the same numbers make: it has one layer
+ * whatever they say. An eagle3's vocabulary is every so manieth id of the target's.
  */
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ enum family {
 	QWEN3,
 	DEEPSEEK_V2,
 	DEEPSEEK_V3,
-	EAGLE, /* draft models */
+	EAGLE, /* drafts */
 	EAGLE3,
 	N_FAMILIES
 };

@@ -43,7 +43,7 @@ struct job {
 	struct chunk *chunks;
 	uint64_t n_chunks;
 	struct normal normal;
-	_Atomic uint64_t next; /* chunk */
+	_Atomic uint64_t next, done_bytes;
 	_Atomic int error; /* an errno; the first one's place: */
 	_Atomic uint32_t error_shard;
 };
@@ -182,8 +182,11 @@ static int weights_write_chunk(struct job *job, const struct chunk *chunk, void 
 
 	n = n < CHUNK_ELEMENTS ? n : CHUNK_ELEMENTS;
 	weights_fill(job, tensor, chunk->first, n, buffer);
-	return file_write_all(shard->fd, buffer, width * n,
+	int error = file_write_all(shard->fd, buffer, width * n,
 		shard->header_bytes + place->offset + width * chunk->first);
+	if (!error)
+		atomic_fetch_add(&job->done_bytes, width * n);
+	return error;
 }
 
 static void *weights_work(void *arg)
@@ -203,22 +206,34 @@ static void *weights_work(void *arg)
 	return NULL;
 }
 
+/* In each shard ascending, the shards in turn: chunk k of every shard before chunk k + 1 of any. */
 static int weights_cut(struct job *job)
 {
-	uint64_t most = 0;
+	uint32_t *tensor = calloc(job->n_shards, sizeof(*tensor));
+	uint64_t *first = calloc(job->n_shards, sizeof(*first)), most = 0;
 
 	for (uint32_t i = 0; i < job->model->n_tensors; i++)
 		most += tensor_elements(&job->model->tensors[i]) / CHUNK_ELEMENTS + 1;
 	job->chunks = calloc(most, sizeof(*job->chunks));
-	if (!job->chunks)
-		return fail("%s", strerror(ENOMEM));
-	for (uint32_t i = 0; i < job->model->n_tensors; i++) {
-		uint64_t n = tensor_elements(&job->model->tensors[i]);
+	for (uint32_t left = job->n_shards; tensor && first && job->chunks && left > 0;) {
+		left = 0;
+		for (uint32_t i = 0; i < job->n_shards; i++) {
+			uint32_t at = job->shards[i].first + tensor[i];
 
-		for (uint64_t first = 0; first < n; first += CHUNK_ELEMENTS)
-			job->chunks[job->n_chunks++] = (struct chunk){i, first};
+			if (at == job->shards[i].end)
+				continue;
+			job->chunks[job->n_chunks++] = (struct chunk){at, first[i]};
+			first[i] += CHUNK_ELEMENTS;
+			if (first[i] >= tensor_elements(&job->model->tensors[at])) {
+				first[i] = 0;
+				tensor[i]++;
+			}
+			left++;
+		}
 	}
-	return 0;
+	free(first);
+	free(tensor);
+	return job->n_chunks ? 0 : fail("%s", strerror(ENOMEM));
 }
 
 double weights_now(void)
@@ -229,14 +244,30 @@ double weights_now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+/* On a terminal, one line that is written over and over. */
+static void weights_show_progress(struct job *job, double start)
+{
+	while (!atomic_load(&job->error) && atomic_load(&job->done_bytes) < job->model->bytes) {
+		double done = (double)atomic_load(&job->done_bytes);
+
+		fprintf(stderr, "\rmake-checkpoint: %.1f of %.1f GB, %.2f GB/s ", done * 1e-9,
+			(double)job->model->bytes * 1e-9, done * 1e-9 / (weights_now() - start));
+		usleep(100000);
+	}
+	fprintf(stderr, "\r%*s\r", 60, "");
+}
+
 static int weights_run_threads(struct job *job)
 {
 	pthread_t threads[THREADS_MAX];
 	uint32_t n = 0;
+	double start = weights_now();
 	int error = 0;
 
 	for (; n < job->options->n_threads && !error; n += !error)
 		error = pthread_create(&threads[n], NULL, weights_work, job);
+	if (n > 0 && isatty(STDERR_FILENO))
+		weights_show_progress(job, start);
 	for (uint32_t i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
 	if (n == 0)

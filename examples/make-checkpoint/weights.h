@@ -3,8 +3,9 @@
 #define MIMEO_EXAMPLES_MAKE_CHECKPOINT_WEIGHTS_H
 
 /*
- * A model's tensors as bf16 safetensors, in shards with an index where they exceed the limit, written
- * in chunks by several threads.
+ * A model's tensors as bf16 safetensors, in shards with an index where they exceed the limit.
+ * Threads take chunks in turn from all shards, since a file system lets one write at a time into a
+ * file.
  */
 
 #include "examples/make-checkpoint/model.h"
@@ -17,7 +18,8 @@ struct weights_options {
 	uint32_t n_threads;         /* 1 to THREADS_MAX */
 };
 
-/* 0, or -1 with a sentence: what this call made is removed again, files that were there before stay. */
+/* 0, or -1 with a sentence: what this call made is gone again, files that were there before are
+ * not ours. Shows its progress if standard error is a terminal. */
 int weights_write(
 	const struct model *model, const struct weights_options *options, uint32_t *ret_n_files);
 
