@@ -233,8 +233,8 @@ static void step_warn_too_wide(
 	if (schedule->warned_too_wide)
 		return;
 	schedule->warned_too_wide = true;
-	log_warn("model %s: a batch of %u tokens is wider than its widest graph, of %u, and runs eager, as "
-		"all such do: capture_sizes up to max_batch_tokens mend it", runner->options.name,
+	log_warn("model %s: a batch of %u tokens runs eager: the largest graph has %u tokens; "
+		"add larger capture_sizes, up to max_batch_tokens", runner->options.name,
 		n_tokens, graphs->n ? graphs->descriptors[graphs->n - 1].tokens : 0);
 }
 
