@@ -51,7 +51,7 @@ int attention_check_latent(const struct attention_config *c, char *why, size_t s
 		c->head_dim != (uint64_t)l->rank + l->rope ||
 		(uint64_t)c->n_heads * ((uint64_t)l->nope + l->rope + l->v) > INT32_MAX) {
 		snprintf(why, size,
-			"latent attention of rank %u with heads of %u + %u and %u is none", l->rank,
+			"sizes of latent attention do not fit: rank %u, heads of %u + %u and %u", l->rank,
 			l->nope, l->rope, l->v);
 		return -ENOTSUP;
 	}

@@ -147,7 +147,7 @@ static void hf_deepseek_parse_groups(const struct field_object *root,
 			e->n, e->n_groups);
 	if (e->group_top_two && e->n / e->n_groups < 2)
 		field_fail(root, -EINVAL,
-			"n_group %u leaves groups of one expert, and two make a group's score",
+			"n_group %u leaves one expert in a group, and a group's score needs two",
 			e->n_groups);
 	if (e->n_active > e->n / e->n_groups * e->n_groups_active)
 		field_fail(root, -EINVAL,

@@ -96,7 +96,7 @@ static int model_check_deepseek(const struct model *model)
 		return fail("--active %u is more than the experts of --groups-active %u groups",
 			n[ACTIVE], n[GROUPS_ACTIVE]);
 	if (model->family == DEEPSEEK_V3 && n[EXPERTS] / n[GROUPS] < 2)
-		return fail("--groups %u leaves groups of one expert, and deepseek_v3 looks at two",
+		return fail("--groups %u leaves one expert in a group, and deepseek_v3 looks at two",
 			n[GROUPS]);
 	return 0;
 }

@@ -192,7 +192,7 @@ static void test_nonsense_is_status_2_and_names_the_option(void **state)
 		{{"--family", "deepseek_v3", "--active", "5"},
 			"--active 5 is more than the experts of --groups-active 1 groups"},
 		{{"--family", "deepseek_v3", "--groups", "8", "--groups-active", "8"},
-			"--groups 8 leaves groups of one expert"},
+			"--groups 8 leaves one expert in a group"},
 		{{"--family", "deepseek_v2", "--groups-active", "3"},
 			"--groups-active 3 is more than --groups 2"},
 		{{"--family", "deepseek_v3", "--kv-heads", "2"},

@@ -231,7 +231,7 @@ static void test_groups_that_cannot_be_are_refused(void **state)
 	expect_refusal(V3(EIGHT ",\"num_experts_per_tok\":2,\"n_group\":2"), -EINVAL,
 		"topk_group 4, its default, is more than n_group 2");
 	expect_refusal(V3(EIGHT ",\"num_experts_per_tok\":2,\"n_group\":8"), -EINVAL,
-		"n_group 8 leaves groups of one expert");
+		"n_group 8 leaves one expert in a group");
 	expect_refusal(V3(EIGHT ",\"num_experts_per_tok\":5,\"n_group\":4,\"topk_group\":2"), -EINVAL,
 		"num_experts_per_tok 5 is more than the experts of topk_group 2 groups");
 	expect_refusal(V3(EIGHT ",\"n_group\":4,\"topk_group\":5"), -EINVAL,
