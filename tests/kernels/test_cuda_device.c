@@ -276,6 +276,7 @@ static int child_fault(void)
 	rc = child_lost(f, &gemm, rc);
 	if (rc != 0)
 		return rc;
+	f->ops->release(f->device, nothing, MIB);
 	f->ops->stream_free(f->other);
 	f->ops->stream_free(f->stream);
 	f->ops->free(f->device);
