@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/fail.h"
 
-#include <errno.h>
+#include <err.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 #include "kernels/device.h"
 
@@ -11,11 +10,9 @@ int bench_fail(int rc, const char *format, ...)
 {
 	va_list arguments;
 
-	fprintf(stderr, "%s: ", program_invocation_short_name);
 	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
+	vwarnx(format, arguments);
 	va_end(arguments);
-	fputc('\n', stderr);
 	return rc;
 }
 

@@ -76,16 +76,6 @@ static int shape_make(
 	return spawn_make_model(options, ret->directory, "draft", "eagle", false, ret->draft);
 }
 
-static void shape_remove(const struct shape *made)
-{
-	const char *const paths[] = {made->model, made->draft, made->directory};
-
-	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
-		if (*paths[i])
-			spawn_remove_directory(paths[i]);
-	}
-}
-
 static int program_measure(
 	const struct bench *bench, struct bench_options *options, struct shape *made)
 {
@@ -132,7 +122,8 @@ int program_main(const struct program *program, int argc, char **argv)
 	rc = child_supervise();
 	if (rc == 0)
 		rc = program_measure(bench, &options, &made);
-	shape_remove(&made);
+	if (*made.directory)
+		spawn_remove_directory(made.directory);
 	if (child_signal()) {
 		/* Everything is cleaned up: end as the signal would have ended us. */
 		sigset_t all;

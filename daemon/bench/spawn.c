@@ -2,9 +2,9 @@
 #include "daemon/bench/spawn.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,16 +70,15 @@ int spawn_make_directory(char ret[SPAWN_DIRECTORY_MAX])
 	return rc;
 }
 
+static int spawn_remove(const char *path, const struct stat *info, int type, struct FTW *place)
+{
+	remove(path);
+	return 0;
+}
+
 void spawn_remove_directory(const char *path)
 {
-	DIR *directory = opendir(path);
-
-	if (!directory)
-		return;
-	for (struct dirent *entry; (entry = readdir(directory));)
-		unlinkat(dirfd(directory), entry->d_name, 0);
-	closedir(directory);
-	rmdir(path);
+	nftw(path, spawn_remove, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- starting programs ---- */

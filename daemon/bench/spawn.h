@@ -56,7 +56,7 @@ enum spawn_kind { SPAWN_MIMEOD, SPAWN_MAKE_CHECKPOINT, SPAWN_MODEL };
 const char *spawn_find(enum spawn_kind kind, const char *name, char path[SPAWN_PATH_MAX]);
 
 /* A directory below TMPDIR: 0, or -errno with a sentence on standard error and ret "". And to remove
- * one with the files in it; none is fine. */
+ * one with all that is in it; none is fine. */
 int spawn_make_directory(char ret[SPAWN_DIRECTORY_MAX]);
 void spawn_remove_directory(const char *path);
 
