@@ -1,10 +1,286 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/served.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "daemon/bench/bench_client.h"
+
+#define IN_FLIGHT_MAX 64u
+
+static uint32_t clients_between(uint64_t *state, uint32_t least, uint32_t most)
+{
+	assert(least <= most);
+	return least + stats_random(state) % (most - least + 1);
+}
+
+/* The same lengths for each number of processes, and in every run with the seed. */
+int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
+{
+	uint32_t n_requests = o->requests ? o->requests : 1, n_tokens = n_requests * o->tokens;
+	uint64_t state = 0x9e3779b97f4a7c15ull ^ o->seed;
+
+	assert(n <= BENCH_PROCESSES_MAX);
+	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = clients_in_flight(o)};
+	ret->requests = calloc((size_t)n * n_requests, sizeof(*ret->requests));
+	if (!ret->requests)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n * n_requests; i++) {
+		struct clients_request *request = &ret->requests[i];
+
+		request->prompt = clients_between(&state, o->prompt_least, o->prompt);
+		request->tokens = clients_between(&state, o->tokens_least, o->tokens);
+		ret->n_prompt_tokens += request->prompt;
+		ret->n_tokens += request->tokens;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		ret->at[i] = samples_new(n_tokens);
+		ret->first[i] = samples_new(n_requests);
+		ret->between[i] = samples_new(n_tokens);
+		if (!ret->at[i] || !ret->first[i] || !ret->between[i])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void clients_deinit(struct clients *clients)
+{
+	for (uint32_t i = 0; i < clients->n; i++) {
+		samples_free(clients->between[i]);
+		samples_free(clients->first[i]);
+		samples_free(clients->at[i]);
+	}
+	free(clients->requests);
+	*clients = (struct clients){0};
+}
+
+/* ---- a client ---- */
+
+struct clients_work {
+	const struct bench_options *options;
+	const struct target *target;
+	struct clients *clients;
+	int go[2]; /* a pipe, the end of which is the start */
+	uint32_t index;
+};
+
+/* One request in flight. */
+struct flow {
+	uint32_t request, n, n_new;
+	uint64_t submitted, last; /* when its last tokens came; 0: none has */
+	bool ended;
+};
+
+struct client {
+	const struct clients_work *work;
+	struct mimeo *m;
+	struct flow flows[IN_FLIGHT_MAX];
+	uint32_t next; /* request to submit */
+};
+
+static int client_submit(struct client *c, uint32_t flow)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t own = c->work->index * clients->n_requests + c->next;
+	const struct clients_request *request = &clients->requests[own];
+
+	assert(flow < IN_FLIGHT_MAX && c->next < clients->n_requests);
+	c->flows[flow] = (struct flow){.request = own, .submitted = stats_now()};
+	c->next++;
+	return client_generate(c->m, &(struct client_prompt){
+		.model = c->work->options->model_name,
+		.text = c->work->options->text,
+		.n_prompt = request->prompt,
+		.n_tokens = request->tokens,
+		.seed = c->work->options->seed ? ((uint64_t)c->work->options->seed << 32) + own + 1 : 0,
+		.n_prefix = c->work->options->prefix,
+		.user_data = flow,
+	});
+}
+
+/* Take all events that have come, at least one. */
+static int client_take(struct client *c)
+{
+	struct mimeo_event event;
+	int rc = client_next(c->m, &event);
+
+	while (rc == 0) {
+		struct flow *flow = &c->flows[event.user_data];
+
+		flow->n_new += event.n_tokens;
+		flow->ended = event.kind == MIMEO_EVENT_FINAL;
+		mimeo_event_seen(c->m, &event);
+		if (mimeo_event_peek(c->m, &event) <= 0)
+			break;
+		rc = client_event(&event);
+	}
+	return rc;
+}
+
+static void client_count(struct client *c, struct flow *flow, uint64_t now)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t index = c->work->index;
+
+	if (flow->n_new == 0)
+		return;
+	if (!flow->last)
+		samples_add(clients->first[index], now - flow->submitted);
+	for (uint32_t i = 0; i < flow->n_new; i++) {
+		samples_add(clients->at[index], now);
+		if (flow->last)
+			samples_add(clients->between[index], (now - flow->last) / flow->n_new);
+	}
+	flow->last = now;
+	flow->n += flow->n_new;
+	flow->n_new = 0;
+}
+
+/* After events were taken: note what came, and submit another request behind one that has ended. */
+static int client_advance(struct client *c, uint32_t index, uint64_t now, uint32_t *n_ended)
+{
+	const struct clients *clients = c->work->clients;
+	struct flow *flow = &c->flows[index];
+	uint32_t wanted = clients->requests[flow->request].tokens;
+
+	client_count(c, flow, now);
+	if (!flow->ended)
+		return 0;
+	flow->ended = false;
+	++*n_ended;
+	if (flow->n < wanted)
+		return bench_fail(-ERANGE, "the model's length leaves capacity for %u tokens, not %u",
+			flow->n, wanted);
+	return c->next < clients->n_requests ? client_submit(c, index) : 0;
+}
+
+static int client_stream(struct client *c)
+{
+	const struct clients *clients = c->work->clients;
+	uint32_t n_flows =
+		clients->in_flight < clients->n_requests ? clients->in_flight : clients->n_requests;
+	uint32_t n_ended = 0;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n_flows && rc == 0; i++)
+		rc = client_submit(c, i);
+	while (rc == 0 && n_ended < clients->n_requests) {
+		rc = client_take(c);
+		uint64_t now = stats_now();
+		for (uint32_t i = 0; i < n_flows && rc == 0; i++)
+			rc = client_advance(c, i, now, &n_ended);
+	}
+	return rc;
+}
+
+static int client_main(void *arg, int fd)
+{
+	const struct clients_work *work = arg;
+	struct client client = {.work = work};
+	char byte;
+
+	close(work->go[1]);
+	if (client_connect(&client.m, work->target->socket, MIMEO_SPIN_DEFAULT) < 0)
+		return 1;
+	if (write(fd, "", 1) != 1 || read(work->go[0], &byte, 1) != 0)
+		return 1;
+	int rc = client_stream(&client);
+	mimeo_close(client.m);
+	return rc < 0;
+}
+
+/* ---- N of them ---- */
+
+/* All are attached before the first one starts. */
+static int clients_serve(struct clients_work *work, struct child *children, uint64_t deadline)
+{
+	struct clients *clients = work->clients;
+	int rc = 0;
+
+	for (work->index = 0; work->index < clients->n && rc == 0; work->index++)
+		rc = child_start(&children[work->index], client_main, work);
+	for (uint32_t i = 0; i < clients->n && rc == 0; i++) {
+		rc = child_next(&children[i], deadline);
+		rc = rc == 1 ? 0 : rc < 0 ? rc : -ECHILD;
+	}
+	close(work->go[1]);
+	uint64_t start = stats_now();
+	for (uint32_t i = 0; i < clients->n && rc == 0; i++)
+		rc = child_wait(&children[i], deadline);
+	clients->ns = stats_now() - start;
+	return rc;
+}
+
+int clients_run(
+	struct clients *clients, const struct bench_options *options, const struct target *target)
+{
+	struct clients_work work = {.options = options, .target = target, .clients = clients};
+	struct child children[BENCH_PROCESSES_MAX] = {0};
+
+	if (pipe2(work.go, 0) < 0)
+		return -errno;
+	int rc = clients_serve(
+		&work, children, stats_now() + options->timeout_s * 1000000000ull);
+	for (uint32_t i = 0; i < clients->n; i++)
+		child_kill(&children[i]);
+	close(work.go[0]);
+	if (rc < 0 && rc != -EINTR)
+		bench_fail(rc, "%u processes: %s", clients->n,
+			rc == -ECHILD || rc == -EFAULT ? "one of them failed" : strerror(-rc));
+	return rc;
+}
+
+void clients_reset(struct clients *clients)
+{
+	for (uint32_t i = 0; i < clients->n; i++)
+		clients->at[i]->n = clients->first[i]->n = clients->between[i]->n = 0;
+}
+
+/* ---- results ---- */
+
+struct samples *clients_all(const struct clients *clients, struct samples *const *each)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < clients->n; i++)
+		n += each[i]->n;
+	struct samples *all = samples_new(n ? n : 1);
+	for (uint32_t i = 0; i < clients->n && all; i++)
+		for (uint32_t j = 0; j < each[i]->n; j++)
+			samples_add(all, each[i]->ns[j]);
+	return all;
+}
+
+double clients_rate(const struct clients *clients)
+{
+	return (double)clients->n_tokens / ((double)clients->ns * 1e-9);
+}
+
+double clients_steady_rate(const struct clients *clients)
+{
+	uint64_t from = 0, to = UINT64_MAX, n = 0;
+
+	for (uint32_t i = 0; i < clients->n; i++) {
+		const struct samples *at = clients->at[i];
+
+		if (at->n == 0)
+			return NAN;
+		from = at->ns[0] > from ? at->ns[0] : from;
+		to = at->ns[at->n - 1] < to ? at->ns[at->n - 1] : to;
+	}
+	if (to <= from)
+		return NAN;
+	for (uint32_t i = 0; i < clients->n; i++)
+		for (uint32_t j = 0; j < clients->at[i]->n; j++)
+			n += clients->at[i]->ns[j] > from && clients->at[i]->ns[j] <= to;
+	return (double)n / ((double)(to - from) * 1e-9);
+}
+
+/* ---- served by a daemon ---- */
 
 /* What the daemon does not answer stays NULL. */
 static void served_ask(const struct target *target, struct served *run)

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT *
+ * The clients are N processes that are started together: each attaches, waits for the start, keeps
+ * requests in flight until it has had all of its own, and notes when tokens come. Tokens that a client
+ * finds waiting together share the time since the request's last ones.
+ */
 #ifndef MIMEO_DAEMON_BENCH_SERVED_H
 #define MIMEO_DAEMON_BENCH_SERVED_H
 
@@ -7,8 +11,46 @@
  * and its floor: a bare loop in one process that replays the same graph for as many rows.
  */
 
-#include "daemon/bench/clients.h"
 #include "daemon/bench/replay.h"
+#include "daemon/bench/spawn.h"
+#include "daemon/bench/stats.h"
+
+struct clients_request {
+	uint32_t prompt, tokens;
+};
+
+struct clients {
+	uint32_t n, n_requests, in_flight; /* processes; requests of each, in all and at once */
+	struct clients_request *requests;  /* [n, n_requests] */
+	uint64_t n_tokens, n_prompt_tokens;           /* of all requests */
+	struct samples *at[BENCH_PROCESSES_MAX];      /* when each token came, of a process */
+	struct samples *first[BENCH_PROCESSES_MAX];   /* from submission to a request's first token */
+	struct samples *between[BENCH_PROCESSES_MAX]; /* from token to token of a request */
+	uint64_t ns;                                  /* from the start to the last process's end */
+};
+
+/* Requests of a process at once. */
+static inline uint32_t clients_in_flight(const struct bench_options *options)
+{
+	return options->in_flight ? options->in_flight : 1;
+}
+
+/* The requests of n processes that the options describe, of lengths drawn by the seed. 0 or -ENOMEM;
+ * to be deinitialised even then. */
+int clients_init(struct clients *ret, const struct bench_options *options, uint32_t n);
+void clients_deinit(struct clients *clients);
+/* 0, or -errno with a sentence on standard error. */
+int clients_run(
+	struct clients *clients, const struct bench_options *options, const struct target *target);
+/* Forget the samples of a run, before another one. */
+void clients_reset(struct clients *clients);
+
+/* The samples of all processes, first[] or between[]; NULL: no memory. */
+struct samples *clients_all(const struct clients *clients, struct samples *const *each);
+/* Tokens a second of all of them, from when the last one has its first token until the first one
+ * has its last; NAN if there is no such time. And over the whole run. */
+double clients_steady_rate(const struct clients *clients);
+double clients_rate(const struct clients *clients);
 
 struct served {
 	struct clients clients;
