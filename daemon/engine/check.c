@@ -97,7 +97,11 @@ static void check_requests(const struct engine_session *session)
 	assert(!n_waiting);
 	/* Each final completion has its entry. */
 	assert(session->failed || session->detached ||
-		RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - ring->cq_seen) >= n_in_flight);
+		RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - ring->cq_seen) >=
+			n_in_flight + session->n_held);
+	assert(session->n_held <= session->n_requests);
+	for (uint32_t i = 0; i < session->n_held; i++)
+		assert(session->requests[session->held[i].sqe.request].state == REQUEST_FREE);
 }
 
 static void check_sequences(const struct engine_session *session)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Requests own their payloads, in a pool of their session: daemon/engine/requests/payload.h. */
+#include <time.h>
+
 #include "tests/daemon/manual.h"
 #include "tests/random.h"
 
@@ -96,7 +98,7 @@ static void test_entry_waits_for_the_pool_while_a_request_of_its_session_runs(vo
 
 	fill_pool(client);
 	rig_submit(client, rig_ask(client, 2, 0, prompt, 5, 8, 0));
-	RIG_AWAIT(session_of(client)->holds);
+	RIG_AWAIT(session_of(client)->n_held);
 	assert_int_equal(client->port->n_in_flight, 2);
 	assert_int_equal(session_of(client)->payloads.used, 4 * ROW_BYTES);
 	rig_gate_open(rig);
@@ -116,7 +118,7 @@ static void test_entry_that_waits_for_the_pool_takes_those_behind_it_along_in_or
 	fill_pool(client);
 	rig_submit(client, rig_ask(client, 2, 0, bad, 2, 8, 0));
 	rig_submit(client, rig_call(client, 3, RING_OP_CLOSE, 9, 0));
-	RIG_AWAIT(session_of(client)->holds);
+	RIG_AWAIT(session_of(client)->n_held);
 	assert_false(rig_poll(client, rig->results));
 	rig_gate_open(rig);
 	rig_wait(client, rig->results, 2);
@@ -126,6 +128,75 @@ static void test_entry_that_waits_for_the_pool_takes_those_behind_it_along_in_or
 	rig_wait(client, rig->results, 0);
 	rig_wait(client, rig->results, 1);
 	assert_pool_empties(client);
+}
+
+static void test_cancel_reaches_running_and_held_requests_past_held_entries(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	struct rig_request held[2];
+
+	for (uint32_t i = 1; i <= 2; i++)
+		rig_ok(client, 0, RING_OP_OPEN, i, 0);
+	rig_gate_close(rig);
+	held[0] = rig_endless(client, 0, 0, 8);
+	rig_submit(client, held[0]);
+	await_queue(client, 1, 0);
+	rig_submit(client, half_pool(client, 1, 1));
+	await_queue(client, 2, 1);
+	held[1] = half_pool(client, 2, 1);
+	rig_submit(client, held[1]);
+	RIG_AWAIT(session_of(client)->n_held == 1);
+	rig_cancel(client, 3, &held[1]);
+	rig_wait(client, rig->results, 3);
+	assert_int_equal(rig->results[3].status, 0);
+	rig_wait(client, rig->results, 2);
+	assert_int_equal(rig->results[2].status, MIMEO_E_CANCELLED);
+	assert_int_equal(session_of(client)->n_held, 0);
+	memset(&rig->results[2], 0, 2 * sizeof(rig->results[2]));
+	held[1] = half_pool(client, 2, 1);
+	rig_submit(client, held[1]);
+	RIG_AWAIT(session_of(client)->n_held == 1);
+	rig_cancel(client, 3, &held[0]);
+	rig_wait(client, rig->results, 3);
+	assert_int_equal(rig->results[3].status, 0);
+	rig_gate_open(rig);
+	for (uint32_t i = 0; i < 3; i++)
+		rig_wait(client, rig->results, i);
+	assert_int_equal(rig->results[0].status, MIMEO_E_CANCELLED);
+	assert_pool_empties(client);
+}
+
+static void test_deadline_of_a_held_entry_counts_from_its_submission(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+	const struct msg_generate msg = {.n_tokens = 5, .max_tokens = 8, .deadline_ms = 200};
+	const int32_t prompt[] = {1, '1', '+', '2', '='};
+
+	fill_pool(client);
+	rig_submit(client, rig_generate(client, 2, prompt, 5, &msg));
+	RIG_AWAIT(session_of(client)->n_held == 1);
+	nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+	rig_gate_open(rig);
+	rig_wait(client, rig->results, 2);
+	assert_int_equal(rig->results[2].status, MIMEO_E_DEADLINE);
+	rig_wait(client, rig->results, 0);
+	rig_wait(client, rig->results, 1);
+	assert_pool_empties(client);
+}
+
+static void test_index_of_a_held_entry_is_in_flight(void **state)
+{
+	struct rig *rig = *state;
+	struct rig_client *client = &rig->client;
+
+	fill_pool(client);
+	rig_submit(client, rig_ask_text(client, 2, 0, "1+2="));
+	RIG_AWAIT(session_of(client)->n_held == 1);
+	rig_submit(client, rig_call(client, 2, RING_OP_NOP, 0, 0));
+	RIG_AWAIT(session_of(client)->failed);
+	rig_gate_open(rig);
 }
 
 static void test_pool_full_of_waiting_requests_is_no_memory(void **state)
@@ -153,7 +224,7 @@ static void test_pool_full_of_waiting_requests_is_no_memory(void **state)
 	}
 }
 
-static void test_payload_larger_than_the_pool_is_no_memory_at_once(void **state)
+static void test_payload_larger_than_the_pool_is_too_long_at_once(void **state)
 {
 	struct rig *rig = *state;
 	struct rig_client *client = &rig->client;
@@ -161,9 +232,9 @@ static void test_payload_larger_than_the_pool_is_no_memory_at_once(void **state)
 	struct rig_request request = rig_ask(client, 2, 0, tokens, ROW_BYTES + 1, 1, 0);
 
 	assert_int_equal(request.sqe.payload_length, 4 * ROW_BYTES + 4);
-	rig_expect(client, &request, (struct rig_expected){MIMEO_E_NO_MEMORY});
+	rig_expect(client, &request, (struct rig_expected){MIMEO_E_TOO_LONG});
 	fill_pool(client);
-	rig_expect(client, &request, (struct rig_expected){MIMEO_E_NO_MEMORY});
+	rig_expect(client, &request, (struct rig_expected){MIMEO_E_TOO_LONG});
 	/* One that has just the pool's size is looked at. */
 	rig_gate_open(rig);
 	rig_wait(client, rig->results, 0);
@@ -217,7 +288,7 @@ static void test_session_that_ends_leaves_no_payload(void **state)
 
 	fill_pool(&rig->client);
 	rig_submit(&rig->client, rig_ask_text(&rig->client, 2, 0, "1+2="));
-	RIG_AWAIT(session_of(&rig->client)->holds);
+	RIG_AWAIT(session_of(&rig->client)->n_held);
 	assert_int_equal(engine_post_detach(rig->engine, rig->client.port), 0);
 	RIG_AWAIT(engine_stats(rig->engine)->n_waiting == 0);
 	rig_gate_open(rig);
@@ -290,8 +361,11 @@ int main(void)
 		PAYLOADS_TEST(test_entry_waits_for_the_pool_while_a_request_of_its_session_runs),
 		PAYLOADS_TEST(test_entry_that_waits_for_the_pool_takes_those_behind_it_along_in_order),
 		PAYLOADS_TEST(test_pool_full_of_waiting_requests_is_no_memory),
-		PAYLOADS_TEST(test_payload_larger_than_the_pool_is_no_memory_at_once),
+		PAYLOADS_TEST(test_payload_larger_than_the_pool_is_too_long_at_once),
 		PAYLOADS_TEST(test_payloads_go_back_however_their_requests_end),
+		PAYLOADS_TEST(test_cancel_reaches_running_and_held_requests_past_held_entries),
+		PAYLOADS_TEST(test_deadline_of_a_held_entry_counts_from_its_submission),
+		PAYLOADS_TEST(test_index_of_a_held_entry_is_in_flight),
 		PAYLOADS_TEST(test_session_that_ends_leaves_no_payload),
 		PAYLOADS_TEST(test_sessions_do_not_share_a_pool),
 		cmocka_unit_test(test_pool_is_bounded_by_requests_rows_and_arena),

@@ -61,7 +61,8 @@ void completion_progress(const struct request *request, enum ring_cqe_kind kind)
 	struct ring_cqe cqe = completion_of(request, kind);
 
 	assert(kind != RING_CQE_FINAL && request->state != REQUEST_FREE);
-	completion_push(request->session, &cqe, request->session->n_in_flight);
+	completion_push(request->session, &cqe,
+		request->session->n_in_flight + request->session->n_held);
 }
 
 void completion_final(const struct request *request, int status, unsigned finish,

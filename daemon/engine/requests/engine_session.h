@@ -9,6 +9,12 @@
 #include "daemon/engine/requests/request.h"
 #include "daemon/engine/requests/sequence.h"
 
+/* An entry that was read and not yet made a request. */
+struct held_entry {
+	struct ring_sqe sqe;
+	uint64_t since_ns; /* CLOCK_MONOTONIC; its deadline counts from then */
+};
+
 struct engine_session {
 	struct accounting *accounting;
 	struct engine_port *port;
@@ -16,8 +22,7 @@ struct engine_session {
 	bool failed;   /* broke the protocol: its ring is not read any more */
 	bool detached; /* being taken apart */
 	bool publish;  /* completions were pushed */
-	bool stuffed;  /* no space for another final completion or payload: its ring is not read */
-	bool holds;    /* an entry that was read and waits for space in the pool: `held` */
+	bool stuffed;  /* no space for another final completion: its ring is not read */
 	uint32_t n_in_flight, n_waiting, n_open;
 	uint32_t n_busy; /* sequences that are not IDLE */
 	uint32_t max_sequences, n_requests, max_seq_len;
@@ -25,7 +30,9 @@ struct engine_session {
 	struct request *requests;   /* [n_requests] */
 	struct request *waiting;    /* in order of submission */
 	struct payload_pool payloads;
-	struct ring_sqe held;
+	struct held_entry *held; /* [n_requests] in order: the first waits for space in the pool */
+	uint32_t n_held;
+	uint64_t held_since_ns; /* of the held entry that intake looks at; 0: none */
 	void *memory;
 	size_t memory_bytes;
 };
