@@ -298,7 +298,7 @@ static bool late_capture_next(struct lane *lane)
 	counter_add(&lane->stats->late_capture_ns, took);
 	if (rc && lane->device->ops->status(lane->device))
 		lane_lose_device(lane, rc);
-	else if (rc)
+	if (rc)
 		late_fail_capture(lane, entry, rc);
 	else
 		late_post_task(lane, entry, LATE_BUILD);
