@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <utlist.h>
 
+#include "daemon/output/log.h"
 #include "daemon/serve/buffers.h"
 #include "daemon/serve/calls.h"
 
@@ -76,8 +77,12 @@ static ssize_t receive_some(struct session *session)
 	n = closer_receive(session->fd, bytes, size, &fd);
 	if (n == -EBADMSG)
 		session_break(session, "more than one descriptor with a call");
-	if (n == -EMFILE)
-		session_break(session, "the daemon cannot receive its descriptor");
+	if (n == -EMFILE) { /* the message stays in the socket, and is read again */
+		log_limited(&session->serve->complaints, LOG_LEVEL_WARN,
+			"calls with descriptors wait: the daemon has no free file descriptor; see RLIMIT_NOFILE");
+		session->stalled = session->serve->calls_stalled = true;
+		return -EAGAIN;
+	}
 	if (n >= 0 && fd >= 0 && !receive_keep(session, fd))
 		return -EBADMSG;
 	return n;
