@@ -74,20 +74,6 @@ void bells_flush(struct bells *bells)
 
 /* ---- where aio is refused ---- */
 
-static void bells_ring_by_uring(struct io_uring *uring, int eventfd)
-{
-	struct io_uring_cqe *cqe;
-
-	if (io_uring_register_eventfd(uring, eventfd) < 0)
-		return;
-	struct io_uring_sqe *sqe = io_uring_get_sqe(uring);
-	assert(sqe);
-	io_uring_prep_nop(sqe);
-	if (io_uring_submit_and_wait(uring, 1) >= 0 && io_uring_peek_cqe(uring, &cqe) == 0)
-		io_uring_cqe_seen(uring, cqe);
-	io_uring_unregister_eventfd(uring);
-}
-
 static void bells_ring_unless_full(int eventfd)
 {
 	const uint64_t one = 1;
@@ -98,10 +84,31 @@ static void bells_ring_unless_full(int eventfd)
 		(void)!write(eventfd, &one, sizeof(one));
 }
 
+/* False if the kernel refused. */
+static bool bells_ring_by_uring(struct io_uring *uring, int eventfd)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(uring); /* NULL: one that was refused is queued still */
+	struct io_uring_cqe *cqe;
+	int rc;
+
+	if (sqe)
+		io_uring_prep_nop(sqe);
+	if (io_uring_register_eventfd(uring, eventfd) < 0)
+		return false;
+	do
+		rc = io_uring_submit_and_wait(uring, 1);
+	while (rc == -EINTR);
+	while (io_uring_peek_cqe(uring, &cqe) == 0)
+		io_uring_cqe_seen(uring, cqe);
+	io_uring_unregister_eventfd(uring);
+	return rc >= 0;
+}
+
 void bells_ring(struct bells *bells, int eventfd)
 {
 	if (bells->way == BELLS_URING) {
-		bells_ring_by_uring(&bells->uring, eventfd);
+		if (!bells_ring_by_uring(&bells->uring, eventfd))
+			bells_ring_unless_full(eventfd);
 		return;
 	}
 	if (bells->way == BELLS_WRITE) {
