@@ -213,7 +213,6 @@ static int stream_take_timeline(struct cpu_device *device, struct stream *stream
 	cpu_object_made(device);
 	stream->index = i;
 	stream->timeline = &device->timelines[i];
-	assert(atomic_load(&stream->timeline->waiters) == 0);
 	atomic_init(&stream->tail, atomic_load(&stream->timeline->completed));
 	return 0;
 }
