@@ -164,7 +164,7 @@ static void attention_rows(
 		struct results_cost attend = latent_attend_cost(s);
 
 		attend.seconds = times->attend;
-		if (s->n_query <= GRAPH_QUERY_MAX)
+		if (s->n_query <= GRAPH_QUERY_MAX && isfinite(attend.seconds))
 			attention_row(bench, s, "attend", attend, NAN);
 		cost = latent_layer_cost(s);
 	}

@@ -75,8 +75,12 @@ int latent_attend(struct scene *s, double *ret_seconds)
 			.scale = c->scale,
 		},
 	};
-	int rc = attend_take_workspace(&a);
+	int rc;
 
+	*ret_seconds = NAN;
+	if (mla_sizes(c, a.kernels, c->max_tokens).chunk_tokens < c->max_tokens)
+		return 0;
+	rc = attend_take_workspace(&a);
 	if (rc)
 		return rc;
 	a.args.sizes = mla_sizes(c, a.kernels, c->max_tokens);

@@ -75,7 +75,8 @@ struct bench_mask_cost bench_mask_cost(
 /* ---- latent.c ---- */
 
 /* Seconds that both stages of a layer of absorbed latent attention take, the merge among them, for a
- * scene that is built; by the kernels themselves. 0 or the device's condition. */
+ * scene that is built; by the kernels themselves. NAN where the tokens do not fit one chunk. 0 or the
+ * device's condition. */
 int latent_attend(struct scene *scene, double *ret_seconds);
 
 /* What that reads and computes; and a layer with the products of queries and values, absorbed or, of
