@@ -141,10 +141,12 @@ static int main_connect(struct mimeo **ret, const struct run_options *options)
 	int rc = mimeo_connect(ret, &config);
 	if (rc == 0)
 		return RUN_OK;
-	run_complain("%s%s", message[0] ? message : mimeo_strerror(rc),
-		strstr(message, "Permission denied")
-			? ": be the daemon's user, or in its group"
-			: "");
+	const char *remedy = "";
+	if (strstr(message, "Permission denied"))
+		remedy = ": be the daemon's user, or in its group";
+	else if (rc == MIMEO_E_UNREACHABLE)
+		remedy = ": start mimeod, or name its socket with --socket";
+	run_complain("%s%s", message[0] ? message : mimeo_strerror(rc), remedy);
 	return rc == MIMEO_E_INVALID ? RUN_USAGE : RUN_DAEMON;
 }
 

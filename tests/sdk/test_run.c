@@ -241,6 +241,8 @@ static void test_wrong_usage_exits_2_with_one_line(void **state)
 	}
 }
 
+#define REMEDY ": start mimeod, or name its socket with --socket"
+
 static void test_errors_have_a_status_and_a_reason(void **state)
 {
 	static const struct run_case cases[] = {
@@ -249,13 +251,13 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 		{"no daemon", "--socket /tmp/mimeo-no-such.sock --model m --tokens 1", .alone = true,
 			.status = 1,
 			.err = "/tmp/mimeo-no-such.sock: no daemon answers on the socket: No such "
-			       "file or directory"},
+			       "file or directory" REMEDY},
 		{"a file that is no socket", "--socket /etc/passwd --model m --tokens 1",
 			.alone = true, .status = 1,
-			.err = "/etc/passwd: no daemon answers on the socket: not a socket"},
+			.err = "/etc/passwd: no daemon answers on the socket: not a socket" REMEDY},
 		{"a path below a file", "--socket /etc/passwd/x --model m --tokens 1",
 			.alone = true, .status = 1,
-			.err = "/etc/passwd/x: no daemon answers on the socket: Not a directory"},
+			.err = "/etc/passwd/x: no daemon answers on the socket: Not a directory" REMEDY},
 		{"an empty path", "--socket '' --model m --tokens 1", .alone = true, .status = 2,
 			.err = "the socket's path must be 1 to 107 bytes, this one has 0"},
 		{"a path of 108 bytes", "--model m --tokens 1 --socket "
