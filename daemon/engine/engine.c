@@ -16,7 +16,7 @@
 #include "daemon/engine/requests/admit.h"
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
-#include "daemon/engine/requests/intake.h"
+#include "daemon/engine/requests/submissions.h"
 #include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
 
@@ -77,7 +77,7 @@ static bool engine_take(struct engine *engine)
 	int rc = 0;
 
 	for (uint32_t i = 0; i < accounting->n_sessions; i++)
-		worked |= intake(accounting->sessions[i]);
+		worked |= submissions_take(accounting->sessions[i]);
 	worked |= results_take(lane);
 	worked |= finish_overdue(accounting);
 	place_release_buffers(accounting);

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From a session's ring to a request. The client can write the shared memory at any time: the entry is
- * copied by ring_sq_pop, the header into a buffer here, the payload into the session's pool; all checks
- * and all later use are of the copies. Nothing in the arena is read twice.
- *
- * If the pool has no space for a payload, its entry and those behind it are held, in order, as long as a
- * request of the session runs or admission is pending; else the entry is refused with NO_MEMORY. A payload
- * larger than the pool is refused with TOO_LONG. Cancels are never held, and reach held entries, too.
+ * From a client's entry to a request. The client can write the shared memory at any time: the entry was
+ * copied by ring_sq_pop, the header is copied into a buffer here, the payload into the session's pool; all
+ * checks and all later use are of the copies. Nothing in the arena is read twice.
  *
  * Hot path: no allocation, no lock, no system call.
  */
@@ -16,14 +12,8 @@
 #include <string.h>
 
 #include "daemon/engine/requests/completion.h"
-#include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/place.h"
 #include "ipc/clock.h"
-
-struct refusal {
-	int status;
-	struct msg_detail detail;
-};
 
 /* Returns the status. */
 static int intake_refuse(struct refusal *refusal, int status, struct msg_detail detail)
@@ -430,48 +420,6 @@ static int intake_step(struct request *request, const struct ring_sqe *sqe, stru
 	return intake_mask(request, &msg.mask, refusal);
 }
 
-/* Cancelling takes effect at once, ahead of what waits. */
-static void intake_unhold(struct engine_session *session, uint32_t i)
-{
-	assert(i < session->n_held);
-	session->n_held--;
-	memmove(&session->held[i], &session->held[i + 1], (session->n_held - i) * sizeof(session->held[0]));
-}
-
-static bool intake_cancel_held(struct engine_session *session, const struct ring_sqe *sqe)
-{
-	for (uint32_t i = 0; i < session->n_held; i++) {
-		const struct ring_sqe *held = &session->held[i].sqe;
-		const struct request cancelled = {.session = session, .state = REQUEST_WAITING, .index = held->request,
-			.generation = held->generation, .user_data = held->user_data, .op = held->op};
-
-		if (held->request != sqe->argument || held->generation != sqe->generation2)
-			continue;
-		intake_unhold(session, i);
-		completion_final(&cancelled, MIMEO_E_CANCELLED, cancelled.op == RING_OP_GENERATE ?
-			MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
-		counter_add(&session->accounting->stats->n_cancelled, 1);
-		return true;
-	}
-	return false;
-}
-
-static int intake_cancel(struct engine_session *session, const struct ring_sqe *sqe)
-{
-	struct request *target;
-
-	if (sqe->argument >= session->n_requests)
-		return MIMEO_E_UNKNOWN_REQUEST;
-	if (intake_cancel_held(session, sqe))
-		return 0;
-	target = &session->requests[sqe->argument];
-	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
-		return MIMEO_E_UNKNOWN_REQUEST;
-	finish_request(target, MIMEO_E_CANCELLED,
-		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
-	return 0;
-}
-
 static bool intake_is_new_work(unsigned op)
 {
 	return op == RING_OP_GENERATE || op == RING_OP_STEP || op == RING_OP_OPEN || op == RING_OP_FORK;
@@ -488,9 +436,7 @@ static bool intake_take_payload(struct engine_session *session, const struct rin
 	return session->n_in_flight == session->n_waiting && !session->accounting->admit;
 }
 
-/* 0: the request is queued. 1: the entry has to wait for space in the pool. Otherwise *refusal says why
- * there is no request. */
-static int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
+int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal)
 {
 	struct accounting *accounting = session->accounting;
 	struct request *request = &session->requests[sqe->request];
@@ -532,109 +478,4 @@ static int intake_request(struct engine_session *session, const struct ring_sqe 
 	atomic_fetch_add_explicit(&session->port->n_requests, 1, memory_order_relaxed);
 	engine_session_wait_push(session, request);
 	return 0;
-}
-
-/* False: the entry has to wait for space in the pool. */
-static bool intake_entry(struct engine_session *session, const struct ring_sqe *sqe)
-{
-	struct refusal refusal = {0};
-	int rc;
-
-	switch (sqe->op) {
-	case RING_OP_NOP:
-		break;
-	case RING_OP_CANCEL:
-		refusal.status = intake_cancel(session, sqe);
-		break;
-	case RING_OP_GENERATE:
-	case RING_OP_STEP:
-	case RING_OP_OPEN:
-	case RING_OP_FORK:
-	case RING_OP_TRUNCATE:
-	case RING_OP_CLOSE:
-		rc = intake_request(session, sqe, &refusal);
-		if (rc >= 0)
-			return rc == 0;
-		break;
-	default:
-		intake_refuse(&refusal, MIMEO_E_INVALID, DETAIL(RING_DETAIL_OP, sqe->op));
-	}
-	completion_refusal(session, sqe, refusal.status, &refusal.detail);
-	return true;
-}
-
-/* Make requests of held entries, up to the first whose payload has no space. */
-static bool intake_held(struct engine_session *session)
-{
-	bool worked = false;
-
-	while (session->n_held) {
-		const struct held_entry first = session->held[0];
-		bool taken;
-
-		session->held_since_ns = first.since_ns;
-		taken = intake_entry(session, &first.sqe);
-		session->held_since_ns = 0;
-		if (!taken)
-			break;
-		intake_unhold(session, 0);
-		worked = true;
-	}
-	return worked;
-}
-
-static bool intake_is_in_flight(const struct engine_session *session, uint32_t index)
-{
-	if (index >= session->n_requests || session->requests[index].state != REQUEST_FREE)
-		return true;
-	for (uint32_t i = 0; i < session->n_held; i++) {
-		if (session->held[i].sqe.request == index)
-			return true;
-	}
-	return false;
-}
-
-static void intake_submission(struct engine_session *session, const struct ring_sqe *sqe)
-{
-	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
-
-	if (intake_is_in_flight(session, sqe->request)) {
-		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
-		return;
-	}
-	if (!waits && intake_entry(session, sqe))
-		return;
-	assert(session->n_held < session->n_requests);
-	session->held[session->n_held++] = (struct held_entry){*sqe, clock_ns()};
-}
-
-bool intake(struct engine_session *session)
-{
-	struct ring *ring = &session->port->region.ring;
-	struct ring_sqe sqe;
-	bool worked;
-	uint32_t n;
-
-	if (session->failed || session->detached)
-		return false;
-	session->stuffed = false;
-	worked = intake_held(session);
-	/* One ringful a turn: a client that submits without end does not delay the others. An entry
-	 * is taken when its final completion fits beside those of the requests in flight. */
-	for (n = 0; n < session->n_requests; n++) {
-		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
-
-		session->stuffed = room == 0;
-		if (room < 0)
-			engine_session_fail(session, "completion ring: the head is not where it can be");
-		if (room != 1 || !ring_sq_pop(ring, &sqe))
-			break;
-		intake_submission(session, &sqe);
-		if (session->failed)
-			return true;
-	}
-	if (n)
-		ring_sq_release(ring);
-	/* The end of a running request wakes the engine; after an admission it must look again. */
-	return worked || n > 0 || (session->n_held && session->n_in_flight == session->n_waiting);
 }

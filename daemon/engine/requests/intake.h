@@ -4,7 +4,13 @@
 
 #include "daemon/engine/requests/engine_session.h"
 
-/* Take what the session submitted. True if there was anything. */
-bool intake(struct engine_session *session);
+struct refusal {
+	int status;
+	struct msg_detail detail;
+};
+
+/* Make a request of an entry whose index is free, and queue it. 0; 1: the entry has to wait for space in the
+ * payload pool; otherwise *refusal says why there is no request. */
+int intake_request(struct engine_session *session, const struct ring_sqe *sqe, struct refusal *refusal);
 
 #endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/engine/requests/submissions.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "daemon/engine/requests/completion.h"
+#include "daemon/engine/requests/finish.h"
+#include "daemon/engine/requests/intake.h"
+#include "ipc/clock.h"
+
+static void submissions_unhold(struct engine_session *session, uint32_t i)
+{
+	assert(i < session->n_held);
+	session->n_held--;
+	memmove(&session->held[i], &session->held[i + 1], (session->n_held - i) * sizeof(session->held[0]));
+}
+
+static bool submissions_cancel_held(struct engine_session *session, const struct ring_sqe *sqe)
+{
+	for (uint32_t i = 0; i < session->n_held; i++) {
+		const struct ring_sqe *held = &session->held[i].sqe;
+		const struct request cancelled = {.session = session, .state = REQUEST_WAITING, .index = held->request,
+			.generation = held->generation, .user_data = held->user_data, .op = held->op};
+
+		if (held->request != sqe->argument || held->generation != sqe->generation2)
+			continue;
+		submissions_unhold(session, i);
+		completion_final(&cancelled, MIMEO_E_CANCELLED, cancelled.op == RING_OP_GENERATE ?
+			MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
+		counter_add(&session->accounting->stats->n_cancelled, 1);
+		return true;
+	}
+	return false;
+}
+
+/* Cancelling takes effect at once, ahead of what waits. */
+static int submissions_cancel(struct engine_session *session, const struct ring_sqe *sqe)
+{
+	struct request *target;
+
+	if (sqe->argument >= session->n_requests)
+		return MIMEO_E_UNKNOWN_REQUEST;
+	if (submissions_cancel_held(session, sqe))
+		return 0;
+	target = &session->requests[sqe->argument];
+	if (target->state == REQUEST_FREE || target->generation != sqe->generation2)
+		return MIMEO_E_UNKNOWN_REQUEST;
+	finish_request(target, MIMEO_E_CANCELLED,
+		target->op == RING_OP_GENERATE ? MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
+	return 0;
+}
+
+/* False: the entry has to wait for space in the pool. */
+static bool submissions_entry(struct engine_session *session, const struct ring_sqe *sqe)
+{
+	struct refusal refusal = {0};
+	int rc;
+
+	switch (sqe->op) {
+	case RING_OP_NOP:
+		break;
+	case RING_OP_CANCEL:
+		refusal.status = submissions_cancel(session, sqe);
+		break;
+	case RING_OP_GENERATE:
+	case RING_OP_STEP:
+	case RING_OP_OPEN:
+	case RING_OP_FORK:
+	case RING_OP_TRUNCATE:
+	case RING_OP_CLOSE:
+		rc = intake_request(session, sqe, &refusal);
+		if (rc >= 0)
+			return rc == 0;
+		break;
+	default:
+		refusal = (struct refusal){MIMEO_E_INVALID, DETAIL(RING_DETAIL_OP, sqe->op)};
+	}
+	completion_refusal(session, sqe, refusal.status, &refusal.detail);
+	return true;
+}
+
+/* Make requests of held entries, up to the first whose payload has no space. */
+static bool submissions_held(struct engine_session *session)
+{
+	bool worked = false;
+
+	while (session->n_held) {
+		const struct held_entry first = session->held[0];
+		bool taken;
+
+		session->held_since_ns = first.since_ns;
+		taken = submissions_entry(session, &first.sqe);
+		session->held_since_ns = 0;
+		if (!taken)
+			break;
+		submissions_unhold(session, 0);
+		worked = true;
+	}
+	return worked;
+}
+
+static bool submissions_is_in_flight(const struct engine_session *session, uint32_t index)
+{
+	if (index >= session->n_requests || session->requests[index].state != REQUEST_FREE)
+		return true;
+	for (uint32_t i = 0; i < session->n_held; i++) {
+		if (session->held[i].sqe.request == index)
+			return true;
+	}
+	return false;
+}
+
+static void submissions_accept(struct engine_session *session, const struct ring_sqe *sqe)
+{
+	const bool waits = session->n_held && sqe->op != RING_OP_CANCEL && sqe->op != RING_OP_NOP;
+
+	if (submissions_is_in_flight(session, sqe->request)) {
+		engine_session_fail(session, "submission ring: a request index that is out of range or in flight");
+		return;
+	}
+	if (!waits && submissions_entry(session, sqe))
+		return;
+	assert(session->n_held < session->n_requests);
+	session->held[session->n_held++] = (struct held_entry){*sqe, clock_ns()};
+}
+
+bool submissions_take(struct engine_session *session)
+{
+	struct ring *ring = &session->port->region.ring;
+	struct ring_sqe sqe;
+	bool worked;
+	uint32_t n;
+
+	if (session->failed || session->detached)
+		return false;
+	session->stuffed = false;
+	worked = submissions_held(session);
+	/* One ringful a turn: a client that submits without end does not delay the others. An entry
+	 * is taken when its final completion fits beside those of the requests in flight. */
+	for (n = 0; n < session->n_requests; n++) {
+		int room = ring_cq_fits(ring, session->n_in_flight + session->n_held + 1);
+
+		session->stuffed = room == 0;
+		if (room < 0)
+			engine_session_fail(session, "completion ring: the head is not where it can be");
+		if (room != 1 || !ring_sq_pop(ring, &sqe))
+			break;
+		submissions_accept(session, &sqe);
+		if (session->failed)
+			return true;
+	}
+	if (n)
+		ring_sq_release(ring);
+	/* The end of a running request wakes the engine; after an admission it must look again. */
+	return worked || n > 0 || (session->n_held && session->n_in_flight == session->n_waiting);
+}
