@@ -343,7 +343,7 @@ static void test_models_that_it_cannot_serve_are_refused_with_the_reason(void **
 	refused(&config, "no sliding window");
 	config.windows = NULL;
 	config.n_kv_heads = 3;
-	refused(&config, "rank 20 with heads of 6 + 4 and 7");
+	refused(&config, "rank 20, heads of 6 + 4 and 7");
 	config.n_kv_heads = 1;
 	config.max_pages = 3;
 	refused(&config, "3 pages of 4 tokens");
