@@ -194,7 +194,7 @@ static int safetensors_check_cover(const char *path, struct safetensors_tensor *
 	}
 	if (at != data_start + data_bytes)
 		return model_fail(error, -EINVAL,
-			"%s: %" PRIu64 " bytes after the last tensor belong to none", path,
+			"%s: bytes after the last tensor: %" PRIu64, path,
 			data_start + data_bytes - at);
 	return 0;
 }

@@ -336,7 +336,7 @@ int main(void)
 			10, "tensor \"b\": data_offsets leave a hole of 2 bytes"),
 		HEADER("bytes after the last tensor are refused",
 			"{" TENSOR("a", "U8", "[4]", "[0,4]") "}", 5,
-			"1 bytes after the last tensor"),
+			"bytes after the last tensor: 1"),
 		HEADER("size that is not shape times dtype is refused",
 			"{" TENSOR("a", "F32", "[2,2]", "[0,12]") "}", 12,
 			"shape and dtype F32 make 128 bits, data_offsets 12 bytes"),
