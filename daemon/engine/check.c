@@ -81,7 +81,8 @@ static void check_payloads(const struct engine_session *session)
 static void check_requests(const struct engine_session *session)
 {
 	const struct ring *ring = &session->port->region.ring;
-	uint32_t n_in_flight = 0, n_waiting = 0;
+	uint32_t n_in_flight = 0, n_waiting = 0, n_held;
+	const struct held_entry *entry;
 	const struct request *request;
 
 	for (uint32_t i = 0; i < session->n_requests; i++) {
@@ -99,9 +100,12 @@ static void check_requests(const struct engine_session *session)
 	assert(session->failed || session->detached ||
 		RING_CQ_ENTRIES(ring->entries) - (ring->cq_index - ring->cq_seen) >=
 			n_in_flight + session->n_held);
-	assert(session->n_held <= session->n_requests);
-	for (uint32_t i = 0; i < session->n_held; i++)
-		assert(session->requests[session->held[i].sqe.request].state == REQUEST_FREE);
+	n_held = session->n_held;
+	DL_FOREACH (session->held, entry) {
+		assert(entry->held && n_held-- > 0);
+		assert(session->requests[entry->sqe.request].state == REQUEST_FREE);
+	}
+	assert(!n_held);
 }
 
 static void check_sequences(const struct engine_session *session)

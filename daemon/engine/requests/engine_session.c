@@ -27,7 +27,7 @@ static void engine_session_carve(struct engine_session *session, struct arena *a
 	pages = arena_take(arena, (size_t)n * max_pages, sizeof(*pages));
 	tokens = arena_take(arena, (size_t)n * session->max_seq_len, sizeof(*tokens));
 	session->payloads.memory = arena_take(arena, session->payloads.bytes / sizeof(*tokens), sizeof(*tokens));
-	session->held = arena_take(arena, session->n_requests, sizeof(*session->held));
+	session->entries = arena_take(arena, session->n_requests, sizeof(*session->entries));
 	if (!arena->base || arena->failed)
 		return;
 	for (uint32_t i = 0; i < n; i++) {

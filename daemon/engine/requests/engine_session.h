@@ -11,6 +11,8 @@
 
 /* An entry that was read and not yet made a request. */
 struct held_entry {
+	struct held_entry *prev, *next; /* in order of submission */
+	bool held;
 	struct ring_sqe sqe;
 	uint64_t since_ns; /* CLOCK_MONOTONIC; its deadline counts from then */
 };
@@ -30,7 +32,8 @@ struct engine_session {
 	struct request *requests;   /* [n_requests] */
 	struct request *waiting;    /* in order of submission */
 	struct payload_pool payloads;
-	struct held_entry *held; /* [n_requests] in order: the first waits for space in the pool */
+	struct held_entry *entries; /* [n_requests] by request index */
+	struct held_entry *held;    /* those held, in order: the first waits for space in the pool */
 	uint32_t n_held;
 	uint64_t held_since_ns; /* of the held entry that intake looks at; 0: none */
 	void *memory;

@@ -2,36 +2,44 @@
 #include "daemon/engine/requests/submissions.h"
 
 #include <assert.h>
-#include <string.h>
+#include <utlist.h>
 
 #include "daemon/engine/requests/completion.h"
 #include "daemon/engine/requests/finish.h"
 #include "daemon/engine/requests/intake.h"
 #include "ipc/clock.h"
 
-static void submissions_unhold(struct engine_session *session, uint32_t i)
+static void submissions_hold(struct engine_session *session, const struct ring_sqe *sqe)
 {
-	assert(i < session->n_held);
+	struct held_entry *entry = &session->entries[sqe->request];
+
+	assert(!entry->held && session->n_held < session->n_requests);
+	*entry = (struct held_entry){.held = true, .sqe = *sqe, .since_ns = clock_ns()};
+	DL_APPEND(session->held, entry);
+	session->n_held++;
+}
+
+static void submissions_unhold(struct engine_session *session, struct held_entry *entry)
+{
+	assert(entry->held && session->n_held > 0);
+	entry->held = false;
+	DL_DELETE(session->held, entry);
 	session->n_held--;
-	memmove(&session->held[i], &session->held[i + 1], (session->n_held - i) * sizeof(session->held[0]));
 }
 
 static bool submissions_cancel_held(struct engine_session *session, const struct ring_sqe *sqe)
 {
-	for (uint32_t i = 0; i < session->n_held; i++) {
-		const struct ring_sqe *held = &session->held[i].sqe;
-		const struct request cancelled = {.session = session, .state = REQUEST_WAITING, .index = held->request,
-			.generation = held->generation, .user_data = held->user_data, .op = held->op};
+	struct held_entry *entry = &session->entries[sqe->argument];
+	const struct request cancelled = {.session = session, .state = REQUEST_WAITING, .index = entry->sqe.request,
+		.generation = entry->sqe.generation, .user_data = entry->sqe.user_data, .op = entry->sqe.op};
 
-		if (held->request != sqe->argument || held->generation != sqe->generation2)
-			continue;
-		submissions_unhold(session, i);
-		completion_final(&cancelled, MIMEO_E_CANCELLED, cancelled.op == RING_OP_GENERATE ?
-			MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
-		counter_add(&session->accounting->stats->n_cancelled, 1);
-		return true;
-	}
-	return false;
+	if (!entry->held || entry->sqe.generation != sqe->generation2)
+		return false;
+	submissions_unhold(session, entry);
+	completion_final(&cancelled, MIMEO_E_CANCELLED, cancelled.op == RING_OP_GENERATE ?
+		MIMEO_FINISH_CANCELLED : MIMEO_FINISH_NONE, NULL);
+	counter_add(&session->accounting->stats->n_cancelled, 1);
+	return true;
 }
 
 /* Cancelling takes effect at once, ahead of what waits. */
@@ -86,15 +94,15 @@ static bool submissions_held(struct engine_session *session)
 	bool worked = false;
 
 	while (session->n_held) {
-		const struct held_entry first = session->held[0];
+		struct held_entry *first = session->held;
 		bool taken;
 
-		session->held_since_ns = first.since_ns;
-		taken = submissions_entry(session, &first.sqe);
+		session->held_since_ns = first->since_ns;
+		taken = submissions_entry(session, &first->sqe);
 		session->held_since_ns = 0;
 		if (!taken)
 			break;
-		submissions_unhold(session, 0);
+		submissions_unhold(session, first);
 		worked = true;
 	}
 	return worked;
@@ -102,13 +110,8 @@ static bool submissions_held(struct engine_session *session)
 
 static bool submissions_is_in_flight(const struct engine_session *session, uint32_t index)
 {
-	if (index >= session->n_requests || session->requests[index].state != REQUEST_FREE)
-		return true;
-	for (uint32_t i = 0; i < session->n_held; i++) {
-		if (session->held[i].sqe.request == index)
-			return true;
-	}
-	return false;
+	return index >= session->n_requests || session->requests[index].state != REQUEST_FREE ||
+		session->entries[index].held;
 }
 
 static void submissions_accept(struct engine_session *session, const struct ring_sqe *sqe)
@@ -121,8 +124,7 @@ static void submissions_accept(struct engine_session *session, const struct ring
 	}
 	if (!waits && submissions_entry(session, sqe))
 		return;
-	assert(session->n_held < session->n_requests);
-	session->held[session->n_held++] = (struct held_entry){*sqe, clock_ns()};
+	submissions_hold(session, sqe);
 }
 
 bool submissions_take(struct engine_session *session)
