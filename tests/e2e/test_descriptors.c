@@ -4,8 +4,6 @@
  * where a daemon could come to close them. Each time another client attaches afterwards and asks a
  * question, and when the close ends all is back.
  */
-#include <sys/resource.h>
-
 #include "tests/device.h"
 #include "tests/e2e/descriptors.h"
 
@@ -171,27 +169,6 @@ static void test_unread_in_a_session_that_has_hung_up(void **state)
 	scene_end(&scene, &group_daemon);
 }
 
-static void test_call_waits_while_the_daemon_has_no_free_descriptor(void **state)
-{
-	uint8_t call[4 + MSG_CALL_MAX];
-	size_t n = import_call(call, sizeof(call));
-	struct rlimit before, none;
-	struct raw raw;
-
-	raw_attach(&raw, &group_daemon, 4);
-	assert_int_equal(prlimit(group_daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
-	none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
-	assert_int_equal(prlimit(group_daemon.pid, RLIMIT_NOFILE, &none, NULL), 0);
-	send_with(raw.socket, call, n, &(int){STDERR_FILENO}, 1);
-	bool logged = EVENTUALLY(daemon_log_has(&group_daemon, "no free file descriptor"));
-	assert_int_equal(prlimit(group_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
-	assert_true(logged);
-	assert_serves_others(&group_daemon);
-	assert_int_equal(raw_hear_reply(&raw).status, MIMEO_E_INVALID); /* no such memory */
-	raw_assert_alive(&raw);
-	raw_detach(&raw);
-}
-
 static void test_where_none_are_taken_the_call_is_refused_while_the_close_hangs(void **state)
 {
 	uint8_t call[4 + MSG_CALL_MAX];
@@ -260,7 +237,6 @@ int main(void)
 		cmocka_unit_test(test_in_a_call),
 		cmocka_unit_test(test_second_one_in_a_call),
 		cmocka_unit_test(test_unread_in_a_session_that_has_hung_up),
-		cmocka_unit_test(test_call_waits_while_the_daemon_has_no_free_descriptor),
 		STRICT(test_where_none_are_taken_the_call_is_refused_while_the_close_hangs),
 		STRICT(test_where_none_are_taken_a_session_can_end_meanwhile),
 		cmocka_unit_test(test_daemon_ends_in_order_over_one_that_hangs),
