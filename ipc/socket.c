@@ -359,7 +359,7 @@ int socket_peer(int fd, struct socket_peer *ret)
 
 /* ---- messages ---- */
 
-/* Write length and data with the fds, of which the first bytes take all. As sendmsg, or -errno. */
+/* Write length and data; the first bytes carry all fds. As sendmsg, or -errno. */
 static ssize_t socket_send_parts(
 	int fd, struct iovec parts[static 2], const int *fds, size_t n_fds, int flags)
 {

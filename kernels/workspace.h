@@ -3,7 +3,7 @@
 #define MIMEO_KERNELS_WORKSPACE_H
 
 /*
- * A stream's scratch memory: a list, of which the first is the current one. Smaller ones stay until
+ * A stream's scratch memory: a list; the first is the current one. Smaller ones stay until
  * the stream is freed, because queued and recorded nodes may name them.
  */
 

@@ -64,7 +64,7 @@ struct clients_work {
 	const struct bench_options *options;
 	const struct target *target;
 	struct clients *clients;
-	int go[2]; /* a pipe, the end of which is the start */
+	int go[2]; /* a pipe; its closing starts the children */
 	uint32_t index;
 };
 

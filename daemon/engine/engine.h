@@ -223,7 +223,7 @@ const char *engine_loop_reason(const struct engine *engine);
 #define ENGINE_DRAFTS_MAX 8 /* SPECULATE_MAX */
 
 /* Why a row of a model with a draft model decoded without draft tokens: its request wanted none; has a mask
- * of its own; is on a sequence of which the draft model has not seen the beginning; or is a step request. */
+ * of its own; is on a sequence whose beginning the draft model has not seen; or is a step request. */
 enum engine_undrafted {
 	UNDRAFTED_ASKED,
 	UNDRAFTED_MASK,

@@ -201,7 +201,7 @@ __device__ static inline void fetch_w(const grouped_args &a, const grouped_block
 		copy_w<GATED>(&a.w_low, to + row * ROW_BYTES, full, chunk, first + row, t.expert);
 }
 
-/* A feeder's rows of a tile's x, of which it copies 8 columns each. All are loaded together. */
+/* A feeder's rows of a tile's x; it copies 8 columns of each. All are loaded together. */
 template <int N>
 __device__ static inline void find_rows(
 	const grouped_args &a, const grouped_tile &t, uint32_t (&rows)[grouped_shape<N>::rows])

@@ -2,7 +2,7 @@
 #ifndef MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
 #define MIMEO_TESTS_KERNELS_CPU_FIXTURE_H
 
-/* A cpu device with small ops, of which the gate decides when a stream goes on. */
+/* A cpu device with small ops; the gate decides when a stream goes on. */
 
 #include "kernels/cpu/cpu.h"
 #include "tests/kernels/device_fixture.h"

@@ -14,7 +14,7 @@
  * A STREAM WAITS for a request's fence: mimeo_request_fence for each request before it is submitted,
  * mimeo_cuda_fence_open once for each fence (one for each pointer), then after MIMEO_EVENT_RECORDED
  * cudaStreamWaitEvent(stream, event, 0); before that event it would not wait. If the daemon is killed before
- * the device reaches the fence, the stream waits for ever, and so do host calls that wait for it or for the
+ * the device reaches the fence, the stream waits without end, and so do host calls that wait for it or for the
  * whole device, such as cudaFree: take the final event first, and after MIMEO_E_GONE destroy the stream
  * (other streams work).
  *
