@@ -284,6 +284,97 @@ static void test_page_whose_copy_was_not_launched_comes_back_after_the_loss(void
 	rig_close(&w.rig);
 }
 
+/* ---- in a capture beside requests ---- */
+
+/* Which no step replays. */
+static bool spare_graph_is(const struct rig *rig, const char *state, uint32_t *ret)
+{
+	struct engine_graph_facts facts;
+
+	for (*ret = 0; engine_graph_facts(rig->engine, 0, *ret, &facts); ++*ret) {
+		if (strcmp(facts.name, "FULL 4x1") == 0)
+			return strcmp(facts.state, state) == 0;
+	}
+	fail_msg("no graph is called FULL 4x1");
+	return false;
+}
+
+static void order_spare_graph(struct rig *rig, enum engine_graph_order what, const char *state)
+{
+	struct engine_graphs_order order = {.order = what};
+
+	(void)spare_graph_is(rig, state, &order.graph);
+	assert_int_equal(engine_post_graphs(rig->engine, &order), 0);
+	RIG_AWAIT(spare_graph_is(rig, state, &order.graph));
+}
+
+static const struct device_ops *real;
+static _Atomic uint64_t n_before_recording;
+static struct rig *recording_rig;
+
+static int counting_begin(struct stream *stream)
+{
+	atomic_store(&n_before_recording, ops_run(recording_rig));
+	return real->capture_begin(stream);
+}
+
+/*
+ * A graph is captured beside two requests: one has run two steps, the other none. Which ops run before the
+ * recording, and how many, is the same each time.
+ */
+static void capture_beside_requests(struct world *w, const char *fault)
+{
+	struct rig *rig = &w->rig;
+
+	open_world(w, fault, 0);
+	order_spare_graph(rig, ENGINE_GRAPH_DROP, "empty");
+	rig_gate_close(rig);
+	rig_submit(&rig->client, rig_endless(&rig->client, 0, 0, 100));
+	rig_wait_steps(rig, 2);
+	rig_submit(w->b, rig_endless(w->b, 0, 0, 100));
+	RIG_AWAIT(engine_stats(rig->engine)->n_running == 2);
+	order_spare_graph(rig, ENGINE_GRAPH_CAPTURE, "wanted");
+}
+
+static void test_device_lost_in_a_capture_ends_each_request_once(void **state)
+{
+	static struct device_ops counting;
+	struct rig_result *a, *b;
+	struct world w;
+	char fault[64];
+	uint32_t graph;
+	uint64_t last;
+
+	capture_beside_requests(&w, "launch:1000000000");
+	recording_rig = &w.rig;
+	real = w.rig.device->ops;
+	counting = *real;
+	counting.capture_begin = counting_begin;
+	w.rig.device->ops = &counting;
+	rig_gate_open(&w.rig);
+	RIG_AWAIT(spare_graph_is(&w.rig, "ready", &graph));
+	last = atomic_load(&n_before_recording);
+	rig_close(&w.rig);
+	assert_true(last > 0);
+	/* The warm-up's ops, from the last one back. */
+	for (uint64_t at = last; at > last - 25; at -= 6) {
+		snprintf(fault, sizeof(fault), "launch:%llu", (unsigned long long)at);
+		capture_beside_requests(&w, fault);
+		rig_gate_open(&w.rig);
+		a = &w.rig.results[0];
+		b = &w.results_b[0];
+		rig_wait(&w.rig.client, w.rig.results, 0);
+		rig_wait(w.b, w.results_b, 0);
+		assert_int_equal(a->status, MIMEO_E_DEVICE_LOST);
+		assert_int_equal(b->status, MIMEO_E_DEVICE_LOST);
+		assert_int_equal(b->n_generated, 0);
+		assert_int_equal(engine_stats(w.rig.engine)->n_steps, 2);
+		assert_lost(&w, " launch");
+		assert_false(spare_graph_is(&w.rig, "building", &graph));
+		rig_close(&w.rig);
+	}
+}
+
 static void lose_at_the_argument(void **state)
 {
 	lose_at(*state, " launch");
@@ -300,10 +391,13 @@ int main(int argc, char **argv)
 		cmocka_unit_test(
 			test_page_whose_copy_was_not_launched_comes_back_after_the_loss),
 		cmocka_unit_test(test_loss_before_a_detach_is_done_does_not_hold_it_up),
+		cmocka_unit_test(test_device_lost_in_a_capture_ends_each_request_once),
 	};
 	static struct CMUnitTest one[1];
 	struct test_cpu_only only[] = {
 		{"test_report_names_the_op", "work on a GPU fails asynchronously"},
+		{"test_device_lost_in_a_capture_ends_each_request_once",
+			"a GPU counts what is launched, recorded ops too"},
 		{test_can_lose_device() ? NULL : "test_", TEST_CANNOT_LOSE},
 	};
 

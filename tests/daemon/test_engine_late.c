@@ -192,6 +192,7 @@ static void test_memory_for_a_buffer_is_had_by_dropping_idle_graphs(void **state
 static const struct device_ops *real;
 static struct device_ops failing;
 static _Atomic int failure;      /* what instantiating answers; 0: what the device does */
+static _Atomic int begin_failure; /* the same of the beginning of a recording */
 static _Atomic uint32_t n_tries;
 
 static int failing_instantiate(
@@ -203,14 +204,37 @@ static int failing_instantiate(
 	return rc ? rc : real->graph_instantiate(device, graph, ret);
 }
 
+static int failing_begin(struct stream *stream)
+{
+	int rc = atomic_load(&begin_failure);
+
+	return rc ? rc : real->capture_begin(stream);
+}
+
+static int failing_status(struct device *device)
+{
+	if (atomic_load(&failure) == DEVICE_E_LOST || atomic_load(&begin_failure) == DEVICE_E_LOST)
+		return DEVICE_E_LOST;
+	return real->status(device);
+}
+
 static void make_failing(struct device *device)
 {
 	real = device->ops;
 	failing = *real;
 	failing.graph_instantiate = failing_instantiate;
+	failing.capture_begin = failing_begin;
+	failing.status = failing_status;
 	device->ops = &failing;
+	atomic_store(&failure, 0);
+	atomic_store(&begin_failure, 0);
 	atomic_store(&n_tries, 0);
 }
+
+#define FAILING \
+	.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true, .on_device = make_failing
+
+static const struct rig_options failing_options = {FAILING};
 
 static void test_capture_without_memory_is_tried_again_by_a_later_step(void **state)
 {
@@ -272,6 +296,82 @@ static void test_ordered_capture_without_memory_is_failed(void **state)
 	atomic_store(&failure, 0);
 	order(rig, ENGINE_GRAPH_CAPTURE, ENGINE_ALL);
 	await_graphs(rig, "ready", count_graphs(rig, NULL));
+}
+
+/* ---- captures that lose the device ---- */
+
+static void assert_lost(struct rig *rig)
+{
+	struct engine_report report = rig_report(rig, ENGINE_DEVICE_LOST);
+	struct rig_result result;
+
+	assert_null(report.port);
+	assert_non_null(strstr(report.text, device_strerror(DEVICE_E_LOST)));
+	assert_int_equal(engine_stats(rig->engine)->device_condition, DEVICE_E_LOST);
+	/* The report may come before the end of the turn. */
+	await_graphs(rig, "building", 0);
+	assert_int_equal(count_graphs(rig, "ready"), 0);
+	result = rig_do(&rig->client, rig_ask_text(&rig->client, 0, 0, "9+8="));
+	assert_int_equal(result.status, MIMEO_E_DEVICE_LOST);
+	assert_false(engine_report_take(rig->engine, &report));
+	assert_int_equal(rig->n_reports, 0);
+}
+
+/* The first step wants a graph. More than one round where the builder is not scheduled in the time of
+ * one. */
+static void lose_under_requests(struct rig *rig, _Atomic int *at)
+{
+	struct rig_client *clients[] = {&rig->client, rig_other(rig, 16)};
+	struct rig_result results[2][2];
+	uint32_t n_lost = 0;
+
+	atomic_store(at, DEVICE_E_LOST);
+	for (int round = 0; n_lost == 0; round++) {
+		assert_true(round < 100);
+		memset(results, 0, sizeof(results));
+		for (uint32_t i = 0; i < 4; i++)
+			rig_submit(clients[i / 2], rig_endless(clients[i / 2], i % 2, 0, 300));
+		for (uint32_t i = 0; i < 4; i++) {
+			rig_wait(clients[i / 2], results[i / 2], i % 2);
+			n_lost += results[i / 2][i % 2].status == MIMEO_E_DEVICE_LOST;
+			if (n_lost == 0)
+				assert_int_equal(results[i / 2][i % 2].status, 0);
+		}
+	}
+	/* They run together, and none ends before its limit but by the loss. */
+	for (uint32_t i = 0; i < 4; i++) {
+		const struct rig_result *result = &results[i / 2][i % 2];
+
+		assert_int_equal(result->status, MIMEO_E_DEVICE_LOST);
+		assert_int_equal(result->finish, MIMEO_FINISH_ERROR);
+		assert_true(result->n_generated < 300);
+	}
+	assert_lost(rig);
+}
+
+static void test_device_lost_in_recording_ends_each_request_once_as_failed(void **state)
+{
+	lose_under_requests(*state, &begin_failure);
+}
+
+static void test_device_lost_in_instantiating_ends_each_request_once_as_failed(void **state)
+{
+	lose_under_requests(*state, &failure);
+}
+
+static void test_device_lost_in_an_ordered_capture_is_reported_while_nobody_asks(void **state)
+{
+	_Atomic int *const places[] = {&begin_failure, &failure};
+	struct rig rig;
+
+	/* With no step in flight, only the capture meets the loss. */
+	for (int i = 0; i < 2; i++) {
+		rig_open_client(&rig, &failing_options);
+		atomic_store(places[i], DEVICE_E_LOST);
+		order(&rig, ENGINE_GRAPH_CAPTURE, 0);
+		assert_lost(&rig);
+		rig_close(&rig);
+	}
 }
 
 /* ---- dropping ---- */
@@ -466,9 +566,6 @@ static void test_engine_can_end_while_graphs_are_wanted(void **state)
 	}
 }
 
-#define FAILING \
-	.mode = GRAPH_FULL_AND_PIECEWISE, .lazy_capture = true, .on_device = make_failing
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -485,6 +582,9 @@ int main(void)
 			FAILING),
 		RIG_TEST(test_ordered_capture_without_memory_is_failed,
 			FAILING),
+		RIG_TEST(test_device_lost_in_recording_ends_each_request_once_as_failed, FAILING),
+		RIG_TEST(test_device_lost_in_instantiating_ends_each_request_once_as_failed, FAILING),
+		cmocka_unit_test(test_device_lost_in_an_ordered_capture_is_reported_while_nobody_asks),
 		RIG_FULL_TEST(test_dropping_graphs_leaves_what_they_shared_intact),
 		RIG_FULL_TEST(test_graph_in_the_lane_is_dropped_when_its_step_has_ended),
 		RIG_FULL_TEST(test_captures_beside_a_running_request_change_none_of_its_tokens),
