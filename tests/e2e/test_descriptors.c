@@ -4,6 +4,8 @@
  * where a daemon could come to close them. Each time another client attaches afterwards and asks a
  * question, and when the close ends all is back.
  */
+#include <sys/resource.h>
+
 #include "tests/device.h"
 #include "tests/e2e/descriptors.h"
 
@@ -213,6 +215,84 @@ static void test_where_none_are_taken_a_session_can_end_meanwhile(void **state)
 	scene_end(&scene, strict);
 }
 
+/* ---- no free descriptor ---- */
+
+/* The lowest number that no descriptor of the process has: with it as its limit of open files, the process
+ * gets no other. */
+static rlim_t lowest_free_descriptor(pid_t pid)
+{
+	char path[64];
+	rlim_t n = 0;
+
+	do
+		snprintf(path, sizeof(path), "/proc/%d/fd/%llu", (int)pid, (unsigned long long)n++);
+	while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+	return n - 1;
+}
+
+static void take_free_descriptors(const struct daemon *daemon, struct rlimit *ret_before)
+{
+	struct rlimit full;
+
+	assert_int_equal(prlimit(daemon->pid, RLIMIT_NOFILE, NULL, ret_before), 0);
+	full = (struct rlimit){lowest_free_descriptor(daemon->pid), ret_before->rlim_max};
+	assert_true(full.rlim_cur > 3);
+	assert_int_equal(prlimit(daemon->pid, RLIMIT_NOFILE, &full, NULL), 0);
+}
+
+static void give_free_descriptors(const struct daemon *daemon, const struct rlimit *before)
+{
+	assert_int_equal(prlimit(daemon->pid, RLIMIT_NOFILE, before, NULL), 0);
+}
+
+static void test_call_with_a_descriptor_waits_while_the_daemon_has_none_free(void **state)
+{
+	struct holdings before = holdings(&group_daemon);
+	struct mimeo *other = daemon_connect(&group_daemon, 0, 0);
+	uint8_t call[4 + MSG_CALL_MAX];
+	size_t n = import_call(call, sizeof(call));
+	struct rlimit limit;
+	struct raw raw;
+
+	raw_attach(&raw, &group_daemon, 4);
+	assert_int_equal(daemon_count(&group_daemon, "sessions"), 2);
+	take_free_descriptors(&group_daemon, &limit);
+	send_with(raw.socket, call, n, &(int){STDERR_FILENO}, 1);
+	bool logged = EVENTUALLY(daemon_log_has(&group_daemon, "no free file descriptor"));
+	/* Requests do not need one, of this session and of another. */
+	raw_assert_alive(&raw);
+	assert_serves(other, 7);
+	give_free_descriptors(&group_daemon, &limit);
+	assert_true(logged);
+	/* No memory; a CUDA device has no memfds at all. */
+	assert_int_equal(raw_hear_reply(&raw).status,
+		test_on_cuda() ? MIMEO_E_UNSUPPORTED : MIMEO_E_INVALID);
+	raw_assert_alive(&raw);
+	raw_detach(&raw);
+	mimeo_close(other);
+	assert_serves_others(&group_daemon);
+	daemon_assert_settles(&group_daemon, &before);
+}
+
+static void test_buffer_is_refused_while_the_daemon_has_no_descriptor_free(void **state)
+{
+	struct holdings before = holdings(&group_daemon);
+	struct mimeo *m = daemon_connect(&group_daemon, 0, 0);
+	struct rlimit limit;
+	uint32_t buffer;
+
+	assert_int_equal(daemon_count(&group_daemon, "sessions"), 1);
+	take_free_descriptors(&group_daemon, &limit);
+	int status = mimeo_buffer_alloc(m, MIMEO_HANDLE_DEFAULT, 4096, &buffer);
+	assert_serves(m, 7);
+	give_free_descriptors(&group_daemon, &limit);
+	assert_int_equal(status, MIMEO_E_NO_MEMORY);
+	assert_int_equal(mimeo_buffer_alloc(m, MIMEO_HANDLE_DEFAULT, 4096, &buffer), 0);
+	assert_serves(m, 8);
+	mimeo_close(m);
+	daemon_assert_settles(&group_daemon, &before);
+}
+
 /* ---- the end ---- */
 
 static void test_daemon_ends_in_order_over_one_that_hangs(void **state)
@@ -239,6 +319,8 @@ int main(void)
 		cmocka_unit_test(test_unread_in_a_session_that_has_hung_up),
 		STRICT(test_where_none_are_taken_the_call_is_refused_while_the_close_hangs),
 		STRICT(test_where_none_are_taken_a_session_can_end_meanwhile),
+		cmocka_unit_test(test_call_with_a_descriptor_waits_while_the_daemon_has_none_free),
+		cmocka_unit_test(test_buffer_is_refused_while_the_daemon_has_no_descriptor_free),
 		cmocka_unit_test(test_daemon_ends_in_order_over_one_that_hangs),
 	};
 
