@@ -39,7 +39,7 @@ static void test_draft_beside_attention_that_needs_lengths_on_the_host_is_refuse
 	daemon_option(*state, "--draft", draft_folder("examples/models/tinycalc-eagle"));
 	daemon_option(*state, "--attention", "naive");
 	if (test_on_cuda()) /* which has no such backend at all */
-		ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention naive");
+		ASSERT_REFUSES(*state, EXIT_ERROR, "model tinycalc: attention backend naive cannot serve this model");
 	else
 		ASSERT_REFUSES(*state, EXIT_ERROR,
 			"model tinycalc: draft: attention naive needs the lengths of sequences on the host");

@@ -288,7 +288,7 @@ static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading
 	daemon_option(daemon, "--graph-mode", "full");
 	daemon_option(daemon, "--attention", "naive");
 	if (test_on_cuda()) /* which has no such backend at all */
-		ASSERT_REFUSES(daemon, EXIT_ERROR, "model tinycalc: attention naive");
+		ASSERT_REFUSES(daemon, EXIT_ERROR, "model tinycalc: attention backend naive cannot serve this model");
 	else
 		ASSERT_REFUSES(daemon, EXIT_ERROR,
 			"model tinycalc: graph mode FULL: attention backend naive cannot run in a graph");
