@@ -39,7 +39,6 @@ struct bench_options {
 	const char *spin_us;    /* for the daemon to start */
 	const char *graph_mode; /* for the daemon to start */
 	const char *attention;  /* backend, for the daemon to start or in process */
-	const char *mask;       /* for attention; NULL: causal */
 	const char *draft;      /* directory of the draft model */
 	const char *text;       /* in place of the fixed prompt: a token a byte */
 	const char *plot;       /* file for an SVG chart */
@@ -84,8 +83,6 @@ struct bench {
 	const char *defaults; /* "NAME=VALUE ..." */
 	const struct bench_panel *panels; /* ended by one without a title; NULL: no --plot */
 	const char *model;    /* the shipped one that it measures by default; NULL: tinycalc */
-	/* 0, or EXIT_USAGE with a sentence on standard error; NULL: nothing more to check. */
-	int (*check)(const struct bench_options *options);
 };
 
 struct program {

@@ -20,7 +20,7 @@ static int decode_row(const struct bench_options *options, struct replay *replay
 {
 	CLEANUP(replay_run_deinit) struct replay_run run = replay_run_at(options, index, GRAPH_FULL);
 	const struct model *model = replay->runner.model;
-	double copy_rate = replay->probe.rates.copy;
+	double copy_rate = replay->probe.copy_rate;
 	int rc = replay_run_alloc(&run);
 
 	if (!rc)
@@ -68,7 +68,7 @@ int bench_decode(const struct bench_options *options, struct results *results)
 	if (!rc) {
 		results_explain(results, "copy: %.3g TB/s read and written; device: a step's first "
 			"operation to its last; gap: idle time between two",
-			replay.probe.rates.copy * 1e-12);
+			replay.probe.copy_rate * 1e-12);
 		results_explain(results, "weights: %.3f GB read and uploaded in %.2f s (%s, %.2f GB/s)",
 			(double)model->file_bytes * 1e-9, model->load_seconds, model->reader,
 			(double)model->file_bytes * 1e-9 / model->load_seconds);

@@ -58,8 +58,6 @@ static const struct option_row {
 	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20},
 	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17},
 	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17},
-	{"mask", "MASK", "causal, window:N, prefix:N, documents:N, tree:N (default: causal)", WORD,
-		TO(mask)},
 	{"sides", "LIST", "of the CUDA device, whose products: 0 the quickest, 1 cuBLASLt, 2 ours, "
 		"3 and on one of ours", LIST, TO(sides), 0, 32},
 	{"timeout", "N", "seconds after which a step is given up (default: 120)", NUMBER,
@@ -69,7 +67,8 @@ static const struct option_row {
 };
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-int bench_options_misuse(const char *format, ...)
+/* A sentence on standard error; EXIT_USAGE. */
+static int __attribute__((format(printf, 1, 2))) bench_options_misuse(const char *format, ...)
 {
 	va_list arguments;
 
@@ -315,7 +314,7 @@ static int bench_options_check(
 			return bench_options_misuse("--batches %u: a step has %u rows at most",
 				o->batches.at[i], REPLAY_ROWS_MAX);
 	}
-	return bench->check ? bench->check(o) : 0;
+	return 0;
 }
 
 int bench_options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,

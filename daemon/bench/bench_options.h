@@ -7,7 +7,5 @@
 /* Read the command line: 0, EXIT_USAGE with a sentence on standard error, or -1: it was answered. */
 int bench_options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
 	const struct bench **ret_bench);
-/* A sentence on standard error; EXIT_USAGE. */
-int __attribute__((format(printf, 1, 2))) bench_options_misuse(const char *format, ...);
 
 #endif

@@ -168,21 +168,6 @@ void results_samples(struct results *results, struct samples *result, struct sam
 	results_number(results, "ratio", "RATIO", median / least);
 }
 
-void results_cost(
-	struct results *results, const struct rates *rates, const struct results_cost *cost)
-{
-	double floor = fmax(cost->bytes / rates->copy, cost->flop / rates->product);
-
-	results_seconds(results, "seconds", "TIME", cost->seconds);
-	results_number(results, "tb_per_s", "TB/S", cost->bytes / cost->seconds * 1e-12);
-	results_number(results, "tflop_per_s", "TFLOP/S", cost->flop / cost->seconds * 1e-12);
-	results_seconds(results, "floor_s", "FLOOR", floor);
-	results_number(results, "ratio", "RATIO", cost->seconds / floor);
-	results_value(results, "bytes", NULL, TABLE_COUNT, cost->bytes);
-	results_number(results, "copy_bytes_per_s", NULL, rates->copy);
-	results_number(results, "product_flop_per_s", NULL, rates->product);
-}
-
 void results_target(struct results *results, const char *target, const char *met)
 {
 	results_text(results, "target", "TARGET", target);

@@ -70,20 +70,6 @@ static inline void results_count(
 /* The median and 99th percentile of a result and its floor, and the ratio of the medians. */
 void results_samples(struct results *results, struct samples *result, struct samples *floor);
 
-/* The rates of a device that floors are made of. */
-struct rates {
-	double copy;    /* bytes read and written a second by a large device copy */
-	double product; /* operations a second of a large GEMM */
-};
-
-/* What is timed beside the time that its bytes or its operations take at these rates, whichever is
- * longer; seconds NAN: not measured. */
-struct results_cost {
-	double bytes, flop, seconds;
-};
-void results_cost(
-	struct results *results, const struct rates *rates, const struct results_cost *cost);
-
 /* A target of the row for this value, and whether it is met where that is judged. */
 void results_target_ratio(struct results *results, double ratio, double most, bool judged);
 void results_target_seconds(struct results *results, double seconds, double most, bool judged);

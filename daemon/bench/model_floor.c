@@ -106,7 +106,7 @@ static int model_floor_child(void *arg, int fd)
 
 	if (!rc)
 		rc = probe_copy_rate(&probe);
-	work->floor->copy_rate = probe.rates.copy;
+	work->floor->copy_rate = probe.copy_rate;
 	if (!rc)
 		rc = model_floor_models(work, &probe, &error);
 	probe_close(&probe);

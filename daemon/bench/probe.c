@@ -15,8 +15,6 @@
 #define COPY_BYTES (1ull << 30)
 #define COPY_BYTES_HOST (32ull << 20)
 #define COPIES 8u
-#define PRODUCT_SIZE 8192u
-#define PRODUCT_SIZE_HOST 384u
 
 int probe_device(
 	const char *name, struct device **ret, struct device_info *ret_info, char *why, size_t size)
@@ -97,15 +95,6 @@ int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret)
 	probe->held[probe->n_held++] = memory;
 	memcpy(ret, &memory, sizeof(memory));
 	return probe_fill(probe->device, memory, bytes, dtype);
-}
-
-int probe_take_all(struct probe *probe, const struct probe_memory *memory, uint32_t n)
-{
-	int rc = 0;
-
-	for (uint32_t i = 0; i < n && !rc; i++)
-		rc = probe_take(probe, memory[i].bytes, memory[i].dtype, memory[i].ret);
-	return rc;
 }
 
 void probe_release(struct probe *probe, uint32_t mark)
@@ -205,7 +194,7 @@ int probe_time(struct probe *probe, bool captured, int (*queue)(void *arg), void
 	return rc;
 }
 
-/* ---- rates ---- */
+/* ---- the rate of copies ---- */
 
 struct copying {
 	struct device *device;
@@ -238,53 +227,6 @@ int probe_copy_rate(struct probe *probe)
 		return rc;
 	rc = probe_time(probe, false, probe_queue_copies, &copying, COPIES, &seconds);
 	probe_release(probe, mark);
-	probe->rates.copy = rc ? 0 : 2 * (double)copying.bytes / seconds;
+	probe->copy_rate = rc ? 0 : 2 * (double)copying.bytes / seconds;
 	return rc;
-}
-
-struct multiplying {
-	const struct kernel_ops *kernels;
-	struct stream *stream;
-	struct op_gemm gemm;
-};
-
-static int probe_queue_product(void *arg)
-{
-	const struct multiplying *multiplying = arg;
-
-	return multiplying->kernels->gemm(multiplying->stream, &multiplying->gemm);
-}
-
-static int probe_product_rate(struct probe *probe)
-{
-	uint32_t size = probe->is_host ? PRODUCT_SIZE_HOST : PRODUCT_SIZE;
-	enum dtype dtype = probe->info.activation_dtype;
-	uint64_t bytes = (uint64_t)size * size * dtype_bytes(dtype);
-	uint32_t mark = probe->n_held;
-	void *memory;
-	double seconds;
-	int rc = probe_take(probe, 3 * bytes, dtype, &memory);
-
-	if (rc)
-		return rc;
-	struct multiplying multiplying = {
-		.kernels = probe->device->kernels,
-		.stream = probe->stream,
-		.gemm = {.x = memory,
-			.w = {(char *)memory + bytes, dtype, size, size},
-			.y = (char *)memory + 2 * bytes,
-			.y_dtype = dtype,
-			.n_rows = size},
-	};
-	rc = probe_time(probe, false, probe_queue_product, &multiplying, 1, &seconds);
-	probe_release(probe, mark);
-	probe->rates.product = rc ? 0 : 2.0 * size * size * size / seconds;
-	return rc;
-}
-
-int probe_rates(struct probe *probe)
-{
-	int rc = probe_copy_rate(probe);
-
-	return rc ? rc : probe_product_rate(probe);
 }

@@ -3,7 +3,7 @@
 #define MIMEO_DAEMON_BENCH_PROBE_H
 
 /*
- * A device in this process, for benches that need no daemon: opened, asked for the rates that its
+ * A device in this process, for benches that need no daemon: opened, asked for the rate of copies that
  * floors are made of, and timed.
  */
 
@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/bench/bench_results.h"
 #include "kernels/ops.h"
 
 #define PROBE_HELD_MAX 32u
@@ -21,7 +20,7 @@ struct probe {
 	struct device_info info;
 	struct stream *stream;
 	bool is_host; /* the cpu device: sizes that it does in no time */
-	struct rates rates;
+	double copy_rate; /* bytes read and written a second by a large device copy */
 	void *held[PROBE_HELD_MAX]; /* device memory of probe_take */
 	uint32_t n_held;
 };
@@ -37,17 +36,10 @@ int probe_fill(struct device *device, void *memory, uint64_t bytes, enum dtype d
 /* Device memory full of them, released by probe_close or with all that was taken after n_held was
  * `mark`. *ret is a pointer to an object. */
 int probe_take(struct probe *probe, uint64_t bytes, enum dtype dtype, void *ret);
-struct probe_memory {
-	void *ret;
-	uint64_t bytes;
-	enum dtype dtype;
-};
-int probe_take_all(struct probe *probe, const struct probe_memory *memory, uint32_t n);
 void probe_release(struct probe *probe, uint32_t mark);
 
-/* Measure the rate of copies, or both rates; the memory that this takes is released. */
+/* Measure copy_rate; the memory that this takes is released. */
 int probe_copy_rate(struct probe *probe);
-int probe_rates(struct probe *probe);
 
 /* A graph of what queue(arg) puts on the probe's stream. */
 int probe_capture(

@@ -14,15 +14,12 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/bench/probe.h"
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
+#include "tests/bench/cost.h"
 
 #define SETS 8u
 #define COPIES 2u
-#define FLOOR                                                                                      \
-	"the chosen experts' weights, input and output once at the bandwidth of a device copy, "   \
-	"or its operations at the rate of a large product, whichever takes longer"
 
 enum op { ROUTE, GROUP, GATE_UP, DOWN, COMBINE, LAYER, N_OPS };
 
@@ -49,11 +46,8 @@ static int layer_take_weights(struct layer *l)
 	l->down_bytes = (uint64_t)l->experts.n * l->hidden * l->experts.intermediate_size *
 			dtype_bytes(act);
 	l->gate_up_bytes = 2 * l->down_bytes;
-	const struct probe_memory memory[] = {
-		{&l->gate_up_w, COPIES * l->gate_up_bytes, act},
-		{&l->down_w, COPIES * l->down_bytes, act},
-	};
-	return probe_take_all(l->probe, memory, 2);
+	int rc = probe_take(l->probe, COPIES * l->gate_up_bytes, act, &l->gate_up_w);
+	return rc ? rc : probe_take(l->probe, COPIES * l->down_bytes, act, &l->down_w);
 }
 
 static int layer_take_activations(struct layer *l)
@@ -61,7 +55,7 @@ static int layer_take_activations(struct layer *l)
 	const struct model_experts *e = &l->experts;
 	enum dtype act = l->probe->info.activation_dtype;
 	uint64_t tokens = l->n_tokens, pairs = tokens * e->n_active, unit = dtype_bytes(act);
-	const struct probe_memory memory[] = {
+	const struct cost_memory memory[] = {
 		{&l->logits, SETS * tokens * e->n * 4, DTYPE_F32},
 		{&l->slots, tokens * 4, DTYPE_F32},
 		{&l->ids, SETS * pairs * 4, DTYPE_F32},
@@ -74,12 +68,9 @@ static int layer_take_activations(struct layer *l)
 		{&l->y, pairs * l->hidden * unit, act},
 		{&l->out, tokens * l->hidden * unit, act},
 	};
+	int rc = cost_take(l->probe, memory, sizeof(memory) / sizeof(memory[0]));
 
-	int rc = probe_take_all(l->probe, memory, sizeof(memory) / sizeof(memory[0]));
-
-	if (rc)
-		return rc;
-	return l->probe->device->ops->fill_async(l->probe->stream, l->slots, 0, tokens * 4);
+	return rc ? rc : l->probe->device->ops->fill_async(l->probe->stream, l->slots, 0, tokens * 4);
 }
 
 /* What differs between routings. */
@@ -214,7 +205,7 @@ static int layer_chosen(struct layer *l, double *ret)
 }
 
 /* Bytes and operations of an op; LAYER's are the sums. */
-static struct results_cost layer_cost(const struct layer *l, enum op op, double chosen)
+static struct cost layer_cost(const struct layer *l, enum op op, double chosen)
 {
 	const struct model_experts *e = &l->experts;
 	double pairs = (double)l->n_tokens * e->n_active;
@@ -233,7 +224,7 @@ static struct results_cost layer_cost(const struct layer *l, enum op op, double 
 		[DOWN] = 2 * pairs * matrix,
 		[COMBINE] = 2 * pairs * hidden,
 	};
-	struct results_cost cost = {0};
+	struct cost cost = {0};
 
 	for (uint32_t i = 0; i < LAYER; i++) {
 		cost.bytes += op == LAYER || op == i ? trunc(bytes[i]) : 0;
@@ -242,7 +233,7 @@ static struct results_cost layer_cost(const struct layer *l, enum op op, double 
 	return cost;
 }
 
-static int layer_measure(struct layer *l, struct results *results)
+static int layer_measure(struct layer *l, const struct rates *rates, struct results *results)
 {
 	double chosen = 0;
 	int rc = layer_take_activations(l);
@@ -254,10 +245,10 @@ static int layer_measure(struct layer *l, struct results *results)
 	if (rc)
 		return rc;
 	rc = layer_chosen(l, &chosen);
-	for (uint32_t op = 0; op < N_OPS && !rc; op++) {
-		struct results_cost cost = layer_cost(l, (enum op)op, chosen);
+	for (enum op op = 0; op < N_OPS && !rc; op++) {
+		struct cost cost = layer_cost(l, op, chosen);
 
-		l->op = (enum op)op;
+		l->op = op;
 		rc = probe_time(l->probe, true, layer_queue, l, SETS, &cost.seconds);
 		if (rc)
 			return rc;
@@ -265,8 +256,7 @@ static int layer_measure(struct layer *l, struct results *results)
 		results_text(results, "op", "OP", names[op]);
 		results_count(results, "tokens", "TOKENS", l->n_tokens);
 		results_number(results, "experts", "EXPERTS", chosen);
-		results_cost(results, &l->probe->rates, &cost);
-		results_floor(results, FLOOR);
+		cost_values(results, rates, &cost);
 	}
 	return rc;
 }
@@ -275,14 +265,14 @@ static int experts_measure(const struct bench_options *options, struct layer *l,
 	struct results *results, struct model_error *error)
 {
 	struct probe *probe = l->probe;
+	struct rates rates;
 	int rc = probe_open(probe, options->device, error->text, sizeof(error->text));
 
 	if (rc)
 		return rc;
 	if (!probe->device->kernels->moe_route)
 		return model_fail(error, -ENOTSUP, "%s has no kernels for experts", probe->info.name);
-	results_machine(results, probe->info.name, NULL, NULL);
-	rc = probe_rates(probe);
+	rc = cost_rates(probe, results, &rates);
 	if (rc)
 		return rc;
 	rc = layer_take_weights(l);
@@ -290,7 +280,7 @@ static int experts_measure(const struct bench_options *options, struct layer *l,
 		uint32_t mark = probe->n_held;
 
 		l->n_tokens = options->batches.at[i];
-		rc = layer_measure(l, results);
+		rc = layer_measure(l, &rates, results);
 		probe_release(probe, mark);
 	}
 	return rc;

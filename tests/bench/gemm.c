@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/bench/probe.h"
 #include "daemon/model/error.h"
 #include "daemon/model/model.h"
+#include "tests/bench/cost.h"
 #ifdef MIMEO_HAVE_CUDA
 #include "kernels/cuda/cuda.h"
 #endif
@@ -23,9 +23,6 @@
 #define COLD_BYTES_HOST (1ull << 20)
 #define LAUNCHES_MIN 8u
 #define COPIES_MAX 64u
-#define FLOOR                                                                                      \
-	"weight, input and output once at the bandwidth of a device copy, or its operations at "   \
-	"the rate of a large product, whichever takes longer"
 
 struct matrix {
 	const char *name;
@@ -72,74 +69,52 @@ static int gemm_queue_all(void *arg)
 {
 	struct gemm_run *p = arg;
 	const struct kernel_ops *kernels = p->probe->device->kernels;
+	struct op_gated_gemm gated = {
+		.x = p->gemm.x,
+		.gate_up = p->scratch,
+		.y = p->gemm.y,
+		.n_rows = p->gemm.n_rows,
+	};
 	int rc = 0;
 
 	for (uint32_t i = 0; i < p->n && !rc; i++) {
 		p->gemm.w.data = p->weights + i % p->n_copies * p->weight_bytes;
-		rc = p->scratch ? kernels->gated_gemm(p->probe->stream,
-					  &(struct op_gated_gemm){
-						  .x = p->gemm.x,
-						  .w = p->gemm.w,
-						  .gate_up = p->scratch,
-						  .y = p->gemm.y,
-						  .n_rows = p->gemm.n_rows,
-					  })
+		gated.w = p->gemm.w;
+		rc = p->scratch ? kernels->gated_gemm(p->probe->stream, &gated)
 				: kernels->gemm(p->probe->stream, &p->gemm);
 	}
 	return rc;
 }
 
-static void gemm_row(struct results *results, const struct probe *probe,
-	const struct matrix *matrix, uint32_t n_rows, uint32_t side, double seconds)
-{
-	uint64_t act = dtype_bytes(probe->info.activation_dtype);
-	uint64_t out = matrix->gated ? matrix->outputs / 2 : matrix->outputs;
-	uint64_t out_bytes = n_rows * out * (matrix->f32 ? sizeof(float) : act);
-
-	results_row(results);
-	results_text(results, "matrix", "MATRIX", matrix->name);
-	results_count(results, "rows", "ROWS", n_rows);
-	results_count(results, "outputs", "OUT", matrix->outputs);
-	results_count(results, "inputs", "IN", matrix->inputs);
-	results_count(results, "side", "SIDE", side);
-	results_cost(results, &probe->rates,
-		&(struct results_cost){
-			.bytes = (double)(act * matrix->inputs * (matrix->outputs + n_rows) + out_bytes),
-			.flop = 2.0 * n_rows * matrix->outputs * matrix->inputs,
-			.seconds = seconds,
-		});
-	results_floor(results, FLOOR);
-}
-
 static int gemm_measure(
-	struct probe *probe, const struct matrix *matrix, uint32_t n_rows, double *ret_seconds)
+	struct probe *probe, const struct matrix *matrix, uint32_t n_rows, struct cost *ret)
 {
-	enum dtype act = probe->info.activation_dtype;
-	uint64_t cold = probe->is_host ? COLD_BYTES_HOST : COLD_BYTES;
+	enum dtype act = probe->info.activation_dtype, out = matrix->f32 ? DTYPE_F32 : act;
+	uint64_t weight_bytes = (uint64_t)matrix->outputs * matrix->inputs * dtype_bytes(act);
+	uint64_t x_bytes = (uint64_t)n_rows * matrix->inputs * dtype_bytes(act);
+	uint64_t y_bytes = (uint64_t)n_rows * matrix->outputs * dtype_bytes(out);
+	uint64_t n_copies = (probe->is_host ? COLD_BYTES_HOST : COLD_BYTES) / weight_bytes + 2;
+	uint32_t mark = probe->n_held;
 	struct gemm_run p = {
 		.probe = probe,
-		.gemm = {.w = {NULL, act, matrix->outputs, matrix->inputs},
-			.y_dtype = matrix->f32 ? DTYPE_F32 : act,
+		.gemm = {.w = {NULL, act, matrix->outputs, matrix->inputs}, .y_dtype = out,
 			.n_rows = n_rows},
+		.weight_bytes = (weight_bytes + 255) / 256 * 256,
+		.n_copies = n_copies < COPIES_MAX ? (uint32_t)n_copies : COPIES_MAX,
 	};
-	uint64_t x_bytes = (uint64_t)n_rows * matrix->inputs * dtype_bytes(act);
-	uint64_t y_bytes = (uint64_t)n_rows * matrix->outputs * dtype_bytes(p.gemm.y_dtype);
-	uint32_t mark = probe->n_held;
-
-	p.weight_bytes = (uint64_t)matrix->outputs * matrix->inputs * dtype_bytes(act);
-	p.weight_bytes = (p.weight_bytes + 255) / 256 * 256;
-	p.n_copies = (uint32_t)(cold / p.weight_bytes + 2);
-	p.n_copies = p.n_copies < COPIES_MAX ? p.n_copies : COPIES_MAX;
-	p.n = p.n_copies < LAUNCHES_MIN ? LAUNCHES_MIN : p.n_copies;
-	const struct probe_memory memory[] = {
+	const struct cost_memory memory[] = {
 		{&p.weights, p.weight_bytes * p.n_copies, act},
 		{&p.gemm.x, x_bytes, act},
-		{&p.gemm.y, y_bytes, p.gemm.y_dtype},
+		{&p.gemm.y, y_bytes, out},
 		{&p.scratch, y_bytes, act},
 	};
-	int rc = probe_take_all(probe, memory, 3u + matrix->gated);
+
+	p.n = p.n_copies < LAUNCHES_MIN ? LAUNCHES_MIN : p.n_copies;
+	ret->bytes = (double)(weight_bytes + x_bytes + (matrix->gated ? y_bytes / 2 : y_bytes));
+	ret->flop = 2.0 * n_rows * matrix->outputs * matrix->inputs;
+	int rc = cost_take(probe, memory, 3u + matrix->gated);
 	if (!rc)
-		rc = probe_time(probe, true, gemm_queue_all, &p, p.n, ret_seconds);
+		rc = probe_time(probe, true, gemm_queue_all, &p, p.n, &ret->seconds);
 	probe_release(probe, mark);
 	return rc;
 }
@@ -163,6 +138,7 @@ static int gemm_side(const struct bench_options *options, uint32_t side,
 	const struct matrix matrices[SHAPES], struct results *results, struct model_error *error)
 {
 	CLEANUP(probe_close) struct probe probe = {0};
+	struct rates rates;
 	int rc = probe_open(&probe, options->device, error->text, sizeof(error->text));
 
 	if (rc)
@@ -170,19 +146,24 @@ static int gemm_side(const struct bench_options *options, uint32_t side,
 	rc = gemm_choose(&probe, side, error);
 	if (rc)
 		return rc;
-	rc = probe_rates(&probe);
+	rc = cost_rates(&probe, results, &rates);
 	if (rc)
 		return rc;
-	results_machine(results, probe.info.name, NULL, NULL);
 	for (uint32_t i = 0; i < SHAPES * options->batches.n; i++) {
 		const struct matrix *matrix = &matrices[i / options->batches.n];
 		uint32_t n_rows = options->batches.at[i % options->batches.n];
-		double seconds = NAN;
+		struct cost cost;
 
-		rc = gemm_measure(&probe, matrix, n_rows, &seconds);
+		rc = gemm_measure(&probe, matrix, n_rows, &cost);
 		if (rc)
 			return rc;
-		gemm_row(results, &probe, matrix, n_rows, side, seconds);
+		results_row(results);
+		results_text(results, "matrix", "MATRIX", matrix->name);
+		results_count(results, "rows", "ROWS", n_rows);
+		results_count(results, "outputs", "OUT", matrix->outputs);
+		results_count(results, "inputs", "IN", matrix->inputs);
+		results_count(results, "side", "SIDE", side);
+		cost_values(results, &rates, &cost);
 	}
 	return 0;
 }

@@ -14,7 +14,4 @@ int bench_attention(const struct bench_options *options, struct results *results
 int bench_gemm(const struct bench_options *options, struct results *results);
 int bench_experts(const struct bench_options *options, struct results *results);
 
-/* As the check function of struct bench. */
-int bench_attention_check(const struct bench_options *options);
-
 #endif

@@ -13,7 +13,7 @@
  *	modes      a decode step as one graph, in pieces and eager, and what a break between pieces
  *	           costs; mimeo-bench load --graph-mode serves under each
  *	attention  by the backend interface: --query tokens a row for each batch and context, whole
- *	           prompts, masks; of a latent model also part by part, prompts included
+ *	           prompts; of a latent model also part by part, prompts included
  *	gemm       products of a model's step, ours and the library's (--sides)
  *	experts    the ops of a layer of experts
  *
@@ -43,8 +43,7 @@ static const struct bench benches[] = {
 		"batches=1,2,4,8,16,32,64 contexts=1024 count=64"},
 	{"attention", "a model's attention, decoding and on whole prompts", bench_attention,
 		BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
-		"attention batches contexts query prompts mask",
-		"batches=1,8,32,128 contexts=1024 query=1", .check = bench_attention_check},
+		"attention batches contexts query prompts", "batches=1,8,32,128 contexts=1024 query=1"},
 	{"gemm", "a model's matrix products", bench_gemm, BENCH_IN_PROCESS | BENCH_CONFIG_ONLY,
 		"batches sides", "batches=1,8,32,128 sides=0"},
 	{"experts", "a model's experts: routing, grouping, products and their sum", bench_experts,

@@ -56,7 +56,7 @@ static int modes_row(const struct bench_options *options, struct results *result
 	uint32_t context = options->contexts.at[index % options->contexts.n];
 	uint64_t bytes = model_floor_weights(model) +
 			 model_floor_cache(&model->config, &replay->probe.info, n_rows, context);
-	double floor = (double)bytes / replay->probe.rates.copy, medians[N_WAYS];
+	double floor = (double)bytes / replay->probe.copy_rate, medians[N_WAYS];
 	struct graph_entry *pieces;
 
 	results_row(results);

@@ -234,12 +234,6 @@ static void test_attention_of_a_latent_model_has_layers_and_prompts(void **state
 	json_decref(rows);
 }
 
-static void test_attention_of_a_latent_model_refuses_masks(void **state)
-{
-	assert_run(1, "--device cpu " MLA " attention --mask window:4",
-		"--mask is not for latent attention, which the model's is");
-}
-
 /* Of the shipped model with experts: each op, and all of them at once, whose costs are the sums. */
 static void test_experts_has_each_op_and_all_of_them(void **state)
 {
@@ -289,19 +283,18 @@ static void test_attention_has_decodes_and_whole_prompts(void **state)
 	json_decref(rows);
 }
 
-/* Two rows of one token, and a prompt of 48 under windows of 8: the first seven tokens see less. */
-static void test_attention_under_a_mask_counts_what_is_seen(void **state)
+/* Two rows of three tokens, which see 38, 39 and 40 tokens, and a prompt. */
+static void test_attention_counts_what_the_causal_mask_lets_be_seen(void **state)
 {
-	json_t *rows = rows_of_tiny("attention --attention flex --mask window:8 --batches 2 "
-				    "--contexts 40 --prompts 48");
+	json_t *rows = rows_of_tiny("attention --attention flex --batches 2 --contexts 40 --query 3 "
+				    "--prompts 48");
 
 	assert_int_equal(json_array_size(rows), 2);
 	for (size_t i = 0; i < 2; i++) {
-		double keys = i ? 48 : 2 * 8, pairs = i ? 48 * 8 - 28 : 2 * 8;
+		double keys = i ? 48 : 2 * 40, pairs = i ? 48 * 49 / 2 : 2 * (38 + 39 + 40);
 		double flop = number(rows, i, "tflop_per_s") * 1e12 * number(rows, i, "seconds");
 
 		assert_string_equal(text(rows, i, "backend"), "flex");
-		assert_string_equal(text(rows, i, "mask"), "window:8");
 		assert_true(number(rows, i, "bytes") == keys * 2 * 2 * 16 * 4);
 		/* four heads of 16 */
 		assert_true(fabs(flop - pairs * 4 * 16 * 4) < 1);
@@ -320,15 +313,12 @@ static void test_device_that_is_not_there_is_one_line(void **state)
 static void test_nonsense_is_status_2(void **state)
 {
 	static const char *const nonsense[] = {"", "gemm --contexts 5", "gemm --attention flex",
-		"attention --mask window", "modes --batches 513", "modes --socket /nonexistent/x.sock"};
+		"modes --batches 513", "modes --socket /nonexistent/x.sock"};
 
 	for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
 		assert_run(2, nonsense[i], "see --help");
 	assert_run(2, "decode", "there is no bench \"decode\"");
-	assert_run(2, "attention --mask tree:65", "--mask tree:65: no such mask");
 	assert_run(1, "attention --attention melt", "");
-	assert_run(1, "attention --attention paged --mask window:4",
-		"a mask that is not causal: it has no mask but the causal one; flex can");
 }
 
 int main(void)
@@ -344,10 +334,9 @@ int main(void)
 		cmocka_unit_test(test_experts_finds_the_shipped_model_that_has_them),
 		cmocka_unit_test(test_attention_of_a_latent_model_has_its_sizes),
 		cmocka_unit_test(test_attention_of_a_latent_model_has_layers_and_prompts),
-		cmocka_unit_test(test_attention_of_a_latent_model_refuses_masks),
 		cmocka_unit_test(test_experts_of_a_model_without_them_is_refused),
 		cmocka_unit_test(test_attention_has_decodes_and_whole_prompts),
-		cmocka_unit_test(test_attention_under_a_mask_counts_what_is_seen),
+		cmocka_unit_test(test_attention_counts_what_the_causal_mask_lets_be_seen),
 		cmocka_unit_test(test_device_that_is_not_there_is_one_line),
 		cmocka_unit_test(test_nonsense_is_status_2),
 	};
