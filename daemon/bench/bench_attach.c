@@ -28,7 +28,7 @@ struct attach_work {
 	const char *socket;
 };
 
-static int attach_once(const struct attach_work *work, struct samples *const legs[N_LEGS])
+static int attach_once(const struct attach_work *work, struct samples *const *legs)
 {
 	const struct client_prompt prompt = {.model = work->options->model_name,
 		.n_prompt = CLIENT_PROMPT_TOKENS,
@@ -36,18 +36,18 @@ static int attach_once(const struct attach_work *work, struct samples *const leg
 	struct mimeo_event event;
 	struct mimeo *m;
 	uint32_t n_tokens = 0;
-	uint64_t start = stats_now();
+	uint64_t start = clock_ns();
 
 	int rc = client_connect(&m, work->socket, MIMEO_SPIN_DEFAULT);
 	if (rc < 0)
 		return rc;
-	samples_add(legs[SESSION], stats_now() - start);
+	samples_add(legs[SESSION], clock_ns() - start);
 	rc = client_generate(m, &prompt);
 	while (rc == 0 && n_tokens < 2) {
 		rc = client_next(m, &event);
 		if (rc < 0)
 			break;
-		uint64_t now = stats_now();
+		uint64_t now = clock_ns();
 		if (n_tokens == 0 && event.n_generated > 0)
 			samples_add(legs[FIRST], now - start);
 		n_tokens = event.n_generated;
@@ -59,13 +59,12 @@ static int attach_once(const struct attach_work *work, struct samples *const leg
 	return rc;
 }
 
-static void attach_rows(
-	struct results *results, struct samples *const legs[N_LEGS], struct samples *floor)
+static void attach_rows(struct results *results, struct samples *const *legs)
 {
 	for (uint32_t i = 0; i < N_LEGS; i++) {
 		results_row(results);
 		results_text(results, "measure", "MEASURE", names[i]);
-		results_samples(results, legs[i], floor);
+		results_samples(results, legs[i], legs[N_LEGS]);
 		if (i != SESSION)
 			results_target_seconds(
 				results, samples_quantile(legs[i], 0.5), TARGET_SECONDS, true);
@@ -77,22 +76,20 @@ static int attach_child(void *arg, int fd)
 {
 	const struct attach_work *work = arg;
 	uint32_t count = work->options->count;
-	struct samples *const legs[N_LEGS] = {
-		samples_new(count), samples_new(count), samples_new(count)};
-	struct samples *floors = samples_new(count);
+	struct samples *legs[N_LEGS + 1]; /* the last one is the floor */
 	CLEANUP(floor_attach_stop) struct floor_attach floor;
 	int rc = floor_attach_start(&floor, REGION_BYTES);
 
-	if (!legs[SESSION] || !legs[FIRST] || !legs[SECOND] || !floors)
+	if (samples_make(legs, N_LEGS + 1, count) < 0)
 		return bench_fail(1, "no memory");
 	for (uint32_t i = 0; i < count && rc == 0; i++) {
-		rc = floor_attach_once(&floor, floors);
+		rc = floor_attach_once(&floor, legs[N_LEGS]);
 		if (rc == 0 && attach_once(work, legs) < 0)
 			return 1; /* it has said why */
 	}
 	if (rc < 0)
 		return bench_fail(1, "the floor: %s", strerror(-rc));
-	attach_rows(work->results, legs, floors);
+	attach_rows(work->results, legs);
 	return 0;
 }
 

@@ -58,7 +58,7 @@ static int ring_round(
 	uint64_t round_ns = ROW_NS / (2 * ROUNDS);
 	struct mimeo *m;
 	int rc = floor_ping_pong(work->what->forth, work->what->back, work->options->count,
-		stats_now() + round_ns, floor);
+		clock_ns() + round_ns, floor);
 
 	if (rc < 0)
 		return bench_fail(rc, "the floor: %s", strerror(-rc));
@@ -67,10 +67,10 @@ static int ring_round(
 		return rc;
 	for (uint32_t i = 0; i < WARM_UPS && rc == 0; i++)
 		rc = client_null(m);
-	uint64_t before = stats_now(), until = before + round_ns;
+	uint64_t before = clock_ns(), until = before + round_ns;
 	for (uint32_t i = 0; i < work->options->count && before < until && rc == 0; i++) {
 		rc = client_null(m);
-		uint64_t now = stats_now();
+		uint64_t now = clock_ns();
 		samples_add(samples, now - before);
 		before = now;
 	}

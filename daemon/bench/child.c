@@ -116,7 +116,7 @@ int child_next(struct child *child, uint64_t deadline_ns)
 	struct pollfd fds[] = {{child->fd, POLLIN, 0}, {signals, POLLIN, 0}};
 
 	for (;;) {
-		uint64_t now = stats_now();
+		uint64_t now = clock_ns();
 		uint64_t left_ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
 		int n = poll(fds, 2, left_ms < INT32_MAX ? (int)left_ms : INT32_MAX);
 		char byte;
@@ -159,7 +159,7 @@ int child_run(const char *what, int (*run)(void *arg, int fd), void *arg, uint32
 	int rc = child_start(&child, run, arg);
 
 	if (rc == 0)
-		rc = child_wait(&child, stats_now() + timeout_s * 1000000000ull);
+		rc = child_wait(&child, clock_ns() + timeout_s * 1000000000ull);
 	child_kill(&child);
 	if (rc == -ETIMEDOUT)
 		bench_fail(rc, "%s: not done within %u s", what, timeout_s);

@@ -29,7 +29,7 @@ int child_signal(void);
 /* Fork; the child runs `run` and ends with what it returns. `fd` is the pipe's writing end, closed
  * on exec. 0 or -errno. */
 int child_start(struct child *ret, int (*run)(void *arg, int fd), void *arg);
-/* Wait until stats_now() reaches the deadline: 1 when a byte came, 0 when the child ended well (it
+/* Wait until clock_ns() reaches the deadline: 1 when a byte came, 0 when the child ended well (it
  * is reaped), -ECHILD when it failed and has said why (the same), -EFAULT when a signal ended it
  * (the same), -ETIMEDOUT, -EINTR on a signal to us. */
 int child_next(struct child *child, uint64_t deadline_ns);

@@ -76,14 +76,14 @@ static int floor_echo(void *arg, int fd)
 static void floor_ping(
 	struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
 {
-	uint64_t before = stats_now();
+	uint64_t before = clock_ns();
 
 	for (uint32_t number = 1; number <= count + WARM_UPS; number++) {
 		if (before >= until_ns && number > WARM_UPS + SAMPLES_LEAST)
 			break;
 		channel_send(&channels->forth, number);
 		channel_wait(&channels->back, number);
-		uint64_t now = stats_now();
+		uint64_t now = clock_ns();
 		if (number > WARM_UPS)
 			samples_add(samples, now - before);
 		before = now;
@@ -167,7 +167,7 @@ int floor_attach_once(const struct floor_attach *attach_to, struct samples *samp
 {
 	struct sockaddr_un address;
 	socklen_t length = sizeof(address);
-	uint64_t before = stats_now();
+	uint64_t before = clock_ns();
 
 	if (getsockname(attach_to->listener, (struct sockaddr *)&address, &length) < 0)
 		return -errno;
@@ -176,7 +176,7 @@ int floor_attach_once(const struct floor_attach *attach_to, struct samples *samp
 		return -errno;
 	int rc = floor_map(&address, length, peer, attach_to->region_bytes);
 	if (rc == 0)
-		samples_add(samples, stats_now() - before);
+		samples_add(samples, clock_ns() - before);
 	return rc;
 }
 

@@ -16,7 +16,7 @@
 /* How word gets from one process to the other: it spins on a cache line or sleeps on an eventfd. */
 enum hop { HOP_LINE, HOP_EVENTFD };
 
-/* Round trips to a partner that answers at once: `count` of them, until stats_now() is until_ns. */
+/* Round trips to a partner that answers at once: `count` of them, until clock_ns() is until_ns. */
 int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
 	struct samples *samples);
 

@@ -116,7 +116,7 @@ struct timed {
 
 static int probe_launches(const struct timed *timed, uint32_t n_launches, uint64_t *ret_ns)
 {
-	uint64_t start = stats_now();
+	uint64_t start = clock_ns();
 	int rc = 0;
 
 	for (uint32_t i = 0; i < n_launches && !rc; i++)
@@ -124,7 +124,7 @@ static int probe_launches(const struct timed *timed, uint32_t n_launches, uint64
 				 : timed->queue(timed->arg);
 	if (!rc)
 		rc = timed->device->ops->stream_sync(timed->stream);
-	*ret_ns = stats_now() - start;
+	*ret_ns = clock_ns() - start;
 	return rc;
 }
 

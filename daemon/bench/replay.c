@@ -308,7 +308,7 @@ static int replay_launch(struct replay *replay, struct replay_run *run, struct g
 	uint32_t position, const struct inputs_slot **ret)
 {
 	struct runner *runner = &replay->runner;
-	uint64_t before = stats_now();
+	uint64_t before = clock_ns();
 	struct inputs_slot *slot = inputs_begin(&runner->inputs, ++runner->launched);
 
 	if (!slot)
@@ -316,7 +316,7 @@ static int replay_launch(struct replay *replay, struct replay_run *run, struct g
 	for (uint32_t i = 0; i < run->n_rows; i++)
 		replay_add_row(replay, slot, i, i, position, ROW_FROM_SLOT);
 	int rc = replay_queue(replay, entry, slot, run->n_rows);
-	samples_add(run->launches, stats_now() - before);
+	samples_add(run->launches, clock_ns() - before);
 	*ret = slot;
 	return rc;
 }
@@ -341,7 +341,7 @@ int replay_measure(struct replay *replay, struct replay_run *run)
 			continue;
 		const struct inputs_slot *slot = slots[(i - 1) % 2];
 		rc = replay_await(replay, slot);
-		uint64_t now = stats_now(), began = *slot->began, ended = *slot->ended;
+		uint64_t now = clock_ns(), began = *slot->began, ended = *slot->ended;
 		if (!rc && i >= REPLAY_WARM_UPS) {
 			samples_add(run->steps, now - host);
 			samples_add(run->lanes, ended > began ? ended - began : 0);

@@ -89,7 +89,7 @@ static int client_submit(struct client *c, uint32_t flow)
 	const struct clients_request *request = &clients->requests[own];
 
 	assert(flow < IN_FLIGHT_MAX && c->next < clients->n_requests);
-	c->flows[flow] = (struct flow){.request = own, .submitted = stats_now()};
+	c->flows[flow] = (struct flow){.request = own, .submitted = clock_ns()};
 	c->next++;
 	return client_generate(c->m, &(struct client_prompt){
 		.model = c->work->options->model_name,
@@ -170,7 +170,7 @@ static int client_stream(struct client *c)
 		rc = client_submit(c, i);
 	while (rc == 0 && n_ended < clients->n_requests) {
 		rc = client_take(c);
-		uint64_t now = stats_now();
+		uint64_t now = clock_ns();
 		for (uint32_t i = 0; i < n_flows && rc == 0; i++)
 			rc = client_advance(c, i, now, &n_ended);
 	}
@@ -208,10 +208,10 @@ static int clients_serve(struct clients_work *work, struct child *children, uint
 		rc = rc == 1 ? 0 : rc < 0 ? rc : -ECHILD;
 	}
 	close(work->go[1]);
-	uint64_t start = stats_now();
+	uint64_t start = clock_ns();
 	for (uint32_t i = 0; i < clients->n && rc == 0; i++)
 		rc = child_wait(&children[i], deadline);
-	clients->ns = stats_now() - start;
+	clients->ns = clock_ns() - start;
 	return rc;
 }
 
@@ -224,7 +224,7 @@ int clients_run(
 	if (pipe2(work.go, 0) < 0)
 		return -errno;
 	int rc = clients_serve(
-		&work, children, stats_now() + options->timeout_s * 1000000000ull);
+		&work, children, clock_ns() + options->timeout_s * 1000000000ull);
 	for (uint32_t i = 0; i < clients->n; i++)
 		child_kill(&children[i]);
 	close(work.go[0]);

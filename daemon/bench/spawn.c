@@ -147,9 +147,9 @@ static void target_show_log(const struct target *target)
 /* It serves when the admin socket accepts us. */
 static int target_await(struct target *target, const char *admin, uint32_t timeout_s)
 {
-	uint64_t now = stats_now(), end = now + timeout_s * 1000000000ull;
+	uint64_t now = clock_ns(), end = now + timeout_s * 1000000000ull;
 
-	for (; now < end; now = stats_now()) {
+	for (; now < end; now = clock_ns()) {
 		int rc = child_next(&target->child, now + READY_PERIOD_NS);
 
 		if (rc == 0)
@@ -300,7 +300,7 @@ void target_close(struct target *target)
 	target->admin = -1;
 	if (target->child.pid > 0) {
 		kill(target->child.pid, SIGTERM);
-		child_wait(&target->child, stats_now() + TERM_TIMEOUT_NS);
+		child_wait(&target->child, clock_ns() + TERM_TIMEOUT_NS);
 	}
 	child_kill(&target->child);
 	if (target->directory[0])

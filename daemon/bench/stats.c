@@ -2,11 +2,10 @@
 #include "daemon/bench/stats.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-#include "ipc/clock.h"
 
 static size_t stats_bytes(uint32_t capacity)
 {
@@ -23,6 +22,17 @@ struct samples *samples_new(uint32_t capacity)
 		return NULL;
 	samples->capacity = capacity;
 	return samples;
+}
+
+int samples_make(struct samples **ret, uint32_t n, uint32_t capacity)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		ret[i] = samples_new(capacity);
+		rc = ret[i] ? rc : -ENOMEM;
+	}
+	return rc;
 }
 
 void samples_free(struct samples *samples)
@@ -71,9 +81,4 @@ double samples_sum(const struct samples *samples)
 double samples_mean(const struct samples *samples)
 {
 	return samples->n ? samples_sum(samples) / samples->n : NAN;
-}
-
-uint64_t stats_now(void)
-{
-	return clock_ns();
 }

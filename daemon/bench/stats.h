@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ipc/cleanup.h"
+#include "ipc/clock.h"
 
 struct samples {
 	uint32_t n, capacity;
@@ -19,6 +20,8 @@ struct samples {
 };
 
 struct samples *samples_new(uint32_t capacity);
+/* n of them; 0, or -ENOMEM, and NULL where there was no memory. */
+int samples_make(struct samples **ret, uint32_t n, uint32_t capacity);
 void samples_free(struct samples *samples);
 DEFINE_CLEANUP(samples, struct samples, samples_free)
 /* Beyond the capacity it is dropped. */
@@ -39,8 +42,5 @@ static inline uint32_t stats_random(uint64_t *state)
 	*state ^= *state << 17;
 	return (uint32_t)(*state >> 32);
 }
-
-/* Nanoseconds of the monotonic clock. */
-uint64_t stats_now(void);
 
 #endif

@@ -1,40 +1,50 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What device buffers cost: the calls that make and close them, a step that leaves its logits in
- * one with a fence behind them, and what other clients notice when memory is given back.
+ * one with a fence behind them, and what other clients notice when memory is given back. What the
+ * device does not have, or the daemon does not allow, has no row.
+ *
+ * A call is one on the socket and its reply. A close is answered when no request can name the buffer
+ * any more; the memory goes back behind it, in the daemon's builder. The floor of calls is the same
+ * memory without a daemon: the device makes it and gives it back in this process.
  *
  * Steps with logits in a buffer and in the arena take turns with the same step without logits, on
  * the same sequences.
+ *
+ * Two clients generate without end, so that the lane does not run empty between two requests: what
+ * waits for an empty lane would run there and cost no client anything. In ROUNDS by turns a third one
+ * closes buffers, or does not, and the daemon says how long its lane was idle between steps that
+ * generate.
  */
-#include "tests/bench/buffer.h"
-
-#include <errno.h>
-#include <stdio.h>
-
-#include "daemon/bench/child.h"
-#include "daemon/bench/bench_client.h"
 #include "tests/bench/internals.h"
 
+#include <errno.h>
+#include <mimeo/mimeo.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/bench/bench_client.h"
+#include "daemon/bench/probe.h"
+#include "daemon/engine/builder.h"
+#include "tests/bench/stream.h"
+
 #define KV_PAGES 512u
-#define ROWS_MAX 8u
-#define STEPS_A_COUNT 10u
-#define WARM_UPS 3u
 #define ARENA_BYTES (64ull << 20) /* for the logits of a large vocabulary */
-#define STEP_FLOOR "of steps: the same step with sampled tokens only, by turns"
 #define ON_CPU RESULTS_ON_CPU ", and a buffer has no pages until they are touched"
 
-/* Times of a step: sampled tokens alone; logits in the arena; in a buffer with a fence, until the lane
- * has passed that (where the host can wait for it) and until the end. MIMEO_EVENT_RECORDED is no such
- * time: it comes when the fence is queued on the lane. */
-enum step { BARE, ARENA, PASSED, FENCED, N_STEPS };
-
-static const char *const names[N_STEPS] = {
-	[ARENA] = "step, logits in the arena",
-	[PASSED] = "step, logits in a buffer, to the fence",
-	[FENCED] = "step, logits in a buffer, to the end",
+/* A client of the daemon, in a child that adds rows to the results. */
+struct buffer_bench {
+	const struct bench_options *options;
+	struct results *results;
+	const struct target *target;
+	struct mimeo *m;
 };
 
-int buffer_fail(const struct buffer_bench *bench, const char *what, int status)
+/* A message on standard error, with the daemon's own words; returns the status. */
+static int buffer_fail(const struct buffer_bench *bench, const char *what, int status)
 {
 	const char *message = mimeo_buffer_message(bench->m);
 
@@ -42,17 +52,21 @@ int buffer_fail(const struct buffer_bench *bench, const char *what, int status)
 		mimeo_status_name(status), *message ? ": " : "", message);
 }
 
-int buffer_samples(struct samples **ret, uint32_t n, uint32_t capacity)
+/* For the child's life. */
+static int buffer_samples(struct samples **ret, uint32_t n, uint32_t capacity)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		ret[i] = samples_new(capacity);
-		if (!ret[i])
-			return bench_fail(-ENOMEM, "no memory");
-	}
-	return 0;
+	return samples_make(ret, n, capacity) < 0 ? bench_fail(-ENOMEM, "no memory") : 0;
 }
 
-void buffer_row(const struct buffer_bench *bench, const char *name, struct samples *result,
+static void buffer_pause(uint32_t ms)
+{
+	const struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+
+	nanosleep(&time, NULL);
+}
+
+/* Begin the row of a result and its floor; more of its values may follow. */
+static void buffer_row(const struct buffer_bench *bench, const char *name, struct samples *result,
 	struct samples *floor, const char *floor_name)
 {
 	results_row(bench->results);
@@ -62,7 +76,163 @@ void buffer_row(const struct buffer_bench *bench, const char *name, struct sampl
 	results_note(bench->results, results_on_cpu(bench->results) ? ON_CPU : NULL);
 }
 
+/* ---- calls ---- */
+
+#define BACK_NS 5000000000ull /* for what was closed to come back */
+#define CALLS_FLOOR                                                                                \
+	"of calls: the same memory made or given back by the device in one process, by turns"
+
+static const struct {
+	const char *make, *close;
+	uint32_t kind;
+} kinds[] = {
+	{"allocate memfd", "close memfd", MIMEO_HANDLE_MEMFD},
+	{"allocate VMM fd", "close VMM fd", MIMEO_HANDLE_VMM_FD},
+	{"allocate CUDA IPC", "close CUDA IPC", MIMEO_HANDLE_CUDA_IPC},
+};
+
+static const struct {
+	const char *name;
+	uint64_t bytes;
+} sizes[] = {{"4 KiB", 4096}, {"2 MiB", 2u << 20}, {"64 MiB", 64u << 20}};
+
+enum call { MAKE, CLOSE, FLOOR_MAKE, FLOOR_CLOSE, N_CALLS };
+
+struct calls {
+	const struct buffer_bench *bench;
+	struct device *device;
+	struct samples *samples[N_CALLS]; /* of a kind and a size */
+};
+
+/* A device's condition or -errno. */
+static int calls_floor(const struct calls *calls, uint32_t kind, uint64_t bytes)
+{
+	const struct device_ops *ops = calls->device->ops;
+	struct device_handle handle = {.fd = -1};
+	bool ipc = kind == MIMEO_HANDLE_CUDA_IPC;
+	void *memory;
+
+	uint64_t start = clock_ns();
+	int rc = ipc ? ops->export_ipc_alloc(calls->device, bytes, &memory, &handle)
+		     : ops->export_alloc(calls->device, bytes, &memory, &handle);
+	if (rc)
+		return rc;
+	samples_add(calls->samples[FLOOR_MAKE], clock_ns() - start);
+	start = clock_ns();
+	if (ipc)
+		ops->export_ipc_free(calls->device, memory);
+	else
+		ops->export_free(calls->device, memory);
+	if (handle.fd >= 0)
+		close(handle.fd);
+	samples_add(calls->samples[FLOOR_CLOSE], clock_ns() - start);
+	return 0;
+}
+
+/* What was closed counts against the limits until the daemon has it back: a refusal for that is
+ * waited out and not timed. */
+static int calls_once(const struct calls *calls, uint32_t kind, uint64_t bytes)
+{
+	struct mimeo *m = calls->bench->m;
+	uint64_t start = clock_ns(), until = start + BACK_NS;
+	uint32_t buffer;
+
+	int rc = mimeo_buffer_alloc(m, kind, bytes, &buffer);
+	while (rc == MIMEO_E_QUOTA && start < until) {
+		buffer_pause(1);
+		start = clock_ns();
+		rc = mimeo_buffer_alloc(m, kind, bytes, &buffer);
+	}
+	if (rc < 0)
+		return rc;
+	samples_add(calls->samples[MAKE], clock_ns() - start);
+	start = clock_ns();
+	rc = mimeo_buffer_close(m, buffer);
+	if (rc == 0)
+		samples_add(calls->samples[CLOSE], clock_ns() - start);
+	return rc;
+}
+
+static void calls_row(const struct calls *calls, const char *what, size_t size, enum call call)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s, %s", what, sizes[size].name);
+	buffer_row(calls->bench, name, calls->samples[call],
+		calls->samples[call + FLOOR_MAKE - MAKE], CALLS_FLOOR);
+	results_count(calls->bench->results, "bytes", NULL, sizes[size].bytes);
+}
+
+/* Result and floor by turns. 0, 1 if there is no such thing, or a negative number, reported. */
+static int calls_measure(const struct calls *calls, size_t kind, size_t size)
+{
+	for (enum call call = 0; call < N_CALLS; call++)
+		calls->samples[call]->n = 0;
+	for (uint32_t i = 0; i < calls->bench->options->count; i++) {
+		int rc = calls_once(calls, kinds[kind].kind, sizes[size].bytes);
+
+		if (rc == MIMEO_E_UNSUPPORTED)
+			return 1;
+		if (rc < 0)
+			return buffer_fail(calls->bench, "a buffer", rc);
+		rc = calls_floor(calls, kinds[kind].kind, sizes[size].bytes);
+		if (rc)
+			return -abs(bench_fail_device(rc, "the floor", ""));
+	}
+	calls_row(calls, kinds[kind].make, size, MAKE);
+	calls_row(calls, kinds[kind].close, size, CLOSE);
+	return 0;
+}
+
+static int calls_all(const struct calls *calls)
+{
+	uint32_t n_measured = 0;
+
+	for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+		int rc = 0;
+
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && rc == 0; i++)
+			rc = calls_measure(calls, kind, i);
+		if (rc < 0)
+			return rc;
+		n_measured += rc == 0;
+	}
+	return n_measured ? 0 : bench_fail(-ENOTSUP, "the daemon has no device buffers for clients");
+}
+
+static int buffer_calls(const struct buffer_bench *bench)
+{
+	struct calls calls = {.bench = bench};
+	struct device_info info;
+	char why[256] = "";
+	int rc = buffer_samples(calls.samples, N_CALLS, bench->options->count);
+
+	if (rc < 0)
+		return rc;
+	rc = probe_device(bench->options->device, &calls.device, &info, why, sizeof(why));
+	rc = rc ? bench_fail_device(rc, "the floor", why) : calls_all(&calls);
+	if (calls.device)
+		calls.device->ops->free(calls.device);
+	return rc;
+}
+
 /* ---- steps ---- */
+
+#define ROWS_MAX 8u
+#define STEPS_A_COUNT 10u
+#define WARM_UPS 3u
+#define STEP_FLOOR "of steps: the same step with sampled tokens only, by turns"
+
+/* Times of a step: sampled tokens alone; logits in the arena; in a buffer with a fence, until the lane
+ * has passed that (where the host can wait for it) and until the end. MIMEO_EVENT_RECORDED is no such
+ * time: it comes when the fence is queued on the lane. */
+enum step { BARE, ARENA, PASSED, FENCED, N_STEPS };
+
+static const char *const step_names[N_STEPS] = {
+	[ARENA] = "step, logits in the arena",
+	[PASSED] = "step, logits in a buffer, to the fence",
+	[FENCED] = "step, logits in a buffer, to the end",
+};
 
 struct stepper {
 	const struct buffer_bench *bench;
@@ -104,7 +274,7 @@ static int stepper_step(struct stepper *s, enum step way)
 		rc = mimeo_request_fence(request, &fence);
 	if (rc < 0)
 		return buffer_fail(s->bench, "a fence", rc);
-	uint64_t start = stats_now();
+	uint64_t start = clock_ns();
 	rc = stepper_submit(s, way, request);
 	if (rc < 0)
 		return buffer_fail(s->bench, "step", rc);
@@ -116,11 +286,11 @@ static int stepper_step(struct stepper *s, enum step way)
 			rc = mimeo_fence_wait(s->m, fence, -1);
 			if (rc < 0)
 				return buffer_fail(s->bench, "waiting for a fence", rc);
-			samples_add(s->samples[PASSED], stats_now() - start);
+			samples_add(s->samples[PASSED], clock_ns() - start);
 		}
 		mimeo_event_seen(s->m, &event);
 	}
-	samples_add(s->samples[way], stats_now() - start);
+	samples_add(s->samples[way], clock_ns() - start);
 	return 0;
 }
 
@@ -174,7 +344,7 @@ static void stepper_rows(const struct stepper *s)
 
 		if (samples->n == 0)
 			continue;
-		snprintf(name, sizeof(name), "%s, %u row%s", names[way], s->n_rows,
+		snprintf(name, sizeof(name), "%s, %u row%s", step_names[way], s->n_rows,
 			s->n_rows == 1 ? "" : "s");
 		buffer_row(bench, name, samples, s->samples[BARE], STEP_FLOOR);
 		results_count(bench->results, "bytes", NULL, bytes);
@@ -206,6 +376,115 @@ static int buffer_steps(const struct buffer_bench *bench)
 		rc = stepper_run(&s, n);
 		if (rc == 0)
 			stepper_rows(&s);
+	}
+	return rc;
+}
+
+/* ---- idle time ---- */
+
+#define CLOSED 4u /* buffers in a round */
+#define CLOSED_BYTES (2ull << 20)
+#define ROUNDS 5u /* of each closing */
+#define SHORT_ROUND_MS 300u
+#define LONG_ROUND_MS (BUILDER_CLOSE_LIMIT_MS + 500u) /* to see memory given back */
+#define SETTLE_MS 20u
+#define FLOW_NS 20000000000ull /* for a gap to come at all */
+#define IDLE_FLOOR "of idle time: that of a round in which nothing is closed"
+
+enum closing { NOTHING, DESCRIPTORS, HANDLES, N_CLOSINGS };
+
+static const char *const closing_names[N_CLOSINGS] = {
+	[DESCRIPTORS] = "idle time, descriptors closed", [HANDLES] = "idle time, CUDA IPC closed"};
+
+struct gaps {
+	const struct buffer_bench *bench;
+	struct samples *idle[N_CLOSINGS]; /* of the decoder, in each round */
+};
+
+static int gaps_look(const struct gaps *gaps, struct answer **ret)
+{
+	int rc = target_ask(gaps->bench->target, "metrics", ret);
+
+	return rc < 0 ? bench_fail(rc, "the daemon's counters: %s", strerror(-rc)) : 0;
+}
+
+/* A round lasts until there was a gap: on a busy machine no token may have come before. */
+static int gaps_count(
+	const struct gaps *gaps, uint32_t ms, enum closing closing, const struct answer *before)
+{
+	static const char n[] = "mimeo_lane_gaps_total", ns[] = "mimeo_lane_gap_nanoseconds_total";
+	uint64_t until = clock_ns() + FLOW_NS, first = answer_metric(before, n, NULL);
+
+	while (clock_ns() < until) {
+		CLEANUP(cleanup_answer) struct answer *now = NULL;
+
+		buffer_pause(ms);
+		int rc = gaps_look(gaps, &now);
+		if (rc < 0)
+			return rc;
+		if (answer_metric(now, n, NULL) == first)
+			continue;
+		samples_add(gaps->idle[closing],
+			answer_metric(now, ns, NULL) - answer_metric(before, ns, NULL));
+		return 0;
+	}
+	return bench_fail(-1, "no tokens while buffers are closed");
+}
+
+static int gaps_round(const struct gaps *gaps, enum closing closing, uint32_t ms)
+{
+	struct mimeo *m = gaps->bench->m;
+	CLEANUP(cleanup_answer) struct answer *before = NULL;
+	uint32_t kind = closing == HANDLES ? MIMEO_HANDLE_CUDA_IPC : MIMEO_HANDLE_DEFAULT;
+	uint32_t buffers[CLOSED], n = closing == NOTHING ? 0 : CLOSED;
+	int rc = 0;
+
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		rc = mimeo_buffer_alloc(m, kind, CLOSED_BYTES, &buffers[i]);
+	if (rc < 0)
+		return buffer_fail(gaps->bench, "a buffer", rc);
+	buffer_pause(SETTLE_MS);
+	rc = gaps_look(gaps, &before);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < n && rc == 0; i++)
+		rc = mimeo_buffer_close(m, buffers[i]);
+	return rc < 0 ? buffer_fail(gaps->bench, "closing a buffer", rc)
+		      : gaps_count(gaps, ms, closing, before);
+}
+
+/* With buffers that have no descriptor, rounds last until they are given back. */
+static int gaps_rounds(const struct gaps *gaps)
+{
+	struct mimeo *m = gaps->bench->m;
+	uint32_t buffer;
+	int rc = mimeo_buffer_alloc(m, MIMEO_HANDLE_CUDA_IPC, CLOSED_BYTES, &buffer);
+	bool handles = rc == 0;
+	uint32_t n = handles ? N_CLOSINGS : HANDLES, ms = handles ? LONG_ROUND_MS : SHORT_ROUND_MS;
+
+	if (handles)
+		rc = mimeo_buffer_close(m, buffer);
+	rc = rc == MIMEO_E_UNSUPPORTED || rc == 0 ? 0 : buffer_fail(gaps->bench, "a buffer", rc);
+	for (uint32_t i = 0; i < ROUNDS * n && rc == 0; i++)
+		rc = gaps_round(gaps, (enum closing)(i % n), ms);
+	return rc;
+}
+
+static int buffer_gaps(const struct buffer_bench *bench)
+{
+	CLEANUP(child_kill) struct child first = {0}, second = {0};
+	struct gaps gaps = {.bench = bench};
+	int rc = buffer_samples(gaps.idle, N_CLOSINGS, ROUNDS);
+
+	if (rc == 0)
+		rc = stream_start(&first, bench->options, bench->target);
+	if (rc == 0)
+		rc = stream_start(&second, bench->options, bench->target);
+	if (rc == 0)
+		rc = gaps_rounds(&gaps);
+	for (uint32_t i = DESCRIPTORS; i < N_CLOSINGS && rc == 0; i++) {
+		if (gaps.idle[i]->n > 0)
+			buffer_row(bench, closing_names[i], gaps.idle[i], gaps.idle[NOTHING], IDLE_FLOOR);
 	}
 	return rc;
 }

@@ -130,7 +130,7 @@ static int blank_capture(struct blank *blank, double graph[N_COLUMNS], struct sa
 	uint32_t n_segments = (uint32_t)graph[SEGMENTS], left = (uint32_t)graph[NODES], n = 0;
 	struct graph_exec *execs[SEGMENTS_MAX] = {NULL};
 	struct graph_info info = {0};
-	uint64_t start = stats_now();
+	uint64_t start = clock_ns();
 	int rc = n_segments <= SEGMENTS_MAX ? 0 : -ERANGE;
 
 	graph[FLOOR_BYTES] = 0;
@@ -146,7 +146,7 @@ static int blank_capture(struct blank *blank, double graph[N_COLUMNS], struct sa
 	}
 	if (!rc)
 		rc = ops->stream_sync(blank->probe->stream);
-	samples_add(samples, stats_now() - start);
+	samples_add(samples, clock_ns() - start);
 	while (n-- > 0) {
 		if (execs[n])
 			ops->graph_exec_free(execs[n]);

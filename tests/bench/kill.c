@@ -33,8 +33,7 @@ static const struct {
 struct kill_bench {
 	const struct bench_options *options;
 	const struct target *target;
-	struct samples *back[N_RESOURCES];
-	struct samples *floor;
+	struct samples *back[N_RESOURCES + 1]; /* the last one is the floor */
 };
 
 static int kill_floor_child(void *arg, int fd)
@@ -54,15 +53,15 @@ static int kill_floor(struct samples *floor)
 	int rc = child_start(&child, kill_floor_child, NULL);
 
 	if (rc == 0)
-		rc = child_next(&child, stats_now() + BACK_TIMEOUT_NS);
+		rc = child_next(&child, clock_ns() + BACK_TIMEOUT_NS);
 	if (rc != 1)
 		return rc < 0 ? rc : -ECHILD;
 	hangup.fd = child.fd;
-	uint64_t before = stats_now();
+	uint64_t before = clock_ns();
 	kill(child.pid, SIGKILL);
 	if (poll(&hangup, 1, 1000) != 1)
 		return -ETIMEDOUT;
-	samples_add(floor, stats_now() - before);
+	samples_add(floor, clock_ns() - before);
 	return 0;
 }
 
@@ -87,7 +86,7 @@ static int kill_await(struct kill_bench *bench, const uint64_t *before, uint64_t
 
 	while (!back[ALL]) {
 		int rc = kill_look(bench->target, now);
-		uint64_t time = stats_now() - killed;
+		uint64_t time = clock_ns() - killed;
 
 		if (rc < 0)
 			return rc;
@@ -111,7 +110,7 @@ static int kill_once(struct kill_bench *bench)
 {
 	CLEANUP(child_kill) struct child child = {0};
 	uint64_t before[N_RESOURCES], during[N_RESOURCES];
-	int rc = kill_floor(bench->floor);
+	int rc = kill_floor(bench->back[N_RESOURCES]);
 
 	if (rc < 0)
 		return bench_fail(rc, "the floor: %s", strerror(-rc));
@@ -127,46 +126,39 @@ static int kill_once(struct kill_bench *bench)
 		during[SLOTS] >= before[SLOTS])
 		return bench_fail(-EBUSY, "other clients come and go: what belonged to the one that "
 			"was killed cannot be determined");
-	uint64_t killed = stats_now();
+	uint64_t killed = clock_ns();
 	kill(child.pid, SIGKILL);
 	return kill_await(bench, before, killed);
 }
 
 static int kill_measure(struct kill_bench *bench, struct results *results)
 {
-	struct target target;
-	int rc = target_open(bench->options,
-		&(struct spawn_needs){
-			.kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, STREAM_TOKENS)},
-		results, &target);
+	CLEANUP(target_close) struct target target;
+	uint32_t kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, STREAM_TOKENS);
+	int rc = target_open(
+		bench->options, &(struct spawn_needs){.kv_pages = kv_pages}, results, &target);
 
 	bench->target = &target;
 	for (uint32_t i = 0; i < bench->options->count && rc == 0; i++)
 		rc = kill_once(bench);
-	target_close(&target);
 	return rc;
 }
 
 int bench_kill(const struct bench_options *options, struct results *results)
 {
-	struct kill_bench bench = {.options = options, .floor = samples_new(options->count)};
-	bool ok = bench.floor;
+	struct kill_bench bench = {.options = options};
+	int rc = samples_make(bench.back, N_RESOURCES + 1, options->count);
 
-	for (int i = 0; i < N_RESOURCES; i++) {
-		bench.back[i] = samples_new(options->count);
-		ok = ok && bench.back[i];
-	}
-	int rc = ok ? kill_measure(&bench, results) : bench_fail(-ENOMEM, "no memory");
+	rc = rc < 0 ? bench_fail(rc, "no memory") : kill_measure(&bench, results);
 	for (int i = 0; i < N_RESOURCES && rc == 0; i++) {
 		results_row(results);
 		results_text(results, "measure", "MEASURE", resources[i].name);
-		results_samples(results, bench.back[i], bench.floor);
+		results_samples(results, bench.back[i], bench.back[N_RESOURCES]);
 		results_target_seconds(
 			results, samples_quantile(bench.back[i], 0.5), TARGET_SECONDS, true);
 		results_floor(results, FLOOR);
 	}
-	for (int i = 0; i < N_RESOURCES; i++)
+	for (int i = 0; i <= N_RESOURCES; i++)
 		samples_free(bench.back[i]);
-	samples_free(bench.floor);
 	return rc;
 }

@@ -48,7 +48,7 @@ int stream_start(
 	int rc = child_start(ret, stream_child, &stream);
 
 	if (rc == 0)
-		rc = child_next(ret, stats_now() + options->timeout_s * 1000000000ull);
+		rc = child_next(ret, clock_ns() + options->timeout_s * 1000000000ull);
 	if (rc == 1)
 		return 0;
 	rc = rc == 0 ? -ECHILD : rc;
