@@ -12,20 +12,27 @@
 
 #define IN_FLIGHT_MAX 64u
 
+/* Requests of a process at once. */
+static uint32_t served_in_flight(const struct bench_options *options)
+{
+	return options->in_flight ? options->in_flight : 1;
+}
+
 static uint32_t clients_between(uint64_t *state, uint32_t least, uint32_t most)
 {
 	assert(least <= most);
 	return least + stats_random(state) % (most - least + 1);
 }
 
-/* The same lengths for each number of processes, and in every run with the seed. */
-int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
+/* The requests of n processes, of lengths drawn by the seed: the same for each number of processes, and
+ * in every run with the seed. 0 or -ENOMEM; to be deinitialised even then. */
+static int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
 {
 	uint32_t n_requests = o->requests ? o->requests : 1, n_tokens = n_requests * o->tokens;
 	uint64_t state = 0x9e3779b97f4a7c15ull ^ o->seed;
 
 	assert(n <= BENCH_PROCESSES_MAX);
-	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = clients_in_flight(o)};
+	*ret = (struct clients){.n = n, .n_requests = n_requests, .in_flight = served_in_flight(o)};
 	ret->requests = calloc((size_t)n * n_requests, sizeof(*ret->requests));
 	if (!ret->requests)
 		return -ENOMEM;
@@ -37,17 +44,13 @@ int clients_init(struct clients *ret, const struct bench_options *o, uint32_t n)
 		ret->n_prompt_tokens += request->prompt;
 		ret->n_tokens += request->tokens;
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		ret->at[i] = samples_new(n_tokens);
-		ret->first[i] = samples_new(n_requests);
-		ret->between[i] = samples_new(n_tokens);
-		if (!ret->at[i] || !ret->first[i] || !ret->between[i])
-			return -ENOMEM;
-	}
-	return 0;
+	int rc = samples_make(ret->at, n, n_tokens);
+	if (rc == 0)
+		rc = samples_make(ret->first, n, n_requests);
+	return rc < 0 ? rc : samples_make(ret->between, n, n_tokens);
 }
 
-void clients_deinit(struct clients *clients)
+static void clients_deinit(struct clients *clients)
 {
 	for (uint32_t i = 0; i < clients->n; i++) {
 		samples_free(clients->between[i]);
@@ -85,19 +88,19 @@ struct client {
 static int client_submit(struct client *c, uint32_t flow)
 {
 	const struct clients *clients = c->work->clients;
+	const struct bench_options *o = c->work->options;
 	uint32_t own = c->work->index * clients->n_requests + c->next;
-	const struct clients_request *request = &clients->requests[own];
 
 	assert(flow < IN_FLIGHT_MAX && c->next < clients->n_requests);
 	c->flows[flow] = (struct flow){.request = own, .submitted = clock_ns()};
 	c->next++;
 	return client_generate(c->m, &(struct client_prompt){
-		.model = c->work->options->model_name,
-		.text = c->work->options->text,
-		.n_prompt = request->prompt,
-		.n_tokens = request->tokens,
-		.seed = c->work->options->seed ? ((uint64_t)c->work->options->seed << 32) + own + 1 : 0,
-		.n_prefix = c->work->options->prefix,
+		.model = o->model_name,
+		.text = o->text,
+		.n_prompt = clients->requests[own].prompt,
+		.n_tokens = clients->requests[own].tokens,
+		.seed = o->seed ? ((uint64_t)o->seed << 32) + own + 1 : 0,
+		.n_prefix = o->prefix,
 		.user_data = flow,
 	});
 }
@@ -215,7 +218,8 @@ static int clients_serve(struct clients_work *work, struct child *children, uint
 	return rc;
 }
 
-int clients_run(
+/* 0, or -errno with a sentence on standard error. */
+static int clients_run(
 	struct clients *clients, const struct bench_options *options, const struct target *target)
 {
 	struct clients_work work = {.options = options, .target = target, .clients = clients};
@@ -232,12 +236,6 @@ int clients_run(
 		bench_fail(rc, "%u processes: %s", clients->n,
 			rc == -ECHILD || rc == -EFAULT ? "one of them failed" : strerror(-rc));
 	return rc;
-}
-
-void clients_reset(struct clients *clients)
-{
-	for (uint32_t i = 0; i < clients->n; i++)
-		clients->at[i]->n = clients->first[i]->n = clients->between[i]->n = 0;
 }
 
 /* ---- results ---- */
@@ -283,37 +281,35 @@ double clients_steady_rate(const struct clients *clients)
 /* ---- served by a daemon ---- */
 
 /* What the daemon does not answer stays NULL. */
-static void served_ask(const struct target *target, struct served *run)
+static int served_run(const struct bench_options *options, const struct target *target,
+	uint32_t n_processes, struct served *run)
 {
+	struct clients *clients = &run->clients;
+	int rc = clients_init(clients, options, n_processes);
+
+	if (rc < 0)
+		return bench_fail(rc, "no memory");
+	rc = clients_run(clients, options, target);
+	if (rc < 0)
+		return rc;
+	for (uint32_t i = 0; i < n_processes; i++)
+		clients->at[i]->n = clients->first[i]->n = clients->between[i]->n = 0;
+	(void)target_ask(target, "metrics", &run->before);
+	rc = clients_run(clients, options, target);
+	if (rc < 0)
+		return rc;
 	(void)target_ask(target, "metrics", &run->metrics);
 	(void)target_ask(target, "status", &run->status);
 	(void)target_ask(target, "models", &run->models);
 	(void)target_ask(target, "graphs", &run->graphs);
-}
-
-static int served_run(const struct bench_options *options, const struct target *target,
-	uint32_t n_processes, struct served *run)
-{
-	int rc = clients_init(&run->clients, options, n_processes);
-
-	if (rc < 0)
-		return bench_fail(rc, "no memory");
-	rc = clients_run(&run->clients, options, target);
-	if (rc < 0)
-		return rc;
-	clients_reset(&run->clients);
-	(void)target_ask(target, "metrics", &run->before);
-	rc = clients_run(&run->clients, options, target);
-	if (rc == 0)
-		served_ask(target, run);
-	return rc;
+	return 0;
 }
 
 int served_measure(const struct bench_options *options, const char *draft, struct results *results,
 	struct served *ret)
 {
+	CLEANUP(target_close) struct target target; /* the floor may need its memory */
 	uint32_t most = 1;
-	struct target target;
 
 	for (uint32_t i = 0; i < options->processes.n; i++)
 		most = options->processes.at[i] > most ? options->processes.at[i] : most;
@@ -323,14 +319,13 @@ int served_measure(const struct bench_options *options, const char *draft, struc
 			.graph_mode = options->graph_mode,
 			.draft = draft,
 			.draft_tokens = options->draft_tokens,
-			.kv_pages = most * clients_in_flight(options) *
+			.kv_pages = most * served_in_flight(options) *
 				    client_pages(options->prompt, options->tokens),
 		},
 		results, &target);
 
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
 		rc = served_run(options, &target, options->processes.at[i], &ret[i]);
-	target_close(&target); /* the floor may need its memory */
 	return rc;
 }
 

@@ -1,14 +1,14 @@
-/* SPDX-License-Identifier: MIT *
- * The clients are N processes that are started together: each attaches, waits for the start, keeps
- * requests in flight until it has had all of its own, and notes when tokens come. Tokens that a client
- * finds waiting together share the time since the request's last ones.
- */
+/* SPDX-License-Identifier: MIT */
 #ifndef MIMEO_DAEMON_BENCH_SERVED_H
 #define MIMEO_DAEMON_BENCH_SERVED_H
 
 /*
  * The load of the options, for each number of processes, served by a daemon, with the daemon's own counts;
  * and its floor: a bare loop in one process that replays the same graph for as many rows.
+ *
+ * The clients are N processes that are started together: each attaches, waits for the start, keeps
+ * requests in flight until it has had all of its own, and notes when tokens come. Tokens that a client
+ * finds waiting together share the time since the request's last ones.
  */
 
 #include "daemon/bench/replay.h"
@@ -28,22 +28,6 @@ struct clients {
 	struct samples *between[BENCH_PROCESSES_MAX]; /* from token to token of a request */
 	uint64_t ns;                                  /* from the start to the last process's end */
 };
-
-/* Requests of a process at once. */
-static inline uint32_t clients_in_flight(const struct bench_options *options)
-{
-	return options->in_flight ? options->in_flight : 1;
-}
-
-/* The requests of n processes that the options describe, of lengths drawn by the seed. 0 or -ENOMEM;
- * to be deinitialised even then. */
-int clients_init(struct clients *ret, const struct bench_options *options, uint32_t n);
-void clients_deinit(struct clients *clients);
-/* 0, or -errno with a sentence on standard error. */
-int clients_run(
-	struct clients *clients, const struct bench_options *options, const struct target *target);
-/* Forget the samples of a run, before another one. */
-void clients_reset(struct clients *clients);
 
 /* The samples of all processes, first[] or between[]; NULL: no memory. */
 struct samples *clients_all(const struct clients *clients, struct samples *const *each);
