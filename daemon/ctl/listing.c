@@ -244,6 +244,45 @@ static int listing_print_drafts(const struct answer *answer, FILE *file)
 	return fputc('\n', file) == EOF ? -EIO : table_print(table, file, TABLE_AS_TEXT);
 }
 
+/* What of the text stands on the next line of so many columns: up to its last blank, unless one word alone is
+ * longer. */
+static size_t listing_fitting(const char *text, size_t columns)
+{
+	size_t length = strcspn(text, "\n"), fitting = columns;
+
+	if (length <= columns)
+		return length;
+	while (fitting > 0 && text[fitting] != ' ')
+		fitting--;
+	return fitting > 0 ? fitting : strcspn(text, " \n");
+}
+
+int listing_print_text(const char *text, FILE *file, enum table_form form)
+{
+	static const char indent[] = "    ";
+
+	if (form == TABLE_AS_TEXT) {
+		for (size_t skip = 0;;) {
+			size_t length = listing_fitting(text, TABLE_NARROW_COLUMNS - skip);
+
+			if (fprintf(file, "%.*s", (int)length, text) < 0)
+				return -EIO;
+			text += length;
+			if (*text != ' ' && *text != '\n')
+				break;
+			skip = *text++ == ' ' ? sizeof(indent) - 1 : 0;
+			if (fprintf(file, "\n%s", skip ? indent : "") < 0)
+				return -EIO;
+		}
+	} else {
+		int rc = table_write(file, text, strlen(text));
+
+		if (rc < 0)
+			return rc;
+	}
+	return table_write(file, "\n", 1);
+}
+
 int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
 	FILE *file, enum table_form form)
 {

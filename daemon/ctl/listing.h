@@ -19,5 +19,8 @@ const struct listing *listing_find(const char *op);
 /* model NULL: all rows; else those whose "model" it is. 0 or -errno. */
 int listing_print(const struct listing *listing, const struct answer *answer, const char *model,
 	FILE *file, enum table_form form);
+/* Text and a line end; TABLE_AS_TEXT: a line of more than 80 columns is continued, indented, on the next. 0 or
+ * -errno. */
+int listing_print_text(const char *text, FILE *file, enum table_form form);
 
 #endif

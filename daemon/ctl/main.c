@@ -241,10 +241,8 @@ static int main_print_text(const char *text, enum table_form form)
 	CLEANUP(cleanup_table) struct table *table = NULL;
 	int rc;
 
-	if (form != TABLE_AS_JSON) {
-		rc = table_write(stdout, text, strlen(text));
-		return rc < 0 ? rc : table_write(stdout, "\n", 1);
-	}
+	if (form != TABLE_AS_JSON)
+		return listing_print_text(text, stdout, form);
 	rc = table_new(&table, &column, 1, TABLE_RECORD);
 	if (rc < 0)
 		return rc;

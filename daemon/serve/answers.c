@@ -251,10 +251,12 @@ static void answers_say_modes(const struct serve *serve, struct reply *reply)
 
 		engine_model_facts(serve->options.engine, i, &facts);
 		assert(used < sizeof(text));
-		used += (size_t)snprintf(text + used, sizeof(text) - used,
-			"%s%s: graph mode %s, configured %s: %s", i ? "\n" : "", facts.name,
-			graph_mode_name(facts.mode->resolved),
-			graph_mode_name(facts.mode->configured), facts.mode->reason);
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s: graph mode %s, ",
+			i ? "\n" : "", facts.name, graph_mode_name(facts.mode->resolved));
+		if (facts.mode->configured != facts.mode->resolved)
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "configured %s: ",
+				graph_mode_name(facts.mode->configured));
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", facts.mode->reason);
 	}
 	reply_say(reply, 0, text);
 }

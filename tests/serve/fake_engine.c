@@ -73,6 +73,15 @@ void fake_engine_without_drafts(struct engine *engine)
 	engine->n_draft_graphs = 0;
 }
 
+void fake_engine_as_configured(struct engine *engine)
+{
+	engine->mode = (struct mode_resolution){
+		.configured = GRAPH_FULL_AND_PIECEWISE,
+		.resolved = GRAPH_FULL_AND_PIECEWISE,
+		.reason = "as configured",
+	};
+}
+
 void fake_engine_before_verifications(struct engine *engine)
 {
 	engine->has_verified_none = true;

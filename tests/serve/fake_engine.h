@@ -18,6 +18,8 @@
 struct engine *fake_engine_new(uint32_t n_models, uint32_t n_graphs);
 /* Its models have no drafts. */
 void fake_engine_without_drafts(struct engine *engine);
+/* The graph mode of its models was not lowered. */
+void fake_engine_as_configured(struct engine *engine);
 /* Its models have draft models, and no draft token was verified. */
 void fake_engine_before_verifications(struct engine *engine);
 

@@ -18,6 +18,11 @@ static void configure_before_verifications(struct harness *harness)
 	fake_engine_before_verifications(harness->engine);
 }
 
+static void configure_as_resolved(struct harness *harness)
+{
+	fake_engine_as_configured(harness->engine);
+}
+
 /* The caller's to free. */
 static char *printed_of(
 	struct harness *harness, const char *op, const char *model, enum table_form form)
@@ -80,6 +85,52 @@ static void test_tables_on_a_terminal_have_80_columns_at_most(void **state)
 		free(text);
 	}
 	client_close(&client);
+}
+
+static void test_text_on_a_terminal_has_80_columns_at_most(void **state)
+{
+	static const char line[] = "tinycalc: graph mode PIECEWISE, configured FULL_AND_PIECEWISE: attention "
+		"backend mla_planned takes one token a request in a graph, and decoding needs more\nsecond";
+	static const struct {
+		enum table_form form;
+		const char *expected;
+	} prints[] = {
+		{TABLE_AS_TEXT, "tinycalc: graph mode PIECEWISE, configured FULL_AND_PIECEWISE: attention "
+			"backend\n    mla_planned takes one token a request in a graph, and decoding needs "
+			"more\nsecond\n"},
+		{TABLE_AS_WIDE_TEXT, "tinycalc: graph mode PIECEWISE, configured FULL_AND_PIECEWISE: attention "
+			"backend mla_planned takes one token a request in a graph, and decoding needs more\n"
+			"second\n"},
+	};
+
+	for (int i = 0; i < 2; i++) {
+		char *text = NULL;
+		size_t size;
+		FILE *file = open_memstream(&text, &size);
+
+		assert_non_null(file);
+		assert_int_equal(listing_print_text(line, file, prints[i].form), 0);
+		fclose(file);
+		assert_string_equal(text, prints[i].expected);
+		free(text);
+	}
+}
+
+static void test_graphs_name_the_configured_mode_if_it_was_lowered(void **state)
+{
+	struct answer *answer = operator_ask(*state, "graphs", NULL);
+
+	assert_string_equal(answer->text,
+		"tinycalc: graph mode FULL_DECODE_ONLY, configured FULL: lowered for the test");
+	answer_free(answer);
+}
+
+static void test_graphs_name_a_mode_once_that_is_as_configured(void **state)
+{
+	struct answer *answer = operator_ask(*state, "graphs", NULL);
+
+	assert_string_equal(answer->text, "tinycalc: graph mode FULL_AND_PIECEWISE, as configured");
+	answer_free(answer);
 }
 
 static void test_draft_is_shown_before_its_first_verification(void **state)
@@ -183,6 +234,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		harness_test(test_models_on_a_terminal_have_their_drafts_in_a_table_below),
 		harness_test(test_tables_on_a_terminal_have_80_columns_at_most),
+		harness_test(test_text_on_a_terminal_has_80_columns_at_most),
+		harness_test(test_graphs_name_the_configured_mode_if_it_was_lowered),
+		harness_test_with(test_graphs_name_a_mode_once_that_is_as_configured, configure_as_resolved),
 		harness_test_with(test_draft_is_shown_before_its_first_verification,
 			configure_before_verifications),
 		harness_test_with(test_models_without_drafts_have_no_table_for_them,
