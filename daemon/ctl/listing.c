@@ -295,6 +295,8 @@ int listing_print(const struct listing *listing, const struct answer *answer, co
 		if (listing_is_of_model(answer, row, model))
 			listing_fill_row(table, listing, answer, row);
 	}
+	if (listing->columns == sessions_columns && answer->n_rows == 0 && form != TABLE_AS_JSON)
+		return listing_print_text("no sessions", file, form);
 	rc = table_print(table, file, form);
 	if (rc < 0 || form != TABLE_AS_TEXT || listing->columns != models_columns)
 		return rc;

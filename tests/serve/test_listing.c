@@ -133,6 +133,22 @@ static void test_graphs_name_a_mode_once_that_is_as_configured(void **state)
 	answer_free(answer);
 }
 
+static void test_no_sessions_are_said_to_be_none(void **state)
+{
+	static const char *const expected[] = {
+		[TABLE_AS_TEXT] = "no sessions\n",
+		[TABLE_AS_WIDE_TEXT] = "no sessions\n",
+		[TABLE_AS_JSON] = "[]\n",
+	};
+
+	for (unsigned form = TABLE_AS_TEXT; form <= TABLE_AS_JSON; form++) {
+		char *text = printed(*state, "sessions", (enum table_form)form);
+
+		assert_string_equal(text, expected[form]);
+		free(text);
+	}
+}
+
 static void test_draft_is_shown_before_its_first_verification(void **state)
 {
 	char *text = printed(*state, "models", TABLE_AS_TEXT);
@@ -237,6 +253,7 @@ int main(void)
 		harness_test(test_text_on_a_terminal_has_80_columns_at_most),
 		harness_test(test_graphs_name_the_configured_mode_if_it_was_lowered),
 		harness_test_with(test_graphs_name_a_mode_once_that_is_as_configured, configure_as_resolved),
+		harness_test(test_no_sessions_are_said_to_be_none),
 		harness_test_with(test_draft_is_shown_before_its_first_verification,
 			configure_before_verifications),
 		harness_test_with(test_models_without_drafts_have_no_table_for_them,
