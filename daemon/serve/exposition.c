@@ -170,7 +170,7 @@ static void exposition_models(const struct engine *engine, const struct engine_m
 	GAUGE("graphs", "Graphs captured", m->n_ready)
 	GAUGE("kv_bytes", "Memory of the KV cache, in bytes", m->kv_bytes)
 	GAUGE("pool_bytes", "Memory of activations and step inputs, in bytes", m->pool_bytes)
-	GAUGE("weights_bytes", "Memory of the weights, in bytes", m->weights_bytes)
+	GAUGE("weights_bytes", "Memory of the weights and rope tables, in bytes", m->weights_bytes)
 	GAUGE("weights_read_bytes", "Bytes read from files to load the weights", m->weights_read_bytes)
 	GAUGE("weights_load_seconds", "Time to read and upload the weights, in seconds",
 		m->load_seconds)

@@ -109,7 +109,7 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	struct startup_error *error)
 {
 	struct model_error model_error = {.text = ""};
-	char weights[TABLE_FORMAT_MAX], taken[TABLE_FORMAT_MAX], logits[TABLE_FORMAT_MAX];
+	char weights[TABLE_FORMAT_MAX], rope[TABLE_FORMAT_MAX], logits[TABLE_FORMAT_MAX];
 
 	if (!model->has_draft)
 		return 0;
@@ -122,11 +122,12 @@ int startup_draft_load(const struct startup_model *model, struct engine_model_op
 	options->n_drafts = startup_model_drafts(model);
 	options->draft_attention = model->draft_attention;
 	options->draft_support = model->draft_support;
-	log_info("model %s: draft: %s, %s of weights (%s with the rope table), %u draft token%s per row, "
+	log_info("model %s: draft: %s, %s of weights (%s of it the rope table), %u draft token%s per row, "
 		 "%s for their logits",
 		model->options->name, model->draft.architecture,
-		table_format_bytes(weights, (double)options->draft->weights_bytes),
-		table_format_bytes(taken, (double)options->draft->bytes), options->n_drafts,
+		table_format_bytes(weights, (double)options->draft->bytes),
+		table_format_bytes(rope, (double)(options->draft->bytes - options->draft->weights_bytes)),
+		options->n_drafts,
 		options->n_drafts == 1 ? "" : "s",
 		table_format_bytes(logits, (double)model->memory->draft_logits_bytes));
 	return 0;

@@ -202,7 +202,7 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	struct loading loading = {.name = name};
 	struct model_error model_error = {.text = ""};
 	struct model *loaded;
-	char bytes[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
+	char bytes[TABLE_FORMAT_MAX], rope[TABLE_FORMAT_MAX], seconds[TABLE_FORMAT_MAX];
 
 	assert(model->has_config && model->attention && model->memory->kv_pages > 0);
 	progress_begin(&loading.progress);
@@ -211,9 +211,11 @@ int startup_model_load(const struct startup_model *model, struct device *device,
 	progress_end(&loading.progress);
 	if (rc != 0)
 		return startup_refuse(error, rc, "model %s: %s", name, model_error.text);
-	log_info("model %s: %s, %s of weights in %s (%s, %.2f GB/s), attention %s, graph mode %s",
-		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->weights_bytes),
-		table_format_seconds(seconds, loaded->load_seconds), loaded->reader,
+	log_info("model %s: %s, %s of weights in %s (%s of it the rope table; %s, %.2f GB/s), attention %s, "
+		 "graph mode %s",
+		name, model->config.architecture, table_format_bytes(bytes, (double)loaded->bytes),
+		table_format_seconds(seconds, loaded->load_seconds),
+		table_format_bytes(rope, (double)(loaded->bytes - loaded->weights_bytes)), loaded->reader,
 		(double)loaded->file_bytes * 1e-9 / loaded->load_seconds, model->attention->name,
 		graph_mode_name(model->mode.resolved));
 

@@ -279,6 +279,19 @@ static void test_inputs_too_large_for_the_memory_are_refused_before_loading(void
 	assert_false(daemon_log_has(daemon, "of weights in"));
 }
 
+static void test_log_and_operators_socket_agree_on_the_weights(void **state)
+{
+	char line[64];
+
+	daemon_start(*state);
+	int64_t bytes = daemon_number(*state, "models", 0, "weights_bytes");
+	assert_int_equal(daemon_count(*state, "weights_bytes"), bytes);
+	/* of a few MiB */
+	snprintf(line, sizeof(line), ", %.2f MiB of weights in ", (double)bytes / (1 << 20));
+	if (!daemon_log_has(*state, line))
+		fail_msg("the log has no \"%s\"", line);
+}
+
 /* ---- graphs ---- */
 
 static void test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading(void **state)
@@ -356,6 +369,7 @@ int main(void)
 		OWN(test_model_too_large_for_the_memory_is_refused),
 		OWN(test_pages_too_many_for_the_memory_are_refused),
 		OWN(test_inputs_too_large_for_the_memory_are_refused_before_loading),
+		OWN(test_log_and_operators_socket_agree_on_the_weights),
 		OWN(test_full_graphs_of_a_backend_that_cannot_are_refused_before_loading),
 		OWN(test_mode_lowered_without_pieces_is_warned_of),
 		OWN(test_signal_before_serving_ends_the_daemon_with_status_1),
