@@ -137,7 +137,7 @@ static void operator_answer_kill(
 	struct session *session = session_find(serve, request->session);
 
 	if (!request->has_session || !session) {
-		reply_sayf(reply, MIMEO_E_INVALID, "no session %llu is open",
+		reply_sayf(reply, MIMEO_E_INVALID, "no session %llu is open: mimeoctl sessions lists those that are",
 			(unsigned long long)request->session);
 		return;
 	}

@@ -463,7 +463,7 @@ static void test_kill_of_no_session_is_refused(void **state)
 	struct answer *answer = operator_ask(*state, "kill", &id);
 
 	assert_int_equal(answer->status, MIMEO_E_INVALID);
-	assert_string_equal(answer->text, "no session 4711 is open");
+	assert_string_equal(answer->text, "no session 4711 is open: mimeoctl sessions lists those that are");
 	answer_free(answer);
 }
 
