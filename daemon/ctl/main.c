@@ -48,7 +48,8 @@ static const char main_help[] =
 	"  graphs drop GRAPH | all | idle\n"
 	"                    drop graphs; idle: those not replayed for 10 to 20 s\n\n"
 	"  --model NAME      graphs, graphs capture, graphs drop: of that model only\n"
-	"  --socket PATH     the clients' socket of the daemon (default: $MIMEO_SOCKET, else\n"
+	"  --socket PATH     the clients' socket of the daemon, or the operators' socket beside\n"
+	"                    it, named with -admin (default: $MIMEO_SOCKET, else\n"
 	"                    $XDG_RUNTIME_DIR/mimeo/mimeod.sock, else /run/mimeo/mimeod.sock)\n"
 	"  --json            print JSON: raw numbers, bytes and seconds\n"
 	"  --wide            print all columns, as without a terminal\n"
@@ -176,6 +177,21 @@ static int main_parse_options(int argc, char **argv, struct main_options *ret)
 
 /* ---- reaching the daemon ---- */
 
+/* Is it the path of an operators' socket, "x-admin.sock" or "x-admin"? */
+static bool main_names_admin(const char *path)
+{
+	static const char *const tails[] = {"-admin.sock", "-admin"};
+	size_t length = strlen(path);
+
+	for (int i = 0; i < 2; i++) {
+		size_t tail = strlen(tails[i]);
+
+		if (length > tail && strcmp(path + length - tail, tails[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* The connection, or -errno after one line that says what to do. */
 static int main_connect(const struct main_options *options)
 {
@@ -194,6 +210,10 @@ static int main_connect(const struct main_options *options)
 		return rc;
 	}
 	int fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
+	if (fd == -ENOENT && main_names_admin(client)) {
+		strcpy(admin, client);
+		fd = socket_connect(admin, CONNECT_TIMEOUT_MS);
+	}
 	if (fd == -EACCES)
 		fprintf(stderr,
 			"mimeoctl: %s: permission denied: be root or the user that mimeod runs "

@@ -110,7 +110,7 @@ static pid_t daemon_start(struct scene *scene, void (*then)(int fd))
 }
 
 /* mimeoctl's exit status. */
-static int drain(const struct scene *scene)
+static int drain_on(const char *path)
 {
 	int status;
 	pid_t pid = fork();
@@ -119,12 +119,17 @@ static int drain(const struct scene *scene)
 	if (pid == 0) {
 		if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
 			_exit(98);
-		execl(mimeoctl, mimeoctl, "--socket", scene->socket, "drain", (char *)NULL);
+		execl(mimeoctl, mimeoctl, "--socket", path, "drain", (char *)NULL);
 		_exit(98);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);
+}
+
+static int drain(const struct scene *scene)
+{
+	return drain_on(scene->socket);
 }
 
 static void end_and_linger(int fd)
@@ -164,6 +169,15 @@ static void test_drain_of_a_daemon_that_stops_answering_is_no_success(void **sta
 	assert_int_equal(drain(*state), 1);
 	assert_int_equal(waitpid(daemon, NULL, WNOHANG), 0);
 	kill(daemon, SIGKILL);
+	assert_int_equal(waitpid(daemon, NULL, 0), daemon);
+}
+
+static void test_operators_socket_may_be_named_itself(void **state)
+{
+	struct scene *scene = *state;
+	pid_t daemon = daemon_start(scene, end_and_linger);
+
+	assert_int_equal(drain_on(scene->admin_socket), 0);
 	assert_int_equal(waitpid(daemon, NULL, 0), daemon);
 }
 
@@ -246,6 +260,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(
 			test_drain_that_cut_requests_off_or_says_nothing_is_no_success, setup,
 			teardown),
+		cmocka_unit_test_setup_teardown(
+			test_operators_socket_may_be_named_itself, setup, teardown),
 		cmocka_unit_test(test_wrong_command_line_is_named_and_exits_3),
 		cmocka_unit_test(test_impossible_socket_path_is_named_with_its_length),
 	};
