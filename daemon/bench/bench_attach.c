@@ -6,16 +6,108 @@
 #include "daemon/bench/users.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "daemon/bench/bench_client.h"
-#include "daemon/bench/floors.h"
 #include "daemon/bench/spawn.h"
 
 #define TARGET_SECONDS 0.010
 #define REGION_BYTES (8ull << 20) /* the default arena; the rings are small beside it */
+#define REPLY_MS 5000u
 #define FLOOR                                                                                      \
 	"connecting to a Unix socket, receiving a memfd of the same size, mapping and touching it"
+
+/* ---- the floor ---- */
+
+/* A partner that hands out a memfd to each that connects. */
+struct floor_attach {
+	struct child partner;
+	int listener;
+};
+
+static int floor_hand_out(void *arg, int fd)
+{
+	const struct floor_attach *attach = arg;
+	int memory = memfd_create("mimeo-bench", MFD_CLOEXEC);
+	char byte;
+
+	if (memory < 0 || ftruncate(memory, REGION_BYTES) < 0)
+		return 1;
+	for (;;) {
+		int peer = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC);
+
+		if (peer < 0)
+			continue;
+		if (read(peer, &byte, 1) == 1)
+			(void)socket_send(peer, &byte, 1, &memory, 1);
+		close(peer);
+	}
+	return 0;
+}
+
+/* To be stopped even if it fails. 0 or -errno. */
+static int floor_attach_start(struct floor_attach *ret)
+{
+	const struct sockaddr_un nameless = {.sun_family = AF_UNIX};
+
+	*ret = (struct floor_attach){.listener = -1};
+	ret->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	/* Without a path the kernel picks an address that leaves no file behind. */
+	if (ret->listener < 0 ||
+		bind(ret->listener, (const struct sockaddr *)&nameless,
+			offsetof(struct sockaddr_un, sun_path)) < 0 ||
+		listen(ret->listener, 16) < 0)
+		return -errno;
+	return child_start(&ret->partner, floor_hand_out, ret);
+}
+
+static int floor_map(const struct sockaddr_un *address, socklen_t length, int peer)
+{
+	if (connect(peer, (const struct sockaddr *)address, length) < 0 || write(peer, "", 1) != 1)
+		return -errno;
+	CLEANUP(cleanup_close) int fd = -1;
+	size_t n_fds = 0;
+	char byte;
+	if (socket_receive(peer, &byte, 1, &fd, 1, &n_fds, REPLY_MS) != 1 || n_fds != 1)
+		return -EIO;
+	char *region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (region == MAP_FAILED)
+		return -errno;
+	*(volatile char *)region = 1;
+	munmap(region, REGION_BYTES);
+	return 0;
+}
+
+static int floor_attach_once(const struct floor_attach *attach, struct samples *samples)
+{
+	struct sockaddr_un address;
+	socklen_t length = sizeof(address);
+	uint64_t before = clock_ns();
+
+	if (getsockname(attach->listener, (struct sockaddr *)&address, &length) < 0)
+		return -errno;
+	CLEANUP(cleanup_close) int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (peer < 0)
+		return -errno;
+	int rc = floor_map(&address, length, peer);
+	if (rc == 0)
+		samples_add(samples, clock_ns() - before);
+	return rc;
+}
+
+static void floor_attach_stop(struct floor_attach *attach)
+{
+	child_kill(&attach->partner);
+	if (attach->listener >= 0)
+		close(attach->listener);
+}
+
+/* ---- attaching ---- */
 
 enum leg { SESSION, FIRST, SECOND, N_LEGS };
 
@@ -78,7 +170,7 @@ static int attach_child(void *arg, int fd)
 	uint32_t count = work->options->count;
 	struct samples *legs[N_LEGS + 1]; /* the last one is the floor */
 	CLEANUP(floor_attach_stop) struct floor_attach floor;
-	int rc = floor_attach_start(&floor, REGION_BYTES);
+	int rc = floor_attach_start(&floor);
 
 	if (samples_make(legs, N_LEGS + 1, count) < 0)
 		return bench_fail(1, "no memory");

@@ -10,15 +10,19 @@
 #include "daemon/bench/users.h"
 
 #include <errno.h>
+#include <stdalign.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "daemon/bench/bench_client.h"
-#include "daemon/bench/floors.h"
 #include "daemon/bench/spawn.h"
 
 #define ROUNDS 5u
 #define ROW_NS 4000000000ull /* at most for a row, with its floor */
 #define WARM_UPS 16u
+#define SPINS_UNPAUSED 512u /* as the client's library does */
+#define SAMPLES_LEAST 8u    /* of the floor, however little time there is */
 #define SPIN_LEAST_CPUS 4u
 
 #define LINE_FLOOR "of both spinning: two processes that pass a cache line to and fro"
@@ -29,6 +33,9 @@
 	"below 4 CPUs the processes that spin (client, engine, the cpu device's worker) take CPUs " \
 	"from each other: rows in which the daemon or the client spins are not judged"
 #define RUNNING "how the daemon waits is its own configuration (spin_us)"
+
+/* How word gets from one process to the other: it spins on a cache line or sleeps on an eventfd. */
+enum hop { HOP_LINE, HOP_EVENTFD };
 
 static const struct ring_case {
 	const char *name, *daemon_spin; /* NULL: a running daemon's, whatever it is */
@@ -44,6 +51,100 @@ static const struct ring_case {
 	{"client spins", NULL, HOP_LINE, HOP_LINE, MIMEO_SPIN_FOREVER, 2.0, LINE_FLOOR},
 	{"client asleep", NULL, HOP_EVENTFD, HOP_EVENTFD, 0, 1.5, EVENTFD_FLOOR},
 };
+
+/* ---- the floor: two processes of this machine ---- */
+
+struct channel {
+	alignas(64) _Atomic uint32_t line; /* alone in its cache line */
+	alignas(64) enum hop hop;
+	int eventfd;
+};
+
+struct channels {
+	struct channel forth, back;
+};
+
+static void channel_send(struct channel *channel, uint32_t number)
+{
+	const uint64_t one = 1;
+
+	if (channel->hop == HOP_LINE)
+		atomic_store_explicit(&channel->line, number, memory_order_release);
+	else
+		(void)!write(channel->eventfd, &one, sizeof(one));
+}
+
+static void channel_wait(struct channel *channel, uint32_t number)
+{
+	uint64_t value;
+
+	if (channel->hop == HOP_EVENTFD) {
+		while (read(channel->eventfd, &value, sizeof(value)) < 0 && errno == EINTR)
+			;
+		return;
+	}
+	for (unsigned n = 0;
+		atomic_load_explicit(&channel->line, memory_order_acquire) != number; n++) {
+#if defined(__x86_64__) || defined(__i386__)
+		if (n > SPINS_UNPAUSED)
+			__builtin_ia32_pause();
+#elif defined(__aarch64__)
+		if (n > SPINS_UNPAUSED)
+			__asm__ volatile("yield");
+#endif
+	}
+}
+
+static int floor_echo(void *arg, int fd)
+{
+	struct channels *channels = arg;
+
+	for (uint32_t number = 1;; number++) {
+		channel_wait(&channels->forth, number);
+		channel_send(&channels->back, number);
+	}
+	return 0;
+}
+
+static void floor_ping(
+	struct channels *channels, uint32_t count, uint64_t until_ns, struct samples *samples)
+{
+	uint64_t before = clock_ns();
+
+	for (uint32_t number = 1; number <= count + WARM_UPS; number++) {
+		if (before >= until_ns && number > WARM_UPS + SAMPLES_LEAST)
+			break;
+		channel_send(&channels->forth, number);
+		channel_wait(&channels->back, number);
+		uint64_t now = clock_ns();
+		if (number > WARM_UPS)
+			samples_add(samples, now - before);
+		before = now;
+	}
+}
+
+/* Round trips to a partner that answers at once: `count` of them, until clock_ns() is until_ns. 0 or
+ * -errno. */
+static int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64_t until_ns,
+	struct samples *samples)
+{
+	CLEANUP(cleanup_close) int forth_fd = eventfd(0, EFD_CLOEXEC);
+	CLEANUP(cleanup_close) int back_fd = eventfd(0, EFD_CLOEXEC);
+	CLEANUP(child_kill) struct child partner = {0};
+	struct channels *channels = child_memory(sizeof(*channels));
+
+	if (forth_fd < 0 || back_fd < 0 || !channels)
+		return -errno;
+	channels->forth = (struct channel){.hop = forth, .eventfd = forth_fd};
+	channels->back = (struct channel){.hop = back, .eventfd = back_fd};
+	int rc = child_start(&partner, floor_echo, channels);
+	if (rc == 0)
+		floor_ping(channels, count, until_ns, samples);
+	child_memory_free(channels, sizeof(*channels));
+	return rc;
+}
+
+/* ---- the ring ---- */
 
 struct ring_work {
 	const struct ring_case *what;
