@@ -9,11 +9,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "daemon/bench/model_floor.h"
 #include "daemon/bench/served.h"
-#include "daemon/graph/mode.h"
 #include "daemon/graph/speculator.h"
 
 #define FLOOR                                                                                      \
@@ -51,52 +49,6 @@ static void speculation_acceptance(
 	results_text(results, "acceptance", "ACCEPTANCE", n_drafts ? text : NULL);
 }
 
-/* Nodes of the smallest whole graph of such rows that holds a decode of all processes; NAN: there is
- * none. */
-static double speculation_nodes(const struct served *run, const char *owner, uint32_t query_len)
-{
-	const struct answer *answer = run->graphs;
-	uint64_t best = UINT64_MAX;
-	double nodes = NAN;
-	char text[32];
-
-	for (size_t i = 0; answer && i < answer->n_rows; i++) {
-		uint64_t rows = answer_count(answer, i, "rows", 0);
-
-		if (strcmp(answer_text(answer, i, "owner", text, sizeof(text)), owner) != 0 ||
-			strcmp(answer_text(answer, i, "mode", text, sizeof(text)),
-				graph_mode_name(GRAPH_FULL)) != 0 ||
-			rows < run->clients.n || rows >= best ||
-			answer_count(answer, i, "query_len", 0) != query_len)
-			continue;
-		best = rows;
-		nodes = (double)answer_count(answer, i, "nodes", 0);
-	}
-	return nodes;
-}
-
-/* "118", or with a draft model "127 + 34 + 3 x 29": what one step replays, where all of it are
- * graphs. */
-static void speculation_graphs(
-	struct results *results, const struct served *run, uint32_t n_drafts)
-{
-	double target = speculation_nodes(run, "target", 1 + n_drafts);
-	double first = n_drafts ? speculation_nodes(run, "draft prefill", 1 + n_drafts) : NAN;
-	double others = n_drafts > 1 ? speculation_nodes(run, "draft decode", 1) : NAN;
-	bool whole = target > 0 && (!n_drafts || first > 0) && (n_drafts < 2 || others > 0);
-	char text[96] = "";
-	int used = snprintf(text, sizeof(text), "%.0f", target);
-
-	if (n_drafts)
-		used += snprintf(text + used, sizeof(text) - (size_t)used, " + %.0f", first);
-	if (n_drafts > 1)
-		snprintf(text + used, sizeof(text) - (size_t)used, " + %u x %.0f", n_drafts - 1, others);
-	results_text(results, "nodes", "NODES", whole ? text : NULL);
-	results_value(results, "target_nodes", NULL, TABLE_COUNT, target);
-	results_value(results, "draft_prefill_nodes", NULL, TABLE_COUNT, first);
-	results_value(results, "draft_decode_nodes", NULL, TABLE_COUNT, others);
-}
-
 /* n_drafts: 0, without the draft model. */
 static void speculation_row(const struct bench_options *o, const struct served *run,
 	const struct served *without, uint32_t n_drafts, const struct model_floor *floors,
@@ -132,7 +84,6 @@ static void speculation_row(const struct bench_options *o, const struct served *
 	results_number(results, "break_even", "BREAK-EVEN", drafts * step / speculation_step(without));
 	results_number(results, "tokens_per_verification", "PER VERIFICATION", tokens / rows);
 	speculation_acceptance(results, run, n_drafts);
-	speculation_graphs(results, run, n_drafts);
 	results_seconds(results, "gap_mean_s", "GAP",
 		gap / speculation_count(run, "mimeo_lane_gaps_total") * 1e-9);
 	results_number(results, "idle_percent", "IDLE, %", 100 * gap / time);
@@ -166,9 +117,8 @@ int bench_speculation(const struct bench_options *options, struct results *resul
 	results_explain(results, "step: on the device, with the draft's part, prompts included; "
 		"break-even: a step by one without the draft model, and so the tokens that a "
 		"verification has to give before the draft model pays");
-	results_explain(results, "nodes: of the graphs of a step: target, first draft pass, the "
-		"others; idle: of the device, between steps; engine: its thread's time a step, and the "
-		"rest of a step");
+	results_explain(results, "idle: of the device, between steps; engine: its thread's time a step, "
+		"and the rest of a step");
 	if (options->shape)
 		results_explain(results, "note: weights are random, so draft tokens are not accepted: "
 			"this is what they cost");

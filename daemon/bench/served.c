@@ -301,7 +301,6 @@ static int served_run(const struct bench_options *options, const struct target *
 	(void)target_ask(target, "metrics", &run->metrics);
 	(void)target_ask(target, "status", &run->status);
 	(void)target_ask(target, "models", &run->models);
-	(void)target_ask(target, "graphs", &run->graphs);
 	return 0;
 }
 
@@ -336,7 +335,6 @@ void served_free(const struct bench_options *options, struct served *runs)
 		answer_free(runs[i].metrics);
 		answer_free(runs[i].status);
 		answer_free(runs[i].models);
-		answer_free(runs[i].graphs);
 		clients_deinit(&runs[i].clients);
 	}
 }

@@ -40,7 +40,7 @@ struct served {
 	struct clients clients;
 	/* The daemon's metrics before and after the run, and its other answers after it; NULL: not known,
 	 * they come over its admin socket. */
-	struct answer *before, *metrics, *status, *models, *graphs;
+	struct answer *before, *metrics, *status, *models;
 };
 
 /* Serve ret[options->processes.n], each load once before it is measured, by a daemon with the draft

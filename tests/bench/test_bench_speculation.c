@@ -63,29 +63,6 @@ static void test_trained_draft_gives_several_tokens_a_verification(void **state)
 	json_decref(rows);
 }
 
-/* One draft token more is one pass more, of the same graph; the target's and the first pass's are wider. */
-static void test_nodes_are_those_of_all_graphs_of_a_step(void **state)
-{
-	json_t *one = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 1");
-	json_t *three = rows_of_trained("--processes 1 --tokens 12 --draft-tokens 3");
-	char expected[64];
-
-	snprintf(expected, sizeof(expected), "%.0f", number(one, 0, "target_nodes"));
-	assert_string_equal(text(one, 0, "nodes"), expected);
-	snprintf(expected, sizeof(expected), "%.0f + %.0f", number(one, 1, "target_nodes"),
-		number(one, 1, "draft_prefill_nodes"));
-	assert_string_equal(text(one, 1, "nodes"), expected);
-	snprintf(expected, sizeof(expected), "%.0f + %.0f + 2 x %.0f",
-		number(three, 1, "target_nodes"), number(three, 1, "draft_prefill_nodes"),
-		number(three, 1, "draft_decode_nodes"));
-	assert_string_equal(text(three, 1, "nodes"), expected);
-	/* The first pass finds out where each row is, and no pass is the whole model. */
-	assert_true(number(three, 1, "draft_decode_nodes") < number(three, 1, "draft_prefill_nodes"));
-	assert_true(number(three, 1, "draft_prefill_nodes") < number(three, 1, "target_nodes"));
-	json_decref(three);
-	json_decref(one);
-}
-
 /* With its draft, and where both were made in is empty again. */
 static void test_shape_has_a_draft_made_that_goes_with_the_run(void **state)
 {
@@ -126,7 +103,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_trained_draft_gives_several_tokens_a_verification),
-		cmocka_unit_test(test_nodes_are_those_of_all_graphs_of_a_step),
 		cmocka_unit_test(test_shape_has_a_draft_made_that_goes_with_the_run),
 		cmocka_unit_test(test_draft_without_its_model_is_status_2),
 		cmocka_unit_test(test_text_for_a_model_that_is_not_of_bytes_is_refused),
