@@ -94,4 +94,14 @@ struct program {
 /* The whole main function; its exit status. */
 int program_main(const struct program *program, int argc, char **argv);
 
+/* bench_options.c: read the command line. 0, EXIT_USAGE with a sentence on standard error, or -1: it was
+ * answered. */
+int bench_options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
+	const struct bench **ret_bench);
+
+/* plot.c: write an SVG chart of the results, a panel below the other; without the panels that no row has
+ * values for. 0, or -errno with a sentence on standard error. */
+int plot_write(const char *path, const struct results *results, const struct bench_panel *panels,
+	const char *heading);
+
 #endif

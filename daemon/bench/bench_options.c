@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/bench_options.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
@@ -10,6 +8,7 @@
 #include <string.h>
 
 #include "build-config.h"
+#include "daemon/bench/bench.h"
 #include "daemon/bench/replay.h"
 #include "daemon/graph/speculator.h"
 

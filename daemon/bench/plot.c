@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/bench/plot.h"
+#include "daemon/bench/bench.h"
 
 #include <assert.h>
 #include <errno.h>

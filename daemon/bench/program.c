@@ -6,8 +6,6 @@
 
 #include "daemon/bench/bench.h"
 #include "daemon/bench/child.h"
-#include "daemon/bench/bench_options.h"
-#include "daemon/bench/plot.h"
 #include "daemon/bench/spawn.h"
 
 #define DEFAULT_DRAFT "tinycalc-eagle"

@@ -209,9 +209,7 @@ int target_ask(const struct target *target, const char *op, struct answer **ret)
 
 	if (target->admin < 0)
 		return -EACCES;
-	int rc = ask_send(target->admin, &(struct ask){.op = op});
-	if (rc == 0)
-		rc = ask_receive(target->admin, &answer);
+	int rc = ask_once(target->admin, &(struct ask){.op = op}, &answer);
 	if (rc < 0)
 		return rc;
 	if (answer->status < 0)

@@ -42,11 +42,8 @@ struct capture {
 static int capture_order(const struct target *target, const char *op)
 {
 	CLEANUP(cleanup_answer) struct answer *taken = NULL, *graphs = NULL;
-	int rc = ask_send(target->admin, &(struct ask){.op = op, .graph = "all"});
+	int rc = ask_once(target->admin, &(struct ask){.op = op, .graph = "all"}, &taken);
 
-	if (rc < 0)
-		return rc;
-	rc = ask_receive(target->admin, &taken);
 	if (rc < 0)
 		return rc;
 	rc = taken->status < 0 ? -EPROTO : order_await(target->admin, &graphs);
