@@ -118,8 +118,8 @@ int config_declare(struct config_settings *settings, const char *name, const cha
 	return 0;
 }
 
-static int config_unknown_key(const char *where, const char *key, bool of_model,
-	struct config_error *error)
+/* `where` names the key. */
+static int config_unknown_key(const char *where, bool of_model, struct config_error *error)
 {
 	char known[800];
 	size_t used = (size_t)snprintf(known, sizeof(known), "%s", of_model ? "dir, " : "");
@@ -132,8 +132,7 @@ static int config_unknown_key(const char *where, const char *key, bool of_model,
 		assert(used < sizeof(known));
 	}
 	known[used - 2] = '\0';
-	return config_refuse(
-		error, "%.60s: unknown key \"%.40s\": known are %s", where, key, known);
+	return config_refuse(error, "%s: unknown key: known are %s", where, known);
 }
 
 static int config_set_dir(struct config_model_settings *model, const char *value, const char *where,
@@ -176,7 +175,7 @@ int config_set(struct config_settings *settings, const char *model_name, const c
 			return config_set_dir(model, value, where, place, error);
 	}
 	if (index < 0 || (model && !config_keys[index].per_model))
-		return config_unknown_key(where, key_name, model, error);
+		return config_unknown_key(where, model, error);
 	const struct config_key *key = &config_keys[index];
 	if (!config_store(key, value, &scratch, NULL))
 		return config_refuse(error, "%s: \"%.100s\" is not %s", where, value,

@@ -80,7 +80,7 @@ struct config {
 };
 
 struct config_error {
-	char text[512];
+	char text[1024];
 };
 
 enum config_kind {

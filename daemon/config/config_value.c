@@ -253,8 +253,12 @@ const char *config_accepted(const struct config_key *key, char *ret, size_t size
 	case CONFIG_SIZE:
 		config_value_show_size(key->min, min, sizeof(min));
 		config_value_show_size(key->max, max, sizeof(max));
-		snprintf(ret, size, "a size from %s to %s: bytes, or with a suffix K, M, G or T",
-			min, max);
+		/* Nobody needs to know what 64 bits hold. */
+		if (key->max >= INT64_MAX)
+			snprintf(ret, size, "a size of at least %s: bytes, or with a suffix K, M, G or T", min);
+		else
+			snprintf(ret, size, "a size from %s to %s: bytes, or with a suffix K, M, G or T",
+				min, max);
 		break;
 	case CONFIG_SIZES:
 		snprintf(ret, size,
