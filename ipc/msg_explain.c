@@ -109,6 +109,8 @@ void msg_table_explain(const struct msg_table *table, const void *msg,
 	else if (entry->kind == MSG_KIND_FLAGS && (value & ~(uint32_t)entry->max) != 0)
 		snprintf(ret_text, MSG_TEXT_MAX, "%s is 0x%x: flag 0x%x is unknown", name, value,
 			value & ~(uint32_t)entry->max);
+	else if (entry->kind == MSG_KIND_U32 && !msg_entry_accepts(entry, value) && entry->max >= UINT32_MAX)
+		snprintf(ret_text, MSG_TEXT_MAX, "%s is %u: it must be at least %.0f", name, value, entry->min);
 	else if (entry->kind == MSG_KIND_U32 && !msg_entry_accepts(entry, value))
 		snprintf(ret_text, MSG_TEXT_MAX, "%s is %u: it must be from %.0f to %.0f", name, value,
 			entry->min, entry->max);

@@ -14,7 +14,7 @@
 
 #define MASK_TEXT_MAX 32 /* bytes, with terminator */
 #define MASK_TEXT_ACCEPTED                                                                         \
-	"causal, window:N (N from 1 to 4294967295), window:N+SINKS (SINKS from 0) or prefix"
+	"causal, window:N (N at least 1), window:N+SINKS or prefix"
 
 /* With neither window nor prefix: causal. */
 struct mask_text {

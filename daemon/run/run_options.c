@@ -53,9 +53,14 @@ static int run_options_take_u64(const char *option, const char *text, uint64_t l
 	const char *at = text;
 	uint64_t value = 0;
 
-	if (digits_parse(&at, most, &value) < 0 || *at || value < least) {
-		run_complain("--%s: '%s' is not an integer from %llu to %llu", option, text,
-			(unsigned long long)least, (unsigned long long)most);
+	int rc = digits_parse(&at, most, &value);
+	if (rc == -ERANGE && !*at) {
+		run_complain("--%s: '%s' is more than %llu", option, text, (unsigned long long)most);
+		return RUN_USAGE;
+	}
+	if (rc < 0 || *at || value < least) {
+		run_complain("--%s: '%s' is not an integer of at least %llu", option, text,
+			(unsigned long long)least);
 		return RUN_USAGE;
 	}
 	*ret = value;
@@ -96,8 +101,8 @@ static int run_options_take_ids(
 		uint64_t id = 0;
 
 		if (digits_parse(&at, INT32_MAX, &id) < 0 || (*at && *at != ',')) {
-			run_complain("--%s: '%s' is not a list of token ids such as 1,2,3", option,
-				text);
+			run_complain("--%s: '%.40s%s' is not a list of token ids such as 1,2,3", option,
+				text, strlen(text) > 40 ? "..." : "");
 			return RUN_USAGE;
 		}
 		if (n == capacity) {

@@ -284,8 +284,12 @@ static void test_errors_have_a_status_and_a_reason(void **state)
 		{"too many tokens", "--model count --tokens 5 --max-tokens 512", .status = 3,
 			.says = "512"},
 		{"an unknown mask", ASK " --mask tree", .alone = true, .status = 2,
-			.err = "--mask: 'tree' is not causal, window:N (N from 1 to 4294967295), "
-			       "window:N+SINKS (SINKS from 0) or prefix"},
+			.err = "--mask: 'tree' is not causal, window:N (N at least 1), "
+			       "window:N+SINKS or prefix"},
+		{"a limit of no tokens", ASK " --max-tokens 0", .alone = true, .status = 2,
+			.err = "--max-tokens: '0' is not an integer of at least 1"},
+		{"a limit of too many tokens", ASK " --max-tokens 5000000000", .alone = true, .status = 2,
+			.err = "--max-tokens: '5000000000' is more than 4294967295"},
 		{"a mask that the model does not support", ASK " --mask window:8",
 			{.no_masks = true}, .status = 3,
 			.err = "--mask window:8: the attention backend of model count supports the causal "

@@ -376,7 +376,7 @@ static void test_generate_refuses_values_that_the_daemon_refuses(void **state)
 	REFUSES(MIMEO_E_INVALID, "initialise the struct with MIMEO_GENERATE_INIT", generate.size = 8);
 	REFUSES(MIMEO_E_INVALID, "tokens is NULL", generate.tokens = NULL);
 	REFUSES(MIMEO_E_INVALID, "the request has no tokens", generate.n_tokens = 0);
-	REFUSES(MIMEO_E_INVALID, "max_tokens is 0: it must be from 1", generate.max_tokens = 0);
+	REFUSES(MIMEO_E_INVALID, "max_tokens is 0: it must be at least 1", generate.max_tokens = 0);
 	REFUSES(MIMEO_E_INVALID, "stop is NULL", generate.n_stop = 1);
 	REFUSES(MIMEO_E_INVALID, "n_stop is 9: at most 8", generate.n_stop = MIMEO_STOP_MAX + 1; generate.stop = &bad_stop);
 	REFUSES(MIMEO_E_INVALID, "stop id 0 is -1, outside the vocabulary of 256", generate.n_stop = 1; generate.stop = &bad_stop);
