@@ -41,6 +41,10 @@ struct step_row {
 	uint32_t tree;       /* ROW_TREE: position where it begins */
 	const uint64_t *words; /* [n_tokens] for the slot's mask, in the pinned slot; NULL: all 0 */
 	int32_t next_id;     /* speculation: the id behind the row's last, if it is known; else -1 */
+	/* Entries [page_first, page_first + n_pages) of its slot's block table, as far as it goes,
+	 * become step_record.pages[page_offset ...], for this row and for later steps. 0 pages where
+	 * the slot has an init in the same step, which has all. */
+	uint32_t page_first, n_pages, page_offset;
 };
 
 /*
@@ -90,7 +94,7 @@ struct step_record {
 	const struct step_row *rows;             /* [n_rows] */
 	const int32_t *ids;                      /* [n_tokens]; not read where the slot has them */
 	const struct slot_init *inits;           /* [n_inits] */
-	const uint32_t *pages;
+	const uint32_t *pages;                   /* of inits and rows */
 };
 
 /* Allocated once at (max_rows, max_tokens); arrays of rows and tokens are rewritten whole every
@@ -143,8 +147,10 @@ struct step_inputs {
 };
 
 /*
- * Applies record.inits, then expands the record into `inputs`. A page index or slot out of range
- * cannot come: the host made them; ids are clamped into the vocabulary all the same.
+ * Applies record.inits and the rows' changes of their slots' block tables, then expands the record
+ * into `inputs`. With drafts any row, and without them one that changes pages, is its slot's only
+ * row of the step. A page index or slot out of range cannot come: the host made them; ids are
+ * clamped into the vocabulary all the same.
  *
  * With drafts: an init sets slot_n_drafts and leaves the slot without drafts, but leaves
  * slot_length to the first row, which has a start of its own. A row to verify changes no slot.

@@ -6,6 +6,8 @@
  * behind is gone before a smaller one runs. Only the block table is bounded by its readers instead:
  * a row's entries past its used pages, and rows past the padded count, keep what they had.
  *
+ * A row's new pages go into its slot's block table first: the row and its tokens find them there.
+ *
  * With drafts, rows whose token the slot has begin where the slot says, as the host does not know:
  * their record's start is not read. A row that is not to verify moves its slot on under whatever
  * drafts there were, which are gone then: they were drawn for other positions.
@@ -89,6 +91,18 @@ static void prepare_apply_init(const struct expansion *e, const struct slot_init
 	for (uint32_t i = 0; i < n; i++)
 		pages[i] = prepare_clamp_page(e, e->record->pages[(size_t)init->page_offset + i]);
 	memset(pages + n, 0, (e->in->max_pages - n) * sizeof(*pages));
+}
+
+/* Entries past the slot's block table are dropped. */
+static void prepare_change_pages(const struct expansion *e, const struct step_row *row)
+{
+	uint32_t left = e->in->max_pages - prepare_min_u32(row->page_first, e->in->max_pages);
+	uint32_t n = prepare_min_u32(row->n_pages, left);
+	int32_t *pages = prepare_slot_pages(e, row->slot);
+
+	for (uint32_t i = 0; i < n; i++)
+		pages[row->page_first + i] =
+			prepare_clamp_page(e, e->record->pages[(size_t)row->page_offset + i]);
 }
 
 /* Where the embedding of the row's token j is given, or NULL. */
@@ -198,6 +212,7 @@ static void prepare_expand_slot_row(
 	e->in->seq_lens[r] = (int32_t)length;
 	e->in->row_slot[r] = row->slot;
 	e->in->row_flags[r] = (int32_t)row->flags;
+	prepare_change_pages(e, row);
 	prepare_copy_pages(e, row->slot, length, table);
 	for (uint32_t j = 0; j < n; j++)
 		prepare_expand_token(e, row, table, j);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 
 /*
- * Grid: 16 blocks; block: 512 threads; shared memory: 45 KB for a tile of 512 rows and one of 192
+ * Grid: 16 blocks; block: 512 threads; shared memory: 41 KB for a tile of 512 rows and one of 192
  * inits. Reads the record over the bus, in each block; writes 28 bytes for each of max_tokens, 20
  * for each of max_rows, and the block table rows in use. The time is a chain of reads over the bus:
  * the record, then its rows and inits, then ids and pages. Hence few blocks, which load whole tiles
@@ -14,8 +14,11 @@
  * but its reads delay the outbox's flag by as much, and the gap is 3.6 us).
  *
  * Blocks do not wait for one another, so none reads what this launch writes. Each finds the rows'
- * token ranges by a scan of its own, and a row whose slot is set up in this very step takes its
- * pages from the record (the last init of the slot counts) and not from the slot's block table.
+ * token ranges by a scan of its own. Of a slot's block table the launch writes the entries that the
+ * slot's row changes, or all if the slot is set up in this very step (the last init of the slot
+ * counts): rows take these from the record, and read only the others from the slot. A row that
+ * changes none reads no more over the bus than without such rows; a change is read once for the
+ * slot's table and once for the row's, by different warps.
  *
  * With drafts a row may begin at its slot's length, which the same step advances: the kernel only
  * reads lengths and drafts, and a second one, a thread a row, writes them from the rows that the
@@ -33,16 +36,17 @@ enum { BLOCKS = 16, THREADS = 512, TILE_ROWS = THREADS, TILE_INITS = 192, DEPTH 
 
 static const uint32_t PART = WARP * DEPTH, N_WARPS = BLOCKS * THREADS / WARP;
 
-/* Where a row's block table comes from; entries past n_known are the null page. */
+/* Where a row's block table comes from: the entries [first, first + n_given) from the record, those
+ * before and behind from `others`, which may be longer; NULL: they are the null page. */
 struct page_source {
-	const uint32_t *pages;
-	uint32_t n_known;
+	const uint32_t *given;
+	uint32_t first, n_given;
+	const uint32_t *others;
 };
 
 struct row_tile {
 	struct step_record record;
 	struct step_row rows[TILE_ROWS];
-	struct page_source sources[TILE_ROWS];
 	uint32_t first[TILE_ROWS + 1]; /* token of each row, and the end */
 	uint64_t warp_sums[THREADS / WARP];
 	struct slot_init inits[TILE_INITS];
@@ -103,7 +107,11 @@ __device__ static bool from_slot(const struct grid_expansion &e, const struct st
 
 __device__ static uint32_t page_of(const struct page_source &source, uint32_t i)
 {
-	return i < source.n_known ? source.pages[i] : 0;
+	const uint32_t *page = source.others ? source.others + i : NULL;
+
+	if (i - source.first < source.n_given)
+		page = source.given + (i - source.first);
+	return page ? *page : 0;
 }
 
 /* One part of a table of n entries, by a warp. */
@@ -132,7 +140,7 @@ __device__ static uint32_t parts_of(uint32_t n)
 __device__ static struct page_source init_source(
 	const struct grid_expansion &e, const struct slot_init &init)
 {
-	return {e.tile.record.pages + init.page_offset, min(init.n_pages, e.in.max_pages)};
+	return {e.tile.record.pages + init.page_offset, 0, min(init.n_pages, e.in.max_pages), NULL};
 }
 
 /* tile.superseded := a later init has the same slot. */
@@ -178,12 +186,13 @@ __device__ static void apply_inits(const struct grid_expansion &e, uint32_t n)
 
 /* ---- rows ---- */
 
-/* Completes this thread's row: where it begins, which the slot says, and that a row to verify has
- * at most 1 + max_drafts tokens. */
+/* Completes this thread's row: where it begins, which the slot says, that a row to verify has at
+ * most 1 + max_drafts tokens, and that its pages are within the block table. */
 __device__ static void complete_row(const struct grid_expansion &e)
 {
 	struct step_row &row = e.tile.rows[threadIdx.x];
 
+	row.n_pages = min(row.n_pages, e.in.max_pages - min(row.page_first, e.in.max_pages));
 	if (verifies(e, row))
 		row.n_tokens = min(row.n_tokens, 1 + e.max_drafts);
 	if (e.max_drafts && from_slot(e, row) && slot_valid(e, row.slot))
@@ -212,27 +221,34 @@ __device__ static uint64_t scan_rows(const struct grid_expansion &e, uint32_t n,
 	return total;
 }
 
-/* The source of this thread's row, by the tile of inits. */
-__device__ static void find_source(
-	const struct grid_expansion &e, uint32_t n_inits, bool first_tile)
+/* Where the tile of inits sets up the slot of this thread's row, the init's pages are the row's. */
+__device__ static void find_init(const struct grid_expansion &e, uint32_t n_inits, bool first_tile)
 {
-	const int32_t slot = e.tile.rows[threadIdx.x].slot;
-	struct page_source source = e.tile.sources[threadIdx.x];
+	struct step_row &row = e.tile.rows[threadIdx.x];
+	bool fresh = !first_tile && e.tile.fresh[threadIdx.x];
 
-	if (e.max_drafts && first_tile)
-		e.tile.fresh[threadIdx.x] = false;
-	if (first_tile)
-		source = {(const uint32_t *)e.in.slot_block_table + (size_t)slot * e.in.max_pages,
-			e.in.max_pages};
 	for (uint32_t j = 0; j < n_inits; j++)
-		if (e.tile.inits[j].slot == slot) {
-			source = init_source(e, e.tile.inits[j]);
-			if (e.max_drafts)
-				e.tile.fresh[threadIdx.x] = true;
+		if (e.tile.inits[j].slot == row.slot) {
+			row.page_first = 0;
+			row.n_pages = min(e.tile.inits[j].n_pages, e.in.max_pages);
+			row.page_offset = e.tile.inits[j].page_offset;
+			fresh = true;
 		}
-	if (!slot_valid(e, slot))
-		source = {};
-	e.tile.sources[threadIdx.x] = source;
+	e.tile.fresh[threadIdx.x] = fresh;
+}
+
+/* Of the tile's row i. */
+__device__ static struct page_source row_source(const struct grid_expansion &e, uint32_t i)
+{
+	const struct step_row &row = e.tile.rows[i];
+	const uint32_t *others = NULL;
+
+	if (!slot_valid(e, row.slot))
+		return {};
+	if (!e.tile.fresh[i])
+		others = (const uint32_t *)e.in.slot_block_table +
+			 (size_t)row.slot * e.in.max_pages;
+	return {e.tile.record.pages + row.page_offset, row.page_first, row.n_pages, others};
 }
 
 __device__ static uint32_t row_length(const struct grid_expansion &e, uint32_t i)
@@ -308,7 +324,22 @@ __device__ static void write_tables(const struct grid_expansion &e, uint32_t bas
 			used = min(used, e.in.max_pages);
 		if (u % n_parts * PART < used)
 			copy_part(e, e.in.block_table + (size_t)(base + i) * e.in.max_pages,
-				e.tile.sources[i], used, u % n_parts);
+				row_source(e, i), used, u % n_parts);
+	}
+}
+
+/* The pages of the tile's rows that are new to their slots, a row a warp, from the other end than
+ * the tables. */
+__device__ static void change_slots(const struct grid_expansion &e, uint32_t n)
+{
+	for (uint32_t i = N_WARPS - 1 - grid_warp(); i < n; i += N_WARPS) {
+		const struct step_row &row = e.tile.rows[i];
+
+		if (!slot_valid(e, row.slot) || e.tile.fresh[i])
+			continue;
+		for (uint32_t k = threadIdx.x % WARP; k < row.n_pages; k += WARP)
+			e.in.slot_block_table[(size_t)row.slot * e.in.max_pages + row.page_first +
+				k] = clamp_page(e, e.tile.record.pages[row.page_offset + k]);
 	}
 }
 
@@ -388,7 +419,7 @@ __device__ static void write_token(const struct grid_expansion &e, uint32_t n, u
 	}
 	/* Both reads come before any write: one round trip over the bus. */
 	id = token_id(e, i, t - e.tile.first[i], t);
-	page = fits ? page_of(e.tile.sources[i], (uint32_t)position / page_tokens) : 0;
+	page = fits ? page_of(row_source(e, i), (uint32_t)position / page_tokens) : 0;
 	if (row.words)
 		word = row.words[t - e.tile.first[i]];
 	/* a tree's tokens are rotated by their depth */
@@ -447,12 +478,12 @@ __device__ static uint64_t expand_tile(
 			__syncthreads();
 		load_all(e.tile.inits, record.inits + init, n_inits);
 		__syncthreads();
-		if (init == 0 && e.max_drafts && threadIdx.x < n)
+		if (init == 0 && threadIdx.x < n)
 			complete_row(e);
 		if (init == 0)
 			end = scan_rows(e, n, before);
 		if (threadIdx.x < n)
-			find_source(e, n_inits, init == 0);
+			find_init(e, n_inits, init == 0);
 		if (base == 0)
 			find_superseded(e, init, n_inits);
 		__syncthreads();
@@ -466,6 +497,7 @@ __device__ static uint64_t expand_tile(
 		t += BLOCKS * THREADS)
 		write_token(e, n, t);
 	write_tables(e, base, n);
+	change_slots(e, n);
 	__syncthreads();
 	return end;
 }

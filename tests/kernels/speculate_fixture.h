@@ -146,6 +146,11 @@ static inline void rig_run_record(struct rig *rig, const struct step_record *rec
 
 		n_pages = end > n_pages ? end : n_pages;
 	}
+	for (uint32_t r = 0; r < record->n_rows; r++) {
+		uint32_t end = record->rows[r].page_offset + record->rows[r].n_pages;
+
+		n_pages = end > n_pages ? end : n_pages;
+	}
 	struct buffer parts[] = {pinned_copy(record, sizeof(*record)),
 		pinned_copy(record->rows, record->n_rows * sizeof(*record->rows)),
 		pinned_copy(record->ids, n_ids * sizeof(*record->ids)),

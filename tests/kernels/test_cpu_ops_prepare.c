@@ -19,9 +19,11 @@ static const uint8_t given[2 * MAX_TOKENS * EMBEDDING_BYTES];
 /* Masks' words. */
 static const uint64_t words[] = {1, 3, 5, 11, 0, UINT64_MAX, 7, 1u << 9, 0xf0f0, 2, 1, 4};
 
-/* The persistent inputs, each in a poisoned buffer between canaries. */
+/* The persistent inputs, each in a poisoned buffer between canaries; and the slots' block tables as
+ * they have to be. */
 struct inputs {
 	struct step_inputs in;
+	uint32_t pages[MAX_SLOTS][MAX_PAGES];
 };
 
 static void inputs_init(struct inputs *i)
@@ -76,7 +78,7 @@ static void init_all_slots(struct inputs *i)
 			.sampling = {.seed = s},
 		};
 		for (uint32_t p = 0; p < MAX_PAGES; p++)
-			pages[s * MAX_PAGES + p] = s * 7 + 1 + p;
+			pages[s * MAX_PAGES + p] = i->pages[s][p] = s * 7 + 1 + p;
 	}
 	prepare(i, &record);
 }
@@ -135,10 +137,10 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 		for (uint32_t p = 0; p < MAX_PAGES; p++)
 			if (empty || p * PAGE_TOKENS < length)
 				assert_int_equal(in->block_table[r * MAX_PAGES + p],
-					empty ? 0 : (uint32_t)row->slot * 7 + 1 + p);
+					empty ? 0 : i->pages[row->slot][p]);
 		for (uint32_t j = 0; j < row->n_tokens; j++, t++) {
 			uint32_t position = row->start + j;
-			uint32_t page = (uint32_t)row->slot * 7 + 1 + position / PAGE_TOKENS;
+			uint32_t page = empty ? 0 : i->pages[row->slot][position / PAGE_TOKENS];
 			bool from_slot = row->flags & ROW_FROM_SLOT;
 			bool has_id = empty || from_slot || !row->embeddings || j < row->n_ids;
 
@@ -158,6 +160,7 @@ static void check_step(const struct inputs *i, const struct step_record *record)
 		}
 	}
 	check_tails(in, record, t);
+	assert_memory_equal(in->slot_block_table, i->pages, sizeof(i->pages));
 }
 
 /* The record of `rows`, with ids 0, 1, ...; padded as given. */
@@ -228,11 +231,33 @@ static void test_prepare_small_step_leaves_nothing_of_a_big_one(void **state)
 	}
 }
 
+/* Entries of the row's slot, within the block table or beyond; the row is its slot's only one. */
+static void change_pages(struct inputs *i, struct step_row *row, const uint32_t *pages)
+{
+	row->page_first = random_below(&rng, MAX_PAGES + 2);
+	row->n_pages = random_below(&rng, 9) ? random_below(&rng, 4) : UINT32_MAX;
+	row->page_offset = random_below(&rng, N_PAGES - MAX_PAGES);
+	for (uint32_t k = 0; k < row->n_pages && row->page_first + k < MAX_PAGES; k++)
+		i->pages[row->slot][row->page_first + k] = pages[row->page_offset + k];
+}
+
+static bool is_only_row(const struct step_record *record, uint32_t r)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < record->n_rows; i++)
+		n += record->rows[i].slot == record->rows[r].slot;
+	return record->rows[r].slot >= 0 && n == 1;
+}
+
 static void test_prepare_random_steps_in_a_row(void **state)
 {
 	struct inputs inputs;
+	uint32_t pages[N_PAGES];
 
 	rng = 40;
+	for (uint32_t p = 0; p < N_PAGES; p++)
+		pages[p] = random_below(&rng, N_PAGES);
 	inputs_init(&inputs);
 	init_all_slots(&inputs);
 	for (int step = 0; step < 500; step++) {
@@ -261,6 +286,10 @@ static void test_prepare_random_steps_in_a_row(void **state)
 		}
 		record =
 			record_of(rows, n_rows, n_rows + random_below(&rng, MAX_ROWS - n_rows + 1));
+		record.pages = pages;
+		for (uint32_t r = 0; r < n_rows; r++)
+			if (is_only_row(&record, r) && random_below(&rng, 2))
+				change_pages(&inputs, &rows[r], pages);
 		prepare(&inputs, &record);
 		check_step(&inputs, &record);
 	}
@@ -312,6 +341,105 @@ static void test_prepare_applies_inits_before_the_rows_that_use_them(void **stat
 	assert_int_equal(inputs.in.slot_block_table[7 * MAX_PAGES], 50);
 	assert_int_equal(inputs.in.slot_block_table[6 * MAX_PAGES - 1], 41);
 	assert_int_equal(inputs.in.slot_last_token[6], 56);
+}
+
+static void expect_pages(const int32_t *table, const int32_t *want, uint32_t n)
+{
+	for (uint32_t p = 0; p < n; p++)
+		assert_int_equal(table[p], want[p]);
+}
+
+/* Also those that only later steps need. */
+static void test_prepare_new_pages_of_a_row_are_its_slots_from_then_on(void **state)
+{
+	static const uint32_t pages[] = {9, 60, 61, 62, 9};
+	static const int32_t want[] = {29, 30, 60, 61, 62, 34};
+	struct step_row row = {.slot = 4, .n_tokens = 6, .start = 7};
+	struct step_record record;
+	struct inputs inputs;
+
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	row.page_first = 2;
+	row.n_pages = 3;
+	row.page_offset = 1;
+	for (uint32_t p = 0; p < 3; p++)
+		inputs.pages[4][2 + p] = 60 + p;
+	record = record_of(&row, 1, 1);
+	record.pages = pages;
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+	expect_pages(inputs.in.block_table, want, 4);
+	assert_int_equal(inputs.in.slot_mapping[0], 30 * PAGE_TOKENS + 3);
+	assert_int_equal(inputs.in.slot_mapping[1], 60 * PAGE_TOKENS);
+	assert_int_equal(inputs.in.slot_mapping[5], 61 * PAGE_TOKENS);
+	row = (struct step_row){.slot = 4, .flags = ROW_FROM_SLOT, .n_tokens = 1, .start = 23};
+	record = record_of(&row, 1, 1);
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+	expect_pages(inputs.in.block_table, want, MAX_PAGES);
+}
+
+static void test_prepare_a_replaced_page_takes_the_rows_tokens(void **state)
+{
+	static const uint32_t pages[] = {63};
+	static const int32_t want[] = {29, 63, 31};
+	struct step_row row = {.slot = 4, .flags = ROW_FROM_SLOT, .n_tokens = 1, .start = 6,
+		.page_first = 1, .n_pages = 1};
+	struct step_record record = record_of(&row, 1, 1);
+	struct inputs inputs;
+
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	inputs.pages[4][1] = 63;
+	record.pages = pages;
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+	assert_int_equal(inputs.in.slot_mapping[0], 63 * PAGE_TOKENS + 2);
+	row = (struct step_row){.slot = 4, .n_tokens = 5, .start = 5};
+	record = record_of(&row, 1, 1);
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+	expect_pages(inputs.in.block_table, want, 3);
+	assert_int_equal(inputs.in.slot_mapping[0], 63 * PAGE_TOKENS + 1);
+}
+
+static void test_prepare_cuts_pages_of_a_row_at_the_end_of_the_table(void **state)
+{
+	static const uint32_t pages[] = {5, N_PAGES, UINT32_MAX};
+	struct step_row rows[] = {
+		{.slot = 1, .n_tokens = 1, .page_first = MAX_PAGES - 2, .n_pages = UINT32_MAX},
+		{.slot = 2, .n_tokens = 1, .page_first = MAX_PAGES, .n_pages = 3},
+		{.slot = 3, .n_tokens = 1, .page_first = UINT32_MAX, .n_pages = 3},
+		{.slot = MAX_SLOTS - 1, .n_tokens = 1, .page_first = MAX_PAGES - 3, .n_pages = 4},
+	};
+	struct step_record record = record_of(rows, 4, 4);
+	struct inputs inputs;
+
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	inputs.pages[1][MAX_PAGES - 2] = inputs.pages[MAX_SLOTS - 1][MAX_PAGES - 3] = 5;
+	inputs.pages[1][MAX_PAGES - 1] = inputs.pages[MAX_SLOTS - 1][MAX_PAGES - 2] = 0;
+	inputs.pages[MAX_SLOTS - 1][MAX_PAGES - 1] = 0;
+	record.pages = pages;
+	prepare(&inputs, &record);
+	check_step(&inputs, &record);
+}
+
+static void test_prepare_empty_rows_have_no_pages(void **state)
+{
+	struct step_row rows[] = {{.slot = -1, .n_tokens = 1, .n_pages = UINT32_MAX},
+		{.slot = MAX_SLOTS, .n_pages = 2}, {.slot = INT32_MAX, .n_pages = 1},
+		{.slot = INT32_MIN, .n_pages = 1}};
+	struct step_record record = record_of(rows, 4, 4);
+	struct inputs inputs;
+
+	inputs_init(&inputs);
+	init_all_slots(&inputs);
+	prepare(&inputs, &record);
+	assert_memory_equal(inputs.in.slot_block_table, inputs.pages, sizeof(inputs.pages));
+	for (uint32_t p = 0; p < 4 * MAX_PAGES; p++)
+		assert_int_equal(inputs.in.block_table[p], 0);
 }
 
 /* As for a model whose attention has no masks. */
@@ -437,6 +565,10 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_prepare_random_steps_in_a_row),
 	cmocka_unit_test(test_prepare_takes_a_row_from_slot_without_ids),
 	cmocka_unit_test(test_prepare_applies_inits_before_the_rows_that_use_them),
+	cmocka_unit_test(test_prepare_new_pages_of_a_row_are_its_slots_from_then_on),
+	cmocka_unit_test(test_prepare_a_replaced_page_takes_the_rows_tokens),
+	cmocka_unit_test(test_prepare_cuts_pages_of_a_row_at_the_end_of_the_table),
+	cmocka_unit_test(test_prepare_empty_rows_have_no_pages),
 	cmocka_unit_test(test_prepare_without_masks_needs_no_place_for_them),
 	cmocka_unit_test(test_prepare_clamps_ids_into_the_vocabulary),
 	cmocka_unit_test(test_prepare_maps_missing_pages_to_the_null_page),

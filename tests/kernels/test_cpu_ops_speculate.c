@@ -241,6 +241,40 @@ static void test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_ve
 	rig_deinit(&rig);
 }
 
+/* Slots of two pages: slot 3 holds 7 tokens, slot 5 11, slot 2 5. A second step has no changes, and
+ * finds those of the first. */
+static void test_new_pages_take_the_tokens_of_rows_that_begin_where_their_slots_say(void **state)
+{
+	static const uint32_t pages[] = {60, 61, 55, 57, 58};
+	static const int32_t want[3][4] = {{19, 20, 55, 0}, {31, 57, 58, 0}, {13, 14, 0}};
+	static const int32_t places[] = {83, 220, 221, 222, 235, 57, 58, 59, -1};
+	struct step_row rows[] = {VERIFY(3, .page_first = 2, .n_pages = 1, .page_offset = 2),
+		{.slot = 5, .flags = ROW_FROM_SLOT, .n_tokens = 1, .next_id = -1, .page_first = 1,
+			.n_pages = 2, .page_offset = 3},
+		VERIFY(2)};
+	struct step_record record = record_of(rows, 3, 3, NULL);
+	struct rig rig;
+
+	set_up(&rig);
+	rig_init_slots(&rig, 2, K, &greedy);
+	record.pages = pages;
+	for (int step = 0; step < 2; step++) {
+		rig.in.slot_length[5] = 11;
+		rig_run_record(&rig, &record);
+		for (int32_t r = 0; r < 3; r++) {
+			const int32_t *table = rig.in.block_table + r * MAX_PAGES;
+			const int32_t *slot = rig.in.slot_block_table + rows[r].slot * MAX_PAGES;
+			const size_t n = r == 2 ? 3 : 4;
+
+			assert_memory_equal(table, want[r], n * sizeof(table[0]));
+			assert_memory_equal(slot, want[r], n * sizeof(slot[0]));
+		}
+		assert_memory_equal(rig.in.slot_mapping, places, sizeof(places));
+		rows[0].n_pages = rows[1].n_pages = 0;
+	}
+	rig_deinit(&rig);
+}
+
 static void test_a_row_to_verify_needs_no_ids_and_no_embeddings(void **state)
 {
 	static const uint8_t given[64];
@@ -455,6 +489,8 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_a_small_step_leaves_nothing_of_a_big_one_to_verify),
 	cmocka_unit_test(
 		test_logits_of_last_tokens_alone_are_one_a_row_behind_a_step_that_verifies),
+	cmocka_unit_test(
+		test_new_pages_take_the_tokens_of_rows_that_begin_where_their_slots_say),
 	cmocka_unit_test(test_a_row_to_verify_needs_no_ids_and_no_embeddings),
 	cmocka_unit_test(test_missing_and_foreign_drafts_are_ids_in_range),
 	cmocka_unit_test(test_an_init_sets_how_many_drafts_and_leaves_none),

@@ -186,6 +186,29 @@ static void random_rows(struct world *w, uint32_t n_rows, uint32_t max_row_token
 	}
 }
 
+static bool has_init(const struct pinned_record *p, int32_t slot)
+{
+	for (uint32_t i = 0; i < p->record.n_inits; i++)
+		if (p->inits[i].slot == slot)
+			return true;
+	return false;
+}
+
+/* Of every second row, few pages or more than the table has. */
+static void random_changes(struct pinned_record *p, const struct limits *l)
+{
+	for (uint32_t r = 0; r < p->record.n_rows; r++) {
+		struct step_row *row = &p->rows[r];
+
+		if (random_below(&rng, 2) || has_init(p, row->slot))
+			continue;
+		row->page_first = random_below(&rng, l->max_pages + 2);
+		row->n_pages = random_below(&rng, 9) ? random_below(&rng, 4)
+						     : random_below(&rng, l->max_pages + 3);
+		row->page_offset = random_below(&rng, COUNT_OF(p->pages) - l->max_pages);
+	}
+}
+
 /* Logits of last tokens alone. */
 static void verify_nothing(struct pinned_record *p)
 {
@@ -217,6 +240,7 @@ static void random_record(
 			.n_drafts = random_below(&rng, 4) ? l->k : random_below(&rng, l->k + 3),
 			.sampling = random_sampling(l->filters),
 		};
+	random_changes(p, l);
 	p->record.padded_rows = n_rows + random_below(&rng, l->max_rows - n_rows + 1);
 	p->record.padded_tokens = p->record.n_tokens;
 }

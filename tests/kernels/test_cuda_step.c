@@ -78,6 +78,34 @@ struct step_size {
 	uint32_t max_rows, max_row_tokens, max_inits;
 };
 
+/* Has the row's slot no other row and no init? */
+static bool has_own_slot(const struct pinned_record *p, uint32_t r)
+{
+	for (uint32_t i = 0; i < p->record.n_rows; i++)
+		if (i != r && p->rows[i].slot == p->rows[r].slot)
+			return false;
+	for (uint32_t i = 0; i < p->record.n_inits; i++)
+		if (p->inits[i].slot == p->rows[r].slot)
+			return false;
+	return true;
+}
+
+/* Of every second row that may, and of empty ones: few pages, or more than the table has. */
+static void random_changes(struct pinned_record *p, const struct limits *l)
+{
+	for (uint32_t r = 0; r < p->record.n_rows; r++) {
+		struct step_row *row = &p->rows[r];
+
+		if (random_below(&rng, 2) || (row->slot >= 0 && !has_own_slot(p, r)))
+			continue;
+		row->page_first = random_below(&rng, l->max_pages + 2);
+		row->n_pages = random_below(&rng, 9)    ? random_below(&rng, 4)
+			       : random_below(&rng, 2) ? random_below(&rng, l->max_pages + 3)
+						       : UINT32_MAX;
+		row->page_offset = random_below(&rng, COUNT_OF(p->pages) - l->max_pages);
+	}
+}
+
 static void random_record(
 	struct pinned_record *p, const struct limits *l, const struct step_size *s)
 {
@@ -119,6 +147,7 @@ static void random_record(
 			.mask = {random_below(&rng, MASK_KINDS), random_u32(&rng), random_u32(&rng),
 				random_u32(&rng)},
 		};
+	random_changes(p, l);
 	p->record.n_tokens = n_tokens - (n_tokens && !random_below(&rng, 5) ? 1 : 0);
 	p->record.padded_rows = p->record.n_rows + random_below(&rng, 5);
 	p->record.padded_tokens = p->record.n_tokens;
@@ -190,6 +219,16 @@ static void test_prepare_equals_the_oracle_on_long_rows(void **state)
 {
 	static const struct limits limits = {16, 4096, 16, 900, 4, 32000, 40000};
 	static const struct step_size sizes[] = {{16, 1, 16}, {16, 300, 3}, {4, 1000, 0}};
+
+	check_steps(&limits, sizes, COUNT_OF(sizes));
+}
+
+/* A slot for each row, so that about half of all rows change pages, in each of several tiles. */
+static void test_prepare_equals_the_oracle_where_many_rows_change_pages(void **state)
+{
+	static const struct limits limits = {1500, 8192, 30000, 40, 16, 128256, 5000};
+	static const struct step_size sizes[] = {{1500, 8, 0}, {1500, 5, 300}, {1500, 1, 0},
+		{600, 12, 9}, {128, 1, 9}, {128, 1, 0}, {1, 1, 0}};
 
 	check_steps(&limits, sizes, COUNT_OF(sizes));
 }
@@ -416,6 +455,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_small_steps),
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_large_steps),
 	cmocka_unit_test(test_prepare_equals_the_oracle_on_long_rows),
+	cmocka_unit_test(test_prepare_equals_the_oracle_where_many_rows_change_pages),
 	cmocka_unit_test(test_rope_behind_a_recorded_prepare_uses_its_positions),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_small_vocabularies),
 	cmocka_unit_test(test_sample_draws_the_oracles_tokens_from_large_vocabularies),
