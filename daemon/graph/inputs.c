@@ -87,7 +87,7 @@ static void inputs_carve_slot(struct inputs *inputs, struct inputs_slot *slot, s
 	if (l->masks)
 		TAKE(arena, l->max_tokens, slot->words);
 	TAKE(arena, l->max_rows, slot->inits);
-	TAKE(arena, l->max_init_pages, slot->pages);
+	TAKE(arena, l->max_step_pages, slot->pages);
 	TAKE(arena, l->max_rows, slot->copies);
 	TAKE(arena, (size_t)l->max_rows * (1 + l->max_drafts), slot->sampled);
 	if (l->max_drafts) {
@@ -197,7 +197,7 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step)
 		.inits = slot->inits,
 		.pages = slot->pages,
 	};
-	slot->n_init_pages = slot->n_copies = slot->n_results = 0;
+	slot->n_pages = slot->n_copies = slot->n_results = 0;
 	slot->verifies = false;
 	return slot;
 }
@@ -220,27 +220,39 @@ uint64_t *inputs_next_words(const struct inputs_slot *slot)
 	return slot->words + slot->record->n_tokens;
 }
 
+bool inputs_can_add_pages(const struct inputs_slot *slot, uint32_t n_pages)
+{
+	assert(slot->n_pages <= slot->limits->max_step_pages);
+	return n_pages <= slot->limits->max_step_pages - slot->n_pages;
+}
+
+uint32_t inputs_add_pages(struct inputs_slot *slot, const uint32_t *pages, uint32_t n_pages)
+{
+	const uint32_t offset = slot->n_pages;
+
+	assert(inputs_can_add_pages(slot, n_pages));
+	memcpy(slot->pages + offset, pages, n_pages * sizeof(pages[0]));
+	slot->n_pages += n_pages;
+	return offset;
+}
+
 bool inputs_can_init(const struct inputs *inputs, const struct inputs_slot *slot, uint32_t n_pages)
 {
-	assert(slot->n_init_pages <= inputs->limits.max_init_pages);
 	return slot->record->n_inits < inputs->limits.max_rows &&
-		n_pages <= inputs->limits.max_init_pages - slot->n_init_pages;
+		inputs_can_add_pages(slot, n_pages);
 }
 
 void inputs_add_init(struct inputs_slot *slot, int32_t persistent_slot,
 	const struct slot_sampling *sampling, const uint32_t *pages, uint32_t n_pages)
 {
 	assert(slot->record->n_inits < slot->limits->max_rows);
-	assert(n_pages <= slot->limits->max_init_pages - slot->n_init_pages);
 	assert(persistent_slot >= 0 && (uint32_t)persistent_slot < slot->limits->max_slots);
-	memcpy(slot->pages + slot->n_init_pages, pages, n_pages * sizeof(pages[0]));
 	slot->inits[slot->record->n_inits++] = (struct slot_init){
 		.slot = persistent_slot,
 		.n_pages = n_pages,
-		.page_offset = slot->n_init_pages,
+		.page_offset = inputs_add_pages(slot, pages, n_pages),
 		.sampling = *sampling,
 	};
-	slot->n_init_pages += n_pages;
 }
 
 void inputs_set_mask(struct inputs_slot *slot, const struct slot_mask *mask)

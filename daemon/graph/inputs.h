@@ -21,7 +21,7 @@
 
 struct inputs_limits {
 	uint32_t max_rows, max_tokens, max_slots, max_pages, page_tokens, vocab_size, hidden_size;
-	uint32_t max_init_pages; /* block table entries that one step may set */
+	uint32_t max_step_pages; /* block table entries that one step may set */
 	uint32_t max_results;    /* rows a step whose logits or hidden state leave the device */
 	bool masks;              /* the attention reads masks */
 	/* K, draft tokens a step; 0: no speculation. With K, max_pages has to fit K tokens more than a
@@ -36,9 +36,9 @@ struct inputs_slot {
 	int32_t *ids;             /* [max_tokens] */
 	uint64_t *words;          /* [max_tokens] of masks; NULL without limits.masks */
 	struct slot_init *inits;  /* [max_rows] */
-	uint32_t *pages;          /* [max_init_pages] */
+	uint32_t *pages;          /* [max_step_pages] */
 	uint32_t (*copies)[2];    /* [max_rows] page pairs, src, dst */
-	uint32_t n_init_pages, n_copies, n_results;
+	uint32_t n_pages, n_copies, n_results;
 	bool verifies;            /* one of its rows verifies draft tokens */
 	int32_t *sampled;         /* [max_rows, 1 + max_drafts], written by the outbox */
 	/* The last step whose results are available while its draft's part goes on, and since when.
@@ -97,6 +97,10 @@ struct inputs_slot *inputs_begin(struct inputs *inputs, uint64_t step);
 /* Append a row of n_tokens within max_rows and max_tokens; the caller writes its ids to the returned
  * place. */
 int32_t *inputs_add_row(struct inputs_slot *slot, const struct step_row *row);
+/* Is there capacity for n_pages more block table entries in this step? */
+bool inputs_can_add_pages(const struct inputs_slot *slot, uint32_t n_pages);
+/* Copy entries for a row of the step; returns the row's page_offset. */
+uint32_t inputs_add_pages(struct inputs_slot *slot, const uint32_t *pages, uint32_t n_pages);
 /* Where the mask words of the row that is appended next go, one a token; limits.masks. */
 uint64_t *inputs_next_words(const struct inputs_slot *slot);
 /* Is there capacity for a slot's initialisation with n_pages pages? */

@@ -24,7 +24,7 @@ static const struct inputs_limits limits = {
 	.page_tokens = 4,
 	.vocab_size = 100,
 	.hidden_size = 8,
-	.max_init_pages = 16,
+	.max_step_pages = 16,
 	.max_results = 2,
 	.masks = true,
 };
@@ -321,7 +321,7 @@ static uint32_t slot_ranges(const struct inputs *inputs, const struct inputs_slo
 	const struct range all[] = {
 		RANGE(s->record, 1), RANGE(s->rows, l->max_rows), RANGE(s->ids, l->max_tokens),
 		RANGE(s->words, l->max_tokens), RANGE(s->inits, l->max_rows),
-		RANGE(s->pages, l->max_init_pages), RANGE(s->copies, l->max_rows),
+		RANGE(s->pages, l->max_step_pages), RANGE(s->copies, l->max_rows),
 		RANGE(s->sampled, l->max_rows * (1 + l->max_drafts)), RANGE(s->results_flag, 1),
 		RANGE(s->results_ns, 1), RANGE(s->logits, l->max_results * l->vocab_size),
 		RANGE(s->hidden, l->max_results * l->hidden_size), RANGE(s->flag, 1),
@@ -430,6 +430,147 @@ static void test_capacity_for_initialisations_is_limited_by_rows_and_by_pages(vo
 	slot->step = 0;
 }
 
+static void test_capacity_for_pages_is_one_for_initialisations_and_rows(void **state)
+{
+	struct fixture *f = *state;
+	struct inputs_slot *slot = inputs_begin(&f->inputs, 1);
+	const struct slot_sampling sampling = {.top_p = 1};
+	const uint32_t pages[16] = {7, 8, 9};
+
+	assert_true(inputs_can_add_pages(slot, 16));
+	assert_false(inputs_can_add_pages(slot, 17));
+	inputs_add_init(slot, 0, &sampling, pages, 5);
+	assert_int_equal(inputs_add_pages(slot, pages + 1, 2), 5);
+	assert_int_equal(inputs_add_pages(slot, pages, 0), 7);
+	assert_int_equal(inputs_add_pages(slot, pages, 1), 7);
+	assert_int_equal(slot->record->pages[5], 8);
+	assert_int_equal(slot->record->pages[6], 9);
+	assert_int_equal(slot->record->pages[7], 7);
+	assert_true(inputs_can_add_pages(slot, 8));
+	assert_false(inputs_can_add_pages(slot, 9));
+	assert_true(inputs_can_init(&f->inputs, slot, 8));
+	assert_false(inputs_can_init(&f->inputs, slot, 9));
+	slot->step = 0;
+	slot = inputs_begin(&f->inputs, 1);
+	assert_true(inputs_can_add_pages(slot, 16));
+	slot->step = 0;
+}
+
+/* ---- pages that rows change ---- */
+
+#define MANY 1300 /* more than any device takes at once */
+#define PAGES 4
+
+/* The steps of one run: a row of each slot, in an order of their own. */
+struct many {
+	struct inputs inputs;
+	uint64_t step;
+	uint32_t pages[MANY][PAGES]; /* the slots' block tables as they have to be */
+};
+
+static int32_t slot_of_row(uint32_t r)
+{
+	return (int32_t)(r * 7 % MANY);
+}
+
+/* The third page is new, or the first or second another, or there is no change. */
+static uint32_t change_of_slot(int32_t s, uint32_t *ret_n)
+{
+	*ret_n = s % 4 == 3 ? 0 : s % 4 == 1 ? 2 : 1;
+	return s % 4 == 0 ? 2 : s % 4 == 1 ? 1 : 0;
+}
+
+static void change_row(struct many *m, struct inputs_slot *slot, struct step_row *row)
+{
+	uint32_t pages[PAGES], n, first = change_of_slot(row->slot, &n);
+
+	for (uint32_t i = 0; i < n; i++)
+		pages[i] = m->pages[row->slot][first + i] =
+			MANY * PAGES + 1 + (uint32_t)row->slot * PAGES + i;
+	assert_true(inputs_can_add_pages(slot, n));
+	row->page_first = first;
+	row->n_pages = n;
+	row->page_offset = inputs_add_pages(slot, pages, n);
+}
+
+/* Each row's page and place, and all slots' tables. */
+static void check_many(const struct fixture *f, const struct many *m, uint32_t start)
+{
+	static int32_t table[MANY][PAGES], slots[MANY][PAGES], mapping[MANY];
+	const struct step_inputs *in = &m->inputs.persistent;
+
+	test_copy(f->device, table, in->block_table, sizeof(table));
+	test_copy(f->device, slots, in->slot_block_table, sizeof(slots));
+	test_copy(f->device, mapping, in->slot_mapping, sizeof(mapping));
+	assert_memory_equal(slots, m->pages, sizeof(slots));
+	for (uint32_t r = 0; r < MANY; r++) {
+		const uint32_t *pages = m->pages[slot_of_row(r)];
+
+		assert_memory_equal(table[r], pages, (start / 4 + 1) * sizeof(pages[0]));
+		assert_int_equal(mapping[r], pages[start / 4] * 4 + start % 4);
+	}
+}
+
+/* A step of a token a row at `start`, with initialisations or with changes. */
+static void run_many(struct fixture *f, struct many *m, uint32_t start, bool init, bool change)
+{
+	const struct slot_sampling sampling = {.top_p = 1};
+	struct inputs_slot *slot = inputs_begin(&m->inputs, ++m->step);
+
+	assert_non_null(slot);
+	for (uint32_t r = 0; r < MANY; r++) {
+		struct step_row row = {.slot = slot_of_row(r), .n_tokens = 1, .start = start};
+
+		if (init)
+			inputs_add_init(slot, row.slot, &sampling, m->pages[row.slot], 2);
+		if (change)
+			change_row(m, slot, &row);
+		*inputs_add_row(slot, &row) = 3;
+	}
+	assert_int_equal(inputs_prepare(&m->inputs, slot, f->lane,
+		&(struct descriptor){.mode = GRAPH_FULL, .tokens = MANY}, MANY, 4 * MANY * PAGES), 0);
+	assert_int_equal(f->device->ops->stream_sync(f->lane), 0);
+	slot->step = 0;
+	check_many(f, m, start);
+}
+
+static void check_changes_of_many_rows(struct fixture *f, uint32_t max_drafts)
+{
+	static struct many m;
+
+	m = (struct many){0};
+	for (uint32_t s = 0; s < MANY; s++)
+		for (uint32_t p = 0; p < 2; p++)
+			m.pages[s][p] = 1 + s * PAGES + p;
+	assert_int_equal(inputs_init(&m.inputs, f->device, &(struct inputs_limits){
+		.max_rows = MANY,
+		.max_tokens = MANY,
+		.max_slots = MANY,
+		.max_pages = PAGES,
+		.page_tokens = 4,
+		.vocab_size = 100,
+		.hidden_size = 8,
+		.max_step_pages = 2 * MANY,
+		.max_results = 1,
+		.max_drafts = max_drafts,
+	}), 0);
+	run_many(f, &m, 7, true, false);
+	run_many(f, &m, 8, false, true);
+	run_many(f, &m, 9, false, false);
+	run_many(f, &m, 2, false, false);
+	inputs_deinit(&m.inputs);
+}
+
+static void test_changed_pages_are_their_slots_in_the_step_and_later(void **state)
+{
+	check_changes_of_many_rows(*state, 0);
+}
+
+static void test_changed_pages_are_their_slots_also_with_drafts(void **state)
+{
+	check_changes_of_many_rows(*state, 3);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -443,6 +584,9 @@ int main(void)
 		TEST(test_inputs_without_drafts_have_no_place_for_them),
 		TEST(test_an_initialisation_says_how_many_drafts_or_none),
 		TEST(test_capacity_for_initialisations_is_limited_by_rows_and_by_pages),
+		TEST(test_capacity_for_pages_is_one_for_initialisations_and_rows),
+		TEST(test_changed_pages_are_their_slots_in_the_step_and_later),
+		TEST(test_changed_pages_are_their_slots_also_with_drafts),
 	};
 
 	return cmocka_run_group_tests_name("inputs", tests, NULL, NULL);

@@ -14,7 +14,8 @@ struct inputs_limits rig_limits(const struct rig *rig, uint32_t max_drafts)
 		.page_tokens = RIG_PAGE_TOKENS,
 		.vocab_size = rig->model->config.vocab_size,
 		.hidden_size = rig->model->config.hidden_size,
-		.max_init_pages = RIG_PAGES,
+		.max_step_pages = RIG_PAGES +
+			RIG_ROWS * (2 + (2 * max_drafts + RIG_PAGE_TOKENS - 1) / RIG_PAGE_TOKENS),
 		.max_results = 1,
 		.max_drafts = max_drafts,
 	};

@@ -39,6 +39,7 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 	uint32_t max_pages = runner_ceil_div(max_seq_len + n_drafts, o->page_tokens);
 	uint64_t results = RESULT_BYTES_MAX / ((uint64_t)c->vocab_size * sizeof(float));
 	uint64_t init_pages = (uint64_t)max_pages * 4;
+	uint64_t row_pages = 2 + runner_ceil_div(2 * n_drafts, o->page_tokens);
 
 	if (results < 1)
 		results = 1;
@@ -54,7 +55,7 @@ static struct inputs_limits runner_limits_of(const struct engine_options *o,
 		.page_tokens = o->page_tokens,
 		.vocab_size = c->vocab_size,
 		.hidden_size = c->hidden_size,
-		.max_init_pages = (uint32_t)init_pages,
+		.max_step_pages = (uint32_t)(init_pages + row_pages * o->max_requests),
 		.max_results = (uint32_t)results,
 		.masks = masks,
 		.max_drafts = n_drafts,
