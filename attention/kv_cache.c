@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention/kv_cache.h"
 
@@ -16,6 +17,7 @@ struct kv_cache {
 	uint32_t n_free;
 	uint32_t *references; /* [max_pages] */
 	uint32_t *free_pages; /* [max_pages] a stack; the page freed last is given first */
+	struct prefix_cache *prefix; /* or NULL */
 };
 
 /* Keys, and values if there are any. */
@@ -155,6 +157,12 @@ static int kv_cache_fill(struct kv_cache *cache, uint32_t n_first)
 	cache->free_pages = calloc(config->max_pages, sizeof(*cache->free_pages));
 	if (!cache->layers || !cache->references || !cache->free_pages)
 		return -ENOMEM;
+	if (config->prefix_cache) {
+		rc = prefix_cache_new(config->max_pages, config->page_tokens, config->prefix_hash,
+			&cache->prefix);
+		if (rc)
+			return rc;
+	}
 	for (uint32_t layer = 0; layer < config->n_layers; layer++) {
 		rc = kv_cache_reserve(cache, kv_layer_page_bytes(config) * config->max_pages,
 			&cache->layers[layer]);
@@ -198,6 +206,7 @@ void kv_cache_free(struct kv_cache *cache)
 				cache->device->ops->release(cache->device, cache->layers[layer],
 					cache->range_bytes);
 	}
+	prefix_cache_free(cache->prefix);
 	free(cache->free_pages);
 	free(cache->references);
 	free(cache->layers);
@@ -234,9 +243,14 @@ uint32_t kv_pages_total(const struct kv_cache *cache)
 	return cache->n_pages - 1;
 }
 
+uint32_t kv_prefix_pages_unused(const struct kv_cache *cache)
+{
+	return cache->prefix ? prefix_cache_n_unused(cache->prefix) : 0;
+}
+
 uint32_t kv_pages_free(const struct kv_cache *cache)
 {
-	return cache->n_free;
+	return cache->n_free + kv_prefix_pages_unused(cache);
 }
 
 uint32_t kv_references(const struct kv_cache *cache, uint32_t page)
@@ -251,29 +265,64 @@ static void kv_cache_assert_used(const struct kv_cache *cache, uint32_t page)
 	assert(cache->references[page] > 0);
 }
 
+static bool kv_cache_registered(const struct kv_cache *cache, uint32_t page)
+{
+	return cache->prefix && prefix_cache_serial(cache->prefix, page) != 0;
+}
+
+/* A free page, else the one that has been unused for longest. */
 static uint32_t kv_cache_take_page(struct kv_cache *cache)
 {
 	uint32_t page;
 
-	assert(cache->n_free > 0);
-	page = cache->free_pages[--cache->n_free];
+	assert(kv_pages_free(cache) > 0);
+	page = cache->n_free ? cache->free_pages[--cache->n_free]
+			     : prefix_cache_evict(cache->prefix);
 	assert(page > 0 && page < cache->n_pages);
-	assert(cache->references[page] == 0);
+	assert(cache->references[page] == 0 && !kv_cache_registered(cache, page));
 	cache->references[page] = 1;
 	return page;
 }
 
+static void kv_cache_free_page(struct kv_cache *cache, uint32_t page)
+{
+	assert(cache->references[page] == 0 && cache->n_free + 1 < cache->n_pages);
+	cache->free_pages[cache->n_free++] = page;
+}
+
 void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages)
 {
-	for (uint32_t i = 0; i < n_pages; i++) {
+	for (uint32_t i = n_pages; i-- > 0;) {
 		uint32_t page = pages[i];
 
 		kv_cache_assert_used(cache, page);
 		if (--cache->references[page] > 0)
 			continue;
-		assert(cache->n_free + 1 < cache->n_pages);
-		cache->free_pages[cache->n_free++] = page;
+		if (kv_cache_registered(cache, page))
+			prefix_cache_rest(cache->prefix, page);
+		else
+			kv_cache_free_page(cache, page);
 	}
+}
+
+void kv_check(const struct kv_cache *cache)
+{
+	uint32_t n_idle = 0;
+
+	for (uint32_t i = 0; i < cache->n_free; i++) {
+		uint32_t page = cache->free_pages[i];
+
+		assert(page > 0 && page < cache->n_pages);
+		assert(!cache->references[page] && !kv_cache_registered(cache, page));
+	}
+	for (uint32_t page = 1; page < cache->n_pages; page++) {
+		n_idle += !cache->references[page];
+		if (kv_cache_registered(cache, page))
+			assert(prefix_cache_unused(cache->prefix, page) == !cache->references[page]);
+	}
+	assert(!cache->references[0] && n_idle == kv_pages_free(cache));
+	if (cache->prefix)
+		prefix_cache_check(cache->prefix, cache->n_pages);
 }
 
 /* ---- tables ---- */
@@ -281,10 +330,14 @@ void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages)
 int kv_table_init(struct kv_table *table, uint32_t capacity)
 {
 	uint32_t *pages = calloc(capacity ? capacity : 1, sizeof(*pages));
+	uint64_t *serials = calloc(capacity ? capacity : 1, sizeof(*serials));
 
-	if (!pages)
+	if (!pages || !serials) {
+		free(serials);
+		free(pages);
 		return -ENOMEM;
-	*table = (struct kv_table){ .pages = pages, .capacity = capacity };
+	}
+	*table = (struct kv_table){ .pages = pages, .serials = serials, .capacity = capacity };
 	return 0;
 }
 
@@ -292,8 +345,28 @@ void kv_table_deinit(struct kv_table *table)
 {
 	if (!table)
 		return;
+	free(table->serials);
 	free(table->pages);
 	*table = (struct kv_table){ 0 };
+}
+
+void kv_clear(struct kv_cache *cache, struct kv_table *table)
+{
+	kv_release(cache, table->pages, table->n_pages);
+	table->n_pages = table->n_chained = 0;
+}
+
+static void kv_cache_assert_table(const struct kv_table *table)
+{
+	assert(table->n_pages <= table->capacity && table->n_chained <= table->n_pages);
+	assert(table->serials || !table->n_chained);
+}
+
+/* The chain ends before page n: the whole pages before a token, or before what is written. */
+static void kv_cache_cut_chain(struct kv_table *table, uint64_t n)
+{
+	if (table->n_chained > n)
+		table->n_chained = (uint32_t)n;
 }
 
 /* Logical pages that hold the first n_tokens. */
@@ -315,7 +388,7 @@ static struct kv_demand kv_cache_demand(const struct kv_cache *cache, const stru
 	struct kv_demand d = { .first = n_tokens / cache->config.page_tokens };
 
 	d.end = n_new ? kv_cache_pages_of(cache, (uint64_t)n_tokens + n_new) : d.first;
-	assert(table->n_pages <= table->capacity);
+	kv_cache_assert_table(table);
 	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++) {
 		kv_cache_assert_used(cache, table->pages[i]);
 		if (cache->references[table->pages[i]] > 1)
@@ -339,26 +412,29 @@ int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 	uint32_t (*copies)[2], uint32_t *ret_n_copies)
 {
 	struct kv_demand d = kv_cache_demand(cache, table, n_tokens, n_new);
-	uint32_t n_copies = 0, n_free = cache->n_free;
+	uint32_t n_copies = 0, n_free = kv_pages_free(cache);
 
 	if (n_tokens > (uint64_t)table->n_pages * cache->config.page_tokens)
 		return -EINVAL;
-	if (d.n_pages > cache->n_free || d.end > table->capacity)
+	if (d.n_pages > n_free || d.end > table->capacity)
 		return -ENOSPC;
-	for (uint64_t i = d.first; n_copies < d.n_copies; i++) {
-		uint32_t page;
+	for (uint64_t i = d.first; i < d.end && i < table->n_pages; i++) {
+		uint32_t page = table->pages[i];
 
-		assert(i < d.end && i < table->n_pages);
-		page = table->pages[i];
-		if (cache->references[page] < 2)
-			continue;
-		copies[n_copies][0] = page;
-		copies[n_copies][1] = table->pages[i] = kv_cache_take_page(cache);
-		n_copies++;
+		if (cache->references[page] > 1) {
+			copies[n_copies][0] = page;
+			copies[n_copies][1] = table->pages[i] = kv_cache_take_page(cache);
+			n_copies++;
+		} else if (kv_cache_registered(cache, page)) {
+			prefix_cache_remove(cache->prefix, page);
+		}
 	}
 	while (table->n_pages < d.end)
 		table->pages[table->n_pages++] = kv_cache_take_page(cache);
-	assert(n_free - cache->n_free == d.n_pages && table->n_pages <= table->capacity);
+	if (n_new)
+		kv_cache_cut_chain(table, d.first);
+	assert(n_copies == d.n_copies && n_free - kv_pages_free(cache) == d.n_pages);
+	kv_cache_assert_table(table);
 	*ret_n_copies = n_copies;
 	return 0;
 }
@@ -368,6 +444,8 @@ int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_to
 {
 	uint64_t n_pages = kv_cache_pages_of(cache, n_tokens);
 
+	kv_cache_assert_table(parent);
+	kv_cache_assert_table(child);
 	if (n_pages > parent->n_pages || child->n_pages != 0)
 		return -EINVAL;
 	if (n_pages > child->capacity)
@@ -379,6 +457,11 @@ int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_to
 		cache->references[parent->pages[i]]++;
 	}
 	child->n_pages = (uint32_t)n_pages;
+	if (child->serials && parent->n_chained) {
+		child->n_chained = parent->n_chained;
+		kv_cache_cut_chain(child, n_tokens / cache->config.page_tokens);
+		memcpy(child->serials, parent->serials, child->n_chained * sizeof(*child->serials));
+	}
 	return 0;
 }
 
@@ -392,5 +475,88 @@ uint32_t kv_truncate(
 		dropped[n_dropped++] = table->pages[i];
 	table->n_pages -= n_dropped;
 	assert(table->n_pages <= keep);
+	kv_cache_cut_chain(table, n_tokens / cache->config.page_tokens);
+	kv_cache_assert_table(table);
 	return n_dropped;
+}
+
+/* ---- the prefix cache ---- */
+
+/* The key of page n of a chain, whose serials before n are in the table. */
+static struct prefix_key kv_cache_key(const struct kv_cache *cache, const struct kv_table *table,
+	uint64_t salt, const int32_t *ids, uint32_t n)
+{
+	return prefix_cache_key(cache->prefix, n ? table->serials[n - 1] : 0, salt,
+		ids + (size_t)n * cache->config.page_tokens);
+}
+
+uint32_t kv_prefix_take(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
+	const int32_t *ids, uint32_t n_ids)
+{
+	uint32_t n_whole = n_ids / cache->config.page_tokens, n;
+
+	kv_cache_assert_table(table);
+	assert(!table->n_pages);
+	if (!cache->prefix)
+		return 0;
+	assert(table->serials);
+	for (n = 0; n < n_whole && n < table->capacity; n++) {
+		struct prefix_key key = kv_cache_key(cache, table, salt, ids, n);
+		uint32_t page = prefix_cache_find(cache->prefix, &key);
+
+		if (!page)
+			break;
+		assert(page < cache->n_pages && cache->references[page] < UINT32_MAX);
+		prefix_cache_hit(cache->prefix, page);
+		cache->references[page]++;
+		table->pages[n] = page;
+		table->serials[n] = prefix_cache_serial(cache->prefix, page);
+	}
+	table->n_pages = table->n_chained = n;
+	return n;
+}
+
+/* The serial of a page that is registered, or equal to a registered one, from now on. */
+static uint64_t kv_cache_register(
+	struct kv_cache *cache, uint32_t page, const struct prefix_key *key)
+{
+	uint32_t equal;
+
+	kv_cache_assert_used(cache, page);
+	if (kv_cache_registered(cache, page)) {
+		assert(prefix_cache_holds(cache->prefix, page, key->ids));
+		return prefix_cache_serial(cache->prefix, page);
+	}
+	equal = prefix_cache_find(cache->prefix, key);
+	return equal ? prefix_cache_serial(cache->prefix, equal)
+		     : prefix_cache_add(cache->prefix, page, key);
+}
+
+void kv_prefix_add(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
+	const int32_t *ids, uint32_t n_tokens)
+{
+	uint32_t n_whole = n_tokens / cache->config.page_tokens;
+
+	kv_cache_assert_table(table);
+	assert(n_whole <= table->n_pages);
+	if (!cache->prefix)
+		return;
+	assert(table->serials);
+	for (uint32_t n = table->n_chained; n < n_whole; n++) {
+		struct prefix_key key = kv_cache_key(cache, table, salt, ids, n);
+
+		table->serials[n] = kv_cache_register(cache, table->pages[n], &key);
+		table->n_chained = n + 1;
+	}
+}
+
+void kv_prefix_drop(struct kv_cache *cache)
+{
+	while (kv_prefix_pages_unused(cache))
+		kv_cache_free_page(cache, prefix_cache_drop(cache->prefix));
+}
+
+struct prefix_counts kv_prefix_counts(const struct kv_cache *cache)
+{
+	return cache->prefix ? prefix_cache_counts(cache->prefix) : (struct prefix_counts){0};
 }

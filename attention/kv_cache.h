@@ -14,17 +14,27 @@
  * (without the 2 if there are no values), so that no stride depends on the number of pages; pages
  * are mapped from the front.
  *
+ * Prefix cache (prefix_cache.h; optional): a page whose tokens are all computed may be registered by
+ * the tokens from the sequence's first one to its last. Another sequence that begins with them
+ * takes the page and computes nothing. A registered page without users is unused: it counts as
+ * free, and keeps its contents until no other page is free and no other was unused for longer. A
+ * registered page is never written: its only user takes it out of the index first, one of several
+ * users gets a copy.
+ *
  * Threads: the engine's alone. Nothing here waits for the device: callers release a page only when
  * every launched step that names it has completed.
  *
- * Invariants: a page is either on the free list, once and with no references, or it has as many
- * references as users; free and used pages are all pages but the null page.
+ * Invariants: a page without references is either on the free list, once and not registered, or
+ * registered and on the list of unused pages, once; any other page has as many references as users,
+ * and is on neither. Free, unused and used pages are all pages but the null page. The first
+ * n_chained pages of a table hold what registered pages held when their serials were noted.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "attention/prefix_cache.h"
 #include "kernels/device.h"
 
 struct kv_config {
@@ -32,6 +42,8 @@ struct kv_config {
 	uint32_t max_pages; /* of the reservation, the null page counted in */
 	enum dtype dtype;
 	bool keys_only; /* rows of one kind: [max_pages, page_tokens, n_kv_heads, head_dim] */
+	bool prefix_cache;
+	prefix_hash *prefix_hash; /* NULL: a good one */
 };
 
 struct kv_cache;
@@ -55,17 +67,21 @@ uint32_t kv_pages_total(const struct kv_cache *cache); /* without the null page 
 /* The total number of pages, without the null page, after mapping `bytes` more of the device: whole
  * granules, the same in each layer. */
 uint32_t kv_pages_within(const struct kv_cache *cache, uint64_t bytes);
-uint32_t kv_pages_free(const struct kv_cache *cache);
+uint32_t kv_pages_free(const struct kv_cache *cache); /* unused ones counted in */
 
 /* A sequence's pages in logical order. */
 struct kv_table {
 	uint32_t *pages; /* owned; capacity of max_seq_pages given at init */
 	uint32_t n_pages;
 	uint32_t capacity;
+	uint32_t n_chained; /* leading pages that are registered, or equal to registered ones */
+	uint64_t *serials;  /* owned, [capacity]: theirs. NULL if the table never has such pages */
 };
 int kv_table_init(struct kv_table *table, uint32_t capacity);
 /* Releases no pages: call kv_release first. */
 void kv_table_deinit(struct kv_table *table);
+/* Release all pages; the table is empty then. */
+void kv_clear(struct kv_cache *cache, struct kv_table *table);
 
 /* Pages that writing tokens [n_tokens, n_tokens + n_new) takes: new ones, and copies of shared ones
  * among those to be written. */
@@ -75,21 +91,47 @@ uint32_t kv_pages_needed(const struct kv_cache *cache, const struct kv_table *ta
  * to them. One for each shared page among those to be written: at most one where a sequence grows
  * at its end, more where it rewrites its tokens; kv_pages_needed pairs always suffice. A
  * source keeps its reference until the caller calls kv_release on it, after the copying step has
- * completed. -ENOSPC (pages, or the table's capacity) or -EINVAL (the table does not hold n_tokens)
- * change nothing. No allocation. */
+ * completed. A registered page that is to be written and has no other user leaves the index.
+ * -ENOSPC (pages, or the table's capacity) or -EINVAL (the table does not hold n_tokens) change
+ * nothing. No allocation. */
 int kv_extend(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens, uint32_t n_new,
 	uint32_t (*copies)[2], uint32_t *ret_n_copies);
-/* The child shares all pages that hold the first n_tokens. -ENOSPC if its capacity is too small,
- * -EINVAL if it is not empty or the parent does not hold n_tokens; nothing changed then. */
+/* The child shares all pages that hold the first n_tokens, and the chain of the whole ones. -ENOSPC
+ * if its capacity is too small, -EINVAL if it is not empty or the parent does not hold n_tokens;
+ * nothing changed then. */
 int kv_fork(struct kv_cache *cache, const struct kv_table *parent, uint32_t n_tokens,
 	struct kv_table *child);
 /* Cut a table to the pages that n_tokens need; the dropped pages go to dropped[] (capacity n_pages)
  * and keep their reference until kv_release. */
 uint32_t kv_truncate(struct kv_cache *cache, struct kv_table *table, uint32_t n_tokens,
 	uint32_t *dropped);
-/* Drop one reference each; a page without references is free again. */
+/* Drop one reference each, from the last page to the first; a page without references is free
+ * again, or unused. So the pages at the end of a chain are evicted before those they follow. */
 void kv_release(struct kv_cache *cache, const uint32_t *pages, uint32_t n_pages);
 /* References of a page, for tests. */
 uint32_t kv_references(const struct kv_cache *cache, uint32_t page);
+/* Assert the invariants of the lists, in time of all pages; for tests. */
+void kv_check(const struct kv_cache *cache);
+
+/*
+ * The prefix cache. Without one, kv_prefix_take and kv_prefix_add do nothing. ids[] are a sequence's
+ * tokens from its first one on. The salt separates sequences that may not share, or whose keys
+ * differ for equal ids; a table has one, as long as it is not empty. Nothing allocates.
+ */
+
+/* Take the longest chain of registered pages for whole pages of ids[0, n_ids) into an empty table,
+ * at most its capacity. Returns how many pages these are. */
+uint32_t kv_prefix_take(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
+	const int32_t *ids, uint32_t n_ids);
+/* Register the table's whole pages among the first n_tokens, whose keys and values have been
+ * launched, from n_chained on. If an equal page is registered already, the table's own page is
+ * not, but the chain goes on with the registered one's serial. A page that is registered already,
+ * because another table shares it, keeps its key. */
+void kv_prefix_add(struct kv_cache *cache, struct kv_table *table, uint64_t salt,
+	const int32_t *ids, uint32_t n_tokens);
+/* Unused pages leave the index; pages in use stay registered. */
+void kv_prefix_drop(struct kv_cache *cache);
+uint32_t kv_prefix_pages_unused(const struct kv_cache *cache);
+struct prefix_counts kv_prefix_counts(const struct kv_cache *cache);
 
 #endif

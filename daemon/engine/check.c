@@ -199,7 +199,8 @@ static void check_slots(const struct runner *runner, uint32_t *uses)
 	assert(slots->n_copies <= n);
 }
 
-/* Each page has as many references as sequences, queued copies and launched copies name it. */
+/* Each page has as many references as sequences, queued copies and launched copies name it; the others
+ * are free, or unused in the prefix cache. */
 static void check_pages(const struct engine *engine, const struct runner *runner, uint32_t *uses)
 {
 	const uint32_t n = kv_pages_total(runner->kv) + 1;
@@ -231,6 +232,7 @@ static void check_pages(const struct engine *engine, const struct runner *runner
 		assert(kv_references(runner->kv, page) == uses[page]);
 		n_free += !uses[page];
 	}
+	kv_check(runner->kv);
 	assert(n_free == kv_pages_free(runner->kv) && n_free == atomic_load(&runner->pages_free));
 }
 

@@ -248,7 +248,8 @@ static void test_pages_are_given_in_order_and_last_freed_first(void **state)
 	extend(cache, &parent, 0, 3 * PAGE_TOKENS);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(parent.pages[i], i + 1);
-	kv_release(cache, parent.pages, parent.n_pages);
+	for (uint32_t i = 0; i < 3; i++)
+		kv_release(cache, &parent.pages[i], 1);
 	extend(cache, &child, 0, 4 * PAGE_TOKENS);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(child.pages[i], 3 - i);

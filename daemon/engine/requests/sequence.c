@@ -55,9 +55,10 @@ void sequence_forget(struct sequence *sequence)
 {
 	assert(sequence->state == SEQUENCE_IDLE && sequence->slot < 0);
 	if (sequence->table.n_pages) {
-		kv_release(sequence->runner->kv, sequence->table.pages, sequence->table.n_pages);
-		sequence_count_pages(sequence, -(int64_t)sequence->table.n_pages);
-		sequence->table.n_pages = 0;
+		int64_t n = sequence->table.n_pages;
+
+		kv_clear(sequence->runner->kv, &sequence->table);
+		sequence_count_pages(sequence, -n);
 	}
 	if (sequence->open)
 		sequence_close(sequence);
