@@ -7,7 +7,6 @@
  */
 #include "daemon/bench/users.h"
 
-#include <errno.h>
 #include <stdio.h>
 
 #include "daemon/bench/model_floor.h"
@@ -72,18 +71,14 @@ static void load_counters(struct results *results, const struct served *run)
 }
 
 /* floor_s: NAN, not measured. */
-static int load_row(const struct bench_options *o, const struct served *run, double floor_s,
+static void load_row(const struct bench_options *o, const struct served *run, double floor_s,
 	struct results *results)
 {
 	static const char *const first[] = {"first_median_s", "first_p90_s", "first_p99_s"};
 	static const char *const between[] = {"between_median_s", "between_p90_s", "between_p99_s"};
 	const struct clients *clients = &run->clients;
-	CLEANUP(cleanup_samples) struct samples *firsts = clients_all(clients, clients->first);
-	CLEANUP(cleanup_samples) struct samples *betweens = clients_all(clients, clients->between);
 	double seconds = (double)clients->ns * 1e-9, n = clients->n * (double)clients->n_requests;
 
-	if (!firsts || !betweens)
-		return bench_fail(-ENOMEM, "no memory");
 	results_row(results);
 	results_count(results, "processes", "PROCESSES", clients->n);
 	results_count(results, "in_flight", NULL, clients->in_flight);
@@ -94,16 +89,15 @@ static int load_row(const struct bench_options *o, const struct served *run, dou
 	results_seconds(results, "seconds", "TIME", seconds);
 	results_number(results, "tokens_per_s", "TOKENS/S", clients_rate(clients));
 	results_number(results, "requests_per_s", NULL, n / seconds);
-	load_quantiles(results, first, "FIRST TOKEN", firsts);
-	load_quantiles(results, between, "BETWEEN", betweens);
+	load_quantiles(results, first, "FIRST TOKEN", clients->first);
+	load_quantiles(results, between, "BETWEEN", clients->between);
 	results_seconds(results, "floor_s", "FLOOR", floor_s);
-	results_number(results, "ratio", "RATIO", samples_quantile(betweens, 0.5) / floor_s);
-	results_count(results, "first_samples", NULL, firsts->n);
-	results_count(results, "between_samples", NULL, betweens->n);
+	results_number(results, "ratio", "RATIO", samples_quantile(clients->between, 0.5) / floor_s);
+	results_count(results, "first_samples", NULL, clients->first->n);
+	results_count(results, "between_samples", NULL, clients->between->n);
 	load_counters(results, run);
 	results_floor(results, isfinite(floor_s) ? FLOOR : RESULTS_NO_FLOOR);
 	results_note(results, results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
-	return 0;
 }
 
 int bench_load(const struct bench_options *options, struct results *results)
@@ -118,7 +112,7 @@ int bench_load(const struct bench_options *options, struct results *results)
 		floor_s = (double)floor.weight_bytes / floor.copy_rate;
 	}
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
-		rc = load_row(options, &runs[i], floor_s, results);
+		load_row(options, &runs[i], floor_s, results);
 	served_free(options, runs);
 	results_explain(results, "prompts of %u to %u tokens, answers of %u to %u, %u requests in "
 		"flight in each process, seed %u", options->prompt_least, options->prompt,

@@ -6,7 +6,6 @@
  */
 #include "daemon/bench/users.h"
 
-#include <errno.h>
 #include <stdio.h>
 
 #include "daemon/bench/served.h"
@@ -56,17 +55,14 @@ static void share_memory(struct results *results, const struct served *run)
 		results_explain(results, run->status ? NO_MEMORY_FACTS : NO_COUNTERS);
 }
 
-static int share_row(const struct bench_options *options, const struct served *run,
+static void share_row(const struct bench_options *options, const struct served *run,
 	const struct replay_run *bare, struct results *results)
 {
 	const struct clients *clients = &run->clients;
-	CLEANUP(cleanup_samples) struct samples *tokens = clients_all(clients, clients->between);
 	double floor = samples_quantile(bare->steps, 0.5);
 	double floor_p99 = samples_quantile(bare->steps, 0.99);
-
-	if (!tokens)
-		return bench_fail(-ENOMEM, "no memory");
-	double median = samples_quantile(tokens, 0.5), p99 = samples_quantile(tokens, 0.99);
+	double median = samples_quantile(clients->between, 0.5);
+	double p99 = samples_quantile(clients->between, 0.99);
 	bool judged = share_is_fit(run) && isfinite(floor);
 	bool met = median / floor <= TARGET_MEDIAN && p99 / floor_p99 <= TARGET_P99;
 	results_row(results);
@@ -91,7 +87,6 @@ static int share_row(const struct bench_options *options, const struct served *r
 	results_note(results, !share_is_fit(run) ? FEW_CPUS
 			      : results_on_cpu(results) ? RESULTS_ON_CPU : NULL);
 	share_memory(results, run);
-	return 0;
 }
 
 int bench_share(const struct bench_options *options, struct results *results)
@@ -105,7 +100,7 @@ int bench_share(const struct bench_options *options, struct results *results)
 	results_explain(results, "targets: ratio <= %g, ratio of the P99s <= %g", TARGET_MEDIAN,
 		TARGET_P99);
 	for (uint32_t i = 0; i < options->processes.n && rc == 0; i++)
-		rc = share_row(options, &runs[i], &bare[i], results);
+		share_row(options, &runs[i], &bare[i], results);
 	served_floors_free(options, bare);
 	served_free(options, runs);
 	return rc;

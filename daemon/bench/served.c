@@ -44,19 +44,18 @@ static int clients_init(struct clients *ret, const struct bench_options *o, uint
 		ret->n_prompt_tokens += request->prompt;
 		ret->n_tokens += request->tokens;
 	}
+	ret->first = samples_new(n * n_requests);
+	ret->between = samples_new(n * n_tokens);
 	int rc = samples_make(ret->at, n, n_tokens);
-	if (rc == 0)
-		rc = samples_make(ret->first, n, n_requests);
-	return rc < 0 ? rc : samples_make(ret->between, n, n_tokens);
+	return ret->first && ret->between ? rc : -ENOMEM;
 }
 
 static void clients_deinit(struct clients *clients)
 {
-	for (uint32_t i = 0; i < clients->n; i++) {
-		samples_free(clients->between[i]);
-		samples_free(clients->first[i]);
+	for (uint32_t i = 0; i < clients->n; i++)
 		samples_free(clients->at[i]);
-	}
+	samples_free(clients->between);
+	samples_free(clients->first);
 	free(clients->requests);
 	*clients = (struct clients){0};
 }
@@ -127,16 +126,15 @@ static int client_take(struct client *c)
 static void client_count(struct client *c, struct flow *flow, uint64_t now)
 {
 	const struct clients *clients = c->work->clients;
-	uint32_t index = c->work->index;
 
 	if (flow->n_new == 0)
 		return;
 	if (!flow->last)
-		samples_add(clients->first[index], now - flow->submitted);
+		samples_add(clients->first, now - flow->submitted);
 	for (uint32_t i = 0; i < flow->n_new; i++) {
-		samples_add(clients->at[index], now);
+		samples_add(clients->at[c->work->index], now);
 		if (flow->last)
-			samples_add(clients->between[index], (now - flow->last) / flow->n_new);
+			samples_add(clients->between, (now - flow->last) / flow->n_new);
 	}
 	flow->last = now;
 	flow->n += flow->n_new;
@@ -240,19 +238,6 @@ static int clients_run(
 
 /* ---- results ---- */
 
-struct samples *clients_all(const struct clients *clients, struct samples *const *each)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < clients->n; i++)
-		n += each[i]->n;
-	struct samples *all = samples_new(n ? n : 1);
-	for (uint32_t i = 0; i < clients->n && all; i++)
-		for (uint32_t j = 0; j < each[i]->n; j++)
-			samples_add(all, each[i]->ns[j]);
-	return all;
-}
-
 double clients_rate(const struct clients *clients)
 {
 	return (double)clients->n_tokens / ((double)clients->ns * 1e-9);
@@ -292,8 +277,9 @@ static int served_run(const struct bench_options *options, const struct target *
 	rc = clients_run(clients, options, target);
 	if (rc < 0)
 		return rc;
+	clients->first->n = clients->between->n = 0;
 	for (uint32_t i = 0; i < n_processes; i++)
-		clients->at[i]->n = clients->first[i]->n = clients->between[i]->n = 0;
+		clients->at[i]->n = 0;
 	(void)target_ask(target, "metrics", &run->before);
 	rc = clients_run(clients, options, target);
 	if (rc < 0)

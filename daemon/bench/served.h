@@ -24,13 +24,11 @@ struct clients {
 	struct clients_request *requests;  /* [n, n_requests] */
 	uint64_t n_tokens, n_prompt_tokens;           /* of all requests */
 	struct samples *at[BENCH_PROCESSES_MAX];      /* when each token came, of a process */
-	struct samples *first[BENCH_PROCESSES_MAX];   /* from submission to a request's first token */
-	struct samples *between[BENCH_PROCESSES_MAX]; /* from token to token of a request */
+	struct samples *first;   /* from submission to a request's first token */
+	struct samples *between; /* from token to token of a request */
 	uint64_t ns;                                  /* from the start to the last process's end */
 };
 
-/* The samples of all processes, first[] or between[]; NULL: no memory. */
-struct samples *clients_all(const struct clients *clients, struct samples *const *each);
 /* Tokens a second of all of them, from when the last one has its first token until the first one
  * has its last; NAN if there is no such time. And over the whole run. */
 double clients_steady_rate(const struct clients *clients);

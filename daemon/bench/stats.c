@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/bench/stats.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -43,10 +42,12 @@ void samples_free(struct samples *samples)
 
 void samples_add(struct samples *samples, uint64_t ns)
 {
-	assert(samples->n <= samples->capacity);
-	if (samples->n == samples->capacity)
-		return;
-	samples->ns[samples->n++] = ns;
+	uint32_t i = samples->n++;
+
+	if (i < samples->capacity)
+		samples->ns[i] = ns;
+	else
+		samples->n = samples->capacity;
 	samples->sorted = false;
 }
 

@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_BENCH_STATS_H
 
 /*
- * Durations, kept in memory that forked children share: a child adds, its parent reads when the
- * child has ended.
+ * Durations, kept in memory that forked children share: children add, also several at once, and their
+ * parent reads when they have ended.
  */
 
 #include <stdbool.h>
@@ -14,7 +14,8 @@
 #include "ipc/clock.h"
 
 struct samples {
-	uint32_t n, capacity;
+	_Atomic uint32_t n;
+	uint32_t capacity;
 	bool sorted;
 	uint64_t ns[];
 };
