@@ -212,22 +212,15 @@ static void bench_options_defaults(const char *defaults, struct bench_options *o
 
 /* ---- the command line ---- */
 
-/* The values by row, set when the bench and its defaults are known; NULL: not given. */
-struct given_options {
-	const char *values[N_ROWS];
-};
-
-static bool bench_options_given(const struct given_options *given, const char *name)
+/* given: the values by row, set when the bench and its defaults are known; NULL: not given. */
+static bool bench_options_given(const char *const *given, const char *name)
 {
-	const struct option_row *row = bench_options_find(name, strlen(name));
-
-	assert(row);
-	return given->values[row - rows];
+	return given[bench_options_find(name, strlen(name)) - rows];
 }
 
 /* 0, EXIT_USAGE, or -1: it was answered. */
 static int bench_options_parse(
-	const struct program *program, int argc, char **argv, struct given_options *ret)
+	const struct program *program, int argc, char **argv, const char **ret)
 {
 	struct option names[N_ROWS + 3] = {
 		[N_ROWS] = {"help", no_argument, NULL, N_ROWS},
@@ -242,7 +235,7 @@ static int bench_options_parse(
 		if (option == '?')
 			return EXIT_USAGE;
 		if (option < (int)N_ROWS) {
-			ret->values[option] = optarg ? optarg : "";
+			ret[option] = optarg ? optarg : "";
 			continue;
 		}
 		if (option == N_ROWS)
@@ -255,12 +248,12 @@ static int bench_options_parse(
 }
 
 static int bench_options_apply(
-	const struct bench *bench, const struct given_options *given, struct bench_options *o)
+	const struct bench *bench, const char *const *given, struct bench_options *o)
 {
 	bench_options_defaults(bench->defaults, o);
 	for (size_t i = 0; i < N_ROWS; i++) {
 		const struct option_row *row = &rows[i];
-		const char *value = given->values[i];
+		const char *value = given[i];
 
 		if (!value)
 			continue;
@@ -276,7 +269,7 @@ static int bench_options_apply(
 
 /* An answer that the shipped model and its draft were trained for; one token more than the text has
  * bytes, for a begin token. */
-static void bench_options_draft_text(const struct given_options *given, struct bench_options *o)
+static void bench_options_draft_text(const char *const *given, struct bench_options *o)
 {
 	if (!o->model_dir && !o->shape && !o->text && !bench_options_given(given, "prompt")) {
 		o->text = "count 97 30\n";
@@ -288,7 +281,7 @@ static void bench_options_draft_text(const struct given_options *given, struct b
 }
 
 static int bench_options_check(
-	const struct bench *bench, const struct given_options *given, const struct bench_options *o)
+	const struct bench *bench, const char *const *given, const struct bench_options *o)
 {
 	static const struct {
 		const char *one, *other;
@@ -319,9 +312,9 @@ static int bench_options_check(
 int bench_options_read(const struct program *program, int argc, char **argv, struct bench_options *ret,
 	const struct bench **ret_bench)
 {
-	struct given_options given = {0};
+	const char *given[N_ROWS] = {NULL};
 	const struct bench *bench = NULL;
-	int rc = bench_options_parse(program, argc, argv, &given);
+	int rc = bench_options_parse(program, argc, argv, given);
 
 	if (rc != 0)
 		return rc;
@@ -336,11 +329,11 @@ int bench_options_read(const struct program *program, int argc, char **argv, str
 	if (optind + 1 < argc)
 		return bench_options_misuse("one bench at a time, and then \"%s\"", argv[optind + 1]);
 	*ret = (struct bench_options){.device = "auto", .attention = "auto", .timeout_s = 120};
-	rc = bench_options_apply(bench, &given, ret);
+	rc = bench_options_apply(bench, given, ret);
 	if (rc != 0)
 		return rc;
 	if (bench->flags & BENCH_DRAFT)
-		bench_options_draft_text(&given, ret);
+		bench_options_draft_text(given, ret);
 	*ret_bench = bench;
-	return bench_options_check(bench, &given, ret);
+	return bench_options_check(bench, given, ret);
 }
