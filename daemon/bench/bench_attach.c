@@ -114,13 +114,7 @@ enum leg { SESSION, FIRST, SECOND, N_LEGS };
 static const char *const names[N_LEGS] = {
 	"connect and handshake", "to the first token", "to the first decoded token"};
 
-struct attach_work {
-	const struct bench_options *options;
-	struct results *results;
-	const char *socket;
-};
-
-static int attach_once(const struct attach_work *work, struct samples *const *legs)
+static int attach_once(const struct target_work *work, struct samples *const *legs)
 {
 	const struct client_prompt prompt = {.model = work->options->model_name,
 		.n_prompt = CLIENT_PROMPT_TOKENS,
@@ -130,7 +124,7 @@ static int attach_once(const struct attach_work *work, struct samples *const *le
 	uint32_t n_tokens = 0;
 	uint64_t start = clock_ns();
 
-	int rc = client_connect(&m, work->socket, MIMEO_SPIN_DEFAULT);
+	int rc = client_connect(&m, work->target->socket, MIMEO_SPIN_DEFAULT);
 	if (rc < 0)
 		return rc;
 	samples_add(legs[SESSION], clock_ns() - start);
@@ -158,15 +152,15 @@ static void attach_rows(struct results *results, struct samples *const *legs)
 		results_text(results, "measure", "MEASURE", names[i]);
 		results_samples(results, legs[i], legs[N_LEGS]);
 		if (i != SESSION)
-			results_target_seconds(
-				results, samples_quantile(legs[i], 0.5), TARGET_SECONDS, true);
+			results_target(results, TABLE_SECONDS, samples_quantile(legs[i], 0.5),
+				TARGET_SECONDS, true);
 		results_floor(results, FLOOR);
 	}
 }
 
 static int attach_child(void *arg, int fd)
 {
-	const struct attach_work *work = arg;
+	const struct target_work *work = arg;
 	uint32_t count = work->options->count;
 	struct samples *legs[N_LEGS + 1]; /* the last one is the floor */
 	CLEANUP(floor_attach_stop) struct floor_attach floor;
@@ -187,13 +181,6 @@ static int attach_child(void *arg, int fd)
 
 int bench_attach(const struct bench_options *options, struct results *results)
 {
-	struct attach_work work = {options, results, NULL};
-	struct target target;
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = 64}, results, &target);
-
-	work.socket = target.socket;
-	if (rc == 0)
-		rc = child_run("attach", attach_child, &work, options->timeout_s);
-	target_close(&target);
-	return rc;
+	return target_run(options, &(struct spawn_needs){.kv_pages = 64}, results, "attach",
+		attach_child, NULL);
 }

@@ -107,18 +107,24 @@ unsigned results_n_cpus(void)
 
 /* ---- filling ---- */
 
-static struct result_cell *results_cell(
-	struct results *results, const char *key, const char *title, enum table_unit unit)
+/* n_columns: there is no such column. */
+static uint32_t results_column(const struct results *results, const char *key)
 {
 	uint32_t i = 0;
 
-	assert(results->n_rows > 0);
 	while (i < results->n_columns && strcmp(results->columns[i].key, key) != 0)
 		i++;
-	if (i == results->n_columns) {
-		assert(i < COLUMNS_MAX);
+	return i;
+}
+
+static struct result_cell *results_cell(
+	struct results *results, const char *key, const char *title, enum table_unit unit)
+{
+	uint32_t i = results_column(results, key);
+
+	assert(results->n_rows > 0 && i < COLUMNS_MAX);
+	if (i == results->n_columns)
 		results->columns[results->n_columns++] = (struct table_column){key, title, unit};
-	}
 	assert(results->columns[i].unit == unit);
 	return &results->rows[results->n_rows - 1][i];
 }
@@ -168,36 +174,20 @@ void results_samples(struct results *results, struct samples *result, struct sam
 	results_number(results, "ratio", "RATIO", median / least);
 }
 
-void results_target(struct results *results, const char *target, const char *met)
+void results_target(
+	struct results *results, enum table_unit unit, double value, double most, bool judged)
 {
-	results_text(results, "target", "TARGET", target);
-	results_text(results, "met", "MET", met);
-}
-
-/* Text of the target by its unit. */
-static void results_judge(struct results *results, const char *text, double value, double most,
-	bool judged)
-{
-	results_target(results, text,
-		!judged || !isfinite(value) ? NULL : value <= most ? "yes" : "no");
-}
-
-void results_target_ratio(struct results *results, double ratio, double most, bool judged)
-{
-	char text[64];
-
-	snprintf(text, sizeof(text), "ratio <= %g", most);
-	results_judge(results, text, ratio, most, judged);
-	results_number(results, "target_ratio", NULL, most);
-}
-
-void results_target_seconds(struct results *results, double seconds, double most, bool judged)
-{
+	bool seconds = unit == TABLE_SECONDS;
 	char text[64], limit[TABLE_FORMAT_MAX];
 
-	snprintf(text, sizeof(text), "<= %s", table_format_seconds(limit, most));
-	results_judge(results, text, seconds, most, judged);
-	results_number(results, "target_s", NULL, most);
+	if (seconds)
+		snprintf(text, sizeof(text), "<= %s", table_format_seconds(limit, most));
+	else
+		snprintf(text, sizeof(text), "ratio <= %g", most);
+	results_text(results, "target", "TARGET", text);
+	results_text(results, "met", "MET",
+		!judged || !isfinite(value) ? NULL : value <= most ? "yes" : "no");
+	results_number(results, seconds ? "target_s" : "target_ratio", NULL, most);
 }
 
 void results_floor(struct results *results, const char *floor)
@@ -224,23 +214,13 @@ void results_explain(struct results *results, const char *format, ...)
 			line);
 }
 
-/* The cell of a row; NULL: there is no such column. */
-static const struct result_cell *results_find(
-	const struct results *results, uint32_t row, const char *key)
-{
-	assert(row < results->n_rows);
-	for (uint32_t i = 0; i < results->n_columns; i++) {
-		if (strcmp(results->columns[i].key, key) == 0)
-			return &results->rows[row][i];
-	}
-	return NULL;
-}
-
 double results_get(const struct results *results, uint32_t row, const char *key)
 {
-	const struct result_cell *cell = results_find(results, row, key);
+	uint32_t i = results_column(results, key);
 
-	return cell && cell->has_value ? cell->value : NAN;
+	assert(row < results->n_rows);
+	return i < results->n_columns && results->rows[row][i].has_value ? results->rows[row][i].value
+									 : NAN;
 }
 
 uint32_t results_n_rows(const struct results *results)
@@ -279,17 +259,19 @@ static int results_table(const struct results *results, bool json)
 /* Each text of the column, once. */
 static void results_print_texts(const struct results *results, const char *key)
 {
-	for (uint32_t i = 0; i < results->n_rows; i++) {
-		const struct result_cell *cell = results_find(results, i, key);
-		bool seen = !cell || !cell->text;
+	uint32_t column = results_column(results, key);
+
+	for (uint32_t i = 0; i < results->n_rows && column < results->n_columns; i++) {
+		const char *text = results->rows[i][column].text;
+		bool seen = !text;
 
 		for (uint32_t j = 0; j < i && !seen; j++) {
-			const char *before = results_find(results, j, key)->text;
+			const char *before = results->rows[j][column].text;
 
-			seen = before && strcmp(before, cell->text) == 0;
+			seen = before && strcmp(before, text) == 0;
 		}
 		if (!seen)
-			printf("%s: %s\n", key, cell->text);
+			printf("%s: %s\n", key, text);
 	}
 }
 

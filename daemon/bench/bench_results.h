@@ -70,11 +70,10 @@ static inline void results_count(
 /* The median and 99th percentile of a result and its floor, and the ratio of the medians. */
 void results_samples(struct results *results, struct samples *result, struct samples *floor);
 
-/* A target of the row for this value, and whether it is met where that is judged. */
-void results_target_ratio(struct results *results, double ratio, double most, bool judged);
-void results_target_seconds(struct results *results, double seconds, double most, bool judged);
-/* met: "yes", "no", NULL: not judged. */
-void results_target(struct results *results, const char *target, const char *met);
+/* A target of the row for this value, in seconds or else a ratio, and whether it is met where that is
+ * judged. */
+void results_target(
+	struct results *results, enum table_unit unit, double value, double most, bool judged);
 
 /* What the row's floor is, and what to keep in mind; printed once each. NULL: nothing. */
 void results_floor(struct results *results, const char *floor);

@@ -146,24 +146,18 @@ static int floor_ping_pong(enum hop forth, enum hop back, uint32_t count, uint64
 
 /* ---- the ring ---- */
 
-struct ring_work {
-	const struct ring_case *what;
-	const struct bench_options *options;
-	struct results *results;
-	const char *socket;
-};
-
 static int ring_round(
-	const struct ring_work *work, struct samples *samples, struct samples *floor)
+	const struct target_work *work, struct samples *samples, struct samples *floor)
 {
+	const struct ring_case *what = work->what;
 	uint64_t round_ns = ROW_NS / (2 * ROUNDS);
 	struct mimeo *m;
-	int rc = floor_ping_pong(work->what->forth, work->what->back, work->options->count,
-		clock_ns() + round_ns, floor);
+	int rc = floor_ping_pong(
+		what->forth, what->back, work->options->count, clock_ns() + round_ns, floor);
 
 	if (rc < 0)
 		return bench_fail(rc, "the floor: %s", strerror(-rc));
-	rc = client_connect(&m, work->socket, work->what->client_spin);
+	rc = client_connect(&m, work->target->socket, what->client_spin);
 	if (rc < 0)
 		return rc;
 	for (uint32_t i = 0; i < WARM_UPS && rc == 0; i++)
@@ -192,7 +186,7 @@ static void ring_keep_quickest(struct samples **best, struct samples **round)
 }
 
 static void ring_row(
-	const struct ring_work *work, struct samples *samples, struct samples *floor)
+	const struct target_work *work, struct samples *samples, struct samples *floor)
 {
 	const struct ring_case *what = work->what;
 	bool spins = what->forth == HOP_LINE || what->back == HOP_LINE;
@@ -202,14 +196,14 @@ static void ring_row(
 	results_row(work->results);
 	results_text(work->results, "measure", "MEASURE", what->name);
 	results_samples(work->results, samples, floor);
-	results_target_ratio(work->results, ratio, what->target, judged);
+	results_target(work->results, TABLE_NUMBER, ratio, what->target, judged);
 	results_floor(work->results, what->floor);
 	results_note(work->results, !judged ? FEW_CPUS : what->daemon_spin ? NULL : RUNNING);
 }
 
 static int ring_child(void *arg, int fd)
 {
-	const struct ring_work *work = arg;
+	const struct target_work *work = arg;
 	CLEANUP(cleanup_samples) struct samples *best = NULL, *best_floor = NULL;
 
 	for (uint32_t i = 0; i < ROUNDS; i++) {
@@ -229,21 +223,14 @@ static int ring_child(void *arg, int fd)
 
 int bench_ring(const struct bench_options *options, struct results *results)
 {
-	for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		const struct ring_case *what = &cases[i];
-		struct ring_work work = {what, options, results, NULL};
-		struct target target;
+	int rc = 0;
 
-		if (!what->daemon_spin != !!options->socket)
-			continue;
-		int rc = target_open(options,
-			&(struct spawn_needs){.spin_us = what->daemon_spin, .kv_pages = 64}, results, &target);
-		work.socket = target.socket;
-		if (rc == 0)
-			rc = child_run(what->name, ring_child, &work, options->timeout_s);
-		target_close(&target);
-		if (rc < 0)
-			return rc;
+	for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]) && rc == 0; i++) {
+		const struct ring_case *what = &cases[i];
+		struct spawn_needs needs = {.spin_us = what->daemon_spin, .kv_pages = 64};
+
+		if (!what->daemon_spin == !!options->socket)
+			rc = target_run(options, &needs, results, what->name, ring_child, what);
 	}
-	return 0;
+	return rc;
 }

@@ -305,3 +305,13 @@ void target_close(struct target *target)
 		spawn_remove_directory(target->directory);
 	target->directory[0] = '\0';
 }
+
+int target_run(const struct bench_options *options, const struct spawn_needs *needs,
+	struct results *results, const char *name, int (*child)(void *arg, int fd), const void *what)
+{
+	CLEANUP(target_close) struct target target;
+	struct target_work work = {options, results, &target, what};
+	int rc = target_open(options, needs, results, &target);
+
+	return rc < 0 ? rc : child_run(name, child, &work, options->timeout_s);
+}

@@ -40,6 +40,18 @@ int target_open(const struct bench_options *options, const struct spawn_needs *n
 	struct results *results, struct target *ret);
 void target_close(struct target *target);
 
+/* What a child of target_run works with. */
+struct target_work {
+	const struct bench_options *options;
+	struct results *results;
+	const struct target *target;
+	const void *what; /* the bench's own */
+};
+/* Run a bench's child with a daemon, for options->timeout_s at most; its argument is a struct target_work.
+ * 0, or -errno with a sentence on standard error. */
+int target_run(const struct bench_options *options, const struct spawn_needs *needs,
+	struct results *results, const char *name, int (*child)(void *arg, int fd), const void *what);
+
 /* Ask the daemon over its admin socket. 0, or -errno and *ret untouched, -EACCES without such a
  * connection. */
 int target_ask(const struct target *target, const char *op, struct answer **ret);

@@ -493,34 +493,31 @@ static int buffer_gaps(const struct buffer_bench *bench)
 
 static int buffer_child(void *arg, int fd)
 {
-	struct buffer_bench *bench = arg;
+	const struct target_work *work = arg;
+	struct buffer_bench bench = {work->options, work->results, work->target, NULL};
 	struct mimeo_config config = MIMEO_CONFIG_INIT;
 	char message[256] = "";
 
-	config.socket_path = bench->target->socket;
+	config.socket_path = work->target->socket;
 	config.arena_bytes = ARENA_BYTES;
 	config.message = message;
 	config.message_size = sizeof(message);
-	if (mimeo_connect(&bench->m, &config) < 0)
-		return bench_fail(1, "%s: %s", bench->target->socket, message);
-	int rc = buffer_calls(bench);
+	if (mimeo_connect(&bench.m, &config) < 0)
+		return bench_fail(1, "%s: %s", work->target->socket, message);
+	int rc = buffer_calls(&bench);
 	if (rc == 0)
-		rc = buffer_steps(bench);
-	if (rc == 0 && bench->target->admin >= 0)
-		rc = buffer_gaps(bench);
-	mimeo_close(bench->m);
+		rc = buffer_steps(&bench);
+	if (rc == 0 && work->target->admin >= 0)
+		rc = buffer_gaps(&bench);
+	mimeo_close(bench.m);
 	return rc != 0;
 }
 
 int bench_buffer(const struct bench_options *options, struct results *results)
 {
-	struct target target;
-	struct buffer_bench bench = {options, results, &target, NULL};
-	int rc = target_open(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, results, &target);
+	int rc = target_run(options, &(struct spawn_needs){.kv_pages = KV_PAGES}, results, "buffers",
+		buffer_child, NULL);
 
-	if (rc == 0)
-		rc = child_run("buffers", buffer_child, &bench, options->timeout_s);
-	target_close(&target);
 	results_explain(results, "more: beyond the floor; saved: bytes a step that are not copied to "
 		"the host and into the arena");
 	return rc;

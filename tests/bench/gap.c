@@ -31,7 +31,7 @@ static void gap_row(const struct bench_options *options, const struct served *ru
 	results_seconds(results, "gap_mean_s", "GAP", gap);
 	results_seconds(results, "floor_mean_s", "FLOOR", floor);
 	results_number(results, "ratio", "RATIO", gap / floor);
-	results_target_seconds(results, gap, TARGET_SECONDS, !results_on_cpu(results));
+	results_target(results, TABLE_SECONDS, gap, TARGET_SECONDS, !results_on_cpu(results));
 	results_value(results, "long_gaps", "> 10 US", TABLE_COUNT, longs);
 	results_seconds(results, "short_gap_mean_s", "THE REST",
 		(gap_ns - long_ns) / (gaps - longs) * 1e-9);

@@ -30,12 +30,6 @@ static const struct {
 	{"all of it back", "sessions"},
 };
 
-struct kill_bench {
-	const struct bench_options *options;
-	const struct target *target;
-	struct samples *back[N_RESOURCES + 1]; /* the last one is the floor */
-};
-
 static int kill_floor_child(void *arg, int fd)
 {
 	if (write(fd, "", 1) != 1)
@@ -79,13 +73,14 @@ static int kill_look(const struct target *target, uint64_t ret[N_RESOURCES])
 }
 
 /* Ask until all is back. */
-static int kill_await(struct kill_bench *bench, const uint64_t *before, uint64_t killed)
+static int kill_await(const struct target *target, const uint64_t *before, uint64_t killed,
+	struct samples *const *samples)
 {
 	bool back[N_RESOURCES] = {false};
 	uint64_t now[N_RESOURCES];
 
 	while (!back[ALL]) {
-		int rc = kill_look(bench->target, now);
+		int rc = kill_look(target, now);
 		uint64_t time = clock_ns() - killed;
 
 		if (rc < 0)
@@ -99,26 +94,26 @@ static int kill_await(struct kill_bench *bench, const uint64_t *before, uint64_t
 						  : now[i] >= before[i];
 
 			if (!back[i] && is_back)
-				samples_add(bench->back[i], time);
+				samples_add(samples[i], time);
 			back[i] = back[i] || is_back;
 		}
 	}
 	return 0;
 }
 
-static int kill_once(struct kill_bench *bench)
+static int kill_once(const struct target_work *work, struct samples *const *back)
 {
 	CLEANUP(child_kill) struct child child = {0};
 	uint64_t before[N_RESOURCES], during[N_RESOURCES];
-	int rc = kill_floor(bench->back[N_RESOURCES]);
+	int rc = kill_floor(back[N_RESOURCES]);
 
 	if (rc < 0)
 		return bench_fail(rc, "the floor: %s", strerror(-rc));
-	rc = kill_look(bench->target, before);
+	rc = kill_look(work->target, before);
 	if (rc == 0)
-		rc = stream_start(&child, bench->options, bench->target);
+		rc = stream_start(&child, work->options, work->target);
 	if (rc == 0)
-		rc = kill_look(bench->target, during);
+		rc = kill_look(work->target, during);
 	if (rc < 0)
 		return rc;
 	/* A client that has nothing would be back at once. */
@@ -128,37 +123,35 @@ static int kill_once(struct kill_bench *bench)
 			"was killed cannot be determined");
 	uint64_t killed = clock_ns();
 	kill(child.pid, SIGKILL);
-	return kill_await(bench, before, killed);
+	return kill_await(work->target, before, killed, back);
 }
 
-static int kill_measure(struct kill_bench *bench, struct results *results)
+static int kill_child(void *arg, int fd)
 {
-	CLEANUP(target_close) struct target target;
-	uint32_t kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, STREAM_TOKENS);
-	int rc = target_open(
-		bench->options, &(struct spawn_needs){.kv_pages = kv_pages}, results, &target);
+	const struct target_work *work = arg;
+	struct samples *back[N_RESOURCES + 1]; /* the last one is the floor */
 
-	bench->target = &target;
-	for (uint32_t i = 0; i < bench->options->count && rc == 0; i++)
-		rc = kill_once(bench);
-	return rc;
+	if (samples_make(back, N_RESOURCES + 1, work->options->count) < 0)
+		return bench_fail(1, "no memory");
+	for (uint32_t i = 0; i < work->options->count; i++) {
+		if (kill_once(work, back) < 0)
+			return 1;
+	}
+	for (int i = 0; i < N_RESOURCES; i++) {
+		results_row(work->results);
+		results_text(work->results, "measure", "MEASURE", resources[i].name);
+		results_samples(work->results, back[i], back[N_RESOURCES]);
+		results_target(work->results, TABLE_SECONDS, samples_quantile(back[i], 0.5),
+			TARGET_SECONDS, true);
+		results_floor(work->results, FLOOR);
+	}
+	return 0;
 }
 
 int bench_kill(const struct bench_options *options, struct results *results)
 {
-	struct kill_bench bench = {.options = options};
-	int rc = samples_make(bench.back, N_RESOURCES + 1, options->count);
+	uint32_t kv_pages = 2 * client_pages(CLIENT_PROMPT_TOKENS, STREAM_TOKENS);
 
-	rc = rc < 0 ? bench_fail(rc, "no memory") : kill_measure(&bench, results);
-	for (int i = 0; i < N_RESOURCES && rc == 0; i++) {
-		results_row(results);
-		results_text(results, "measure", "MEASURE", resources[i].name);
-		results_samples(results, bench.back[i], bench.back[N_RESOURCES]);
-		results_target_seconds(
-			results, samples_quantile(bench.back[i], 0.5), TARGET_SECONDS, true);
-		results_floor(results, FLOOR);
-	}
-	for (int i = 0; i <= N_RESOURCES; i++)
-		samples_free(bench.back[i]);
-	return rc;
+	return target_run(options, &(struct spawn_needs){.kv_pages = kv_pages}, results, "kill",
+		kill_child, NULL);
 }
