@@ -58,8 +58,9 @@ static int budget_charge_kv(
 	if (pages == 0) {
 		snprintf(text, size,
 			"model %s: %" PRIu64 " byte%s of KV cache hold no page of %" PRIu64
-			" bytes: see --kv-bytes and --kv-pages",
-			model->name, bytes, bytes == 1 ? "" : "s", model->page_bytes);
+			" bytes: give more by --kv-bytes or --kv-pages%s",
+			model->name, bytes, bytes == 1 ? "" : "s", model->page_bytes,
+			model->kv_bytes > 0 ? "" : ", or more memory by --memory");
 		return -ENOMEM;
 	}
 	if (pages > INT32_MAX)

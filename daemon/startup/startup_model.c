@@ -153,10 +153,11 @@ void startup_model_limit(struct startup_model *model, uint32_t page_tokens)
 	assert(model->max_seq_len > 0 && most > 0);
 	if (most >= model->max_seq_len)
 		return;
-	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: "
-		 "see --kv-pages, --kv-bytes and --max-seq-len",
+	log_warn("model %s: its KV cache of %u page%s holds sequences of at most %u tokens, not %u: give "
+		 "--kv-pages %u or more for those, or --max-seq-len %u",
 		model->options->name, model->memory->kv_pages,
-		model->memory->kv_pages == 1 ? "" : "s", (uint32_t)most, model->max_seq_len);
+		model->memory->kv_pages == 1 ? "" : "s", (uint32_t)most, model->max_seq_len,
+		(model->max_seq_len + page_tokens - 1) / page_tokens, (uint32_t)most);
 	model->max_seq_len = (uint32_t)most;
 }
 

@@ -216,6 +216,7 @@ static void test_length_beyond_all_pages_is_warned_of_and_not_offered(void **sta
 	daemon_option(daemon, "--kv-pages", "10");
 	daemon_start(daemon);
 	assert_true(daemon_log_has(daemon, "10 pages holds sequences of at most 160 tokens"));
+	assert_true(daemon_log_has(daemon, " or more for those, or --max-seq-len 160"));
 	assert_int_equal(daemon_number(daemon, "models", 0, "max_seq_len"), 160);
 	struct mimeo *m = daemon_connect(daemon, 0, 0);
 	assert_int_equal(mimeo_model_get(m, 0)->max_seq_len, 160);

@@ -128,7 +128,7 @@ static void test_share_below_a_page_is_refused(void **state)
 
 	model.kv_bytes = MIB - 1;
 	assert_int_equal(plan(100 * MIB, &model, 1), -ENOMEM);
-	assert_non_null(strstr(text, "hold no page"));
+	assert_non_null(strstr(text, "give more by --kv-bytes or --kv-pages"));
 }
 
 static void test_sizes_whose_sum_overflows_are_refused(void **state)
