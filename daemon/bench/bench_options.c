@@ -23,6 +23,7 @@ static const struct option_row {
 	enum kind kind;
 	size_t field; /* of struct bench_options; of a range the most, its least behind it */
 	uint32_t min, max;
+	const char *unit; /* of its numbers; NULL: it depends on the bench, or there is none */
 } rows[] = {
 	{"socket", "PATH", "measure the daemon that listens there", WORD, TO(socket)},
 	{"mimeod", "FILE", "program to start (default: beside this one)", WORD, TO(mimeod)},
@@ -37,30 +38,30 @@ static const struct option_row {
 	{"spin-us", "N", "how long the daemon spins, as for mimeod(8)", WORD, TO(spin_us)},
 	{"graph-mode", "MODE", "of the daemon, as for mimeod(8)", WORD, TO(graph_mode)},
 	{"processes", "LIST", "numbers of processes, 1 to 64 each", LIST, TO(processes), 1,
-		BENCH_PROCESSES_MAX},
-	{"in-flight", "N", "requests that each process has in flight", NUMBER, TO(in_flight), 1, 64},
-	{"requests", "N", "requests of each process in all", NUMBER, TO(requests), 1, 1u << 16},
+		BENCH_PROCESSES_MAX, "processes"},
+	{"in-flight", "N", "requests that each process has in flight", NUMBER, TO(in_flight), 1, 64, "requests"},
+	{"requests", "N", "requests of each process in all", NUMBER, TO(requests), 1, 1u << 16, "requests"},
 	{"prompt", "N[-M]", "tokens of a prompt; of a range, drawn for each request", RANGE,
-		TO(prompt), 1, 1u << 20},
-	{"tokens", "N[-M]", "tokens that a request generates", RANGE, TO(tokens), 2, 1u << 20},
+		TO(prompt), 1, 1u << 20, "tokens"},
+	{"tokens", "N[-M]", "tokens that a request generates", RANGE, TO(tokens), 2, 1u << 20, "tokens"},
 	{"prefix", "N", "tokens at the head of every prompt that are the same", NUMBER, TO(prefix), 0,
-		1u << 20},
+		1u << 20, "tokens"},
 	{"seed", "N", "of lengths and prompts", NUMBER, TO(seed), 1, UINT32_MAX},
 	{"draft", "DIR", "draft model (default: tinycalc's, or one made for --shape)", WORD,
 		TO(draft)},
 	{"draft-tokens", "N", "tokens that it proposes a step", NUMBER, TO(draft_tokens), 1,
-		SPECULATE_MAX},
+		SPECULATE_MAX, "tokens"},
 	{"text", "TEXT", "prompt in place of --prompt tokens, for a model of bytes", WORD, TO(text)},
 	{"count", "N", "how often: round trips of a round, attaches, kills, steps, calls", NUMBER,
 		TO(count), 1, 10000000},
-	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16},
-	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20},
-	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17},
-	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17},
+	{"batches", "LIST", "numbers of rows", LIST, TO(batches), 1, 1u << 16, "rows"},
+	{"contexts", "LIST", "tokens that a row sees", LIST, TO(contexts), 1, 1u << 20, "tokens"},
+	{"prompts", "LIST", "lengths of whole prompts, one row each", LIST, TO(prompts), 1, 1u << 17, "tokens"},
+	{"query", "N", "tokens of a row that attend", NUMBER, TO(query), 1, 1u << 17, "tokens"},
 	{"sides", "LIST", "of the CUDA device, whose products: 0 the quickest, 1 cuBLASLt, 2 ours, "
 		"3 and on one of ours", LIST, TO(sides), 0, 32},
 	{"timeout", "N", "seconds after which a step is given up (default: 120)", NUMBER,
-		TO(timeout_s), 1, 86400},
+		TO(timeout_s), 1, 86400, "seconds"},
 	{"plot", "FILE", "write an SVG chart of the results as well", WORD, TO(plot)},
 	{"json", NULL, "write JSON", FLAG, TO(json)},
 };
@@ -247,6 +248,20 @@ static int bench_options_parse(
 	return 0;
 }
 
+static int bench_options_misuse_value(const struct option_row *row, const char *value)
+{
+	const char *of = row->unit ? " of " : "", *unit = row->unit ? row->unit : "";
+
+	if (row->kind == RANGE)
+		return bench_options_misuse("--%s %s: not N or N-M, numbers%s%s from %u to %u", row->name, value,
+			of, unit, row->min, row->max);
+	if (row->kind == LIST)
+		return bench_options_misuse("--%s %s: not a list of at most %u numbers%s%s from %u to %u",
+			row->name, value, BENCH_LIST_MAX, of, unit, row->min, row->max);
+	return bench_options_misuse("--%s %s: not a number%s%s from %u to %u", row->name, value, of, unit,
+		row->min, row->max);
+}
+
 static int bench_options_apply(
 	const struct bench *bench, const char *const *given, struct bench_options *o)
 {
@@ -260,7 +275,7 @@ static int bench_options_apply(
 		if (!bench_options_takes(bench, row->name))
 			return bench_options_misuse("--%s is not for this bench", row->name);
 		if (!bench_options_set(row, value, o))
-			return bench_options_misuse("--%s %s: out of range or not a number", row->name, value);
+			return bench_options_misuse_value(row, value);
 		if (row->kind == RANGE && !(bench->flags & BENCH_RANGES) && strchr(value, '-'))
 			return bench_options_misuse("--%s: this bench takes one number", row->name);
 	}

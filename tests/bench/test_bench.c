@@ -121,6 +121,10 @@ static void test_nonsense_is_status_2_and_no_daemon_status_1(void **state)
 
 	for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
 		assert_run(2, nonsense[i], "see --help");
+	assert_run(2, "ring --timeout 0", "--timeout 0: not a number of seconds from 1 to 86400");
+	assert_run(2, "attach --count x", "--count x: not a number from 1 to 10000000");
+	assert_run(2, "decode --batches 1,,2", ": not a list of at most 16 numbers of rows from 1 to 65536");
+	assert_run(2, "load --prompt 5-2", ": not N or N-M, numbers of tokens from 1 to 1048576");
 	assert_run(2, "melt", "there is no bench \"melt\"");
 	assert_run(1, "decode --shape 9T", "there is no shape \"9T\"");
 	assert_run(1, "attach --socket /nonexistent/x.sock", "");
