@@ -63,7 +63,8 @@ static int message_of_mask_tokens(const struct mimeo_event *event, char *buffer,
 /* By detail; the values are the arguments, in their order. */
 static const char *const message_formats[] = {
 	[RING_DETAIL_TOKEN] = "token %d is %d, outside the vocabulary of %d",
-	[RING_DETAIL_LENGTH] = "%d tokens asked in all, at most %d are possible",
+	[RING_DETAIL_LENGTH] = "%d tokens in all, with the sequence's and max_tokens: the model's "
+			       "sequences have at most %d",
 	[RING_DETAIL_EMPTY] = "the request has no tokens",
 	[RING_DETAIL_MODEL] = "no model has index %d: the daemon serves %d",
 	[RING_DETAIL_SEQUENCE] = "sequence %d is not open",
@@ -71,7 +72,7 @@ static const char *const message_formats[] = {
 	[RING_DETAIL_EXTENT] = "offset %u and length %u do not lie in the arena of %u bytes",
 	[RING_DETAIL_OUTPUT] = "the output area has %u bytes and needs %u",
 	[RING_DETAIL_OP] = "operation %d is unknown",
-	[RING_DETAIL_PAGES] = "KV pages needed: %d, free: %d",
+	[RING_DETAIL_PAGES] = "KV pages needed: %d, free: %d; mimeod --kv-pages sets how many there are",
 	[RING_DETAIL_KEEP] = "tokens to keep: %d, and the sequence has %d",
 	[RING_DETAIL_OPEN_TWICE] = "sequence %d is open already",
 	[RING_DETAIL_ROW_TWICE] = "row %d names sequence %d a second time",

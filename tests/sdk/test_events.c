@@ -154,7 +154,8 @@ static void test_refusal_carries_status_and_detail(void **state)
 	assert_int_equal(session_wait(s), 1);
 	assert_int_equal(s->event.status, MIMEO_E_TOO_LONG);
 	mimeo_event_message(&s->event, text, sizeof(text));
-	assert_string_equal(text, "900 tokens asked in all, at most 512 are possible");
+	assert_string_equal(text, "900 tokens in all, with the sequence's and max_tokens: the model's "
+		"sequences have at most 512");
 }
 
 static void test_cancel_has_an_event_of_its_own(void **state)
