@@ -57,9 +57,9 @@ static int client_prepare(struct mimeo *m, const struct client_prompt *prompt, u
 	struct mimeo_generate generate = MIMEO_GENERATE_INIT;
 
 	if (!info)
-		return MIMEO_E_UNKNOWN_MODEL;
+		return client_fail("generate", MIMEO_E_UNKNOWN_MODEL);
 	if (!tokens)
-		return MIMEO_E_NO_MEMORY;
+		return client_fail("generate", MIMEO_E_NO_MEMORY);
 	if (prompt->text && info->vocab_size != 256)
 		return bench_fail(MIMEO_E_INVALID,
 			"--text: the model has a vocabulary of %u, not of 256 bytes",
@@ -68,14 +68,16 @@ static int client_prepare(struct mimeo *m, const struct client_prompt *prompt, u
 	generate.tokens = tokens;
 	generate.n_tokens = client_fill(prompt, info, tokens);
 	if (info->max_seq_len <= generate.n_tokens)
-		return MIMEO_E_TOO_LONG;
+		return bench_fail(MIMEO_E_TOO_LONG,
+			"a prompt of %u tokens and one to generate: model %s takes %u", generate.n_tokens,
+			info->name, info->max_seq_len);
 	generate.max_tokens = info->max_seq_len - generate.n_tokens;
 	if (generate.max_tokens > prompt->n_tokens)
 		generate.max_tokens = prompt->n_tokens;
 	generate.flags = MIMEO_GENERATE_IGNORE_EOS;
 	int rc = mimeo_request_prep_generate(request, &generate);
 	mimeo_request_set_data(request, prompt->user_data);
-	return rc;
+	return rc < 0 ? client_fail(mimeo_request_message(request), rc) : 0;
 }
 
 int client_generate(struct mimeo *m, const struct client_prompt *prompt)
@@ -85,9 +87,12 @@ int client_generate(struct mimeo *m, const struct client_prompt *prompt)
 	if (index < 0)
 		return client_fail(prompt->model, index);
 	struct mimeo_request *request = mimeo_request_get(m);
-	int rc = request ? client_prepare(m, prompt, (uint32_t)index, request) : MIMEO_E_FULL;
-	if (rc == 0)
-		rc = mimeo_submit(m);
+	if (!request)
+		return client_fail("generate", MIMEO_E_FULL);
+	int rc = client_prepare(m, prompt, (uint32_t)index, request);
+	if (rc < 0)
+		return rc;
+	rc = mimeo_submit(m);
 	return rc < 0 ? client_fail("generate", rc) : 0;
 }
 

@@ -92,6 +92,8 @@ static void test_more_tokens_than_the_model_takes_are_refused(void **state)
 {
 	assert_run(1, "--device cpu --model " MODELS "tinycalc share --processes 1 --tokens 1000000",
 		"the model's length leaves capacity for");
+	assert_run(1, "--device cpu --model " MODELS "tinycalc share --processes 1 --prompt 5001",
+		"a prompt of 5001 tokens and one to generate: model bench takes 2048");
 }
 
 static void test_share_says_why_a_column_is_empty(void **state)
