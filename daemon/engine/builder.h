@@ -46,9 +46,8 @@ struct builder_thing {
 
 struct builder_job {
 	struct builder_thing *thing; /* kind and bytes given; address or event made */
-	/* Imports: the handle, of which handle.fd stays the caller's and open; with a descriptor its
-	 * other fields are made here, from `bytes` (of the file, at least). Exports and fences: made
-	 * here, the fd the caller's. */
+	/* Imports: given (with an fd only fd and size are read); handle.fd stays open and the caller's.
+	 * Exports, fences: filled in here; the caller owns the fd. */
 	struct device_handle handle;
 	int rc; /* 0, or the device's answer: what was made nevertheless is to be closed */
 	void *userdata;
@@ -84,8 +83,8 @@ void builder_post_task(struct builder *builder, struct builder_task *task);
 void builder_post(struct builder *builder, struct builder_job *job);
 /* Readable (edge) when jobs are done. */
 int builder_fd(const struct builder *builder);
-/* Take one that is done, or NULL. Of one that failed and has no address the bytes are no longer
- * counted, and the thing is the caller's to free; with an address it is for builder_close. */
+/* Take one that is done, or NULL. If it failed without an address, its bytes are no longer counted and
+ * the caller frees the thing; if it failed with one, call builder_close. */
 struct builder_job *builder_take(struct builder *builder);
 /* Give the thing back and free it. */
 void builder_close(struct builder *builder, struct builder_thing *thing);

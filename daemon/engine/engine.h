@@ -25,8 +25,8 @@
 #define ENGINE_MODELS_MAX 32
 #define ENGINE_SESSIONS_MAX 1024
 #define ENGINE_SPIN_FOREVER UINT32_MAX
-#define ENGINE_GENERATION_NS UINT64_C(10000000000) /* of graphs' use */
-#define ENGINE_QUIET_NS UINT64_C(100000000) /* without a step: a capture delays no client */
+#define ENGINE_GENERATION_NS UINT64_C(10000000000) /* length of a generation: see lane/late.c */
+#define ENGINE_QUIET_NS UINT64_C(100000000) /* no step for so long: captures are not limited */
 #define ENGINE_LONG_GAP_NS 10000u /* the lane waited for the engine */
 
 struct engine_model_options {
@@ -131,7 +131,7 @@ struct engine_port {
 struct engine_needs {
 	uint64_t pool_bytes;   /* of the device: activations */
 	uint64_t inputs_bytes; /* of the device: persistent inputs */
-	uint64_t draft_logits_bytes; /* of these: what drafts were drawn from, of all slots */
+	uint64_t draft_logits_bytes; /* part of inputs_bytes: draft logits of all slots */
 	uint64_t pinned_bytes; /* of the host: what feeds them */
 };
 /* What a model takes beside its weights and KV cache, by the options' limits, with a draft (or NULL, 0)
@@ -140,8 +140,8 @@ int engine_measure(const struct engine_options *options, const struct model_conf
 	const struct model_config *draft, uint32_t n_drafts, uint32_t max_seq_len,
 	enum dtype activation, struct engine_needs *ret);
 
-/* Frees the models that the options name, and forgets them: the draft first, which has its target's ends.
- * For their owner, until engine_new. */
+/* Frees the options' models and clears them; the draft first: it uses its target's embedding and head. Only
+ * before engine_new. */
 void engine_model_options_deinit(struct engine_model_options *options);
 /* Takes the models of the options over, whatever it returns. */
 int engine_new(const struct engine_options *options, struct engine **ret, struct model_error *error);
@@ -160,8 +160,8 @@ int engine_post_attach(struct engine *engine, struct engine_port *port);
 /* Ends all that the session has: requests, sequences, pages, slots. DETACHED follows as soon as no
  * launched step names any of it. */
 int engine_post_detach(struct engine *engine, struct engine_port *port);
-/* After the buffer's `open` was cleared: have it back, by engine_buffer_take, as soon as nothing
- * names it. A session that is detached first gives back all at once, and this one not by itself. */
+/* After the buffer's `open` was cleared: engine_buffer_take returns it once nothing names it; if the session
+ * is detached first, DETACHED returns all its buffers. */
 int engine_post_buffer_close(struct engine *engine, struct engine_port *port, uint32_t buffer);
 /* New requests get DRAINING from now on; a DRAINED report follows when none is left. */
 int engine_post_drain(struct engine *engine);
@@ -209,7 +209,7 @@ struct engine_stats {
 	_Atomic uint64_t work_ns; /* of turns that launched a step or read one: the engine's own time */
 	/* Captures while serving: their turns on the engine, and the longest gap that one caused. */
 	_Atomic uint64_t n_late_captures, late_capture_ns, late_gap_ns;
-	_Atomic uint32_t n_graph_orders; /* posted and still to be obeyed */
+	_Atomic uint32_t n_graph_orders; /* posted, not yet carried out */
 	_Atomic uint32_t n_in_lane; /* steps launched whose end was not seen */
 	_Atomic uint32_t n_sessions, n_sequences, n_running, n_waiting, n_slots_free;
 	_Atomic int32_t device_condition; /* 0: healthy */
@@ -234,9 +234,9 @@ enum engine_undrafted {
 
 /*
  * n_rows: rows that verified draft tokens; n_tokens: what their requests took of them, accepted draft
- * tokens and the token behind. Draft token i of a row was offered if its request could use it: it
- * speculates so far ahead, and neither its limit nor an earlier token ended it. It was accepted if it and
- * all before it were right; accepted by offered is its rate.
+ * tokens and the token behind. Draft token i of a row was offered if its request speculates that far and
+ * had not ended before it. It was accepted if it and all before it were right; its rate is accepted /
+ * offered.
  *
  * n_draft_steps: steps with draft passes; draft_ns: the lane's time for them, from the target's last kernel
  * and copies of results to the step's end.
@@ -276,8 +276,8 @@ void engine_model_facts(const struct engine *engine, uint32_t model, struct engi
 
 struct engine_graph_facts {
 	const char *owner;      /* "target"; "draft prefill", "draft decode" */
-	bool of_draft;          /* captured by engine_new, come what may, and no order reaches it */
-	char name[32];          /* "FULL 8x1"; of a model and an owner there is one */
+	bool of_draft;          /* always captured by engine_new; orders do not apply to it */
+	char name[32];          /* "FULL 8x1"; unique per model and owner */
 	char mode[24];          /* "FULL" */
 	const char *state;      /* "ready" */
 	uint32_t tokens, rows;  /* padded; rows 0: any */

@@ -45,7 +45,7 @@ struct inflight {
 	uint64_t results_ns;       /* of that the time up to the results */
 	bool follows;              /* a generating row of it was in the runner's step before */
 	bool drafts;               /* draft passes are part of it */
-	uint32_t n_drafts;         /* draft tokens that its neediest row wants */
+	uint32_t n_drafts;         /* the most draft tokens that one of its rows wants */
 	bool read; /* its results are; it stays in the lane as long as the draft passes are running */
 };
 

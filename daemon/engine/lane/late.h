@@ -25,7 +25,7 @@ struct late {
 	bool relieving;         /* the builder waits for memory */
 	bool due;               /* a capture waits for the lane, and no step is launched before */
 	uint64_t generation_ns; /* length of a generation */
-	uint64_t quiet_ns;      /* after the last step captures need no share */
+	uint64_t quiet_ns;      /* time after the last step from which captures are not limited */
 	uint64_t active_ns;     /* a step was launched */
 	uint64_t next_ns;       /* no capture before, while requests come */
 	uint64_t window;        /* the last launch whose gap a capture may have caused */

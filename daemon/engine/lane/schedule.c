@@ -213,8 +213,8 @@ static void schedule_write_row(struct batch *b, struct sequence *s, const struct
 	runner->seq_lens[b->inflight->n_rows] = schedule_planned_length(runner, s, n_run, row->verify);
 }
 
-/* What the draft passes are to do behind the step: keys of all rows, and as many draft tokens as the
- * neediest wants of those that verify in a later step. */
+/* What the draft passes are to do behind the step: keys of all rows, and the most draft tokens that one
+ * of its rows wants, of those that verify in a later step. */
 static void schedule_add_drafts(struct inflight *inflight, const struct sequence *s, bool sample)
 {
 	inflight->drafts |= s->n_drafts > 0;

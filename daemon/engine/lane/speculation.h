@@ -11,10 +11,10 @@ struct sequence;
 /* The sequence's request begins: how many draft tokens its steps may have, or why none. A draft model
  * has causal attention alone, and needs the sequence from its beginning. */
 void speculation_begin(struct sequence *sequence);
-/* A row of one token, or of one that verifies, is launched. */
+/* A decode row is launched: counts it if it has no draft tokens. */
 void speculation_count_decode(const struct sequence *sequence);
-/* A row had n_drafts, of which n_accepted were accepted; its request took `taken` tokens and, if that
- * ended it, had no use for the drafts behind them. Warns once of a draft model that is hardly ever right. */
+/* A row had n_drafts, of which n_accepted were accepted; its request took `taken` tokens;
+ * `ended`: the request ended there, later drafts were not offered. Warns once if few drafts are accepted. */
 void speculation_count_verified(
 	struct runner *runner, uint32_t n_drafts, uint32_t n_accepted, uint32_t taken, bool ended);
 /* From any thread. */

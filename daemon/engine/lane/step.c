@@ -7,9 +7,9 @@
  *	1 metadata build        0 or 1 launch, the backend's
  *	1 graph launch          model, logits, sampling (in pieces: one more than there are layers,
  *	                        an attention for each layer, logits and sampling; eager: one an op)
- *	with a draft model      1 launch for its inputs, and for each draft token that the neediest row
- *	                        wants a pass: 0 or 1 metadata launch and 1 graph launch (eager: one an
- *	                        op)
+ *	with a draft model      1 launch for its inputs, and a pass for each draft token, up to the most
+ *	                        that one of its rows wants: 0 or 1 metadata launch and 1 graph launch
+ *	                        (eager: one an op)
  *	1 outbox launch         tokens and the step's number to pinned memory; with draft passes 1
  *	                        ahead of them, with the tokens, and 1 behind them, with the end
  *	1 completion per row    64 bytes into the session's ring

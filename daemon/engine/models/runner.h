@@ -69,8 +69,8 @@ struct runner {
 
 /* ---- runner.c ---- */
 
-/* Takes the options' models over in any case; options and limits outlive the runner, which is for
- * runner_deinit whatever is returned. 0, or the device's answer and a sentence in *error. */
+/* Takes the options' models over in any case; options and limits outlive the runner; call runner_deinit in
+ * any case. 0, or the device's answer and a sentence in *error. */
 int runner_init(struct runner *runner, const struct engine_options *limits, uint32_t index,
 	struct stream *lane, struct model_error *error);
 int runner_warm_up(struct runner *runner, struct model_error *error);

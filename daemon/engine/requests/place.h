@@ -3,8 +3,8 @@
 #define MIMEO_DAEMON_ENGINE_PLACE_H
 
 /*
- * Device buffers as requests name them. A buffer is held by each request that names it and, fenced like
- * pages and slots, by the last launched step that does: the loop thread gets it back only when neither
+ * Device buffers as requests name them. A buffer is held by each request that names it and, like pages
+ * and slots, by the last launched step that does: the loop thread gets it back only when neither
  * is left. Hot path: no allocation, no lock, no system call; handing back takes a lock.
  */
 

@@ -57,7 +57,7 @@ uint32_t sequence_prefix(const struct sequence *sequence);
 /* Have pages for n_total tokens; copies of shared pages are queued ahead of the next step. 0, or
  * -ENOSPC with nothing changed. */
 int sequence_extend(struct sequence *sequence, uint32_t n_total);
-/* Take a slot, of which there is one, for a row of the request. */
+/* Take a slot for a row of the request; one must be free. */
 void sequence_run(struct sequence *sequence, struct request *request, uint32_t row);
 /* The request has ended: back to IDLE as soon as no launched step names the slot. */
 void sequence_stop(struct sequence *sequence);
