@@ -19,14 +19,11 @@
 
 #define BACKENDS_MAX 16u
 
-static const struct attention_backend *backends[BACKENDS_MAX] = {
-	&attention_naive,
-	&attention_paged,
-	&attention_flex,
-	&attention_mla_planned,
-	&attention_mla,
-};
-static uint32_t n_backends = 5;
+#define BUILT_IN &attention_naive, &attention_paged, &attention_flex, &attention_mla_planned, &attention_mla
+
+static const struct attention_backend *backends[BACKENDS_MAX] = { BUILT_IN };
+static uint32_t n_backends =
+	sizeof((const struct attention_backend *[]){ BUILT_IN }) / sizeof(backends[0]);
 
 static const char *const support_names[] = {
 	[ATTENTION_NEVER] = "never",
